@@ -64,7 +64,7 @@ int main(int argc, char **argv) {
                                       .n_generated = 2048};
             double               begin = now_us();
             if (c + 1 == sizeof cases / sizeof cases[0])
-                td_logprobs(logits, VOCAB, token, 20, &top);
+                td_logprobs(logits, VOCAB, td_log_sum_of(logits, VOCAB), token, 20, &top);
             else if (td_sample(&s, logits, &a, &token) != TD_OK)
                 return 1;
             us[i] = now_us() - begin;

@@ -87,6 +87,10 @@ void td_model_get_plan(const td_model *m, td_model_plan *plan) {
 void td_model_get_work(const td_model *m, td_model_work *out) {
     *out = (td_model_work){.expert_pairs = m != NULL};
 }
+bool td_model_is_lost(const td_model *m, td_error *why) {
+    (void)m, (void)why;
+    return false;
+}
 uint32_t td_model_get_cards(const td_model *m, td_card_stats out[TD_CARDS_MAX]) {
     (void)m;
     (void)out;
@@ -151,13 +155,8 @@ const char *td_npu_backend_name(size_t i) {
     return i ? NULL : "host";
 }
 
-bool td_npu_node(const char *name, uint32_t card, uint32_t *node) {
-    (void)name, (void)card, (void)node;
-    return false;
-}
-
-uint32_t td_npu_threads_needed(const char *name, uint32_t n_cards) {
-    return name == NULL && n_cards > 1;
+void td_npu_wish(const char *name, uint32_t first_card, uint32_t n_cards, td_thread_wishes *wishes) {
+    (void)name, (void)first_card, (void)n_cards, (void)wishes;
 }
 
 /* ---- the measurement -------------------------------------------------------------------------- */

@@ -3,7 +3,7 @@
 
 usage: bench/plan_against_bench.py [--tandem PROGRAM] [--passes N] [--rounds N] [--threads N] [--shapes NAME,...] [--rows SUITE:FILTER,...] [--tolerance SHARE]
 
-Weights are random, of three shapes cut in layers so that they fit into memory. Each pass goes over all rows in turn. A row: `tandem bench` times it between
+Weights are random, of real shapes cut in layers (bench/shapes.py). Each pass goes over all rows in turn. A row: `tandem bench` times it between
 measurements of the machine's bounds; a machine file gets those bounds, and `tandem plan` says what the same step would take. So the machine's drift is in
 both. Routers of random weights are uneven: --experts-in-use of a shape is the number with which the plan reads as many bytes as the row of 16 streams did. The ratios are plan / bench, medians over the passes, with the least and the largest. With --tolerance the exit status is 1 where a median is further
 away from 1. Leave the machine alone meanwhile; the load is printed. With --threads 1 both sides count processor time, which a busy machine disturbs less."""
@@ -16,19 +16,18 @@ import subprocess
 import sys
 import tempfile
 
+from shapes import LAYERS
+
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-# name -> config, what is merged over it
-SHAPES = {
-    "v2-lite": ("deepseek-v2-lite.json", {"num_hidden_layers": 6}),
-    "qwen3-30b": ("qwen3-30b-a3b.json", {"num_hidden_layers": 8}),
-    "glm-air": ("glm-4.5-air.json", {"num_hidden_layers": 4, "n_routed_experts": 64, "vocab_size": 16384}),
-    "glm-flash": ("glm-4.7-flash.json", {"num_hidden_layers": 6, "vocab_size": 16384}),
-    "minimax-m2": ("minimax-m2.json", {"num_hidden_layers": 4, "num_local_experts": 64, "vocab_size": 16384, "eos_token_id": None}),
-    "gpt-oss": ("gpt-oss-20b.json", {"num_hidden_layers": 4, "layer_types": ["sliding_attention", "full_attention"] * 2, "vocab_size": 16384,
-                                     "eos_token_id": 2}),
-    # a dense layer and one with an eighth of the experts, which are quick to fill
-    "v3": ("deepseek-v3.json", {"num_hidden_layers": 2, "first_k_dense_replace": 1, "n_routed_experts": 32, "vocab_size": 16384, "num_nextn_predict_layers": 0}),
+# What is cut besides layers: these are quick to fill.
+LESS = {
+    "glm-air": {"n_routed_experts": 64, "vocab_size": 16384},
+    "glm-flash": {"vocab_size": 16384},
+    "minimax-m2": {"num_local_experts": 64, "vocab_size": 16384, "eos_token_id": None},
+    "gpt-oss": {"vocab_size": 16384, "eos_token_id": 2},
+    "v3": {"n_routed_experts": 32, "vocab_size": 16384},
 }
+SHAPES = {name: (config, {**layers, **LESS.get(name, {})}) for name, (config, layers) in LAYERS.items() if name != "kimi-k2.5"}
 # suite, filter of its rows: every row that it lets through is compared
 ROWS = "decode:context 16,decode:context 4096,prefill:128 tokens,prefill:512 tokens,prefill:2048 tokens"
 MACHINE = """nodes: 1

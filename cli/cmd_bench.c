@@ -119,7 +119,7 @@ static td_status run_suite(const suite *s, const td_bench_options *o, td_error *
     static td_thread_plan plan;
     td_bench              b = {.o = o, .bench = s->name};
     td_thread_wishes      wishes = {.cpuinfer = o->threads, .subpool_count = o->subpool_count};
-    wishes.near_card = td_npu_node(o->device, o->first_card, &wishes.card_node);
+    td_npu_wish(o->device, o->first_card, 1, &wishes);
     TD_TRY(td_topology_plan(td_kernels_here()->read, &wishes, &plan, &b.machine, err));
     b.available_bytes = b.machine.available_bytes;
     TD_TRY(td_bench_check_memory(&b, "what measures the read bandwidth", BUFFER_BYTES, err));

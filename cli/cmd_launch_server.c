@@ -141,14 +141,17 @@ typedef struct {
     td_server_pulse   last;
 } service;
 
-/* Each second: the service manager's watchdog is fed while steps go on, and its status has the load. */
+/* Each second: the service manager's watchdog is fed while steps go on and all cards serve, and its status has the load. */
 static void on_pulse(void *user, const td_server_pulse *p) {
     service *s = user;
-    if (!p->stalled) td_service_notify_alive(&s->notify);
+    if (!p->stalled && !p->lost) td_service_notify_alive(&s->notify);
     if (!memcmp(p, &s->last, sizeof *p)) return;
     s->last = *p;
     td_service_notify_tell(&s->notify, NULL, "%s: %u requests running, %u waiting",
-                           p->stalled ? "stalled (/health says in what)" : "serving", p->running, p->queued);
+                           p->lost      ? "a card is lost (/health says which)"
+                           : p->stalled ? "stalled (/health says in what)"
+                                        : "serving",
+                           p->running, p->queued);
 }
 
 /* For routers: /health says that the server ends while it still takes requests. A second signal ends that. */
@@ -210,6 +213,7 @@ static td_status launch(td_launch_options *o, td_error *err) {
         if (st == TD_OK) st = td_engine_open(&o->engine, &engine, err);
         if (st == TD_OK) {
             st = serve(o, server, engine, &sig, &sv, err);
+            if (st == TD_OK && td_engine_is_lost(engine, err)) st = TD_ELOST; /* whoever started it is to do so again */
             bool ended = td_server_stop(server, st == TD_OK ? o->shutdown_grace_s : 0);
             signals_serve(&sig, NULL); /* from here a signal ends the process */
             if (!ended) {              /* the engine is stuck and would hold up its own end */

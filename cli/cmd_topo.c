@@ -72,11 +72,9 @@ static int parse_options(int argc, char **argv, options *o) {
     int rc = td_flags_take(&command, argc, argv);
     if (rc >= 0) return rc;
     td_engine_flags_settle(&engine);
-    uint32_t needed = td_npu_threads_needed(engine.device, 1);
-    o->wishes = (td_thread_wishes){.cpuinfer = engine.cpuinfer,
-                                   .subpool_count = engine.subpool_count,
-                                   .npu_threads = engine.npu_threads > needed ? engine.npu_threads : needed};
-    o->wishes.near_card = td_npu_node(engine.device, engine.base_gpu_id, &o->wishes.card_node);
+    o->wishes = (td_thread_wishes){
+        .cpuinfer = engine.cpuinfer, .subpool_count = engine.subpool_count, .npu_threads = engine.npu_threads};
+    td_npu_wish(engine.device, engine.base_gpu_id, 1, &o->wishes);
     return rc;
 }
 

@@ -56,10 +56,8 @@ static td_status open_pools(td_engine *e, const td_engine_options *o, uint64_t *
     td_machine      machine;
     td_thread_plan *plan = calloc(1, sizeof *plan);
     if (!plan) return td_fail(err, TD_ENOMEM, "out of memory for the thread plan");
-    uint32_t needed = td_npu_threads_needed(o->device, o->tensor_parallel_size),
-             npu_threads = o->npu_threads > needed ? o->npu_threads : needed;
-    td_thread_wishes wishes = {.cpuinfer = o->cpuinfer, .subpool_count = o->subpool_count, .npu_threads = npu_threads};
-    wishes.near_card = td_npu_node(o->device, o->base_gpu_id, &wishes.card_node);
+    td_thread_wishes wishes = {.cpuinfer = o->cpuinfer, .subpool_count = o->subpool_count, .npu_threads = o->npu_threads};
+    td_npu_wish(o->device, o->base_gpu_id, o->tensor_parallel_size, &wishes);
     td_status st = td_topology_plan(td_kernels_here()->read, &wishes, plan, &machine, err);
     if (st == TD_OK) {
         *available_bytes = machine.available_bytes;
@@ -202,8 +200,9 @@ static td_status open_steps(td_engine *e, uint32_t n_pages, const td_cache_liste
     e->jobs = calloc((size_t)e->plan.chunk + max_running, sizeof *e->jobs);
     e->job_rows = calloc(e->plan.max_out, sizeof *e->job_rows);
     e->job_best = calloc(e->plan.max_out, sizeof *e->job_best);
+    e->job_logprobs = calloc(e->plan.max_out, sizeof *e->job_logprobs);
     e->results = calloc(max_running, sizeof *e->results);
-    if (!e->samplers || !e->jobs || !e->job_rows || !e->job_best || !e->results)
+    if (!e->samplers || !e->jobs || !e->job_rows || !e->job_best || !e->job_logprobs || !e->results)
         return td_fail(err, TD_ENOMEM, "out of memory for the engine");
     TD_TRY(td_drafts_open(e, err));
     for (; e->n_samplers < workers; e->n_samplers++)
@@ -282,6 +281,7 @@ void td_engine_close(td_engine *e, double grace_s) {
     free(e->jobs);
     free(e->job_rows);
     free(e->job_best);
+    free(e->job_logprobs);
     free(e->results);
     td_drafts_close(e);
     td_scheduler_close(&e->scheduler);
@@ -329,6 +329,10 @@ void td_engine_get_stats(td_engine *e, td_engine_stats *s) {
 
 uint32_t td_engine_get_cards(td_engine *e, td_card_stats out[TD_CARDS_MAX]) {
     return td_model_get_cards(e->placed.model, out);
+}
+
+bool td_engine_is_lost(td_engine *e, td_error *why) {
+    return td_model_is_lost(e->placed.model, why);
 }
 
 void td_engine_flush_cache(td_engine *e) {
@@ -412,6 +416,10 @@ static td_status make_request(td_engine *e, const td_request_params *p, td_reque
 td_status td_engine_submit_all(td_engine *e, const td_request_params *p, size_t n, td_request **out, td_error *err) {
     td_status st = TD_OK;
     size_t    made = 0;
+    if (td_engine_is_lost(e, err)) {
+        memset(out, 0, n * sizeof *out);
+        return TD_ELOST;
+    }
     for (; made < n && st == TD_OK; made++) st = make_request(e, &p[made], &out[made], err);
     if (st != TD_OK) {
         made--;

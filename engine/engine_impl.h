@@ -72,20 +72,23 @@ struct td_engine {
     td_scheduler     scheduler;
     td_sampler      *samplers; /* [workers of the expert pool] */
     uint32_t         n_samplers;
-    td_row_job      *jobs;         /* [max_tok] */
-    uint32_t        *job_rows;     /* [plan.max_out] */
-    bool            *job_best;     /* [plan.max_out] the best logits of the row will do */
-    td_row_result   *results;      /* [max_running], by step entry */
-    const float     *draft_logits; /* [scheduler.n_drafts, vocab] of the rows of drafts; NULL: to be computed */
-    td_drafts        drafts;       /* with plan.drafts */
+    td_row_job      *jobs;           /* [max_tok] */
+    uint32_t        *job_rows;       /* [plan.max_out] */
+    bool            *job_best;       /* [plan.max_out] the best logits of the row will do */
+    td_out_logprobs *job_logprobs;   /* [plan.max_out] */
+    td_row_result   *results;        /* [max_running], by step entry */
+    const float     *draft_logits;   /* [scheduler.n_drafts, vocab] of the rows of drafts; NULL: to be computed */
+    td_out_logprobs *draft_logprobs; /* [scheduler.n_drafts] of the same rows */
+    td_drafts        drafts;         /* with plan.drafts */
     td_log_window    window;
 };
 
 /** The logits of so many jobs on their way to tokens. */
 typedef struct {
-    td_engine        *e;
-    const td_row_job *jobs;
-    const float      *logits; /* [jobs, vocab] */
+    td_engine             *e;
+    const td_row_job      *jobs;
+    const float           *logits;   /* [jobs, vocab] */
+    const td_out_logprobs *logprobs; /* [jobs] */
 } td_row_batch;
 
 /* step_loop.c: what more than one of the files below needs of it. */

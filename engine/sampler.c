@@ -275,8 +275,9 @@ static bool is_greedy(const td_sampling *p) {
     return p->temperature < TD_TEMPERATURE_MIN || p->top_k == 1;
 }
 
-bool td_sample_takes_best(const td_sample_args *a) {
-    return is_greedy(a->sampling) && !changes_logits(a);
+bool td_sample_takes_best(const td_sample_args *a, uint32_t n_best) {
+    uint32_t k = a->sampling->top_k;
+    return (is_greedy(a->sampling) || (k && k <= n_best)) && !changes_logits(a);
 }
 
 td_status td_sample(td_sampler *s, const float *logits, const td_sample_args *a, uint32_t *token) {
@@ -309,7 +310,7 @@ td_status td_sample(td_sampler *s, const float *logits, const td_sample_args *a,
 
 /* ---- log-probabilities ----------------------------------------------------------------------- */
 
-void td_logprobs(const float *logits, uint32_t vocab, uint32_t id, uint32_t n_top, td_position_logprobs *out) {
+double td_log_sum_of(const float *logits, uint32_t vocab) {
     float  max = row_max(logits, vocab), z[BLOCK], e[BLOCK];
     double sum = 0;
     for (uint32_t begin = 0; begin < vocab; begin += BLOCK) {
@@ -318,7 +319,11 @@ void td_logprobs(const float *logits, uint32_t vocab, uint32_t id, uint32_t n_to
         exp_row(z, e, n);
         sum += row_sum(e, n);
     }
-    double log_sum = (double)max + log(sum);
+    return (double)max + log(sum);
+}
+
+void td_logprobs(const float *logits, uint32_t vocab, double log_sum, uint32_t id, uint32_t n_top,
+                 td_position_logprobs *out) {
     out->id = id;
     out->logprob = (float)((double)logits[id] - log_sum);
     out->n_top = n_top < vocab ? n_top : vocab;

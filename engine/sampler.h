@@ -45,8 +45,8 @@ typedef struct {
     const uint32_t    *allowed; /* [(vocab + 31) / 32] bits: ids without theirs may not come now; NULL: all may */
 } td_sample_args;
 
-/** Whether the largest logit alone decides: others may come as -inf. */
-bool td_sample_takes_best(const td_sample_args *a);
+/** Whether the n_best largest logits decide, ties to the lower id: others may come as -inf. */
+bool td_sample_takes_best(const td_sample_args *a, uint32_t n_best);
 
 /**
  * Choose the token number n_generated of a request.
@@ -54,10 +54,15 @@ bool td_sample_takes_best(const td_sample_args *a);
  */
 TD_NODISCARD td_status td_sample(td_sampler *s, const float *logits, const td_sample_args *a, uint32_t *token);
 
+/** log(sum(exp(x))) of a row of raw logits. */
+double td_log_sum_of(const float *logits, uint32_t vocab);
+
 /**
- * Log-probabilities of id and of the n_top best tokens: x - log(sum(exp(x))) of the raw logits; ties to the lower id.
- * @param n_top 0..TD_LOGPROBS_MAX, at most vocab.
+ * Log-probabilities of id and of the n_top best tokens: x - log_sum of the raw logits; ties to the lower id. Logits of
+ * others are not read, but for being smaller.
+ * @param log_sum td_log_sum_of the whole row. @param n_top 0..TD_LOGPROBS_MAX, at most vocab.
  */
-void td_logprobs(const float *logits, uint32_t vocab, uint32_t id, uint32_t n_top, td_position_logprobs *out);
+void td_logprobs(const float *logits, uint32_t vocab, double log_sum, uint32_t id, uint32_t n_top,
+                 td_position_logprobs *out);
 
 #endif

@@ -100,30 +100,30 @@ static uint32_t list_jobs(td_engine *e) {
 }
 
 static void draft_row(void *ctx, uint32_t item, const td_worker *w) {
-    const td_row_batch  *batch = ctx;
-    td_engine           *e = batch->e;
-    td_request          *r = e->scheduler.entries[batch->jobs[item].entry].request;
-    const float         *logits = batch->logits + (size_t)item * e->limits.vocab;
-    td_sample_args       args = td_row_sample_args(r);
-    td_position_logprobs p;
-    uint32_t             token;
+    const td_row_batch *batch = ctx;
+    td_engine          *e = batch->e;
+    td_request         *r = e->scheduler.entries[batch->jobs[item].entry].request;
+    const float        *logits = batch->logits + (size_t)item * e->limits.vocab;
+    td_sample_args      args = td_row_sample_args(r);
+    double              log_sum = batch->logprobs[item].log_sum;
+    uint32_t            token;
     if (td_row_allowed_ids(r, &args.allowed) != TD_OK || td_sample(&e->samplers[w->index], logits, &args, &token) != TD_OK)
         return;
-    td_logprobs(logits, e->limits.vocab, token, 0, &p);
-    if (exp(p.logprob) >= e->drafts.least) r->draft = token;
+    if (e->drafts.least > 0 && isnan(log_sum)) log_sum = td_log_sum_of(logits, e->limits.vocab);
+    if (e->drafts.least <= 0 || exp((double)logits[token] - log_sum) >= e->drafts.least) r->draft = token;
 }
 
 static void draft(td_engine *e) {
     uint32_t     n = list_jobs(e);
-    td_row_batch batch = {.e = e, .jobs = e->jobs};
+    td_row_batch batch = {.e = e, .jobs = e->jobs, .logprobs = e->job_logprobs};
     for (uint32_t left = n, now; left; left -= now, batch.jobs += now) {
         now = left < e->plan.max_out ? left : e->plan.max_out;
         for (uint32_t i = 0; i < now; i++) {
             e->job_rows[i] = batch.jobs[i].row;
-            /* how sure the layer is, only all logits say */
-            e->job_best[i] = e->drafts.least <= 0 && td_row_takes_best(e, &batch.jobs[i]);
+            e->job_best[i] = td_row_takes_best(e, &batch.jobs[i]);
+            e->job_logprobs[i] = (td_out_logprobs){.wanted = e->drafts.least > 0, .id = UINT32_MAX, .log_sum = (double)NAN};
         }
-        td_out_rows out = {.row = e->job_rows, .best = e->job_best, .n = now};
+        td_out_rows out = {.row = e->job_rows, .best = e->job_best, .logprobs = e->job_logprobs, .n = now};
         td_status   st = td_model_mtp_head(e->placed.model, out, &batch.logits);
         if (st != TD_OK) {
             td_warn("the MTP layer's head failed (%s): nothing is drafted", td_status_text(st));

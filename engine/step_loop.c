@@ -4,12 +4,14 @@
  * A step: forward over the scheduler's rows; logits of the rows that matter, max_out at a time; sampling and
  * log-probabilities of those on the expert threads (idle then); commit; events. Nothing of a step is kept before all of it
  * has succeeded, so a step that fails is simply run again, once; when it fails again its requests fail and the others go on.
+ * When a card is lost, all requests fail.
  */
 #include <assert.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "core/error.h"
 #include "core/log.h"
 #include "core/trace.h"
 #include "engine/engine_impl.h"
@@ -229,12 +231,24 @@ td_sample_args td_row_sample_args(const td_request *r) {
                             .n_banned = n < r->min_tokens ? r->n_stop_ids : 0};
 }
 
-/* A draft's row too: what forbids that for the row in front of it forbids more. */
+/* Whether a job does with the best logits of its row: log-probabilities do, with the row's sum and one logit more; a choice
+ * does where neither a grammar nor the request's own changes to the logits have a part in it. A draft's row, too: what
+ * forbids that for the row in front of it forbids more. */
 bool td_row_takes_best(const td_engine *e, const td_row_job *job) {
-    if (job->predicted == TD_ROW_REJECTED) return true; /* nobody looks at them, and the request may be gone */
+    if (job->predicted <= TD_ROW_REJECTED)
+        return true; /* at those of a rejected draft nobody looks; its request may be gone */
     const td_request *r = e->scheduler.entries[job->entry].request;
     td_sample_args    args = td_row_sample_args(r);
-    return job->predicted >= TD_ROW_REJECTED && !r->logprobs && !r->form && td_sample_takes_best(&args);
+    return !r->form && td_sample_takes_best(&args, TD_MODEL_TOP);
+}
+
+static td_out_logprobs logprobs_of(const td_engine *e, const td_row_job *job) {
+    td_out_logprobs none = {.id = UINT32_MAX, .log_sum = (double)NAN};
+    if (job->predicted == TD_ROW_REJECTED) return none;
+    const td_request *r = e->scheduler.entries[job->entry].request;
+    bool              chooses = job->predicted > TD_ROW_REJECTED;
+    return (td_out_logprobs){
+        .wanted = !chooses || r->logprobs, .id = chooses ? UINT32_MAX : r->tokens[job->predicted], .log_sum = (double)NAN};
 }
 
 /* The ids that the request's form allows next. A step that is run again finds the same. */
@@ -243,19 +257,26 @@ td_status td_row_allowed_ids(td_request *r, const uint32_t **allowed) {
     return st == TD_EINVAL ? TD_ENOTSUP : st;
 }
 
+static void list_logprobs(const td_row_batch *batch, uint32_t item, uint32_t id, td_position_logprobs *out) {
+    uint32_t          vocab = batch->e->limits.vocab;
+    const float      *logits = batch->logits + (size_t)item * vocab;
+    const td_request *r = batch->e->scheduler.entries[batch->jobs[item].entry].request;
+    double            log_sum = batch->logprobs[item].log_sum;
+    td_logprobs(logits, vocab, isnan(log_sum) ? td_log_sum_of(logits, vocab) : log_sum, id, r->n_top_logprobs, out);
+}
+
 /* One row of logits. */
 static void do_row(void *ctx, uint32_t item, const td_worker *w) {
     const td_row_batch *batch = ctx;
     td_engine          *e = batch->e;
     const td_row_job   *job = &batch->jobs[item];
-    uint32_t            vocab = e->limits.vocab;
-    const float        *logits = batch->logits + (size_t)item * vocab;
+    const float        *logits = batch->logits + (size_t)item * e->limits.vocab;
     td_request         *r = e->scheduler.entries[job->entry].request;
     uint32_t            at = job->predicted;
     if (at == TD_ROW_REJECTED) return;
     if (at != TD_ROW_NEXT) {
         td_position_logprobs *to = at < r->n_prompt ? &r->prompt_positions[at] : &r->jumped[at - r->jumped_from];
-        td_logprobs(logits, vocab, r->tokens[at], r->n_top_logprobs, to);
+        list_logprobs(batch, item, r->tokens[at], to);
         return;
     }
     td_row_result *result = &e->results[job->entry];
@@ -263,8 +284,7 @@ static void do_row(void *ctx, uint32_t item, const td_worker *w) {
     result->status = td_row_allowed_ids(r, &args.allowed);
     if (result->status != TD_OK) return;
     result->status = td_sample(&e->samplers[w->index], logits, &args, &result->token);
-    if (result->status == TD_OK && r->logprobs)
-        td_logprobs(logits, vocab, result->token, r->n_top_logprobs, &result->logprobs);
+    if (result->status == TD_OK && r->logprobs) list_logprobs(batch, item, result->token, &result->logprobs);
 }
 
 static void sample(td_engine *e, td_row_batch *batch, uint32_t n) {
@@ -282,15 +302,16 @@ static td_out_rows next_rows(td_engine *e, const td_row_job *jobs, uint32_t n_le
     for (uint32_t i = 0; i < n; i++) {
         e->job_rows[i] = jobs[i].row;
         e->job_best[i] = td_row_takes_best(e, &jobs[i]);
+        e->job_logprobs[i] = logprobs_of(e, &jobs[i]);
     }
-    return (td_out_rows){.row = e->job_rows, .best = e->job_best, .n = n};
+    return (td_out_rows){.row = e->job_rows, .best = e->job_best, .logprobs = e->job_logprobs, .n = n};
 }
 
 /* The first jobs' logits come with the layers; there are more where a prompt's log-probabilities are wanted. Those of drafts
  * come along where all find room. */
 static td_status try_step(td_engine *e, uint32_t n_jobs) {
     const td_step_rows *rows = &e->scheduler.rows;
-    td_row_batch        batch = {.e = e, .jobs = e->jobs};
+    td_row_batch        batch = {.e = e, .jobs = e->jobs, .logprobs = e->job_logprobs};
     uint32_t            n_along = n_jobs + e->scheduler.n_drafts <= e->plan.max_out ? e->scheduler.n_drafts : 0;
     td_out_rows         out = next_rows(e, batch.jobs, n_jobs + n_along);
     uint32_t            left = n_jobs + n_along - out.n;
@@ -300,6 +321,7 @@ static td_status try_step(td_engine *e, uint32_t n_jobs) {
     td_trace_end(begin, &(td_trace_label){TD_TRACE_ENGINE, "forward", {"tokens", "sequences"}, {rows->n_tok, rows->n_seq}});
     if (st == TD_OK && out.n) sample(e, &batch, out.n - n_along);
     e->draft_logits = n_along ? batch.logits + (size_t)n_jobs * e->limits.vocab : NULL;
+    e->draft_logprobs = e->job_logprobs + (n_along ? n_jobs : 0);
     for (; st == TD_OK && left; left -= out.n) {
         batch.jobs += out.n;
         out = next_rows(e, batch.jobs, left);
@@ -386,7 +408,7 @@ static bool is_accepted(const td_engine *e, const td_row_job *job) {
 
 /* Sample from the rows of accepted drafts, whose logits may have to be computed first. @return how many rows were. */
 static uint32_t sample_behind_drafts(td_engine *e, const td_row_job *jobs, uint32_t n) {
-    td_row_batch batch = {.e = e, .jobs = jobs, .logits = e->draft_logits};
+    td_row_batch batch = {.e = e, .jobs = jobs, .logits = e->draft_logits, .logprobs = e->draft_logprobs};
     if (batch.logits) {
         sample(e, &batch, n);
         return n;
@@ -442,14 +464,14 @@ static bool run_step(td_engine *e) {
     double    begin_s = td_now_s();
     uint32_t  n_jobs = list_jobs(e);
     td_status st = try_step(e, n_jobs);
-    if (st != TD_OK) {
+    if (st != TD_OK && !td_model_is_lost(e->placed.model, NULL)) {
         td_warn("a step of %u tokens failed (%s): trying once more", s->rows.n_tok, td_status_text(st));
         n_jobs = list_jobs(e);
         st = try_step(e, n_jobs);
     }
     td_stats_phase(&e->stats, TD_STEP_DELIVERING, NULL);
     if (st != TD_OK) {
-        fail_step(e, st);
+        if (!td_model_is_lost(e->placed.model, NULL)) fail_step(e, st); /* else fail_requests ends all */
         return true;
     }
     td_scheduler_commit(s);
@@ -492,8 +514,16 @@ static void abort_requests(td_engine *e, bool all) {
     }
 }
 
+/* No step will succeed any more. */
+static void fail_requests(td_engine *e, const td_error *why) {
+    td_scheduler *s = &e->scheduler;
+    for (uint32_t i = s->n_running; i-- > 0;) send_error(e, s->running[i], why->status, why->text);
+    while (s->waiting) send_error(e, s->waiting, why->status, why->text);
+}
+
 void *td_engine_thread(void *engine) {
     td_engine    *e = engine;
+    td_error      lost = {0};
     td_scheduler *s = &e->scheduler;
     if (!e->n_npu_pools) td_pool_pin_caller(e->expert_pool); /* else the pool is driven by a thread of the bridge */
     for (bool ran = true;;) {
@@ -509,6 +539,7 @@ void *td_engine_thread(void *engine) {
         if (news.flush) td_scheduler_flush_cache(s);
         take_in(e, news.requests);
         abort_requests(e, news.deadline_s > 0 && td_now_s() >= news.deadline_s);
+        if (td_model_is_lost(e->placed.model, &lost)) fail_requests(e, &lost);
         if (news.deadline_s > 0 && s->n_running == 0 && s->waiting == NULL) return NULL;
         ran = run_step(e);
         td_stats_phase(&e->stats, TD_STEP_NONE, NULL);

@@ -81,9 +81,8 @@ static td_status look_at_machine(const td_engine_options *o, td_scored_machine *
     td_machine      machine = {0};
     td_thread_plan *plan = calloc(1, sizeof *plan);
     if (!plan) return td_fail(err, TD_ENOMEM, "out of memory for the thread plan");
-    td_thread_wishes wishes = {
-        .cpuinfer = o->cpuinfer, .subpool_count = o->subpool_count, .npu_threads = td_npu_threads_needed(o->device, 1)};
-    wishes.near_card = td_npu_node(o->device, o->base_gpu_id, &wishes.card_node);
+    td_thread_wishes wishes = {.cpuinfer = o->cpuinfer, .subpool_count = o->subpool_count};
+    td_npu_wish(o->device, o->base_gpu_id, 1, &wishes);
     td_status st = td_topology_plan(td_kernels_here()->read, &wishes, plan, &machine, err);
     if (st == TD_OK && !m->experts) st = td_pool_create(plan->experts, plan->n_experts, &m->experts, err);
     if (st == TD_OK && !m->npu && plan->n_npu) st = td_pool_create(plan->npu, plan->n_npu, &m->npu, err);

@@ -49,7 +49,8 @@ extern "C" {
     X(ENOTFOUND, -8, "not found")                 \
     X(EBUSY, -9, "queue full or resource in use") \
     X(ECANCELLED, -10, "cancelled")               \
-    X(ESHUTDOWN, -11, "shutting down")
+    X(ESHUTDOWN, -11, "shutting down")            \
+    X(ELOST, -12, "accelerator lost")
 
 typedef enum td_status {
 #define TD_STATUS_ENUM(name, value, text) TD_##name = (value),
@@ -508,6 +509,12 @@ typedef struct {
 /** Asks the cards' drivers, and waits as long as they do. @return how many there are; 0: the device is the host. */
 uint32_t td_engine_get_cards(td_engine *e, td_card_stats out[TD_CARDS_MAX]);
 
+/**
+ * Whether a card can do nothing any more in this process: then every request ends with TD_ELOST, and none is taken. Any
+ * thread. @param why NULL, or TD_ELOST and a sentence, where it is so.
+ */
+bool td_engine_is_lost(td_engine *e, td_error *why);
+
 typedef enum {
     TD_STEP_NONE,
     TD_STEP_SCHEDULING,
@@ -625,7 +632,7 @@ TD_NODISCARD td_status td_engine_prepare_grammar(td_engine *e, td_grammar *g, td
 /**
  * Queue a request; copies all it needs. *out must be released with td_request_release, at any time after.
  * @return TD_EINVAL with a sentence that names the field (a prompt that does not fit the context, an id outside the
- * vocabulary, …); TD_EBUSY when the queue is full; TD_ESHUTDOWN while closing.
+ * vocabulary, …); TD_EBUSY when the queue is full; TD_ESHUTDOWN while closing; TD_ELOST: td_engine_is_lost.
  */
 TD_NODISCARD td_status td_engine_submit(td_engine *e, const td_request_params *p, td_request **out, td_error *err);
 /** The same of n requests at once: all of them are queued, or none. @param out [n], filled before the first event comes; all

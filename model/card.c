@@ -89,11 +89,15 @@ static size_t top_bytes(const td_card *c) {
     return (size_t)c->model->o.max_out * td_card_top_k(c) * sizeof(td_logit);
 }
 
+static size_t sums_bytes(const td_card *c) {
+    return td_card_top_k(c) && c->model->log_sums ? c->model->o.max_out * sizeof(td_log_sum) : 0;
+}
+
 static bool shows_x(const td_card *c) {
     return c->shard.index == 0 && (c->model->o.layer_tap || !c->model->part.whole);
 }
 
-#define N_ACTIVATIONS 14
+#define N_ACTIVATIONS 15
 static void list_activations(td_card *c, buffer list[N_ACTIVATIONS]) {
     const td_model *m = c->model;
     size_t          all = td_card_x_bytes(m), mtp = m->part.layers.end > m->config.n_layers ? all : 0;
@@ -111,6 +115,7 @@ static void list_activations(td_card *c, buffer list[N_ACTIVATIONS]) {
                                               {(void **)&a->h_i8.scale, m->int8_rows ? m->o.max_tok * sizeof(float) : 0},
                                               {(void **)&a->h_f32, f32 * m->config.hidden * sizeof(float)},
                                               {(void **)&a->top, top_bytes(c)},
+                                              {(void **)&a->sums, sums_bytes(c)},
                                               {&a->routed, routed ? all : 0},
                                               {(void **)&a->ids, routed * m->config.top_k * sizeof *a->ids},
                                               {(void **)&a->weights, routed * m->config.top_k * sizeof *a->weights}};
@@ -149,7 +154,7 @@ void td_card_plan(const td_card *c, td_model_plan *plan) {
     for (int i = 0; i < N_ACTIVATIONS; i++) plan->device_scratch_bytes += list[i].bytes;
     if (!m->unified) {
         plan->device_scratch_bytes += plan->host_scratch_bytes;
-        plan->host_scratch_bytes += logits_bytes(c) + top_bytes(c) + (shows_x(c) ? td_card_x_bytes(m) : 0);
+        plan->host_scratch_bytes += logits_bytes(c) + top_bytes(c) + sums_bytes(c) + (shows_x(c) ? td_card_x_bytes(m) : 0);
     }
     plan->kv_bytes_per_page =
         td_layer_caches_page_bytes(&m->config, m->part.layers, c->npu, c->shard) + c->page_scratch_bytes;
@@ -253,6 +258,7 @@ static td_status allocate_activations(td_card *c, td_error *err) {
     }
     if (logits_bytes(c)) TD_TRY(d->ops->host_alloc(d, logits_bytes(c), (void **)&c->logits, err));
     if (top_bytes(c)) TD_TRY(d->ops->host_alloc(d, top_bytes(c), (void **)&c->top, err));
+    if (sums_bytes(c)) TD_TRY(d->ops->host_alloc(d, sums_bytes(c), (void **)&c->sums, err));
     return shows_x(c) ? d->ops->host_alloc(d, td_card_x_bytes(c->model), &c->x, err) : TD_OK;
 }
 
@@ -337,6 +343,7 @@ void td_card_close(td_card *c) {
     free_kv(c);
     if (c->logits && c->logits != c->act.logits) d->ops->host_free(d, c->logits, logits_bytes(c));
     if (c->top) d->ops->host_free(d, c->top, top_bytes(c));
+    if (c->sums) d->ops->host_free(d, c->sums, sums_bytes(c));
     if (c->x && c->x != c->act.x) d->ops->host_free(d, c->x, td_card_x_bytes(m));
     td_card_close_page_copies(c);
     buffer list[N_ACTIVATIONS];
@@ -359,18 +366,30 @@ td_status td_card_download(td_card *c, void *host, const void *dev, size_t bytes
     return c->npu->ops->copy(c->npu, c->stream, host, dev, bytes, TD_COPY_D2H);
 }
 
-/* Of the rows that are wanted, the best logits where those will do, else all. */
+size_t td_card_asked(const td_card *c, uint32_t row) {
+    const td_out_logprobs *l = c->model->pass.out.logprobs;
+    size_t                 vocab = td_shard_sizes_of(&c->model->config, c->shard).vocab, first = c->shard.index * vocab;
+    return l && l[row].wanted && l[row].id >= first && l[row].id - first < vocab ? l[row].id - first : SIZE_MAX;
+}
+
+/* Of the rows that are wanted, the best logits where those will do, with the one that is asked for and the sums where
+ * log-probabilities are wanted; else all. */
 static td_status download_logits(td_card *c) {
     const td_out_rows *out = &c->model->pass.out;
-    size_t             vocab = td_shard_sizes_of(&c->model->config, c->shard).vocab, n_best = 0;
-    if (!out->best) return td_card_download(c, c->logits, c->act.logits, out->n * vocab * sizeof *c->logits);
+    size_t             vocab = td_shard_sizes_of(&c->model->config, c->shard).vocab, n_best = 0, n_sums = 0;
+    if (!out->best || !c->top) return td_card_download(c, c->logits, c->act.logits, out->n * vocab * sizeof *c->logits);
     for (uint32_t i = 0; i < out->n; i++) {
-        n_best += out->best[i];
-        if (!out->best[i])
-            TD_TRY(td_card_download(c, c->logits + i * vocab, c->act.logits + i * vocab, vocab * sizeof *c->logits));
+        bool   best = td_card_gives_best(c, i);
+        size_t asked = td_card_asked(c, i), from = i * vocab + (best && asked < vocab ? asked : 0),
+               n = !best           ? vocab
+                   : asked < vocab ? 1
+                                   : 0;
+        n_best += best;
+        n_sums += best && out->logprobs && out->logprobs[i].wanted;
+        TD_TRY(td_card_download(c, c->logits + from, c->act.logits + from, n * sizeof *c->logits));
     }
-    return n_best && c->top ? td_card_download(c, c->top, c->act.top, out->n * (size_t)td_card_top_k(c) * sizeof *c->top)
-                            : TD_OK;
+    if (n_best) TD_TRY(td_card_download(c, c->top, c->act.top, out->n * (size_t)td_card_top_k(c) * sizeof *c->top));
+    return n_sums ? td_card_download(c, c->sums, c->act.sums, out->n * sizeof *c->sums) : TD_OK;
 }
 
 td_status td_card_prepare(td_card *c) {

@@ -24,14 +24,19 @@ td_status td_expert_files_check(const td_experts_config *ec, const char *dir, co
     return TD_OK;
 }
 
+static td_status get_biases(const td_checkpoint *ck, const td_model_config *c, uint32_t layer, uint32_t expert,
+                            td_scratch *scratch, td_expert_weights *out, td_error *err) {
+    TD_TRY(td_checkpoint_get(ck, c, TD_ROLE_EXPERT_GATE_BIAS, layer, expert, TD_FORM_STORED, scratch, &out->gate_bias, err));
+    TD_TRY(td_checkpoint_get(ck, c, TD_ROLE_EXPERT_UP_BIAS, layer, expert, TD_FORM_STORED, scratch, &out->up_bias, err));
+    return td_checkpoint_get(ck, c, TD_ROLE_EXPERT_DOWN_BIAS, layer, expert, TD_FORM_STORED, scratch, &out->down_bias, err);
+}
+
 static td_status get_expert(const td_checkpoint *ck, const td_model_config *c, uint32_t layer, uint32_t expert,
                             td_scratch *scratch, td_expert_weights *out, td_error *err) {
     TD_TRY(td_checkpoint_get(ck, c, TD_ROLE_EXPERT_GATE, layer, expert, TD_FORM_STORED, scratch, &out->gate, err));
     TD_TRY(td_checkpoint_get(ck, c, TD_ROLE_EXPERT_UP, layer, expert, TD_FORM_STORED, scratch, &out->up, err));
     TD_TRY(td_checkpoint_get(ck, c, TD_ROLE_EXPERT_DOWN, layer, expert, TD_FORM_STORED, scratch, &out->down, err));
-    TD_TRY(td_checkpoint_get(ck, c, TD_ROLE_EXPERT_GATE_BIAS, layer, expert, TD_FORM_STORED, scratch, &out->gate_bias, err));
-    TD_TRY(td_checkpoint_get(ck, c, TD_ROLE_EXPERT_UP_BIAS, layer, expert, TD_FORM_STORED, scratch, &out->up_bias, err));
-    return td_checkpoint_get(ck, c, TD_ROLE_EXPERT_DOWN_BIAS, layer, expert, TD_FORM_STORED, scratch, &out->down_bias, err);
+    return get_biases(ck, c, layer, expert, scratch, out, err);
 }
 
 td_status td_checkpoint_get_experts(const td_checkpoint *ck, const td_model_config *c, uint32_t layer, td_scratch *scratch,
@@ -119,7 +124,7 @@ typedef struct {
     const td_checkpoint       *ck;
     const td_model_config     *c;
     uint32_t                   layer;
-    const td_expert_weights   *views; /* [n_experts]; NULL: they are rotated as they are read */
+    const td_expert_weights   *views; /* [n_experts]; of a layer that is copied as it is read, biases alone */
     const td_checkpoint_files *files; /* from which bytes are fetched; NULL: they are read where they lie */
     size_t                     fetch_bytes;
 } layer_source;
@@ -185,8 +190,18 @@ static td_status pack_views(layer_source *src, td_experts *x, const td_experts_c
     return st;
 }
 
-static td_status take_rotated(const void *ctx, size_t expert, td_expert_matrix m, void *buffer, td_tensor_view *out,
-                              td_error *err) {
+/* Whether reading an expert's matrix makes a copy of it: because it is rotated, or lies in a tensor of all experts. A
+ * layer's copies together are as large as the layer, so each is made when it is its turn. */
+static bool copied_as_read(const td_checkpoint *ck, const td_model_config *c, uint32_t layer) {
+    td_tensor_spec              spec;
+    const td_safetensors_entry *plain;
+    if (td_checkpoint_is_rotated(ck)) return true;
+    return td_tensor_spec_get(c, TD_ROLE_EXPERT_GATE, layer, 0, &spec) && spec.stack.n_experts &&
+           td_checkpoint_get_stored(ck, c, &spec, &plain, NULL) == TD_OK && plain;
+}
+
+static td_status take_copy(const void *ctx, size_t expert, td_expert_matrix m, void *buffer, td_tensor_view *out,
+                           td_error *err) {
     const layer_source *src = ctx;
     td_scratch          scratch = {0};
     td_status st = td_checkpoint_get(src->ck, src->c, TD_ROLE_EXPERT_GATE + (td_role)m, src->layer, (uint32_t)expert,
@@ -200,13 +215,31 @@ static td_status take_rotated(const void *ctx, size_t expert, td_expert_matrix m
     return st;
 }
 
+static td_status pack_copies(layer_source *src, td_experts *x, uint32_t index, td_error *err) {
+    const td_model_config *c = src->c;
+    td_expert_weights     *views = calloc(c->n_experts, sizeof *views);
+    td_scratch             scratch = {0};
+    td_status              st = TD_OK;
+    if (!views) return td_fail(err, TD_ENOMEM, "out of memory for the views of %u experts", c->n_experts);
+    for (uint32_t e = 0; st == TD_OK && e < c->n_experts; e++)
+        st = get_biases(src->ck, c, src->layer, e, &scratch, &views[e], err);
+    src->views = views;
+    if (st == TD_OK)
+        st = td_experts_load(x, index,
+                             &(td_expert_source){.take = take_copy,
+                                                 .bias = bias_view,
+                                                 .buffer_bytes = (size_t)c->hidden * c->moe_inter * sizeof(float),
+                                                 .ctx = src},
+                             err);
+    td_scratch_reset(&scratch);
+    free(views);
+    return st;
+}
+
 td_status td_checkpoint_pack_experts(const td_checkpoint *ck, const td_model_config *c, uint32_t layer, td_experts *x,
                                      const td_experts_config *ec, uint32_t index, bool fetch, td_error *err) {
     layer_source src = {.ck = ck, .c = c, .layer = layer, .files = fetch ? td_checkpoint_get_files(ck) : NULL};
-    if (!td_checkpoint_is_rotated(ck)) return pack_views(&src, x, ec, index, err);
-    size_t matrix_bytes = (size_t)c->hidden * c->moe_inter * sizeof(float);
-    return td_experts_load(x, index, &(td_expert_source){.take = take_rotated, .buffer_bytes = matrix_bytes, .ctx = &src},
-                           err);
+    return copied_as_read(ck, c, layer) ? pack_copies(&src, x, index, err) : pack_views(&src, x, ec, index, err);
 }
 
 td_status td_experts_load_all(td_experts *x, const td_experts_config *ec, const td_model_config *c, td_layer_range layers,

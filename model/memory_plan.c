@@ -1,6 +1,7 @@
 #include "model/memory_plan.h"
 
 #include <math.h>
+#include <stdio.h>
 
 #include "core/error.h"
 #include "npu/npu.h"
@@ -28,8 +29,16 @@ static td_status check_host(const td_host_budget *host, double fraction, td_erro
                    GIB((double)wanted / fraction));
 }
 
+/* A context alone takes some hundred MiB. */
+static bool others_have_much(const td_memory_plan_input *in) {
+    return in->taken_bytes > in->available_bytes / 8 && in->taken_bytes > (uint64_t)1 << 30;
+}
+
 td_status td_memory_plan(const td_memory_plan_input *in, uint32_t *n_pages, td_error *err) {
     const char *where = in->host ? "device memory: " : "";
+    char        others[80] = "";
+    if (others_have_much(in))
+        snprintf(others, sizeof others, " (other processes have %.2f GiB of the device)", GIB(in->taken_bytes));
     if (in->host) TD_TRY(check_host(in->host, in->fraction, err));
     uint64_t budget = (uint64_t)((double)in->available_bytes * in->fraction);
     uint64_t fixed = saturating_add(in->weight_bytes, in->scratch_bytes);
@@ -37,10 +46,10 @@ td_status td_memory_plan(const td_memory_plan_input *in, uint32_t *n_pages, td_e
     if (least > budget)
         return td_fail(err, TD_ENOMEM,
                        "%sthe weights take %.2f GiB, working memory %.2f GiB and one KV page %.3f GiB, but only %.2f GiB of "
-                       "the %.2f GiB available may be "
+                       "the %.2f GiB available%s may be "
                        "used (mem-fraction-static %.2f): use one with %.3f GiB or more, or a smaller chunked-prefill-size",
                        where, GIB(in->weight_bytes), GIB(in->scratch_bytes), GIB(in->kv_bytes_per_page), GIB(budget),
-                       GIB(in->available_bytes), in->fraction, gib_enough((double)least / in->fraction));
+                       GIB(in->available_bytes), others, in->fraction, gib_enough((double)least / in->fraction));
 
     uint64_t fit = (budget - fixed) / in->kv_bytes_per_page;
     if (fit > UINT32_MAX / TD_KV_PAGE) fit = UINT32_MAX / TD_KV_PAGE; /* slots are 32 bits */
@@ -50,9 +59,9 @@ td_status td_memory_plan(const td_memory_plan_input *in, uint32_t *n_pages, td_e
             err, TD_ENOMEM,
             "%smax-total-tokens %llu does not fit: with %.2f GiB of weights and %.2f GiB of working memory in %.2f "
             "GiB (mem-fraction-static %.2f "
-            "of %.2f GiB available) the largest is %llu",
+            "of %.2f GiB available%s) the largest is %llu",
             where, (unsigned long long)in->max_total_tokens, GIB(in->weight_bytes), GIB(in->scratch_bytes), GIB(budget),
-            in->fraction, GIB(in->available_bytes), (unsigned long long)fit * TD_KV_PAGE);
+            in->fraction, GIB(in->available_bytes), others, (unsigned long long)fit * TD_KV_PAGE);
     if (wanted == 0) {
         uint64_t useful = (uint64_t)in->max_running * (in->context_length / TD_KV_PAGE + 1);
         wanted = useful < fit ? useful : fit;

@@ -15,11 +15,12 @@ typedef struct {
 } td_host_budget;
 
 typedef struct {
-    uint64_t              available_bytes;   /* of the device, or of the machine where there is one memory */
-    double                fraction;          /* share of each memory that may be used, (0, 1] */
-    uint64_t              weight_bytes;      /* in that memory */
-    uint64_t              scratch_bytes;     /* working memory in it */
-    const td_host_budget *host;              /* NULL: one memory */
+    uint64_t              available_bytes; /* of the device, or of the machine where there is one memory */
+    uint64_t              taken_bytes;     /* of a device's memory, before anything is loaded: by other processes, mostly */
+    double                fraction;        /* share of each memory that may be used, (0, 1] */
+    uint64_t              weight_bytes;    /* in that memory */
+    uint64_t              scratch_bytes;   /* working memory in it */
+    const td_host_budget *host;            /* NULL: one memory */
     uint64_t              kv_bytes_per_page; /* all layers; > 0 */
     uint64_t max_total_tokens; /* wanted capacity; 0: what fits, up to max_running sequences of context_length */
     uint32_t context_length, max_running;

@@ -126,12 +126,15 @@ static td_status on_cards(td_model *m, td_status (*job)(td_card *c)) {
 
 static td_status refuse_context(uint32_t wanted, const td_model_config *c, td_error *err) {
     uint32_t length = c->rope.kind == TD_ROPE_YARN ? c->rope.original_max_position : c->max_position;
+    bool     within = c->arch->prefix != NULL; /* of a model with more than text */
     return td_fail(
         err, TD_EINVAL,
-        "context-length %u is more than the model's %u positions: to stretch them, at some cost in quality, give "
-        "json-model-override-args "
-        "'{\"rope_scaling\": {\"rope_type\": \"yarn\", \"factor\": %g, \"original_max_position_embeddings\": %u}}'",
-        wanted, c->max_position, ceil(10.0 * wanted / length) / 10, length);
+        "context-length %u is more than the model's %u positions (max_position_embeddings): to stretch them, at some cost "
+        "in "
+        "quality, give json-model-override-args "
+        "'%s{\"rope_scaling\": {\"rope_type\": \"yarn\", \"factor\": %g, \"original_max_position_embeddings\": %u}}%s'",
+        wanted, c->max_position, within ? "{\"text_config\": " : "", ceil(10.0 * wanted / length) / 10, length,
+        within ? "}" : "");
 }
 
 /* A folder that td_quantize wrote: no expert tensors, but packed files. */
@@ -240,6 +243,7 @@ static td_status open_cards(td_model *m, td_npu *const *npus, uint32_t n, td_err
     npus[0]->ops->caps(npus[0], &caps);
     if (caps.measure) TD_TRY(measure_handover(npus[0], &caps, err));
     m->unified = caps.unified_memory;
+    m->log_sums = caps.log_sums;
     m->norm_f32 = caps.norm_f32;
     m->kv_spare_pages = caps.kv_spare ? (uint32_t)td_div_up(td_step_spare_rows(m->o.max_tok), TD_KV_PAGE) : 0;
     m->handover = m->o.other_handover
@@ -391,6 +395,14 @@ uint32_t td_model_get_cards(const td_model *m, td_card_stats out[TD_CARDS_MAX]) 
     return n;
 }
 
+bool td_model_is_lost(const td_model *m, td_error *why) {
+    for (uint32_t i = 0; i < m->n_cards; i++) {
+        td_npu *card = m->cards[i].npu;
+        if (card->ops->lost && card->ops->lost(card, why)) return true;
+    }
+    return false;
+}
+
 /* The model's layer of a layer of the expert store. */
 static uint32_t layer_of_moe(const td_model_config *c, uint32_t moe_layer) {
     uint32_t layer = 0;
@@ -420,6 +432,17 @@ static void spread_best(float *row, size_t n, const td_logit *best, uint32_t k) 
     for (uint32_t i = 0; i < k; i++) row[best[i].id] = best[i].value;
 }
 
+/* log(sum(exp(logit))) of a row, from the cards' stretches in their order. */
+static double log_sum_of(const td_model *m, uint32_t row) {
+    double max = -INFINITY, sum = 0;
+    for (uint32_t i = 0; i < m->n_cards; i++) max = fmax(max, (double)m->cards[i].sums[row].max);
+    for (uint32_t i = 0; i < m->n_cards; i++) {
+        td_log_sum s = m->cards[i].sums[row];
+        sum += (double)s.sum * exp((double)s.max - max);
+    }
+    return max + log(sum);
+}
+
 /* A card's logits are those of its stretch of the vocabulary. */
 static void gather_logits(td_model *m) {
     const td_out_rows *out = &m->pass.out;
@@ -428,11 +451,19 @@ static void gather_logits(td_model *m) {
         const td_card *c = &m->cards[i];
         for (uint32_t r = 0; r < out->n; r++) {
             float *to = m->logits + r * vocab + i * part;
-            if (c->top && out->best && out->best[r])
+            if (td_card_gives_best(c, r)) {
+                size_t at = td_card_asked(c, r);
+                float  asked = at < part ? c->logits[r * part + at] : 0;
                 spread_best(to, part, c->top + (size_t)r * td_card_top_k(c), td_card_top_k(c));
-            else if (m->n_cards > 1)
+                if (at < part) to[at] = asked;
+            } else if (m->n_cards > 1) {
                 memcpy(to, c->logits + r * part, part * sizeof *to);
+            }
         }
+    }
+    for (uint32_t r = 0; out->logprobs && r < out->n; r++) {
+        bool from_cards = out->logprobs[r].wanted && td_card_gives_best(m->cards, r);
+        out->logprobs[r].log_sum = from_cards ? log_sum_of(m, r) : (double)NAN;
     }
 }
 

@@ -51,6 +51,9 @@ void td_model_get_work(const td_model *m, td_model_work *out);
 /** Its cards. Any thread, which may wait for the devices' drivers. @return how many, 0: the device is the host */
 uint32_t td_model_get_cards(const td_model *m, td_card_stats out[TD_CARDS_MAX]);
 
+/** Whether one of them can do nothing any more in this process. Any thread. @param why NULL, or TD_ELOST and a sentence. */
+bool td_model_is_lost(const td_model *m, td_error *why);
+
 /** What the tiers are in right now, for people: "mla of layer 12 on the device, experts of layer 11". Any thread. */
 void td_model_describe(const td_model *m, char *text, size_t size);
 

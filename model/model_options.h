@@ -70,12 +70,20 @@ typedef struct {
 
 #define TD_MODEL_TOP 256 /* the best logits of a row: what leaves a device of its own where the others are not asked for */
 
+/** What log-probabilities need of a row of which the best logits will do otherwise. */
+typedef struct {
+    bool     wanted;
+    uint32_t id;      /* whose logit comes, too; UINT32_MAX: none but the best ones' */
+    double   log_sum; /* filled in: log(sum(exp(logit))) of the whole row; NAN: it was not wanted, or the row came whole */
+} td_out_logprobs;
+
 /** Rows of the last forward whose logits are wanted. */
 typedef struct {
     const uint32_t *row; /* [n] numbers in the step */
     const bool
-            *best; /* [n] true: the TD_MODEL_TOP largest will do, and others may come as -inf; NULL: all are wanted whole */
-    uint32_t n;    /* 0..max_out */
+        *best; /* [n] true: the TD_MODEL_TOP largest will do, and others may come as -inf; NULL: all are wanted whole */
+    td_out_logprobs *logprobs; /* [n] or NULL */
+    uint32_t         n;        /* 0..max_out */
 } td_out_rows;
 
 #endif

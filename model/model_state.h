@@ -54,6 +54,7 @@ typedef struct {
     td_npu_graph        **graphs; /* [TD_PASSES, step.n]; NULL until it is needed */
     float                *logits; /* [max_out, vocab of the shard] on the host; act.logits with unified memory */
     td_logit             *top;    /* [max_out, top_k] on the host; NULL with unified memory */
+    td_log_sum           *sums;   /* [max_out] on the host; NULL with unified memory, and where the device gives none */
     void                 *x; /* [max_tok, hidden] on the host, with layer_tap or layers alone; act.x with unified memory */
     const td_step_bucket *bucket;    /* of the pass under way */
     td_npu_graph         *graph;     /* of it */
@@ -80,6 +81,7 @@ struct td_model {
     bool                 unified;        /* device and host have one memory */
     uint32_t             kv_spare_pages; /* of each cache, behind those of sequences; 0: the device wants none */
     td_handover          handover;
+    bool                 log_sums;     /* it gives what log-softmax needs of a row */
     bool                 norm_f32;     /* norms give their rows in f32, too, for routers */
     bool                 int8_rows;    /* norms quantise for who multiplies with int8 weights */
     bool                 int8_experts; /* among them the experts */
@@ -135,6 +137,15 @@ TD_NODISCARD td_status td_card_download(td_card *c, void *host, const void *dev,
 
 /** How many of a row's best logits the card gives; 0: its logits need not be carried. */
 uint32_t td_card_top_k(const td_card *c);
+
+/** Whether of a row of the pass the card's best logits come alone. */
+static inline bool td_card_gives_best(const td_card *c, uint32_t row) {
+    const td_out_rows *out = &c->model->pass.out;
+    bool               wants_sum = out->logprobs && out->logprobs[row].wanted;
+    return c->top && out->best && out->best[row] && (c->sums || !wants_sum);
+}
+/** Where the logit is, among the card's, that is wanted beside a row's best; SIZE_MAX: it is not there. */
+size_t td_card_asked(const td_card *c, uint32_t row);
 
 static inline size_t td_card_x_bytes(const td_model *m) {
     return (size_t)m->o.max_tok * m->config.hidden * td_dtype_bytes(m->act_dtype);

@@ -4,14 +4,15 @@
 #include "model/memory_plan.h"
 
 /* Of the card that has least. */
-static uint64_t free_device_bytes(const td_placement *p, const td_placed_model *m) {
-    uint64_t least = p->device_bytes ? p->device_bytes : UINT64_MAX;
+static void device_room(const td_placement *p, const td_placed_model *m, td_memory_plan_input *in) {
+    in->available_bytes = p->device_bytes ? p->device_bytes : UINT64_MAX;
     for (uint32_t i = 0; i < m->n_npus && !p->device_bytes; i++) {
         td_npu_caps caps;
         m->npus[i]->ops->caps(m->npus[i], &caps);
-        if (caps.memory_free < least) least = caps.memory_free;
+        if (caps.memory_free >= in->available_bytes) continue;
+        in->available_bytes = caps.memory_free;
+        in->taken_bytes = caps.memory_total - caps.memory_free;
     }
-    return least;
 }
 
 td_status td_placed_model_pages(const td_placement *p, const td_placed_model *m, uint32_t *n_pages, td_error *err) {
@@ -20,8 +21,7 @@ td_status td_placed_model_pages(const td_placement *p, const td_placed_model *m,
               .available_bytes = p->available_bytes,
               .weight_bytes = plan->expert_weight_bytes,
               .scratch_bytes = plan->host_scratch_bytes + p->bytes_per_vocab_entry * td_model_get_config(m->model)->vocab};
-    td_memory_plan_input in = {.available_bytes = free_device_bytes(p, m),
-                               .fraction = p->fraction,
+    td_memory_plan_input in = {.fraction = p->fraction,
                                .weight_bytes = plan->npu_weight_bytes,
                                .scratch_bytes = plan->device_scratch_bytes,
                                .host = &host,
@@ -29,7 +29,9 @@ td_status td_placed_model_pages(const td_placement *p, const td_placed_model *m,
                                .max_total_tokens = p->max_total_tokens,
                                .context_length = td_model_context_length(m->model),
                                .max_running = p->max_running};
+    device_room(p, m, &in);
     if (plan->unified_memory) {
+        in.taken_bytes = 0;
         in.available_bytes = host.available_bytes;
         in.weight_bytes += host.weight_bytes;
         in.scratch_bytes += host.scratch_bytes;

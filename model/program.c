@@ -393,7 +393,8 @@ static void add_head(builder *b, const td_npu_weight *gamma, const td_npu_weight
                                          .k = b->s->top_k,
                                          .max_out = b->s->max_out,
                                          .logits = b->s->act.logits,
-                                         .top = b->s->act.top}});
+                                         .top = b->s->act.top,
+                                         .sums = b->s->act.sums}});
 }
 
 static void add_embed(builder *b, void *out) {

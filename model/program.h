@@ -48,19 +48,20 @@ typedef struct {
 
 /* What the blocks read and write; [max_tok, hidden] act_dtype unless noted. */
 typedef struct {
-    void      *x;       /* the residual stream */
-    void      *h;       /* normed */
-    td_rows_i8 h_i8;    /* or that as int8, with int8_rows */
-    float     *h_f32;   /* and in f32, for routers, where the device's norms give it; else NULL */
-    void      *attn;    /* attention's output */
-    void      *mlp;     /* dense or shared MLP's output */
-    void      *routed;  /* experts that are on the device: their output, and what the router chose for them */
-    uint16_t  *ids;     /* [max_tok, top_k] */
-    float     *weights; /* [max_tok, top_k] */
-    void      *mtp_x;   /* the MTP layer's residual stream */
-    void      *mtp_cat; /* [max_tok, 2*hidden] */
-    float     *logits;  /* [max_out, vocab of the shard] */
-    td_logit  *top;     /* [max_out, top_k of them], or NULL */
+    void       *x;       /* the residual stream */
+    void       *h;       /* normed */
+    td_rows_i8  h_i8;    /* or that as int8, with int8_rows */
+    float      *h_f32;   /* and in f32, for routers, where the device's norms give it; else NULL */
+    void       *attn;    /* attention's output */
+    void       *mlp;     /* dense or shared MLP's output */
+    void       *routed;  /* experts that are on the device: their output, and what the router chose for them */
+    uint16_t   *ids;     /* [max_tok, top_k] */
+    float      *weights; /* [max_tok, top_k] */
+    void       *mtp_x;   /* the MTP layer's residual stream */
+    void       *mtp_cat; /* [max_tok, 2*hidden] */
+    float      *logits;  /* [max_out, vocab of the shard] */
+    td_logit   *top;     /* [max_out, top_k of them], or NULL */
+    td_log_sum *sums;    /* [max_out] or NULL */
 } td_activations;
 
 typedef struct {

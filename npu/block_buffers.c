@@ -68,6 +68,7 @@ size_t td_block_buffers(td_block_desc *desc, td_dtype act_dtype, td_block_buffer
         case TD_BLOCK_TOP:
             ADD(desc->top.logits, 0);
             ADD(desc->top.top, 0);
+            ADD(desc->top.sums, 0);
             break;
         case TD_BLOCK_COUNT: break;
     }

@@ -25,6 +25,7 @@
 #include <stdatomic.h>
 
 #include "core/dtype.h"
+#include "core/thread_plan.h"
 #include "core/tier_meter.h"
 #include "tandem.h"
 
@@ -74,6 +75,7 @@ typedef struct {
                              devices look at neither */
     bool kv_spare;        /* rows beyond a step's counts are computed like the others: each cache needs pages for their
                              keys and values behind those of sequences (td_mla_desc.kv_spare_pages) */
+    bool     log_sums;    /* td_top_desc.sums */
     uint64_t memory_total, memory_free;
 } td_npu_caps;
 
@@ -320,12 +322,18 @@ typedef struct {
     uint32_t id;
 } td_logit;
 
+/** What log-softmax needs of a row: that of a logit x is x - max - log(sum). */
+typedef struct {
+    float max, sum; /* the largest logit; the sum of exp(logit - max) */
+} td_log_sum;
+
 /** top[r, :] = the k largest of logits[r, :], descending, ties to the lower id; where a logit is NaN or +inf, top[r,
- * 0].value is NaN. */
+ * 0].value is NaN, and the row's sum is not finite. */
 typedef struct {
     uint32_t     vocab, k, max_out; /* k 1..vocab */
     const float *logits;            /* [max_out, vocab] */
     td_logit    *top;               /* [max_out, k] */
+    td_log_sum  *sums;              /* [max_out], with caps.log_sums; or NULL */
 } td_top_desc;
 
 typedef enum {
@@ -394,6 +402,8 @@ struct td_npu_ops {
     void (*caps)(td_npu *d, td_npu_caps *out);
     void (*report)(td_npu *d, td_npu_report *out); /* any thread */
     void (*stats)(td_npu *d, td_card_stats *out);  /* any thread; NULL: it is the host, with the host's memory */
+    /** Any thread: it can do nothing any more in this process. @param why TD_ELOST and a sentence. NULL: that cannot be. */
+    bool (*lost)(td_npu *d, td_error *why);
 
     /* memory: device memory, and host memory that the device can copy from and to at full speed; zeroed, 64-byte aligned */
     TD_NODISCARD td_status (*alloc)(td_npu *d, size_t bytes, void **out, td_error *err);
@@ -484,8 +494,9 @@ const char *td_npu_backend_name(size_t i);
  * are not. */
 uint32_t td_npu_threads_needed(const char *name, uint32_t n_cards);
 
-/** The NUMA node that a card hangs on, as Linux numbers them. @return false: no card, or nothing tells. */
-bool td_npu_node(const char *name, uint32_t card, uint32_t *node);
+/** Add what cards of a device, from first_card on, want of the thread plan: threads of their own, at least those that they
+ * cannot do without, and the experts' first subpool on the NUMA node that the first one hangs on. */
+void td_npu_wish(const char *name, uint32_t first_card, uint32_t n_cards, td_thread_wishes *wishes);
 
 /** Something about a backend's installation. Texts are valid during the call that tells it. */
 typedef struct {

@@ -63,9 +63,11 @@ uint32_t td_npu_threads_needed(const char *name, uint32_t n_cards) {
     return !b ? 0 : n_cards > 1 ? n_cards * b->in_group : b->alone;
 }
 
-bool td_npu_node(const char *name, uint32_t card, uint32_t *node) {
+void td_npu_wish(const char *name, uint32_t first_card, uint32_t n_cards, td_thread_wishes *wishes) {
     const backend *b = find(name);
-    return b && b->node && b->node(card, node);
+    uint32_t       needed = td_npu_threads_needed(name, n_cards);
+    if (wishes->npu_threads < needed) wishes->npu_threads = needed;
+    wishes->near_card = b && b->node && b->node(first_card, &wishes->card_node);
 }
 
 void td_npu_facts(const char *name, td_npu_fact_fn tell, void *user) {

@@ -23,7 +23,8 @@ static json_t *join_parts(const json_t *parts, size_t message, td_api_error *err
         snprintf(param, sizeof param, "messages[%zu].content[%zu]", message, i);
         if (!type || strcmp(type, "text") != 0 || !json_is_string(s)) {
             if (type && strcmp(type, "text") != 0)
-                td_api_bad(err, param, "Content of type '%.40s' is not supported; only 'text' is.", type);
+                td_api_bad(err, param, "Content of type '%.40s' is not supported: every model is served for text only.",
+                           type);
             else
                 td_api_bad(err, param, "A content part must be {\"type\": \"text\", \"text\": \"…\"}.");
             td_jbuf_free(&text);

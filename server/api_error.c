@@ -33,6 +33,7 @@ td_status td_api_from_status(td_api_error *err, td_status status, const td_error
         case TD_ENOTSUP: return td_api_bad(err, param, "%s", text);
         case TD_EBUSY: return td_api_fail(err, 503, "queue_full", "%s", text);
         case TD_ESHUTDOWN: return td_api_fail(err, 503, "shutting_down", "%s", text);
+        case TD_ELOST: return td_api_fail(err, 503, "device_lost", "%s", text);
         default: return td_api_fail(err, 500, "internal_error", "%s", text);
     }
 }

@@ -20,7 +20,7 @@ td_status td_api_bad(td_api_error *err, const char *param, const char *fmt, ...)
 /** Any other status; returns TD_EINVAL. */
 td_status td_api_fail(td_api_error *err, int http, const char *code, const char *fmt, ...) TD_PRINTF(4, 5);
 
-/** From a library error: EINVAL and ENOTSUP 400, EBUSY and ESHUTDOWN 503, the rest 500. Returns TD_EINVAL. */
+/** From a library error: EINVAL and ENOTSUP 400, EBUSY, ESHUTDOWN and ELOST 503, the rest 500. Returns TD_EINVAL. */
 td_status td_api_from_status(td_api_error *err, td_status status, const td_error *cause, const char *param);
 
 /** Writes an error in the form of an API. */

@@ -99,6 +99,20 @@ static td_status collect(variants *all, json_t *request) {
     return st;
 }
 
+/* What was thought before a call, under the name that the template reads. gpt-oss's refuses it beside a content. */
+static td_status name_thinking(json_t *request) {
+    size_t  i;
+    json_t *m;
+    json_array_foreach(json_object_get(request, "messages"), i, m) {
+        json_t *reasoning = json_object_get(m, "reasoning_content");
+        bool    bare = json_string_length(json_object_get(m, "content")) == 0;
+        if (!json_is_string(reasoning) || !bare || !json_object_get(m, "tool_calls") || json_object_get(m, "thinking"))
+            continue;
+        if (json_object_set(m, "thinking", reasoning) != 0) return TD_ENOMEM;
+    }
+    return TD_OK;
+}
+
 /* The request, whose variants these are, in one form. */
 static td_status render_in(const td_chat_form *f, unsigned form, const variants *all, const json_t *request, char **text,
                            size_t *len, td_error *err) {
@@ -109,7 +123,8 @@ static td_status render_in(const td_chat_form *f, unsigned form, const variants 
 td_status td_chat_form_render(const td_chat_form *f, json_t *request, char **text, size_t *len, td_error *err) {
     variants  all = {0};
     td_error  other = {0};
-    td_status st = collect(&all, request);
+    td_status st = f->reads_thinking ? name_thinking(request) : TD_OK;
+    if (st == TD_OK) st = collect(&all, request);
     st = st == TD_OK ? render_in(f, f->form, &all, request, text, len, err) : td_fail(err, st, "out of memory");
     bool done = st == TD_OK || st == TD_ENOMEM;
     for (unsigned k = 1; k < FORMS && !done; k++) {
@@ -125,10 +140,12 @@ td_status td_chat_form_render(const td_chat_form *f, json_t *request, char **tex
 
 #define USER "{\"role\":\"user\",\"content\":\"Go\"}"
 /* Nine letters and digits: Mistral's templates refuse other ids. */
-#define CALL                                                                                                \
-    "{\"role\":\"assistant\",\"content\":null,\"tool_calls\":[{\"id\":\"call12345\",\"type\":\"function\"," \
-    "\"function\":{\"name\":\"tdname\",\"arguments\":\"{\\\"tdkey\\\": \\\"tdvalue\\\"}\"}}]},"             \
+#define CALL_AFTER(thought)                                                                     \
+    "{\"role\":\"assistant\",\"content\":null" thought                                          \
+    ",\"tool_calls\":[{\"id\":\"call12345\",\"type\":\"function\","                             \
+    "\"function\":{\"name\":\"tdname\",\"arguments\":\"{\\\"tdkey\\\": \\\"tdvalue\\\"}\"}}]}," \
     "{\"role\":\"tool\",\"tool_call_id\":\"call12345\",\"name\":\"tdname\",\"content\":\"Done\"}"
+#define CALL CALL_AFTER("")
 #define TOOL                                                                                                              \
     "{\"type\":\"function\",\"function\":{\"name\":\"tdname\",\"description\":\"d\",\"parameters\":{\"type\":\"object\"," \
     "\"properties\":{}}}}"
@@ -171,6 +188,13 @@ static bool same_text(const td_chat_form *f, const char *request, const char *ot
     return same;
 }
 
+static bool shows_thought(const td_chat_form *f, const char *request) {
+    char *text = try_form(f, request, f->form);
+    bool  shows = text && strstr(text, "tdthought");
+    free(text);
+    return shows;
+}
+
 void td_chat_form_learn(td_chat_form *out, const td_chat_template *tmpl, const char *bos, const char *eos) {
     *out = (td_chat_form){.tmpl = tmpl, .bos = bos, .eos = eos};
     if (!tmpl) return;
@@ -184,6 +208,8 @@ void td_chat_form_learn(td_chat_form *out, const td_chat_template *tmpl, const c
         free(text);
     }
     free(without);
+    out->reads_thinking = !shows_thought(out, REQUEST(USER "," CALL_AFTER(",\"reasoning_content\":\"tdthought\""), "")) &&
+                          shows_thought(out, REQUEST(USER "," CALL_AFTER(",\"thinking\":\"tdthought\""), ""));
     out->ignores_tools = same_text(out, REQUEST(USER, ""), REQUEST(USER, ",\"tools\":[" TOOL "]"));
     out->ignores_effort =
         same_text(out, REQUEST(USER, ",\"reasoning_effort\":\"low\""), REQUEST(USER, ",\"reasoning_effort\":\"high\""));

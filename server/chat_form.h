@@ -3,7 +3,8 @@
  *
  * On the wire the arguments of a tool call are a string of JSON, and the content beside calls is null. Most templates want
  * the arguments as an object (they write each one, or `tojson`, which would quote a string twice), some want the string
- * (they add it to their text); some ask whether the content is none, others print "None" or fail at `in`. All of them only
+ * (they add it to their text); some ask whether the content is none, others print "None" or fail at `in`. The reasoning of
+ * an answer goes out, and comes back, as `reasoning_content`; gpt-oss's template reads it as `thinking`. All of them only
  * show it in the text.
  */
 #ifndef TD_SERVER_CHAT_FORM_H
@@ -20,9 +21,11 @@ enum { TD_FORM_EMPTY_CONTENT = 1, TD_FORM_STRING_ARGUMENTS = 2 };
 typedef struct {
     const td_chat_template *tmpl; /* NULL: the model has none */
     const char             *bos, *eos;
-    unsigned                form; /* the first one that shows a tool call well */
-    bool                    ignores_tools, ignores_effort;
-    bool                    ignores_thinking; /* enable_thinking and thinking change nothing */
+    unsigned                form;           /* the first one that shows a tool call well */
+    bool                    reads_thinking; /* what an assistant thought before a call is `thinking` (gpt-oss), and not
+                                               `reasoning_content` */
+    bool ignores_tools, ignores_effort;
+    bool ignores_thinking; /* enable_thinking and thinking change nothing */
 } td_chat_form;
 
 /** Never fails: what a template does not render says nothing, and the form is then 0. */

@@ -12,16 +12,15 @@ enum MHD_Result td_route_health(td_call *c) {
     td_server               *s = c->server;
     td_server_phase          phase = td_phase(s);
     bool                     stalled = phase == TD_SERVER_READY && atomic_load_explicit(&s->stalled, memory_order_relaxed);
+    td_error                 why = {0};
+    bool                     lost = phase == TD_SERVER_READY && td_engine_is_lost(s->engine, &why);
     td_jbuf                  b = {0};
     td_jw_open(&b, '{');
-    td_jw_member_str(&b, "status", stalled ? "stalled" : name[phase]);
-    if (stalled) {
-        char why[TD_ERROR_TEXT_MAX];
-        td_watchdog_describe(s, why, sizeof why);
-        td_jw_member_str(&b, "message", why);
-    }
+    td_jw_member_str(&b, "status", lost ? "lost" : stalled ? "stalled" : name[phase]);
+    if (stalled && !lost) td_watchdog_describe(s, why.text, sizeof why.text);
+    if (lost || stalled) td_jw_member_str(&b, "message", why.text);
     td_jw_close(&b, '}');
-    return td_answer_json(c, phase == TD_SERVER_READY && !stalled ? 200 : 503, &b);
+    return td_answer_json(c, phase == TD_SERVER_READY && !stalled && !lost ? 200 : 503, &b);
 }
 
 /* {"rid": string} or {"abort_all": true}: *rid is NULL for all. */

@@ -18,6 +18,7 @@ typedef struct td_server td_server;
 
 /** How the server does, each second. */
 typedef struct {
+    uint32_t lost;    /* 1: a card can do nothing any more in this process */
     uint32_t stalled; /* 1: requests run, and the watchdog has seen no step end for too long */
     uint32_t running, queued;
 } td_server_pulse;

@@ -148,7 +148,11 @@ static void watchdog(td_server *s, progress *p) {
 static void tell_pulse(td_server *s) {
     td_engine_stats st;
     td_engine_get_stats(s->engine, &st);
-    td_server_pulse p = {.stalled = atomic_load_explicit(&s->stalled, memory_order_relaxed), st.running, st.queued};
+    td_error        why = {0};
+    td_server_pulse p = {.lost = td_engine_is_lost(s->engine, &why),
+                         .stalled = atomic_load_explicit(&s->stalled, memory_order_relaxed),
+                         .running = st.running,
+                         .queued = st.queued};
     s->opt.on_pulse(s->opt.pulse_user, &p);
 }
 

@@ -131,11 +131,16 @@ typedef struct td_arch {
     const td_layer_op *(*layer)(const td_model_config *c, uint32_t layer); /* its steps, up to TD_LAYER_END; static */
 } td_arch;
 
-/** Of a layer with grouped-query attention: K, then V. */
-td_layer_caches td_gqa_caches(const td_model_config *c);
+/* ---- what several families have ---------------------------------------------------------------- */
 
-/** Of a layer with multi-head latent attention: the latent, then the rotated key. */
-td_layer_caches td_mla_caches(const td_model_config *c);
+/** Caches of a layer with grouped-query attention: K, then V. Of one with multi-head latent attention: the latent, then the
+ * rotated key. */
+td_layer_caches td_gqa_caches(const td_model_config *c, uint32_t layer);
+td_layer_caches td_mla_caches(const td_model_config *c, uint32_t layer);
+
+/** The layer that most have: attention, then an MLP or experts (is_moe), each behind a norm and added to x. */
+const td_layer_op *td_gqa_layer(const td_model_config *c, uint32_t layer);
+const td_layer_op *td_mla_layer(const td_model_config *c, uint32_t layer);
 
 /** NULL: not supported. */
 const td_arch *td_arch_find(const char *name);

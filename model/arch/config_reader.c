@@ -79,6 +79,12 @@ void td_config_refuse_true(td_config_reader *r, const char *key, const char *wha
     if (td_config_bool(r, key, false)) td_config_refuse(r, TD_ENOTSUP, "%s is true, and %s is not supported", key, what);
 }
 
+void td_config_only_text(td_config_reader *r, const td_model_config *c, const char *key, const char *only) {
+    const char *text = td_config_text(r, key, only);
+    if (strcmp(text, only))
+        td_config_refuse(r, TD_ENOTSUP, "%s%s is '%.40s', and %s has %s only", r->prefix, key, text, c->arch_name, only);
+}
+
 /* ---- what several families have ---------------------------------------------------------------- */
 
 void td_config_common(td_config_reader *r, td_model_config *c, const td_config_defaults *d) {
@@ -95,6 +101,10 @@ void td_config_common(td_config_reader *r, td_model_config *c, const td_config_d
     if (strcmp(act, "silu") && strcmp(act, "swish"))
         td_config_refuse(r, TD_ENOTSUP, "hidden_act is '%.40s', and only silu is supported", act);
     td_config_refuse_true(r, "mlp_bias", "a bias in the feed-forward");
+    uint32_t chosen = td_config_u32(r, "index_topk", 0, 0, UINT32_MAX); /* DeepSeek-V3.2, GLM-5 */
+    if (chosen)
+        td_config_refuse(r, TD_ENOTSUP, "%sindex_topk is %u, and attention over chosen tokens is not supported", r->prefix,
+                         chosen);
 }
 
 void td_config_mla(td_config_reader *r, td_model_config *c, const td_config_mla_defaults *d) {
@@ -109,11 +119,8 @@ void td_config_mla(td_config_reader *r, td_model_config *c, const td_config_mla_
 void td_config_sigmoid_router(td_config_reader *r, td_model_config *c) {
     c->route_score = TD_ROUTE_SIGMOID;
     c->route_bias = true;
-    const char *score = td_config_text(r, "scoring_func", "sigmoid"), *method = td_config_text(r, "topk_method", "noaux_tc");
-    if (strcmp(score, "sigmoid"))
-        td_config_refuse(r, TD_ENOTSUP, "scoring_func is '%.40s', and %s has sigmoid only", score, c->arch_name);
-    if (strcmp(method, "noaux_tc"))
-        td_config_refuse(r, TD_ENOTSUP, "topk_method is '%.40s', and %s has noaux_tc only", method, c->arch_name);
+    td_config_only_text(r, c, "scoring_func", "sigmoid");
+    td_config_only_text(r, c, "topk_method", "noaux_tc");
 }
 
 void td_config_router_groups(td_config_reader *r, td_model_config *c, uint32_t n_group, uint32_t topk_group) {
@@ -145,9 +152,10 @@ void td_config_refuse_sliding_window(td_config_reader *r) {
     size_t        i;
     json_t       *v;
     json_array_foreach(types, i, v) {
-        if (!json_is_string(v) || strcmp(json_string_value(v), "full_attention"))
-            td_config_refuse(r, TD_ENOTSUP,
-                             "layer_types has a layer that is not full_attention, and only that is supported");
+        const char *type = json_is_string(v) ? json_string_value(v) : "no text";
+        if (strcmp(type, "full_attention"))
+            td_config_refuse(r, TD_ENOTSUP, "%slayer_types[%zu] is '%.40s', and only full_attention is supported", r->prefix,
+                             i, type);
     }
 }
 
@@ -195,18 +203,25 @@ void td_config_rope(td_config_reader *root, td_model_config *c, uint32_t dim, do
     part = td_config_number(root, "partial_rotary_factor", takes_part ? part : 1, 0, 1);
     rotate_part(root, rope, dim, part, takes_part);
 
-    bool          new_style = td_config_get(root, "rope_parameters") != NULL && !td_config_get(root, "rope_scaling");
-    const char   *key = new_style ? "rope_parameters" : "rope_scaling";
-    const json_t *object = td_config_get(root, key);
-    if (!object) return;
-    if (!json_is_object(object)) {
-        td_config_refuse(root, TD_EFORMAT, "%s is not an object", key);
-        return;
+    /* With both, rope_scaling has been added to a file of transformers 5, which keeps theta and the part. */
+    static const char *const KEYS[] = {"rope_parameters", "rope_scaling"}, *const PREFIXES[] = {"rope_parameters.",
+                                                                                                "rope_scaling."};
+    td_config_reader r = {NULL, "", root->err, root->status};
+    for (size_t i = 0; i < 2; i++) {
+        const json_t *object = td_config_get(root, KEYS[i]);
+        if (!object) continue;
+        if (!json_is_object(object)) {
+            td_config_refuse(root, TD_EFORMAT, "%s is not an object", KEYS[i]);
+            return;
+        }
+        r.object = object;
+        r.prefix = PREFIXES[i];
+        rope->theta = td_config_number(&r, "rope_theta", rope->theta, 1.0001, 1e12);
+        part = td_config_number(&r, "partial_rotary_factor", part, 0, 1);
+        rotate_part(&r, rope, dim, part, takes_part);
     }
-    td_config_reader r = {object, new_style ? "rope_parameters." : "rope_scaling.", root->err, root->status};
-    const char      *type = td_config_text(&r, "rope_type", td_config_text(&r, "type", "default"));
-    rope->theta = td_config_number(&r, "rope_theta", rope->theta, 1.0001, 1e12);
-    rotate_part(&r, rope, dim, td_config_number(&r, "partial_rotary_factor", part, 0, 1), takes_part);
+    if (!r.object) return;
+    const char *type = td_config_text(&r, "rope_type", td_config_text(&r, "type", "default"));
     if (!strcmp(type, "linear")) {
         rope->factor = td_config_number(&r, "factor", 1, 1, 1e6);
     } else if (!strcmp(type, "yarn") || !strcmp(type, "deepseek_yarn")) {
@@ -225,10 +240,8 @@ void td_config_rope(td_config_reader *root, td_model_config *c, uint32_t dim, do
         if (reach > c->max_position) c->max_position = (uint32_t)reach;
         rope->truncate = td_config_bool(&r, "truncate", true);
     } else if (strcmp(type, "default")) {
-        td_config_refuse(&r, TD_ENOTSUP, "%s is '%.40s', and only default, linear and yarn are supported",
-                         td_config_get(&r, "rope_type") ? new_style ? "rope_parameters.rope_type" : "rope_scaling.rope_type"
-                                                        : "rope_scaling.type",
-                         type);
+        td_config_refuse(&r, TD_ENOTSUP, "%s%s is '%.40s', and only default, linear and yarn are supported", r.prefix,
+                         td_config_get(&r, "rope_type") ? "rope_type" : "type", type);
     }
     root->status = r.status;
 }

@@ -27,6 +27,8 @@ typedef struct {
 
 /** Set the error; the first one stays. */
 void td_config_refuse(td_config_reader *r, td_status status, const char *fmt, ...) TD_PRINTF(3, 4);
+/** TD_ENOTSUP when the key is there and has another text than `only`. */
+void td_config_only_text(td_config_reader *r, const td_model_config *c, const char *key, const char *only);
 /** TD_ENOTSUP when the key is true. @param what the sentence's "X is not supported". */
 void td_config_refuse_true(td_config_reader *r, const char *key, const char *what);
 
@@ -46,7 +48,7 @@ typedef struct {
     uint32_t vocab, hidden, inter, layers, heads, kv_heads, max_position;
 } td_config_defaults;
 
-/** Sizes, eps and activation. */
+/** Sizes, eps and activation; an indexer of sparse attention is refused. */
 void td_config_common(td_config_reader *r, td_model_config *c, const td_config_defaults *d);
 
 /** head_dim of grouped-query attention, and whether the heads are whole groups. @param head_dim where the key is absent; 0:
@@ -78,8 +80,8 @@ void td_config_mtp_layers(td_config_reader *r, td_model_config *c);
 void td_config_refuse_sliding_window(td_config_reader *r);
 
 /**
- * `rope_scaling` of the published configs, or `rope_parameters` as transformers 5 writes it, which also holds rope_theta.
- * rope_theta is c->rope.theta where the key is absent, or 10000 where that is 0.
+ * `rope_scaling` of the published configs, or `rope_parameters` as transformers 5 writes it, which also holds rope_theta;
+ * with both the former has the type. rope_theta is c->rope.theta where the key is absent, or 10000 where that is 0.
  * @param dim   values of a head that could be rotated.
  * @param part  partial_rotary_factor where the key is absent; 0: the family rotates all of them, and any other value than 1
  *              is refused.

@@ -10,10 +10,9 @@
 
 /* V2's router: softmax, and of the groups the best experts' scores. */
 static void read_softmax_router(td_config_reader *r, td_model_config *c) {
-    const char *score = td_config_text(r, "scoring_func", "softmax"), *method = td_config_text(r, "topk_method", "greedy");
+    const char *method = td_config_text(r, "topk_method", "greedy");
     bool        grouped = !strcmp(method, "group_limited_greedy");
-    if (strcmp(score, "softmax"))
-        td_config_refuse(r, TD_ENOTSUP, "scoring_func is '%.40s', and %s has softmax only", score, c->arch_name);
+    td_config_only_text(r, c, "scoring_func", "softmax");
     if (!grouped && strcmp(method, "greedy"))
         td_config_refuse(r, TD_ENOTSUP, "topk_method is '%.40s', and %s has greedy and group_limited_greedy only", method,
                          c->arch_name);
@@ -29,6 +28,7 @@ static void read_either(td_config_reader *r, td_model_config *c, bool v3) {
     td_config_common(r, c, v3 ? &V3 : &V2);
     td_config_mla(r, c, &(td_config_mla_defaults){.q_lora = 1536, .kv_lora = 512, .nope = 128, .rope = 64, .v = 128});
     td_config_mtp_layers(r, c);
+    td_config_refuse_sliding_window(r);
 
     c->moe_inter = td_config_u32(r, "moe_intermediate_size", v3 ? 2048 : 1407, 1, TD_CONFIG_DIM_MAX);
     c->n_experts = td_config_u32_alias(r, "n_routed_experts", "num_experts", v3 ? 256 : 64, 1, TD_EXPERTS_MAX);
@@ -94,45 +94,22 @@ static const td_weight_rule WEIGHTS[TD_ROLE_COUNT] = {
 };
 /* clang-format on */
 
-/* ---- layers ---------------------------------------------------------------------------------- */
-
-static td_layer_caches caches(const td_model_config *c, uint32_t layer) {
-    (void)layer;
-    return td_mla_caches(c);
-}
-
-static const td_layer_op DENSE_LAYER[] = {
-    {TD_LAYER_NORM, TD_ROLE_INPUT_NORM},    /* h = norm(x) */
-    {.kind = TD_LAYER_MLA},                 /* a = attention(h) */
-    {TD_LAYER_ADD_NORM, TD_ROLE_POST_NORM}, /* x += a, h = norm(x) */
-    {.kind = TD_LAYER_MLP},                 /* m = mlp(h) */
-    {.kind = TD_LAYER_ADD},                 /* x += m */
-    {.kind = TD_LAYER_END},
-};
-static const td_layer_op MOE_LAYER[] = {
-    {TD_LAYER_NORM, TD_ROLE_INPUT_NORM},    /* h = norm(x) */
-    {.kind = TD_LAYER_MLA},                 /* a = attention(h) */
-    {TD_LAYER_ADD_NORM, TD_ROLE_POST_NORM}, /* x += a, h = norm(x) */
-    {.kind = TD_LAYER_ROUTE},               /* e, w = router(h) */
-    {.kind = TD_LAYER_SHARED},              /* m = shared expert(h) */
-    {.kind = TD_LAYER_ADD_EXPERTS},         /* x += m + sum of w * experts e(h) */
-    {.kind = TD_LAYER_END},
-};
-
-static const td_layer_op *layer_of(const td_model_config *c, uint32_t layer) {
-    return c->is_moe[layer] ? MOE_LAYER : DENSE_LAYER;
-}
-
-const td_arch TD_ARCH_DEEPSEEK_V2 = {
-    .name = "DeepseekV2ForCausalLM", .read_config = read_v2, .weights = WEIGHTS, .caches = caches, .layer = layer_of};
-const td_arch TD_ARCH_DEEPSEEK_V3 = {
-    .name = "DeepseekV3ForCausalLM", .read_config = read_v3, .weights = WEIGHTS, .caches = caches, .layer = layer_of};
+const td_arch TD_ARCH_DEEPSEEK_V2 = {.name = "DeepseekV2ForCausalLM",
+                                     .read_config = read_v2,
+                                     .weights = WEIGHTS,
+                                     .caches = td_mla_caches,
+                                     .layer = td_mla_layer};
+const td_arch TD_ARCH_DEEPSEEK_V3 = {.name = "DeepseekV3ForCausalLM",
+                                     .read_config = read_v3,
+                                     .weights = WEIGHTS,
+                                     .caches = td_mla_caches,
+                                     .layer = td_mla_layer};
 
 /* The names of the published config.json, and of transformers' class. */
 #define KIMI_K25(architecture)                                                                               \
     {                                                                                                        \
         .name = architecture, .prefix = "language_model.", .read_config = read_kimi_k25, .weights = WEIGHTS, \
-        .caches = caches, .layer = layer_of                                                                  \
+        .caches = td_mla_caches, .layer = td_mla_layer                                                       \
     }
 const td_arch TD_ARCH_KIMI_K25 = KIMI_K25("KimiK25ForConditionalGeneration");
 const td_arch TD_ARCH_KIMI_K25_OF_TRANSFORMERS = KIMI_K25("Kimi_K25ForConditionalGeneration");

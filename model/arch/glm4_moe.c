@@ -49,34 +49,8 @@ static const td_weight_rule WEIGHTS[TD_ROLE_COUNT] = {
     TD_MTP_WEIGHTS,
 };
 
-/* ---- layers ---------------------------------------------------------------------------------- */
-
-static td_layer_caches caches(const td_model_config *c, uint32_t layer) {
-    (void)layer;
-    return td_gqa_caches(c);
-}
-
-static const td_layer_op DENSE_LAYER[] = {
-    {TD_LAYER_NORM, TD_ROLE_INPUT_NORM},    /* h = norm(x) */
-    {.kind = TD_LAYER_GQA},                 /* a = attention(h) */
-    {TD_LAYER_ADD_NORM, TD_ROLE_POST_NORM}, /* x += a, h = norm(x) */
-    {.kind = TD_LAYER_MLP},                 /* m = mlp(h) */
-    {.kind = TD_LAYER_ADD},                 /* x += m */
-    {.kind = TD_LAYER_END},
-};
-static const td_layer_op MOE_LAYER[] = {
-    {TD_LAYER_NORM, TD_ROLE_INPUT_NORM},    /* h = norm(x) */
-    {.kind = TD_LAYER_GQA},                 /* a = attention(h) */
-    {TD_LAYER_ADD_NORM, TD_ROLE_POST_NORM}, /* x += a, h = norm(x) */
-    {.kind = TD_LAYER_ROUTE},               /* e, w = router(h) */
-    {.kind = TD_LAYER_SHARED},              /* m = shared expert(h) */
-    {.kind = TD_LAYER_ADD_EXPERTS},         /* x += m + sum of w * experts e(h) */
-    {.kind = TD_LAYER_END},
-};
-
-static const td_layer_op *layer_of(const td_model_config *c, uint32_t layer) {
-    return c->is_moe[layer] ? MOE_LAYER : DENSE_LAYER;
-}
-
-const td_arch TD_ARCH_GLM4_MOE = {
-    .name = "Glm4MoeForCausalLM", .read_config = read_config, .weights = WEIGHTS, .caches = caches, .layer = layer_of};
+const td_arch TD_ARCH_GLM4_MOE = {.name = "Glm4MoeForCausalLM",
+                                  .read_config = read_config,
+                                  .weights = WEIGHTS,
+                                  .caches = td_gqa_caches,
+                                  .layer = td_gqa_layer};

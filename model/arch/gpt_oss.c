@@ -39,6 +39,8 @@ static void read_experts(td_config_reader *r, td_model_config *c) {
     uint32_t again = td_config_u32(r, "experts_per_token", c->top_k, 1, TD_TOP_K_MAX);
     if (again != c->top_k)
         td_config_refuse(r, TD_EFORMAT, "num_experts_per_tok is %u and experts_per_token is %u", c->top_k, again);
+    td_config_only_text(r, c, "scoring_func", "softmax");
+    td_config_only_text(r, c, "topk_method", "greedy");
     c->route_score = TD_ROUTE_SOFTMAX_CHOSEN;
     c->routed_scale = 1;
     c->n_group = c->topk_group = 1;
@@ -97,24 +99,10 @@ static const td_weight_rule WEIGHTS[TD_ROLE_COUNT] = {
 /* ---- layers ---------------------------------------------------------------------------------- */
 
 static td_layer_caches caches(const td_model_config *c, uint32_t layer) {
-    td_layer_caches list = td_gqa_caches(c);
+    td_layer_caches list = td_gqa_caches(c, layer);
     for (uint32_t i = 0; i < list.n && c->slides[layer]; i++) list.cache[i].window = c->window;
     return list;
 }
 
-static const td_layer_op LAYER[] = {
-    {TD_LAYER_NORM, TD_ROLE_INPUT_NORM},    /* h = norm(x) */
-    {.kind = TD_LAYER_GQA},                 /* a = attention(h) */
-    {TD_LAYER_ADD_NORM, TD_ROLE_POST_NORM}, /* x += a, h = norm(x) */
-    {.kind = TD_LAYER_ROUTE},               /* e, w = router(h) */
-    {.kind = TD_LAYER_ADD_EXPERTS},         /* x += sum of w * experts e(h) */
-    {.kind = TD_LAYER_END},
-};
-
-static const td_layer_op *layer_of(const td_model_config *c, uint32_t layer) {
-    (void)c, (void)layer;
-    return LAYER;
-}
-
 const td_arch TD_ARCH_GPT_OSS = {
-    .name = "GptOssForCausalLM", .read_config = read_config, .weights = WEIGHTS, .caches = caches, .layer = layer_of};
+    .name = "GptOssForCausalLM", .read_config = read_config, .weights = WEIGHTS, .caches = caches, .layer = td_gqa_layer};

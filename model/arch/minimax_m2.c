@@ -90,27 +90,8 @@ static const td_weight_rule WEIGHTS[TD_ROLE_COUNT] = {
 };
 /* clang-format on */
 
-/* ---- layers ---------------------------------------------------------------------------------- */
-
-static td_layer_caches caches(const td_model_config *c, uint32_t layer) {
-    (void)layer;
-    return td_gqa_caches(c);
-}
-
-static const td_layer_op LAYER[] = {
-    {TD_LAYER_NORM, TD_ROLE_INPUT_NORM},    /* h = norm(x) */
-    {.kind = TD_LAYER_GQA},                 /* a = attention(h) */
-    {TD_LAYER_ADD_NORM, TD_ROLE_POST_NORM}, /* x += a, h = norm(x) */
-    {.kind = TD_LAYER_ROUTE},               /* e, w = router(h) */
-    {.kind = TD_LAYER_ADD_EXPERTS},         /* x += sum of w * experts e(h) */
-    {.kind = TD_LAYER_END},
-};
-
-static const td_layer_op *layer_of(const td_model_config *c, uint32_t layer) {
-    (void)c;
-    (void)layer;
-    return LAYER;
-}
-
-const td_arch TD_ARCH_MINIMAX_M2 = {
-    .name = "MiniMaxM2ForCausalLM", .read_config = read_config, .weights = WEIGHTS, .caches = caches, .layer = layer_of};
+const td_arch TD_ARCH_MINIMAX_M2 = {.name = "MiniMaxM2ForCausalLM",
+                                    .read_config = read_config,
+                                    .weights = WEIGHTS,
+                                    .caches = td_gqa_caches,
+                                    .layer = td_gqa_layer};

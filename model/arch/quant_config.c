@@ -78,7 +78,7 @@ static td_status get_block(const json_t *o, const char *key, td_quant_scheme *s,
 static td_status parse_fp8(const json_t *q, td_quant_config *c, td_error *err) {
     td_quant_scheme *s = &c->scheme[c->n_schemes++];
     *s = (td_quant_scheme){.bits = 8, .is_float = true, .symmetric = true};
-    if (json_object_get(q, "fmt") && !text_is(q, "fmt", "e4m3"))
+    if (json_object_get(q, "fmt") && !text_is(q, "fmt", "e4m3") && !text_is(q, "fmt", "float8_e4m3fn")) /* MiniMax-M2's */
         refuse(c, "quantization_config.fmt is '%.20s', and of FP8 only e4m3 is supported", text_of(q, "fmt"));
     if (!json_is_array(json_object_get(q, "weight_block_size"))) {
         refuse(c,

@@ -42,6 +42,8 @@ static void read_either(td_config_reader *r, td_model_config *c, bool q3) {
     c->top_k = td_config_u32(r, "num_experts_per_tok", q3 ? 8 : 4, 1, TD_TOP_K_MAX);
     c->shared_inter = q3 ? 0 : td_config_u32(r, "shared_expert_intermediate_size", 5632, 1, TD_CONFIG_DIM_MAX);
     c->shared_gate = !q3;
+    td_config_only_text(r, c, "scoring_func", "softmax");
+    td_config_only_text(r, c, "topk_method", "greedy");
     c->norm_topk = td_config_bool(r, "norm_topk_prob", false);
     c->routed_scale = 1;
     c->n_group = c->topk_group = 1;
@@ -78,36 +80,13 @@ static const td_weight_rule WEIGHTS[TD_ROLE_COUNT] = {
 };
 /* clang-format on */
 
-/* ---- layers ---------------------------------------------------------------------------------- */
-
-static td_layer_caches caches(const td_model_config *c, uint32_t layer) {
-    (void)layer;
-    return td_gqa_caches(c);
-}
-
-static const td_layer_op DENSE_LAYER[] = {
-    {TD_LAYER_NORM, TD_ROLE_INPUT_NORM},    /* h = norm(x) */
-    {.kind = TD_LAYER_GQA},                 /* a = attention(h) */
-    {TD_LAYER_ADD_NORM, TD_ROLE_POST_NORM}, /* x += a, h = norm(x) */
-    {.kind = TD_LAYER_MLP},                 /* m = mlp(h) */
-    {.kind = TD_LAYER_ADD},                 /* x += m */
-    {.kind = TD_LAYER_END},
-};
-static const td_layer_op MOE_LAYER[] = {
-    {TD_LAYER_NORM, TD_ROLE_INPUT_NORM},    /* h = norm(x) */
-    {.kind = TD_LAYER_GQA},                 /* a = attention(h) */
-    {TD_LAYER_ADD_NORM, TD_ROLE_POST_NORM}, /* x += a, h = norm(x) */
-    {.kind = TD_LAYER_ROUTE},               /* e, w = router(h) */
-    {.kind = TD_LAYER_SHARED},              /* m = shared expert(h) */
-    {.kind = TD_LAYER_ADD_EXPERTS},         /* x += m + sum of w * experts e(h) */
-    {.kind = TD_LAYER_END},
-};
-
-static const td_layer_op *layer_of(const td_model_config *c, uint32_t layer) {
-    return c->is_moe[layer] ? MOE_LAYER : DENSE_LAYER;
-}
-
-const td_arch TD_ARCH_QWEN2_MOE = {
-    .name = "Qwen2MoeForCausalLM", .read_config = read_qwen2, .weights = WEIGHTS, .caches = caches, .layer = layer_of};
-const td_arch TD_ARCH_QWEN3_MOE = {
-    .name = "Qwen3MoeForCausalLM", .read_config = read_qwen3, .weights = WEIGHTS, .caches = caches, .layer = layer_of};
+const td_arch TD_ARCH_QWEN2_MOE = {.name = "Qwen2MoeForCausalLM",
+                                   .read_config = read_qwen2,
+                                   .weights = WEIGHTS,
+                                   .caches = td_gqa_caches,
+                                   .layer = td_gqa_layer};
+const td_arch TD_ARCH_QWEN3_MOE = {.name = "Qwen3MoeForCausalLM",
+                                   .read_config = read_qwen3,
+                                   .weights = WEIGHTS,
+                                   .caches = td_gqa_caches,
+                                   .layer = td_gqa_layer};

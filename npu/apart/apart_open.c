@@ -86,8 +86,11 @@ static uint64_t free_bytes(apart *a) {
 
 static void caps(td_npu *d, td_npu_caps *out) {
     apart *a = (apart *)d;
-    *out = (td_npu_caps){
-        .handover = TD_HANDOVER_DOORBELL, .experts = true, .memory_total = a->memory_bytes, .memory_free = free_bytes(a)};
+    *out = (td_npu_caps){.handover = TD_HANDOVER_DOORBELL,
+                         .experts = true,
+                         .log_sums = true,
+                         .memory_total = a->memory_bytes,
+                         .memory_free = free_bytes(a)};
     snprintf(out->text, sizeof out->text, "apart, for tests (%u threads, %s)", a->host.n_workers,
              td_cpu_tier_name(td_cpu_features()));
 }

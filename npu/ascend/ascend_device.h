@@ -29,6 +29,7 @@
 #include <stdatomic.h>
 
 #include "npu/ascend/ascend_loader.h"
+#include "npu/card_loss.h"
 #include "npu/card_meter.h"
 #include "npu/npu.h"
 
@@ -57,6 +58,7 @@ typedef struct {
     uint32_t                  *one;                  /* device memory: the word that a ring copies, 1 */
     _Atomic uint64_t           down_bytes, up_bytes; /* over the link, of what was enqueued */
     td_card_meter              given;
+    td_card_loss               loss;
     /* of blocks; all are of the thread that calls */
     size_t rope_bytes, block_bytes;     /* that the blocks want of the scratch: rope rows of a step, then a block's own */
     td_ascend_arena scratch, workspace; /* workspace: what operations ask for, one at a time */

@@ -24,33 +24,39 @@ static void recent_words(const td_acl *acl, char *out, size_t bytes) {
 }
 
 #define LOST "the card was reset or has broken down, and this process has lost it: see npu-smi info, then start again"
+#define MEMORY_BROKE                                                                                                  \
+    "its memory has an error that ECC cannot correct: npu-smi info -t ecc -i CARD shows it, and a reset of the card " \
+    "may mend it; if it comes again, the card has to be replaced"
 
 static const struct {
     td_acl_status code;
+    bool          lost; /* for good, as far as this process goes */
     const char   *advice;
 } ADVICE[] = {
-    {TD_ACL_ERROR_RT_NO_DEVICE, "no card answers: is the driver loaded, and does npu-smi info show the cards?"},
-    {TD_ACL_ERROR_RT_NO_PERMISSION,
+    {TD_ACL_ERROR_RT_NO_DEVICE, false, "no card answers: is the driver loaded, and does npu-smi info show the cards?"},
+    {TD_ACL_ERROR_RT_NO_PERMISSION, false,
      "this user may not use the card: let him into the group HwHiAiUser, or give a container "
      "its device files"},
-    {TD_ACL_ERROR_RT_DEV_SETUP_ERROR,
+    {TD_ACL_ERROR_RT_DEV_SETUP_ERROR, false,
      "other processes may have the card's memory: see npu-smi info; or driver, firmware and "
      "operations are of different versions"},
-    {TD_ACL_ERROR_RT_MEMORY_ALLOCATION,
+    {TD_ACL_ERROR_RT_MEMORY_ALLOCATION, false,
      "the card's memory is used up, by other processes, too: see npu-smi info; a smaller "
      "--max-total-tokens or --mem-fraction-static leaves room"},
-    {TD_ACL_ERROR_RT_DEVICE_OOM,
+    {TD_ACL_ERROR_RT_DEVICE_OOM, false,
      "the card's memory is used up, by other processes, too: see npu-smi info; a smaller "
      "--max-total-tokens or --mem-fraction-static leaves room"},
-    {TD_ACL_ERROR_RT_LOST_HEARTBEAT, LOST},
-    {TD_ACL_ERROR_RT_DEVICE_MEM_ERROR, LOST},
-    {TD_ACL_ERROR_RT_DRV_INTERNAL_ERROR, LOST},
-    {TD_ACL_ERROR_RT_SOCKET_CLOSE, LOST},
+    {TD_ACL_ERROR_RT_LOST_HEARTBEAT, true, LOST},
+    {TD_ACL_ERROR_RT_DEVICE_MEM_ERROR, true, MEMORY_BROKE},
+    {TD_ACL_ERROR_RT_HBM_MULTI_BIT_ECC_ERROR, true, MEMORY_BROKE},
+    {TD_ACL_ERROR_RT_DRV_INTERNAL_ERROR, true, LOST},
+    {TD_ACL_ERROR_RT_SOCKET_CLOSE, true, LOST},
 };
+#define N_ADVICE (sizeof ADVICE / sizeof *ADVICE)
 
 /** What to do about a status, behind a semicolon; `otherwise` where nobody knows. */
 static const char *advice_on(td_acl_status code, const char *otherwise) {
-    for (size_t i = 0; i < sizeof ADVICE / sizeof *ADVICE; i++)
+    for (size_t i = 0; i < N_ADVICE; i++)
         if (ADVICE[i].code == code) return ADVICE[i].advice;
     return otherwise;
 }
@@ -89,17 +95,26 @@ static void close_process(void) {
 
 /* ---- the card ---------------------------------------------------------------------------------- */
 
+/* The runtime has said no. Any thread. */
+static void note_loss(td_ascend_npu *d, td_acl_status code) {
+    for (size_t i = 0; i < N_ADVICE; i++)
+        if (ADVICE[i].code == code && ADVICE[i].lost)
+            td_card_loss_tell(&d->loss, "Ascend card %d is lost (%d): %s", d->card, code, ADVICE[i].advice);
+}
+
 td_status td_ascend_failed(td_ascend_npu *d, const char *call, td_acl_status code, td_error *err) {
     char        words[256];
     bool        no_memory = code == TD_ACL_ERROR_RT_MEMORY_ALLOCATION || code == TD_ACL_ERROR_RT_DEVICE_OOM;
     td_status   st = no_memory ? TD_ENOMEM : TD_EDEVICE;
     const char *advice = advice_on(code, "");
     recent_words(d->acl, words, sizeof words);
+    bool known = td_card_loss_get(&d->loss, NULL); /* what fails then has the same reason: one line in the log will do */
     td_card_count(&d->given.failures);
+    note_loss(d, code);
     if (err)
         return td_fail(err, st, "%s failed on card %d with %d: %s%s%s", call, d->card, code,
                        *words ? words : "the runtime says no more", *advice ? "; " : "", advice);
-    td_err("%s failed on card %d with %d: %s%s%s", call, d->card, code, words, *advice ? "; " : "", advice);
+    if (!known) td_err("%s failed on card %d with %d: %s%s%s", call, d->card, code, words, *advice ? "; " : "", advice);
     return st;
 }
 
@@ -132,10 +147,12 @@ static void close_card(td_npu *base) {
 
 /** Both 0 where the runtime does not say. */
 static void memory_of(td_ascend_npu *d, uint64_t *free_bytes, uint64_t *total_bytes) {
-    size_t free = 0, total = 0;
-    bool   said = td_ascend_enter(d) == TD_OK && d->acl->aclrtGetMemInfo(TD_ACL_HBM_MEM, &free, &total) == TD_ACL_SUCCESS;
-    *free_bytes = said ? free : 0;
-    *total_bytes = said ? total : 0;
+    size_t        free = 0, total = 0;
+    td_acl_status code = d->acl->aclrtSetCurrentContext(d->context);
+    if (code == TD_ACL_SUCCESS) code = d->acl->aclrtGetMemInfo(TD_ACL_HBM_MEM, &free, &total);
+    note_loss(d, code);
+    *free_bytes = code == TD_ACL_SUCCESS ? free : 0;
+    *total_bytes = code == TD_ACL_SUCCESS ? total : 0;
 }
 
 static void caps(td_npu *base, td_npu_caps *out) {
@@ -161,6 +178,10 @@ static void stats(td_npu *base, td_card_stats *out) {
     *out = (td_card_stats){.temperature_c = td_ascend_temperature(d->acl, d->card)};
     memory_of(d, &out->memory_free, &out->memory_total);
     td_card_read(&d->given, out);
+}
+
+static bool lost(td_npu *base, td_error *why) {
+    return td_card_loss_get(&((td_ascend_npu *)base)->loss, why);
 }
 
 /* ---- memory ------------------------------------------------------------------------------------ */
@@ -263,6 +284,7 @@ static const td_npu_ops OPS = {
     .caps = caps,
     .report = report,
     .stats = stats,
+    .lost = lost,
     .alloc = alloc,
     .free = release,
     .host_alloc = host_alloc,

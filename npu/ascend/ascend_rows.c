@@ -172,6 +172,8 @@ static size_t plan_top(const td_block_desc *desc, td_ascend_places *at) {
 static td_status prepare_top(td_ascend_npu *d, td_npu_block *b, td_error *err) {
     const td_top_desc *t = &b->desc.top;
     (void)d;
+    if (t->sums)
+        return td_fail(err, TD_ENOTSUP, "the card does not give what log-softmax needs of a row"); /* caps.log_sums */
     return t->k >= 1 && t->k <= t->vocab ? TD_OK
                                          : td_fail(err, TD_EINVAL, "the best %u of %u logits are wanted", t->k, t->vocab);
 }

@@ -10,7 +10,7 @@
  * a wait for a bell is a host call that polls it, so the form that suits the card is host calls.
  *
  * A failure on the card is for good: every later call in its context returns it (cuCtxSynchronize's section of the manual).
- * The backend says so and gives back what it took; the process has to be started again.
+ * The backend says so (cuda_loss) and gives back what it took; the process has to be started again.
  *
  *   cuda_open    the card, its memory           cuda_kernels  the kernels by name
  *   cuda_temperature  its temperature
@@ -28,6 +28,7 @@
 #include "npu/card_meter.h"
 #include "npu/cuda/cuda_cards.h"
 #include "npu/cuda/cuda_kernels.h"
+#include "npu/cuda/cuda_loss.h"
 #include "npu/npu.h"
 
 #define TD_CUDA_RETIRED_MAX 64
@@ -52,6 +53,7 @@ typedef struct {
     _Atomic uint64_t down_bytes, up_bytes; /* over the link, of what was enqueued */
     td_npu_group    *group;                /* that it sums with, or NULL */
     td_card_meter    given;
+    td_card_loss     loss;
     /* of blocks; all are of the thread that calls */
     size_t block_bytes; /* that the blocks want of the scratch */
     char  *scratch;

@@ -40,8 +40,6 @@ static td_status check_gqa(const td_cuda_npu *d, const td_block_desc *desc, td_e
     const td_gqa_desc *g = &desc->gqa;
     if (!g->hidden || !g->heads || !g->kv_heads || g->heads % g->kv_heads)
         return td_fail(err, TD_EINVAL, "%u heads cannot share %u kv heads", g->heads, g->kv_heads);
-    const char *unknown = g->norm_rows ? "norm over all heads" : g->window ? "sliding window" : g->sinks ? "sinks" : NULL;
-    if (unknown) return td_fail(err, TD_ENOTSUP, "the attention of a CUDA card has no %s, which this model needs", unknown);
     if (!g->head_dim || g->head_dim > DIM_MAX || g->head_dim % DIM_MULTIPLE)
         return td_fail(err, TD_ENOTSUP, "the card's attention takes heads of %d to %d in steps of %d, not of %u",
                        DIM_MULTIPLE, DIM_MAX, DIM_MULTIPLE, g->head_dim);
@@ -57,8 +55,9 @@ static td_status check_gqa(const td_cuda_npu *d, const td_block_desc *desc, td_e
     TD_TRY(td_cuda_need_vector(g->k_bias, kv_width(g), true, "k bias", err));
     TD_TRY(td_cuda_need_vector(g->v_bias, kv_width(g), true, "v bias", err));
     TD_TRY(td_cuda_need_vector(g->o_bias, g->hidden, true, "o bias", err));
-    TD_TRY(td_cuda_need_vector(g->q_norm, g->head_dim, true, "q norm", err));
-    TD_TRY(td_cuda_need_vector(g->k_norm, g->head_dim, true, "k norm", err));
+    TD_TRY(td_cuda_need_vector(g->q_norm, g->norm_rows ? q_width(g) : g->head_dim, true, "q norm", err));
+    TD_TRY(td_cuda_need_vector(g->k_norm, g->norm_rows ? kv_width(g) : g->head_dim, true, "k norm", err));
+    TD_TRY(td_cuda_need_vector(g->sinks, g->heads, true, "sinks", err));
     TD_TRY(td_cuda_need_rows(g->rope, TD_WEIGHT_F32, 0, td_gqa_rope_dim(g), "rope table", err));
     size_t shared = g->head_dim <= 64 ? TD_CUDA_DECODE_SHARED(64) : TD_CUDA_DECODE_SHARED(128);
     return td_cuda_need_shared(d, shared, "attention", err);
@@ -79,8 +78,8 @@ static void place_heads(td_cuda_run *r, const td_npu_block *b) {
     td_cuda_product(r, &in, g->v, g->v_bias, v, true);
     TD_CUDA_LAUNCH(r, GQA_PLACE, TD_GRID(in.n.most, 1, 1), 0, TD_P(in.n.count), TD_P(r->step->dev.pos),
                    TD_P(r->step->dev.slot), TD_P(q), TD_P(k), TD_P(v), TD_P(data_of(g->q_norm)), TD_P(data_of(g->k_norm)),
-                   TD_F(g->eps), TD_P(g->rope->data), TD_U(td_gqa_rope_dim(g)), TD_U(g->heads), TD_U(g->kv_heads),
-                   TD_U(g->head_dim), TD_P(r->scratch + b->at.q_placed), TD_P(g->kv_k), TD_P(g->kv_v));
+                   TD_U(g->norm_rows), TD_F(g->eps), TD_P(g->rope->data), TD_U(td_gqa_rope_dim(g)), TD_U(g->heads),
+                   TD_U(g->kv_heads), TD_U(g->head_dim), TD_P(r->scratch + b->at.q_placed), TD_P(g->kv_k), TD_P(g->kv_v));
 }
 
 static void prefill(td_cuda_run *r, const td_npu_block *b) {
@@ -99,6 +98,8 @@ static void prefill(td_cuda_run *r, const td_npu_block *b) {
                                     TD_U(g->heads),
                                     TD_U(g->kv_heads),
                                     TD_U(g->head_dim),
+                                    TD_U(g->window),
+                                    TD_P(data_of(g->sinks)),
                                     TD_F(g->softmax_scale),
                                     TD_P(r->scratch + b->at.ctx)};
     if (r->step->max_tok < FEW_ROWS) return;
@@ -129,6 +130,7 @@ static void decode(td_cuda_run *r, const td_npu_block *b, uint32_t first, uint32
                                     TD_U(g->heads),
                                     TD_U(g->kv_heads),
                                     TD_U(g->head_dim),
+                                    TD_U(g->window),
                                     TD_F(g->softmax_scale),
                                     TD_U(spans),
                                     TD_P(partial)};
@@ -137,8 +139,8 @@ static void decode(td_cuda_run *r, const td_npu_block *b, uint32_t first, uint32
                            g->kv_heads * td_div_up(g->heads / g->kv_heads, TD_CUDA_DECODE_HEADS), rows),
                    small ? TD_CUDA_DECODE_SHARED(64) : TD_CUDA_DECODE_SHARED(128), args, sizeof args / sizeof *args);
     TD_CUDA_LAUNCH(r, MERGE_SPANS, TD_GRID(g->heads, rows, 1), 0, TD_P(n.count), TD_U(first), TD_P(td_cuda_n_seq(r)),
-                   TD_P(a->seq_start), TD_P(a->pos), TD_P(NULL), TD_U(FEW_ROWS), TD_U(TD_CUDA_SPAN), TD_P(partial),
-                   TD_U(g->heads), TD_U(g->head_dim), TD_U(spans),
+                   TD_P(a->seq_start), TD_P(a->pos), TD_P(NULL), TD_U(FEW_ROWS), TD_U(TD_CUDA_SPAN), TD_U(g->window),
+                   TD_P(data_of(g->sinks)), TD_P(partial), TD_U(g->heads), TD_U(g->head_dim), TD_U(spans),
                    TD_P(r->scratch + b->at.ctx + first * q_width(g) * sizeof(float)), TD_P(NULL));
 }
 

@@ -37,12 +37,12 @@
     X(BF16_COLUMNS_8, td_bf16_columns_8, 13, TD_CUDA_LINEAR_THREADS) \
     X(BF16_COLUMNS_32, td_bf16_columns_32, 13, TD_CUDA_LINEAR_THREADS) \
     X(F32_LINEAR, td_f32_linear, 6, 256) \
-    X(GQA_PLACE, td_gqa_place, 17, 128) \
-    X(GQA_DECODE_64, td_gqa_decode_64, 17, TD_CUDA_ATTN_THREADS) \
-    X(GQA_DECODE_128, td_gqa_decode_128, 17, TD_CUDA_ATTN_THREADS) \
-    X(GQA_PREFILL_64, td_gqa_prefill_64, 14, TD_CUDA_ATTN_THREADS) \
-    X(GQA_PREFILL_128, td_gqa_prefill_128, 14, TD_CUDA_ATTN_THREADS) \
-    X(MERGE_SPANS, td_merge_spans, 14, TD_CUDA_MERGE_THREADS) \
+    X(GQA_PLACE, td_gqa_place, 18, 128) \
+    X(GQA_DECODE_64, td_gqa_decode_64, 18, TD_CUDA_ATTN_THREADS) \
+    X(GQA_DECODE_128, td_gqa_decode_128, 18, TD_CUDA_ATTN_THREADS) \
+    X(GQA_PREFILL_64, td_gqa_prefill_64, 16, TD_CUDA_ATTN_THREADS) \
+    X(GQA_PREFILL_128, td_gqa_prefill_128, 16, TD_CUDA_ATTN_THREADS) \
+    X(MERGE_SPANS, td_merge_spans, 16, TD_CUDA_MERGE_THREADS) \
     X(MLA_PLACE, td_mla_place, 11, TD_CUDA_NORM_THREADS) \
     X(MLA_QUERY, td_mla_query, 8, TD_CUDA_NORM_THREADS) \
     X(MLA_PIECES, td_mla_pieces, 7, 32) \
@@ -50,7 +50,7 @@
     X(MLA_ABSORBED_64, td_mla_absorbed_64, 19, TD_CUDA_LATENT_THREADS) \
     X(MLA_EXPAND, td_mla_expand, 11, TD_CUDA_ATTN_THREADS) \
     X(MLA_PREFILL, td_mla_prefill, 17, TD_CUDA_ATTN_THREADS) \
-    X(ROUTE, td_route, 13, 32) \
+    X(ROUTE, td_route, 14, 32) \
     X(COMBINE, td_combine, 6, 256) \
     X(GATE_ROWS, td_gate_rows, 5, 256) \
     X(EXPERTS_PLACE, td_experts_place, 11, TD_CUDA_PLACE_THREADS) \
@@ -65,7 +65,8 @@
     X(CARDS_MEET, td_cards_meet, 14, 32) \
     X(CARDS_SUM, td_cards_sum, 18, TD_CUDA_SUM_THREADS) \
     X(CARDS_GATHER, td_cards_gather, 16, TD_CUDA_SUM_THREADS) \
-    X(TOP, td_top, 5, TD_CUDA_TOP_THREADS)
+    X(TOP, td_top, 5, TD_CUDA_TOP_THREADS) \
+    X(LOG_SUMS, td_log_sums, 4, TD_CUDA_TOP_THREADS)
 /* clang-format on */
 
 typedef enum {

@@ -180,8 +180,8 @@ static void attend_piece(td_cuda_run *r, const td_npu_block *b, td_cuda_count n,
                    TD_GRID(spans, td_div_up(m->heads, wide ? 64 : 16), n.most),
                    wide ? TD_CUDA_LATENT_SHARED(64) : TD_CUDA_LATENT_SHARED(16), args, sizeof args / sizeof *args);
     TD_CUDA_LAUNCH(r, MERGE_SPANS, TD_GRID(m->heads, n.most, 1), 0, TD_P(all.count), TD_U(first), TD_P(td_cuda_n_seq(r)),
-                   TD_P(a->seq_start), TD_P(a->pos), TD_P(a->absorbed), TD_U(0), TD_U(TD_CUDA_SPAN), TD_P(partial),
-                   TD_U(m->heads), TD_U(m->kv_lora), TD_U(spans), TD_P(NULL), TD_P(ctx));
+                   TD_P(a->seq_start), TD_P(a->pos), TD_P(a->absorbed), TD_U(0), TD_U(TD_CUDA_SPAN), TD_U(0), TD_P(NULL),
+                   TD_P(partial), TD_U(m->heads), TD_U(m->kv_lora), TD_U(spans), TD_P(NULL), TD_P(ctx));
     td_cuda_product_of_heads(r, &(td_cuda_heads_product){.n_rows = n,
                                                          .x = ctx,
                                                          .w = m->kv_b->data + m->nope_dim * m->kv_lora * sizeof(td_bf16),

@@ -33,14 +33,15 @@ static td_status driver_get(const td_cuda_driver **out, td_error *err) {
 /* ---- the card ---------------------------------------------------------------------------------- */
 
 td_status td_cuda_failed(td_cuda_npu *d, const char *what, td_cu_status said, td_error *err) {
-    td_error  own = {0};
-    char      sentence[192];
-    td_error *to = err ? err : &own;
+    td_error own = {0}, lost = {0};
+    char     sentence[192];
+    bool     known = td_card_loss_get(&d->loss, NULL); /* what fails then has the same reason: one line in the log will do */
     td_card_count(&d->given.failures);
     snprintf(sentence, sizeof sentence, "CUDA card %u: %.140s", d->config.card, what);
-    td_status st = td_cuda_fail(d->cu, to, sentence, said);
-    if (!err) td_err("%s", own.text);
-    return st;
+    td_status st = td_cuda_fail(d->cu, &own, sentence, said);
+    if (!err && !known) td_err("%s", own.text);
+    td_cuda_loss_note(&d->loss, d->config.card, said, false);
+    return td_fail(err, st, "%s", td_card_loss_get(&d->loss, &lost) ? lost.text : own.text);
 }
 
 td_status td_cuda_enter(td_cuda_npu *d) {
@@ -50,16 +51,17 @@ td_status td_cuda_enter(td_cuda_npu *d) {
 
 /* Both 0: it does not say, as after a failure on the card. */
 static void memory_of(td_cuda_npu *d, uint64_t *free_bytes, uint64_t *total_bytes) {
-    size_t free_now = 0, total = 0;
-    bool   told =
-        d->cu->cuCtxSetCurrent(d->context) == TD_CUDA_SUCCESS && d->cu->cuMemGetInfo(&free_now, &total) == TD_CUDA_SUCCESS;
-    *free_bytes = told ? free_now : 0;
-    *total_bytes = told ? total : 0;
+    size_t       free_now = 0, total = 0;
+    td_cu_status said = d->cu->cuCtxSetCurrent(d->context);
+    if (said == TD_CUDA_SUCCESS) said = d->cu->cuMemGetInfo(&free_now, &total);
+    if (said != TD_CUDA_SUCCESS) td_cuda_loss_note(&d->loss, d->config.card, said, false);
+    *free_bytes = said == TD_CUDA_SUCCESS ? free_now : 0;
+    *total_bytes = said == TD_CUDA_SUCCESS ? total : 0;
 }
 
 static void caps(td_npu *base, td_npu_caps *out) {
     td_cuda_npu *d = (td_cuda_npu *)base;
-    *out = (td_npu_caps){.handover = TD_HANDOVER_HOST_CALL, .measure = true, .experts = true};
+    *out = (td_npu_caps){.handover = TD_HANDOVER_HOST_CALL, .measure = true, .experts = true, .log_sums = true};
     memory_of(d, &out->memory_free, &out->memory_total);
     snprintf(out->text, sizeof out->text, "%.60s, card %u (sm_%d, CUDA %d.%d)", d->name, d->config.card, d->capability,
              d->version / 1000, d->version % 1000 / 10);
@@ -77,6 +79,10 @@ static void stats(td_npu *base, td_card_stats *out) {
     *out = (td_card_stats){.temperature_c = td_cuda_temperature(d->pci)};
     memory_of(d, &out->memory_free, &out->memory_total);
     td_card_read(&d->given, out);
+}
+
+static bool lost(td_npu *base, td_error *why) {
+    return td_card_loss_get(&((td_cuda_npu *)base)->loss, why);
 }
 
 /* ---- memory ------------------------------------------------------------------------------------ */
@@ -223,6 +229,7 @@ static const td_npu_ops OPS = {
     .caps = caps,
     .report = report,
     .stats = stats,
+    .lost = lost,
     .alloc = alloc,
     .free = release,
     .host_alloc = host_alloc,
@@ -291,7 +298,14 @@ static td_status open_card(td_cuda_npu *d, int n_cards, td_error *err) {
     td_cu_status said = d->cu->cuDevicePrimaryCtxRetain(&d->context, d->device);
     if (said != TD_CUDA_SUCCESS) {
         d->context = NULL;
-        return td_cuda_failed(d, "cuDevicePrimaryCtxRetain", said, err);
+        return td_cuda_failed(d,
+                              said == TD_CUDA_ERROR_OUT_OF_MEMORY
+                                  ? "another process fills it, nvidia-smi shows which (cuDevicePrimaryCtxRetain)"
+                              : said == TD_CUDA_ERROR_DEVICE_UNAVAILABLE
+                                  ? "another process keeps it for itself, or its compute mode forbids all (nvidia-smi -q -d "
+                                    "COMPUTE, cuDevicePrimaryCtxRetain)"
+                                  : "cuDevicePrimaryCtxRetain",
+                              said, err);
     }
     TD_TRY(td_cuda_done(d, "cuCtxSetCurrent", d->cu->cuCtxSetCurrent(d->context), err));
     said = d->cu->cuStreamCreate(&d->setup, TD_CU_STREAM_NON_BLOCKING);

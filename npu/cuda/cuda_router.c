@@ -5,6 +5,10 @@
 #define OUTPUTS 8 /* of a block of td_f32_linear, and its rows */
 #define ROWS 4
 
+static const uint32_t SCORES[TD_ROUTER_SCORES] = {[TD_SCORE_SOFTMAX] = TD_CUDA_SCORE_SOFTMAX,
+                                                  [TD_SCORE_SIGMOID] = TD_CUDA_SCORE_SIGMOID,
+                                                  [TD_SCORE_SOFTMAX_CHOSEN] = TD_CUDA_SCORE_SOFTMAX_CHOSEN};
+
 static size_t plan_router(const td_block_desc *desc, td_cuda_places *at) {
     size_t used = 0;
     *at = (td_cuda_places){0};
@@ -18,9 +22,7 @@ static size_t shared_bytes(const td_router_desc *d) {
 
 static td_status check_router(const td_cuda_npu *d, const td_block_desc *desc, td_error *err) {
     const td_router_desc *r = &desc->router;
-    if (r->score == TD_SCORE_SOFTMAX_CHOSEN || r->logit_bias)
-        return td_fail(err, TD_ENOTSUP, "the router of a CUDA card has no %s, which this model needs",
-                       r->logit_bias ? "bias on the logits" : "softmax over the chosen experts");
+    if ((unsigned)r->score >= TD_ROUTER_SCORES) return td_fail(err, TD_EINVAL, "a router has no score %d", (int)r->score);
     if (r->n_experts < 1 || r->n_experts > TD_EXPERTS_MAX || r->top_k < 1 || r->top_k > TD_TOP_K_MAX ||
         r->top_k > r->n_experts)
         return td_fail(err, TD_EINVAL, "%u of %u experts cannot be chosen: up to %d of up to %d can", r->top_k, r->n_experts,
@@ -30,6 +32,7 @@ static td_status check_router(const td_cuda_npu *d, const td_block_desc *desc, t
         return td_fail(err, TD_EINVAL, "%u of %u groups of %u experts do not give %u experts", r->topk_group, r->n_group,
                        r->n_experts, r->top_k);
     TD_TRY(td_cuda_need_shared(d, shared_bytes(r), "a router of this size", err));
+    TD_TRY(td_cuda_need_vector(r->logit_bias, r->n_experts, true, "bias of the router's logits", err));
     TD_TRY(td_cuda_need_vector(r->bias, r->n_experts, true, "router bias", err));
     return td_cuda_need_rows(r->w, TD_WEIGHT_F32, r->n_experts, r->hidden, "router", err);
 }
@@ -43,9 +46,10 @@ static void launch_router(td_cuda_run *r, const td_npu_block *b) {
                    TD_P(td_cuda_at_row(r, d->in, d->hidden * sizeof(td_bf16))), TD_P(d->w->data), TD_U(d->n_experts),
                    TD_U(d->hidden), TD_P(logits));
     TD_CUDA_LAUNCH(r, ROUTE, TD_GRID(n.most, 1, 1), shared_bytes(d), TD_P(n.count), TD_P(logits),
-                   TD_P(d->bias ? d->bias->data : NULL), TD_U(d->n_experts), TD_U(d->top_k),
-                   TD_U(d->score == TD_SCORE_SIGMOID), TD_U(group), TD_U(d->n_group), TD_U(d->topk_group),
-                   TD_U(d->normalise), TD_F(d->scale), TD_P(td_cuda_at_row(r, d->ids, d->top_k * sizeof(uint16_t))),
+                   TD_P(d->logit_bias ? d->logit_bias->data : NULL), TD_P(d->bias ? d->bias->data : NULL),
+                   TD_U(d->n_experts), TD_U(d->top_k), TD_U(SCORES[d->score]), TD_U(group), TD_U(d->n_group),
+                   TD_U(d->topk_group), TD_U(d->normalise), TD_F(d->scale),
+                   TD_P(td_cuda_at_row(r, d->ids, d->top_k * sizeof(uint16_t))),
                    TD_P(td_cuda_at_row(r, d->weights, d->top_k * sizeof(float))));
 }
 

@@ -120,6 +120,8 @@ static void launch_top(td_cuda_run *r, const td_npu_block *b) {
     td_cuda_count      n = td_cuda_n_out(r);
     TD_CUDA_LAUNCH(r, TOP, TD_GRID(n.most, 1, 1), 0, TD_P(n.count), TD_P(t->logits), TD_U(t->vocab), TD_U(t->k),
                    TD_P(t->top));
+    if (t->sums)
+        TD_CUDA_LAUNCH(r, LOG_SUMS, TD_GRID(n.most, 1, 1), 0, TD_P(n.count), TD_P(t->logits), TD_U(t->vocab), TD_P(t->sums));
 }
 
 const td_cuda_block_kind td_cuda_top = {.plan = plan_nothing, .check = check_top, .launch = launch_top};

@@ -45,6 +45,8 @@ td_status td_cuda_stream_sync(td_npu *base, td_npu_stream *s) {
     td_cu_status said = d->cu->cuStreamSynchronize(s->stream);
     if (said == TD_CUDA_SUCCESS) return td_cuda_group_gave_up(d) ? TD_EDEVICE : TD_OK;
     (void)td_cuda_failed(d, "the work of a step (cuStreamSynchronize)", said, NULL);
+    /* A call that fails by itself does so once. */
+    td_cuda_loss_note(&d->loss, d->config.card, said, d->cu->cuStreamSynchronize(s->stream) == said);
     return TD_EDEVICE;
 }
 

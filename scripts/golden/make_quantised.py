@@ -10,7 +10,7 @@ import json, os, shutil, sys
 import numpy as np
 
 import golden_io
-from reference_numpy import Model, rope_table
+from reference_numpy import Model
 
 OUT = "tests/data/quantised"
 TOKENS, LEAST_MARGIN = 24, 2e-3
@@ -25,6 +25,9 @@ QWEN = dict(COMMON, architectures=["Qwen3MoeForCausalLM"], model_type="qwen3_moe
 DEEPSEEK = dict(COMMON, architectures=["DeepseekV3ForCausalLM"], model_type="deepseek_v3", num_key_value_heads=4, q_lora_rank=48, kv_lora_rank=32, qk_nope_head_dim=32,
                 qk_rope_head_dim=16, v_head_dim=24, first_k_dense_replace=1, moe_layer_freq=1, scoring_func="sigmoid", topk_method="noaux_tc", n_shared_experts=1,
                 n_routed_experts=4, n_group=1, topk_group=1, routed_scaling_factor=2.0)
+MINIMAX = dict({k: v for k, v in COMMON.items() if k not in ("attention_bias", "moe_intermediate_size", "norm_topk_prob")}, architectures=["MiniMaxM2ForCausalLM"],
+               model_type="minimax_m2", hidden_size=160, intermediate_size=136, num_key_value_heads=2, head_dim=32, rotary_dim=16, num_local_experts=3,
+               use_qk_norm=True, qk_norm_type="per_layer", use_routing_bias=True, scoring_func="sigmoid", shared_intermediate_size=0, attn_type_list=[1, 1])
 
 
 # ---- the model -----------------------------------------------------------------------------------
@@ -43,6 +46,13 @@ def shapes(c):
         else:
             kv = c["num_key_value_heads"] * c["head_dim"]
             out[a + "q_proj"], out[a + "k_proj"], out[a + "v_proj"], out[a + "o_proj"] = (h * c["head_dim"], d), (kv, d), (kv, d), (d, h * c["head_dim"])
+        if "rotary_dim" in c:
+            n = "model.layers.%d.block_sparse_moe." % i
+            out[n + "gate"] = (c["num_local_experts"], d)
+            for e in range(c["num_local_experts"]):
+                for part, shape in (("w1", (c["intermediate_size"], d)), ("w3", (c["intermediate_size"], d)), ("w2", (d, c["intermediate_size"]))):
+                    out[n + "experts.%d.%s" % (e, part)] = shape
+            continue
         if i == 0:
             mlps = {m: c["intermediate_size"]}
         else:
@@ -69,11 +79,17 @@ def random_model(c, rng):
         vectors[n + "input_layernorm.weight"] = vectors[n + "post_attention_layernorm.weight"] = c["hidden_size"]
         if "kv_lora_rank" in c:
             vectors[n + "self_attn.q_a_layernorm.weight"], vectors[n + "self_attn.kv_a_layernorm.weight"] = c["q_lora_rank"], c["kv_lora_rank"]
+        elif "rotary_dim" in c:
+            vectors[n + "self_attn.q_norm.weight"] = c["num_attention_heads"] * c["head_dim"]
+            vectors[n + "self_attn.k_norm.weight"] = c["num_key_value_heads"] * c["head_dim"]
         else:
             vectors[n + "self_attn.q_norm.weight"] = vectors[n + "self_attn.k_norm.weight"] = c["head_dim"]
     vectors = {k: (1 + 0.1 * rng.standard_normal(n)).astype(np.float32) for k, n in vectors.items()}
     if "kv_lora_rank" in c:
         vectors["model.layers.1.mlp.gate.e_score_correction_bias"] = (0.5 + 0.1 * rng.random(c["n_routed_experts"])).astype(np.float32)
+    if "rotary_dim" in c:
+        for i in range(c["num_hidden_layers"]):
+            vectors["model.layers.%d.block_sparse_moe.e_score_correction_bias" % i] = (0.5 + 0.1 * rng.random(c["num_local_experts"])).astype(np.float32)
     return matrices, vectors
 
 
@@ -275,6 +291,10 @@ ALL = ("self_attn", "mlp.")
 CASES = {
     "fp8_block": dict(base=dict(DEEPSEEK, hidden_size=192), make=fp8_blocks, block=(128, 128), what=ALL, experts="",
                       config={"quant_method": "fp8", "fmt": "e4m3", "activation_scheme": "dynamic", "weight_block_size": [128, 128]}),
+    # as MiniMax-M2 is published: its names, the router in f32, and attention in FP8, too
+    "fp8_block_minimax": dict(base=MINIMAX, make=fp8_blocks, block=(128, 128), what=("self_attn", "experts"), plain={"gate": "F32"}, experts="",
+                              config={"quant_method": "fp8", "fmt": "float8_e4m3fn", "activation_scheme": "dynamic", "weight_block_size": [128, 128],
+                                      "modules_to_not_convert": ["gate", "e_score_correction_bias", "lm_head"]}),
     "fp8_channel": dict(base=QWEN, make=fp8_rows, what=ALL, experts="",
                         config=compressed("float-quantized", {"num_bits": 8, "type": "float", "symmetric": True, "strategy": "channel"})),
     "w8a8_compressed": dict(base=QWEN, make=int8_rows, scale="BF16", what=ALL, experts="int8",
@@ -353,10 +373,8 @@ class Decoded(Model):
     """reference_numpy's model over given weights; with int8_experts routed experts see activations in int8, as the CPU tier's integer formats do."""
 
     def __init__(self, config, weights, int8_experts):
-        self.c, self.w, self.int8_experts = config, weights, int8_experts
-        self.mla = config["model_type"] == "deepseek_v3"
-        self.head_dim = config["qk_rope_head_dim"] if self.mla else config["head_dim"]
-        self.freq, self.rope_gain = rope_table(self.head_dim, config["rope_theta"], None)
+        self.hold(config, weights)
+        self.int8_experts = int8_experts
 
     def linear(self, x, name):
         if self.int8_experts and ".experts." in name:
@@ -399,7 +417,10 @@ def make(name, case, seed):
     matrices, vectors = random_model(c, rng)
     tensors = {k: ("F32", v) if k.endswith("bias") else ("BF16", to_bf16(v)) for k, v in vectors.items()}
     for module, w in matrices.items():
-        parts = case["make"](w, case) if is_quantised(module, case) else {"weight": ("BF16", to_bf16(w))}
+        if is_quantised(module, case):
+            parts = case["make"](w, case)
+        else:
+            parts = {"weight": ("F32", w) if case.get("plain", {}).get(module.split(".")[-1]) == "F32" else ("BF16", to_bf16(w))}
         tensors.update({module + "." + k: v for k, v in parts.items()})
     write_safetensors(os.path.join(folder, "model.safetensors"), tensors)
     with open(os.path.join(folder, "config.json"), "w") as f:

@@ -98,12 +98,14 @@ def rope_table(dim, theta, scaling):
 
 class Model:
     def __init__(self, folder):
-        self.c = json.load(open(os.path.join(folder, "config.json")))
-        self.w = load_weights(folder)
-        if "text_config" in self.c:      # Kimi-K2.5: the language model is a DeepSeek-V3
-            self.c = dict(self.c["text_config"], model_type="deepseek_v3")
-            self.w = {name.removeprefix("language_model."): w for name, w in self.w.items() if name.startswith("language_model.")}
-        c = self.c
+        config, weights = json.load(open(os.path.join(folder, "config.json"))), load_weights(folder)
+        if "text_config" in config:      # Kimi-K2.5: the language model is a DeepSeek-V3
+            config = dict(config["text_config"], model_type="deepseek_v3")
+            weights = {name.removeprefix("language_model."): w for name, w in weights.items() if name.startswith("language_model.")}
+        self.hold(config, weights)
+
+    def hold(self, c, weights):
+        self.c, self.w = c, weights
         self.mla = c["model_type"] in ("deepseek_v2", "deepseek_v3", "glm4_moe_lite")
         self.minimax = c["model_type"] == "minimax_m2"
         self.gpt_oss = c["model_type"] == "gpt_oss"

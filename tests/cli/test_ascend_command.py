@@ -126,7 +126,8 @@ class Ascend(unittest.TestCase):
         self.assertEqual({c["outcome"] for c in r["checks"] if c["part"] != "installation"}, {"ok"})
 
     def test_a_card_that_is_lost(self):
-        """Reset under load: who is running is told so, the server goes on and says why, whoever comes later is told as much, and the end is in order."""
+        """Reset under load: who is running is told so by a 503, /health says why, whoever comes later is told as much, and the end is in order."""
+        why = "Ascend card 0 is lost (507010): the card was reset or has broken down, and this process has lost it: see npu-smi info, then start again"
         lost = os.path.join(self.folder, "lost")
         small = [TANDEM, "launch_server", "--port", "0", "--model-path", self.model, "--device", "npu", "--cpuinfer", "1", "--max-total-tokens", "4096",
                  "--max-running-requests", "4", "--served-model-name", NAME, "--skip-server-warmup"]
@@ -140,14 +141,12 @@ class Ascend(unittest.TestCase):
                     with open(lost, "w", encoding="utf-8"):
                         pass
                     for answer in running:
-                        with self.assertRaises(urllib.error.HTTPError) as refused:
-                            answer.result(timeout=120)
-                        self.assertEqual(refused.exception.code, 500)
+                        self.refuses(lambda answer=answer: answer.result(timeout=120), "device_lost", why)
                 for _ in range(2):
-                    with self.assertRaises(urllib.error.HTTPError) as refused:
-                        self.ask(url)
-                    self.assertEqual(refused.exception.code, 500)
-                self.assertEqual(self.metric(url, "tandem:failed_requests_total"), 5)
+                    self.refuses(lambda: self.ask(url), "device_lost", why)
+                    self.refuses(lambda: urllib.request.urlopen(url + "/health", timeout=60), "lost", why)
+                    self.refuses(lambda: urllib.request.urlopen(url + "/health_generate", timeout=60), "device_lost", why)
+                self.assertEqual(self.metric(url, "tandem:failed_requests_total"), 3)  # the others were not taken
                 self.assertGreater(self.metric(url, "tandem:card_failures_total"), 0)
                 with urllib.request.urlopen(url + "/metrics", timeout=60) as answer:
                     self.assertNotIn(b"temperature", answer.read())  # no library of the driver's is found
@@ -157,10 +156,19 @@ class Ascend(unittest.TestCase):
             except BaseException:
                 p.kill()
                 raise
-        self.assertEqual(p.returncode, 0, said)
-        self.assertIn("with 507010", said)
-        self.assertIn("the card was reset or has broken down, and this process has lost it: see npu-smi info, then start again", said)
+        self.assertEqual(p.returncode, 1, said)
+        self.assertEqual(said.count(f"error lost: {why}"), 1, said)
+        self.assertLessEqual(said.count("with 507010"), 2, "what fails behind it has the same reason")
+        self.assertNotIn("trying once more", said)
         self.assertNotIn("stand-in: ", said)
+
+    def refuses(self, what, code, why):
+        """A 503 of that code, or status, with the sentence."""
+        with self.assertRaises(urllib.error.HTTPError) as refused:
+            what()
+        body = json.load(refused.exception)
+        said = body["error"] if "error" in body else {"code": body["status"], "message": body["message"]}
+        self.assertEqual((refused.exception.code, said["code"], said["message"]), (503, code, why))
 
     def metric(self, url, name):
         with urllib.request.urlopen(url + "/metrics", timeout=60) as answer:

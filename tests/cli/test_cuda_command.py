@@ -5,7 +5,9 @@ import os
 import re
 import signal
 import subprocess
+import tempfile
 import unittest
+import urllib.error
 import urllib.request
 
 TANDEM = os.environ["TD_TANDEM"]
@@ -14,6 +16,8 @@ MODEL = os.path.join(SOURCE, "models", "tale-v3-14m")
 TINY = os.path.join(SOURCE, "tests", "data", "golden", "deepseek_v2_lite", "config.json")
 EMULATED = os.path.join(SOURCE, "scripts", "cuda_emulated.sh")
 NEAR = 0.02  # of the mean negative log-likelihood: what bf16 in attention costs on 63 tokens is a few thousandths
+SERVE = [EMULATED, TANDEM, "launch_server", "--model-path", MODEL, "--port", "0", "--context-length", "256", "--chunked-prefill-size", "64",
+         "--max-running-requests", "2", "--skip-server-warmup"]
 
 
 def environment(**more):
@@ -24,11 +28,20 @@ def run(*args, emulated=True, timeout=300, **env):
     return subprocess.run([*([EMULATED] if emulated else []), TANDEM, *args], capture_output=True, text=True, timeout=timeout, env=environment(**env))
 
 
+def ask(url, path, body=None):
+    """(status, what was answered)"""
+    request = urllib.request.Request(url + path, json.dumps(body).encode() if body else None, {"Content-Type": "application/json"})
+    try:
+        with urllib.request.urlopen(request, timeout=200) as answer:
+            text, status = answer.read(), answer.status
+    except urllib.error.HTTPError as e:
+        text, status = e.read(), e.code
+    return status, json.loads(text) if text else None
+
+
 class Cuda(unittest.TestCase):
     def test_server(self):
-        command = [EMULATED, TANDEM, "launch_server", "--model-path", MODEL, "--device", "auto", "--port", "0", "--context-length", "256",
-                   "--chunked-prefill-size", "64", "--max-running-requests", "2", "--base-gpu-id", "1", "--skip-server-warmup"]
-        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment()) as p:
+        with subprocess.Popen([*SERVE, "--device", "auto", "--base-gpu-id", "1"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment()) as p:
             try:
                 line = p.stdout.readline()
                 port = re.search(r"at http://127\.0\.0\.1:(\d+)", line)
@@ -53,6 +66,64 @@ class Cuda(unittest.TestCase):
         self.assertEqual((figures["memory_bytes"], figures["failures_total"], figures["temperature_celsius"]), (2 << 30, 0, 51))  # of card 1
         self.assertTrue(0 < figures["memory_free_bytes"] < 2 << 30 and figures["captures_total"] > 0, figures)
         self.assertTrue(figures["launches_total"] > figures["replays_total"] >= 6, figures)  # a step for each token
+
+    def test_a_card_that_is_lost(self):
+        """Under load: who is running is told so by a 503, whoever comes later as well, /health says why, and the end is in order."""
+        with tempfile.TemporaryDirectory() as folder:
+            lost = os.path.join(folder, "lost")
+            with subprocess.Popen([*SERVE, "--device", "cuda"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                                  env=environment(TD_STANDIN_LOST=lost, TD_STANDIN_STATUS="214")) as p:
+                try:
+                    url = "http://127.0.0.1:" + re.search(r"at http://127\.0\.0\.1:(\d+)", p.stdout.readline())[1]
+                    self.assertEqual(ask(url, "/health")[0], 200)
+                    self.assertEqual(ask(url, "/v1/completions", {"prompt": "Once", "max_tokens": 2})[0], 200)
+                    with open(lost, "w", encoding="utf-8"):
+                        pass
+                    for _ in range(2):
+                        status, body = ask(url, "/v1/completions", {"prompt": "Once upon a time", "max_tokens": 100})
+                        self.assertEqual((status, body["error"]["code"]), (503, "device_lost"), body)
+                        self.assertIn("CUDA card 0 is lost (CUDA_ERROR_ECC_UNCORRECTABLE, 214): its memory has an error", body["error"]["message"])
+                    status, body = ask(url, "/health")
+                    self.assertEqual((status, body["status"]), (503, "lost"))
+                    self.assertIn("nvidia-smi -q -d ECC", body["message"])
+                    self.assertEqual(ask(url, "/health_generate")[0], 503)
+                    p.send_signal(signal.SIGTERM)
+                    said = p.communicate(timeout=60)[1]
+                except BaseException:
+                    p.kill()
+                    raise
+        self.assertEqual(p.returncode, 1, said)
+        self.assertNotIn("stand-in: ", said)  # all was given back
+        self.assertNotIn("trying once more", said)
+        self.assertEqual(said.count("error lost: CUDA card 0 is lost"), 1, said)
+
+    def test_a_step_that_fails_twice(self):
+        """The driver refuses a call, and the next time, too: that step's requests end with an error, the card is not taken for lost, and what comes then is served."""
+        with tempfile.TemporaryDirectory() as folder:
+            calls = os.path.join(folder, "calls")
+            with subprocess.Popen([*SERVE, "--device", "cuda"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                                  env=environment(TD_STANDIN_FAIL_CALLS=calls)) as p:
+                try:
+                    url = "http://127.0.0.1:" + re.search(r"at http://127\.0\.0\.1:(\d+)", p.stdout.readline())[1]
+                    body = {"prompt": "Once upon a time", "max_tokens": 3, "temperature": 0}
+                    want = ask(url, "/v1/completions", body)
+                    for call in ("cuGraphLaunch", "cuMemcpyDtoHAsync"):
+                        with open(calls, "w", encoding="utf-8") as f:
+                            f.write(call + "\n")
+                        status, answer = ask(url, "/v1/completions", body)
+                        self.assertEqual((status, answer["error"]["message"]), (500, "the step failed twice: accelerator runtime failed"))
+                        os.remove(calls)
+                        self.assertEqual(ask(url, "/health")[0], 200)
+                        status, answer = ask(url, "/v1/completions", body)
+                        self.assertEqual((status, answer["choices"]), (200, want[1]["choices"]))
+                    p.send_signal(signal.SIGTERM)
+                    said = p.communicate(timeout=60)[1]
+                except BaseException:
+                    p.kill()
+                    raise
+        self.assertEqual(p.returncode, 0, said)
+        self.assertEqual(said.count("trying once more"), 2, said)
+        self.assertNotIn("stand-in: ", said)
 
     def test_perplexity(self):
         figures = {}
@@ -95,6 +166,17 @@ class Cuda(unittest.TestCase):
         self.assertIn("the device keeps all (16) or none (0)", self.refused("--num-gpu-experts", "8"))
         self.assertIn("bf16 activations only", self.refused("--quantization", "none"))
         self.assertIn("NVRTC, which compiles the kernels for the card, was not found", self.refused(TD_CUDA_KERNELS="", TD_NVRTC="/nowhere", TD_CUDA_CACHE="/nowhere"))
+        self.assertRegex(self.refused(TD_STANDIN_MEMORY=str(8 << 20)), r"device memory: the weights take .* of the 0\.01 GiB available may .* use one with [\d.]+ GiB or more")
+        self.assertRegex(self.refused("--max-total-tokens", "100000000"), r"device memory: max-total-tokens 100000000 does not fit: .* the largest is [1-9]\d*")
+
+    def test_another_process_has_the_card(self):
+        card = {"TD_STANDIN_MEMORY": str(80 << 30)}
+        self.assertRegex(self.refused(**card, TD_STANDIN_OTHERS=str((80 << 30) - (8 << 20))), r"device memory: .* \(other processes have 79\.99 GiB of the device\)")
+        for status, said in (("2", "another process fills it, nvidia-smi shows which"), ("46", "another process keeps it for itself"),
+                             ("214", r"CUDA card 0 is lost \(CUDA_ERROR_ECC_UNCORRECTABLE, 214\): its memory has an error that ECC cannot correct: nvidia-smi -q")):
+            self.assertRegex(self.refused(**card, TD_STANDIN_REFUSE_CONTEXT="1", TD_STANDIN_STATUS=status), said)
+
+    def test_no_driver(self):
         nowhere = self.refused(emulated=False, LD_LIBRARY_PATH="")
         self.assertRegex(nowhere, "NVIDIA's driver is not installed|CUDA")
 

@@ -61,7 +61,7 @@ class Topo(unittest.TestCase):
         """They are listed, with the reason."""
         there = {"LD_LIBRARY_PATH": os.environ["TD_CUDA_STANDIN"], "TD_STANDIN_DEVICES": "1"}
         for more, said in [({"TD_STANDIN_ARCH": "75"}, "compute capability 7.5"), ({"TD_STANDIN_MEMORY": "1048576"}, "of which 1048572 are free"),
-                           ({"TD_STANDIN_FAIL": "2", "TD_STANDIN_STATUS": "46"}, "busy or unavailable")]:
+                           ({"TD_STANDIN_REFUSE_CONTEXT": "1"}, "busy or unavailable")]:
             p = topo(**there, **more)
             self.assertEqual(p.returncode, 0, p.stderr)
             self.assertRegex(p.stdout, r"0000:3b:00.0 ( +-){4}   stand-in for a card\n +not measured: CUDA card 0.*" + said)

@@ -29,7 +29,7 @@ struct td_model {
 };
 
 static atomic_int            g_fail_forwards, g_fail_heads, g_fail_copies, g_fail_layers;
-static atomic_bool           g_hold, g_nan, g_one_form, g_state, g_no_layer;
+static atomic_bool           g_hold, g_nan, g_one_form, g_state, g_no_layer, g_lost;
 static _Atomic float         g_layer_noise;
 static _Atomic(const char *) g_complaint;
 static atomic_uint           g_max_tok, g_delay_us;
@@ -45,6 +45,9 @@ void fake_fail_copies(int n) {
 }
 void fake_fail_layers(int n) {
     atomic_store(&g_fail_layers, n);
+}
+void fake_lose(bool lost) {
+    atomic_store(&g_lost, lost);
 }
 void fake_hold(bool hold) {
     atomic_store(&g_hold, hold);
@@ -196,6 +199,11 @@ const char *td_model_expert_quantization(const td_model *m) {
 }
 void td_model_get_work(const td_model *m, td_model_work *out) {
     *out = (td_model_work){.experts = td_tier_read(&m->experts)};
+}
+bool td_model_is_lost(const td_model *m, td_error *why) {
+    (void)m;
+    if (atomic_load(&g_lost)) td_fail(why, TD_ELOST, "card 7 is lost");
+    return atomic_load(&g_lost);
 }
 uint32_t td_model_get_cards(const td_model *m, td_card_stats out[TD_CARDS_MAX]) {
     (void)m;
@@ -386,12 +394,6 @@ const char *td_npu_auto(char *why, size_t bytes) {
     return "host";
 }
 
-bool td_npu_node(const char *name, uint32_t card, uint32_t *node) {
-    (void)name, (void)card, (void)node;
-    return false;
-}
-
-uint32_t td_npu_threads_needed(const char *name, uint32_t n_cards) {
-    (void)name, (void)n_cards;
-    return 0;
+void td_npu_wish(const char *name, uint32_t first_card, uint32_t n_cards, td_thread_wishes *wishes) {
+    (void)name, (void)first_card, (void)n_cards, (void)wishes;
 }

@@ -34,6 +34,7 @@ void fake_fail_copies(int n);      /* the next n copies of pages, out or in */
 void fake_fail_layers(int n);      /* the next n passes of the MTP layer or its head */
 void fake_layer_noise(float most); /* the MTP layer says what the model will, with up to so much added to each logit; 0:
                                       the same, but something else one time in four */
+void        fake_lose(bool lost);  /* its card: forwards fail, and it says so */
 void        fake_has_no_layer(bool none); /* models opened from now on have no MTP layer */
 void        fake_hold(bool hold);         /* forwards wait while held */
 void        fake_delay(uint32_t us);      /* every forward takes so long at least */

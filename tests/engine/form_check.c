@@ -174,7 +174,8 @@ static void check_logprobs(const run *r, const char *what) {
         td_position_logprobs        want = {0};
         const td_position_logprobs *got = &r->p->logprobs[i];
         fake_logits(r->tokens, r->n_prompt + i, r->n_prompt, logits);
-        td_logprobs(logits, FAKE_VOCAB, r->tokens[r->n_prompt + i], r->p->params.n_top_logprobs, &want);
+        td_logprobs(logits, FAKE_VOCAB, td_log_sum_of(logits, FAKE_VOCAB), r->tokens[r->n_prompt + i],
+                    r->p->params.n_top_logprobs, &want);
         bool same = got->id == want.id && got->logprob == want.logprob && got->n_top == want.n_top;
         for (uint32_t k = 0; same && k < want.n_top; k++)
             same = got->top[k].id == want.top[k].id && got->top[k].logprob == want.top[k].logprob;

@@ -100,7 +100,7 @@ static void check_logprobs(const td_position_logprobs *got, const uint32_t *toke
     float                logits[FAKE_VOCAB];
     td_position_logprobs want;
     fake_logits(tokens, at, n_prompt, logits);
-    td_logprobs(logits, FAKE_VOCAB, tokens[at], n_top, &want);
+    td_logprobs(logits, FAKE_VOCAB, td_log_sum_of(logits, FAKE_VOCAB), tokens[at], n_top, &want);
     assert_int_equal(got->id, want.id);
     assert_true(got->logprob == want.logprob);
     assert_int_equal(got->n_top, want.n_top);

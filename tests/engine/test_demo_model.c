@@ -184,6 +184,40 @@ static void a_longer_context_than_the_model_has(void **state) {
     td_engine_close(e, 1);
 }
 
+/* The same of every family. */
+static void every_familys_context_can_be_stretched(void **state) {
+    (void)state;
+    static const struct {
+        const char *folder;
+        uint32_t    positions;
+    } MODELS[] = {{"deepseek_v2_lite", 2560}, {"deepseek_v3_noqlora", 512}, {"kimi_k25", 1280},
+                  {"qwen2_moe", 512},         {"qwen3_moe", 512},           {"glm4_moe", 512},
+                  {"glm4_moe_lite", 512},     {"minimax_m2", 512},          {"gpt_oss", 512}};
+    for (size_t i = 0; i < sizeof MODELS / sizeof *MODELS; i++) {
+        td_engine_options o = options("none");
+        char              path[512], says[128];
+        td_engine        *e;
+        td_engine_info    info;
+        td_error          err = {0};
+        snprintf(path, sizeof path, TD_SOURCE_DIR "/tests/data/golden/%s", MODELS[i].folder);
+        o.tokenizer_path = o.model_path; /* these have none */
+        o.model_path = path;
+        o.context_length = MODELS[i].positions + 300;
+        assert_int_equal(td_engine_open(&o, &e, &err), TD_EINVAL);
+        snprintf(says, sizeof says, "context-length %u is more than the model's %u positions (max_position_embeddings)",
+                 o.context_length, MODELS[i].positions);
+        if (!strstr(err.text, says)) fail_msg("%s: %s", MODELS[i].folder, err.text);
+        char *advice = strstr(err.text, "'{"), *end = advice ? strstr(advice, "}'") : NULL;
+        assert_non_null(end);
+        end[1] = 0;
+        o.model_override_json = advice + 1;
+        e = open_engine(&o);
+        td_engine_get_info(e, &info);
+        assert_int_equal(info.context_length, o.context_length);
+        td_engine_close(e, 1);
+    }
+}
+
 static int load_manifest(void **state) {
     (void)state;
     td_log_set_level(TD_LOG_WARNING);
@@ -203,6 +237,7 @@ int main(void) {
         cmocka_unit_test(prompt_scores),
         cmocka_unit_test(deferral_default),
         cmocka_unit_test(a_longer_context_than_the_model_has),
+        cmocka_unit_test(every_familys_context_can_be_stretched),
     };
     return cmocka_run_group_tests(tests, load_manifest, free_manifest);
 }

@@ -589,6 +589,43 @@ static void failed_step_is_run_again(void **state) {
     close_engine(e);
 }
 
+/* Those that run and those that wait are told so at once, and whoever comes later; no step is tried again. */
+static void a_lost_card_ends_all_requests(void **state) {
+    (void)state;
+    td_engine  *e = open_engine(2048, 64, 2);
+    probe      *p[4];
+    td_request *r = NULL;
+    td_error    err = {0};
+    fake_hold(true);
+    for (int i = 0; i < 4; i++) { /* two run at a time */
+        p[i] = random_prompt(40, 500);
+        p[i]->params.ignore_eos = true;
+        probe_submit(e, p[i]);
+    }
+    td_engine_stats s;
+    do td_engine_get_stats(e, &s);
+    while (!s.running); /* a step is under way */
+    assert_false(td_engine_is_lost(e, &err));
+    fake_fail_forwards(1); /* a second one would succeed */
+    fake_lose(true);
+    fake_hold(false);
+    for (int i = 0; i < 4; i++) {
+        probe_wait(p[i]);
+        assert_int_equal(p[i]->finish, TD_FINISH_ERROR);
+        assert_int_equal(p[i]->error.status, TD_ELOST);
+        assert_string_equal(p[i]->error.text, "card 7 is lost");
+        assert_int_equal(p[i]->n_tokens, 0);
+    }
+    assert_true(td_engine_is_lost(e, &err));
+    assert_string_equal(err.text, "card 7 is lost");
+    assert_int_equal(td_engine_submit(e, &p[0]->params, &r, &err), TD_ELOST);
+    assert_null(r);
+    assert_int_equal(idle_stats(e).requests_failed, 4);
+    for (int i = 0; i < 4; i++) probe_free(p[i]);
+    close_engine(e);
+    fake_lose(false);
+}
+
 static void step_that_fails_twice_ends_its_requests_only(void **state) {
     (void)state;
     td_engine *e = open_engine(2048, 64, 2);
@@ -776,6 +813,7 @@ int main(void) {
         cmocka_unit_test(all_are_queued_or_none),
         cmocka_unit_test(failed_step_is_run_again),
         cmocka_unit_test(step_that_fails_twice_ends_its_requests_only),
+        cmocka_unit_test(a_lost_card_ends_all_requests),
         cmocka_unit_test(output_that_is_no_number_is_an_error),
         cmocka_unit_test(cancel),
         cmocka_unit_test(closing),

@@ -251,6 +251,47 @@ static void hopeless_logits_are_refused(void **state) {
     td_sampler_close(&s);
 }
 
+/* Where td_sample_takes_best says so, what is behind the best logits may as well be -inf. */
+static void best_logits_are_enough(void **state) {
+    (void)state;
+    enum { VOCAB = 3000, BEST = 256 };
+    td_sampler s;
+    td_error   err = {0};
+    float      logits[VOCAB], best[VOCAB];
+    scored     order[VOCAB];
+    assert_int_equal(td_sampler_open(&s, VOCAB, &err), TD_OK);
+    for (int round = 0; round < 300; round++) {
+        td_sampling    p = {.temperature = round % 5 ? 0.3 + draw() : 0,
+                            .top_k = round % 7 ? 1 + draw_below(BEST) : BEST,
+                            .top_p = round % 3 ? 1 : 0.2 + 0.8 * draw(),
+                            .min_p = round % 4 ? 0 : 0.1 * draw(),
+                            .repetition_penalty = 1};
+        td_sample_args a = {.sampling = &p, .seed = (uint64_t)round};
+        uint32_t       of_all, of_best;
+        for (uint32_t v = 0; v < VOCAB; v++) {
+            logits[v] = (float)(12 * draw() - 6);
+            if (round % 2) logits[v] = roundf(logits[v] * 4) / 4; /* ties, also at the end of the best */
+            order[v] = (scored){logits[v], v};
+            best[v] = -INFINITY;
+        }
+        qsort(order, VOCAB, sizeof *order, by_score);
+        for (uint32_t i = 0; i < BEST; i++) best[order[i].id] = logits[order[i].id];
+        assert_true(td_sample_takes_best(&a, BEST));
+        assert_int_equal(td_sample(&s, logits, &a, &of_all), TD_OK);
+        assert_int_equal(td_sample(&s, best, &a, &of_best), TD_OK);
+        assert_int_equal(of_all, of_best);
+    }
+    td_sampling    p = {.temperature = 1, .top_k = BEST + 1, .top_p = 1, .repetition_penalty = 1};
+    td_sample_args a = {.sampling = &p};
+    assert_false(td_sample_takes_best(&a, BEST)); /* more than there are */
+    p.top_k = 0;
+    assert_false(td_sample_takes_best(&a, BEST)); /* all */
+    p.top_k = 5, p.frequency_penalty = 0.5;
+    a.generated = (const uint32_t[]){3}, a.n_generated = 1;
+    assert_false(td_sample_takes_best(&a, BEST)); /* a penalty changes which are the best */
+    td_sampler_close(&s);
+}
+
 static void logprobs_match_double_precision(void **state) {
     (void)state;
     static const uint32_t vocabs[] = {1, 5, 21, 1024, 30011};
@@ -267,7 +308,9 @@ static void logprobs_match_double_precision(void **state) {
         }
         qsort(order, vocab, sizeof *order, by_score);
         td_position_logprobs out;
-        td_logprobs(logits, vocab, id, n_top, &out);
+        double               log_sum = td_log_sum_of(logits, vocab);
+        assert_true(fabs(log_sum - log(sum)) < 2e-6);
+        td_logprobs(logits, vocab, log_sum, id, n_top, &out);
         assert_int_equal(out.id, id);
         assert_true(fabs(out.logprob - (logits[id] - log(sum))) < 2e-6);
         assert_int_equal(out.n_top, n_top < vocab ? n_top : vocab);
@@ -275,6 +318,16 @@ static void logprobs_match_double_precision(void **state) {
             assert_int_equal(out.top[i].id, order[i].id);
             assert_true(fabs(out.top[i].logprob - (order[i].x - log(sum))) < 2e-6);
         }
+        td_position_logprobs of_best; /* of the best logits and the one alone */
+        for (uint32_t i = n_top; i < vocab; i++)
+            if (order[i].id != id) logits[order[i].id] = -INFINITY;
+        td_logprobs(logits, vocab, log_sum, id, n_top, &of_best);
+        assert_int_equal(of_best.n_top, out.n_top);
+        for (uint32_t i = 0; i < out.n_top; i++) {
+            assert_int_equal(of_best.top[i].id, out.top[i].id);
+            assert_true(of_best.top[i].logprob == out.top[i].logprob);
+        }
+        assert_true(of_best.logprob == out.logprob);
         free(order);
     }
     free(logits);
@@ -284,7 +337,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(agrees_with_a_plain_sampler),     cmocka_unit_test(follows_the_distribution),
         cmocka_unit_test(greedy_ties_go_to_the_lowest_id), cmocka_unit_test(hopeless_logits_are_refused),
-        cmocka_unit_test(logprobs_match_double_precision),
+        cmocka_unit_test(best_logits_are_enough),          cmocka_unit_test(logprobs_match_double_precision),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

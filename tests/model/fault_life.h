@@ -26,6 +26,7 @@
 typedef struct {
     td_status opened, ran; /* the first failure of each */
     int32_t   passes;      /* that gave numbers */
+    bool      lost;        /* the model says at the end that a card is */
     float     logits[VOCAB];
     char      said[TD_ERROR_TEXT_MAX];
 } life;
@@ -55,6 +56,7 @@ static inline void run_passes(td_model *m, life *l) {
         l->passes++;
         memcpy(l->logits, logits, sizeof l->logits);
     }
+    l->lost = td_model_is_lost(m, NULL);
     td_step_rows_close(&rows);
 }
 

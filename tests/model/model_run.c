@@ -163,6 +163,22 @@ void model_run_logits(model_run *r, uint32_t n_tok, float *out) {
     }
 }
 
+/* Of a log-sum: exponentials in f32 are 2e-7 off, and sums of them some roundings more. */
+#define LOG_SUM_ERROR 4e-6
+
+void check_log_sums(const float *whole, const float *got, size_t vocab, const td_out_logprobs *sums, uint32_t n) {
+    for (uint32_t i = 0; i < n; i++, whole += vocab, got += vocab) {
+        uint32_t most = arg_max(whole, vocab), id = sums[i].id < vocab ? sums[i].id : most;
+        if (!sums[i].wanted) {
+            assert_true(isnan(sums[i].log_sum));
+            continue;
+        }
+        assert_true(got[most] == whole[most] && got[id] == whole[id]);
+        double error = (double)got[id] - sums[i].log_sum - log_prob(whole, vocab, id);
+        if (!(fabs(error) < LOG_SUM_ERROR)) fail_msg("row %u: a log-probability is %g off", i, error);
+    }
+}
+
 double log_prob(const float *logits, size_t vocab, uint32_t id) {
     double max = logits[arg_max(logits, vocab)], sum = 0;
     for (size_t i = 0; i < vocab; i++) sum += exp(logits[i] - max);

@@ -178,19 +178,21 @@ static uint64_t step_bytes(uint64_t n, uint64_t pages_per_table) {
     return line(sizeof(td_step_counts)) + sequences + 4 * line(4 * n); /* token, pos, slot, out_row */
 }
 
-/* @param best: of the logits the largest will do. */
-static void decode(model_run *r, uint32_t n, uint32_t at, bool best) {
+/* What comes of a row's logits. */
+typedef enum { WHOLE, BEST, BEST_AND_SUM, FORMS } row_form;
+
+static void decode(model_run *r, uint32_t n, uint32_t at, row_form form, td_out_logprobs *sums, const float **logits) {
     static const bool all[8] = {true, true, true, true, true, true, true, true};
     uint32_t          out[8];
-    const float      *logits;
     td_step_rows_clear(&r->rows);
     for (uint32_t q = 0; q < n; q++) {
         uint32_t token = 5 + q;
         out[q] = q;
         td_step_rows_add(&r->rows, &token, at, 1, r->page + (size_t)q * r->pages_per_seq, r->pages_per_seq, true);
     }
-    td_out_rows wanted = {.row = out, .best = best ? all : NULL, .n = n};
-    assert_int_equal(td_model_forward(r->model, &r->rows, wanted, &logits), TD_OK);
+    td_out_rows wanted = {
+        .row = out, .best = form != WHOLE ? all : NULL, .logprobs = form == BEST_AND_SUM ? sums : NULL, .n = n};
+    assert_int_equal(td_model_forward(r->model, &r->rows, wanted, logits), TD_OK);
 }
 
 static void check_link(const char *path, uint32_t max_deferred, bool other_handover) {
@@ -212,17 +214,30 @@ static void check_link(const char *path, uint32_t max_deferred, bool other_hando
     uint64_t               chosen = c->top_k * (sizeof(uint16_t) + sizeof(float)), deferred = max_deferred ? n_moe - 1 : 0;
     uint64_t               longest = (uint64_t)r.n_pages * TD_KV_PAGE; /* that a sequence can be */
     if (longest > td_model_context_length(r.model)) longest = td_model_context_length(r.model);
-    for (uint32_t at = 0; at < 8; at++) {
-        bool     best = at >= 4;
-        uint64_t n = 1u << at % 4, top = c->vocab < TD_MODEL_TOP ? c->vocab : TD_MODEL_TOP;
+    float *whole = malloc(8 * (size_t)c->vocab * sizeof *whole);
+    assert_non_null(whole);
+    for (uint32_t step = 0; step < 4 * FORMS; step++) { /* every form of the same tokens */
+        row_form        form = step % FORMS;
+        uint32_t        at = step / FORMS;
+        const float    *logits;
+        td_out_logprobs sums[8];
+        uint64_t        n = 1u << at, asked = 0, top = c->vocab < TD_MODEL_TOP ? c->vocab : TD_MODEL_TOP;
         td_model_get_work(r.model, &before);
-        decode(&r, (uint32_t)n, at, best);
+        for (uint32_t i = 0; i < n; i++) {
+            sums[i] = (td_out_logprobs){.wanted = i != 1, .id = i == 2 ? UINT32_MAX : (i * 77 + at) % c->vocab};
+            asked += form == BEST_AND_SUM && sums[i].wanted && sums[i].id < c->vocab;
+        }
+        decode(&r, (uint32_t)n, at, form, sums, &logits);
         td_model_get_work(r.model, &after);
+        if (form == WHOLE) memcpy(whole, logits, n * c->vocab * sizeof *whole);
+        if (form == BEST_AND_SUM) check_log_sums(whole, logits, c->vocab, sums, (uint32_t)n);
         uint64_t down = step_bytes(n, longest / TD_KV_PAGE + 1) + n * row * (n_moe + deferred);
-        uint64_t up = n * n_moe * (x + chosen) + n * (best ? top * sizeof(td_logit) : c->vocab * sizeof(float));
+        uint64_t up = n * n_moe * (x + chosen) + n * (form != WHOLE ? top * sizeof(td_logit) : c->vocab * sizeof(float));
+        if (form == BEST_AND_SUM) up += n * sizeof(td_log_sum) + asked * sizeof(float);
         assert_int_equal(after.link_down_bytes - before.link_down_bytes, down);
         assert_int_equal(after.link_up_bytes - before.link_up_bytes, up);
     }
+    free(whole);
     model_run_close(&r);
 }
 

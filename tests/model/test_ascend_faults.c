@@ -21,6 +21,7 @@ static void try_all(const life_case *c, const char *variable, int n, const life 
         if (l.opened != TD_OK && !l.said[0]) fail_msg("%s=%d: the start ends without a sentence", variable, i);
         if (l.opened == TD_OK && l.passes == 2) assert_memory_equal(l.logits, want->logits, sizeof l.logits);
         if (l.opened == TD_OK && l.passes < 2) fail_msg("%s=%d: a pass that is run again fails again", variable, i);
+        if (l.lost) fail_msg("%s=%d: what fails once is taken for a lost card", variable, i);
         told += l.opened != TD_OK || l.ran != TD_OK;
     }
     print_message("    %s, %s: %d lives of %d, %d of them told of a failure\n", c->folder, variable, lives, n, told);

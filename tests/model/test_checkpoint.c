@@ -197,6 +197,65 @@ static void broken_folders_are_refused(void **state) {
     EXPECT(TD_EFORMAT, "and in");
 }
 
+/* Where a role occurs for the last time. @return false: the model has no such weight. */
+static bool last_of_role(const td_model_config *c, td_role role, td_tensor_spec *spec) {
+    uint32_t n_layers, n_experts;
+    td_role_extent(c, role, &n_layers, &n_experts);
+    for (uint32_t l = n_layers; l-- > 0;)
+        if (td_tensor_spec_get(c, role, l, n_experts - 1, spec)) return true;
+    return false;
+}
+
+/* In every file of TMP that names the tensor, its shard and the index, another name of that length. */
+static void rename_tensor(const char *from, const char *to) {
+    static const char *const FILES[] = {"model.safetensors",
+                                        "model.safetensors.index.json",
+                                        "model-00001-of-00002.safetensors",
+                                        "model-00002-of-00002.safetensors",
+                                        "model-00001-of-00003.safetensors",
+                                        "model-00002-of-00003.safetensors",
+                                        "model-00003-of-00003.safetensors"};
+    char                     quoted_from[200], quoted_to[200];
+    snprintf(quoted_from, sizeof quoted_from, "\"%s\"", from);
+    snprintf(quoted_to, sizeof quoted_to, "\"%s\"", to);
+    for (size_t i = 0; i < sizeof FILES / sizeof *FILES; i++) {
+        size_t size;
+        if (access(in_tmp(FILES[i]), F_OK) != 0) continue;
+        char *p = read_file(in_tmp(FILES[i]), &size);
+        bool  named = memmem(p, size, quoted_from, strlen(quoted_from));
+        free(p);
+        if (named) patch(in_tmp(FILES[i]), quoted_from, quoted_to);
+    }
+}
+
+/* Of every family, and of every weight that it has, the last one is missing: of one kind of layer, of one expert. */
+static void every_missing_weight_is_named(void **state) {
+    (void)state;
+    for (size_t i = 0; i < sizeof GOLDEN / sizeof *GOLDEN; i++) {
+        td_model_config config;
+        size_t          n = 0;
+        copy_golden(GOLDEN[i]);
+        assert_int_equal(td_model_config_read(TMP, NULL, &config, NULL), TD_OK);
+        for (td_role role = 0; role < TD_ROLE_COUNT; role++) {
+            td_tensor_spec spec;
+            td_error       err = {0};
+            char           other[sizeof spec.name];
+            if (!last_of_role(&config, role, &spec) || spec.fallback != TD_ROLE_COUNT) continue;
+            memcpy(other, spec.name, sizeof other);
+            other[0] = '_';
+            rename_tensor(spec.name, other);
+            td_status s = open_and_check(TMP, NULL, &err);
+            if (s != TD_ENOTFOUND || !strstr(err.text, spec.name) || !strstr(err.text, "is missing"))
+                fail_msg("%s without %s: %d '%s'", GOLDEN[i], spec.name, s, err.text);
+            rename_tensor(other, spec.name);
+            n++;
+        }
+        EXPECT(TD_OK, "");
+        print_message("    %s: %zu weights\n", GOLDEN[i], n);
+        assert_true(n > 12);
+    }
+}
+
 /* Tensors that hold all experts (gpt-oss). */
 static void broken_stacks_are_refused(void **state) {
     (void)state;
@@ -421,11 +480,17 @@ static int remove_tmp(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(golden_models_are_complete),        cmocka_unit_test(no_tensor_is_left_over),
-        cmocka_unit_test(broken_folders_are_refused),        cmocka_unit_test(broken_stacks_are_refused),
-        cmocka_unit_test(unaligned_and_unreadable_tensors),  cmocka_unit_test(rope_rows_go_from_pairs_to_halves),
-        cmocka_unit_test(get_permutes_only_what_rope_turns), cmocka_unit_test(missing_mtp_layers_are_dropped),
-        cmocka_unit_test(source_hash_follows_the_weights),   cmocka_unit_test(dummy_weights),
+        cmocka_unit_test(every_missing_weight_is_named),
+        cmocka_unit_test(golden_models_are_complete),
+        cmocka_unit_test(no_tensor_is_left_over),
+        cmocka_unit_test(broken_folders_are_refused),
+        cmocka_unit_test(broken_stacks_are_refused),
+        cmocka_unit_test(unaligned_and_unreadable_tensors),
+        cmocka_unit_test(rope_rows_go_from_pairs_to_halves),
+        cmocka_unit_test(get_permutes_only_what_rope_turns),
+        cmocka_unit_test(missing_mtp_layers_are_dropped),
+        cmocka_unit_test(source_hash_follows_the_weights),
+        cmocka_unit_test(dummy_weights),
     };
     return cmocka_run_group_tests(tests, make_tmp, remove_tmp);
 }

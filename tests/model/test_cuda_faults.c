@@ -33,6 +33,7 @@ static void try_calls(const life_case *c, int n, const life *want) {
         told_in_words(&l, variable, i);
         if (l.opened == TD_OK && l.passes < 2) fail_msg("%s=%d: a pass that is run again fails again", variable, i);
         if (l.opened == TD_OK) assert_memory_equal(l.logits, want->logits, sizeof l.logits);
+        if (l.lost) fail_msg("%s=%d: a call that fails once is taken for a lost card", variable, i);
         told += l.opened != TD_OK || l.ran != TD_OK;
     }
     print_message("    %s on %u cards, %s: %d lives of %d, %d of them told of a failure\n", c->folder, c->n_cards, variable,
@@ -71,6 +72,8 @@ static void every_operation_fails_once(void **state) {
                 fail_msg("%s=%d: a pass ends with %d", variable, k, l.ran);
             if (l.opened == TD_OK && (l.passes == 2) != (l.ran == TD_OK))
                 fail_msg("%s=%d: %d passes gave numbers, and the first failure was %d", variable, k, l.passes, l.ran);
+            if (l.opened == TD_OK && l.lost != (l.ran != TD_OK))
+                fail_msg("%s=%d: the card is %slost", variable, k, l.lost ? "" : "not ");
             told += l.opened != TD_OK || l.ran != TD_OK;
         }
         print_message("    %s, %s: %d lives of %d, %d of them told of a failure\n", CASES[i].folder, variable, lives, n,

@@ -48,6 +48,23 @@ static void same_bits(model_run *card, const uint32_t *ids, uint32_t n, const fl
     free(got);
 }
 
+/* Log-probabilities of rows of the last pass, of which the best logits come alone. */
+static void check_logprobs(model_run *card, uint32_t n, const float *whole) {
+    static const bool all[ROWS_MAX] = {true, true, true, true, true, true, true, true, true, true};
+    size_t            vocab = td_model_get_config(card->model)->vocab;
+    uint32_t          rows[ROWS_MAX];
+    td_out_logprobs   sums[ROWS_MAX];
+    const float      *got;
+    if (n > ROWS_MAX) n = ROWS_MAX;
+    for (uint32_t i = 0; i < n; i++) {
+        rows[i] = i;
+        sums[i] = (td_out_logprobs){.wanted = i != 1, .id = i == 2 ? UINT32_MAX : (uint32_t)(i * 97 % vocab)};
+    }
+    td_out_rows out = {.row = rows, .best = all, .logprobs = sums, .n = n};
+    assert_int_equal(td_model_head(card->model, out, &got), TD_OK);
+    check_log_sums(whole, got, vocab, sums, n);
+}
+
 static void run_folder(const char *folder) {
     json_t     *manifest = read_manifest(folder), *prompt;
     const char *path = model_of(manifest);
@@ -73,6 +90,7 @@ static void run_folder(const char *folder) {
             of_host[absorbed] = error_of(got, want, n, vocab);
             run_in_chunks(&card, ids, n, chunk, absorbed, absorbed ? got : whole);
             of_card[absorbed] = error_of(absorbed ? got : whole, want, n, vocab);
+            if (!absorbed) check_logprobs(&card, n, whole);
         }
         print_message("    %s, %u tokens: host %.4f and %.4f, card %.4f and %.4f\n", folder, n, of_host[0], of_host[1],
                       of_card[0], of_card[1]);
@@ -107,6 +125,9 @@ FULL_FOLDER_TEST(qwen3_moe_tied)
 FOLDER_TEST(qwen2_moe)
 FOLDER_TEST(glm4_moe)
 FULL_FOLDER_TEST(glm4_moe_yarn)
+FOLDER_TEST(minimax_m2)
+FULL_FOLDER_TEST(gpt_oss)
+FOLDER_TEST(gpt_oss_mxfp4) /* its window is less than ROWS_MAX */
 
 /* Two prompts and a generated token of a third sequence in one step: the same bits in halves, replayed, and by either
  * hand-over. */
@@ -132,11 +153,19 @@ static void halves_and_handovers(void **state) {
 int main(int argc, char **argv) {
     if (argc > 1) cmocka_set_test_filter(argv[1]);
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(deepseek_v2_lite), cmocka_unit_test(deepseek_v2_group),
-        cmocka_unit_test(deepseek_v3_yarn), cmocka_unit_test(deepseek_v3_noqlora),
-        cmocka_unit_test(qwen3_moe),        cmocka_unit_test(qwen3_moe_tied),
-        cmocka_unit_test(qwen2_moe),        cmocka_unit_test(glm4_moe),
-        cmocka_unit_test(glm4_moe_yarn),    cmocka_unit_test(halves_and_handovers),
+        cmocka_unit_test(deepseek_v2_lite),
+        cmocka_unit_test(deepseek_v2_group),
+        cmocka_unit_test(deepseek_v3_yarn),
+        cmocka_unit_test(deepseek_v3_noqlora),
+        cmocka_unit_test(qwen3_moe),
+        cmocka_unit_test(qwen3_moe_tied),
+        cmocka_unit_test(qwen2_moe),
+        cmocka_unit_test(glm4_moe),
+        cmocka_unit_test(glm4_moe_yarn),
+        cmocka_unit_test(minimax_m2),
+        cmocka_unit_test(gpt_oss),
+        cmocka_unit_test(gpt_oss_mxfp4),
+        cmocka_unit_test(halves_and_handovers),
     };
     setenv("TD_CUDA_KERNELS", TD_CUDA_STANDIN "/kernels.image", 1);
     setenv("TD_STANDIN_DELAY_US", "5", 0);

@@ -1,8 +1,8 @@
 /*
  * Every architecture against outputs that transformers computed (tests/data/golden/README.md), with --quantization none:
  * logits at all positions, those of the MTP layer where the model has one, routed experts and their weights, and greedy
- * tokens from the KV cache, the prompt in one piece and in odd chunks; and the last logits of prompts of thousands of
- * tokens.
+ * tokens from the KV cache, the prompt in one piece, in odd chunks and token by token; and the last logits of prompts of
+ * thousands of tokens.
  */
 #include <math.h>
 #include <setjmp.h>
@@ -144,6 +144,21 @@ static void check_mtp(model_run *r, const char *folder, json_t *prompt, const ui
     free(got);
 }
 
+/* In chunks, and token by token: the same numbers as whole. */
+static void same_in_pieces(model_run *r, const uint32_t *ids, uint32_t n, bool absorbed, uint32_t chunk,
+                           const float *whole) {
+    size_t vocab = td_model_get_config(r->model)->vocab;
+    float *logits = malloc(chunk * vocab * sizeof *logits);
+    assert_non_null(logits);
+    for (uint32_t at = 0; at < n; at += chunk) {
+        uint32_t len = n - at < chunk ? n - at : chunk;
+        model_run_forward(r, &(model_piece){.first = at, .n = len, .ids = ids + at, .absorbed = absorbed}, 1);
+        model_run_logits(r, len, logits);
+        assert_memory_equal(logits, whole + at * vocab, len * vocab * sizeof *logits);
+    }
+    free(logits);
+}
+
 static void run_folder(const char *folder) {
     json_t   *manifest = read_manifest(folder), *prompt;
     size_t    index;
@@ -163,18 +178,14 @@ static void run_folder(const char *folder) {
         check_routing(&r, folder, prompt, n);
         check_greedy(&r, prompt, ids, n, got + (n - 1) * vocab);
 
-        for (uint32_t at = 0, chunk = 5; at < n; at += chunk) { /* in chunks: the same numbers */
-            uint32_t len = n - at < chunk ? n - at : chunk;
-            float    piece_logits[5 * 4096];
-            model_run_forward(&r, &(model_piece){.first = at, .n = len, .ids = ids + at}, 1);
-            model_run_logits(&r, len, piece_logits);
-            assert_memory_equal(piece_logits, got + at * vocab, len * vocab * sizeof *got);
-        }
+        same_in_pieces(&r, ids, n, false, 5, got);
+        same_in_pieces(&r, ids, n, false, 1, got);
 
         model_run_forward(&r, &(model_piece){.n = n, .ids = ids, .absorbed = true},
                           1); /* the other form of MLA: the same to rounding */
         model_run_logits(&r, n, got);
         check_logits(got, want, n * vocab, "absorbed");
+        same_in_pieces(&r, ids, n, true, 1, got);
         check_mtp(&r, folder, prompt, ids, n);
         free(want);
         free(got);

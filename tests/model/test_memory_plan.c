@@ -96,6 +96,10 @@ static void two_memories(void **state) {
     in.weight_bytes = 8 * GIB;
     assert_int_equal(td_memory_plan(&in, &pages, &err), TD_ENOMEM);
     assert_non_null(strstr(err.text, "device memory: the weights take 8.00 GiB"));
+    assert_null(strstr(err.text, "other processes"));
+    in.taken_bytes = 60 * GIB;
+    assert_int_equal(td_memory_plan(&in, &pages, &err), TD_ENOMEM);
+    assert_non_null(strstr(err.text, "the 16.00 GiB available (other processes have 60.00 GiB of the device) may be used"));
     in = machine();
     in.host = &host;
     in.max_total_tokens = 40000;

@@ -109,6 +109,13 @@ static void minimax(void **state) {
     assert_true(c.qk_norm && c.qk_norm_rows && c.rope.dim == 64 && c.head_dim == 128 && c.rope.theta == 5e6);
     assert_true(c.moe_inter == 1536 && c.shared_inter == 0 && c.route_bias && c.norm_topk && c.routed_scale == 1);
     assert_int_equal(td_model_config_moe_layers(&c), 62);
+    c = read_ok(
+        "configs/models/minimax-m2.json", /* keys of the published M2.x that say nothing of the 62 layers */
+        "{\"use_mtp\": true, \"num_mtp_modules\": 3, \"mtp_transformer_layers\": 1, \"mlp_intermediate_size\": 8192, "
+        "\"attn_type_list\": [1, 1], \"sliding_window\": null, \"quantization_config\": {\"quant_method\": \"fp8\", "
+        "\"fmt\": \"float8_e4m3fn\", \"activation_scheme\": \"dynamic\", \"weight_block_size\": [128, 128], "
+        "\"modules_to_not_convert\": [\"gate\", \"e_score_correction_bias\", \"lm_head\"]}}");
+    assert_true(c.n_mtp_layers == 0 && c.quant.method == TD_QUANT_FP8 && !c.quant.refusal[0]);
     c = read_ok("configs/models/minimax-m2.json", "{\"rotary_dim\": null, \"rope_theta\": null}");
     assert_true(c.rope.dim == 128 && c.rope.theta == 5e6);
     c = read_ok("configs/models/minimax-m2.json",
@@ -136,7 +143,7 @@ static void kimi_k25(void **state) {
 }
 
 static td_layer_caches keys_and_a_state(const td_model_config *c, uint32_t layer) {
-    if (layer % 2 == 0) return td_gqa_caches(c);
+    if (layer % 2 == 0) return td_gqa_caches(c, layer);
     return (td_layer_caches){{{.kind = TD_KV_HEAD, .state_bytes = 4096, .split = TD_SPLIT_ROWS}}, 1};
 }
 
@@ -233,6 +240,9 @@ static void rope_parameters_of_transformers_5(void **state) {
     assert_int_equal(c.n_layers, 24);
     assert_int_equal(c.n_experts, 128);
     assert_int_equal(c.head_dim, 64); /* hidden 2048 / 32 heads */
+    static const char ADDED[] = "{\"rope_scaling\": {\"rope_type\": \"linear\", \"factor\": 3.0}}"; /* theta stays */
+    assert_int_equal(td_model_config_parse(CONFIG, strlen(CONFIG), NULL, 0, ADDED, &c, NULL), TD_OK);
+    assert_true(c.rope.kind == TD_ROPE_PLAIN && c.rope.theta == 5e6 && c.rope.factor == 3);
     assert_int_equal(c.bos_id, UINT32_MAX);
     assert_int_equal(c.n_eos, 0);
 }
@@ -281,6 +291,7 @@ static void stored_formats(void **state) {
     } CASES[] = {
         {"\"fp8\", \"fmt\": \"e4m3\", \"weight_block_size\": [128, 128]", TD_QUANT_FP8, ""},
         {"\"fp8\"", TD_QUANT_FP8, "weight_block_size"},
+        {"\"fp8\", \"fmt\": \"float8_e4m3fn\", \"weight_block_size\": [128, 128]", TD_QUANT_FP8, ""},
         {"\"fp8\", \"fmt\": \"e5m2\", \"weight_block_size\": [128, 128]", TD_QUANT_FP8, "'e5m2'"},
         {"\"awq\", \"bits\": 4, \"group_size\": 128, \"zero_point\": true, \"version\": \"gemm\"", TD_QUANT_AWQ, ""},
         {"\"awq\", \"bits\": 4, \"group_size\": 128, \"zero_point\": true, \"version\": \"gemv\"", TD_QUANT_AWQ, "'gemv'"},
@@ -452,6 +463,39 @@ static void impossible_and_unsupported_values_are_refused(void **state) {
     }
 }
 
+/* What a model of any family might ask for and no family has, whatever its other keys are: refused with key and value. */
+static void no_family_ignores_an_option(void **state) {
+    (void)state;
+    static const char *const SHAPES[] = {"deepseek-v2-lite", "deepseek-v3",     "kimi-k2",     "kimi-k2.5",
+                                         "qwen3-30b-a3b",    "qwen3-235b-a22b", "glm-4.5",     "glm-4.5-air",
+                                         "glm-4.7-flash",    "minimax-m2",      "gpt-oss-20b", "gpt-oss-120b"};
+    static const struct {
+        const char *override_json, *says;
+    } OPTIONS[] = {
+        {"\"rope_scaling\": {\"rope_type\": \"longrope\", \"type\": \"longrope\"}", "rope_scaling.rope_type is 'longrope'"},
+        {"\"rope_scaling\": null, \"rope_parameters\": {\"rope_type\": \"proportional\", \"rope_theta\": 1e4}",
+         "rope_parameters.rope_type is 'proportional'"},
+        {"\"scoring_func\": \"sqrtsoftplus\"", "scoring_func is 'sqrtsoftplus'"},
+        {"\"topk_method\": \"hash\"", "topk_method is 'hash'"},
+        {"\"hidden_act\": \"relu2\"", "hidden_act is 'relu2'"},
+        {"\"num_hidden_layers\": 2, \"layer_types\": [\"full_attention\", \"linear_attention\"]", "'linear_attention'"},
+        {"\"index_topk\": 2048", "index_topk is 2048"},
+        {"\"max_position_embeddings\": 0", "max_position_embeddings is 0"},
+    };
+    for (size_t i = 0; i < sizeof SHAPES / sizeof *SHAPES; i++)
+        for (size_t k = 0; k < sizeof OPTIONS / sizeof *OPTIONS; k++) {
+            char            path[512], text[512];
+            td_model_config c;
+            td_error        err = {0};
+            snprintf(path, sizeof path, TD_SOURCE_DIR "/configs/models/%s.json", SHAPES[i]);
+            bool in_text = !strcmp(SHAPES[i], "kimi-k2.5");
+            snprintf(text, sizeof text, in_text ? "{\"text_config\": {%s}}" : "{%s}", OPTIONS[k].override_json);
+            td_status s = td_model_config_read(path, text, &c, &err);
+            if (s == TD_OK || !strstr(err.text, OPTIONS[k].says) || !strstr(err.text, "config.json"))
+                fail_msg("%s with %s: status %d, '%s'", SHAPES[i], text, s, err.text);
+        }
+}
+
 static void files_that_are_no_config(void **state) {
     (void)state;
     td_model_config c;
@@ -483,6 +527,7 @@ int main(void) {
         cmocka_unit_test(yarn_extends_the_positions),
         cmocka_unit_test(stored_formats),
         cmocka_unit_test(impossible_and_unsupported_values_are_refused),
+        cmocka_unit_test(no_family_ignores_an_option),
         cmocka_unit_test(files_that_are_no_config),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

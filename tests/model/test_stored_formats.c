@@ -3,7 +3,9 @@
  * weight bit for bit, also after it went through the expert store in the format that carries it; logits against numpy on the
  * decoded weights; and folders that are broken.
  */
+#include <malloc.h>
 #include <math.h>
+#include <pthread.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -28,9 +30,10 @@
 /* Activations of every linear in int8, between blocks in bf16. */
 #define W8A8_TOLERANCE 5e-2
 
-static const char *const CASES[] = {"fp8_block",     "fp8_channel",       "w8a8_compressed", "w8a8_modelslim", "gptq_int4",
-                                    "gptq_int4_sym", "gptq_int4_row",     "gptq_act_order",  "gptq_int8",      "awq",
-                                    "packed_int4",   "packed_int4_zeros", "packed_int8_row", "mxfp4",          "nvfp4"};
+static const char *const CASES[] = {"fp8_block",         "fp8_block_minimax", "fp8_channel",   "w8a8_compressed",
+                                    "w8a8_modelslim",    "gptq_int4",         "gptq_int4_sym", "gptq_int4_row",
+                                    "gptq_act_order",    "gptq_int8",         "awq",           "packed_int4",
+                                    "packed_int4_zeros", "packed_int8_row",   "mxfp4",         "nvfp4"};
 #define N_CASES (sizeof CASES / sizeof *CASES)
 
 static json_t *manifest_of(const char *name) {
@@ -207,6 +210,73 @@ static void experts_are_carried_exactly(void **state) {
         td_checkpoint_close(c);
         json_decref(manifest);
     }
+    td_pool_destroy(pool);
+}
+
+/* ---- memory that loading takes ---------------------------------------------------------------- */
+
+/* What td_scratch_take has given out and not got back. */
+static pthread_mutex_t scratch_lock = PTHREAD_MUTEX_INITIALIZER;
+static void           *scratch_block[4096];
+static size_t          scratch_bytes, scratch_peak;
+
+void *__real_aligned_alloc(size_t align, size_t bytes);
+void *__wrap_aligned_alloc(size_t align, size_t bytes);
+void  __real_free(void *p);
+void  __wrap_free(void *p);
+
+static bool change_block(const void *from, void *to) {
+    for (size_t i = 0; i < sizeof scratch_block / sizeof *scratch_block; i++)
+        if (scratch_block[i] == from) {
+            scratch_block[i] = to;
+            return true;
+        }
+    return false;
+}
+
+void *__wrap_aligned_alloc(size_t align, size_t bytes) {
+    void *p = __real_aligned_alloc(align, bytes);
+    pthread_mutex_lock(&scratch_lock);
+    if (p && change_block(NULL, p)) scratch_bytes += malloc_usable_size(p);
+    scratch_peak = scratch_bytes > scratch_peak ? scratch_bytes : scratch_peak;
+    pthread_mutex_unlock(&scratch_lock);
+    return p;
+}
+
+void __wrap_free(void *p) {
+    pthread_mutex_lock(&scratch_lock);
+    if (p && change_block(p, NULL)) scratch_bytes -= malloc_usable_size(p);
+    pthread_mutex_unlock(&scratch_lock);
+    __real_free(p);
+}
+
+/* gpt-oss in bf16 has the experts of a layer in one tensor, as columns: turned one by one, never a layer of them. */
+static void a_stack_is_turned_a_matrix_at_a_time(void **state) {
+    (void)state;
+    td_pool        *pool = open_pool();
+    td_model_config c;
+    td_checkpoint  *ck;
+    td_experts     *x;
+    td_error        err = {0};
+    open_case(repo_path("tests/data/golden/gpt_oss"), NULL, &c, &ck);
+    td_experts_config ec = {.n_layers = 1,
+                            .n_experts = c.n_experts,
+                            .hidden = c.hidden,
+                            .inter = c.moe_inter,
+                            .top_k = c.top_k,
+                            .format = TD_EXPERT_BF16,
+                            .glu = c.expert_glu,
+                            .bias = c.expert_bias,
+                            .act_dtype = TD_DT_F32,
+                            .max_tok = 1};
+    assert_int_equal(td_experts_create(&ec, pool, &x, NULL), TD_OK);
+    size_t before = scratch_peak = scratch_bytes, matrix = (size_t)c.hidden * c.moe_inter * 2;
+    if (td_checkpoint_pack_experts(ck, &c, 0, x, &ec, 0, false, &err) != TD_OK) fail_msg("%s", err.text);
+    size_t taken = scratch_peak - before, layer = matrix * TD_EXPERT_MATRICES * c.n_experts;
+    print_message("    %zu bytes at most, where the layer's matrices have %zu\n", taken, layer);
+    assert_true(taken >= matrix && taken < layer / 2);
+    td_experts_destroy(x);
+    td_checkpoint_close(ck);
     td_pool_destroy(pool);
 }
 
@@ -890,6 +960,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_weight_is_what_numpy_decodes),
         cmocka_unit_test(experts_are_carried_exactly),
+        cmocka_unit_test(a_stack_is_turned_a_matrix_at_a_time),
         cmocka_unit_test(logits_are_those_of_the_decoded_weights),
         cmocka_unit_test(the_device_keeps_codes_in_groups),
         cmocka_unit_test(impossible_values_name_file_and_tensor),

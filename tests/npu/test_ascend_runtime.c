@@ -420,12 +420,46 @@ static void every_operation_fails_once(void **state) {
     assert_int_equal(failed, 7); /* the zeroing of 64 bytes, and two copies a round */
 }
 
+/* ---- a card that is lost -------------------------------------------------------------------------- */
+
+/* What is for good has a sentence; an operation that failed is none of it. */
+static void a_lost_card_says_what_happened(void **state) {
+    static const struct {
+        const char *status, *words; /* NULL: not lost */
+    } CASES[] = {{"507010", "Ascend card 0 is lost (507010): the card was reset or has broken down"},
+                 {"507053", "(507053): its memory has an error that ECC cannot correct: npu-smi info -t ecc"},
+                 {"507054", "(507054): its memory has an error that ECC cannot correct"},
+                 {"507899", "(507899): the card was reset"},
+                 {"507901", "(507901): the card was reset"},
+                 {"507015", NULL}};
+    (void)state;
+    for (size_t i = 0; i < sizeof CASES / sizeof *CASES; i++) {
+        card      c = open_card(0);
+        uint32_t *pinned = pinned_memory(&c, 64), *device = device_memory(&c, 64);
+        td_error  why = {0};
+        assert_false(c.ops->lost(c.npu, &why));
+        setenv("TD_STANDIN_STATUS", CASES[i].status, 1);
+        setenv("TD_STANDIN_LOST", "/", 1);
+        td_status copied = c.ops->copy(c.npu, c.stream, device, pinned, 64, TD_COPY_H2D);
+        assert_int_equal(copied, TD_EDEVICE);
+        unsetenv("TD_STANDIN_LOST");
+        unsetenv("TD_STANDIN_STATUS");
+        assert_int_equal(c.ops->lost(c.npu, &why), CASES[i].words != NULL);
+        assert_int_equal(why.status, CASES[i].words ? TD_ELOST : TD_OK);
+        if (CASES[i].words && !strstr(why.text, CASES[i].words)) fail_msg("\"%s\" has no \"%s\"", why.text, CASES[i].words);
+        c.ops->free(c.npu, device, 64);
+        c.ops->host_free(c.npu, pinned, 64);
+        close_card(&c);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         /* First: their processes count calls from where this one is. */
         cmocka_unit_test(every_call_fails_once),
         cmocka_unit_test(every_operation_fails_once),
         cmocka_unit_test(refusals),
+        cmocka_unit_test(a_lost_card_says_what_happened),
         cmocka_unit_test(memory_is_zeroed_and_aligned),
         cmocka_unit_test(host_calls_come_in_order),
         cmocka_unit_test(a_capture_replays_with_new_contents),

@@ -1,8 +1,8 @@
 /*
- * Products on the backend for NVIDIA cards, on the stand-in, against the host's block over the same weights and rows: every
- * format of weights, inputs that fill no tile, rows that come as codes, in the rows of a half, at once and replayed from a
- * capture. Where sums are of integers the bits are the same. What the device does not know is refused. And the list of
- * kernels against what the kernels are.
+ * Products, grouped-query attention and routers on the backend for NVIDIA cards, on the stand-in, against the host's block
+ * over the same weights and rows: every format of weights, inputs that fill no tile, rows that come as codes, in the rows of
+ * a half, at once and replayed from a capture. Where sums are of integers the bits are the same. What the device does not
+ * know is refused. And the list of kernels against what the kernels are.
  *
  * The other blocks are compared by tandem doctor (test_cuda_command, TD_TEST_FULL) and by whole models (test_cuda_model).
  */
@@ -19,10 +19,15 @@ typedef struct {
     td_npu_stream *stream;
     td_step_counts counts;
     void          *dev_counts;
+    td_step_arrays arrays[2]; /* of attention: all but the counts */
+    uint32_t       block_stride;
     td_step        step[2]; /* of the host, and of the card */
 } pair;
 
 enum { HOST, CARD };
+
+#define LOG_SUM_ERROR \
+    4e-6f /* relative: exponentials are 2e-7 off on both, sums of f32 in other orders some roundings more */
 
 static uint32_t all_rows(const pair *p) {
     return p->first + p->bucket;
@@ -85,11 +90,14 @@ static pair open_pair(uint32_t rows, uint32_t bucket) {
 }
 
 static void set_step(pair *p) {
-    p->step[HOST] = td_step_unified(&(td_step_arrays){.counts = &p->counts}, 0);
+    p->arrays[HOST].counts = &p->counts;
+    p->arrays[CARD].counts = p->dev_counts;
+    p->step[HOST] = td_step_unified(&p->arrays[HOST], p->block_stride);
     p->step[HOST].first_row = p->first;
     p->step[CARD] = p->step[HOST];
     p->step[CARD].max_tok = p->bucket;
-    p->step[CARD].dev.counts = p->dev_counts;
+    p->step[CARD].max_out = p->counts.n_out ? p->counts.n_out + 1 : 0;
+    p->step[CARD].dev = p->arrays[CARD];
 }
 
 static void close_pair(pair *p) {
@@ -239,6 +247,211 @@ static void formats(void **state) {
     close_pair(&p);
 }
 
+/* ---- attention ----------------------------------------------------------------------------------- */
+
+#define SEQS 2
+#define SEQ_PAGES 2
+#define STEP_MOST 48 /* rows */
+
+/* Two sequences, and the arrays of a step of them. */
+typedef struct {
+    uint32_t have[SEQS];
+    both     pos, slot, start, len, absorbed, pages;
+} sequences;
+
+static void next_step(pair *p, sequences *s, const uint32_t rows[SEQS]) {
+    static const uint32_t PAGES[SEQS * SEQ_PAGES] = {2, 0, 3, 1};
+    uint32_t              pos[STEP_MOST] = {0}, slot[STEP_MOST] = {0}, start[SEQS + 1] = {0}, n = 0;
+    for (uint32_t q = 0; q < SEQS; q++) {
+        for (uint32_t i = 0; i < rows[q]; i++, n++, s->have[q]++) {
+            pos[n] = s->have[q];
+            slot[n] = PAGES[q * SEQ_PAGES + pos[n] / TD_KV_PAGE] * TD_KV_PAGE + pos[n] % TD_KV_PAGE;
+        }
+        start[q + 1] = n;
+    }
+    s->pos = put(p, pos, sizeof pos), s->slot = put(p, slot, sizeof slot), s->start = put(p, start, sizeof start);
+    s->len = put(p, s->have, sizeof s->have), s->absorbed = put(p, NULL, SEQS), s->pages = put(p, PAGES, sizeof PAGES);
+    p->rows = n;
+    p->counts = (td_step_counts){.n_tok = n, .n_seq = SEQS};
+    p->block_stride = SEQ_PAGES;
+    copy(p, &p->counts, p->dev_counts, sizeof p->counts, TD_COPY_H2D);
+    for (int d = 0; d < 2; d++)
+        p->arrays[d] = (td_step_arrays){.pos = s->pos.at[d],
+                                        .slot = s->slot.at[d],
+                                        .seq_start = s->start.at[d],
+                                        .kv_len = s->len.at[d],
+                                        .absorbed = s->absorbed.at[d],
+                                        .block_table = s->pages.at[d]};
+}
+
+static void end_step(pair *p, sequences *s) {
+    both *const all[] = {&s->pos, &s->slot, &s->start, &s->len, &s->absorbed, &s->pages};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) drop(p, all[i]);
+}
+
+typedef struct {
+    uint32_t heads, kv_heads, head_dim, rope_dim, window;
+    bool     has_norm, norm_rows, has_sinks, has_biases;
+} gqa_case;
+
+/* Products are of bf16, whose sums' orders cost 0.004; the card's queries, keys, values and probabilities have 8 bits. */
+#define GQA_TOLERANCE 0.012
+
+static void run_gqa(const gqa_case *c, rnd *r) {
+    static const uint32_t ROWS[][SEQS] = {{21, 3}, {1, 20}, {2, 1}}; /* of each step: prefill's and decode's */
+    pair                  p = open_pair(1, STEP_MOST);
+    uint32_t  hidden = 40, q_width = c->heads * c->head_dim, kv_width = c->kv_heads * c->head_dim, pages = SEQS * SEQ_PAGES;
+    sequences s = {0};
+    td_npu_weight *w[4][2], *bias[4][2], *norm[2][2], *sinks[2], *rope[2];
+    td_block_desc  desc[2];
+    const size_t   n[] = {q_width, kv_width, kv_width, hidden}, k[] = {hidden, hidden, hidden, q_width};
+    for (int i = 0; i < 4; i++) random_weights(&p, r, TD_WEIGHT_BF16, n[i], k[i], w[i]);
+    for (int i = 0; i < 4; i++) random_weights(&p, r, TD_WEIGHT_F32, 0, n[i], bias[i]);
+    for (int i = 0; i < 2; i++) random_weights(&p, r, TD_WEIGHT_F32, 0, c->norm_rows ? n[i] : c->head_dim, norm[i]);
+    random_weights(&p, r, TD_WEIGHT_F32, 0, c->heads, sinks);
+    random_weights(&p, r, TD_WEIGHT_F32, SEQ_PAGES * TD_KV_PAGE, c->rope_dim, rope);
+    both   in = put_rows(&p, r, hidden), cache[2];
+    size_t page_bytes[] = {p.host.npu->ops->kv_page_bytes(p.host.npu, TD_KV_HEAD, c->head_dim),
+                           p.card->ops->kv_page_bytes(p.card, TD_KV_HEAD, c->head_dim)};
+    for (int i = 0; i < 2; i++)
+        cache[i] =
+            put(&p, NULL, pages * c->kv_heads * (page_bytes[HOST] > page_bytes[CARD] ? page_bytes[HOST] : page_bytes[CARD]));
+    for (size_t step = 0; step < sizeof ROWS / sizeof *ROWS; step++) {
+        char what[64];
+        both out = put(&p, NULL, all_rows(&p) * hidden * sizeof(td_bf16));
+        next_step(&p, &s, ROWS[step]);
+        for (int d = 0; d < 2; d++)
+            desc[d] = (td_block_desc){.kind = TD_BLOCK_GQA,
+                                      .max_tok = all_rows(&p),
+                                      .max_kv = SEQ_PAGES * TD_KV_PAGE,
+                                      .gqa = {.hidden = hidden,
+                                              .heads = c->heads,
+                                              .kv_heads = c->kv_heads,
+                                              .head_dim = c->head_dim,
+                                              .rope_dim = c->rope_dim,
+                                              .window = c->window,
+                                              .norm_rows = c->norm_rows,
+                                              .eps = 1e-6f,
+                                              .softmax_scale = 0.3f,
+                                              .q = w[0][d],
+                                              .k = w[1][d],
+                                              .v = w[2][d],
+                                              .o = w[3][d],
+                                              .q_bias = c->has_biases ? bias[0][d] : NULL,
+                                              .k_bias = c->has_biases ? bias[1][d] : NULL,
+                                              .v_bias = c->has_biases ? bias[2][d] : NULL,
+                                              .o_bias = c->has_biases ? bias[3][d] : NULL,
+                                              .q_norm = c->has_norm ? norm[0][d] : NULL,
+                                              .k_norm = c->has_norm ? norm[1][d] : NULL,
+                                              .sinks = c->has_sinks ? sinks[d] : NULL,
+                                              .rope = rope[d],
+                                              .kv_k = cache[0].at[d],
+                                              .kv_v = cache[1].at[d],
+                                              .kv_pages = pages,
+                                              .in = in.at[d],
+                                              .out = out.at[d]}};
+        run_both(&p, desc, &out);
+        snprintf(what, sizeof what, "gqa of %u heads, window %u, step %zu", c->heads, c->window, step);
+        check(&p, &out, hidden, GQA_TOLERANCE, what);
+        end_step(&p, &s);
+        drop(&p, &out);
+    }
+    drop(&p, &in), drop(&p, &cache[0]), drop(&p, &cache[1]);
+    for (int i = 0; i < 4; i++) drop_weights(&p, w[i]), drop_weights(&p, bias[i]);
+    drop_weights(&p, norm[0]), drop_weights(&p, norm[1]), drop_weights(&p, sinks), drop_weights(&p, rope);
+    close_pair(&p);
+}
+
+/* Attention of MiniMax-M2, of both kinds of layers of gpt-oss, and what else a descriptor can say of it. */
+static void attention(void **state) {
+    static const gqa_case CASES[] = {
+        {.heads = 4, .kv_heads = 2, .head_dim = 32, .rope_dim = 16, .has_norm = true, .norm_rows = true},
+        {.heads = 4, .kv_heads = 2, .head_dim = 64, .rope_dim = 64, .window = 6, .has_sinks = true, .has_biases = true},
+        {.heads = 4, .kv_heads = 2, .head_dim = 64, .rope_dim = 64, .has_sinks = true, .has_biases = true},
+        {.heads = 3, .kv_heads = 1, .head_dim = 72, .rope_dim = 40, .window = 20, .has_norm = true, .norm_rows = true},
+        {.heads = 2, .kv_heads = 2, .head_dim = 16, .rope_dim = 16, .window = 1, .has_norm = true, .has_sinks = true}};
+    rnd r = rnd_open("attention");
+    (void)state;
+    for (size_t i = 0; i < sizeof CASES / sizeof *CASES; i++) run_gqa(&CASES[i], &r);
+}
+
+/* ---- router -------------------------------------------------------------------------------------- */
+
+/* The products' sums have other orders, so weights are near; no two choices of these rows are so near that it matters. */
+static void run_router(pair *p, rnd *r, td_router_score score, bool has_logit_bias, bool has_bias) {
+    enum { HIDDEN = 72, EXPERTS = 20, TOP_K = 3 };
+    td_npu_weight *w[2], *logit_bias[2], *bias[2];
+    td_block_desc  desc[2];
+    size_t         pairs = (size_t)all_rows(p) * TOP_K;
+    random_weights(p, r, TD_WEIGHT_F32, EXPERTS, HIDDEN, w);
+    random_weights(p, r, TD_WEIGHT_F32, 0, EXPERTS, logit_bias);
+    random_weights(p, r, TD_WEIGHT_F32, 0, EXPERTS, bias);
+    both in = put_rows(p, r, HIDDEN), ids = put(p, NULL, pairs * sizeof(uint16_t)),
+         weights = put(p, NULL, pairs * sizeof(float));
+    BLOCKS(desc, TD_BLOCK_ROUTER, router, .hidden = HIDDEN, .n_experts = EXPERTS, .top_k = TOP_K, .score = score,
+           .normalise = score == TD_SCORE_SIGMOID, .scale = 1.5f, .w = w[d],
+           .logit_bias = has_logit_bias ? logit_bias[d] : NULL, .bias = has_bias ? bias[d] : NULL, .in = in.at[d],
+           .ids = ids.at[d], .weights = weights.at[d]);
+    run_both(p, desc, &weights);
+    uint16_t *got_ids = malloc(ids.bytes), *want_ids = ids.at[HOST];
+    float    *got = malloc(weights.bytes), *want = weights.at[HOST];
+    copy(p, got_ids, ids.at[CARD], ids.bytes, TD_COPY_D2H);
+    copy(p, got, weights.at[CARD], weights.bytes, TD_COPY_D2H);
+    for (size_t i = p->first * TOP_K; i < (p->first + p->rows) * TOP_K; i++)
+        if (got_ids[i] != want_ids[i] || !(fabsf(got[i] - want[i]) <= 1e-5f))
+            fail_msg("score %d, row %zu: expert %u with %g on the card, %u with %g on the host", (int)score, i / TOP_K,
+                     got_ids[i], (double)got[i], want_ids[i], (double)want[i]);
+    drop(p, &in), drop(p, &ids), drop(p, &weights);
+    drop_weights(p, w), drop_weights(p, logit_bias), drop_weights(p, bias);
+    free(got_ids), free(got);
+}
+
+static void router(void **state) {
+    rnd  r = rnd_open("router");
+    pair p = open_pair(5, 8);
+    (void)state;
+    for (unsigned i = 0; i < TD_ROUTER_SCORES * 4; i++) run_router(&p, &r, (td_router_score)(i / 4), i & 1, i & 2);
+    close_pair(&p);
+}
+
+/* ---- the best logits, and log-softmax's sums ------------------------------------------------------ */
+
+static void best_logits(void **state) {
+    enum { VOCAB = 3001, BEST = 20, OUT = 3 };
+    rnd           r = rnd_open("best logits");
+    pair          p = open_pair(5, 8);
+    td_block_desc desc[2];
+    float        *x = rnd_array(&r, (size_t)OUT * VOCAB, 9);
+    td_logit      got_top[OUT * BEST];
+    td_log_sum    got[OUT];
+    (void)state;
+    for (int i = 0; i < VOCAB; i++) x[VOCAB + i] = rintf(x[VOCAB + i]); /* many equal ones */
+    p.counts.n_out = OUT - 1;                                           /* the last row is nobody's */
+    copy(&p, &p.counts, p.dev_counts, sizeof p.counts, TD_COPY_H2D);
+    both logits = put(&p, x, (size_t)OUT * VOCAB * sizeof *x), top = put(&p, NULL, sizeof got_top),
+         sums = put(&p, NULL, sizeof got);
+    for (int d = 0; d < 2; d++)
+        desc[d] = (td_block_desc){
+            .kind = TD_BLOCK_TOP,
+            .max_tok = all_rows(&p),
+            .top = {
+                .vocab = VOCAB, .k = BEST, .max_out = OUT, .logits = logits.at[d], .top = top.at[d], .sums = sums.at[d]}};
+    run_both(&p, desc, &sums);
+    copy(&p, got_top, top.at[CARD], sizeof got_top, TD_COPY_D2H);
+    copy(&p, got, sums.at[CARD], sizeof got, TD_COPY_D2H);
+    assert_memory_equal(got_top, top.at[HOST], sizeof got_top);
+    for (int i = 0; i < OUT; i++) {
+        td_log_sum want = ((td_log_sum *)sums.at[HOST])[i];
+        if (memcmp(&got[i].max, &want.max, sizeof want.max) != 0 ||
+            !(fabsf(got[i].sum - want.sum) <= LOG_SUM_ERROR * want.sum))
+            fail_msg("row %d: %.9g and %.9g on the card, %.9g and %.9g on the host", i, (double)got[i].max,
+                     (double)got[i].sum, (double)want.max, (double)want.sum);
+    }
+    drop(&p, &logits), drop(&p, &top), drop(&p, &sums);
+    free(x);
+    close_pair(&p);
+}
+
 /* ---- routed experts ------------------------------------------------------------------------------ */
 
 #define EXPERTS_MOST 5
@@ -348,28 +561,12 @@ static void refused(pair *p, const td_block_desc *desc, const char *words) {
 static void refusals(void **state) {
     pair           p = open_pair(1, 1);
     rnd            r = rnd_open("refusals");
-    td_npu_weight *vector[2], *matrix[2];
+    td_npu_weight *matrix[2];
     (void)state;
-    random_weights(&p, &r, TD_WEIGHT_F32, 0, 64, vector);
     random_weights(&p, &r, TD_WEIGHT_BF16, 64, 64, matrix);
-    td_block_desc gqa = {.kind = TD_BLOCK_GQA,
-                         .max_tok = 1,
-                         .max_kv = 8,
-                         .gqa = {.hidden = 64, .heads = 2, .kv_heads = 2, .head_dim = 32}},
-                  router = {.kind = TD_BLOCK_ROUTER, .max_tok = 1, .router = {.hidden = 64, .n_experts = 64, .top_k = 2}},
-                  changed = gqa;
-    changed.gqa.window = 128;
-    refused(&p, &changed, "no sliding window");
-    changed = gqa, changed.gqa.sinks = vector[CARD];
-    refused(&p, &changed, "no sinks");
-    changed = gqa, changed.gqa.norm_rows = true;
-    refused(&p, &changed, "no norm over all heads");
-    changed = gqa, changed.gqa.head_dim = 256;
-    refused(&p, &changed, "heads of 8 to 128");
-    changed = router, changed.router.logit_bias = vector[CARD];
-    refused(&p, &changed, "no bias on the logits");
-    changed = router, changed.router.score = TD_SCORE_SOFTMAX_CHOSEN;
-    refused(&p, &changed, "no softmax over the chosen experts");
+    td_block_desc gqa = {
+        .kind = TD_BLOCK_GQA, .max_tok = 1, .max_kv = 8, .gqa = {.hidden = 64, .heads = 2, .kv_heads = 2, .head_dim = 256}};
+    refused(&p, &gqa, "heads of 8 to 128");
     const td_npu_weight *list[1] = {matrix[CARD]};
     refused(&p,
             &(td_block_desc){.kind = TD_BLOCK_EXPERTS,
@@ -386,7 +583,6 @@ static void refusals(void **state) {
                                          .weights = (float[]){1},
                                          .out = &r}},
             "an expert's gate is bf16");
-    drop_weights(&p, vector);
     drop_weights(&p, matrix);
     close_pair(&p);
 }
@@ -409,7 +605,8 @@ static void kernels(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(kernels), cmocka_unit_test(formats), cmocka_unit_test(experts),
+    const struct CMUnitTest tests[] = {cmocka_unit_test(kernels), cmocka_unit_test(formats),     cmocka_unit_test(attention),
+                                       cmocka_unit_test(router),  cmocka_unit_test(best_logits), cmocka_unit_test(experts),
                                        cmocka_unit_test(refusals)};
     setenv("TD_CUDA_KERNELS", TD_CUDA_STANDIN "/kernels.image", 1);
     setenv("TD_STANDIN_DELAY_US", "5", 0);

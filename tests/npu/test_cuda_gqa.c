@@ -9,32 +9,39 @@ CUDA_KERNEL(td_gqa_prefill_64);
 CUDA_KERNEL(td_gqa_prefill_128);
 CUDA_KERNEL(td_merge_spans);
 
+typedef enum { NO_NORM, NORM_HEADS, NORM_ROWS } norm_kind;
+
+typedef struct {
+    uint32_t  heads, kv_heads, dim, turned;
+    norm_kind norm;
+    uint32_t  window;
+    bool      sinks;
+    uint32_t  rows[4][CUDA_SEQS]; /* of each step */
+} gqa_case;
+
 /* hidden is heads * dim, so that the block's o can be an identity: its output is attention's own. */
 typedef struct {
-    uint32_t       heads, kv_heads, dim, turned, width, kv;
-    bool           normed;
+    gqa_case       of;
+    uint32_t       width, kv;
     float          eps, scale;
     float         *w[3];
-    cuda_buf       k_cache, v_cache, norms[2], table;
+    cuda_buf       k_cache, v_cache, norms[2], table, sinks;
     rig            g;
     void          *host_k, *host_v;
     cuda_sequences seqs;
-    td_npu_weight *weights[7];
+    td_npu_weight *weights[8];
 } model;
 
-static model model_open(rnd *r, uint32_t heads, uint32_t kv_heads, uint32_t dim, uint32_t turned, bool normed) {
-    model  m = {.heads = heads,
-                .kv_heads = kv_heads,
-                .dim = dim,
-                .turned = turned,
-                .width = heads * dim,
-                .kv = kv_heads * dim,
-                .normed = normed,
-                .eps = 1e-6f,
-                .scale = 1 / sqrtf((float)dim),
-                .seqs = cuda_sequences_open(r)};
-    size_t max_pos = CUDA_SEQ_PAGES * TD_KV_PAGE, cache = (size_t)CUDA_PAGES * kv_heads * TD_KV_PAGE * dim;
-    float *identity = cuda_identity(m.width), *rope = cuda_rope_table(max_pos, turned);
+static model model_open(rnd *r, const gqa_case *of) {
+    uint32_t heads = of->heads, kv_heads = of->kv_heads, dim = of->dim, turned = of->turned;
+    model    m = {.of = *of,
+                  .width = heads * dim,
+                  .kv = kv_heads * dim,
+                  .eps = 1e-6f,
+                  .scale = 1 / sqrtf((float)dim),
+                  .seqs = cuda_sequences_open(r)};
+    size_t   max_pos = CUDA_SEQ_PAGES * TD_KV_PAGE, cache = (size_t)CUDA_PAGES * kv_heads * TD_KV_PAGE * dim;
+    float   *identity = cuda_identity(m.width), *rope = cuda_rope_table(max_pos, turned);
     m.g = rig_open(2, TD_DT_F32, false);
     for (int i = 0; i < 3; i++) {
         m.w[i] = rnd_array(r, (size_t)(i ? m.kv : m.width) * m.width, 3 / sqrtf((float)m.width));
@@ -44,11 +51,16 @@ static model model_open(rnd *r, uint32_t heads, uint32_t kv_heads, uint32_t dim,
     m.weights[4] = make_weight(&m.g, TD_WEIGHT_F32, rope, max_pos, turned);
     m.table = cuda_copy(rope, max_pos * turned * sizeof(float));
     for (int i = 0; i < 2; i++) {
-        float *norm = rnd_array(r, dim, 2);
-        m.weights[5 + i] = make_weight(&m.g, TD_WEIGHT_F32, norm, 0, dim);
-        m.norms[i] = cuda_copy(norm, dim * sizeof(float));
+        size_t n = of->norm != NORM_ROWS ? dim : i ? m.kv : m.width;
+        float *norm = rnd_array(r, n, 2);
+        m.weights[5 + i] = make_weight(&m.g, TD_WEIGHT_F32, norm, 0, n);
+        m.norms[i] = cuda_copy(norm, n * sizeof(float));
         free(norm);
     }
+    float *sinks = rnd_array(r, heads, 4);
+    m.weights[7] = make_weight(&m.g, TD_WEIGHT_F32, sinks, 0, heads);
+    m.sinks = cuda_copy(sinks, heads * sizeof(float));
+    free(sinks);
     m.k_cache = cuda_alloc(cache * sizeof(td_bf16)), m.v_cache = cuda_alloc(cache * sizeof(td_bf16));
     m.host_k = calloc((size_t)CUDA_PAGES * kv_heads, m.g.npu->ops->kv_page_bytes(m.g.npu, TD_KV_HEAD, dim));
     m.host_v = calloc((size_t)CUDA_PAGES * kv_heads, m.g.npu->ops->kv_page_bytes(m.g.npu, TD_KV_HEAD, dim));
@@ -57,9 +69,9 @@ static model model_open(rnd *r, uint32_t heads, uint32_t kv_heads, uint32_t dim,
 }
 
 static void model_close(model *m) {
-    for (int i = 0; i < 7; i++) m->g.npu->ops->weight_destroy(m->g.npu, m->weights[i]);
+    for (int i = 0; i < 8; i++) m->g.npu->ops->weight_destroy(m->g.npu, m->weights[i]);
     rig_close(&m->g);
-    CUDA_FREE(m->k_cache, m->v_cache, m->norms[0], m->norms[1], m->table);
+    CUDA_FREE(m->k_cache, m->v_cache, m->norms[0], m->norms[1], m->table, m->sinks);
     for (int i = 0; i < 3; i++) free(m->w[i]);
     free(m->host_k), free(m->host_v);
 }
@@ -70,18 +82,21 @@ static float *host_attention(model *m, const cuda_step *s, float *x) {
                                                          .max_tok = s->n,
                                                          .max_kv = CUDA_SEQ_PAGES * TD_KV_PAGE,
                                                          .gqa = {.hidden = m->width,
-                                                                 .heads = m->heads,
-                                                                 .kv_heads = m->kv_heads,
-                                                                 .head_dim = m->dim,
-                                                                 .rope_dim = m->turned,
+                                                                 .heads = m->of.heads,
+                                                                 .kv_heads = m->of.kv_heads,
+                                                                 .head_dim = m->of.dim,
+                                                                 .rope_dim = m->of.turned,
+                                                                 .window = m->of.window,
+                                                                 .norm_rows = m->of.norm == NORM_ROWS,
                                                                  .eps = m->eps,
                                                                  .softmax_scale = m->scale,
                                                                  .q = m->weights[0],
                                                                  .k = m->weights[1],
                                                                  .v = m->weights[2],
                                                                  .o = m->weights[3],
-                                                                 .q_norm = m->normed ? m->weights[5] : NULL,
-                                                                 .k_norm = m->normed ? m->weights[6] : NULL,
+                                                                 .q_norm = m->of.norm ? m->weights[5] : NULL,
+                                                                 .k_norm = m->of.norm ? m->weights[6] : NULL,
+                                                                 .sinks = m->of.sinks ? m->weights[7] : NULL,
                                                                  .rope = m->weights[4],
                                                                  .kv_k = m->host_k,
                                                                  .kv_v = m->host_v,
@@ -97,16 +112,18 @@ static float *host_attention(model *m, const cuda_step *s, float *x) {
 
 /* Attention of the rows in q; sequences with fewer than `few` rows are decode's. */
 static void attend(model *m, const cuda_step *s, const cuda_buf *q, uint32_t few, const cuda_buf *out) {
-    uint32_t d = m->dim <= 64 ? 64 : 128, span_keys = TD_CUDA_SPAN,
+    const gqa_case *c = &m->of;
+    const void     *sinks = c->sinks ? &m->sinks.p : CUDA_NULL;
+    uint32_t        d = c->dim <= 64 ? 64 : 128, span_keys = TD_CUDA_SPAN,
              spans = (uint32_t)cuda_up(CUDA_SEQ_PAGES * TD_KV_PAGE, TD_CUDA_SPAN);
-    size_t   blocks = m->kv_heads * cuda_up(m->heads / m->kv_heads, TD_CUDA_DECODE_HEADS);
-    cuda_buf partial = cuda_alloc((size_t)PIECE * m->heads * spans * (m->dim + 2) * sizeof(float));
+    size_t   blocks = c->kv_heads * cuda_up(c->heads / c->kv_heads, TD_CUDA_DECODE_HEADS);
+    cuda_buf partial = cuda_alloc((size_t)PIECE * c->heads * spans * (c->dim + 2) * sizeof(float));
     cuda_run(
         d == 64 ? &td_cuda_kernel_td_gqa_prefill_64 : &td_cuda_kernel_td_gqa_prefill_128,
-        cuda_grid(s->n / TD_CUDA_PREFILL_ROWS + CUDA_SEQS, m->heads, 1, TD_CUDA_ATTN_THREADS, TD_CUDA_PREFILL_SHARED(d, d)),
+        cuda_grid(s->n / TD_CUDA_PREFILL_ROWS + CUDA_SEQS, c->heads, 1, TD_CUDA_ATTN_THREADS, TD_CUDA_PREFILL_SHARED(d, d)),
         CUDA_OUT(*out),
         CUDA_ARGS(&s->n_seq.p, &s->starts.p, &s->pos.p, &s->pages.p, &s->stride, &few, &q->p, &m->k_cache.p, &m->v_cache.p,
-                  &m->heads, &m->kv_heads, &m->dim, &m->scale, &out->p));
+                  &c->heads, &c->kv_heads, &c->dim, &c->window, sinks, &m->scale, &out->p));
     for (uint32_t first = 0; first < s->n; first += PIECE) {
         cuda_buf piece = {.p = (float *)out->p + (size_t)first * m->width,
                           .bytes = (s->n - first < PIECE ? s->n - first : PIECE) * m->width * sizeof(float)};
@@ -115,16 +132,18 @@ static void attend(model *m, const cuda_step *s, const cuda_buf *q, uint32_t few
             cuda_grid(cuda_up(spans, TD_CUDA_DECODE_SPANS), blocks, PIECE, TD_CUDA_ATTN_THREADS, TD_CUDA_DECODE_SHARED(d)),
             CUDA_OUT(partial),
             CUDA_ARGS(&s->n_rows.p, &first, &s->n_seq.p, &s->starts.p, &s->pos.p, &s->pages.p, &s->stride, &few, &q->p,
-                      &m->k_cache.p, &m->v_cache.p, &m->heads, &m->kv_heads, &m->dim, &m->scale, &spans, &partial.p));
-        cuda_run(&td_cuda_kernel_td_merge_spans, cuda_grid(m->heads, PIECE, 1, TD_CUDA_MERGE_THREADS, 0), CUDA_OUT(piece),
+                      &m->k_cache.p, &m->v_cache.p, &c->heads, &c->kv_heads, &c->dim, &c->window, &m->scale, &spans,
+                      &partial.p));
+        cuda_run(&td_cuda_kernel_td_merge_spans, cuda_grid(c->heads, PIECE, 1, TD_CUDA_MERGE_THREADS, 0), CUDA_OUT(piece),
                  CUDA_ARGS(&s->n_rows.p, &first, &s->n_seq.p, &s->starts.p, &s->pos.p, CUDA_NULL, &few, &span_keys,
-                           &partial.p, &m->heads, &m->dim, &spans, &piece.p, CUDA_NULL));
+                           &c->window, sinks, &partial.p, &c->heads, &c->dim, &spans, &piece.p, CUDA_NULL));
     }
     CUDA_FREE(partial);
 }
 
 static void run_step(model *m, rnd *r, const uint32_t rows[CUDA_SEQS]) {
     cuda_step s;
+    uint32_t  norm_rows = m->of.norm == NORM_ROWS;
     cuda_step_open(&s, &m->seqs, rows, (uint8_t[CUDA_SEQS]){0});
     size_t   n = (size_t)s.n * m->width;
     float   *x = rnd_array(r, n, 1), *want = host_attention(m, &s, x);
@@ -132,8 +151,9 @@ static void run_step(model *m, rnd *r, const uint32_t rows[CUDA_SEQS]) {
     for (int i = 0; i < 3; i++) proj[i] = cuda_product(m->w[i], x, s.n, i ? m->kv : m->width, m->width);
     cuda_run(&td_cuda_kernel_td_gqa_place, cuda_grid(s.n + 2, 1, 1, 128, 0), CUDA_OUT(q, m->k_cache, m->v_cache),
              CUDA_ARGS(&s.n_rows.p, &s.pos.p, &s.slot.p, &proj[0].p, &proj[1].p, &proj[2].p,
-                       m->normed ? &m->norms[0].p : CUDA_NULL, m->normed ? &m->norms[1].p : CUDA_NULL, &m->eps, &m->table.p,
-                       &m->turned, &m->heads, &m->kv_heads, &m->dim, &q.p, &m->k_cache.p, &m->v_cache.p));
+                       m->of.norm ? &m->norms[0].p : CUDA_NULL, m->of.norm ? &m->norms[1].p : CUDA_NULL, &norm_rows, &m->eps,
+                       &m->table.p, &m->of.turned, &m->of.heads, &m->of.kv_heads, &m->of.dim, &q.p, &m->k_cache.p,
+                       &m->v_cache.p));
     for (int way = 0; way < 3; way++) { /* all rows by prefill, all by decode, both */
         out[way] = cuda_alloc(n * sizeof(float));
         attend(m, &s, &q, (uint32_t[]){0, 1u << 30, 4}[way], &out[way]);
@@ -147,19 +167,21 @@ static void run_step(model *m, rnd *r, const uint32_t rows[CUDA_SEQS]) {
 
 static void steps(void **state) {
     (void)state;
-    rnd r = rnd_open("cuda gqa");
-    static const struct {
-        uint32_t heads, kv_heads, dim, turned;
-        bool     normed;
-        uint32_t rows[4][CUDA_SEQS];
-    } cases[] = {
-        {4, 2, 64, 32, true, {{70, 0, 5}, {1, 3, 1}, {9, 1, 64}, {1, 1, 1}}},
-        {3, 1, 40, 40, false, {{600, 1, 0}, {1, 2, 0}, {2, 1, 1}, {0, 0, 1}}}, /* two spans; a head dim that fits no tile */
-        {34, 2, 16, 16, true, {{3, 2, 1}, {1, 1, 1}, {5, 0, 1}}},              /* groups of more heads than a warp takes */
-        {2, 2, 128, 128, true, {{2, 66, 1}, {1, 1, 1}, {0, 7, 0}, {1, 0, 0}}},
+    rnd                   r = rnd_open("cuda gqa");
+    static const gqa_case cases[] = {
+        {4, 2, 64, 32, NORM_HEADS, 0, false, {{70, 0, 5}, {1, 3, 1}, {9, 1, 64}, {1, 1, 1}}},
+        {3, 1, 40, 40, NO_NORM, 0, false, {{600, 1}, {1, 2}, {2, 1, 1}, {0, 0, 1}}}, /* two spans; dim fits no tile */
+        {34, 2, 16, 16, NORM_HEADS, 0, true, {{3, 2, 1}, {1, 1, 1}, {5, 0, 1}}}, /* more heads in a group than a warp takes
+                                                                                  */
+        {2, 2, 128, 128, NORM_HEADS, 0, true, {{2, 66, 1}, {1, 1, 1}, {0, 7, 0}, {1, 0, 0}}},
+        {6, 2, 16, 8, NORM_ROWS, 0, false, {{9, 1, 66}, {1, 3, 1}}},
+        /* windows within a span and over two; the last rows of the first sequence see nothing of its first span */
+        {1, 1, 16, 16, NO_NORM, 30, true, {{545, 1}, {1, 2}, {5, 40, 1}}},
+        {2, 1, 24, 24, NORM_ROWS, 1, false, {{66, 1}, {1, 2}}}, /* a row meets itself alone */
+        {2, 1, 64, 64, NO_NORM, 64, true, {{130, 3, 65}, {1, 1, 1}}},
     };
     for (size_t c = 0; c < sizeof cases / sizeof cases[0]; c++) {
-        model m = model_open(&r, cases[c].heads, cases[c].kv_heads, cases[c].dim, cases[c].turned, cases[c].normed);
+        model m = model_open(&r, &cases[c]);
         for (int i = 0; i < 4; i++)
             if (cases[c].rows[i][0] + cases[c].rows[i][1] + cases[c].rows[i][2]) run_step(&m, &r, cases[c].rows[i]);
         model_close(&m);

@@ -119,8 +119,8 @@ static void attend_absorbed(model *m, const cuda_step *s, const cuda_buf *q, con
                        &q_lat->p, &q->p, &m->latent.p, &m->keys.p, &m->heads, &m->kv_lora, &m->nope, &m->rope, &m->scale,
                        &spans, &partial.p));
     cuda_run(&td_cuda_kernel_td_merge_spans, cuda_grid(m->heads, s->n + 1, 1, TD_CUDA_MERGE_THREADS, 0), CUDA_OUT(ctx),
-             CUDA_ARGS(&s->n_rows.p, &zero, &s->n_seq.p, &s->starts.p, &s->pos.p, &s->forms.p, &zero, &span_keys, &partial.p,
-                       &m->heads, &m->kv_lora, &spans, CUDA_NULL, &ctx.p));
+             CUDA_ARGS(&s->n_rows.p, &zero, &s->n_seq.p, &s->starts.p, &s->pos.p, &s->forms.p, &zero, &span_keys, &zero,
+                       CUDA_NULL, &partial.p, &m->heads, &m->kv_lora, &spans, CUDA_NULL, &ctx.p));
     cuda_run(&td_cuda_kernel_td_bf16_linear_8,
              cuda_grid(cuda_up(m->v_dim, TD_CUDA_TILE_N), cuda_up(s->n, 8), m->heads, TD_CUDA_LINEAR_THREADS, 0),
              CUDA_OUT(rows),

@@ -5,7 +5,7 @@ CUDA_KERNEL(td_route);
 CUDA_KERNEL(td_combine);
 CUDA_KERNEL(td_gate_rows);
 CUDA_KERNEL(td_top);
-CUDA_KERNEL(td_softmax_sums);
+CUDA_KERNEL(td_log_sums);
 
 /* Both get the same logits: the host's router multiplies them with an identity. With sigmoid every operation is elementwise
  * or in the same order, so all is the same bits. Softmax's sum has an order of its own; logits of distinct values, far
@@ -16,7 +16,7 @@ static void routers(void **state) {
     for (int round = 0; round < 60; round++) {
         td_router_desc d = {.n_group = (uint32_t)rnd_range(&r, 1, 8),
                             .group = (td_router_group)rnd_range(&r, 0, 2),
-                            .score = (td_router_score)rnd_range(&r, 0, 1),
+                            .score = (td_router_score)rnd_range(&r, 0, TD_ROUTER_SCORES - 1),
                             .normalise = rnd_u64(&r) & 1,
                             .scale = rnd_real(&r) + 2};
         uint32_t       rows = (uint32_t)rnd_range(&r, 1, 5), size = (uint32_t)rnd_range(&r, 1, round < 2 ? 48 : 12);
@@ -24,39 +24,43 @@ static void routers(void **state) {
         d.topk_group = (uint32_t)rnd_range(&r, 1, d.n_group);
         size_t allowed = d.group ? size * d.topk_group : d.n_experts;
         d.top_k = (uint32_t)rnd_range(&r, 1, allowed < TD_TOP_K_MAX ? allowed : TD_TOP_K_MAX);
-        bool   with_bias = rnd_u64(&r) & 1, coarse = d.score == TD_SCORE_SIGMOID && (round & 1); /* coarse: many ties */
+        bool with_bias = rnd_u64(&r) & 1, with_logit_bias = rnd_u64(&r) & 1,
+             coarse = d.score == TD_SCORE_SIGMOID && (round & 1); /* coarse: many ties */
         size_t n = (size_t)rows * d.n_experts;
         float *logits = rnd_array(&r, n, 4), *bias = rnd_array(&r, d.n_experts, 0.5f),
-              *identity = cuda_identity(d.n_experts);
+              *logit_bias = rnd_array(&r, d.n_experts, 1), *identity = cuda_identity(d.n_experts);
         for (size_t i = 0; i < n; i++) logits[i] = coarse ? roundf(logits[i]) : td_bf16_to_f32(td_f32_to_bf16(logits[i]));
         for (size_t i = 0; i < d.n_experts; i++) bias[i] = coarse ? roundf(bias[i] * 2) / 2 : bias[i];
         rig            g = rig_open(2, TD_DT_F32, false);
         uint16_t      *ids = calloc((size_t)rows * d.top_k, sizeof *ids);
         float         *weights = calloc((size_t)rows * d.top_k, sizeof *weights);
         td_npu_weight *w = make_weight(&g, TD_WEIGHT_F32, identity, d.n_experts, d.n_experts),
-                      *wb = make_weight(&g, TD_WEIGHT_F32, bias, 0, d.n_experts);
-        d.w = w, d.bias = with_bias ? wb : NULL, d.in = logits, d.ids = ids, d.weights = weights;
+                      *wb = make_weight(&g, TD_WEIGHT_F32, bias, 0, d.n_experts),
+                      *wl = make_weight(&g, TD_WEIGHT_F32, logit_bias, 0, d.n_experts);
+        d.w = w, d.bias = with_bias ? wb : NULL, d.logit_bias = with_logit_bias ? wl : NULL, d.in = logits, d.ids = ids,
+        d.weights = weights;
         td_npu_block *b = make_block(&g, &(td_block_desc){.kind = TD_BLOCK_ROUTER, .max_tok = rows, .router = d});
         run_rows(&g, b, rows);
         cuda_buf nb = cuda_word(rows), lb = cuda_copy(logits, n * sizeof(float)),
-                 bb = cuda_copy(bias, d.n_experts * sizeof(float)),
+                 bb = cuda_copy(bias, d.n_experts * sizeof(float)), jb = cuda_copy(logit_bias, d.n_experts * sizeof(float)),
                  got_ids = cuda_alloc((size_t)rows * d.top_k * sizeof(uint16_t)),
                  got = cuda_alloc((size_t)rows * d.top_k * sizeof(float));
-        uint32_t sigmoid = d.score == TD_SCORE_SIGMOID, group = (uint32_t)d.group, normalise = d.normalise;
+        uint32_t kind = (uint32_t)d.score, group = (uint32_t)d.group, normalise = d.normalise;
         cuda_run(&td_cuda_kernel_td_route, cuda_grid(rows + 1, 1, 1, 32, 3 * d.n_experts * sizeof(float)),
                  CUDA_OUT(got_ids, got),
-                 CUDA_ARGS(&nb.p, &lb.p, with_bias ? &bb.p : CUDA_NULL, &d.n_experts, &d.top_k, &sigmoid, &group, &d.n_group,
-                           &d.topk_group, &normalise, &d.scale, &got_ids.p, &got.p));
+                 CUDA_ARGS(&nb.p, &lb.p, with_logit_bias ? &jb.p : CUDA_NULL, with_bias ? &bb.p : CUDA_NULL, &d.n_experts,
+                           &d.top_k, &kind, &group, &d.n_group, &d.topk_group, &normalise, &d.scale, &got_ids.p, &got.p));
         assert_same_bits("experts", got_ids.p, ids, (size_t)rows * d.top_k * sizeof(uint16_t), sizeof(uint16_t));
-        if (sigmoid)
+        if (d.score == TD_SCORE_SIGMOID)
             assert_same_bits("weights", got.p, weights, (size_t)rows * d.top_k * sizeof(float), sizeof(float));
         else
             assert_close("weights", got.p, weights, (size_t)rows * d.top_k, 1e-6);
         g.npu->ops->block_destroy(g.npu, b);
         g.npu->ops->weight_destroy(g.npu, w), g.npu->ops->weight_destroy(g.npu, wb);
+        g.npu->ops->weight_destroy(g.npu, wl);
         rig_close(&g);
-        CUDA_FREE(nb, lb, bb, got_ids, got);
-        free(logits), free(bias), free(identity), free(ids), free(weights);
+        CUDA_FREE(nb, lb, bb, jb, got_ids, got);
+        free(logits), free(bias), free(logit_bias), free(identity), free(ids), free(weights);
     }
 }
 
@@ -118,13 +122,15 @@ static void best_logits(void **state) {
         td_step_counts counts = {.n_out = rows};
         td_step        step = td_step_unified(&(td_step_arrays){.counts = &counts}, 0);
         td_npu_block  *b =
-            make_block(&g, &(td_block_desc){.kind = TD_BLOCK_TOP, .max_tok = 1, .top = {vocab, k, rows, x, want}});
+            make_block(&g, &(td_block_desc){.kind = TD_BLOCK_TOP,
+                                            .max_tok = 1,
+                                            .top = {.vocab = vocab, .k = k, .max_out = rows, .logits = x, .top = want}});
         run_block(&g, b, &step);
         cuda_buf nb = cuda_word(rows), xb = cuda_copy(x, (size_t)rows * vocab * 4),
                  top = cuda_alloc((size_t)rows * k * sizeof(td_logit)), sum = cuda_alloc(rows * 8);
         cuda_run(&td_cuda_kernel_td_top, cuda_grid(rows + 1, 1, 1, TD_CUDA_TOP_THREADS, 0), CUDA_OUT(top),
                  CUDA_ARGS(&nb.p, &xb.p, &vocab, &k, &top.p));
-        cuda_run(&td_cuda_kernel_td_softmax_sums, cuda_grid(rows + 1, 1, 1, TD_CUDA_TOP_THREADS, 0), CUDA_OUT(sum),
+        cuda_run(&td_cuda_kernel_td_log_sums, cuda_grid(rows + 1, 1, 1, TD_CUDA_TOP_THREADS, 0), CUDA_OUT(sum),
                  CUDA_ARGS(&nb.p, &xb.p, &vocab, &sum.p));
         for (uint32_t i = 0; i < rows; i++) {
             const td_logit *a = (td_logit *)top.p + (size_t)i * k, *e = want + (size_t)i * k;

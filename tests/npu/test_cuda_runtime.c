@@ -128,6 +128,95 @@ static void counts_failures(void **state) {
     close_card(&c);
 }
 
+/* ---- a card that is lost -------------------------------------------------------------------------- */
+
+/* Whatever fails on the card is for good, and there is a sentence for it. */
+static void a_lost_card_says_what_happened(void **state) {
+    static const struct {
+        const char *status, *words;
+    } CASES[] = {
+        {"214", "CUDA card 0 is lost (CUDA_ERROR_ECC_UNCORRECTABLE, 214): its memory has an error that ECC cannot"},
+        {"220", "NVLink has an error that cannot be corrected"},
+        {"700", "CUDA_ERROR_ILLEGAL_ADDRESS, 700): a kernel did what it may not, or the card is broken"},
+        {"714", "CUDA_ERROR_HARDWARE_STACK_ERROR"},
+        {"719", "CUDA_ERROR_LAUNCH_FAILED"},
+        {"226", "CUDA card 0 is lost (status 226): its work has failed"}}; /* of newer drivers, without a name here */
+    (void)state;
+    for (size_t i = 0; i < sizeof CASES / sizeof *CASES; i++) {
+        card          c = open_card(0);
+        uint32_t     *pinned = pinned_memory(&c, 64), *device = device_memory(&c, 64);
+        td_error      why = {0};
+        td_card_stats s;
+        assert_false(c.ops->lost(c.npu, &why));
+        setenv("TD_STANDIN_STATUS", CASES[i].status, 1);
+        setenv("TD_STANDIN_LOST", "/", 1);
+        to_device(&c, device, pinned, 64);
+        assert_int_equal(c.ops->stream_sync(c.npu, c.stream), TD_EDEVICE);
+        unsetenv("TD_STANDIN_LOST"); /* the card is there again, and this process has nothing of it */
+        assert_int_equal(c.ops->copy(c.npu, c.stream, device, pinned, 64, TD_COPY_H2D), TD_EDEVICE);
+        assert_true(c.ops->lost(c.npu, &why));
+        assert_int_equal(why.status, TD_ELOST);
+        if (!strstr(why.text, CASES[i].words)) fail_msg("\"%s\" has no \"%s\"", why.text, CASES[i].words);
+        c.ops->stats(c.npu, &s);
+        assert_true(s.failures >= 2);
+        assert_int_equal(s.memory_total, 0); /* it does not say */
+        c.ops->free(c.npu, device, 64);
+        c.ops->host_free(c.npu, pinned, 64);
+        close_card(&c);
+        unsetenv("TD_STANDIN_STATUS");
+    }
+}
+
+/* Who reads the figures finds a loss that nobody has waited for. */
+static void figures_find_a_loss(void **state) {
+    card          c = open_card(0);
+    uint32_t     *pinned = pinned_memory(&c, 64), *device = device_memory(&c, 64);
+    td_error      why = {0};
+    td_card_stats s;
+    (void)state;
+    setenv("TD_STANDIN_LOST", "/", 1);
+    to_device(&c, device, pinned, 64);
+    for (int i = 0; i < 20000 && !c.ops->lost(c.npu, &why); i++) {
+        usleep(1000);
+        c.ops->stats(c.npu, &s);
+    }
+    unsetenv("TD_STANDIN_LOST");
+    assert_non_null(strstr(why.text, "CUDA_ERROR_LAUNCH_FAILED"));
+    c.ops->free(c.npu, device, 64);
+    c.ops->host_free(c.npu, pinned, 64);
+    close_card(&c);
+}
+
+/* A call that fails by itself can be made again (in a step: test_cuda_faults). */
+static void a_call_that_fails_is_no_loss(void **state) {
+    card     c = open_card(0);
+    void    *p;
+    td_error err = {0}, why = {0};
+    (void)state;
+    assert_int_equal(c.ops->alloc(c.npu, (size_t)3 << 30, &p, &err), TD_ENOMEM);
+    assert_non_null(strstr(err.text, "3221225472 bytes of device memory, of which "));
+    assert_false(c.ops->lost(c.npu, &why));
+    close_card(&c);
+}
+
+/* What another process has, at the start. */
+static void a_card_that_another_process_has(void **state) {
+    static const struct {
+        const char *status, *words;
+    } CASES[] = {{"2", "another process fills it, nvidia-smi shows which"}, {"46", "another process keeps it for itself"}};
+    (void)state;
+    for (size_t i = 0; i < 2; i++) {
+        td_npu  *npu;
+        td_error err = {0};
+        setenv("TD_STANDIN_STATUS", CASES[i].status, 1);
+        setenv("TD_STANDIN_REFUSE_CONTEXT", "1", 1);
+        assert_int_not_equal(td_npu_open("cuda", &(td_npu_config){.act_dtype = TD_DT_BF16}, &npu, &err), TD_OK);
+        unsetenv("TD_STANDIN_REFUSE_CONTEXT");
+        unsetenv("TD_STANDIN_STATUS");
+        if (!strstr(err.text, CASES[i].words)) fail_msg("\"%s\" has no \"%s\"", err.text, CASES[i].words);
+    }
+}
+
 /* ---- pinned memory ------------------------------------------------------------------------------ */
 
 /* Of ours where the driver can pin it, else the driver's; zeroed and aligned either way. The stand-in tells when it is given
@@ -172,8 +261,14 @@ static void a_bare_card_has_no_blocks(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(counts_what_it_is_given),   cmocka_unit_test(counts_kernels),
-        cmocka_unit_test(counts_failures),           cmocka_unit_test(pinned_memory_is_zeroed_either_way),
+        cmocka_unit_test(counts_what_it_is_given),
+        cmocka_unit_test(counts_kernels),
+        cmocka_unit_test(counts_failures),
+        cmocka_unit_test(a_lost_card_says_what_happened),
+        cmocka_unit_test(figures_find_a_loss),
+        cmocka_unit_test(a_call_that_fails_is_no_loss),
+        cmocka_unit_test(a_card_that_another_process_has),
+        cmocka_unit_test(pinned_memory_is_zeroed_either_way),
         cmocka_unit_test(a_bare_card_has_no_blocks),
     };
     static const char *const LIBRARIES[] = {TD_CUDA_STANDIN "/libcuda.so.1", TD_CUDA_STANDIN "/libnvidia-ml.so.1"};

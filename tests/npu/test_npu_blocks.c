@@ -523,14 +523,16 @@ static void the_best_logits_are_those_of_the_sorted_row(void **state) {
     rnd r = rnd_open("top");
     rig g = rig_open(2, TD_DT_BF16, false);
     for (int round = 0; round < 20; round++) {
-        size_t    vocab = rnd_range(&r, 1, 3000), k = rnd_range(&r, 1, vocab < 256 ? vocab : 256), n = rnd_range(&r, 1, 5);
-        float    *logits = rnd_array(&r, n * vocab, 8);
-        td_logit *top = calloc(n * k, sizeof *top), *all = malloc(vocab * sizeof *all);
+        size_t     vocab = rnd_range(&r, 1, 3000), k = rnd_range(&r, 1, vocab < 256 ? vocab : 256), n = rnd_range(&r, 1, 5);
+        float     *logits = rnd_array(&r, n * vocab, 8);
+        td_log_sum sums[5];
+        td_logit  *top = calloc(n * k, sizeof *top), *all = malloc(vocab * sizeof *all);
         for (size_t i = 0; i < n * vocab && round % 2; i++)
             logits[i] = rintf(logits[i]); /* many equal ones, zeros of both signs */
         for (size_t i = 0; i < n * vocab && round % 3 == 2; i += 5) logits[i] = -INFINITY;
         td_npu_block *b = make_block(
-            &g, &(td_block_desc){.kind = TD_BLOCK_TOP, .max_tok = 8, .top = {(uint32_t)vocab, (uint32_t)k, 5, logits, top}});
+            &g, &(td_block_desc){
+                    .kind = TD_BLOCK_TOP, .max_tok = 8, .top = {(uint32_t)vocab, (uint32_t)k, 5, logits, top, sums}});
         td_step_counts counts = {.n_tok = 1, .n_out = (uint32_t)n};
         td_step        step = td_step_unified(&(td_step_arrays){.counts = &counts}, 0);
         run_block(&g, b, &step);
@@ -541,10 +543,17 @@ static void the_best_logits_are_those_of_the_sorted_row(void **state) {
                 assert_int_equal(top[row * k + i].id, all[i].id);
                 assert_true(top[row * k + i].value == all[i].value);
             }
+            double sum = 0;
+            for (size_t i = 0; i < vocab; i++) sum += exp((double)all[i].value - (double)all[0].value);
+            if (!isinf(all[0].value)) {
+                assert_true(sums[row].max == all[0].value);
+                assert_true(fabs((double)sums[row].sum - sum) <=
+                            1e-6 * sum); /* exponentials are 2e-7 off, sums of 1024 f32 */
+            }
         }
         logits[rnd_range(&r, 0, vocab - 1)] = round % 2 ? NAN : INFINITY;
         run_block(&g, b, &step);
-        assert_true(isnan(top[0].value));
+        assert_true(isnan(top[0].value) && !isfinite(sums[0].sum));
         g.npu->ops->block_destroy(g.npu, b);
         free(logits), free(top), free(all);
     }

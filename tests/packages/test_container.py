@@ -26,8 +26,8 @@ def buildah(*args, **more):
 
 
 class HealthCheck(unittest.TestCase):
-    def check(self, port):
-        return run(f"{CONTAINER}/healthcheck", str(port), check=False).returncode
+    def check(self, *words):
+        return run(f"{CONTAINER}/healthcheck", *map(str, words), check=False).returncode
 
     def test_against_servers(self):
         with Server() as server:
@@ -40,6 +40,14 @@ class HealthCheck(unittest.TestCase):
             self.assertEqual(self.check(port), 1, "it is not ready")
             server.wait_ready()
             self.assertEqual(self.check(port), 0)
+
+    def test_a_card_that_is_lost(self):
+        """The check ends the server, with a status on which both compose files start it anew."""
+        with Server() as server:
+            self.assertEqual(server.request("POST", "/v1/completions", {"prompt": "!lose abcdefg", "max_tokens": 50})[0], 503)
+            self.assertIsNone(server.process.poll())
+            self.assertEqual(self.check(server.port, server.process.pid), 1)
+            self.assertEqual(server.process.wait(20), 1)
 
 
 @unittest.skipUnless(FULL, "scripts/test.sh --full builds and runs the image")

@@ -6,8 +6,8 @@
  * by the seed. Log-probabilities are -0.5 for a generated token, -1 for a prompt token, and 1 less for each further top one.
  * Words in the prompt make trouble: !error (an error after 3 tokens), !busy (the queue is full), !slow (20 ms a token),
  * !flood (no pause at all), !hang (no token ever), !encode (tokenizing it takes 2 s), !linger (it runs, and what is asked of
- * the engine about it has been done, LINGER_US before the call returns). So do words in the model's path: missing (no such
- * folder), slow (3 s to load), cold (2 s to the first token of all).
+ * the engine about it has been done, LINGER_US before the call returns), !lose (the card is lost after 3 tokens). So do
+ * words in the model's path: missing (no such folder), slow (3 s to load), cold (2 s to the first token of all).
  */
 #include <jansson.h>
 #include <math.h>
@@ -187,7 +187,7 @@ struct td_request {
     uint32_t          done;
     unsigned          pause, ticks; /* ticks per token */
     int               refs;         /* the caller's handle, the engine's list */
-    bool              cancelled, running, hang, error, linger;
+    bool              cancelled, running, hang, error, linger, loses;
     double            begin_s; /* monotonic clock */
 };
 
@@ -198,7 +198,7 @@ struct td_engine {
     pthread_mutex_t   lock;
     pthread_t         thread;
     td_request       *list;
-    bool              stop, flushed;
+    bool              stop, flushed, lost;
     td_engine_stats   stats;
     uint64_t          submitted;
 };
@@ -248,6 +248,8 @@ static double now_s(void) {
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
+static const td_error LOST = {TD_ELOST, "card 3 is lost: nobody knows why"};
+
 /* One token; true when it was the last. Text is sent in whole characters, and held back while a stop string may come. */
 static bool step(td_request *r) {
     td_event             e = {.prompt_tokens = (uint32_t)r->p.n_prompt, .stop_token = UINT32_MAX};
@@ -262,8 +264,9 @@ static bool step(td_request *r) {
         e.prompt_logprobs = prompt_lp;
         e.n_prompt_logprobs = r->p.n_prompt;
     }
-    if (r->error && r->done == 3) {
-        td_fail(&error, TD_EDEVICE, "the fake device broke");
+    if (r->loses && r->done == 3) r->engine->lost = true;
+    if (r->engine->lost || (r->error && r->done == 3)) {
+        error = r->engine->lost ? LOST : (td_error){TD_EDEVICE, "the fake device broke"};
         e.finish = TD_FINISH_ERROR;
         e.error = &error;
     } else if (r->p.max_tokens == 0) {
@@ -355,7 +358,7 @@ static void *run(void *arg) {
             if (r->cancelled) {
                 abort_request(r);
                 last = true;
-            } else if (r->running && !r->hang && (!r->pause || ++r->ticks % r->pause == 0)) {
+            } else if (e->lost || (r->running && !r->hang && (!r->pause || ++r->ticks % r->pause == 0))) {
                 last = step(r);
             }
             if (last) {
@@ -482,6 +485,14 @@ void td_engine_get_stats(td_engine *e, td_engine_stats *s) {
     pthread_mutex_unlock(&e->lock);
 }
 
+bool td_engine_is_lost(td_engine *e, td_error *why) {
+    pthread_mutex_lock(&e->lock);
+    bool lost = e->lost;
+    pthread_mutex_unlock(&e->lock);
+    if (lost && why) *why = LOST;
+    return lost;
+}
+
 uint32_t td_engine_get_cards(td_engine *e, td_card_stats out[TD_CARDS_MAX]) {
     pthread_mutex_lock(&e->lock);
     for (uint32_t i = 0; i < 2; i++)
@@ -553,6 +564,7 @@ static td_request *make_request(td_engine *e, const td_request_params *p) {
     r->hang = says(r, "!hang");
     r->error = says(r, "!error");
     r->linger = says(r, "!linger");
+    r->loses = says(r, "!lose");
     return r;
 }
 
@@ -565,6 +577,10 @@ td_status td_engine_submit_all(td_engine *e, const td_request_params *p, size_t 
     for (size_t i = 0; i < n; i++)
         if (p[i].n_prompt + p[i].max_tokens > 1 << 20) return td_fail(err, TD_EINVAL, "prompt: too long for the fake");
     bool busy = false, linger = false;
+    if (td_engine_is_lost(e, err)) {
+        memset(out, 0, n * sizeof *out);
+        return TD_ELOST;
+    }
     for (size_t i = 0; i < n; i++) {
         out[i] = make_request(e, &p[i]);
         busy = busy || says(out[i], "!busy");

@@ -39,6 +39,14 @@ static const char IN_CONTENT[] = EACH
     "{% if '</think>' in m.content %}!{% endif %}{{ m.content }}{% for tc in m.tool_calls %}[{{ tc.function.name }} "
     "{{ tc.function.arguments }}]{% endfor %}" REST;
 
+/* What was thought is `thinking`, and not beside a content; the content is looked into: gpt-oss. */
+static const char THINKING[] = EACH
+    "{% if 'x<' in m.content %}!{% endif %}{% if m.tool_calls %}{% if m.content and m.thinking %}{{ raise_exception('both') "
+    "}}"
+    "{% elif m.content %}({{ m.content }}){% elif m.thinking %}({{ m.thinking }}){% endif %}"
+    "[{{ m.tool_calls[0].function.name }} {{ m.tool_calls[0].function.arguments | tojson }}]{% else %}{{ m.content }}"
+    "{% endif %}" REST;
+
 /* A body whose assistant's turn has this content and one call with these arguments. */
 #define BODY(content, arguments)                                                                                      \
     "{\"messages\": [{\"role\": \"user\", \"content\": \"Q\"}, {\"role\": \"assistant\", \"content\": " content       \
@@ -89,6 +97,19 @@ static void calls_reach_every_kind_of_template(void **state) {
     assert_renders(TOJSON, CALL, "<user>Q[f {\"a\": 1, \"b\": \"x\"}]<tool>R");
     assert_renders(ADDED, CALL, "<user>Q[f {\"a\": 1, \"b\": \"x\"}]<tool>R");
     assert_renders(IN_CONTENT, CALL, "<user>Q[f {\"a\": 1, \"b\": \"x\"}]<tool>R");
+}
+
+#define THOUGHT "\"reasoning_content\": \"because\""
+static void reasoning_before_a_call_is_kept(void **state) {
+    (void)state;
+    static const char reasoning_content[] =
+        EACH "({{ m.reasoning_content }}){{ m.thinking }}[{{ m.tool_calls[0].function.arguments | tojson }}]" REST;
+    assert_renders(THINKING, CALL, "<user>Q[f {\"a\": 1, \"b\": \"x\"}]<tool>R");
+    assert_renders(THINKING, BODY("null, " THOUGHT, "{}"), "<user>Q(because)[f {}]<tool>R");
+    assert_renders(THINKING, BODY("\"\", " THOUGHT, "{}"), "<user>Q(because)[f {}]<tool>R");
+    assert_renders(THINKING, BODY("\"T\", " THOUGHT, "{}"), "<user>Q(T)[f {}]<tool>R");
+    assert_renders(THINKING, BODY("\"\", \"thinking\": \"own\", " THOUGHT, "{}"), "<user>Q(own)[f {}]<tool>R");
+    assert_renders(reasoning_content, BODY("\"\", " THOUGHT, "{}"), "<user>Q(because)[{}]<tool>R");
 }
 
 static void arguments_that_are_objects_already(void **state) {
@@ -191,6 +212,7 @@ static void published_templates(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(calls_reach_every_kind_of_template),
+        cmocka_unit_test(reasoning_before_a_call_is_kept),
         cmocka_unit_test(arguments_that_are_objects_already),
         cmocka_unit_test(arguments_that_do_not_parse),
         cmocka_unit_test(other_forms_are_tried),

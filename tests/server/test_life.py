@@ -1,6 +1,7 @@
 """The server's life: ports, start, states, signals, grace time."""
 import http.client
 import json
+import re
 import signal
 import socket
 import subprocess
@@ -345,6 +346,29 @@ class Life(unittest.TestCase):
             thread.join()
             wait_status(200)
             self.assertIn("steps go on", server.stderr())
+
+    def test_a_card_that_is_lost(self):
+        """Who runs, streams or comes later is told so by a 503, /health stays unhealthy and says why, and the end has status 1."""
+        with Server() as server:
+            waiting = [in_background(server, {"prompt": "!hang", "max_tokens": 5})]
+            server.wait_metric("sglang:num_running_reqs", 1)
+            status, text, _ = server.request("POST", "/v1/completions", {"prompt": "!lose abcdefg", "max_tokens": 50, "stream": True})
+            self.assertEqual(status, 200)
+            error = json.loads(re.findall(r"^data: (\{.*\})$", text, re.M)[-1])["error"]
+            self.assertEqual((error["code"], error["message"]), ("device_lost", "card 3 is lost: nobody knows why"))
+            waiting.append(in_background(server, {"prompt": "later"}))
+            for thread, answer in waiting:
+                thread.join()
+                self.assertEqual((answer[0][0], answer[0][1]["error"]["code"]), (503, "device_lost"))
+            for _ in range(2):
+                status, answer, headers = server.request("GET", "/health")
+                self.assertEqual((status, answer), (503, {"status": "lost", "message": "card 3 is lost: nobody knows why"}))
+                self.assertTrue(headers["Retry-After"])
+                self.assertEqual(server.request("GET", "/health_generate")[0], 503)
+            self.assertEqual(server.request("GET", "/v1/models")[0], 200)
+            self.assertEqual(server.metric("sglang:num_running_reqs"), 0)
+            self.assertEqual(server.stop(), 1)
+            self.assertEqual(server.stderr().strip().split("\n")[-1], "tandem launch_server: card 3 is lost: nobody knows why")
 
     def test_stop_under_load(self):
         """SIGTERM amid clients that come and go: exit 0, no crash, whatever the moment."""

@@ -90,6 +90,17 @@ class Notify(unittest.TestCase):
             connection.close()
             manager.wait_for(lambda m: "WATCHDOG" in m)
 
+    def test_a_card_that_is_lost(self):
+        """Fed no more, so that the service manager starts the server anew; and not again when all requests have ended."""
+        manager = self.manager()
+        with Server(env=manager.environment(WATCHDOG_USEC="30000000")) as server:
+            manager.wait_for(lambda m: "WATCHDOG" in m)
+            self.assertEqual(server.request("POST", "/v1/completions", {"prompt": "!lose abcdefg", "max_tokens": 50})[0], 503)
+            manager.wait_for(lambda m: m.get("STATUS") == "a card is lost (/health says which): 0 requests running, 0 waiting")
+            self.assertEqual(manager.count("WATCHDOG", 3), 0)
+            self.assertEqual(server.stop(), 1)
+            manager.wait_for(lambda m: m.get("STATUS") == "card 3 is lost: nobody knows why")
+
     def test_watchdog_of_another_process(self):
         manager = self.manager()
         with Server(env=manager.environment(WATCHDOG_USEC="30000000", WATCHDOG_PID="1")):

@@ -3,8 +3,8 @@
  *
  * Why it is shaped so. A warp keeps its rows' sums in registers and goes through the keys of a span in tiles of 64: scores
  * by the matrix instruction, a running maximum, then values times probabilities in bf16. Each row of the instruction is
- * independent of the others, so a row has the same bits beside whatever other rows it is computed; a tile that lies wholly
- * behind a row's last key leaves the row's sums as they are. Spans begin anew at multiples of TD_CUDA_SPAN keys and are
+ * independent of the others, so a row has the same bits beside whatever other rows it is computed; a tile of which a row
+ * sees no key leaves the row's sums as they are. Spans begin anew at multiples of TD_CUDA_SPAN keys and are
  * merged in ascending order, by td_merge_state in registers (prefill) or from memory (decode): both give the same bits.
  * Tiles lie in shared memory with rows of d + 8 elements, so that the 32 lanes' words are of 32 banks.
  */
@@ -22,6 +22,23 @@ TD_FN td_row_state td_row_start() {
     return {{-td_infinity(), -td_infinity()}, {0, 0}};
 }
 
+/** Keys that a row sees: from <= key < end. */
+struct td_row_keys {
+    td_u32 from, end;
+};
+/** Of a row at a position: all up to its own, or with a window the last `window` of these. */
+TD_FN td_row_keys td_keys_at(td_u32 pos, td_u32 window) {
+    return {window && window <= pos ? pos + 1 - window : 0, pos + 1};
+}
+
+/** What a row's values are multiplied with at the end: 1 / the sum of its weights. A sink weighs as a key does, and has no
+ * value. @param sink of the head, or NULL */
+TD_FN float td_row_factor(float max, float sum, const float *sink) {
+    if (!sink) return 1.0f / sum;
+    const float most = *sink > max ? *sink : max, factor = max == most ? 1.0f : td_exp(max - most);
+    return factor / (sum * factor + td_exp(*sink - most));
+}
+
 /** into := the softmax over both parts' keys; returns what to multiply the values of each with. Parts without keys have max
  * -inf and sum 0. */
 TD_FN void td_merge_state(float &max, float &sum, float other_max, float other_sum, float &factor, float &other_factor) {
@@ -37,12 +54,12 @@ TD_FN void td_merge_state(float &max, float &sum, float other_max, float other_s
  * @param q      [16, DK + 8] shared: the rows
  * @param k, v   [TILE_KEYS, DK + 8], [TILE_KEYS, DV + 8] shared
  * @param first  number of the tile's first key
- * @param n_keys of this lane's two rows: keys below it are seen
+ * @param keys   of this lane's two rows
  * @param acc    DV / 8 fragments: rows g, g + 8
  */
 template <int DK, int DV>
 TD_FN void td_attend_tile(td_shared<td_bf16> q, td_shared<td_bf16> k, td_shared<td_bf16> v, td_u32 first,
-                          const td_u32 n_keys[2], float scale, td_row_state &state, float acc[DV / 8][4]) {
+                          const td_row_keys keys[2], float scale, td_row_state &state, float acc[DV / 8][4]) {
     constexpr int TILES = TD_CUDA_TILE_KEYS / 8;
     const td_u32  lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
     float         s[TILES][4];
@@ -65,8 +82,9 @@ TD_FN void td_attend_tile(td_shared<td_bf16> q, td_shared<td_bf16> k, td_shared<
         float most = -td_infinity();
         for (int j = 0; j < TILES; j++)
             for (int e = 0; e < 2; e++) {
-                const bool seen = first + j * 8 + t * 2 + e < n_keys[half];
-                float     &x = s[j][half * 2 + e];
+                const td_u32 key = first + j * 8 + t * 2 + e;
+                const bool   seen = key >= keys[half].from && key < keys[half].end;
+                float       &x = s[j][half * 2 + e];
                 x = seen ? x * scale : -td_infinity();
                 most = x > most ? x : most;
             }

@@ -46,6 +46,11 @@
 #define TD_CUDA_EXPANDED_DV_MAX 128
 #define TD_CUDA_EXPAND_KEYS 64 /* of a block, and as many outputs of a head */
 
+/* A router's scores, in the order of td_router_score: softmax over all experts, sigmoid, softmax over the chosen. */
+#define TD_CUDA_SCORE_SOFTMAX 0
+#define TD_CUDA_SCORE_SIGMOID 1
+#define TD_CUDA_SCORE_SOFTMAX_CHOSEN 2
+
 /* Routed experts: where the parts of one's matrix lie on the card (cuda_weight.h); those that its format has. */
 #define TD_CUDA_PLACE_THREADS 256
 typedef struct {

@@ -357,10 +357,10 @@ td_mla_prefill(const td_u32 *n_seq, const td_u32 *seq_start, const td_u32 *pos, 
     td_shared<td_bf16> rows = shared, k = rows + TD_CUDA_PREFILL_ROWS * (DK + 8), v = k + TD_CUDA_TILE_KEYS * (DK + 8);
     const td_u32       keys = pos[first_row + n_rows - 1] + 1, dk = nope + rope_dim, per_head = nope + v_dim;
     const td_u32      *pages = block_table + static_cast<size_t>(seq) * block_stride;
-    td_u32             n_keys[2];
+    td_row_keys        seen[2] = {{0, 0}, {0, 0}};
     for (td_u32 half = 0; half < 2; half++) {
         const td_u32 row = warp * 16 + g + half * 8;
-        n_keys[half] = row < n_rows ? pos[first_row + row] + 1 : 0;
+        if (row < n_rows) seen[half] = td_keys_at(pos[first_row + row], 0);
     }
     /* Rows have the part without rope in their first NOPE columns, then the rope part; what is between is zeros. */
     const auto row_at = [&](td_u32 i) { return q + (static_cast<size_t>(first_row + i) * all_heads + head) * dk; };
@@ -387,7 +387,7 @@ td_mla_prefill(const td_u32 *n_seq, const td_u32 *seq_start, const td_u32 *pos, 
         td_async_commit();
         td_async_wait<0>();
         __syncthreads();
-        td_attend_tile<DK, DV>(rows + warp * 16 * (DK + 8), k, v, first, n_keys, scale, state, acc);
+        td_attend_tile<DK, DV>(rows + warp * 16 * (DK + 8), k, v, first, seen, scale, state, acc);
         __syncthreads();
     }
     for (td_u32 half = 0; half < 2; half++) {

@@ -26,17 +26,28 @@ TD_FN bool comes_before(float a, float b) {
     return a > b || (b != b && a == a);
 }
 
+/* The logits of the chosen become their softmax. By one thread. */
+TD_FN void softmax_of(td_shared<float> score, td_shared<td_u32> chosen, td_u32 n) {
+    float most = -td_infinity(), sum = 0;
+    for (td_u32 k = 0; k < n; k++) most = score[chosen[k]] > most ? score[chosen[k]] : most;
+    for (td_u32 k = 0; k < n; k++) {
+        score[chosen[k]] = td_exp(score[chosen[k]] - most);
+        sum += score[chosen[k]];
+    }
+    for (td_u32 k = 0; k < n; k++) score[chosen[k]] = score[chosen[k]] / sum;
+}
+
 /**
  * grid (rows), block 32, dynamic shared memory 3 * n_experts floats.
  * @param logits  [rows, n_experts]
- * @param bias    [n_experts] or NULL
- * @param sigmoid 0: softmax; group 0: none, 1: maximum, 2: sum of the two best (td_router_score, td_router_group)
+ * @param logit_bias, bias  [n_experts] or NULL
+ * @param kind    of score: TD_CUDA_SCORE_…; group 0: none, 1: maximum, 2: sum of the two best (td_router_group)
  * @param ids, weights  [rows, top_k]; top_k up to 32
  */
 TD_KERNEL(32)
-td_route(const td_u32 *n_rows, const float *logits, const float *bias, td_u32 n_experts, td_u32 top_k, td_u32 sigmoid,
-         td_u32 group, td_u32 n_group, td_u32 topk_group, td_u32 normalise, float scale, unsigned short *ids,
-         float *weights) {
+td_route(const td_u32 *n_rows, const float *logits, const float *logit_bias, const float *bias, td_u32 n_experts,
+         td_u32 top_k, td_u32 kind, td_u32 group, td_u32 n_group, td_u32 topk_group, td_u32 normalise, float scale,
+         unsigned short *ids, float *weights) {
     TD_SHARED_DYNAMIC(float, score);
     TD_SHARED(td_u32, chosen, 32);
     TD_SHARED(td_u32, sorted, 32);
@@ -48,14 +59,15 @@ td_route(const td_u32 *n_rows, const float *logits, const float *bias, td_u32 n_
     td_shared<td_u32> closed =
         td_shared_as<td_u32>(choice + n_experts); /* of an expert: its group was not taken, or it was chosen */
     const float *x = logits + row * n_experts;
-    if (sigmoid) {
-        for (td_u32 e = lane; e < n_experts; e += 32) score[e] = 1.0f / (1.0f + td_exp(-x[e]));
-    } else {
+    for (td_u32 e = lane; e < n_experts; e += 32) score[e] = logit_bias ? x[e] + logit_bias[e] : x[e];
+    if (kind == TD_CUDA_SCORE_SIGMOID) {
+        for (td_u32 e = lane; e < n_experts; e += 32) score[e] = 1.0f / (1.0f + td_exp(-score[e]));
+    } else if (kind == TD_CUDA_SCORE_SOFTMAX) {
         float most = -td_infinity(), sum = 0;
-        for (td_u32 e = lane; e < n_experts; e += 32) most = x[e] > most ? x[e] : most;
+        for (td_u32 e = lane; e < n_experts; e += 32) most = score[e] > most ? score[e] : most;
         most = td_warp_max(most);
         for (td_u32 e = lane; e < n_experts; e += 32) {
-            score[e] = td_exp(x[e] - most);
+            score[e] = td_exp(score[e] - most);
             sum += score[e];
         }
         sum = td_warp_sum(sum);
@@ -103,6 +115,7 @@ td_route(const td_u32 *n_rows, const float *logits, const float *bias, td_u32 n_
         __syncwarp();
     }
     if (lane != 0) return;
+    if (kind == TD_CUDA_SCORE_SOFTMAX_CHOSEN) softmax_of(score, chosen, top_k);
     float sum = 0;
     for (td_u32 k = 0; k < top_k; k++) sum += score[chosen[k]];
     for (td_u32 k = 0; k < top_k; k++) { /* by descending weight, ties to the lower index */

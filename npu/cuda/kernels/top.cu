@@ -75,10 +75,10 @@ td_top(const td_u32 *n_rows, const float *logits, td_u32 vocab, td_u32 k, uint2 
 /**
  * out[r, :] = (max, sum of exp(logit - max)) of logits[r, :]: a logit's log-softmax is logit - max - log(sum). grid (rows),
  * block TOP_THREADS.
- * @param out [rows, 2]
+ * @param out [rows, 2] (td_log_sum)
  */
 TD_KERNEL(TD_CUDA_TOP_THREADS)
-td_softmax_sums(const td_u32 *n_rows, const float *logits, td_u32 vocab, float *out) {
+td_log_sums(const td_u32 *n_rows, const float *logits, td_u32 vocab, float *out) {
     TD_SHARED(float, part, TD_CUDA_TOP_THREADS / 32);
     const size_t row = blockIdx.x;
     if (row >= *n_rows) return;

@@ -42,7 +42,8 @@ static bool is_lost(void) {
 }
 
 td_acl_status standin_failure(td_acl_status usual) {
-    return is_lost() ? TD_ACL_ERROR_RT_LOST_HEARTBEAT : (td_acl_status)standin_setting("TD_STANDIN_STATUS", (uint64_t)usual);
+    if (is_lost()) usual = TD_ACL_ERROR_RT_LOST_HEARTBEAT;
+    return (td_acl_status)standin_setting("TD_STANDIN_STATUS", (uint64_t)usual);
 }
 
 bool standin_fails(const char *call) {
@@ -296,7 +297,7 @@ td_acl_status aclrtGetMemInfo(td_acl_memory_kind kind, size_t *free_bytes, size_
     standin_unlock();
     bool hbm = kind == TD_ACL_HBM_MEM;
     *total_bytes = hbm ? all : 0;
-    *free_bytes = hbm && all > used ? all - used : 0;
+    *free_bytes = hbm && standin_memory_room() > used ? standin_memory_room() - used : 0;
     return TD_ACL_SUCCESS;
 }
 

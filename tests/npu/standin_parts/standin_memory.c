@@ -66,6 +66,11 @@ void *standin_real(const void *at, size_t bytes, const char *what) {
     return real;
 }
 
+size_t standin_memory_room(void) {
+    size_t all = standin_setting("TD_STANDIN_MEMORY", (size_t)2 << 30), others = standin_setting("TD_STANDIN_OTHERS", 0);
+    return all > others ? all - others : 0;
+}
+
 size_t standin_memory_bytes(int32_t device) {
     size_t bytes = 0;
     for (size_t i = 0; i < n_pieces; i++)
@@ -87,7 +92,7 @@ static void insert(standin_memory *m) {
 }
 
 bool standin_memory_add(int32_t device, size_t bytes, void **out, char why[256]) {
-    size_t limit = standin_setting("TD_STANDIN_MEMORY", (size_t)2 << 30), mapped = pages(bytes);
+    size_t limit = standin_memory_room(), mapped = pages(bytes);
     *out = NULL;
     standin_lock();
     size_t used = standin_memory_bytes(device);

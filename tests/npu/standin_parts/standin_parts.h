@@ -101,6 +101,7 @@ bool standin_memory_add(int32_t device, size_t bytes, void **out, char why[256])
 bool   standin_memory_adopt(void *at, size_t bytes);
 void   standin_memory_remove(void *at, bool pinned); /* takes the lock */
 size_t standin_memory_bytes(int32_t device);         /* -1: pinned */
+size_t standin_memory_room(void);                    /* of a device, for this process: what others leave */
 
 /* ---- standin_work.c: operations on streams, nodes of graphs --------------------------------------- */
 

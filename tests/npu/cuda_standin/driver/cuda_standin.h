@@ -24,13 +24,16 @@
  * One lock guards all bookkeeping; operations run without it.
  *
  * Environment: TD_STANDIN_SEED (of delays, 1), TD_STANDIN_DEVICES (2), TD_STANDIN_MEMORY (bytes of a card, 2 GiB),
- * TD_STANDIN_ARCH (90: the compute capability), TD_STANDIN_CUDA (12080: the driver's version), TD_STANDIN_DELAY_US (100: the
- * longest delay, 0 none), TD_STANDIN_INIT (0: the status of cuInit), TD_STANDIN_FAIL=n (the n-th call that can fail for no
- * fault of the caller fails; 0: their number is printed when the last context is released), TD_STANDIN_FAIL_OP=n (the n-th
- * kernel or copy that comes up on a stream fails, and with it its context), TD_STANDIN_STATUS (the status of either: 999 and
- * 719), TD_STANDIN_64_BIT (1: whether 64-bit words can be waited for), TD_STANDIN_REGISTER (1: whether memory of the
- * process can be pinned), TD_STANDIN_WAIT_MS (60000: the longest that a stream waits for a word), TD_STANDIN_PEERS (8: cards
- * whose memory a card can be given access to).
+ * TD_STANDIN_OTHERS (bytes of it that other processes have, 0), TD_STANDIN_ARCH (90: the compute capability),
+ * TD_STANDIN_CUDA (12080: the driver's version), TD_STANDIN_DELAY_US (100: the longest delay, 0 none), TD_STANDIN_INIT (0:
+ * the status of cuInit), TD_STANDIN_FAIL=n (the n-th call that can fail for no fault of the caller fails; 0: their number is
+ * printed when the last context is released), TD_STANDIN_FAIL_CALLS (a file: what has a line in it fails, as TD_STANDIN_FAIL
+ * has it), TD_STANDIN_FAIL_OP=n (the n-th kernel or copy that comes up on a stream fails, and with it its context),
+ * TD_STANDIN_LOST (a path: while something is there, every kernel and copy fails so), TD_STANDIN_STATUS (the status of
+ * these: 999 and 719), TD_STANDIN_REFUSE_CONTEXT (0; 1: no context is given, with TD_STANDIN_STATUS, 46), TD_STANDIN_64_BIT
+ * (1: whether 64-bit words can be waited for), TD_STANDIN_REGISTER (1: whether memory of the process can be pinned),
+ * TD_STANDIN_WAIT_MS (60000: the longest that a stream waits for a word), TD_STANDIN_PEERS (8: cards whose memory a card can
+ * be given access to).
  */
 #ifndef TD_TESTS_CUDA_STANDIN_H
 #define TD_TESTS_CUDA_STANDIN_H
@@ -143,10 +146,12 @@ td_cu_status standin_enter(const char *call, int kind);
 /** What a call that has done its work returns: the failure of the thread's context, if it has one. */
 td_cu_status  standin_left(void);
 td_cu_context standin_current(void);
+/** What cuDeviceGetAttribute tells of any card. */
+int standin_card_fact(td_cu_device_fact fact);
 /** Refuses a device that cuDeviceGet has not given. */
 void standin_check_device(td_cu_device device, const char *call);
-/** The caller asks before it does anything: what TD_STANDIN_FAIL wants this call to return. */
-td_cu_status standin_fails(void);
+/** The caller asks before it does anything: what TD_STANDIN_FAIL and TD_STANDIN_FAIL_CALLS want this call to return. */
+td_cu_status standin_fails(const char *call);
 bool         standin_op_fails(td_cu_context c);
 
 #define STANDIN_ENTER(kind)                                  \
@@ -154,9 +159,10 @@ bool         standin_op_fails(td_cu_context c);
         td_cu_status enter_ = standin_enter(__func__, kind); \
         if (enter_ != TD_CUDA_SUCCESS) return enter_;        \
     } while (0)
-#define STANDIN_CAN_FAIL                              \
+#define STANDIN_CAN_FAIL STANDIN_CAN_FAIL_OF(__func__)
+#define STANDIN_CAN_FAIL_OF(call)                     \
     do {                                              \
-        td_cu_status fails_ = standin_fails();        \
+        td_cu_status fails_ = standin_fails(call);    \
         if (fails_ != TD_CUDA_SUCCESS) return fails_; \
     } while (0)
 

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include "tests/npu/cuda_standin/driver/cuda_standin.h"
 
@@ -31,14 +32,29 @@ td_cu_context standin_current(void) {
     return current;
 }
 
-td_cu_status standin_fails(void) {
-    return standin_nth("TD_STANDIN_FAIL", &calls_asked)
+/* Whether the file that a variable names has the word in a line. */
+static bool file_has(const char *variable, const char *word) {
+    const char *path = getenv(variable);
+    FILE       *f = path ? fopen(path, "r") : NULL;
+    char        line[128];
+    bool        found = false;
+    while (f && !found && fgets(line, sizeof line, f)) {
+        line[strcspn(line, "\n")] = 0;
+        found = !strcmp(line, word);
+    }
+    if (f) fclose(f);
+    return found;
+}
+
+td_cu_status standin_fails(const char *call) {
+    return standin_nth("TD_STANDIN_FAIL", &calls_asked) || file_has("TD_STANDIN_FAIL_CALLS", call)
                ? (td_cu_status)standin_setting("TD_STANDIN_STATUS", TD_CUDA_ERROR_UNKNOWN)
                : TD_CUDA_SUCCESS;
 }
 
 bool standin_op_fails(td_cu_context c) {
-    if (!standin_nth("TD_STANDIN_FAIL_OP", &ops_asked)) return false;
+    const char *lost = getenv("TD_STANDIN_LOST");
+    if (!standin_nth("TD_STANDIN_FAIL_OP", &ops_asked) && (!lost || access(lost, F_OK) != 0)) return false;
     atomic_store(&c->failure, (td_cu_status)standin_setting("TD_STANDIN_STATUS", TD_CUDA_ERROR_LAUNCH_FAILED));
     return true;
 }
@@ -94,6 +110,10 @@ static const struct {
     {TD_CUDA_ERROR_UNSUPPORTED_PTX_VERSION, "CUDA_ERROR_UNSUPPORTED_PTX_VERSION",
      "the provided PTX was compiled with an unsupported toolchain."},
     {TD_CUDA_ERROR_ECC_UNCORRECTABLE, "CUDA_ERROR_ECC_UNCORRECTABLE", "uncorrectable ECC error encountered"},
+    {TD_CUDA_ERROR_NVLINK_UNCORRECTABLE, "CUDA_ERROR_NVLINK_UNCORRECTABLE",
+     "uncorrectable NVLink error detected during the execution"},
+    {TD_CUDA_ERROR_ILLEGAL_ADDRESS, "CUDA_ERROR_ILLEGAL_ADDRESS", "an illegal memory access was encountered"},
+    {TD_CUDA_ERROR_HARDWARE_STACK_ERROR, "CUDA_ERROR_HARDWARE_STACK_ERROR", "hardware stack error"},
     {TD_CUDA_ERROR_LAUNCH_FAILED, "CUDA_ERROR_LAUNCH_FAILED", "unspecified launch failure"},
     {TD_CUDA_ERROR_NOT_SUPPORTED, "CUDA_ERROR_NOT_SUPPORTED", "operation not supported"},
     {TD_CUDA_ERROR_UNKNOWN, "CUDA_ERROR_UNKNOWN", "unknown error"},
@@ -116,12 +136,14 @@ td_cu_status cuGetErrorString(td_cu_status status, const char **text) {
 
 td_cu_status cuDeviceGetCount(int *count) {
     STANDIN_ENTER(STANDIN_ANYWHERE);
+    STANDIN_CAN_FAIL;
     *count = n_devices();
     return TD_CUDA_SUCCESS;
 }
 
 td_cu_status cuDeviceGet(td_cu_device *device, int ordinal) {
     STANDIN_ENTER(STANDIN_ANYWHERE);
+    STANDIN_CAN_FAIL;
     if (ordinal < 0 || ordinal >= n_devices()) return TD_CUDA_ERROR_INVALID_DEVICE;
     *device = ordinal;
     return TD_CUDA_SUCCESS;
@@ -138,6 +160,7 @@ void standin_check_device(td_cu_device device, const char *call) {
 
 td_cu_status cuDeviceGetName(char *name, int bytes, td_cu_device device) {
     STANDIN_ENTER(STANDIN_ANYWHERE);
+    STANDIN_CAN_FAIL;
     standin_check_device(device, __func__);
     snprintf(name, (size_t)bytes, "stand-in for a card");
     return TD_CUDA_SUCCESS;
@@ -145,6 +168,7 @@ td_cu_status cuDeviceGetName(char *name, int bytes, td_cu_device device) {
 
 td_cu_status cuDeviceGetPCIBusId(char *id, int bytes, td_cu_device device) {
     STANDIN_ENTER(STANDIN_ANYWHERE);
+    STANDIN_CAN_FAIL;
     standin_check_device(device, __func__);
     if (bytes < 13) standin_refuse("cuDeviceGetPCIBusId", "%d bytes for domain:bus:device.function, which are 13", bytes);
     snprintf(id, (size_t)bytes, "0000:%02X:00.0", 0x3b + device);
@@ -156,26 +180,32 @@ static int shared_most(uint64_t arch) {
     return arch == 80 || arch == 87 ? 163 * 1024 : arch == 90 || arch == 100 || arch == 103 ? 227 * 1024 : 99 * 1024;
 }
 
-td_cu_status cuDeviceGetAttribute(int *value, td_cu_device_fact fact, td_cu_device device) {
-    STANDIN_ENTER(STANDIN_ANYWHERE);
-    standin_check_device(device, __func__);
+int standin_card_fact(td_cu_device_fact fact) {
     uint64_t arch = standin_setting("TD_STANDIN_ARCH", 90);
     switch (fact) {
-        case TD_CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_BLOCK: *value = THREADS_PER_BLOCK; break;
-        case TD_CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK: *value = 48 * 1024; break;
-        case TD_CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN: *value = shared_most(arch); break;
-        case TD_CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT: *value = 4; break;
-        case TD_CU_DEVICE_ATTRIBUTE_HOST_REGISTER_SUPPORTED: *value = can_register(); break;
-        case TD_CU_DEVICE_ATTRIBUTE_CAN_USE_64_BIT_STREAM_MEM_OPS: *value = standin_can_64_bit(); break;
-        case TD_CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR: *value = (int)(arch / 10); break;
-        case TD_CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR: *value = (int)(arch % 10); break;
+        case TD_CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_BLOCK: return THREADS_PER_BLOCK;
+        case TD_CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK: return 48 * 1024;
+        case TD_CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN: return shared_most(arch);
+        case TD_CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT: return 4;
+        case TD_CU_DEVICE_ATTRIBUTE_HOST_REGISTER_SUPPORTED: return can_register();
+        case TD_CU_DEVICE_ATTRIBUTE_CAN_USE_64_BIT_STREAM_MEM_OPS: return standin_can_64_bit();
+        case TD_CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR: return (int)(arch / 10);
+        case TD_CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR: return (int)(arch % 10);
         default: standin_refuse("stand-in", "cuDeviceGetAttribute of %u, which is not here", fact);
     }
+}
+
+td_cu_status cuDeviceGetAttribute(int *value, td_cu_device_fact fact, td_cu_device device) {
+    STANDIN_ENTER(STANDIN_ANYWHERE);
+    STANDIN_CAN_FAIL;
+    standin_check_device(device, __func__);
+    *value = standin_card_fact(fact);
     return TD_CUDA_SUCCESS;
 }
 
 td_cu_status cuDeviceTotalMem_v2(size_t *bytes, td_cu_device device) {
     STANDIN_ENTER(STANDIN_ANYWHERE);
+    STANDIN_CAN_FAIL;
     standin_check_device(device, __func__);
     *bytes = standin_setting("TD_STANDIN_MEMORY", (size_t)2 << 30);
     return TD_CUDA_SUCCESS;
@@ -187,6 +217,8 @@ td_cu_status cuDevicePrimaryCtxRetain(td_cu_context *context, td_cu_device devic
     STANDIN_ENTER(STANDIN_ANYWHERE);
     standin_check_device(device, __func__);
     STANDIN_CAN_FAIL;
+    if (standin_setting("TD_STANDIN_REFUSE_CONTEXT", 0))
+        return (td_cu_status)standin_setting("TD_STANDIN_STATUS", TD_CUDA_ERROR_DEVICE_UNAVAILABLE);
     standin_lock();
     td_cu_context c = &primary[device];
     if (c->retained++ == 0) {
@@ -249,9 +281,10 @@ static void *at_of(td_cu_address a) {
 
 td_cu_status cuMemGetInfo_v2(size_t *free_bytes, size_t *total_bytes) {
     STANDIN_ENTER(STANDIN_NEEDS_CONTEXT);
+    STANDIN_CAN_FAIL;
     standin_lock();
     *total_bytes = standin_setting("TD_STANDIN_MEMORY", (size_t)2 << 30);
-    *free_bytes = *total_bytes - standin_memory_bytes(current->device);
+    *free_bytes = standin_memory_room() - standin_memory_bytes(current->device);
     standin_unlock();
     return TD_CUDA_SUCCESS;
 }
@@ -259,7 +292,7 @@ td_cu_status cuMemGetInfo_v2(size_t *free_bytes, size_t *total_bytes) {
 static td_cu_status allocate(const char *call, int device, size_t bytes, void **out) {
     char why[256];
     if (!bytes) standin_refuse(call, "no bytes are allocated");
-    STANDIN_CAN_FAIL;
+    STANDIN_CAN_FAIL_OF(call);
     return standin_memory_add(device, bytes, out, why) ? TD_CUDA_SUCCESS : TD_CUDA_ERROR_OUT_OF_MEMORY;
 }
 
@@ -338,6 +371,7 @@ td_cu_status cuMemHostGetDevicePointer_v2(td_cu_address *out, void *at, unsigned
     standin_memory *m = standin_memory_of(at, 1);
     standin_unlock();
     if (!m || m->device >= 0) standin_refuse("cuMemHostGetDevicePointer", "%p is not pinned memory", at);
+    STANDIN_CAN_FAIL;
     *out = (uintptr_t)at; /* guide, Unified Virtual Address Space: the same on both sides */
     return TD_CUDA_SUCCESS;
 }
@@ -386,7 +420,7 @@ static void check_side(const char *call, const char *what, const void *at, size_
 }
 
 static td_cu_status copy(const char *call, copy_args args, bool to_host, bool from_host, td_cu_stream stream) {
-    STANDIN_CAN_FAIL;
+    STANDIN_CAN_FAIL_OF(call);
     td_cu_stream s = standin_stream_of(stream, call);
     if (!args.bytes) standin_refuse(call, "%s of no bytes", call);
     check_side(call, "destination", args.dst, args.bytes, to_host);

@@ -136,17 +136,12 @@ static td_cu_kernel kernel_of(td_cu_kernel k, const char *call) {
     return k;
 }
 
-static unsigned card_most(td_cu_device_fact fact) {
-    int value = 0;
-    (void)cuDeviceGetAttribute(&value, fact, standin_current()->device);
-    return (unsigned)value;
-}
-
 td_cu_status cuFuncGetAttribute(int *value, td_cu_kernel_fact fact, td_cu_kernel kernel) {
     STANDIN_ENTER(STANDIN_NEEDS_CONTEXT);
     const struct CUfunc_st *k = kernel_of(kernel, "cuFuncGetAttribute");
     if (fact != TD_CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK && fact != TD_CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES)
         standin_refuse("stand-in", "cuFuncGetAttribute of %u, which is not here", fact);
+    STANDIN_CAN_FAIL;
     *value = (int)(fact == TD_CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK ? k->record->max_threads : k->shared_max);
     return TD_CUDA_SUCCESS;
 }
@@ -154,7 +149,7 @@ td_cu_status cuFuncGetAttribute(int *value, td_cu_kernel_fact fact, td_cu_kernel
 td_cu_status cuFuncSetAttribute(td_cu_kernel kernel, td_cu_kernel_fact fact, int value) {
     STANDIN_ENTER(STANDIN_NEEDS_CONTEXT);
     td_cu_kernel k = kernel_of(kernel, "cuFuncSetAttribute");
-    unsigned     most = card_most(TD_CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN);
+    unsigned     most = (unsigned)standin_card_fact(TD_CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN);
     if (fact != TD_CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES)
         standin_refuse("stand-in", "cuFuncSetAttribute of %u, which is not here", fact);
     if (value < 0 || (unsigned)value > most)
@@ -181,7 +176,8 @@ static void check_shape(const struct CUfunc_st *k, const td_cuda_launch *l) {
                            l->block[2]);
         threads *= l->block[i];
     }
-    if (threads > card_most(TD_CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_BLOCK) || threads > k->record->max_threads)
+    if (threads > (unsigned)standin_card_fact(TD_CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_BLOCK) ||
+        threads > k->record->max_threads)
         standin_refuse("guide, Launch Bounds", "%s is launched with blocks of %llu threads and was compiled for %u at most",
                        name, (unsigned long long)threads, k->record->max_threads);
     if (l->shared_bytes > k->shared_max)

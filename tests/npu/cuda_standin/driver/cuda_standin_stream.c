@@ -178,7 +178,8 @@ td_cu_status cuStreamSynchronize(td_cu_stream stream) {
     standin_host_saw(&s->clock);
     standin_host_saw(&s->run_clock);
     standin_unlock();
-    return standin_left();
+    td_cu_status st = standin_left();
+    return st == TD_CUDA_SUCCESS ? standin_fails(__func__) : st;
 }
 
 /* ---- events ------------------------------------------------------------------------------------ */

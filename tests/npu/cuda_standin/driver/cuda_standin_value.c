@@ -86,7 +86,7 @@ static td_cu_status submit(const char *call, standin_op_kind kind, word given, t
     bool         writes = kind == STANDIN_WRITE_VALUE;
     td_cu_stream s = standin_stream_of(stream, call);
     check(call, &given, writes ? 0 : TD_CU_STREAM_WAIT_VALUE_AND);
-    STANDIN_CAN_FAIL;
+    STANDIN_CAN_FAIL_OF(call);
     if (given.bytes == 8 && !standin_can_64_bit()) return TD_CUDA_ERROR_NOT_SUPPORTED;
     standin_op *op = standin_op_new(call, kind, writes ? run_write : run_wait);
     word       *w = malloc(sizeof *w);

@@ -112,6 +112,13 @@ td_status td_model_head(td_model *m, td_out_rows out, const float **logits) {
     return out.n <= m->o.max_out ? TD_OK : TD_EINVAL;
 }
 
+td_status td_model_mtp(td_model *m, const uint32_t *next_token) {
+    return m && next_token ? TD_OK : TD_EINVAL;
+}
+td_status td_model_mtp_head(td_model *m, td_out_rows out, const float **logits) {
+    return td_model_head(m, out, logits);
+}
+
 /* Nobody keeps pages here. */
 uint64_t td_model_source_hash(const td_model *m) {
     return m != NULL;

@@ -125,6 +125,11 @@ static td_status open_model(td_engine *e, const td_engine_options *o, uint64_t a
                            .npu_pools = e->n_npu_pools ? e->npu_pools : NULL,
                            .available_bytes = available_bytes};
     TD_TRY(td_engine_place(o, &e->plan, &room, &e->placed, err));
+    const td_model_config *c = td_model_get_config(e->placed.model);
+    if (e->plan.drafts && !c->n_mtp_layers)
+        return td_fail(err, TD_ENOTSUP,
+                       "speculative-algorithm NEXTN: the model in %s has no multi-token-prediction layer that could draft",
+                       o->model_path);
     const td_model_plan *mp = &e->placed.plan;
     uint64_t cards = mp->unified_memory ? 1 : e->placed.n_npus; /* the plan is one card's, where each has its own memory */
     uint64_t npu_bytes = cards * mp->npu_weight_bytes, kv_bytes = cards * mp->kv_bytes_per_page * e->placed.n_pages;
@@ -199,6 +204,7 @@ static td_status open_steps(td_engine *e, uint32_t n_pages, const td_cache_liste
     e->results = calloc(max_running, sizeof *e->results);
     if (!e->samplers || !e->jobs || !e->job_rows || !e->job_best || !e->job_logprobs || !e->results)
         return td_fail(err, TD_ENOMEM, "out of memory for the engine");
+    TD_TRY(td_drafts_open(e, err));
     for (; e->n_samplers < workers; e->n_samplers++)
         TD_TRY(td_sampler_open(&e->samplers[e->n_samplers], e->limits.vocab, err));
     return TD_OK;
@@ -212,6 +218,8 @@ static void wake(void *user) {
 static td_status open_page_store(td_engine *e, const td_engine_options *o, uint64_t source_hash, td_error *err) {
     if (!o->page_store) return TD_OK;
     td_model *m = e->placed.model;
+    if (e->plan.drafts) /* they are sent before the MTP layer has its rows of them */
+        return td_fail(err, TD_ENOTSUP, "kv-store: pages are not shared with speculative-algorithm yet: leave one out");
     if (!td_model_get_page_sharing(m).shares_prompts)
         return td_fail(err, TD_ENOTSUP, "kv-store: the model keeps a state beside its KV pages, which pages do not carry");
     uint32_t       longest = e->scheduler.config.max_seq_tokens;
@@ -275,6 +283,7 @@ void td_engine_close(td_engine *e, double grace_s) {
     free(e->job_best);
     free(e->job_logprobs);
     free(e->results);
+    td_drafts_close(e);
     td_scheduler_close(&e->scheduler);
     td_prefix_cache_close(&e->cache);
     td_kv_pages_close(&e->pages);
@@ -335,7 +344,7 @@ void td_engine_get_step(td_engine *e, td_engine_step *s) {
     *s = e->stats.step;
     s->seconds = td_now_s() - e->stats.step_begin_s;
     pthread_mutex_unlock(&e->stats.lock);
-    if (s->phase == TD_STEP_FORWARD || s->phase == TD_STEP_HEAD)
+    if (s->phase == TD_STEP_FORWARD || s->phase == TD_STEP_HEAD || s->phase == TD_STEP_DRAFTING)
         td_model_describe(e->placed.model, s->where, sizeof s->where);
 }
 

@@ -5,6 +5,7 @@
 #include <pthread.h>
 
 #include "core/thread_plan.h"
+#include "engine/draft_gate.h"
 #include "engine/engine_options.h"
 #include "engine/engine_stats.h"
 #include "engine/sampler.h"
@@ -15,9 +16,12 @@
 typedef struct {
     uint32_t entry;     /* of the step */
     uint32_t row;       /* of the step */
-    uint32_t predicted; /* which of the request's tokens this row predicts, for its log-probabilities, or UINT32_MAX: it
-                           gives the next one */
+    uint32_t predicted; /* which of the request's tokens this row predicts, for its log-probabilities; or: */
 } td_row_job;
+
+#define TD_ROW_NEXT UINT32_MAX               /* it gives the next one */
+#define TD_ROW_BEHIND_DRAFT (UINT32_MAX - 1) /* it gives the one behind the draft, if that is the next one */
+#define TD_ROW_REJECTED (UINT32_MAX - 2)     /* its draft was not */
 
 /** What a step found for one of its requests. */
 typedef struct {
@@ -32,6 +36,14 @@ typedef struct {
     uint64_t        steps; /* so far */
     td_engine_stats start;
 } td_log_window;
+
+/** Drafting: step_draft.c. */
+typedef struct {
+    td_draft_gate gate;
+    uint32_t     *next;    /* [max_tok] of each row of the step, the token behind its own */
+    bool          prompts; /* the step has rows of prompts, and the layer those in front of them */
+    double        least;   /* probability of a draft, of the step under way */
+} td_drafts;
 
 struct td_engine {
     td_engine_plan    plan;
@@ -60,13 +72,38 @@ struct td_engine {
     td_scheduler     scheduler;
     td_sampler      *samplers; /* [workers of the expert pool] */
     uint32_t         n_samplers;
-    td_row_job      *jobs;         /* [max_tok] */
-    uint32_t        *job_rows;     /* [plan.max_out] */
-    bool            *job_best;     /* [plan.max_out] the best logits of the row will do */
-    td_out_logprobs *job_logprobs; /* [plan.max_out] */
-    td_row_result   *results;      /* [max_running], by step entry */
+    td_row_job      *jobs;           /* [max_tok] */
+    uint32_t        *job_rows;       /* [plan.max_out] */
+    bool            *job_best;       /* [plan.max_out] the best logits of the row will do */
+    td_out_logprobs *job_logprobs;   /* [plan.max_out] */
+    td_row_result   *results;        /* [max_running], by step entry */
+    const float     *draft_logits;   /* [scheduler.n_drafts, vocab] of the rows of drafts; NULL: to be computed */
+    td_out_logprobs *draft_logprobs; /* [scheduler.n_drafts] of the same rows */
+    td_drafts        drafts;         /* with plan.drafts */
     td_log_window    window;
 };
+
+/** The logits of so many jobs on their way to tokens. */
+typedef struct {
+    td_engine             *e;
+    const td_row_job      *jobs;
+    const float           *logits;   /* [jobs, vocab] */
+    const td_out_logprobs *logprobs; /* [jobs] */
+} td_row_batch;
+
+/* step_loop.c: what more than one of the files below needs of it. */
+td_sample_args td_row_sample_args(const td_request *r);
+bool           td_row_takes_best(const td_engine *e, const td_row_job *job); /* the best logits of its row will do */
+td_status      td_row_allowed_ids(td_request *r, const uint32_t **allowed);  /* next, by the request's form */
+
+/* step_draft.c: the MTP layer behind a step. Engine thread. */
+TD_NODISCARD td_status td_drafts_open(td_engine *e, td_error *err);
+void                   td_drafts_close(td_engine *e);
+/** The step has succeeded, and nobody has been told: what follows each of its rows. */
+void td_drafts_note(td_engine *e);
+/** All have been told: draft what comes next. @param n_accepted of the step's drafts. @param seconds that the step took, and
+ * what its drafts took beyond it. */
+void td_drafts_run(td_engine *e, uint32_t n_accepted, double seconds);
 
 void *td_engine_thread(void *engine);
 

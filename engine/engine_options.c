@@ -96,6 +96,15 @@ static td_status plan_sizes(const td_engine_options *o, td_engine_plan *plan, td
     if (plan->max_queued > TD_QUEUED_MAX)
         return td_fail(err, TD_EINVAL, "max-queued-requests %u is more than %d", plan->max_queued, TD_QUEUED_MAX);
 
+    if (o->speculative_algorithm && strcmp(o->speculative_algorithm, "NEXTN"))
+        return td_fail(err, TD_ENOTSUP, "speculative-algorithm %s is not supported: use NEXTN", o->speculative_algorithm);
+    if (o->speculative_always && !o->speculative_algorithm)
+        return td_fail(err, TD_EINVAL, "speculative-always needs speculative-algorithm");
+    plan->drafts = o->speculative_algorithm != NULL;
+    plan->draft_always = o->speculative_always;
+    if (plan->drafts) /* a sequence may have two rows whose logits are wanted */
+        plan->max_out = 2 * plan->max_running < OUT_MAX ? 2 * plan->max_running : OUT_MAX;
+
     if (o->max_deferred_experts_per_token && !o->enable_defer)
         return td_fail(err, TD_EINVAL, "max-deferred-experts-per-token %u needs enable-defer",
                        o->max_deferred_experts_per_token);

@@ -18,7 +18,7 @@ typedef struct {
     uint32_t                 chunk, max_running, max_queued, max_deferred, decode_log_interval;
     uint32_t                 max_out; /* rows of logits at a time */
     uint64_t                 random_seed;
-    bool                     log_requests, prefix_cache, mixed_chunk;
+    bool                     log_requests, prefix_cache, mixed_chunk, drafts, draft_always;
 } td_engine_plan;
 
 /** @return TD_EINVAL or TD_ENOTSUP with a sentence that names the option. An attention backend that the device lacks gives a

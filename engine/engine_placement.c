@@ -28,6 +28,7 @@ td_placement td_engine_placement(const td_engine_options *o, const td_engine_pla
                   .context_length = o->context_length,
                   .max_deferred = plan->max_deferred,
                   .device_experts = o->num_gpu_experts,
+                  .without_mtp = !plan->drafts,
                   .overlap_min_tok = o->disable_two_chunk_overlap ? 0 : TD_OVERLAP_AUTO},
         .available_bytes = room->available_bytes,
         .device_bytes = room->device_bytes,

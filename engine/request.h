@@ -13,6 +13,10 @@
  * Tokens come one by one from the sampler, and several at a time where the answer's form leaves no choice (jump-ahead). Of
  * these, tokens[n_told .. n_tokens), the client does not know until what belongs to them is there: of the answer's first
  * ones the prompt's KV, and with log-probabilities the logits of the row before each. `form` stands behind the last token.
+ *
+ * With drafting, `draft` is what the MTP layer takes for the token behind the last one. A step computes it as a row behind
+ * that token's, where tokens[] has room: tokens[n_tokens] holds it then, and is no token of the request before the row in
+ * front of it has given the same.
  */
 #ifndef TD_ENGINE_REQUEST_H
 #define TD_ENGINE_REQUEST_H
@@ -27,6 +31,7 @@
 
 #define TD_STOP_IDS_MAX 256
 #define TD_BIAS_MAX 4096
+#define TD_NO_DRAFT UINT32_MAX
 
 struct td_request {
     atomic_uint refs;      /* acq_rel: the last owner sees what the others wrote */
@@ -51,6 +56,8 @@ struct td_request {
     uint32_t             *tokens; /* [n_prompt + max_tokens] */
     uint32_t              n_tokens, n_computed;
     uint32_t              n_told;               /* tokens that the client has, the prompt's among them */
+    uint32_t              draft;                /* of the token tokens[n_tokens], or TD_NO_DRAFT */
+    uint32_t              n_layer;              /* the MTP layer's KV of tokens[0 .. n_layer) is there: a draft needs all */
     uint32_t             *pages;                /* [capacity for all tokens] */
     uint32_t              n_pages, n_published; /* of the pages, the first n_published are in the prefix cache */
     bool                  publishes;            /* false: the cache was flushed since the request was admitted */

@@ -94,6 +94,7 @@ static void retract_last(td_scheduler *s) {
     td_inbox_rejoin(r->inbox, r);
     r->retracted = true;
     r->looked_up = false;
+    r->draft = TD_NO_DRAFT;
     s->n_retracted++;
     s->retractions++;
 }
@@ -169,7 +170,7 @@ static admission try_admit(td_scheduler *s, td_request *r, uint32_t generating) 
         drop_pages(s, r);
         return result;
     }
-    r->n_computed = r->n_pages * TD_KV_PAGE;
+    r->n_computed = r->n_layer = r->n_pages * TD_KV_PAGE;
     if (!r->started) r->n_cached = r->n_computed < r->n_prompt ? r->n_computed : r->n_prompt;
     r->publishes = true;
     bool taken = take_pages(s, r);
@@ -208,10 +209,26 @@ static void add_sequence(td_scheduler *s, const td_request *r, uint32_t begin, u
     td_step_rows_add(&s->rows, r->tokens + begin, begin, end - begin, r->pages, r->n_pages, absorbed);
 }
 
-static void add_request(td_scheduler *s, td_request *r, uint32_t n_rows) {
+/* The draft goes behind the last token; what follows it must be one that the request may still have. */
+static bool may_draft(td_scheduler *s, td_request *r, uint32_t room) {
+    if (r->draft == TD_NO_DRAFT || room < 1 || r->n_tokens + 1 >= r->n_prompt + r->max_tokens) return false;
+    if (r->n_tokens / TD_KV_PAGE < r->n_pages) return true;
+    bool taken = td_prefix_cache_take(s->cache, r->pages + r->n_pages, 1);
+    r->n_pages += taken;
+    return taken;
+}
+
+static void add_request(td_scheduler *s, td_request *r, uint32_t n_rows, bool drafted) {
     uint32_t begin = r->n_computed, end = begin + n_rows, p = r->n_prompt;
-    s->entries[s->n_entries++] = (td_step_entry){
-        .request = r, .first_row = s->rows.n_tok, .first_pos = begin, .n_rows = n_rows, .last = end == r->n_tokens};
+    s->entries[s->n_entries++] = (td_step_entry){.request = r,
+                                                 .first_row = s->rows.n_tok,
+                                                 .first_pos = begin,
+                                                 .n_rows = n_rows,
+                                                 .last = end == r->n_tokens,
+                                                 .drafted = drafted};
+    if (drafted) r->tokens[end++] = r->draft;
+    r->draft = TD_NO_DRAFT;
+    s->n_drafts += drafted;
     if (begin < p) add_sequence(s, r, begin, end < p ? end : p, false);
     if (end > p) add_sequence(s, r, begin > p ? begin : p, end, true);
 }
@@ -228,7 +245,7 @@ static turn choose_turn(const td_scheduler *s) {
 }
 
 bool td_scheduler_build(td_scheduler *s) {
-    s->n_entries = s->n_prefill = 0;
+    s->n_entries = s->n_prefill = s->n_drafts = 0;
     td_step_rows_clear(&s->rows);
     if (!extend_running(s)) admit(s);
     turn     now = choose_turn(s);
@@ -239,12 +256,19 @@ bool td_scheduler_build(td_scheduler *s) {
         if (!(generates ? now.generating : now.prompts)) continue;
         uint32_t left = r->n_tokens - r->n_computed, most = generates && !room ? 1 : room, n = left < most ? left : most;
         if (!n) continue;
-        add_request(s, r, n);
         room -= generates ? n - 1 : n;
+        bool drafted = generates && left == 1 && may_draft(s, r, room);
+        add_request(s, r, n, drafted);
+        room -= drafted;
         s->n_prefill += generates ? 0 : n;
     }
     s->prompts_last = s->n_prefill > 0;
     return s->n_entries > 0;
+}
+
+void td_scheduler_commit_draft(td_scheduler *s, td_request *r) {
+    r->n_computed++;
+    publish(s, r);
 }
 
 void td_scheduler_commit(td_scheduler *s) {

@@ -3,7 +3,8 @@
  *
  * DESIGN. Requests join and leave at every step. A step holds one token of every request that is generating, and up to
  * `chunk` tokens of prompts (or of what a retracted request has to compute again), in order of service; where a generating
- * request has several tokens to compute, the others are of the chunk, too. Without `mixed`,
+ * request has several tokens to compute, the others are of the chunk, too. So is a draft, which is left out when there is no
+ * room or no page for it. Without `mixed`,
  * steps with prompts and steps with generating requests take turns instead. A request is admitted when the pages of all it
  * has so far can be had, and one more for each request that is generating, so that an admission does not cause a retraction
  * at once. When a generating request needs a page and there is none, the running request that is last in order of service
@@ -30,7 +31,8 @@
 typedef struct {
     td_request *request;
     uint32_t    first_row, first_pos, n_rows;
-    bool        last; /* they are all that is left: the last row's logits give the next token, if there is to be one */
+    bool        last;    /* they are all that is left: the last row's logits give the next token, if there is to be one */
+    bool        drafted; /* a row more follows them: that of the draft */
 } td_step_entry;
 
 typedef struct {
@@ -51,6 +53,7 @@ typedef struct {
     uint64_t            retractions;          /* since open */
     td_step_entry      *entries;              /* [n_entries] of the step */
     uint32_t            n_entries, n_prefill; /* n_prefill: rows of requests whose prompt is not computed before */
+    uint32_t            n_drafts;             /* entries with one */
     bool                prompts_last;         /* the last step held prompts: for turns */
     td_step_rows        rows;                 /* of the step */
 } td_scheduler;
@@ -74,5 +77,8 @@ bool td_scheduler_build(td_scheduler *s);
 
 /** The step has run: its tokens' KV is there, and full pages of it are published. */
 void td_scheduler_commit(td_scheduler *s);
+
+/** After that: the token of an entry's draft came, so that the draft's row is the token's. r: that entry's request. */
+void td_scheduler_commit_draft(td_scheduler *s, td_request *r);
 
 #endif

@@ -16,8 +16,6 @@
 #include "core/trace.h"
 #include "engine/engine_impl.h"
 
-#define NEXT_TOKEN UINT32_MAX
-
 /* ---- what others see of it -------------------------------------------------------------------- */
 
 /* By requests: pages that only the prefix cache holds can be had at any time. */
@@ -165,19 +163,18 @@ static bool tell_jumped(td_engine *e, td_request *r) {
     return true;
 }
 
-/* A token that was sampled, and those that follow it without a choice. */
-static void deliver(td_engine *e, td_request *r, const td_row_result *result) {
+/* A token that was sampled, and those that follow it without a choice. @return false: the request has ended. */
+static bool deliver(td_engine *e, td_request *r, const td_row_result *result) {
     td_status st = TD_OK;
     r->tokens[r->n_tokens++] = result->token;
     if (r->form && !td_request_stops_at(r, result->token)) st = td_answer_form_advance(r->form, result->token);
     if (st == TD_OK) {
-        if (!tell(e, r, &result->logprobs)) return;
+        if (!tell(e, r, &result->logprobs)) return false;
         st = td_request_jump(r);
     }
-    if (st == TD_OK)
-        (void)tell_jumped(e, r);
-    else
-        send_error(e, r, st, st == TD_ENOMEM ? "out of memory for the grammar" : TD_GRAMMAR_AMBIGUOUS);
+    if (st == TD_OK) return tell_jumped(e, r);
+    send_error(e, r, st, st == TD_ENOMEM ? "out of memory for the grammar" : TD_GRAMMAR_AMBIGUOUS);
+    return false;
 }
 
 /* ---- a step ---------------------------------------------------------------------------------- */
@@ -193,7 +190,7 @@ static uint32_t list_positions(td_engine *e, uint32_t n, uint32_t i, uint32_t fr
     return n;
 }
 
-/* The rows whose logits matter, in row order. */
+/* The rows whose logits matter, in row order; behind them those of the drafts. @return how many, without the drafts'. */
 static uint32_t list_jobs(td_engine *e) {
     td_scheduler *s = &e->scheduler;
     uint32_t      n = 0;
@@ -211,19 +208,18 @@ static uint32_t list_jobs(td_engine *e) {
         }
         if (r->logprobs) n = list_positions(e, n, i, r->n_told, r->n_tokens);
         if (entry->last && r->max_tokens && !r->complete)
-            e->jobs[n++] = (td_row_job){.entry = i, .row = entry->first_row + entry->n_rows - 1, .predicted = NEXT_TOKEN};
+            e->jobs[n++] = (td_row_job){.entry = i, .row = entry->first_row + entry->n_rows - 1, .predicted = TD_ROW_NEXT};
+    }
+    for (uint32_t i = 0, at = n; i < s->n_entries; i++) {
+        const td_step_entry *entry = &s->entries[i];
+        if (entry->drafted)
+            e->jobs[at++] =
+                (td_row_job){.entry = i, .row = entry->first_row + entry->n_rows, .predicted = TD_ROW_BEHIND_DRAFT};
     }
     return n;
 }
 
-typedef struct {
-    td_engine             *e;
-    const td_row_job      *jobs;
-    const float           *logits;   /* [jobs, vocab] */
-    const td_out_logprobs *logprobs; /* [jobs] */
-} row_batch;
-
-static td_sample_args sample_args_of(const td_request *r) {
+td_sample_args td_row_sample_args(const td_request *r) {
     uint32_t n = td_request_generated(r);
     return (td_sample_args){.sampling = &r->sampling,
                             .seed = r->seed,
@@ -236,27 +232,32 @@ static td_sample_args sample_args_of(const td_request *r) {
 }
 
 /* Whether a job does with the best logits of its row: log-probabilities do, with the row's sum and one logit more; a choice
- * does where neither a grammar nor the request's own changes to the logits have a part in it. */
-static bool takes_best(const td_engine *e, const td_row_job *job) {
+ * does where neither a grammar nor the request's own changes to the logits have a part in it. A draft's row, too: what
+ * forbids that for the row in front of it forbids more. */
+bool td_row_takes_best(const td_engine *e, const td_row_job *job) {
+    if (job->predicted <= TD_ROW_REJECTED)
+        return true; /* at those of a rejected draft nobody looks; its request may be gone */
     const td_request *r = e->scheduler.entries[job->entry].request;
-    td_sample_args    args = sample_args_of(r);
-    return job->predicted != NEXT_TOKEN || (!r->form && td_sample_takes_best(&args, TD_MODEL_TOP));
+    td_sample_args    args = td_row_sample_args(r);
+    return !r->form && td_sample_takes_best(&args, TD_MODEL_TOP);
 }
 
 static td_out_logprobs logprobs_of(const td_engine *e, const td_row_job *job) {
+    td_out_logprobs none = {.id = UINT32_MAX, .log_sum = (double)NAN};
+    if (job->predicted == TD_ROW_REJECTED) return none;
     const td_request *r = e->scheduler.entries[job->entry].request;
-    bool              is_next = job->predicted == NEXT_TOKEN;
+    bool              chooses = job->predicted > TD_ROW_REJECTED;
     return (td_out_logprobs){
-        .wanted = !is_next || r->logprobs, .id = is_next ? UINT32_MAX : r->tokens[job->predicted], .log_sum = (double)NAN};
+        .wanted = !chooses || r->logprobs, .id = chooses ? UINT32_MAX : r->tokens[job->predicted], .log_sum = (double)NAN};
 }
 
 /* The ids that the request's form allows next. A step that is run again finds the same. */
-static td_status allowed_ids(td_request *r, const uint32_t **allowed) {
+td_status td_row_allowed_ids(td_request *r, const uint32_t **allowed) {
     td_status st = r->form ? td_answer_form_mask(r->form, allowed) : TD_OK;
     return st == TD_EINVAL ? TD_ENOTSUP : st;
 }
 
-static void list_logprobs(const row_batch *batch, uint32_t item, uint32_t id, td_position_logprobs *out) {
+static void list_logprobs(const td_row_batch *batch, uint32_t item, uint32_t id, td_position_logprobs *out) {
     uint32_t          vocab = batch->e->limits.vocab;
     const float      *logits = batch->logits + (size_t)item * vocab;
     const td_request *r = batch->e->scheduler.entries[batch->jobs[item].entry].request;
@@ -266,26 +267,27 @@ static void list_logprobs(const row_batch *batch, uint32_t item, uint32_t id, td
 
 /* One row of logits. */
 static void do_row(void *ctx, uint32_t item, const td_worker *w) {
-    const row_batch  *batch = ctx;
-    td_engine        *e = batch->e;
-    const td_row_job *job = &batch->jobs[item];
-    const float      *logits = batch->logits + (size_t)item * e->limits.vocab;
-    td_request       *r = e->scheduler.entries[job->entry].request;
-    uint32_t          at = job->predicted;
-    if (at != NEXT_TOKEN) {
+    const td_row_batch *batch = ctx;
+    td_engine          *e = batch->e;
+    const td_row_job   *job = &batch->jobs[item];
+    const float        *logits = batch->logits + (size_t)item * e->limits.vocab;
+    td_request         *r = e->scheduler.entries[job->entry].request;
+    uint32_t            at = job->predicted;
+    if (at == TD_ROW_REJECTED) return;
+    if (at != TD_ROW_NEXT) {
         td_position_logprobs *to = at < r->n_prompt ? &r->prompt_positions[at] : &r->jumped[at - r->jumped_from];
         list_logprobs(batch, item, r->tokens[at], to);
         return;
     }
     td_row_result *result = &e->results[job->entry];
-    td_sample_args args = sample_args_of(r);
-    result->status = allowed_ids(r, &args.allowed);
+    td_sample_args args = td_row_sample_args(r);
+    result->status = td_row_allowed_ids(r, &args.allowed);
     if (result->status != TD_OK) return;
     result->status = td_sample(&e->samplers[w->index], logits, &args, &result->token);
     if (result->status == TD_OK && r->logprobs) list_logprobs(batch, item, result->token, &result->logprobs);
 }
 
-static void sample(td_engine *e, row_batch *batch, uint32_t n) {
+static void sample(td_engine *e, td_row_batch *batch, uint32_t n) {
     td_trace_label label = {TD_TRACE_ENGINE, "sample", {"rows"}, {n}};
     uint64_t       begin = td_trace_begin();
     td_pool_label(e->expert_pool, &label);
@@ -299,23 +301,27 @@ static td_out_rows next_rows(td_engine *e, const td_row_job *jobs, uint32_t n_le
     uint32_t n = n_left < e->plan.max_out ? n_left : e->plan.max_out;
     for (uint32_t i = 0; i < n; i++) {
         e->job_rows[i] = jobs[i].row;
-        e->job_best[i] = takes_best(e, &jobs[i]);
+        e->job_best[i] = td_row_takes_best(e, &jobs[i]);
         e->job_logprobs[i] = logprobs_of(e, &jobs[i]);
     }
     return (td_out_rows){.row = e->job_rows, .best = e->job_best, .logprobs = e->job_logprobs, .n = n};
 }
 
-/* The first jobs' logits come with the layers; there are more where a prompt's log-probabilities are wanted. */
+/* The first jobs' logits come with the layers; there are more where a prompt's log-probabilities are wanted. Those of drafts
+ * come along where all find room. */
 static td_status try_step(td_engine *e, uint32_t n_jobs) {
     const td_step_rows *rows = &e->scheduler.rows;
-    row_batch           batch = {.e = e, .jobs = e->jobs, .logprobs = e->job_logprobs};
-    td_out_rows         out = next_rows(e, batch.jobs, n_jobs);
-    uint32_t            left = n_jobs - out.n;
+    td_row_batch        batch = {.e = e, .jobs = e->jobs, .logprobs = e->job_logprobs};
+    uint32_t            n_along = n_jobs + e->scheduler.n_drafts <= e->plan.max_out ? e->scheduler.n_drafts : 0;
+    td_out_rows         out = next_rows(e, batch.jobs, n_jobs + n_along);
+    uint32_t            left = n_jobs + n_along - out.n;
     uint64_t            begin = td_trace_begin();
     td_stats_phase(&e->stats, TD_STEP_FORWARD, rows);
     td_status st = td_model_forward(e->placed.model, rows, out, &batch.logits);
     td_trace_end(begin, &(td_trace_label){TD_TRACE_ENGINE, "forward", {"tokens", "sequences"}, {rows->n_tok, rows->n_seq}});
-    if (st == TD_OK && out.n) sample(e, &batch, out.n);
+    if (st == TD_OK && out.n) sample(e, &batch, out.n - n_along);
+    e->draft_logits = n_along ? batch.logits + (size_t)n_jobs * e->limits.vocab : NULL;
+    e->draft_logprobs = e->job_logprobs + (n_along ? n_jobs : 0);
     for (; st == TD_OK && left; left -= out.n) {
         batch.jobs += out.n;
         out = next_rows(e, batch.jobs, left);
@@ -372,6 +378,77 @@ static void count_step(td_engine *e, double seconds) {
     td_log_load(e);
 }
 
+/* What a step found for an entry. */
+static void hand_out(td_engine *e, uint32_t i) {
+    td_step_entry *entry = &e->scheduler.entries[i];
+    td_request    *r = entry->request;
+    bool           goes_on = true;
+    if (e->results[i].status != TD_OK) {
+        send_error(e, r, e->results[i].status, row_error_text(e->results[i].status, r));
+        goes_on = false;
+    } else if (!r->max_tokens && entry->last) {
+        td_event ev = event_of(r);
+        ev.finish = TD_FINISH_LENGTH;
+        send(e, r, &ev);
+        goes_on = false;
+    } else {
+        goes_on = tell_jumped(e, r) && (!entry->last || deliver(e, r, &e->results[i]));
+    }
+    if (!goes_on) entry->request = NULL;
+}
+
+/* Whether the row in front of the draft has given it, and the request stands behind it: then the draft's row is the row of
+ * a token like any other. */
+static bool is_accepted(const td_engine *e, const td_row_job *job) {
+    const td_step_entry *entry = &e->scheduler.entries[job->entry];
+    const td_request    *r = entry->request;
+    uint32_t             at = entry->first_pos + entry->n_rows;
+    return r && r->n_tokens == at + 1 && r->tokens[at] == e->scheduler.rows.token[job->row];
+}
+
+/* Sample from the rows of accepted drafts, whose logits may have to be computed first. @return how many rows were. */
+static uint32_t sample_behind_drafts(td_engine *e, const td_row_job *jobs, uint32_t n) {
+    td_row_batch batch = {.e = e, .jobs = jobs, .logits = e->draft_logits, .logprobs = e->draft_logprobs};
+    if (batch.logits) {
+        sample(e, &batch, n);
+        return n;
+    }
+    for (uint32_t done = 0; done < n;) {
+        td_out_rows out = next_rows(e, jobs + done, n - done);
+        batch.jobs = jobs + done;
+        td_stats_phase(&e->stats, TD_STEP_HEAD, NULL);
+        if (td_model_head(e->placed.model, out, &batch.logits) != TD_OK) return done; /* as if they were rejected */
+        sample(e, &batch, out.n);
+        done += out.n;
+    }
+    return n;
+}
+
+/* A second token for the requests whose draft was the first. The state is as if a step had ended between the two, and so
+ * everything about the second is as if nobody had drafted. @return how many. */
+static uint32_t hand_out_behind_drafts(td_engine *e, td_row_job *jobs, uint32_t n) {
+    uint32_t n_accepted = 0, n_given = 0;
+    for (uint32_t i = 0; i < n; i++) {
+        bool accepted = is_accepted(e, &jobs[i]);
+        jobs[i].predicted = accepted ? TD_ROW_NEXT : TD_ROW_REJECTED;
+        if (!accepted) continue;
+        e->results[jobs[i].entry] = (td_row_result){.status = TD_OK};
+        n_accepted++;
+    }
+    if (!n_accepted) return 0;
+    n = sample_behind_drafts(e, jobs, n);
+    td_stats_phase(&e->stats, TD_STEP_DELIVERING, NULL);
+    for (uint32_t i = 0; i < n; i++) {
+        if (jobs[i].predicted != TD_ROW_NEXT) continue;
+        td_request *r = e->scheduler.entries[jobs[i].entry].request;
+        td_scheduler_commit_draft(&e->scheduler, r);
+        e->drafts.next[jobs[i].row] = e->results[jobs[i].entry].token;
+        hand_out(e, jobs[i].entry);
+        n_given++;
+    }
+    return n_given;
+}
+
 /* @return false: there was nothing to run. */
 static bool run_step(td_engine *e) {
     td_scheduler *s = &e->scheduler;
@@ -385,10 +462,12 @@ static bool run_step(td_engine *e) {
     publish(e);
     note_starts(e);
     double    begin_s = td_now_s();
-    td_status st = try_step(e, list_jobs(e));
+    uint32_t  n_jobs = list_jobs(e);
+    td_status st = try_step(e, n_jobs);
     if (st != TD_OK && !td_model_is_lost(e->placed.model, NULL)) {
         td_warn("a step of %u tokens failed (%s): trying once more", s->rows.n_tok, td_status_text(st));
-        st = try_step(e, list_jobs(e));
+        n_jobs = list_jobs(e);
+        st = try_step(e, n_jobs);
     }
     td_stats_phase(&e->stats, TD_STEP_DELIVERING, NULL);
     if (st != TD_OK) {
@@ -396,22 +475,17 @@ static bool run_step(td_engine *e) {
         return true;
     }
     td_scheduler_commit(s);
-    count_step(e, td_now_s() - begin_s);
+    double seconds = td_now_s() - begin_s;
+    count_step(e, seconds);
+    if (e->plan.drafts) td_drafts_note(e);
 
     begin = td_trace_begin();
-    for (uint32_t i = 0; i < s->n_entries; i++) {
-        td_request *r = s->entries[i].request;
-        if (e->results[i].status != TD_OK) {
-            send_error(e, r, e->results[i].status, row_error_text(e->results[i].status, r));
-        } else if (!r->max_tokens && s->entries[i].last) {
-            td_event ev = event_of(r);
-            ev.finish = TD_FINISH_LENGTH;
-            send(e, r, &ev);
-        } else if (tell_jumped(e, r) && s->entries[i].last) {
-            deliver(e, r, &e->results[i]);
-        }
-    }
+    for (uint32_t i = 0; i < s->n_entries; i++) hand_out(e, i);
+    begin_s = td_now_s();
+    uint32_t n_accepted = hand_out_behind_drafts(e, e->jobs + n_jobs, s->n_drafts);
+    seconds += td_now_s() - begin_s;
     td_trace_end(begin, &(td_trace_label){TD_TRACE_ENGINE, "deliver", {"requests"}, {s->n_entries}});
+    if (e->plan.drafts) td_drafts_run(e, n_accepted, seconds);
     return true;
 }
 

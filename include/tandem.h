@@ -370,6 +370,9 @@ typedef struct {
     bool     enable_defer;
     uint32_t max_deferred_experts_per_token; /* D, less than the model's experts per token; 0 with enable_defer: 1 */
     bool     disable_two_chunk_overlap; /* with npu_threads, large steps go through as two halves whose layers alternate */
+    const char
+            *speculative_algorithm; /* "NEXTN": the model's MTP layer drafts one token a step, where that pays; NULL: none */
+    bool     speculative_always;    /* in every step, whether it pays or not: for measuring */
     uint64_t random_seed;
     uint32_t decode_log_interval; /* steps between log lines; 0: none */
     bool measure_bounds; /* measure at start what the tiers' threads can do: td_engine_info's bounds; about 0.2 s a pool */
@@ -475,7 +478,12 @@ typedef struct {
     uint64_t     kv_tokens_cached;                         /* held by the prefix cache alone: dropped when room is needed */
     uint64_t     cache_evictions;                          /* pages that were */
     uint64_t     steps_prefill, steps_decode;
-    uint64_t     expert_pairs, experts_deferred; /* (token, expert) pairs: computed, and of those added one layer later */
+    bool         has_drafts;                       /* the engine drafts (options.speculative_algorithm); what follows */
+    uint64_t     drafts_verified, drafts_accepted; /* tokens */
+    uint64_t     drafted_steps;                    /* decode steps with at least one, and */
+    uint64_t     drafted_seqs, drafted_tokens;     /* the sequences in them, and the tokens that they gave */
+    double       draft_gain;                       /* tokens per second with drafts, of those without, as measured last */
+    uint64_t     expert_pairs, experts_deferred;   /* (token, expert) pairs: computed, and of those added one layer later */
     td_tier_work device, experts;
     td_tier_rate device_rate, expert_rate;    /* over the last log interval; 0 when idle */
     double       decode_tokens_per_s;         /* over the last log interval; 0 when idle */
@@ -513,7 +521,8 @@ typedef enum {
     TD_STEP_FORWARD,
     TD_STEP_HEAD,
     TD_STEP_SAMPLING,
-    TD_STEP_DELIVERING
+    TD_STEP_DELIVERING,
+    TD_STEP_DRAFTING
 } td_step_phase;
 
 /** The step that the engine is in, for a watchdog. */

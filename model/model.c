@@ -181,6 +181,7 @@ static td_status check_options(td_model *m, td_error *err) {
     td_model_config  *c = &m->config;
     td_model_options *o = &m->o;
     td_checkpoint_look_at_mtp(m->checkpoint, c);
+    if (o->without_mtp) c->n_mtp_layers = 0;
     td_checkpoint_log_unread(m->checkpoint, c);
     m->part = (td_model_part){.layers = o->layers.end ? o->layers : td_all_layers(c), .whole = o->layers.end == 0};
     bool mtp_alone = m->part.layers.first == c->n_layers && m->part.layers.end == c->n_layers + 1;

@@ -5,7 +5,7 @@
 #include "core/error.h"
 #include "model/model_state.h"
 
-/* The MTP layers' caches are not among them: the engine does not run those. */
+/* The MTP layer's cache is not among them: its rows of a page come after the page is published. */
 static td_layer_range main_layers(const td_card *c) {
     return (td_layer_range){0, c->model->config.n_layers};
 }

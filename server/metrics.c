@@ -113,6 +113,26 @@ static void write_tiers(td_jbuf *b, const char *model, const td_engine_stats *s,
 #undef TWO
 }
 
+/* With speculative-algorithm alone. */
+static void write_drafts(td_jbuf *b, const char *model, const td_engine_stats *st) {
+    double rate = st->drafts_verified ? (double)st->drafts_accepted / (double)st->drafts_verified : 0;
+    double length = st->drafted_seqs ? (double)st->drafted_tokens / (double)st->drafted_seqs : 1;
+    write_family(b, model, "sglang:spec_accept_rate", "gauge",
+                 "Share of the verified drafts that were accepted, since start.", &(sample){.value = rate}, 1);
+    write_family(b, model, "sglang:spec_accept_length", "gauge", "Tokens of a request in a drafted step, since start.",
+                 &(sample){.value = length}, 1);
+    write_family(b, model, "tandem:drafts_verified_total", "counter", "Drafts that a step computed.",
+                 &(sample){.value = (double)st->drafts_verified}, 1);
+    write_family(b, model, "tandem:drafts_accepted_total", "counter", "Those that were the token.",
+                 &(sample){.value = (double)st->drafts_accepted}, 1);
+    write_family(b, model, "tandem:drafted_steps_total", "counter", "Steps that computed drafts.",
+                 &(sample){.value = (double)st->drafted_steps}, 1);
+    write_family(
+        b, model, "tandem:draft_gain", "gauge",
+        "Tokens per second with drafting, of those without, as last measured for the number of streams; 1: not yet.",
+        &(sample){.value = st->draft_gain}, 1);
+}
+
 /* The KV cache's shape, as labels. */
 static void write_cache_config(td_jbuf *b, const char *model, uint64_t page_tokens, uint64_t n_pages) {
     static const char NAME[] = "sglang:cache_config_info";
@@ -280,6 +300,7 @@ enum MHD_Result td_route_metrics(td_call *c) {
                             {"reason", "error", NULL, (double)st.requests_failed}},
                  4);
     write_cache_config(&b, model, s->info.kv_page_tokens, n_pages);
+    if (st.has_drafts) write_drafts(&b, model, &st);
     if (st.has_page_store) write_page_store(&b, model, &st.page_store);
     write_tiers(&b, model, &st, &s->info);
     write_nodes(&b, model, &st, &s->info);

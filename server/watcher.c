@@ -107,10 +107,11 @@ void td_watchdog_describe(td_server *s, char *text, size_t size) {
                                          [TD_STEP_FORWARD] = "in its forward pass",
                                          [TD_STEP_HEAD] = "in the head",
                                          [TD_STEP_SAMPLING] = "sampling",
-                                         [TD_STEP_DELIVERING] = "delivering its tokens"};
+                                         [TD_STEP_DELIVERING] = "delivering its tokens",
+                                         [TD_STEP_DRAFTING] = "drafting the next ones"};
     td_engine_step           step;
     td_engine_get_step(s->engine, &step);
-    bool on_tiers = step.phase == TD_STEP_FORWARD || step.phase == TD_STEP_HEAD;
+    bool on_tiers = step.phase == TD_STEP_FORWARD || step.phase == TD_STEP_HEAD || step.phase == TD_STEP_DRAFTING;
     if (step.phase == TD_STEP_NONE)
         snprintf(text, size, "no step has ended for %u s, and none is under way", s->opt.watchdog_s);
     else

@@ -7,8 +7,7 @@
 
 /* ---- configuration --------------------------------------------------------------------------- */
 
-/* transformers' Glm4MoeConfig. The multi-token-prediction layer behind the last one (num_nextn_predict_layers) is not read:
- * nothing drafts with it. */
+/* transformers' Glm4MoeConfig. */
 static void read_config(td_config_reader *r, td_model_config *c) {
     static const td_config_defaults D = {151552, 4096, 10944, 46, 96, 8, 131072};
     td_config_common(r, c, &D);
@@ -16,6 +15,7 @@ static void read_config(td_config_reader *r, td_model_config *c) {
     td_config_gqa(r, c, 0);
     c->qkv_bias = td_config_bool(r, "attention_bias", false);
     c->qk_norm = td_config_bool(r, "use_qk_norm", false);
+    td_config_mtp_layers(r, c);
     td_config_refuse_sliding_window(r);
 
     c->moe_inter = td_config_u32(r, "moe_intermediate_size", 1408, 1, TD_CONFIG_DIM_MAX);
@@ -29,7 +29,7 @@ static void read_config(td_config_reader *r, td_model_config *c) {
     td_config_check_experts(r, c);
 
     uint32_t first = td_config_u32(r, "first_k_dense_replace", 1, 0, TD_LAYERS_MAX);
-    for (uint32_t i = 0; i < c->n_layers; i++) c->is_moe[i] = i >= first;
+    for (uint32_t i = 0; i < TD_LAYERS_MAX && i < c->n_layers + c->n_mtp_layers; i++) c->is_moe[i] = i >= first;
 
     td_config_rope(r, c, c->head_dim, 0.5);
     c->softmax_scale = 1 / sqrt((double)c->head_dim);
@@ -46,6 +46,7 @@ static const td_weight_rule WEIGHTS[TD_ROLE_COUNT] = {
     TD_ROUTER_BIAS,
     TD_SHARED_WEIGHTS("mlp.shared_experts"),
     TD_EXPERT_WEIGHTS,
+    TD_MTP_WEIGHTS,
 };
 
 const td_arch TD_ARCH_GLM4_MOE = {.name = "Glm4MoeForCausalLM",

@@ -267,18 +267,34 @@ class Model:
             y = y + sigmoid(self.linear(x, n + ".shared_expert_gate")) * self.mlp(x, n + ".shared_expert")
         return y
 
+    def head(self):
+        return "model.embed_tokens" if self.c.get("tie_word_embeddings") else "lm_head"
+
+    def layer(self, x, i):
+        n = "model.layers.%d." % i
+        x = x + (self.mla_attention if self.mla else self.gqa_attention)(self.norm(x, n + "input_layernorm"), n + "self_attn")
+        mixture = self.moe_gpt_oss if self.gpt_oss else self.moe
+        return x + (mixture if self.is_moe(i) else self.mlp)(self.norm(x, n + "post_attention_layernorm"), n + self.mlp_name)
+
+    def mtp_logits(self, hidden, next_ids):
+        """The multi-token-prediction layer (arXiv 2412.19437, section 2.2): [T, V].  hidden [T, D]: after the final norm;
+        next_ids [T]: row t predicts the token behind next_ids[t]."""
+        self.routed = []
+        n = "model.layers.%d." % self.c["num_hidden_layers"]
+        e = self.norm(self.w["model.embed_tokens.weight"][np.asarray(next_ids)], n + "enorm")
+        x = self.linear(np.concatenate((e, self.norm(hidden, n + "hnorm")), -1), n + "eh_proj")
+        x = self.layer(x, self.c["num_hidden_layers"])
+        return self.norm(x, n + "shared_head.norm") @ self.w[self.head() + ".weight"].T
+
     def forward(self, ids):
         """A dict of logits [T, V], hidden [T, D], layer_hidden [L, T, D], router_ids and router_weights [M, T, K], router_margin [M, T]."""
         self.routed, layers = [], []
         x = self.w["model.embed_tokens.weight"][np.asarray(ids)]
         for i in range(self.c["num_hidden_layers"]):
-            n = "model.layers.%d." % i
-            x = x + (self.mla_attention if self.mla else self.gqa_attention)(self.norm(x, n + "input_layernorm"), n + "self_attn")
-            mixture = self.moe_gpt_oss if self.gpt_oss else self.moe
-            x = x + (mixture if self.is_moe(i) else self.mlp)(self.norm(x, n + "post_attention_layernorm"), n + self.mlp_name)
+            x = self.layer(x, i)
             layers.append(x)
         hidden = self.norm(x, "model.norm")
-        head = "model.embed_tokens" if self.c.get("tie_word_embeddings") else "lm_head"
+        head = self.head()
         routed = [np.stack(part) for part in zip(*self.routed)]
         return {"logits": hidden @ self.w[head + ".weight"].T, "hidden": hidden, "layer_hidden": np.stack(layers),
                 "router_ids": routed[0], "router_weights": routed[1], "router_margin": routed[2]}
@@ -296,6 +312,9 @@ def check(folder):
                 want = p[name][:count] if name == "router_weights" else p[name]
                 assert got[name].shape == want.shape
                 worst[name] = max(worst.get(name, 0.0), float(np.abs(got[name] - want).max() / np.abs(want).max()))
+        if "mtp_logits" in p:
+            draft = model.mtp_logits(got["hidden"], p["ids"][1:] + [p["greedy"][0]])
+            worst["mtp_logits"] = max(worst.get("mtp_logits", 0.0), float(np.abs(draft - p["mtp_logits"]).max() / np.abs(p["mtp_logits"]).max()))
         seq = list(p["ids"])
         for t in p["greedy"]:
             assert int(model.forward(seq)["logits"][-1].argmax()) == t, "another greedy path in " + folder

@@ -24,7 +24,7 @@ KNOWN = """--model-path --model --tokenizer-path --served-model-name --trust-rem
 --kv-cache-dtype --mem-fraction-static --max-total-tokens --max-running-requests --max-queued-requests --chunked-prefill-size
 --max-prefill-tokens --enable-mixed-chunk --schedule-policy --page-size --disable-radix-cache --chat-template --reasoning-parser
 --tool-call-parser --enable-metrics --log-level --log-requests --decode-log-interval --watchdog-timeout --random-seed
---skip-server-warmup --stream-interval --nnodes --node-rank --dist-init-addr --speculative-algorithm --speculative-num-steps
+--skip-server-warmup --stream-interval --nnodes --node-rank --dist-init-addr --speculative-algorithm --speculative-num-steps --speculative-eagle-topk --speculative-num-draft-tokens --speculative-always
 --disaggregation-mode --disaggregation-transfer-backend --disaggregation-bootstrap-port --cpuinfer --kt-cpuinfer --cpu-weight-path
 --kt-weight-path --subpool-count --kt-threadpool-count --num-gpu-experts --kt-num-gpu-experts --enable-defer
 --kt-max-deferred-experts-per-token --max-deferred-experts-per-token --enable-two-batch-overlap --disable-two-chunk-overlap --npu-threads --expert-quantization""".split()
@@ -90,6 +90,7 @@ class Flags(unittest.TestCase):
     def test_not_supported_yet(self):
         for flags in [["--device", "musa"], ["--nnodes", "2"],
                       ["--node-rank", "1"], ["--dist-init-addr", "h:1"], ["--speculative-algorithm", "EAGLE"], ["--speculative-num-steps", "3"],
+                      ["--speculative-eagle-topk", "4"], ["--speculative-num-draft-tokens", "4"],
                       ["--disaggregation-mode", "prefill"], ["--disaggregation-transfer-backend", "mooncake"],
                       ["--disaggregation-bootstrap-port", "8998"],
                       ["--page-size", "64"], ["--kv-cache-dtype", "fp8_e4m3"], ["--schedule-policy", "lpm"], ["--quantization", "fp8"],

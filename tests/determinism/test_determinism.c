@@ -36,20 +36,23 @@ typedef struct {
     const char *name, *path;
     uint32_t    vocab;
     bool        one_form; /* prompt and generated tokens are computed alike */
+    bool        mtp;      /* it has a layer that drafts */
 } model_row;
 
 static const model_row MODELS[] = {
-    {"tale", "models/tale-v3-14m", 4096, false},
-    {"v2_lite", "tests/data/golden/deepseek_v2_lite", 320, false},   /* MLA, softmax router, YaRN */
-    {"v3_yarn", "tests/data/golden/deepseek_v3_yarn", 320, false},   /* MLA, query compression, sigmoid router with groups */
-    {"qwen3", "tests/data/golden/qwen3_moe", 320, true},             /* GQA, norms of queries and keys */
-    {"qwen2", "tests/data/golden/qwen2_moe", 320, true},             /* GQA, biases, gated shared expert */
-    {"glm4", "tests/data/golden/glm4_moe", 320, true},               /* GQA that rotates half a head, biases and norms */
-    {"glm4_lite", "tests/data/golden/glm4_moe_lite", 320, false},    /* MLA, values wider than keys */
-    {"minimax", "tests/data/golden/minimax_m2", 320, true},          /* GQA, norms of whole rows of queries and keys */
-    {"kimi_k25", "tests/data/golden/kimi_k25", 320, false},          /* V3 under a prefix */
-    {"gpt_oss", "tests/data/golden/gpt_oss", 320, true},             /* windows, sinks, experts with biases */
-    {"gpt_oss_mxfp4", "tests/data/golden/gpt_oss_mxfp4", 320, true}, /* the same from codes, and another order of layers */
+    {"tale", "models/tale-v3-14m", 4096, false, true},
+    {"v2_lite", "tests/data/golden/deepseek_v2_lite", 320, false, false}, /* MLA, softmax router, YaRN */
+    {"v3_yarn", "tests/data/golden/deepseek_v3_yarn", 320, false,
+     false},                                                    /* MLA, query compression, sigmoid router with groups */
+    {"qwen3", "tests/data/golden/qwen3_moe", 320, true, false}, /* GQA, norms of queries and keys */
+    {"qwen2", "tests/data/golden/qwen2_moe", 320, true, false}, /* GQA, biases, gated shared expert */
+    {"glm4", "tests/data/golden/glm4_moe", 320, true, true},    /* GQA that rotates half a head, biases and norms */
+    {"glm4_lite", "tests/data/golden/glm4_moe_lite", 320, false, false}, /* MLA, values wider than keys */
+    {"minimax", "tests/data/golden/minimax_m2", 320, true, false},       /* GQA, norms of whole rows of queries and keys */
+    {"kimi_k25", "tests/data/golden/kimi_k25", 320, false, false},       /* V3 under a prefix */
+    {"gpt_oss", "tests/data/golden/gpt_oss", 320, true, false},          /* windows, sinks, experts with biases */
+    {"gpt_oss_mxfp4", "tests/data/golden/gpt_oss_mxfp4", 320, true,
+     false}, /* the same from codes, and another order of layers */
 };
 
 typedef struct {
@@ -76,6 +79,7 @@ typedef struct {
     uint32_t    requests;    /* only the first; 0: all */
     bool        no_cache;    /* of prefixes */
     bool        whole_steps; /* no two-chunk overlap */
+    bool        drafts;      /* for models with an MTP layer */
     bool        in_turns;    /* prompts and generating requests do not share steps */
     bool        priorities, must_retract, must_hit, must_evict, must_jump;
     bool        on_any_device; /* not only on the host */
@@ -117,6 +121,12 @@ static const variant VARIANTS[] = {
     {"too few pages, in turns", .pages = WORKLOAD_PAGES_TIGHT, .in_turns = true, .must_retract = true},
     {"too few pages, small chunks, a device thread", .pages = WORKLOAD_PAGES_TIGHT, .chunk = 50, .npu_threads = 1,
      .cpuinfer = 1, .must_retract = true, .on_any_device = true},
+    {"drafts, one after another", .drafts = true, .kind = RUN_ONE_BY_ONE},
+    {"drafts, joining and leaving", .drafts = true, .kind = RUN_STAGGERED, .on_any_device = true},
+    {"drafts, too few pages, small chunks", .drafts = true, .pages = WORKLOAD_PAGES_TIGHT, .chunk = 50,
+     .must_retract = true},
+    {"drafts, warm prefix cache, a device thread", .drafts = true, .kind = RUN_AGAIN, .npu_threads = 1, .cpuinfer = 1,
+     .chunk = 64, .must_hit = true},
     {"priorities", .priorities = true, .max_running = 6, .kind = RUN_STAGGERED},
     {"priorities, too few pages", .priorities = true, .pages = WORKLOAD_PAGES_TIGHT, .chunk = 37, .must_retract = true,
      .on_any_device = true},
@@ -152,6 +162,8 @@ static td_engine *open_engine_on(const char *device, const variant *v) {
     o.disable_radix_cache = v->no_cache;
     o.disable_two_chunk_overlap = v->whole_steps;
     o.disable_mixed_chunk = v->in_turns;
+    if (v->drafts) o.speculative_algorithm = "NEXTN";
+    o.speculative_always = v->drafts;
     o.max_running_requests = v->max_running ? v->max_running : WORKLOAD_REQUESTS;
     o.max_total_tokens = 128 * (uint64_t)(v->pages ? v->pages : PLENTY_PAGES);
     if (td_engine_open(&o, &e, &err) != TD_OK) fail_msg("%s", err.text);
@@ -181,6 +193,9 @@ static uint64_t run_once(const variant *v, td_engine_stats *s) {
     print_message("    %" PRIu64 " steps with prompt tokens, %" PRIu64 " without, %" PRIu64 " retractions, %" PRIu64
                   " of %" PRIu64 " prompt tokens from the cache\n",
                   s->steps_prefill, s->steps_decode, s->retractions, s->cached_tokens, s->prompt_tokens);
+    if (v->drafts)
+        print_message("    %" PRIu64 " of %" PRIu64 " drafts accepted, gain %.2f\n", s->drafts_accepted, s->drafts_verified,
+                      s->draft_gain);
     return n_hit;
 }
 
@@ -190,6 +205,8 @@ static void same_bits(void **state) {
     uint64_t        n_hit = run_once(v, &s);
     /* Whether pages run short depends on how soon the requests come, one after the other from a thread of the test. */
     for (int again = 0; v->must_retract && s.retractions == 0 && again < 3; again++) n_hit = run_once(v, &s);
+    if (v->drafts) assert_true(s.drafts_verified > 0);
+    if (v->drafts && !strcmp(g_model->name, "tale")) assert_true(3 * s.drafts_accepted > s.drafts_verified); /* trained */
     if (v->must_retract) assert_true(s.retractions > 0);
     if (v->must_hit) assert_true(n_hit > 0);
     if (v->must_evict) assert_true(s.cache_evictions > 0);
@@ -338,6 +355,7 @@ static bool is_drawn(size_t i, uint64_t rows_seed) {
 
 static bool is_selected(size_t i, uint64_t rows_seed) {
     const variant *v = &VARIANTS[i];
+    if (v->drafts && !g_model->mtp) return false;
     if (!has_threads(v)) return false;
     if (getenv("TD_TEST_FULL")) return true;
     if (is_sample()) return is_drawn(i, rows_seed);

@@ -1,5 +1,6 @@
 #include "fake_model.h"
 
+#include <assert.h>
 #include <math.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -20,14 +21,17 @@ struct td_model {
     uint32_t         n_slots;
     uint64_t        *row_hash;     /* [max_tok] of the last forward */
     uint32_t        *row_answered; /* [max_tok] how many tokens the answer has with the row's */
+    uint32_t        *row_pos;      /* [max_tok] */
+    uint64_t        *layer_hash;   /* [max_tok] of the MTP layer's rows, as row_hash */
     uint32_t         n_rows;
     uint8_t         *slot_seen;
     float           *logits;  /* [max_out, vocab] */
     td_tier_meter    experts; /* a step is in it from its beginning */
 };
 
-static atomic_int            g_fail_forwards, g_fail_heads, g_fail_copies;
-static atomic_bool           g_hold, g_nan, g_one_form, g_state, g_lost;
+static atomic_int            g_fail_forwards, g_fail_heads, g_fail_copies, g_fail_layers;
+static atomic_bool           g_hold, g_nan, g_one_form, g_state, g_no_layer, g_lost;
+static _Atomic float         g_layer_noise;
 static _Atomic(const char *) g_complaint;
 static atomic_uint           g_max_tok, g_delay_us;
 
@@ -39,6 +43,9 @@ void fake_fail_heads(int n) {
 }
 void fake_fail_copies(int n) {
     atomic_store(&g_fail_copies, n);
+}
+void fake_fail_layers(int n) {
+    atomic_store(&g_fail_layers, n);
 }
 void fake_lose(bool lost) {
     atomic_store(&g_lost, lost);
@@ -54,6 +61,12 @@ void fake_give_nan(bool nan) {
 }
 void fake_one_form(bool one) {
     atomic_store(&g_one_form, one);
+}
+void fake_has_no_layer(bool none) {
+    atomic_store(&g_no_layer, none);
+}
+void fake_layer_noise(float most) {
+    atomic_store(&g_layer_noise, most);
 }
 void fake_has_state(bool state) {
     atomic_store(&g_state, state);
@@ -110,6 +123,24 @@ void fake_logits(const uint32_t *tokens, uint32_t n, uint32_t n_prompt, float *l
     logits_of(h, n > n_prompt ? n - n_prompt : 0, logits);
 }
 
+/* The layer knows what the model will say behind a generated token, except, of four times, once; or nearly. */
+static void layer_logits_of(uint64_t h, uint32_t answered, float *logits) {
+    float noise = atomic_load(&g_layer_noise);
+    logits_of(h, answered, logits);
+    if (noise > 0) {
+        for (uint32_t v = 0; v < FAKE_VOCAB; v++) logits[v] += noise * (float)(mix(~h - v) >> 40) * 0x1p-24f;
+    } else if (h % 4 == 0) {
+        logits[h / 4 % FAKE_VOCAB] += 100;
+    }
+}
+
+void fake_layer_logits(const uint32_t *tokens, uint32_t n, uint32_t n_prompt, float *logits) {
+    uint64_t h = 0;
+    assert(n > n_prompt);
+    for (uint32_t i = 0; i < n; i++) h = history(h, kv_of(tokens[i], i, i >= n_prompt));
+    layer_logits_of(h, n - n_prompt, logits);
+}
+
 /* ---- model.h --------------------------------------------------------------------------------- */
 
 td_status td_model_open(const td_model_options *o, td_npu *const *npu, uint32_t n_npus, td_pool *expert_pool, td_model **out,
@@ -124,11 +155,14 @@ td_status td_model_open(const td_model_options *o, td_npu *const *npu, uint32_t 
                                   .bos_id = 0,
                                   .eos_ids = {FAKE_EOS},
                                   .n_eos = 1,
+                                  .n_mtp_layers = !o->without_mtp && !atomic_load(&g_no_layer),
                                   .temperature = NAN,
                                   .top_p = NAN,
                                   .repetition_penalty = NAN};
     m->row_hash = calloc(o->max_tok, sizeof *m->row_hash);
     m->row_answered = calloc(o->max_tok, sizeof *m->row_answered);
+    m->row_pos = calloc(o->max_tok, sizeof *m->row_pos);
+    m->layer_hash = calloc(o->max_tok, sizeof *m->layer_hash);
     m->logits = calloc((size_t)o->max_out * FAKE_VOCAB, sizeof *m->logits);
     atomic_store(&g_max_tok, o->max_tok);
     *out = m;
@@ -140,6 +174,8 @@ void td_model_close(td_model *m) {
     free(m->kv);
     free(m->row_hash);
     free(m->row_answered);
+    free(m->row_pos);
+    free(m->layer_hash);
     free(m->kv_generated);
     free(m->slot_seen);
     free(m->logits);
@@ -257,6 +293,7 @@ td_status td_model_forward(td_model *m, const td_step_rows *s, td_out_rows out, 
             if (p < first) continue;
             m->row_hash[a->seq_start[q] + p - first] = h;
             m->row_answered[a->seq_start[q] + p - first] = answered;
+            m->row_pos[a->seq_start[q] + p - first] = p;
         }
     }
     m->n_rows = s->n_tok;
@@ -294,6 +331,28 @@ td_status td_model_head(td_model *m, td_out_rows out, const float **logits) {
         bool comes_short = m->row_hash[rows[i]] % 4 == 0; /* a quarter of those that may: it takes longer */
         if (comes_short && out.best && out.best[i] && !atomic_load(&g_nan))
             leave_best(m->logits + (size_t)i * FAKE_VOCAB, &out.logprobs[i]);
+    }
+    *logits = m->logits;
+    return TD_OK;
+}
+
+td_status td_model_mtp(td_model *m, const uint32_t *next_token) {
+    if (!m->config.n_mtp_layers) complain("there is no MTP layer");
+    for (uint32_t r = 0; r < m->n_rows; r++) {
+        if (next_token[r] >= FAKE_VOCAB) complain("next token outside the vocabulary");
+        m->layer_hash[r] = history(m->row_hash[r], kv_of(next_token[r], m->row_pos[r] + 1, true));
+    }
+    return take_failure(&g_fail_layers) ? TD_EDEVICE : TD_OK;
+}
+
+td_status td_model_mtp_head(td_model *m, td_out_rows out, const float **logits) {
+    if (out.n < 1 || out.n > m->o.max_out) complain("n_rows out of range");
+    if (take_failure(&g_fail_layers)) return TD_EDEVICE;
+    for (uint32_t i = 0; i < out.n; i++) {
+        uint32_t r = out.row[i];
+        float   *to = m->logits + (size_t)i * FAKE_VOCAB;
+        if (r >= m->n_rows) complain("row outside the step");
+        layer_logits_of(m->layer_hash[r], m->row_answered[r] + 1, to);
     }
     *logits = m->logits;
     return TD_OK;

@@ -25,13 +25,20 @@
 /** logits[FAKE_VOCAB] after tokens[0..n), of which the first n_prompt are the prompt. */
 void fake_logits(const uint32_t *tokens, uint32_t n, uint32_t n_prompt, float *logits);
 
-void        fake_fail_forwards(int n); /* the next n forwards fail */
-void        fake_fail_heads(int n);
-void        fake_fail_copies(int n); /* the next n copies of pages, out or in */
-void        fake_lose(bool lost);    /* its card: forwards fail, and it says so */
-void        fake_hold(bool hold);    /* forwards wait while held */
-void        fake_delay(uint32_t us); /* every forward takes so long at least */
-void        fake_give_nan(bool nan); /* logits are NaN */
+/** What the MTP layer says behind tokens[0..n), of which the last is generated. */
+void fake_layer_logits(const uint32_t *tokens, uint32_t n, uint32_t n_prompt, float *logits);
+
+void fake_fail_forwards(int n); /* the next n forwards fail */
+void fake_fail_heads(int n);
+void fake_fail_copies(int n);      /* the next n copies of pages, out or in */
+void fake_fail_layers(int n);      /* the next n passes of the MTP layer or its head */
+void fake_layer_noise(float most); /* the MTP layer says what the model will, with up to so much added to each logit; 0:
+                                      the same, but something else one time in four */
+void        fake_lose(bool lost);  /* its card: forwards fail, and it says so */
+void        fake_has_no_layer(bool none); /* models opened from now on have no MTP layer */
+void        fake_hold(bool hold);         /* forwards wait while held */
+void        fake_delay(uint32_t us);      /* every forward takes so long at least */
+void        fake_give_nan(bool nan);      /* logits are NaN */
 void        fake_says(const uint32_t *tokens,
                       size_t          n);        /* each answer's tokens by preference, as far as they go; while no step runs */
 void        fake_has_state(bool state); /* engines opened from now on have models whose pages do not carry a sequence on */

@@ -30,6 +30,10 @@ static td_engine_options options(uint64_t kv_tokens, uint32_t chunk, uint32_t ma
     o.model_path = TD_SOURCE_DIR "/models/tale-v3-14m";
     o.max_total_tokens = kv_tokens;
     o.chunked_prefill_size = chunk;
+    if (getenv("TD_TEST_DRAFTS")) {
+        o.speculative_algorithm = "NEXTN";
+        o.speculative_always = true;
+    }
     o.max_running_requests = max_running;
     o.cpuinfer = 2;
     o.subpool_count = 1;

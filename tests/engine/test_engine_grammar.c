@@ -106,6 +106,10 @@ static td_engine *open_engine_with(uint64_t kv_tokens, uint32_t chunk, uint32_t 
     o.tokenizer_path = g_tokenizer;
     o.max_total_tokens = kv_tokens;
     o.chunked_prefill_size = chunk;
+    if (getenv("TD_TEST_DRAFTS")) {
+        o.speculative_algorithm = "NEXTN";
+        o.speculative_always = true;
+    }
     o.max_running_requests = running;
     o.disable_mixed_chunk = in_turns;
     o.decode_log_interval = 0;

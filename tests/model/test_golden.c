@@ -1,7 +1,8 @@
 /*
  * Every architecture against outputs that transformers computed (tests/data/golden/README.md), with --quantization none:
- * logits at all positions, routed experts and their weights, and greedy tokens from the KV cache, the prompt in one piece,
- * in odd chunks and token by token; and the last logits of prompts of thousands of tokens.
+ * logits at all positions, those of the MTP layer where the model has one, routed experts and their weights, and greedy
+ * tokens from the KV cache, the prompt in one piece, in odd chunks and token by token; and the last logits of prompts of
+ * thousands of tokens.
  */
 #include <math.h>
 #include <setjmp.h>
@@ -107,6 +108,43 @@ static void check_greedy(model_run *r, json_t *prompt, const uint32_t *ids, uint
     free(logits);
 }
 
+/* The MTP layer over the rows of the last forward, each fed the token behind its own. */
+static void mtp_logits(model_run *r, const uint32_t *next, uint32_t n, float *out) {
+    size_t       vocab = td_model_get_config(r->model)->vocab;
+    uint32_t     rows[512];
+    const float *logits;
+    for (uint32_t i = 0; i < n; i++) rows[i] = i;
+    assert_int_equal(td_model_mtp(r->model, next), TD_OK);
+    assert_int_equal(td_model_mtp_head(r->model, (td_out_rows){.row = rows, .n = n}, &logits), TD_OK);
+    memcpy(out, logits, n * vocab * sizeof *out);
+}
+
+static void check_mtp(model_run *r, const char *folder, json_t *prompt, const uint32_t *ids, uint32_t n) {
+    if (!json_object_get(prompt, "mtp_logits")) return;
+    size_t   vocab = td_model_get_config(r->model)->vocab;
+    float   *want = read_member(folder, prompt, "mtp_logits"), *got = malloc(n * vocab * sizeof *got);
+    uint32_t fed[513];
+    memcpy(fed, ids, n * sizeof *ids);
+    fed[n] = (uint32_t)json_integer_value(json_array_get(json_object_get(prompt, "greedy"), 0));
+    model_run_forward(r, &(model_piece){.n = n, .ids = ids}, 1);
+    mtp_logits(r, fed + 1, n, got);
+    check_logits(got, want, n * vocab, "MTP layer");
+    for (uint32_t at = 0, chunk = 7; at < n; at += chunk) {
+        uint32_t len = n - at < chunk ? n - at : chunk;
+        float    piece_logits[7 * 4096];
+        model_run_forward(r, &(model_piece){.first = at, .n = len, .ids = ids + at}, 1);
+        mtp_logits(r, fed + at + 1, len, piece_logits);
+        assert_memory_equal(piece_logits, got + at * vocab, len * vocab * sizeof *got);
+    }
+    for (uint32_t at = 0; at < n && n < 40; at++) { /* token by token, in the other form of MLA */
+        model_run_forward(r, &(model_piece){.first = at, .n = 1, .ids = ids + at, .absorbed = true}, 1);
+        mtp_logits(r, fed + at + 1, 1, got + at * vocab);
+    }
+    check_logits(got, want, n * vocab, "MTP layer, token by token");
+    free(want);
+    free(got);
+}
+
 /* In chunks, and token by token: the same numbers as whole. */
 static void same_in_pieces(model_run *r, const uint32_t *ids, uint32_t n, bool absorbed, uint32_t chunk,
                            const float *whole) {
@@ -149,6 +187,7 @@ static void run_folder(const char *folder) {
         model_run_logits(&r, n, got);
         check_logits(got, want, n * vocab, "absorbed");
         if (n <= TOKEN_BY_TOKEN_MAX) same_in_pieces(&r, ids, n, true, 1, got);
+        check_mtp(&r, folder, prompt, ids, n);
         free(want);
         free(got);
     }

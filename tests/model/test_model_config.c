@@ -69,12 +69,12 @@ static void parts_of_heads_are_rotated(void **state) {
     assert_int_equal(c.head_dim, 128);
     assert_int_equal(c.rope.dim, 64);
     assert_true(c.qk_norm && c.qkv_bias && c.route_bias && c.norm_topk && !c.rope.interleaved && c.routed_scale == 2.5);
-    assert_int_equal(c.n_mtp_layers, 0); /* which is not read */
-    assert_int_equal(td_model_config_moe_layers(&c), 89);
+    assert_int_equal(c.n_mtp_layers, 1);
+    assert_int_equal(td_model_config_moe_layers(&c), 90); /* the MTP layer's among them */
     assert_true(fabs(c.softmax_scale - 1 / sqrt(128)) < 1e-12);
     c = read_ok("configs/models/glm-4.5-air.json", NULL);
     assert_true(!c.qk_norm && c.qkv_bias && c.shared_inter == 1408 && c.routed_scale == 1);
-    assert_int_equal(td_model_config_moe_layers(&c), 45);
+    assert_int_equal(td_model_config_moe_layers(&c), 46);
     c = read_ok("tests/data/golden/glm4_moe_yarn", NULL);
     assert_int_equal(c.rope.dim, 8);
     assert_int_equal(c.route_groups, TD_ROUTE_GROUP_TOP2);

@@ -458,6 +458,13 @@ void td_engine_get_stats(td_engine *e, td_engine_stats *s) {
     }
     e->stats.kv_tokens_total = 1 << 20;
     e->stats.kv_tokens_cached = e->flushed ? 0 : 512;
+    e->stats.has_drafts = true;
+    e->stats.drafts_verified = 10;
+    e->stats.drafts_accepted = 6;
+    e->stats.drafted_steps = 5;
+    e->stats.drafted_seqs = 12;
+    e->stats.drafted_tokens = 18;
+    e->stats.draft_gain = 1.25;
     e->stats.has_page_store = true;
     e->stats.page_store = (td_page_store_stats){.up = true,
                                                 .pages_out = 11,

@@ -51,7 +51,7 @@ typedef struct {
     uint32_t max_deferred;   /* D */
     uint32_t device_experts; /* of a layer's routed experts, those on the device: none or all of them, in the numbers of its
                                 other linears. Then there is neither an expert store nor a hand-over */
-    bool     without_mtp;    /* nothing of the MTP layer is loaded: it takes no memory, and cannot be run */
+    bool            without_mtp;     /* nothing of the MTP layer is loaded: it takes no memory, and cannot be run */
     td_experts_left experts_left;    /* not with device_experts */
     bool            async_experts;   /* the experts have their own threads (npu_threads > 0) */
     uint32_t        overlap_min_tok; /* steps of so many rows go through as two halves whose layers alternate; 0: none;

@@ -6,8 +6,8 @@
 
 #include "core/error.h"
 #include "core/rng.h"
+#include "core/row_math.h"
 
-#define LANES 16   /* partial results of a reduction: lane i takes the elements with index % LANES == i, on every machine */
 #define BLOCK 1024 /* elements between two running sums of the inverse CDF */
 #define BUCKETS 4096
 #define BUCKETS_PER_E 64 /* buckets per unit of log-probability: 4096 / 64 = 64 units below the maximum */
@@ -34,87 +34,6 @@ void td_sampler_close(td_sampler *s) {
     free(s->count);
     free(s->cand);
     *s = (td_sampler){0};
-}
-
-/* ---- reductions over a row, in a fixed order -------------------------------------------------- */
-
-/* Vectors that every 64-bit machine has: of loops over LANES partial maxima gcc 12 makes scalar code. */
-typedef float   f32x4 __attribute__((vector_size(16), aligned(4)));
-typedef int32_t i32x4 __attribute__((vector_size(16), aligned(4)));
-
-static bool any(i32x4 mask) {
-    return mask[0] | mask[1] | mask[2] | mask[3];
-}
-
-/* The largest of x[0..n); NAN when an element is NaN or +inf. */
-static float row_max(const float *x, size_t n) {
-    enum { CHAINS = LANES / 4 };
-    float  max = -INFINITY;
-    f32x4  best[CHAINS];
-    i32x4  fine = {-1, -1, -1, -1};
-    size_t i = 0;
-    for (int k = 0; k < CHAINS; k++) best[k] = (f32x4){max, max, max, max};
-    for (; i + LANES <= n; i += LANES)
-        for (int k = 0; k < CHAINS; k++) {
-            f32x4 v = *(const f32x4 *)(x + i + 4 * k);
-            i32x4 greater = v > best[k];
-            best[k] = (f32x4)(((i32x4)v & greater) | ((i32x4)best[k] & ~greater));
-            fine &= v < INFINITY;
-        }
-    bool failed = any(~fine);
-    for (; i < n; i++) {
-        max = x[i] > max ? x[i] : max;
-        failed |= !(x[i] < INFINITY);
-    }
-    for (int l = 0; l < LANES; l++) max = best[l / 4][l % 4] > max ? best[l / 4][l % 4] : max;
-    return failed ? NAN : max;
-}
-
-/* Of an element that is there. */
-static uint32_t first_equal(const float *x, size_t n, float v) {
-    size_t i = 0;
-    for (; i + LANES <= n; i += LANES) {
-        i32x4 equal = {0};
-        for (int k = 0; k < LANES; k += 4) equal |= *(const f32x4 *)(x + i + k) == v;
-        if (any(equal)) break;
-    }
-    while (i + 1 < n && x[i] != v) i++;
-    return (uint32_t)i;
-}
-
-/* exp(x) for x <= 0, within 2 ulp; 0 below -87. Cephes' polynomial, without branches so that loops over it vectorise. */
-static inline float exp_of_negative(float x) {
-    float    c = x < -87.0f ? -87.0f : x;
-    float    shifted = c * 1.44269504088896341f + 12582912.0f; /* 1.5 * 2^23: the integer part is in the low mantissa bits */
-    float    n = shifted - 12582912.0f;
-    float    r = c - n * 0.693359375f + n * 2.12194440e-4f;
-    float    p = 1.9875691500e-4f;
-    uint32_t bits, exponent;
-    p = p * r + 1.3981999507e-3f;
-    p = p * r + 8.3334519073e-3f;
-    p = p * r + 4.1665795894e-2f;
-    p = p * r + 1.6666665459e-1f;
-    p = p * r + 5.0000001201e-1f;
-    p = p * r * r + r + 1.0f;
-    memcpy(&bits, &p, sizeof bits);
-    memcpy(&exponent, &shifted, sizeof exponent);
-    bits += exponent << 23; /* p * 2^n */
-    memcpy(&p, &bits, sizeof p);
-    return x < -87.0f ? 0.0f : p;
-}
-
-static void exp_row(const float *x, float *e, size_t n) {
-    for (size_t i = 0; i < n; i++) e[i] = exp_of_negative(x[i]);
-}
-
-static double row_sum(const float *x, size_t n) {
-    double acc[LANES] = {0}, sum = 0;
-    size_t i = 0;
-    for (; i + LANES <= n; i += LANES)
-        for (int l = 0; l < LANES; l++) acc[l] += x[i + l];
-    for (; i < n; i++) acc[i % LANES] += x[i];
-    for (int l = 0; l < LANES; l++) sum += acc[l];
-    return sum;
 }
 
 /* ---- steps 1 to 4 ---------------------------------------------------------------------------- */
@@ -232,7 +151,7 @@ static void keep_top_k(td_sampler *s, uint32_t k) {
 }
 
 static void keep_top_p(td_sampler *s, double p) {
-    double   mass[BUCKETS] = {0}, wanted = p * row_sum(s->prob, s->vocab), have = 0;
+    double   mass[BUCKETS] = {0}, wanted = p * td_row_sum(s->prob, s->vocab), have = 0;
     uint32_t bucket = 0, at = 0;
     for (uint32_t i = 0; i < s->vocab; i++) mass[bucket_of(s->work[i])] += s->prob[i];
     while (bucket + 1 < BUCKETS && have + mass[bucket] < wanted) have += mass[bucket++];
@@ -261,11 +180,11 @@ static uint32_t walk_to(const float *prob, uint32_t begin, uint32_t end, double 
 
 /* Inverse CDF, in ascending id. */
 static uint32_t draw(const td_sampler *s, double u) {
-    double   target = u * row_sum(s->prob, s->vocab), below = 0, sum = 0;
+    double   target = u * td_row_sum(s->prob, s->vocab), below = 0, sum = 0;
     uint32_t n = 0;
     for (uint32_t begin = 0; begin < s->vocab; begin += n, below += sum) {
         n = s->vocab - begin < BLOCK ? s->vocab - begin : BLOCK;
-        sum = row_sum(s->prob + begin, n);
+        sum = td_row_sum(s->prob + begin, n);
         if (below + sum > target) return walk_to(s->prob, begin, begin + n, below, target);
     }
     return walk_to(s->prob, 0, s->vocab, 0, INFINITY);
@@ -284,23 +203,23 @@ td_status td_sample(td_sampler *s, const float *logits, const td_sample_args *a,
     const td_sampling *p = a->sampling;
     size_t             n = s->vocab;
     const float       *x = logits;
-    float              max = row_max(logits, n);
+    float              max = td_row_max(logits, n);
     if (isnan(max)) return TD_EDEVICE;
     if (changes_logits(a)) {
         memcpy(s->work, logits, n * sizeof *logits);
         change_logits(s, a);
         x = s->work;
-        max = row_max(x, n);
+        max = td_row_max(x, n);
     }
     if (!isfinite(max)) return TD_EINVAL;
     if (is_greedy(p)) {
-        *token = first_equal(x, n, max);
+        *token = td_row_find(x, n, max);
         return TD_OK;
     }
 
     float inverse = (float)(1 / p->temperature);
     for (size_t i = 0; i < n; i++) s->work[i] = (x[i] - max) * inverse;
-    exp_row(s->work, s->prob, n);
+    td_row_exp(s->work, s->prob, n);
     if (p->top_k && p->top_k < n) keep_top_k(s, p->top_k);
     if (p->top_p < 1) keep_top_p(s, p->top_p);
     if (p->min_p > 0) keep_min_p(s, p->min_p);
@@ -311,15 +230,8 @@ td_status td_sample(td_sampler *s, const float *logits, const td_sample_args *a,
 /* ---- log-probabilities ----------------------------------------------------------------------- */
 
 double td_log_sum_of(const float *logits, uint32_t vocab) {
-    float  max = row_max(logits, vocab), z[BLOCK], e[BLOCK];
-    double sum = 0;
-    for (uint32_t begin = 0; begin < vocab; begin += BLOCK) {
-        uint32_t n = vocab - begin < BLOCK ? vocab - begin : BLOCK;
-        for (uint32_t i = 0; i < n; i++) z[i] = logits[begin + i] - max;
-        exp_row(z, e, n);
-        sum += row_sum(e, n);
-    }
-    return (double)max + log(sum);
+    float max = td_row_max(logits, vocab);
+    return (double)max + log((double)td_row_exp_sum(logits, vocab, max));
 }
 
 void td_logprobs(const float *logits, uint32_t vocab, double log_sum, uint32_t id, uint32_t n_top,

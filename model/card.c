@@ -387,7 +387,7 @@ static td_status download_logits(td_card *c) {
                    : asked < vocab ? 1
                                    : 0;
         n_best += best;
-        n_sums += best && out->logprobs && out->logprobs[i].wanted;
+        n_sums += td_card_gives_sum(c, i);
         TD_TRY(td_card_download(c, c->logits + from, c->act.logits + from, n * sizeof *c->logits));
     }
     if (n_best) TD_TRY(td_card_download(c, c->top, c->act.top, out->n * (size_t)td_card_top_k(c) * sizeof *c->top));

@@ -469,8 +469,7 @@ static void gather_logits(td_model *m) {
         }
     }
     for (uint32_t r = 0; out->logprobs && r < out->n; r++) {
-        bool from_cards = out->logprobs[r].wanted && td_card_gives_best(m->cards, r);
-        out->logprobs[r].log_sum = from_cards ? log_sum_of(m, r) : (double)NAN;
+        out->logprobs[r].log_sum = td_card_gives_sum(m->cards, r) ? log_sum_of(m, r) : (double)NAN;
     }
 }
 

@@ -144,6 +144,14 @@ static inline bool td_card_gives_best(const td_card *c, uint32_t row) {
     bool               wants_sum = out->logprobs && out->logprobs[row].wanted;
     return c->top && out->best && out->best[row] && (c->sums || !wants_sum);
 }
+
+/** Whether a row's log-probabilities stand on the card's sums: wherever they are wanted and it has them, also where all of
+ * the row comes, so that how a row comes changes none. */
+static inline bool td_card_gives_sum(const td_card *c, uint32_t row) {
+    const td_out_rows *out = &c->model->pass.out;
+    return c->sums && out->best && out->logprobs && out->logprobs[row].wanted;
+}
+
 /** Where the logit is, among the card's, that is wanted beside a row's best; SIZE_MAX: it is not there. */
 size_t td_card_asked(const td_card *c, uint32_t row);
 

@@ -1,14 +1,8 @@
 /* The best logits of a row and what its log-softmax needs, so that a step need not carry all of them to the host. */
 #include <math.h>
 
+#include "core/row_math.h"
 #include "npu/host/host_device.h"
-
-#define PIECE 1024 /* logits whose exponentials are summed in f32; these sums are added in double */
-
-typedef struct {
-    const td_host_npu  *d;
-    const td_npu_block *b;
-} top_job;
 
 /* Descending logit, then ascending id, as an unsigned number that falls. */
 static uint64_t order_of(td_logit l) {
@@ -31,21 +25,8 @@ static void sift_down(td_logit *h, size_t n) {
     h[at] = v;
 }
 
-static td_log_sum log_sum_of(const td_float_math *m, const float *logits, size_t n) {
-    float  max = -INFINITY, e[PIECE];
-    double sum = 0;
-    for (size_t i = 0; i < n; i++) max = logits[i] > max ? logits[i] : max;
-    for (size_t at = 0; at < n; at += PIECE) {
-        size_t here = n - at < PIECE ? n - at : PIECE;
-        memcpy(e, logits + at, here * sizeof *e);
-        sum += (double)m->exp_sum(e, max, here);
-    }
-    return (td_log_sum){max, (float)sum};
-}
-
 static void top_row(void *ctx, uint32_t i, const td_worker *w) {
-    const top_job     *j = ctx;
-    const td_top_desc *t = &j->b->desc.top;
+    const td_top_desc *t = ctx;
     const float       *logits = t->logits + (size_t)i * t->vocab;
     td_logit          *top = t->top + (size_t)i * t->k;
     bool               fine = true;
@@ -65,12 +46,14 @@ static void top_row(void *ctx, uint32_t i, const td_worker *w) {
         top[end] = last;
     }
     if (!fine) top[0].value = NAN;
-    if (t->sums) t->sums[i] = log_sum_of(j->d->kernels->math, logits, t->vocab);
+    if (!t->sums) return;
+    float max = td_row_max(logits, t->vocab);
+    t->sums[i] = (td_log_sum){max, td_row_exp_sum(logits, t->vocab, max)};
 }
 
 static td_status run_top(td_host_npu *d, const td_npu_block *b, const td_host_step *s) {
     if (s->n_out > b->desc.top.max_out) return TD_EINVAL;
-    td_host_for(d, top_row, &(top_job){d, b}, s->n_out, (size_t)s->n_out * b->desc.top.vocab);
+    td_host_for(d, top_row, (void *)&b->desc.top, s->n_out, (size_t)s->n_out * b->desc.top.vocab);
     return TD_OK;
 }
 

@@ -4,8 +4,8 @@
  * the host, which every card reaches; the kernels are the same. What is larger than a place goes through in pieces.
  *
  * A sum that waits for a card which will not come polls a word in pinned memory, too: an abort sets it. The kernel then says
- * so in another one, and everything behind it on the stream still runs, on numbers that are nobody's: the stream's next
- * synchronisation returns the failure.
+ * so in another one, and everything behind it on the stream still runs, on numbers that are nobody's, but that it leaves the
+ * places of parts alone: the stream's next synchronisation returns the failure.
  */
 #include "npu/cuda/cuda_group.h"
 
@@ -22,13 +22,13 @@
 #define PLACE_GROUPS (PLACE_VALUES / TD_CUDA_SUM_VALUES)
 #define EXCHANGE_BYTES (SIGNALS_BYTES + 2 * PLACE_BYTES)
 #define TWO_SHOT_BYTES ((size_t)256 << 10) /* of the rows of a bucket, from three cards on */
-#define STATE_WORDS 2
+#define STATE_WORDS 3
 #define LINE 64
 
 typedef struct {
     td_cuda_npu *d;
     void        *exchange;                   /* device memory, or pinned */
-    void        *state;                      /* device memory: meetings, sums */
+    void        *state;                      /* device memory: meetings, sums, gave up */
     void        *stop, *gave_up;             /* as the card sees them */
     char        *exchange_of[TD_CUDA_CARDS]; /* of each card, as this one sees it */
     uint32_t     opened;                     /* a bit for each card whose memory it was given access to */

@@ -11,7 +11,8 @@
  * an event that another card's graph is still to record, nor may two streams' host functions wait for each other
  * (cuLaunchHostFunc: they may be serialised). The kernels before and behind are ordered by the stream, so that no block ever
  * waits for another of its own card, and nothing needs blocks to run at the same time. A part has two places, taken in turn:
- * who writes one knows by the last meeting that everybody has read it.
+ * who writes one knows by the last meeting that everybody has read it. A card that gave up a meeting knows nothing of the
+ * kind: from there on it neither writes a part nor reads one, and comes to the others' meetings only.
  */
 #include "npu/cuda/kernels/kernel.cuh"
 
@@ -64,7 +65,7 @@ TD_FN uint4 words_of(const sums &x) {
  * The card's part: a + b + c in f32, NULL left out, rounded to bf16. grid (most * width / 8 / TD_CUDA_SUM_THREADS rounded
  * up), block TD_CUDA_SUM_THREADS.
  * @param a, b, c [most, width] bf16, of row `first` of the step on; 16-byte aligned; width a multiple of 8
- * @param state   [2] meetings, and sums begun so far
+ * @param state   [3] meetings, and sums begun so far; not 0: it gave up
  * @param part    [2, groups_of_place] groups of TD_CUDA_SUM_VALUES values
  */
 TD_KERNEL(TD_CUDA_SUM_THREADS)
@@ -72,6 +73,7 @@ td_cards_part(const td_u32 *n_rows, td_u32 first, td_u32 most, const td_bf16 *a,
               td_u32 width, const td_u32 *state, td_exchange *part, td_u32 groups_of_place) {
     const size_t      group = group_of_thread();
     const group_range mine = groups_of_block(groups_of_rows(n_rows, first, most, width), 1, 1);
+    if (state[2]) return;
     part += place_of_sum(state, groups_of_place, true);
     tell_used(part, mine, true);
     if (!is_in(mine, group)) return;
@@ -85,7 +87,7 @@ td_cards_part(const td_u32 *n_rows, td_u32 first, td_u32 most, const td_bf16 *a,
 /**
  * All cards have come here, or `stop` was set, and then *gave_up becomes 1. grid (1), block 32.
  * @param s0..s7  [n_cards] of each card, in its memory or the host's: by whom it was reached; those of this card at `self`
- * @param state   [2] meetings and sums so far, of which this is one more; of sums where begins is not 0
+ * @param state   [3] meetings and sums so far, of which this is one more; of sums where begins is not 0; not 0: it gave up
  */
 TD_KERNEL(32)
 td_cards_meet(td_signal *s0, td_signal *s1, td_signal *s2, td_signal *s3, td_signal *s4, td_signal *s5, td_signal *s6,
@@ -112,7 +114,9 @@ td_cards_meet(td_signal *s0, td_signal *s1, td_signal *s2, td_signal *s3, td_sig
     if (lane != 0) return;
     state[0] = meeting;
     if (begins) state[1]++;
-    if (all != TD_ALL_LANES) *gave_up = 1;
+    if (all == TD_ALL_LANES) return;
+    state[2] = 1;
+    *gave_up = 1;
 }
 
 /**
@@ -132,6 +136,7 @@ td_cards_sum(const td_u32 *n_rows, td_u32 first, td_u32 most, const td_exchange 
     const group_range        mine = groups_of_block(groups_of_rows(n_rows, first, most, width), stretch, n_cards);
     const bool               whole = stretch == n_cards;
     sums                     sum = {{0, 0, 0, 0, 0, 0, 0, 0}};
+    if (state[2]) return;
 #pragma unroll
     for (td_u32 i = 0; i < TD_CUDA_CARDS; i++) {
         if (i >= n_cards) continue;
@@ -155,6 +160,7 @@ td_cards_gather(const td_u32 *n_rows, td_u32 first, td_u32 most, const td_exchan
     const td_exchange *const parts[TD_CUDA_CARDS] = {p0, p1, p2, p3, p4, p5, p6, p7};
     const size_t             n = groups_of_rows(n_rows, first, most, width);
     const size_t             group = group_of_thread(), place = place_of_sum(state, groups_of_place, false);
+    if (state[2]) return;
 #pragma unroll
     for (td_u32 i = 0; i < TD_CUDA_CARDS; i++) {
         if (i >= n_cards) continue;

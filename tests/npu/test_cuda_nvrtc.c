@@ -38,7 +38,7 @@ static void compiled_and_kept(void **state) {
     (void)state;
     if (td_cuda_image_get(&first, 86, DRIVER, &err) != TD_OK) fail_msg("%s", err.text);
     assert_memory_equal(first.data, "\177ELF", 4);
-    assert_true(has(&first, "td_embed") && has(&first, "td_gqa_decode_128") && has(&first, "td_softmax_sums"));
+    assert_true(has(&first, "td_embed") && has(&first, "td_gqa_decode_128") && has(&first, "td_log_sums"));
     if (td_cuda_image_get(&again, 86, DRIVER, &err) != TD_OK) fail_msg("%s", err.text);
     assert_int_equal(again.bytes, first.bytes);
     assert_memory_equal(again.data, first.data, first.bytes);

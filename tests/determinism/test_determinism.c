@@ -3,9 +3,9 @@
  *
  * usage: test_determinism MODEL PRECISION [REQUESTS]     TD_TEST_SEED=n: another workload; TD_CPU_MASK: another tier, of
  * scalar, which is slow, a third of the rows, chosen anew each time (TD_TEST_ROWS=n: those of a seed that was printed);
- * TD_TEST_DEVICE=NAME: on that device, against the reference of the host's, rows that have a mark; npu, where a stand-in is
- * slower still, and TD_TEST_SAMPLE=1, for an emulated processor, take two of those, chosen in the same way, and four
- * requests. TD_TEST_FULL=1: all rows
+ * TD_TEST_DEVICE=NAME: on that device, against the reference of the host's, rows that have a mark; npu and cuda, whose sums
+ * have an order of their own, give the reference themselves; these, as stand-ins are slower still, and TD_TEST_SAMPLE=1, for
+ * an emulated processor, take two of those, chosen in the same way, and four requests. TD_TEST_FULL=1: all rows
  *
  * The reference is each request of a random workload alone, on a fresh engine with one thread, its prompt in one piece.
  * Then the workload runs once per row of VARIANTS and must give the same. A row also says what has to happen for it to
@@ -327,12 +327,12 @@ static bool is_scalar(void) {
     return mask && !strcmp(mask, "scalar");
 }
 
-static bool is_npu(void) {
-    return !strcmp(g_device, "npu");
+static bool is_card(void) {
+    return !strcmp(g_device, "npu") || !strcmp(g_device, "cuda");
 }
 
 static bool is_sample(void) {
-    return (is_npu() || getenv("TD_TEST_SAMPLE")) && !getenv("TD_TEST_FULL");
+    return (is_card() || getenv("TD_TEST_SAMPLE")) && !getenv("TD_TEST_FULL");
 }
 
 /* With random delays (TD_CHAOS_SEED) only what has threads to get in each other's way. */
@@ -373,7 +373,7 @@ int main(int argc, char **argv) {
         return 2;
     }
     if (device) g_device = device;
-    if (is_npu()) g_reference_device = g_device;
+    if (is_card()) g_reference_device = g_device;
     bool few = is_sample();
     if (few && g_requests > SAMPLE_REQUESTS) g_requests = SAMPLE_REQUESTS;
     g_workload = (workload){.seed = seed ? strtoull(seed, NULL, 10) : SEED_DEFAULT, .vocab = g_model->vocab};

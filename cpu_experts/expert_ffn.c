@@ -53,9 +53,9 @@ typedef struct {
 
 struct expert_ffn {
     /* arrays of a batch, from the store's arena */
-    char          *x;            /* [batch_tok] rows of x_stride bytes */
-    char          *h;            /* [max_pairs] rows of h_stride bytes: f32, then int8 in place; or int8 alone */
-    float         *held;         /* [defer_tok * max_deferred, y_stride] */
+    char          *x;    /* [batch_tok] rows of x_stride bytes */
+    char          *h;    /* [max_pairs] rows of h_stride bytes: f32, then int8 in place; or int8 alone, code_stride apart */
+    float         *held; /* [defer_tok * max_deferred, y_stride] */
     float         *held_weight;  /* [defer_tok * max_deferred] */
     pair          *pairs;        /* [max_pairs] sorted */
     td_gemm_row   *x_rows;       /* [batch_tok] */
@@ -161,6 +161,7 @@ void td_expert_scratch_init(expert_scratch_plan *p, const td_experts_config *c, 
     size_t inter_tiles = l->n_gate * tiles->nr * sizeof(float), inter_row = row_bytes(c->format, l, l->inter_k);
     *p = (expert_scratch_plan){.x_stride = odd_lines(row_bytes(c->format, l, l->hidden_k)),
                                .h_stride = odd_lines(inter_tiles > inter_row ? inter_tiles : inter_row),
+                               .code_stride = odd_lines(inter_row),
                                .y_stride = l->n_down * tiles->nr,
                                .up_rows = td_expert_block_rows(kernel, l->hidden_k),
                                .down_rows = td_expert_block_rows(kernel, l->inter_k)};
@@ -332,9 +333,10 @@ static bool item_is_block(const td_experts *x) {
 
 /* values: of the block's first row. */
 static void finish_block(td_experts *x, const row_block *b, const char *values) {
-    expert_ffn *f = x->ffn;
+    expert_ffn  *f = x->ffn;
+    const size_t stride = item_is_block(x) ? x->scratch.code_stride : x->scratch.h_stride;
     for (uint32_t p = b->pair0; p < b->pair0 + b->n_pairs; p++, values += x->scratch.h_stride)
-        make_row(x, TD_DT_F32, values, x->config.inter, x->layout.inter_k, f->h + p * x->scratch.h_stride, &f->h_rows[p]);
+        make_row(x, TD_DT_F32, values, x->config.inter, x->layout.inter_k, f->h + p * stride, &f->h_rows[p]);
 }
 
 /* The first tile of the up phase's next item, which its worker most likely goes on with. */
@@ -470,6 +472,26 @@ static void aim(const td_experts *x, const down_region *r, uint32_t p0, uint32_t
     }
 }
 
+/* Intermediate rows that lie side by side; bytes 0: none. */
+typedef struct {
+    const void *at;
+    size_t      bytes;
+} rows_ahead;
+
+static rows_ahead rows_at(const td_experts *x, uint32_t p, uint32_t n) {
+    const td_gemm_row *rows = x->ffn->h_rows + p;
+    if (n < 2 || (const char *)rows[1].x - (const char *)rows[0].x != (ptrdiff_t)x->scratch.code_stride)
+        return (rows_ahead){0};
+    return (rows_ahead){rows->x, n * x->scratch.code_stride};
+}
+
+/* The first ones of an active expert in the region. */
+static rows_ahead rows_behind(const td_experts *x, const down_region *r, uint32_t e) {
+    const active_expert *expert = &x->ffn->active[e];
+    uint32_t             p = lower_pair(x->ffn, expert, r->tok0), end = lower_pair(x->ffn, expert, r->tok1);
+    return rows_at(x, p, p < end ? block_rows(end - p, x->scratch.down_rows) : 0);
+}
+
 static void down_item(void *ctx, uint32_t item, const td_worker *w) {
     td_experts         *x = ctx;
     expert_ffn         *f = x->ffn;
@@ -506,10 +528,14 @@ static void down_item(void *ctx, uint32_t item, const td_worker *w) {
         for (uint32_t p = lower_pair(f, expert, region.tok0), m; p < end; p += m) {
             m = block_rows(end - p, x->scratch.down_rows);
             aim(x, &region, p, m, ways, weights);
+            rows_ahead ahead = p + m < end ? rows_at(x, p + m, block_rows(end - p - m, x->scratch.down_rows))
+                                           : rows_behind(x, &region, e + 1 < f->end_active ? e + 1 : f->first_active);
             x->kernel->run(
                 &(td_gemm_args){.tile = first,
                                 .n_tiles = tile1 - tile0,
                                 .next = p + m < end ? first : after,
+                                .ahead = ahead.at,
+                                .ahead_bytes = ahead.bytes,
                                 .k = x->layout.inter_k,
                                 .m = m,
                                 .rows = f->h_rows + p,

@@ -45,6 +45,7 @@ typedef struct {
     uint32_t max_pairs, max_blocks;
     uint32_t up_rows, down_rows; /* pairs of a block, at most */
     size_t   x_stride, h_stride; /* bytes of an activation row, of an intermediate row */
+    size_t   code_stride;        /* of an intermediate row's codes alone */
     size_t   y_stride;           /* floats of an accumulator row: hidden rounded to whole tiles */
     size_t   worker_bytes;       /* for each worker, to compute and to pack */
     uint64_t bytes;              /* of all but the workers' */

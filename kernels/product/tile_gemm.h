@@ -68,6 +68,7 @@ typedef struct {
     void         *out;    /* [m, ld] */
     size_t        ld;     /* elements */
     td_dtype      dtype;  /* of out: F32, or BF16, rounded to nearest even */
+    bool          far;    /* out is so large that no near cache keeps it: it may be written past the caches */
 } td_gemm_end;
 
 /**
@@ -79,10 +80,12 @@ typedef struct {
 typedef struct {
     const void *tile;    /* the first of n_tiles, one behind the other; 64-byte aligned */
     size_t      n_tiles; /* >= 1 */
-    const void *next; /* the tile that the caller multiplies after them: a kernel fetches its beginning early. NULL: nothing
-                         is known */
-    size_t             k;      /* padded: a multiple of kr */
-    size_t             m;      /* rows, >= 1 */
+    const void *next;  /* the tile that the caller multiplies after them: a kernel fetches its beginning early. NULL: nothing
+                          is known */
+    const void *ahead; /* what else the caller reads after them: the next rows. A kernel of many rows fetches it, too */
+    size_t      ahead_bytes;
+    size_t      k;             /* padded: a multiple of kr */
+    size_t      m;             /* rows, >= 1 */
     const td_gemm_row *rows;   /* [m], their x at equal distances */
     td_gemm_groups     groups; /* int4g, fp4g */
     td_gemm_end        end;

@@ -122,7 +122,11 @@ static td_status run_linear(td_host_npu *d, const td_npu_block *b, const td_host
         td_host_rows x;
         td_host_rows_init(&x, d->scratch + b->at.rows, act_row(d, l->in, row * l->k), d->act,
                           min_size(b->at.chunk, s->n_tok - row), l->k);
-        td_host_products(d, &x, &(td_host_product){l->w, l->bias, act_out(d, l->out, row * l->n), l->n, d->act}, 1);
+        td_host_products(
+            d, &x,
+            &(td_host_product){
+                .w = l->w, .bias = l->bias, .out = act_out(d, l->out, row * l->n), .ldo = l->n, .out_dtype = d->act},
+            1);
     }
     return TD_OK;
 }
@@ -207,7 +211,9 @@ static td_status run_head(td_host_npu *d, const td_npu_block *b, const td_host_s
         td_host_rows x;
         td_host_for(d, head_row, &j, rows, rows * h->hidden);
         td_host_rows_init(&x, d->scratch + b->at.rows, d->scratch + b->at.f32, TD_DT_F32, rows, h->hidden);
-        td_host_products(d, &x, &(td_host_product){h->w, NULL, h->logits + row * h->vocab, h->vocab, TD_DT_F32}, 1);
+        td_host_products(
+            d, &x, &(td_host_product){.w = h->w, .out = h->logits + row * h->vocab, .ldo = h->vocab, .out_dtype = TD_DT_F32},
+            1);
     }
     return TD_OK;
 }

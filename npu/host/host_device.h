@@ -157,7 +157,7 @@ typedef struct {
     int8_t      *q;         /* [m, ldq] */
     td_gemm_row *rows;      /* [m] of q */
     size_t       group;     /* that group_sum is of; 0: none yet */
-    int32_t     *group_sum; /* [m, ldq / group] as td_gemm_row has them */
+    int32_t     *group_sum; /* [m, k padded / group] as td_gemm_row has them */
     const float *f;         /* [m, k]: widened, or x itself */
     float       *widened;
     td_rows_i8   given; /* quantised before, and x is not read; q NULL: not */
@@ -169,6 +169,10 @@ typedef struct {
     void                *out;
     size_t               ldo;
     td_dtype             out_dtype;
+    /** Of f32 without bias: out = silu(gate) * (x w^T), where the gates are x gate^T, gate of w's shape and kind; or, where
+     * gated is true, what out holds. */
+    const td_npu_weight *gate; /* or NULL */
+    bool                 gated;
 } td_host_product;
 
 #define TD_HOST_PRODUCTS_MAX 4
@@ -182,9 +186,8 @@ void td_host_rows_init(td_host_rows *r, void *mem, const void *x, td_dtype dtype
 /** out = x W^T + bias for products that share their input: one hand-out of items. */
 void td_host_products(td_host_npu *d, td_host_rows *x, const td_host_product *products, size_t n_products);
 
-/** gate [m, inter] = silu(x gate^T) * (x up^T), f32; up: scratch of the same size. inter is the matrices' n. */
-void td_host_gate_up(td_host_npu *d, td_host_rows *x, const td_npu_weight *gate_w, const td_npu_weight *up_w, float *gate,
-                     float *up);
+/** inter [m, n] = silu(x gate^T) * (x up^T), f32; n is the matrices'. */
+void td_host_gate_up(td_host_npu *d, td_host_rows *x, const td_npu_weight *gate, const td_npu_weight *up, float *inter);
 
 /** for i < n fn(ctx, i, worker): on the caller alone when the whole is small, else over the pool. cost: about elements
  * touched. */
@@ -203,7 +206,7 @@ struct td_npu_block {
     td_status (*run)(td_host_npu *d, const td_npu_block *b, const td_host_step *s);
     struct { /* the rows of a chunk; the rest are offsets into the scratch, those that the kind needs */
         size_t         chunk, x, rows, f32, per_worker;
-        size_t         gate, up, down;                  /* mlp, experts */
+        size_t         inter, down;                     /* mlp, experts */
         size_t         first, chosen, gathered, scales; /* experts */
         size_t         q, k, v, out;                    /* attention */
         size_t         q_low, q_rows, kv, q_lat, ctx;   /* latent attention */

@@ -83,10 +83,12 @@ static void run_expert(const experts_job *j, size_t e, size_t n) {
     if (x->in_i8.q) i8 = (td_rows_i8){(int8_t *)gathered, (float *)(d->scratch + b->at.scales)};
     td_host_for(d, gather_row, (void *)j, n, n * x->hidden);
     td_host_rows_input(d, &in, d->scratch + b->at.x, i8.q ? NULL : gathered, i8, 0, n, x->hidden);
-    float *gate = (float *)(d->scratch + b->at.gate);
-    td_host_gate_up(d, &in, x->gate[e], x->up[e], gate, (float *)(d->scratch + b->at.up));
-    td_host_rows_init(&h, d->scratch + b->at.rows, gate, TD_DT_F32, n, x->inter);
-    td_host_products(d, &h, &(td_host_product){x->down[e], NULL, d->scratch + b->at.down, x->hidden, TD_DT_F32}, 1);
+    float *inter = (float *)(d->scratch + b->at.inter);
+    td_host_gate_up(d, &in, x->gate[e], x->up[e], inter);
+    td_host_rows_init(&h, d->scratch + b->at.rows, inter, TD_DT_F32, n, x->inter);
+    td_host_products(
+        d, &h, &(td_host_product){.w = x->down[e], .out = d->scratch + b->at.down, .ldo = x->hidden, .out_dtype = TD_DT_F32},
+        1);
     td_host_for(d, add_row, (void *)j, n, n * x->hidden);
 }
 
@@ -138,8 +140,7 @@ static void plan_experts(const td_host_npu *d, const td_block_desc *desc, td_npu
     b->at.gathered = td_host_take(&p, td_host_act_bytes(d, chunk * x->hidden)); /* gathered rows, */
     b->at.scales = td_host_take(&p, chunk * sizeof(float));                     /* and their scales */
     b->at.x = td_host_take(&p, td_host_rows_bytes(chunk, x->hidden, d->act));
-    b->at.gate = td_host_take(&p, chunk * x->inter * sizeof(float));
-    b->at.up = td_host_take(&p, chunk * x->inter * sizeof(float));
+    b->at.inter = td_host_take(&p, chunk * x->inter * sizeof(float));
     b->at.rows = td_host_take(&p, td_host_rows_bytes(chunk, x->inter, TD_DT_F32));
     b->at.down = td_host_take(&p, chunk * x->hidden * sizeof(float));
     b->at.f32 = td_host_take(&p, chunk * x->hidden * sizeof(float)); /* sums */

@@ -99,20 +99,24 @@ static td_status run_gqa(td_host_npu *d, const td_npu_block *b, const td_host_st
                              .partials = d->scratch + b->at.attn.partials};
         td_host_rows x, o;
         td_host_rows_input(d, &x, d->scratch + b->at.x, g->in, g->in_i8, row, rows, g->hidden);
-        td_host_products(d, &x,
-                         (td_host_product[]){{g->q, g->q_bias, j.q, q_width, TD_DT_F32},
-                                             {g->k, g->k_bias, j.k, kv_width, TD_DT_F32},
-                                             {g->v, g->v_bias, j.v, kv_width, TD_DT_F32}},
-                         3);
+        td_host_products(
+            d, &x,
+            (td_host_product[]){{.w = g->q, .bias = g->q_bias, .out = j.q, .ldo = q_width, .out_dtype = TD_DT_F32},
+                                {.w = g->k, .bias = g->k_bias, .out = j.k, .ldo = kv_width, .out_dtype = TD_DT_F32},
+                                {.w = g->v, .bias = g->v_bias, .out = j.v, .ldo = kv_width, .out_dtype = TD_DT_F32}},
+            3);
         td_host_for(d, place_row, &j, rows, rows * (q_width + 2 * kv_width) * 2);
         j.attn = &attn;
         size_t n_segments = td_host_attn_sort(d, &b->at.attn, &attn.shape, s, row, rows, by_spans, flush_units, &j);
         td_host_attn_walk(&attn, (td_attn_segment *)(d->scratch + b->at.attn.segments), n_segments);
         td_host_rows_init(&o, d->scratch + b->at.rows, out, TD_DT_F32, rows, q_width);
-        td_host_products(
-            d, &o,
-            &(td_host_product){g->o, g->o_bias, (char *)g->out + td_host_act_bytes(d, row * g->hidden), g->hidden, d->act},
-            1);
+        td_host_products(d, &o,
+                         &(td_host_product){.w = g->o,
+                                            .bias = g->o_bias,
+                                            .out = (char *)g->out + td_host_act_bytes(d, row * g->hidden),
+                                            .ldo = g->hidden,
+                                            .out_dtype = d->act},
+                         1);
     }
     return TD_OK;
 }

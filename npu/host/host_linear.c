@@ -13,7 +13,9 @@
 #define X_BLOCK_BYTES (384 << 10)    /* rows of an item: they should stay in L2 beside a panel */
 #define X_BLOCK_BYTES_MANY (1 << 20) /* of a kernel that likes many */
 #define F_BLOCK_ROWS 48
-#define G_BLOCK_ROWS 112 /* of products with weights in groups */
+#define G_BLOCK_ROWS 112            /* of products with weights in groups */
+#define FAR_BYTES ((size_t)1 << 20) /* of outputs, half of an L2 */
+#define GATED_BLOCK_ROWS 512        /* whose gates of a panel lie on the stack, 64 KB */
 #define GROUP_MIN 16
 
 void td_host_for(td_host_npu *d, td_pool_fn fn, void *ctx, size_t n, size_t cost) {
@@ -27,12 +29,13 @@ void td_host_for(td_host_npu *d, td_pool_fn fn, void *ctx, size_t n, size_t cost
 
 /* ---- preparing rows -------------------------------------------------------------------------- */
 
-#define LDQ(k) td_round_up(k, 128) /* the most that kernels pad k to */
+#define PADDED(k) td_round_up(k, 128)      /* the most that kernels pad k to */
+#define LDQ(k) (PADDED(k) + TD_CACHE_LINE) /* an odd number of lines: rows do not fall on the same sets of a cache */
 
 size_t td_host_rows_bytes(size_t m, size_t k, td_dtype dtype) {
     size_t widened = dtype == TD_DT_F32 ? 0 : m * k * sizeof(float);
     return td_round_up(m * sizeof(td_gemm_row), 64) + m * LDQ(k) + td_round_up(widened, 64) +
-           td_round_up(m * LDQ(k) / GROUP_MIN * sizeof(int32_t), 64);
+           td_round_up(m * PADDED(k) / GROUP_MIN * sizeof(int32_t), 64);
 }
 
 void td_host_rows_init(td_host_rows *r, void *mem, const void *x, td_dtype dtype, size_t m, size_t k) {
@@ -43,7 +46,7 @@ void td_host_rows_init(td_host_rows *r, void *mem, const void *x, td_dtype dtype
     r->q = (int8_t *)p;
     p += m * r->ldq;
     r->group_sum = (int32_t *)p;
-    p += td_round_up(m * r->ldq / GROUP_MIN * sizeof(int32_t), 64);
+    p += td_round_up(m * PADDED(k) / GROUP_MIN * sizeof(int32_t), 64);
     r->widened = (float *)p;
     r->f = r->has_f ? x : p;
 }
@@ -53,7 +56,6 @@ void td_host_rows_input(const td_host_npu *d, td_host_rows *r, void *mem, const 
     td_host_rows_init(r, mem, in ? (const char *)in + td_host_act_bytes(d, row * k) : NULL, d->act, m, k);
     if (!in_i8.q) return;
     r->given = (td_rows_i8){in_i8.q + row * k, in_i8.scale + row};
-    if (k == r->ldq) r->q = r->given.q; /* no padding: they are read where they are */
 }
 
 static void quantize_item(void *ctx, uint32_t i, const td_worker *w) {
@@ -63,10 +65,7 @@ static void quantize_item(void *ctx, uint32_t i, const td_worker *w) {
     *row = (td_gemm_row){.x = r->q + i * r->ldq};
     if (r->given.q) {
         row->scale = r->given.scale[i];
-        if (r->q == r->given.q)
-            row->sum = td_sum_codes_i8(r->q + i * r->k, r->k);
-        else
-            td_place_row_i8(r->given.q + i * r->k, r->k, r->q + i * r->ldq, r->ldq, &row->sum);
+        td_place_row_i8(r->given.q + i * r->k, r->k, r->q + i * r->ldq, r->ldq, &row->sum);
         return;
     }
     const char *x = (const char *)r->x + i * r->k * td_dtype_bytes(r->dtype);
@@ -82,8 +81,8 @@ static void widen_item(void *ctx, uint32_t i, const td_worker *w) {
 static void group_sums_item(void *ctx, uint32_t i, const td_worker *w) {
     (void)w;
     td_host_rows *r = ctx;
-    int32_t      *sums = r->group_sum + i * (r->ldq / r->group);
-    td_group_sums_i8(r->q + i * r->ldq, r->ldq, r->group, sums);
+    int32_t      *sums = r->group_sum + i * (PADDED(r->k) / r->group);
+    td_group_sums_i8(r->q + i * r->ldq, PADDED(r->k), r->group, sums);
     r->rows[i].group_sum = sums;
 }
 
@@ -126,36 +125,91 @@ static void store_panel(const product_job *j, const td_host_product *p, size_t r
     }
 }
 
+/* Rows times tiles begin .. end of a weight. */
+static td_gemm_args tile_args(const product_job *j, const td_npu_weight *w, size_t row, size_t rows, size_t begin,
+                              size_t end) {
+    const td_tile_layout *tiles = td_host_tile_kernel(j->d, w->format)->tiles;
+    const size_t          k = td_round_up(j->x->k, tiles->kr), bytes = td_tile_bytes(tiles, k, &w->groups);
+    return (td_gemm_args){.tile = (const char *)w->data + begin * bytes,
+                          .n_tiles = end - begin,
+                          .next = (const char *)w->data + end * bytes, /* a worker's next item goes on there */
+                          .k = k,
+                          .m = rows,
+                          .rows = j->x->rows + row,
+                          .groups = w->groups};
+}
+
+static bool is_far(const product_job *j, const td_host_product *p) {
+    return j->x->m * p->ldo * td_dtype_bytes(p->out_dtype) >= FAR_BYTES;
+}
+
 static void tile_item(const product_job *j, const td_host_product *p, size_t row, size_t rows, size_t begin, size_t end) {
     const td_gemm_kernel *kernel = td_host_tile_kernel(j->d, p->w->format);
-    const size_t k = td_round_up(j->x->k, kernel->tiles->kr), bytes = td_tile_bytes(kernel->tiles, k, &p->w->groups);
-    const char  *tiles = p->w->data;
-    kernel->run(&(td_gemm_args){.tile = tiles + begin * bytes,
-                                .n_tiles = end - begin,
-                                .next = tiles + end * bytes, /* a worker's next item goes on there */
-                                .k = k,
-                                .m = rows,
-                                .rows = j->x->rows + row,
-                                .groups = p->w->groups,
-                                .end = {.column = begin * kernel->tiles->nr,
-                                        .n = p->w->n,
-                                        .bias = td_host_vector(p->bias),
-                                        .out = (char *)p->out + row * p->ldo * td_dtype_bytes(p->out_dtype),
-                                        .ld = p->ldo,
-                                        .dtype = p->out_dtype}});
+    td_gemm_args          g = tile_args(j, p->w, row, rows, begin, end);
+    g.end = (td_gemm_end){.column = begin * kernel->tiles->nr,
+                          .n = p->w->n,
+                          .bias = td_host_vector(p->bias),
+                          .gate = p->gated ? (const float *)p->out + row * p->ldo : NULL,
+                          .ld_gate = p->ldo,
+                          .out = (char *)p->out + row * p->ldo * td_dtype_bytes(p->out_dtype),
+                          .ld = p->ldo,
+                          .dtype = p->out_dtype,
+                          .far = is_far(j, p)};
+    kernel->run(&g);
+}
+
+/* Tile by tile, so that the gates of one are still near when its values come. */
+static void gated_tile_item(const product_job *j, const td_host_product *p, size_t row, size_t rows, size_t begin,
+                            size_t end) {
+    const td_gemm_kernel *kernel = td_host_tile_kernel(j->d, p->w->format);
+    const size_t          nr = kernel->tiles->nr;
+    float                 gates[GATED_BLOCK_ROWS * TD_GEMM_NR_MAX] __attribute__((aligned(64)));
+    for (size_t t = begin; t < end; t++) {
+        td_gemm_args gate = tile_args(j, p->gate, row, rows, t, t + 1), up = tile_args(j, p->w, row, rows, t, t + 1);
+        const void  *next_gate = gate.next;
+        gate.next = up.tile;
+        gate.end = (td_gemm_end){.n = nr, .out = gates, .ld = nr, .dtype = TD_DT_F32};
+        kernel->run(&gate);
+        up.next = next_gate;
+        up.end = (td_gemm_end){.n = p->w->n - t * nr < nr ? p->w->n - t * nr : nr,
+                               .gate = gates,
+                               .ld_gate = nr,
+                               .out = (float *)p->out + row * p->ldo + t * nr,
+                               .ld = p->ldo,
+                               .dtype = TD_DT_F32,
+                               .far = is_far(j, p)};
+        kernel->run(&up);
+    }
+}
+
+/* c [rows, nr] */
+static void float_panel(const product_job *j, const td_npu_weight *w, size_t row, size_t rows, size_t panel, float *c) {
+    const td_host_rows *x = j->x;
+    size_t              nr = td_host_nr(j->d, w), k = x->k;
+    td_dtype            dtype = w->format == TD_WEIGHT_F32 ? TD_DT_F32 : TD_DT_BF16;
+    td_fgemm_args       g = {
+              .k = k, .n = nr, .a = x->f + row * k, .lda = k, .ldb = nr, .b_dtype = dtype, .c = c, .ldc = nr, .m = rows};
+    g.b = (const char *)w->data + panel * nr * k * td_dtype_bytes(dtype);
+    g.ahead = (const char *)g.b + F_AHEAD_BYTES;
+    j->d->kernels->math->gemm(&g);
+}
+
+/* gates [rows, nr]: what out holds from column col on */
+static void load_gates(const td_host_product *p, size_t row, size_t rows, size_t col, size_t nr, float *gates) {
+    size_t cols = p->w->n - col < nr ? p->w->n - col : nr;
+    for (size_t i = 0; i < rows; i++)
+        memcpy(gates + i * nr, (float *)p->out + (row + i) * p->ldo + col, cols * sizeof(float));
 }
 
 static void float_item(const product_job *j, const td_host_product *p, size_t row, size_t rows, size_t begin, size_t end) {
-    const td_host_rows *x = j->x;
-    size_t              nr = td_host_nr(j->d, p->w), k = x->k;
-    td_dtype            dtype = p->w->format == TD_WEIGHT_F32 ? TD_DT_F32 : TD_DT_BF16;
-    float               c[F_BLOCK_ROWS * TD_HOST_NR_BF16] __attribute__((aligned(64)));
+    size_t nr = td_host_nr(j->d, p->w);
+    float  c[F_BLOCK_ROWS * TD_HOST_NR_BF16] __attribute__((aligned(64))),
+        gates[F_BLOCK_ROWS * TD_HOST_NR_BF16] __attribute__((aligned(64)));
     for (size_t panel = begin; panel < end; panel++) {
-        td_fgemm_args g = {
-            .k = k, .n = nr, .a = x->f + row * k, .lda = k, .ldb = nr, .b_dtype = dtype, .c = c, .ldc = nr, .m = rows};
-        g.b = (const char *)p->w->data + panel * nr * k * td_dtype_bytes(dtype);
-        g.ahead = (const char *)g.b + F_AHEAD_BYTES;
-        j->d->kernels->math->gemm(&g);
+        float_panel(j, p->w, row, rows, panel, c);
+        if (p->gate) float_panel(j, p->gate, row, rows, panel, gates);
+        if (p->gated) load_gates(p, row, rows, panel * nr, nr, gates);
+        if (p->gate || p->gated) j->d->kernels->rows->glu(&(td_glu){0}, gates, c, rows, nr, c, nr);
         store_panel(j, p, row, rows, panel * nr, nr, c);
     }
 }
@@ -169,7 +223,12 @@ static void product_item(void *ctx, uint32_t item, const td_worker *w) {
     size_t                 rows = j->x->m - row < j->block_rows ? j->x->m - row : j->block_rows;
     size_t begin = (group - j->part[i].first_group) * j->part[i].per_group, end = begin + j->part[i].per_group;
     if (end > j->part[i].panels) end = j->part[i].panels;
-    (td_weight_takes_int8(p->w->format) ? tile_item : float_item)(j, p, row, rows, begin, end);
+    if (!td_weight_takes_int8(p->w->format))
+        float_item(j, p, row, rows, begin, end);
+    else if (p->gate)
+        gated_tile_item(j, p, row, rows, begin, end);
+    else
+        tile_item(j, p, row, rows, begin, end);
 }
 
 static size_t panel_bytes(const td_host_npu *d, const td_npu_weight *w) {
@@ -179,9 +238,13 @@ static size_t panel_bytes(const td_host_npu *d, const td_npu_weight *w) {
 }
 
 static void show_rows(td_host_npu *d, const td_host_rows *x, const td_host_product *products, size_t n_products) {
-    const td_npu_weight *weights[TD_HOST_PRODUCTS_MAX];
-    for (size_t i = 0; i < n_products; i++) weights[i] = products[i].w;
-    d->config.rows_tap(d->config.rows_tap_user, weights, n_products, x->dtype, x->x, x->m, x->k);
+    const td_npu_weight *weights[2 * TD_HOST_PRODUCTS_MAX];
+    size_t               n = 0;
+    for (size_t i = 0; i < n_products; i++) {
+        if (products[i].gate) weights[n++] = products[i].gate;
+        weights[n++] = products[i].w;
+    }
+    d->config.rows_tap(d->config.rows_tap_user, weights, n, x->dtype, x->x, x->m, x->k);
 }
 
 /* Rows have the sums of one size of groups at a time. */
@@ -198,6 +261,7 @@ static bool same_groups(const td_host_product *products, size_t n_products) {
 static void run_products(td_host_npu *d, td_host_rows *x, const td_host_product *products, size_t n_products) {
     product_job j = {.d = d, .x = x, .n_products = n_products};
     size_t      panels = 0, bytes = 0, most_rows = SIZE_MAX;
+    bool        gated = false;
     assert(n_products >= 1 && n_products <= TD_HOST_PRODUCTS_MAX);
     for (size_t i = 0; i < n_products; i++) {
         td_weight_format format = products[i].w->format;
@@ -207,7 +271,8 @@ static void run_products(td_host_npu *d, td_host_rows *x, const td_host_product 
         j.part[i].p = &products[i];
         j.part[i].panels = (products[i].w->n + td_host_nr(d, products[i].w) - 1) / td_host_nr(d, products[i].w);
         panels += j.part[i].panels;
-        bytes += j.part[i].panels * panel_bytes(d, products[i].w);
+        bytes += (products[i].gate ? 2 : 1) * j.part[i].panels * panel_bytes(d, products[i].w);
+        gated |= products[i].gate != NULL;
     }
     j.block_rows = most_rows;
     if (most_rows == SIZE_MAX) { /* W8A8 alone */
@@ -215,6 +280,9 @@ static void run_products(td_host_npu *d, td_host_rows *x, const td_host_product 
         const size_t          mr = kernel->mr;
         j.block_rows = (kernel->rows ? X_BLOCK_BYTES_MANY : X_BLOCK_BYTES) / x->ldq / mr * mr;
         if (j.block_rows < 4 * mr) j.block_rows = 4 * mr;
+        if (gated && j.block_rows > GATED_BLOCK_ROWS) j.block_rows = GATED_BLOCK_ROWS / mr * mr;
+        size_t n = (x->m + j.block_rows - 1) / j.block_rows; /* of about equal height */
+        j.block_rows = td_round_up((x->m + n - 1) / n, mr);
     }
     size_t blocks = (x->m + j.block_rows - 1) / j.block_rows;
     size_t per_group = panels * blocks / ((size_t)d->n_workers * ITEMS_PER_WORKER),

@@ -66,14 +66,19 @@ static void project(mla_job *j, size_t rows) {
     size_t       q_width = (size_t)m->heads * (m->nope_dim + m->rope_dim), kv_width = (size_t)m->kv_lora + m->rope_dim;
     td_host_rows x, low;
     td_host_rows_input(d, &x, d->scratch + b->at.x, m->in, m->in_i8, j->row0, rows, m->hidden);
-    td_host_product kv = {m->kv_a, m->kv_a_bias, j->kv, kv_width, TD_DT_F32};
+    td_host_product kv = {.w = m->kv_a, .bias = m->kv_a_bias, .out = j->kv, .ldo = kv_width, .out_dtype = TD_DT_F32};
     if (m->q_lora) {
-        td_host_products(d, &x, (td_host_product[]){{m->q_a, m->q_a_bias, j->q_low, m->q_lora, TD_DT_F32}, kv}, 2);
+        td_host_products(
+            d, &x,
+            (td_host_product[]){
+                {.w = m->q_a, .bias = m->q_a_bias, .out = j->q_low, .ldo = m->q_lora, .out_dtype = TD_DT_F32}, kv},
+            2);
         td_host_for(d, place_row, j, rows, rows * (kv_width + m->q_lora) * 2);
         td_host_rows_init(&low, d->scratch + b->at.q_rows, j->q_low, TD_DT_F32, rows, m->q_lora);
-        td_host_products(d, &low, &(td_host_product){m->q_b, NULL, j->q, q_width, TD_DT_F32}, 1);
+        td_host_products(d, &low, &(td_host_product){.w = m->q_b, .out = j->q, .ldo = q_width, .out_dtype = TD_DT_F32}, 1);
     } else {
-        td_host_products(d, &x, (td_host_product[]){{m->q, NULL, j->q, q_width, TD_DT_F32}, kv}, 2);
+        td_host_products(d, &x, (td_host_product[]){{.w = m->q, .out = j->q, .ldo = q_width, .out_dtype = TD_DT_F32}, kv},
+                         2);
         td_host_for(d, place_row, j, rows, rows * kv_width * 2);
     }
     td_host_for(d, rotate_row, j, rows, rows * m->heads * m->rope_dim);
@@ -208,10 +213,13 @@ static td_status run_mla(td_host_npu *d, const td_npu_block *b, const td_host_st
         td_host_attn_walk(&walk, (td_attn_segment *)(d->scratch + b->at.attn.segments), n_segments);
         td_host_rows o;
         td_host_rows_init(&o, d->scratch + b->at.rows, j.out, TD_DT_F32, rows, v_width);
-        td_host_products(
-            d, &o,
-            &(td_host_product){m->o, m->o_bias, (char *)m->out + td_host_act_bytes(d, row * m->hidden), m->hidden, d->act},
-            1);
+        td_host_products(d, &o,
+                         &(td_host_product){.w = m->o,
+                                            .bias = m->o_bias,
+                                            .out = (char *)m->out + td_host_act_bytes(d, row * m->hidden),
+                                            .ldo = m->hidden,
+                                            .out_dtype = d->act},
+                         1);
     }
     return TD_OK;
 }

@@ -106,7 +106,10 @@ static td_status run_router(td_host_npu *d, const td_npu_block *b, const td_host
         td_host_rows x;
         td_host_rows_init(&x, d->scratch + b->at.rows, (const char *)r->in + td_host_act_bytes(d, row * r->hidden), d->act,
                           rows, r->hidden);
-        td_host_products(d, &x, &(td_host_product){r->w, r->logit_bias, logits, r->n_experts, TD_DT_F32}, 1);
+        td_host_products(
+            d, &x,
+            &(td_host_product){.w = r->w, .bias = r->logit_bias, .out = logits, .ldo = r->n_experts, .out_dtype = TD_DT_F32},
+            1);
         td_host_for(d, route_row, &j, rows, rows * r->n_experts * r->top_k);
     }
     return TD_OK;

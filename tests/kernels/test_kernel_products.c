@@ -400,7 +400,12 @@ static const td_glu SILU = {0}, GLUS[] = {{0}, {1.702f, 7, 1}, {0, 10, 0}, {0.5f
 #define N_GLUS (sizeof GLUS / sizeof *GLUS)
 
 /* What a way of ending makes of the plain values y [m, columns]: by the scalar table's rows, value by value. */
-typedef enum { END_BIAS, END_BF16, END_GATE, END_SUMS, ENDS } end_kind;
+typedef enum { END_BIAS, END_BF16, END_GATE, END_FAR_F32, END_FAR_BF16, END_FAR_GATE, END_SUMS, ENDS } end_kind;
+
+/* Far ones may be written in whole lines, where they are: two of three seeds have rows that begin with one. */
+static bool is_far(end_kind kind) {
+    return kind >= END_FAR_F32 && kind <= END_FAR_GATE;
+}
 
 static void check_end(const variant *v, end_kind kind, uint64_t seed) {
     enum { ROWS_MAX = 40, TILES_MAX = 5, COLUMNS_MAX = TILES_MAX * TD_GEMM_NR_MAX };
@@ -408,16 +413,18 @@ static void check_end(const variant *v, end_kind kind, uint64_t seed) {
     const td_rows        *rows_of_one = td_kernels_scalar.rows;
     size_t                nr = kernel->tiles->nr, k = kernel->tiles->kr, bytes = td_tile_bytes(kernel->tiles, k, &v->groups),
            m = 1 + td_rng_u64(SEED, 40, seed) % ROWS_MAX, n_tiles = 1 + td_rng_u64(SEED, 41, seed) % TILES_MAX,
-           before = kind <= END_GATE ? td_rng_u64(SEED, 42, seed) % 3 * nr : 0; /* columns of other tiles */
-    size_t columns = n_tiles * nr - (kind <= END_GATE ? td_rng_u64(SEED, 43, seed) % nr : 0), n = before + columns,
-           ld = n + 5;
-    size_t       element = kind == END_BF16 ? sizeof(td_bf16) : sizeof(float);
+           before = kind != END_SUMS ? td_rng_u64(SEED, 42, seed) % 3 * nr : 0; /* columns of other tiles */
+    size_t columns = n_tiles * nr - (kind != END_SUMS ? td_rng_u64(SEED, 43, seed) % nr : 0), n = before + columns,
+           ld = is_far(kind) && seed % 3 ? td_round_up(n, 32) + 32 : n + 5;
+    const bool   half = kind == END_BF16 || kind == END_FAR_BF16, gated = kind == END_GATE || kind == END_FAR_GATE;
+    size_t       element = half ? sizeof(td_bf16) : sizeof(float);
     static float y[ROWS_MAX * COLUMNS_MAX];
     td_gemm_row  rows[ROWS_MAX];
     test_row     x[ROWS_MAX];
     float       *to[ROWS_MAX], weight[ROWS_MAX];
     guarded      tiles = guard_alloc(n_tiles * bytes), bias = guard_alloc(n * sizeof(float)),
-            gate = guard_alloc(((m - 1) * ld + n) * sizeof(float)), out = guard_alloc(((m - 1) * ld + n) * element);
+            gate = guard_alloc(((m - 1) * ld + n) * sizeof(float)),
+            out = guard_alloc((is_far(kind) ? m * ld : (m - 1) * ld + n) * element);
     size_t  row_bytes = k * (v->format == TD_EXPERT_BF16 ? sizeof(float) : 1);
     guarded even = guard_alloc(m * row_bytes);
     for (size_t r = 0; r < m; r++) {
@@ -446,23 +453,23 @@ static void check_end(const variant *v, end_kind kind, uint64_t seed) {
         for (size_t j = 0; kind == END_SUMS && j < n; j++) to[r][j] = (float)j;
     }
     a.end = (td_gemm_end){
-        .column = before, .n = n, .out = out.data, .ld = ld, .dtype = kind == END_BF16 ? TD_DT_BF16 : TD_DT_F32};
-    const bool   biased = kind <= END_BF16 || td_rng_u64(SEED, 47, seed) & 1;
-    const td_glu glu = GLUS[td_rng_u64(SEED, 48, seed) % N_GLUS];
+        .column = before, .n = n, .out = out.data, .ld = ld, .dtype = half ? TD_DT_BF16 : TD_DT_F32, .far = is_far(kind)};
+    const bool   biased = kind <= END_BF16 || (!is_far(kind) && td_rng_u64(SEED, 47, seed) & 1);
+    const td_glu glu = GLUS[is_far(kind) ? 0 : td_rng_u64(SEED, 48, seed) % N_GLUS];
     if (biased) a.end.bias = bias.data;
-    if (kind == END_GATE) a.end.gate = gate.data, a.end.ld_gate = ld, a.end.glu = glu;
+    if (gated) a.end.gate = gate.data, a.end.ld_gate = ld, a.end.glu = glu;
     if (kind == END_SUMS) a.end.sums = to, a.end.weight = weight, a.end.out = NULL;
     kernel->run(&a);
     for (size_t r = 0; r < m; r++) {
         float want[COLUMNS_MAX];
         for (size_t j = 0; j < columns; j++)
             want[j] = y[r * COLUMNS_MAX + j] + (biased ? ((float *)bias.data)[before + j] : 0);
-        if (kind == END_GATE) rows_of_one->glu(&glu, (float *)gate.data + r * ld + before, want, 1, columns, want, columns);
+        if (gated) rows_of_one->glu(&glu, (float *)gate.data + r * ld + before, want, 1, columns, want, columns);
         for (size_t j = 0; kind == END_SUMS && j < columns; j++) want[j] = fmaf(weight[r], want[j], (float)j);
         for (size_t j = 0; j < columns; j++) {
             const void *got = kind == END_SUMS ? (void *)(to[r] + j) : (char *)out.data + (r * ld + before + j) * element;
             td_bf16     rounded = td_f32_to_bf16(want[j]);
-            if (memcmp(got, kind == END_BF16 ? (void *)&rounded : &want[j], element))
+            if (memcmp(got, half ? (void *)&rounded : &want[j], element))
                 fail_msg("%s: end %d, row %zu of %zu, column %zu of %zu", kernel->name, kind, r, m, j, columns);
         }
         for (size_t j = 0; kind != END_SUMS && j < ld && r * ld + j < (m - 1) * ld + n; j++) { /* all else is left alone */

@@ -17,6 +17,10 @@
 #include "model_run.h"
 
 #define TOKENS_MAX 512
+#define CARD_FACTOR 1.5 /* a card's error may be so many times the host's, */
+#define CARD_SLACK 0.02 /* and so much more */
+#define MTP_SLACK 0.1
+#define ONE_BY_ONE_MAX 40 /* tokens of prompts that go token by token; with TD_TEST_FULL all do */
 
 static inline json_t *read_manifest(const char *folder) {
     char         path[256];
@@ -27,10 +31,11 @@ static inline json_t *read_manifest(const char *folder) {
     return m;
 }
 
-static inline float *read_logits(const char *folder, json_t *prompt, size_t n) {
+/* key: "logits" or "mtp_logits". */
+static inline float *read_logits(const char *folder, json_t *prompt, const char *key, size_t n) {
     char path[512];
     snprintf(path, sizeof path, "tests/data/golden/%s/%s", folder,
-             json_string_value(json_object_get(json_object_get(prompt, "logits"), "file")));
+             json_string_value(json_object_get(json_object_get(prompt, key), "file")));
     return read_array(path, n, sizeof(float));
 }
 
@@ -56,6 +61,50 @@ static inline void run_in_chunks(model_run *r, const uint32_t *ids, uint32_t n, 
         model_run_forward(r, &(model_piece){.first = at, .n = len, .ids = ids + at, .absorbed = absorbed}, 1);
         model_run_logits(r, len, logits + (size_t)at * vocab);
     }
+}
+
+/* Pieces of `chunk` tokens of sequence 0 through the MTP layer; fed [n + 1]: the prompt and the token behind it. */
+static inline void run_mtp_in_chunks(model_run *r, const uint32_t *fed, uint32_t n, uint32_t chunk, bool absorbed,
+                                     float *logits) {
+    size_t vocab = td_model_get_config(r->model)->vocab;
+    for (uint32_t at = 0; at < n; at += chunk) {
+        uint32_t len = n - at < chunk ? n - at : chunk;
+        model_run_forward(r, &(model_piece){.first = at, .n = len, .ids = fed + at, .absorbed = absorbed}, 1);
+        model_run_mtp_logits(r, fed + at + 1, len, logits + (size_t)at * vocab);
+    }
+}
+
+/* Where there are golden outputs of the MTP layer: the card's n first rows are as near them as the host's, as a prompt and
+ * token by token, absorbed; the same bits in chunks of 5. The layer stands behind all others: a row that one of those sends
+ * to another expert is among the keys of all later rows here, so a median does not keep it out: hence MTP_SLACK. One norm's
+ * weights in place of another's are 0.3 off, a row's own token in place of the next one 1.1. */
+static inline void check_mtp(model_run *host, model_run *card, const char *folder, json_t *prompt, uint32_t n) {
+    json_t  *list = json_object_get(prompt, "ids");
+    uint32_t fed[TOKENS_MAX + 1], all = (uint32_t)json_array_size(list);
+    size_t   vocab = td_model_get_config(card->model)->vocab, values = n * vocab;
+    if (!json_object_get(prompt, "mtp_logits")) return;
+    assert_true(n <= all && all <= TOKENS_MAX);
+    for (uint32_t i = 0; i < all; i++) fed[i] = (uint32_t)json_integer_value(json_array_get(list, i));
+    fed[all] = (uint32_t)json_integer_value(json_array_get(json_object_get(prompt, "greedy"), 0));
+    float *want = read_logits(folder, prompt, "mtp_logits", all * vocab), *whole = malloc(values * sizeof *whole),
+          *got = malloc(values * sizeof *got);
+    assert_true(whole && got);
+    bool one_by_one = n <= ONE_BY_ONE_MAX || getenv("TD_TEST_FULL");
+    for (int absorbed = 0; absorbed < 1 + one_by_one; absorbed++) {
+        uint32_t chunk = absorbed ? 1 : n;
+        run_mtp_in_chunks(host, fed, n, chunk, absorbed, got);
+        double of_host = error_of(got, want, n, vocab);
+        run_mtp_in_chunks(card, fed, n, chunk, absorbed, absorbed ? got : whole);
+        double of_card = error_of(absorbed ? got : whole, want, n, vocab);
+        print_message("    %s, MTP layer, %u tokens%s: host %.4f, card %.4f\n", folder, n, absorbed ? " one by one" : "",
+                      of_host, of_card);
+        assert_true(of_card <= CARD_FACTOR * of_host + MTP_SLACK);
+    }
+    run_mtp_in_chunks(card, fed, n, 5, false, got);
+    assert_memory_equal(got, whole, values * sizeof *got);
+    free(want);
+    free(whole);
+    free(got);
 }
 
 /* Sequence 1 beside two others of the same step. */

@@ -153,15 +153,26 @@ void model_run_layers(model_run *r, const model_piece *pieces, uint32_t n_pieces
     assert_int_equal(td_model_run_layers(r->model, fill_rows(r, pieces, n_pieces), in, out), TD_OK);
 }
 
-void model_run_logits(model_run *r, uint32_t n_tok, float *out) {
+typedef td_status (*head_fn)(td_model *m, td_out_rows out, const float **logits);
+
+static void read_logits(model_run *r, head_fn head, uint32_t n_tok, float *out) {
     size_t vocab = td_model_get_config(r->model)->vocab;
     for (uint32_t at = 0; at < n_tok; at += MAX_OUT) {
         uint32_t     rows[MAX_OUT], n = n_tok - at < MAX_OUT ? n_tok - at : MAX_OUT;
         const float *logits;
         for (uint32_t i = 0; i < n; i++) rows[i] = at + i;
-        assert_int_equal(td_model_head(r->model, (td_out_rows){.row = rows, .n = n}, &logits), TD_OK);
+        assert_int_equal(head(r->model, (td_out_rows){.row = rows, .n = n}, &logits), TD_OK);
         memcpy(out + at * vocab, logits, n * vocab * sizeof *out);
     }
+}
+
+void model_run_logits(model_run *r, uint32_t n_tok, float *out) {
+    read_logits(r, td_model_head, n_tok, out);
+}
+
+void model_run_mtp_logits(model_run *r, const uint32_t *next, uint32_t n_tok, float *out) {
+    assert_int_equal(td_model_mtp(r->model, next), TD_OK);
+    read_logits(r, td_model_mtp_head, n_tok, out);
 }
 
 /* Of a log-sum: exponentials in f32 are 2e-7 off, and sums of them some roundings more. */

@@ -60,6 +60,9 @@ void model_run_layers(model_run *r, const model_piece *pieces, uint32_t n_pieces
 /** Logits of all rows of the last forward into out [n_tok, vocab]. */
 void model_run_logits(model_run *r, uint32_t n_tok, float *out);
 
+/** The MTP layer over the rows of the last forward, next[i] fed to row i: its logits into out [n_tok, vocab]. */
+void model_run_mtp_logits(model_run *r, const uint32_t *next, uint32_t n_tok, float *out);
+
 /** What td_out_rows.logprobs gave for n rows of which the best logits came, against the whole rows: both [n, vocab]. */
 void check_log_sums(const float *whole, const float *got, size_t vocab, const td_out_logprobs *sums, uint32_t n);
 

@@ -15,10 +15,7 @@
 #include "core/rng.h"
 #include "golden_run.h"
 
-#define CARD_FACTOR 1.5
-#define CARD_SLACK 0.02
 #define STEP_MAX 512
-#define ONE_BY_ONE_MAX 40 /* tokens of prompts that go token by token; with TD_TEST_FULL all do */
 
 static void open_model(model_run *r, const char *path, const char *device) {
     model_run_open(r, &(model_run_options){.path = path,
@@ -74,7 +71,7 @@ static void run_folder(const char *folder) {
         assert_true(n + n / 3 + 1 <= STEP_MAX);
         for (uint32_t i = 0; i < n; i++) ids[i] = (uint32_t)json_integer_value(json_array_get(list, i));
         size_t values = n * vocab;
-        float *want = read_logits(folder, prompt, values), *whole = malloc(values * sizeof *whole),
+        float *want = read_logits(folder, prompt, "logits", values), *whole = malloc(values * sizeof *whole),
               *got = malloc(values * sizeof *got);
         assert_true(whole && got);
         run_in_chunks(&host, ids, n, n, false, got);
@@ -84,6 +81,7 @@ static void run_folder(const char *folder) {
         print_message("    %s, %u tokens: host %.4f, card %.4f\n", folder, n, of_host, of_card);
         assert_true(of_card <= allowed);
         same_bits(&card, ids, n, whole);
+        check_mtp(&host, &card, folder, prompt, n);
         free(want);
         free(whole);
         free(got);

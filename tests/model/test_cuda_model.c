@@ -13,8 +13,6 @@
 
 #include "golden_run.h"
 
-#define CARD_FACTOR 1.5
-#define CARD_SLACK 0.02
 /* Without TD_TEST_FULL: rows of a prompt, which is cut there; prompts of a model; and some models are left out. */
 #define ROWS_MAX 10
 #define PROMPTS_MAX 2
@@ -80,7 +78,7 @@ static void run_folder(const char *folder) {
         if (!getenv("TD_TEST_FULL") && index == PROMPTS_MAX) break;
         for (uint32_t i = 0; i < n; i++) ids[i] = (uint32_t)json_integer_value(json_array_get(list, i));
         size_t values = n * vocab;
-        float *want = read_logits(folder, prompt, all * vocab), *whole = malloc(values * sizeof *whole),
+        float *want = read_logits(folder, prompt, "logits", all * vocab), *whole = malloc(values * sizeof *whole),
               *got = malloc(values * sizeof *got);
         assert_true(whole && got);
         double of_host[2], of_card[2]; /* as a prompt, and token by token, absorbed */

@@ -108,17 +108,7 @@ static void check_greedy(model_run *r, json_t *prompt, const uint32_t *ids, uint
     free(logits);
 }
 
-/* The MTP layer over the rows of the last forward, each fed the token behind its own. */
-static void mtp_logits(model_run *r, const uint32_t *next, uint32_t n, float *out) {
-    size_t       vocab = td_model_get_config(r->model)->vocab;
-    uint32_t     rows[512];
-    const float *logits;
-    for (uint32_t i = 0; i < n; i++) rows[i] = i;
-    assert_int_equal(td_model_mtp(r->model, next), TD_OK);
-    assert_int_equal(td_model_mtp_head(r->model, (td_out_rows){.row = rows, .n = n}, &logits), TD_OK);
-    memcpy(out, logits, n * vocab * sizeof *out);
-}
-
+/* Each row is fed the token behind its own. */
 static void check_mtp(model_run *r, const char *folder, json_t *prompt, const uint32_t *ids, uint32_t n) {
     if (!json_object_get(prompt, "mtp_logits")) return;
     size_t   vocab = td_model_get_config(r->model)->vocab;
@@ -127,18 +117,18 @@ static void check_mtp(model_run *r, const char *folder, json_t *prompt, const ui
     memcpy(fed, ids, n * sizeof *ids);
     fed[n] = (uint32_t)json_integer_value(json_array_get(json_object_get(prompt, "greedy"), 0));
     model_run_forward(r, &(model_piece){.n = n, .ids = ids}, 1);
-    mtp_logits(r, fed + 1, n, got);
+    model_run_mtp_logits(r, fed + 1, n, got);
     check_logits(got, want, n * vocab, "MTP layer");
     for (uint32_t at = 0, chunk = 7; at < n; at += chunk) {
         uint32_t len = n - at < chunk ? n - at : chunk;
         float    piece_logits[7 * 4096];
         model_run_forward(r, &(model_piece){.first = at, .n = len, .ids = ids + at}, 1);
-        mtp_logits(r, fed + at + 1, len, piece_logits);
+        model_run_mtp_logits(r, fed + at + 1, len, piece_logits);
         assert_memory_equal(piece_logits, got + at * vocab, len * vocab * sizeof *got);
     }
     for (uint32_t at = 0; at < n && n < 40; at++) { /* token by token, in the other form of MLA */
         model_run_forward(r, &(model_piece){.first = at, .n = 1, .ids = ids + at, .absorbed = true}, 1);
-        mtp_logits(r, fed + at + 1, 1, got + at * vocab);
+        model_run_mtp_logits(r, fed + at + 1, 1, got + at * vocab);
     }
     check_logits(got, want, n * vocab, "MTP layer, token by token");
     free(want);

@@ -94,6 +94,7 @@ static void run_folder(const char *folder) {
                       of_card[0], of_card[1]);
         for (int i = 0; i < 2; i++) assert_true(of_card[i] <= CARD_FACTOR * of_host[i] + CARD_SLACK);
         same_bits(&card, ids, n, whole);
+        check_mtp(&host, &card, folder, prompt, n);
         free(want);
         free(whole);
         free(got);

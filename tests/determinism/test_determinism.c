@@ -7,7 +7,8 @@
  * each time (TD_TEST_ROWS=n: those of a seed that was printed); TD_TEST_DEVICE=NAME: on that device, against the reference
  * of the host's, rows that have a mark; npu and cuda, whose sums have an order of their own, give the reference themselves;
  * these, as stand-ins are slower still, and TD_TEST_SAMPLE=1, for an emulated processor, take two of those, chosen in the
- * same way, or those of ROWS, and four requests. TD_TEST_FULL=1: all rows
+ * same way, or those of ROWS, and four requests. TD_TEST_FULL=1: all rows. TD_TEST_CARDS=n: on so many cards, which give the
+ * reference, too; TD_TEST_DEVICE_EXPERTS=1: everything with the routed experts on the device
  *
  * The reference is each request of a random workload alone, on a fresh engine with one thread, its prompt in one piece.
  * Then the workload runs once per row of VARIANTS and must give the same. A row also says what has to happen for it to
@@ -29,6 +30,7 @@
 #include "core/chaos.h"
 #include "core/log.h"
 #include "core/rng.h"
+#include "model/arch/config_file.h"
 #include "workload.h"
 
 #define SEED_DEFAULT 20260711u
@@ -143,8 +145,8 @@ static workload             g_workload;
 static uint32_t             g_requests = WORKLOAD_REQUESTS;
 static const char          *g_rows; /* a pattern of their names, or NULL */
 static probe               *g_reference[WORKLOAD_REQUESTS];
-static const char          *g_device = "host";           /* of all but the reference, */
-static const char          *g_reference_device = "host"; /* which a card gives itself: its sums have an order of their own */
+static const char          *g_device = "host";  /* of all but the reference, */
+static const char *g_reference_device = "host"; /* which cards give themselves: their sums have an order of their own */
 
 static bool is_card(void) {
     return !strcmp(g_device, "npu") || !strcmp(g_device, "cuda");
@@ -154,11 +156,19 @@ static bool is_sample(void) {
     return (is_card() || getenv("TD_TEST_SAMPLE")) && !getenv("TD_TEST_FULL");
 }
 
+static uint32_t n_experts(const char *path) {
+    td_model_config c;
+    td_error        err = {0};
+    if (td_model_config_read(path, NULL, &c, &err) != TD_OK) fail_msg("%s", err.text);
+    return c.n_experts;
+}
+
 static td_engine *open_engine_on(const char *device, const variant *v) {
     char              path[512];
     td_engine_options o;
     td_engine        *e;
     td_error          err = {0};
+    const char       *cards = getenv("TD_TEST_CARDS");
     td_engine_options_init(&o);
     snprintf(path, sizeof path, TD_SOURCE_DIR "/%s", g_model->path);
     o.model_path = path;
@@ -172,6 +182,8 @@ static td_engine *open_engine_on(const char *device, const variant *v) {
     o.cpuinfer = v->cpuinfer ? v->cpuinfer : 2;
     o.subpool_count = v->subpools ? v->subpools : 1;
     o.npu_threads = v->npu_threads;
+    if (cards) o.tensor_parallel_size = (uint32_t)strtoul(cards, NULL, 10);
+    if (getenv("TD_TEST_DEVICE_EXPERTS")) o.num_gpu_experts = n_experts(path);
     o.disable_radix_cache = v->no_cache;
     o.disable_two_chunk_overlap = v->whole_steps;
     o.disable_mixed_chunk = v->in_turns;
@@ -385,7 +397,7 @@ int main(int argc, char **argv) {
         return 2;
     }
     if (device) g_device = device;
-    if (is_card()) g_reference_device = g_device;
+    if (is_card() || getenv("TD_TEST_CARDS")) g_reference_device = g_device;
     bool few = is_sample();
     if (few && g_requests > SAMPLE_REQUESTS) g_requests = SAMPLE_REQUESTS;
     g_workload = (workload){.seed = seed ? strtoull(seed, NULL, 10) : SEED_DEFAULT, .vocab = g_model->vocab};

@@ -354,14 +354,14 @@ static bool is_scalar(void) {
     return mask && !strcmp(mask, "scalar");
 }
 
-/* With random delays (TD_CHAOS_SEED) only what has threads to get in each other's way. */
-static bool has_threads(const variant *v) {
-    return !td_chaos_on() || v->npu_threads > 0;
+/* Drafts need the layer; with random delays (TD_CHAOS_SEED) only what has threads to get in each other's way. */
+static bool exists(const variant *v) {
+    return (!v->drafts || g_model->mtp) && (!td_chaos_on() || v->npu_threads > 0);
 }
 
 /* Of the rows that are marked; four requests do not fill the KV pages. */
 static bool is_of_sample(const variant *v) {
-    return v->on_any_device && !v->must_retract && !v->must_evict && has_threads(v);
+    return v->on_any_device && !v->must_retract && !v->must_evict && exists(v);
 }
 
 /* Two of the sample. */
@@ -378,13 +378,21 @@ static bool is_drawn(size_t i, uint64_t rows_seed) {
 
 static bool is_selected(size_t i, uint64_t rows_seed) {
     const variant *v = &VARIANTS[i];
-    if (v->drafts && !g_model->mtp) return false;
-    if (!has_threads(v)) return false;
+    if (!exists(v)) return false;
     if (g_rows && fnmatch(g_rows, v->what, 0) != 0) return false;
     if (getenv("TD_TEST_FULL")) return true;
     if (is_sample()) return g_rows ? is_of_sample(v) : is_drawn(i, rows_seed);
     if (strcmp(g_device, "host") != 0) return v->on_any_device;
     return g_rows || !is_scalar() || td_rng_u64(rows_seed, 0, i) % 3 == 0;
+}
+
+static void every_draw_has_two_rows(void **state) {
+    (void)state;
+    for (uint64_t rows_seed = 0; rows_seed < 100; rows_seed++) {
+        uint32_t n = 0;
+        for (size_t i = 0; i < N_VARIANTS; i++) n += is_selected(i, rows_seed);
+        assert_int_equal(n, 2);
+    }
 }
 
 int main(int argc, char **argv) {
@@ -411,6 +419,11 @@ int main(int argc, char **argv) {
         if (is_selected(i, rows_seed))
             tests[n++] =
                 (struct CMUnitTest){.name = VARIANTS[i].what, .test_func = same_bits, .initial_state = (void *)&VARIANTS[i]};
+    if (n == 0) {
+        fprintf(stderr, "no row that runs here is named %s\n", g_rows ? g_rows : "*");
+        return 2;
+    }
+    if (few && !g_rows) tests[n++] = (struct CMUnitTest)cmocka_unit_test(every_draw_has_two_rows);
     if (!td_chaos_on() && !few && !g_rows) {
         tests[n++] = (struct CMUnitTest)cmocka_unit_test(next_turn_of_a_chat);
         tests[n++] = (struct CMUnitTest)cmocka_unit_test(generated_text_as_a_prompt);

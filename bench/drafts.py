@@ -21,7 +21,7 @@ ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 sys.path.insert(0, os.path.join(ROOT, "tests/server"))
 from server_process import Server  # noqa: E402
 
-CUT = {"num_hidden_layers": 2, "first_k_dense_replace": 1, "n_routed_experts": 32, "vocab_size": 16384}
+CUT = {"num_hidden_layers": 2, "first_k_dense_replace": 1, "n_routed_experts": 32, "vocab_size": 16384, "eos_token_id": 1}
 # name -> model, flags, ids of a prompt are below this
 MODELS = {
     "demo": ("models/tale-v3-14m", (), 4000),

@@ -16,42 +16,65 @@ static int64_t now_ms(void) {
     return (int64_t)t.tv_sec * 1000 + t.tv_nsec / 1000000;
 }
 
+static void link_into(td_connection **list, td_connection *c) {
+    c->next = *list;
+    c->link = list;
+    if (c->next) c->next->link = &c->next;
+    *list = c;
+}
+
+static void unlink_it(td_connection *c) {
+    *c->link = c->next;
+    if (c->next) c->next->link = c->link;
+}
+
+/* Under the lock. */
+static void drop_locked(td_connections *all, td_connection *c) {
+    if (!c) return;
+    unlink_it(c);
+    all->n -= !c->reserve;
+    all->n_open--;
+    free(c);
+}
+
+static td_connection *expected_locked(const td_connections *all, int fd) {
+    td_connection *c = all->expected;
+    while (c && c->fd != fd) c = c->next;
+    return c;
+}
+
 void td_connections_init(td_connections *all, uint32_t max, uint32_t idle_s, uint32_t request_s) {
     *all = (td_connections){.max = max, .idle_s = idle_s, .request_s = request_s};
     pthread_mutex_init(&all->lock, NULL);
-    pthread_cond_init(&all->fewer, NULL);
+    pthread_cond_init(&all->changed, NULL);
 }
 
 void td_connections_free(td_connections *all) {
-    pthread_cond_destroy(&all->fewer);
+    while (all->expected) drop_locked(all, all->expected);
+    pthread_cond_destroy(&all->changed);
     pthread_mutex_destroy(&all->lock);
 }
 
 static void add(td_connections *all, struct MHD_Connection *connection, void **context) {
     const union MHD_ConnectionInfo *info = MHD_get_connection_info(connection, MHD_CONNECTION_INFO_CONNECTION_FD);
-    td_connection                  *c = info ? malloc(sizeof *c) : NULL;
-    *context = c;
-    if (!c) return;
     pthread_mutex_lock(&all->lock);
-    bool reserve = all->n >= all->max;
-    *c = (td_connection){.all = all, .next = all->first, .link = &all->first, .fd = info->connect_fd, .reserve = reserve};
-    c->deadline_ms = now_ms() + (reserve ? RESERVE_MS : 1000 * (int64_t)all->request_s);
-    if (c->next) c->next->link = &c->next;
-    all->first = c;
-    all->n += !reserve;
-    if (all->ending) shutdown(c->fd, SHUT_RD);
+    td_connection *c = info ? expected_locked(all, info->connect_fd) : NULL;
+    *context = c;
+    if (c) {
+        unlink_it(c);
+        link_into(&all->first, c);
+        c->deadline_ms = now_ms() + (c->reserve ? RESERVE_MS : 1000 * (int64_t)all->request_s);
+        if (all->ending) shutdown(c->fd, SHUT_RD);
+    }
+    pthread_cond_signal(&all->changed);
     pthread_mutex_unlock(&all->lock);
 }
 
 static void take_out(td_connections *all, td_connection *c) {
-    if (!c) return;
     pthread_mutex_lock(&all->lock);
-    *c->link = c->next;
-    if (c->next) c->next->link = c->link;
-    all->n -= !c->reserve;
-    pthread_cond_signal(&all->fewer);
+    drop_locked(all, c);
+    pthread_cond_signal(&all->changed);
     pthread_mutex_unlock(&all->lock);
-    free(c);
 }
 
 void td_connections_notify(void *all, struct MHD_Connection *connection, void **context,
@@ -128,13 +151,62 @@ void td_connections_sweep(td_connections *all) {
     pthread_mutex_unlock(&all->lock);
 }
 
+/* Under the lock: wait for a change. @return false: there was none until then. */
+static bool await_change(td_connections *all, int64_t until_ms) {
+    struct timespec until = {until_ms / 1000, until_ms % 1000 * 1000000};
+    return pthread_cond_clockwait(&all->changed, &all->lock, CLOCK_MONOTONIC, &until) != ETIMEDOUT;
+}
+
+bool td_connections_await_room(td_connections *all) {
+    pthread_mutex_lock(&all->lock);
+    while (!all->closed && all->n_open >= all->max + TD_CONNECTIONS_RESERVE) pthread_cond_wait(&all->changed, &all->lock);
+    bool go_on = !all->closed;
+    pthread_mutex_unlock(&all->lock);
+    return go_on;
+}
+
+bool td_connections_pause(td_connections *all, int64_t ms) {
+    pthread_mutex_lock(&all->lock);
+    int64_t until_ms = now_ms() + ms;
+    while (!all->closed && await_change(all, until_ms)) continue;
+    bool go_on = !all->closed;
+    pthread_mutex_unlock(&all->lock);
+    return go_on;
+}
+
+bool td_connections_expect(td_connections *all, int fd) {
+    td_connection *c = malloc(sizeof *c);
+    pthread_mutex_lock(&all->lock);
+    drop_locked(all, expected_locked(all, fd)); /* libmicrohttpd had no memory for that one, and closed it without a word */
+    if (c) {
+        *c = (td_connection){.all = all, .fd = fd, .reserve = all->n >= all->max};
+        link_into(&all->expected, c);
+        all->n += !c->reserve;
+        all->n_open++;
+    }
+    pthread_mutex_unlock(&all->lock);
+    return c != NULL;
+}
+
+void td_connections_unexpect(td_connections *all, int fd) {
+    pthread_mutex_lock(&all->lock);
+    drop_locked(all, expected_locked(all, fd));
+    pthread_mutex_unlock(&all->lock);
+}
+
+void td_connections_close(td_connections *all) {
+    pthread_mutex_lock(&all->lock);
+    all->closed = true;
+    pthread_cond_signal(&all->changed);
+    pthread_mutex_unlock(&all->lock);
+}
+
 /* Under the lock: shut every socket, and wait until libmicrohttpd has seen it and let go of all, or for END_MS. */
 static void end_locked(td_connections *all, int how) {
-    int64_t         end_ms = now_ms() + END_MS;
-    struct timespec end = {end_ms / 1000, end_ms % 1000 * 1000000};
+    int64_t end_ms = now_ms() + END_MS;
     for (td_connection *c = all->first; c; c = c->next) shutdown(c->fd, how);
-    while (all->first)
-        if (pthread_cond_clockwait(&all->fewer, &all->lock, CLOCK_MONOTONIC, &end) == ETIMEDOUT) return;
+    while (all->first || all->expected)
+        if (!await_change(all, end_ms)) return;
 }
 
 void td_connections_end(td_connections *all) {

@@ -2,9 +2,10 @@
  * The open connections: how many there are, and how long each may take to send a request.
  *
  * libmicrohttpd bounds only the time in which nothing comes, so a client that sends a byte now and then would keep its
- * connection for ever; and at its limit it leaves new clients without an answer. So every connection has a deadline by which
- * its headers, and then its body, must be there; and a few more connections than --max-connections are taken, in a reserve
- * that is answered at once and closed: /health and /metrics as ever, all else by a 503.
+ * connection for ever; and at a limit of its own it would close new connections without an answer. So every connection has a
+ * deadline by which its headers, and then its body, must be there; and a few more connections than --max-connections are
+ * taken, in a reserve that is answered at once and closed: /health and /metrics as ever, all else by a 503. Beyond the
+ * reserve none is accepted: clients wait in the socket's backlog.
  */
 #ifndef TD_SERVER_CONNECTIONS_H
 #define TD_SERVER_CONNECTIONS_H
@@ -36,9 +37,12 @@ struct td_connections {
     uint32_t        max;               /* connections besides the reserve */
     uint32_t        idle_s, request_s; /* how long a connection may wait for a request; for its headers, and for its body */
     pthread_mutex_t lock;              /* guards all below, and the connections' members */
-    pthread_cond_t  fewer;
+    pthread_cond_t  changed;
     td_connection  *first;
-    uint32_t        n; /* without those of the reserve */
+    td_connection  *expected; /* accepted; libmicrohttpd has not told of them yet */
+    uint32_t        n;        /* of both, without those of the reserve */
+    uint32_t        n_open;   /* of both */
+    bool            closed;   /* no more are accepted */
     bool            ending;
 };
 
@@ -48,6 +52,19 @@ void td_connections_free(td_connections *all);
 /** libmicrohttpd's notification of connections that come and go: keeps a td_connection as their socket context. */
 void td_connections_notify(void *all, struct MHD_Connection *connection, void **context,
                            enum MHD_ConnectionNotificationCode what);
+
+/* For the one thread that accepts: */
+/** Wait until one more may be accepted. @return false: closed. */
+bool td_connections_await_room(td_connections *all);
+/** Wait so long. @return false: closed. */
+bool td_connections_pause(td_connections *all, int64_t ms);
+/** One more is about to be handed to libmicrohttpd, which is going to tell td_connections_notify. Whether it is one of the
+ * reserve is decided here, in the order in which they come. @return false: out of memory. */
+TD_NODISCARD bool td_connections_expect(td_connections *all, int fd);
+void              td_connections_unexpect(td_connections *all, int fd); /* it was not taken */
+
+/** No more are to be accepted: who waits for room, or pauses, is told so. */
+void td_connections_close(td_connections *all);
 
 /** The td_connection of a connection; NULL: there was no memory for it. It lives as long as the connection. */
 td_connection *td_connection_of(struct MHD_Connection *connection);
@@ -66,7 +83,7 @@ void td_connection_refuse(td_connection *c, const td_api_error *err);
 void td_connections_sweep(td_connections *all);
 
 /** End all, within seconds: requests that have arrived are answered, the others are not. To be called when no more are
- * accepted, and before libmicrohttpd is stopped. */
+ * accepted, and before libmicrohttpd is stopped: it would close those that it has not told of yet. */
 void td_connections_end(td_connections *all);
 
 #endif

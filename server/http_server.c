@@ -3,6 +3,7 @@
 
 #include <arpa/inet.h>
 #include <errno.h>
+#include <limits.h>
 #include <netdb.h>
 #include <netinet/in.h>
 #include <stdio.h>
@@ -339,7 +340,7 @@ void td_server_options_init(td_server_options *o) {
 }
 
 static int listen_socket(const struct addrinfo *a) {
-    int fd = socket(a->ai_family, a->ai_socktype | SOCK_CLOEXEC | SOCK_NONBLOCK, a->ai_protocol), on = 1;
+    int fd = socket(a->ai_family, a->ai_socktype | SOCK_CLOEXEC, a->ai_protocol), on = 1;
     if (fd < 0) return -1;
     /* Without it a port stays busy for a minute after its last connection. */
     setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
@@ -478,18 +479,19 @@ td_status td_server_start(td_server *s, td_engine *engine, td_error *err) {
     if (getrandom(&s->id_seed, sizeof s->id_seed, 0) != sizeof s->id_seed) s->id_seed = (uint64_t)s->started_s;
     TD_TRY(td_watcher_start(s, err));
     TD_TRY(td_text_work_start(&s->text, err));
-    if (listen(s->listen_fd, LISTEN_BACKLOG) != 0)
-        return td_fail(err, TD_EBUSY, "port %u on %s cannot be listened on: %s", s->opt.port, s->opt.host, strerror(errno));
     unsigned threads = s->opt.connections_max < HTTP_THREADS ? s->opt.connections_max : HTTP_THREADS;
     s->daemon = MHD_start_daemon(
-        MHD_USE_EPOLL_INTERNAL_THREAD | MHD_ALLOW_SUSPEND_RESUME | MHD_USE_ERROR_LOG, s->opt.port, NULL, NULL, on_request, s,
-        MHD_OPTION_EXTERNAL_LOGGER, log_mhd, NULL, MHD_OPTION_LISTEN_SOCKET, s->listen_fd, MHD_OPTION_NOTIFY_COMPLETED,
-        on_completed, s, MHD_OPTION_NOTIFY_CONNECTION, td_connections_notify, &s->connections, MHD_OPTION_URI_LOG_CALLBACK,
-        td_note_uri, NULL, MHD_OPTION_THREAD_POOL_SIZE, threads, MHD_OPTION_CONNECTION_LIMIT,
-        (unsigned)(s->opt.connections_max + TD_CONNECTIONS_RESERVE), MHD_OPTION_CONNECTION_MEMORY_LIMIT,
-        (size_t)CONNECTION_MEMORY, MHD_OPTION_CONNECTION_TIMEOUT, s->opt.idle_timeout_s, MHD_OPTION_END);
+        MHD_USE_EPOLL_INTERNAL_THREAD | MHD_USE_NO_LISTEN_SOCKET | MHD_ALLOW_SUSPEND_RESUME | MHD_USE_ERROR_LOG, 0, NULL,
+        NULL, on_request, s, MHD_OPTION_EXTERNAL_LOGGER, log_mhd, NULL, MHD_OPTION_NOTIFY_COMPLETED, on_completed, s,
+        MHD_OPTION_NOTIFY_CONNECTION, td_connections_notify, &s->connections, MHD_OPTION_URI_LOG_CALLBACK, td_note_uri, NULL,
+        MHD_OPTION_THREAD_POOL_SIZE, threads, MHD_OPTION_CONNECTION_LIMIT, UINT_MAX /* td_connections has the limit */,
+        MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)CONNECTION_MEMORY, MHD_OPTION_CONNECTION_TIMEOUT, s->opt.idle_timeout_s,
+        MHD_OPTION_END);
     if (!s->daemon) return td_fail(err, TD_EIO, "the HTTP threads cannot be started: %s", strerror(errno));
-    return TD_OK;
+    if (listen(s->listen_fd, LISTEN_BACKLOG) != 0)
+        return td_fail(err, TD_EBUSY, "port %u on %s cannot be listened on: %s", s->opt.port, s->opt.host, strerror(errno));
+    s->acceptor = (td_acceptor){.fd = s->listen_fd, .daemon = s->daemon, .connections = &s->connections};
+    return td_acceptor_start(&s->acceptor, err);
 }
 
 void td_server_ready(td_server *s) {
@@ -546,8 +548,7 @@ bool td_server_stop(td_server *s, double grace_s) {
         td_watcher_stop(s);
         return true;
     }
-    /* The listening socket is ours again; shut down, it refuses, where an open one would let clients wait for nothing. */
-    if (MHD_quiesce_daemon(s->daemon) != MHD_INVALID_SOCKET) shutdown(s->listen_fd, SHUT_RDWR);
+    td_acceptor_stop(&s->acceptor);
     td_text_work_stop(&s->text); /* what it still prepares runs in the grace time */
     pthread_mutex_lock(&s->lock);
     bool idle = wait_for_zero(s, &s->n_watched, after(grace_s), true);

@@ -1,11 +1,12 @@
 /*
  * The HTTP server: OpenAI's API and the native one over a td_engine.
  *
- * DESIGN. libmicrohttpd's threads read requests, parse them (large ones: text_work.h), submit them to the engine and write
- * answers. The engine thread calls back with news (generation.c), which only parses them into the request's buffers and
- * resumes the connection. While a connection is suspended libmicrohttpd does not watch its socket: the watcher thread does
- * (EPOLLRDHUP), and cancels the request of a client that left. Everything is bounded: connections, header and body bytes and
- * the time that they take to come, unsent bytes per stream, idle time.
+ * DESIGN. A thread accepts connections (acceptor.h) and hands them to libmicrohttpd, whose threads read requests, parse them
+ * (large ones: text_work.h), submit them to the engine and write answers. The engine thread calls back with news
+ * (generation.c), which only parses them into the request's buffers and resumes the connection. While a connection is
+ * suspended libmicrohttpd does not watch its socket: the watcher thread does (EPOLLRDHUP), and cancels the request of a
+ * client that left. Everything is bounded: connections, header and body bytes and the time that they take to come, unsent
+ * bytes per stream, idle time.
  */
 #ifndef TD_SERVER_SERVER_H
 #define TD_SERVER_SERVER_H

@@ -6,6 +6,7 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
+#include "server/acceptor.h"
 #include "server/api.h"
 #include "server/api_request.h"
 #include "server/chat_form.h"
@@ -55,6 +56,7 @@ struct td_server {
     uint64_t            id_seed;
     struct MHD_Daemon  *daemon;
     td_connections      connections;
+    td_acceptor         acceptor;
     td_text_work        text;
 
     atomic_int           phase;   /* td_server_phase; relaxed: a request that just misses a change is served as before it */

@@ -13,7 +13,7 @@ from server_process import Server  # noqa: E402
 TANDEM = os.environ["TD_TANDEM"]
 SHIM = os.environ["TD_FAULT_SHIM"]
 MODEL = os.path.join(os.environ["TD_SOURCE_DIR"], "models/tale-v3-14m")
-POINTS = ("alloc", "map", "read", "thread", "thread_dies", "uring")
+POINTS = ("alloc", "map", "read", "thread", "thread_dies", "uring", "unlisten")
 FIELDS = ("seen", "injected", "first", "every", "one_in", "seed", "how")
 SHORT, EINTR, EIO, END = range(4)  # how a read fails
 FLAGS = ("--quantization", "none", "--cpuinfer", "2", "--chunked-prefill-size", "512", "--max-total-tokens", "4096", "--max-running-requests", "4")

@@ -1,7 +1,8 @@
 /*
  * A library to preload (LD_PRELOAD) that makes calls of a program fail: allocations, memory maps, reads, starts of threads,
- * io_uring. What fails and when stands in a control file that the test maps too (fault.py), so that it can be changed while
- * the program runs, and shows how often each call was made and made to fail.
+ * io_uring; and delays one: the main thread's taking a listening socket out of an epoll set. What fails and when stands in a
+ * control file that the test maps too (fault.py), so that it can be changed while the program runs, and shows how often each
+ * call was made and made to fail.
  *
  * TD_FAULT_CONTROL names the file. Counting begins in this library's constructor, after those of the program's libraries.
  * With TD_FAULT_TRACE=1 each failure is shown on standard error with who called. TD_FAULT_SITES names a file that gets 8
@@ -18,13 +19,15 @@
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/epoll.h>
 #include <sys/mman.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 /* ---- the control file: one of these for each point, in this order; written by the test but for seen and injected ---- */
 
-enum { POINT_ALLOC, POINT_MAP, POINT_READ, POINT_THREAD, POINT_THREAD_DIES, POINT_URING, N_POINTS };
+enum { POINT_ALLOC, POINT_MAP, POINT_READ, POINT_THREAD, POINT_THREAD_DIES, POINT_URING, POINT_UNLISTEN, N_POINTS };
 #define SITE_FRAMES 8                                /* the innermost, this library's two among them */
 enum { READ_SHORT, READ_EINTR, READ_EIO, READ_END }; /* how a read fails */
 
@@ -32,7 +35,7 @@ typedef struct {
     _Atomic uint64_t seen, injected;
     _Atomic uint64_t first, every; /* the first-th call fails, and with every each every-th after it; 0: none */
     _Atomic uint64_t one_in, seed; /* one in so many, drawn from the seed; 0: none */
-    _Atomic uint64_t how;
+    _Atomic uint64_t how;          /* how a read fails; how many ms a listening socket is delayed */
     uint64_t         unused;
 } point;
 
@@ -245,6 +248,19 @@ int pthread_create(pthread_t *out, const pthread_attr_t *attr, void *(*run)(void
     if (fails(POINT_THREAD)) return EAGAIN;
     if (g_points && from_program(__builtin_return_address(0)) && fails(POINT_THREAD_DIES)) run = dies;
     return real(out, attr, run, arg);
+}
+
+/* ---- epoll: the main thread, which stops the server, takes a listening socket out late ---- */
+
+int epoll_ctl(int epoll_fd, int what, int fd, struct epoll_event *event) {
+    static int (*real)(int, int, int, struct epoll_event *);
+    int       listens = 0;
+    socklen_t size = sizeof listens;
+    if (!real) real = (int (*)(int, int, int, struct epoll_event *))next("epoll_ctl");
+    if (what == EPOLL_CTL_DEL && gettid() == getpid() && getsockopt(fd, SOL_SOCKET, SO_ACCEPTCONN, &listens, &size) == 0 &&
+        listens && fails(POINT_UNLISTEN))
+        usleep((useconds_t)g_points[POINT_UNLISTEN].how * 1000);
+    return real(epoll_fd, what, fd, event);
 }
 
 /* ---- hwloc 2.9 does not check its own allocations: while it looks at the machine, none is counted ---- */

@@ -14,7 +14,8 @@
 
 #define BUFFER_BYTES ((size_t)640 << 20)
 #define ROWS_MAX 512
-#define TILES_PER_ITEM 4
+#define TILES_PER_ITEM 4 /* at least */
+#define ITEMS_PER_WORKER 4
 
 static const struct {
     const char *name;
@@ -34,14 +35,14 @@ typedef struct {
     const td_gemm_kernel *kernel;
     td_expert_groups      groups;
     char                 *tiles, *x, *out; /* [BUFFER_BYTES], [ROWS_MAX, x_stride], [workers, ROWS_MAX, nr] */
-    size_t                x_stride, k, n_tiles, tile_bytes, n_copies, turn;
+    size_t                x_stride, k, n_tiles, per_item, tile_bytes, n_copies, turn;
     uint32_t              m, block;
     td_gemm_row           rows[ROWS_MAX];
 } gemm;
 
 static void gemm_item(void *ctx, uint32_t item, const td_worker *w) {
     gemm       *g = ctx;
-    size_t      begin = item * TILES_PER_ITEM, left = g->n_tiles - begin, n = left < TILES_PER_ITEM ? left : TILES_PER_ITEM;
+    size_t      begin = item * g->per_item, left = g->n_tiles - begin, n = left < g->per_item ? left : g->per_item;
     const char *first = g->tiles + (g->turn * g->n_tiles + begin) * g->tile_bytes;
     float      *out = (float *)g->out + w->index * ROWS_MAX * TD_GEMM_NR_MAX;
     for (size_t r = 0; r < g->m; r += g->block)
@@ -64,7 +65,7 @@ static td_status run(void *ctx, td_error *err) {
     gemm *g = ctx;
     (void)err;
     g->turn = (g->turn + 1) % g->n_copies;
-    td_pool_run(g->b->pool, gemm_item, g, (uint32_t)((g->n_tiles + TILES_PER_ITEM - 1) / TILES_PER_ITEM));
+    td_pool_run(g->b->pool, gemm_item, g, (uint32_t)((g->n_tiles + g->per_item - 1) / g->per_item));
     return TD_OK;
 }
 
@@ -88,6 +89,8 @@ static td_status time_matrix(gemm *g, size_t which, const char *shape, td_error 
     size_t n = MATRICES[which].n, k = MATRICES[which].k;
     g->k = td_round_up(k, g->kernel->tiles->kr);
     g->n_tiles = (n + g->kernel->tiles->nr - 1) / g->kernel->tiles->nr;
+    g->per_item = g->n_tiles / (ITEMS_PER_WORKER * td_pool_workers(g->b->pool));
+    if (g->per_item < TILES_PER_ITEM) g->per_item = TILES_PER_ITEM;
     g->tile_bytes = td_tile_bytes(g->kernel->tiles, g->k, &g->groups);
     g->n_copies = BUFFER_BYTES / (g->n_tiles * g->tile_bytes);
     g->turn = 0;

@@ -5,7 +5,7 @@ usage: amx_targets.py [--build BUILD] [--base BUILD] [--pairs N] [--rounds N] [-
 
 BUILD is a build's folder (default build/release): its cli/tandem is run. Rows of `tandem bench` are judged by the fraction of the int8 peak of the
 tiles, which each of them measures for itself. With --base, the folder of an older build, both run in turns, N pairs (default 3), and every row is
-shown as now / then: the median of the pairs, and the least and the most. The speed of prefill is judged only so. Takes about half an hour, and 25 GiB
+shown as now / then: the median of the pairs, and the least and the most. The speed of prefill is judged only so. Takes three minutes a pair, and 20 GiB
 of memory for the model; leave the machine alone meanwhile.
 
 Exit status: 0 when every target is reached, 1 when one is missed or was not measured, 77 on a machine whose best kernels are not AMX's.

@@ -125,8 +125,17 @@ class Behind:
         print(f"{self.router.__name__}: {self.hits(answers)} prompt tokens found of {self.hits(alone)} on one server", flush=True)
         self.assertGreater(self.hits(alone), 4000)
         self.assertGreaterEqual(self.hits(answers), 0.9 * self.hits(alone))
-        served = [w.metric("sglang:num_requests_total") for w in self.workers]
-        self.assertTrue(min(served) > 2 or self.router is Smg, f"both serve; smg may take one for the best place of all: {served}")
+        if self.router is not Smg:  # it may take one for the best place of all
+            self.check_both_serve()
+
+    def check_both_serve(self):
+        """Both servers have answered more than two requests, after 32 new sessions at most: a router that hashes their names takes six of them to one server once in thirty times."""
+        for i in range(32):
+            served = [w.metric("sglang:num_requests_total") for w in self.workers]
+            if min(served) > 2:
+                return
+            self.ask(completion("The", max_tokens=1), f"one more {i}")
+        self.fail(f"both serve: {served}")
 
     def start_streams(self):
         """Streams that run on both workers, eight or more if a router needs more to use both. @return them, and how many run on each."""

@@ -8,7 +8,7 @@
 #define TD_NODE_ANY UINT32_MAX
 #define TD_NODE_SPREAD (UINT32_MAX - 1) /* page by page over all NUMA nodes with cores */
 #define TD_CACHE_LINE 64
-#define TD_FILE_BLOCK                                                                                                     \
+#define TD_FILE_BLOCK \
     ((size_t)4096) /* what files past the page cache are read and written by, and our own files are laid out by, on every \
                       machine */
 
@@ -35,8 +35,8 @@ typedef struct {
 } td_file_map;
 
 /**
- * Map a whole file. Its pages are read when they are touched. A file that somebody makes shorter afterwards raises SIGBUS
- * where it is touched beyond its new end, so what is mapped must not change as long as it is.
+ * Map a whole file. Its pages are read when they are touched. A file that somebody makes shorter afterwards raises SIGBUS where it is
+ * touched beyond its new end, so what is mapped must not change as long as it is.
  * @return TD_ENOTFOUND, TD_EIO (also where the file system cannot map), TD_EFORMAT (empty, or no regular file).
  */
 TD_NODISCARD td_status td_file_map_open(td_file_map *m, const char *path, td_error *err);

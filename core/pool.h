@@ -2,12 +2,11 @@
  * Worker pools.
  *
  * DESIGN. A pool is a fixed set of workers, each pinned to a cpu and belonging to a subpool (one NUMA node). The thread that
- * calls td_pool_run is worker 0 and works too. Each worker starts with an equal share of consecutive items, so that what it
- * reads is one stream, and the same share goes to the same core in every run; who is done takes items from the ends of
- * others' shares. A run ends when every item is done: everything written by the items is visible to the caller, and
- * everything the caller wrote before is visible to the items (epoch release/acquire, done-count release/acquire). Between
- * runs workers spin for td_pool_spin, then sleep on a futex: waking one takes 100 us. One run at a time, from one thread at
- * a time.
+ * calls td_pool_run is worker 0 and works too. Each worker starts with an equal share of consecutive items, so that what it reads is
+ * one stream, and the same share goes to the same core in every run; who is done takes items from the ends of others' shares.
+ * A run ends when every item is done: everything written by the items is visible to the caller, and everything the caller
+ * wrote before is visible to the items (epoch release/acquire, done-count release/acquire). Between runs workers spin for
+ * td_pool_spin, then sleep on a futex: waking one takes 100 us. One run at a time, from one thread at a time.
  */
 #ifndef TD_CORE_POOL_H
 #define TD_CORE_POOL_H

@@ -1,12 +1,11 @@
 /*
- * A timeline of what the threads do, as a JSON file that ui.perfetto.dev and chrome://tracing read (the "Trace Event
- * Format", JSON array form, which may lack its end: a killed process leaves a file that loads). docs/tracing.md says what is
- * in it.
+ * A timeline of what the threads do, as a JSON file that ui.perfetto.dev and chrome://tracing read (the "Trace Event Format",
+ * JSON array form, which may lack its end: a killed process leaves a file that loads). docs/tracing.md says what is in it.
  *
- * DESIGN. Every thread writes its events as text into a buffer of its own, made when it first traces; a full buffer goes to
- * the file under one lock. So a thread waits for another at most for the write of one buffer. A buffer has a lock too, which
- * only td_trace_stop and the thread's end ever share with its owner. Threads are called what the system calls them
- * (pthread_setname_np). While nothing is traced, an event costs one branch on a relaxed load.
+ * DESIGN. Every thread writes its events as text into a buffer of its own, made when it first traces; a full buffer goes to the file
+ * under one lock. So a thread waits for another at most for the write of one buffer. A buffer has a lock too, which only td_trace_stop
+ * and the thread's end ever share with its owner. Threads are called what the system calls them (pthread_setname_np).
+ * While nothing is traced, an event costs one branch on a relaxed load.
  */
 #ifndef TD_CORE_TRACE_H
 #define TD_CORE_TRACE_H

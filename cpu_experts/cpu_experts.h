@@ -20,12 +20,12 @@
 typedef struct td_experts td_experts;
 
 typedef enum {
-    TD_EXPERT_INT4C = TD_PRODUCT_INT4C, /* int4 in [-8, 7], one f32 scale per output row; activations int8 per token; one
-                                           multiply at the end */
+    TD_EXPERT_INT4C =
+        TD_PRODUCT_INT4C, /* int4 in [-8, 7], one f32 scale per output row; activations int8 per token; one multiply at the end */
     TD_EXPERT_BF16 = TD_PRODUCT_BF16,   /* bf16 weights, f32 arithmetic: the reference */
     TD_EXPERT_INT8C = TD_PRODUCT_INT8C, /* int8 in [-127, 127], the rest as int4c */
-    TD_EXPERT_INT4G = TD_PRODUCT_INT4G, /* weight = (code - zero) * scale of its group along k, code in [0, 15]; int32 within
-                                           a group, f32 over groups */
+    TD_EXPERT_INT4G =
+        TD_PRODUCT_INT4G, /* weight = (code - zero) * scale of its group along k, code in [0, 15]; int32 within a group, f32 over groups */
     TD_EXPERT_FP4G =
         TD_PRODUCT_FP4G, /* weight = e2m1 code * scale of its group along k * factor of its row; arithmetic as int4g */
 } td_expert_format;
@@ -40,8 +40,8 @@ typedef td_gemm_groups td_expert_groups; /* of int4g and fp4g */
 
 /** What people choose by name. */
 typedef struct {
-    const char *name; /* "none", "int4", "int8", "int4-g32", "int4-g64", "int4-g128": groups symmetric with bf16 scales;
-                         "mxfp4", "nvfp4" */
+    const char *
+        name; /* "none", "int4", "int8", "int4-g32", "int4-g64", "int4-g128": groups symmetric with bf16 scales; "mxfp4", "nvfp4" */
     td_expert_format format;
     td_expert_groups groups;
 } td_expert_numbers;
@@ -170,8 +170,7 @@ TD_NODISCARD td_status td_experts_get_values(const td_experts *x, uint32_t layer
                                              size_t row, size_t n, float *values, td_error *err);
 
 /**
- * The same as stored, of integers: weight = code * scale. int4c, int8c: scale [n]; int4g: less the zeros, scale [n, ceil(k /
- * size)].
+ * The same as stored, of integers: weight = code * scale. int4c, int8c: scale [n]; int4g: less the zeros, scale [n, ceil(k / size)].
  * @param codes [n, k].
  * @return TD_ENOTSUP for other formats, TD_ENOMEM.
  */
@@ -179,14 +178,13 @@ TD_NODISCARD td_status td_experts_get_codes(const td_experts *x, uint32_t layer,
                                             size_t row, size_t n, int8_t *codes, float *scale, td_error *err);
 
 /**
- * Packed files, one per layer ("experts-00003.tdx"): a header page (magic, version, kernel, shapes, shards, source hash,
- * checksum), then each shard page-aligned exactly as the kernels read it. save writes to a temporary name, syncs and
- * renames; it leaves the pool alone, so that another store can be packed meanwhile.
+ * Packed files, one per layer ("experts-00003.tdx"): a header page (magic, version, kernel, shapes, shards, source hash, checksum), then each
+ * shard page-aligned exactly as the kernels read it. save writes to a temporary name, syncs and renames; it leaves the pool alone, so that another store can be
+ * packed meanwhile.
  * @param source_hash identifies the checkpoint; checked on load unless 0.
- * load takes the file as it is when kernel and shard count match, else repacks it in memory and writes the repacked file
- * next to it where the folder is writable. As it is: mapped in place, or, with copy_files or shards on NUMA nodes, read into
- * the shards' memory. Every byte is read and compared with the checksum before the layer can be used. A mapped file must not
- * change until the store is destroyed.
+ * load takes the file as it is when kernel and shard count match, else repacks it in memory and writes the repacked file next to it
+ * where the folder is writable. As it is: mapped in place, or, with copy_files or shards on NUMA nodes, read into the shards' memory. Every byte is
+ * read and compared with the checksum before the layer can be used. A mapped file must not change until the store is destroyed.
  * @return TD_ENOTFOUND, TD_EFORMAT (truncated, checksum, other shape) with the file's name.
  */
 TD_NODISCARD td_status td_experts_save_file(const td_experts *x, uint32_t layer, const char *path, uint64_t source_hash,

@@ -21,8 +21,8 @@ typedef struct {
     td_marker_token *opening; /* [n_opening] the token's bytes are those of `open` at `from` */
     td_marker_token *beyond;  /* [n_beyond] where the text ends with close[0 .. from), the token completes it and goes on;
                                  from 0:  the token has all of it */
-    size_t      n_opening, n_beyond;
-    atomic_uint refs; /* acq_rel: the last owner frees */
+    size_t           n_opening, n_beyond;
+    atomic_uint      refs; /* acq_rel: the last owner frees */
 } td_marker_tokens;
 
 /**

@@ -2,11 +2,10 @@
  * A file with a model's log-probabilities at every scored position of a text: the reference of a later comparison.
  *
  *   header  td_logprob_header, 56 bytes, little endian
- *   rows    [n_rows] of 8 + 2 * vocab bytes: f32 log-probability of the token that comes, f32 range, u16 [vocab] codes
- * (logit_rows.h)
+ *   rows    [n_rows] of 8 + 2 * vocab bytes: f32 log-probability of the token that comes, f32 range, u16 [vocab] codes (logit_rows.h)
  *
- * A file is written under another name and renamed when it is whole. Every byte read is checked: what is not exactly a file
- * for this text, protocol and vocabulary is refused.
+ * A file is written under another name and renamed when it is whole. Every byte read is checked: what is not exactly a file for this text,
+ * protocol and vocabulary is refused.
  */
 #ifndef TD_EVAL_LOGPROB_FILE_H
 #define TD_EVAL_LOGPROB_FILE_H

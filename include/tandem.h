@@ -82,9 +82,9 @@ TD_NODISCARD td_status td_tokenizer_open(const char *dir, td_tokenizer **out, td
 void                   td_tokenizer_close(td_tokenizer *tok);
 
 /**
- * Encode text. Added tokens in the text become their ids, the special ones among them ("<|user|>") only when parse_special;
- * BOS/EOS of the post-processor or tokenizer_config.json are added when add_special. Invalid UTF-8 is encoded byte by byte,
- * so decode(encode(x)) == x but for what the tokenizer normalizes and for invalid bytes.
+ * Encode text. Added tokens in the text become their ids, the special ones among them ("<|user|>") only when parse_special; BOS/EOS
+ * of the post-processor or tokenizer_config.json are added when add_special. Invalid UTF-8 is encoded byte by byte, so
+ * decode(encode(x)) == x but for what the tokenizer normalizes and for invalid bytes.
  * @param ids  receives a malloc'd array of *n_ids ids; the caller frees it. NULL with *n_ids == 0 for empty output.
  * Thread-safe.
  */
@@ -194,9 +194,9 @@ typedef struct {
 } td_answer_parser_options;
 
 /**
- * A parser of one answer, for text in pieces. What comes out does not depend on how the text is cut, but for where text of
- * one kind is cut. What is no call is content, byte for byte; white space between calls, and between a call and an end of
- * the content, is part of the syntax. At most 1 MiB of text is held. Not thread-safe.
+ * A parser of one answer, for text in pieces. What comes out does not depend on how the text is cut, but for where text of one kind
+ * is cut. What is no call is content, byte for byte; white space between calls, and between a call and an end of the content, is
+ * part of the syntax. At most 1 MiB of text is held. Not thread-safe.
  * @return TD_EINVAL for an unknown format, or two that do not go together; TD_ENOMEM.
  */
 TD_NODISCARD td_status td_answer_parser_new(const td_answer_parser_options *o, td_answer_parser **out, td_error *err);
@@ -347,14 +347,13 @@ typedef struct {
     uint32_t    base_gpu_id;         /* the first card, of those that the process sees; the host has none */
     const char *attention_backend;   /* NULL: the device's own */
     const char *quantization;        /* NPU tier: "auto", "none" (bf16 weights, f32 arithmetic), "w8a8_int8" */
-    const char *expert_quantization; /* CPU tier: "auto" (what packed files hold; none when quantization is none; what
-                                        carries a quantised checkpoint exactly; else int4), "none", "int4", "int8",
-                                        "int4-g32", "int4-g64", "int4-g128", "mxfp4", "nvfp4" */
+    const char *
+        expert_quantization; /* CPU tier: "auto" (what packed files hold; none when quantization is none; what carries a quantised checkpoint exactly; else int4), "none", "int4", "int8", "int4-g32", "int4-g64", "int4-g128", "mxfp4", "nvfp4" */
     const char
         *kv_cache_dtype; /* "auto", "bf16" (16 bits a value: the host device keeps integers with a scale per row), "f32" */
-    uint32_t context_length;       /* tokens; 0: the model's max_position_embeddings */
-    double   mem_fraction_static;  /* share of each memory (the host's, the device's own) for weights, working memory and KV,
-                                      (0, 1] */
+    uint32_t context_length; /* tokens; 0: the model's max_position_embeddings */
+    double
+        mem_fraction_static; /* share of each memory (the host's, the device's own) for weights, working memory and KV, (0, 1] */
     uint64_t max_total_tokens;     /* KV capacity in tokens; 0: as many as fit, capped sensibly */
     uint32_t page_size;            /* tokens per KV page; only 128 */
     uint32_t chunked_prefill_size; /* tokens of prefill per step; 0: unchunked (up to max_prefill_tokens) */
@@ -531,8 +530,8 @@ typedef struct {
     uint64_t      number;            /* from 1; 0 before the first */
     uint32_t      tokens, sequences; /* 0 while it is scheduled */
     double        seconds;           /* since it began */
-    char where[96]; /* what the tiers are in ("mla of layer 12 on the device, experts of layer 11"); empty: neither is in
-                       anything */
+    char          where
+        [96]; /* what the tiers are in ("mla of layer 12 on the device, experts of layer 11"); empty: neither is in anything */
 } td_engine_step;
 
 void td_engine_get_step(td_engine *e, td_engine_step *s);
@@ -612,11 +611,11 @@ typedef struct {
     bool               prompt_logprobs;
     uint32_t           n_top_logprobs; /* 0..TD_LOGPROBS_MAX */
     int32_t            priority;       /* higher is served first; equal ones in order of arrival */
-    td_grammar *grammar; /* the text is of its language, and the request stops where nothing can follow; NULL: any text. Held
-                            by the request; of one engine's requests only */
-    const char *reasoning_format; /* with a grammar: the model may reason before it, in this of td_answer_parser's formats,
-                                     and the grammar begins behind; NULL: with the first token */
-    td_reasoning_start reasoning_start; /* with reasoning_format */
+    td_grammar *
+        grammar; /* the text is of its language, and the request stops where nothing can follow; NULL: any text. Held by the request; of one engine's requests only */
+    const char                *
+        reasoning_format; /* with a grammar: the model may reason before it, in this of td_answer_parser's formats, and the grammar begins behind; NULL: with the first token */
+    td_reasoning_start reasoning_start;  /* with reasoning_format */
     td_event_fn        on_event;
     void              *user;
 } td_request_params;

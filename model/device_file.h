@@ -1,10 +1,9 @@
 /*
  * The device tier's weights as they lie in the device's memory, in one file that a later start maps instead of converting.
  *
- * The first start on a folder of packed experts writes it beside them, when every weight has the layout that its blocks
- * want; its name and header carry the device's tag (kind and layouts) and the checkpoint's identity. Each weight has a key
- * of what it was made from. A file that does not fit, or is damaged, is never used: the weights are converted again, and the
- * file is written anew.
+ * The first start on a folder of packed experts writes it beside them, when every weight has the layout that its blocks want; its name and
+ * header carry the device's tag (kind and layouts) and the checkpoint's identity. Each weight has a key of what it was made from. A file that does
+ * not fit, or is damaged, is never used: the weights are converted again, and the file is written anew.
  */
 #ifndef TD_MODEL_DEVICE_FILE_H
 #define TD_MODEL_DEVICE_FILE_H

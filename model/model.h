@@ -61,8 +61,8 @@ void td_model_describe(const td_model *m, char *text, size_t size);
 TD_NODISCARD td_status td_model_load(td_model *m, uint32_t n_pages, td_error *err);
 
 /**
- * Run the layers for the rows of a step, and the head for some of them: KV of the rows is written, their last hidden states
- * are kept for td_model_head and td_model_mtp. Synchronous. From one thread at a time.
+ * Run the layers for the rows of a step, and the head for some of them: KV of the rows is written, their last hidden states are kept for
+ * td_model_head and td_model_mtp. Synchronous. From one thread at a time.
  * @param rows [1..max_tok rows]; must stay as they are until the next forward.
  * @param logits out: [out.n, vocab] f32 on the host, the model's, valid until the next call; untouched with out.n 0.
  * @return TD_EDEVICE when a device operation failed; the KV of the rows is then undefined.
@@ -94,10 +94,9 @@ TD_NODISCARD td_status td_model_mtp(td_model *m, const uint32_t *next_token);
 TD_NODISCARD td_status td_model_mtp_head(td_model *m, td_out_rows out, const float **logits);
 
 /**
- * With options.layers: run those on hidden states. The step's tokens do not count, its positions and slots do; for the MTP
- * layer its tokens are the next ones, and `in` is the residual stream behind the main model.
- * @param in, out [n_tok, hidden] of the activations' type, on the host; the residual stream before and after the layers.
- * They may be the same.
+ * With options.layers: run those on hidden states. The step's tokens do not count, its positions and slots do; for the MTP layer its tokens are the
+ * next ones, and `in` is the residual stream behind the main model.
+ * @param in, out [n_tok, hidden] of the activations' type, on the host; the residual stream before and after the layers. They may be the same.
  */
 TD_NODISCARD td_status td_model_run_layers(td_model *m, const td_step_rows *rows, const void *in, void *out);
 

@@ -42,8 +42,8 @@ typedef struct {
     bool w8a8;       /* NPU tier; false: bf16 weights, f32 activations */
     td_expert_format expert_format;
     td_expert_groups expert_groups;
-    bool experts_as_stored;  /* rather the format of the packed files, or with w8a8 the one that carries the checkpoint's
-                                codes exactly */
+    bool
+             experts_as_stored; /* rather the format of the packed files, or with w8a8 the one that carries the checkpoint's codes exactly */
     uint32_t max_tok;        /* tokens per step */
     uint32_t max_seq;        /* sequences per step; 0: max_tok */
     uint32_t max_out;        /* rows of logits at a time */
@@ -51,21 +51,24 @@ typedef struct {
     uint32_t max_deferred;   /* D */
     uint32_t device_experts; /* of a layer's routed experts, those on the device: none or all of them, in the numbers of its
                                 other linears. Then there is neither an expert store nor a hand-over */
-    bool            without_mtp;     /* nothing of the MTP layer is loaded: it takes no memory, and cannot be run */
-    td_experts_left experts_left;    /* not with device_experts */
-    bool            async_experts;   /* the experts have their own threads (npu_threads > 0) */
-    uint32_t        overlap_min_tok; /* steps of so many rows go through as two halves whose layers alternate; 0: none;
-                                        TD_OVERLAP_AUTO. Of a shape bucket all steps do or none */
-    bool float_rows;                 /* norms leave rows as they are: linears that take int8 quantise by themselves, where
-                                        td_host_npu_config.rows_tap sees          what they read */
-    bool           other_handover;   /* for tests: not the form of hand-over that suits the device, but the other */
-    bool           keep_routing;     /* for tests: keep what the routers chose */
-    td_layer_tap   layer_tap;        /* sees every layer of the main program, steps go whole then; NULL: none */
-    void          *layer_tap_user;
-    td_layer_range layers; /* end 0: the whole model; else these alone, for td_model_run_layers: no embedding, no head. All
-                              in the main model, or the MTP layer alone. No deferral */
-    const td_checkpoint *checkpoint; /* weights are read from here, not from model_path; borrowed until loaded; NULL: opened
-                                        from model_path */
+    bool     without_mtp;    /* nothing of the MTP layer is loaded: it takes no memory, and cannot be run */
+    td_experts_left experts_left;  /* not with device_experts */
+    bool            async_experts; /* the experts have their own threads (npu_threads > 0) */
+    uint32_t
+        overlap_min_tok; /* steps of so many rows go through as two halves whose layers alternate; 0: none; TD_OVERLAP_AUTO. Of a
+                                        shape bucket all steps do or none */
+    bool
+                 float_rows; /* norms leave rows as they are: linears that take int8 quantise by themselves, where td_host_npu_config.rows_tap sees
+                                        what they read */
+    bool         other_handover; /* for tests: not the form of hand-over that suits the device, but the other */
+    bool         keep_routing;   /* for tests: keep what the routers chose */
+    td_layer_tap layer_tap;      /* sees every layer of the main program, steps go whole then; NULL: none */
+    void        *layer_tap_user;
+    td_layer_range
+        layers; /* end 0: the whole model; else these alone, for td_model_run_layers: no embedding, no head. All in the main
+                              model, or the MTP layer alone. No deferral */
+    const td_checkpoint *
+        checkpoint; /* weights are read from here, not from model_path; borrowed until loaded; NULL: opened from model_path */
 } td_model_options;
 
 /** What it takes: with unified memory all of it from one, else from the device's memory and the host's. */

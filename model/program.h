@@ -1,11 +1,10 @@
 /*
  * The layer program: what a forward pass enqueues, as data.
  *
- * A program is a list of operations on the device stream, built once from the configuration: architectures differ in the
- * blocks they list, not in code that runs them. It is cut into turns. A step that goes through whole takes them one after
- * the other; of a step in two halves both take each turn before the next one begins (A.0 B.0 A.1 B.1 ...), so that the
- * device has work while the CPU tier does a half's experts. The blocks are the same: a half is a step of its own over other
- * rows of the same buffers.
+ * A program is a list of operations on the device stream, built once from the configuration: architectures differ in the blocks they
+ * list, not in code that runs them. It is cut into turns. A step that goes through whole takes them one after the other; of a step in two
+ * halves both take each turn before the next one begins (A.0 B.0 A.1 B.1 ...), so that the device has work while the CPU tier does a half's
+ * experts. The blocks are the same: a half is a step of its own over other rows of the same buffers.
  */
 #ifndef TD_MODEL_PROGRAM_H
 #define TD_MODEL_PROGRAM_H

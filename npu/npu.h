@@ -59,8 +59,7 @@ typedef struct {
 /**
  * How the device and the expert tier tell each other that a slot is filled.
  *   HOST_CALL  a function of ours on a host thread, in stream order;
- *   DOORBELL   words in pinned host memory: each side raises one and polls the other's. The device needs no host thread to
- * go on.
+ *   DOORBELL   words in pinned host memory: each side raises one and polls the other's. The device needs no host thread to go on.
  */
 typedef enum { TD_HANDOVER_HOST_CALL, TD_HANDOVER_DOORBELL } td_handover;
 
@@ -73,10 +72,10 @@ typedef struct {
     bool        experts;        /* it has TD_BLOCK_EXPERTS */
     bool        norm_f32; /* a norm gives its rows in f32, too (td_norm_desc.out_f32), and a router reads them so; other
                              devices look at neither */
-    bool kv_spare;        /* rows beyond a step's counts are computed like the others: each cache needs pages for their
+    bool        kv_spare; /* rows beyond a step's counts are computed like the others: each cache needs pages for their
                              keys and values behind those of sequences (td_mla_desc.kv_spare_pages) */
-    bool     log_sums;    /* td_top_desc.sums */
-    uint64_t memory_total, memory_free;
+    bool        log_sums; /* td_top_desc.sums */
+    uint64_t    memory_total, memory_free;
 } td_npu_caps;
 
 /* ---- one step -------------------------------------------------------------------------------- */
@@ -125,12 +124,11 @@ static inline td_step td_step_unified(const td_step_arrays *a, uint32_t block_st
 /* ---- blocks ---------------------------------------------------------------------------------- */
 
 typedef enum {
-    TD_WEIGHT_W8A8,  /* linear [n, k]: int8 + one f32 scale per output row; activations quantised per token */
-    TD_WEIGHT_BF16,  /* linear [n, k]: bf16, f32 arithmetic */
-    TD_WEIGHT_F32,   /* linear or vector, kept in f32 (norms, router, biases, rope tables) */
-    TD_WEIGHT_INT4G, /* linear [n, k]: int4 codes in groups, as a checkpoint has them (kernels/product/tile_gemm.h);
-                        activations as W8A8's */
-    TD_WEIGHT_FP4G,  /* the same with codes of e2m1 */
+    TD_WEIGHT_W8A8, /* linear [n, k]: int8 + one f32 scale per output row; activations quantised per token */
+    TD_WEIGHT_BF16, /* linear [n, k]: bf16, f32 arithmetic */
+    TD_WEIGHT_F32,  /* linear or vector, kept in f32 (norms, router, biases, rope tables) */
+    TD_WEIGHT_INT4G, /* linear [n, k]: int4 codes in groups, as a checkpoint has them (kernels/product/tile_gemm.h); activations as W8A8's */
+    TD_WEIGHT_FP4G, /* the same with codes of e2m1 */
 } td_weight_format;
 #define TD_WEIGHT_FORMATS 5
 
@@ -187,8 +185,7 @@ typedef struct {
 /**
  * Multi-head latent attention (DeepSeek-V2, arXiv 2405.04434 section 2.1), from the normed input to the output projection.
  *   q = q_b(norm(q_a(x))) or q(x), per head [nope | rope];  kv_a(x) = [latent | k_rope];  latent = norm(latent)
- *   expanded: k_nope = W_UK latent, v = W_UV latent per key;  absorbed: q_lat = W_UK^T q_nope, scores against the latent
- * itself.
+ *   expanded: k_nope = W_UK latent, v = W_UV latent per key;  absorbed: q_lat = W_UK^T q_nope, scores against the latent itself.
  */
 typedef struct {
     uint32_t             hidden, heads, q_lora, kv_lora, nope_dim, rope_dim, v_dim; /* q_lora 0: no compression */
@@ -201,11 +198,11 @@ typedef struct {
     const td_npu_weight *o;                   /* [hidden, heads*v] */
     const td_npu_weight *rope;                /* [max_pos, rope_dim] F32: cos half | sin half, scaled */
     void                *kv_latent, *kv_rope; /* this layer's cache: pages of kv_page_bytes of latents and of rope parts: */
-    uint32_t kv_pages, kv_spare_pages; /* those that sequences may have, and behind them, where the device's caps want it,
+    uint32_t    kv_pages, kv_spare_pages; /* those that sequences may have, and behind them, where the device's caps want it,
                                           those for rows beyond the counts: as many as a bucket has of these at most */
-    const void *in;                    /* [max_tok, hidden]; not read where in_i8 is given */
-    void       *out;                   /* [max_tok, hidden] */
-    td_rows_i8  in_i8;                 /* only where q_a or q, and kv_a take int8 */
+    const void *in;                       /* [max_tok, hidden]; not read where in_i8 is given */
+    void       *out;                      /* [max_tok, hidden] */
+    td_rows_i8  in_i8;                    /* only where q_a or q, and kv_a take int8 */
 } td_mla_desc;
 
 /**
@@ -397,10 +394,10 @@ typedef _Atomic uint32_t td_bell;
 
 /** What the device has done since it was opened, and what it is in. */
 typedef struct {
-    td_tier_work work; /* of blocks: weights read once by each run of a block, KV of its sequences once, multiply-adds of
-                          products and attention */
-    const char *doing; /* "mla", …; static; NULL: no block runs */
-    uint32_t    layer; /* of it, or TD_NO_LAYER */
+    td_tier_work
+                work; /* of blocks: weights read once by each run of a block, KV of its sequences once, multiply-adds of products and attention */
+    const char *doing;                          /* "mla", …; static; NULL: no block runs */
+    uint32_t    layer;                          /* of it, or TD_NO_LAYER */
     uint64_t    link_down_bytes, link_up_bytes; /* copied to the device and from it; 0 with unified memory */
 } td_npu_report;
 

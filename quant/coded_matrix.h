@@ -73,8 +73,8 @@ static inline bool td_coded_is_unsigned(const td_coded_matrix *m) {
 /** What is wrong with a matrix's scales and zeros. */
 typedef enum {
     TD_CODED_OK,
-    TD_CODED_SCALE, /* a scale that is not a positive number (of e4m3, zero is allowed: the group is zero; of unsigned codes,
-                       one below zero: their range is not symmetric, and the sign says which end reaches further) */
+    TD_CODED_SCALE, /* a scale that is not a positive number (of e4m3, zero is allowed: the group is zero; of unsigned codes, one below zero: their
+                       range is not symmetric, and the sign says which end reaches further) */
     TD_CODED_ZERO,  /* a zero that is not half of the range, and symmetric is set */
 } td_coded_fault;
 
@@ -106,8 +106,7 @@ typedef enum { TD_CODED_ROUNDED, TD_CODED_INT4G, TD_CODED_FP4G } td_coded_tiles;
 td_coded_tiles td_coded_exact_tiles(const td_coded_matrix *m, td_gemm_groups *groups);
 
 /**
- * One row code by code for a tile in groups that can hold it: of m's size, or of any where a row of m has one scale. Weights
- * of 0 beyond its columns.
+ * One row code by code for a tile in groups that can hold it: of m's size, or of any where a row of m has one scale. Weights of 0 beyond its columns.
  * @param k    padded, a multiple of groups->size.
  * @param out  of this row: rows [k], scale and zero [k / size], factor [1].
  * @return false on a fault of a scale or zero of this row.

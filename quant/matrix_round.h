@@ -7,8 +7,8 @@
  *   nearest   no inputs; the codes and scales of quant/weight_quant.h
  *   clip      scales by search: a row's (group's) scale shrunk until the error, with the diagonal of H alone, is least, then
  *             refitted in closed form; codes by rounding to nearest
- *   gptq      codes one column after the other, each correcting the errors of those before (Frantar et al., arXiv
- * 2210.17323, in the equivalent form of QuIP's LDLQ, arXiv 2307.13304 theorem 6, which needs a Cholesky factor of H and no
+ *   gptq      codes one column after the other, each correcting the errors of those before (Frantar et al., arXiv 2210.17323,
+ *             in the equivalent form of QuIP's LDLQ, arXiv 2307.13304 theorem 6, which needs a Cholesky factor of H and no
  *             inverse); with nearest's scales, clip's and some near both, of which each row keeps the best; then sweeps over
  *             single codes, and refits of scales, that only ever lower the error
  *

@@ -1,13 +1,11 @@
 /*
  * Calibration, layer by layer, with the activations of a text.
  *
- * In front of each layer stands the residual stream of all tokens, as the layers before leave it in the numbers they were
- * written in. Then
+ * In front of each layer stands the residual stream of all tokens, as the layers before leave it in the numbers they were written in. Then
  *   1. the layer runs as it is in the source, and shows what its linears and experts read;
  *   2. they are rounded for that, and its files written;
- *   3. it runs as it was written: that is the stream in front of the next layer, whose rounding so sees the errors made
- * before it. The MTP layer is the last: it reads the stream behind the main model, and the text's next tokens, as if they
- * had been drafted.
+ *   3. it runs as it was written: that is the stream in front of the next layer, whose rounding so sees the errors made before it.
+ * The MTP layer is the last: it reads the stream behind the main model, and the text's next tokens, as if they had been drafted.
  *
  *   calibration-NNNNN.safetensors   the stream in front of layer N
  *   calibration-state.json          the report so far: layers that are in it are done, and the next one's stream is whole

@@ -1,8 +1,7 @@
 /*
  * The linears of one layer of the device tier to int8, each by what it reads.
  *
- * While the layer runs as it is in the source, the squares and products of each input's columns are summed; linears that
- * read the same rows share them.
+ * While the layer runs as it is in the source, the squares and products of each input's columns are summed; linears that read the same rows share them.
  */
 #ifndef TD_QUANTIZE_LINEAR_ROUNDING_H
 #define TD_QUANTIZE_LINEAR_ROUNDING_H

@@ -1,21 +1,19 @@
 /*
  * td_quantize: a checkpoint -> a folder that loads without quantising.
  *
- *   tandem_quantize.json      what is being written: source hash and options; written first, compared when a run is
- * continued model-….safetensors       every tensor but the routed experts', a shard per layer; with w8a8_int8 the linears as
- * I8 with X.weight_scale [n, 1] F32 experts-….tdx             packed routed experts, one file per MoE layer calibration.json
- * with a calibration: what each layer's rounding cost tokenizer files, generation_config.json   copied config.json with
- * quantization_config; written last, so a folder that is not complete is no model folder
+ *   tandem_quantize.json      what is being written: source hash and options; written first, compared when a run is continued
+ *   model-….safetensors       every tensor but the routed experts', a shard per layer; with w8a8_int8 the linears as I8 with X.weight_scale [n, 1] F32
+ *   experts-….tdx             packed routed experts, one file per MoE layer
+ *   calibration.json          with a calibration: what each layer's rounding cost
+ *   tokenizer files, generation_config.json   copied
+ *   config.json               with quantization_config; written last, so a folder that is not complete is no model folder
  *
- * With the output format compressed-tensors, which other engines read: packed routed experts become
- * model-experts-….safetensors, config.json describes both kinds of weights, and the heads and eh_proj stay as stored, as is
- * the custom there.
+ * With the output format compressed-tensors, which other engines read: packed routed experts become model-experts-….safetensors, config.json describes
+ * both kinds of weights, and the heads and eh_proj stay as stored, as is the custom there.
  *
- * With load_dummy there is only a config.json, and the weights are made up: a folder of that size and shape, for trying out
- * a machine.
+ * With load_dummy there is only a config.json, and the weights are made up: a folder of that size and shape, for trying out a machine.
  *
- * Rows are quantised by the functions that quantise on load, and rows are stored in the source's order, so both ways give
- * the same bits.
+ * Rows are quantised by the functions that quantise on load, and rows are stored in the source's order, so both ways give the same bits.
  */
 #include <inttypes.h>
 #include <stdatomic.h>

@@ -5,9 +5,10 @@
  *   output_folder    whose the folder is: its marker, its lock, what a killed run left
  *   device_tensors   every tensor but the routed experts', a safetensors shard per layer
  *   expert_files     the routed experts, a packed file per MoE layer
- *   calibration      layer by layer with the activations of a text; its parts are calibration_text, hidden_states,
- * layer_run, linear_rounding, expert_rounding expert_shards    with compressed-tensors: those files as safetensors shards,
- * which replace them small_files      tokenizer files, and config.json at the end
+ *   calibration      layer by layer with the activations of a text; its parts are calibration_text, hidden_states, layer_run,
+ *                    linear_rounding, expert_rounding
+ *   expert_shards    with compressed-tensors: those files as safetensors shards, which replace them
+ *   small_files      tokenizer files, and config.json at the end
  *
  * Every file has its final name only when it is whole and on disk; what is there under a final name and fits is kept.
  */

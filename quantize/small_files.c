@@ -67,11 +67,11 @@ static json_t *weights(int bits, uint32_t size) {
 
 /*
  * The description of a folder for other engines, which differ in what they ask of it (docs/checkpoints.md):
- *   Linear            for what is no expert beside it, or for the experts alone: a name has precedence over a class; vLLM
- * and SGLang look for it in the classes' names, and so find what they fuse (qkv_proj, gate_up_proj) ignore            every
- * linear that is stored plainly, since SGLang refuses one that is neither a target nor ignored; fused names, too format
- * pack-quantized if any group is: SGLang asks for it with experts of 4 bits, the others go by the groups' own no activations
- * with experts of 4 bits: engines that read them keep these in 16 bits
+ *   Linear            for what is no expert beside it, or for the experts alone: a name has precedence over a class; vLLM and SGLang look for it in the
+ *                     classes' names, and so find what they fuse (qkv_proj, gate_up_proj)
+ *   ignore            every linear that is stored plainly, since SGLang refuses one that is neither a target nor ignored; fused names, too
+ *   format            pack-quantized if any group is: SGLang asks for it with experts of 4 bits, the others go by the groups' own
+ *   no activations    with experts of 4 bits: engines that read them keep these in 16 bits
  */
 static json_t *shared_quantization_config(const td_quantizer *q) {
     static const char *const EXPERTS = "re:.*mlp\\.experts\\.\\d+\\.(gate_proj|up_proj|down_proj)$";

@@ -24,8 +24,8 @@ typedef struct {
     unsigned                form;           /* the first one that shows a tool call well */
     bool                    reads_thinking; /* what an assistant thought before a call is `thinking` (gpt-oss), and not
                                                `reasoning_content` */
-    bool ignores_tools, ignores_effort;
-    bool ignores_thinking; /* enable_thinking and thinking change nothing */
+    bool                    ignores_tools, ignores_effort;
+    bool                    ignores_thinking; /* enable_thinking and thinking change nothing */
 } td_chat_form;
 
 /** Never fails: what a template does not render says nothing, and the form is then 0. */

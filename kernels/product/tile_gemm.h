@@ -36,10 +36,10 @@
 
 /** Groups of weights along k, kept as AWQ, GPTQ, compressed-tensors, MXFP4 and NVFP4 have them. */
 typedef struct {
-    uint16_t size;        /* weights along k that share a scale: int4g 32, 64 or 128; fp4g 32 (MXFP4) or 16 (NVFP4) */
-    td_dtype scale_dtype; /* int4g: BF16, F16 or F32; fp4g: F8_E8M0 (MXFP4) or F8_E4M3 (NVFP4), and every row has an f32
-                             factor too */
-    bool zero_points;     /* int4g: every group has a zero in [0, 15]; false: it is 8 everywhere */
+    uint16_t size; /* weights along k that share a scale: int4g 32, 64 or 128; fp4g 32 (MXFP4) or 16 (NVFP4) */
+    td_dtype
+        scale_dtype; /* int4g: BF16, F16 or F32; fp4g: F8_E8M0 (MXFP4) or F8_E4M3 (NVFP4), and every row has an f32 factor too */
+    bool zero_points; /* int4g: every group has a zero in [0, 15]; false: it is 8 everywhere */
 } td_gemm_groups;
 
 /** One row of activations. */

@@ -57,8 +57,7 @@ typedef struct {
  *   clip      better scales for the diagonal of H than nearest's, which p has, and their codes. Uses rows
  *   feedback  codes by error feedback with nearest's scales, which p has, and n_trials - 1 others; each row takes its best
  *             trial's codes and scales
- *   descend   sweeps over single codes, each set to the best value while all others stay, and refits of the scales in
- * between
+ *   descend   sweeps over single codes, each set to the best value while all others stay, and refits of the scales in between
  */
 typedef struct {
     void (*clip)(round_panel *p, const round_scratch *w);

@@ -36,8 +36,7 @@ typedef struct {
 
 /**
  * The weight of a role. @param layer, expert ignored by roles without them.
- * @return false when a model of this configuration has no such weight there (a bias that is switched off, a router in a
- * dense layer).
+ * @return false when a model of this configuration has no such weight there (a bias that is switched off, a router in a dense layer).
  */
 bool td_tensor_spec_get(const td_model_config *c, td_role role, uint32_t layer, uint32_t expert, td_tensor_spec *out);
 

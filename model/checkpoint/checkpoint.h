@@ -56,14 +56,12 @@ typedef enum {
 } td_weight_form;
 
 /**
- * The weight of a role, ready for td_npu_ops.weight_create: of the expected shape; aligned; the rows that RoPE turns put
- * from pairs into halves (of coded ones row_of says where they are). The fallback of td_tensor_spec is applied. A rotated
- * model's weights are decoded, in F32; one that was replaced (td_checkpoint_replace) is what it was replaced with, in
- * whatever form. out->data and out->coded are NULL (and TD_OK returned) when a model of this configuration has no such
- * weight.
+ * The weight of a role, ready for td_npu_ops.weight_create: of the expected shape; aligned; the rows that RoPE turns put from pairs into halves (of coded ones
+ * row_of says where they are). The fallback of td_tensor_spec is applied. A rotated model's weights are decoded, in F32; one that was replaced
+ * (td_checkpoint_replace) is what it was replaced with, in whatever form.
+ * out->data and out->coded are NULL (and TD_OK returned) when a model of this configuration has no such weight.
  * @param scratch holds the bytes where they are made, permuted or realigned; file views live until td_checkpoint_close.
- * @return TD_ENOTFOUND (missing tensor), TD_EFORMAT (shape, dtype), TD_ENOTSUP (a dtype that is not read), TD_EIO,
- * TD_ENOMEM.
+ * @return TD_ENOTFOUND (missing tensor), TD_EFORMAT (shape, dtype), TD_ENOTSUP (a dtype that is not read), TD_EIO, TD_ENOMEM.
  */
 TD_NODISCARD td_status td_checkpoint_get(const td_checkpoint *c, const td_model_config *config, td_role role, uint32_t layer,
                                          uint32_t expert, td_weight_form form, td_scratch *scratch, td_tensor_view *out,
@@ -101,8 +99,8 @@ void td_checkpoint_log_unread(const td_checkpoint *c, const td_model_config *con
 void td_checkpoint_look_at_mtp(const td_checkpoint *c, td_model_config *config);
 
 /**
- * Put the rope rows of a matrix [n, k] or vector [n] from pairs (2i, 2i+1) into halves (i, i + rope/2): of every rows.block
- * rows, the last rows.rope. Row bytes move whole, so any dtype works; scales move with their rows.
+ * Put the rope rows of a matrix [n, k] or vector [n] from pairs (2i, 2i+1) into halves (i, i + rope/2): of every rows.block rows, the last
+ * rows.rope. Row bytes move whole, so any dtype works; scales move with their rows.
  * @param data  [n, k], written; not in->data.   @param scale [n], written when in->scale is not NULL.
  */
 void td_rope_deinterleave_rows(const td_tensor_view *in, td_rope_rows rows, void *data, float *scale);

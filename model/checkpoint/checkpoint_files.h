@@ -16,8 +16,7 @@ extern const char TD_SOURCE_HASH_KEY[]; /* in __metadata__ of what td_quantize w
 
 /**
  * Open a folder: map every shard, check every header, and the index against them.
- * @return TD_ENOTFOUND (no folder, no weights in it, a shard that the index names), TD_EFORMAT, TD_EIO, TD_ENOMEM; err names
- * the file.
+ * @return TD_ENOTFOUND (no folder, no weights in it, a shard that the index names), TD_EFORMAT, TD_EIO, TD_ENOMEM; err names the file.
  */
 TD_NODISCARD td_status td_checkpoint_files_open(const char *dir, td_checkpoint_files **out, td_error *err);
 void                   td_checkpoint_files_close(td_checkpoint_files *f); /* NULL is fine */

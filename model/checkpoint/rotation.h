@@ -1,27 +1,26 @@
 /*
- * A model whose residual stream is turned: x' = x R with R orthonormal computes the same function (SliceGPT, arXiv
- * 2401.15024 section 3; QuaRot, arXiv 2404.00456 section 3.1), and neither its weights nor its activations have the outliers
- * that a row's one scale has to span.
+ * A model whose residual stream is turned: x' = x R with R orthonormal computes the same function (SliceGPT, arXiv 2401.15024 section 3;
+ * QuaRot, arXiv 2404.00456 section 3.1), and neither its weights nor its activations have the outliers that a row's one scale has to span.
  *
  *   embedding                       E' = E R
  *   reads the stream behind a norm  W' = W diag(g) R, and the norm's gain g becomes 1
  *   writes into the stream          W' = R^T W, b' = b R
  *
- * An RMS norm commutes with R once its gain is gone, so this is exact but for the rounding of the new weights. R is a
- * Hadamard matrix with random signs (quant/hadamard.h), the same for every model of a hidden size. A tied head becomes a
- * matrix of its own, because the last norm's gain is in it.
+ * An RMS norm commutes with R once its gain is gone, so this is exact but for the rounding of the new weights. R is a Hadamard matrix with
+ * random signs (quant/hadamard.h), the same for every model of a hidden size. A tied head becomes a matrix of its own, because the last
+ * norm's gain is in it.
  *
  * An MTP layer (n_layers; DeepSeek-V3, arXiv 2412.19437 section 2.2) is turned like the others, with two additions:
  *
- *   logits = head norm_m(…)                     The shared head has taken over the last norm's gain, not norm_m's: so the
- * layer has a head of its own, W diag(g_m) R. (Turning rows by a matrix in front of the shared head would need g_m / g,
- * which a zero in g forbids, and a head without a norm.) eh_proj [norm_e(E) | norm_h(norm_f(x))]     norm_h divides by the
- * length of g_f * x, which no gain or rotation commutes with: so a linear U = diag(g_f) R takes norm_f(x R), whose gain is
- * gone, back to g_f * norm(x), and norm_h and its half of eh_proj stay as they are. The elements of a row of U are one
- * number with two signs: int8 holds them exactly.
+ *   logits = head norm_m(…)                     The shared head has taken over the last norm's gain, not norm_m's: so the layer has a head of
+ *                                               its own, W diag(g_m) R. (Turning rows by a matrix in front of the shared head would need
+ *                                               g_m / g, which a zero in g forbids, and a head without a norm.)
+ *   eh_proj [norm_e(E) | norm_h(norm_f(x))]     norm_h divides by the length of g_f * x, which no gain or rotation commutes with: so a
+ *                                               linear U = diag(g_f) R takes norm_f(x R), whose gain is gone, back to g_f * norm(x), and norm_h
+ *                                               and its half of eh_proj stay as they are. The elements of a row of U are one number with
+ *                                               two signs: int8 holds them exactly.
  *
- * The costs are a head on the device, and one linear [hidden, hidden] in the layer. A checkpoint that has U is turned: that
- * is how a folder is known.
+ * The costs are a head on the device, and one linear [hidden, hidden] in the layer. A checkpoint that has U is turned: that is how a folder is known.
  */
 #ifndef TD_MODEL_CHECKPOINT_ROTATION_H
 #define TD_MODEL_CHECKPOINT_ROTATION_H

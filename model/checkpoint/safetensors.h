@@ -2,13 +2,13 @@
  * One safetensors file, mapped read-only.
  *
  * Layout (format documented at huggingface/safetensors): u64 little-endian header length, the header as a JSON object
- * {name: {"dtype", "shape", "data_offsets": [begin, end]}, "__metadata__": {text: text}}, then the payload; offsets count
- * from its first byte.
+ * {name: {"dtype", "shape", "data_offsets": [begin, end]}, "__metadata__": {text: text}}, then the payload; offsets count from its
+ * first byte.
  *
- * Everything is checked at open: lengths against the file's size (fstat), every tensor's bytes against its shape and dtype,
- * no two tensors overlapping (gaps are accepted, the writer may align). A mapping cannot be protected from a file that
- * another process truncates later: reading such a page raises SIGBUS. Model folders must not change while they are loaded;
- * td_safetensors_check_size, called before a tensor is read, turns all but a race of that kind into a sentence.
+ * Everything is checked at open: lengths against the file's size (fstat), every tensor's bytes against its shape and dtype, no two
+ * tensors overlapping (gaps are accepted, the writer may align). A mapping cannot be protected from a file that another process
+ * truncates later: reading such a page raises SIGBUS. Model folders must not change while they are loaded; td_safetensors_check_size,
+ * called before a tensor is read, turns all but a race of that kind into a sentence.
  */
 #ifndef TD_MODEL_CHECKPOINT_SAFETENSORS_H
 #define TD_MODEL_CHECKPOINT_SAFETENSORS_H

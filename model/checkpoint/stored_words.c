@@ -1,11 +1,10 @@
 /*
  * Integers of 4 or 8 bits in words of 32, p = 32 / bits codes each, with scales per group of columns and perhaps zeros:
- *   compressed-tensors  weight_packed [n, ceil(k / p)], weight_scale [n, groups], weight_zero_point [ceil(n / p), groups],
- * weight_shape {n, k} GPTQ                qweight [k / p, n], scales [groups, n], qzeros [groups, n / p], less by one but in
- * gptq_v2 AWQ                 qweight [k, n / 8], scales [groups, n], qzeros [groups, n / 8], all words in AWQ's order of
- * rows weight_g_idx and g_idx [k] are the group of every column. Where columns were quantised in another order than they are
- * stored (desc_act), groups are no stretches of columns; the weights are the same, but what holds groups exactly cannot hold
- * them.
+ *   compressed-tensors  weight_packed [n, ceil(k / p)], weight_scale [n, groups], weight_zero_point [ceil(n / p), groups], weight_shape {n, k}
+ *   GPTQ                qweight [k / p, n], scales [groups, n], qzeros [groups, n / p], less by one but in gptq_v2
+ *   AWQ                 qweight [k, n / 8], scales [groups, n], qzeros [groups, n / 8], all words in AWQ's order of rows
+ * weight_g_idx and g_idx [k] are the group of every column. Where columns were quantised in another order than they are stored (desc_act), groups are no
+ * stretches of columns; the weights are the same, but what holds groups exactly cannot hold them.
  */
 #include <string.h>
 

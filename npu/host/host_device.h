@@ -79,10 +79,10 @@ TD_NODISCARD td_status td_host_scratch_grow(td_host_npu *d, size_t bytes, td_err
 /* ---- weights --------------------------------------------------------------------------------- */
 
 /*
- * How a weight lies in memory. W8A8 is packed for its kernel when it is created, and so are weights in groups, as tiles of
- * kernels/product/tile_gemm.h. The float formats start as rows and are laid out in place by the first block that needs them
- * otherwise: PANELS  [ceil(n / nr)][k][nr], for matrix products; nr = TD_HOST_NR_BF16 or TD_HOST_NR_F32 HEADS   per head
- * W_UK [nope, kv_lora] and the transpose of W_UV, [kv_lora, v]; only the MLA block reads it
+ * How a weight lies in memory. W8A8 is packed for its kernel when it is created, and so are weights in groups, as tiles of kernels/product/tile_gemm.h. The float formats start as rows and are laid out in
+ * place by the first block that needs them otherwise:
+ *   PANELS  [ceil(n / nr)][k][nr], for matrix products; nr = TD_HOST_NR_BF16 or TD_HOST_NR_F32
+ *   HEADS   per head W_UK [nope, kv_lora] and the transpose of W_UV, [kv_lora, v]; only the MLA block reads it
  */
 typedef enum { TD_HOST_ROWS, TD_HOST_PANELS, TD_HOST_HEADS } td_host_layout;
 

@@ -1,10 +1,10 @@
 /*
  * Streams and captures of the host device.
  *
- * DESIGN. Every enqueuing call makes an op and submits it. A stream without a thread runs it at once; a stream with one puts
- * it in a ring that its thread empties in order; a stream that is being captured appends it to the graph. A launch is one
- * op, which runs the graph's in order. A block op holds the device's turn while it runs; host calls and copies do not. An op
- * that fails stops nothing on a stream with a thread, which keeps the first failure until it is synchronised.
+ * DESIGN. Every enqueuing call makes an op and submits it. A stream without a thread runs it at once; a stream with one puts it in
+ * a ring that its thread empties in order; a stream that is being captured appends it to the graph. A launch is one op, which runs the
+ * graph's in order. A block op holds the device's turn while it runs; host calls and copies do not. An op that fails stops nothing on a
+ * stream with a thread, which keeps the first failure until it is synchronised.
  *
  * With TD_CHAOS_SEED every op is preceded by a random delay, with TD_CHAOS_FAIL_OP a block fails (core/chaos.h).
  */
@@ -145,8 +145,7 @@ static td_status run_op(td_npu_stream *s, const op *o) {
     td_status status = TD_OK;
     td_chaos_delay();
     switch (o->kind) {
-        case OP_BLOCK: /* after a failure nothing counts until the stream is synchronised: n,2 means the op and the retry's
-                          first */
+        case OP_BLOCK: /* after a failure nothing counts until the stream is synchronised: n,2 means the op and the retry's first */
             status = s->status == TD_OK && td_chaos_op_fails() ? TD_EDEVICE : run_block(s->device, o->block, o->step);
             if (status != TD_OK && o->block->desc.kind == TD_BLOCK_ALL_REDUCE)
                 td_host_group_abort(o->block->desc.all_reduce.group); /* others wait for it */

@@ -10,7 +10,7 @@
 #include "core/log.h"
 #include "core/trace.h"
 #include "doctor/doctor.h"
-#include "server/json_writer.h"
+#include "server/api/json_writer.h"
 
 #define PATIENCE_S 60
 #define FIGURES 6

@@ -9,7 +9,7 @@
 #include "cli/json_lines.h"
 #include "core/error.h"
 #include "core/json_text.h"
-#include "server/json_writer.h"
+#include "server/api/json_writer.h"
 #include "tandem.h"
 
 typedef struct {

@@ -11,7 +11,7 @@
 
 #include <stdio.h>
 
-#include "server/json_writer.h"
+#include "server/api/json_writer.h"
 #include "tandem.h"
 
 typedef enum {

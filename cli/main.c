@@ -7,7 +7,7 @@
 #include "cli/cli.h"
 #include "cli/standard_output.h"
 #include "kernels/kernels.h"
-#include "server/json_writer.h"
+#include "server/api/json_writer.h"
 #include "tandem.h"
 
 typedef struct {

@@ -1,8 +1,8 @@
 /* What steers the server and tells how it is: health, ending requests early, emptying the prefix cache. */
 #include <string.h>
 
-#include "server/api_request.h"
-#include "server/generation.h"
+#include "server/generation/generation.h"
+#include "server/request/api_request.h"
 
 enum MHD_Result td_route_health(td_call *c) {
     static const char *const name[] = {[TD_SERVER_STARTING] = "starting",

@@ -4,7 +4,7 @@
 
 #include "core/error.h"
 #include "core/trace.h"
-#include "server/generation.h"
+#include "server/generation/generation.h"
 
 #define FORCED_CALLS "json-list" /* the format of what tool_choice makes a model write */
 #define STREAM_BLOCK 16384       /* bytes libmicrohttpd asks for at once */

@@ -6,17 +6,17 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
-#include "server/acceptor.h"
-#include "server/api.h"
-#include "server/api_request.h"
-#include "server/chat_form.h"
-#include "server/connections.h"
-#include "server/grammar_cache.h"
-#include "server/json_writer.h"
+#include "server/api/api.h"
+#include "server/api/json_writer.h"
+#include "server/connection/acceptor.h"
+#include "server/connection/connections.h"
+#include "server/connection/text_work.h"
 #include "server/openai/responses_store.h"
-#include "server/request_list.h"
+#include "server/request/api_request.h"
+#include "server/request/chat_form.h"
+#include "server/request/grammar_cache.h"
 #include "server/server.h"
-#include "server/text_work.h"
+#include "server/status/request_list.h"
 
 #define TD_BODY_MAX ((size_t)16 << 20)    /* bytes of one request body */
 #define TD_BODIES_MAX ((size_t)256 << 20) /* of all bodies being read */

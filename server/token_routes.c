@@ -3,7 +3,7 @@
 #include <string.h>
 
 #include "core/error.h"
-#include "server/api_request.h"
+#include "server/request/api_request.h"
 #include "server/server_state.h"
 
 static bool is_set(const json_t *v) {

@@ -5,7 +5,7 @@
 #ifndef TD_SERVER_ANTHROPIC_MESSAGES_H
 #define TD_SERVER_ANTHROPIC_MESSAGES_H
 
-#include "server/generation.h"
+#include "server/generation/generation.h"
 
 extern const td_api td_api_messages;
 

@@ -69,7 +69,7 @@ class Install(unittest.TestCase):
             path = os.path.join(os.path.dirname(os.path.dirname(self.config)), name)
             symbols = {line.split()[-1] for line in run("nm", "-g", "--defined-only", path).split("\n") if len(line.split()) == 3}
             self.assertGreater(len(symbols), 20)
-            before_others = ["MHD_queue_response"] if name == "libtandem.a" else []  # libmicrohttpd's: server/library_errors.h
+            before_others = ["MHD_queue_response"] if name == "libtandem.a" else []  # libmicrohttpd's: server/connection/library_errors.h
             self.assertEqual([s for s in symbols if not s.lower().startswith("td_")], before_others)
 
     def test_version(self):

@@ -10,7 +10,7 @@
 #include <string.h>
 
 #include "core/rng.h"
-#include "server/json_writer.h"
+#include "server/api/json_writer.h"
 
 static json_t *read_back(td_jbuf *b) {
     json_error_t e;

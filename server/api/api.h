@@ -1,0 +1,91 @@
+/*
+ * An HTTP API as a value: how a body becomes a request, and how its answer, the events of a stream and errors are written.
+ *
+ * What all APIs share knows none of them by name: the request (api_request.h), its way into the engine and the engine's news
+ * (generation.h), and how a stream divides the news into pieces (answer_stream.c). To add one: a folder with a td_api in it,
+ * and a line in the table of routes (http_server.c).
+ *
+ * Threads: read runs on any thread, without libmicrohttpd; the writers on the thread that answers, one call at a time.
+ */
+#ifndef TD_SERVER_API_API_H
+#define TD_SERVER_API_API_H
+
+#include <jansson.h>
+
+#include "server/api/api_error.h"
+#include "server/api/json_writer.h"
+#include "tandem.h"
+
+typedef struct td_api_request    td_api_request;
+typedef struct td_generation     td_generation;
+typedef struct td_choice         td_choice;
+typedef struct td_news           td_news;
+typedef struct td_response_store td_response_store;
+
+/** What reading a body needs of the server. */
+typedef struct {
+    const td_engine_info *info;      /* sampling defaults, vocabulary, context */
+    td_response_store    *responses; /* what /v1/responses may go on from */
+} td_api_context;
+
+/** A field that this API calls by another name than the common request; errors about it have to say this one. */
+typedef struct {
+    const char *common, *here;
+} td_api_name;
+
+typedef struct {
+    uint64_t prompt, cached, completion;
+    uint64_t reasoning; /* of the completion */
+    bool     reasons;   /* it is known */
+} td_usage;
+
+/** Where a choice stands, as far as its news were taken. */
+typedef struct {
+    td_finish   finish;
+    uint32_t    n_calls;     /* complete tool calls */
+    uint32_t    stop_token;  /* UINT32_MAX: none */
+    const char *stop_reason; /* the choice's, which keeps it; NULL: none */
+    td_usage    used;
+} td_choice_state;
+
+/** One piece of an answer as a stream sends it. Borrowed: valid during the call. */
+typedef struct {
+    td_answer_event_kind kind; /* content where nothing parses the text */
+    uint32_t             call; /* number of the tool call, from 0, dropped ones counted */
+    const char          *text; /* CALL_BEGIN: the tool's name; NULL: CALL_END and CALL_DROPPED, and tokens without a text */
+    size_t               len;
+    const char          *id; /* CALL_BEGIN: the call's */
+    size_t               id_len;
+    const td_news       *with; /* tokens and log-probabilities that came with it; NULL: none that the request asks for */
+} td_piece;
+
+typedef struct td_api {
+    const char        *id_prefix;  /* of ids that the client did not choose */
+    const td_api_name *names;      /* ended by {0}; NULL: the common ones */
+    bool               internal;   /* nobody's to end: no client knows the id */
+    bool               long_texts; /* a short body may stand for a long text: read it on a thread for those */
+
+    /** Body (an object, taken over, also on failure) to request, without its prompt's ids. Errors name the API's own fields.
+     */
+    td_status (*read)(json_t *body, const td_api_context *with, td_api_request *r, td_api_error *err);
+    void (*free_own)(void *own); /* r->own: what the API keeps with a request; NULL: nothing */
+
+    td_error_writer write_error;
+    void (*write_answer)(td_generation *g, td_jbuf *b); /* of a finished generation, whole */
+
+    /* The parts of a stream, in this order; NULL: there is no such part. b is NULL where write_answer calls td_write_pieces
+     * so. */
+    void (*begin)(td_generation *g, td_jbuf *b); /* at once, before any news */
+    bool gathers;                                /* a piece has all that has come, and not --stream-interval tokens */
+    void (*open)(td_choice *c, const td_choice_state *st, const td_news *n,
+                 td_jbuf *b); /* a choice's first news n have come */
+    void (*piece)(td_choice *c, const td_choice_state *st, const td_piece *p, td_jbuf *b);
+    void (*finish)(td_choice *c, const td_choice_state *st, td_jbuf *b); /* a choice is finished */
+    void (*end)(td_generation *g, td_jbuf *b);                           /* all choices are */
+    void (*fail)(td_generation *g, td_jbuf *b);                          /* in place of end: g->error */
+} td_api;
+
+/** An error of the common code in the API's words: its param, and the field that its sentence quotes. */
+void td_api_rename_error(const td_api *api, td_api_error *err);
+
+#endif

@@ -1,0 +1,32 @@
+/* A request's error as OpenAI's clients expect it: HTTP status and {"error": {"message", "type", "param", "code"}}. */
+#ifndef TD_SERVER_API_API_ERROR_H
+#define TD_SERVER_API_API_ERROR_H
+
+#include "server/api/json_writer.h"
+#include "tandem.h"
+
+#define TD_API_PARAM_MAX 96
+
+typedef struct {
+    int         http;                    /* 400, 401, 404, … */
+    const char *code;                    /* static: "model_not_found", "context_length_exceeded", …; NULL: null */
+    char        param[TD_API_PARAM_MAX]; /* the field at fault; empty: null */
+    char        message[TD_ERROR_TEXT_MAX];
+} td_api_error;
+
+/** A 400 about a field (NULL: none); returns TD_EINVAL, so that a failing path is `return td_api_bad(err, "n", …)`. */
+td_status td_api_bad(td_api_error *err, const char *param, const char *fmt, ...) TD_PRINTF(3, 4);
+
+/** Any other status; returns TD_EINVAL. */
+td_status td_api_fail(td_api_error *err, int http, const char *code, const char *fmt, ...) TD_PRINTF(4, 5);
+
+/** From a library error: EINVAL and ENOTSUP 400, EBUSY, ESHUTDOWN and ELOST 503, the rest 500. Returns TD_EINVAL. */
+td_status td_api_from_status(td_api_error *err, td_status status, const td_error *cause, const char *param);
+
+/** Writes an error in the form of an API. */
+typedef void (*td_error_writer)(td_jbuf *b, const td_api_error *err);
+
+/** Append {"error": {…}}. */
+void td_api_error_write(td_jbuf *b, const td_api_error *err);
+
+#endif

@@ -1,0 +1,49 @@
+/*
+ * Appends JSON (and plain text) to a growing buffer. Commas are put where they belong: a value or key that follows another
+ * one gets a comma before it. An allocation that fails sets `failed`, and everything after is dropped: check once, at the
+ * end.
+ */
+#ifndef TD_SERVER_API_JSON_WRITER_H
+#define TD_SERVER_API_JSON_WRITER_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "tandem.h"
+
+/** Zero-initialise. data is not terminated. */
+typedef struct {
+    char  *data;
+    size_t len, room;
+    bool   failed;
+} td_jbuf;
+
+void td_jbuf_free(td_jbuf *b);
+
+/* Plain bytes. */
+void td_jbuf_put(td_jbuf *b, const void *bytes, size_t n);
+void td_jbuf_puts(td_jbuf *b, const char *s);
+void td_jbuf_printf(td_jbuf *b, const char *fmt, ...) TD_PRINTF(2, 3);
+
+/* JSON. */
+void td_jw_open(td_jbuf *b, char bracket);  /* '{' or '[' */
+void td_jw_close(td_jbuf *b, char bracket); /* '}' or ']' */
+void td_jw_key(td_jbuf *b, const char *key);
+void td_jw_text(td_jbuf *b, const char *s, size_t n); /* what is not UTF-8 becomes U+FFFD */
+void td_jw_str(td_jbuf *b, const char *s);            /* NULL: null */
+void td_jw_int(td_jbuf *b, int64_t v);
+void td_jw_real(td_jbuf *b, double v, int digits); /* not finite: null */
+void td_jw_bool(td_jbuf *b, bool v);
+void td_jw_null(td_jbuf *b);
+void td_jw_raw(td_jbuf *b, const char *json, size_t n); /* a whole JSON value */
+
+bool td_jw_is_utf8(const char *s, size_t n);
+
+/* "key": value */
+void td_jw_member_str(td_jbuf *b, const char *key, const char *s);
+void td_jw_member_int(td_jbuf *b, const char *key, int64_t v);
+void td_jw_member_bool(td_jbuf *b, const char *key, bool v);
+void td_jw_member_null(td_jbuf *b, const char *key);
+
+#endif

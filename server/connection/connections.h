@@ -1,0 +1,89 @@
+/*
+ * The open connections: how many there are, and how long each may take to send a request.
+ *
+ * libmicrohttpd bounds only the time in which nothing comes, so a client that sends a byte now and then would keep its
+ * connection for ever; and at a limit of its own it would close new connections without an answer. So every connection has a
+ * deadline by which its headers, and then its body, must be there; and a few more connections than --max-connections are
+ * taken, in a reserve that is answered at once and closed: /health and /metrics as ever, all else by a 503. Beyond the
+ * reserve none is accepted: clients wait in the socket's backlog.
+ */
+#ifndef TD_SERVER_CONNECTION_CONNECTIONS_H
+#define TD_SERVER_CONNECTION_CONNECTIONS_H
+
+#include <microhttpd.h>
+#include <pthread.h>
+
+#include "server/api/api_error.h"
+
+#define TD_CONNECTIONS_RESERVE 64
+
+/** HEAD: waiting for a request and its headers; BODY: for its body; ANSWER: all is there. */
+typedef enum { TD_READS_HEAD, TD_READS_BODY, TD_ANSWERS } td_connection_phase;
+
+typedef struct td_connection  td_connection;
+typedef struct td_connections td_connections;
+struct td_connection {
+    td_connections *all;
+    td_connection  *next, **link; /* of the list; link: what points here */
+    int             fd;
+    bool            reserve;       /* one above the limit: answered once, soon */
+    bool            refused;       /* it was answered past libmicrohttpd, and only lingers */
+    int64_t         deadline_ms;   /* monotonic; INT64_MAX: none */
+    td_error_writer write_error;   /* of the API that is asked for; NULL: td_api_error_write */
+    const char     *uri, *uri_end; /* in libmicrohttpd's buffer, for td_check_framing alone */
+};
+
+struct td_connections {
+    uint32_t        max;               /* connections besides the reserve */
+    uint32_t        idle_s, request_s; /* how long a connection may wait for a request; for its headers, and for its body */
+    pthread_mutex_t lock;              /* guards all below, and the connections' members */
+    pthread_cond_t  changed;
+    td_connection  *first;
+    td_connection  *expected; /* accepted; libmicrohttpd has not told of them yet */
+    uint32_t        n;        /* of both, without those of the reserve */
+    uint32_t        n_open;   /* of both */
+    bool            closed;   /* no more are accepted */
+    bool            ending;
+};
+
+void td_connections_init(td_connections *all, uint32_t max, uint32_t idle_s, uint32_t request_s);
+void td_connections_free(td_connections *all);
+
+/** libmicrohttpd's notification of connections that come and go: keeps a td_connection as their socket context. */
+void td_connections_notify(void *all, struct MHD_Connection *connection, void **context,
+                           enum MHD_ConnectionNotificationCode what);
+
+/* For the one thread that accepts: */
+/** Wait until one more may be accepted. @return false: closed. */
+bool td_connections_await_room(td_connections *all);
+/** Wait so long. @return false: closed. */
+bool td_connections_pause(td_connections *all, int64_t ms);
+/** One more is about to be handed to libmicrohttpd, which is going to tell td_connections_notify. Whether it is one of the
+ * reserve is decided here, in the order in which they come. @return false: out of memory. */
+TD_NODISCARD bool td_connections_expect(td_connections *all, int fd);
+void              td_connections_unexpect(td_connections *all, int fd); /* it was not taken */
+
+/** No more are to be accepted: who waits for room, or pauses, is told so. */
+void td_connections_close(td_connections *all);
+
+/** The td_connection of a connection; NULL: there was no memory for it. It lives as long as the connection. */
+td_connection *td_connection_of(struct MHD_Connection *connection);
+
+/** @return false: the connection was refused meanwhile and is to end. */
+bool td_connection_enter(td_connection *c, td_connection_phase phase);
+
+/** How an error of the request that is being read is written. */
+void td_connection_set_errors(td_connection *c, td_error_writer write_error);
+
+/** Answer now, past libmicrohttpd, which cannot amid a request; what still comes is to be dropped, and the connection ends
+ * within seconds. */
+void td_connection_refuse(td_connection *c, const td_api_error *err);
+
+/** Refuse those that are beyond their deadline, and end those that were refused before. To be called every second. */
+void td_connections_sweep(td_connections *all);
+
+/** End all, within seconds: requests that have arrived are answered, the others are not. To be called when no more are
+ * accepted, and before libmicrohttpd is stopped: it would close those that it has not told of yet. */
+void td_connections_end(td_connections *all);
+
+#endif

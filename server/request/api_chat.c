@@ -1,0 +1,270 @@
+/* Chat messages: checked, brought into the form that templates expect, rendered and encoded. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/error.h"
+#include "core/json_text.h"
+#include "server/request/api_request.h"
+
+#define MESSAGES_MAX 65536
+
+static bool is_set(const json_t *v) {
+    return v && !json_is_null(v);
+}
+
+/* A list of text parts becomes one string, the parts on lines of their own. NULL with err filled on failure. */
+static json_t *join_parts(const json_t *parts, size_t message, td_api_error *err) {
+    td_jbuf text = {0};
+    char    param[TD_API_PARAM_MAX];
+    for (size_t i = 0; i < json_array_size(parts); i++) {
+        const json_t *part = json_array_get(parts, i), *s = json_object_get(part, "text");
+        const char   *type = json_string_value(json_object_get(part, "type"));
+        snprintf(param, sizeof param, "messages[%zu].content[%zu]", message, i);
+        if (!type || strcmp(type, "text") != 0 || !json_is_string(s)) {
+            if (type && strcmp(type, "text") != 0)
+                td_api_bad(err, param, "Content of type '%.40s' is not supported: every model is served for text only.",
+                           type);
+            else
+                td_api_bad(err, param, "A content part must be {\"type\": \"text\", \"text\": \"…\"}.");
+            td_jbuf_free(&text);
+            return NULL;
+        }
+        if (i > 0) td_jbuf_puts(&text, "\n");
+        td_jbuf_put(&text, json_string_value(s), json_string_length(s));
+    }
+    json_t *joined = text.failed ? NULL : json_stringn(text.data ? text.data : "", text.len);
+    td_jbuf_free(&text);
+    if (!joined) td_api_fail(err, 500, "internal_error", "Out of memory.");
+    return joined;
+}
+
+/* Clients that write every field they know send null for what is not there: templates that ask `'tool_calls' in message`
+ * must not see it. No calls are none. content keeps its null: templates ask `content is none`, which a missing member is
+ * not. */
+static void drop_nulls(json_t *m) {
+    const char *key;
+    void       *next;
+    json_t     *value;
+    json_object_foreach_safe(m, next, key, value) {
+        bool no_calls = !strcmp(key, "tool_calls") && json_is_array(value) && json_array_size(value) == 0;
+        if (no_calls || (json_is_null(value) && strcmp(key, "content") != 0)) json_object_del(m, key);
+    }
+}
+
+static td_status check_calls(const json_t *calls, size_t i, td_api_error *err) {
+    char param[TD_API_PARAM_MAX];
+    snprintf(param, sizeof param, "messages[%zu].tool_calls", i);
+    if (!json_is_array(calls)) return td_api_bad(err, param, "'tool_calls' must be a list.");
+    for (size_t k = 0; k < json_array_size(calls); k++) {
+        const json_t *function = json_object_get(json_array_get(calls, k), "function");
+        const json_t *arguments = json_object_get(function, "arguments");
+        snprintf(param, sizeof param, "messages[%zu].tool_calls[%zu]", i, k);
+        if (!json_is_string(json_object_get(function, "name")) ||
+            (is_set(arguments) && !json_is_string(arguments) && !json_is_object(arguments)))
+            return td_api_bad(err, param,
+                              "A tool call must be {\"type\": \"function\", \"function\": {\"name\": …, \"arguments\": …}}, "
+                              "the arguments a string of JSON or an object.");
+    }
+    return TD_OK;
+}
+
+/* Check one message and bring it into the templates' form, in place (the tree is ours). */
+static td_status normalise_message(json_t *m, size_t i, td_api_error *err) {
+    static const char *const roles[] = {"system", "developer", "user", "assistant", "tool"};
+    char                     param[TD_API_PARAM_MAX];
+    snprintf(param, sizeof param, "messages[%zu].role", i);
+    const json_t *named = json_object_get(m, "role");
+    const char   *role = td_api_is_c_string(named) ? json_string_value(named) : NULL;
+    bool          known = false;
+    for (size_t k = 0; role && k < sizeof roles / sizeof *roles; k++) known = known || !strcmp(role, roles[k]);
+    if (!role) return td_api_bad(err, param, "Message %zu must be an object with a 'role'.", i);
+    if (!known)
+        return td_api_bad(err, param, "'%.40s' is not a role; the roles are system, developer, user, assistant and tool.",
+                          role);
+
+    drop_nulls(m);
+    json_t *content = json_object_get(m, "content"), *calls = json_object_get(m, "tool_calls");
+    bool    assistant = !strcmp(role, "assistant");
+    if (calls) TD_TRY(check_calls(calls, i, err));
+    snprintf(param, sizeof param, "messages[%zu].content", i);
+    json_t *set = NULL; /* what replaces content */
+    if (!is_set(content)) {
+        if (!assistant) return td_api_bad(err, param, "Message %zu has no 'content'.", i);
+        set = json_null();
+    } else if (json_is_array(content)) {
+        set = join_parts(content, i, err);
+        if (!set) return TD_EINVAL;
+    } else if (!json_is_string(content)) {
+        return td_api_bad(err, param, "'content' must be a string or a list of text parts.");
+    }
+    if (set && json_object_set_new(m, "content", set) != 0) return td_api_fail(err, 500, "internal_error", "Out of memory.");
+    /* "developer" is OpenAI's newer name; templates know "system". Last, because role points into the tree. */
+    if (!strcmp(role, "developer") && json_object_set_new(m, "role", json_string("system")) != 0)
+        return td_api_fail(err, 500, "internal_error", "Out of memory.");
+    return TD_OK;
+}
+
+/* The last message is the answer's beginning: taken off the list, kept as text. */
+static td_status take_final_message(td_api_request *r, json_t *messages, td_api_error *err) {
+    size_t      n = json_array_size(messages);
+    json_t     *last = json_array_get(messages, n - 1);
+    const char *role = json_string_value(json_object_get(last, "role"));
+    json_t     *content = json_object_get(last, "content");
+    if (strcmp(role, "assistant") != 0 || !json_is_string(content))
+        return td_api_bad(err, "continue_final_message",
+                          "'continue_final_message' needs a last message of the assistant, with text.");
+    if (n == 1)
+        return td_api_bad(err, "continue_final_message", "'continue_final_message' needs a message before the last.");
+    /* Parked in the root, which owns the borrowed string. */
+    if (json_object_set(r->root, " continued", content) != 0 || json_array_remove(messages, n - 1) != 0)
+        return td_api_fail(err, 500, "internal_error", "Out of memory.");
+    r->continued = content;
+    return TD_OK;
+}
+
+static td_status read_bool(const td_api_request *r, const char *name, bool *to, td_api_error *err) {
+    const json_t *v = json_object_get(r->root, name);
+    if (!is_set(v)) return TD_OK;
+    if (!json_is_boolean(v)) return td_api_bad(err, name, "'%s' must be true or false.", name);
+    *to = json_is_true(v);
+    return TD_OK;
+}
+
+static td_status check_tools(const json_t *tools, td_api_error *err) {
+    char param[TD_API_PARAM_MAX];
+    if (!json_is_array(tools)) return td_api_bad(err, "tools", "'tools' must be a list.");
+    for (size_t i = 0; i < json_array_size(tools); i++) {
+        const json_t *tool = json_array_get(tools, i);
+        const char   *type = json_string_value(json_object_get(tool, "type"));
+        snprintf(param, sizeof param, "tools[%zu]", i);
+        if (!type || strcmp(type, "function") != 0 ||
+            !json_is_string(json_object_get(json_object_get(tool, "function"), "name")))
+            return td_api_bad(err, param, "A tool must be {\"type\": \"function\", \"function\": {\"name\": …}}.");
+    }
+    return TD_OK;
+}
+
+/* tool_choice "none" leaves the tools out; "auto" shows them to the template; the others force a call too. */
+static td_status read_tools(td_api_request *r, json_t **tools, td_api_error *err) {
+    json_t       *v = json_object_get(r->root, "tools");
+    const json_t *choice = json_object_get(r->root, "tool_choice");
+    if (is_set(v)) TD_TRY(check_tools(v, err));
+    *tools = is_set(v) && json_array_size(v) > 0 ? v : NULL;
+    if (!is_set(choice)) return TD_OK;
+    const char *mode = json_string_value(choice),
+               *name = json_string_value(json_object_get(json_object_get(choice, "function"), "name"));
+    if (mode && !strcmp(mode, "auto")) return TD_OK;
+    if (mode && !strcmp(mode, "none")) {
+        *tools = NULL;
+        return TD_OK;
+    }
+    if (name || (mode && !strcmp(mode, "required"))) return td_api_force_call(r, *tools, name, err);
+    return td_api_bad(
+        err, "tool_choice",
+        "'tool_choice' must be 'auto', 'none', 'required' or {\"type\": \"function\", \"function\": {\"name\": …}}.");
+}
+
+/* The same tools for the answer's parser. */
+static td_status keep_tools(td_api_request *r, const json_t *tools, td_api_error *err) {
+    if (!tools) return TD_OK;
+    char     *json = td_json_dump(tools, JSON_COMPACT);
+    td_status st = json ? td_tool_list_new(json, strlen(json), &r->tools, NULL) : TD_ENOMEM;
+    free(json);
+    return st == TD_OK ? TD_OK : td_api_fail(err, 500, "internal_error", "Out of memory.");
+}
+
+static td_status build_template_doc(td_api_request *r, json_t *messages, json_t *tools, bool generation_prompt,
+                                    td_api_error *err) {
+    json_t *kwargs = json_object_get(r->root, "chat_template_kwargs"),
+           *effort = json_object_get(r->root, "reasoning_effort"), *documents = json_object_get(r->root, "documents");
+    json_t *doc = json_object();
+    int     bad = json_object_set(doc, "messages", messages);
+    if (is_set(documents)) bad |= json_object_set(doc, "documents", documents);
+    if (tools) bad |= json_object_set(doc, "tools", tools);
+    bad |= json_object_set_new(doc, "add_generation_prompt", json_boolean(generation_prompt));
+    if (is_set(effort)) bad |= json_object_set(doc, "reasoning_effort", effort);
+    if (is_set(kwargs)) bad |= json_object_set(doc, "chat_template_kwargs", kwargs);
+    r->template_doc = doc;
+    return doc && !bad ? TD_OK : td_api_fail(err, 500, "internal_error", "Out of memory.");
+}
+
+td_status td_api_parse_chat(td_api_request *r, const td_engine_info *info, td_api_error *err) {
+    (void)info;
+    json_t *messages = json_object_get(r->root, "messages"), *tools;
+    if (!is_set(messages)) return td_api_bad(err, "messages", "'messages' is missing.");
+    size_t n = json_array_size(messages);
+    if (n == 0) return td_api_bad(err, "messages", "'messages' must be a list of at least one message.");
+    if (n > MESSAGES_MAX)
+        return td_api_bad(err, "messages", "'messages' has %zu messages; at most %d are allowed.", n, MESSAGES_MAX);
+    for (size_t i = 0; i < n; i++) TD_TRY(normalise_message(json_array_get(messages, i), i, err));
+
+    bool generation_prompt = true, go_on = false;
+    TD_TRY(read_bool(r, "add_generation_prompt", &generation_prompt, err));
+    TD_TRY(read_bool(r, "continue_final_message", &go_on, err));
+    if (go_on) {
+        if (json_is_true(json_object_get(r->root, "add_generation_prompt")))
+            return td_api_bad(err, "continue_final_message",
+                              "'continue_final_message' and 'add_generation_prompt' cannot both be true: an answer goes on, "
+                              "or a new one starts.");
+        TD_TRY(take_final_message(r, messages, err));
+        generation_prompt = true; /* the header of the message that goes on */
+    }
+    const json_t *kwargs = json_object_get(r->root, "chat_template_kwargs"),
+                 *effort = json_object_get(r->root, "reasoning_effort");
+    if (is_set(kwargs) && !json_is_object(kwargs))
+        return td_api_bad(err, "chat_template_kwargs", "'chat_template_kwargs' must be an object.");
+    const json_t *documents = json_object_get(r->root, "documents");
+    if (is_set(documents) && !json_is_array(documents)) return td_api_bad(err, "documents", "'documents' must be a list.");
+    if (is_set(effort) && !json_is_string(effort))
+        return td_api_bad(err, "reasoning_effort", "'reasoning_effort' must be a string.");
+    TD_TRY(read_tools(r, &tools, err));
+    TD_TRY(keep_tools(r, tools, err));
+    return build_template_doc(r, messages, tools, generation_prompt, err);
+}
+
+static void add_warnings(td_api_request *r, const td_chat_form *chat) {
+    if (r->has_grammar && !r->forces_call && r->tools)
+        r->warnings[r->n_warnings++] =
+            "'tools' are shown to the model, but it cannot call them: the answer's form has no calls.";
+    if (chat->ignores_tools && json_object_get(r->template_doc, "tools"))
+        r->warnings[r->n_warnings++] = "'tools' have no effect: the chat template does not show them to the model.";
+    if (chat->ignores_effort && json_object_get(r->template_doc, "reasoning_effort"))
+        r->warnings[r->n_warnings++] = "'reasoning_effort' has no effect: the chat template does not use it.";
+    const json_t *kwargs = json_object_get(r->template_doc, "chat_template_kwargs");
+    if (chat->ignores_thinking && (json_object_get(kwargs, "enable_thinking") || json_object_get(kwargs, "thinking")))
+        r->warnings[r->n_warnings++] = "Thinking cannot be switched on or off: the chat template has no switch for it.";
+}
+
+td_status td_api_encode_chat(td_api_request *r, const td_tokenizer *tok, const td_chat_form *chat, uint32_t **ids,
+                             size_t *n_ids, td_api_error *err) {
+    if (!tok)
+        return td_api_bad(err, "messages", "This model has no tokenizer; send the prompt as token ids, as 'input_ids'.");
+    if (!chat->tmpl)
+        return td_api_bad(err, "messages",
+                          "This model has no chat template; use /v1/completions, or start the server with --chat-template.");
+    td_error  cause = {0};
+    char     *text = NULL;
+    size_t    len = 0;
+    td_status st = td_chat_form_render(chat, r->template_doc, &text, &len, &cause);
+    if (st != TD_OK) {
+        td_api_from_status(err, st, &cause, "messages");
+        if (st == TD_ENOMEM) return TD_EINVAL;
+        return td_api_bad(err, "messages", "The chat template refuses this request: %.400s",
+                          cause.text[0] ? cause.text : td_status_text(st));
+    }
+    td_jbuf prompt = {.data = text, .len = len, .room = len};
+    if (r->continued) td_jbuf_put(&prompt, json_string_value(r->continued), json_string_length(r->continued));
+    if (prompt.failed) {
+        td_jbuf_free(&prompt);
+        return td_api_fail(err, 500, "internal_error", "Out of memory.");
+    }
+    add_warnings(r, chat);
+    if (r->reasoning_format)
+        r->reasoning_start = td_reasoning_after(r->reasoning_format, prompt.data, prompt.len,
+                                                r->continued ? json_string_length(r->continued) : 0);
+    /* The template wrote BOS and the turn markers as text. */
+    st = td_tokenizer_encode(tok, prompt.data, prompt.len, true, r->add_special_tokens, ids, n_ids);
+    td_jbuf_free(&prompt);
+    return st == TD_OK ? TD_OK : td_api_from_status(err, st, NULL, "messages");
+}

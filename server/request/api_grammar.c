@@ -1,0 +1,145 @@
+/* The fields that ask for structured output, under the names of OpenAI, vLLM, SGLang and llama.cpp: at most one of them. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/error.h"
+#include "core/json_text.h"
+#include "server/request/api_request.h"
+
+/* How a field holds its source: a text, JSON or a text of JSON, a list of strings, or true. */
+typedef enum { FORM_TEXT, FORM_JSON, FORM_LIST, FORM_SWITCH } form;
+
+typedef struct {
+    const char     *name;
+    td_grammar_kind kind;
+    form            form;
+} field;
+
+static const field FIELDS[] = {
+    {"guided_json", TD_GRAMMAR_JSON_SCHEMA, FORM_JSON},
+    {"guided_regex", TD_GRAMMAR_REGEX, FORM_TEXT},
+    {"guided_choice", TD_GRAMMAR_CHOICES, FORM_LIST},
+    {"guided_grammar", TD_GRAMMAR_EBNF, FORM_TEXT},
+    {"guided_json_object", TD_GRAMMAR_JSON_OBJECT, FORM_SWITCH},
+    {"json_schema", TD_GRAMMAR_JSON_SCHEMA, FORM_JSON},
+    {"regex", TD_GRAMMAR_REGEX, FORM_TEXT},
+    {"ebnf", TD_GRAMMAR_EBNF, FORM_TEXT},
+    {"grammar", TD_GRAMMAR_EBNF, FORM_TEXT},
+};
+
+/* Members of vLLM's structured_outputs. */
+static const field STRUCTURED[] = {
+    {"json", TD_GRAMMAR_JSON_SCHEMA, FORM_JSON},
+    {"regex", TD_GRAMMAR_REGEX, FORM_TEXT},
+    {"choice", TD_GRAMMAR_CHOICES, FORM_LIST},
+    {"grammar", TD_GRAMMAR_EBNF, FORM_TEXT},
+    {"json_object", TD_GRAMMAR_JSON_OBJECT, FORM_SWITCH},
+};
+
+static bool is_given(const json_t *v) {
+    bool off = !v || json_is_null(v) || json_is_false(v) || (json_is_string(v) && json_string_length(v) == 0);
+    return !off && !(json_is_array(v) && json_array_size(v) == 0);
+}
+
+static td_status set_json(td_api_request *r, const json_t *v, td_api_error *err) {
+    r->grammar_owned = td_json_dump(v, JSON_COMPACT | JSON_ENCODE_ANY);
+    if (!r->grammar_owned) return td_api_fail(err, 500, "internal_error", "Out of memory.");
+    r->grammar_source = r->grammar_owned;
+    r->grammar_len = strlen(r->grammar_owned);
+    return TD_OK;
+}
+
+/* A field's value becomes the request's grammar. param: its name for messages. */
+static td_status take(td_api_request *r, td_grammar_kind kind, form f, const char *param, const json_t *v,
+                      td_api_error *err) {
+    if (r->has_grammar)
+        return td_api_bad(err, param, "'%s' and '%s' are both given; an answer can follow only one of them.",
+                          r->grammar_param, param);
+    r->has_grammar = true;
+    r->grammar_kind = kind;
+    snprintf(r->grammar_param, sizeof r->grammar_param, "%s", param);
+    r->grammar_source = "";
+    if (f == FORM_SWITCH) return json_is_true(v) ? TD_OK : td_api_bad(err, param, "'%s' must be true or false.", param);
+    if (f == FORM_LIST)
+        return json_is_array(v) ? set_json(r, v, err) : td_api_bad(err, param, "'%s' must be a list of strings.", param);
+    if (json_is_string(v)) {
+        r->grammar_source = json_string_value(v);
+        r->grammar_len = json_string_length(v);
+        return TD_OK;
+    }
+    if (f == FORM_TEXT) return td_api_bad(err, param, "'%s' must be a string.", param);
+    if (!json_is_object(v) && !json_is_true(v))
+        return td_api_bad(err, param, "'%s' must be a JSON Schema, or a string with one.", param);
+    return set_json(r, v, err);
+}
+
+static td_status read_response_format(td_api_request *r, td_api_error *err) {
+    const json_t *v = json_object_get(r->root, "response_format");
+    if (!v || json_is_null(v)) return TD_OK;
+    const char *type = json_string_value(json_object_get(v, "type"));
+    if (!type) return td_api_bad(err, "response_format", "'response_format' must be an object with a 'type'.");
+    if (!strcmp(type, "text")) return TD_OK;
+    if (!strcmp(type, "json_object"))
+        return take(r, TD_GRAMMAR_JSON_OBJECT, FORM_SWITCH, "response_format", json_true(), err);
+    if (strcmp(type, "json_schema") != 0)
+        return td_api_bad(err, "response_format",
+                          "'response_format' of type '%.40s' is not supported; 'text', 'json_object' and 'json_schema' are.",
+                          type);
+    const json_t *described = json_object_get(v, "json_schema"), *schema = json_object_get(described, "schema");
+    if (!json_is_object(schema) && !json_is_boolean(schema))
+        return td_api_bad(err, "response_format.json_schema.schema",
+                          "'response_format.json_schema.schema' must be a JSON Schema.");
+    if (json_is_false(schema))
+        return td_api_bad(err, "response_format.json_schema.schema", "No text matches the schema false.");
+    return take(r, TD_GRAMMAR_JSON_SCHEMA, FORM_JSON, "response_format", schema, err);
+}
+
+static td_status read_structured_outputs(td_api_request *r, td_api_error *err) {
+    json_t     *v = json_object_get(r->root, "structured_outputs"), *value;
+    const char *key = NULL;
+    char        param[TD_API_PARAM_MAX];
+    if (!is_given(v)) return TD_OK;
+    if (!json_is_object(v)) return td_api_bad(err, "structured_outputs", "'structured_outputs' must be an object.");
+    json_object_foreach(v, key, value) {
+        size_t i = 0, n = sizeof STRUCTURED / sizeof *STRUCTURED;
+        if (!is_given(value)) continue;
+        snprintf(param, sizeof param, "structured_outputs.%.60s", key);
+        while (i < n && strcmp(key, STRUCTURED[i].name) != 0) i++;
+        if (i == n) return td_api_bad(err, param, "'%s' is not supported.", param);
+        TD_TRY(take(r, STRUCTURED[i].kind, STRUCTURED[i].form, param, value, err));
+    }
+    return TD_OK;
+}
+
+td_status td_api_set_schema(td_api_request *r, const char *param, const json_t *schema, td_api_error *err) {
+    return take(r, TD_GRAMMAR_JSON_SCHEMA, FORM_JSON, param, schema, err);
+}
+
+td_status td_api_parse_grammar(td_api_request *r, td_api_error *err) {
+    TD_TRY(read_response_format(r, err));
+    TD_TRY(read_structured_outputs(r, err));
+    for (size_t i = 0; i < sizeof FIELDS / sizeof *FIELDS; i++) {
+        const json_t *v = json_object_get(r->root, FIELDS[i].name);
+        if (is_given(v)) TD_TRY(take(r, FIELDS[i].kind, FIELDS[i].form, FIELDS[i].name, v, err));
+    }
+    return TD_OK;
+}
+
+bool td_api_find_grammar(td_api_request *r, td_grammar_cache *cache) {
+    bool all = true;
+    for (size_t i = 0; r->each && i < r->n_prompts; i++) all = td_api_find_grammar(&r->each[i], cache) && all;
+    if (!r->has_grammar || r->each) return all;
+    if (!r->grammar) r->grammar = td_grammar_cache_find(cache, r->grammar_kind, r->grammar_source, r->grammar_len);
+    return r->grammar;
+}
+
+td_status td_api_compile_grammar(td_api_request *r, td_grammar_cache *cache, td_api_error *err) {
+    td_error cause = {0};
+    for (size_t i = 0; r->each && i < r->n_prompts; i++) TD_TRY(td_api_compile_grammar(&r->each[i], cache, err));
+    if (!r->has_grammar || r->each || r->grammar) return TD_OK;
+    td_status st = td_grammar_cache_get(cache, r->grammar_kind, r->grammar_source, r->grammar_len, &r->grammar, &cause);
+    if (st == TD_OK) return TD_OK;
+    if (st == TD_ENOMEM) return td_api_fail(err, 500, "internal_error", "Out of memory.");
+    return td_api_bad(err, r->grammar_param, "'%s' cannot be followed: %.350s.", r->grammar_param, cause.text);
+}

@@ -1,0 +1,172 @@
+/*
+ * A generation request, common to all APIs, and the readers of its two forms: the fields of a chat, and of a completion.
+ *
+ * These are OpenAI's, with those of other engines. An API of another form makes the JSON of one of them from its body, so
+ * that messages, tools and sampling fields have one reader. Reading is a pure function of the body and the model's defaults:
+ * it can be tested and fuzzed without an engine. Which fields are supported, ignored and refused: docs/server.md.
+ */
+#ifndef TD_SERVER_REQUEST_API_REQUEST_H
+#define TD_SERVER_REQUEST_API_REQUEST_H
+
+#include <jansson.h>
+
+#include "server/api/api.h"
+#include "server/request/chat_form.h"
+#include "server/request/grammar_cache.h"
+#include "tandem.h"
+
+#define TD_API_N_MAX 128        /* choices of one prompt, as OpenAI */
+#define TD_API_CHOICES_MAX 1024 /* prompts x n of one request */
+#define TD_API_STOP_IDS_MAX 256
+#define TD_API_BIAS_MAX 1024
+#define TD_API_CALLS_MAX 16 /* that one answer is forced to have */
+#define TD_API_WARNINGS_MAX 5
+#define TD_API_NAME_MAX 256             /* bytes of rid */
+#define TD_API_COMPLETION_MAX_TOKENS 16 /* OpenAI's default of /v1/completions */
+
+/** The form that a request is read in. Bits: field tables combine them. */
+typedef enum { TD_READ_CHAT = 1, TD_READ_COMPLETION = 2 } td_api_form;
+
+/** One prompt: text to be encoded, or ids. */
+typedef struct {
+    const char *text; /* borrowed from the JSON tree; NULL when the client sent ids */
+    size_t      text_len;
+    uint32_t   *ids; /* owned; of a text from td_api_encode on */
+    size_t      n_ids;
+} td_api_prompt;
+
+struct td_api_request {
+    const td_api *api;
+    void         *own; /* what the API keeps with it; freed by its free_own */
+    td_api_form   form;
+    json_t       *root; /* the body in this form: owns the borrowed strings */
+
+    const char *model; /* NULL: not given */
+    const char *rid;   /* the client's id for the request; NULL: none */
+    bool        stream, include_usage, continuous_usage;
+    bool        echo, return_token_ids;
+    bool        logprobs;     /* of the generated tokens, and with echo of the prompt's */
+    uint32_t    top_logprobs; /* 0 .. TD_LOGPROBS_MAX */
+    uint32_t    n;
+    bool        has_max_tokens; /* else what is left of the context */
+    uint32_t    max_tokens, min_tokens;
+    bool        fits_max_tokens; /* max_tokens falls to what the context has left; else that is an error */
+    bool        context_ends;    /* it did */
+    td_sampling sampling;        /* bias arrays are owned */
+    const char *stop[TD_STOP_MAX];
+    size_t      n_stop;
+    uint32_t   *stop_ids; /* owned */
+    size_t      n_stop_ids;
+    bool        ignore_eos, skip_special_tokens, include_stop;
+    bool        add_special_tokens; /* BOS and the like, to prompts that are text */
+    uint32_t    prompt_tokens_max;  /* of a prompt only its last ones; 0: all */
+    int32_t     priority;
+
+    bool            has_grammar; /* the answer has a form: */
+    td_grammar_kind grammar_kind;
+    const char     *grammar_source; /* [grammar_len], in root or grammar_owned */
+    size_t          grammar_len;
+    char           *grammar_owned;                   /* NULL: the source was a string */
+    char            grammar_param[TD_API_PARAM_MAX]; /* the field that asked for it */
+    td_grammar     *grammar;                         /* a reference, once it is compiled */
+    bool            forces_call;                     /* chat: its text is a list of calls, [{"name", "arguments"}, …] */
+
+    td_api_prompt *prompts; /* [n_prompts], owned; of a chat one, filled by td_api_encode unless the client sent input_ids */
+    size_t         n_prompts;
+    td_api_request *each;         /* [n_prompts], owned: the parameters of each prompt; NULL: they are these */
+    json_t         *template_doc; /* chat: what the template renders (td_chat_form_render); owned; NULL once it is encoded */
+    const char     *warnings[TD_API_WARNINGS_MAX]; /* static sentences about fields that have no effect here */
+    size_t          n_warnings;
+    td_tool_list   *tools; /* chat: those that the model may call; owned; NULL: none */
+    bool            separate_reasoning, parallel_tool_calls;
+    const char     *tool_format, *reasoning_format; /* chat: of the answer; NULL: not looked for */
+    bool            keeps_special;                  /* the parsers need the text of special tokens */
+    td_reasoning_start reasoning_start;             /* set by td_api_encode */
+    const json_t      *continued; /* chat, continue_final_message: string the answer starts from, in root; NULL: none */
+};
+
+/**
+ * Read a body as an API has it. *out is to be freed with td_api_request_free whether or not that succeeded.
+ * @return TD_OK; TD_EINVAL with err filled.
+ */
+TD_NODISCARD td_status td_api_read(const td_api *api, const char *body, size_t len, const td_api_context *with,
+                                   td_api_request *out, td_api_error *err);
+void                   td_api_request_free(td_api_request *r);
+
+/** The request that has the parameters of a prompt. */
+static inline const td_api_request *td_api_of_prompt(const td_api_request *r, size_t prompt) {
+    return r->each ? &r->each[prompt] : r;
+}
+
+/** Write "warnings": […], or nothing where there are none. */
+void td_api_write_warnings(td_jbuf *b, const td_api_request *r);
+
+/**
+ * Read a body (taken over, also on failure) of one of the two forms: what an API's read ends with. Errors name the form's
+ * fields (td_api_rename_error).
+ */
+TD_NODISCARD td_status td_api_read_form(td_api_form form, json_t *body, const td_api_context *with, td_api_request *r,
+                                        td_api_error *err);
+
+/** A greedy one-token request of the given prompt (malloc'd, taken over). @return TD_ENOMEM. */
+TD_NODISCARD td_status td_api_read_probe(const td_api *api, uint32_t *ids, size_t n_ids, td_api_request *out);
+
+/**
+ * Render the chat, encode every prompt and settle max_tokens. tok and chat->tmpl may be NULL: what needs them is refused
+ * then. Refuses a prompt that does not fit the context.
+ */
+TD_NODISCARD td_status td_api_encode(td_api_request *r, const td_tokenizer *tok, const td_chat_form *chat,
+                                     const td_engine_info *info, td_api_error *err);
+
+/** Whether the answer is divided into reasoning and content. With a grammar, reasoning that stays in the text is still there
+ * before it. */
+static inline bool td_api_divides_reasoning(const td_api_request *r) {
+    return r->reasoning_format && (r->separate_reasoning || r->forces_call);
+}
+
+/** Whether the request's grammar, if any, need not be compiled: it is in the cache, and then the request has it. */
+bool td_api_find_grammar(td_api_request *r, td_grammar_cache *cache);
+
+/** Compile the grammar that the request asks for, if any; refuses one that cannot be followed, by its field. */
+TD_NODISCARD td_status td_api_compile_grammar(td_api_request *r, td_grammar_cache *cache, td_api_error *err);
+
+/* ---- shared by the parsers ---- */
+
+/** Parse a JSON object; NULL with err filled when it is none, or memory is short. Strings may hold U+0000, which a
+ * vocabulary of bytes has too. */
+json_t *td_api_load(const char *body, size_t len, td_api_error *err);
+
+/** Whether v is a whole number, as an integer or as 3.0; *to receives it. */
+bool td_api_integer(const json_t *v, json_int_t *to);
+
+/** Whether v is there and neither null, false, 0 nor empty. */
+bool td_api_is_on(const json_t *v);
+
+/** Whether v is a string that its first NUL ends. */
+bool td_api_is_c_string(const json_t *v);
+
+/** The fields that both forms share, their ranges and what is refused; api_fields.c. */
+TD_NODISCARD td_status td_api_parse_fields(td_api_request *r, const td_engine_info *info, td_api_error *err);
+
+/** The fields that ask for structured output: at most one; api_grammar.c. */
+TD_NODISCARD td_status td_api_parse_grammar(td_api_request *r, td_api_error *err);
+
+/** The answer is JSON of this schema, because of the field param; refused beside another form. */
+TD_NODISCARD td_status td_api_set_schema(td_api_request *r, const char *param, const json_t *schema, td_api_error *err);
+
+/** The answer is calls of the tools (NULL: none), or one of the tool by this name (NULL: any); api_forced_call.c. */
+TD_NODISCARD td_status td_api_force_call(td_api_request *r, const json_t *tools, const char *name, td_api_error *err);
+
+/** A JSON array of token ids (each below vocab_size) into a malloc'd array. */
+TD_NODISCARD td_status td_api_parse_ids(const json_t *array, const char *param, size_t n_max, uint32_t vocab_size,
+                                        uint32_t **ids, size_t *n_ids, td_api_error *err);
+
+/** messages, tools and template arguments of a chat into template_doc and continued; api_chat.c. */
+TD_NODISCARD td_status td_api_parse_chat(td_api_request *r, const td_engine_info *info, td_api_error *err);
+
+/** Render template_doc (and continued) and encode it; sets reasoning_start, adds the warnings. @param ids receives a
+ * malloc'd array. */
+TD_NODISCARD td_status td_api_encode_chat(td_api_request *r, const td_tokenizer *tok, const td_chat_form *chat,
+                                          uint32_t **ids, size_t *n_ids, td_api_error *err);
+
+#endif

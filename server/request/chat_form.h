@@ -1,0 +1,42 @@
+/*
+ * The form in which a chat template takes messages, learnt by rendering a small conversation when the server starts.
+ *
+ * On the wire the arguments of a tool call are a string of JSON, and the content beside calls is null. Most templates want
+ * the arguments as an object (they write each one, or `tojson`, which would quote a string twice), some want the string
+ * (they add it to their text); some ask whether the content is none, others print "None" or fail at `in`. The reasoning of
+ * an answer goes out, and comes back, as `reasoning_content`; gpt-oss's template reads it as `thinking`. All of them only
+ * show it in the text.
+ */
+#ifndef TD_SERVER_REQUEST_CHAT_FORM_H
+#define TD_SERVER_REQUEST_CHAT_FORM_H
+
+#include <jansson.h>
+
+#include "tandem.h"
+
+/** Bits of a form; 0: arguments that hold an object are one, content that is null stays null. */
+enum { TD_FORM_EMPTY_CONTENT = 1, TD_FORM_STRING_ARGUMENTS = 2 };
+
+/** Borrows all that it points to. Read by many threads. */
+typedef struct {
+    const td_chat_template *tmpl; /* NULL: the model has none */
+    const char             *bos, *eos;
+    unsigned                form;           /* the first one that shows a tool call well */
+    bool                    reads_thinking; /* what an assistant thought before a call is `thinking` (gpt-oss), and not
+                                               `reasoning_content` */
+    bool                    ignores_tools, ignores_effort;
+    bool                    ignores_thinking; /* enable_thinking and thinking change nothing */
+} td_chat_form;
+
+/** Never fails: what a template does not render says nothing, and the form is then 0. */
+void td_chat_form_learn(td_chat_form *out, const td_chat_template *tmpl, const char *bos, const char *eos);
+
+/**
+ * Render a request, in the template's form; where that fails, in the other forms that differ for these messages.
+ * @param request  what td_chat_template_render_value takes; its messages are left in the form that was rendered last.
+ * @param text     malloc'd, terminated, *len bytes.
+ * @return as td_chat_template_render_value, of the first form.
+ */
+TD_NODISCARD td_status td_chat_form_render(const td_chat_form *f, json_t *request, char **text, size_t *len, td_error *err);
+
+#endif

@@ -5,10 +5,10 @@
 #include "core/cpu.h"
 #include "core/error.h"
 #include "npu/apart/apart_npu.h"
-#include "npu/ascend/ascend_device.h"
+#include "npu/ascend/ascend_open.h"
 #include "npu/cuda/cuda_cards.h"
-#include "npu/cuda/cuda_device.h"
 #include "npu/cuda/cuda_image.h"
+#include "npu/cuda/cuda_open.h"
 #include "npu/host/host_npu.h"
 #include "npu/npu.h"
 

@@ -3,6 +3,7 @@
 #include <stdlib.h>
 
 #include "core/error.h"
+#include "npu/ascend/ascend_stream.h"
 #include "npu/ascend/ascend_weight.h"
 
 #define T(v) td_ascend_tensor(r, v)
@@ -150,4 +151,45 @@ void td_ascend_op_attention(td_ascend_run *r, const td_ascend_attention_args *a)
         TD_ASCEND_OP(r, aclnnFusedInferAttentionScoreV3, ATTENTION_TENSORS, ATTENTION_NUMBERS, T(out), NULL);
     if (ends) (void)acl->aclDestroyIntArray(ends);
     if (lengths) (void)acl->aclDestroyIntArray(lengths);
+}
+
+/* ---- in captures ----------------------------------------------------------------------------------- */
+
+static td_ascend_attention *add_attention(td_npu_graph *g) {
+    if (g->n_attentions == g->attentions_room) {
+        size_t               room = g->attentions_room ? 2 * g->attentions_room : 64;
+        td_ascend_attention *more = realloc(g->attentions, room * sizeof *more);
+        if (!more) return NULL;
+        g->attentions = more;
+        g->attentions_room = room;
+    }
+    return &g->attentions[g->n_attentions];
+}
+
+void td_ascend_attend(td_ascend_run *r, const td_npu_block *b) {
+    td_npu_graph *g = r->s->capture;
+    if (r->status != TD_OK || !g) {
+        b->kind->attend(r, b);
+        return;
+    }
+    td_ascend_attention *a = add_attention(g);
+    if (!a) {
+        r->status = TD_ENOMEM;
+        return;
+    }
+    td_ascend_cut_set_longest(r->made, r->cut); /* so that no update asks for more workspace */
+    r->status = td_ascend_queued(r->d, "aclmdlRICaptureTaskGrpBegin", r->d->acl->aclmdlRICaptureTaskGrpBegin(r->stream));
+    if (r->status != TD_OK) return;
+    b->kind->attend(r, b);
+    td_acl_task_group group = NULL;
+    td_status         ended =
+        td_ascend_queued(r->d, "aclmdlRICaptureTaskGrpEnd", r->d->acl->aclmdlRICaptureTaskGrpEnd(r->stream, &group));
+    if (r->status == TD_OK) r->status = ended;
+    if (r->status != TD_OK) return;
+    *a = (td_ascend_attention){.block = b,
+                               .step = r->made,
+                               .group = group,
+                               .workspace_at = r->d->workspace.at,
+                               .workspace_bytes = r->workspace_used};
+    g->n_attentions++;
 }

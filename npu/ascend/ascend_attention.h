@@ -2,7 +2,7 @@
 #ifndef TD_NPU_ASCEND_ASCEND_ATTENTION_H
 #define TD_NPU_ASCEND_ASCEND_ATTENTION_H
 
-#include "npu/ascend/ascend_op.h"
+#include "npu/ascend/ascend_kind.h"
 
 /** A cache: pages of TD_KV_PAGE rows of `width` bf16, those of rows beyond the counts behind the others. */
 td_ascend_view td_ascend_cache(const td_npu_block *b, const void *data, size_t width);
@@ -39,7 +39,8 @@ typedef struct {
     size_t         heads, kv_heads;
     float          scale;
 } td_ascend_attention_args;
-/** Launch a block's attention, which is all that its kind's attend does; in a capture as a task group (ascend_block.c). */
+/** Launch a block's attention, which is all that its kind's attend does; in a capture as a task group, which
+ * later launches of the capture update. */
 void td_ascend_attend(td_ascend_run *r, const td_npu_block *b);
 void td_ascend_op_attention(td_ascend_run *r, const td_ascend_attention_args *a);
 

@@ -1,18 +1,18 @@
-/* Blocks in general: made, launched, their scratch; lengths of captured attentions. */
+#include "npu/ascend/ascend_block.h"
+
 #include <stdlib.h>
 #include <string.h>
 
 #include "core/error.h"
 #include "core/log.h"
 #include "core/mem.h"
-#include "npu/ascend/ascend_attention.h"
 #include "npu/ascend/ascend_group.h"
+#include "npu/ascend/ascend_kind.h"
 #include "npu/ascend/ascend_stream.h"
 
 /* What operations ask for as workspace is known when they are prepared; this is put aside for it. To be measured on a card:
  * attention and products ask for tens of MiB there. */
 #define WORKSPACE_BYTES ((size_t)96 << 20)
-#define ALIGNMENT 512
 #define TOK_MAX ((uint32_t)1 << 17)
 
 static const td_ascend_block_kind *const KINDS[TD_BLOCK_COUNT] = {
@@ -29,13 +29,7 @@ static const td_ascend_block_kind *const KINDS[TD_BLOCK_COUNT] = {
 /* Rope rows of a step, cos and sin, for all of its attentions. */
 static size_t rope_bytes(const td_block_desc *desc) {
     size_t dim = desc->kind == TD_BLOCK_MLA ? TD_ASCEND_MLA_ROPE : desc->kind == TD_BLOCK_GQA ? desc->gqa.head_dim : 0;
-    return 2 * td_round_up(desc->max_tok * dim * sizeof(td_bf16), ALIGNMENT);
-}
-
-size_t td_ascend_place(size_t *used, size_t bytes) {
-    size_t at = *used;
-    *used = at + td_round_up(bytes, ALIGNMENT);
-    return at;
+    return 2 * td_round_up(desc->max_tok * dim * sizeof(td_bf16), TD_ASCEND_ALIGNMENT);
 }
 
 size_t td_ascend_block_scratch_bytes(td_npu *base, const td_block_desc *desc) {
@@ -100,7 +94,7 @@ static td_status find_step(td_npu_stream *s, const td_step *step, td_ascend_step
 
 static td_status begin_run(td_npu_stream *s, const td_npu_block *b, td_ascend_step *made, td_ascend_run *r) {
     td_ascend_npu *d = s->device;
-    TD_TRY(td_ascend_arena_grow(d, &d->scratch, d->rope_bytes + d->block_bytes + ALIGNMENT, NULL));
+    TD_TRY(td_ascend_arena_grow(d, &d->scratch, d->rope_bytes + d->block_bytes + TD_ASCEND_ALIGNMENT, NULL));
     *r = (td_ascend_run){.d = d,
                          .s = s,
                          .stream = s->stream,
@@ -143,52 +137,7 @@ td_status td_ascend_enqueue(td_npu *base, td_npu_stream *s, td_npu_block *b, con
     return r.status;
 }
 
-/* ---- attention in captures --------------------------------------------------------------------- */
-
-static td_status group_failed(td_ascend_npu *d, const char *call, td_acl_status code) {
-    if (code == TD_ACL_SUCCESS) return TD_OK;
-    (void)td_ascend_failed(d, call, code, NULL);
-    return TD_EDEVICE;
-}
-
-static td_ascend_attention *add_attention(td_npu_graph *g) {
-    if (g->n_attentions == g->attentions_room) {
-        size_t               room = g->attentions_room ? 2 * g->attentions_room : 64;
-        td_ascend_attention *more = realloc(g->attentions, room * sizeof *more);
-        if (!more) return NULL;
-        g->attentions = more;
-        g->attentions_room = room;
-    }
-    return &g->attentions[g->n_attentions];
-}
-
-void td_ascend_attend(td_ascend_run *r, const td_npu_block *b) {
-    td_npu_graph *g = r->s->capture;
-    if (r->status != TD_OK || !g) {
-        b->kind->attend(r, b);
-        return;
-    }
-    td_ascend_attention *a = add_attention(g);
-    if (!a) {
-        r->status = TD_ENOMEM;
-        return;
-    }
-    td_ascend_cut_set_longest(r->made, r->cut); /* so that no update asks for more workspace */
-    r->status = group_failed(r->d, "aclmdlRICaptureTaskGrpBegin", r->d->acl->aclmdlRICaptureTaskGrpBegin(r->stream));
-    if (r->status != TD_OK) return;
-    b->kind->attend(r, b);
-    td_acl_task_group group = NULL;
-    td_status         ended =
-        group_failed(r->d, "aclmdlRICaptureTaskGrpEnd", r->d->acl->aclmdlRICaptureTaskGrpEnd(r->stream, &group));
-    if (r->status == TD_OK) r->status = ended;
-    if (r->status != TD_OK) return;
-    *a = (td_ascend_attention){.block = b,
-                               .step = r->made,
-                               .group = group,
-                               .workspace_at = r->d->workspace.at,
-                               .workspace_bytes = r->workspace_used};
-    g->n_attentions++;
-}
+/* ---- captures ---------------------------------------------------------------------------------- */
 
 static td_status update(td_npu_stream *s, td_ascend_attention *a) {
     const td_acl *acl = s->device->acl;
@@ -196,15 +145,17 @@ static td_status update(td_npu_stream *s, td_ascend_attention *a) {
     TD_TRY(begin_run(s, a->block, a->step, &r));
     r.workspace_at = a->workspace_at;
     r.workspace_most = a->workspace_bytes ? a->workspace_bytes : 1;
-    TD_TRY(
-        group_failed(s->device, "aclmdlRICaptureTaskUpdateBegin", acl->aclmdlRICaptureTaskUpdateBegin(s->stream, a->group)));
+    TD_TRY(td_ascend_queued(s->device, "aclmdlRICaptureTaskUpdateBegin",
+                            acl->aclmdlRICaptureTaskUpdateBegin(s->stream, a->group)));
     a->block->kind->attend(&r, a->block);
-    td_status ended = group_failed(s->device, "aclmdlRICaptureTaskUpdateEnd", acl->aclmdlRICaptureTaskUpdateEnd(s->stream));
+    td_status ended =
+        td_ascend_queued(s->device, "aclmdlRICaptureTaskUpdateEnd", acl->aclmdlRICaptureTaskUpdateEnd(s->stream));
     return r.status != TD_OK ? r.status : ended;
 }
 
-/* On the stream that runs it next, so updates come after the launch before and ahead of this one. */
-td_status td_ascend_graph_apply(td_npu_stream *s, td_npu_graph *g) {
+/* Bring a graph the lengths that its steps have now. The updates go to the stream that runs it next, so they come after the
+ * graph's former launch and before this one. */
+static td_status apply(td_npu_stream *s, td_npu_graph *g) {
     bool applied = g->applied && g->failures == s->failures;
     for (size_t i = 0; i < g->steps.n; i++) {
         bool changed;
@@ -215,6 +166,22 @@ td_status td_ascend_graph_apply(td_npu_stream *s, td_npu_graph *g) {
     for (size_t i = 0; i < g->n_attentions && !applied; i++) TD_TRY(update(s, &g->attentions[i]));
     g->applied = true;
     g->failures = s->failures;
+    return TD_OK;
+}
+
+td_status td_ascend_graph_launch(td_npu *base, td_npu_stream *s, td_npu_graph *g) {
+    td_ascend_npu *d = (td_ascend_npu *)base;
+    if (s->capture) return TD_EINVAL;
+    TD_TRY(td_ascend_enter(d));
+    TD_TRY(apply(s, g));
+    if (g->group) TD_TRY(td_ascend_stream_enter(s, g->group));
+    td_acl_status code = d->acl->aclmdlRIExecuteAsync(g->graph, s->stream);
+    if (g->group) td_ascend_group_leave(g->group, d);
+    TD_TRY(td_ascend_queued(d, "aclmdlRIExecuteAsync", code));
+    td_ascend_launched(s);
+    td_card_count(&d->given.replays);
+    atomic_fetch_add_explicit(&d->down_bytes, g->down_bytes, memory_order_relaxed);
+    atomic_fetch_add_explicit(&d->up_bytes, g->up_bytes, memory_order_relaxed);
     return TD_OK;
 }
 

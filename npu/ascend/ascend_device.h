@@ -15,12 +15,16 @@
  * and are made of step->host before each launch (ascend_step.h): rows beyond the counts, which operations compute like all
  * others, and the lengths of sequences, which an attention takes from the host when it is prepared.
  *
- *   ascend_open    the card, its memory        ascend_op      an operation and its tensors: what blocks are written in
- *   ascend_stream  streams, captures           ascend_step    a step as operations want it: rows, pieces of sequences
- *   ascend_weight  weights and their layouts   ascend_block   blocks in general: made, launched, their scratch
- *   ascend_rows    embed, norm, combine, head, top            ascend_linear  linear, mlp        ascend_router
- *   ascend_experts    routed experts that lie on the card     ascend_group       several cards
- *   ascend_attention  pages and attention over them           ascend_mla, ascend_gqa
+ *   ascend_device  the card: its failures, its memory    ascend_group   several cards: HCCL
+ *   ascend_step    a step as operations want it: rows, pieces of sequences
+ *   ascend_stream  streams, captures
+ *   ascend_op      an operation and its tensors: what blocks are written in
+ *   ascend_kind    a block, and what a kind of blocks is ascend_weight  weights and their layouts
+ *   ascend_attention  pages and attention over them      ascend_mla, ascend_gqa     ascend_linear  linear, mlp
+ *   ascend_rows    embed, norm, combine, head, top       ascend_router   ascend_experts  routed experts that lie on the card
+ *   ascend_sum     the sum over cards
+ *   ascend_block   blocks in general: made, launched, their scratch; launches of captures
+ *   ascend_open    opening a card, and its table of functions
  */
 #ifndef TD_NPU_ASCEND_ASCEND_DEVICE_H
 #define TD_NPU_ASCEND_ASCEND_DEVICE_H
@@ -68,27 +72,19 @@ typedef struct {
     bool            is_a2;         /* 910B; else 910C */
 } td_ascend_npu;
 
-/**
- * Open a card.
- * @param config act_dtype must be TD_DT_BF16; card [0, number of cards).
- * @return TD_OK; what td_ascend_load returns; TD_EINVAL for a card that there is not; TD_EDEVICE when it cannot be opened;
- * each with a sentence.
- */
-TD_NODISCARD td_status td_ascend_npu_open(const td_npu_config *config, td_npu **out, td_error *err);
-
-/** The vendor's libraries: loaded by the first call, the process's, never unloaded. Any thread. @return as td_ascend_load.
- */
-TD_NODISCARD td_status td_ascend_libraries_get(const td_ascend_libraries **out, td_error *err);
-
-/** What is installed: libraries, versions, functions, device files (ascend_facts.c). Opens no card. */
-void td_ascend_facts(td_npu_fact_fn tell, void *user);
-
 /** Make the card the calling thread's. */
 TD_NODISCARD td_status td_ascend_enter(td_ascend_npu *d);
 /** A call of the runtime has failed: status, code and the runtime's words as a sentence, in err where there is one, else in
  * the log. */
 td_status td_ascend_failed(td_ascend_npu *d, const char *call, td_acl_status code, td_error *err);
 
+/** What a call that gives a stream something has returned: TD_OK, or TD_EDEVICE and a line in the log. */
+TD_NODISCARD td_status td_ascend_queued(td_ascend_npu *d, const char *call, td_acl_status code);
+/** Start the runtime for the process, once. @return TD_EDEVICE and a sentence. */
+TD_NODISCARD td_status td_ascend_init(const td_acl *acl, td_error *err);
+
+/** The card's memory; both 0 where the runtime does not say. */
+void td_ascend_memory(td_ascend_npu *d, uint64_t *free_bytes, uint64_t *total_bytes);
 /** Make an arena at least so large, its contents undefined. Allowed in captures. */
 TD_NODISCARD td_status td_ascend_arena_grow(td_ascend_npu *d, td_ascend_arena *a, size_t bytes, td_error *err);
 /** Device memory that is not zeroed; waits for nothing, so captures allow it. */
@@ -97,90 +93,5 @@ void                   td_ascend_give(td_ascend_npu *d, void *p); /* NULL is fin
 /** Copies that are done when they return; not in captures. */
 TD_NODISCARD td_status td_ascend_upload(td_ascend_npu *d, void *dev, const void *host, size_t bytes, td_error *err);
 TD_NODISCARD td_status td_ascend_download(td_ascend_npu *d, void *host, const void *dev, size_t bytes, td_error *err);
-
-/* ---- blocks ---------------------------------------------------------------------------------- */
-
-/** How attention cuts a step into pieces (ascend_step.h); blocks that agree share a cut. */
-typedef struct {
-    uint32_t most; /* rows of a piece */
-    uint32_t kv_pages, kv_spare_pages;
-} td_ascend_cut_key;
-
-typedef struct td_ascend_run    td_ascend_run;    /* ascend_op.h */
-typedef struct td_ascend_matrix td_ascend_matrix; /* ascend_weight.h */
-typedef struct td_ascend_stack  td_ascend_stack;
-
-/** Where a block's arrays lie in its scratch, in bytes; those that its kind uses. */
-typedef struct {
-    size_t rows, rstd;                                    /* bf16 rows; what norms leave besides */
-    size_t codes, scale;                                  /* int8 rows */
-    size_t wide, low, q, q_rope, k, k_rope, v, ctx, gate; /* what lies between two operations */
-    size_t f32, order, values;                            /* routers, heads */
-    size_t sent, sent_scale, mid, mid_scale;              /* routed experts: rows in the experts' order, step by step */
-    size_t unread;                                        /* td_ascend_unread_bytes: outputs that nobody reads */
-} td_ascend_places;
-
-struct td_npu_block {
-    td_block_desc                      desc;
-    const struct td_ascend_block_kind *kind;
-    td_ascend_places                   at;
-    /* what the kind laid out, those that it uses; the weights own them */
-    const td_ascend_matrix *in, *mid, *out; /* products in their order */
-    const td_ascend_stack  *gate_up, *down; /* of routed experts */
-    const void             *gamma[2], *w_uk, *w_uv, *bias;
-    const void             *gamma16[2];      /* gamma in bf16, where that is the same; NULL: it is not */
-    bool                    front, kv_front; /* what is ahead of attention is one operation; of an MLA: the latent's part */
-    const void             *cos, *sin;       /* of attention: tables [positions, rope_to] bf16; or, */
-    const void             *rope_both;       /* where one operation turns query and keys: [positions, cos half | sin half] */
-    uint32_t                heads_to, latent_to, rope_to; /* heads and sizes that the operation computes */
-    td_ascend_cut_key       cut;                          /* most 0: no attention */
-    uint64_t                n_tokens, n_positions;        /* of its tables; 0: it has none */
-};
-
-typedef struct td_ascend_block_kind {
-    /** Where its arrays go: reads sizes only, weights may be NULL. @return bytes of the scratch. */
-    size_t (*plan)(const td_block_desc *desc, td_ascend_places *at);
-    /** Check the descriptor, lay weights out. */
-    td_status (*prepare)(td_ascend_npu *d, td_npu_block *b, td_error *err);
-    /** Launch its operations; failures stay in r. */
-    void (*launch)(td_ascend_run *r, const td_npu_block *b);
-    /** Of kinds with attention, the one operation that has lengths of the host: launch has it by td_ascend_attend. */
-    void (*attend)(td_ascend_run *r, const td_npu_block *b);
-} td_ascend_block_kind;
-
-extern const td_ascend_block_kind td_ascend_embed, td_ascend_norm, td_ascend_combine, td_ascend_head, td_ascend_top,
-    td_ascend_linear, td_ascend_mlp, td_ascend_router, td_ascend_experts, td_ascend_mla, td_ascend_gqa;
-
-/** Whether the libraries have what routed experts on the card need. */
-bool td_ascend_has_experts(const td_ascend_npu *d);
-/** Rows of a step that go through the experts together, at most. */
-#define TD_ASCEND_EXPERT_ROWS 2048
-
-/* The table's functions, as in td_npu_ops: of ascend_block.c, */
-size_t                 td_ascend_block_scratch_bytes(td_npu *d, const td_block_desc *desc);
-TD_NODISCARD td_status td_ascend_block_create(td_npu *d, const td_block_desc *desc, td_npu_block **out, td_error *err);
-void                   td_ascend_block_destroy(td_npu *d, td_npu_block *b);
-TD_NODISCARD td_status td_ascend_enqueue(td_npu *d, td_npu_stream *s, td_npu_block *b, const td_step *step);
-size_t                 td_ascend_kv_page_bytes(td_npu *d, td_kv_rows what, size_t n);
-
-/* of ascend_weight.c, */
-size_t                 td_ascend_weight_bytes(td_npu *d, td_weight_format format, size_t n, size_t k);
-TD_NODISCARD td_status td_ascend_weight_create(td_npu *d, td_weight_format format, const td_tensor_view *src,
-                                               td_npu_weight **out, td_error *err);
-void                   td_ascend_weight_destroy(td_npu *d, td_npu_weight *w);
-
-/* and of ascend_stream.c. */
-TD_NODISCARD td_status td_ascend_stream_create(td_npu *d, td_npu_stream **out, td_error *err);
-void                   td_ascend_stream_destroy(td_npu *d, td_npu_stream *s);
-TD_NODISCARD td_status td_ascend_stream_sync(td_npu *d, td_npu_stream *s);
-TD_NODISCARD td_status td_ascend_copy(td_npu *d, td_npu_stream *s, void *dst, const void *src, size_t bytes,
-                                      td_copy_kind kind);
-TD_NODISCARD td_status td_ascend_host_call(td_npu *d, td_npu_stream *s, td_host_fn fn, void *arg);
-TD_NODISCARD td_status td_ascend_bell_ring(td_npu *d, td_npu_stream *s, td_bell *bell);
-TD_NODISCARD td_status td_ascend_bell_wait(td_npu *d, td_npu_stream *s, td_bell *bell);
-TD_NODISCARD td_status td_ascend_graph_begin(td_npu *d, td_npu_stream *s);
-TD_NODISCARD td_status td_ascend_graph_end(td_npu *d, td_npu_stream *s, td_npu_graph **out, td_error *err);
-TD_NODISCARD td_status td_ascend_graph_launch(td_npu *d, td_npu_stream *s, td_npu_graph *g);
-void                   td_ascend_graph_destroy(td_npu *d, td_npu_graph *g);
 
 #endif

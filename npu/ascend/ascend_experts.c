@@ -16,6 +16,7 @@
 #include "core/mem.h"
 #include "npu/ascend/ascend_group.h"
 #include "npu/ascend/ascend_stream.h"
+#include "npu/ascend/ascend_sum.h"
 #include "npu/ascend/ascend_weight.h"
 
 #define T(v) td_ascend_tensor(r, v)
@@ -32,11 +33,6 @@ static size_t tiled(uint32_t n) {
 
 static size_t least(size_t a, size_t b) {
     return a < b ? a : b;
-}
-
-bool td_ascend_has_experts(const td_ascend_npu *d) {
-    const td_aclnn *o = &d->l->ops;
-    return (o->aclnnMoeInitRoutingV3 || o->aclnnMoeInitRoutingV2) && o->aclnnGroupedMatmulV5 && o->aclnnMoeFinalizeRoutingV2;
 }
 
 static size_t plan_experts(const td_block_desc *desc, td_ascend_places *at) {
@@ -56,7 +52,7 @@ static size_t plan_experts(const td_block_desc *desc, td_ascend_places *at) {
 }
 
 static td_status check_experts(const td_ascend_npu *d, const td_experts_desc *x, td_error *err) {
-    if (!td_ascend_has_experts(d))
+    if (!td_ascend_has_experts(d->l))
         return td_fail(err, TD_ENOTSUP,
                        "the libraries have not all of aclnnMoeInitRoutingV3 (or V2), aclnnGroupedMatmulV5 and "
                        "aclnnMoeFinalizeRoutingV2, which routed experts on the card need");

@@ -5,7 +5,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "npu/ascend/ascend_device.h"
+#include "npu/ascend/ascend_open.h"
 
 #define TEXT 512
 #define INSTALLED "/etc/ascend_install.info" /* where the driver's installer notes its folder */

@@ -1,5 +1,5 @@
 /*
- * Several cards as one: HCCL's communicators, and the sum over cards.
+ * Several cards as one: HCCL's communicators, and its collectives.
  *
  * DESIGN. One process has all cards, a communicator each, joined by HcclGetRootInfo and HcclCommInitRootInfo on a thread for
  * each card (HcclCommInitAll is not for every 910B server, hcomm comm_mgr_c). HCCL sets up the links of a kind of collective
@@ -22,25 +22,39 @@
 
 #include "npu/ascend/ascend_device.h"
 
+#define TD_ASCEND_CARDS_MAX 64
+
 /* The table's functions, as in td_npu_ops. A card's stream with sums on it lives as long as the group is used. */
 TD_NODISCARD td_status td_ascend_group_create(td_npu *const *cards, uint32_t n, td_npu_group **out, td_error *err);
 void                   td_ascend_group_destroy(td_npu_group *g);
 void                   td_ascend_group_abort(td_npu_group *g);
 void                   td_ascend_group_reset(td_npu_group *g);
 
-/** Before and after something with sums is given to a card's stream: an abort either stops it or comes before it. A stream
- * that is captured runs nothing, and may not be stopped (runtime 06): there its sums are only refused from then on.
- * @return TD_EDEVICE: the group is aborted, and there is nothing to leave. */
-TD_NODISCARD td_status td_ascend_group_enter(td_npu_group *g, const td_ascend_npu *d, td_npu_stream *s);
+/**
+ * Before a collective, or a capture that holds some, is given to a card's stream: until the leave, an abort waits.
+ * Afterwards it finds the stream and stops it.
+ * @param stream NULL: it is captured, so nothing runs on it that would have to be stopped.
+ * @return TD_EDEVICE: the group is aborted, and there is nothing to leave.
+ */
+TD_NODISCARD td_status td_ascend_group_enter(td_npu_group *g, const td_ascend_npu *d, td_acl_stream stream);
 void                   td_ascend_group_leave(td_npu_group *g, const td_ascend_npu *d);
 
 /** All that the card's stream was given has run: an abort leaves it alone. */
 void td_ascend_group_idle(td_npu_group *g, const td_ascend_npu *d);
 
-bool td_ascend_group_has(td_npu_group *g, const td_ascend_npu *d);
-/** n words of device memory become those of the group's first card, on all cards. Every card runs it in the same place. */
-void td_ascend_op_first_cards(td_ascend_run *r, td_npu_group *g, void *at, size_t n);
+/** How many cards it has; 0: g is NULL. */
+uint32_t td_ascend_group_cards(const td_npu_group *g);
+bool     td_ascend_group_has(td_npu_group *g, const td_ascend_npu *d);
+/** Whether a sum is a collective that gathers the parts of all cards, to be added by the caller. */
+bool td_ascend_group_gathers(const td_npu_group *g);
 
-extern const td_ascend_block_kind td_ascend_all_reduce;
+/* Collectives, between enter and leave. TD_EDEVICE: HCCL has refused, which is in the log. */
+
+/** The sum of n bf16 of all cards; where the group gathers, [cards, n] parts instead. */
+TD_NODISCARD td_status td_ascend_group_sum(td_npu_group *g, const td_ascend_npu *d, td_acl_stream stream, const void *send,
+                                           void *receive, size_t n);
+/** n words of device memory become those of the group's first card. */
+TD_NODISCARD td_status td_ascend_group_broadcast(td_npu_group *g, const td_ascend_npu *d, td_acl_stream stream, void *at,
+                                                 size_t n);
 
 #endif

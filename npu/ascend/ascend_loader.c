@@ -267,6 +267,11 @@ static bool has_rung(const td_ascend_libraries *l, td_aclnn_ladder ladder) {
     return false;
 }
 
+bool td_ascend_has_experts(const td_ascend_libraries *l) {
+    const td_aclnn *o = &l->ops;
+    return (o->aclnnMoeInitRoutingV3 || o->aclnnMoeInitRoutingV2) && o->aclnnGroupedMatmulV5 && o->aclnnMoeFinalizeRoutingV2;
+}
+
 static void rungs_of(td_aclnn_ladder ladder, char *text, size_t bytes) {
     text[0] = 0;
     for (size_t i = 0; i < N_OPERATIONS; i++)

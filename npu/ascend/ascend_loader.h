@@ -47,4 +47,7 @@ size_t td_ascend_missing(const td_ascend_libraries *l, char *text, size_t text_b
 /** "8.2.RC1", "9.0.0-beta.1" -> 802, 900. @return 0: not a version. */
 uint32_t td_ascend_cann_number(const char *version);
 
+/** Whether the libraries have what routed experts on the card need. */
+bool td_ascend_has_experts(const td_ascend_libraries *l);
+
 #endif

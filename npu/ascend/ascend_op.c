@@ -3,6 +3,7 @@
 #include <stdio.h>
 
 #include "core/log.h"
+#include "core/mem.h"
 #include "npu/ascend/ascend_stream.h"
 
 /* ---- views ------------------------------------------------------------------------------------- */
@@ -165,6 +166,12 @@ void td_ascend_launch(td_ascend_run *r, const char *op, td_aclnn_status prepared
     }
     while (r->n_tensors) (void)r->d->acl->aclDestroyTensor(r->tensors[--r->n_tensors]);
     while (r->n_lists) (void)r->d->acl->aclDestroyTensorList(r->lists[--r->n_lists]);
+}
+
+size_t td_ascend_place(size_t *used, size_t bytes) {
+    size_t at = *used;
+    *used = at + td_round_up(bytes, TD_ASCEND_ALIGNMENT);
+    return at;
 }
 
 /* ---- operations -------------------------------------------------------------------------------- */

@@ -38,7 +38,7 @@ td_ascend_view td_ascend_unsqueeze(td_ascend_view v, uint32_t at);
 /** The transpose of rows. */
 td_ascend_view td_ascend_transposed(td_ascend_view rows);
 
-struct td_ascend_run {
+typedef struct {
     td_ascend_npu       *d;
     td_npu_stream       *s;
     td_acl_stream        stream;
@@ -56,7 +56,7 @@ struct td_ascend_run {
     const td_acl_tensor *tensors[TD_ASCEND_TENSORS_MAX]; /* of the operation that is being prepared, */
     size_t               n_lists;
     td_acl_tensor_list  *lists[TD_ASCEND_LISTS_MAX]; /* and its lists, which have tensors of their own */
-};
+} td_ascend_run;
 
 /** A tensor of the operation that is being prepared; gone when it is launched. */
 td_acl_tensor *td_ascend_tensor(td_ascend_run *r, td_ascend_view v);
@@ -85,6 +85,7 @@ void td_ascend_launch(td_ascend_run *r, const char *op, td_aclnn_status prepared
         }                                                                                                       \
     } while (0)
 
+#define TD_ASCEND_ALIGNMENT 512 /* of a block's arrays in its scratch */
 /** The next `bytes` of a block's scratch, in plans. */
 size_t td_ascend_place(size_t *used, size_t bytes);
 

@@ -21,6 +21,12 @@
 #define TD_ASCEND_CUTS_MAX 4
 #define TD_ASCEND_ROUTES_MAX 4
 
+/** How attention cuts a step into pieces; blocks that agree share a cut. */
+typedef struct {
+    uint32_t most; /* rows of a piece */
+    uint32_t kv_pages, kv_spare_pages;
+} td_ascend_cut_key;
+
 /** Arrays that are made on the host and copied to the device. */
 typedef struct {
     char  *fresh, *host, *dev; /* [bytes] each: as they are made; as they were; on the device */

@@ -1,4 +1,5 @@
-/* Streams of an Ascend card, what is enqueued on them, captures. */
+#include "npu/ascend/ascend_stream.h"
+
 #include <stdlib.h>
 #include <time.h>
 
@@ -8,7 +9,6 @@
 #include "core/thread.h"
 #include "core/trace.h"
 #include "npu/ascend/ascend_group.h"
-#include "npu/ascend/ascend_stream.h"
 
 #define REPORT_MS 100 /* that the thread of a stream waits for a callback at a time; it looks for its end in between */
 #define NAP_NS 50000
@@ -107,19 +107,20 @@ td_status td_ascend_stream_sync(td_npu *base, td_npu_stream *s) {
     return TD_EDEVICE;
 }
 
-/* ---- what is enqueued ---------------------------------------------------------------------------- */
-
-static td_status enqueued(td_ascend_npu *d, const char *call, td_acl_status code) {
-    if (code == TD_ACL_SUCCESS) return TD_OK;
-    (void)td_ascend_failed(d, call, code, NULL);
-    return TD_EDEVICE;
+/* A group that is not aborted knows the stream before anything is on it. */
+td_status td_ascend_stream_enter(td_npu_stream *s, td_npu_group *g) {
+    TD_TRY(td_ascend_group_enter(g, s->device, s->capture ? NULL : s->stream));
+    if (!s->capture) s->group = g;
+    return TD_OK;
 }
+
+/* ---- what is enqueued ---------------------------------------------------------------------------- */
 
 static td_status copy_async(td_npu_stream *s, void *dst, const void *src, size_t bytes, td_copy_kind kind) {
     td_ascend_npu   *d = s->device;
     td_acl_copy_kind way = kind == TD_COPY_H2D ? TD_ACL_MEMCPY_HOST_TO_DEVICE : TD_ACL_MEMCPY_DEVICE_TO_HOST;
     TD_TRY(td_ascend_enter(d));
-    TD_TRY(enqueued(d, "aclrtMemcpyAsync", d->acl->aclrtMemcpyAsync(dst, bytes, src, bytes, way, s->stream)));
+    TD_TRY(td_ascend_queued(d, "aclrtMemcpyAsync", d->acl->aclrtMemcpyAsync(dst, bytes, src, bytes, way, s->stream)));
     td_ascend_launched(s);
     return TD_OK;
 }
@@ -137,7 +138,8 @@ td_status td_ascend_copy(td_npu *base, td_npu_stream *s, void *dst, const void *
 td_status td_ascend_host_call(td_npu *base, td_npu_stream *s, td_host_fn fn, void *arg) {
     td_ascend_npu *d = (td_ascend_npu *)base;
     TD_TRY(td_ascend_enter(d));
-    TD_TRY(enqueued(d, "aclrtLaunchCallback", d->acl->aclrtLaunchCallback(fn, arg, TD_ACL_CALLBACK_BLOCK, s->stream)));
+    TD_TRY(
+        td_ascend_queued(d, "aclrtLaunchCallback", d->acl->aclrtLaunchCallback(fn, arg, TD_ACL_CALLBACK_BLOCK, s->stream)));
     td_ascend_launched(s);
     return TD_OK;
 }
@@ -175,8 +177,8 @@ td_status td_ascend_graph_begin(td_npu *base, td_npu_stream *s) {
     td_npu_graph *g = calloc(1, sizeof *g);
     if (!g) return TD_ENOMEM;
     /* Of this thread only: those of other cards go on. */
-    td_status st = enqueued(d, "aclmdlRICaptureBegin",
-                            d->acl->aclmdlRICaptureBegin(s->stream, TD_ACL_MODEL_RI_CAPTURE_MODE_THREAD_LOCAL));
+    td_status st = td_ascend_queued(d, "aclmdlRICaptureBegin",
+                                    d->acl->aclmdlRICaptureBegin(s->stream, TD_ACL_MODEL_RI_CAPTURE_MODE_THREAD_LOCAL));
     if (st == TD_OK)
         s->capture = g;
     else
@@ -204,22 +206,6 @@ td_status td_ascend_graph_end(td_npu *base, td_npu_stream *s, td_npu_graph **out
     }
     td_card_count(&d->given.captures);
     *out = g;
-    return TD_OK;
-}
-
-td_status td_ascend_graph_launch(td_npu *base, td_npu_stream *s, td_npu_graph *g) {
-    td_ascend_npu *d = (td_ascend_npu *)base;
-    if (s->capture) return TD_EINVAL;
-    TD_TRY(td_ascend_enter(d));
-    TD_TRY(td_ascend_graph_apply(s, g));
-    if (g->group) TD_TRY(td_ascend_group_enter(g->group, d, s));
-    td_acl_status code = d->acl->aclmdlRIExecuteAsync(g->graph, s->stream);
-    if (g->group) td_ascend_group_leave(g->group, d);
-    TD_TRY(enqueued(d, "aclmdlRIExecuteAsync", code));
-    td_ascend_launched(s);
-    td_card_count(&d->given.replays);
-    atomic_fetch_add_explicit(&d->down_bytes, g->down_bytes, memory_order_relaxed);
-    atomic_fetch_add_explicit(&d->up_bytes, g->up_bytes, memory_order_relaxed);
     return TD_OK;
 }
 

@@ -1,4 +1,4 @@
-/* Streams and captures from the inside: what launching blocks has to know of them. */
+/* Streams of an Ascend card, what is enqueued on them, captures. */
 #ifndef TD_NPU_ASCEND_ASCEND_STREAM_H
 #define TD_NPU_ASCEND_ASCEND_STREAM_H
 
@@ -51,7 +51,25 @@ static inline void td_ascend_launched(td_npu_stream *s) {
 
 void td_ascend_steps_close(td_ascend_npu *d, td_ascend_steps *l);
 
-/** The lengths of a graph's steps as they are now, in stream order before its next launch (ascend_block.c). */
-TD_NODISCARD td_status td_ascend_graph_apply(td_npu_stream *s, td_npu_graph *g);
+/**
+ * Before something with sums is given to the stream: an abort either stops it or comes before it. td_ascend_group_leave ends
+ * it. A stream that is captured runs nothing, and may not be stopped (runtime 06): there its sums are only refused from the
+ * abort on.
+ * @return TD_EDEVICE: the group is aborted, and there is nothing to leave.
+ */
+TD_NODISCARD td_status td_ascend_stream_enter(td_npu_stream *s, td_npu_group *g);
+
+/* The table's functions, as in td_npu_ops; launches of captures are in ascend_block.h. */
+TD_NODISCARD td_status td_ascend_stream_create(td_npu *d, td_npu_stream **out, td_error *err);
+void                   td_ascend_stream_destroy(td_npu *d, td_npu_stream *s);
+TD_NODISCARD td_status td_ascend_stream_sync(td_npu *d, td_npu_stream *s);
+TD_NODISCARD td_status td_ascend_copy(td_npu *d, td_npu_stream *s, void *dst, const void *src, size_t bytes,
+                                      td_copy_kind kind);
+TD_NODISCARD td_status td_ascend_host_call(td_npu *d, td_npu_stream *s, td_host_fn fn, void *arg);
+TD_NODISCARD td_status td_ascend_bell_ring(td_npu *d, td_npu_stream *s, td_bell *bell);
+TD_NODISCARD td_status td_ascend_bell_wait(td_npu *d, td_npu_stream *s, td_bell *bell);
+TD_NODISCARD td_status td_ascend_graph_begin(td_npu *d, td_npu_stream *s);
+TD_NODISCARD td_status td_ascend_graph_end(td_npu *d, td_npu_stream *s, td_npu_graph **out, td_error *err);
+void                   td_ascend_graph_destroy(td_npu *d, td_npu_graph *g);
 
 #endif

@@ -17,9 +17,15 @@
 #ifndef TD_NPU_ASCEND_ASCEND_WEIGHT_H
 #define TD_NPU_ASCEND_ASCEND_WEIGHT_H
 
-#include "npu/ascend/ascend_op.h"
+#include "npu/ascend/ascend_kind.h"
 
 #define TD_ASCEND_PARTS_MAX 4
+
+/* The table's functions, as in td_npu_ops. */
+size_t                 td_ascend_weight_bytes(td_npu *d, td_weight_format format, size_t n, size_t k);
+TD_NODISCARD td_status td_ascend_weight_create(td_npu *d, td_weight_format format, const td_tensor_view *src,
+                                               td_npu_weight **out, td_error *err);
+void                   td_ascend_weight_destroy(td_npu *d, td_npu_weight *w);
 
 /** A weight [n, k] as part of a matrix, with its bias. */
 typedef struct {

@@ -1,11 +1,10 @@
-/* Blocks in general: made, launched, their scratch. */
 #include "npu/cuda/cuda_block.h"
 
 #include <stdlib.h>
 
 #include "core/error.h"
 #include "core/log.h"
-#include "npu/cuda/cuda_group.h"
+#include "npu/cuda/cuda_kind.h"
 #include "npu/cuda/cuda_stream.h"
 
 static const td_cuda_block_kind *const KINDS[TD_BLOCK_COUNT] = {

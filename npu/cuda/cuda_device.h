@@ -11,16 +11,18 @@
  * A failure on the card is for good: every later call in its context returns it (cuCtxSynchronize's section of the manual).
  * The backend says so (cuda_loss) and gives back what it took; the process has to be started again.
  *
- *   cuda_open    the card, its memory           cuda_kernels  the kernels by name
- *   cuda_temperature  its temperature
- *   cuda_bell    doorbells, in two ways         cuda_loss     which failures are for good
- *   cuda_stream  streams, captures              cuda_block    blocks in general: made, launched, their scratch
- *   cuda_weight  weights as the kernels read them
- *   cuda_op      a launch, products of rows     cuda_many_rows  products of many rows, by cuBLASLt (cuda_blas)
- *   cuda_rows     embed, norm, combine, head, top
- *   cuda_linear  linear, mlp                    cuda_router   cuda_experts   cuda_gqa   cuda_mla
- *   cuda_group   several cards: the sum over them
+ *   cuda_device  the card: its failures, its memory   cuda_loss     which failures are for good
+ *   cuda_group   several cards: where their parts meet  cuda_stream   streams, captures
+ *   cuda_bell    doorbells, in two ways               cuda_kernels  the kernels by name
+ *   cuda_weight  weights as the kernels read them     cuda_op       a launch
+ *   cuda_product  products of rows, of many rows by cuBLASLt (cuda_blas)
+ *   cuda_kind    a block, and what a kind of blocks is
+ *   cuda_rows    embed, norm, combine, head, top      cuda_linear  linear, mlp
+ *   cuda_router   cuda_experts   cuda_gqa   cuda_mla  cuda_sum     the sum over cards
+ *   cuda_block   blocks in general: made, launched, their scratch
  *   cuda_bounds  what the card can do at most, measured
+ *   cuda_temperature  its temperature
+ *   cuda_open    opening a card, and its table of functions
  */
 #ifndef TD_NPU_CUDA_CUDA_DEVICE_H
 #define TD_NPU_CUDA_CUDA_DEVICE_H
@@ -35,6 +37,7 @@
 #include "npu/npu.h"
 
 #define TD_CUDA_RETIRED_MAX 64
+#define TD_CUDA_STAGING_BYTES ((size_t)8 << 20)
 
 typedef struct {
     td_npu           base; /* first */
@@ -67,17 +70,6 @@ typedef struct {
     size_t n_retired;
 } td_cuda_npu;
 
-/**
- * Open a card.
- * @param config act_dtype must be TD_DT_BF16; card [0, number of cards).
- * @return TD_OK; what td_cuda_load and td_cuda_kernels_open return; TD_EINVAL for a card that there is not; TD_ENOTSUP for
- * one that is too old; TD_EDEVICE when it cannot be opened; each with a sentence.
- */
-TD_NODISCARD td_status td_cuda_npu_open(const td_npu_config *config, td_npu **out, td_error *err);
-
-/** What is installed: driver and cards. Opens no card. */
-void td_cuda_facts(td_npu_fact_fn tell, void *user);
-
 /** Make the card's context the calling thread's. */
 TD_NODISCARD td_status td_cuda_enter(td_cuda_npu *d);
 /** A call of the driver has failed: what and the driver's words as a sentence, in err where there is one, else in the log.
@@ -88,6 +80,16 @@ static inline td_status td_cuda_done(td_cuda_npu *d, const char *what, td_cu_sta
     return said == TD_CUDA_SUCCESS ? TD_OK : td_cuda_failed(d, what, said, err);
 }
 
+/** What a call of the driver in a stream has returned: TD_OK, or TD_EDEVICE and a line in the log. */
+TD_NODISCARD td_status td_cuda_accepted(td_cuda_npu *d, const char *call, td_cu_status said);
+
+/** The card's memory; both 0 where the driver does not say, as after a failure on the card. */
+void td_cuda_memory(td_cuda_npu *d, uint64_t *free_bytes, uint64_t *total_bytes);
+/** Pinned memory, zeroed. */
+TD_NODISCARD td_status td_cuda_pin(td_cuda_npu *d, size_t bytes, void **out, td_error *err);
+void                   td_cuda_unpin(td_cuda_npu *d, void *p, size_t bytes);
+/** Wait for what fills memory and uploads. */
+TD_NODISCARD td_status td_cuda_settle(td_cuda_npu *d, td_error *err);
 /** Device memory, not zeroed; not in captures. */
 TD_NODISCARD td_status td_cuda_take(td_cuda_npu *d, size_t bytes, void **out, td_error *err);
 void                   td_cuda_give(td_cuda_npu *d, void *p); /* NULL is fine */
@@ -100,33 +102,5 @@ TD_NODISCARD td_status td_cuda_scratch_ready(td_cuda_npu *d);
 static inline td_cu_address td_cuda_address(const void *p) {
     return (td_cu_address)(uintptr_t)p;
 }
-
-/* The table's functions, as in td_npu_ops: of cuda_block.c, */
-size_t                 td_cuda_block_scratch_bytes(td_npu *d, const td_block_desc *desc);
-TD_NODISCARD td_status td_cuda_block_create(td_npu *d, const td_block_desc *desc, td_npu_block **out, td_error *err);
-void                   td_cuda_block_destroy(td_npu *d, td_npu_block *b);
-TD_NODISCARD td_status td_cuda_enqueue(td_npu *d, td_npu_stream *s, td_npu_block *b, const td_step *step);
-size_t                 td_cuda_kv_page_bytes(td_npu *d, td_kv_rows what, size_t n);
-
-/* of cuda_weight.c, */
-size_t                 td_cuda_weight_bytes(td_npu *d, td_weight_format format, size_t n, size_t k);
-TD_NODISCARD td_status td_cuda_weight_create(td_npu *d, td_weight_format format, const td_tensor_view *src,
-                                             td_npu_weight **out, td_error *err);
-void                   td_cuda_weight_destroy(td_npu *d, td_npu_weight *w);
-
-/* of cuda_bounds.c, */
-TD_NODISCARD td_status td_cuda_bound(td_npu *d, td_npu_bound what, double *per_s, td_error *err);
-
-/* and of cuda_stream.c. */
-TD_NODISCARD td_status td_cuda_stream_create(td_npu *d, td_npu_stream **out, td_error *err);
-void                   td_cuda_stream_destroy(td_npu *d, td_npu_stream *s);
-TD_NODISCARD td_status td_cuda_stream_sync(td_npu *d, td_npu_stream *s);
-TD_NODISCARD td_status td_cuda_copy(td_npu *d, td_npu_stream *s, void *dst, const void *src, size_t bytes,
-                                    td_copy_kind kind);
-TD_NODISCARD td_status td_cuda_host_call(td_npu *d, td_npu_stream *s, td_host_fn fn, void *arg);
-TD_NODISCARD td_status td_cuda_graph_begin(td_npu *d, td_npu_stream *s);
-TD_NODISCARD td_status td_cuda_graph_end(td_npu *d, td_npu_stream *s, td_npu_graph **out, td_error *err);
-TD_NODISCARD td_status td_cuda_graph_launch(td_npu *d, td_npu_stream *s, td_npu_graph *g);
-void                   td_cuda_graph_destroy(td_npu *d, td_npu_graph *g);
 
 #endif

@@ -11,7 +11,7 @@
 #include <stdlib.h>
 
 #include "core/error.h"
-#include "npu/cuda/cuda_block.h"
+#include "npu/cuda/cuda_kind.h"
 
 #define RUN_ROWS 1024
 #define FEW_ROWS 8 /* of a tile; of 4-bit groups always */

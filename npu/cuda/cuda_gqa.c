@@ -3,7 +3,7 @@
  * whose spans are merged from memory, some rows at a time; the others are prefill's. Both give a row the same bits (gqa.cu).
  */
 #include "core/error.h"
-#include "npu/cuda/cuda_block.h"
+#include "npu/cuda/cuda_kind.h"
 
 #define FEW_ROWS 4
 #define DIM_MAX 128

@@ -1,6 +1,6 @@
 /* Products: a linear alone, and the gated MLP of dense layers and shared experts. */
 #include "core/error.h"
-#include "npu/cuda/cuda_block.h"
+#include "npu/cuda/cuda_kind.h"
 
 /* ---- linear ------------------------------------------------------------------------------------ */
 

@@ -4,7 +4,7 @@
  * time, over keys and values that are computed for the slots of the cache that their sequences have.
  */
 #include "core/error.h"
-#include "npu/cuda/cuda_block.h"
+#include "npu/cuda/cuda_kind.h"
 
 #define MULTIPLE 8               /* of every size: kernels load 16 bytes at a time */
 #define EXPANDED_SLOT_BYTES 4096 /* of keys and values of a slot, or one head's */

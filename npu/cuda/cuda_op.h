@@ -1,5 +1,5 @@
 /*
- * What blocks are written in: launches of kernels, and products of rows with weights.
+ * What blocks are written in: launches of kernels.
  *
  * DESIGN. A run is one block over one step. Failures stay in it: after the first, nothing more is launched. Sizes are those
  * of the bucket; how many rows there are, kernels read from the device (td_cuda_count).
@@ -8,7 +8,7 @@
 #define TD_NPU_CUDA_CUDA_OP_H
 
 #include "core/mem.h"
-#include "npu/cuda/cuda_weight.h"
+#include "npu/cuda/cuda_device.h"
 
 #define TD_CUDA_GRID_MAX 65535 /* blocks along y and z */
 
@@ -16,7 +16,7 @@ typedef struct {
     td_cuda_npu   *d;
     td_cu_stream   stream;
     const td_step *step;
-    char          *scratch, *library; /* of the block; of cuBLASLt's products (cuda_many_rows.c), NULL: none */
+    char          *scratch, *library; /* of the block; of cuBLASLt's products (cuda_product.h), NULL: none */
     uint32_t       launches;          /* so far */
     td_status      status;
 } td_cuda_run;
@@ -68,64 +68,5 @@ static inline size_t td_cuda_place(size_t *used, size_t bytes) {
     *used = at + td_round_up(bytes, 256);
     return at;
 }
-
-/* ---- products ---------------------------------------------------------------------------------- */
-
-/** Rows that are multiplied: as bf16, as codes with scales, or both. */
-typedef struct {
-    td_cuda_count n;
-    const void   *x; /* bf16 [most, k] */
-    const void   *q; /* [most, td_cuda_row_codes(k)], zeros behind k */
-    const void   *scale;
-} td_cuda_rows;
-
-/** Where rows are prepared, in the block's scratch. */
-typedef struct {
-    size_t q, scale, x;
-} td_cuda_rows_places;
-
-/** Places for rows of k; x where they come as f32. */
-td_cuda_rows_places td_cuda_place_rows(size_t *used, size_t rows, size_t k, bool of_f32);
-
-/** The block's input from the step's first row on, as these weights take it. in_i8.q may be NULL; it, scale and in are those
- * of the descriptor. */
-td_cuda_rows td_cuda_input(td_cuda_run *r, const td_cuda_rows_places *at, const td_npu_weight *const *w, size_t n_w,
-                           const void *in, td_rows_i8 in_i8, size_t k);
-
-/** x [most, k] f32, as the weight takes it. */
-td_cuda_rows td_cuda_rows_of_f32(td_cuda_run *r, const td_cuda_rows_places *at, const td_npu_weight *w, td_cuda_count n,
-                                 const void *x, size_t k);
-/** x [most, k] bf16, as the weight takes it. */
-td_cuda_rows td_cuda_rows_of_bf16(td_cuda_run *r, const td_cuda_rows_places *at, const td_npu_weight *w, td_cuda_count n,
-                                  const void *x, size_t k);
-
-/** out [most, w->n] = rows w^T + bias, in f32 or bf16. @param bias NULL: none. */
-void td_cuda_product(td_cuda_run *r, const td_cuda_rows *rows, const td_npu_weight *w, const td_npu_weight *bias, void *out,
-                     bool out_is_f32);
-
-/** Bytes of scratch that the products of a block of so many rows need beside its own, 0: there is no library. */
-size_t td_cuda_library_bytes(const td_cuda_npu *d, uint32_t max_tok);
-/**
- * The same of W8A8 weights and more than TD_CUDA_LINEAR_ROWS_MAX rows, by cuBLASLt; with up: out in f32 = silu(rows w^T) *
- * (rows up^T).
- * @return false: our own kernels have to do all of it, and give the same bits
- */
-bool td_cuda_product_by_library(td_cuda_run *r, const td_cuda_rows *rows, const td_npu_weight *w, const td_npu_weight *up,
-                                const void *bias, void *out, bool out_is_f32);
-
-/** TD_CUDA_SCALE_… of the scales of groups. */
-uint32_t td_cuda_scale_kind(td_dtype dtype);
-
-/** Products in bf16 of a batch of heads: out[b] [most, n] = x[b] w[b]^T. Sizes are elements. */
-typedef struct {
-    td_cuda_count n_rows;
-    const void   *x, *w;
-    void         *out;
-    size_t        n, k, ldx, x_head, w_head, ldo, out_head, heads;
-    bool          by_columns; /* w[b] is [k, n] */
-    bool          out_is_f32;
-} td_cuda_heads_product;
-
-void td_cuda_product_of_heads(td_cuda_run *r, const td_cuda_heads_product *p);
 
 #endif

@@ -1,4 +1,5 @@
-/* Opening and closing an NVIDIA card, its memory, what it says of itself. */
+#include "npu/cuda/cuda_open.h"
+
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -8,15 +9,14 @@
 #include "core/log.h"
 #include "core/mem.h"
 #include "npu/cuda/cuda_bell.h"
-#include "npu/cuda/cuda_cards.h"
-#include "npu/cuda/cuda_device.h"
+#include "npu/cuda/cuda_block.h"
+#include "npu/cuda/cuda_bounds.h"
 #include "npu/cuda/cuda_group.h"
 #include "npu/cuda/cuda_image.h"
-#include "npu/cuda/cuda_loader.h"
+#include "npu/cuda/cuda_stream.h"
 #include "npu/cuda/cuda_temperature.h"
+#include "npu/cuda/cuda_weight.h"
 #include "npu/host/host_npu.h"
-
-#define STAGING_BYTES ((size_t)8 << 20)
 
 /* ---- the process's ----------------------------------------------------------------------------- */
 
@@ -51,37 +51,10 @@ static const td_cublaslt_library *cublaslt_get(int driver_version) {
 
 /* ---- the card ---------------------------------------------------------------------------------- */
 
-td_status td_cuda_failed(td_cuda_npu *d, const char *what, td_cu_status said, td_error *err) {
-    td_error own = {0}, lost = {0};
-    char     sentence[192];
-    bool     known = td_card_loss_get(&d->loss, NULL); /* what fails then has the same reason: one line in the log will do */
-    td_card_count(&d->given.failures);
-    snprintf(sentence, sizeof sentence, "CUDA card %u: %.140s", d->config.card, what);
-    td_status st = td_cuda_fail(d->cu, &own, sentence, said);
-    if (!err && !known) td_err("%s", own.text);
-    td_cuda_loss_note(&d->loss, d->config.card, said, false);
-    return td_fail(err, st, "%s", td_card_loss_get(&d->loss, &lost) ? lost.text : own.text);
-}
-
-td_status td_cuda_enter(td_cuda_npu *d) {
-    td_cu_status said = d->cu->cuCtxSetCurrent(d->context);
-    return said == TD_CUDA_SUCCESS ? TD_OK : td_cuda_failed(d, "cuCtxSetCurrent", said, NULL);
-}
-
-/* Both 0: it does not say, as after a failure on the card. */
-static void memory_of(td_cuda_npu *d, uint64_t *free_bytes, uint64_t *total_bytes) {
-    size_t       free_now = 0, total = 0;
-    td_cu_status said = d->cu->cuCtxSetCurrent(d->context);
-    if (said == TD_CUDA_SUCCESS) said = d->cu->cuMemGetInfo(&free_now, &total);
-    if (said != TD_CUDA_SUCCESS) td_cuda_loss_note(&d->loss, d->config.card, said, false);
-    *free_bytes = said == TD_CUDA_SUCCESS ? free_now : 0;
-    *total_bytes = said == TD_CUDA_SUCCESS ? total : 0;
-}
-
 static void caps(td_npu *base, td_npu_caps *out) {
     td_cuda_npu *d = (td_cuda_npu *)base;
     *out = (td_npu_caps){.handover = TD_HANDOVER_HOST_CALL, .measure = true, .experts = true, .log_sums = true};
-    memory_of(d, &out->memory_free, &out->memory_total);
+    td_cuda_memory(d, &out->memory_free, &out->memory_total);
     snprintf(out->text, sizeof out->text, "%.60s, card %u (sm_%d, CUDA %d.%d)", d->name, d->config.card, d->capability,
              d->version / 1000, d->version % 1000 / 10);
 }
@@ -96,7 +69,7 @@ static void report(td_npu *base, td_npu_report *out) {
 static void stats(td_npu *base, td_card_stats *out) {
     td_cuda_npu *d = (td_cuda_npu *)base;
     *out = (td_card_stats){.temperature_c = td_cuda_temperature(d->pci)};
-    memory_of(d, &out->memory_free, &out->memory_total);
+    td_cuda_memory(d, &out->memory_free, &out->memory_total);
     td_card_read(&d->given, out);
 }
 
@@ -106,30 +79,6 @@ static bool lost(td_npu *base, td_error *why) {
 
 /* ---- memory ------------------------------------------------------------------------------------ */
 
-td_status td_cuda_take(td_cuda_npu *d, size_t bytes, void **out, td_error *err) {
-    char          what[96];
-    td_cu_address at = 0;
-    *out = NULL;
-    td_cu_status said = d->cu->cuMemAlloc(&at, bytes);
-    if (said != TD_CUDA_SUCCESS) {
-        size_t free_bytes = 0, total = 0;
-        (void)d->cu->cuMemGetInfo(&free_bytes, &total);
-        snprintf(what, sizeof what, "%zu bytes of device memory, of which %zu are free (cuMemAlloc)", bytes, free_bytes);
-        return td_cuda_failed(d, what, said, err);
-    }
-    *out = (void *)(uintptr_t)at;
-    return TD_OK;
-}
-
-void td_cuda_give(td_cuda_npu *d, void *p) {
-    td_cu_status said = p ? d->cu->cuMemFree(td_cuda_address(p)) : TD_CUDA_SUCCESS;
-    if (said != TD_CUDA_SUCCESS) (void)td_cuda_failed(d, "cuMemFree", said, NULL);
-}
-
-static td_status settle(td_cuda_npu *d, td_error *err) {
-    return td_cuda_done(d, "cuStreamSynchronize", d->cu->cuStreamSynchronize(d->setup), err);
-}
-
 static td_status alloc(td_npu *base, size_t bytes, void **out, td_error *err) {
     td_cuda_npu *d = (td_cuda_npu *)base;
     *out = NULL;
@@ -137,7 +86,7 @@ static td_status alloc(td_npu *base, size_t bytes, void **out, td_error *err) {
     TD_TRY(td_cuda_take(d, bytes, out, err));
     td_status st =
         td_cuda_done(d, "cuMemsetD8Async", d->cu->cuMemsetD8Async(td_cuda_address(*out), 0, bytes, d->setup), err);
-    if (st == TD_OK) st = settle(d, err);
+    if (st == TD_OK) st = td_cuda_settle(d, err);
     if (st == TD_OK) return TD_OK;
     td_cuda_give(d, *out);
     *out = NULL;
@@ -150,72 +99,16 @@ static void release(td_npu *base, void *p, size_t bytes) {
     if (p && td_cuda_enter(d) == TD_OK) td_cuda_give(d, p);
 }
 
-/* Zeroed, on the node that the card hangs on where the system tells: the driver knows no such wish, so the memory is ours
- * and is registered with it. Where the driver cannot do that, it is the driver's, wherever that puts it. */
-static td_status pinned(td_cuda_npu *d, size_t bytes, void **out, td_error *err) {
-    char         what[96];
-    td_cu_status said;
-    *out = NULL;
-    snprintf(what, sizeof what, "%zu bytes of pinned memory (%s)", bytes,
-             d->registers ? "cuMemHostRegister" : "cuMemHostAlloc");
-    if (d->registers) {
-        TD_TRY(td_mem_map(bytes, d->pinned_node, out, err));
-        memset(*out, 0, bytes); /* its pages are there before they are pinned */
-        said = d->cu->cuMemHostRegister(*out, bytes, TD_CU_MEMHOSTREGISTER_PORTABLE | TD_CU_MEMHOSTREGISTER_DEVICEMAP);
-        if (said == TD_CUDA_SUCCESS) return TD_OK;
-        td_mem_unmap(*out, bytes);
-    } else {
-        said = d->cu->cuMemHostAlloc(out, bytes, TD_CU_MEMHOSTALLOC_PORTABLE | TD_CU_MEMHOSTALLOC_DEVICEMAP);
-        if (said == TD_CUDA_SUCCESS) {
-            memset(*out, 0, bytes);
-            return TD_OK;
-        }
-    }
-    *out = NULL;
-    return td_cuda_failed(d, what, said, err);
-}
-
-static void unpinned(td_cuda_npu *d, void *p, size_t bytes) {
-    td_cu_status said = d->registers ? d->cu->cuMemHostUnregister(p) : d->cu->cuMemFreeHost(p);
-    if (said != TD_CUDA_SUCCESS) (void)td_cuda_failed(d, d->registers ? "cuMemHostUnregister" : "cuMemFreeHost", said, NULL);
-    if (d->registers) td_mem_unmap(p, bytes);
-}
-
 static td_status host_alloc(td_npu *base, size_t bytes, void **out, td_error *err) {
     td_cuda_npu *d = (td_cuda_npu *)base;
     *out = NULL;
     TD_TRY(td_cuda_enter(d));
-    return pinned(d, bytes, out, err);
+    return td_cuda_pin(d, bytes, out, err);
 }
 
 static void host_release(td_npu *base, void *p, size_t bytes) {
     td_cuda_npu *d = (td_cuda_npu *)base;
-    if (p && td_cuda_enter(d) == TD_OK) unpinned(d, p, bytes);
-}
-
-td_status td_cuda_upload(td_cuda_npu *d, void *dev, const void *host, size_t bytes, td_error *err) {
-    for (size_t at = 0; at < bytes; at += STAGING_BYTES) {
-        size_t n = bytes - at < STAGING_BYTES ? bytes - at : STAGING_BYTES;
-        memcpy(d->staging, (const char *)host + at, n);
-        TD_TRY(td_cuda_done(d, "cuMemcpyHtoDAsync",
-                            d->cu->cuMemcpyHtoDAsync(td_cuda_address((char *)dev + at), d->staging, n, d->setup), err));
-        TD_TRY(settle(d, err));
-    }
-    return TD_OK;
-}
-
-td_status td_cuda_scratch_ready(td_cuda_npu *d) {
-    void *at;
-    if (d->block_bytes <= d->scratch_bytes) return TD_OK;
-    if (d->scratch && d->n_retired == TD_CUDA_RETIRED_MAX) {
-        td_err("the device's working memory has grown %d times", TD_CUDA_RETIRED_MAX);
-        return TD_ENOMEM;
-    }
-    TD_TRY(td_cuda_take(d, d->block_bytes, &at, NULL));
-    if (d->scratch) d->retired[d->n_retired++] = d->scratch;
-    d->scratch = at;
-    d->scratch_bytes = d->block_bytes;
-    return TD_OK;
+    if (p && td_cuda_enter(d) == TD_OK) td_cuda_unpin(d, p, bytes);
 }
 
 static void close_card(td_npu *base) {
@@ -225,7 +118,7 @@ static void close_card(td_npu *base) {
         td_cuda_give(d, d->scratch);
         while (d->n_retired) td_cuda_give(d, d->retired[--d->n_retired]);
         td_cuda_give(d, d->one);
-        if (d->staging) unpinned(d, d->staging, STAGING_BYTES);
+        if (d->staging) td_cuda_unpin(d, d->staging, TD_CUDA_STAGING_BYTES);
         if (td_cuda_blas_close(&d->blas, &err) != TD_OK) td_err("CUDA card %u: %s", d->config.card, err.text);
         td_cuda_kernels_close(d->cu, &d->kernels);
         if (d->setup) (void)d->cu->cuStreamDestroy(d->setup);
@@ -346,7 +239,7 @@ static td_status open_card(td_cuda_npu *d, int n_cards, td_error *err) {
         TD_TRY(td_cuda_kernels_open(d->cu, d->device, &d->kernels, err));
         open_blas(d);
     }
-    TD_TRY(pinned(d, STAGING_BYTES, (void **)&d->staging, err));
+    TD_TRY(td_cuda_pin(d, TD_CUDA_STAGING_BYTES, (void **)&d->staging, err));
     TD_TRY(td_cuda_take(d, sizeof one, &d->one, err));
     TD_TRY(td_cuda_upload(d, d->one, &one, sizeof one, err));
     return td_cuda_bells_open(d, err);

@@ -1,6 +1,6 @@
 /* The choice of experts. */
 #include "core/error.h"
-#include "npu/cuda/cuda_block.h"
+#include "npu/cuda/cuda_kind.h"
 
 #define OUTPUTS 8 /* of a block of td_f32_linear, and its rows */
 #define ROWS 4

@@ -1,6 +1,6 @@
 /* The blocks that work on rows: embed, norm, combine, head, the best logits. */
 #include "core/error.h"
-#include "npu/cuda/cuda_block.h"
+#include "npu/cuda/cuda_kind.h"
 
 #define COMBINE_THREADS 256
 

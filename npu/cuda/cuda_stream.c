@@ -1,4 +1,3 @@
-/* Streams of an NVIDIA card, what is enqueued on them, captures. */
 #include "npu/cuda/cuda_stream.h"
 
 #include <stdlib.h>
@@ -45,12 +44,6 @@ td_status td_cuda_stream_sync(td_npu *base, td_npu_stream *s) {
 }
 
 /* ---- what is enqueued ---------------------------------------------------------------------------- */
-
-td_status td_cuda_accepted(td_cuda_npu *d, const char *call, td_cu_status said) {
-    if (said == TD_CUDA_SUCCESS) return TD_OK;
-    (void)td_cuda_failed(d, call, said, NULL);
-    return TD_EDEVICE;
-}
 
 td_status td_cuda_enqueued(td_npu_stream *s, const char *call, td_cu_status said) {
     TD_TRY(td_cuda_accepted(s->device, call, said));

@@ -18,7 +18,7 @@
 
 #include <cmocka.h>
 
-#include "npu/ascend/ascend_device.h"
+#include "npu/ascend/ascend_open.h"
 
 typedef struct {
     td_npu           *npu;

@@ -1,0 +1,125 @@
+#include "npu/cuda/cuda_device.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "core/error.h"
+#include "core/log.h"
+#include "core/mem.h"
+#include "npu/cuda/cuda_loader.h"
+
+/* ---- failures ---------------------------------------------------------------------------------- */
+
+td_status td_cuda_failed(td_cuda_npu *d, const char *what, td_cu_status said, td_error *err) {
+    td_error own = {0}, lost = {0};
+    char     sentence[192];
+    bool     known = td_card_loss_get(&d->loss, NULL); /* what fails then has the same reason: one line in the log will do */
+    td_card_count(&d->given.failures);
+    snprintf(sentence, sizeof sentence, "CUDA card %u: %.140s", d->config.card, what);
+    td_status st = td_cuda_fail(d->cu, &own, sentence, said);
+    if (!err && !known) td_err("%s", own.text);
+    td_cuda_loss_note(&d->loss, d->config.card, said, false);
+    return td_fail(err, st, "%s", td_card_loss_get(&d->loss, &lost) ? lost.text : own.text);
+}
+
+td_status td_cuda_enter(td_cuda_npu *d) {
+    td_cu_status said = d->cu->cuCtxSetCurrent(d->context);
+    return said == TD_CUDA_SUCCESS ? TD_OK : td_cuda_failed(d, "cuCtxSetCurrent", said, NULL);
+}
+
+td_status td_cuda_accepted(td_cuda_npu *d, const char *call, td_cu_status said) {
+    if (said == TD_CUDA_SUCCESS) return TD_OK;
+    (void)td_cuda_failed(d, call, said, NULL);
+    return TD_EDEVICE;
+}
+
+/* ---- memory ------------------------------------------------------------------------------------ */
+
+void td_cuda_memory(td_cuda_npu *d, uint64_t *free_bytes, uint64_t *total_bytes) {
+    size_t       free_now = 0, total = 0;
+    td_cu_status said = d->cu->cuCtxSetCurrent(d->context);
+    if (said == TD_CUDA_SUCCESS) said = d->cu->cuMemGetInfo(&free_now, &total);
+    if (said != TD_CUDA_SUCCESS) td_cuda_loss_note(&d->loss, d->config.card, said, false);
+    *free_bytes = said == TD_CUDA_SUCCESS ? free_now : 0;
+    *total_bytes = said == TD_CUDA_SUCCESS ? total : 0;
+}
+
+td_status td_cuda_take(td_cuda_npu *d, size_t bytes, void **out, td_error *err) {
+    char          what[96];
+    td_cu_address at = 0;
+    *out = NULL;
+    td_cu_status said = d->cu->cuMemAlloc(&at, bytes);
+    if (said != TD_CUDA_SUCCESS) {
+        size_t free_bytes = 0, total = 0;
+        (void)d->cu->cuMemGetInfo(&free_bytes, &total);
+        snprintf(what, sizeof what, "%zu bytes of device memory, of which %zu are free (cuMemAlloc)", bytes, free_bytes);
+        return td_cuda_failed(d, what, said, err);
+    }
+    *out = (void *)(uintptr_t)at;
+    return TD_OK;
+}
+
+void td_cuda_give(td_cuda_npu *d, void *p) {
+    td_cu_status said = p ? d->cu->cuMemFree(td_cuda_address(p)) : TD_CUDA_SUCCESS;
+    if (said != TD_CUDA_SUCCESS) (void)td_cuda_failed(d, "cuMemFree", said, NULL);
+}
+
+td_status td_cuda_settle(td_cuda_npu *d, td_error *err) {
+    return td_cuda_done(d, "cuStreamSynchronize", d->cu->cuStreamSynchronize(d->setup), err);
+}
+
+/* On the node that the card hangs on where the system tells: the driver knows no such wish, so the memory is ours
+ * and is registered with it. Where the driver cannot do that, it is the driver's, wherever that puts it. */
+td_status td_cuda_pin(td_cuda_npu *d, size_t bytes, void **out, td_error *err) {
+    char         what[96];
+    td_cu_status said;
+    *out = NULL;
+    snprintf(what, sizeof what, "%zu bytes of pinned memory (%s)", bytes,
+             d->registers ? "cuMemHostRegister" : "cuMemHostAlloc");
+    if (d->registers) {
+        TD_TRY(td_mem_map(bytes, d->pinned_node, out, err));
+        memset(*out, 0, bytes); /* its pages are there before they are pinned */
+        said = d->cu->cuMemHostRegister(*out, bytes, TD_CU_MEMHOSTREGISTER_PORTABLE | TD_CU_MEMHOSTREGISTER_DEVICEMAP);
+        if (said == TD_CUDA_SUCCESS) return TD_OK;
+        td_mem_unmap(*out, bytes);
+    } else {
+        said = d->cu->cuMemHostAlloc(out, bytes, TD_CU_MEMHOSTALLOC_PORTABLE | TD_CU_MEMHOSTALLOC_DEVICEMAP);
+        if (said == TD_CUDA_SUCCESS) {
+            memset(*out, 0, bytes);
+            return TD_OK;
+        }
+    }
+    *out = NULL;
+    return td_cuda_failed(d, what, said, err);
+}
+
+void td_cuda_unpin(td_cuda_npu *d, void *p, size_t bytes) {
+    td_cu_status said = d->registers ? d->cu->cuMemHostUnregister(p) : d->cu->cuMemFreeHost(p);
+    if (said != TD_CUDA_SUCCESS) (void)td_cuda_failed(d, d->registers ? "cuMemHostUnregister" : "cuMemFreeHost", said, NULL);
+    if (d->registers) td_mem_unmap(p, bytes);
+}
+
+td_status td_cuda_upload(td_cuda_npu *d, void *dev, const void *host, size_t bytes, td_error *err) {
+    for (size_t at = 0; at < bytes; at += TD_CUDA_STAGING_BYTES) {
+        size_t n = bytes - at < TD_CUDA_STAGING_BYTES ? bytes - at : TD_CUDA_STAGING_BYTES;
+        memcpy(d->staging, (const char *)host + at, n);
+        TD_TRY(td_cuda_done(d, "cuMemcpyHtoDAsync",
+                            d->cu->cuMemcpyHtoDAsync(td_cuda_address((char *)dev + at), d->staging, n, d->setup), err));
+        TD_TRY(td_cuda_settle(d, err));
+    }
+    return TD_OK;
+}
+
+td_status td_cuda_scratch_ready(td_cuda_npu *d) {
+    void *at;
+    if (d->block_bytes <= d->scratch_bytes) return TD_OK;
+    if (d->scratch && d->n_retired == TD_CUDA_RETIRED_MAX) {
+        td_err("the device's working memory has grown %d times", TD_CUDA_RETIRED_MAX);
+        return TD_ENOMEM;
+    }
+    TD_TRY(td_cuda_take(d, d->block_bytes, &at, NULL));
+    if (d->scratch) d->retired[d->n_retired++] = d->scratch;
+    d->scratch = at;
+    d->scratch_bytes = d->block_bytes;
+    return TD_OK;
+}

@@ -1,7 +1,9 @@
 /*
  * Rounding one weight matrix by every method: CPU seconds of one thread and the relative error of the layer's output.
- * usage: bench_rounding N K [WEIGHTS INPUTS]   weights f32 [N, K] and inputs f32 [any, K] in raw files; else made up: normal
- * weights, inputs with a spectrum that falls as 1 / i and a few loud columns.
+ *
+ * usage: bench_rounding N K [WEIGHTS INPUTS]
+ *   WEIGHTS, INPUTS  raw files of f32: weights [N, K], inputs [any, K]. Without them both are made up: weights are normal,
+ *                    inputs have a spectrum that falls as 1 / i and a few loud columns.
  */
 #include <math.h>
 #include <stdio.h>

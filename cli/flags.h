@@ -88,8 +88,8 @@ typedef enum { TD_HELP_NONE, TD_HELP_TEXT, TD_HELP_JSON } td_flag_help;
 /**
  * Take a command line into the groups' options. --help, -h and --help-json are there for every command. A name may be cut
  * short where only one begins so.
- * @param argv as of main, argv[0] is the command. @param help  whether it was asked for, and in which form; the rest of the
- * line is not read then.
+ * @param argv as of main, argv[0] is the command.
+ * @param help whether it was asked for, and in which form; the rest of the line is not read then.
  * @return TD_EINVAL or TD_ENOTSUP with one sentence that names the flag; for an unknown one, the nearest there is.
  */
 TD_NODISCARD td_status td_flags_parse(const td_flag_command *c, int argc, char **argv, td_flag_help *help, td_error *err);

@@ -4,14 +4,17 @@
  *
  * DESIGN. The plan is a function of the topology, the measured bandwidth between nodes, and what was asked for.
  *   Homes     Subpools belong to nodes with cores and memory of their own, all of them by default. With fewer subpools than
- * such nodes, those that read their own memory fastest are chosen, and among equals (within a tenth) those that read each
- * other fastest. The node that the device's card hangs on comes first: the first subpool has the thread that reads what the
- * card has copied and writes what it copies back. Experts   Every subpool gets as many threads as the others, since every
- * shard is as large. It takes cores of its home, L3 by L3, and where these do not suffice, free cores of the nodes that read
- * the home's memory fastest. Its memory lies on its home; when half of its threads that have a core or more are elsewhere,
- * it is spread over all nodes with cores, so that every memory channel serves. Device    Threads of its own take the cores
- * left over, from as few nodes as possible. Its memory lies on their node, or is spread. Surplus   Threads beyond the cores
- * are not pinned, and then no core belongs to a thread alone: what waits on one soon gives it back.
+ *             such nodes, those that read their own memory fastest are chosen, and among equals (within a tenth) those that
+ *             read each other fastest. The node that the device's card hangs on comes first: the first subpool has the
+ *             thread that reads what the card has copied and writes what it copies back.
+ *   Experts   Every subpool gets as many threads as the others, since every shard is as large. It takes cores of its home,
+ *             L3 by L3, and where these do not suffice, free cores of the nodes that read the home's memory fastest. Its
+ *             memory lies on its home. When at least half of its threads that have a core are elsewhere, the memory is
+ *             spread over all nodes with cores, so that every memory channel serves.
+ *   Device    Threads of its own take the cores left over, from as few nodes as possible. Its memory lies on their node, or
+ *             is spread.
+ *   Surplus   Threads beyond the cores are not pinned, and then no core belongs to a thread alone: a thread that waits soon
+ *             gives its core back.
  */
 #ifndef TD_CORE_THREAD_PLAN_H
 #define TD_CORE_THREAD_PLAN_H

@@ -4,9 +4,11 @@
  * DESIGN. The store holds each layer as shards, one per subpool (NUMA node): shard s has a contiguous part of the gate and
  * up rows (intermediate dimension) and a contiguous part of the down rows (hidden dimension) of every expert, so every node
  * works on every expert and no weight is kept twice. The FFN is two sharded phases with the quantised intermediate between
- * them: gate+up rows -> silu(g) * u, or another unit -> int8 per (token, expert) row | all shards meet | down rows ->
- * weighted sum over experts. Each output element is computed whole by one shard: nothing is reduced across shards, threads
- * or batch, so results are identical for every thread count, subpool count and batch.
+ * them:
+ *   gate+up rows -> silu(g) * u, or another unit -> int8 per (token, expert) row | all shards meet |
+ *   down rows -> weighted sum over experts
+ * Each output element is computed whole by one shard: nothing is reduced across shards, threads or batch, so results are
+ * identical for every thread count, subpool count and batch.
  */
 #ifndef TD_CPU_EXPERTS_CPU_EXPERTS_H
 #define TD_CPU_EXPERTS_CPU_EXPERTS_H
@@ -218,10 +220,13 @@ typedef struct {
 } td_ffn_args;
 
 /**
- * y[t,:]          = sum over j <  n_immediate, in ascending expert id, of weights[t,j] * down_e(glu(gate_e(x[t,:]),
- * up_e(x[t,:]))), e = ids[t,j] y_deferred[t,:] = the same over j >= n_immediate. Each matrix adds its bias, where there are
- * any, before anything else is done with its values. The caller's thread is worker 0 of the pool.
- * One call at a time. Ids are trusted (the bridge checks them).
+ * The FFN of one layer for a batch of tokens. With e = ids[t,j] and
+ *   f(t,j) = weights[t,j] * down_e(glu(gate_e(x[t,:]), up_e(x[t,:])))
+ * in ascending expert id:
+ *   y[t,:]          = sum of f(t,j) over j <  n_immediate
+ *   y_deferred[t,:] = sum of f(t,j) over j >= n_immediate
+ * Each matrix adds its bias, where there is one, before anything else is done with its values.
+ * The caller's thread is worker 0 of the pool. One call at a time. Ids are trusted (the bridge checks them).
  */
 void td_experts_ffn(td_experts *x, uint32_t layer, const td_ffn_args *a);
 

@@ -2,13 +2,13 @@
  * The FFN of one layer.
  *
  * A call goes through batches of at most batch_tok tokens, so that scratch stays bounded. A batch:
- * - group: (token, expert) pairs sorted by pass, expert, token; each expert's pairs cut into equal blocks of at most up_rows
- * - rows: x -> int8 rows or f32 rows (bf16), once per token
- * - up: items (block, chunk of the shard's tiles). The block's rows side by side in the worker's scratch; gate and up tiles,
- *   gated into the pair's intermediate row. Who finishes a block last quantises its rows: in place, or, where an item is
- *   a whole block, from the worker's scratch, which the floats need not leave
- * - down: items (token range, chunk of the shard's tiles). Over experts in ascending id, weight * value into the worker's
- *   sums of those tokens and columns, which stay in its L2; then to act_dtype
+ *   group   (token, expert) pairs sorted by pass, expert, token; each expert's pairs cut into equal blocks of up to up_rows
+ *   rows    x -> int8 rows or f32 rows (bf16), once per token
+ *   up      items (block, chunk of the shard's tiles). The block's rows side by side in the worker's scratch; gate and up
+ *           tiles, gated into the pair's intermediate row. Who finishes a block last quantises its rows: in place, or, where
+ *           an item is a whole block, from the worker's scratch, which the floats need not leave
+ *   down    items (token range, chunk of the shard's tiles). Over experts in ascending id, weight * value into the worker's
+ *           sums of those tokens and columns, which stay in its L2; then to act_dtype
  *
  * Few tokens with deferral make two passes of up and down: experts that some token needs now, with all their pairs; then,
  * after immediate_done, the rest. Deferred outputs are then held in `held`, one row per deferred pair in ascending expert

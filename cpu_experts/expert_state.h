@@ -2,9 +2,10 @@
  * The expert store, as its own files see it.
  *
  * A shard (one per subpool) of a layer is memory on the subpool's node, or a stretch of the layer's mapped file:
- *   for each expert: gate tile, up tile, gate tile, up tile, … (the shard's part of the intermediate dimension) | down tiles
- * (its part of the hidden dimension) | where experts have biases, those of the tiles in the same order, f32, exactly as the
- * kernels read it and as a packed file holds it.
+ *   for each expert: gate tile, up tile, gate tile, up tile, …  (the shard's part of the intermediate dimension)
+ *                  | down tiles                                 (its part of the hidden dimension)
+ *                  | the biases of those tiles, f32, in the same order, if experts have biases
+ * exactly as the kernels read it and as a packed file holds it.
  */
 #ifndef TD_CPU_EXPERTS_EXPERT_STATE_H
 #define TD_CPU_EXPERTS_EXPERT_STATE_H

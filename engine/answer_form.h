@@ -5,10 +5,11 @@
  *   OPENING    the model may still begin to reason: the text is empty, or the beginning of the format's opening marker, and
  *              perhaps the beginning of a text of the grammar as well
  *   REASONING  any text, until the closing marker; the token that completes it ends with it, and the request cannot end
- * before TEXT       the grammar's text, from the token behind the marker on, or from the first one A mask depends on the
- * form and the request's own text alone.
+ *              before
+ *   TEXT       the grammar's text, from the token behind the marker on, or from the first one
+ * A mask depends on the form and the request's own text alone.
  *
- * Engine thread, or one of the threads that sample for it. Stands behind the last token that the request has.
+ * Used by the engine thread, or by one of the threads that sample for it. It stands behind the request's last token.
  */
 #ifndef TD_ENGINE_ANSWER_FORM_H
 #define TD_ENGINE_ANSWER_FORM_H

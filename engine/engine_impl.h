@@ -101,8 +101,11 @@ TD_NODISCARD td_status td_drafts_open(td_engine *e, td_error *err);
 void                   td_drafts_close(td_engine *e);
 /** The step has succeeded, and nobody has been told: what follows each of its rows. */
 void td_drafts_note(td_engine *e);
-/** All have been told: draft what comes next. @param n_accepted of the step's drafts. @param seconds that the step took, and
- * what its drafts took beyond it. */
+/**
+ * All have been told: draft what comes next.
+ * @param n_accepted of the step's drafts.
+ * @param seconds    that the step took, and what its drafts took beyond it.
+ */
 void td_drafts_run(td_engine *e, uint32_t n_accepted, double seconds);
 
 void *td_engine_thread(void *engine);

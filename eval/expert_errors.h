@@ -22,8 +22,10 @@ typedef struct {
     const td_turned_stream *turned;                /* of the reference's rows; borrowed */
 } td_expert_errors;
 
-/** @param rows of a batch at most; fewer are compared where memory for all would be too much. @param turned as long as e is
- * open */
+/**
+ * @param rows   of a batch at most; fewer are compared where memory for all would be too much.
+ * @param turned as long as e is open.
+ */
 TD_NODISCARD td_status td_expert_errors_open(td_expert_errors *e, const td_model_config *c, uint32_t rows,
                                              const td_turned_stream *turned, td_error *err);
 void                   td_expert_errors_close(td_expert_errors *e);

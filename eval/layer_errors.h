@@ -17,8 +17,10 @@ typedef struct {
     const td_turned_stream *turned;               /* of the reference's rows; borrowed */
 } td_layer_errors;
 
-/** @param rows of a batch at most; fewer are compared where memory for all would be too much. @param turned as long as e is
- * open */
+/**
+ * @param rows   of a batch at most; fewer are compared where memory for all would be too much.
+ * @param turned as long as e is open.
+ */
 TD_NODISCARD td_status td_layer_errors_open(td_layer_errors *e, uint32_t n_layers, uint32_t hidden, uint32_t rows,
                                             const td_turned_stream *turned, td_error *err);
 void                   td_layer_errors_close(td_layer_errors *e);

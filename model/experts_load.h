@@ -33,8 +33,11 @@ typedef enum {
 TD_NODISCARD td_status td_checkpoint_expert_numbers(const td_checkpoint *ck, const td_model_config *c,
                                                     td_expert_numbers *out, td_stored_experts *stored, td_error *err);
 
-/** Views of one layer's experts in the checkpoint, coded ones where they are stored so. @param layer of the model. @param
- * out [n_experts]; its bytes live as scratch and ck do. */
+/**
+ * Views of one layer's experts in the checkpoint, coded ones where they are stored so.
+ * @param layer of the model.
+ * @param out   [n_experts]; its bytes live as scratch and ck do.
+ */
 TD_NODISCARD td_status td_checkpoint_get_experts(const td_checkpoint *ck, const td_model_config *c, uint32_t layer,
                                                  td_scratch *scratch, td_expert_weights *out, td_error *err);
 

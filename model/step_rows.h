@@ -30,8 +30,9 @@ static inline void td_step_rows_clear(td_step_rows *r) {
 
 /**
  * Add n rows of one sequence: its tokens at positions first .. first + n - 1, whose KV lies in its pages.
- * @param tokens [n]. @param pages [n_pages] of the sequence from position 0 on; position first + n - 1 has one. @param
- * absorbed form of the rows.
+ * @param tokens   [n].
+ * @param pages    [n_pages] of the sequence from position 0 on; position first + n - 1 has one.
+ * @param absorbed form of the rows.
  */
 void td_step_rows_add(td_step_rows *r, const uint32_t *tokens, uint32_t first, uint32_t n, const uint32_t *pages,
                       uint32_t n_pages, bool absorbed);

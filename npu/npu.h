@@ -11,13 +11,13 @@
  *  - KV pages hold TD_KV_PAGE tokens. A slot is page * TD_KV_PAGE + offset.
  *      MLA: latent [slots, kv_lora] (after its norm) and rope [slots, rope_dim] (after rotation), two arrays.
  *      GQA: K and V, each [pages, kv_heads, TD_KV_PAGE, head_dim]; K after norm and rotation.
- *    How a device stores TD_KV_PAGE rows of n values is its own business; they take kv_page_bytes. host: f32, or with
- * bf16 activations 16-bit integers with a scale per row (docs/quantisation.md).
+ *    How a device stores TD_KV_PAGE rows of n values is its own business; they take kv_page_bytes. host: f32, or with bf16
+ *    activations 16-bit integers with a scale per row (docs/quantisation.md).
  *  - int8 rule: scale = rowmax / 127, q = rint(x * (1 / scale)) (half to even), an all-zero row has scale 1.
  *  - Norms, softmax, router logits and rope are f32; the absorbed matrices W_UK, W_UV stay bf16. The products of attention:
- * host takes f32 with f32 activations, 16-bit integers with scales per row with bf16 (docs/quantisation.md).
+ *    host takes f32 with f32 activations, 16-bit integers with scales per row with bf16 (docs/quantisation.md).
  *  - Every float reduction has an order fixed by indices, never by threads, batch or chunk: a token's result depends on its
- * own row, its own KV, and its form (absorbed or expanded) only.
+ *    own row, its own KV, and its form (absorbed or expanded) only.
  */
 #ifndef TD_NPU_NPU_H
 #define TD_NPU_NPU_H

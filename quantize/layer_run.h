@@ -22,8 +22,10 @@ typedef struct {
     td_linear_rounding *linears; /* what the device tier's linears read is added to it */
 } td_layer_seen;
 
-/** @param layer an MTP layer reads the stream behind the main model, and is fed the next tokens. @param next NULL, or where
- * the residual stream behind the layer goes. */
+/**
+ * @param layer an MTP layer reads the stream behind the main model, and is fed the next tokens.
+ * @param next  NULL, or where the residual stream behind the layer goes.
+ */
 TD_NODISCARD td_status td_layer_run(td_quantizer *q, uint32_t layer, td_layer_numbers numbers, const td_hidden_states *in,
                                     td_layer_seen *seen, td_hidden_writer *next);
 

@@ -4,18 +4,17 @@
  * DESIGN. A weight matrix [n, k] is cut into tiles of nr rows. A kernel names the layout of the tiles that it reads;
  * layouts, with their packers and unpackers, are compiled for every processor, so that a file packed for another one can be
  * read, and packed anew.
- * - int4c: nr f32 scales | for each four k: nr/2 dwords; byte b of dword i holds code+8 of row i (low nibble) and of row
- *   nr/2+i (high nibble) at k = 4*i+b. 16x4s: the high nibble holds the code itself, in two's complement, so that a signed
- *   byte is worth 16 * high + low + 8. 16x8s: the same, with eight k and qwords.
- * - int8c: nr f32 scales | for each four k: nr dwords; byte b of dword i holds code+128 of row i. 16x4s: the code. 16x8s:
- * the code, with eight k and qwords.
- * - int4g: zeros, where there are any: for each group nr/2 bytes, row i in the low nibble, nr/2+i in the high; to 64 bytes |
- *   for each group of k: nr scales, then codes as int4c's, in [0, 15]; 16x4s: high ones less 8, in two's complement. To 64
- *   bytes.
- * - fp4g: nr f32 factors | for each 64 of k: the scales of its groups, nr bytes each, then codes of e2m1 as int4c's. To 64
- *   bytes.
- * - bf16: for each k: nr/2 dwords; dword i holds row i (high half) and row nr/2+i (low half).
- *
+ *   int4c  nr f32 scales | for each four k: nr/2 dwords; byte b of dword i holds code+8 of row i (low nibble) and of row
+ *          nr/2+i (high nibble) at k = 4*i+b. 16x4s: the high nibble holds the code itself, in two's complement, so that a
+ *          signed byte is worth 16 * high + low + 8. 16x8s: the same, with eight k and qwords.
+ *   int8c  nr f32 scales | for each four k: nr dwords; byte b of dword i holds code+128 of row i. 16x4s: the code. 16x8s:
+ *          the code, with eight k and qwords.
+ *   int4g  zeros, where there are any: for each group nr/2 bytes, row i in the low nibble, nr/2+i in the high; to 64 bytes |
+ *          for each group of k: nr scales, then codes as int4c's, in [0, 15]; 16x4s: high ones less 8, in two's complement.
+ *          To 64 bytes.
+ *   fp4g   nr f32 factors | for each 64 of k: the scales of its groups, nr bytes each, then codes of e2m1 as int4c's. To 64
+ *          bytes.
+ *   bf16   for each k: nr/2 dwords; dword i holds row i (high half) and row nr/2+i (low half).
  * k is padded to a multiple of kr with weights 0, rows with scale 0. Codes are stored without sign, so that the u8 x s8
  * instructions take them as they are; 8 (int4c, int4g) or 128 (int8c) times the sum of the activations is subtracted. Codes
  * of e2m1 become twice their value in the registers, an integer. Integer formats accumulate in int32, exactly; int4g and

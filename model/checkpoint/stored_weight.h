@@ -1,12 +1,13 @@
 /*
  * How a checkpoint stores the matrix X.weight: as it is, or as codes in the tensors of one of these families.
  *
- *   tensors of X                                                       family                        file
- *   weight F8_E4M3, weight_scale_inv or weight_scale                   FP8                           stored_fp8.c
- *   weight I8, weight_scale                                            W8A8                          stored_int8.c
- *   weight_packed I32, weight_scale, weight_shape [, weight_zero_point, weight_g_idx]  compressed-tensors int4, int8
- * stored_words.c qweight, qzeros, scales [, g_idx]                                  GPTQ, AWQ stored_words.c weight_packed
- * U8, weight_scale [, weight_global_scale]             MXFP4, NVFP4                  stored_fp4.c
+ *   tensors of X                                              family                          file
+ *   weight F8_E4M3, weight_scale_inv or weight_scale          FP8                             stored_fp8.c
+ *   weight I8, weight_scale                                   W8A8                            stored_int8.c
+ *   weight_packed I32, weight_scale, weight_shape
+ *       [, weight_zero_point, weight_g_idx]                   compressed-tensors int4, int8   stored_words.c
+ *   qweight, qzeros, scales [, g_idx]                         GPTQ, AWQ                       stored_words.c
+ *   weight_packed U8, weight_scale [, weight_global_scale]    MXFP4, NVFP4                    stored_fp4.c
  *
  * Tensors that have a weight of all experts, which gpt-oss has plain or as MXFP4, are in stored_stack.c.
  * Shapes and types are checked against the model's and quantization_config here; values (scales, zeros) where they are read.

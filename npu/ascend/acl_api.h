@@ -4,9 +4,10 @@
  * DESIGN. Four lists, one a library, of X(symbol, without, since, document, result, (parameters)):
  *   without   what is done where the library has no such symbol, for a person; NULL: the backend cannot do without it
  *   since     the oldest CANN, 100 * major + minor, whose headers are known to have it (801: those of torch-npu 2.5.1, the
- * wheel for CANN 8.1); 0: known from documents only document  where its signature was read; acl_types.h names the
- * repositories The lists make the table td_acl here, declarations for the stand-in in tests/, the checks against the
- * vendor's headers (test_ascend_types) and the loader's search. What operations there are is in aclnn_api.h.
+ *             wheel for CANN 8.1); 0: known from documents only
+ *   document  where its signature was read; acl_types.h names the repositories
+ * The lists make the table td_acl here, declarations for the stand-in in tests/, the checks against the vendor's headers
+ * (test_ascend_types) and the loader's search. What operations there are is in aclnn_api.h.
  */
 #ifndef TD_NPU_ASCEND_ACL_API_H
 #define TD_NPU_ASCEND_ACL_API_H

@@ -3,12 +3,14 @@
  *
  * DESIGN. Keys are cut at fixed positions: spans of TD_HOST_SPAN keys, in tiles of one page. Within a span a query row takes
  * its tiles in order (scores of a tile, running maximum, weighted values); the spans of a row are then merged in order. Who
- * computes a span, together with which other rows, changes no bit. walk   many rows of one sequence: an item takes a block
- * of rows through all spans, so a span's keys are transposed (or expanded) once for all of them. Expanded rows only ever
- * walk: their sums go on from span to span, without a merge. split  single rows (generation): an item takes one row through
- * one span and leaves a partial result; then partials are merged. All query heads that share keys (a group) are rows of the
- * same small matrix products. With a window a row's first span and first tile are those of the first key that it
- * meets; the keys before it in that tile weigh nothing. A sink is added when all spans are.
+ * computes a span, together with which other rows, changes no bit.
+ *   walk   many rows of one sequence: an item takes a block of rows through all spans, so a span's keys are transposed (or
+ *          expanded) once for all of them. Expanded rows only ever walk: their sums go on from span to span without a merge.
+ *   split  single rows (generation): an item takes one row through one span and leaves a partial result; then partials are
+ *          merged.
+ * All query heads that share keys (a group) are rows of the same small matrix products. With a window a row's first span and
+ * first tile are those of the first key that it meets; the keys before it in that tile weigh nothing. A sink is added when
+ * all spans are.
  *
  * How a tile is computed is a td_attn_path: in f32 when activations are f32, in integers of 16 bits (kernels/attn16.h) when
  * they are bf16.

@@ -8,11 +8,12 @@
  *
  *   host_open       device, memory, table          host_attention  softmax(q K) V over paged keys: one core for three forms;
  *                                                  host_attn_f32, host_attn_int16   its two arithmetics
- *   host_stream     streams, captures               host_mla, host_gqa, host_mlp, host_router, host_experts, host_blocks the
- * blocks host_weight     conversion and layouts         host_weight_file   weights in a file of an earlier process kernels/
- * what depends on the instruction set host_linear     quantise rows, matrix products                 host_work       what a
- * block has to read and compute host_reduce     sums over cards                                host_top        the best
- * logits
+ *   host_stream     streams, captures              host_mla, host_gqa, host_mlp, host_router, host_experts,
+ *                                                  host_blocks     the blocks
+ *   host_weight     conversion and layouts         host_weight_file   weights in a file of an earlier process
+ *                                                  kernels/        what depends on the instruction set
+ *   host_linear     quantise rows, matrix products host_work       what a block has to read and compute
+ *   host_reduce     sums over cards                host_top        the best logits
  */
 #ifndef TD_NPU_HOST_DEVICE_H
 #define TD_NPU_HOST_DEVICE_H

@@ -1,14 +1,19 @@
 /*
  * The promise of docs/determinism.md: a request's tokens and log-probabilities are the same bits however it is served.
  *
- * usage: test_determinism MODEL PRECISION [REQUESTS [ROWS]]     ROWS: a pattern of rows' names, as "drafts*"
+ * usage: test_determinism MODEL PRECISION [REQUESTS [ROWS]]
+ *   ROWS                      a pattern of rows' names, as "drafts*"
  *
- * TD_TEST_SEED=n: another workload; TD_CPU_MASK: another tier, of scalar, which is slow, a third of the rows, chosen anew
- * each time (TD_TEST_ROWS=n: those of a seed that was printed); TD_TEST_DEVICE=NAME: on that device, against the reference
- * of the host's, rows that have a mark; npu and cuda, whose sums have an order of their own, give the reference themselves;
- * these, as stand-ins are slower still, and TD_TEST_SAMPLE=1, for an emulated processor, take two of those, chosen in the
- * same way, or those of ROWS, and four requests. TD_TEST_FULL=1: all rows. TD_TEST_CARDS=n: on so many cards, which give the
- * reference, too; TD_TEST_DEVICE_EXPERTS=1: everything with the routed experts on the device
+ *   TD_TEST_SEED=n            another workload
+ *   TD_CPU_MASK               another tier; of scalar, which is slow, a third of the rows, chosen anew each time
+ *   TD_TEST_ROWS=n            the rows of a seed that was printed
+ *   TD_TEST_DEVICE=NAME       on that device, against the reference of the host: rows that have a mark. npu and cuda, whose
+ *                             sums have an order of their own, give the reference themselves. As stand-ins are slower still,
+ *                             they take two of those rows, chosen in the same way, or those of ROWS, and four requests
+ *   TD_TEST_SAMPLE=1          for an emulated processor: as few rows and requests as a stand-in's
+ *   TD_TEST_FULL=1            all rows
+ *   TD_TEST_CARDS=n           on so many cards, which give the reference, too
+ *   TD_TEST_DEVICE_EXPERTS=1  everything with the routed experts on the device
  *
  * The reference is each request of a random workload alone, on a fresh engine with one thread, its prompt in one piece.
  * Then the workload runs once per row of VARIANTS and must give the same. A row also says what has to happen for it to

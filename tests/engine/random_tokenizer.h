@@ -12,7 +12,8 @@ typedef enum { MARKERS_IN_PIECES, MARKERS_ADDED, MARKERS_SPECIAL } marker_tokens
 /**
  * Write one to a new folder. Its merges are drawn from pairs in `texts`; ">\n" and "k> " are tokens, which no text is
  * encoded to.
- * @param dir [RANDOM_TOKENIZER_DIR_MAX] receives the folder's path; random_tokenizer_remove. @param open, close the markers.
+ * @param dir         [RANDOM_TOKENIZER_DIR_MAX] receives the folder's path; random_tokenizer_remove.
+ * @param open, close the markers.
  */
 void random_tokenizer_write(uint64_t seed, const char *const *texts, size_t n_texts, marker_tokens markers, const char *open,
                             const char *close, char *dir);

@@ -9,8 +9,13 @@
  *   delay_ms=N  every call takes so long
  *   hold=1      no call ends as long as this stands there: a link that drops packets
  *   seed=N      of what follows, in percent of the pages that are fetched, or sent:
- *   lose flip short long swap fail   the page is gone; comes with a wrong bit; cut; is longer than asked for; is another
- * one; its owner cannot be reached refuse      nobody has room for it
+ *     lose      the page is gone
+ *     flip      it comes with a wrong bit
+ *     short     it comes cut
+ *     long      it is longer than asked for
+ *     swap      it is another one
+ *     fail      its owner cannot be reached
+ *     refuse    nobody has room for it
  */
 #include <dirent.h>
 #include <errno.h>

@@ -1,5 +1,6 @@
 #include <assert.h>
 #include <limits.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -70,12 +71,6 @@ static td_program_spec program_spec(const td_card *c) {
                              .top_k = td_card_top_k(c)};
 }
 
-/* The activation buffers: where each pointer is, and its bytes. */
-typedef struct {
-    void **at;
-    size_t bytes;
-} buffer;
-
 static size_t logits_bytes(const td_card *c) {
     const td_model *m = c->model;
     return m->part.whole ? (size_t)m->o.max_out * td_shard_sizes_of(&m->config, c->shard).vocab * sizeof(float) : 0;
@@ -98,30 +93,39 @@ static bool shows_x(const td_card *c) {
     return c->shard.index == 0 && (c->model->o.layer_tap || !c->model->part.whole);
 }
 
-#define N_ACTIVATIONS 15
-static void list_activations(td_card *c, buffer list[N_ACTIVATIONS]) {
+/* td_activations has nothing but the pointers of buffers: this is the index of one, and how many they are. */
+#define BUFFER(member) (offsetof(td_activations, member) / sizeof(void *))
+#define N_BUFFERS (sizeof(td_activations) / sizeof(void *))
+
+/* The bytes of each buffer; 0: the card has none. */
+typedef struct {
+    size_t bytes[N_BUFFERS];
+} activation_sizes;
+
+static activation_sizes sizes_of_activations(const td_card *c) {
     const td_model *m = c->model;
-    size_t          all = td_card_x_bytes(m), mtp = m->part.layers.end > m->config.n_layers ? all : 0;
+    size_t          rows = m->o.max_tok, hidden = m->config.hidden, all = td_card_x_bytes(m);
+    size_t          mtp = m->part.layers.end > m->config.n_layers ? all : 0;
     bool            routes = m->part.experts || m->o.experts_left == TD_EXPERTS_LEFT_ALL;
-    size_t          routed = routes ? m->o.max_tok : 0;                                                   /* rows */
-    size_t          f32 = m->norm_f32 && td_moe_layers_in(&m->config, m->part.layers) ? m->o.max_tok : 0; /* rows */
-    td_activations *a = &c->act;
-    buffer          buffers[N_ACTIVATIONS] = {{&a->x, all},
-                                              {&a->h, all},
-                                              {&a->attn, all},
-                                              {&a->mlp, all},
-                                              {&a->mtp_x, m->part.whole ? mtp : 0},
-                                              {&a->mtp_cat, 2 * mtp},
-                                              {(void **)&a->logits, logits_bytes(c)},
-                                              {(void **)&a->h_i8.q, m->int8_rows ? (size_t)m->o.max_tok * m->config.hidden : 0},
-                                              {(void **)&a->h_i8.scale, m->int8_rows ? m->o.max_tok * sizeof(float) : 0},
-                                              {(void **)&a->h_f32, f32 * m->config.hidden * sizeof(float)},
-                                              {(void **)&a->top, top_bytes(c)},
-                                              {(void **)&a->sums, sums_bytes(c)},
-                                              {&a->routed, m->part.experts ? all : 0},
-                                              {(void **)&a->ids, routed * m->config.top_k * sizeof *a->ids},
-                                              {(void **)&a->weights, routed * m->config.top_k * sizeof *a->weights}};
-    for (int i = 0; i < N_ACTIVATIONS; i++) list[i] = buffers[i];
+    size_t          routed = routes ? rows * m->config.top_k : 0;
+    size_t          f32 = m->norm_f32 && td_moe_layers_in(&m->config, m->part.layers) ? rows * hidden : 0;
+    return (activation_sizes){{
+        [BUFFER(x)] = all,
+        [BUFFER(h)] = all,
+        [BUFFER(h_i8.q)] = m->int8_rows ? rows * hidden : 0,
+        [BUFFER(h_i8.scale)] = m->int8_rows ? rows * sizeof(float) : 0,
+        [BUFFER(h_f32)] = f32 * sizeof(float),
+        [BUFFER(attn)] = all,
+        [BUFFER(mlp)] = all,
+        [BUFFER(routed)] = m->part.experts ? all : 0,
+        [BUFFER(ids)] = routed * sizeof *c->act.ids,
+        [BUFFER(weights)] = routed * sizeof *c->act.weights,
+        [BUFFER(mtp_x)] = m->part.whole ? mtp : 0,
+        [BUFFER(mtp_cat)] = 2 * mtp,
+        [BUFFER(logits)] = logits_bytes(c),
+        [BUFFER(top)] = top_bytes(c),
+        [BUFFER(sums)] = sums_bytes(c),
+    }};
 }
 
 td_status td_card_outline(const td_card *c, uint32_t n_halves, td_outline *out, td_error *err) {
@@ -144,16 +148,15 @@ td_status td_card_plan_scratch(td_card *c, td_error *err) {
 }
 
 void td_card_plan(const td_card *c, td_model_plan *plan) {
-    const td_model *m = c->model;
-    td_step_shape   shape = step_shape(m, 0);
-    buffer          list[N_ACTIVATIONS];
+    const td_model  *m = c->model;
+    td_step_shape    shape = step_shape(m, 0);
+    activation_sizes act = sizes_of_activations(c);
     *plan = (td_model_plan){
         .npu_weight_bytes = td_model_weights_bytes(c->npu, &m->config, &m->part, c->shard, m->o.w8a8, m->o.context_length),
         .device_scratch_bytes = c->block_scratch_bytes,
         .host_scratch_bytes = td_step_buf_bytes(&shape),
         .unified_memory = m->unified};
-    list_activations((td_card *)c, list);
-    for (int i = 0; i < N_ACTIVATIONS; i++) plan->device_scratch_bytes += list[i].bytes;
+    for (size_t i = 0; i < N_BUFFERS; i++) plan->device_scratch_bytes += act.bytes[i];
     if (!m->unified) {
         plan->device_scratch_bytes += plan->host_scratch_bytes;
         plan->host_scratch_bytes += logits_bytes(c) + top_bytes(c) + sums_bytes(c) + (shows_x(c) ? td_card_x_bytes(m) : 0);
@@ -248,11 +251,10 @@ static td_status capture(td_card *c, td_pass_kind kind, const td_step_bucket *bu
 /* ---- life ------------------------------------------------------------------------------------ */
 
 static td_status allocate_activations(td_card *c, td_error *err) {
-    td_npu *d = c->npu;
-    buffer  list[N_ACTIVATIONS];
-    list_activations(c, list);
-    for (int i = 0; i < N_ACTIVATIONS; i++)
-        if (list[i].bytes) TD_TRY(d->ops->alloc(d, list[i].bytes, list[i].at, err));
+    td_npu          *d = c->npu;
+    activation_sizes act = sizes_of_activations(c);
+    for (size_t i = 0; i < N_BUFFERS; i++)
+        if (act.bytes[i]) TD_TRY(d->ops->alloc(d, act.bytes[i], (void **)&c->act + i, err));
     if (c->model->unified) {
         c->logits = c->act.logits;
         c->x = c->act.x;
@@ -348,10 +350,9 @@ void td_card_close(td_card *c) {
     if (c->sums) d->ops->host_free(d, c->sums, sums_bytes(c));
     if (c->x && c->x != c->act.x) d->ops->host_free(d, c->x, td_card_x_bytes(m));
     td_card_close_page_copies(c);
-    buffer list[N_ACTIVATIONS];
-    list_activations(c, list);
-    for (int i = 0; i < N_ACTIVATIONS; i++)
-        if (*list[i].at) d->ops->free(d, *list[i].at, list[i].bytes);
+    activation_sizes act = sizes_of_activations(c);
+    for (size_t i = 0; i < N_BUFFERS; i++)
+        if (((void **)&c->act)[i]) d->ops->free(d, ((void **)&c->act)[i], act.bytes[i]);
     td_model_weights_free(d, &m->config, &c->weights);
     td_device_file_close(c->device_file);
     td_step_buf_close(&c->step);

@@ -3,10 +3,8 @@
 #include <stdio.h>
 #include <string.h>
 
-static const td_arch *const ARCHS[] = {&TD_ARCH_DEEPSEEK_V2, &TD_ARCH_DEEPSEEK_V3, &TD_ARCH_QWEN2_MOE,
-                                       &TD_ARCH_QWEN3_MOE,   &TD_ARCH_GLM4_MOE,    &TD_ARCH_GLM4_MOE_LITE,
-                                       &TD_ARCH_MINIMAX_M2,  &TD_ARCH_KIMI_K25,    &TD_ARCH_KIMI_K25_OF_TRANSFORMERS,
-                                       &TD_ARCH_GPT_OSS};
+#define ADDRESS(NAME) &TD_ARCH_##NAME,
+static const td_arch *const ARCHS[] = {TD_FAMILIES(ADDRESS)};
 #define N_ARCHS (sizeof ARCHS / sizeof *ARCHS)
 
 const td_arch *td_arch_find(const char *name) {

@@ -1,16 +1,25 @@
-/* The families, each defined in a file of its own. */
+/* The families, each defined in a file of this folder. */
 #ifndef TD_MODEL_ARCH_FAMILIES_H
 #define TD_MODEL_ARCH_FAMILIES_H
 
 #include "model/arch/arch.h"
 
-extern const td_arch TD_ARCH_DEEPSEEK_V2, TD_ARCH_DEEPSEEK_V3;           /* deepseek.c; V3 is Kimi-K2 too */
-extern const td_arch TD_ARCH_KIMI_K25, TD_ARCH_KIMI_K25_OF_TRANSFORMERS; /* deepseek.c: one family, two names */
-extern const td_arch TD_ARCH_QWEN2_MOE, TD_ARCH_QWEN3_MOE;               /* qwen_moe.c */
-extern const td_arch TD_ARCH_GLM4_MOE;                                   /* glm4_moe.c */
-extern const td_arch TD_ARCH_GLM4_MOE_LITE;                              /* glm4_moe_lite.c */
-extern const td_arch TD_ARCH_MINIMAX_M2;                                 /* minimax_m2.c */
-extern const td_arch TD_ARCH_GPT_OSS;                                    /* gpt_oss.c */
+/* A new family is a line here: X(NAME) for a TD_ARCH_NAME. */
+#define TD_FAMILIES(X)                                                                     \
+    X(DEEPSEEK_V2)                                                                         \
+    X(DEEPSEEK_V3) /* Kimi-K2 too */                                                       \
+    X(QWEN2_MOE)                                                                           \
+    X(QWEN3_MOE)                                                                           \
+    X(GLM4_MOE)                                                                            \
+    X(GLM4_MOE_LITE)                                                                       \
+    X(MINIMAX_M2)                                                                          \
+    X(KIMI_K25)                                                                            \
+    X(KIMI_K25_OF_TRANSFORMERS) /* the same family under the name that transformers has */ \
+    X(GPT_OSS)
+
+#define TD_DECLARE_FAMILY(NAME) extern const td_arch TD_ARCH_##NAME;
+TD_FAMILIES(TD_DECLARE_FAMILY)
+#undef TD_DECLARE_FAMILY
 
 /** NULL: not supported. */
 const td_arch *td_arch_find(const char *name);

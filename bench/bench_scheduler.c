@@ -65,8 +65,9 @@ void td_model_close(td_model *m) {
 const td_model_config *td_model_get_config(const td_model *m) {
     return &m->config;
 }
-td_page_sharing td_model_get_page_sharing(const td_model *m) {
-    return (td_page_sharing){.shares_prompts = m != NULL};
+bool td_model_shares_generated(const td_model *m) {
+    (void)m;
+    return false;
 }
 uint32_t td_model_context_length(const td_model *m) {
     return m ? CONTEXT : 0;

@@ -186,14 +186,13 @@ static td_status open_steps(td_engine *e, uint32_t n_pages, const td_cache_liste
     uint32_t max_running = e->plan.max_running, longest = e->limits.context_length;
     if (longest > e->limits.kv_tokens) longest = (uint32_t)e->limits.kv_tokens;
     TD_TRY(td_kv_pages_open(&e->pages, n_pages, err));
-    td_page_sharing pages = td_model_get_page_sharing(e->placed.model);
-    TD_TRY(td_prefix_cache_open(&e->cache, &e->pages, e->plan.prefix_cache && pages.shares_prompts, err));
+    TD_TRY(td_prefix_cache_open(&e->cache, &e->pages, e->plan.prefix_cache, err));
     if (listener) TD_TRY(td_prefix_cache_listen(&e->cache, listener, err));
     td_scheduler_config sc = {.max_running = max_running,
                               .chunk = e->plan.chunk,
                               .max_seq_tokens = longest,
                               .mixed = e->plan.mixed_chunk,
-                              .cache_generated = pages.shares_generated};
+                              .cache_generated = td_model_shares_generated(e->placed.model)};
     TD_TRY(td_scheduler_open(&e->scheduler, &sc, &e->cache, &e->exchange, err));
     uint32_t workers = td_pool_workers(e->expert_pool);
     e->samplers = calloc(workers, sizeof *e->samplers);
@@ -220,8 +219,6 @@ static td_status open_page_store(td_engine *e, const td_engine_options *o, uint6
     td_model *m = e->placed.model;
     if (e->plan.drafts) /* they are sent before the MTP layer has its rows of them */
         return td_fail(err, TD_ENOTSUP, "kv-store: pages are not shared with speculative-algorithm yet: leave one out");
-    if (!td_model_get_page_sharing(m).shares_prompts)
-        return td_fail(err, TD_ENOTSUP, "kv-store: the model keeps a state beside its KV pages, which pages do not carry");
     uint32_t       longest = e->scheduler.config.max_seq_tokens;
     td_page_format f = {.page_tokens = TD_KV_PAGE,
                         .max_pages = (longest + TD_KV_PAGE - 1) / TD_KV_PAGE,

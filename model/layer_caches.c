@@ -6,7 +6,7 @@ td_layer_caches td_layer_caches_of(const td_model_config *c, uint32_t layer) {
 
 size_t td_layer_cache_page_bytes(const td_layer_cache *cache, td_npu *d, uint32_t n_cards) {
     uint32_t heads = cache->split == TD_SPLIT_ROWS ? cache->heads / n_cards : cache->heads;
-    return cache->state_bytes ? 0 : heads * d->ops->kv_page_bytes(d, cache->kind, cache->values);
+    return heads * d->ops->kv_page_bytes(d, cache->kind, cache->values);
 }
 
 uint64_t td_layer_caches_page_bytes(const td_model_config *c, td_layer_range layers, td_npu *d, uint32_t n_cards) {
@@ -28,16 +28,12 @@ uint32_t td_layer_caches_cut_heads(const td_model_config *c) {
     return 0;
 }
 
-td_page_sharing td_page_sharing_of(const td_model_config *c) {
-    td_page_sharing sharing = {true, true};
-    td_layer_range  all = td_all_layers(c);
+bool td_layer_caches_share_generated(const td_model_config *c) {
+    td_layer_range all = td_all_layers(c);
     for (uint32_t layer = all.first; layer < all.end; layer++) {
         td_layer_caches list = td_layer_caches_of(c, layer);
-        for (uint32_t i = 0; i < list.n; i++) {
-            if (list.cache[i].state_bytes) sharing.shares_prompts = false;
-            if (list.cache[i].kind == TD_KV_LATENT) sharing.shares_generated = false;
-        }
+        for (uint32_t i = 0; i < list.n; i++)
+            if (list.cache[i].kind == TD_KV_LATENT) return false;
     }
-    sharing.shares_generated = sharing.shares_generated && sharing.shares_prompts;
-    return sharing;
+    return true;
 }

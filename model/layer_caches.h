@@ -18,14 +18,8 @@ uint64_t td_layer_caches_page_bytes(const td_model_config *c, td_layer_range lay
 /** Heads that are cut over the cards, the same in all layers that have such; 0: each card has all of every cache. */
 uint32_t td_layer_caches_cut_heads(const td_model_config *c);
 
-/** What the engine may do with pages. */
-typedef struct {
-    bool shares_prompts;   /* what one sequence's prompt left in them is what another's with the same tokens would: false
-                              where a layer has a state beside them, which they do not carry */
-    bool shares_generated; /* the same of generated tokens: false where decoding computes rows in another form than a prompt
-                              (MLA's absorbed form) */
-} td_page_sharing;
-
-td_page_sharing td_page_sharing_of(const td_model_config *c);
+/** Whether a page of generated tokens is what a prompt with the same tokens would leave: not where decoding computes rows in
+ * another form than a prompt (MLA's absorbed form). Pages of prompts always are. */
+bool td_layer_caches_share_generated(const td_model_config *c);
 
 #endif

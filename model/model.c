@@ -351,8 +351,8 @@ const td_model_config *td_model_get_config(const td_model *m) {
 uint64_t td_model_source_hash(const td_model *m) {
     return td_checkpoint_source_hash(m->checkpoint);
 }
-td_page_sharing td_model_get_page_sharing(const td_model *m) {
-    return td_page_sharing_of(&m->config);
+bool td_model_shares_generated(const td_model *m) {
+    return td_layer_caches_share_generated(&m->config);
 }
 
 uint32_t td_model_context_length(const td_model *m) {

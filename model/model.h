@@ -20,7 +20,7 @@ void                   td_model_close(td_model *m);
 
 const td_model_config *td_model_get_config(const td_model *m);
 uint32_t               td_model_context_length(const td_model *m);
-td_page_sharing        td_model_get_page_sharing(const td_model *m); /* what the engine may do with pages of KV */
+bool                   td_model_shares_generated(const td_model *m); /* see td_layer_caches_share_generated */
 td_experts *td_model_get_experts(const td_model *m); /* after load, for measuring: may be run while no step is; NULL: none */
 void        td_model_get_plan(const td_model *m, td_model_plan *plan);
 /** All of it, in whatever memory. */

@@ -212,20 +212,15 @@ static void add_shared_mlp(builder *b) {
 }
 
 static void add_router(builder *b, uint16_t *ids, float *weights) {
-    static const td_router_group groups[] = {
-        [TD_ROUTE_GREEDY] = TD_GROUP_NONE, [TD_ROUTE_GROUP_MAX] = TD_GROUP_MAX, [TD_ROUTE_GROUP_TOP2] = TD_GROUP_TOP2_SUM};
-    static const td_router_score scores[] = {[TD_ROUTE_SOFTMAX] = TD_SCORE_SOFTMAX,
-                                             [TD_ROUTE_SIGMOID] = TD_SCORE_SIGMOID,
-                                             [TD_ROUTE_SOFTMAX_CHOSEN] = TD_SCORE_SOFTMAX_CHOSEN};
-    const td_model_config       *c = b->s->config;
+    const td_model_config *c = b->s->config;
     add_block(b, (td_block_desc){.kind = TD_BLOCK_ROUTER,
                                  .router = {.hidden = c->hidden,
                                             .n_experts = c->n_experts,
                                             .top_k = c->top_k,
                                             .n_group = c->n_group,
                                             .topk_group = c->topk_group,
-                                            .score = scores[c->route_score],
-                                            .group = groups[c->route_groups],
+                                            .score = c->route_score,
+                                            .group = c->route_group,
                                             .normalise = c->norm_topk,
                                             .scale = (float)c->routed_scale,
                                             .w = b->w[TD_ROLE_ROUTER],

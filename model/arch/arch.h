@@ -84,15 +84,13 @@ typedef struct {
 
 #define TD_CACHES_MAX 4 /* of a layer */
 
-/** A cache. One of pages has `heads` rows of `values` for every token; one of state has the same bytes whatever the length
- * of the sequence. */
+/** A cache: pages that have `heads` rows of `values` for every token. */
 typedef struct {
-    td_kv_rows kind;        /* what the rows are, and so how a device stores them */
-    uint32_t   heads;       /* rows of a token, on all cards */
-    uint32_t   values;      /* of a row */
-    uint32_t   window;      /* the last tokens that are read; 0: all */
-    size_t     state_bytes; /* of a sequence, in the place of rows; 0: none */
-    td_split   split;       /* ROWS: a card has its share of the heads; WHOLE: each has all */
+    td_kv_rows kind;   /* what the rows are, and so how a device stores them */
+    uint32_t   heads;  /* rows of a token, on all cards */
+    uint32_t   values; /* of a row */
+    uint32_t   window; /* the last tokens that are read; 0: all */
+    td_split   split;  /* ROWS: a card has its share of the heads; WHOLE: each has all */
 } td_layer_cache;
 
 typedef struct {

@@ -118,7 +118,7 @@ void td_config_mla(td_config_reader *r, td_model_config *c, const td_config_mla_
 }
 
 void td_config_sigmoid_router(td_config_reader *r, td_model_config *c) {
-    c->route_score = TD_ROUTE_SIGMOID;
+    c->route_score = TD_SCORE_SIGMOID;
     c->route_bias = true;
     td_config_only_text(r, c, "scoring_func", "sigmoid");
     td_config_only_text(r, c, "topk_method", "noaux_tc");
@@ -127,7 +127,7 @@ void td_config_sigmoid_router(td_config_reader *r, td_model_config *c) {
 void td_config_router_groups(td_config_reader *r, td_model_config *c, uint32_t n_group, uint32_t topk_group) {
     c->n_group = td_config_u32(r, "n_group", n_group, 1, TD_EXPERTS_MAX);
     c->topk_group = c->n_group > 1 ? td_config_u32(r, "topk_group", topk_group, 1, TD_EXPERTS_MAX) : 1;
-    c->route_groups = c->n_group > 1 ? TD_ROUTE_GROUP_TOP2 : TD_ROUTE_GREEDY;
+    c->route_group = c->n_group > 1 ? TD_GROUP_TOP2_SUM : TD_GROUP_NONE;
 }
 
 void td_config_check_experts(td_config_reader *r, const td_model_config *c) {
@@ -141,7 +141,7 @@ void td_config_check_experts(td_config_reader *r, const td_model_config *c) {
     else if (c->top_k > c->n_experts / c->n_group * c->topk_group)
         td_config_refuse(r, TD_EFORMAT, "num_experts_per_tok is %u, more than the %u experts of topk_group %u", c->top_k,
                          c->n_experts / c->n_group * c->topk_group, c->topk_group);
-    else if (c->route_groups == TD_ROUTE_GROUP_TOP2 && c->n_experts == c->n_group)
+    else if (c->route_group == TD_GROUP_TOP2_SUM && c->n_experts == c->n_group)
         td_config_refuse(r, TD_EFORMAT,
                          "n_group is %u, and a group's score is the sum of its two best experts, but it has one",
                          c->n_group);

@@ -16,10 +16,10 @@ static void read_softmax_router(td_config_reader *r, td_model_config *c) {
     if (!grouped && strcmp(method, "greedy"))
         td_config_refuse(r, TD_ENOTSUP, "topk_method is '%.40s', and %s has greedy and group_limited_greedy only", method,
                          c->arch_name);
-    c->route_score = TD_ROUTE_SOFTMAX;
+    c->route_score = TD_SCORE_SOFTMAX;
     c->n_group = grouped ? td_config_u32(r, "n_group", 1, 1, TD_EXPERTS_MAX) : 1;
     c->topk_group = c->n_group > 1 ? td_config_u32(r, "topk_group", 1, 1, TD_EXPERTS_MAX) : 1;
-    c->route_groups = c->n_group > 1 ? TD_ROUTE_GROUP_MAX : TD_ROUTE_GREEDY;
+    c->route_group = c->n_group > 1 ? TD_GROUP_MAX : TD_GROUP_NONE;
 }
 
 /* Configuration_deepseek.py of the published checkpoints and transformers' classes. */

@@ -41,7 +41,7 @@ static void read_experts(td_config_reader *r, td_model_config *c) {
         td_config_refuse(r, TD_EFORMAT, "num_experts_per_tok is %u and experts_per_token is %u", c->top_k, again);
     td_config_only_text(r, c, "scoring_func", "softmax");
     td_config_only_text(r, c, "topk_method", "greedy");
-    c->route_score = TD_ROUTE_SOFTMAX_CHOSEN;
+    c->route_score = TD_SCORE_SOFTMAX_CHOSEN;
     c->routed_scale = 1;
     c->n_group = c->topk_group = 1;
     td_config_check_experts(r, c);

@@ -61,7 +61,7 @@ static void read_config(td_config_reader *r, td_model_config *c) {
     td_config_sigmoid_router(r, c);
     c->route_bias = td_config_bool(r, "use_routing_bias", true);
     c->n_group = c->topk_group = 1;
-    c->route_groups = TD_ROUTE_GREEDY;
+    c->route_group = TD_GROUP_NONE;
     td_config_check_experts(r, c);
     for (uint32_t i = 0; i < c->n_layers; i++) c->is_moe[i] = true;
 

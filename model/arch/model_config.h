@@ -5,13 +5,12 @@
 #include "core/dtype.h"
 #include "kernels/glu.h"
 #include "model/arch/quant_config.h"
+#include "npu/npu.h"
 #include "tandem.h"
 
 #define TD_LAYERS_MAX 256
 #define TD_ROPE_DIM_MAX 1024
 
-typedef enum { TD_ROUTE_SOFTMAX, TD_ROUTE_SIGMOID, TD_ROUTE_SOFTMAX_CHOSEN } td_route_score;
-typedef enum { TD_ROUTE_GREEDY, TD_ROUTE_GROUP_MAX, TD_ROUTE_GROUP_TOP2 } td_route_groups;
 typedef enum { TD_ROPE_PLAIN, TD_ROPE_YARN } td_rope_kind;
 
 typedef struct {
@@ -49,8 +48,8 @@ typedef struct {
     uint32_t        shared_inter; /* 0: no shared expert */
     bool            shared_gate;  /* Qwen2-MoE: sigmoid gate on the shared expert */
     uint32_t        n_group, topk_group;
-    td_route_score  route_score;
-    td_route_groups route_groups;
+    td_router_score route_score;
+    td_router_group route_group;
     bool            route_bias; /* e_score_correction_bias */
     bool            norm_topk;
     bool            expert_bias; /* gate, up and down of routed experts have one */

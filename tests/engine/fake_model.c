@@ -30,7 +30,7 @@ struct td_model {
 };
 
 static atomic_int            g_fail_forwards, g_fail_heads, g_fail_copies, g_fail_layers;
-static atomic_bool           g_hold, g_nan, g_one_form, g_state, g_no_layer, g_lost;
+static atomic_bool           g_hold, g_nan, g_one_form, g_no_layer, g_lost;
 static _Atomic float         g_layer_noise;
 static _Atomic(const char *) g_complaint;
 static atomic_uint           g_max_tok, g_delay_us;
@@ -67,9 +67,6 @@ void fake_has_no_layer(bool none) {
 }
 void fake_layer_noise(float most) {
     atomic_store(&g_layer_noise, most);
-}
-void fake_has_state(bool state) {
-    atomic_store(&g_state, state);
 }
 const char *fake_complaint(void) {
     return atomic_load(&g_complaint);
@@ -185,9 +182,8 @@ void td_model_close(td_model *m) {
 const td_model_config *td_model_get_config(const td_model *m) {
     return &m->config;
 }
-td_page_sharing td_model_get_page_sharing(const td_model *m) {
-    bool prompts = m && !atomic_load(&g_state);
-    return (td_page_sharing){.shares_prompts = prompts, .shares_generated = prompts && atomic_load(&g_one_form)};
+bool td_model_shares_generated(const td_model *m) {
+    return m && atomic_load(&g_one_form);
 }
 uint32_t td_model_context_length(const td_model *m) {
     return m->o.context_length;

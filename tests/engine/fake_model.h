@@ -41,7 +41,6 @@ void fake_delay(uint32_t us);      /* every forward takes so long at least */
 void fake_give_nan(bool nan);      /* logits are NaN */
 void fake_says(const uint32_t *tokens,
                size_t          n);         /* each answer's tokens by preference, as far as they go; while no step runs */
-void fake_has_state(bool state);  /* engines opened from now on have models whose pages do not carry a sequence on */
 void fake_one_form(bool one);     /* models opened from now on are GQA's: prompt and generated tokens have the same KV */
 const char *fake_complaint(void); /* the first broken rule of a step, or NULL */
 uint32_t    fake_max_tok(void);   /* of the model that was opened last */

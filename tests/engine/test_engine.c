@@ -343,21 +343,6 @@ static void turns_of_a_chat(void **state) {
     fake_one_form(false);
 }
 
-/* A sequence with a state beside its pages computes every prompt whole. */
-static void pages_without_their_state_are_not_shared(void **state) {
-    (void)state;
-    fake_has_state(true);
-    td_engine *e = open_engine(2048, 64, 4);
-    fake_has_state(false);
-    probe *first = random_prompt(300, 5), *again = probe_new(first->prompt, 300, 5);
-    assert_int_equal(cached_tokens_of(e, first), 0);
-    assert_int_equal(cached_tokens_of(e, again), 0);
-    assert_int_equal(idle_stats(e).kv_tokens_cached, 0);
-    probe_finish(e, first);
-    probe_finish(e, again);
-    close_engine(e);
-}
-
 static void whole_pages_leave_one_token_to_compute(void **state) {
     (void)state;
     td_engine *e = open_engine(2048, 64, 4);
@@ -804,7 +789,6 @@ int main(void) {
         cmocka_unit_test(random_company_of_one_form),
         cmocka_unit_test(random_company_by_turns),
         cmocka_unit_test(turns_of_a_chat),
-        cmocka_unit_test(pages_without_their_state_are_not_shared),
         cmocka_unit_test(whole_pages_leave_one_token_to_compute),
         cmocka_unit_test(common_prompt_is_computed_once),
         cmocka_unit_test(flush_while_running),

@@ -360,26 +360,6 @@ static void copies_that_fail_are_computed(void **state) {
     free_memory(m);
 }
 
-static void a_model_with_state_is_refused(void **state) {
-    (void)state;
-    memory_store     *m = new_memory();
-    engine_store      s = {.memory = m};
-    td_engine_options o;
-    td_engine        *e;
-    td_error          err = {0};
-    s.ops = (td_page_store){.open = store_open, .close = store_close, .user = &s};
-    td_engine_options_init(&o);
-    o.model_path = TD_SOURCE_DIR "/models/tale-v3-14m";
-    o.max_total_tokens = 1024;
-    o.page_store = &s.ops;
-    fake_has_state(true);
-    assert_int_equal(td_engine_open(&o, &e, &err), TD_ENOTSUP);
-    assert_non_null(strstr(err.text, "state"));
-    fake_has_state(false);
-    assert_int_equal(s.n_closed, 0); /* it was never opened */
-    free_memory(m);
-}
-
 /* Two engines short of pages, prompts with common beginnings, a store that is slow and loses pages. */
 static void company(bool one_form, uint32_t slow, uint32_t lost) {
     memory_store *m = new_memory();
@@ -429,7 +409,6 @@ int main(void) {
         cmocka_unit_test(a_store_that_does_not_answer_costs_its_deadline),
         cmocka_unit_test(what_waits_can_be_cancelled_and_flushed),
         cmocka_unit_test(copies_that_fail_are_computed),
-        cmocka_unit_test(a_model_with_state_is_refused),
         cmocka_unit_test(random_company),
         cmocka_unit_test(random_company_of_one_form),
     };

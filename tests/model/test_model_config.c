@@ -31,7 +31,7 @@ static void published_shapes(void **state) {
     assert_int_equal(c.is_moe[2] * 10 + c.is_moe[3], 1);
     assert_int_equal(c.q_lora, 1536);
     assert_int_equal(c.shared_inter, 2048);
-    assert_int_equal(c.route_groups, TD_ROUTE_GROUP_TOP2);
+    assert_int_equal(c.route_group, TD_GROUP_TOP2_SUM);
     assert_int_equal(c.n_group * 10 + c.topk_group, 84);
     assert_true(c.route_bias && c.norm_topk && c.routed_scale == 2.5 && c.rope.interleaved);
     assert_true(fabs(c.softmax_scale - 0.1352337788608801) < 1e-12);
@@ -40,8 +40,8 @@ static void published_shapes(void **state) {
     assert_ptr_equal(c.arch, &TD_ARCH_DEEPSEEK_V2);
     assert_int_equal(c.q_lora, 0);
     assert_int_equal(c.shared_inter, 2 * 1408);
-    assert_int_equal(c.route_groups, TD_ROUTE_GREEDY);
-    assert_int_equal(c.route_score, TD_ROUTE_SOFTMAX);
+    assert_int_equal(c.route_group, TD_GROUP_NONE);
+    assert_int_equal(c.route_score, TD_SCORE_SOFTMAX);
     assert_true(!c.route_bias && !c.norm_topk && c.routed_scale == 1);
     assert_int_equal(td_model_config_moe_layers(&c), 26);
     assert_true(fabs(c.softmax_scale - 0.11472138679292612) < 1e-12);
@@ -49,7 +49,7 @@ static void published_shapes(void **state) {
     c = read_ok("configs/models/kimi-k2.json", NULL);
     assert_string_equal(c.model_type, "kimi_k2");
     assert_int_equal(c.n_experts, 384);
-    assert_int_equal(c.route_groups, TD_ROUTE_GREEDY); /* one group */
+    assert_int_equal(c.route_group, TD_GROUP_NONE); /* one group */
     assert_true(c.route_bias && fabs(c.softmax_scale - 0.13086079996295008) < 1e-12);
     assert_int_equal(td_model_config_moe_layers(&c), 60);
 
@@ -77,7 +77,7 @@ static void parts_of_heads_are_rotated(void **state) {
     assert_int_equal(td_model_config_moe_layers(&c), 46);
     c = read_ok("tests/data/golden/glm4_moe_yarn", NULL);
     assert_int_equal(c.rope.dim, 8);
-    assert_int_equal(c.route_groups, TD_ROUTE_GROUP_TOP2);
+    assert_int_equal(c.route_group, TD_GROUP_TOP2_SUM);
     c = read_ok("configs/models/glm-4.5.json",
                 "{\"rope_parameters\": {\"rope_type\": \"default\", \"rope_theta\": 5e5, \"partial_rotary_factor\": 0.25}}");
     assert_true(c.rope.dim == 32 && c.rope.theta == 5e5);
@@ -89,7 +89,7 @@ static void glm_flash(void **state) {
     td_model_config c = read_ok("configs/models/glm-4.7-flash.json", NULL);
     assert_ptr_equal(c.arch, &TD_ARCH_GLM4_MOE_LITE);
     assert_true(c.q_lora == 768 && c.kv_lora == 512 && c.nope_dim == 192 && c.rope_dim == 64 && c.v_dim == 256);
-    assert_true(c.rope.dim == 64 && c.rope.interleaved && c.route_bias && c.route_groups == TD_ROUTE_GREEDY);
+    assert_true(c.rope.dim == 64 && c.rope.interleaved && c.route_bias && c.route_group == TD_GROUP_NONE);
     assert_int_equal(td_model_config_moe_layers(&c), 46);
     assert_true(fabs(c.softmax_scale - 1.0 / 16) < 1e-12);
     c = read_ok("tests/data/golden/glm4_moe_lite", NULL);
@@ -98,8 +98,7 @@ static void glm_flash(void **state) {
         "configs/models/glm-4.7-flash.json",
         "{\"q_lora_rank\": null, \"num_hidden_layers\": 2, \"mlp_layer_types\": [\"sparse\", \"dense\"],"
         "\"n_group\": 4, \"topk_group\": 2, \"rope_parameters\": {\"rope_type\": \"default\", \"rope_theta\": 5e5}}");
-    assert_true(c.q_lora == 0 && c.is_moe[0] && !c.is_moe[1] && c.route_groups == TD_ROUTE_GROUP_TOP2 &&
-                c.rope.theta == 5e5);
+    assert_true(c.q_lora == 0 && c.is_moe[0] && !c.is_moe[1] && c.route_group == TD_GROUP_TOP2_SUM && c.rope.theta == 5e5);
 }
 
 /* MiniMax-M2: rotary_dim, or the factor that transformers writes. */
@@ -143,19 +142,13 @@ static void kimi_k25(void **state) {
     assert_true(c.quant.method == TD_QUANT_COMPRESSED && c.arch == &TD_ARCH_KIMI_K25_OF_TRANSFORMERS);
 }
 
-static td_layer_caches keys_and_a_state(const td_model_config *c, uint32_t layer) {
-    if (layer % 2 == 0) return td_gqa_caches(c, layer);
-    return (td_layer_caches){{{.kind = TD_KV_HEAD, .state_bytes = 4096, .split = TD_SPLIT_ROWS}}, 1};
-}
-
-/* What a layer keeps of its tokens, and what that allows. */
 /* gpt-oss: every second layer slides; YaRN whose range is not rounded; the softmax of the chosen. */
 static void layers_slide(void **state) {
     (void)state;
     td_model_config c = read_ok("configs/models/gpt-oss-20b.json", NULL);
     assert_ptr_equal(c.arch, &TD_ARCH_GPT_OSS);
     assert_int_equal(td_model_config_moe_layers(&c), 24);
-    assert_true(c.moe_inter == 2880 && c.n_experts == 32 && c.top_k == 4 && c.route_score == TD_ROUTE_SOFTMAX_CHOSEN);
+    assert_true(c.moe_inter == 2880 && c.n_experts == 32 && c.top_k == 4 && c.route_score == TD_SCORE_SOFTMAX_CHOSEN);
     assert_true(c.qkv_bias && c.expert_bias && !c.norm_topk && c.routed_scale == 1 && c.shared_inter == 0);
     assert_true(c.expert_glu.alpha == 1.702f && c.expert_glu.limit == 7 && c.expert_glu.up_add == 1);
     assert_true(c.rope.kind == TD_ROPE_YARN && c.rope.theta == 150000 && !c.rope.truncate && c.rope.dim == 64);
@@ -163,12 +156,13 @@ static void layers_slide(void **state) {
     assert_int_equal(td_layer_caches_of(&c, 0).cache[0].window, 128);
     assert_int_equal(td_layer_caches_of(&c, 0).cache[1].window, 128);
     assert_int_equal(td_layer_caches_of(&c, 1).cache[0].window, 0);
-    assert_true(td_page_sharing_of(&c).shares_prompts && td_page_sharing_of(&c).shares_generated);
+    assert_true(td_layer_caches_share_generated(&c));
     c = read_ok("configs/models/gpt-oss-120b.json", "{\"layer_types\": null, \"sliding_window\": 64}");
     assert_true(c.n_layers == 36 && c.n_experts == 128 && c.slides[0] && !c.slides[1] && c.slides[34] && !c.slides[35]);
     assert_int_equal(td_layer_caches_of(&c, 34).cache[0].window, 64);
 }
 
+/* What a layer keeps of its tokens, and what that allows. */
 static void caches_of_layers(void **state) {
     (void)state;
     td_model_config c = read_ok("configs/models/deepseek-v3.json", NULL);
@@ -177,25 +171,20 @@ static void caches_of_layers(void **state) {
     assert_true(list.cache[0].kind == TD_KV_LATENT && list.cache[0].heads == 1 && list.cache[0].values == 512);
     assert_true(list.cache[1].kind == TD_KV_ROPE && list.cache[1].heads == 1 && list.cache[1].values == 64);
     assert_int_equal(td_layer_caches_cut_heads(&c), 0);
-    assert_true(td_page_sharing_of(&c).shares_prompts && !td_page_sharing_of(&c).shares_generated);
+    assert_true(!td_layer_caches_share_generated(&c));
 
     c = read_ok("configs/models/qwen3-30b-a3b.json", NULL);
     list = td_layer_caches_of(&c, 0);
     assert_int_equal(list.n, 2);
     assert_true(list.cache[1].kind == TD_KV_HEAD && list.cache[1].heads == 4 && list.cache[1].values == 128);
     assert_int_equal(td_layer_caches_cut_heads(&c), 4);
-    assert_true(td_page_sharing_of(&c).shares_prompts && td_page_sharing_of(&c).shares_generated);
-
-    td_arch made_up = *c.arch;
-    made_up.caches = keys_and_a_state;
-    c.arch = &made_up;
-    assert_true(!td_page_sharing_of(&c).shares_prompts && !td_page_sharing_of(&c).shares_generated);
+    assert_true(td_layer_caches_share_generated(&c));
 }
 
 static void golden_shapes(void **state) {
     (void)state;
     td_model_config c = read_ok("tests/data/golden/deepseek_v2_group", NULL);
-    assert_int_equal(c.route_groups, TD_ROUTE_GROUP_MAX);
+    assert_int_equal(c.route_group, TD_GROUP_MAX);
     assert_true(c.routed_scale == 16);
     c = read_ok("tests/data/golden/deepseek_v3_noqlora/config.json", NULL); /* the file itself */
     assert_int_equal(c.q_lora, 0);

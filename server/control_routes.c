@@ -1,8 +1,9 @@
 /* What steers the server and tells how it is: health, ending requests early, emptying the prefix cache. */
 #include <string.h>
 
-#include "server/generation/generation.h"
-#include "server/request/api_request.h"
+#include "server/answer/answer.h"
+#include "server/request/json_fields.h"
+#include "server/server_state.h"
 
 enum MHD_Result td_route_health(td_call *c) {
     static const char *const name[] = {[TD_SERVER_STARTING] = "starting",
@@ -11,13 +12,13 @@ enum MHD_Result td_route_health(td_call *c) {
                                        [TD_SERVER_STOPPING] = "stopping"};
     td_server               *s = c->server;
     td_server_phase          phase = td_phase(s);
-    bool                     stalled = phase == TD_SERVER_READY && atomic_load_explicit(&s->stalled, memory_order_relaxed);
-    td_error                 why = {0};
-    bool                     lost = phase == TD_SERVER_READY && td_engine_is_lost(s->engine, &why);
-    td_jbuf                  b = {0};
+    bool     stalled = phase == TD_SERVER_READY && atomic_load_explicit(&s->watcher.stalled, memory_order_relaxed);
+    td_error why = {0};
+    bool     lost = phase == TD_SERVER_READY && td_engine_is_lost(s->engine, &why);
+    td_jbuf  b = {0};
     td_jw_open(&b, '{');
     td_jw_member_str(&b, "status", lost ? "lost" : stalled ? "stalled" : name[phase]);
-    if (stalled && !lost) td_watchdog_describe(s, why.text, sizeof why.text);
+    if (stalled && !lost) td_watchdog_describe(&s->watcher, why.text, sizeof why.text);
     if (lost || stalled) td_jw_member_str(&b, "message", why.text);
     td_jw_close(&b, '}');
     return td_answer_json(c, phase == TD_SERVER_READY && !stalled && !lost ? 200 : 503, &b);
@@ -39,10 +40,10 @@ static td_status parse_abort(const json_t *root, const char **rid, td_api_error 
 }
 
 /* The probe of /health_generate is nobody's to end: it has no id that a client knows. */
-static uint32_t end_early(td_server *s, const char *rid) {
+static uint32_t end_early(td_watcher *w, const char *rid) {
     uint32_t n = 0;
-    for (uint32_t i = 0; i < s->opt.connections_max; i++) {
-        td_generation *g = td_watched(s, i);
+    for (uint32_t i = 0; i < w->n_slots; i++) {
+        td_generation *g = td_watched(w, i);
         if (!g) continue;
         if (!g->req.api->internal && (!rid || !strcmp(rid, g->id))) n += td_generation_end_early(g);
         td_generation_unref(g);
@@ -60,7 +61,7 @@ enum MHD_Result td_route_abort_request(td_call *c) {
         return td_answer_error(c, &err);
     }
     td_jw_open(&b, '{');
-    td_jw_member_int(&b, "aborted", end_early(c->server, rid));
+    td_jw_member_int(&b, "aborted", end_early(&c->server->watcher, rid));
     td_jw_close(&b, '}');
     json_decref(root);
     return td_answer_json(c, 200, &b);

@@ -18,15 +18,17 @@
 #include "core/error.h"
 #include "core/log.h"
 #include "core/trace.h"
+#include "server/answer/answer.h"
 #include "server/anthropic/messages.h"
 #include "server/connection/framing.h"
-#include "server/generation/generation.h"
 #include "server/openai/completions.h"
 #include "server/openai/responses.h"
+#include "server/server_state.h"
 #include "server/sglang/generate.h"
 
 #define HTTP_THREADS 4
-#define CONNECTION_MEMORY 65536 /* libmicrohttpd's pool per connection: headers (431 above) and buffers */
+#define BODIES_MAX ((size_t)256 << 20) /* bytes of all bodies being read */
+#define CONNECTION_MEMORY 65536        /* libmicrohttpd's pool per connection: headers (431 above) and buffers */
 #define LISTEN_BACKLOG 512
 #define DESCRIPTORS_SPARE 256
 #define CANCEL_WAIT_S 10 /* how long the engine may take to end cancelled requests */
@@ -166,6 +168,18 @@ static void choose_route(td_call *c, const char *method, const char *url) {
 
 /* ---- one request ---- */
 
+/* On a text thread. */
+static void run_text_job(void *call, bool closing) {
+    td_call *c = call;
+    uint64_t begin = td_trace_begin();
+    if (closing)
+        c->failed = td_api_fail(&c->err, 503, "shutting_down", "The server is shutting down.") != TD_OK;
+    else
+        while (c->work(c)) {
+        }
+    td_trace_end(begin, &(td_trace_label){TD_TRACE_HTTP, c->route, {"request"}, {c->number}});
+}
+
 static td_call *call_new(td_server *s, struct MHD_Connection *connection) {
     td_connection *socket = td_connection_of(connection);
     td_call       *c = socket ? calloc(1, sizeof *c) : NULL;
@@ -173,6 +187,8 @@ static td_call *call_new(td_server *s, struct MHD_Connection *connection) {
         *c = (td_call){.server = s,
                        .connection = connection,
                        .socket = socket,
+                       .cors_origin = s->opt.cors_origin,
+                       .text = {.connection = connection, .run = run_text_job, .call = c},
                        .route = "refused",
                        .number = atomic_fetch_add_explicit(&s->next_call, 1, memory_order_relaxed)};
     return c;
@@ -185,7 +201,7 @@ static void take_body(td_call *c, const char *data, size_t n) {
         c->broken = true;
         td_api_fail(&c->err, 413, "body_too_large", "The body is larger than %zu bytes.", TD_BODY_MAX);
         td_connection_refuse(c->socket, &c->err);
-    } else if (atomic_fetch_add_explicit(&s->body_bytes, n, memory_order_relaxed) + n > TD_BODIES_MAX) {
+    } else if (atomic_fetch_add_explicit(&s->body_bytes, n, memory_order_relaxed) + n > BODIES_MAX) {
         fail_call(c, 503, "queue_full", "Too many large requests are being read.");
         c->body_counted += n;
     } else {
@@ -216,7 +232,7 @@ static enum MHD_Result answer_preflight(td_call *c) {
                                       {"Access-Control-Allow-Methods", "GET, POST, DELETE, OPTIONS"},
                                       {"Access-Control-Allow-Headers", headers_asked_for(c->connection)},
                                       {"Access-Control-Max-Age", "600"}};
-    return td_answer_response(c, MHD_HTTP_NO_CONTENT, r, headers, c->server->opt.cors_origin ? 4 : 1);
+    return td_answer_response(c, MHD_HTTP_NO_CONTENT, r, headers, c->cors_origin ? 4 : 1);
 }
 
 static const char *after_prefix(const char *url) {
@@ -273,9 +289,9 @@ static enum MHD_Result on_request(void *cls, struct MHD_Connection *connection, 
     if (!td_connection_enter(c->socket, TD_ANSWERS)) return MHD_NO;
     if (!strcmp(method, "OPTIONS")) return answer_preflight(c);
     if (c->broken) return td_answer_error(c, &c->err);
-    if (c->work && !td_text_work_done(&s->text, c)) {
+    if (c->work && !td_text_work_done(&s->text, &c->text)) {
         bool more = c->body.len > TD_TEXT_INLINE_BYTES || (c->api && c->api->long_texts) || c->work(c);
-        if (more && td_text_work_put(&s->text, c)) return MHD_YES;
+        if (more && td_text_work_put(&s->text, &c->text)) return MHD_YES;
         while (more) more = c->work(c); /* the server is closing */
     }
     c->rest = after_prefix(url);
@@ -283,7 +299,7 @@ static enum MHD_Result on_request(void *cls, struct MHD_Connection *connection, 
     enum MHD_Result result = c->handle(c);
     td_trace_end(begin, &(td_trace_label){TD_TRACE_HTTP, c->route, {"request"}, {c->number}});
     drop_body(c);
-    if (c->generation) td_text_work_left(&s->text, c); /* it is watched from here on */
+    if (c->generation) td_text_work_left(&s->text, &c->text); /* it is watched from here on */
     return result;
 }
 
@@ -294,7 +310,7 @@ static void on_completed(void *cls, struct MHD_Connection *connection, void **st
     (void)connection;
     (void)how;
     if (!c) return;
-    td_text_work_left(&s->text, c);
+    td_text_work_left(&s->text, &c->text);
     td_generation *g = c->generation;
     if (g) {
         pthread_mutex_lock(&g->lock);
@@ -302,7 +318,7 @@ static void on_completed(void *cls, struct MHD_Connection *connection, void **st
         g->connection = NULL;
         pthread_mutex_unlock(&g->lock);
         td_generation_cancel(g);
-        if (g->slot != UINT32_MAX) td_unwatch(s, g->slot);
+        if (g->slot != UINT32_MAX) td_unwatch(&s->watcher, g->slot);
         td_generation_unref(g);
     }
     td_trace_async_end(c->number, &(td_trace_label){.tier = TD_TRACE_HTTP, .name = c->route});
@@ -389,6 +405,24 @@ static void raise_descriptor_limit(uint32_t connections) {
         td_warn("%u connections are allowed, but only %llu open files", connections, (unsigned long long)limit.rlim_cur);
 }
 
+static void tell_pulse(const td_server *s) {
+    td_engine_stats st;
+    td_engine_get_stats(s->engine, &st);
+    td_error        why = {0};
+    td_server_pulse p = {.lost = td_engine_is_lost(s->engine, &why),
+                         .stalled = atomic_load_explicit(&s->watcher.stalled, memory_order_relaxed),
+                         .running = st.running,
+                         .queued = st.queued};
+    s->opt.on_pulse(s->opt.pulse_user, &p);
+}
+
+/* Once a second, on the watcher thread. */
+static void tick(void *user) {
+    td_server *s = user;
+    td_connections_sweep(&s->connections);
+    if (s->opt.on_pulse && (td_phase(s) == TD_SERVER_READY || td_phase(s) == TD_SERVER_DRAINING)) tell_pulse(s);
+}
+
 td_status td_server_bind(const td_server_options *o, td_server **out, td_error *err) {
     *out = NULL;
     if (o->connections_max == 0 || o->connections_max > TD_SERVER_CONNECTIONS_MAX || o->stream_interval == 0)
@@ -397,19 +431,14 @@ td_status td_server_bind(const td_server_options *o, td_server **out, td_error *
     td_server *s = calloc(1, sizeof *s);
     if (!s) return td_fail(err, TD_ENOMEM, "out of memory");
     s->opt = *o;
-    s->listen_fd = s->epoll_fd = s->event_fd = -1;
-    s->slots = calloc(o->connections_max, sizeof *s->slots);
+    s->listen_fd = -1;
     td_text_work_init(&s->text);
     td_connections_init(&s->connections, o->connections_max, o->idle_timeout_s, o->request_timeout_s);
-    pthread_condattr_t attr;
-    pthread_condattr_init(&attr);
-    pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
-    pthread_cond_init(&s->changed, &attr);
-    pthread_condattr_destroy(&attr);
-    pthread_mutex_init(&s->lock, NULL);
-    pthread_mutex_init(&s->grammars.lock, NULL);
+    td_generations_init(&s->generations, o->stream_interval);
+    td_grammar_cache_init(&s->model.grammars);
     td_response_store_init(&s->responses, o->stored_responses_max, (size_t)o->stored_responses_mib << 20);
-    td_status st = s->slots ? bind_address(s, err) : td_fail(err, TD_ENOMEM, "out of memory");
+    td_status st = td_watcher_init(&s->watcher, o->connections_max, o->watchdog_s, tick, s);
+    st = st == TD_OK ? bind_address(s, err) : td_fail(err, st, "out of memory");
     if (st != TD_OK) {
         td_server_free(s);
         return st;
@@ -420,64 +449,17 @@ td_status td_server_bind(const td_server_options *o, td_server **out, td_error *
     return TD_OK;
 }
 
-/* Names from "a,b", or from the model's path. */
-static td_status set_model_names(td_server *s, td_error *err) {
-    const char *given = s->opt.served_model_name, *path = s->info.model_path ? s->info.model_path : "model";
-    size_t      n = strlen(path);
-    while (n > 1 && path[n - 1] == '/') n--;
-    size_t from = n;
-    while (from > 0 && path[from - 1] != '/') from--;
-    int len = given ? snprintf(s->names, sizeof s->names, "%s", given)
-                    : snprintf(s->names, sizeof s->names, "%.*s", (int)(n - from), path + from);
-    if (len < 0 || (size_t)len >= sizeof s->names)
-        return td_fail(err, TD_EINVAL, "the served model name has more than %zu bytes", sizeof s->names - 1);
-    for (char *name = s->names; name;) {
-        char *comma = given ? strchr(name, ',') : NULL;
-        if (comma) *comma = 0;
-        if (!*name) return td_fail(err, TD_EINVAL, "served-model-name '%.200s' has an empty name", given ? given : path);
-        if (s->n_model_names == TD_MODEL_NAMES_MAX)
-            return td_fail(err, TD_EINVAL, "served-model-name has more than %d names", TD_MODEL_NAMES_MAX);
-        s->model_names[s->n_model_names++] = name;
-        name = comma ? comma + 1 : NULL;
-    }
-    s->model_name = s->model_names[0];
-    return TD_OK;
-}
-
-/* The format that a flag names; NULL: none. "auto" asks the chat template. */
-static const char *choose_format(const td_server *s, const char *flag, const char *value,
-                                 const char *(*of_template)(const char *template_text)) {
-    if (!strcmp(value, "none")) return NULL;
-    if (strcmp(value, "auto") != 0) return value;
-    const char *found = s->chat.tmpl ? of_template(td_chat_template_source(s->chat.tmpl)) : NULL;
-    if (found) td_info("--%s %s, by the chat template", flag, found);
-    return found;
-}
-
-static td_status choose_formats(td_server *s, td_error *err) {
-    s->tool_format = choose_format(s, "tool-call-parser", s->opt.tool_call_parser, td_tool_format_of_template);
-    s->reasoning_format = choose_format(s, "reasoning-parser", s->opt.reasoning_parser, td_reasoning_format_of_template);
-    s->tools_in_special = td_answer_in_special_tokens(s->tool_format, NULL, s->tokenizer);
-    s->reasoning_in_special = td_answer_in_special_tokens(NULL, s->reasoning_format, s->tokenizer);
-    td_answer_parser *p;
-    TD_TRY(td_answer_parser_new(
-        &(td_answer_parser_options){.tool_format = s->tool_format, .reasoning_format = s->reasoning_format}, &p, err));
-    td_answer_parser_free(p);
-    return TD_OK;
-}
-
 td_status td_server_start(td_server *s, td_engine *engine, td_error *err) {
+    td_served_model_options about = {s->opt.served_model_name, s->opt.tool_call_parser, s->opt.reasoning_parser};
+    td_generations         *all = &s->generations;
     s->engine = engine;
-    td_engine_get_info(engine, &s->info);
-    s->tokenizer = td_engine_tokenizer(engine);
-    const char *bos = s->tokenizer ? td_tokenizer_bos(s->tokenizer) : NULL,
-               *eos = s->tokenizer ? td_tokenizer_eos(s->tokenizer) : NULL;
-    td_chat_form_learn(&s->chat, td_engine_chat_template(engine), bos, eos);
     s->started_s = (int64_t)time(NULL);
-    TD_TRY(set_model_names(s, err));
-    TD_TRY(choose_formats(s, err));
-    if (getrandom(&s->id_seed, sizeof s->id_seed, 0) != sizeof s->id_seed) s->id_seed = (uint64_t)s->started_s;
-    TD_TRY(td_watcher_start(s, err));
+    TD_TRY(td_served_model_open(&s->model, engine, &about, err));
+    all->engine = engine;
+    all->tokenizer = s->model.tokenizer;
+    all->model_name = s->model.name;
+    if (getrandom(&all->id_seed, sizeof all->id_seed, 0) != sizeof all->id_seed) all->id_seed = (uint64_t)s->started_s;
+    TD_TRY(td_watcher_start(&s->watcher, engine, &all->wake_fd, err));
     TD_TRY(td_text_work_start(&s->text, err));
     unsigned threads = s->opt.connections_max < HTTP_THREADS ? s->opt.connections_max : HTTP_THREADS;
     s->daemon = MHD_start_daemon(
@@ -502,36 +484,17 @@ const char *td_server_url(const td_server *s) {
     return s->url;
 }
 const char *td_server_model_name(const td_server *s) {
-    return s->model_name;
+    return s->model.name;
 }
 
 void td_server_drain(td_server *s) {
     atomic_store_explicit(&s->phase, TD_SERVER_DRAINING, memory_order_relaxed);
 }
 
-/* Wait under the lock until *count is 0, the deadline passes, or (when it may) stop_now. */
-static bool wait_for_zero(td_server *s, const uint32_t *count, struct timespec deadline, bool hurry) {
-    while (*count && !(hurry && s->stop_now))
-        if (pthread_cond_timedwait(&s->changed, &s->lock, &deadline) == ETIMEDOUT) break;
-    return *count == 0;
-}
-
-static struct timespec after(double seconds) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    t.tv_sec += (time_t)seconds;
-    t.tv_nsec += (long)((seconds - (double)(time_t)seconds) * 1e9);
-    if (t.tv_nsec >= 1000000000) {
-        t.tv_nsec -= 1000000000;
-        t.tv_sec++;
-    }
-    return t;
-}
-
 /* Have every running generation answer (or, when abort, drop) its client. */
 static void end_all(td_server *s, bool abort_them) {
-    for (uint32_t i = 0; i < s->opt.connections_max; i++) {
-        td_generation *g = td_watched(s, i);
+    for (uint32_t i = 0; i < s->watcher.n_slots; i++) {
+        td_generation *g = td_watched(&s->watcher, i);
         if (!g) continue;
         if (abort_them)
             td_generation_abort(g);
@@ -545,54 +508,40 @@ bool td_server_stop(td_server *s, double grace_s) {
     atomic_store_explicit(&s->phase, TD_SERVER_STOPPING, memory_order_relaxed);
     if (!s->daemon) {
         td_text_work_stop(&s->text);
-        td_watcher_stop(s);
+        td_watcher_stop(&s->watcher);
         return true;
     }
     td_acceptor_stop(&s->acceptor);
     td_text_work_stop(&s->text); /* what it still prepares runs in the grace time */
-    pthread_mutex_lock(&s->lock);
-    bool idle = wait_for_zero(s, &s->n_watched, after(grace_s), true);
-    s->closing = true;
-    pthread_mutex_unlock(&s->lock);
+    bool idle = td_watcher_await_idle(&s->watcher, grace_s, true);
+    td_watcher_close(&s->watcher);
     if (!idle) {
         end_all(s, false);
-        pthread_mutex_lock(&s->lock);
-        idle = wait_for_zero(s, &s->n_watched, after(2), false);
-        pthread_mutex_unlock(&s->lock);
-        if (!idle) end_all(s, true); /* a reader that takes nothing */
+        if (!td_watcher_await_idle(&s->watcher, 2, false)) end_all(s, true); /* a reader that takes nothing */
     }
-    /* libmicrohttpd may not be stopped while a connection is suspended: none is, and `closing` keeps it so. Nor while it
+    /* libmicrohttpd may not be stopped while a connection is suspended: none is, and a closed watcher keeps it so. Nor while it
      * reads a malformed request: it takes no answer then, and writes the one that it has not taken (0.9.75: a null pointer).
      */
     td_connections_end(&s->connections);
     MHD_stop_daemon(s->daemon);
     s->daemon = NULL;
-    pthread_mutex_lock(&s->lock);
-    bool ended = wait_for_zero(s, &s->n_live, after(CANCEL_WAIT_S), false);
-    pthread_mutex_unlock(&s->lock);
+    bool ended = td_generations_await_end(&s->generations, CANCEL_WAIT_S);
     if (!ended) td_err("the engine did not end its requests within %d s", CANCEL_WAIT_S);
-    td_watcher_stop(s);
+    td_watcher_stop(&s->watcher);
     return ended;
 }
 
 void td_server_stop_now(td_server *s) {
-    pthread_mutex_lock(&s->lock);
-    s->stop_now = true;
-    pthread_cond_broadcast(&s->changed);
-    pthread_mutex_unlock(&s->lock);
+    td_watcher_hurry(&s->watcher);
 }
 
 void td_server_free(td_server *s) {
     if (!s) return;
     if (s->listen_fd >= 0) close(s->listen_fd);
-    if (s->epoll_fd >= 0) close(s->epoll_fd);
-    if (s->event_fd >= 0) close(s->event_fd);
-    pthread_cond_destroy(&s->changed);
-    pthread_mutex_destroy(&s->lock);
+    td_watcher_free(&s->watcher);
+    td_generations_free(&s->generations);
     td_connections_free(&s->connections);
-    td_grammar_cache_close(&s->grammars);
+    td_grammar_cache_close(&s->model.grammars);
     td_response_store_close(&s->responses);
-    pthread_mutex_destroy(&s->grammars.lock);
-    free(s->slots);
     free(s);
 }

@@ -3,26 +3,17 @@
 #include <string.h>
 
 #include "core/error.h"
-#include "server/request/api_request.h"
+#include "server/answer/answer.h"
+#include "server/request/api_read.h"
+#include "server/request/json_fields.h"
 #include "server/server_state.h"
 
-static bool is_set(const json_t *v) {
-    return v && !json_is_null(v);
-}
-
-static td_status read_bool(const json_t *root, const char *name, bool *to, td_api_error *err) {
-    const json_t *v = json_object_get(root, name);
-    if (!is_set(v)) return TD_OK;
-    if (!json_is_boolean(v)) return td_api_bad(err, name, "'%s' must be true or false.", name);
-    *to = json_is_true(v);
-    return TD_OK;
-}
-
-static td_status check_can_answer(const td_server *s, const json_t *root, td_api_error *err) {
+static td_status check_can_answer(const td_served_model *m, const json_t *root, td_api_error *err) {
     const json_t *v = json_object_get(root, "model");
-    if (!s->tokenizer) return td_api_bad(err, NULL, "This model has no tokenizer.");
-    if (is_set(v) && !td_api_is_c_string(v)) return td_api_bad(err, "model", "'model' must be a string, without a NUL.");
-    return td_check_model(s, json_string_value(v), err);
+    if (!m->tokenizer) return td_api_bad(err, NULL, "This model has no tokenizer.");
+    if (td_api_is_set(v) && !td_api_is_c_string(v))
+        return td_api_bad(err, "model", "'model' must be a string, without a NUL.");
+    return td_check_model(m, json_string_value(v), err);
 }
 
 static void write_ids(td_jbuf *b, const uint32_t *ids, size_t n) {
@@ -31,11 +22,11 @@ static void write_ids(td_jbuf *b, const uint32_t *ids, size_t n) {
     td_jw_close(b, ']');
 }
 
-static td_status encode_text(const td_server *s, const json_t *text, bool add_special, td_jbuf *b, size_t *count,
+static td_status encode_text(const td_served_model *m, const json_t *text, bool add_special, td_jbuf *b, size_t *count,
                              td_api_error *err) {
     uint32_t *ids = NULL;
     td_status st =
-        td_tokenizer_encode(s->tokenizer, json_string_value(text), json_string_length(text), true, add_special, &ids, count);
+        td_tokenizer_encode(m->tokenizer, json_string_value(text), json_string_length(text), true, add_special, &ids, count);
     if (st != TD_OK) return td_api_from_status(err, st, NULL, "prompt");
     write_ids(b, ids, *count);
     free(ids);
@@ -43,24 +34,24 @@ static td_status encode_text(const td_server *s, const json_t *text, bool add_sp
 }
 
 /* "prompt": a string or strings; or "messages", rendered as the chat API would. Appends the members tokens and count. */
-static td_status tokenize(const td_server *s, json_t *root, td_jbuf *b, td_api_error *err) {
+static td_status tokenize(const td_served_model *m, json_t *root, td_jbuf *b, td_api_error *err) {
     const json_t *prompt = json_object_get(root, "prompt");
     bool          add_special = true;
     size_t        count = 0;
-    TD_TRY(read_bool(root, "add_special_tokens", &add_special, err));
+    TD_TRY(td_api_read_bool(root, "add_special_tokens", &add_special, err));
     td_jw_key(b, "tokens");
-    if (is_set(json_object_get(root, "messages"))) {
+    if (td_api_is_set(json_object_get(root, "messages"))) {
         td_api_request req = {0};
         uint32_t      *ids = NULL;
-        td_status st = td_api_read_form(TD_READ_CHAT, json_incref(root), &(td_api_context){.info = &s->info}, &req, err);
+        td_status st = td_api_read_form(TD_READ_CHAT, json_incref(root), &(td_api_context){.info = &m->info}, &req, err);
         if (st == TD_OK && req.n_prompts) st = td_api_bad(err, "input_ids", "'input_ids' are tokens already.");
-        if (st == TD_OK) st = td_api_encode_chat(&req, s->tokenizer, &s->chat, &ids, &count, err);
+        if (st == TD_OK) st = td_api_encode_chat(&req, m->tokenizer, &m->chat, &ids, &count, err);
         td_api_request_free(&req);
         TD_TRY(st);
         write_ids(b, ids, count);
         free(ids);
     } else if (json_is_string(prompt)) {
-        TD_TRY(encode_text(s, prompt, add_special, b, &count, err));
+        TD_TRY(encode_text(m, prompt, add_special, b, &count, err));
     } else if (json_is_array(prompt) && json_array_size(prompt) > 0) {
         td_jbuf   counts = {0};
         td_status st = TD_OK;
@@ -68,7 +59,7 @@ static td_status tokenize(const td_server *s, json_t *root, td_jbuf *b, td_api_e
         td_jw_open(&counts, '[');
         for (size_t i = 0; i < json_array_size(prompt) && st == TD_OK; i++) {
             const json_t *text = json_array_get(prompt, i);
-            st = json_is_string(text) ? encode_text(s, text, add_special, b, &count, err)
+            st = json_is_string(text) ? encode_text(m, text, add_special, b, &count, err)
                                       : td_api_bad(err, "prompt", "'prompt' at position %zu must be a string.", i);
             td_jw_int(&counts, (int64_t)count);
         }
@@ -87,22 +78,23 @@ static td_status tokenize(const td_server *s, json_t *root, td_jbuf *b, td_api_e
 }
 
 bool td_work_tokenize(td_call *c) {
-    const td_server *s = c->server;
-    json_t          *root = td_api_load(c->body.data, c->body.len, &c->err);
+    const td_served_model *m = &c->server->model;
+    json_t                *root = td_api_load(c->body.data, c->body.len, &c->err);
     td_jw_open(&c->reply, '{');
-    c->failed = !root || check_can_answer(s, root, &c->err) != TD_OK || tokenize(s, root, &c->reply, &c->err) != TD_OK;
+    c->failed = !root || check_can_answer(m, root, &c->err) != TD_OK || tokenize(m, root, &c->reply, &c->err) != TD_OK;
     json_decref(root);
-    td_jw_member_int(&c->reply, "max_model_len", s->info.context_length);
+    td_jw_member_int(&c->reply, "max_model_len", m->info.context_length);
     td_jw_close(&c->reply, '}');
     return false;
 }
 
-static td_status decode_ids(const td_server *s, const json_t *array, bool skip_special, td_jbuf *b, td_api_error *err) {
+static td_status decode_ids(const td_served_model *m, const json_t *array, bool skip_special, td_jbuf *b,
+                            td_api_error *err) {
     uint32_t *ids = NULL;
     size_t    n = 0, len = 0;
     char     *text = NULL;
-    TD_TRY(td_api_parse_ids(array, "tokens", SIZE_MAX, s->info.vocab_size, &ids, &n, err));
-    td_status st = td_tokenizer_decode(s->tokenizer, ids, n, skip_special, &text, &len);
+    TD_TRY(td_api_parse_ids(array, "tokens", SIZE_MAX, m->info.vocab_size, &ids, &n, err));
+    td_status st = td_tokenizer_decode(m->tokenizer, ids, n, skip_special, &text, &len);
     free(ids);
     if (st != TD_OK) return td_api_from_status(err, st, NULL, "tokens");
     td_jw_text(b, text, len);
@@ -111,24 +103,24 @@ static td_status decode_ids(const td_server *s, const json_t *array, bool skip_s
 }
 
 /* "tokens": a list of ids, or lists of them. */
-static td_status detokenize(const td_server *s, const json_t *root, td_jbuf *b, td_api_error *err) {
+static td_status detokenize(const td_served_model *m, const json_t *root, td_jbuf *b, td_api_error *err) {
     const json_t *tokens = json_object_get(root, "tokens");
     bool          skip_special = true;
-    TD_TRY(read_bool(root, "skip_special_tokens", &skip_special, err));
+    TD_TRY(td_api_read_bool(root, "skip_special_tokens", &skip_special, err));
     td_jw_key(b, "text");
-    if (!json_is_array(json_array_get(tokens, 0))) return decode_ids(s, tokens, skip_special, b, err);
+    if (!json_is_array(json_array_get(tokens, 0))) return decode_ids(m, tokens, skip_special, b, err);
     td_jw_open(b, '[');
     for (size_t i = 0; i < json_array_size(tokens); i++)
-        TD_TRY(decode_ids(s, json_array_get(tokens, i), skip_special, b, err));
+        TD_TRY(decode_ids(m, json_array_get(tokens, i), skip_special, b, err));
     td_jw_close(b, ']');
     return TD_OK;
 }
 
 bool td_work_detokenize(td_call *c) {
-    const td_server *s = c->server;
-    json_t          *root = td_api_load(c->body.data, c->body.len, &c->err);
+    const td_served_model *m = &c->server->model;
+    json_t                *root = td_api_load(c->body.data, c->body.len, &c->err);
     td_jw_open(&c->reply, '{');
-    c->failed = !root || check_can_answer(s, root, &c->err) != TD_OK || detokenize(s, root, &c->reply, &c->err) != TD_OK;
+    c->failed = !root || check_can_answer(m, root, &c->err) != TD_OK || detokenize(m, root, &c->reply, &c->err) != TD_OK;
     json_decref(root);
     td_jw_close(&c->reply, '}');
     return false;

@@ -1,10 +1,9 @@
-/* Answers with a body known in full: JSON, text, errors; and the headers that every answer carries. */
+#include "server/answer/answer.h"
+
 #include <string.h>
 #include <sys/socket.h>
 
-#include "core/log.h"
 #include "server/connection/library_errors.h"
-#include "server/server_state.h"
 
 /* The client has closed its sending half. When that came together with the request, libmicrohttpd (0.9.75, edge-triggered
  * epoll) does not see it and would keep the connection until it is idle for too long, while the client waits for its end. */
@@ -20,7 +19,7 @@ static bool has_header(const td_header *headers, size_t n, const char *name) {
 }
 
 enum MHD_Result td_answer_response(td_call *c, int http, struct MHD_Response *r, const td_header *headers, size_t n) {
-    const char     *cors = c->server->opt.cors_origin;
+    const char     *cors = c->cors_origin;
     bool            last = c->last || c->socket->reserve || client_sends_no_more(c->connection);
     const td_header common[] = {{"Connection", last ? "close" : NULL},
                                 {"X-Content-Type-Options", "nosniff"},
@@ -69,7 +68,7 @@ enum MHD_Result td_answer_text(td_call *c, int http, const char *content_type, t
     if (text->failed) {
         td_api_error err;
         td_jbuf_free(text);
-        td_api_fail(&err, 500, "internal_error", "Out of memory.");
+        td_api_no_memory(&err);
         return td_answer_error(c, &err);
     }
     return answer(c, http, content_type, text);

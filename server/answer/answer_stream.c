@@ -2,9 +2,26 @@
  * The stream of a generation: news are taken from the choices as they come, divided into pieces of --stream-interval tokens,
  * and handed to the writers of the API.
  */
-#include "server/generation/generation.h"
+#include "server/answer/answer_stream.h"
 
+#include <math.h>
+
+#define LOGPROB_FLOOR (-9999.0)   /* stands for minus infinity, which JSON has not; as other servers do */
 #define OUT_MAX ((size_t)1 << 20) /* bytes: with many choices, events that each repeat all of a choice take much memory */
+
+const char *td_token_bytes(const td_generation *g, uint32_t id, size_t *len, bool *special) {
+    *len = 0;
+    *special = false;
+    const char *bytes = g->all->tokenizer ? td_tokenizer_token(g->all->tokenizer, id, len, special) : NULL;
+    return bytes ? bytes : "";
+}
+
+void td_write_logprob(td_jbuf *b, float logprob) {
+    if (isnan(logprob))
+        td_jw_null(b);
+    else
+        td_jw_real(b, logprob < LOGPROB_FLOOR ? LOGPROB_FLOOR : (double)logprob, 9);
+}
 
 /* The news of n tokens from `from` on; their text is all there. */
 static td_news part_of(const td_generation *g, const td_news *all, size_t from, size_t n) {
@@ -89,7 +106,7 @@ static void write_choice(td_choice *c, const td_choice_state *st, const td_news 
     if (!c->opened && api->open) api->open(c, st, news, b);
     c->opened = true;
     /* News that gathered while this thread was busy or the client slow are divided as when they are sent at once. */
-    td_write_pieces(c, st, news, api->gathers ? SIZE_MAX : c->generation->server->opt.stream_interval, b);
+    td_write_pieces(c, st, news, api->gathers ? SIZE_MAX : c->generation->all->stream_interval, b);
     if (st->finish == TD_FINISH_NONE) return;
     if (api->finish) api->finish(c, st, b);
     c->closed = true;

@@ -5,12 +5,9 @@
 #ifndef TD_SERVER_ANTHROPIC_MESSAGES_H
 #define TD_SERVER_ANTHROPIC_MESSAGES_H
 
-#include "server/generation/generation.h"
+#include "server/answer/answer_stream.h"
 
 extern const td_api td_api_messages;
-
-/** /v1/messages/count_tokens. */
-bool td_work_count_tokens(td_call *c);
 
 /** What the body says of the answer, and where a stream of it stands. */
 typedef struct {

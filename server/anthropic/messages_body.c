@@ -11,6 +11,7 @@
 
 #include "core/error.h"
 #include "server/anthropic/messages.h"
+#include "server/request/api_read.h"
 
 /* Clients drop thinking without a signature. Here nobody checks one. */
 #define SIGNATURE "unsigned"
@@ -321,8 +322,7 @@ static void fail_stream(td_generation *g, td_jbuf *b) {
 static td_status read_messages(json_t *body, const td_api_context *with, td_api_request *r, td_api_error *err) {
     json_t            *chat = NULL;
     td_messages_state *own = r->own = calloc(1, sizeof *own);
-    td_status          st = own ? td_messages_to_chat(body, TD_MESSAGES_ANSWER, own, &chat, r, err)
-                                : td_api_fail(err, 500, "internal_error", "Out of memory.");
+    td_status          st = own ? td_messages_to_chat(body, TD_MESSAGES_ANSWER, own, &chat, r, err) : td_api_no_memory(err);
     json_decref(body);
     if (st != TD_OK) {
         json_decref(chat);
@@ -330,7 +330,7 @@ static td_status read_messages(json_t *body, const td_api_context *with, td_api_
     }
     r->fits_max_tokens = true;
     st = td_api_read_form(TD_READ_CHAT, chat, with, r, err);
-    if (st != TD_OK) td_api_rename_error(&td_api_messages, err);
+    if (st != TD_OK) td_api_rename_error(td_api_messages.names, err);
     return st;
 }
 

@@ -4,6 +4,7 @@
 
 #include "core/error.h"
 #include "server/anthropic/messages.h"
+#include "server/request/json_fields.h"
 
 #define THINKING_BUDGET_MIN 1024 /* as Anthropic's */
 
@@ -53,14 +54,6 @@ static const struct {
     {"rid", READ_BY_CHAT, 0},
 };
 
-static td_status out_of_memory(td_api_error *err) {
-    return td_api_fail(err, 500, "internal_error", "Out of memory.");
-}
-
-static bool is_set(const json_t *v) {
-    return v && !json_is_null(v);
-}
-
 /* Checks the names of all fields, and takes over those that a chat has as they are. */
 static td_status take_fields(json_t *body, json_t *chat, td_api_error *err) {
     const char *key;
@@ -68,30 +61,30 @@ static td_status take_fields(json_t *body, json_t *chat, td_api_error *err) {
     json_object_foreach(body, key, value) {
         size_t i = 0, n = sizeof FIELDS / sizeof *FIELDS;
         while (i < n && strcmp(key, FIELDS[i].name) != 0) i++;
-        if (!is_set(value)) continue;
+        if (!td_api_is_set(value)) continue;
         /* By this code clients know that they have to send the whole conversation themselves. */
         if (!strcmp(key, "thread"))
             return td_api_fail(err, 400, "thread_unsupported_request", "'thread' is not supported: nothing is kept here.");
         if (i == n) return td_api_bad(err, key, "'%.60s' is not supported.", key);
         if (FIELDS[i].use == NO_EFFECT && json_typeof(value) != FIELDS[i].type)
             return td_api_bad(err, key, "'%s' must be %s.", key, FIELDS[i].type == JSON_STRING ? "a string" : "an object");
-        if (FIELDS[i].use == READ_BY_CHAT && json_object_set(chat, key, value) != 0) return out_of_memory(err);
+        if (FIELDS[i].use == READ_BY_CHAT && json_object_set(chat, key, value) != 0) return td_api_no_memory(err);
     }
     return TD_OK;
 }
 
 static td_status check_required(const json_t *body, td_messages_purpose purpose, td_api_error *err) {
-    if (!is_set(json_object_get(body, "model"))) return td_api_bad(err, "model", "'model' is missing.");
-    if (purpose == TD_MESSAGES_ANSWER && !is_set(json_object_get(body, "max_tokens")))
+    if (!td_api_is_set(json_object_get(body, "model"))) return td_api_bad(err, "model", "'model' is missing.");
+    if (purpose == TD_MESSAGES_ANSWER && !td_api_is_set(json_object_get(body, "max_tokens")))
         return td_api_bad(err, "max_tokens", "'max_tokens' is missing.");
     return TD_OK;
 }
 
 static td_status convert_stop(const json_t *body, json_t *chat, td_api_error *err) {
     json_t *v = json_object_get(body, "stop_sequences");
-    if (!is_set(v)) return TD_OK;
+    if (!td_api_is_set(v)) return TD_OK;
     if (!json_is_array(v)) return td_api_bad(err, "stop_sequences", "'stop_sequences' must be a list of strings.");
-    return json_object_set(chat, "stop", v) == 0 ? TD_OK : out_of_memory(err);
+    return json_object_set(chat, "stop", v) == 0 ? TD_OK : td_api_no_memory(err);
 }
 
 /* ---- thinking ---- */
@@ -99,12 +92,12 @@ static td_status convert_stop(const json_t *body, json_t *chat, td_api_error *er
 /* The switch of a chat template, under both names that templates give it; the client's own arguments win. */
 static td_status switch_thinking(json_t *chat, bool on, td_api_error *err) {
     const json_t *given = json_object_get(chat, "chat_template_kwargs");
-    if (is_set(given) && !json_is_object(given))
+    if (td_api_is_set(given) && !json_is_object(given))
         return td_api_bad(err, "chat_template_kwargs", "'chat_template_kwargs' must be an object.");
     json_t *kwargs = json_pack("{s:b, s:b}", "enable_thinking", on, "thinking", on);
-    int     bad = is_set(given) ? json_object_update(kwargs, (json_t *)given) : 0;
+    int     bad = td_api_is_set(given) ? json_object_update(kwargs, (json_t *)given) : 0;
     bad |= json_object_set_new(chat, "chat_template_kwargs", kwargs);
-    return bad ? out_of_memory(err) : TD_OK;
+    return bad ? td_api_no_memory(err) : TD_OK;
 }
 
 static td_status check_budget(const json_t *thinking, const json_t *body, td_api_error *err) {
@@ -122,7 +115,7 @@ static td_status convert_thinking(const json_t *body, bool forced, json_t *chat,
     const json_t *v = json_object_get(body, "thinking");
     const char   *type = json_string_value(json_object_get(v, "type")),
                *display = json_string_value(json_object_get(v, "display"));
-    if (!is_set(v)) return TD_OK;
+    if (!td_api_is_set(v)) return TD_OK;
     bool enabled = type && !strcmp(type, "enabled"), adaptive = type && !strcmp(type, "adaptive"),
          disabled = type && !strcmp(type, "disabled");
     if (!enabled && !adaptive && !disabled)
@@ -131,7 +124,8 @@ static td_status convert_thinking(const json_t *body, bool forced, json_t *chat,
     if (!disabled && forced)
         return td_api_bad(err, "thinking", "'thinking' does not go with a 'tool_choice' that forces a call.");
     state->omits_thinking = display && !strcmp(display, "omitted");
-    if (is_set(json_object_get(v, "display")) && !state->omits_thinking && !(display && !strcmp(display, "summarized")))
+    if (td_api_is_set(json_object_get(v, "display")) && !state->omits_thinking &&
+        !(display && !strcmp(display, "summarized")))
         return td_api_bad(err, "thinking", "'thinking.display' must be summarized, which is all of it, or omitted.");
     return switch_thinking(chat, !disabled, err);
 }
@@ -144,21 +138,21 @@ static td_status convert_format(json_t *format, json_t *chat, td_api_error *err)
     if (!type || strcmp(type, "json_schema") != 0 || !json_is_object(schema))
         return td_api_bad(err, "output_config",
                           "'output_config.format' must be {\"type\": \"json_schema\", \"schema\": {…}}.");
-    return json_object_set(chat, "json_schema", schema) == 0 ? TD_OK : out_of_memory(err);
+    return json_object_set(chat, "json_schema", schema) == 0 ? TD_OK : td_api_no_memory(err);
 }
 
 static td_status convert_output_config(const json_t *body, json_t *chat, td_api_error *err) {
     json_t     *v = json_object_get(body, "output_config"), *value;
     const char *key;
-    if (!is_set(v)) return TD_OK;
+    if (!td_api_is_set(v)) return TD_OK;
     if (!json_is_object(v)) return td_api_bad(err, "output_config", "'output_config' must be an object.");
     json_object_foreach(v, key, value) {
-        if (!is_set(value)) continue;
+        if (!td_api_is_set(value)) continue;
         if (!strcmp(key, "format")) {
             TD_TRY(convert_format(value, chat, err));
         } else if (!strcmp(key, "effort")) {
             if (!json_is_string(value)) return td_api_bad(err, "output_config", "'output_config.effort' must be a string.");
-            if (json_object_set(chat, "reasoning_effort", value) != 0) return out_of_memory(err);
+            if (json_object_set(chat, "reasoning_effort", value) != 0) return td_api_no_memory(err);
         } else {
             return td_api_bad(err, "output_config", "'output_config.%.60s' is not supported.", key);
         }
@@ -170,8 +164,8 @@ static td_status convert_output_config(const json_t *body, json_t *chat, td_api_
 static td_status check_context_management(const json_t *body, td_api_error *err) {
     const json_t *v = json_object_get(body, "context_management"), *edits = json_object_get(v, "edits"), *edit;
     size_t        i;
-    if (!is_set(v)) return TD_OK;
-    if (!json_is_object(v) || (is_set(edits) && !json_is_array(edits)))
+    if (!td_api_is_set(v)) return TD_OK;
+    if (!json_is_object(v) || (td_api_is_set(edits) && !json_is_array(edits)))
         return td_api_bad(err, "context_management", "'context_management' must be {\"edits\": […]}.");
     json_array_foreach(edits, i, edit) {
         const char *type = json_string_value(json_object_get(edit, "type")),
@@ -189,7 +183,7 @@ td_status td_messages_to_chat(json_t *body, td_messages_purpose purpose, td_mess
                               td_api_request *r, td_api_error *err) {
     bool forced;
     *chat = json_object();
-    if (!*chat) return out_of_memory(err);
+    if (!*chat) return td_api_no_memory(err);
     TD_TRY(take_fields(body, *chat, err));
     TD_TRY(check_required(body, purpose, err));
     TD_TRY(td_messages_convert_turns(body, *chat, r, err));

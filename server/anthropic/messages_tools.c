@@ -4,6 +4,7 @@
 
 #include "core/error.h"
 #include "server/anthropic/messages.h"
+#include "server/request/json_fields.h"
 
 /* The members of a tool. Refused, unless they say nothing: those that would change answers. */
 static const struct {
@@ -69,7 +70,7 @@ static json_t *convert_tool(json_t *tool, size_t i, td_api_error *err) {
     if (check_members(tool, at, err) != TD_OK) return NULL;
     json_t *converted = json_pack("{s:s, s:{s:O, s:O*, s:O, s:O*}}", "type", "function", "function", "name", name,
                                   "description", description, "parameters", schema, "strict", strict);
-    if (!converted) td_api_fail(err, 500, "internal_error", "Out of memory.");
+    if (!converted) td_api_no_memory(err);
     return converted;
 }
 
@@ -94,7 +95,7 @@ static td_status convert_choice(const json_t *choice, json_t *chat, bool *forced
     int bad = json_object_set_new(chat, "tool_choice", converted);
     if (json_is_true(single)) bad |= json_object_set_new(chat, "parallel_tool_calls", json_false());
     *forced = names_tool || !strcmp(type, "any");
-    return bad ? td_api_fail(err, 500, "internal_error", "Out of memory.") : TD_OK;
+    return bad ? td_api_no_memory(err) : TD_OK;
 }
 
 td_status td_messages_convert_tools(const json_t *body, json_t *chat, bool *forced, td_api_error *err) {
@@ -109,7 +110,7 @@ td_status td_messages_convert_tools(const json_t *body, json_t *chat, bool *forc
             if (!tool) return TD_EINVAL;
             bad = json_array_append_new(list, tool);
         }
-        if (bad) return td_api_fail(err, 500, "internal_error", "Out of memory.");
+        if (bad) return td_api_no_memory(err);
     }
     return choice && !json_is_null(choice) ? convert_choice(choice, chat, forced, err) : TD_OK;
 }

@@ -10,6 +10,7 @@
 
 #include "core/error.h"
 #include "server/anthropic/messages.h"
+#include "server/request/json_fields.h"
 
 /* Claude Code begins its system prompt with a line for Anthropic's billing that differs in every request: no page of the
  * prefix cache would ever be used again. */
@@ -254,7 +255,7 @@ td_status td_messages_convert_turns(const json_t *body, json_t *chat, td_api_req
     conversion c = {.messages = json_array(), .names = json_object(), .err = err};
     td_status  st = convert(&c, body, chat);
     c.failed = json_object_set(chat, "messages", c.messages) != 0 || c.failed;
-    if (st == TD_OK && c.failed) st = td_api_fail(err, 500, "internal_error", "Out of memory.");
+    if (st == TD_OK && c.failed) st = td_api_no_memory(err);
     if (c.redacted) r->warnings[r->n_warnings++] = REDACTED;
     json_decref(c.messages);
     json_decref(c.names);

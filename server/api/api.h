@@ -16,6 +16,8 @@
 #include "server/api/json_writer.h"
 #include "tandem.h"
 
+#define TD_BODY_MAX ((size_t)16 << 20) /* bytes of one request body */
+
 typedef struct td_api_request    td_api_request;
 typedef struct td_generation     td_generation;
 typedef struct td_choice         td_choice;
@@ -27,11 +29,6 @@ typedef struct {
     const td_engine_info *info;      /* sampling defaults, vocabulary, context */
     td_response_store    *responses; /* what /v1/responses may go on from */
 } td_api_context;
-
-/** A field that this API calls by another name than the common request; errors about it have to say this one. */
-typedef struct {
-    const char *common, *here;
-} td_api_name;
 
 typedef struct {
     uint64_t prompt, cached, completion;
@@ -84,8 +81,5 @@ typedef struct td_api {
     void (*end)(td_generation *g, td_jbuf *b);                           /* all choices are */
     void (*fail)(td_generation *g, td_jbuf *b);                          /* in place of end: g->error */
 } td_api;
-
-/** An error of the common code in the API's words: its param, and the field that its sentence quotes. */
-void td_api_rename_error(const td_api *api, td_api_error *err);
 
 #endif

@@ -1,4 +1,4 @@
-#include "server/api/api.h"
+#include "server/api/api_error.h"
 
 #include <stdarg.h>
 #include <stdio.h>
@@ -24,6 +24,10 @@ td_status td_api_fail(td_api_error *err, int http, const char *code, const char 
     fill(err, http, code, NULL, fmt, ap);
     va_end(ap);
     return TD_EINVAL;
+}
+
+td_status td_api_no_memory(td_api_error *err) {
+    return td_api_fail(err, 500, "internal_error", "Out of memory.");
 }
 
 td_status td_api_from_status(td_api_error *err, td_status status, const td_error *cause, const char *param) {
@@ -73,8 +77,8 @@ static void replace(char *text, size_t size, char *at, size_t n, const char *to)
     memcpy(at, to, m);
 }
 
-void td_api_rename_error(const td_api *api, td_api_error *err) {
-    for (const td_api_name *name = api->names; name && name->common; name++) {
+void td_api_rename_error(const td_api_name *names, td_api_error *err) {
+    for (const td_api_name *name = names; name && name->common; name++) {
         if (!begins_with(err->param, name->common)) continue;
         char quoted[TD_API_PARAM_MAX];
         replace(err->param, sizeof err->param, err->param, strlen(name->common), name->here);

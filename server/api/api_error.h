@@ -20,8 +20,20 @@ td_status td_api_bad(td_api_error *err, const char *param, const char *fmt, ...)
 /** Any other status; returns TD_EINVAL. */
 td_status td_api_fail(td_api_error *err, int http, const char *code, const char *fmt, ...) TD_PRINTF(4, 5);
 
+/** A 500 that says that memory is short; returns TD_EINVAL. */
+td_status td_api_no_memory(td_api_error *err);
+
 /** From a library error: EINVAL and ENOTSUP 400, EBUSY, ESHUTDOWN and ELOST 503, the rest 500. Returns TD_EINVAL. */
 td_status td_api_from_status(td_api_error *err, td_status status, const td_error *cause, const char *param);
+
+/** A field that an API calls by another name than the common request; errors about it have to say this one. */
+typedef struct {
+    const char *common, *here;
+} td_api_name;
+
+/** An error of the common code in an API's words: its param, and the field that its sentence quotes. names: ended by {0};
+ * NULL: none. */
+void td_api_rename_error(const td_api_name *names, td_api_error *err);
 
 /** Writes an error in the form of an API. */
 typedef void (*td_error_writer)(td_jbuf *b, const td_api_error *err);

@@ -5,48 +5,36 @@
 
 #include "core/error.h"
 #include "core/thread.h"
-#include "core/trace.h"
-#include "server/server_state.h"
 
-#define ANSWERS_S 2
+#define ANSWERS_S 2 /* how long answers that are being written have when the server stops */
 
 void td_text_work_init(td_text_work *w) {
     *w = (td_text_work){0};
     pthread_mutex_init(&w->lock, NULL);
     pthread_cond_init(&w->queued, NULL);
-    pthread_condattr_t attr;
-    pthread_condattr_init(&attr);
-    pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
-    pthread_cond_init(&w->fewer, &attr);
-    pthread_condattr_destroy(&attr);
+    pthread_cond_init(&w->fewer, NULL);
 }
 
-/* The next call, which the caller then owns; NULL: there will be none. */
-static td_call *take(td_text_work *w) {
+/* The next job; NULL: there will be none. */
+static td_text_job *take(td_text_work *w) {
     while (!w->first && !w->closing) pthread_cond_wait(&w->queued, &w->lock);
-    td_call *c = w->first;
-    if (c) w->first = c->next_text;
+    td_text_job *job = w->first;
+    if (job) w->first = job->next;
     if (!w->first) w->last = NULL;
-    return c;
+    return job;
 }
 
-static void *run(void *arg) {
+static void *run_jobs(void *arg) {
     td_text_work *w = arg;
     pthread_mutex_lock(&w->lock);
-    for (td_call *c; (c = take(w));) {
+    for (td_text_job *job; (job = take(w));) {
         bool closing = w->closing;
         pthread_mutex_unlock(&w->lock);
-        uint64_t begin = td_trace_begin();
-        if (closing)
-            c->failed = td_api_fail(&c->err, 503, "shutting_down", "The server is shutting down.") != TD_OK;
-        else
-            while (c->work(c)) {
-            }
-        td_trace_end(begin, &(td_trace_label){TD_TRACE_HTTP, c->route, {"request"}, {c->number}});
+        job->run(job->call, closing);
         pthread_mutex_lock(&w->lock);
-        c->text_state = TD_TEXT_DONE;
+        job->state = TD_TEXT_DONE;
         w->n_suspended--;
-        MHD_resume_connection(c->connection); /* from here the call is the HTTP thread's */
+        MHD_resume_connection(job->connection); /* from here the job is the HTTP thread's */
         pthread_cond_broadcast(&w->fewer);
     }
     pthread_mutex_unlock(&w->lock);
@@ -55,21 +43,21 @@ static void *run(void *arg) {
 
 td_status td_text_work_start(td_text_work *w, td_error *err) {
     for (; w->n_threads < TD_TEXT_THREADS; w->n_threads++)
-        TD_TRY(td_thread_start(&w->threads[w->n_threads], "text", run, w, err));
+        TD_TRY(td_thread_start(&w->threads[w->n_threads], "text", run_jobs, w, err));
     return TD_OK;
 }
 
-bool td_text_work_put(td_text_work *w, td_call *c) {
+bool td_text_work_put(td_text_work *w, td_text_job *job) {
     pthread_mutex_lock(&w->lock);
     bool put = !w->closing;
     if (put) {
-        MHD_suspend_connection(c->connection);
+        MHD_suspend_connection(job->connection);
         if (w->last)
-            w->last->next_text = c;
+            w->last->next = job;
         else
-            w->first = c;
-        w->last = c;
-        c->text_state = TD_TEXT_QUEUED;
+            w->first = job;
+        w->last = job;
+        job->state = TD_TEXT_QUEUED;
         w->n_suspended++;
         w->n_held++;
         pthread_cond_signal(&w->queued);
@@ -78,17 +66,17 @@ bool td_text_work_put(td_text_work *w, td_call *c) {
     return put;
 }
 
-bool td_text_work_done(td_text_work *w, td_call *c) {
+bool td_text_work_done(td_text_work *w, const td_text_job *job) {
     pthread_mutex_lock(&w->lock);
-    bool done = c->text_state == TD_TEXT_DONE;
+    bool done = job->state == TD_TEXT_DONE;
     pthread_mutex_unlock(&w->lock);
     return done;
 }
 
-void td_text_work_left(td_text_work *w, td_call *c) {
+void td_text_work_left(td_text_work *w, td_text_job *job) {
     pthread_mutex_lock(&w->lock);
-    if (c->text_state != TD_TEXT_NONE) {
-        c->text_state = TD_TEXT_NONE;
+    if (job->state != TD_TEXT_NONE) {
+        job->state = TD_TEXT_NONE;
         w->n_held--;
         pthread_cond_broadcast(&w->fewer);
     }
@@ -104,7 +92,8 @@ void td_text_work_stop(td_text_work *w) {
     clock_gettime(CLOCK_MONOTONIC, &until);
     until.tv_sec += ANSWERS_S;
     while (w->n_held)
-        if (pthread_cond_timedwait(&w->fewer, &w->lock, &until) == ETIMEDOUT) break; /* a client that does not read */
+        if (pthread_cond_clockwait(&w->fewer, &w->lock, CLOCK_MONOTONIC, &until) == ETIMEDOUT)
+            break; /* a client that does not read */
     pthread_mutex_unlock(&w->lock);
     for (; w->n_threads; w->n_threads--) pthread_join(w->threads[w->n_threads - 1], NULL);
 }

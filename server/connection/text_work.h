@@ -6,6 +6,7 @@
 #ifndef TD_SERVER_CONNECTION_TEXT_WORK_H
 #define TD_SERVER_CONNECTION_TEXT_WORK_H
 
+#include <microhttpd.h>
 #include <pthread.h>
 
 #include "tandem.h"
@@ -14,16 +15,26 @@
 #define TD_TEXT_INLINE_BYTES \
     ((size_t)32 << 10) /* bodies up to this are worked on at once, but for what their work says takes long: milliseconds */
 
-typedef struct td_call td_call;
-
 /** NONE: never put, or left again. */
 typedef enum { TD_TEXT_NONE, TD_TEXT_QUEUED, TD_TEXT_DONE } td_text_state;
 
+/** The work of one request on its text: a part of the call that it is for. Zero-initialise the rest. */
+typedef struct td_text_job td_text_job;
+struct td_text_job {
+    struct MHD_Connection *connection;     /* suspended while the job waits and runs */
+    void (*run)(void *call, bool closing); /* on a text thread; closing: fail it instead */
+    void *call;
+
+    /* the queue's */
+    td_text_job  *next;
+    td_text_state state;
+};
+
 typedef struct {
-    pthread_mutex_t lock; /* guards all below, and the calls' next_text and text_state */
+    pthread_mutex_t lock; /* guards all below, and the queue's part of the jobs */
     pthread_cond_t  queued, fewer;
-    td_call        *first, *last;
-    unsigned        n_held; /* calls that were put and have not left */
+    td_text_job    *first, *last;
+    unsigned        n_held; /* jobs that were put and have not left */
     unsigned        n_suspended;
     unsigned        n_threads;
     bool            closing;
@@ -33,17 +44,18 @@ typedef struct {
 void                   td_text_work_init(td_text_work *w);
 TD_NODISCARD td_status td_text_work_start(td_text_work *w, td_error *err);
 
-/** Suspend a call's connection, run its work on a text thread, and resume it. @return false: closing, nothing was done. */
-TD_NODISCARD bool td_text_work_put(td_text_work *w, td_call *c);
-/** Whether the work of a call that was resumed is done. */
-TD_NODISCARD bool td_text_work_done(td_text_work *w, td_call *c);
+/** Suspend the job's connection, run it on a text thread, and resume the connection. @return false: closing, nothing was
+ * done. */
+TD_NODISCARD bool td_text_work_put(td_text_work *w, td_text_job *job);
+/** Whether a job was run; asked when its connection was resumed. */
+TD_NODISCARD bool td_text_work_done(td_text_work *w, const td_text_job *job);
 
-/** A call that was put is answered, or its generation runs. Does nothing for others. */
-void td_text_work_left(td_text_work *w, td_call *c);
+/** The request of a job that was put is answered, or its generation runs. Does nothing for others. */
+void td_text_work_left(td_text_work *w, td_text_job *job);
 
 /**
- * What runs is finished, what waits fails with a 503; all connections are resumed when this returns, and their calls have
- * left or had two seconds. Then the threads end.
+ * What runs is finished, what waits fails with a 503; all connections are resumed when this returns, and their jobs
+ * have left or had two seconds. Then the threads end.
  */
 void td_text_work_stop(td_text_work *w);
 

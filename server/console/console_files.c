@@ -9,6 +9,7 @@
 #include <string.h>
 #include <xxhash.h>
 
+#include "server/answer/answer.h"
 #include "server/server_state.h"
 
 #define HTML "text/html; charset=utf-8"

@@ -1,14 +1,21 @@
 /* The life of a generation: submitted, fed by the engine, taken by the answering thread, cancelled. */
 #include "server/generation/generation.h"
 
+#include <errno.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
+#include <unistd.h>
 
 #include "core/log.h"
 #include "core/rng.h"
 #include "core/trace.h"
+
+/* Bytes that a slow reader may leave unsent before its request is cancelled: so many for the stream, and for each choice. */
+#define STREAM_UNSENT_MAX ((size_t)1 << 20)
+#define CHOICE_UNSENT_MAX ((size_t)16 << 10)
 
 void td_news_free(td_news *n) {
     td_jbuf_free(&n->text);
@@ -20,11 +27,110 @@ void td_news_free(td_news *n) {
     *n = (td_news){0};
 }
 
+/* ---- what generations share ---- */
+
+void td_generations_init(td_generations *all, uint32_t stream_interval) {
+    *all = (td_generations){.stream_interval = stream_interval, .wake_fd = -1};
+    pthread_mutex_init(&all->lock, NULL);
+    pthread_cond_init(&all->fell, NULL);
+}
+
+void td_generations_free(td_generations *all) {
+    pthread_cond_destroy(&all->fell);
+    pthread_mutex_destroy(&all->lock);
+}
+
+static struct timespec after(double seconds) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    t.tv_sec += (time_t)seconds;
+    t.tv_nsec += (long)((seconds - (double)(time_t)seconds) * 1e9);
+    if (t.tv_nsec >= 1000000000) {
+        t.tv_nsec -= 1000000000;
+        t.tv_sec++;
+    }
+    return t;
+}
+
+bool td_await_zero(pthread_cond_t *changed, pthread_mutex_t *lock, const uint32_t *count, const bool *hurry,
+                   double seconds) {
+    struct timespec deadline = after(seconds);
+    while (*count && !*hurry)
+        if (pthread_cond_clockwait(changed, lock, CLOCK_MONOTONIC, &deadline) == ETIMEDOUT) break;
+    return *count == 0;
+}
+
+bool td_generations_await_end(td_generations *all, double seconds) {
+    static const bool no_hurry = false;
+    pthread_mutex_lock(&all->lock);
+    bool ended = td_await_zero(&all->fell, &all->lock, &all->n_live, &no_hurry, seconds);
+    pthread_mutex_unlock(&all->lock);
+    return ended;
+}
+
+td_ended_requests td_generations_ended(td_generations *all) {
+    pthread_mutex_lock(&all->lock);
+    td_ended_requests ended = all->ended;
+    pthread_mutex_unlock(&all->lock);
+    return ended;
+}
+
+static uint64_t draw_id(td_generations *all) {
+    return atomic_fetch_add_explicit(&all->next_id, 1, memory_order_relaxed);
+}
+
+static void wake_watcher(const td_generations *all) {
+    uint64_t one = 1;
+    /* Fails only when the counter is at its limit, and then the watcher is awake anyway. */
+    if (write(all->wake_fd, &one, sizeof one) < 0) return;
+}
+
+/* ---- rows for people to look at ---- */
+
+static const char *finish_of(const td_generation *g) {
+    static const char *const names[] = {
+        [TD_FINISH_STOP] = "stop", [TD_FINISH_LENGTH] = "length", [TD_FINISH_ABORT] = "abort", [TD_FINISH_ERROR] = "error"};
+    td_finish finish = g->choices[0].finish;
+    return g->has_error ? "error" : finish == TD_FINISH_NONE ? "abort" : names[finish];
+}
+
+td_request_row td_generation_row(const td_generation *g) {
+    td_request_row row = {
+        .choices = (uint32_t)g->n_choices, .age_s = 1e-9 * (double)(td_trace_now() - g->begin_ns), .ttft_s = INFINITY};
+    td_usage used = td_generation_usage(g);
+    double   between_s = 0;
+    uint32_t gaps = 0;
+    memcpy(row.id, g->id, sizeof row.id);
+    row.cached_tokens = (uint32_t)used.cached;
+    row.completion_tokens = (uint32_t)used.completion;
+    for (size_t i = 0; i < g->req.n_prompts; i++) row.prompt_tokens += (uint32_t)g->req.prompts[i].n_ids;
+    for (size_t i = 0; i < g->n_choices; i++) {
+        const td_choice *c = &g->choices[i];
+        if (c->completion_tokens == 0) continue;
+        if (c->first_s < row.ttft_s) row.ttft_s = c->first_s;
+        between_s += c->last_s - c->first_s;
+        gaps += c->completion_tokens - 1;
+    }
+    if (isinf(row.ttft_s)) row.ttft_s = NAN;
+    row.tpot_s = gaps ? between_s / gaps : NAN;
+    return row;
+}
+
+/* Nobody refers to g any more. One that the engine never had is left out. */
+static void note_end(td_ended_requests *e, const td_generation *g) {
+    if (g->req.api->internal || !g->submitted) return;
+    td_request_row *row = &e->rows[e->n++ % TD_REQUESTS_ENDED_MAX];
+    *row = td_generation_row(g);
+    row->finish = finish_of(g);
+}
+
+/* ---- a generation's life ---- */
+
 static void generation_free(td_generation *g) {
-    td_server *s = g->server;
-    pthread_mutex_lock(&s->lock);
-    td_ended_requests_add(&s->ended, g);
-    pthread_mutex_unlock(&s->lock);
+    td_generations *all = g->all;
+    pthread_mutex_lock(&all->lock);
+    note_end(&all->ended, g);
+    pthread_mutex_unlock(&all->lock);
     for (size_t i = 0; g->choices && i < g->n_choices; i++) {
         td_news_free(&g->choices[i].news);
         td_answer_parser_free(g->choices[i].parser);
@@ -37,10 +143,10 @@ static void generation_free(td_generation *g) {
     pthread_mutex_destroy(&g->lock);
     pthread_mutex_destroy(&g->handles_lock);
     free(g);
-    pthread_mutex_lock(&s->lock);
-    s->n_live--;
-    pthread_cond_broadcast(&s->changed);
-    pthread_mutex_unlock(&s->lock);
+    pthread_mutex_lock(&all->lock);
+    all->n_live--;
+    pthread_cond_broadcast(&all->fell);
+    pthread_mutex_unlock(&all->lock);
 }
 
 static void set_id(td_generation *g) {
@@ -48,13 +154,12 @@ static void set_id(td_generation *g) {
         snprintf(g->id, sizeof g->id, "%s", g->req.rid);
         return;
     }
-    uint64_t n = atomic_fetch_add_explicit(&g->server->next_id, 1, memory_order_relaxed);
+    uint64_t n = draw_id(g->all);
     snprintf(g->id, sizeof g->id, "%s%016llx%016llx", g->req.api->id_prefix,
-             (unsigned long long)td_rng_u64(g->server->id_seed, 0, n),
-             (unsigned long long)td_rng_u64(g->server->id_seed, 1, n));
+             (unsigned long long)td_rng_u64(g->all->id_seed, 0, n), (unsigned long long)td_rng_u64(g->all->id_seed, 1, n));
 }
 
-td_generation *td_generation_new(td_server *s, td_api_request *req) {
+td_generation *td_generation_new(td_generations *all, td_api_request *req) {
     td_generation *g = calloc(1, sizeof *g);
     if (!g) {
         td_api_request_free(req);
@@ -62,16 +167,16 @@ td_generation *td_generation_new(td_server *s, td_api_request *req) {
     }
     g->req = *req;
     *req = (td_api_request){0};
-    g->server = s;
+    g->all = all;
     g->created_s = (int64_t)time(NULL);
     g->begin_ns = td_trace_now();
     g->slot = UINT32_MAX;
     atomic_init(&g->refs, 1);
     pthread_mutex_init(&g->lock, NULL);
     pthread_mutex_init(&g->handles_lock, NULL);
-    pthread_mutex_lock(&s->lock);
-    s->n_live++;
-    pthread_mutex_unlock(&s->lock);
+    pthread_mutex_lock(&all->lock);
+    all->n_live++;
+    pthread_mutex_unlock(&all->lock);
     set_id(g);
     for (size_t i = 0; i < g->req.n_warnings; i++) td_warn("request %s: %s", g->id, g->req.warnings[i]);
     g->n_choices = g->req.n_prompts * g->req.n;
@@ -84,6 +189,10 @@ td_generation *td_generation_new(td_server *s, td_api_request *req) {
     for (size_t i = 0; i < g->n_choices; i++)
         g->choices[i] = (td_choice){.generation = g, .index = (uint32_t)i, .stop_token = UINT32_MAX};
     return g;
+}
+
+void td_generation_ref(td_generation *g) {
+    atomic_fetch_add_explicit(&g->refs, 1, memory_order_relaxed);
 }
 
 void td_generation_unref(td_generation *g) {
@@ -123,20 +232,20 @@ static bool shows_prompt_logprobs(const td_api_request *r) {
 
 /* Random, as OpenAI's; a model that numbers its calls itself is shown its own numbers again. */
 static void put_call_id(td_choice *c, const td_answer_event *e) {
-    td_server *s = c->generation->server;
-    td_jbuf   *text = &c->news.text;
+    td_generations *all = c->generation->all;
+    td_jbuf        *text = &c->news.text;
     if (e->id) {
         td_jbuf_put(text, e->id, e->id_len);
         return;
     }
-    uint64_t n = atomic_fetch_add_explicit(&s->next_id, 1, memory_order_relaxed);
-    td_jbuf_printf(text, "call_%016llx%08llx", (unsigned long long)td_rng_u64(s->id_seed, 2, n),
-                   (unsigned long long)(uint32_t)td_rng_u64(s->id_seed, 3, n));
+    uint64_t n = draw_id(all);
+    td_jbuf_printf(text, "call_%016llx%08llx", (unsigned long long)td_rng_u64(all->id_seed, 2, n),
+                   (unsigned long long)(uint32_t)td_rng_u64(all->id_seed, 3, n));
 }
 
 /* A stream's chunk has --stream-interval tokens at most. */
 static bool same_chunk(const td_generation *g, size_t token, size_t next) {
-    size_t step = g->server->opt.stream_interval;
+    size_t step = g->all->stream_interval;
     return !g->req.stream || token / step == next / step;
 }
 
@@ -269,10 +378,10 @@ static void note(td_generation *g, td_choice *c, const td_event *e) {
         td_api_from_status(&g->error, e->error ? e->error->status : TD_EDEVICE, e->error, NULL);
         fail_locked(g);
     } else if (g->req.stream) {
-        if (g->unsent > TD_STREAM_UNSENT_MAX + g->n_choices * TD_CHOICE_UNSENT_MAX) {
+        if (g->unsent > STREAM_UNSENT_MAX + g->n_choices * CHOICE_UNSENT_MAX) {
             td_warn("request %s: its reader is too slow; cancelled", g->id);
             g->aborted = g->dropped = g->attend = g->ready = true;
-        } else if (first || e->finish != TD_FINISH_NONE || c->news.n_tokens >= g->server->opt.stream_interval) {
+        } else if (first || e->finish != TD_FINISH_NONE || c->news.n_tokens >= g->all->stream_interval) {
             g->ready = true;
         }
     }
@@ -294,7 +403,7 @@ static void on_event(void *user, const td_event *e) {
     if (g->ready) resume_locked(g);
     bool attend = g->attend || g->ends_some;
     pthread_mutex_unlock(&g->lock);
-    if (attend) td_watcher_wake(g->server);
+    if (attend) wake_watcher(g->all);
     if (last) td_generation_unref(g);
 }
 
@@ -306,7 +415,7 @@ static td_status refuse(td_api_error *err, td_status st, const td_error *cause, 
     size_t n = strspn(cause->text, "abcdefghijklmnopqrstuvwxyz_");
     if (st == TD_EINVAL && n < sizeof param && !strncmp(cause->text + n, ": ", 2)) memcpy(param, cause->text, n);
     td_api_from_status(err, st, cause, param);
-    td_api_rename_error(r->api, err);
+    td_api_rename_error(r->api->names, err);
     return TD_EINVAL;
 }
 
@@ -337,7 +446,7 @@ static td_request_params common_params(const td_api_request *r) {
 td_status td_generation_submit(td_generation *g, td_api_error *err) {
     const td_api_request *r = &g->req;
     td_request_params    *params = add_parsers(g) ? malloc(g->n_choices * sizeof *params) : NULL;
-    if (!params) return td_api_fail(err, 500, "internal_error", "Out of memory.");
+    if (!params) return td_api_no_memory(err);
     for (size_t i = 0; i < g->n_choices; i++) {
         const td_api_prompt  *prompt = &r->prompts[i / r->n];
         const td_api_request *own = td_api_of_prompt(r, i / r->n);
@@ -356,7 +465,7 @@ td_status td_generation_submit(td_generation *g, td_api_error *err) {
 
     td_error cause = {0};
     pthread_mutex_lock(&g->handles_lock);
-    td_status st = td_engine_submit_all(g->server->engine, params, g->n_choices, g->handles, &cause);
+    td_status st = td_engine_submit_all(g->all->engine, params, g->n_choices, g->handles, &cause);
     pthread_mutex_unlock(&g->handles_lock);
     free(params);
     g->submitted = st == TD_OK;

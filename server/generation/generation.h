@@ -10,10 +10,48 @@
 #ifndef TD_SERVER_GENERATION_GENERATION_H
 #define TD_SERVER_GENERATION_GENERATION_H
 
+#include <microhttpd.h>
+#include <pthread.h>
+#include <stdatomic.h>
+
 #include "server/request/api_request.h"
-#include "server/server_state.h"
 
 #define TD_LP_NONE UINT32_MAX /* id of an entry that a position has not */
+
+#define TD_GENERATION_ID_MAX (TD_API_NAME_MAX + 16)
+#define TD_REQUESTS_ENDED_MAX 32 /* rows that are kept */
+
+/** A generation for people to look at: counts and times, and nothing of what was asked or answered. */
+typedef struct {
+    char        id[TD_GENERATION_ID_MAX];
+    const char *finish; /* why it ended, as finish_reason has it: static; NULL: it runs */
+    uint32_t    choices, prompt_tokens, cached_tokens, completion_tokens;
+    double      age_s;  /* from its arrival until now, or until it ended */
+    double      ttft_s; /* from its arrival to its first token; NAN: there is none yet */
+    double      tpot_s; /* between two tokens of a choice, on average; NAN: none has two yet */
+} td_request_row;
+
+/** What ended, the last ones. */
+typedef struct {
+    td_request_row rows[TD_REQUESTS_ENDED_MAX];
+    uint64_t       n; /* ever; row n - 1 is at (n - 1) % TD_REQUESTS_ENDED_MAX */
+} td_ended_requests;
+
+/** What the generations of a server share. */
+typedef struct {
+    td_engine           *engine;
+    const td_tokenizer  *tokenizer;       /* NULL: there is none */
+    const char          *model_name;      /* for answers to requests that name no model */
+    uint32_t             stream_interval; /* tokens of a stream's event */
+    int                  wake_fd;         /* an eventfd: adding 1 has the watcher call td_generation_attend */
+    uint64_t             id_seed;
+    atomic_uint_fast64_t next_id; /* of generations and of calls of tools; relaxed: a counter */
+
+    pthread_mutex_t   lock;   /* guards what follows */
+    pthread_cond_t    fell;   /* n_live fell */
+    uint32_t          n_live; /* generations not freed yet */
+    td_ended_requests ended;
+} td_generations;
 
 /** A part of an answer as its parser told it: bytes of the news' text. */
 typedef struct {
@@ -62,13 +100,13 @@ struct td_choice {
 };
 
 struct td_generation {
-    atomic_uint    refs;
-    td_server     *server;
-    td_api_request req;
-    char           id[TD_API_NAME_MAX + 16];
-    int64_t        created_s;
-    uint64_t       begin_ns;  /* of td_trace_now */
-    bool           submitted; /* the engine has had it; of the call's thread */
+    atomic_uint     refs;
+    td_generations *all;
+    td_api_request  req;
+    char            id[TD_GENERATION_ID_MAX];
+    int64_t         created_s;
+    uint64_t        begin_ns;  /* of td_trace_now */
+    bool            submitted; /* the engine has had it; of the call's thread */
 
     pthread_mutex_t        lock;
     struct MHD_Connection *connection; /* to resume; NULL once the call has ended */
@@ -96,9 +134,20 @@ struct td_generation {
     size_t   out_next;  /* the choice that is written first, when there was no room for all */
 };
 
+void td_generations_init(td_generations *all, uint32_t stream_interval);
+/** No generation may be left. */
+void td_generations_free(td_generations *all);
+
+/** Wait until no generation is left, seconds at most. @return whether none is. */
+bool td_generations_await_end(td_generations *all, double seconds);
+
+/** A copy of the list of those that ended. */
+td_ended_requests td_generations_ended(td_generations *all);
+
 /** A generation for a parsed and encoded request, which it takes over (also on failure). NULL: out of memory. One reference.
  */
-td_generation *td_generation_new(td_server *s, td_api_request *req);
+td_generation *td_generation_new(td_generations *all, td_api_request *req);
+void           td_generation_ref(td_generation *g);
 void           td_generation_unref(td_generation *g);
 
 /** Submit every choice, or none; err is filled then. */
@@ -136,20 +185,11 @@ td_choice_state td_choice_get_state(const td_choice *c);
 /** Tokens of all choices; a prompt counts once, however many it has. Under the lock, or when all is finished. */
 td_usage td_generation_usage(const td_generation *g);
 
-/** Bytes of one token; none where the tokenizer has none. answer_tokens.c. */
-const char *td_token_bytes(const td_generation *g, uint32_t id, size_t *len, bool *special);
+/** The generation as it is now: under its lock, or when nobody else has it. */
+td_request_row td_generation_row(const td_generation *g);
 
-/** NaN, which no position before predicts, is null. */
-void td_write_logprob(td_jbuf *b, float logprob);
-
-/**
- * Hand a choice's news to its API's piece, with b: `step` tokens a piece at most, and with each the tokens that came since
- * the one before. Tokens that are left over are a piece without a text.
- */
-void td_write_pieces(td_choice *c, const td_choice_state *at, const td_news *news, size_t step, td_jbuf *b);
-
-/** Append a stream's events for all news to g->out, as its API writes them; sets out_ended with the last. answer_stream.c.
- */
-void td_write_stream(td_generation *g);
+/** Wait on a condition, which signals that *count or *hurry changed, until *count is 0, *hurry is set, or the seconds have
+ * passed. Under the lock, which guards both. @return whether *count is 0. */
+bool td_await_zero(pthread_cond_t *changed, pthread_mutex_t *lock, const uint32_t *count, const bool *hurry, double seconds);
 
 #endif

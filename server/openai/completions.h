@@ -2,7 +2,7 @@
 #ifndef TD_SERVER_OPENAI_COMPLETIONS_H
 #define TD_SERVER_OPENAI_COMPLETIONS_H
 
-#include "server/generation/generation.h"
+#include "server/answer/answer_stream.h"
 
 extern const td_api td_api_chat, td_api_completion;
 

@@ -2,6 +2,7 @@
 #include <string.h>
 
 #include "server/openai/completions.h"
+#include "server/request/api_read.h"
 
 static void write_usage(td_jbuf *b, td_usage u) {
     td_jw_key(b, "usage");
@@ -27,7 +28,7 @@ static void write_head(td_jbuf *b, const td_generation *g, const char *object) {
     td_jw_member_str(b, "id", g->id);
     td_jw_member_str(b, "object", object);
     td_jw_member_int(b, "created", g->created_s);
-    td_jw_member_str(b, "model", g->req.model ? g->req.model : g->server->model_name);
+    td_jw_member_str(b, "model", g->req.model ? g->req.model : g->all->model_name);
 }
 
 static void write_finish(td_jbuf *b, const td_choice_state *st) {

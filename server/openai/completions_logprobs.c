@@ -155,8 +155,8 @@ void td_write_echo(td_jbuf *text, td_choice *c) {
     char                *decoded = NULL;
     size_t               len = 0;
     bool                 skip = p->text ? false : g->req.skip_special_tokens;
-    if (!g->server->tokenizer) return; /* no text at all */
-    td_status st = td_tokenizer_decode(g->server->tokenizer, p->ids, p->n_ids, skip, &decoded, &len);
+    if (!g->all->tokenizer) return; /* no text at all */
+    td_status st = td_tokenizer_decode(g->all->tokenizer, p->ids, p->n_ids, skip, &decoded, &len);
     if (st != TD_OK) len = 0; /* ids that the model has and the tokenizer has not: no text */
     if (st == TD_ENOMEM) text->failed = true;
     if (!p->text) {

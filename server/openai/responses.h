@@ -8,7 +8,7 @@
 #ifndef TD_SERVER_OPENAI_RESPONSES_H
 #define TD_SERVER_OPENAI_RESPONSES_H
 
-#include "server/generation/generation.h"
+#include "server/answer/answer_stream.h"
 #include "server/openai/responses_store.h"
 
 #define TD_RESPONSE_ID_PREFIX "resp_"

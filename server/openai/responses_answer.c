@@ -74,7 +74,7 @@ static void write_response(const td_generation *g, stage at, td_jbuf *b, size_t 
     } else {
         td_jw_null(b);
     }
-    td_jw_member_str(b, "model", r->model ? r->model : g->server->model_name);
+    td_jw_member_str(b, "model", r->model ? r->model : g->all->model_name);
     td_jbuf_puts(b, ",");
     td_jbuf_put(b, own->echo, own->echo_len);
     td_jw_key(b, "output");

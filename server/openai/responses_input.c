@@ -11,20 +11,13 @@
 #include "core/error.h"
 #include "core/json_text.h"
 #include "server/openai/responses.h"
+#include "server/request/json_fields.h"
 
 #define REFERENCES_MAX 1024 /* item_reference in one input: each is a search */
-
-static bool is_set(const json_t *v) {
-    return v && !json_is_null(v);
-}
 
 static const char *string_of(const json_t *object, const char *key) {
     const json_t *v = json_object_get(object, key);
     return td_api_is_c_string(v) ? json_string_value(v) : NULL;
-}
-
-static td_status out_of_memory(td_api_error *err) {
-    return td_api_fail(err, 500, "internal_error", "Out of memory.");
 }
 
 /* ---- whole items from what a client sends ---- */
@@ -44,7 +37,7 @@ static td_status bad(const reading *r, const char *member, const char *sentence)
 }
 
 static td_status set(const reading *r, const char *member, json_t *value) {
-    return json_object_set_new(r->whole, member, value) == 0 ? TD_OK : out_of_memory(r->err);
+    return json_object_set_new(r->whole, member, value) == 0 ? TD_OK : td_api_no_memory(r->err);
 }
 
 static td_status copy_string(const reading *r, const char *member) {
@@ -61,8 +54,8 @@ static td_status copy_name(const reading *r, const char *member) {
 
 static td_status check_status(const reading *r) {
     const json_t *v = json_object_get(r->item, "status");
-    if (is_set(v) && !json_is_string(v)) return bad(r, "status", "must be a string.");
-    return set(r, "status", json_string(is_set(v) && json_string_length(v) ? json_string_value(v) : "completed"));
+    if (td_api_is_set(v) && !json_is_string(v)) return bad(r, "status", "must be a string.");
+    return set(r, "status", json_string(td_api_is_set(v) && json_string_length(v) ? json_string_value(v) : "completed"));
 }
 
 /* A list of text parts of these types, as parts of the first one. */
@@ -86,9 +79,9 @@ static td_status read_parts(const reading *r, const char *member, const char *co
         json_t *whole = strcmp(types[0], "output_text")
                             ? json_pack("{s:s, s:O}", "type", types[0], "text", text)
                             : json_pack("{s:s, s:O, s:[]}", "type", types[0], "text", text, "annotations");
-        if (json_array_append_new(*out, whole) != 0) return out_of_memory(r->err);
+        if (json_array_append_new(*out, whole) != 0) return td_api_no_memory(r->err);
     }
-    return *out ? TD_OK : out_of_memory(r->err);
+    return *out ? TD_OK : td_api_no_memory(r->err);
 }
 
 /* A string stands for a list of one part. */
@@ -148,15 +141,15 @@ static td_status read_reasoning(const reading *r) {
         const char   *member = k ? "content" : "summary";
         const json_t *v = json_object_get(r->item, member);
         json_t       *parts = NULL;
-        if (is_set(v) && !json_is_array(v)) return bad(r, member, "must be a list.");
-        td_status st = is_set(v) ? read_parts(r, member, k ? content_types : summary_types, &parts) : TD_OK;
+        if (td_api_is_set(v) && !json_is_array(v)) return bad(r, member, "must be a list.");
+        td_status st = td_api_is_set(v) ? read_parts(r, member, k ? content_types : summary_types, &parts) : TD_OK;
         if (st != TD_OK) {
             json_decref(parts);
             return st;
         }
         TD_TRY(set(r, member, parts ? parts : json_array()));
     }
-    if (is_set(encrypted) && !json_is_string(encrypted)) return bad(r, "encrypted_content", "must be a string.");
+    if (td_api_is_set(encrypted) && !json_is_string(encrypted)) return bad(r, "encrypted_content", "must be a string.");
     if (json_string_length(encrypted) && json_array_size(json_object_get(r->whole, "content")) == 0)
         return bad(r, "encrypted_content", "cannot be read: this server gives reasoning as text, in 'content'.");
     return TD_OK;
@@ -223,8 +216,8 @@ static td_status read_item(reading *r, td_response_store *store, size_t *n_refer
     const char   *type = string_of(r->item, "type");
     size_t        k = 0;
     if (!json_is_object(r->item)) return bad(r, "", "must be an object.");
-    if (is_set(named) && !type) return bad(r, "type", "must be a string.");
-    if (!type) type = json_object_get(r->item, "role") ? "message" : is_set(id) ? "item_reference" : NULL;
+    if (td_api_is_set(named) && !type) return bad(r, "type", "must be a string.");
+    if (!type) type = json_object_get(r->item, "role") ? "message" : td_api_is_set(id) ? "item_reference" : NULL;
     if (!type) return bad(r, "type", "is missing.");
     if (!strcmp(type, "item_reference")) return read_reference(r, store, n_references);
     while (k < sizeof ITEMS / sizeof *ITEMS && strcmp(type, ITEMS[k].type) != 0) k++;
@@ -234,8 +227,8 @@ static td_status read_item(reading *r, td_response_store *store, size_t *n_refer
                  "of type '%.60s' is not supported; messages, function calls, their outputs and reasoning are.", type);
         return bad(r, "", sentence);
     }
-    if (is_set(id) && !td_api_is_c_string(id)) return bad(r, "id", "must be a string.");
-    if (is_set(id) && json_string_length(id)) TD_TRY(copy_name(r, "id"));
+    if (td_api_is_set(id) && !td_api_is_c_string(id)) return bad(r, "id", "must be a string.");
+    if (td_api_is_set(id) && json_string_length(id)) TD_TRY(copy_name(r, "id"));
     TD_TRY(set(r, "type", json_string(type)));
     return ITEMS[k].read(r);
 }
@@ -244,24 +237,24 @@ td_status td_response_read_input(const json_t *input, td_response_store *store, 
     const json_t *item;
     size_t        i, n_references = 0;
     *items = NULL;
-    if (!is_set(input)) return td_api_bad(err, "input", "'input' is missing.");
+    if (!td_api_is_set(input)) return td_api_bad(err, "input", "'input' is missing.");
     if (json_is_string(input)) {
         *items = json_pack("[{s:s, s:s, s:s, s:[{s:s, s:O}]}]", "type", "message", "role", "user", "status", "completed",
                            "content", "type", "input_text", "text", input);
-        return *items ? TD_OK : out_of_memory(err);
+        return *items ? TD_OK : td_api_no_memory(err);
     }
     if (!json_is_array(input)) return td_api_bad(err, "input", "'input' must be a string or a list of items.");
     *items = json_array();
     json_array_foreach(input, i, item) {
         reading   r = {item, i, json_object(), err};
-        td_status st = r.whole ? read_item(&r, store, &n_references) : out_of_memory(err);
+        td_status st = r.whole ? read_item(&r, store, &n_references) : td_api_no_memory(err);
         if (st != TD_OK) {
             json_decref(r.whole);
             return st;
         }
-        if (json_array_append_new(*items, r.whole) != 0) return out_of_memory(err);
+        if (json_array_append_new(*items, r.whole) != 0) return td_api_no_memory(err);
     }
-    return *items ? TD_OK : out_of_memory(err);
+    return *items ? TD_OK : td_api_no_memory(err);
 }
 
 /* ---- from items to messages ---- */
@@ -368,7 +361,7 @@ td_status td_item_reader_add(td_item_reader *to, const json_t *items, const char
                  : !strcmp(type, "reasoning")   ? add_reasoning(to, item)
                                                 : add_message(to, item);
         }
-        if (!ok) return out_of_memory(err);
+        if (!ok) return td_api_no_memory(err);
     }
     return TD_OK;
 }
@@ -377,7 +370,7 @@ td_status td_item_reader_end(td_item_reader *to, td_api_error *err) {
     bool ok = end_turn(to);
     json_decref(to->names);
     to->names = NULL;
-    return ok ? TD_OK : out_of_memory(err);
+    return ok ? TD_OK : td_api_no_memory(err);
 }
 
 /* ---- what is kept ---- */
@@ -385,10 +378,10 @@ td_status td_item_reader_end(td_item_reader *to, td_api_error *err) {
 static td_status append_list(const char *text, size_t len, json_t *items, td_api_error *err) {
     json_t      *list;
     json_error_t why;
-    if (td_json_load(text, len, JSON_ALLOW_NUL, &list, &why) != TD_OK) return out_of_memory(err);
+    if (td_json_load(text, len, JSON_ALLOW_NUL, &list, &why) != TD_OK) return td_api_no_memory(err);
     int bad = json_array_extend(items, list);
     json_decref(list);
-    return bad ? out_of_memory(err) : TD_OK;
+    return bad ? td_api_no_memory(err) : TD_OK;
 }
 
 td_status td_response_history(const td_stored_response *last, json_t *items, td_api_error *err) {
@@ -398,7 +391,7 @@ td_status td_response_history(const td_stored_response *last, json_t *items, td_
         return td_api_bad(err, "previous_response_id",
                           "The conversation up to 'previous_response_id' is larger than %zu bytes.", TD_BODY_MAX);
     const td_stored_response **all = malloc((n ? n : 1) * sizeof *all);
-    td_status                  st = all ? TD_OK : out_of_memory(err);
+    td_status                  st = all ? TD_OK : td_api_no_memory(err);
     size_t                     at = n;
     for (const td_stored_response *r = last; all && r; r = r->previous) all[--at] = r;
     for (size_t i = 0; st == TD_OK && i < n; i++) {

@@ -6,21 +6,15 @@
 #include "core/error.h"
 #include "core/json_text.h"
 #include "server/openai/responses.h"
+#include "server/request/api_read.h"
+#include "server/request/json_fields.h"
 
 #define METADATA_MAX 16
 #define METADATA_KEY_MAX 64
 #define METADATA_VALUE_MAX 512
 
-static bool is_set(const json_t *v) {
-    return v && !json_is_null(v);
-}
-
 static const char *string_of(const json_t *object, const char *key) {
     return json_string_value(json_object_get(object, key));
-}
-
-static td_status out_of_memory(td_api_error *err) {
-    return td_api_fail(err, 500, "internal_error", "Out of memory.");
 }
 
 /* ---- the fields that are not a chat's ---- */
@@ -139,7 +133,7 @@ static td_status check_types(const json_t *body, td_api_error *err) {
         field_type    type = FIELDS[i].type;
         json_int_t    integer;
         char          path[TD_API_PARAM_MAX];
-        if (!is_set(v)) continue;
+        if (!td_api_is_set(v)) continue;
         bool right = type == A_STRING     ? td_api_is_c_string(v)
                      : type == A_BOOL     ? json_is_boolean(v)
                      : type == AN_INTEGER ? td_api_integer(v, &integer)
@@ -161,14 +155,14 @@ static td_status check_refused(const json_t *body, td_api_error *err) {
         const json_t *v = field_of(body, CHOICES[i].object, CHOICES[i].name);
         char          path[TD_API_PARAM_MAX];
         size_t        k = 0;
-        if (!is_set(v)) continue;
+        if (!td_api_is_set(v)) continue;
         while (CHOICES[i].values[k] && strcmp(json_string_value(v), CHOICES[i].values[k]) != 0) k++;
         path_of(CHOICES[i].object, CHOICES[i].name, path);
         if (!CHOICES[i].values[k]) return td_api_bad(err, path, "'%s' %s.", path, CHOICES[i].sentence);
     }
     json_int_t    n;
     const json_t *one = json_object_get(body, "n");
-    if (is_set(one) && !(td_api_integer(one, &n) && n == 1))
+    if (td_api_is_set(one) && !(td_api_integer(one, &n) && n == 1))
         return td_api_bad(err, "n", "'n' may only be 1: a response has one answer.");
     if (json_is_true(field_of(body, "stream_options", "include_obfuscation")))
         return td_api_bad(err, "stream_options.include_obfuscation",
@@ -245,7 +239,7 @@ static const char *const NOT_THE_CHATS[] = {"input",
                                             "max_output_tokens"};
 
 static int put(json_t *chat, const char *name, const json_t *v) {
-    return is_set(v) ? json_object_set(chat, name, (json_t *)v) : 0;
+    return td_api_is_set(v) ? json_object_set(chat, name, (json_t *)v) : 0;
 }
 
 /* A function's fields are the tool's own here. */
@@ -266,8 +260,9 @@ static td_status put_tools(json_t *chat, const json_t *tools, td_api_error *err)
             return td_api_bad(err, path, "'%s' must be {\"type\": \"function\", \"name\": …, \"parameters\": …}.", path);
         const json_t *parameters = json_object_get(tool, "parameters"), *strict = json_object_get(tool, "strict"),
                      *description = json_object_get(tool, "description");
-        if ((is_set(parameters) && !json_is_object(parameters)) || (is_set(strict) && !json_is_boolean(strict)) ||
-            (is_set(description) && !json_is_string(description)))
+        if ((td_api_is_set(parameters) && !json_is_object(parameters)) ||
+            (td_api_is_set(strict) && !json_is_boolean(strict)) ||
+            (td_api_is_set(description) && !json_is_string(description)))
             return td_api_bad(
                 err, path,
                 "'%s' must have a schema as 'parameters', a string as 'description', and true or false as 'strict'.", path);
@@ -279,45 +274,45 @@ static td_status put_tools(json_t *chat, const json_t *tools, td_api_error *err)
             no_memory |= put(function, members[k], json_object_get(tool, members[k]));
         no_memory |= json_array_append_new(list, whole);
     }
-    return no_memory ? out_of_memory(err) : TD_OK;
+    return no_memory ? td_api_no_memory(err) : TD_OK;
 }
 
 static td_status put_tool_choice(json_t *chat, json_t *choice, td_api_error *err) {
     const char *mode = json_string_value(choice), *type = string_of(choice, "type");
-    if (!is_set(choice)) return TD_OK;
+    if (!td_api_is_set(choice)) return TD_OK;
     if (mode && (!strcmp(mode, "auto") || !strcmp(mode, "none") || !strcmp(mode, "required")))
-        return json_object_set(chat, "tool_choice", choice) == 0 ? TD_OK : out_of_memory(err);
+        return json_object_set(chat, "tool_choice", choice) == 0 ? TD_OK : td_api_no_memory(err);
     if (type && strcmp(type, "function") != 0)
         return td_api_bad(err, "tool_choice", "'tool_choice' of type '%.40s' is not supported; only 'function' is.", type);
     if (!type || !td_api_is_c_string(json_object_get(choice, "name")))
         return td_api_bad(err, "tool_choice",
                           "'tool_choice' must be 'auto', 'none', 'required' or {\"type\": \"function\", \"name\": …}.");
     json_t *nested = json_pack("{s:s, s:{s:O}}", "type", "function", "function", "name", json_object_get(choice, "name"));
-    return json_object_set_new(chat, "tool_choice", nested) == 0 ? TD_OK : out_of_memory(err);
+    return json_object_set_new(chat, "tool_choice", nested) == 0 ? TD_OK : td_api_no_memory(err);
 }
 
 static td_status put_format(json_t *chat, const json_t *format, td_api_error *err) {
-    if (!is_set(format)) return TD_OK;
+    if (!td_api_is_set(format)) return TD_OK;
     const char   *type = string_of(format, "type");
     const json_t *schema = json_object_get(format, "schema");
     if (!type || (strcmp(type, "text") != 0 && strcmp(type, "json_object") != 0 && strcmp(type, "json_schema") != 0))
         return td_api_bad(err, "text.format",
                           "'text.format' must have a 'type' that is 'text', 'json_object' or 'json_schema'.");
     if (strcmp(type, "json_schema") != 0)
-        return json_object_set(chat, "response_format", (json_t *)format) == 0 ? TD_OK : out_of_memory(err);
+        return json_object_set(chat, "response_format", (json_t *)format) == 0 ? TD_OK : td_api_no_memory(err);
     if (!json_is_object(schema) && !json_is_boolean(schema))
         return td_api_bad(err, "text.format.schema", "'text.format.schema' must be a JSON Schema.");
     json_t *nested = json_pack("{s:s, s:{s:O}}", "type", "json_schema", "json_schema", "schema", schema);
-    return json_object_set_new(chat, "response_format", nested) == 0 ? TD_OK : out_of_memory(err);
+    return json_object_set_new(chat, "response_format", nested) == 0 ? TD_OK : td_api_no_memory(err);
 }
 
 static td_status put_messages(json_t *chat, const td_response *own, const json_t *instructions, td_api_error *err) {
     td_item_reader to = {.messages = json_array()};
     json_t        *history = json_array();
     int            no_memory = json_object_set_new(chat, "messages", to.messages) | !history;
-    if (!no_memory && is_set(instructions))
+    if (!no_memory && td_api_is_set(instructions))
         no_memory = json_array_append_new(to.messages, json_pack("{s:s, s:O}", "role", "system", "content", instructions));
-    td_status st = no_memory ? out_of_memory(err) : td_response_history(own->previous, history, err);
+    td_status st = no_memory ? td_api_no_memory(err) : td_response_history(own->previous, history, err);
     if (st == TD_OK) st = td_item_reader_add(&to, history, "history", err);
     if (st == TD_OK) st = td_item_reader_add(&to, own->input, "input", err);
     json_decref(history);
@@ -329,7 +324,7 @@ static td_status put_messages(json_t *chat, const td_response *own, const json_t
 static td_status make_chat(const json_t *body, const td_response *own, bool logprobs, json_t **out, td_api_error *err) {
     json_t       *chat = *out = json_copy((json_t *)body); /* a new object with the same values */
     const json_t *tools = json_object_get(body, "tools");
-    if (!chat) return out_of_memory(err);
+    if (!chat) return td_api_no_memory(err);
     for (size_t i = 0; i < sizeof NOT_THE_CHATS / sizeof *NOT_THE_CHATS; i++) json_object_del(chat, NOT_THE_CHATS[i]);
     int no_memory = put(chat, "max_completion_tokens", json_object_get(body, "max_output_tokens")) |
                     put(chat, "reasoning_effort", field_of(body, "reasoning", "effort")) |
@@ -337,8 +332,8 @@ static td_status make_chat(const json_t *body, const td_response *own, bool logp
     if (logprobs)
         no_memory |= json_object_set_new(chat, "logprobs", json_true()) |
                      put(chat, "top_logprobs", json_object_get(body, "top_logprobs"));
-    if (no_memory) return out_of_memory(err);
-    if (is_set(tools)) TD_TRY(put_tools(chat, tools, err));
+    if (no_memory) return td_api_no_memory(err);
+    if (td_api_is_set(tools)) TD_TRY(put_tools(chat, tools, err));
     TD_TRY(put_tool_choice(chat, json_object_get(body, "tool_choice"), err));
     TD_TRY(put_format(chat, field_of(body, "text", "format"), err));
     return put_messages(chat, own, json_object_get(body, "instructions"), err);
@@ -353,7 +348,7 @@ static json_t *given(const json_t *body, const char *name) {
 
 static json_t *given_or(const json_t *body, const char *name, json_t *otherwise) {
     json_t *v = json_object_get(body, name);
-    if (!is_set(v)) return otherwise;
+    if (!td_api_is_set(v)) return otherwise;
     json_decref(otherwise);
     return json_incref(v);
 }
@@ -381,14 +376,14 @@ static td_status keep_echo(const json_t *body, const td_api_request *r, td_respo
         "max_tool_calls", given(body, "max_tool_calls"), "metadata", given_or(body, "metadata", json_object()),
         "parallel_tool_calls", (int)r->parallel_tool_calls, "previous_response_id", given(body, "previous_response_id"),
         "prompt_cache_key", given(body, "prompt_cache_key"), "reasoning", "effort",
-        is_set(effort) ? json_incref((json_t *)effort) : json_null(), "summary", "safety_identifier",
+        td_api_is_set(effort) ? json_incref((json_t *)effort) : json_null(), "summary", "safety_identifier",
         given(body, "safety_identifier"), "service_tier", "default", "store", (int)own->stores, "temperature",
         r->sampling.temperature, "text", "format", given_or(text, "format", json_pack("{s:s}", "type", "text")), "verbosity",
         "medium", "tool_choice", given_or(body, "tool_choice", json_string("auto")), "tools", given_tools(body),
         "top_logprobs", top, "top_p", r->sampling.top_p, "truncation", "disabled", "user", given(body, "user"));
     char *dumped = td_json_dump(echo, JSON_COMPACT | JSON_REAL_PRECISION(17));
     json_decref(echo);
-    if (!dumped) return out_of_memory(err);
+    if (!dumped) return td_api_no_memory(err);
     own->echo_len = strlen(dumped) - 2; /* without its braces */
     memmove(dumped, dumped + 1, own->echo_len);
     own->echo = dumped;
@@ -425,7 +420,7 @@ static td_status read_body(const json_t *body, const td_api_context *with, td_ap
     bool         logprobs = false;
     json_t      *chat = NULL;
     td_response *own = calloc(1, sizeof *own);
-    if (!own) return out_of_memory(err);
+    if (!own) return td_api_no_memory(err);
     r->own = own;
     own->store = with->responses;
     TD_TRY(read_own(body, own, &logprobs, err));
@@ -434,7 +429,7 @@ static td_status read_body(const json_t *body, const td_api_context *with, td_ap
         return TD_EINVAL;
     }
     if (td_api_read_form(TD_READ_CHAT, chat, with, r, err) != TD_OK) {
-        td_api_rename_error(r->api, err);
+        td_api_rename_error(r->api->names, err);
         return TD_EINVAL;
     }
     return keep_echo(body, r, own, err);

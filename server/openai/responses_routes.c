@@ -4,7 +4,9 @@
 
 #include "core/error.h"
 #include "core/json_text.h"
+#include "server/answer/answer.h"
 #include "server/openai/responses.h"
+#include "server/server_state.h"
 
 #define ITEMS_DEFAULT 20
 #define ITEMS_MAX 100
@@ -67,7 +69,7 @@ static json_t *items_of(const td_stored_response *r, td_api_error *err) {
         if (!bad) return items;
     }
     json_decref(items);
-    if (!*err->message) td_api_fail(err, 500, "internal_error", "Out of memory.");
+    if (!*err->message) td_api_no_memory(err);
     return NULL;
 }
 

@@ -5,13 +5,10 @@
 
 #include "core/error.h"
 #include "core/json_text.h"
-#include "server/request/api_request.h"
+#include "server/request/api_read.h"
+#include "server/request/api_readers.h"
 
 #define MESSAGES_MAX 65536
-
-static bool is_set(const json_t *v) {
-    return v && !json_is_null(v);
-}
 
 /* A list of text parts becomes one string, the parts on lines of their own. NULL with err filled on failure. */
 static json_t *join_parts(const json_t *parts, size_t message, td_api_error *err) {
@@ -35,7 +32,7 @@ static json_t *join_parts(const json_t *parts, size_t message, td_api_error *err
     }
     json_t *joined = text.failed ? NULL : json_stringn(text.data ? text.data : "", text.len);
     td_jbuf_free(&text);
-    if (!joined) td_api_fail(err, 500, "internal_error", "Out of memory.");
+    if (!joined) td_api_no_memory(err);
     return joined;
 }
 
@@ -61,7 +58,7 @@ static td_status check_calls(const json_t *calls, size_t i, td_api_error *err) {
         const json_t *arguments = json_object_get(function, "arguments");
         snprintf(param, sizeof param, "messages[%zu].tool_calls[%zu]", i, k);
         if (!json_is_string(json_object_get(function, "name")) ||
-            (is_set(arguments) && !json_is_string(arguments) && !json_is_object(arguments)))
+            (td_api_is_set(arguments) && !json_is_string(arguments) && !json_is_object(arguments)))
             return td_api_bad(err, param,
                               "A tool call must be {\"type\": \"function\", \"function\": {\"name\": …, \"arguments\": …}}, "
                               "the arguments a string of JSON or an object.");
@@ -89,7 +86,7 @@ static td_status normalise_message(json_t *m, size_t i, td_api_error *err) {
     if (calls) TD_TRY(check_calls(calls, i, err));
     snprintf(param, sizeof param, "messages[%zu].content", i);
     json_t *set = NULL; /* what replaces content */
-    if (!is_set(content)) {
+    if (!td_api_is_set(content)) {
         if (!assistant) return td_api_bad(err, param, "Message %zu has no 'content'.", i);
         set = json_null();
     } else if (json_is_array(content)) {
@@ -98,10 +95,10 @@ static td_status normalise_message(json_t *m, size_t i, td_api_error *err) {
     } else if (!json_is_string(content)) {
         return td_api_bad(err, param, "'content' must be a string or a list of text parts.");
     }
-    if (set && json_object_set_new(m, "content", set) != 0) return td_api_fail(err, 500, "internal_error", "Out of memory.");
+    if (set && json_object_set_new(m, "content", set) != 0) return td_api_no_memory(err);
     /* "developer" is OpenAI's newer name; templates know "system". Last, because role points into the tree. */
     if (!strcmp(role, "developer") && json_object_set_new(m, "role", json_string("system")) != 0)
-        return td_api_fail(err, 500, "internal_error", "Out of memory.");
+        return td_api_no_memory(err);
     return TD_OK;
 }
 
@@ -118,16 +115,8 @@ static td_status take_final_message(td_api_request *r, json_t *messages, td_api_
         return td_api_bad(err, "continue_final_message", "'continue_final_message' needs a message before the last.");
     /* Parked in the root, which owns the borrowed string. */
     if (json_object_set(r->root, " continued", content) != 0 || json_array_remove(messages, n - 1) != 0)
-        return td_api_fail(err, 500, "internal_error", "Out of memory.");
+        return td_api_no_memory(err);
     r->continued = content;
-    return TD_OK;
-}
-
-static td_status read_bool(const td_api_request *r, const char *name, bool *to, td_api_error *err) {
-    const json_t *v = json_object_get(r->root, name);
-    if (!is_set(v)) return TD_OK;
-    if (!json_is_boolean(v)) return td_api_bad(err, name, "'%s' must be true or false.", name);
-    *to = json_is_true(v);
     return TD_OK;
 }
 
@@ -149,9 +138,9 @@ static td_status check_tools(const json_t *tools, td_api_error *err) {
 static td_status read_tools(td_api_request *r, json_t **tools, td_api_error *err) {
     json_t       *v = json_object_get(r->root, "tools");
     const json_t *choice = json_object_get(r->root, "tool_choice");
-    if (is_set(v)) TD_TRY(check_tools(v, err));
-    *tools = is_set(v) && json_array_size(v) > 0 ? v : NULL;
-    if (!is_set(choice)) return TD_OK;
+    if (td_api_is_set(v)) TD_TRY(check_tools(v, err));
+    *tools = td_api_is_set(v) && json_array_size(v) > 0 ? v : NULL;
+    if (!td_api_is_set(choice)) return TD_OK;
     const char *mode = json_string_value(choice),
                *name = json_string_value(json_object_get(json_object_get(choice, "function"), "name"));
     if (mode && !strcmp(mode, "auto")) return TD_OK;
@@ -171,7 +160,7 @@ static td_status keep_tools(td_api_request *r, const json_t *tools, td_api_error
     char     *json = td_json_dump(tools, JSON_COMPACT);
     td_status st = json ? td_tool_list_new(json, strlen(json), &r->tools, NULL) : TD_ENOMEM;
     free(json);
-    return st == TD_OK ? TD_OK : td_api_fail(err, 500, "internal_error", "Out of memory.");
+    return st == TD_OK ? TD_OK : td_api_no_memory(err);
 }
 
 static td_status build_template_doc(td_api_request *r, json_t *messages, json_t *tools, bool generation_prompt,
@@ -180,19 +169,18 @@ static td_status build_template_doc(td_api_request *r, json_t *messages, json_t 
            *effort = json_object_get(r->root, "reasoning_effort"), *documents = json_object_get(r->root, "documents");
     json_t *doc = json_object();
     int     bad = json_object_set(doc, "messages", messages);
-    if (is_set(documents)) bad |= json_object_set(doc, "documents", documents);
+    if (td_api_is_set(documents)) bad |= json_object_set(doc, "documents", documents);
     if (tools) bad |= json_object_set(doc, "tools", tools);
     bad |= json_object_set_new(doc, "add_generation_prompt", json_boolean(generation_prompt));
-    if (is_set(effort)) bad |= json_object_set(doc, "reasoning_effort", effort);
-    if (is_set(kwargs)) bad |= json_object_set(doc, "chat_template_kwargs", kwargs);
+    if (td_api_is_set(effort)) bad |= json_object_set(doc, "reasoning_effort", effort);
+    if (td_api_is_set(kwargs)) bad |= json_object_set(doc, "chat_template_kwargs", kwargs);
     r->template_doc = doc;
-    return doc && !bad ? TD_OK : td_api_fail(err, 500, "internal_error", "Out of memory.");
+    return doc && !bad ? TD_OK : td_api_no_memory(err);
 }
 
-td_status td_api_parse_chat(td_api_request *r, const td_engine_info *info, td_api_error *err) {
-    (void)info;
+td_status td_api_parse_chat(td_api_request *r, td_api_error *err) {
     json_t *messages = json_object_get(r->root, "messages"), *tools;
-    if (!is_set(messages)) return td_api_bad(err, "messages", "'messages' is missing.");
+    if (!td_api_is_set(messages)) return td_api_bad(err, "messages", "'messages' is missing.");
     size_t n = json_array_size(messages);
     if (n == 0) return td_api_bad(err, "messages", "'messages' must be a list of at least one message.");
     if (n > MESSAGES_MAX)
@@ -200,8 +188,8 @@ td_status td_api_parse_chat(td_api_request *r, const td_engine_info *info, td_ap
     for (size_t i = 0; i < n; i++) TD_TRY(normalise_message(json_array_get(messages, i), i, err));
 
     bool generation_prompt = true, go_on = false;
-    TD_TRY(read_bool(r, "add_generation_prompt", &generation_prompt, err));
-    TD_TRY(read_bool(r, "continue_final_message", &go_on, err));
+    TD_TRY(td_api_read_bool(r->root, "add_generation_prompt", &generation_prompt, err));
+    TD_TRY(td_api_read_bool(r->root, "continue_final_message", &go_on, err));
     if (go_on) {
         if (json_is_true(json_object_get(r->root, "add_generation_prompt")))
             return td_api_bad(err, "continue_final_message",
@@ -212,11 +200,12 @@ td_status td_api_parse_chat(td_api_request *r, const td_engine_info *info, td_ap
     }
     const json_t *kwargs = json_object_get(r->root, "chat_template_kwargs"),
                  *effort = json_object_get(r->root, "reasoning_effort");
-    if (is_set(kwargs) && !json_is_object(kwargs))
+    if (td_api_is_set(kwargs) && !json_is_object(kwargs))
         return td_api_bad(err, "chat_template_kwargs", "'chat_template_kwargs' must be an object.");
     const json_t *documents = json_object_get(r->root, "documents");
-    if (is_set(documents) && !json_is_array(documents)) return td_api_bad(err, "documents", "'documents' must be a list.");
-    if (is_set(effort) && !json_is_string(effort))
+    if (td_api_is_set(documents) && !json_is_array(documents))
+        return td_api_bad(err, "documents", "'documents' must be a list.");
+    if (td_api_is_set(effort) && !json_is_string(effort))
         return td_api_bad(err, "reasoning_effort", "'reasoning_effort' must be a string.");
     TD_TRY(read_tools(r, &tools, err));
     TD_TRY(keep_tools(r, tools, err));
@@ -257,7 +246,7 @@ td_status td_api_encode_chat(td_api_request *r, const td_tokenizer *tok, const t
     if (r->continued) td_jbuf_put(&prompt, json_string_value(r->continued), json_string_length(r->continued));
     if (prompt.failed) {
         td_jbuf_free(&prompt);
-        return td_api_fail(err, 500, "internal_error", "Out of memory.");
+        return td_api_no_memory(err);
     }
     add_warnings(r, chat);
     if (r->reasoning_format)

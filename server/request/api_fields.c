@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "server/request/api_request.h"
+#include "server/request/api_readers.h"
 
 #define BOTH (TD_READ_CHAT | TD_READ_COMPLETION)
 
@@ -121,24 +121,6 @@ static const struct {
     {"thinking", "put what the template knows into 'chat_template_kwargs'"},
 };
 
-static bool is_set(const json_t *v) {
-    return v && !json_is_null(v);
-}
-
-bool td_api_is_on(const json_t *v) {
-    if (!v) return false;
-    switch (json_typeof(v)) {
-        case JSON_NULL:
-        case JSON_FALSE: return false;
-        case JSON_STRING: return json_string_length(v) > 0;
-        case JSON_ARRAY: return json_array_size(v) > 0;
-        case JSON_OBJECT: return json_object_size(v) > 0;
-        case JSON_INTEGER:
-        case JSON_REAL: return json_number_value(v) != 0;
-        default: return true;
-    }
-}
-
 static bool is_refused(const refusal *f, const json_t *v) {
     switch (f->when) {
         case WHEN_SET: return true;
@@ -185,8 +167,8 @@ static td_status read_max_tokens(td_api_request *r, td_api_error *err) {
     /* max_completion_tokens is the newer name and wins. */
     const char *name = "max_completion_tokens";
     json_t     *v = r->form == TD_READ_CHAT ? json_object_get(r->root, name) : NULL;
-    if (!is_set(v)) v = json_object_get(r->root, name = "max_tokens");
-    if (!is_set(v)) {
+    if (!td_api_is_set(v)) v = json_object_get(r->root, name = "max_tokens");
+    if (!td_api_is_set(v)) {
         r->has_max_tokens = r->form == TD_READ_COMPLETION;
         r->max_tokens = TD_API_COMPLETION_MAX_TOKENS;
         return TD_OK;
@@ -203,12 +185,12 @@ static td_status read_logprobs(td_api_request *r, td_api_error *err) {
     const json_t *v = json_object_get(r->root, "logprobs"), *top = json_object_get(r->root, "top_logprobs");
     const json_t *count = r->form == TD_READ_CHAT ? top : v;
     const char   *name = r->form == TD_READ_CHAT ? "top_logprobs" : "logprobs";
-    if (r->form == TD_READ_CHAT && is_set(v)) {
+    if (r->form == TD_READ_CHAT && td_api_is_set(v)) {
         if (!json_is_boolean(v))
             return td_api_bad(err, "logprobs", "'logprobs' must be true or false; the count is 'top_logprobs'.");
         r->logprobs = json_is_true(v);
     }
-    if (!is_set(count)) return TD_OK;
+    if (!td_api_is_set(count)) return TD_OK;
     json_int_t n;
     if (!td_api_integer(count, &n) || n < 0 || n > TD_LOGPROBS_MAX)
         return td_api_bad(err, name, "'%s' must be an integer between 0 and %d.", name, TD_LOGPROBS_MAX);
@@ -222,7 +204,7 @@ static td_status read_logprobs(td_api_request *r, td_api_error *err) {
 
 static td_status read_top_k(td_api_request *r, td_api_error *err) {
     const json_t *v = json_object_get(r->root, "top_k");
-    if (!is_set(v)) return TD_OK;
+    if (!td_api_is_set(v)) return TD_OK;
     json_int_t k;
     if (!td_api_integer(v, &k) || k < -1 || k > INT32_MAX)
         return td_api_bad(err, "top_k", "'top_k' must be an integer of at least 1, or -1 or 0 for all tokens.");
@@ -232,7 +214,7 @@ static td_status read_top_k(td_api_request *r, td_api_error *err) {
 
 static td_status read_seed(td_api_request *r, td_api_error *err) {
     const json_t *v = json_object_get(r->root, "seed");
-    if (!is_set(v)) return TD_OK;
+    if (!td_api_is_set(v)) return TD_OK;
     json_int_t seed;
     if (!td_api_integer(v, &seed)) return td_api_bad(err, "seed", "'seed' must be an integer.");
     r->sampling.seed = (uint64_t)seed;
@@ -242,7 +224,7 @@ static td_status read_seed(td_api_request *r, td_api_error *err) {
 
 static td_status read_stop(td_api_request *r, td_api_error *err) {
     const json_t *v = json_object_get(r->root, "stop");
-    if (!is_set(v)) return TD_OK;
+    if (!td_api_is_set(v)) return TD_OK;
     size_t n = json_is_array(v) ? json_array_size(v) : 1;
     if (n > TD_STOP_MAX) return td_api_bad(err, "stop", "'stop' has %zu strings; at most %d are allowed.", n, TD_STOP_MAX);
     for (size_t i = 0; i < n; i++) {
@@ -257,7 +239,7 @@ static td_status read_stop(td_api_request *r, td_api_error *err) {
 
 static td_status read_logit_bias(td_api_request *r, const td_engine_info *info, td_api_error *err) {
     json_t *v = json_object_get(r->root, "logit_bias");
-    if (!is_set(v)) return TD_OK;
+    if (!td_api_is_set(v)) return TD_OK;
     if (!json_is_object(v)) return td_api_bad(err, "logit_bias", "'logit_bias' must be an object of token ids and biases.");
     size_t n = json_object_size(v);
     if (n > TD_API_BIAS_MAX)
@@ -267,7 +249,7 @@ static td_status read_logit_bias(td_api_request *r, const td_engine_info *info, 
     float    *bias = calloc(n, sizeof *bias);
     r->sampling.bias_ids = ids;
     r->sampling.bias = bias;
-    if (!ids || !bias) return td_api_fail(err, 500, "internal_error", "Out of memory.");
+    if (!ids || !bias) return td_api_no_memory(err);
 
     const char *key;
     json_t     *value;
@@ -288,7 +270,7 @@ static td_status read_logit_bias(td_api_request *r, const td_engine_info *info, 
 
 static td_status read_stream_options(td_api_request *r, td_api_error *err) {
     const json_t *v = json_object_get(r->root, "stream_options");
-    if (!is_set(v)) return TD_OK;
+    if (!td_api_is_set(v)) return TD_OK;
     if (!json_is_object(v)) return td_api_bad(err, "stream_options", "'stream_options' must be an object.");
     if (!r->stream) return td_api_bad(err, "stream_options", "'stream_options' is only allowed with 'stream': true.");
     const struct {
@@ -298,7 +280,7 @@ static td_status read_stream_options(td_api_request *r, td_api_error *err) {
                    {"continuous_usage_stats", "stream_options.continuous_usage_stats", &r->continuous_usage}};
     for (size_t i = 0; i < sizeof options / sizeof *options; i++) {
         const json_t *o = json_object_get(v, options[i].name);
-        if (!is_set(o)) continue;
+        if (!td_api_is_set(o)) continue;
         if (!json_is_boolean(o)) return td_api_bad(err, options[i].param, "'%s' must be true or false.", options[i].param);
         *options[i].to = json_is_true(o);
     }
@@ -309,43 +291,22 @@ static td_status read_stream_options(td_api_request *r, td_api_error *err) {
 static td_status refuse_values(const td_api_request *r, td_api_error *err) {
     const json_t *v = json_object_get(r->root, "best_of");
     json_int_t    best_of;
-    if (is_set(v) && !(td_api_integer(v, &best_of) && best_of == (json_int_t)r->n))
+    if (td_api_is_set(v) && !(td_api_integer(v, &best_of) && best_of == (json_int_t)r->n))
         return td_api_bad(err, "best_of", "'best_of' is not supported unless it equals 'n'.");
     v = json_object_get(r->root, "verbosity");
-    if (r->form == TD_READ_CHAT && is_set(v) && !(json_is_string(v) && !strcmp(json_string_value(v), "medium")))
+    if (r->form == TD_READ_CHAT && td_api_is_set(v) && !(json_is_string(v) && !strcmp(json_string_value(v), "medium")))
         return td_api_bad(err, "verbosity", "'verbosity' is not supported; it may only be 'medium'.");
     v = json_object_get(r->root, "modalities");
-    if (r->form == TD_READ_CHAT && is_set(v)) {
+    if (r->form == TD_READ_CHAT && td_api_is_set(v)) {
         const char *only = json_array_size(v) == 1 ? json_string_value(json_array_get(v, 0)) : NULL;
         if (!only || strcmp(only, "text") != 0) return td_api_bad(err, "modalities", "'modalities' may only be [\"text\"].");
     }
     return TD_OK;
 }
 
-td_status td_api_parse_ids(const json_t *array, const char *param, size_t n_max, uint32_t vocab_size, uint32_t **ids,
-                           size_t *n_ids, td_api_error *err) {
-    size_t n = json_array_size(array);
-    if (!json_is_array(array)) return td_api_bad(err, param, "'%s' must be a list of token ids.", param);
-    if (n > n_max) return td_api_bad(err, param, "'%s' has %zu token ids; at most %zu are allowed.", param, n, n_max);
-    uint32_t *to = malloc((n ? n : 1) * sizeof *to);
-    if (!to) return td_api_fail(err, 500, "internal_error", "Out of memory.");
-    for (size_t i = 0; i < n; i++) {
-        const json_t *v = json_array_get(array, i);
-        if (!json_is_integer(v) || json_integer_value(v) < 0 || json_integer_value(v) >= (json_int_t)vocab_size) {
-            free(to);
-            return td_api_bad(err, param, "'%s' at position %zu must be a token id, an integer from 0 to %u.", param, i,
-                              vocab_size - 1);
-        }
-        to[i] = (uint32_t)json_integer_value(v);
-    }
-    *ids = to;
-    *n_ids = n;
-    return TD_OK;
-}
-
 static td_status read_string(const td_api_request *r, const char *name, const char **to, td_api_error *err) {
     const json_t *v = json_object_get(r->root, name);
-    if (!is_set(v)) return TD_OK;
+    if (!td_api_is_set(v)) return TD_OK;
     if (!td_api_is_c_string(v)) return td_api_bad(err, name, "'%s' must be a string, without a NUL.", name);
     *to = json_string_value(v);
     return TD_OK;
@@ -368,11 +329,11 @@ td_status td_api_parse_fields(td_api_request *r, const td_engine_info *info, td_
     for (size_t i = 0; i < sizeof REFUSED / sizeof *REFUSED; i++) {
         const refusal *f = &REFUSED[i];
         const json_t  *v = f->forms & r->form ? json_object_get(r->root, f->name) : NULL;
-        if (is_set(v) && is_refused(f, v)) return refuse(f->name, err);
+        if (td_api_is_set(v) && is_refused(f, v)) return refuse(f->name, err);
     }
     for (size_t i = 0; i < sizeof FIELDS / sizeof *FIELDS; i++) {
         const json_t *v = FIELDS[i].forms & r->form ? json_object_get(r->root, FIELDS[i].name) : NULL;
-        if (is_set(v) && read_field(&FIELDS[i], v, r, err) != TD_OK) return TD_EINVAL;
+        if (td_api_is_set(v) && read_field(&FIELDS[i], v, r, err) != TD_OK) return TD_EINVAL;
     }
     if (read_string(r, "model", &r->model, err) != TD_OK || read_string(r, "rid", &r->rid, err) != TD_OK ||
         read_max_tokens(r, err) != TD_OK || read_logprobs(r, err) != TD_OK || read_top_k(r, err) != TD_OK ||
@@ -384,7 +345,7 @@ td_status td_api_parse_fields(td_api_request *r, const td_engine_info *info, td_
     if (r->has_max_tokens && r->min_tokens > r->max_tokens)
         return td_api_bad(err, "min_tokens", "'min_tokens' must not be above 'max_tokens' (%u).", r->max_tokens);
     const json_t *stop_ids = json_object_get(r->root, "stop_token_ids");
-    if (is_set(stop_ids))
+    if (td_api_is_set(stop_ids))
         return td_api_parse_ids(stop_ids, "stop_token_ids", TD_API_STOP_IDS_MAX, info->vocab_size, &r->stop_ids,
                                 &r->n_stop_ids, err);
     return TD_OK;

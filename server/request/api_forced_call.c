@@ -7,7 +7,7 @@
 #include <string.h>
 
 #include "core/error.h"
-#include "server/request/api_request.h"
+#include "server/request/api_readers.h"
 
 /* References into a tool's schema become references into the one that it stands in, at this path. */
 static int move_references(json_t *schema, const char *path) {
@@ -59,7 +59,7 @@ td_status td_api_force_call(td_api_request *r, const json_t *tools, const char *
     int     most = name || !r->parallel_tool_calls ? 1 : TD_API_CALLS_MAX;
     json_t *schema = json_pack("{s:s, s:{s:s}, s:{s:{s:o}}, s:i, s:i}", "type", "array", "items", "$ref", "#/$defs/call",
                                "$defs", "call", "anyOf", calls, "minItems", 1, "maxItems", most);
-    if (st == TD_OK && (bad || !schema)) st = td_api_fail(err, 500, "internal_error", "Out of memory.");
+    if (st == TD_OK && (bad || !schema)) st = td_api_no_memory(err);
     if (st == TD_OK) st = td_api_set_schema(r, "tool_choice", schema, err);
     json_decref(schema);
     r->forces_call = st == TD_OK;

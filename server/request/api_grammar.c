@@ -5,7 +5,7 @@
 
 #include "core/error.h"
 #include "core/json_text.h"
-#include "server/request/api_request.h"
+#include "server/request/api_readers.h"
 
 /* How a field holds its source: a text, JSON or a text of JSON, a list of strings, or true. */
 typedef enum { FORM_TEXT, FORM_JSON, FORM_LIST, FORM_SWITCH } form;
@@ -44,7 +44,7 @@ static bool is_given(const json_t *v) {
 
 static td_status set_json(td_api_request *r, const json_t *v, td_api_error *err) {
     r->grammar_owned = td_json_dump(v, JSON_COMPACT | JSON_ENCODE_ANY);
-    if (!r->grammar_owned) return td_api_fail(err, 500, "internal_error", "Out of memory.");
+    if (!r->grammar_owned) return td_api_no_memory(err);
     r->grammar_source = r->grammar_owned;
     r->grammar_len = strlen(r->grammar_owned);
     return TD_OK;
@@ -124,22 +124,4 @@ td_status td_api_parse_grammar(td_api_request *r, td_api_error *err) {
         if (is_given(v)) TD_TRY(take(r, FIELDS[i].kind, FIELDS[i].form, FIELDS[i].name, v, err));
     }
     return TD_OK;
-}
-
-bool td_api_find_grammar(td_api_request *r, td_grammar_cache *cache) {
-    bool all = true;
-    for (size_t i = 0; r->each && i < r->n_prompts; i++) all = td_api_find_grammar(&r->each[i], cache) && all;
-    if (!r->has_grammar || r->each) return all;
-    if (!r->grammar) r->grammar = td_grammar_cache_find(cache, r->grammar_kind, r->grammar_source, r->grammar_len);
-    return r->grammar;
-}
-
-td_status td_api_compile_grammar(td_api_request *r, td_grammar_cache *cache, td_api_error *err) {
-    td_error cause = {0};
-    for (size_t i = 0; r->each && i < r->n_prompts; i++) TD_TRY(td_api_compile_grammar(&r->each[i], cache, err));
-    if (!r->has_grammar || r->each || r->grammar) return TD_OK;
-    td_status st = td_grammar_cache_get(cache, r->grammar_kind, r->grammar_source, r->grammar_len, &r->grammar, &cause);
-    if (st == TD_OK) return TD_OK;
-    if (st == TD_ENOMEM) return td_api_fail(err, 500, "internal_error", "Out of memory.");
-    return td_api_bad(err, r->grammar_param, "'%s' cannot be followed: %.350s.", r->grammar_param, cause.text);
 }

@@ -1,57 +1,8 @@
-/* From a request's body to prompts of token ids. */
 #include "server/request/api_request.h"
 
-#include <math.h>
 #include <stdlib.h>
-#include <string.h>
 
 #include "core/error.h"
-#include "core/json_text.h"
-
-#define EXACT_REAL_MAX 9007199254740992.0 /* 2^53: up to here every whole number is a double */
-
-json_t *td_api_load(const char *body, size_t len, td_api_error *err) {
-    json_error_t je;
-    if (len == 0) {
-        td_api_bad(err, NULL, "The request has no body; a JSON object is expected.");
-        return NULL;
-    }
-    json_t   *root;
-    td_status st = td_json_load(body, len, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, &root, &je);
-    if (st == TD_ENOMEM) {
-        td_api_fail(err, 500, "internal_error", "Out of memory.");
-        return NULL;
-    }
-    if (st != TD_OK && json_error_code(&je) == json_error_numeric_overflow) {
-        td_api_bad(
-            err, NULL,
-            "A number in the body is out of range; integers, a 'seed' too, go from -2^63 to 2^63 - 1 (line %d, column %d).",
-            je.line, je.column);
-        return NULL;
-    }
-    if (st != TD_OK) {
-        td_api_bad(err, NULL, "The body is not valid JSON: %s (line %d, column %d).", je.text, je.line, je.column);
-        return NULL;
-    }
-    if (!json_is_object(root)) {
-        json_decref(root);
-        td_api_bad(err, NULL, "The body must be a JSON object.");
-        return NULL;
-    }
-    return root;
-}
-
-bool td_api_integer(const json_t *v, json_int_t *to) {
-    double x = json_real_value(v);
-    bool   whole = json_is_real(v) && fabs(x) <= EXACT_REAL_MAX && x == floor(x);
-    if (!json_is_integer(v) && !whole) return false;
-    *to = whole ? (json_int_t)x : json_integer_value(v);
-    return true;
-}
-
-bool td_api_is_c_string(const json_t *v) {
-    return json_is_string(v) && strlen(json_string_value(v)) == json_string_length(v);
-}
 
 void td_api_request_free(td_api_request *r) {
     for (size_t i = 0; i < r->n_prompts; i++) free(r->prompts[i].ids);
@@ -78,173 +29,20 @@ void td_api_write_warnings(td_jbuf *b, const td_api_request *r) {
     td_jw_close(b, ']');
 }
 
-static td_status add_prompts(td_api_request *r, size_t n, td_api_error *err) {
-    r->prompts = calloc(n, sizeof *r->prompts);
-    if (!r->prompts) return td_api_fail(err, 500, "internal_error", "Out of memory.");
-    r->n_prompts = n;
-    return TD_OK;
+bool td_api_find_grammar(td_api_request *r, td_grammar_cache *cache) {
+    bool all = true;
+    for (size_t i = 0; r->each && i < r->n_prompts; i++) all = td_api_find_grammar(&r->each[i], cache) && all;
+    if (!r->has_grammar || r->each) return all;
+    if (!r->grammar) r->grammar = td_grammar_cache_find(cache, r->grammar_kind, r->grammar_source, r->grammar_len);
+    return r->grammar;
 }
 
-static td_status read_text_prompt(td_api_prompt *p, const json_t *v) {
-    p->text = json_string_value(v);
-    p->text_len = json_string_length(v);
-    return TD_OK;
-}
-
-/* A string, a list of strings, a list of ids, or a list of lists of ids. */
-static td_status parse_prompt(td_api_request *r, const td_engine_info *info, td_api_error *err) {
-    const json_t *v = json_object_get(r->root, "prompt");
-    const json_t *first = json_array_get(v, 0);
-    if (!v || json_is_null(v)) return td_api_bad(err, "prompt", "'prompt' is missing.");
-    if (!json_is_string(v) && !first)
-        return td_api_bad(
-            err, "prompt",
-            "'prompt' must be a string, a list of strings, a list of token ids or a list of such lists, and not empty.");
-
-    if (json_is_string(v)) {
-        TD_TRY(add_prompts(r, 1, err));
-        return read_text_prompt(&r->prompts[0], v);
-    }
-    if (json_is_integer(first)) {
-        TD_TRY(add_prompts(r, 1, err));
-        return td_api_parse_ids(v, "prompt", SIZE_MAX, info->vocab_size, &r->prompts[0].ids, &r->prompts[0].n_ids, err);
-    }
-    size_t n = json_array_size(v);
-    if (n > TD_API_CHOICES_MAX)
-        return td_api_bad(err, "prompt", "'prompt' has %zu prompts; at most %d are allowed.", n, TD_API_CHOICES_MAX);
-    TD_TRY(add_prompts(r, n, err));
-    for (size_t i = 0; i < n; i++) {
-        const json_t *item = json_array_get(v, i);
-        if (json_typeof(item) != json_typeof(first) || !(json_is_string(item) || json_is_array(item)))
-            return td_api_bad(err, "prompt",
-                              "'prompt' at position %zu is not of the kind of the others (strings, or lists of token ids).",
-                              i);
-        if (json_is_string(item))
-            read_text_prompt(&r->prompts[i], item);
-        else if (td_api_parse_ids(item, "prompt", SIZE_MAX, info->vocab_size, &r->prompts[i].ids, &r->prompts[i].n_ids,
-                                  err) != TD_OK)
-            return TD_EINVAL;
-    }
-    return TD_OK;
-}
-
-/* What could never wait as a whole is refused for good. */
-static td_status check_choices(const td_api_request *r, const td_engine_info *info, td_api_error *err) {
-    size_t      n_prompts = r->n_prompts ? r->n_prompts : 1;
-    const char *param = r->n > 1 ? "n" : "prompt";
-    if (n_prompts * r->n > TD_API_CHOICES_MAX)
-        return td_api_bad(err, param, "%zu prompts times 'n' %u is above %d choices.", n_prompts, r->n, TD_API_CHOICES_MAX);
-    if (n_prompts * r->n > info->max_queued_requests)
-        return td_api_bad(err, param,
-                          "%zu prompts times 'n' %u is above the %u choices that may wait here (--max-queued-requests).",
-                          n_prompts, r->n, info->max_queued_requests);
-    return TD_OK;
-}
-
-td_status td_api_read(const td_api *api, const char *body, size_t len, const td_api_context *with, td_api_request *out,
-                      td_api_error *err) {
-    *out = (td_api_request){.api = api};
-    json_t *json = td_api_load(body, len, err);
-    return json ? api->read(json, with, out, err) : TD_EINVAL;
-}
-
-td_status td_api_read_form(td_api_form form, json_t *body, const td_api_context *with, td_api_request *r,
-                           td_api_error *err) {
-    const td_engine_info *info = with->info;
-    r->form = form;
-    r->root = body;
-    TD_TRY(td_api_parse_fields(r, info, err));
-    TD_TRY(td_api_parse_grammar(r, err));
-    if (form == TD_READ_COMPLETION) {
-        TD_TRY(parse_prompt(r, info, err));
-    } else {
-        json_t *ids = json_object_get(r->root, "input_ids");
-        if (ids && !json_is_null(ids)) {
-            TD_TRY(add_prompts(r, 1, err));
-            TD_TRY(td_api_parse_ids(ids, "input_ids", SIZE_MAX, info->vocab_size, &r->prompts[0].ids, &r->prompts[0].n_ids,
-                                    err));
-        } else {
-            TD_TRY(td_api_parse_chat(r, info, err));
-        }
-    }
-    return check_choices(r, info, err);
-}
-
-td_status td_api_read_probe(const td_api *api, uint32_t *ids, size_t n_ids, td_api_request *out) {
-    *out = (td_api_request){.api = api, .n = 1, .has_max_tokens = true, .max_tokens = 1, .skip_special_tokens = true};
-    out->sampling = (td_sampling){.top_p = 1, .repetition_penalty = 1};
-    out->prompts = calloc(1, sizeof *out->prompts);
-    if (!out->prompts) {
-        free(ids);
-        return TD_ENOMEM;
-    }
-    out->prompts[0] = (td_api_prompt){.ids = ids, .n_ids = n_ids};
-    out->n_prompts = 1;
-    return TD_OK;
-}
-
-/* The prompts must leave room for at least what is asked for; max_tokens is what is left where it was not given. */
-static td_status fit_context(td_api_request *r, const td_api_prompt *prompts, size_t n_prompts, const td_engine_info *info,
-                             td_api_error *err) {
-    const char *what = r->form == TD_READ_CHAT ? "messages" : "prompt";
-    size_t      longest = 0;
-    for (size_t i = 0; i < n_prompts; i++) {
-        size_t n = prompts[i].n_ids;
-        if (n == 0) return td_api_bad(err, what, "The prompt is empty: it has no tokens.");
-        if (n > longest) longest = n;
-    }
-    /* The KV capacity may be below the context: do not ask for what could never be held. */
-    uint64_t room = info->context_length;
-    if (info->max_total_tokens > longest && info->max_total_tokens < room) room = info->max_total_tokens;
-    if (r->fits_max_tokens && longest < room && longest + r->max_tokens > room) {
-        r->max_tokens = (uint32_t)(room - longest);
-        r->context_ends = true;
-    }
-    uint64_t wanted = longest + (r->has_max_tokens ? (uint64_t)r->max_tokens : 1);
-    if (wanted > info->context_length) {
-        if (r->has_max_tokens && longest < info->context_length)
-            td_api_fail(
-                err, 400, "context_length_exceeded",
-                "This model's context length is %u tokens, but the request asks for %llu: %zu in the %s and %u to generate.",
-                info->context_length, (unsigned long long)wanted, longest, what, r->max_tokens);
-        else
-            td_api_fail(err, 400, "context_length_exceeded", "This model's context length is %u tokens, but the %s has %zu.",
-                        info->context_length, r->form == TD_READ_CHAT ? "chat" : "prompt", longest);
-        strcpy(err->param, what);
-        return TD_EINVAL;
-    }
-    if (!r->has_max_tokens) r->max_tokens = (uint32_t)(room - longest);
-    if (r->min_tokens > r->max_tokens)
-        return td_api_bad(err, "min_tokens", "'min_tokens' is above the %u tokens that the context has left.",
-                          r->max_tokens);
-    return TD_OK;
-}
-
-static void keep_last(td_api_prompt *p, size_t n) {
-    if (p->n_ids <= n) return;
-    memmove(p->ids, p->ids + p->n_ids - n, n * sizeof *p->ids);
-    p->n_ids = n;
-}
-
-td_status td_api_encode(td_api_request *r, const td_tokenizer *tok, const td_chat_form *chat, const td_engine_info *info,
-                        td_api_error *err) {
-    if (r->form == TD_READ_CHAT && r->n_prompts == 0) {
-        TD_TRY(add_prompts(r, 1, err));
-        TD_TRY(td_api_encode_chat(r, tok, chat, &r->prompts[0].ids, &r->prompts[0].n_ids, err));
-        /* A conversation as JSON takes many times the room of its tokens, and is not looked at again. */
-        json_decref(r->template_doc);
-        r->template_doc = NULL;
-        json_object_del(r->root, "messages");
-    }
-    for (size_t i = 0; i < r->n_prompts; i++) {
-        td_api_prompt *p = &r->prompts[i];
-        if (!p->text) continue;
-        if (!tok) return td_api_bad(err, "prompt", "This model has no tokenizer; send the prompt as token ids.");
-        td_status st = td_tokenizer_encode(tok, p->text, p->text_len, true, r->add_special_tokens, &p->ids, &p->n_ids);
-        if (st != TD_OK) return td_api_from_status(err, st, NULL, "prompt");
-    }
-    for (size_t i = 0; i < r->n_prompts && r->prompt_tokens_max; i++) keep_last(&r->prompts[i], r->prompt_tokens_max);
-    if (!r->each) return fit_context(r, r->prompts, r->n_prompts, info, err);
-    for (size_t i = 0; i < r->n_prompts; i++) TD_TRY(fit_context(&r->each[i], &r->prompts[i], 1, info, err));
-    return TD_OK;
+td_status td_api_compile_grammar(td_api_request *r, td_grammar_cache *cache, td_api_error *err) {
+    td_error cause = {0};
+    for (size_t i = 0; r->each && i < r->n_prompts; i++) TD_TRY(td_api_compile_grammar(&r->each[i], cache, err));
+    if (!r->has_grammar || r->each || r->grammar) return TD_OK;
+    td_status st = td_grammar_cache_get(cache, r->grammar_kind, r->grammar_source, r->grammar_len, &r->grammar, &cause);
+    if (st == TD_OK) return TD_OK;
+    if (st == TD_ENOMEM) return td_api_no_memory(err);
+    return td_api_bad(err, r->grammar_param, "'%s' cannot be followed: %.350s.", r->grammar_param, cause.text);
 }

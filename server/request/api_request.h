@@ -1,9 +1,8 @@
 /*
- * A generation request, common to all APIs, and the readers of its two forms: the fields of a chat, and of a completion.
+ * A generation request, common to all APIs: what was asked for, field by field, and the prompts.
  *
- * These are OpenAI's, with those of other engines. An API of another form makes the JSON of one of them from its body, so
- * that messages, tools and sampling fields have one reader. Reading is a pure function of the body and the model's defaults:
- * it can be tested and fuzzed without an engine. Which fields are supported, ignored and refused: docs/server.md.
+ * It has two forms, those of OpenAI with the fields of other engines: a chat, and a completion. An API of another form makes
+ * the JSON of one of them from its body, so that messages, tools and sampling fields have one reader (api_read.h).
  */
 #ifndef TD_SERVER_REQUEST_API_REQUEST_H
 #define TD_SERVER_REQUEST_API_REQUEST_H
@@ -85,13 +84,8 @@ struct td_api_request {
     const json_t      *continued; /* chat, continue_final_message: string the answer starts from, in root; NULL: none */
 };
 
-/**
- * Read a body as an API has it. *out is to be freed with td_api_request_free whether or not that succeeded.
- * @return TD_OK; TD_EINVAL with err filled.
- */
-TD_NODISCARD td_status td_api_read(const td_api *api, const char *body, size_t len, const td_api_context *with,
-                                   td_api_request *out, td_api_error *err);
-void                   td_api_request_free(td_api_request *r);
+/** Frees what the request owns, and zeroes it. */
+void td_api_request_free(td_api_request *r);
 
 /** The request that has the parameters of a prompt. */
 static inline const td_api_request *td_api_of_prompt(const td_api_request *r, size_t prompt) {
@@ -100,23 +94,6 @@ static inline const td_api_request *td_api_of_prompt(const td_api_request *r, si
 
 /** Write "warnings": […], or nothing where there are none. */
 void td_api_write_warnings(td_jbuf *b, const td_api_request *r);
-
-/**
- * Read a body (taken over, also on failure) of one of the two forms: what an API's read ends with. Errors name the form's
- * fields (td_api_rename_error).
- */
-TD_NODISCARD td_status td_api_read_form(td_api_form form, json_t *body, const td_api_context *with, td_api_request *r,
-                                        td_api_error *err);
-
-/** A greedy one-token request of the given prompt (malloc'd, taken over). @return TD_ENOMEM. */
-TD_NODISCARD td_status td_api_read_probe(const td_api *api, uint32_t *ids, size_t n_ids, td_api_request *out);
-
-/**
- * Render the chat, encode every prompt and settle max_tokens. tok and chat->tmpl may be NULL: what needs them is refused
- * then. Refuses a prompt that does not fit the context.
- */
-TD_NODISCARD td_status td_api_encode(td_api_request *r, const td_tokenizer *tok, const td_chat_form *chat,
-                                     const td_engine_info *info, td_api_error *err);
 
 /** Whether the answer is divided into reasoning and content. With a grammar, reasoning that stays in the text is still there
  * before it. */
@@ -129,44 +106,5 @@ bool td_api_find_grammar(td_api_request *r, td_grammar_cache *cache);
 
 /** Compile the grammar that the request asks for, if any; refuses one that cannot be followed, by its field. */
 TD_NODISCARD td_status td_api_compile_grammar(td_api_request *r, td_grammar_cache *cache, td_api_error *err);
-
-/* ---- shared by the parsers ---- */
-
-/** Parse a JSON object; NULL with err filled when it is none, or memory is short. Strings may hold U+0000, which a
- * vocabulary of bytes has too. */
-json_t *td_api_load(const char *body, size_t len, td_api_error *err);
-
-/** Whether v is a whole number, as an integer or as 3.0; *to receives it. */
-bool td_api_integer(const json_t *v, json_int_t *to);
-
-/** Whether v is there and neither null, false, 0 nor empty. */
-bool td_api_is_on(const json_t *v);
-
-/** Whether v is a string that its first NUL ends. */
-bool td_api_is_c_string(const json_t *v);
-
-/** The fields that both forms share, their ranges and what is refused; api_fields.c. */
-TD_NODISCARD td_status td_api_parse_fields(td_api_request *r, const td_engine_info *info, td_api_error *err);
-
-/** The fields that ask for structured output: at most one; api_grammar.c. */
-TD_NODISCARD td_status td_api_parse_grammar(td_api_request *r, td_api_error *err);
-
-/** The answer is JSON of this schema, because of the field param; refused beside another form. */
-TD_NODISCARD td_status td_api_set_schema(td_api_request *r, const char *param, const json_t *schema, td_api_error *err);
-
-/** The answer is calls of the tools (NULL: none), or one of the tool by this name (NULL: any); api_forced_call.c. */
-TD_NODISCARD td_status td_api_force_call(td_api_request *r, const json_t *tools, const char *name, td_api_error *err);
-
-/** A JSON array of token ids (each below vocab_size) into a malloc'd array. */
-TD_NODISCARD td_status td_api_parse_ids(const json_t *array, const char *param, size_t n_max, uint32_t vocab_size,
-                                        uint32_t **ids, size_t *n_ids, td_api_error *err);
-
-/** messages, tools and template arguments of a chat into template_doc and continued; api_chat.c. */
-TD_NODISCARD td_status td_api_parse_chat(td_api_request *r, const td_engine_info *info, td_api_error *err);
-
-/** Render template_doc (and continued) and encode it; sets reasoning_start, adds the warnings. @param ids receives a
- * malloc'd array. */
-TD_NODISCARD td_status td_api_encode_chat(td_api_request *r, const td_tokenizer *tok, const td_chat_form *chat,
-                                          uint32_t **ids, size_t *n_ids, td_api_error *err);
 
 #endif

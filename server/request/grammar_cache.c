@@ -5,6 +5,11 @@
 
 #include "core/error.h"
 
+void td_grammar_cache_init(td_grammar_cache *c) {
+    *c = (td_grammar_cache){0};
+    pthread_mutex_init(&c->lock, NULL);
+}
+
 static td_grammar *find(td_grammar_cache *c, td_grammar_kind kind, const char *source, size_t len) {
     for (size_t i = 0; i < TD_GRAMMAR_CACHE_MAX; i++) {
         td_grammar_entry *e = &c->entries[i];
@@ -53,4 +58,5 @@ td_status td_grammar_cache_get(td_grammar_cache *c, td_grammar_kind kind, const 
 
 void td_grammar_cache_close(td_grammar_cache *c) {
     for (size_t i = 0; i < TD_GRAMMAR_CACHE_MAX; i++) entry_free(&c->entries[i]);
+    pthread_mutex_destroy(&c->lock);
 }

@@ -19,12 +19,14 @@ typedef struct {
     uint64_t        used; /* larger: later */
 } td_grammar_entry;
 
-/** Zero-initialise but for the lock. */
 typedef struct {
     pthread_mutex_t  lock;
     td_grammar_entry entries[TD_GRAMMAR_CACHE_MAX];
     uint64_t         uses;
 } td_grammar_cache;
+
+void td_grammar_cache_init(td_grammar_cache *c);
+void td_grammar_cache_close(td_grammar_cache *c);
 
 /** The grammar of a source, a reference; NULL: it is not kept. */
 td_grammar *td_grammar_cache_find(td_grammar_cache *c, td_grammar_kind kind, const char *source, size_t len);
@@ -33,6 +35,5 @@ td_grammar *td_grammar_cache_find(td_grammar_cache *c, td_grammar_kind kind, con
  * td_grammar_compile. */
 TD_NODISCARD td_status td_grammar_cache_get(td_grammar_cache *c, td_grammar_kind kind, const char *source, size_t len,
                                             td_grammar **out, td_error *err);
-void                   td_grammar_cache_close(td_grammar_cache *c);
 
 #endif

@@ -5,7 +5,7 @@
 #ifndef TD_SERVER_SGLANG_GENERATE_H
 #define TD_SERVER_SGLANG_GENERATE_H
 
-#include "server/generation/generation.h"
+#include "server/answer/answer_stream.h"
 
 extern const td_api td_api_generate;
 

@@ -200,10 +200,10 @@ static td_status read_generate(json_t *body, const td_api_context *with, td_api_
         own->begun_ns = now_ns();
         st = td_generate_read(body, with, own, r, err);
     } else {
-        td_api_fail(err, 500, "internal_error", "Out of memory.");
+        td_api_no_memory(err);
     }
     json_decref(body);
-    if (st != TD_OK) td_api_rename_error(&td_api_generate, err);
+    if (st != TD_OK) td_api_rename_error(td_api_generate.names, err);
     return st;
 }
 

@@ -3,6 +3,8 @@
 #include <string.h>
 
 #include "core/error.h"
+#include "server/request/api_read.h"
+#include "server/request/json_fields.h"
 #include "server/sglang/generate.h"
 
 #define MAX_NEW_TOKENS 128 /* SGLang's default */
@@ -84,14 +86,6 @@ static const field SAMPLING[] = {
 /* The completion's names in errors are SGLang's. */
 static const td_api_name IDS_NAMES[] = {{"prompt", "input_ids"}, {0}}, TEXT_NAMES[] = {{"prompt", "text"}, {0}};
 
-static td_status out_of_memory(td_api_error *err) {
-    return td_api_fail(err, 500, "internal_error", "Out of memory.");
-}
-
-static bool is_set(const json_t *v) {
-    return v && !json_is_null(v);
-}
-
 /* Takes over what a completion has, and refuses what nothing here carries out. where: "", or "sampling_params.". */
 static td_status take_fields(json_t *from, const field *fields, size_t n, const char *where, json_t *completion,
                              td_api_error *err) {
@@ -100,11 +94,12 @@ static td_status take_fields(json_t *from, const field *fields, size_t n, const 
     json_object_foreach(from, key, value) {
         size_t i = 0;
         while (i < n && strcmp(key, fields[i].name) != 0) i++;
-        if (!is_set(value)) continue;
+        if (!td_api_is_set(value)) continue;
         if (i == n || (fields[i].use == REFUSED && td_api_is_on(value)))
             return td_api_bad(err, key, "'%s%.60s' is not supported.", where, key);
         const char *name = i < n && fields[i].completion ? fields[i].completion : key;
-        if (fields[i].use == READ_BY_COMPLETION && json_object_set(completion, name, value) != 0) return out_of_memory(err);
+        if (fields[i].use == READ_BY_COMPLETION && json_object_set(completion, name, value) != 0)
+            return td_api_no_memory(err);
     }
     return TD_OK;
 }
@@ -113,13 +108,13 @@ static td_status take_fields(json_t *from, const field *fields, size_t n, const 
 
 static td_status single(const json_t *body, const char *name, const json_t **to, td_api_error *err) {
     const json_t *v = json_object_get(body, name);
-    *to = is_set(v) ? v : NULL;
+    *to = td_api_is_set(v) ? v : NULL;
     if (!json_is_array(v)) return TD_OK;
     *to = json_array_get(v, 0);
     for (size_t i = 1; i < json_array_size(v); i++)
         if (!json_equal(json_array_get(v, i), *to))
             return td_api_bad(err, name, "'%s' must be the same for all prompts.", name);
-    if (!is_set(*to)) *to = NULL;
+    if (!td_api_is_set(*to)) *to = NULL;
     return TD_OK;
 }
 
@@ -144,16 +139,17 @@ static td_status read_count(const json_t *body, const char *name, json_int_t min
 
 static td_status read_prompts(const json_t *body, json_t *completion, td_generate_state *state, td_api_error *err) {
     json_t *text = json_object_get(body, "text"), *ids = json_object_get(body, "input_ids");
-    if (is_set(text) == is_set(ids))
-        return td_api_bad(err, "text", "One of 'text' and 'input_ids' must be given%s.", is_set(text) ? ", not both" : "");
-    const json_t *first = json_array_get(is_set(text) ? text : ids, 0);
-    if (is_set(text) && !json_is_string(text) && !json_is_string(first))
+    if (td_api_is_set(text) == td_api_is_set(ids))
+        return td_api_bad(err, "text", "One of 'text' and 'input_ids' must be given%s.",
+                          td_api_is_set(text) ? ", not both" : "");
+    const json_t *first = json_array_get(td_api_is_set(text) ? text : ids, 0);
+    if (td_api_is_set(text) && !json_is_string(text) && !json_is_string(first))
         return td_api_bad(err, "text", "'text' must be a string or a list of strings, and not empty.");
-    if (is_set(ids) && !json_is_integer(first) && !json_is_array(first))
+    if (td_api_is_set(ids) && !json_is_integer(first) && !json_is_array(first))
         return td_api_bad(err, "input_ids",
                           "'input_ids' must be a list of token ids or a list of such lists, and not empty.");
     state->is_list = json_is_string(first) || json_is_array(first);
-    return json_object_set(completion, "prompt", is_set(text) ? text : ids) == 0 ? TD_OK : out_of_memory(err);
+    return json_object_set(completion, "prompt", td_api_is_set(text) ? text : ids) == 0 ? TD_OK : td_api_no_memory(err);
 }
 
 static td_status read_logprobs(const json_t *body, json_t *completion, td_generate_state *state, td_api_error *err) {
@@ -168,15 +164,15 @@ static td_status read_logprobs(const json_t *body, json_t *completion, td_genera
     if (!wanted) return TD_OK;
     int bad = json_object_set_new(completion, "logprobs", json_integer(top));
     if (start >= 0) bad |= json_object_set_new(completion, "echo", json_true()); /* the prompt's, too */
-    return bad ? out_of_memory(err) : TD_OK;
+    return bad ? td_api_no_memory(err) : TD_OK;
 }
 
 static td_status read_rid(const json_t *body, json_t *completion, td_api_error *err) {
     json_t *v = json_object_get(body, "rid");
-    if (!is_set(v)) return TD_OK;
+    if (!td_api_is_set(v)) return TD_OK;
     if (json_is_array(v) && json_array_size(v) == 1) v = json_array_get(v, 0);
     if (json_is_array(v)) return td_api_bad(err, "rid", "'rid' must be a string: all prompts of a request have the same.");
-    return json_object_set(completion, "rid", v) == 0 ? TD_OK : out_of_memory(err);
+    return json_object_set(completion, "rid", v) == 0 ? TD_OK : td_api_no_memory(err);
 }
 
 /* ---- sampling_params ---- */
@@ -187,7 +183,7 @@ static td_status read_sampled(json_t *shared, json_t *params, const td_api_name 
     json_t *completion = json_copy(shared);
     if (!completion || json_object_set_new(completion, "max_tokens", json_integer(MAX_NEW_TOKENS)) != 0) {
         json_decref(completion);
-        return out_of_memory(err);
+        return td_api_no_memory(err);
     }
     td_status st = take_fields(params, SAMPLING, sizeof SAMPLING / sizeof *SAMPLING, "sampling_params.", completion, err);
     if (st != TD_OK) {
@@ -195,7 +191,7 @@ static td_status read_sampled(json_t *shared, json_t *params, const td_api_name 
         return st;
     }
     st = td_api_read_form(TD_READ_COMPLETION, completion, with, r, err);
-    if (st != TD_OK) td_api_rename_error(&(td_api){.names = names}, err);
+    if (st != TD_OK) td_api_rename_error(names, err);
     return st;
 }
 
@@ -207,12 +203,12 @@ static td_status read_each(json_t *shared, const json_t *list, const td_api_name
         return td_api_bad(err, "sampling_params", "'sampling_params' has %zu items for %zu prompts.", json_array_size(list),
                           json_array_size(prompts));
     r->each = calloc(r->n_prompts, sizeof *r->each);
-    if (!r->each) return out_of_memory(err);
+    if (!r->each) return td_api_no_memory(err);
     for (size_t i = 0; i < r->n_prompts; i++) {
         json_t *own = json_copy(shared);
         if (!own || json_object_set(own, "prompt", json_array_get(prompts, i)) != 0) {
             json_decref(own);
-            return out_of_memory(err);
+            return td_api_no_memory(err);
         }
         r->each[i].api = r->api;
         td_status st = read_sampled(own, json_array_get(list, i), names, with, &r->each[i], err);
@@ -224,7 +220,7 @@ static td_status read_each(json_t *shared, const json_t *list, const td_api_name
 }
 
 static td_status check_params(const json_t *v, bool is_list, td_api_error *err) {
-    bool fits = !is_set(v) || json_is_object(v) || (json_is_array(v) && is_list);
+    bool fits = !td_api_is_set(v) || json_is_object(v) || (json_is_array(v) && is_list);
     for (size_t i = 0; fits && i < json_array_size(v); i++) fits = json_is_object(json_array_get(v, i));
     if (fits) return TD_OK;
     return td_api_bad(err, "sampling_params",
@@ -234,8 +230,8 @@ static td_status check_params(const json_t *v, bool is_list, td_api_error *err) 
 td_status td_generate_read(json_t *body, const td_api_context *with, td_generate_state *state, td_api_request *r,
                            td_api_error *err) {
     json_t            *params = json_object_get(body, "sampling_params"), *shared = json_object();
-    const td_api_name *names = is_set(json_object_get(body, "text")) ? TEXT_NAMES : IDS_NAMES;
-    td_status          st = shared ? TD_OK : out_of_memory(err);
+    const td_api_name *names = td_api_is_set(json_object_get(body, "text")) ? TEXT_NAMES : IDS_NAMES;
+    td_status          st = shared ? TD_OK : td_api_no_memory(err);
     if (st == TD_OK) st = take_fields(body, FIELDS, sizeof FIELDS / sizeof *FIELDS, "", shared, err);
     if (st == TD_OK) st = read_prompts(body, shared, state, err);
     if (st == TD_OK) st = read_logprobs(body, shared, state, err);

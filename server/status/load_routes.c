@@ -5,6 +5,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "server/answer/answer.h"
 #include "server/server_state.h"
 
 /* Parts of an answer that `include` chooses from, by SGLang's names. */
@@ -122,7 +123,7 @@ static void write_json(td_jbuf *b, const td_server *s, const figure *figures, un
     td_jw_open(b, '{');
     td_jw_member_str(b, "timestamp", text);
     td_jw_member_str(b, "version", TD_VERSION);
-    td_jw_member_str(b, "accelerator", s->info.device);
+    td_jw_member_str(b, "accelerator", s->model.info.device);
     td_jw_member_int(b, "dp_rank_count", 1);
     td_jw_key(b, "loads");
     td_jw_open(b, '[');
@@ -178,7 +179,7 @@ enum MHD_Result td_route_loads(td_call *c) {
     bool            prometheus = false;
     if (parse_query(c->connection, &sections, &prometheus, &err) != TD_OK) return td_answer_error(c, &err);
     td_engine_get_stats(c->server->engine, &st);
-    list_figures(&c->server->info, &st, figures);
+    list_figures(&c->server->model.info, &st, figures);
     if (prometheus) {
         write_prometheus(&b, figures, sections);
         return td_answer_text(c, 200, "text/plain; version=0.0.4; charset=utf-8", &b);

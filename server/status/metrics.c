@@ -6,6 +6,7 @@
 #include <time.h>
 
 #include "core/log_writer.h"
+#include "server/answer/answer.h"
 #include "server/server_state.h"
 
 /* One sample of a family. */
@@ -240,11 +241,11 @@ static void write_cards(td_jbuf *b, const char *model, td_engine *e) {
 
 enum MHD_Result td_route_metrics(td_call *c) {
     const td_server *s = c->server;
-    const char      *model = s->model_name;
+    const char      *model = s->model.name;
     td_engine_stats  st;
     td_jbuf          b = {0};
     td_engine_get_stats(s->engine, &st);
-    uint64_t n_pages = st.kv_tokens_total / s->info.kv_page_tokens;
+    uint64_t n_pages = st.kv_tokens_total / s->model.info.kv_page_tokens;
     const struct {
         const char *name, *type, *help;
         double      value;
@@ -260,7 +261,7 @@ enum MHD_Result td_route_metrics(td_call *c) {
         {"tandem:evicted_pages_total", "counter", "Pages that the prefix cache gave up for requests.",
          (double)st.cache_evictions},
         {"sglang:max_total_num_tokens", "gauge", "Capacity of the KV cache in tokens.", (double)st.kv_tokens_total},
-        {"sglang:page_size", "gauge", "Tokens of a page of the KV cache.", s->info.kv_page_tokens},
+        {"sglang:page_size", "gauge", "Tokens of a page of the KV cache.", s->model.info.kv_page_tokens},
         {"sglang:num_pages", "gauge", "Pages of the KV cache.", (double)n_pages},
         {"sglang:token_usage", "gauge", "Share of the KV cache in use, 0 to 1.",
          st.kv_tokens_total ? (double)st.kv_tokens_used / (double)st.kv_tokens_total : 0},
@@ -279,14 +280,14 @@ enum MHD_Result td_route_metrics(td_call *c) {
          (double)st.prefill_tokens_done},
         {"tandem:prefill_tokens_left", "gauge", "Tokens of those prompts that are still to be computed.",
          (double)st.prefill_tokens_left},
-        {"tandem:chunked_prefill_size", "gauge", "Prompt tokens of a step at most.", s->info.chunked_prefill_size},
+        {"tandem:chunked_prefill_size", "gauge", "Prompt tokens of a step at most.", s->model.info.chunked_prefill_size},
         {"tandem:prefill_steps_total", "counter", "Steps that processed prompt tokens.", (double)st.steps_prefill},
         {"tandem:decode_steps_total", "counter", "Steps that only generated.", (double)st.steps_decode},
         {"tandem:expert_pairs_total", "counter", "(token, expert) pairs computed.", (double)st.expert_pairs},
         {"tandem:experts_deferred_total", "counter", "(token, expert) pairs whose output was added one layer later.",
          (double)st.experts_deferred},
-        {"tandem:weight_bytes", "gauge", "Bytes of weights held.", (double)s->info.weight_bytes},
-        {"tandem:kv_bytes", "gauge", "Bytes reserved for the KV cache.", (double)s->info.kv_bytes},
+        {"tandem:weight_bytes", "gauge", "Bytes of weights held.", (double)s->model.info.weight_bytes},
+        {"tandem:kv_bytes", "gauge", "Bytes reserved for the KV cache.", (double)s->model.info.kv_bytes},
         {"tandem:log_lines_dropped_total", "counter", "Log lines that found no room because nobody read standard error.",
          (double)td_log_writer_dropped()},
         {"tandem:uptime_seconds", "gauge", "Since the server began to serve.", (double)(time(NULL) - s->started_s)},
@@ -299,11 +300,11 @@ enum MHD_Result td_route_metrics(td_call *c) {
                             {"reason", "abort", NULL, (double)st.requests_aborted},
                             {"reason", "error", NULL, (double)st.requests_failed}},
                  4);
-    write_cache_config(&b, model, s->info.kv_page_tokens, n_pages);
+    write_cache_config(&b, model, s->model.info.kv_page_tokens, n_pages);
     if (st.has_drafts) write_drafts(&b, model, &st);
     if (st.has_page_store) write_page_store(&b, model, &st.page_store);
-    write_tiers(&b, model, &st, &s->info);
-    write_nodes(&b, model, &st, &s->info);
+    write_tiers(&b, model, &st, &s->model.info);
+    write_nodes(&b, model, &st, &s->model.info);
     write_cards(&b, model, s->engine);
     write_histogram(&b, model, "sglang:time_to_first_token_seconds", "From arrival to the first token.", &st.ttft);
     write_histogram(&b, model, "sglang:inter_token_latency_seconds", "Between tokens of a request.", &st.tpot);

@@ -11,6 +11,7 @@
 #include "server/anthropic/messages.h"
 #include "server/openai/completions.h"
 #include "server/openai/responses.h"
+#include "server/request/api_read.h"
 #include "server/server_state.h"
 #include "server/sglang/generate.h"
 
@@ -100,11 +101,11 @@ static void open_server(td_server *s) {
     o.model_path = "/fuzz";
     o.context_length = 512;
     require(td_engine_open(&o, &s->engine, NULL) == TD_OK);
-    s->tokenizer = td_engine_tokenizer(s->engine);
-    s->model_names[s->n_model_names++] = "fuzz";
-    td_engine_get_info(s->engine, &s->info);
-    td_chat_form_learn(&s->chat, td_engine_chat_template(s->engine), td_tokenizer_bos(s->tokenizer),
-                       td_tokenizer_eos(s->tokenizer));
+    s->model.tokenizer = td_engine_tokenizer(s->engine);
+    s->model.names[s->model.n_names++] = "fuzz";
+    td_engine_get_info(s->engine, &s->model.info);
+    td_chat_form_learn(&s->model.chat, td_engine_chat_template(s->engine), td_tokenizer_bos(s->model.tokenizer),
+                       td_tokenizer_eos(s->model.tokenizer));
     keep_two(&s->responses);
 }
 
@@ -129,13 +130,14 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
         return 0;
     }
     const td_api *api = APIS[which];
-    td_status st = td_api_read(api, (const char *)data + 1, size - 1, &(td_api_context){&s.info, &s.responses}, &r, &err);
-    if (st == TD_OK) st = td_api_encode(&r, s.tokenizer, &s.chat, &s.info, &err);
+    td_status     st =
+        td_api_read(api, (const char *)data + 1, size - 1, &(td_api_context){&s.model.info, &s.responses}, &r, &err);
+    if (st == TD_OK) st = td_api_encode(&r, s.model.tokenizer, &s.model.chat, &s.model.info, &err);
     if (st == TD_OK)
-        check_accepted(&r, &s.info);
+        check_accepted(&r, &s.model.info);
     else
         check_refused(api, &err);
-    td_api_rename_error(api, &err);
+    td_api_rename_error(api->names, &err);
     if (st != TD_OK) check_refused(api, &err);
     td_api_request_free(&r);
     require(s.responses.n == 2);

@@ -10,6 +10,7 @@
 #include <cmocka.h>
 
 #include "server/openai/completions.h"
+#include "server/request/api_read.h"
 
 #define TEMPLATES TD_SOURCE_DIR "/tests/data/templates/"
 

@@ -11,6 +11,7 @@
 
 #include "server/anthropic/messages.h"
 #include "server/openai/completions.h"
+#include "server/request/api_read.h"
 
 static const td_engine_info INFO = {.vocab_size = 100, .context_length = 1000, .max_queued_requests = 8};
 

@@ -46,9 +46,9 @@ typedef struct {
     uint64_t                available_bytes; /* of memory, beside what measures the bounds */
     td_pool                *pool;            /* of both tiers; the caller is worker 0 */
     td_roofline            *roofline;        /* NULL until a row stands against it */
-    const char             *device;          /* what rows stand against: NULL this machine, else the device of that name: */
-    td_npu                 *card;            /* that measures itself; NULL: nothing is measured, and rows have no fraction */
-    char                    card_text[128];  /* of its caps */
+    const char             *device;          /* what rows stand against: NULL this machine, else the device of that name */
+    td_npu                 *card;            /* the device, which measures itself; NULL: rows on it have no fraction */
+    char                    card_text[128];  /* of the card's caps */
     const char             *bench;           /* the suite's name */
     uint32_t                n_rows;          /* printed so far */
 } td_bench;

@@ -50,8 +50,7 @@ typedef struct {
     td_handover handover;     /* without async it is host calls */
     uint32_t    max_deferred; /* D, less than top_k; 0: no deferral */
     td_dtype    act_dtype;
-    bool
-        x_int8; /* the experts' input is quantised on the device, where it is once for all who multiply it with int8 weights */
+    bool        x_int8; /* the device quantises the experts' input, once for all who multiply it with int8 weights */
 } td_bridge_config;
 
 /** @param c copied; what it points to is borrowed until close. */

@@ -10,9 +10,8 @@
 typedef void (*td_read_fn)(const char *p, size_t bytes);
 
 typedef struct {
-    double
-        read[TD_NODES_MAX]
-            [TD_NODES_MAX]; /* [cores of node][memory of node], bytes per second, by index in the topology; 0: not known */
+    /** [cores of node][memory of node], bytes per second, by index in the topology; 0: not known. */
+    double read[TD_NODES_MAX][TD_NODES_MAX];
 } td_node_bandwidth;
 
 #define TD_NODE_BANDWIDTH_START_S 0.1 /* what a start spends on it */

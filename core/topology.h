@@ -24,11 +24,10 @@ typedef struct {
 } td_numa_node;
 
 typedef struct {
-    uint32_t cpu;  /* OS index of its first hardware thread that may be used */
-    uint32_t node; /* index into nodes[] */
-    uint32_t l3;   /* hwloc's logical index of its L3, 0 where there is none */
-    uint32_t
-        cluster; /* the same of the group of cores below the L3 (shared L2, L3 tags); its own number where there is none */
+    uint32_t cpu;     /* OS index of its first hardware thread that may be used */
+    uint32_t node;    /* index into nodes[] */
+    uint32_t l3;      /* hwloc's logical index of its L3, 0 where there is none */
+    uint32_t cluster; /* the same of its group of cores below the L3 (shared L2, L3 tags); its own number without one */
 } td_core;
 
 typedef struct {

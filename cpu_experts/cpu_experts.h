@@ -42,8 +42,8 @@ typedef td_gemm_groups td_expert_groups; /* of int4g and fp4g */
 
 /** What people choose by name. */
 typedef struct {
-    const char *
-        name; /* "none", "int4", "int8", "int4-g32", "int4-g64", "int4-g128": groups symmetric with bf16 scales; "mxfp4", "nvfp4" */
+    /** "none", "int4", "int8", "int4-g32", "int4-g64", "int4-g128" (groups symmetric with bf16 scales), "mxfp4", "nvfp4". */
+    const char      *name;
     td_expert_format format;
     td_expert_groups groups;
 } td_expert_numbers;
@@ -206,8 +206,8 @@ TD_NODISCARD td_status td_experts_check_file(const td_experts_config *c, uint32_
 typedef struct {
     uint32_t    n_tok, top_k;
     const void *x; /* [n_tok, hidden] act_dtype; NULL with x_i8 */
-    const int8_t
-        *x_i8; /* or the same quantised before (kernels/rows/row_quant.h), of formats that take int8: [n_tok, hidden] and */
+    /** For formats that take int8, the same rows quantised before (kernels/rows/row_quant.h); else NULL. */
+    const int8_t   *x_i8;        /* [n_tok, hidden] */
     const float    *x_scale;     /* [n_tok] */
     const uint16_t *ids;         /* [n_tok, top_k] expert ids, distinct within a token, in descending order of weight */
     const float    *weights;     /* [n_tok, top_k] */

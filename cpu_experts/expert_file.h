@@ -15,8 +15,8 @@ typedef struct {
     uint32_t header_bytes; /* TD_FILE_BLOCK: the first shard starts there */
     char     layout[16];   /* of the kernel's tiles, NUL-padded */
     char     kernel[64];   /* that packed it; for people */
-    uint32_t
-        format; /* td_expert_format; of int4g and fp4g also groups: size in bits 8-15, scale_dtype in 16-23, zero_points in 24 */
+    /** td_expert_format. int4g and fp4g also have groups: size in bits 8-15, scale_dtype in 16-23, zero_points in 24. */
+    uint32_t format;
     uint32_t layer, n_experts, hidden, inter;
     uint32_t nr, kr; /* rows of a tile, padding of k */
     uint32_t n_shards;

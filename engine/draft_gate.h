@@ -26,11 +26,11 @@
 
 #define TD_DRAFT_CLASSES 13     /* 1, 2-3, 4-7, ... 4096 sequences */
 #define TD_DRAFT_PLAIN_EVERY 32 /* steps of a class, of which one goes without drafts */
-#define TD_DRAFT_TRIAL 16       /* steps after which a class is judged, */
-#define TD_DRAFT_TRIAL_LEAST 4  /* and already after so many where the gain is below */
+#define TD_DRAFT_TRIAL 16       /* steps after which a class is judged */
+#define TD_DRAFT_TRIAL_LEAST 4  /* steps after which a class is judged where the gain is below TD_DRAFT_HOPELESS */
 #define TD_DRAFT_HOPELESS 0.75
-#define TD_DRAFT_WAIT_MIN 512   /* steps that a class is off at first, */
-#define TD_DRAFT_WAIT_MAX 16384 /* and at most */
+#define TD_DRAFT_WAIT_MIN 512   /* steps that a class is off at first */
+#define TD_DRAFT_WAIT_MAX 16384 /* steps that a class is off at most */
 
 typedef struct {
     bool     off;

@@ -16,11 +16,12 @@
 typedef struct {
     uint32_t entry;     /* of the step */
     uint32_t row;       /* of the step */
-    uint32_t predicted; /* which of the request's tokens this row predicts, for its log-probabilities; or: */
+    uint32_t predicted; /* which of the request's tokens this row predicts, for its log-probabilities; TD_ROW_* */
 } td_row_job;
 
-#define TD_ROW_NEXT UINT32_MAX               /* it gives the next one */
-#define TD_ROW_BEHIND_DRAFT (UINT32_MAX - 1) /* it gives the one behind the draft, if that is the next one */
+/* td_row_job.predicted of a row that does not serve a known token's log-probabilities */
+#define TD_ROW_NEXT UINT32_MAX               /* it gives the next token */
+#define TD_ROW_BEHIND_DRAFT (UINT32_MAX - 1) /* it gives the token behind the draft, if the draft is the next token */
 #define TD_ROW_REJECTED (UINT32_MAX - 2)     /* its draft was not */
 
 /** What a step found for one of its requests. */

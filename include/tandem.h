@@ -347,21 +347,24 @@ typedef struct {
     uint32_t    base_gpu_id;         /* the first card, of those that the process sees; the host has none */
     const char *attention_backend;   /* NULL: the device's own */
     const char *quantization;        /* NPU tier: "auto", "none" (bf16 weights, f32 arithmetic), "w8a8_int8" */
-    const char *
-        expert_quantization; /* CPU tier: "auto" (what packed files hold; none when quantization is none; what carries a quantised checkpoint exactly; else int4), "none", "int4", "int8", "int4-g32", "int4-g64", "int4-g128", "mxfp4", "nvfp4" */
-    const char
-        *kv_cache_dtype; /* "auto", "bf16" (16 bits a value: the host device keeps integers with a scale per row), "f32" */
-    uint32_t context_length; /* tokens; 0: the model's max_position_embeddings */
-    double
-        mem_fraction_static; /* share of each memory (the host's, the device's own) for weights, working memory and KV, (0, 1] */
+    /**
+     * CPU tier: "none", "int4", "int8", "int4-g32", "int4-g64", "int4-g128", "mxfp4", "nvfp4", or "auto": what packed files
+     * hold; none when quantization is none; what carries a quantised checkpoint exactly; else int4.
+     */
+    const char *expert_quantization;
+    /** "auto", "bf16" (16 bits a value: the host device keeps integers with a scale per row), "f32". */
+    const char *kv_cache_dtype;
+    uint32_t    context_length; /* tokens; 0: the model's max_position_embeddings */
+    /** Share of each memory (the host's, the device's own) for weights, working memory and KV, (0, 1]. */
+    double   mem_fraction_static;
     uint64_t max_total_tokens;     /* KV capacity in tokens; 0: as many as fit, capped sensibly */
     uint32_t page_size;            /* tokens per KV page; only 128 */
     uint32_t chunked_prefill_size; /* tokens of prefill per step; 0: unchunked (up to max_prefill_tokens) */
     uint32_t max_prefill_tokens;
     uint32_t max_running_requests; /* 0: default */
     uint32_t max_queued_requests;  /* 0: default */
-    uint32_t
-        cpuinfer; /* expert threads; 0: one per physical core of the allowed cpu set, or as many as the cgroup leaves time */
+    /** Expert threads; 0: one per physical core of the allowed cpu set, or as many as the cgroup leaves time. */
+    uint32_t cpuinfer;
     uint32_t subpool_count;        /* NUMA subpools of the expert threads; 0: one per NUMA node in use */
     uint32_t tensor_parallel_size; /* cards that share the work; 1 */
     uint32_t num_gpu_experts;      /* routed experts of a layer that the device keeps: 0, or all of them */
@@ -369,11 +372,11 @@ typedef struct {
     bool     enable_defer;
     uint32_t max_deferred_experts_per_token; /* D, less than the model's experts per token; 0 with enable_defer: 1 */
     bool     disable_two_chunk_overlap; /* with npu_threads, large steps go through as two halves whose layers alternate */
-    const char
-            *speculative_algorithm; /* "NEXTN": the model's MTP layer drafts one token a step, where that pays; NULL: none */
-    bool     speculative_always;    /* in every step, whether it pays or not: for measuring */
-    uint64_t random_seed;
-    uint32_t decode_log_interval; /* steps between log lines; 0: none */
+    /** "NEXTN": the model's MTP layer drafts one token a step, where that pays; NULL: none. */
+    const char *speculative_algorithm;
+    bool        speculative_always; /* in every step, whether it pays or not: for measuring */
+    uint64_t    random_seed;
+    uint32_t    decode_log_interval; /* steps between log lines; 0: none */
     bool measure_bounds; /* measure at start what the tiers' threads can do: td_engine_info's bounds; about 0.2 s a pool */
     bool log_requests;
     bool disable_radix_cache;                /* no page of a request is kept for later ones */
@@ -479,8 +482,8 @@ typedef struct {
     uint64_t     steps_prefill, steps_decode;
     bool         has_drafts;                       /* the engine drafts (options.speculative_algorithm); what follows */
     uint64_t     drafts_verified, drafts_accepted; /* tokens */
-    uint64_t     drafted_steps;                    /* decode steps with at least one, and */
-    uint64_t     drafted_seqs, drafted_tokens;     /* the sequences in them, and the tokens that they gave */
+    uint64_t     drafted_steps;                    /* decode steps with at least one draft */
+    uint64_t     drafted_seqs, drafted_tokens;     /* in those steps: sequences, and the tokens that they gave */
     double       draft_gain;                       /* tokens per second with drafts, of those without, as measured last */
     uint64_t     expert_pairs, experts_deferred;   /* (token, expert) pairs: computed, and of those added one layer later */
     td_tier_work device, experts;
@@ -611,11 +614,17 @@ typedef struct {
     bool               prompt_logprobs;
     uint32_t           n_top_logprobs; /* 0..TD_LOGPROBS_MAX */
     int32_t            priority;       /* higher is served first; equal ones in order of arrival */
-    td_grammar *
-        grammar; /* the text is of its language, and the request stops where nothing can follow; NULL: any text. Held by the request; of one engine's requests only */
-    const char                *
-        reasoning_format; /* with a grammar: the model may reason before it, in this of td_answer_parser's formats, and the grammar begins behind; NULL: with the first token */
-    td_reasoning_start reasoning_start;  /* with reasoning_format */
+    /**
+     * The text is of this grammar's language, and the request stops where nothing can follow; NULL: any text. The request
+     * holds the grammar, which requests of one engine only may use.
+     */
+    td_grammar *grammar;
+    /**
+     * With a grammar: the model may reason before the grammar's text, in this one of td_answer_parser's formats. NULL: the
+     * grammar's text begins with the first token.
+     */
+    const char        *reasoning_format;
+    td_reasoning_start reasoning_start; /* with reasoning_format */
     td_event_fn        on_event;
     void              *user;
 } td_request_params;

@@ -197,12 +197,14 @@ typedef struct {
     const td_npu_weight *kv_b;                /* [heads*(nope+v), kv_lora] BF16: W_UK and W_UV row-interleaved per head */
     const td_npu_weight *o;                   /* [hidden, heads*v] */
     const td_npu_weight *rope;                /* [max_pos, rope_dim] F32: cos half | sin half, scaled */
-    void                *kv_latent, *kv_rope; /* this layer's cache: pages of kv_page_bytes of latents and of rope parts: */
-    uint32_t    kv_pages, kv_spare_pages; /* those that sequences may have, and behind them, where the device's caps want it,
-                                          those for rows beyond the counts: as many as a bucket has of these at most */
-    const void *in;                       /* [max_tok, hidden]; not read where in_i8 is given */
-    void       *out;                      /* [max_tok, hidden] */
-    td_rows_i8  in_i8;                    /* only where q_a or q, and kv_a take int8 */
+    void                *kv_latent, *kv_rope; /* this layer's cache: pages of kv_page_bytes of latents and of rope parts */
+    uint32_t             kv_pages;            /* of them: what sequences may have */
+    /** Pages behind those, for rows beyond the counts: as many as a bucket has of such rows at most. 0 where the device's caps
+     * do not want them. */
+    uint32_t    kv_spare_pages;
+    const void *in;    /* [max_tok, hidden]; not read where in_i8 is given */
+    void       *out;   /* [max_tok, hidden] */
+    td_rows_i8  in_i8; /* only where q_a or q, and kv_a take int8 */
 } td_mla_desc;
 
 /**
@@ -394,11 +396,12 @@ typedef _Atomic uint32_t td_bell;
 
 /** What the device has done since it was opened, and what it is in. */
 typedef struct {
-    td_tier_work
-                work; /* of blocks: weights read once by each run of a block, KV of its sequences once, multiply-adds of products and attention */
-    const char *doing;                          /* "mla", …; static; NULL: no block runs */
-    uint32_t    layer;                          /* of it, or TD_NO_LAYER */
-    uint64_t    link_down_bytes, link_up_bytes; /* copied to the device and from it; 0 with unified memory */
+    /** Of blocks. Counted once for each run of a block: its weights, the KV of its sequences. And the multiply-adds of
+     * products and attention. */
+    td_tier_work work;
+    const char  *doing;                          /* "mla", …; static; NULL: no block runs */
+    uint32_t     layer;                          /* of it, or TD_NO_LAYER */
+    uint64_t     link_down_bytes, link_up_bytes; /* copied to the device and from it; 0 with unified memory */
 } td_npu_report;
 
 struct td_npu_ops {

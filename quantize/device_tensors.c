@@ -21,13 +21,13 @@
 
 /* One tensor of the checkpoint on its way to a shard. */
 typedef struct {
-    td_safetensors_entry
-             in; /* of dummy weights, codes and rotated weights: without data, which is made when the tensor is written */
-    td_role  role;
-    uint32_t layer;
-    bool     int8;
-    size_t   item;       /* in items */
-    size_t   scale_item; /* int8 only */
+    /* Of dummy weights, codes and rotated weights: without data, which is made when the tensor is written. */
+    td_safetensors_entry in;
+    td_role              role;
+    uint32_t             layer;
+    bool                 int8;
+    size_t               item;       /* in items */
+    size_t               scale_item; /* int8 only */
 } job;
 
 struct td_device_tensors {

@@ -43,10 +43,9 @@ static void run_block(const td_gemm_args *a) {
         for (size_t r = 0, pass = 0, m; pass < n_passes; pass++, r += m) {
             m = td_ymm_pass_rows(a->m - r, n_passes - pass);
             p.x = (const int8_t *)a->rows[r].x + k0;
-            p.far = n_passes == 1 ? PREFETCH_FAR
-                    : pass == 0   ? size
-                                  : PREFETCH_NEAR; /* the first of several passes fetches the next tile, */
-            p.ahead = td_ymm_share(bytes, next, k * HALF, pass * p.chunks); /* with bytes the first few */
+            /* The first of several passes fetches the next tile; with bytes the first few passes do. */
+            p.far = n_passes == 1 ? PREFETCH_FAR : pass == 0 ? size : PREFETCH_NEAR;
+            p.ahead = td_ymm_share(bytes, next, k * HALF, pass * p.chunks);
             (packed ? multiply_packed : multiply_bytes)(&p, m, sums + r * 2 * HALF);
         }
     }

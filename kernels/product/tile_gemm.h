@@ -36,9 +36,9 @@
 /** Groups of weights along k, kept as AWQ, GPTQ, compressed-tensors, MXFP4 and NVFP4 have them. */
 typedef struct {
     uint16_t size; /* weights along k that share a scale: int4g 32, 64 or 128; fp4g 32 (MXFP4) or 16 (NVFP4) */
-    td_dtype
-        scale_dtype; /* int4g: BF16, F16 or F32; fp4g: F8_E8M0 (MXFP4) or F8_E4M3 (NVFP4), and every row has an f32 factor too */
-    bool zero_points; /* int4g: every group has a zero in [0, 15]; false: it is 8 everywhere */
+    /** int4g: BF16, F16 or F32. fp4g: F8_E8M0 (MXFP4) or F8_E4M3 (NVFP4); every row has an f32 factor too. */
+    td_dtype scale_dtype;
+    bool     zero_points; /* int4g: every group has a zero in [0, 15]; false: it is 8 everywhere */
 } td_gemm_groups;
 
 /** One row of activations. */
@@ -46,8 +46,8 @@ typedef struct {
     const void *x;     /* bf16: [k] f32; else [k] int8 codes, zero from the true k to the padded one */
     float       scale; /* of the codes */
     int32_t     sum;   /* of the codes */
-    const int32_t
-        *group_sum; /* int4g, fp4g: [k / size] minus 8 times the sum of each group's codes (kernels/rows/row_quant.h) */
+    /** int4g, fp4g: [k / size] minus 8 times the sum of each group's codes (kernels/rows/row_quant.h). */
+    const int32_t *group_sum;
 } td_gemm_row;
 
 /**

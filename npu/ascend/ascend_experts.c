@@ -21,10 +21,10 @@
 
 #define T(v) td_ascend_tensor(r, v)
 #define L(v) td_ascend_list(r, T(v))
-#define GROUPS_MAX 1024   /* of aclnnGroupedMatmulV5 with one tensor of weights; its last dimensions are less than */
-#define LAST_MAX 65536    /* this */
-#define SWIGLU_MAX 7232   /* gate and up together, of aclnnDequantSwigluQuantV2 with groups, */
-#define GATE_UP_MAX 10240 /* and of aclnnGroupedMatmulSwigluQuantWeightNZ */
+#define GROUPS_MAX 1024   /* of aclnnGroupedMatmulV5 with one tensor of weights */
+#define LAST_MAX 65536    /* the last dimensions of aclnnGroupedMatmulV5 are less than this */
+#define SWIGLU_MAX 7232   /* gate and up together, of aclnnDequantSwigluQuantV2 with groups */
+#define GATE_UP_MAX 10240 /* gate and up together, of aclnnGroupedMatmulSwigluQuantWeightNZ */
 
 /* Columns of gate, of up, and of what down gives: whole tiles (ascend_weight.h). */
 static size_t tiled(uint32_t n) {

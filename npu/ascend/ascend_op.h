@@ -43,19 +43,19 @@ typedef struct {
     td_npu_stream       *s;
     td_acl_stream        stream;
     const td_step       *step;
-    td_ascend_step      *made;         /* the step as operations want it, */
-    td_ascend_cut       *cut;          /* and as the block's attention does; NULL: it has none */
+    td_ascend_step      *made;         /* the step as operations want it */
+    td_ascend_cut       *cut;          /* the step as the block's attention wants it; NULL: it has none */
     td_ascend_route     *route;        /* of routed experts: their ids, places and counts; NULL: it has none */
     char                *rope;         /* cos and sin of the rows of all steps, [2, rows of the blocks' buffers, dim] bf16 */
     char                *scratch;      /* where td_ascend_places begin */
-    char                *workspace_at; /* an update of a capture: where its operation has its workspace, */
-    size_t               workspace_most; /* and its bytes: who asks for more fails; 0: the workspace grows */
+    char                *workspace_at; /* an update of a capture: where its operation has its workspace */
+    size_t               workspace_most; /* bytes there; an operation that asks for more fails. 0: the workspace grows */
     size_t               workspace_used; /* that the last operation asked for */
     td_status            status;
     size_t               n_tensors;
-    const td_acl_tensor *tensors[TD_ASCEND_TENSORS_MAX]; /* of the operation that is being prepared, */
+    const td_acl_tensor *tensors[TD_ASCEND_TENSORS_MAX]; /* of the operation that is being prepared */
     size_t               n_lists;
-    td_acl_tensor_list  *lists[TD_ASCEND_LISTS_MAX]; /* and its lists, which have tensors of their own */
+    td_acl_tensor_list  *lists[TD_ASCEND_LISTS_MAX]; /* of the same operation; lists have tensors of their own */
 } td_ascend_run;
 
 /** A tensor of the operation that is being prepared; gone when it is launched. */

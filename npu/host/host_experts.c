@@ -137,8 +137,8 @@ static void plan_experts(const td_host_npu *d, const td_block_desc *desc, td_npu
     b->at.chunk = chunk;
     b->at.first = td_host_take(&p, (x->n_experts + 1) * sizeof(uint32_t));      /* where each expert's pairs begin */
     b->at.chosen = td_host_take(&p, chunk * x->top_k * sizeof(chosen));         /* the pairs */
-    b->at.gathered = td_host_take(&p, td_host_act_bytes(d, chunk * x->hidden)); /* gathered rows, */
-    b->at.scales = td_host_take(&p, chunk * sizeof(float));                     /* and their scales */
+    b->at.gathered = td_host_take(&p, td_host_act_bytes(d, chunk * x->hidden)); /* gathered rows */
+    b->at.scales = td_host_take(&p, chunk * sizeof(float));                     /* scales of the gathered rows */
     b->at.x = td_host_take(&p, td_host_rows_bytes(chunk, x->hidden, d->act));
     b->at.inter = td_host_take(&p, chunk * x->inter * sizeof(float));
     b->at.rows = td_host_take(&p, td_host_rows_bytes(chunk, x->inter, TD_DT_F32));

@@ -53,7 +53,8 @@ void td_connections_free(td_connections *all);
 void td_connections_notify(void *all, struct MHD_Connection *connection, void **context,
                            enum MHD_ConnectionNotificationCode what);
 
-/* For the one thread that accepts: */
+/* The following are for the one thread that accepts. */
+
 /** Wait until one more may be accepted. @return false: closed. */
 bool td_connections_await_room(td_connections *all);
 /** Wait so long. @return false: closed. */

@@ -94,8 +94,8 @@ struct td_choice {
 
     /* of the thread that writes the answer */
     bool opened, closed; /* its opening and its finish were written */
-    size_t
-        text_chars; /* characters of the tokens whose logprobs were written: text_offset of the next one, plus lead_chars */
+    /* Characters of the tokens whose logprobs were written: text_offset of the next one, plus lead_chars. */
+    size_t text_chars;
     size_t lead_chars; /* characters of the decoded prompt (BOS) that echo's text does not begin with */
 };
 

@@ -61,7 +61,7 @@ struct td_api_request {
     uint32_t    prompt_tokens_max;  /* of a prompt only its last ones; 0: all */
     int32_t     priority;
 
-    bool            has_grammar; /* the answer has a form: */
+    bool            has_grammar; /* the answer has a form, that of the grammar below */
     td_grammar_kind grammar_kind;
     const char     *grammar_source; /* [grammar_len], in root or grammar_owned */
     size_t          grammar_len;

@@ -150,8 +150,9 @@ static workload             g_workload;
 static uint32_t             g_requests = WORKLOAD_REQUESTS;
 static const char          *g_rows; /* a pattern of their names, or NULL */
 static probe               *g_reference[WORKLOAD_REQUESTS];
-static const char          *g_device = "host";  /* of all but the reference, */
-static const char *g_reference_device = "host"; /* which cards give themselves: their sums have an order of their own */
+static const char          *g_device = "host"; /* of all but the reference */
+/* Cards give the reference themselves: their sums have an order of their own. */
+static const char *g_reference_device = "host";
 
 static uint32_t n_experts(const char *path) {
     td_model_config c;

@@ -17,8 +17,8 @@
 #include "model_run.h"
 
 #define TOKENS_MAX 512
-#define CARD_FACTOR 1.5 /* a card's error may be so many times the host's, */
-#define CARD_SLACK 0.02 /* and so much more */
+#define CARD_FACTOR 1.5 /* a card's error may be so many times the host's */
+#define CARD_SLACK 0.02 /* beyond CARD_FACTOR times the host's error, a card's may be larger by this */
 #define MTP_SLACK 0.1
 #define ONE_BY_ONE_MAX 40 /* tokens of prompts that go token by token; with TD_TEST_FULL all do */
 

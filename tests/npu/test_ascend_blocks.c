@@ -596,8 +596,8 @@ static void experts(void **state) {
         {.hidden = 40, .inter = 40, .n_experts = 6, .top_k = 3, .rows = 8, .bucket = 8}, /* tiles that are filled up */
         {.hidden = 64, .inter = 96, .n_experts = 2, .top_k = 2, .rows = 1, .bucket = 1, .codes = true},
         {.hidden = 32, .inter = 32, .n_experts = 5, .top_k = 1, .rows = 2100, .bucket = 2200, .codes = true}, /* two runs */
-        {.hidden = 32, .inter = 3620, .n_experts = 2, .top_k = 1, .rows = 3, .bucket = 4},                    /* wide, */
-        {.hidden = 32, .inter = 5121, .n_experts = 2, .top_k = 1, .rows = 3, .bucket = 4}, /* and too wide to be fused */
+        {.hidden = 32, .inter = 3620, .n_experts = 2, .top_k = 1, .rows = 3, .bucket = 4},                    /* wide */
+        {.hidden = 32, .inter = 5121, .n_experts = 2, .top_k = 1, .rows = 3, .bucket = 4}, /* too wide to be fused */
     };
     (void)state;
     for (size_t i = 0; i < sizeof CASES / sizeof *CASES; i++) run_experts(&CASES[i]);

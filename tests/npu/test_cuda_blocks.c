@@ -17,7 +17,7 @@
 #include "tests/npu/cuda_standin/cuda_launch.h"
 
 typedef struct {
-    uint32_t       first, rows, bucket; /* of the step: its first row in the buffers, */
+    uint32_t       first, rows, bucket; /* of the step; first: its first row in the buffers */
     rig            host;
     td_npu        *card;
     td_npu_stream *stream;
@@ -30,8 +30,8 @@ typedef struct {
 
 enum { HOST, CARD };
 
-#define LOG_SUM_ERROR \
-    4e-6f /* relative: exponentials are 2e-7 off on both, sums of f32 in other orders some roundings more */
+/* Relative: exponentials are 2e-7 off on both, sums of f32 in other orders some roundings more. */
+#define LOG_SUM_ERROR 4e-6f
 
 static uint32_t all_rows(const pair *p) {
     return p->first + p->bucket;

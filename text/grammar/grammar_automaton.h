@@ -41,9 +41,9 @@ typedef struct {
 typedef struct {
     td_gr_builder         *b;
     const td_gr_automaton *rules; /* [b->n_rules] those that are done */
-    const uint8_t
-            *spliced; /* [b->n_rules] the rule's automaton is done, and put in where the rule is used, instead of a call */
-    uint64_t steps;   /* of the budget that are used */
+    /** [b->n_rules] the rule's automaton is done, and put in where the rule is used, instead of a call. */
+    const uint8_t *spliced;
+    uint64_t       steps; /* of the budget that are used */
 } td_gr_making;
 
 /** The automaton of a tree; failures are in m->b->status. */

@@ -23,8 +23,8 @@ typedef struct {
     uint32_t        n_classes;
     uint8_t         byte_class[256]; /* bytes of a class are alike in every state; classes ascend with the bytes */
     uint8_t         kind_bytes[256];
-    uint16_t
-        kind_begin[TD_BYTE_KINDS + 1]; /* kind_bytes[kind_begin[k] ..): of each class with bytes of kind k, one of them */
+    /** kind_bytes[kind_begin[k] .. kind_begin[k + 1]): one byte of each class with bytes of kind k. */
+    uint16_t kind_begin[TD_BYTE_KINDS + 1];
 } td_gr_pda;
 
 /** Compile what the builder holds, root rule b->root. Failures are in b->status. td_gr_pda_free either way. */

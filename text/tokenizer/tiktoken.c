@@ -14,8 +14,8 @@
 #include "text/tokenizer/tokenizer_utf8.h"
 
 #define SPECIAL_TOKENS 256   /* ids after the ranks; those that tokenizer_config.json does not name are reserved */
-#define CHUNK_CHARS 400000   /* long text is cut every so many characters, */
-#define RUN_CHARS 25000      /* and so are runs with no white space or nothing else */
+#define CHUNK_CHARS 400000   /* long text is cut every so many characters */
+#define RUN_CHARS 25000      /* runs with no white space, or of nothing else, are cut every so many characters */
 #define TOKEN_BYTES_MAX 1024 /* keeps the cuts of a token, each hashed, within bounds */
 
 #define UPPER "[\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}&&[^\\p{Han}]]"

@@ -237,8 +237,9 @@ typedef struct {
     int64_t     heads, kv_heads, d, rope_d, value_d, n_seq, block, table_stride;
     float       scale;
     layout_kind layout;
-    bool        causal, paged, heads_first; /* pages [blocks, kv heads, block, d]; or, */
-    bool        tiled;                      /* besides, [blocks, kv heads, d / 16, block, 16] */
+    bool        causal, paged;
+    bool        heads_first; /* pages are [blocks, kv heads, block, d] */
+    bool        tiled;       /* with heads_first: pages are [blocks, kv heads, d / 16, block, 16] */
     int64_t     lengths[];
 } attention_args;
 

@@ -146,19 +146,14 @@ static void null_close(td_npu *d) {
 
 static const td_npu_ops OPS = {.name = "null", .caps = null_caps, .close = null_close};
 
-td_status td_npu_open(const char *name, const td_npu_config *config, td_npu **out, td_error *err) {
+static td_status null_open(const td_npu_config *config, td_npu **out, td_error *err) {
     static td_npu null = {.ops = &OPS};
     *out = &null;
-    return name && config ? TD_OK : td_fail(err, TD_EINVAL, "no device");
+    return config ? TD_OK : td_fail(err, TD_EINVAL, "no device");
 }
 
-const char *td_npu_backend_name(size_t i) {
-    return i ? NULL : "host";
-}
-
-void td_npu_wish(const char *name, uint32_t first_card, uint32_t n_cards, td_thread_wishes *wishes) {
-    (void)name, (void)first_card, (void)n_cards, (void)wishes;
-}
+static const td_backend NULL_BACKEND = {.name = "host", .open = null_open};
+const td_backend *const td_backends[] = {&NULL_BACKEND, NULL};
 
 /* ---- the measurement -------------------------------------------------------------------------- */
 

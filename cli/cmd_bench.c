@@ -4,6 +4,7 @@
 
 #include "bench/bench.h"
 #include "cli/cli.h"
+#include "cli/device_flag.h"
 #include "cli/flags.h"
 #include "cli/standard_output.h"
 #include "core/cpu.h"
@@ -33,7 +34,7 @@ typedef struct {
 
 static const suite SUITES[] = {
     {"roofline", td_bench_roofline, DEVICE,
-     "read bandwidth by threads and pairs of NUMA nodes, int8, bf16 and f32 peak by threads; of a card (--device cuda) "
+     "read bandwidth by threads and pairs of NUMA nodes, int8, bf16 and f32 peak by threads; of a card (--device) "
      "reading, copying, int8 and bf16"},
     {"pool", td_bench_pool, 0, "what a parallel loop costs, by threads"},
     {"kernels", td_bench_kernels, FILTER | DEVICE | DIVIDE, "the device's linears and the experts' kernels, by rows"},
@@ -46,7 +47,7 @@ static const suite SUITES[] = {
     {"load", td_bench_load, CONFIG | FILTER,
      "a folder of tandem quantize to memory and to the first token, cached and from disk (--config FOLDER)"},
     {"link", td_bench_link, FILTER | DEVICE,
-     "copies to a device with memory of its own and back, and hand-overs in both forms (--device cuda, npu or apart)"},
+     "copies to a device with memory of its own and back, and hand-overs in both forms (--device)"},
     {NULL, NULL, 0, NULL},
 };
 
@@ -71,9 +72,9 @@ static const td_flag FLAGS[] = {
      .by_default = "one per NUMA node", .help = "Groups of them."},
     {{"rounds"}, TD_FLAG_U32, B(rounds), .min = 1, .max = TD_BENCH_ROUNDS_MAX, .arg = "N", .by_default = "5",
      .help = "A row is their median."},
-    {{"device"}, TD_FLAG_TEXT, B(device), .arg = "NAME", .choices = TD_CHOICES("host", "npu", "cuda", "apart"), .by_default = "host",
-     .help = "Of all suites but pool, experts and load. On cuda a row stands against the card's own bounds; on npu, which cannot "
-             "measure itself, it has no fraction. apart is for tests: the host with a memory of its own; its times mean nothing, and "
+    {{"device"}, TD_FLAG_TEXT, B(device), .arg = "NAME", .choices = td_device_flag_texts.names, .by_default = "host",
+     .help = "Of all suites but pool, experts and load. On a card that measures itself a row stands against the card's own bounds; "
+             "on one that cannot it has no fraction. apart is for tests: the host with a memory of its own; its times mean nothing, and "
              "what a step copies to it and from it is printed."},
     {{"base-gpu-id"}, TD_FLAG_U32, B(first_card), .max = TD_CARDS_MAX - 1, .arg = "N", .by_default = "0",
      .help = "Which card of the device, of those that the process sees."},
@@ -122,6 +123,7 @@ static td_experts_left experts_left_of(const char *name) {
 static int parse_options(int argc, char **argv, options *o) {
     td_flag_group group = {.flags = FLAGS, .n = sizeof FLAGS / sizeof *FLAGS, .options = o};
     td_jbuf       about = {0};
+    td_device_flag_fill();
     for (const suite *s = SUITES; s->name; s++) td_jbuf_printf(&about, "  %-10s %s\n", s->name, s->help);
     td_jbuf_puts(
         &about,

@@ -1,5 +1,5 @@
-/* `tandem topo`: the machine, what its NUMA nodes read from each other, its NVIDIA cards, and which thread launch_server
- * would put where. */
+/* `tandem topo`: the machine, what its NUMA nodes read from each other, its cards, and which thread launch_server would put
+ * where. */
 #include <jansson.h>
 #include <math.h>
 #include <stdio.h>
@@ -15,9 +15,9 @@
 #include "core/mem.h"
 #include "core/thread_plan.h"
 #include "kernels/kernels.h"
-#include "npu/cuda/cuda_cards.h"
 #include "npu/handover_time.h"
 #include "npu/link_time.h"
+#include "npu/npu.h"
 
 #define EXIT_USAGE 2
 #define MEASURE_S 0.5 /* longer than a start: this is what people look at */
@@ -25,6 +25,7 @@
 #define COPY_BYTES ((size_t)32 << 20) /* long enough for the link's speed to be what counts */
 #define COPY_ROUNDS 5
 #define HANDOVER_ROUNDS 5
+#define LISTS_MAX 4
 
 typedef struct {
     td_thread_wishes wishes;
@@ -38,15 +39,22 @@ typedef struct {
     td_error why;                 /* it could not be measured */
 } card_link;
 
+/* The cards that a backend's driver lists. */
+typedef struct {
+    const td_backend *backend;
+    size_t            n;
+    td_card_info      info[TD_CARDS_LISTED_MAX];
+    card_link         link[TD_CARDS_LISTED_MAX];
+    td_error          none; /* why a driver that is there has none to tell of; "" otherwise */
+} card_list;
+
 /* 90 kB together: not for a stack. */
 typedef struct {
     td_topology       topology;
     td_node_bandwidth bandwidth;
     td_thread_plan    plan;
-    size_t            n_cards;
-    td_cuda_card      cards[TD_CUDA_CARDS_MAX];
-    card_link         links[TD_CUDA_CARDS_MAX];
-    td_error          no_cards; /* why a driver that is there has none to tell of; "" otherwise */
+    size_t            n_lists;
+    card_list         lists[LISTS_MAX]; /* of the backends that can list cards */
 } facts;
 
 static const td_flag FLAGS[] = {
@@ -62,8 +70,8 @@ static int parse_options(int argc, char **argv, options *o) {
         .name = "topo",
         .synopsis = "[flags]",
         .about =
-            "The machine, its NVIDIA cards, the read bandwidth between its NUMA nodes (measured, less than a "
-            "second), and the thread plan that launch_server makes\n"
+            "The machine, its cards, the read bandwidth between its NUMA nodes (measured, less than a second), and the "
+            "thread plan that launch_server makes\n"
             "with the same flags. HWLOC_SYNTHETIC=\"numa:2 core:8 pu:2\" in the environment "
             "plans for a machine that is not there.\n",
         .groups = groups,
@@ -86,24 +94,30 @@ static td_status measure_link(td_npu *d, card_link *l) {
 }
 
 /* One card after the other. A card that another process fills, or keeps for itself, is listed all the same. */
-static void measure_cards(facts *f) {
-    for (size_t i = 0; i < f->n_cards; i++) {
+static void measure_cards(card_list *list) {
+    for (size_t i = 0; i < list->n; i++) {
         td_npu       *d;
-        card_link    *l = &f->links[i];
+        card_link    *l = &list->link[i];
         td_npu_config config = {.act_dtype = TD_DT_BF16, .card = (uint32_t)i, .bare = true};
-        if (td_npu_open("cuda", &config, &d, &l->why) != TD_OK) continue;
+        if (list->backend->open(&config, &d, &l->why) != TD_OK) continue;
         if (measure_link(d, l) != TD_OK) *l = (card_link){.why = l->why};
         d->ops->close(d);
     }
 }
 
+/* A machine without cards is as good as any; one whose driver is broken is told so. */
+static void list_cards(card_list *list) {
+    if (list->backend->list_cards(list->info, &list->n, &list->none) == TD_ENOTFOUND) list->none.text[0] = 0;
+    measure_cards(list);
+}
+
 static td_status find_facts(const options *o, facts *f, td_error *err) {
+    for (const td_backend *const *b = td_backends; *b && f->n_lists < LISTS_MAX; b++)
+        if ((*b)->list_cards) f->lists[f->n_lists++].backend = *b;
     TD_TRY(td_topology_read(&f->topology, err));
     if (f->topology.is_real) {
         TD_TRY(td_node_bandwidth_measure(&f->topology, td_kernels_here()->read, MEASURE_S, &f->bandwidth, err));
-        /* A machine without cards is as good as any; one whose driver is broken is told so. */
-        if (td_cuda_cards(f->cards, &f->n_cards, &f->no_cards) == TD_ENOTFOUND) f->no_cards.text[0] = 0;
-        measure_cards(f);
+        for (size_t i = 0; i < f->n_lists; i++) list_cards(&f->lists[i]);
     }
     return td_plan_threads(&f->topology, &f->bandwidth, &o->wishes, &f->plan, err);
 }
@@ -175,18 +189,19 @@ static uint32_t device_memory(const td_thread_plan *p) {
     return p->experts[0].node;
 }
 
-static void print_cards(const facts *f) {
-    if (f->no_cards.text[0]) printf("\nNVIDIA cards: %s\n", f->no_cards.text);
-    if (!f->n_cards) return;
-    printf("\n%-6s %6s %12s %8s %-12s %9s %10s %9s %9s   %s\n", "card", "node", "memory, GiB", "compute", "PCI", "to, GB/s",
-           "from, GB/s", "call, us", "bell, us", "NVIDIA cards (--device cuda)");
-    for (size_t i = 0; i < f->n_cards; i++) {
-        const td_cuda_card *c = &f->cards[i];
+static void print_cards(const card_list *list) {
+    const td_backend *b = list->backend;
+    if (list->none.text[0]) printf("\n%s cards: %s\n", b->vendor, list->none.text);
+    if (!list->n) return;
+    printf("\n%-6s %6s %12s %8s %-12s %9s %10s %9s %9s   %s cards (--device %s)\n", "card", "node", "memory, GiB", "compute",
+           "PCI", "to, GB/s", "from, GB/s", "call, us", "bell, us", b->vendor, b->name);
+    for (size_t i = 0; i < list->n; i++) {
+        const td_card_info *c = &list->info[i];
         char                node[16] = "-";
         if (c->node >= 0) snprintf(node, sizeof node, "%d", c->node);
-        printf("%-6zu %6s %12.1f %6d.%d %-12s ", i, node, (double)c->memory_bytes / (1 << 30), c->capability / 10,
-               c->capability % 10, c->pci);
-        const card_link *l = &f->links[i];
+        printf("%-6zu %6s %12.1f %6d.%d %-12s ", i, node, (double)c->memory_bytes / (1 << 30), c->compute_capability / 10,
+               c->compute_capability % 10, c->pci);
+        const card_link *l = &list->link[i];
         if (l->bell_s > 0)
             printf("%9.1f %10.1f %9.1f %9.1f   %s\n", COPY_BYTES / l->down_s * 1e-9, COPY_BYTES / l->up_s * 1e-9,
                    l->host_call_s * 1e6, l->bell_s * 1e6, c->name);
@@ -232,7 +247,7 @@ static void print_tables(const options *o, const facts *f) {
     } else {
         puts("\nThis machine is made up: nothing is measured.");
     }
-    print_cards(f);
+    for (size_t i = 0; i < f->n_lists; i++) print_cards(&f->lists[i]);
     printf("\nlaunch_server --cpuinfer %u --subpool-count %u --npu-threads %u\n", o->wishes.cpuinfer,
            o->wishes.subpool_count, o->wishes.npu_threads);
     for (uint32_t s = 0; s < p->n_subpools; s++) {
@@ -296,15 +311,15 @@ static json_t *measured(double of, double by) {
     return of > 0 && by > 0 ? json_real(of / by) : json_null();
 }
 
-static json_t *cards_json(const facts *f) {
+static json_t *cards_json(const card_list *cards) {
     json_t *list = json_array();
-    for (size_t i = 0; i < f->n_cards; i++) {
-        const td_cuda_card *c = &f->cards[i];
-        const card_link    *l = &f->links[i];
+    for (size_t i = 0; i < cards->n; i++) {
+        const td_card_info *c = &cards->info[i];
+        const card_link    *l = &cards->link[i];
         json_t             *name = json_string(c->name); /* NULL where it is no UTF-8 */
         json_array_append_new(
             list, json_pack("{s:o,s:s,s:I,s:i,s:o,s:o,s:o,s:o,s:o,s:o}", "name", name ? name : json_null(), "pci", c->pci,
-                            "memory_bytes", (json_int_t)c->memory_bytes, "compute_capability", c->capability, "node",
+                            "memory_bytes", (json_int_t)c->memory_bytes, "compute_capability", c->compute_capability, "node",
                             c->node < 0 ? json_null() : json_integer(c->node), "to_card_gbps",
                             measured(COPY_BYTES * 1e-9, l->down_s), "from_card_gbps", measured(COPY_BYTES * 1e-9, l->up_s),
                             "host_call_us", measured(l->host_call_s, 1e-6), "doorbell_us", measured(l->bell_s, 1e-6),
@@ -330,14 +345,26 @@ static json_t *plan_json(const facts *f) {
                      "device", device);
 }
 
+/* NAME_cards and NAME_error of each backend that can list cards. */
+static void add_cards_json(json_t *o, const facts *f) {
+    char key[64];
+    for (const card_list *list = f->lists; list < f->lists + f->n_lists; list++) {
+        snprintf(key, sizeof key, "%s_cards", list->backend->name);
+        json_object_set_new(o, key, cards_json(list));
+        snprintf(key, sizeof key, "%s_error", list->backend->name);
+        json_object_set_new(o, key, list->none.text[0] ? json_string(list->none.text) : json_null());
+    }
+}
+
 static void print_json(const facts *f) {
     const td_machine *m = &f->topology.machine;
-    json_t           *o = json_pack("{s:s,s:b,s:i,s:i,s:i,s:I,s:I,s:o,s:o,s:o,s:o,s:o,s:o}", "cpu", m->cpu, "real",
-                                    f->topology.is_real, "cores", (int)m->n_cores, "threads", (int)m->n_cpus, "l3", (int)m->n_l3,
-                                    "l3_bytes", (json_int_t)m->l3_bytes, "memory_bytes", (json_int_t)m->memory_bytes, "cpu_time",
+    json_t *o = json_pack("{s:s,s:b,s:i,s:i,s:i,s:I,s:I,s:o,s:o,s:o}", "cpu", m->cpu, "real", f->topology.is_real, "cores",
+                          (int)m->n_cores, "threads", (int)m->n_cpus, "l3", (int)m->n_l3, "l3_bytes",
+                          (json_int_t)m->l3_bytes, "memory_bytes", (json_int_t)m->memory_bytes, "cpu_time",
                           isfinite(m->cpu_time) ? json_real(m->cpu_time) : json_null(), "nodes", nodes_json(&f->topology),
-                                    "read_gbps", bandwidth_json(f), "cuda_cards", cards_json(f), "cuda_error",
-                          f->no_cards.text[0] ? json_string(f->no_cards.text) : json_null(), "plan", plan_json(f));
+                          "read_gbps", bandwidth_json(f));
+    add_cards_json(o, f);
+    json_object_set_new(o, "plan", plan_json(f));
     json_dumpf(o, stdout, JSON_COMPACT | JSON_REAL_PRECISION(6));
     putchar('\n');
     json_decref(o);

@@ -3,6 +3,7 @@
 #include <assert.h>
 #include <string.h>
 
+#include "cli/device_flag.h"
 #include "core/log.h"
 #include "npu/npu.h"
 
@@ -53,11 +54,8 @@ static const td_flag FLAGS[] = {
 
     TITLE("Device"),
     {{"device"}, TD_FLAG_TEXT, E(device), .in = MODEL | TD_IN_DOCTOR | TD_IN_TOPO, .arg = "DEVICE",
-     .choices = TD_CHOICES("auto", "host", "cpu=host", "npu", "ascend=npu", "cuda", "apart"), .by_default = "host",
-     .help = "Where everything but the routed experts runs; host is the CPU, npu an Ascend card (docs/ascend.md), cuda an "
-             "NVIDIA card (docs/cuda.md). auto is cuda where there is such a card, else host. apart is for tests: the host with "
-             "a memory of its own.",
-     .refusal = NOT_YET "; this build serves with --device host, npu or cuda"},
+     .choices = td_device_flag_texts.choices, .by_default = "host", .help = td_device_flag_texts.help,
+     .refusal = td_device_flag_texts.refusal},
     {{"base-gpu-id"}, TD_FLAG_U32, E(base_gpu_id), .in = MODEL | TD_IN_TOPO, .max = 1023, .arg = "N", .by_default = "0",
      .help = "The first card, of those that the process sees; the host has none."},
     {{"attention-backend"}, TD_FLAG_TEXT, E(attention_backend), .in = LAUNCH, .arg = "NAME", .by_default = "the device's",
@@ -169,6 +167,7 @@ static const td_flag FLAGS[] = {
 static_assert(N_FLAGS <= TD_ENGINE_FLAGS_MAX, "TD_ENGINE_FLAGS_MAX has room for every row");
 
 td_flag_group td_engine_flags(unsigned in, td_engine_options *o) {
+    td_device_flag_fill();
     return (td_flag_group){.flags = FLAGS, .n = N_FLAGS, .options = o, .in = in};
 }
 

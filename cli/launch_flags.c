@@ -7,6 +7,7 @@
 #include "core/error.h"
 #include "core/log.h"
 #include "core/yaml_pairs.h"
+#include "npu/npu.h"
 
 /* ---- the table ---- */
 
@@ -173,9 +174,9 @@ static td_status settle(td_launch_options *o, td_error *err) {
     td_engine_flags_settle(&o->engine);
     o->server.tokenizer_path = o->engine.tokenizer_path;
     o->engine.measure_bounds = !o->skip_warmup;
-    /* A device has one backend, and it is called as the device is; SGLang calls the one of the device "npu" "ascend". */
+    /* A device computes attention itself, so its backend is called as the device is, by any of its names. */
     const char **backend = &o->engine.attention_backend, *device = o->engine.device;
-    if (*backend && !strcmp(*backend, "ascend") && !strcmp(device, "npu")) *backend = device;
+    if (*backend && td_backend_find(*backend) == td_backend_find(device)) *backend = device;
     if (*backend && strcmp(*backend, device) != 0) {
         td_warn("the attention backend '%s' is not there on device '%s'; using the device's own", *backend, device);
         *backend = NULL;

@@ -21,9 +21,13 @@ typedef struct {
     const char *advice; /* when it fails */
 } td_check;
 
+/** What checks are about, where the backend has advice of its own (td_backend): a card's health, or its group. */
+typedef enum { TD_SUBJECT_NONE, TD_SUBJECT_HEALTH, TD_SUBJECT_GROUP } td_subject;
+
 typedef struct {
     const td_check *checks;
     size_t          n;
+    td_subject      subject;
 } td_check_list;
 
 td_check_list td_exam_device(void);

@@ -51,9 +51,8 @@ typedef struct {
 TD_NODISCARD td_status td_doctor_run(const td_doctor_exam *e, td_error *err);
 
 /**
- * All about a device: what its backend finds out about its installation (td_npu_facts), whether its cards open, then the
- * checks.
- * @param n_cards 0: all that there are, or two that this machine's cores play.
+ * All about a device: what its backend finds out about its installation, whether its cards open, then the checks.
+ * @param device a backend's name. @param n_cards 0: all that there are, or two that this machine's cores play.
  * @return as td_doctor_run; what does not open is a row.
  */
 TD_NODISCARD td_status td_doctor_visit(const char *device, uint32_t n_cards, uint32_t patience_s, td_doctor_tell tell,

@@ -691,5 +691,5 @@ static const td_check CHECKS[] = {
 };
 
 td_check_list td_exam_blocks(void) {
-    return (td_check_list){CHECKS, sizeof CHECKS / sizeof *CHECKS};
+    return (td_check_list){CHECKS, sizeof CHECKS / sizeof *CHECKS, TD_SUBJECT_NONE};
 }

@@ -208,8 +208,7 @@ static const td_copy_kind DOWN = TD_COPY_H2D, UP = TD_COPY_D2H;
 static const td_handover  HOST_CALL = TD_HANDOVER_HOST_CALL, DOORBELL = TD_HANDOVER_DOORBELL;
 
 static const td_check CHECKS[] = {
-    {"memory", "zeroed, and keeps what is written", exam_memory, NULL,
-     "look at the card's health (of Ascend: npu-smi info) and at what else uses it"},
+    {"memory", "zeroed, and keeps what is written", exam_memory, NULL, "look at the card's health and at what else uses it"},
     {"memory", "more than there is", exam_too_much, NULL, "a start that does not fit will not say so; report this"},
     {"link", "to the device", exam_link, &DOWN, "look at the slot that the card is in, and at the driver's log"},
     {"link", "from the device", exam_link, &UP, "look at the slot that the card is in, and at the driver's log"},
@@ -220,5 +219,5 @@ static const td_check CHECKS[] = {
 };
 
 td_check_list td_exam_device(void) {
-    return (td_check_list){CHECKS, sizeof CHECKS / sizeof *CHECKS};
+    return (td_check_list){CHECKS, sizeof CHECKS / sizeof *CHECKS, TD_SUBJECT_HEALTH};
 }

@@ -269,9 +269,7 @@ static td_status exam_abort(const td_doctor_exam *e, const void *arg, td_finding
 
 /* ---- the list ---------------------------------------------------------------------------------- */
 
-#define RING                                                                                                            \
-    "serve with one card (--tensor-parallel-size 1) until the cards reach each other; of Ascend: are all cards of one " \
-    "server, free of other processes, and does HCCL find a network interface (HCCL_IF_IP)?"
+#define RING "serve with one card (--tensor-parallel-size 1) until the cards reach each other"
 
 static const char     REPLAYED[] = "";
 static const td_check CHECKS[] = {
@@ -283,5 +281,5 @@ static const td_check CHECKS[] = {
 };
 
 td_check_list td_exam_group(void) {
-    return (td_check_list){CHECKS, sizeof CHECKS / sizeof *CHECKS};
+    return (td_check_list){CHECKS, sizeof CHECKS / sizeof *CHECKS, TD_SUBJECT_GROUP};
 }

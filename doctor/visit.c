@@ -113,7 +113,7 @@ td_status td_doctor_visit(const char *device, uint32_t n_cards, uint32_t patienc
                           td_error *err) {
     listener l = {tell, user, true};
     devices  v = {.device = device};
-    td_npu_facts(device, tell_fact, &l);
+    td_backend_find(device)->tell_facts(tell_fact, &l);
     if (!l.is_whole) return TD_OK; /* the rows say what is missing */
     v.is_played = td_npu_threads_needed(device, CARDS_PLAYED) > 0;
     v.n_cards = !n_cards && v.is_played ? CARDS_PLAYED : n_cards;

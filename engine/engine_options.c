@@ -29,7 +29,13 @@ void td_engine_options_init(td_engine_options *o) {
 }
 
 const char *td_engine_device_name(size_t i) {
-    return td_npu_backend_name(i);
+    for (const td_backend *const *b = td_backends; *b; b++) {
+        const char *const *alias = (*b)->aliases;
+        if (i-- == 0) return (*b)->name;
+        for (; alias && *alias; alias++)
+            if (i-- == 0) return *alias;
+    }
+    return NULL;
 }
 
 static bool is(const char *value, const char *name) {

@@ -133,8 +133,8 @@ td_status td_card_outline(const td_card *c, uint32_t n_halves, td_outline *out, 
     return td_program_outline(&spec, n_halves, out, err);
 }
 
-/* Blocks may want scratch for what is in the cache (cuda_mla.c): it is planned with the pages. A block wants a + b * pages,
- * and the hungriest one of many pages has the largest b. */
+/* Blocks may want scratch for what is in the cache (block_scratch_bytes of npu.h): it is planned with the pages. A block
+ * wants a + b * pages, and the hungriest one of many pages has the largest b. */
 td_status td_card_plan_scratch(td_card *c, td_error *err) {
     const uint32_t  many = 1u << 20;
     td_program_spec spec = program_spec(c);

@@ -485,41 +485,84 @@ struct td_npu_ops {
     TD_NODISCARD td_status (*bound)(td_npu *d, td_npu_bound what, double *per_s, td_error *err);
 };
 
-/**
- * Open a device.
- * @param name "host"; "npu" or "ascend": an Ascend card; "cuda": an NVIDIA card; "apart": the host with a memory of its own,
- * for tests.
- */
-TD_NODISCARD td_status td_npu_open(const char *name, const td_npu_config *config, td_npu **out, td_error *err);
-
-/**
- * What --device auto is: a card if this machine has one that a backend computes on, else the host. Looks, opens nothing.
- * @param why  for the log.
- * @return a name that td_npu_open takes.
- */
-const char *td_npu_auto(char *why, size_t bytes);
-
-/** The names of this build's devices, from 0; NULL after the last. */
-const char *td_npu_backend_name(size_t i);
-
-/** How many of this machine's threads of their own so many cards cannot do without; NULL is the host; 0 for names that there
- * are not. */
-uint32_t td_npu_threads_needed(const char *name, uint32_t n_cards);
-
-/** Add what cards of a device, from first_card on, want of the thread plan: threads of their own, at least those that they
- * cannot do without, and the experts' first subpool on the NUMA node that the first one hangs on. */
-void td_npu_wish(const char *name, uint32_t first_card, uint32_t n_cards, td_thread_wishes *wishes);
+/* ---- backends -------------------------------------------------------------------------------- */
 
 /** Something about a backend's installation. Texts are valid during the call that tells it. */
 typedef struct {
-    const char *what, *found; /* "CANN", "8.2.RC1" */
+    const char *what, *found; /* "driver", "25.2.0" */
     const char *advice;       /* what to do about it; NULL: nothing */
     bool        is_wrong;     /* no card can be opened like this */
 } td_npu_fact;
 
 typedef void (*td_npu_fact_fn)(void *user, const td_npu_fact *fact);
 
-/** Tell what a device's backend finds out without opening a card: libraries, versions, functions. One thread at a time. */
-void td_npu_facts(const char *name, td_npu_fact_fn tell, void *user);
+#define TD_CARDS_LISTED_MAX 64
+#define TD_PCI_BYTES 16 /* domain:bus:device.function, as in /sys/bus/pci/devices */
+
+/** What a vendor's driver and Linux say of a card that need not be open. */
+typedef struct {
+    char   name[96];
+    char   pci[TD_PCI_BYTES];
+    int    compute_capability; /* its generation, 10 * major + minor, as its vendor counts */
+    bool   is_usable;          /* the backend computes on that generation */
+    size_t memory_bytes;
+    int    node; /* Linux' number of the NUMA node that it hangs on; -1 unknown */
+} td_card_info;
+
+/**
+ * A backend as a value. Its folder defines it, npu/backends.c lists it, and all else of the program goes over that list:
+ * flags and their help, `--device auto`, the thread plan, topo, doctor, bench.
+ */
+typedef struct {
+    const char        *name;    /* what --device takes: "host" */
+    const char *const *aliases; /* other names for it, then NULL; NULL: it has one name */
+    const char        *help;    /* what it is, after "host is" in --help: "the CPU" */
+    bool               is_for_tests;
+    /** Open one card. @param config borrowed during the call. @param out NULL unless TD_OK. */
+    TD_NODISCARD td_status (*open)(const td_npu_config *config, td_npu **out, td_error *err);
+    /** Tell what it finds out without opening a card: libraries, versions, functions. One thread at a time. */
+    void (*tell_facts)(td_npu_fact_fn tell, void *user);
+    /** Threads of this machine that a card computes with and cannot do without: of one card alone, of each of several. 0:
+     * cards compute by themselves. */
+    uint32_t threads_alone, threads_in_group;
+
+    /* backends whose driver lists cards without opening one; otherwise NULL, all three */
+    /** Any thread, but not two at once. @param n out: entries of out that are filled, at most TD_CARDS_LISTED_MAX.
+     * @return TD_OK; TD_ENOTFOUND where there is no driver or no card; else why the driver cannot be asked. */
+    TD_NODISCARD td_status (*list_cards)(td_card_info out[TD_CARDS_LISTED_MAX], size_t *n, td_error *err);
+    const char  *vendor; /* of the cards, as people know it */
+    const char  *usable; /* the generations that is_usable means, in words */
+
+    /* what only its vendor's cards have, added to what `tandem doctor` advises; NULL: nothing */
+    const char *health_advice; /* what shows its cards' health */
+    const char *group_advice;  /* why cards may not reach each other */
+} td_backend;
+
+/** This program's backends in the order in which --help names them, then NULL. */
+extern const td_backend *const td_backends[];
+
+/** The backend of a name or an alias; NULL is "host". @return NULL: there is none. */
+const td_backend *td_backend_find(const char *name);
+
+/**
+ * Open a device.
+ * @param name of a backend; NULL: "host".
+ * @return as its `open`; TD_EINVAL for a name that there is not, with those that there are.
+ */
+TD_NODISCARD td_status td_npu_open(const char *name, const td_npu_config *config, td_npu **out, td_error *err);
+
+/**
+ * What --device auto is: the first backend that lists a usable card, else the host. Opens nothing.
+ * @param why  receives, for the log, which cards there are or why none can be listed.
+ * @return a name that td_npu_open takes.
+ */
+const char *td_npu_auto(char *why, size_t bytes);
+
+/** How many of this machine's threads of their own so many cards cannot do without; 0 for names that there are not. */
+uint32_t td_npu_threads_needed(const char *name, uint32_t n_cards);
+
+/** Add what cards of a device, from first_card on, want of the thread plan: threads of their own, at least those that they
+ * cannot do without, and the experts' first subpool on the NUMA node that the first one hangs on. */
+void td_npu_wish(const char *name, uint32_t first_card, uint32_t n_cards, td_thread_wishes *wishes);
 
 #endif

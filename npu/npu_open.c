@@ -1,84 +1,76 @@
-/* The devices by name: a backend is a folder and a line here. */
+/* Devices by their backend's name. */
 #include <stdio.h>
 #include <string.h>
 
-#include "core/cpu.h"
 #include "core/error.h"
-#include "npu/apart/apart_npu.h"
-#include "npu/ascend/ascend_open.h"
-#include "npu/cuda/cuda_cards.h"
-#include "npu/cuda/cuda_image.h"
-#include "npu/cuda/cuda_open.h"
-#include "npu/host/host_npu.h"
 #include "npu/npu.h"
 
-typedef td_status (*opener)(const td_npu_config *config, td_npu **out, td_error *err);
-
-typedef struct {
-    const char *name;
-    opener      open;
-    uint32_t    alone, in_group; /* threads of its own that a card cannot do without, alone and among several */
-    void (*facts)(td_npu_fact_fn tell, void *user);
-    bool (*node)(uint32_t card, uint32_t *node); /* NULL: nothing tells */
-} backend;
-
-static void core_facts(td_npu_fact_fn tell, void *user) {
-    tell(user, &(td_npu_fact){.what = "instructions", .found = td_cpu_tier_name(td_cpu_features())});
+static bool has_name(const td_backend *b, const char *name) {
+    if (!strcmp(b->name, name)) return true;
+    for (const char *const *alias = b->aliases; alias && *alias; alias++)
+        if (!strcmp(*alias, name)) return true;
+    return false;
 }
 
-static const backend BACKENDS[] = {
-    {"host", td_host_npu_open, 0, 1, core_facts, NULL},
-    {"apart", td_apart_npu_open, 1, 1, core_facts, NULL},
-    {"npu", td_ascend_npu_open, 0, 0, td_ascend_facts, NULL},
-    {"ascend", td_ascend_npu_open, 0, 0, td_ascend_facts, NULL},
-    {"cuda", td_cuda_npu_open, 0, 0, td_cuda_facts, td_cuda_card_node},
-};
-
-const char *td_npu_backend_name(size_t i) {
-    return i < sizeof BACKENDS / sizeof *BACKENDS ? BACKENDS[i].name : NULL;
-}
-
-static const backend *find(const char *name) {
-    for (size_t i = 0; i < sizeof BACKENDS / sizeof *BACKENDS; i++)
-        if (!strcmp(name ? name : "host", BACKENDS[i].name)) return &BACKENDS[i];
+const td_backend *td_backend_find(const char *name) {
+    for (const td_backend *const *b = td_backends; *b; b++)
+        if (has_name(*b, name ? name : "host")) return *b;
     return NULL;
 }
 
-const char *td_npu_auto(char *why, size_t bytes) {
-    td_cuda_card cards[TD_CUDA_CARDS_MAX];
-    size_t       n = 0, usable = 0;
-    td_error     err = {0};
-    if (td_cuda_cards(cards, &n, &err) != TD_OK) {
-        snprintf(why, bytes, "%s", err.text);
-        return "host";
-    }
-    for (size_t i = 0; i < n; i++) usable += cards[i].capability >= TD_CUDA_CAPABILITY_OLDEST;
-    snprintf(why, bytes, "%zu NVIDIA cards, %zu of compute capability %d.%d or later", n, usable,
-             TD_CUDA_CAPABILITY_OLDEST / 10, TD_CUDA_CAPABILITY_OLDEST % 10);
-    return usable ? "cuda" : "host";
-}
-
-uint32_t td_npu_threads_needed(const char *name, uint32_t n_cards) {
-    const backend *b = find(name);
-    return !b ? 0 : n_cards > 1 ? n_cards * b->in_group : b->alone;
-}
-
-void td_npu_wish(const char *name, uint32_t first_card, uint32_t n_cards, td_thread_wishes *wishes) {
-    const backend *b = find(name);
-    uint32_t       needed = td_npu_threads_needed(name, n_cards);
-    if (wishes->npu_threads < needed) wishes->npu_threads = needed;
-    wishes->near_card = b && b->node && b->node(first_card, &wishes->card_node);
-}
-
-void td_npu_facts(const char *name, td_npu_fact_fn tell, void *user) {
-    const backend *b = find(name);
-    if (b) b->facts(tell, user);
+static td_status refuse_name(const char *name, td_error *err) {
+    char   names[256] = "";
+    size_t used = 0;
+    for (const td_backend *const *b = td_backends; *b && used < sizeof names; b++)
+        used += (size_t)snprintf(names + used, sizeof names - used, "%s\"%s\"%s", used ? ", " : "", (*b)->name,
+                                 (*b)->is_for_tests ? " for tests" : "");
+    return td_fail(err, TD_EINVAL, "there is no device \"%s\"; this build has %s", name, names);
 }
 
 td_status td_npu_open(const char *name, const td_npu_config *config, td_npu **out, td_error *err) {
-    const backend *b = find(name);
+    const td_backend *b = td_backend_find(name);
     *out = NULL;
-    if (b) return b->open(config, out, err);
-    return td_fail(err, TD_EINVAL,
-                   "there is no device \"%s\"; this build has \"host\", \"npu\", \"cuda\", and \"apart\" for tests", name);
+    return b ? b->open(config, out, err) : refuse_name(name, err);
+}
+
+/* How many of a backend's listed cards it computes on. */
+static size_t count_usable(const td_backend *b, char *why, size_t bytes) {
+    td_card_info cards[TD_CARDS_LISTED_MAX];
+    size_t       n = 0, usable = 0;
+    td_error     err = {0};
+    if (b->list_cards(cards, &n, &err) != TD_OK) {
+        snprintf(why, bytes, "%s", err.text);
+        return 0;
+    }
+    for (size_t i = 0; i < n; i++) usable += cards[i].is_usable;
+    snprintf(why, bytes, "%zu %s cards, %zu of %s", n, b->vendor, usable, b->usable);
+    return usable;
+}
+
+const char *td_npu_auto(char *why, size_t bytes) {
+    snprintf(why, bytes, "no backend lists cards");
+    for (const td_backend *const *b = td_backends; *b; b++)
+        if ((*b)->list_cards && count_usable(*b, why, bytes)) return (*b)->name;
+    return "host";
+}
+
+static bool node_of_card(const td_backend *b, uint32_t card, uint32_t *node) {
+    td_card_info cards[TD_CARDS_LISTED_MAX];
+    size_t       n = 0;
+    td_error     err = {0}; /* whoever opens the card is told */
+    if (!b->list_cards || b->list_cards(cards, &n, &err) != TD_OK || card >= n || cards[card].node < 0) return false;
+    *node = (uint32_t)cards[card].node;
+    return true;
+}
+
+uint32_t td_npu_threads_needed(const char *name, uint32_t n_cards) {
+    const td_backend *b = td_backend_find(name);
+    return !b ? 0 : n_cards > 1 ? n_cards * b->threads_in_group : b->threads_alone;
+}
+
+void td_npu_wish(const char *name, uint32_t first_card, uint32_t n_cards, td_thread_wishes *wishes) {
+    const td_backend *b = td_backend_find(name);
+    uint32_t          needed = td_npu_threads_needed(name, n_cards);
+    if (wishes->npu_threads < needed) wishes->npu_threads = needed;
+    wishes->near_card = b && node_of_card(b, first_card, &wishes->card_node);
 }

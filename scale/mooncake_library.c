@@ -5,7 +5,7 @@
 #include "core/error.h"
 
 td_status td_mooncake_load(td_mooncake *m, const char *path, td_error *err) {
-    void *lib = dlopen(path, RTLD_LAZY | RTLD_LOCAL); /* lazy: its build for Ascend names functions that a host may lack */
+    void *lib = dlopen(path, RTLD_LAZY | RTLD_LOCAL); /* lazy: one for cards names functions that a host may lack */
     if (!lib) return td_fail(err, TD_ENOTFOUND, "Mooncake's library cannot be loaded: %s", dlerror());
     const struct {
         const char *name;

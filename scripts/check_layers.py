@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Check the layout: dependency directions between folders, in the sources and in what was compiled, files that depend on each other, where architectures are told apart, unique file names, headers that compile alone.
+"""Check the layout: dependency directions between folders, in the sources and in what was compiled, files that depend on each other, where architectures are told apart, where vendors are named, unique file names, headers that compile alone.
 
 usage: check_layers.py [--cc CC] [--archives FILE.a...]     exits 1 and names each offence
 
@@ -50,6 +50,19 @@ WITHOUT_CIRCLES = ("model/", "cpu_experts/", "npu/ascend/", "npu/cuda/", "server
 # Only here may code ask which architecture it is compiled for, or use its intrinsics: kernels, what the processor can do, and waiting.
 ARCHITECTURE = re.compile(r"\b(__x86_64__|__i386__|__aarch64__|__arm__|__AVX\w*|__ARM_\w+)\b|<(\w*intrin|cpuid|arm_neon|arm_sve|asm/hwcap)\.h>")
 MAY_ASK_ARCHITECTURE = ("kernels/", "core/cpu", "core/signal_word.h")
+# A vendor's names stand in its backend's folder only (npu/NAME/); all else goes over the list of backends (td_backend in npu/npu.h).
+VENDORS = {
+    "ascend": r"ascend(?!ing)|\bcann\b|\baclnn|\bacl_|\bhccl|atlas|davinci|npu-smi|\"npu\"",
+    "cuda": r"cuda|nvidia|\bnvcc|nvrtc|nvml|cublas|\bnccl\b|hopper|blackwell",
+}
+# (file, what it may name): why.
+MAY_NAME_A_VENDOR = {
+    ("npu/backends.c", "td_ascend_backend"): "the list of backends",
+    ("npu/backends.c", "td_cuda_backend"): "the list of backends",
+    ("model/arch/quant_config.c", "ascend"): "a checkpoint's quant_method, as its config.json spells it",
+    ("model/arch/quant_config.h", "ascend"): "the same",
+    ("text/grammar/grammar_pda.h", "ascend"): "the verb",
+}
 # public header -> folders that may include it, and use what it declares; None: all may include it, for td_status and td_error
 PUBLIC_HEADERS = {
     "tandem.h": None,
@@ -123,6 +136,23 @@ def check_architecture(offences):
             m = ARCHITECTURE.search(line)
             if m:
                 offences.append("%s:%d: %s belongs into kernels/ (docs/kernels.md)" % (name, number, m.group(0)))
+
+
+def check_vendors(offences):
+    """Comments count: who reads a folder above npu/ need not know a vendor."""
+    unused = set(MAY_NAME_A_VENDOR)
+    names = re.compile(r"\w*(?:%s)\w*" % "|".join(VENDORS.values()), re.I)
+    for _, path in sources():
+        name = os.path.relpath(path, ROOT)
+        if not path.endswith((".c", ".h", ".inc")) or name.startswith(tuple("npu/%s/" % vendor for vendor in VENDORS)):
+            continue
+        for number, line in enumerate(open(path, encoding="utf-8"), 1):
+            for m in names.finditer(line):
+                said = (name, m.group(0))
+                unused.discard(said)
+                if said not in MAY_NAME_A_VENDOR:
+                    offences.append("%s:%d: %s is a vendor's: it belongs into the folder of its backend (docs/devices.md)" % (name, number, m.group(0)))
+    offences.extend("%s does not name %s: take it out of MAY_NAME_A_VENDOR" % said for said in sorted(unused))
 
 
 def check_names(offences):
@@ -208,6 +238,7 @@ def main():
     check_includes(offences)
     check_circles(offences)
     check_architecture(offences)
+    check_vendors(offences)
     check_names(offences)
     check_headers_alone(args.cc, offences)
     if args.archives:

@@ -19,7 +19,6 @@
 #include "core/cpu.h"
 #include "core/error.h"
 #include "core/log.h"
-#include "npu/apart/apart_npu.h"
 #include "npu/apart/guarded_memory.h"
 #include "npu/block_buffers.h"
 #include "npu/host/host_device.h"
@@ -303,7 +302,7 @@ static uint64_t memory_of(void) {
     return (uint64_t)sysconf(_SC_PHYS_PAGES) * (uint64_t)sysconf(_SC_PAGESIZE) / 2;
 }
 
-td_status td_apart_npu_open(const td_npu_config *config, td_npu **out, td_error *err) {
+static td_status open_device(const td_npu_config *config, td_npu **out, td_error *err) {
     *out = NULL;
     if (config->host && !config->host->own_threads)
         return td_fail(err, TD_EINVAL, "the device \"apart\" needs threads of its own: give npu-threads");
@@ -324,3 +323,13 @@ td_status td_apart_npu_open(const td_npu_config *config, td_npu **out, td_error 
     *out = &a->host.base;
     return TD_OK;
 }
+
+const td_backend td_apart_backend = {
+    .name = "apart",
+    .help = "the host with a memory of its own",
+    .is_for_tests = true,
+    .open = open_device,
+    .tell_facts = td_host_tell_facts,
+    .threads_alone = 1,
+    .threads_in_group = 1,
+};

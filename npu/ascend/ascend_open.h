@@ -1,4 +1,4 @@
-/* An Ascend card from the outside: opening one, and what is installed for it. */
+/* An Ascend card from the outside: opening one, and the vendor's libraries. */
 #ifndef TD_NPU_ASCEND_ASCEND_OPEN_H
 #define TD_NPU_ASCEND_ASCEND_OPEN_H
 
@@ -16,8 +16,5 @@ TD_NODISCARD td_status td_ascend_npu_open(const td_npu_config *config, td_npu **
 /** The vendor's libraries: loaded by the first call, the process's, never unloaded. Any thread. @return as td_ascend_load.
  */
 TD_NODISCARD td_status td_ascend_libraries_get(const td_ascend_libraries **out, td_error *err);
-
-/** What is installed: libraries, versions, functions, device files (ascend_facts.c). Opens no card. */
-void td_ascend_facts(td_npu_fact_fn tell, void *user);
 
 #endif

@@ -3,6 +3,7 @@
 #include <ctype.h>
 #include <stdio.h>
 
+#include "npu/cuda/cuda_image.h"
 #include "npu/cuda/cuda_loader.h"
 
 int td_cuda_node_of(const char *pci) {
@@ -16,18 +17,18 @@ int td_cuda_node_of(const char *pci) {
     return node;
 }
 
-td_cu_status td_cuda_pci_of(const td_cuda *cu, td_cu_device device, char pci[TD_CUDA_PCI_BYTES]) {
-    td_cu_status st = cu->cuDeviceGetPCIBusId(pci, TD_CUDA_PCI_BYTES, device);
-    pci[st == TD_CUDA_SUCCESS ? TD_CUDA_PCI_BYTES - 1 : 0] = 0;
+td_cu_status td_cuda_pci_of(const td_cuda *cu, td_cu_device device, char pci[TD_PCI_BYTES]) {
+    td_cu_status st = cu->cuDeviceGetPCIBusId(pci, TD_PCI_BYTES, device);
+    pci[st == TD_CUDA_SUCCESS ? TD_PCI_BYTES - 1 : 0] = 0;
     for (char *c = pci; *c; c++) *c = (char)tolower((unsigned char)*c); /* as Linux writes it */
     return st;
 }
 
-static td_cu_status ask(const td_cuda *cu, int ordinal, td_cuda_card *card) {
+static td_cu_status ask(const td_cuda *cu, int ordinal, td_card_info *card) {
     td_cu_device device;
     int          major = 0, minor = 0;
     td_cu_status st = cu->cuDeviceGet(&device, ordinal);
-    *card = (td_cuda_card){0};
+    *card = (td_card_info){0};
     if (st == TD_CUDA_SUCCESS) st = cu->cuDeviceGetName(card->name, sizeof card->name, device);
     if (st == TD_CUDA_SUCCESS) st = td_cuda_pci_of(cu, device, card->pci);
     if (st == TD_CUDA_SUCCESS) st = cu->cuDeviceTotalMem(&card->memory_bytes, device);
@@ -35,17 +36,18 @@ static td_cu_status ask(const td_cuda *cu, int ordinal, td_cuda_card *card) {
         st = cu->cuDeviceGetAttribute(&major, TD_CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, device);
     if (st == TD_CUDA_SUCCESS)
         st = cu->cuDeviceGetAttribute(&minor, TD_CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR, device);
-    card->capability = 10 * major + minor;
+    card->compute_capability = 10 * major + minor;
+    card->is_usable = card->compute_capability >= TD_CUDA_CAPABILITY_OLDEST;
     card->name[sizeof card->name - 1] = 0;
     card->node = td_cuda_node_of(card->pci);
     return st;
 }
 
-td_status td_cuda_cards(td_cuda_card out[TD_CUDA_CARDS_MAX], size_t *n, td_error *err) {
+td_status td_cuda_cards(td_card_info out[TD_CARDS_LISTED_MAX], size_t *n, td_error *err) {
     td_cuda_driver driver;
     td_status      st = td_cuda_load(&driver, err);
     *n = 0;
-    for (int i = 0; st == TD_OK && i < driver.n_cards && i < TD_CUDA_CARDS_MAX; i++) {
+    for (int i = 0; st == TD_OK && i < driver.n_cards && i < TD_CARDS_LISTED_MAX; i++) {
         char         what[64];
         td_cu_status said = ask(&driver.api, i, &out[*n]);
         snprintf(what, sizeof what, "NVIDIA's driver does not describe its card %d", i);
@@ -56,13 +58,4 @@ td_status td_cuda_cards(td_cuda_card out[TD_CUDA_CARDS_MAX], size_t *n, td_error
     }
     td_cuda_unload(&driver);
     return st;
-}
-
-bool td_cuda_card_node(uint32_t card, uint32_t *node) {
-    td_cuda_card cards[TD_CUDA_CARDS_MAX];
-    size_t       n = 0;
-    td_error     err = {0}; /* whoever opens the card is told */
-    if (td_cuda_cards(cards, &n, &err) != TD_OK || card >= n || cards[card].node < 0) return false;
-    *node = (uint32_t)cards[card].node;
-    return true;
 }

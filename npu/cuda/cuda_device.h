@@ -51,7 +51,7 @@ typedef struct {
     td_cuda_blas     blas;                                         /* cuBLASLt, where it is there */
     unsigned         shared_most, shared_of[TD_CUDA_KERNEL_COUNT]; /* dynamic shared memory: the card's most, a kernel's */
     char             name[96];
-    char             pci[TD_CUDA_PCI_BYTES];
+    char             pci[TD_PCI_BYTES];
     uint32_t         pinned_node;          /* of pinned memory; TD_NODE_ANY: nothing tells where the card hangs */
     bool             registers;            /* memory of ours can be pinned */
     int              capability;           /* 10 * major + minor */

@@ -269,25 +269,3 @@ td_status td_cuda_npu_open(const td_npu_config *config, td_npu **out, td_error *
     *out = &d->base;
     return TD_OK;
 }
-
-/* ---- facts -------------------------------------------------------------------------------------- */
-
-void td_cuda_facts(td_npu_fact_fn tell, void *user) {
-    td_cuda_card cards[TD_CUDA_CARDS_MAX];
-    size_t       n = 0;
-    td_error     err = {0};
-    char         text[160];
-    if (td_cuda_cards(cards, &n, &err) != TD_OK) {
-        tell(user,
-             &(td_npu_fact){.what = "NVIDIA driver", .found = "none that serves", .advice = err.text, .is_wrong = true});
-        return;
-    }
-    for (size_t i = 0; i < n; i++) {
-        snprintf(text, sizeof text, "%.80s, sm_%d, %.1f GiB, %s", cards[i].name, cards[i].capability,
-                 (double)cards[i].memory_bytes / (double)(1u << 30), cards[i].pci);
-        bool old = cards[i].capability < TD_CUDA_CAPABILITY_OLDEST;
-        tell(user,
-             &(td_npu_fact){
-                 .what = "card", .found = text, .advice = old ? "the kernels need compute capability 8.0 or later" : NULL});
-    }
-}

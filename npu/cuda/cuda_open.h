@@ -1,4 +1,4 @@
-/* An NVIDIA card from the outside: opening one, and what is installed for it. */
+/* An NVIDIA card from the outside: opening one. */
 #ifndef TD_NPU_CUDA_CUDA_OPEN_H
 #define TD_NPU_CUDA_CUDA_OPEN_H
 
@@ -11,8 +11,5 @@
  * one that is too old; TD_EDEVICE when it cannot be opened; each with a sentence.
  */
 TD_NODISCARD td_status td_cuda_npu_open(const td_npu_config *config, td_npu **out, td_error *err);
-
-/** What is installed: driver and cards. Opens no card. */
-void td_cuda_facts(td_npu_fact_fn tell, void *user);
 
 #endif

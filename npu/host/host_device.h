@@ -50,6 +50,8 @@ typedef struct {
 /** What td_npu_open does for "host": *d is filled, for a device whose first member it is. */
 TD_NODISCARD td_status td_host_npu_init(td_host_npu *d, const td_npu_ops *ops, const td_npu_config *config, td_error *err);
 void                   td_host_npu_free(td_host_npu *d); /* what it holds, and itself */
+/** td_backend.tell_facts: the instructions that its kernels use. */
+void td_host_tell_facts(td_npu_fact_fn tell, void *user);
 
 static inline void *td_host_reach(const td_host_npu *d, const void *device) {
     return device && d->reach ? d->reach(device, &d->base) : (void *)device;

@@ -22,6 +22,4 @@ struct td_host_npu_config {
     void       *rows_tap_user;
 };
 
-td_status td_host_npu_open(const td_npu_config *config, td_npu **out, td_error *err);
-
 #endif

@@ -170,7 +170,7 @@ td_status td_host_npu_init(td_host_npu *d, const td_npu_ops *ops, const td_npu_c
     return TD_OK;
 }
 
-td_status td_host_npu_open(const td_npu_config *config, td_npu **out, td_error *err) {
+static td_status open_device(const td_npu_config *config, td_npu **out, td_error *err) {
     *out = NULL;
     td_host_npu *d = calloc(1, sizeof *d);
     if (!d) return td_fail(err, TD_ENOMEM, "out of memory for the host device");
@@ -182,3 +182,16 @@ td_status td_host_npu_open(const td_npu_config *config, td_npu **out, td_error *
     *out = &d->base;
     return TD_OK;
 }
+
+void td_host_tell_facts(td_npu_fact_fn tell, void *user) {
+    tell(user, &(td_npu_fact){.what = "instructions", .found = td_cpu_tier_name(td_cpu_features())});
+}
+
+const td_backend td_host_backend = {
+    .name = "host",
+    .aliases = (const char *const[]){"cpu", NULL},
+    .help = "the CPU",
+    .open = open_device,
+    .tell_facts = td_host_tell_facts,
+    .threads_in_group = 1,
+};

@@ -385,7 +385,7 @@ td_status td_model_write_page(td_model *m, uint32_t page, const void *from) {
     return TD_OK;
 }
 
-/* ---- npu.h: what the engine itself calls ------------------------------------------------------ */
+/* ---- npu.h: the only backend ------------------------------------------------------ */
 
 static void fake_caps(td_npu *d, td_npu_caps *out) {
     (void)d;
@@ -397,24 +397,14 @@ static void fake_close(td_npu *d) {
 
 static const td_npu_ops fake_ops = {.name = "fake", .caps = fake_caps, .close = fake_close};
 
-td_status td_npu_open(const char *name, const td_npu_config *config, td_npu **out, td_error *err) {
+static td_status fake_open(const td_npu_config *config, td_npu **out, td_error *err) {
     (void)config;
-    if (strcmp(name, "host")) return td_fail(err, TD_ENOTSUP, "device %s is not supported", name);
     *out = calloc(1, sizeof **out);
     if (!*out) return td_fail(err, TD_ENOMEM, "out of memory");
     (*out)->ops = &fake_ops;
     return TD_OK;
 }
 
-const char *td_npu_backend_name(size_t i) {
-    return i ? NULL : "host";
-}
-
-const char *td_npu_auto(char *why, size_t bytes) {
-    snprintf(why, bytes, "there is no other");
-    return "host";
-}
-
-void td_npu_wish(const char *name, uint32_t first_card, uint32_t n_cards, td_thread_wishes *wishes) {
-    (void)name, (void)first_card, (void)n_cards, (void)wishes;
-}
+static const td_backend FAKE = {
+    .name = "host", .aliases = (const char *const[]){"cpu", NULL}, .help = "the CPU", .open = fake_open};
+const td_backend *const td_backends[] = {&FAKE, NULL};

@@ -739,7 +739,7 @@ static void bad_options_are_refused(void **state) {
     (void)state;
     const td_engine_options good = options(2048, 64, 4);
     td_engine_options       o;
-    o = good, o.device = "abacus", check_open_fails(&o, TD_ENOTSUP, "device abacus");
+    o = good, o.device = "abacus", check_open_fails(&o, TD_EINVAL, "device \"abacus\"");
     o = good, o.quantization = "fp8", check_open_fails(&o, TD_ENOTSUP, "quantization fp8");
     o = good, o.expert_quantization = "int3", check_open_fails(&o, TD_ENOTSUP, "expert-quantization int3");
     o = good, o.kv_cache_dtype = "fp8_e4m3", check_open_fails(&o, TD_ENOTSUP, "kv-cache-dtype fp8_e4m3");

@@ -79,7 +79,7 @@ class Install(unittest.TestCase):
         self.assertEqual(version[0], f"tandem {number}")
         self.assertRegex(version[1], r"^commit: \S+$")
         self.assertRegex(version[2], r"^kernels: scalar .*\(best here: \S+\)$")
-        self.assertEqual(version[3], "devices: host apart npu ascend cuda")
+        self.assertEqual(version[3], "devices: host cpu npu ascend cuda apart")
         self.assertEqual(self.pkg_config("--modversion", "tandem", "tandem_tools"), [number, number])
         with open(f"{SOURCE}/CHANGELOG.md") as f:
             self.assertIn(f"\n## {number}", f.read())

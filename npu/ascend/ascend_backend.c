@@ -1,4 +1,5 @@
-/* What is installed of the vendor's: driver, firmware, CANN, its functions, the files of the cards. */
+/* The backend as a value, and what it tells of its installation: driver, firmware, CANN, its functions, the files of the
+ * cards. */
 #include <dirent.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -111,7 +112,7 @@ static void tell_libraries(const listener *l) {
     tell_missing(l, libraries);
 }
 
-void td_ascend_facts(td_npu_fact_fn tell, void *user) {
+static void tell_facts(td_npu_fact_fn tell, void *user) {
     listener    l = {tell, user};
     const char *visible = getenv("ASCEND_RT_VISIBLE_DEVICES");
     tell_version(&l, "driver", "install it: docs/ascend.md");
@@ -120,3 +121,15 @@ void td_ascend_facts(td_npu_fact_fn tell, void *user) {
     if (visible) say(&l, "ASCEND_RT_VISIBLE_DEVICES", visible, NULL);
     tell_libraries(&l);
 }
+
+/* AscendCL tells of a card only when it is open: nothing can be listed. */
+const td_backend td_ascend_backend = {
+    .name = "npu",
+    .aliases = (const char *const[]){"ascend", NULL},
+    .help = "an Ascend card (docs/ascend.md)",
+    .open = td_ascend_npu_open,
+    .tell_facts = tell_facts,
+    .health_advice = "npu-smi info shows the health of the cards and what uses them",
+    .group_advice =
+        "are all cards of one server, free of other processes, and does HCCL find a network interface (HCCL_IF_IP)?",
+};

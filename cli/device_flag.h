@@ -1,0 +1,20 @@
+/* The texts of --device, which follow from the list of backends. */
+#ifndef TD_CLI_DEVICE_FLAG_H
+#define TD_CLI_DEVICE_FLAG_H
+
+#define TD_DEVICE_CHOICES_MAX 32
+
+typedef struct {
+    const char *names[TD_DEVICE_CHOICES_MAX + 1];   /* of the backends, then NULL */
+    const char *choices[TD_DEVICE_CHOICES_MAX + 1]; /* "auto", and the names with their aliases, as td_flag.choices */
+    char        help[1024];
+    char        refusal[256];
+} td_device_flag;
+
+/** Rows of flags point to its texts; they are there after td_device_flag_fill. */
+extern td_device_flag td_device_flag_texts;
+
+/** Fill the texts. The main thread, before the rows are used; again is fine. */
+void td_device_flag_fill(void);
+
+#endif

@@ -18,7 +18,7 @@
 
 #include "cpu_experts/cpu_experts.h"
 #include "kernels/machine/roofline.h"
-#include "model/model_options.h"
+#include "model/model_probe.h"
 #include "npu/npu.h"
 
 #define TD_BENCH_ROUNDS_MAX 99

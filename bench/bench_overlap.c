@@ -42,19 +42,16 @@ static td_placed_model open_model(const char *path, uint32_t layers, uint32_t ma
     td_placed_model m;
     char            json[64];
     snprintf(json, sizeof json, "{\"num_hidden_layers\": %u}", layers);
-    td_placement p = {.npu_pools = &device,
-                      .expert_pool = experts,
-                      .n_pages = ROWS_MAX / TD_KV_PAGE,
-                      .model = {.model_path = path,
-                                .override_json = json,
-                                .load_dummy = true,
-                                .w8a8 = true,
-                                .expert_format = TD_EXPERT_INT4C,
-                                .max_tok = max_tok,
-                                .max_out = 1,
-                                .context_length = ROWS_MAX,
-                                .overlap_min_tok = overlap_min_tok}};
-    must(td_placed_model_open(&p, &m, &err), &err);
+    td_model_spec spec = td_model_spec_of(path, max_tok);
+    td_model_room room = {.npu_pools = &device, .expert_pool = experts};
+    spec.override_json = json;
+    spec.load_dummy = true;
+    spec.w8a8 = true;
+    spec.experts.format = TD_EXPERT_INT4C;
+    spec.context_length = ROWS_MAX;
+    spec.overlap_min_tok = overlap_min_tok;
+    spec.n_pages = ROWS_MAX / TD_KV_PAGE;
+    must(td_placed_model_open(&spec, &room, NULL, &m, &err), &err);
     must(td_model_load(m.model, m.n_pages, &err), &err);
     return m;
 }

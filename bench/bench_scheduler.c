@@ -33,25 +33,25 @@
 static uint32_t g_vocab;
 
 struct td_model {
-    td_model_options o;
-    td_model_config  config;
-    float           *logits; /* [max_out, vocab] */
+    td_model_spec   spec;
+    td_model_config config;
+    float          *logits; /* [max_out, vocab] */
 };
 
-td_status td_model_open(const td_model_options *o, td_npu *const *npu, uint32_t n_npus, td_pool *pool, td_model **out,
-                        td_error *err) {
-    (void)npu, (void)n_npus, (void)pool;
+td_status td_model_open(const td_model_spec *spec, const td_model_probe *probe, td_npu *const *npus, td_pool *pool,
+                        td_model **out, td_error *err) {
+    (void)probe, (void)npus, (void)pool;
     td_model *m = calloc(1, sizeof *m);
-    if (m) m->logits = calloc((size_t)o->max_out * g_vocab, sizeof *m->logits);
+    if (m) m->logits = calloc((size_t)spec->max_out * g_vocab, sizeof *m->logits);
     if (!m || !m->logits) return td_fail(err, TD_ENOMEM, "out of memory");
-    m->o = *o;
+    m->spec = *spec;
     m->config = (td_model_config){.arch_name = "Null",
                                   .vocab = g_vocab,
                                   .bos_id = UINT32_MAX,
                                   .temperature = NAN,
                                   .top_p = NAN,
                                   .repetition_penalty = NAN};
-    for (size_t i = 0; i < (size_t)o->max_out * g_vocab; i++)
+    for (size_t i = 0; i < (size_t)spec->max_out * g_vocab; i++)
         m->logits[i] = (float)(i * 2654435761u >> 8 & 0xffff) * 0x1p-13f;
     *out = m;
     return TD_OK;
@@ -105,12 +105,12 @@ td_status td_model_load(td_model *m, uint32_t n_pages, td_error *err) {
 }
 td_status td_model_forward(td_model *m, const td_step_rows *rows, td_out_rows out, const float **logits) {
     if (out.n) *logits = m->logits;
-    return rows->n_tok && out.n <= m->o.max_out ? TD_OK : TD_EINVAL;
+    return rows->n_tok && out.n <= m->spec.max_out ? TD_OK : TD_EINVAL;
 }
 
 td_status td_model_head(td_model *m, td_out_rows out, const float **logits) {
     *logits = m->logits;
-    return out.n <= m->o.max_out ? TD_OK : TD_EINVAL;
+    return out.n <= m->spec.max_out ? TD_OK : TD_EINVAL;
 }
 
 td_status td_model_mtp(td_model *m, const uint32_t *next_token) {

@@ -50,16 +50,14 @@ static td_status step(td_model *m, td_error *err) {
 static td_status run(void *ctx, td_error *err) {
     load           *l = ctx;
     td_placed_model m;
-    td_placement    p = {.expert_pool = l->b->pool,
-                         .n_pages = 1,
-                         .model = {.model_path = l->b->o->model_path,
-                                   .override_json = l->b->o->override_json,
-                                   .copy_files = l->copy,
-                                   .w8a8 = true,
-                                   .experts_as_stored = true,
-                                   .max_tok = PROMPT_TOKENS,
-                                   .max_out = 1}};
-    TD_TRY(td_placed_model_open(&p, &m, err));
+    td_model_spec   spec = td_model_spec_of(l->b->o->model_path, PROMPT_TOKENS);
+    td_model_room   room = {.expert_pool = l->b->pool};
+    spec.override_json = l->b->o->override_json;
+    spec.w8a8 = true;
+    spec.experts_as_stored = true;
+    spec.experts.copy_files = l->copy;
+    spec.n_pages = 1;
+    TD_TRY(td_placed_model_open(&spec, &room, NULL, &m, err));
     l->bytes = m.plan.npu_weight_bytes + m.plan.expert_weight_bytes;
     td_status st = td_bench_check_memory(l->b, "the model", td_model_plan_bytes(&m.plan, 1), err);
     if (st == TD_OK) st = td_model_load(m.model, 1, err);

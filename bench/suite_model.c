@@ -108,23 +108,21 @@ static td_status open_steps(steps *s, td_bench *b, uint32_t max_tok, uint32_t ma
                             td_error *err) {
     *s = (steps){0};
     TD_TRY(open_npu_pool(b, &s->npu_pool, err));
-    td_placement p = {.device = b->o->device,
-                      .first_card = b->o->first_card,
-                      .expert_pool = b->pool,
-                      .npu_pools = s->npu_pool ? &s->npu_pool : NULL,
-                      .n_pages = n_pages,
-                      .model = {.model_path = b->o->model_path,
-                                .override_json = b->o->override_json,
-                                .load_dummy = true,
-                                .w8a8 = true,
-                                .expert_format = b->o->experts->format,
-                                .expert_groups = b->o->experts->groups,
-                                .experts_left = b->o->experts_left,
-                                .max_tok = max_tok,
-                                .max_seq = max_seq,
-                                .max_out = max_seq,
-                                .context_length = max_len}};
-    TD_TRY(td_placed_model_open(&p, &s->placed, err));
+    td_model_spec  spec = td_model_spec_of(b->o->model_path, max_tok);
+    td_model_room  room = {.expert_pool = b->pool, .npu_pools = s->npu_pool ? &s->npu_pool : NULL};
+    td_model_probe probe = {.experts_left = b->o->experts_left};
+    if (b->o->device) spec.device = b->o->device;
+    spec.first_card = b->o->first_card;
+    spec.override_json = b->o->override_json;
+    spec.load_dummy = true;
+    spec.w8a8 = true;
+    spec.experts.format = b->o->experts->format;
+    spec.experts.groups = b->o->experts->groups;
+    spec.max_seq = max_seq;
+    spec.max_out = max_seq;
+    spec.context_length = max_len;
+    spec.n_pages = n_pages;
+    TD_TRY(td_placed_model_open(&spec, &room, &probe, &s->placed, err));
     s->model = s->placed.model;
     td_bench_stand(b, b->o->device ? b->o->device : "host", s->placed.npus[0]);
     TD_TRY(check_memory(b, &s->placed, n_pages, err));

@@ -62,14 +62,14 @@ struct td_bridge {
 };
 
 static void buffer_rows(const td_bridge_config *c, size_t row_bytes[N_BUFFERS]) {
-    size_t row = c->hidden * td_dtype_bytes(c->act_dtype);
+    size_t row = c->spec->hidden * td_dtype_bytes(c->spec->act_dtype);
     row_bytes[X] = c->x_int8 ? 0 : row;
-    row_bytes[X_CODES] = c->x_int8 ? c->hidden : 0;
+    row_bytes[X_CODES] = c->x_int8 ? c->spec->hidden : 0;
     row_bytes[X_SCALE] = c->x_int8 ? sizeof(float) : 0;
-    row_bytes[IDS] = c->top_k * sizeof(uint16_t);
-    row_bytes[WEIGHTS] = c->top_k * sizeof(float);
+    row_bytes[IDS] = c->spec->top_k * sizeof(uint16_t);
+    row_bytes[WEIGHTS] = c->spec->top_k * sizeof(float);
     row_bytes[Y] = row;
-    row_bytes[Y_DEFERRED] = c->max_deferred ? row : 0;
+    row_bytes[Y_DEFERRED] = c->spec->max_deferred ? row : 0;
 }
 
 void td_bridge_row_bytes(const td_bridge_config *c, size_t *to_host, size_t *to_device) {
@@ -83,7 +83,7 @@ uint64_t td_bridge_bytes(const td_bridge_config *c) {
     size_t   row_bytes[N_BUFFERS];
     uint64_t sum = 0;
     buffer_rows(c, row_bytes);
-    for (int i = 0; i < N_BUFFERS; i++) sum += td_round_up(row_bytes[i] * c->max_tok, td_page_bytes());
+    for (int i = 0; i < N_BUFFERS; i++) sum += td_round_up(row_bytes[i] * c->spec->max_tok, td_page_bytes());
     return sum * TD_BRIDGE_PARITIES + td_round_up(c->max_ports * sizeof(bells), td_page_bytes());
 }
 
@@ -98,7 +98,7 @@ static td_status allocate(td_bridge *b, td_error *err) {
     td_npu *d = b->c.npu;
     for (int p = 0; p < TD_BRIDGE_PARITIES; p++)
         for (int i = 0; i < N_BUFFERS; i++) {
-            size_t bytes = b->row_bytes[i] * b->c.max_tok;
+            size_t bytes = b->row_bytes[i] * b->c.spec->max_tok;
             if (!bytes) continue;
             TD_TRY(d->ops->host_alloc(d, bytes, buffer_at(&b->slots[p].host, i), err));
             if (b->unified)
@@ -216,20 +216,20 @@ static void run_ticket(td_bridge_port *p, void (*on_immediate)(void *)) {
     td_bridge_buffers      *host = &p->slot->host;
     td_ffn_args             a = {
                     .n_tok = n_tok,
-                    .top_k = c->top_k,
+                    .top_k = c->spec->top_k,
                     .x = row_of(b, host, X, first),
                     .x_i8 = row_of(b, host, X_CODES, first),
                     .x_scale = row_of(b, host, X_SCALE, first),
                     .ids = row_of(b, host, IDS, first),
                     .weights = row_of(b, host, WEIGHTS, first),
-                    .n_immediate = c->top_k - (p->last ? 0 : c->max_deferred),
+                    .n_immediate = c->spec->top_k - (p->last ? 0 : c->spec->max_deferred),
                     .y = row_of(b, host, Y, first),
                     .y_deferred = row_of(b, host, Y_DEFERRED, first),
                     .immediate_done = on_immediate,
                     .user = p,
     };
-    for (size_t i = 0; i < (size_t)n_tok * c->top_k; i++)
-        if (a.ids[i] >= c->n_experts) {
+    for (size_t i = 0; i < (size_t)n_tok * c->spec->top_k; i++)
+        if (a.ids[i] >= c->spec->n_experts) {
             set_error(b, TD_EDEVICE);
             add_nothing(p, &a);
             return;
@@ -242,7 +242,7 @@ static void run_ticket(td_bridge_port *p, void (*on_immediate)(void *)) {
     td_experts_ffn(c->experts, p->layer, &a);
     td_trace_label label = label_of("experts", TD_TRACE_CPU, p);
     td_trace_end(begin, &label);
-    atomic_fetch_add_explicit(&b->n_deferred, (uint64_t)n_tok * (c->top_k - a.n_immediate), memory_order_relaxed);
+    atomic_fetch_add_explicit(&b->n_deferred, (uint64_t)n_tok * (c->spec->top_k - a.n_immediate), memory_order_relaxed);
 }
 
 static void run_pass(td_bridge *b) {
@@ -272,9 +272,9 @@ static void *expert_main(void *arg) {
 
 td_status td_bridge_open(const td_bridge_config *c, td_bridge **out, td_error *err) {
     *out = NULL;
-    if (!c->top_k || c->max_deferred >= c->top_k)
+    if (!c->spec->top_k || c->spec->max_deferred >= c->spec->top_k)
         return td_fail(err, TD_EINVAL, "at most %u of %u experts per token can be deferred, not %u",
-                       c->top_k ? c->top_k - 1 : 0, c->top_k, c->max_deferred);
+                       c->spec->top_k ? c->spec->top_k - 1 : 0, c->spec->top_k, c->spec->max_deferred);
     td_bridge *b = aligned_alloc(TD_CPU_LINE, td_round_up(sizeof *b, TD_CPU_LINE));
     if (!b) return td_fail(err, TD_ENOMEM, "out of memory for the bridge");
     memset(b, 0, sizeof *b);
@@ -308,8 +308,8 @@ void td_bridge_close(td_bridge *b) {
     for (int p = 0; p < TD_BRIDGE_PARITIES; p++)
         for (int i = 0; i < N_BUFFERS; i++) {
             void *host = *buffer_at(&b->slots[p].host, i), *dev = *buffer_at(&b->slots[p].dev, i);
-            if (dev && dev != host) d->ops->free(d, dev, b->row_bytes[i] * b->c.max_tok);
-            if (host) d->ops->host_free(d, host, b->row_bytes[i] * b->c.max_tok);
+            if (dev && dev != host) d->ops->free(d, dev, b->row_bytes[i] * b->c.spec->max_tok);
+            if (host) d->ops->host_free(d, host, b->row_bytes[i] * b->c.spec->max_tok);
         }
     if (b->bells) d->ops->host_free(d, b->bells, b->c.max_ports * sizeof *b->bells);
     while (b->ports) {
@@ -407,7 +407,7 @@ static td_status copy_each(td_bridge *b, td_npu_stream *s, td_bridge_buffers *to
 td_status td_bridge_enqueue_submit(td_bridge_port *p, td_npu_stream *s, const td_step *step) {
     td_bridge *b = p->bridge;
     td_npu    *d = b->c.npu;
-    assert(step->first_row + step->max_tok <= b->c.max_tok);
+    assert(step->first_row + step->max_tok <= b->c.spec->max_tok);
     if (!b->unified) TD_TRY(copy_each(b, s, &p->slot->host, &p->slot->dev, X, LAST_UP, step, TD_COPY_D2H));
     return p->bells ? d->ops->bell_ring(d, s, &p->bells->filled) : d->ops->host_call(d, s, submit_call, p);
 }

@@ -41,19 +41,17 @@ typedef struct td_bridge      td_bridge;
 typedef struct td_bridge_port td_bridge_port;
 
 typedef struct {
-    td_npu     *npu;
-    td_experts *experts; /* NULL, for measurements: hand-overs as ever, and sums of nothing */
-    td_pool    *pool;    /* the experts' pool; async: the expert thread becomes its worker 0 */
-    bool        async;   /* the experts have threads of their own */
-    uint32_t    hidden, n_experts, top_k, max_tok;
-    uint32_t    max_ports;    /* that td_bridge_port_create makes */
-    td_handover handover;     /* without async it is host calls */
-    uint32_t    max_deferred; /* D, less than top_k; 0: no deferral */
-    td_dtype    act_dtype;
-    bool        x_int8; /* the device quantises the experts' input, once for all who multiply it with int8 weights */
+    td_npu                  *npu;
+    const td_experts_config *spec;      /* sizes, deferral and activations of the experts; max_deferred is less than top_k */
+    td_experts              *experts;   /* NULL for measurements: tokens are handed over, and all sums are zero */
+    td_pool                 *pool;      /* the experts' pool; with async the expert thread becomes its worker 0 */
+    bool                     async;     /* the experts have threads of their own */
+    uint32_t                 max_ports; /* how many ports td_bridge_port_create may make */
+    td_handover              handover;  /* host calls are used without async, whatever this says */
+    bool                     x_int8;    /* the device gives the experts' input as int8 codes and scales */
 } td_bridge_config;
 
-/** @param c copied; what it points to is borrowed until close. */
+/** @param c copied; what it points to is borrowed until close, the spec too. */
 TD_NODISCARD td_status td_bridge_open(const td_bridge_config *c, td_bridge **out, td_error *err);
 void                   td_bridge_close(td_bridge *b); /* ports too; nothing may be under way */
 

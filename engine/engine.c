@@ -96,7 +96,7 @@ static td_status open_text(td_engine *e, const td_engine_options *o, td_error *e
     td_error    why = {0};
     const char *dir = o->tokenizer_path ? o->tokenizer_path : o->model_path;
     td_status   st = td_tokenizer_open(dir, &e->tokenizer, &why);
-    if (st == TD_ENOTFOUND && e->plan.load_dummy) {
+    if (st == TD_ENOTFOUND && e->plan.model.load_dummy) {
         td_warn("no tokenizer in %s: prompts must be token ids, and there is no text", dir);
         e->tokenizer = NULL;
     } else if (st != TD_OK) {
@@ -120,16 +120,17 @@ static td_status open_text(td_engine *e, const td_engine_options *o, td_error *e
     return TD_OK;
 }
 
-static td_status open_model(td_engine *e, const td_engine_options *o, uint64_t available_bytes, td_error *err) {
-    td_engine_room room = {.expert_pool = e->expert_pool,
-                           .npu_pools = e->n_npu_pools ? e->npu_pools : NULL,
-                           .available_bytes = available_bytes};
-    TD_TRY(td_engine_place(o, &e->plan, &room, &e->placed, err));
+static td_status open_model(td_engine *e, uint64_t available_bytes, td_error *err) {
+    td_model_room room = {.expert_pool = e->expert_pool,
+                          .npu_pools = e->n_npu_pools ? e->npu_pools : NULL,
+                          .available_bytes = available_bytes,
+                          .bytes_per_vocab_entry = td_engine_bytes_per_vocab_entry(e->expert_pool)};
+    TD_TRY(td_engine_place(&e->plan, &room, &e->placed, err));
     const td_model_config *c = td_model_get_config(e->placed.model);
     if (e->plan.drafts && !c->n_mtp_layers)
         return td_fail(err, TD_ENOTSUP,
                        "speculative-algorithm NEXTN: the model in %s has no multi-token-prediction layer that could draft",
-                       o->model_path);
+                       e->model_path);
     const td_model_plan *mp = &e->placed.plan;
     uint64_t cards = mp->unified_memory ? 1 : e->placed.n_npus; /* the plan is one card's, where each has its own memory */
     uint64_t npu_bytes = cards * mp->npu_weight_bytes, kv_bytes = cards * mp->kv_bytes_per_page * e->placed.n_pages;
@@ -167,7 +168,7 @@ static void fill_limits_and_info(td_engine *e, uint32_t n_pages) {
     i->context_length = e->limits.context_length;
     i->max_total_tokens = e->limits.kv_tokens;
     i->kv_page_tokens = TD_KV_PAGE;
-    i->max_running_requests = e->plan.max_running;
+    i->max_running_requests = e->plan.model.max_running;
     i->max_queued_requests = e->plan.max_queued;
     i->chunked_prefill_size = e->plan.chunk;
     i->bos_id = c->bos_id;
@@ -183,7 +184,7 @@ static void fill_limits_and_info(td_engine *e, uint32_t n_pages) {
 
 /* Everything that the step loop uses: after this it allocates nothing. */
 static td_status open_steps(td_engine *e, uint32_t n_pages, const td_cache_listener *listener, td_error *err) {
-    uint32_t max_running = e->plan.max_running, longest = e->limits.context_length;
+    uint32_t max_running = e->plan.model.max_running, longest = e->limits.context_length;
     if (longest > e->limits.kv_tokens) longest = (uint32_t)e->limits.kv_tokens;
     TD_TRY(td_kv_pages_open(&e->pages, n_pages, err));
     TD_TRY(td_prefix_cache_open(&e->cache, &e->pages, e->plan.prefix_cache, err));
@@ -197,9 +198,9 @@ static td_status open_steps(td_engine *e, uint32_t n_pages, const td_cache_liste
     uint32_t workers = td_pool_workers(e->expert_pool);
     e->samplers = calloc(workers, sizeof *e->samplers);
     e->jobs = calloc((size_t)e->plan.chunk + max_running, sizeof *e->jobs);
-    e->job_rows = calloc(e->plan.max_out, sizeof *e->job_rows);
-    e->job_best = calloc(e->plan.max_out, sizeof *e->job_best);
-    e->job_logprobs = calloc(e->plan.max_out, sizeof *e->job_logprobs);
+    e->job_rows = calloc(e->plan.model.max_out, sizeof *e->job_rows);
+    e->job_best = calloc(e->plan.model.max_out, sizeof *e->job_best);
+    e->job_logprobs = calloc(e->plan.model.max_out, sizeof *e->job_logprobs);
     e->results = calloc(max_running, sizeof *e->results);
     if (!e->samplers || !e->jobs || !e->job_rows || !e->job_best || !e->job_logprobs || !e->results)
         return td_fail(err, TD_ENOMEM, "out of memory for the engine");
@@ -226,7 +227,7 @@ static td_status open_page_store(td_engine *e, const td_engine_options *o, uint6
                         .wake = wake,
                         .wake_user = e};
     TD_TRY(td_model_prepare_page_copies(m, err));
-    TD_TRY(td_page_fingerprint_take(o, &e->plan, m, source_hash, &f.fingerprint, err));
+    TD_TRY(td_page_fingerprint_take(&e->plan, m, source_hash, &f.fingerprint, err));
     return td_page_exchange_open(&e->exchange, o->page_store, &f, m, &e->cache, err);
 }
 
@@ -237,7 +238,7 @@ static td_status open_engine(td_engine *e, const td_engine_options *o, td_error 
     TD_TRY(td_stats_open(&e->stats, err));
     e->stats_open = true;
     TD_TRY(open_pools(e, o, &available_bytes, err));
-    TD_TRY(open_model(e, o, available_bytes, err));
+    TD_TRY(open_model(e, available_bytes, err));
     uint32_t n_pages = e->placed.n_pages;
     TD_TRY(open_text(e, o, err));
     uint64_t source_hash = o->page_store ? td_model_source_hash(e->placed.model) : 0;

@@ -74,9 +74,9 @@ struct td_engine {
     td_sampler      *samplers; /* [workers of the expert pool] */
     uint32_t         n_samplers;
     td_row_job      *jobs;           /* [max_tok] */
-    uint32_t        *job_rows;       /* [plan.max_out] */
-    bool            *job_best;       /* [plan.max_out] the best logits of the row will do */
-    td_out_logprobs *job_logprobs;   /* [plan.max_out] */
+    uint32_t        *job_rows;       /* [plan.model.max_out] */
+    bool            *job_best;       /* [plan.model.max_out] the best logits of the row will do */
+    td_out_logprobs *job_logprobs;   /* [plan.model.max_out] */
     td_row_result   *results;        /* [max_running], by step entry */
     const float     *draft_logits;   /* [scheduler.n_drafts, vocab] of the rows of drafts; NULL: to be computed */
     td_out_logprobs *draft_logprobs; /* [scheduler.n_drafts] of the same rows */

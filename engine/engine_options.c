@@ -4,6 +4,7 @@
 
 #include "core/error.h"
 #include "core/log.h"
+#include "engine/scheduler.h"
 
 #define CHUNK_DEFAULT 8192
 #define RUNNING_DEFAULT 32
@@ -61,21 +62,26 @@ static td_status plan_formats(const td_engine_options *o, td_engine_plan *plan, 
     if (one_of(o->kv_cache_dtype, kv_dtypes) < 0)
         return td_fail(err, TD_ENOTSUP, "kv-cache-dtype %s is not supported: use auto, bf16 or f32", o->kv_cache_dtype);
 
-    plan->load_dummy = is(o->load_format, "dummy");
-    plan->w8a8 = !is(o->quantization, "none");
-    plan->quantization = plan->w8a8 ? "w8a8_int8" : "none";
-    plan->experts = td_expert_numbers_find(!is(o->expert_quantization, "auto") ? o->expert_quantization
-                                           : plan->w8a8                        ? "int4"
-                                                                               : "none");
-    plan->experts_as_stored = is(o->expert_quantization, "auto");
-    if (!plan->experts)
+    td_model_spec *m = &plan->model;
+    m->load_dummy = is(o->load_format, "dummy");
+    m->w8a8 = !is(o->quantization, "none");
+    m->experts_as_stored = is(o->expert_quantization, "auto");
+    plan->quantization = m->w8a8 ? "w8a8_int8" : "none";
+    const td_expert_numbers *experts = td_expert_numbers_find(!m->experts_as_stored ? o->expert_quantization
+                                                              : m->w8a8             ? "int4"
+                                                                                    : "none");
+    if (!experts)
         return td_fail(err, TD_ENOTSUP,
                        "expert-quantization %s is not supported: use auto, none, int4, int8, int4-g32, int4-g64, int4-g128, "
                        "mxfp4 or nvfp4",
                        o->expert_quantization);
 
+    m->experts.format = experts->format;
+    m->experts.groups = experts->groups;
+    m->experts.copy_files = o->copy_weights;
+
     /* The cache has the type of the activations. */
-    const char *kv = plan->w8a8 ? "bf16" : "f32";
+    const char *kv = m->w8a8 ? "bf16" : "f32";
     if (!is(o->kv_cache_dtype, "auto") && !is(o->kv_cache_dtype, kv))
         return td_fail(err, TD_ENOTSUP, "kv-cache-dtype %s is not supported with quantization %s, whose cache is %s",
                        o->kv_cache_dtype, plan->quantization, kv);
@@ -94,10 +100,9 @@ static td_status plan_sizes(const td_engine_options *o, td_engine_plan *plan, td
         return td_fail(err, TD_EINVAL,
                        "chunked-prefill-size %u with max-prefill-tokens %u: a step takes 1 to %d prompt tokens",
                        o->chunked_prefill_size, o->max_prefill_tokens, TD_CHUNK_MAX);
-    plan->max_running = o->max_running_requests ? o->max_running_requests : RUNNING_DEFAULT;
-    if (plan->max_running > TD_RUNNING_MAX)
-        return td_fail(err, TD_EINVAL, "max-running-requests %u is more than %d", plan->max_running, TD_RUNNING_MAX);
-    plan->max_out = plan->max_running < OUT_MAX ? plan->max_running : OUT_MAX;
+    uint32_t max_running = o->max_running_requests ? o->max_running_requests : RUNNING_DEFAULT;
+    if (max_running > TD_RUNNING_MAX)
+        return td_fail(err, TD_EINVAL, "max-running-requests %u is more than %d", max_running, TD_RUNNING_MAX);
     plan->max_queued = o->max_queued_requests ? o->max_queued_requests : QUEUED_DEFAULT;
     if (plan->max_queued > TD_QUEUED_MAX)
         return td_fail(err, TD_EINVAL, "max-queued-requests %u is more than %d", plan->max_queued, TD_QUEUED_MAX);
@@ -108,29 +113,48 @@ static td_status plan_sizes(const td_engine_options *o, td_engine_plan *plan, td
         return td_fail(err, TD_EINVAL, "speculative-always needs speculative-algorithm");
     plan->drafts = o->speculative_algorithm != NULL;
     plan->draft_always = o->speculative_always;
-    if (plan->drafts) /* a sequence may have two rows whose logits are wanted */
-        plan->max_out = 2 * plan->max_running < OUT_MAX ? 2 * plan->max_running : OUT_MAX;
 
     if (o->max_deferred_experts_per_token && !o->enable_defer)
         return td_fail(err, TD_EINVAL, "max-deferred-experts-per-token %u needs enable-defer",
                        o->max_deferred_experts_per_token);
-    if (o->enable_defer)
-        plan->max_deferred = o->max_deferred_experts_per_token ? o->max_deferred_experts_per_token : DEFERRED_DEFAULT;
     plan->decode_log_interval = o->decode_log_interval;
     plan->random_seed = o->random_seed;
     plan->log_requests = o->log_requests;
     plan->prefix_cache = !o->disable_radix_cache;
     plan->mixed_chunk = !o->disable_mixed_chunk;
+
+    td_model_spec *m = &plan->model;
+    uint32_t       n_out = plan->drafts ? 2 * max_running : max_running; /* with drafts, two rows of a sequence are wanted */
+    m->max_running = max_running;
+    m->max_tok = plan->chunk + max_running;
+    m->max_seq = td_scheduler_max_seq(max_running);
+    m->max_out = n_out < OUT_MAX ? n_out : OUT_MAX;
+    m->context_length = o->context_length;
+    m->max_total_tokens = o->max_total_tokens;
+    m->fraction = o->mem_fraction_static;
+    m->without_mtp = !plan->drafts;
+    m->overlap_min_tok = o->disable_two_chunk_overlap ? 0 : TD_OVERLAP_AUTO;
+    if (o->enable_defer)
+        m->experts.max_deferred = o->max_deferred_experts_per_token ? o->max_deferred_experts_per_token : DEFERRED_DEFAULT;
     return TD_OK;
 }
 
+static void plan_device(const td_engine_options *o, td_model_spec *m) {
+    if (o->device) m->device = o->device;
+    if (o->tensor_parallel_size) m->n_cards = o->tensor_parallel_size;
+    m->first_card = o->base_gpu_id;
+    m->device_experts = o->num_gpu_experts;
+    if (o->attention_backend && strcmp(o->attention_backend, m->device))
+        td_warn("attention backend %s does not exist on device %s: using the device's own", o->attention_backend, m->device);
+}
+
 td_status td_engine_plan_make(const td_engine_options *o, td_engine_plan *plan, td_error *err) {
-    *plan = (td_engine_plan){0};
+    *plan = (td_engine_plan){.model = td_model_spec_of(o->model_path, 0)};
+    plan->model.cpu_weight_path = o->cpu_weight_path;
+    plan->model.override_json = o->model_override_json;
     if (!o->model_path || !*o->model_path) return td_fail(err, TD_EINVAL, "model-path is missing");
     TD_TRY(plan_formats(o, plan, err));
     TD_TRY(plan_sizes(o, plan, err));
-    const char *device = o->device ? o->device : "host";
-    if (o->attention_backend && strcmp(o->attention_backend, device))
-        td_warn("attention backend %s does not exist on device %s: using the device's own", o->attention_backend, device);
+    plan_device(o, &plan->model);
     return TD_OK;
 }

@@ -1,4 +1,4 @@
-/* The engine's options: defaults, checks, and what they mean for the model. */
+/* The engine's options resolved: defaults, checks, names understood. */
 #ifndef TD_ENGINE_ENGINE_OPTIONS_H
 #define TD_ENGINE_ENGINE_OPTIONS_H
 
@@ -9,19 +9,19 @@
 #define TD_RUNNING_MAX 4096
 #define TD_QUEUED_MAX 1000000
 
-/** Options with every default filled in and every name understood. Numbers only: nothing of the options' strings is kept. */
+/** What the options ask for, with every default filled in and every name understood. */
 typedef struct {
-    const td_expert_numbers *experts;           /* static, as the name of the quantization */
-    bool                     experts_as_stored; /* "auto": the model's own format comes first (model/model.h) */
-    const char              *quantization;
-    bool                     w8a8, load_dummy;
-    uint32_t                 chunk, max_running, max_queued, max_deferred, decode_log_interval;
-    uint32_t                 max_out; /* rows of logits at a time */
-    uint64_t                 random_seed;
-    bool                     log_requests, prefix_cache, mixed_chunk, drafts, draft_always;
+    td_model_spec model;        /* its strings are the options' own */
+    const char   *quantization; /* name of the device tier's numbers; static */
+    uint32_t      chunk;        /* prompt tokens of a step; model.max_tok is these and one token of each running sequence */
+    uint32_t      max_queued, decode_log_interval;
+    uint64_t      random_seed;
+    bool          log_requests, prefix_cache, mixed_chunk, drafts, draft_always;
 } td_engine_plan;
 
-/** @return TD_EINVAL or TD_ENOTSUP with a sentence that names the option. An attention backend that the device lacks gives a
+/** Resolve. Opens nothing and reads no file.
+ * @param o borrowed for as long as the strings in plan->model are read (model/model_spec.h).
+ * @return TD_EINVAL or TD_ENOTSUP with a sentence that names the option. An attention backend that the device lacks gives a
  * warning only. */
 TD_NODISCARD td_status td_engine_plan_make(const td_engine_options *o, td_engine_plan *plan, td_error *err);
 

@@ -117,7 +117,7 @@ static void draft(td_engine *e) {
     uint32_t     n = list_jobs(e);
     td_row_batch batch = {.e = e, .jobs = e->jobs, .logprobs = e->job_logprobs};
     for (uint32_t left = n, now; left; left -= now, batch.jobs += now) {
-        now = left < e->plan.max_out ? left : e->plan.max_out;
+        now = left < e->plan.model.max_out ? left : e->plan.model.max_out;
         for (uint32_t i = 0; i < now; i++) {
             e->job_rows[i] = batch.jobs[i].row;
             e->job_best[i] = td_row_takes_best(e, &batch.jobs[i]);

@@ -27,7 +27,8 @@ typedef struct {
     const td_perplexity_options *o;
     td_tokenizer                *tok;
     td_scored_text               text;
-    td_scored_machine            machine;
+    td_pool                     *experts_pool, *npu_pool; /* npu_pool: NULL if the device shares the experts' threads */
+    td_model_room                room;                    /* of both models: they are used in turn */
     td_batch                     batch;
     td_scored_model              model, reference;
     td_logprob_file              file, save; /* file: of the reference */
@@ -77,16 +78,18 @@ static td_status check_reference_text(const run *r, td_error *err) {
 }
 
 /* Threads for all, the first time; and the memory there is now. */
-static td_status look_at_machine(const td_engine_options *o, td_scored_machine *m, td_error *err) {
+static td_status look_at_machine(run *r, const td_engine_options *o, td_error *err) {
     td_machine      machine = {0};
     td_thread_plan *plan = calloc(1, sizeof *plan);
     if (!plan) return td_fail(err, TD_ENOMEM, "out of memory for the thread plan");
     td_thread_wishes wishes = {.cpuinfer = o->cpuinfer, .subpool_count = o->subpool_count};
     td_npu_wish(o->device, o->base_gpu_id, 1, &wishes);
     td_status st = td_topology_plan(td_kernels_here()->read, &wishes, plan, &machine, err);
-    if (st == TD_OK && !m->experts) st = td_pool_create(plan->experts, plan->n_experts, &m->experts, err);
-    if (st == TD_OK && !m->npu && plan->n_npu) st = td_pool_create(plan->npu, plan->n_npu, &m->npu, err);
-    m->available_bytes = machine.available_bytes;
+    if (st == TD_OK && !r->experts_pool) st = td_pool_create(plan->experts, plan->n_experts, &r->experts_pool, err);
+    if (st == TD_OK && !r->npu_pool && plan->n_npu) st = td_pool_create(plan->npu, plan->n_npu, &r->npu_pool, err);
+    r->room = (td_model_room){.expert_pool = r->experts_pool,
+                              .npu_pools = r->npu_pool ? &r->npu_pool : NULL,
+                              .available_bytes = machine.available_bytes};
     free(plan);
     return st;
 }
@@ -111,9 +114,9 @@ static void see_rows(void *user, const td_npu_weight *const *weights, size_t n, 
 
 static td_status open_model(run *r, const td_engine_options *o, td_scored_model *m, td_layer_tap tap, td_rows_tap rows_tap,
                             td_error *err) {
-    TD_TRY(look_at_machine(o, &r->machine, err));
-    return td_scored_model_open(m, o, &r->batch.shape, &r->machine,
-                                &(td_scored_taps){.layers = tap, .rows = rows_tap, .user = r}, err);
+    TD_TRY(look_at_machine(r, o, err));
+    return td_scored_model_open(m, o, &r->batch.shape, &r->room,
+                                &(td_model_probe){.layer_tap = tap, .rows_tap = rows_tap, .user = r}, err);
 }
 
 static td_status check_ids(const run *r, td_error *err) {
@@ -238,7 +241,7 @@ static td_status score_rows(run *r, uint32_t at, uint32_t n, token_score *scores
         set.reference = r->decoded;
         set.reference_target = r->decoded_target;
     }
-    td_pool_run(r->machine.experts, score_row, &set, n);
+    td_pool_run(r->experts_pool, score_row, &set, n);
     for (uint32_t i = 0; i < n; i++)
         for (int k = 0; k < N_FIGURES; k++)
             if (!isfinite(scores[i].figure[k])) return td_fail(err, TD_EDEVICE, "the model's output is not a number");
@@ -288,7 +291,7 @@ static td_status score_drafts(run *r, token_score *scores, td_error *err) {
         n = set.n_left < b->shape.max_out ? set.n_left : b->shape.max_out;
         st = td_model_mtp_head(r->model.model, (td_out_rows){.row = b->row + at, .n = n}, &set.logits);
         if (st != TD_OK) return td_fail(err, st, "the MTP layer's head failed: %s", td_status_text(st));
-        td_pool_run(r->machine.experts, score_draft, &set, n);
+        td_pool_run(r->experts_pool, score_draft, &set, n);
     }
     return TD_OK;
 }
@@ -393,15 +396,15 @@ static td_status fill_result(const run *r, td_perplexity_result *out, td_error *
     }
     if (!r->o->per_tensor) return TD_OK;
     if (r->rows.no_memory) return td_fail(err, TD_ENOMEM, "out of memory for what the linears read");
-    return td_tensor_errors(&r->model, &r->o->model, &r->reference, r->o->reference, &r->rows, r->machine.experts,
+    return td_tensor_errors(&r->model, &r->o->model, &r->reference, r->o->reference, &r->rows, r->experts_pool,
                             &out->tensors, &out->n_tensors, err);
 }
 
 static void close_run(run *r) {
     td_scored_model_close(&r->model);
     td_scored_model_close(&r->reference);
-    td_pool_destroy(r->machine.npu);
-    if (r->machine.experts) td_pool_destroy(r->machine.experts);
+    td_pool_destroy(r->npu_pool);
+    if (r->experts_pool) td_pool_destroy(r->experts_pool);
     td_logprob_file_close(&r->file);
     td_logprob_file_close(&r->save);
     td_layer_errors_close(&r->layers);

@@ -77,38 +77,24 @@ void td_batch_fill(td_batch *b, const td_scored_text *t, uint64_t first, uint32_
 /* ---- a model --------------------------------------------------------------------------------- */
 
 static td_status open_model(td_scored_model *m, const td_engine_options *o, const td_batch_shape *shape,
-                            const td_scored_machine *machine, const td_scored_taps *taps, td_error *err) {
+                            const td_model_room *room, const td_model_probe *probe, td_error *err) {
     td_engine_plan plan;
     TD_TRY(td_engine_plan_make(o, &plan, err));
+    uint32_t      n_pages = shape->max_seq * ((shape->max_rows + TD_KV_PAGE - 1) / TD_KV_PAGE);
+    td_model_spec spec = plan.model; /* as the engine's, but whole, on one card, for steps of another shape */
+    spec.without_mtp = false;
+    spec.n_cards = 1;
+    spec.device_experts = 0;
+    spec.experts.copy_files = false;
+    spec.max_tok = shape->max_seq * shape->max_rows;
+    spec.max_seq = shape->max_seq;
+    spec.max_out = shape->max_out;
+    spec.overlap_min_tok = 0;
+    spec.max_total_tokens = (uint64_t)n_pages * TD_KV_PAGE;
+    spec.max_running = 1;
     m->quantization = plan.quantization;
-    m->act_dtype = plan.w8a8 ? TD_DT_BF16 : TD_DT_F32;
-    uint32_t     n_pages = shape->max_seq * ((shape->max_rows + TD_KV_PAGE - 1) / TD_KV_PAGE);
-    td_placement p = {.device = o->device,
-                      .first_card = o->base_gpu_id,
-                      .expert_pool = machine->experts,
-                      .npu_pools = machine->npu ? &machine->npu : NULL,
-                      .rows_tap = taps->rows,
-                      .rows_tap_user = taps->user,
-                      .model = {.model_path = o->model_path,
-                                .cpu_weight_path = o->cpu_weight_path,
-                                .override_json = o->model_override_json,
-                                .load_dummy = plan.load_dummy,
-                                .w8a8 = plan.w8a8,
-                                .expert_format = plan.experts->format,
-                                .expert_groups = plan.experts->groups,
-                                .experts_as_stored = plan.experts_as_stored,
-                                .max_tok = shape->max_seq * shape->max_rows,
-                                .max_seq = shape->max_seq,
-                                .max_out = shape->max_out,
-                                .context_length = o->context_length,
-                                .max_deferred = plan.max_deferred,
-                                .layer_tap = taps->layers,
-                                .layer_tap_user = taps->user},
-                      .available_bytes = machine->available_bytes,
-                      .fraction = o->mem_fraction_static,
-                      .max_total_tokens = (uint64_t)n_pages * TD_KV_PAGE,
-                      .max_running = 1};
-    TD_TRY(td_placed_model_open(&p, &m->placed, err));
+    m->act_dtype = td_model_act_dtype(&spec);
+    TD_TRY(td_placed_model_open(&spec, room, probe, &m->placed, err));
     m->model = m->placed.model;
     m->expert_quantization = td_model_expert_quantization(m->model);
     if (td_model_context_length(m->model) < shape->max_rows)
@@ -119,9 +105,9 @@ static td_status open_model(td_scored_model *m, const td_engine_options *o, cons
 }
 
 td_status td_scored_model_open(td_scored_model *m, const td_engine_options *o, const td_batch_shape *shape,
-                               const td_scored_machine *machine, const td_scored_taps *taps, td_error *err) {
+                               const td_model_room *room, const td_model_probe *probe, td_error *err) {
     *m = (td_scored_model){0};
-    td_status st = open_model(m, o, shape, machine, taps, err);
+    td_status st = open_model(m, o, shape, room, probe, err);
     if (st != TD_OK) td_scored_model_close(m);
     return st;
 }

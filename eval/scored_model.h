@@ -41,25 +41,14 @@ typedef struct {
     const char     *quantization, *expert_quantization; /* static */
 } td_scored_model;
 
-/** Threads and memory for all models: they are used in turn. */
-typedef struct {
-    td_pool *experts, *npu; /* npu: the device's own, or NULL: it shares the experts' */
-    uint64_t available_bytes;
-} td_scored_machine;
-
-/** What a model shows while it runs; members may be NULL. */
-typedef struct {
-    td_layer_tap layers;
-    td_rows_tap  rows; /* host device only */
-    void        *user; /* of both */
-} td_scored_taps;
-
 /**
- * Load. Of o, what is about the model, its device, its numbers and memory counts. @return also TD_ENOMEM when it does not
- * fit, TD_EINVAL when its context is shorter than the rows.
+ * Load. Of o, what is about the model, its device, its numbers and memory counts.
+ * @param room  one for all models: they are used in turn.
+ * @param probe copied; NULL if nobody looks inside the model.
+ * @return also TD_ENOMEM when it does not fit, TD_EINVAL when its context is shorter than the rows.
  */
 TD_NODISCARD td_status td_scored_model_open(td_scored_model *m, const td_engine_options *o, const td_batch_shape *shape,
-                                            const td_scored_machine *machine, const td_scored_taps *taps, td_error *err);
+                                            const td_model_room *room, const td_model_probe *probe, td_error *err);
 void                   td_scored_model_close(td_scored_model *m);
 
 /** The checkpoint that such options name, once more: for what a loaded model does not keep. */

@@ -23,23 +23,23 @@ static size_t cache_bytes(const td_card *c, const td_layer_cache *cache) {
 /* Whether any step may go through as two halves, and whether one of n rows does. Each half reads the weights of the experts
    anew, which pays from where their arithmetic hides it; without experts there is nothing to overlap. */
 static bool may_split(const td_model *m) {
-    return m->n_moe && m->o.overlap_min_tok && !m->o.layer_tap;
+    return m->spec.experts.n_layers && m->spec.overlap_min_tok && !m->probe.layer_tap;
 }
 
 bool td_card_splits(const void *model, uint32_t n) {
     const td_model        *m = model;
     const td_model_config *c = &m->config;
     if (!may_split(m)) return false;
-    if (m->o.overlap_min_tok != TD_OVERLAP_AUTO) return n >= m->o.overlap_min_tok;
+    if (m->spec.overlap_min_tok != TD_OVERLAP_AUTO) return n >= m->spec.overlap_min_tok;
     return n >= OVERLAP_MIN_TOK && (uint64_t)n / TD_HALVES * c->top_k >= (uint64_t)OVERLAP_MIN_ROWS * c->n_experts;
 }
 
 /* @param n_pages of KV: no sequence is longer; 0: not known yet. */
 static td_step_shape step_shape(const td_model *m, uint32_t n_pages) {
-    uint64_t longest = m->o.context_length, kv = (uint64_t)n_pages * TD_KV_PAGE;
-    return (td_step_shape){.max_tok = m->o.max_tok,
-                           .max_seq = m->o.max_seq,
-                           .max_out = m->part.whole ? m->o.max_out : 0,
+    uint64_t longest = m->spec.context_length, kv = (uint64_t)n_pages * TD_KV_PAGE;
+    return (td_step_shape){.max_tok = m->spec.max_tok,
+                           .max_seq = m->spec.max_seq,
+                           .max_out = m->part.whole ? m->spec.max_out : 0,
                            .max_seq_tokens = (uint32_t)(n_pages && kv < longest ? kv : longest),
                            .splits = td_card_splits,
                            .user = m};
@@ -51,20 +51,20 @@ static td_program_spec program_spec(const td_card *c) {
                              .shard = c->shard,
                              .group = m->group,
                              .bridge = m->bridge,
-                             .device_experts = m->part.experts || m->o.experts_left == TD_EXPERTS_LEFT_ALL,
-                             .experts_left_out = m->o.experts_left == TD_EXPERTS_LEFT_ALL,
+                             .device_experts = m->part.experts || m->probe.experts_left == TD_EXPERTS_LEFT_ALL,
+                             .experts_left_out = m->probe.experts_left == TD_EXPERTS_LEFT_ALL,
                              .config = &m->config,
                              .weights = &c->weights,
                              .kv = c->kv,
                              .layers = {m->part.layers.first, m->part.whole ? m->config.n_layers : m->part.layers.end},
                              .whole = m->part.whole,
                              .act = c->act,
-                             .act_dtype = m->act_dtype,
-                             .max_tok = m->o.max_tok,
-                             .max_out = m->o.max_out,
-                             .max_kv = m->o.context_length,
+                             .act_dtype = td_model_act_dtype(&m->spec),
+                             .max_tok = m->spec.max_tok,
+                             .max_out = m->spec.max_out,
+                             .max_kv = m->spec.context_length,
                              .int8_rows = m->int8_rows,
-                             .max_deferred = m->o.max_deferred,
+                             .max_deferred = m->spec.experts.max_deferred,
                              .kv_pages = c->kv_pages,
                              .kv_spare_pages = m->kv_spare_pages,
                              .max_halves = may_split(m) ? TD_HALVES : 1,
@@ -73,7 +73,7 @@ static td_program_spec program_spec(const td_card *c) {
 
 static size_t logits_bytes(const td_card *c) {
     const td_model *m = c->model;
-    return m->part.whole ? (size_t)m->o.max_out * td_shard_sizes_of(&m->config, c->shard).vocab * sizeof(float) : 0;
+    return m->part.whole ? (size_t)m->spec.max_out * td_shard_sizes_of(&m->config, c->shard).vocab * sizeof(float) : 0;
 }
 
 uint32_t td_card_top_k(const td_card *c) {
@@ -82,15 +82,15 @@ uint32_t td_card_top_k(const td_card *c) {
 }
 
 static size_t top_bytes(const td_card *c) {
-    return (size_t)c->model->o.max_out * td_card_top_k(c) * sizeof(td_logit);
+    return (size_t)c->model->spec.max_out * td_card_top_k(c) * sizeof(td_logit);
 }
 
 static size_t sums_bytes(const td_card *c) {
-    return td_card_top_k(c) && c->model->log_sums ? c->model->o.max_out * sizeof(td_log_sum) : 0;
+    return td_card_top_k(c) && c->model->log_sums ? c->model->spec.max_out * sizeof(td_log_sum) : 0;
 }
 
 static bool shows_x(const td_card *c) {
-    return c->shard.index == 0 && (c->model->o.layer_tap || !c->model->part.whole);
+    return c->shard.index == 0 && (c->model->probe.layer_tap || !c->model->part.whole);
 }
 
 /* td_activations has nothing but the pointers of buffers: this is the index of one, and how many they are. */
@@ -104,9 +104,9 @@ typedef struct {
 
 static activation_sizes sizes_of_activations(const td_card *c) {
     const td_model *m = c->model;
-    size_t          rows = m->o.max_tok, hidden = m->config.hidden, all = td_card_x_bytes(m);
+    size_t          rows = m->spec.max_tok, hidden = m->config.hidden, all = td_card_x_bytes(m);
     size_t          mtp = m->part.layers.end > m->config.n_layers ? all : 0;
-    bool            routes = m->part.experts || m->o.experts_left == TD_EXPERTS_LEFT_ALL;
+    bool            routes = m->part.experts || m->probe.experts_left == TD_EXPERTS_LEFT_ALL;
     size_t          routed = routes ? rows * m->config.top_k : 0;
     size_t          f32 = m->norm_f32 && td_moe_layers_in(&m->config, m->part.layers) ? rows * hidden : 0;
     return (activation_sizes){{
@@ -151,11 +151,11 @@ void td_card_plan(const td_card *c, td_model_plan *plan) {
     const td_model  *m = c->model;
     td_step_shape    shape = step_shape(m, 0);
     activation_sizes act = sizes_of_activations(c);
-    *plan = (td_model_plan){
-        .npu_weight_bytes = td_model_weights_bytes(c->npu, &m->config, &m->part, c->shard, m->o.w8a8, m->o.context_length),
-        .device_scratch_bytes = c->block_scratch_bytes,
-        .host_scratch_bytes = td_step_buf_bytes(&shape),
-        .unified_memory = m->unified};
+    *plan = (td_model_plan){.npu_weight_bytes = td_model_weights_bytes(c->npu, &m->config, &m->part, c->shard, m->spec.w8a8,
+                                                                       m->spec.context_length),
+                            .device_scratch_bytes = c->block_scratch_bytes,
+                            .host_scratch_bytes = td_step_buf_bytes(&shape),
+                            .unified_memory = m->unified};
     for (size_t i = 0; i < N_BUFFERS; i++) plan->device_scratch_bytes += act.bytes[i];
     if (!m->unified) {
         plan->device_scratch_bytes += plan->host_scratch_bytes;
@@ -178,11 +178,11 @@ typedef struct {
 static kept_file kept_file_of(const td_card *c) {
     const td_model *m = c->model;
     kept_file       k = {0};
-    bool wanted = m->n_cards == 1 && m->part.whole && m->cpu_weight_path && !m->o.load_dummy && !m->o.copy_files &&
-                  !td_mem_places(td_pool_home(m->expert_pool));
+    bool            wanted = m->n_cards == 1 && m->part.whole && m->cpu_weight_path && !m->spec.load_dummy &&
+                  !m->spec.experts.copy_files && !td_mem_places(td_pool_home(m->expert_pool));
     if (wanted) c->npu->ops->weight_tag(c->npu, k.tag);
     size_t n = k.tag[0] ? (size_t)snprintf(k.path, sizeof k.path, "%s/device-%s-%s.tdw", m->cpu_weight_path, k.tag,
-                                           m->o.w8a8 ? "w8a8" : "bf16")
+                                           m->spec.w8a8 ? "w8a8" : "bf16")
                         : 0;
     if (n >= sizeof k.path) k.tag[0] = 0;
     return k;
@@ -197,7 +197,7 @@ static td_status load_weights(td_card *c, td_error *err) {
                                            &c->device_file, &why);
         if (st != TD_OK && st != TD_ENOTFOUND) td_warn("%s; the device's weights are converted again", why.text);
     }
-    return td_model_weights_load(c->npu, &m->config, &m->part, c->shard, m->checkpoint, m->o.w8a8, m->o.context_length,
+    return td_model_weights_load(c->npu, &m->config, &m->part, c->shard, m->checkpoint, m->spec.w8a8, m->spec.context_length,
                                  c->device_file, &c->weights, &c->all_kept, err);
 }
 
@@ -312,7 +312,7 @@ static td_status build_programs(td_card *c, td_error *err) {
 /* Steps without prompts are captured before the first request; there is a bucket for each number of streams. */
 static td_status capture_decode(td_card *c, td_error *err) {
     td_npu_graph *graph;
-    for (uint32_t i = 0; i < c->step.n && (i == 0 || c->step.buckets[i - 1].max_tok < c->model->o.max_seq); i++)
+    for (uint32_t i = 0; i < c->step.n && (i == 0 || c->step.buckets[i - 1].max_tok < c->model->spec.max_seq); i++)
         TD_TRY(capture(c, TD_PASS_FORWARD, &c->step.buckets[i], &graph, err));
     return TD_OK;
 }

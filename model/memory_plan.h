@@ -7,6 +7,17 @@
 
 #include "tandem.h"
 
+/** The memory that a model takes. With unified memory, device and host are one, and the figures are those of all cards; else
+ * the device's figures are those of one card. */
+typedef struct {
+    uint64_t npu_weight_bytes;     /* device: weights of the device tier */
+    uint64_t device_scratch_bytes; /* device: activations, and working memory of the blocks */
+    uint64_t kv_bytes_per_page;    /* device: TD_KV_PAGE tokens of all layers, and the blocks' scratch for them */
+    uint64_t expert_weight_bytes;  /* host: routed experts */
+    uint64_t host_scratch_bytes;   /* host: working memory */
+    bool     unified_memory;
+} td_model_plan;
+
 /** The host's memory, where the device has one of its own. */
 typedef struct {
     uint64_t available_bytes; /* of the machine or its cgroup, before the weights are loaded */

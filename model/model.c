@@ -23,43 +23,35 @@
 
 /* ---- sizes ----------------------------------------------------------------------------------- */
 
-td_experts_config td_model_experts_config(const td_model *m) {
+/* What the expert store is to hold, from what the model's configuration says; the numbers are the caller's choice. */
+static void settle_experts(td_model *m) {
     const td_model_config *c = &m->config;
-    return (td_experts_config){.n_layers = m->n_moe,
-                               .first_layer = td_moe_layers_in(c, (td_layer_range){0, m->part.layers.first}),
-                               .n_experts = c->n_experts,
-                               .hidden = c->hidden,
-                               .inter = c->moe_inter,
-                               .top_k = c->top_k,
-                               .format = m->o.expert_format,
-                               .groups = m->o.expert_groups,
-                               .glu = c->expert_glu,
-                               .bias = c->expert_bias,
-                               .act_dtype = m->act_dtype,
-                               .max_tok = m->o.max_tok,
-                               .max_deferred = m->o.max_deferred,
-                               .copy_files = m->o.copy_files};
+    td_experts_config     *e = &m->spec.experts;
+    e->n_layers = td_moe_layers_in(c, m->part.layers);
+    e->first_layer = td_moe_layers_in(c, (td_layer_range){0, m->part.layers.first});
+    e->n_experts = c->n_experts;
+    e->hidden = c->hidden;
+    e->inter = c->moe_inter;
+    e->top_k = c->top_k;
+    e->glu = c->expert_glu;
+    e->bias = c->expert_bias;
+    e->act_dtype = td_model_act_dtype(&m->spec);
+    e->max_tok = m->spec.max_tok;
 }
 
 static td_bridge_config bridge_config(const td_model *m) {
-    const td_model_config *c = &m->config;
     return (td_bridge_config){.npu = m->cards->npu,
+                              .spec = &m->spec.experts,
                               .experts = m->experts,
                               .pool = m->expert_pool,
-                              .async = m->o.async_experts,
-                              .hidden = c->hidden,
-                              .n_experts = c->n_experts,
-                              .top_k = c->top_k,
-                              .max_tok = m->o.max_tok,
-                              .max_ports = m->n_moe * TD_HALVES,
+                              .async = m->async_experts,
+                              .max_ports = m->spec.experts.n_layers * TD_HALVES,
                               .handover = m->handover,
-                              .max_deferred = m->o.max_deferred,
-                              .act_dtype = m->act_dtype,
                               .x_int8 = m->int8_experts};
 }
 
 static size_t merged_logits_bytes(const td_model *m) {
-    return m->part.whole ? (size_t)m->o.max_out * m->config.vocab * sizeof(float) : 0;
+    return m->part.whole ? (size_t)m->spec.max_out * m->config.vocab * sizeof(float) : 0;
 }
 
 /* The cards' plans as one: of one memory they all take, of a memory each what each takes. */
@@ -71,7 +63,7 @@ void td_model_get_plan(const td_model *m, td_model_plan *plan) {
     plan->kv_bytes_per_page *= n;
     plan->host_scratch_bytes *= m->n_cards;
     if (m->n_cards > 1) plan->host_scratch_bytes += merged_logits_bytes(m);
-    if (!m->n_moe) return;
+    if (!m->spec.experts.n_layers) return;
     td_bridge_config bc = bridge_config(m);
     plan->expert_weight_bytes = m->expert_weight_bytes;
     plan->host_scratch_bytes += m->expert_scratch_bytes + td_bridge_bytes(&bc);
@@ -141,23 +133,24 @@ static td_status refuse_context(uint32_t wanted, const td_model_config *c, td_er
 /* A folder that td_quantize wrote: no expert tensors, but packed files. */
 static bool has_packed_experts(const td_model *m) {
     char path[PATH_MAX];
-    if (m->o.load_dummy || td_checkpoint_has_experts(m->checkpoint, &m->config)) return false;
-    td_expert_file_path(path, sizeof path, m->o.model_path, 0);
+    if (m->spec.load_dummy || td_checkpoint_has_experts(m->checkpoint, &m->config)) return false;
+    td_expert_file_path(path, sizeof path, m->spec.model_path, 0);
     return access(path, F_OK) == 0;
 }
 
 /* Which tier has the routed experts. */
 static td_status place_experts(td_model *m, td_error *err) {
-    uint32_t    wanted = m->o.device_experts, all = m->config.n_experts;
+    uint32_t    wanted = m->spec.device_experts, all = m->config.n_experts;
     td_npu_caps caps;
-    if (m->o.experts_left == TD_EXPERTS_LEFT_ALL) m->n_moe = 0;
+    if (m->probe.experts_left == TD_EXPERTS_LEFT_ALL) m->spec.experts.n_layers = 0;
     if (!wanted) return TD_OK;
-    if (m->o.experts_left) return td_fail(err, TD_EINVAL, "num-gpu-experts %u: the experts' work is left out", wanted);
+    if (m->probe.experts_left) return td_fail(err, TD_EINVAL, "num-gpu-experts %u: the experts' work is left out", wanted);
     m->cards->npu->ops->caps(m->cards->npu, &caps);
     if (!caps.experts)
         return td_fail(err, TD_ENOTSUP, "num-gpu-experts %u: on this device no routed experts can be yet: %s", wanted,
                        caps.text);
-    if (!m->n_moe) return td_fail(err, TD_EINVAL, "num-gpu-experts %u: the model has no routed experts", wanted);
+    if (!m->spec.experts.n_layers)
+        return td_fail(err, TD_EINVAL, "num-gpu-experts %u: the model has no routed experts", wanted);
     if (wanted != all)
         return td_fail(err, TD_ENOTSUP,
                        "num-gpu-experts %u: of the %u routed experts of a layer the device keeps all (%u) or none (0)",
@@ -166,45 +159,46 @@ static td_status place_experts(td_model *m, td_error *err) {
         return td_fail(
             err, TD_ENOTSUP,
             "num-gpu-experts %u: the experts in %s are packed for the CPU; the device takes those of a checkpoint", wanted,
-            m->cpu_weight_path ? m->cpu_weight_path : m->o.model_path);
+            m->cpu_weight_path ? m->cpu_weight_path : m->spec.model_path);
     if (m->config.expert_bias || !td_glu_is_silu(&m->config.expert_glu))
         return td_fail(err, TD_ENOTSUP,
                        "num-gpu-experts %u: this model's experts have %s, which the device does not compute: leave them on "
                        "the CPU (0)",
                        wanted, m->config.expert_bias ? "biases" : "another gated unit than silu(gate) * up");
     m->part.experts = true;
-    m->n_moe = 0;
+    m->spec.experts.n_layers = 0;
     return TD_OK;
 }
 
-static td_status check_options(td_model *m, td_error *err) {
-    td_model_config  *c = &m->config;
-    td_model_options *o = &m->o;
+/* What the checkpoint leaves of the spec, or refuses. */
+static td_status settle_spec(td_model *m, td_error *err) {
+    td_model_config *c = &m->config;
+    td_model_spec   *s = &m->spec;
     td_checkpoint_look_at_mtp(m->checkpoint, c);
-    if (o->without_mtp) c->n_mtp_layers = 0;
+    if (s->without_mtp) c->n_mtp_layers = 0;
     td_checkpoint_log_unread(m->checkpoint, c);
-    m->part = (td_model_part){.layers = o->layers.end ? o->layers : td_all_layers(c), .whole = o->layers.end == 0};
+    m->part = (td_model_part){.layers = s->layers.end ? s->layers : td_all_layers(c), .whole = s->layers.end == 0};
     bool mtp_alone = m->part.layers.first == c->n_layers && m->part.layers.end == c->n_layers + 1;
     if (!m->part.whole && (m->part.layers.first >= m->part.layers.end ||
-                           (m->part.layers.end > c->n_layers && !(mtp_alone && c->n_mtp_layers)) || o->max_deferred))
+                           (m->part.layers.end > c->n_layers && !(mtp_alone && c->n_mtp_layers)) || s->experts.max_deferred))
         return td_fail(err, TD_EINVAL, "layers %u to %u of %u cannot be run by themselves", m->part.layers.first,
                        m->part.layers.end, c->n_layers);
-    m->n_moe = td_moe_layers_in(c, m->part.layers);
+    settle_experts(m);
     TD_TRY(place_experts(m, err));
-    if (!o->context_length) o->context_length = c->max_position;
-    if (o->context_length > c->max_position) return refuse_context(o->context_length, c, err);
+    if (!s->context_length) s->context_length = c->max_position;
+    if (s->context_length > c->max_position) return refuse_context(s->context_length, c, err);
     if (c->n_mtp_layers > 1)
         return td_fail(err, TD_ENOTSUP, "num_nextn_predict_layers %u: only one MTP layer is supported", c->n_mtp_layers);
-    if (o->max_deferred && (!m->n_moe || c->top_k == 1)) {
-        td_warn("deferral has no effect: the %s", m->n_moe          ? "model has one expert per token"
-                                                  : m->part.experts ? "experts are on the device"
-                                                                    : "model has no routed experts");
-        o->max_deferred = 0;
+    if (s->experts.max_deferred && (!s->experts.n_layers || c->top_k == 1)) {
+        td_warn("deferral has no effect: the %s", s->experts.n_layers ? "model has one expert per token"
+                                                  : m->part.experts   ? "experts are on the device"
+                                                                      : "model has no routed experts");
+        s->experts.max_deferred = 0;
     }
-    if (m->n_moe && o->max_deferred >= c->top_k)
+    if (s->experts.n_layers && s->experts.max_deferred >= c->top_k)
         return td_fail(err, TD_EINVAL,
                        "max-deferred-experts-per-token %u must be less than the model's %u experts per token",
-                       o->max_deferred, c->top_k);
+                       s->experts.max_deferred, c->top_k);
     return TD_OK;
 }
 
@@ -213,20 +207,20 @@ static td_status choose_expert_format(td_model *m, td_error *err) {
     td_expert_numbers n;
     td_stored_experts stored;
     bool              found = false;
-    if (m->n_moe == 0) return TD_OK;
+    if (m->spec.experts.n_layers == 0) return TD_OK;
     if (m->cpu_weight_path) {
         char path[PATH_MAX];
         td_expert_file_path(path, sizeof path, m->cpu_weight_path, 0);
         TD_TRY(td_experts_file_format(path, &n, err));
         found = true;
-    } else if (m->o.w8a8) {
+    } else if (m->spec.w8a8) {
         TD_TRY(td_checkpoint_expert_numbers(m->checkpoint, &m->config, &n, &stored, err));
         if (stored == TD_EXPERTS_EXACT) td_info("the experts' codes are carried over exactly, in %s", n.name);
         found = stored != TD_EXPERTS_NOT_CODED;
     }
     if (!found) return TD_OK;
-    m->o.expert_format = n.format;
-    m->o.expert_groups = n.groups;
+    m->spec.experts.format = n.format;
+    m->spec.experts.groups = n.groups;
     return TD_OK;
 }
 
@@ -241,15 +235,18 @@ static td_status measure_handover(td_npu *d, td_npu_caps *caps, td_error *err) {
     return TD_OK;
 }
 
-static td_status open_cards(td_model *m, td_npu *const *npus, uint32_t n, td_error *err) {
+static td_status open_cards(td_model *m, td_npu *const *npus, td_error *err) {
+    uint32_t    n = m->spec.n_cards;
     td_npu_caps caps;
     npus[0]->ops->caps(npus[0], &caps);
     if (caps.measure) TD_TRY(measure_handover(npus[0], &caps, err));
+    m->async_experts = !caps.inline_work;
+    if (caps.inline_work) m->spec.overlap_min_tok = 0; /* the tiers take turns */
     m->unified = caps.unified_memory;
     m->log_sums = caps.log_sums;
     m->norm_f32 = caps.norm_f32;
-    m->kv_spare_pages = caps.kv_spare ? (uint32_t)td_div_up(td_step_spare_rows(m->o.max_tok), TD_KV_PAGE) : 0;
-    m->handover = m->o.other_handover
+    m->kv_spare_pages = caps.kv_spare ? (uint32_t)td_div_up(td_step_spare_rows(m->spec.max_tok), TD_KV_PAGE) : 0;
+    m->handover = m->probe.other_handover
                       ? (caps.handover == TD_HANDOVER_DOORBELL ? TD_HANDOVER_HOST_CALL : TD_HANDOVER_DOORBELL)
                       : caps.handover;
     m->cards = aligned_alloc(TD_CPU_LINE, td_round_up(n * sizeof *m->cards, TD_CPU_LINE));
@@ -260,39 +257,36 @@ static td_status open_cards(td_model *m, td_npu *const *npus, uint32_t n, td_err
     return n > 1 ? npus[0]->ops->group_create(npus, n, &m->group, err) : TD_OK;
 }
 
-td_status td_model_open(const td_model_options *o, td_npu *const *npus, uint32_t n_npus, td_pool *expert_pool,
+td_status td_model_open(const td_model_spec *spec, const td_model_probe *probe, td_npu *const *npus, td_pool *expert_pool,
                         td_model **out, td_error *err) {
     *out = NULL;
     td_model *m = aligned_alloc(TD_CPU_LINE, td_round_up(sizeof *m, TD_CPU_LINE));
     if (!m) return td_fail(err, TD_ENOMEM, "out of memory for the model");
-    *m = (td_model){.o = *o};
-    m->expert_pool = expert_pool;
-    m->act_dtype = o->w8a8 ? TD_DT_BF16 : TD_DT_F32;
-    if (!m->o.max_seq) m->o.max_seq = m->o.max_tok;
-    td_status st = open_cards(m, npus, n_npus, err);
-    if (st == TD_OK && o->cpu_weight_path && !(m->cpu_weight_path = strdup(o->cpu_weight_path)))
+    *m = (td_model){.spec = *spec, .probe = probe ? *probe : (td_model_probe){0}, .expert_pool = expert_pool};
+    td_status st = open_cards(m, npus, err);
+    if (st == TD_OK && spec->cpu_weight_path && !(m->cpu_weight_path = strdup(spec->cpu_weight_path)))
         st = td_fail(err, TD_ENOMEM, "out of memory for the model");
-    if (st == TD_OK) st = td_model_config_read(o->model_path, o->override_json, &m->config, err);
-    m->checkpoint = o->checkpoint;
-    if (st == TD_OK && !o->checkpoint) {
-        st = o->load_dummy ? td_checkpoint_open_dummy(0, &m->own_checkpoint, err)
-                           : td_checkpoint_open(o->model_path, &m->own_checkpoint, err);
+    if (st == TD_OK) st = td_model_config_read(spec->model_path, spec->override_json, &m->config, err);
+    m->checkpoint = spec->checkpoint;
+    if (st == TD_OK && !spec->checkpoint) {
+        st = spec->load_dummy ? td_checkpoint_open_dummy(0, &m->own_checkpoint, err)
+                              : td_checkpoint_open(spec->model_path, &m->own_checkpoint, err);
         m->checkpoint = m->own_checkpoint;
     }
-    if (st == TD_OK) st = check_options(m, err);
+    if (st == TD_OK) st = settle_spec(m, err);
     if (st == TD_OK) st = td_shard_check(&m->config, m->n_cards, m->part.experts, err);
-    if (st == TD_OK && !m->cpu_weight_path && has_packed_experts(m) && !(m->cpu_weight_path = strdup(o->model_path)))
+    if (st == TD_OK && !m->cpu_weight_path && has_packed_experts(m) && !(m->cpu_weight_path = strdup(spec->model_path)))
         st = td_fail(err, TD_ENOMEM, "out of memory for the model");
-    if (st == TD_OK && m->o.experts_as_stored) st = choose_expert_format(m, err);
-    m->int8_rows = m->o.w8a8 && !m->o.float_rows;
-    m->int8_experts =
-        m->int8_rows && td_expert_takes_int8(m->o.expert_format) && !m->o.layer_tap; /* who watches sees rows as they are */
+    if (st == TD_OK && m->spec.experts_as_stored) st = choose_expert_format(m, err);
+    m->int8_rows = m->spec.w8a8 && !m->probe.rows_tap;
+    m->int8_experts = m->int8_rows && td_expert_takes_int8(m->spec.experts.format) &&
+                      !m->probe.layer_tap; /* who watches sees rows as they are */
     if (st == TD_OK) st = td_checkpoint_check_all(m->checkpoint, &m->config, !m->cpu_weight_path, err);
-    if (st == TD_OK && m->n_moe) {
-        td_experts_config ec = td_model_experts_config(m);
-        if (m->cpu_weight_path) st = td_expert_files_check(&ec, m->cpu_weight_path, m->checkpoint, err);
-        if (st == TD_OK && !m->o.experts_left)
-            st = td_experts_plan(&ec, td_pool_subpools(expert_pool), td_pool_workers(expert_pool), &m->expert_weight_bytes,
+    if (st == TD_OK && m->spec.experts.n_layers) {
+        const td_experts_config *ec = &m->spec.experts;
+        if (m->cpu_weight_path) st = td_expert_files_check(ec, m->cpu_weight_path, m->checkpoint, err);
+        if (st == TD_OK && !m->probe.experts_left)
+            st = td_experts_plan(ec, td_pool_subpools(expert_pool), td_pool_workers(expert_pool), &m->expert_weight_bytes,
                                  &m->expert_scratch_bytes, err);
     }
     for (uint32_t i = 0; i < m->n_cards && st == TD_OK; i++) st = td_card_plan_scratch(&m->cards[i], err);
@@ -322,15 +316,15 @@ void td_model_close(td_model *m) {
 /* ---- loading ----------------------------------------------------------------------------------- */
 
 static td_status load_experts(td_model *m, td_error *err) {
-    td_experts_config ec = td_model_experts_config(m);
-    TD_TRY(td_experts_create(&ec, m->expert_pool, &m->experts, err));
-    return td_experts_load_all(m->experts, &ec, &m->config, m->part.layers, m->checkpoint, m->cpu_weight_path, err);
+    const td_experts_config *ec = &m->spec.experts;
+    TD_TRY(td_experts_create(ec, m->expert_pool, &m->experts, err));
+    return td_experts_load_all(m->experts, ec, &m->config, m->part.layers, m->checkpoint, m->cpu_weight_path, err);
 }
 
 td_status td_model_load(td_model *m, uint32_t n_pages, td_error *err) {
     for (uint32_t i = 0; i < m->n_cards; i++) TD_TRY(td_card_load(&m->cards[i], err));
-    if (m->n_moe) {
-        if (!m->o.experts_left) TD_TRY(load_experts(m, err));
+    if (m->spec.experts.n_layers) {
+        if (!m->probe.experts_left) TD_TRY(load_experts(m, err));
         td_bridge_config bc = bridge_config(m);
         TD_TRY(td_bridge_open(&bc, &m->bridge, err));
     }
@@ -345,6 +339,9 @@ td_status td_model_load(td_model *m, uint32_t n_pages, td_error *err) {
     return TD_OK;
 }
 
+const td_model_spec *td_model_get_spec(const td_model *m) {
+    return &m->spec;
+}
 const td_model_config *td_model_get_config(const td_model *m) {
     return &m->config;
 }
@@ -356,7 +353,7 @@ bool td_model_shares_generated(const td_model *m) {
 }
 
 uint32_t td_model_context_length(const td_model *m) {
-    return m->o.context_length;
+    return m->spec.context_length;
 }
 td_experts *td_model_get_experts(const td_model *m) {
     return m->experts;
@@ -372,8 +369,8 @@ uint32_t td_model_halves(const td_model *m, uint32_t n_tok) {
     return td_card_splits(m, n_tok) ? TD_HALVES : 1;
 }
 const char *td_model_expert_quantization(const td_model *m) {
-    if (m->part.experts) return m->o.w8a8 ? "w8a8_int8" : "none";
-    return td_expert_format_name(m->o.expert_format, &m->o.expert_groups);
+    if (m->part.experts) return m->spec.w8a8 ? "w8a8_int8" : "none";
+    return td_expert_format_name(m->spec.experts.format, &m->spec.experts.groups);
 }
 const char *td_model_expert_kernel(const td_model *m) {
     return m->experts ? td_experts_kernel_name(m->experts) : "none";
@@ -505,14 +502,14 @@ static td_status run(td_model *m, td_pass_kind kind, const uint32_t *token, td_o
 }
 
 static td_status run_head(td_model *m, td_pass_kind kind, td_out_rows out, const float **logits) {
-    assert(out.n <= m->o.max_out);
+    assert(out.n <= m->spec.max_out);
     TD_TRY(run(m, kind, NULL, out));
     if (out.n) *logits = m->logits;
     return TD_OK;
 }
 
 td_status td_model_forward(td_model *m, const td_step_rows *rows, td_out_rows out, const float **logits) {
-    assert(m->part.whole && rows->n_tok >= 1 && rows->n_tok <= m->o.max_tok);
+    assert(m->part.whole && rows->n_tok >= 1 && rows->n_tok <= m->spec.max_tok);
     m->rows = rows;
     return run_head(m, TD_PASS_FORWARD, out, logits);
 }
@@ -551,10 +548,10 @@ td_status td_model_write_page(td_model *m, uint32_t page, const void *from) {
 }
 
 td_status td_model_run_layers(td_model *m, const td_step_rows *rows, const void *in, void *out) {
-    assert(!m->part.whole && m->n_cards == 1 && rows->n_tok >= 1 && rows->n_tok <= m->o.max_tok);
+    assert(!m->part.whole && m->n_cards == 1 && rows->n_tok >= 1 && rows->n_tok <= m->spec.max_tok);
     td_card *c = m->cards;
     td_npu  *d = c->npu;
-    size_t   bytes = (size_t)rows->n_tok * m->config.hidden * td_dtype_bytes(m->act_dtype);
+    size_t   bytes = (size_t)rows->n_tok * m->config.hidden * td_dtype_bytes(td_model_act_dtype(&m->spec));
     memmove(c->x, in, bytes);
     if (c->x != c->act.x) TD_TRY(d->ops->copy(d, c->stream, c->act.x, c->x, bytes, TD_COPY_H2D));
     m->rows = rows;

@@ -7,17 +7,27 @@
 #ifndef TD_MODEL_MODEL_H
 #define TD_MODEL_MODEL_H
 
-#include "model/model_options.h"
+#include "model/layer_caches.h"
+#include "model/memory_plan.h"
+#include "model/model_probe.h"
+#include "model/model_spec.h"
 #include "model/step_rows.h"
 
 typedef struct td_outline td_outline; /* model/program.h */
 
-/** @param npus [n_npus] the cards, of one backend, which share the work (tensor parallel); borrowed until close, the array
- * is not. */
-TD_NODISCARD td_status td_model_open(const td_model_options *o, td_npu *const *npus, uint32_t n_npus, td_pool *expert_pool,
-                                     td_model **out, td_error *err);
+/**
+ * Read config.json and the checkpoint's index, and settle the spec (td_model_get_spec). No weight is read.
+ * @param spec  copied; model/model_spec.h says how long what it points to is read.
+ * @param probe copied; NULL while serving.
+ * @param npus  [spec->n_cards] opened cards of one backend, borrowed until close; the array itself is not kept.
+ * @param expert_pool borrowed until close.
+ * @return TD_EINVAL, TD_ENOTSUP, TD_EFORMAT, TD_EIO, TD_ENOTFOUND with a sentence, TD_ENOMEM.
+ */
+TD_NODISCARD td_status td_model_open(const td_model_spec *spec, const td_model_probe *probe, td_npu *const *npus,
+                                     td_pool *expert_pool, td_model **out, td_error *err);
 void                   td_model_close(td_model *m);
 
+const td_model_spec   *td_model_get_spec(const td_model *m); /* as settled; the model's own, until close */
 const td_model_config *td_model_get_config(const td_model *m);
 uint32_t               td_model_context_length(const td_model *m);
 bool                   td_model_shares_generated(const td_model *m); /* see td_layer_caches_share_generated */
@@ -33,8 +43,6 @@ TD_NODISCARD td_status td_model_outline(const td_model *m, uint32_t n_halves, td
 uint32_t               td_model_halves(const td_model *m, uint32_t n_tok); /* that a step of so many rows goes through in */
 /** Bytes of a row that a layer's hand-over copies each way, with two memories. */
 void td_model_handover_bytes(const td_model *m, size_t *to_host, size_t *to_device);
-/** The experts of the store, for planning: sizes and format. n_layers 0: the model has none. */
-td_experts_config td_model_experts_config(const td_model *m);
 /** The experts' format as people call it; static. */
 const char *td_model_expert_quantization(const td_model *m);
 const char *td_model_expert_kernel(const td_model *m); /* after load */
@@ -94,7 +102,7 @@ TD_NODISCARD td_status td_model_mtp(td_model *m, const uint32_t *next_token);
 TD_NODISCARD td_status td_model_mtp_head(td_model *m, td_out_rows out, const float **logits);
 
 /**
- * With options.layers: run those on hidden states. The step's tokens do not count, its positions and slots do; for the MTP layer its tokens are the
+ * With spec.layers: run those on hidden states. The step's tokens do not count, its positions and slots do; for the MTP layer its tokens are the
  * next ones, and `in` is the residual stream behind the main model.
  * @param in, out [n_tok, hidden] of the activations' type, on the host; the residual stream before and after the layers. They may be the same.
  */
@@ -103,7 +111,7 @@ TD_NODISCARD td_status td_model_run_layers(td_model *m, const td_step_rows *rows
 /** The layer and role of one of the model's weights, for td_host_npu_config.rows_tap. @return false: it is none of them. */
 bool td_model_find_weight(const td_model *m, const td_npu_weight *w, uint32_t *layer, td_role *role);
 
-/** The routed experts of the last forward, with keep_routing: ids and weights [n_tok, top_k] of MoE layer `layer` (MTP's is
+/** The routed experts of the last forward, with probe.keep_routing: ids and weights [n_tok, top_k] of MoE layer `layer` (MTP's is
  * the last). */
 void td_model_get_routing(const td_model *m, uint32_t layer, const uint16_t **ids, const float **weights);
 

@@ -1,7 +1,7 @@
 /*
  * A model from the inside: what its files share.
  *
- *   model   options, checkpoint, experts, bridge; a pass over all cards
+ *   model   spec, checkpoint, experts, bridge; a pass over all cards
  *   card    a card's share: weights, KV, activations, programs, captured passes
  *   watch   what tests and offline tools see of a pass: routing, layers
  */
@@ -13,8 +13,9 @@
 #include "core/pool.h"
 #include "core/signal_word.h"
 #include "model/device_file.h"
-#include "model/layer_caches.h"
-#include "model/model_options.h"
+#include "model/memory_plan.h"
+#include "model/model_probe.h"
+#include "model/model_spec.h"
 #include "model/program.h"
 #include "model/shard.h"
 #include "model/step_buf.h"
@@ -55,7 +56,7 @@ typedef struct {
     float                *logits; /* [max_out, vocab of the shard] on the host; act.logits with unified memory */
     td_logit             *top;    /* [max_out, top_k] on the host; NULL with unified memory */
     td_log_sum           *sums;   /* [max_out] on the host; NULL with unified memory, and where the device gives none */
-    void                 *x; /* [max_tok, hidden] on the host, with layer_tap or layers alone; act.x with unified memory */
+    void                 *x; /* [max_tok, hidden] on the host, with a layer_tap or spec.layers; act.x with unified memory */
     const td_step_bucket *bucket;    /* of the pass under way */
     td_npu_graph         *graph;     /* of it */
     void                 *page_copy; /* pinned, for a page on its way; NULL with unified memory, and until it is needed */
@@ -68,18 +69,18 @@ typedef struct kept_routing kept_routing;
 typedef struct tapped_layer tapped_layer;
 
 struct td_model {
-    td_model_options     o; /* strings are the caller's and not used after open */
-    char                *cpu_weight_path;
+    td_model_spec        spec;            /* settled once the model is open */
+    td_model_probe       probe;           /* all 0 while serving */
+    char                *cpu_weight_path; /* of spec.cpu_weight_path, or of packed experts in the model's folder; NULL */
     td_model_config      config;
     td_model_part        part;           /* what of the model there is */
     const td_checkpoint *checkpoint;     /* until the weights are loaded */
     td_checkpoint       *own_checkpoint; /* the same, or NULL where it is the caller's */
     td_pool             *expert_pool;
-    td_dtype             act_dtype;
-    uint32_t             n_moe; /* layers whose routed experts are on the CPU */
     uint64_t             expert_weight_bytes, expert_scratch_bytes;
     bool                 unified;        /* device and host have one memory */
     uint32_t             kv_spare_pages; /* of each cache, behind those of sequences; 0: the device wants none */
+    bool                 async_experts;  /* the experts have threads of their own */
     td_handover          handover;
     bool                 log_sums;     /* it gives what log-softmax needs of a row */
     bool                 norm_f32;     /* norms give their rows in f32, too, for routers */
@@ -100,7 +101,7 @@ struct td_model {
     td_status (*job)(td_card *c);
     bool stop; /* written before go's last rise */
 
-    kept_routing *kept; /* [n_moe, TD_HALVES] with keep_routing */
+    kept_routing *kept; /* [experts.n_layers, TD_HALVES] with keep_routing */
     void        **kept_args;
     tapped_layer *tapped; /* [n_layers] with layer_tap */
     void        **tapped_args;
@@ -156,7 +157,7 @@ static inline bool td_card_gives_sum(const td_card *c, uint32_t row) {
 size_t td_card_asked(const td_card *c, uint32_t row);
 
 static inline size_t td_card_x_bytes(const td_model *m) {
-    return (size_t)m->o.max_tok * m->config.hidden * td_dtype_bytes(m->act_dtype);
+    return (size_t)m->spec.max_tok * m->config.hidden * td_dtype_bytes(td_model_act_dtype(&m->spec));
 }
 
 /* ---- page_copy.c ----------------------------------------------------------------------------- */

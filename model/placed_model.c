@@ -4,9 +4,9 @@
 #include "model/memory_plan.h"
 
 /* Of the card that has least. */
-static void device_room(const td_placement *p, const td_placed_model *m, td_memory_plan_input *in) {
-    in->available_bytes = p->device_bytes ? p->device_bytes : UINT64_MAX;
-    for (uint32_t i = 0; i < m->n_npus && !p->device_bytes; i++) {
+static void device_room(const td_model_room *room, const td_placed_model *m, td_memory_plan_input *in) {
+    in->available_bytes = room->device_bytes ? room->device_bytes : UINT64_MAX;
+    for (uint32_t i = 0; i < m->n_npus && !room->device_bytes; i++) {
         td_npu_caps caps;
         m->npus[i]->ops->caps(m->npus[i], &caps);
         if (caps.memory_free >= in->available_bytes) continue;
@@ -15,21 +15,22 @@ static void device_room(const td_placement *p, const td_placed_model *m, td_memo
     }
 }
 
-td_status td_placed_model_pages(const td_placement *p, const td_placed_model *m, uint32_t *n_pages, td_error *err) {
+td_status td_placed_model_pages(const td_model_spec *spec, const td_model_room *room, const td_placed_model *m,
+                                uint32_t *n_pages, td_error *err) {
     const td_model_plan *plan = &m->plan;
     td_host_budget       host = {
-              .available_bytes = p->available_bytes,
+              .available_bytes = room->available_bytes,
               .weight_bytes = plan->expert_weight_bytes,
-              .scratch_bytes = plan->host_scratch_bytes + p->bytes_per_vocab_entry * td_model_get_config(m->model)->vocab};
-    td_memory_plan_input in = {.fraction = p->fraction,
+              .scratch_bytes = plan->host_scratch_bytes + room->bytes_per_vocab_entry * td_model_get_config(m->model)->vocab};
+    td_memory_plan_input in = {.fraction = spec->fraction,
                                .weight_bytes = plan->npu_weight_bytes,
                                .scratch_bytes = plan->device_scratch_bytes,
                                .host = &host,
                                .kv_bytes_per_page = plan->kv_bytes_per_page,
-                               .max_total_tokens = p->max_total_tokens,
+                               .max_total_tokens = spec->max_total_tokens,
                                .context_length = td_model_context_length(m->model),
-                               .max_running = p->max_running};
-    device_room(p, m, &in);
+                               .max_running = spec->max_running};
+    device_room(room, m, &in);
     if (plan->unified_memory) {
         in.taken_bytes = 0;
         in.available_bytes = host.available_bytes;
@@ -40,37 +41,33 @@ td_status td_placed_model_pages(const td_placement *p, const td_placed_model *m,
     return td_memory_plan(&in, n_pages, err);
 }
 
-static td_status open_card(const td_placement *p, td_placed_model *m, td_error *err) {
-    td_pool           *own = p->npu_pools ? p->npu_pools[m->n_npus] : NULL;
-    td_host_npu_config host = {.pool = own ? own : p->expert_pool,
-                               .own_threads = own != NULL,
-                               .rows_tap = p->rows_tap,
-                               .rows_tap_user = p->rows_tap_user};
-    td_npu_config      config = {
-             .act_dtype = p->model.w8a8 ? TD_DT_BF16 : TD_DT_F32, .host = &host, .card = p->first_card + m->n_npus};
-    TD_TRY(td_npu_open(p->device ? p->device : "host", &config, &m->npus[m->n_npus], err));
+static td_status open_card(const td_model_spec *spec, const td_model_room *room, const td_model_probe *probe,
+                           td_placed_model *m, td_error *err) {
+    td_pool           *own = room->npu_pools ? room->npu_pools[m->n_npus] : NULL;
+    td_host_npu_config host = {.pool = own ? own : room->expert_pool, .own_threads = own != NULL};
+    td_npu_config      config = {.act_dtype = td_model_act_dtype(spec), .host = &host, .card = spec->first_card + m->n_npus};
+    if (probe) {
+        host.rows_tap = probe->rows_tap;
+        host.rows_tap_user = probe->user;
+    }
+    TD_TRY(td_npu_open(spec->device, &config, &m->npus[m->n_npus], err));
     m->n_npus++;
     return TD_OK;
 }
 
-static td_status open_parts(const td_placement *p, td_placed_model *m, td_error *err) {
-    td_model_options mo = p->model;
-    td_npu_caps      caps;
-    mo.float_rows = p->rows_tap != NULL;
-    do TD_TRY(open_card(p, m, err));
-    while (m->n_npus < p->n_cards);
-    m->npus[0]->ops->caps(m->npus[0], &caps);
-    mo.async_experts = !caps.inline_work;
-    if (caps.inline_work) mo.overlap_min_tok = 0; /* the tiers take turns */
-    TD_TRY(td_model_open(&mo, m->npus, m->n_npus, p->expert_pool, &m->model, err));
+static td_status open_parts(const td_model_spec *spec, const td_model_room *room, const td_model_probe *probe,
+                            td_placed_model *m, td_error *err) {
+    while (m->n_npus < spec->n_cards) TD_TRY(open_card(spec, room, probe, m, err));
+    TD_TRY(td_model_open(spec, probe, m->npus, room->expert_pool, &m->model, err));
     td_model_get_plan(m->model, &m->plan);
-    m->n_pages = p->n_pages;
-    return p->n_pages ? TD_OK : td_placed_model_pages(p, m, &m->n_pages, err);
+    m->n_pages = spec->n_pages;
+    return spec->n_pages ? TD_OK : td_placed_model_pages(spec, room, m, &m->n_pages, err);
 }
 
-td_status td_placed_model_open(const td_placement *p, td_placed_model *out, td_error *err) {
+td_status td_placed_model_open(const td_model_spec *spec, const td_model_room *room, const td_model_probe *probe,
+                               td_placed_model *out, td_error *err) {
     *out = (td_placed_model){0};
-    td_status st = open_parts(p, out, err);
+    td_status st = open_parts(spec, room, probe, out, err);
     if (st != TD_OK) td_placed_model_close(out);
     return st;
 }

@@ -37,4 +37,23 @@ static inline void td_step_rows_clear(td_step_rows *r) {
 void td_step_rows_add(td_step_rows *r, const uint32_t *tokens, uint32_t first, uint32_t n, const uint32_t *pages,
                       uint32_t n_pages, bool absorbed);
 
+/** How many of a row's largest logits leave a device with a memory of its own, if the row's other logits are not wanted. */
+#define TD_MODEL_TOP 256
+
+/** What log-probabilities need of a row whose largest logits alone come. */
+typedef struct {
+    bool     wanted;
+    uint32_t id;      /* a token whose logit is wanted too; UINT32_MAX for none */
+    double   log_sum; /* output: log(sum(exp(logit))) over the whole row; NAN if it was not wanted, or all logits came */
+} td_out_logprobs;
+
+/** Rows of the last forward whose logits are wanted. */
+typedef struct {
+    const uint32_t  *row;      /* [n] their numbers in the step */
+    const bool      *best;     /* [n] true: the TD_MODEL_TOP largest logits suffice, and others may be -inf. NULL: all are
+                                  wanted */
+    td_out_logprobs *logprobs; /* [n] or NULL */
+    uint32_t         n;        /* 0..max_out */
+} td_out_rows;
+
 #endif

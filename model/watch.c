@@ -35,12 +35,13 @@ static void keep_call(void *arg) {
 }
 
 static td_status allocate_kept(td_model *m, td_error *err) {
-    size_t pairs = (size_t)m->o.max_tok * m->config.top_k;
-    m->kept = calloc((size_t)m->n_moe * TD_HALVES, sizeof *m->kept);
-    m->kept_args = calloc((size_t)m->n_moe * TD_HALVES, sizeof *m->kept_args);
+    size_t pairs = (size_t)m->spec.max_tok * m->config.top_k;
+    m->kept = calloc((size_t)m->spec.experts.n_layers * TD_HALVES, sizeof *m->kept);
+    m->kept_args = calloc((size_t)m->spec.experts.n_layers * TD_HALVES, sizeof *m->kept_args);
     bool ok = m->kept && m->kept_args;
-    for (uint32_t i = 0; ok && i < m->n_moe; i++) {
-        bool         mtp = m->config.n_mtp_layers && i == m->n_moe - 1; /* a pass of its own: it starts at parity 0 */
+    for (uint32_t i = 0; ok && i < m->spec.experts.n_layers; i++) {
+        bool mtp =
+            m->config.n_mtp_layers && i == m->spec.experts.n_layers - 1; /* a pass of its own: it starts at parity 0 */
         kept_routing k = {.model = m,
                           .program = mtp && m->part.whole ? &m->cards->mtp : &m->cards->main,
                           .parity = mtp ? 0 : i % TD_BRIDGE_PARITIES,
@@ -59,8 +60,10 @@ static td_status allocate_kept(td_model *m, td_error *err) {
 static void tap_call(void *arg) {
     const tapped_layer *t = arg;
     td_model           *m = t->model;
-    td_layer_output     out = {
-            .layer = t->layer, .n_tok = m->cards->bucket->whole.host.counts->n_tok, .dtype = m->act_dtype, .x = m->cards->x};
+    td_layer_output     out = {.layer = t->layer,
+                               .n_tok = m->cards->bucket->whole.host.counts->n_tok,
+                               .dtype = td_model_act_dtype(&m->spec),
+                               .x = m->cards->x};
     if (t->moe_layer != UINT32_MAX) {
         td_bridge_buffers io, before;
         td_bridge_get_host_buffers(m->bridge, t->moe_layer % TD_BRIDGE_PARITIES, &io);
@@ -69,9 +72,9 @@ static void tap_call(void *arg) {
         out.expert_x = io.x;
         out.expert_ids = io.ids;
         out.expert_weights = io.weights;
-        out.deferred = t->moe_layer > 0 && m->o.max_deferred ? before.y_deferred : NULL;
+        out.deferred = t->moe_layer > 0 && m->spec.experts.max_deferred ? before.y_deferred : NULL;
     }
-    m->o.layer_tap(m->o.layer_tap_user, &out);
+    m->probe.layer_tap(m->probe.user, &out);
 }
 
 static td_status allocate_tapped(td_model *m, td_error *err) {
@@ -79,20 +82,20 @@ static td_status allocate_tapped(td_model *m, td_error *err) {
     m->tapped_args = calloc(td_model_all_layers(m), sizeof *m->tapped_args);
     if (!m->tapped || !m->tapped_args) return td_fail(err, TD_ENOMEM, "out of memory to watch the layers");
     for (uint32_t i = m->part.layers.first, n_moe = 0; i < m->part.layers.end; i++) {
-        m->tapped[i] =
-            (tapped_layer){.model = m, .layer = i, .moe_layer = m->n_moe && m->config.is_moe[i] ? n_moe++ : UINT32_MAX};
+        m->tapped[i] = (tapped_layer){
+            .model = m, .layer = i, .moe_layer = m->spec.experts.n_layers && m->config.is_moe[i] ? n_moe++ : UINT32_MAX};
         m->tapped_args[i] = &m->tapped[i];
     }
     return TD_OK;
 }
 
 td_status td_watch_open(td_model *m, td_program_spec *spec, td_error *err) {
-    if (m->o.keep_routing && m->n_moe) {
+    if (m->probe.keep_routing && m->spec.experts.n_layers) {
         TD_TRY(allocate_kept(m, err));
         spec->routed = keep_call;
         spec->routed_args = m->kept_args;
     }
-    if (m->o.layer_tap) {
+    if (m->probe.layer_tap) {
         TD_TRY(allocate_tapped(m, err));
         spec->layer_done = tap_call;
         spec->layer_done_args = m->tapped_args;
@@ -102,7 +105,7 @@ td_status td_watch_open(td_model *m, td_program_spec *spec, td_error *err) {
 }
 
 void td_watch_close(td_model *m) {
-    for (uint32_t i = 0; m->kept && i < m->n_moe; i++) {
+    for (uint32_t i = 0; m->kept && i < m->spec.experts.n_layers; i++) {
         free(m->kept[i * TD_HALVES].ids);
         free(m->kept[i * TD_HALVES].weights);
     }
@@ -113,7 +116,7 @@ void td_watch_close(td_model *m) {
 }
 
 void td_model_get_routing(const td_model *m, uint32_t layer, const uint16_t **ids, const float **weights) {
-    assert(m->kept && layer < m->n_moe);
+    assert(m->kept && layer < m->spec.experts.n_layers);
     *ids = m->kept[layer * TD_HALVES].ids;
     *weights = m->kept[layer * TD_HALVES].weights;
 }

@@ -15,13 +15,12 @@
 /* ---- the model on its pools -------------------------------------------------------------------- */
 
 typedef struct {
-    td_engine_options o;
-    td_engine_plan    plan;
-    td_pool          *experts, *cards[TD_SHARDS_MAX];
-    uint32_t          n_cards;
-    td_engine_room    room; /* of the machine */
-    td_placed_model   placed;
-    td_plan_model     model;
+    td_engine_plan  plan;
+    td_pool        *experts, *cards[TD_SHARDS_MAX];
+    uint32_t        n_cards;
+    td_model_room   room; /* of the machine */
+    td_placed_model placed;
+    td_plan_model   model;
 } planner;
 
 /* Threads that are never run: what the model takes depends on how many there are. */
@@ -49,16 +48,16 @@ static uint64_t memory_of_nodes(const td_plan_machine *m) {
     return (uint64_t)sum;
 }
 
+/* The request's options for a model whose weights are never read, on cards that are not there. */
 static td_status settle_options(planner *p, const td_plan_request *r, const td_plan_machine *m, td_error *err) {
-    uint32_t has = (uint32_t)m->cards.count;
-    p->o = r->engine;
-    p->o.load_format = "dummy";
-    p->o.device = has ? DEVICE_OF_CARDS : "host";
-    if (!r->cards_given && has) p->o.tensor_parallel_size = has;
-    if (p->o.tensor_parallel_size > (has ? has : 1))
-        return td_fail(err, TD_EINVAL, "--tensor-parallel-size %u: the machine has %u cards", p->o.tensor_parallel_size,
-                       has);
-    return td_engine_plan_make(&p->o, &p->plan, err);
+    td_engine_options o = r->engine;
+    uint32_t          has = (uint32_t)m->cards.count;
+    o.load_format = "dummy";
+    o.device = has ? DEVICE_OF_CARDS : "host";
+    if (!r->cards_given && has) o.tensor_parallel_size = has;
+    if (o.tensor_parallel_size > (has ? has : 1))
+        return td_fail(err, TD_EINVAL, "--tensor-parallel-size %u: the machine has %u cards", o.tensor_parallel_size, has);
+    return td_engine_plan_make(&o, &p->plan, err);
 }
 
 static void close_planner(planner *p) {
@@ -73,22 +72,22 @@ static void close_planner(planner *p) {
 /* The model with the room that there is; where that does not do, with as much as it wants, and the reason in *lack. */
 static td_status place(planner *p, td_plan *out, td_error *err) {
     td_engine_plan wanted = p->plan;
-    td_status      st = td_engine_place(&p->o, &p->plan, &p->room, &p->placed, &out->lack);
+    td_status      st = td_engine_place(&p->plan, &p->room, &p->placed, &out->lack);
     out->fits = st == TD_OK;
     if (st != TD_ENOMEM) {
         if (st != TD_OK) *err = out->lack;
         return st;
     }
-    td_engine_room roomy = p->room;
+    td_model_room roomy = p->room;
     p->plan = wanted; /* with its prefill chunk */
     roomy.available_bytes = ROOMY;
     if (roomy.device_bytes) roomy.device_bytes = ROOMY;
-    return td_engine_place(&p->o, &p->plan, &roomy, &p->placed, err);
+    return td_engine_place(&p->plan, &roomy, &p->placed, err);
 }
 
 /* Tokens choose among the experts of a layer: among so many of them, or among all. */
 static td_status settle_experts_in_use(const td_plan_request *r, td_plan_model *x, td_error *err) {
-    const td_experts_config *c = &x->experts;
+    const td_experts_config *c = x->experts;
     x->experts_in_use = r->experts_in_use ? r->experts_in_use : c->n_experts;
     if (!r->experts_in_use || (r->experts_in_use >= c->top_k && r->experts_in_use <= c->n_experts && c->n_layers))
         return TD_OK;
@@ -103,14 +102,14 @@ static td_status outline(planner *p, const td_plan_request *r, td_error *err) {
     const td_model_plan   *plan = &p->placed.plan;
     td_plan_model         *x = &p->model;
     td_weight_format       plain = c->quant.method == TD_QUANT_NONE ? TD_WEIGHT_BF16 : TD_WEIGHT_F32;
-    *x = (td_plan_model){.linear = p->plan.w8a8 ? TD_WEIGHT_W8A8 : plain,
-                         .latent = p->plan.w8a8 ? TD_WEIGHT_BF16 : plain,
+    *x = (td_plan_model){.linear = p->plan.model.w8a8 ? TD_WEIGHT_W8A8 : plain,
+                         .latent = p->plan.model.w8a8 ? TD_WEIGHT_BF16 : plain,
                          .table = TD_WEIGHT_BF16,
-                         .act_bytes = td_dtype_bytes(p->plan.w8a8 ? TD_DT_BF16 : TD_DT_F32),
-                         .experts = td_model_experts_config(m),
-                         .n_cards = p->o.tensor_parallel_size};
-    if (x->experts.n_layers) {
-        x->layer_bytes = plan->expert_weight_bytes / x->experts.n_layers;
+                         .act_bytes = td_dtype_bytes(td_model_act_dtype(&p->plan.model)),
+                         .experts = &td_model_get_spec(m)->experts,
+                         .n_cards = p->plan.model.n_cards};
+    if (x->experts->n_layers) {
+        x->layer_bytes = plan->expert_weight_bytes / x->experts->n_layers;
         td_model_handover_bytes(m, &x->to_host, &x->to_device);
     }
     TD_TRY(settle_experts_in_use(r, x, err));
@@ -122,11 +121,12 @@ static td_status open_planner(planner *p, const td_plan_request *r, const td_pla
     *p = (planner){0};
     TD_TRY(settle_options(p, r, m, err));
     td_status st = open_expert_pool(m, &p->experts, err);
-    if (st == TD_OK && m->cards.count > 0) st = open_card_pools(p, p->o.tensor_parallel_size, err);
-    p->room = (td_engine_room){.expert_pool = p->experts,
-                               .npu_pools = p->n_cards ? p->cards : NULL,
-                               .available_bytes = memory_of_nodes(m),
-                               .device_bytes = (uint64_t)(m->cards.count > 0 ? m->cards.memory_bytes : 0)};
+    if (st == TD_OK && m->cards.count > 0) st = open_card_pools(p, p->plan.model.n_cards, err);
+    p->room = (td_model_room){.expert_pool = p->experts,
+                              .npu_pools = p->n_cards ? p->cards : NULL,
+                              .available_bytes = memory_of_nodes(m),
+                              .device_bytes = (uint64_t)(m->cards.count > 0 ? m->cards.memory_bytes : 0)};
+    if (st == TD_OK) p->room.bytes_per_vocab_entry = td_engine_bytes_per_vocab_entry(p->experts);
     if (st == TD_OK) st = place(p, out, err);
     if (st == TD_OK) st = outline(p, r, err);
     if (st != TD_OK) close_planner(p);
@@ -159,10 +159,10 @@ static void count_sliding(const td_model_config *c, td_plan *out) {
 
 static void list_memories(const planner *p, const td_plan_machine *m, td_plan *out) {
     const td_model_plan *plan = &p->placed.plan;
-    double               fraction = p->o.mem_fraction_static, n = m->n_nodes;
+    double               fraction = p->plan.model.fraction, n = m->n_nodes;
     uint64_t             vocab = td_model_get_config(p->placed.model)->vocab;
-    double sampling = (double)td_engine_placement(&p->o, &p->plan, &p->room).bytes_per_vocab_entry * (double)vocab;
-    double kv = (double)plan->kv_bytes_per_page * (double)(out->kv_tokens / TD_KV_PAGE);
+    double               sampling = (double)p->room.bytes_per_vocab_entry * (double)vocab;
+    double               kv = (double)plan->kv_bytes_per_page * (double)(out->kv_tokens / TD_KV_PAGE);
     out->kv_token_bytes = (double)plan->kv_bytes_per_page / TD_KV_PAGE;
     count_sliding(td_model_get_config(p->placed.model), out);
     if (!out->fits) kv = (double)plan->kv_bytes_per_page; /* one page at least */
@@ -197,14 +197,14 @@ static void list_memories(const planner *p, const td_plan_machine *m, td_plan *o
 }
 
 static td_status count_kv(planner *p, td_plan *out, td_error *err) {
-    td_placement all = td_engine_placement(&p->o, &p->plan, &p->room);
-    uint32_t     most;
+    td_model_spec all = p->plan.model;
+    uint32_t      most;
     out->longest = out->context_length;
     if (!out->fits) return TD_OK;
     out->kv_tokens = (uint64_t)p->placed.n_pages * TD_KV_PAGE;
     all.max_total_tokens = 0;
     all.max_running = UINT32_MAX;
-    TD_TRY(td_placed_model_pages(&all, &p->placed, &most, err));
+    TD_TRY(td_placed_model_pages(&all, &p->room, &p->placed, &most, err));
     out->kv_tokens_most = (uint64_t)most * TD_KV_PAGE;
     if (out->kv_tokens < out->longest) out->longest = out->kv_tokens;
     return TD_OK;
@@ -237,9 +237,10 @@ static bool is_there_already(const td_plan_list *streams, uint32_t i, uint32_t m
 static void plan_decodes(const planner *p, const td_plan_request *r, const td_plan_machine *m, td_plan *out) {
     for (uint32_t i = 0; i < r->contexts.n; i++)
         for (uint32_t j = 0; j < r->streams.n; j++) {
-            uint32_t streams = r->streams.at[j] ? r->streams.at[j] : out->max_running, context = r->contexts.at[i];
-            if (is_there_already(&r->streams, j, out->max_running)) continue;
-            if (context >= out->context_length || streams > out->max_running) {
+            uint32_t streams = r->streams.at[j] ? r->streams.at[j] : out->engine.model.max_running,
+                     context = r->contexts.at[i];
+            if (is_there_already(&r->streams, j, out->engine.model.max_running)) continue;
+            if (context >= out->context_length || streams > out->engine.model.max_running) {
                 out->n_left_out++;
                 continue;
             }
@@ -308,15 +309,12 @@ static void describe(const planner *p, td_plan *out) {
     out->n_layers = c->n_layers;
     out->n_moe_layers = td_moe_layers_in(c, (td_layer_range){0, c->n_layers});
     out->n_cards = p->n_cards;
-    out->chunk = p->plan.chunk;
-    out->max_running = p->plan.max_running;
-    out->max_deferred = p->plan.max_deferred;
-    if (p->model.experts.n_layers) {
-        out->n_experts = p->model.experts.n_experts;
+    out->engine = p->plan;
+    if (p->model.experts->n_layers) {
+        out->n_experts = p->model.experts->n_experts;
         out->experts_in_use = (uint32_t)p->model.experts_in_use;
     }
     out->context_length = td_model_context_length(p->placed.model);
-    out->quantization = p->plan.quantization;
     out->expert_quantization = td_model_expert_quantization(p->placed.model);
 }
 

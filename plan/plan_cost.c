@@ -219,8 +219,8 @@ static double block_cost(pricing *p, const td_block_desc *b, bool moe_layer, row
 static double experts_cost(pricing *p, double n_active, double n_pairs) {
     const td_plan_model *m = p->model;
     td_plan_part        *part = &p->out->part[TD_PLAN_EXPERTS];
-    td_tier_work         expert = td_experts_batch_work(&m->experts, m->layer_bytes, 1, 0),
-                 pair = td_experts_batch_work(&m->experts, m->layer_bytes, 0, 1);
+    td_tier_work         expert = td_experts_batch_work(m->experts, m->layer_bytes, 1, 0),
+                 pair = td_experts_batch_work(m->experts, m->layer_bytes, 0, 1);
     uncounted unpacking = {.int8 = n_active * p->machine->cpu.expert_row * (double)pair.int8_ops};
     return add_work(part, n_active * (double)expert.bytes, n_pairs * (double)pair.int8_ops, n_pairs * (double)pair.f32_ops,
                     unpacking, &p->experts) +
@@ -241,7 +241,7 @@ typedef struct {
 
 /* Experts that a token needs now come first where deferral lets others wait (cpu_experts.h, TD_EXPERTS_HELD_TOK). */
 static ticket run_experts(pricing *p, double begin_s, double n_tok, bool last) {
-    const td_experts_config *c = &p->model->experts;
+    const td_experts_config *c = p->model->experts;
     double                   in_use = p->model->experts_in_use, pairs = n_tok * c->top_k;
     double                   active = td_plan_active_experts(in_use, c->top_k, n_tok), now = active;
     if (!last && c->max_deferred && n_tok <= TD_EXPERTS_HELD_TOK)

@@ -12,14 +12,14 @@
 
 /** The model, as far as its costs go. */
 typedef struct {
-    td_outline        whole, halves; /* of a step that goes through whole, in halves; halves.n 0: none does */
-    td_weight_format  linear, latent, table;
-    size_t            act_bytes;
-    td_experts_config experts;            /* n_layers 0: the model has none */
-    double            experts_in_use;     /* of a layer's: tokens choose among these, all equally likely */
-    uint64_t          layer_bytes;        /* of the experts of a layer */
-    size_t            to_host, to_device; /* bytes of a row that a hand-over copies each way */
-    uint32_t          n_cards;
+    td_outline               whole, halves; /* of a step that goes through whole, in halves; halves.n 0: none does */
+    td_weight_format         linear, latent, table;
+    size_t                   act_bytes;
+    const td_experts_config *experts;            /* of the CPU; n_layers 0: it has none */
+    double                   experts_in_use;     /* of a layer's: tokens choose among these, all equally likely */
+    uint64_t                 layer_bytes;        /* of the experts of a layer */
+    size_t                   to_host, to_device; /* bytes of a row that a hand-over copies each way */
+    uint32_t                 n_cards;
 } td_plan_model;
 
 /** What the parts of a step are called in reports. */

@@ -84,7 +84,7 @@ static void print_streams(const td_plan *p, FILE *f) {
     }
     if (p->n_left_out)
         fprintf(f, "%u rows are left out: the longest sequence is %u tokens, and %u streams run at a time\n", p->n_left_out,
-                p->context_length, p->max_running);
+                p->context_length, p->engine.model.max_running);
 }
 
 /* How many layers have the part; 0: it is none of a layer's. */
@@ -154,10 +154,11 @@ static void print_changes(const td_plan *p, FILE *f) {
 void td_plan_print(const td_plan *p, const td_plan_machine *m, FILE *f) {
     print_machine(m, f);
     fprintf(f, "model: %s, %u layers, %u with experts; device tier %s, experts %s", p->architecture, p->n_layers,
-            p->n_moe_layers, p->quantization, p->expert_quantization);
+            p->n_moe_layers, p->engine.quantization, p->expert_quantization);
     if (p->experts_in_use < p->n_experts) fprintf(f, ", %u of %u in use", p->experts_in_use, p->n_experts);
-    if (p->max_deferred) fprintf(f, ", %u deferred per token", p->max_deferred);
-    fprintf(f, "; %u streams at most, prefill in chunks of %u\n", p->max_running, p->chunk);
+    uint32_t deferred = p->engine.model.experts.max_deferred;
+    if (deferred) fprintf(f, ", %u deferred per token", deferred);
+    fprintf(f, "; %u streams at most, prefill in chunks of %u\n", p->engine.model.max_running, p->engine.chunk);
     print_memory(p, f);
     print_streams(p, f);
     for (uint32_t i = 0; i<p->n_decodes; i += p->n_decodes> 1 ? p->n_decodes - 1 : 1) {

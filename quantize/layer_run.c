@@ -65,25 +65,22 @@ static td_status open_model(layer_run *r, uint32_t layer, td_layer_numbers numbe
     r->mtp = layer >= q->config.n_layers;
     r->windows = step_windows(q);
     r->pages_per_window = (q->text.window + TD_KV_PAGE - 1) / TD_KV_PAGE;
-    r->act_dtype = written && q->w8a8 ? TD_DT_BF16 : TD_DT_F32;
-    td_placement p = {.expert_pool = q->pool,
-                      .rows_tap = r->seen && r->seen->linears ? see_rows : NULL,
-                      .rows_tap_user = r,
-                      .n_pages = r->windows * r->pages_per_window,
-                      .model = {.model_path = q->o->model_path,
-                                .checkpoint = q->source,
-                                .cpu_weight_path = written ? q->o->output_path : NULL,
-                                .w8a8 = written && q->w8a8,
-                                .expert_format = written ? q->experts->format : TD_EXPERT_BF16,
-                                .expert_groups = written ? q->experts->groups : (td_expert_groups){0},
-                                .max_tok = r->windows * q->text.window,
-                                .max_seq = r->windows,
-                                .max_out = 1,
-                                .context_length = q->text.window,
-                                .layers = {layer, layer + 1},
-                                .layer_tap = see,
-                                .layer_tap_user = r}};
-    return td_placed_model_open(&p, &r->placed, q->err);
+    td_model_spec  spec = td_model_spec_of(q->o->model_path, r->windows * q->text.window);
+    td_model_room  room = {.expert_pool = q->pool};
+    td_model_probe probe = {.layer_tap = see, .rows_tap = r->seen && r->seen->linears ? see_rows : NULL, .user = r};
+    spec.checkpoint = q->source;
+    spec.layers = (td_layer_range){layer, layer + 1};
+    if (written) {
+        spec.cpu_weight_path = q->o->output_path;
+        spec.w8a8 = q->w8a8;
+        spec.experts.format = q->experts->format;
+        spec.experts.groups = q->experts->groups;
+    }
+    spec.max_seq = r->windows;
+    spec.context_length = q->text.window;
+    spec.n_pages = r->windows * r->pages_per_window;
+    r->act_dtype = td_model_act_dtype(&spec);
+    return td_placed_model_open(&spec, &room, &probe, &r->placed, q->err);
 }
 
 static td_status take_arrays(layer_run *r) {

@@ -123,12 +123,13 @@ typedef struct {
 } staging;
 
 typedef struct {
-    td_pool       *experts_pool, *npu_pool;
-    td_npu        *npu;
-    td_experts    *experts;
-    td_bridge     *bridge;
-    td_npu_stream *stream;
-    staging       *staging;
+    td_pool          *experts_pool, *npu_pool;
+    td_npu           *npu;
+    td_experts       *experts;
+    td_bridge        *bridge;
+    td_npu_stream    *stream;
+    staging          *staging;
+    td_experts_config spec;
 } machine;
 
 static td_pool *open_pool(uint32_t n) {
@@ -144,16 +145,16 @@ static void open_machine(machine *m, const kind *k, uint32_t deferred) {
     *m = (machine){.experts_pool = open_pool(2), .npu_pool = k->async ? open_pool(1) : NULL};
     td_host_npu_config hc = {.pool = k->async ? m->npu_pool : m->experts_pool, .own_threads = k->async};
     assert_int_equal(td_npu_open(k->device, &(td_npu_config){.act_dtype = TD_DT_F32, .host = &hc}, &m->npu, &err), TD_OK);
-    td_experts_config ec = {.n_layers = LAYERS,
-                            .n_experts = EXPERTS,
-                            .hidden = HIDDEN,
-                            .inter = INTER,
-                            .top_k = TOP_K,
-                            .format = TD_EXPERT_BF16,
-                            .act_dtype = TD_DT_F32,
-                            .max_tok = TOKENS,
-                            .max_deferred = deferred};
-    assert_int_equal(td_experts_create(&ec, m->experts_pool, &m->experts, &err), TD_OK);
+    m->spec = (td_experts_config){.n_layers = LAYERS,
+                                  .n_experts = EXPERTS,
+                                  .hidden = HIDDEN,
+                                  .inter = INTER,
+                                  .top_k = TOP_K,
+                                  .format = TD_EXPERT_BF16,
+                                  .act_dtype = TD_DT_F32,
+                                  .max_tok = TOKENS,
+                                  .max_deferred = deferred};
+    assert_int_equal(td_experts_create(&m->spec, m->experts_pool, &m->experts, &err), TD_OK);
     for (uint32_t l = 0; l < LAYERS; l++) {
         td_expert_weights w[EXPERTS];
         for (int e = 0; e < EXPERTS; e++)
@@ -164,17 +165,12 @@ static void open_machine(machine *m, const kind *k, uint32_t deferred) {
         assert_int_equal(td_experts_load_layer(m->experts, l, w, &err), TD_OK);
     }
     td_bridge_config bc = {.npu = m->npu,
+                           .spec = &m->spec,
                            .experts = m->experts,
                            .pool = m->experts_pool,
                            .async = k->async,
-                           .hidden = HIDDEN,
-                           .n_experts = EXPERTS,
-                           .top_k = TOP_K,
-                           .max_tok = TOKENS,
                            .max_ports = 3 * LAYERS,
-                           .handover = k->handover,
-                           .max_deferred = deferred,
-                           .act_dtype = TD_DT_F32};
+                           .handover = k->handover};
     assert_int_equal(td_bridge_open(&bc, &m->bridge, &err), TD_OK);
     assert_int_equal(m->npu->ops->stream_create(m->npu, &m->stream, &err), TD_OK);
     assert_int_equal(m->npu->ops->host_alloc(m->npu, sizeof *m->staging, (void **)&m->staging, &err), TD_OK);
@@ -403,7 +399,9 @@ static void deferring_every_expert_is_refused(void **state) {
     (void)state;
     td_bridge *b;
     td_error   err = {0};
-    assert_int_equal(td_bridge_open(&(td_bridge_config){.top_k = 4, .max_deferred = 4}, &b, &err), TD_EINVAL);
+    assert_int_equal(
+        td_bridge_open(&(td_bridge_config){.spec = &(td_experts_config){.top_k = 4, .max_deferred = 4}}, &b, &err),
+        TD_EINVAL);
 }
 
 int main(void) {

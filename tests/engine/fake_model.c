@@ -14,19 +14,19 @@
 #include "model/model.h"
 
 struct td_model {
-    td_model_options o;
-    td_model_config  config;
-    uint64_t        *kv;           /* [n_slots] */
-    bool            *kv_generated; /* [n_slots] its token is one of an answer */
-    uint32_t         n_slots;
-    uint64_t        *row_hash;     /* [max_tok] of the last forward */
-    uint32_t        *row_answered; /* [max_tok] how many tokens the answer has with the row's */
-    uint32_t        *row_pos;      /* [max_tok] */
-    uint64_t        *layer_hash;   /* [max_tok] of the MTP layer's rows, as row_hash */
-    uint32_t         n_rows;
-    uint8_t         *slot_seen;
-    float           *logits;  /* [max_out, vocab] */
-    td_tier_meter    experts; /* a step is in it from its beginning */
+    td_model_spec   spec;
+    td_model_config config;
+    uint64_t       *kv;           /* [n_slots] */
+    bool           *kv_generated; /* [n_slots] its token is one of an answer */
+    uint32_t        n_slots;
+    uint64_t       *row_hash;     /* [max_tok] of the last forward */
+    uint32_t       *row_answered; /* [max_tok] how many tokens the answer has with the row's */
+    uint32_t       *row_pos;      /* [max_tok] */
+    uint64_t       *layer_hash;   /* [max_tok] of the MTP layer's rows, as row_hash */
+    uint32_t        n_rows;
+    uint8_t        *slot_seen;
+    float          *logits;  /* [max_out, vocab] */
+    td_tier_meter   experts; /* a step is in it from its beginning */
 };
 
 static atomic_int            g_fail_forwards, g_fail_heads, g_fail_copies, g_fail_layers;
@@ -140,28 +140,27 @@ void fake_layer_logits(const uint32_t *tokens, uint32_t n, uint32_t n_prompt, fl
 
 /* ---- model.h --------------------------------------------------------------------------------- */
 
-td_status td_model_open(const td_model_options *o, td_npu *const *npu, uint32_t n_npus, td_pool *expert_pool, td_model **out,
-                        td_error *err) {
-    (void)n_npus;
-    (void)npu, (void)expert_pool, (void)err;
+td_status td_model_open(const td_model_spec *spec, const td_model_probe *probe, td_npu *const *npus, td_pool *expert_pool,
+                        td_model **out, td_error *err) {
+    (void)probe, (void)npus, (void)expert_pool, (void)err;
     td_model *m = calloc(1, sizeof *m);
-    m->o = *o;
-    if (!m->o.context_length) m->o.context_length = FAKE_CONTEXT;
+    m->spec = *spec;
+    if (!m->spec.context_length) m->spec.context_length = FAKE_CONTEXT;
     m->config = (td_model_config){.arch_name = "FakeForCausalLM",
                                   .vocab = FAKE_VOCAB,
                                   .bos_id = 0,
                                   .eos_ids = {FAKE_EOS},
                                   .n_eos = 1,
-                                  .n_mtp_layers = !o->without_mtp && !atomic_load(&g_no_layer),
+                                  .n_mtp_layers = !spec->without_mtp && !atomic_load(&g_no_layer),
                                   .temperature = NAN,
                                   .top_p = NAN,
                                   .repetition_penalty = NAN};
-    m->row_hash = calloc(o->max_tok, sizeof *m->row_hash);
-    m->row_answered = calloc(o->max_tok, sizeof *m->row_answered);
-    m->row_pos = calloc(o->max_tok, sizeof *m->row_pos);
-    m->layer_hash = calloc(o->max_tok, sizeof *m->layer_hash);
-    m->logits = calloc((size_t)o->max_out * FAKE_VOCAB, sizeof *m->logits);
-    atomic_store(&g_max_tok, o->max_tok);
+    m->row_hash = calloc(spec->max_tok, sizeof *m->row_hash);
+    m->row_answered = calloc(spec->max_tok, sizeof *m->row_answered);
+    m->row_pos = calloc(spec->max_tok, sizeof *m->row_pos);
+    m->layer_hash = calloc(spec->max_tok, sizeof *m->layer_hash);
+    m->logits = calloc((size_t)spec->max_out * FAKE_VOCAB, sizeof *m->logits);
+    atomic_store(&g_max_tok, spec->max_tok);
     *out = m;
     return TD_OK;
 }
@@ -186,7 +185,7 @@ bool td_model_shares_generated(const td_model *m) {
     return m && atomic_load(&g_one_form);
 }
 uint32_t td_model_context_length(const td_model *m) {
-    return m->o.context_length;
+    return m->spec.context_length;
 }
 const char *td_model_expert_kernel(const td_model *m) {
     return m ? "fake" : NULL;
@@ -219,8 +218,9 @@ void td_model_describe(const td_model *m, char *text, size_t size) {
 }
 
 void td_model_get_plan(const td_model *m, td_model_plan *plan) {
-    *plan = (td_model_plan){
-        .unified_memory = true, .host_scratch_bytes = (uint64_t)m->o.max_tok << 10, .kv_bytes_per_page = FAKE_KV_PAGE_BYTES};
+    *plan = (td_model_plan){.unified_memory = true,
+                            .host_scratch_bytes = (uint64_t)m->spec.max_tok << 10,
+                            .kv_bytes_per_page = FAKE_KV_PAGE_BYTES};
 }
 
 td_status td_model_load(td_model *m, uint32_t n_pages, td_error *err) {
@@ -238,13 +238,13 @@ static void complain(const char *text) {
 
 static const char *broken_rule(const td_model *m, const td_step_rows *s) {
     const td_step_rows *a = s;
-    if (s->n_tok < 1 || s->n_tok > m->o.max_tok) return "n_tok out of range";
+    if (s->n_tok < 1 || s->n_tok > m->spec.max_tok) return "n_tok out of range";
     if (s->n_seq < 1 || a->seq_start[0] != 0 || a->seq_start[s->n_seq] != s->n_tok) return "sequences do not cover the rows";
     for (uint32_t q = 0; q < s->n_seq; q++) {
         uint32_t begin = a->seq_start[q], end = a->seq_start[q + 1];
         if (end <= begin) return "empty sequence";
         if (a->kv_len[q] != a->pos[end - 1] + 1) return "kv_len is not the last position + 1";
-        if (a->kv_len[q] > m->o.context_length) return "longer than the context";
+        if (a->kv_len[q] > m->spec.context_length) return "longer than the context";
         if ((a->kv_len[q] - 1) / TD_KV_PAGE >= s->block_stride) return "block table too short";
         for (uint32_t r = begin; r < end; r++) {
             if (a->token[r] >= FAKE_VOCAB) return "token outside the vocabulary";
@@ -319,7 +319,7 @@ static void leave_best(float *row, td_out_logprobs *l) {
 
 td_status td_model_head(td_model *m, td_out_rows out, const float **logits) {
     const uint32_t *rows = out.row, n_rows = out.n;
-    if (n_rows < 1 || n_rows > m->o.max_out) complain("n_rows out of range");
+    if (n_rows < 1 || n_rows > m->spec.max_out) complain("n_rows out of range");
     if (take_failure(&g_fail_heads)) return TD_EDEVICE;
     for (uint32_t i = 0; i < n_rows; i++) {
         if (rows[i] >= m->n_rows) complain("row outside the step");
@@ -342,7 +342,7 @@ td_status td_model_mtp(td_model *m, const uint32_t *next_token) {
 }
 
 td_status td_model_mtp_head(td_model *m, td_out_rows out, const float **logits) {
-    if (out.n < 1 || out.n > m->o.max_out) complain("n_rows out of range");
+    if (out.n < 1 || out.n > m->spec.max_out) complain("n_rows out of range");
     if (take_failure(&g_fail_layers)) return TD_EDEVICE;
     for (uint32_t i = 0; i < out.n; i++) {
         uint32_t r = out.row[i];

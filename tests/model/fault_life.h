@@ -71,21 +71,19 @@ static inline life live(const life_case *c) {
     snprintf(path, sizeof path, "tests/data/golden/%s/manifest.json", c->folder);
     json_t *manifest = json_load_file(repo_path(path), 0, &e);
     if (td_pool_create(&place, 1, &pool, &err) != TD_OK) _exit(90);
-    td_placement p = {.device = c->device,
-                      .expert_pool = pool,
-                      .n_cards = c->n_cards,
-                      .n_pages = 2,
-                      .model = {.model_path = repo_path(json_string_value(json_object_get(manifest, "model"))),
-                                .override_json = "{\"num_hidden_layers\": 2}",
-                                .w8a8 = true,
-                                .expert_format = TD_EXPERT_INT8C,
-                                .device_experts = c->device_experts,
-                                .max_tok = 8,
-                                .max_seq = 2,
-                                .max_out = 2}};
-    l.opened = td_placed_model_open(&p, &placed, &err);
+    td_model_spec spec = td_model_spec_of(repo_path(json_string_value(json_object_get(manifest, "model"))), 8);
+    spec.override_json = "{\"num_hidden_layers\": 2}";
+    spec.device = c->device;
+    spec.n_cards = c->n_cards;
+    spec.device_experts = c->device_experts;
+    spec.w8a8 = true;
+    spec.experts.format = TD_EXPERT_INT8C;
+    spec.max_seq = 2;
+    spec.max_out = 2;
+    spec.n_pages = 2;
+    l.opened = td_placed_model_open(&spec, &(td_model_room){.expert_pool = pool}, NULL, &placed, &err);
     if (l.opened == TD_OK) {
-        l.opened = td_model_load(placed.model, p.n_pages, &err);
+        l.opened = td_model_load(placed.model, placed.n_pages, &err);
         if (l.opened == TD_OK) run_passes(placed.model, &l);
         td_placed_model_close(&placed);
     }

@@ -87,33 +87,30 @@ void model_run_open(model_run *r, const model_run_options *o) {
     uint32_t max_tok = o->max_tok ? o->max_tok : 2048;
     r->pages_per_seq = (o->max_len + TD_KV_PAGE - 1) / TD_KV_PAGE;
     r->n_pages = r->pages_per_seq * o->n_seq;
-    td_placement p = {.device = device_of(o),
-                      .expert_pool = r->pool,
-                      .npu_pools = r->n_npu_pools ? r->npu_pools : NULL,
-                      .n_cards = n_cards,
-                      .rows_tap = o->rows_tap,
-                      .rows_tap_user = o->tap_user,
-                      .n_pages = r->n_pages,
-                      .model = {.model_path = repo_path(o->path),
-                                .cpu_weight_path = o->cpu_weight_path,
-                                .override_json = o->override_json,
-                                .w8a8 = o->w8a8,
-                                .expert_format = o->experts,
-                                .expert_groups = o->groups,
-                                .experts_as_stored = o->experts_as_stored,
-                                .max_tok = max_tok,
-                                .max_seq = MAX_SEQ,
-                                .max_out = MAX_OUT,
-                                .max_deferred = o->max_deferred,
-                                .device_experts = device_experts_of(o),
-                                .overlap_min_tok = o->overlap_min_tok,
-                                .other_handover = o->other_handover || getenv("TD_TEST_OTHER_HANDOVER"),
-                                .keep_routing = true,
-                                .layers = o->layers,
-                                .layer_tap = o->layer_tap,
-                                .layer_tap_user = o->tap_user,
-                                .checkpoint = o->checkpoint}};
-    if (td_placed_model_open(&p, &r->placed, &err) != TD_OK) fail_with(&err);
+    td_model_spec  spec = td_model_spec_of(repo_path(o->path), max_tok);
+    td_model_room  room = {.expert_pool = r->pool, .npu_pools = r->n_npu_pools ? r->npu_pools : NULL};
+    td_model_probe probe = {.other_handover = o->other_handover || getenv("TD_TEST_OTHER_HANDOVER"),
+                            .keep_routing = true,
+                            .layer_tap = o->layer_tap,
+                            .rows_tap = o->rows_tap,
+                            .user = o->tap_user};
+    spec.checkpoint = o->checkpoint;
+    spec.cpu_weight_path = o->cpu_weight_path;
+    spec.override_json = o->override_json;
+    spec.layers = o->layers;
+    spec.device = device_of(o);
+    spec.n_cards = n_cards;
+    spec.device_experts = device_experts_of(o);
+    spec.w8a8 = o->w8a8;
+    spec.experts.format = o->experts;
+    spec.experts.groups = o->groups;
+    spec.experts.max_deferred = o->max_deferred;
+    spec.experts_as_stored = o->experts_as_stored;
+    spec.max_seq = MAX_SEQ;
+    spec.max_out = MAX_OUT;
+    spec.overlap_min_tok = o->overlap_min_tok;
+    spec.n_pages = r->n_pages;
+    if (td_placed_model_open(&spec, &room, &probe, &r->placed, &err) != TD_OK) fail_with(&err);
     r->npu = r->placed.npus[0];
     r->model = r->placed.model;
     if (td_step_rows_open(&r->rows, max_tok, MAX_SEQ, o->max_len, &err) != TD_OK) fail_with(&err);

@@ -108,29 +108,31 @@ static void gqa(void **state) {
     check_model(GOLDEN "qwen2_moe", 8, false);
 }
 
-static td_error refusal_of(td_model_options mo) {
+static td_error refusal_of(td_model_spec spec) {
     td_error        err = {0};
     td_worker_place place = {.cpu = TD_CPU_ANY, .node = TD_NODE_ANY};
     td_pool        *pool;
     td_placed_model m;
-    mo.max_tok = mo.max_out = 8;
-    mo.expert_format = TD_EXPERT_INT4C;
+    spec.max_out = 8;
+    spec.experts.format = TD_EXPERT_INT4C;
+    spec.n_pages = 1;
     assert_int_equal(td_pool_create(&place, 1, &pool, &err), TD_OK);
-    td_placement p = {.expert_pool = pool, .n_pages = 1, .model = mo};
-    assert_int_not_equal(td_placed_model_open(&p, &m, &err), TD_OK);
+    assert_int_not_equal(td_placed_model_open(&spec, &(td_model_room){.expert_pool = pool}, NULL, &m, &err), TD_OK);
     td_pool_destroy(pool);
     return err;
 }
 
 static void refusals(void **state) {
     (void)state;
-    td_model_options o = {.model_path = repo_path("models/tale-v3-14m"), .device_experts = 15};
-    assert_non_null(strstr(refusal_of(o).text, "num-gpu-experts 15: of the 16 routed experts of a layer"));
-    o.device_experts = 16;
-    o.cpu_weight_path = "/nowhere";
-    assert_non_null(strstr(refusal_of(o).text, "the experts in /nowhere are packed for the CPU"));
-    o = (td_model_options){.model_path = repo_path(GOLDEN "gpt_oss"), .device_experts = 8};
-    assert_non_null(strstr(refusal_of(o).text, "num-gpu-experts 8: this model's experts have biases"));
+    td_model_spec s = td_model_spec_of(repo_path("models/tale-v3-14m"), 8);
+    s.device_experts = 15;
+    assert_non_null(strstr(refusal_of(s).text, "num-gpu-experts 15: of the 16 routed experts of a layer"));
+    s.device_experts = 16;
+    s.cpu_weight_path = "/nowhere";
+    assert_non_null(strstr(refusal_of(s).text, "the experts in /nowhere are packed for the CPU"));
+    s = td_model_spec_of(repo_path(GOLDEN "gpt_oss"), 8);
+    s.device_experts = 8;
+    assert_non_null(strstr(refusal_of(s).text, "num-gpu-experts 8: this model's experts have biases"));
 }
 
 int main(void) {

@@ -260,15 +260,12 @@ static void other_ranges_are_refused(void **state) {
                     NULL),
         TD_OK);
     for (size_t i = 0; i < sizeof CASES / sizeof *CASES; i++) {
-        td_model        *m;
-        td_error         err = {0};
-        td_model_options o = {.model_path = repo_path("tests/data/golden/qwen3_moe"),
-                              .expert_format = TD_EXPERT_BF16,
-                              .max_tok = 8,
-                              .max_out = 1,
-                              .layers = CASES[i].layers,
-                              .max_deferred = CASES[i].max_deferred};
-        td_status        st = td_model_open(&o, &npu, 1, pool, &m, &err);
+        td_model     *m;
+        td_error      err = {0};
+        td_model_spec spec = td_model_spec_of(repo_path("tests/data/golden/qwen3_moe"), 8);
+        spec.layers = CASES[i].layers;
+        spec.experts.max_deferred = CASES[i].max_deferred;
+        td_status st = td_model_open(&spec, NULL, &npu, pool, &m, &err);
         assert_int_equal(st, CASES[i].ok ? TD_OK : TD_EINVAL);
         if (!CASES[i].ok && !strstr(err.text, "cannot be run by themselves")) fail_msg("%s", err.text);
         td_model_close(m);

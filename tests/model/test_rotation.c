@@ -130,13 +130,11 @@ static void refuse_experts_alone(const char *folder, const char *experts) {
     assert_int_equal(td_pool_create(&(td_worker_place){.cpu = TD_CPU_ANY, .node = UINT32_MAX}, 1, &pool, &err), TD_OK);
     hc.pool = pool;
     assert_int_equal(td_npu_open("host", &nc, &npu, &err), TD_OK);
-    td_model_options o = {.model_path = repo_path(folder),
-                          .cpu_weight_path = experts,
-                          .w8a8 = true,
-                          .expert_format = TD_EXPERT_INT8C,
-                          .max_tok = 1,
-                          .max_out = 1};
-    td_status        s = td_model_open(&o, &npu, 1, pool, &m, &err);
+    td_model_spec spec = td_model_spec_of(repo_path(folder), 1);
+    spec.cpu_weight_path = experts;
+    spec.w8a8 = true;
+    spec.experts.format = TD_EXPERT_INT8C;
+    td_status s = td_model_open(&spec, NULL, &npu, pool, &m, &err);
     if (s == TD_OK) {
         s = td_model_load(m, 1, &err);
         td_model_close(m);

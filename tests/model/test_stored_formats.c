@@ -572,10 +572,9 @@ static td_status load(const char *override_json, td_error *err) {
     td_model     *m;
     td_npu_config nc = {.act_dtype = TD_DT_F32, .host = &(td_host_npu_config){.pool = pool}};
     assert_int_equal(td_npu_open("host", &nc, &npu, NULL), TD_OK);
-    td_status s = td_model_open(
-        &(td_model_options){
-            .model_path = TMP, .override_json = override_json, .expert_format = TD_EXPERT_BF16, .max_tok = 1, .max_out = 1},
-        &npu, 1, pool, &m, err);
+    td_model_spec spec = td_model_spec_of(TMP, 1);
+    spec.override_json = override_json;
+    td_status s = td_model_open(&spec, NULL, &npu, pool, &m, err);
     if (s == TD_OK) {
         s = td_model_load(m, 1, err);
         td_model_close(m);

@@ -48,6 +48,9 @@ static td_outline_op block(td_block_desc desc, uint32_t half) {
     return (td_outline_op){.kind = TD_OP_BLOCK, .half = half, .block = desc};
 }
 
+static const td_experts_config g_experts = {
+    .n_layers = LAYERS, .n_experts = EXPERTS, .hidden = HIDDEN, .inter = INTER, .top_k = TOP_K, .format = TD_EXPERT_INT4C};
+
 static td_plan_model plain_model(td_outline_op *ops, uint32_t n) {
     return (td_plan_model){.whole = {ops, n},
                            .halves = {ops, n},
@@ -56,12 +59,7 @@ static td_plan_model plain_model(td_outline_op *ops, uint32_t n) {
                            .table = TD_WEIGHT_BF16,
                            .act_bytes = 2,
                            .n_cards = 1,
-                           .experts = {.n_layers = LAYERS,
-                                       .n_experts = EXPERTS,
-                                       .hidden = HIDDEN,
-                                       .inter = INTER,
-                                       .top_k = TOP_K,
-                                       .format = TD_EXPERT_INT4C},
+                           .experts = &g_experts,
                            .experts_in_use = EXPERTS,
                            .layer_bytes = EXPERTS * 750000,
                            .to_host = 1000,
@@ -227,11 +225,13 @@ static void beside_each_other(void **state) {
 /* Deferral: a layer is left when its experts of now are there; the last layer defers nothing. */
 static void deferral(void **state) {
     (void)state;
-    td_outline_op   ops[16];
-    td_plan_model   model = plain_model(ops, moe_layers(ops));
-    td_plan_machine m = plain_machine(1);
-    td_plan_step    s;
-    model.experts.max_deferred = 1;
+    td_outline_op     ops[16];
+    td_plan_model     model = plain_model(ops, moe_layers(ops));
+    td_plan_machine   m = plain_machine(1);
+    td_plan_step      s;
+    td_experts_config deferring = g_experts;
+    deferring.max_deferred = 1;
+    model.experts = &deferring;
     for (uint32_t i = 0; i < model.whole.n; i++) /* no shared expert */
         if (model.whole.ops[i].block.kind == TD_BLOCK_MLP) model.whole.ops[i].block.mlp.inter = 0;
     m.cards.link_bytes_per_s = m.cards.read_bytes_per_s = m.cards.int8_ops_per_s = m.cards.float_ops_per_s = 1e30;
@@ -245,7 +245,7 @@ static void deferral(void **state) {
     td_plan_step_cost(&m, &model, &(td_plan_rows){.n_seq = 1, .n_new = 1, .n_halves = 1}, &s);
     near(s.step_s, 2 * 2 * expert_s(1, 1) + expert_s(1, 1) + expert_s(2, 2));
     td_plan_step whole;
-    model.experts.max_deferred = 0;
+    model.experts = &g_experts;
     td_plan_step_cost(&m, &model, &(td_plan_rows){.n_seq = 1, .n_new = 1, .n_halves = 1}, &whole);
     near(whole.step_s, LAYERS * (expert_s(1, 1) + expert_s(2, 2)));
     assert_true(s.step_s < whole.step_s);

@@ -61,7 +61,7 @@ static enum MHD_Result run(td_call *c, td_api_request *req) {
         return td_answer_error(c, &err);
     }
     if (td_generation_submit(g, &err) != TD_OK) return td_answer_error(c, &err);
-    if (g->req.stream) {
+    if (g->req.stream.on) {
         if (g->req.api->begin) g->req.api->begin(g, &g->out);
         return answer_stream(c, g);
     }

@@ -26,7 +26,7 @@ void td_write_logprob(td_jbuf *b, float logprob) {
 /* The news of n tokens from `from` on; their text is all there. */
 static td_news part_of(const td_generation *g, const td_news *all, size_t from, size_t n) {
     td_news part = *all;
-    size_t  stride = 1 + g->req.top_logprobs;
+    size_t  stride = 1 + g->req.shown.top_logprobs;
     part.tokens = all->tokens + from;
     part.n_tokens = n;
     part.lp = all->n_lp ? all->lp + from * stride : NULL;
@@ -37,7 +37,7 @@ static td_news part_of(const td_generation *g, const td_news *all, size_t from, 
 
 /* Tokens that say something without a text. */
 static bool shows_tokens(const td_generation *g, const td_news *part) {
-    return part->n_lp || (part->n_tokens && g->req.return_token_ids);
+    return part->n_lp || (part->n_tokens && g->req.shown.token_ids);
 }
 
 /* News that no parser divides. */

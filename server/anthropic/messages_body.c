@@ -40,7 +40,7 @@ static void write_stop(td_jbuf *b, const td_generation *g, const td_choice_state
     if (st && st->finish == TD_FINISH_ABORT)
         reason = "abort"; /* Anthropic's have none: the word of the other APIs */
     else if (st && st->finish == TD_FINISH_LENGTH)
-        reason = g->req.context_ends ? "model_context_window_exceeded" : "max_tokens";
+        reason = g->req.length.context_ends ? "model_context_window_exceeded" : "max_tokens";
     else if (st)
         reason = st->n_calls ? "tool_use" : sequence ? "stop_sequence" : "end_turn";
     td_jw_member_str(b, "stop_reason", reason);
@@ -328,7 +328,7 @@ static td_status read_messages(json_t *body, const td_api_context *with, td_api_
         json_decref(chat);
         return st;
     }
-    r->fits_max_tokens = true;
+    r->length.fits_max = true;
     st = td_api_read_form(TD_READ_CHAT, chat, with, r, err);
     if (st != TD_OK) td_api_rename_error(td_api_messages.names, err);
     return st;

@@ -227,7 +227,7 @@ static bool add_positions(td_token_logprob **lp, size_t *n, size_t *room, size_t
 }
 
 static bool shows_prompt_logprobs(const td_api_request *r) {
-    return r->logprobs && r->echo;
+    return r->shown.logprobs && r->shown.echo;
 }
 
 /* Random, as OpenAI's; a model that numbers its calls itself is shown its own numbers again. */
@@ -246,19 +246,19 @@ static void put_call_id(td_choice *c, const td_answer_event *e) {
 /* A stream's chunk has --stream-interval tokens at most. */
 static bool same_chunk(const td_generation *g, size_t token, size_t next) {
     size_t step = g->all->stream_interval;
-    return !g->req.stream || token / step == next / step;
+    return !g->req.stream.on || token / step == next / step;
 }
 
 static void on_answer(void *user, const td_answer_event *e) {
     td_choice *c = user;
     td_news   *news = &c->news;
-    bool       stays = e->kind == TD_ANSWER_REASONING && !c->generation->req.separate_reasoning; /* before forced calls */
+    bool stays = e->kind == TD_ANSWER_REASONING && !c->generation->req.parts.separate_reasoning; /* before forced calls */
     td_answer_event_kind kind = stays ? TD_ANSWER_CONTENT : e->kind;
     td_delta            *last = news->n_deltas ? &news->deltas[news->n_deltas - 1] : NULL;
     if (c->ends_early) return;
     if (e->kind == TD_ANSWER_CALL_END) {
         c->n_calls++;
-        c->ends_early = !c->generation->req.parallel_tool_calls;
+        c->ends_early = !c->generation->req.parts.parallel_calls;
         c->generation->ends_some = c->generation->ends_some || c->ends_early;
     }
     size_t from = news->text.len;
@@ -287,12 +287,12 @@ static void on_answer(void *user, const td_answer_event *e) {
 
 static bool add_parsers(td_generation *g) {
     const td_api_request *r = &g->req;
-    const char           *reasoning_format = td_api_divides_reasoning(r) ? r->reasoning_format : NULL;
-    for (size_t i = 0; i < g->n_choices && (r->tool_format || reasoning_format); i++) {
-        td_answer_parser_options o = {.tool_format = r->tool_format,
+    const char           *reasoning_format = td_api_divides_reasoning(r) ? r->parts.reasoning_format : NULL;
+    for (size_t i = 0; i < g->n_choices && (r->parts.tool_format || reasoning_format); i++) {
+        td_answer_parser_options o = {.tool_format = r->parts.tool_format,
                                       .reasoning_format = reasoning_format,
-                                      .tools = r->tools,
-                                      .start = r->reasoning_start,
+                                      .tools = r->parts.tools,
+                                      .start = r->parts.reasoning_start,
                                       .on_event = on_answer,
                                       .user = &g->choices[i]};
         if (td_answer_parser_new(&o, &g->choices[i].parser, NULL) != TD_OK) return false;
@@ -347,15 +347,15 @@ static bool keep(td_choice *c, const td_event *e) {
         if (!c->parser && !keep_text_ends(n, e->n_tokens)) return false;
         n->n_tokens += e->n_tokens;
     }
-    if (e->logprobs && !add_positions(&n->lp, &n->n_lp, &n->lp_room, req->top_logprobs, e->logprobs, e->n_tokens))
+    if (e->logprobs && !add_positions(&n->lp, &n->n_lp, &n->lp_room, req->shown.top_logprobs, e->logprobs, e->n_tokens))
         return false;
     if (e->prompt_logprobs && shows_prompt_logprobs(req) &&
-        !add_positions(&n->prompt_lp, &n->n_prompt_lp, &n->prompt_lp_room, req->top_logprobs, e->prompt_logprobs,
+        !add_positions(&n->prompt_lp, &n->n_prompt_lp, &n->prompt_lp_room, req->shown.top_logprobs, e->prompt_logprobs,
                        e->n_prompt_logprobs))
         return false;
     count(c, e);
     c->generation->unsent += e->text_len + e->n_tokens * sizeof *n->tokens +
-                             (e->logprobs ? e->n_tokens * (1 + req->top_logprobs) * sizeof *n->lp : 0);
+                             (e->logprobs ? e->n_tokens * (1 + req->shown.top_logprobs) * sizeof *n->lp : 0);
     if (e->finish == TD_FINISH_NONE) return true;
     c->finish = e->finish;
     c->stop_token = e->stop_token;
@@ -377,7 +377,7 @@ static void note(td_generation *g, td_choice *c, const td_event *e) {
     } else if (e->finish == TD_FINISH_ERROR) {
         td_api_from_status(&g->error, e->error ? e->error->status : TD_EDEVICE, e->error, NULL);
         fail_locked(g);
-    } else if (g->req.stream) {
+    } else if (g->req.stream.on) {
         if (g->unsent > STREAM_UNSENT_MAX + g->n_choices * CHOICE_UNSENT_MAX) {
             td_warn("request %s: its reader is too slow; cancelled", g->id);
             g->aborted = g->dropped = g->attend = g->ready = true;
@@ -422,23 +422,23 @@ static td_status refuse(td_api_error *err, td_status st, const td_error *cause, 
 static td_request_params common_params(const td_api_request *r) {
     td_request_params p;
     td_request_params_init(&p);
-    p.max_tokens = r->max_tokens;
-    p.min_tokens = r->min_tokens;
+    p.max_tokens = r->length.max;
+    p.min_tokens = r->length.min;
     p.sampling = r->sampling;
-    p.stop = r->stop;
-    p.n_stop = r->n_stop;
-    p.stop_ids = r->stop_ids;
-    p.n_stop_ids = r->n_stop_ids;
-    p.ignore_eos = r->ignore_eos;
-    p.skip_special_tokens = r->skip_special_tokens && !r->keeps_special;
-    p.include_stop = r->include_stop;
-    p.logprobs = r->logprobs;
-    p.prompt_logprobs = shows_prompt_logprobs(r) || r->max_tokens == 0; /* an engine request must ask for something */
-    p.n_top_logprobs = r->top_logprobs;
+    p.stop = r->stop.texts;
+    p.n_stop = r->stop.n_texts;
+    p.stop_ids = r->stop.ids;
+    p.n_stop_ids = r->stop.n_ids;
+    p.ignore_eos = r->stop.ignores_eos;
+    p.skip_special_tokens = r->shown.skips_special_tokens && !r->parts.keeps_special;
+    p.include_stop = r->stop.is_shown;
+    p.logprobs = r->shown.logprobs;
+    p.prompt_logprobs = shows_prompt_logprobs(r) || r->length.max == 0; /* an engine request must ask for something */
+    p.n_top_logprobs = r->shown.top_logprobs;
     p.priority = r->priority;
-    p.grammar = r->grammar;
-    p.reasoning_format = r->reasoning_format;
-    p.reasoning_start = r->reasoning_start;
+    p.grammar = r->grammar.compiled;
+    p.reasoning_format = r->parts.reasoning_format;
+    p.reasoning_start = r->parts.reasoning_start;
     p.on_event = on_event;
     return p;
 }

@@ -46,7 +46,7 @@ static void write_finish(td_jbuf *b, const td_choice_state *st) {
 }
 
 static void write_token_ids(td_jbuf *b, const td_generation *g, const td_news *news) {
-    if (!g->req.return_token_ids) return;
+    if (!g->req.shown.token_ids) return;
     td_jw_key(b, "token_ids");
     td_jw_open(b, '[');
     for (size_t i = 0; i < news->n_tokens; i++) td_jw_int(b, news->tokens[i]);
@@ -64,7 +64,7 @@ static void write_chat_choice(td_jbuf *b, td_choice *c) {
 
 static void write_text_choice(td_jbuf *b, td_choice *c) {
     td_jbuf text = {0};
-    if (c->generation->req.echo) td_write_echo(&text, c);
+    if (c->generation->req.shown.echo) td_write_echo(&text, c);
     td_jbuf_put(&text, c->news.text.data, c->news.text.len);
     td_jw_key(b, "text");
     td_jw_text(b, text.data, text.len);
@@ -120,9 +120,9 @@ static void end_chunk(td_jbuf *b, const td_choice *c, td_usage used, bool with_w
     const td_api_request *r = &c->generation->req;
     td_jw_close(b, '}');
     td_jw_close(b, ']');
-    if (r->continuous_usage)
+    if (r->stream.continuous_usage)
         write_usage(b, used);
-    else if (r->include_usage)
+    else if (r->stream.usage)
         td_jw_member_null(b, "usage");
     if (with_warnings) td_api_write_warnings(b, r);
     td_jw_close(b, '}');
@@ -171,7 +171,7 @@ static void finish_chat(td_choice *c, const td_choice_state *st, td_jbuf *b) {
 
 /* The prompt, where it is echoed: its positions go with its text. */
 static void open_text(td_choice *c, const td_choice_state *st, const td_news *news, td_jbuf *b) {
-    if (!c->generation->req.echo) return;
+    if (!c->generation->req.shown.echo) return;
     td_jbuf text = {0};
     td_news prompt = *news;
     prompt.n_lp = 0;
@@ -210,7 +210,7 @@ static void finish_text(td_choice *c, const td_choice_state *st, td_jbuf *b) {
 }
 
 static void write_end(td_generation *g, const char *object, td_jbuf *b) {
-    if (g->req.include_usage) {
+    if (g->req.stream.usage) {
         td_jbuf_puts(b, "data: ");
         write_head(b, g, object);
         td_jw_key(b, "choices");

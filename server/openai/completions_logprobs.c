@@ -45,7 +45,7 @@ static void write_chat_token(td_jbuf *b, const td_generation *g, td_token_logpro
 }
 
 void td_write_token_logprobs(td_jbuf *b, const td_generation *g, const td_token_logprob *lp, size_t n) {
-    size_t stride = 1 + g->req.top_logprobs;
+    size_t stride = 1 + g->req.shown.top_logprobs;
     for (size_t i = 0; i < n; i++) {
         const td_token_logprob *at = lp + i * stride;
         td_jw_open(b, '{');
@@ -63,7 +63,7 @@ void td_write_token_logprobs(td_jbuf *b, const td_generation *g, const td_token_
 }
 
 void td_write_chat_logprobs(td_jbuf *b, const td_generation *g, const td_news *news) {
-    if (!g->req.logprobs) {
+    if (!g->req.shown.logprobs) {
         td_jw_null(b);
         return;
     }
@@ -114,12 +114,12 @@ static void write_top(td_jbuf *b, const td_generation *g, const td_token_logprob
 
 void td_write_completion_logprobs(td_jbuf *b, td_choice *c, const td_news *news) {
     const td_generation *g = c->generation;
-    if (!g->req.logprobs) {
+    if (!g->req.shown.logprobs) {
         td_jw_null(b);
         return;
     }
     const td_api_prompt *prompt = &g->req.prompts[c->index / g->req.n];
-    size_t               stride = 1 + g->req.top_logprobs, n = news->n_prompt_lp + news->n_lp;
+    size_t               stride = 1 + g->req.shown.top_logprobs, n = news->n_prompt_lp + news->n_lp;
     td_jw_open(b, '{');
     td_jw_key(b, "tokens");
     td_jw_open(b, '[');
@@ -142,7 +142,7 @@ void td_write_completion_logprobs(td_jbuf *b, td_choice *c, const td_news *news)
         size_t      len;
         bool        special;
         const char *bytes = td_token_bytes(g, p.at->id, &len, &special);
-        bool        shown = !special || (p.of_prompt && prompt->text) || !g->req.skip_special_tokens;
+        bool        shown = !special || (p.of_prompt && prompt->text) || !g->req.shown.skips_special_tokens;
         c->text_chars += shown ? count_chars(bytes, len) : 0;
     }
     td_jw_close(b, ']');
@@ -154,7 +154,7 @@ void td_write_echo(td_jbuf *text, td_choice *c) {
     const td_api_prompt *p = &g->req.prompts[c->index / g->req.n];
     char                *decoded = NULL;
     size_t               len = 0;
-    bool                 skip = p->text ? false : g->req.skip_special_tokens;
+    bool                 skip = p->text ? false : g->req.shown.skips_special_tokens;
     if (!g->all->tokenizer) return; /* no text at all */
     td_status st = td_tokenizer_decode(g->all->tokenizer, p->ids, p->n_ids, skip, &decoded, &len);
     if (st != TD_OK) len = 0; /* ids that the model has and the tokenizer has not: no text */

@@ -86,12 +86,7 @@ static void write_response(const td_generation *g, stage at, td_jbuf *b, size_t 
         write_usage(b, td_generation_usage(g));
     else
         td_jw_null(b);
-    if (r->n_warnings) {
-        td_jw_key(b, "warnings");
-        td_jw_open(b, '[');
-        for (size_t i = 0; i < r->n_warnings; i++) td_jw_str(b, r->warnings[i]);
-        td_jw_close(b, ']');
-    }
+    td_api_write_warnings(b, r);
     td_jw_close(b, '}');
 }
 

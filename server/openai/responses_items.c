@@ -225,7 +225,7 @@ static td_response_item *item_for_text(td_generation *g, td_item_kind kind, td_j
  * marker never. */
 static void wait_for_text(td_generation *g, const td_news *with) {
     td_response *own = g->req.own;
-    size_t       stride = 1 + g->req.top_logprobs, n = with ? with->n_lp : 0;
+    size_t       stride = 1 + g->req.shown.top_logprobs, n = with ? with->n_lp : 0;
     if (own->n_pending + n > own->pending_room) {
         size_t            room = 2 * (own->n_pending + n);
         td_token_logprob *pending = realloc(own->pending, room * stride * sizeof *pending);
@@ -243,7 +243,7 @@ static void wait_for_text(td_generation *g, const td_news *with) {
 /* The bytes of the pending tokens, one behind the other. false: memory is short. */
 static bool pending_bytes(const td_generation *g, td_jbuf *bytes, size_t *ends) {
     const td_response *own = g->req.own;
-    size_t             stride = 1 + g->req.top_logprobs;
+    size_t             stride = 1 + g->req.shown.top_logprobs;
     for (size_t i = 0; i < own->n_pending; i++) {
         size_t      len;
         bool        special;
@@ -280,7 +280,7 @@ static token_range tokens_of_text(const td_generation *g, const char *text, size
 /* Give pending tokens to an item, and forget those before them; *entries are theirs, as in a list. */
 static void add_logprobs(td_generation *g, td_response_item *item, token_range tokens, td_jbuf *entries) {
     td_response *own = g->req.own;
-    size_t       stride = 1 + g->req.top_logprobs;
+    size_t       stride = 1 + g->req.shown.top_logprobs;
     td_write_token_logprobs(entries, g, own->pending + tokens.begin * stride, tokens.end - tokens.begin);
     own->n_pending -= tokens.end;
     memmove(own->pending, own->pending + tokens.end * stride, own->n_pending * stride * sizeof *own->pending);

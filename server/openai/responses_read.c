@@ -374,7 +374,7 @@ static td_status keep_echo(const json_t *body, const td_api_request *r, td_respo
         "s:o}",
         "background", 0, "instructions", given(body, "instructions"), "max_output_tokens", given(body, "max_output_tokens"),
         "max_tool_calls", given(body, "max_tool_calls"), "metadata", given_or(body, "metadata", json_object()),
-        "parallel_tool_calls", (int)r->parallel_tool_calls, "previous_response_id", given(body, "previous_response_id"),
+        "parallel_tool_calls", (int)r->parts.parallel_calls, "previous_response_id", given(body, "previous_response_id"),
         "prompt_cache_key", given(body, "prompt_cache_key"), "reasoning", "effort",
         td_api_is_set(effort) ? json_incref((json_t *)effort) : json_null(), "summary", "safety_identifier",
         given(body, "safety_identifier"), "service_tier", "default", "store", (int)own->stores, "temperature",

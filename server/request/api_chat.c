@@ -116,7 +116,7 @@ static td_status take_final_message(td_api_request *r, json_t *messages, td_api_
     /* Parked in the root, which owns the borrowed string. */
     if (json_object_set(r->root, " continued", content) != 0 || json_array_remove(messages, n - 1) != 0)
         return td_api_no_memory(err);
-    r->continued = content;
+    r->chat.continued = content;
     return TD_OK;
 }
 
@@ -148,7 +148,8 @@ static td_status read_tools(td_api_request *r, json_t **tools, td_api_error *err
         *tools = NULL;
         return TD_OK;
     }
-    if (name || (mode && !strcmp(mode, "required"))) return td_api_force_call(r, *tools, name, err);
+    if (name || (mode && !strcmp(mode, "required")))
+        return td_api_force_call(&r->grammar, *tools, name, r->parts.parallel_calls, err);
     return td_api_bad(
         err, "tool_choice",
         "'tool_choice' must be 'auto', 'none', 'required' or {\"type\": \"function\", \"function\": {\"name\": …}}.");
@@ -158,7 +159,7 @@ static td_status read_tools(td_api_request *r, json_t **tools, td_api_error *err
 static td_status keep_tools(td_api_request *r, const json_t *tools, td_api_error *err) {
     if (!tools) return TD_OK;
     char     *json = td_json_dump(tools, JSON_COMPACT);
-    td_status st = json ? td_tool_list_new(json, strlen(json), &r->tools, NULL) : TD_ENOMEM;
+    td_status st = json ? td_tool_list_new(json, strlen(json), &r->parts.tools, NULL) : TD_ENOMEM;
     free(json);
     return st == TD_OK ? TD_OK : td_api_no_memory(err);
 }
@@ -174,7 +175,7 @@ static td_status build_template_doc(td_api_request *r, json_t *messages, json_t 
     bad |= json_object_set_new(doc, "add_generation_prompt", json_boolean(generation_prompt));
     if (td_api_is_set(effort)) bad |= json_object_set(doc, "reasoning_effort", effort);
     if (td_api_is_set(kwargs)) bad |= json_object_set(doc, "chat_template_kwargs", kwargs);
-    r->template_doc = doc;
+    r->chat.template_doc = doc;
     return doc && !bad ? TD_OK : td_api_no_memory(err);
 }
 
@@ -213,14 +214,14 @@ td_status td_api_parse_chat(td_api_request *r, td_api_error *err) {
 }
 
 static void add_warnings(td_api_request *r, const td_chat_form *chat) {
-    if (r->has_grammar && !r->forces_call && r->tools)
+    if (r->grammar.is_asked && !r->grammar.forces_call && r->parts.tools)
         r->warnings[r->n_warnings++] =
             "'tools' are shown to the model, but it cannot call them: the answer's form has no calls.";
-    if (chat->ignores_tools && json_object_get(r->template_doc, "tools"))
+    if (chat->ignores_tools && json_object_get(r->chat.template_doc, "tools"))
         r->warnings[r->n_warnings++] = "'tools' have no effect: the chat template does not show them to the model.";
-    if (chat->ignores_effort && json_object_get(r->template_doc, "reasoning_effort"))
+    if (chat->ignores_effort && json_object_get(r->chat.template_doc, "reasoning_effort"))
         r->warnings[r->n_warnings++] = "'reasoning_effort' has no effect: the chat template does not use it.";
-    const json_t *kwargs = json_object_get(r->template_doc, "chat_template_kwargs");
+    const json_t *kwargs = json_object_get(r->chat.template_doc, "chat_template_kwargs");
     if (chat->ignores_thinking && (json_object_get(kwargs, "enable_thinking") || json_object_get(kwargs, "thinking")))
         r->warnings[r->n_warnings++] = "Thinking cannot be switched on or off: the chat template has no switch for it.";
 }
@@ -235,7 +236,7 @@ td_status td_api_encode_chat(td_api_request *r, const td_tokenizer *tok, const t
     td_error  cause = {0};
     char     *text = NULL;
     size_t    len = 0;
-    td_status st = td_chat_form_render(chat, r->template_doc, &text, &len, &cause);
+    td_status st = td_chat_form_render(chat, r->chat.template_doc, &text, &len, &cause);
     if (st != TD_OK) {
         td_api_from_status(err, st, &cause, "messages");
         if (st == TD_ENOMEM) return TD_EINVAL;
@@ -243,15 +244,15 @@ td_status td_api_encode_chat(td_api_request *r, const td_tokenizer *tok, const t
                           cause.text[0] ? cause.text : td_status_text(st));
     }
     td_jbuf prompt = {.data = text, .len = len, .room = len};
-    if (r->continued) td_jbuf_put(&prompt, json_string_value(r->continued), json_string_length(r->continued));
+    if (r->chat.continued) td_jbuf_put(&prompt, json_string_value(r->chat.continued), json_string_length(r->chat.continued));
     if (prompt.failed) {
         td_jbuf_free(&prompt);
         return td_api_no_memory(err);
     }
     add_warnings(r, chat);
-    if (r->reasoning_format)
-        r->reasoning_start = td_reasoning_after(r->reasoning_format, prompt.data, prompt.len,
-                                                r->continued ? json_string_length(r->continued) : 0);
+    if (r->parts.reasoning_format)
+        r->parts.reasoning_start = td_reasoning_after(r->parts.reasoning_format, prompt.data, prompt.len,
+                                                      r->chat.continued ? json_string_length(r->chat.continued) : 0);
     /* The template wrote BOS and the turn markers as text. */
     st = td_tokenizer_encode(tok, prompt.data, prompt.len, true, r->add_special_tokens, ids, n_ids);
     td_jbuf_free(&prompt);

@@ -29,19 +29,19 @@ static const field FIELDS[] = {
     {"presence_penalty", BOTH, FIELD_REAL, AT(sampling.presence_penalty), -2, 2},
     {"repetition_penalty", BOTH, FIELD_REAL, AT(sampling.repetition_penalty), DBL_MIN, 2},
     {"n", BOTH, FIELD_U32, AT(n), 1, TD_API_N_MAX},
-    {"min_tokens", BOTH, FIELD_U32, AT(min_tokens), 0, INT32_MAX},
+    {"min_tokens", BOTH, FIELD_U32, AT(length.min), 0, INT32_MAX},
     {"truncate_prompt_tokens", BOTH, FIELD_U32, AT(prompt_tokens_max), 1, INT32_MAX},
     {"add_special_tokens", BOTH, FIELD_BOOL, AT(add_special_tokens), 0, 0},
     {"priority", BOTH, FIELD_I32, AT(priority), INT32_MIN, INT32_MAX},
-    {"stream", BOTH, FIELD_BOOL, AT(stream), 0, 0},
-    {"separate_reasoning", TD_READ_CHAT, FIELD_BOOL, AT(separate_reasoning), 0, 0},
-    {"parallel_tool_calls", TD_READ_CHAT, FIELD_BOOL, AT(parallel_tool_calls), 0, 0},
-    {"echo", TD_READ_COMPLETION, FIELD_BOOL, AT(echo), 0, 0},
-    {"return_token_ids", BOTH, FIELD_BOOL, AT(return_token_ids), 0, 0},
-    {"ignore_eos", BOTH, FIELD_BOOL, AT(ignore_eos), 0, 0},
-    {"skip_special_tokens", BOTH, FIELD_BOOL, AT(skip_special_tokens), 0, 0},
-    {"no_stop_trim", BOTH, FIELD_BOOL, AT(include_stop), 0, 0},
-    {"include_stop_str_in_output", BOTH, FIELD_BOOL, AT(include_stop), 0, 0},
+    {"stream", BOTH, FIELD_BOOL, AT(stream.on), 0, 0},
+    {"separate_reasoning", TD_READ_CHAT, FIELD_BOOL, AT(parts.separate_reasoning), 0, 0},
+    {"parallel_tool_calls", TD_READ_CHAT, FIELD_BOOL, AT(parts.parallel_calls), 0, 0},
+    {"echo", TD_READ_COMPLETION, FIELD_BOOL, AT(shown.echo), 0, 0},
+    {"return_token_ids", BOTH, FIELD_BOOL, AT(shown.token_ids), 0, 0},
+    {"ignore_eos", BOTH, FIELD_BOOL, AT(stop.ignores_eos), 0, 0},
+    {"skip_special_tokens", BOTH, FIELD_BOOL, AT(shown.skips_special_tokens), 0, 0},
+    {"no_stop_trim", BOTH, FIELD_BOOL, AT(stop.is_shown), 0, 0},
+    {"include_stop_str_in_output", BOTH, FIELD_BOOL, AT(stop.is_shown), 0, 0},
 };
 
 /* Fields that would change the answer and that nothing here carries out. */
@@ -169,15 +169,15 @@ static td_status read_max_tokens(td_api_request *r, td_api_error *err) {
     json_t     *v = r->form == TD_READ_CHAT ? json_object_get(r->root, name) : NULL;
     if (!td_api_is_set(v)) v = json_object_get(r->root, name = "max_tokens");
     if (!td_api_is_set(v)) {
-        r->has_max_tokens = r->form == TD_READ_COMPLETION;
-        r->max_tokens = TD_API_COMPLETION_MAX_TOKENS;
+        r->length.has_max = r->form == TD_READ_COMPLETION;
+        r->length.max = TD_API_COMPLETION_MAX_TOKENS;
         return TD_OK;
     }
     json_int_t min = r->form == TD_READ_CHAT ? 1 : 0, n;
     if (!td_api_integer(v, &n)) return td_api_bad(err, name, "'%s' must be an integer.", name);
     if (n < min || n > INT32_MAX) return td_api_bad(err, name, "'%s' must be at least %d and fit 31 bits.", name, (int)min);
-    r->max_tokens = (uint32_t)n;
-    r->has_max_tokens = true;
+    r->length.max = (uint32_t)n;
+    r->length.has_max = true;
     return TD_OK;
 }
 
@@ -188,42 +188,42 @@ static td_status read_logprobs(td_api_request *r, td_api_error *err) {
     if (r->form == TD_READ_CHAT && td_api_is_set(v)) {
         if (!json_is_boolean(v))
             return td_api_bad(err, "logprobs", "'logprobs' must be true or false; the count is 'top_logprobs'.");
-        r->logprobs = json_is_true(v);
+        r->shown.logprobs = json_is_true(v);
     }
     if (!td_api_is_set(count)) return TD_OK;
     json_int_t n;
     if (!td_api_integer(count, &n) || n < 0 || n > TD_LOGPROBS_MAX)
         return td_api_bad(err, name, "'%s' must be an integer between 0 and %d.", name, TD_LOGPROBS_MAX);
-    r->top_logprobs = (uint32_t)n;
+    r->shown.top_logprobs = (uint32_t)n;
     if (r->form == TD_READ_COMPLETION)
-        r->logprobs = true;
-    else if (!r->logprobs && r->top_logprobs > 0)
+        r->shown.logprobs = true;
+    else if (!r->shown.logprobs && r->shown.top_logprobs > 0)
         return td_api_bad(err, name, "'top_logprobs' needs 'logprobs': true.");
     return TD_OK;
 }
 
-static td_status read_top_k(td_api_request *r, td_api_error *err) {
-    const json_t *v = json_object_get(r->root, "top_k");
+static td_status read_top_k(const json_t *root, td_sampling *sampling, td_api_error *err) {
+    const json_t *v = json_object_get(root, "top_k");
     if (!td_api_is_set(v)) return TD_OK;
     json_int_t k;
     if (!td_api_integer(v, &k) || k < -1 || k > INT32_MAX)
         return td_api_bad(err, "top_k", "'top_k' must be an integer of at least 1, or -1 or 0 for all tokens.");
-    r->sampling.top_k = k < 0 ? 0 : (uint32_t)k;
+    sampling->top_k = k < 0 ? 0 : (uint32_t)k;
     return TD_OK;
 }
 
-static td_status read_seed(td_api_request *r, td_api_error *err) {
-    const json_t *v = json_object_get(r->root, "seed");
+static td_status read_seed(const json_t *root, td_sampling *sampling, td_api_error *err) {
+    const json_t *v = json_object_get(root, "seed");
     if (!td_api_is_set(v)) return TD_OK;
     json_int_t seed;
     if (!td_api_integer(v, &seed)) return td_api_bad(err, "seed", "'seed' must be an integer.");
-    r->sampling.seed = (uint64_t)seed;
-    r->sampling.has_seed = true;
+    sampling->seed = (uint64_t)seed;
+    sampling->has_seed = true;
     return TD_OK;
 }
 
-static td_status read_stop(td_api_request *r, td_api_error *err) {
-    const json_t *v = json_object_get(r->root, "stop");
+static td_status read_stop(const json_t *root, td_api_stops *stop, td_api_error *err) {
+    const json_t *v = json_object_get(root, "stop");
     if (!td_api_is_set(v)) return TD_OK;
     size_t n = json_is_array(v) ? json_array_size(v) : 1;
     if (n > TD_STOP_MAX) return td_api_bad(err, "stop", "'stop' has %zu strings; at most %d are allowed.", n, TD_STOP_MAX);
@@ -232,13 +232,13 @@ static td_status read_stop(td_api_request *r, td_api_error *err) {
         if (!td_api_is_c_string(s) || json_string_length(s) == 0)
             return td_api_bad(err, "stop",
                               "'stop' must be a string or a list of strings, none of them empty or with a NUL.");
-        r->stop[r->n_stop++] = json_string_value(s);
+        stop->texts[stop->n_texts++] = json_string_value(s);
     }
     return TD_OK;
 }
 
-static td_status read_logit_bias(td_api_request *r, const td_engine_info *info, td_api_error *err) {
-    json_t *v = json_object_get(r->root, "logit_bias");
+static td_status read_logit_bias(const json_t *root, td_sampling *sampling, const td_engine_info *info, td_api_error *err) {
+    json_t *v = json_object_get(root, "logit_bias");
     if (!td_api_is_set(v)) return TD_OK;
     if (!json_is_object(v)) return td_api_bad(err, "logit_bias", "'logit_bias' must be an object of token ids and biases.");
     size_t n = json_object_size(v);
@@ -247,8 +247,8 @@ static td_status read_logit_bias(td_api_request *r, const td_engine_info *info, 
     if (n == 0) return TD_OK;
     uint32_t *ids = calloc(n, sizeof *ids);
     float    *bias = calloc(n, sizeof *bias);
-    r->sampling.bias_ids = ids;
-    r->sampling.bias = bias;
+    sampling->bias_ids = ids;
+    sampling->bias = bias;
     if (!ids || !bias) return td_api_no_memory(err);
 
     const char *key;
@@ -262,22 +262,22 @@ static td_status read_logit_bias(td_api_request *r, const td_engine_info *info, 
         double x = json_number_value(value);
         if (!json_is_number(value) || !(x >= -100 && x <= 100))
             return td_api_bad(err, "logit_bias", "'logit_bias' of token %lu must be a number between -100 and 100.", id);
-        ids[r->sampling.n_bias] = (uint32_t)id;
-        bias[r->sampling.n_bias++] = (float)x;
+        ids[sampling->n_bias] = (uint32_t)id;
+        bias[sampling->n_bias++] = (float)x;
     }
     return TD_OK;
 }
 
-static td_status read_stream_options(td_api_request *r, td_api_error *err) {
-    const json_t *v = json_object_get(r->root, "stream_options");
+static td_status read_stream_options(const json_t *root, td_api_streaming *stream, td_api_error *err) {
+    const json_t *v = json_object_get(root, "stream_options");
     if (!td_api_is_set(v)) return TD_OK;
     if (!json_is_object(v)) return td_api_bad(err, "stream_options", "'stream_options' must be an object.");
-    if (!r->stream) return td_api_bad(err, "stream_options", "'stream_options' is only allowed with 'stream': true.");
+    if (!stream->on) return td_api_bad(err, "stream_options", "'stream_options' is only allowed with 'stream': true.");
     const struct {
         const char *name, *param;
         bool       *to;
-    } options[] = {{"include_usage", "stream_options.include_usage", &r->include_usage},
-                   {"continuous_usage_stats", "stream_options.continuous_usage_stats", &r->continuous_usage}};
+    } options[] = {{"include_usage", "stream_options.include_usage", &stream->usage},
+                   {"continuous_usage_stats", "stream_options.continuous_usage_stats", &stream->continuous_usage}};
     for (size_t i = 0; i < sizeof options / sizeof *options; i++) {
         const json_t *o = json_object_get(v, options[i].name);
         if (!td_api_is_set(o)) continue;
@@ -304,8 +304,8 @@ static td_status refuse_values(const td_api_request *r, td_api_error *err) {
     return TD_OK;
 }
 
-static td_status read_string(const td_api_request *r, const char *name, const char **to, td_api_error *err) {
-    const json_t *v = json_object_get(r->root, name);
+static td_status read_string(const json_t *root, const char *name, const char **to, td_api_error *err) {
+    const json_t *v = json_object_get(root, name);
     if (!td_api_is_set(v)) return TD_OK;
     if (!td_api_is_c_string(v)) return td_api_bad(err, name, "'%s' must be a string, without a NUL.", name);
     *to = json_string_value(v);
@@ -314,7 +314,7 @@ static td_status read_string(const td_api_request *r, const char *name, const ch
 
 static void set_defaults(td_api_request *r, const td_engine_info *info) {
     r->n = 1;
-    r->skip_special_tokens = r->separate_reasoning = r->parallel_tool_calls = true;
+    r->shown.skips_special_tokens = r->parts.separate_reasoning = r->parts.parallel_calls = true;
     r->add_special_tokens = r->form == TD_READ_COMPLETION; /* a chat's template writes them */
     r->sampling.temperature = isnan(info->default_temperature) ? 1 : info->default_temperature;
     r->sampling.top_p = isnan(info->default_top_p) || info->default_top_p <= 0 ? 1 : info->default_top_p;
@@ -335,18 +335,19 @@ td_status td_api_parse_fields(td_api_request *r, const td_engine_info *info, td_
         const json_t *v = FIELDS[i].forms & r->form ? json_object_get(r->root, FIELDS[i].name) : NULL;
         if (td_api_is_set(v) && read_field(&FIELDS[i], v, r, err) != TD_OK) return TD_EINVAL;
     }
-    if (read_string(r, "model", &r->model, err) != TD_OK || read_string(r, "rid", &r->rid, err) != TD_OK ||
-        read_max_tokens(r, err) != TD_OK || read_logprobs(r, err) != TD_OK || read_top_k(r, err) != TD_OK ||
-        read_seed(r, err) != TD_OK || read_stop(r, err) != TD_OK || read_logit_bias(r, info, err) != TD_OK ||
-        read_stream_options(r, err) != TD_OK || refuse_values(r, err) != TD_OK)
+    if (read_string(r->root, "model", &r->model, err) != TD_OK || read_string(r->root, "rid", &r->rid, err) != TD_OK ||
+        read_max_tokens(r, err) != TD_OK || read_logprobs(r, err) != TD_OK ||
+        read_top_k(r->root, &r->sampling, err) != TD_OK || read_seed(r->root, &r->sampling, err) != TD_OK ||
+        read_stop(r->root, &r->stop, err) != TD_OK || read_logit_bias(r->root, &r->sampling, info, err) != TD_OK ||
+        read_stream_options(r->root, &r->stream, err) != TD_OK || refuse_values(r, err) != TD_OK)
         return TD_EINVAL;
     if (r->rid && strlen(r->rid) > TD_API_NAME_MAX)
         return td_api_bad(err, "rid", "'rid' may have at most %d bytes.", TD_API_NAME_MAX);
-    if (r->has_max_tokens && r->min_tokens > r->max_tokens)
-        return td_api_bad(err, "min_tokens", "'min_tokens' must not be above 'max_tokens' (%u).", r->max_tokens);
+    if (r->length.has_max && r->length.min > r->length.max)
+        return td_api_bad(err, "min_tokens", "'min_tokens' must not be above 'max_tokens' (%u).", r->length.max);
     const json_t *stop_ids = json_object_get(r->root, "stop_token_ids");
     if (td_api_is_set(stop_ids))
-        return td_api_parse_ids(stop_ids, "stop_token_ids", TD_API_STOP_IDS_MAX, info->vocab_size, &r->stop_ids,
-                                &r->n_stop_ids, err);
+        return td_api_parse_ids(stop_ids, "stop_token_ids", TD_API_STOP_IDS_MAX, info->vocab_size, &r->stop.ids,
+                                &r->stop.n_ids, err);
     return TD_OK;
 }

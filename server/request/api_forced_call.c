@@ -42,7 +42,7 @@ static json_t *call_schema(const json_t *function, size_t index) {
     return NULL;
 }
 
-td_status td_api_force_call(td_api_request *r, const json_t *tools, const char *name, td_api_error *err) {
+td_status td_api_force_call(td_api_grammar *g, const json_t *tools, const char *name, bool parallel, td_api_error *err) {
     json_t *calls = json_array(), *tool;
     size_t  i;
     int     bad = 0;
@@ -56,12 +56,12 @@ td_status td_api_force_call(td_api_request *r, const json_t *tools, const char *
         st = name ? td_api_bad(err, "tool_choice", "'tool_choice' names '%.200s', which 'tools' do not have.", name)
                   : td_api_bad(err, "tool_choice", "'tool_choice' forces a call, and there are no 'tools'.");
     }
-    int     most = name || !r->parallel_tool_calls ? 1 : TD_API_CALLS_MAX;
+    int     most = name || !parallel ? 1 : TD_API_CALLS_MAX;
     json_t *schema = json_pack("{s:s, s:{s:s}, s:{s:{s:o}}, s:i, s:i}", "type", "array", "items", "$ref", "#/$defs/call",
                                "$defs", "call", "anyOf", calls, "minItems", 1, "maxItems", most);
     if (st == TD_OK && (bad || !schema)) st = td_api_no_memory(err);
-    if (st == TD_OK) st = td_api_set_schema(r, "tool_choice", schema, err);
+    if (st == TD_OK) st = td_api_set_schema(g, "tool_choice", schema, err);
     json_decref(schema);
-    r->forces_call = st == TD_OK;
+    g->forces_call = st == TD_OK;
     return st;
 }

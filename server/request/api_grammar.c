@@ -42,46 +42,46 @@ static bool is_given(const json_t *v) {
     return !off && !(json_is_array(v) && json_array_size(v) == 0);
 }
 
-static td_status set_json(td_api_request *r, const json_t *v, td_api_error *err) {
-    r->grammar_owned = td_json_dump(v, JSON_COMPACT | JSON_ENCODE_ANY);
-    if (!r->grammar_owned) return td_api_no_memory(err);
-    r->grammar_source = r->grammar_owned;
-    r->grammar_len = strlen(r->grammar_owned);
+static td_status set_json(td_api_grammar *g, const json_t *v, td_api_error *err) {
+    g->owned = td_json_dump(v, JSON_COMPACT | JSON_ENCODE_ANY);
+    if (!g->owned) return td_api_no_memory(err);
+    g->source = g->owned;
+    g->len = strlen(g->owned);
     return TD_OK;
 }
 
-/* A field's value becomes the request's grammar. param: its name for messages. */
-static td_status take(td_api_request *r, td_grammar_kind kind, form f, const char *param, const json_t *v,
+/* A field's value becomes the grammar. param: its name for messages. */
+static td_status take(td_api_grammar *g, td_grammar_kind kind, form f, const char *param, const json_t *v,
                       td_api_error *err) {
-    if (r->has_grammar)
-        return td_api_bad(err, param, "'%s' and '%s' are both given; an answer can follow only one of them.",
-                          r->grammar_param, param);
-    r->has_grammar = true;
-    r->grammar_kind = kind;
-    snprintf(r->grammar_param, sizeof r->grammar_param, "%s", param);
-    r->grammar_source = "";
+    if (g->is_asked)
+        return td_api_bad(err, param, "'%s' and '%s' are both given; an answer can follow only one of them.", g->param,
+                          param);
+    g->is_asked = true;
+    g->kind = kind;
+    snprintf(g->param, sizeof g->param, "%s", param);
+    g->source = "";
     if (f == FORM_SWITCH) return json_is_true(v) ? TD_OK : td_api_bad(err, param, "'%s' must be true or false.", param);
     if (f == FORM_LIST)
-        return json_is_array(v) ? set_json(r, v, err) : td_api_bad(err, param, "'%s' must be a list of strings.", param);
+        return json_is_array(v) ? set_json(g, v, err) : td_api_bad(err, param, "'%s' must be a list of strings.", param);
     if (json_is_string(v)) {
-        r->grammar_source = json_string_value(v);
-        r->grammar_len = json_string_length(v);
+        g->source = json_string_value(v);
+        g->len = json_string_length(v);
         return TD_OK;
     }
     if (f == FORM_TEXT) return td_api_bad(err, param, "'%s' must be a string.", param);
     if (!json_is_object(v) && !json_is_true(v))
         return td_api_bad(err, param, "'%s' must be a JSON Schema, or a string with one.", param);
-    return set_json(r, v, err);
+    return set_json(g, v, err);
 }
 
-static td_status read_response_format(td_api_request *r, td_api_error *err) {
-    const json_t *v = json_object_get(r->root, "response_format");
+static td_status read_response_format(const json_t *root, td_api_grammar *g, td_api_error *err) {
+    const json_t *v = json_object_get(root, "response_format");
     if (!v || json_is_null(v)) return TD_OK;
     const char *type = json_string_value(json_object_get(v, "type"));
     if (!type) return td_api_bad(err, "response_format", "'response_format' must be an object with a 'type'.");
     if (!strcmp(type, "text")) return TD_OK;
     if (!strcmp(type, "json_object"))
-        return take(r, TD_GRAMMAR_JSON_OBJECT, FORM_SWITCH, "response_format", json_true(), err);
+        return take(g, TD_GRAMMAR_JSON_OBJECT, FORM_SWITCH, "response_format", json_true(), err);
     if (strcmp(type, "json_schema") != 0)
         return td_api_bad(err, "response_format",
                           "'response_format' of type '%.40s' is not supported; 'text', 'json_object' and 'json_schema' are.",
@@ -92,11 +92,11 @@ static td_status read_response_format(td_api_request *r, td_api_error *err) {
                           "'response_format.json_schema.schema' must be a JSON Schema.");
     if (json_is_false(schema))
         return td_api_bad(err, "response_format.json_schema.schema", "No text matches the schema false.");
-    return take(r, TD_GRAMMAR_JSON_SCHEMA, FORM_JSON, "response_format", schema, err);
+    return take(g, TD_GRAMMAR_JSON_SCHEMA, FORM_JSON, "response_format", schema, err);
 }
 
-static td_status read_structured_outputs(td_api_request *r, td_api_error *err) {
-    json_t     *v = json_object_get(r->root, "structured_outputs"), *value;
+static td_status read_structured_outputs(const json_t *root, td_api_grammar *g, td_api_error *err) {
+    json_t     *v = json_object_get(root, "structured_outputs"), *value;
     const char *key = NULL;
     char        param[TD_API_PARAM_MAX];
     if (!is_given(v)) return TD_OK;
@@ -107,21 +107,21 @@ static td_status read_structured_outputs(td_api_request *r, td_api_error *err) {
         snprintf(param, sizeof param, "structured_outputs.%.60s", key);
         while (i < n && strcmp(key, STRUCTURED[i].name) != 0) i++;
         if (i == n) return td_api_bad(err, param, "'%s' is not supported.", param);
-        TD_TRY(take(r, STRUCTURED[i].kind, STRUCTURED[i].form, param, value, err));
+        TD_TRY(take(g, STRUCTURED[i].kind, STRUCTURED[i].form, param, value, err));
     }
     return TD_OK;
 }
 
-td_status td_api_set_schema(td_api_request *r, const char *param, const json_t *schema, td_api_error *err) {
-    return take(r, TD_GRAMMAR_JSON_SCHEMA, FORM_JSON, param, schema, err);
+td_status td_api_set_schema(td_api_grammar *g, const char *param, const json_t *schema, td_api_error *err) {
+    return take(g, TD_GRAMMAR_JSON_SCHEMA, FORM_JSON, param, schema, err);
 }
 
-td_status td_api_parse_grammar(td_api_request *r, td_api_error *err) {
-    TD_TRY(read_response_format(r, err));
-    TD_TRY(read_structured_outputs(r, err));
+td_status td_api_parse_grammar(const json_t *root, td_api_grammar *g, td_api_error *err) {
+    TD_TRY(read_response_format(root, g, err));
+    TD_TRY(read_structured_outputs(root, g, err));
     for (size_t i = 0; i < sizeof FIELDS / sizeof *FIELDS; i++) {
-        const json_t *v = json_object_get(r->root, FIELDS[i].name);
-        if (is_given(v)) TD_TRY(take(r, FIELDS[i].kind, FIELDS[i].form, FIELDS[i].name, v, err));
+        const json_t *v = json_object_get(root, FIELDS[i].name);
+        if (is_given(v)) TD_TRY(take(g, FIELDS[i].kind, FIELDS[i].form, FIELDS[i].name, v, err));
     }
     return TD_OK;
 }

@@ -82,7 +82,7 @@ td_status td_api_read_form(td_api_form form, json_t *body, const td_api_context 
     r->form = form;
     r->root = body;
     TD_TRY(td_api_parse_fields(r, info, err));
-    TD_TRY(td_api_parse_grammar(r, err));
+    TD_TRY(td_api_parse_grammar(r->root, &r->grammar, err));
     if (form == TD_READ_COMPLETION) {
         TD_TRY(parse_prompt(r, info, err));
     } else {
@@ -99,7 +99,7 @@ td_status td_api_read_form(td_api_form form, json_t *body, const td_api_context 
 }
 
 td_status td_api_read_probe(const td_api *api, uint32_t *ids, size_t n_ids, td_api_request *out) {
-    *out = (td_api_request){.api = api, .n = 1, .has_max_tokens = true, .max_tokens = 1, .skip_special_tokens = true};
+    *out = (td_api_request){.api = api, .n = 1, .length = {.has_max = true, .max = 1}, .shown.skips_special_tokens = true};
     out->sampling = (td_sampling){.top_p = 1, .repetition_penalty = 1};
     out->prompts = calloc(1, sizeof *out->prompts);
     if (!out->prompts) {
@@ -124,27 +124,27 @@ static td_status fit_context(td_api_request *r, const td_api_prompt *prompts, si
     /* The KV capacity may be below the context: do not ask for what could never be held. */
     uint64_t room = info->context_length;
     if (info->max_total_tokens > longest && info->max_total_tokens < room) room = info->max_total_tokens;
-    if (r->fits_max_tokens && longest < room && longest + r->max_tokens > room) {
-        r->max_tokens = (uint32_t)(room - longest);
-        r->context_ends = true;
+    if (r->length.fits_max && longest < room && longest + r->length.max > room) {
+        r->length.max = (uint32_t)(room - longest);
+        r->length.context_ends = true;
     }
-    uint64_t wanted = longest + (r->has_max_tokens ? (uint64_t)r->max_tokens : 1);
+    uint64_t wanted = longest + (r->length.has_max ? (uint64_t)r->length.max : 1);
     if (wanted > info->context_length) {
-        if (r->has_max_tokens && longest < info->context_length)
+        if (r->length.has_max && longest < info->context_length)
             td_api_fail(
                 err, 400, "context_length_exceeded",
                 "This model's context length is %u tokens, but the request asks for %llu: %zu in the %s and %u to generate.",
-                info->context_length, (unsigned long long)wanted, longest, what, r->max_tokens);
+                info->context_length, (unsigned long long)wanted, longest, what, r->length.max);
         else
             td_api_fail(err, 400, "context_length_exceeded", "This model's context length is %u tokens, but the %s has %zu.",
                         info->context_length, r->form == TD_READ_CHAT ? "chat" : "prompt", longest);
         strcpy(err->param, what);
         return TD_EINVAL;
     }
-    if (!r->has_max_tokens) r->max_tokens = (uint32_t)(room - longest);
-    if (r->min_tokens > r->max_tokens)
+    if (!r->length.has_max) r->length.max = (uint32_t)(room - longest);
+    if (r->length.min > r->length.max)
         return td_api_bad(err, "min_tokens", "'min_tokens' is above the %u tokens that the context has left.",
-                          r->max_tokens);
+                          r->length.max);
     return TD_OK;
 }
 
@@ -160,8 +160,8 @@ td_status td_api_encode(td_api_request *r, const td_tokenizer *tok, const td_cha
         TD_TRY(add_prompts(r, 1, err));
         TD_TRY(td_api_encode_chat(r, tok, chat, &r->prompts[0].ids, &r->prompts[0].n_ids, err));
         /* A conversation as JSON takes many times the room of its tokens, and is not looked at again. */
-        json_decref(r->template_doc);
-        r->template_doc = NULL;
+        json_decref(r->chat.template_doc);
+        r->chat.template_doc = NULL;
         json_object_del(r->root, "messages");
     }
     for (size_t i = 0; i < r->n_prompts; i++) {

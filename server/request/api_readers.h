@@ -1,4 +1,5 @@
-/* The readers that td_api_read_form puts together: each takes some fields of r->root into the request. */
+/* The readers that td_api_read_form puts together: each takes some fields of the body, root, into the
+ * part of the request that it is given. */
 #ifndef TD_SERVER_REQUEST_API_READERS_H
 #define TD_SERVER_REQUEST_API_READERS_H
 
@@ -9,13 +10,15 @@
 TD_NODISCARD td_status td_api_parse_fields(td_api_request *r, const td_engine_info *info, td_api_error *err);
 
 /** The fields that ask for structured output: at most one; api_grammar.c. */
-TD_NODISCARD td_status td_api_parse_grammar(td_api_request *r, td_api_error *err);
+TD_NODISCARD td_status td_api_parse_grammar(const json_t *root, td_api_grammar *g, td_api_error *err);
 
 /** The answer is JSON of this schema, because of the field param; refused beside another form. api_grammar.c. */
-TD_NODISCARD td_status td_api_set_schema(td_api_request *r, const char *param, const json_t *schema, td_api_error *err);
+TD_NODISCARD td_status td_api_set_schema(td_api_grammar *g, const char *param, const json_t *schema, td_api_error *err);
 
-/** The answer is calls of the tools (NULL: none), or one of the tool by this name (NULL: any); api_forced_call.c. */
-TD_NODISCARD td_status td_api_force_call(td_api_request *r, const json_t *tools, const char *name, td_api_error *err);
+/** The answer is calls of the tools (NULL: none), or one of the tool by this name (NULL: any); parallel: there may be several.
+ * api_forced_call.c. */
+TD_NODISCARD td_status td_api_force_call(td_api_grammar *g, const json_t *tools, const char *name, bool parallel,
+                                         td_api_error *err);
 
 /** messages, tools and template arguments of a chat into template_doc and continued; api_chat.c. */
 TD_NODISCARD td_status td_api_parse_chat(td_api_request *r, td_api_error *err);

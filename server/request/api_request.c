@@ -9,11 +9,11 @@ void td_api_request_free(td_api_request *r) {
     for (size_t i = 0; r->each && i < r->n_prompts; i++) td_api_request_free(&r->each[i]);
     free(r->each);
     free(r->prompts);
-    json_decref(r->template_doc);
-    td_tool_list_free(r->tools);
-    free(r->grammar_owned);
-    td_grammar_release(r->grammar);
-    free(r->stop_ids);
+    json_decref(r->chat.template_doc);
+    td_tool_list_free(r->parts.tools);
+    free(r->grammar.owned);
+    td_grammar_release(r->grammar.compiled);
+    free(r->stop.ids);
     free((void *)r->sampling.bias_ids);
     free((void *)r->sampling.bias);
     json_decref(r->root);
@@ -29,20 +29,29 @@ void td_api_write_warnings(td_jbuf *b, const td_api_request *r) {
     td_jw_close(b, ']');
 }
 
+static bool find(td_api_grammar *g, td_grammar_cache *cache) {
+    if (g->is_asked && !g->compiled) g->compiled = td_grammar_cache_find(cache, g->kind, g->source, g->len);
+    return !g->is_asked || g->compiled;
+}
+
 bool td_api_find_grammar(td_api_request *r, td_grammar_cache *cache) {
+    if (!r->each) return find(&r->grammar, cache);
     bool all = true;
-    for (size_t i = 0; r->each && i < r->n_prompts; i++) all = td_api_find_grammar(&r->each[i], cache) && all;
-    if (!r->has_grammar || r->each) return all;
-    if (!r->grammar) r->grammar = td_grammar_cache_find(cache, r->grammar_kind, r->grammar_source, r->grammar_len);
-    return r->grammar;
+    for (size_t i = 0; i < r->n_prompts; i++) all = find(&r->each[i].grammar, cache) && all;
+    return all;
+}
+
+static td_status compile(td_api_grammar *g, td_grammar_cache *cache, td_api_error *err) {
+    td_error cause = {0};
+    if (!g->is_asked || g->compiled) return TD_OK;
+    td_status st = td_grammar_cache_get(cache, g->kind, g->source, g->len, &g->compiled, &cause);
+    if (st == TD_OK) return TD_OK;
+    if (st == TD_ENOMEM) return td_api_no_memory(err);
+    return td_api_bad(err, g->param, "'%s' cannot be followed: %.350s.", g->param, cause.text);
 }
 
 td_status td_api_compile_grammar(td_api_request *r, td_grammar_cache *cache, td_api_error *err) {
-    td_error cause = {0};
-    for (size_t i = 0; r->each && i < r->n_prompts; i++) TD_TRY(td_api_compile_grammar(&r->each[i], cache, err));
-    if (!r->has_grammar || r->each || r->grammar) return TD_OK;
-    td_status st = td_grammar_cache_get(cache, r->grammar_kind, r->grammar_source, r->grammar_len, &r->grammar, &cause);
-    if (st == TD_OK) return TD_OK;
-    if (st == TD_ENOMEM) return td_api_no_memory(err);
-    return td_api_bad(err, r->grammar_param, "'%s' cannot be followed: %.350s.", r->grammar_param, cause.text);
+    if (!r->each) return compile(&r->grammar, cache, err);
+    for (size_t i = 0; i < r->n_prompts; i++) TD_TRY(compile(&r->each[i].grammar, cache, err));
+    return TD_OK;
 }

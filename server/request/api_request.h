@@ -34,6 +34,69 @@ typedef struct {
     size_t      n_ids;
 } td_api_prompt;
 
+/** What the client wants to be shown of the answer besides its text, and how that is written. */
+typedef struct {
+    bool     logprobs;     /* of the generated tokens, and with echo of the prompt's */
+    uint32_t top_logprobs; /* 0 .. TD_LOGPROBS_MAX */
+    bool     token_ids;
+    bool     echo; /* a completion's prompt, before its text */
+    bool     skips_special_tokens;
+} td_api_shown;
+
+/** Whether the answer is a stream of events, and what these say. */
+typedef struct {
+    bool on;
+    bool usage;            /* its last event has the usage */
+    bool continuous_usage; /* all have */
+} td_api_streaming;
+
+/** How long the answer may be, in tokens. */
+typedef struct {
+    bool     has_max; /* else max is what is left of the context, set by td_api_encode */
+    uint32_t max, min;
+    bool     fits_max;     /* max falls to what the context has left; else that is an error */
+    bool     context_ends; /* it did */
+} td_api_length;
+
+/** What ends the answer before its length does. */
+typedef struct {
+    const char *texts[TD_STOP_MAX]; /* in root */
+    size_t      n_texts;
+    uint32_t   *ids; /* owned */
+    size_t      n_ids;
+    bool        ignores_eos;
+    bool        is_shown; /* the text that ended it stays in the answer */
+} td_api_stops;
+
+/** The form that the answer must have: a grammar. */
+typedef struct {
+    bool            is_asked; /* else nothing of the rest is set */
+    td_grammar_kind kind;
+    const char     *source; /* [len], in root or in owned */
+    size_t          len;
+    char           *owned;                   /* NULL: the source was a string */
+    char            param[TD_API_PARAM_MAX]; /* the field that asked for it */
+    td_grammar     *compiled;                /* a reference; NULL: not compiled yet */
+    bool            forces_call;             /* the text is a list of calls of tools, [{"name", "arguments"}, …] */
+} td_api_grammar;
+
+/** How the text of a chat's answer is divided into content, reasoning and calls of tools. */
+typedef struct {
+    td_tool_list *tools; /* that the model may call; owned; NULL: none */
+    bool          separate_reasoning, parallel_calls;
+
+    /* set by td_api_prepare and td_api_encode */
+    const char        *tool_format, *reasoning_format; /* NULL: not looked for */
+    bool               keeps_special;                  /* the parsers need the text of special tokens */
+    td_reasoning_start reasoning_start;
+} td_api_parts;
+
+/** A chat until it is encoded. */
+typedef struct {
+    json_t       *template_doc; /* what the template renders (td_chat_form_render); owned; NULL once it is encoded */
+    const json_t *continued;    /* continue_final_message: the string that the answer starts from, in root; NULL: none */
+} td_api_chat_doc;
+
 struct td_api_request {
     const td_api *api;
     void         *own; /* what the API keeps with it; freed by its free_own */
@@ -42,46 +105,25 @@ struct td_api_request {
 
     const char *model; /* NULL: not given */
     const char *rid;   /* the client's id for the request; NULL: none */
-    bool        stream, include_usage, continuous_usage;
-    bool        echo, return_token_ids;
-    bool        logprobs;     /* of the generated tokens, and with echo of the prompt's */
-    uint32_t    top_logprobs; /* 0 .. TD_LOGPROBS_MAX */
-    uint32_t    n;
-    bool        has_max_tokens; /* else what is left of the context */
-    uint32_t    max_tokens, min_tokens;
-    bool        fits_max_tokens; /* max_tokens falls to what the context has left; else that is an error */
-    bool        context_ends;    /* it did */
-    td_sampling sampling;        /* bias arrays are owned */
-    const char *stop[TD_STOP_MAX];
-    size_t      n_stop;
-    uint32_t   *stop_ids; /* owned */
-    size_t      n_stop_ids;
-    bool        ignore_eos, skip_special_tokens, include_stop;
-    bool        add_special_tokens; /* BOS and the like, to prompts that are text */
-    uint32_t    prompt_tokens_max;  /* of a prompt only its last ones; 0: all */
     int32_t     priority;
-
-    bool            has_grammar; /* the answer has a form, that of the grammar below */
-    td_grammar_kind grammar_kind;
-    const char     *grammar_source; /* [grammar_len], in root or grammar_owned */
-    size_t          grammar_len;
-    char           *grammar_owned;                   /* NULL: the source was a string */
-    char            grammar_param[TD_API_PARAM_MAX]; /* the field that asked for it */
-    td_grammar     *grammar;                         /* a reference, once it is compiled */
-    bool            forces_call;                     /* chat: its text is a list of calls, [{"name", "arguments"}, …] */
+    const char *warnings[TD_API_WARNINGS_MAX]; /* static sentences about fields that have no effect here */
+    size_t      n_warnings;
 
     td_api_prompt *prompts; /* [n_prompts], owned; of a chat one, filled by td_api_encode unless the client sent input_ids */
     size_t         n_prompts;
-    td_api_request *each;         /* [n_prompts], owned: the parameters of each prompt; NULL: they are these */
-    json_t         *template_doc; /* chat: what the template renders (td_chat_form_render); owned; NULL once it is encoded */
-    const char     *warnings[TD_API_WARNINGS_MAX]; /* static sentences about fields that have no effect here */
-    size_t          n_warnings;
-    td_tool_list   *tools; /* chat: those that the model may call; owned; NULL: none */
-    bool            separate_reasoning, parallel_tool_calls;
-    const char     *tool_format, *reasoning_format; /* chat: of the answer; NULL: not looked for */
-    bool            keeps_special;                  /* the parsers need the text of special tokens */
-    td_reasoning_start reasoning_start;             /* set by td_api_encode */
-    const json_t      *continued; /* chat, continue_final_message: string the answer starts from, in root; NULL: none */
+    uint32_t       n;                   /* choices of each prompt */
+    td_api_request *each;               /* [n_prompts], owned: the parameters of each prompt; NULL: they are these */
+    bool            add_special_tokens; /* BOS and the like, to prompts that are text */
+    uint32_t        prompt_tokens_max;  /* of a prompt only its last ones; 0: all */
+    td_api_chat_doc chat;
+
+    td_sampling      sampling; /* bias arrays are owned */
+    td_api_length    length;
+    td_api_stops     stop;
+    td_api_grammar   grammar;
+    td_api_parts     parts;
+    td_api_shown     shown;
+    td_api_streaming stream;
 };
 
 /** Frees what the request owns, and zeroes it. */
@@ -98,7 +140,7 @@ void td_api_write_warnings(td_jbuf *b, const td_api_request *r);
 /** Whether the answer is divided into reasoning and content. With a grammar, reasoning that stays in the text is still there
  * before it. */
 static inline bool td_api_divides_reasoning(const td_api_request *r) {
-    return r->reasoning_format && (r->separate_reasoning || r->forces_call);
+    return r->parts.reasoning_format && (r->parts.separate_reasoning || r->grammar.forces_call);
 }
 
 /** Whether the request's grammar, if any, need not be compiled: it is in the cache, and then the request has it. */

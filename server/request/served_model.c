@@ -79,15 +79,15 @@ td_status td_check_model(const td_served_model *m, const char *name, td_api_erro
  * behind a reasoning that ends. Then the prompt, which tells where the answer begins. */
 static td_status encode(const td_served_model *m, td_api_request *r, td_api_error *err) {
     const char *reasoning = r->form == TD_READ_CHAT ? m->reasoning_format : NULL;
-    if (r->has_grammar) {
-        r->tool_format = r->forces_call ? FORCED_CALLS : NULL;
-        r->reasoning_format = reasoning && td_reasoning_format_ends(reasoning) ? reasoning : NULL;
+    if (r->grammar.is_asked) {
+        r->parts.tool_format = r->grammar.forces_call ? FORCED_CALLS : NULL;
+        r->parts.reasoning_format = reasoning && td_reasoning_format_ends(reasoning) ? reasoning : NULL;
     } else {
-        r->tool_format = r->tools ? m->tool_format : NULL;
-        r->reasoning_format = r->separate_reasoning ? reasoning : NULL;
+        r->parts.tool_format = r->parts.tools ? m->tool_format : NULL;
+        r->parts.reasoning_format = r->parts.separate_reasoning ? reasoning : NULL;
     }
-    bool own_calls = r->tool_format && !r->forces_call;
-    r->keeps_special = (own_calls && m->tools_in_special) || (r->reasoning_format && m->reasoning_in_special);
+    bool own_calls = r->parts.tool_format && !r->grammar.forces_call;
+    r->parts.keeps_special = (own_calls && m->tools_in_special) || (r->parts.reasoning_format && m->reasoning_in_special);
     return td_api_encode(r, m->tokenizer, &m->chat, &m->info, err);
 }
 
@@ -97,8 +97,8 @@ static td_status prepare_grammars(td_served_model *m, td_api_request *r, td_api_
     for (size_t i = 0; i < (r->each ? r->n_prompts : 1); i++) {
         const td_api_request *own = td_api_of_prompt(r, i);
         td_error              cause = {0};
-        td_status             st = own->grammar ? td_engine_prepare_grammar(m->engine, own->grammar, &cause) : TD_OK;
-        if (st != TD_OK) return td_api_from_status(err, st, &cause, own->grammar_param);
+        td_status st = own->grammar.compiled ? td_engine_prepare_grammar(m->engine, own->grammar.compiled, &cause) : TD_OK;
+        if (st != TD_OK) return td_api_from_status(err, st, &cause, own->grammar.param);
     }
     return TD_OK;
 }

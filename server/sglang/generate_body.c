@@ -30,7 +30,7 @@ static void write_finish(td_jbuf *b, const td_choice *c, const td_choice_state *
     else if (st->finish == TD_FINISH_STOP && st->stop_token != UINT32_MAX)
         td_jw_member_int(b, "matched", st->stop_token);
     else if (st->finish == TD_FINISH_LENGTH)
-        td_jw_member_int(b, "length", td_api_of_prompt(&c->generation->req, c->index / c->generation->req.n)->max_tokens);
+        td_jw_member_int(b, "length", td_api_of_prompt(&c->generation->req, c->index / c->generation->req.n)->length.max);
     else if (st->finish == TD_FINISH_ABORT)
         td_jw_member_str(b, "message", "Ended early, as /abort_request asked for.");
     td_jw_close(b, '}');
@@ -55,12 +55,12 @@ static void write_token(td_jbuf *b, const td_generation *g, const td_token_logpr
 /* Two lists over n positions from `from` on: of the tokens themselves, and, if asked for, of the top ones. */
 static void write_positions(td_jbuf *b, const td_generation *g, const char *key, const char *top_key,
                             const td_token_logprob *lp, size_t from, size_t n) {
-    size_t stride = 1 + g->req.top_logprobs;
+    size_t stride = 1 + g->req.shown.top_logprobs;
     td_jw_key(b, key);
     td_jw_open(b, '[');
     for (size_t i = from; i < n; i++) write_token(b, g, lp + i * stride);
     td_jw_close(b, ']');
-    if (g->req.top_logprobs == 0) return;
+    if (g->req.shown.top_logprobs == 0) return;
     td_jw_key(b, top_key);
     td_jw_open(b, '[');
     for (size_t i = from; i < n; i++) {
@@ -86,7 +86,7 @@ static void write_meta(td_jbuf *b, const td_choice *c, const td_choice_state *st
     td_jw_member_int(b, "prompt_tokens", (int64_t)st->used.prompt);
     td_jw_member_int(b, "completion_tokens", (int64_t)st->used.completion);
     td_jw_member_int(b, "cached_tokens", (int64_t)st->used.cached);
-    if (g->req.logprobs) {
+    if (g->req.shown.logprobs) {
         write_positions(b, g, "input_token_logprobs", "input_top_logprobs", news->prompt_lp, own->logprob_start,
                         news->n_prompt_lp);
         write_positions(b, g, "output_token_logprobs", "output_top_logprobs", news->lp, 0, news->n_lp);
@@ -133,7 +133,7 @@ static void begin_stream(td_generation *g, td_jbuf *b) {
 
 /* What the choice has said so far, as if it had come at once. */
 static td_news all_told(const td_generation *g, td_generate_told *t) {
-    size_t position_bytes = (1 + g->req.top_logprobs) * sizeof(td_token_logprob);
+    size_t position_bytes = (1 + g->req.shown.top_logprobs) * sizeof(td_token_logprob);
     return (td_news){.text = t->text,
                      .tokens = (uint32_t *)(void *)t->tokens.data,
                      .n_tokens = t->tokens.len / sizeof(uint32_t),
@@ -164,7 +164,8 @@ static void open_choice(td_choice *c, const td_choice_state *st, const td_news *
     (void)st;
     (void)b;
     if (!t) return;
-    td_jbuf_put(&t->prompt_lp, n->prompt_lp, n->n_prompt_lp * (1 + c->generation->req.top_logprobs) * sizeof *n->prompt_lp);
+    td_jbuf_put(&t->prompt_lp, n->prompt_lp,
+                n->n_prompt_lp * (1 + c->generation->req.shown.top_logprobs) * sizeof *n->prompt_lp);
 }
 
 /* The last piece is told with what ended the choice. */
@@ -174,7 +175,7 @@ static void write_piece(td_choice *c, const td_choice_state *st, const td_piece 
     td_jbuf_put(&t->text, p->text, p->len);
     if (p->with) {
         td_jbuf_put(&t->tokens, p->with->tokens, p->with->n_tokens * sizeof *p->with->tokens);
-        td_jbuf_put(&t->lp, p->with->lp, p->with->n_lp * (1 + c->generation->req.top_logprobs) * sizeof *p->with->lp);
+        td_jbuf_put(&t->lp, p->with->lp, p->with->n_lp * (1 + c->generation->req.shown.top_logprobs) * sizeof *p->with->lp);
     }
     if (st->finish == TD_FINISH_NONE) write_event(c, st, b);
 }

@@ -242,7 +242,7 @@ td_status td_generate_read(json_t *body, const td_api_context *with, td_generate
     if (st == TD_OK && listed) st = read_each(shared, params, names, with, r, err);
     json_decref(shared);
     if (st != TD_OK) return st;
-    r->return_token_ids = true;
+    r->shown.token_ids = true;
     state->is_list = state->is_list || r->n > 1;
     return TD_OK;
 }

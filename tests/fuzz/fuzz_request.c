@@ -23,10 +23,10 @@ static void check_parameters(const td_api_request *r, const td_engine_info *info
     const td_sampling *s = &r->sampling;
     require(s->temperature >= 0 && s->temperature <= 2 && s->top_p > 0 && s->top_p <= 1 && s->min_p >= 0 && s->min_p <= 1);
     require(s->repetition_penalty > 0 && fabs(s->frequency_penalty) <= 2 && fabs(s->presence_penalty) <= 2);
-    require(r->n >= 1 && r->n_prompts * r->n <= TD_API_CHOICES_MAX && r->n_stop <= TD_STOP_MAX &&
-            r->top_logprobs <= TD_LOGPROBS_MAX);
+    require(r->n >= 1 && r->n_prompts * r->n <= TD_API_CHOICES_MAX && r->stop.n_texts <= TD_STOP_MAX &&
+            r->shown.top_logprobs <= TD_LOGPROBS_MAX);
     for (size_t i = 0; i < s->n_bias; i++) require(s->bias_ids[i] < info->vocab_size && fabsf(s->bias[i]) <= 100);
-    for (size_t i = 0; i < r->n_stop_ids; i++) require(r->stop_ids[i] < info->vocab_size);
+    for (size_t i = 0; i < r->stop.n_ids; i++) require(r->stop.ids[i] < info->vocab_size);
 }
 
 static void check_accepted(const td_api_request *r, const td_engine_info *info) {
@@ -34,8 +34,8 @@ static void check_accepted(const td_api_request *r, const td_engine_info *info) 
     for (size_t i = 0; i < r->n_prompts; i++) {
         const td_api_request *own = td_api_of_prompt(r, i);
         check_parameters(own, info);
-        require(own->n == r->n && own->stream == r->stream && own->top_logprobs == r->top_logprobs);
-        require(r->prompts[i].n_ids > 0 && r->prompts[i].n_ids + own->max_tokens <= info->context_length);
+        require(own->n == r->n && own->stream.on == r->stream.on && own->shown.top_logprobs == r->shown.top_logprobs);
+        require(r->prompts[i].n_ids > 0 && r->prompts[i].n_ids + own->length.max <= info->context_length);
         for (size_t k = 0; k < r->prompts[i].n_ids; k++) require(r->prompts[i].ids[k] < info->vocab_size);
     }
 }

@@ -77,7 +77,7 @@ static char *render(const char *source, const char *body, td_error *err) {
     if (td_api_read(&td_api_chat, body, strlen(body), &(td_api_context){.info = &INFO}, &r, &why) != TD_OK)
         fail_msg("%s", why.message);
     *err = (td_error){0};
-    if (td_chat_form_render(&form, r.template_doc, &text, &len, err) != TD_OK) text = NULL;
+    if (td_chat_form_render(&form, r.chat.template_doc, &text, &len, err) != TD_OK) text = NULL;
     td_api_request_free(&r);
     td_chat_template_free(t);
     return text;

@@ -129,22 +129,22 @@ static void the_same_chat(void **state) {
             if (td_api_read(apis[k], body, strlen(body), &(td_api_context){.info = &INFO}, &r[k], &err) != TD_OK)
                 fail_msg("%s\n%s", body, err.message);
         }
-        if (!json_equal(r[0].template_doc, r[1].template_doc)) {
-            char *a = json_dumps(r[0].template_doc, 0), *b = json_dumps(r[1].template_doc, 0);
+        if (!json_equal(r[0].chat.template_doc, r[1].chat.template_doc)) {
+            char *a = json_dumps(r[0].chat.template_doc, 0), *b = json_dumps(r[1].chat.template_doc, 0);
             fail_msg("%s\n%s\nnot\n%s", SAME[i].message, a, b);
         }
-        assert_true(!r[0].continued == !r[1].continued);
-        if (r[0].continued) assert_true(json_equal(r[0].continued, r[1].continued));
-        assert_int_equal(r[0].max_tokens, r[1].max_tokens);
-        assert_int_equal(r[0].has_grammar, r[1].has_grammar);
-        assert_int_equal(r[0].forces_call, r[1].forces_call);
-        assert_int_equal(r[0].grammar_len, r[1].grammar_len);
-        if (r[0].has_grammar) assert_memory_equal(r[0].grammar_source, r[1].grammar_source, r[0].grammar_len);
-        assert_int_equal(r[0].parallel_tool_calls, r[1].parallel_tool_calls);
-        assert_int_equal(!r[0].tools, !r[1].tools);
-        assert_int_equal(r[0].n_stop, r[1].n_stop);
-        for (size_t k = 0; k < r[0].n_stop; k++) assert_string_equal(r[0].stop[k], r[1].stop[k]);
-        assert_int_equal(r[0].stream, r[1].stream);
+        assert_true(!r[0].chat.continued == !r[1].chat.continued);
+        if (r[0].chat.continued) assert_true(json_equal(r[0].chat.continued, r[1].chat.continued));
+        assert_int_equal(r[0].length.max, r[1].length.max);
+        assert_int_equal(r[0].grammar.is_asked, r[1].grammar.is_asked);
+        assert_int_equal(r[0].grammar.forces_call, r[1].grammar.forces_call);
+        assert_int_equal(r[0].grammar.len, r[1].grammar.len);
+        if (r[0].grammar.is_asked) assert_memory_equal(r[0].grammar.source, r[1].grammar.source, r[0].grammar.len);
+        assert_int_equal(r[0].parts.parallel_calls, r[1].parts.parallel_calls);
+        assert_int_equal(!r[0].parts.tools, !r[1].parts.tools);
+        assert_int_equal(r[0].stop.n_texts, r[1].stop.n_texts);
+        for (size_t k = 0; k < r[0].stop.n_texts; k++) assert_string_equal(r[0].stop.texts[k], r[1].stop.texts[k]);
+        assert_int_equal(r[0].stream.on, r[1].stream.on);
         assert_true(r[0].sampling.temperature == r[1].sampling.temperature && r[0].sampling.top_p == r[1].sampling.top_p);
         assert_int_equal(r[0].sampling.top_k, r[1].sampling.top_k);
         for (size_t k = 0; k < 2; k++) td_api_request_free(&r[k]);

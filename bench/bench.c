@@ -6,9 +6,9 @@
 #include <string.h>
 
 #include "bench/bench_time.h"
-#include "core/cpu.h"
 #include "core/error.h"
-#include "core/trace.h"
+#include "core/log/trace.h"
+#include "core/machine/cpu.h"
 
 /* Bytes that are read and operations of both kinds: work that was done, or what can be done in a second, of which 0 means
  * that nobody has measured it; or shares of that. */

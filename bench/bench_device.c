@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "core/error.h"
-#include "core/rng.h"
+#include "core/math/rng.h"
 #include "npu/host/host_npu.h"
 #include "quant/coded_matrix.h"
 

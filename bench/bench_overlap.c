@@ -12,8 +12,8 @@
 #include <time.h>
 
 #include "bench/bench_time.h"
-#include "core/log.h"
-#include "core/thread_plan.h"
+#include "core/log/log.h"
+#include "core/threads/thread_plan.h"
 #include "kernels/kernels.h"
 #include "model/placed_model.h"
 

@@ -11,7 +11,7 @@
 #include <sys/stat.h>
 #include <time.h>
 
-#include "core/rng.h"
+#include "core/math/rng.h"
 #include "quant/hessian.h"
 #include "quant/matrix_round.h"
 

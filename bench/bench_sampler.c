@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <time.h>
 
-#include "core/rng.h"
+#include "core/math/rng.h"
 #include "engine/sampler.h"
 
 #define VOCAB 129280

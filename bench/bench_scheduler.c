@@ -19,7 +19,7 @@
 
 #include "bench/bench_time.h"
 #include "core/error.h"
-#include "core/log.h"
+#include "core/log/log.h"
 #include "engine/inbox.h"
 #include "model/model.h"
 

@@ -6,9 +6,9 @@
 
 #include <string.h>
 
-#include "core/cpu.h"
 #include "core/error.h"
-#include "core/mem.h"
+#include "core/machine/cpu.h"
+#include "core/memory/mem.h"
 #include "kernels/kernels.h"
 #include "kernels/rows/row_quant.h"
 

@@ -4,7 +4,7 @@
 
 #include "bench/bench.h"
 #include "core/error.h"
-#include "core/rng.h"
+#include "core/math/rng.h"
 
 #define TOKENS_MAX 2048
 #define WEIGHT_BYTES ((uint64_t)1 << 30) /* at least, over the layers */

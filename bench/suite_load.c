@@ -13,7 +13,7 @@
 #include "bench/bench.h"
 #include "bench/bench_time.h"
 #include "core/error.h"
-#include "core/mem.h"
+#include "core/memory/mem.h"
 #include "cpu_experts/packed_io.h"
 #include "model/experts_load.h"
 #include "model/placed_model.h"

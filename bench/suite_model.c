@@ -5,7 +5,7 @@
 
 #include "bench/bench.h"
 #include "core/error.h"
-#include "core/mem.h"
+#include "core/memory/mem.h"
 #include "model/arch/config_file.h"
 #include "model/placed_model.h"
 #include "model/program.h"

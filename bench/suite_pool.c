@@ -10,9 +10,9 @@
 #include "bench/bench.h"
 #include "bench/bench_time.h"
 #include "core/error.h"
-#include "core/mem.h"
-#include "core/signal_word.h"
-#include "core/thread_plan.h"
+#include "core/memory/mem.h"
+#include "core/threads/signal_word.h"
+#include "core/threads/thread_plan.h"
 #include "kernels/kernels.h"
 
 #define RUNS 20000 /* of a round */

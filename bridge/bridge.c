@@ -7,11 +7,11 @@
 #include <string.h>
 #include <time.h>
 
-#include "core/chaos.h"
 #include "core/error.h"
-#include "core/mem.h"
-#include "core/signal_word.h"
-#include "core/thread.h"
+#include "core/memory/mem.h"
+#include "core/threads/chaos.h"
+#include "core/threads/signal_word.h"
+#include "core/threads/thread.h"
 
 /* A slot's buffers in the order in which they are copied: up, then down. */
 enum { X, X_CODES, X_SCALE, IDS, WEIGHTS, Y, Y_DEFERRED, N_BUFFERS };

@@ -1,6 +1,6 @@
 /*
  * The bridge's hand-over as a Promela model: bridge.c's counts, bells and slots, and the sleep and wake-up of
- * core/signal_word.c. tests/bridge/test_ticket_protocol.py checks every interleaving with spin, and that each of the faults
+ * core/threads/signal_word.c. tests/bridge/test_ticket_protocol.py checks every interleaving with spin, and that each of the faults
  * below is found.
  *
  *   process     code                                           raises                     waits for

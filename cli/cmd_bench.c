@@ -7,9 +7,9 @@
 #include "cli/device_flag.h"
 #include "cli/flags.h"
 #include "cli/standard_output.h"
-#include "core/cpu.h"
 #include "core/error.h"
-#include "core/log.h"
+#include "core/log/log.h"
+#include "core/machine/cpu.h"
 #include "kernels/kernels.h"
 
 #define EXIT_USAGE 2

@@ -6,9 +6,9 @@
 #include "cli/cli.h"
 #include "cli/engine_flags.h"
 #include "cli/standard_output.h"
-#include "core/cpu.h"
-#include "core/log.h"
-#include "core/trace.h"
+#include "core/log/log.h"
+#include "core/log/trace.h"
+#include "core/machine/cpu.h"
 #include "doctor/doctor.h"
 #include "server/api/json_writer.h"
 

@@ -9,7 +9,7 @@
 #include "cli/engine_flags.h"
 #include "cli/meter.h"
 #include "cli/standard_output.h"
-#include "core/json_text.h"
+#include "core/files/json_text.h"
 #include "tandem_tools.h"
 
 static_assert(TD_FLAG_TEXTS_MAX <= TD_STOP_MAX, "as many --stop as a request may have");

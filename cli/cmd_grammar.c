@@ -9,7 +9,7 @@
 #include "cli/flags.h"
 #include "cli/json_lines.h"
 #include "core/error.h"
-#include "core/json_text.h"
+#include "core/files/json_text.h"
 #include "tandem.h"
 
 typedef struct {

@@ -12,10 +12,10 @@
 #include "cli/launch_flags.h"
 #include "cli/service_notify.h"
 #include "core/error.h"
-#include "core/log.h"
-#include "core/log_writer.h"
-#include "core/thread.h"
-#include "core/trace.h"
+#include "core/log/log.h"
+#include "core/log/log_writer.h"
+#include "core/log/trace.h"
+#include "core/threads/thread.h"
 
 #define EXIT_USAGE 2
 #define LAST_LINES_S 1 /* how long the process waits at its end for a reader of the log */

@@ -8,8 +8,8 @@
 #include "cli/engine_flags.h"
 #include "cli/meter.h"
 #include "cli/standard_output.h"
-#include "core/json_text.h"
-#include "core/log.h"
+#include "core/files/json_text.h"
+#include "core/log/log.h"
 #include "tandem_tools.h"
 
 #define WORST_DEFAULT 10

@@ -8,7 +8,7 @@
 #include "cli/engine_flags.h"
 #include "cli/standard_output.h"
 #include "core/error.h"
-#include "core/log.h"
+#include "core/log/log.h"
 #include "plan/plan.h"
 
 #define EXIT_USAGE 2

@@ -5,7 +5,7 @@
 #include "cli/cli.h"
 #include "cli/flags.h"
 #include "cli/meter.h"
-#include "core/log.h"
+#include "core/log/log.h"
 #include "tandem_tools.h"
 
 /* What td_quantize takes, and what becomes a part of it. */

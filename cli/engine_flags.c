@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "cli/device_flag.h"
-#include "core/log.h"
+#include "core/log/log.h"
 #include "npu/npu.h"
 
 #define E(member) offsetof(td_engine_options, member)

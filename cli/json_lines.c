@@ -9,7 +9,7 @@
 #include <unistd.h>
 
 #include "cli/standard_output.h"
-#include "core/json_text.h"
+#include "core/files/json_text.h"
 
 char *td_json_answer_of(json_t *answer) {
     char *text = td_json_dump(answer, 0);

@@ -5,8 +5,8 @@
 #include <string.h>
 
 #include "core/error.h"
-#include "core/log.h"
-#include "core/yaml_pairs.h"
+#include "core/files/yaml_pairs.h"
+#include "core/log/log.h"
 #include "npu/npu.h"
 
 /* ---- the table ---- */

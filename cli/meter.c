@@ -3,7 +3,7 @@
 #include <stdio.h>
 #include <unistd.h>
 
-#include "core/log.h"
+#include "core/log/log.h"
 
 #define BAR 30
 #define REDRAW_S 0.1

@@ -10,7 +10,7 @@
 #include <unistd.h>
 
 #include "core/error.h"
-#include "core/log.h"
+#include "core/log/log.h"
 
 #define MESSAGE_MAX 1024
 

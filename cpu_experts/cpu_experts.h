@@ -14,8 +14,8 @@
 #define TD_CPU_EXPERTS_CPU_EXPERTS_H
 
 #include "core/dtype.h"
-#include "core/mem.h"
-#include "core/pool.h"
+#include "core/memory/mem.h"
+#include "core/threads/pool.h"
 #include "kernels/product/tile_gemm.h"
 #include "tandem.h"
 

@@ -10,9 +10,9 @@
 #include <unistd.h>
 #include <xxhash.h>
 
-#include "core/cpu.h"
 #include "core/error.h"
-#include "core/log.h"
+#include "core/log/log.h"
+#include "core/machine/cpu.h"
 #include "cpu_experts/packed_io.h"
 #include "kernels/machine/checksum.h"
 

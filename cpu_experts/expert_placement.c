@@ -1,8 +1,8 @@
 /* Whether the shards lie where they should. */
 #include <numa.h>
 
-#include "core/log.h"
-#include "core/page_nodes.h"
+#include "core/log/log.h"
+#include "core/memory/page_nodes.h"
 #include "cpu_experts/expert_state.h"
 
 void td_expert_report_placement(const td_experts *x, uint32_t layer) {

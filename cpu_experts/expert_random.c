@@ -3,7 +3,7 @@
 #include <string.h>
 
 #include "core/error.h"
-#include "core/rng.h"
+#include "core/math/rng.h"
 #include "cpu_experts/expert_state.h"
 
 typedef struct {

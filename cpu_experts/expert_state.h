@@ -12,8 +12,8 @@
 
 #include <stdatomic.h>
 
-#include "core/mem.h"
-#include "core/tier_meter.h"
+#include "core/log/tier_meter.h"
+#include "core/memory/mem.h"
 #include "cpu_experts/cpu_experts.h"
 #include "kernels/kernels.h"
 

@@ -5,8 +5,8 @@
 #include <math.h>
 #include <stdlib.h>
 
-#include "core/cpu.h"
 #include "core/error.h"
+#include "core/machine/cpu.h"
 
 static td_status check_config(const td_experts_config *c, td_error *err) {
     if (c->top_k == 0 || c->top_k > c->n_experts || c->max_tok == 0 || c->max_deferred >= c->top_k)

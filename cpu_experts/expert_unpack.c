@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "core/error.h"
-#include "core/small_float.h"
+#include "core/math/small_float.h"
 #include "cpu_experts/expert_state.h"
 #include "kernels/rows/convert.h"
 

@@ -12,7 +12,7 @@
 #include <unistd.h>
 
 #include "core/error.h"
-#include "core/file_write.h"
+#include "core/files/file_write.h"
 
 #define IN_FLIGHT 8
 #define PIECE_BYTES ((size_t)4 << 20)

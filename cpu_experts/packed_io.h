@@ -10,7 +10,7 @@
 
 #include "tandem.h"
 
-/** A piece of a file and where it goes. Offset, size and destination are multiples of TD_FILE_BLOCK (core/mem.h). */
+/** A piece of a file and where it goes. Offset, size and destination are multiples of TD_FILE_BLOCK (core/memory/mem.h). */
 typedef struct {
     uint64_t offset;
     size_t   bytes;

@@ -9,8 +9,8 @@
 #include <time.h>
 
 #include "core/error.h"
-#include "core/thread.h"
-#include "core/trace.h"
+#include "core/log/trace.h"
+#include "core/threads/thread.h"
 #include "doctor/check.h"
 
 #define LISTS 3

@@ -9,8 +9,8 @@
 #include <string.h>
 
 #include "core/error.h"
-#include "core/rng.h"
-#include "core/trace.h"
+#include "core/log/trace.h"
+#include "core/math/rng.h"
 #include "doctor/check.h"
 
 #define ROWS 13

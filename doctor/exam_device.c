@@ -7,7 +7,7 @@
 #include <string.h>
 
 #include "core/error.h"
-#include "core/trace.h"
+#include "core/log/trace.h"
 #include "doctor/check.h"
 #include "npu/handover_time.h"
 

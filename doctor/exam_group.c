@@ -7,8 +7,8 @@
 #include <unistd.h>
 
 #include "core/error.h"
-#include "core/thread.h"
-#include "core/trace.h"
+#include "core/log/trace.h"
+#include "core/threads/thread.h"
 #include "doctor/check.h"
 
 #define WIDTH 7168

@@ -5,7 +5,7 @@
 
 #include "core/dtype.h"
 #include "core/error.h"
-#include "core/rng.h"
+#include "core/math/rng.h"
 #include "doctor/check.h"
 
 void td_rig_fail(td_rig *r, td_status st, const char *what) {

@@ -6,8 +6,8 @@
 #include <unistd.h>
 
 #include "core/error.h"
-#include "core/mem.h"
-#include "core/thread.h"
+#include "core/memory/mem.h"
+#include "core/threads/thread.h"
 #include "doctor/doctor.h"
 #include "npu/host/host_npu.h"
 

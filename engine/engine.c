@@ -5,8 +5,8 @@
 #include <string.h>
 
 #include "core/error.h"
-#include "core/log.h"
-#include "core/thread.h"
+#include "core/log/log.h"
+#include "core/threads/thread.h"
 #include "engine/engine_impl.h"
 #include "engine/engine_placement.h"
 #include "engine/page_fingerprint.h"

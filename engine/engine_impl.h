@@ -4,7 +4,7 @@
 
 #include <pthread.h>
 
-#include "core/thread_plan.h"
+#include "core/threads/thread_plan.h"
 #include "engine/draft_gate.h"
 #include "engine/engine_options.h"
 #include "engine/engine_stats.h"

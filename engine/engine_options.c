@@ -3,7 +3,7 @@
 #include <string.h>
 
 #include "core/error.h"
-#include "core/log.h"
+#include "core/log/log.h"
 #include "engine/scheduler.h"
 
 #define CHUNK_DEFAULT 8192

@@ -1,6 +1,6 @@
 #include "engine/engine_placement.h"
 
-#include "core/log.h"
+#include "core/log/log.h"
 #include "engine/sampler.h"
 
 #define CHUNK_MIN 512 /* the prefill chunk is not made smaller than this to save memory */

@@ -6,7 +6,7 @@
 #include <time.h>
 
 #include "core/error.h"
-#include "core/rng.h"
+#include "core/math/rng.h"
 #include "engine/request.h"
 
 #define SEED_STREAM 1 /* of the engine's generator; the requests' own draws are stream 0 of their seeds */

@@ -6,7 +6,7 @@
 #include <xxhash.h>
 
 #include "core/error.h"
-#include "core/log.h"
+#include "core/log/log.h"
 #include "npu/npu.h"
 
 #define NONE UINT32_MAX

@@ -5,8 +5,8 @@
 #include <string.h>
 #include <xxhash.h>
 
-#include "core/cpu.h"
 #include "core/error.h"
+#include "core/machine/cpu.h"
 #include "model/layer_caches.h"
 #include "npu/npu.h"
 

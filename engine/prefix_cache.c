@@ -6,7 +6,7 @@
 #include <xxhash.h>
 
 #include "core/error.h"
-#include "core/mem.h"
+#include "core/memory/mem.h"
 #include "npu/npu.h"
 
 #define NONE UINT32_MAX /* no page: the root, or the end of a list */

@@ -5,8 +5,8 @@
 #include <string.h>
 
 #include "core/error.h"
-#include "core/rng.h"
-#include "core/row_math.h"
+#include "core/math/rng.h"
+#include "core/math/row_math.h"
 
 #define BLOCK 1024 /* elements between two running sums of the inverse CDF */
 #define BUCKETS 4096

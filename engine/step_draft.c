@@ -21,8 +21,8 @@
 #include <stdlib.h>
 
 #include "core/error.h"
-#include "core/log.h"
-#include "core/trace.h"
+#include "core/log/log.h"
+#include "core/log/trace.h"
 #include "engine/engine_impl.h"
 
 td_status td_drafts_open(td_engine *e, td_error *err) {

@@ -4,7 +4,7 @@
 #include <math.h>
 #include <stdio.h>
 
-#include "core/log.h"
+#include "core/log/log.h"
 #include "engine/engine_impl.h"
 
 #define WINDOW_STEPS 40 /* of an interval when nothing is logged: the rates in the statistics still need one */

@@ -12,8 +12,8 @@
 #include <stdlib.h>
 
 #include "core/error.h"
-#include "core/log.h"
-#include "core/trace.h"
+#include "core/log/log.h"
+#include "core/log/trace.h"
 #include "engine/engine_impl.h"
 
 /* ---- what others see of it -------------------------------------------------------------------- */

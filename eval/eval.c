@@ -6,7 +6,7 @@
 #include <time.h>
 
 #include "core/error.h"
-#include "core/file_write.h"
+#include "core/files/file_write.h"
 #include "eval/eval_judge.h"
 
 #define AT_ONCE 4 /* requests in the engine, times those that it runs at a time: a slow one does not hold the others up */

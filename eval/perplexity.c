@@ -4,8 +4,8 @@
 #include <string.h>
 
 #include "core/error.h"
-#include "core/file_write.h"
-#include "core/thread_plan.h"
+#include "core/files/file_write.h"
+#include "core/threads/thread_plan.h"
 #include "eval/expert_errors.h"
 #include "eval/layer_errors.h"
 #include "eval/logit_rows.h"

@@ -7,7 +7,7 @@
 #include <xxhash.h>
 
 #include "core/error.h"
-#include "core/json_text.h"
+#include "core/files/json_text.h"
 
 #define TEXT_BYTES_MAX ((size_t)1 << 32)
 

@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "core/error.h"
-#include "core/log.h"
+#include "core/log/log.h"
 #include "kernels/rows/convert.h"
 #include "model/checkpoint/rotation.h"
 

@@ -4,7 +4,7 @@
 #include <pthread.h>
 #include <string.h>
 
-#include "core/cpu.h"
+#include "core/machine/cpu.h"
 
 const td_kernels td_kernels_scalar = {TD_SCALAR_SET, .name = "scalar"};
 

@@ -1,6 +1,6 @@
 /*
  * The kernels of one instruction set, as a table, and the choice of the table: once, by what the processor can do and what
- * TD_CPU_MASK leaves of it (core/cpu.h). Everything that a wide vector is good for goes through here; docs/kernels.md tells
+ * TD_CPU_MASK leaves of it (core/machine/cpu.h). Everything that a wide vector is good for goes through here; docs/kernels.md tells
  * how to add an instruction set.
  *
  * A table is whole: where an instruction set has nothing better for some work, its table names the kernel of a lesser set.
@@ -9,7 +9,7 @@
 #ifndef TD_KERNELS_KERNELS_H
 #define TD_KERNELS_KERNELS_H
 
-#include "core/node_bandwidth.h"
+#include "core/machine/node_bandwidth.h"
 #include "kernels/attention/attn16.h"
 #include "kernels/floats/float_math.h"
 #include "kernels/product/tile_gemm.h"

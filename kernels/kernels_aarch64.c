@@ -1,5 +1,5 @@
 /* The tables of aarch64. */
-#include "core/cpu.h"
+#include "core/machine/cpu.h"
 #include "kernels/kernel_sets.h"
 
 #define NEON_SET                                                                                                        \

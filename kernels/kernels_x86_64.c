@@ -1,5 +1,5 @@
 /* The tables of x86-64. */
-#include "core/cpu.h"
+#include "core/machine/cpu.h"
 #include "kernels/kernel_sets.h"
 #include "kernels/vec/amx.h"
 

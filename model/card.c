@@ -5,8 +5,8 @@
 #include <stdlib.h>
 
 #include "core/error.h"
-#include "core/log.h"
-#include "core/mem.h"
+#include "core/log/log.h"
+#include "core/memory/mem.h"
 #include "model/model_state.h"
 
 /* TD_OVERLAP_AUTO: rows of a step, and rows that an expert gets of each half on average. */

@@ -5,7 +5,7 @@
 #include <xxhash.h>
 
 #include "core/error.h"
-#include "core/mem.h"
+#include "core/memory/mem.h"
 #include "cpu_experts/packed_io.h"
 #include "kernels/machine/checksum.h"
 

@@ -8,7 +8,7 @@
 #ifndef TD_MODEL_DEVICE_FILE_H
 #define TD_MODEL_DEVICE_FILE_H
 
-#include "core/pool.h"
+#include "core/threads/pool.h"
 #include "npu/npu.h"
 
 typedef struct td_device_file td_device_file;

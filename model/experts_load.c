@@ -4,7 +4,7 @@
 #include <stdlib.h>
 
 #include "core/error.h"
-#include "core/log.h"
+#include "core/log/log.h"
 #include "kernels/rows/convert.h"
 #include "model/checkpoint/stored_weight.h"
 #include "model/load_progress.h"

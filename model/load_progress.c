@@ -2,7 +2,7 @@
 
 #include <time.h>
 
-#include "core/log.h"
+#include "core/log/log.h"
 
 #define LINE_EVERY_S 2.0
 

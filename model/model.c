@@ -10,9 +10,9 @@
 
 #include "bridge/bridge.h"
 #include "core/error.h"
-#include "core/log.h"
-#include "core/mem.h"
-#include "core/thread.h"
+#include "core/log/log.h"
+#include "core/memory/mem.h"
+#include "core/threads/thread.h"
 #include "model/arch/config_file.h"
 #include "model/checkpoint/checkpoint.h"
 #include "model/experts_load.h"

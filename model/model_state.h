@@ -10,8 +10,8 @@
 
 #include <pthread.h>
 
-#include "core/pool.h"
-#include "core/signal_word.h"
+#include "core/threads/pool.h"
+#include "core/threads/signal_word.h"
 #include "model/device_file.h"
 #include "model/memory_plan.h"
 #include "model/model_probe.h"

@@ -4,7 +4,7 @@
 #ifndef TD_MODEL_PLACED_MODEL_H
 #define TD_MODEL_PLACED_MODEL_H
 
-#include "core/pool.h"
+#include "core/threads/pool.h"
 #include "model/model.h"
 #include "model/shard.h"
 #include "npu/host/host_npu.h"

@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "core/error.h"
-#include "core/mem.h"
+#include "core/memory/mem.h"
 
 #define POWERS_UP_TO \
     256 /* above, buckets are an eighth of a power of two apart: a copy of half-empty buckets would be long */

@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "core/error.h"
-#include "core/mem.h"
+#include "core/memory/mem.h"
 #include "npu/npu.h"
 
 td_status td_step_rows_open(td_step_rows *r, uint32_t max_tok, uint32_t max_seq, uint32_t max_seq_tokens, td_error *err) {

@@ -4,7 +4,7 @@
 #include <stdio.h>
 
 #include "core/error.h"
-#include "core/log.h"
+#include "core/log/log.h"
 
 void td_card_loss_tell(td_card_loss *l, const char *format, ...) {
     va_list list;

@@ -3,9 +3,9 @@
 #include <stdlib.h>
 
 #include "core/error.h"
-#include "core/signal_word.h"
-#include "core/thread.h"
-#include "core/trace.h"
+#include "core/log/trace.h"
+#include "core/threads/signal_word.h"
+#include "core/threads/thread.h"
 
 #define TRIPS 32 /* hand-overs of one replay: about what a model has layers */
 #define ROUNDS_MAX 64

@@ -3,7 +3,7 @@
 #include <stdlib.h>
 
 #include "core/error.h"
-#include "core/trace.h"
+#include "core/log/trace.h"
 
 #define ROUNDS_MAX 64
 

@@ -25,8 +25,8 @@
 #include <stdatomic.h>
 
 #include "core/dtype.h"
-#include "core/thread_plan.h"
-#include "core/tier_meter.h"
+#include "core/log/tier_meter.h"
+#include "core/threads/thread_plan.h"
 #include "tandem.h"
 
 #define TD_KV_PAGE 128 /* tokens per page */

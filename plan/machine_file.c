@@ -7,7 +7,7 @@
 #include <string.h>
 
 #include "core/error.h"
-#include "core/yaml_pairs.h"
+#include "core/files/yaml_pairs.h"
 #include "plan/plan_machine.h"
 
 typedef enum { ALWAYS, WITH_CARDS, WITH_SEVERAL_CARDS, OPTIONAL } key_need;

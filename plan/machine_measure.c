@@ -1,9 +1,9 @@
 /* This machine: what its cores do together, one node for each subpool that the engine would make. */
 #include <stdlib.h>
 
-#include "core/cpu.h"
 #include "core/error.h"
-#include "core/thread_plan.h"
+#include "core/machine/cpu.h"
+#include "core/threads/thread_plan.h"
 #include "kernels/kernels.h"
 #include "kernels/machine/roofline.h"
 #include "plan/plan_machine.h"

@@ -7,7 +7,7 @@
 
 #include <stdio.h>
 
-#include "core/pool.h"
+#include "core/threads/pool.h"
 
 /** Shares of the machine's rates that the code reaches. */
 typedef struct {

@@ -3,7 +3,7 @@
 #include <assert.h>
 #include <math.h>
 
-#include "core/small_float.h"
+#include "core/math/small_float.h"
 #include "kernels/rows/convert.h"
 
 #define CHUNK 256 /* columns decoded at a time */

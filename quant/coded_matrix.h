@@ -13,7 +13,7 @@
 
 #include <stdbool.h>
 
-#include "core/mem.h"
+#include "core/memory/mem.h"
 #include "kernels/product/tile_gemm.h"
 
 typedef enum {

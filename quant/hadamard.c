@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "core/error.h"
-#include "core/rng.h"
+#include "core/math/rng.h"
 
 #define COLUMNS 8 /* of a block that the base is applied to at a time */
 

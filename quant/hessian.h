@@ -5,7 +5,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-#include "core/blas.h"
+#include "core/math/blas.h"
 
 /** Lower triangle of h [k, k] += x^T x; x [n_rows, k] f32, rows x_stride apart. Sums, no means: the rounding's results do
  * not depend on the number of rows. Thread-safe for different h. */

@@ -13,7 +13,7 @@
  *             single codes, and refits of scales, that only ever lower the error
  *
  * Rows do not depend on each other: matrices of the same inputs (gate and up) are best rounded as one, stacked.
- * The same input gives the same bits as long as OpenBLAS runs the same kernels (core/blas.h: by instruction set); nearest
+ * The same input gives the same bits as long as OpenBLAS runs the same kernels (core/math/blas.h: by instruction set); nearest
  * and clip do not use it.
  */
 #ifndef TD_QUANT_MATRIX_ROUND_H

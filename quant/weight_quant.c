@@ -3,7 +3,7 @@
 #include <math.h>
 #include <string.h>
 
-#include "core/small_float.h"
+#include "core/math/small_float.h"
 #include "kernels/rows/convert.h"
 #include "kernels/rows/row_quant.h"
 

@@ -46,7 +46,7 @@ float td_amax(td_dtype dtype, const void *x, size_t n);
 float td_fp4_factor(float amax);
 
 /**
- * FP4 in groups along k: weight = e2m1 code * scale * factor (core/small_float.h), codes by rounding weight / (scale * factor) to nearest, ties
+ * FP4 in groups along k: weight = e2m1 code * scale * factor (core/math/small_float.h), codes by rounding weight / (scale * factor) to nearest, ties
  * to even, limited to [-6, 6]. amax is that of the group.
  *   F8_E8M0  scale = 2^(floor(log2(amax)) - 2), at least 2^-127 (OCP Microscaling Formats 1.0, section 6.3); factor is 1
  *   F8_E4M3  scale = amax / 6 / factor, rounded to e4m3 (NVFP4)

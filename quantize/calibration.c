@@ -19,9 +19,9 @@
 #include <unistd.h>
 
 #include "core/error.h"
-#include "core/json_file.h"
-#include "core/json_text.h"
-#include "core/log.h"
+#include "core/files/json_file.h"
+#include "core/files/json_text.h"
+#include "core/log/log.h"
 #include "kernels/rows/convert.h"
 #include "quantize/expert_rounding.h"
 #include "quantize/layer_run.h"

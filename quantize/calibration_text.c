@@ -5,7 +5,7 @@
 #include <xxhash.h>
 
 #include "core/error.h"
-#include "core/json_file.h"
+#include "core/files/json_file.h"
 #include "eval/scored_text.h"
 #include "text/tokenizer/tokenizer_utf8.h"
 

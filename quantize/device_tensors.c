@@ -8,9 +8,9 @@
 #include <string.h>
 
 #include "core/error.h"
-#include "core/json_file.h"
-#include "core/json_text.h"
-#include "core/mem.h"
+#include "core/files/json_file.h"
+#include "core/files/json_text.h"
+#include "core/memory/mem.h"
 #include "kernels/rows/convert.h"
 #include "model/checkpoint/stored_weight.h"
 #include "quant/weight_quant.h"

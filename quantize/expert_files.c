@@ -3,7 +3,7 @@
 #include <stdlib.h>
 
 #include "core/error.h"
-#include "core/thread.h"
+#include "core/threads/thread.h"
 #include "model/experts_load.h"
 #include "quantize/expert_rounding.h"
 #include "quantize/quantizer.h"

@@ -7,7 +7,7 @@
 #include <string.h>
 
 #include "core/error.h"
-#include "core/mem.h"
+#include "core/memory/mem.h"
 #include "kernels/rows/convert.h"
 #include "quant/column_scale.h"
 #include "quant/hessian.h"

@@ -11,8 +11,8 @@
 #include <unistd.h>
 
 #include "core/error.h"
-#include "core/json_file.h"
-#include "core/json_text.h"
+#include "core/files/json_file.h"
+#include "core/files/json_text.h"
 #include "quantize/quantizer.h"
 
 #define MARKER "tandem_quantize.json"

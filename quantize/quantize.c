@@ -24,11 +24,11 @@
 #include <xxhash.h>
 
 #include "core/error.h"
-#include "core/json_file.h"
-#include "core/json_text.h"
-#include "core/log.h"
-#include "core/thread.h"
-#include "core/thread_plan.h"
+#include "core/files/json_file.h"
+#include "core/files/json_text.h"
+#include "core/log/log.h"
+#include "core/threads/thread.h"
+#include "core/threads/thread_plan.h"
 #include "kernels/kernels.h"
 #include "model/arch/arch.h"
 #include "model/arch/config_file.h"

@@ -4,8 +4,8 @@
 #include <sys/stat.h>
 
 #include "core/error.h"
-#include "core/json_file.h"
-#include "core/json_text.h"
+#include "core/files/json_file.h"
+#include "core/files/json_text.h"
 #include "model/arch/arch.h"
 #include "quantize/quantizer.h"
 

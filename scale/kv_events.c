@@ -10,8 +10,8 @@
 #include <unistd.h>
 
 #include "core/error.h"
-#include "core/log.h"
-#include "core/thread.h"
+#include "core/log/log.h"
+#include "core/threads/thread.h"
 #include "scale/kv_event_message.h"
 #include "scale/kv_replay.h"
 

@@ -3,7 +3,7 @@
 #include <string.h>
 
 #include "core/error.h"
-#include "core/json_text.h"
+#include "core/files/json_text.h"
 #include "scale/kv_events.h"
 
 static td_status take_text(const char *key, const json_t *v, char out[TD_KV_TEXT_MAX], td_error *err) {

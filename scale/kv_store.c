@@ -9,8 +9,8 @@
 #include <time.h>
 
 #include "core/error.h"
-#include "core/log.h"
-#include "core/thread.h"
+#include "core/log/log.h"
+#include "core/threads/thread.h"
 #include "scale/kv_page_frame.h"
 #include "scale/listen_address.h"
 #include "scale/mooncake_library.h"

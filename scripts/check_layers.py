@@ -49,7 +49,7 @@ WITHIN = {
 WITHOUT_CIRCLES = ("model/", "cpu_experts/", "npu/ascend/", "npu/cuda/", "server/", "cli/")
 # Only here may code ask which architecture it is compiled for, or use its intrinsics: kernels, what the processor can do, and waiting.
 ARCHITECTURE = re.compile(r"\b(__x86_64__|__i386__|__aarch64__|__arm__|__AVX\w*|__ARM_\w+)\b|<(\w*intrin|cpuid|arm_neon|arm_sve|asm/hwcap)\.h>")
-MAY_ASK_ARCHITECTURE = ("kernels/", "core/cpu", "core/signal_word.h")
+MAY_ASK_ARCHITECTURE = ("kernels/", "core/machine/cpu", "core/threads/signal_word.h")
 # A vendor's names stand in its backend's folder only (npu/NAME/); all else goes over the list of backends (td_backend in npu/npu.h).
 VENDORS = {
     "ascend": r"ascend(?!ing)|\bcann\b|\baclnn|\bacl_|\bhccl|atlas|davinci|npu-smi|\"npu\"",

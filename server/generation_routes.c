@@ -2,7 +2,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/trace.h"
+#include "core/log/trace.h"
 #include "server/answer/answer.h"
 #include "server/answer/answer_stream.h"
 #include "server/request/api_read.h"

@@ -16,8 +16,8 @@
 #include <unistd.h>
 
 #include "core/error.h"
-#include "core/log.h"
-#include "core/trace.h"
+#include "core/log/log.h"
+#include "core/log/trace.h"
 #include "server/answer/answer.h"
 #include "server/anthropic/messages.h"
 #include "server/connection/framing.h"

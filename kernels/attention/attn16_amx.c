@@ -20,7 +20,7 @@
 #include <stdbool.h>
 #include <string.h>
 
-#include "core/mem.h"
+#include "core/memory/mem.h"
 #include "kernels/attention/attn16.h"
 #include "kernels/attention/attn16_zmm.inc"
 #include "kernels/vec/amx.h"

@@ -3,7 +3,7 @@
 
 #include <stdbool.h>
 
-#include "core/mem.h"
+#include "core/memory/mem.h"
 #include "kernels/attention/attn16.h"
 #include "kernels/attention/attn16_zmm.inc"
 #include "kernels/vec/fetch.h"

@@ -10,7 +10,7 @@
 
 #include <stdbool.h>
 
-#include "core/mem.h"
+#include "core/memory/mem.h"
 #include "kernels/attention/attn16.h"
 
 static void pair(const int16_t *a, const int16_t *b, size_t n, int16_t *out, size_t panel_stride) {

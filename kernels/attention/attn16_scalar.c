@@ -1,7 +1,7 @@
 /* 16-bit attention in plain C: the reference, and what runs where no better tier is compiled. */
 #include "kernels/vec/vec_scalar.h"
 
-#include "core/mem.h"
+#include "core/memory/mem.h"
 #include "kernels/attention/attn16.h"
 
 static void pair(const int16_t *a, const int16_t *b, size_t n, int16_t *out, size_t panel_stride) {

@@ -2,7 +2,7 @@
 #ifndef TD_KERNELS_MACHINE_CHECKSUM_H
 #define TD_KERNELS_MACHINE_CHECKSUM_H
 
-#include "core/pool.h"
+#include "core/threads/pool.h"
 
 typedef struct {
     const void *data;

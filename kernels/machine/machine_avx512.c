@@ -4,7 +4,7 @@
 #define CHECKSUM td_checksum_avx512
 #include "kernels/machine/checksum_body.inc"
 
-#include "core/cpu.h"
+#include "core/machine/cpu.h"
 #include "kernels/machine/peak_chains.h"
 #include "kernels/vec/fetch.h"
 

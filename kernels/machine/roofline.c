@@ -8,7 +8,7 @@
 #include <time.h>
 
 #include "core/error.h"
-#include "core/mem.h"
+#include "core/memory/mem.h"
 #include "kernels/kernels.h"
 
 #define PEAK_ITEMS 8 /* for each worker */

@@ -2,7 +2,7 @@
 #ifndef TD_KERNELS_PRODUCT_GROUP_LAYOUT_H
 #define TD_KERNELS_PRODUCT_GROUP_LAYOUT_H
 
-#include "core/small_float.h"
+#include "core/math/small_float.h"
 #include "kernels/product/tile_gemm.h"
 #include "kernels/rows/convert.h"
 

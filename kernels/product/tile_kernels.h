@@ -4,7 +4,7 @@
 
 #include <string.h>
 
-#include "core/cpu.h"
+#include "core/machine/cpu.h"
 #include "kernels/product/tile_gemm.h"
 #include "kernels/vec/fetch.h"
 

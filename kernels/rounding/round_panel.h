@@ -8,8 +8,8 @@
 #include <math.h>
 #include <stdbool.h>
 
-#include "core/blas.h"
-#include "core/small_float.h"
+#include "core/math/blas.h"
+#include "core/math/small_float.h"
 
 #define ROUND_BLOCK 128 /* columns whose corrections of all others are one matrix product */
 #define ROUND_CHUNK 16  /* columns within a block, likewise */

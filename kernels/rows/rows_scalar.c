@@ -1,7 +1,7 @@
 /* Rows in plain C: the reference, and the loops that whole vectors leave the rest to. */
 #include "kernels/vec/vec_scalar.h"
 
-#include "core/small_float.h"
+#include "core/math/small_float.h"
 #include "kernels/rows/convert.h"
 #include "kernels/rows/row_scale.h"
 #include "kernels/rows/rows.h"

@@ -15,7 +15,7 @@
 #include <stdint.h>
 #include <string.h>
 
-/* What a kernel of tiles needs of the processor beyond the vectors around them (core/cpu.h). */
+/* What a kernel of tiles needs of the processor beyond the vectors around them (core/machine/cpu.h). */
 #if TD_AMX_EMULATED
 #define TD_CPU_AMX_NEEDED 0
 #else

@@ -151,7 +151,7 @@ VEC void vf_store_bf16(uint16_t *p, vf v) {
     _mm_storeu_si128((__m128i *)p, _mm_packus_epi32(_mm256_castsi256_si128(high), _mm256_extracti128_si256(high, 1)));
 }
 
-/* Exact (core/small_float.h); code 0 of e8m0 is a subnormal. NaN codes become infinity, and 480. */
+/* Exact (core/math/small_float.h); code 0 of e8m0 is a subnormal. NaN codes become infinity, and 480. */
 VEC vf vf_load_e8m0(const uint8_t *p) {
     vi bits = vi_load_u8(p) << 23, least = vi_set1(1 << 22);
     return (vf)_mm256_max_epi32((__m256i)bits, (__m256i)least);

@@ -139,7 +139,7 @@ VEC void vf_store_bf16(uint16_t *p, vf v) {
     _mm256_storeu_si256((__m256i *)p, _mm512_cvtepi32_epi16(high));
 }
 
-/* Exact (core/small_float.h); code 0 of e8m0 is a subnormal. NaN codes become infinity, and 480. */
+/* Exact (core/math/small_float.h); code 0 of e8m0 is a subnormal. NaN codes become infinity, and 480. */
 VEC vf vf_load_e8m0(const uint8_t *p) {
     vi bits = vi_load_u8(p) << 23, least = vi_set1(1 << 22);
     return (vf)_mm512_max_epi32((__m512i)bits, (__m512i)least);

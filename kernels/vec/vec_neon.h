@@ -135,7 +135,7 @@ VEC void vf_store_bf16(uint16_t *p, vf v) {
     vst1_u16(p, vshrn_n_u32(vbslq_u32(vceqq_f32(v, v), rounded, quiet), 16));
 }
 
-/* Exact (core/small_float.h); code 0 of e8m0 is a subnormal. NaN codes become infinity, and 480. */
+/* Exact (core/math/small_float.h); code 0 of e8m0 is a subnormal. NaN codes become infinity, and 480. */
 VEC vf vf_load_e8m0(const uint8_t *p) {
     return vreinterpretq_f32_s32(vmaxq_s32(vi_load_u8(p) << 23, vi_set1(1 << 22)));
 }

@@ -8,7 +8,7 @@
 #include <sys/stat.h>
 
 #include "core/error.h"
-#include "core/json_file.h"
+#include "core/files/json_file.h"
 #include "model/arch/families.h"
 
 #define CONFIG_BYTES_MAX ((size_t)16 << 20)

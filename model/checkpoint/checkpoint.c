@@ -6,7 +6,7 @@
 #include <xxhash.h>
 
 #include "core/error.h"
-#include "core/log.h"
+#include "core/log/log.h"
 #include "kernels/rows/convert.h"
 #include "model/arch/arch.h"
 #include "model/checkpoint/dummy_weights.h"

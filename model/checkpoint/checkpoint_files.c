@@ -9,7 +9,7 @@
 #include <xxhash.h>
 
 #include "core/error.h"
-#include "core/json_file.h"
+#include "core/files/json_file.h"
 #include "model/arch/quant_config.h"
 
 #define INDEX_BYTES_MAX ((size_t)256 << 20)

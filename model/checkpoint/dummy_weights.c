@@ -6,8 +6,8 @@
 #include <xxhash.h>
 
 #include "core/error.h"
-#include "core/rng.h"
-#include "core/small_float.h"
+#include "core/math/rng.h"
+#include "core/math/small_float.h"
 
 /* An odd length (a prime), so that rows, whose lengths are even, do not repeat; 1 MiB, so that it stays in a core's cache.
  */

@@ -11,8 +11,8 @@
 #include <unistd.h>
 
 #include "core/error.h"
-#include "core/json_file.h"
-#include "core/mem.h"
+#include "core/files/json_file.h"
+#include "core/memory/mem.h"
 
 struct td_safetensors {
     char                 *path;

@@ -14,7 +14,7 @@
 #define TD_MODEL_CHECKPOINT_SAFETENSORS_H
 
 #include "core/dtype.h"
-#include "core/mem.h"
+#include "core/memory/mem.h"
 #include "tandem.h"
 
 #define TD_SAFETENSORS_HEADER_MAX ((size_t)100 * 1000 * 1000) /* the limit of the reference implementation */

@@ -11,9 +11,9 @@
 #include <unistd.h>
 
 #include "core/error.h"
-#include "core/file_write.h"
-#include "core/json_text.h"
-#include "core/mem.h"
+#include "core/files/file_write.h"
+#include "core/files/json_text.h"
+#include "core/memory/mem.h"
 #include "model/checkpoint/safetensors.h"
 
 #define PAYLOAD_ALIGN 64

@@ -4,7 +4,7 @@
 #include <sys/mman.h>
 
 #include "core/error.h"
-#include "core/mem.h"
+#include "core/memory/mem.h"
 
 void td_scratch_reset(td_scratch *s) {
     for (size_t i = 0; i < s->n; i++) free(s->blocks[i]);

@@ -4,7 +4,7 @@
  *   compressed-tensors    X.weight_scale, [n, 1] a row each, one element for all, or blocks as above
  */
 #include "core/error.h"
-#include "core/mem.h"
+#include "core/memory/mem.h"
 #include "model/checkpoint/stored_families.h"
 
 static bool is_one(const td_safetensors_entry *scale) {

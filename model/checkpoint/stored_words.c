@@ -9,7 +9,7 @@
 #include <string.h>
 
 #include "core/error.h"
-#include "core/mem.h"
+#include "core/memory/mem.h"
 #include "model/checkpoint/stored_families.h"
 
 static td_status read_order(const stored_query *q, const char *name, bool expected, td_coded_matrix *out) {

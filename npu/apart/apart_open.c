@@ -4,7 +4,7 @@
  *  - its streams are threads, and every operation may be delayed at random (TD_CHAOS_SEED; 1 without);
  *  - copies must have one side in its memory and the other in memory that it gave out as pinned, and are counted;
  *  - while a stream is captured, nothing may be allocated, freed or synchronised;
- *  - any call can be made to fail: TD_CHAOS_FAIL_DEVICE=n or n,count (core/chaos.h);
+ *  - any call can be made to fail: TD_CHAOS_FAIL_DEVICE=n or n,count (core/threads/chaos.h);
  *  - TD_APART_MEMORY=bytes limits its memory; without, it has half of the machine's.
  * What breaks a rule is a bug of ours and ends the process with a sentence.
  */
@@ -15,10 +15,10 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-#include "core/chaos.h"
-#include "core/cpu.h"
 #include "core/error.h"
-#include "core/log.h"
+#include "core/log/log.h"
+#include "core/machine/cpu.h"
+#include "core/threads/chaos.h"
 #include "npu/apart/guarded_memory.h"
 #include "npu/block_buffers.h"
 #include "npu/host/host_device.h"

@@ -6,7 +6,7 @@
 #include <sys/mman.h>
 
 #include "core/error.h"
-#include "core/mem.h"
+#include "core/memory/mem.h"
 
 void td_regions_open(td_regions *r) {
     *r = (td_regions){0};

@@ -3,7 +3,7 @@
 #include <stdio.h>
 
 #include "core/error.h"
-#include "core/log.h"
+#include "core/log/log.h"
 
 /* ---- failures ---------------------------------------------------------------------------------- */
 

@@ -13,7 +13,7 @@
  * sent to all.
  */
 #include "core/error.h"
-#include "core/mem.h"
+#include "core/memory/mem.h"
 #include "npu/ascend/ascend_group.h"
 #include "npu/ascend/ascend_stream.h"
 #include "npu/ascend/ascend_sum.h"

@@ -7,7 +7,7 @@
  * sizes, multiples of 16 up to 512, each row is a query of its own.
  */
 #include "core/error.h"
-#include "core/mem.h"
+#include "core/memory/mem.h"
 #include "npu/ascend/ascend_attention.h"
 #include "npu/ascend/ascend_weight.h"
 

@@ -4,8 +4,8 @@
 #include <stdlib.h>
 
 #include "core/error.h"
-#include "core/log.h"
-#include "core/thread.h"
+#include "core/log/log.h"
+#include "core/threads/thread.h"
 
 #define WARM_VALUES 16 /* bf16 of the first collective: a multiple of 32 bytes */
 #define GATHER_CARDS 3 /* from so many on sums have an order, which HCCL does not keep */

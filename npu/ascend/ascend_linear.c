@@ -1,6 +1,6 @@
 /* Products: a linear alone, and the gated MLP of dense layers and shared experts. */
 #include "core/error.h"
-#include "core/mem.h"
+#include "core/memory/mem.h"
 #include "npu/ascend/ascend_weight.h"
 
 #define T(v) td_ascend_tensor(r, v)

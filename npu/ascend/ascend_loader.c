@@ -8,7 +8,7 @@
 #include <unistd.h>
 
 #include "core/error.h"
-#include "core/log.h"
+#include "core/log/log.h"
 
 /* ---- where ------------------------------------------------------------------------------------- */
 

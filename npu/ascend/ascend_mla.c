@@ -11,7 +11,7 @@
 #include <math.h>
 
 #include "core/error.h"
-#include "core/mem.h"
+#include "core/memory/mem.h"
 #include "npu/ascend/ascend_attention.h"
 #include "npu/ascend/ascend_weight.h"
 

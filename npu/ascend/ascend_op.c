@@ -2,8 +2,8 @@
 
 #include <stdio.h>
 
-#include "core/log.h"
-#include "core/mem.h"
+#include "core/log/log.h"
+#include "core/memory/mem.h"
 #include "npu/ascend/ascend_stream.h"
 
 /* ---- views ------------------------------------------------------------------------------------- */

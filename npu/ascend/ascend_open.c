@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "core/error.h"
-#include "core/log.h"
+#include "core/log/log.h"
 #include "npu/ascend/ascend_block.h"
 #include "npu/ascend/ascend_group.h"
 #include "npu/ascend/ascend_stream.h"

@@ -4,10 +4,10 @@
 #include <time.h>
 
 #include "core/error.h"
-#include "core/log.h"
-#include "core/signal_word.h"
-#include "core/thread.h"
-#include "core/trace.h"
+#include "core/log/log.h"
+#include "core/log/trace.h"
+#include "core/threads/signal_word.h"
+#include "core/threads/thread.h"
 #include "npu/ascend/ascend_group.h"
 
 #define REPORT_MS 100 /* that the thread of a stream waits for a callback at a time; it looks for its end in between */

@@ -11,7 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/log.h"
+#include "core/log/log.h"
 
 static const char *const NAMES[] = {"libdcmi.so", "/usr/local/dcmi/libdcmi.so"}; /* the driver puts it there */
 

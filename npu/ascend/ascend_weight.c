@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "core/error.h"
-#include "core/mem.h"
+#include "core/memory/mem.h"
 #include "kernels/rows/convert.h"
 #include "quant/coded_matrix.h"
 #include "quant/weight_quant.h"

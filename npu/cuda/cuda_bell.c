@@ -5,9 +5,9 @@
 #include <time.h>
 
 #include "core/error.h"
-#include "core/log.h"
-#include "core/signal_word.h"
-#include "core/trace.h"
+#include "core/log/log.h"
+#include "core/log/trace.h"
+#include "core/threads/signal_word.h"
 #include "npu/cuda/cuda_stream.h"
 #include "npu/handover_time.h"
 

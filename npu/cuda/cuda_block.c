@@ -3,7 +3,7 @@
 #include <stdlib.h>
 
 #include "core/error.h"
-#include "core/log.h"
+#include "core/log/log.h"
 #include "npu/cuda/cuda_kind.h"
 #include "npu/cuda/cuda_stream.h"
 

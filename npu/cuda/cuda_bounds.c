@@ -6,7 +6,7 @@
  * which time the card's clocks have risen, too.
  */
 #include "core/error.h"
-#include "core/trace.h"
+#include "core/log/trace.h"
 #include "npu/cuda/cuda_op.h"
 
 #define ENOUGH_S 4e-3

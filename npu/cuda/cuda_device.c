@@ -4,8 +4,8 @@
 #include <string.h>
 
 #include "core/error.h"
-#include "core/log.h"
-#include "core/mem.h"
+#include "core/log/log.h"
+#include "core/memory/mem.h"
 #include "npu/cuda/cuda_loader.h"
 
 /* ---- failures ---------------------------------------------------------------------------------- */

@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "core/error.h"
-#include "core/log.h"
+#include "core/log/log.h"
 
 #define EXCHANGE_BYTES (TD_CUDA_SIGNALS_BYTES + 2 * TD_CUDA_PLACE_BYTES)
 #define STATE_WORDS 3

@@ -8,7 +8,7 @@
 #include <xxhash.h>
 
 #include "core/error.h"
-#include "core/log.h"
+#include "core/log/log.h"
 #include "npu/cuda/cuda_nvrtc.h"
 #include "npu/cuda/cuda_sources.h"
 

@@ -12,7 +12,7 @@
 #include <xxhash.h>
 
 #include "core/error.h"
-#include "core/file_write.h"
+#include "core/files/file_write.h"
 
 static const char MAGIC[8] = "TDCUDA1";
 

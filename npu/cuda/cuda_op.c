@@ -3,7 +3,7 @@
 #include <stdio.h>
 
 #include "core/error.h"
-#include "core/log.h"
+#include "core/log/log.h"
 
 #define SHARED_WITHOUT_ASKING (48 << 10)
 #define SHARED_STATIC_MOST 2048 /* of kernels that have dynamic shared memory, too */

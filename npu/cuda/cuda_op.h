@@ -7,7 +7,7 @@
 #ifndef TD_NPU_CUDA_CUDA_OP_H
 #define TD_NPU_CUDA_CUDA_OP_H
 
-#include "core/mem.h"
+#include "core/memory/mem.h"
 #include "npu/cuda/cuda_device.h"
 
 #define TD_CUDA_GRID_MAX 65535 /* blocks along y and z */

@@ -6,8 +6,8 @@
 #include <string.h>
 
 #include "core/error.h"
-#include "core/log.h"
-#include "core/mem.h"
+#include "core/log/log.h"
+#include "core/memory/mem.h"
 #include "npu/cuda/cuda_bell.h"
 #include "npu/cuda/cuda_block.h"
 #include "npu/cuda/cuda_bounds.h"

@@ -1,7 +1,7 @@
 #include "npu/cuda/cuda_product.h"
 
 #include "core/error.h"
-#include "core/log.h"
+#include "core/log/log.h"
 
 #define EPILOGUE_THREADS 256
 #define ROWS_MULTIPLE 128 /* of a stretch: tiles of rows are no larger */

@@ -11,7 +11,7 @@
 #include <stdbool.h>
 #include <string.h>
 
-#include "core/log.h"
+#include "core/log/log.h"
 
 #define LIBRARY "libnvidia-ml.so.1"
 #define OF_THE_CHIP 0 /* NVML_TEMPERATURE_GPU */

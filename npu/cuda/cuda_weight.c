@@ -5,8 +5,8 @@
 #include <string.h>
 
 #include "core/error.h"
-#include "core/mem.h"
-#include "core/small_float.h"
+#include "core/math/small_float.h"
+#include "core/memory/mem.h"
 #include "kernels/rows/convert.h"
 #include "npu/cuda/cuda_pack.h"
 #include "quant/coded_matrix.h"

@@ -20,8 +20,8 @@
 
 #include <pthread.h>
 
-#include "core/mem.h"
-#include "core/tier_meter.h"
+#include "core/log/tier_meter.h"
+#include "core/memory/mem.h"
 #include "kernels/kernels.h"
 #include "npu/card_meter.h"
 #include "npu/host/host_npu.h"

@@ -4,7 +4,7 @@
 #ifndef TD_NPU_HOST_HOST_NPU_H
 #define TD_NPU_HOST_HOST_NPU_H
 
-#include "core/pool.h"
+#include "core/threads/pool.h"
 #include "npu/npu.h"
 
 /**

@@ -4,8 +4,8 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-#include "core/cpu.h"
 #include "core/error.h"
+#include "core/machine/cpu.h"
 #include "npu/host/host_device.h"
 
 void td_host_npu_free(td_host_npu *d) {

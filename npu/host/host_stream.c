@@ -6,15 +6,15 @@
  * graph's in order. A block op holds the device's turn while it runs; host calls and copies do not. An op that fails stops nothing on a
  * stream with a thread, which keeps the first failure until it is synchronised.
  *
- * With TD_CHAOS_SEED every op is preceded by a random delay, with TD_CHAOS_FAIL_OP a block fails (core/chaos.h).
+ * With TD_CHAOS_SEED every op is preceded by a random delay, with TD_CHAOS_FAIL_OP a block fails (core/threads/chaos.h).
  */
 #include <pthread.h>
 #include <stdlib.h>
 #include <time.h>
 
-#include "core/chaos.h"
 #include "core/error.h"
-#include "core/thread.h"
+#include "core/threads/chaos.h"
+#include "core/threads/thread.h"
 #include "npu/block_buffers.h"
 #include "npu/host/host_device.h"
 

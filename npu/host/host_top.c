@@ -1,7 +1,7 @@
 /* The best logits of a row and what its log-softmax needs, so that a step need not carry all of them to the host. */
 #include <math.h>
 
-#include "core/row_math.h"
+#include "core/math/row_math.h"
 #include "npu/host/host_device.h"
 
 /* Descending logit, then ascending id, as an unsigned number that falls. */

@@ -7,8 +7,8 @@
 #include <unistd.h>
 
 #include "core/error.h"
-#include "core/log.h"
-#include "core/thread.h"
+#include "core/log/log.h"
+#include "core/threads/thread.h"
 
 #define PAUSE_MS 100   /* after a failure, such as too many open files: accept would only fail again */
 #define SAY_EVERY_S 60 /* at most */

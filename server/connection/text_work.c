@@ -4,7 +4,7 @@
 #include <time.h>
 
 #include "core/error.h"
-#include "core/thread.h"
+#include "core/threads/thread.h"
 
 #define ANSWERS_S 2 /* how long answers that are being written have when the server stops */
 

@@ -9,9 +9,9 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "core/log.h"
-#include "core/rng.h"
-#include "core/trace.h"
+#include "core/log/log.h"
+#include "core/log/trace.h"
+#include "core/math/rng.h"
 
 /* Bytes that a slow reader may leave unsent before its request is cancelled: so many for the stream, and for each choice. */
 #define STREAM_UNSENT_MAX ((size_t)1 << 20)

@@ -10,8 +10,8 @@
 #include <unistd.h>
 
 #include "core/error.h"
-#include "core/log.h"
-#include "core/thread.h"
+#include "core/log/log.h"
+#include "core/threads/thread.h"
 
 #define EVENTS_AT_ONCE 64
 #define WAKE_KEY UINT64_MAX

@@ -4,8 +4,8 @@
 #include <string.h>
 #include <time.h>
 
-#include "core/json_text.h"
-#include "core/log.h"
+#include "core/files/json_text.h"
+#include "core/log/log.h"
 #include "server/openai/responses.h"
 
 /* ---- the object ---- */

@@ -3,7 +3,7 @@
 #include <string.h>
 
 #include "core/error.h"
-#include "core/json_text.h"
+#include "core/files/json_text.h"
 #include "server/answer/answer.h"
 #include "server/openai/responses.h"
 #include "server/server_state.h"

@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "core/error.h"
-#include "core/json_text.h"
+#include "core/files/json_text.h"
 #include "server/request/api_read.h"
 #include "server/request/api_readers.h"
 

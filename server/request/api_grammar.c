@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "core/error.h"
-#include "core/json_text.h"
+#include "core/files/json_text.h"
 #include "server/request/api_readers.h"
 
 /* How a field holds its source: a text, JSON or a text of JSON, a list of strings, or true. */

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/json_text.h"
+#include "core/files/json_text.h"
 
 #define EXACT_REAL_MAX 9007199254740992.0 /* 2^53: up to here every whole number is a double */
 

@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "core/error.h"
-#include "core/log.h"
+#include "core/log/log.h"
 #include "server/request/api_read.h"
 
 #define FORCED_CALLS "json-list" /* the format of what tool_choice makes a model write */

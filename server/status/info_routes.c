@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/json_text.h"
+#include "core/files/json_text.h"
 #include "server/answer/answer.h"
 #include "server/server_state.h"
 

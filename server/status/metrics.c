@@ -5,7 +5,7 @@
 #include <string.h>
 #include <time.h>
 
-#include "core/log_writer.h"
+#include "core/log/log_writer.h"
 #include "server/answer/answer.h"
 #include "server/server_state.h"
 

@@ -14,7 +14,7 @@
 #include <cmocka.h>
 
 #include "bridge/bridge.h"
-#include "core/rng.h"
+#include "core/math/rng.h"
 #include "npu/host/host_npu.h"
 
 #define SEED 20261121u

@@ -20,8 +20,8 @@
 #include <sys/prctl.h>
 #include <sys/syscall.h>
 
-#include "core/cpu.h"
-#include "core/cpu_x86_64.h"
+#include "core/machine/cpu.h"
+#include "core/machine/cpu_x86_64.h"
 #include "kernels/kernels.h"
 
 #define PASSED 0

@@ -12,7 +12,7 @@
 
 #include <cmocka.h>
 
-#include "core/cpu_arch.h"
+#include "core/machine/cpu_arch.h"
 
 typedef struct {
     uint32_t features;

@@ -11,9 +11,9 @@
 
 #include <cmocka.h>
 
-#include "core/file_write.h"
-#include "core/mem.h"
-#include "core/rng.h"
+#include "core/files/file_write.h"
+#include "core/math/rng.h"
+#include "core/memory/mem.h"
 
 #define FILE_BYTES ((size_t)40 << 20)
 #define SEED 7

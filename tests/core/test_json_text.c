@@ -10,8 +10,8 @@
 
 #include <cmocka.h>
 
-#include "core/json_text.h"
-#include "core/rng.h"
+#include "core/files/json_text.h"
+#include "core/math/rng.h"
 
 #define SEED 20260801u
 

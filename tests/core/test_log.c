@@ -11,8 +11,8 @@
 #include <cmocka.h>
 #include <jansson.h>
 
-#include "core/log.h"
-#include "core/log_writer.h"
+#include "core/log/log.h"
+#include "core/log/log_writer.h"
 
 /* What `body` prints on stderr. */
 #define CAPTURE(text, body)                                    \

@@ -12,7 +12,7 @@
 
 #include <cmocka.h>
 
-#include "core/machine_limits.h"
+#include "core/machine/machine_limits.h"
 
 #define MIB ((uint64_t)1 << 20)
 #define MEMINFO "MemTotal:       16384000 kB\nMemFree:          100000 kB\nMemAvailable:    8192000 kB\n"

@@ -11,7 +11,7 @@
 
 #include <cmocka.h>
 
-#include "core/pool.h"
+#include "core/threads/pool.h"
 
 #define ITEMS 1000
 

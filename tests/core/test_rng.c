@@ -5,7 +5,7 @@
 
 #include <cmocka.h>
 
-#include "core/rng.h"
+#include "core/math/rng.h"
 
 static void philox_gives_the_published_answers(void **state) {
     (void)state;

@@ -9,7 +9,7 @@
 #include <math.h>
 
 #include "core/dtype.h"
-#include "core/small_float.h"
+#include "core/math/small_float.h"
 
 /* A float of so many exponent and mantissa bits, as every OCP format has it. */
 static double by_definition(unsigned code, int exponent_bits, int mantissa_bits, int bias) {

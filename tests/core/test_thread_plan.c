@@ -13,9 +13,9 @@
 
 #include <cmocka.h>
 
-#include "core/mem.h"
-#include "core/rng.h"
-#include "core/thread_plan.h"
+#include "core/math/rng.h"
+#include "core/memory/mem.h"
+#include "core/threads/thread_plan.h"
 
 #define RANDOM_WISHES 200
 #define CPUS 1024

@@ -11,9 +11,9 @@
 #include <pthread.h>
 #include <sched.h>
 
-#include "core/mem.h"
-#include "core/page_nodes.h"
-#include "core/thread_plan.h"
+#include "core/memory/mem.h"
+#include "core/memory/page_nodes.h"
+#include "core/threads/thread_plan.h"
 #include "kernels/kernels.h"
 
 static td_topology       topo;

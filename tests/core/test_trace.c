@@ -13,8 +13,8 @@
 #include <stdio.h>
 #include <sys/stat.h>
 
-#include "core/pool.h"
-#include "core/trace.h"
+#include "core/log/trace.h"
+#include "core/threads/pool.h"
 
 #define THREADS 4
 #define ROUNDS 2000 /* of three spans and an instant: several buffers per thread */

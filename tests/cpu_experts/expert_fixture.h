@@ -5,7 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "core/rng.h"
+#include "core/math/rng.h"
 #include "cpu_experts/cpu_experts.h"
 
 typedef struct {

@@ -10,7 +10,7 @@
 #include <stdatomic.h>
 
 #include "core/error.h"
-#include "core/small_float.h"
+#include "core/math/small_float.h"
 #include "kernels/rows/convert.h"
 #include "quant/weight_quant.h"
 #include "tests/cpu_experts/expert_fixture.h"

@@ -32,9 +32,9 @@
 
 #include <cmocka.h>
 
-#include "core/chaos.h"
-#include "core/log.h"
-#include "core/rng.h"
+#include "core/log/log.h"
+#include "core/math/rng.h"
+#include "core/threads/chaos.h"
 #include "model/arch/config_file.h"
 #include "workload.h"
 

@@ -8,7 +8,7 @@
 
 #include <cmocka.h>
 
-#include "core/rng.h"
+#include "core/math/rng.h"
 
 #define FIRST_ID 4 /* below are the special tokens of the models here */
 #define OTHERS 12

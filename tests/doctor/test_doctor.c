@@ -15,7 +15,7 @@
 
 #include <cmocka.h>
 
-#include "core/mem.h"
+#include "core/memory/mem.h"
 #include "doctor/doctor.h"
 #include "npu/host/host_npu.h"
 

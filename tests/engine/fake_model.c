@@ -9,7 +9,7 @@
 #include <unistd.h>
 
 #include "core/error.h"
-#include "core/tier_meter.h"
+#include "core/log/tier_meter.h"
 #include "engine/sampler.h"
 #include "model/model.h"
 

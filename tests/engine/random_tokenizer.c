@@ -11,7 +11,7 @@
 #include <cmocka.h>
 #include <jansson.h>
 
-#include "core/rng.h"
+#include "core/math/rng.h"
 
 #define MERGES 250
 #define PIECE_MAX 256 /* bytes of a token as the file writes it */

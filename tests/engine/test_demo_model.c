@@ -15,7 +15,7 @@
 #include <cmocka.h>
 #include <jansson.h>
 
-#include "core/log.h"
+#include "core/log/log.h"
 #include "probe_events.h"
 
 #define GOLDEN TD_SOURCE_DIR "/tests/data/golden/tale/"

@@ -11,7 +11,7 @@
 
 #include <cmocka.h>
 
-#include "core/rng.h"
+#include "core/math/rng.h"
 #include "engine/draft_gate.h"
 
 typedef struct {

@@ -13,7 +13,7 @@
 
 #include <cmocka.h>
 
-#include "core/rng.h"
+#include "core/math/rng.h"
 #include "engine/sampler.h"
 #include "fake_model.h"
 #include "probe_check.h"

@@ -8,8 +8,8 @@
 
 #include <cmocka.h>
 
-#include "core/log.h"
-#include "core/rng.h"
+#include "core/log/log.h"
+#include "core/math/rng.h"
 #include "fake_model.h"
 #include "form_check.h"
 #include "random_tokenizer.h"

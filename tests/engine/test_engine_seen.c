@@ -14,7 +14,7 @@
 
 #include <cmocka.h>
 
-#include "core/rng.h"
+#include "core/math/rng.h"
 #include "fake_model.h"
 #include "probe_check.h"
 

@@ -9,7 +9,7 @@
 
 #include <cmocka.h>
 
-#include "core/rng.h"
+#include "core/math/rng.h"
 #include "engine/kv_pages.h"
 
 #define PAGES 97

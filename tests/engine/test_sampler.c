@@ -12,7 +12,7 @@
 
 #include <cmocka.h>
 
-#include "core/rng.h"
+#include "core/math/rng.h"
 #include "engine/sampler.h"
 
 #define SEED 77001u

@@ -9,7 +9,7 @@
 
 #include <cmocka.h>
 
-#include "core/rng.h"
+#include "core/math/rng.h"
 #include "eval/logit_rows.h"
 
 #define N 1000

@@ -2,7 +2,7 @@
 #ifndef TD_TESTS_KERNEL_TABLES_H
 #define TD_TESTS_KERNEL_TABLES_H
 
-#include "core/cpu.h"
+#include "core/machine/cpu.h"
 #include "kernels/kernels.h"
 
 static inline bool may_run(const td_kernels *t) {

@@ -10,7 +10,7 @@
 #include <cmocka.h>
 #include <xxhash.h>
 
-#include "core/rng.h"
+#include "core/math/rng.h"
 #include "kernels/machine/checksum.h"
 #include "tests/kernels/kernel_tables.h"
 

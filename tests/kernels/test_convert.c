@@ -7,8 +7,8 @@
 #include <cmocka.h>
 #include <math.h>
 
-#include "core/cpu.h"
-#include "core/rng.h"
+#include "core/machine/cpu.h"
+#include "core/math/rng.h"
 #include "kernels/rows/convert.h"
 #include "tests/guard_page.h"
 #include "tests/kernels/kernel_tables.h"

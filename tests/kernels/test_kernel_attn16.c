@@ -4,7 +4,7 @@
  */
 #include "tests/npu/npu_test_util.h"
 
-#include "core/mem.h"
+#include "core/memory/mem.h"
 #include "tests/kernels/kernel_tables.h"
 
 #define TABLES(k) EACH_TABLE(k##_table, attn16) for (const td_attn16 *k = k##_table->attn16; k; k = NULL)

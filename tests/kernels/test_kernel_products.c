@@ -9,8 +9,8 @@
 #include <cmocka.h>
 #include <math.h>
 
-#include "core/rng.h"
-#include "core/small_float.h"
+#include "core/math/rng.h"
+#include "core/math/small_float.h"
 #include "cpu_experts/cpu_experts.h"
 #include "kernels/rows/convert.h"
 #include "kernels/rows/row_quant.h"

@@ -7,8 +7,8 @@
 #include <cmocka.h>
 #include <math.h>
 
-#include "core/cpu.h"
-#include "core/rng.h"
+#include "core/machine/cpu.h"
+#include "core/math/rng.h"
 #include "kernels/rows/convert.h"
 #include "kernels/rows/row_quant.h"
 #include "quant/weight_quant.h"

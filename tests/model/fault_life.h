@@ -16,7 +16,7 @@
 #include <cmocka.h>
 #include <jansson.h>
 
-#include "core/pool.h"
+#include "core/threads/pool.h"
 #include "model_run.h"
 
 #define VOCAB 320

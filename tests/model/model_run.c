@@ -9,8 +9,8 @@
 
 #include <cmocka.h>
 
-#include "core/mem.h"
-#include "core/rng.h"
+#include "core/math/rng.h"
+#include "core/memory/mem.h"
 #include "model/arch/config_file.h"
 
 #define MAX_OUT 256

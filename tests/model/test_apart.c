@@ -11,9 +11,9 @@
 
 #include <cmocka.h>
 
-#include "core/log.h"
-#include "core/mem.h"
-#include "core/rng.h"
+#include "core/log/log.h"
+#include "core/math/rng.h"
+#include "core/memory/mem.h"
 #include "model/step_buf.h"
 #include "model_run.h"
 

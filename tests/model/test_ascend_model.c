@@ -12,7 +12,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "core/rng.h"
+#include "core/math/rng.h"
 #include "golden_run.h"
 
 #define STEP_MAX 512

@@ -7,7 +7,7 @@
  */
 #include <dlfcn.h>
 
-#include "core/rng.h"
+#include "core/math/rng.h"
 #include "fault_life.h"
 
 #define SAMPLE 8 /* lives of each kind and model */

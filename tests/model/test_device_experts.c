@@ -11,7 +11,7 @@
 
 #include <cmocka.h>
 
-#include "core/rng.h"
+#include "core/math/rng.h"
 #include "model_run.h"
 
 #define TOKENS 40

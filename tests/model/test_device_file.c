@@ -13,7 +13,7 @@
 
 #include <cmocka.h>
 
-#include "core/rng.h"
+#include "core/math/rng.h"
 #include "model/device_file.h"
 #include "npu/host/host_npu.h"
 

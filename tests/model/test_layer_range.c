@@ -13,7 +13,7 @@
 
 #include <cmocka.h>
 
-#include "core/rng.h"
+#include "core/math/rng.h"
 #include "kernels/rows/convert.h"
 #include "model/arch/config_file.h"
 #include "model_run.h"

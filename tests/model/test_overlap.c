@@ -12,8 +12,8 @@
 
 #include <cmocka.h>
 
-#include "core/log.h"
-#include "core/rng.h"
+#include "core/log/log.h"
+#include "core/math/rng.h"
 #include "model_run.h"
 
 #define SEED 20261123u

@@ -13,7 +13,7 @@
 
 #include <cmocka.h>
 
-#include "core/rng.h"
+#include "core/math/rng.h"
 #include "folder_files.h"
 #include "model/arch/config_file.h"
 #include "model/checkpoint/checkpoint.h"

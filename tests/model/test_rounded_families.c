@@ -14,8 +14,8 @@
 
 #include <cmocka.h>
 
-#include "core/log.h"
-#include "core/rng.h"
+#include "core/log/log.h"
+#include "core/math/rng.h"
 #include "model_run.h"
 
 #define N_TOK 128

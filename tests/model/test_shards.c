@@ -15,7 +15,7 @@
 #include <cmocka.h>
 
 #include "core/error.h"
-#include "core/log.h"
+#include "core/log/log.h"
 #include "kernels/rows/convert.h"
 #include "model/arch/config_file.h"
 #include "model/weights.h"

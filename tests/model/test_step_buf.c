@@ -6,7 +6,7 @@
 
 #include <cmocka.h>
 
-#include "core/rng.h"
+#include "core/math/rng.h"
 #include "model/step_buf.h"
 #include "npu/host/host_npu.h"
 

@@ -16,7 +16,7 @@
 #include <cmocka.h>
 #include <jansson.h>
 
-#include "core/rng.h"
+#include "core/math/rng.h"
 #include "folder_files.h"
 #include "model/arch/config_file.h"
 #include "model/experts_load.h"

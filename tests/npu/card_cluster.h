@@ -19,7 +19,7 @@
 #include <cmocka.h>
 
 #include "core/dtype.h"
-#include "core/rng.h"
+#include "core/math/rng.h"
 #include "npu/npu.h"
 
 #define CARDS_MAX 4

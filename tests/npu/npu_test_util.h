@@ -15,8 +15,8 @@
 
 #include <cmocka.h>
 
-#include "core/pool.h"
-#include "core/rng.h"
+#include "core/math/rng.h"
+#include "core/threads/pool.h"
 #include "npu/host/host_npu.h"
 #include "npu/npu.h"
 

@@ -2,8 +2,8 @@
  * group. */
 #include "cuda_rig.h"
 
-#include "core/mem.h"
-#include "core/small_float.h"
+#include "core/math/small_float.h"
+#include "core/memory/mem.h"
 #include "kernels/kernels.h"
 #include "kernels/rows/convert.h"
 #include "npu/cuda/cuda_pack.h"

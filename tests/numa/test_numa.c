@@ -18,9 +18,9 @@
 #include <stdatomic.h>
 #include <unistd.h>
 
-#include "core/mem.h"
-#include "core/page_nodes.h"
-#include "core/thread_plan.h"
+#include "core/memory/mem.h"
+#include "core/memory/page_nodes.h"
+#include "core/threads/thread_plan.h"
 #include "cpu_experts/expert_state.h"
 #include "kernels/kernels.h"
 #include "npu/host/host_npu.h"

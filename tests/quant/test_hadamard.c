@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/rng.h"
+#include "core/math/rng.h"
 #include "quant/hadamard.h"
 
 #define SEED 20260112u

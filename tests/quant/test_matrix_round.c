@@ -10,7 +10,7 @@
 #include <pthread.h>
 #include <stdio.h>
 
-#include "core/rng.h"
+#include "core/math/rng.h"
 #include "kernels/rows/convert.h"
 #include "quant/hessian.h"
 #include "quant/matrix_round.h"

@@ -8,8 +8,8 @@
 #include <math.h>
 #include <string.h>
 
-#include "core/rng.h"
-#include "core/small_float.h"
+#include "core/math/rng.h"
+#include "core/math/small_float.h"
 #include "kernels/rows/convert.h"
 #include "quant/weight_quant.h"
 

@@ -15,7 +15,7 @@
 
 #include <cmocka.h>
 
-#include "core/thread_plan.h"
+#include "core/threads/thread_plan.h"
 #include "cpu_experts/cpu_experts.h"
 #include "model/arch/config_file.h"
 #include "model/checkpoint/checkpoint.h"

@@ -15,7 +15,7 @@
 
 #include <cmocka.h>
 
-#include "core/rng.h"
+#include "core/math/rng.h"
 #include "scale/kv_page_table.h"
 
 #define PAGES 40

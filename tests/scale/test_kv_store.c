@@ -16,8 +16,8 @@
 
 #include <cmocka.h>
 
-#include "core/log.h"
-#include "core/rng.h"
+#include "core/log/log.h"
+#include "core/math/rng.h"
 #include "scale/kv_page_frame.h"
 #include "scale/kv_store.h"
 

@@ -18,7 +18,7 @@
 #include <unistd.h>
 
 #include "core/error.h"
-#include "core/rng.h"
+#include "core/math/rng.h"
 #include "tandem.h"
 
 #define VOCAB 260

@@ -9,7 +9,7 @@
 #include <math.h>
 #include <string.h>
 
-#include "core/rng.h"
+#include "core/math/rng.h"
 #include "server/api/json_writer.h"
 
 static json_t *read_back(td_jbuf *b) {

@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/rng.h"
+#include "core/math/rng.h"
 #include "server/openai/responses_store.h"
 
 static char *text_of(size_t n) {

@@ -8,7 +8,7 @@
 #include <unistd.h>
 
 #include "answer_fixture.h"
-#include "core/rng.h"
+#include "core/math/rng.h"
 
 #define ROUNDS 4000
 

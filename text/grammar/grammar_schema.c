@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/json_text.h"
+#include "core/files/json_text.h"
 #include "text/grammar/grammar_class.h"
 #include "text/grammar/grammar_json.h"
 #include "text/grammar/grammar_regex.h"

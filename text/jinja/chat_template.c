@@ -10,7 +10,7 @@
 #include <string.h>
 
 #include "core/error.h"
-#include "core/json_text.h"
+#include "core/files/json_text.h"
 #include "text/jinja/jinja_eval.h"
 #include "text/jinja/jinja_utf8.h"
 

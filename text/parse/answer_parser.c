@@ -2,7 +2,7 @@
 #include "text/parse/answer_parser.h"
 
 #include "core/error.h"
-#include "core/json_text.h"
+#include "core/files/json_text.h"
 #include "text/parse/json_parts.h"
 
 struct td_tool_list {

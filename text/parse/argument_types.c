@@ -3,7 +3,7 @@
 
 #include <string.h>
 
-#include "core/json_text.h"
+#include "core/files/json_text.h"
 #include "text/parse/json_parts.h"
 #include "text/parse/marker_scan.h"
 #include "text/parse/python_literal.h"

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/json_text.h"
+#include "core/files/json_text.h"
 
 size_t td_json_escape(char c, char out[TD_JSON_ESCAPE_MAX]) {
     static const char SHORT[] = "btnvfr"; /* of 8 to 13; JSON has no \v */

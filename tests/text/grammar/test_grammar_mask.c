@@ -12,7 +12,7 @@
 
 #include <cmocka.h>
 
-#include "core/rng.h"
+#include "core/math/rng.h"
 #include "text/grammar/grammar.h"
 
 #define STEPS 40

@@ -14,7 +14,7 @@
 
 #include <cmocka.h>
 
-#include "core/rng.h"
+#include "core/math/rng.h"
 #include "text/grammar/grammar_ebnf.h"
 #include "text/grammar/grammar_mask.h"
 #include "text/grammar/grammar_regex.h"

@@ -1,0 +1,27 @@
+/*
+ * Random delays for tests. With TD_CHAOS_SEED=n in the environment every device operation, pool item and hand-over of the bridge may be
+ * delayed by up to TD_CHAOS_MAX_US, differently for every seed. Results must stay bit-identical: a missing ordering edge between
+ * the tiers shows as wrong bits here, not as a crash.
+ *
+ * TD_CHAOS_FAIL_DEVICE=n or n,count does the same with the calls of the device "apart" that can fail; with n = 0 it counts them: their number
+ * is printed at the end.
+ *
+ * TD_CHAOS_FAIL_OP=n makes the n-th block operation of the device fail (from 1, counted over the life of the process); n,count makes
+ * that many in a row fail.
+ */
+#ifndef TD_CORE_THREADS_CHAOS_H
+#define TD_CORE_THREADS_CHAOS_H
+
+#include <stdbool.h>
+
+#define TD_CHAOS_MAX_US 200
+
+bool td_chaos_on(void);    /* read once from the environment; thread-safe */
+void td_chaos_delay(void); /* does nothing unless on */
+
+void td_chaos_start(void); /* on from now, with seed 1 where the environment has none */
+
+bool td_chaos_device_fails(void); /* the device asks once for every call that can fail; thread-safe */
+bool td_chaos_op_fails(void);     /* the backend asks once for every block operation; thread-safe */
+
+#endif

@@ -1,0 +1,59 @@
+/*
+ * Who works where: expert workers over NUMA nodes and L3 domains, device threads apart, and on which node the memory of each
+ * lies.
+ *
+ * DESIGN. The plan is a function of the topology, the measured bandwidth between nodes, and what was asked for.
+ *   Homes     Subpools belong to nodes with cores and memory of their own, all of them by default. With fewer subpools than
+ *             such nodes, those that read their own memory fastest are chosen, and among equals (within a tenth) those that
+ *             read each other fastest. The node that the device's card hangs on comes first: the first subpool has the
+ *             thread that reads what the card has copied and writes what it copies back.
+ *   Experts   Every subpool gets as many threads as the others, since every shard is as large. It takes cores of its home,
+ *             L3 by L3, and where these do not suffice, free cores of the nodes that read the home's memory fastest. Its
+ *             memory lies on its home. When at least half of its threads that have a core are elsewhere, the memory is
+ *             spread over all nodes with cores, so that every memory channel serves.
+ *   Device    Threads of its own take the cores left over, from as few nodes as possible. Its memory lies on their node, or
+ *             is spread.
+ *   Surplus   Threads beyond the cores are not pinned, and then no core belongs to a thread alone: a thread that waits soon
+ *             gives its core back.
+ */
+#ifndef TD_CORE_THREADS_THREAD_PLAN_H
+#define TD_CORE_THREADS_THREAD_PLAN_H
+
+#include "core/machine/node_bandwidth.h"
+#include "core/machine/topology.h"
+
+typedef struct {
+    uint32_t cpuinfer;      /* expert threads; 0: every core, or as many as the cgroup leaves time, less npu_threads */
+    uint32_t subpool_count; /* 0: one per node with cores and memory, at most cpuinfer */
+    uint32_t npu_threads;   /* 0: the host device shares the expert threads */
+    bool     near_card;     /* the device is a card on the node card_node, by its os_index */
+    uint32_t card_node;
+} td_thread_wishes;
+
+typedef struct {
+    uint32_t        n_experts; /* workers of the expert pool */
+    uint32_t        n_subpools;
+    uint32_t        n_npu;                        /* threads of the host device of its own; 0: it uses the expert pool */
+    uint32_t        n_unpinned;                   /* threads of both without a core of their own */
+    uint32_t        home[TD_POOL_SUBPOOLS_MAX];   /* [n_subpools] index into the topology's nodes */
+    td_worker_place experts[TD_POOL_WORKERS_MAX]; /* [n_experts], subpool by subpool, spread over L3 domains */
+    td_worker_place npu[TD_POOL_WORKERS_MAX];     /* [n_npu] */
+} td_thread_plan;
+
+/**
+ * Plan, without a look at the machine. A bandwidth of 0 is not known: nodes then count by their cores and their order.
+ * @return TD_EINVAL when cpuinfer is less than subpool_count, or more is asked for than a pool has room for.
+ */
+TD_NODISCARD td_status td_plan_threads(const td_topology *t, const td_node_bandwidth *b, const td_thread_wishes *w,
+                                       td_thread_plan *plan, td_error *err);
+
+/**
+ * The plan for this machine: read it, measure between its nodes with `read` where it has several (td_node_bandwidth_measure), and plan. On a machine that
+ * hwloc makes up nothing is measured, and the plan's cpus and nodes are TD_CPU_ANY and TD_NODE_ANY. Logs what it found between nodes; warns
+ * about threads without a core, or without the time to use it.
+ * @return what the three return.
+ */
+TD_NODISCARD td_status td_topology_plan(td_read_fn read, const td_thread_wishes *w, td_thread_plan *plan,
+                                        td_machine *machine, td_error *err);
+
+#endif

@@ -66,20 +66,23 @@ typedef enum {
     TD_STACK_ODD,  /* the second one's */
 } td_weight_stack;
 
-/** A row of a family's table; the words are explained in weight_table.h. */
+/** A row of a family's table; weight_table.h says how one is written. */
 typedef struct {
     const char *name; /* whole, # stands for the layer, the second # for the expert; NULL: the family has no such weight */
     td_weight_scope scope;
     td_weight_dim   rows, columns;
-    td_place        place;
+    td_place        place; /* of scope EXPERT: TD_PLACE_EXPERTS, whatever this says */
     td_weight_keep  keep;
     td_split        split;
     td_weight_pairs pairs;
     td_turning      turning;
     td_filling      filling;
-    td_weight_stack stack;                  /* not NONE: of a TD_STACKED_WEIGHT, whose name has no expert */
+    td_weight_stack stack;                  /* not NONE: the name has no expert */
     bool (*when)(const td_model_config *c); /* NULL: always */
-    td_role fallback;                       /* what stands in where the checkpoint has none; TD_ROLE_COUNT: required */
+    struct {
+        bool    exists;
+        td_role role;
+    } fallback; /* what stands in where the checkpoint has none; the weight is required where nothing does */
 } td_weight_rule;
 
 #define TD_CACHES_MAX 4 /* of a layer */

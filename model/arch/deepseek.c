@@ -81,18 +81,11 @@ static void read_kimi_k25(td_config_reader *r, td_model_config *c) {
 
 /* ---- weights --------------------------------------------------------------------------------- */
 
-/* clang-format off */
 static const td_weight_rule WEIGHTS[TD_ROLE_COUNT] = {
-    TD_STREAM_WEIGHTS,
-    TD_MLA_WEIGHTS,
-    TD_DENSE_WEIGHTS,
-    TD_ROUTER_WEIGHT,
-    TD_ROUTER_BIAS,
-    TD_SHARED_WEIGHTS("mlp.shared_experts"),
-    TD_EXPERT_WEIGHTS,
-    TD_MTP_WEIGHTS,
+    TD_STREAM_WEIGHTS, TD_MLA_WEIGHTS, TD_DENSE_WEIGHTS,
+    TD_ROUTER_WEIGHT,  TD_ROUTER_BIAS, TD_SHARED_WEIGHTS("mlp.shared_experts"),
+    TD_EXPERT_WEIGHTS, TD_MTP_WEIGHTS,
 };
-/* clang-format on */
 
 const td_arch TD_ARCH_DEEPSEEK_V2 = {.name = "DeepseekV2ForCausalLM",
                                      .read_config = read_v2,

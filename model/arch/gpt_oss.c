@@ -79,22 +79,28 @@ static void read_config(td_config_reader *r, td_model_config *c) {
 
 /* ---- weights --------------------------------------------------------------------------------- */
 
-/* clang-format off */
 static const td_weight_rule WEIGHTS[TD_ROLE_COUNT] = {
     TD_STREAM_WEIGHTS,
     TD_GQA_WEIGHTS,
-    TD_WEIGHT(O_BIAS, LAYER, "model.layers.#.self_attn.o_proj.bias", HIDDEN, NONE, LAYER, F32, CARD_0, NONE, STREAM, ZEROS, td_when_qkv_bias, REQUIRED),
-    TD_WEIGHT(SINKS,  LAYER, "model.layers.#.self_attn.sinks", HEADS, NONE, LAYER, F32, ROWS, NONE, NONE, ZEROS, NULL, REQUIRED),
-    TD_WEIGHT(ROUTER,     MOE, "model.layers.#.mlp.router.weight", EXPERTS, HIDDEN, LAYER, F32, WHOLE, NONE, READS(POST_NORM), RANDOM, NULL, REQUIRED),
-    TD_WEIGHT(LOGIT_BIAS, MOE, "model.layers.#.mlp.router.bias", EXPERTS, NONE, LAYER, F32, WHOLE, NONE, NONE, ZEROS, NULL, REQUIRED),
-    TD_STACKED_WEIGHT(EXPERT_GATE, "model.layers.#.mlp.experts.gate_up_proj", MOE_INTER, HIDDEN, LINEAR, ROWS, READS(POST_NORM), RANDOM, NULL, EVEN),
-    TD_STACKED_WEIGHT(EXPERT_UP,   "model.layers.#.mlp.experts.gate_up_proj", MOE_INTER, HIDDEN, LINEAR, ROWS, READS(POST_NORM), RANDOM, NULL, ODD),
-    TD_STACKED_WEIGHT(EXPERT_DOWN, "model.layers.#.mlp.experts.down_proj", HIDDEN, MOE_INTER, LINEAR, COLUMNS, WRITES, RANDOM, NULL, ROWS),
-    TD_STACKED_WEIGHT(EXPERT_GATE_BIAS, "model.layers.#.mlp.experts.gate_up_proj_bias", MOE_INTER, NONE, F32, ROWS, NONE, ZEROS, NULL, EVEN),
-    TD_STACKED_WEIGHT(EXPERT_UP_BIAS,   "model.layers.#.mlp.experts.gate_up_proj_bias", MOE_INTER, NONE, F32, ROWS, NONE, ZEROS, NULL, ODD),
-    TD_STACKED_WEIGHT(EXPERT_DOWN_BIAS, "model.layers.#.mlp.experts.down_proj_bias", HIDDEN, NONE, F32, CARD_0, STREAM, ZEROS, NULL, ROWS),
+    TD_VECTOR(O_BIAS, LAYER, "model.layers.#.self_attn.o_proj.bias", HIDDEN, .split = TD_SPLIT_CARD_0, .turning = TD_STREAM,
+              .when = td_when_qkv_bias),
+    TD_VECTOR(SINKS, LAYER, "model.layers.#.self_attn.sinks", HEADS, .split = TD_SPLIT_ROWS),
+    TD_MATRIX(ROUTER, MOE, "model.layers.#.mlp.router.weight", EXPERTS, HIDDEN, .keep = TD_KEEP_F32,
+              .turning = TD_READS(POST_NORM)),
+    TD_VECTOR(LOGIT_BIAS, MOE, "model.layers.#.mlp.router.bias", EXPERTS),
+    TD_MATRIX(EXPERT_GATE, EXPERT, "model.layers.#.mlp.experts.gate_up_proj", MOE_INTER, HIDDEN, .stack = TD_STACK_EVEN,
+              .split = TD_SPLIT_ROWS, .turning = TD_READS(POST_NORM)),
+    TD_MATRIX(EXPERT_UP, EXPERT, "model.layers.#.mlp.experts.gate_up_proj", MOE_INTER, HIDDEN, .stack = TD_STACK_ODD,
+              .split = TD_SPLIT_ROWS, .turning = TD_READS(POST_NORM)),
+    TD_MATRIX(EXPERT_DOWN, EXPERT, "model.layers.#.mlp.experts.down_proj", HIDDEN, MOE_INTER, .stack = TD_STACK_ROWS,
+              .split = TD_SPLIT_COLUMNS, .turning = TD_WRITES),
+    TD_VECTOR(EXPERT_GATE_BIAS, EXPERT, "model.layers.#.mlp.experts.gate_up_proj_bias", MOE_INTER, .stack = TD_STACK_EVEN,
+              .split = TD_SPLIT_ROWS),
+    TD_VECTOR(EXPERT_UP_BIAS, EXPERT, "model.layers.#.mlp.experts.gate_up_proj_bias", MOE_INTER, .stack = TD_STACK_ODD,
+              .split = TD_SPLIT_ROWS),
+    TD_VECTOR(EXPERT_DOWN_BIAS, EXPERT, "model.layers.#.mlp.experts.down_proj_bias", HIDDEN, .stack = TD_STACK_ROWS,
+              .split = TD_SPLIT_CARD_0, .turning = TD_STREAM),
 };
-/* clang-format on */
 
 /* ---- layers ---------------------------------------------------------------------------------- */
 

@@ -76,19 +76,22 @@ static void read_config(td_config_reader *r, td_model_config *c) {
 /* ---- weights --------------------------------------------------------------------------------- */
 
 /* Norms of a row are not cut with its heads: several cards are refused (model/shard.c). */
-/* clang-format off */
 static const td_weight_rule WEIGHTS[TD_ROLE_COUNT] = {
     TD_STREAM_WEIGHTS,
     TD_GQA_WEIGHTS,
-    TD_WEIGHT(Q_NORM, LAYER, "model.layers.#.self_attn.q_norm.weight", GQA_Q, NONE, LAYER, F32, WHOLE, NONE, NONE, ONES, NULL, REQUIRED),
-    TD_WEIGHT(K_NORM, LAYER, "model.layers.#.self_attn.k_norm.weight", GQA_KV, NONE, LAYER, F32, WHOLE, NONE, NONE, ONES, NULL, REQUIRED),
-    TD_WEIGHT(ROUTER, MOE, "model.layers.#.block_sparse_moe.gate.weight", EXPERTS, HIDDEN, LAYER, F32, WHOLE, NONE, READS(POST_NORM), RANDOM, NULL, REQUIRED),
-    TD_WEIGHT(ROUTER_BIAS, MOE, "model.layers.#.block_sparse_moe.e_score_correction_bias", EXPERTS, NONE, LAYER, F32, WHOLE, NONE, NONE, ZEROS, td_when_route_bias, REQUIRED),
-    TD_WEIGHT(EXPERT_GATE, EXPERT, "model.layers.#.block_sparse_moe.experts.#.w1.weight", MOE_INTER, HIDDEN, EXPERTS, LINEAR, ROWS, NONE, READS(POST_NORM), RANDOM, NULL, REQUIRED),
-    TD_WEIGHT(EXPERT_UP, EXPERT, "model.layers.#.block_sparse_moe.experts.#.w3.weight", MOE_INTER, HIDDEN, EXPERTS, LINEAR, ROWS, NONE, READS(POST_NORM), RANDOM, NULL, REQUIRED),
-    TD_WEIGHT(EXPERT_DOWN, EXPERT, "model.layers.#.block_sparse_moe.experts.#.w2.weight", HIDDEN, MOE_INTER, EXPERTS, LINEAR, COLUMNS, NONE, WRITES, RANDOM, NULL, REQUIRED),
+    TD_NORM(Q_NORM, LAYER, "model.layers.#.self_attn.q_norm.weight", GQA_Q),
+    TD_NORM(K_NORM, LAYER, "model.layers.#.self_attn.k_norm.weight", GQA_KV),
+    TD_MATRIX(ROUTER, MOE, "model.layers.#.block_sparse_moe.gate.weight", EXPERTS, HIDDEN, .keep = TD_KEEP_F32,
+              .turning = TD_READS(POST_NORM)),
+    TD_VECTOR(ROUTER_BIAS, MOE, "model.layers.#.block_sparse_moe.e_score_correction_bias", EXPERTS,
+              .when = td_when_route_bias),
+    TD_MATRIX(EXPERT_GATE, EXPERT, "model.layers.#.block_sparse_moe.experts.#.w1.weight", MOE_INTER, HIDDEN,
+              .split = TD_SPLIT_ROWS, .turning = TD_READS(POST_NORM)),
+    TD_MATRIX(EXPERT_UP, EXPERT, "model.layers.#.block_sparse_moe.experts.#.w3.weight", MOE_INTER, HIDDEN,
+              .split = TD_SPLIT_ROWS, .turning = TD_READS(POST_NORM)),
+    TD_MATRIX(EXPERT_DOWN, EXPERT, "model.layers.#.block_sparse_moe.experts.#.w2.weight", HIDDEN, MOE_INTER,
+              .split = TD_SPLIT_COLUMNS, .turning = TD_WRITES),
 };
-/* clang-format on */
 
 const td_arch TD_ARCH_MINIMAX_M2 = {.name = "MiniMaxM2ForCausalLM",
                                     .read_config = read_config,

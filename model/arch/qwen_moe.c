@@ -67,7 +67,6 @@ static void read_qwen3(td_config_reader *r, td_model_config *c) {
 
 /* ---- weights --------------------------------------------------------------------------------- */
 
-/* clang-format off */
 static const td_weight_rule WEIGHTS[TD_ROLE_COUNT] = {
     TD_STREAM_WEIGHTS,
     TD_GQA_WEIGHTS,
@@ -75,10 +74,10 @@ static const td_weight_rule WEIGHTS[TD_ROLE_COUNT] = {
     TD_DENSE_WEIGHTS,
     TD_ROUTER_WEIGHT,
     TD_SHARED_WEIGHTS("mlp.shared_expert"),
-    TD_WEIGHT(SHARED_OUT_GATE, MOE, "model.layers.#.mlp.shared_expert_gate.weight", ONE, HIDDEN, LAYER, F32, WHOLE, NONE, READS(POST_NORM), RANDOM, td_when_shared_gate, REQUIRED),
+    TD_MATRIX(SHARED_OUT_GATE, MOE, "model.layers.#.mlp.shared_expert_gate.weight", ONE, HIDDEN, .keep = TD_KEEP_F32,
+              .turning = TD_READS(POST_NORM), .when = td_when_shared_gate),
     TD_EXPERT_WEIGHTS,
 };
-/* clang-format on */
 
 const td_arch TD_ARCH_QWEN2_MOE = {.name = "Qwen2MoeForCausalLM",
                                    .read_config = read_qwen2,

@@ -78,12 +78,12 @@ bool td_tensor_spec_get(const td_model_config *c, td_role role, uint32_t layer, 
                             .shape = {dim_size(c, stored->rows), dim_size(c, stored->columns)},
                             .format = FORMATS[kept->keep],
                             .linear = kept->keep == TD_KEEP_LINEAR || kept->keep == TD_KEEP_LINEAR_BF16,
-                            .place = kept->place,
+                            .place = kept->scope == TD_SCOPE_EXPERT ? TD_PLACE_EXPERTS : kept->place,
                             .split = kept->split,
                             .turning = kept->turning,
                             .filling = kept->filling,
                             .stack = stack_part(c, stored->stack, expert),
-                            .fallback = stored->fallback};
+                            .fallback = stored->fallback.exists ? stored->fallback.role : TD_ROLE_COUNT};
     write_name(c->arch->prefix, stored->name, layer, expert, out->name, sizeof out->name);
     if (c->rope.interleaved && stored->pairs == TD_PAIRS_MLA_Q)
         out->rope_rows = (td_rope_rows){c->nope_dim + c->rope_dim, c->rope_dim};

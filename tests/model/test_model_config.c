@@ -181,6 +181,23 @@ static void caches_of_layers(void **state) {
     assert_true(td_layer_caches_share_generated(&c));
 }
 
+/* A row of a table that says nothing of rotations means that they do not act on the weight. */
+static void matrices_of_the_stream_are_rotated(void **state) {
+    (void)state;
+    static const char *const FILES[] = {"configs/models/deepseek-v3.json",    "configs/models/qwen3-30b-a3b.json",
+                                        "configs/models/gpt-oss-20b.json",    "configs/models/minimax-m2.json",
+                                        "tests/data/golden/deepseek_v2_lite", "tests/data/golden/glm4_moe",
+                                        "tests/data/golden/glm4_moe_lite",    "tests/data/golden/qwen2_moe"};
+    for (size_t i = 0; i < sizeof FILES / sizeof *FILES; i++) {
+        td_model_config       c = read_ok(FILES[i], NULL);
+        const td_weight_rule *w = c.arch->weights;
+        for (td_role role = 0; role < TD_ROLE_COUNT; role++)
+            if (w[role].name && w[role].columns != TD_DIM_NONE &&
+                (w[role].rows == TD_DIM_HIDDEN || w[role].columns == TD_DIM_HIDDEN))
+                assert_int_not_equal(w[role].turning.kind, TD_TURN_NONE);
+    }
+}
+
 static void golden_shapes(void **state) {
     (void)state;
     td_model_config c = read_ok("tests/data/golden/deepseek_v2_group", NULL);
@@ -511,6 +528,7 @@ int main(void) {
         cmocka_unit_test(kimi_k25),
         cmocka_unit_test(layers_slide),
         cmocka_unit_test(caches_of_layers),
+        cmocka_unit_test(matrices_of_the_stream_are_rotated),
         cmocka_unit_test(golden_shapes),
         cmocka_unit_test(generation_config_gives_defaults),
         cmocka_unit_test(rope_parameters_of_transformers_5),

@@ -45,25 +45,21 @@ static td_step_shape step_shape(const td_model *m, uint32_t n_pages) {
                            .user = m};
 }
 
+/* As far as plans need it. */
 static td_program_spec program_spec(const td_card *c) {
     const td_model *m = c->model;
     return (td_program_spec){.npu = c->npu,
                              .shard = c->shard,
                              .group = m->group,
-                             .bridge = m->bridge,
                              .device_experts = m->part.experts || m->probe.experts_left == TD_EXPERTS_LEFT_ALL,
                              .experts_left_out = m->probe.experts_left == TD_EXPERTS_LEFT_ALL,
                              .config = &m->config,
-                             .weights = &c->weights,
-                             .kv = c->kv,
                              .layers = {m->part.layers.first, m->part.whole ? m->config.n_layers : m->part.layers.end},
                              .whole = m->part.whole,
-                             .act = c->act,
                              .act_dtype = td_model_act_dtype(&m->spec),
                              .max_tok = m->spec.max_tok,
                              .max_out = m->spec.max_out,
                              .max_kv = m->spec.context_length,
-                             .int8_rows = m->int8_rows,
                              .max_deferred = m->spec.experts.max_deferred,
                              .kv_pages = c->kv_pages,
                              .kv_spare_pages = m->kv_spare_pages,
@@ -218,16 +214,9 @@ void td_card_keep_weights(const td_card *c) {
 static td_status enqueue_pass(td_card *c, td_pass_kind kind, const td_step_bucket *bucket) {
     td_npu *d = c->npu;
     TD_TRY(td_step_buf_enqueue_upload(&c->step, bucket, c->stream));
-    switch (kind) {
-        case TD_PASS_FORWARD:
-            TD_TRY(td_program_enqueue(&c->main, d, c->stream, bucket));
-            return c->model->part.whole ? td_program_enqueue(&c->head, d, c->stream, bucket) : TD_OK;
-        case TD_PASS_HEAD: return td_program_enqueue(&c->head, d, c->stream, bucket);
-        case TD_PASS_MTP: return td_program_enqueue(&c->mtp, d, c->stream, bucket);
-        case TD_PASS_MTP_HEAD: return td_program_enqueue(&c->mtp_head, d, c->stream, bucket);
-        case TD_PASSES: break;
-    }
-    return TD_EINVAL;
+    TD_TRY(td_program_enqueue(&c->program[kind], d, c->stream, bucket));
+    bool with_head = kind == TD_PASS_FORWARD && c->model->part.whole;
+    return with_head ? td_program_enqueue(&c->program[TD_PASS_HEAD], d, c->stream, bucket) : TD_OK;
 }
 
 /* The pass over the bucket as a graph, recorded when it is needed first. A graph holds no counts: it serves every step of
@@ -300,13 +289,14 @@ static void free_kv(td_card *c) {
 static td_status build_programs(td_card *c, td_error *err) {
     td_model       *m = c->model;
     td_program_spec spec = program_spec(c);
+    spec.bridge = m->bridge;
+    spec.weights = &c->weights;
+    spec.kv = c->kv;
+    spec.act = c->act;
     if (c->shard.index == 0) TD_TRY(td_watch_open(m, &spec, err));
-    TD_TRY(td_program_build_main(&spec, &c->main, err));
-    if (!m->part.whole) return TD_OK;
-    TD_TRY(td_program_build_head(&spec, &c->head, err));
-    if (!m->config.n_mtp_layers) return TD_OK;
-    TD_TRY(td_program_build_mtp(&spec, &c->mtp, err));
-    return td_program_build_mtp_head(&spec, &c->mtp_head, err);
+    for (td_pass_kind kind = 0; kind < TD_PASSES; kind++)
+        if (td_program_has_pass(&spec, kind)) TD_TRY(td_program_build(&spec, kind, &c->program[kind], err));
+    return TD_OK;
 }
 
 /* Steps without prompts are captured before the first request; there is a bucket for each number of streams. */
@@ -340,10 +330,7 @@ void td_card_close(td_card *c) {
     if (c->stream) d->ops->stream_destroy(d, c->stream);
     td_card_forget_captures(c);
     free(c->graphs);
-    td_program_free(d, &c->main);
-    td_program_free(d, &c->head);
-    td_program_free(d, &c->mtp);
-    td_program_free(d, &c->mtp_head);
+    for (td_pass_kind kind = 0; kind < TD_PASSES; kind++) td_program_free(d, &c->program[kind]);
     free_kv(c);
     if (c->logits && c->logits != c->act.logits) d->ops->host_free(d, c->logits, logits_bytes(c));
     if (c->top) d->ops->host_free(d, c->top, top_bytes(c));
@@ -361,7 +348,7 @@ void td_card_close(td_card *c) {
 /* ---- running --------------------------------------------------------------------------------- */
 
 const td_program *td_card_program(const td_card *c, td_pass_kind kind) {
-    return kind == TD_PASS_FORWARD ? &c->main : kind == TD_PASS_MTP ? &c->mtp : NULL; /* the others hand nothing over */
+    return kind == TD_PASS_FORWARD || kind == TD_PASS_MTP ? &c->program[kind] : NULL; /* the others hand nothing over */
 }
 
 td_status td_card_download(td_card *c, void *host, const void *dev, size_t bytes) {

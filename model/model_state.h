@@ -21,9 +21,6 @@
 #include "model/step_buf.h"
 #include "model/weights.h"
 
-/* What runs as one: a graph of it for every bucket. */
-typedef enum { TD_PASS_FORWARD, TD_PASS_HEAD, TD_PASS_MTP, TD_PASS_MTP_HEAD, TD_PASSES } td_pass_kind;
-
 /* The pass under way; the same for all cards. */
 typedef struct {
     td_pass_kind    kind;
@@ -50,7 +47,7 @@ typedef struct {
     td_layer_kv          *kv;          /* [n_layers + n_mtp_layers] */
     uint32_t              kv_pages;    /* of each cache, without the spare ones */
     td_activations        act;
-    td_program            main, head, mtp, mtp_head;
+    td_program            program[TD_PASSES];
     td_step_buf           step;
     td_npu_graph        **graphs; /* [TD_PASSES, step.n]; NULL until it is needed */
     float                *logits; /* [max_out, vocab of the shard] on the host; act.logits with unified memory */

@@ -43,7 +43,7 @@ static td_status allocate_kept(td_model *m, td_error *err) {
         bool mtp =
             m->config.n_mtp_layers && i == m->spec.experts.n_layers - 1; /* a pass of its own: it starts at parity 0 */
         kept_routing k = {.model = m,
-                          .program = mtp && m->part.whole ? &m->cards->mtp : &m->cards->main,
+                          .program = &m->cards->program[mtp && m->part.whole ? TD_PASS_MTP : TD_PASS_FORWARD],
                           .parity = mtp ? 0 : i % TD_BRIDGE_PARITIES,
                           .ids = malloc(pairs * sizeof(uint16_t)),
                           .weights = malloc(pairs * sizeof(float))};

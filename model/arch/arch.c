@@ -12,33 +12,3 @@ td_layer_caches td_mla_caches(const td_model_config *c, uint32_t layer) {
                               {.kind = TD_KV_ROPE, .heads = 1, .values = c->rope_dim, .split = TD_SPLIT_WHOLE}},
                              2};
 }
-
-/* clang-format off */
-#define DENSE_LAYER(attention) {                                              \
-    {TD_LAYER_NORM, TD_ROLE_INPUT_NORM},    /* h = norm(x) */                 \
-    {.kind = TD_LAYER_##attention},         /* a = attention(h) */            \
-    {TD_LAYER_ADD_NORM, TD_ROLE_POST_NORM}, /* x += a, h = norm(x) */         \
-    {.kind = TD_LAYER_MLP},                 /* m = mlp(h) */                  \
-    {.kind = TD_LAYER_ADD},                 /* x += m */                      \
-    {.kind = TD_LAYER_END},                                                   \
-}
-#define MOE_LAYER(attention) {                                                \
-    {TD_LAYER_NORM, TD_ROLE_INPUT_NORM},    /* h = norm(x) */                 \
-    {.kind = TD_LAYER_##attention},         /* a = attention(h) */            \
-    {TD_LAYER_ADD_NORM, TD_ROLE_POST_NORM}, /* x += a, h = norm(x) */         \
-    {.kind = TD_LAYER_ROUTE},               /* e, w = router(h) */            \
-    {.kind = TD_LAYER_SHARED},              /* m = shared expert(h) */        \
-    {.kind = TD_LAYER_ADD_EXPERTS},         /* x += m + sum of w * experts e(h) */ \
-    {.kind = TD_LAYER_END},                                                   \
-}
-/* clang-format on */
-
-const td_layer_op *td_gqa_layer(const td_model_config *c, uint32_t layer) {
-    static const td_layer_op DENSE[] = DENSE_LAYER(GQA), MOE[] = MOE_LAYER(GQA);
-    return c->is_moe[layer] ? MOE : DENSE;
-}
-
-const td_layer_op *td_mla_layer(const td_model_config *c, uint32_t layer) {
-    static const td_layer_op DENSE[] = DENSE_LAYER(MLA), MOE[] = MOE_LAYER(MLA);
-    return c->is_moe[layer] ? MOE : DENSE;
-}

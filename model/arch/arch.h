@@ -1,7 +1,7 @@
 /*
  * Families of models. All that the rest of the engine knows of a family is a td_arch: how its config.json is read, the table
- * of its weights, the rows that its layers cache, and a layer as a listing. Each is a file of this folder, and a line in
- * families.c.
+ * of its weights, the rows that its layers cache, and a layer's forward pass. Each is a file of this folder, and a line in
+ * families.h.
  */
 #ifndef TD_MODEL_ARCH_ARCH_H
 #define TD_MODEL_ARCH_ARCH_H
@@ -101,27 +101,7 @@ typedef struct {
     uint32_t       n;
 } td_layer_caches;
 
-/**
- * A step of a layer. x is the residual stream; h, a and m are what the steps before left behind. The program (program.c)
- * makes blocks of the device and hand-overs to the experts of it, and what several cards need in between.
- */
-typedef enum {
-    TD_LAYER_NORM,        /* h = norm(x) */
-    TD_LAYER_MLA,         /* a = attention(h), over latents */
-    TD_LAYER_GQA,         /* a = attention(h), grouped queries */
-    TD_LAYER_ADD_NORM,    /* x += a, h = norm(x) */
-    TD_LAYER_MLP,         /* m = mlp(h) */
-    TD_LAYER_ADD,         /* x += m */
-    TD_LAYER_ROUTE,       /* e, w = router(h): the experts e begin with h */
-    TD_LAYER_SHARED,      /* m = shared expert(h), meanwhile; nothing where the model has none */
-    TD_LAYER_ADD_EXPERTS, /* x += m + sum of w * experts e(h) */
-    TD_LAYER_END,
-} td_layer_op_kind;
-
-typedef struct {
-    td_layer_op_kind kind;
-    td_role          norm; /* of NORM, ADD_NORM: the gain */
-} td_layer_op;
+typedef struct td_layer td_layer; /* model/layer_verbs.h */
 
 typedef struct td_arch {
     const char *name;   /* in `architectures` of config.json */
@@ -130,7 +110,7 @@ typedef struct td_arch {
     void (*read_config)(td_config_reader *r, td_model_config *c);
     const td_weight_rule *weights; /* [TD_ROLE_COUNT] */
     td_layer_caches (*caches)(const td_model_config *c, uint32_t layer);
-    const td_layer_op *(*layer)(const td_model_config *c, uint32_t layer); /* its steps, up to TD_LAYER_END; static */
+    void (*layer)(td_layer *l); /* says what a layer does, with the verbs of model/layer_verbs.h */
 } td_arch;
 
 /* ---- what several families have (arch.c) -------------------------------------------------------- */
@@ -139,9 +119,5 @@ typedef struct td_arch {
  * rotated key. */
 td_layer_caches td_gqa_caches(const td_model_config *c, uint32_t layer);
 td_layer_caches td_mla_caches(const td_model_config *c, uint32_t layer);
-
-/** The layer that most have: attention, then an MLP or experts (is_moe), each behind a norm and added to x. */
-const td_layer_op *td_gqa_layer(const td_model_config *c, uint32_t layer);
-const td_layer_op *td_mla_layer(const td_model_config *c, uint32_t layer);
 
 #endif

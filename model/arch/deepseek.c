@@ -5,6 +5,7 @@
 
 #include "model/arch/families.h"
 #include "model/arch/weight_table.h"
+#include "model/layer_verbs.h"
 
 /* ---- configuration --------------------------------------------------------------------------- */
 
@@ -87,22 +88,48 @@ static const td_weight_rule WEIGHTS[TD_ROLE_COUNT] = {
     TD_EXPERT_WEIGHTS, TD_MTP_WEIGHTS,
 };
 
-const td_arch TD_ARCH_DEEPSEEK_V2 = {.name = "DeepseekV2ForCausalLM",
-                                     .read_config = read_v2,
-                                     .weights = WEIGHTS,
-                                     .caches = td_mla_caches,
-                                     .layer = td_mla_layer};
-const td_arch TD_ARCH_DEEPSEEK_V3 = {.name = "DeepseekV3ForCausalLM",
-                                     .read_config = read_v3,
-                                     .weights = WEIGHTS,
-                                     .caches = td_mla_caches,
-                                     .layer = td_mla_layer};
+/* ---- layers ---------------------------------------------------------------------------------- */
+
+/* The norms inside of the attention have this eps, whatever rms_norm_eps says (modeling_deepseek.py). */
+#define LATENT_EPS 1e-6f
+
+/* DeepSeek-V2, section 2.1 (attention) and 2.2 (experts); DeepSeek-V3, section 2.1, adds the router's bias. An MTP layer of
+ * V3 (section 2.2) is one of these behind a projection (model/program.c). */
+static void layer(td_layer *l) {
+    const td_model_config *c = l->c;
+    /* h = norm(x) */
+    norm(l, .gamma = W(INPUT_NORM));
+    /* a = attention(h): q and the latent of k and v are compressed, and normed in between */
+    mla(l, .q_a = W(Q_A), .q_a_bias = W(Q_A_BIAS), .q_a_norm = W(Q_A_NORM), .q_b = W(Q_B), .q = W(MLA_Q), .kv_a = W(KV_A),
+        .kv_a_bias = W(KV_A_BIAS), .kv_a_norm = W(KV_A_NORM), .kv_b = W(KV_B), .o = W(MLA_O), .o_bias = W(MLA_O_BIAS),
+        .eps = LATENT_EPS);
+    /* x += a; h = norm(x) */
+    add_norm(l, .gamma = W(POST_NORM));
+    if (!l->is_moe) {
+        /* x += mlp(h) */
+        mlp(l, .gate = W(DENSE_GATE), .up = W(DENSE_UP), .down = W(DENSE_DOWN));
+        add(l);
+        return;
+    }
+    /* e, w = the experts that the router chooses for h, and their weights; they begin */
+    route(l, .w = W(ROUTER), .bias = W(ROUTER_BIAS), .score = c->route_score, .group = c->route_group, .n_group = c->n_group,
+          .topk_group = c->topk_group, .normalise = c->norm_topk, .scale = (float)c->routed_scale);
+    /* m = shared expert(h), meanwhile */
+    if (c->shared_inter) shared(l, .gate = W(SHARED_GATE), .up = W(SHARED_UP), .down = W(SHARED_DOWN));
+    /* x += m + the sum of w * experts e(h) */
+    add_experts(l, .gate = l->gates, .up = l->ups, .down = l->downs);
+}
+
+const td_arch TD_ARCH_DEEPSEEK_V2 = {
+    .name = "DeepseekV2ForCausalLM", .read_config = read_v2, .weights = WEIGHTS, .caches = td_mla_caches, .layer = layer};
+const td_arch TD_ARCH_DEEPSEEK_V3 = {
+    .name = "DeepseekV3ForCausalLM", .read_config = read_v3, .weights = WEIGHTS, .caches = td_mla_caches, .layer = layer};
 
 /* The names of the published config.json, and of transformers' class. */
 #define KIMI_K25(architecture)                                                                               \
     {                                                                                                        \
         .name = architecture, .prefix = "language_model.", .read_config = read_kimi_k25, .weights = WEIGHTS, \
-        .caches = td_mla_caches, .layer = td_mla_layer                                                       \
+        .caches = td_mla_caches, .layer = layer                                                              \
     }
 const td_arch TD_ARCH_KIMI_K25 = KIMI_K25("KimiK25ForConditionalGeneration");
 const td_arch TD_ARCH_KIMI_K25_OF_TRANSFORMERS = KIMI_K25("Kimi_K25ForConditionalGeneration");

@@ -3,7 +3,7 @@
 
 #include "model/arch/families.h"
 #include "model/arch/weight_table.h"
-#include "npu/npu.h"
+#include "model/layer_verbs.h"
 
 /* ---- configuration --------------------------------------------------------------------------- */
 
@@ -49,8 +49,32 @@ static const td_weight_rule WEIGHTS[TD_ROLE_COUNT] = {
     TD_MTP_WEIGHTS,
 };
 
-const td_arch TD_ARCH_GLM4_MOE = {.name = "Glm4MoeForCausalLM",
-                                  .read_config = read_config,
-                                  .weights = WEIGHTS,
-                                  .caches = td_gqa_caches,
-                                  .layer = td_gqa_layer};
+/* ---- layers ---------------------------------------------------------------------------------- */
+
+/* The MTP layer too, behind a projection (model/program.c). */
+static void layer(td_layer *l) {
+    const td_model_config *c = l->c;
+    /* h = norm(x) */
+    norm(l, .gamma = W(INPUT_NORM));
+    /* a = attention(h), which turns a part of each head */
+    gqa(l, .q = W(Q), .k = W(K), .v = W(V), .o = W(O), .q_bias = W(Q_BIAS), .k_bias = W(K_BIAS), .v_bias = W(V_BIAS),
+        .q_norm = W(Q_NORM), .k_norm = W(K_NORM));
+    /* x += a; h = norm(x) */
+    add_norm(l, .gamma = W(POST_NORM));
+    if (!l->is_moe) {
+        /* x += mlp(h) */
+        mlp(l, .gate = W(DENSE_GATE), .up = W(DENSE_UP), .down = W(DENSE_DOWN));
+        add(l);
+        return;
+    }
+    /* e, w = the experts that the router chooses for h, and their weights; they begin */
+    route(l, .w = W(ROUTER), .bias = W(ROUTER_BIAS), .score = c->route_score, .group = c->route_group, .n_group = c->n_group,
+          .topk_group = c->topk_group, .normalise = c->norm_topk, .scale = (float)c->routed_scale);
+    /* m = shared expert(h), meanwhile */
+    if (c->shared_inter) shared(l, .gate = W(SHARED_GATE), .up = W(SHARED_UP), .down = W(SHARED_DOWN));
+    /* x += m + the sum of w * experts e(h) */
+    add_experts(l, .gate = l->gates, .up = l->ups, .down = l->downs);
+}
+
+const td_arch TD_ARCH_GLM4_MOE = {
+    .name = "Glm4MoeForCausalLM", .read_config = read_config, .weights = WEIGHTS, .caches = td_gqa_caches, .layer = layer};

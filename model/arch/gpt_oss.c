@@ -7,7 +7,7 @@
 
 #include "model/arch/families.h"
 #include "model/arch/weight_table.h"
-#include "npu/npu.h"
+#include "model/layer_verbs.h"
 
 /* ---- configuration --------------------------------------------------------------------------- */
 
@@ -104,11 +104,31 @@ static const td_weight_rule WEIGHTS[TD_ROLE_COUNT] = {
 
 /* ---- layers ---------------------------------------------------------------------------------- */
 
+/* The last tokens that a layer attends to; 0: all. */
+static uint32_t window_of(const td_model_config *c, uint32_t layer) {
+    return c->slides[layer] ? c->window : 0;
+}
+
 static td_layer_caches caches(const td_model_config *c, uint32_t layer) {
     td_layer_caches list = td_gqa_caches(c, layer);
-    for (uint32_t i = 0; i < list.n && c->slides[layer]; i++) list.cache[i].window = c->window;
+    for (uint32_t i = 0; i < list.n; i++) list.cache[i].window = window_of(c, layer);
     return list;
 }
 
+static void layer(td_layer *l) {
+    /* h = norm(x) */
+    norm(l, .gamma = W(INPUT_NORM));
+    /* a = attention(h), with a sink for each head, over the layer's window */
+    gqa(l, .q = W(Q), .k = W(K), .v = W(V), .o = W(O), .q_bias = W(Q_BIAS), .k_bias = W(K_BIAS), .v_bias = W(V_BIAS),
+        .o_bias = W(O_BIAS), .sinks = W(SINKS), .window = window_of(l->c, l->index));
+    /* x += a; h = norm(x) */
+    add_norm(l, .gamma = W(POST_NORM));
+    /* e, w = the experts of the largest logits of h, and the softmax of these; they begin */
+    route(l, .w = W(ROUTER), .logit_bias = W(LOGIT_BIAS), .score = l->c->route_score, .n_group = 1, .topk_group = 1,
+          .scale = 1);
+    /* x += the sum of w * experts e(h) */
+    add_experts(l, .gate = l->gates, .up = l->ups, .down = l->downs);
+}
+
 const td_arch TD_ARCH_GPT_OSS = {
-    .name = "GptOssForCausalLM", .read_config = read_config, .weights = WEIGHTS, .caches = caches, .layer = td_gqa_layer};
+    .name = "GptOssForCausalLM", .read_config = read_config, .weights = WEIGHTS, .caches = caches, .layer = layer};

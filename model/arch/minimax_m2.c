@@ -5,7 +5,7 @@
 
 #include "model/arch/families.h"
 #include "model/arch/weight_table.h"
-#include "npu/npu.h"
+#include "model/layer_verbs.h"
 
 /* ---- configuration --------------------------------------------------------------------------- */
 
@@ -93,8 +93,21 @@ static const td_weight_rule WEIGHTS[TD_ROLE_COUNT] = {
               .split = TD_SPLIT_COLUMNS, .turning = TD_WRITES),
 };
 
-const td_arch TD_ARCH_MINIMAX_M2 = {.name = "MiniMaxM2ForCausalLM",
-                                    .read_config = read_config,
-                                    .weights = WEIGHTS,
-                                    .caches = td_gqa_caches,
-                                    .layer = td_gqa_layer};
+/* ---- layers ---------------------------------------------------------------------------------- */
+
+static void layer(td_layer *l) {
+    /* h = norm(x) */
+    norm(l, .gamma = W(INPUT_NORM));
+    /* a = attention(h), with norms over whole rows of q and k */
+    gqa(l, .q = W(Q), .k = W(K), .v = W(V), .o = W(O), .q_norm = W(Q_NORM), .k_norm = W(K_NORM), .norm_rows = true);
+    /* x += a; h = norm(x) */
+    add_norm(l, .gamma = W(POST_NORM));
+    /* e, w = the experts that the router chooses for h, and their weights; they begin */
+    route(l, .w = W(ROUTER), .bias = W(ROUTER_BIAS), .score = l->c->route_score, .n_group = 1, .topk_group = 1,
+          .normalise = true, .scale = 1);
+    /* x += the sum of w * experts e(h) */
+    add_experts(l, .gate = l->gates, .up = l->ups, .down = l->downs);
+}
+
+const td_arch TD_ARCH_MINIMAX_M2 = {
+    .name = "MiniMaxM2ForCausalLM", .read_config = read_config, .weights = WEIGHTS, .caches = td_gqa_caches, .layer = layer};

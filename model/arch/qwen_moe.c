@@ -3,7 +3,7 @@
 
 #include "model/arch/families.h"
 #include "model/arch/weight_table.h"
-#include "npu/npu.h"
+#include "model/layer_verbs.h"
 
 /* ---- configuration --------------------------------------------------------------------------- */
 
@@ -79,13 +79,34 @@ static const td_weight_rule WEIGHTS[TD_ROLE_COUNT] = {
     TD_EXPERT_WEIGHTS,
 };
 
-const td_arch TD_ARCH_QWEN2_MOE = {.name = "Qwen2MoeForCausalLM",
-                                   .read_config = read_qwen2,
-                                   .weights = WEIGHTS,
-                                   .caches = td_gqa_caches,
-                                   .layer = td_gqa_layer};
-const td_arch TD_ARCH_QWEN3_MOE = {.name = "Qwen3MoeForCausalLM",
-                                   .read_config = read_qwen3,
-                                   .weights = WEIGHTS,
-                                   .caches = td_gqa_caches,
-                                   .layer = td_gqa_layer};
+/* ---- layers ---------------------------------------------------------------------------------- */
+
+/* Qwen2-MoE has the biases, the shared expert and its gate, Qwen3-MoE the norms. */
+static void layer(td_layer *l) {
+    const td_model_config *c = l->c;
+    /* h = norm(x) */
+    norm(l, .gamma = W(INPUT_NORM));
+    /* a = attention(h) */
+    gqa(l, .q = W(Q), .k = W(K), .v = W(V), .o = W(O), .q_bias = W(Q_BIAS), .k_bias = W(K_BIAS), .v_bias = W(V_BIAS),
+        .q_norm = W(Q_NORM), .k_norm = W(K_NORM));
+    /* x += a; h = norm(x) */
+    add_norm(l, .gamma = W(POST_NORM));
+    if (!l->is_moe) {
+        /* x += mlp(h) */
+        mlp(l, .gate = W(DENSE_GATE), .up = W(DENSE_UP), .down = W(DENSE_DOWN));
+        add(l);
+        return;
+    }
+    /* e, w = the experts that the router chooses for h, and their weights; they begin */
+    route(l, .w = W(ROUTER), .score = c->route_score, .n_group = 1, .topk_group = 1, .normalise = c->norm_topk, .scale = 1);
+    /* m = sigmoid(gate . h) * shared expert(h), meanwhile */
+    if (c->shared_inter)
+        shared(l, .gate = W(SHARED_GATE), .up = W(SHARED_UP), .down = W(SHARED_DOWN), .out_gate = W(SHARED_OUT_GATE));
+    /* x += m + the sum of w * experts e(h) */
+    add_experts(l, .gate = l->gates, .up = l->ups, .down = l->downs);
+}
+
+const td_arch TD_ARCH_QWEN2_MOE = {
+    .name = "Qwen2MoeForCausalLM", .read_config = read_qwen2, .weights = WEIGHTS, .caches = td_gqa_caches, .layer = layer};
+const td_arch TD_ARCH_QWEN3_MOE = {
+    .name = "Qwen3MoeForCausalLM", .read_config = read_qwen3, .weights = WEIGHTS, .caches = td_gqa_caches, .layer = layer};

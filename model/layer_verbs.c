@@ -1,0 +1,260 @@
+#include "model/layer_verbs.h"
+
+#include "model/operations.h"
+
+typedef struct td_layer_state {
+    td_description     *d;
+    void               *normed;     /* what the router, the shared expert and the routed experts read; */
+    td_rows_i8          normed_i8;  /* that as int8, where they take it so, */
+    float              *normed_f32; /* and in f32, where there is a router that takes it so */
+    bool                routes;     /* this card chooses experts: card 0, or each where the experts are on the cards */
+    bool                hands_over; /* card 0 alone, to the CPU's experts */
+    td_bridge_port_desc handover;
+    td_bridge_buffers   io;       /* of the hand-over; NULL in a plan */
+    const void         *deferred; /* what the MoE layer before may have deferred; or NULL */
+    void               *shared;   /* the shared expert's output; NULL without one */
+    bool                ended_turn;
+} td_layer_state;
+
+/* ---- sums -------------------------------------------------------------------------------------- */
+
+static void add_up(td_description *d, const void *first, const void *second, const void *third) {
+    td_describe_block(
+        d, (td_block_desc){.kind = TD_BLOCK_COMBINE, .combine = {d->s->config->hidden, d->x, {first, second, third}}});
+}
+
+/* What each card has of a sum becomes the whole, on all of them; one card has it already. */
+static void sum_cards(td_description *d, void *out, const void *first, const void *second, const void *third) {
+    if (d->s->shard.count == 1) return;
+    td_describe_block(
+        d,
+        (td_block_desc){
+            .kind = TD_BLOCK_ALL_REDUCE,
+            .all_reduce = {.width = d->s->config->hidden, .group = d->s->group, .out = out, .add = {first, second, third}}});
+}
+
+/* ---- norms and attention ------------------------------------------------------------------------- */
+
+void td_layer_norm(td_layer *l, td_norm_desc n) {
+    td_description       *d = l->state->d;
+    const td_activations *a = &d->s->act;
+    n.hidden = l->c->hidden;
+    n.eps = l->c->eps;
+    n.x = d->x;
+    n.out = a->h_i8.q ? NULL : a->h;
+    n.out_i8 = a->h_i8;
+    td_describe_block(d, (td_block_desc){.kind = TD_BLOCK_NORM, .norm = n});
+}
+
+void td_layer_add_norm(td_layer *l, td_norm_desc n) {
+    const td_layer_state *st = l->state;
+    n.hidden = l->c->hidden;
+    n.eps = l->c->eps;
+    n.x = st->d->x;
+    n.add = st->d->s->act.attn;
+    n.out = st->normed || st->normed_i8.q ? st->normed : st->d->s->act.h;
+    n.out_i8 = st->normed_i8;
+    n.out_f32 = st->normed_f32;
+    td_describe_block(st->d, (td_block_desc){.kind = TD_BLOCK_NORM, .norm = n});
+}
+
+static td_layer_kv kv_of(const td_layer *l) {
+    const td_program_spec *s = l->state->d->s;
+    return s->kv ? s->kv[l->index] : (td_layer_kv){0};
+}
+
+static const td_npu_weight *rope_of(const td_layer *l) {
+    const td_program_spec *s = l->state->d->s;
+    return s->weights ? s->weights->rope : NULL;
+}
+
+void td_layer_mla(td_layer *l, td_mla_desc m) {
+    td_description        *d = l->state->d;
+    const td_program_spec *s = d->s;
+    const td_layer_kv      kv = kv_of(l);
+    m.hidden = l->c->hidden;
+    m.heads = d->sizes.heads;
+    m.q_lora = l->c->q_lora;
+    m.kv_lora = l->c->kv_lora;
+    m.nope_dim = l->c->nope_dim;
+    m.rope_dim = l->c->rope_dim;
+    m.v_dim = l->c->v_dim;
+    m.softmax_scale = (float)l->c->softmax_scale;
+    m.rope = rope_of(l);
+    m.kv_latent = kv.cache[0];
+    m.kv_rope = kv.cache[1];
+    m.kv_pages = s->kv_pages;
+    m.kv_spare_pages = s->kv_spare_pages;
+    m.in = s->act.h;
+    m.in_i8 = s->act.h_i8;
+    m.out = s->act.attn;
+    td_describe_block(d, (td_block_desc){.kind = TD_BLOCK_MLA, .mla = m});
+    sum_cards(d, s->act.attn, s->act.attn, NULL, NULL);
+}
+
+void td_layer_gqa(td_layer *l, td_gqa_desc g) {
+    td_description        *d = l->state->d;
+    const td_program_spec *s = d->s;
+    const td_layer_kv      kv = kv_of(l);
+    g.hidden = l->c->hidden;
+    g.heads = d->sizes.heads;
+    g.kv_heads = d->sizes.kv_heads;
+    g.head_dim = l->c->head_dim;
+    g.rope_dim = l->c->rope.dim;
+    g.eps = l->c->eps;
+    g.softmax_scale = (float)l->c->softmax_scale;
+    g.rope = rope_of(l);
+    g.kv_k = kv.cache[0];
+    g.kv_v = kv.cache[1];
+    g.kv_pages = s->kv_pages;
+    g.kv_spare_pages = s->kv_spare_pages;
+    g.in = s->act.h;
+    g.in_i8 = s->act.h_i8;
+    g.out = s->act.attn;
+    td_describe_block(d, (td_block_desc){.kind = TD_BLOCK_GQA, .gqa = g});
+    sum_cards(d, s->act.attn, s->act.attn, NULL, NULL);
+}
+
+/* ---- layers without experts ---------------------------------------------------------------------- */
+
+void td_layer_mlp(td_layer *l, td_mlp_desc m) {
+    td_description *d = l->state->d;
+    m.hidden = l->c->hidden;
+    m.inter = d->sizes.inter;
+    m.in = d->s->act.h;
+    m.in_i8 = d->s->act.h_i8;
+    m.out = d->s->act.mlp;
+    td_describe_block(d, (td_block_desc){.kind = TD_BLOCK_MLP, .mlp = m});
+}
+
+void td_layer_add(td_layer *l) {
+    td_description *d = l->state->d;
+    void           *m = d->s->act.mlp;
+    sum_cards(d, m, m, NULL, NULL);
+    add_up(d, m, NULL, NULL);
+}
+
+/* ---- layers with experts ------------------------------------------------------------------------- */
+
+/* Of the hand-over; a plan needs no buffers. */
+static void open_slot(td_layer_state *st) {
+    td_description        *d = st->d;
+    const td_program_spec *s = d->s;
+    uint32_t               parity = d->n_moe % TD_BRIDGE_PARITIES;
+    st->handover =
+        (td_bridge_port_desc){.layer = td_moe_layers_in(s->config, (td_layer_range){s->layers.first, d->layer}),
+                              .model_layer = d->layer,
+                              .parity = parity,
+                              .first = d->n_moe == 0,
+                              .last = td_moe_layers_in(s->config, (td_layer_range){d->layer + 1, s->layers.end}) == 0};
+    bool deferred_arrive = d->n_moe++ > 0 && s->max_deferred > 0;
+    if (!s->bridge) return;
+    td_bridge_buffers before = {0};
+    td_bridge_get_buffers(s->bridge, parity, &st->io);
+    if (deferred_arrive) td_bridge_get_buffers(s->bridge, (parity + 1) % TD_BRIDGE_PARITIES, &before);
+    st->deferred = before.y_deferred;
+}
+
+/* What the experts read and write: the slot of the hand-over, or this card's own buffers. */
+static void aim_at_experts(td_layer_state *st) {
+    const td_program_spec *s = st->d->s;
+    st->hands_over = s->shard.index == 0 && !s->device_experts;
+    st->routes = st->hands_over || s->device_experts;
+    st->normed = s->act.h;
+    if (st->routes) st->normed_f32 = s->act.h_f32;
+    if (!st->hands_over) return;
+    open_slot(st);
+    if (st->io.x) st->normed = st->io.x;
+    if (st->io.x_i8.q) st->normed_i8 = st->io.x_i8;
+}
+
+static void hand_over(td_layer_state *st) {
+    const td_program_spec *s = st->d->s;
+    td_describe_op(st->d, (td_op){.kind = TD_OP_SUBMIT, .handover = {.desc = st->handover}});
+    if (!s->routed) return;
+    void *const *args = s->routed_args + st->handover.layer * TD_HALVES;
+    td_describe_op(st->d, (td_op){.kind = TD_OP_CALL, .call = {s->routed, {args[0], args[1]}}});
+}
+
+/* The turn ends with the hand-over, behind which the other half may run. */
+void td_layer_route(td_layer *l, td_router_desc r) {
+    td_layer_state        *st = l->state;
+    const td_program_spec *s = st->d->s;
+    r.hidden = l->c->hidden;
+    r.n_experts = l->c->n_experts;
+    r.top_k = l->c->top_k;
+    r.in = st->normed;
+    r.in_f32 = st->normed_f32;
+    r.ids = st->hands_over ? st->io.ids : s->act.ids;
+    r.weights = st->hands_over ? st->io.weights : s->act.weights;
+    if (st->routes) td_describe_block(st->d, (td_block_desc){.kind = TD_BLOCK_ROUTER, .router = r});
+    if (st->hands_over) hand_over(st);
+    td_describe_op(st->d, (td_op){.kind = TD_OP_TURN});
+    st->ended_turn = true;
+}
+
+void td_layer_shared(td_layer *l, td_mlp_desc m) {
+    td_layer_state *st = l->state;
+    m.hidden = l->c->hidden;
+    m.inter = st->d->sizes.shared_inter;
+    m.in = st->normed;
+    m.in_i8 = st->normed_i8;
+    m.out = st->shared = st->d->s->act.mlp;
+    td_describe_block(st->d, (td_block_desc){.kind = TD_BLOCK_MLP, .mlp = m});
+}
+
+static void add_device_experts(td_layer *l, td_experts_desc e) {
+    const td_layer_state  *st = l->state;
+    const td_program_spec *s = st->d->s;
+    e.hidden = l->c->hidden;
+    e.inter = st->d->sizes.moe_inter;
+    e.n_experts = l->c->n_experts;
+    e.top_k = l->c->top_k;
+    e.in = st->normed;
+    e.in_i8 = st->normed_i8;
+    e.ids = s->act.ids;
+    e.weights = s->act.weights;
+    e.out = s->act.routed;
+    e.group = s->group;
+    td_describe_block(st->d, (td_block_desc){.kind = TD_BLOCK_EXPERTS, .experts = e});
+}
+
+/* Among several cards, what the CPU's experts add is card 0's part of the sum; of experts on the device each has its own. */
+void td_layer_add_experts(td_layer *l, td_experts_desc e) {
+    const td_layer_state  *st = l->state;
+    const td_program_spec *s = st->d->s;
+    const void            *routed = NULL;
+    if (st->hands_over) {
+        td_describe_op(st->d, (td_op){.kind = TD_OP_COLLECT, .handover = {.desc = st->handover}});
+        routed = st->io.y;
+    } else if (s->device_experts && !s->experts_left_out) {
+        add_device_experts(l, e);
+        routed = s->act.routed;
+    }
+    if (s->shard.count == 1) {
+        add_up(st->d, st->shared, routed, st->deferred);
+        return;
+    }
+    sum_cards(st->d, s->act.mlp, st->shared, routed, st->deferred);
+    add_up(st->d, s->act.mlp, NULL, NULL);
+}
+
+/* ---- a layer --------------------------------------------------------------------------------------- */
+
+void td_describe_layer(td_description *d, uint32_t index) {
+    const td_program_spec  *s = d->s;
+    const td_layer_experts *experts = s->weights && s->weights->experts ? &s->weights->experts[index] : NULL;
+    td_layer_state          st = {.d = d, .normed_i8 = s->act.h_i8};
+    td_layer                l = {
+                       .c = s->config, .index = index, .is_moe = s->config->is_moe[index], .w = td_spec_weights(s, index), .state = &st};
+    if (experts) {
+        l.gates = (const td_npu_weight *const *)experts->gate;
+        l.ups = (const td_npu_weight *const *)experts->up;
+        l.downs = (const td_npu_weight *const *)experts->down;
+    }
+    d->layer = index;
+    if (l.is_moe) aim_at_experts(&st);
+    s->config->arch->layer(&l);
+    if (!st.ended_turn) td_describe_op(d, (td_op){.kind = TD_OP_TURN});
+    d->layer = TD_NO_LAYER;
+}

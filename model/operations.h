@@ -1,0 +1,116 @@
+/*
+ * The operations of a pass over a model, as data, and what they are described from.
+ *
+ * A pass is described first: an array of operations, whose blocks are td_block_desc. The array alone tells a plan what a step
+ * costs and how much scratch the blocks want; a program (program.h) creates its blocks and enqueues it.
+ */
+#ifndef TD_MODEL_OPERATIONS_H
+#define TD_MODEL_OPERATIONS_H
+
+#include "bridge/bridge.h"
+#include "model/layer_caches.h"
+#include "model/weights.h"
+
+typedef enum {
+    TD_OP_BLOCK,   /* a block of the device */
+    TD_OP_SUBMIT,  /* tokens go to the experts of the CPU */
+    TD_OP_COLLECT, /* and their sums come back */
+    TD_OP_SHOW,    /* rows of the device are copied to the host, where it has a memory of its own */
+    TD_OP_CALL,    /* a function on the host */
+    TD_OP_TURN,    /* of a step in two halves the other half goes on here (program.h) */
+} td_op_kind;
+
+typedef struct {
+    td_op_kind kind;
+    union {
+        struct {
+            td_block_desc desc;
+            td_npu_block *built; /* NULL until the program is built */
+        } block;
+        struct {                                 /* SUBMIT, COLLECT */
+            td_bridge_port_desc desc;            /* of half 0 */
+            td_bridge_port     *port[TD_HALVES]; /* NULL until it is built; [1] too where no step goes in halves */
+        } handover;
+        struct {
+            const void *dev;
+            void       *host;
+            size_t      row_bytes;
+        } show;
+        struct {
+            td_host_fn fn;
+            void      *arg[TD_HALVES];
+        } call;
+    };
+} td_op;
+
+/* The caches of one layer on the device, in the order of its list (model/layer_caches.h); see npu.h for the layouts. */
+typedef struct {
+    void *cache[TD_CACHES_MAX]; /* MLA: latents, rope parts; GQA: K, V */
+} td_layer_kv;
+
+/* What the blocks read and write; [max_tok, hidden] act_dtype unless noted. Nothing but pointers of buffers (model/card.c). */
+typedef struct {
+    void       *x;       /* the residual stream */
+    void       *h;       /* normed */
+    td_rows_i8  h_i8;    /* or that as int8, with int8_rows */
+    float      *h_f32;   /* and in f32, for routers, where the device's norms give it; else NULL */
+    void       *attn;    /* attention's output */
+    void       *mlp;     /* dense or shared MLP's output */
+    void       *routed;  /* experts that are on the device: their output, and what the router chose for them */
+    uint16_t   *ids;     /* [max_tok, top_k] */
+    float      *weights; /* [max_tok, top_k] */
+    void       *mtp_x;   /* the MTP layer's residual stream */
+    void       *mtp_cat; /* [max_tok, 2*hidden] */
+    float      *logits;  /* [max_out, vocab of the shard] */
+    td_logit   *top;     /* [max_out, top_k of them], or NULL */
+    td_log_sum *sums;    /* [max_out] or NULL */
+} td_activations;
+
+/** What passes are described from. A plan leaves out what memory holds: bridge, weights, kv and act. */
+typedef struct {
+    td_npu                 *npu;
+    td_shard                shard;  /* of the weights that this card has; card 0 alone talks to the experts of the CPU */
+    td_npu_group           *group;  /* the cards whose sums make a whole; NULL with one */
+    td_bridge              *bridge; /* NULL if the model has no MoE layer, or device_experts is set; or of a plan */
+    bool                    device_experts; /* the routed experts are on the device: a block like the others, no hand-over */
+    bool                    experts_left_out; /* with device_experts: tokens are routed, no expert is computed */
+    const td_model_config  *config;
+    const td_model_weights *weights; /* NULL: of a plan */
+    const td_layer_kv      *kv;      /* [n_layers + n_mtp_layers]; NULL: of a plan */
+    td_layer_range          layers;  /* of the pass over the layers */
+    bool           whole; /* that begins with the embedding; false: with what is in act.x, and there are no other passes */
+    td_activations act;
+    td_dtype       act_dtype;
+    uint32_t       max_tok, max_out, max_kv, max_deferred, top_k;
+    uint32_t       max_halves;               /* 1, or TD_HALVES with experts */
+    uint32_t       kv_pages, kv_spare_pages; /* of each cache, as blocks have them */
+    /* for tests: called after the submit of each MoE layer, in stream order; NULL: none. args[moe layer * TD_HALVES + half] */
+    td_host_fn routed;
+    void     **routed_args;
+    /* called after each layer, of steps that go whole then, in stream order; NULL: none. args[layer] */
+    td_host_fn layer_done;
+    void     **layer_done_args;
+    void      *shown_x; /* [max_tok, hidden] on the host: the residual stream when layer_done is called */
+} td_program_spec;
+
+/** Weights by role of a layer, or of the whole model with TD_NO_LAYER; in a plan all are NULL. */
+td_npu_weight *const *td_spec_weights(const td_program_spec *s, uint32_t layer);
+
+/** A pass that is being described. */
+typedef struct td_description {
+    const td_program_spec *s;
+    td_shard_sizes         sizes; /* of this card's part */
+    void                  *x;     /* the pass's residual stream: act.x or act.mtp_x */
+    uint32_t               layer; /* under way; TD_NO_LAYER outside of layers */
+    uint32_t               n_moe; /* layers with experts so far */
+    td_op                 *ops;   /* [n], the caller's in the end */
+    uint32_t               n, room;
+    td_status              status; /* the first failure stays, and nothing is added behind it */
+    td_error              *err;
+} td_description;
+
+void td_describe_op(td_description *d, td_op op);
+/** A block of the layer under way; layer, max_tok and max_kv are filled in here. */
+void td_describe_block(td_description *d, td_block_desc block);
+
+#endif

@@ -1,9 +1,17 @@
 /*
  * The device tier: attention, router, norms, embeddings, dense and shared MLPs, head.
  *
- * DESIGN. A backend is a table of functions (td_npu_ops). The upper layers prepare *layer blocks* once (weights, shapes and
- * the buffers they read and write are bound then) and enqueue them on a stream for every step; what a block is made of is
- * the backend's business. Work on one stream runs in order. Weights are opaque, so their layout stays private.
+ * DESIGN. A *backend* is the code for one kind of hardware: a folder of npu/, which defines one value (td_backend, at the end
+ * of this file). A *device* is something that a backend has opened, and a *card* is one opened device where several work
+ * together. A device is a table of functions (td_npu_ops). The upper layers prepare *layer blocks* once: weights, shapes and
+ * the buffers that a block reads and writes are bound then. They enqueue the blocks on a stream for every step. A backend
+ * chooses what a block is made of, and how a weight lies in memory. Work on one stream runs in order.
+ *
+ * Beside this file
+ *   backends.c      the list of backends            npu_open.c     devices by their backend's name
+ *   block_buffers   which buffers a block's descriptor points to
+ *   block_work      what a block has to read and to compute: metrics, bounds, plans
+ *   handover_time   how long a hand-over takes      link_time      how fast copies to the device and from it are
  *
  * Conventions of all backends
  *  - Activations between blocks have the device's act_dtype: bf16, or f32 for the reference path (quantization none).
@@ -11,7 +19,7 @@
  *  - KV pages hold TD_KV_PAGE tokens. A slot is page * TD_KV_PAGE + offset.
  *      MLA: latent [slots, kv_lora] (after its norm) and rope [slots, rope_dim] (after rotation), two arrays.
  *      GQA: K and V, each [pages, kv_heads, TD_KV_PAGE, head_dim]; K after norm and rotation.
- *    How a device stores TD_KV_PAGE rows of n values is its own business; they take kv_page_bytes. host: f32, or with bf16
+ *    A backend chooses how it stores TD_KV_PAGE rows of n values; they take kv_page_bytes. host: f32, or with bf16
  *    activations 16-bit integers with a scale per row (docs/quantisation.md).
  *  - int8 rule: scale = rowmax / 127, q = rint(x * (1 / scale)) (half to even), an all-zero row has scale 1.
  *  - Norms, softmax, router logits and rope are f32; the absorbed matrices W_UK, W_UV stay bf16. The products of attention:
@@ -49,11 +57,13 @@ struct td_npu {
 /** What the devices that compute on this machine's cores are given (npu/host/host_npu.h). */
 typedef struct td_host_npu_config td_host_npu_config;
 
+/** What a device is opened with. */
 typedef struct {
-    td_dtype                  act_dtype; /* TD_DT_BF16 or TD_DT_F32 */
+    td_dtype                  act_dtype; /* of activations: TD_DT_BF16 or TD_DT_F32 */
     const td_host_npu_config *host;      /* "host" and "apart" need it, others ignore it; copied */
-    uint32_t                  card;      /* which one, of those that the process sees; the host has none */
-    bool bare; /* to measure memory, link and hand-overs: no block will be made, and what only blocks need may be left out */
+    uint32_t                  card;      /* number among the cards that the process sees; ignored by the host */
+    /** No block will be made, only memory, link and hand-overs measured: what blocks alone need may be left out. */
+    bool bare;
 } td_npu_config;
 
 /**
@@ -63,19 +73,21 @@ typedef struct {
  */
 typedef enum { TD_HANDOVER_HOST_CALL, TD_HANDOVER_DOORBELL } td_handover;
 
+/** What a device is and can do. */
 typedef struct {
     char        text[128];      /* for people: "host (2 threads, avx512vnni)" */
-    bool        unified_memory; /* device pointers can be read and written by the host, no copies needed */
+    bool        unified_memory; /* the host can read and write device pointers: no copies are needed */
     bool        inline_work;    /* enqueuing runs the work at once, on the caller; else a stream is asynchronous */
     td_handover handover;       /* the form that suits it; it has both */
-    bool        measure;        /* which form is faster is the machine's business: to be measured (npu/handover_time.h) */
+    bool        measure;        /* the faster form depends on the machine and has to be measured (npu/handover_time.h) */
     bool        experts;        /* it has TD_BLOCK_EXPERTS */
-    bool        norm_f32; /* a norm gives its rows in f32, too (td_norm_desc.out_f32), and a router reads them so; other
-                             devices look at neither */
-    bool        kv_spare; /* rows beyond a step's counts are computed like the others: each cache needs pages for their
-                             keys and values behind those of sequences (td_mla_desc.kv_spare_pages) */
-    bool        log_sums; /* td_top_desc.sums */
-    uint64_t    memory_total, memory_free;
+    /** A norm gives its rows in f32, too (td_norm_desc.out_f32), and a router reads those. False: both fields are ignored. */
+    bool norm_f32;
+    /** Rows beyond a step's counts are computed like the others. So each cache needs pages for their keys and values, behind
+     * the pages of sequences (td_mla_desc.kv_spare_pages). */
+    bool     kv_spare;
+    bool     log_sums;                  /* it fills td_top_desc.sums */
+    uint64_t memory_total, memory_free; /* bytes; 0: it does not say */
 } td_npu_caps;
 
 /* ---- one step -------------------------------------------------------------------------------- */
@@ -85,8 +97,7 @@ typedef struct {
     uint32_t n_tok, n_seq, n_out;
 } td_step_counts;
 
-/** The arrays of a step, in one address space; sizes are those of its bucket, of which the counts tell the part that is
- * used. */
+/** The arrays of a step, in one address space. Their sizes are those of its bucket; the counts say which part is used. */
 typedef struct {
     const td_step_counts *counts; /* [1] */
     const uint32_t       *token;  /* [max_tok] ids */
@@ -100,11 +111,11 @@ typedef struct {
 } td_step_arrays;
 
 /**
- * A shape bucket: what a pass is enqueued with. The struct and all that it points to are fixed from the first enqueue on,
- * and a capture records them by address. What may change between two replays of a capture, and between two runs of enqueued
- * work: the contents of the arrays, counts included, within the bucket. The host writes host arrays only while nothing
- * enqueued with the step is under way; the device's are written by copies on the stream. Rows and sequences beyond the
- * counts hold anything; what a device computes of them is nobody's, and reaches no other row.
+ * A shape bucket: what a pass is enqueued with. The struct and its pointers are fixed from the first enqueue on, and a
+ * capture records them by address. Between two replays of a capture, or two runs of enqueued work, only the contents of the
+ * arrays may change, counts included, within the bucket. The host writes the host's arrays only while nothing that was
+ * enqueued with the step is under way; copies on the stream write the device's. Rows and sequences beyond the counts are
+ * padding: their contents and results are unspecified, and must not affect other rows.
  */
 typedef struct {
     uint32_t       max_tok, max_seq, max_out;
@@ -114,32 +125,28 @@ typedef struct {
     td_step_arrays dev;  /* the same on the device; equal to host with unified memory */
 } td_step;
 
-/** A step that fills its bucket, over arrays that both sides reach: what one run of a block on unified memory takes. */
-static inline td_step td_step_unified(const td_step_arrays *a, uint32_t block_stride) {
-    const td_step_counts *c = a->counts;
-    return (td_step){
-        .max_tok = c->n_tok, .max_seq = c->n_seq, .max_out = c->n_out, .block_stride = block_stride, .host = *a, .dev = *a};
-}
-
 /* ---- blocks ---------------------------------------------------------------------------------- */
 
+/** How a device keeps a weight, and what it computes with. */
 typedef enum {
     TD_WEIGHT_W8A8, /* linear [n, k]: int8 + one f32 scale per output row; activations quantised per token */
     TD_WEIGHT_BF16, /* linear [n, k]: bf16, f32 arithmetic */
     TD_WEIGHT_F32,  /* linear or vector, kept in f32 (norms, router, biases, rope tables) */
-    TD_WEIGHT_INT4G, /* linear [n, k]: int4 codes in groups, as a checkpoint has them (kernels/product/tile_gemm.h); activations as W8A8's */
+    /** linear [n, k]: int4 codes in groups, as a checkpoint has them (kernels/product/tile_gemm.h); activations as of W8A8 */
+    TD_WEIGHT_INT4G,
     TD_WEIGHT_FP4G, /* the same with codes of e2m1 */
 } td_weight_format;
 #define TD_WEIGHT_FORMATS 5
 
-/** Whether activations are quantised to int8 per token for it. */
+/** Whether a linear of this format takes its input in int8, quantised per token. */
 static inline bool td_weight_takes_int8(td_weight_format f) {
     return f == TD_WEIGHT_W8A8 || f == TD_WEIGHT_INT4G || f == TD_WEIGHT_FP4G;
 }
 
-/** A weight as it lies in the device's memory, to be kept in a file and taken up again from there. */
 #define TD_NPU_TAG_BYTES 64
 #define TD_NPU_LAYOUT_WORDS 4
+
+/** A weight as it lies in the device's memory: to be written to a file, and used from there by the next start. */
 typedef struct {
     td_weight_format format;
     uint32_t         rank;
@@ -170,7 +177,7 @@ typedef struct {
     const void          *add;        /* [max_tok, hidden] or NULL */
     void                *out;        /* [max_tok, out_stride]; NULL where out_i8 is all that is wanted */
     size_t               out_stride; /* elements; 0: hidden */
-    td_rows_i8           out_i8;     /* out once more, for who multiplies it with int8 weights */
+    td_rows_i8           out_i8;     /* the same rows in int8, for linears that take int8 input */
     float               *out_f32;    /* [max_tok, hidden] out before it is rounded, with caps.norm_f32; or NULL */
 } td_norm_desc;
 
@@ -214,17 +221,17 @@ typedef struct {
  */
 typedef struct {
     uint32_t             hidden, heads, kv_heads, head_dim;
-    uint32_t             rope_dim;  /* rope turns so many first values of a head, even, and leaves the others; 0: all */
+    uint32_t             rope_dim;  /* rope turns the first rope_dim values of a head, an even number; 0: all of them */
     uint32_t             window;    /* keys that a row meets at most; 0: all up to its own */
     bool                 norm_rows; /* q_norm and k_norm are over a whole row, before it is cut into heads */
     float                eps, softmax_scale;
     const td_npu_weight *q, *k, *v, *o; /* [heads*dim, hidden], [kv_heads*dim, hidden] x 2, [hidden, heads*dim] */
     const td_npu_weight *q_bias, *k_bias, *v_bias, *o_bias; /* F32 or NULL */
-    const td_npu_weight *q_norm, *k_norm; /* [head_dim], or with norm_rows [heads*dim] and [kv_heads*dim], F32 or NULL: RMS
-                                             norm before rope */
-    const td_npu_weight *sinks;           /* [heads] F32 or NULL */
-    const td_npu_weight *rope;            /* [max_pos, rope_dim] F32: cos half | sin half, scaled */
-    void                *kv_k, *kv_v;     /* this layer's cache: pages of kv_heads * kv_page_bytes of heads */
+    /** RMS norm before rope: [head_dim], or with norm_rows [heads*dim] and [kv_heads*dim], F32; NULL: none. */
+    const td_npu_weight *q_norm, *k_norm;
+    const td_npu_weight *sinks;                    /* [heads] F32 or NULL */
+    const td_npu_weight *rope;                     /* [max_pos, rope_dim] F32: cos half | sin half, scaled */
+    void                *kv_k, *kv_v;              /* this layer's cache: pages of kv_heads * kv_page_bytes of heads */
     uint32_t             kv_pages, kv_spare_pages; /* as in td_mla_desc */
     const void          *in;                       /* not read where in_i8 is given */
     void                *out;
@@ -275,16 +282,17 @@ typedef struct {
  * weights[r] * down_e(silu(gate_e(x)) * up_e(x)), added in f32.
  */
 typedef struct {
-    uint32_t                    hidden, inter, n_experts, top_k;
-    const td_npu_weight *const *gate, *const *up, *const *down; /* [n_experts] each: [inter, hidden] x 2, [hidden, inter];
-                                                                   the lists are borrowed as the weights are */
-    const void     *in;                                         /* [max_tok, hidden] */
-    td_rows_i8      in_i8;                                      /* the same once more; only where gate and up take int8 */
-    const uint16_t *ids;                                        /* [max_tok, top_k] of a router: a row's are distinct */
-    const float    *weights;                                    /* [max_tok, top_k] */
-    void           *out;                                        /* [max_tok, hidden] */
-    td_npu_group *group; /* of cards with a stretch of each expert's inter each, which give parts of one sum; else NULL. All
-                            use the same ids and weights: a device whose cards' routers might differ takes the first one's */
+    uint32_t hidden, inter, n_experts, top_k;
+    /** [n_experts] each, of [inter, hidden] x 2 and [hidden, inter]; the lists are borrowed as the weights are. */
+    const td_npu_weight *const *gate, *const *up, *const *down;
+    const void     *in;      /* [max_tok, hidden] */
+    td_rows_i8      in_i8;   /* the same rows in int8; only where gate and up take int8 */
+    const uint16_t *ids;     /* [max_tok, top_k] of a router: those of a row are distinct */
+    const float    *weights; /* [max_tok, top_k] */
+    void           *out;     /* [max_tok, hidden] */
+    /** The cards that share the experts, or NULL. Each has a part of every expert's `inter`, and gives a part of one sum. All
+     * use the same ids and weights: where their routers might differ, those of the first card. */
+    td_npu_group *group;
 } td_experts_desc;
 
 /** x += (add[0] + add[1] + add[2]), summed in that order in f32; NULL entries are left out. */
@@ -310,7 +318,7 @@ typedef struct {
 typedef struct {
     uint32_t             hidden, vocab, max_out;
     float                eps;
-    const td_npu_weight *gamma;  /* [hidden] F32; NULL: x is normed already */
+    const td_npu_weight *gamma;  /* [hidden] F32; NULL: x has been normed */
     const td_npu_weight *w;      /* [vocab, hidden] */
     const void          *x;      /* [max_tok, hidden] */
     float               *logits; /* [max_out, vocab] f32 */
@@ -326,8 +334,8 @@ typedef struct {
     float max, sum; /* the largest logit; the sum of exp(logit - max) */
 } td_log_sum;
 
-/** top[r, :] = the k largest of logits[r, :], descending, ties to the lower id; where a logit is NaN or +inf, top[r,
- * 0].value is NaN, and the row's sum is not finite. */
+/** top[r, :] = the k largest of logits[r, :], descending, ties to the lower id. Where a logit of the row is NaN or +inf,
+ * top[r, 0].value is NaN, and the row's sum is not finite. */
 typedef struct {
     uint32_t     vocab, k, max_out; /* k 1..vocab */
     const float *logits;            /* [max_out, vocab] */
@@ -353,10 +361,11 @@ typedef enum {
 
 #define TD_NO_LAYER UINT32_MAX
 
+/** What a block is made from: its kind, its sizes, its weights and its buffers in device memory. */
 typedef struct {
     td_block_kind kind;
-    uint32_t      layer;   /* of the model, or TD_NO_LAYER; only shown */
-    uint32_t      max_tok; /* rows of its buffers: a step's first_row + max_tok at most */
+    uint32_t      layer;   /* of the model, or TD_NO_LAYER: for reports alone */
+    uint32_t      max_tok; /* rows of its buffers: at least a step's first_row + max_tok */
     uint32_t      max_kv;  /* attention: largest kv_len */
     union {
         td_embed_desc      embed;
@@ -383,7 +392,7 @@ typedef enum { TD_COPY_H2D, TD_COPY_D2H } td_copy_kind;
 
 typedef void (*td_host_fn)(void *arg);
 
-/** What bounds the work of a device. */
+/** The rates that bound the work of a device. */
 typedef enum {
     TD_BOUND_READ, /* bytes a second of its memory, read */
     TD_BOUND_COPY, /* the same of a copy within its memory: read and written */
@@ -391,12 +400,12 @@ typedef enum {
     TD_BOUND_BF16, /* of bf16 products with f32 sums */
 } td_npu_bound;
 
-/** A word of pinned host memory: 0 silent, 1 rung. One side rings it, the other waits for that and silences it. */
+/** A word of pinned host memory: 0 silent, 1 rung. One side sets it to 1; the other waits for that, and sets it back to 0. */
 typedef _Atomic uint32_t td_bell;
 
-/** What the device has done since it was opened, and what it is in. */
+/** What the device has done since it was opened, and which block it computes now. */
 typedef struct {
-    /** Of blocks. Counted once for each run of a block: its weights, the KV of its sequences. And the multiply-adds of
+    /** Of all runs of blocks together: weights and the KV of sequences, read once by each run, and the multiply-adds of
      * products and attention. */
     td_tier_work work;
     const char  *doing;                          /* "mla", …; static; NULL: no block runs */
@@ -409,8 +418,9 @@ struct td_npu_ops {
     void (*close)(td_npu *d);
     void (*caps)(td_npu *d, td_npu_caps *out);
     void (*report)(td_npu *d, td_npu_report *out); /* any thread */
-    void (*stats)(td_npu *d, td_card_stats *out);  /* any thread; NULL: it is the host, with the host's memory */
-    /** Any thread: it can do nothing any more in this process. @param why TD_ELOST and a sentence. NULL: that cannot be. */
+    void (*stats)(td_npu *d, td_card_stats *out);  /* any thread; NULL: the device is the host, with the host's memory */
+    /** Whether the device has failed for good, so that this process cannot use it any more. Any thread. @param why receives
+     * TD_ELOST and a sentence, if it has. NULL: it cannot fail so. */
     bool (*lost)(td_npu *d, td_error *why);
 
     /* memory: device memory, and host memory that the device can copy from and to at full speed; zeroed, 64-byte aligned */
@@ -419,69 +429,72 @@ struct td_npu_ops {
     TD_NODISCARD td_status (*host_alloc)(td_npu *d, size_t bytes, void **out, td_error *err);
     void (*host_free)(td_npu *d, void *p, size_t bytes);
 
-    /* streams; enqueuing calls return TD_EDEVICE when the runtime fails, and then nothing was enqueued; with inline_work
-       also when an operation does, and then nothing behind it ran. Other streams run all that is behind a failed operation,
-       or nothing: no wait without its ring */
+    /* Streams. A call that enqueues returns TD_EDEVICE when the runtime fails, and then it has enqueued nothing. With
+       inline_work it also returns what an operation returns, and then nothing behind that has run. An asynchronous stream runs
+       everything behind a failed operation, or nothing: it never runs a wait for a bell without the ring before it. */
     TD_NODISCARD td_status (*stream_create)(td_npu *d, td_npu_stream **out, td_error *err);
     void (*stream_destroy)(td_npu *d, td_npu_stream *s); /* after what is enqueued has run */
-    TD_NODISCARD td_status (*stream_sync)(td_npu        *d,
-                                          td_npu_stream *s); /* @return the first failure of what ran since the last one */
+    /** Wait for what is enqueued. @return the first failure of what ran since the last wait. */
+    TD_NODISCARD td_status (*stream_sync)(td_npu *d, td_npu_stream *s);
     /** One side is in device memory, the other in memory of host_alloc. */
     TD_NODISCARD td_status (*copy)(td_npu *d, td_npu_stream *s, void *dst, const void *src, size_t bytes, td_copy_kind kind);
 
     /* the hand-over, see td_handover */
-    /** Call fn(arg) on a host thread, in stream order; the stream goes on when it returns. fn may block, not call the
-     * device. */
+    /** Call fn(arg) on a host thread, in stream order; the stream goes on when it returns. fn may block, and must not call
+     * the device. */
     TD_NODISCARD td_status (*host_call)(td_npu *d, td_npu_stream *s, td_host_fn fn, void *arg);
-    /** Ring in stream order: what the stream copied to the host before can be read by who sees the bell rung (acquire). */
+    /** Ring in stream order. A thread that sees the bell rung (acquire) may read what the stream copied to the host before. */
     TD_NODISCARD td_status (*bell_ring)(td_npu *d, td_npu_stream *s, td_bell *bell);
-    /** The stream goes on when the host has rung (release), and silences the bell. */
+    /** Wait in stream order until the host has rung the bell (release), and silence it. */
     TD_NODISCARD td_status (*bell_wait)(td_npu *d, td_npu_stream *s, td_bell *bell);
 
-    /* Captures: between begin and end, what is enqueued on s is recorded, not run; launch runs it all in order on s. See
-       td_step for what may change between launches. While s is captured nothing is allocated or freed on the device and no
-       stream is synchronised. */
+    /* Captures. Between begin and end, what is enqueued on s is recorded and not run; a launch runs it all in order on s.
+       td_step says what may change between launches. While s is captured, the caller allocates and frees nothing on the
+       device, and synchronises no stream. */
     TD_NODISCARD td_status (*graph_begin)(td_npu *d, td_npu_stream *s);
     /** @param out NULL: what was recorded is thrown away. */
     TD_NODISCARD td_status (*graph_end)(td_npu *d, td_npu_stream *s, td_npu_graph **out, td_error *err);
     TD_NODISCARD td_status (*graph_launch)(td_npu *d, td_npu_stream *s, td_npu_graph *g);
     void (*graph_destroy)(td_npu *d, td_npu_graph *g);
 
-    /* several cards, all of one backend, as one tensor-parallel device; the table's functions of any of them */
-    TD_NODISCARD td_status (*group_create)(td_npu *const *cards, uint32_t n, td_npu_group **out,
-                                           td_error *err); /* before the blocks that use it */
+    /* Several cards of one backend as one tensor-parallel device. These functions may be taken from the table of any card. */
+    /** Before the blocks that use the group. */
+    TD_NODISCARD td_status (*group_create)(td_npu *const *cards, uint32_t n, td_npu_group **out, td_error *err);
     void (*group_destroy)(td_npu_group *g);
-    /** Any thread: sums that wait for a card which will not come fail, and those that begin, until the reset. Captures with
-     * sums of the group must not be launched any more, after the reset either: they are made anew. */
+    /** Let sums fail, for when a card will not come to them: those that wait now, and those that begin before the reset. Any
+     * thread. Captures with sums of the group must not be launched again, even after the reset: they are made anew. */
     void (*group_abort)(td_npu_group *g);
     void (*group_reset)(td_npu_group *g); /* while no card's stream has work */
 
-    /* weights: copied (converted, packed) from src, a BF16/F16/F32 view of rank 1 or 2, or I8 [n, k] with scales for W8A8;
-       for INT4G and FP4G a coded view (quant/coded_matrix.h) that td_coded_exact_tiles finds to be of that kind */
-    size_t (*weight_bytes)(td_npu *d, td_weight_format format, size_t n,
-                           size_t k); /* for planning: what weight_create takes, of INT4G and FP4G at most */
+    /* Weights. */
+    /** For planning: the device memory that weight_create takes; of INT4G and FP4G the most that it takes. */
+    size_t (*weight_bytes)(td_npu *d, td_weight_format format, size_t n, size_t k);
+    /** Convert, pack and copy src. @param src a BF16, F16 or F32 view of rank 1 or 2; for W8A8 also I8 [n, k] with scales;
+     * for INT4G and FP4G a coded view (quant/coded_matrix.h) that td_coded_exact_tiles finds to be of that kind. */
     TD_NODISCARD td_status (*weight_create)(td_npu *d, td_weight_format format, const td_tensor_view *src,
                                             td_npu_weight **out, td_error *err);
     void (*weight_destroy)(td_npu *d, td_npu_weight *w);
-    /** What the bytes of an exported weight depend on besides its td_npu_packed, as a word: backend and layouts. "": nothing
-     * can be exported, and the next two are absent. */
+    /** A word for what the bytes of an exported weight depend on besides its td_npu_packed: backend and layouts. "": nothing
+     * can be exported, and the next two functions are NULL. */
     void (*weight_tag)(td_npu *d, char tag[TD_NPU_TAG_BYTES]);
-    /** Borrowed until destroy. To be called when the blocks that use the weight exist: they choose its layout. */
+    /** What *out points to is borrowed until destroy. Call it when the blocks that use the weight exist: they choose its
+     * layout. */
     void (*weight_export)(td_npu *d, const td_npu_weight *w, td_npu_packed *out);
-    /** A weight over the bytes of an exported one, which are only read, and borrowed until destroy. @return TD_EINVAL: not
-     * of this device's making. */
+    /** Make a weight over the bytes of an exported one, which are only read, and borrowed until destroy. @return TD_EINVAL
+     * for bytes that no device like this one has exported. */
     TD_NODISCARD td_status (*weight_adopt)(td_npu *d, const td_npu_packed *p, td_npu_weight **out, td_error *err);
 
-    /* blocks: the descriptor is copied, its weights and buffers borrowed until destroy */
-    size_t (*kv_page_bytes)(td_npu *d, td_kv_rows what, size_t n); /* of a page of rows of n values; caches start zeroed */
-    size_t (*block_scratch_bytes)(td_npu *d, const td_block_desc *desc); /* device-wide scratch it needs, a + b * kv_pages of
-                                                                            attention; blocks share the largest */
+    /* Blocks. The descriptor is copied; its weights and buffers are borrowed until destroy. */
+    /** Bytes of a KV page whose rows have n values. Caches start zeroed. */
+    size_t (*kv_page_bytes)(td_npu *d, td_kv_rows what, size_t n);
+    /** Scratch that the block needs; all blocks of a device share the largest. Of attention it is a + b * kv_pages. */
+    size_t (*block_scratch_bytes)(td_npu *d, const td_block_desc *desc);
     TD_NODISCARD td_status (*block_create)(td_npu *d, const td_block_desc *desc, td_npu_block **out, td_error *err);
     void (*block_destroy)(td_npu *d, td_npu_block *b);
     TD_NODISCARD td_status (*enqueue)(td_npu *d, td_npu_stream *s, td_npu_block *b, const td_step *step);
 
-    /** Measure what the device can do at most, with work of its own that does nothing else; some ms, and nothing else is
-     * under way on the card. @param per_s out. NULL: the device cannot; of the host, kernels/machine/roofline.h measures. */
+    /** Measure what the device can do at most, with work made for that. It takes some ms, in which the caller gives the card
+     * nothing else to do. @param per_s out. NULL: the device cannot measure; kernels/machine/roofline.h does it for the host. */
     TD_NODISCARD td_status (*bound)(td_npu *d, td_npu_bound what, double *per_s, td_error *err);
 };
 

@@ -16,6 +16,7 @@
 #include "bridge/bridge.h"
 #include "core/math/rng.h"
 #include "npu/host/host_npu.h"
+#include "tests/npu/unified_step.h"
 
 #define SEED 20261121u
 #define LAYERS 5

@@ -19,6 +19,7 @@
 #include "core/threads/pool.h"
 #include "npu/host/host_npu.h"
 #include "npu/npu.h"
+#include "tests/npu/unified_step.h"
 
 /* ---- numbers --------------------------------------------------------------------------------- */
 

@@ -7,6 +7,7 @@
 #define WIDTH 40
 #define ROWS 1100 /* more than two chunks of a gathered sum */
 #include "card_cluster.h"
+#include "tests/npu/unified_step.h"
 
 static void be_slow(void *arg) {
     usleep(300000);

@@ -1,5 +1,6 @@
 /* The CUDA kernels of the router's choice, of sums, and of the best logits against the host's blocks. */
 #include "cuda_rig.h"
+#include "tests/npu/unified_step.h"
 
 CUDA_KERNEL(td_route);
 CUDA_KERNEL(td_combine);

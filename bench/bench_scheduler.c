@@ -88,6 +88,9 @@ void td_model_get_plan(const td_model *m, td_model_plan *plan) {
 void td_model_get_work(const td_model *m, td_model_work *out) {
     *out = (td_model_work){.expert_pairs = m != NULL};
 }
+const char *td_model_why(const td_model *m, td_status st) {
+    return m ? td_status_text(st) : NULL;
+}
 bool td_model_is_lost(const td_model *m, td_error *why) {
     (void)m, (void)why;
     return false;

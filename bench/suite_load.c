@@ -44,7 +44,7 @@ static td_status step(td_model *m, td_error *err) {
     td_step_rows_add(&rows, token, 0, PROMPT_TOKENS, &page, 1, false);
     td_status st = td_model_forward(m, &rows, (td_out_rows){.row = &row, .n = 1}, &logits);
     td_step_rows_close(&rows);
-    return st == TD_OK ? st : td_fail(err, st, "a step of the model failed: %s", td_status_text(st));
+    return st == TD_OK ? st : td_fail(err, st, "a step of the model failed: %s", td_model_why(m, st));
 }
 
 static td_status run(void *ctx, td_error *err) {

@@ -33,7 +33,7 @@ static td_status run_probe(td_model *m, uint32_t chunk, td_error *err) {
         st = td_model_forward(m, &rows, (td_out_rows){0}, &logits);
     }
     td_step_rows_close(&rows);
-    return st == TD_OK ? TD_OK : td_fail(err, st, "kv-store: the probe of the model failed: %s", td_status_text(st));
+    return st == TD_OK ? TD_OK : td_fail(err, st, "kv-store: the probe of the model failed: %s", td_model_why(m, st));
 }
 
 static td_status hash_page(td_model *m, XXH128_hash_t *out, td_error *err) {

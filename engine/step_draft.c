@@ -75,7 +75,8 @@ static bool run_layer(td_engine *e) {
     td_scheduler *s = &e->scheduler;
     td_status     st = td_model_mtp(e->placed.model, e->drafts.next);
     if (st != TD_OK) {
-        td_warn("the MTP layer failed (%s): the requests of the step go on without drafts", td_status_text(st));
+        td_warn("the MTP layer failed (%s): the requests of the step go on without drafts",
+                td_model_why(e->placed.model, st));
         return false;
     }
     for (uint32_t i = 0; i < s->n_entries; i++)
@@ -126,7 +127,7 @@ static void draft(td_engine *e) {
         td_out_rows out = {.row = e->job_rows, .best = e->job_best, .logprobs = e->job_logprobs, .n = now};
         td_status   st = td_model_mtp_head(e->placed.model, out, &batch.logits);
         if (st != TD_OK) {
-            td_warn("the MTP layer's head failed (%s): nothing is drafted", td_status_text(st));
+            td_warn("the MTP layer's head failed (%s): nothing is drafted", td_model_why(e->placed.model, st));
             return;
         }
         td_pool_run(e->expert_pool, draft_row, &batch, now);

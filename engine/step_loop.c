@@ -362,7 +362,7 @@ static void note_starts(td_engine *e) {
 
 static void fail_step(td_engine *e, td_status st) {
     char text[TD_ERROR_TEXT_MAX];
-    snprintf(text, sizeof text, "the step failed twice: %s", td_status_text(st));
+    snprintf(text, sizeof text, "the step failed twice: %s", td_model_why(e->placed.model, st));
     td_err("%s; %u requests end", text, e->scheduler.n_entries);
     for (uint32_t i = 0; i < e->scheduler.n_entries; i++) send_error(e, e->scheduler.entries[i].request, st, text);
 }
@@ -465,7 +465,7 @@ static bool run_step(td_engine *e) {
     uint32_t  n_jobs = list_jobs(e);
     td_status st = try_step(e, n_jobs);
     if (st != TD_OK && !td_model_is_lost(e->placed.model, NULL)) {
-        td_warn("a step of %u tokens failed (%s): trying once more", s->rows.n_tok, td_status_text(st));
+        td_warn("a step of %u tokens failed (%s): trying once more", s->rows.n_tok, td_model_why(e->placed.model, st));
         n_jobs = list_jobs(e);
         st = try_step(e, n_jobs);
     }

@@ -280,7 +280,7 @@ static td_status score_drafts(run *r, token_score *scores, td_error *err) {
         scores[i].figure[DRAFT_NLL] = scores[i].figure[DRAFT_TOP1] = NAN;
     }
     td_status st = td_model_mtp(r->model.model, r->next_token);
-    if (st != TD_OK) return td_fail(err, st, "the MTP layer failed: %s", td_status_text(st));
+    if (st != TD_OK) return td_fail(err, st, "the MTP layer failed: %s", td_model_why(r->model.model, st));
     for (uint32_t at = 0, n; at < b->n_scored; at += n) {
         draft_set set = {.pos = b->rows.pos,
                          .row = b->row + at,
@@ -290,7 +290,7 @@ static td_status score_drafts(run *r, token_score *scores, td_error *err) {
                          .scores = scores + at};
         n = set.n_left < b->shape.max_out ? set.n_left : b->shape.max_out;
         st = td_model_mtp_head(r->model.model, (td_out_rows){.row = b->row + at, .n = n}, &set.logits);
-        if (st != TD_OK) return td_fail(err, st, "the MTP layer's head failed: %s", td_status_text(st));
+        if (st != TD_OK) return td_fail(err, st, "the MTP layer's head failed: %s", td_model_why(r->model.model, st));
         td_pool_run(r->experts_pool, score_draft, &set, n);
     }
     return TD_OK;
@@ -298,7 +298,7 @@ static td_status score_drafts(run *r, token_score *scores, td_error *err) {
 
 static td_status forward(const td_scored_model *m, const td_step_rows *rows, td_error *err) {
     td_status st = td_model_forward(m->model, rows, (td_out_rows){0}, NULL);
-    return st == TD_OK ? st : td_fail(err, st, "a step failed: %s", td_status_text(st));
+    return st == TD_OK ? st : td_fail(err, st, "a step failed: %s", td_model_why(m->model, st));
 }
 
 static td_status score_all(run *r, td_error *err) {

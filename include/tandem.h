@@ -343,7 +343,7 @@ typedef struct {
     bool        copy_weights;        /* read packed files into memory instead of mapping them */
     const char *model_override_json; /* object merged over config.json; NULL: none */
     const char *chat_template;       /* path of a template file; NULL: the model's own */
-    const char *device;              /* "host" */
+    const char *device;              /* a name that td_engine_device_name gives; NULL: "host" */
     uint32_t    base_gpu_id;         /* the first card, of those that the process sees; the host has none */
     const char *attention_backend;   /* NULL: the device's own */
     const char *quantization;        /* NPU tier: "auto", "none" (bf16 weights, f32 arithmetic), "w8a8_int8" */

@@ -385,7 +385,7 @@ static td_status download_logits(td_card *c) {
 td_status td_card_prepare(td_card *c) {
     const td_model *m = c->model;
     c->bucket = td_step_buf_fill(&c->step, m->rows, m->pass.token, m->pass.out.row, m->pass.out.n);
-    return capture(c, m->pass.kind, c->bucket, &c->graph, NULL);
+    return capture(c, m->pass.kind, c->bucket, &c->graph, &c->error);
 }
 
 td_status td_card_run(td_card *c) {

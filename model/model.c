@@ -108,6 +108,7 @@ static td_status on_cards(td_model *m, td_status (*job)(td_card *c)) {
     uint32_t  want = td_signal_get(&m->done) + m->n_cards - 1;
     td_status status;
     m->job = job;
+    for (uint32_t i = 0; i < m->n_cards; i++) m->cards[i].error.text[0] = 0;
     if (m->n_cards > 1) td_signal_add(&m->go);
     status = job(&m->cards[0]);
     for (uint32_t v; (int32_t)((v = td_signal_get(&m->done)) - want) < 0;) td_signal_wait(&m->done, v, spin_of(m));
@@ -405,6 +406,12 @@ bool td_model_is_lost(const td_model *m, td_error *why) {
         if (card->ops->lost && card->ops->lost(card, why)) return true;
     }
     return false;
+}
+
+const char *td_model_why(const td_model *m, td_status st) {
+    for (uint32_t i = 0; i < m->n_cards; i++)
+        if (m->cards[i].error.text[0]) return m->cards[i].error.text;
+    return td_status_text(st);
 }
 
 /* The model's layer of a layer of the expert store. */

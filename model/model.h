@@ -62,6 +62,10 @@ uint32_t td_model_get_cards(const td_model *m, td_card_stats out[TD_CARDS_MAX]);
 /** Whether one of them can do nothing any more in this process. Any thread. @param why NULL, or TD_ELOST and a sentence. */
 bool td_model_is_lost(const td_model *m, td_error *why);
 
+/** Why the last pass failed, for people: the sentence of a card, or the text of its status if no card gave one. From the thread
+ * of the passes. @return valid until the next pass. */
+const char *td_model_why(const td_model *m, td_status st);
+
 /** What the tiers are in right now, for people: "mla of layer 12 on the device, experts of layer 11". Any thread. */
 void td_model_describe(const td_model *m, char *text, size_t size);
 

@@ -58,6 +58,7 @@ typedef struct {
     td_npu_graph         *graph;     /* of it */
     void                 *page_copy; /* pinned, for a page on its way; NULL with unified memory, and until it is needed */
     td_status             status;    /* of the card's job */
+    td_error              error;     /* why the job failed; no text if the device gave no sentence */
     pthread_t             thread;    /* of cards behind the first */
     bool                  has_thread;
 } td_card;

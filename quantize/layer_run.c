@@ -115,7 +115,7 @@ static td_status run_windows(layer_run *r, uint32_t n, const td_hidden_states *i
     td_to_f32(in->dtype, in->rows + r->at * q->config.hidden * td_dtype_bytes(in->dtype), values, r->wide);
     td_from_f32(r->act_dtype, r->wide, values, r->x);
     td_status st = td_model_run_layers(r->placed.model, &r->rows, r->x, r->x);
-    if (st != TD_OK) return td_fail(q->err, st, "a step of the calibration failed: %s", td_status_text(st));
+    if (st != TD_OK) return td_fail(q->err, st, "a step of the calibration failed: %s", td_model_why(r->placed.model, st));
     if (!next) return TD_OK;
     td_to_f32(r->act_dtype, r->x, values, r->wide);
     td_from_f32(td_hidden_dtype(q), r->wide, values, r->store);

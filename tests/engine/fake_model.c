@@ -196,6 +196,9 @@ const char *td_model_expert_quantization(const td_model *m) {
 void td_model_get_work(const td_model *m, td_model_work *out) {
     *out = (td_model_work){.experts = td_tier_read(&m->experts)};
 }
+const char *td_model_why(const td_model *m, td_status st) {
+    return m ? td_status_text(st) : NULL;
+}
 bool td_model_is_lost(const td_model *m, td_error *why) {
     (void)m;
     if (atomic_load(&g_lost)) td_fail(why, TD_ELOST, "card 7 is lost");

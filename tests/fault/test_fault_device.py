@@ -96,6 +96,17 @@ class Device(unittest.TestCase):
                     errors = self.serve(n, count)
                     self.assertTrue(least <= errors <= most, f"{errors} requests failed")
 
+    def test_capture(self):
+        """A prompt's first step is captured. Where that fails, log and client are told which step it was."""
+        sentence = r"a step of \d+ tokens cannot be captured"
+        with launch(f"{self.of_start + 1},{2 * int(CARDS)}", wait=True) as server:
+            status, answer, _ = server.request("POST", "/v1/completions", ASK)
+            self.assertEqual(status, 500)
+            self.assertRegex(answer["error"]["message"], "the step failed twice: " + sentence)
+            self.assertRegex(server.stderr(), f"failed \\({sentence}.*\\): trying once more")
+            self.assertEqual(texts(server), self.right)
+            self.assertEqual(server.stop(), 0)
+
     def test_perplexity(self):
         """No step is run again there: one sentence, and no figure."""
         for n in sample(range(1, counted(score("0").stderr) + 1), 12):

@@ -4,14 +4,14 @@
  * usage: test_determinism MODEL PRECISION [REQUESTS [ROWS]]
  *   ROWS                      a pattern of rows' names, as "drafts*"
  *
+ *   TD_TEST_ROWS=n            the rows that seed n draws; by default a third of the rows is drawn by a seed that is printed
+ *   TD_TEST_FULL=1            all rows
  *   TD_TEST_SEED=n            another workload
- *   TD_CPU_MASK               another tier; of scalar, which is slow, a third of the rows, chosen anew each time
- *   TD_TEST_ROWS=n            the rows of a seed that was printed
+ *   TD_CPU_MASK               another tier
  *   TD_TEST_DEVICE=NAME       on that device, against the reference of the host: rows that have a mark. npu and cuda, whose
  *                             sums have an order of their own, give the reference themselves. As stand-ins are slower still,
- *                             they take two of those rows, chosen in the same way, or those of ROWS, and four requests
+ *                             they take two of those rows, or those of ROWS, and four requests
  *   TD_TEST_SAMPLE=1          for an emulated processor: as few rows and requests as a stand-in's
- *   TD_TEST_FULL=1            all rows
  *   TD_TEST_CARDS=n           on so many cards, which give the reference, too
  *   TD_TEST_DEVICE_EXPERTS=1  everything with the routed experts on the device
  *
@@ -347,11 +347,6 @@ static bool read_arguments(int argc, char **argv) {
     return g_model && g_precision && g_requests >= 1 && g_requests <= WORKLOAD_REQUESTS;
 }
 
-static bool is_scalar(void) {
-    const char *mask = getenv("TD_CPU_MASK");
-    return mask && !strcmp(mask, "scalar");
-}
-
 static bool is_card(void) {
     return !strcmp(g_device, "npu") || !strcmp(g_device, "cuda");
 }
@@ -371,43 +366,41 @@ static bool exists(const variant *v) {
     return (!v->drafts || g_model->mtp) && (!td_chaos_on() || v->npu_threads > 0);
 }
 
-static bool is_of_sample(const variant *v) {
-    return v->on_any_device && exists(v);
+/* A row that this command may run: drawn or not. */
+static bool is_candidate(const variant *v) {
+    bool marked_only = (is_sample() || strcmp(g_device, "host") != 0) && !getenv("TD_TEST_FULL");
+    return exists(v) && (!g_rows || fnmatch(g_rows, v->what, 0) == 0) && (!marked_only || v->on_any_device);
 }
 
-/* Two of the sample. */
-static bool is_drawn(size_t i, uint64_t rows_seed) {
-    size_t n = 0, at = N_VARIANTS;
-    for (size_t k = 0; k < N_VARIANTS; k++) {
-        if (!is_of_sample(&VARIANTS[k])) continue;
-        if (k == i) at = n;
-        n++;
+/* Mark the rows that run. @return how many there are. */
+static size_t select_rows(bool selected[N_VARIANTS], uint64_t rows_seed) {
+    bool   all = g_rows || getenv("TD_TEST_FULL");
+    size_t n = 0;
+    for (size_t i = 0; i < N_VARIANTS; i++) n += selected[i] = is_candidate(&VARIANTS[i]);
+    size_t keep = all ? n : is_sample() || n < 6 ? 2 : n / 3;
+    for (uint32_t draw = 0; n > keep; n--, draw++) { /* one that is drawn goes */
+        size_t at = td_rng_u64(rows_seed, 1, draw) % n, i = 0;
+        for (;; i++)
+            if (selected[i] && at-- == 0) break;
+        selected[i] = false;
     }
-    size_t one = td_rng_u64(rows_seed, 1, 0) % n, other = (one + 1 + td_rng_u64(rows_seed, 1, 1) % (n - 1)) % n;
-    return at == one || at == other;
-}
-
-static bool is_selected(size_t i, uint64_t rows_seed) {
-    const variant *v = &VARIANTS[i];
-    if (!exists(v)) return false;
-    if (g_rows && fnmatch(g_rows, v->what, 0) != 0) return false;
-    if (getenv("TD_TEST_FULL")) return true;
-    if (is_sample()) return g_rows ? is_of_sample(v) : is_drawn(i, rows_seed);
-    if (strcmp(g_device, "host") != 0) return v->on_any_device;
-    return g_rows || !is_scalar() || td_rng_u64(rows_seed, 0, i) % 3 == 0;
+    return n;
 }
 
 static void every_draw_has_two_rows(void **state) {
     (void)state;
     for (uint64_t rows_seed = 0; rows_seed < 100; rows_seed++) {
-        uint32_t n = 0;
-        for (size_t i = 0; i < N_VARIANTS; i++) n += is_selected(i, rows_seed);
-        assert_int_equal(n, 2);
+        bool   selected[N_VARIANTS];
+        size_t n = 0;
+        select_rows(selected, rows_seed);
+        for (size_t i = 0; i < N_VARIANTS; i++) n += selected[i];
+        assert_true(n >= 2);
     }
 }
 
 int main(int argc, char **argv) {
-    struct CMUnitTest tests[N_VARIANTS + 2];
+    struct CMUnitTest tests[N_VARIANTS + 3];
+    bool              selected[N_VARIANTS];
     size_t            n = 0;
     const char       *seed = getenv("TD_TEST_SEED"), *device = getenv("TD_TEST_DEVICE"), *rows = getenv("TD_TEST_ROWS");
     const uint64_t    rows_seed = rows ? strtoull(rows, NULL, 10) : (uint64_t)time(NULL);
@@ -422,19 +415,18 @@ int main(int argc, char **argv) {
     g_workload = (workload){.seed = seed ? strtoull(seed, NULL, 10) : SEED_DEFAULT, .vocab = g_model->vocab};
     print_message("model %s, precision %s, device %s, %u requests, TD_TEST_SEED=%" PRIu64 "\n", g_model->name,
                   g_precision->name, g_device, g_requests, g_workload.seed);
-    if (few && !g_rows)
-        print_message("two of the rows: TD_TEST_ROWS=%" PRIu64 "\n", rows_seed);
-    else if (is_scalar() && !g_rows && !getenv("TD_TEST_FULL"))
-        print_message("a third of the rows: TD_TEST_ROWS=%" PRIu64 "\n", rows_seed);
+    const bool   drawn = !g_rows && !getenv("TD_TEST_FULL");
+    const size_t n_rows = select_rows(selected, rows_seed);
+    if (drawn) print_message("a sample of %zu rows: TD_TEST_ROWS=%" PRIu64 "\n", n_rows, rows_seed);
     for (size_t i = 0; i < N_VARIANTS; i++)
-        if (is_selected(i, rows_seed))
+        if (selected[i])
             tests[n++] =
                 (struct CMUnitTest){.name = VARIANTS[i].what, .test_func = same_bits, .initial_state = (void *)&VARIANTS[i]};
     if (n == 0) {
         fprintf(stderr, "no row that runs here is named %s\n", g_rows ? g_rows : "*");
         return 2;
     }
-    if (few && !g_rows) tests[n++] = (struct CMUnitTest)cmocka_unit_test(every_draw_has_two_rows);
+    if (drawn) tests[n++] = (struct CMUnitTest)cmocka_unit_test(every_draw_has_two_rows);
     if (!td_chaos_on() && !few && !g_rows) {
         tests[n++] = (struct CMUnitTest)cmocka_unit_test(next_turn_of_a_chat);
         tests[n++] = (struct CMUnitTest)cmocka_unit_test(generated_text_as_a_prompt);

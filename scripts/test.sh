@@ -1,27 +1,76 @@
 #!/usr/bin/env bash
-# Build and run every test: installs what is missing, runs the soak under sanitizers and the aarch64 build's tests under qemu, makes the second
-# test model, builds with warnings as errors, runs CTest.
-# usage: scripts/test.sh [--full] [ctest options, e.g. -L quick; then without the sanitizers, aarch64 and the second model]
+# Build and run every test: installs what is missing, builds with warnings as errors, runs the soak under sanitizers and the aarch64 build's tests under
+# qemu, makes the second test model, runs CTest.
+# usage: scripts/test.sh [--full] [--under-load] [ctest options, e.g. -L quick; then without the sanitizers, aarch64 and the second model]
 # --full: where a test tries a sample, it tries everything (TD_TEST_FULL=1)
+# --under-load: CTest alone, beside two loops that keep two cores busy: no test may depend on the machine's speed
 set -euo pipefail
+set -m # every stage in the background is a process group, which can be ended whole
 cd "$(dirname "$0")/.."
 
-if [ "${1:-}" = --full ]; then
-    export TD_TEST_FULL=1
+full='' under_load=''
+while :; do
+    case "${1:-}" in
+        --full) full=1 ;;
+        --under-load) under_load=1 ;;
+        *) break ;;
+    esac
     shift
-fi
-scripts/deps.sh test
-scripts/test_venv.sh
-if [ $# -eq 0 ]; then
-    scripts/test_sanitizers.sh
-    scripts/test_aarch64.sh
-    echo "== the second test model (build/smollm2-moe)"
+done
+[ -z "$full" ] || export TD_TEST_FULL=1
+
+declare -A stage # name of each process group that runs in the background
+logs=$(mktemp -d)
+end_all() {
+    local group
+    for group in "${!stage[@]}"; do kill -- "-$group" || true; done 2>/dev/null
+    wait 2>/dev/null || true
+    rm -rf "$logs"
+}
+trap end_all EXIT
+
+begin() { # name, command…: in the background; what it prints is kept
+    "${@:2}" >"$logs/$1" 2>&1 &
+    stage[$!]=$1
+}
+
+finish() { # waits for all that has begun, and shows what each has printed when it ends; the first that fails ends everything
+    local group status
+    while [ ${#stage[@]} -gt 0 ]; do
+        status=0
+        wait -n -p group || status=$?
+        echo "==== ${stage[$group]}"
+        cat "$logs/${stage[$group]}"
+        [ "$status" -eq 0 ] || { echo "scripts/test.sh: ${stage[$group]}: failed with status $status"; exit 1; }
+        unset "stage[$group]"
+    done
+}
+
+second_model() {
     scripts/smollm2/venv.sh
     [ -e build/smollm2-moe ] || build/smollm2-venv/bin/python scripts/smollm2/make_moe.py build/smollm2-moe
+}
+
+scripts/deps.sh test
+scripts/test_venv.sh
+whole=''
+[ $# -gt 0 ] || [ -n "$under_load" ] || whole=1
+if [ -n "$whole" ]; then # downloads, beside the build
+    begin "second test model" second_model
+    begin "routers and stores" scripts/scale_venv.sh
 fi
 echo "== building (release, warnings are errors)"
-cmake --preset release -DTD_WERROR=ON >build-configure.log 2>&1 || { cat build-configure.log; exit 1; }
-rm -f build-configure.log
+cmake --preset release -DTD_WERROR=ON >"$logs/configure" 2>&1 || { cat "$logs/configure"; exit 1; }
 cmake --build --preset release
+if [ -n "$whole" ]; then
+    echo "== beside each other: sanitizers, aarch64; each is shown when it ends"
+    begin "sanitizers" scripts/test_sanitizers.sh
+    begin "aarch64" scripts/test_aarch64.sh
+fi
+finish
+if [ -n "$under_load" ]; then
+    for loop in 1 2; do begin "busy loop $loop" bash -c 'while :; do :; done'; done
+fi
 echo "== testing"
-ctest --preset release "$@"
+# One more at a time than there are cores: tests of servers wait as often as they compute.
+ctest --preset release -j "$(($(nproc) + 1))" "$@"

@@ -122,7 +122,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     td_api_request   r;
     td_api_error     err = {0};
     size_t           n_apis = sizeof APIS / sizeof *APIS, which = size ? data[0] - (size_t)'0' : SIZE_MAX;
-    if (size == 0 || memmem(data, size, "!encode", 7)) return 0; /* the fake takes two seconds over that word */
+    if (size == 0) return 0;
     if (!s.engine) open_server(&s);
     if (which >= n_apis + sizeof TEXT_WORK / sizeof *TEXT_WORK) return 0;
     if (which >= n_apis) {

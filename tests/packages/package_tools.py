@@ -2,9 +2,7 @@
 import os
 import re
 import shutil
-import socket
 import subprocess
-import time
 
 SOURCE = os.environ["TD_SOURCE_DIR"]
 MODEL = os.path.join(SOURCE, "models/tale-v3-14m")
@@ -40,23 +38,3 @@ def nginx_main(folder):
     """A configuration in the foreground that keeps all its files in `folder` and includes site.conf there."""
     temporary = " ".join(f"{kind}_temp_path {folder}/{kind};" for kind in ("client_body", "proxy", "fastcgi", "uwsgi", "scgi"))
     return f"daemon off; master_process off; pid {folder}/nginx.pid; error_log {folder}/errors;\nevents {{}}\nhttp {{ access_log off; {temporary}\ninclude {folder}/site.conf; }}\n"
-
-
-def free_port():
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return s.getsockname()[1]
-
-
-def wait_until(what, seconds=20, step=0.05, says=""):
-    """The first true value of what(), which may fail with OSError until then."""
-    end = time.monotonic() + seconds
-    while True:
-        try:
-            value = what()
-            if value:
-                return value
-        except OSError:
-            pass
-        assert time.monotonic() < end, f"not within {seconds} s: {says}"
-        time.sleep(step)

@@ -12,8 +12,8 @@ import subprocess
 import tempfile
 import unittest
 
-from package_tools import MODEL, SOURCE, free_port, run, wait_until
-from server_process import Server
+from package_tools import MODEL, SOURCE, run
+from server_process import Server, free_port, wait_until
 from test_packages import PACKAGE, ROOTS, WHY_NOT, depends_archive, story, text_of
 
 CONTAINER = f"{SOURCE}/packaging/container"

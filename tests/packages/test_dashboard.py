@@ -8,8 +8,8 @@ import unittest
 import urllib.parse
 import urllib.request
 
-from package_tools import MODEL, SOURCE, free_port, run, unpacked, wait_until
-from server_process import Server
+from package_tools import MODEL, SOURCE, run, unpacked
+from server_process import Server, free_port, wait_until
 
 TANDEM = os.environ["TD_TANDEM"]
 PROMETHEUS, PROMTOOL = unpacked("prometheus", "usr/bin/prometheus"), unpacked("prometheus", "usr/bin/promtool")

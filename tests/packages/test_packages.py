@@ -18,7 +18,8 @@ import tempfile
 import time
 import unittest
 
-from package_tools import MODEL, SOURCE, free_port, run, wait_until
+from package_tools import MODEL, SOURCE, run
+from server_process import free_port, wait_until
 
 PACKAGE = f"{SOURCE}/scripts/package.sh"
 ROOTS = f"{SOURCE}/build/package-roots"

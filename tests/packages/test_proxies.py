@@ -11,8 +11,8 @@ import tempfile
 import time
 import unittest
 
-from package_tools import SOURCE, changed, found, free_port, nginx_main, run, wait_until
-from server_process import Server
+from package_tools import SOURCE, changed, found, nginx_main, run
+from server_process import Server, free_port, wait_until
 
 SILENT_S = 65  # above nginx's default of 60
 

@@ -11,7 +11,7 @@ import time
 import urllib.request
 
 from relay import Relay
-from server_process import Server
+from server_process import Server, free_port
 
 SOURCE = os.environ["TD_SOURCE_DIR"]
 TANDEM = os.environ["TD_TANDEM"]
@@ -38,12 +38,6 @@ def listening(pid):
                     words = [int(address[i : i + 8], 16).to_bytes(4, sys.byteorder) for i in range(0, len(address), 8)]
                     found.add((socket.inet_ntop(family, b"".join(words)).removeprefix("::ffff:"), int(port, 16)))
     return found
-
-
-def free_port():
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return s.getsockname()[1]
 
 
 class Store:

@@ -8,8 +8,8 @@ import subprocess
 import tempfile
 import time
 
-from package_tools import MODEL, SOURCE, changed, found, free_port, nginx_main
-from server_process import Server
+from package_tools import MODEL, SOURCE, changed, found, nginx_main
+from server_process import Server, free_port
 
 TANDEM = os.environ["TD_TANDEM"]
 PROXY = os.path.join(SOURCE, "packaging/proxy")

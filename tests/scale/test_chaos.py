@@ -9,8 +9,9 @@ import threading
 import time
 import unittest
 
-from kv_stores import FakeStore, LinkedMooncake, Sharer, free_port
+from kv_stores import FakeStore, LinkedMooncake, Sharer
 from routers import SglangRouter
+from server_process import free_port
 
 SEED = int(os.environ.get("TD_TEST_SEED", random.randrange(1 << 30)))
 SECONDS = 600 if os.environ.get("TD_TEST_FULL") else 8

@@ -5,10 +5,15 @@
  * of the whole prompt), then ends with EOS; with ignore_eos it starts again. With a temperature above 0, letters change case
  * by the seed. Log-probabilities are -0.5 for a generated token, -1 for a prompt token, and 1 less for each further top one.
  * Words in the prompt make trouble: !error (an error after 3 tokens), !busy (the queue is full), !slow (20 ms a token),
- * !flood (no pause at all), !hang (no token ever), !encode (tokenizing it takes 2 s), !linger (it runs, and what is asked of
- * the engine about it has been done, LINGER_US before the call returns), !lose (the card is lost after 3 tokens). So do
- * words in the model's path: missing (no such folder), slow (3 s to load), cold (2 s to the first token of all).
+ * !flood (no pause at all), !hang (no token ever), !held (no token while the gate is shut), !encode (tokenizing waits at the
+ * gate), !linger (it runs, and what is asked of the engine about it has been done, LINGER_US before the call returns), !lose
+ * (the card is lost after 3 tokens). So do words in the model's path: missing (no such folder), slow (loading waits at the
+ * gate), cold (the first token of all comes after 2 s, and not while the gate is shut).
+ *
+ * The gate is the file that TD_FAKE_GATE names: shut while that file exists. Whoever waits there makes FILE.reached. Without
+ * the variable it is open.
  */
+#include <fcntl.h>
 #include <jansson.h>
 #include <math.h>
 #include <pthread.h>
@@ -30,6 +35,19 @@
 
 static const char *const SPECIAL[BYTE_BASE] = {"<|bos|>", "<|eos|>", "<|user|>", "<|assistant|>"};
 
+static bool gate_is_shut(void) {
+    const char *gate = getenv("TD_FAKE_GATE");
+    return gate && access(gate, F_OK) == 0;
+}
+
+static void wait_at_gate(void) {
+    char reached[512];
+    if (!gate_is_shut()) return;
+    snprintf(reached, sizeof reached, "%s.reached", getenv("TD_FAKE_GATE"));
+    close(creat(reached, 0600));
+    while (gate_is_shut()) usleep(1000);
+}
+
 /* ---- tokenizer ---- */
 
 struct td_tokenizer {
@@ -48,7 +66,7 @@ td_status td_tokenizer_encode(const td_tokenizer *tok, const char *text, size_t 
     size_t    k = 0;
     (void)tok;
     if (!to) return TD_ENOMEM;
-    if (memmem(text, n, "!encode", 7)) sleep(2);
+    if (memmem(text, n, "!encode", 7)) wait_at_gate();
     if (add_special) to[k++] = 0;
     for (size_t i = 0; i < n;) {
         size_t len = 0;
@@ -187,7 +205,7 @@ struct td_request {
     uint32_t          done;
     unsigned          pause, ticks; /* ticks per token */
     int               refs;         /* the caller's handle, the engine's list */
-    bool              cancelled, running, hang, error, linger, loses;
+    bool              cancelled, running, hang, held, error, linger, loses;
     double            begin_s; /* monotonic clock */
 };
 
@@ -358,7 +376,8 @@ static void *run(void *arg) {
             if (r->cancelled) {
                 abort_request(r);
                 last = true;
-            } else if (e->lost || (r->running && !r->hang && (!r->pause || ++r->ticks % r->pause == 0))) {
+            } else if (e->lost || (r->running && !r->hang && !(r->held && gate_is_shut()) &&
+                                   (!r->pause || ++r->ticks % r->pause == 0))) {
                 last = step(r);
             }
             if (last) {
@@ -379,7 +398,7 @@ static void *run(void *arg) {
 
 td_status td_engine_open(const td_engine_options *o, td_engine **out, td_error *err) {
     if (strstr(o->model_path, "missing")) return td_fail(err, TD_ENOTFOUND, "%s: no such folder", o->model_path);
-    if (strstr(o->model_path, "slow")) sleep(3);
+    if (strstr(o->model_path, "slow")) wait_at_gate();
     td_engine *e = calloc(1, sizeof *e);
     e->o = *o;
     strncpy(e->path, o->model_path, sizeof e->path - 1);
@@ -560,7 +579,9 @@ static td_request *make_request(td_engine *e, const td_request_params *p) {
     }
     make_reply(r);
     r->pause = says(r, "!flood") ? 0 : says(r, "!slow") ? SLOW_TICKS : 1;
-    if (strstr(e->path, "cold") && !e->stats.requests_total) r->pause = COLD_TICKS;
+    bool warm_up = strstr(e->path, "cold") && !e->stats.requests_total;
+    if (warm_up) r->pause = COLD_TICKS;
+    r->held = warm_up || says(r, "!held");
     r->hang = says(r, "!hang");
     r->error = says(r, "!error");
     r->linger = says(r, "!linger");

@@ -2,14 +2,64 @@
 import http.client
 import json
 import os
+import random
 import re
 import signal
+import socket
 import subprocess
 import tempfile
 import time
 
 FAKE = os.environ.get("TD_FAKE_TANDEM", "")
-PATIENCE = int(os.environ.get("TD_TEST_PATIENCE", "1"))  # times what is waited for an answer: an emulated server is slow
+PATIENCE = int(os.environ.get("TD_TEST_PATIENCE", "5"))  # times what is waited at most: a limit ends what hangs, and is no measure of speed
+
+
+def free_port():
+    """A port that nobody listens at, and that the kernel gives to nobody who asks for any: it lies below those."""
+    while True:
+        with socket.socket() as s:
+            port = random.randrange(20000, 32000)
+            try:
+                s.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+            return port
+
+
+def wait_until(what, seconds=20, step=0.05, says=""):
+    """The first true value of what(), which may fail with OSError until then."""
+    end = time.monotonic() + seconds * PATIENCE
+    while True:
+        try:
+            value = what()
+            if value:
+                return value
+        except OSError:
+            pass
+        assert time.monotonic() < end, f"not within {seconds * PATIENCE} s: {says}"
+        time.sleep(step)
+
+
+class Gate:
+    """Holds a fake server back (fake_engine.c says where) until it is opened; shut from the beginning."""
+
+    def __init__(self):
+        self.folder = tempfile.TemporaryDirectory(ignore_cleanup_errors=True)
+        self.path = os.path.join(self.folder.name, "gate")
+        self.env = {"TD_FAKE_GATE": self.path}
+        self.shut()
+
+    def shut(self):
+        with open(self.path, "w"):
+            pass
+
+    def open(self):
+        os.unlink(self.path)
+
+    def wait_reached(self, timeout=20):
+        """Until the server waits there, once more with every call."""
+        wait_until(lambda: os.path.exists(f"{self.path}.reached"), timeout, says="nothing waits at the gate")
+        os.unlink(f"{self.path}.reached")
 
 
 class Server:
@@ -64,7 +114,7 @@ class Server:
         end = time.monotonic() + timeout * PATIENCE
         while (now := self.metric(name, headers)) != value:
             if time.monotonic() > end:
-                raise AssertionError(f"{name} is {now}, not {value}, after {timeout} s")
+                raise AssertionError(f"{name} is {now}, not {value}, after {timeout * PATIENCE} s")
             time.sleep(0.02)
 
     def wait_log(self, text, timeout=10):

@@ -7,6 +7,7 @@ At the end nothing runs, waits or holds KV pages; the memory is what it was afte
 finish, and the exit status is 0.
 
 usage: soak.py --program build/release/cli/tandem [--seconds 600] [--clients 200] [--seed N] [-- flags of launch_server]
+TD_TEST_FULL=1 doubles the seconds and the requests.
 Standard library only.
 """
 import argparse
@@ -49,7 +50,10 @@ def arguments():
     p.add_argument("--rss-growth", type=float, default=0.01, help="allowed between the warm-up and the end; negative: not checked")
     p.add_argument("--patience", type=float, default=120, help="seconds that one answer may take")
     p.add_argument("flags", nargs="*", help="more flags of launch_server, after --")
-    return p.parse_args()
+    args = p.parse_args()
+    if os.environ.get("TD_TEST_FULL"):
+        args.seconds, args.requests = 2 * args.seconds, 2 * args.requests
+    return args
 
 
 class QueueFull(Exception):
@@ -237,7 +241,7 @@ class Soak:
 
     async def idle(self, *zeros):
         """Wait until these gauges (those of IDLE) are 0; all metrics."""
-        zeros, end = zeros or IDLE, time.monotonic() + 30
+        zeros, end = zeros or IDLE, time.monotonic() + self.args.patience
         while True:
             metrics = self.metrics((await soak_http.ask(self.port, "GET", "/metrics"))[1])
             busy = {name: metrics[name] for name in zeros if metrics[name] != 0}

@@ -12,7 +12,7 @@ import unittest
 from selenium.webdriver.common.keys import Keys
 
 from console_browser import Page, start_browser
-from server_process import Server
+from server_process import Server, free_port
 
 SOURCE = os.environ["TD_SOURCE_DIR"]
 FOLDER = os.path.join(SOURCE, "server", "console")
@@ -22,12 +22,6 @@ HTML = {"Accept": "text/html,application/xhtml+xml,*/*;q=0.8"}
 POLICY = {"default-src": "'none'", "script-src": "'self'", "style-src": "'self'", "img-src": "'self'", "connect-src": "'self'", "base-uri": "'none'", "form-action": "'none'",
           "frame-ancestors": "'none'", "require-trusted-types-for": "'script'", "trusted-types": "'none'"}
 TOOLS = [{"type": "function", "function": {"name": "weather", "parameters": {"type": "object", "properties": {"city": {"type": "string"}}}}}]
-
-
-def free_port():
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return s.getsockname()[1]
 
 
 class Files(unittest.TestCase):

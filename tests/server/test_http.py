@@ -1,11 +1,12 @@
 """HTTP itself, over raw sockets: what clients send by mistake or in bad faith, who leaves, who does not read, who has no key."""
 import json
+import signal
 import socket
 import threading
 import time
 import unittest
 
-from server_process import Server
+from server_process import PATIENCE, Gate, Server, wait_until
 
 BODY_MAX = 16 << 20
 
@@ -22,16 +23,17 @@ def completion(prompt, **more):
 
 class HttpTest(unittest.TestCase):
     flags = ()
+    env = None
 
     def setUp(self):
-        self.server = Server(*self.flags)
+        self.server = Server(*self.flags, env=self.env)
         self.addCleanup(self.server.__exit__, None, None, None)
 
     def connect(self, rcvbuf=None):
         s = socket.socket()
         if rcvbuf:
             s.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, rcvbuf)
-        s.settimeout(20)
+        s.settimeout(20 * PATIENCE)
         s.connect(("127.0.0.1", self.server.port))
         self.addCleanup(s.close)
         return s
@@ -69,10 +71,8 @@ class Clients(HttpTest):
                 self.server.wait_metric("sglang:num_running_reqs", n)
                 if i == 2:
                     self.read_until(s, b"data: ")
-                start = time.monotonic()
                 s.close()
                 self.server.wait_metric("sglang:num_running_reqs", 0)
-                self.assertLess(time.monotonic() - start, 2)
         self.alive()
 
     def test_leaving_is_not_felt_by_others(self):
@@ -157,8 +157,13 @@ class Clients(HttpTest):
 class LargeBodies(HttpTest):
     LONG = "!encode " + "x" * 100000
 
+    def setUp(self):
+        self.gate = Gate()
+        self.env = self.gate.env
+        super().setUp()
+
     def test_others_are_not_held_up(self):
-        """Bodies whose text takes seconds, on more connections than there are HTTP threads: meanwhile the others are answered."""
+        """Bodies whose text takes as long as the gate is shut, on more connections than there are HTTP threads: meanwhile the others are answered."""
         stream = self.connect()
         stream.sendall(completion("!slow", stream=True, max_tokens=4000, ignore_eos=True))
         self.read_until(stream, b"data: ")
@@ -171,11 +176,12 @@ class LargeBodies(HttpTest):
         threads += [threading.Thread(target=tokenize, args=("/v1/completions", {"prompt": self.LONG, "max_tokens": 1})) for _ in range(6)]
         for t in threads:
             t.start()
-        time.sleep(0.5)
+        self.gate.wait_reached()
         for _ in range(20):
             self.assertEqual(self.server.request("GET", "/health")[0], 200)
             self.read_until(stream, b"data: ")
         self.assertEqual(done, [])
+        self.gate.open()
         for t in threads:
             t.join()
         self.assertEqual(sorted(status for status, _, _ in done), [200] * 6 + [400] * 6)  # a completion does not fit the context
@@ -183,22 +189,32 @@ class LargeBodies(HttpTest):
 
     def test_clients_that_leave(self):
         for path in ("/tokenize", "/v1/completions"):
+            self.gate.shut()
             s = self.connect()
             s.sendall(request_bytes(path, {"prompt": self.LONG}))
-            time.sleep(0.2)
+            self.gate.wait_reached()
             s.close()
+            self.gate.open()
         self.alive()
 
     def test_stop(self):
         """What waits for a text thread is told, what runs is finished, a generation too."""
         kinds = [("/tokenize", {"prompt": self.LONG}), ("/v1/completions", {"prompt": self.LONG, "truncate_prompt_tokens": 5, "max_tokens": 3})]
-        waiting = []
-        for path, body in (kinds[0], kinds[1], *[kinds[0]] * 3):
+        running, waiting = [], []
+        for path, body in kinds:
+            running.append(self.connect())
+            running[-1].sendall(request_bytes(path, body))
+            self.gate.wait_reached()
+        for path, body in [kinds[0]] * 3:
             waiting.append(self.connect())
             waiting[-1].sendall(request_bytes(path, body))
-            time.sleep(0.2)
-        self.assertEqual(self.server.stop(), 0)
-        self.assertEqual([self.read_all(s)[9:12] for s in waiting], [b"200"] * 2 + [b"503"] * 3)
+        time.sleep(0.5)  # nothing tells that these are read
+        self.server.process.send_signal(signal.SIGTERM)
+        self.server.wait_log("stopping:")
+        time.sleep(0.5)  # nor that the text threads are told so
+        self.gate.open()
+        self.assertEqual([self.read_all(s)[9:12] for s in running + waiting], [b"200"] * 2 + [b"503"] * 3)
+        self.assertEqual(self.server.process.wait(20 * PATIENCE), 0)
 
 
 class Protocol(HttpTest):
@@ -482,10 +498,8 @@ class Timeouts(HttpTest):
         idle = [self.connect() for _ in range(3)]
         idle[0].sendall(b"GET /health HT")
         idle[1].sendall(completion("half")[:-3])
-        start = time.monotonic()
         for s in idle:
             self.read_all(s)
-        self.assertLess(time.monotonic() - start, 6)
         self.alive()
 
     def test_too_many_connections(self):
@@ -502,9 +516,7 @@ class Timeouts(HttpTest):
             self.assertEqual((status, headers["Connection"]), (200, "close"))
         for s in held:
             s.close()
-        end = time.monotonic() + 10  # the engine is done with a client before its connection is closed
-        while self.server.request("GET", "/v1/models")[0] == 503 and time.monotonic() < end:
-            time.sleep(0.05)
+        wait_until(lambda: self.server.request("GET", "/v1/models")[0] != 503)  # the engine is done with a client before its connection is closed
         self.alive()
 
     def test_crowd(self):

@@ -9,7 +9,7 @@ import threading
 import time
 import unittest
 
-from server_process import FAKE, Server
+from server_process import FAKE, PATIENCE, Gate, Server, free_port, wait_until
 
 
 def post(server, body, result):
@@ -29,7 +29,7 @@ def in_background(server, body):
 class Life(unittest.TestCase):
     def fails(self, *flags, model="/models/fake"):
         """(exit status, the last line of stderr)"""
-        p = subprocess.run([FAKE, "launch_server", "--model-path", model, *flags], capture_output=True, text=True, timeout=20)
+        p = subprocess.run([FAKE, "launch_server", "--model-path", model, *flags], capture_output=True, text=True, timeout=20 * PATIENCE)
         return p.returncode, p.stderr.strip().split("\n")[-1]
 
     def test_busy_port(self):
@@ -37,9 +37,7 @@ class Life(unittest.TestCase):
             s.bind(("127.0.0.1", 0))
             s.listen()
             port = str(s.getsockname()[1])
-            start = time.monotonic()
-            code, line = self.fails("--port", port, model="/models/slow")
-            self.assertLess(time.monotonic() - start, 2, "the port is taken before the model is loaded")
+            code, line = self.fails("--port", port, model="/models/missing")  # loading it would fail: the port is taken before that
         self.assertEqual(code, 1)
         self.assertEqual(line, f"tandem launch_server: port {port} on 127.0.0.1 is in use by another program; stop it or choose another with --port")
 
@@ -66,31 +64,22 @@ class Life(unittest.TestCase):
             self.assertIn("served-model-name", line)
 
     def test_port_opens_after_loading(self):
-        with socket.socket() as s:
-            s.bind(("127.0.0.1", 0))
-            port = s.getsockname()[1]
-        server = Server("--port", str(port), model="/models/slow", wait=False)
-        time.sleep(1)
+        port, gate = free_port(), Gate()
+        server = Server("--port", str(port), model="/models/slow", wait=False, env=gate.env)
+        gate.wait_reached()
         with self.assertRaises(ConnectionRefusedError):
             socket.create_connection(("127.0.0.1", port))
+        gate.open()
         with server:
             server.wait_ready()
             self.assertEqual(server.request("GET", "/health")[0], 200)
 
     def test_starting(self):
         """The port is open while the engine warms up, and says so; only what generates has to wait."""
-        with socket.socket() as s:
-            s.bind(("127.0.0.1", 0))
-            port = s.getsockname()[1]
-        server = Server("--port", str(port), model="/models/cold", wait=False)
+        port, gate = free_port(), Gate()
+        server = Server("--port", str(port), model="/models/cold", wait=False, env=gate.env)
         server.port = port
-        end = time.monotonic() + 5
-        while True:
-            try:
-                status, answer, headers = server.request("GET", "/health")
-                break
-            except ConnectionRefusedError:
-                self.assertLess(time.monotonic(), end)
+        status, answer, headers = wait_until(lambda: server.request("GET", "/health"))
         self.assertEqual((status, answer, headers["Retry-After"]), (503, {"status": "starting"}, "1"))
         status, answer, headers = server.request("GET", "/health_generate")
         self.assertEqual((status, answer, headers["Retry-After"]), (503, {"status": "starting"}, "1"))
@@ -100,17 +89,18 @@ class Life(unittest.TestCase):
         for method, path, body in (("GET", "/v1/models", None), ("GET", "/metrics", None), ("GET", "/get_model_info", None),
                                    ("POST", "/tokenize", {"prompt": "x"}), ("POST", "/abort_request", {"abort_all": True})):
             self.assertEqual(server.request(method, path, body)[0], 200, path)
+        gate.open()
         with server:
             server.wait_ready()
             self.assertEqual(server.request("GET", "/health")[:2], (200, {"status": "ready"}))
             self.assertEqual(server.request("POST", "/v1/completions", {"prompt": "x"})[0], 200)
 
     def test_signal_while_warming_up(self):
-        server = Server(model="/models/cold", wait=False)
-        time.sleep(0.5)
-        start = time.monotonic()
-        self.assertEqual(server.stop(), 0)
-        self.assertLess(time.monotonic() - start, 1)
+        port, gate = free_port(), Gate()
+        server = Server("--port", str(port), model="/models/cold", wait=False, env=gate.env)
+        server.port = port
+        wait_until(lambda: server.request("GET", "/health")[1]["status"] == "starting")
+        self.assertEqual(server.stop(), 0)  # the warm-up itself never ends: the gate stays shut
         self.assertEqual(server.process.stdout.read(), b"", "it was never ready")
 
     def test_every_address(self):
@@ -120,21 +110,18 @@ class Life(unittest.TestCase):
             self.assertEqual(server.process.poll(), None)
 
     def test_signal_while_loading(self):
-        server = Server(model="/models/slow", wait=False)
-        time.sleep(0.5)
-        start = time.monotonic()
-        self.assertEqual(server.stop(signal.SIGINT), 0)
-        self.assertLess(time.monotonic() - start, 1.5)
+        gate = Gate()
+        server = Server(model="/models/slow", wait=False, env=gate.env)
+        gate.wait_reached()
+        self.assertEqual(server.stop(signal.SIGINT), 0)  # loading itself never ends
 
     def test_signals_end_an_idle_server(self):
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-            server = Server()
+            server = Server("--idle-timeout", "10000", "--shutdown-grace", "10000")
             keep = server.connection()
             keep.request("GET", "/health")
             keep.getresponse().read()
-            start = time.monotonic()
-            self.assertEqual(server.stop(number), 0)
-            self.assertLess(time.monotonic() - start, 2)
+            self.assertEqual(server.stop(number), 0)  # sooner than either ends
 
     def test_other_signals(self):
         """USR1 and USR2 do nothing, and under nohup a hang-up neither."""
@@ -164,8 +151,9 @@ class Life(unittest.TestCase):
 
     def test_grace(self):
         """Running requests finish, streams too; new ones are refused."""
-        server = Server()
-        jobs = [in_background(server, {"prompt": "!slow", "max_tokens": 60, "ignore_eos": True, "stream": s}) for s in (False, True)]
+        gate = Gate()
+        server = Server("--shutdown-grace", "1000", env=gate.env)
+        jobs = [in_background(server, {"prompt": "!held", "max_tokens": 60, "ignore_eos": True, "stream": s}) for s in (False, True)]
         keep = server.connection()
         keep.request("GET", "/health")
         keep.getresponse().read()
@@ -182,10 +170,11 @@ class Life(unittest.TestCase):
         keep.request("GET", "/v1/models")
         self.assertEqual(json.loads(keep.getresponse().read())["object"], "list")
         with self.assertRaises(ConnectionRefusedError):
-            for _ in range(100):  # the port closes a moment after /health says so
-                socket.create_connection(("127.0.0.1", server.port), timeout=1).close()
+            for _ in range(10000):  # the port closes a moment after /health says so
+                socket.create_connection(("127.0.0.1", server.port), timeout=20).close()
                 time.sleep(0.01)
-        self.assertEqual(server.process.wait(20), 0)
+        gate.open()
+        self.assertEqual(server.process.wait(20 * PATIENCE), 0)
         for thread, _ in jobs:
             thread.join()
         status, answer, _ = jobs[0][1][0]
@@ -196,9 +185,7 @@ class Life(unittest.TestCase):
         server = Server("--shutdown-grace", "0.5")
         jobs = [in_background(server, {"prompt": "!hang", "stream": s}) for s in (False, True)]
         server.wait_metric("sglang:num_running_reqs", 2)
-        start = time.monotonic()
         self.assertEqual(server.stop(), 0)
-        self.assertLess(time.monotonic() - start, 3)
         for thread, _ in jobs:
             thread.join()
         status, answer, _ = jobs[0][1][0]
@@ -214,20 +201,22 @@ class Life(unittest.TestCase):
         server.wait_metric("sglang:num_running_reqs", 1)
         server.process.send_signal(signal.SIGTERM)
         self.wait_stopping(server, keep)
-        start = time.monotonic()
         keep.request("POST", "/abort_request", '{"abort_all": true}', {"Content-Type": "application/json"})
         self.assertEqual(json.loads(keep.getresponse().read()), {"aborted": 1})
-        self.assertEqual(server.process.wait(10), 0)
-        self.assertLess(time.monotonic() - start, 2, "nothing is left to wait for")
+        self.assertEqual(server.process.wait(20 * PATIENCE), 0, "nothing is left to wait for")
         thread.join()
         self.assertEqual(result[0][1]["choices"][0]["finish_reason"], "abort")
 
     def test_queued_requests_are_served_in_the_grace_time(self):
-        server = Server("--max-running-requests", "1")
-        jobs = [in_background(server, {"prompt": "!slow", "max_tokens": 20, "ignore_eos": True, "stream": s}) for s in (False, True, False)]
+        gate = Gate()
+        server = Server("--max-running-requests", "1", "--shutdown-grace", "1000", env=gate.env)
+        jobs = [in_background(server, {"prompt": "!held", "max_tokens": 20, "ignore_eos": True, "stream": s}) for s in (False, True, False)]
         server.wait_metric("sglang:num_running_reqs", 1)
         server.wait_metric("sglang:num_queue_reqs", 2)
-        self.assertEqual(server.stop(), 0)
+        server.process.send_signal(signal.SIGTERM)
+        server.wait_log("stopping:")
+        gate.open()
+        self.assertEqual(server.process.wait(20 * PATIENCE), 0)
         for thread, _ in jobs:
             thread.join()
         self.assertEqual([j[1][0][0] for j in jobs], [200] * 3)
@@ -238,9 +227,7 @@ class Life(unittest.TestCase):
         jobs = [in_background(server, {"prompt": "!hang", "stream": s}) for s in (False, True, False)]
         server.wait_metric("sglang:num_running_reqs", 1)
         server.wait_metric("sglang:num_queue_reqs", 2)
-        start = time.monotonic()
         self.assertEqual(server.stop(), 0)
-        self.assertLess(time.monotonic() - start, 2)
         for thread, _ in jobs:
             thread.join()
         for _, result in jobs:
@@ -249,7 +236,7 @@ class Life(unittest.TestCase):
     def test_a_client_that_reads_nothing(self):
         """It cannot hold up the end by more than the grace time and the two seconds in which errors are written; others get their answers."""
         grace = 5  # enough for the others on a machine with much else to do
-        server = Server("--shutdown-grace", str(grace), "--context-length", "65536")
+        server = Server("--shutdown-grace", str(grace), "--context-length", "65536", "--idle-timeout", "10000")
         deaf = socket.socket()
         deaf.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2048)
         deaf.connect(("127.0.0.1", server.port))
@@ -263,12 +250,11 @@ class Life(unittest.TestCase):
         thread, result = in_background(server, {"prompt": "!slow", "max_tokens": 20, "ignore_eos": True})
         server.wait_metric("sglang:num_running_reqs", 1, timeout=60)
         start = time.monotonic()
-        self.assertEqual(server.stop(timeout=100), 0)
+        self.assertEqual(server.stop(timeout=100), 0)  # sooner than the idle timeout, which would end the connection
         took = time.monotonic() - start
         thread.join()
         self.assertEqual((result[0][0], result[0][1]["usage"]["completion_tokens"]), (200, 20))
         self.assertGreater(took, grace, "the client was not waited for, so this test shows nothing")
-        self.assertLess(took, grace + 2 + 10, "it was held up; the margin is a busy machine's, the idle timeout would be 120 s")
 
     def test_second_signal(self):
         server = Server("--shutdown-grace", "1000")
@@ -297,17 +283,18 @@ class Life(unittest.TestCase):
 
     def test_drain(self):
         """With a delay, requests are taken while /health says that there will be no more."""
-        server = Server("--shutdown-delay", "1.5")
-        thread, result = in_background(server, {"prompt": "!slow " + "word " * 20, "max_tokens": 200})
+        gate = Gate()
+        server = Server("--shutdown-delay", "4", env=gate.env)
+        thread, result = in_background(server, {"prompt": "!held", "max_tokens": 200})
         server.wait_metric("sglang:num_running_reqs", 1)
         begin = time.monotonic()
         server.process.send_signal(signal.SIGTERM)
-        while server.request("GET", "/health")[:2] != (503, {"status": "draining"}):
-            self.assertLess(time.monotonic() - begin, 1)
+        wait_until(lambda: server.request("GET", "/health")[:2] == (503, {"status": "draining"}))
         self.assertEqual(server.request("GET", "/health_generate")[0], 503)
         self.assertEqual(server.request("POST", "/v1/completions", {"prompt": "Hello", "max_tokens": 3})[0], 200)
+        gate.open()
         self.assertEqual(server.stop(signal.SIGUSR1), 0)
-        self.assertGreater(time.monotonic() - begin, 1.4)
+        self.assertGreater(time.monotonic() - begin, 3.9)
         thread.join()
         self.assertEqual(result[0][0], 200)
 
@@ -330,7 +317,7 @@ class Life(unittest.TestCase):
             server.wait_metric("sglang:num_running_reqs", 1)
 
             def wait_status(code):
-                for _ in range(200):
+                for _ in range(4000):
                     status, answer, _ = server.request("GET", "/health")
                     if status == code:
                         return answer

@@ -6,7 +6,7 @@ import tempfile
 import time
 import unittest
 
-from server_process import FAKE, Server
+from server_process import FAKE, PATIENCE, Gate, Server
 
 
 class Manager:
@@ -33,7 +33,7 @@ class Manager:
             self.messages.append(dict(line.split("=", 1) for line in data.split("\n")))
             yield self.messages[-1]
 
-    def wait_for(self, want, seconds=10):
+    def wait_for(self, want, seconds=10 * PATIENCE):
         for message in self.read(seconds):
             if want(message):
                 return message
@@ -57,10 +57,13 @@ class Notify(unittest.TestCase):
         for abstract in (False, True):
             with self.subTest(abstract=abstract):
                 manager = self.manager(abstract=abstract)
-                server = Server(model="/models/slow", env=manager.environment(), wait=False)
+                gate = Gate()
+                server = Server(model="/models/slow", env={**manager.environment(), **gate.env}, wait=False)
                 first = manager.wait_for(lambda m: True)
                 self.assertEqual(first, {"STATUS": "loading /models/slow"})
-                self.assertEqual(manager.count("READY", 1.5), 0, "the model is still being loaded")
+                gate.wait_reached()
+                self.assertEqual(manager.count("READY", 0.5), 0, "the model is still being loaded")
+                gate.open()
                 ready = manager.wait_for(lambda m: "READY" in m)
                 server.wait_ready()
                 self.assertEqual(ready, {"READY": "1", "STATUS": f"serving slow at http://127.0.0.1:{server.port}"})
@@ -82,7 +85,8 @@ class Notify(unittest.TestCase):
         """Fed each second while all is well; no more once the server's own watchdog finds a step stuck."""
         manager = self.manager()
         with Server("--watchdog-timeout", "2", env=manager.environment(WATCHDOG_USEC="30000000")) as server:
-            self.assertGreaterEqual(manager.count("WATCHDOG", 3.5), 2)
+            for _ in range(3):
+                manager.wait_for(lambda m: "WATCHDOG" in m)
             connection = server.connection()
             connection.request("POST", "/v1/completions", '{"prompt": "!hang", "model": "fake", "max_tokens": 8}', {"Content-Type": "application/json"})
             manager.wait_for(lambda m: m.get("STATUS", "").startswith("stalled"))
@@ -128,7 +132,7 @@ class Notify(unittest.TestCase):
         manager = self.manager()
         with Server(env=manager.environment(WATCHDOG_USEC="2000000")) as server:
             manager.socket.close()
-            deadline = time.monotonic() + 10
+            deadline = time.monotonic() + 10 * PATIENCE
             while "the service manager was not told" not in server.stderr():
                 self.assertLess(time.monotonic(), deadline)
                 time.sleep(0.1)

@@ -323,7 +323,7 @@ class Calibration(unittest.TestCase):
         self.assert_same_files(self.files("out"), self.files("whole"))
 
     def test_help_names_every_option(self):
-        p = subprocess.run([TANDEM, "quantize", "--help"], capture_output=True, text=True, timeout=20)
+        p = subprocess.run([TANDEM, "quantize", "--help"], capture_output=True, text=True, timeout=120)
         for option in "--calibration FILE", "--method NAME", "--calibration-tokens N", "--calibration-window N":
             self.assertIn(option, p.stdout)
 

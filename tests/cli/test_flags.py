@@ -41,7 +41,7 @@ TABLE = table()
 
 
 def launch(*flags, program=PROGRAM):
-    return subprocess.run([program, "launch_server", *flags], capture_output=True, text=True, timeout=20)
+    return subprocess.run([program, "launch_server", *flags], capture_output=True, text=True, timeout=120)
 
 
 class Flags(unittest.TestCase):
@@ -218,7 +218,7 @@ class EveryCommand(unittest.TestCase):
     """Parsing, help and refusals come from one table a command."""
 
     def run_command(self, *args):
-        return subprocess.run([TANDEM, *args], capture_output=True, text=True, timeout=20, stdin=subprocess.DEVNULL)
+        return subprocess.run([TANDEM, *args], capture_output=True, text=True, timeout=120, stdin=subprocess.DEVNULL)
 
     def test_tables(self):
         commands = re.findall(r"^  (\S+) ", self.run_command("--help").stdout, re.MULTILINE)

@@ -13,7 +13,7 @@ import tempfile
 import unittest
 
 from package_tools import MODEL, SOURCE, run
-from server_process import Server, free_port, wait_until
+from server_process import Gate, Server, free_port, wait_until
 from test_packages import PACKAGE, ROOTS, WHY_NOT, depends_archive, story, text_of
 
 CONTAINER = f"{SOURCE}/packaging/container"
@@ -34,10 +34,12 @@ class HealthCheck(unittest.TestCase):
             self.assertEqual(self.check(server.port), 0)
             port = server.port
         self.assertEqual(self.check(port), 1, "nobody listens")
-        with Server("--port", str(port), model="/models/cold", wait=False) as server:
+        gate = Gate()
+        with Server("--port", str(port), model="/models/cold", wait=False, env=gate.env) as server:
             server.port = port
             wait_until(lambda: server.request("GET", "/health")[1]["status"] == "starting", says="it listens while it warms up")
             self.assertEqual(self.check(port), 1, "it is not ready")
+            gate.open()
             server.wait_ready()
             self.assertEqual(self.check(port), 0)
 

@@ -137,7 +137,7 @@ class Dynamo:
         code = f"from dynamo._core import run_kv_indexer as r; r(['--port', '{self.port}', '--block-size', '{PAGE}'])"
         self.log = open("/dev/null", "w")
         self.process = subprocess.Popen([sys.executable, "-c", code], stdout=self.log, stderr=self.log)
-        end = time.monotonic() + 30
+        end = time.monotonic() + 300
         while True:
             try:
                 self.call("/workers")

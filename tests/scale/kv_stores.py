@@ -121,7 +121,7 @@ class MooncakeStore(Store):
         if self.prefix:
             time.sleep(3)
             return
-        end = time.monotonic() + 60
+        end = time.monotonic() + 300
         while True:
             try:
                 urllib.request.urlopen(f"http://127.0.0.1:{self.metrics_port}/metrics", timeout=5).read()
@@ -197,7 +197,7 @@ class Sharer(Server):
 
     def ask(self, prompt, n=6):
         """What is the same bit by bit wherever it is computed, and how many prompt tokens were not."""
-        status, answer, _ = self.request("POST", "/v1/completions", {"model": "tale", "prompt": prompt, "max_tokens": n, "temperature": 0, "logprobs": 2}, timeout=120)
+        status, answer, _ = self.request("POST", "/v1/completions", {"model": "tale", "prompt": prompt, "max_tokens": n, "temperature": 0, "logprobs": 2}, timeout=600)
         assert status == 200, answer
         return (answer["choices"][0]["text"], answer["choices"][0]["logprobs"]["token_logprobs"]), answer["usage"]["prompt_tokens_details"]["cached_tokens"]
 

@@ -9,7 +9,7 @@ import tempfile
 import time
 
 from package_tools import MODEL, SOURCE, changed, found, nginx_main
-from server_process import Server, free_port
+from server_process import PATIENCE, Server, free_port
 
 TANDEM = os.environ["TD_TANDEM"]
 PROXY = os.path.join(SOURCE, "packaging/proxy")
@@ -29,7 +29,7 @@ class Router:
         self.urls = [f"http://127.0.0.1:{w.port}" for w in workers]
         self.log = open(f"{self.folder}/log", "w+")
         self.process = subprocess.Popen(self.command(), stdout=self.log, stderr=self.log, env={**os.environ, "HOME": self.folder})
-        end = time.monotonic() + 60
+        end = time.monotonic() + 60 * PATIENCE
         while not self.is_ready():
             assert time.monotonic() < end and self.process.poll() is None, open(self.log.name).read()[-3000:]
             time.sleep(0.1)

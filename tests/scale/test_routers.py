@@ -52,7 +52,7 @@ class Stream:
 
     def run(self):
         port, session = self.args
-        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=120)
+        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=600)
         try:
             connection.request("POST", "/v1/completions", json.dumps({**self.body, "stream": True}), {"Content-Type": "application/json", "X-Session-Id": session})
             response = connection.getresponse()
@@ -106,7 +106,7 @@ class Behind:
     def alone(self, *bodies, at_once=8):
         """What one server answers."""
         with start_worker("--shutdown-delay", "0") as one, concurrent.futures.ThreadPoolExecutor(at_once) as pool:
-            answers = list(pool.map(lambda b: one.request("POST", "/v1/completions", b, timeout=120), bodies))
+            answers = list(pool.map(lambda b: one.request("POST", "/v1/completions", b, timeout=600), bodies))
         assert all(status == 200 for status, _, _ in answers), answers
         return [answer for _, answer, _ in answers]
 
@@ -139,7 +139,7 @@ class Behind:
 
     def start_streams(self):
         """Streams that run on both workers, eight or more if a router needs more to use both. @return them, and how many run on each."""
-        streams, end = [], time.monotonic() + 60
+        streams, end = [], time.monotonic() + 300
         while True:
             streams += [Stream(self.front.port, completion(story(self.rng, 8), **LONG), f"session {len(streams) + i}") for i in range(8)]
             while not all(s.chunks > 3 for s in streams):

@@ -7,7 +7,7 @@ from selenium.webdriver.chrome.service import Service
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 
-WAIT_S = 30
+WAIT_S = 120
 
 
 def start_browser():

@@ -18,7 +18,7 @@ class Accept(unittest.TestCase):
         self.addCleanup(self.server.__exit__, None, None, None)
 
     def connect(self, data=b""):
-        s = socket.create_connection(("127.0.0.1", self.server.port), timeout=20)
+        s = socket.create_connection(("127.0.0.1", self.server.port), timeout=120)
         self.addCleanup(s.close)
         s.sendall(data)
         return s
@@ -93,14 +93,14 @@ class Accept(unittest.TestCase):
         if not socket.has_ipv6 or not os.path.exists("/proc/net/if_inet6"):
             self.skipTest("there is no IPv6")
         self.start("--host", "::1")
-        with socket.create_connection(("::1", self.server.port), timeout=20) as s:
+        with socket.create_connection(("::1", self.server.port), timeout=120) as s:
             s.sendall(REQUEST)
             self.assertIn(b"200 OK", s.recv(65536))
 
     def test_a_client_that_is_gone_before_it_is_accepted(self):
         self.start()
         for _ in range(200):
-            s = socket.create_connection(("127.0.0.1", self.server.port), timeout=20)
+            s = socket.create_connection(("127.0.0.1", self.server.port), timeout=120)
             s.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")  # closed by a reset
             s.close()
         self.assertEqual(self.server.request("GET", "/health")[0], 200)

@@ -3,7 +3,7 @@ import json
 import unittest
 
 import openai
-from server_process import Server
+from server_process import PATIENCE, Server
 
 USER = [{"role": "user", "content": "Hello"}]
 
@@ -12,7 +12,7 @@ class ApiTest(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
         cls.server = Server("--served-model-name", "fake", "--context-length", "2048")
-        cls.client = openai.OpenAI(base_url=f"http://127.0.0.1:{cls.server.port}/v1", api_key="none", max_retries=0, timeout=20)
+        cls.client = openai.OpenAI(base_url=f"http://127.0.0.1:{cls.server.port}/v1", api_key="none", max_retries=0, timeout=20 * PATIENCE)
 
     @classmethod
     def tearDownClass(cls):

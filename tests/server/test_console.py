@@ -12,7 +12,7 @@ import unittest
 from selenium.webdriver.common.keys import Keys
 
 from console_browser import Page, start_browser
-from server_process import Server, free_port
+from server_process import Gate, Server, free_port, wait_until
 
 SOURCE = os.environ["TD_SOURCE_DIR"]
 FOLDER = os.path.join(SOURCE, "server", "console")
@@ -514,25 +514,20 @@ class Connection(Browser):
         page.wait(lambda: page.text(".assistant .markdown") == "meanwhile", "tried again")
 
     def test_a_server_that_starts(self):
-        """Its first token takes two seconds, and so does its warm-up."""
-        port = free_port()
+        """Its warm-up ends when the gate is opened."""
+        port, gate = free_port(), Gate()
         page = self.page
         self.expected = ["ERR_", "503"]
         page.driver.get("about:blank")
-        server = Server(*self.flags, "--port", str(port), model="/models/cold", wait=False)
+        server = Server(*self.flags, "--port", str(port), model="/models/cold", wait=False, env=gate.env)
         self.addCleanup(server.__exit__, None, None, None)
-        end = time.monotonic() + 10
-        while time.monotonic() < end:
-            try:
-                socket.create_connection(("127.0.0.1", port)).close()
-                break
-            except ConnectionRefusedError:
-                time.sleep(0.02)
+        wait_until(lambda: socket.create_connection(("127.0.0.1", port)).close() or True)
         page.open(port)
         self.assertEqual(page.text("#state"), "Starting")
         page.send("too early")
         page.answered()
         self.assertEqual(page.text(".assistant .error"), "The server is still starting.")
+        gate.open()
         page.wait(lambda: page.text("#state") == "Ready", "ready")
         page.click(".assistant .actions button:last-child")
         page.wait(lambda: page.text(".assistant .markdown") == "too early", "tried again")

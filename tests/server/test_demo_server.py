@@ -170,7 +170,7 @@ class Demo(unittest.TestCase):
         self.assertGreater(self.server.metric("sglang:generation_tokens_total"), 0)
 
     def test_busy_port(self):
-        p = subprocess.run([TANDEM, "launch_server", "--model-path", MODEL, "--port", str(self.server.port)], capture_output=True, text=True, timeout=20)
+        p = subprocess.run([TANDEM, "launch_server", "--model-path", MODEL, "--port", str(self.server.port)], capture_output=True, text=True, timeout=120)
         self.assertEqual(p.returncode, 1)
         self.assertIn(f"port {self.server.port} on 127.0.0.1 is in use", p.stderr)
 
@@ -203,7 +203,7 @@ class Launch(unittest.TestCase):
         self.assertEqual(info["kt_num_gpu_experts"], 16)
         for flags, words in ((("--num-gpu-experts", "8"), "num-gpu-experts 8: of the 16 routed experts of a layer the device keeps all (16) or none (0)"),
                              (("--num-gpu-experts", "16", "--cpu-weight-path", "/nowhere"), "packed for the CPU")):
-            p = subprocess.run([TANDEM, "launch_server", "--model-path", MODEL, "--port", "0", *flags], capture_output=True, text=True, timeout=20)
+            p = subprocess.run([TANDEM, "launch_server", "--model-path", MODEL, "--port", "0", *flags], capture_output=True, text=True, timeout=120)
             self.assertEqual((p.returncode, p.stdout), (1, ""))
             self.assertIn(words, p.stderr)
 
@@ -221,7 +221,7 @@ class Launch(unittest.TestCase):
 
     def test_bad_folder(self):
         for path in ("/no/such/model", os.path.dirname(__file__)):
-            p = subprocess.run([TANDEM, "launch_server", "--model-path", path, "--port", "0"], capture_output=True, text=True, timeout=20)
+            p = subprocess.run([TANDEM, "launch_server", "--model-path", path, "--port", "0"], capture_output=True, text=True, timeout=120)
             self.assertEqual((p.returncode, p.stdout), (1, ""))
             self.assertIn(path, p.stderr)
 

@@ -9,7 +9,7 @@ import unittest
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from server_process import Server
+from server_process import PATIENCE, Server
 
 FAKE = os.environ["TD_FAKE_TANDEM"]
 GIB = 1 << 30
@@ -29,7 +29,7 @@ class Idle(unittest.TestCase):
     @classmethod
     def tearDownClass(cls):
         cls.server.process.terminate()
-        cls.server.process.communicate(timeout=20)
+        cls.server.process.communicate(timeout=120)
 
     def get(self, path, code=200):
         status, answer, headers = self.server.request("GET", path)
@@ -52,7 +52,7 @@ class Idle(unittest.TestCase):
             "memory_usage": {"weight": 3.0, "kvcache": 0.5, "graph": 0.0, "token_capacity": 1 << 20}}])
 
     def test_every_flag_is_there(self):
-        told = subprocess.run([FAKE, "launch_server", "--model-path", "/models/fake", *self.flags, "--check"], capture_output=True, text=True, timeout=20)
+        told = subprocess.run([FAKE, "launch_server", "--model-path", "/models/fake", *self.flags, "--check"], capture_output=True, text=True, timeout=120)
         flags, info = json.loads(told.stdout), self.get("/server_info")
         self.assertGreater(len(flags), 50)
         changed = {k for k in flags if info[k] != flags[k]}
@@ -156,7 +156,7 @@ class Requests(unittest.TestCase):
         return connection
 
     def wait(self, condition):
-        end = time.monotonic() + 20
+        end = time.monotonic() + 20 * PATIENCE
         while not condition(answer := self.listed()):
             self.assertLess(time.monotonic(), end, answer)
             time.sleep(0.02)

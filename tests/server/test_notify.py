@@ -113,7 +113,7 @@ class Notify(unittest.TestCase):
     def test_failed_start(self):
         manager = self.manager()
         p = subprocess.run([FAKE, "launch_server", "--port", "0", "--model-path", "/models/missing\nREADY=1"], env={**os.environ, **manager.environment()},
-                           capture_output=True, text=True, timeout=20)
+                           capture_output=True, text=True, timeout=120)
         self.assertEqual(p.returncode, 1)
         last = list(manager.read(0.5))[-1]
         self.assertIn("no such folder", last["STATUS"])
@@ -124,7 +124,7 @@ class Notify(unittest.TestCase):
                             ("/no/such/socket", "cannot be reached: No such file"), ("/" + "x" * 200, "neither an absolute path")]:
             with self.subTest(name):
                 p = subprocess.run([FAKE, "launch_server", "--port", "0", "--model-path", "m"], env={**os.environ, "NOTIFY_SOCKET": name},
-                                   capture_output=True, text=True, timeout=20)
+                                   capture_output=True, text=True, timeout=120)
                 self.assertEqual((p.returncode, p.stdout), (1, ""))
                 self.assertIn(words, p.stderr)
 

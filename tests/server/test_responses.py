@@ -11,7 +11,7 @@ import unittest
 import openai
 import pydantic
 from openai.types.responses import Response, ResponseItem, ResponseStreamEvent
-from server_process import PATIENCE, Server
+from server_process import PATIENCE, Server, wait_until
 
 TANDEM = os.environ["TD_TANDEM"]
 MODEL = os.path.join(os.environ["TD_SOURCE_DIR"], "models/tale-v3-14m")
@@ -54,7 +54,7 @@ class Base(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
         cls.server = Server("--served-model-name", "fake", "--context-length", "4096", *cls.FLAGS)
-        cls.client = openai.OpenAI(base_url=f"http://127.0.0.1:{cls.server.port}/v1", api_key="none", max_retries=0, timeout=20)
+        cls.client = openai.OpenAI(base_url=f"http://127.0.0.1:{cls.server.port}/v1", api_key="none", max_retries=0, timeout=20 * PATIENCE)
 
     @classmethod
     def tearDownClass(cls):
@@ -195,9 +195,9 @@ class Answers(Base):
     def test_abort(self):
         for stream in (False, True):
             with concurrent.futures.ThreadPoolExecutor(1) as pool:
+                tokens = self.server.metric("sglang:generation_tokens_total")
                 answer = pool.submit(self.server.request, "POST", "/v1/responses", {"input": "!slow" + "x" * 2000, "stream": stream})
-                self.server.wait_metric("sglang:num_running_reqs", 1)
-                time.sleep(0.2)
+                wait_until(lambda: self.server.metric("sglang:generation_tokens_total") > tokens)
                 self.server.request("POST", "/abort_request", {"abort_all": True})
                 status, body, _ = answer.result()
             self.assertEqual(status, 200)

@@ -4,7 +4,7 @@ import os
 import unittest
 
 import openai
-from server_process import Server
+from server_process import PATIENCE, Server
 
 SCHEMA = {"type": "object", "properties": {"city": {"type": "string"}, "days": {"type": "integer"}}}
 TOOLS = [{"type": "function", "function": {"name": "get_weather", "description": "Weather", "parameters": SCHEMA}}]
@@ -23,7 +23,7 @@ class Client:
 
     def __init__(self, *flags):
         self.server = Server("--served-model-name", "fake", "--context-length", "4096", *flags)
-        self.client = openai.OpenAI(base_url=f"http://127.0.0.1:{self.server.port}/v1", api_key="none", max_retries=0, timeout=20)
+        self.client = openai.OpenAI(base_url=f"http://127.0.0.1:{self.server.port}/v1", api_key="none", max_retries=0, timeout=20 * PATIENCE)
 
     def __enter__(self):
         return self

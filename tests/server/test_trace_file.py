@@ -135,7 +135,7 @@ class Trace(unittest.TestCase):
     def test_bad_path(self):
         """Refused before the model is looked at."""
         p = subprocess.run([TANDEM, "launch_server", "--model-path", "/no/such/model", "--port", "0", "--trace", "/no/such/folder/t.json"],
-                           capture_output=True, text=True, timeout=20)
+                           capture_output=True, text=True, timeout=120)
         self.assertEqual((p.returncode, p.stdout), (1, ""))
         self.assertIn("the trace file /no/such/folder/t.json cannot be written: No such file", p.stderr)
 

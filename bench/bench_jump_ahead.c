@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/jump_ahead.h"
+#include "engine/requests/jump_ahead.h"
 
 static void fail(const char *what, const char *why) {
     fprintf(stderr, "bench_jump_ahead: %s: %s\n", what, why);

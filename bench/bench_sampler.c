@@ -8,7 +8,7 @@
 #include <time.h>
 
 #include "core/math/rng.h"
-#include "engine/sampler.h"
+#include "engine/step/sampler.h"
 
 #define VOCAB 129280
 

@@ -9,7 +9,7 @@
 #include "core/threads/thread.h"
 #include "engine/engine_impl.h"
 #include "engine/engine_placement.h"
-#include "engine/page_fingerprint.h"
+#include "engine/kv/page_fingerprint.h"
 #include "kernels/kernels.h"
 #include "kernels/machine/roofline.h"
 #include "text/parse/answer_parser.h"

@@ -5,11 +5,11 @@
 #include <pthread.h>
 
 #include "core/threads/thread_plan.h"
-#include "engine/draft_gate.h"
 #include "engine/engine_options.h"
 #include "engine/engine_stats.h"
-#include "engine/sampler.h"
-#include "engine/scheduler.h"
+#include "engine/step/draft_gate.h"
+#include "engine/step/sampler.h"
+#include "engine/step/scheduler.h"
 #include "model/placed_model.h"
 
 /** What is to be done with one row of logits. */

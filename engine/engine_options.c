@@ -4,7 +4,7 @@
 
 #include "core/error.h"
 #include "core/log/log.h"
-#include "engine/scheduler.h"
+#include "engine/step/scheduler.h"
 
 #define CHUNK_DEFAULT 8192
 #define RUNNING_DEFAULT 32

@@ -1,7 +1,7 @@
 #include "engine/engine_placement.h"
 
 #include "core/log/log.h"
-#include "engine/sampler.h"
+#include "engine/step/sampler.h"
 
 #define CHUNK_MIN 512 /* the prefill chunk is not made smaller than this to save memory */
 

@@ -10,7 +10,7 @@
 
 #include "core/error.h"
 #include "core/log/tier_meter.h"
-#include "engine/sampler.h"
+#include "engine/step/sampler.h"
 #include "model/model.h"
 
 struct td_model {

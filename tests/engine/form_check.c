@@ -12,7 +12,7 @@
 
 #include <cmocka.h>
 
-#include "engine/sampler.h"
+#include "engine/step/sampler.h"
 #include "fake_model.h"
 #include "text/grammar/grammar.h"
 

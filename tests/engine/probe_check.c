@@ -9,7 +9,7 @@
 
 #include <cmocka.h>
 
-#include "engine/sampler.h"
+#include "engine/step/sampler.h"
 #include "fake_model.h"
 
 typedef struct {

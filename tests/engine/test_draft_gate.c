@@ -12,7 +12,7 @@
 #include <cmocka.h>
 
 #include "core/math/rng.h"
-#include "engine/draft_gate.h"
+#include "engine/step/draft_gate.h"
 
 typedef struct {
     double plain_s, verified_s, layer_s; /* a step, what drafts add to it, the layer behind it */

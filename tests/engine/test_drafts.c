@@ -14,7 +14,7 @@
 #include <cmocka.h>
 
 #include "core/math/rng.h"
-#include "engine/sampler.h"
+#include "engine/step/sampler.h"
 #include "fake_model.h"
 #include "probe_check.h"
 

@@ -10,7 +10,7 @@
 #include <cmocka.h>
 
 #include "core/math/rng.h"
-#include "engine/kv_pages.h"
+#include "engine/kv/kv_pages.h"
 
 #define PAGES 97
 #define SEED 20240611u

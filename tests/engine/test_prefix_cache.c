@@ -13,7 +13,7 @@
 #include <cmocka.h>
 
 #include "core/math/rng.h"
-#include "engine/prefix_cache.h"
+#include "engine/kv/prefix_cache.h"
 #include "npu/npu.h"
 
 #define PAGES 40

@@ -13,7 +13,7 @@
 #include <cmocka.h>
 
 #include "core/math/rng.h"
-#include "engine/sampler.h"
+#include "engine/step/sampler.h"
 
 #define SEED 77001u
 

@@ -10,7 +10,7 @@
 
 #include <cmocka.h>
 
-#include "engine/stream_text.h"
+#include "engine/requests/stream_text.h"
 
 /* What the whole text comes to: the length kept, and the stop string (or -1). */
 static size_t plain_cut(const char *text, size_t len, const char *const *stop, size_t n_stop, bool include, int *which) {

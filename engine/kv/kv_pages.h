@@ -2,8 +2,8 @@
  * Pages of the KV cache: which are free, and how many owners each of the others has. A page holds TD_KV_PAGE tokens of every
  * layer. Reference counts let several sequences share a page of a common prefix. Engine thread only.
  */
-#ifndef TD_ENGINE_KV_PAGES_H
-#define TD_ENGINE_KV_PAGES_H
+#ifndef TD_ENGINE_KV_KV_PAGES_H
+#define TD_ENGINE_KV_KV_PAGES_H
 
 #include "tandem.h"
 

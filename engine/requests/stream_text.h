@@ -4,8 +4,8 @@
  * The match is the one whose end comes first, and of those the longest, so it does not depend on how the text was cut into
  * tokens. Pieces are whole characters, and a stop string begins with one, so what is let out is whole characters too.
  */
-#ifndef TD_ENGINE_STREAM_TEXT_H
-#define TD_ENGINE_STREAM_TEXT_H
+#ifndef TD_ENGINE_REQUESTS_STREAM_TEXT_H
+#define TD_ENGINE_REQUESTS_STREAM_TEXT_H
 
 #include "tandem.h"
 

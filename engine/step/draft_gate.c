@@ -1,4 +1,4 @@
-#include "engine/draft_gate.h"
+#include "engine/step/draft_gate.h"
 
 #include <assert.h>
 

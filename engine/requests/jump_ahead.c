@@ -1,4 +1,4 @@
-#include "engine/jump_ahead.h"
+#include "engine/requests/jump_ahead.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -1,4 +1,4 @@
-#include "engine/prefix_cache.h"
+#include "engine/kv/prefix_cache.h"
 
 #include <assert.h>
 #include <stdlib.h>

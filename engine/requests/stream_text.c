@@ -1,4 +1,4 @@
-#include "engine/stream_text.h"
+#include "engine/requests/stream_text.h"
 
 #include <stdlib.h>
 #include <string.h>

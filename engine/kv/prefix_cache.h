@@ -13,10 +13,10 @@
  *
  * What may be published: rows whose KV a later request would compute to the same bits. Engine thread only.
  */
-#ifndef TD_ENGINE_PREFIX_CACHE_H
-#define TD_ENGINE_PREFIX_CACHE_H
+#ifndef TD_ENGINE_KV_PREFIX_CACHE_H
+#define TD_ENGINE_KV_PREFIX_CACHE_H
 
-#include "engine/kv_pages.h"
+#include "engine/kv/kv_pages.h"
 
 #define TD_CACHE_LISTENERS_MAX 2
 

@@ -1,4 +1,4 @@
-#include "engine/page_fingerprint.h"
+#include "engine/kv/page_fingerprint.h"
 
 #include <stdio.h>
 #include <stdlib.h>

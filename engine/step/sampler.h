@@ -13,8 +13,8 @@
  *   9. inverse CDF of the rest, in ascending id, with td_rng_uniform(seed, 0, number of the generated token)
  * A token therefore depends on the logits, the request's own history, its seed and nothing else.
  */
-#ifndef TD_ENGINE_SAMPLER_H
-#define TD_ENGINE_SAMPLER_H
+#ifndef TD_ENGINE_STEP_SAMPLER_H
+#define TD_ENGINE_STEP_SAMPLER_H
 
 #include "tandem.h"
 

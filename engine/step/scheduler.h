@@ -13,18 +13,18 @@
  *
  * An admitted request begins behind the pages that the prefix cache has of it, and publishes its own as they are computed.
  * A request waits while another one computes pages that it could share: prompts with a common beginning compute it once,
- * also when they arrive together. And it waits, for a while, for pages that a store may have (engine/page_exchange.h). Those
+ * also when they arrive together. And it waits, for a while, for pages that a store may have (engine/kv/page_exchange.h). Those
  * that come later may overtake it meanwhile.
  *
  * The order of service is total (td_request_before), and both lists are kept in it. Engine thread only; nothing is allocated
  * after open.
  */
-#ifndef TD_ENGINE_SCHEDULER_H
-#define TD_ENGINE_SCHEDULER_H
+#ifndef TD_ENGINE_STEP_SCHEDULER_H
+#define TD_ENGINE_STEP_SCHEDULER_H
 
-#include "engine/page_exchange.h"
-#include "engine/prefix_cache.h"
-#include "engine/request.h"
+#include "engine/kv/page_exchange.h"
+#include "engine/kv/prefix_cache.h"
+#include "engine/requests/request.h"
 #include "model/step_rows.h"
 
 /** The rows of one request in a step: tokens first_pos .. first_pos + n_rows - 1. */

@@ -1,10 +1,10 @@
-#include "engine/answer_form.h"
+#include "engine/requests/answer_form.h"
 
 #include <stdlib.h>
 #include <string.h>
 
 #include "core/error.h"
-#include "engine/jump_ahead.h"
+#include "engine/requests/jump_ahead.h"
 
 /* ---- life ------------------------------------------------------------------------------------ */
 

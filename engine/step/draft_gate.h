@@ -18,8 +18,8 @@
  *
  * Times are given, never taken: the same numbers give the same decisions. What the gate says changes no token.
  */
-#ifndef TD_ENGINE_DRAFT_GATE_H
-#define TD_ENGINE_DRAFT_GATE_H
+#ifndef TD_ENGINE_STEP_DRAFT_GATE_H
+#define TD_ENGINE_STEP_DRAFT_GATE_H
 
 #include <stdbool.h>
 #include <stdint.h>

@@ -7,8 +7,8 @@
  * tokens goes through the model, and every bit that it leaves in the cache is hashed. What was forgotten in the first half
  * (another calibration, another library, a kernel that rounds differently) shows in the second.
  */
-#ifndef TD_ENGINE_PAGE_FINGERPRINT_H
-#define TD_ENGINE_PAGE_FINGERPRINT_H
+#ifndef TD_ENGINE_KV_PAGE_FINGERPRINT_H
+#define TD_ENGINE_KV_PAGE_FINGERPRINT_H
 
 #include "engine/engine_options.h"
 #include "model/model.h"

@@ -1,4 +1,4 @@
-#include "engine/scheduler.h"
+#include "engine/step/scheduler.h"
 
 #include <assert.h>
 #include <stdlib.h>

@@ -2,8 +2,8 @@
  * The bounded queue between the threads that submit and the engine thread, and how they wake it. Refcounted: the engine and
  * every request hold it.
  */
-#ifndef TD_ENGINE_INBOX_H
-#define TD_ENGINE_INBOX_H
+#ifndef TD_ENGINE_REQUESTS_INBOX_H
+#define TD_ENGINE_REQUESTS_INBOX_H
 
 #include "tandem.h"
 

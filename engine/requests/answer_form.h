@@ -11,10 +11,10 @@
  *
  * Used by the engine thread, or by one of the threads that sample for it. It stands behind the request's last token.
  */
-#ifndef TD_ENGINE_ANSWER_FORM_H
-#define TD_ENGINE_ANSWER_FORM_H
+#ifndef TD_ENGINE_REQUESTS_ANSWER_FORM_H
+#define TD_ENGINE_REQUESTS_ANSWER_FORM_H
 
-#include "engine/marker_tokens.h"
+#include "engine/requests/marker_tokens.h"
 #include "text/grammar/grammar.h"
 #include "text/parse/marker_scan.h"
 
@@ -57,7 +57,7 @@ TD_NODISCARD td_status td_answer_form_mask(td_answer_form *f, const uint32_t **m
 /** The text goes on by a token that the mask let through and that is no stop id. @return TD_ENOMEM, TD_EINVAL as above. */
 TD_NODISCARD td_status td_answer_form_advance(td_answer_form *f, uint32_t token);
 
-/** Take the tokens that leave no choice (engine/jump_ahead.h): at most room of them, and stand behind them. */
+/** Take the tokens that leave no choice (engine/requests/jump_ahead.h): at most room of them, and stand behind them. */
 TD_NODISCARD td_status td_answer_form_jump(td_answer_form *f, uint32_t *tokens, uint32_t room, uint32_t *n);
 
 bool td_answer_form_must_end(const td_answer_form *f); /* the text is complete, and nothing can follow it */

@@ -1,4 +1,4 @@
-#include "engine/inbox.h"
+#include "engine/requests/inbox.h"
 
 #include <math.h>
 #include <pthread.h>
@@ -7,7 +7,7 @@
 
 #include "core/error.h"
 #include "core/math/rng.h"
-#include "engine/request.h"
+#include "engine/requests/request.h"
 
 #define SEED_STREAM 1 /* of the engine's generator; the requests' own draws are stream 0 of their seeds */
 

@@ -1,4 +1,4 @@
-#include "engine/page_exchange.h"
+#include "engine/kv/page_exchange.h"
 
 #include <assert.h>
 #include <stdlib.h>

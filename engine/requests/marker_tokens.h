@@ -2,8 +2,8 @@
  * The tokens of a vocabulary that matter to the markers around a model's reasoning. Found by looking at every token once;
  * immutable and counted, requests share it.
  */
-#ifndef TD_ENGINE_MARKER_TOKENS_H
-#define TD_ENGINE_MARKER_TOKENS_H
+#ifndef TD_ENGINE_REQUESTS_MARKER_TOKENS_H
+#define TD_ENGINE_REQUESTS_MARKER_TOKENS_H
 
 #include <stdatomic.h>
 

@@ -14,11 +14,11 @@
  * A page's key is a hash of the page's tokens and the key of the page before; of a first page, the engine's fingerprint
  * (page_fingerprint.h). Engine thread only; nothing is allocated after open.
  */
-#ifndef TD_ENGINE_PAGE_EXCHANGE_H
-#define TD_ENGINE_PAGE_EXCHANGE_H
+#ifndef TD_ENGINE_KV_PAGE_EXCHANGE_H
+#define TD_ENGINE_KV_PAGE_EXCHANGE_H
 
-#include "engine/prefix_cache.h"
-#include "engine/request.h"
+#include "engine/kv/prefix_cache.h"
+#include "engine/requests/request.h"
 #include "model/model.h"
 
 #define TD_LOOKUPS_MAX 16 /* open at the same time */

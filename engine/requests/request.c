@@ -1,4 +1,4 @@
-#include "engine/request.h"
+#include "engine/requests/request.h"
 
 #include <math.h>
 #include <stdlib.h>

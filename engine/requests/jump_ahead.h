@@ -10,8 +10,8 @@
  *
  * What comes out is a function of the grammar, the text so far and the vocabulary.
  */
-#ifndef TD_ENGINE_JUMP_AHEAD_H
-#define TD_ENGINE_JUMP_AHEAD_H
+#ifndef TD_ENGINE_REQUESTS_JUMP_AHEAD_H
+#define TD_ENGINE_REQUESTS_JUMP_AHEAD_H
 
 #include "text/grammar/grammar.h"
 

@@ -1,4 +1,4 @@
-#include "engine/kv_pages.h"
+#include "engine/kv/kv_pages.h"
 
 #include <assert.h>
 #include <stdlib.h>

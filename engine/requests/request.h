@@ -18,15 +18,15 @@
  * that token's, where tokens[] has room: tokens[n_tokens] holds it then, and is no token of the request before the row in
  * front of it has given the same.
  */
-#ifndef TD_ENGINE_REQUEST_H
-#define TD_ENGINE_REQUEST_H
+#ifndef TD_ENGINE_REQUESTS_REQUEST_H
+#define TD_ENGINE_REQUESTS_REQUEST_H
 
 #include <stdatomic.h>
 
-#include "engine/answer_form.h"
-#include "engine/inbox.h"
-#include "engine/kv_pages.h"
-#include "engine/stream_text.h"
+#include "engine/kv/kv_pages.h"
+#include "engine/requests/answer_form.h"
+#include "engine/requests/inbox.h"
+#include "engine/requests/stream_text.h"
 #include "text/tokenizer/detok.h"
 
 #define TD_STOP_IDS_MAX 256

@@ -1,4 +1,4 @@
-#include "engine/marker_tokens.h"
+#include "engine/requests/marker_tokens.h"
 
 #include <stdlib.h>
 #include <string.h>

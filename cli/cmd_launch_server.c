@@ -201,7 +201,7 @@ static td_status launch(td_launch_options *o, td_error *err) {
     o->server.pulse_user = &sv;
 
     td_status st = signals_start(&sig, err);
-    if (st == TD_OK) st = td_log_writer_start(err); /* an engine that logs must not wait for who reads it */
+    if (st == TD_OK) st = td_log_writer_start(err); /* the engine logs: it must not wait for a slow reader of the log */
     if (st == TD_OK) st = td_server_bind(&o->server, &server, err);
     if (st == TD_OK) {
         td_service_notify_tell(&sv.notify, NULL, "loading %s", o->engine.model_path);

@@ -10,7 +10,7 @@
 
 /** After td_service_notify_open any thread may tell something: each call is one datagram. */
 typedef struct {
-    int  fd;       /* -1: no service manager waits for news */
+    int  fd;       /* -1: there is no service manager */
     bool watchdog; /* it restarts a service that does not say that it is alive */
 } td_service_notify;
 

@@ -1,4 +1,4 @@
-/* The end of what a command has to say. */
+/* Commands end with this: output that could not be written is an error, not a success with less text. */
 #ifndef TD_CLI_STANDARD_OUTPUT_H
 #define TD_CLI_STANDARD_OUTPUT_H
 

@@ -39,7 +39,7 @@ static td_status parse_abort(const json_t *root, const char **rid, td_api_error 
     return TD_OK;
 }
 
-/* The probe of /health_generate is nobody's to end: it has no id that a client knows. */
+/* Ends the requests with this id (NULL: all), but not the server's own probe. @return how many. */
 static uint32_t end_early(td_watcher *w, const char *rid) {
     uint32_t n = 0;
     for (uint32_t i = 0; i < w->n_slots; i++) {

@@ -10,7 +10,7 @@
 
 #define STREAM_BLOCK 16384 /* bytes libmicrohttpd asks for at once */
 
-/* libmicrohttpd wants bytes of a stream. */
+/* Called by libmicrohttpd when the socket takes more bytes of a stream. */
 static ssize_t read_stream(void *cls, uint64_t pos, char *to, size_t max) {
     td_generation *g = cls;
     (void)pos;
@@ -106,7 +106,7 @@ static void write_probe_answer(td_generation *g, td_jbuf *b) {
     td_jbuf_puts(b, "{\"status\":\"ready\"}");
 }
 
-/* It has no body, and no stream. */
+/* The API of the probe: it has no body to read, and no stream. */
 static const td_api PROBE = {
     .id_prefix = "probe-", .internal = true, .write_error = td_api_error_write, .write_answer = write_probe_answer};
 

@@ -35,9 +35,15 @@
 
 /* ---- routes ---- */
 
-/* Needs no key; the path goes on after the prefix; a POST without JSON; only while the server is ready; even when there are
- * too many connections; of the console. */
-enum { OPEN = 1, PREFIX = 2, NO_BODY = 4, GENERATES = 8, SPARED = 16, CONSOLE = 32 };
+/* What is special about a route. */
+enum {
+    OPEN = 1,      /* needs no key */
+    PREFIX = 2,    /* the path goes on after the one in the table */
+    NO_BODY = 4,   /* a POST whose body need not be JSON */
+    GENERATES = 8, /* refused while the server starts or stops */
+    SPARED = 16,   /* answered to connections of the reserve, too */
+    CONSOLE = 32,  /* of the page for browsers */
+};
 
 typedef struct {
     const char   *method, *path;
@@ -84,7 +90,7 @@ static bool path_matches(const route *r, const char *url) {
     return r->flags & PREFIX ? !strncmp(url, r->path, n) && url[n] : !strcmp(url, r->path);
 }
 
-/* The console may be off, and its page is for who asks for HTML: to API clients / is no path, as ever. */
+/* The console may be switched off. Its page is only there for clients that accept HTML: for others / is an unknown path. */
 static bool is_offered(const td_server *s, const route *r, struct MHD_Connection *connection) {
     if (!(r->flags & CONSOLE)) return true;
     const char *accept = MHD_lookup_connection_value(connection, MHD_HEADER_KIND, "Accept");
@@ -97,7 +103,7 @@ static bool method_matches(const route *r, const char *method) {
 
 /* ---- what is checked before a body is read ---- */
 
-/* Takes the same time wherever the first difference is. */
+/* Takes the same time wherever the first difference is, so that times tell nothing about the secret. */
 static bool same_secret(const char *a, const char *b) {
     size_t        na = strlen(a), nb = strlen(b);
     unsigned char diff = na != nb;
@@ -197,7 +203,7 @@ static td_call *call_new(td_server *s, struct MHD_Connection *connection) {
 static void take_body(td_call *c, const char *data, size_t n) {
     td_server *s = c->server;
     if (c->broken) return;               /* read and dropped, so that the client can read the answer */
-    if (n > TD_BODY_MAX - c->body.len) { /* its length was not told */
+    if (n > TD_BODY_MAX - c->body.len) { /* a chunked body, whose length is not known before */
         c->broken = true;
         td_api_fail(&c->err, 413, "body_too_large", "The body is larger than %zu bytes.", TD_BODY_MAX);
         td_connection_refuse(c->socket, &c->err);
@@ -339,7 +345,7 @@ static void log_mhd(void *cls, const char *fmt, va_list ap) {
     td_debug("http: %s", line);
 }
 
-/* ---- life ---- */
+/* ---- a server from its start to its end ---- */
 
 void td_server_options_init(td_server_options *o) {
     *o = (td_server_options){.host = "127.0.0.1",

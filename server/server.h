@@ -17,7 +17,7 @@
 
 typedef struct td_server td_server;
 
-/** How the server does, each second. */
+/** How the server does; told each second. */
 typedef struct {
     uint32_t lost;    /* 1: a card can do nothing any more in this process */
     uint32_t stalled; /* 1: requests run, and the watchdog has seen no step end for too long */
@@ -46,7 +46,7 @@ typedef struct {
     uint32_t    stored_responses_mib; /* their texts together, at least 1 */
     uint32_t    watchdog_s;           /* running requests without a step for so long: /health says 503; 0: off */
     bool        disable_console;      /* no page for browsers at / */
-    td_server_pulse_fn on_pulse;      /* NULL: nobody wants to know */
+    td_server_pulse_fn on_pulse;      /* called each second; NULL: none */
     void              *pulse_user;
 } td_server_options;
 

@@ -13,11 +13,11 @@
 #include "server/anthropic/messages.h"
 #include "server/request/api_read.h"
 
-/* Clients drop thinking without a signature. Here nobody checks one. */
+/* Clients drop thinking that has no signature, so each gets one. This server does not check signatures. */
 #define SIGNATURE "unsigned"
 
-/* input_tokens are those that no cache spared: all three together are the prompt. What is written to the cache is not
- * counted. */
+/* input_tokens were computed, cache_read_input_tokens came from the prefix cache: together they are the prompt. What is
+ * written to the cache is not counted. */
 static void write_usage(td_jbuf *b, td_usage u) {
     td_jw_key(b, "usage");
     td_jw_open(b, '{');
@@ -34,7 +34,7 @@ static void write_usage(td_jbuf *b, td_usage u) {
     td_jw_close(b, '}');
 }
 
-/* st NULL: not finished. */
+/* st NULL: the answer is not finished. */
 static void write_stop(td_jbuf *b, const td_generation *g, const td_choice_state *st) {
     const char *reason = NULL, *sequence = st && st->finish == TD_FINISH_STOP ? st->stop_reason : NULL;
     if (st && st->finish == TD_FINISH_ABORT)

@@ -8,8 +8,8 @@
 
 #define THINKING_BUDGET_MIN 1024 /* as Anthropic's */
 
-/* How a field is read: here; by the chat, which has it under the same name; or not at all, because nothing in the answer
- * hangs on it. Fields that are in neither are refused. */
+/* How a field is read: here; by the chat, which has it under the same name; or not at all, because the answer does not depend
+ * on it. Fields that are not in the table are refused. */
 typedef enum { READ_HERE, READ_BY_CHAT, NO_EFFECT } field_use;
 
 static const struct {
@@ -38,7 +38,7 @@ static const struct {
     {"temperature", READ_BY_CHAT, 0},
     {"top_p", READ_BY_CHAT, 0},
     {"top_k", READ_BY_CHAT, 0},
-    /* a chat's that Anthropic has not */
+    /* fields of a chat that Anthropic's API does not have */
     {"chat_template_kwargs", READ_BY_CHAT, 0},
     {"min_tokens", READ_BY_CHAT, 0},
     {"min_p", READ_BY_CHAT, 0},

@@ -6,7 +6,7 @@
 #include "server/anthropic/messages.h"
 #include "server/request/json_fields.h"
 
-/* The members of a tool. Refused, unless they say nothing: those that would change answers. */
+/* The members of a tool. Those that would change answers are refused, unless they are off. */
 static const struct {
     const char *name;
     bool        refused;
@@ -23,7 +23,7 @@ static const struct {
     {"input_examples", true},
 };
 
-/* Whether it says more than nothing, or than allowed_callers' "direct", which is who calls here. */
+/* Whether the member asks for something. allowed_callers: ["direct"] does not: the model calls tools itself here anyway. */
 static bool is_on(const json_t *v) {
     const char *only = json_array_size(v) == 1 ? json_string_value(json_array_get(v, 0)) : NULL;
     return td_api_is_on(v) && !(only && !strcmp(only, "direct"));

@@ -59,7 +59,7 @@ typedef struct {
 typedef struct td_api {
     const char        *id_prefix;  /* of ids that the client did not choose */
     const td_api_name *names;      /* ended by {0}; NULL: the common ones */
-    bool               internal;   /* nobody's to end: no client knows the id */
+    bool               internal;   /* the server's own request: not listed, and /abort_request does not end it */
     bool               long_texts; /* a short body may stand for a long text: read it on a thread for those */
 
     /** Body (an object, taken over, also on failure) to request, without its prompt's ids. Errors name the API's own fields.

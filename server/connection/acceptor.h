@@ -22,8 +22,8 @@ typedef struct {
 /** Start the thread. What a points to, and the socket, must outlive it. */
 TD_NODISCARD td_status td_acceptor_start(td_acceptor *a, td_error *err);
 
-/** Shut the socket, so that clients are refused at once, and end the thread. To be called before libmicrohttpd is stopped;
- * does nothing for one that was not started. */
+/** Shut the socket, so that clients are refused at once, and end the thread. To be called before libmicrohttpd is stopped.
+ * Does nothing for an acceptor that was not started. */
 void td_acceptor_stop(td_acceptor *a);
 
 #endif

@@ -1,11 +1,14 @@
 /*
  * The open connections: how many there are, and how long each may take to send a request.
  *
- * libmicrohttpd bounds only the time in which nothing comes, so a client that sends a byte now and then would keep its
- * connection for ever; and at a limit of its own it would close new connections without an answer. So every connection has a
- * deadline by which its headers, and then its body, must be there; and a few more connections than --max-connections are
- * taken, in a reserve that is answered at once and closed: /health and /metrics as ever, all else by a 503. Beyond the
- * reserve none is accepted: clients wait in the socket's backlog.
+ * libmicrohttpd only bounds the time in which nothing comes: a client that sends a byte now and then would keep its
+ * connection for ever. At a limit of its own it would close new connections without an answer. This module has both:
+ *
+ *   deadlines   the headers of a request, and then its body, must be there by a time
+ *   a reserve   a few more connections than --max-connections are taken, answered once and closed: /health and /metrics
+ *               get their answers, every other path a 503
+ *
+ * Beyond the reserve no connection is accepted: clients wait in the socket's backlog.
  */
 #ifndef TD_SERVER_CONNECTION_CONNECTIONS_H
 #define TD_SERVER_CONNECTION_CONNECTIONS_H
@@ -26,8 +29,8 @@ struct td_connection {
     td_connections *all;
     td_connection  *next, **link; /* of the list; link: what points here */
     int             fd;
-    bool            reserve;       /* one above the limit: answered once, soon */
-    bool            refused;       /* it was answered past libmicrohttpd, and only lingers */
+    bool            reserve;       /* one above the limit: answered once, and closed */
+    bool            refused;       /* it was answered without libmicrohttpd, and waits until the client has read that */
     int64_t         deadline_ms;   /* monotonic; INT64_MAX: none */
     td_error_writer write_error;   /* of the API that is asked for; NULL: td_api_error_write */
     const char     *uri, *uri_end; /* in libmicrohttpd's buffer, for td_check_framing alone */
@@ -55,16 +58,16 @@ void td_connections_notify(void *all, struct MHD_Connection *connection, void **
 
 /* The following are for the one thread that accepts. */
 
-/** Wait until one more may be accepted. @return false: closed. */
+/** Wait until one more connection may be accepted. @return false after td_connections_close. */
 bool td_connections_await_room(td_connections *all);
-/** Wait so long. @return false: closed. */
+/** Wait for ms. @return false after td_connections_close. */
 bool td_connections_pause(td_connections *all, int64_t ms);
 /** One more is about to be handed to libmicrohttpd, which is going to tell td_connections_notify. Whether it is one of the
  * reserve is decided here, in the order in which they come. @return false: out of memory. */
 TD_NODISCARD bool td_connections_expect(td_connections *all, int fd);
 void              td_connections_unexpect(td_connections *all, int fd); /* it was not taken */
 
-/** No more are to be accepted: who waits for room, or pauses, is told so. */
+/** No more are accepted. Ends td_connections_await_room and td_connections_pause, which return false from now on. */
 void td_connections_close(td_connections *all);
 
 /** The td_connection of a connection; NULL: there was no memory for it. It lives as long as the connection. */
@@ -76,15 +79,15 @@ bool td_connection_enter(td_connection *c, td_connection_phase phase);
 /** How an error of the request that is being read is written. */
 void td_connection_set_errors(td_connection *c, td_error_writer write_error);
 
-/** Answer now, past libmicrohttpd, which cannot amid a request; what still comes is to be dropped, and the connection ends
- * within seconds. */
+/** Answer at once, straight to the socket: libmicrohttpd cannot answer in the middle of a request. The caller drops what
+ * still comes; the connection ends within seconds. */
 void td_connection_refuse(td_connection *c, const td_api_error *err);
 
-/** Refuse those that are beyond their deadline, and end those that were refused before. To be called every second. */
+/** Refuse the connections that are beyond their deadline, and end those that were refused before. To be called every second. */
 void td_connections_sweep(td_connections *all);
 
-/** End all, within seconds: requests that have arrived are answered, the others are not. To be called when no more are
- * accepted, and before libmicrohttpd is stopped: it would close those that it has not told of yet. */
+/** End all connections, within seconds: requests that have arrived are answered, the others are not. To be called when no
+ * more are accepted and before libmicrohttpd is stopped, which closes connections without td_connections_notify. */
 void td_connections_end(td_connections *all);
 
 #endif

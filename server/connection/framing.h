@@ -1,5 +1,7 @@
-/* What HTTP's framing demands of a request's headers and libmicrohttpd lets through: two readers of the same bytes (a proxy
- * and this server) must never see requests of different lengths in them. RFC 9112, sections 3, 5.1 and 6. */
+/*
+ * Checks of a request's first line and headers that libmicrohttpd leaves out. Without them two readers of the same bytes, a
+ * proxy and this server, could see requests of different lengths in them. RFC 9112, sections 3, 5.1 and 6.
+ */
 #ifndef TD_SERVER_CONNECTION_FRAMING_H
 #define TD_SERVER_CONNECTION_FRAMING_H
 

@@ -1,6 +1,6 @@
 /*
- * Threads for requests whose text takes long: parsing, rendering and tokenizing a body of megabytes would hold up every
- * connection of an HTTP thread for seconds, compiling a grammar for some tenths of one. The connection is suspended
+ * Threads for requests whose text takes long. To parse, render and tokenise a body of megabytes takes seconds, to compile a
+ * grammar some tenths of one; on an HTTP thread that would hold up all its connections. The request's connection is suspended
  * meanwhile.
  */
 #ifndef TD_SERVER_CONNECTION_TEXT_WORK_H
@@ -12,10 +12,10 @@
 #include "tandem.h"
 
 #define TD_TEXT_THREADS 2
-#define TD_TEXT_INLINE_BYTES \
-    ((size_t)32 << 10) /* bodies up to this are worked on at once, but for what their work says takes long: milliseconds */
+/* Smaller bodies are worked on by the HTTP thread, which takes milliseconds, unless their work says that it takes long. */
+#define TD_TEXT_INLINE_BYTES ((size_t)32 << 10)
 
-/** NONE: never put, or left again. */
+/** NONE: not in the queue: never put, or left again. */
 typedef enum { TD_TEXT_NONE, TD_TEXT_QUEUED, TD_TEXT_DONE } td_text_state;
 
 /** The work of one request on its text: a part of the call that it is for. Zero-initialise the rest. */

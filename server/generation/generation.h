@@ -16,7 +16,7 @@
 
 #include "server/request/api_request.h"
 
-#define TD_LP_NONE UINT32_MAX /* id of an entry that a position has not */
+#define TD_LP_NONE UINT32_MAX /* id of the entries after the last top token that a position has */
 
 #define TD_GENERATION_ID_MAX (TD_API_NAME_MAX + 16)
 #define TD_REQUESTS_ENDED_MAX 32 /* rows that are kept */
@@ -31,7 +31,7 @@ typedef struct {
     double      tpot_s; /* between two tokens of a choice, on average; NAN: none has two yet */
 } td_request_row;
 
-/** What ended, the last ones. */
+/** The last generations that ended. */
 typedef struct {
     td_request_row rows[TD_REQUESTS_ENDED_MAX];
     uint64_t       n; /* ever; row n - 1 is at (n - 1) % TD_REQUESTS_ENDED_MAX */
@@ -185,7 +185,7 @@ td_choice_state td_choice_get_state(const td_choice *c);
 /** Tokens of all choices; a prompt counts once, however many it has. Under the lock, or when all is finished. */
 td_usage td_generation_usage(const td_generation *g);
 
-/** The generation as it is now: under its lock, or when nobody else has it. */
+/** The generation as it is now. To be called under its lock, or with the last reference to it. */
 td_request_row td_generation_row(const td_generation *g);
 
 /** Wait on a condition, which signals that *count or *hurry changed, until *count is 0, *hurry is set, or the seconds have

@@ -1,8 +1,9 @@
 /*
- * Items of a conversation: a request's are made whole, and all become messages of a chat.
+ * Items of a conversation. Those of a request get the members that clients may leave out; then all items become messages of
+ * a chat.
  *
- * An item of the assistant (reasoning, message, call) joins the message of the items before it, as far as a chat's message
- * has a place for it; the result of a call is a message of the role tool.
+ * An item of the assistant (reasoning, message, call) joins the message of the items before it, where a chat's message has a
+ * place for it. The result of a call is a message of the role tool.
  */
 #include <stdio.h>
 #include <stdlib.h>

@@ -2,8 +2,8 @@
  * The items of an answer, as its pieces come: one is open at most, the last. Each step appends the events that a stream has
  * of it, in OpenAI's order; a whole answer takes the same steps without a stream.
  *
- * A call that turns out to be none, because it was cut off or is malformed, is told as content by the parser: whole answers
- * leave its item out; a stream, which has sent the beginning, ends it as incomplete.
+ * A call that is cut off or malformed is no call, and the parser gives its text as content. Whole answers leave its item
+ * out. A stream has sent the item's beginning, and ends it as incomplete.
  */
 #include <stdio.h>
 #include <stdlib.h>

@@ -57,8 +57,8 @@ static const struct {
     {NULL, "service_tier", A_STRING},
 };
 
-/* What would change the answer and is not carried out; what a chat calls so is another field here. Off: null, false, 0 or
- * empty. */
+/* Fields that are refused unless they are off (null, false, 0 or empty): those that would change the answer and are not
+ * supported, and names that a chat has for what is another field here. */
 static const struct {
     const char *name, *instead;
 } REFUSED[] = {
@@ -82,7 +82,7 @@ static const struct {
     {"rid", "the server draws the response's id"},
 };
 
-/* Strings that a field may be, ended by NULL. The rest asks for what is not there. */
+/* The only strings that a field may be, ended by NULL: other values ask for what is not supported. */
 static const struct {
     const char *object, *name;
     const char *values[2];
@@ -101,7 +101,7 @@ static const struct {
     {"reasoning", "mode", {"standard"}, "may only be 'standard'"},
 };
 
-/* More data with items of the answer. Those of tools that are not there have nothing to add. */
+/* What 'include' may ask to be added to items of the answer. Those of tools that this server does not have add nothing. */
 static const char        LOGPROBS[] = "message.output_text.logprobs";
 static const char *const INCLUDES[] = {
     LOGPROBS,

@@ -26,8 +26,8 @@ static void link_newest_locked(td_response_store *s, td_stored_response *r) {
     s->n++;
 }
 
-/* Give a reference back. What nobody holds any more, and the ones before it, are put before `gone` (by `older`), to be freed
- * without the lock. */
+/* Give a reference back. A response without references goes to the front of `gone` (linked by `older`), which is freed after
+ * the lock is released; then the same for the response before it. */
 static td_stored_response *release_locked(td_response_store *s, td_stored_response *r, td_stored_response *gone) {
     while (r && --r->refs == 0) {
         td_stored_response *previous = r->previous;

@@ -44,7 +44,7 @@ static const field FIELDS[] = {
     {"include_stop_str_in_output", BOTH, FIELD_BOOL, AT(stop.is_shown), 0, 0},
 };
 
-/* Fields that would change the answer and that nothing here carries out. */
+/* Fields that would change the answer and are not supported. */
 typedef struct {
     const char *name;
     int         forms;

@@ -137,8 +137,8 @@ static inline const td_api_request *td_api_of_prompt(const td_api_request *r, si
 /** Write "warnings": […], or nothing where there are none. */
 void td_api_write_warnings(td_jbuf *b, const td_api_request *r);
 
-/** Whether the answer is divided into reasoning and content. With a grammar, reasoning that stays in the text is still there
- * before it. */
+/** Whether the answer is divided into reasoning and content. Of forced calls it is also when the client wants the reasoning in
+ * the text: the calls begin after it. */
 static inline bool td_api_divides_reasoning(const td_api_request *r) {
     return r->parts.reasoning_format && (r->parts.separate_reasoning || r->grammar.forces_call);
 }

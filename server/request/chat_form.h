@@ -1,11 +1,14 @@
 /*
  * The form in which a chat template takes messages, learnt by rendering a small conversation when the server starts.
  *
- * On the wire the arguments of a tool call are a string of JSON, and the content beside calls is null. Most templates want
- * the arguments as an object (they write each one, or `tojson`, which would quote a string twice), some want the string
- * (they add it to their text); some ask whether the content is none, others print "None" or fail at `in`. The reasoning of
- * an answer goes out, and comes back, as `reasoning_content`; gpt-oss's template reads it as `thinking`. All of them only
- * show it in the text.
+ * A client sends the arguments of a tool call as a string of JSON, and null as the content beside calls. Templates differ:
+ *
+ *   arguments   most want an object: they write its members, or all of it by `tojson`, which would quote a string twice.
+ *               Some want the string, which they add to their text
+ *   content     some ask whether it is none; others would print "None", or fail at `in`
+ *   reasoning   clients send `reasoning_content`; gpt-oss's template reads `thinking`
+ *
+ * Which one a template takes can only be seen in the text that it makes.
  */
 #ifndef TD_SERVER_REQUEST_CHAT_FORM_H
 #define TD_SERVER_REQUEST_CHAT_FORM_H

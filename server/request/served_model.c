@@ -75,8 +75,8 @@ td_status td_check_model(const td_served_model *m, const char *name, td_api_erro
     return TD_EINVAL;
 }
 
-/* The server's formats, as far as the request wants them: a grammar's text is forced calls or all content, and may come
- * behind a reasoning that ends. Then the prompt, which tells where the answer begins. */
+/* Sets which of the model's formats the answer is parsed by, and encodes the prompts. With a grammar the text is forced calls,
+ * or content alone; reasoning may stand before it if its format marks where reasoning ends. */
 static td_status encode(const td_served_model *m, td_api_request *r, td_api_error *err) {
     const char *reasoning = r->form == TD_READ_CHAT ? m->reasoning_format : NULL;
     if (r->grammar.is_asked) {
@@ -91,7 +91,7 @@ static td_status encode(const td_served_model *m, td_api_request *r, td_api_erro
     return td_api_encode(r, m->tokenizer, &m->chat, &m->info, err);
 }
 
-/* What all requests need before they can run. */
+/* Compiles the request's grammars, and has the engine get them ready for its vocabulary. */
 static td_status prepare_grammars(td_served_model *m, td_api_request *r, td_api_error *err) {
     TD_TRY(td_api_compile_grammar(r, &m->grammars, err));
     for (size_t i = 0; i < (r->each ? r->n_prompts : 1); i++) {

@@ -86,7 +86,7 @@ static const field SAMPLING[] = {
 /* The completion's names in errors are SGLang's. */
 static const td_api_name IDS_NAMES[] = {{"prompt", "input_ids"}, {0}}, TEXT_NAMES[] = {{"prompt", "text"}, {0}};
 
-/* Takes over what a completion has, and refuses what nothing here carries out. where: "", or "sampling_params.". */
+/* Copies the fields that a completion has, and refuses those that are not supported. where: "", or "sampling_params.". */
 static td_status take_fields(json_t *from, const field *fields, size_t n, const char *where, json_t *completion,
                              td_api_error *err) {
     const char *key;

@@ -44,6 +44,11 @@ WITHIN = {
     "server/connection": ["server/api", "server/request"],
     "server/generation": ["server/api", "server/request"],
     "server/answer": ["server/api", "server/request", "server/connection", "server/generation"],
+    "server/openai": ["server", "server/request", "server/answer"],
+    "server/anthropic": ["server", "server/request", "server/answer"],
+    "server/sglang": ["server/request", "server/answer"],
+    "server/status": ["server", "server/answer"],
+    "server/console": ["server", "server/answer"],
 }
 # Here nothing depends on what depends on it.
 WITHOUT_CIRCLES = ("quant/", "npu/", "cpu_experts/", "bridge/", "model/", "eval/", "quantize/", "scale/", "server/", "bench/", "plan/", "cli/")

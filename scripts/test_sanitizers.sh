@@ -11,7 +11,7 @@ trap 'rm -rf "$logs"' EXIT
 
 soak() { # preset, flags of launch_server
     echo "== soak, $*"
-    python3 tests/server/soak.py --program "build/$1/cli/tandem" --seconds "$seconds" --clients 40 --requests 30 --longest 280 --rss-growth -1 \
+    python3 tests/server/soak.py --program "build/$1/cli/tandem" --seconds "$seconds" --clients 40 --requests 30 --longest 280 --rss-growth -1 --patience 900 \
         -- --max-total-tokens 2048 --load-format dummy --json-model-override-args "$shape" "${@:2}"
 }
 

@@ -309,7 +309,7 @@ def main():
     args = arguments()
     print(f"seed {args.seed}", flush=True)
     flags = ["--quantization", "none", "--cpuinfer", "2", "--max-running-requests", str(args.running), "--max-queued-requests", "200",
-             "--max-total-tokens", "3072", "--chunked-prefill-size", "512", "--log-level", "warning", *args.flags]
+             "--max-total-tokens", "3072", "--chunked-prefill-size", "512", "--log-level", "warning", "--shutdown-grace", str(args.patience), *args.flags]
     os.environ.setdefault("MALLOC_CONF", MALLOC)
     server = Server(*flags, program=[args.program], model=args.model, timeout=300)
     soak = Soak(args, server)

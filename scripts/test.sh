@@ -19,7 +19,7 @@ while :; do
 done
 [ -z "$full" ] || export TD_TEST_FULL=1
 
-declare -A stage # name of each process group that runs in the background
+declare -A stage=() # name of each process group that runs in the background
 logs=$(mktemp -d)
 end_all() {
     local group

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Run a command with the stand-in for CANN's libraries in place of CANN (tests/npu/ascend_standin; its environment is listed in standin.h there).
+# Run a command with the stand-in for CANN's libraries in place of CANN (tests/standins/ascend; its environment is listed in standin.h there).
 # usage: scripts/ascend_standin.sh COMMAND…      TD_BUILD=folder is the build that has it (build/release)
 set -euo pipefail
 build=${TD_BUILD:-$(cd "$(dirname "$0")/.." && pwd)/build/release}

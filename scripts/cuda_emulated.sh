@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Run a command with the stand-in for NVIDIA's driver in place of it, and the kernels on the CPU (tests/npu/cuda_standin; its environment is listed in driver/cuda_standin.h there).
+# Run a command with the stand-in for NVIDIA's driver in place of it, and the kernels on the CPU (tests/standins/cuda; its environment is listed in driver/cuda_standin.h there).
 # usage: scripts/cuda_emulated.sh COMMAND…      TD_BUILD=folder is the build that has it (build/release)
 set -euo pipefail
 build=${TD_BUILD:-$(cd "$(dirname "$0")/.." && pwd)/build/release}

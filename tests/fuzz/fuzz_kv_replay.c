@@ -6,8 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "fake_zmq.h"
 #include "scale/kv_replay.h"
+#include "tests/standins/fake_zmq.h"
 
 static void require(int condition) {
     if (!condition) abort();

@@ -7,7 +7,7 @@
 
 #include "kernels/rows/row_quant.h"
 #include "npu/cuda/kernels/cuda_shapes.h"
-#include "tests/npu/cuda_standin/cuda_launch.h"
+#include "tests/standins/cuda/cuda_launch.h"
 
 #define CUDA_KERNEL(name) extern const td_cuda_kernel td_cuda_kernel_##name
 

@@ -7,11 +7,11 @@
 #include <dlfcn.h>
 #include <pthread.h>
 
-#include "refusal.h"
+#include "tests/standins/refusal.h"
 
-#include "cuda_driver_rig.h"
 #include "npu/cuda/cuda_device.h"
 #include "npu_test_util.h"
+#include "tests/standins/cuda/cuda_driver_rig.h"
 
 /* ---- loading ----------------------------------------------------------------------------------- */
 

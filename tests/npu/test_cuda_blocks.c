@@ -14,8 +14,8 @@
 
 #include "coded_matrices.h"
 #include "npu/cuda/cuda_device.h"
-#include "tests/npu/cuda_standin/cuda_launch.h"
 #include "tests/npu/unified_step.h"
+#include "tests/standins/cuda/cuda_launch.h"
 
 typedef struct {
     uint32_t       first, rows, bucket; /* of the step; first: its first row in the buffers */

@@ -113,7 +113,7 @@ def check(compiler, source, architecture):
 
 def main():
     sources = [pathlib.Path(p).resolve() for p in sys.argv[1:]] or sorted(KERNELS.glob("*.cu"))
-    listed = set(re.findall(r"TD_CUDA_EXPORT\((\w+),", (ROOT / "tests/npu/cuda_standin/cuda_kernels.cpp").read_text()))
+    listed = set(re.findall(r"TD_CUDA_EXPORT\((\w+),", (ROOT / "tests/standins/cuda/cuda_kernels.cpp").read_text()))
     kernels = set().union(*(defined(s.read_text()) for s in KERNELS.glob("*.cu")))
     said = [f"only in one of npu/cuda/kernels and cuda_kernels.cpp: {', '.join(sorted(kernels ^ listed))}"] if kernels != listed else []
     found = compilers()

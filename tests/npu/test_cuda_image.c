@@ -4,14 +4,14 @@
 #include <fcntl.h>
 #include <sys/stat.h>
 
-#include "refusal.h"
+#include "tests/standins/refusal.h"
 
-#include "cuda_driver_rig.h"
 #include "npu/cuda/cuda_image.h"
 #include "npu/cuda/cuda_kernels.h"
 #include "npu/cuda/cuda_nvrtc.h"
 #include "npu/cuda/cuda_sources.h"
-#include "tests/npu/cuda_standin/driver/cuda_standin_image.h"
+#include "tests/standins/cuda/cuda_driver_rig.h"
+#include "tests/standins/cuda/driver/cuda_standin_image.h"
 
 #define DRIVER 12080
 #define LOG "kernel.cu(7): warning: odd\nkernel.cu(9): error: it is wrong\nkernel.cu(9): error: and again\n"

@@ -1,8 +1,8 @@
 /* The loader of the CUDA driver: a driver that is not there, too old, incomplete, or without a card is a sentence. Each case
  * in a process of its own, because a driver stays loaded. */
-#include "refusal.h"
+#include "tests/standins/refusal.h"
 
-#include "cuda_driver_rig.h"
+#include "tests/standins/cuda/cuda_driver_rig.h"
 
 /** Load, and say on standard error what came of it. */
 static void load(void) {

@@ -9,9 +9,9 @@
 
 #include <cmocka.h>
 
-#include "fake_zmq.h"
 #include "scale/kv_events.h"
 #include "scale/kv_replay.h"
+#include "tests/standins/fake_zmq.h"
 
 static const uint8_t FIRST_102[8] = {0, 0, 0, 0, 0, 0, 0, 102};
 

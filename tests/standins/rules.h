@@ -1,0 +1,102 @@
+/*
+ * The rules of a stand-in: each is broken in a process of its own, which must end by the signal and with the sentence that is
+ * expected. A process that keeps all rules must live.
+ *
+ * A rule is a function,
+ *   BREAKS(name, sentence) { … }   ends by SIGABRT with that sentence
+ *   FAULTS(name) { … }             ends by SIGSEGV
+ *   LIVES(name) { … }              breaks no rule
+ * or a row of a table: a call whose arguments are right but for one.
+ *   static const rule TABLE[] = {WRONG(call, field, value, sentence), …, RIGHT(call)};
+ *   RULES(TABLE)
+ * There `call` is a function void call(rule_rig *r, const void *args), and call_right its right arguments, of type call_args;
+ * a field that a row sets is an int64_t.
+ *
+ * The including file defines rule_rig, which every rule gets opened, and ends with rules_run.
+ */
+#ifndef TD_TESTS_RULES_H
+#define TD_TESTS_RULES_H
+
+#include <stdlib.h>
+
+#include "refusal.h"
+
+#define RULES_MAX 256
+#define RULE_ARGS_BYTES 128
+
+typedef struct {
+    const char *name;
+    void (*act)(rule_rig *r); /* NULL: a row */
+    void (*call)(rule_rig *r, const void *args);
+    const void *right; /* [bytes] arguments of call */
+    size_t      bytes;
+    size_t      at; /* of the argument that is wrong; bytes: none is */
+    int64_t     value;
+    int         by_signal; /* 0: it lives */
+    const char *sentence;
+} rule;
+
+static rule   g_rules[RULES_MAX];
+static size_t g_n_rules;
+
+static inline void rules_add(const rule *table, size_t n) {
+    if (g_n_rules + n > RULES_MAX) abort();
+    for (size_t i = 0; i < n; i++)
+        if (table[i].bytes > RULE_ARGS_BYTES) abort();
+    memcpy(g_rules + g_n_rules, table, n * sizeof *table);
+    g_n_rules += n;
+}
+
+/* Rules add themselves when the program starts, in the order of the file. */
+#define RULES(table)                                                   \
+    __attribute__((constructor)) static void add_rules_##table(void) { \
+        rules_add(table, sizeof table / sizeof *table);                \
+    }
+#define RULE_FUNCTION(name_, by_signal_, sentence_)                                                                      \
+    static void       name_(rule_rig *r);                                                                                \
+    static const rule rule_##name_[] = {{.name = #name_, .act = name_, .by_signal = by_signal_, .sentence = sentence_}}; \
+    RULES(rule_##name_)                                                                                                  \
+    static void name_(rule_rig *r)
+#define BREAKS(name, sentence) RULE_FUNCTION(name, SIGABRT, sentence)
+#define FAULTS(name) RULE_FUNCTION(name, SIGSEGV, "")
+#define LIVES(name) RULE_FUNCTION(name, 0, "")
+
+#define RULE_ROW(name_, call_, at_, value_, by_signal_, sentence_)                                                        \
+    {                                                                                                                     \
+        .name = name_, .call = call_, .right = &call_##_right, .bytes = sizeof call_##_right, .at = at_, .value = value_, \
+        .by_signal = by_signal_, .sentence = sentence_                                                                    \
+    }
+#define WRONG(call_, field, value_, sentence_) \
+    RULE_ROW(#call_ " with " #field " = " #value_, call_, offsetof(call_##_args, field), value_, SIGABRT, sentence_)
+#define RIGHT(call_) RULE_ROW(#call_ " is right", call_, sizeof(call_##_args), 0, 0, "")
+
+static inline void rule_break(const rule *broken, rule_rig *r) {
+    _Alignas(8) char args[RULE_ARGS_BYTES];
+    if (broken->act) {
+        broken->act(r);
+        return;
+    }
+    memcpy(args, broken->right, broken->bytes);
+    if (broken->at < broken->bytes) memcpy(args + broken->at, &broken->value, sizeof broken->value);
+    broken->call(r, args);
+}
+
+static const char *g_speaker;                  /* what every sentence begins with */
+static void (*g_rule_act)(const void *broken); /* opens the rig and breaks the rule */
+
+static inline void check_rule(void **state) {
+    const rule *r = *state;
+    refusal_check(g_rule_act, r, r->by_signal, r->sentence, g_speaker);
+}
+
+/** Break every rule. @return main's. */
+static inline int rules_run(const char *group, const char *speaker, void (*act)(const void *broken)) {
+    static struct CMUnitTest tests[RULES_MAX];
+    g_speaker = speaker;
+    g_rule_act = act;
+    for (size_t i = 0; i < g_n_rules; i++)
+        tests[i] = (struct CMUnitTest){.name = g_rules[i].name, .test_func = check_rule, .initial_state = &g_rules[i]};
+    return _cmocka_run_group_tests(group, tests, g_n_rules, NULL, NULL);
+}
+
+#endif

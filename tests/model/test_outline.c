@@ -53,6 +53,7 @@ static void outline_text(const td_model *m, uint32_t n_halves, char *text) {
 #define MOE_SHARED(attention) BEGIN(attention) END_SHARED
 
 /* Where halves is NULL only the whole step is looked at. */
+/* clang-format off */
 static const struct {
     const char *folder, *whole, *halves;
 } FAMILIES[] = {
@@ -65,12 +66,15 @@ static const struct {
     {"qwen3_moe", " embed" MOE("gqa") DENSE("gqa") MOE("gqa") MOE("gqa") " head", NULL},
     {"glm4_moe", " embed" DENSE("gqa") MOE_SHARED("gqa") MOE_SHARED("gqa") " head", NULL},
     {"glm4_moe_lite", " embed" DENSE("mla") MOE_SHARED("mla") DENSE("mla") MOE_SHARED("mla") " head",
-     " A: embed" DENSE("mla") " B: embed" DENSE("mla") " A:" BEGIN("mla") " B:" BEGIN("mla") " A:" END_SHARED DENSE(
-         "mla") " B:" END_SHARED DENSE("mla") " A:" BEGIN("mla") " B:" BEGIN("mla") " A:" END_SHARED " B:" END_SHARED
-                                                                                    " whole: head"},
+     " A: embed" DENSE("mla") " B: embed" DENSE("mla") /* layer 0 */
+     " A:" BEGIN("mla") " B:" BEGIN("mla")
+     " A:" END_SHARED DENSE("mla") " B:" END_SHARED DENSE("mla") /* the rest of layer 1, and layer 2 */
+     " A:" BEGIN("mla") " B:" BEGIN("mla")
+     " A:" END_SHARED " B:" END_SHARED " whole: head"},
     {"minimax_m2", " embed" MOE("gqa") MOE("gqa") MOE("gqa") " head", NULL},
     {"gpt_oss", " embed" MOE("gqa(20)") MOE("gqa") MOE("gqa(20)") MOE("gqa") " head", NULL},
 };
+/* clang-format on */
 
 static void passes_are_as_the_families_say(void **state) {
     (void)state;

@@ -39,6 +39,9 @@ MAY_INCLUDE = {
 WITHIN = {
     "model/arch": ["model/layer_verbs.h"],
     "model/checkpoint": ["model/arch"],
+    "npu/card": ["npu"],
+    "npu/ascend": ["npu", "npu/card", "npu/host"],
+    "npu/cuda": ["npu", "npu/card", "npu/cuda/kernels", "npu/host"],
     "server/api": [],
     "server/request": ["server/api"],
     "server/connection": ["server/api", "server/request"],

@@ -24,8 +24,8 @@ static td_status make_mask(td_ascend_npu *d, td_error *err) {
     if (!mask) return td_fail(err, TD_ENOMEM, "out of memory for the mask of attention");
     for (size_t i = 0; i < MASK_SIDE; i++)
         for (size_t j = i + 1; j < MASK_SIDE; j++) mask[i * MASK_SIDE + j] = 1;
-    td_status st = td_ascend_take(d, bytes, &d->mask, err);
-    if (st == TD_OK) st = td_ascend_upload(d, d->mask, mask, bytes, err);
+    td_status st = td_card_take(&d->base, bytes, &d->mask, err);
+    if (st == TD_OK) st = td_card_upload(&d->base, d->mask, mask, bytes, err);
     free(mask);
     return st;
 }
@@ -167,7 +167,7 @@ static td_ascend_attention *add_attention(td_npu_graph *g) {
 }
 
 void td_ascend_attend(td_ascend_run *r, const td_npu_block *b) {
-    td_npu_graph *g = r->s->capture;
+    td_npu_graph *g = r->s->base.capture;
     if (r->status != TD_OK || !g) {
         b->kind->attend(r, b);
         return;

@@ -44,7 +44,7 @@ td_status td_ascend_block_create(td_npu *base, const td_block_desc *desc, td_npu
     td_ascend_npu              *d = (td_ascend_npu *)base;
     const td_ascend_block_kind *kind = KINDS[desc->kind];
     *out = NULL;
-    TD_TRY(td_ascend_enter(d));
+    TD_TRY(td_card_enter(&d->base));
     if (desc->max_tok < 1 || desc->max_tok > TOK_MAX)
         return td_fail(err, TD_EINVAL, "a block takes 1 to %u rows, not %u", TOK_MAX, desc->max_tok);
     td_npu_block *b = calloc(1, sizeof *b);
@@ -72,19 +72,19 @@ void td_ascend_block_destroy(td_npu *base, td_npu_block *b) {
 
 /* The step in the list, made when it is new there. Outside of captures the list begins anew when it is full. */
 static td_status find_step(td_npu_stream *s, const td_step *step, td_ascend_step **out) {
-    td_ascend_npu   *d = s->device;
-    td_ascend_steps *l = s->capture ? &s->capture->steps : &s->steps;
+    td_ascend_npu   *d = td_ascend_of(s);
+    td_ascend_steps *l = s->base.capture ? &s->base.capture->steps : &s->steps;
     for (size_t i = 0; i < l->n; i++)
         if (td_ascend_step_is(l->at[i], step)) {
             *out = l->at[i];
             return TD_OK;
         }
     if (l->n == TD_ASCEND_STEPS_MAX) {
-        if (s->capture) {
+        if (s->base.capture) {
             td_err("a capture has more than %d steps", TD_ASCEND_STEPS_MAX);
             return TD_EINVAL;
         }
-        TD_TRY(td_ascend_stream_sync(&d->base, s));
+        TD_TRY(td_card_stream_sync(&d->base.npu, s));
         td_ascend_steps_close(d, l);
     }
     TD_TRY(td_ascend_step_open(d, step, out));
@@ -93,15 +93,15 @@ static td_status find_step(td_npu_stream *s, const td_step *step, td_ascend_step
 }
 
 static td_status begin_run(td_npu_stream *s, const td_npu_block *b, td_ascend_step *made, td_ascend_run *r) {
-    td_ascend_npu *d = s->device;
-    TD_TRY(td_ascend_arena_grow(d, &d->scratch, d->rope_bytes + d->block_bytes + TD_ASCEND_ALIGNMENT, NULL));
+    td_ascend_npu *d = td_ascend_of(s);
+    TD_TRY(td_card_arena_grow(&d->base, &d->base.scratch, d->rope_bytes + d->block_bytes + TD_ASCEND_ALIGNMENT, NULL));
     *r = (td_ascend_run){.d = d,
                          .s = s,
                          .stream = s->stream,
                          .step = &made->step,
                          .made = made,
-                         .rope = d->scratch.at,
-                         .scratch = d->scratch.at + d->rope_bytes};
+                         .rope = d->base.scratch.at,
+                         .scratch = d->base.scratch.at + d->rope_bytes};
     if (b->cut.most) {
         r->cut = td_ascend_step_cut(d, made, b->cut);
         if (!r->cut) return TD_ENOMEM;
@@ -119,7 +119,7 @@ td_status td_ascend_enqueue(td_npu *base, td_npu_stream *s, td_npu_block *b, con
     td_ascend_step *made;
     td_ascend_run   r;
     bool            changed;
-    TD_TRY(td_ascend_enter(d));
+    TD_TRY(td_card_enter(&d->base));
     if (step->max_tok < 1 || (uint64_t)step->first_row + step->max_tok > b->desc.max_tok) {
         td_err("a step of rows %u to %u is given to a block of %u rows", step->first_row, step->first_row + step->max_tok,
                b->desc.max_tok);
@@ -129,7 +129,7 @@ td_status td_ascend_enqueue(td_npu *base, td_npu_stream *s, td_npu_block *b, con
     if (b->n_tokens && b->n_tokens < made->n_tokens) made->n_tokens = b->n_tokens;
     if (b->n_positions && b->n_positions < made->n_positions) made->n_positions = b->n_positions;
     TD_TRY(begin_run(s, b, made, &r));
-    if (!s->capture) {
+    if (!s->base.capture) {
         made->rope = NULL;
         TD_TRY(td_ascend_step_fill(d, made, &changed));
     }
@@ -140,16 +140,16 @@ td_status td_ascend_enqueue(td_npu *base, td_npu_stream *s, td_npu_block *b, con
 /* ---- captures ---------------------------------------------------------------------------------- */
 
 static td_status update(td_npu_stream *s, td_ascend_attention *a) {
-    const td_acl *acl = s->device->acl;
+    const td_acl *acl = td_ascend_of(s)->acl;
     td_ascend_run r;
     TD_TRY(begin_run(s, a->block, a->step, &r));
     r.workspace_at = a->workspace_at;
     r.workspace_most = a->workspace_bytes ? a->workspace_bytes : 1;
-    TD_TRY(td_ascend_queued(s->device, "aclmdlRICaptureTaskUpdateBegin",
+    TD_TRY(td_ascend_queued(td_ascend_of(s), "aclmdlRICaptureTaskUpdateBegin",
                             acl->aclmdlRICaptureTaskUpdateBegin(s->stream, a->group)));
     a->block->kind->attend(&r, a->block);
     td_status ended =
-        td_ascend_queued(s->device, "aclmdlRICaptureTaskUpdateEnd", acl->aclmdlRICaptureTaskUpdateEnd(s->stream));
+        td_ascend_queued(td_ascend_of(s), "aclmdlRICaptureTaskUpdateEnd", acl->aclmdlRICaptureTaskUpdateEnd(s->stream));
     return r.status != TD_OK ? r.status : ended;
 }
 
@@ -159,7 +159,7 @@ static td_status apply(td_npu_stream *s, td_npu_graph *g) {
     bool applied = g->applied && g->failures == s->failures;
     for (size_t i = 0; i < g->steps.n; i++) {
         bool changed;
-        TD_TRY(td_ascend_step_fill(s->device, g->steps.at[i], &changed));
+        TD_TRY(td_ascend_step_fill(td_ascend_of(s), g->steps.at[i], &changed));
         applied &= !changed;
     }
     g->applied = false;
@@ -169,20 +169,13 @@ static td_status apply(td_npu_stream *s, td_npu_graph *g) {
     return TD_OK;
 }
 
-td_status td_ascend_graph_launch(td_npu *base, td_npu_stream *s, td_npu_graph *g) {
-    td_ascend_npu *d = (td_ascend_npu *)base;
-    if (s->capture) return TD_EINVAL;
-    TD_TRY(td_ascend_enter(d));
+td_status td_ascend_graph_launch(td_npu_stream *s, td_npu_graph *g) {
+    td_ascend_npu *d = td_ascend_of(s);
     TD_TRY(apply(s, g));
     if (g->group) TD_TRY(td_ascend_stream_enter(s, g->group));
     td_acl_status code = d->acl->aclmdlRIExecuteAsync(g->graph, s->stream);
     if (g->group) td_ascend_group_leave(g->group, d);
-    TD_TRY(td_ascend_queued(d, "aclmdlRIExecuteAsync", code));
-    td_ascend_launched(s);
-    td_card_count(&d->given.replays);
-    atomic_fetch_add_explicit(&d->down_bytes, g->down_bytes, memory_order_relaxed);
-    atomic_fetch_add_explicit(&d->up_bytes, g->up_bytes, memory_order_relaxed);
-    return TD_OK;
+    return td_ascend_queued(d, "aclmdlRIExecuteAsync", code);
 }
 
 /* bf16; MLA's rows are filled up to what its attention takes. */

@@ -10,6 +10,8 @@ TD_NODISCARD td_status td_ascend_block_create(td_npu *d, const td_block_desc *de
 void                   td_ascend_block_destroy(td_npu *d, td_npu_block *b);
 TD_NODISCARD td_status td_ascend_enqueue(td_npu *d, td_npu_stream *s, td_npu_block *b, const td_step *step);
 size_t                 td_ascend_kv_page_bytes(td_npu *d, td_kv_rows what, size_t n);
-TD_NODISCARD td_status td_ascend_graph_launch(td_npu *d, td_npu_stream *s, td_npu_graph *g);
+
+/* Entry of td_card_driver: brings the graph the lengths that its steps have now, and runs it. */
+TD_NODISCARD td_status td_ascend_graph_launch(td_npu_stream *s, td_npu_graph *g);
 
 #endif

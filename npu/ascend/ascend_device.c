@@ -1,6 +1,7 @@
 #include "npu/ascend/ascend_device.h"
 
 #include <stdio.h>
+#include <string.h>
 
 #include "core/error.h"
 #include "core/log/log.h"
@@ -57,7 +58,7 @@ static const char *advice_on(td_acl_status code, const char *otherwise) {
 static void note_loss(td_ascend_npu *d, td_acl_status code) {
     for (size_t i = 0; i < N_ADVICE; i++)
         if (ADVICE[i].code == code && ADVICE[i].lost)
-            td_card_loss_tell(&d->loss, "Ascend card %d is lost (%d): %s", d->card, code, ADVICE[i].advice);
+            td_card_loss_tell(&d->base.loss, "Ascend card %d is lost (%d): %s", d->card, code, ADVICE[i].advice);
 }
 
 td_status td_ascend_failed(td_ascend_npu *d, const char *call, td_acl_status code, td_error *err) {
@@ -66,19 +67,15 @@ td_status td_ascend_failed(td_ascend_npu *d, const char *call, td_acl_status cod
     td_status   st = no_memory ? TD_ENOMEM : TD_EDEVICE;
     const char *advice = advice_on(code, "");
     recent_words(d->acl, words, sizeof words);
-    bool known = td_card_loss_get(&d->loss, NULL); /* what fails then has the same reason: one line in the log will do */
-    td_card_count(&d->given.failures);
+    bool known =
+        td_card_loss_get(&d->base.loss, NULL); /* what fails then has the same reason: one line in the log will do */
+    td_card_count(&d->base.given.failures);
     note_loss(d, code);
     if (err)
         return td_fail(err, st, "%s failed on card %d with %d: %s%s%s", call, d->card, code,
                        *words ? words : "the runtime says no more", *advice ? "; " : "", advice);
     if (!known) td_err("%s failed on card %d with %d: %s%s%s", call, d->card, code, words, *advice ? "; " : "", advice);
     return st;
-}
-
-td_status td_ascend_enter(td_ascend_npu *d) {
-    td_acl_status code = d->acl->aclrtSetCurrentContext(d->context);
-    return code == TD_ACL_SUCCESS ? TD_OK : td_ascend_failed(d, "aclrtSetCurrentContext", code, NULL);
 }
 
 td_status td_ascend_queued(td_ascend_npu *d, const char *call, td_acl_status code) {
@@ -96,19 +93,26 @@ td_status td_ascend_init(const td_acl *acl, td_error *err) {
                    advice_on(code, "is the driver installed, and may this user use the cards?"));
 }
 
-/* ---- memory ------------------------------------------------------------------------------------ */
+/* ---- the context and memory --------------------------------------------------------------------- */
 
-void td_ascend_memory(td_ascend_npu *d, uint64_t *free_bytes, uint64_t *total_bytes) {
-    size_t        free = 0, total = 0;
-    td_acl_status code = d->acl->aclrtSetCurrentContext(d->context);
+td_status td_ascend_enter(td_card *c) {
+    td_ascend_npu *d = (td_ascend_npu *)c;
+    return td_ascend_done(d, "aclrtSetCurrentContext", d->acl->aclrtSetCurrentContext(d->context), NULL);
+}
+
+void td_ascend_memory(td_card *c, uint64_t *free_bytes, uint64_t *total_bytes) {
+    td_ascend_npu *d = (td_ascend_npu *)c;
+    size_t         free = 0, total = 0;
+    td_acl_status  code = d->acl->aclrtSetCurrentContext(d->context);
     if (code == TD_ACL_SUCCESS) code = d->acl->aclrtGetMemInfo(TD_ACL_HBM_MEM, &free, &total);
     note_loss(d, code);
     *free_bytes = code == TD_ACL_SUCCESS ? free : 0;
     *total_bytes = code == TD_ACL_SUCCESS ? total : 0;
 }
 
-td_status td_ascend_take(td_ascend_npu *d, size_t bytes, void **out, td_error *err) {
-    char call[64];
+td_status td_ascend_take(td_card *c, size_t bytes, void **out, td_error *err) {
+    td_ascend_npu *d = (td_ascend_npu *)c;
+    char           call[64];
     *out = NULL;
     snprintf(call, sizeof call, "aclrtMalloc of %zu bytes", bytes);
     td_acl_status code = d->acl->aclrtMalloc(out, bytes, TD_ACL_MEM_MALLOC_HUGE_FIRST);
@@ -117,29 +121,41 @@ td_status td_ascend_take(td_ascend_npu *d, size_t bytes, void **out, td_error *e
     return td_ascend_failed(d, call, code, err);
 }
 
-void td_ascend_give(td_ascend_npu *d, void *p) {
-    td_acl_status code = p ? d->acl->aclrtFree(p) : TD_ACL_SUCCESS;
-    if (code != TD_ACL_SUCCESS) (void)td_ascend_failed(d, "aclrtFree", code, NULL);
+void td_ascend_give(td_card *c, void *p) {
+    td_ascend_npu *d = (td_ascend_npu *)c;
+    (void)td_ascend_done(d, "aclrtFree", d->acl->aclrtFree(p), NULL);
 }
 
-td_status td_ascend_upload(td_ascend_npu *d, void *dev, const void *host, size_t bytes, td_error *err) {
-    td_acl_status code = d->acl->aclrtMemcpy(dev, bytes, host, bytes, TD_ACL_MEMCPY_HOST_TO_DEVICE);
-    return code == TD_ACL_SUCCESS ? TD_OK : td_ascend_failed(d, "aclrtMemcpy", code, err);
+td_status td_ascend_zero(td_card *c, void *p, size_t bytes, td_error *err) {
+    td_ascend_npu *d = (td_ascend_npu *)c;
+    TD_TRY(td_ascend_done(d, "aclrtMemsetAsync", d->acl->aclrtMemsetAsync(p, bytes, 0, bytes, d->setup), err));
+    return td_ascend_done(d, "aclrtSynchronizeStream", d->acl->aclrtSynchronizeStream(d->setup), err);
+}
+
+td_status td_ascend_upload(td_card *c, void *dev, const void *host, size_t bytes, td_error *err) {
+    td_ascend_npu *d = (td_ascend_npu *)c;
+    td_acl_status  code = d->acl->aclrtMemcpy(dev, bytes, host, bytes, TD_ACL_MEMCPY_HOST_TO_DEVICE);
+    return td_ascend_done(d, "aclrtMemcpy", code, err);
 }
 
 td_status td_ascend_download(td_ascend_npu *d, void *host, const void *dev, size_t bytes, td_error *err) {
     td_acl_status code = d->acl->aclrtMemcpy(host, bytes, dev, bytes, TD_ACL_MEMCPY_DEVICE_TO_HOST);
-    return code == TD_ACL_SUCCESS ? TD_OK : td_ascend_failed(d, "aclrtMemcpy", code, err);
+    return td_ascend_done(d, "aclrtMemcpy", code, err);
 }
 
-td_status td_ascend_arena_grow(td_ascend_npu *d, td_ascend_arena *a, size_t bytes, td_error *err) {
-    void *at;
-    if (bytes <= a->bytes) return TD_OK;
-    if (a->at && a->n_retired == TD_ASCEND_RETIRED_MAX)
-        return td_fail(err, TD_ENOMEM, "the device's working memory has grown %d times", TD_ASCEND_RETIRED_MAX);
-    TD_TRY(td_ascend_take(d, bytes, &at, err));
-    if (a->at) a->retired[a->n_retired++] = a->at;
-    a->at = at;
-    a->bytes = bytes;
+td_status td_ascend_pin(td_card *c, size_t bytes, void **out, td_error *err) {
+    td_ascend_npu *d = (td_ascend_npu *)c;
+    char           call[64];
+    *out = NULL;
+    snprintf(call, sizeof call, "aclrtMallocHost of %zu bytes", bytes);
+    td_acl_status code = d->acl->aclrtMallocHost(out, bytes);
+    if (code != TD_ACL_SUCCESS) return td_ascend_failed(d, call, code, err);
+    memset(*out, 0, bytes);
     return TD_OK;
+}
+
+void td_ascend_unpin(td_card *c, void *p, size_t bytes) {
+    td_ascend_npu *d = (td_ascend_npu *)c;
+    (void)bytes;
+    (void)td_ascend_done(d, "aclrtFreeHost", d->acl->aclrtFreeHost(p), NULL);
 }

@@ -212,7 +212,7 @@ static void launch_ids(td_ascend_run *r, const td_experts_desc *x) {
         r->status = TD_EDEVICE;
         return;
     }
-    td_ascend_launched(r->s);
+    td_card_launched(r->s, 1);
     td_ascend_op_first_cards(r, x->group, r->route->ids, 2 * pairs);
 }
 

@@ -33,7 +33,7 @@ static member *member_of(td_npu_group *g, const td_ascend_npu *d) {
 
 static td_status failed(td_ascend_npu *d, const char *call, td_hccl_status code, td_error *err) {
     const char *word = d->acl->HcclGetErrorString ? d->acl->HcclGetErrorString(code) : NULL;
-    td_card_count(&d->given.failures);
+    td_card_count(&d->base.given.failures);
     if (err)
         return td_fail(err, TD_EDEVICE, "%s failed on card %d with %u (%s)", call, d->card, code,
                        word ? word : "HcclResult");
@@ -88,12 +88,12 @@ static td_status warm_up(joiner *j, member *m) {
     void          *send = NULL, *receive = NULL;
     td_acl_status  code = d->acl->aclrtCreateStreamWithConfig(&stream, 0, TD_ACL_STREAM_FAST_LAUNCH);
     if (code != TD_ACL_SUCCESS) return td_ascend_failed(d, "aclrtCreateStreamWithConfig", code, &j->err);
-    td_status st = td_ascend_take(d, WARM_VALUES * sizeof(td_bf16), &send, &j->err);
-    if (st == TD_OK) st = td_ascend_take(d, j->group->n * WARM_VALUES * sizeof(td_bf16), &receive, &j->err);
+    td_status st = td_card_take(&d->base, WARM_VALUES * sizeof(td_bf16), &send, &j->err);
+    if (st == TD_OK) st = td_card_take(&d->base, j->group->n * WARM_VALUES * sizeof(td_bf16), &receive, &j->err);
     if (st == TD_OK) st = first_collective(j, m, send, receive, stream);
     (void)d->acl->aclrtSynchronizeStream(stream);
-    td_ascend_give(d, send);
-    td_ascend_give(d, receive);
+    td_card_give(&d->base, send);
+    td_card_give(&d->base, receive);
     (void)d->acl->aclrtDestroyStream(stream);
     return st;
 }
@@ -101,7 +101,7 @@ static td_status warm_up(joiner *j, member *m) {
 static void *join_main(void *arg) {
     joiner *j = arg;
     member *m = &j->group->members[j->rank];
-    j->st = td_ascend_enter(m->d);
+    j->st = td_card_enter(&m->d->base);
     if (j->st != TD_OK) {
         j->st = td_fail(&j->err, j->st, "card %d cannot be used by another thread", m->d->card);
         return NULL;
@@ -128,7 +128,7 @@ static td_status result_of(const joiner *list, uint32_t n, td_error *err) {
 static td_status join_all(td_npu_group *g, joiner *list, td_error *err) {
     static td_hccl_root root; /* 4 kB; groups are made one at a time */
     td_ascend_npu      *first = g->members[0].d;
-    TD_TRY(td_ascend_enter(first));
+    TD_TRY(td_card_enter(&first->base));
     td_hccl_status code = first->acl->HcclGetRootInfo(&root);
     if (code != TD_HCCL_SUCCESS) {
         td_error why = {0};
@@ -149,7 +149,7 @@ static td_status join_all(td_npu_group *g, joiner *list, td_error *err) {
 static void leave_all(td_npu_group *g) {
     for (uint32_t i = 0; i < g->n; i++) {
         member *m = &g->members[i];
-        if (!m->comm || td_ascend_enter(m->d) != TD_OK) continue;
+        if (!m->comm || td_card_enter(&m->d->base) != TD_OK) continue;
         td_hccl_status code = m->d->acl->HcclCommDestroy(m->comm);
         if (code != TD_HCCL_SUCCESS) (void)failed(m->d, "HcclCommDestroy", code, NULL);
         m->comm = NULL;
@@ -213,7 +213,7 @@ void td_ascend_group_abort(td_npu_group *g) {
         pthread_mutex_lock(&m->lock);
         if (m->stream && !acl->aclrtStreamAbort)
             td_warn("card %d may wait for the others for HCCL_EXEC_TIMEOUT: this CANN has no aclrtStreamAbort", m->d->card);
-        else if (m->stream && td_ascend_enter(m->d) == TD_OK) {
+        else if (m->stream && td_card_enter(&m->d->base) == TD_OK) {
             td_acl_status code = acl->aclrtStreamAbort(m->stream);
             if (code != TD_ACL_SUCCESS) (void)td_ascend_failed(m->d, "aclrtStreamAbort", code, NULL);
         }

@@ -79,8 +79,8 @@ static td_status make_ones(td_ascend_npu *d, td_error *err) {
     float ones[TD_ASCEND_FRONT_Q_LORA];
     if (d->ones) return TD_OK;
     for (size_t i = 0; i < TD_ASCEND_FRONT_Q_LORA; i++) ones[i] = 1;
-    TD_TRY(td_ascend_take(d, sizeof ones, &d->ones, err));
-    return td_ascend_upload(d, d->ones, ones, sizeof ones, err);
+    TD_TRY(td_card_take(&d->base, sizeof ones, &d->ones, err));
+    return td_card_upload(&d->base, d->ones, ones, sizeof ones, err);
 }
 
 /* What the operations that norm and quantise take: gamma in bf16, where that changes nothing. */

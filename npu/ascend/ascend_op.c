@@ -140,7 +140,7 @@ static void failed(td_ascend_run *r, const char *op, const char *half, td_aclnn_
 static bool has_workspace(td_ascend_run *r, const char *op, uint64_t bytes) {
     r->workspace_used = bytes;
     if (!r->workspace_most) {
-        r->status = td_ascend_arena_grow(r->d, &r->d->workspace, bytes, NULL);
+        r->status = td_card_arena_grow(&r->d->base, &r->d->workspace, bytes, NULL);
         return r->status == TD_OK;
     }
     if (bytes <= r->workspace_most) return true;
@@ -162,7 +162,7 @@ void td_ascend_launch(td_ascend_run *r, const char *op, td_aclnn_status prepared
         if (code != TD_ACLNN_OK)
             failed(r, op, "", code);
         else
-            td_ascend_launched(r->s);
+            td_card_launched(r->s, 1);
     }
     while (r->n_tensors) (void)r->d->acl->aclDestroyTensor(r->tensors[--r->n_tensors]);
     while (r->n_lists) (void)r->d->acl->aclDestroyTensorList(r->lists[--r->n_lists]);

@@ -1,11 +1,11 @@
 #include "npu/ascend/ascend_open.h"
 
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "core/error.h"
-#include "core/log/log.h"
 #include "npu/ascend/ascend_block.h"
 #include "npu/ascend/ascend_group.h"
 #include "npu/ascend/ascend_stream.h"
@@ -45,21 +45,15 @@ static void close_process(void) {
 
 /* ---- the card ---------------------------------------------------------------------------------- */
 
-static void close_arena(td_ascend_npu *d, td_ascend_arena *a) {
-    td_ascend_give(d, a->at);
-    while (a->n_retired) td_ascend_give(d, a->retired[--a->n_retired]);
-}
-
 static void close_card(td_npu *base) {
     td_ascend_npu *d = (td_ascend_npu *)base;
-    if (d->context && td_ascend_enter(d) == TD_OK) {
-        close_arena(d, &d->scratch);
-        close_arena(d, &d->workspace);
-        close_arena(d, &d->order);
-        close_arena(d, &d->chosen);
-        td_ascend_give(d, d->mask);
-        td_ascend_give(d, d->ones);
-        if (d->one) (void)d->acl->aclrtFree(d->one);
+    if (d->context && td_card_enter(&d->base) == TD_OK) {
+        td_card_close_memory(&d->base);
+        td_card_arena_close(&d->base, &d->workspace);
+        td_card_arena_close(&d->base, &d->order);
+        td_card_arena_close(&d->base, &d->chosen);
+        td_card_give(&d->base, d->mask);
+        td_card_give(&d->base, d->ones);
         if (d->setup) (void)d->acl->aclrtDestroyStream(d->setup);
         (void)d->acl->aclrtDestroyContext(d->context);
     }
@@ -72,109 +66,49 @@ static void caps(td_npu *base, td_npu_caps *out) {
     *out = (td_npu_caps){.handover = TD_HANDOVER_HOST_CALL, .measure = true, .kv_spare = true};
     out->experts = td_ascend_has_experts(d->l);
     out->norm_f32 = d->l->ops.aclnnAddRmsNormCast != NULL;
-    td_ascend_memory(d, &out->memory_free, &out->memory_total);
+    td_ascend_memory(&d->base, &out->memory_free, &out->memory_total);
     const char *soc = d->acl->aclrtGetSocName();
     snprintf(out->text, sizeof out->text, "%s, card %d (CANN %.64s)", soc ? soc : "Ascend", d->card,
              *d->l->cann ? d->l->cann : "of an unknown version");
 }
 
-static void report(td_npu *base, td_npu_report *out) {
-    td_ascend_npu *d = (td_ascend_npu *)base;
-    *out = (td_npu_report){.layer = TD_NO_LAYER};
-    out->link_down_bytes = atomic_load_explicit(&d->down_bytes, memory_order_relaxed);
-    out->link_up_bytes = atomic_load_explicit(&d->up_bytes, memory_order_relaxed);
-}
-
-static void stats(td_npu *base, td_card_stats *out) {
-    td_ascend_npu *d = (td_ascend_npu *)base;
-    *out = (td_card_stats){.temperature_c = td_ascend_temperature(d->acl, d->card)};
-    td_ascend_memory(d, &out->memory_free, &out->memory_total);
-    td_card_read(&d->given, out);
-}
-
-static bool lost(td_npu *base, td_error *why) {
-    return td_card_loss_get(&((td_ascend_npu *)base)->loss, why);
-}
-
-/* ---- memory ------------------------------------------------------------------------------------ */
-
-static td_status zeroed(td_ascend_npu *d, void *p, size_t bytes, td_error *err) {
-    td_acl_status code = d->acl->aclrtMemsetAsync(p, bytes, 0, bytes, d->setup);
-    if (code != TD_ACL_SUCCESS) return td_ascend_failed(d, "aclrtMemsetAsync", code, err);
-    code = d->acl->aclrtSynchronizeStream(d->setup);
-    return code == TD_ACL_SUCCESS ? TD_OK : td_ascend_failed(d, "aclrtSynchronizeStream", code, err);
-}
-
-static td_status alloc(td_npu *base, size_t bytes, void **out, td_error *err) {
-    td_ascend_npu *d = (td_ascend_npu *)base;
-    *out = NULL;
-    TD_TRY(td_ascend_enter(d));
-    TD_TRY(td_ascend_take(d, bytes, out, err));
-    td_status st = zeroed(d, *out, bytes, err);
-    if (st == TD_OK) return TD_OK;
-    (void)d->acl->aclrtFree(*out);
-    *out = NULL;
-    return st;
-}
-
-static void release(td_npu *base, void *p, size_t bytes) {
-    td_ascend_npu *d = (td_ascend_npu *)base;
-    (void)bytes;
-    if (!p || td_ascend_enter(d) != TD_OK) return;
-    td_acl_status code = d->acl->aclrtFree(p);
-    if (code != TD_ACL_SUCCESS) (void)td_ascend_failed(d, "aclrtFree", code, NULL);
-}
-
-static td_status host_alloc(td_npu *base, size_t bytes, void **out, td_error *err) {
-    td_ascend_npu *d = (td_ascend_npu *)base;
-    char           call[64];
-    *out = NULL;
-    TD_TRY(td_ascend_enter(d));
-    snprintf(call, sizeof call, "aclrtMallocHost of %zu bytes", bytes);
-    td_acl_status code = d->acl->aclrtMallocHost(out, bytes);
-    if (code != TD_ACL_SUCCESS) return td_ascend_failed(d, call, code, err);
-    memset(*out, 0, bytes);
-    return TD_OK;
-}
-
-static void host_release(td_npu *base, void *p, size_t bytes) {
-    td_ascend_npu *d = (td_ascend_npu *)base;
-    (void)bytes;
-    if (!p || td_ascend_enter(d) != TD_OK) return;
-    td_acl_status code = d->acl->aclrtFreeHost(p);
-    if (code != TD_ACL_SUCCESS) (void)td_ascend_failed(d, "aclrtFreeHost", code, NULL);
-}
-
 /* ---- opening ----------------------------------------------------------------------------------- */
 
-/* A card's memory cannot be taken from a file's pages. */
-static void weight_tag(td_npu *base, char tag[TD_NPU_TAG_BYTES]) {
-    (void)base;
-    tag[0] = 0;
+static double temperature(td_card *c) {
+    td_ascend_npu *d = (td_ascend_npu *)c;
+    return td_ascend_temperature(d->acl, d->card);
 }
+
+static const td_card_driver DRIVER = {
+    .stream_bytes = sizeof(td_npu_stream),
+    .graph_bytes = sizeof(td_npu_graph),
+    .enter = td_ascend_enter,
+    .memory = td_ascend_memory,
+    .temperature = temperature,
+    .take = td_ascend_take,
+    .give = td_ascend_give,
+    .zero = td_ascend_zero,
+    .upload = td_ascend_upload,
+    .pin = td_ascend_pin,
+    .unpin = td_ascend_unpin,
+    .stream_open = td_ascend_stream_open,
+    .stream_close = td_ascend_stream_close,
+    .stream_wait = td_ascend_stream_wait,
+    .copy = td_ascend_copy,
+    .host_call = td_ascend_host_call,
+    .capture_begin = td_ascend_capture_begin,
+    .capture_end = td_ascend_capture_end,
+    .launch = td_ascend_graph_launch,
+    .graph_close = td_ascend_graph_close,
+};
 
 static const td_npu_ops OPS = {
     .name = "ascend",
     .close = close_card,
     .caps = caps,
-    .report = report,
-    .stats = stats,
-    .lost = lost,
-    .alloc = alloc,
-    .free = release,
-    .host_alloc = host_alloc,
-    .host_free = host_release,
-    .stream_create = td_ascend_stream_create,
-    .stream_destroy = td_ascend_stream_destroy,
-    .stream_sync = td_ascend_stream_sync,
-    .copy = td_ascend_copy,
-    .host_call = td_ascend_host_call,
-    .bell_ring = td_ascend_bell_ring,
-    .bell_wait = td_ascend_bell_wait,
-    .graph_begin = td_ascend_graph_begin,
-    .graph_end = td_ascend_graph_end,
-    .graph_launch = td_ascend_graph_launch,
-    .graph_destroy = td_ascend_graph_destroy,
+    TD_CARD_OPS,
+    .bell_ring = td_card_bell_ring,
+    .bell_wait = td_card_bell_wait,
     .group_create = td_ascend_group_create,
     .group_destroy = td_ascend_group_destroy,
     .group_abort = td_ascend_group_abort,
@@ -182,7 +116,6 @@ static const td_npu_ops OPS = {
     .weight_bytes = td_ascend_weight_bytes,
     .weight_create = td_ascend_weight_create,
     .weight_destroy = td_ascend_weight_destroy,
-    .weight_tag = weight_tag,
     .kv_page_bytes = td_ascend_kv_page_bytes,
     .block_scratch_bytes = td_ascend_block_scratch_bytes,
     .block_create = td_ascend_block_create,
@@ -201,9 +134,8 @@ static td_status check_generation(td_ascend_npu *d, td_error *err) {
 }
 
 static td_status open_card(td_ascend_npu *d, td_error *err) {
-    uint32_t       n = 0;
-    const uint32_t one = 1;
-    td_acl_status  code = d->acl->aclrtGetDeviceCount(&n);
+    uint32_t      n = 0;
+    td_acl_status code = d->acl->aclrtGetDeviceCount(&n);
     if (code != TD_ACL_SUCCESS) return td_ascend_failed(d, "aclrtGetDeviceCount", code, err);
     if (d->card < 0 || (uint32_t)d->card >= n)
         return td_fail(
@@ -221,9 +153,7 @@ static td_status open_card(td_ascend_npu *d, td_error *err) {
         d->setup = NULL;
         return td_ascend_failed(d, "aclrtCreateStreamWithConfig", code, err);
     }
-    TD_TRY(alloc(&d->base, sizeof one, (void **)&d->one, err));
-    code = d->acl->aclrtMemcpy(d->one, sizeof one, &one, sizeof one, TD_ACL_MEMCPY_HOST_TO_DEVICE);
-    return code == TD_ACL_SUCCESS ? TD_OK : td_ascend_failed(d, "aclrtMemcpy", code, err);
+    return td_card_open_memory(&d->base, err);
 }
 
 td_status td_ascend_npu_open(const td_npu_config *config, td_npu **out, td_error *err) {
@@ -239,16 +169,15 @@ td_status td_ascend_npu_open(const td_npu_config *config, td_npu **out, td_error
         close_process();
         return td_fail(err, TD_ENOMEM, "out of memory for the device");
     }
-    d->base.ops = &OPS;
+    td_card_init(&d->base, &OPS, &DRIVER, config);
     d->l = &libraries;
     d->acl = &libraries.acl;
-    d->config = *config;
     d->card = (int32_t)config->card;
     td_status st = open_card(d, err);
     if (st != TD_OK) {
-        close_card(&d->base);
+        close_card(&d->base.npu);
         return st;
     }
-    *out = &d->base;
+    *out = &d->base.npu;
     return TD_OK;
 }

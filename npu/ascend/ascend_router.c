@@ -26,11 +26,11 @@ static bool has_choice(const td_ascend_npu *d, const td_router_desc *o) {
 
 /* A stream goes on behind an operation that failed: what a gather reads as places must be places then, too, and what the
  * experts on the card read as ids, ids. So they have memory of their own, zeros at first. */
-static td_status make_zeros(td_ascend_npu *d, td_ascend_arena *a, size_t bytes, td_error *err) {
+static td_status make_zeros(td_ascend_npu *d, td_card_arena *a, size_t bytes, td_error *err) {
     if (bytes <= a->bytes) return TD_OK;
     void     *zeros = calloc(1, bytes);
-    td_status st = zeros ? td_ascend_arena_grow(d, a, bytes, err) : td_fail(err, TD_ENOMEM, "out of memory");
-    if (st == TD_OK) st = td_ascend_upload(d, a->at, zeros, bytes, err);
+    td_status st = zeros ? td_card_arena_grow(&d->base, a, bytes, err) : td_fail(err, TD_ENOMEM, "out of memory");
+    if (st == TD_OK) st = td_card_upload(&d->base, a->at, zeros, bytes, err);
     free(zeros);
     return st;
 }

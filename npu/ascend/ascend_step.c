@@ -15,11 +15,11 @@ static td_status open_mirror(td_ascend_npu *d, td_ascend_mirror *m, size_t bytes
     m->bytes = bytes;
     m->fresh = calloc(2, bytes);
     m->host = m->fresh ? m->fresh + bytes : NULL;
-    return m->fresh ? td_ascend_take(d, bytes, (void **)&m->dev, NULL) : TD_ENOMEM;
+    return m->fresh ? td_card_take(&d->base, bytes, (void **)&m->dev, NULL) : TD_ENOMEM;
 }
 
 static void close_mirror(td_ascend_npu *d, td_ascend_mirror *m) {
-    td_ascend_give(d, m->dev);
+    td_card_give(&d->base, m->dev);
     free(m->fresh);
 }
 
@@ -29,8 +29,8 @@ static td_status bring_fresh(td_ascend_npu *d, td_ascend_mirror *m, bool *change
     *changed = true;
     memcpy(m->host, m->fresh, m->bytes);
     m->copied = false;
-    TD_TRY(td_ascend_upload(d, m->dev, m->host, m->bytes, NULL));
-    atomic_fetch_add_explicit(&d->down_bytes, m->bytes, memory_order_relaxed);
+    TD_TRY(td_card_upload(&d->base, m->dev, m->host, m->bytes, NULL));
+    atomic_fetch_add_explicit(&d->base.down_bytes, m->bytes, memory_order_relaxed);
     m->copied = true;
     return TD_OK;
 }

@@ -2,7 +2,10 @@
 #ifndef TD_NPU_ASCEND_ASCEND_STREAM_H
 #define TD_NPU_ASCEND_ASCEND_STREAM_H
 
+#include <pthread.h>
+
 #include "npu/ascend/ascend_step.h"
+#include "npu/card/card_stream.h"
 
 #define TD_ASCEND_STEPS_MAX 8 /* that are kept beside each other */
 
@@ -22,8 +25,8 @@ typedef struct {
 } td_ascend_attention;
 
 struct td_npu_graph {
+    td_card_graph        base; /* first */
     td_acl_graph         graph;
-    uint64_t             down_bytes, up_bytes; /* that one launch copies */
     td_ascend_steps      steps;
     td_ascend_attention *attentions; /* [n_attentions] */
     size_t               n_attentions, attentions_room;
@@ -33,20 +36,18 @@ struct td_npu_graph {
 };
 
 struct td_npu_stream {
-    td_ascend_npu   *device;
+    td_card_stream   base; /* first */
     td_acl_stream    stream;
-    td_npu_graph    *capture; /* or NULL */
-    td_npu_group    *group;   /* of sums that may be under way on it; NULL: none */
-    td_ascend_steps  steps;   /* of what is enqueued outside of captures */
+    td_npu_group    *group; /* of sums that may be under way on it; NULL: none */
+    td_ascend_steps  steps; /* of what is enqueued outside of captures */
     uint32_t         failures;
     pthread_t        reporter;
     _Atomic bool     stop;
     _Atomic uint32_t polls; /* of the reporter, that have ended */
 };
 
-/** A call has given the card work on this stream; what is recorded only is none. */
-static inline void td_ascend_launched(td_npu_stream *s) {
-    if (!s->capture) td_card_count(&s->device->given.launches);
+static inline td_ascend_npu *td_ascend_of(const td_npu_stream *s) {
+    return (td_ascend_npu *)s->base.card;
 }
 
 void td_ascend_steps_close(td_ascend_npu *d, td_ascend_steps *l);
@@ -59,17 +60,14 @@ void td_ascend_steps_close(td_ascend_npu *d, td_ascend_steps *l);
  */
 TD_NODISCARD td_status td_ascend_stream_enter(td_npu_stream *s, td_npu_group *g);
 
-/* The table's functions, as in td_npu_ops; launches of captures are in ascend_block.h. */
-TD_NODISCARD td_status td_ascend_stream_create(td_npu *d, td_npu_stream **out, td_error *err);
-void                   td_ascend_stream_destroy(td_npu *d, td_npu_stream *s);
-TD_NODISCARD td_status td_ascend_stream_sync(td_npu *d, td_npu_stream *s);
-TD_NODISCARD td_status td_ascend_copy(td_npu *d, td_npu_stream *s, void *dst, const void *src, size_t bytes,
-                                      td_copy_kind kind);
-TD_NODISCARD td_status td_ascend_host_call(td_npu *d, td_npu_stream *s, td_host_fn fn, void *arg);
-TD_NODISCARD td_status td_ascend_bell_ring(td_npu *d, td_npu_stream *s, td_bell *bell);
-TD_NODISCARD td_status td_ascend_bell_wait(td_npu *d, td_npu_stream *s, td_bell *bell);
-TD_NODISCARD td_status td_ascend_graph_begin(td_npu *d, td_npu_stream *s);
-TD_NODISCARD td_status td_ascend_graph_end(td_npu *d, td_npu_stream *s, td_npu_graph **out, td_error *err);
-void                   td_ascend_graph_destroy(td_npu *d, td_npu_graph *g);
+/* Entries of td_card_driver; launches of captures are in ascend_block.h. */
+TD_NODISCARD td_status td_ascend_stream_open(td_npu_stream *s, td_error *err);
+void                   td_ascend_stream_close(td_npu_stream *s);
+TD_NODISCARD td_status td_ascend_stream_wait(td_npu_stream *s);
+TD_NODISCARD td_status td_ascend_copy(td_npu_stream *s, void *dst, const void *src, size_t bytes, td_copy_kind kind);
+TD_NODISCARD td_status td_ascend_host_call(td_npu_stream *s, td_host_fn fn, void *arg);
+TD_NODISCARD td_status td_ascend_capture_begin(td_npu_stream *s);
+TD_NODISCARD td_status td_ascend_capture_end(td_npu_stream *s, td_npu_graph *g, bool keep, td_error *err);
+void                   td_ascend_graph_close(td_card *c, td_npu_graph *g);
 
 #endif

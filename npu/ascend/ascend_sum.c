@@ -10,14 +10,14 @@
 /* @return false: nothing is to be given to the stream, and nothing to be left. */
 static bool enter(td_ascend_run *r, td_npu_group *g) {
     if (r->status != TD_OK) return false;
-    if (r->s->capture) r->s->capture->group = g;
+    if (r->s->base.capture) r->s->base.capture->group = g;
     r->status = td_ascend_stream_enter(r->s, g);
     return r->status == TD_OK;
 }
 
 static void leave(td_ascend_run *r, td_npu_group *g) {
     td_ascend_group_leave(g, r->d);
-    if (r->status == TD_OK) td_ascend_launched(r->s);
+    if (r->status == TD_OK) td_card_launched(r->s, 1);
 }
 
 void td_ascend_op_first_cards(td_ascend_run *r, td_npu_group *g, void *at, size_t n) {
@@ -54,7 +54,7 @@ static void zero(td_ascend_run *r, void *at, size_t bytes) {
     if (code != TD_ACL_SUCCESS)
         r->status = td_ascend_failed(r->d, "aclrtMemsetAsync", code, NULL);
     else
-        td_ascend_launched(r->s);
+        td_card_launched(r->s, 1);
 }
 
 /* x = f32 sums of what lies in n places, in their order; y is scratch of the same size. */

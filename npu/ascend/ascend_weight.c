@@ -138,7 +138,7 @@ td_status td_ascend_weight_create(td_npu *base, td_weight_format format, const t
                                   td_error *err) {
     td_ascend_npu *d = (td_ascend_npu *)base;
     *out = NULL;
-    TD_TRY(td_ascend_enter(d));
+    TD_TRY(td_card_enter(&d->base));
     TD_TRY(check_source(format, src, err));
     td_tensor_view view = *src;
     if (format == TD_WEIGHT_INT4G || format == TD_WEIGHT_FP4G) view.data = NULL;
@@ -151,8 +151,8 @@ td_status td_ascend_weight_create(td_npu *base, td_weight_format format, const t
     size_t    bytes = rows_bytes(w->format, w->n, w->k);
     char     *host = calloc(1, bytes);
     td_status st = host ? convert(w, &view, host, err) : td_fail(err, TD_ENOMEM, "out of memory for a weight");
-    if (st == TD_OK) st = td_ascend_take(d, bytes, (void **)&w->rows, err);
-    if (st == TD_OK) st = td_ascend_upload(d, w->rows, host, bytes, err);
+    if (st == TD_OK) st = td_card_take(&d->base, bytes, (void **)&w->rows, err);
+    if (st == TD_OK) st = td_card_upload(&d->base, w->rows, host, bytes, err);
     free(host);
     if (st != TD_OK)
         td_ascend_weight_destroy(base, w);
@@ -163,28 +163,28 @@ td_status td_ascend_weight_create(td_npu *base, td_weight_format format, const t
 
 static void unref_matrix(td_ascend_npu *d, td_ascend_matrix *m) {
     if (!m || --m->refs) return;
-    if (m->owns_data) td_ascend_give(d, m->data);
-    td_ascend_give(d, m->scale);
-    td_ascend_give(d, m->bias);
+    if (m->owns_data) td_card_give(&d->base, m->data);
+    td_card_give(&d->base, m->scale);
+    td_card_give(&d->base, m->bias);
     free(m);
 }
 
 static void unref_stack(td_ascend_npu *d, td_ascend_stack *s) {
     if (!s || --s->refs) return;
-    td_ascend_give(d, s->data);
-    td_ascend_give(d, s->scale);
-    td_ascend_give(d, s->scale16);
+    td_card_give(&d->base, s->data);
+    td_card_give(&d->base, s->scale);
+    td_card_give(&d->base, s->scale16);
     free(s->weights);
     free(s);
 }
 
 void td_ascend_weight_destroy(td_npu *base, td_npu_weight *w) {
     td_ascend_npu *d = (td_ascend_npu *)base;
-    if (!w || td_ascend_enter(d) != TD_OK) return;
+    if (!w || td_card_enter(&d->base) != TD_OK) return;
     unref_matrix(d, w->matrix);
     unref_stack(d, w->stack);
-    td_ascend_give(d, w->rows);
-    td_ascend_give(d, w->form.at[0]);
+    td_card_give(&d->base, w->rows);
+    td_card_give(&d->base, w->form.at[0]);
     free(w);
 }
 
@@ -207,10 +207,10 @@ static char *bring(td_ascend_npu *d, const td_npu_weight *w, td_error *err) {
 static td_status send(td_ascend_npu *d, void *host, size_t bytes, void **out, td_error *err) {
     *out = NULL;
     td_status st =
-        host ? td_ascend_take(d, bytes, out, err) : td_fail(err, TD_ENOMEM, "out of memory while a weight is laid out");
-    if (st == TD_OK) st = td_ascend_upload(d, *out, host, bytes, err);
+        host ? td_card_take(&d->base, bytes, out, err) : td_fail(err, TD_ENOMEM, "out of memory while a weight is laid out");
+    if (st == TD_OK) st = td_card_upload(&d->base, *out, host, bytes, err);
     if (st != TD_OK) {
-        td_ascend_give(d, *out);
+        td_card_give(&d->base, *out);
         *out = NULL;
     }
     free(host);
@@ -219,7 +219,7 @@ static td_status send(td_ascend_npu *d, void *host, size_t bytes, void **out, td
 
 static void forget_rows(td_ascend_npu *d, const td_npu_weight *weight) {
     td_npu_weight *w = (td_npu_weight *)weight; /* the handle is opaque: only its layout changes */
-    td_ascend_give(d, w->rows);
+    td_card_give(&d->base, w->rows);
     w->rows = NULL;
 }
 

@@ -2,29 +2,30 @@
 
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "core/error.h"
 #include "core/log/log.h"
-#include "core/log/trace.h"
-#include "core/threads/signal_word.h"
 #include "npu/cuda/cuda_stream.h"
 #include "npu/handover_time.h"
 
-#define NAP_NS 50000
-#define SPIN_NS 300000 /* of a wait before it naps */
 #define ROUNDS 5
 
 /* ---- words -------------------------------------------------------------------------------------- */
 
 static td_status word_of(td_npu_stream *s, td_bell *bell, td_cu_address *out) {
-    td_cuda_npu *d = s->device;
-    TD_TRY(td_cuda_enter(d));
+    td_cuda_npu *d = td_cuda_of(s);
+    TD_TRY(td_card_enter(&d->base));
     return td_cuda_accepted(d, "cuMemHostGetDevicePointer", d->cu->cuMemHostGetDevicePointer(out, (void *)bell, 0));
 }
 
+static td_status enqueued(td_npu_stream *s, const char *call, td_cu_status said) {
+    TD_TRY(td_cuda_accepted(td_cuda_of(s), call, said));
+    td_card_launched(s, 1);
+    return TD_OK;
+}
+
 static td_status write_word(td_npu_stream *s, td_cu_address word, uint32_t value) {
-    return td_cuda_enqueued(s, "cuStreamWriteValue32", s->device->cu->cuStreamWriteValue32(s->stream, word, value, 0));
+    return enqueued(s, "cuStreamWriteValue32", td_cuda_of(s)->cu->cuStreamWriteValue32(s->stream, word, value, 0));
 }
 
 static td_status ring_word(td_npu_stream *s, td_bell *bell) {
@@ -36,45 +37,24 @@ static td_status ring_word(td_npu_stream *s, td_bell *bell) {
 static td_status await_word(td_npu_stream *s, td_bell *bell) {
     td_cu_address word;
     TD_TRY(word_of(s, bell, &word));
-    TD_TRY(td_cuda_enqueued(s, "cuStreamWaitValue32",
-                            s->device->cu->cuStreamWaitValue32(s->stream, word, 1, TD_CU_STREAM_WAIT_VALUE_GEQ)));
+    TD_TRY(enqueued(s, "cuStreamWaitValue32",
+                    td_cuda_of(s)->cu->cuStreamWaitValue32(s->stream, word, 1, TD_CU_STREAM_WAIT_VALUE_GEQ)));
     return write_word(s, word, 0); /* whoever rings it next has heard from us in between */
-}
-
-/* ---- calls -------------------------------------------------------------------------------------- */
-
-static td_status ring_by_copy(td_npu_stream *s, td_bell *bell) {
-    td_cuda_npu *d = s->device;
-    TD_TRY(td_cuda_enter(d));
-    return td_cuda_enqueued(s, "cuMemcpyDtoHAsync",
-                            d->cu->cuMemcpyDtoHAsync((void *)bell, td_cuda_address(d->one), sizeof *bell, s->stream));
-}
-
-static void await_bell(void *arg) {
-    td_bell *bell = arg;
-    uint64_t until_ns = td_trace_now() + SPIN_NS;
-    while (atomic_load_explicit(bell, memory_order_acquire) == 0) { /* with who rings it */
-        if (td_trace_now() < until_ns)
-            td_cpu_relax();
-        else
-            nanosleep(&(struct timespec){.tv_nsec = NAP_NS}, NULL);
-    }
-    atomic_store_explicit(bell, 0, memory_order_relaxed); /* whoever rings it next has heard from us in between */
 }
 
 /* ---- either ------------------------------------------------------------------------------------- */
 
 td_status td_cuda_bell_ring(td_npu *base, td_npu_stream *s, td_bell *bell) {
-    return ((td_cuda_npu *)base)->bell_words ? ring_word(s, bell) : ring_by_copy(s, bell);
+    return ((td_cuda_npu *)base)->bell_words ? ring_word(s, bell) : td_card_bell_ring(base, s, bell);
 }
 
 td_status td_cuda_bell_wait(td_npu *base, td_npu_stream *s, td_bell *bell) {
-    return ((td_cuda_npu *)base)->bell_words ? await_word(s, bell) : td_cuda_host_call(base, s, await_bell, (void *)bell);
+    return ((td_cuda_npu *)base)->bell_words ? await_word(s, bell) : td_card_bell_wait(base, s, bell);
 }
 
 static td_status measure(td_cuda_npu *d, bool words, double *seconds, td_error *err) {
     d->bell_words = words;
-    return td_handover_time(&d->base, TD_HANDOVER_DOORBELL, ROUNDS, seconds, err);
+    return td_handover_time(&d->base.npu, TD_HANDOVER_DOORBELL, ROUNDS, seconds, err);
 }
 
 td_status td_cuda_bells_open(td_cuda_npu *d, td_error *err) {
@@ -87,7 +67,7 @@ td_status td_cuda_bells_open(td_cuda_npu *d, td_error *err) {
     if (named) return TD_OK;
     td_info("doorbells: trying the driver's waits for words (TD_CUDA_BELLS=calls leaves them out)");
     td_status st = measure(d, true, &by_words, &why);
-    if (st != TD_OK && td_card_loss_get(&d->loss, err)) return TD_EDEVICE;
+    if (st != TD_OK && td_card_loss_get(&d->base.loss, err)) return TD_EDEVICE;
     if (st != TD_OK) {
         td_info("doorbells: by host functions, as the driver's waits for words fail: %s", why.text);
         d->bell_words = false;

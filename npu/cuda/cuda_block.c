@@ -43,10 +43,10 @@ td_status td_cuda_block_create(td_npu *base, const td_block_desc *desc, td_npu_b
     td_cuda_npu              *d = (td_cuda_npu *)base;
     const td_cuda_block_kind *kind = KINDS[desc->kind];
     *out = NULL;
-    if (d->config.bare) return td_fail(err, TD_EINVAL, "the card was opened without its kernels");
+    if (d->base.config.bare) return td_fail(err, TD_EINVAL, "the card was opened without its kernels");
     if (desc->max_tok < 1 || desc->max_tok > TD_CUDA_GRID_MAX)
         return td_fail(err, TD_EINVAL, "a block takes 1 to %d rows, not %u", TD_CUDA_GRID_MAX, desc->max_tok);
-    TD_TRY(td_cuda_enter(d));
+    TD_TRY(td_card_enter(&d->base));
     TD_TRY(kind->check(d, desc, err));
     td_npu_block *b = calloc(1, sizeof *b);
     if (!b) return td_fail(err, TD_ENOMEM, "out of memory for a block");
@@ -65,7 +65,7 @@ td_status td_cuda_block_create(td_npu *base, const td_block_desc *desc, td_npu_b
 
 void td_cuda_block_destroy(td_npu *base, td_npu_block *b) {
     td_cuda_npu *d = (td_cuda_npu *)base;
-    if (b && b->tables && td_cuda_enter(d) == TD_OK) td_cuda_give(d, b->tables);
+    if (b && b->tables && td_card_enter(&d->base) == TD_OK) td_card_give(&d->base, b->tables);
     free(b);
 }
 
@@ -76,15 +76,15 @@ td_status td_cuda_enqueue(td_npu *base, td_npu_stream *s, td_npu_block *b, const
                b->desc.max_tok);
         return TD_EINVAL;
     }
-    TD_TRY(td_cuda_enter(d));
-    if (!s->capture) TD_TRY(td_cuda_scratch_ready(d));
+    TD_TRY(td_card_enter(&d->base));
+    if (!s->base.capture) TD_TRY(td_cuda_scratch_ready(d));
     td_cuda_run r = {.d = d,
                      .stream = s->stream,
                      .step = step,
-                     .scratch = d->scratch,
-                     .library = b->uses_library ? d->scratch + b->library : NULL};
+                     .scratch = d->base.scratch.at,
+                     .library = b->uses_library ? d->base.scratch.at + b->library : NULL};
     b->kind->launch(&r, b);
-    td_cuda_launched(s, r.launches);
+    td_card_launched(s, r.launches);
     return r.status;
 }
 

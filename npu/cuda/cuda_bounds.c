@@ -97,7 +97,7 @@ static td_status ask(probe *p, td_npu_bound what, td_error *err) {
     TD_TRY(td_cuda_done(d, "cuDeviceGetAttribute", said, err));
     if (multiprocessors < 1 || multiprocessors > UINT16_MAX || cache < 1 || cache > CACHE_MOST)
         return td_fail(err, TD_EDEVICE, "CUDA card %u says that it has %d multiprocessors and a cache of %d bytes",
-                       d->config.card, multiprocessors, cache);
+                       d->base.config.card, multiprocessors, cache);
     p->multiprocessors = (uint32_t)multiprocessors;
     p->bytes = what == TD_BOUND_READ || what == TD_BOUND_COPY ? (size_t)cache / 16 * 16 * BUFFER_CACHES : 0;
     p->to_bytes = threads_of(p, TD_CUDA_BOUND_READ_BLOCKS) * sizeof(uint32_t);
@@ -108,9 +108,9 @@ static td_status ask(probe *p, td_npu_bound what, td_error *err) {
 /* What is read was written once: a page that never was need not come from memory. */
 static td_status take(probe *p, td_error *err) {
     td_cuda_npu *d = p->d;
-    TD_TRY(td_cuda_take(d, p->to_bytes, &p->to, err));
+    TD_TRY(td_card_take(&d->base, p->to_bytes, &p->to, err));
     if (!p->bytes) return TD_OK;
-    TD_TRY(td_cuda_take(d, p->bytes, &p->from, err));
+    TD_TRY(td_card_take(&d->base, p->bytes, &p->from, err));
     return td_cuda_done(d, "cuMemsetD8Async", d->cu->cuMemsetD8Async(td_cuda_address(p->from), 0x5a, p->bytes, d->setup),
                         err);
 }
@@ -123,7 +123,7 @@ static td_status measure(probe *p, const probe_kind *kind, double *per_s, td_err
         uint64_t  begin = td_trace_now();
         td_status st = kind->enqueue(p, times);
         TD_TRY(settle(p, err)); /* before the buffers are freed, too */
-        if (st != TD_OK) return td_fail(err, st, "CUDA card %u: a bound cannot be measured", p->d->config.card);
+        if (st != TD_OK) return td_fail(err, st, "CUDA card %u: a bound cannot be measured", p->d->base.config.card);
         seconds = (double)(td_trace_now() - begin) * 1e-9;
         *per_s = times * kind->work(p) / seconds;
     }
@@ -134,12 +134,12 @@ td_status td_cuda_bound(td_npu *base, td_npu_bound what, double *per_s, td_error
     td_cuda_npu *d = (td_cuda_npu *)base;
     probe        p = {.d = d};
     *per_s = 0;
-    if (d->config.bare) return td_fail(err, TD_EINVAL, "the card was opened without its kernels");
-    TD_TRY(td_cuda_enter(d));
+    if (d->base.config.bare) return td_fail(err, TD_EINVAL, "the card was opened without its kernels");
+    TD_TRY(td_card_enter(&d->base));
     td_status st = ask(&p, what, err);
     if (st == TD_OK) st = take(&p, err);
     if (st == TD_OK) st = measure(&p, &KINDS[what], per_s, err);
-    td_cuda_give(d, p.from);
-    td_cuda_give(d, p.to);
+    td_card_give(&d->base, p.from);
+    td_card_give(&d->base, p.to);
     return st;
 }

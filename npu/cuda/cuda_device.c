@@ -13,18 +13,14 @@
 td_status td_cuda_failed(td_cuda_npu *d, const char *what, td_cu_status said, td_error *err) {
     td_error own = {0}, lost = {0};
     char     sentence[192];
-    bool     known = td_card_loss_get(&d->loss, NULL); /* what fails then has the same reason: one line in the log will do */
-    td_card_count(&d->given.failures);
-    snprintf(sentence, sizeof sentence, "CUDA card %u: %.140s", d->config.card, what);
+    bool     known =
+        td_card_loss_get(&d->base.loss, NULL); /* what fails then has the same reason: one line in the log will do */
+    td_card_count(&d->base.given.failures);
+    snprintf(sentence, sizeof sentence, "CUDA card %u: %.140s", d->base.config.card, what);
     td_status st = td_cuda_fail(d->cu, &own, sentence, said);
     if (!err && !known) td_err("%s", own.text);
-    td_cuda_loss_note(&d->loss, d->config.card, said, false);
-    return td_fail(err, st, "%s", td_card_loss_get(&d->loss, &lost) ? lost.text : own.text);
-}
-
-td_status td_cuda_enter(td_cuda_npu *d) {
-    td_cu_status said = d->cu->cuCtxSetCurrent(d->context);
-    return said == TD_CUDA_SUCCESS ? TD_OK : td_cuda_failed(d, "cuCtxSetCurrent", said, NULL);
+    td_cuda_loss_note(&d->base.loss, d->base.config.card, said, false);
+    return td_fail(err, st, "%s", td_card_loss_get(&d->base.loss, &lost) ? lost.text : own.text);
 }
 
 td_status td_cuda_accepted(td_cuda_npu *d, const char *call, td_cu_status said) {
@@ -33,18 +29,25 @@ td_status td_cuda_accepted(td_cuda_npu *d, const char *call, td_cu_status said) 
     return TD_EDEVICE;
 }
 
-/* ---- memory ------------------------------------------------------------------------------------ */
+/* ---- the context and memory --------------------------------------------------------------------- */
 
-void td_cuda_memory(td_cuda_npu *d, uint64_t *free_bytes, uint64_t *total_bytes) {
+td_status td_cuda_enter(td_card *c) {
+    td_cuda_npu *d = (td_cuda_npu *)c;
+    return td_cuda_done(d, "cuCtxSetCurrent", d->cu->cuCtxSetCurrent(d->context), NULL);
+}
+
+void td_cuda_memory(td_card *c, uint64_t *free_bytes, uint64_t *total_bytes) {
+    td_cuda_npu *d = (td_cuda_npu *)c;
     size_t       free_now = 0, total = 0;
     td_cu_status said = d->cu->cuCtxSetCurrent(d->context);
     if (said == TD_CUDA_SUCCESS) said = d->cu->cuMemGetInfo(&free_now, &total);
-    if (said != TD_CUDA_SUCCESS) td_cuda_loss_note(&d->loss, d->config.card, said, false);
+    if (said != TD_CUDA_SUCCESS) td_cuda_loss_note(&c->loss, c->config.card, said, false);
     *free_bytes = said == TD_CUDA_SUCCESS ? free_now : 0;
     *total_bytes = said == TD_CUDA_SUCCESS ? total : 0;
 }
 
-td_status td_cuda_take(td_cuda_npu *d, size_t bytes, void **out, td_error *err) {
+td_status td_cuda_take(td_card *c, size_t bytes, void **out, td_error *err) {
+    td_cuda_npu  *d = (td_cuda_npu *)c;
     char          what[96];
     td_cu_address at = 0;
     *out = NULL;
@@ -59,18 +62,38 @@ td_status td_cuda_take(td_cuda_npu *d, size_t bytes, void **out, td_error *err) 
     return TD_OK;
 }
 
-void td_cuda_give(td_cuda_npu *d, void *p) {
-    td_cu_status said = p ? d->cu->cuMemFree(td_cuda_address(p)) : TD_CUDA_SUCCESS;
-    if (said != TD_CUDA_SUCCESS) (void)td_cuda_failed(d, "cuMemFree", said, NULL);
+void td_cuda_give(td_card *c, void *p) {
+    td_cuda_npu *d = (td_cuda_npu *)c;
+    (void)td_cuda_done(d, "cuMemFree", d->cu->cuMemFree(td_cuda_address(p)), NULL);
 }
 
-td_status td_cuda_settle(td_cuda_npu *d, td_error *err) {
+/* Wait for what the setup stream was given. */
+static td_status settle(td_cuda_npu *d, td_error *err) {
     return td_cuda_done(d, "cuStreamSynchronize", d->cu->cuStreamSynchronize(d->setup), err);
+}
+
+td_status td_cuda_zero(td_card *c, void *p, size_t bytes, td_error *err) {
+    td_cuda_npu *d = (td_cuda_npu *)c;
+    TD_TRY(td_cuda_done(d, "cuMemsetD8Async", d->cu->cuMemsetD8Async(td_cuda_address(p), 0, bytes, d->setup), err));
+    return settle(d, err);
+}
+
+td_status td_cuda_upload(td_card *c, void *dev, const void *host, size_t bytes, td_error *err) {
+    td_cuda_npu *d = (td_cuda_npu *)c;
+    for (size_t at = 0; at < bytes; at += TD_CUDA_STAGING_BYTES) {
+        size_t n = bytes - at < TD_CUDA_STAGING_BYTES ? bytes - at : TD_CUDA_STAGING_BYTES;
+        memcpy(d->staging, (const char *)host + at, n);
+        TD_TRY(td_cuda_done(d, "cuMemcpyHtoDAsync",
+                            d->cu->cuMemcpyHtoDAsync(td_cuda_address((char *)dev + at), d->staging, n, d->setup), err));
+        TD_TRY(settle(d, err));
+    }
+    return TD_OK;
 }
 
 /* On the node that the card hangs on where the system tells: the driver knows no such wish, so the memory is ours
  * and is registered with it. Where the driver cannot do that, it is the driver's, wherever that puts it. */
-td_status td_cuda_pin(td_cuda_npu *d, size_t bytes, void **out, td_error *err) {
+td_status td_cuda_pin(td_card *c, size_t bytes, void **out, td_error *err) {
+    td_cuda_npu *d = (td_cuda_npu *)c;
     char         what[96];
     td_cu_status said;
     *out = NULL;
@@ -93,33 +116,13 @@ td_status td_cuda_pin(td_cuda_npu *d, size_t bytes, void **out, td_error *err) {
     return td_cuda_failed(d, what, said, err);
 }
 
-void td_cuda_unpin(td_cuda_npu *d, void *p, size_t bytes) {
+void td_cuda_unpin(td_card *c, void *p, size_t bytes) {
+    td_cuda_npu *d = (td_cuda_npu *)c;
     td_cu_status said = d->registers ? d->cu->cuMemHostUnregister(p) : d->cu->cuMemFreeHost(p);
     if (said != TD_CUDA_SUCCESS) (void)td_cuda_failed(d, d->registers ? "cuMemHostUnregister" : "cuMemFreeHost", said, NULL);
     if (d->registers) td_mem_unmap(p, bytes);
 }
 
-td_status td_cuda_upload(td_cuda_npu *d, void *dev, const void *host, size_t bytes, td_error *err) {
-    for (size_t at = 0; at < bytes; at += TD_CUDA_STAGING_BYTES) {
-        size_t n = bytes - at < TD_CUDA_STAGING_BYTES ? bytes - at : TD_CUDA_STAGING_BYTES;
-        memcpy(d->staging, (const char *)host + at, n);
-        TD_TRY(td_cuda_done(d, "cuMemcpyHtoDAsync",
-                            d->cu->cuMemcpyHtoDAsync(td_cuda_address((char *)dev + at), d->staging, n, d->setup), err));
-        TD_TRY(td_cuda_settle(d, err));
-    }
-    return TD_OK;
-}
-
 td_status td_cuda_scratch_ready(td_cuda_npu *d) {
-    void *at;
-    if (d->block_bytes <= d->scratch_bytes) return TD_OK;
-    if (d->scratch && d->n_retired == TD_CUDA_RETIRED_MAX) {
-        td_err("the device's working memory has grown %d times", TD_CUDA_RETIRED_MAX);
-        return TD_ENOMEM;
-    }
-    TD_TRY(td_cuda_take(d, d->block_bytes, &at, NULL));
-    if (d->scratch) d->retired[d->n_retired++] = d->scratch;
-    d->scratch = at;
-    d->scratch_bytes = d->block_bytes;
-    return TD_OK;
+    return td_card_arena_grow(&d->base, &d->base.scratch, d->block_bytes, NULL);
 }

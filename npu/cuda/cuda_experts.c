@@ -92,8 +92,8 @@ static td_status prepare_experts(td_cuda_npu *d, td_npu_block *b, td_error *err)
         table[i] = (td_cuda_expert_matrix){td_cuda_address(w->data), td_cuda_address(w->scale), td_cuda_address(w->zero),
                                            td_cuda_address(w->factor)};
     }
-    td_status st = td_cuda_take(d, n * sizeof *table, &b->tables, err);
-    if (st == TD_OK) st = td_cuda_upload(d, b->tables, table, n * sizeof *table, err);
+    td_status st = td_card_take(&d->base, n * sizeof *table, &b->tables, err);
+    if (st == TD_OK) st = td_card_upload(&d->base, b->tables, table, n * sizeof *table, err);
     free(table);
     return st;
 }

@@ -27,7 +27,7 @@ static void close_peers(td_npu_group *g) {
     for (uint32_t i = 0; i < g->n; i++)
         for (uint32_t k = 0; k < g->n; k++) {
             td_cuda_npu *d = g->members[i].d;
-            if (!(g->members[i].opened >> k & 1) || td_cuda_enter(d) != TD_OK) continue;
+            if (!(g->members[i].opened >> k & 1) || td_card_enter(&d->base) != TD_OK) continue;
             td_cu_status said = d->cu->cuCtxDisablePeerAccess(g->members[k].d->context);
             if (said != TD_CUDA_SUCCESS) (void)td_cuda_failed(d, "cuCtxDisablePeerAccess", said, NULL);
             g->members[i].opened &= ~(1u << k);
@@ -53,7 +53,7 @@ static td_status open_peers(td_npu_group *g, td_error *err) {
     TD_TRY(can_reach(g, &g->is_direct, err));
     for (uint32_t i = 0; i < g->n && g->is_direct; i++) {
         td_cuda_npu *d = g->members[i].d;
-        TD_TRY(td_cuda_enter(d));
+        TD_TRY(td_card_enter(&d->base));
         for (uint32_t k = 0; k < g->n && g->is_direct; k++) {
             if (i == k) continue;
             td_cu_status said = d->cu->cuCtxEnablePeerAccess(g->members[k].d->context, 0);
@@ -109,7 +109,7 @@ static td_status zero_words(const td_npu_group *g, td_cuda_member *m, td_error *
 static td_status begin(td_npu_group *g, td_error *err) {
     for (uint32_t i = 0; i < g->n; i++) {
         td_cuda_member *m = &g->members[i];
-        TD_TRY(td_cuda_enter(m->d));
+        TD_TRY(td_card_enter(&m->d->base));
         TD_TRY(zero_words(g, m, err));
         atomic_store(word_at(g, 1 + i), 0);
     }
@@ -118,16 +118,16 @@ static td_status begin(td_npu_group *g, td_error *err) {
 }
 
 static td_status take_exchange(td_npu_group *g, td_cuda_member *m, td_error *err) {
-    TD_TRY(td_cuda_enter(m->d));
-    TD_TRY(td_cuda_take(m->d, STATE_WORDS * sizeof(uint32_t), &m->state, err));
-    return g->is_direct ? td_cuda_take(m->d, EXCHANGE_BYTES, &m->exchange, err)
+    TD_TRY(td_card_enter(&m->d->base));
+    TD_TRY(td_card_take(&m->d->base, STATE_WORDS * sizeof(uint32_t), &m->state, err));
+    return g->is_direct ? td_card_take(&m->d->base, EXCHANGE_BYTES, &m->exchange, err)
                         : pinned(m->d, EXCHANGE_BYTES, &m->exchange, err);
 }
 
 /* What a card sees of the others' exchanges, and of the words. */
 static td_status look(td_npu_group *g, uint32_t self, td_error *err) {
     td_cuda_member *m = &g->members[self];
-    TD_TRY(td_cuda_enter(m->d));
+    TD_TRY(td_card_enter(&m->d->base));
     for (uint32_t i = 0; i < g->n; i++) {
         void *at = g->members[i].exchange;
         if (!g->is_direct) TD_TRY(seen_by(m->d, g->members[i].exchange, &at, err));
@@ -142,7 +142,7 @@ static td_status look(td_npu_group *g, uint32_t self, td_error *err) {
 static td_status build(td_npu_group *g, td_error *err) {
     td_cuda_npu *first = g->members[0].d;
     TD_TRY(open_peers(g, err));
-    TD_TRY(td_cuda_enter(first));
+    TD_TRY(td_card_enter(&first->base));
     TD_TRY(pinned(first, (size_t)(1 + TD_CUDA_CARDS) * LINE, (void **)&g->words, err));
     for (uint32_t i = 0; i < g->n; i++) TD_TRY(take_exchange(g, &g->members[i], err));
     for (uint32_t i = 0; i < g->n; i++) TD_TRY(look(g, i, err));
@@ -163,11 +163,11 @@ td_status td_cuda_group_create(td_npu *const *cards, uint32_t n, td_npu_group **
     for (uint32_t i = 0; i < n; i++) {
         td_cuda_npu *d = (td_cuda_npu *)cards[i];
         bool         twice = td_cuda_group_member(g, d) != NULL || d->group;
-        for (uint32_t k = 0; k < i; k++) twice |= g->members[k].d->config.card == d->config.card;
+        for (uint32_t k = 0; k < i; k++) twice |= g->members[k].d->base.config.card == d->base.config.card;
         g->members[i].d = d;
         if (!twice) continue;
         free(g);
-        return td_fail(err, TD_EINVAL, "CUDA card %u is in a group twice", d->config.card);
+        return td_fail(err, TD_EINVAL, "CUDA card %u is in a group twice", d->base.config.card);
     }
     td_status st = build(g, err);
     if (st != TD_OK) {
@@ -188,15 +188,15 @@ void td_cuda_group_destroy(td_npu_group *g) {
     for (uint32_t i = 0; i < g->n; i++) {
         td_cuda_member *m = &g->members[i];
         m->d->group = NULL;
-        if (td_cuda_enter(m->d) != TD_OK) continue;
-        td_cuda_give(m->d, m->state);
+        if (td_card_enter(&m->d->base) != TD_OK) continue;
+        td_card_give(&m->d->base, m->state);
         if (g->is_direct)
-            td_cuda_give(m->d, m->exchange);
+            td_card_give(&m->d->base, m->exchange);
         else
             give_pinned(m->d, m->exchange);
     }
     close_peers(g);
-    if (td_cuda_enter(g->members[0].d) == TD_OK) give_pinned(g->members[0].d, g->words);
+    if (td_card_enter(&g->members[0].d->base) == TD_OK) give_pinned(g->members[0].d, g->words);
     free(g);
 }
 

@@ -6,7 +6,7 @@
 #ifndef TD_NPU_CUDA_CUDA_LOSS_H
 #define TD_NPU_CUDA_CUDA_LOSS_H
 
-#include "npu/card_loss.h"
+#include "npu/card/card_loss.h"
 #include "npu/cuda/cuda_types.h"
 
 /**

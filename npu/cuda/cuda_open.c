@@ -54,72 +54,18 @@ static const td_cublaslt_library *cublaslt_get(int driver_version) {
 static void caps(td_npu *base, td_npu_caps *out) {
     td_cuda_npu *d = (td_cuda_npu *)base;
     *out = (td_npu_caps){.handover = TD_HANDOVER_HOST_CALL, .measure = true, .experts = true, .log_sums = true};
-    td_cuda_memory(d, &out->memory_free, &out->memory_total);
-    snprintf(out->text, sizeof out->text, "%.60s, card %u (sm_%d, CUDA %d.%d)", d->name, d->config.card, d->capability,
+    td_cuda_memory(&d->base, &out->memory_free, &out->memory_total);
+    snprintf(out->text, sizeof out->text, "%.60s, card %u (sm_%d, CUDA %d.%d)", d->name, d->base.config.card, d->capability,
              d->version / 1000, d->version % 1000 / 10);
-}
-
-static void report(td_npu *base, td_npu_report *out) {
-    td_cuda_npu *d = (td_cuda_npu *)base;
-    *out = (td_npu_report){.layer = TD_NO_LAYER};
-    out->link_down_bytes = atomic_load_explicit(&d->down_bytes, memory_order_relaxed);
-    out->link_up_bytes = atomic_load_explicit(&d->up_bytes, memory_order_relaxed);
-}
-
-static void stats(td_npu *base, td_card_stats *out) {
-    td_cuda_npu *d = (td_cuda_npu *)base;
-    *out = (td_card_stats){.temperature_c = td_cuda_temperature(d->pci)};
-    td_cuda_memory(d, &out->memory_free, &out->memory_total);
-    td_card_read(&d->given, out);
-}
-
-static bool lost(td_npu *base, td_error *why) {
-    return td_card_loss_get(&((td_cuda_npu *)base)->loss, why);
-}
-
-/* ---- memory ------------------------------------------------------------------------------------ */
-
-static td_status alloc(td_npu *base, size_t bytes, void **out, td_error *err) {
-    td_cuda_npu *d = (td_cuda_npu *)base;
-    *out = NULL;
-    TD_TRY(td_cuda_enter(d));
-    TD_TRY(td_cuda_take(d, bytes, out, err));
-    td_status st =
-        td_cuda_done(d, "cuMemsetD8Async", d->cu->cuMemsetD8Async(td_cuda_address(*out), 0, bytes, d->setup), err);
-    if (st == TD_OK) st = td_cuda_settle(d, err);
-    if (st == TD_OK) return TD_OK;
-    td_cuda_give(d, *out);
-    *out = NULL;
-    return st;
-}
-
-static void release(td_npu *base, void *p, size_t bytes) {
-    td_cuda_npu *d = (td_cuda_npu *)base;
-    (void)bytes;
-    if (p && td_cuda_enter(d) == TD_OK) td_cuda_give(d, p);
-}
-
-static td_status host_alloc(td_npu *base, size_t bytes, void **out, td_error *err) {
-    td_cuda_npu *d = (td_cuda_npu *)base;
-    *out = NULL;
-    TD_TRY(td_cuda_enter(d));
-    return td_cuda_pin(d, bytes, out, err);
-}
-
-static void host_release(td_npu *base, void *p, size_t bytes) {
-    td_cuda_npu *d = (td_cuda_npu *)base;
-    if (p && td_cuda_enter(d) == TD_OK) td_cuda_unpin(d, p, bytes);
 }
 
 static void close_card(td_npu *base) {
     td_cuda_npu *d = (td_cuda_npu *)base;
     td_error     err = {0};
-    if (d->context && td_cuda_enter(d) == TD_OK) {
-        td_cuda_give(d, d->scratch);
-        while (d->n_retired) td_cuda_give(d, d->retired[--d->n_retired]);
-        td_cuda_give(d, d->one);
-        if (d->staging) td_cuda_unpin(d, d->staging, TD_CUDA_STAGING_BYTES);
-        if (td_cuda_blas_close(&d->blas, &err) != TD_OK) td_err("CUDA card %u: %s", d->config.card, err.text);
+    if (d->context && td_card_enter(&d->base) == TD_OK) {
+        td_card_close_memory(&d->base);
+        if (d->staging) td_cuda_unpin(&d->base, d->staging, TD_CUDA_STAGING_BYTES);
+        if (td_cuda_blas_close(&d->blas, &err) != TD_OK) td_err("CUDA card %u: %s", d->base.config.card, err.text);
         td_cuda_kernels_close(d->cu, &d->kernels);
         if (d->setup) (void)d->cu->cuStreamDestroy(d->setup);
         (void)d->cu->cuCtxSetCurrent(NULL);
@@ -131,34 +77,40 @@ static void close_card(td_npu *base) {
 
 /* ---- opening ----------------------------------------------------------------------------------- */
 
-/* A card's memory cannot be taken from a file's pages. */
-static void weight_tag(td_npu *base, char tag[TD_NPU_TAG_BYTES]) {
-    (void)base;
-    tag[0] = 0;
+static double temperature(td_card *c) {
+    return td_cuda_temperature(((td_cuda_npu *)c)->pci);
 }
+
+static const td_card_driver DRIVER = {
+    .stream_bytes = sizeof(td_npu_stream),
+    .graph_bytes = sizeof(td_npu_graph),
+    .enter = td_cuda_enter,
+    .memory = td_cuda_memory,
+    .temperature = temperature,
+    .take = td_cuda_take,
+    .give = td_cuda_give,
+    .zero = td_cuda_zero,
+    .upload = td_cuda_upload,
+    .pin = td_cuda_pin,
+    .unpin = td_cuda_unpin,
+    .stream_open = td_cuda_stream_open,
+    .stream_close = td_cuda_stream_close,
+    .stream_wait = td_cuda_stream_wait,
+    .copy = td_cuda_copy,
+    .host_call = td_cuda_host_call,
+    .capture_begin = td_cuda_capture_begin,
+    .capture_end = td_cuda_capture_end,
+    .launch = td_cuda_graph_launch,
+    .graph_close = td_cuda_graph_close,
+};
 
 static const td_npu_ops OPS = {
     .name = "cuda",
     .close = close_card,
     .caps = caps,
-    .report = report,
-    .stats = stats,
-    .lost = lost,
-    .alloc = alloc,
-    .free = release,
-    .host_alloc = host_alloc,
-    .host_free = host_release,
-    .stream_create = td_cuda_stream_create,
-    .stream_destroy = td_cuda_stream_destroy,
-    .stream_sync = td_cuda_stream_sync,
-    .copy = td_cuda_copy,
-    .host_call = td_cuda_host_call,
+    TD_CARD_OPS,
     .bell_ring = td_cuda_bell_ring,
     .bell_wait = td_cuda_bell_wait,
-    .graph_begin = td_cuda_graph_begin,
-    .graph_end = td_cuda_graph_end,
-    .graph_launch = td_cuda_graph_launch,
-    .graph_destroy = td_cuda_graph_destroy,
     .group_create = td_cuda_group_create,
     .group_destroy = td_cuda_group_destroy,
     .group_abort = td_cuda_group_abort,
@@ -166,7 +118,6 @@ static const td_npu_ops OPS = {
     .weight_bytes = td_cuda_weight_bytes,
     .weight_create = td_cuda_weight_create,
     .weight_destroy = td_cuda_weight_destroy,
-    .weight_tag = weight_tag,
     .kv_page_bytes = td_cuda_kv_page_bytes,
     .block_scratch_bytes = td_cuda_block_scratch_bytes,
     .block_create = td_cuda_block_create,
@@ -196,7 +147,7 @@ static td_status ask(td_cuda_npu *d, td_error *err) {
     d->shared_most = (unsigned)shared;
     if (d->capability < TD_CUDA_CAPABILITY_OLDEST)
         return td_fail(err, TD_ENOTSUP, "CUDA card %u (%s) is of compute capability %d.%d; the kernels need %d.%d or later",
-                       d->config.card, d->name, major, minor, TD_CUDA_CAPABILITY_OLDEST / 10,
+                       d->base.config.card, d->name, major, minor, TD_CUDA_CAPABILITY_OLDEST / 10,
                        TD_CUDA_CAPABILITY_OLDEST % 10);
     return TD_OK;
 }
@@ -205,17 +156,16 @@ static td_status ask(td_cuda_npu *d, td_error *err) {
 static void open_blas(td_cuda_npu *d) {
     td_error why = {0};
     if (td_cuda_blas_open(cublaslt_get(d->version), d->capability, &d->blas, &why) != TD_OK)
-        td_warn("CUDA card %u: %s; its int8 products of many rows are our own kernels'", d->config.card, why.text);
+        td_warn("CUDA card %u: %s; its int8 products of many rows are our own kernels'", d->base.config.card, why.text);
 }
 
 static td_status open_card(td_cuda_npu *d, int n_cards, td_error *err) {
-    const uint32_t one = 1;
-    if (d->config.card >= (uint32_t)n_cards)
+    if (d->base.config.card >= (uint32_t)n_cards)
         return td_fail(err, TD_EINVAL,
                        "there is no CUDA card %u: this process sees %d (CUDA_VISIBLE_DEVICES, or the container, may hide "
                        "some)",
-                       d->config.card, n_cards);
-    TD_TRY(td_cuda_done(d, "cuDeviceGet", d->cu->cuDeviceGet(&d->device, (int)d->config.card), err));
+                       d->base.config.card, n_cards);
+    TD_TRY(td_cuda_done(d, "cuDeviceGet", d->cu->cuDeviceGet(&d->device, (int)d->base.config.card), err));
     TD_TRY(ask(d, err));
     td_cu_status said = d->cu->cuDevicePrimaryCtxRetain(&d->context, d->device);
     if (said != TD_CUDA_SUCCESS) {
@@ -235,13 +185,12 @@ static td_status open_card(td_cuda_npu *d, int n_cards, td_error *err) {
         d->setup = NULL;
         return td_cuda_failed(d, "cuStreamCreate", said, err);
     }
-    if (!d->config.bare) {
+    if (!d->base.config.bare) {
         TD_TRY(td_cuda_kernels_open(d->cu, d->device, &d->kernels, err));
         open_blas(d);
     }
-    TD_TRY(td_cuda_pin(d, TD_CUDA_STAGING_BYTES, (void **)&d->staging, err));
-    TD_TRY(td_cuda_take(d, sizeof one, &d->one, err));
-    TD_TRY(td_cuda_upload(d, d->one, &one, sizeof one, err));
+    TD_TRY(td_cuda_pin(&d->base, TD_CUDA_STAGING_BYTES, (void **)&d->staging, err));
+    TD_TRY(td_card_open_memory(&d->base, err));
     return td_cuda_bells_open(d, err);
 }
 
@@ -256,16 +205,14 @@ td_status td_cuda_npu_open(const td_npu_config *config, td_npu **out, td_error *
     TD_TRY(driver_get(&loaded, err));
     td_cuda_npu *d = calloc(1, sizeof *d);
     if (!d) return td_fail(err, TD_ENOMEM, "out of memory for the device");
-    d->base.ops = &OPS;
+    td_card_init(&d->base, &OPS, &DRIVER, config);
     d->cu = &loaded->api;
     d->version = loaded->version;
-    d->config = *config;
-    d->config.host = NULL;
     td_status st = open_card(d, loaded->n_cards, err);
     if (st != TD_OK) {
-        close_card(&d->base);
+        close_card(&d->base.npu);
         return st;
     }
-    *out = &d->base;
+    *out = &d->base.npu;
     return TD_OK;
 }

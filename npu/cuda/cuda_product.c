@@ -89,10 +89,11 @@ static uint32_t stretch(const td_cuda_blas *b, uint32_t most, size_t row_bytes) 
 /* What it cannot do is ours from now on; without an algorithm only this one. */
 static void cannot(td_cuda_npu *d, td_status st, const td_error *why) {
     if (st == TD_ENOTSUP) {
-        td_debug("CUDA card %u: %s", d->config.card, why->text);
+        td_debug("CUDA card %u: %s", d->base.config.card, why->text);
         return;
     }
-    td_warn("CUDA card %u: %s; its int8 products of many rows are our own kernels' from now on", d->config.card, why->text);
+    td_warn("CUDA card %u: %s; its int8 products of many rows are our own kernels' from now on", d->base.config.card,
+            why->text);
     d->blas.has_failed = true;
 }
 

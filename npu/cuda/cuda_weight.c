@@ -160,7 +160,7 @@ td_status td_cuda_weight_create(td_npu *base, td_weight_format format, const td_
     td_cuda_npu   *d = (td_cuda_npu *)base;
     td_gemm_groups groups = {0};
     *out = NULL;
-    TD_TRY(td_cuda_enter(d));
+    TD_TRY(td_card_enter(&d->base));
     TD_TRY(check_source(format, src, &groups, err));
     td_npu_weight *w = calloc(1, sizeof *w);
     if (!w) return td_fail(err, TD_ENOMEM, "out of memory for a weight");
@@ -172,8 +172,8 @@ td_status td_cuda_weight_create(td_npu *base, td_weight_format format, const td_
     layout    l = lay_out(format, &groups, w->n, w->k);
     char     *host = calloc(1, l.all);
     td_status st = host ? convert(w, src, &l, host, err) : td_fail(err, TD_ENOMEM, "out of memory for a weight");
-    if (st == TD_OK) st = td_cuda_take(d, l.all, (void **)&w->data, err);
-    if (st == TD_OK) st = td_cuda_upload(d, w->data, host, l.all, err);
+    if (st == TD_OK) st = td_card_take(&d->base, l.all, (void **)&w->data, err);
+    if (st == TD_OK) st = td_card_upload(&d->base, w->data, host, l.all, err);
     free(host);
     if (st != TD_OK) {
         td_cuda_weight_destroy(base, w);
@@ -188,8 +188,8 @@ td_status td_cuda_weight_create(td_npu *base, td_weight_format format, const td_
 
 void td_cuda_weight_destroy(td_npu *base, td_npu_weight *w) {
     td_cuda_npu *d = (td_cuda_npu *)base;
-    if (!w || td_cuda_enter(d) != TD_OK) return;
-    td_cuda_give(d, w->data);
+    if (!w || td_card_enter(&d->base) != TD_OK) return;
+    td_card_give(&d->base, w->data);
     free(w);
 }
 

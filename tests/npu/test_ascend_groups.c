@@ -63,13 +63,13 @@ static double check_row(const coded *c, const rounded *r, size_t row) {
 }
 
 static double check_matrix(td_ascend_npu *d, const coded *c) {
-    const td_npu_ops       *ops = d->base.ops;
+    const td_npu_ops       *ops = d->base.npu.ops;
     td_tensor_view          v = view_of(c);
     td_npu_weight          *w;
     const td_ascend_matrix *m;
     td_error                err = {0};
     double                  worst = 0;
-    if (ops->weight_create(&d->base, c->format, &v, &w, &err) != TD_OK) fail_msg("%s", err.text);
+    if (ops->weight_create(&d->base.npu, c->format, &v, &w, &err) != TD_OK) fail_msg("%s", err.text);
     td_ascend_part part = {.what = "groups", .w = w, .n = c->m.n, .k = c->m.k};
     if (td_ascend_matrix_of(d, &part, 1, c->m.k, &m, &err) != TD_OK) fail_msg("%s", err.text);
     assert_int_equal(m->format, TD_WEIGHT_W8A8);
@@ -78,7 +78,7 @@ static double check_matrix(td_ascend_npu *d, const coded *c) {
     for (size_t row = 0; row < c->m.n; row++) worst = fmax(worst, check_row(c, &r, row));
     free(r.codes);
     free(r.scale);
-    ops->weight_destroy(&d->base, w);
+    ops->weight_destroy(&d->base.npu, w);
     return worst;
 }
 
@@ -108,7 +108,7 @@ static void rounded_to_int8(void **state) {
                       1.0 / 254);
         assert_true(worst > 0);
     }
-    d->base.ops->close(&d->base);
+    d->base.npu.ops->close(&d->base.npu);
 }
 
 /* A row of zeros: codes of zero, whatever its scales are. */
@@ -124,7 +124,7 @@ static void row_of_zeros(void **state) {
     }
     (void)check_matrix(d, &c);
     free_coded(&c);
-    d->base.ops->close(&d->base);
+    d->base.npu.ops->close(&d->base.npu);
 }
 
 static void scales_that_are_none(void **state) {
@@ -136,13 +136,13 @@ static void scales_that_are_none(void **state) {
     coded          c = make_coded(&r, 0, 4, 64);
     td_tensor_view v = view_of(&c);
     ((uint16_t *)c.memory[1])[3] = 0x7fc0; /* a NaN of bf16 */
-    assert_int_equal(d->base.ops->weight_create(&d->base, c.format, &v, &w, &err), TD_EFORMAT);
+    assert_int_equal(d->base.npu.ops->weight_create(&d->base.npu, c.format, &v, &w, &err), TD_EFORMAT);
     assert_non_null(strstr(err.text, "a scale that is no positive number"));
     v.coded = NULL;
-    assert_int_equal(d->base.ops->weight_create(&d->base, c.format, &v, &w, &err), TD_ENOTSUP);
+    assert_int_equal(d->base.npu.ops->weight_create(&d->base.npu, c.format, &v, &w, &err), TD_ENOTSUP);
     assert_non_null(strstr(err.text, "from a checkpoint's codes"));
     free_coded(&c);
-    d->base.ops->close(&d->base);
+    d->base.npu.ops->close(&d->base.npu);
 }
 
 int main(void) {

@@ -1,4 +1,4 @@
-#include "npu/card_loss.h"
+#include "npu/card/card_loss.h"
 
 #include <stdarg.h>
 #include <stdio.h>

@@ -2,8 +2,8 @@
  * Whether a card still serves this process: told where its runtime fails for good, read by whoever has to answer for it
  * (td_npu_ops.lost). Which failures are for good is each backend's to know.
  */
-#ifndef TD_NPU_CARD_LOSS_H
-#define TD_NPU_CARD_LOSS_H
+#ifndef TD_NPU_CARD_CARD_LOSS_H
+#define TD_NPU_CARD_CARD_LOSS_H
 
 #include <stdatomic.h>
 

@@ -1,0 +1,100 @@
+#include "npu/card/card.h"
+
+#include "core/error.h"
+#include "core/log/log.h"
+
+void td_card_init(td_card *c, const td_npu_ops *ops, const td_card_driver *driver, const td_npu_config *config) {
+    c->npu.ops = ops;
+    c->driver = driver;
+    c->config = *config;
+    c->config.host = NULL;
+}
+
+td_status td_card_open_memory(td_card *c, td_error *err) {
+    const uint32_t one = 1;
+    TD_TRY(td_card_take(c, sizeof one, &c->one, err));
+    return td_card_upload(c, c->one, &one, sizeof one, err);
+}
+
+void td_card_close_memory(td_card *c) {
+    td_card_arena_close(c, &c->scratch);
+    td_card_give(c, c->one);
+}
+
+/* ---- what it says of itself -------------------------------------------------------------------- */
+
+void td_card_report(td_npu *base, td_npu_report *out) {
+    td_card *c = (td_card *)base;
+    *out = (td_npu_report){.layer = TD_NO_LAYER};
+    out->link_down_bytes = atomic_load_explicit(&c->down_bytes, memory_order_relaxed);
+    out->link_up_bytes = atomic_load_explicit(&c->up_bytes, memory_order_relaxed);
+}
+
+void td_card_stats_get(td_npu *base, td_card_stats *out) {
+    td_card *c = (td_card *)base;
+    *out = (td_card_stats){.temperature_c = c->driver->temperature(c)};
+    c->driver->memory(c, &out->memory_free, &out->memory_total);
+    td_card_read(&c->given, out);
+}
+
+bool td_card_lost(td_npu *base, td_error *why) {
+    return td_card_loss_get(&((td_card *)base)->loss, why);
+}
+
+void td_card_weight_tag(td_npu *base, char tag[TD_NPU_TAG_BYTES]) {
+    (void)base;
+    tag[0] = 0;
+}
+
+/* ---- memory ------------------------------------------------------------------------------------ */
+
+td_status td_card_alloc(td_npu *base, size_t bytes, void **out, td_error *err) {
+    td_card *c = (td_card *)base;
+    *out = NULL;
+    TD_TRY(td_card_enter(c));
+    TD_TRY(td_card_take(c, bytes, out, err));
+    td_status st = c->driver->zero(c, *out, bytes, err);
+    if (st == TD_OK) return TD_OK;
+    td_card_give(c, *out);
+    *out = NULL;
+    return st;
+}
+
+void td_card_free(td_npu *base, void *p, size_t bytes) {
+    td_card *c = (td_card *)base;
+    (void)bytes;
+    if (p && td_card_enter(c) == TD_OK) td_card_give(c, p);
+}
+
+td_status td_card_host_alloc(td_npu *base, size_t bytes, void **out, td_error *err) {
+    td_card *c = (td_card *)base;
+    *out = NULL;
+    TD_TRY(td_card_enter(c));
+    return c->driver->pin(c, bytes, out, err);
+}
+
+void td_card_host_free(td_npu *base, void *p, size_t bytes) {
+    td_card *c = (td_card *)base;
+    if (p && td_card_enter(c) == TD_OK) c->driver->unpin(c, p, bytes);
+}
+
+/* ---- arenas ------------------------------------------------------------------------------------ */
+
+td_status td_card_arena_grow(td_card *c, td_card_arena *a, size_t bytes, td_error *err) {
+    void *at;
+    if (bytes <= a->bytes) return TD_OK;
+    if (a->at && a->n_retired == TD_CARD_RETIRED_MAX) {
+        if (!err) td_err("the device's working memory has grown %d times", TD_CARD_RETIRED_MAX);
+        return td_fail(err, TD_ENOMEM, "the device's working memory has grown %d times", TD_CARD_RETIRED_MAX);
+    }
+    TD_TRY(td_card_take(c, bytes, &at, err));
+    if (a->at) a->retired[a->n_retired++] = a->at;
+    a->at = at;
+    a->bytes = bytes;
+    return TD_OK;
+}
+
+void td_card_arena_close(td_card *c, td_card_arena *a) {
+    td_card_give(c, a->at);
+    while (a->n_retired) td_card_give(c, a->retired[--a->n_retired]);
+}

@@ -1,0 +1,154 @@
+#include "npu/card/card_stream.h"
+
+#include <stdlib.h>
+#include <time.h>
+
+#include "core/error.h"
+#include "core/log/trace.h"
+#include "core/threads/signal_word.h"
+
+#define NAP_NS 50000
+#define SPIN_NS 300000 /* of a wait for a bell before it naps */
+
+static td_card_stream *of(td_npu_stream *s) {
+    return (td_card_stream *)s;
+}
+
+/* ---- streams ----------------------------------------------------------------------------------- */
+
+td_status td_card_stream_create(td_npu *base, td_npu_stream **out, td_error *err) {
+    td_card *c = (td_card *)base;
+    *out = NULL;
+    TD_TRY(td_card_enter(c));
+    td_npu_stream *s = calloc(1, c->driver->stream_bytes);
+    if (!s) return td_fail(err, TD_ENOMEM, "out of memory for a stream");
+    of(s)->card = c;
+    td_status st = c->driver->stream_open(s, err);
+    if (st != TD_OK) {
+        free(s);
+        return st;
+    }
+    *out = s;
+    return TD_OK;
+}
+
+void td_card_stream_destroy(td_npu *base, td_npu_stream *s) {
+    td_card *c = (td_card *)base;
+    if (!s || td_card_enter(c) != TD_OK) return;
+    td_status st =
+        of(s)->capture ? td_card_graph_end(base, s, NULL, NULL) : TD_OK; /* thrown away; what fails is in the log */
+    (void)st;
+    c->driver->stream_close(s);
+    free(s);
+}
+
+td_status td_card_stream_sync(td_npu *base, td_npu_stream *s) {
+    td_card *c = (td_card *)base;
+    TD_TRY(td_card_enter(c));
+    return c->driver->stream_wait(s);
+}
+
+/* ---- what is enqueued -------------------------------------------------------------------------- */
+
+static td_status copy(td_card *c, td_npu_stream *s, void *dst, const void *src, size_t bytes, td_copy_kind kind) {
+    TD_TRY(td_card_enter(c));
+    TD_TRY(c->driver->copy(s, dst, src, bytes, kind));
+    td_card_launched(s, 1);
+    return TD_OK;
+}
+
+td_status td_card_copy(td_npu *base, td_npu_stream *s, void *dst, const void *src, size_t bytes, td_copy_kind kind) {
+    td_card       *c = (td_card *)base;
+    td_card_graph *g = (td_card_graph *)of(s)->capture;
+    bool           down = kind == TD_COPY_H2D;
+    TD_TRY(copy(c, s, dst, src, bytes, kind));
+    if (g)
+        *(down ? &g->down_bytes : &g->up_bytes) += bytes;
+    else
+        atomic_fetch_add_explicit(down ? &c->down_bytes : &c->up_bytes, bytes, memory_order_relaxed);
+    return TD_OK;
+}
+
+td_status td_card_host_call(td_npu *base, td_npu_stream *s, td_host_fn fn, void *arg) {
+    td_card *c = (td_card *)base;
+    TD_TRY(td_card_enter(c));
+    TD_TRY(c->driver->host_call(s, fn, arg));
+    td_card_launched(s, 1);
+    return TD_OK;
+}
+
+/* ---- bells ------------------------------------------------------------------------------------- */
+
+td_status td_card_bell_ring(td_npu *base, td_npu_stream *s, td_bell *bell) {
+    td_card *c = (td_card *)base;
+    return copy(c, s, (void *)bell, c->one, sizeof *bell, TD_COPY_D2H);
+}
+
+static void await_bell(void *arg) {
+    td_bell *bell = arg;
+    uint64_t until_ns = td_trace_now() + SPIN_NS;
+    while (atomic_load_explicit(bell, memory_order_acquire) == 0) { /* with who rings it */
+        if (td_trace_now() < until_ns)
+            td_cpu_relax();
+        else
+            nanosleep(&(struct timespec){.tv_nsec = NAP_NS}, NULL);
+    }
+    atomic_store_explicit(bell, 0, memory_order_relaxed); /* whoever rings it next has heard from us in between */
+}
+
+td_status td_card_bell_wait(td_npu *base, td_npu_stream *s, td_bell *bell) {
+    return td_card_host_call(base, s, await_bell, (void *)bell);
+}
+
+/* ---- captures ---------------------------------------------------------------------------------- */
+
+td_status td_card_graph_begin(td_npu *base, td_npu_stream *s) {
+    td_card *c = (td_card *)base;
+    if (of(s)->capture) return TD_EINVAL;
+    TD_TRY(td_card_enter(c));
+    td_npu_graph *g = calloc(1, c->driver->graph_bytes);
+    if (!g) return TD_ENOMEM;
+    td_status st = c->driver->capture_begin(s);
+    if (st == TD_OK)
+        of(s)->capture = g;
+    else
+        free(g);
+    return st;
+}
+
+td_status td_card_graph_end(td_npu *base, td_npu_stream *s, td_npu_graph **out, td_error *err) {
+    td_card      *c = (td_card *)base;
+    td_npu_graph *g = of(s)->capture;
+    if (out) *out = NULL;
+    if (!g) return td_fail(err, TD_EINVAL, "the stream is not being captured");
+    of(s)->capture = NULL;
+    td_status st = td_card_enter(c);
+    if (st == TD_OK) st = c->driver->capture_end(s, g, out != NULL, err);
+    if (st != TD_OK || !out) {
+        td_card_graph_destroy(base, g);
+        return st;
+    }
+    td_card_count(&c->given.captures);
+    *out = g;
+    return TD_OK;
+}
+
+td_status td_card_graph_launch(td_npu *base, td_npu_stream *s, td_npu_graph *g) {
+    td_card             *c = (td_card *)base;
+    const td_card_graph *bytes = (td_card_graph *)g;
+    if (of(s)->capture) return TD_EINVAL;
+    TD_TRY(td_card_enter(c));
+    TD_TRY(c->driver->launch(s, g));
+    td_card_launched(s, 1);
+    td_card_count(&c->given.replays);
+    atomic_fetch_add_explicit(&c->down_bytes, bytes->down_bytes, memory_order_relaxed);
+    atomic_fetch_add_explicit(&c->up_bytes, bytes->up_bytes, memory_order_relaxed);
+    return TD_OK;
+}
+
+void td_card_graph_destroy(td_npu *base, td_npu_graph *g) {
+    td_card *c = (td_card *)base;
+    if (!g) return;
+    c->driver->graph_close(c, g);
+    free(g);
+}

@@ -83,6 +83,10 @@ typedef struct {
     td_dtype       act;
 } rig;
 
+#ifndef RIG_DEVICE
+#define RIG_DEVICE "host"
+#endif
+
 static inline rig rig_open(uint32_t threads, td_dtype act, bool own_threads) {
     td_worker_place places[8];
     rig             g = {.act = act};
@@ -90,7 +94,7 @@ static inline rig rig_open(uint32_t threads, td_dtype act, bool own_threads) {
     for (uint32_t i = 0; i < threads; i++) places[i] = (td_worker_place){.cpu = TD_CPU_ANY};
     assert_int_equal(td_pool_create(places, threads, &g.pool, &err), TD_OK);
     td_npu_config c = {.act_dtype = act, .host = &(td_host_npu_config){.pool = g.pool, .own_threads = own_threads}};
-    assert_int_equal(td_npu_open("host", &c, &g.npu, &err), TD_OK);
+    assert_int_equal(td_npu_open(RIG_DEVICE, &c, &g.npu, &err), TD_OK);
     assert_int_equal(g.npu->ops->stream_create(g.npu, &g.stream, &err), TD_OK);
     return g;
 }

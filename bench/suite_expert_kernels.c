@@ -35,7 +35,7 @@ typedef struct {
     const td_gemm_kernel *kernel;
     td_expert_groups      groups;
     char                 *tiles, *x, *out; /* [BUFFER_BYTES], [ROWS_MAX, x_stride], [workers, ROWS_MAX, nr] */
-    size_t                x_stride, k, n_tiles, per_item, tile_bytes, n_copies, turn;
+    size_t                x_stride, k, n_tiles, per_item, tile_bytes, n_copies, round;
     uint32_t              m, block;
     td_gemm_row           rows[ROWS_MAX];
 } gemm;
@@ -43,7 +43,7 @@ typedef struct {
 static void gemm_item(void *ctx, uint32_t item, const td_worker *w) {
     gemm       *g = ctx;
     size_t      begin = item * g->per_item, left = g->n_tiles - begin, n = left < g->per_item ? left : g->per_item;
-    const char *first = g->tiles + (g->turn * g->n_tiles + begin) * g->tile_bytes;
+    const char *first = g->tiles + (g->round * g->n_tiles + begin) * g->tile_bytes;
     float      *out = (float *)g->out + w->index * ROWS_MAX * TD_GEMM_NR_MAX;
     for (size_t r = 0; r < g->m; r += g->block)
         for (size_t t = 0; t < n; t++) {
@@ -64,7 +64,7 @@ static void gemm_item(void *ctx, uint32_t item, const td_worker *w) {
 static td_status run(void *ctx, td_error *err) {
     gemm *g = ctx;
     (void)err;
-    g->turn = (g->turn + 1) % g->n_copies;
+    g->round = (g->round + 1) % g->n_copies;
     td_pool_run(g->b->pool, gemm_item, g, (uint32_t)((g->n_tiles + g->per_item - 1) / g->per_item));
     return TD_OK;
 }
@@ -93,7 +93,7 @@ static td_status time_matrix(gemm *g, size_t which, const char *shape, td_error 
     if (g->per_item < TILES_PER_ITEM) g->per_item = TILES_PER_ITEM;
     g->tile_bytes = td_tile_bytes(g->kernel->tiles, g->k, &g->groups);
     g->n_copies = BUFFER_BYTES / (g->n_tiles * g->tile_bytes);
-    g->turn = 0;
+    g->round = 0;
     g->block = td_expert_block_rows(g->kernel, g->k);
     make_rows(g);
     for (size_t i = 0; i < sizeof ROWS / sizeof *ROWS; i++) {

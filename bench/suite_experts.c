@@ -25,7 +25,7 @@ static const uint32_t TOKENS[] = {1, 4, 16, 64, 512, TOKENS_MAX};
 
 typedef struct {
     td_experts *x;
-    uint32_t    n_layers, n_experts, top_k, n_tok, layer, turn;
+    uint32_t    n_layers, n_experts, top_k, n_tok, layer, round;
     uint16_t   *ids;      /* [TOKENS_MAX, top_k] */
     float      *weights;  /* [TOKENS_MAX, top_k] */
     td_bf16    *in, *out; /* [TOKENS_MAX, hidden] */
@@ -36,11 +36,11 @@ typedef struct {
 static void route(ffn *f) {
     f->layer = (f->layer + 1) % f->n_layers;
     for (uint32_t t = 0; t < f->n_tok; t++) {
-        uint32_t first = f->n_tok == 1 ? f->turn * f->top_k : (uint32_t)td_rng_u64(1, f->turn, t);
+        uint32_t first = f->n_tok == 1 ? f->round * f->top_k : (uint32_t)td_rng_u64(1, f->round, t);
         for (uint32_t j = 0; j < f->top_k; j++)
             f->ids[t * f->top_k + j] = (uint16_t)((first % f->n_experts + j) % f->n_experts);
     }
-    f->turn++;
+    f->round++;
 }
 
 static td_status run(void *ctx, td_error *err) {

@@ -16,7 +16,7 @@ typedef struct {
     td_placed_model placed;
     td_pool        *npu_pool; /* the device's own threads, or NULL */
     td_model       *model;    /* of placed */
-    uint32_t        vocab, turn;
+    uint32_t        vocab, round;
     uint32_t        n_seq, n_new, context;
     td_step_rows    rows;
     uint32_t       *token, *pages; /* [max_tok] of a sequence, [n_pages] */
@@ -29,11 +29,11 @@ static void fill_rows(steps *s) {
     uint32_t pages = (s->context + s->n_new + TD_KV_PAGE - 1) / TD_KV_PAGE;
     td_step_rows_clear(&s->rows);
     for (uint32_t q = 0; q < s->n_seq; q++) {
-        for (uint32_t i = 0; i < s->n_new; i++) s->token[i] = (s->turn * 7919u + (q * s->n_new + i) * 104729u) % s->vocab;
+        for (uint32_t i = 0; i < s->n_new; i++) s->token[i] = (s->round * 7919u + (q * s->n_new + i) * 104729u) % s->vocab;
         td_step_rows_add(&s->rows, s->token, s->context, s->n_new, s->pages + (size_t)q * pages, pages, s->n_new == 1);
         s->out_row[q] = s->rows.n_tok - 1;
     }
-    s->turn++;
+    s->round++;
 }
 
 static td_status run(void *ctx, td_error *err) {

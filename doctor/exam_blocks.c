@@ -501,10 +501,10 @@ static void build_mla(td_rig *r, const void *arg, float *out) {
 /* ---- captures ---------------------------------------------------------------------------------- */
 
 /* A linear and an attention in one capture, replayed with other lengths; the reference runs them one by one. */
-enum { TURNS = 3, BUCKET = 8 };
+enum { REPLAYS = 3, BUCKET = 8 };
 static const struct {
     uint32_t n_seq, begin[SEQS], n[SEQS];
-} TURN[TURNS] = {{2, {0, 0, 0}, {3, 2, 0}}, {3, {3, 2, 0}, {1, 1, 4}}, {3, {4, 3, 4}, {1, 1, 1}}};
+} REPLAY[REPLAYS] = {{2, {0, 0, 0}, {3, 2, 0}}, {3, {3, 2, 0}, {1, 1, 4}}, {3, {4, 3, 4}, {1, 1, 1}}};
 static const uint8_t NONE_ABSORBED[SEQS] = {0};
 #define CAPTURE_ROWS (5 + 6 + 3)
 
@@ -562,8 +562,8 @@ static void build_capture(td_rig *r, const void *arg, float *out) {
     td_rig_step     s = td_rig_step_new(r, BUCKET, SEQS, 0, STRIDE);
     attention_step *a = td_rig_host(r, sizeof *a);
     td_npu_graph   *g = NULL;
-    for (uint64_t i = 0; r->st == TD_OK && i < TURNS; i++) {
-        td_step_arrays arrays = plan_step(a, TURN[i].n_seq, TURN[i].begin, TURN[i].n, NONE_ABSORBED);
+    for (uint64_t i = 0; r->st == TD_OK && i < REPLAYS; i++) {
+        td_step_arrays arrays = plan_step(a, REPLAY[i].n_seq, REPLAY[i].begin, REPLAY[i].n, NONE_ABSORBED);
         float         *x = td_rig_codes(r, 70 + i, BUCKET, HIDDEN, -6);
         td_bf16       *rounded = td_rig_host(r, n_in * sizeof *rounded);
         for (size_t k = 0; rounded && k < n_in; k++) rounded[k] = td_f32_to_bf16(x[k]);

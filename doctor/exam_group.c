@@ -153,27 +153,27 @@ typedef struct {
     member       *member;
     td_npu_group *group;
     void *(*run)(void *);
-} turn;
+} member_run;
 
-static void *take_turn(void *arg) {
-    turn *t = arg;
+static void *run_member(void *arg) {
+    member_run *t = arg;
     t->run(t->member);
     if (t->member->rig.st != TD_OK) t->member->npu->ops->group_abort(t->group);
     return NULL;
 }
 
 static td_status on_cards(meeting *g, void *(*run)(void *), td_error *err) {
-    turn     *turns = calloc(g->n, sizeof *turns);
-    uint32_t  started = 0;
-    td_status st = turns ? TD_OK : td_fail(err, TD_ENOMEM, "out of memory for a check");
+    member_run *runs = calloc(g->n, sizeof *runs);
+    uint32_t    started = 0;
+    td_status   st = runs ? TD_OK : td_fail(err, TD_ENOMEM, "out of memory for a check");
     for (; st == TD_OK && started < g->n; started++) {
-        turns[started] = (turn){&g->members[started], g->group, run};
-        st = td_thread_start(&g->members[started].thread, "doctor's card", take_turn, &turns[started], err);
+        runs[started] = (member_run){&g->members[started], g->group, run};
+        st = td_thread_start(&g->members[started].thread, "doctor's card", run_member, &runs[started], err);
         if (st != TD_OK) break;
     }
-    if (st != TD_OK && turns) g->members[0].npu->ops->group_abort(g->group);
+    if (st != TD_OK && runs) g->members[0].npu->ops->group_abort(g->group);
     for (uint32_t i = 0; i < started; i++) pthread_join(g->members[i].thread, NULL);
-    free(turns);
+    free(runs);
     return st;
 }
 

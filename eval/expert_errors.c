@@ -9,8 +9,8 @@
 
 #define KEPT_BYTES ((size_t)128 << 20)
 
-td_status td_expert_errors_open(td_expert_errors *e, const td_model_config *c, uint32_t rows, const td_turned_stream *turned,
-                                td_error *err) {
+td_status td_expert_errors_open(td_expert_errors *e, const td_model_config *c, uint32_t rows,
+                                const td_rotated_stream *rotated, td_error *err) {
     size_t row_bytes = (size_t)c->n_layers * (c->hidden * sizeof(float) + c->top_k * sizeof(uint16_t)),
            fit = KEPT_BYTES / row_bytes;
     uint32_t max_rows = fit < 1 ? 1 : fit < rows ? (uint32_t)fit : rows;
@@ -21,7 +21,7 @@ td_status td_expert_errors_open(td_expert_errors *e, const td_model_config *c, u
                             .hidden = c->hidden,
                             .top_k = c->top_k,
                             .max_rows = max_rows,
-                            .turned = turned};
+                            .rotated = rotated};
     e->x = malloc(kept * c->hidden * sizeof *e->x);
     e->ids = malloc(kept * c->top_k * sizeof *e->ids);
     e->has_experts = calloc(c->n_layers, sizeof *e->has_experts);
@@ -101,9 +101,9 @@ void td_expert_errors_compare(td_expert_errors *e, const td_scored_model *refere
             if (!n) continue;
             size_t at = (size_t)layer * e->n_experts + x;
             run_expert(e, reference, moe_layer, n, e->outputs[0]);
-            if (e->turned->rotation.k) {
-                td_turned_stream_rows(e->turned, e->outputs[0], n);
-                td_turned_stream_inputs(e->turned, layer, e->gathered, n);
+            if (e->rotated->rotation.k) {
+                td_rotated_stream_rows(e->rotated, e->outputs[0], n);
+                td_rotated_stream_inputs(e->rotated, layer, e->gathered, n);
             }
             run_expert(e, own, moe_layer, n, e->outputs[1]);
             for (size_t i = 0; i < (size_t)n * e->hidden; i++) {

@@ -5,29 +5,29 @@
 #ifndef TD_EVAL_EXPERT_ERRORS_H
 #define TD_EVAL_EXPERT_ERRORS_H
 
-#include "eval/turned_stream.h"
+#include "eval/rotated_stream.h"
 
 typedef struct {
-    uint32_t                n_layers, n_experts, hidden, top_k; /* n_layers: all of the model, dense ones too */
-    uint32_t                max_rows, n_rows;                   /* of a batch, its first; n_rows: kept now */
-    float                  *x;                     /* [n_layers, max_rows, hidden] what the experts of a layer read */
-    uint16_t               *ids;                   /* [n_layers, max_rows, top_k] */
-    bool                   *has_experts;           /* [n_layers] */
-    double                 *signal, *noise;        /* [n_layers, n_experts] sums of squares */
-    uint64_t               *tokens;                /* [n_layers, n_experts] */
-    void                   *in, *out;              /* [max_rows, hidden] of an activation type */
-    float                  *gathered, *outputs[2]; /* [max_rows, hidden] */
-    uint16_t               *one_id;                /* [max_rows] */
-    float                  *ones;                  /* [max_rows] */
-    const td_turned_stream *turned;                /* of the reference's rows; borrowed */
+    uint32_t                 n_layers, n_experts, hidden, top_k; /* n_layers: all of the model, dense ones too */
+    uint32_t                 max_rows, n_rows;                   /* of a batch, its first; n_rows: kept now */
+    float                   *x;                     /* [n_layers, max_rows, hidden] what the experts of a layer read */
+    uint16_t                *ids;                   /* [n_layers, max_rows, top_k] */
+    bool                    *has_experts;           /* [n_layers] */
+    double                  *signal, *noise;        /* [n_layers, n_experts] sums of squares */
+    uint64_t                *tokens;                /* [n_layers, n_experts] */
+    void                    *in, *out;              /* [max_rows, hidden] of an activation type */
+    float                   *gathered, *outputs[2]; /* [max_rows, hidden] */
+    uint16_t                *one_id;                /* [max_rows] */
+    float                   *ones;                  /* [max_rows] */
+    const td_rotated_stream *rotated;               /* of the reference's rows; borrowed */
 } td_expert_errors;
 
 /**
  * @param rows   of a batch at most; fewer are compared where memory for all would be too much.
- * @param turned as long as e is open.
+ * @param rotated as long as e is open.
  */
 TD_NODISCARD td_status td_expert_errors_open(td_expert_errors *e, const td_model_config *c, uint32_t rows,
-                                             const td_turned_stream *turned, td_error *err);
+                                             const td_rotated_stream *rotated, td_error *err);
 void                   td_expert_errors_close(td_expert_errors *e);
 
 /** From the reference's layer tap. */

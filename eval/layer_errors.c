@@ -12,14 +12,14 @@
 enum { HIDDEN, ROUTED };
 
 td_status td_layer_errors_open(td_layer_errors *e, uint32_t n_layers, uint32_t hidden, uint32_t rows,
-                               const td_turned_stream *turned, td_error *err) {
+                               const td_rotated_stream *rotated, td_error *err) {
     size_t row_bytes = 2 * (size_t)n_layers * hidden * sizeof(float), fit = KEPT_BYTES / row_bytes;
     *e = (td_layer_errors){.n_layers = n_layers,
                            .hidden = hidden,
                            .max_rows = fit < 1      ? 1
                                        : fit < rows ? (uint32_t)fit
                                                     : rows,
-                           .turned = turned};
+                           .rotated = rotated};
     bool ok = (e->scratch = malloc(2 * hidden * sizeof(float))) && (e->has_routed = calloc(n_layers, sizeof(bool)));
     for (int k = 0; k < 2; k++)
         ok = ok && (e->kept[k] = malloc((size_t)n_layers * e->max_rows * hidden * sizeof(float))) &&
@@ -68,8 +68,8 @@ void td_layer_errors_reference(void *user, const td_layer_output *o) {
         td_to_f32(o->dtype, row_of(e, o, o->x, r), e->hidden, kept_row(e, HIDDEN, o->layer, r));
         if (o->routed) routed_row(e, o, r, kept_row(e, ROUTED, o->layer, r));
     }
-    td_turned_stream_rows(e->turned, kept_row(e, HIDDEN, o->layer, 0), rows_of(e, o));
-    if (o->routed) td_turned_stream_rows(e->turned, kept_row(e, ROUTED, o->layer, 0), rows_of(e, o));
+    td_rotated_stream_rows(e->rotated, kept_row(e, HIDDEN, o->layer, 0), rows_of(e, o));
+    if (o->routed) td_rotated_stream_rows(e->rotated, kept_row(e, ROUTED, o->layer, 0), rows_of(e, o));
 }
 
 static void add(td_layer_errors *e, int kind, uint32_t layer, const float *ref, const float *own) {

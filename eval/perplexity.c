@@ -32,7 +32,7 @@ typedef struct {
     td_batch                     batch;
     td_scored_model              model, reference;
     td_logprob_file              file, save; /* file: of the reference */
-    td_turned_stream             turned;
+    td_rotated_stream            rotated;
     td_layer_errors              layers;
     td_expert_errors             experts;
     td_linear_rows               rows; /* of the reference, with per_tensor */
@@ -177,9 +177,9 @@ static td_status open_models(run *r, td_error *err) {
                        rc->vocab, rc->n_layers, rc->hidden, rc->n_experts, rc->top_k, c->vocab, c->n_layers, c->hidden,
                        c->n_experts, c->top_k);
     if (o->per_tensor) TD_TRY(td_linear_rows_open(&r->rows, rc, err));
-    TD_TRY(td_turned_stream_open(&r->turned, &r->model, &o->model, &r->reference, o->reference, err));
-    TD_TRY(td_layer_errors_open(&r->layers, c->n_layers, c->hidden, shape.max_seq * shape.max_rows, &r->turned, err));
-    return td_expert_errors_open(&r->experts, c, shape.max_seq * shape.max_rows, &r->turned, err);
+    TD_TRY(td_rotated_stream_open(&r->rotated, &r->model, &o->model, &r->reference, o->reference, err));
+    TD_TRY(td_layer_errors_open(&r->layers, c->n_layers, c->hidden, shape.max_seq * shape.max_rows, &r->rotated, err));
+    return td_expert_errors_open(&r->experts, c, shape.max_seq * shape.max_rows, &r->rotated, err);
 }
 
 static td_status open_rows(run *r, td_error *err) {
@@ -312,7 +312,7 @@ static td_status score_all(run *r, td_error *err) {
         TD_TRY(forward(&r->model, &r->batch.rows, err));
         if (r->layers.mismatch)
             return td_fail(err, TD_EINVAL, "the reference has routed experts in other layers: they cannot be compared");
-        if (r->has_reference && !r->turned.apart) td_expert_errors_compare(&r->experts, &r->reference, &r->model);
+        if (r->has_reference && !r->rotated.apart) td_expert_errors_compare(&r->experts, &r->reference, &r->model);
         for (uint32_t at = 0, m; at < r->batch.n_scored; at += m) {
             m = r->batch.n_scored - at < r->batch.shape.max_out ? r->batch.n_scored - at : r->batch.shape.max_out;
             TD_TRY(score_rows(r, at, m, r->scores + scored + at, err));
@@ -388,7 +388,7 @@ static td_status fill_result(const run *r, td_perplexity_result *out, td_error *
     out->top1_agreement = estimate(r, TOP1);
     TD_TRY(percentile_99(r, KL, &out->kl_99, err));
     if (!r->has_reference) return TD_OK;
-    if (!r->turned.apart) {
+    if (!r->rotated.apart) {
         out->n_layers = r->layers.n_layers;
         out->layers = td_layer_errors_result(&r->layers);
         if (!out->layers) return td_fail(err, TD_ENOMEM, "out of memory for the layers' errors");
@@ -410,7 +410,7 @@ static void close_run(run *r) {
     td_layer_errors_close(&r->layers);
     td_expert_errors_close(&r->experts);
     td_linear_rows_close(&r->rows);
-    td_turned_stream_close(&r->turned);
+    td_rotated_stream_close(&r->rotated);
     td_batch_close(&r->batch);
     td_scored_text_close(&r->text);
     td_tokenizer_close(r->tok);

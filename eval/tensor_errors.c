@@ -46,7 +46,7 @@ typedef struct {
 
 /* The MTP layer uses the model's own embedding and head. */
 static bool is_shared(const td_tensor_spec *s) {
-    return s->place == TD_PLACE_SHARED || s->place == TD_PLACE_SHARED_UNLESS_TURNED;
+    return s->place == TD_PLACE_SHARED || s->place == TD_PLACE_SHARED_UNLESS_ROTATED;
 }
 
 static bool matrix_of(const td_model_config *c, td_role role, uint32_t layer, uint32_t expert, matrix *m) {

@@ -13,7 +13,7 @@ typedef struct td_layer_state {
     td_bridge_buffers   io;       /* of the hand-over; NULL in a plan */
     const void         *deferred; /* what the MoE layer before may have deferred; or NULL */
     void               *shared;   /* the shared expert's output; NULL without one */
-    bool                ended_turn;
+    bool                ended_stage;
 } td_layer_state;
 
 /* ---- sums -------------------------------------------------------------------------------------- */
@@ -176,7 +176,7 @@ static void hand_over(td_layer_state *st) {
     td_describe_op(st->d, (td_op){.kind = TD_OP_CALL, .call = {s->routed, {args[0], args[1]}}});
 }
 
-/* The turn ends with the hand-over, behind which the other half may run. */
+/* The stage ends with the hand-over, behind which the other half may run. */
 void td_layer_route(td_layer *l, td_router_desc r) {
     td_layer_state        *st = l->state;
     const td_program_spec *s = st->d->s;
@@ -189,8 +189,8 @@ void td_layer_route(td_layer *l, td_router_desc r) {
     r.weights = st->hands_over ? st->io.weights : s->act.weights;
     if (st->routes) td_describe_block(st->d, (td_block_desc){.kind = TD_BLOCK_ROUTER, .router = r});
     if (st->hands_over) hand_over(st);
-    td_describe_op(st->d, (td_op){.kind = TD_OP_TURN});
-    st->ended_turn = true;
+    td_describe_op(st->d, (td_op){.kind = TD_OP_STAGE});
+    st->ended_stage = true;
 }
 
 void td_layer_shared(td_layer *l, td_mlp_desc m) {
@@ -255,6 +255,6 @@ void td_describe_layer(td_description *d, uint32_t index) {
     d->layer = index;
     if (l.is_moe) aim_at_experts(&st);
     s->config->arch->layer(&l);
-    if (!st.ended_turn) td_describe_op(d, (td_op){.kind = TD_OP_TURN});
+    if (!st.ended_stage) td_describe_op(d, (td_op){.kind = TD_OP_STAGE});
     d->layer = TD_NO_LAYER;
 }

@@ -46,7 +46,7 @@ void td_layer_route(td_layer *l, td_router_desc d);
 void td_layer_shared(td_layer *l, td_mlp_desc d);
 void td_layer_add_experts(td_layer *l, td_experts_desc d);
 
-/** For program.c: the operations of a layer, which its family's layer() says, cut into turns. */
+/** For program.c: the operations of a layer, which its family's layer() says, cut into stages. */
 struct td_description;
 void td_describe_layer(struct td_description *d, uint32_t index);
 

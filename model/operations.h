@@ -17,7 +17,7 @@ typedef enum {
     TD_OP_COLLECT, /* and their sums come back */
     TD_OP_SHOW,    /* rows of the device are copied to the host, where it has a memory of its own */
     TD_OP_CALL,    /* a function on the host */
-    TD_OP_TURN,    /* of a step in two halves the other half goes on here (program.h) */
+    TD_OP_STAGE,   /* of a step in two halves the other half goes on here (program.h) */
 } td_op_kind;
 
 typedef struct {

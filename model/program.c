@@ -60,12 +60,12 @@ static void add_mtp_input(td_description *d) {
     const td_model_config *c = d->s->config;
     const td_activations  *a = &d->s->act;
     td_npu_weight *const  *w = td_spec_weights(d->s, c->n_layers);
-    void                  *hidden = c->mtp_turned ? a->attn : a->h;
+    void                  *hidden = c->mtp_rotated ? a->attn : a->h;
     void *second_half = a->mtp_cat ? (char *)a->mtp_cat + c->hidden * td_dtype_bytes(d->s->act_dtype) : NULL;
     add_embed(d, a->h);
     add_norm_of(d, w[TD_ROLE_MTP_ENORM], a->h, a->mtp_cat, 2 * (size_t)c->hidden);
     add_norm_of(d, td_spec_weights(d->s, TD_NO_LAYER)[TD_ROLE_FINAL_NORM], a->x, a->h, 0);
-    if (c->mtp_turned) add_linear(d, w[TD_ROLE_MTP_UNTURN], c->hidden, a->h, hidden);
+    if (c->mtp_rotated) add_linear(d, w[TD_ROLE_MTP_UNROTATE], c->hidden, a->h, hidden);
     add_norm_of(d, w[TD_ROLE_MTP_HNORM], hidden, second_half, 2 * (size_t)c->hidden);
     add_linear(d, w[TD_ROLE_MTP_EH_PROJ], 2 * c->hidden, a->mtp_cat, d->x);
 }
@@ -105,7 +105,7 @@ static void describe_mtp_head(td_description *d) {
     td_npu_weight *const  *w = td_spec_weights(d->s, c->n_layers);
     d->x = d->s->act.mtp_x;
     add_head(d, w[TD_ROLE_MTP_NORM],
-             c->mtp_turned ? w[TD_ROLE_MTP_HEAD] : td_spec_weights(d->s, TD_NO_LAYER)[TD_ROLE_LM_HEAD]);
+             c->mtp_rotated ? w[TD_ROLE_MTP_HEAD] : td_spec_weights(d->s, TD_NO_LAYER)[TD_ROLE_LM_HEAD]);
 }
 
 bool td_program_has_pass(const td_program_spec *s, td_pass_kind kind) {
@@ -113,7 +113,7 @@ bool td_program_has_pass(const td_program_spec *s, td_pass_kind kind) {
     return s->whole && (kind == TD_PASS_HEAD || s->config->n_mtp_layers);
 }
 
-/* Its operations, the last one a TD_OP_TURN. The caller frees ops, also after a failure. */
+/* Its operations, the last one a TD_OP_STAGE. The caller frees ops, also after a failure. */
 static td_description describe(const td_program_spec *s, td_pass_kind kind, td_error *err) {
     static void (*const DESCRIBE[TD_PASSES])(td_description *) = {[TD_PASS_FORWARD] = describe_forward,
                                                                   [TD_PASS_HEAD] = describe_head,
@@ -122,7 +122,7 @@ static td_description describe(const td_program_spec *s, td_pass_kind kind, td_e
     td_description d = {
         .s = s, .sizes = td_shard_sizes_of(s->config, s->shard), .x = s->act.x, .layer = TD_NO_LAYER, .err = err};
     DESCRIBE[kind](&d);
-    td_describe_op(&d, (td_op){.kind = TD_OP_TURN});
+    td_describe_op(&d, (td_op){.kind = TD_OP_STAGE});
     return d;
 }
 
@@ -131,7 +131,7 @@ static td_description describe(const td_program_spec *s, td_pass_kind kind, td_e
 /* Every operation in the order in which it is enqueued. */
 typedef struct {
     const td_program *p;
-    uint32_t          n_halves, turn, at, half; /* turn: where the turn under way begins */
+    uint32_t          n_halves, stage, at, half; /* stage: where the stage under way begins */
 } walk;
 
 /* @return NULL: there is none left. */
@@ -139,13 +139,13 @@ static const td_op *next_op(walk *w, uint32_t *half) {
     while (w->at < w->p->n) {
         const td_op *op = &w->p->ops[w->at++];
         *half = w->half;
-        if (op->kind != TD_OP_TURN) return op;
+        if (op->kind != TD_OP_STAGE) return op;
         if (++w->half < w->n_halves) {
-            w->at = w->turn;
+            w->at = w->stage;
             continue;
         }
         w->half = 0;
-        w->turn = w->at;
+        w->stage = w->at;
     }
     return NULL;
 }
@@ -272,7 +272,7 @@ td_status td_program_enqueue(const td_program *p, td_npu *d, td_npu_stream *s, c
             case TD_OP_COLLECT: TD_TRY(td_bridge_enqueue_collect(op->handover.port[half], s, step)); break;
             case TD_OP_SHOW: TD_TRY(enqueue_show(op, d, s, step)); break;
             case TD_OP_CALL: TD_TRY(d->ops->host_call(d, s, op->call.fn, op->call.arg[half])); break;
-            case TD_OP_TURN: break;
+            case TD_OP_STAGE: break;
         }
     }
     return TD_OK;

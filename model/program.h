@@ -2,8 +2,8 @@
  * Programs: what a card runs, a list of operations on the device stream.
  *
  * A program is built once for each pass. What it enqueues is described by the families (layer_verbs.h) and here, around the
- * layers: architectures differ in the blocks that they describe, not in code that runs them. It is cut into turns. A step
- * that goes through whole takes them one after the other; of a step in two halves both take each turn before the next one
+ * layers: architectures differ in the blocks that they describe, not in code that runs them. It is cut into stages. A step
+ * that goes through whole takes them one after the other; of a step in two halves both take each stage before the next one
  * begins (A.0 B.0 A.1 B.1 ...), so that the device has work while the CPU tier does a half's experts. The blocks are the
  * same: a half is a step of its own over other rows of the same buffers.
  */
@@ -24,7 +24,7 @@ typedef enum {
 } td_pass_kind;
 
 typedef struct {
-    td_op           *ops; /* [n], the last one is TD_OP_TURN */
+    td_op           *ops; /* [n], the last one is TD_OP_STAGE */
     uint32_t         n;
     td_bridge_port **order[TD_HALVES]; /* the ports in the order of their submits: of a whole step, of one in halves */
     uint32_t         n_tickets[TD_HALVES];

@@ -19,7 +19,7 @@ static bool on_device(const td_model_config *c, const td_model_part *part, td_pl
         case TD_PLACE_ENDS: return part->whole || part->layers.end > c->n_layers;
         case TD_PLACE_EXPERTS: return part->experts;
         case TD_PLACE_SHARED: return false;
-        case TD_PLACE_SHARED_UNLESS_TURNED: return part->whole && c->mtp_turned;
+        case TD_PLACE_SHARED_UNLESS_ROTATED: return part->whole && c->mtp_rotated;
     }
     return false;
 }
@@ -71,7 +71,7 @@ uint64_t td_model_weights_bytes(td_npu *d, const td_model_config *c, const td_mo
 
 /* ---- which weight a kept one is --------------------------------------------------------------- */
 
-/* With the checkpoint's identity, a tensor's name, how its rows are turned and which part it is say what it was made from;
+/* With the checkpoint's identity, a tensor's name, how its rows are rotated and which part it is say what it was made from;
    format and shape are compared. */
 static td_device_weight_id id_of(const td_tensor_spec *spec, const td_shard_part *held, td_role role, uint32_t layer) {
     uint64_t key =
@@ -260,7 +260,7 @@ td_status td_model_weights_load(td_npu *d, const td_model_config *c, const td_mo
     }
     if (c->n_mtp_layers && part->whole && shard.index == 0) { /* what one card finds holds for all */
         TD_TRY(check_shared(&l, TD_ROLE_MTP_EMBED, TD_ROLE_EMBED));
-        if (!c->mtp_turned) TD_TRY(check_shared(&l, TD_ROLE_MTP_HEAD, TD_ROLE_LM_HEAD));
+        if (!c->mtp_rotated) TD_TRY(check_shared(&l, TD_ROLE_MTP_HEAD, TD_ROLE_LM_HEAD));
     }
     td_load_progress_end(&l.progress);
     *all_kept = l.n_converted == 0;

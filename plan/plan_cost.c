@@ -320,7 +320,7 @@ void td_plan_step_cost(const td_plan_machine *machine, const td_plan_model *mode
             case TD_OP_COLLECT: collect(&p, &t, op->half, range); break;
             case TD_OP_SHOW:
             case TD_OP_CALL:
-            case TD_OP_TURN: break;
+            case TD_OP_STAGE: break;
         }
     }
     out->step_s = t.device_s;

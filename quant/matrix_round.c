@@ -137,14 +137,14 @@ static void store_panel(const round_panel *p, size_t rows, bool per_row, int8_t 
     for (size_t j0 = 0; j0 < k; j0 += ALIGN)
         for (size_t r = 0; r < rows; r++)
             for (size_t j = j0; j < k && j < j0 + ALIGN; j++) {
-                bool turned = !p->symmetric && p->lo[j / p->group * nr + r] > -8;
-                q[r * k + j] = turned ? (int8_t)-p->q[j * nr + r] : p->q[j * nr + r];
+                bool negated = !p->symmetric && p->lo[j / p->group * nr + r] > -8;
+                q[r * k + j] = negated ? (int8_t)-p->q[j * nr + r] : p->q[j * nr + r];
             }
     for (size_t r = 0; r < rows; r++)
         for (size_t g = 0; g < p->n_groups; g++) {
             float s = p->s[g * nr + r];
-            bool  turned = !p->symmetric && p->lo[g * nr + r] > -8 && s > 0;
-            scale[r * p->n_groups + g] = per_row && s == 0 ? 1 : turned ? -s : s;
+            bool  negated = !p->symmetric && p->lo[g * nr + r] > -8 && s > 0;
+            scale[r * p->n_groups + g] = per_row && s == 0 ? 1 : negated ? -s : s;
         }
 }
 

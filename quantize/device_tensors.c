@@ -62,9 +62,9 @@ static td_status tensor_of(td_quantizer *q, td_role role, uint32_t layer, td_ten
     if (!td_tensor_spec_get(&q->config, role, layer, 0, spec)) return TD_OK;
     if (tied)
         snprintf(spec->name, sizeof spec->name, "lm_head.weight"); /* rotated, it is another matrix than the embedding */
-    bool dummy = td_checkpoint_is_dummy(q->source), rotated = q->rotated && spec->turning.kind != TD_TURN_NONE,
+    bool dummy = td_checkpoint_is_dummy(q->source), rotated = q->rotated && spec->rotation.kind != TD_ROTATION_NONE,
          shared = spec->fallback != TD_ROLE_COUNT;
-    if (spec->place == TD_PLACE_SHARED_UNLESS_TURNED) shared = shared && !rotated; /* rotated, it is one of its own */
+    if (spec->place == TD_PLACE_SHARED_UNLESS_ROTATED) shared = shared && !rotated; /* rotated, it is one of its own */
     if (shared && !dummy && !td_stored_exists(td_checkpoint_get_files(q->source), spec)) return TD_OK;
     if (!dummy && !rotated) {
         TD_TRY(td_checkpoint_get_stored(q->source, &q->config, spec, &stored, q->err));
@@ -280,14 +280,15 @@ static td_status write_made_tensor(td_quantizer *q, td_safetensors_writer *w, jo
     td_tensor_view made;
     size_t         row, group; /* of a scale that is none, which decoding below reports */
     td_bf16       *narrow = NULL;
-    td_status s = td_checkpoint_get_unturned(q->source, &q->config, j.role, j.layer, TD_FORM_CODES, &scratch, &made, q->err);
-    bool      by_rows = s == TD_OK && j.int8 && made.coded && made.coded->codes != TD_CODES_INT8 &&
+    td_status      s =
+        td_checkpoint_get_interleaved(q->source, &q->config, j.role, j.layer, TD_FORM_CODES, &scratch, &made, q->err);
+    bool by_rows = s == TD_OK && j.int8 && made.coded && made.coded->codes != TD_CODES_INT8 &&
                    td_coded_check(made.coded, &row, &group) == TD_CODED_OK;
     if (by_rows) s = write_decoded(q, w, &j, made.coded);
     td_scratch_reset(&scratch);
     if (s != TD_OK || by_rows) return s;
-    s = td_checkpoint_get_unturned(q->source, &q->config, j.role, j.layer, j.int8 ? TD_FORM_FLOAT_OR_INT8 : TD_FORM_FLOAT,
-                                   &scratch, &made, q->err);
+    s = td_checkpoint_get_interleaved(q->source, &q->config, j.role, j.layer, j.int8 ? TD_FORM_FLOAT_OR_INT8 : TD_FORM_FLOAT,
+                                      &scratch, &made, q->err);
     if (s == TD_OK && made.dtype == TD_DT_F32 && j.in.dtype == TD_DT_BF16 && !j.int8) {
         size_t n = j.in.bytes / sizeof *narrow;
         narrow = malloc(n * sizeof *narrow);

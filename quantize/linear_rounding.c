@@ -35,7 +35,7 @@ typedef struct {
  * is. */
 static bool is_rounded(const td_quantizer *q, td_role role, uint32_t layer, td_tensor_spec *spec) {
     return td_tensor_spec_get(&q->config, role, layer, 0, spec) && spec->place == TD_PLACE_LAYER &&
-           spec->turning.kind != TD_TURN_UNDOES && td_quantizer_makes_int8(q, role, spec);
+           spec->rotation.kind != TD_ROTATION_UNDOES && td_quantizer_makes_int8(q, role, spec);
 }
 
 void td_linear_rounding_open(td_linear_rounding *r, td_quantizer *q, uint32_t layer) {
@@ -135,7 +135,7 @@ static td_status round_linear(td_linear_rounding *r, td_role role, bool *rounded
     td_scratch          scratch = {0};
     td_tensor_view      view;
     td_status           s =
-        td_checkpoint_get_unturned(q->source, &q->config, role, r->layer, TD_FORM_FLOAT_OR_INT8, &scratch, &view, err);
+        td_checkpoint_get_interleaved(q->source, &q->config, role, r->layer, TD_FORM_FLOAT_OR_INT8, &scratch, &view, err);
     *rounded = s == TD_OK && view.dtype != TD_DT_I8;
     if (!*rounded) {
         td_scratch_reset(&scratch);

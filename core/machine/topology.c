@@ -105,7 +105,7 @@ typedef struct {
     uint32_t nth;  /* how many clusters of its L3 (and node) come before its cluster */
 } ranked_core;
 
-static int by_turn(const void *pa, const void *pb) {
+static int by_round(const void *pa, const void *pb) {
     const ranked_core *a = pa, *b = pb;
     if (a->core.node != b->core.node) return a->core.node < b->core.node ? -1 : 1;
     if (a->rank != b->rank) return a->rank < b->rank ? -1 : 1;
@@ -138,7 +138,7 @@ static td_status read_cores(hwloc_topology_t topo, td_topology *t, td_error *err
         }
         list[n] = r;
     }
-    qsort(list, n, sizeof *list, by_turn);
+    qsort(list, n, sizeof *list, by_round);
     for (uint32_t i = 0; i < n; i++) {
         td_numa_node *node = &t->nodes[list[i].core.node];
         if (node->n_cores++ == 0) node->first_core = i;

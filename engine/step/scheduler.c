@@ -235,21 +235,21 @@ static void add_request(td_scheduler *s, td_request *r, uint32_t n_rows, bool dr
 
 typedef struct {
     bool prompts, generating;
-} turn;
+} step_share;
 
-static turn choose_turn(const td_scheduler *s) {
+static step_share choose_share(const td_scheduler *s) {
     uint32_t n = 0;
     for (uint32_t i = 0; i < s->n_running; i++) n += td_request_generates(s->running[i]);
-    if (s->config.mixed || n == 0 || n == s->n_running) return (turn){true, true};
-    return s->prompts_last ? (turn){.generating = true} : (turn){.prompts = true};
+    if (s->config.mixed || n == 0 || n == s->n_running) return (step_share){true, true};
+    return s->prompts_last ? (step_share){.generating = true} : (step_share){.prompts = true};
 }
 
 bool td_scheduler_build(td_scheduler *s) {
     s->n_entries = s->n_prefill = s->n_drafts = 0;
     td_step_rows_clear(&s->rows);
     if (!extend_running(s)) admit(s);
-    turn     now = choose_turn(s);
-    uint32_t room = s->config.chunk;
+    step_share now = choose_share(s);
+    uint32_t   room = s->config.chunk;
     for (uint32_t i = 0; i < s->n_running; i++) {
         td_request *r = s->running[i];
         bool        generates = td_request_generates(r);

@@ -54,8 +54,8 @@ typedef struct {
     td_step_entry      *entries;              /* [n_entries] of the step */
     uint32_t            n_entries, n_prefill; /* n_prefill: rows of requests whose prompt is not computed before */
     uint32_t            n_drafts;             /* entries with one */
-    bool                prompts_last;         /* the last step held prompts: for turns */
-    td_step_rows        rows;                 /* of the step */
+    bool                prompts_last; /* the last step held prompts; read where prompts and generating requests take turns */
+    td_step_rows        rows;         /* of the step */
 } td_scheduler;
 
 /** Sequences of a step: a request whose prompt ends in it may have a prompt part and a generated part. */

@@ -18,7 +18,7 @@ static inline void put_scale(float scale, td_dtype dtype, uint8_t *at) {
     }
 }
 
-/* run: k of a row that lie beside each other, 4 or 8. high_xor: what high nibbles are turned by, 8 in each byte where they
+/* run: k of a row that lie beside each other, 4 or 8. high_xor: what high nibbles are xored with, 8 in each byte where they
  * are signed. */
 static inline __attribute__((always_inline)) void pack_as(size_t run, uint32_t high_xor, size_t nr, void *tile,
                                                           const td_gemm_weights *w, size_t k, const td_gemm_groups *groups) {

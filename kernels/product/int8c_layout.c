@@ -6,7 +6,7 @@ static size_t tile_bytes(size_t nr, size_t k, const td_gemm_groups *groups) {
     return nr * sizeof(float) + nr * k;
 }
 
-/* run: k of a row that lie beside each other, 4 or 8. flip: what the bytes of codes are turned by. */
+/* run: k of a row that lie beside each other, 4 or 8. flip: what the bytes of codes are xored with. */
 static inline __attribute__((always_inline)) void pack_as(size_t run, uint32_t flip, size_t nr, void *tile,
                                                           const td_gemm_weights *w, size_t k, const td_gemm_groups *groups) {
     const int8_t *rows = w->rows;

@@ -69,15 +69,15 @@ typedef enum {
 /** A row of a family's table; weight_table.h says how one is written. */
 typedef struct {
     const char *name; /* whole, # stands for the layer, the second # for the expert; NULL: the family has no such weight */
-    td_weight_scope scope;
-    td_weight_dim   rows, columns;
-    td_place        place; /* of scope EXPERT: TD_PLACE_EXPERTS, whatever this says */
-    td_weight_keep  keep;
-    td_split        split;
-    td_weight_pairs pairs;
-    td_turning      turning;
-    td_filling      filling;
-    td_weight_stack stack;                  /* not NONE: the name has no expert */
+    td_weight_scope    scope;
+    td_weight_dim      rows, columns;
+    td_place           place; /* of scope EXPERT: TD_PLACE_EXPERTS, whatever this says */
+    td_weight_keep     keep;
+    td_split           split;
+    td_weight_pairs    pairs;
+    td_rotation_effect rotation;
+    td_filling         filling;
+    td_weight_stack    stack;               /* not NONE: the name has no expert */
     bool (*when)(const td_model_config *c); /* NULL: always */
     struct {
         bool    exists;

@@ -82,15 +82,15 @@ static const td_weight_rule WEIGHTS[TD_ROLE_COUNT] = {
     TD_NORM(Q_NORM, LAYER, "model.layers.#.self_attn.q_norm.weight", GQA_Q),
     TD_NORM(K_NORM, LAYER, "model.layers.#.self_attn.k_norm.weight", GQA_KV),
     TD_MATRIX(ROUTER, MOE, "model.layers.#.block_sparse_moe.gate.weight", EXPERTS, HIDDEN, .keep = TD_KEEP_F32,
-              .turning = TD_READS(POST_NORM)),
+              .rotation = TD_READS(POST_NORM)),
     TD_VECTOR(ROUTER_BIAS, MOE, "model.layers.#.block_sparse_moe.e_score_correction_bias", EXPERTS,
               .when = td_when_route_bias),
     TD_MATRIX(EXPERT_GATE, EXPERT, "model.layers.#.block_sparse_moe.experts.#.w1.weight", MOE_INTER, HIDDEN,
-              .split = TD_SPLIT_ROWS, .turning = TD_READS(POST_NORM)),
+              .split = TD_SPLIT_ROWS, .rotation = TD_READS(POST_NORM)),
     TD_MATRIX(EXPERT_UP, EXPERT, "model.layers.#.block_sparse_moe.experts.#.w3.weight", MOE_INTER, HIDDEN,
-              .split = TD_SPLIT_ROWS, .turning = TD_READS(POST_NORM)),
+              .split = TD_SPLIT_ROWS, .rotation = TD_READS(POST_NORM)),
     TD_MATRIX(EXPERT_DOWN, EXPERT, "model.layers.#.block_sparse_moe.experts.#.w2.weight", HIDDEN, MOE_INTER,
-              .split = TD_SPLIT_COLUMNS, .turning = TD_WRITES),
+              .split = TD_SPLIT_COLUMNS, .rotation = TD_WRITES),
 };
 
 /* ---- layers ---------------------------------------------------------------------------------- */

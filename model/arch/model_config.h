@@ -56,7 +56,7 @@ typedef struct {
     td_glu          expert_glu;  /* between them; all 0: silu(gate) * up */
     double          routed_scale;
     uint8_t         is_moe[TD_LAYERS_MAX]; /* [n_layers + n_mtp_layers] */
-    bool            mtp_turned; /* the checkpoint's MTP layer is that of a rotated model (model/checkpoint/rotation.h); of
+    bool            mtp_rotated; /* the checkpoint's MTP layer is that of a rotated model (model/checkpoint/rotation.h); of
                                    td_checkpoint_look_at_mtp */
     /* tokens */
     uint32_t bos_id;             /* UINT32_MAX: none */

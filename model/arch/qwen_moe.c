@@ -75,7 +75,7 @@ static const td_weight_rule WEIGHTS[TD_ROLE_COUNT] = {
     TD_ROUTER_WEIGHT,
     TD_SHARED_WEIGHTS("mlp.shared_expert"),
     TD_MATRIX(SHARED_OUT_GATE, MOE, "model.layers.#.mlp.shared_expert_gate.weight", ONE, HIDDEN, .keep = TD_KEEP_F32,
-              .turning = TD_READS(POST_NORM), .when = td_when_shared_gate),
+              .rotation = TD_READS(POST_NORM), .when = td_when_shared_gate),
     TD_EXPERT_WEIGHTS,
 };
 

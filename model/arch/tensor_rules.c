@@ -80,7 +80,7 @@ bool td_tensor_spec_get(const td_model_config *c, td_role role, uint32_t layer, 
                             .linear = kept->keep == TD_KEEP_LINEAR || kept->keep == TD_KEEP_LINEAR_BF16,
                             .place = kept->scope == TD_SCOPE_EXPERT ? TD_PLACE_EXPERTS : kept->place,
                             .split = kept->split,
-                            .turning = kept->turning,
+                            .rotation = kept->rotation,
                             .filling = kept->filling,
                             .stack = stack_part(c, stored->stack, expert),
                             .fallback = stored->fallback.exists ? stored->fallback.role : TD_ROLE_COUNT};

@@ -7,7 +7,7 @@
 #include "model/arch/weight_roles.h"
 #include "npu/npu.h"
 
-/** Rows that RoPE turns: of every `block` rows the last `rope` ones. rope 0: none. */
+/** Rows that RoPE rotates: of every `block` rows the last `rope` ones. rope 0: none. */
 typedef struct {
     uint32_t block, rope;
 } td_rope_rows;
@@ -19,17 +19,17 @@ typedef struct {
 } td_stack_part;
 
 typedef struct {
-    char             name[160]; /* "model.layers.3.self_attn.o_proj.weight" */
-    uint32_t         rank;      /* 1 or 2 */
-    size_t           shape[2];
-    td_weight_format format; /* of the device tier when it is quantised; TD_WEIGHT_W8A8: bf16 or f32 when it is not */
-    bool             linear; /* td_model_weight_format gives it another format then */
-    td_place         place;
-    td_split         split;
-    td_stack_part    stack;
-    td_rope_rows     rope_rows; /* set only where the checkpoint's pairs are interleaved */
-    td_turning       turning;
-    td_filling       filling;
+    char               name[160]; /* "model.layers.3.self_attn.o_proj.weight" */
+    uint32_t           rank;      /* 1 or 2 */
+    size_t             shape[2];
+    td_weight_format   format; /* of the device tier when it is quantised; TD_WEIGHT_W8A8: bf16 or f32 when it is not */
+    bool               linear; /* td_model_weight_format gives it another format then */
+    td_place           place;
+    td_split           split;
+    td_stack_part      stack;
+    td_rope_rows       rope_rows; /* set only where the checkpoint's pairs are interleaved */
+    td_rotation_effect rotation;
+    td_filling         filling;
     td_role
         fallback; /* the role that stands in when the checkpoint has no such tensor; TD_ROLE_COUNT: none, it is required */
 } td_tensor_spec;

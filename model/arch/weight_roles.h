@@ -63,7 +63,7 @@ typedef enum {
     TD_ROLE_MTP_EMBED,
     TD_ROLE_MTP_NORM,
     TD_ROLE_MTP_HEAD,
-    TD_ROLE_MTP_UNTURN, /* of a rotated model */
+    TD_ROLE_MTP_UNROTATE, /* of a rotated model */
     TD_ROLE_COUNT,
 } td_role;
 
@@ -77,28 +77,28 @@ typedef enum {
 
 /** Which tier has a weight, and for which part of a model (td_model_part). */
 typedef enum {
-    TD_PLACE_LAYER,                /* the device, with the layer */
-    TD_PLACE_WHOLE_MODEL,          /* the device, where the whole model is */
-    TD_PLACE_ENDS,                 /* the device, where the whole model is, or the MTP layer, which reads it too */
-    TD_PLACE_EXPERTS,              /* the expert store of the CPU; the device, where the part has experts there */
-    TD_PLACE_SHARED,               /* none: the model's own is read in its place, and the two must be equal */
-    TD_PLACE_SHARED_UNLESS_TURNED, /* the same; a rotated model's is on the device, where the whole model is */
+    TD_PLACE_LAYER,                 /* the device, with the layer */
+    TD_PLACE_WHOLE_MODEL,           /* the device, where the whole model is */
+    TD_PLACE_ENDS,                  /* the device, where the whole model is, or the MTP layer, which reads it too */
+    TD_PLACE_EXPERTS,               /* the expert store of the CPU; the device, where the part has experts there */
+    TD_PLACE_SHARED,                /* none: the model's own is read in its place, and the two must be equal */
+    TD_PLACE_SHARED_UNLESS_ROTATED, /* the same; a rotated model's is on the device, where the whole model is */
 } td_place;
 
 /** How a rotation R of the residual stream acts on a weight (model/checkpoint/rotation.h). */
 typedef enum {
-    TD_TURN_NONE,
-    TD_TURN_GAIN,   /* of a norm of the stream: becomes 1 */
-    TD_TURN_READS,  /* W diag(g) R, g the norm's gain; without a norm W R */
-    TD_TURN_WRITES, /* R^T W */
-    TD_TURN_JOINS,  /* reads with the first half of its columns, and writes */
-    TD_TURN_UNDOES, /* exists in rotated models alone: reads, made of the identity */
-} td_turn;
+    TD_ROTATION_NONE,
+    TD_ROTATION_GAIN,   /* of a norm of the stream: becomes 1 */
+    TD_ROTATION_READS,  /* W diag(g) R, g the norm's gain; without a norm W R */
+    TD_ROTATION_WRITES, /* R^T W */
+    TD_ROTATION_JOINS,  /* reads with the first half of its columns, and writes */
+    TD_ROTATION_UNDOES, /* exists in rotated models alone: reads, made of the identity */
+} td_rotation_kind;
 
 typedef struct {
-    td_turn kind;
-    td_role norm; /* TD_ROLE_COUNT: none */
-} td_turning;
+    td_rotation_kind kind;
+    td_role          norm; /* TD_ROLE_COUNT: none */
+} td_rotation_effect;
 
 /** What dummy weights are filled with. */
 typedef enum { TD_FILLING_RANDOM, TD_FILLING_ONES, TD_FILLING_ZEROS } td_filling;

@@ -18,7 +18,7 @@
  *   .keep      TD_KEEP_LINEAR; the CPU tier keeps experts as --expert-quantization says
  *   .split     TD_SPLIT_WHOLE
  *   .pairs     TD_PAIRS_NONE
- *   .turning   a rotation of the residual stream does not act on it; else TD_GAIN, TD_STREAM, TD_READS(the norm's role),
+ *   .rotation   a rotation of the residual stream does not act on it; else TD_GAIN, TD_STREAM, TD_READS(the norm's role),
  *              TD_WRITES, TD_JOINS(the norm's role), TD_UNDOES(the norm's role)
  *   .stack     TD_STACK_NONE
  *   .when      it always exists
@@ -38,12 +38,12 @@
 #define TD_NORM(role, scope, name, elements, ...) \
     TD_WEIGHT(role, scope, name, .rows = TD_DIM_##elements, .keep = TD_KEEP_F32, .filling = TD_FILLING_ONES, __VA_ARGS__)
 
-#define TD_GAIN {TD_TURN_GAIN, TD_ROLE_COUNT}
-#define TD_STREAM {TD_TURN_READS, TD_ROLE_COUNT} /* without a norm in between */
-#define TD_READS(norm) {TD_TURN_READS, TD_ROLE_##norm}
-#define TD_WRITES {TD_TURN_WRITES, TD_ROLE_COUNT}
-#define TD_JOINS(norm) {TD_TURN_JOINS, TD_ROLE_##norm}
-#define TD_UNDOES(norm) {TD_TURN_UNDOES, TD_ROLE_##norm}
+#define TD_GAIN {TD_ROTATION_GAIN, TD_ROLE_COUNT}
+#define TD_STREAM {TD_ROTATION_READS, TD_ROLE_COUNT} /* without a norm in between */
+#define TD_READS(norm) {TD_ROTATION_READS, TD_ROLE_##norm}
+#define TD_WRITES {TD_ROTATION_WRITES, TD_ROLE_COUNT}
+#define TD_JOINS(norm) {TD_ROTATION_JOINS, TD_ROLE_##norm}
+#define TD_UNDOES(norm) {TD_ROTATION_UNDOES, TD_ROLE_##norm}
 #define TD_OR(role) {true, TD_ROLE_##role}
 /* clang-format on */
 
@@ -76,8 +76,8 @@ static inline bool td_when_shared(const td_model_config *c) {
 static inline bool td_when_shared_gate(const td_model_config *c) {
     return c->shared_inter > 0 && c->shared_gate;
 }
-static inline bool td_when_mtp_turned(const td_model_config *c) {
-    return c->mtp_turned;
+static inline bool td_when_mtp_rotated(const td_model_config *c) {
+    return c->mtp_rotated;
 }
 
 /* ---- rows -------------------------------------------------------------------------------------- */
@@ -90,43 +90,43 @@ static inline bool td_when_mtp_turned(const td_model_config *c) {
 /* clang-format off */
 #define TD_STREAM_WEIGHTS \
     TD_MATRIX(EMBED, MODEL, "model.embed_tokens.weight", VOCAB, HIDDEN, \
-              .place = TD_PLACE_ENDS, .keep = TD_KEEP_BF16, .turning = TD_STREAM), \
+              .place = TD_PLACE_ENDS, .keep = TD_KEEP_BF16, .rotation = TD_STREAM), \
     TD_MATRIX(LM_HEAD, MODEL, "lm_head.weight", VOCAB, HIDDEN, \
-              .place = TD_PLACE_WHOLE_MODEL, .split = TD_SPLIT_ROWS, .turning = TD_READS(FINAL_NORM)), \
-    TD_NORM(FINAL_NORM, MODEL, "model.norm.weight", HIDDEN, .place = TD_PLACE_ENDS, .turning = TD_GAIN), \
-    TD_NORM(INPUT_NORM, LAYER, "model.layers.#.input_layernorm.weight", HIDDEN, .turning = TD_GAIN), \
-    TD_NORM(POST_NORM, LAYER, "model.layers.#.post_attention_layernorm.weight", HIDDEN, .turning = TD_GAIN)
+              .place = TD_PLACE_WHOLE_MODEL, .split = TD_SPLIT_ROWS, .rotation = TD_READS(FINAL_NORM)), \
+    TD_NORM(FINAL_NORM, MODEL, "model.norm.weight", HIDDEN, .place = TD_PLACE_ENDS, .rotation = TD_GAIN), \
+    TD_NORM(INPUT_NORM, LAYER, "model.layers.#.input_layernorm.weight", HIDDEN, .rotation = TD_GAIN), \
+    TD_NORM(POST_NORM, LAYER, "model.layers.#.post_attention_layernorm.weight", HIDDEN, .rotation = TD_GAIN)
 
 #define TD_MLA_WEIGHTS \
     TD_MATRIX(Q_A, LAYER, "model.layers.#.self_attn.q_a_proj.weight", Q_LORA, HIDDEN, \
-              .turning = TD_READS(INPUT_NORM), .when = td_when_q_lora), \
+              .rotation = TD_READS(INPUT_NORM), .when = td_when_q_lora), \
     TD_VECTOR(Q_A_BIAS, LAYER, "model.layers.#.self_attn.q_a_proj.bias", Q_LORA, .when = td_when_q_lora_bias), \
     TD_NORM(Q_A_NORM, LAYER, "model.layers.#.self_attn.q_a_layernorm.weight", Q_LORA, .when = td_when_q_lora), \
     TD_MATRIX(Q_B, LAYER, "model.layers.#.self_attn.q_b_proj.weight", MLA_Q, Q_LORA, \
               .split = TD_SPLIT_ROWS, .pairs = TD_PAIRS_MLA_Q, .when = td_when_q_lora), \
     TD_MATRIX(MLA_Q, LAYER, "model.layers.#.self_attn.q_proj.weight", MLA_Q, HIDDEN, \
-              .split = TD_SPLIT_ROWS, .pairs = TD_PAIRS_MLA_Q, .turning = TD_READS(INPUT_NORM), .when = td_when_no_q_lora), \
+              .split = TD_SPLIT_ROWS, .pairs = TD_PAIRS_MLA_Q, .rotation = TD_READS(INPUT_NORM), .when = td_when_no_q_lora), \
     TD_MATRIX(KV_A, LAYER, "model.layers.#.self_attn.kv_a_proj_with_mqa.weight", KV_A, HIDDEN, \
-              .pairs = TD_PAIRS_KV_A, .turning = TD_READS(INPUT_NORM)), \
+              .pairs = TD_PAIRS_KV_A, .rotation = TD_READS(INPUT_NORM)), \
     TD_VECTOR(KV_A_BIAS, LAYER, "model.layers.#.self_attn.kv_a_proj_with_mqa.bias", KV_A, \
               .pairs = TD_PAIRS_KV_A, .when = td_when_attn_bias), \
     TD_NORM(KV_A_NORM, LAYER, "model.layers.#.self_attn.kv_a_layernorm.weight", KV_LORA), \
     TD_MATRIX(KV_B, LAYER, "model.layers.#.self_attn.kv_b_proj.weight", KV_B, KV_LORA, \
               .keep = TD_KEEP_LINEAR_BF16, .split = TD_SPLIT_ROWS), \
     TD_MATRIX(MLA_O, LAYER, "model.layers.#.self_attn.o_proj.weight", HIDDEN, MLA_V, \
-              .split = TD_SPLIT_COLUMNS, .turning = TD_WRITES), \
+              .split = TD_SPLIT_COLUMNS, .rotation = TD_WRITES), \
     TD_VECTOR(MLA_O_BIAS, LAYER, "model.layers.#.self_attn.o_proj.bias", HIDDEN, \
-              .split = TD_SPLIT_CARD_0, .turning = TD_STREAM, .when = td_when_attn_bias)
+              .split = TD_SPLIT_CARD_0, .rotation = TD_STREAM, .when = td_when_attn_bias)
 
 #define TD_GQA_WEIGHTS \
     TD_MATRIX(Q, LAYER, "model.layers.#.self_attn.q_proj.weight", GQA_Q, HIDDEN, \
-              .split = TD_SPLIT_ROWS, .turning = TD_READS(INPUT_NORM)), \
+              .split = TD_SPLIT_ROWS, .rotation = TD_READS(INPUT_NORM)), \
     TD_MATRIX(K, LAYER, "model.layers.#.self_attn.k_proj.weight", GQA_KV, HIDDEN, \
-              .split = TD_SPLIT_ROWS, .turning = TD_READS(INPUT_NORM)), \
+              .split = TD_SPLIT_ROWS, .rotation = TD_READS(INPUT_NORM)), \
     TD_MATRIX(V, LAYER, "model.layers.#.self_attn.v_proj.weight", GQA_KV, HIDDEN, \
-              .split = TD_SPLIT_ROWS, .turning = TD_READS(INPUT_NORM)), \
+              .split = TD_SPLIT_ROWS, .rotation = TD_READS(INPUT_NORM)), \
     TD_MATRIX(O, LAYER, "model.layers.#.self_attn.o_proj.weight", HIDDEN, GQA_Q, \
-              .split = TD_SPLIT_COLUMNS, .turning = TD_WRITES), \
+              .split = TD_SPLIT_COLUMNS, .rotation = TD_WRITES), \
     TD_VECTOR(Q_BIAS, LAYER, "model.layers.#.self_attn.q_proj.bias", GQA_Q, \
               .split = TD_SPLIT_ROWS, .when = td_when_qkv_bias), \
     TD_VECTOR(K_BIAS, LAYER, "model.layers.#.self_attn.k_proj.bias", GQA_KV, \
@@ -141,15 +141,15 @@ static inline bool td_when_mtp_turned(const td_model_config *c) {
 
 #define TD_DENSE_WEIGHTS \
     TD_MATRIX(DENSE_GATE, DENSE, "model.layers.#.mlp.gate_proj.weight", INTER, HIDDEN, \
-              .split = TD_SPLIT_ROWS, .turning = TD_READS(POST_NORM)), \
+              .split = TD_SPLIT_ROWS, .rotation = TD_READS(POST_NORM)), \
     TD_MATRIX(DENSE_UP, DENSE, "model.layers.#.mlp.up_proj.weight", INTER, HIDDEN, \
-              .split = TD_SPLIT_ROWS, .turning = TD_READS(POST_NORM)), \
+              .split = TD_SPLIT_ROWS, .rotation = TD_READS(POST_NORM)), \
     TD_MATRIX(DENSE_DOWN, DENSE, "model.layers.#.mlp.down_proj.weight", HIDDEN, INTER, \
-              .split = TD_SPLIT_COLUMNS, .turning = TD_WRITES)
+              .split = TD_SPLIT_COLUMNS, .rotation = TD_WRITES)
 
 #define TD_ROUTER_WEIGHT \
     TD_MATRIX(ROUTER, MOE, "model.layers.#.mlp.gate.weight", EXPERTS, HIDDEN, \
-              .keep = TD_KEEP_F32, .turning = TD_READS(POST_NORM))
+              .keep = TD_KEEP_F32, .rotation = TD_READS(POST_NORM))
 
 /* DeepSeek-V3's, which is added to the scores for the choice alone. */
 #define TD_ROUTER_BIAS \
@@ -158,35 +158,35 @@ static inline bool td_when_mtp_turned(const td_model_config *c) {
 
 #define TD_SHARED_WEIGHTS(mlp) \
     TD_MATRIX(SHARED_GATE, MOE, "model.layers.#." mlp ".gate_proj.weight", SHARED_INTER, HIDDEN, \
-              .split = TD_SPLIT_ROWS, .turning = TD_READS(POST_NORM), .when = td_when_shared), \
+              .split = TD_SPLIT_ROWS, .rotation = TD_READS(POST_NORM), .when = td_when_shared), \
     TD_MATRIX(SHARED_UP, MOE, "model.layers.#." mlp ".up_proj.weight", SHARED_INTER, HIDDEN, \
-              .split = TD_SPLIT_ROWS, .turning = TD_READS(POST_NORM), .when = td_when_shared), \
+              .split = TD_SPLIT_ROWS, .rotation = TD_READS(POST_NORM), .when = td_when_shared), \
     TD_MATRIX(SHARED_DOWN, MOE, "model.layers.#." mlp ".down_proj.weight", HIDDEN, SHARED_INTER, \
-              .split = TD_SPLIT_COLUMNS, .turning = TD_WRITES, .when = td_when_shared)
+              .split = TD_SPLIT_COLUMNS, .rotation = TD_WRITES, .when = td_when_shared)
 
 #define TD_EXPERT_WEIGHTS \
     TD_MATRIX(EXPERT_GATE, EXPERT, "model.layers.#.mlp.experts.#.gate_proj.weight", MOE_INTER, HIDDEN, \
-              .split = TD_SPLIT_ROWS, .turning = TD_READS(POST_NORM)), \
+              .split = TD_SPLIT_ROWS, .rotation = TD_READS(POST_NORM)), \
     TD_MATRIX(EXPERT_UP, EXPERT, "model.layers.#.mlp.experts.#.up_proj.weight", MOE_INTER, HIDDEN, \
-              .split = TD_SPLIT_ROWS, .turning = TD_READS(POST_NORM)), \
+              .split = TD_SPLIT_ROWS, .rotation = TD_READS(POST_NORM)), \
     TD_MATRIX(EXPERT_DOWN, EXPERT, "model.layers.#.mlp.experts.#.down_proj.weight", HIDDEN, MOE_INTER, \
-              .split = TD_SPLIT_COLUMNS, .turning = TD_WRITES)
+              .split = TD_SPLIT_COLUMNS, .rotation = TD_WRITES)
 
 /* DeepSeek-V3, arXiv 2412.19437 section 2.2. */
 #define TD_MTP_WEIGHTS \
-    TD_NORM(MTP_ENORM, MTP, "model.layers.#.enorm.weight", HIDDEN, .turning = TD_GAIN), \
+    TD_NORM(MTP_ENORM, MTP, "model.layers.#.enorm.weight", HIDDEN, .rotation = TD_GAIN), \
     TD_NORM(MTP_HNORM, MTP, "model.layers.#.hnorm.weight", HIDDEN), \
     TD_MATRIX(MTP_EH_PROJ, MTP, "model.layers.#.eh_proj.weight", HIDDEN, TWO_HIDDEN, \
-              .turning = TD_JOINS(MTP_ENORM)), \
+              .rotation = TD_JOINS(MTP_ENORM)), \
     TD_MATRIX(MTP_EMBED, MTP, "model.layers.#.embed_tokens.weight", VOCAB, HIDDEN, \
-              .place = TD_PLACE_SHARED, .keep = TD_KEEP_BF16, .turning = TD_STREAM, .fallback = TD_OR(EMBED)), \
+              .place = TD_PLACE_SHARED, .keep = TD_KEEP_BF16, .rotation = TD_STREAM, .fallback = TD_OR(EMBED)), \
     TD_NORM(MTP_NORM, MTP, "model.layers.#.shared_head.norm.weight", HIDDEN, \
-            .turning = TD_GAIN, .fallback = TD_OR(FINAL_NORM)), \
+            .rotation = TD_GAIN, .fallback = TD_OR(FINAL_NORM)), \
     TD_MATRIX(MTP_HEAD, MTP, "model.layers.#.shared_head.head.weight", VOCAB, HIDDEN, \
-              .place = TD_PLACE_SHARED_UNLESS_TURNED, .split = TD_SPLIT_ROWS, \
-              .turning = TD_READS(MTP_NORM), .fallback = TD_OR(LM_HEAD)), \
-    TD_MATRIX(MTP_UNTURN, MTP, "model.layers.#.hidden_proj.weight", HIDDEN, HIDDEN, \
-              .turning = TD_UNDOES(FINAL_NORM), .when = td_when_mtp_turned)
+              .place = TD_PLACE_SHARED_UNLESS_ROTATED, .split = TD_SPLIT_ROWS, \
+              .rotation = TD_READS(MTP_NORM), .fallback = TD_OR(LM_HEAD)), \
+    TD_MATRIX(MTP_UNROTATE, MTP, "model.layers.#.hidden_proj.weight", HIDDEN, HIDDEN, \
+              .rotation = TD_UNDOES(FINAL_NORM), .when = td_when_mtp_rotated)
 /* clang-format on */
 
 #endif

@@ -171,7 +171,7 @@ static td_status view_int8(const td_checkpoint *c, const td_tensor_spec *spec, c
 
 /* A rotated model's U, which no file has yet. */
 static bool made_of_identity(const td_checkpoint *c, const td_tensor_spec *spec) {
-    return spec->turning.kind == TD_TURN_UNDOES && c->rotation.k;
+    return spec->rotation.kind == TD_ROTATION_UNDOES && c->rotation.k;
 }
 
 static td_status make_identity(size_t n, td_scratch *scratch, td_tensor_view *out, td_error *err) {
@@ -184,8 +184,8 @@ static td_status make_identity(size_t n, td_scratch *scratch, td_tensor_view *ou
 }
 
 static td_status get_stored_values(const td_checkpoint *c, const td_model_config *config, td_role role, uint32_t layer,
-                                   uint32_t expert, td_weight_form form, bool turn, td_scratch *scratch, td_tensor_view *out,
-                                   td_error *err) {
+                                   uint32_t expert, td_weight_form form, bool deinterleaved, td_scratch *scratch,
+                                   td_tensor_view *out, td_error *err) {
     td_tensor_spec   spec;
     td_stored_weight w;
     td_tensor_view   v;
@@ -203,7 +203,7 @@ static td_status get_stored_values(const td_checkpoint *c, const td_model_config
         td_coded_matrix *coded = td_scratch_take(scratch, sizeof *coded, err);
         if (!coded) return TD_ENOMEM;
         *coded = w.coded;
-        if (spec.rope_rows.rope && turn) {
+        if (spec.rope_rows.rope && deinterleaved) {
             uint32_t *row_of = td_scratch_take(scratch, coded->n * sizeof *row_of, err);
             if (!row_of) return TD_ENOMEM;
             for (size_t r = 0; r < coded->n; r++) row_of[r] = (uint32_t)stored_row(spec.rope_rows, r);
@@ -216,7 +216,7 @@ static td_status get_stored_values(const td_checkpoint *c, const td_model_config
     } else {
         TD_TRY(decode(c, &spec, &w.coded, scratch, &v, err));
     }
-    if (spec.rope_rows.rope && turn)
+    if (spec.rope_rows.rope && deinterleaved)
         TD_TRY(deinterleave(&v, spec.rope_rows, scratch, err)); /* its copy is aligned */
     else
         TD_TRY(align(&v, v.shape[0] * (v.rank > 1 ? v.shape[1] : 1) * td_dtype_bytes(v.dtype), scratch, err));
@@ -231,43 +231,44 @@ static float *widen(const td_tensor_view *v, size_t n, td_scratch *scratch, td_e
     return p;
 }
 
-static td_status rotate(const td_checkpoint *c, const td_model_config *config, const td_turning *turning, uint32_t layer,
-                        td_scratch *scratch, td_tensor_view *v, td_error *err) {
+static td_status rotate(const td_checkpoint *c, const td_model_config *config, const td_rotation_effect *effect,
+                        uint32_t layer, td_scratch *scratch, td_tensor_view *v, td_error *err) {
     float *gain = NULL;
     size_t n = v->rank > 1 ? v->shape[0] : 1, k = v->shape[v->rank - 1];
-    if (turning->norm != TD_ROLE_COUNT) {
+    if (effect->norm != TD_ROLE_COUNT) {
         td_tensor_view g;
-        TD_TRY(get_stored_values(c, config, turning->norm, layer, 0, TD_FORM_FLOAT, true, scratch, &g, err));
+        TD_TRY(get_stored_values(c, config, effect->norm, layer, 0, TD_FORM_FLOAT, true, scratch, &g, err));
         gain = widen(&g, g.shape[0], scratch, err);
         if (!gain) return TD_ENOMEM;
     }
     float *w = widen(v, n * k, scratch, err);
     if (!w) return TD_ENOMEM;
-    td_rotation_apply(&c->rotation, turning, gain, w, n, k);
+    td_rotation_apply(&c->rotation, effect, gain, w, n, k);
     v->dtype = TD_DT_F32;
     v->data = w;
     return TD_OK;
 }
 
 /* Always as it is: who replaces a weight knows what it is asked for. */
-static td_status get_replaced(const td_checkpoint *c, const td_tensor_spec *spec, td_role role, bool turn,
+static td_status get_replaced(const td_checkpoint *c, const td_tensor_spec *spec, td_role role, bool deinterleaved,
                               td_scratch *scratch, td_tensor_view *out, td_error *err) {
     *out = c->replaced[role];
-    return turn && spec->rope_rows.rope ? deinterleave(out, spec->rope_rows, scratch, err) : TD_OK;
+    return deinterleaved && spec->rope_rows.rope ? deinterleave(out, spec->rope_rows, scratch, err) : TD_OK;
 }
 
-/* @param turn put the rows that RoPE turns from pairs into halves. */
+/* @param deinterleaved put the rows that RoPE rotates from pairs into halves. */
 static td_status get(const td_checkpoint *c, const td_model_config *config, td_role role, uint32_t layer, uint32_t expert,
-                     td_weight_form form, bool turn, td_scratch *scratch, td_tensor_view *out, td_error *err) {
+                     td_weight_form form, bool deinterleaved, td_scratch *scratch, td_tensor_view *out, td_error *err) {
     td_tensor_spec spec;
     *out = (td_tensor_view){0};
     if (!td_tensor_spec_get(config, role, layer, expert, &spec)) return TD_OK;
-    bool rotated = c->rotation.k && spec.turning.kind != TD_TURN_NONE,
+    bool rotated = c->rotation.k && spec.rotation.kind != TD_ROTATION_NONE,
          replaced = c->replaced && layer == c->replaced_layer && c->replaced[role].data;
     if (form == TD_FORM_CODES && (rotated || replaced || td_checkpoint_is_dummy(c))) return TD_OK;
-    if (replaced) return get_replaced(c, &spec, role, turn, scratch, out, err);
-    TD_TRY(get_stored_values(c, config, role, layer, expert, rotated ? TD_FORM_FLOAT : form, turn, scratch, out, err));
-    return rotated && out->data ? rotate(c, config, &spec.turning, layer, scratch, out, err) : TD_OK;
+    if (replaced) return get_replaced(c, &spec, role, deinterleaved, scratch, out, err);
+    TD_TRY(
+        get_stored_values(c, config, role, layer, expert, rotated ? TD_FORM_FLOAT : form, deinterleaved, scratch, out, err));
+    return rotated && out->data ? rotate(c, config, &spec.rotation, layer, scratch, out, err) : TD_OK;
 }
 
 td_status td_checkpoint_get(const td_checkpoint *c, const td_model_config *config, td_role role, uint32_t layer,
@@ -275,8 +276,8 @@ td_status td_checkpoint_get(const td_checkpoint *c, const td_model_config *confi
     return get(c, config, role, layer, expert, form, true, scratch, out, err);
 }
 
-td_status td_checkpoint_get_unturned(const td_checkpoint *c, const td_model_config *config, td_role role, uint32_t layer,
-                                     td_weight_form form, td_scratch *scratch, td_tensor_view *out, td_error *err) {
+td_status td_checkpoint_get_interleaved(const td_checkpoint *c, const td_model_config *config, td_role role, uint32_t layer,
+                                        td_weight_form form, td_scratch *scratch, td_tensor_view *out, td_error *err) {
     return get(c, config, role, layer, 0, form, false, scratch, out, err);
 }
 
@@ -354,13 +355,13 @@ static bool has_mtp_layer(const td_checkpoint *c, const td_model_config *config)
 }
 
 void td_checkpoint_look_at_mtp(const td_checkpoint *c, td_model_config *config) {
-    td_tensor_spec unturn;
-    config->mtp_turned = false;
+    td_tensor_spec unrotate;
+    config->mtp_rotated = false;
     if (td_checkpoint_is_dummy(c) || config->n_mtp_layers == 0) return;
     if (!has_mtp_layer(c, config)) config->n_mtp_layers = 0;
-    config->mtp_turned = config->n_mtp_layers > 0; /* so that the weight which tells is asked for */
-    config->mtp_turned = td_tensor_spec_get(config, TD_ROLE_MTP_UNTURN, config->n_layers, 0, &unturn) &&
-                         (c->rotation.k || td_stored_exists(c->files, &unturn));
+    config->mtp_rotated = config->n_mtp_layers > 0; /* so that the weight which tells is asked for */
+    config->mtp_rotated = td_tensor_spec_get(config, TD_ROLE_MTP_UNROTATE, config->n_layers, 0, &unrotate) &&
+                          (c->rotation.k || td_stored_exists(c->files, &unrotate));
 }
 
 void td_checkpoint_log_unread(const td_checkpoint *c, const td_model_config *config) {

@@ -56,7 +56,7 @@ typedef enum {
 } td_weight_form;
 
 /**
- * The weight of a role, ready for td_npu_ops.weight_create: of the expected shape; aligned; the rows that RoPE turns put from pairs into halves (of coded ones
+ * The weight of a role, ready for td_npu_ops.weight_create: of the expected shape; aligned; the rows that RoPE rotates put from pairs into halves (of coded ones
  * row_of says where they are). The fallback of td_tensor_spec is applied. A rotated model's weights are decoded, in F32; one that was replaced
  * (td_checkpoint_replace) is what it was replaced with, in whatever form.
  * out->data and out->coded are NULL (and TD_OK returned) when a model of this configuration has no such weight.
@@ -68,9 +68,9 @@ TD_NODISCARD td_status td_checkpoint_get(const td_checkpoint *c, const td_model_
                                          td_error *err);
 
 /** The same of no expert, with the rows in the checkpoint's order, for another checkpoint. */
-TD_NODISCARD td_status td_checkpoint_get_unturned(const td_checkpoint *c, const td_model_config *config, td_role role,
-                                                  uint32_t layer, td_weight_form form, td_scratch *scratch,
-                                                  td_tensor_view *out, td_error *err);
+TD_NODISCARD td_status td_checkpoint_get_interleaved(const td_checkpoint *c, const td_model_config *config, td_role role,
+                                                     uint32_t layer, td_weight_form form, td_scratch *scratch,
+                                                     td_tensor_view *out, td_error *err);
 
 /** Bytes of the weight in the checkpoint, about: scales and zeros not counted; 0 for what is missing. */
 size_t td_checkpoint_stored_bytes(const td_checkpoint *c, const td_model_config *config, const td_tensor_spec *spec);
@@ -93,7 +93,7 @@ void td_checkpoint_log_unread(const td_checkpoint *c, const td_model_config *con
 
 /**
  * What only the checkpoint says of the MTP layers. Many conversions drop them and keep the config's count: n_mtp_layers
- * becomes 0 when the first has no tensor. mtp_turned is whether they are a rotated model's, in the folder or since
+ * becomes 0 when the first has no tensor. mtp_rotated is whether they are a rotated model's, in the folder or since
  * td_checkpoint_rotate.
  */
 void td_checkpoint_look_at_mtp(const td_checkpoint *c, td_model_config *config);

@@ -14,31 +14,32 @@ td_status td_rotation_open(td_hadamard *h, const td_model_config *c, td_error *e
 }
 
 /* Columns 0 .. h->k - 1 of w [n, k], which read the stream behind a norm of that gain, or none. */
-static void turn_columns(const td_hadamard *h, const float *gain, float *w, size_t n, size_t k) {
+static void rotate_columns(const td_hadamard *h, const float *gain, float *w, size_t n, size_t k) {
     for (size_t i = 0; i < n; i++) {
         for (size_t j = 0; gain && j < h->k; j++) w[i * k + j] *= gain[j];
         td_hadamard_rows(h, w + i * k, 1);
     }
 }
 
-void td_rotation_apply(const td_hadamard *h, const td_turning *turning, const float *gain, float *w, size_t n, size_t k) {
-    switch (turning->kind) {
-        case TD_TURN_NONE: break;
-        case TD_TURN_GAIN:
+void td_rotation_apply(const td_hadamard *h, const td_rotation_effect *effect, const float *gain, float *w, size_t n,
+                       size_t k) {
+    switch (effect->kind) {
+        case TD_ROTATION_NONE: break;
+        case TD_ROTATION_GAIN:
             for (size_t i = 0; i < n * k; i++) w[i] = 1;
             break;
-        case TD_TURN_WRITES:
+        case TD_ROTATION_WRITES:
             assert(n == h->k);
             td_hadamard_columns(h, w, k);
             break;
-        case TD_TURN_READS:
-        case TD_TURN_UNDOES:
-            assert(k == h->k && !gain == (turning->norm == TD_ROLE_COUNT));
-            turn_columns(h, gain, w, n, k);
+        case TD_ROTATION_READS:
+        case TD_ROTATION_UNDOES:
+            assert(k == h->k && !gain == (effect->norm == TD_ROLE_COUNT));
+            rotate_columns(h, gain, w, n, k);
             break;
-        case TD_TURN_JOINS: /* [embedding | hidden state], into the stream */
+        case TD_ROTATION_JOINS: /* [embedding | hidden state], into the stream */
             assert(k == 2 * h->k && n == h->k && gain);
-            turn_columns(h, gain, w, n, k);
+            rotate_columns(h, gain, w, n, k);
             td_hadamard_columns(h, w, k);
             break;
     }

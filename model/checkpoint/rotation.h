@@ -1,5 +1,5 @@
 /*
- * A model whose residual stream is turned: x' = x R with R orthonormal computes the same function (SliceGPT, arXiv 2401.15024 section 3;
+ * A model whose residual stream is rotated: x' = x R with R orthonormal computes the same function (SliceGPT, arXiv 2401.15024 section 3;
  * QuaRot, arXiv 2404.00456 section 3.1), and neither its weights nor its activations have the outliers that a row's one scale has to span.
  *
  *   embedding                       E' = E R
@@ -10,7 +10,7 @@
  * random signs (quant/hadamard.h), the same for every model of a hidden size. A tied head becomes a matrix of its own, because the last
  * norm's gain is in it.
  *
- * An MTP layer (n_layers; DeepSeek-V3, arXiv 2412.19437 section 2.2) is turned like the others, with two additions:
+ * An MTP layer (n_layers; DeepSeek-V3, arXiv 2412.19437 section 2.2) is rotated like the others, with two additions:
  *
  *   logits = head norm_m(…)                     The shared head has taken over the last norm's gain, not norm_m's: so the layer has a head of
  *                                               its own, W diag(g_m) R. (Turning rows by a matrix in front of the shared head would need
@@ -20,7 +20,7 @@
  *                                               and its half of eh_proj stay as they are. The elements of a row of U are one number with
  *                                               two signs: int8 holds them exactly.
  *
- * The costs are a head on the device, and one linear [hidden, hidden] in the layer. A checkpoint that has U is turned: that is how a folder is known.
+ * The costs are a head on the device, and one linear [hidden, hidden] in the layer. A checkpoint that has U is rotated: that is how a folder is known.
  */
 #ifndef TD_MODEL_CHECKPOINT_ROTATION_H
 #define TD_MODEL_CHECKPOINT_ROTATION_H
@@ -28,16 +28,17 @@
 #include "model/arch/tensor_rules.h"
 #include "quant/hadamard.h"
 
-/** R for the model. @return TD_ENOTSUP, with a sentence: one that cannot be turned; TD_ENOMEM. */
+/** R for the model. @return TD_ENOTSUP, with a sentence: one that cannot be rotated; TD_ENOMEM. */
 TD_NODISCARD td_status td_rotation_open(td_hadamard *h, const td_model_config *c, td_error *err);
 
 /**
- * Turn a weight, in place, as its family's table says (td_turning). U is made of the identity.
+ * Turn a weight, in place, as its family's table says (td_rotation_effect). U is made of the identity.
  * @param h     from td_rotation_open.
- * @param gain  [hidden] of turning->norm, or NULL where that is none.
+ * @param gain  [hidden] of effect->norm, or NULL where that is none.
  * @param w     [n, k] f32; of rank 1, n is 1.
  * Thread-safe.
  */
-void td_rotation_apply(const td_hadamard *h, const td_turning *turning, const float *gain, float *w, size_t n, size_t k);
+void td_rotation_apply(const td_hadamard *h, const td_rotation_effect *effect, const float *gain, float *w, size_t n,
+                       size_t k);
 
 #endif

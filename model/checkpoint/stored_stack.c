@@ -12,7 +12,7 @@
 #include "model/checkpoint/stored_families.h"
 
 #define GROUP 32
-#define TILE 64 /* columns that are turned at a time: a cache line of each */
+#define TILE 64 /* columns that are transposed at a time: a cache line of each */
 
 static const td_safetensors_entry *find(const td_checkpoint_files *files, const td_tensor_spec *spec, const char *suffix) {
     char name[sizeof spec->name + 16];
@@ -89,7 +89,7 @@ td_status td_stored_stack(const stored_query *q, const td_safetensors_entry **pl
 }
 
 /* to[r][c] = from[c][r * step]; inlined with a width that the compiler knows. */
-static inline void turn(char *to, const char *from, size_t n, size_t k, size_t step, size_t width) {
+static inline void transpose(char *to, const char *from, size_t n, size_t k, size_t step, size_t width) {
     size_t from_row = n * step * width;
     for (size_t c0 = 0; c0 < k; c0 += TILE)
         for (size_t r = 0; r < n; r++)
@@ -105,9 +105,9 @@ td_status td_stored_stack_take(const td_tensor_spec *spec, const td_safetensors_
     if (!to) return TD_ENOMEM;
     const char *from = (const char *)plain->data + (p->expert * k * n * p->step + p->first) * width;
     if (width == 2)
-        turn(to, from, n, k, p->step, 2);
+        transpose(to, from, n, k, p->step, 2);
     else
-        turn(to, from, n, k, p->step, 4);
+        transpose(to, from, n, k, p->step, 4);
     *out = (td_tensor_view){.dtype = plain->dtype, .rank = spec->rank, .shape = {n, spec->shape[1]}, .data = to};
     return TD_OK;
 }

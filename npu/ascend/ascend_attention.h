@@ -11,7 +11,7 @@ td_ascend_view td_ascend_cache(const td_npu_block *b, const void *data, size_t w
  * Check and set what all attention has: pages, positions; rows of a piece.
  * @param in_pieces whether the operation takes several rows of a sequence for these sizes; else each row is a piece.
  * @param most rows of a piece then.
- * @param both whether td_ascend_op_rope_both turns query and keys; else td_ascend_op_rope, or another operation.
+ * @param both whether td_ascend_op_rope_both rotates query and keys; else td_ascend_op_rope, or another operation.
  */
 TD_NODISCARD td_status td_ascend_attention_prepare(td_ascend_npu *d, td_npu_block *b, uint32_t kv_pages,
                                                    uint32_t kv_spare_pages, const td_npu_weight *rope, size_t dim,
@@ -21,10 +21,10 @@ TD_NODISCARD td_status td_ascend_attention_prepare(td_ascend_npu *d, td_npu_bloc
 td_ascend_view td_ascend_rope_view(const td_ascend_run *r, const td_npu_block *b, bool sin);
 /** Cos and sin of the step's rows into the card's rope rows, once in a capture. */
 void td_ascend_rope_rows(td_ascend_run *r, const td_npu_block *b);
-/** out = x [rows, heads, dim] turned by the step's positions. */
+/** out = x [rows, heads, dim] rotated by the step's positions. */
 void td_ascend_op_rope(td_ascend_run *r, const td_npu_block *b, td_ascend_view x, td_ascend_view out);
 
-/** Query and keys, rows [., heads * dim] each, turned by the step's positions in one operation. */
+/** Query and keys, rows [., heads * dim] each, rotated by the step's positions in one operation. */
 void td_ascend_op_rope_both(td_ascend_run *r, const td_npu_block *b, td_ascend_view q, td_ascend_view k,
                             td_ascend_view q_out, td_ascend_view k_out);
 

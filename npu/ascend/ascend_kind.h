@@ -28,7 +28,7 @@ struct td_npu_block {
     const void             *gamma16[2];      /* gamma in bf16, where that is the same; NULL: it is not */
     bool                    front, kv_front; /* what is ahead of attention is one operation; of an MLA: the latent's part */
     const void             *cos, *sin;       /* of attention: tables [positions, rope_to] bf16; or, */
-    const void             *rope_both;       /* where one operation turns query and keys: [positions, cos half | sin half] */
+    const void             *rope_both; /* where one operation rotates query and keys: [positions, cos half | sin half] */
     uint32_t                heads_to, latent_to, rope_to; /* heads and sizes that the operation computes */
     td_ascend_cut_key       cut;                          /* most 0: no attention */
     uint64_t                n_tokens, n_positions;        /* of its tables; 0: it has none */

@@ -5,7 +5,7 @@
  * heads are not read. A norm over a latent that is filled up divides by more: eps and weights make up for that.
  *
  * The front of an MLA is all that is ahead of attention. One operation has it for DeepSeek-V3's sizes, another has what
- * follows kv_a for all. They turn pairs, so the rope rows of kv_a, or of q_b too, lie in turns then. They give halves: the
+ * follows kv_a for all. They rotate pairs, so the rope rows of kv_a, or of q_b too, lie in turns then. They give halves: the
  * caches are the same in all forms.
  */
 #include <math.h>
@@ -44,7 +44,7 @@ static size_t plan_mla(const td_block_desc *desc, td_ascend_places *at) {
         &used, rows * ((m->q_lora ? td_round_up(m->q_lora, 32) : q_width(m)) + LATENT + ROPE) * sizeof(td_bf16));
     at->low = td_ascend_place(&used, rows * m->q_lora * sizeof(td_bf16));
     at->q = td_ascend_place(&used, rows * (m->q_lora ? q_width(m) : 0) * sizeof(td_bf16));
-    at->ctx = td_ascend_place(&used, rows * heads * LATENT * sizeof(td_bf16)); /* the query, later turned values */
+    at->ctx = td_ascend_place(&used, rows * heads * LATENT * sizeof(td_bf16)); /* the query, later rotated values */
     at->q_rope = td_ascend_place(&used, rows * heads * ROPE * sizeof(td_bf16));
     at->k = td_ascend_place(&used, rows * LATENT * sizeof(td_bf16));
     at->k_rope = td_ascend_place(&used, rows * ROPE * sizeof(td_bf16));
@@ -149,8 +149,9 @@ static td_status prepare_mla(td_ascend_npu *d, td_npu_block *b, td_error *err) {
                                        err);
 }
 
-/* out[t, h, :] = x[t, h, :] w[h], w [heads, k, n]. turned: scratch of out's size, for libraries without the operation. */
-static void multiply_heads(td_ascend_run *r, td_ascend_view x, const void *w, int64_t n, td_ascend_view out, char *turned) {
+/* out[t, h, :] = x[t, h, :] w[h], w [heads, k, n]. transposed: scratch of out's size, for libraries without the operation. */
+static void multiply_heads(td_ascend_run *r, td_ascend_view x, const void *w, int64_t n, td_ascend_view out,
+                           char *transposed) {
     int64_t        heads = x.shape[1], k = x.shape[2], rows = x.shape[0];
     td_ascend_view weight = td_ascend_heads(td_ascend_rows_of(w, TD_ACL_BF16, 0, (size_t)heads, (size_t)(k * n)), (size_t)k,
                                             (size_t)n, (size_t)n);
@@ -166,7 +167,8 @@ static void multiply_heads(td_ascend_run *r, td_ascend_view x, const void *w, in
         if (y_order) (void)acl->aclDestroyIntArray(y_order);
         return;
     }
-    td_ascend_view heads_first = x, product = td_ascend_rows_of(turned, TD_ACL_BF16, 0, (size_t)heads, (size_t)(rows * n));
+    td_ascend_view heads_first = x,
+                   product = td_ascend_rows_of(transposed, TD_ACL_BF16, 0, (size_t)heads, (size_t)(rows * n));
     heads_first.shape[0] = heads;
     heads_first.stride[0] = x.stride[1];
     heads_first.shape[1] = rows;
@@ -214,7 +216,7 @@ static td_ascend_input norm_low(td_ascend_run *r, const td_npu_block *b, td_asce
     return td_ascend_input_of(r, b, b->mid, normed);
 }
 
-/* kv [rows, latent and rope part] normed, turned, and into their pages. */
+/* kv [rows, latent and rope part] normed, rotated, and into their pages. */
 static void write_latent(td_ascend_run *r, const td_npu_block *b, td_ascend_view kv) {
     const td_mla_desc *m = &b->desc.mla;
     td_ascend_view     latent = heads_at(r, b->at.k, 1, LATENT), rope = heads_at(r, b->at.k_rope, 1, ROPE);

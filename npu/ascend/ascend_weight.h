@@ -2,7 +2,7 @@
  * Weights on a card, and the layouts that blocks give them.
  *
  * DESIGN. A weight is created as rows: int8 with scales, bf16 or f32. The first block that uses it lays it out, once, on the
- * host: the rows are brought back, turned, sent, and freed. Matrices that are multiplied with the same rows become one
+ * host: the rows are brought back, reordered, sent, and freed. Matrices that are multiplied with the same rows become one
  * (gate and up; q, k and v), so that a product of all of them is one launch. Other blocks of the same weights find the
  * layout made.
  *
@@ -37,7 +37,7 @@ typedef struct {
      * blocks_to blocks are made, the last ones of zeros. lead 0: outputs stay as they are.
      */
     size_t lead, lead_to, rope, rope_to, blocks_to;
-    bool   pairs; /* the halves' values in turns, as operations want it that turn pairs */
+    bool   pairs; /* the halves' values in turns, as operations want it that rotate pairs */
 } td_ascend_part;
 
 struct td_ascend_matrix {
@@ -100,7 +100,7 @@ TD_NODISCARD td_status td_ascend_rope_both_of(td_ascend_npu *d, const td_npu_wei
                                               size_t *positions, td_error *err);
 /**
  * A rope table [positions, dim] f32 as tables of cos and sin, [positions, dim_to] bf16 each, both halves written out;
- * where dim_to is more than dim the rest is not turned.
+ * where dim_to is more than dim the rest is not rotated.
  */
 TD_NODISCARD td_status td_ascend_rope_of(td_ascend_npu *d, const td_npu_weight *w, size_t dim, size_t dim_to,
                                          const void **cos, const void **sin, size_t *positions, td_error *err);

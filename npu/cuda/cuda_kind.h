@@ -11,7 +11,7 @@ typedef struct {
     size_t              wide, up;                /* f32: what a first product gave; the other half of a gated one */
     size_t              gate;                    /* f32 [rows] */
     size_t              q, k, v;                 /* f32: heads before norm and rope; k of MLA: latents and rope parts */
-    size_t              q_placed;                /* bf16: queries, turned */
+    size_t              q_placed;                /* bf16: queries, rotated */
     size_t              ctx;                     /* f32: what attention gave */
     size_t              partial;                 /* f32: spans of some rows */
     size_t              row_at, place_of, tiles; /* of experts: rows by expert (experts.cu) */

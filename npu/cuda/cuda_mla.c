@@ -9,7 +9,7 @@
 #define MULTIPLE 8               /* of every size: kernels load 16 bytes at a time */
 #define EXPANDED_SLOT_BYTES 4096 /* of keys and values of a slot, or one head's */
 
-#define EXPAND_BLOCKS 32 /* of keys, of a sequence and a head: a longer one takes several turns */
+#define EXPAND_BLOCKS 32 /* of keys, of a sequence and a head: a longer one takes several rounds */
 
 static size_t q_width(const td_mla_desc *m) {
     return (size_t)m->heads * (m->nope_dim + m->rope_dim);
@@ -110,7 +110,7 @@ static td_cuda_rows norm_low(td_cuda_run *r, const td_npu_block *b, td_cuda_coun
     return rows;
 }
 
-/* Queries to bf16, turned; latents and rope parts to the cache. */
+/* Queries to bf16, rotated; latents and rope parts to the cache. */
 static void place(td_cuda_run *r, const td_npu_block *b) {
     const td_mla_desc    *m = &b->desc.mla;
     const td_step_arrays *a = &r->step->dev;

@@ -3,7 +3,7 @@
  *
  * DESIGN. A block is a function over the rows of a step; it runs on the stream's thread, which is worker 0 of the pool, and
  * hands out items. Blocks compute rows in chunks so that scratch stays bounded; chunks, items and threads never change a
- * row's bits. Scratch is one mapping, as large as the hungriest block needs; the device's turn (a mutex) is held while a
+ * row's bits. Scratch is one mapping, as large as the hungriest block needs; the device's lock is held while a
  * block runs, so streams with threads of their own share pool and scratch in turn.
  *
  *   host_open       device, memory, table          host_attention  softmax(q K) V over paged keys: one core for three forms;
@@ -40,9 +40,9 @@ typedef struct {
     /** Where the work finds what a device pointer points to; NULL: there. Not called with NULL. */
     void *(*reach)(const void *device, const td_npu *self);
     const td_kernels *kernels;
-    td_tier_meter     meter;   /* under the turn */
+    td_tier_meter     meter;   /* under the lock */
     td_card_meter     given;   /* for devices that are taken for cards */
-    pthread_mutex_t   turn;    /* held while a block runs, or the scratch or a weight's layout changes */
+    pthread_mutex_t   lock;    /* held while a block runs, or the scratch or a weight's layout changes */
     char             *scratch; /* 64-byte aligned */
     size_t            scratch_bytes;
 } td_host_npu;
@@ -76,7 +76,7 @@ static inline size_t td_host_take(td_host_plan *p, size_t bytes) {
     return at;
 }
 
-/** Grow the scratch; the caller holds the turn. */
+/** Grow the scratch; the caller holds the lock. */
 TD_NODISCARD td_status td_host_scratch_grow(td_host_npu *d, size_t bytes, td_error *err);
 
 /* ---- weights --------------------------------------------------------------------------------- */

@@ -25,14 +25,14 @@ typedef struct {
 } gqa_job;
 
 /* Norm of a row of n heads, each of them or all at once, then rope. */
-static void turn_row(const gqa_job *j, float *x, size_t n, const td_npu_weight *norm, uint32_t pos) {
+static void rotate_row(const gqa_job *j, float *x, size_t n, const td_npu_weight *norm, uint32_t pos) {
     const td_gqa_desc   *g = &j->b->desc.gqa;
     const td_float_math *m = j->d->kernels->math;
-    size_t               dim = g->head_dim, turned = td_gqa_rope_dim(g);
+    size_t               dim = g->head_dim, rotated = td_gqa_rope_dim(g);
     if (norm && g->norm_rows) m->rms_norm(x, td_host_vector(norm), g->eps, n * dim, x);
     for (size_t h = 0; h < n; h++) {
         if (norm && !g->norm_rows) m->rms_norm(x + h * dim, td_host_vector(norm), g->eps, dim, x + h * dim);
-        m->rope(x + h * dim, td_host_vector(g->rope) + pos * turned, turned);
+        m->rope(x + h * dim, td_host_vector(g->rope) + pos * rotated, rotated);
     }
 }
 
@@ -42,8 +42,8 @@ static void place_row(void *ctx, uint32_t i, const td_worker *w) {
     const td_gqa_desc *g = &j->b->desc.gqa;
     size_t             row = j->row0 + i, dim = g->head_dim, slot = j->step->a.slot[row], at = i * g->kv_heads * dim;
     (void)w;
-    turn_row(j, j->q + i * g->heads * dim, g->heads, g->q_norm, j->step->a.pos[row]);
-    turn_row(j, j->k + at, g->kv_heads, g->k_norm, j->step->a.pos[row]);
+    rotate_row(j, j->q + i * g->heads * dim, g->heads, g->q_norm, j->step->a.pos[row]);
+    rotate_row(j, j->k + at, g->kv_heads, g->k_norm, j->step->a.pos[row]);
     for (size_t h = 0; h < g->kv_heads; h++) {
         td_attn_store(j->d, g->kv_k, slot, g->kv_heads, h, j->k + at + h * dim, dim);
         td_attn_store(j->d, g->kv_v, slot, g->kv_heads, h, j->v + at + h * dim, dim);

@@ -10,7 +10,7 @@
 
 void td_host_npu_free(td_host_npu *d) {
     td_mem_unmap(d->scratch, d->scratch_bytes);
-    pthread_mutex_destroy(&d->turn);
+    pthread_mutex_destroy(&d->lock);
     free(d);
 }
 
@@ -99,13 +99,13 @@ td_status td_host_block_create(td_npu *npu, const td_block_desc *desc, td_npu_bl
     td_npu_block *b = calloc(1, sizeof *b);
     if (!b) return td_fail(err, TD_ENOMEM, "out of memory for a block");
     b->desc = *desc;
-    pthread_mutex_lock(&d->turn);
+    pthread_mutex_lock(&d->lock);
     td_status status = KINDS[desc->kind]->check(d, desc, err);
     if (status == TD_OK) {
         KINDS[desc->kind]->plan(d, desc, b);
         status = td_host_scratch_grow(d, b->scratch_bytes, err);
     }
-    pthread_mutex_unlock(&d->turn);
+    pthread_mutex_unlock(&d->lock);
     if (status != TD_OK) {
         free(b);
         return status;
@@ -166,7 +166,7 @@ td_status td_host_npu_init(td_host_npu *d, const td_npu_ops *ops, const td_npu_c
     d->n_workers = td_pool_workers(d->pool);
     d->act = config->act_dtype;
     d->kernels = td_kernels_here();
-    pthread_mutex_init(&d->turn, NULL);
+    pthread_mutex_init(&d->lock, NULL);
     return TD_OK;
 }
 

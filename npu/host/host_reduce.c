@@ -21,7 +21,7 @@ struct td_npu_group {
     pthread_mutex_t lock;
     pthread_cond_t  changed;
     uint32_t        n, waiting;
-    uint64_t        turn; /* meetings so far */
+    uint64_t        meeting; /* meetings so far */
     bool            aborted;
     member          members[];
 };
@@ -61,14 +61,14 @@ void td_host_group_reset(td_npu_group *g) {
 /* Until all have come. @return TD_EDEVICE: one gave up. */
 static td_status meet(td_npu_group *g) {
     pthread_mutex_lock(&g->lock);
-    uint64_t turn = g->turn;
+    uint64_t meeting = g->meeting;
     if (!g->aborted && ++g->waiting == g->n) {
         g->waiting = 0;
-        g->turn++;
+        g->meeting++;
         pthread_cond_broadcast(&g->changed);
     }
-    while (g->turn == turn && !g->aborted) pthread_cond_wait(&g->changed, &g->lock);
-    bool met = g->turn != turn;
+    while (g->meeting == meeting && !g->aborted) pthread_cond_wait(&g->changed, &g->lock);
+    bool met = g->meeting != meeting;
     pthread_mutex_unlock(&g->lock);
     return met ? TD_OK : TD_EDEVICE; /* who gave up stays counted: nobody meets before the reset */
 }

@@ -3,7 +3,7 @@
  *
  * DESIGN. Every enqueuing call makes an op and submits it. A stream without a thread runs it at once; a stream with one puts it in
  * a ring that its thread empties in order; a stream that is being captured appends it to the graph. A launch is one op, which runs the
- * graph's in order. A block op holds the device's turn while it runs; host calls and copies do not. An op that fails stops nothing on a
+ * graph's in order. A block op holds the device's lock while it runs; host calls and copies do not. An op that fails stops nothing on a
  * stream with a thread, which keeps the first failure until it is synchronised.
  *
  * With TD_CHAOS_SEED every op is preceded by a random delay, with TD_CHAOS_FAIL_OP a block fails (core/threads/chaos.h).
@@ -112,7 +112,7 @@ static td_status run_block(td_host_npu *d, const td_npu_block *b, const td_step 
         at_rows = shifted(b, d->act, step->first_row);
         b = &at_rows;
     }
-    pthread_mutex_lock(&d->turn);
+    pthread_mutex_lock(&d->lock);
     td_trace_label label = {TD_TRACE_DEVICE,
                             names[b->desc.kind],
                             {"tokens", b->desc.layer == TD_NO_LAYER ? NULL : "layer"},
@@ -124,7 +124,7 @@ static td_status run_block(td_host_npu *d, const td_npu_block *b, const td_step 
     td_tier_work work = td_host_block_work(d, b, &seen);
     td_tier_end(&d->meter, begin_ns, &work);
     td_trace_end(begin, &label);
-    pthread_mutex_unlock(&d->turn);
+    pthread_mutex_unlock(&d->lock);
     return status;
 }
 
@@ -198,7 +198,7 @@ static void await_op(td_npu_stream *s) {
 
 static void *stream_main(void *arg) {
     td_npu_stream *s = arg;
-    td_pool_pin_caller(s->device->pool); /* it is worker 0 in its turn */
+    td_pool_pin_caller(s->device->pool); /* it is worker 0 while it holds the lock */
     td_pool_hold(s->device->pool);
     pthread_mutex_lock(&s->lock);
     for (;;) {

@@ -158,7 +158,7 @@ td_status td_host_weight_create(td_npu *npu, td_weight_format format, const td_t
                                    : kernel ? w8a8_temp_bytes(kernel->tiles, w->k)
                                             : w->k * sizeof(float),
                                    TD_CACHE_LINE);
-        pthread_mutex_lock(&d->turn);
+        pthread_mutex_lock(&d->lock);
         status = td_host_scratch_grow(d, c.temp_bytes * d->n_workers, err);
         uint32_t n_tiles = kernel ? (uint32_t)((w->n + kernel->tiles->nr - 1) / kernel->tiles->nr) : 0;
         if (status == TD_OK && grouped) {
@@ -173,7 +173,7 @@ td_status td_host_weight_create(td_npu *npu, td_weight_format format, const td_t
             td_pool_run(d->pool, convert_row, &c, (uint32_t)w->n);
         }
         if (status == TD_OK && c.not_finite) status = td_fail(err, TD_EFORMAT, "a weight holds an infinity or a NaN");
-        pthread_mutex_unlock(&d->turn);
+        pthread_mutex_unlock(&d->lock);
     }
     if (status != TD_OK) {
         td_host_weight_destroy(npu, w);

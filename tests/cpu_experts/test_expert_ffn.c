@@ -83,9 +83,9 @@ static void quantise_group(double *v, size_t n) {
         least = fmin(least, v[i]);
         most = fmax(most, v[i]);
     }
-    bool   turned = most > -least;
-    double large = turned ? most : -least, small = turned ? -least : most, size = fmax(large / 8, small / 7);
-    double s = (double)td_bf16_to_f32(td_f32_to_bf16((float)(turned ? -size : size)));
+    bool   negated = most > -least;
+    double large = negated ? most : -least, small = negated ? -least : most, size = fmax(large / 8, small / 7);
+    double s = (double)td_bf16_to_f32(td_f32_to_bf16((float)(negated ? -size : size)));
     for (size_t i = 0; i < n; i++) v[i] = fmin(fmax(nearbyint(v[i] / s), -8), 7) * s;
 }
 

@@ -200,7 +200,7 @@ static void check_mtp(bool w8a8, const td_checkpoint *ck) {
     open_run(&r, &whole, &o);
     const td_model_config *c = td_model_get_config(r.model);
     uint32_t               mtp = c->n_layers;
-    assert_int_equal(c->mtp_turned, ck != NULL);
+    assert_int_equal(c->mtp_rotated, ck != NULL);
     make_pieces(pieces, ids, c->vocab);
     for (uint32_t i = 0; i < N_TOK; i++) next[i] = (uint32_t)(td_rng_u64(SEED, 99, i) % c->vocab);
     model_run_forward(&r, pieces, N_SEQ);
@@ -222,7 +222,7 @@ static void check_mtp(bool w8a8, const td_checkpoint *ck) {
     assert_memory_equal(s.x[mtp], out, N_TOK * s.row_bytes);
     assert_int_equal(s.rows[mtp][TD_ROLE_MTP_EH_PROJ], N_TOK);
     assert_int_equal(s.width[mtp][TD_ROLE_MTP_EH_PROJ], 2 * td_model_get_config(r.model)->hidden);
-    assert_int_equal(s.rows[mtp][TD_ROLE_MTP_UNTURN], ck ? N_TOK : 0);
+    assert_int_equal(s.rows[mtp][TD_ROLE_MTP_UNROTATE], ck ? N_TOK : 0);
     free(out);
     free((void *)chosen);
     free((void *)weights);

@@ -194,7 +194,7 @@ static void matrices_of_the_stream_are_rotated(void **state) {
         for (td_role role = 0; role < TD_ROLE_COUNT; role++)
             if (w[role].name && w[role].columns != TD_DIM_NONE &&
                 (w[role].rows == TD_DIM_HIDDEN || w[role].columns == TD_DIM_HIDDEN))
-                assert_int_not_equal(w[role].turning.kind, TD_TURN_NONE);
+                assert_int_not_equal(w[role].rotation.kind, TD_ROTATION_NONE);
     }
 }
 

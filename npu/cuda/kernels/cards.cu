@@ -105,8 +105,8 @@ td_cards_meet(td_signal *s0, td_signal *s1, td_signal *s2, td_signal *s3, td_sig
     if (lane < n_cards && lane != self) td_signal_set(theirs + self, meeting);
     __syncwarp();
     if (lane < n_cards && lane != self)
-        for (td_u32 turn = 0; static_cast<int>(td_signal_get(mine + lane) - meeting) < 0; turn++)
-            if (turn % 64 == 63 && td_signal_get(stop)) {
+        for (td_u32 round = 0; static_cast<int>(td_signal_get(mine + lane) - meeting) < 0; round++)
+            if (round % 64 == 63 && td_signal_get(stop)) {
                 came = false;
                 break;
             }

@@ -1,5 +1,5 @@
 /*
- * Grouped-query attention: heads are normed, turned and put into the cache; decode by spans; prefill by blocks of rows.
+ * Grouped-query attention: heads are normed, rotated and put into the cache; decode by spans; prefill by blocks of rows.
  *
  * Why it is shaped so. Decode reads a sequence's keys and values once, so what counts is that enough of them are under way:
  * a warp takes one span of 512 keys for all query heads of its group (up to 16, which is what the matrix instruction has
@@ -29,9 +29,9 @@ TD_FN head_norm norm_of_row(const float *x, const float *gamma, bool of_row, flo
     return {gamma, true, 1.0f / sqrtf(td_block_sum(sum, part) / static_cast<float>(n) + eps), eps};
 }
 
-/* Norm and rotation of the first `turned` values of head h by a warp; out(i, v) stores value i. */
+/* Norm and rotation of the first `rotated` values of head h by a warp; out(i, v) stores value i. */
 template <class F>
-TD_FN void place_head(const float *x, const head_norm &norm, td_u32 h, const float *turn, td_u32 turned, td_u32 dim,
+TD_FN void place_head(const float *x, const head_norm &norm, td_u32 h, const float *angle, td_u32 rotated, td_u32 dim,
                       const F &out) {
     const td_u32 lane = threadIdx.x % 32;
     const float *gamma = norm.gamma && norm.of_row ? norm.gamma + static_cast<size_t>(h) * dim : norm.gamma;
@@ -49,13 +49,13 @@ TD_FN void place_head(const float *x, const head_norm &norm, td_u32 h, const flo
         const td_u32 at = lane + i * 32;
         if (at >= dim) continue;
         const float mine = gamma ? v[i] * factor * gamma[at] : v[i];
-        if (at >= turned) {
+        if (at >= rotated) {
             out(at, mine);
             continue;
         }
-        const td_u32 half = turned / 2, other = at < half ? at + half : at - half, place = at % half;
+        const td_u32 half = rotated / 2, other = at < half ? at + half : at - half, place = at % half;
         const float  its = gamma ? x[other] * factor * gamma[other] : x[other];
-        out(at, at < half ? mine * turn[place] - its * turn[half + place] : mine * turn[place] + its * turn[half + place]);
+        out(at, at < half ? mine * angle[place] - its * angle[half + place] : mine * angle[place] + its * angle[half + place]);
     }
 }
 
@@ -78,16 +78,16 @@ td_gqa_place(const td_u32 *n_rows, const td_u32 *pos, const td_u32 *slot, const 
     const head_norm of_q = norm_of_row(q + row * q_width, q_norm, norm_rows, eps, q_width, part),
                     of_k = norm_of_row(k + row * kv_width, k_norm, norm_rows, eps, kv_width, part),
                     of_v = {nullptr, false, 1, 0};
-    const float *turn = rope + static_cast<size_t>(pos[row]) * rope_dim;
+    const float *angle = rope + static_cast<size_t>(pos[row]) * rope_dim;
     const td_u32 page = slot[row] / TD_CUDA_PAGE, offset = slot[row] % TD_CUDA_PAGE;
     for (td_u32 h = threadIdx.x / 32; h < heads + 2 * kv_heads; h += blockDim.x / 32) {
         const td_u32 group = h < heads ? 0 : (h - heads) % kv_heads;
         const size_t at = ((static_cast<size_t>(page) * kv_heads + group) * TD_CUDA_PAGE + offset) * dim;
         if (h < heads)
-            place_head(q + (row * heads + h) * dim, of_q, h, turn, rope_dim, dim,
+            place_head(q + (row * heads + h) * dim, of_q, h, angle, rope_dim, dim,
                        [&](td_u32 i, float x) { q_out[(row * heads + h) * dim + i] = td_to_bf16(x); });
         else if (h < heads + kv_heads)
-            place_head(k + (row * kv_heads + group) * dim, of_k, group, turn, rope_dim, dim,
+            place_head(k + (row * kv_heads + group) * dim, of_k, group, angle, rope_dim, dim,
                        [&](td_u32 i, float x) { k_cache[at + i] = td_to_bf16(x); });
         else
             place_head(v + (row * kv_heads + group) * dim, of_v, group, nullptr, 0, dim,

@@ -13,7 +13,7 @@
 #include "npu/cuda/kernels/attention.cuh"
 
 /**
- * latent = norm(kv[:, :kv_lora]) and the turned rope part, to the cache. grid (rows), block TD_CUDA_NORM_THREADS.
+ * latent = norm(kv[:, :kv_lora]) and the rotated rope part, to the cache. grid (rows), block TD_CUDA_NORM_THREADS.
  * @param kv     [rows, kv_lora + rope_dim] f32
  * @param rope   [positions, rope_dim]: cos half | sin half
  * @param latent_cache, rope_cache  [slots, kv_lora], [slots, rope_dim] bf16
@@ -25,7 +25,7 @@ td_mla_place(const td_u32 *n_rows, const td_u32 *pos, const td_u32 *slot, const 
     const size_t row = blockIdx.x;
     if (row >= *n_rows) return;
     const float *latent = kv + row * (kv_lora + rope_dim), *key = latent + kv_lora;
-    const float *turn = rope + static_cast<size_t>(pos[row]) * rope_dim;
+    const float *angle = rope + static_cast<size_t>(pos[row]) * rope_dim;
     const td_u32 half = rope_dim / 2;
     float        sum = 0;
     for (td_u32 i = threadIdx.x; i < kv_lora; i += blockDim.x) sum = fmaf(latent[i], latent[i], sum);
@@ -35,13 +35,13 @@ td_mla_place(const td_u32 *n_rows, const td_u32 *pos, const td_u32 *slot, const 
     for (td_u32 i = threadIdx.x; i < kv_lora; i += blockDim.x)
         latent_cache[to * kv_lora + i] = td_to_bf16(latent[i] * factor * gamma[i]);
     for (td_u32 i = threadIdx.x; i < half; i += blockDim.x) {
-        rope_cache[to * rope_dim + i] = td_to_bf16(key[i] * turn[i] - key[half + i] * turn[half + i]);
-        rope_cache[to * rope_dim + half + i] = td_to_bf16(key[half + i] * turn[i] + key[i] * turn[half + i]);
+        rope_cache[to * rope_dim + i] = td_to_bf16(key[i] * angle[i] - key[half + i] * angle[half + i]);
+        rope_cache[to * rope_dim + half + i] = td_to_bf16(key[half + i] * angle[i] + key[i] * angle[half + i]);
     }
 }
 
 /**
- * Queries in bf16, their rope parts turned. grid (rows), block TD_CUDA_NORM_THREADS.
+ * Queries in bf16, their rope parts rotated. grid (rows), block TD_CUDA_NORM_THREADS.
  * @param q   [rows, heads, nope + rope_dim] f32
  * @param out the same in bf16
  */
@@ -51,7 +51,7 @@ td_mla_query(const td_u32 *n_rows, const td_u32 *pos, const float *q, const floa
     const size_t row = blockIdx.x;
     if (row >= *n_rows) return;
     const td_u32 dim = nope + rope_dim, half = rope_dim / 2;
-    const float *turn = rope + static_cast<size_t>(pos[row]) * rope_dim;
+    const float *angle = rope + static_cast<size_t>(pos[row]) * rope_dim;
     for (td_u32 i = threadIdx.x; i < heads * dim; i += blockDim.x) {
         const td_u32 head = i / dim, at = i % dim;
         const float *x = q + (row * heads + head) * dim;
@@ -61,8 +61,8 @@ td_mla_query(const td_u32 *n_rows, const td_u32 *pos, const float *q, const floa
         }
         const td_u32 place = (at - nope) % half;
         const float  low = x[nope + place], high = x[nope + half + place];
-        out[row * heads * dim + i] = td_to_bf16(at - nope < half ? low * turn[place] - high * turn[half + place]
-                                                                 : high * turn[place] + low * turn[half + place]);
+        out[row * heads * dim + i] = td_to_bf16(at - nope < half ? low * angle[place] - high * angle[half + place]
+                                                                 : high * angle[place] + low * angle[half + place]);
     }
 }
 

@@ -1,4 +1,4 @@
-#include "eval/turned_stream.h"
+#include "eval/rotated_stream.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -44,36 +44,37 @@ static bool is_dummy(const td_engine_options *o) {
     return o->load_format && !strcmp(o->load_format, "dummy");
 }
 
-td_status td_turned_stream_open(td_turned_stream *t, const td_scored_model *own, const td_engine_options *own_options,
-                                const td_scored_model *reference, const td_engine_options *reference_options,
-                                td_error *err) {
+td_status td_rotated_stream_open(td_rotated_stream *t, const td_scored_model *own, const td_engine_options *own_options,
+                                 const td_scored_model *reference, const td_engine_options *reference_options,
+                                 td_error *err) {
     const td_model_config *c = td_model_get_config(own->model);
-    bool                   own_turned, reference_turned;
-    *t = (td_turned_stream){0};
+    bool                   own_rotated, reference_rotated;
+    *t = (td_rotated_stream){0};
     if (is_dummy(own_options) || is_dummy(reference_options)) return TD_OK;
     t->gain = malloc((size_t)c->n_layers * c->hidden * sizeof *t->gain);
     if (!t->gain) return td_fail(err, TD_ENOMEM, "out of memory for the norms' gains");
-    TD_TRY(read_gains(own, own_options, t->gain, &own_turned, err));
-    TD_TRY(read_gains(reference, reference_options, t->gain, &reference_turned, err));
-    t->apart = reference_turned && !own_turned;
+    TD_TRY(read_gains(own, own_options, t->gain, &own_rotated, err));
+    TD_TRY(read_gains(reference, reference_options, t->gain, &reference_rotated, err));
+    t->apart = reference_rotated && !own_rotated;
     if (t->apart) td_warn("the reference is rotated and the model is not: layers and experts are not compared");
-    return own_turned && !reference_turned ? td_rotation_open(&t->rotation, c, err) : TD_OK;
+    return own_rotated && !reference_rotated ? td_rotation_open(&t->rotation, c, err) : TD_OK;
 }
 
-void td_turned_stream_close(td_turned_stream *t) {
+void td_rotated_stream_close(td_rotated_stream *t) {
     td_hadamard_close(&t->rotation);
     free(t->gain);
-    *t = (td_turned_stream){0};
+    *t = (td_rotated_stream){0};
 }
 
-void td_turned_stream_rows(const td_turned_stream *t, float *x, size_t n) {
+void td_rotated_stream_rows(const td_rotated_stream *t, float *x, size_t n) {
     if (t->rotation.k) td_hadamard_rows(&t->rotation, x, n);
 }
 
-void td_turned_stream_inputs(const td_turned_stream *t, uint32_t layer, float *x, size_t n) {
+void td_rotated_stream_inputs(const td_rotated_stream *t, uint32_t layer, float *x, size_t n) {
     size_t       hidden = t->rotation.k;
     const float *gain = t->gain + layer * hidden;
-    for (size_t i = 0; i < n * hidden; i++) /* where the gain is 0 the input is too, and the turned weights do not read it */
+    for (size_t i = 0; i < n * hidden;
+         i++) /* where the gain is 0 the input is too, and the rotated weights do not read it */
         if (gain[i % hidden] != 0) x[i] /= gain[i % hidden];
-    td_turned_stream_rows(t, x, n);
+    td_rotated_stream_rows(t, x, n);
 }

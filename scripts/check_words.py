@@ -1,0 +1,35 @@
+#!/usr/bin/env python3
+"""Refuse words that the glossary of docs/architecture.md has retired: each has one other word that is used instead.
+
+usage: check_words.py     (C files, CUDA files and Python files that git knows, outside tests/data)"""
+import re
+import subprocess
+import sys
+
+# a retired word, and what is said instead; in folders where the word is right for something else it is not looked for
+RETIRED = [
+    (r"\b(TD_OP_TURN|ended_turn)\b", "a stage of a pass (TD_OP_STAGE)", ()),
+    (r"\b(td_turning|td_turn|TD_TURN_\w+|\w*_?turned_stream\w*|mtp_turned|MTP_UNTURN|\w*UNLESS_TURNED)\b", "rotation of the residual stream", ()),
+    (r"\b(turned|unturn\w*)\b", "rotated, or what else is done to it", ("text/", "tests/", "server/", "cli/", "scripts/", "bench/", "models/")),
+    (r"->turn\b", "lock, round, meeting, or what else it is", ("text/", "tests/", "server/", "scripts/")),
+    (r"\bTD_ROUTE_\w+", "TD_SCORE_… and TD_GROUP_… (npu/npu.h)", ()),
+    (r"\btd_(placement|model_options|layer_op_kind)\b", "td_model_spec, or the verbs of model/layer_verbs.h", ()),
+]
+
+
+def main():
+    listed = subprocess.run(["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"], check=True, capture_output=True, text=True)
+    files = [f for f in listed.stdout.split("\0") if re.search(r"\.(c|h|inc|cu|cuh|py)$", f) and not f.startswith("tests/data/") and f != "scripts/check_words.py"]
+    found = []
+    for path in files:
+        words = [(re.compile(word), instead) for word, instead, right_in in RETIRED if not path.startswith(right_in)]
+        with open(path, encoding="utf-8") as f:
+            for number, line in enumerate(f, 1):
+                found += ["%s:%d: '%s' is retired: %s" % (path, number, m.group(0), instead) for word, instead in words for m in [word.search(line)] if m]
+    print("%d files, %d retired words" % (len(files), len(found)))
+    if found:
+        sys.exit("\n".join(found))
+
+
+if __name__ == "__main__":
+    main()

@@ -5,6 +5,7 @@
 #include "core/error.h"
 #include "core/log/log.h"
 #include "engine/step/scheduler.h"
+#include "model/shard.h"
 
 #define CHUNK_DEFAULT 8192
 #define RUNNING_DEFAULT 32
@@ -139,13 +140,16 @@ static td_status plan_sizes(const td_engine_options *o, td_engine_plan *plan, td
     return TD_OK;
 }
 
-static void plan_device(const td_engine_options *o, td_model_spec *m) {
+static td_status plan_device(const td_engine_options *o, td_model_spec *m, td_error *err) {
+    if (o->tensor_parallel_size > TD_SHARDS_MAX)
+        return td_fail(err, TD_EINVAL, "tensor-parallel-size %u is more than %d", o->tensor_parallel_size, TD_SHARDS_MAX);
     if (o->device) m->device = o->device;
     if (o->tensor_parallel_size) m->n_cards = o->tensor_parallel_size;
     m->first_card = o->base_gpu_id;
     m->device_experts = o->num_gpu_experts;
     if (o->attention_backend && strcmp(o->attention_backend, m->device))
         td_warn("attention backend %s does not exist on device %s: using the device's own", o->attention_backend, m->device);
+    return TD_OK;
 }
 
 td_status td_engine_plan_make(const td_engine_options *o, td_engine_plan *plan, td_error *err) {
@@ -155,6 +159,5 @@ td_status td_engine_plan_make(const td_engine_options *o, td_engine_plan *plan, 
     if (!o->model_path || !*o->model_path) return td_fail(err, TD_EINVAL, "model-path is missing");
     TD_TRY(plan_formats(o, plan, err));
     TD_TRY(plan_sizes(o, plan, err));
-    plan_device(o, &plan->model);
-    return TD_OK;
+    return plan_device(o, &plan->model, err);
 }

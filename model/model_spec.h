@@ -29,8 +29,8 @@ typedef struct {
     const td_checkpoint *checkpoint;      /* weights are read from here if not NULL, else from model_path */
     bool                 load_dummy;      /* random weights of the config's shape */
     bool                 without_mtp;     /* the MTP layer is not loaded: it takes no memory, and cannot be run */
-    td_layer_range       layers; /* .end 0: the whole model. Else these layers alone, for td_model_run_layers, without
-                                             embedding and head: all in the main model, or the MTP layer. No deferral */
+    td_layer_range       layers;          /* .end 0: the whole model; else these layers alone (td_model_run_layers),
+                                             without embedding, head and deferral: main layers, or the MTP layer */
 
     /* device */
     const char *device;         /* a name that td_npu_open knows */
@@ -42,9 +42,8 @@ typedef struct {
     bool w8a8;              /* the device tier in int8; false: bf16 weights, f32 activations */
     bool experts_as_stored; /* experts.format gives way to the format of packed files, and with w8a8 to the format that holds
                                the checkpoint's codes exactly */
-    td_experts_config
-        experts; /* the caller sets format, groups, max_deferred and copy_files; td_model_open settles the rest:
-                                  shape, sizes, and n_layers 0 if the CPU has no experts */
+    td_experts_config experts; /* the caller sets format, groups, max_deferred and copy_files; td_model_open settles
+                                  shape and sizes, and n_layers 0 if the CPU has no experts */
 
     /* sizes */
     uint32_t max_tok;         /* tokens of a step */

@@ -751,6 +751,7 @@ static void bad_options_are_refused(void **state) {
     o = good, o.chunked_prefill_size = 0, o.max_prefill_tokens = 0, check_open_fails(&o, TD_EINVAL, "chunked-prefill-size");
     o = good, o.max_running_requests = 5000, check_open_fails(&o, TD_EINVAL, "max-running-requests");
     o = good, o.max_deferred_experts_per_token = 2, check_open_fails(&o, TD_EINVAL, "enable-defer");
+    o = good, o.tensor_parallel_size = 65, check_open_fails(&o, TD_EINVAL, "tensor-parallel-size 65");
     o = good, o.model_path = NULL, check_open_fails(&o, TD_EINVAL, "model-path");
     o = good, o.max_total_tokens = (uint64_t)1 << 40, check_open_fails(&o, TD_ENOMEM, "the largest is");
     o = good, o.chat_template = "/nowhere/at/all", check_open_fails(&o, TD_EIO, "/nowhere/at/all");

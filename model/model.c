@@ -57,7 +57,7 @@ static size_t merged_logits_bytes(const td_model *m) {
 /* The cards' plans as one: of one memory they all take, of a memory each what each takes. */
 void td_model_get_plan(const td_model *m, td_model_plan *plan) {
     uint64_t n = m->unified ? m->n_cards : 1;
-    td_card_plan(m->cards, plan); /* the first takes most */
+    td_card_model_plan(m->cards, plan); /* the first takes most */
     plan->npu_weight_bytes *= n;
     plan->device_scratch_bytes *= n;
     plan->kv_bytes_per_page *= n;
@@ -77,8 +77,8 @@ static td_spin spin_of(const td_model *m) {
 }
 
 static void *card_main(void *arg) {
-    td_card  *c = arg;
-    td_model *m = c->model;
+    td_card_model *c = arg;
+    td_model      *m = c->model;
     for (uint32_t n = 0;; n++) {
         while (td_signal_get(&m->go) == n) td_signal_wait(&m->go, n, spin_of(m));
         if (m->stop) return NULL;
@@ -89,7 +89,7 @@ static void *card_main(void *arg) {
 
 static td_status start_threads(td_model *m, td_error *err) {
     for (uint32_t i = 1; i < m->n_cards; i++) {
-        td_card *c = &m->cards[i];
+        td_card_model *c = &m->cards[i];
         TD_TRY(td_thread_start(&c->thread, "card", card_main, c, err));
         c->has_thread = true;
     }
@@ -104,7 +104,7 @@ static void stop_threads(td_model *m) {
 }
 
 /* The job for every card, the first on the caller. @return the first failure. */
-static td_status on_cards(td_model *m, td_status (*job)(td_card *c)) {
+static td_status on_cards(td_model *m, td_status (*job)(td_card_model *c)) {
     uint32_t  want = td_signal_get(&m->done) + m->n_cards - 1;
     td_status status;
     m->job = job;
@@ -254,7 +254,7 @@ static td_status open_cards(td_model *m, td_npu *const *npus, td_error *err) {
     if (!m->cards) return td_fail(err, TD_ENOMEM, "out of memory for the cards");
     memset(m->cards, 0, n * sizeof *m->cards);
     for (; m->n_cards < n; m->n_cards++)
-        m->cards[m->n_cards] = (td_card){.model = m, .npu = npus[m->n_cards], .shard = {m->n_cards, n}};
+        m->cards[m->n_cards] = (td_card_model){.model = m, .npu = npus[m->n_cards], .shard = {m->n_cards, n}};
     return n > 1 ? npus[0]->ops->group_create(npus, n, &m->group, err) : TD_OK;
 }
 
@@ -290,7 +290,7 @@ td_status td_model_open(const td_model_spec *spec, const td_model_probe *probe, 
             st = td_experts_plan(ec, td_pool_subpools(expert_pool), td_pool_workers(expert_pool), &m->expert_weight_bytes,
                                  &m->expert_scratch_bytes, err);
     }
-    for (uint32_t i = 0; i < m->n_cards && st == TD_OK; i++) st = td_card_plan_scratch(&m->cards[i], err);
+    for (uint32_t i = 0; i < m->n_cards && st == TD_OK; i++) st = td_card_model_plan_scratch(&m->cards[i], err);
     if (st != TD_OK) {
         td_model_close(m);
         return st;
@@ -302,7 +302,7 @@ td_status td_model_open(const td_model_spec *spec, const td_model_probe *probe, 
 void td_model_close(td_model *m) {
     if (!m) return;
     stop_threads(m);
-    for (uint32_t i = 0; i < m->n_cards; i++) td_card_close(&m->cards[i]);
+    for (uint32_t i = 0; i < m->n_cards; i++) td_card_model_close(&m->cards[i]);
     if (m->group) m->cards->npu->ops->group_destroy(m->group);
     td_bridge_close(m->bridge);
     td_experts_destroy(m->experts);
@@ -323,17 +323,17 @@ static td_status load_experts(td_model *m, td_error *err) {
 }
 
 td_status td_model_load(td_model *m, uint32_t n_pages, td_error *err) {
-    for (uint32_t i = 0; i < m->n_cards; i++) TD_TRY(td_card_load(&m->cards[i], err));
+    for (uint32_t i = 0; i < m->n_cards; i++) TD_TRY(td_card_model_load(&m->cards[i], err));
     if (m->spec.experts.n_layers) {
         if (!m->probe.experts_left) TD_TRY(load_experts(m, err));
         td_bridge_config bc = bridge_config(m);
         TD_TRY(td_bridge_open(&bc, &m->bridge, err));
     }
-    for (uint32_t i = 0; i < m->n_cards; i++) TD_TRY(td_card_build(&m->cards[i], n_pages, err));
+    for (uint32_t i = 0; i < m->n_cards; i++) TD_TRY(td_card_model_build(&m->cards[i], n_pages, err));
     m->logits = m->n_cards > 1 ? malloc(merged_logits_bytes(m)) : m->cards->logits;
     if (m->part.whole && !m->logits) return td_fail(err, TD_ENOMEM, "out of memory for the logits");
     TD_TRY(start_threads(m, err));
-    for (uint32_t i = 0; i < m->n_cards; i++) td_card_keep_weights(&m->cards[i]);
+    for (uint32_t i = 0; i < m->n_cards; i++) td_card_model_keep_weights(&m->cards[i]);
     td_checkpoint_close(m->own_checkpoint);
     m->own_checkpoint = NULL;
     m->checkpoint = NULL;
@@ -360,14 +360,14 @@ td_experts *td_model_get_experts(const td_model *m) {
     return m->experts;
 }
 td_status td_model_outline(const td_model *m, uint32_t n_halves, td_outline *out, td_error *err) {
-    return td_card_outline(m->cards, n_halves, out, err);
+    return td_card_model_outline(m->cards, n_halves, out, err);
 }
 void td_model_handover_bytes(const td_model *m, size_t *to_host, size_t *to_device) {
     td_bridge_config bc = bridge_config(m);
     td_bridge_row_bytes(&bc, to_host, to_device);
 }
 uint32_t td_model_halves(const td_model *m, uint32_t n_tok) {
-    return td_card_splits(m, n_tok) ? TD_HALVES : 1;
+    return td_card_model_splits(m, n_tok) ? TD_HALVES : 1;
 }
 const char *td_model_expert_quantization(const td_model *m) {
     if (m->part.experts) return m->spec.w8a8 ? "w8a8_int8" : "none";
@@ -459,13 +459,13 @@ static void gather_logits(td_model *m) {
     const td_out_rows *out = &m->pass.out;
     size_t             vocab = m->config.vocab, part = td_shard_sizes_of(&m->config, m->cards->shard).vocab;
     for (uint32_t i = 0; i < m->n_cards; i++) {
-        const td_card *c = &m->cards[i];
+        const td_card_model *c = &m->cards[i];
         for (uint32_t r = 0; r < out->n; r++) {
             float *to = m->logits + r * vocab + i * part;
-            if (td_card_gives_best(c, r)) {
-                size_t at = td_card_asked(c, r);
+            if (td_card_model_gives_best(c, r)) {
+                size_t at = td_card_model_asked(c, r);
                 float  asked = at < part ? c->logits[r * part + at] : 0;
-                spread_best(to, part, c->top + (size_t)r * td_card_top_k(c), td_card_top_k(c));
+                spread_best(to, part, c->top + (size_t)r * td_card_model_top_k(c), td_card_model_top_k(c));
                 if (at < part) to[at] = asked;
             } else if (m->n_cards > 1) {
                 memcpy(to, c->logits + r * part, part * sizeof *to);
@@ -473,7 +473,7 @@ static void gather_logits(td_model *m) {
         }
     }
     for (uint32_t r = 0; out->logprobs && r < out->n; r++) {
-        out->logprobs[r].log_sum = td_card_gives_sum(m->cards, r) ? log_sum_of(m, r) : (double)NAN;
+        out->logprobs[r].log_sum = td_card_model_gives_sum(m->cards, r) ? log_sum_of(m, r) : (double)NAN;
     }
 }
 
@@ -482,25 +482,25 @@ static void gather_logits(td_model *m) {
 static td_status give_up(td_model *m, td_status st) {
     if (!m->group) return st;
     m->cards->npu->ops->group_abort(m->group);
-    for (uint32_t i = 0; i < m->n_cards; i++) td_card_forget_captures(&m->cards[i]);
+    for (uint32_t i = 0; i < m->n_cards; i++) td_card_model_forget_captures(&m->cards[i]);
     return st;
 }
 
 /* One pass over the rows of the step, with other tokens where they are given; then the logits of its out rows are on the
  * host. */
 static td_status run(td_model *m, td_pass_kind kind, const uint32_t *token, td_out_rows out) {
-    const td_program *p = td_card_program(m->cards, kind);
+    const td_program *p = td_card_model_program(m->cards, kind);
     bool              hands_over = m->bridge && p;
     m->pass = (td_pass){.kind = kind, .token = token, .out = out};
     if (m->group) m->cards->npu->ops->group_reset(m->group);
-    td_status st = on_cards(m, td_card_prepare);
+    td_status st = on_cards(m, td_card_model_prepare);
     if (st != TD_OK) return give_up(m, st);
     td_pool_hold(m->expert_pool);
     if (hands_over) {
         td_bridge_pass pass = td_program_pass(p, m->cards->bucket);
         td_bridge_begin_pass(m->bridge, &pass);
     }
-    st = on_cards(m, td_card_run);
+    st = on_cards(m, td_card_model_run);
     td_status ticket = hands_over ? td_bridge_end_pass(m->bridge) : TD_OK;
     td_pool_release(m->expert_pool);
     if (st != TD_OK) return give_up(m, st);
@@ -535,35 +535,35 @@ td_status td_model_mtp_head(td_model *m, td_out_rows out, const float **logits) 
 
 size_t td_model_page_bytes(const td_model *m) {
     size_t bytes = 0;
-    for (uint32_t i = 0; i < m->n_cards; i++) bytes += td_card_page_bytes(&m->cards[i]);
+    for (uint32_t i = 0; i < m->n_cards; i++) bytes += td_card_model_page_bytes(&m->cards[i]);
     return bytes;
 }
 
 td_status td_model_prepare_page_copies(td_model *m, td_error *err) {
-    for (uint32_t i = 0; i < m->n_cards; i++) TD_TRY(td_card_prepare_page_copies(&m->cards[i], err));
+    for (uint32_t i = 0; i < m->n_cards; i++) TD_TRY(td_card_model_prepare_page_copies(&m->cards[i], err));
     return TD_OK;
 }
 
 td_status td_model_read_page(td_model *m, uint32_t page, void *to) {
     m->copy = (td_page_copy){.page = page, .host = to};
-    return on_cards(m, td_card_copy_page);
+    return on_cards(m, td_card_model_copy_page);
 }
 
 td_status td_model_write_page(td_model *m, uint32_t page, const void *from) {
     m->copy = (td_page_copy){.page = page, .host = (char *)from, .to_device = true};
-    return on_cards(m, td_card_copy_page);
+    return on_cards(m, td_card_model_copy_page);
 }
 
 td_status td_model_run_layers(td_model *m, const td_step_rows *rows, const void *in, void *out) {
     assert(!m->part.whole && m->n_cards == 1 && rows->n_tok >= 1 && rows->n_tok <= m->spec.max_tok);
-    td_card *c = m->cards;
-    td_npu  *d = c->npu;
-    size_t   bytes = (size_t)rows->n_tok * m->config.hidden * td_dtype_bytes(td_model_act_dtype(&m->spec));
+    td_card_model *c = m->cards;
+    td_npu        *d = c->npu;
+    size_t         bytes = (size_t)rows->n_tok * m->config.hidden * td_dtype_bytes(td_model_act_dtype(&m->spec));
     memmove(c->x, in, bytes);
     if (c->x != c->act.x) TD_TRY(d->ops->copy(d, c->stream, c->act.x, c->x, bytes, TD_COPY_H2D));
     m->rows = rows;
     TD_TRY(run(m, TD_PASS_FORWARD, NULL, (td_out_rows){0}));
-    TD_TRY(td_card_download(c, c->x, c->act.x, bytes));
+    TD_TRY(td_card_model_download(c, c->x, c->act.x, bytes));
     TD_TRY(d->ops->stream_sync(d, c->stream));
     memmove(out, c->x, bytes);
     return TD_OK;

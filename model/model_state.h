@@ -35,6 +35,7 @@ typedef struct {
     bool     to_device;
 } td_page_copy;
 
+/* What one card has of the model: its share of the weights and the caches, its programs, and the graphs of its passes. */
 typedef struct {
     td_model             *model;
     td_npu               *npu;
@@ -61,7 +62,7 @@ typedef struct {
     td_error              error;     /* why the job failed; no text if the device gave no sentence */
     pthread_t             thread;    /* of cards behind the first */
     bool                  has_thread;
-} td_card;
+} td_card_model;
 
 typedef struct kept_routing kept_routing;
 typedef struct tapped_layer tapped_layer;
@@ -85,18 +86,18 @@ struct td_model {
     bool                 int8_rows;    /* norms quantise for who multiplies with int8 weights */
     bool                 int8_experts; /* among them the experts */
 
-    td_card      *cards; /* [n_cards]; the first talks to the experts */
-    uint32_t      n_cards;
-    td_npu_group *group;   /* of them; NULL with one */
-    td_experts   *experts; /* NULL: no MoE layer */
-    td_bridge    *bridge;
-    float        *logits; /* [max_out, vocab]; the card's own with one */
+    td_card_model *cards; /* [n_cards]; the first talks to the experts */
+    uint32_t       n_cards;
+    td_npu_group  *group;   /* of them; NULL with one */
+    td_experts    *experts; /* NULL: no MoE layer */
+    td_bridge     *bridge;
+    float         *logits; /* [max_out, vocab]; the card's own with one */
 
     td_page_copy        copy; /* under way */
     const td_step_rows *rows; /* of the last forward: what the heads read their rows from */
     td_pass             pass;
     td_signal           go, done; /* jobs given to the cards' threads; cards that have done theirs */
-    td_status (*job)(td_card *c);
+    td_status (*job)(td_card_model *c);
     bool stop; /* written before go's last rise */
 
     kept_routing *kept; /* [experts.n_layers, TD_HALVES] with keep_routing */
@@ -109,36 +110,36 @@ static inline uint32_t td_model_all_layers(const td_model *m) {
     return m->config.n_layers + m->config.n_mtp_layers;
 }
 
-/* ---- card.c ---------------------------------------------------------------------------------- */
+/* ---- card_model.c ---------------------------------------------------------------------------------- */
 
 /** What the card takes: device members of the plan, and of the host's what its mirrors and downloads take. */
-void                   td_card_plan(const td_card *c, td_model_plan *plan);
-TD_NODISCARD td_status td_card_outline(const td_card *c, uint32_t n_halves, td_outline *out, td_error *err);
+void                   td_card_model_plan(const td_card_model *c, td_model_plan *plan);
+TD_NODISCARD td_status td_card_model_outline(const td_card_model *c, uint32_t n_halves, td_outline *out, td_error *err);
 /** Whether a step of n rows goes in halves; m is a td_model. */
-bool                   td_card_splits(const void *model, uint32_t n);
-TD_NODISCARD td_status td_card_plan_scratch(td_card *c, td_error *err); /* once config and part are known */
-TD_NODISCARD td_status td_card_load(td_card *c, td_error *err);         /* stream, activations, weights */
+bool                   td_card_model_splits(const void *model, uint32_t n);
+TD_NODISCARD td_status td_card_model_plan_scratch(td_card_model *c, td_error *err); /* once config and part are known */
+TD_NODISCARD td_status td_card_model_load(td_card_model *c, td_error *err);         /* stream, activations, weights */
 /** KV, step buffers, programs; passes without prompts are captured. The model's bridge is open. */
-TD_NODISCARD td_status td_card_build(td_card *c, uint32_t n_pages, td_error *err);
-void                   td_card_keep_weights(const td_card *c); /* in a file, for the next start */
-void                   td_card_close(td_card *c);
+TD_NODISCARD td_status td_card_model_build(td_card_model *c, uint32_t n_pages, td_error *err);
+void                   td_card_model_keep_weights(const td_card_model *c); /* in a file, for the next start */
+void                   td_card_model_close(td_card_model *c);
 /** They are made anew when they are needed. No work is under way. */
-void td_card_forget_captures(td_card *c);
+void td_card_model_forget_captures(td_card_model *c);
 
 /** Fill the bucket of the model's pass and have its graph. Nothing runs yet. */
-TD_NODISCARD td_status td_card_prepare(td_card *c);
+TD_NODISCARD td_status td_card_model_prepare(td_card_model *c);
 /** Run it: when it returns, nothing runs on and the logits are on the host. */
-TD_NODISCARD td_status td_card_run(td_card *c);
+TD_NODISCARD td_status td_card_model_run(td_card_model *c);
 /** Of a pass that hands tokens over, or NULL. */
-const td_program *td_card_program(const td_card *c, td_pass_kind kind);
+const td_program *td_card_model_program(const td_card_model *c, td_pass_kind kind);
 /** Rows of a buffer to the host, behind what is enqueued. */
-TD_NODISCARD td_status td_card_download(td_card *c, void *host, const void *dev, size_t bytes);
+TD_NODISCARD td_status td_card_model_download(td_card_model *c, void *host, const void *dev, size_t bytes);
 
 /** How many of a row's best logits the card gives; 0: its logits need not be carried. */
-uint32_t td_card_top_k(const td_card *c);
+uint32_t td_card_model_top_k(const td_card_model *c);
 
 /** Whether of a row of the pass the card's best logits come alone. */
-static inline bool td_card_gives_best(const td_card *c, uint32_t row) {
+static inline bool td_card_model_gives_best(const td_card_model *c, uint32_t row) {
     const td_out_rows *out = &c->model->pass.out;
     bool               wants_sum = out->logprobs && out->logprobs[row].wanted;
     return c->top && out->best && out->best[row] && (c->sums || !wants_sum);
@@ -146,24 +147,24 @@ static inline bool td_card_gives_best(const td_card *c, uint32_t row) {
 
 /** Whether a row's log-probabilities stand on the card's sums: wherever they are wanted and it has them, also where all of
  * the row comes, so that how a row comes changes none. */
-static inline bool td_card_gives_sum(const td_card *c, uint32_t row) {
+static inline bool td_card_model_gives_sum(const td_card_model *c, uint32_t row) {
     const td_out_rows *out = &c->model->pass.out;
     return c->sums && out->best && out->logprobs && out->logprobs[row].wanted;
 }
 
 /** Where the logit is, among the card's, that is wanted beside a row's best; SIZE_MAX: it is not there. */
-size_t td_card_asked(const td_card *c, uint32_t row);
+size_t td_card_model_asked(const td_card_model *c, uint32_t row);
 
-static inline size_t td_card_x_bytes(const td_model *m) {
+static inline size_t td_card_model_x_bytes(const td_model *m) {
     return (size_t)m->spec.max_tok * m->config.hidden * td_dtype_bytes(td_model_act_dtype(&m->spec));
 }
 
 /* ---- page_copy.c ----------------------------------------------------------------------------- */
 
-size_t                 td_card_page_bytes(const td_card *c); /* the card's part of a page */
-TD_NODISCARD td_status td_card_prepare_page_copies(td_card *c, td_error *err);
-void                   td_card_close_page_copies(td_card *c);
-TD_NODISCARD td_status td_card_copy_page(td_card *c); /* the model's copy, the card's part */
+size_t                 td_card_model_page_bytes(const td_card_model *c); /* the card's part of a page */
+TD_NODISCARD td_status td_card_model_prepare_page_copies(td_card_model *c, td_error *err);
+void                   td_card_model_close_page_copies(td_card_model *c);
+TD_NODISCARD td_status td_card_model_copy_page(td_card_model *c); /* the model's copy, the card's part */
 
 /* ---- watch.c --------------------------------------------------------------------------------- */
 

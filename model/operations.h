@@ -48,7 +48,7 @@ typedef struct {
     void *cache[TD_CACHES_MAX]; /* MLA: latents, rope parts; GQA: K, V */
 } td_layer_kv;
 
-/* What the blocks read and write; [max_tok, hidden] act_dtype unless noted. Nothing but pointers of buffers (model/card.c). */
+/* What the blocks read and write; [max_tok, hidden] act_dtype unless noted. Nothing but pointers of buffers (model/card_model.c). */
 typedef struct {
     void       *x;       /* the residual stream */
     void       *h;       /* normed */

@@ -6,25 +6,25 @@
 #include "model/model_state.h"
 
 /* The MTP layer's cache is not among them: its rows of a page come after the page is published. */
-static td_layer_range main_layers(const td_card *c) {
+static td_layer_range main_layers(const td_card_model *c) {
     return (td_layer_range){0, c->model->config.n_layers};
 }
 
-size_t td_card_page_bytes(const td_card *c) {
+size_t td_card_model_page_bytes(const td_card_model *c) {
     return td_layer_caches_page_bytes(&c->model->config, main_layers(c), c->npu, c->shard.count);
 }
 
-td_status td_card_prepare_page_copies(td_card *c, td_error *err) {
+td_status td_card_model_prepare_page_copies(td_card_model *c, td_error *err) {
     if (c->model->unified || c->page_copy) return TD_OK;
-    return c->npu->ops->host_alloc(c->npu, td_card_page_bytes(c), &c->page_copy, err);
+    return c->npu->ops->host_alloc(c->npu, td_card_model_page_bytes(c), &c->page_copy, err);
 }
 
-void td_card_close_page_copies(td_card *c) {
-    if (c->page_copy) c->npu->ops->host_free(c->npu, c->page_copy, td_card_page_bytes(c));
+void td_card_model_close_page_copies(td_card_model *c) {
+    if (c->page_copy) c->npu->ops->host_free(c->npu, c->page_copy, td_card_model_page_bytes(c));
     c->page_copy = NULL;
 }
 
-static td_status copy_part(td_card *c, char *device, char *host, size_t bytes) {
+static td_status copy_part(td_card_model *c, char *device, char *host, size_t bytes) {
     if (!bytes) return TD_OK;
     const td_npu_ops *ops = c->npu->ops;
     if (c->model->copy.to_device) {
@@ -37,7 +37,7 @@ static td_status copy_part(td_card *c, char *device, char *host, size_t bytes) {
     return TD_OK;
 }
 
-static td_status copy_parts(td_card *c, char *host) {
+static td_status copy_parts(td_card_model *c, char *host) {
     size_t page = c->model->copy.page;
     for (uint32_t i = 0; i < main_layers(c).end; i++) {
         td_layer_caches list = td_layer_caches_of(&c->model->config, i);
@@ -50,12 +50,12 @@ static td_status copy_parts(td_card *c, char *host) {
     return TD_OK;
 }
 
-td_status td_card_copy_page(td_card *c) {
+td_status td_card_model_copy_page(td_card_model *c) {
     const td_model *m = c->model;
     char           *host = m->copy.host;
-    for (const td_card *before = m->cards; before < c; before++) host += td_card_page_bytes(before);
+    for (const td_card_model *before = m->cards; before < c; before++) host += td_card_model_page_bytes(before);
     if (m->unified) return copy_parts(c, host);
-    size_t bytes = td_card_page_bytes(c);
+    size_t bytes = td_card_model_page_bytes(c);
     if (m->copy.to_device) memcpy(c->page_copy, host, bytes);
     td_status st = copy_parts(c, c->page_copy), synced = c->npu->ops->stream_sync(c->npu, c->stream);
     if (st == TD_OK) st = synced;

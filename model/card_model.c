@@ -16,7 +16,7 @@
 /* ---- sizes ----------------------------------------------------------------------------------- */
 
 /* Of a cache of a layer, on the card. */
-static size_t cache_bytes(const td_card *c, const td_layer_cache *cache) {
+static size_t cache_bytes(const td_card_model *c, const td_layer_cache *cache) {
     return td_layer_cache_page_bytes(cache, c->npu, c->shard.count) * (c->kv_pages + c->model->kv_spare_pages);
 }
 
@@ -26,7 +26,7 @@ static bool may_split(const td_model *m) {
     return m->spec.experts.n_layers && m->spec.overlap_min_tok && !m->probe.layer_tap;
 }
 
-bool td_card_splits(const void *model, uint32_t n) {
+bool td_card_model_splits(const void *model, uint32_t n) {
     const td_model        *m = model;
     const td_model_config *c = &m->config;
     if (!may_split(m)) return false;
@@ -41,12 +41,12 @@ static td_step_shape step_shape(const td_model *m, uint32_t n_pages) {
                            .max_seq = m->spec.max_seq,
                            .max_out = m->part.whole ? m->spec.max_out : 0,
                            .max_seq_tokens = (uint32_t)(n_pages && kv < longest ? kv : longest),
-                           .splits = td_card_splits,
+                           .splits = td_card_model_splits,
                            .user = m};
 }
 
 /* As far as plans need it. */
-static td_program_spec program_spec(const td_card *c) {
+static td_program_spec program_spec(const td_card_model *c) {
     const td_model *m = c->model;
     return (td_program_spec){.npu = c->npu,
                              .shard = c->shard,
@@ -64,28 +64,28 @@ static td_program_spec program_spec(const td_card *c) {
                              .kv_pages = c->kv_pages,
                              .kv_spare_pages = m->kv_spare_pages,
                              .max_halves = may_split(m) ? TD_HALVES : 1,
-                             .top_k = td_card_top_k(c)};
+                             .top_k = td_card_model_top_k(c)};
 }
 
-static size_t logits_bytes(const td_card *c) {
+static size_t logits_bytes(const td_card_model *c) {
     const td_model *m = c->model;
     return m->part.whole ? (size_t)m->spec.max_out * td_shard_sizes_of(&m->config, c->shard).vocab * sizeof(float) : 0;
 }
 
-uint32_t td_card_top_k(const td_card *c) {
+uint32_t td_card_model_top_k(const td_card_model *c) {
     uint32_t vocab = td_shard_sizes_of(&c->model->config, c->shard).vocab;
     return c->model->unified || !c->model->part.whole ? 0 : vocab < TD_MODEL_TOP ? vocab : TD_MODEL_TOP;
 }
 
-static size_t top_bytes(const td_card *c) {
-    return (size_t)c->model->spec.max_out * td_card_top_k(c) * sizeof(td_logit);
+static size_t top_bytes(const td_card_model *c) {
+    return (size_t)c->model->spec.max_out * td_card_model_top_k(c) * sizeof(td_logit);
 }
 
-static size_t sums_bytes(const td_card *c) {
-    return td_card_top_k(c) && c->model->log_sums ? c->model->spec.max_out * sizeof(td_log_sum) : 0;
+static size_t sums_bytes(const td_card_model *c) {
+    return td_card_model_top_k(c) && c->model->log_sums ? c->model->spec.max_out * sizeof(td_log_sum) : 0;
 }
 
-static bool shows_x(const td_card *c) {
+static bool shows_x(const td_card_model *c) {
     return c->shard.index == 0 && (c->model->probe.layer_tap || !c->model->part.whole);
 }
 
@@ -98,9 +98,9 @@ typedef struct {
     size_t bytes[N_BUFFERS];
 } activation_sizes;
 
-static activation_sizes sizes_of_activations(const td_card *c) {
+static activation_sizes sizes_of_activations(const td_card_model *c) {
     const td_model *m = c->model;
-    size_t          rows = m->spec.max_tok, hidden = m->config.hidden, all = td_card_x_bytes(m);
+    size_t          rows = m->spec.max_tok, hidden = m->config.hidden, all = td_card_model_x_bytes(m);
     size_t          mtp = m->part.layers.end > m->config.n_layers ? all : 0;
     bool            routes = m->part.experts || m->probe.experts_left == TD_EXPERTS_LEFT_ALL;
     size_t          routed = routes ? rows * m->config.top_k : 0;
@@ -124,14 +124,14 @@ static activation_sizes sizes_of_activations(const td_card *c) {
     }};
 }
 
-td_status td_card_outline(const td_card *c, uint32_t n_halves, td_outline *out, td_error *err) {
+td_status td_card_model_outline(const td_card_model *c, uint32_t n_halves, td_outline *out, td_error *err) {
     td_program_spec spec = program_spec(c);
     return td_program_outline(&spec, n_halves, out, err);
 }
 
 /* Blocks may want scratch for what is in the cache (block_scratch_bytes of npu.h): it is planned with the pages. A block
  * wants a + b * pages, and the hungriest one of many pages has the largest b. */
-td_status td_card_plan_scratch(td_card *c, td_error *err) {
+td_status td_card_model_plan_scratch(td_card_model *c, td_error *err) {
     const uint32_t  many = 1u << 20;
     td_program_spec spec = program_spec(c);
     size_t          with_many;
@@ -143,7 +143,7 @@ td_status td_card_plan_scratch(td_card *c, td_error *err) {
     return TD_OK;
 }
 
-void td_card_plan(const td_card *c, td_model_plan *plan) {
+void td_card_model_plan(const td_card_model *c, td_model_plan *plan) {
     const td_model  *m = c->model;
     td_step_shape    shape = step_shape(m, 0);
     activation_sizes act = sizes_of_activations(c);
@@ -155,7 +155,8 @@ void td_card_plan(const td_card *c, td_model_plan *plan) {
     for (size_t i = 0; i < N_BUFFERS; i++) plan->device_scratch_bytes += act.bytes[i];
     if (!m->unified) {
         plan->device_scratch_bytes += plan->host_scratch_bytes;
-        plan->host_scratch_bytes += logits_bytes(c) + top_bytes(c) + sums_bytes(c) + (shows_x(c) ? td_card_x_bytes(m) : 0);
+        plan->host_scratch_bytes +=
+            logits_bytes(c) + top_bytes(c) + sums_bytes(c) + (shows_x(c) ? td_card_model_x_bytes(m) : 0);
     }
     plan->kv_bytes_per_page =
         td_layer_caches_page_bytes(&m->config, m->part.layers, c->npu, c->shard.count) + c->page_scratch_bytes;
@@ -171,7 +172,7 @@ typedef struct {
 
 /* Only beside packed experts: that folder is ours to write to; and of one card alone. Where memory is placed on NUMA nodes,
    as with the experts, nothing is mapped. */
-static kept_file kept_file_of(const td_card *c) {
+static kept_file kept_file_of(const td_card_model *c) {
     const td_model *m = c->model;
     kept_file       k = {0};
     bool            wanted = m->n_cards == 1 && m->part.whole && m->cpu_weight_path && !m->spec.load_dummy &&
@@ -184,7 +185,7 @@ static kept_file kept_file_of(const td_card *c) {
     return k;
 }
 
-static td_status load_weights(td_card *c, td_error *err) {
+static td_status load_weights(td_card_model *c, td_error *err) {
     const td_model *m = c->model;
     kept_file       k = kept_file_of(c);
     td_error        why = {0};
@@ -198,7 +199,7 @@ static td_status load_weights(td_card *c, td_error *err) {
 }
 
 /* A failure is no reason not to serve: the next start converts again. */
-void td_card_keep_weights(const td_card *c) {
+void td_card_model_keep_weights(const td_card_model *c) {
     const td_model *m = c->model;
     kept_file       k = kept_file_of(c);
     td_error        why = {0};
@@ -211,7 +212,7 @@ void td_card_keep_weights(const td_card *c) {
 
 /* ---- captures ---------------------------------------------------------------------------------- */
 
-static td_status enqueue_pass(td_card *c, td_pass_kind kind, const td_step_bucket *bucket) {
+static td_status enqueue_pass(td_card_model *c, td_pass_kind kind, const td_step_bucket *bucket) {
     td_npu *d = c->npu;
     TD_TRY(td_step_buf_enqueue_upload(&c->step, bucket, c->stream));
     TD_TRY(td_program_enqueue(&c->program[kind], d, c->stream, bucket));
@@ -221,7 +222,8 @@ static td_status enqueue_pass(td_card *c, td_pass_kind kind, const td_step_bucke
 
 /* The pass over the bucket as a graph, recorded when it is needed first. A graph holds no counts: it serves every step of
  * the bucket. */
-static td_status capture(td_card *c, td_pass_kind kind, const td_step_bucket *bucket, td_npu_graph **out, td_error *err) {
+static td_status capture(td_card_model *c, td_pass_kind kind, const td_step_bucket *bucket, td_npu_graph **out,
+                         td_error *err) {
     td_npu        *d = c->npu;
     td_npu_graph **graph = &c->graphs[kind * c->step.n + (size_t)(bucket - c->step.buckets)];
     *out = *graph;
@@ -239,7 +241,7 @@ static td_status capture(td_card *c, td_pass_kind kind, const td_step_bucket *bu
 
 /* ---- life ------------------------------------------------------------------------------------ */
 
-static td_status allocate_activations(td_card *c, td_error *err) {
+static td_status allocate_activations(td_card_model *c, td_error *err) {
     td_npu          *d = c->npu;
     activation_sizes act = sizes_of_activations(c);
     for (size_t i = 0; i < N_BUFFERS; i++)
@@ -252,16 +254,16 @@ static td_status allocate_activations(td_card *c, td_error *err) {
     if (logits_bytes(c)) TD_TRY(d->ops->host_alloc(d, logits_bytes(c), (void **)&c->logits, err));
     if (top_bytes(c)) TD_TRY(d->ops->host_alloc(d, top_bytes(c), (void **)&c->top, err));
     if (sums_bytes(c)) TD_TRY(d->ops->host_alloc(d, sums_bytes(c), (void **)&c->sums, err));
-    return shows_x(c) ? d->ops->host_alloc(d, td_card_x_bytes(c->model), &c->x, err) : TD_OK;
+    return shows_x(c) ? d->ops->host_alloc(d, td_card_model_x_bytes(c->model), &c->x, err) : TD_OK;
 }
 
-td_status td_card_load(td_card *c, td_error *err) {
+td_status td_card_model_load(td_card_model *c, td_error *err) {
     TD_TRY(c->npu->ops->stream_create(c->npu, &c->stream, err));
     TD_TRY(allocate_activations(c, err));
     return load_weights(c, err);
 }
 
-static td_status allocate_kv(td_card *c, uint32_t n_pages, td_error *err) {
+static td_status allocate_kv(td_card_model *c, uint32_t n_pages, td_error *err) {
     const td_model *m = c->model;
     td_npu         *d = c->npu;
     c->kv_pages = n_pages;
@@ -275,7 +277,7 @@ static td_status allocate_kv(td_card *c, uint32_t n_pages, td_error *err) {
     return TD_OK;
 }
 
-static void free_kv(td_card *c) {
+static void free_kv(td_card_model *c) {
     const td_model *m = c->model;
     td_npu         *d = c->npu;
     for (uint32_t i = 0; c->kv && i < td_model_all_layers(m); i++) {
@@ -286,7 +288,7 @@ static void free_kv(td_card *c) {
     free(c->kv);
 }
 
-static td_status build_programs(td_card *c, td_error *err) {
+static td_status build_programs(td_card_model *c, td_error *err) {
     td_model       *m = c->model;
     td_program_spec spec = program_spec(c);
     spec.bridge = m->bridge;
@@ -300,14 +302,14 @@ static td_status build_programs(td_card *c, td_error *err) {
 }
 
 /* Steps without prompts are captured before the first request; there is a bucket for each number of streams. */
-static td_status capture_decode(td_card *c, td_error *err) {
+static td_status capture_decode(td_card_model *c, td_error *err) {
     td_npu_graph *graph;
     for (uint32_t i = 0; i < c->step.n && (i == 0 || c->step.buckets[i - 1].max_tok < c->model->spec.max_seq); i++)
         TD_TRY(capture(c, TD_PASS_FORWARD, &c->step.buckets[i], &graph, err));
     return TD_OK;
 }
 
-td_status td_card_build(td_card *c, uint32_t n_pages, td_error *err) {
+td_status td_card_model_build(td_card_model *c, uint32_t n_pages, td_error *err) {
     td_step_shape shape = step_shape(c->model, n_pages);
     TD_TRY(allocate_kv(c, n_pages, err));
     TD_TRY(td_step_buf_open(&c->step, &shape, c->npu, err));
@@ -317,26 +319,26 @@ td_status td_card_build(td_card *c, uint32_t n_pages, td_error *err) {
     return capture_decode(c, err);
 }
 
-void td_card_forget_captures(td_card *c) {
+void td_card_model_forget_captures(td_card_model *c) {
     for (uint32_t i = 0; c->graphs && i < TD_PASSES * c->step.n; i++) {
         if (c->graphs[i]) c->npu->ops->graph_destroy(c->npu, c->graphs[i]);
         c->graphs[i] = NULL;
     }
 }
 
-void td_card_close(td_card *c) {
+void td_card_model_close(td_card_model *c) {
     const td_model *m = c->model;
     td_npu         *d = c->npu;
     if (c->stream) d->ops->stream_destroy(d, c->stream);
-    td_card_forget_captures(c);
+    td_card_model_forget_captures(c);
     free(c->graphs);
     for (td_pass_kind kind = 0; kind < TD_PASSES; kind++) td_program_free(d, &c->program[kind]);
     free_kv(c);
     if (c->logits && c->logits != c->act.logits) d->ops->host_free(d, c->logits, logits_bytes(c));
     if (c->top) d->ops->host_free(d, c->top, top_bytes(c));
     if (c->sums) d->ops->host_free(d, c->sums, sums_bytes(c));
-    if (c->x && c->x != c->act.x) d->ops->host_free(d, c->x, td_card_x_bytes(m));
-    td_card_close_page_copies(c);
+    if (c->x && c->x != c->act.x) d->ops->host_free(d, c->x, td_card_model_x_bytes(m));
+    td_card_model_close_page_copies(c);
     activation_sizes act = sizes_of_activations(c);
     for (size_t i = 0; i < N_BUFFERS; i++)
         if (((void **)&c->act)[i]) d->ops->free(d, ((void **)&c->act)[i], act.bytes[i]);
@@ -347,16 +349,16 @@ void td_card_close(td_card *c) {
 
 /* ---- running --------------------------------------------------------------------------------- */
 
-const td_program *td_card_program(const td_card *c, td_pass_kind kind) {
+const td_program *td_card_model_program(const td_card_model *c, td_pass_kind kind) {
     return kind == TD_PASS_FORWARD || kind == TD_PASS_MTP ? &c->program[kind] : NULL; /* the others hand nothing over */
 }
 
-td_status td_card_download(td_card *c, void *host, const void *dev, size_t bytes) {
+td_status td_card_model_download(td_card_model *c, void *host, const void *dev, size_t bytes) {
     if (host == dev || !bytes) return TD_OK;
     return c->npu->ops->copy(c->npu, c->stream, host, dev, bytes, TD_COPY_D2H);
 }
 
-size_t td_card_asked(const td_card *c, uint32_t row) {
+size_t td_card_model_asked(const td_card_model *c, uint32_t row) {
     const td_out_logprobs *l = c->model->pass.out.logprobs;
     size_t                 vocab = td_shard_sizes_of(&c->model->config, c->shard).vocab, first = c->shard.index * vocab;
     return l && l[row].wanted && l[row].id >= first && l[row].id - first < vocab ? l[row].id - first : SIZE_MAX;
@@ -364,31 +366,33 @@ size_t td_card_asked(const td_card *c, uint32_t row) {
 
 /* Of the rows that are wanted, the best logits where those will do, with the one that is asked for and the sums where
  * log-probabilities are wanted; else all. */
-static td_status download_logits(td_card *c) {
+static td_status download_logits(td_card_model *c) {
     const td_out_rows *out = &c->model->pass.out;
     size_t             vocab = td_shard_sizes_of(&c->model->config, c->shard).vocab, n_best = 0, n_sums = 0;
-    if (!out->best || !c->top) return td_card_download(c, c->logits, c->act.logits, out->n * vocab * sizeof *c->logits);
+    if (!out->best || !c->top)
+        return td_card_model_download(c, c->logits, c->act.logits, out->n * vocab * sizeof *c->logits);
     for (uint32_t i = 0; i < out->n; i++) {
-        bool   best = td_card_gives_best(c, i);
-        size_t asked = td_card_asked(c, i), from = i * vocab + (best && asked < vocab ? asked : 0),
+        bool   best = td_card_model_gives_best(c, i);
+        size_t asked = td_card_model_asked(c, i), from = i * vocab + (best && asked < vocab ? asked : 0),
                n = !best           ? vocab
                    : asked < vocab ? 1
                                    : 0;
         n_best += best;
-        n_sums += td_card_gives_sum(c, i);
-        TD_TRY(td_card_download(c, c->logits + from, c->act.logits + from, n * sizeof *c->logits));
+        n_sums += td_card_model_gives_sum(c, i);
+        TD_TRY(td_card_model_download(c, c->logits + from, c->act.logits + from, n * sizeof *c->logits));
     }
-    if (n_best) TD_TRY(td_card_download(c, c->top, c->act.top, out->n * (size_t)td_card_top_k(c) * sizeof *c->top));
-    return n_sums ? td_card_download(c, c->sums, c->act.sums, out->n * sizeof *c->sums) : TD_OK;
+    if (n_best)
+        TD_TRY(td_card_model_download(c, c->top, c->act.top, out->n * (size_t)td_card_model_top_k(c) * sizeof *c->top));
+    return n_sums ? td_card_model_download(c, c->sums, c->act.sums, out->n * sizeof *c->sums) : TD_OK;
 }
 
-td_status td_card_prepare(td_card *c) {
+td_status td_card_model_prepare(td_card_model *c) {
     const td_model *m = c->model;
     c->bucket = td_step_buf_fill(&c->step, m->rows, m->pass.token, m->pass.out.row, m->pass.out.n);
     return capture(c, m->pass.kind, c->bucket, &c->graph, &c->error);
 }
 
-td_status td_card_run(td_card *c) {
+td_status td_card_model_run(td_card_model *c) {
     const td_model *m = c->model;
     td_npu         *d = c->npu;
     td_status       st = d->ops->graph_launch(d, c->stream, c->graph);

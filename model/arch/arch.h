@@ -113,11 +113,14 @@ typedef struct td_arch {
     void (*layer)(td_layer *l); /* says what a layer does, with the verbs of model/layer_verbs.h */
 } td_arch;
 
-/* ---- what several families have (arch.c) -------------------------------------------------------- */
+/* ---- what several families have ------------------------------------------------------------------ */
 
-/** Caches of a layer with grouped-query attention: K, then V. Of one with multi-head latent attention: the latent, then the
+/** Of arch.c. Caches of a layer with grouped-query attention: K, then V. Of one with multi-head latent attention: the latent, then the
  * rotated key. */
 td_layer_caches td_gqa_caches(const td_model_config *c, uint32_t layer);
 td_layer_caches td_mla_caches(const td_model_config *c, uint32_t layer);
+
+/** DeepSeek-V3's layer (deepseek.c), which GLM-4.7-Flash has too. */
+void td_deepseek_layer(td_layer *l);
 
 #endif

@@ -95,7 +95,7 @@ static const td_weight_rule WEIGHTS[TD_ROLE_COUNT] = {
 
 /* DeepSeek-V2, section 2.1 (attention) and 2.2 (experts); DeepSeek-V3, section 2.1, adds the router's bias. An MTP layer of
  * V3 (section 2.2) is one of these behind a projection (model/program.c). */
-static void layer(td_layer *l) {
+void td_deepseek_layer(td_layer *l) {
     const td_model_config *c = l->c;
     /* h = norm(x) */
     norm(l, .gamma = W(INPUT_NORM));
@@ -120,16 +120,22 @@ static void layer(td_layer *l) {
     add_experts(l, .gate = l->gates, .up = l->ups, .down = l->downs);
 }
 
-const td_arch TD_ARCH_DEEPSEEK_V2 = {
-    .name = "DeepseekV2ForCausalLM", .read_config = read_v2, .weights = WEIGHTS, .caches = td_mla_caches, .layer = layer};
-const td_arch TD_ARCH_DEEPSEEK_V3 = {
-    .name = "DeepseekV3ForCausalLM", .read_config = read_v3, .weights = WEIGHTS, .caches = td_mla_caches, .layer = layer};
+const td_arch TD_ARCH_DEEPSEEK_V2 = {.name = "DeepseekV2ForCausalLM",
+                                     .read_config = read_v2,
+                                     .weights = WEIGHTS,
+                                     .caches = td_mla_caches,
+                                     .layer = td_deepseek_layer};
+const td_arch TD_ARCH_DEEPSEEK_V3 = {.name = "DeepseekV3ForCausalLM",
+                                     .read_config = read_v3,
+                                     .weights = WEIGHTS,
+                                     .caches = td_mla_caches,
+                                     .layer = td_deepseek_layer};
 
 /* The names of the published config.json, and of transformers' class. */
 #define KIMI_K25(architecture)                                                                               \
     {                                                                                                        \
         .name = architecture, .prefix = "language_model.", .read_config = read_kimi_k25, .weights = WEIGHTS, \
-        .caches = td_mla_caches, .layer = layer                                                              \
+        .caches = td_mla_caches, .layer = td_deepseek_layer                                                  \
     }
 const td_arch TD_ARCH_KIMI_K25 = KIMI_K25("KimiK25ForConditionalGeneration");
 const td_arch TD_ARCH_KIMI_K25_OF_TRANSFORMERS = KIMI_K25("Kimi_K25ForConditionalGeneration");

@@ -56,7 +56,7 @@ static void layer(td_layer *l) {
     const td_model_config *c = l->c;
     /* h = norm(x) */
     norm(l, .gamma = W(INPUT_NORM));
-    /* a = attention(h), which turns a part of each head */
+    /* a = attention(h), which rotates a part of each head */
     gqa(l, .q = W(Q), .k = W(K), .v = W(V), .o = W(O), .q_bias = W(Q_BIAS), .k_bias = W(K_BIAS), .v_bias = W(V_BIAS),
         .q_norm = W(Q_NORM), .k_norm = W(K_NORM));
     /* x += a; h = norm(x) */

@@ -4,7 +4,6 @@
 
 #include "model/arch/families.h"
 #include "model/arch/weight_table.h"
-#include "model/layer_verbs.h"
 
 /* ---- configuration --------------------------------------------------------------------------- */
 
@@ -61,38 +60,10 @@ static const td_weight_rule WEIGHTS[TD_ROLE_COUNT] = {
     TD_EXPERT_WEIGHTS,
 };
 
-/* ---- layers ---------------------------------------------------------------------------------- */
-
-/* Of the norms inside of the attention, as DeepSeek-V3's. */
-#define LATENT_EPS 1e-6f
-
-static void layer(td_layer *l) {
-    const td_model_config *c = l->c;
-    /* h = norm(x) */
-    norm(l, .gamma = W(INPUT_NORM));
-    /* a = attention(h): q and the latent of k and v are compressed, and normed in between */
-    mla(l, .q_a = W(Q_A), .q_a_bias = W(Q_A_BIAS), .q_a_norm = W(Q_A_NORM), .q_b = W(Q_B), .q = W(MLA_Q), .kv_a = W(KV_A),
-        .kv_a_bias = W(KV_A_BIAS), .kv_a_norm = W(KV_A_NORM), .kv_b = W(KV_B), .o = W(MLA_O), .o_bias = W(MLA_O_BIAS),
-        .eps = LATENT_EPS);
-    /* x += a; h = norm(x) */
-    add_norm(l, .gamma = W(POST_NORM));
-    if (!l->is_moe) {
-        /* x += mlp(h) */
-        mlp(l, .gate = W(DENSE_GATE), .up = W(DENSE_UP), .down = W(DENSE_DOWN));
-        add(l);
-        return;
-    }
-    /* e, w = the experts that the router chooses for h, and their weights; they begin */
-    route(l, .w = W(ROUTER), .bias = W(ROUTER_BIAS), .score = c->route_score, .group = c->route_group, .n_group = c->n_group,
-          .topk_group = c->topk_group, .normalise = c->norm_topk, .scale = (float)c->routed_scale);
-    /* m = shared expert(h), meanwhile */
-    if (c->shared_inter) shared(l, .gate = W(SHARED_GATE), .up = W(SHARED_UP), .down = W(SHARED_DOWN));
-    /* x += m + the sum of w * experts e(h) */
-    add_experts(l, .gate = l->gates, .up = l->ups, .down = l->downs);
-}
+/* ---- layers: DeepSeek-V3's (deepseek.c) ------------------------------------------------------- */
 
 const td_arch TD_ARCH_GLM4_MOE_LITE = {.name = "Glm4MoeLiteForCausalLM",
                                        .read_config = read_config,
                                        .weights = WEIGHTS,
                                        .caches = td_mla_caches,
-                                       .layer = layer};
+                                       .layer = td_deepseek_layer};

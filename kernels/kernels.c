@@ -1,12 +1,10 @@
-/* The scalar table, and the choice of a table. */
-#include "kernels/kernel_sets.h"
+/* The choice of a table. */
+#include "kernels/kernels.h"
 
 #include <pthread.h>
 #include <string.h>
 
 #include "core/machine/cpu.h"
-
-const td_kernels td_kernels_scalar = {TD_SCALAR_SET, .name = "scalar"};
 
 const td_kernels *td_kernels_for(uint32_t features) {
     const td_kernels *const *t = td_kernels_all;

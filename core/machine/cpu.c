@@ -1,4 +1,4 @@
-#include "core/machine/cpu_arch.h"
+#include "core/machine/cpu.h"
 
 #include <pthread.h>
 #include <stdio.h>

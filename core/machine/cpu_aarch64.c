@@ -2,7 +2,7 @@
  * What an aarch64 core offers, as Linux tells it (Documentation/arch/arm64/elf_hwcaps.rst), and its name by its MIDR
  * (cpu-feature-registers.rst: the kernel lets a process read the register where HWCAP_CPUID is set).
  */
-#include "core/machine/cpu_arch.h"
+#include "core/machine/cpu.h"
 
 #include <pthread.h>
 #include <stdio.h>

@@ -1,5 +1,5 @@
 /* An architecture about which nothing is known. */
-#include "core/machine/cpu_arch.h"
+#include "core/machine/cpu.h"
 
 const td_cpu_tier td_cpu_tiers[] = {{"scalar", 0, 0}, {0}};
 

@@ -10,7 +10,7 @@
 #include <unistd.h>
 
 #include "core/log/log.h"
-#include "core/machine/cpu_arch.h"
+#include "core/machine/cpu.h"
 
 #define LINE_BYTES 64 /* of the caches, or a divisor of it */
 

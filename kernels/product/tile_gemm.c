@@ -1,8 +1,6 @@
 /* The layouts by name, and what weights in groups may be like. */
 #include "kernels/product/tile_gemm.h"
 
-#include "kernels/product/tile_kernels.h"
-
 static const td_tile_layout *const LAYOUTS[TD_PRODUCTS][5] = {
     [TD_PRODUCT_INT4C] = {&td_int4c_16x4, &td_int4c_32x4, &td_int4c_16x4s, &td_int4c_16x8s},
     [TD_PRODUCT_BF16] = {&td_bf16_16, &td_bf16_32},

@@ -153,4 +153,10 @@ const td_tile_layout *td_tile_layout_named(td_product product, const char *name)
 bool td_int4g_takes(const td_gemm_groups *g);
 bool td_fp4g_takes(const td_gemm_groups *g);
 
+/* Each is defined by the …_layout.c of its format. */
+extern const td_tile_layout td_int4c_16x4, td_int4c_32x4, td_int4c_16x4s, td_int4c_16x8s, td_int8c_16x4, td_int8c_32x4,
+    td_int8c_16x4s, td_int8c_16x8s, td_bf16_16, td_bf16_32;
+extern const td_tile_layout td_int4g_16x4, td_int4g_32x4, td_int4g_16x4s, td_int4g_16x8s, td_fp4g_16x4, td_fp4g_32x4,
+    td_fp4g_16x8;
+
 #endif

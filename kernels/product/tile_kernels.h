@@ -8,10 +8,6 @@
 #include "kernels/product/tile_gemm.h"
 #include "kernels/vec/fetch.h"
 
-extern const td_tile_layout td_int4c_16x4, td_int4c_32x4, td_int4c_16x4s, td_int4c_16x8s, td_int8c_16x4, td_int8c_32x4,
-    td_int8c_16x4s, td_int8c_16x8s, td_bf16_16, td_bf16_32;
-extern const td_tile_layout td_int4g_16x4, td_int4g_32x4, td_int4g_16x4s, td_int4g_16x8s, td_fp4g_16x4, td_fp4g_32x4,
-    td_fp4g_16x8;
 extern const td_gemm_kernel td_int4c_scalar, td_int4c_avx2, td_int4c_avxvnni, td_int4c_avx512vnni, td_int4c_amx;
 extern const td_gemm_kernel td_int4c_neon, td_int4c_dotprod, td_int8c_neon, td_int8c_dotprod, td_int4g_neon,
     td_int4g_dotprod, td_fp4g_neon, td_fp4g_dotprod, td_bf16_neon;

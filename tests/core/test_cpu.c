@@ -12,7 +12,7 @@
 
 #include <cmocka.h>
 
-#include "core/machine/cpu_arch.h"
+#include "core/machine/cpu.h"
 
 typedef struct {
     uint32_t features;

@@ -1,4 +1,10 @@
-#include "text/grammar/grammar_alike.h"
+/*
+ * States of a compiled grammar that short texts do not tell apart.
+ *
+ * A counted repetition has a state for each count; far from its end they take the same texts of a few bytes. What is found
+ * for tokens that are no longer than that need be found once.
+ */
+#include "text/grammar/grammar_pda.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -4,8 +4,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "text/grammar/grammar_alike.h"
-
 #define SPLICE_MAX 4096 /* states of a rule that is put in where it is used */
 #define CALL_LENGTH 16  /* bytes: a rule whose texts are all shorter is not worth a call */
 #define NONE UINT32_MAX

@@ -18,7 +18,7 @@ typedef struct {
     td_gr_automaton a;       /* of all rules; a call's `rule` is the state where it starts */
     uint32_t        start;   /* state of the root rule */
     uint8_t        *returns; /* [states] whether the state's rule is called: something may follow its end */
-    uint32_t       *alike;   /* [states] grammar_alike.h */
+    uint32_t       *alike;   /* [states] grammar_alike.c */
     bool            alike_always;
     uint32_t        n_classes;
     uint8_t         byte_class[256]; /* bytes of a class are alike in every state; classes ascend with the bytes */
@@ -30,5 +30,15 @@ typedef struct {
 /** Compile what the builder holds, root rule b->root. Failures are in b->status. td_gr_pda_free either way. */
 void td_gr_pda_make(td_gr_builder *b, td_gr_pda *out);
 void td_gr_pda_free(td_gr_pda *p);
+
+/* ---- grammar_alike.c ---- */
+
+/**
+ * p->alike: for each state the first one from which the same texts of up to TD_TRIE_SHORT_MAX bytes go on, and end the rule
+ * where something may follow it; p->alike_always: longer texts tell none of them apart, either. Moore's rounds of refinement
+ * (1956), one for each byte. A grammar with very many edges is left as it is: each state is like itself only. Needs
+ * p->returns; failures are in b->status.
+ */
+void td_gr_find_alike(td_gr_builder *b, td_gr_pda *p);
 
 #endif

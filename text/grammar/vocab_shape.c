@@ -1,7 +1,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "text/grammar/vocab_trie.h"
+#include "text/grammar/vocab_shape.h"
 
 #define OWN_TOKENS_MIN 64   /* a node that so many tokens begin with has shapes of its own */
 #define OWN_DEPTH_MAX 8     /* if it is no deeper: so each token is in few trees */

@@ -12,6 +12,9 @@
 
 #include "tandem.h"
 
+/* Words of a set of tokens: whole cache lines. */
+#define TD_TRIE_WORDS(vocab) (((size_t)(vocab) + 511) / 512 * 16)
+
 /* Small letters, capitals, digits; each of the signs that grammars tell from others; other controls, other ASCII; UTF-8:
    lead bytes by what may follow them, those of Chinese by what is one, continuations; what is in no UTF-8. */
 #define TD_BYTE_KINDS 24
@@ -48,7 +51,25 @@ typedef struct {
     uint32_t        n_nodes, n_groups;
 } td_shapes;
 
-typedef struct td_trie td_trie;
+typedef struct {
+    uint32_t skip;  /* the first node behind its subtree */
+    uint32_t token; /* its tokens: tokens[token ..) up to the next node's */
+    uint32_t shape; /* the tree of shapes that may follow it, or TD_TRIE_NO_SHAPE */
+    uint16_t depth; /* bytes, from 1 */
+    uint8_t  byte;
+} td_trie_node;
+
+#define TD_TRIE_NO_SHAPE UINT32_MAX
+
+#define TD_TRIE_DEPTH_MAX 4096 /* tokens with more bytes are left out */
+
+/** Nodes over bytes, in depth-first order, and their shapes. */
+typedef struct {
+    td_trie_node *nodes;  /* [n_nodes + 1]; the last one only ends the one before */
+    uint32_t     *tokens; /* [n_tokens] ids, in order of their bytes */
+    uint32_t      n_nodes, n_tokens;
+    td_shapes     shapes;
+} td_trie;
 
 /** The shapes of t->nodes, to t->shapes; also says in t's nodes where theirs are. @return false: memory is short.
  * td_shapes_free either way. */

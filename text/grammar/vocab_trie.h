@@ -14,25 +14,6 @@
 
 #include "text/grammar/vocab_shape.h"
 
-#define TD_TRIE_DEPTH_MAX 4096 /* tokens with more bytes are left out */
-
-typedef struct {
-    uint32_t skip;  /* the first node behind its subtree */
-    uint32_t token; /* its tokens: tokens[token ..) up to the next node's */
-    uint32_t shape; /* the tree of shapes that may follow it, or TD_TRIE_NO_SHAPE */
-    uint16_t depth; /* bytes, from 1 */
-    uint8_t  byte;
-} td_trie_node;
-
-#define TD_TRIE_NO_SHAPE UINT32_MAX
-
-struct td_trie {
-    td_trie_node *nodes;  /* [n_nodes + 1]; the last one only ends the one before */
-    uint32_t     *tokens; /* [n_tokens] ids, in order of their bytes */
-    uint32_t      n_nodes, n_tokens;
-    td_shapes     shapes;
-};
-
 #define TD_TRIE_SHORT_MAX 24 /* bytes of a short token */
 
 typedef enum {
@@ -53,9 +34,6 @@ typedef struct {
 
 /** Bytes of the longest end of text[n] that a token goes on with: the token has all of it and more. 0: there is none. */
 size_t td_vocab_trie_open_end(const td_vocab_trie *t, const char *text, size_t n);
-
-/* Words of a set of tokens: whole cache lines. */
-#define TD_TRIE_WORDS(vocab) (((size_t)(vocab) + 511) / 512 * 16)
 
 /**
  * The trie of a tokenizer's tokens with ids below vocab; tok is not kept. One reference. Takes about 0.1 s for 150,000

@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "core/error.h"
+#include "text/tokenizer/tokenizer.h"
 #include "text/tokenizer/tokenizer_impl.h"
 
 /* A special token stands there as a string, as an object with its content, or as null. */

@@ -6,7 +6,6 @@
 
 #include "text/tokenizer/bpe.h"
 #include "text/tokenizer/pretok.h"
-#include "text/tokenizer/tokenizer.h"
 #include "text/tokenizer/tokenizer_added.h"
 #include "text/tokenizer/tokenizer_norm.h"
 #include "text/tokenizer/tokenizer_vocab.h"

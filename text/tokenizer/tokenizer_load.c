@@ -11,6 +11,7 @@
 #include "core/error.h"
 #include "core/files/json_text.h"
 #include "core/log/log.h"
+#include "text/tokenizer/tokenizer.h"
 #include "text/tokenizer/tokenizer_impl.h"
 
 #define FILE_BYTES_MAX ((off_t)256 << 20) /* the largest tokenizer.json in use has 33 MB */

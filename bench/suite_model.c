@@ -42,7 +42,7 @@ static td_status run(void *ctx, td_error *err) {
     fill_rows(s);
     td_status st =
         td_model_forward(s->model, &s->rows, (td_out_rows){.row = s->out_row, .best = s->best, .n = s->n_seq}, &logits);
-    return st == TD_OK ? st : td_fail(err, st, "a step of the model failed: %s", td_status_text(st));
+    return st == TD_OK ? st : td_fail(err, st, "a step of the model failed: %s", td_model_why(s->model, st));
 }
 
 static td_tier_work work(void *ctx) {

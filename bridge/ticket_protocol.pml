@@ -313,7 +313,7 @@ active proctype stream() {
         layer = 0;
         broken = false;
         may_break();
-        do /* describe_main of model/program.c, its blocks left out */
+        do /* describe_forward of model/program.c, its blocks left out */
         :: layer <= LAYERS && !broken ->
             half = 0;
             do

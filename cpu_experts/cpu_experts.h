@@ -22,14 +22,14 @@
 typedef struct td_experts td_experts;
 
 typedef enum {
-    TD_EXPERT_INT4C =
-        TD_PRODUCT_INT4C, /* int4 in [-8, 7], one f32 scale per output row; activations int8 per token; one multiply at the end */
+    /* int4 in [-8, 7], one f32 scale per output row; activations int8 per token; one multiply at the end */
+    TD_EXPERT_INT4C = TD_PRODUCT_INT4C,
     TD_EXPERT_BF16 = TD_PRODUCT_BF16,   /* bf16 weights, f32 arithmetic: the reference */
     TD_EXPERT_INT8C = TD_PRODUCT_INT8C, /* int8 in [-127, 127], the rest as int4c */
-    TD_EXPERT_INT4G =
-        TD_PRODUCT_INT4G, /* weight = (code - zero) * scale of its group along k, code in [0, 15]; int32 within a group, f32 over groups */
-    TD_EXPERT_FP4G =
-        TD_PRODUCT_FP4G, /* weight = e2m1 code * scale of its group along k * factor of its row; arithmetic as int4g */
+    /* weight = (code - zero) * scale of its group along k, code in [0, 15]; int32 within a group, f32 over groups */
+    TD_EXPERT_INT4G = TD_PRODUCT_INT4G,
+    /* weight = e2m1 code * scale of its group along k * factor of its row; arithmetic as int4g */
+    TD_EXPERT_FP4G = TD_PRODUCT_FP4G,
 } td_expert_format;
 #define TD_EXPERT_FORMATS 5
 _Static_assert(TD_EXPERT_FORMATS == TD_PRODUCTS, "a format of experts is a product of the kernels");
@@ -66,9 +66,10 @@ uint32_t td_expert_block_rows(const td_gemm_kernel *kernel, size_t k);
  * range; int4g wants int4 in groups of its size, or with one scale for a row, and scales of its type; fp4g e2m1 with its
  * groups and scales. Columns in another order than their groups' and other codes fit none.
  */
+bool td_expert_format_carries(td_expert_format format, const td_expert_groups *groups, const struct td_coded_matrix *m);
+
 /** Whether the format multiplies activations quantised to int8 per row. */
 bool td_expert_takes_int8(td_expert_format format);
-bool td_expert_format_carries(td_expert_format format, const td_expert_groups *groups, const struct td_coded_matrix *m);
 
 /** The format that carries the matrix, one per row if there is. @return false: there is none. */
 bool td_expert_exact_numbers(const struct td_coded_matrix *m, td_expert_numbers *out);

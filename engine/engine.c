@@ -57,7 +57,7 @@ static td_status open_pools(td_engine *e, const td_engine_options *o, uint64_t *
     td_thread_plan *plan = calloc(1, sizeof *plan);
     if (!plan) return td_fail(err, TD_ENOMEM, "out of memory for the thread plan");
     td_thread_wishes wishes = {.cpuinfer = o->cpuinfer, .subpool_count = o->subpool_count, .npu_threads = o->npu_threads};
-    td_npu_wish(o->device, o->base_gpu_id, o->tensor_parallel_size, &wishes);
+    td_npu_wish(e->plan.model.device, e->plan.model.first_card, e->plan.model.n_cards, &wishes);
     td_status st = td_topology_plan(td_kernels_here()->read, &wishes, plan, &machine, err);
     if (st == TD_OK) {
         *available_bytes = machine.available_bytes;
@@ -68,7 +68,7 @@ static td_status open_pools(td_engine *e, const td_engine_options *o, uint64_t *
             (double)machine.memory_bytes / (1 << 30), plan->n_experts, plan->n_subpools, plan->n_npu);
         st = td_pool_create(plan->experts, plan->n_experts, &e->expert_pool, err);
     }
-    if (st == TD_OK) st = open_npu_pools(e, plan, o->tensor_parallel_size, err);
+    if (st == TD_OK) st = open_npu_pools(e, plan, e->plan.model.n_cards, err);
     if (st == TD_OK && o->measure_bounds) st = measure_bounds(e, &machine, err);
     free(plan);
     return st;

@@ -22,7 +22,7 @@ typedef struct {
 /* td_row_job.predicted of a row that does not serve a known token's log-probabilities */
 #define TD_ROW_NEXT UINT32_MAX               /* it gives the next token */
 #define TD_ROW_BEHIND_DRAFT (UINT32_MAX - 1) /* it gives the token behind the draft, if the draft is the next token */
-#define TD_ROW_REJECTED (UINT32_MAX - 2)     /* its draft was not */
+#define TD_ROW_REJECTED (UINT32_MAX - 2)     /* its draft was not the next token */
 
 /** What a step found for one of its requests. */
 typedef struct {

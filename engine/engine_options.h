@@ -11,7 +11,7 @@
 
 /** What the options ask for, with every default filled in and every name understood. */
 typedef struct {
-    td_model_spec model;        /* its strings are the options' own */
+    td_model_spec model;        /* its strings are the options' own: not read after td_engine_open */
     const char   *quantization; /* name of the device tier's numbers; static */
     uint32_t      chunk;        /* prompt tokens of a step; model.max_tok is these and one token of each running sequence */
     uint32_t      max_queued, decode_log_interval;

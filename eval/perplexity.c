@@ -231,10 +231,14 @@ static void score_row(void *ctx, uint32_t i, const td_worker *w) {
 /* The numbers of scored rows at .. at + n - 1 of the batch, whose scores begin at scores. */
 static td_status score_rows(run *r, uint32_t at, uint32_t n, token_score *scores, td_error *err) {
     row_set set = {.target = r->batch.target + at, .vocab = r->vocab, .best = r->o->drafts, .lse = r->lse, .scores = scores};
-    td_status st = td_model_head(r->model.model, (td_out_rows){.row = r->batch.row + at, .n = n}, &set.own);
-    if (st == TD_OK && r->has_reference)
-        st = td_model_head(r->reference.model, (td_out_rows){.row = r->batch.row + at, .n = n}, &set.reference);
-    if (st != TD_OK) return td_fail(err, st, "the model's head failed: %s", td_status_text(st));
+    td_model   *m = r->model.model;
+    td_out_rows rows = {.row = r->batch.row + at, .n = n};
+    td_status   st = td_model_head(m, rows, &set.own);
+    if (st == TD_OK && r->has_reference) {
+        m = r->reference.model;
+        st = td_model_head(m, rows, &set.reference);
+    }
+    if (st != TD_OK) return td_fail(err, st, "the model's head failed: %s", td_model_why(m, st));
     if (r->has_file) {
         for (uint32_t i = 0; i < n; i++)
             TD_TRY(td_logprob_file_read(&r->file, r->decoded + (size_t)i * r->vocab, &r->decoded_target[i], err));

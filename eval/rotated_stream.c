@@ -73,8 +73,8 @@ void td_rotated_stream_rows(const td_rotated_stream *t, float *x, size_t n) {
 void td_rotated_stream_inputs(const td_rotated_stream *t, uint32_t layer, float *x, size_t n) {
     size_t       hidden = t->rotation.k;
     const float *gain = t->gain + layer * hidden;
-    for (size_t i = 0; i < n * hidden;
-         i++) /* where the gain is 0 the input is too, and the rotated weights do not read it */
+    /* Where the gain is 0 the input is too, and the rotated weights do not read it. */
+    for (size_t i = 0; i < n * hidden; i++)
         if (gain[i % hidden] != 0) x[i] /= gain[i % hidden];
     td_rotated_stream_rows(t, x, n);
 }

@@ -533,8 +533,7 @@ typedef struct {
     uint64_t      number;            /* from 1; 0 before the first */
     uint32_t      tokens, sequences; /* 0 while it is scheduled */
     double        seconds;           /* since it began */
-    char          where
-        [96]; /* what the tiers are in ("mla of layer 12 on the device, experts of layer 11"); empty: neither is in anything */
+    char          where[96]; /* what the tiers are in, "mla of layer 12 on the device, experts of layer 11"; or empty */
 } td_engine_step;
 
 void td_engine_get_step(td_engine *e, td_engine_step *s);

@@ -1,9 +1,9 @@
 /*
  * A model from the inside: what its files share.
  *
- *   model   spec, checkpoint, experts, bridge; a pass over all cards
- *   card    a card's share: weights, KV, activations, programs, captured passes
- *   watch   what tests and offline tools see of a pass: routing, layers
+ *   model        spec, checkpoint, experts, bridge; a pass over all cards
+ *   card_model   a card's share: weights, KV, activations, programs, captured passes
+ *   watch        what tests and offline tools see of a pass: routing, layers
  */
 #ifndef TD_MODEL_MODEL_STATE_H
 #define TD_MODEL_MODEL_STATE_H

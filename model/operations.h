@@ -52,7 +52,7 @@ typedef struct {
 typedef struct {
     void       *x;       /* the residual stream */
     void       *h;       /* normed */
-    td_rows_i8  h_i8;    /* or that as int8, with int8_rows */
+    td_rows_i8  h_i8;    /* or that as int8, where norms quantise; else q is NULL */
     float      *h_f32;   /* and in f32, for routers, where the device's norms give it; else NULL */
     void       *attn;    /* attention's output */
     void       *mlp;     /* dense or shared MLP's output */
@@ -109,6 +109,7 @@ typedef struct td_description {
     td_error              *err;
 } td_description;
 
+/** Append a copy of the operation; a failure stays in d->status. */
 void td_describe_op(td_description *d, td_op op);
 /** A block of the layer under way; layer, max_tok and max_kv are filled in here. */
 void td_describe_block(td_description *d, td_block_desc block);

@@ -31,7 +31,8 @@ typedef struct {
 } td_program;
 
 /** Whether there is such a pass: heads and the MTP layer's only with the whole model. */
-bool                   td_program_has_pass(const td_program_spec *s, td_pass_kind kind);
+bool td_program_has_pass(const td_program_spec *s, td_pass_kind kind);
+/** Describe a pass and create its blocks. @param out zeroed on failure; free with td_program_free. */
 TD_NODISCARD td_status td_program_build(const td_program_spec *s, td_pass_kind kind, td_program *out, td_error *err);
 
 /** Largest scratch that one of the blocks of all passes needs. @param s a plan's will do; so below. */

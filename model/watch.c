@@ -40,8 +40,8 @@ static td_status allocate_kept(td_model *m, td_error *err) {
     m->kept_args = calloc((size_t)m->spec.experts.n_layers * TD_HALVES, sizeof *m->kept_args);
     bool ok = m->kept && m->kept_args;
     for (uint32_t i = 0; ok && i < m->spec.experts.n_layers; i++) {
-        bool mtp =
-            m->config.n_mtp_layers && i == m->spec.experts.n_layers - 1; /* a pass of its own: it starts at parity 0 */
+        /* The MTP layer is a pass of its own: it starts at parity 0. */
+        bool         mtp = m->config.n_mtp_layers && i == m->spec.experts.n_layers - 1;
         kept_routing k = {.model = m,
                           .program = &m->cards->program[mtp && m->part.whole ? TD_PASS_MTP : TD_PASS_FORWARD],
                           .parity = mtp ? 0 : i % TD_BRIDGE_PARITIES,

@@ -71,7 +71,7 @@ uint64_t td_model_weights_bytes(td_npu *d, const td_model_config *c, const td_mo
 
 /* ---- which weight a kept one is --------------------------------------------------------------- */
 
-/* With the checkpoint's identity, a tensor's name, how its rows are rotated and which part it is say what it was made from;
+/* With the checkpoint's identity, a tensor's name, which of its rows are deinterleaved and which part it is say what it was made from;
    format and shape are compared. */
 static td_device_weight_id id_of(const td_tensor_spec *spec, const td_shard_part *held, td_role role, uint32_t layer) {
     uint64_t key =

@@ -115,9 +115,9 @@ typedef struct td_arch {
 
 /* ---- what several families have ------------------------------------------------------------------ */
 
-/** Of arch.c. Caches of a layer with grouped-query attention: K, then V. Of one with multi-head latent attention: the latent, then the
- * rotated key. */
+/** Caches of a layer with grouped-query attention: K, then V (arch.c). */
 td_layer_caches td_gqa_caches(const td_model_config *c, uint32_t layer);
+/** Caches of a layer with multi-head latent attention: the latent, then the rotated key (arch.c). */
 td_layer_caches td_mla_caches(const td_model_config *c, uint32_t layer);
 
 /** DeepSeek-V3's layer (deepseek.c), which GLM-4.7-Flash has too. */

@@ -57,7 +57,7 @@ typedef struct {
     double          routed_scale;
     uint8_t         is_moe[TD_LAYERS_MAX]; /* [n_layers + n_mtp_layers] */
     bool            mtp_rotated; /* the checkpoint's MTP layer is that of a rotated model (model/checkpoint/rotation.h); of
-                                   td_checkpoint_look_at_mtp */
+                                    td_checkpoint_look_at_mtp */
     /* tokens */
     uint32_t bos_id;             /* UINT32_MAX: none */
     uint32_t eos_ids[16], n_eos; /* config.json and generation_config.json together */

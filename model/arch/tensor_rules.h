@@ -30,8 +30,7 @@ typedef struct {
     td_rope_rows       rope_rows; /* set only where the checkpoint's pairs are interleaved */
     td_rotation_effect rotation;
     td_filling         filling;
-    td_role
-        fallback; /* the role that stands in when the checkpoint has no such tensor; TD_ROLE_COUNT: none, it is required */
+    td_role            fallback; /* stands in when the checkpoint has no such tensor; TD_ROLE_COUNT: it is required */
 } td_tensor_spec;
 
 /**

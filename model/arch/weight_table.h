@@ -18,7 +18,7 @@
  *   .keep      TD_KEEP_LINEAR; the CPU tier keeps experts as --expert-quantization says
  *   .split     TD_SPLIT_WHOLE
  *   .pairs     TD_PAIRS_NONE
- *   .rotation   a rotation of the residual stream does not act on it; else TD_GAIN, TD_STREAM, TD_READS(the norm's role),
+ *   .rotation  a rotation of the residual stream does not act on it; else TD_GAIN, TD_STREAM, TD_READS(the norm's role),
  *              TD_WRITES, TD_JOINS(the norm's role), TD_UNDOES(the norm's role)
  *   .stack     TD_STACK_NONE
  *   .when      it always exists

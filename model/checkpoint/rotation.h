@@ -13,7 +13,7 @@
  * An MTP layer (n_layers; DeepSeek-V3, arXiv 2412.19437 section 2.2) is rotated like the others, with two additions:
  *
  *   logits = head norm_m(…)                     The shared head has taken over the last norm's gain, not norm_m's: so the layer has a head of
- *                                               its own, W diag(g_m) R. (Turning rows by a matrix in front of the shared head would need
+ *                                               its own, W diag(g_m) R. (Rotating rows by a matrix in front of the shared head would need
  *                                               g_m / g, which a zero in g forbids, and a head without a norm.)
  *   eh_proj [norm_e(E) | norm_h(norm_f(x))]     norm_h divides by the length of g_f * x, which no gain or rotation commutes with: so a
  *                                               linear U = diag(g_f) R takes norm_f(x R), whose gain is gone, back to g_f * norm(x), and norm_h
@@ -32,7 +32,7 @@
 TD_NODISCARD td_status td_rotation_open(td_hadamard *h, const td_model_config *c, td_error *err);
 
 /**
- * Turn a weight, in place, as its family's table says (td_rotation_effect). U is made of the identity.
+ * Rotate a weight, in place, as its family's table says (td_rotation_effect). U is made of the identity.
  * @param h     from td_rotation_open.
  * @param gain  [hidden] of effect->norm, or NULL where that is none.
  * @param w     [n, k] f32; of rank 1, n is 1.

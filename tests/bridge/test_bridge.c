@@ -327,9 +327,9 @@ static void a_captured_pass_replays(void **state) {
         open_machine(&m, &KINDS[k], 1);
         make_pass(&m, &p, 2);
         const td_npu_ops *o = m.npu->ops;
-        for (int turn = 0; turn < 2; turn++) {
-            if (turn) memcpy(m.staging->x[0], data.x[1], sizeof data.x[0]);
-            run_pass(&m, &p, 1, &want[turn]);
+        for (int round = 0; round < 2; round++) {
+            if (round) memcpy(m.staging->x[0], data.x[1], sizeof data.x[0]);
+            run_pass(&m, &p, 1, &want[round]);
         }
         assert_memory_not_equal(&want[0], &want[1], sizeof got);
         assert_int_equal(o->graph_begin(m.npu, m.stream), TD_OK);

@@ -105,19 +105,19 @@ static void check(const char *folder, double most) {
     td_model_config c = config_of(folder);
     uint32_t        ids[LEN];
     size_t          n = rows_of(&c) * c.vocab;
-    float          *plain = malloc(n * sizeof *plain), *turned = malloc(n * sizeof *turned);
-    assert_true(plain && turned);
+    float          *plain = malloc(n * sizeof *plain), *rotated = malloc(n * sizeof *rotated);
+    assert_true(plain && rotated);
     for (uint32_t i = 0; i < LEN; i++) ids[i] = (uint32_t)(td_rng_u64(SEED, 0, i) % c.vocab);
     logits_of(folder, NULL, TD_EXPERT_BF16, ids, plain);
     if (td_checkpoint_open(repo_path(folder), &ck, &err) != TD_OK) fail_msg("%s", err.text);
     uint64_t hash = td_checkpoint_source_hash(ck);
     if (td_checkpoint_rotate(ck, &c, &err) != TD_OK) fail_msg("%s", err.text);
     assert_true(td_checkpoint_source_hash(ck) != hash);
-    logits_of(folder, ck, TD_EXPERT_BF16, ids, turned);
+    logits_of(folder, ck, TD_EXPERT_BF16, ids, rotated);
     td_checkpoint_close(ck);
-    check_error(turned, plain, &c, folder, most);
+    check_error(rotated, plain, &c, folder, most);
     free(plain);
-    free(turned);
+    free(rotated);
 }
 
 static void refuse_experts_alone(const char *folder, const char *experts) {

@@ -251,8 +251,8 @@ void __wrap_free(void *p) {
     __real_free(p);
 }
 
-/* gpt-oss in bf16 has the experts of a layer in one tensor, as columns: turned one by one, never a layer of them. */
-static void a_stack_is_turned_a_matrix_at_a_time(void **state) {
+/* gpt-oss in bf16 has the experts of a layer in one tensor, as columns: transposed one by one, never a layer of them. */
+static void a_stack_is_transposed_a_matrix_at_a_time(void **state) {
     (void)state;
     td_pool        *pool = open_pool();
     td_model_config c;
@@ -960,7 +960,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_weight_is_what_numpy_decodes),
         cmocka_unit_test(experts_are_carried_exactly),
-        cmocka_unit_test(a_stack_is_turned_a_matrix_at_a_time),
+        cmocka_unit_test(a_stack_is_transposed_a_matrix_at_a_time),
         cmocka_unit_test(logits_are_those_of_the_decoded_weights),
         cmocka_unit_test(the_device_keeps_codes_in_groups),
         cmocka_unit_test(impossible_values_name_file_and_tensor),

@@ -1,5 +1,6 @@
 /* `tandem topo`: the machine, what its NUMA nodes read from each other, its cards, and which thread launch_server would put
  * where. */
+#include <assert.h>
 #include <jansson.h>
 #include <math.h>
 #include <stdio.h>
@@ -48,7 +49,7 @@ typedef struct {
     td_error          none; /* why a driver that is there has none to tell of; "" otherwise */
 } card_list;
 
-/* 90 kB together: not for a stack. */
+/* Some 220 kB: not for a stack. */
 typedef struct {
     td_topology       topology;
     td_node_bandwidth bandwidth;
@@ -112,8 +113,11 @@ static void list_cards(card_list *list) {
 }
 
 static td_status find_facts(const options *o, facts *f, td_error *err) {
-    for (const td_backend *const *b = td_backends; *b && f->n_lists < LISTS_MAX; b++)
-        if ((*b)->list_cards) f->lists[f->n_lists++].backend = *b;
+    for (const td_backend *const *b = td_backends; *b; b++) {
+        if (!(*b)->list_cards) continue;
+        assert(f->n_lists < LISTS_MAX);
+        f->lists[f->n_lists++].backend = *b;
+    }
     TD_TRY(td_topology_read(&f->topology, err));
     if (f->topology.is_real) {
         TD_TRY(td_node_bandwidth_measure(&f->topology, td_kernels_here()->read, MEASURE_S, &f->bandwidth, err));

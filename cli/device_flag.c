@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "cli/flags.h"
 #include "npu/npu.h"
 
 #define ALIAS_BYTES 32
@@ -74,6 +75,6 @@ void td_device_flag_fill(void) {
     td_device_flag *f = &td_device_flag_texts;
     fill_choices(f);
     fill_help(f->help, sizeof f->help);
-    snprintf(f->refusal, sizeof f->refusal, "is not supported yet; this build serves with --device ");
+    snprintf(f->refusal, sizeof f->refusal, TD_NOT_YET "; this build serves with --device ");
     append_names(f->refusal, sizeof f->refusal, serves);
 }

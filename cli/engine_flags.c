@@ -17,7 +17,6 @@
 #define THREADS (MODEL | TD_IN_TOPO)
 #define PLAN TD_IN_PLAN
 
-#define NOT_YET "is not supported yet"
 #define I31_TOP 2147483647.0
 
 /* An entry a flag. clang-format would give every member a line. */
@@ -44,13 +43,13 @@ static const td_flag FLAGS[] = {
     {{"quantization"}, TD_FLAG_TEXT, E(quantization), .in = MODEL | PLAN, .arg = "FORMAT",
      .choices = TD_CHOICES("auto", "none", "w8a8_int8"), .by_default = "auto",
      .help = "Numbers of everything but the routed experts; auto: w8a8_int8. none: weights as stored, f32 arithmetic.",
-     .refusal = NOT_YET "; the formats are auto, none and w8a8_int8"},
+     .refusal = TD_NOT_YET "; the formats are auto, none and w8a8_int8"},
     {{"expert-quantization", "requantize"}, TD_FLAG_TEXT, E(expert_quantization), .in = MODEL | PLAN, .arg = "FORMAT",
      .choices = TD_CHOICES("auto", "none", "int4", "int4-channel=int4", "int8", "int4-g32", "int4-g64", "int4-g128", "mxfp4",
                            "nvfp4"), .by_default = "auto",
      .help = "Numbers of the routed experts (docs/quantisation.md); auto: what packed files hold, none when --quantization "
              "is none, the format that carries a quantised checkpoint exactly, else int4.",
-     .refusal = NOT_YET "; the formats are auto, none, int4, int8, int4-g32, int4-g64, int4-g128, mxfp4 and nvfp4"},
+     .refusal = TD_NOT_YET "; the formats are auto, none, int4, int8, int4-g32, int4-g64, int4-g128, mxfp4 and nvfp4"},
 
     TITLE("Device"),
     {{"device"}, TD_FLAG_TEXT, E(device), .in = MODEL | TD_IN_DOCTOR | TD_IN_TOPO, .arg = "DEVICE",
@@ -64,7 +63,7 @@ static const td_flag FLAGS[] = {
      .choices = TD_CHOICES("auto", "bf16", "bfloat16=bf16", "f32", "float32=f32"), .by_default = "auto",
      .help = "Numbers of the KV cache. auto: f32 with --quantization none, else bf16: 16 bits a value, which the host "
              "device keeps as integers with a scale per row. The other one is refused.",
-     .refusal = NOT_YET "; the types are auto, bf16 and f32"},
+     .refusal = TD_NOT_YET "; the types are auto, bf16 and f32"},
     {{"npu-threads"}, TD_FLAG_U32, E(npu_threads), .in = LAUNCH | TD_IN_TOPO, .max = 1024, .arg = "N", .by_default = "0",
      .help = "Threads of its own for the host device, of all its cards together; 0 shares the expert threads, but apart, "
              "and each of several cards, has one at least."},
@@ -87,7 +86,7 @@ static const td_flag FLAGS[] = {
      "memory has room for all of them.", .sglang = "kt_num_gpu_experts"},
     {{"kt-method"}, TD_FLAG_TEXT, TD_FLAG_NOWHERE, .in = LAUNCH, .arg = "NAME", .choices = TD_CHOICES("int4", "INT4"),
      .help = "Accepted for int4; the kernel is chosen by the CPU.",
-     .refusal = NOT_YET "; the kernel is chosen by the CPU (int4)"},
+     .refusal = TD_NOT_YET "; the kernel is chosen by the CPU (int4)"},
     {{"enable-defer", "kt-enable-defer"}, TD_FLAG_SWITCH, E(enable_defer), .in = MODEL | PLAN, .by_default = "off",
      .help = "Add the output of each token's lightest experts one layer later, so that device and CPU overlap. It costs "
              "quality: docs/quantisation.md, \"What deferral costs\"."},
@@ -120,9 +119,9 @@ static const td_flag FLAGS[] = {
     {{"disable-mixed-chunk"}, TD_FLAG_SWITCH, E(disable_mixed_chunk), .in = LAUNCH,
      .help = "Prompt chunks and decoding take turns instead of sharing steps."},
     {{"schedule-policy"}, TD_FLAG_TEXT, TD_FLAG_NOWHERE, .in = LAUNCH, .arg = "POLICY", .choices = TD_CHOICES("fcfs"),
-     .by_default = "fcfs", .help = "Order of waiting requests.", .refusal = NOT_YET "; only fcfs is"},
+     .by_default = "fcfs", .help = "Order of waiting requests.", .refusal = TD_NOT_YET "; only fcfs is"},
     {{"page-size"}, TD_FLAG_U32, E(page_size), .in = LAUNCH, .min = 128, .max = 128, .arg = "N",
-     .choices = TD_CHOICES("128"), .by_default = "128", .help = "Tokens per KV page.", .refusal = NOT_YET "; only 128 is"},
+     .choices = TD_CHOICES("128"), .by_default = "128", .help = "Tokens per KV page.", .refusal = TD_NOT_YET "; only 128 is"},
     {{"disable-radix-cache"}, TD_FLAG_SWITCH, E(disable_radix_cache), .in = LAUNCH,
      .help = "Keep no pages of earlier requests for later ones with the same beginning."},
     {{"random-seed"}, TD_FLAG_U64, E(random_seed), .in = LAUNCH, .max = 9007199254740992.0, .arg = "N", .by_default = "0",
@@ -130,30 +129,30 @@ static const td_flag FLAGS[] = {
 
     TITLE("More than one machine, speculation"),
     {{"nnodes"}, TD_FLAG_U32, TD_FLAG_NOWHERE, .in = LAUNCH, .arg = "N", .choices = TD_CHOICES("1"), .by_default = "1",
-     .help = "Machines that serve one model together.", .refusal = NOT_YET "; only 1 is"},
+     .help = "Machines that serve one model together.", .refusal = TD_NOT_YET "; only 1 is"},
     {{"node-rank"}, TD_FLAG_U32, TD_FLAG_NOWHERE, .in = LAUNCH, .arg = "N", .choices = TD_CHOICES("0"), .by_default = "0",
-     .help = "This machine's number.", .refusal = NOT_YET "; only 0 is"},
+     .help = "This machine's number.", .refusal = TD_NOT_YET "; only 0 is"},
     {{"dist-init-addr"}, TD_FLAG_TEXT, TD_FLAG_NOWHERE, .in = LAUNCH, .arg = "HOST:PORT", .help = "Where the machines meet.",
-     .refusal = NOT_YET "; one machine serves a model"},
+     .refusal = TD_NOT_YET "; one machine serves a model"},
     {{"speculative-algorithm"}, TD_FLAG_TEXT, E(speculative_algorithm), .in = LAUNCH, .arg = "NAME",
      .choices = TD_CHOICES("NEXTN"),
      .help = "Draft a token ahead, where that pays: NEXTN, with the model's multi-token-prediction layer (docs/speculative.md). "
              "The tokens are the same.",
-     .refusal = NOT_YET "; only NEXTN is"},
+     .refusal = TD_NOT_YET "; only NEXTN is"},
     {{"speculative-always"}, TD_FLAG_SWITCH, E(speculative_always), .in = LAUNCH,
      .help = "Draft in every step, whether it pays or not: for measuring."},
     {{"speculative-num-steps"}, TD_FLAG_U32, TD_FLAG_NOWHERE, .in = LAUNCH, .arg = "N", .choices = TD_CHOICES("1"),
-     .by_default = "1", .help = "Tokens drafted in a row.", .refusal = NOT_YET "; only 1 is"},
+     .by_default = "1", .help = "Tokens drafted in a row.", .refusal = TD_NOT_YET "; only 1 is"},
     {{"speculative-eagle-topk"}, TD_FLAG_U32, TD_FLAG_NOWHERE, .in = LAUNCH, .arg = "N", .choices = TD_CHOICES("1"),
-     .by_default = "1", .help = "Drafts for one place.", .refusal = NOT_YET "; only 1 is"},
+     .by_default = "1", .help = "Drafts for one place.", .refusal = TD_NOT_YET "; only 1 is"},
     {{"speculative-num-draft-tokens"}, TD_FLAG_U32, TD_FLAG_NOWHERE, .in = LAUNCH, .arg = "N", .choices = TD_CHOICES("2"),
-     .by_default = "2", .help = "Rows that verify a draft, the newest token's among them.", .refusal = NOT_YET "; only 2 is"},
+     .by_default = "2", .help = "Rows that verify a draft, the newest token's among them.", .refusal = TD_NOT_YET "; only 2 is"},
     {{"disaggregation-mode"}, TD_FLAG_TEXT, TD_FLAG_NOWHERE, .in = LAUNCH, .arg = "MODE", .choices = TD_CHOICES("null"),
-     .by_default = "null", .help = "Prefill and decode on machines of their own.", .refusal = NOT_YET},
+     .by_default = "null", .help = "Prefill and decode on machines of their own.", .refusal = TD_NOT_YET},
     {{"disaggregation-transfer-backend"}, TD_FLAG_TEXT, TD_FLAG_NOWHERE, .in = LAUNCH, .arg = "NAME",
-     .help = "How KV pages travel.", .refusal = NOT_YET},
+     .help = "How KV pages travel.", .refusal = TD_NOT_YET},
     {{"disaggregation-bootstrap-port"}, TD_FLAG_TEXT, TD_FLAG_NOWHERE, .in = LAUNCH, .arg = "PORT",
-     .help = "Where the machines meet.", .refusal = NOT_YET},
+     .help = "Where the machines meet.", .refusal = TD_NOT_YET},
 
     TITLE("What the engine logs"),
     {{"log-requests"}, TD_FLAG_SWITCH, E(log_requests), .in = LAUNCH, .help = "Log each request's lengths and times."},

@@ -15,7 +15,6 @@
 #define O(member) offsetof(td_launch_options, member)
 #define TITLE(text) \
     { .names = {NULL}, .help = text }
-#define NOT_YET "is not supported yet"
 
 /* An entry a flag. clang-format would give every member a line. */
 /* clang-format off */
@@ -71,7 +70,7 @@ static const td_flag FLAGS[] = {
                            "kimi_k2", "minimax", "gpt-oss", "deepseek_r1=deepseek-r1", "harmony=gpt-oss"),
      .by_default = "auto",
      .help = "How the model marks its reasoning, which is then the answer's reasoning_content. auto: by the chat template.",
-     .refusal = NOT_YET "; none leaves the reasoning in the text"},
+     .refusal = TD_NOT_YET "; none leaves the reasoning in the text"},
     {{"tool-call-parser"}, TD_FLAG_TEXT, S(tool_call_parser), .arg = "NAME",
      .choices = TD_CHOICES("auto", "none", "deepseekv3", "deepseekv31", "deepseekv32", "kimi_k2", "qwen25", "qwen3_coder",
                            "glm45", "glm47", "minimax-m2", "hermes", "llama3", "mistral", "gpt-oss", "pythonic",
@@ -79,13 +78,13 @@ static const td_flag FLAGS[] = {
                            "qwen3=qwen25", "glm=glm45", "minimax_m2=minimax-m2", "openai=gpt-oss", "harmony=gpt-oss"),
      .by_default = "auto",
      .help = "How the model writes tool calls, which then are the answer's tool_calls. auto: by the chat template.",
-     .refusal = NOT_YET "; none leaves tool calls in the text"},
+     .refusal = TD_NOT_YET "; none leaves tool calls in the text"},
     {{"kv-events-config"}, TD_FLAG_TEXT, O(kv_events_config), .arg = "JSON", .by_default = "none",
      .help = "Tell routers which pages the prefix cache holds, over ZeroMQ: {\"publisher\": \"zmq\", \"endpoint\": "
              "\"tcp://127.0.0.1:5557\"} (docs/scaling.md)."},
     {{"kv-store"}, TD_FLAG_TEXT, O(kv_store), .arg = "NAME", .choices = TD_CHOICES("none", "mooncake"), .by_default = "none",
      .help = "Share the pages of the prefix cache with other hosts through this store (docs/scaling.md).",
-     .refusal = NOT_YET},
+     .refusal = TD_NOT_YET},
     {{"kv-store-config"}, TD_FLAG_TEXT, O(kv_store_config), .arg = "FILE", .by_default = "none",
      .help = "What the store needs to know, as JSON: {\"master_server_address\": \"HOST:50051\", \"global_segment_size\": "
              "\"4GB\", \"local_hostname\": \"THIS HOST\"}."},

@@ -57,6 +57,8 @@ def repository_files():
 
 def main():
     files = sys.argv[1:] or [os.path.join(ROOT, f) for f in repository_files() if re.search(r"\.(c|h|inc|cuh?)$", f)]
+    if not files:
+        sys.exit("no file was found")
     found = [f"{os.path.relpath(path, ROOT)}:{line}: {text}" for path in files for line, text in offences(path)]
     print(f"{len(files)} files, {len(found)} lines of prose in comments with three blanks in a row")
     if found:

@@ -1,10 +1,12 @@
 #!/usr/bin/env python3
 """Refuse words that the glossary of docs/architecture.md has retired: each has one other word that is used instead.
 
-usage: check_words.py     (C files, CUDA files and Python files that git knows, outside tests/data)"""
+usage: check_words.py     (C files, CUDA files and Python files of the repository, outside tests/data)"""
+import os
 import re
-import subprocess
 import sys
+
+from check_comments import ROOT, repository_files
 
 # a retired word, and what is said instead; in folders where the word is right for something else it is not looked for
 RETIRED = [
@@ -18,12 +20,13 @@ RETIRED = [
 
 
 def main():
-    listed = subprocess.run(["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"], check=True, capture_output=True, text=True)
-    files = [f for f in listed.stdout.split("\0") if re.search(r"\.(c|h|inc|cu|cuh|py)$", f) and not f.startswith("tests/data/") and f != "scripts/check_words.py"]
+    files = [f for f in repository_files() if re.search(r"\.(c|h|inc|cu|cuh|py)$", f) and not f.startswith("tests/data/") and f != "scripts/check_words.py"]
+    if not files:
+        sys.exit("no file was found")
     found = []
     for path in files:
         words = [(re.compile(word), instead) for word, instead, right_in in RETIRED if not path.startswith(right_in)]
-        with open(path, encoding="utf-8") as f:
+        with open(os.path.join(ROOT, path), encoding="utf-8") as f:
             for number, line in enumerate(f, 1):
                 found += ["%s:%d: '%s' is retired: %s" % (path, number, m.group(0), instead) for word, instead in words for m in [word.search(line)] if m]
     print("%d files, %d retired words" % (len(files), len(found)))

@@ -519,11 +519,9 @@ bool td_server_stop(td_server *s, double grace_s) {
     }
     td_acceptor_stop(&s->acceptor);
     td_text_work_stop(&s->text); /* what it still prepares runs in the grace time */
-    bool idle = td_watcher_await_idle(&s->watcher, grace_s, true);
-    td_watcher_close(&s->watcher);
-    if (!idle) {
+    if (!td_watcher_close(&s->watcher, grace_s)) {
         end_all(s, false);
-        if (!td_watcher_await_idle(&s->watcher, 2, false)) end_all(s, true); /* a reader that takes nothing */
+        if (!td_watcher_await_idle(&s->watcher, 2)) end_all(s, true); /* a reader that takes nothing */
     }
     /* libmicrohttpd may not be stopped while a connection is suspended: none is, and a closed watcher keeps it so. Nor while it
      * reads a malformed request: it takes no answer then, and writes the one that it has not taken (0.9.75: a null pointer).

@@ -55,15 +55,14 @@ static struct timespec after(double seconds) {
 bool td_await_zero(pthread_cond_t *changed, pthread_mutex_t *lock, const uint32_t *count, const bool *hurry,
                    double seconds) {
     struct timespec deadline = after(seconds);
-    while (*count && !*hurry)
+    while (*count && !(hurry && *hurry))
         if (pthread_cond_clockwait(changed, lock, CLOCK_MONOTONIC, &deadline) == ETIMEDOUT) break;
     return *count == 0;
 }
 
 bool td_generations_await_end(td_generations *all, double seconds) {
-    static const bool no_hurry = false;
     pthread_mutex_lock(&all->lock);
-    bool ended = td_await_zero(&all->fell, &all->lock, &all->n_live, &no_hurry, seconds);
+    bool ended = td_await_zero(&all->fell, &all->lock, &all->n_live, NULL, seconds);
     pthread_mutex_unlock(&all->lock);
     return ended;
 }

@@ -188,8 +188,8 @@ td_usage td_generation_usage(const td_generation *g);
 /** The generation as it is now. To be called under its lock, or with the last reference to it. */
 td_request_row td_generation_row(const td_generation *g);
 
-/** Wait on a condition, which signals that *count or *hurry changed, until *count is 0, *hurry is set, or the seconds have
- * passed. Under the lock, which guards both. @return whether *count is 0. */
+/** Wait on a condition, which signals that *count or *hurry changed, until *count is 0, *hurry (hurry may be NULL) is set, or
+ * the seconds have passed. Under the lock, which guards both. @return whether *count is 0. */
 bool td_await_zero(pthread_cond_t *changed, pthread_mutex_t *lock, const uint32_t *count, const bool *hurry, double seconds);
 
 #endif

@@ -94,10 +94,17 @@ td_generation *td_watched(td_watcher *w, uint32_t slot) {
 
 /* ---- the end ---- */
 
-bool td_watcher_await_idle(td_watcher *w, double seconds, bool may_hurry) {
-    static const bool no_hurry = false;
+bool td_watcher_close(td_watcher *w, double seconds) {
     pthread_mutex_lock(&w->lock);
-    bool idle = td_await_zero(&w->changed, &w->lock, &w->n_watched, may_hurry ? &w->hurry : &no_hurry, seconds);
+    bool idle = td_await_zero(&w->changed, &w->lock, &w->n_watched, &w->hurry, seconds);
+    w->closing = true; /* under the same lock: no generation starts in between */
+    pthread_mutex_unlock(&w->lock);
+    return idle;
+}
+
+bool td_watcher_await_idle(td_watcher *w, double seconds) {
+    pthread_mutex_lock(&w->lock);
+    bool idle = td_await_zero(&w->changed, &w->lock, &w->n_watched, NULL, seconds);
     pthread_mutex_unlock(&w->lock);
     return idle;
 }
@@ -106,12 +113,6 @@ void td_watcher_hurry(td_watcher *w) {
     pthread_mutex_lock(&w->lock);
     w->hurry = true;
     pthread_cond_broadcast(&w->changed);
-    pthread_mutex_unlock(&w->lock);
-}
-
-void td_watcher_close(td_watcher *w) {
-    pthread_mutex_lock(&w->lock);
-    w->closing = true;
     pthread_mutex_unlock(&w->lock);
 }
 

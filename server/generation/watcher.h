@@ -24,12 +24,12 @@ typedef struct {
     void       *tick_user;
     atomic_bool stalled; /* the watchdog's verdict; relaxed: read by /health and the pulse, a late look is no harm */
 
-    pthread_mutex_t lock;    /* guards what follows */
-    pthread_cond_t  changed; /* n_watched fell, or hurry */
-    td_watch_slot  *slots;   /* [n_slots], owned */
-    uint32_t        n_slots;
+    uint32_t        n_slots;   /* generations at once; constant */
+    pthread_mutex_t lock;      /* guards what follows */
+    pthread_cond_t  changed;   /* n_watched fell, or hurry */
+    td_watch_slot  *slots;     /* [n_slots], owned */
     uint32_t        n_watched; /* slots in use */
-    bool            hurry;     /* td_watcher_await_idle is to wait no longer */
+    bool            hurry;     /* td_watcher_close is to wait no longer */
     bool            closing;   /* no generation may start any more */
 
     int       epoll_fd, event_fd; /* event_fd: the generations' wake_fd */
@@ -54,11 +54,12 @@ void     td_unwatch(td_watcher *w, uint32_t slot);
 /** The generation in a slot, with a reference; NULL: the slot is free. Slots are 0 .. n_slots - 1. */
 td_generation *td_watched(td_watcher *w, uint32_t slot);
 
-/** Wait until no generation is watched, seconds at most, or td_watcher_hurry was called and may_hurry. @return whether none
- * is. */
-bool td_watcher_await_idle(td_watcher *w, double seconds, bool may_hurry);
+/** Wait until no generation is watched, seconds at most, or until td_watcher_hurry. From then on td_watch refuses: none can
+ * start in between. @return whether none is watched. */
+bool td_watcher_close(td_watcher *w, double seconds);
 void td_watcher_hurry(td_watcher *w);
-void td_watcher_close(td_watcher *w); /* td_watch refuses from now on */
+/** Wait until no generation is watched, seconds at most. @return whether none is. */
+bool td_watcher_await_idle(td_watcher *w, double seconds);
 
 /** What stalls the engine, in a sentence: the step, since when, and what it is in. */
 void td_watchdog_describe(const td_watcher *w, char *text, size_t size);

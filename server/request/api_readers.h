@@ -1,5 +1,5 @@
-/* The readers that td_api_read_form puts together: each takes some fields of the body, root, into the
- * part of the request that it is given. */
+/* The readers that td_api_read_form puts together: each takes some fields of the body, root, into the part of
+ * the request that it is given. */
 #ifndef TD_SERVER_REQUEST_API_READERS_H
 #define TD_SERVER_REQUEST_API_READERS_H
 

@@ -31,7 +31,8 @@ typedef struct {
     const char *reasoning_parser; /* the same */
 } td_served_model_options;
 
-/** Zero-initialise *m but for the cache. It borrows the engine. @return TD_EINVAL for names or formats that are none, with a sentence. */
+/** Zero-initialise *m but for the cache. It borrows the engine.
+ * @return TD_EINVAL for names or formats that are none, with a sentence. */
 TD_NODISCARD td_status td_served_model_open(td_served_model *m, td_engine *engine, const td_served_model_options *o,
                                             td_error *err);
 

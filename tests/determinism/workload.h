@@ -14,11 +14,12 @@
 
 /** How the requests meet. */
 typedef enum {
-    RUN_TOGETHER,   /* all are queued at once */
-    RUN_ONE_BY_ONE, /* each when the one before has ended */
-    RUN_STAGGERED,  /* each when an earlier one has produced some tokens: they join and leave at all times */
-    RUN_AMONG_OTHERS, /* all at once into an engine that is busy with other requests, some of which are cancelled: pages are used in disorder */
-    RUN_AGAIN, /* together, then once more on the same engine: the second answers count */
+    RUN_TOGETHER,     /* all are queued at once */
+    RUN_ONE_BY_ONE,   /* each when the one before has ended */
+    RUN_STAGGERED,    /* each when an earlier one has produced some tokens: they join and leave at all times */
+    RUN_AMONG_OTHERS, /* all at once into an engine that is busy with other requests, some of which are cancelled: pages are
+                         used in disorder */
+    RUN_AGAIN,        /* together, then once more on the same engine: the second answers count */
 } run_kind;
 
 typedef struct {

@@ -120,7 +120,7 @@ class Server:
     def wait_log(self, text, timeout=10):
         end = time.monotonic() + timeout * PATIENCE
         while text not in self.stderr():
-            assert time.monotonic() < end, f"{text!r} is not in the log after {timeout} s: {self.stderr()}"
+            assert time.monotonic() < end, f"{text!r} is not in the log after {timeout * PATIENCE} s: {self.stderr()}"
             time.sleep(0.02)
 
     def stop(self, number=signal.SIGTERM, timeout=30):

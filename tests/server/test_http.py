@@ -492,7 +492,7 @@ class Deadlines(HttpTest):
 
 
 class Timeouts(HttpTest):
-    flags = ("--idle-timeout", "1", "--watchdog-timeout", "1", "--max-connections", "4")
+    flags = ("--idle-timeout", "1", "--request-timeout", "10000", "--watchdog-timeout", "1", "--max-connections", "4")
 
     def test_idle_connections_are_closed(self):
         idle = [self.connect() for _ in range(3)]

@@ -14,20 +14,20 @@ typedef struct {
 /** @return TD_ENOTSUP: the device does not have it. Others, and a value above its bound: it is wrong. */
 typedef td_status (*td_check_fn)(const td_doctor_exam *e, const void *arg, td_finding *f, td_error *err);
 
+/** What a check is about, where the backend has advice of its own (td_backend): a card's health, or its group. */
+typedef enum { TD_SUBJECT_NONE, TD_SUBJECT_HEALTH, TD_SUBJECT_GROUP } td_subject;
+
 typedef struct {
     const char *part, *what;
     td_check_fn run;
     const void *arg;
-    const char *advice; /* when it fails */
+    const char *advice;  /* when it fails */
+    td_subject  subject; /* the backend's own advice on it follows */
 } td_check;
-
-/** What checks are about, where the backend has advice of its own (td_backend): a card's health, or its group. */
-typedef enum { TD_SUBJECT_NONE, TD_SUBJECT_HEALTH, TD_SUBJECT_GROUP } td_subject;
 
 typedef struct {
     const td_check *checks;
     size_t          n;
-    td_subject      subject;
 } td_check_list;
 
 td_check_list td_exam_device(void);

@@ -33,15 +33,9 @@ typedef struct {
     bool            is_told; /* the latest one: the next may come */
 } visit;
 
-static const td_check_list *list_of(const visit *v, size_t i, size_t *in_list) {
+static const td_check *check_of(const visit *v, size_t i) {
     const td_check_list *list = v->lists;
     while (i >= list->n) i -= list++->n;
-    *in_list = i;
-    return list;
-}
-
-static const td_check *check_of(const visit *v, size_t i) {
-    const td_check_list *list = list_of(v, i, &i);
     return &list->checks[i];
 }
 
@@ -77,42 +71,38 @@ static td_doctor_outcome outcome_of(const result *r) {
 }
 
 /* What to do about a check that has failed: the check's advice, and what the backend adds to it. */
-static const char *advice_on(const visit *v, size_t check, char text[TD_ERROR_TEXT_MAX]) {
+static const char *advice_on(const visit *v, const td_check *c, char text[TD_ERROR_TEXT_MAX]) {
     const td_backend *b = td_backend_find(v->exam.cards[0]->ops->name);
-    size_t            in_list;
-    td_subject        subject = list_of(v, check, &in_list)->subject;
-    const char       *more = !b                             ? NULL
-                             : subject == TD_SUBJECT_HEALTH ? b->health_advice
-                             : subject == TD_SUBJECT_GROUP  ? b->group_advice
-                                                            : NULL;
-    snprintf(text, TD_ERROR_TEXT_MAX, "%s%s%s", check_of(v, check)->advice, more ? "; " : "", more ? more : "");
+    const char       *more = !b                                ? NULL
+                             : c->subject == TD_SUBJECT_HEALTH ? b->health_advice
+                             : c->subject == TD_SUBJECT_GROUP  ? b->group_advice
+                                                               : NULL;
+    snprintf(text, TD_ERROR_TEXT_MAX, "%s%s%s", c->advice, more ? "; " : "", more ? more : "");
     return text;
 }
 
-static void tell(const visit *v, size_t check, const result *r) {
-    const td_check *c = check_of(v, check);
-    char            advice[TD_ERROR_TEXT_MAX];
-    td_doctor_row   row = {.part = c->part,
-                           .what = c->what,
-                           .outcome = outcome_of(r),
-                           .found = r->st == TD_OK ? r->finding.said : r->err.text,
-                           .value = r->finding.value,
-                           .bound = r->finding.bound,
-                           .unit = r->finding.unit,
-                           .seconds = r->seconds};
-    if (row.outcome == TD_DOCTOR_FAILED) row.advice = advice_on(v, check, advice);
+static void tell(const visit *v, const td_check *c, const result *r) {
+    char          advice[TD_ERROR_TEXT_MAX];
+    td_doctor_row row = {.part = c->part,
+                         .what = c->what,
+                         .outcome = outcome_of(r),
+                         .found = r->st == TD_OK ? r->finding.said : r->err.text,
+                         .value = r->finding.value,
+                         .bound = r->finding.bound,
+                         .unit = r->finding.unit,
+                         .seconds = r->seconds};
+    if (row.outcome == TD_DOCTOR_FAILED) row.advice = advice_on(v, c, advice);
     v->exam.tell(v->exam.user, &row);
 }
 
-static void tell_hung(const visit *v, size_t check) {
-    const td_check *c = check_of(v, check);
-    char            text[128], advice[TD_ERROR_TEXT_MAX];
+static void tell_hung(const visit *v, const td_check *c) {
+    char text[128], advice[TD_ERROR_TEXT_MAX];
     snprintf(text, sizeof text, "it has not ended within %u s; the checks behind it were not run", v->exam.patience_s);
     td_doctor_row row = {.part = c->part,
                          .what = c->what,
                          .outcome = TD_DOCTOR_FAILED,
                          .found = text,
-                         .advice = advice_on(v, check, advice),
+                         .advice = advice_on(v, c, advice),
                          .value = NAN,
                          .bound = NAN,
                          .seconds = v->exam.patience_s};
@@ -147,10 +137,10 @@ td_status td_doctor_run(const td_doctor_exam *e, td_error *err) {
     for (size_t i = 0; st == TD_OK && i < v->n; i++) {
         result r;
         if (!await_result(v, i, &r)) {
-            tell_hung(v, i);
+            tell_hung(v, check_of(v, i));
             return td_fail(err, TD_EDEVICE, "the check \"%s\" of %s hangs", check_of(v, i)->what, check_of(v, i)->part);
         }
-        tell(v, i, &r);
+        tell(v, check_of(v, i), &r);
     }
     if (st == TD_OK) pthread_join(thread, NULL);
     pthread_cond_destroy(&v->moved);

@@ -626,7 +626,8 @@ static td_status exam_company(const td_doctor_exam *e, const void *arg, td_findi
 
 /* ---- the list ---------------------------------------------------------------------------------- */
 
-#define WRONG "this block computes something else than the model: do not serve with this device; report this"
+#define WRONG \
+    "this block computes something else than the model: do not serve with this device; report this", TD_SUBJECT_NONE
 
 static const product_case W8A8 = {TD_WEIGHT_W8A8, false}, W8A8_EXTRA = {TD_WEIGHT_W8A8, true},
                           BF16 = {TD_WEIGHT_BF16, false}, BF16_EXTRA = {TD_WEIGHT_BF16, true};
@@ -686,10 +687,10 @@ static const td_check CHECKS[] = {
      WRONG},
     {"block", "mla, bf16", exam_block, CASE(build_mla, &ATT_BF16, ATTENTION_ROWS, HIDDEN, 0.02), WRONG},
     {"capture", "replayed with other lengths", exam_block, CASE(build_capture, NULL, CAPTURE_ROWS, HIDDEN, 0.02),
-     "a replay must see what the step's arrays hold then: do not serve with this device; report this"},
+     "a replay must see what the step's arrays hold then: do not serve with this device; report this", TD_SUBJECT_NONE},
     {"rows", "alone and in company", exam_company, NULL, WRONG},
 };
 
 td_check_list td_exam_blocks(void) {
-    return (td_check_list){CHECKS, sizeof CHECKS / sizeof *CHECKS, TD_SUBJECT_NONE};
+    return (td_check_list){CHECKS, sizeof CHECKS / sizeof *CHECKS};
 }

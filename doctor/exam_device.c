@@ -208,16 +208,22 @@ static const td_copy_kind DOWN = TD_COPY_H2D, UP = TD_COPY_D2H;
 static const td_handover  HOST_CALL = TD_HANDOVER_HOST_CALL, DOORBELL = TD_HANDOVER_DOORBELL;
 
 static const td_check CHECKS[] = {
-    {"memory", "zeroed, and keeps what is written", exam_memory, NULL, "look at the card's health and at what else uses it"},
-    {"memory", "more than there is", exam_too_much, NULL, "a start that does not fit will not say so; report this"},
-    {"link", "to the device", exam_link, &DOWN, "look at the slot that the card is in, and at the driver's log"},
-    {"link", "from the device", exam_link, &UP, "look at the slot that the card is in, and at the driver's log"},
+    {"memory", "zeroed, and keeps what is written", exam_memory, NULL, "look at the card's health and at what else uses it",
+     TD_SUBJECT_HEALTH},
+    {"memory", "more than there is", exam_too_much, NULL, "a start that does not fit will not say so; report this",
+     TD_SUBJECT_NONE},
+    {"link", "to the device", exam_link, &DOWN, "look at the slot that the card is in, and at the driver's log",
+     TD_SUBJECT_NONE},
+    {"link", "from the device", exam_link, &UP, "look at the slot that the card is in, and at the driver's log",
+     TD_SUBJECT_NONE},
     {"stream", "copies are done before the host call behind them", exam_order, NULL,
-     "answers would be wrong: do not serve with this device; report this"},
-    {"hand-over", "host call", exam_handover, &HOST_CALL, "the experts cannot be reached this way; report this"},
-    {"hand-over", "doorbell", exam_handover, &DOORBELL, "the experts cannot be reached this way; report this"},
+     "answers would be wrong: do not serve with this device; report this", TD_SUBJECT_NONE},
+    {"hand-over", "host call", exam_handover, &HOST_CALL, "the experts cannot be reached this way; report this",
+     TD_SUBJECT_NONE},
+    {"hand-over", "doorbell", exam_handover, &DOORBELL, "the experts cannot be reached this way; report this",
+     TD_SUBJECT_NONE},
 };
 
 td_check_list td_exam_device(void) {
-    return (td_check_list){CHECKS, sizeof CHECKS / sizeof *CHECKS, TD_SUBJECT_HEALTH};
+    return (td_check_list){CHECKS, sizeof CHECKS / sizeof *CHECKS};
 }

@@ -269,7 +269,7 @@ static td_status exam_abort(const td_doctor_exam *e, const void *arg, td_finding
 
 /* ---- the list ---------------------------------------------------------------------------------- */
 
-#define RING "serve with one card (--tensor-parallel-size 1) until the cards reach each other"
+#define RING "serve with one card (--tensor-parallel-size 1) until the cards reach each other", TD_SUBJECT_GROUP
 
 static const char     REPLAYED[] = "";
 static const td_check CHECKS[] = {
@@ -277,9 +277,9 @@ static const td_check CHECKS[] = {
     {"cards", "sum, replayed", exam_sum, REPLAYED, RING},
     {"cards", "time of a sum", exam_time, NULL, RING},
     {"cards", "a card does not come", exam_abort, NULL,
-     "after a failed step the other cards would hang: a server has to be restarted then; report this"},
+     "after a failed step the other cards would hang: a server has to be restarted then; report this", TD_SUBJECT_NONE},
 };
 
 td_check_list td_exam_group(void) {
-    return (td_check_list){CHECKS, sizeof CHECKS / sizeof *CHECKS, TD_SUBJECT_GROUP};
+    return (td_check_list){CHECKS, sizeof CHECKS / sizeof *CHECKS};
 }

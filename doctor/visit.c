@@ -11,15 +11,14 @@
 #include "doctor/doctor.h"
 #include "npu/host/host_npu.h"
 
-#define CARDS_MAX 64
 #define CARDS_PLAYED 2
 
 typedef struct {
     const char *device;
     uint32_t    n_cards;   /* to open; 0: all that there are */
     bool        is_played; /* this machine's cores are the cards */
-    td_npu     *cards[CARDS_MAX], *reference;
-    td_pool    *pools[CARDS_MAX + 1];
+    td_npu     *cards[TD_CARDS_MAX], *reference;
+    td_pool    *pools[TD_CARDS_MAX + 1];
     uint32_t    n_opened, n_pools;
 } devices;
 
@@ -75,7 +74,7 @@ static td_status open_devices(devices *v, td_error *err) {
     td_host_npu_config host = {0};
     TD_TRY(open_pool(v, cpus(), &host.pool, err));
     TD_TRY(td_npu_open("host", &(td_npu_config){.act_dtype = TD_DT_F32, .host = &host}, &v->reference, err));
-    while (v->n_opened < CARDS_MAX && (!v->n_cards || v->n_opened < v->n_cards)) {
+    while (v->n_opened < TD_CARDS_MAX && (!v->n_cards || v->n_opened < v->n_cards)) {
         td_status st = open_card(v, err);
         if (st == TD_EINVAL && !v->n_cards && v->n_opened) break; /* there is no such card: those were all */
         TD_TRY(st);

@@ -105,7 +105,7 @@ void td_drafts_note(td_engine *e);
 /**
  * All have been told: draft what comes next.
  * @param n_accepted of the step's drafts.
- * @param seconds    that the step took, and what its drafts took beyond it.
+ * @param seconds that the step took, and what its drafts took beyond it.
  */
 void td_drafts_run(td_engine *e, uint32_t n_accepted, double seconds);
 

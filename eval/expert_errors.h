@@ -23,7 +23,7 @@ typedef struct {
 } td_expert_errors;
 
 /**
- * @param rows   of a batch at most; fewer are compared where memory for all would be too much.
+ * @param rows of a batch at most; fewer are compared where memory for all would be too much.
  * @param rotated as long as e is open.
  */
 TD_NODISCARD td_status td_expert_errors_open(td_expert_errors *e, const td_model_config *c, uint32_t rows,

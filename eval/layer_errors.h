@@ -18,7 +18,7 @@ typedef struct {
 } td_layer_errors;
 
 /**
- * @param rows   of a batch at most; fewer are compared where memory for all would be too much.
+ * @param rows of a batch at most; fewer are compared where memory for all would be too much.
  * @param rotated as long as e is open.
  */
 TD_NODISCARD td_status td_layer_errors_open(td_layer_errors *e, uint32_t n_layers, uint32_t hidden, uint32_t rows,

@@ -11,6 +11,8 @@
  *   backends.c      the list of backends            npu_open.c     devices by their backend's name
  *   block_buffers   which buffers a block's descriptor points to
  *   block_work      what a block has to read and to compute: metrics, bounds, plans
+ *   card_meter      what a card was given and has taken: for metrics
+ *   card/           what cards behind a vendor's runtime have in common
  *   handover_time   how long a hand-over takes      link_time      how fast copies to the device and from it are
  *
  * Conventions of all backends
@@ -221,7 +223,7 @@ typedef struct {
  */
 typedef struct {
     uint32_t             hidden, heads, kv_heads, head_dim;
-    uint32_t             rope_dim;  /* rope turns the first rope_dim values of a head, an even number; 0: all of them */
+    uint32_t             rope_dim;  /* rope rotates the first rope_dim values of a head, an even number; 0: all of them */
     uint32_t             window;    /* keys that a row meets at most; 0: all up to its own */
     bool                 norm_rows; /* q_norm and k_norm are over a whole row, before it is cut into heads */
     float                eps, softmax_scale;

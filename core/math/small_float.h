@@ -1,6 +1,6 @@
 /*
- * IEEE binary16, and the 8- and 4-bit floats of quantised checkpoints, as the OCP specifications define them (8-bit Floating Point 1.0, Microscaling
- * Formats 1.0): sign, exponent, mantissa from the top bit on.
+ * IEEE binary16, and the 8- and 4-bit floats of quantised checkpoints, as the OCP specifications define them (8-bit
+ * Floating Point 1.0, Microscaling Formats 1.0): sign, exponent, mantissa from the top bit on.
  *   e4m3  bias 7, no infinity, NaN is 0x7f and 0xff, at most 448, subnormals in steps of 2^-9
  *   e8m0  a power of two without sign, 2^(code - 127); 255 is NaN
  *   e2m1  0, 0.5, 1, 1.5, 2, 3, 4, 6 and their negatives; a code is four bits

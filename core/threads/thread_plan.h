@@ -48,9 +48,10 @@ TD_NODISCARD td_status td_plan_threads(const td_topology *t, const td_node_bandw
                                        td_thread_plan *plan, td_error *err);
 
 /**
- * The plan for this machine: read it, measure between its nodes with `read` where it has several (td_node_bandwidth_measure), and plan. On a machine that
- * hwloc makes up nothing is measured, and the plan's cpus and nodes are TD_CPU_ANY and TD_NODE_ANY. Logs what it found between nodes; warns
- * about threads without a core, or without the time to use it.
+ * The plan for this machine: read it, measure between its nodes with `read` where it has several
+ * (td_node_bandwidth_measure), and plan. On a machine that hwloc makes up nothing is measured, and the plan's cpus and
+ * nodes are TD_CPU_ANY and TD_NODE_ANY. Logs what it found between nodes; warns about threads without a core, or without
+ * the time to use it.
  * @return what the three return.
  */
 TD_NODISCARD td_status td_topology_plan(td_read_fn read, const td_thread_wishes *w, td_thread_plan *plan,

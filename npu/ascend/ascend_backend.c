@@ -6,6 +6,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "npu/ascend/ascend_group.h"
 #include "npu/ascend/ascend_open.h"
 
 #define TEXT 512
@@ -130,6 +131,5 @@ const td_backend td_ascend_backend = {
     .open = td_ascend_npu_open,
     .tell_facts = tell_facts,
     .health_advice = "npu-smi info shows the health of the cards and what uses them",
-    .group_advice =
-        "are all cards of one server, free of other processes, and does HCCL find a network interface (HCCL_IF_IP)?",
+    .group_advice = TD_ASCEND_GROUP_ADVICE,
 };

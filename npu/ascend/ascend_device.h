@@ -28,6 +28,7 @@
  *   ascend_block   blocks in general: made, launched, their scratch; launches of captures
  *   ascend_temperature  its temperature
  *   ascend_open    opening a card, and its table of functions
+ *   ascend_loader  the libraries, opened at run time      ascend_backend  the backend as a value, and its installation
  */
 #ifndef TD_NPU_ASCEND_ASCEND_DEVICE_H
 #define TD_NPU_ASCEND_ASCEND_DEVICE_H

@@ -9,8 +9,6 @@
 
 #define WARM_VALUES 16 /* bf16 of the first collective: a multiple of 32 bytes */
 #define GATHER_CARDS 3 /* from so many on sums have an order, which HCCL does not keep */
-#define ADVICE \
-    "are all cards of one server and free of other processes, and does HCCL find a network interface (HCCL_IF_IP)?"
 
 typedef struct {
     td_ascend_npu  *d;
@@ -122,7 +120,7 @@ static td_status result_of(const joiner *list, uint32_t n, td_error *err) {
     for (uint32_t i = 0; i < n; i++)
         if (list[i].st != TD_OK && (!worst || (worst->timed_out && !list[i].timed_out))) worst = &list[i];
     if (!worst) return TD_OK;
-    return td_fail(err, worst->st, "the %u cards cannot be joined: %.280s; " ADVICE, n, worst->err.text);
+    return td_fail(err, worst->st, "the %u cards cannot be joined: %.280s; " TD_ASCEND_GROUP_ADVICE, n, worst->err.text);
 }
 
 static td_status join_all(td_npu_group *g, joiner *list, td_error *err) {
@@ -132,8 +130,8 @@ static td_status join_all(td_npu_group *g, joiner *list, td_error *err) {
     td_hccl_status code = first->acl->HcclGetRootInfo(&root);
     if (code != TD_HCCL_SUCCESS) {
         td_error why = {0};
-        return td_fail(err, failed(first, "HcclGetRootInfo", code, &why), "the cards cannot be joined: %.280s; " ADVICE,
-                       why.text);
+        return td_fail(err, failed(first, "HcclGetRootInfo", code, &why),
+                       "the cards cannot be joined: %.280s; " TD_ASCEND_GROUP_ADVICE, why.text);
     }
     uint32_t  started = 0;
     td_status st = TD_OK;
@@ -168,8 +166,7 @@ static td_status join(td_npu_group *g, td_error *err) {
 td_status td_ascend_group_create(td_npu *const *cards, uint32_t n, td_npu_group **out, td_error *err) {
     const td_ascend_npu *first = (const td_ascend_npu *)cards[0];
     *out = NULL;
-    if (n < 2 || n > TD_ASCEND_CARDS_MAX)
-        return td_fail(err, TD_EINVAL, "a group has 2 to %d cards, not %u", TD_ASCEND_CARDS_MAX, n);
+    if (n < 2 || n > TD_CARDS_MAX) return td_fail(err, TD_EINVAL, "a group has 2 to %d cards, not %u", TD_CARDS_MAX, n);
     if (!first->l->has_hccl)
         return td_fail(err, TD_ENOTSUP,
                        "%s has no libhccl.so with all that several cards need: install the whole toolkit, or use one card",

@@ -22,7 +22,8 @@
 
 #include "npu/ascend/ascend_device.h"
 
-#define TD_ASCEND_CARDS_MAX 64
+#define TD_ASCEND_GROUP_ADVICE \
+    "are all cards of one server and free of other processes, and does HCCL find a network interface (HCCL_IF_IP)?"
 
 /* The table's functions, as in td_npu_ops. A card's stream with sums on it lives as long as the group is used. */
 TD_NODISCARD td_status td_ascend_group_create(td_npu *const *cards, uint32_t n, td_npu_group **out, td_error *err);

@@ -44,7 +44,8 @@ static size_t plan_mla(const td_block_desc *desc, td_ascend_places *at) {
         &used, rows * ((m->q_lora ? td_round_up(m->q_lora, 32) : q_width(m)) + LATENT + ROPE) * sizeof(td_bf16));
     at->low = td_ascend_place(&used, rows * m->q_lora * sizeof(td_bf16));
     at->q = td_ascend_place(&used, rows * (m->q_lora ? q_width(m) : 0) * sizeof(td_bf16));
-    at->ctx = td_ascend_place(&used, rows * heads * LATENT * sizeof(td_bf16)); /* the query, later rotated values */
+    at->ctx = td_ascend_place(
+        &used, rows * heads * LATENT * sizeof(td_bf16)); /* the query; later scratch for the values, transposed */
     at->q_rope = td_ascend_place(&used, rows * heads * ROPE * sizeof(td_bf16));
     at->k = td_ascend_place(&used, rows * LATENT * sizeof(td_bf16));
     at->k_rope = td_ascend_place(&used, rows * ROPE * sizeof(td_bf16));

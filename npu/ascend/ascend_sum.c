@@ -106,7 +106,7 @@ static void launch(td_ascend_run *r, const td_npu_block *b) {
             sum_over_cards(r, g, bytes_of(&p, own), bytes_of(&p, a->out), n);
             continue;
         }
-        td_ascend_view parts[TD_ASCEND_CARDS_MAX];
+        td_ascend_view parts[TD_CARDS_MAX];
         for (size_t i = 0; i < cards; i++)
             parts[i] = td_ascend_rows_of(r->scratch + b->at.wide, TD_ACL_BF16, i * rows, rows, a->width);
         sum_over_cards(r, g, bytes_of(&p, own), r->scratch + b->at.wide, n);

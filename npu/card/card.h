@@ -9,7 +9,8 @@
  * look at a word.
  *
  * Rules
- *   Context   Any thread may call any function of td_npu_ops, and a runtime knows the card by a context of the calling thread.
+ *   Context   Functions of td_npu_ops are called by one thread at a time, not always the same (`report`, `stats` and `lost`:
+ *             by any at any time), and a runtime knows the card by a context of the calling thread.
  *             So each of these functions calls td_card_enter first, and the driver's entries find the context in place.
  *             Exceptions are `memory`, which the metrics ask and which must tell nobody of a failure, and `graph_close`: both
  *             bind the context themselves. Functions of ours that run on a host thread within a stream (host calls) may not
@@ -18,7 +19,7 @@
  *             It counts the failure (td_card.given). Entries that give a stream work return TD_EDEVICE whatever the runtime
  *             says, because nothing was enqueued and the pass is over. TD_ENOMEM comes from taking memory only.
  *   Loss      Some failures are for good: the process has lost the card. The place that makes the sentence knows the status,
- *             so it also tells the loss (td_card_loss_tell), and `memory` does. The first sentence is kept. After it, a
+ *             so it also tells the loss (td_card_loss_tell); so does `memory`. The first sentence is kept. After it, a
  *             failure that goes to the log is not written there again.
  *   Captures  Between begin and end the stream runs nothing; what is enqueued is recorded. The capturing thread may
  *             synchronise no stream and make no copy that waits, so `zero` and `upload` are not called. Whether memory may be

@@ -2,9 +2,11 @@
 #include <stdio.h>
 
 #include "npu/cuda/cuda_cards.h"
+#include "npu/cuda/cuda_image.h"
 #include "npu/cuda/cuda_open.h"
 
-#define USABLE "compute capability 8.0 or later" /* TD_CUDA_CAPABILITY_OLDEST */
+#define USABLE "compute capability 8.0 or later"
+_Static_assert(TD_CUDA_CAPABILITY_OLDEST == 80, "USABLE says so");
 
 static void tell_facts(td_npu_fact_fn tell, void *user) {
     td_card_info cards[TD_CARDS_LISTED_MAX];

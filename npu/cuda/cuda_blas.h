@@ -121,7 +121,7 @@ typedef struct {
     td_cublaslt_product    product;
     td_cublaslt_wish       wish;
     size_t                 workspace_bytes; /* that a product may have */
-    size_t                 sums_bytes;      /* of sums at a time (cuda_cuda_product.c) */
+    size_t                 sums_bytes;      /* of sums at a time (cuda_product.c) */
     bool                   has_failed;      /* nothing more is asked of it */
 } td_cuda_blas;
 

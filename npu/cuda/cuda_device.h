@@ -23,6 +23,8 @@
  *   cuda_bounds   what the card can do at most, measured
  *   cuda_temperature  its temperature
  *   cuda_open     opening a card, and its table of functions
+ *   cuda_loader   the driver, opened at run time       cuda_cards    the cards that there are
+ *   cuda_backend  the backend as a value, and its installation
  */
 #ifndef TD_NPU_CUDA_CUDA_DEVICE_H
 #define TD_NPU_CUDA_CUDA_DEVICE_H

@@ -1,6 +1,5 @@
 #include "npu/cuda/cuda_product.h"
 
-#include "core/error.h"
 #include "core/log/log.h"
 
 #define EPILOGUE_THREADS 256

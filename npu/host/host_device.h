@@ -47,7 +47,7 @@ typedef struct {
     size_t            scratch_bytes;
 } td_host_npu;
 
-/** What td_npu_open does for "host": *d is filled, for a device whose first member it is. */
+/** What opening the backend "host" does: *d is filled, for a device whose first member it is. */
 TD_NODISCARD td_status td_host_npu_init(td_host_npu *d, const td_npu_ops *ops, const td_npu_config *config, td_error *err);
 void                   td_host_npu_free(td_host_npu *d); /* what it holds, and itself */
 /** td_backend.tell_facts: the instructions that its kernels use. */
@@ -82,8 +82,9 @@ TD_NODISCARD td_status td_host_scratch_grow(td_host_npu *d, size_t bytes, td_err
 /* ---- weights --------------------------------------------------------------------------------- */
 
 /*
- * How a weight lies in memory. W8A8 is packed for its kernel when it is created, and so are weights in groups, as tiles of kernels/product/tile_gemm.h. The float formats start as rows and are laid out in
- * place by the first block that needs them otherwise:
+ * How a weight lies in memory. W8A8 is packed for its kernel when it is created, and so are weights in groups, as tiles of
+ * kernels/product/tile_gemm.h. The float formats start as rows and are laid out in place by the first block that needs them
+ * otherwise:
  *   PANELS  [ceil(n / nr)][k][nr], for matrix products; nr = TD_HOST_NR_BF16 or TD_HOST_NR_F32
  *   HEADS   per head W_UK [nope, kv_lora] and the transpose of W_UV, [kv_lora, v]; only the MLA block reads it
  */

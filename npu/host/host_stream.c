@@ -198,7 +198,7 @@ static void await_op(td_npu_stream *s) {
 
 static void *stream_main(void *arg) {
     td_npu_stream *s = arg;
-    td_pool_pin_caller(s->device->pool); /* it is worker 0 while it holds the lock */
+    td_pool_pin_caller(s->device->pool); /* it is worker 0 while it holds the device's lock */
     td_pool_hold(s->device->pool);
     pthread_mutex_lock(&s->lock);
     for (;;) {

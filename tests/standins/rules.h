@@ -66,8 +66,11 @@ static inline void rules_add(const rule *table, size_t n) {
         .name = name_, .call = call_, .right = &call_##_right, .bytes = sizeof call_##_right, .at = at_, .value = value_, \
         .by_signal = by_signal_, .sentence = sentence_                                                                    \
     }
-#define WRONG(call_, field, value_, sentence_) \
-    RULE_ROW(#call_ " with " #field " = " #value_, call_, offsetof(call_##_args, field), value_, SIGABRT, sentence_)
+/* 0; does not compile for a field of another size, which the value would write past. */
+#define INT64_FIELD(call_, field) (0 * sizeof(char[sizeof(((call_##_args *)0)->field) == sizeof(int64_t) ? 1 : -1]))
+#define WRONG(call_, field, value_, sentence_)                                                                       \
+    RULE_ROW(#call_ " with " #field " = " #value_, call_, offsetof(call_##_args, field) + INT64_FIELD(call_, field), \
+             value_, SIGABRT, sentence_)
 #define RIGHT(call_) RULE_ROW(#call_ " is right", call_, sizeof(call_##_args), 0, 0, "")
 
 static inline void rule_break(const rule *broken, rule_rig *r) {

@@ -55,7 +55,8 @@ TD_FN void place_head(const float *x, const head_norm &norm, td_u32 h, const flo
         }
         const td_u32 half = rotated / 2, other = at < half ? at + half : at - half, place = at % half;
         const float  its = gamma ? x[other] * factor * gamma[other] : x[other];
-        out(at, at < half ? mine * angle[place] - its * angle[half + place] : mine * angle[place] + its * angle[half + place]);
+        const float  cos = angle[place], sin = angle[half + place];
+        out(at, at < half ? mine * cos - its * sin : mine * cos + its * sin);
     }
 }
 

@@ -759,7 +759,8 @@ static void bad_options_are_refused(void **state) {
 
     td_engine *e;
     o = good, o.quantization = "none", o.kv_cache_dtype = "f32", o.attention_backend = "flashinfer", o.max_total_tokens = 0;
-    o.load_format = "dummy", o.tokenizer_path = "/nowhere/at/all", o.npu_threads = 1, o.cpuinfer = 1, o.tensor_parallel_size = 0;
+    o.load_format = "dummy", o.tokenizer_path = "/nowhere/at/all", o.npu_threads = 1, o.cpuinfer = 1,
+    o.tensor_parallel_size = 0;
     assert_int_equal(td_engine_open(&o, &e, NULL), TD_OK);
     td_engine_info info;
     td_engine_get_info(e, &info);

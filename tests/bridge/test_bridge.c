@@ -4,19 +4,12 @@
  * random delays (the test runs again with TD_CHAOS_SEED).
  */
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
 
 #include "bridge/bridge.h"
 #include "core/math/rng.h"
 #include "npu/host/host_npu.h"
 #include "tests/npu/unified_step.h"
+#include "tests/td_test.h"
 
 #define SEED 20261121u
 #define LAYERS 5
@@ -295,8 +288,7 @@ static void run_machine(const kind *k, uint32_t deferred, sums *out) {
     close_machine(&m);
 }
 
-static void sums_follow_the_definition_everywhere(void **state) {
-    (void)state;
+TEST(sums_follow_the_definition_everywhere) {
     static sums first, other;
     for (uint32_t deferred = 0; deferred < TOP_K; deferred++) {
         run_machine(&KINDS[0], deferred, &first);
@@ -317,8 +309,7 @@ static void sums_follow_the_definition_everywhere(void **state) {
 }
 
 /* What was captured once is replayed with other rows, and with fewer of them. */
-static void a_captured_pass_replays(void **state) {
-    (void)state;
+TEST(a_captured_pass_replays) {
     static sums want[2], got;
     for (size_t k = 0; k < N_KINDS; k++) {
         machine       m;
@@ -354,8 +345,7 @@ static void a_captured_pass_replays(void **state) {
 
 /* An id out of range comes from a broken device: the step fails, nothing is read from outside, and the next step is right.
  */
-static void a_wild_expert_id_fails_the_step_only(void **state) {
-    (void)state;
+TEST(a_wild_expert_id_fails_the_step_only) {
     for (size_t k = 0; k < N_KINDS; k++) {
         machine     m;
         pass        p;
@@ -376,8 +366,7 @@ static void a_wild_expert_id_fails_the_step_only(void **state) {
 }
 
 /* A device that fails in the middle of a pass leaves tickets uncollected; the next pass must not take them for its own. */
-static void a_pass_that_broke_off_leaves_nothing_behind(void **state) {
-    (void)state;
+TEST(a_pass_that_broke_off_leaves_nothing_behind) {
     static sums first, other;
     for (size_t k = 0; k < N_KINDS; k++) {
         machine m;
@@ -396,8 +385,7 @@ static void a_pass_that_broke_off_leaves_nothing_behind(void **state) {
     }
 }
 
-static void deferring_every_expert_is_refused(void **state) {
-    (void)state;
+TEST(deferring_every_expert_is_refused) {
     td_bridge *b;
     td_error   err = {0};
     assert_int_equal(
@@ -406,12 +394,5 @@ static void deferring_every_expert_is_refused(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(sums_follow_the_definition_everywhere),
-        cmocka_unit_test(a_captured_pass_replays),
-        cmocka_unit_test(a_wild_expert_id_fails_the_step_only),
-        cmocka_unit_test(a_pass_that_broke_off_leaves_nothing_behind),
-        cmocka_unit_test(deferring_every_expert_is_refused),
-    };
-    return cmocka_run_group_tests(tests, make_data, NULL);
+    return tests_run(make_data, NULL);
 }

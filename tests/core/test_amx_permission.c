@@ -3,16 +3,9 @@
  * made up; the system call is answered by a seccomp filter in a process of its own (linux/seccomp.h), and runs as on any
  * machine.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <cmocka.h>
 #include <errno.h>
 #include <linux/audit.h>
 #include <linux/filter.h>
@@ -23,6 +16,7 @@
 #include "core/machine/cpu.h"
 #include "core/machine/cpu_x86_64.h"
 #include "kernels/kernels.h"
+#include "tests/td_test.h"
 
 #define PASSED 0
 #define NO_FILTER 77
@@ -78,8 +72,7 @@ static uint32_t features_when(uint32_t number, const td_cpuid *id, char said[102
     return f;
 }
 
-static void a_refusal_leaves_the_next_set_and_says_so(void **state) {
-    (void)state;
+TEST(a_refusal_leaves_the_next_set_and_says_so) {
     static const struct {
         uint32_t    number;
         const char *why;
@@ -97,8 +90,7 @@ static void a_refusal_leaves_the_next_set_and_says_so(void **state) {
     }
 }
 
-static void tiles_that_are_given_are_used(void **state) {
-    (void)state;
+TEST(tiles_that_are_given_are_used) {
     const td_cpuid id = sapphire_rapids();
     char           said[1024];
     const uint32_t f = features_when(0, &id, said);
@@ -108,8 +100,7 @@ static void tiles_that_are_given_are_used(void **state) {
 }
 
 /* A system that saves no tiles, and a processor without their int8 products, are not asked: nothing is said. */
-static void without_amx_nothing_is_asked(void **state) {
-    (void)state;
+TEST(without_amx_nothing_is_asked) {
     td_cpuid id[3] = {sapphire_rapids(), sapphire_rapids(), sapphire_rapids()};
     char     said[1024];
     id[0].xcr0 = 0xe7;
@@ -119,13 +110,4 @@ static void without_amx_nothing_is_asked(void **state) {
         assert_string_equal(td_cpu_tier_name(features_when(EPERM, &id[i], said)), "avx512vnni");
         assert_string_equal(said, "");
     }
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_refusal_leaves_the_next_set_and_says_so),
-        cmocka_unit_test(tiles_that_are_given_are_used),
-        cmocka_unit_test(without_amx_nothing_is_asked),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,18 +1,10 @@
 /* What the processor can do under a mask, and what a mask that does not fit is told: each case in a process of its own, as
  * the answer is found once. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <cmocka.h>
-
 #include "core/machine/cpu.h"
+#include "tests/td_test.h"
 
 typedef struct {
     uint32_t features;
@@ -46,8 +38,7 @@ static answer ask(const char *mask) {
     return a;
 }
 
-static void a_mask_leaves_its_tier_and_those_below(void **state) {
-    (void)state;
+TEST(a_mask_leaves_its_tier_and_those_below) {
     answer all = ask(NULL);
     assert_string_equal(all.said, "");
     print_message("this processor: %s\n", td_cpu_tier_name(all.features));
@@ -68,8 +59,7 @@ static void a_mask_leaves_its_tier_and_those_below(void **state) {
     }
 }
 
-static void a_mask_that_is_no_tier_changes_nothing(void **state) {
-    (void)state;
+TEST(a_mask_that_is_no_tier_changes_nothing) {
     static const char *const MASKS[] = {"avx3", "scalar ", "sve9000"};
     answer                   all = ask(NULL);
     for (size_t i = 0; i < sizeof MASKS / sizeof *MASKS; i++) {
@@ -78,12 +68,4 @@ static void a_mask_that_is_no_tier_changes_nothing(void **state) {
         assert_non_null(strstr(a.said, "is not a tier of this build (scalar"));
     }
     assert_string_equal(ask("").said, "");
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_mask_leaves_its_tier_and_those_below),
-        cmocka_unit_test(a_mask_that_is_no_tier_changes_nothing),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,19 +1,12 @@
 /* Writing past the page cache: the same bytes as pwrite's, wherever they come from and go to, and nothing beside them. */
 #include <errno.h>
 #include <fcntl.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
-
-#include <cmocka.h>
 
 #include "core/files/file_write.h"
 #include "core/math/rng.h"
 #include "core/memory/mem.h"
+#include "tests/td_test.h"
 
 #define FILE_BYTES ((size_t)40 << 20)
 #define SEED 7
@@ -58,8 +51,7 @@ static void compare(void) {
     assert_int_equal(lseek(g_fd, 0, SEEK_END), FILE_BYTES);
 }
 
-static void pieces_of_all_kinds(void **state) {
-    (void)state;
+TEST(pieces_of_all_kinds) {
     printf("seed %d\n", SEED);
     write_piece(1, FILE_BYTES - 77, 77, g_bounce); /* in several writes */
     compare();
@@ -73,8 +65,7 @@ static void pieces_of_all_kinds(void **state) {
     compare();
 }
 
-static void errors_have_their_number(void **state) {
-    (void)state;
+TEST(errors_have_their_number) {
     int fd = open(g_path, O_RDONLY);
     assert_int_equal(td_file_write_past_cache(fd, g_data, TD_FILE_BLOCK, 0, NULL), EBADF);
     assert_int_equal(td_file_write_past_cache(fd, g_data, 10, 5, NULL), EBADF);
@@ -85,6 +76,5 @@ static void errors_have_their_number(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(pieces_of_all_kinds), cmocka_unit_test(errors_have_their_number)};
-    return cmocka_run_group_tests(tests, open_all, close_all);
+    return tests_run(open_all, close_all);
 }

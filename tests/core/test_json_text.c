@@ -1,17 +1,10 @@
 /* td_json_load against json_loadb: the same trees and the same complaints, wherever the pieces of the text are cut. That
  * both survive a lack of memory is shown by tests/fault. */
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
 
 #include "core/files/json_text.h"
 #include "core/math/rng.h"
+#include "tests/td_test.h"
 
 #define SEED 20260801u
 
@@ -36,7 +29,7 @@ static void same(const char *text, size_t len, size_t flags) {
     json_decref(b);
 }
 
-static void known_texts(void **state) {
+TEST(known_texts) {
     static const char *const texts[] = {"",
                                         "{",
                                         "{}",
@@ -47,7 +40,6 @@ static void known_texts(void **state) {
                                         "{\"a\":\"\xff\"}",
                                         "{\"a\":\"\\u0000\"}",
                                         "{} x"};
-    (void)state;
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
         same(texts[i], strlen(texts[i]), 0);
         same(texts[i], strlen(texts[i]), JSON_REJECT_DUPLICATES);
@@ -84,9 +76,8 @@ static size_t write_value(char *to, int depth) {
     }
 }
 
-static void random_texts(void **state) {
+TEST(random_texts) {
     static char text[1 << 20];
-    (void)state;
     print_message("seed %u\n", SEED);
     for (int i = 0; i < 3000; i++) {
         size_t n = write_value(text, 4);
@@ -97,10 +88,9 @@ static void random_texts(void **state) {
     }
 }
 
-static void dumps(void **state) {
+TEST(dumps) {
     json_t *o = json_pack("{s:[i,s]}", "a", 7, "\xc3\xa9");
     char   *text = td_json_dump(o, JSON_COMPACT);
-    (void)state;
     assert_string_equal(text, "{\"a\":[7,\"\xc3\xa9\"]}");
     free(text);
     json_decref(o);
@@ -108,7 +98,7 @@ static void dumps(void **state) {
 }
 
 /* Reals come with the fewest digits that give them again; integers and strings are left alone. */
-static void reals(void **state) {
+TEST(reals) {
     static const struct {
         double      value;
         const char *text;
@@ -131,7 +121,6 @@ static void reals(void **state) {
                  {1.7976931348623157e308, "1.7976931348623157e308"},
                  {0.1 + 0.2, "0.30000000000000004"},
                  {123456.789, "123456.789"}};
-    (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         json_t *list = json_pack("[s,f,I,f]", "1.10000000000000009\\\"2.2", cases[i].value, (json_int_t)9007199254740993,
                                  cases[i].value);
@@ -161,10 +150,4 @@ static void reals(void **state) {
         free(text);
         json_decref(real);
     }
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(known_texts), cmocka_unit_test(random_texts),
-                                       cmocka_unit_test(dumps), cmocka_unit_test(reals)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

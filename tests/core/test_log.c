@@ -1,18 +1,12 @@
 /* Log lines as text and as JSON; the JSON is read by jansson. */
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
 
-#include <cmocka.h>
 #include <jansson.h>
 
 #include "core/log/log.h"
 #include "core/log/log_writer.h"
+#include "tests/td_test.h"
 
 /* What `body` prints on stderr. */
 #define CAPTURE(text, body)                                    \
@@ -43,8 +37,7 @@ static const char *msg(const json_t *doc) {
     return json_string_value(json_object_get(doc, "msg"));
 }
 
-static void text_lines(void **state) {
-    (void)state;
+TEST(text_lines) {
     CAPTURE(text, td_info("decode: " TD_FIGURE("running", "%u") " running, " TD_FIGURE("rate", "%.1f") " tokens/s (%d %%)",
                           3u, 12.25, 50));
     assert_string_equal(text + 24, " info  decode: 3 running, 12.2 tokens/s (50 %)\n");
@@ -54,8 +47,13 @@ static void text_lines(void **state) {
     assert_string_equal(text, "");
 }
 
-static void figures_are_members(void **state) {
+static int as_json(void **state) {
     (void)state;
+    td_log_set_format(TD_LOG_JSON);
+    return 0;
+}
+
+TEST_WITH(figures_are_members, as_json, NULL) {
     CAPTURE(text, td_info(TD_FIGURE("event", "%s") ": " TD_FIGURE("n", "%u") " of " TD_FIGURE("x", "%.2f") " " TD_FIGURE(
                               "nan", "%f") " " TD_FIGURE("zeros", "%s") " " TD_FIGURE("big", "%g"),
                           "decode", 7u, -0.5, (double)NAN, "007", 1e300));
@@ -72,8 +70,7 @@ static void figures_are_members(void **state) {
     json_decref(doc);
 }
 
-static void foreign_text_is_escaped(void **state) {
-    (void)state;
+TEST_WITH(foreign_text_is_escaped, as_json, NULL) {
     CAPTURE(text, td_err("say \"%s\" \\ %s", "\xe2\x82\xac \xff \xc0\xaf \xed\xa0\x80 \xe2\x82", "a\n\001ts\002forged\003"));
     json_t *doc = json_line();
     assert_string_equal(msg(doc), "say \"\u20ac \ufffd \ufffd\ufffd \ufffd\ufffd\ufffd \ufffd\ufffd\" \\ a??ts?forged?");
@@ -82,8 +79,7 @@ static void foreign_text_is_escaped(void **state) {
 }
 
 /* Cut at every place: always one valid line, and a figure that was cut is no member. */
-static void long_lines_are_cut(void **state) {
-    (void)state;
+TEST_WITH(long_lines_are_cut, as_json, NULL) {
     static char pad[4096];
     for (int n = 1900; n < 2100; n++) {
         memset(pad, n % 2 ? '"' : '\xc3', (size_t)n);
@@ -108,9 +104,8 @@ static void count_lines(const char *all, int *lines, int *notices, uint64_t *tol
     }
 }
 
-/* A pipe that nobody reads: logging goes on, what is lost is counted, and told when there is room again. */
-static void nobody_reads(void **state) {
-    (void)state;
+/* A pipe that nobody reads: logging goes on, what is lost is counted, and told when there is room again. The writer stays: the last case. */
+TEST(nobody_reads) {
     enum { LINES = 20000, ROOM = 2 << 20 };
     td_error err = {0};
     int      ends[2], saved = dup(STDERR_FILENO), lines = 0, notices = 0;
@@ -144,18 +139,4 @@ static void nobody_reads(void **state) {
     assert_int_equal(lines, LINES - (int)dropped + 1 + notices);
     assert_non_null(strstr(all, "read again\n"));
     free(all);
-}
-
-int main(void) {
-    const struct CMUnitTest as_text[] = {cmocka_unit_test(text_lines)};
-    const struct CMUnitTest as_json[] = {
-        cmocka_unit_test(figures_are_members),
-        cmocka_unit_test(foreign_text_is_escaped),
-        cmocka_unit_test(long_lines_are_cut),
-    };
-    const struct CMUnitTest with_writer[] = {cmocka_unit_test(nobody_reads)}; /* the last: it stays */
-    int                     failed = cmocka_run_group_tests(as_text, NULL, NULL);
-    td_log_set_format(TD_LOG_JSON);
-    failed += cmocka_run_group_tests(as_json, NULL, NULL);
-    return failed + cmocka_run_group_tests(with_writer, NULL, NULL);
 }

@@ -1,18 +1,10 @@
 /* Memory and processor time of the machine and of its cgroups, of both versions: what stands in files of a folder of our
  * own. */
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/stat.h>
 
-#include <cmocka.h>
-
 #include "core/machine/machine_limits.h"
+#include "tests/td_test.h"
 
 #define MIB ((uint64_t)1 << 20)
 #define MEMINFO "MemTotal:       16384000 kB\nMemFree:          100000 kB\nMemAvailable:    8192000 kB\n"
@@ -54,8 +46,7 @@ static void assert_memory(uint64_t mib, uint64_t available_mib) {
     assert_int_equal(available / MIB, available_mib);
 }
 
-static void without_cgroups_the_machine_counts(void **state) {
-    (void)state;
+TEST_WITH(without_cgroups_the_machine_counts, empty_root, NULL) {
     put("proc/meminfo", MEMINFO);
     assert_memory(16000, 8000);
     put("proc/self/cgroup", "0::/system.slice/tandem.service\n");
@@ -63,8 +54,7 @@ static void without_cgroups_the_machine_counts(void **state) {
     assert_memory(16000, 8000);
 }
 
-static void a_limit_of_the_own_cgroup_counts(void **state) {
-    (void)state;
+TEST_WITH(a_limit_of_the_own_cgroup_counts, empty_root, NULL) {
     put("proc/meminfo", MEMINFO);
     put("proc/self/cgroup", "0::/system.slice/tandem.service\n");
     put("sys/fs/cgroup/system.slice/tandem.service/memory.max", "4194304000\n"); /* 4000 MiB */
@@ -75,8 +65,7 @@ static void a_limit_of_the_own_cgroup_counts(void **state) {
     assert_memory(4000, 3500);
 }
 
-static void a_limit_above_counts(void **state) {
-    (void)state;
+TEST_WITH(a_limit_above_counts, empty_root, NULL) {
     put("proc/meminfo", MEMINFO);
     put("proc/self/cgroup", "0::/a/b/c\n");
     put("sys/fs/cgroup/a/memory.max", "2097152000\n");
@@ -89,8 +78,7 @@ static void a_limit_above_counts(void **state) {
 }
 
 /* The mount of a container is its own cgroup, whose path on the host it may be told. */
-static void a_limit_of_the_mount_counts(void **state) {
-    (void)state;
+TEST_WITH(a_limit_of_the_mount_counts, empty_root, NULL) {
     put("proc/meminfo", MEMINFO);
     put("sys/fs/cgroup/memory.max", "4194304000\n");
     assert_memory(4000, 4000);
@@ -98,8 +86,7 @@ static void a_limit_of_the_mount_counts(void **state) {
     assert_memory(4000, 4000);
 }
 
-static void version_1_counts(void **state) {
-    (void)state;
+TEST_WITH(version_1_counts, empty_root, NULL) {
     put("proc/meminfo", MEMINFO);
     put("proc/self/cgroup", "9:name=systemd:/\n5:cpu,memory:/jobs/7\n4:nomemory:/jobs\n0::/\n");
     put("sys/fs/cgroup/memory/memory.limit_in_bytes", "9223372036854771712\n");
@@ -111,8 +98,7 @@ static void version_1_counts(void **state) {
     assert_memory(4000, 2000);
 }
 
-static void strange_files_are_left_out(void **state) {
-    (void)state;
+TEST_WITH(strange_files_are_left_out, empty_root, NULL) {
     put("proc/meminfo", MEMINFO);
     put("proc/self/cgroup", "\n:\n::\n0:\n0::nothing\n0::/a:b//c");
     put("sys/fs/cgroup/memory.max", "much\n");
@@ -125,8 +111,7 @@ static void strange_files_are_left_out(void **state) {
     assert_string_equal(err.text, "/proc/meminfo does not tell how much memory there is");
 }
 
-static void processor_time_is_counted_in_cores(void **state) {
-    (void)state;
+TEST_WITH(processor_time_is_counted_in_cores, empty_root, NULL) {
     assert_true(td_machine_cpu_time(root) == INFINITY);
     put("proc/self/cgroup", "3:cpu,cpuacct:/jobs/7\n0::/a/b\n");
     put("sys/fs/cgroup/a/b/cpu.max", "max 100000\n");
@@ -143,15 +128,6 @@ static void processor_time_is_counted_in_cores(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup(without_cgroups_the_machine_counts, empty_root),
-        cmocka_unit_test_setup(a_limit_of_the_own_cgroup_counts, empty_root),
-        cmocka_unit_test_setup(a_limit_above_counts, empty_root),
-        cmocka_unit_test_setup(a_limit_of_the_mount_counts, empty_root),
-        cmocka_unit_test_setup(version_1_counts, empty_root),
-        cmocka_unit_test_setup(strange_files_are_left_out, empty_root),
-        cmocka_unit_test_setup(processor_time_is_counted_in_cores, empty_root),
-    };
     if (!mkdtemp(root)) return 1;
-    return cmocka_run_group_tests(tests, NULL, remove_root);
+    return tests_run(NULL, remove_root);
 }

@@ -1,17 +1,11 @@
 /* A pool runs every item exactly once, shows the items' writes to the caller, and survives many short runs and sleeps. */
 #include <pthread.h>
 #include <sched.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdatomic.h>
-#include <stddef.h>
-#include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
 
-#include <cmocka.h>
-
 #include "core/threads/pool.h"
+#include "tests/td_test.h"
 
 #define ITEMS 1000
 
@@ -35,8 +29,7 @@ static td_pool *make_pool(uint32_t workers, uint32_t subpools) {
     return p;
 }
 
-static void every_item_runs_once(void **state) {
-    (void)state;
+TEST(every_item_runs_once) {
     static const uint32_t shapes[][2] = {{1, 1}, {2, 1}, {4, 1}, {4, 2}, {6, 3}, {8, 8}};
     tally                *t = malloc(sizeof *t);
     for (size_t s = 0; s < sizeof shapes / sizeof shapes[0]; s++) {
@@ -59,8 +52,7 @@ static void every_item_runs_once(void **state) {
     free(t);
 }
 
-static void sleeping_workers_wake(void **state) {
-    (void)state;
+TEST(sleeping_workers_wake) {
     tally   *t = calloc(1, sizeof *t);
     td_pool *p = make_pool(3, 3);
     for (int round = 0; round < 4; round++) {
@@ -74,8 +66,7 @@ static void sleeping_workers_wake(void **state) {
 
 /* A run's number comes round after 256 runs: what a worker's word said then must not count. With 2 items and 3 workers a
    share is empty, so its word is not written in between. */
-static void numbers_come_round(void **state) {
-    (void)state;
+TEST(numbers_come_round) {
     tally   *t = calloc(1, sizeof *t), *few = calloc(1, sizeof *few);
     td_pool *p = make_pool(3, 1);
     td_pool_run(p, count_item, t, ITEMS);
@@ -105,8 +96,7 @@ static void wait_for_others(void *ctx, uint32_t item, const td_worker *w) {
     while (atomic_load(&u->n_begun) < ITEMS - 1) usleep(10);
 }
 
-static void shares_are_taken_over(void **state) {
-    (void)state;
+TEST(shares_are_taken_over) {
     td_pool *p = make_pool(3, 1);
     uneven   u = {0};
     td_pool_run(p, wait_for_others, &u, ITEMS);
@@ -121,8 +111,7 @@ static void look_at_affinity(void *ctx, uint32_t item, const td_worker *w) {
 }
 
 /* Whoever creates a pool may be pinned as worker 0 of another: its workers without a core must not crowd there. */
-static void workers_without_a_core_may_use_all(void **state) {
-    (void)state;
+TEST(workers_without_a_core_may_use_all) {
     cpu_set_t all, one, seen[4];
     assert_int_equal(sched_getaffinity(0, sizeof all, &all), 0);
     uint32_t cpu = 0;
@@ -145,8 +134,7 @@ static void workers_without_a_core_may_use_all(void **state) {
 }
 
 /* A worker that goes on looking on a core that others want takes away the time of what it waits for. */
-static void only_cores_that_nobody_shares_are_looked_from_for_long(void **state) {
-    (void)state;
+TEST(only_cores_that_nobody_shares_are_looked_from_for_long) {
     static const struct {
         td_worker_place place;
         bool            is_long;
@@ -162,24 +150,10 @@ static void only_cores_that_nobody_shares_are_looked_from_for_long(void **state)
     }
 }
 
-static void bad_sizes_are_refused(void **state) {
-    (void)state;
+TEST(bad_sizes_are_refused) {
     td_pool        *p;
     td_error        err = {0};
     td_worker_place place = {0};
     assert_int_equal(td_pool_create(&place, 0, &p, &err), TD_EINVAL);
     assert_int_equal(td_pool_create(&place, TD_POOL_WORKERS_MAX + 1, &p, &err), TD_EINVAL);
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_item_runs_once),
-        cmocka_unit_test(sleeping_workers_wake),
-        cmocka_unit_test(numbers_come_round),
-        cmocka_unit_test(shares_are_taken_over),
-        cmocka_unit_test(workers_without_a_core_may_use_all),
-        cmocka_unit_test(only_cores_that_nobody_shares_are_looked_from_for_long),
-        cmocka_unit_test(bad_sizes_are_refused),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,14 +1,9 @@
 /* Known answers of Philox4x32-10 from the Random123 distribution (kat_vectors). */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-
-#include <cmocka.h>
 
 #include "core/math/rng.h"
+#include "tests/td_test.h"
 
-static void philox_gives_the_published_answers(void **state) {
-    (void)state;
+TEST(philox_gives_the_published_answers) {
     static const struct {
         uint64_t seed, stream, counter;
         uint32_t want[4];
@@ -24,8 +19,7 @@ static void philox_gives_the_published_answers(void **state) {
     }
 }
 
-static void uniform_stays_in_range_and_has_the_right_mean(void **state) {
-    (void)state;
+TEST(uniform_stays_in_range_and_has_the_right_mean) {
     double sum = 0;
     for (uint64_t i = 0; i < 100000; i++) {
         double u = td_rng_uniform(42, 7, i);
@@ -33,12 +27,4 @@ static void uniform_stays_in_range_and_has_the_right_mean(void **state) {
         sum += u;
     }
     assert_true(sum / 100000 > 0.495 && sum / 100000 < 0.505); /* 5 sigma is 0.0046 */
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(philox_gives_the_published_answers),
-        cmocka_unit_test(uniform_stays_in_range_and_has_the_right_mean),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

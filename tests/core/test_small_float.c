@@ -1,15 +1,11 @@
 /* 8- and 4-bit floats: every code against the definition of the formats, every bf16 and what lies beside the midpoints
  * against a search. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 
-#include <cmocka.h>
 #include <math.h>
 
 #include "core/dtype.h"
 #include "core/math/small_float.h"
+#include "tests/td_test.h"
 
 /* A float of so many exponent and mantissa bits, as every OCP format has it. */
 static double by_definition(unsigned code, int exponent_bits, int mantissa_bits, int bias) {
@@ -26,8 +22,7 @@ static double e2m1(unsigned code) {
     return by_definition(code, 2, 1, 1);
 }
 
-static void codes_have_their_values(void **state) {
-    (void)state;
+TEST(codes_have_their_values) {
     uint8_t codes[256];
     float   values[256];
     for (unsigned c = 0; c < 256; c++) codes[c] = (uint8_t)c;
@@ -78,8 +73,7 @@ static void check_rounding(float v) {
         assert_true(pow(2, power - 127) <= v && v < pow(2, power - 126));
 }
 
-static void values_have_the_nearest_codes(void **state) {
-    (void)state;
+TEST(values_have_the_nearest_codes) {
     for (unsigned i = 0; i < 65536; i++) check_rounding(td_bf16_to_f32((td_bf16)i));
     for (unsigned c = 0; c < 0x7f; c++) {
         double values[] = {e4m3(c), c < 0x7e ? (e4m3(c) + e4m3(c + 1)) / 2 : 464, c < 7 ? (e2m1(c) + e2m1(c + 1)) / 2 : 0};
@@ -95,10 +89,4 @@ static void values_have_the_nearest_codes(void **state) {
         check_rounding(ldexpf(1, e));
         check_rounding(nextafterf(ldexpf(1, e), 0));
     }
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(codes_have_their_values),
-                                       cmocka_unit_test(values_have_the_nearest_codes)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -3,19 +3,11 @@
  * single decisions that follow from a bandwidth matrix. TD_TEST_SEED=n draws other wishes.
  */
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
 
 #include "core/math/rng.h"
 #include "core/memory/mem.h"
 #include "core/threads/thread_plan.h"
+#include "tests/td_test.h"
 
 #define RANDOM_WISHES 200
 #define CPUS 1024
@@ -175,8 +167,7 @@ static void check_wish(const char *machine, td_thread_wishes w) {
     the_device_is_together();
 }
 
-static void every_plan_keeps_its_promises(void **state) {
-    (void)state;
+TEST(every_plan_keeps_its_promises) {
     static const uint32_t CPUINFER[] = {0, 1, 2, 3, 7, 8, 16, 48, 200}, SUBPOOLS[] = {0, 1, 2, 3, 4, 8, 16},
                           NPU[] = {0, 1, 2, 5, 8, 24};
     const char *text = getenv("TD_TEST_SEED");
@@ -206,8 +197,7 @@ static void every_plan_keeps_its_promises(void **state) {
     }
 }
 
-static void machines_are_read_as_they_are(void **state) {
-    (void)state;
+TEST(machines_are_read_as_they_are) {
     for (size_t m = 0; m < N_MACHINES; m++) {
         read_machine(m);
         print_message("%s\n", MACHINES[m].name);
@@ -261,8 +251,7 @@ static void two_homes_are(uint32_t a, uint32_t b) {
     assert_int_equal(plan.home[1], b);
 }
 
-static void fewer_subpools_choose_fast_and_near_nodes(void **state) {
-    (void)state;
+TEST(fewer_subpools_choose_fast_and_near_nodes) {
     make_machine((uint32_t[]){4, 4, 4, 4}, 4, 100, 30);
     make_plan((td_thread_wishes){.cpuinfer = 8, .subpool_count = 2});
     two_homes_are(0, 1);                              /* nothing tells them apart */
@@ -281,8 +270,7 @@ static void fewer_subpools_choose_fast_and_near_nodes(void **state) {
     two_homes_are(1, 2);
 }
 
-static void the_cards_node_comes_first(void **state) {
-    (void)state;
+TEST(the_cards_node_comes_first) {
     make_machine((uint32_t[]){4, 4, 4, 4}, 4, 100, 30);
     make_plan((td_thread_wishes){.near_card = true, .card_node = 2});
     static const uint32_t ALL[] = {2, 0, 1, 3};
@@ -302,8 +290,7 @@ static void the_cards_node_comes_first(void **state) {
     assert_int_equal(plan.home[0], 0);
 }
 
-static void a_subpool_that_overflows_takes_near_cores(void **state) {
-    (void)state;
+TEST(a_subpool_that_overflows_takes_near_cores) {
     make_machine((uint32_t[]){4, 4, 4, 4}, 4, 100, 30);
     bandwidth.read[2][0] = 60;
     bandwidth.read[0][2] = 90; /* the other direction is of no interest */
@@ -317,8 +304,7 @@ static void a_subpool_that_overflows_takes_near_cores(void **state) {
     assert_int_equal(plan.experts[5].node, 0);
 }
 
-static void an_uneven_machine_uses_every_core(void **state) {
-    (void)state;
+TEST(an_uneven_machine_uses_every_core) {
     make_machine((uint32_t[]){4, 8}, 2, 100, 30);
     make_plan((td_thread_wishes){0});
     assert_int_equal(plan.n_experts, 12);
@@ -330,8 +316,7 @@ static void an_uneven_machine_uses_every_core(void **state) {
     }
 }
 
-static void memory_without_cores_is_no_home(void **state) {
-    (void)state;
+TEST(memory_without_cores_is_no_home) {
     make_machine((uint32_t[]){4, 4, 0, 0}, 4, 100, 60);
     make_plan((td_thread_wishes){.npu_threads = 2});
     two_homes_are(0, 1);
@@ -339,8 +324,7 @@ static void memory_without_cores_is_no_home(void **state) {
     assert_true(plan.npu[0].node == TD_NODE_SPREAD || plan.npu[0].node < 2);
 }
 
-static void cores_without_memory_work_for_their_neighbours(void **state) {
-    (void)state;
+TEST(cores_without_memory_work_for_their_neighbours) {
     make_machine((uint32_t[]){4, 4, 4}, 3, 100, 30);
     topo.nodes[2].memory_bytes = 0;
     for (uint32_t i = 0; i < 3; i++) bandwidth.read[i][2] = 0;
@@ -360,8 +344,7 @@ static void cores_without_memory_work_for_their_neighbours(void **state) {
     assert_int_equal(plan.n_subpools, 3);
 }
 
-static void the_device_prefers_a_node_of_its_own(void **state) {
-    (void)state;
+TEST(the_device_prefers_a_node_of_its_own) {
     make_machine((uint32_t[]){4, 4, 4}, 3, 100, 30);
     make_plan((td_thread_wishes){.cpuinfer = 6, .subpool_count = 2, .npu_threads = 4});
     for (uint32_t i = 0; i < 4; i++) {
@@ -375,8 +358,7 @@ static void the_device_prefers_a_node_of_its_own(void **state) {
 
 /* Dies of clusters of four cores, each cluster with a part of the L3's tags: few threads take one core of each, on every
  * die. */
-static void few_threads_of_a_kunpeng_take_different_clusters(void **state) {
-    (void)state;
+TEST(few_threads_of_a_kunpeng_take_different_clusters) {
     size_t m = 0;
     while (strcmp(MACHINES[m].name, "Kunpeng 920 of 48 cores, two sockets") != 0) m++;
     read_machine(m);
@@ -395,8 +377,7 @@ static void few_threads_of_a_kunpeng_take_different_clusters(void **state) {
     assert_int_equal(plan.npu[0].node, TD_NODE_SPREAD);
 }
 
-static void the_default_follows_the_time_that_is_left(void **state) {
-    (void)state;
+TEST(the_default_follows_the_time_that_is_left) {
     static const struct {
         double   time;
         uint32_t wish, npu, experts;
@@ -411,8 +392,7 @@ static void the_default_follows_the_time_that_is_left(void **state) {
     }
 }
 
-static void too_much_is_refused_in_a_sentence(void **state) {
-    (void)state;
+TEST(too_much_is_refused_in_a_sentence) {
     static const struct {
         td_thread_wishes w;
         const char      *said;
@@ -428,22 +408,4 @@ static void too_much_is_refused_in_a_sentence(void **state) {
         assert_int_equal(td_plan_threads(&topo, &bandwidth, &CASES[i].w, &plan, &err), TD_EINVAL);
         assert_string_equal(err.text, CASES[i].said);
     }
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(machines_are_read_as_they_are),
-        cmocka_unit_test(every_plan_keeps_its_promises),
-        cmocka_unit_test(fewer_subpools_choose_fast_and_near_nodes),
-        cmocka_unit_test(the_cards_node_comes_first),
-        cmocka_unit_test(a_subpool_that_overflows_takes_near_cores),
-        cmocka_unit_test(an_uneven_machine_uses_every_core),
-        cmocka_unit_test(memory_without_cores_is_no_home),
-        cmocka_unit_test(cores_without_memory_work_for_their_neighbours),
-        cmocka_unit_test(the_device_prefers_a_node_of_its_own),
-        cmocka_unit_test(few_threads_of_a_kunpeng_take_different_clusters),
-        cmocka_unit_test(the_default_follows_the_time_that_is_left),
-        cmocka_unit_test(too_much_is_refused_in_a_sentence),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,13 +1,6 @@
 /* The machine that the tests run on, whatever it is: read, restricted, measured and planned for. Plans are in
  * test_thread_plan.c. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdlib.h>
-#include <string.h>
 
-#include <cmocka.h>
 #include <pthread.h>
 #include <sched.h>
 
@@ -15,14 +8,14 @@
 #include "core/memory/page_nodes.h"
 #include "core/threads/thread_plan.h"
 #include "kernels/kernels.h"
+#include "tests/td_test.h"
 
 static td_topology       topo;
 static td_node_bandwidth bandwidth;
 static td_thread_plan    plan;
 static td_machine        machine;
 
-static void this_machine_has_cores_and_memory(void **state) {
-    (void)state;
+TEST(this_machine_has_cores_and_memory) {
     td_error err = {0};
     assert_int_equal(td_topology_plan(td_kernels_here()->read, &(td_thread_wishes){0}, &plan, &machine, &err), TD_OK);
     assert_true(machine.n_cores >= 1 && machine.n_cpus >= machine.n_cores && machine.n_nodes >= 1);
@@ -34,8 +27,7 @@ static void this_machine_has_cores_and_memory(void **state) {
     for (uint32_t i = 0; i < plan.n_experts; i++) assert_true(CPU_ISSET(plan.experts[i].cpu, &allowed));
 }
 
-static void every_node_reads_itself(void **state) {
-    (void)state;
+TEST(every_node_reads_itself) {
     td_error  err = {0};
     cpu_set_t before, after;
     assert_int_equal(sched_getaffinity(0, sizeof before, &before), 0);
@@ -48,8 +40,7 @@ static void every_node_reads_itself(void **state) {
         if (topo.nodes[i].n_cores && topo.nodes[i].memory_bytes) assert_true(bandwidth.read[i][i] > 1e6);
 }
 
-static void a_made_up_machine_is_neither_measured_nor_bound_to(void **state) {
-    (void)state;
+TEST(a_made_up_machine_is_neither_measured_nor_bound_to) {
     td_error err = {0};
     setenv("HWLOC_SYNTHETIC", "numa:2 core:4 pu:1", 1);
     assert_int_equal(td_topology_read(&topo, &err), TD_OK);
@@ -64,8 +55,7 @@ static void a_made_up_machine_is_neither_measured_nor_bound_to(void **state) {
 }
 
 /* Wherever it is asked to be, memory is there and zero. */
-static void memory_is_there_on_any_node(void **state) {
-    (void)state;
+TEST(memory_is_there_on_any_node) {
     static const uint32_t NODES[] = {0, 1, 63, 1023, 1024, TD_NODE_SPREAD, TD_NODE_ANY};
     for (size_t i = 0; i < sizeof NODES / sizeof *NODES; i++) {
         void  *p;
@@ -88,11 +78,5 @@ static void memory_is_there_on_any_node(void **state) {
 
 int main(void) {
     unsetenv("HWLOC_SYNTHETIC");
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(this_machine_has_cores_and_memory),
-        cmocka_unit_test(a_made_up_machine_is_neither_measured_nor_bound_to),
-        cmocka_unit_test(every_node_reads_itself),
-        cmocka_unit_test(memory_is_there_on_any_node),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return tests_run(NULL, NULL);
 }

@@ -1,20 +1,14 @@
 /* A trace is JSON that a stranger's parser reads; spans of a thread nest; nothing is lost between buffers; its size is
  * bounded. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
 
-#include <cmocka.h>
 #include <jansson.h>
 #include <pthread.h>
-#include <stdio.h>
 #include <sys/stat.h>
 
 #include "core/log/trace.h"
 #include "core/threads/pool.h"
+#include "tests/td_test.h"
 
 #define THREADS 4
 #define ROUNDS 2000 /* of three spans and an instant: several buffers per thread */
@@ -99,8 +93,7 @@ static void *trace_much(void *arg) {
     return NULL;
 }
 
-static void threads_write_one_valid_file(void **state) {
-    (void)state;
+TEST(threads_write_one_valid_file) {
     pthread_t threads[THREADS];
     int       ids[THREADS];
     start(TD_TRACE_BYTES_MAX);
@@ -133,8 +126,7 @@ static void threads_write_one_valid_file(void **state) {
     json_decref(root);
 }
 
-static void a_killed_process_leaves_a_file_that_lacks_only_its_end(void **state) {
-    (void)state;
+TEST(a_killed_process_leaves_a_file_that_lacks_only_its_end) {
     start(TD_TRACE_BYTES_MAX);
     int id = 0;
     trace_much(&id);
@@ -144,8 +136,7 @@ static void a_killed_process_leaves_a_file_that_lacks_only_its_end(void **state)
     td_trace_stop();
 }
 
-static void a_second_trace_holds_nothing_of_the_first(void **state) {
-    (void)state;
+TEST(a_second_trace_holds_nothing_of_the_first) {
     start(TD_TRACE_BYTES_MAX);
     uint64_t before = td_trace_begin();
     td_trace_instant(&(td_trace_label){.tier = TD_TRACE_HTTP, .name = "first"});
@@ -170,8 +161,7 @@ static void a_second_trace_holds_nothing_of_the_first(void **state) {
     json_decref(root);
 }
 
-static void its_size_is_bounded(void **state) {
-    (void)state;
+TEST(its_size_is_bounded) {
     const uint64_t bound = 300000; /* four buffers */
     start(bound);
     int id = 0;
@@ -184,8 +174,7 @@ static void its_size_is_bounded(void **state) {
     json_decref(parse(""));
 }
 
-static void off_means_no_file(void **state) {
-    (void)state;
+TEST(off_means_no_file) {
     unlink(path);
     assert_int_equal(td_trace_begin(), 0);
     int id = 0;
@@ -194,8 +183,7 @@ static void off_means_no_file(void **state) {
     assert_int_equal(access(path, F_OK), -1);
 }
 
-static void a_bad_path_is_refused(void **state) {
-    (void)state;
+TEST(a_bad_path_is_refused) {
     static const char *const bad[] = {"/no/such/folder/t.json", "/tmp", "/dev/full"};
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         td_error err = {0};
@@ -210,8 +198,7 @@ static void work(void *ctx, uint32_t item, const td_worker *w) {
     usleep(1000);
 }
 
-static void pools_show_their_workers(void **state) {
-    (void)state;
+TEST(pools_show_their_workers) {
     td_worker_place places[3] = {
         {.cpu = TD_CPU_ANY}, {.cpu = TD_CPU_ANY, .name = "experts"}, {.cpu = TD_CPU_ANY, .name = "experts"}};
     td_pool *p;
@@ -248,14 +235,5 @@ static int remove_path(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(threads_write_one_valid_file),
-        cmocka_unit_test(a_killed_process_leaves_a_file_that_lacks_only_its_end),
-        cmocka_unit_test(a_second_trace_holds_nothing_of_the_first),
-        cmocka_unit_test(its_size_is_bounded),
-        cmocka_unit_test(pools_show_their_workers),
-        cmocka_unit_test(off_means_no_file),
-        cmocka_unit_test(a_bad_path_is_refused),
-    };
-    return cmocka_run_group_tests(tests, make_path, remove_path);
+    return tests_run(make_path, remove_path);
 }

@@ -1,19 +1,13 @@
 /* The expert FFN: against a plain double-precision rendering of its formula, and the invariances it promises, bit for bit.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
 
-#include <cmocka.h>
 #include <math.h>
-#include <string.h>
 
 #include "cpu_experts/expert_state.h"
 #include "quant/coded_matrix.h"
 #include "tests/cpu_experts/expert_fixture.h"
 #include "tests/guard_page.h"
+#include "tests/td_test.h"
 
 #define SEED 31415u
 
@@ -196,8 +190,7 @@ static void compare_with_double(td_expert_format format, uint32_t hidden, uint32
     fixture_weights_free(&w);
 }
 
-static void matches_the_formula(void **state) {
-    (void)state;
+TEST(matches_the_formula) {
     print_message("seed %u\n", SEED);
     static const uint32_t shapes[][2] = {{64, 32}, {256, 128}, {100, 37}, {33, 1}, {1, 50}, {70, 200}};
     for (size_t n = 0; n < 2 * sizeof shapes / sizeof shapes[0]; n++) {
@@ -300,8 +293,7 @@ static void check_schedules(invariance *v, uint32_t workers, uint32_t subpools) 
     td_pool_destroy(pool);
 }
 
-static void results_do_not_depend_on_threads_shards_batch_or_schedule(void **state) {
-    (void)state;
+TEST(results_do_not_depend_on_threads_shards_batch_or_schedule) {
     static const struct {
         td_expert_format format;
         td_dtype         act;
@@ -320,8 +312,7 @@ static void results_do_not_depend_on_threads_shards_batch_or_schedule(void **sta
 }
 
 /* y + y_deferred by definition: each part is the call with only those experts. */
-static void deferral_is_exact(void **state) {
-    (void)state;
+TEST(deferral_is_exact) {
     static invariance v;
     invariance_open(&v, TD_EXPERT_INT4C, TD_DT_F32, false);
     td_pool        *pool = fixture_pool(2, 1);
@@ -383,8 +374,7 @@ static void         look_at_y(void *user) {
             y_was_complete = !memcmp(seen_y, wanted_y, INV_TOK * INV_HIDDEN * sizeof(float));
 }
 
-static void y_is_complete_when_immediate_done_is_called(void **state) {
-    (void)state;
+TEST(y_is_complete_when_immediate_done_is_called) {
     static invariance v;
     invariance_open(&v, TD_EXPERT_INT4C, TD_DT_F32, false);
     td_pool     *pool = fixture_pool(2, 1);
@@ -408,8 +398,7 @@ static void y_is_complete_when_immediate_done_is_called(void **state) {
     invariance_close(&v);
 }
 
-static void random_weights_do_not_depend_on_shards(void **state) {
-    (void)state;
+TEST(random_weights_do_not_depend_on_shards) {
     for (int format = 0; format < TD_EXPERT_FORMATS; format++) {
         td_experts_config c = {.n_layers = 2,
                                .n_experts = 6,
@@ -440,8 +429,7 @@ static void random_weights_do_not_depend_on_shards(void **state) {
     }
 }
 
-static void plan_counts_what_create_takes(void **state) {
-    (void)state;
+TEST(plan_counts_what_create_takes) {
     td_experts_config c = {.n_layers = 3,
                            .n_experts = 5,
                            .hidden = 200,
@@ -484,8 +472,7 @@ static void plan_counts_what_create_takes(void **state) {
     assert_non_null(strstr(err.text, "intermediate size 65537"));
 }
 
-static void bad_views_are_refused(void **state) {
-    (void)state;
+TEST(bad_views_are_refused) {
     fixture_weights   w = fixture_weights_new(SEED, 3, 64, 32);
     td_pool          *pool = fixture_pool(1, 1);
     td_experts_config c = config_of(&w, TD_EXPERT_INT4C, TD_DT_F32, 2, 4, 0);
@@ -548,8 +535,7 @@ static void bad_views_are_refused(void **state) {
 }
 
 /* f16, bf16 and f32 views of the same values give the same store. */
-static void views_of_any_float_type(void **state) {
-    (void)state;
+TEST(views_of_any_float_type) {
     fixture_weights w = fixture_weights_new(SEED, 2, 64, 32);
     size_t          n = 3 * 2 * 64 * 32;
     uint16_t       *half = malloc(n * 2), *bf = malloc(n * 2);
@@ -610,8 +596,7 @@ static void oss_numbers(const td_coded_matrix *m, float *out) {
         }
 }
 
-static void mxfp4_is_taken_as_gpt_oss_stores_it(void **state) {
-    (void)state;
+TEST(mxfp4_is_taken_as_gpt_oss_stores_it) {
     static uint8_t blocks[2][OSS_EXPERTS][2 * OSS_INTER * OSS_HIDDEN / 2],
         scales[2][OSS_EXPERTS][2 * OSS_INTER * OSS_HIDDEN / 32];
     uint32_t        row_of[2][OSS_INTER];
@@ -685,8 +670,7 @@ static void mxfp4_is_taken_as_gpt_oss_stores_it(void **state) {
     fixture_weights_free(&w);
 }
 
-static void many_rows_of_one_expert(void **state) {
-    (void)state;
+TEST(many_rows_of_one_expert) {
     /* more pairs than a block and more tokens than a range of the down phase; each token alone gives the same */
     enum { N = 1100, H = 40, I = 24 };
     fixture_weights w = fixture_weights_new(SEED, 3, H, I);
@@ -709,20 +693,4 @@ static void many_rows_of_one_expert(void **state) {
     td_pool_destroy(pool);
     fixture_tokens_free(&t);
     fixture_weights_free(&w);
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(matches_the_formula),
-        cmocka_unit_test(results_do_not_depend_on_threads_shards_batch_or_schedule),
-        cmocka_unit_test(deferral_is_exact),
-        cmocka_unit_test(y_is_complete_when_immediate_done_is_called),
-        cmocka_unit_test(random_weights_do_not_depend_on_shards),
-        cmocka_unit_test(plan_counts_what_create_takes),
-        cmocka_unit_test(bad_views_are_refused),
-        cmocka_unit_test(views_of_any_float_type),
-        cmocka_unit_test(many_rows_of_one_expert),
-        cmocka_unit_test(mxfp4_is_taken_as_gpt_oss_stores_it),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,11 +1,5 @@
 /* Packed expert files: round trips between shard counts and kernels, damage, failing writes, and all ways of reading. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
 
-#include <cmocka.h>
 #include <dirent.h>
 #include <fcntl.h>
 #include <limits.h>
@@ -19,6 +13,7 @@
 #include "cpu_experts/expert_file.h"
 #include "cpu_experts/packed_io.h"
 #include "tests/cpu_experts/expert_fixture.h"
+#include "tests/td_test.h"
 
 #define SEED 2718u
 enum { N_EXPERTS = 5, HIDDEN = 200, INTER = 90, N_TOK = 6, TOP_K = 2, N_LAYERS = 2 };
@@ -90,8 +85,7 @@ static int empty_dir(void **state) {
     return 0;
 }
 
-static void a_layer_survives_the_round_trip(void **state) {
-    (void)state;
+TEST_WITH(a_layer_survives_the_round_trip, NULL, empty_dir) {
     for (int format = 0; format < TD_EXPERT_FORMATS; format++)
         for (uint32_t shards = 1; shards <= 3; shards++) { /* more than one: repacked */
             biased = (format + shards) % 2;
@@ -119,8 +113,7 @@ static void a_layer_survives_the_round_trip(void **state) {
 }
 
 /* A file in every kernel's layout, those of instructions that this processor lacks too, is read by the best kernel. */
-static void other_kernels_files_are_repacked(void **state) {
-    (void)state;
+TEST_WITH(other_kernels_files_are_repacked, NULL, empty_dir) {
     for (int format = 0; format < TD_EXPERT_FORMATS; format++) {
         biased = format != TD_EXPERT_INT4C;
         float       want[N_TOK * HIDDEN], got[N_TOK * HIDDEN];
@@ -154,8 +147,7 @@ static void other_kernels_files_are_repacked(void **state) {
 
 /* What a mapped layer holds can be replaced: by weights of its own, by another file, and by nothing when that one is
  * damaged. */
-static void a_mapped_layer_can_be_filled_anew(void **state) {
-    (void)state;
+TEST_WITH(a_mapped_layer_can_be_filled_anew, NULL, empty_dir) {
     float       want[N_TOK * HIDDEN], mapped[N_TOK * HIDDEN], got[N_TOK * HIDDEN];
     td_pool    *pool = fixture_pool(1, 1);
     td_experts *x = open_store(TD_EXPERT_INT4C, pool);
@@ -182,8 +174,7 @@ static void a_mapped_layer_can_be_filled_anew(void **state) {
     td_pool_destroy(pool);
 }
 
-static void a_stale_repacked_file_is_not_used(void **state) {
-    (void)state;
+TEST_WITH(a_stale_repacked_file_is_not_used, NULL, empty_dir) {
     float want[N_TOK * HIDDEN], got[N_TOK * HIDDEN];
     save_one(TD_EXPERT_INT4C, 0, want);
     td_pool    *pool = fixture_pool(2, 2);
@@ -220,8 +211,7 @@ static void expect_refusal(td_experts *x, uint64_t hash, bool check_sees_it, td_
     assert_int_equal(td_experts_check_file(&x->config, 1, path, hash, NULL), check_sees_it ? status : TD_OK);
 }
 
-static void damage_is_refused_in_one_sentence(void **state) {
-    (void)state;
+TEST_WITH(damage_is_refused_in_one_sentence, NULL, empty_dir) {
     float       y[N_TOK * HIDDEN];
     td_pool    *pools[3] = {fixture_pool(1, 1), fixture_pool(2, 2), fixture_pool(1, 1)}; /* mapping, repacking, reading */
     struct stat st;
@@ -274,8 +264,7 @@ static void damage_is_refused_in_one_sentence(void **state) {
     }
 }
 
-static void words_of_no_format_are_refused(void **state) {
-    (void)state;
+TEST_WITH(words_of_no_format_are_refused, NULL, empty_dir) {
     enum { ZEROS = 1 << 24 };
     static const uint32_t WORDS[] = {TD_EXPERT_FORMATS,
                                      TD_EXPERT_INT4C | 32 << 8,
@@ -312,8 +301,7 @@ static void words_of_no_format_are_refused(void **state) {
     td_pool_destroy(pool);
 }
 
-static void a_write_that_does_not_fit_is_an_error_and_leaves_nothing(void **state) {
-    (void)state;
+TEST_WITH(a_write_that_does_not_fit_is_an_error_and_leaves_nothing, NULL, empty_dir) {
     td_pool      *pool = fixture_pool(1, 1);
     td_experts   *x = open_store(TD_EXPERT_INT4C, pool);
     td_error      err = {0};
@@ -336,8 +324,7 @@ static void a_write_that_does_not_fit_is_an_error_and_leaves_nothing(void **stat
     td_pool_destroy(pool);
 }
 
-static void a_killed_write_leaves_nothing(void **state) {
-    (void)state;
+TEST_WITH(a_killed_write_leaves_nothing, NULL, empty_dir) {
     static const char data[1 << 20];
     int               fd = open(dir, O_TMPFILE | O_WRONLY, 0644), status;
     if (fd < 0) skip(); /* every file of this file system has a name */
@@ -355,8 +342,7 @@ static void a_killed_write_leaves_nothing(void **state) {
     assert_int_equal(files_in_dir(), 0);
 }
 
-static void every_way_of_reading_gives_the_bytes(void **state) {
-    (void)state;
+TEST_WITH(every_way_of_reading_gives_the_bytes, NULL, empty_dir) {
     size_t   page = 4096, bytes = 37 * ((size_t)1 << 20) + 3 * page;
     char    *data = aligned_alloc(page, bytes), *got = aligned_alloc(page, bytes);
     td_error err = {0};
@@ -385,18 +371,7 @@ int main(void) {
     if (!mkdtemp(dir)) return 1;
     snprintf(path, sizeof path, "%s/experts-00001.tdx", dir);
     printf("seed %u\n", SEED);
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test_teardown(a_layer_survives_the_round_trip, empty_dir),
-        cmocka_unit_test_teardown(other_kernels_files_are_repacked, empty_dir),
-        cmocka_unit_test_teardown(a_mapped_layer_can_be_filled_anew, empty_dir),
-        cmocka_unit_test_teardown(a_stale_repacked_file_is_not_used, empty_dir),
-        cmocka_unit_test_teardown(damage_is_refused_in_one_sentence, empty_dir),
-        cmocka_unit_test_teardown(words_of_no_format_are_refused, empty_dir),
-        cmocka_unit_test_teardown(a_write_that_does_not_fit_is_an_error_and_leaves_nothing, empty_dir),
-        cmocka_unit_test_teardown(a_killed_write_leaves_nothing, empty_dir),
-        cmocka_unit_test_teardown(every_way_of_reading_gives_the_bytes, empty_dir),
-    };
-    int rc = cmocka_run_group_tests(tests, NULL, NULL);
+    int rc = tests_run(NULL, NULL);
     rmdir(dir);
     return rc;
 }

@@ -1,12 +1,7 @@
 /* Weights given back by a loaded layer: what rounding gave, whatever the format, the shards, and the rows that are asked
  * for. */
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 
-#include <cmocka.h>
 #include <stdatomic.h>
 
 #include "core/error.h"
@@ -14,6 +9,7 @@
 #include "kernels/rows/convert.h"
 #include "quant/weight_quant.h"
 #include "tests/cpu_experts/expert_fixture.h"
+#include "tests/td_test.h"
 
 #define SEED 31337u
 enum { N_EXPERTS = 3, HIDDEN = 200, INTER = 90, MOST = HIDDEN * INTER };
@@ -97,8 +93,7 @@ static void check(td_expert_format format, uint32_t n_shards) {
     td_pool_destroy(pool);
 }
 
-static void every_format_gives_what_rounding_gave(void **state) {
-    (void)state;
+TEST(every_format_gives_what_rounding_gave) {
     for (td_expert_format f = 0; f < TD_EXPERT_FORMATS; f++) {
         check(f, 1);
         check(f, 3);
@@ -106,8 +101,7 @@ static void every_format_gives_what_rounding_gave(void **state) {
 }
 
 /* Weights rounded outside the store give the layer that rounding inside it gives. */
-static void codes_from_outside_give_the_same_layer(void **state) {
-    (void)state;
+TEST(codes_from_outside_give_the_same_layer) {
     static const td_expert_format FORMATS[] = {TD_EXPERT_INT4C, TD_EXPERT_INT8C, TD_EXPERT_INT4G};
     for (size_t f = 0; f < sizeof FORMATS / sizeof *FORMATS; f++) {
         td_pool        *pool = fixture_pool(3, 2);
@@ -198,8 +192,7 @@ static void leave(const void *ctx, size_t expert, td_expert_matrix m) {
     assert_true(expert < N_EXPERTS);
 }
 
-static void made_matrices_give_the_same_layer(void **state) {
-    (void)state;
+TEST(made_matrices_give_the_same_layer) {
     for (uint32_t n_shards = 1; n_shards <= 2; n_shards++)
         for (td_expert_format format = 0; format < TD_EXPERT_FORMATS; format++) {
             td_pool         *pool = fixture_pool(n_shards + 1, n_shards);
@@ -220,11 +213,4 @@ static void made_matrices_give_the_same_layer(void **state) {
             fixture_weights_free(&w);
             td_pool_destroy(pool);
         }
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(every_format_gives_what_rounding_gave),
-                                       cmocka_unit_test(codes_from_outside_give_the_same_layer),
-                                       cmocka_unit_test(made_matrices_give_the_same_layer)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

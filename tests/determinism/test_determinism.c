@@ -22,20 +22,13 @@
 #include <fnmatch.h>
 #include <inttypes.h>
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <time.h>
-
-#include <cmocka.h>
 
 #include "core/log/log.h"
 #include "core/math/rng.h"
 #include "core/threads/chaos.h"
 #include "model/arch/config_file.h"
+#include "tests/td_test.h"
 #include "workload.h"
 
 #define SEED_DEFAULT 20260711u

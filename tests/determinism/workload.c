@@ -1,14 +1,7 @@
 #include "workload.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
-
 #include "core/math/rng.h"
+#include "tests/td_test.h"
 
 #define FIRST_ID 4 /* below are the special tokens of the models here */
 #define OTHERS 12

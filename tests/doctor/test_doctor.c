@@ -4,20 +4,13 @@
  * function of its table replaced.
  */
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>
-
-#include <cmocka.h>
 
 #include "core/memory/mem.h"
 #include "doctor/doctor.h"
 #include "npu/host/host_npu.h"
+#include "tests/td_test.h"
 
 #define ROWS_MAX 64
 #define CARDS 2
@@ -106,14 +99,12 @@ static void passes(const char *name, bool own_threads, uint32_t n_cards, size_t 
     close_patient(&p);
 }
 
-static void host_passes(void **state) {
-    (void)state;
+TEST(host_passes) {
     passes("host", true, CARDS, 4);  /* one memory: no limit, no link to it or from it, nothing copied */
     passes("host", false, 1, 4 + 6); /* inline: no hand-overs; one card: no sums */
 }
 
-static void apart_passes(void **state) {
-    (void)state;
+TEST(apart_passes) {
     passes("apart", true, CARDS, 0);
 }
 
@@ -274,7 +265,7 @@ static void expect_failures(const char *what, const report *r, const char *const
 #define KIND(name) (1u << TD_BLOCK_##name)
 
 /* Several in one examination, each of them right in the others. */
-static void wrong_blocks_are_named(void **state) {
+TEST(wrong_blocks_are_named) {
     static const struct {
         unsigned    kinds;
         uint32_t    n_cards;
@@ -285,7 +276,6 @@ static void wrong_blocks_are_named(void **state) {
         {KIND(LINEAR) | KIND(MLP), 1, {"linear", "mlp"}},
         {KIND(ALL_REDUCE), CARDS, {"sum", "a card does not come"}},
     };
-    (void)state;
     for (size_t i = 0; i < sizeof CASES / sizeof *CASES; i++) {
         patient p;
         report  r;
@@ -321,11 +311,10 @@ static void examine_broken(patient *p, uint32_t n_cards, const char *part) {
             fail_msg("%s, %s is not found: %s", part, r.rows[i].what, r.rows[i].text);
 }
 
-static void wrong_runtimes_are_named(void **state) {
+TEST(wrong_runtimes_are_named) {
     static const char *const MEMORY[] = {"zeroed", NULL}, *const REPLAY[] = {"capture", NULL};
     patient p;
     report  r;
-    (void)state;
     open_patient(&p, "host", false);
     seed(&p);
     p.cards[0]->ops = &p.ops;
@@ -356,8 +345,7 @@ static void wrong_runtimes_are_named(void **state) {
 }
 
 /* A check that hangs ends the examination with a row: in a process of its own, which is left as it is. */
-static void hanging_is_told(void **state) {
-    (void)state;
+TEST(hanging_is_told) {
     pid_t child = fork();
     if (child == 0) {
         patient p;
@@ -376,15 +364,4 @@ static void hanging_is_told(void **state) {
     int status;
     waitpid(child, &status, 0);
     assert_int_equal(status, 0);
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(host_passes),
-        cmocka_unit_test(apart_passes),
-        cmocka_unit_test(wrong_blocks_are_named),
-        cmocka_unit_test(wrong_runtimes_are_named),
-        cmocka_unit_test(hanging_is_told),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -4,16 +4,9 @@
  */
 #include "form_check.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
-
 #include "engine/step/sampler.h"
 #include "fake_model.h"
+#include "tests/td_test.h"
 #include "text/grammar/grammar.h"
 
 #define TEXT_MAX 4096

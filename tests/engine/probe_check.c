@@ -1,16 +1,10 @@
 #include "probe_check.h"
 
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
 
 #include "engine/step/sampler.h"
 #include "fake_model.h"
+#include "tests/td_test.h"
 
 typedef struct {
     uint32_t *tokens; /* prompt and what follows */

@@ -1,13 +1,7 @@
 #include "probe_events.h"
+#include "tests/td_test.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdatomic.h>
-#include <stddef.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
 
 static atomic_uint g_ends;
 

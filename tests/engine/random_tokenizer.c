@@ -1,17 +1,11 @@
 #include "random_tokenizer.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
 /* after the above, as cmocka wants it */
-#include <cmocka.h>
 #include <jansson.h>
 
 #include "core/math/rng.h"
+#include "tests/td_test.h"
 
 #define MERGES 250
 #define PIECE_MAX 256 /* bytes of a token as the file writes it */

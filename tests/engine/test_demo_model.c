@@ -5,18 +5,12 @@
  */
 #include <math.h>
 #include <sched.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
-#include <cmocka.h>
 #include <jansson.h>
 
 #include "core/log/log.h"
 #include "probe_events.h"
+#include "tests/td_test.h"
 
 #define GOLDEN TD_SOURCE_DIR "/tests/data/golden/tale/"
 #define PROMPTS 3
@@ -49,8 +43,7 @@ static uint32_t ids_of(const json_t *list, uint32_t *ids) {
     return (uint32_t)json_array_size(list);
 }
 
-static void greedy_tokens_and_text(void **state) {
-    (void)state;
+TEST(greedy_tokens_and_text) {
     td_engine_options o = options("none");
     td_engine        *e = open_engine(&o);
     probe            *probes[PROMPTS];
@@ -81,8 +74,7 @@ static void greedy_tokens_and_text(void **state) {
 }
 
 /* The reference is float32, and so is the arithmetic of quantization none: only the order of sums differs. */
-static void prompt_scores(void **state) {
-    (void)state;
+TEST(prompt_scores) {
     td_engine_options o = options("none");
     td_engine        *e = open_engine(&o);
     for (size_t i = 0; i < PROMPTS; i++) {
@@ -143,8 +135,7 @@ static uint64_t deferred_pairs(const char *override_json, uint32_t d, uint32_t *
 }
 
 /* The default is one expert per token and MoE layer but the last; a model with one expert per token has none to defer. */
-static void deferral_default(void **state) {
-    (void)state;
+TEST(deferral_default) {
     uint32_t token[4];
     uint64_t one = deferred_pairs(NULL, 1, &token[0]);
     assert_true(one > 0);
@@ -156,8 +147,7 @@ static void deferral_default(void **state) {
 }
 
 /* The refusal says how to go on, and that works. */
-static void a_longer_context_than_the_model_has(void **state) {
-    (void)state;
+TEST(a_longer_context_than_the_model_has) {
     td_engine_options o = options("none");
     td_engine        *e;
     td_engine_info    info;
@@ -185,8 +175,7 @@ static void a_longer_context_than_the_model_has(void **state) {
 }
 
 /* The same of every family. */
-static void every_familys_context_can_be_stretched(void **state) {
-    (void)state;
+TEST(every_familys_context_can_be_stretched) {
     static const struct {
         const char *folder;
         uint32_t    positions;
@@ -232,12 +221,5 @@ static int free_manifest(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(greedy_tokens_and_text),
-        cmocka_unit_test(prompt_scores),
-        cmocka_unit_test(deferral_default),
-        cmocka_unit_test(a_longer_context_than_the_model_has),
-        cmocka_unit_test(every_familys_context_can_be_stretched),
-    };
-    return cmocka_run_group_tests(tests, load_manifest, free_manifest);
+    return tests_run(load_manifest, free_manifest);
 }

@@ -3,16 +3,10 @@
  * step costs and gives is a function of its drafts.
  */
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-
-#include <cmocka.h>
 
 #include "core/math/rng.h"
 #include "engine/step/draft_gate.h"
+#include "tests/td_test.h"
 
 typedef struct {
     double plain_s, verified_s, layer_s; /* a step, what drafts add to it, the layer behind it */
@@ -45,8 +39,7 @@ static double speed(outcome o, uint32_t n_seq, costs c) {
     return (double)o.tokens / o.seconds / (n_seq / c.plain_s);
 }
 
-static void stays_on_where_it_pays(void **state) {
-    (void)state;
+TEST(stays_on_where_it_pays) {
     td_draft_gate g;
     costs         c = {.plain_s = 0.100, .verified_s = 0.030, .layer_s = 0.005, .accepted = 0.7};
     td_draft_gate_open(&g, false);
@@ -59,8 +52,7 @@ static void stays_on_where_it_pays(void **state) {
     assert_true(fabs(td_draft_gate_threshold(&g, 1) - 0.3) < 1e-9); /* 30 % more time needs 30 % of a token more */
 }
 
-static void goes_off_where_it_loses(void **state) {
-    (void)state;
+TEST(goes_off_where_it_loses) {
     td_draft_gate g;
     costs         c = {.plain_s = 0.100, .verified_s = 0.080, .layer_s = 0.010, .accepted = 0.3};
     td_draft_gate_open(&g, false);
@@ -74,8 +66,7 @@ static void goes_off_where_it_loses(void **state) {
 }
 
 /* A short run: where drafts are never taken and a drafted step costs nearly two, four are enough to see it. */
-static void soon_sees_what_is_hopeless(void **state) {
-    (void)state;
+TEST(soon_sees_what_is_hopeless) {
     td_draft_gate g;
     costs         c = {.plain_s = 0.100, .verified_s = 0.090, .layer_s = 0.010, .accepted = 0};
     td_draft_gate_open(&g, false);
@@ -89,8 +80,7 @@ static void soon_sees_what_is_hopeless(void **state) {
 }
 
 /* What holds up single steps, plain or drafted, turns nothing on or off. */
-static void slow_steps_decide_nothing(void **state) {
-    (void)state;
+TEST(slow_steps_decide_nothing) {
     costs good = {.plain_s = 0.100, .verified_s = 0.010, .layer_s = 0.005, .accepted = 0.7}, slow = good;
     costs bad = {.plain_s = 0.100, .verified_s = 0.060, .layer_s = 0.010, .accepted = 0.1}, slow_bad = bad;
     slow.plain_s = slow_bad.plain_s = 3;
@@ -107,8 +97,7 @@ static void slow_steps_decide_nothing(void **state) {
     }
 }
 
-static void comes_back_when_it_pays_again(void **state) {
-    (void)state;
+TEST(comes_back_when_it_pays_again) {
     td_draft_gate g;
     costs         bad = {.plain_s = 0.1, .verified_s = 0.09, .layer_s = 0.01, .accepted = 0.1}, good = bad;
     good.accepted = 0.95;
@@ -123,8 +112,7 @@ static void comes_back_when_it_pays_again(void **state) {
 }
 
 /* The layer is paid for by who drafts nothing, too: a threshold that nothing reaches turns it off. */
-static void goes_off_when_nothing_is_sure(void **state) {
-    (void)state;
+TEST(goes_off_when_nothing_is_sure) {
     td_draft_gate g;
     td_draft_gate_open(&g, false);
     for (uint32_t i = 0; i < 100; i++)
@@ -133,8 +121,7 @@ static void goes_off_when_nothing_is_sure(void **state) {
 }
 
 /* Steps whose requests cannot draft say nothing of drafting. */
-static void waits_for_somebody_to_draft_for(void **state) {
-    (void)state;
+TEST(waits_for_somebody_to_draft_for) {
     td_draft_gate g;
     td_draft_gate_open(&g, false);
     for (uint32_t i = 0; i < 1000; i++)
@@ -143,8 +130,7 @@ static void waits_for_somebody_to_draft_for(void **state) {
     assert_true(td_draft_gate_gain(&g, 5000) == 1);
 }
 
-static void same_numbers_same_decisions(void **state) {
-    (void)state;
+TEST(same_numbers_same_decisions) {
     td_draft_gate a, b;
     costs         c = {.plain_s = 0.1, .verified_s = 0.05, .layer_s = 0.01, .accepted = 0.58};
     td_draft_gate_open(&a, false);
@@ -154,24 +140,10 @@ static void same_numbers_same_decisions(void **state) {
     assert_int_equal(x.tokens, y.tokens);
 }
 
-static void always_means_always(void **state) {
-    (void)state;
+TEST(always_means_always) {
     td_draft_gate g;
     costs         bad = {.plain_s = 0.1, .verified_s = 0.09, .layer_s = 0.01, .accepted = 0.1};
     td_draft_gate_open(&g, true);
     assert_int_equal(serve(&g, 1, bad, 500, 7).drafted, 500);
     assert_true(td_draft_gate_is_on(&g, 1) && td_draft_gate_threshold(&g, 1) == 0);
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(stays_on_where_it_pays),
-                                       cmocka_unit_test(goes_off_where_it_loses),
-                                       cmocka_unit_test(soon_sees_what_is_hopeless),
-                                       cmocka_unit_test(slow_steps_decide_nothing),
-                                       cmocka_unit_test(comes_back_when_it_pays_again),
-                                       cmocka_unit_test(goes_off_when_nothing_is_sure),
-                                       cmocka_unit_test(waits_for_somebody_to_draft_for),
-                                       cmocka_unit_test(same_numbers_same_decisions),
-                                       cmocka_unit_test(always_means_always)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -4,19 +4,12 @@
  * drafts, too.)
  */
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
 
 #include "core/math/rng.h"
 #include "engine/step/sampler.h"
 #include "fake_model.h"
 #include "probe_check.h"
+#include "tests/td_test.h"
 
 #define SEED 31337u
 #define PAGE 128
@@ -150,11 +143,10 @@ static void follow_drafts(const probe *p, td_sampler *s, acceptance *a) {
 }
 
 /* Of many seeds: the tokens are those of the plain loop, and drafts are accepted as often as the two distributions say. */
-static void sampled_drafts(void **state) {
+TEST(sampled_drafts) {
     enum { REQUESTS = 48, AT_ONCE = 8, TOKENS = 40 };
     static const float NOISE[] = {0.001f, 0.02f, 0.3f};
-    (void)state;
-    td_sampler sampler;
+    td_sampler         sampler;
     assert_int_equal(td_sampler_open(&sampler, FAKE_VOCAB, NULL), TD_OK);
     for (size_t k = 0; k < sizeof NOISE / sizeof *NOISE; k++) {
         fake_layer_noise(NOISE[k]);
@@ -193,8 +185,7 @@ static void sampled_drafts(void **state) {
 }
 
 /* A draft is verified only where a token may follow it. */
-static void short_answers(void **state) {
-    (void)state;
+TEST(short_answers) {
     td_engine_options o = options(2048, 4);
     for (uint32_t tokens = 1; tokens <= 4; tokens++) {
         td_engine *e = open_engine(&o);
@@ -253,9 +244,8 @@ static bool begins_with(const probe *p, const uint32_t *tokens, uint32_t n) {
 
 /* Who is told of cached pages (KV events) never hears of a token that was only drafted. Pages are few, so that requests are
  * retracted in the middle of drafting, and answers are cached, as GQA's are. */
-static void the_cache_has_no_rejected_draft(void **state) {
+TEST(the_cache_has_no_rejected_draft) {
     enum { REQUESTS = 24 };
-    (void)state;
     static cache_diary      diary;
     const td_cache_listener listener = {diary_open, diary_stored, diary_removed, diary_cleared, &diary};
     fake_one_form(true);
@@ -287,8 +277,7 @@ static void the_cache_has_no_rejected_draft(void **state) {
 /* ---- failures ---------------------------------------------------------------------------------- */
 
 /* The layer or its head fails, once or often: the requests go on, and the next ones are drafted for again. */
-static void a_layer_that_fails_drafts_nothing(void **state) {
-    (void)state;
+TEST(a_layer_that_fails_drafts_nothing) {
     for (int failures = 1; failures <= 64; failures *= 4) {
         td_engine_options o = options(4096, 4);
         td_engine        *e = open_engine(&o);
@@ -318,8 +307,7 @@ static void a_layer_that_fails_drafts_nothing(void **state) {
 }
 
 /* A drafted step fails, or the head that the drafts' logits come from: what comes out is the same. */
-static void a_drafted_step_that_fails_is_run_again(void **state) {
-    (void)state;
+TEST(a_drafted_step_that_fails_is_run_again) {
     td_engine_options o = options(4096, 40); /* so many that the drafts' logits are computed apart */
     td_engine        *e = open_engine(&o);
     for (int heads = 0; heads < 2; heads++) {
@@ -354,8 +342,7 @@ static void check_open_fails(const td_engine_options *o, td_status status, const
     assert_non_null(strstr(err.text, word));
 }
 
-static void refusals(void **state) {
-    (void)state;
+TEST(refusals) {
     td_engine_options   o = options(2048, 4);
     const td_page_store store = {.open = NULL}; /* it is refused before anybody calls it */
     o.page_store = &store;
@@ -369,14 +356,4 @@ static void refusals(void **state) {
     fake_has_no_layer(true);
     check_open_fails(&o, TD_ENOTSUP, "multi-token-prediction");
     fake_has_no_layer(false);
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(sampled_drafts),
-                                       cmocka_unit_test(short_answers),
-                                       cmocka_unit_test(the_cache_has_no_rejected_draft),
-                                       cmocka_unit_test(a_layer_that_fails_drafts_nothing),
-                                       cmocka_unit_test(a_drafted_step_that_fails_is_run_again),
-                                       cmocka_unit_test(refusals)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

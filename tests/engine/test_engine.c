@@ -3,19 +3,12 @@
  * alone, whatever company, chunks and retractions it met; no page is lost; failures stay where they belong.
  */
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
-
-#include <cmocka.h>
 
 #include "core/math/rng.h"
 #include "fake_model.h"
 #include "probe_check.h"
+#include "tests/td_test.h"
 
 #define SEED 5150u
 
@@ -63,8 +56,7 @@ static probe *random_prompt(uint32_t n_prompt, uint32_t max_tokens) {
 
 /* ---- one at a time --------------------------------------------------------------------------- */
 
-static void chunks_do_not_matter(void **state) {
-    (void)state;
+TEST(chunks_do_not_matter) {
     static const uint32_t chunks[] = {1, 7, 128, 1000};
     for (size_t c = 0; c < 4; c++) {
         td_engine *e = open_engine(2048, chunks[c], 4);
@@ -77,8 +69,7 @@ static void chunks_do_not_matter(void **state) {
     }
 }
 
-static void lengths_are_clipped(void **state) {
-    (void)state;
+TEST(lengths_are_clipped) {
     td_engine *e = open_engine(256, 64, 4); /* KV smaller than the context of 700 */
     probe     *p = random_prompt(200, 1000);
     p->params.ignore_eos = true;
@@ -102,8 +93,7 @@ static void lengths_are_clipped(void **state) {
     close_engine(e);
 }
 
-static void stops(void **state) {
-    (void)state;
+TEST(stops) {
     td_engine *e = open_engine(2048, 64, 4);
     /* A first run tells what comes; then stop in the middle of it, in every way. */
     probe *p = random_prompt(20, 30);
@@ -143,8 +133,7 @@ static void stops(void **state) {
     close_engine(e);
 }
 
-static void prompt_scores(void **state) {
-    (void)state;
+TEST(prompt_scores) {
     td_engine *e = open_engine(2048, 50, 3); /* more rows than max_out */
     for (uint32_t n = 1; n < 700; n = n * 2 + 7) {
         probe *p = random_prompt(n, n % 3);
@@ -255,22 +244,19 @@ static td_engine_stats run_company(td_engine_options o, const uint32_t lengths[4
     return s;
 }
 
-static void random_company(void **state) {
-    (void)state;
+TEST(random_company) {
     static const uint32_t lengths[] = {5, 200, 350, 450}, outputs[] = {2, 30, 120, 250};
     td_engine_stats       s = run_company(options(7 * 128, 48, 10), lengths, outputs);
     assert_true(s.cached_tokens > 0 && s.cache_evictions > 0);
 }
 
-static void random_company_short_of_pages(void **state) {
-    (void)state;
+TEST(random_company_short_of_pages) {
     static const uint32_t lengths[] = {3, 50, 100, 120}, outputs[] = {150, 200, 300, 400};
     assert_true(run_company(options(5 * 128, 48, 10), lengths, outputs).retractions > 0);
 }
 
 /* Pages of generated tokens are shared too. */
-static void random_company_of_one_form(void **state) {
-    (void)state;
+TEST(random_company_of_one_form) {
     static const uint32_t lengths[] = {5, 200, 300, 400}, outputs[] = {2, 100, 200, 300};
     fake_one_form(true);
     td_engine_stats s = run_company(options(10 * 128, 48, 10), lengths, outputs);
@@ -278,8 +264,7 @@ static void random_company_of_one_form(void **state) {
     assert_true(s.cached_tokens > 0);
 }
 
-static void random_company_by_turns(void **state) {
-    (void)state;
+TEST(random_company_by_turns) {
     static const uint32_t lengths[] = {5, 40, 200, 450}, outputs[] = {2, 30, 120, 250};
     td_engine_options     o = options(12 * 128, 48, 10);
     o.disable_mixed_chunk = true;
@@ -318,8 +303,7 @@ static uint32_t cached_tokens_of(td_engine *e, probe *p) {
     return p->last.cached_tokens;
 }
 
-static void turns_of_a_chat(void **state) {
-    (void)state;
+TEST(turns_of_a_chat) {
     for (int one_form = 0; one_form < 2; one_form++) {
         fake_one_form(one_form);
         td_engine *e = open_engine(4096, 64, 4);
@@ -343,8 +327,7 @@ static void turns_of_a_chat(void **state) {
     fake_one_form(false);
 }
 
-static void whole_pages_leave_one_token_to_compute(void **state) {
-    (void)state;
+TEST(whole_pages_leave_one_token_to_compute) {
     td_engine *e = open_engine(2048, 64, 4);
     probe     *first = random_prompt(256, 5), *again = probe_new(first->prompt, 256, 5);
     assert_int_equal(cached_tokens_of(e, first), 0);
@@ -355,8 +338,7 @@ static void whole_pages_leave_one_token_to_compute(void **state) {
 }
 
 /* Choices of one prompt, submitted together: the first computes it, the others wait for its pages. */
-static void common_prompt_is_computed_once(void **state) {
-    (void)state;
+TEST(common_prompt_is_computed_once) {
     td_engine *e = open_engine(4096, 64, 8);
     probe     *first = random_prompt(10, 1), *p[6];
     fake_hold(true);
@@ -378,8 +360,7 @@ static void common_prompt_is_computed_once(void **state) {
 }
 
 /* Flushing in the middle of requests that share pages takes nothing from them. */
-static void flush_while_running(void **state) {
-    (void)state;
+TEST(flush_while_running) {
     td_engine *e = open_engine(4096, 32, 8);
     for (int round = 0; round < 20; round++) {
         probe *p[6];
@@ -395,8 +376,7 @@ static void flush_while_running(void **state) {
     close_engine(e);
 }
 
-static void retraction_is_invisible(void **state) {
-    (void)state;
+TEST(retraction_is_invisible) {
     td_engine *e =
         open_engine(4 * 128, 200, 4); /* four requests of 90 + 100 tokens: two pages each in the end, four pages there are */
     probe *first = random_prompt(10, 1), *p[4];
@@ -415,8 +395,7 @@ static void retraction_is_invisible(void **state) {
     close_engine(e);
 }
 
-static void priority_goes_first(void **state) {
-    (void)state;
+TEST(priority_goes_first) {
     td_engine *e = open_engine(2048, 64, 1);
     probe     *p[4];
     fake_hold(true);
@@ -467,8 +446,7 @@ static const char *spoil(int c, td_request_params *p) {
     }
 }
 
-static void bad_requests_are_refused(void **state) {
-    (void)state;
+TEST(bad_requests_are_refused) {
     td_engine  *e = open_engine(640, 64, 4);
     const char *word;
     for (int c = 0;; c++) {
@@ -488,8 +466,7 @@ static void bad_requests_are_refused(void **state) {
     close_engine(e);
 }
 
-static void full_queue_is_busy(void **state) {
-    (void)state;
+TEST(full_queue_is_busy) {
     td_engine_options o = options(2048, 64, 2);
     td_engine        *e;
     td_request       *r;
@@ -516,8 +493,7 @@ static void full_queue_is_busy(void **state) {
 }
 
 /* Requests that are submitted together are queued together or not at all, and take no room in the second case. */
-static void all_are_queued_or_none(void **state) {
-    (void)state;
+TEST(all_are_queued_or_none) {
     td_engine_options o = options(2048, 64, 2);
     td_engine        *e;
     td_request       *handles[3];
@@ -552,8 +528,7 @@ static void all_are_queued_or_none(void **state) {
     close_engine(e);
 }
 
-static void failed_step_is_run_again(void **state) {
-    (void)state;
+TEST(failed_step_is_run_again) {
     td_engine *e = open_engine(2048, 64, 4);
     for (int c = 0; c < 4; c++) {
         probe *p[3];
@@ -575,8 +550,7 @@ static void failed_step_is_run_again(void **state) {
 }
 
 /* Those that run and those that wait are told so at once, and whoever comes later; no step is tried again. */
-static void a_lost_card_ends_all_requests(void **state) {
-    (void)state;
+TEST(a_lost_card_ends_all_requests) {
     td_engine  *e = open_engine(2048, 64, 2);
     probe      *p[4];
     td_request *r = NULL;
@@ -611,8 +585,7 @@ static void a_lost_card_ends_all_requests(void **state) {
     fake_lose(false);
 }
 
-static void step_that_fails_twice_ends_its_requests_only(void **state) {
-    (void)state;
+TEST(step_that_fails_twice_ends_its_requests_only) {
     td_engine *e = open_engine(2048, 64, 2);
     probe     *p[3];
     fake_hold(true);
@@ -644,8 +617,7 @@ static void step_that_fails_twice_ends_its_requests_only(void **state) {
     close_engine(e);
 }
 
-static void output_that_is_no_number_is_an_error(void **state) {
-    (void)state;
+TEST(output_that_is_no_number_is_an_error) {
     td_engine *e = open_engine(2048, 64, 2);
     probe     *p = random_prompt(10, 10);
     fake_give_nan(true);
@@ -658,8 +630,7 @@ static void output_that_is_no_number_is_an_error(void **state) {
     close_engine(e);
 }
 
-static void cancel(void **state) {
-    (void)state;
+TEST(cancel) {
     td_engine *e = open_engine(2048, 64, 1);
     probe     *running = random_prompt(10, 600), *waiting = random_prompt(10, 10);
     running->params.ignore_eos = true;
@@ -684,8 +655,7 @@ static void cancel(void **state) {
     close_engine(e);
 }
 
-static void closing(void **state) {
-    (void)state;
+TEST(closing) {
     for (int grace = 0; grace < 2; grace++) {
         td_engine *e = open_engine(2048, 64, 1);
         probe     *p[3];
@@ -709,8 +679,7 @@ static void closing(void **state) {
     }
 }
 
-static void seeds_are_drawn_per_request(void **state) {
-    (void)state;
+TEST(seeds_are_drawn_per_request) {
     td_engine *e = open_engine(2048, 64, 4);
     probe     *a = random_prompt(10, 30), *b = probe_new(a->prompt, 10, 30);
     a->params.sampling.temperature = b->params.sampling.temperature = 2;
@@ -735,8 +704,7 @@ static void check_open_fails(const td_engine_options *o, td_status status, const
     if (!strstr(err.text, word)) fail_msg("\"%s\" does not say \"%s\"", err.text, word);
 }
 
-static void bad_options_are_refused(void **state) {
-    (void)state;
+TEST(bad_options_are_refused) {
     const td_engine_options good = options(2048, 64, 4);
     td_engine_options       o;
     o = good, o.device = "abacus", check_open_fails(&o, TD_EINVAL, "device \"abacus\"");
@@ -776,35 +744,4 @@ static void bad_options_are_refused(void **state) {
     assert_int_equal(p->text_len, 0);
     probe_free(p);
     close_engine(e);
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(chunks_do_not_matter),
-        cmocka_unit_test(lengths_are_clipped),
-        cmocka_unit_test(stops),
-        cmocka_unit_test(prompt_scores),
-        cmocka_unit_test(retraction_is_invisible),
-        cmocka_unit_test(priority_goes_first),
-        cmocka_unit_test(random_company),
-        cmocka_unit_test(random_company_short_of_pages),
-        cmocka_unit_test(random_company_of_one_form),
-        cmocka_unit_test(random_company_by_turns),
-        cmocka_unit_test(turns_of_a_chat),
-        cmocka_unit_test(whole_pages_leave_one_token_to_compute),
-        cmocka_unit_test(common_prompt_is_computed_once),
-        cmocka_unit_test(flush_while_running),
-        cmocka_unit_test(bad_requests_are_refused),
-        cmocka_unit_test(full_queue_is_busy),
-        cmocka_unit_test(all_are_queued_or_none),
-        cmocka_unit_test(failed_step_is_run_again),
-        cmocka_unit_test(step_that_fails_twice_ends_its_requests_only),
-        cmocka_unit_test(a_lost_card_ends_all_requests),
-        cmocka_unit_test(output_that_is_no_number_is_an_error),
-        cmocka_unit_test(cancel),
-        cmocka_unit_test(closing),
-        cmocka_unit_test(seeds_are_drawn_per_request),
-        cmocka_unit_test(bad_options_are_refused),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,18 +1,11 @@
 /* Requests with a grammar, over the fake model: its logits are noise, so only the grammar makes texts of the language. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
 
 #include "core/log/log.h"
 #include "core/math/rng.h"
 #include "fake_model.h"
 #include "form_check.h"
 #include "random_tokenizer.h"
+#include "tests/td_test.h"
 
 #define FIXED 6
 #define KINDS (FIXED + 8) /* the others are drawn */
@@ -164,8 +157,7 @@ static void check_same(const probe *want, const probe *got, const char *what) {
 
 /* The tokens and log-probabilities of a plain loop: alone, in a crowd, one token of a request a step, in turns, with too few
    pages, where requests are retracted, and on pages of others' answers. */
-static void texts_are_of_the_language_in_any_company(void **state) {
-    (void)state;
+TEST(texts_are_of_the_language_in_any_company) {
     static const struct {
         uint64_t kv_tokens;
         uint32_t chunk, running;
@@ -233,8 +225,7 @@ static void end(probe *p, td_grammar *grammar) {
 static const form STORY = STORY_FORM;
 
 /* A text with one choice takes the prompt's step and one or two, whatever its length. */
-static void steps_are_those_of_the_choices(void **state) {
-    (void)state;
+TEST(steps_are_those_of_the_choices) {
     for (int logprobs = 0; logprobs < 2; logprobs++) {
         td_grammar     *grammar;
         td_engine_stats s;
@@ -256,8 +247,7 @@ static void steps_are_those_of_the_choices(void **state) {
 }
 
 /* What ends a request ends it within what leaves no choice, too. */
-static void limits_hold_within_what_is_forced(void **state) {
-    (void)state;
+TEST(limits_hold_within_what_is_forced) {
     td_grammar     *grammar;
     td_engine      *e = open_engine(4096, 512, 4);
     const uint32_t *tokens = NULL;
@@ -321,8 +311,7 @@ static void limits_hold_within_what_is_forced(void **state) {
 }
 
 /* A request that goes while tokens of it wait for their log-probabilities leaves nothing behind. */
-static void cancelled_within_what_is_forced(void **state) {
-    (void)state;
+TEST(cancelled_within_what_is_forced) {
     static char source[600] = "[a-c]";
     form        f = {.kind = TD_GRAMMAR_REGEX, .source = source};
     td_grammar *grammar;
@@ -357,8 +346,7 @@ static void say(td_engine *e, const char *text) {
 }
 
 /* The grammar begins behind the reasoning, where there is one. */
-static void a_form_behind_the_reasoning(void **state) {
-    (void)state;
+TEST(a_form_behind_the_reasoning) {
     static const struct {
         const char        *format, *open, *close, *says;
         td_reasoning_start start;
@@ -448,8 +436,7 @@ static void say_beyond(td_engine *e, const char *before, const char *token) {
 }
 
 /* The drawn forms, with and without a reasoning before them, over vocabularies with random merges. */
-static void random_vocabularies(void **state) {
-    (void)state;
+TEST(random_vocabularies) {
     static const char open[] = "<think>", close[] = "</think>";
     const char       *texts[KINDS - FIXED + 1] = {"I think <think> that </think>\n\n{\"answer"};
     for (int i = FIXED; i < KINDS; i++) texts[i - FIXED + 1] = g_forms[i].source;
@@ -494,8 +481,7 @@ static void random_vocabularies(void **state) {
     }
 }
 
-static void reasoning_that_cannot_be_followed_is_refused(void **state) {
-    (void)state;
+TEST(reasoning_that_cannot_be_followed_is_refused) {
     td_grammar *grammar;
     td_error    err = {0};
     td_engine  *e = open_engine(4096, 64, 4);
@@ -524,8 +510,7 @@ static void reasoning_that_cannot_be_followed_is_refused(void **state) {
     g_tokenizer = NULL;
 }
 
-static void a_failed_step_goes_on_where_it_was(void **state) {
-    (void)state;
+TEST(a_failed_step_goes_on_where_it_was) {
     td_grammar *grammar;
     td_engine  *e = open_engine(4096, 5, 4);
     for (int logprobs = 0; logprobs < 2; logprobs++) {
@@ -544,8 +529,7 @@ static void a_failed_step_goes_on_where_it_was(void **state) {
 }
 
 /* Nothing is left: an error with a sentence, and the engine goes on. */
-static void a_grammar_that_allows_nothing_is_an_error(void **state) {
-    (void)state;
+TEST(a_grammar_that_allows_nothing_is_an_error) {
     td_grammar    *grammar, *choices = compile(3);
     td_error       err = {0};
     td_engine     *e = open_engine(4096, 512, 4);
@@ -580,16 +564,5 @@ static void a_grammar_that_allows_nothing_is_an_error(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(texts_are_of_the_language_in_any_company),
-        cmocka_unit_test(steps_are_those_of_the_choices),
-        cmocka_unit_test(limits_hold_within_what_is_forced),
-        cmocka_unit_test(cancelled_within_what_is_forced),
-        cmocka_unit_test(a_form_behind_the_reasoning),
-        cmocka_unit_test(random_vocabularies),
-        cmocka_unit_test(reasoning_that_cannot_be_followed_is_refused),
-        cmocka_unit_test(a_failed_step_goes_on_where_it_was),
-        cmocka_unit_test(a_grammar_that_allows_nothing_is_an_error),
-    };
-    return cmocka_run_group_tests(tests, draw_forms, free_forms);
+    return tests_run(draw_forms, free_forms);
 }

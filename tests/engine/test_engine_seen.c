@@ -3,20 +3,13 @@
  * against their bounds.
  */
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdatomic.h>
-#include <stddef.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
-
-#include <cmocka.h>
 
 #include "core/math/rng.h"
 #include "fake_model.h"
 #include "probe_check.h"
+#include "tests/td_test.h"
 
 #define SEED 1701u
 
@@ -54,8 +47,7 @@ static void close_engine(td_engine *e) {
     if (fake_complaint()) fail_msg("%s", fake_complaint());
 }
 
-static void progress_is_published(void **state) {
-    (void)state;
+TEST(progress_is_published) {
     td_engine      *e = open_engine(options());
     probe          *p = new_probe(300, 20), *second = new_probe(10, 20);
     td_engine_stats s;
@@ -91,8 +83,7 @@ static void progress_is_published(void **state) {
 }
 
 /* The fake's experts read FAKE_STEP_BYTES in FAKE_STEP_NS a step; the bounds are this machine's. */
-static void work_is_told_against_the_bounds(void **state) {
-    (void)state;
+TEST(work_is_told_against_the_bounds) {
     td_engine_options o = options();
     td_engine_info    info;
     td_engine_stats   s;
@@ -136,8 +127,7 @@ static void look_at_step(void *user, const td_event *event) {
     if (event->finish != TD_FINISH_NONE) atomic_store(&d->ended, true);
 }
 
-static void a_stuck_step_is_named(void **state) {
-    (void)state;
+TEST(a_stuck_step_is_named) {
     td_engine     *e = open_engine(options());
     probe         *p = new_probe(100, 5), *second = new_probe(10, 5);
     td_engine_step s, later;
@@ -175,13 +165,4 @@ static void a_stuck_step_is_named(void **state) {
     assert_int_equal(d.step.number, stats.steps_prefill + stats.steps_decode); /* every step has one number */
     probe_free(second);
     close_engine(e);
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(progress_is_published),
-        cmocka_unit_test(work_is_told_against_the_bounds),
-        cmocka_unit_test(a_stuck_step_is_named),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,22 +1,14 @@
 /* Pages: each has one owner, shared ones survive all but the last drop, and a random history neither loses nor doubles a
  * page. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
 
 #include "core/math/rng.h"
 #include "engine/kv/kv_pages.h"
+#include "tests/td_test.h"
 
 #define PAGES 97
 #define SEED 20240611u
 
-static void all_or_nothing(void **state) {
-    (void)state;
+TEST(all_or_nothing) {
     td_kv_pages p;
     uint32_t    a[8];
     assert_int_equal(td_kv_pages_open(&p, 8, NULL), TD_OK);
@@ -31,8 +23,7 @@ static void all_or_nothing(void **state) {
     td_kv_pages_close(&p);
 }
 
-static void shared_page_lives_until_last_drop(void **state) {
-    (void)state;
+TEST(shared_page_lives_until_last_drop) {
     td_kv_pages p;
     uint32_t    a;
     assert_int_equal(td_kv_pages_open(&p, 1, NULL), TD_OK);
@@ -45,8 +36,7 @@ static void shared_page_lives_until_last_drop(void **state) {
     td_kv_pages_close(&p);
 }
 
-static void random_history(void **state) {
-    (void)state;
+TEST(random_history) {
     print_message("seed %u\n", SEED);
     td_kv_pages p;
     uint32_t    owners[PAGES] = {0}, used = 0;
@@ -72,13 +62,4 @@ static void random_history(void **state) {
         assert_int_equal(td_kv_pages_used(&p), used);
     }
     td_kv_pages_close(&p);
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(all_or_nothing),
-        cmocka_unit_test(shared_page_lives_until_last_drop),
-        cmocka_unit_test(random_history),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -4,20 +4,12 @@
  * nothing of a lookup is left behind.
  */
 #include <pthread.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
-
-#include <cmocka.h>
 
 #include "core/math/rng.h"
 #include "fake_model.h"
 #include "probe_check.h"
+#include "tests/td_test.h"
 
 #define SEED 977u
 #define PAGE 128
@@ -259,8 +251,7 @@ static uint32_t ask(td_engine *e, const prompt *p, uint32_t n) {
 
 /* ---- the tests ---- */
 
-static void one_computes_and_the_other_takes(void **state) {
-    (void)state;
+TEST(one_computes_and_the_other_takes) {
     memory_store *m = new_memory();
     engine_store  sa, sb;
     prompt        p;
@@ -284,8 +275,7 @@ static void one_computes_and_the_other_takes(void **state) {
     free_memory(m);
 }
 
-static void a_store_that_does_not_answer_costs_its_deadline(void **state) {
-    (void)state;
+TEST(a_store_that_does_not_answer_costs_its_deadline) {
     memory_store *m = new_memory();
     engine_store  s;
     prompt        p, other;
@@ -306,8 +296,7 @@ static void a_store_that_does_not_answer_costs_its_deadline(void **state) {
     free_memory(m);
 }
 
-static void what_waits_can_be_cancelled_and_flushed(void **state) {
-    (void)state;
+TEST(what_waits_can_be_cancelled_and_flushed) {
     memory_store *m = new_memory();
     engine_store  s;
     prompt        p;
@@ -338,8 +327,7 @@ static void what_waits_can_be_cancelled_and_flushed(void **state) {
     free_memory(m);
 }
 
-static void copies_that_fail_are_computed(void **state) {
-    (void)state;
+TEST(copies_that_fail_are_computed) {
     memory_store *m = new_memory();
     engine_store  sa, sb;
     prompt        p;
@@ -391,26 +379,12 @@ static void company(bool one_form, uint32_t slow, uint32_t lost) {
     free_memory(m);
 }
 
-static void random_company(void **state) {
-    (void)state;
+TEST(random_company) {
     company(false, 0, 0);
     company(false, 20, 10);
 }
 
-static void random_company_of_one_form(void **state) {
-    (void)state;
+TEST(random_company_of_one_form) {
     company(true, 0, 0);
     company(true, 20, 10);
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(one_computes_and_the_other_takes),
-        cmocka_unit_test(a_store_that_does_not_answer_costs_its_deadline),
-        cmocka_unit_test(what_waits_can_be_cancelled_and_flushed),
-        cmocka_unit_test(copies_that_fail_are_computed),
-        cmocka_unit_test(random_company),
-        cmocka_unit_test(random_company_of_one_form),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

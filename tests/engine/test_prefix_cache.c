@@ -3,18 +3,11 @@
  * longest, and a random history of sequences with common beginnings neither loses a page nor hands out one with other
  * content.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
 
 #include "core/math/rng.h"
 #include "engine/kv/prefix_cache.h"
 #include "npu/npu.h"
+#include "tests/td_test.h"
 
 #define PAGES 40
 #define LONGEST 8 /* pages of a sequence */
@@ -109,8 +102,7 @@ static void drop_all(fixture *f, const uint32_t *pages, uint32_t n) {
     while (n) td_prefix_cache_drop(&f->cache, pages[--n]);
 }
 
-static void finds_the_longest_common_beginning(void **state) {
-    (void)state;
+TEST(finds_the_longest_common_beginning) {
     fixture  f;
     uint32_t a[4], b[4], c[4];
     open_fixture(&f, 16, true);
@@ -129,8 +121,7 @@ static void finds_the_longest_common_beginning(void **state) {
     close_fixture(&f);
 }
 
-static void same_tokens_end_in_one_page(void **state) {
-    (void)state;
+TEST(same_tokens_end_in_one_page) {
     fixture        f;
     const uint32_t branch[] = {7, 8, 9};
     uint32_t       tokens[3 * TD_KV_PAGE], a[3], b[3];
@@ -150,8 +141,7 @@ static void same_tokens_end_in_one_page(void **state) {
     close_fixture(&f);
 }
 
-static void evicts_the_oldest_leaf(void **state) {
-    (void)state;
+TEST(evicts_the_oldest_leaf) {
     fixture  f;
     uint32_t a[3], b[2], got[4];
     open_fixture(&f, 5, true);
@@ -173,8 +163,7 @@ static void evicts_the_oldest_leaf(void **state) {
     close_fixture(&f);
 }
 
-static void flush_keeps_pages_in_use(void **state) {
-    (void)state;
+TEST(flush_keeps_pages_in_use) {
     fixture  f;
     uint32_t a[3], b[3];
     open_fixture(&f, 8, true);
@@ -190,8 +179,7 @@ static void flush_keeps_pages_in_use(void **state) {
     close_fixture(&f);
 }
 
-static void off_keeps_nothing(void **state) {
-    (void)state;
+TEST(off_keeps_nothing) {
     fixture  f;
     uint32_t a[2];
     open_fixture(&f, 4, false);
@@ -214,8 +202,7 @@ static uint64_t content_of(const sequence *q, uint32_t i) {
     return h;
 }
 
-static void random_history(void **state) {
-    (void)state;
+TEST(random_history) {
     print_message("seed %u\n", SEED);
     static uint32_t tokens[LONGEST * TD_KV_PAGE];
     fixture         f;
@@ -270,16 +257,4 @@ static void random_history(void **state) {
     assert_int_equal(td_kv_pages_used(&f.pages), 0);
     assert_true(f.n_told == 0 && f.n_cleared == 1);
     close_fixture(&f);
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(finds_the_longest_common_beginning),
-        cmocka_unit_test(same_tokens_end_in_one_page),
-        cmocka_unit_test(evicts_the_oldest_leaf),
-        cmocka_unit_test(flush_keeps_pages_in_use),
-        cmocka_unit_test(off_keeps_nothing),
-        cmocka_unit_test(random_history),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -3,17 +3,10 @@
  * edges.
  */
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
 
 #include "core/math/rng.h"
 #include "engine/step/sampler.h"
+#include "tests/td_test.h"
 
 #define SEED 77001u
 
@@ -157,8 +150,7 @@ static void check_against_plain(td_sampler *s, const trial *t, uint64_t seed) {
     free(kept);
 }
 
-static void agrees_with_a_plain_sampler(void **state) {
-    (void)state;
+TEST(agrees_with_a_plain_sampler) {
     print_message("seed %u\n", SEED);
     float *logits = malloc(40003 * sizeof *logits);
     for (int round = 0; round < 500; round++) {
@@ -174,8 +166,7 @@ static void agrees_with_a_plain_sampler(void **state) {
 }
 
 /* 60000 draws of a known distribution: sum (observed - expected)^2 / expected stays below its 99.99 % quantile. */
-static void follows_the_distribution(void **state) {
-    (void)state;
+TEST(follows_the_distribution) {
     enum { VOCAB = 12, DRAWS = 60000 };
     const float logits[VOCAB] = {0.5f, -1, 2, 0, 1.5f, -0.5f, 3, -2, 1, 0.25f, 2.5f, -3};
     td_sampling cases[3] = {neutral, neutral, neutral};
@@ -210,8 +201,7 @@ static void follows_the_distribution(void **state) {
     td_sampler_close(&s);
 }
 
-static void greedy_ties_go_to_the_lowest_id(void **state) {
-    (void)state;
+TEST(greedy_ties_go_to_the_lowest_id) {
     float logits[2000];
     for (int v = 0; v < 2000; v++) logits[v] = v % 7 == 5 ? 3.5f : 1;
     td_sampling    greedy = neutral;
@@ -229,8 +219,7 @@ static void greedy_ties_go_to_the_lowest_id(void **state) {
     td_sampler_close(&s);
 }
 
-static void hopeless_logits_are_refused(void **state) {
-    (void)state;
+TEST(hopeless_logits_are_refused) {
     float          logits[40] = {0};
     uint32_t       all[40], token;
     td_sample_args a = {.sampling = &neutral, .banned = all, .n_banned = 40};
@@ -252,8 +241,7 @@ static void hopeless_logits_are_refused(void **state) {
 }
 
 /* Where td_sample_takes_best says so, what is behind the best logits may as well be -inf. */
-static void best_logits_are_enough(void **state) {
-    (void)state;
+TEST(best_logits_are_enough) {
     enum { VOCAB = 3000, BEST = 256 };
     td_sampler s;
     td_error   err = {0};
@@ -292,8 +280,7 @@ static void best_logits_are_enough(void **state) {
     td_sampler_close(&s);
 }
 
-static void logprobs_match_double_precision(void **state) {
-    (void)state;
+TEST(logprobs_match_double_precision) {
     static const uint32_t vocabs[] = {1, 5, 21, 1024, 30011};
     float                *logits = malloc(30011 * sizeof *logits);
     for (int round = 0; round < 60; round++) {
@@ -331,13 +318,4 @@ static void logprobs_match_double_precision(void **state) {
         free(order);
     }
     free(logits);
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(agrees_with_a_plain_sampler),     cmocka_unit_test(follows_the_distribution),
-        cmocka_unit_test(greedy_ties_go_to_the_lowest_id), cmocka_unit_test(hopeless_logits_are_refused),
-        cmocka_unit_test(best_logits_are_enough),          cmocka_unit_test(logprobs_match_double_precision),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

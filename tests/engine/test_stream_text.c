@@ -2,15 +2,9 @@
  * Stop strings: every text over a small alphabet, with every set of stop strings, cut in every way, against a search in the
  * whole text; and nothing is let out that a stop string then takes back.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
 
 #include "engine/requests/stream_text.h"
+#include "tests/td_test.h"
 
 /* What the whole text comes to: the length kept, and the stop string (or -1). */
 static size_t plain_cut(const char *text, size_t len, const char *const *stop, size_t n_stop, bool include, int *which) {
@@ -59,8 +53,7 @@ static void feed(const char *text, size_t chars, size_t width, uint32_t cuts, co
     td_stream_text_close(&s);
 }
 
-static void every_text_cut_everywhere(void **state) {
-    (void)state;
+TEST(every_text_cut_everywhere) {
     static const char *const sets[][3] = {{"ab", NULL, NULL},   {"aab", NULL, NULL},      {"aaa", "ab", NULL},
                                           {"abab", "bb", NULL}, {"b", "ab", "aab"},       {"ba", "aba", "bab"},
                                           {"abc", "bca", "c"},  {"aabaa", "abb", "aaaa"}, {"abcabc", "cab", NULL},
@@ -77,8 +70,7 @@ static void every_text_cut_everywhere(void **state) {
 }
 
 /* U+4F60 e4 bd a0, U+4F61 e4 bd a1, U+4FA0 e4 be a0: bytes in common, characters not. */
-static void whole_characters(void **state) {
-    (void)state;
+TEST(whole_characters) {
     static const char *const letter[3] = {"\xe4\xbd\xa0", "\xe4\xbd\xa1", "\xe4\xbe\xa0"};
     const char *const        stop[] = {"\xe4\xbd\xa0\xe4\xbd\xa1", "\xe4\xbd\xa1\xe4\xbd\xa1\xe4\xbe\xa0"};
     for (uint32_t code = 0; code < 729; code++) {
@@ -88,8 +80,7 @@ static void whole_characters(void **state) {
     }
 }
 
-static void unarmed_text_passes(void **state) {
-    (void)state;
+TEST(unarmed_text_passes) {
     const char *const stop[] = {"xy"};
     td_stream_text    s;
     const char       *out;
@@ -106,8 +97,7 @@ static void unarmed_text_passes(void **state) {
     td_stream_text_close(&s);
 }
 
-static void long_pieces_fit(void **state) {
-    (void)state;
+TEST(long_pieces_fit) {
     const char *const stop[] = {"#"};
     td_stream_text    s;
     const char       *out;
@@ -125,8 +115,7 @@ static void long_pieces_fit(void **state) {
     free(text);
 }
 
-static void bad_stops_are_refused(void **state) {
-    (void)state;
+TEST(bad_stops_are_refused) {
     const char       *many[TD_STOP_MAX + 1];
     char              longest[TD_STOP_BYTES_MAX + 2];
     td_stream_text    s;
@@ -140,13 +129,4 @@ static void bad_stops_are_refused(void **state) {
     assert_int_equal(td_stream_text_open(&s, half, 1, false, &err), TD_EINVAL);
     assert_int_equal(td_stream_text_open(&s, too_long, 1, false, &err), TD_EINVAL);
     assert_non_null(strstr(err.text, "stop"));
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_text_cut_everywhere), cmocka_unit_test(whole_characters),
-        cmocka_unit_test(unarmed_text_passes),       cmocka_unit_test(long_pieces_fit),
-        cmocka_unit_test(bad_stops_are_refused),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

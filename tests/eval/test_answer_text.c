@@ -1,14 +1,7 @@
 /* Answers found in texts: numbers, patterns, and what has none. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
 
 #include "eval/answer_text.h"
+#include "tests/td_test.h"
 
 typedef struct {
     const char *rule, *text, *answer; /* answer NULL: none */
@@ -43,8 +36,7 @@ static const example EXAMPLES[] = {
     {"regex:x", "\xff\xfe", NULL}, /* not UTF-8 */
 };
 
-static void answers_are_found(void **state) {
-    (void)state;
+TEST(answers_are_found) {
     for (size_t i = 0; i < sizeof EXAMPLES / sizeof *EXAMPLES; i++) {
         const example *x = &EXAMPLES[i];
         td_answer_rule rule;
@@ -63,8 +55,7 @@ static void answers_are_found(void **state) {
     }
 }
 
-static void rules_are_refused(void **state) {
-    (void)state;
+TEST(rules_are_refused) {
     const char *const rules[] = {"", "first-number", "regex", "regex:(", "regex:[z-a]"};
     for (size_t i = 0; i < sizeof rules / sizeof *rules; i++) {
         td_answer_rule rule;
@@ -73,9 +64,4 @@ static void rules_are_refused(void **state) {
         assert_true(strlen(err.text) > 10);
         td_answer_rule_close(&rule);
     }
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(answers_are_found), cmocka_unit_test(rules_are_refused)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

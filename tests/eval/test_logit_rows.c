@@ -1,16 +1,10 @@
 /* Rows of logits: sums and divergences against double precision, the 16-bit form against its bound, and rows that are no
  * numbers. */
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdio.h>
-#include <stdlib.h>
-
-#include <cmocka.h>
 
 #include "core/math/rng.h"
 #include "eval/logit_rows.h"
+#include "tests/td_test.h"
 
 #define N 1000
 #define SEED 11
@@ -25,8 +19,7 @@ static double exact_lse(const float *x) {
     return log(sum);
 }
 
-static void sums_and_divergences(void **state) {
-    (void)state;
+TEST(sums_and_divergences) {
     print_message("    seed %d\n", SEED);
     for (uint64_t row = 0; row < 40; row++) {
         float  p[N], q[N];
@@ -41,8 +34,7 @@ static void sums_and_divergences(void **state) {
     }
 }
 
-static void coded_rows(void **state) {
-    (void)state;
+TEST(coded_rows) {
     for (uint64_t row = 0; row < 40; row++) {
         float    x[N], back[N], range;
         uint16_t code[N];
@@ -63,18 +55,11 @@ static void coded_rows(void **state) {
     assert_true(range == TD_CODE_RANGE_MAX && back[0] == 0 && back[1] == -range && back[2] == -range);
 }
 
-static void rows_that_are_no_numbers(void **state) {
-    (void)state;
+TEST(rows_that_are_no_numbers) {
     assert_true(isnan(td_log_sum_exp((float[]){0, NAN, 1}, 3)));
     assert_true(isnan(td_log_sum_exp((float[]){NAN, 0}, 2)));
     assert_true(isnan(td_log_sum_exp((float[]){0, INFINITY}, 2)));
     assert_true(isnan(td_log_sum_exp((float[]){-INFINITY, -INFINITY}, 2)));
     assert_true(td_log_sum_exp((float[]){3, -INFINITY}, 2) == 3);
     assert_int_equal(td_row_best((float[]){1, 2, 2, 0}, 4), 1);
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(sums_and_divergences), cmocka_unit_test(coded_rows),
-                                       cmocka_unit_test(rows_that_are_no_numbers)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,18 +1,12 @@
 /* Checksums by all threads against the definition, computed with the xxhash library; every instruction set's copy against it
  * too. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
-#include <cmocka.h>
 #include <xxhash.h>
 
 #include "core/math/rng.h"
 #include "kernels/machine/checksum.h"
 #include "tests/kernels/kernel_tables.h"
+#include "tests/td_test.h"
 
 #define SEED 31415u
 #define PIECE ((size_t)2 << 20)
@@ -27,8 +21,7 @@ static unsigned char *noise(size_t bytes) {
     return p;
 }
 
-static void every_copy_is_xxh3(void **state) {
-    (void)state;
+TEST(every_copy_is_xxh3) {
     unsigned char *p = noise(70000);
     for (size_t bytes = 1; bytes < 70000 - 3; bytes += 1 + bytes / 7)
         for (size_t at = 0; at < 3; at++) {
@@ -45,8 +38,7 @@ static uint64_t by_definition(const unsigned char *p, size_t bytes) {
     return XXH3_64bits(hash, n * sizeof *hash);
 }
 
-static void spans_are_hashed_in_pieces(void **state) {
-    (void)state;
+TEST(spans_are_hashed_in_pieces) {
     size_t                 all = 9 * PIECE + 4321;
     unsigned char         *p = noise(all);
     const td_checksum_span spans[] = {{p, all}, {p + 64, PIECE}, {p + 1, 1}, {p + 4096, PIECE + 1}, {p, 4 * PIECE}};
@@ -66,6 +58,5 @@ static void spans_are_hashed_in_pieces(void **state) {
 
 int main(void) {
     printf("seed %u\n", SEED);
-    const struct CMUnitTest tests[] = {cmocka_unit_test(every_copy_is_xxh3), cmocka_unit_test(spans_are_hashed_in_pieces)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return tests_run(NULL, NULL);
 }

@@ -1,10 +1,5 @@
 /* Conversions: every tier over all 16-bit patterns, against the definition of the formats. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 
-#include <cmocka.h>
 #include <math.h>
 
 #include "core/machine/cpu.h"
@@ -12,11 +7,11 @@
 #include "kernels/rows/convert.h"
 #include "tests/guard_page.h"
 #include "tests/kernels/kernel_tables.h"
+#include "tests/td_test.h"
 
 #define SEED 7u
 
-static void every_half_precision_value(void **state) {
-    (void)state;
+TEST(every_half_precision_value) {
     static uint16_t in[65536];
     static float    want[65536], got[65536];
     for (uint32_t i = 0; i < 65536; i++) in[i] = (uint16_t)i;
@@ -41,8 +36,7 @@ static void every_half_precision_value(void **state) {
     }
 }
 
-static void f32_to_bf16_is_the_nearest_even(void **state) {
-    (void)state;
+TEST(f32_to_bf16_is_the_nearest_even) {
     enum { N = 200000 };
     static float   in[N];
     static td_bf16 got[N];
@@ -77,8 +71,7 @@ static void f32_to_bf16_is_the_nearest_even(void **state) {
     }
 }
 
-static void tails_stay_inside(void **state) {
-    (void)state;
+TEST(tails_stay_inside) {
     for (size_t n = 0; n < 70; n++) {
         guarded h = guard_alloc(n * 2), f = guard_alloc(n * 4);
         EACH_TABLE(t, rows) {
@@ -95,8 +88,7 @@ static void tails_stay_inside(void **state) {
 }
 
 /* Every binary16 survives, and what lies between two of them goes to the nearer, ties to the even one. */
-static void f32_to_f16_is_the_nearest_even(void **state) {
-    (void)state;
+TEST(f32_to_f16_is_the_nearest_even) {
     for (uint32_t i = 0; i < 0x7c00; i++) {
         float lo = td_f16_to_f32((td_f16)i), hi = i == 0x7bff ? 65536.0f : td_f16_to_f32((td_f16)(i + 1)),
               middle = lo + (hi - lo) / 2;
@@ -110,14 +102,4 @@ static void f32_to_f16_is_the_nearest_even(void **state) {
     assert_int_equal(td_f32_to_f16(1e30f), 0x7c00);
     assert_int_equal(td_f32_to_f16(1e-30f), 0);
     assert_true(isnan(td_f16_to_f32(td_f32_to_f16(NAN))));
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_half_precision_value),
-        cmocka_unit_test(f32_to_bf16_is_the_nearest_even),
-        cmocka_unit_test(f32_to_f16_is_the_nearest_even),
-        cmocka_unit_test(tails_stay_inside),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

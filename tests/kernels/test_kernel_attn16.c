@@ -3,6 +3,7 @@
  * against double precision within a bound that follows from the roundings. Buffers end at a page that faults.
  */
 #include "tests/npu/npu_test_util.h"
+#include "tests/td_test.h"
 
 #include "core/memory/mem.h"
 #include "tests/kernels/kernel_tables.h"
@@ -121,8 +122,7 @@ static void check_product(const td_attn16 *k, rnd *r, product_shape s, int most)
     if (b_planes.p) unfence(&b_planes);
 }
 
-static void products_are_exact(void **state) {
-    (void)state;
+TEST(products_are_exact) {
     rnd r = rnd_open("16-bit products");
     TABLES(k) {
         print_message("  %s\n", k->name);
@@ -150,8 +150,7 @@ static void products_are_exact(void **state) {
 }
 
 /* Rows, columns and k around the borders of tiles and of pairs of them, as prefill has them; long rows too. */
-static void borders_of_tiles_are_exact(void **state) {
-    (void)state;
+TEST(borders_of_tiles_are_exact) {
     static const size_t MS[] = {15, 16, 17, 31, 32, 33, 48, 128}, NS[] = {16, 32, 48, 96},
                         PAIRS[] = {1, 15, 16, 17, 31, 32, 33, 64, 96, 288, 512, 520};
     rnd r = rnd_open("16-bit products at borders");
@@ -169,8 +168,7 @@ static void borders_of_tiles_are_exact(void **state) {
 
 /* Integers whose bytes are at their ends, with one large one in a row and in a column at most, so that sums stay below 2^31;
  * and sums close to it, which a split into bytes exceeds on the way. */
-static void bytes_at_their_ends_are_exact(void **state) {
-    (void)state;
+TEST(bytes_at_their_ends_are_exact) {
     static const int16_t ENDS[] = {0, 1, -1, 127, 128, -127, -128, 129, 255, 256, -255, -256, -257};
     static const int16_t LARGE[] = {32767, -32767, 32512, -32513, 0x7f00, -0x7f00, 0x7f80, -0x7f80};
     enum { M = 40, N = 64, PAIRS = 80 };
@@ -236,8 +234,7 @@ static fenced rnd_row(rnd *r, td_dtype dtype, size_t n, float size) {
 
 /* Rows fit into their integers, each within half a step of what the scale says; all tables round alike where their scales
  * are the same. */
-static void rows_become_integers(void **state) {
-    (void)state;
+TEST(rows_become_integers) {
     rnd r = rnd_open("16-bit rows");
     TABLES(k) {
         for (size_t n = 1; n <= 200; n++) {
@@ -290,8 +287,7 @@ static void rows_become_integers(void **state) {
     }
 }
 
-static void rows_change_places(void **state) {
-    (void)state;
+TEST(rows_change_places) {
     rnd r = rnd_open("16-bit pairs and transposes");
     TABLES(k) {
         for (size_t n = 1; n <= 130; n += 3) {
@@ -442,8 +438,7 @@ static void attend(const td_attn16 *k, const problem *p, float softmax_scale, fl
  * |k| / 32767 (a bit more for the product of both), so a weight by a factor of exp(2 e scale). A value is off by half its
  * step, a weight by half its step, which `attend` sums up.
  */
-static void attention_is_as_exact_as_its_steps(void **state) {
-    (void)state;
+TEST(attention_is_as_exact_as_its_steps) {
     rnd r = rnd_open("16-bit attention");
     TABLES(k) {
         double worst = 0;
@@ -507,16 +502,4 @@ static void attention_is_as_exact_as_its_steps(void **state) {
         print_message("  %s: largest relative error of even rows %.1e\n", k->name, worst);
         assert_true(worst < 1.0 / 512); /* what one rounding to bf16 costs */
     }
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(products_are_exact),
-        cmocka_unit_test(borders_of_tiles_are_exact),
-        cmocka_unit_test(bytes_at_their_ends_are_exact),
-        cmocka_unit_test(rows_become_integers),
-        cmocka_unit_test(rows_change_places),
-        cmocka_unit_test(attention_is_as_exact_as_its_steps),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

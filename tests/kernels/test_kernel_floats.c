@@ -4,6 +4,7 @@
  * that faults.
  */
 #include "tests/npu/npu_test_util.h"
+#include "tests/td_test.h"
 
 #include "tests/kernels/kernel_tables.h"
 
@@ -83,8 +84,7 @@ static void check_w8a8(const td_gemm_kernel *kernel, rnd *r, size_t m, size_t n,
     for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) unfence(all[i]);
 }
 
-static void w8a8_is_exact(void **state) {
-    (void)state;
+TEST(w8a8_is_exact) {
     rnd r = rnd_open("W8A8");
     EACH_BUILT(t, product[TD_PRODUCT_INT8C]) {
         const td_gemm_kernel *k = t->product[TD_PRODUCT_INT8C];
@@ -107,8 +107,7 @@ static void w8a8_is_exact(void **state) {
 
 /* Sums beyond 2^24 and at the edge of int32 stay exact before they become floats; of one tile and of as many as are
  * multiplied together. */
-static void w8a8_holds_the_largest_sums(void **state) {
-    (void)state;
+TEST(w8a8_holds_the_largest_sums) {
     enum { ROWS = 16, N_MOST = 4 * TD_GEMM_NR_MAX }; /* from so many rows on they are tiles' */
     size_t k = TD_INT8C_K_MAX;
     EACH_TABLE(t, product[TD_PRODUCT_INT8C]) {
@@ -149,8 +148,7 @@ static void fill(rnd *r, fenced *f, size_t n, td_dtype dtype) {
     }
 }
 
-static void products_agree_in_every_tile(void **state) {
-    (void)state;
+TEST(products_agree_in_every_tile) {
     rnd                  r = rnd_open("float products");
     const td_float_math *math = td_kernels_here()->math;
     print_message("  %s\n", math->name);
@@ -208,8 +206,7 @@ static void products_agree_in_every_tile(void **state) {
     }
 }
 
-static void transposes(void **state) {
-    (void)state;
+TEST(transposes) {
     rnd                  r = rnd_open("transpose");
     const td_float_math *math = td_kernels_here()->math;
     for (int round = 0; round < 60; round++) {
@@ -229,8 +226,7 @@ static void transposes(void **state) {
 }
 
 /* Elementwise: 3e-7 relative for exp, and an element's bits do not depend on where in the array it stands. */
-static void elementwise(void **state) {
-    (void)state;
+TEST(elementwise) {
     rnd                  r = rnd_open("elementwise");
     const td_float_math *math = td_kernels_here()->math;
     for (size_t n = 1; n < 80; n++) {
@@ -269,15 +265,4 @@ static void elementwise(void **state) {
     float nan[3] = {NAN, 1, NAN};
     math->exp_sum(nan, 0, 3);
     assert_true(isnan(nan[0]) && !isnan(nan[1]) && isnan(nan[2]));
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(w8a8_is_exact),
-        cmocka_unit_test(w8a8_holds_the_largest_sums),
-        cmocka_unit_test(products_agree_in_every_tile),
-        cmocka_unit_test(transposes),
-        cmocka_unit_test(elementwise),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

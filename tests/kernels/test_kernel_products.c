@@ -1,12 +1,6 @@
 /* Kernels: every one that this machine (and TD_CPU_MASK) allows, against plain sums, bit for bit; buffers end at guard
  * pages. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
 
-#include <cmocka.h>
 #include <math.h>
 
 #include "core/math/rng.h"
@@ -16,6 +10,7 @@
 #include "kernels/rows/row_quant.h"
 #include "tests/guard_page.h"
 #include "tests/kernels/kernel_tables.h"
+#include "tests/td_test.h"
 
 #define SEED 4242u
 
@@ -172,8 +167,7 @@ static test_row make_row(const variant *v, size_t k, uint64_t stream, float scal
     return t;
 }
 
-static void kernels_match_plain_sums(void **state) {
-    (void)state;
+TEST(kernels_match_plain_sums) {
     enum {
         ROWS_MAX = 1000
     }; /* with the shortest k alone: more passes over a tile than there are bytes to share in a step's prefetch */
@@ -232,8 +226,7 @@ static void kernels_match_plain_sums(void **state) {
 }
 
 /* Random numbers of rows, their distance, and k; every kernel against the format's scalar one. */
-static void random_shapes_match_the_scalar_kernel(void **state) {
-    (void)state;
+TEST(random_shapes_match_the_scalar_kernel) {
     enum { ROWS_MAX = 112, K_MAX = 3200, SHAPES = 3 };
     static variant variants[VARIANTS_MAX];
     size_t         n_variants = list_variants(variants, true);
@@ -295,8 +288,7 @@ static void random_shapes_match_the_scalar_kernel(void **state) {
 
 /* Rows and k around the borders of tiles, pairs of them, stretches and blocks; the formats without groups against their
  * scalar kernels. */
-static void borders_of_tiles_match_the_scalar_kernel(void **state) {
-    (void)state;
+TEST(borders_of_tiles_match_the_scalar_kernel) {
     enum { ROWS_MAX = 530, K_MAX = 1088 };
     static const size_t ks[] = {32, 96, 544, K_MAX}, ms[] = {12, 15, 17, 31, 32, 33, 48, 85, 256, 257, ROWS_MAX};
     static variant      variants[VARIANTS_MAX];
@@ -348,8 +340,7 @@ static void borders_of_tiles_match_the_scalar_kernel(void **state) {
 
 /* Codes and activations at the ends of their ranges, over the longest k, for one row and for as many as tiles of rows take.
  */
-static void extremes_do_not_saturate(void **state) {
-    (void)state;
+TEST(extremes_do_not_saturate) {
     enum { ROWS = 32 };
     static variant variants[VARIANTS_MAX];
     size_t         n_variants = list_variants(variants, true), k = TD_GEMM_K_MAX;
@@ -484,8 +475,7 @@ static void check_end(const variant *v, end_kind kind, uint64_t seed) {
 }
 
 /* Several tiles of a matrix, the last not whole, with every way in which values end. */
-static void values_end_where_they_should(void **state) {
-    (void)state;
+TEST(values_end_where_they_should) {
     enum { TRIALS = 4 };
     static variant variants[VARIANTS_MAX];
     size_t         n_variants = list_variants(variants, true);
@@ -495,8 +485,7 @@ static void values_end_where_they_should(void **state) {
                 check_end(&variants[i], (end_kind)kind, (i * ENDS + (uint64_t)kind) * TRIALS + trial);
 }
 
-static void unpack_inverts_pack(void **state) {
-    (void)state;
+TEST(unpack_inverts_pack) {
     static variant variants[VARIANTS_MAX];
     size_t         n_variants = list_variants(variants, false), k = 384;
     for (size_t i = 0; i < n_variants; i++) {
@@ -517,8 +506,7 @@ static void unpack_inverts_pack(void **state) {
     }
 }
 
-static void bytes_are_tight(void **state) {
-    (void)state;
+TEST(bytes_are_tight) {
     static const struct {
         td_expert_format format;
         td_expert_groups groups;
@@ -544,8 +532,7 @@ static void bytes_are_tight(void **state) {
         }
 }
 
-static void silu_is_accurate_and_the_same_in_every_tier(void **state) {
-    (void)state;
+TEST(silu_is_accurate_and_the_same_in_every_tier) {
     enum { N = 1 << 16 };
     float *g = malloc(N * 4), *u = malloc(N * 4), *first = malloc(N * 4);
     for (uint32_t i = 0; i < N; i++) {
@@ -600,8 +587,7 @@ static void silu_is_accurate_and_the_same_in_every_tier(void **state) {
 }
 
 /* Errors are of a product with (u' + up_add) and a sigmoid: a few roundings each. */
-static void gated_units_are_accurate_and_the_same_in_every_tier(void **state) {
-    (void)state;
+TEST(gated_units_are_accurate_and_the_same_in_every_tier) {
     enum { N = 5000 };
     float *g = malloc(N * 4), *u = malloc(N * 4), *first = malloc(N * 4);
     for (uint32_t i = 0; i < N; i++) {
@@ -635,8 +621,7 @@ static void gated_units_are_accurate_and_the_same_in_every_tier(void **state) {
     free(first);
 }
 
-static void axpy_is_one_fma(void **state) {
-    (void)state;
+TEST(axpy_is_one_fma) {
     EACH_TABLE(t, rows) {
         guarded v = guard_alloc(48 * 4), y = guard_alloc(48 * 4);
         float   want[48];
@@ -652,8 +637,7 @@ static void axpy_is_one_fma(void **state) {
     }
 }
 
-static void tables_are_whole_and_in_order(void **state) {
-    (void)state;
+TEST(tables_are_whole_and_in_order) {
     size_t n = 0;
     for (const td_kernels *const *t = td_kernels_all; *t; t++, n++) {
         for (int p = 0; p < TD_PRODUCTS; p++) assert_non_null((*t)->product[p]);
@@ -672,21 +656,4 @@ static void tables_are_whole_and_in_order(void **state) {
     const td_kernels *with = td_kernels_for(UINT32_MAX), *without = td_kernels_for(~TD_CPU_AMXINT8);
     for (int p = 0; p < TD_PRODUCTS; p++)
         assert_ptr_equal(with->product[p]->tiles, without->product[p]->tiles); /* files serve both */
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(kernels_match_plain_sums),
-        cmocka_unit_test(random_shapes_match_the_scalar_kernel),
-        cmocka_unit_test(borders_of_tiles_match_the_scalar_kernel),
-        cmocka_unit_test(extremes_do_not_saturate),
-        cmocka_unit_test(values_end_where_they_should),
-        cmocka_unit_test(unpack_inverts_pack),
-        cmocka_unit_test(silu_is_accurate_and_the_same_in_every_tier),
-        cmocka_unit_test(gated_units_are_accurate_and_the_same_in_every_tier),
-        cmocka_unit_test(bytes_are_tight),
-        cmocka_unit_test(axpy_is_one_fma),
-        cmocka_unit_test(tables_are_whole_and_in_order),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,10 +1,5 @@
 /* Row quantisation: every tier against a plain rendering of the rule, with tails, corner cases and guard pages. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 
-#include <cmocka.h>
 #include <math.h>
 
 #include "core/machine/cpu.h"
@@ -14,6 +9,7 @@
 #include "quant/weight_quant.h"
 #include "tests/guard_page.h"
 #include "tests/kernels/kernel_tables.h"
+#include "tests/td_test.h"
 
 #define SEED 20260101u
 
@@ -48,8 +44,7 @@ static void model(td_dtype dtype, const void *x, size_t k, float qmax, int8_t *q
     }
 }
 
-static void tiers_match_the_rule(void **state) {
-    (void)state;
+TEST(tiers_match_the_rule) {
     static const size_t   sizes[] = {1, 2, 7, 8, 9, 15, 16, 17, 31, 32, 33, 64, 100, 255, 1408, 7168};
     static const td_dtype dtypes[] = {TD_DT_F32, TD_DT_BF16, TD_DT_F16};
     print_message("seed %u\n", SEED);
@@ -77,8 +72,7 @@ static void tiers_match_the_rule(void **state) {
             }
 }
 
-static void ties_round_to_even(void **state) {
-    (void)state;
+TEST(ties_round_to_even) {
     /* rowmax 127: scale 1, so the values are the codes before rounding */
     float        x[20] = {127,     0.5f,   1.5f, 2.5f, -0.5f, -1.5f, -2.5f, 126.5f,
                           -126.5f, 125.5f, 3.5f, 4.5f, -127,  0,     -0.0f, 0.49999997f};
@@ -92,8 +86,7 @@ static void ties_round_to_even(void **state) {
     }
 }
 
-static void corner_rows(void **state) {
-    (void)state;
+TEST(corner_rows) {
     EACH_TABLE(t, rows) {
         for (size_t at = 0; at < 37; at += 9) {
             float  x[37] = {0}, scale;
@@ -119,8 +112,7 @@ static void corner_rows(void **state) {
     }
 }
 
-static void rows_are_padded_with_zeros(void **state) {
-    (void)state;
+TEST(rows_are_padded_with_zeros) {
     float   x[2 * 5] = {1, 2, 3, 4, 99, -1, -2, -3, -4, 99}; /* stride 5, k 4 */
     int8_t  q[2 * 8], want[2 * 8] = {32, 64, 95, 127, 0, 0, 0, 0, -32, -64, -95, -127, 0, 0, 0, 0};
     float   scale[2];
@@ -133,8 +125,7 @@ static void rows_are_padded_with_zeros(void **state) {
     assert_int_equal(sum[1], -318);
 }
 
-static void codes_may_overwrite_an_f32_row(void **state) {
-    (void)state;
+TEST(codes_may_overwrite_an_f32_row) {
     enum { K = 1411 };
     static float  x[K], y[K];
     static int8_t want[K];
@@ -149,8 +140,7 @@ static void codes_may_overwrite_an_f32_row(void **state) {
     }
 }
 
-static void weights_have_a_scale_per_row(void **state) {
-    (void)state;
+TEST(weights_have_a_scale_per_row) {
     float  w[3 * 3] = {7, -3.5f, 1, 0, 0, 0, -14, 2, 1}, scale[3];
     int8_t q[3 * 4];
     assert_true(td_quantize_weight_i4(TD_DT_F32, w, 3, 3, q, 4, scale));
@@ -166,8 +156,7 @@ static void weights_have_a_scale_per_row(void **state) {
 }
 
 /* A row taken over is the row that was quantised, padding and sum included. */
-static void codes_made_before_are_taken_over(void **state) {
-    (void)state;
+TEST(codes_made_before_are_taken_over) {
     for (size_t k = 1; k <= 600; k += k < 20 ? 1 : 37)
         for (size_t stride = k; stride <= k + 130; stride += 13) {
             float   x[600], scale;
@@ -181,17 +170,4 @@ static void codes_made_before_are_taken_over(void **state) {
             assert_memory_equal(got, want, stride);
             assert_int_equal(sum, want_sum);
         }
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(tiers_match_the_rule),
-        cmocka_unit_test(ties_round_to_even),
-        cmocka_unit_test(corner_rows),
-        cmocka_unit_test(rows_are_padded_with_zeros),
-        cmocka_unit_test(codes_may_overwrite_an_f32_row),
-        cmocka_unit_test(weights_have_a_scale_per_row),
-        cmocka_unit_test(codes_made_before_are_taken_over),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

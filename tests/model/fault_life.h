@@ -3,21 +3,15 @@
 #define TD_TESTS_FAULT_LIFE_H
 
 #include <math.h>
-#include <setjmp.h>
 #include <signal.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <cmocka.h>
 #include <jansson.h>
 
 #include "core/threads/pool.h"
 #include "model_run.h"
+#include "tests/td_test.h"
 
 #define VOCAB 320
 #define TOKENS 6

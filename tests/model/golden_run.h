@@ -4,17 +4,11 @@
 #define TD_TESTS_GOLDEN_RUN_H
 
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
-#include <cmocka.h>
 #include <jansson.h>
 
 #include "model_run.h"
+#include "tests/td_test.h"
 
 #define TOKENS_MAX 512
 #define CARD_FACTOR 1.5 /* a card's error may be so many times the host's */

@@ -1,17 +1,11 @@
 #include "model_run.h"
 
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
 
 #include "core/math/rng.h"
 #include "core/memory/mem.h"
 #include "model/arch/config_file.h"
+#include "tests/td_test.h"
 
 #define MAX_OUT 256
 #define MAX_SEQ 512

@@ -3,19 +3,13 @@
  * steps in two halves, deferral and the MTP layer, in either form of hand-over; logits, routing and what the layers show,
  * bit for bit. And what crosses the link for a step of generated tokens is what the design says, to the byte.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
 
 #include "core/log/log.h"
 #include "core/math/rng.h"
 #include "core/memory/mem.h"
 #include "model/step_buf.h"
 #include "model_run.h"
+#include "tests/td_test.h"
 
 #define SEED 20261122u
 #define N_SEQ 3
@@ -241,8 +235,7 @@ static void check_link(const char *path, uint32_t max_deferred, bool other_hando
     model_run_close(&r);
 }
 
-static void link_bytes(void **state) {
-    (void)state;
+TEST(link_bytes) {
     static const char *const FOLDERS[] = {
         "tests/data/golden/deepseek_v2_lite",
         "tests/data/golden/qwen3_moe",
@@ -254,8 +247,7 @@ static void link_bytes(void **state) {
 }
 
 #define FOLDER_TEST(name)                               \
-    static void name(void **state) {                    \
-        (void)state;                                    \
+    TEST(name) {                                        \
         check_model("tests/data/golden/" #name, false); \
     }
 FOLDER_TEST(deepseek_v2_lite)
@@ -272,22 +264,11 @@ FOLDER_TEST(minimax_m2)
 FOLDER_TEST(kimi_k25)
 FOLDER_TEST(gpt_oss)
 
-static void the_demo_model(void **state) {
-    (void)state;
+TEST(the_demo_model) {
     check_model("models/tale-v3-14m", true);
 }
 
 int main(void) {
     td_log_set_level(TD_LOG_WARNING); /* it loads a hundred models */
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(deepseek_v2_lite), cmocka_unit_test(deepseek_v2_group),
-        cmocka_unit_test(deepseek_v3_yarn), cmocka_unit_test(deepseek_v3_noqlora),
-        cmocka_unit_test(qwen3_moe),        cmocka_unit_test(qwen3_moe_tied),
-        cmocka_unit_test(qwen2_moe),        cmocka_unit_test(glm4_moe),
-        cmocka_unit_test(glm4_moe_yarn),    cmocka_unit_test(glm4_moe_lite),
-        cmocka_unit_test(minimax_m2),       cmocka_unit_test(kimi_k25),
-        cmocka_unit_test(gpt_oss),          cmocka_unit_test(the_demo_model),
-        cmocka_unit_test(link_bytes),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return tests_run(NULL, NULL);
 }

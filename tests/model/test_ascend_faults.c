@@ -5,6 +5,7 @@
  * a failure. Each life is a process.
  */
 #include "fault_life.h"
+#include "tests/td_test.h"
 
 #define SAMPLE 24 /* lives of each kind and model */
 
@@ -28,8 +29,7 @@ static void try_all(const life_case *c, const char *variable, int n, const life 
     assert_true(told * 10 >= lives * 7); /* what goes wrong at the end is told to nobody */
 }
 
-static void every_call_fails_once(void **state) {
-    (void)state;
+TEST(every_call_fails_once) {
     for (size_t i = 0; i < sizeof CASES / sizeof *CASES; i++) {
         int  n = 0;
         life want = live_with(&CASES[i], "TD_STANDIN_FAIL", 0, &n);
@@ -41,8 +41,7 @@ static void every_call_fails_once(void **state) {
 }
 
 /* Kernels and copies of both passes; there are some thirty a layer. */
-static void every_operation_fails_once(void **state) {
-    (void)state;
+TEST(every_operation_fails_once) {
     for (size_t i = 0; i < sizeof CASES / sizeof *CASES; i++) {
         life want = live_with(&CASES[i], "TD_STANDIN_DELAY_US", 1, NULL);
         int  n = 1;
@@ -59,15 +58,11 @@ static void every_operation_fails_once(void **state) {
 /* A filter of cmocka, as "every_operation*". */
 int main(int argc, char **argv) {
     if (argc > 1) cmocka_set_test_filter(argv[1]);
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_call_fails_once),
-        cmocka_unit_test(every_operation_fails_once),
-    };
     for (size_t i = 0; i < sizeof CASES / sizeof *CASES; i++) {
         CASES[i].n_cards = getenv("TD_TEST_CARDS") ? (uint32_t)atoi(getenv("TD_TEST_CARDS")) : 1;
         CASES[i].device_experts = getenv("TD_TEST_DEVICE_EXPERTS") ? EXPERTS[i] : 0;
     }
     setenv("ASCEND_HOME_PATH", TD_ASCEND_STANDIN, 1);
     setenv("TD_STANDIN_DELAY_US", "5", 0);
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return tests_run(NULL, NULL);
 }

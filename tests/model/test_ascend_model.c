@@ -14,6 +14,7 @@
 
 #include "core/math/rng.h"
 #include "golden_run.h"
+#include "tests/td_test.h"
 
 #define STEP_MAX 512
 
@@ -91,10 +92,9 @@ static void run_folder(const char *folder) {
     json_decref(manifest);
 }
 
-#define FOLDER_TEST(name)            \
-    static void name(void **state) { \
-        (void)state;                 \
-        run_folder(#name);           \
+#define FOLDER_TEST(name)  \
+    TEST(name) {           \
+        run_folder(#name); \
     }
 FOLDER_TEST(deepseek_v2_lite)
 FOLDER_TEST(deepseek_v2_group)
@@ -115,7 +115,7 @@ FOLDER_TEST(qwen2_moe)
 #define V3_NEAR 0.08 /* host and card round int8 codes apart: twice what the unfused chain is off, 0.042 */
 
 /* Random weights; no reference has outputs for them: near the host's, and the same bits however the rows are split. */
-static void deepseek_v3_sizes(void **state) {
+TEST(deepseek_v3_sizes) {
     enum { N = 13 };
     td_checkpoint    *dummy;
     model_run         host, card;
@@ -127,7 +127,6 @@ static void deepseek_v3_sizes(void **state) {
                            .n_seq = 3,
                            .max_tok = 32,
                            .max_len = 128};
-    (void)state;
     assert_int_equal(td_checkpoint_open_dummy(1, &dummy, NULL), TD_OK);
     o.checkpoint = dummy;
     o.device = "host";
@@ -168,11 +167,10 @@ static void open_with(model_run *r, const model_run_options *ways) {
 }
 
 /* Two prompts and a generated token of a third sequence in one step: the same bits in halves, and by either hand-over. */
-static void halves_and_handovers(void **state) {
+TEST(halves_and_handovers) {
     static const model_run_options WAYS[] = {
         {0}, {.overlap_min_tok = 2}, {.other_handover = true}, {.overlap_min_tok = 2, .other_handover = true}};
     float *want = NULL;
-    (void)state;
     for (size_t w = 0; w < sizeof WAYS / sizeof *WAYS; w++) {
         model_run r;
         open_with(&r, &WAYS[w]);
@@ -199,11 +197,10 @@ static void open_tale(model_run *r, const char *device) {
 }
 
 /* What the host writes, the card finds as likely. With deferral, as the reference deployment has it. */
-static void tale_agrees(void **state) {
+TEST(tale_agrees) {
     uint32_t  ids[TALE_TOKENS + 1] = {0, 300, 17};
     model_run host, card;
     double    sum[2] = {0};
-    (void)state;
     open_tale(&host, "host");
     open_tale(&card, "npu");
     size_t vocab = td_model_get_config(host.model)->vocab;
@@ -274,12 +271,11 @@ static uint32_t launches_of(const char *path, const td_checkpoint *checkpoint, c
 
 #define WITHOUT_MTP ", \"num_nextn_predict_layers\": 0" /* its layer is behind the last one, wherever that is */
 
-static void launches_per_layer(void **state) {
+TEST(launches_per_layer) {
     static const struct {
         const char *folder;
         uint32_t    n_layers; /* the last one has experts */
     } MODELS[] = {{"deepseek_v3_yarn", 3}, {"deepseek_v3_noqlora", 3}, {"qwen2_moe", 4}, {"qwen3_moe", 4}};
-    (void)state;
     for (size_t i = 0; i < sizeof MODELS / sizeof *MODELS; i++) {
         json_t     *manifest = read_manifest(MODELS[i].folder);
         const char *path = json_string_value(json_object_get(manifest, "model"));
@@ -302,11 +298,10 @@ static uint32_t launches_of_a_v3_layer(uint32_t device_experts) {
     return last;
 }
 
-static void launches_of_deepseek_v3(void **state) {
+TEST(launches_of_deepseek_v3) {
     const char *value = getenv("TD_ASCEND_FUSED");
     bool        unfused = value && !strcmp(value, "0");
     uint32_t    last = launches_of_a_v3_layer(0), on_card = launches_of_a_v3_layer(V3_EXPERTS);
-    (void)state;
     print_message("    DeepSeek-V3's sizes: %u launches in a layer with experts, %u where they are on the card\n", last,
                   on_card);
     assert_true(last > 10 && last <= (unfused ? LAUNCHES_MAX : LAUNCHES_FUSED_MAX));
@@ -316,15 +311,7 @@ static void launches_of_deepseek_v3(void **state) {
 /* A filter of cmocka, as "launches*". */
 int main(int argc, char **argv) {
     if (argc > 1) cmocka_set_test_filter(argv[1]);
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(deepseek_v2_lite),  cmocka_unit_test(deepseek_v2_group),
-        cmocka_unit_test(deepseek_v3_yarn),  cmocka_unit_test(deepseek_v3_noqlora),
-        cmocka_unit_test(qwen3_moe),         cmocka_unit_test(qwen3_moe_tied),
-        cmocka_unit_test(qwen2_moe),         cmocka_unit_test(halves_and_handovers),
-        cmocka_unit_test(tale_agrees),       cmocka_unit_test(launches_per_layer),
-        cmocka_unit_test(deepseek_v3_sizes), cmocka_unit_test(launches_of_deepseek_v3),
-    };
     setenv("ASCEND_HOME_PATH", TD_ASCEND_STANDIN, 1);
     setenv("TD_STANDIN_DELAY_US", "5", 0); /* some 200000 operations */
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return tests_run(NULL, NULL);
 }

@@ -3,21 +3,14 @@
 #include <dirent.h>
 #include <fcntl.h>
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
-
-#include <cmocka.h>
 
 #include "folder_files.h"
 #include "model/arch/arch.h"
 #include "model/arch/config_file.h"
 #include "model/checkpoint/checkpoint.h"
+#include "tests/td_test.h"
 
 static char TMP[] = "/tmp/td_checkpoint_XXXXXX";
 
@@ -74,8 +67,7 @@ static const char *const GOLDEN[] = {"deepseek_v2_lite", "deepseek_v2_group", "d
                                      "glm4_moe_yarn",    "glm4_moe_lite",     "minimax_m2",       "kimi_k25",
                                      "gpt_oss"};
 
-static void golden_models_are_complete(void **state) {
-    (void)state;
+TEST(golden_models_are_complete) {
     td_error err = {0};
     for (size_t i = 0; i < sizeof GOLDEN / sizeof *GOLDEN; i++) {
         char dir[512];
@@ -86,8 +78,7 @@ static void golden_models_are_complete(void **state) {
 }
 
 /* Every tensor that a checkpoint has is asked for by some role: a rule that is left out would show here. */
-static void no_tensor_is_left_over(void **state) {
-    (void)state;
+TEST(no_tensor_is_left_over) {
     for (size_t i = 0; i <= sizeof GOLDEN / sizeof *GOLDEN; i++) {
         char            dir[512];
         td_model_config config;
@@ -127,8 +118,7 @@ static void expect_(int line, td_status want, const char *says) {
     if (s != want || !strstr(err.text, says)) fail_msg("line %d: %d '%s'", line, s, err.text);
 }
 
-static void broken_folders_are_refused(void **state) {
-    (void)state;
+TEST(broken_folders_are_refused) {
     td_error err;
 #define EXPECT(want, says) expect_(__LINE__, want, says)
     empty_folder(TMP);
@@ -230,8 +220,7 @@ static void rename_tensor(const char *from, const char *to) {
 }
 
 /* Of every family, and of every weight that it has, the last one is missing: of one kind of layer, of one expert. */
-static void every_missing_weight_is_named(void **state) {
-    (void)state;
+TEST(every_missing_weight_is_named) {
     for (size_t i = 0; i < sizeof GOLDEN / sizeof *GOLDEN; i++) {
         td_model_config config;
         size_t          n = 0;
@@ -258,8 +247,7 @@ static void every_missing_weight_is_named(void **state) {
 }
 
 /* Tensors that hold all experts (gpt-oss). */
-static void broken_stacks_are_refused(void **state) {
-    (void)state;
+TEST(broken_stacks_are_refused) {
     td_error err = {0};
     copy_golden("gpt_oss");
     EXPECT(TD_OK, "");
@@ -288,8 +276,7 @@ static void broken_stacks_are_refused(void **state) {
 }
 
 /* A one-tensor file whose payload begins at an odd address, and an F8 tensor. */
-static void unaligned_and_unreadable_tensors(void **state) {
-    (void)state;
+TEST(unaligned_and_unreadable_tensors) {
     copy_golden("qwen3_moe");
     td_model_config config;
     td_error        err = {0};
@@ -329,8 +316,7 @@ static void unaligned_and_unreadable_tensors(void **state) {
     td_scratch_reset(&scratch);
 }
 
-static void rope_rows_go_from_pairs_to_halves(void **state) {
-    (void)state;
+TEST(rope_rows_go_from_pairs_to_halves) {
     /* two heads of 2 + 4 rows, k = 3, row r filled with r */
     int8_t data[12][3], out[12][3];
     float  scale[12], out_scale[12];
@@ -347,8 +333,7 @@ static void rope_rows_go_from_pairs_to_halves(void **state) {
     }
 }
 
-static void get_permutes_only_what_rope_turns(void **state) {
-    (void)state;
+TEST(get_permutes_only_what_rope_turns) {
     td_model_config config;
     td_checkpoint  *c;
     td_scratch      scratch = {0};
@@ -386,8 +371,7 @@ static void get_permutes_only_what_rope_turns(void **state) {
     td_scratch_reset(&scratch);
 }
 
-static void missing_mtp_layers_are_dropped(void **state) {
-    (void)state;
+TEST(missing_mtp_layers_are_dropped) {
     td_model_config config;
     td_checkpoint  *c;
     const char     *dir = TD_SOURCE_DIR "/tests/data/golden/deepseek_v3_yarn";
@@ -413,8 +397,7 @@ static uint64_t hash_of_tmp(void) {
     return h;
 }
 
-static void source_hash_follows_the_weights(void **state) {
-    (void)state;
+TEST(source_hash_follows_the_weights) {
     copy_golden("deepseek_v3_yarn");
     uint64_t h = hash_of_tmp();
     assert_true(h != 0);
@@ -431,8 +414,7 @@ static void source_hash_follows_the_weights(void **state) {
     free(shard);
 }
 
-static void dummy_weights(void **state) {
-    (void)state;
+TEST(dummy_weights) {
     td_model_config config;
     td_checkpoint  *a, *b;
     td_scratch      scratch = {0};
@@ -480,18 +462,5 @@ static int remove_tmp(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_missing_weight_is_named),
-        cmocka_unit_test(golden_models_are_complete),
-        cmocka_unit_test(no_tensor_is_left_over),
-        cmocka_unit_test(broken_folders_are_refused),
-        cmocka_unit_test(broken_stacks_are_refused),
-        cmocka_unit_test(unaligned_and_unreadable_tensors),
-        cmocka_unit_test(rope_rows_go_from_pairs_to_halves),
-        cmocka_unit_test(get_permutes_only_what_rope_turns),
-        cmocka_unit_test(missing_mtp_layers_are_dropped),
-        cmocka_unit_test(source_hash_follows_the_weights),
-        cmocka_unit_test(dummy_weights),
-    };
-    return cmocka_run_group_tests(tests, make_tmp, remove_tmp);
+    return tests_run(make_tmp, remove_tmp);
 }

@@ -9,6 +9,7 @@
 
 #include "core/math/rng.h"
 #include "fault_life.h"
+#include "tests/td_test.h"
 
 #define SAMPLE 8 /* lives of each kind and model */
 
@@ -41,8 +42,7 @@ static void try_calls(const life_case *c, int n, const life *want) {
     assert_true(told * 2 >= lives); /* what goes wrong at the end, or while hand-overs are measured, is told to nobody */
 }
 
-static void every_call_fails_once(void **state) {
-    (void)state;
+TEST(every_call_fails_once) {
     for (size_t i = 0; i < sizeof CASES / sizeof *CASES; i++) {
         int  n = 0;
         life want = live_with(&CASES[i], "TD_STANDIN_FAIL", 0, &n);
@@ -54,9 +54,8 @@ static void every_call_fails_once(void **state) {
 }
 
 /* From an operation that fails on, the card is gone: the start has a sentence, or a pass and the one after it fail. */
-static void every_operation_fails_once(void **state) {
+TEST(every_operation_fails_once) {
     const char *variable = "TD_STANDIN_FAIL_OP";
-    (void)state;
     for (size_t i = 0; i < sizeof CASES / sizeof *CASES; i++) {
         int n = 1;
         for (int most = 4096; most; most /= 2) { /* the last one that is told */
@@ -97,8 +96,7 @@ static void automatic(const char *device, const char *words) {
     if (!strstr(why, words)) fail_msg("\"%s\" has no \"%s\"", why, words);
 }
 
-static void which_device(void **state) {
-    (void)state;
+TEST(which_device) {
     automatic("cuda", "2 NVIDIA cards, 2 of compute capability 8.0 or later");
     setenv("TD_STANDIN_ARCH", "75", 1);
     automatic("host", "2 NVIDIA cards, 0 of");
@@ -108,11 +106,10 @@ static void which_device(void **state) {
     unsetenv("TD_STANDIN_DEVICES");
 }
 
-static void refusals(void **state) {
+TEST(refusals) {
     char        damaged[] = "/tmp/td_cuda_kernels_XXXXXX";
     const char *image = getenv("TD_CUDA_KERNELS");
     int         file = mkstemp(damaged);
-    (void)state;
     assert_true(file >= 0 && write(file, "no image", 8) == 8);
     close(file);
     refused(2, TD_DT_BF16, TD_EINVAL, "there is no CUDA card 2: this process sees 2");
@@ -136,12 +133,6 @@ static void refusals(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(which_device),
-        cmocka_unit_test(refusals),
-        cmocka_unit_test(every_call_fails_once),
-        cmocka_unit_test(every_operation_fails_once),
-    };
     setenv("TD_CUDA_KERNELS", TD_CUDA_STANDIN "/kernels.image", 1);
     setenv("TD_CUBLASLT", TD_CUDA_STANDIN, 1);
     setenv("TD_STANDIN_DELAY_US", "5", 0);
@@ -150,5 +141,5 @@ int main(void) {
         fprintf(stderr, "%s\n", dlerror());
         return 1;
     }
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return tests_run(NULL, NULL);
 }

@@ -12,6 +12,7 @@
 #include <dlfcn.h>
 
 #include "golden_run.h"
+#include "tests/td_test.h"
 
 /* Without TD_TEST_FULL: rows of a prompt, which is cut there; prompts of a model; and some models are left out. */
 #define ROWS_MAX 10
@@ -104,14 +105,12 @@ static void run_folder(const char *folder) {
     json_decref(manifest);
 }
 
-#define FOLDER_TEST(name)            \
-    static void name(void **state) { \
-        (void)state;                 \
-        run_folder(#name);           \
+#define FOLDER_TEST(name)  \
+    TEST(name) {           \
+        run_folder(#name); \
     }
 #define FULL_FOLDER_TEST(name)               \
-    static void name(void **state) {         \
-        (void)state;                         \
+    TEST(name) {                             \
         if (!getenv("TD_TEST_FULL")) skip(); \
         run_folder(#name);                   \
     }
@@ -163,15 +162,14 @@ static void by_library_and_in_chunks(const char *folder) {
     json_decref(manifest);
 }
 
-static void many_rows(void **state) {
-    (void)state;
+TEST(many_rows) {
     by_library_and_in_chunks("deepseek_v3_yarn");
     by_library_and_in_chunks("qwen2_moe");
 }
 
 /* Two prompts and a generated token of a third sequence in one step: the same bits in halves, replayed, and by either
  * hand-over. */
-static void halves_and_handovers(void **state) {
+TEST(halves_and_handovers) {
     static const struct {
         uint32_t    overlap;
         bool        other;
@@ -179,7 +177,6 @@ static void halves_and_handovers(void **state) {
     } WAYS[] = {{0, false, "words"}, {2, false, "calls"}, {0, true, "calls"}, {2, true, "words"}};
     float  *want = NULL;
     json_t *manifest = read_manifest("deepseek_v3_yarn");
-    (void)state;
     for (size_t w = 0; w < sizeof WAYS / sizeof *WAYS; w++) {
         model_run r;
         setenv("TD_CUDA_BELLS", WAYS[w].bells, 1);
@@ -195,22 +192,6 @@ static void halves_and_handovers(void **state) {
 /* A filter of cmocka, as "qwen*". */
 int main(int argc, char **argv) {
     if (argc > 1) cmocka_set_test_filter(argv[1]);
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(deepseek_v2_lite),
-        cmocka_unit_test(deepseek_v2_group),
-        cmocka_unit_test(deepseek_v3_yarn),
-        cmocka_unit_test(deepseek_v3_noqlora),
-        cmocka_unit_test(qwen3_moe),
-        cmocka_unit_test(qwen3_moe_tied),
-        cmocka_unit_test(qwen2_moe),
-        cmocka_unit_test(glm4_moe),
-        cmocka_unit_test(glm4_moe_yarn),
-        cmocka_unit_test(minimax_m2),
-        cmocka_unit_test(gpt_oss),
-        cmocka_unit_test(gpt_oss_mxfp4),
-        cmocka_unit_test(halves_and_handovers),
-        cmocka_unit_test(many_rows),
-    };
     setenv("TD_CUDA_KERNELS", TD_CUDA_STANDIN "/kernels.image", 1);
     setenv("TD_CUBLASLT", TD_CUDA_STANDIN, 1);
     setenv("TD_STANDIN_DELAY_US", "5", 0);
@@ -220,5 +201,5 @@ int main(int argc, char **argv) {
         fprintf(stderr, "%s\n", dlerror());
         return 1;
     }
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return tests_run(NULL, NULL);
 }

@@ -3,16 +3,10 @@
  * in pieces of any size; over several cards near one. Against transformers the golden outputs run so, too
  * (test_golden_device_experts).
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
 
 #include "core/math/rng.h"
 #include "model_run.h"
+#include "tests/td_test.h"
 
 #define TOKENS 40
 #define N_SEQ 3
@@ -95,15 +89,13 @@ static void check_model(const char *path, uint32_t n_experts, bool w8a8) {
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) free(all[i]->logits);
 }
 
-static void mla(void **state) {
-    (void)state;
+TEST(mla) {
     check_model(GOLDEN "deepseek_v2_lite", 8, false);
     check_model(GOLDEN "deepseek_v3_yarn", 16, true);
     check_model("models/tale-v3-14m", 16, true);
 }
 
-static void gqa(void **state) {
-    (void)state;
+TEST(gqa) {
     check_model(GOLDEN "qwen3_moe", 8, true);
     check_model(GOLDEN "qwen2_moe", 8, false);
 }
@@ -122,8 +114,7 @@ static td_error refusal_of(td_model_spec spec) {
     return err;
 }
 
-static void refusals(void **state) {
-    (void)state;
+TEST(refusals) {
     td_model_spec s = td_model_spec_of(repo_path("models/tale-v3-14m"), 8);
     s.device_experts = 15;
     assert_non_null(strstr(refusal_of(s).text, "num-gpu-experts 15: of the 16 routed experts of a layer"));
@@ -133,9 +124,4 @@ static void refusals(void **state) {
     s = td_model_spec_of(repo_path(GOLDEN "gpt_oss"), 8);
     s.device_experts = 8;
     assert_non_null(strstr(refusal_of(s).text, "num-gpu-experts 8: this model's experts have biases"));
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(mla), cmocka_unit_test(gqa), cmocka_unit_test(refusals)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

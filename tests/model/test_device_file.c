@@ -2,20 +2,13 @@
    from a file that is whole, damaged, partial or of another shape. */
 #include <dirent.h>
 #include <fcntl.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
-
-#include <cmocka.h>
 
 #include "core/math/rng.h"
 #include "model/device_file.h"
 #include "npu/host/host_npu.h"
+#include "tests/td_test.h"
 
 #define SEED 2024u
 enum { N_WEIGHTS = 7 };
@@ -64,8 +57,7 @@ static void write_file(void) {
     if (td_device_file_write(path, tag, 99, pool, ids, packed, N_WEIGHTS, &err) != TD_OK) fail_msg("%s", err.text);
 }
 
-static void weights_come_back(void **state) {
-    (void)state;
+TEST(weights_come_back) {
     td_device_file *f;
     td_npu_packed   p, again;
     td_error        err = {0};
@@ -87,8 +79,7 @@ static void weights_come_back(void **state) {
     td_device_file_close(f);
 }
 
-static void what_does_not_fit_is_refused(void **state) {
-    (void)state;
+TEST(what_does_not_fit_is_refused) {
     struct stat st;
     unlink(path);
     expect(TD_ENOTFOUND, "cannot open", tag, 99);
@@ -136,8 +127,7 @@ static void what_does_not_fit_is_refused(void **state) {
 }
 
 /* The checksum says that the bytes are what was written; the device still looks at what it adopts. */
-static void a_device_refuses_what_it_did_not_make(void **state) {
-    (void)state;
+TEST(a_device_refuses_what_it_did_not_make) {
     for (uint32_t i = 0; i < N_WEIGHTS; i++)
         for (int change = 0; change < 9; change++) {
             td_npu_packed  p = packed[i];
@@ -162,8 +152,7 @@ static void a_device_refuses_what_it_did_not_make(void **state) {
 }
 
 /* A lent weight whose next block wants another layout is copied first: the file's bytes stay as they are. */
-static void a_lent_weight_is_copied_before_it_changes(void **state) {
-    (void)state;
+TEST(a_lent_weight_is_copied_before_it_changes) {
     td_device_file *f;
     td_npu_packed   p, own;
     td_npu_weight  *w;
@@ -214,11 +203,5 @@ static int close_all(void **state) {
 
 int main(void) {
     printf("seed %u\n", SEED);
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(weights_come_back),
-        cmocka_unit_test(what_does_not_fit_is_refused),
-        cmocka_unit_test(a_device_refuses_what_it_did_not_make),
-        cmocka_unit_test(a_lent_weight_is_copied_before_it_changes),
-    };
-    return cmocka_run_group_tests(tests, open_all, close_all);
+    return tests_run(open_all, close_all);
 }

@@ -5,17 +5,11 @@
  * thousands of tokens.
  */
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
-#include <cmocka.h>
 #include <jansson.h>
 
 #include "model_run.h"
+#include "tests/td_test.h"
 
 /* Two float32 programs that sum in different orders differ by about 1e-6 of the largest logit (the fixtures' own
  * cross-check: 7.2e-6). */
@@ -233,8 +227,7 @@ static void run_long(const json_t *want) {
     free(got);
 }
 
-static void long_prompts(void **state) {
-    (void)state;
+TEST(long_prompts) {
     json_t *manifest = json_load_file(repo_path(LONG "manifest.json"), 0, NULL), *want;
     size_t  i;
     assert_true(json_array_size(json_object_get(manifest, "cases")) > 0);
@@ -242,10 +235,9 @@ static void long_prompts(void **state) {
     json_decref(manifest);
 }
 
-#define FOLDER_TEST(name)            \
-    static void name(void **state) { \
-        (void)state;                 \
-        run_folder(#name);           \
+#define FOLDER_TEST(name)  \
+    TEST(name) {           \
+        run_folder(#name); \
     }
 FOLDER_TEST(deepseek_v2_lite)
 FOLDER_TEST(deepseek_v2_group)
@@ -259,8 +251,7 @@ FOLDER_TEST(glm4_moe_yarn)
 FOLDER_TEST(glm4_moe_lite)
 FOLDER_TEST(kimi_k25)
 
-static void minimax_m2(void **state) {
-    (void)state;
+TEST(minimax_m2) {
     if (getenv("TD_TEST_CARDS")) skip(); /* several are refused: test_shards */
     run_folder("minimax_m2");
 }
@@ -270,13 +261,11 @@ static void run_gpt_oss(const char *name) {
     run_folder(name);
 }
 
-static void gpt_oss(void **state) {
-    (void)state;
+TEST(gpt_oss) {
     run_gpt_oss("gpt_oss");
 }
 
-static void gpt_oss_mxfp4(void **state) {
-    (void)state;
+TEST(gpt_oss_mxfp4) {
     run_gpt_oss("gpt_oss_mxfp4");
 }
 
@@ -286,13 +275,12 @@ static int by_size(const void *a, const void *b) {
 }
 
 /* gpt-oss's experts in MXFP4, code by code, with activations in int8 per token; with W8A8 the device's too. */
-static void gpt_oss_as_stored(void **state) {
+TEST(gpt_oss_as_stored) {
     static const struct {
         bool   w8a8;
         double bound;
     } WAYS[] = {{false, AS_STORED_ERROR}, {true, W8A8_ERROR}};
     const td_expert_numbers *mxfp4 = td_expert_numbers_find("mxfp4");
-    (void)state;
     if (getenv("TD_TEST_DEVICE_EXPERTS")) skip();
     json_t *manifest = read_manifest("gpt_oss_mxfp4"), *prompt;
     size_t  index;
@@ -326,15 +314,5 @@ static void gpt_oss_as_stored(void **state) {
 /* "short": without the prompts of thousands of tokens, which an emulated processor takes too long for. */
 int main(int argc, char **argv) {
     if (argc > 1 && !strcmp(argv[1], "short")) cmocka_set_skip_filter("long_prompts");
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(deepseek_v2_lite),  cmocka_unit_test(deepseek_v2_group),
-        cmocka_unit_test(deepseek_v3_yarn),  cmocka_unit_test(deepseek_v3_noqlora),
-        cmocka_unit_test(qwen3_moe),         cmocka_unit_test(qwen3_moe_tied),
-        cmocka_unit_test(qwen2_moe),         cmocka_unit_test(glm4_moe),
-        cmocka_unit_test(glm4_moe_yarn),     cmocka_unit_test(glm4_moe_lite),
-        cmocka_unit_test(minimax_m2),        cmocka_unit_test(kimi_k25),
-        cmocka_unit_test(gpt_oss),           cmocka_unit_test(gpt_oss_mxfp4),
-        cmocka_unit_test(gpt_oss_as_stored), cmocka_unit_test(long_prompts),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return tests_run(NULL, NULL);
 }

@@ -4,19 +4,12 @@
  * are shown as they are: every row once for every linear, the layer's normed input among them.
  */
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
 
 #include "core/math/rng.h"
 #include "kernels/rows/convert.h"
 #include "model/arch/config_file.h"
 #include "model_run.h"
+#include "tests/td_test.h"
 
 #define SEED 20261122u
 #define N_SEQ 2
@@ -173,8 +166,7 @@ static void check_folder(const char *folder) {
 }
 
 #define FOLDER_TEST(name)                         \
-    static void name(void **state) {              \
-        (void)state;                              \
+    TEST(name) {                                  \
         check_folder("tests/data/golden/" #name); \
     }
 FOLDER_TEST(deepseek_v2_lite)
@@ -182,8 +174,7 @@ FOLDER_TEST(deepseek_v3_yarn)
 FOLDER_TEST(qwen3_moe)
 FOLDER_TEST(qwen2_moe)
 
-static void the_demo_model(void **state) {
-    (void)state;
+TEST(the_demo_model) {
     check_folder("models/tale-v3-14m");
 }
 
@@ -231,8 +222,7 @@ static void check_mtp(bool w8a8, const td_checkpoint *ck) {
     model_run_close(&r);
 }
 
-static void the_mtp_layer(void **state) {
-    (void)state;
+TEST(the_mtp_layer) {
     td_checkpoint  *ck;
     td_model_config c;
     for (int w8a8 = 0; w8a8 < 2; w8a8++) check_mtp(w8a8, NULL);
@@ -244,8 +234,7 @@ static void the_mtp_layer(void **state) {
 }
 
 /* Ranges that no program can run. */
-static void other_ranges_are_refused(void **state) {
-    (void)state;
+TEST(other_ranges_are_refused) {
     static const struct {
         td_layer_range layers;
         uint32_t       max_deferred;
@@ -275,15 +264,6 @@ static void other_ranges_are_refused(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(deepseek_v2_lite),
-        cmocka_unit_test(deepseek_v3_yarn),
-        cmocka_unit_test(qwen3_moe),
-        cmocka_unit_test(qwen2_moe),
-        cmocka_unit_test(the_demo_model),
-        cmocka_unit_test(the_mtp_layer),
-        cmocka_unit_test(other_ranges_are_refused),
-    };
     print_message("seed %u\n", SEED);
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return tests_run(NULL, NULL);
 }

@@ -1,13 +1,7 @@
 /* The memory plan: what fits, what is capped, and sentences that name the largest figure. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
 
 #include "model/memory_plan.h"
+#include "tests/td_test.h"
 
 #define GIB ((uint64_t)1 << 30)
 #define MIB ((uint64_t)1 << 20)
@@ -23,16 +17,14 @@ static td_memory_plan_input machine(void) {
                                   .max_running = 32};
 }
 
-static void takes_what_fits(void **state) {
-    (void)state;
+TEST(takes_what_fits) {
     td_memory_plan_input in = machine();
     uint32_t             pages;
     assert_int_equal(td_memory_plan(&in, &pages, NULL), TD_OK);
     assert_int_equal(pages, 256);
 }
 
-static void takes_no_more_than_is_useful(void **state) {
-    (void)state;
+TEST(takes_no_more_than_is_useful) {
     td_memory_plan_input in = machine();
     uint32_t             pages;
     in.context_length = 1000;
@@ -41,8 +33,7 @@ static void takes_no_more_than_is_useful(void **state) {
     assert_int_equal(pages, 3 * 8);
 }
 
-static void exact_limit(void **state) {
-    (void)state;
+TEST(exact_limit) {
     td_memory_plan_input in = machine();
     uint32_t             pages;
     td_error             err = {0};
@@ -60,8 +51,7 @@ static void exact_limit(void **state) {
     assert_int_equal(td_memory_plan(&in, &pages, &err), TD_ENOMEM);
 }
 
-static void weights_that_do_not_fit(void **state) {
-    (void)state;
+TEST(weights_that_do_not_fit) {
     td_memory_plan_input in = machine();
     uint32_t             pages;
     td_error             err = {0};
@@ -77,8 +67,7 @@ static void weights_that_do_not_fit(void **state) {
 }
 
 /* The device's memory and the host's are planned apart: 24 GiB of experts beside a device of 16. */
-static void two_memories(void **state) {
-    (void)state;
+TEST(two_memories) {
     td_memory_plan_input in = machine();
     td_host_budget       host = {.available_bytes = 64 * GIB, .weight_bytes = 24 * GIB, .scratch_bytes = 8 * GIB};
     uint32_t             pages;
@@ -108,13 +97,4 @@ static void two_memories(void **state) {
     assert_non_null(strstr(err.text, "the largest is 32768"));
     host.weight_bytes = UINT64_MAX;
     assert_int_equal(td_memory_plan(&in, &pages, &err), TD_ENOMEM);
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(takes_what_fits), cmocka_unit_test(takes_no_more_than_is_useful),
-        cmocka_unit_test(exact_limit),     cmocka_unit_test(weights_that_do_not_fit),
-        cmocka_unit_test(two_memories),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

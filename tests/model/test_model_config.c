@@ -1,15 +1,9 @@
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdio.h>
-#include <string.h>
-
-#include <cmocka.h>
 
 #include "model/arch/config_file.h"
 #include "model/arch/families.h"
 #include "model/layer_caches.h"
+#include "tests/td_test.h"
 
 static td_model_config read_ok(const char *path, const char *override_json) {
     char            full[512];
@@ -21,8 +15,7 @@ static td_model_config read_ok(const char *path, const char *override_json) {
 }
 
 /* What the published config.json files say, by hand. */
-static void published_shapes(void **state) {
-    (void)state;
+TEST(published_shapes) {
     td_model_config c = read_ok("configs/models/deepseek-v3.json", NULL);
     assert_ptr_equal(c.arch, &TD_ARCH_DEEPSEEK_V3);
     assert_int_equal(c.n_layers, 61);
@@ -62,8 +55,7 @@ static void published_shapes(void **state) {
 }
 
 /* GLM-4.5 and Air: half of each head is rotated; a part of it in `rope_parameters`, too. */
-static void parts_of_heads_are_rotated(void **state) {
-    (void)state;
+TEST(parts_of_heads_are_rotated) {
     td_model_config c = read_ok("configs/models/glm-4.5.json", NULL);
     assert_ptr_equal(c.arch, &TD_ARCH_GLM4_MOE);
     assert_int_equal(c.head_dim, 128);
@@ -84,8 +76,7 @@ static void parts_of_heads_are_rotated(void **state) {
 }
 
 /* GLM-4.7-Flash: V3's attention with other heads; which layers are dense is said in two ways. */
-static void glm_flash(void **state) {
-    (void)state;
+TEST(glm_flash) {
     td_model_config c = read_ok("configs/models/glm-4.7-flash.json", NULL);
     assert_ptr_equal(c.arch, &TD_ARCH_GLM4_MOE_LITE);
     assert_true(c.q_lora == 768 && c.kv_lora == 512 && c.nope_dim == 192 && c.rope_dim == 64 && c.v_dim == 256);
@@ -102,8 +93,7 @@ static void glm_flash(void **state) {
 }
 
 /* MiniMax-M2: rotary_dim, or the factor that transformers writes. */
-static void minimax(void **state) {
-    (void)state;
+TEST(minimax) {
     td_model_config c = read_ok("configs/models/minimax-m2.json", NULL);
     assert_ptr_equal(c.arch, &TD_ARCH_MINIMAX_M2);
     assert_true(c.qk_norm && c.qk_norm_rows && c.rope.dim == 64 && c.head_dim == 128 && c.rope.theta == 5e6);
@@ -125,8 +115,7 @@ static void minimax(void **state) {
 }
 
 /* Kimi-K2.5: what V3 has, from text_config; tokens and stored format are in either place. */
-static void kimi_k25(void **state) {
-    (void)state;
+TEST(kimi_k25) {
     td_model_config c = read_ok("configs/models/kimi-k2.5.json", NULL), k2 = read_ok("configs/models/kimi-k2.json", NULL);
     assert_ptr_equal(c.arch, &TD_ARCH_KIMI_K25);
     assert_true(c.hidden == k2.hidden && c.n_experts == 384 && c.rope.factor == 64 && c.max_position == 262144);
@@ -143,8 +132,7 @@ static void kimi_k25(void **state) {
 }
 
 /* gpt-oss: every second layer slides; YaRN whose range is not rounded; the softmax of the chosen. */
-static void layers_slide(void **state) {
-    (void)state;
+TEST(layers_slide) {
     td_model_config c = read_ok("configs/models/gpt-oss-20b.json", NULL);
     assert_ptr_equal(c.arch, &TD_ARCH_GPT_OSS);
     assert_int_equal(td_model_config_moe_layers(&c), 24);
@@ -163,8 +151,7 @@ static void layers_slide(void **state) {
 }
 
 /* What a layer keeps of its tokens, and what that allows. */
-static void caches_of_layers(void **state) {
-    (void)state;
+TEST(caches_of_layers) {
     td_model_config c = read_ok("configs/models/deepseek-v3.json", NULL);
     td_layer_caches list = td_layer_caches_of(&c, 61); /* the MTP layer's are like the others' */
     assert_int_equal(list.n, 2);
@@ -182,8 +169,7 @@ static void caches_of_layers(void **state) {
 }
 
 /* A row of a table that says nothing of rotations means that they do not act on the weight. */
-static void matrices_of_the_stream_are_rotated(void **state) {
-    (void)state;
+TEST(matrices_of_the_stream_are_rotated) {
     static const char *const FILES[] = {"configs/models/deepseek-v3.json",    "configs/models/qwen3-30b-a3b.json",
                                         "configs/models/gpt-oss-20b.json",    "configs/models/minimax-m2.json",
                                         "tests/data/golden/deepseek_v2_lite", "tests/data/golden/glm4_moe",
@@ -198,8 +184,7 @@ static void matrices_of_the_stream_are_rotated(void **state) {
     }
 }
 
-static void golden_shapes(void **state) {
-    (void)state;
+TEST(golden_shapes) {
     td_model_config c = read_ok("tests/data/golden/deepseek_v2_group", NULL);
     assert_int_equal(c.route_group, TD_GROUP_MAX);
     assert_true(c.routed_scale == 16);
@@ -215,8 +200,7 @@ static void golden_shapes(void **state) {
     assert_true(c.tie_embeddings && c.rope.kind == TD_ROPE_YARN && c.rope.original_max_position == 128);
 }
 
-static void generation_config_gives_defaults(void **state) {
-    (void)state;
+TEST(generation_config_gives_defaults) {
     td_model_config c = read_ok("models/tale-v3-14m", NULL);
     assert_true(c.temperature == 0.7 && c.top_p == 0.95 && isnan(c.repetition_penalty) && c.top_k_sampling == 0);
     assert_int_equal(c.n_eos, 1);
@@ -234,8 +218,7 @@ static void generation_config_gives_defaults(void **state) {
 }
 
 /* transformers 5 writes rope_parameters with rope_theta inside; absent keys have the class's defaults. */
-static void rope_parameters_of_transformers_5(void **state) {
-    (void)state;
+TEST(rope_parameters_of_transformers_5) {
     static const char CONFIG[] =
         "{\"architectures\":[\"Qwen3MoeForCausalLM\"],\"rope_parameters\":{\"rope_type\":\"yarn\",\"rope_theta\":5e6,"
         "\"factor\":2.0,"
@@ -254,8 +237,7 @@ static void rope_parameters_of_transformers_5(void **state) {
     assert_int_equal(c.n_eos, 0);
 }
 
-static void override_is_merged(void **state) {
-    (void)state;
+TEST(override_is_merged) {
     td_model_config c =
         read_ok("configs/models/deepseek-v3.json", "{\"num_hidden_layers\": 5, \"rope_scaling\": {\"factor\": 20}}");
     assert_int_equal(c.n_layers, 5);
@@ -265,8 +247,7 @@ static void override_is_merged(void **state) {
 }
 
 /* Qwen3's model card: add rope_scaling, and nothing else, for 131072 tokens. */
-static void yarn_extends_the_positions(void **state) {
-    (void)state;
+TEST(yarn_extends_the_positions) {
     const char *yarn =
         "{\"rope_scaling\": {\"rope_type\": \"yarn\", \"factor\": 4.0, \"original_max_position_embeddings\": 32768}}";
     td_model_config c = read_ok("configs/models/qwen3-30b-a3b.json", NULL);
@@ -278,8 +259,7 @@ static void yarn_extends_the_positions(void **state) {
 }
 
 /* A quantization_config and what becomes of it: a sentence when weights stored so are not read, "" when they are. */
-static void stored_formats(void **state) {
-    (void)state;
+TEST(stored_formats) {
 #define COMPRESSED(format, weights, more)                                                                                   \
     "\"compressed-tensors\", \"format\": \"" format "\", \"config_groups\": {\"group_0\": {\"weights\": {" weights "}" more \
     "}}"
@@ -347,8 +327,7 @@ static void stored_formats(void **state) {
 }
 
 /* Each override of a good config is refused with that status and a sentence that has the key. */
-static void impossible_and_unsupported_values_are_refused(void **state) {
-    (void)state;
+TEST(impossible_and_unsupported_values_are_refused) {
     static const struct {
         const char *base, *override_json;
         td_status   status;
@@ -471,8 +450,7 @@ static void impossible_and_unsupported_values_are_refused(void **state) {
 }
 
 /* What a model of any family might ask for and no family has, whatever its other keys are: refused with key and value. */
-static void no_family_ignores_an_option(void **state) {
-    (void)state;
+TEST(no_family_ignores_an_option) {
     static const char *const SHAPES[] = {"deepseek-v2-lite", "deepseek-v3",     "kimi-k2",     "kimi-k2.5",
                                          "qwen3-30b-a3b",    "qwen3-235b-a22b", "glm-4.5",     "glm-4.5-air",
                                          "glm-4.7-flash",    "minimax-m2",      "gpt-oss-20b", "gpt-oss-120b"};
@@ -504,8 +482,7 @@ static void no_family_ignores_an_option(void **state) {
         }
 }
 
-static void files_that_are_no_config(void **state) {
-    (void)state;
+TEST(files_that_are_no_config) {
     td_model_config c;
     td_error        err = {0};
     assert_int_equal(td_model_config_read(TD_SOURCE_DIR "/no such folder", NULL, &c, &err), TD_ENOTFOUND);
@@ -517,27 +494,4 @@ static void files_that_are_no_config(void **state) {
         assert_int_equal(td_model_config_parse(BAD[i], strlen(BAD[i]), NULL, 0, NULL, &c, &err), TD_EFORMAT);
         assert_non_null(strstr(err.text, "config.json"));
     }
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(published_shapes),
-        cmocka_unit_test(parts_of_heads_are_rotated),
-        cmocka_unit_test(glm_flash),
-        cmocka_unit_test(minimax),
-        cmocka_unit_test(kimi_k25),
-        cmocka_unit_test(layers_slide),
-        cmocka_unit_test(caches_of_layers),
-        cmocka_unit_test(matrices_of_the_stream_are_rotated),
-        cmocka_unit_test(golden_shapes),
-        cmocka_unit_test(generation_config_gives_defaults),
-        cmocka_unit_test(rope_parameters_of_transformers_5),
-        cmocka_unit_test(override_is_merged),
-        cmocka_unit_test(yarn_extends_the_positions),
-        cmocka_unit_test(stored_formats),
-        cmocka_unit_test(impossible_and_unsupported_values_are_refused),
-        cmocka_unit_test(no_family_ignores_an_option),
-        cmocka_unit_test(files_that_are_no_config),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,16 +1,8 @@
 /* What a pass of each family enqueues, in which order: whole, and in two halves. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
 
 #include "model/program.h"
 #include "tests/model/model_run.h"
+#include "tests/td_test.h"
 
 #define TEXT_MAX 2048
 
@@ -76,8 +68,7 @@ static const struct {
 };
 /* clang-format on */
 
-static void passes_are_as_the_families_say(void **state) {
-    (void)state;
+TEST(passes_are_as_the_families_say) {
     for (size_t i = 0; i < sizeof FAMILIES / sizeof *FAMILIES; i++) {
         char              path[128], text[TEXT_MAX];
         model_run         r;
@@ -92,9 +83,4 @@ static void passes_are_as_the_families_say(void **state) {
         if (FAMILIES[i].halves) assert_string_equal(text, FAMILIES[i].halves);
         model_run_close(&r);
     }
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(passes_are_as_the_families_say)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -3,18 +3,11 @@
  * same logits and routing, bit for bit, whether a step goes through whole or as two halves, with one pool or two, with every
  * deferral. CTest runs this again with random delays in every device operation, pool item and hand-over (TD_CHAOS_SEED).
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
 
 #include "core/log/log.h"
 #include "core/math/rng.h"
 #include "model_run.h"
+#include "tests/td_test.h"
 
 #define SEED 20261123u
 #define N_SEQ 4
@@ -142,8 +135,7 @@ static void check_model(const char *path, uint32_t vocab, uint32_t top_k, bool w
 }
 
 #define FOLDER_TEST(name, top_k)                                    \
-    static void name(void **state) {                                \
-        (void)state;                                                \
+    TEST(name) {                                                    \
         check_model("tests/data/golden/" #name, 320, top_k, false); \
     }
 FOLDER_TEST(deepseek_v2_lite, 3)
@@ -157,8 +149,7 @@ FOLDER_TEST(glm4_moe, 4)
 FOLDER_TEST(minimax_m2, 4)
 FOLDER_TEST(gpt_oss, 3)
 
-static void demo_model_with_mtp(void **state) {
-    (void)state;
+TEST(demo_model_with_mtp) {
     check_model("models/tale-v3-14m", 4096, 4, true);
 }
 
@@ -171,13 +162,5 @@ static int print_seeds(void **state) {
 
 int main(void) {
     td_log_set_level(TD_LOG_WARNING); /* it loads a hundred models */
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(deepseek_v2_lite),    cmocka_unit_test(deepseek_v2_group),
-        cmocka_unit_test(deepseek_v3_yarn),    cmocka_unit_test(deepseek_v3_noqlora),
-        cmocka_unit_test(qwen3_moe),           cmocka_unit_test(qwen3_moe_tied),
-        cmocka_unit_test(qwen2_moe),           cmocka_unit_test(glm4_moe),
-        cmocka_unit_test(minimax_m2),          cmocka_unit_test(gpt_oss),
-        cmocka_unit_test(demo_model_with_mtp),
-    };
-    return cmocka_run_group_tests(tests, print_seeds, NULL);
+    return tests_run(print_seeds, NULL);
 }

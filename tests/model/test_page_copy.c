@@ -3,18 +3,11 @@
  * computed. On devices with and without a memory of their own, with their own threads, on several cards; and from one kind
  * of device to another that computes the same bits.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
 
 #include "core/log/log.h"
 #include "core/math/rng.h"
 #include "model_run.h"
+#include "tests/td_test.h"
 
 #define SEED 20261123u
 #define TAIL 9 /* tokens behind the page */
@@ -110,20 +103,17 @@ static void check_model(const char *path, bool w8a8) {
     check_ways(path, w8a8, &WAYS[4], &WAYS[3]);
 }
 
-static void latent_attention(void **state) {
-    (void)state;
+TEST(latent_attention) {
     check_model("tests/data/golden/deepseek_v2_lite", false);
     check_model("models/tale-v3-14m", true);
 }
 
-static void grouped_query_attention(void **state) {
-    (void)state;
+TEST(grouped_query_attention) {
     check_model("tests/data/golden/qwen3_moe", false);
     check_model("tests/data/golden/qwen3_moe", true);
 }
 
 int main(void) {
     td_log_set_level(TD_LOG_WARNING);
-    const struct CMUnitTest tests[] = {cmocka_unit_test(latent_attention), cmocka_unit_test(grouped_query_attention)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return tests_run(NULL, NULL);
 }

@@ -2,19 +2,13 @@
  * bit by bit. */
 #include <dirent.h>
 #include <fcntl.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
-
-#include <cmocka.h>
 
 #include "folder_files.h"
 #include "model_run.h"
 #include "tandem_tools.h"
+#include "tests/td_test.h"
 
 #define MODEL "models/tale-v3-14m"
 #define N_TOK 24
@@ -41,8 +35,7 @@ static float *logits_of(const char *path, const char *cpu_weight_path, uint32_t 
     return logits;
 }
 
-static void folders_give_the_same_logits(void **state) {
-    (void)state;
+TEST(folders_give_the_same_logits) {
     td_error            err = {0};
     uint32_t            vocab;
     td_quantize_options o = {.model_path = TD_SOURCE_DIR "/" MODEL,
@@ -67,8 +60,7 @@ static void folders_give_the_same_logits(void **state) {
 
 /* The device's weights are kept beside the packed experts by the first start: later ones map them, unless the file is
    damaged, partial or of other weights, and then write it anew. */
-static void kept_device_weights_give_the_same_logits(void **state) {
-    (void)state;
+TEST(kept_device_weights_give_the_same_logits) {
     char     path[512] = "";
     uint32_t vocab;
     float   *want = logits_of(MODEL, NULL, 1, &vocab);
@@ -110,7 +102,5 @@ static int remove_out(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(folders_give_the_same_logits),
-                                       cmocka_unit_test(kept_device_weights_give_the_same_logits)};
-    return cmocka_run_group_tests(tests, make_out, remove_out);
+    return tests_run(make_out, remove_out);
 }

@@ -3,16 +3,11 @@
  * far beyond the training length, against transformers' rotary embeddings (scripts/golden/make_rope.py).
  */
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdio.h>
-#include <stdlib.h>
 
-#include <cmocka.h>
 #include <jansson.h>
 
 #include "model/arch/config_file.h"
+#include "tests/td_test.h"
 
 typedef struct {
     const char    *what;
@@ -90,8 +85,7 @@ static const rope_case CASES[] = {
      1.25},
 };
 
-static void frequencies_are_those_of_the_formulas(void **state) {
-    (void)state;
+TEST(frequencies_are_those_of_the_formulas) {
     for (size_t k = 0; k < sizeof CASES / sizeof *CASES; k++) {
         double f[TD_ROPE_DIM_MAX / 2], scale;
         td_rope_frequencies(&CASES[k].c, 4096, f, &scale);
@@ -104,8 +98,7 @@ static void frequencies_are_those_of_the_formulas(void **state) {
     }
 }
 
-static void softmax_factor_is_the_square_of_mscale(void **state) {
-    (void)state;
+TEST(softmax_factor_is_the_square_of_mscale) {
     td_rope_config c = CASES[2].c;
     assert_true(fabs(td_rope_softmax_factor(&c) / sqrt(192) - 0.1352337788608801) < 1e-15);
     c.mscale_all_dim = 0.707;
@@ -115,8 +108,7 @@ static void softmax_factor_is_the_square_of_mscale(void **state) {
     assert_true(td_rope_softmax_factor(&CASES[0].c) == 1);
 }
 
-static void table_is_cos_then_sin(void **state) {
-    (void)state;
+TEST(table_is_cos_then_sin) {
     enum { N = 50 };
     const td_rope_config *c = &CASES[4].c;
     float                *t = malloc(sizeof(float) * N * c->dim);
@@ -169,22 +161,11 @@ static void check_table(const json_t *want) {
     free(table);
 }
 
-static void tables_beyond_the_training_length(void **state) {
-    (void)state;
+TEST(tables_beyond_the_training_length) {
     json_t *manifest = json_load_file(TABLES "manifest.json", 0, NULL), *want;
     size_t  i;
     assert_non_null(manifest);
     assert_true(json_array_size(json_object_get(manifest, "cases")) > 0);
     json_array_foreach(json_object_get(manifest, "cases"), i, want) check_table(want);
     json_decref(manifest);
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(frequencies_are_those_of_the_formulas),
-        cmocka_unit_test(softmax_factor_is_the_square_of_mscale),
-        cmocka_unit_test(table_is_cos_then_sin),
-        cmocka_unit_test(tables_beyond_the_training_length),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -3,15 +3,7 @@
  * layer, where only the rounding of the rotated weights to bf16 is left. And what cannot be rotated is refused.
  */
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/stat.h>
-
-#include <cmocka.h>
 
 #include "core/math/rng.h"
 #include "folder_files.h"
@@ -20,6 +12,7 @@
 #include "model/checkpoint/rotation.h"
 #include "model_run.h"
 #include "tandem_tools.h"
+#include "tests/td_test.h"
 
 #define SEED 20261122u
 #define LEN 48
@@ -145,8 +138,7 @@ static void refuse_experts_alone(const char *folder, const char *experts) {
     td_pool_destroy(pool);
 }
 
-static void test_same_function(void **state) {
-    (void)state;
+TEST(test_same_function) {
     print_message("    seed %u\n", SEED);
     static const char *const FOLDERS[] = {"deepseek_v2_lite", "deepseek_v2_group", "deepseek_v3_yarn", "deepseek_v3_noqlora",
                                           "qwen2_moe",        "qwen3_moe",         "qwen3_moe_tied",   "glm4_moe",
@@ -184,8 +176,7 @@ static void check_written(const char *from, const char *path, const char *out) {
 
 /* The folder that td_quantize writes, in int8 on both tiers; its packed experts are not to be had without its device
  * weights. */
-static void test_written(void **state) {
-    (void)state;
+TEST(test_written) {
     static const char *const FOLDERS[] = {"deepseek_v2_lite", "qwen3_moe_tied"};
     for (size_t i = 0; i < sizeof FOLDERS / sizeof *FOLDERS; i++) {
         char path[128], out[] = "/tmp/td_rotated_XXXXXX";
@@ -199,8 +190,7 @@ static void test_written(void **state) {
 
 /* The head of its own that a rotated MTP layer gets comes from the checkpoint's copy, or from the model's head where there
  * is none: of the same bytes. */
-static void test_written_mtp(void **state) {
-    (void)state;
+TEST(test_written_mtp) {
     char out[] = "/tmp/td_rotated_XXXXXX", bare[] = "/tmp/td_bare_XXXXXX", out2[] = "/tmp/td_rotated_XXXXXX", a[512], b[512];
     assert_non_null(mkdtemp(out));
     check_written(repo_path(DEMO), DEMO, out);
@@ -220,8 +210,7 @@ static void test_written_mtp(void **state) {
     remove_folder(bare);
 }
 
-static void test_other_engines(void **state) {
-    (void)state;
+TEST(test_other_engines) {
     td_error err = {0};
     char     out[] = "/tmp/td_rotated_XXXXXX";
     assert_non_null(mkdtemp(out));
@@ -239,8 +228,7 @@ static void test_other_engines(void **state) {
     remove_folder(out);
 }
 
-static void test_refused(void **state) {
-    (void)state;
+TEST(test_refused) {
     td_error        err = {0};
     td_hadamard     h = {0};
     td_model_config c = config_of("tests/data/golden/qwen3_moe");
@@ -250,11 +238,4 @@ static void test_refused(void **state) {
     c.n_mtp_layers = 0;
     c.hidden = 63;
     assert_int_equal(td_rotation_open(&h, &c, &err), TD_ENOTSUP);
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_same_function), cmocka_unit_test(test_written),
-                                       cmocka_unit_test(test_written_mtp), cmocka_unit_test(test_other_engines),
-                                       cmocka_unit_test(test_refused)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

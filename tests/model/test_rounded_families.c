@@ -6,17 +6,11 @@
  * rotated twice, rows in another order.
  */
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdio.h>
-#include <stdlib.h>
-
-#include <cmocka.h>
 
 #include "core/log/log.h"
 #include "core/math/rng.h"
 #include "model_run.h"
+#include "tests/td_test.h"
 
 #define N_TOK 128
 #define SEED 21
@@ -79,8 +73,7 @@ static double mean_log_prob_difference(const float *got, const float *want, uint
     return sum / N_TOK;
 }
 
-static void rounding_stays_within_the_familys_bound(void **state) {
-    (void)state;
+TEST(rounding_stays_within_the_familys_bound) {
     print_message("    %-20s  %s\n", "", "W8A8    W8A8 + INT4   log-probability");
     size_t beyond = 0;
     for (size_t i = 0; i < sizeof BOUNDS / sizeof *BOUNDS; i++) {
@@ -105,6 +98,5 @@ static void rounding_stays_within_the_familys_bound(void **state) {
 
 int main(void) {
     td_log_set_level(TD_LOG_WARNING); /* it loads three dozen models */
-    const struct CMUnitTest tests[] = {cmocka_unit_test(rounding_stays_within_the_familys_bound)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return tests_run(NULL, NULL);
 }

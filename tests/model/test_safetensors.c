@@ -1,15 +1,7 @@
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
 
-#include <cmocka.h>
-
 #include "model/checkpoint/safetensors.h"
+#include "tests/td_test.h"
 
 /* Length word, header, payload of zeros; returns the size. */
 static size_t build(unsigned char *out, const char *header, size_t payload) {
@@ -20,8 +12,7 @@ static size_t build(unsigned char *out, const char *header, size_t payload) {
     return 8 + n + payload;
 }
 
-static void a_good_file(void **state) {
-    (void)state;
+TEST(a_good_file) {
     unsigned char   file[1024];
     td_safetensors *f;
     td_error        err = {0};
@@ -52,8 +43,7 @@ static void a_good_file(void **state) {
 #define T(name, dtype, shape, begin, end) \
     "\"" name "\":{\"dtype\":\"" dtype "\",\"shape\":" shape ",\"data_offsets\":[" begin "," end "]}"
 
-static void defects_are_told(void **state) {
-    (void)state;
+TEST(defects_are_told) {
     static const struct {
         const char *header, *says;
     } CASES[] = {
@@ -95,8 +85,7 @@ static void defects_are_told(void **state) {
     }
 }
 
-static void header_lengths_are_checked(void **state) {
-    (void)state;
+TEST(header_lengths_are_checked) {
     static const uint64_t LENGTHS[] = {3, 57, 100000000, 100000001, UINT64_MAX, UINT64_MAX - 7, 1ull << 63};
     for (size_t i = 0; i < sizeof LENGTHS / sizeof *LENGTHS; i++) {
         unsigned char   file[64] = {0};
@@ -111,8 +100,7 @@ static void header_lengths_are_checked(void **state) {
     for (size_t n = 0; n < 8; n++) assert_int_equal(td_safetensors_parse("\2\0\0\0\0\0\0\0", n, "x", &f, NULL), TD_EFORMAT);
 }
 
-static void files(void **state) {
-    (void)state;
+TEST(files) {
     td_safetensors *f;
     td_error        err = {0};
     assert_int_equal(td_safetensors_open("/nonexistent/x.safetensors", &f, &err), TD_ENOTFOUND);
@@ -134,14 +122,4 @@ static void files(void **state) {
     assert_non_null(strstr(err.text, "truncated"));
     close(fd);
     unlink(path);
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_good_file),
-        cmocka_unit_test(defects_are_told),
-        cmocka_unit_test(header_lengths_are_checked),
-        cmocka_unit_test(files),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

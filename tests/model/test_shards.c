@@ -4,15 +4,7 @@
  * as it is handed to the device, which is the host's with ears.
  */
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
-
-#include <cmocka.h>
 
 #include "core/error.h"
 #include "core/log/log.h"
@@ -23,6 +15,7 @@
 #include "npu/host/host_npu.h"
 #include "quant/coded_matrix.h"
 #include "quant/weight_quant.h"
+#include "tests/td_test.h"
 
 #define GOLDEN "tests/data/golden/"
 #define STORED "tests/data/quantised/"
@@ -270,7 +263,7 @@ static size_t compare_cards(const model_files *f, uint32_t count) {
     return n_cut;
 }
 
-static void cards_together_are_one_card(void **state) {
+TEST(cards_together_are_one_card) {
     static const struct {
         const char *folder;
         int         how;
@@ -291,7 +284,6 @@ static void cards_together_are_one_card(void **state) {
                  {GOLDEN "qwen2_moe", DUMMY, 2},
                  {TALE, AS_IT_IS, 4},
                  {TALE, ROTATED, 4}};
-    (void)state;
     for (size_t i = 0; i < sizeof CASES / sizeof *CASES; i++)
         for (int w8a8 = 0; w8a8 < 2; w8a8++) {
             model_files f = open_files(CASES[i].folder, CASES[i].how);
@@ -306,8 +298,7 @@ static void cards_together_are_one_card(void **state) {
 }
 
 /* DeepSeek's biases, which no golden checkpoint has: made-up ones. */
-static void a_bias_on_a_sum_is_on_one_card(void **state) {
-    (void)state;
+TEST(a_bias_on_a_sum_is_on_one_card) {
     model_files f = open_files(GOLDEN "deepseek_v3_yarn", DUMMY);
     f.config.attn_bias = true;
     compare_cards(&f, 2);
@@ -323,7 +314,7 @@ static void a_bias_on_a_sum_is_on_one_card(void **state) {
 /* Matrices in codes: those that the device keeps in groups are windows of the codes, and a group that a cut goes through is
    refused; all others are decoded, or int8, and cut anywhere. Layer 0 is dense, and its down has 96 columns; o has 128 where
    it is in groups. */
-static void codes_are_cut_between_groups(void **state) {
+TEST(codes_are_cut_between_groups) {
     static const struct {
         const char      *folder;
         td_weight_format o;       /* of layer 1 */
@@ -346,7 +337,6 @@ static void codes_are_cut_between_groups(void **state) {
          "groups of 32 columns that share a scale in model.layers.0.mlp.down_proj.weight"},
         {STORED "gptq_int4", TD_WEIGHT_INT4G,
          "groups of 64 columns that share a scale in model.layers.0.mlp.down_proj.weight; a size that divides 1 would do"}};
-    (void)state;
     for (size_t i = 0; i < sizeof CASES / sizeof *CASES; i++) {
         model_files f = open_files(CASES[i].folder, AS_IT_IS);
         bool        mla = f.config.kv_lora > 0;
@@ -403,7 +393,7 @@ static size_t compare_windows(const td_coded_matrix *m) {
     return n_cuts;
 }
 
-static void windows_are_stretches_of_the_whole(void **state) {
+TEST(windows_are_stretches_of_the_whole) {
     static const struct {
         const char *folder;
         bool        columns; /* some of its matrices can be cut */
@@ -421,7 +411,6 @@ static void windows_are_stretches_of_the_whole(void **state) {
                  {STORED "packed_int8_row", true},
                  {STORED "mxfp4", true},
                  {STORED "nvfp4", true}};
-    (void)state;
     for (size_t i = 0; i < sizeof CASES / sizeof *CASES; i++) {
         model_files f = open_files(CASES[i].folder, AS_IT_IS);
         size_t      n = 0, n_cuts = 0;
@@ -451,8 +440,7 @@ static void windows_are_stretches_of_the_whole(void **state) {
 }
 
 /* Rounded whole, a row with an infinity is refused on the cards that do not hold it too. */
-static void an_infinity_is_refused_on_every_card(void **state) {
-    (void)state;
+TEST(an_infinity_is_refused_on_every_card) {
     model_files    f = open_files(GOLDEN "qwen3_moe", AS_IT_IS);
     size_t         n = (size_t)f.config.hidden * f.config.heads * f.config.head_dim;
     float         *values = calloc(n, sizeof *values);
@@ -482,9 +470,8 @@ static void expect_refusal(const td_model_config *c, uint32_t count, const char 
     if (strcmp(err.text, sentence)) fail_msg("\"%s\", expected \"%s\"", err.text, sentence);
 }
 
-static void what_does_not_divide_is_named(void **state) {
+TEST(what_does_not_divide_is_named) {
     td_model_config qwen, deepseek, c;
-    (void)state;
     assert_int_equal(td_model_config_read(repo_path(GOLDEN "qwen2_moe"), NULL, &qwen, NULL), TD_OK);
     assert_int_equal(td_model_config_read(repo_path(GOLDEN "deepseek_v3_yarn"), NULL, &deepseek, NULL), TD_OK);
     expect_refusal(&qwen, 4,
@@ -516,7 +503,7 @@ static void what_does_not_divide_is_named(void **state) {
 /* ---- kept weights ------------------------------------------------------------------------------ */
 
 /* A card's file serves that card; of another's only what is on both is taken. */
-static void a_kept_file_is_of_one_card(void **state) {
+TEST(a_kept_file_is_of_one_card) {
     char              path[] = "/tmp/td_shards_XXXXXX";
     model_files       f = open_files(GOLDEN "qwen3_moe", AS_IT_IS);
     td_model_weights  w;
@@ -524,7 +511,6 @@ static void a_kept_file_is_of_one_card(void **state) {
     td_device_file   *file;
     bool              all_kept;
     const td_npu_ops *ops = host->ops;
-    (void)state;
     close(mkstemp(path));
     assert_int_equal(
         td_model_weights_load(host, &f.config, &f.part, (td_shard){1, 2}, f.ck, true, MAX_POS, NULL, &w, &all_kept, NULL),
@@ -559,11 +545,5 @@ static void a_kept_file_is_of_one_card(void **state) {
 
 int main(void) {
     td_log_set_level(TD_LOG_WARNING); /* it loads hundreds of cards */
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(cards_together_are_one_card),          cmocka_unit_test(a_bias_on_a_sum_is_on_one_card),
-        cmocka_unit_test(codes_are_cut_between_groups),         cmocka_unit_test(windows_are_stretches_of_the_whole),
-        cmocka_unit_test(an_infinity_is_refused_on_every_card), cmocka_unit_test(what_does_not_divide_is_named),
-        cmocka_unit_test(a_kept_file_is_of_one_card),
-    };
-    return cmocka_run_group_tests(tests, open_host, close_host);
+    return tests_run(open_host, close_host);
 }

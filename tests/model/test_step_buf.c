@@ -1,14 +1,9 @@
 /* The buckets of a step, whole and in halves, checked row by row against the rows they were filled from, on random steps. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <string.h>
-
-#include <cmocka.h>
 
 #include "core/math/rng.h"
 #include "model/step_buf.h"
 #include "npu/host/host_npu.h"
+#include "tests/td_test.h"
 
 #define SEED 20261122u
 #define MAX_TOK 700
@@ -97,8 +92,7 @@ static const td_step_shape SHAPE = {.max_tok = MAX_TOK,
                                     .max_seq_tokens = PAGES * TD_KV_PAGE,
                                     .splits = from_five_rows};
 
-static void buckets_hold_the_rows(void **state) {
-    (void)state;
+TEST(buckets_hold_the_rows) {
     td_step_buf  buf;
     td_step_rows rows;
     uint32_t     across = 0, between = 0, out_row[MAX_OUT];
@@ -129,8 +123,7 @@ static void buckets_hold_the_rows(void **state) {
 }
 
 /* Every number of rows has a bucket, and a large one wastes less than an eighth of its copies. */
-static void buckets_cover_every_step(void **state) {
-    (void)state;
+TEST(buckets_cover_every_step) {
     td_step_buf buf;
     assert_int_equal(td_step_buf_open(&buf, &SHAPE, g_npu, NULL), TD_OK);
     assert_int_equal(buf.buckets[0].max_tok, 1);
@@ -145,8 +138,7 @@ static void buckets_cover_every_step(void **state) {
 }
 
 /* An MTP pass is fed other tokens at the same places. */
-static void tokens_can_be_others(void **state) {
-    (void)state;
+TEST(tokens_can_be_others) {
     td_step_buf  buf;
     td_step_rows rows;
     uint32_t     tokens[] = {7, 8, 9}, next[] = {8, 9, 10}, page = 4;
@@ -162,10 +154,5 @@ static void tokens_can_be_others(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(buckets_hold_the_rows),
-        cmocka_unit_test(buckets_cover_every_step),
-        cmocka_unit_test(tokens_can_be_others),
-    };
-    return cmocka_run_group_tests(tests, open_device, close_device);
+    return tests_run(open_device, close_device);
 }

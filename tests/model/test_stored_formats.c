@@ -6,14 +6,7 @@
 #include <malloc.h>
 #include <math.h>
 #include <pthread.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
-#include <cmocka.h>
 #include <jansson.h>
 
 #include "core/math/rng.h"
@@ -22,6 +15,7 @@
 #include "model/experts_load.h"
 #include "model_run.h"
 #include "quant/coded_matrix.h"
+#include "tests/td_test.h"
 
 #define DATA "tests/data/quantised/"
 /* As test_golden's, where weights and arithmetic are f32 (experts: weights in bf16). */
@@ -90,8 +84,7 @@ static bool decode_coded(const td_tensor_view *v, float *out) {
     return true;
 }
 
-static void every_weight_is_what_numpy_decodes(void **state) {
-    (void)state;
+TEST(every_weight_is_what_numpy_decodes) {
     for (size_t i = 0; i < N_CASES; i++) {
         char path[128];
         snprintf(path, sizeof path, DATA "%s", CASES[i]);
@@ -169,8 +162,7 @@ static void check_store(const td_experts *x, const td_model_config *config, cons
 }
 
 /* The store gives back every weight bit for bit, in the format that td_checkpoint_expert_numbers names. */
-static void experts_are_carried_exactly(void **state) {
-    (void)state;
+TEST(experts_are_carried_exactly) {
     td_pool *pool = open_pool();
     for (size_t i = 0; i < N_CASES; i++) {
         char path[128], name[64];
@@ -252,8 +244,7 @@ void __wrap_free(void *p) {
 }
 
 /* gpt-oss in bf16 has the experts of a layer in one tensor, as columns: transposed one by one, never a layer of them. */
-static void a_stack_is_transposed_a_matrix_at_a_time(void **state) {
-    (void)state;
+TEST(a_stack_is_transposed_a_matrix_at_a_time) {
     td_pool        *pool = open_pool();
     td_model_config c;
     td_checkpoint  *ck;
@@ -330,8 +321,7 @@ static void check_logits(const char *name, const json_t *prompt, const char *whi
     model_run_close(&r);
 }
 
-static void logits_are_those_of_the_decoded_weights(void **state) {
-    (void)state;
+TEST(logits_are_those_of_the_decoded_weights) {
     for (size_t i = 0; i < N_CASES; i++) {
         char path[128];
         snprintf(path, sizeof path, DATA "%s", CASES[i]);
@@ -351,8 +341,7 @@ static void logits_are_those_of_the_decoded_weights(void **state) {
 }
 
 /* With W8A8 the device holds linears of int4 and fp4 in groups as the checkpoint does, and others in int8. */
-static void the_device_keeps_codes_in_groups(void **state) {
-    (void)state;
+TEST(the_device_keeps_codes_in_groups) {
     static const struct {
         const char      *name;
         td_weight_format format;
@@ -476,8 +465,7 @@ static const float    BAD_F32[] = {0, NAN, INFINITY, -1};
 static const uint16_t BAD_BF16[] = {0, 0x7fc0, 0x7f80, 0xff80, 0x7f7f},
                       BAD_F16[] = {0, 0x7e00, 0x7c00, 0xfc00}; /* of integer codes: -1 is a scale; 0x7f7f: 3.4e38 */
 
-static void impossible_values_name_file_and_tensor(void **state) {
-    (void)state;
+TEST(impossible_values_name_file_and_tensor) {
 #define VALUES(a) (a), sizeof *(a), sizeof(a) / sizeof *(a)
 #define NO_SCALE " has a scale that is not a positive number"
     const struct {
@@ -522,8 +510,7 @@ static void impossible_values_name_file_and_tensor(void **state) {
 }
 
 /* Tensors that change what a folder computes, unless they are zero. */
-static void what_is_not_read_must_be_zero(void **state) {
-    (void)state;
+TEST(what_is_not_read_must_be_zero) {
     static const struct {
         const char *name, *tensor, *dtype;
         size_t      rows, columns, bytes;
@@ -552,8 +539,7 @@ static void what_is_not_read_must_be_zero(void **state) {
 }
 
 /* Zeros that a symmetric folder has nevertheless, not packed. */
-static void zeros_of_symmetric_words_are_zero(void **state) {
-    (void)state;
+TEST(zeros_of_symmetric_words_are_zero) {
     char values[96 * 4] = {0};
     for (int zero = 1; zero >= 0; zero--) {
         copy_case("packed_int4");
@@ -584,8 +570,7 @@ static td_status load(const char *override_json, td_error *err) {
     return s;
 }
 
-static void a_weight_that_is_not_finite_is_named(void **state) {
-    (void)state;
+TEST(a_weight_that_is_not_finite_is_named) {
     static const char *const TENSOR[] = {"model.norm.weight", "model.embed_tokens.weight", "model.layers.1.mlp.gate.weight"};
     for (size_t i = 0; i < sizeof TENSOR / sizeof *TENSOR; i++) {
         td_error err = {0};
@@ -615,8 +600,7 @@ static float *read_gate(const char *override_json, size_t *n, size_t *k) {
     return values;
 }
 
-static void the_group_that_fits_an_fp8_scale_is_taken(void **state) {
-    (void)state;
+TEST(the_group_that_fits_an_fp8_scale_is_taken) {
 #define BLOCKS \
     "{\"weights\": {\"num_bits\": 8, \"type\": \"float\", \"strategy\": \"block\", \"block_structure\": [64, 64]}}"
 #define CHANNELS \
@@ -644,8 +628,7 @@ static void the_group_that_fits_an_fp8_scale_is_taken(void **state) {
 
 /* The second layer as MTP layer, whose head is that of the model: both in codes, or one in floats. Another head is not taken
  * for the model's. */
-static void an_mtp_layers_head_in_codes_is_compared(void **state) {
-    (void)state;
+TEST(an_mtp_layers_head_in_codes_is_compared) {
     enum { ROWS = 64, COLUMNS = 128, WORDS = ROWS * COLUMNS / 8, GROUPS = ROWS * COLUMNS / 32 };
     static uint16_t scale[GROUPS], eh_proj[COLUMNS * 2 * COLUMNS], as_floats[ROWS * COLUMNS];
     static uint32_t words[WORDS];
@@ -683,8 +666,7 @@ static void an_mtp_layers_head_in_codes_is_compared(void **state) {
 }
 
 /* Whoever rounds to 16 unsigned codes may give the 17th value to either end: a scale below zero turns its group. */
-static void scales_of_integer_codes_have_a_sign(void **state) {
-    (void)state;
+TEST(scales_of_integer_codes_have_a_sign) {
     static const struct {
         const char *name, *tensor;
     } CASE[] = {{"packed_int4", GATE ".weight_scale"}, {"gptq_int4", GATE ".scales"}, {"awq", GATE ".scales"}};
@@ -721,8 +703,7 @@ static void scales_of_integer_codes_have_a_sign(void **state) {
 
 /* Experts are read by the store, row by row, whether their codes are carried or decoded: who refuses names the tensor too.
  */
-static void the_store_names_the_tensor_that_it_refuses(void **state) {
-    (void)state;
+TEST(the_store_names_the_tensor_that_it_refuses) {
     static const struct {
         const char *name, *tensor, *format;
     } STORED[] = {{"packed_int4", GATE ".weight_scale", "int4-g32"},
@@ -759,8 +740,7 @@ static void the_store_names_the_tensor_that_it_refuses(void **state) {
     td_pool_destroy(pool);
 }
 
-static void missing_tensors_and_wrong_types_are_refused(void **state) {
-    (void)state;
+TEST(missing_tensors_and_wrong_types_are_refused) {
     static const struct {
         const char *name, *tensor, *renamed, *says;
     } MISSING[] = {
@@ -793,8 +773,7 @@ static void missing_tensors_and_wrong_types_are_refused(void **state) {
     EXPECT(TD_ENOTSUP, "tensor " GATE ".weight is U8", "only BF16, F16 and F32");
 }
 
-static void configurations_that_disagree_with_tensors_are_refused(void **state) {
-    (void)state;
+TEST(configurations_that_disagree_with_tensors_are_refused) {
     static const struct {
         const char *name, *after, *from, *to, *says;
     } CONFIGS[] = {
@@ -836,8 +815,7 @@ static void configurations_that_disagree_with_tensors_are_refused(void **state) 
 }
 
 /* Any byte changed anywhere: an error with a sentence, or other weights; never a crash (asan looks). */
-static void damaged_folders_are_refused_or_read(void **state) {
-    (void)state;
+TEST(damaged_folders_are_refused_or_read) {
     const uint64_t seed = 20;
     size_t         n_refused = 0;
     print_message("    seed %llu\n", (unsigned long long)seed);
@@ -923,8 +901,7 @@ static float *logits_of_folder(const char *path, const td_expert_numbers *number
 
 /* As published: INT4 in groups of 32 in the experts alone, described in text_config, and a vision encoder beside it. The
  * logits are those of the same DeepSeek-V3, bit by bit, with the codes as stored. */
-static void kimi_k25_is_a_deepseek_v3_behind_a_prefix(void **state) {
-    (void)state;
+TEST(kimi_k25_is_a_deepseek_v3_behind_a_prefix) {
     static const char *const NAMES[] = {"KimiK25ForConditionalGeneration", "Kimi_K25ForConditionalGeneration"};
     static const char        zeros[64];
     td_expert_numbers        numbers = *td_expert_numbers_find("int4-g32");
@@ -957,24 +934,5 @@ static int remove_tmp(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_weight_is_what_numpy_decodes),
-        cmocka_unit_test(experts_are_carried_exactly),
-        cmocka_unit_test(a_stack_is_transposed_a_matrix_at_a_time),
-        cmocka_unit_test(logits_are_those_of_the_decoded_weights),
-        cmocka_unit_test(the_device_keeps_codes_in_groups),
-        cmocka_unit_test(impossible_values_name_file_and_tensor),
-        cmocka_unit_test(what_is_not_read_must_be_zero),
-        cmocka_unit_test(zeros_of_symmetric_words_are_zero),
-        cmocka_unit_test(a_weight_that_is_not_finite_is_named),
-        cmocka_unit_test(the_group_that_fits_an_fp8_scale_is_taken),
-        cmocka_unit_test(an_mtp_layers_head_in_codes_is_compared),
-        cmocka_unit_test(scales_of_integer_codes_have_a_sign),
-        cmocka_unit_test(the_store_names_the_tensor_that_it_refuses),
-        cmocka_unit_test(missing_tensors_and_wrong_types_are_refused),
-        cmocka_unit_test(configurations_that_disagree_with_tensors_are_refused),
-        cmocka_unit_test(damaged_folders_are_refused_or_read),
-        cmocka_unit_test(kimi_k25_is_a_deepseek_v3_behind_a_prefix),
-    };
-    return cmocka_run_group_tests(tests, make_tmp, remove_tmp);
+    return tests_run(make_tmp, remove_tmp);
 }

@@ -5,18 +5,12 @@
  */
 #include <math.h>
 #include <pthread.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdatomic.h>
-#include <stddef.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
-#include <cmocka.h>
 #include <jansson.h>
 
 #include "model_run.h"
+#include "tests/td_test.h"
 
 #define MODEL "models/tale-v3-14m"
 #define GOLDEN "tests/data/golden/tale/"
@@ -63,8 +57,7 @@ static bool same_experts(const uint16_t *got, const int32_t *want) {
     return a == b;
 }
 
-static void logits_and_routing_agree(void **state) {
-    (void)state;
+TEST(logits_and_routing_agree) {
     model_run r;
     double    difference = 0;
     size_t    compared = 0, routed = 0, same = 0;
@@ -110,8 +103,7 @@ static double largest_difference(const float *got, const float *want, size_t n, 
 }
 
 /* From the KV cache, a token at a time; paths may part at a near tie of the reference. */
-static void greedy_tokens_agree(void **state) {
-    (void)state;
+TEST(greedy_tokens_agree) {
     model_run r;
     open_reference(&r, 0);
     for (size_t p = 0; p < PROMPTS; p++) {
@@ -138,8 +130,7 @@ static void greedy_tokens_agree(void **state) {
     model_run_close(&r);
 }
 
-static void mtp_layer_agrees(void **state) {
-    (void)state;
+TEST(mtp_layer_agrees) {
     model_run r;
     open_reference(&r, 0);
     for (size_t p = 0; p < PROMPTS; p++) {
@@ -162,8 +153,7 @@ static void mtp_layer_agrees(void **state) {
 }
 
 /* Against scripts/golden/make_deferral.py, which follows the definition one expert at a time. */
-static void deferred_experts_follow_the_definition(void **state) {
-    (void)state;
+TEST(deferred_experts_follow_the_definition) {
     json_t *m = load_json("tests/data/tale_deferral/manifest.json"), *entry;
     size_t  index;
     json_array_foreach(json_object_get(m, "deferred"), index, entry) {
@@ -232,8 +222,7 @@ static void *watch(void *arg) {
     return NULL;
 }
 
-static void what_the_tiers_are_in_can_be_read(void **state) {
-    (void)state;
+TEST(what_the_tiers_are_in_can_be_read) {
     model_run r;
     uint32_t  ids[256], n = prompt_ids(0, ids);
     char      text[96];
@@ -253,12 +242,5 @@ static void what_the_tiers_are_in_can_be_read(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(logits_and_routing_agree),
-        cmocka_unit_test(greedy_tokens_agree),
-        cmocka_unit_test(mtp_layer_agrees),
-        cmocka_unit_test(deferred_experts_follow_the_definition),
-        cmocka_unit_test(what_the_tiers_are_in_can_be_read),
-    };
-    return cmocka_run_group_tests(tests, load_golden, free_golden);
+    return tests_run(load_golden, free_golden);
 }

@@ -2,16 +2,10 @@
  * Several cards as one device: the same bits on host and apart, in pieces and halves, with either hand-over; near what one
  * card computes. Against transformers the golden outputs run on two cards too (test_golden_cards_2).
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
 
 #include "core/math/rng.h"
 #include "model_run.h"
+#include "tests/td_test.h"
 
 #define TOKENS 40
 #define N_SEQ 3
@@ -110,26 +104,18 @@ static void check_model(const char *path, uint32_t n_cards, bool w8a8) {
 
 #define GOLDEN "tests/data/golden/"
 
-static void mla(void **state) {
-    (void)state;
+TEST(mla) {
     check_model(GOLDEN "deepseek_v3_yarn", 2, false);
     check_model(GOLDEN "deepseek_v3_yarn", 4, true);
     check_model(GOLDEN "deepseek_v2_lite", 2, true);
 }
 
-static void gqa(void **state) {
-    (void)state;
+TEST(gqa) {
     check_model(GOLDEN "qwen3_moe", 2, false);
     check_model(GOLDEN "qwen2_moe", 2, true);
 }
 
-static void demo_model_with_mtp(void **state) {
-    (void)state;
+TEST(demo_model_with_mtp) {
     check_model("models/tale-v3-14m", 2, true);
     check_model("models/tale-v3-14m", 4, false);
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(mla), cmocka_unit_test(gqa), cmocka_unit_test(demo_model_with_mtp)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -6,21 +6,14 @@
 #define TD_TESTS_CARD_CLUSTER_H
 
 #include <pthread.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdatomic.h>
-#include <stddef.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>
-
-#include <cmocka.h>
 
 #include "core/dtype.h"
 #include "core/math/rng.h"
 #include "npu/npu.h"
+#include "tests/td_test.h"
 
 #define CARDS_MAX 4
 #define N ((size_t)ROWS * WIDTH)
@@ -179,8 +172,7 @@ static inline void expect_sums(const cluster *x, uint32_t n_adds) {
     }
 }
 
-static inline void cluster_sums(void **state) {
-    (void)state;
+TEST(cluster_sums) {
     for (uint32_t n = 2; n <= CARDS_MAX; n += 2)
         for (uint32_t n_adds = 0; n_adds <= 3; n_adds++)
             for (int way = 0; way < 3; way++) { /* eager, in place, captured */
@@ -200,8 +192,7 @@ static inline void cluster_sums(void **state) {
 }
 
 /* One waits; it is freed, the group is useless until the reset, and whole after it. */
-static inline void cluster_gives_up(void **state) {
-    (void)state;
+TEST(cluster_gives_up) {
     for (uint32_t n = 2; n <= CARDS_MAX; n += 2) {
         cluster  x;
         td_error err = {0};

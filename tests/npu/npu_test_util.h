@@ -4,22 +4,15 @@
 #define TD_TESTS_NPU_TEST_UTIL_H
 
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
-
-#include <cmocka.h>
 
 #include "core/math/rng.h"
 #include "core/threads/pool.h"
 #include "npu/host/host_npu.h"
 #include "npu/npu.h"
 #include "tests/npu/unified_step.h"
+#include "tests/td_test.h"
 
 /* ---- numbers --------------------------------------------------------------------------------- */
 

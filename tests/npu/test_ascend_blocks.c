@@ -9,6 +9,7 @@
  * with them. Experts round the scales of their weights to bf16 besides, which is one rounding more for each product.
  */
 #include "npu_test_util.h"
+#include "tests/td_test.h"
 
 #define EXACT 0.0
 #define ROUNDED 0.006
@@ -178,14 +179,13 @@ static td_step rows_step(td_step_counts *counts, uint32_t bucket, uint32_t first
 
 /* ---- rows ------------------------------------------------------------------------------------------ */
 
-static void rows_blocks(void **state) {
+TEST(rows_blocks) {
     enum { HIDDEN = 96, VOCAB = 50, ROWS = 7, BUCKET = 8, FIRST = 3, ALL = FIRST + BUCKET };
     rnd            r = rnd_open("rows");
     pair           p = open_pair();
     uint32_t       tokens[BUCKET] = {3, 49, 0, 7, 7, 21, 11, 0};
     td_step_counts counts = {.n_tok = ROWS};
     td_step        step = rows_step(&counts, BUCKET, FIRST);
-    (void)state;
     step.host.token = step.dev.token = tokens;
     weights table = random_weight(&p, &r, TD_WEIGHT_BF16, VOCAB, HIDDEN, 1),
             gamma = random_weight(&p, &r, TD_WEIGHT_F32, 0, HIDDEN, 2);
@@ -292,7 +292,7 @@ static void rows_blocks(void **state) {
 
 /* ---- products --------------------------------------------------------------------------------------- */
 
-static void linears(void **state) {
+TEST(linears) {
     static const struct {
         td_weight_format format;
         size_t           n, k;
@@ -304,7 +304,6 @@ static void linears(void **state) {
     pair           p = open_pair();
     td_step_counts counts = {.n_tok = ROWS};
     td_step        step = rows_step(&counts, BUCKET, 0);
-    (void)state;
     for (size_t i = 0; i < sizeof CASES / sizeof *CASES; i++) {
         size_t  n = CASES[i].n, k = CASES[i].k;
         weights w = random_weight(&p, &r, CASES[i].format, n, k, 1), bias = random_weight(&p, &r, TD_WEIGHT_F32, 0, n, 2);
@@ -365,8 +364,7 @@ static void run_mlps(void) {
 }
 
 /* A 910C has another operation for the middle. */
-static void mlps(void **state) {
-    (void)state;
+TEST(mlps) {
     run_mlps();
     setenv("TD_STANDIN_SOC", "Ascend910_9391", 1);
     run_mlps();
@@ -375,7 +373,7 @@ static void mlps(void **state) {
 
 /* ---- router, head ------------------------------------------------------------------------------------ */
 
-static void routers(void **state) {
+TEST(routers) {
     static const td_router_desc CASES[] = {
         {.n_experts = 16,
          .top_k = 4,
@@ -400,7 +398,6 @@ static void routers(void **state) {
     pair           p = open_pair();
     td_step_counts counts = {.n_tok = ROWS};
     td_step        step = rows_step(&counts, BUCKET, 0);
-    (void)state;
     for (size_t i = 0; i < sizeof CASES / sizeof *CASES; i++) {
         size_t  n = CASES[i].n_experts, k = CASES[i].top_k;
         weights w = random_weight(&p, &r, TD_WEIGHT_F32, n, HIDDEN, 1),
@@ -441,14 +438,13 @@ static void routers(void **state) {
     close_pair(&p);
 }
 
-static void heads(void **state) {
+TEST(heads) {
     enum { HIDDEN = 64, VOCAB = 200, ROWS = 6, BUCKET = 8, OUT = 3, MAX_OUT = 4, BEST = 5 };
     rnd            r = rnd_open("heads");
     pair           p = open_pair();
     uint32_t       out_row[MAX_OUT] = {5, 0, 2};
     td_step_counts counts = {.n_tok = ROWS, .n_out = OUT};
     td_step        step = rows_step(&counts, BUCKET, 0);
-    (void)state;
     step.max_out = MAX_OUT;
     step.host.out_row = step.dev.out_row = out_row;
     for (int f = 0; f < 2; f++) {
@@ -590,7 +586,7 @@ static void run_experts(const experts_case *c) {
     close_pair(&p);
 }
 
-static void experts(void **state) {
+TEST(experts) {
     static const experts_case CASES[] = {
         {.hidden = 64, .inter = 32, .n_experts = 8, .top_k = 2, .rows = 6, .bucket = 8, .first = 3, .codes = true},
         {.hidden = 40, .inter = 40, .n_experts = 6, .top_k = 3, .rows = 8, .bucket = 8}, /* tiles that are filled up */
@@ -599,11 +595,10 @@ static void experts(void **state) {
         {.hidden = 32, .inter = 3620, .n_experts = 2, .top_k = 1, .rows = 3, .bucket = 4},                    /* wide */
         {.hidden = 32, .inter = 5121, .n_experts = 2, .top_k = 1, .rows = 3, .bucket = 4}, /* too wide to be fused */
     };
-    (void)state;
     for (size_t i = 0; i < sizeof CASES / sizeof *CASES; i++) run_experts(&CASES[i]);
 }
 
-static void refused_experts(void **state) {
+TEST(refused_experts) {
     experts_case   c = {.hidden = 64, .inter = 32, .n_experts = 4, .top_k = 2};
     rnd            r = rnd_open("refused experts");
     pair           p = open_pair();
@@ -611,7 +606,6 @@ static void refused_experts(void **state) {
     expert_weights w, floats;
     both           x = put(&p, NULL, 4096);
     td_npu_block  *b;
-    (void)state;
     put_experts(&p, &r, &c, TD_WEIGHT_W8A8, &w);
     put_experts(&p, &r, &c, TD_WEIGHT_BF16, &floats);
     const td_block_desc right = {.kind = TD_BLOCK_EXPERTS,
@@ -834,7 +828,7 @@ static void run_attention(const attention *a) {
     close_pair(&p);
 }
 
-static void attentions(void **state) {
+TEST(attentions) {
     static const attention CASES[] = {
         {.what = "mla, 3 heads, filled up",
          .mla = true,
@@ -890,11 +884,10 @@ static void attentions(void **state) {
          .v_dim = 16,
          .extras = true},
     };
-    (void)state;
     for (size_t i = 0; i < sizeof CASES / sizeof *CASES; i++) run_attention(&CASES[i]);
 }
 
-static void grouped_attentions(void **state) {
+TEST(grouped_attentions) {
     static const attention CASES[] = {
         {.what = "gqa, heads of 32, a row a piece",
          .format = TD_WEIGHT_W8A8,
@@ -933,7 +926,6 @@ static void grouped_attentions(void **state) {
          .dim = 128,
          .extras = true},
     };
-    (void)state;
     for (size_t i = 0; i < sizeof CASES / sizeof *CASES; i++) run_attention(&CASES[i]);
 }
 
@@ -946,13 +938,12 @@ static void refuse(pair *p, const td_block_desc *desc, const char *sentence) {
 }
 
 /* What the host has and the vendor's operations have not. */
-static void what_the_card_has_not_is_refused(void **state) {
+TEST(what_the_card_has_not_is_refused) {
     rnd           r = rnd_open("refused");
     pair          p = open_pair();
     weights       w = random_weight(&p, &r, TD_WEIGHT_F32, 0, 64, 1);
     td_block_desc gqa = {
         .kind = TD_BLOCK_GQA, .max_tok = 8, .max_kv = 16, .gqa = {.hidden = 64, .heads = 4, .kv_heads = 2, .head_dim = 16}};
-    (void)state;
     for (int i = 0; i < 4; i++) {
         td_block_desc      desc = gqa;
         static const char *says[4] = {"no rope on a part of a head", "no norm over all heads", "no sliding window",
@@ -975,7 +966,7 @@ static void what_the_card_has_not_is_refused(void **state) {
 }
 
 /* Which operations were launched: TD_ASCEND_FUSED=0 is this test's other form. */
-static void fused_or_not(void **state) {
+TEST(fused_or_not) {
     static const char *const FUSED[] = {"aclnnGroupedMatmulSwigluQuantWeightNZ",
                                         "aclnnRopeWithSinCosCache",
                                         "aclnnQkvRmsNormRopeCache",
@@ -990,8 +981,7 @@ static void fused_or_not(void **state) {
     bool                     fused = !value || strcmp(value, "0") != 0;
     size_t                   bytes = 0, room = (size_t)1 << 20;
     char                    *text = malloc(room + 1);
-    (void)state;
-    FILE *f = fopen(getenv("TD_STANDIN_LOG"), "rb");
+    FILE                    *f = fopen(getenv("TD_STANDIN_LOG"), "rb");
     assert_non_null(f);
     bytes = fread(text, 1, room, f);
     text[bytes] = 0;
@@ -1004,20 +994,7 @@ static void fused_or_not(void **state) {
 
 /* A filter of cmocka, as "grouped*". */
 int main(int argc, char **argv) {
-    char                    log[] = "/tmp/td_ascend_blocks_XXXXXX";
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(rows_blocks),
-        cmocka_unit_test(linears),
-        cmocka_unit_test(mlps),
-        cmocka_unit_test(routers),
-        cmocka_unit_test(heads),
-        cmocka_unit_test(attentions),
-        cmocka_unit_test(grouped_attentions),
-        cmocka_unit_test(what_the_card_has_not_is_refused),
-        cmocka_unit_test(experts),
-        cmocka_unit_test(refused_experts),
-        cmocka_unit_test(fused_or_not),
-    };
+    char log[] = "/tmp/td_ascend_blocks_XXXXXX";
     if (argc > 1) cmocka_set_test_filter(argv[1]);
     setenv("ASCEND_HOME_PATH", TD_ASCEND_STANDIN, 1);
     setenv("TD_STANDIN_DELAY_US", "5", 0);
@@ -1025,7 +1002,7 @@ int main(int argc, char **argv) {
     if (file < 0) return 1;
     close(file);
     setenv("TD_STANDIN_LOG", log, 1);
-    int failed = cmocka_run_group_tests(tests, NULL, NULL);
+    int failed = tests_run(NULL, NULL);
     unlink(log);
     return failed;
 }

@@ -8,6 +8,7 @@
 #define ROWS 1100 /* more than two chunks of a gathered sum */
 #include "card_cluster.h"
 #include "tests/npu/unified_step.h"
+#include "tests/td_test.h"
 
 static void be_slow(void *arg) {
     usleep(300000);
@@ -15,11 +16,10 @@ static void be_slow(void *arg) {
 }
 
 /* Whoever has synchronised a stream that was aborted finds no host call of it running. */
-static void host_calls_end_before_the_stream_does(void **state) {
+TEST(host_calls_end_before_the_stream_does) {
     cluster      x;
     td_error     err = {0};
     _Atomic bool ended = false;
-    (void)state;
     if (open_cards(&x, 2, &err) != TD_OK) fail_msg("%s", err.text);
     for (uint32_t i = 0; i < 2; i++)
         if (prepare(&x.cards[i], x.group, 1, false, &err) != TD_OK) fail_msg("%s", err.text);
@@ -37,10 +37,9 @@ static void host_calls_end_before_the_stream_does(void **state) {
     close_cards(&x);
 }
 
-static void what_is_no_group(void **state) {
+TEST(what_is_no_group) {
     cluster  x;
     td_error err = {0};
-    (void)state;
     assert_int_equal(open_cards(&x, 2, &err), TD_OK);
     td_npu       *twice[] = {x.cards[1].npu, x.cards[1].npu};
     td_npu_group *g;
@@ -161,8 +160,7 @@ static void run_experts(cluster *x, share *shares, td_npu_group *group, bool cap
 }
 
 /* Each card's router has chosen other experts with other weights. In a group all compute the first card's, to the bit. */
-static void experts_of_the_first_card(void **state) {
-    (void)state;
+TEST(experts_of_the_first_card) {
     for (uint32_t n = 2; n <= CARDS_MAX; n += 2) {
         cluster  x;
         share    same[CARDS_MAX], others[CARDS_MAX];
@@ -192,11 +190,10 @@ static void experts_of_the_first_card(void **state) {
 }
 
 /* The call of each of HCCL's functions that join the cards, found by trying: what is said tells what to do. */
-static void a_ring_that_does_not_form(void **state) {
+FIRST_TEST(a_ring_that_does_not_form) {
     static const char *const CALLS[] = {"HcclGetRootInfo", "HcclCommInitRootInfo"};
     char                     said[8192];
     int                      call = 1;
-    (void)state;
     for (size_t i = 0; i < sizeof CALLS / sizeof *CALLS; i++) {
         do {
             assert_true(call < 60);
@@ -208,9 +205,8 @@ static void a_ring_that_does_not_form(void **state) {
     }
 }
 
-static void every_call_fails_once(void **state) {
+FIRST_TEST(every_call_fails_once) {
     char said[4096];
-    (void)state;
     assert_int_equal(cluster_failure(0, said, sizeof said), TD_OK);
     char *count = strstr(said, "stand-in: ");
     assert_non_null(count);
@@ -225,14 +221,8 @@ static void every_call_fails_once(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_ring_that_does_not_form), /* both first: their processes count calls from where this one is */
-        cmocka_unit_test(every_call_fails_once),     cmocka_unit_test(cluster_sums),
-        cmocka_unit_test(cluster_gives_up),          cmocka_unit_test(host_calls_end_before_the_stream_does),
-        cmocka_unit_test(what_is_no_group),          cmocka_unit_test(experts_of_the_first_card),
-    };
     setenv("ASCEND_HOME_PATH", TD_ASCEND_STANDIN, 1);
     setenv("TD_STANDIN_DEVICES", "4", 1);
     setenv("TD_STANDIN_DELAY_US", "30", 0);
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return tests_run(NULL, NULL);
 }

@@ -9,6 +9,7 @@
 #include "coded_matrices.h"
 
 #include "npu/ascend/ascend_weight.h"
+#include "tests/td_test.h"
 
 #define SCALE_SLACK ldexp(1, -22)
 #define CODE_SLACK (127 * ldexp(1, -22)) /* in scales */
@@ -92,11 +93,10 @@ static td_ascend_npu *open_card(void) {
 }
 
 /* Outputs and inputs that fill no tile, last groups that are short, and one row. */
-static void rounded_to_int8(void **state) {
+TEST(rounded_to_int8) {
     static const size_t SIZES[][2] = {{64, 256}, {33, 160}, {7, 96}, {1, 64}, {96, 416}};
     td_ascend_npu      *d = open_card();
     rnd                 r = rnd_open("groups to int8");
-    (void)state;
     for (size_t kind = 0; kind < N_KINDS; kind++) {
         double worst = 0;
         for (size_t i = 0; i < sizeof SIZES / sizeof *SIZES; i++) {
@@ -112,11 +112,10 @@ static void rounded_to_int8(void **state) {
 }
 
 /* A row of zeros: codes of zero, whatever its scales are. */
-static void row_of_zeros(void **state) {
+TEST(row_of_zeros) {
     td_ascend_npu *d = open_card();
     rnd            r = rnd_open("a row of zeros");
-    (void)state;
-    coded c = make_coded(&r, 1, 4, 128);
+    coded          c = make_coded(&r, 1, 4, 128);
     for (size_t i = 0; i < 128; i++) { /* in the third row every code is its group's zero */
         uint8_t zero = c.zeros[2 * c.groups + i / c.m.group], *byte = (uint8_t *)c.memory[0] + 2 * 64 + i / 2;
         c.codes[2 * 128 + i] = zero;
@@ -127,12 +126,11 @@ static void row_of_zeros(void **state) {
     d->base.npu.ops->close(&d->base.npu);
 }
 
-static void scales_that_are_none(void **state) {
+TEST(scales_that_are_none) {
     td_ascend_npu *d = open_card();
     rnd            r = rnd_open("bad scales");
     td_npu_weight *w;
     td_error       err = {0};
-    (void)state;
     coded          c = make_coded(&r, 0, 4, 64);
     td_tensor_view v = view_of(&c);
     ((uint16_t *)c.memory[1])[3] = 0x7fc0; /* a NaN of bf16 */
@@ -143,13 +141,4 @@ static void scales_that_are_none(void **state) {
     assert_non_null(strstr(err.text, "from a checkpoint's codes"));
     free_coded(&c);
     d->base.npu.ops->close(&d->base.npu);
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(rounded_to_int8),
-        cmocka_unit_test(row_of_zeros),
-        cmocka_unit_test(scales_that_are_none),
-    };
-    return cmocka_run_group_tests_name("Ascend's weights in groups", tests, NULL, NULL);
 }

@@ -4,21 +4,13 @@
  * looks whether everything was given back.
  */
 #include <pthread.h>
-#include <setjmp.h>
 #include <signal.h>
-#include <stdarg.h>
 #include <stdatomic.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <cmocka.h>
-
 #include "npu/ascend/ascend_open.h"
+#include "tests/td_test.h"
 
 typedef struct {
     td_npu           *npu;
@@ -65,11 +57,10 @@ static void sync_stream(card *c) {
     assert_int_equal(c->ops->stream_sync(c->npu, c->stream), TD_OK);
 }
 
-static void refusals(void **state) {
+TEST(refusals) {
     td_npu       *npu;
     td_error      err = {0};
     td_npu_config config = {.act_dtype = TD_DT_BF16}, reference = {.act_dtype = TD_DT_F32};
-    (void)state;
     config.card = 2;
     assert_int_equal(td_ascend_npu_open(&config, &npu, &err), TD_EINVAL);
     assert_non_null(strstr(err.text, "there is no Ascend card 2: this process sees 2"));
@@ -80,10 +71,9 @@ static void refusals(void **state) {
     assert_non_null(strstr(err.text, "bf16"));
 }
 
-static void memory_is_zeroed_and_aligned(void **state) {
+TEST(memory_is_zeroed_and_aligned) {
     card        c = open_card(0);
     td_npu_caps before, caps;
-    (void)state;
     c.ops->caps(c.npu, &before);
     assert_non_null(strstr(before.text, "Ascend910B4, card 0 (CANN 9.1.0)"));
     assert_true(before.memory_free > 0 && before.memory_free <= before.memory_total);
@@ -124,12 +114,11 @@ static void take_note(void *arg) {
 
 #define MANY 500
 
-static void host_calls_come_in_order(void **state) {
+TEST(host_calls_come_in_order) {
     static int     log[MANY];
     static note    notes[MANY];
     _Atomic size_t n = 0;
     card           c = open_card(0);
-    (void)state;
     for (int i = 0; i < MANY; i++) {
         notes[i] = (note){log, &n, i};
         assert_int_equal(c.ops->host_call(c.npu, c.stream, take_note, &notes[i]), TD_OK);
@@ -155,7 +144,7 @@ static void twice(void *arg) {
     *d->to = 2 * *d->from + 1;
 }
 
-static void a_capture_replays_with_new_contents(void **state) {
+TEST(a_capture_replays_with_new_contents) {
     card      c = open_card(0);
     uint32_t *in = pinned_memory(&c, 64), *mid = pinned_memory(&c, 64), *out = pinned_memory(&c, 64),
              *device = device_memory(&c, 64);
@@ -164,7 +153,6 @@ static void a_capture_replays_with_new_contents(void **state) {
     td_error      err = {0};
     td_npu_report before, after;
     td_card_stats card_before, card_after;
-    (void)state;
     c.ops->stats(c.npu, &card_before);
     assert_int_equal(c.ops->graph_begin(c.npu, c.stream), TD_OK);
     assert_int_equal(c.ops->graph_begin(c.npu, c.stream), TD_EINVAL);
@@ -231,7 +219,7 @@ static void *answer(void *arg) {
     return NULL;
 }
 
-static void bells_hand_over(void **state) {
+TEST(bells_hand_over) {
     enum { ROUNDS = 60 };
     card          c = open_card(0);
     char         *bells = pinned_memory(&c, 128);
@@ -240,7 +228,6 @@ static void bells_hand_over(void **state) {
     pthread_t     thread;
     td_npu_graph *g;
     td_error      err = {0};
-    (void)state;
     assert_int_equal(c.ops->graph_begin(c.npu, c.stream), TD_OK);
     to_host(&c, up, device, 64);
     assert_int_equal(c.ops->bell_ring(c.npu, c.stream, p.up), TD_OK);
@@ -292,10 +279,9 @@ static void *work(void *arg) {
     return NULL;
 }
 
-static void cards_work_side_by_side(void **state) {
+TEST(cards_work_side_by_side) {
     worker    workers[2] = {{.c = open_card(0)}, {.c = open_card(1)}};
     pthread_t threads[2];
-    (void)state;
     for (int i = 0; i < 2; i++) assert_int_equal(pthread_create(&threads[i], NULL, work, &workers[i]), 0);
     for (int i = 0; i < 2; i++) pthread_join(threads[i], NULL);
     for (int i = 0; i < 2; i++) {
@@ -386,9 +372,8 @@ static td_status try_failure(const char *variable, int n, char *said, size_t sai
     return (td_status)-WEXITSTATUS(status);
 }
 
-static void every_call_fails_once(void **state) {
+FIRST_TEST(every_call_fails_once) {
     char said[2048], *count;
-    (void)state;
     assert_int_equal(try_failure("TD_STANDIN_FAIL", 0, said, sizeof said), TD_OK);
     count = strstr(said, "stand-in: ");
     assert_non_null(count);
@@ -406,10 +391,9 @@ static void every_call_fails_once(void **state) {
     assert_int_equal(try_failure("TD_STANDIN_FAIL", n + 1, said, sizeof said), TD_OK);
 }
 
-static void every_operation_fails_once(void **state) {
+FIRST_TEST(every_operation_fails_once) {
     char said[2048];
     int  failed = 0;
-    (void)state;
     for (int i = 1; i <= 9; i++) {
         td_status st = try_failure("TD_STANDIN_FAIL_OP", i, said, sizeof said);
         if (st != TD_EDEVICE && st != TD_OK) fail_msg("operation %d: %d: %s", i, st, said);
@@ -423,7 +407,7 @@ static void every_operation_fails_once(void **state) {
 /* ---- a card that is lost -------------------------------------------------------------------------- */
 
 /* What is for good has a sentence; an operation that failed is none of it. */
-static void a_lost_card_says_what_happened(void **state) {
+TEST(a_lost_card_says_what_happened) {
     static const struct {
         const char *status, *words; /* NULL: not lost */
     } CASES[] = {{"507010", "Ascend card 0 is lost (507010): the card was reset or has broken down"},
@@ -432,7 +416,6 @@ static void a_lost_card_says_what_happened(void **state) {
                  {"507899", "(507899): the card was reset"},
                  {"507901", "(507901): the card was reset"},
                  {"507015", NULL}};
-    (void)state;
     for (size_t i = 0; i < sizeof CASES / sizeof *CASES; i++) {
         card      c = open_card(0);
         uint32_t *pinned = pinned_memory(&c, 64), *device = device_memory(&c, 64);
@@ -454,19 +437,7 @@ static void a_lost_card_says_what_happened(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {
-        /* First: their processes count calls from where this one is. */
-        cmocka_unit_test(every_call_fails_once),
-        cmocka_unit_test(every_operation_fails_once),
-        cmocka_unit_test(refusals),
-        cmocka_unit_test(a_lost_card_says_what_happened),
-        cmocka_unit_test(memory_is_zeroed_and_aligned),
-        cmocka_unit_test(host_calls_come_in_order),
-        cmocka_unit_test(a_capture_replays_with_new_contents),
-        cmocka_unit_test(bells_hand_over),
-        cmocka_unit_test(cards_work_side_by_side),
-    };
     /* Else LD_LIBRARY_PATH has them. */
     if (!getenv("TD_TEST_ASCEND_BY_PATH")) setenv("ASCEND_HOME_PATH", TD_ASCEND_STANDIN, 1);
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return tests_run(NULL, NULL);
 }

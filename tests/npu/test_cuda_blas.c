@@ -30,31 +30,38 @@ static void load_as(const char *folder, int driver_version) {
     td_cublaslt_unload(&l);
 }
 
-static void there(void) {
-    load_as(TD_CUDA_STANDIN, 12080);
+typedef struct {
+    const char *name, *folder;
+    int         driver_version;
+    const char *library_version; /* TD_STANDIN_CUBLASLT; NULL: the stand-in's own */
+    const char *sentence;
+} loading;
+
+static const loading LOADS[] = {
+    {"there", TD_CUDA_STANDIN, 12080, NULL, "120804 of " TD_CUDA_STANDIN "/libcublasLt.so.12"},
+    {"older than the driver", TD_CUDA_STANDIN, 13000, NULL, "120804 of "},
+    {"oldest", TD_CUDA_STANDIN, 12080, "120000", "120000 of "},
+    {"not there", "/nowhere", 12080, NULL, "cuBLASLt was not found in /nowhere (pip install nvidia-cublas-cu12)"},
+    {"13 is not there", "/nowhere", 13010, NULL, "cuBLASLt was not found in /nowhere (pip install nvidia-cublas)"},
+    {"too old", TD_CUDA_STANDIN, 12080, "111103", "is cuBLASLt 11.11 and too old: 12.0 or later is needed"},
+    {"no function", TD_CUDA_STANDIN "/no_matmul", 12080, NULL,
+     "no_matmul/libcublasLt.so.12 has no cublasLtMatmul: it is no cuBLASLt"},
+};
+
+static void act_load(const void *what) {
+    const loading *l = what;
+    if (l->library_version) setenv("TD_STANDIN_CUBLASLT", l->library_version, 1);
+    load_as(l->folder, l->driver_version);
 }
-static void older_than_the_driver(void) {
-    load_as(TD_CUDA_STANDIN, 13000);
+static void check_load(void **state) {
+    const loading *l = *state;
+    refusal_check(act_load, l, 0, l->sentence, "cublaslt: ");
 }
-static void not_there(void) {
-    load_as("/nowhere", 12080);
-}
-static void not_there_13(void) {
-    load_as("/nowhere", 13010);
-}
-static void too_old(void) {
-    setenv("TD_STANDIN_CUBLASLT", "111103", 1);
-    load_as(TD_CUDA_STANDIN, 12080);
-}
-static void oldest(void) {
-    setenv("TD_STANDIN_CUBLASLT", "120000", 1);
-    load_as(TD_CUDA_STANDIN, 12080);
-}
-static void no_function(void) {
-    load_as(TD_CUDA_STANDIN "/no_matmul", 12080);
-}
-static void broken(void) {
+TEST_ROWS(check_load, LOADS)
+
+static void act_broken(const void *what) {
     char folder[] = "/tmp/td_cublaslt_XXXXXX", path[64];
+    (void)what;
     if (!mkdtemp(folder)) _exit(7);
     snprintf(path, sizeof path, "%s/libcublasLt.so.12", folder);
     FILE *f = fopen(path, "w");
@@ -63,31 +70,8 @@ static void broken(void) {
     unlink(path);
     rmdir(folder);
 }
-
-typedef struct {
-    const char *name;
-    void (*act)(void);
-    const char *sentence;
-} loading;
-
-static const loading LOADS[] = {
-    {"there", there, "120804 of " TD_CUDA_STANDIN "/libcublasLt.so.12"},
-    {"older_than_the_driver", older_than_the_driver, "120804 of "},
-    {"oldest", oldest, "120000 of "},
-    {"not_there", not_there, "cuBLASLt was not found in /nowhere (pip install nvidia-cublas-cu12)"},
-    {"not_there_13", not_there_13, "cuBLASLt was not found in /nowhere (pip install nvidia-cublas)"},
-    {"too_old", too_old, "is cuBLASLt 11.11 and too old: 12.0 or later is needed"},
-    {"no_function", no_function, "no_matmul/libcublasLt.so.12 has no cublasLtMatmul: it is no cuBLASLt"},
-    {"broken", broken, "cuBLASLt is there and does not open: "},
-};
-#define N_LOADS (sizeof LOADS / sizeof *LOADS)
-
-static void act_load(const void *what) {
-    ((const loading *)what)->act();
-}
-static void check_load(void **state) {
-    const loading *l = *state;
-    refusal_check(act_load, l, 0, l->sentence, "cublaslt: ");
+TEST(broken) {
+    refusal_check(act_broken, NULL, 0, "cuBLASLt is there and does not open: ", "cublaslt: ");
 }
 
 /* ---- failures ---------------------------------------------------------------------------------- */
@@ -210,10 +194,9 @@ static void falls_back(const char *variable, const char *value, const life *want
     if (!strstr(said, words)) fail_msg("%s=%s: \"%s\" has no \"%s\"", variable, value, said, words);
 }
 
-static void without_an_answer(void **state) {
+TEST(without_an_answer) {
     char said[4096];
     life want = live("TD_STANDIN_SEED", "1", said, sizeof said);
-    (void)state;
     assert_int_equal(want.opened, TD_OK);
     assert_int_equal(want.ran, TD_OK);
     assert_int_equal(want.products, 1);
@@ -225,12 +208,11 @@ static void without_an_answer(void **state) {
 }
 
 /* Each call that can fail, the library's among them: told in words or done by our own kernels, and all is given back. */
-static void every_call_fails_once(void **state) {
+TEST(every_call_fails_once) {
     char        said[4096], number[16];
     int         n = 0, of_library = 0, told = 0;
     life        want = live("TD_STANDIN_FAIL", "0", said, sizeof said);
     const char *count = strstr(said, "cuda stand-in: ");
-    (void)state;
     assert_true(count && sscanf(count, "cuda stand-in: %d calls can fail", &n) == 1);
     assert_true(n > TD_CUDA_KERNEL_COUNT);
     for (int i = 1; i <= n; i++) {
@@ -271,6 +253,9 @@ typedef struct {
     int32_t                alpha, beta;
     td_cu_stream           stream;
 } blas_rig;
+
+typedef blas_rig rule_rig;
+#include "tests/standins/rules.h"
 
 enum { OUTPUTS = 12, DEPTH = 8, FEW = 4, WORKSPACE = 4096 };
 
@@ -356,7 +341,7 @@ static void blas_close(blas_rig *r) {
     driver_close(&r->driver);
 }
 
-static void computes(blas_rig *r) {
+LIVES(computes) {
     const td_cuda *cu = r->driver.cu;
     int8_t        *codes = driver_pinned(&r->driver, DEPTH * (OUTPUTS + FEW));
     int32_t       *sums = driver_pinned(&r->driver, OUTPUTS * FEW * sizeof(int32_t));
@@ -376,160 +361,160 @@ static void computes(blas_rig *r) {
     TRY(cu->cuMemFreeHost(sums));
     blas_close(r);
 }
-static void ragged_has_no_algorithm(blas_rig *r) {
+LIVES(ragged_has_no_algorithm) {
     td_cublaslt_answer answer;
     int                n = 7;
     r->a_is = matrix(r, TD_CUDA_R_8I, DEPTH, OUTPUTS - 1, DEPTH);
     r->d_is = matrix(r, TD_CUDA_R_32I, OUTPUTS - 1, FEW, OUTPUTS);
     if (ask(r, 1, &answer, &n) != TD_CUBLAS_STATUS_NOT_SUPPORTED || n) _exit(6);
 }
-static void dead_handle(blas_rig *r) {
+BREAKS(dead_handle, "of a handle that is none, or is destroyed") {
     for (td_cublaslt_matrix *m = &r->a_is; m <= &r->d_is; m++) LT(r->api->cublasLtMatrixLayoutDestroy(*m));
     LT(r->api->cublasLtMatmulPreferenceDestroy(r->wish));
     LT(r->api->cublasLtMatmulDescDestroy(r->product));
     LT(r->api->cublasLtDestroy(r->lt));
     ignore(r->api->cublasLtDestroy(r->lt));
 }
-static void handle_kept(blas_rig *r) {
+BREAKS(handle_kept, "with 1 streams, events, modules or graphs") {
     char *memory[] = {r->a, r->b, r->d, r->workspace};
     for (int i = 0; i < 4; i++) TRY(r->driver.cu->cuMemFree(address(memory[i])));
     driver_close(&r->driver);
 }
-static void descriptor_kept(blas_rig *r) {
+BREAKS(descriptor_kept, "with 5 descriptors that were not destroyed") {
     ignore(r->api->cublasLtDestroy(r->lt));
 }
-static void handle_of_other_card(blas_rig *r) {
+BREAKS(handle_of_other_card, "of a handle of another device than the thread's") {
     td_cu_context c;
     TRY(r->driver.cu->cuDevicePrimaryCtxRetain(&c, 1));
     TRY(r->driver.cu->cuCtxSetCurrent(c));
     ignore(multiply(r));
 }
-static void created_in_a_capture(blas_rig *r) {
+BREAKS(created_in_a_capture, "while a stream is captured and the capture's mode forbids it") {
     td_cublaslt another;
     TRY(r->driver.cu->cuStreamBeginCapture(r->stream, TD_CU_STREAM_CAPTURE_MODE_THREAD_LOCAL));
     ignore(r->api->cublasLtCreate(&another));
 }
-static void destroyed_in_a_capture(blas_rig *r) {
+BREAKS(destroyed_in_a_capture, "while a stream is captured and the capture's mode forbids it") {
     TRY(r->driver.cu->cuStreamBeginCapture(r->stream, TD_CU_STREAM_CAPTURE_MODE_THREAD_LOCAL));
     ignore(r->api->cublasLtDestroy(r->lt));
 }
-static void without_a_context(blas_rig *r) {
+BREAKS(without_a_context, "on a thread without a context") {
     TRY(r->driver.cu->cuCtxSetCurrent(NULL));
     ignore(multiply(r));
 }
-static void default_stream(blas_rig *r) {
+BREAKS(default_stream, "on the default stream") {
     r->stream = NULL;
     ignore(multiply(r));
 }
-static void floats(blas_rig *r) {
+BREAKS(floats, "int32 alone is here") {
     td_cublaslt_product p;
     ignore(r->api->cublasLtMatmulDescCreate(&p, 68, 0));
 }
-static void attribute_of_wrong_size(blas_rig *r) {
+BREAKS(attribute_of_wrong_size, "an attribute of 8 bytes is set with 4") {
     ignore(r->api->cublasLtMatmulPreferenceSetAttribute(r->wish, TD_CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &(uint32_t){1},
                                                         sizeof(uint32_t)));
 }
-static void alignment_of_three(blas_rig *r) {
+BREAKS(alignment_of_three, "a smallest alignment of 3 bytes") {
     ignore(r->api->cublasLtMatmulPreferenceSetAttribute(r->wish, TD_CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES,
                                                         &(uint32_t){3}, sizeof(uint32_t)));
 }
-static void matrix_of_none(blas_rig *r) {
+BREAKS(matrix_of_none, "a matrix of 0 x 4") {
     (void)matrix(r, TD_CUDA_R_8I, 0, 4, 4);
 }
-static void columns_overlap(blas_rig *r) {
+BREAKS(columns_overlap, "a leading dimension of 4, and columns of 8: they overlap") {
     (void)matrix(r, TD_CUDA_R_8I, 8, 4, 4);
 }
-static void dead_matrix(blas_rig *r) {
+BREAKS(dead_matrix, "of a matrix that is none, or is destroyed") {
     LT(r->api->cublasLtMatrixLayoutDestroy(r->b_is));
     ignore(multiply(r));
 }
-static void not_transposed(blas_rig *r) {
+BREAKS(not_transposed, "only the TN format is supported") {
     transpose_a(r, 0);
     ignore(multiply(r));
 }
-static void sums_in_int8(blas_rig *r) {
+BREAKS(sums_in_int8, "A and B are int8, C and D int32") {
     r->d_is = matrix(r, TD_CUDA_R_8I, OUTPUTS, FEW, OUTPUTS);
     ignore(multiply(r));
 }
-static void shapes_differ(blas_rig *r) {
+BREAKS(shapes_differ, "8 x 12, transposed, times 4 x 4 is not 12 x 4") {
     r->b_is = matrix(r, TD_CUDA_R_8I, DEPTH - 4, FEW, DEPTH);
     ignore(multiply(r));
 }
-static void three_outputs(blas_rig *r) {
+BREAKS(three_outputs, "dimensions m and k must be multiples of 4") {
     r->a_is = matrix(r, TD_CUDA_R_8I, DEPTH, 3, DEPTH);
     r->d_is = matrix(r, TD_CUDA_R_32I, 3, FEW, 4);
     ignore(multiply(r));
 }
-static void odd_stride(blas_rig *r) {
+BREAKS(odd_stride, "leading dimensions of A, B and C must be multiples of 4") {
     r->d_is = matrix(r, TD_CUDA_R_32I, OUTPUTS, FEW, OUTPUTS + 1);
     ignore(multiply(r));
 }
-static void algorithm_of_another(blas_rig *r) {
+BREAKS(algorithm_of_another, "an algorithm of another product: 12 x 4 x 8") {
     r->b_is = matrix(r, TD_CUDA_R_8I, DEPTH, FEW - 1, DEPTH);
     r->d_is = matrix(r, TD_CUDA_R_32I, OUTPUTS, FEW - 1, OUTPUTS);
     ignore(multiply(r));
 }
-static void algorithm_of_nobody(blas_rig *r) {
+BREAKS(algorithm_of_nobody, "an algorithm that no heuristic has given") {
     r->algorithm = (td_cublaslt_algorithm){{0}};
     ignore(multiply(r));
 }
-static void no_algorithm(blas_rig *r) {
+BREAKS(no_algorithm, "the library would look for one with default preferences") {
     ignore(r->api->cublasLtMatmul(r->lt, r->product, &r->alpha, r->a, r->a_is, r->b, r->b_is, &r->beta, r->d, r->d_is, r->d,
                                   r->d_is, NULL, r->workspace, r->workspace_bytes, r->stream));
 }
-static void none_asked_for(blas_rig *r) {
+BREAKS(none_asked_for, "0 algorithms are asked for") {
     td_cublaslt_answer answer;
     int                n;
     ignore(ask(r, 0, &answer, &n));
 }
-static void scaled_by_two(blas_rig *r) {
+BREAKS(scaled_by_two, "alpha 2 and beta 0: 1 and 0 are here") {
     r->alpha = 2;
     ignore(multiply(r));
 }
-static void not_aligned_to_four(blas_rig *r) {
+BREAKS(not_aligned_to_four, "pointers must be 4-byte aligned") {
     r->b += 2;
     ignore(multiply(r));
 }
-static void not_aligned_as_promised(blas_rig *r) {
+BREAKS(not_aligned_as_promised, "and the algorithm was asked for with 16 bytes") {
     r->a += 4;
     ignore(multiply(r));
 }
-static void beyond_the_end(blas_rig *r) {
+BREAKS(beyond_the_end, "D goes beyond the end of the memory") {
     r->d += 16;
     ignore(multiply(r));
 }
-static void host_memory(blas_rig *r) {
+BREAKS(host_memory, "is in no live memory of a device") {
     static _Alignas(16) char rows[DEPTH * FEW];
     r->b = rows;
     ignore(multiply(r));
 }
-static void into_itself(blas_rig *r) {
+BREAKS(into_itself, "D overlaps what it is computed from") {
     r->a = (char *)(uintptr_t)driver_alloc(&r->driver, 4096);
     r->d = r->a;
     ignore(multiply(r));
 }
-static void workspace_too_small(blas_rig *r) {
+BREAKS(workspace_too_small, "a workspace of 1 bytes, and the algorithm needs") {
     r->workspace_bytes = 1;
     ignore(multiply(r));
 }
-static void workspace_not_aligned(blas_rig *r) {
+BREAKS(workspace_not_aligned, "and the algorithm was asked for with 256 bytes") {
     r->workspace = (char *)(uintptr_t)driver_alloc(&r->driver, 2 * WORKSPACE) + 128;
     ignore(multiply(r));
 }
-static void workspace_is_the_sums(blas_rig *r) {
+BREAKS(workspace_is_the_sums, "the workspace overlaps a matrix") {
     r->workspace = r->d = (char *)(uintptr_t)driver_alloc(&r->driver, WORKSPACE);
     ignore(multiply(r));
 }
-static void freed_under_way(blas_rig *r) {
+BREAKS(freed_under_way, "is freed while operations that use it are enqueued") {
     TRY(driver_add(&r->driver, r->driver.add_slowly, address(r->workspace), 1, 1, r->stream));
     LT(multiply(r));
     TRY(r->driver.cu->cuMemFree(address(r->a)));
 }
-static void against_a_copy(blas_rig *r) {
+BREAKS(against_a_copy, "no event or synchronisation orders the two") {
     LT(multiply(r));
     TRY(r->driver.cu->cuMemsetD8Async(address(r->d), 0, 16, r->driver.other));
 }
-static void shared_workspace(blas_rig *r) {
+BREAKS(shared_workspace, "no event or synchronisation orders the two") {
     LT(multiply(r));
     r->stream = r->driver.other;
     r->d = (char *)(uintptr_t)driver_alloc(&r->driver, OUTPUTS * FEW * sizeof(int32_t));
@@ -539,21 +524,21 @@ static td_cu_capture_mode exchange(blas_rig *r, td_cu_capture_mode mode) {
     TRY(r->driver.cu->cuThreadExchangeStreamCaptureMode(&mode));
     return mode;
 }
-static void no_capture_mode(blas_rig *r) {
+BREAKS(no_capture_mode, "the capture mode 3 is none") {
     (void)exchange(r, 3);
 }
-static void captured_as_others(blas_rig *r) {
+BREAKS(captured_as_others, "while a stream is captured and the capture's mode forbids it") {
     TRY(r->driver.cu->cuStreamBeginCapture(r->stream, TD_CU_STREAM_CAPTURE_MODE_THREAD_LOCAL));
     ignore(multiply(r));
 }
-static void captured_as_others_again(blas_rig *r) {
+BREAKS(captured_as_others_again, "while a stream is captured and the capture's mode forbids it") {
     TRY(r->driver.cu->cuStreamBeginCapture(r->stream, TD_CU_STREAM_CAPTURE_MODE_THREAD_LOCAL));
     td_cu_capture_mode was = exchange(r, TD_CU_STREAM_CAPTURE_MODE_RELAXED);
     LT(multiply(r));
     if (exchange(r, was) != TD_CU_STREAM_CAPTURE_MODE_RELAXED) _exit(6);
     ignore(multiply(r));
 }
-static void captured(blas_rig *r) {
+LIVES(captured) {
     const td_cuda   *cu = r->driver.cu;
     td_cu_graph      g;
     td_cu_graph_exec x;
@@ -572,81 +557,12 @@ static void captured(blas_rig *r) {
     blas_close(r);
 }
 
-typedef struct {
-    const char *name;
-    void (*act)(blas_rig *r);
-    int         by_signal; /* 0: it lives */
-    const char *sentence;
-} rule;
-
-#define BREAKS(act, sentence) \
-    { #act, act, SIGABRT, sentence }
-static const rule RULES[] = {
-    {"computes", computes, 0, ""},
-    {"captured", captured, 0, ""},
-    {"ragged_has_no_algorithm", ragged_has_no_algorithm, 0, ""},
-    BREAKS(captured_as_others, "while a stream is captured and the capture's mode forbids it"),
-    BREAKS(captured_as_others_again, "while a stream is captured and the capture's mode forbids it"),
-    BREAKS(no_capture_mode, "the capture mode 3 is none"),
-    BREAKS(dead_handle, "of a handle that is none, or is destroyed"),
-    BREAKS(handle_kept, "with 1 streams, events, modules or graphs"),
-    BREAKS(descriptor_kept, "with 5 descriptors that were not destroyed"),
-    BREAKS(handle_of_other_card, "of a handle of another device than the thread's"),
-    BREAKS(created_in_a_capture, "while a stream is captured and the capture's mode forbids it"),
-    BREAKS(destroyed_in_a_capture, "while a stream is captured and the capture's mode forbids it"),
-    BREAKS(without_a_context, "on a thread without a context"),
-    BREAKS(default_stream, "on the default stream"),
-    BREAKS(floats, "int32 alone is here"),
-    BREAKS(attribute_of_wrong_size, "an attribute of 8 bytes is set with 4"),
-    BREAKS(alignment_of_three, "a smallest alignment of 3 bytes"),
-    BREAKS(matrix_of_none, "a matrix of 0 x 4"),
-    BREAKS(columns_overlap, "a leading dimension of 4, and columns of 8: they overlap"),
-    BREAKS(dead_matrix, "of a matrix that is none, or is destroyed"),
-    BREAKS(not_transposed, "only the TN format is supported"),
-    BREAKS(sums_in_int8, "A and B are int8, C and D int32"),
-    BREAKS(shapes_differ, "8 x 12, transposed, times 4 x 4 is not 12 x 4"),
-    BREAKS(three_outputs, "dimensions m and k must be multiples of 4"),
-    BREAKS(odd_stride, "leading dimensions of A, B and C must be multiples of 4"),
-    BREAKS(algorithm_of_another, "an algorithm of another product: 12 x 4 x 8"),
-    BREAKS(algorithm_of_nobody, "an algorithm that no heuristic has given"),
-    BREAKS(no_algorithm, "the library would look for one with default preferences"),
-    BREAKS(none_asked_for, "0 algorithms are asked for"),
-    BREAKS(scaled_by_two, "alpha 2 and beta 0: 1 and 0 are here"),
-    BREAKS(not_aligned_to_four, "pointers must be 4-byte aligned"),
-    BREAKS(not_aligned_as_promised, "and the algorithm was asked for with 16 bytes"),
-    BREAKS(beyond_the_end, "D goes beyond the end of the memory"),
-    BREAKS(host_memory, "is in no live memory of a device"),
-    BREAKS(into_itself, "D overlaps what it is computed from"),
-    BREAKS(workspace_too_small, "a workspace of 1 bytes, and the algorithm needs"),
-    BREAKS(workspace_not_aligned, "and the algorithm was asked for with 256 bytes"),
-    BREAKS(workspace_is_the_sums, "the workspace overlaps a matrix"),
-    BREAKS(freed_under_way, "is freed while operations that use it are enqueued"),
-    BREAKS(against_a_copy, "no event or synchronisation orders the two"),
-    BREAKS(shared_workspace, "no event or synchronisation orders the two"),
-};
-#define N_RULES (sizeof RULES / sizeof *RULES)
-
-static void act_rule(const void *what) {
+static void act(const void *broken) {
     static blas_rig ready;
     blas_open(&ready);
-    ((const rule *)what)->act(&ready);
+    rule_break(broken, &ready);
 }
-static void check_rule(void **state) {
-    const rule *r = *state;
-    refusal_check(act_rule, r, r->by_signal, r->sentence, "cuda stand-in: ");
-}
-
-#define TEST(name_, function, state)                                                          \
-    (struct CMUnitTest) {                                                                     \
-        .name = (name_), .test_func = (function), .initial_state = (void *)(uintptr_t)(state) \
-    }
 
 int main(void) {
-    struct CMUnitTest tests[N_LOADS + N_RULES + 2];
-    size_t            n = 0;
-    for (size_t i = 0; i < N_LOADS; i++) tests[n++] = TEST(LOADS[i].name, check_load, &LOADS[i]);
-    for (size_t i = 0; i < N_RULES; i++) tests[n++] = TEST(RULES[i].name, check_rule, &RULES[i]);
-    tests[n++] = (struct CMUnitTest)cmocka_unit_test(without_an_answer);
-    tests[n++] = (struct CMUnitTest)cmocka_unit_test(every_call_fails_once);
-    return _cmocka_run_group_tests("cuda_blas", tests, n, NULL, NULL);
+    return rules_run("cuda stand-in: ", act);
 }

@@ -16,6 +16,7 @@
 #include "npu/cuda/cuda_device.h"
 #include "tests/npu/unified_step.h"
 #include "tests/standins/cuda/cuda_launch.h"
+#include "tests/td_test.h"
 
 typedef struct {
     uint32_t       first, rows, bucket; /* of the step; first: its first row in the buffers */
@@ -222,14 +223,13 @@ static void run_format(pair *p, rnd *r, td_weight_format format, td_npu_weight *
     for (size_t i = 0; i < sizeof weights / sizeof *weights; i++) drop_weights(p, weights[i]);
 }
 
-static void formats(void **state) {
+TEST(formats) {
     static const struct {
         td_weight_format format;
         size_t           n, k;
     } CASES[] = {{TD_WEIGHT_W8A8, 33, 50}, {TD_WEIGHT_W8A8, 40, 128}, {TD_WEIGHT_BF16, 40, 48}};
     rnd  r = rnd_open("formats");
     pair p = open_pair(5, 8);
-    (void)state;
     for (size_t i = 0; i < sizeof CASES / sizeof *CASES; i++) {
         td_npu_weight *w[2];
         random_weights(&p, &r, CASES[i].format, CASES[i].n, CASES[i].k, w);
@@ -297,7 +297,7 @@ static void run_many_rows(const many_rows_case *c, rnd *r) {
 /* From 65 rows of a bucket on, the library's, with fewer true rows than the bucket has; but for shapes that it does not
  * take. A linear is one product, an MLP three, of which the last has k outputs. The last case has room for 256 rows of the
  * linear's sums, and 128 of the MLP's. */
-static void many_rows(void **state) {
+TEST(many_rows) {
     static const many_rows_case CASES[] = {{70, 72, 40, 128, 3 * (1 + 3 + 3), 0},
                                            {3, 65, 36, 52, 3 * (1 + 3 + 3), 0},
                                            {65, 65, 44, 50, 3 * (1 + 2 + 2), 0},
@@ -305,7 +305,6 @@ static void many_rows(void **state) {
                                            {64, 64, 40, 52, 0, 0},
                                            {290, 300, 8, 16, 3 * (2 + 9 + 9), 8192}};
     rnd                         r = rnd_open("many rows");
-    (void)state;
     for (size_t i = 0; i < sizeof CASES / sizeof *CASES; i++) run_many_rows(&CASES[i], &r);
 }
 
@@ -425,7 +424,7 @@ static void run_gqa(const gqa_case *c, rnd *r) {
 }
 
 /* Attention of MiniMax-M2, of both kinds of layers of gpt-oss, and what else a descriptor can say of it. */
-static void attention(void **state) {
+TEST(attention) {
     static const gqa_case CASES[] = {
         {.heads = 4, .kv_heads = 2, .head_dim = 32, .rope_dim = 16, .has_norm = true, .norm_rows = true},
         {.heads = 4, .kv_heads = 2, .head_dim = 64, .rope_dim = 64, .window = 6, .has_sinks = true, .has_biases = true},
@@ -433,7 +432,6 @@ static void attention(void **state) {
         {.heads = 3, .kv_heads = 1, .head_dim = 72, .rope_dim = 40, .window = 20, .has_norm = true, .norm_rows = true},
         {.heads = 2, .kv_heads = 2, .head_dim = 16, .rope_dim = 16, .window = 1, .has_norm = true, .has_sinks = true}};
     rnd r = rnd_open("attention");
-    (void)state;
     for (size_t i = 0; i < sizeof CASES / sizeof *CASES; i++) run_gqa(&CASES[i], &r);
 }
 
@@ -468,17 +466,16 @@ static void run_router(pair *p, rnd *r, td_router_score score, bool has_logit_bi
     free(got_ids), free(got);
 }
 
-static void router(void **state) {
+TEST(router) {
     rnd  r = rnd_open("router");
     pair p = open_pair(5, 8);
-    (void)state;
     for (unsigned i = 0; i < TD_ROUTER_SCORES * 4; i++) run_router(&p, &r, (td_router_score)(i / 4), i & 1, i & 2);
     close_pair(&p);
 }
 
 /* ---- the best logits, and log-softmax's sums ------------------------------------------------------ */
 
-static void best_logits(void **state) {
+TEST(best_logits) {
     enum { VOCAB = 3001, BEST = 20, OUT = 3 };
     rnd           r = rnd_open("best logits");
     pair          p = open_pair(5, 8);
@@ -486,7 +483,6 @@ static void best_logits(void **state) {
     float        *x = rnd_array(&r, (size_t)OUT * VOCAB, 9);
     td_logit      got_top[OUT * BEST];
     td_log_sum    got[OUT];
-    (void)state;
     for (int i = 0; i < VOCAB; i++) x[VOCAB + i] = rintf(x[VOCAB + i]); /* many equal ones */
     p.counts.n_out = OUT - 1;                                           /* the last row is nobody's */
     copy(&p, &p.counts, p.dev_counts, sizeof p.counts, TD_COPY_H2D);
@@ -598,13 +594,12 @@ static void run_experts(const experts_case *c, rnd *r) {
 }
 
 /* Few rows of an expert and many, every kind of numbers, a step of more than one run. */
-static void experts(void **state) {
+TEST(experts) {
     static const experts_case CASES[] = {
         {N_KINDS, N_KINDS, 5, 8, 5, 2, 50, 33, true},  {N_KINDS, N_KINDS, 1, 1, 4, 1, 40, 70, false},
         {N_KINDS, N_KINDS, 7, 8, 2, 2, 50, 130, true}, {N_KINDS, 0, 5, 8, 4, 2, 34, 36, false},
         {0, N_KINDS, 5, 8, 4, 2, 34, 36, true},        {N_KINDS, N_KINDS, 1029, 1032, 2, 1, 8, 8, true}};
     rnd r = rnd_open("experts");
-    (void)state;
     for (size_t i = 0; i < sizeof CASES / sizeof *CASES; i++) run_experts(&CASES[i], &r);
     for (size_t kind = 1; kind < N_KINDS; kind++)
         run_experts(&(experts_case){kind, kind, 5, 8, 4, 2, 66, 100, kind % 2}, &r);
@@ -620,11 +615,10 @@ static void refused(pair *p, const td_block_desc *desc, const char *words) {
 }
 
 /* Fields of a block that this device does not know are not ignored: each is a sentence. */
-static void refusals(void **state) {
+TEST(refusals) {
     pair           p = open_pair(1, 1);
     rnd            r = rnd_open("refusals");
     td_npu_weight *matrix[2];
-    (void)state;
     random_weights(&p, &r, TD_WEIGHT_BF16, 64, 64, matrix);
     td_block_desc gqa = {
         .kind = TD_BLOCK_GQA, .max_tok = 1, .max_kv = 8, .gqa = {.hidden = 64, .heads = 2, .kv_heads = 2, .head_dim = 256}};
@@ -650,10 +644,9 @@ static void refusals(void **state) {
 }
 
 /* What a launch is held to is what the kernels take. */
-static void kernels(void **state) {
+TEST(kernels) {
     char  name[96];
     void *library = dlopen(TD_CUDA_KERNELS_LIBRARY, RTLD_NOW | RTLD_LOCAL);
-    (void)state;
     if (!library) fail_msg("%s", dlerror());
     for (size_t i = 0; i < TD_CUDA_KERNEL_COUNT; i++) {
         const td_cuda_kernel_facts *facts = &TD_CUDA_KERNEL_FACTS[i];
@@ -675,12 +668,11 @@ static uint64_t free_memory(td_npu *card) {
 }
 
 /* A card measures itself, and gives back what it took. */
-static void bounds(void **state) {
+TEST(bounds) {
     td_npu      *bare;
     td_error     err = {0};
     pair         p = open_pair(1, 1);
     const double before = (double)free_memory(p.card);
-    (void)state;
     for (size_t i = 0; i < sizeof BOUNDS / sizeof *BOUNDS; i++) {
         double per_s = 0;
         assert_int_equal(p.card->ops->bound(p.card, BOUNDS[i], &per_s, &err), TD_OK);
@@ -723,9 +715,8 @@ static int bounds_with_failure(int i) {
 /* Some calls fail without harm: a card opens without cuBLASLt. So many in a row are none any more. */
 #define HARMLESS_MAX 25
 
-static void bounds_that_fail(void **state) {
+FIRST_TEST(bounds_that_fail) {
     int n_bounds = 0, harmless = 0;
-    (void)state;
     for (int i = 1; harmless < HARMLESS_MAX; i++) {
         int said = bounds_with_failure(i);
         assert_in_range(said, 0, 2);
@@ -737,11 +728,6 @@ static void bounds_that_fail(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(bounds_that_fail), /* first: no call of the driver was counted yet */
-        cmocka_unit_test(bounds),           cmocka_unit_test(kernels),   cmocka_unit_test(formats),
-        cmocka_unit_test(many_rows),        cmocka_unit_test(attention), cmocka_unit_test(router),
-        cmocka_unit_test(best_logits),      cmocka_unit_test(experts),   cmocka_unit_test(refusals)};
     setenv("TD_CUDA_KERNELS", TD_CUDA_STANDIN "/kernels.image", 1);
     setenv("TD_CUBLASLT", TD_CUDA_STANDIN, 1);
     setenv("TD_STANDIN_DELAY_US", "5", 0);
@@ -750,5 +736,5 @@ int main(void) {
         fprintf(stderr, "%s\n", dlerror());
         return 1;
     }
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return tests_run(NULL, NULL);
 }

@@ -1,6 +1,7 @@
 /* The CUDA kernels of grouped-query attention against the host's block in f32, over steps of prompts and generated tokens;
  * and that decode and prefill give a row the same bits, whatever else is in the step. */
 #include "cuda_rig.h"
+#include "tests/td_test.h"
 
 CUDA_KERNEL(td_gqa_place);
 CUDA_KERNEL(td_gqa_decode_64);
@@ -165,8 +166,7 @@ static void run_step(model *m, rnd *r, const uint32_t rows[CUDA_SEQS]) {
     free(x), free(want);
 }
 
-static void steps(void **state) {
-    (void)state;
+TEST(steps) {
     rnd                   r = rnd_open("cuda gqa");
     static const gqa_case cases[] = {
         {4, 2, 64, 32, NORM_HEADS, 0, false, {{70, 0, 5}, {1, 3, 1}, {9, 1, 64}, {1, 1, 1}}},
@@ -186,9 +186,4 @@ static void steps(void **state) {
             if (cases[c].rows[i][0] + cases[c].rows[i][1] + cases[c].rows[i][2]) run_step(&m, &r, cases[c].rows[i]);
         model_close(&m);
     }
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(steps)};
-    return cmocka_run_group_tests_name("cuda_gqa", tests, NULL, NULL);
 }

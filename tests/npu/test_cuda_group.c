@@ -9,11 +9,11 @@
 #include <dlfcn.h>
 
 #include "card_cluster.h"
+#include "tests/td_test.h"
 
 /* The same through the host's memory: where no card reaches another's, and where there is not room for all to. */
-static void without_peer_access(void **state) {
+TEST(without_peer_access) {
     static const char *const PEERS[] = {"0", "1"};
-    (void)state;
     for (uint32_t i = 0; i < 2; i++) {
         cluster  x;
         td_error err = {0};
@@ -31,12 +31,11 @@ static void without_peer_access(void **state) {
     }
 }
 
-static void what_is_no_group(void **state) {
+TEST(what_is_no_group) {
     cluster       x;
     td_error      err = {0};
     td_npu_group *g;
     td_npu_block *b;
-    (void)state;
     assert_int_equal(open_cards(&x, 2, &err), TD_OK);
     const td_npu_ops *ops = x.cards[0].ops;
     td_npu           *cards[] = {x.cards[0].npu, x.cards[1].npu};
@@ -52,9 +51,8 @@ static void what_is_no_group(void **state) {
     close_cards(&x);
 }
 
-static void every_call_fails_once(void **state) {
+FIRST_TEST(every_call_fails_once) {
     char said[8192];
-    (void)state;
     assert_int_equal(cluster_failure(0, said, sizeof said), TD_OK);
     char *count = strstr(said, "stand-in: ");
     assert_non_null(count);
@@ -70,11 +68,6 @@ static void every_call_fails_once(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_call_fails_once), /* first: its processes count calls from where this one is */
-        cmocka_unit_test(cluster_sums),          cmocka_unit_test(cluster_gives_up),
-        cmocka_unit_test(without_peer_access),   cmocka_unit_test(what_is_no_group),
-    };
     setenv("TD_CUDA_KERNELS", TD_CUDA_STANDIN "/kernels.image", 1);
     setenv("TD_CUBLASLT", TD_CUDA_STANDIN, 1);
     setenv("TD_STANDIN_DEVICES", "4", 1);
@@ -84,5 +77,5 @@ int main(void) {
         fprintf(stderr, "%s\n", dlerror());
         return 1;
     }
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return tests_run(NULL, NULL);
 }

@@ -7,6 +7,7 @@
 #include "kernels/kernels.h"
 #include "kernels/rows/convert.h"
 #include "npu/cuda/cuda_pack.h"
+#include "tests/td_test.h"
 
 CUDA_KERNEL(td_int4_linear);
 CUDA_KERNEL(td_fp4_linear);
@@ -84,8 +85,7 @@ static void put_scale(rnd *r, void *scale, td_dtype dtype, size_t i) {
     }
 }
 
-static void products(void **state) {
-    (void)state;
+TEST(products) {
     rnd r = rnd_open("cuda groups");
     static const struct {
         td_gemm_groups groups;
@@ -144,9 +144,4 @@ static void products(void **state) {
             CUDA_FREE(nb, x, x_scale, packed, scale, out, zb, fb, bb);
             free(codes), free(zero), free(factor), free(bias), free(want);
         }
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(products)};
-    return cmocka_run_group_tests_name("cuda_groups", tests, NULL, NULL);
 }

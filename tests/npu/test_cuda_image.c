@@ -83,9 +83,8 @@ static void get_fails(int capability, int driver, td_status status, const char *
 /* ---- kept -------------------------------------------------------------------------------------- */
 
 /** The key is all that an image is made from: another generation, or another compiler, has another image. */
-static void kept(void **state) {
+TEST_WITH(kept, new_folder, remove_folder) {
     char name[256];
-    (void)state;
     gets(90, STANDIN_IMAGE "\nsm_90 12080\n");
     assert_int_equal(n_files(name), 1);
     assert_int_equal(strncmp(name, "cuda-sm_90-", 11), 0);
@@ -172,7 +171,7 @@ static void get_again(const void *what) {
 }
 
 /** What is wrong with a kept file is said, and the file is made again. */
-static void damaged(void **state) {
+TEST_WITH(damaged, new_folder, remove_folder) {
     static void (*const WAYS[])(void) = {damage_image, damage_checksum,  another_key, cut_off, longer, empty,
                                          huge,         others_can_write, a_link,      a_pipe};
     for (size_t i = 0; i < sizeof WAYS / sizeof *WAYS; i++) {
@@ -191,8 +190,7 @@ static void damaged(void **state) {
 }
 
 /** Where nothing can be kept it is compiled every time, and said. */
-static void nowhere(void **state) {
-    (void)state;
+TEST_WITH(nowhere, new_folder, remove_folder) {
     setenv("TD_CUDA_CACHE", "/proc/none", 1);
     refusal_check(get_again, NULL, 0, "are not kept, so the next start compiles them again: the folder /proc/none", "");
     setenv("TD_CUDA_CACHE", "relative", 1);
@@ -211,10 +209,9 @@ static void nowhere(void **state) {
 }
 
 /** Processes that find nothing kept all compile, and one of their files stays. */
-static void at_once(void **state) {
+TEST_WITH(at_once, new_folder, remove_folder) {
     char  name[256];
     pid_t child[4];
-    (void)state;
     for (int i = 0; i < 4; i++)
         if ((child[i] = fork()) == 0) {
             td_cuda_image got;
@@ -233,9 +230,8 @@ static void at_once(void **state) {
 
 /* ---- sentences --------------------------------------------------------------------------------- */
 
-static void sentences(void **state) {
+TEST_WITH(sentences, new_folder, remove_folder) {
     char path[128];
-    (void)state;
     no_compiler(true);
     get_fails(90, DRIVER, TD_EDEVICE,
               "NVRTC 12.8 does not compile the kernels with --gpu-architecture=sm_90: kernel.cu(9): error: it is wrong");
@@ -265,8 +261,7 @@ static void sentences(void **state) {
 }
 
 /** Of a generation that the compiler does not know the driver gets PTX of the one before. */
-static void newer_card(void **state) {
-    (void)state;
+TEST_WITH(newer_card, new_folder, remove_folder) {
     setenv("TD_STANDIN_NVRTC_NEWEST", "89", 1);
     gets(90, STANDIN_IMAGE "\ncompute_89 12080\n");
     no_compiler(true);
@@ -276,9 +271,8 @@ static void newer_card(void **state) {
 }
 
 /** Every call that can fail does once: a sentence, and nothing is left behind (the stand-in counts its programs). */
-static void faults(void **state) {
+TEST_WITH(faults, new_folder, remove_folder) {
     int n = 1;
-    (void)state;
     for (;; n++) {
         td_cuda_image got;
         td_error      err = {0};
@@ -313,8 +307,7 @@ static void load(const void *what) {
     driver_close(&r);
 }
 
-static void loaded(void **state) {
-    (void)state;
+TEST_WITH(loaded, new_folder, remove_folder) {
     refusal_check(load, NULL, 0, "compiled the kernels in", "");
     refusal_check(load, NULL, 0, "info  kernels for the card: ", folder);
     refusal_check(load, "12080", 0, "the driver translates the kernels (--gpu-architecture=compute_89)", "");
@@ -339,8 +332,7 @@ static void open_kernels(const void *what) {
 #endif
 
 /** Every kernel that the device launches is in what is compiled. */
-static void all_kernels(void **state) {
-    (void)state;
+TEST_WITH(all_kernels, new_folder, remove_folder) {
 #ifdef TD_CUDA_EMULATED
     refusal_check(open_kernels, NULL, 0, "compiled the kernels in", "");
 #else
@@ -461,18 +453,16 @@ static void break_rule(const void *what) {
     ((const rule *)what)->act(&l.api, program_of(&l.api, ""));
 }
 
-static void rules(void **state) {
-    (void)state;
+TEST_WITH(rules, new_folder, remove_folder) {
     for (size_t i = 0; i < sizeof RULES / sizeof *RULES; i++)
         refusal_check(break_rule, &RULES[i], SIGABRT, RULES[i].sentence, "nvrtc stand-in: ");
 }
 
 /** The sources in the program are those of the folder: all of them, to the last byte. */
-static void sources(void **state) {
+TEST(sources) {
     DIR           *d = opendir(TD_SOURCE_DIR "/npu/cuda/kernels");
     struct dirent *e;
     size_t         n = 0;
-    (void)state;
     assert_non_null(d);
     while ((e = readdir(d)) != NULL) n += e->d_name[0] != '.';
     closedir(d);
@@ -488,15 +478,4 @@ static void sources(void **state) {
         assert_memory_equal(text, TD_CUDA_SOURCES[i].text, length);
         free(text);
     }
-}
-
-#define IN_A_FOLDER(test) cmocka_unit_test_setup_teardown(test, new_folder, remove_folder)
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(sources), IN_A_FOLDER(kept),        IN_A_FOLDER(damaged),    IN_A_FOLDER(nowhere),
-        IN_A_FOLDER(at_once),      IN_A_FOLDER(sentences),   IN_A_FOLDER(newer_card), IN_A_FOLDER(faults),
-        IN_A_FOLDER(loaded),       IN_A_FOLDER(all_kernels), IN_A_FOLDER(rules),
-    };
-    return cmocka_run_group_tests_name("cuda_image", tests, NULL, NULL);
 }

@@ -1,6 +1,7 @@
 /* The CUDA kernels of latent attention against the host's block in f32, over steps in which some sequences are absorbed and
  * others expanded; and bf16 products against plain ones. */
 #include "cuda_rig.h"
+#include "tests/td_test.h"
 
 CUDA_KERNEL(td_mla_place);
 CUDA_KERNEL(td_mla_query);
@@ -183,8 +184,7 @@ static void run_step(model *m, rnd *r, const uint32_t rows[CUDA_SEQS], const uin
     free(x), free(want);
 }
 
-static void steps(void **state) {
-    (void)state;
+TEST(steps) {
     rnd r = rnd_open("cuda mla");
     static const struct {
         uint32_t heads, kv_lora, nope, rope, v_dim;
@@ -206,8 +206,7 @@ static void steps(void **state) {
 }
 
 /* Products in bf16 and f32; the variants give the same bits, a row the same alone as among others. */
-static void float_linears(void **state) {
-    (void)state;
+TEST(float_linears) {
     rnd r = rnd_open("cuda bf16");
     for (int round = 0; round < 6; round++) {
         uint32_t n = (uint32_t)rnd_range(&r, 1, 70), k = 8 * (uint32_t)rnd_range(&r, 1, 80),
@@ -253,8 +252,7 @@ static void float_linears(void **state) {
 }
 
 /* q's low-rank part: normed in f32, and codes of what is not rounded. */
-static void norms_of_floats(void **state) {
-    (void)state;
+TEST(norms_of_floats) {
     rnd      r = rnd_open("cuda f32 norm");
     uint32_t k = 200, ldq = 256, rows = 3;
     float   *x = rnd_array(&r, 600, 5), *gamma = rnd_array(&r, 200, 1), eps = 1e-6f;
@@ -276,10 +274,4 @@ static void norms_of_floats(void **state) {
     }
     CUDA_FREE(n, xb, gb, out, q, scale);
     free(x), free(gamma);
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(float_linears), cmocka_unit_test(norms_of_floats),
-                                       cmocka_unit_test(steps)};
-    return cmocka_run_group_tests_name("cuda_mla", tests, NULL, NULL);
 }

@@ -1,16 +1,9 @@
 /* The sources in the program, compiled by NVIDIA's own NVRTC as a start on a card does it: for one generation, and what is
  * kept is what was compiled. scripts/cuda_nvrtc.sh fetches NVRTC; skipped where it cannot. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
 
-#include <cmocka.h>
-
 #include "npu/cuda/cuda_image.h"
+#include "tests/td_test.h"
 
 #define SKIPPED 77
 #define DRIVER 12080
@@ -32,10 +25,9 @@ static bool has(const td_cuda_image *image, const char *name) {
     return memmem(image->data, image->bytes, name, strlen(name)) != NULL;
 }
 
-static void compiled_and_kept(void **state) {
+TEST(compiled_and_kept) {
     td_cuda_image first, again;
     td_error      err = {0};
-    (void)state;
     if (td_cuda_image_get(&first, 86, DRIVER, &err) != TD_OK) fail_msg("%s", err.text);
     assert_memory_equal(first.data, "\177ELF", 4);
     assert_true(has(&first, "td_embed") && has(&first, "td_gqa_decode_128") && has(&first, "td_log_sums"));
@@ -48,12 +40,11 @@ static void compiled_and_kept(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(compiled_and_kept)};
     if (!fetch()) {
         printf("skipped: scripts/cuda_nvrtc.sh cannot fetch NVRTC\n");
         return SKIPPED;
     }
     if (!mkdtemp(folder) || setenv("TD_CUDA_CACHE", folder, 1) != 0) return 1;
-    int failed = cmocka_run_group_tests_name("cuda_nvrtc", tests, NULL, NULL);
+    int failed = tests_run(NULL, NULL);
     return rmdir(folder) != 0 || failed;
 }

@@ -1,6 +1,7 @@
 /* The CUDA kernels of the router's choice, of sums, and of the best logits against the host's blocks. */
 #include "cuda_rig.h"
 #include "tests/npu/unified_step.h"
+#include "tests/td_test.h"
 
 CUDA_KERNEL(td_route);
 CUDA_KERNEL(td_combine);
@@ -11,8 +12,7 @@ CUDA_KERNEL(td_log_sums);
 /* Both get the same logits: the host's router multiplies them with an identity. With sigmoid every operation is elementwise
  * or in the same order, so all is the same bits. Softmax's sum has an order of its own; logits of distinct values, far
  * apart, keep the choice. */
-static void routers(void **state) {
-    (void)state;
+TEST(routers) {
     rnd r = rnd_open("cuda router");
     for (int round = 0; round < 60; round++) {
         td_router_desc d = {.n_group = (uint32_t)rnd_range(&r, 1, 8),
@@ -65,8 +65,7 @@ static void routers(void **state) {
     }
 }
 
-static void sums(void **state) {
-    (void)state;
+TEST(sums) {
     rnd r = rnd_open("cuda combine");
     for (int which = 0; which < 8; which++) {
         uint32_t rows = 3, hidden = (uint32_t)rnd_range(&r, 1, 600);
@@ -106,8 +105,7 @@ static void sums(void **state) {
     free(x);
 }
 
-static void best_logits(void **state) {
-    (void)state;
+TEST(best_logits) {
     rnd r = rnd_open("cuda top");
     for (int round = 0; round < 24; round++) {
         uint32_t rows = (uint32_t)rnd_range(&r, 1, 3), vocab = (uint32_t)rnd_range(&r, 1, round == 0 ? 20000 : 900),
@@ -150,9 +148,4 @@ static void best_logits(void **state) {
         CUDA_FREE(nb, xb, top, sum);
         free(x), free(want);
     }
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(routers), cmocka_unit_test(sums), cmocka_unit_test(best_logits)};
-    return cmocka_run_group_tests_name("cuda_router", tests, NULL, NULL);
 }

@@ -1,6 +1,7 @@
 /* The CUDA kernels of rows (embedding, norm, codes) and of int8 products against the host's blocks: the same bits where the
  * arithmetic is exact or elementwise, a bound for the norm's sum. */
 #include "cuda_rig.h"
+#include "tests/td_test.h"
 
 CUDA_KERNEL(td_embed);
 CUDA_KERNEL(td_norm);
@@ -31,8 +32,7 @@ static const struct {
 };
 #define VARIANTS (sizeof variants / sizeof variants[0])
 
-static void embeddings(void **state) {
-    (void)state;
+TEST(embeddings) {
     rnd r = rnd_open("cuda embed");
     for (int round = 0; round < 6; round++) {
         uint32_t vocab = (uint32_t)rnd_range(&r, 1, 40), rows = (uint32_t)rnd_range(&r, 1, 9), bucket = rows + 3,
@@ -56,8 +56,7 @@ static void embeddings(void **state) {
     }
 }
 
-static void norms(void **state) {
-    (void)state;
+TEST(norms) {
     rnd r = rnd_open("cuda norm");
     for (int round = 0; round < 12; round++) {
         uint32_t rows = (uint32_t)rnd_range(&r, 1, 6), bucket = rows + 2,
@@ -110,8 +109,7 @@ static void norms(void **state) {
 }
 
 /* The rows that are asked for are normed, and no others. */
-static void norms_of_chosen_rows(void **state) {
-    (void)state;
+TEST(norms_of_chosen_rows) {
     rnd      r = rnd_open("cuda norm of rows");
     uint32_t hidden = 72, rows = 3, row_of[] = {4, 0, 4}, all = 5;
     float   *x = rnd_array(&r, 5 * 72, 1), *gamma = rnd_array(&r, 72, 1), eps = 1e-5f;
@@ -129,8 +127,7 @@ static void norms_of_chosen_rows(void **state) {
     free(x), free(gamma);
 }
 
-static void codes(void **state) {
-    (void)state;
+TEST(codes) {
     rnd r = rnd_open("cuda codes");
     for (int round = 0; round < 8; round++) {
         uint32_t rows = 7, k = (uint32_t)rnd_range(&r, 1, 900), stride = k + 3, ldq = (k + 63) / 64 * 64;
@@ -166,8 +163,7 @@ static void sums_of(const int8_weight *w, const cuda_buf *q, size_t rows, const 
 }
 
 /* Every variant gives the bits of the host's linear, at any number of rows. */
-static void int8_linears(void **state) {
-    (void)state;
+TEST(int8_linears) {
     rnd r = rnd_open("cuda w8a8");
     for (int round = 0; round < 8; round++) {
         uint32_t n = (uint32_t)rnd_range(&r, 1, 150), k = (uint32_t)rnd_range(&r, 1, round == 0 ? 1500 : 300), zero = 0,
@@ -220,8 +216,7 @@ static void int8_linears(void **state) {
 }
 
 /* The gated MLP in int8, from codes to codes: the bits of the host's block. */
-static void int8_mlps(void **state) {
-    (void)state;
+TEST(int8_mlps) {
     rnd r = rnd_open("cuda w8a8 mlp");
     for (int round = 0; round < 4; round++) {
         uint32_t h = (uint32_t)rnd_range(&r, 2, 200), inter = (uint32_t)rnd_range(&r, 2, 260),
@@ -294,8 +289,7 @@ static void int8_mlps(void **state) {
 }
 
 /* What measures a card's bounds does all of it: every word is read once, every product is done. */
-static void bound_reads(void **state) {
-    (void)state;
+TEST(bound_reads) {
     rnd r = rnd_open("cuda bound read");
     for (int round = 0; round < 4; round++) {
         uint32_t n = (uint32_t)rnd_range(&r, 1, 9000), blocks = (uint32_t)rnd_range(&r, 1, 3), want = 0, got = 0;
@@ -329,8 +323,7 @@ static long bound_product_sum(bool int8) {
     return sum;
 }
 
-static void bound_products(void **state) {
-    (void)state;
+TEST(bound_products) {
     const struct {
         const td_cuda_kernel *kernel;
         bool                  int8;
@@ -350,13 +343,4 @@ static void bound_products(void **state) {
             }
             CUDA_FREE(out);
         }
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(embeddings),  cmocka_unit_test(norms),          cmocka_unit_test(norms_of_chosen_rows),
-        cmocka_unit_test(codes),       cmocka_unit_test(int8_linears),   cmocka_unit_test(int8_mlps),
-        cmocka_unit_test(bound_reads), cmocka_unit_test(bound_products),
-    };
-    return cmocka_run_group_tests_name("cuda_rows", tests, NULL, NULL);
 }

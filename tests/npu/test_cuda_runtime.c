@@ -8,6 +8,7 @@
 
 #include "npu/npu.h"
 #include "npu_test_util.h"
+#include "tests/td_test.h"
 
 typedef struct {
     td_npu           *npu;
@@ -58,13 +59,12 @@ static void nothing(void *arg) {
     (void)arg;
 }
 
-static void counts_what_it_is_given(void **state) {
+TEST(counts_what_it_is_given) {
     card          c = open_card(1);
     uint32_t     *pinned = pinned_memory(&c, 64), *device = device_memory(&c, 1 << 20);
     td_npu_graph *g;
     td_card_stats first, captured, ran;
     td_error      err = {0};
-    (void)state;
     c.ops->stats(c.npu, &first);
     assert_int_equal(first.memory_total, (uint64_t)2 << 30);
     assert_true(first.memory_free <= first.memory_total - (1 << 20));
@@ -90,7 +90,7 @@ static void counts_what_it_is_given(void **state) {
     close_card(&c);
 }
 
-static void counts_kernels(void **state) {
+TEST(counts_kernels) {
     card            c = open_card(0);
     td_step_counts *counts = pinned_memory(&c, 64), *there = device_memory(&c, 64);
     td_bf16        *x = device_memory(&c, 128), *add = device_memory(&c, 128);
@@ -100,7 +100,6 @@ static void counts_kernels(void **state) {
     td_npu_block *b;
     td_card_stats before, after;
     td_error      err = {0};
-    (void)state;
     *counts = (td_step_counts){1, 1, 1};
     assert_int_equal(c.ops->block_create(c.npu, &desc, &b, &err), TD_OK);
     to_device(&c, there, counts, sizeof *counts);
@@ -117,12 +116,11 @@ static void counts_kernels(void **state) {
     close_card(&c);
 }
 
-static void counts_failures(void **state) {
+TEST(counts_failures) {
     card          c = open_card(0);
     void         *p;
     td_card_stats before, after;
     td_error      err = {0};
-    (void)state;
     c.ops->stats(c.npu, &before);
     assert_int_equal(c.ops->alloc(c.npu, (size_t)3 << 30, &p, &err), TD_ENOMEM);
     c.ops->stats(c.npu, &after);
@@ -133,7 +131,7 @@ static void counts_failures(void **state) {
 /* ---- a card that is lost -------------------------------------------------------------------------- */
 
 /* Whatever fails on the card is for good, and there is a sentence for it. */
-static void a_lost_card_says_what_happened(void **state) {
+TEST(a_lost_card_says_what_happened) {
     static const struct {
         const char *status, *words;
     } CASES[] = {
@@ -143,7 +141,6 @@ static void a_lost_card_says_what_happened(void **state) {
         {"714", "CUDA_ERROR_HARDWARE_STACK_ERROR"},
         {"719", "CUDA_ERROR_LAUNCH_FAILED"},
         {"226", "CUDA card 0 is lost (status 226): its work has failed"}}; /* of newer drivers, without a name here */
-    (void)state;
     for (size_t i = 0; i < sizeof CASES / sizeof *CASES; i++) {
         card          c = open_card(0);
         uint32_t     *pinned = pinned_memory(&c, 64), *device = device_memory(&c, 64);
@@ -170,12 +167,11 @@ static void a_lost_card_says_what_happened(void **state) {
 }
 
 /* Who reads the figures finds a loss that nobody has waited for. */
-static void figures_find_a_loss(void **state) {
+TEST(figures_find_a_loss) {
     card          c = open_card(0);
     uint32_t     *pinned = pinned_memory(&c, 64), *device = device_memory(&c, 64);
     td_error      why = {0};
     td_card_stats s;
-    (void)state;
     setenv("TD_STANDIN_LOST", "/", 1);
     to_device(&c, device, pinned, 64);
     for (int i = 0; i < 20000 && !c.ops->lost(c.npu, &why); i++) {
@@ -190,11 +186,10 @@ static void figures_find_a_loss(void **state) {
 }
 
 /* A call that fails by itself can be made again (in a step: test_cuda_faults). */
-static void a_call_that_fails_is_no_loss(void **state) {
+TEST(a_call_that_fails_is_no_loss) {
     card     c = open_card(0);
     void    *p;
     td_error err = {0}, why = {0};
-    (void)state;
     assert_int_equal(c.ops->alloc(c.npu, (size_t)3 << 30, &p, &err), TD_ENOMEM);
     assert_non_null(strstr(err.text, "3221225472 bytes of device memory, of which "));
     assert_false(c.ops->lost(c.npu, &why));
@@ -202,11 +197,10 @@ static void a_call_that_fails_is_no_loss(void **state) {
 }
 
 /* What another process has, at the start. */
-static void a_card_that_another_process_has(void **state) {
+TEST(a_card_that_another_process_has) {
     static const struct {
         const char *status, *words;
     } CASES[] = {{"2", "another process fills it, nvidia-smi shows which"}, {"46", "another process keeps it for itself"}};
-    (void)state;
     for (size_t i = 0; i < 2; i++) {
         td_npu  *npu;
         td_error err = {0};
@@ -271,9 +265,8 @@ static void hand_over(card *c) {
     c->ops->host_free(c->npu, down, 64);
 }
 
-static void bells_in_either_way(void **state) {
+TEST(bells_in_either_way) {
     static const char *const WAYS[] = {"words", "calls", NULL}; /* NULL: the faster one */
-    (void)state;
     for (size_t i = 0; i < sizeof WAYS / sizeof *WAYS; i++)
         for (int registers = 0; registers < 2; registers++) {
             setenv("TD_STANDIN_REGISTER", registers ? "1" : "0", 1);
@@ -289,13 +282,12 @@ static void bells_in_either_way(void **state) {
 }
 
 /* Where the driver does not take words, functions on the host do; and what is asked for must be one of the ways. */
-static void a_driver_without_words(void **state) {
+TEST(a_driver_without_words) {
     static const char *const CALLS[] = {"cuStreamWaitValue32", "cuStreamWriteValue32"};
     char                     path[] = "/tmp/td_cuda_calls_XXXXXX";
     td_error                 err = {0};
     td_npu                  *npu;
     int                      file = mkstemp(path);
-    (void)state;
     assert_true(file >= 0);
     setenv("TD_STANDIN_FAIL_CALLS", path, 1);
     setenv("TD_STANDIN_STATUS", "801", 1); /* CUDA_ERROR_NOT_SUPPORTED */
@@ -320,9 +312,8 @@ static void a_driver_without_words(void **state) {
 
 /* Of ours where the driver can pin it, else the driver's; zeroed and aligned either way. The stand-in tells when it is given
  * back by the wrong call. */
-static void pinned_memory_is_zeroed_either_way(void **state) {
+TEST(pinned_memory_is_zeroed_either_way) {
     static const char *const REGISTER[] = {"1", "0"};
-    (void)state;
     for (size_t i = 0; i < 2; i++) {
         setenv("TD_STANDIN_REGISTER", REGISTER[i], 1);
         card  c = open_card(0);
@@ -344,12 +335,11 @@ static void pinned_memory_is_zeroed_either_way(void **state) {
 }
 
 /* A card that was opened to be measured has no kernels, and says so. */
-static void a_bare_card_has_no_blocks(void **state) {
+TEST(a_bare_card_has_no_blocks) {
     td_npu       *npu;
     td_npu_block *b;
     td_error      err = {0};
     td_block_desc desc = {.kind = TD_BLOCK_COMBINE, .max_tok = 1, .combine = {.hidden = 64}};
-    (void)state;
     setenv("TD_CUDA_KERNELS", "/nowhere", 1);
     assert_int_equal(td_npu_open("cuda", &(td_npu_config){.act_dtype = TD_DT_BF16, .bare = true}, &npu, &err), TD_OK);
     setenv("TD_CUDA_KERNELS", TD_CUDA_STANDIN "/kernels.image", 1);
@@ -359,19 +349,6 @@ static void a_bare_card_has_no_blocks(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(counts_what_it_is_given),
-        cmocka_unit_test(counts_kernels),
-        cmocka_unit_test(counts_failures),
-        cmocka_unit_test(a_lost_card_says_what_happened),
-        cmocka_unit_test(figures_find_a_loss),
-        cmocka_unit_test(a_call_that_fails_is_no_loss),
-        cmocka_unit_test(a_card_that_another_process_has),
-        cmocka_unit_test(bells_in_either_way),
-        cmocka_unit_test(a_driver_without_words),
-        cmocka_unit_test(pinned_memory_is_zeroed_either_way),
-        cmocka_unit_test(a_bare_card_has_no_blocks),
-    };
     static const char *const LIBRARIES[] = {TD_CUDA_STANDIN "/libcuda.so.1", TD_CUDA_STANDIN "/libnvidia-ml.so.1"};
     setenv("TD_CUDA_KERNELS", TD_CUDA_STANDIN "/kernels.image", 1);
     setenv("TD_CUBLASLT", TD_CUDA_STANDIN, 1);
@@ -381,5 +358,5 @@ int main(void) {
             fprintf(stderr, "%s\n", dlerror());
             return 1;
         }
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return tests_run(NULL, NULL);
 }

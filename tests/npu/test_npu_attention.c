@@ -3,6 +3,7 @@
  * must have the same bits whatever chunk, batch, page placement and number of threads it was computed with.
  */
 #include "npu_test_util.h"
+#include "tests/td_test.h"
 
 #define SEQS_MAX 5
 #define PAGES_OF(n) (((n) + TD_KV_PAGE - 1) / TD_KV_PAGE)
@@ -407,17 +408,14 @@ static void agrees(bool mla, const char *name) {
     }
 }
 
-static void gqa_agrees_with_the_model(void **state) {
-    (void)state;
+TEST(gqa_agrees_with_the_model) {
     agrees(false, "gqa against the model");
 }
-static void mla_agrees_with_the_model(void **state) {
-    (void)state;
+TEST(mla_agrees_with_the_model) {
     agrees(true, "mla against the model");
 }
 
-static void bits_are_the_same_in_any_company(void **state) {
-    (void)state;
+TEST(bits_are_the_same_in_any_company) {
     rnd r = rnd_open("invariance");
     for (int round = 0; round < 8; round++) {
         bool  mla = round & 1 && round < 6, is_long = round < 2 || round >= 6; /* the last two: windows */
@@ -458,8 +456,7 @@ static void run_with_window(shape s, uint32_t window, const talk *t, td_dtype ac
     run_talk(&s, t, &(way){.threads = 2, .act = act, .format = TD_WEIGHT_BF16, .seqs_max = 2, .chunk_max = 300}, 1, out);
 }
 
-static void a_window_of_everything_changes_no_bit(void **state) {
-    (void)state;
+TEST(a_window_of_everything_changes_no_bit) {
     rnd   r = rnd_open("wide window");
     shape s = make_shape(&r, false, 1100, 0);
     talk  t = make_talk(&r, s.hidden, 700);
@@ -481,8 +478,7 @@ static void a_window_of_everything_changes_no_bit(void **state) {
     free_shape(&s);
 }
 
-static void what_no_head_has_is_refused(void **state) {
-    (void)state;
+TEST(what_no_head_has_is_refused) {
     rnd            r = rnd_open("refused");
     rig            g = rig_open(1, TD_DT_F32, false);
     float         *f = rnd_array(&r, 32 * 32, 1);
@@ -558,8 +554,7 @@ static void check_long_row(const float *wq, const float *x, const float *k, cons
     assert_true(error_of(TD_DT_F32, out, y, LONG_H) < 1e-4); /* a sum of 163840 weights */
 }
 
-static void the_longest_context_fits(void **state) {
-    (void)state;
+TEST(the_longest_context_fits) {
     rnd            r = rnd_open("long context");
     rig            g = rig_open(2, TD_DT_F32, false);
     const uint32_t pages = LONG_KV / TD_KV_PAGE;
@@ -627,13 +622,4 @@ static void the_longest_context_fits(void **state) {
     rig_close(&g);
     void *mem[] = {identity, wq, table, in, k, v, out, pos, block_table};
     for (size_t i = 0; i < sizeof mem / sizeof mem[0]; i++) free(mem[i]);
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(gqa_agrees_with_the_model),        cmocka_unit_test(mla_agrees_with_the_model),
-        cmocka_unit_test(bits_are_the_same_in_any_company), cmocka_unit_test(a_window_of_everything_changes_no_bit),
-        cmocka_unit_test(what_no_head_has_is_refused),      cmocka_unit_test(the_longest_context_fits),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

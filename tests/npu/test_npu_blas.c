@@ -5,6 +5,7 @@
 #include <cblas.h>
 
 #include "npu_test_util.h"
+#include "tests/td_test.h"
 
 #define N_SHAPES 4
 static const struct {
@@ -61,30 +62,22 @@ static void check_linear(td_weight_format format, td_dtype act, double tolerance
 }
 
 /* Two f32 sums of 2048 products in different orders: sqrt(2048) x 2^-24 of the terms' scale, times a few. */
-static void bf16_weights_to_rounding(void **state) {
-    (void)state;
+TEST(bf16_weights_to_rounding) {
     check_linear(TD_WEIGHT_BF16, TD_DT_F32, 2e-5);
 }
 
-static void f32_weights_to_rounding(void **state) {
-    (void)state;
+TEST(f32_weights_to_rounding) {
     check_linear(TD_WEIGHT_F32, TD_DT_F32, 2e-5);
 }
 
 /* Uniform numbers in (-1, 1): each int8 rounding errs by 1/254 / sqrt(3) of the largest, that is 0.4 % of the rms of a
    product's factors; with two factors and extremes over 130 000 outputs (5 sigma) 4 %, and bf16 output 0.4 % of a value up
    to 5 rms. */
-static void w8a8_to_its_quantisation(void **state) {
-    (void)state;
+TEST(w8a8_to_its_quantisation) {
     check_linear(TD_WEIGHT_W8A8, TD_DT_BF16, 0.06);
 }
 
 int main(void) {
     openblas_set_num_threads(1);
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(bf16_weights_to_rounding),
-        cmocka_unit_test(f32_weights_to_rounding),
-        cmocka_unit_test(w8a8_to_its_quantisation),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return tests_run(NULL, NULL);
 }

@@ -2,6 +2,7 @@
  * tile. */
 #include "kernels/rows/row_quant.h"
 #include "npu_test_util.h"
+#include "tests/td_test.h"
 
 /* Outputs in bf16 are rounded once (2^-9); W8A8 has steps of 1/127 of a row's maximum on both sides. */
 static double tolerance(td_dtype act, td_weight_format format) {
@@ -25,8 +26,7 @@ static void check(const char *what, td_dtype act, const void *got, const double 
     if (!(error < limit)) fail_msg("%s: relative error %g, limit %g", what, error, limit);
 }
 
-static void linears(void **state) {
-    (void)state;
+TEST(linears) {
     rnd r = rnd_open("linear");
     for (int round = 0; round < 40; round++) {
         td_dtype         act = round & 1 ? TD_DT_BF16 : TD_DT_F32;
@@ -53,8 +53,7 @@ static void linears(void **state) {
 }
 
 /* int8 weights with scales are taken as they are: with inputs that quantise exactly, the result is exact. */
-static void int8_weights_are_exact(void **state) {
-    (void)state;
+TEST(int8_weights_are_exact) {
     rnd      r = rnd_open("int8 weights");
     size_t   n = 77, k = 131, m = 19;
     int8_t  *w = malloc(n * k);
@@ -85,8 +84,7 @@ static void int8_weights_are_exact(void **state) {
     free(w), free(x), free(out);
 }
 
-static void norms(void **state) {
-    (void)state;
+TEST(norms) {
     rnd r = rnd_open("norm");
     for (int round = 0; round < 20; round++) {
         td_dtype act = round & 1 ? TD_DT_BF16 : TD_DT_F32;
@@ -123,8 +121,7 @@ static void norms(void **state) {
     }
 }
 
-static void mlps(void **state) {
-    (void)state;
+TEST(mlps) {
     rnd r = rnd_open("mlp");
     for (int round = 0; round < 24; round++) {
         td_dtype         act = round & 1 ? TD_DT_BF16 : TD_DT_F32;
@@ -231,8 +228,7 @@ static void ref_route(const td_router_desc *d, const double *logits, const float
     for (size_t i = 0; i < found; i++) weights[i] = s[ids[i]] / (d->normalise ? sum + 1e-20 : 1) * (double)d->scale;
 }
 
-static void routers(void **state) {
-    (void)state;
+TEST(routers) {
     rnd r = rnd_open("router");
     for (int round = 0; round < 60; round++) {
         td_dtype       act = round & 1 ? TD_DT_BF16 : TD_DT_F32;
@@ -284,8 +280,7 @@ static void routers(void **state) {
     }
 }
 
-static void a_nan_routes_to_experts_that_exist(void **state) {
-    (void)state;
+TEST(a_nan_routes_to_experts_that_exist) {
     float w[24 * 3], x[3] = {NAN, 1, INFINITY};
     for (size_t i = 0; i < 24 * 3; i++) w[i] = (float)i - 30;
     rig            g = rig_open(1, TD_DT_F32, false);
@@ -321,8 +316,7 @@ static void a_nan_routes_to_experts_that_exist(void **state) {
 /* ---- embed, combine, head ---------------------------------------------------------------------- */
 
 /* A tied model: one table feeds embed and head, which want it laid out differently. */
-static void embed_combine_head(void **state) {
-    (void)state;
+TEST(embed_combine_head) {
     rnd r = rnd_open("embed, combine, head");
     for (int round = 0; round < 12; round++) {
         td_dtype act = round & 1 ? TD_DT_BF16 : TD_DT_F32;
@@ -385,8 +379,7 @@ static void embed_combine_head(void **state) {
 /* ---- bits and refusals ------------------------------------------------------------------------- */
 
 /* A row's MLP and router bits do not depend on the rows beside it or on the threads. */
-static void rows_are_alone(void **state) {
-    (void)state;
+TEST(rows_are_alone) {
     rnd    r = rnd_open("rows alone");
     size_t h = 75, n = 100, m = 61, e = 40, k = 5;
     for (int round = 0; round < 6; round++) {
@@ -447,8 +440,7 @@ static void rows_are_alone(void **state) {
 }
 
 /* A norm that quantises gives what a linear behind it would have made of its row, so an MLP has the same bits either way. */
-static void rows_quantised_by_the_norm_are_the_same(void **state) {
-    (void)state;
+TEST(rows_quantised_by_the_norm_are_the_same) {
     rnd r = rnd_open("int8 from the norm");
     for (int round = 0; round < 8; round++) {
         size_t   m = rnd_range(&r, 1, 40), h = rnd_range(&r, 1, 300), inter = rnd_range(&r, 1, 200);
@@ -518,8 +510,7 @@ static int in_order(const void *a, const void *b) {
 }
 
 /* The best logits are the beginning of the sorted row, equal ones by their ids. */
-static void the_best_logits_are_those_of_the_sorted_row(void **state) {
-    (void)state;
+TEST(the_best_logits_are_those_of_the_sorted_row) {
     rnd r = rnd_open("top");
     rig g = rig_open(2, TD_DT_BF16, false);
     for (int round = 0; round < 20; round++) {
@@ -575,8 +566,7 @@ static td_status status_of_run(rig *g, td_npu_block *b, const td_step *step) {
     return caps.inline_work || st != TD_OK ? st : g->npu->ops->stream_sync(g->npu, g->stream);
 }
 
-static void bad_blocks_are_refused(void **state) {
-    (void)state;
+TEST(bad_blocks_are_refused) {
     rnd            r = rnd_open("refusals");
     rig            g = rig_open(1, TD_DT_BF16, false);
     float         *f = rnd_array(&r, 64, 1);
@@ -631,8 +621,7 @@ static void bad_blocks_are_refused(void **state) {
     free(f);
 }
 
-static void weights_take_what_was_planned(void **state) {
-    (void)state;
+TEST(weights_take_what_was_planned) {
     rig g = rig_open(1, TD_DT_BF16, false);
     /* at most a tile of rows, a step of k, the scales and a page more than the numbers themselves */
     for (size_t n = 100; n < 1000; n += 333)
@@ -643,22 +632,4 @@ static void weights_take_what_was_planned(void **state) {
             assert_in_range(g.npu->ops->weight_bytes(g.npu, TD_WEIGHT_F32, n, k), n * k * 4, (n + 16) * k * 4 + 4096 + 64);
         }
     rig_close(&g);
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(linears),
-        cmocka_unit_test(int8_weights_are_exact),
-        cmocka_unit_test(norms),
-        cmocka_unit_test(mlps),
-        cmocka_unit_test(routers),
-        cmocka_unit_test(a_nan_routes_to_experts_that_exist),
-        cmocka_unit_test(embed_combine_head),
-        cmocka_unit_test(rows_are_alone),
-        cmocka_unit_test(rows_quantised_by_the_norm_are_the_same),
-        cmocka_unit_test(the_best_logits_are_those_of_the_sorted_row),
-        cmocka_unit_test(bad_blocks_are_refused),
-        cmocka_unit_test(weights_take_what_was_planned),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -4,6 +4,7 @@
  * from the codes before they are packed.
  */
 #include "coded_matrices.h"
+#include "tests/td_test.h"
 
 static td_npu_weight *coded_weight(rig *g, const coded *c) {
     td_tensor_view v = view_of(c);
@@ -41,8 +42,7 @@ static void run_linear(rig *g, const td_npu_weight *w, const td_npu_weight *bias
     g->npu->ops->block_destroy(g->npu, b);
 }
 
-static void linears_are_exact(void **state) {
-    (void)state;
+TEST(linears_are_exact) {
     rnd r = rnd_open("linears in groups");
     for (int round = 0; round < 36; round++) {
         td_dtype act = round & 1 ? TD_DT_BF16 : TD_DT_F32;
@@ -79,8 +79,7 @@ static void linears_are_exact(void **state) {
 
 /* gate, up and down of different kinds and groups, with one of the three in another format: products that share their rows.
  */
-static void blocks_mix_kinds(void **state) {
-    (void)state;
+TEST(blocks_mix_kinds) {
     rnd r = rnd_open("mlp in groups");
     for (size_t round = 0; round < 2 * N_KINDS; round++) {
         size_t hidden = 2 * rnd_range(&r, 20, 90), inter = 2 * rnd_range(&r, 20, 90), m = rnd_range(&r, 1, 150);
@@ -125,8 +124,7 @@ static void blocks_mix_kinds(void **state) {
     }
 }
 
-static void rows_in_another_order_and_bytes_from_a_file(void **state) {
-    (void)state;
+TEST(rows_in_another_order_and_bytes_from_a_file) {
     enum { N = 50, K = 96, M = 3 };
     rnd      r = rnd_open("rows and exports");
     uint32_t reversed[N];
@@ -162,8 +160,7 @@ static void rows_in_another_order_and_bytes_from_a_file(void **state) {
     rig_close(&g);
 }
 
-static void what_is_not_in_groups_is_refused(void **state) {
-    (void)state;
+TEST(what_is_not_in_groups_is_refused) {
     enum { N = 40, K = 64 };
     rnd            r = rnd_open("refusals");
     rig            g = rig_open(1, TD_DT_BF16, false);
@@ -188,14 +185,4 @@ static void what_is_not_in_groups_is_refused(void **state) {
     assert_int_equal(g.npu->ops->weight_create(g.npu, TD_WEIGHT_INT4G, &v, &w, &err), TD_ENOTSUP);
     free_coded(&c), free_coded(&fp4);
     rig_close(&g);
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(linears_are_exact),
-        cmocka_unit_test(blocks_mix_kinds),
-        cmocka_unit_test(rows_in_another_order_and_bytes_from_a_file),
-        cmocka_unit_test(what_is_not_in_groups_is_refused),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

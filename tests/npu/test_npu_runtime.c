@@ -1,13 +1,13 @@
 /* Streams, events, copies, host calls and graphs, with and without threads of their own. The CTest entry with TD_CHAOS_SEED
  * delays ops at random. */
 #include "npu_test_util.h"
+#include "tests/td_test.h"
 
 #include <pthread.h>
 #include <stdatomic.h>
 #include <unistd.h>
 
-static void names(void **state) {
-    (void)state;
+TEST(names) {
     td_npu       *npu;
     td_error      err = {0};
     td_npu_config c = {.act_dtype = TD_DT_BF16, .host = &(td_host_npu_config){0}};
@@ -26,8 +26,7 @@ static void names(void **state) {
     assert_int_equal(td_npu_open("host", &c, &npu, &err), TD_EINVAL); /* no pool */
 }
 
-static void memory_is_zeroed_and_aligned(void **state) {
-    (void)state;
+TEST(memory_is_zeroed_and_aligned) {
     rig g = rig_open(1, TD_DT_BF16, false);
     for (size_t bytes = 1; bytes < 10000000; bytes = bytes * 7 + 3) {
         char    *p, *h;
@@ -63,13 +62,12 @@ static void take_note(void *arg) {
 
 #define MANY 3000 /* more than a stream's ring holds */
 
-static void a_stream_runs_in_order(void **state) {
+TEST(a_stream_runs_in_order) {
     for (int own = 0; own < 2; own++) {
         rig            g = rig_open(2, TD_DT_F32, own);
         static int     log[MANY];
         static note    notes[MANY];
         _Atomic size_t n = 0;
-        (void)state;
         for (int i = 0; i < MANY; i++) {
             notes[i] = (note){log, &n, i, i == 0 ? 2000 : 0};
             assert_int_equal(g.npu->ops->host_call(g.npu, g.stream, take_note, &notes[i]), TD_OK);
@@ -86,8 +84,7 @@ static void add_one(void *arg) {
 }
 
 /* Two streams hand a value to and fro by bells, each hop rings the other's. */
-static void bells_order_streams(void **state) {
-    (void)state;
+TEST(bells_order_streams) {
     rig               g = rig_open(2, TD_DT_F32, true);
     const td_npu_ops *o = g.npu->ops;
     td_npu_stream    *s[2] = {g.stream};
@@ -160,8 +157,7 @@ static void close_mlp(rig *g, mlp *m) {
 }
 
 /* Two streams share pool and scratch; while a host call of one stands still the other finishes. */
-static void streams_take_turns(void **state) {
-    (void)state;
+TEST(streams_take_turns) {
     rig               g = rig_open(2, TD_DT_BF16, true);
     const td_npu_ops *o = g.npu->ops;
     td_npu_stream    *other;
@@ -195,8 +191,7 @@ static void streams_take_turns(void **state) {
     rig_close(&g);
 }
 
-static void a_graph_replays_with_new_contents(void **state) {
-    (void)state;
+TEST(a_graph_replays_with_new_contents) {
     for (int own = 0; own < 2; own++) {
         rig               g = rig_open(2, TD_DT_BF16, own);
         const td_npu_ops *o = g.npu->ops;
@@ -250,8 +245,7 @@ static void a_graph_replays_with_new_contents(void **state) {
 }
 
 /* A step that does not fit fails at once, or at the next sync of a stream with a thread; the stream goes on after it. */
-static void a_bad_step_is_reported(void **state) {
-    (void)state;
+TEST(a_bad_step_is_reported) {
     for (int own = 0; own < 2; own++) {
         rig        g = rig_open(1, TD_DT_BF16, own);
         static mlp m;
@@ -265,17 +259,4 @@ static void a_bad_step_is_reported(void **state) {
         close_mlp(&g, &m);
         rig_close(&g);
     }
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(names),
-        cmocka_unit_test(memory_is_zeroed_and_aligned),
-        cmocka_unit_test(a_stream_runs_in_order),
-        cmocka_unit_test(bells_order_streams),
-        cmocka_unit_test(streams_take_turns),
-        cmocka_unit_test(a_graph_replays_with_new_contents),
-        cmocka_unit_test(a_bad_step_is_reported),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

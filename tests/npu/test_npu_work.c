@@ -1,5 +1,6 @@
 /* What the device says it has read and computed, against a count row by row and key by key. */
 #include "npu_test_util.h"
+#include "tests/td_test.h"
 
 enum { TOK = 5, HIDDEN = 64, INTER = 96, HEADS = 4, KV_HEADS = 2, DIM = 16, PAGES = 2 };
 enum { LORA = 32, NOPE = 16, ROPE = 8, V = 12 };
@@ -51,8 +52,7 @@ static void check(td_tier_work got, uint64_t bytes, uint64_t int8_macs, uint64_t
     assert_int_equal(got.f32_ops, 2 * f32_macs);
 }
 
-static void small_blocks(void **state) {
-    (void)state;
+TEST(small_blocks) {
     td_npu_weight *w[] = {weight(TD_WEIGHT_W8A8, INTER, HIDDEN), weight(TD_WEIGHT_W8A8, INTER, HIDDEN),
                           weight(TD_WEIGHT_W8A8, HIDDEN, INTER), weight(TD_WEIGHT_BF16, 200, HIDDEN),
                           weight(TD_WEIGHT_F32, 0, HIDDEN)};
@@ -76,8 +76,7 @@ static void small_blocks(void **state) {
     free(logits);
 }
 
-static void gqa(void **state) {
-    (void)state;
+TEST(gqa) {
     td_npu_weight *q = weight(TD_WEIGHT_W8A8, HEADS * DIM, HIDDEN), *k = weight(TD_WEIGHT_W8A8, KV_HEADS * DIM, HIDDEN),
                   *v = weight(TD_WEIGHT_W8A8, KV_HEADS * DIM, HIDDEN), *o = weight(TD_WEIGHT_W8A8, HIDDEN, HEADS * DIM),
                   *rope = weight(TD_WEIGHT_F32, 16, DIM);
@@ -123,8 +122,7 @@ static void gqa(void **state) {
     free(vc);
 }
 
-static void mla(void **state) {
-    (void)state;
+TEST(mla) {
     td_npu_weight *q = weight(TD_WEIGHT_W8A8, HEADS * (NOPE + ROPE), HIDDEN),
                   *kv_a = weight(TD_WEIGHT_W8A8, LORA + ROPE, HIDDEN), *norm = weight(TD_WEIGHT_F32, 0, LORA),
                   *kv_b = weight(TD_WEIGHT_BF16, HEADS * (NOPE + V), LORA), *o = weight(TD_WEIGHT_W8A8, HIDDEN, HEADS * V),
@@ -169,10 +167,9 @@ static void mla(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(small_blocks), cmocka_unit_test(gqa), cmocka_unit_test(mla)};
     r = rnd_open("work");
     g = rig_open(2, TD_DT_BF16, false);
-    int failed = cmocka_run_group_tests(tests, NULL, NULL);
+    int failed = tests_run(NULL, NULL);
     rig_close(&g);
     return failed;
 }

@@ -4,21 +4,14 @@
  * hand-overs, captures, each block against the host device, sums over cards. test_soroban_blocks and test_soroban_attention are
  * the host device's tests of blocks, on it.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdio.h>
-#include <string.h>
-
-#include <cmocka.h>
 
 #include "cli/device_flag.h"
 #include "doctor/doctor.h"
+#include "tests/td_test.h"
 
-static void names(void **state) {
+TEST(names) {
     td_npu  *npu;
     td_error err = {0};
-    (void)state;
     assert_ptr_equal(td_backend_find("suanpan"), td_backend_find("soroban"));
     assert_int_equal(td_npu_open("soroban", &(td_npu_config){.act_dtype = TD_DT_BF16, .card = 2}, &npu, &err), TD_EINVAL);
     assert_string_equal(err.text, "there is no soroban 2: there are 2");
@@ -29,10 +22,9 @@ static void names(void **state) {
     assert_null(td_engine_device_name(4));
 }
 
-static void flags(void **state) {
+TEST(flags) {
     static const char *const CHOICES[] = {"auto", "host", "cpu=host", "soroban", "suanpan=soroban"};
     const td_device_flag    *f = &td_device_flag_texts;
-    (void)state;
     td_device_flag_fill();
     for (size_t i = 0; i < sizeof CHOICES / sizeof *CHOICES; i++) assert_string_equal(f->choices[i], CHOICES[i]);
     assert_null(f->choices[5]);
@@ -42,10 +34,9 @@ static void flags(void **state) {
     assert_string_equal(f->refusal, "is not supported yet; this build serves with --device host or soroban");
 }
 
-static void placement(void **state) {
+TEST(placement) {
     td_thread_wishes wishes = {0};
     char             why[TD_ERROR_TEXT_MAX];
-    (void)state;
     assert_string_equal(td_npu_auto(why, sizeof why), "soroban");
     assert_string_equal(why, "2 Wooden cards, 2 of 13 rods or more");
     td_npu_wish("suanpan", 1, 1, &wishes);
@@ -60,16 +51,9 @@ static void count_row(void *user, const td_doctor_row *r) {
     ++*count;
 }
 
-static void the_contract(void **state) {
+TEST(the_contract) {
     uint32_t rows = 0;
     td_error err = {0};
-    (void)state;
     if (td_doctor_visit("soroban", 0, 60, count_row, &rows, &err) != TD_OK) fail_msg("%s", err.text);
     assert_true(rows > 30);
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(names), cmocka_unit_test(flags), cmocka_unit_test(placement),
-                                       cmocka_unit_test(the_contract)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -3,15 +3,7 @@
  * two nodes with cores or more, and exits with 77 where there are fewer; boot_guest.py runs it in an emulated machine that
  * has them.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
-#include <cmocka.h>
 #include <numa.h>
 #include <pthread.h>
 #include <sched.h>
@@ -25,6 +17,7 @@
 #include "kernels/kernels.h"
 #include "npu/host/host_npu.h"
 #include "tests/cpu_experts/expert_fixture.h"
+#include "tests/td_test.h"
 
 #define SKIPPED 77
 #define SEED 2718u
@@ -73,8 +66,7 @@ static void pages_are_spread(const void *p, size_t bytes) {
 
 /* ---- tests ------------------------------------------------------------------------------------- */
 
-static void every_pair_of_nodes_is_measured(void **state) {
-    (void)state;
+TEST(every_pair_of_nodes_is_measured) {
     td_error err = {0};
     if (td_node_bandwidth_measure(&topo, td_kernels_here()->read, 1, &bandwidth, &err) != TD_OK) fail_msg("%s", err.text);
     for (uint32_t i = 0; i < topo.n_nodes; i++)
@@ -84,8 +76,7 @@ static void every_pair_of_nodes_is_measured(void **state) {
         }
 }
 
-static void memory_lies_where_it_was_asked_for(void **state) {
-    (void)state;
+TEST(memory_lies_where_it_was_asked_for) {
     void *p;
     for (uint32_t i = 0; i < topo.n_nodes; i++) {
         if (!topo.nodes[i].memory_bytes) continue;
@@ -101,8 +92,7 @@ static void memory_lies_where_it_was_asked_for(void **state) {
 }
 
 /* Nothing is killed, and it is noticed. */
-static void memory_beyond_a_node_lies_elsewhere(void **state) {
-    (void)state;
+TEST(memory_beyond_a_node_lies_elsewhere) {
     for (uint32_t i = 0; i < topo.n_nodes; i++) {
         long long free_bytes, size = topo.nodes[i].n_cores ? numa_node_size64((int)topo.nodes[i].os_index, &free_bytes) : -1;
         if (size < 0 || free_bytes > FULL_BYTES) continue;
@@ -136,8 +126,7 @@ static void look_around(void *ctx, uint32_t item, const td_worker *w) {
         atomic_fetch_add_explicit(&at->n_wrong, 1, memory_order_relaxed);
 }
 
-static void workers_run_on_their_nodes(void **state) {
-    (void)state;
+TEST(workers_run_on_their_nodes) {
     whereabouts at = {0};
     make_plan((td_thread_wishes){0});
     assert_int_equal(plan.n_subpools, topo.machine.n_nodes);
@@ -181,8 +170,7 @@ static void run_ffn(td_experts *x, const fixture_tokens *t, float *y) {
                                   .y = y});
 }
 
-static void shards_and_scratch_lie_on_their_nodes(void **state) {
-    (void)state;
+TEST(shards_and_scratch_lie_on_their_nodes) {
     static float    y[2][N_TOK * HIDDEN], alone[N_TOK * HIDDEN];
     char            dir[] = "/tmp/tandem-numa-XXXXXX", file[64], other[64];
     fixture_weights w = fixture_weights_new(SEED, N_EXPERTS, HIDDEN, INTER);
@@ -240,8 +228,7 @@ static void check_device_memory(td_pool *pool, bool own_threads, uint32_t node) 
     npu->ops->close(npu);
 }
 
-static void device_memory_lies_with_its_threads(void **state) {
-    (void)state;
+TEST(device_memory_lies_with_its_threads) {
     make_plan((td_thread_wishes){0});
     td_pool *pool = open_pool(plan.experts, plan.n_experts);
     check_device_memory(pool, false, TD_NODE_SPREAD);
@@ -260,10 +247,5 @@ int main(void) {
         return SKIPPED;
     }
     if (sched_getaffinity(0, sizeof all_cpus, &all_cpus)) return 1;
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_pair_of_nodes_is_measured),       cmocka_unit_test(memory_lies_where_it_was_asked_for),
-        cmocka_unit_test(memory_beyond_a_node_lies_elsewhere),   cmocka_unit_test(workers_run_on_their_nodes),
-        cmocka_unit_test(shards_and_scratch_lie_on_their_nodes), cmocka_unit_test(device_memory_lies_with_its_threads),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return tests_run(NULL, NULL);
 }

@@ -1,13 +1,9 @@
 /* Costs of steps against figures computed by hand: rates, parts, bounds, and what runs beside what. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 
-#include <cmocka.h>
 #include <math.h>
 
 #include "plan/plan_cost.h"
+#include "tests/td_test.h"
 
 enum { HIDDEN = 1000, INTER = 500, EXPERTS = 8, TOP_K = 2, SHARED = 2000, LAYERS = 3 };
 
@@ -70,8 +66,7 @@ static void near(double got, double want) {
     if (!(fabs(got - want) <= 1e-9 * fabs(want))) fail_msg("%.12g instead of %.12g", got, want);
 }
 
-static void arithmetic(void **state) {
-    (void)state;
+TEST(arithmetic) {
     near(td_plan_active_experts(8, 2, 1), 2);
     near(td_plan_active_experts(8, 2, 2), 8 * (1 - 0.75 * 0.75));
     near(td_plan_active_experts(8, 8, 5), 8);
@@ -87,8 +82,7 @@ static void arithmetic(void **state) {
 }
 
 /* One dense MLP of 3 matrices: (2 * 2000 * (1000 + 4) + 1000 * (2000 + 4)) bytes = 6.02 MB, 12 million operations a row. */
-static void one_block(void **state) {
-    (void)state;
+TEST(one_block) {
     td_outline_op   ops[] = {block(mlp(SHARED, 0), TD_OUTLINE_WHOLE)};
     td_plan_model   model = plain_model(ops, 1);
     td_plan_machine m = plain_machine(0);
@@ -116,8 +110,7 @@ static void one_block(void **state) {
     near(s.step_s, 1e-3 + overlapped(4 * read_s, 4 * int8_s));
 }
 
-static void attention_and_head(void **state) {
-    (void)state;
+TEST(attention_and_head) {
     td_block_desc   gqa = {.kind = TD_BLOCK_GQA, .gqa = {.hidden = HIDDEN, .heads = 10, .kv_heads = 2, .head_dim = 100}};
     td_block_desc   head = {.kind = TD_BLOCK_HEAD, .layer = TD_NO_LAYER, .head = {.hidden = HIDDEN, .vocab = 5000}};
     td_outline_op   ops[] = {block(gqa, TD_OUTLINE_WHOLE), block(head, TD_OUTLINE_WHOLE)};
@@ -144,8 +137,7 @@ static void attention_and_head(void **state) {
 
 /* A norm reads x and what is added, and writes x and three outputs, each line read before: 2 * (2 + 2 + 2 + 1) bytes a
  * value. */
-static void norms(void **state) {
-    (void)state;
+TEST(norms) {
     td_block_desc   norm = {.kind = TD_BLOCK_NORM, .norm = {.hidden = HIDDEN}};
     td_outline_op   ops[] = {block(norm, TD_OUTLINE_WHOLE)};
     td_plan_model   model = plain_model(ops, 1);
@@ -173,8 +165,7 @@ static double expert_s(double active, double pairs) {
 }
 
 /* On the CPU the tiers take turns: the step is the sum of its parts. */
-static void in_turns(void **state) {
-    (void)state;
+TEST(in_turns) {
     td_outline_op   ops[16];
     td_plan_model   model = plain_model(ops, moe_layers(ops));
     td_plan_machine m = plain_machine(0);
@@ -199,8 +190,7 @@ static void in_turns(void **state) {
 }
 
 /* With a card the shared expert is beside the routed ones, and each hand-over copies and waits. */
-static void beside_each_other(void **state) {
-    (void)state;
+TEST(beside_each_other) {
     td_outline_op   ops[16];
     td_plan_model   model = plain_model(ops, moe_layers(ops));
     td_plan_machine m = plain_machine(1);
@@ -223,8 +213,7 @@ static void beside_each_other(void **state) {
 }
 
 /* Deferral: a layer is left when its experts of now are there; the last layer defers nothing. */
-static void deferral(void **state) {
-    (void)state;
+TEST(deferral) {
     td_outline_op     ops[16];
     td_plan_model     model = plain_model(ops, moe_layers(ops));
     td_plan_machine   m = plain_machine(1);
@@ -252,8 +241,7 @@ static void deferral(void **state) {
 }
 
 /* Halves: half 1's router is beside half 0's experts, and half 0's next one beside half 1's. */
-static void halves(void **state) {
-    (void)state;
+TEST(halves) {
     td_outline_op ops[32];
     uint32_t      n = 0;
     for (uint32_t layer = 0; layer <= LAYERS; layer++)
@@ -276,8 +264,7 @@ static void halves(void **state) {
 }
 
 /* Tokens choose among fewer: fewer are read. */
-static void experts_in_use(void **state) {
-    (void)state;
+TEST(experts_in_use) {
     td_outline_op   ops[] = {{.kind = TD_OP_SUBMIT, .half = TD_OUTLINE_WHOLE},
                              {.kind = TD_OP_COLLECT, .half = TD_OUTLINE_WHOLE}};
     td_plan_model   model = plain_model(ops, 2);
@@ -288,8 +275,7 @@ static void experts_in_use(void **state) {
     near(s.part[TD_PLAN_EXPERTS].time_s, expert_s(4 * (1 - 0.5 * 0.5 * 0.5), 6));
 }
 
-static void sums_over_cards(void **state) {
-    (void)state;
+TEST(sums_over_cards) {
     td_block_desc   sum = {.kind = TD_BLOCK_ALL_REDUCE, .all_reduce = {.width = HIDDEN}};
     td_outline_op   ops[] = {block(sum, TD_OUTLINE_WHOLE)};
     td_plan_model   model = plain_model(ops, 1);
@@ -300,14 +286,4 @@ static void sums_over_cards(void **state) {
     td_plan_step_cost(&m, &model, &(td_plan_rows){.n_seq = 5, .n_new = 1, .n_halves = 1}, &s);
     near(s.part[TD_PLAN_SUMS].bytes, 2 * 0.75 * 5 * HIDDEN * 2);
     near(s.step_s, 1e-5 + 2 * 0.75 * 5 * HIDDEN * 2 / 1e9);
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(arithmetic),     cmocka_unit_test(one_block), cmocka_unit_test(attention_and_head),
-        cmocka_unit_test(norms),          cmocka_unit_test(in_turns),  cmocka_unit_test(beside_each_other),
-        cmocka_unit_test(deferral),       cmocka_unit_test(halves),    cmocka_unit_test(sums_over_cards),
-        cmocka_unit_test(experts_in_use),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,14 +1,9 @@
 /* Machine files: what is taken, and what is refused in which words; the committed examples. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 
-#include <cmocka.h>
 #include <glob.h>
-#include <string.h>
 
 #include "plan/plan_machine.h"
+#include "tests/td_test.h"
 
 #define NODES                                                                                            \
     "nodes: 2\nnode-cores: 8\nnode-memory-gib: 64\nnode-read-gbps: 100\nnode-int8-gops: 2000\nnode-f32-" \
@@ -35,8 +30,7 @@ static void refused(const char *text, const char *words) {
     if (strncmp(err.text, "m.yaml", 6) != 0 || !strstr(err.text, words)) fail_msg("%s\nhas not: %s", err.text, words);
 }
 
-static void a_machine(void **state) {
-    (void)state;
+TEST(a_machine) {
     taken("name: two nodes\n" NODES);
     assert_string_equal(m.name, "two nodes");
     assert_int_equal(m.n_nodes, 2);
@@ -57,8 +51,7 @@ static void a_machine(void **state) {
     assert_true(m.node[0].cores == 8 && m.node[1].cores == 4 && m.node[1].memory_bytes == 32.0 * (1 << 30));
 }
 
-static void bad_figures(void **state) {
-    (void)state;
+TEST(bad_figures) {
     refused("", "'nodes' is missing: a whole number from 1 to 64");
     refused("nodes: 2\n", "'node-cores' is missing: a whole number from 1 to 1024 cores");
     refused(NODES "cards: 1\n", "'card-memory-gib' is missing: a number from 0.25 to 4096 GiB");
@@ -101,8 +94,7 @@ static void bad_figures(void **state) {
     refused("{", "not valid YAML");
 }
 
-static void examples(void **state) {
-    (void)state;
+TEST(examples) {
     glob_t files;
     assert_int_equal(glob(TD_SOURCE_DIR "/configs/machines/*.yaml", 0, NULL, &files), 0);
     for (size_t i = 0; i < files.gl_pathc; i++) {
@@ -117,8 +109,7 @@ static void examples(void **state) {
     assert_non_null(strstr(err.text, "--machine: /nowhere.yaml cannot be opened"));
 }
 
-static void this_machine(void **state) {
-    (void)state;
+TEST(this_machine) {
     td_error err = {0};
     assert_int_equal(td_plan_machine_measure(&m, &err), TD_OK);
     assert_true(m.measured && m.n_nodes >= 1);
@@ -127,15 +118,7 @@ static void this_machine(void **state) {
                     m.node[i].int8_ops_per_s > 1e8 && m.node[i].float_ops_per_s > 1e7);
 }
 
-static void every_tier_has_shares(void **state) {
-    (void)state;
+TEST(every_tier_has_shares) {
     static const char *const tiers[] = {"scalar", "avx2", "avxvnni", "avx512vnni", "amx", "neon", "dotprod"};
     for (size_t i = 0; i < sizeof tiers / sizeof *tiers; i++) assert_non_null(td_plan_kernels_find(tiers[i]));
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(a_machine), cmocka_unit_test(bad_figures),
-                                       cmocka_unit_test(examples), cmocka_unit_test(this_machine),
-                                       cmocka_unit_test(every_tier_has_shares)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,16 +1,11 @@
 /* The work that a plan counts from config.json alone, against what a loaded model counts while it runs: the same bytes and
  * operations, for every architecture; and the memory, against what the model plans. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 
-#include <cmocka.h>
 #include <math.h>
-#include <stdlib.h>
 
 #include "plan/plan.h"
 #include "tests/model/model_run.h"
+#include "tests/td_test.h"
 
 static const char *const MODELS[] = {"tests/data/golden/deepseek_v2_lite", "tests/data/golden/deepseek_v3_yarn",
                                      "tests/data/golden/qwen3_moe", "tests/data/golden/qwen2_moe"};
@@ -59,8 +54,7 @@ static void compare(const td_model_config *c, const td_plan_step *s, const td_mo
 #define PROMPT 40
 #define STREAMS 3
 
-static void same_work(void **state) {
-    (void)state;
+TEST(same_work) {
     for (size_t i = 0; i < sizeof MODELS / sizeof *MODELS; i++) {
         td_error         err = {0};
         uint32_t         ids[PROMPT];
@@ -101,9 +95,4 @@ static void same_work(void **state) {
         free(m);
         free(plan);
     }
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(same_work)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

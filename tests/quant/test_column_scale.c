@@ -1,17 +1,11 @@
 /* Scales of columns: what is computed stays the same, and errors fall where columns differ. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 
-#include <cmocka.h>
 #include <math.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include "core/math/rng.h"
 #include "quant/column_scale.h"
 #include "quant/hessian.h"
+#include "tests/td_test.h"
 
 #define SEED 20260113u
 #define N 48
@@ -72,8 +66,7 @@ static double measured(const td_round_options *o, const float *s, bool round_inp
     return sum;
 }
 
-static void columns_that_differ_are_found(void **state) {
-    (void)state;
+TEST(columns_that_differ_are_found) {
     float ones[K], loud[K], s[K];
     print_message("seed %u\n", SEED);
     for (size_t j = 0; j < K; j++) {
@@ -103,8 +96,7 @@ static void columns_that_differ_are_found(void **state) {
 }
 
 /* SmoothQuant's case: one input so loud that the others drown in int8, and weights of 8 bits that have room. */
-static void loud_inputs_are_smoothed(void **state) {
-    (void)state;
+TEST(loud_inputs_are_smoothed) {
     float ones[K], loud[K], s[K];
     for (size_t j = 0; j < K; j++) {
         ones[j] = 1;
@@ -119,8 +111,7 @@ static void loud_inputs_are_smoothed(void **state) {
     assert_true(s[17] > 4 * s[16]);
 }
 
-static void columns_of_zeros_do_no_harm(void **state) {
-    (void)state;
+TEST(columns_of_zeros_do_no_harm) {
     float f[K], g[K], s[K];
     for (size_t j = 0; j < K; j++) {
         f[j] = j % 5 == 0 ? 0 : expf(normal(3, j));
@@ -140,10 +131,5 @@ static void columns_of_zeros_do_no_harm(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(columns_that_differ_are_found),
-        cmocka_unit_test(loud_inputs_are_smoothed),
-        cmocka_unit_test(columns_of_zeros_do_no_harm),
-    };
-    return cmocka_run_group_tests(tests, open_blas, NULL);
+    return tests_run(open_blas, NULL);
 }

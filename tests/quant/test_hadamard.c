@@ -1,22 +1,15 @@
 /* Hadamard matrices by their definition, and rotations by what they must leave as it is. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 
-#include <cmocka.h>
 #include <math.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include "core/math/rng.h"
 #include "quant/hadamard.h"
+#include "tests/td_test.h"
 
 #define SEED 20260112u
 
 /* Rows of the identity become the matrix: elements of one size, rows of length 1 that are orthogonal. */
-static void matrices_are_orthonormal(void **state) {
-    (void)state;
+TEST(matrices_are_orthonormal) {
     static const size_t orders[] = {1,  2,  4,  12, 20,  24,  28,  36,  40,  44,  56,
                                     60, 64, 76, 96, 112, 144, 192, 352, 576, 896, 1408};
     for (size_t z = 0; z < sizeof orders / sizeof orders[0]; z++)
@@ -40,8 +33,7 @@ static void matrices_are_orthonormal(void **state) {
         }
 }
 
-static void orders_of_models_are_there(void **state) {
-    (void)state;
+TEST(orders_of_models_are_there) {
     static const size_t orders[] = {576,  768,  896,  1408, 1536, 2048,  2560,  2816, 3584,
                                     4096, 5120, 5632, 6144, 7168, 10944, 14336, 18432};
     for (size_t z = 0; z < sizeof orders / sizeof orders[0]; z++) {
@@ -72,8 +64,7 @@ static double dot(const float *x, const float *w, size_t k) {
     return sum;
 }
 
-static void rotations_cancel(void **state) {
-    (void)state;
+TEST(rotations_cancel) {
     enum { K = 576, T = 5, N = 11 };
     td_hadamard h;
     float      *x = random_matrix(1, T * K), *w = random_matrix(2, N * K), *v = random_matrix(3, K * N),
@@ -103,8 +94,7 @@ static void rotations_cancel(void **state) {
 }
 
 /* What they are for: one loud column becomes even; and with signs a mean does not become one. */
-static void spikes_are_spread(void **state) {
-    (void)state;
+TEST(spikes_are_spread) {
     enum { K = 1536 };
     static float x[2 * K];
     for (size_t j = 0; j < K; j++) x[K + j] = 1;
@@ -117,14 +107,4 @@ static void spikes_are_spread(void **state) {
         assert_true(fabsf(x[K + j]) < 6);
     }
     td_hadamard_close(&h);
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(matrices_are_orthonormal),
-        cmocka_unit_test(orders_of_models_are_there),
-        cmocka_unit_test(rotations_cancel),
-        cmocka_unit_test(spikes_are_spread),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

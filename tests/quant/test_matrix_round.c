@@ -1,14 +1,8 @@
 /* The rounding methods against numpy's (scripts/golden/make_rounding.py), against exhaustive search where that is possible,
  * and for what each promises. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 
-#include <cmocka.h>
 #include <math.h>
 #include <pthread.h>
-#include <stdio.h>
 
 #include "core/math/rng.h"
 #include "kernels/rows/convert.h"
@@ -16,6 +10,7 @@
 #include "quant/matrix_round.h"
 #include "quant/weight_quant.h"
 #include "tests/guard_page.h"
+#include "tests/td_test.h"
 
 #define SEED 20260111u
 #define N 48
@@ -118,8 +113,7 @@ static void round_layer(const layer *l, const float *h, const td_round_options *
     for (size_t i = 0; i < l->n * n_scales; i++) assert_true(isfinite(scale[i]) && (o->bits == 4 || scale[i] > 0));
 }
 
-static void hessian_is_the_sum_of_products(void **state) {
-    (void)state;
+TEST(hessian_is_the_sum_of_products) {
     static float x[TOKENS * K], h[K * K];
     read_golden("x.f32", x, sizeof x);
     memset(h, 0, sizeof h);
@@ -140,8 +134,7 @@ static void hessian_is_the_sum_of_products(void **state) {
     assert_false(td_hessian_mirror(h, K));
 }
 
-static void gptq_is_numpys(void **state) {
-    (void)state;
+TEST(gptq_is_numpys) {
     static const struct {
         const char *name;
         uint32_t    bits;
@@ -189,8 +182,7 @@ static const struct {
 } FORMATS[] = {{4, 0}, {8, 0}, {4, 32}, {4, 64}, {4, 128}};
 #define N_FORMATS (sizeof FORMATS / sizeof FORMATS[0])
 
-static void nearest_is_that_of_weight_quant(void **state) {
-    (void)state;
+TEST(nearest_is_that_of_weight_quant) {
     layer  l = make_layer(37, 300, SIZE_MAX);
     float *tmp = malloc(300 * sizeof *tmp), scale[37 * 10], want_scale[37 * 10];
     int8_t q[37 * 300], want[37 * 384];
@@ -216,8 +208,7 @@ static void nearest_is_that_of_weight_quant(void **state) {
 
 /* The 16 codes of a group reach all its weights with the least step that can: that of the wider end's 8, or of the
  * other's 7. */
-static void steps_of_groups_are_the_least_that_reach_all_weights(void **state) {
-    (void)state;
+TEST(steps_of_groups_are_the_least_that_reach_all_weights) {
     enum { GROUPS = 500, SIZE = 32 };
     static float w[GROUPS * SIZE], scale[GROUPS], tmp[SIZE];
     uint8_t      code[SIZE];
@@ -243,8 +234,7 @@ static void steps_of_groups_are_the_least_that_reach_all_weights(void **state) {
 }
 
 /* clip against every scale of a fine grid, by the definition. */
-static void clip_finds_the_best_scale(void **state) {
-    (void)state;
+TEST(clip_finds_the_best_scale) {
     layer  l = make_layer(19, 200, SIZE_MAX);
     float  scale[19], diagonal[200 * 200] = {0};
     int8_t q[19 * 200];
@@ -281,8 +271,7 @@ static void clip_finds_the_best_scale(void **state) {
 
 /* On inputs that depend on each other every method is at least as good as the one before; a row more or less does not
  * matter. */
-static void each_method_beats_the_one_before(void **state) {
-    (void)state;
+TEST(each_method_beats_the_one_before) {
     static const size_t shapes[][2] = {{40, 160}, {5, 33}, {530, 130}, {3, 257}};
     print_message("seed %u\n", SEED);
     for (size_t z = 0; z < 4; z++)
@@ -323,8 +312,7 @@ static void each_method_beats_the_one_before(void **state) {
 }
 
 /* After many sweeps no single code could be better where it is alone to change. */
-static void descent_ends_in_a_minimum(void **state) {
-    (void)state;
+TEST(descent_ends_in_a_minimum) {
     layer            l = make_layer(6, 40, SIZE_MAX);
     td_round_options o = td_round_options_of(TD_ROUND_GPTQ, 4, 0);
     int8_t           q[6 * 40];
@@ -351,8 +339,7 @@ static void descent_ends_in_a_minimum(void **state) {
     free_layer(&l);
 }
 
-static void group_scales_have_their_type(void **state) {
-    (void)state;
+TEST(group_scales_have_their_type) {
     layer  l = make_layer(20, 96, 7);
     int8_t q[20 * 96];
     float  scale[20 * 3];
@@ -371,8 +358,7 @@ static void group_scales_have_their_type(void **state) {
     free_layer(&l);
 }
 
-static void corner_rows(void **state) {
-    (void)state;
+TEST(corner_rows) {
     layer    l = make_layer(4, 64, SIZE_MAX);
     int8_t   q[4 * 64], zero[64] = {0};
     float    scale[4 * 2], *none = calloc(64 * 64, sizeof *none);
@@ -440,8 +426,7 @@ static void *run_job(void *arg) {
 }
 
 /* Alone and in company the same bits. */
-static void threads_do_not_disturb_each_other(void **state) {
-    (void)state;
+TEST(threads_do_not_disturb_each_other) {
     layer      l = make_layer(100, 192, 3);
     static job alone, together[4];
     pthread_t  threads[4];
@@ -460,17 +445,5 @@ static void threads_do_not_disturb_each_other(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(hessian_is_the_sum_of_products),
-        cmocka_unit_test(gptq_is_numpys),
-        cmocka_unit_test(nearest_is_that_of_weight_quant),
-        cmocka_unit_test(steps_of_groups_are_the_least_that_reach_all_weights),
-        cmocka_unit_test(clip_finds_the_best_scale),
-        cmocka_unit_test(each_method_beats_the_one_before),
-        cmocka_unit_test(descent_ends_in_a_minimum),
-        cmocka_unit_test(group_scales_have_their_type),
-        cmocka_unit_test(corner_rows),
-        cmocka_unit_test(threads_do_not_disturb_each_other),
-    };
-    return cmocka_run_group_tests(tests, open_blas, NULL);
+    return tests_run(open_blas, NULL);
 }

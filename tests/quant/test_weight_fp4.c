@@ -1,17 +1,12 @@
 /* Weights to FP4: the scales against the rules of OCP MX and NVFP4 in double, every code the nearest of a search. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 
-#include <cmocka.h>
 #include <math.h>
-#include <string.h>
 
 #include "core/math/rng.h"
 #include "core/math/small_float.h"
 #include "kernels/rows/convert.h"
 #include "quant/weight_quant.h"
+#include "tests/td_test.h"
 
 #define SEED 99u
 enum { ROWS = 40, K = 150, STRIDE = 160 };
@@ -45,8 +40,7 @@ static void check(td_dtype scale_dtype, size_t size, const float *w, float facto
         }
 }
 
-static void codes_and_scales_follow_the_rules(void **state) {
-    (void)state;
+TEST(codes_and_scales_follow_the_rules) {
     static float w[ROWS * K];
     print_message("seed %u\n", SEED);
     for (size_t i = 0; i < ROWS * K; i++)
@@ -63,8 +57,7 @@ static void codes_and_scales_follow_the_rules(void **state) {
     check(TD_DT_F8_E4M3, 32, w, td_fp4_factor(amax));
 }
 
-static void nothing_but_zeros_and_what_is_not_finite(void **state) {
-    (void)state;
+TEST(nothing_but_zeros_and_what_is_not_finite) {
     static float w[ROWS * K];
     uint8_t      q[STRIDE];
     float        scale[STRIDE / 16], tmp[K];
@@ -82,8 +75,7 @@ static void nothing_but_zeros_and_what_is_not_finite(void **state) {
 }
 
 /* 2100 numbers and fewer, the largest magnitude anywhere among them, in each type. */
-static void the_largest_magnitude_of_every_type(void **state) {
-    (void)state;
+TEST(the_largest_magnitude_of_every_type) {
     enum { N = 2100 };
     static const td_dtype TYPES[] = {TD_DT_BF16, TD_DT_F16, TD_DT_F32};
     static const float    LARGEST[] = {-3.5f, 3.5f, INFINITY, -INFINITY, NAN, -NAN};
@@ -101,11 +93,4 @@ static void the_largest_magnitude_of_every_type(void **state) {
         if (!(isnan(largest) ? isnan(amax) : amax == fabsf(largest)))
             fail_msg("trial %zu: %g where %g is the largest", trial, (double)amax, (double)largest);
     }
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(codes_and_scales_follow_the_rules),
-                                       cmocka_unit_test(nothing_but_zeros_and_what_is_not_finite),
-                                       cmocka_unit_test(the_largest_magnitude_of_every_type)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,19 +1,11 @@
 /* td_quantize: its folder gives the bits that quantising on load gives; it continues, refuses and fails as it says. */
 #include <dirent.h>
 #include <fcntl.h>
-#include <setjmp.h>
 #include <signal.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/file.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
-
-#include <cmocka.h>
 
 #include "core/threads/thread_plan.h"
 #include "cpu_experts/cpu_experts.h"
@@ -23,6 +15,7 @@
 #include "quant/weight_quant.h"
 #include "tandem_tools.h"
 #include "tests/model/folder_files.h"
+#include "tests/td_test.h"
 
 static char TMP[] = "/tmp/td_quantize_XXXXXX";
 static char OUT[64];
@@ -187,8 +180,7 @@ static void compare_folder(const char *model, bool w8a8) {
     td_checkpoint_close(out);
 }
 
-static void output_equals_quantising_on_load(void **state) {
-    (void)state;
+TEST(output_equals_quantising_on_load) {
     static const char *const MODELS[] = {"deepseek_v3_yarn", "deepseek_v2_group", "qwen2_moe", "qwen3_moe_tied", "glm4_moe",
                                          "glm4_moe_lite",    "minimax_m2",        "kimi_k25",  "gpt_oss"};
     for (size_t i = 0; i < sizeof MODELS / sizeof *MODELS; i++) {
@@ -214,8 +206,7 @@ static void output_equals_quantising_on_load(void **state) {
     remove_folder(OUT);
 }
 
-static void without_quantisation_weights_stay(void **state) {
-    (void)state;
+TEST(without_quantisation_weights_stay) {
     td_quantize_options o = options_for(golden("deepseek_v2_lite"));
     o.quantization = "none";
     quantize_ok(&o);
@@ -224,8 +215,7 @@ static void without_quantisation_weights_stay(void **state) {
 }
 
 /* A config.json alone gives a folder of its shape, twice the same, that loads as any other. */
-static void dummy_weights_make_a_whole_folder(void **state) {
-    (void)state;
+TEST(dummy_weights_make_a_whole_folder) {
     char            config[600];
     td_model_config c;
     td_checkpoint  *ck;
@@ -270,8 +260,7 @@ static ino_t inode(const char *path) {
     return stat(path, &st) == 0 ? st.st_ino : 0;
 }
 
-static void an_interrupted_run_is_continued(void **state) {
-    (void)state;
+TEST(an_interrupted_run_is_continued) {
     td_quantize_options o = options_for(golden("qwen3_moe"));
     char                first[128], second[128];
     size_t              n, m;
@@ -306,8 +295,7 @@ static void an_interrupted_run_is_continued(void **state) {
     remove_folder(OUT);
 }
 
-static void other_folders_are_left_alone(void **state) {
-    (void)state;
+TEST(other_folders_are_left_alone) {
     td_quantize_options o = options_for(golden("qwen3_moe"));
     assert_int_equal(mkdir(OUT, 0755), 0);
     write_file(in_out("precious.txt"), "x", 1);
@@ -334,8 +322,7 @@ static void other_folders_are_left_alone(void **state) {
 }
 
 /* Where emptying the folder for other options does not come to its end, there is no model folder, and still a marker. */
-static void a_folder_that_is_half_emptied_is_no_model(void **state) {
-    (void)state;
+TEST(a_folder_that_is_half_emptied_is_no_model) {
     td_quantize_options o = options_for(golden("qwen3_moe"));
     quantize_ok(&o);
     assert_int_equal(mkdir(in_out("experts-99999.tdx"), 0755), 0); /* cannot be unlinked */
@@ -352,8 +339,7 @@ static void a_folder_that_is_half_emptied_is_no_model(void **state) {
 }
 
 /* Not even with force: the other run's marker is not the one that is wanted, but its files are still being written. */
-static void a_folder_that_is_being_written_is_left_alone(void **state) {
-    (void)state;
+TEST(a_folder_that_is_being_written_is_left_alone) {
     td_quantize_options o = options_for(golden("qwen3_moe"));
     quantize_ok(&o);
     ino_t shard = inode(in_out("model-00001-of-00005.safetensors")), marker = inode(in_out("tandem_quantize.json"));
@@ -372,8 +358,7 @@ static void a_folder_that_is_being_written_is_left_alone(void **state) {
     remove_folder(OUT);
 }
 
-static void what_cannot_be_quantised_is_refused(void **state) {
-    (void)state;
+TEST(what_cannot_be_quantised_is_refused) {
     td_quantize_options o = options_for(golden("qwen3_moe"));
     o.quantization = "fp4";
     quantize_fails(&o, TD_EINVAL, "fp4");
@@ -420,8 +405,7 @@ static void fails_beyond(const td_quantize_options *o, rlim_t bytes, const char 
 
 /* A write that fails (here: the limit on a file's size, as a full disk does) gives a sentence, leaves no torn file, and can
  * be continued. */
-static void a_failing_write_is_told_and_continued(void **state) {
-    (void)state;
+TEST(a_failing_write_is_told_and_continued) {
     td_quantize_options o = options_for(golden("qwen3_moe"));
     fails_beyond(&o, 20000, "File too large");                        /* both of the threads that write */
     fails_beyond(&o, 40000, "model-00001-of-00005.safetensors.part"); /* 63 KB; packed experts have 33 KB */
@@ -440,8 +424,7 @@ static void a_failing_write_is_told_and_continued(void **state) {
     remove_folder(OUT);
 }
 
-static void a_weight_that_is_not_finite_is_refused(void **state) {
-    (void)state;
+TEST(a_weight_that_is_not_finite_is_refused) {
     static const struct {
         const char *tensor, *quantization;
     } CASE[] = {{"model.layers.0.self_attn.q_proj.weight", "w8a8_int8"},
@@ -491,17 +474,5 @@ static int remove_tmp(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(output_equals_quantising_on_load),
-        cmocka_unit_test(without_quantisation_weights_stay),
-        cmocka_unit_test(dummy_weights_make_a_whole_folder),
-        cmocka_unit_test(an_interrupted_run_is_continued),
-        cmocka_unit_test(other_folders_are_left_alone),
-        cmocka_unit_test(a_folder_that_is_half_emptied_is_no_model),
-        cmocka_unit_test(a_folder_that_is_being_written_is_left_alone),
-        cmocka_unit_test(what_cannot_be_quantised_is_refused),
-        cmocka_unit_test(a_failing_write_is_told_and_continued),
-        cmocka_unit_test(a_weight_that_is_not_finite_is_refused),
-    };
-    return cmocka_run_group_tests(tests, make_tmp, remove_tmp);
+    return tests_run(make_tmp, remove_tmp);
 }

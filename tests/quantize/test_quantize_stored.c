@@ -4,18 +4,11 @@
  * exactly, or in the one that is asked for; and so does the folder by itself where its linears are what the checkpoint's
  * become.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
 
 #include "tandem_tools.h"
 #include "tests/model/folder_files.h"
 #include "tests/model/model_run.h"
+#include "tests/td_test.h"
 
 #define N_TOK 20
 
@@ -90,15 +83,13 @@ static float *check(const char *name, const char *experts, const char *expect, b
     return want;
 }
 
-static void folders_of_quantised_checkpoints_give_the_same_logits(void **state) {
-    (void)state;
+TEST(folders_of_quantised_checkpoints_give_the_same_logits) {
     size_t bytes;
     for (size_t i = 0; i < sizeof CASES / sizeof *CASES; i++)
         free(check(CASES[i].name, NULL, CASES[i].experts, CASES[i].linears_alike, &bytes));
 }
 
-static void experts_are_rounded_again_on_request(void **state) {
-    (void)state;
+TEST(experts_are_rounded_again_on_request) {
     size_t bytes, same_bytes;
     for (size_t i = 0; i < sizeof CASES / sizeof *CASES; i += 3) {
         float *int4 = check(CASES[i].name, "int4-channel", "int4", CASES[i].linears_alike, &bytes);
@@ -109,8 +100,7 @@ static void experts_are_rounded_again_on_request(void **state) {
     }
 }
 
-static void own_output_is_refused(void **state) {
-    (void)state;
+TEST(own_output_is_refused) {
     char     again[64];
     td_error err = {0};
     size_t   bytes;
@@ -138,8 +128,5 @@ static int remove_out(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(folders_of_quantised_checkpoints_give_the_same_logits),
-                                       cmocka_unit_test(experts_are_rounded_again_on_request),
-                                       cmocka_unit_test(own_output_is_refused)};
-    return cmocka_run_group_tests(tests, make_out, remove_out);
+    return tests_run(make_out, remove_out);
 }

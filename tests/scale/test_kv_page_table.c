@@ -3,20 +3,13 @@
  * any moment, an index that applies the changes in order has the hash of every page that is held, and no other; a page's
  * parent is in the index when the page comes; and a change that is waiting has rung.
  */
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdatomic.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <string.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
 
-#include <cmocka.h>
-
 #include "core/math/rng.h"
 #include "scale/kv_page_table.h"
+#include "tests/td_test.h"
 
 #define PAGES 40
 #define TOKENS 4
@@ -113,8 +106,7 @@ static bool has_rung(const fixture *f) {
     return read(f->event_fd, &n, sizeof n) == sizeof n;
 }
 
-static void random_history(void **state) {
-    (void)state;
+TEST(random_history) {
     print_message("seed %u\n", SEED);
     static model_page m[PAGES];
     static fixture    f;
@@ -160,8 +152,7 @@ static void random_history(void **state) {
     close_fixture(&f);
 }
 
-static void a_change_rings_once(void **state) {
-    (void)state;
+TEST(a_change_rings_once) {
     static fixture f;
     model_page     m[PAGES] = {0};
     open_fixture(&f);
@@ -187,8 +178,7 @@ static void a_change_rings_once(void **state) {
     close_fixture(&f);
 }
 
-static void what_went_before_it_was_told_is_not_told(void **state) {
-    (void)state;
+TEST(what_went_before_it_was_told_is_not_told) {
     static fixture f;
     model_page     m[PAGES] = {0};
     open_fixture(&f);
@@ -221,8 +211,7 @@ static void *publish(void *arg) {
     return NULL;
 }
 
-static void two_threads(void **state) {
-    (void)state;
+TEST(two_threads) {
     static model_page m[PAGES];
     static fixture    f;
     pthread_t         thread;
@@ -243,14 +232,4 @@ static void two_threads(void **state) {
     check_index(&f, m);
     print_message("%lu told\n", (unsigned long)f.n_told);
     close_fixture(&f);
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_change_rings_once),
-        cmocka_unit_test(what_went_before_it_was_told_is_not_told),
-        cmocka_unit_test(random_history),
-        cmocka_unit_test(two_threads),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

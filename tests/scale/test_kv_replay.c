@@ -1,17 +1,10 @@
 /* Replays: what is kept comes with its numbers and an end mark, to the peer that asked; what is no request is dropped whole;
  * a peer that takes nothing costs nothing that stays. And --kv-events-config, with what it refuses. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <string.h>
-
-#include <cmocka.h>
 
 #include "scale/kv_events.h"
 #include "scale/kv_replay.h"
 #include "tests/standins/fake_zmq.h"
+#include "tests/td_test.h"
 
 static const uint8_t FIRST_102[8] = {0, 0, 0, 0, 0, 0, 0, 102};
 
@@ -33,8 +26,7 @@ static uint64_t number_of(const fake_frame *f) {
     return v;
 }
 
-static void gives_what_is_kept(void **state) {
-    (void)state;
+TEST(gives_what_is_kept) {
     static fake_socket   s;
     td_kv_event_log      log;
     td_kv_replay_request r;
@@ -66,8 +58,7 @@ static void gives_what_is_kept(void **state) {
     assert_int_equal(s.contents, 0);
 }
 
-static void keeps_bytes_within_bounds(void **state) {
-    (void)state;
+TEST(keeps_bytes_within_bounds) {
     static fake_socket s;
     td_kv_event_log    log;
     s = (fake_socket){0};
@@ -82,8 +73,7 @@ static void keeps_bytes_within_bounds(void **state) {
     assert_int_equal(s.contents, 0);
 }
 
-static void drops_what_is_no_request(void **state) {
-    (void)state;
+TEST(drops_what_is_no_request) {
     static const struct {
         size_t size[5];
         size_t n;
@@ -107,8 +97,7 @@ static void drops_what_is_no_request(void **state) {
     }
 }
 
-static void a_peer_that_takes_nothing(void **state) {
-    (void)state;
+TEST(a_peer_that_takes_nothing) {
     static fake_socket   s;
     td_kv_event_log      log;
     td_kv_replay_request r = {.peer_bytes = 1};
@@ -124,8 +113,7 @@ static void a_peer_that_takes_nothing(void **state) {
     }
 }
 
-static void config_that_is_taken(void **state) {
-    (void)state;
+TEST(config_that_is_taken) {
     td_kv_events_config c;
     assert_int_equal(td_kv_events_config_parse("{\"publisher\": \"zmq\"}", &c, NULL), TD_OK);
     assert_true(c.on && c.buffer_steps == 10000 && c.hwm == 10000);
@@ -145,8 +133,7 @@ static void config_that_is_taken(void **state) {
     assert_false(c.on);
 }
 
-static void config_that_is_refused(void **state) {
-    (void)state;
+TEST(config_that_is_refused) {
     static const struct {
         const char *json, *says;
     } BAD[] = {
@@ -182,13 +169,4 @@ static void config_that_is_refused(void **state) {
     td_error err = {0};
     assert_int_equal(td_kv_events_config_parse(long_topic, &c, &err), TD_EINVAL);
     assert_non_null(strstr(err.text, "more than 255 bytes"));
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(gives_what_is_kept),       cmocka_unit_test(keeps_bytes_within_bounds),
-        cmocka_unit_test(drops_what_is_no_request), cmocka_unit_test(a_peer_that_takes_nothing),
-        cmocka_unit_test(config_that_is_taken),     cmocka_unit_test(config_that_is_refused),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -2,24 +2,16 @@
  * The KV store over a stand-in for Mooncake: what one sends another gets, byte by byte; what is damaged, lost, late or of
  * another model never arrives; a store that is down costs nothing; all buffers come back. And --kv-store-config.
  */
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdatomic.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
-
-#include <cmocka.h>
 
 #include "core/log/log.h"
 #include "core/math/rng.h"
 #include "scale/kv_page_frame.h"
 #include "scale/kv_store.h"
+#include "tests/td_test.h"
 
 #define PAGE_TOKENS 4
 #define PAGE_BYTES 1000
@@ -179,8 +171,7 @@ static uint32_t receive(node *n, const sequence *s, uint32_t first, uint32_t cou
 
 /* ---- the tests ---- */
 
-static void gives_to_another_what_one_sent(void **state) {
-    (void)state;
+TEST(gives_to_another_what_one_sent) {
     char     folder[64];
     node     a, b;
     sequence s;
@@ -205,8 +196,7 @@ static void gives_to_another_what_one_sent(void **state) {
     remove_folder(folder);
 }
 
-static void another_model_finds_nothing(void **state) {
-    (void)state;
+TEST(another_model_finds_nothing) {
     char     folder[64];
     node     a, b;
     sequence s, other;
@@ -227,8 +217,7 @@ static void another_model_finds_nothing(void **state) {
 }
 
 /* Whatever happens to pages on their way, those that arrive are right, and in order from the first one on. */
-static void takes_no_page_that_is_not_right(void **state) {
-    (void)state;
+TEST(takes_no_page_that_is_not_right) {
     static const struct {
         const char *faults;
         bool        bad; /* it shows as pages that are not right */
@@ -264,8 +253,7 @@ static void takes_no_page_that_is_not_right(void **state) {
     }
 }
 
-static void goes_down_and_comes_back(void **state) {
-    (void)state;
+TEST(goes_down_and_comes_back) {
     char     folder[64];
     node     a;
     sequence s;
@@ -298,8 +286,7 @@ static void goes_down_and_comes_back(void **state) {
 }
 
 /* A lookup that is given up while the store is at it, and all that the engine can do while it hangs. */
-static void is_never_waited_for(void **state) {
-    (void)state;
+TEST(is_never_waited_for) {
     char        folder[64];
     node        a;
     sequence    s;
@@ -330,8 +317,7 @@ static void is_never_waited_for(void **state) {
     remove_folder(folder);
 }
 
-static void ends_with_everything_under_way(void **state) {
-    (void)state;
+TEST(ends_with_everything_under_way) {
     for (unsigned round = 0; round < 10; round++) {
         char     folder[64];
         node     a;
@@ -354,8 +340,7 @@ static void ends_with_everything_under_way(void **state) {
     }
 }
 
-static void needs_its_library(void **state) {
-    (void)state;
+TEST(needs_its_library) {
     td_kv_store_config c = {.library = "/nowhere/libmooncake_store.so", .listen_address = "127.0.0.1", .protocol = "tcp"};
     td_kv_store       *k;
     td_error           err = {0};
@@ -368,8 +353,7 @@ static void needs_its_library(void **state) {
 
 /* ---- frames ---- */
 
-static void every_byte_of_a_frame_counts(void **state) {
-    (void)state;
+TEST(every_byte_of_a_frame_counts) {
     node           n = {0};
     sequence       s;
     td_page_format f = format(&n, 9);
@@ -411,8 +395,7 @@ static td_status read_config(const char *text, td_kv_store_config *c, td_error *
     return st;
 }
 
-static void config_is_read_and_refused(void **state) {
-    (void)state;
+TEST(config_is_read_and_refused) {
     static const struct {
         const char *text, *word;
     } WRONG[] = {{"[]", "object"},
@@ -462,16 +445,5 @@ static void config_is_read_and_refused(void **state) {
 
 int main(void) {
     td_log_set_level(TD_LOG_ERROR);
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(gives_to_another_what_one_sent),
-        cmocka_unit_test(another_model_finds_nothing),
-        cmocka_unit_test(takes_no_page_that_is_not_right),
-        cmocka_unit_test(goes_down_and_comes_back),
-        cmocka_unit_test(is_never_waited_for),
-        cmocka_unit_test(ends_with_everything_under_way),
-        cmocka_unit_test(needs_its_library),
-        cmocka_unit_test(every_byte_of_a_frame_counts),
-        cmocka_unit_test(config_is_read_and_refused),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return tests_run(NULL, NULL);
 }

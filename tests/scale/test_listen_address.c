@@ -1,15 +1,9 @@
 /* Which address bind() takes in place of "every address" (scale/listen_address.h). That the program's bind() is the one that
  * libraries call: test_shared_cache.py. */
 #include <arpa/inet.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <string.h>
-
-#include <cmocka.h>
 
 #include "scale/listen_address.h"
+#include "tests/td_test.h"
 
 /* What bind() is given for an address and port 5; NULL: as asked. */
 static const char *instead_of(const char *asked, char text[INET6_ADDRSTRLEN]) {
@@ -28,8 +22,7 @@ static const char *instead_of(const char *asked, char text[INET6_ADDRSTRLEN]) {
     return inet_ntop(a->sa_family, is_v6 ? (void *)&v6.sin6_addr : (void *)&v4.sin_addr, text, INET6_ADDRSTRLEN);
 }
 
-static void listens_where_it_is_told(void **state) {
-    (void)state;
+TEST(listens_where_it_is_told) {
     static const struct {
         const char *told, *asked, *instead;
     } CASES[] = {{"10.0.0.2", "0.0.0.0", "10.0.0.2"},
@@ -60,9 +53,4 @@ static void listens_where_it_is_told(void **state) {
     assert_null(instead_of("0.0.0.0", text));
     static const char *WRONG[] = {"", "host", "10.0.0", "10.0.0.2:5", "10.0.0.2 ", "*"};
     for (size_t i = 0; i < sizeof WRONG / sizeof WRONG[0]; i++) assert_false(td_listen_address_parse(WRONG[i], &a));
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(listens_where_it_is_told)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,16 +1,8 @@
 /* Tool calls as clients send them, through templates that want them in different forms. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
 
 #include "server/openai/completions.h"
 #include "server/request/api_read.h"
+#include "tests/td_test.h"
 
 #define TEMPLATES TD_SOURCE_DIR "/tests/data/templates/"
 
@@ -91,8 +83,7 @@ static void assert_renders(const char *source, const char *body, const char *exp
     free(text);
 }
 
-static void calls_reach_every_kind_of_template(void **state) {
-    (void)state;
+TEST(calls_reach_every_kind_of_template) {
     assert_renders(ITEMS, CALL, "<user>Q[f a=1 b=x]<tool>R");
     assert_renders(MAPPING, CALL, "<user>Q[f a=1 b=x]<tool>R");
     assert_renders(TOJSON, CALL, "<user>Q[f {\"a\": 1, \"b\": \"x\"}]<tool>R");
@@ -101,8 +92,7 @@ static void calls_reach_every_kind_of_template(void **state) {
 }
 
 #define THOUGHT "\"reasoning_content\": \"because\""
-static void reasoning_before_a_call_is_kept(void **state) {
-    (void)state;
+TEST(reasoning_before_a_call_is_kept) {
     static const char reasoning_content[] =
         EACH "({{ m.reasoning_content }}){{ m.thinking }}[{{ m.tool_calls[0].function.arguments | tojson }}]" REST;
     assert_renders(THINKING, CALL, "<user>Q[f {\"a\": 1, \"b\": \"x\"}]<tool>R");
@@ -113,16 +103,14 @@ static void reasoning_before_a_call_is_kept(void **state) {
     assert_renders(reasoning_content, BODY("\"\", " THOUGHT, "{}"), "<user>Q(because)[{}]<tool>R");
 }
 
-static void arguments_that_are_objects_already(void **state) {
-    (void)state;
+TEST(arguments_that_are_objects_already) {
     assert_renders(ITEMS, BODY("\"T\"", "{\"a\": [1, 2.5]}"), "<user>QT[f a=[1, 2.5]]<tool>R");
     assert_renders(TOJSON, BODY("\"T\"", "{\"a\": [1, 2.5]}"), "<user>QT[f {\"a\": [1, 2.5]}]<tool>R");
     assert_renders(ADDED, BODY("null", "{\"a\": [1, 2.5], \"b\": \"\u00e9\"}"),
                    "<user>Q[f {\"a\": [1, 2.5], \"b\": \"\xc3\xa9\"}]<tool>R");
 }
 
-static void arguments_that_do_not_parse(void **state) {
-    (void)state;
+TEST(arguments_that_do_not_parse) {
     td_error err;
     assert_renders(TOJSON, BODY("null", "\"{\\\"a\\\": \""), "<user>Q[f \"{\\\"a\\\": \"]<tool>R");
     assert_renders(ADDED, BODY("null", "\"[1]\""), "<user>Q[f [1]]<tool>R");
@@ -132,8 +120,7 @@ static void arguments_that_do_not_parse(void **state) {
 }
 
 /* A request that the template's form does not fit is tried in the others. */
-static void other_forms_are_tried(void **state) {
-    (void)state;
+TEST(other_forms_are_tried) {
     static const char one[] =
         "{% for m in messages %}{{ m.content + '' if m.role != 'assistant' or not m.tool_calls else 'c' }}{% endfor %}";
     assert_renders(
@@ -141,16 +128,14 @@ static void other_forms_are_tried(void **state) {
         "Q");
 }
 
-static void refusals_are_those_of_the_template(void **state) {
-    (void)state;
+TEST(refusals_are_those_of_the_template) {
     static const char refuses[] = "{{ raise_exception('no ' ~ messages[1].tool_calls[0].function.arguments.a) }}";
     td_error          err;
     assert_null(render(refuses, CALL, &err));
     assert_string_equal(err.text, "no 1");
 }
 
-static void tools_and_effort_that_nothing_shows(void **state) {
-    (void)state;
+TEST(tools_and_effort_that_nothing_shows) {
     td_chat_form form;
     for (int shows = 0; shows < 2; shows++) {
         td_chat_template *t = compile(shows ? "{{ tools | length if tools }}{{ reasoning_effort }}{{ messages[0].content }}"
@@ -164,8 +149,7 @@ static void tools_and_effort_that_nothing_shows(void **state) {
     assert_false(form.ignores_tools);
 }
 
-static void a_switch_for_thinking(void **state) {
-    (void)state;
+TEST(a_switch_for_thinking) {
     static const struct {
         const char *source;
         bool        ignores;
@@ -183,8 +167,7 @@ static void a_switch_for_thinking(void **state) {
 
 /* The published templates: the arguments' member is there once, as JSON or as the template's own form, and nothing prints
  * None. */
-static void published_templates(void **state) {
-    (void)state;
+TEST(published_templates) {
     static const struct {
         const char *file, *shows;
     } cases[] = {{"Qwen-Qwen2.5-7B-Instruct.jinja", "\"arguments\": {\"a\": 1, \"b\": \"x\"}}"},
@@ -208,19 +191,4 @@ static void published_templates(void **state) {
         free(text);
         free(source);
     }
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(calls_reach_every_kind_of_template),
-        cmocka_unit_test(reasoning_before_a_call_is_kept),
-        cmocka_unit_test(arguments_that_are_objects_already),
-        cmocka_unit_test(arguments_that_do_not_parse),
-        cmocka_unit_test(other_forms_are_tried),
-        cmocka_unit_test(refusals_are_those_of_the_template),
-        cmocka_unit_test(tools_and_effort_that_nothing_shows),
-        cmocka_unit_test(a_switch_for_thinking),
-        cmocka_unit_test(published_templates),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,16 +1,11 @@
 /* The JSON appender, read back by jansson. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 
-#include <cmocka.h>
 #include <jansson.h>
 #include <math.h>
-#include <string.h>
 
 #include "core/math/rng.h"
 #include "server/api/json_writer.h"
+#include "tests/td_test.h"
 
 static json_t *read_back(td_jbuf *b) {
     json_error_t e;
@@ -22,8 +17,7 @@ static json_t *read_back(td_jbuf *b) {
     return doc;
 }
 
-static void test_structure(void **state) {
-    (void)state;
+TEST(test_structure) {
     td_jbuf b = {0};
     td_jw_open(&b, '{');
     td_jw_member_str(&b, "s", "x");
@@ -54,8 +48,7 @@ static void test_structure(void **state) {
 }
 
 /* Every character comes back as it was. */
-static void test_characters(void **state) {
-    (void)state;
+TEST(test_characters) {
     for (uint32_t c = 0; c < 0x110000; c += c < 0x900 ? 1 : 97) {
         char   text[5];
         size_t n;
@@ -79,8 +72,7 @@ static void test_characters(void **state) {
 }
 
 /* Any bytes make valid JSON: jansson is strict about UTF-8. */
-static void test_bytes(void **state) {
-    (void)state;
+TEST(test_bytes) {
     const uint64_t seed = 20260714;
     print_message("seed %llu\n", (unsigned long long)seed);
     for (uint64_t i = 0; i < 200000; i++) {
@@ -94,10 +86,4 @@ static void test_bytes(void **state) {
         td_jw_text(&b, (char *)raw, n < 8 ? n : 8);
         json_decref(read_back(&b));
     }
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_structure), cmocka_unit_test(test_characters),
-                                       cmocka_unit_test(test_bytes)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

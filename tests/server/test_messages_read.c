@@ -1,17 +1,9 @@
 /* Bodies of /v1/messages become the chats that mean the same, and what none means is refused by its name. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
 
 #include "server/anthropic/messages.h"
 #include "server/openai/completions.h"
 #include "server/request/api_read.h"
+#include "tests/td_test.h"
 
 static const td_engine_info INFO = {.vocab_size = 100, .context_length = 1000, .max_queued_requests = 8};
 
@@ -117,8 +109,7 @@ static void body_of(const char *members, char *to, size_t size) {
     snprintf(to, size, "{\"model\": \"m\", %s%s}", max, members);
 }
 
-static void the_same_chat(void **state) {
-    (void)state;
+TEST(the_same_chat) {
     const td_api *const apis[] = {&td_api_messages, &td_api_chat};
     for (size_t i = 0; i < sizeof SAME / sizeof *SAME; i++) {
         td_api_request r[2];
@@ -259,8 +250,7 @@ static const struct {
     {"\"max_completion_tokens\": 2, " Q, "'max_completion_tokens'"},
 };
 
-static void refused_by_name(void **state) {
-    (void)state;
+TEST(refused_by_name) {
     for (size_t i = 0; i < sizeof REFUSED / sizeof *REFUSED; i++) {
         char           body[4096];
         td_api_request r;
@@ -271,9 +261,4 @@ static void refused_by_name(void **state) {
         if (err.http != 400 || !strstr(err.message, REFUSED[i].names)) fail_msg("%s\n%d %s", body, err.http, err.message);
         td_api_request_free(&r);
     }
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(the_same_chat), cmocka_unit_test(refused_by_name)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

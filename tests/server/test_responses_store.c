@@ -1,17 +1,10 @@
 /* The store of responses: what is found, what goes, what lives on because of a later response, and several threads at it. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 
-#include <cmocka.h>
 #include <pthread.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include "core/math/rng.h"
 #include "server/openai/responses_store.h"
+#include "tests/td_test.h"
 
 static char *text_of(size_t n) {
     char *text = malloc(n + 1);
@@ -35,9 +28,8 @@ static bool has(td_response_store *s, const char *id) {
     return found;
 }
 
-static void the_least_recently_used_goes(void **state) {
+TEST(the_least_recently_used_goes) {
     td_response_store s;
-    (void)state;
     td_response_store_init(&s, 3, SIZE_MAX);
     put(&s, "a", NULL, 10);
     put(&s, "b", NULL, 10);
@@ -54,9 +46,8 @@ static void the_least_recently_used_goes(void **state) {
     assert_int_equal(s.bytes, 0);
 }
 
-static void bytes_are_bounded(void **state) {
+TEST(bytes_are_bounded) {
     td_response_store s;
-    (void)state;
     td_response_store_init(&s, 100, 10000);
     for (int i = 0; i < 50; i++) {
         char id[16];
@@ -73,9 +64,8 @@ static void bytes_are_bounded(void **state) {
     td_response_store_close(&s);
 }
 
-static void a_conversation_lives_while_it_is_needed(void **state) {
+TEST(a_conversation_lives_while_it_is_needed) {
     td_response_store s;
-    (void)state;
     td_response_store_init(&s, 2, SIZE_MAX);
     put(&s, "1", NULL, 10);
     put(&s, "2", "1", 10);
@@ -99,10 +89,9 @@ static void a_conversation_lives_while_it_is_needed(void **state) {
 }
 
 /* As long as conversations get: freeing one must not take a stack frame for each. */
-static void long_conversations_end(void **state) {
+TEST(long_conversations_end) {
     td_response_store s;
     char              id[16], before[16] = "0";
-    (void)state;
     td_response_store_init(&s, 1, SIZE_MAX);
     put(&s, before, NULL, 1);
     for (int i = 1; i < 200000; i++) {
@@ -146,11 +135,10 @@ static void *work(void *arg) {
     return NULL;
 }
 
-static void several_threads(void **state) {
+TEST(several_threads) {
     td_response_store s;
     pthread_t         threads[4];
     worker            workers[4];
-    (void)state;
     td_response_store_init(&s, 12, 8000);
     for (size_t i = 0; i < 4; i++) {
         workers[i] = (worker){&s, 20260714 + i};
@@ -164,15 +152,4 @@ static void several_threads(void **state) {
     assert_true(s.n <= 12 && s.bytes <= 8000);
     td_response_store_close(&s);
     assert_int_equal(s.bytes, 0);
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(the_least_recently_used_goes),
-        cmocka_unit_test(bytes_are_bounded),
-        cmocka_unit_test(a_conversation_lives_while_it_is_needed),
-        cmocka_unit_test(long_conversations_end),
-        cmocka_unit_test(several_threads),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -3,18 +3,12 @@
 #ifndef TD_TESTS_REFUSAL_H
 #define TD_TESTS_REFUSAL_H
 
-#include <setjmp.h>
 #include <signal.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <string.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <cmocka.h>
+#include "tests/td_test.h"
 
 static inline _Noreturn void refusal_act_alone(void (*act)(const void *), const void *what, int standard_error) {
     const struct rlimit none = {0};

@@ -17,11 +17,8 @@
 #ifndef TD_TESTS_RULES_H
 #define TD_TESTS_RULES_H
 
-#include <stdlib.h>
-
 #include "refusal.h"
 
-#define RULES_MAX 256
 #define RULE_ARGS_BYTES 128
 
 typedef struct {
@@ -36,22 +33,15 @@ typedef struct {
     const char *sentence;
 } rule;
 
-static rule   g_rules[RULES_MAX];
-static size_t g_n_rules;
+static const char *g_speaker;                  /* what every sentence begins with */
+static void (*g_rule_act)(const void *broken); /* opens the rig and breaks the rule */
 
-static inline void rules_add(const rule *table, size_t n) {
-    if (g_n_rules + n > RULES_MAX) abort();
-    for (size_t i = 0; i < n; i++)
-        if (table[i].bytes > RULE_ARGS_BYTES) abort();
-    memcpy(g_rules + g_n_rules, table, n * sizeof *table);
-    g_n_rules += n;
+static inline void check_rule(void **state) {
+    const rule *r = *state;
+    refusal_check(g_rule_act, r, r->by_signal, r->sentence, g_speaker);
 }
 
-/* Rules add themselves when the program starts, in the order of the file. */
-#define RULES(table)                                                   \
-    __attribute__((constructor)) static void add_rules_##table(void) { \
-        rules_add(table, sizeof table / sizeof *table);                \
-    }
+#define RULES(table) TEST_ROWS(check_rule, table)
 #define RULE_FUNCTION(name_, by_signal_, sentence_)                                                                      \
     static void       name_(rule_rig *r);                                                                                \
     static const rule rule_##name_[] = {{.name = #name_, .act = name_, .by_signal = by_signal_, .sentence = sentence_}}; \
@@ -79,27 +69,17 @@ static inline void rule_break(const rule *broken, rule_rig *r) {
         broken->act(r);
         return;
     }
+    if (broken->bytes > sizeof args) abort();
     memcpy(args, broken->right, broken->bytes);
     if (broken->at < broken->bytes) memcpy(args + broken->at, &broken->value, sizeof broken->value);
     broken->call(r, args);
 }
 
-static const char *g_speaker;                  /* what every sentence begins with */
-static void (*g_rule_act)(const void *broken); /* opens the rig and breaks the rule */
-
-static inline void check_rule(void **state) {
-    const rule *r = *state;
-    refusal_check(g_rule_act, r, r->by_signal, r->sentence, g_speaker);
-}
-
-/** Break every rule. @return main's. */
-static inline int rules_run(const char *group, const char *speaker, void (*act)(const void *broken)) {
-    static struct CMUnitTest tests[RULES_MAX];
+/** Break every rule: act opens the rig and calls rule_break. @return main's. */
+static inline int rules_run(const char *speaker, void (*act)(const void *broken)) {
     g_speaker = speaker;
     g_rule_act = act;
-    for (size_t i = 0; i < g_n_rules; i++)
-        tests[i] = (struct CMUnitTest){.name = g_rules[i].name, .test_func = check_rule, .initial_state = &g_rules[i]};
-    return _cmocka_run_group_tests(group, tests, g_n_rules, NULL, NULL);
+    return tests_run(NULL, NULL);
 }
 
 #endif

@@ -1,14 +1,11 @@
 /* Properties that parsers of answers have with every format: cuts change nothing, text without markers is content, memory
  * may end. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 
-#include <cmocka.h>
 #include <unistd.h>
 
 #include "answer_fixture.h"
 #include "core/math/rng.h"
+#include "tests/td_test.h"
 
 #define ROUNDS 4000
 
@@ -155,10 +152,9 @@ static size_t make_text(uint64_t stream, char *text) {
     return n;
 }
 
-static void test_cuts_change_nothing(void **state) {
+TEST(test_cuts_change_nothing) {
     static answer_seen whole, cut;
     static char        text[24 * 96];
-    (void)state;
     for (uint64_t round = 0; round < ROUNDS; round++) {
         size_t tool = td_rng_u64(g_seed, round, 100) % N_TOOL_FORMATS,
                reasoning = td_rng_u64(g_seed, round, 101) % N_REASONING_FORMATS;
@@ -178,11 +174,10 @@ static void test_cuts_change_nothing(void **state) {
 }
 
 /* Where no call is found, all of the text that is no marker of reasoning is there, byte for byte. */
-static void test_nothing_is_lost(void **state) {
+TEST(test_nothing_is_lost) {
     static answer_seen seen;
     static char        text[24 * 96];
     size_t             without = 0;
-    (void)state;
     for (uint64_t round = 0; round < ROUNDS; round++) {
         size_t tool = 1 + td_rng_u64(g_seed, round, 100) % (N_TOOL_FORMATS - 2); /* harmony has markers of its own */
         size_t n = make_text(round + ROUNDS, text);
@@ -198,11 +193,10 @@ static void test_nothing_is_lost(void **state) {
     assert_true(without > ROUNDS / 2);
 }
 
-static void test_text_is_content(void **state) {
+TEST(test_text_is_content) {
     static answer_seen seen;
     static const char  BYTES[] = "abcXYZ 0123456789.,:;!?-_/\\\"'*#\n\t~`^&%$@+=()";
     char               text[512];
-    (void)state;
     for (uint64_t round = 0; round < 500; round++) {
         size_t n = td_rng_u64(g_seed, round, 0) % sizeof text;
         for (size_t i = 0; i < n; i++) text[i] = BYTES[td_rng_u64(g_seed, round, 1 + i) % (sizeof BYTES - 1)];
@@ -216,10 +210,9 @@ static void test_text_is_content(void **state) {
 }
 
 /* Bytes that are no text: nothing breaks, and what was whole before is whole after. */
-static void test_any_bytes(void **state) {
+TEST(test_any_bytes) {
     static answer_seen whole, cut;
     static char        text[24 * 96];
-    (void)state;
     for (uint64_t round = 0; round < ROUNDS; round++) {
         size_t tool = td_rng_u64(g_seed, round, 100) % N_TOOL_FORMATS;
         size_t n = make_text(round + 2 * ROUNDS, text);
@@ -231,7 +224,7 @@ static void test_any_bytes(void **state) {
     }
 }
 
-static void test_memory_ends(void **state) {
+TEST(test_memory_ends) {
     static answer_seen       seen;
     static const char *const TEXTS[][2] = {
         {"hermes", "a<tool_call>{\"arguments\": {\"a\": \"x\"}, \"name\": \"f\"}</tool_call>"},
@@ -242,7 +235,6 @@ static void test_memory_ends(void **state) {
          "<|tool_calls_section_begin|><|tool_call_begin|>functions.f:0<|tool_call_argument_begin|>{\"a\": "
          "1}<|tool_call_end|>"},
     };
-    (void)state;
     g_memory_ends = true;
     for (size_t i = 0; i < sizeof TEXTS / sizeof *TEXTS; i++) {
         size_t tool = 0;
@@ -259,7 +251,7 @@ static void test_memory_ends(void **state) {
     g_memory_ends = false;
 }
 
-static void test_templates(void **state) {
+TEST(test_templates) {
     static const struct {
         const char *file, *tools, *reasoning;
     } WANT[] = {{"Kimi-K2-Instruct", "kimi_k2", NULL},
@@ -269,7 +261,6 @@ static void test_templates(void **state) {
                 {"deepseek-ai-DeepSeek-R1-Distill-Qwen-32B", "deepseekv3", "deepseek-r1"},
                 {"deepseek-ai-DeepSeek-V3.1", "deepseekv31", "deepseek-v3"},
                 {"demo-model", NULL, NULL}};
-    (void)state;
     for (size_t i = 0; i < sizeof WANT / sizeof *WANT; i++) {
         static char text[1 << 16];
         char        path[512];
@@ -295,7 +286,7 @@ static void test_templates(void **state) {
 }
 
 /* Kimi's small tokenizer, with markers among its added tokens: one that is special and one that is not. */
-static void test_special_tokens(void **state) {
+TEST(test_special_tokens) {
     static const char ADDED[] =
         "{\"tokenizer_class\": \"TikTokenTokenizer\", \"added_tokens_decoder\": {"
         "\"1000\": {\"content\": \"<|python_tag|>\", \"special\": true}, \"1001\": {\"content\": \"[TOOL_CALLS]\", "
@@ -305,7 +296,6 @@ static void test_special_tokens(void **state) {
     char          folder[] = "/tmp/td_answer_XXXXXX", path[64];
     td_tokenizer *tok = NULL;
     td_error      err = {0};
-    (void)state;
     assert_non_null(mkdtemp(folder));
     snprintf(path, sizeof path, "%s/tiktoken.model", folder);
     assert_int_equal(symlink(TD_SOURCE_DIR "/tests/data/tokenizers/kimi/tiktoken.model", path), 0);
@@ -336,8 +326,7 @@ static td_reasoning_start after(const char *format, const char *prompt, const ch
     return td_reasoning_after(format, text, strlen(text), strlen(answer));
 }
 
-static void test_reasoning_after(void **state) {
-    (void)state;
+TEST(test_reasoning_after) {
     assert_int_equal(after("qwen3", "<|im_start|>assistant\n", ""), TD_REASONING_BY_FORMAT);
     assert_int_equal(after("qwen3", "<|im_start|>assistant\n<think>\n", ""), TD_REASONING_OPEN);
     assert_int_equal(after("qwen3", "<|im_start|>assistant\n<think>\n\n</think>\n\n", ""), TD_REASONING_CLOSED);
@@ -351,12 +340,6 @@ static void test_reasoning_after(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_cuts_change_nothing), cmocka_unit_test(test_nothing_is_lost),
-        cmocka_unit_test(test_text_is_content),     cmocka_unit_test(test_any_bytes),
-        cmocka_unit_test(test_memory_ends),         cmocka_unit_test(test_templates),
-        cmocka_unit_test(test_reasoning_after),     cmocka_unit_test(test_special_tokens),
-    };
     const char *seed = getenv("TD_SEED");
     FILE       *random = fopen("/dev/urandom", "rb");
     if (seed)
@@ -365,5 +348,5 @@ int main(void) {
         g_seed = 1;
     if (random) fclose(random);
     print_message("seed %llu\n", (unsigned long long)g_seed);
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return tests_run(NULL, NULL);
 }

@@ -1,16 +1,10 @@
 /* Chat templates against what jinja2 made of them (tests/data/templates), and their limits and refusals. */
 #include <jansson.h>
 #include <pthread.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <time.h>
 
-#include <cmocka.h>
-
 #include "tandem.h"
+#include "tests/td_test.h"
 
 #define TEMPLATES TD_SOURCE_DIR "/tests/data/templates/"
 
@@ -125,8 +119,7 @@ static bool check_case(const json_t *c, const json_t *sources, const json_t *req
     return good;
 }
 
-static void renders_as_jinja2(void **state) {
-    (void)state;
+TEST(renders_as_jinja2) {
     json_error_t e;
     json_t      *doc = json_load_file(TEMPLATES "fixtures.json", JSON_ALLOW_NUL, &e);
     if (!doc) fail_msg("fixtures.json: %s", e.text);
@@ -142,8 +135,7 @@ static void renders_as_jinja2(void **state) {
 
 /* ---- variables ---- */
 
-static void variables_are_those_of_transformers(void **state) {
-    (void)state;
+TEST(variables_are_those_of_transformers) {
     assert_renders("{{ tools }} {{ documents }} {{ add_generation_prompt }} {{ bos_token is defined }}", "{}",
                    "None None False False");
     assert_renders("{{ a }}{{ b }}{{ tools }}", "{\"a\": 1, \"chat_template_kwargs\": {\"b\": 2, \"tools\": []}}", "12[]");
@@ -167,8 +159,7 @@ static void variables_are_those_of_transformers(void **state) {
     td_chat_template_free(t);
 }
 
-static void strftime_now_is_the_local_time(void **state) {
-    (void)state;
+TEST(strftime_now_is_the_local_time) {
     char      expected[64];
     time_t    now = time(NULL);
     struct tm tm;
@@ -187,8 +178,7 @@ static void strftime_now_is_the_local_time(void **state) {
 
 /* ---- refusals ---- */
 
-static void refuses_what_is_outside_the_subset(void **state) {
-    (void)state;
+TEST(refuses_what_is_outside_the_subset) {
     static const struct {
         const char *source, *words;
     } CASES[] = {
@@ -219,14 +209,12 @@ static void refuses_what_is_outside_the_subset(void **state) {
 }
 
 /* What a condition leaves out is not missed, as in Jinja; the rest is, before anything is rendered. */
-static void unknown_names_in_branches_not_taken(void **state) {
-    (void)state;
+TEST(unknown_names_in_branches_not_taken) {
     assert_renders("a{% if x %}{{ y | urlize }}{% elif false and y is nosuchtest %}{% else %}b{% endif %}", "{\"x\": false}",
                    "ab");
 }
 
-static void formats_as_python(void **state) {
-    (void)state;
+TEST(formats_as_python) {
     assert_renders(
         "{{ '{} and {}'.format('a', 2) }} {{ '{1}{0}{1}'.format(none, true) }} {{ '{a}{b!r}{{}}'.format(a=1.5, b='x') }}",
         "{}", "a and 2 TrueNoneTrue 1.5'x'{}");
@@ -244,8 +232,7 @@ static void formats_as_python(void **state) {
     assert_fails("{{ '{99999999999999999999999}'.format(1) }}", "{}", TD_EINVAL, "no argument");
 }
 
-static void names_the_line_of_a_mistake(void **state) {
-    (void)state;
+TEST(names_the_line_of_a_mistake) {
     assert_fails("a\nb {{ x", "{}", TD_EFORMAT, "line 2");
     assert_fails("a\n\n{% if x %}\n\n", "{}", TD_EFORMAT, "line 3");
     assert_fails("\n{{ 1 +\n }}", "{}", TD_EFORMAT, "line 3");
@@ -264,8 +251,7 @@ static void names_the_line_of_a_mistake(void **state) {
 
 /* ---- limits ---- */
 
-static void hostile_templates_end_with_an_error(void **state) {
-    (void)state;
+TEST(hostile_templates_end_with_an_error) {
     static const struct {
         const char *source, *words;
     } CASES[] = {
@@ -316,8 +302,7 @@ static char *repeated(const char *head, const char *piece, const char *middle, c
     return s;
 }
 
-static void deep_nesting_ends_with_an_error(void **state) {
-    (void)state;
+TEST(deep_nesting_ends_with_an_error) {
     static const struct {
         const char *head, *piece, *middle, *close, *tail;
         td_status   status; /* EFORMAT: the parser stops; EINVAL: long chains are parsed in a loop and stop when evaluated */
@@ -355,8 +340,7 @@ static void deep_nesting_ends_with_an_error(void **state) {
     free(chain);
 }
 
-static void survives_failing_allocations(void **state) {
-    (void)state;
+TEST(survives_failing_allocations) {
     static const char SOURCE[] =
         "{% macro m(a) %}{{ a }}{% endmacro %}{% for x in range(40) %}{{ m('abc' * 900) | tojson }}{% endfor %}";
     bool done = false;
@@ -394,8 +378,7 @@ static void *render_many(void *arg) {
     return NULL;
 }
 
-static void threads_share_a_template(void **state) {
-    (void)state;
+TEST(threads_share_a_template) {
     static const char SOURCE[] = "{% for m in messages %}{{ m['role'] }}:{{ m.content }}{{ {'role': 1} }};{% endfor %}";
     td_chat_template *t = NULL;
     td_error          err;
@@ -408,21 +391,4 @@ static void threads_share_a_template(void **state) {
         if (wrong) fail_msg("%s", (const char *)wrong);
     }
     td_chat_template_free(t);
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(renders_as_jinja2),
-        cmocka_unit_test(variables_are_those_of_transformers),
-        cmocka_unit_test(strftime_now_is_the_local_time),
-        cmocka_unit_test(refuses_what_is_outside_the_subset),
-        cmocka_unit_test(unknown_names_in_branches_not_taken),
-        cmocka_unit_test(formats_as_python),
-        cmocka_unit_test(names_the_line_of_a_mistake),
-        cmocka_unit_test(hostile_templates_end_with_an_error),
-        cmocka_unit_test(deep_nesting_ends_with_an_error),
-        cmocka_unit_test(survives_failing_allocations),
-        cmocka_unit_test(threads_share_a_template),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,4 +1,5 @@
 /* The streaming detokeniser equals td_tokenizer_decode, gives whole characters only, and allocates nothing per token. */
+#include "tests/td_test.h"
 #include "tests/text/tokenizer_fixture.h"
 
 #include <time.h>
@@ -60,8 +61,7 @@ static void joined_pieces_equal_decode(const char *dir, uint64_t seed) {
     td_tokenizer_close(tok);
 }
 
-static void random_ids(void **state) {
-    (void)state;
+TEST(random_ids) {
     uint64_t seed = (uint64_t)time(NULL) | 1;
     print_message("seed %llu\n", (unsigned long long)seed);
     joined_pieces_equal_decode(DATA "kimi", seed);
@@ -69,8 +69,7 @@ static void random_ids(void **state) {
 }
 
 /* "😀" byte by byte comes out at its last byte; a cut one as U+FFFD at the flush or at the byte that cannot follow. */
-static void character_by_bytes(void **state) {
-    (void)state;
+TEST(character_by_bytes) {
     td_tokenizer *tok = fixture_open(DATA "kimi"); /* ids 0..255 are the bytes */
     td_detok     *d;
     const char   *s;
@@ -95,9 +94,4 @@ static void character_by_bytes(void **state) {
     assert_int_equal(n, 0);
     td_detok_free(d);
     td_tokenizer_close(tok);
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(random_ids), cmocka_unit_test(character_by_bytes)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -2,6 +2,7 @@
  * The tokenizer against vectors of independent libraries (tests/text/tokenizer_vectors.py), id for id, and against hostile
  * text. TOKENIZERS: the folder of unpacked tokenizers.
  */
+#include "tests/td_test.h"
 #include "tests/text/tokenizer_fixture.h"
 
 #include <pthread.h>
@@ -67,8 +68,7 @@ static const json_t *member_or(const json_t *row, const char *name, const json_t
     return value ? value : otherwise;
 }
 
-static void published_vectors(void **state) {
-    (void)state;
+TEST(published_vectors) {
     static const char *const NAMES[] = {"deepseek_v3", "qwen3"};
     for (size_t k = 0; k < 2; k++) {
         char path[1024];
@@ -108,13 +108,13 @@ static void random_vectors(const char *name) {
     td_tokenizer_close(tok);
 }
 
-static void random_deepseek_v3(void **state) {
+TEST(random_deepseek_v3) {
     (void)state, random_vectors("deepseek_v3");
 }
-static void random_qwen3(void **state) {
+TEST(random_qwen3) {
     (void)state, random_vectors("qwen3");
 }
-static void random_tale(void **state) {
+TEST(random_tale) {
     (void)state, random_vectors("tale");
 }
 
@@ -135,8 +135,7 @@ static void check_repeated(const td_tokenizer *tok, const json_t *row) {
     free(text);
 }
 
-static void kimi_vectors(void **state) {
-    (void)state;
+TEST(kimi_vectors) {
     td_tokenizer *tok = open_named("kimi");
     json_t       *rows = fixture_lines(DATA "kimi/vectors.jsonl"), *row;
     size_t        i;
@@ -165,8 +164,7 @@ static void kimi_vectors(void **state) {
 }
 
 /* Pre-tokenizers, normalizers and the flags of added tokens, over one small vocabulary. */
-static void variants(void **state) {
-    (void)state;
+TEST(variants) {
     json_t *rows = fixture_lines(DATA "variants.jsonl"), *row, *text;
     size_t  i, k;
     json_array_foreach(rows, i, row) {
@@ -194,8 +192,7 @@ static void variants(void **state) {
 }
 
 /* What tokenizer_config.json says about BOS, EOS and templates. */
-static void config_rules(void **state) {
-    (void)state;
+TEST(config_rules) {
     td_tokenizer *deepseek = open_named("deepseek_v3"), *qwen = open_named("qwen3"), *tale = open_named("tale");
     uint32_t     *ids;
     size_t        n;
@@ -229,8 +226,7 @@ static void config_rules(void **state) {
 }
 
 /* Invalid UTF-8 goes byte by byte, and decodes to U+FFFD where it is not part of a character. */
-static void invalid_utf8(void **state) {
-    (void)state;
+TEST(invalid_utf8) {
     static const struct {
         const char *in, *out;
     } CASES[] = {
@@ -259,8 +255,7 @@ static void invalid_utf8(void **state) {
 }
 
 /* A megabyte of one word, of white space, of marks out of order: with quadratic steps these would outlive the time limit. */
-static void hostile_megabytes(void **state) {
-    (void)state;
+TEST(hostile_megabytes) {
     static const struct {
         const char *name, *unit;
     } CASES[] = {
@@ -303,8 +298,7 @@ static void hostile_megabytes(void **state) {
 }
 
 /* NFC of every character, its decomposition, and either before a mark, against utf8proc's own. */
-static void nfc_against_utf8proc(void **state) {
-    (void)state;
+TEST(nfc_against_utf8proc) {
     td_norm nfc = {.forms = {TD_NFC}, .n = 1};
     for (int32_t c = 1; c < 0x110000; c++) {
         if (c >= 0xD800 && c < 0xE000) continue;
@@ -356,8 +350,7 @@ static void *encode_repeatedly(void *arg) {
     return NULL;
 }
 
-static void threads_agree(void **state) {
-    (void)state;
+TEST(threads_agree) {
     td_tokenizer *a = open_named("tale"), *b = open_named("kimi");
     size_t        len;
     char         *text = fixture_read(TD_SOURCE_DIR "/models/tale-v3-14m/valid.txt", &len);
@@ -375,14 +368,4 @@ static void threads_agree(void **state) {
     free(text);
     td_tokenizer_close(a);
     td_tokenizer_close(b);
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(published_vectors),    cmocka_unit_test(random_deepseek_v3), cmocka_unit_test(random_qwen3),
-        cmocka_unit_test(random_tale),          cmocka_unit_test(kimi_vectors),       cmocka_unit_test(variants),
-        cmocka_unit_test(config_rules),         cmocka_unit_test(invalid_utf8),       cmocka_unit_test(hostile_megabytes),
-        cmocka_unit_test(nfc_against_utf8proc), cmocka_unit_test(threads_agree),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,4 +1,5 @@
 /* Tokenizer files that cannot be used are refused with a sentence that tells why; small ones made here, part by part. */
+#include "tests/td_test.h"
 #include "tests/text/tokenizer_fixture.h"
 
 #include "core/error.h"
@@ -102,8 +103,7 @@ static const spoiling SPOILINGS[] = {
     {"added_tokens", "7", TD_EFORMAT, "not a list"},
 };
 
-static void spoilt_json(void **state) {
-    (void)state;
+TEST(spoilt_json) {
     for (size_t i = 0; i < sizeof SPOILINGS / sizeof *SPOILINGS; i++) {
         const spoiling *s = &SPOILINGS[i];
         json_t         *root = usable(), *at = root;
@@ -129,8 +129,7 @@ static void spoilt_json(void **state) {
 }
 
 /* Every way to cut the file short is an error and never more than that. */
-static void truncated_json(void **state) {
-    (void)state;
+TEST(truncated_json) {
     json_t       *root = usable();
     char         *json = json_dumps(root, JSON_COMPACT);
     td_tokenizer *tok;
@@ -147,8 +146,7 @@ static void truncated_json(void **state) {
     json_decref(root);
 }
 
-static void duplicate_keys(void **state) {
-    (void)state;
+TEST(duplicate_keys) {
     static const char JSON[] = "{\"model\": {\"type\": \"BPE\", \"vocab\": {\"a\": 1, \"a\": 2}}}";
     td_tokenizer     *tok;
     td_error          err;
@@ -156,8 +154,7 @@ static void duplicate_keys(void **state) {
     assert_non_null(strstr(err.text, "duplicate"));
 }
 
-static void configs(void **state) {
-    (void)state;
+TEST(configs) {
     static const struct {
         const char *config;
         td_status   status;
@@ -196,8 +193,7 @@ static void configs(void **state) {
 
 /* A vocabulary without the byte 4 (SmolLM2's is like that): text loses it, and what stood on both sides merges, in short
    words and in long ones. So it is with Hugging Face's tokenizers 0.23.3. */
-static void missing_byte(void **state) {
-    (void)state;
+TEST(missing_byte) {
     json_t       *root = usable();
     td_tokenizer *tok;
     td_error      err;
@@ -225,8 +221,7 @@ static void missing_byte(void **state) {
     json_decref(root);
 }
 
-static void ids_out_of_range(void **state) {
-    (void)state;
+TEST(ids_out_of_range) {
     json_t *root = usable();
     json_object_set_new(json_object_get(json_object_get(root, "model"), "vocab"), "zz",
                         json_integer(300)); /* 259..299 are gaps */
@@ -249,8 +244,7 @@ static void ids_out_of_range(void **state) {
     json_decref(root);
 }
 
-static void tiktoken_files(void **state) {
-    (void)state;
+TEST(tiktoken_files) {
     static const struct {
         const char *model, *config;
         td_status   status;
@@ -282,8 +276,7 @@ static void tiktoken_files(void **state) {
     }
 }
 
-static void folder_without_tokenizer(void **state) {
-    (void)state;
+TEST(folder_without_tokenizer) {
     td_tokenizer *tok = NULL;
     td_error      err = {0};
     assert_int_equal(td_tokenizer_open(TD_SOURCE_DIR "/core", &tok, &err), TD_ENOTFOUND);
@@ -293,8 +286,7 @@ static void folder_without_tokenizer(void **state) {
 }
 
 /* Translation of regular expressions: what means the same under PCRE2, what is rewritten, what is refused. */
-static void regex_translation(void **state) {
-    (void)state;
+TEST(regex_translation) {
     static const struct {
         const char *pattern, *translated; /* NULL: refused */
     } CASES[] = {
@@ -348,13 +340,4 @@ static void regex_translation(void **state) {
         }
         free(got);
     }
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(spoilt_json),    cmocka_unit_test(truncated_json),    cmocka_unit_test(duplicate_keys),
-        cmocka_unit_test(configs),        cmocka_unit_test(missing_byte),      cmocka_unit_test(ids_out_of_range),
-        cmocka_unit_test(tiktoken_files), cmocka_unit_test(regex_translation), cmocka_unit_test(folder_without_tokenizer),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

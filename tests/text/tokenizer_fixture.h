@@ -2,18 +2,11 @@
 #ifndef TD_TESTS_TEXT_TOKENIZER_FIXTURE_H
 #define TD_TESTS_TEXT_TOKENIZER_FIXTURE_H
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 /* after the above, as cmocka wants it */
-#include <cmocka.h>
 #include <jansson.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include "tandem.h"
+#include "tests/td_test.h"
 
 #define DATA TD_SOURCE_DIR "/tests/data/tokenizers/"
 

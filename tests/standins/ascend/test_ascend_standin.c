@@ -4,13 +4,9 @@
  * the value) and of f32 sums.
  */
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-
-#include <cmocka.h>
 
 #include "tests/standins/ascend/ascend_rig.h"
+#include "tests/td_test.h"
 
 #define BF16_EPS (1.0 / 256) /* a rounding, and the one of an input that was made by another */
 
@@ -50,11 +46,10 @@ static void give_back(void *const *list, size_t n) {
 
 /* ---- products ---------------------------------------------------------------------------------- */
 
-static void quantised_products(void **state) {
+TEST(quantised_products) {
     enum { M = 3, ROWS = 48, K = 100 };
     static int8_t x[M][K], w[ROWS][K], turned[K][ROWS], nz[4 * 3 * 16 * 32], nz_turned[2 * 7 * 16 * 32];
     static float  xs[M], ws[ROWS];
-    (void)state;
     for (int m = 0; m < M; m++) xs[m] = fabsf(random_value()) + 0.1f;
     for (int n = 0; n < ROWS; n++) ws[n] = fabsf(random_value()) * 0.1f;
     for (int m = 0; m < M; m++)
@@ -106,10 +101,9 @@ static void quantised_products(void **state) {
     GIVE_BACK(dx, dw, dt, dnz, dnt, dxs, dws, out);
 }
 
-static void float_products(void **state) {
+TEST(float_products) {
     enum { B = 3, M = 2, K = 20, COLUMNS = 8 };
     td_bf16 x[M][B][K], w[B][K][COLUMNS], got[M][B][COLUMNS];
-    (void)state;
     fill(&x[0][0][0], sizeof x / 2);
     fill(&w[0][0][0], sizeof w / 2);
     void *dx = rig_upload(&rig, x, sizeof x), *dw = rig_upload(&rig, w, sizeof w), *out = rig_alloc(&rig, sizeof got);
@@ -139,12 +133,11 @@ static void float_products(void **state) {
 
 /* ---- rows -------------------------------------------------------------------------------------- */
 
-static void norms_and_codes(void **state) {
+TEST(norms_and_codes) {
     enum { ROWS = 4, H = 96 };
     td_bf16 x[ROWS][H], add[ROWS][H], gamma[H], out[ROWS][H], sum[ROWS][H];
     float   rstd[ROWS], scale[ROWS];
     int8_t  codes[ROWS][H];
-    (void)state;
     fill(&x[0][0], ROWS * H);
     fill(&add[0][0], ROWS * H);
     fill(gamma, H);
@@ -202,13 +195,12 @@ static void norms_and_codes(void **state) {
 }
 
 /* Norm and codes in one, SwiGLU and codes in one: nothing is rounded but codes, to the nearest. */
-static void codes_of_floats(void **state) {
+TEST(codes_of_floats) {
     enum { ROWS = 4, H = 96 };
     td_bf16 x[ROWS][H], add[ROWS][H], gamma[H], sum[ROWS][H];
     float   scale[ROWS], gate_scale[ROWS];
     int8_t  codes[ROWS][H], gate_codes[ROWS][H / 2];
     char    dynamic[] = "dynamic";
-    (void)state;
     fill(&x[0][0], ROWS * H);
     fill(&add[0][0], ROWS * H);
     fill(gamma, H);
@@ -269,7 +261,7 @@ static void codes_of_floats(void **state) {
 }
 
 /* An MLA's front from its formulas: products of codes, norm, codes, product, W_UK, pairs turned into halves, slots. */
-static void latent_front(void **state) {
+TEST(latent_front) {
     enum { ROWS = 2, HEADS = 2, HIDDEN = 1024, HCQ = 1536, HCKV = 512, D = 128, DR = 64, Q = HEADS * (D + DR), BLOCKS = 2 };
     static int8_t  x[ROWS][HIDDEN], wdq[HIDDEN][HCQ], wkv[HIDDEN][HCKV + DR], wuq[HCQ][Q], nz[HIDDEN * HCQ];
     static td_bf16 wuk[HEADS][D][HCKV], gq[HCQ], gkv[HCKV], cs[ROWS][DR], sn[ROWS][DR], query[ROWS][HEADS][HCKV],
@@ -280,7 +272,6 @@ static void latent_front(void **state) {
     char          mode[] = "PA_BSND";
     void         *at[20];
     int           n = 0;
-    (void)state;
 #define CODES(w, rows, columns)      \
     for (int i = 0; i < (rows); i++) \
         for (int j = 0; j < (columns); j++) (w)[i][j] = (int8_t)(random_value() * 127)
@@ -378,13 +369,12 @@ static void latent_front(void **state) {
 }
 
 /* Rows [latent, rope part] out of wider ones, normed, turned from pairs to halves, into their slots. */
-static void latent_write(void **state) {
+TEST(latent_write) {
     enum { ROWS = 3, WIDE = 640, L = 512, R = 64 };
     static td_bf16 kv[ROWS][WIDE], gamma[L], cs[ROWS][R], sn[ROWS][R], latent[128][L], rope[128][R], unread[ROWS][L + R];
     int64_t        slots[ROWS] = {100, 0, 127};
     char           mode[] = "PA_BNSD";
     const int64_t  view[] = {ROWS, 1, 1, L + R}, strides[] = {WIDE, L + R, L + R, 1}, storage[] = {ROWS, WIDE};
-    (void)state;
     fill(&kv[0][0], ROWS * WIDE);
     fill(gamma, L);
     fill(&cs[0][0], ROWS * R);
@@ -419,10 +409,9 @@ static void latent_write(void **state) {
     GIVE_BACK(dkv, dg, dcs, dsn, ds, dl, dr, du);
 }
 
-static void gates_and_rope(void **state) {
+TEST(gates_and_rope) {
     enum { ROWS = 3, HEADS = 2, D = 16 };
     td_bf16 x[ROWS][2 * D], g[ROWS][D], q[ROWS][HEADS][D], turned[ROWS][HEADS][D], cs[ROWS][D], sn[ROWS][D];
-    (void)state;
     fill(&x[0][0], ROWS * 2 * D);
     fill(&q[0][0][0], ROWS * HEADS * D);
     for (int r = 0; r < ROWS; r++)
@@ -451,14 +440,13 @@ static void gates_and_rope(void **state) {
 }
 
 /* Rows by index, written by index, cast, added, and the largest of them. */
-static void small_operations(void **state) {
+TEST(small_operations) {
     enum { TABLE = 9, N = 3, H = 32, K = 5 };
     td_bf16       table[TABLE][H], rows[N][H], again[N][H], half[N][H];
     float         wide[N][H], twice_wide[N][H], best[N][K];
     int64_t       at[N][K];
     const int32_t ids[N] = {7, 0, 7}, to[N] = {4, 8, 1};
     float         two = 2;
-    (void)state;
     fill(&table[0][0], TABLE * H);
     void *dt = rig_upload(&rig, table, sizeof table), *di = rig_upload(&rig, ids, sizeof ids),
          *dto = rig_upload(&rig, to, sizeof to), *dr = rig_alloc(&rig, sizeof rows), *dg = rig_alloc(&rig, sizeof rows),
@@ -506,11 +494,10 @@ static void small_operations(void **state) {
 
 /* ---- routers ----------------------------------------------------------------------------------- */
 
-static void routers(void **state) {
+TEST(routers) {
     enum { ROWS = 5, E = 32, K = 4, GROUPS = 4, KEEP = 2 };
     float   x[ROWS][E], bias[E], w[ROWS][K];
     int32_t ids[ROWS][K];
-    (void)state;
     for (int i = 0; i < ROWS * E; i++) x[i / E][i % E] = 3 * random_value();
     for (int i = 0; i < E; i++) bias[i] = 0.1f * random_value();
     void *dx = rig_upload(&rig, x, sizeof x), *db = rig_upload(&rig, bias, sizeof bias), *dw = rig_alloc(&rig, sizeof w),
@@ -568,14 +555,13 @@ static void routers(void **state) {
 
 /* Grouped heads in TND: one sequence that generates, one prompt of three rows, pages in disorder, written by
  * ScatterPaKvCache. */
-static void grouped_attention(void **state) {
+TEST(grouped_attention) {
     enum { HEADS = 4, KV = 2, D = 128, BLOCK = 128, PAGES = 6, ROWS = 4, SEQ = 2, TABLE = 2, KEYS0 = 150, KEYS1 = 40 };
     static td_bf16 key[KEYS0 + KEYS1][KV][D], value[KEYS0 + KEYS1][KV][D], q[ROWS][HEADS][D], out[ROWS][HEADS][D];
     static uint8_t mask[2048][2048];
     const int32_t  table[SEQ][TABLE] = {{4, 1}, {3, 0}};
     const int64_t  queries[] = {1, 4}, keys[] = {KEYS0, KEYS1};
     int32_t        slots[KEYS0 + KEYS1];
-    (void)state;
     fill(&key[0][0][0], sizeof key / 2);
     fill(&value[0][0][0], sizeof value / 2);
     fill(&q[0][0][0], sizeof q / 2);
@@ -630,12 +616,11 @@ static void turn_in_double(double *x, int n, const td_bf16 *row) {
 }
 
 /* Rope of query and keys in one, out of rows that are parts of wider ones, on a part of each head. */
-static void rope_of_both(void **state) {
+TEST(rope_of_both) {
     enum { ROWS = 3, HEADS = 3, KV = 1, D = 64, R = 32, WIDE = 320, POSITIONS = 7, AT = 64 };
     static td_bf16 wide[ROWS][WIDE], table[POSITIONS][R], out[2][ROWS][HEADS * D];
     const int64_t  positions[ROWS] = {6, 0, 3}, view[2][2] = {{ROWS, HEADS * D}, {ROWS, KV * D}}, strides[] = {WIDE, 1},
                   storage[] = {ROWS, WIDE};
-    (void)state;
     fill(&wide[0][0], ROWS * WIDE);
     fill(&table[0][0], POSITIONS * R);
     void *dw = rig_upload(&rig, wide, sizeof wide), *dt = rig_upload(&rig, table, sizeof table),
@@ -662,7 +647,7 @@ static void rope_of_both(void **state) {
 }
 
 /* Norm, rope and write of q, k and v in one, into NZ pages; and attention over those, of one query. */
-static void heads_front(void **state) {
+TEST(heads_front) {
     enum { ROWS = 3, HEADS = 4, KV = 2, D = 128, BLOCK = 128, PAGES = 3, N = HEADS + 2 * KV, TILES = KV * D / 16 };
     static td_bf16 qkv[ROWS][N][D], gamma[2][D], table[ROWS][D], cos[ROWS][D], sin[ROWS][D], q[ROWS][HEADS][D],
         cache[2][PAGES][TILES][BLOCK][16], out[HEADS][D];
@@ -671,7 +656,6 @@ static void heads_front(void **state) {
                   heads[] = {HEADS, KV, KV}, keys[] = {ROWS};
     const int32_t pages[] = {2};
     char          mode[] = "PA_NZ", layout[] = "BSND";
-    (void)state;
     fill(&qkv[0][0][0], sizeof qkv / 2);
     fill(&gamma[0][0], sizeof gamma / 2);
     fill(&table[0][0], sizeof table / 2);
@@ -740,7 +724,7 @@ static void heads_front(void **state) {
 
 /* MLA: two sequences that generate, against the latent itself (BSND, pages, rope apart), and a prompt of five rows with keys
  * of its own (TND). */
-static void latent_attention(void **state) {
+TEST(latent_attention) {
     enum { HEADS = 4, D = 512, R = 64, BLOCK = 128, PAGES = 4, SEQ = 2, TABLE = 2, ROWS = 5, H2 = 2, D2 = 128 };
     static td_bf16 latent[PAGES][BLOCK][D], rope[PAGES][BLOCK][R], q[SEQ][HEADS][D], qr[SEQ][HEADS][R], out[SEQ][HEADS][D];
     static td_bf16 k2[ROWS][H2][D2], v2[ROWS][H2][D2], kr2[ROWS][H2][R], q2[ROWS][H2][D2], qr2[ROWS][H2][R],
@@ -749,7 +733,6 @@ static void latent_attention(void **state) {
     const int32_t  table[SEQ][TABLE] = {{2, 0}, {3, 1}};
     const int64_t  keys[SEQ] = {130, 7}, rows[] = {ROWS};
     char           bsnd[] = "BSND", tnd[] = "TND";
-    (void)state;
     fill(&latent[0][0][0], sizeof latent / 2);
     fill(&rope[0][0][0], sizeof rope / 2);
     fill(&q[0][0][0], sizeof q / 2);
@@ -823,13 +806,12 @@ static void latent_attention(void **state) {
 
 /* ---- the runtime ------------------------------------------------------------------------------- */
 
-static void replays_by_address(void **state) {
+TEST(replays_by_address) {
     enum { BYTES = 4096 };
     uint8_t     *from = rig_pinned(&rig, BYTES), *to = rig_pinned(&rig, BYTES);
     void        *a = rig_alloc(&rig, BYTES), *b = rig_alloc(&rig, BYTES);
     td_acl_event go, back;
     td_acl_graph graph;
-    (void)state;
     TRY(rig.acl->aclrtCreateEventExWithFlag(&go, TD_ACL_EVENT_SYNC));
     TRY(rig.acl->aclrtCreateEventExWithFlag(&back, TD_ACL_EVENT_SYNC));
     TRY(rig.acl->aclmdlRICaptureBegin(rig.stream, TD_ACL_MODEL_RI_CAPTURE_MODE_GLOBAL));
@@ -868,12 +850,11 @@ static void hand_over(void *arg) { /* between two copies: sees the first one's b
     h->calls++;
 }
 
-static void callbacks_in_order(void **state) {
+TEST(callbacks_in_order) {
     uint8_t     *up = rig_pinned(&rig, 64), *down = rig_pinned(&rig, 64);
     void        *device = rig_alloc(&rig, 64);
     hand         h = {up, down, 0};
     td_acl_graph graph;
-    (void)state;
     rig_report_start(&rig, rig.stream);
     TRY(rig.acl->aclrtMemsetAsync(device, 64, 0, 64, rig.stream));
     TRY(rig.acl->aclmdlRICaptureBegin(rig.stream, TD_ACL_MODEL_RI_CAPTURE_MODE_THREAD_LOCAL));
@@ -892,11 +873,10 @@ static void callbacks_in_order(void **state) {
     GIVE_BACK(device);
 }
 
-static void values_hold_streams(void **state) {
+TEST(values_hold_streams) {
     const uint64_t zero = 0;
     void          *word = rig_upload(&rig, &zero, sizeof zero);
     uint64_t      *seen = rig_pinned(&rig, 64);
-    (void)state;
     for (uint64_t i = 1; i < 10; i++) {
         TRY(rig.acl->aclrtValueWait(word, i, TD_ACL_STREAM_WAIT_VALUE_EQ, rig.stream));
         usleep(200);
@@ -911,10 +891,9 @@ static void values_hold_streams(void **state) {
     GIVE_BACK(word);
 }
 
-static void memory_runs_out(void **state) {
+TEST(memory_runs_out) {
     size_t free_bytes, total;
     void  *big, *more;
-    (void)state;
     TRY(rig.acl->aclrtGetMemInfo(TD_ACL_HBM_MEM, &free_bytes, &total));
     assert_true(free_bytes <= total && total > 1 << 20);
     TRY(rig.acl->aclrtMalloc(&big, free_bytes, TD_ACL_MEM_MALLOC_HUGE_FIRST));
@@ -963,11 +942,10 @@ static void *join_in(void *arg) {
     return NULL;
 }
 
-static void two_cards(void **state) {
+TEST(two_cards) {
     static td_hccl_root root;
     member              members[2] = {{.card = 0, .root = &root}, {.card = 1, .root = &root}};
     pthread_t           threads[2];
-    (void)state;
     assert_true(rig.l.has_hccl);
     TRY(rig.acl->HcclGetRootInfo(&root));
     for (int i = 0; i < 2; i++) pthread_create(&threads[i], NULL, join_in, &members[i]);
@@ -987,7 +965,7 @@ static td_acl_tensor_list *list_of(td_acl_tensor *t) {
 }
 
 /* Rows to their experts by both versions, both products with the middle between them, and back: each against loops. */
-static void experts(void **state) {
+TEST(experts) {
     enum { ROWS = 5, K = 2, N_EXPERTS = 4, H = 48, INTER = 32, PAIRS = ROWS * K, K_TILES = H / 16 };
     static int8_t x[ROWS][H], w[N_EXPERTS][H][2 * INTER], nz[N_EXPERTS][2][K_TILES][16][32], sent[PAIRS][H], y[PAIRS][INTER];
     static int32_t sum[PAIRS][2 * INTER];
@@ -998,7 +976,6 @@ static void experts(void **state) {
     const int64_t range[] = {0, N_EXPERTS}, counts_want[N_EXPERTS] = {3, 3, 0, 4};
     int32_t       places[PAIRS], counts32[N_EXPERTS];
     int64_t       counts[N_EXPERTS];
-    (void)state;
     fill(&rows16[0][0], ROWS * H);
     for (int r = 0; r < ROWS; r++) {
         token[r] = fabsf(random_value()) + 0.1f;
@@ -1130,26 +1107,5 @@ static void experts(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(quantised_products),
-        cmocka_unit_test(float_products),
-        cmocka_unit_test(norms_and_codes),
-        cmocka_unit_test(gates_and_rope),
-        cmocka_unit_test(small_operations),
-        cmocka_unit_test(routers),
-        cmocka_unit_test(grouped_attention),
-        cmocka_unit_test(rope_of_both),
-        cmocka_unit_test(heads_front),
-        cmocka_unit_test(latent_attention),
-        cmocka_unit_test(replays_by_address),
-        cmocka_unit_test(callbacks_in_order),
-        cmocka_unit_test(values_hold_streams),
-        cmocka_unit_test(memory_runs_out),
-        cmocka_unit_test(two_cards),
-        cmocka_unit_test(codes_of_floats),
-        cmocka_unit_test(latent_front),
-        cmocka_unit_test(latent_write),
-        cmocka_unit_test(experts),
-    };
-    return cmocka_run_group_tests(tests, start, stop);
+    return tests_run(start, stop);
 }

@@ -1135,5 +1135,5 @@ static void act(const void *what) {
 }
 
 int main(void) {
-    return rules_run("standin", "ascend stand-in: ", act);
+    return rules_run("ascend stand-in: ", act);
 }

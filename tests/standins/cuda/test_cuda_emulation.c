@@ -3,6 +3,7 @@
 #include <pthread.h>
 
 #include "tests/npu/npu_test_util.h"
+#include "tests/td_test.h"
 
 #include "tests/standins/cuda/cuda_launch.h"
 
@@ -32,8 +33,7 @@ static void fine(void) {
     if (td_cuda_emulated_mistake()) fail_msg("%s", td_cuda_emulated_mistake());
 }
 
-static void indices(void **state) {
-    (void)state;
+TEST(indices) {
     for (size_t o = 0; o < ORDERS; o++) {
         uint32_t out[24 * 64] = {0}, *at = out;
         td_cuda_emulated_order(orders[o]);
@@ -43,8 +43,7 @@ static void indices(void **state) {
     }
 }
 
-static void barriers_and_shared_memory(void **state) {
-    (void)state;
+TEST(barriers_and_shared_memory) {
     for (size_t o = 0; o < ORDERS; o++) {
         int      in[3 * 96], out[3 * 96], *from = in, *to = out;
         uint32_t n = 96;
@@ -61,8 +60,7 @@ static void barriers_and_shared_memory(void **state) {
     }
 }
 
-static void warps(void **state) {
-    (void)state;
+TEST(warps) {
     for (size_t o = 0; o < ORDERS; o++) {
         uint64_t in[64], out[64 * 4], *from = in, *to = out;
         for (uint64_t i = 0; i < 64; i++) in[i] = i << 40 | i;
@@ -79,8 +77,7 @@ static void warps(void **state) {
     }
 }
 
-static void matrix_instructions(void **state) {
-    (void)state;
+TEST(matrix_instructions) {
     rnd                  r = rnd_open("mma");
     _Alignas(16) int8_t  a[16 * 32], b[8 * 32];
     _Alignas(16) td_bf16 fa[16 * 16], fb[8 * 16];
@@ -105,8 +102,7 @@ static void matrix_instructions(void **state) {
         }
 }
 
-static void copies(void **state) {
-    (void)state;
+TEST(copies) {
     for (size_t o = 0; o < ORDERS; o++) {
         _Alignas(16) int in[64 * 4];
         int              out[64 * 8], *from = in, *to = out;
@@ -118,8 +114,7 @@ static void copies(void **state) {
     }
 }
 
-static void mistakes(void **state) {
-    (void)state;
+TEST(mistakes) {
     static const struct {
         const td_cuda_kernel *kernel;
         size_t                shared_bytes;
@@ -158,8 +153,7 @@ static void mistakes(void **state) {
 }
 
 /* A barrier that is missing shows as results that differ with the order. */
-static void a_race_depends_on_the_order(void **state) {
-    (void)state;
+TEST(a_race_depends_on_the_order) {
     int first[64], again[64], *at = first;
     td_cuda_emulated_order(0);
     td_cuda_kernel_emu_race.launch(&(td_cuda_launch){{1, 1, 1}, {64, 1, 1}, 0}, (void *[]){&at});
@@ -176,8 +170,7 @@ static void *there(const void *device) {
 }
 
 /* Pointers go through the reach, numbers do not; a record says how large the arguments are. */
-static void arguments(void **state) {
-    (void)state;
+TEST(arguments) {
     int      in[32], out[32], *from = (int *)((char *)in + 64), *to = (int *)((char *)out + 64);
     uint32_t n = 32;
     for (int i = 0; i < 32; i++) in[i] = i;
@@ -205,8 +198,7 @@ static void *launch_many(void *failed) {
     return NULL;
 }
 
-static void threads_launch_apart(void **state) {
-    (void)state;
+TEST(threads_launch_apart) {
     pthread_t thread[4];
     bool      failed[4] = {0};
     td_cuda_emulated_order(5);
@@ -215,19 +207,4 @@ static void threads_launch_apart(void **state) {
         pthread_join(thread[i], NULL);
         assert_false(failed[i]);
     }
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(indices),
-        cmocka_unit_test(barriers_and_shared_memory),
-        cmocka_unit_test(warps),
-        cmocka_unit_test(matrix_instructions),
-        cmocka_unit_test(copies),
-        cmocka_unit_test(mistakes),
-        cmocka_unit_test(a_race_depends_on_the_order),
-        cmocka_unit_test(arguments),
-        cmocka_unit_test(threads_launch_apart),
-    };
-    return cmocka_run_group_tests_name("cuda_emulation", tests, NULL, NULL);
 }

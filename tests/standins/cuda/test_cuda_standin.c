@@ -1,12 +1,8 @@
 /* The stand-in for the CUDA driver does what the manual says to whoever keeps its rules: streams, events, host functions,
  * graphs, updates, and failures that are nobody's fault. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-
-#include <cmocka.h>
 
 #include "tests/standins/cuda/cuda_driver_rig.h"
+#include "tests/td_test.h"
 
 #define N 64
 #define BYTES (N * sizeof(uint32_t))
@@ -16,9 +12,8 @@ static void assert_all(const uint32_t *x, uint32_t value) {
 }
 
 /** Additions on two streams, back and forth by events. */
-static void streams_and_events(void **state) {
+TEST(streams_and_events) {
     driver_rig r;
-    (void)state;
     driver_open(&r);
     td_cu_address x = driver_alloc(&r, BYTES);
     uint32_t     *from = driver_pinned(&r, BYTES), *to = driver_pinned(&r, BYTES);
@@ -44,9 +39,8 @@ static void streams_and_events(void **state) {
 }
 
 /** An event is not done before what lies before it. */
-static void events_are_late(void **state) {
+TEST(events_are_late) {
     driver_rig r;
-    (void)state;
     driver_open(&r);
     td_cu_address x = driver_alloc(&r, BYTES);
     td_cu_event   e = driver_event(&r);
@@ -77,13 +71,12 @@ static void capture_round_trip(driver_rig *r, td_cu_address x, uint32_t *host, u
 }
 
 /** A graph keeps addresses and values, is launched again and again, and is made to add something else by an update. */
-static void graphs(void **state) {
+TEST(graphs) {
     driver_rig          r;
     td_cu_graph         g[3];
     td_cu_graph_exec    x;
     td_cu_update_result result;
     td_cu_capture_state capturing;
-    (void)state;
     driver_open(&r);
     td_cu_address a = driver_alloc(&r, BYTES);
     uint32_t     *host = driver_pinned(&r, BYTES);
@@ -119,11 +112,10 @@ static void graphs(void **state) {
 }
 
 /** Two streams in one capture, joined by events: every order that a replay picks has the same result. */
-static void graph_of_two_streams(void **state) {
+TEST(graph_of_two_streams) {
     driver_rig       r;
     td_cu_graph      g;
     td_cu_graph_exec x;
-    (void)state;
     driver_open(&r);
     td_cu_address a = driver_alloc(&r, BYTES), b = driver_alloc(&r, BYTES);
     uint32_t     *to = driver_pinned(&r, 2 * BYTES);
@@ -159,12 +151,11 @@ static void graph_of_two_streams(void **state) {
 }
 
 /** A stream waits for a word of the host's, and the host for one of the stream's: by its own thread, in captures too. */
-static void words(void **state) {
+TEST(words) {
     driver_rig       r;
     td_cu_graph      g;
     td_cu_graph_exec x;
     td_cu_event      fork, join;
-    (void)state;
     driver_open(&r);
     td_cu_address     a = driver_alloc(&r, BYTES);
     uint32_t         *host = driver_pinned(&r, BYTES);
@@ -231,14 +222,13 @@ static void words(void **state) {
 
 /** What is not the caller's fault is a status: no memory, a card that is not there, an image that is damaged or another's.
  */
-static void statuses(void **state) {
+TEST(statuses) {
     driver_rig    r;
     td_cu_address a;
     td_cu_device  card;
     td_cu_module  m;
     td_cu_kernel  k;
     size_t        free_bytes, total, then;
-    (void)state;
     driver_open(&r);
     TRY(r.cu->cuMemGetInfo(&free_bytes, &total));
     assert_int_equal(r.cu->cuMemAlloc(&a, free_bytes + 1), TD_CUDA_ERROR_OUT_OF_MEMORY);
@@ -258,10 +248,9 @@ static void statuses(void **state) {
 }
 
 /** A kernel that fails takes its context with it: every later call says so, and everything can be given back. */
-static void failed_kernel(void **state) {
+FIRST_TEST(failed_kernel) {
     driver_rig  r;
     td_cu_event e;
-    (void)state;
     driver_open(&r);
     td_cu_address a = driver_alloc(&r, BYTES);
     uint32_t     *host = driver_pinned(&r, BYTES);
@@ -284,13 +273,4 @@ static void failed_kernel(void **state) {
     unsetenv("TD_STANDIN_STATUS");
     driver_open(&r); /* the card's next context is a new one */
     driver_close(&r);
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(failed_kernel), /* first: operations are counted from the beginning */
-        cmocka_unit_test(streams_and_events),   cmocka_unit_test(events_are_late), cmocka_unit_test(graphs),
-        cmocka_unit_test(graph_of_two_streams), cmocka_unit_test(words),           cmocka_unit_test(statuses),
-    };
-    return cmocka_run_group_tests_name("cuda_standin", tests, NULL, NULL);
 }

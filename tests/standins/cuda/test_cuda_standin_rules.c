@@ -681,5 +681,5 @@ static void act(const void *what) {
 }
 
 int main(void) {
-    return rules_run("cuda_standin_rules", "cuda stand-in: ", act);
+    return rules_run("cuda stand-in: ", act);
 }

@@ -1,13 +1,6 @@
 /* What grammars accept and refuse: regexes, EBNF, JSON Schema, limits; and the matcher's own promises. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
-#include <cmocka.h>
-
+#include "tests/td_test.h"
 #include "text/grammar/grammar_matcher.h"
 #include "text/grammar/grammar_regex.h"
 
@@ -49,8 +42,7 @@ static void refuse(td_grammar_kind kind, const char *source, const char *said) {
     if (!strstr(err.text, said)) fail_msg("%.100s: '%s' does not say '%s'", source, err.text, said);
 }
 
-static void regexes(void **state) {
-    (void)state;
+TEST(regexes) {
     EXPECT(REGEX, "", "", NULL, "a");
     EXPECT(REGEX, "abc|d", "abc", "d", NULL, "", "ab", "abcd", "abd");
     EXPECT(REGEX, "^(a|b)*c$", "c", "abbac", NULL, "ab", "cc");
@@ -87,8 +79,7 @@ static void regexes(void **state) {
     refuse(TD_GRAMMAR_REGEX, "[^\\s\\S]", "no text matches");
 }
 
-static void ebnf(void **state) {
-    (void)state;
+TEST(ebnf) {
     EXPECT(EBNF, "root ::= \"a\" b* # comment\nb ::= [x-z] | \"(\" root \")\"", "a", "axz", "a(a(ay))", NULL, "", "a(",
            "a(a", "b");
     EXPECT(EBNF, "root ::= (\"a\"\n | \"b\"){2,3} .\n", "abé", "aba\n", NULL, "a", "aaaaa");
@@ -113,8 +104,7 @@ static void ebnf(void **state) {
     refuse(TD_GRAMMAR_EBNF, "?start: \"a\"", "::=");
 }
 
-static void json(void **state) {
-    (void)state;
+TEST(json) {
     EXPECT(JSON_OBJECT, "", "{}", "{\"a\":1}", "{\"a\": [1, -2.5e+3, \"x\\n\\u00e9\", null], \"b\": {}}",
            "{\n  \"a\": true\n}", NULL, "", "[]", "{\"a\":1,}", "{\"a\":01}", "{a:1}", "{\"a\":\"\n\"}", "{} ",
            "{\"a\"  :1}", "{\"a\":\"\\ud800\"}", "{\"a\":\"\\x\"}");
@@ -143,8 +133,7 @@ static void json(void **state) {
            "[1,9]", "[1,9,9]", NULL, "[1]", "[1,9,9,9]", "[9,9]");
 }
 
-static void objects(void **state) {
-    (void)state;
+TEST(objects) {
     EXPECT(JSON_SCHEMA,
            "{\"type\":\"object\",\"properties\":{\"a\":{\"const\":1},\"b\":{\"const\":2},\"c\":{\"const\":3}},\"required\":["
            "\"b\"],"
@@ -178,8 +167,7 @@ static void objects(void **state) {
            "5", "10", NULL, "4", "11", "\"x\"");
 }
 
-static void schemas_that_are_refused(void **state) {
-    (void)state;
+TEST(schemas_that_are_refused) {
     static const char *const keywords[] = {"not",
                                            "if",
                                            "patternProperties",
@@ -230,8 +218,7 @@ static char *nested(const char *head, const char *middle, const char *tail, size
     return text;
 }
 
-static void explosions_are_refused(void **state) {
-    (void)state;
+TEST(explosions_are_refused) {
     refuse(TD_GRAMMAR_REGEX, "(a|b)*a(a|b){30}", "too large");
     refuse(TD_GRAMMAR_REGEX, "((a{1,1000}){1,1000}){1,1000}", "too large");
     refuse(TD_GRAMMAR_REGEX, "[^x]{1,60000}", "too large");
@@ -275,8 +262,7 @@ static void open_regex(td_gr_pda *pda, td_gr_matcher *m, const char *regex) {
     assert_int_equal(td_gr_matcher_open(m, pda), TD_OK);
 }
 
-static void copies_and_going_back(void **state) {
-    (void)state;
+TEST(copies_and_going_back) {
     td_gr_pda     pda;
     td_gr_matcher m, copy;
     open_regex(&pda, &m, "ab(cd|ce)f?");
@@ -295,8 +281,7 @@ static void copies_and_going_back(void **state) {
 }
 
 /* 4,096 states of characters of which each may be the last or not; every text can go on. */
-static void ends_of_the_whole_text_tell_nothing_apart(void **state) {
-    (void)state;
+TEST(ends_of_the_whole_text_tell_nothing_apart) {
     td_gr_pda     pda;
     td_gr_matcher m;
     size_t        n_classes = 0;
@@ -309,8 +294,7 @@ static void ends_of_the_whole_text_tell_nothing_apart(void **state) {
     td_gr_pda_free(&pda);
 }
 
-static void what_is_forced(void **state) {
-    (void)state;
+TEST(what_is_forced) {
     td_gr_pda     pda;
     td_gr_matcher m;
     char          bytes[16];
@@ -332,8 +316,7 @@ static void what_is_forced(void **state) {
 }
 
 /* Long and deep texts: what is remembered stays small, and limits are told, not passed. */
-static void long_texts(void **state) {
-    (void)state;
+TEST(long_texts) {
     td_grammar *g = compile(TD_GRAMMAR_JSON_SCHEMA, "{\"items\":{\"$ref\":\"#\"},\"type\":\"array\"}");
     bool        accepted;
     size_t      at;
@@ -360,20 +343,4 @@ static void long_texts(void **state) {
     assert_true(st == TD_OK || st == TD_EINVAL);
     free(text);
     td_grammar_release(g);
-}
-
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(regexes),
-        cmocka_unit_test(ebnf),
-        cmocka_unit_test(json),
-        cmocka_unit_test(objects),
-        cmocka_unit_test(schemas_that_are_refused),
-        cmocka_unit_test(explosions_are_refused),
-        cmocka_unit_test(copies_and_going_back),
-        cmocka_unit_test(ends_of_the_whole_text_tell_nothing_apart),
-        cmocka_unit_test(what_is_forced),
-        cmocka_unit_test(long_texts),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

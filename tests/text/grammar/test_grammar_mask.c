@@ -3,16 +3,9 @@
  * texts of tokens that the mask allows, on the demo model's vocabulary; fuzz_grammar does the same on a made-up one. The
  * seed is printed.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
 
 #include "core/math/rng.h"
+#include "tests/td_test.h"
 #include "text/grammar/grammar.h"
 
 #define STEPS 40
@@ -103,8 +96,7 @@ static void follow(size_t source) {
     td_grammar_release(g);
 }
 
-static void masks_are_what_the_matcher_takes(void **state) {
-    (void)state;
+TEST(masks_are_what_the_matcher_takes) {
     for (size_t i = 0; i < sizeof SOURCES / sizeof *SOURCES; i++) follow(i);
 }
 
@@ -124,8 +116,5 @@ static int close_demo(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(masks_are_what_the_matcher_takes),
-    };
-    return cmocka_run_group_tests(tests, open_demo, close_demo);
+    return tests_run(open_demo, close_demo);
 }

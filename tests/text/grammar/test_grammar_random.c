@@ -5,16 +5,9 @@
  *
  * TD_SEED: where to begin (printed); TD_TEST_FULL: more of them.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
 
 #include "core/math/rng.h"
+#include "tests/td_test.h"
 #include "text/grammar/grammar_ebnf.h"
 #include "text/grammar/grammar_mask.h"
 #include "text/grammar/grammar_regex.h"
@@ -299,8 +292,7 @@ static size_t follow(const td_gr_pda *pda, td_vocab_trie *trie, bool warm) {
     return n_masks;
 }
 
-static void masks_are_what_the_matcher_takes(void **state) {
-    (void)state;
+TEST(masks_are_what_the_matcher_takes) {
     uint32_t trials = getenv("TD_TEST_FULL") ? 500 : 100, n_grammars = 0;
     size_t   n_masks = 0;
     for (g_trial = 0; g_trial < trials; g_trial++) {
@@ -322,10 +314,7 @@ static void masks_are_what_the_matcher_takes(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(masks_are_what_the_matcher_takes),
-    };
     const char *seed = getenv("TD_SEED");
     if (seed) g_seed = strtoull(seed, NULL, 10);
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return tests_run(NULL, NULL);
 }

@@ -1,0 +1,30 @@
+#include "tests/td_test.h"
+
+#define TESTS_MAX 512
+
+static struct CMUnitTest g_tests[TESTS_MAX];
+static int               g_lines[TESTS_MAX];
+static size_t            g_n_tests;
+
+/* By line: compilers may call constructors in any order. */
+void tests_add(int line, struct CMUnitTest test) {
+    size_t at = g_n_tests;
+    if (g_n_tests == TESTS_MAX) abort();
+    for (; at > 0 && g_lines[at - 1] > line; at--) {
+        g_tests[at] = g_tests[at - 1];
+        g_lines[at] = g_lines[at - 1];
+    }
+    g_tests[at] = test;
+    g_lines[at] = line;
+    g_n_tests++;
+}
+
+int tests_run(CMFixtureFunction setup, CMFixtureFunction teardown) {
+    return _cmocka_run_group_tests("tests", g_tests, g_n_tests, setup, teardown);
+}
+
+/* The first argument, where there is one, is a pattern of the cases that run. */
+__attribute__((weak)) int main(int argc, char **argv) {
+    if (argc > 1) cmocka_set_test_filter(argv[1]);
+    return tests_run(NULL, NULL);
+}

@@ -1,0 +1,49 @@
+/*
+ * What a test in C begins with: cmocka and the program's cases.
+ *
+ *   TEST(name) { … }                          a case; `state` is cmocka's
+ *   TEST_WITH(name, setup, teardown) { … }    a case with functions before and after it; NULL: none
+ *   FIRST_TEST(name) { … }                    a case that comes before all others
+ *   TEST_ROWS(check, TABLE)                   a case a row: check(state) with *state the row, which has a `name`
+ *
+ * Cases add themselves, and run in the order of the file. The main of tests/td_test.c runs them; a program that has to do
+ * more has a main of its own, which ends with tests_run.
+ */
+#ifndef TD_TESTS_TD_TEST_H
+#define TD_TESTS_TD_TEST_H
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+/** Add a case behind all of the same or a smaller line. What it points to must last until the program ends. */
+void tests_add(int line, struct CMUnitTest test);
+
+/** Run every case; setup before the first and teardown after the last one, where they are not NULL. @return main's. */
+int tests_run(CMFixtureFunction setup, CMFixtureFunction teardown);
+
+/* line: in the file; cases of smaller lines come before. */
+#define TEST_AT(line, name, setup, teardown)                                      \
+    static void                              name(void **state);                  \
+    __attribute__((constructor)) static void add_##name(void) {                   \
+        tests_add(line, (struct CMUnitTest){#name, name, setup, teardown, NULL}); \
+    }                                                                             \
+    static void name(void **state __attribute__((unused)))
+#define TEST_WITH(name, setup, teardown) TEST_AT(__LINE__, name, setup, teardown)
+#define TEST(name) TEST_WITH(name, NULL, NULL)
+#define FIRST_TEST(name) TEST_AT(0, name, NULL, NULL)
+
+#define TEST_ROWS(check, TABLE)                                                                                       \
+    __attribute__((constructor)) static void add_rows_of_##TABLE(void) {                                              \
+        for (size_t i = 0; i < sizeof TABLE / sizeof *TABLE; i++)                                                     \
+            tests_add(__LINE__, (struct CMUnitTest){TABLE[i].name, check, NULL, NULL, (void *)(uintptr_t)&TABLE[i]}); \
+    }
+
+#endif

@@ -12,7 +12,7 @@ import time
 import unittest
 
 from package_tools import SOURCE, changed, found, nginx_main, run
-from server_process import Server, free_port, wait_until
+from server_process import PATIENCE, Gate, Server, free_port, wait_until
 
 SILENT_S = 65  # above nginx's default of 60
 
@@ -86,7 +86,9 @@ class Cases:
     def start(cls):
         if not cls.proxy.program:
             return
-        cls.server = Server()
+        cls.gate = Gate()
+        cls.gate.open()
+        cls.server = Server(env=cls.gate.env)
         cls.front = cls.proxy(cls.server.port)
         # Begins now, is looked at in test_silence.
         cls.silent_since = time.monotonic()
@@ -112,16 +114,18 @@ class Cases:
         self.assertEqual(p.stdout, "2 200", p.stderr)
 
     def test_streaming(self):
-        """Events arrive as they are made, 20 ms apart, and not in a heap at the end."""
+        """Events arrive as they are made: three while the server makes no more, and not all in a heap at the end."""
         for version in ("--http2", "--http1.1"):
-            p = subprocess.Popen(self.front.arguments("/v1/completions", version, *completion("!slow " + "a" * 60, max_tokens=50, stream=True)), stdout=subprocess.PIPE)
-            with p:
-                arrived = [time.monotonic() for line in p.stdout if line.startswith(b"data: {")]
+            self.gate.shut()
+            body = completion("!halfway " + "a" * 60, max_tokens=50, stream=True)
+            with subprocess.Popen(self.front.arguments("/v1/completions", version, "--max-time", "300", *body), stdout=subprocess.PIPE) as p:
+                events = (line for line in p.stdout if line.startswith(b"data: {"))
+                early = [next(events, None) for _ in range(3)]  # a proxy that keeps them back ends here, by --max-time
+                self.gate.open()
+                late = list(events)
+            self.assertNotIn(None, early, version)
             self.assertEqual(p.returncode, 0)
-            self.assertGreaterEqual(len(arrived), 45)
-            self.assertGreater(arrived[-1] - arrived[0], 0.6, f"{version}: 50 tokens of 20 ms each")
-            gaps = sorted(b - a for a, b in zip(arrived, arrived[1:]))
-            self.assertGreater(gaps[len(gaps) // 2], 0.008, f"{version}: the median gap; a buffer would make it nothing")
+            self.assertGreaterEqual(len(late), 45)
 
     def test_client_leaves(self):
         for version in ("--http2", "--http1.1"):
@@ -132,7 +136,7 @@ class Cases:
             self.server.wait_metric("sglang:num_running_reqs", 2)
             p.kill()
             p.communicate()
-            self.server.wait_metric("sglang:num_running_reqs", 1, timeout=5)
+            self.server.wait_metric("sglang:num_running_reqs", 1)
             self.assertEqual(self.server.metric("sglang:num_aborted_requests_total"), aborted + 1)
 
     def test_client_leaves_before_the_answer(self):
@@ -142,12 +146,12 @@ class Cases:
             self.server.wait_metric("sglang:num_running_reqs", 2)
             p.kill()
             p.communicate()
-            self.server.wait_metric("sglang:num_running_reqs", 1, timeout=5)
+            self.server.wait_metric("sglang:num_running_reqs", 1)
 
     def test_many_streams(self):
         clients = [subprocess.Popen(self.front.arguments("/v1/completions", *completion("!slow hello", max_tokens=20, stream=True)), stdout=subprocess.PIPE) for _ in range(16)]
         for p in clients:
-            self.assertIn(b"data: [DONE]", p.communicate(timeout=60)[0])
+            self.assertIn(b"data: [DONE]", p.communicate(timeout=60 * PATIENCE)[0])
 
     def test_large_bodies(self):
         with tempfile.NamedTemporaryFile("w") as f:

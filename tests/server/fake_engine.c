@@ -5,10 +5,11 @@
  * of the whole prompt), then ends with EOS; with ignore_eos it starts again. With a temperature above 0, letters change case
  * by the seed. Log-probabilities are -0.5 for a generated token, -1 for a prompt token, and 1 less for each further top one.
  * Words in the prompt make trouble: !error (an error after 3 tokens), !busy (the queue is full), !slow (20 ms a token),
- * !flood (no pause at all), !hang (no token ever), !held (no token while the gate is shut), !encode (tokenizing waits at the
- * gate), !linger (it runs, and what is asked of the engine about it has been done, LINGER_US before the call returns), !lose
- * (the card is lost after 3 tokens). So do words in the model's path: missing (no such folder), slow (loading waits at the
- * gate), cold (the first token of all comes after 2 s, and not while the gate is shut).
+ * !flood (no pause at all), !hang (no token ever), !held (no token while the gate is shut), !halfway (none but the first
+ * HALFWAY_TOKENS while it is shut), !encode (tokenizing waits at the gate), !linger (it runs, and what is asked of the engine
+ * about it has been done, LINGER_US before the call returns), !lose (the card is lost after 3 tokens). So do words in the
+ * model's path: missing (no such folder), slow (loading waits at the gate), cold (the first token of all comes after 2 s, and
+ * not while the gate is shut). A grammar waits at the gate, too, before it is ready.
  *
  * The gate is the file that TD_FAKE_GATE names: shut while that file exists. Whoever waits there makes FILE.reached. Without
  * the variable it is open.
@@ -32,6 +33,7 @@
 #define SLOW_TICKS 20
 #define COLD_TICKS 2000
 #define LINGER_US 500000
+#define HALFWAY_TOKENS 3
 
 static const char *const SPECIAL[BYTE_BASE] = {"<|bos|>", "<|eos|>", "<|user|>", "<|assistant|>"};
 
@@ -205,7 +207,7 @@ struct td_request {
     uint32_t          done;
     unsigned          pause, ticks; /* ticks per token */
     int               refs;         /* the caller's handle, the engine's list */
-    bool              cancelled, running, hang, held, error, linger, loses;
+    bool              cancelled, running, hang, held, halfway, error, linger, loses;
     double            begin_s; /* monotonic clock */
 };
 
@@ -360,6 +362,11 @@ static uint32_t max_queued(const td_engine *e) {
     return e->o.max_queued_requests ? e->o.max_queued_requests : 1024;
 }
 
+/* Whether its next token comes when the gate is open only. */
+static bool is_held(const td_request *r) {
+    return r->held || (r->halfway && r->done >= HALFWAY_TOKENS);
+}
+
 static void *run(void *arg) {
     td_engine *e = arg;
     pthread_mutex_lock(&e->lock);
@@ -376,7 +383,7 @@ static void *run(void *arg) {
             if (r->cancelled) {
                 abort_request(r);
                 last = true;
-            } else if (e->lost || (r->running && !r->hang && !(r->held && gate_is_shut()) &&
+            } else if (e->lost || (r->running && !r->hang && !(is_held(r) && gate_is_shut()) &&
                                    (!r->pause || ++r->ticks % r->pause == 0))) {
                 last = step(r);
             }
@@ -582,6 +589,7 @@ static td_request *make_request(td_engine *e, const td_request_params *p) {
     bool warm_up = strstr(e->path, "cold") && !e->stats.requests_total;
     if (warm_up) r->pause = COLD_TICKS;
     r->held = warm_up || says(r, "!held");
+    r->halfway = says(r, "!halfway");
     r->hang = says(r, "!hang");
     r->error = says(r, "!error");
     r->linger = says(r, "!linger");
@@ -591,6 +599,7 @@ static td_request *make_request(td_engine *e, const td_request_params *p) {
 
 td_status td_engine_prepare_grammar(td_engine *e, td_grammar *g, td_error *err) {
     (void)e, (void)g, (void)err;
+    wait_at_gate();
     return TD_OK; /* the text follows no grammar here */
 }
 

@@ -6,7 +6,7 @@ import socket
 import time
 import unittest
 
-from server_process import Server
+from server_process import PATIENCE, Server
 
 RESERVE = 64  # connections beyond --max-connections that are answered and closed
 REQUEST = b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n"
@@ -49,7 +49,7 @@ class Accept(unittest.TestCase):
         resource.prlimit(pid, resource.RLIMIT_NOFILE, (limit, resource.prlimit(pid, resource.RLIMIT_NOFILE)[1]))
         clients = [self.connect(REQUEST) for _ in range(20)]
         self.server.wait_log("connections have to wait: Too many open files")
-        end, taken = time.monotonic() + 20, []
+        end, taken = time.monotonic() + 20 * PATIENCE, []
         while len(taken) < 4 and time.monotonic() < end:
             taken = select.select(clients, [], [], 1)[0]
         self.assertIn(len(taken), range(4, 20))
@@ -63,7 +63,7 @@ class Accept(unittest.TestCase):
     def test_stop_at_the_limit(self):
         self.start("--max-connections", "4")
         waiting = self.crowd()
-        self.assertEqual(self.server.stop(timeout=5), 0)
+        self.assertEqual(self.server.stop(), 0)
         for s in waiting:
             try:
                 s.recv(65536)
@@ -74,9 +74,9 @@ class Accept(unittest.TestCase):
         """The server neither spins nor forgets who waits, and says it once."""
         self.start()
         taken, waiting = self.starve()
-        before = self.cpu_seconds()
+        before, begin = self.cpu_seconds(), time.monotonic()
         time.sleep(1)
-        self.assertLess(self.cpu_seconds() - before, 0.3)
+        self.assertLess(self.cpu_seconds() - before, 0.3 * (time.monotonic() - begin))
         self.assertEqual(self.server.stderr().count("connections have to wait"), 1)
         for s in taken:
             s.close()
@@ -87,7 +87,7 @@ class Accept(unittest.TestCase):
     def test_stop_without_descriptors(self):
         self.start()
         self.starve()
-        self.assertEqual(self.server.stop(timeout=5), 0)
+        self.assertEqual(self.server.stop(), 0)
 
     def test_ipv6(self):
         if not socket.has_ipv6 or not os.path.exists("/proc/net/if_inet6"):

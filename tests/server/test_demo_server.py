@@ -142,7 +142,7 @@ class Demo(unittest.TestCase):
         while b"data:" not in s.recv(1000):
             pass
         s.close()
-        self.server.wait_metric("sglang:num_aborted_requests_total", before + 1, timeout=5)
+        self.server.wait_metric("sglang:num_aborted_requests_total", before + 1)
         self.assertEqual(self.server.metric("sglang:num_running_reqs"), 0)
         self.assertTrue(self.chat().choices[0].message.content)
 

@@ -132,7 +132,7 @@ class Clients(HttpTest):
         for _ in range(30):
             for request, status in ((b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n", b"200"), (request_bytes("/v1/completions", b"{"), b"400")):
                 s = self.connect()
-                s.settimeout(5)
+                s.settimeout(5 * PATIENCE)
                 s.sendall(request)
                 s.shutdown(socket.SHUT_WR)
                 self.assertEqual(self.read_all(s)[9:12], status)
@@ -198,7 +198,7 @@ class LargeBodies(HttpTest):
         self.alive()
 
     def test_stop(self):
-        """What waits for a text thread is told, what runs is finished, a generation too."""
+        """What runs on a text thread is finished, a generation too. What waits for one is answered (which way: test_text_work)."""
         kinds = [("/tokenize", {"prompt": self.LONG}), ("/v1/completions", {"prompt": self.LONG, "truncate_prompt_tokens": 5, "max_tokens": 3})]
         running, waiting = [], []
         for path, body in kinds:
@@ -208,12 +208,11 @@ class LargeBodies(HttpTest):
         for path, body in [kinds[0]] * 3:
             waiting.append(self.connect())
             waiting[-1].sendall(request_bytes(path, body))
-        time.sleep(0.5)  # nothing tells that these are read
         self.server.process.send_signal(signal.SIGTERM)
         self.server.wait_log("stopping:")
-        time.sleep(0.5)  # nor that the text threads are told so
         self.gate.open()
-        self.assertEqual([self.read_all(s)[9:12] for s in running + waiting], [b"200"] * 2 + [b"503"] * 3)
+        self.assertEqual([self.read_all(s)[9:12] for s in running], [b"200"] * 2)
+        self.assertLessEqual({self.read_all(s)[9:12] for s in waiting}, {b"200", b"503"})
         self.assertEqual(self.server.process.wait(20 * PATIENCE), 0)
 
 

@@ -3,13 +3,11 @@ import concurrent.futures
 import json
 import os
 import re
-import threading
-import time
 import unittest
 
 import jsonschema
 import openai
-from server_process import PATIENCE, Server
+from server_process import PATIENCE, Gate, Server
 
 TANDEM = os.environ["TD_TANDEM"]
 MODEL = os.path.join(os.environ["TD_SOURCE_DIR"], "models/tale-v3-14m")
@@ -133,57 +131,36 @@ class Structured(unittest.TestCase):
                    {"guided_json": {"$ref": "#"}}, {"guided_json": {"enum": ["x" * 10] * 100000}}, {"ebnf": "root ::= root"}, {"regex": "(" * 5000}]
         with concurrent.futures.ThreadPoolExecutor(4) as pool:
             bad = [pool.submit(self.refused, list(h)[0], h) for h in hostile]
-            slowest = 0.0
             while not all(b.done() for b in bad):
-                start = time.monotonic()
                 self.assertEqual(self.server.request("GET", "/health")[0], 200)
-                slowest = max(slowest, time.monotonic() - start)
             for b in bad:
                 b.result()
-        self.assertLess(slowest, 5 * PATIENCE)
 
 
 class Compiling(unittest.TestCase):
     def test_grammars_that_compile_hold_up_nobody(self):
-        """What takes long is on the text threads: other connections are served meanwhile, those of the same HTTP threads too. Over the
-        fake engine, whose tokens take no computing time."""
-        events = []
-
-        def stream(server):
-            connection = server.connection()
-            connection.request("POST", "/v1/completions", json.dumps({"prompt": "!slow " * 100, "max_tokens": 3000, "stream": True}), {"Content-Type": "application/json"})
-            answer = connection.getresponse()
-            while not done.is_set() and answer.readline():
-                events.append(time.monotonic())
-                started.set()
-            connection.close()
-
-        started, done = threading.Event(), threading.Event()
-        with Server() as server, concurrent.futures.ThreadPoolExecutor(14) as pool:
+        """While grammars are made on the text threads, for as long as the gate is shut, other connections are served, those of the same HTTP threads too."""
+        gate = Gate()
+        with Server(env=gate.env) as server, concurrent.futures.ThreadPoolExecutor(14) as pool:
             others = [server.connection() for _ in range(16)]  # more than there are HTTP threads
-            streamed = pool.submit(stream, server)
-            self.assertTrue(started.wait(60))
-            begin, slowest = time.monotonic(), 0.0
-            hard = [pool.submit(server.request, "POST", "/v1/completions", {"prompt": "x", "regex": f"(a|b)*a(a|b){{30}}x{i}"}) for i in range(12)]
-            while not all(h.done() for h in hard):
+            streamed = server.connection()
+            streamed.request("POST", "/v1/completions", json.dumps({"prompt": "!slow " * 100, "max_tokens": 3000, "stream": True}), {"Content-Type": "application/json"})
+            stream = streamed.getresponse()
+            jobs = [pool.submit(server.request, "POST", "/v1/completions", {"prompt": "x", "regex": f"(a|b)*x{i}"}) for i in range(6)]
+            jobs += [pool.submit(server.request, "POST", "/v1/completions", {"prompt": "x", "regex": f"(a|b)*a(a|b){{30}}x{i}"}) for i in range(6)]  # compiling fails
+            gate.wait_reached()
+            for _ in range(5):
                 for connection in others:
-                    start = time.monotonic()
                     connection.request("GET", "/health")
-                    self.assertEqual(connection.getresponse().read() and 200, 200)
-                    slowest = max(slowest, time.monotonic() - start)
-            end = time.monotonic()
-            done.set()
-            streamed.result()
-            for h in hard:
-                self.assertEqual(h.result()[0], 400)
-            for connection in others:
+                    answer = connection.getresponse()
+                    answer.read()
+                    self.assertEqual(answer.status, 200)
+                self.assertTrue(stream.readline())
+            self.assertFalse(any(job.done() and job.result()[0] == 200 for job in jobs))
+            gate.open()
+            self.assertEqual([job.result()[0] for job in jobs], [200] * 6 + [400] * 6)
+            for connection in [streamed, *others]:
                 connection.close()
-        during = [t for t in events if begin <= t <= end]
-        gap = max(b - a for a, b in zip(during, during[1:]))
-        # They take `end - begin` on two threads; a connection that waits for one of the twelve waits for a sixth of it at least.
-        print(f"compiling {end - begin:.2f} s, slowest /health {slowest:.3f} s, longest gap of a stream {gap:.3f} s")
-        self.assertLess(slowest, (end - begin) / 6)
-        self.assertLess(gap, (end - begin) / 6)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,79 @@
+/* The threads for long texts when the server stops: what runs is finished, what waits is told that it closes, and nothing
+ * comes after. No connection is there: what would suspend and resume one is counted. */
+#include <pthread.h>
+#include <stdatomic.h>
+
+#include "server/connection/text_work.h"
+#include "tests/td_test.h"
+
+#define JOBS 5 /* TD_TEXT_THREADS of them run, the others wait */
+
+typedef enum { UNTOUCHED, FINISHED, TOLD } outcome;
+
+static td_text_work    g_work;
+static td_text_job     g_jobs[JOBS];
+static outcome         g_outcomes[JOBS];
+static pthread_mutex_t g_gate = PTHREAD_MUTEX_INITIALIZER; /* whoever runs waits for it */
+static atomic_int      g_running, g_suspended;
+
+void __wrap_MHD_suspend_connection(struct MHD_Connection *connection);
+void __wrap_MHD_resume_connection(struct MHD_Connection *connection);
+
+void __wrap_MHD_suspend_connection(struct MHD_Connection *connection) {
+    (void)connection;
+    g_suspended++;
+}
+void __wrap_MHD_resume_connection(struct MHD_Connection *connection) {
+    (void)connection;
+    g_suspended--;
+}
+
+static void run(void *call, bool closing) {
+    outcome *o = call;
+    g_running++;
+    if (!closing) {
+        pthread_mutex_lock(&g_gate);
+        pthread_mutex_unlock(&g_gate);
+    }
+    *o = closing ? TOLD : FINISHED;
+}
+
+static void *stop(void *arg) {
+    (void)arg;
+    td_text_work_stop(&g_work);
+    return NULL;
+}
+
+static bool is_closing(void) {
+    pthread_mutex_lock(&g_work.lock);
+    bool closing = g_work.closing;
+    pthread_mutex_unlock(&g_work.lock);
+    return closing;
+}
+
+TEST(what_runs_is_finished_and_what_waits_is_told) {
+    td_error    err = {0};
+    pthread_t   stopping;
+    td_text_job late = {.run = run, .call = &(outcome){UNTOUCHED}};
+    td_text_work_init(&g_work);
+    assert_int_equal(td_text_work_start(&g_work, &err), TD_OK);
+    pthread_mutex_lock(&g_gate);
+    for (int i = 0; i < JOBS; i++) {
+        g_jobs[i] = (td_text_job){.run = run, .call = &g_outcomes[i]};
+        assert_true(td_text_work_put(&g_work, &g_jobs[i]));
+    }
+    while (g_running < TD_TEXT_THREADS) sched_yield();
+    assert_int_equal(g_suspended, JOBS);
+    pthread_create(&stopping, NULL, stop, NULL);
+    while (!is_closing()) sched_yield();
+    assert_false(td_text_work_put(&g_work, &late));
+    pthread_mutex_unlock(&g_gate);
+    for (int i = 0; i < JOBS; i++) {
+        while (!td_text_work_done(&g_work, &g_jobs[i])) sched_yield();
+        td_text_work_left(&g_work, &g_jobs[i]);
+    }
+    pthread_join(stopping, NULL);
+    assert_int_equal(g_suspended, 0);
+    for (int i = 0; i < JOBS; i++) assert_int_equal(g_outcomes[i], i < TD_TEXT_THREADS ? FINISHED : TOLD);
+    assert_int_equal(*(outcome *)late.call, UNTOUCHED);
+}

@@ -64,17 +64,12 @@ static void note_loss(td_ascend_npu *d, td_acl_status code) {
 td_status td_ascend_failed(td_ascend_npu *d, const char *call, td_acl_status code, td_error *err) {
     char        words[256];
     bool        no_memory = code == TD_ACL_ERROR_RT_MEMORY_ALLOCATION || code == TD_ACL_ERROR_RT_DEVICE_OOM;
-    td_status   st = no_memory ? TD_ENOMEM : TD_EDEVICE;
     const char *advice = advice_on(code, "");
     recent_words(d->acl, words, sizeof words);
-    bool known =
-        td_card_loss_get(&d->base.loss, NULL); /* what fails then has the same reason: one line in the log will do */
-    td_card_count(&d->base.given.failures);
+    td_status st =
+        td_card_failed(&d->base, no_memory ? TD_ENOMEM : TD_EDEVICE, err, "%s failed on card %d with %d: %s%s%s", call,
+                       d->card, code, *words ? words : "the runtime says no more", *advice ? "; " : "", advice);
     note_loss(d, code);
-    if (err)
-        return td_fail(err, st, "%s failed on card %d with %d: %s%s%s", call, d->card, code,
-                       *words ? words : "the runtime says no more", *advice ? "; " : "", advice);
-    if (!known) td_err("%s failed on card %d with %d: %s%s%s", call, d->card, code, words, *advice ? "; " : "", advice);
     return st;
 }
 

@@ -31,12 +31,8 @@ static member *member_of(td_npu_group *g, const td_ascend_npu *d) {
 
 static td_status failed(td_ascend_npu *d, const char *call, td_hccl_status code, td_error *err) {
     const char *word = d->acl->HcclGetErrorString ? d->acl->HcclGetErrorString(code) : NULL;
-    td_card_count(&d->base.given.failures);
-    if (err)
-        return td_fail(err, TD_EDEVICE, "%s failed on card %d with %u (%s)", call, d->card, code,
-                       word ? word : "HcclResult");
-    td_err("%s failed on card %d with %u (%s)", call, d->card, code, word ? word : "HcclResult");
-    return TD_EDEVICE;
+    return td_card_failed(&d->base, TD_EDEVICE, err, "%s failed on card %d with %u (%s)", call, d->card, code,
+                          word ? word : "HcclResult");
 }
 
 /* ---- joining ----------------------------------------------------------------------------------- */
@@ -166,7 +162,7 @@ static td_status join(td_npu_group *g, td_error *err) {
 td_status td_ascend_group_create(td_npu *const *cards, uint32_t n, td_npu_group **out, td_error *err) {
     const td_ascend_npu *first = (const td_ascend_npu *)cards[0];
     *out = NULL;
-    if (n < 2 || n > TD_CARDS_MAX) return td_fail(err, TD_EINVAL, "a group has 2 to %d cards, not %u", TD_CARDS_MAX, n);
+    TD_TRY(td_card_check_group(cards, n, TD_CARDS_MAX, err));
     if (!first->l->has_hccl)
         return td_fail(err, TD_ENOTSUP,
                        "%s has no libhccl.so with all that several cards need: install the whole toolkit, or use one card",
@@ -178,12 +174,6 @@ td_status td_ascend_group_create(td_npu *const *cards, uint32_t n, td_npu_group 
         g->members[i].d = (td_ascend_npu *)cards[i];
         pthread_mutex_init(&g->members[i].lock, NULL);
     }
-    for (uint32_t i = 1; i < n; i++)
-        for (uint32_t k = 0; k < i; k++)
-            if (g->members[i].d->card == g->members[k].d->card) {
-                free(g);
-                return td_fail(err, TD_EINVAL, "card %d is in the group twice", ((td_ascend_npu *)cards[i])->card);
-            }
     td_status st = join(g, err);
     if (st != TD_OK) {
         td_ascend_group_destroy(g);

@@ -128,10 +128,28 @@ TD_NODISCARD static inline td_status td_card_upload(td_card *c, void *dev, const
     return c->driver->upload(c, dev, host, bytes, err);
 }
 
+/**
+ * Device memory with these bytes. The context is bound.
+ * @param host of malloc, freed in any case; NULL: there was no memory for it, which the sentence says.
+ * @param what "a weight", for that sentence.
+ * @param out  NULL on failure.
+ */
+TD_NODISCARD td_status td_card_send(td_card *c, void *host, size_t bytes, const char *what, void **out, td_error *err);
+
+/**
+ * A call of the runtime has failed: count it, and say so, in err where there is one, else in the log, unless the card is lost
+ * and the log knows why. Any thread.
+ * @return st
+ */
+td_status td_card_failed(td_card *c, td_status st, td_error *err, const char *format, ...) TD_PRINTF(4, 5);
+
 /** Make an arena at least so large, its contents undefined. The context is bound. @param err NULL: the log has it. */
 TD_NODISCARD td_status td_card_arena_grow(td_card *c, td_card_arena *a, size_t bytes, td_error *err);
 /** Give back all that it has. The context is bound. */
 void td_card_arena_close(td_card *c, td_card_arena *a);
+
+/** Whether so many cards, each another one, can be a group. @return TD_EINVAL and a sentence. */
+TD_NODISCARD td_status td_card_check_group(td_npu *const *cards, uint32_t n, uint32_t most, td_error *err);
 
 /* Functions of td_npu_ops. */
 void                   td_card_report(td_npu *d, td_npu_report *out);

@@ -1,5 +1,9 @@
 #include "npu/card/card.h"
 
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+
 #include "core/error.h"
 #include "core/log/log.h"
 
@@ -46,7 +50,40 @@ void td_card_weight_tag(td_npu *base, char tag[TD_NPU_TAG_BYTES]) {
     tag[0] = 0;
 }
 
+td_status td_card_failed(td_card *c, td_status st, td_error *err, const char *format, ...) {
+    char    text[TD_ERROR_TEXT_MAX];
+    va_list list;
+    va_start(list, format);
+    vsnprintf(text, sizeof text, format, list);
+    va_end(list);
+    td_card_count(&c->given.failures);
+    if (err) return td_fail(err, st, "%s", text);
+    if (!td_card_loss_get(&c->loss, NULL)) td_err("%s", text); /* what fails then has the same reason */
+    return st;
+}
+
+td_status td_card_check_group(td_npu *const *cards, uint32_t n, uint32_t most, td_error *err) {
+    if (n < 2 || n > most) return td_fail(err, TD_EINVAL, "a group has 2 to %u cards, not %u", most, n);
+    for (uint32_t i = 1; i < n; i++)
+        for (uint32_t k = 0; k < i; k++)
+            if (((td_card *)cards[i])->config.card == ((td_card *)cards[k])->config.card)
+                return td_fail(err, TD_EINVAL, "card %u is in the group twice", ((td_card *)cards[i])->config.card);
+    return TD_OK;
+}
+
 /* ---- memory ------------------------------------------------------------------------------------ */
+
+td_status td_card_send(td_card *c, void *host, size_t bytes, const char *what, void **out, td_error *err) {
+    *out = NULL;
+    td_status st = host ? td_card_take(c, bytes, out, err) : td_fail(err, TD_ENOMEM, "out of memory for %s", what);
+    if (st == TD_OK) st = td_card_upload(c, *out, host, bytes, err);
+    if (st != TD_OK) {
+        td_card_give(c, *out);
+        *out = NULL;
+    }
+    free(host);
+    return st;
+}
 
 td_status td_card_alloc(td_npu *base, size_t bytes, void **out, td_error *err) {
     td_card *c = (td_card *)base;

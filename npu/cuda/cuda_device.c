@@ -13,14 +13,11 @@
 td_status td_cuda_failed(td_cuda_npu *d, const char *what, td_cu_status said, td_error *err) {
     td_error own = {0}, lost = {0};
     char     sentence[192];
-    bool     known =
-        td_card_loss_get(&d->base.loss, NULL); /* what fails then has the same reason: one line in the log will do */
-    td_card_count(&d->base.given.failures);
     snprintf(sentence, sizeof sentence, "CUDA card %u: %.140s", d->base.config.card, what);
     td_status st = td_cuda_fail(d->cu, &own, sentence, said);
-    if (!err && !known) td_err("%s", own.text);
+    (void)td_card_failed(&d->base, st, err, "%s", own.text);
     td_cuda_loss_note(&d->base.loss, d->base.config.card, said, false);
-    return td_fail(err, st, "%s", td_card_loss_get(&d->base.loss, &lost) ? lost.text : own.text);
+    return td_card_loss_get(&d->base.loss, &lost) ? td_fail(err, st, "%s", lost.text) : st;
 }
 
 td_status td_cuda_accepted(td_cuda_npu *d, const char *call, td_cu_status said) {

@@ -155,20 +155,14 @@ static td_status build(td_npu_group *g, td_error *err) {
 
 td_status td_cuda_group_create(td_npu *const *cards, uint32_t n, td_npu_group **out, td_error *err) {
     *out = NULL;
-    if (n < 2 || n > TD_CUDA_CARDS)
-        return td_fail(err, TD_EINVAL, "a group has 2 to %d CUDA cards, not %u", TD_CUDA_CARDS, n);
+    TD_TRY(td_card_check_group(cards, n, TD_CUDA_CARDS, err));
+    for (uint32_t i = 0; i < n; i++)
+        if (((td_cuda_npu *)cards[i])->group)
+            return td_fail(err, TD_EINVAL, "CUDA card %u is in another group", ((td_cuda_npu *)cards[i])->base.config.card);
     td_npu_group *g = calloc(1, sizeof *g);
     if (!g) return td_fail(err, TD_ENOMEM, "out of memory for a group of cards");
     g->n = n;
-    for (uint32_t i = 0; i < n; i++) {
-        td_cuda_npu *d = (td_cuda_npu *)cards[i];
-        bool         twice = td_cuda_group_member(g, d) != NULL || d->group;
-        for (uint32_t k = 0; k < i; k++) twice |= g->members[k].d->base.config.card == d->base.config.card;
-        g->members[i].d = d;
-        if (!twice) continue;
-        free(g);
-        return td_fail(err, TD_EINVAL, "CUDA card %u is in a group twice", d->base.config.card);
-    }
+    for (uint32_t i = 0; i < n; i++) g->members[i].d = (td_cuda_npu *)cards[i];
     td_status st = build(g, err);
     if (st != TD_OK) {
         td_cuda_group_destroy(g);

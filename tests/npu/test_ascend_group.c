@@ -37,16 +37,38 @@ TEST(host_calls_end_before_the_stream_does) {
     close_cards(&x);
 }
 
+/* Mutexes that the program has, counted: linked with --wrap=pthread_mutex_init,--wrap=pthread_mutex_destroy. */
+static _Atomic int mutexes;
+
+int __real_pthread_mutex_init(pthread_mutex_t *m, const pthread_mutexattr_t *a);
+int __real_pthread_mutex_destroy(pthread_mutex_t *m);
+int __wrap_pthread_mutex_init(pthread_mutex_t *m, const pthread_mutexattr_t *a);
+int __wrap_pthread_mutex_destroy(pthread_mutex_t *m);
+
+int __wrap_pthread_mutex_init(pthread_mutex_t *m, const pthread_mutexattr_t *a) {
+    mutexes++;
+    return __real_pthread_mutex_init(m, a);
+}
+int __wrap_pthread_mutex_destroy(pthread_mutex_t *m) {
+    mutexes--;
+    return __real_pthread_mutex_destroy(m);
+}
+
+/* Nothing of it is left behind. */
 TEST(what_is_no_group) {
     cluster  x;
     td_error err = {0};
     assert_int_equal(open_cards(&x, 2, &err), TD_OK);
+    int           before = mutexes;
     td_npu       *twice[] = {x.cards[1].npu, x.cards[1].npu};
     td_npu_group *g;
     assert_int_equal(x.cards[0].ops->group_create(twice, 2, &g, &err), TD_EINVAL);
     assert_string_equal(err.text, "card 1 is in the group twice");
     assert_int_equal(x.cards[0].ops->group_create(twice, 1, &g, &err), TD_EINVAL);
+    assert_true(before > 0); /* those of the group that there is */
+    assert_int_equal(mutexes, before);
     close_cards(&x);
+    assert_int_equal(mutexes, before - 2);
 }
 
 /* ---- routed experts: no two cards' routers need agree ---------------------------------------------- */

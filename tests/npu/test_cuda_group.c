@@ -40,9 +40,11 @@ TEST(what_is_no_group) {
     const td_npu_ops *ops = x.cards[0].ops;
     td_npu           *cards[] = {x.cards[0].npu, x.cards[1].npu};
     assert_int_equal(ops->group_create(cards, 2, &g, &err), TD_EINVAL);
-    assert_string_equal(err.text, "CUDA card 0 is in a group twice");
+    assert_string_equal(err.text, "CUDA card 0 is in another group");
+    assert_int_equal(ops->group_create((td_npu *[]){cards[1], cards[1]}, 2, &g, &err), TD_EINVAL);
+    assert_string_equal(err.text, "card 1 is in the group twice");
     assert_int_equal(ops->group_create(cards, 1, &g, &err), TD_EINVAL);
-    assert_string_equal(err.text, "a group has 2 to 8 CUDA cards, not 1");
+    assert_string_equal(err.text, "a group has 2 to 8 cards, not 1");
     td_block_desc desc = {.kind = TD_BLOCK_ALL_REDUCE, .max_tok = 1, .all_reduce = {.width = 12, .group = x.group}};
     assert_int_equal(ops->block_create(cards[0], &desc, &b, &err), TD_ENOTSUP);
     assert_string_equal(err.text, "cards sum rows of 8 to 1048576 values in steps of 8, not of 12");

@@ -10,27 +10,7 @@
 #ifndef TD_NPU_BLOCK_WORK_H
 #define TD_NPU_BLOCK_WORK_H
 
-#include "npu/npu.h"
-
-typedef enum {
-    TD_MATRIX_TABLE,  /* of which each row of the step reads one row */
-    TD_MATRIX_LINEAR, /* multiplies every row of the step */
-    TD_MATRIX_SCORES, /* the same, always in f32: the router's, the shared expert's gate */
-    TD_MATRIX_LATENT, /* W_UK and W_UV, which are read once and multiply what the form of attention says */
-    TD_MATRIX_HEAD,   /* multiplies the rows whose logits are wanted */
-} td_matrix_use;
-
-typedef struct {
-    const td_npu_weight *w; /* or NULL, where the descriptor has none */
-    td_matrix_use        use;
-    uint64_t             n, k;
-} td_block_matrix;
-
-#define TD_BLOCK_MATRICES_MAX 5
-
-/** The matrices that the block reads, by the sizes of its descriptor; its weights may all be NULL, and then the gate of a
- * shared expert is not known of. @return how many there are. */
-size_t td_block_matrices(const td_block_desc *desc, td_block_matrix list[TD_BLOCK_MATRICES_MAX]);
+#include "npu/block_weights.h"
 
 /** Bytes of a row of k weights; of formats in groups the weight knows them. */
 uint64_t td_work_row_bytes(td_weight_format format, uint64_t k);

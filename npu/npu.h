@@ -10,6 +10,7 @@
  * Beside this file
  *   backends.c      the list of backends            npu_open.c     devices by their backend's name
  *   block_buffers   which buffers a block's descriptor points to
+ *   block_weights   what a weight is made from, which weights a block has, what a descriptor has to be
  *   block_work      what a block has to read and to compute: metrics, bounds, plans
  *   card_meter      what a card was given and has taken: for metrics
  *   card/           what cards behind a vendor's runtime have in common

@@ -9,6 +9,7 @@
 #include "npu/ascend/ascend_group.h"
 #include "npu/ascend/ascend_kind.h"
 #include "npu/ascend/ascend_stream.h"
+#include "npu/block_weights.h"
 
 /* What operations ask for as workspace is known when they are prepared; this is put aside for it. To be measured on a card:
  * attention and products ask for tens of MiB there. */
@@ -41,17 +42,18 @@ size_t td_ascend_block_scratch_bytes(td_npu *base, const td_block_desc *desc) {
 /* ---- life -------------------------------------------------------------------------------------- */
 
 td_status td_ascend_block_create(td_npu *base, const td_block_desc *desc, td_npu_block **out, td_error *err) {
-    td_ascend_npu              *d = (td_ascend_npu *)base;
-    const td_ascend_block_kind *kind = KINDS[desc->kind];
+    td_ascend_npu *d = (td_ascend_npu *)base;
     *out = NULL;
+    TD_TRY(td_block_check(desc, TOK_MAX, err));
+    const td_ascend_block_kind *kind = KINDS[desc->kind];
     TD_TRY(td_card_enter(&d->base));
-    if (desc->max_tok < 1 || desc->max_tok > TOK_MAX)
-        return td_fail(err, TD_EINVAL, "a block takes 1 to %u rows, not %u", TOK_MAX, desc->max_tok);
+    if (kind->check) TD_TRY(kind->check(d, desc, err));
+    TD_TRY(td_block_check_weights(desc, err));
     td_npu_block *b = calloc(1, sizeof *b);
     if (!b) return td_fail(err, TD_ENOMEM, "out of memory for a block");
     b->desc = *desc;
     b->kind = kind;
-    td_status st = kind->prepare(d, b, err);
+    td_status st = kind->prepare ? kind->prepare(d, b, err) : TD_OK;
     if (st != TD_OK) {
         free(b);
         return st;

@@ -51,29 +51,25 @@ static size_t plan_experts(const td_block_desc *desc, td_ascend_places *at) {
     return used;
 }
 
-static td_status check_experts(const td_ascend_npu *d, const td_experts_desc *x, td_error *err) {
+static td_status check_experts(const td_ascend_npu *d, const td_block_desc *desc, td_error *err) {
+    const td_experts_desc *x = &desc->experts;
     if (!td_ascend_has_experts(d->l))
         return td_fail(err, TD_ENOTSUP,
                        "the libraries have not all of aclnnMoeInitRoutingV3 (or V2), aclnnGroupedMatmulV5 and "
                        "aclnnMoeFinalizeRoutingV2, which routed experts on the card need");
-    if (!x->hidden || !x->inter || !x->n_experts || !x->top_k || x->top_k > TD_TOP_K_MAX || x->top_k > x->n_experts)
-        return td_fail(err, TD_EINVAL, "experts of hidden %u and inter %u, %u of %u a token, cannot be", x->hidden, x->inter,
-                       x->top_k, x->n_experts);
     if (x->n_experts > GROUPS_MAX || tiled(x->hidden) >= LAST_MAX || 2 * tiled(x->inter) >= LAST_MAX)
         return td_fail(err, TD_ENOTSUP,
                        "the card's grouped product takes at most %d experts and less than %d columns, not %u of hidden %u "
                        "and inter %u",
                        GROUPS_MAX, LAST_MAX, x->n_experts, x->hidden, x->inter);
-    if (!x->gate || !x->up || !x->down || !x->in || !x->ids || !x->weights)
-        return td_fail(err, TD_EINVAL, "experts need matrices, rows, ids and weights");
+    if (!x->in) return td_fail(err, TD_EINVAL, "experts on an Ascend card need rows in bf16");
     if (x->group && !td_ascend_group_has(x->group, d))
         return td_fail(err, TD_EINVAL, "the device is not in the group whose experts it has a part of");
     return TD_OK;
 }
 
 static td_status prepare_experts(td_ascend_npu *d, td_npu_block *b, td_error *err) {
-    const td_experts_desc *x = &b->desc.experts;
-    TD_TRY(check_experts(d, x, err));
+    const td_experts_desc     *x = &b->desc.experts;
     const td_ascend_stack_part gate_up[2] = {{"an expert's gate", x->gate, x->inter, x->hidden},
                                              {"an expert's up", x->up, x->inter, x->hidden}},
                                down = {"an expert's down", x->down, x->hidden, x->inter};
@@ -232,4 +228,5 @@ static void launch_experts(td_ascend_run *r, const td_npu_block *b) {
     }
 }
 
-const td_ascend_block_kind td_ascend_experts = {.plan = plan_experts, .prepare = prepare_experts, .launch = launch_experts};
+const td_ascend_block_kind td_ascend_experts = {
+    .plan = plan_experts, .check = check_experts, .prepare = prepare_experts, .launch = launch_experts};

@@ -50,36 +50,39 @@ static bool may_take_rope_both(const td_ascend_npu *d, const td_npu_block *b) {
            m->first[0] % ROPE_STEP == 0 && m->first[1] % ROPE_STEP == 0;
 }
 
-static td_status prepare_gqa(td_ascend_npu *d, td_npu_block *b, td_error *err) {
-    const td_gqa_desc *g = &b->desc.gqa;
-    size_t             q = (size_t)g->heads * g->head_dim, kv = (size_t)g->kv_heads * g->head_dim;
-    if (!g->hidden || !g->heads || !g->kv_heads || g->heads % g->kv_heads)
-        return td_fail(err, TD_EINVAL, "%u heads cannot share %u kv heads", g->heads, g->kv_heads);
-    const char *unknown = td_gqa_rope_dim(g) != g->head_dim ? "rope on a part of a head"
-                          : g->norm_rows                    ? "norm over all heads"
-                          : g->window                       ? "sliding window"
-                          : g->sinks                        ? "sinks"
-                                                            : NULL;
+static td_status check_gqa(const td_ascend_npu *d, const td_block_desc *desc, td_error *err) {
+    const td_gqa_desc *g = &desc->gqa;
+    const char        *unknown = td_gqa_rope_dim(g) != g->head_dim ? "rope on a part of a head"
+                                 : g->norm_rows                    ? "norm over all heads"
+                                 : g->window                       ? "sliding window"
+                                 : g->sinks                        ? "sinks"
+                                                                   : NULL;
     if (unknown)
         return td_fail(err, TD_ENOTSUP, "the attention of an Ascend card has no %s, which this model needs", unknown);
-    if (g->head_dim < 16 || g->head_dim % 16 || g->head_dim > DIM_MAX || g->heads > 256 || kv > CACHE_WIDTH_MAX)
+    if (g->head_dim < 16 || g->head_dim % 16 || g->head_dim > DIM_MAX || g->heads > 256 ||
+        (size_t)g->kv_heads * g->head_dim > CACHE_WIDTH_MAX)
         return td_fail(
             err, TD_ENOTSUP,
             "the card's attention takes heads of 16 to %d in steps of 16, up to 256 of them and up to %d values of "
             "all kv heads, not %u of %u with %u kv heads",
             DIM_MAX, CACHE_WIDTH_MAX, g->heads, g->head_dim, g->kv_heads);
-    td_ascend_part qkv[3] = {{.what = "q", .w = g->q, .bias = g->q_bias, .n = q, .k = g->hidden},
-                             {.what = "k", .w = g->k, .bias = g->k_bias, .n = kv, .k = g->hidden},
-                             {.what = "v", .w = g->v, .bias = g->v_bias, .n = kv, .k = g->hidden}},
+    (void)d;
+    return TD_OK;
+}
+
+static td_status prepare_gqa(td_ascend_npu *d, td_npu_block *b, td_error *err) {
+    const td_gqa_desc *g = &b->desc.gqa;
+    size_t             q = (size_t)g->heads * g->head_dim, kv = (size_t)g->kv_heads * g->head_dim;
+    td_ascend_part     qkv[3] = {{.what = "q", .w = g->q, .bias = g->q_bias, .n = q, .k = g->hidden},
+                                 {.what = "k", .w = g->k, .bias = g->k_bias, .n = kv, .k = g->hidden},
+                                 {.what = "v", .w = g->v, .bias = g->v_bias, .n = kv, .k = g->hidden}},
                    o = {.what = "o", .w = g->o, .bias = g->o_bias, .n = g->hidden, .k = q};
     TD_TRY(td_ascend_matrix_of(d, qkv, 3, g->hidden, &b->in, err));
     TD_TRY(td_ascend_matrix_of(d, &o, 1, q, &b->out, err));
     if (b->in->format == TD_WEIGHT_F32 || b->out->format == TD_WEIGHT_F32)
         return td_fail(err, TD_ENOTSUP, "the linears of an attention must be W8A8 or bf16 on an Ascend card");
-    if (g->in_i8.q && b->in->format != TD_WEIGHT_W8A8)
-        return td_fail(err, TD_EINVAL, "q, k and v cannot take rows that are quantised already");
-    TD_TRY(td_ascend_vector_of(g->q_norm, g->head_dim, true, "q norm", &b->gamma[0], err));
-    TD_TRY(td_ascend_vector_of(g->k_norm, g->head_dim, true, "k norm", &b->gamma[1], err));
+    TD_TRY(td_ascend_plain_of(g->q_norm, "q norm", &b->gamma[0], err));
+    TD_TRY(td_ascend_plain_of(g->k_norm, "k norm", &b->gamma[1], err));
     bool one = may_take_front(d, b);
     if (one) {
         TD_TRY(td_ascend_bf16_vector_of(d, g->q_norm, g->head_dim, g->head_dim, 1, "q norm", &b->gamma16[0], err));
@@ -209,4 +212,4 @@ static void launch_gqa(td_ascend_run *r, const td_npu_block *b) {
 }
 
 const td_ascend_block_kind td_ascend_gqa = {
-    .plan = plan_gqa, .prepare = prepare_gqa, .launch = launch_gqa, .attend = attend_gqa};
+    .plan = plan_gqa, .check = check_gqa, .prepare = prepare_gqa, .launch = launch_gqa, .attend = attend_gqa};

@@ -72,10 +72,7 @@ static td_status prepare_mlp(td_ascend_npu *d, td_npu_block *b, td_error *err) {
     TD_TRY(td_ascend_matrix_of(d, &down, 1, to, &b->out, err));
     if (b->in->format != b->out->format || b->in->format == TD_WEIGHT_F32)
         return td_fail(err, TD_ENOTSUP, "an mlp's weights must all be W8A8, or all bf16");
-    if (m->in_i8.q && b->in->format != TD_WEIGHT_W8A8)
-        return td_fail(err, TD_EINVAL, "gate and up cannot take rows that are quantised already");
-    if (!m->out_gate) return TD_OK;
-    return td_ascend_plain_rows_of(m->out_gate, TD_WEIGHT_F32, 1, m->hidden, "out_gate", &b->gamma[0], err);
+    return td_ascend_plain_of(m->out_gate, "out_gate", &b->gamma[0], err);
 }
 
 /* out *= sigmoid(out_gate . in) */

@@ -56,14 +56,13 @@ static size_t plan_mla(const td_block_desc *desc, td_ascend_places *at) {
     return used;
 }
 
-static td_status check_sizes(const td_mla_desc *m, td_error *err) {
-    if (!m->hidden || !m->heads || !m->nope_dim || !m->v_dim || !m->kv_lora || !m->rope_dim || m->rope_dim % 2)
-        return td_fail(err, TD_EINVAL, "an MLA block has a size of 0, or an odd rope_dim");
-    if (m->kv_lora > LATENT || m->rope_dim > ROPE || m->heads > TD_ASCEND_MLA_HEADS_MAX)
-        return td_fail(err, TD_ENOTSUP,
-                       "the card's attention takes latents up to %d, rope parts up to %d and %d heads, not %u, %u and %u",
-                       LATENT, ROPE, TD_ASCEND_MLA_HEADS_MAX, m->kv_lora, m->rope_dim, m->heads);
-    return TD_OK;
+static td_status check_mla(const td_ascend_npu *d, const td_block_desc *desc, td_error *err) {
+    const td_mla_desc *m = &desc->mla;
+    (void)d;
+    if (m->kv_lora <= LATENT && m->rope_dim <= ROPE && m->heads <= TD_ASCEND_MLA_HEADS_MAX) return TD_OK;
+    return td_fail(err, TD_ENOTSUP,
+                   "the card's attention takes latents up to %d, rope parts up to %d and %d heads, not %u, %u and %u",
+                   LATENT, ROPE, TD_ASCEND_MLA_HEADS_MAX, m->kv_lora, m->rope_dim, m->heads);
 }
 
 /* ---- the front as one operation ---------------------------------------------------------------- */
@@ -102,7 +101,6 @@ static td_status prepare_fused(td_ascend_npu *d, td_npu_block *b, td_error *err)
 static td_status prepare_mla(td_ascend_npu *d, td_npu_block *b, td_error *err) {
     const td_mla_desc *m = &b->desc.mla;
     size_t             q_n = (size_t)m->heads * (m->nope_dim + m->rope_dim);
-    TD_TRY(check_sizes(m, err));
     TD_TRY(prepare_fused(d, b, err));
     b->heads_to = heads_to(m->heads);
     b->latent_to = LATENT;
@@ -133,13 +131,11 @@ static td_status prepare_mla(td_ascend_npu *d, td_npu_block *b, td_error *err) {
     TD_TRY(td_ascend_matrix_of(d, (td_ascend_part[]){m->q_lora ? q_a : q, kv_a}, 2, m->hidden, &b->in, err));
     if (m->q_lora) {
         TD_TRY(td_ascend_matrix_of(d, &q, 1, m->q_lora, &b->mid, err));
-        TD_TRY(td_ascend_vector_of(m->q_a_norm, m->q_lora, false, "q_a norm", &b->gamma[0], err));
+        TD_TRY(td_ascend_plain_of(m->q_a_norm, "q_a norm", &b->gamma[0], err));
     }
     TD_TRY(td_ascend_matrix_of(d, &o, 1, o.k, &b->out, err));
     if (b->in->format == TD_WEIGHT_F32 || b->out->format == TD_WEIGHT_F32 || (b->mid && b->mid->format == TD_WEIGHT_F32))
         return td_fail(err, TD_ENOTSUP, "the linears of an MLA block must be W8A8 or bf16 on an Ascend card");
-    if (m->in_i8.q && b->in->format != TD_WEIGHT_W8A8)
-        return td_fail(err, TD_EINVAL, "the query's first matrix or kv_a cannot take rows that are quantised already");
     if (!b->gamma16[1])
         TD_TRY(td_ascend_scaled_vector_of(d, m->kv_a_norm, m->kv_lora, LATENT, sqrt((double)m->kv_lora / LATENT),
                                           "kv_a norm", &b->gamma[1], err));
@@ -298,4 +294,4 @@ static void launch_mla(td_ascend_run *r, const td_npu_block *b) {
 }
 
 const td_ascend_block_kind td_ascend_mla = {
-    .plan = plan_mla, .prepare = prepare_mla, .launch = launch_mla, .attend = attend_mla};
+    .plan = plan_mla, .check = check_mla, .prepare = prepare_mla, .launch = launch_mla, .attend = attend_mla};

@@ -35,17 +35,9 @@ static td_status make_zeros(td_ascend_npu *d, td_card_arena *a, size_t bytes, td
     return st;
 }
 
-static td_status prepare_router(td_ascend_npu *d, td_npu_block *b, td_error *err) {
-    const td_router_desc *o = &b->desc.router;
+static td_status check_router(const td_ascend_npu *d, const td_block_desc *desc, td_error *err) {
+    const td_router_desc *o = &desc->router;
     bool                  groups = o->group != TD_GROUP_NONE;
-    if (o->n_experts < 1 || o->n_experts > TD_EXPERTS_MAX || o->top_k < 1 || o->top_k > TD_TOP_K_MAX ||
-        o->top_k > o->n_experts)
-        return td_fail(err, TD_EINVAL, "a router chooses 1 to %d of at most %d experts, not %u of %u", TD_TOP_K_MAX,
-                       TD_EXPERTS_MAX, o->top_k, o->n_experts);
-    if (groups && (o->n_group == 0 || o->n_experts % o->n_group || o->topk_group == 0 || o->topk_group > o->n_group ||
-                   o->n_experts / o->n_group * o->topk_group < o->top_k))
-        return td_fail(err, TD_EINVAL, "%u of %u groups cannot give %u of %u experts", o->topk_group, o->n_group, o->top_k,
-                       o->n_experts);
     if (o->score == TD_SCORE_SOFTMAX_CHOSEN || o->logit_bias)
         return td_fail(err, TD_ENOTSUP,
                        "the card's router takes the softmax of all experts or their sigmoid, of logits without a bias; this "
@@ -59,10 +51,15 @@ static td_status prepare_router(td_ascend_npu *d, td_npu_block *b, td_error *err
         return td_fail(err, TD_ENOTSUP, "the card's router does not take %u experts in %u groups", o->n_experts, n_group);
     if (!has_choice(d, o))
         return td_fail(err, TD_ENOTSUP, "the libraries have no aclnnMoeGatingTopK, which this model's router needs");
+    return TD_OK;
+}
+
+static td_status prepare_router(td_ascend_npu *d, td_npu_block *b, td_error *err) {
+    const td_router_desc *o = &b->desc.router;
     TD_TRY(make_zeros(d, &d->order, (size_t)b->desc.max_tok * o->top_k * sizeof(int64_t), err));
     TD_TRY(make_zeros(d, &d->chosen, (size_t)b->desc.max_tok * o->top_k * sizeof(int32_t), err));
-    TD_TRY(td_ascend_plain_rows_of(o->w, TD_WEIGHT_F32, o->n_experts, o->hidden, "router", &b->gamma[0], err));
-    return td_ascend_vector_of(o->bias, o->n_experts, true, "router bias", &b->bias, err);
+    TD_TRY(td_ascend_plain_of(o->w, "router", &b->gamma[0], err));
+    return td_ascend_plain_of(o->bias, "router bias", &b->bias, err);
 }
 
 static void choose(td_ascend_run *r, const td_npu_block *b, td_ascend_view logits, td_ascend_view values,
@@ -105,4 +102,5 @@ static void launch_router(td_ascend_run *r, const td_npu_block *b) {
     TD_ASCEND_OP(r, aclnnGather, T(low), 1, T(order), T(td_ascend_rows_of(o->ids, TD_ACL_INT16, first, n, o->top_k)));
 }
 
-const td_ascend_block_kind td_ascend_router = {.plan = plan_router, .prepare = prepare_router, .launch = launch_router};
+const td_ascend_block_kind td_ascend_router = {
+    .plan = plan_router, .check = check_router, .prepare = prepare_router, .launch = launch_router};

@@ -15,9 +15,10 @@ static size_t plan_embed(const td_block_desc *desc, td_ascend_places *at) {
 static td_status prepare_embed(td_ascend_npu *d, td_npu_block *b, td_error *err) {
     const td_embed_desc *e = &b->desc.embed;
     (void)d;
-    TD_TRY(td_ascend_plain_rows_of(e->table, TD_WEIGHT_BF16, 0, e->hidden, "embedding", &b->bias, err));
-    b->n_tokens = td_ascend_weight_rows(e->table);
-    return TD_OK;
+    const td_weight_shape *shape = (const td_weight_shape *)e->table;
+    if (shape->format != TD_WEIGHT_BF16) return td_fail(err, TD_EINVAL, "the embedding must be bf16 on an Ascend card");
+    b->n_tokens = shape->n;
+    return td_ascend_plain_of(e->table, "embedding", &b->bias, err);
 }
 
 static void launch_embed(td_ascend_run *r, const td_npu_block *b) {
@@ -51,10 +52,7 @@ static bool without_gaps(const td_norm_desc *n) {
 
 static td_status prepare_norm(td_ascend_npu *d, td_npu_block *b, td_error *err) {
     const td_norm_desc *n = &b->desc.norm;
-    if (n->out_stride && n->out_stride < n->hidden)
-        return td_fail(err, TD_EINVAL, "a norm's out_stride %zu is less than hidden %u", n->out_stride, n->hidden);
-    if (!n->out && !n->out_i8.q) return td_fail(err, TD_EINVAL, "a norm has nowhere to write");
-    TD_TRY(td_ascend_vector_of(n->gamma, n->hidden, false, "gamma", &b->gamma[0], err));
+    TD_TRY(td_ascend_plain_of(n->gamma, "gamma", &b->gamma[0], err));
     if (n->out ? !gives_f32(d, n) || !without_gaps(n) : !d->l->ops.aclnnAddRmsNormDynamicQuant) return TD_OK;
     return td_ascend_bf16_vector_of(d, n->gamma, n->hidden, n->hidden, 1, "gamma", &b->gamma16[0], err);
 }
@@ -95,11 +93,6 @@ static size_t plan_combine(const td_block_desc *desc, td_ascend_places *at) {
     return used;
 }
 
-static td_status prepare_combine(td_ascend_npu *d, td_npu_block *b, td_error *err) {
-    (void)d;
-    return b->desc.combine.hidden ? TD_OK : td_fail(err, TD_EINVAL, "hidden must be positive, not 0");
-}
-
 /* The sum of what is added is rounded to bf16 before it is added to x: an operation more would keep it in f32. */
 static void launch_combine(td_ascend_run *r, const td_npu_block *b) {
     const td_combine_desc *c = &b->desc.combine;
@@ -113,7 +106,7 @@ static void launch_combine(td_ascend_run *r, const td_npu_block *b) {
     td_ascend_op_add_to(r, td_ascend_in_rows(r, c->x, c->hidden), n > 1 ? sum : add[0]);
 }
 
-const td_ascend_block_kind td_ascend_combine = {.plan = plan_combine, .prepare = prepare_combine, .launch = launch_combine};
+const td_ascend_block_kind td_ascend_combine = {.plan = plan_combine, .launch = launch_combine};
 
 /* ---- head -------------------------------------------------------------------------------------- */
 
@@ -132,7 +125,7 @@ static size_t plan_head(const td_block_desc *desc, td_ascend_places *at) {
 
 static td_status prepare_head(td_ascend_npu *d, td_npu_block *b, td_error *err) {
     const td_head_desc *h = &b->desc.head;
-    TD_TRY(td_ascend_vector_of(h->gamma, h->hidden, true, "gamma", &b->gamma[0], err));
+    TD_TRY(td_ascend_plain_of(h->gamma, "gamma", &b->gamma[0], err));
     td_ascend_part part = {.what = "head", .w = h->w, .n = h->vocab, .k = h->hidden};
     TD_TRY(td_ascend_matrix_of(d, &part, 1, h->hidden, &b->in, err));
     return b->in->format == TD_WEIGHT_F32 ? td_fail(err, TD_ENOTSUP, "the head must be W8A8 or bf16 on an Ascend card")
@@ -169,13 +162,10 @@ static size_t plan_top(const td_block_desc *desc, td_ascend_places *at) {
     return used;
 }
 
-static td_status prepare_top(td_ascend_npu *d, td_npu_block *b, td_error *err) {
-    const td_top_desc *t = &b->desc.top;
+static td_status check_top(const td_ascend_npu *d, const td_block_desc *desc, td_error *err) {
     (void)d;
-    if (t->sums)
-        return td_fail(err, TD_ENOTSUP, "the card does not give what log-softmax needs of a row"); /* caps.log_sums */
-    return t->k >= 1 && t->k <= t->vocab ? TD_OK
-                                         : td_fail(err, TD_EINVAL, "the best %u of %u logits are wanted", t->k, t->vocab);
+    if (!desc->top.sums) return TD_OK;
+    return td_fail(err, TD_ENOTSUP, "the card does not give what log-softmax needs of a row"); /* caps.log_sums */
 }
 
 /* Values and ids lie in turns, as two columns of pairs. */
@@ -195,4 +185,4 @@ static void launch_top(td_ascend_run *r, const td_npu_block *b) {
     td_ascend_op_cast(r, order, ids);
 }
 
-const td_ascend_block_kind td_ascend_top = {.plan = plan_top, .prepare = prepare_top, .launch = launch_top};
+const td_ascend_block_kind td_ascend_top = {.plan = plan_top, .check = check_top, .launch = launch_top};

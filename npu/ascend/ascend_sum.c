@@ -125,12 +125,10 @@ static size_t plan(const td_block_desc *desc, td_ascend_places *at) {
     return used;
 }
 
-static td_status prepare(td_ascend_npu *d, td_npu_block *b, td_error *err) {
-    const td_all_reduce_desc *a = &b->desc.all_reduce;
-    if (!a->width) return td_fail(err, TD_EINVAL, "a sum over cards needs a width");
-    return td_ascend_group_has(a->group, d)
+static td_status check(const td_ascend_npu *d, const td_block_desc *desc, td_error *err) {
+    return td_ascend_group_has(desc->all_reduce.group, d)
                ? TD_OK
                : td_fail(err, TD_EINVAL, "the device is not in the group that it is to sum with");
 }
 
-const td_ascend_block_kind td_ascend_all_reduce = {.plan = plan, .prepare = prepare, .launch = launch};
+const td_ascend_block_kind td_ascend_all_reduce = {.plan = plan, .check = check, .launch = launch};

@@ -10,7 +10,6 @@
 #include "quant/coded_matrix.h"
 #include "quant/weight_quant.h"
 
-#define DIM_MAX ((size_t)1 << 22)
 #define ALIGNMENT 512
 #define NZ_N 32 /* outputs and inputs of a tile */
 #define NZ_K 16
@@ -23,9 +22,7 @@ typedef struct {
 } form;
 
 struct td_npu_weight {
-    td_weight_format  format; /* as it is kept: W8A8, BF16 or F32 */
-    uint32_t          rank;
-    size_t            n, k;
+    td_weight_shape   shape;  /* first; its format as it is kept: W8A8, BF16 or F32 */
     char             *rows;   /* device: [n, k], behind it [n] scales of W8A8; NULL once it is laid out */
     td_ascend_matrix *matrix; /* that it is part of, counted; */
     td_ascend_stack  *stack;  /* or this one */
@@ -49,7 +46,7 @@ static size_t nz_bytes(size_t n, size_t k) {
 }
 
 static td_weight_format kept_as(td_weight_format format) {
-    return format == TD_WEIGHT_INT4G || format == TD_WEIGHT_FP4G ? TD_WEIGHT_W8A8 : format;
+    return td_weight_is_grouped(format) ? TD_WEIGHT_W8A8 : format;
 }
 
 /* In NZ, with scales and a bias. What small models fill up is not counted. */
@@ -59,32 +56,20 @@ size_t td_ascend_weight_bytes(td_npu *d, td_weight_format format, size_t n, size
     return nz_bytes(n, k) + 2 * td_round_up(td_round_up(n, NZ_N) * sizeof(float), ALIGNMENT);
 }
 
-size_t td_ascend_weight_rows(const td_npu_weight *w) {
-    return w->n;
-}
-
 bool td_ascend_weight_is_int8(const td_npu_weight *w) {
-    return w && kept_as(w->format) == TD_WEIGHT_W8A8;
+    return w && kept_as(w->shape.format) == TD_WEIGHT_W8A8;
 }
 
 /* ---- creating ---------------------------------------------------------------------------------- */
 
-static td_status check_source(td_weight_format format, const td_tensor_view *src, td_error *err) {
-    bool real = src->data && (src->dtype == TD_DT_F32 || src->dtype == TD_DT_BF16 || src->dtype == TD_DT_F16);
-    if (src->rank < 1 || src->rank > 2) return td_fail(err, TD_EINVAL, "a weight has rank 1 or 2, not %u", src->rank);
-    for (uint32_t i = 0; i < src->rank; i++)
-        if (src->shape[i] == 0 || src->shape[i] > DIM_MAX)
-            return td_fail(err, TD_EINVAL, "a weight's sides are 1 to %zu, not %zu", DIM_MAX, src->shape[i]);
-    if (format == TD_WEIGHT_INT4G || format == TD_WEIGHT_FP4G)
-        return src->rank == 2 && src->coded && src->coded->n == src->shape[0] && src->coded->k == src->shape[1]
-                   ? TD_OK
-                   : td_fail(err, TD_ENOTSUP, "a weight in groups is made from a checkpoint's codes");
-    if (format != TD_WEIGHT_W8A8)
-        return real ? TD_OK : td_fail(err, TD_ENOTSUP, "a bf16 or f32 weight is made from f32, bf16 or f16");
-    if (src->rank != 2) return td_fail(err, TD_EINVAL, "a W8A8 weight has rank 2");
-    if (!real && !(src->data && src->dtype == TD_DT_I8 && src->scale))
-        return td_fail(err, TD_ENOTSUP, "a W8A8 weight is made from f32, bf16, f16, or int8 with scales");
-    return TD_OK;
+/* Codes are rounded to int8, whatever their groups. */
+static td_status check_source(td_weight_format format, const td_tensor_view *src, td_weight_shape *shape, td_error *err) {
+    td_gemm_groups unused;
+    bool           coded = src->coded && (td_weight_is_grouped(format) || (format == TD_WEIGHT_W8A8 && !src->data));
+    if (!coded) return td_weight_check_source(format, src, shape, &unused, err);
+    *shape = (td_weight_shape){kept_as(format), src->rank, src->coded->n, src->coded->k};
+    if (src->rank == 2 && shape->n == src->shape[0] && shape->k == src->shape[1]) return TD_OK;
+    return td_fail(err, TD_ENOTSUP, "a weight in groups is made from a checkpoint's codes");
 }
 
 static td_status not_finite(td_error *err) {
@@ -105,18 +90,20 @@ static td_status round_coded(const td_coded_matrix *m, int8_t *q, float *scale, 
 }
 
 static td_status convert(const td_npu_weight *w, const td_tensor_view *src, char *host, td_error *err) {
-    size_t n = w->n * w->k;
-    float *scale = (float *)(host + codes_bytes(w->format, w->n, w->k));
-    if (w->format == TD_WEIGHT_W8A8 && src->coded && !src->data) return round_coded(src->coded, (int8_t *)host, scale, err);
-    if (w->format == TD_WEIGHT_W8A8 && src->dtype == TD_DT_I8) {
+    size_t n = w->shape.n * w->shape.k;
+    float *scale = (float *)(host + codes_bytes(w->shape.format, w->shape.n, w->shape.k));
+    if (w->shape.format == TD_WEIGHT_W8A8 && src->coded && !src->data)
+        return round_coded(src->coded, (int8_t *)host, scale, err);
+    if (w->shape.format == TD_WEIGHT_W8A8 && src->dtype == TD_DT_I8) {
         memcpy(host, src->data, n);
-        memcpy(scale, src->scale, w->n * sizeof *scale);
+        memcpy(scale, src->scale, w->shape.n * sizeof *scale);
         return TD_OK;
     }
-    if (w->format == TD_WEIGHT_W8A8)
-        return td_quantize_weight_i8(src->dtype, src->data, w->n, w->k, (int8_t *)host, w->k, scale) ? TD_OK
-                                                                                                     : not_finite(err);
-    if (w->format == TD_WEIGHT_F32) {
+    if (w->shape.format == TD_WEIGHT_W8A8)
+        return td_quantize_weight_i8(src->dtype, src->data, w->shape.n, w->shape.k, (int8_t *)host, w->shape.k, scale)
+                   ? TD_OK
+                   : not_finite(err);
+    if (w->shape.format == TD_WEIGHT_F32) {
         td_to_f32(src->dtype, src->data, n, (float *)host);
     } else if (src->dtype == TD_DT_BF16) {
         memcpy(host, src->data, n * sizeof(td_bf16));
@@ -129,31 +116,31 @@ static td_status convert(const td_npu_weight *w, const td_tensor_view *src, char
         }
     }
     for (size_t i = 0; i < n; i++)
-        if (!isfinite(w->format == TD_WEIGHT_F32 ? ((const float *)host)[i] : td_bf16_to_f32(((const td_bf16 *)host)[i])))
+        if (!isfinite(w->shape.format == TD_WEIGHT_F32 ? ((const float *)host)[i]
+                                                       : td_bf16_to_f32(((const td_bf16 *)host)[i])))
             return not_finite(err);
     return TD_OK;
 }
 
 td_status td_ascend_weight_create(td_npu *base, td_weight_format format, const td_tensor_view *src, td_npu_weight **out,
                                   td_error *err) {
-    td_ascend_npu *d = (td_ascend_npu *)base;
+    td_ascend_npu  *d = (td_ascend_npu *)base;
+    td_weight_shape shape;
     *out = NULL;
     TD_TRY(td_card_enter(&d->base));
-    TD_TRY(check_source(format, src, err));
+    TD_TRY(check_source(format, src, &shape, err));
     td_tensor_view view = *src;
-    if (format == TD_WEIGHT_INT4G || format == TD_WEIGHT_FP4G) view.data = NULL;
+    if (td_weight_is_grouped(format)) view.data = NULL;
     td_npu_weight *w = calloc(1, sizeof *w);
     if (!w) return td_fail(err, TD_ENOMEM, "out of memory for a weight");
-    w->format = kept_as(format);
-    w->rank = src->rank;
-    w->n = src->rank == 2 ? src->shape[0] : 1;
-    w->k = src->shape[src->rank - 1];
-    size_t    bytes = rows_bytes(w->format, w->n, w->k);
+    w->shape = shape;
+    size_t    bytes = rows_bytes(shape.format, shape.n, shape.k);
     char     *host = calloc(1, bytes);
-    td_status st = host ? convert(w, &view, host, err) : td_fail(err, TD_ENOMEM, "out of memory for a weight");
-    if (st == TD_OK) st = td_card_take(&d->base, bytes, (void **)&w->rows, err);
-    if (st == TD_OK) st = td_card_upload(&d->base, w->rows, host, bytes, err);
-    free(host);
+    td_status st = host ? convert(w, &view, host, err) : TD_OK;
+    if (st == TD_OK)
+        st = td_card_send(&d->base, host, bytes, "a weight", (void **)&w->rows, err);
+    else
+        free(host);
     if (st != TD_OK)
         td_ascend_weight_destroy(base, w);
     else
@@ -192,7 +179,7 @@ void td_ascend_weight_destroy(td_npu *base, td_npu_weight *w) {
 
 /* The rows on the host again. @return NULL: err says why. */
 static char *bring(td_ascend_npu *d, const td_npu_weight *w, td_error *err) {
-    size_t bytes = rows_bytes(w->format, w->n, w->k);
+    size_t bytes = rows_bytes(w->shape.format, w->shape.n, w->shape.k);
     char  *host = malloc(bytes);
     if (!host) {
         (void)td_fail(err, TD_ENOMEM, "out of memory while a weight is laid out");
@@ -203,18 +190,8 @@ static char *bring(td_ascend_npu *d, const td_npu_weight *w, td_error *err) {
     return NULL;
 }
 
-/* Device memory with these bytes; the host's are freed. */
 static td_status send(td_ascend_npu *d, void *host, size_t bytes, void **out, td_error *err) {
-    *out = NULL;
-    td_status st =
-        host ? td_card_take(&d->base, bytes, out, err) : td_fail(err, TD_ENOMEM, "out of memory while a weight is laid out");
-    if (st == TD_OK) st = td_card_upload(&d->base, *out, host, bytes, err);
-    if (st != TD_OK) {
-        td_card_give(&d->base, *out);
-        *out = NULL;
-    }
-    free(host);
-    return st;
+    return td_card_send(&d->base, host, bytes, "a weight's layout", out, err);
 }
 
 static void forget_rows(td_ascend_npu *d, const td_npu_weight *weight) {
@@ -314,14 +291,10 @@ static td_status make_matrix(td_ascend_npu *d, td_ascend_matrix *m, td_error *er
 }
 
 static td_status check_part(const td_ascend_part *p, const td_ascend_part *first, td_error *err) {
-    if (!p->w) return td_fail(err, TD_EINVAL, "the weight %s is missing", p->what);
-    if (p->w->rank != 2 || p->w->n != p->n || p->w->k != p->k)
-        return td_fail(err, TD_EINVAL, "the weight %s is %zu x %zu, not %zu x %zu", p->what, p->w->n, p->w->k, p->n, p->k);
-    if (p->w->format != first->w->format)
+    if (p->w->shape.format != first->w->shape.format)
         return td_fail(err, TD_ENOTSUP, "the weights %s and %s are multiplied with the same rows and differ in their format",
                        first->what, p->what);
-    if (p->bias && (p->bias->format != TD_WEIGHT_F32 || p->bias->n != 1 || p->bias->k != p->n || !p->bias->rows))
-        return td_fail(err, TD_EINVAL, "the bias of %s must be a vector of %zu f32", p->what, p->n);
+    if (p->bias && !p->bias->rows) return td_fail(err, TD_EINVAL, "the bias of %s is laid out for another block", p->what);
     return p->k == first->k ? TD_OK
                             : td_fail(err, TD_EINVAL, "the weights %s and %s have other inputs", first->what, p->what);
 }
@@ -353,7 +326,7 @@ td_status td_ascend_matrix_of(td_ascend_npu *d, const td_ascend_part *parts, siz
     }
     td_ascend_matrix *m = calloc(1, sizeof *m);
     if (!m) return td_fail(err, TD_ENOMEM, "out of memory for a weight");
-    m->format = parts[0].w->format;
+    m->format = parts[0].w->shape.format;
     m->k = k_to;
     m->n_parts = n_parts;
     for (size_t i = 0; i < n_parts; i++) {
@@ -379,24 +352,16 @@ td_status td_ascend_matrix_of(td_ascend_npu *d, const td_ascend_part *parts, siz
 
 /* ---- stacks of experts ------------------------------------------------------------------------- */
 
-static td_status check_stacked(const td_ascend_stack_part *p, const td_npu_weight *w, td_error *err) {
-    if (!w) return td_fail(err, TD_EINVAL, "%s is missing", p->what);
-    if (w->rank != 2 || w->n != p->n || w->k != p->k)
-        return td_fail(err, TD_EINVAL, "%s is %zu x %zu, not %zu x %zu", p->what, w->n, w->k, p->n, p->k);
-    return w->format == TD_WEIGHT_W8A8
-               ? TD_OK
-               : td_fail(err, TD_ENOTSUP, "%s is not int8: routed experts on an Ascend card are W8A8", p->what);
-}
-
 /* Of all weights of all parts, expert by expert within a part. */
 static td_status check_parts(const td_ascend_stack_part *parts, size_t n_parts, size_t n_experts,
                              const td_ascend_stack **made, td_error *err) {
-    *made = parts[0].w[0] ? parts[0].w[0]->stack : NULL;
+    *made = parts[0].w[0]->stack;
     bool found = *made && (*made)->n_weights == n_parts * n_experts;
     for (size_t i = 0; i < n_parts; i++)
         for (size_t e = 0; e < n_experts; e++) {
             const td_npu_weight *w = parts[i].w[e];
-            TD_TRY(check_stacked(&parts[i], w, err));
+            if (w->shape.format != TD_WEIGHT_W8A8)
+                return td_fail(err, TD_ENOTSUP, "%s is not int8: routed experts on an Ascend card are W8A8", parts[i].what);
             if (*made ? !found || (*made)->weights[i * n_experts + e] != w : w->stack || w->matrix || !w->rows)
                 return td_fail(err, TD_EINVAL, "%s is laid out for another block", parts[i].what);
         }
@@ -415,7 +380,7 @@ static td_status place_stack(td_ascend_npu *d, const td_ascend_stack *s, const t
             char                *rows = bring(d, w, err);
             if (!rows) return err ? err->status : TD_EDEVICE;
             place_nz(&p, s->k, first, (const int8_t *)rows, data + e * each);
-            memcpy(scale + e * s->n + first, rows + codes_bytes(w->format, p.n, p.k), p.n * sizeof *scale);
+            memcpy(scale + e * s->n + first, rows + codes_bytes(w->shape.format, p.n, p.k), p.n * sizeof *scale);
             free(rows);
             forget_rows(d, w);
         }
@@ -471,26 +436,9 @@ td_status td_ascend_stack_of(td_ascend_npu *d, const td_ascend_stack_part *parts
 
 /* ---- vectors and rows -------------------------------------------------------------------------- */
 
-td_status td_ascend_vector_of(const td_npu_weight *w, size_t k, bool optional, const char *what, const void **out,
-                              td_error *err) {
-    *out = NULL;
-    if (!w && optional) return TD_OK;
-    if (!w) return td_fail(err, TD_EINVAL, "the weight %s is missing", what);
-    if (w->format != TD_WEIGHT_F32 || w->n != 1 || w->k != k || !w->rows)
-        return td_fail(err, TD_EINVAL, "the weight %s must be a vector of %zu f32, not %zu x %zu", what, k, w->n, w->k);
-    *out = w->rows;
-    return TD_OK;
-}
-
-td_status td_ascend_plain_rows_of(const td_npu_weight *w, td_weight_format format, size_t n, size_t k, const char *what,
-                                  const void **out, td_error *err) {
-    *out = NULL;
-    if (!w) return td_fail(err, TD_EINVAL, "the weight %s is missing", what);
-    if (w->format != format || w->k != k || (n && w->n != n) || !w->rows)
-        return td_fail(err, TD_EINVAL, "the weight %s must be %s with rows of %zu", what,
-                       format == TD_WEIGHT_F32 ? "f32" : "bf16", k);
-    *out = w->rows;
-    return TD_OK;
+td_status td_ascend_plain_of(const td_npu_weight *w, const char *what, const void **out, td_error *err) {
+    *out = w ? w->rows : NULL;
+    return !w || w->rows ? TD_OK : td_fail(err, TD_EINVAL, "the weight %s is laid out for another block", what);
 }
 
 /* ---- what attention wants ---------------------------------------------------------------------- */
@@ -518,7 +466,7 @@ td_status td_ascend_scaled_vector_of(td_ascend_npu *d, const td_npu_weight *w, s
                                      const char *what, const void **out, td_error *err) {
     size_t sizes[6] = {k, k_to};
     bool   made;
-    TD_TRY(td_ascend_vector_of(w, k, false, what, out, err));
+    TD_TRY(td_ascend_plain_of(w, what, out, err));
     if (k == k_to) return TD_OK;
     TD_TRY(find_form(w, sizes, what, &made, err));
     if (!made) {
@@ -538,7 +486,7 @@ td_status td_ascend_scaled_vector_of(td_ascend_npu *d, const td_npu_weight *w, s
 td_status td_ascend_bf16_vector_of(td_ascend_npu *d, const td_npu_weight *w, size_t k, size_t k_to, double factor,
                                    const char *what, const void **out, td_error *err) {
     size_t sizes[6] = {k, k_to, sizeof(td_bf16)};
-    TD_TRY(td_ascend_vector_of(w, k, false, what, out, err));
+    TD_TRY(td_ascend_plain_of(w, what, out, err));
     *out = NULL;
     if (w->form.made && memcmp(w->form.sizes, sizes, sizeof sizes) != 0)
         return TD_OK; /* an earlier block's values had none */
@@ -563,31 +511,23 @@ td_status td_ascend_bf16_vector_of(td_ascend_npu *d, const td_npu_weight *w, siz
     return TD_OK;
 }
 
-static td_status check_rope(const td_npu_weight *w, size_t dim, td_error *err) {
-    if (!w) return td_fail(err, TD_EINVAL, "the rope table is missing");
-    if (w->format != TD_WEIGHT_F32 || w->rank != 2 || w->k != dim)
-        return td_fail(err, TD_EINVAL, "the rope table must be f32 with rows of %zu, not %zu", dim, w->k);
-    return TD_OK;
-}
-
 td_status td_ascend_rope_both_of(td_ascend_npu *d, const td_npu_weight *w, size_t dim, const void **table, size_t *positions,
                                  td_error *err) {
     const size_t sizes[6] = {dim, dim, 1};
     bool         made;
-    TD_TRY(check_rope(w, dim, err));
     TD_TRY(find_form(w, sizes, "rope", &made, err));
     if (!made) {
         float *values = (float *)bring(d, w, err);
         if (!values) return err ? err->status : TD_EDEVICE;
-        size_t   bytes = td_round_up(w->n * dim * sizeof(td_bf16), ALIGNMENT);
+        size_t   bytes = td_round_up(w->shape.n * dim * sizeof(td_bf16), ALIGNMENT);
         td_bf16 *to = calloc(1, bytes);
-        for (size_t i = 0; to && i < w->n * dim; i++) to[i] = td_f32_to_bf16(values[i]);
+        for (size_t i = 0; to && i < w->shape.n * dim; i++) to[i] = td_f32_to_bf16(values[i]);
         free(values);
         TD_TRY(keep_form(d, w, sizes, to, bytes, 0, err));
         forget_rows(d, w);
     }
     *table = w->form.at[0];
-    *positions = w->n;
+    *positions = w->shape.n;
     return TD_OK;
 }
 
@@ -595,14 +535,13 @@ td_status td_ascend_rope_of(td_ascend_npu *d, const td_npu_weight *w, size_t dim
                             const void **sin, size_t *positions, td_error *err) {
     const size_t sizes[6] = {dim, dim_to};
     bool         made;
-    TD_TRY(check_rope(w, dim, err));
     TD_TRY(find_form(w, sizes, "rope", &made, err));
-    size_t bytes = td_round_up(w->n * dim_to * sizeof(td_bf16), ALIGNMENT);
+    size_t bytes = td_round_up(w->shape.n * dim_to * sizeof(td_bf16), ALIGNMENT);
     if (!made) {
         float *table = (float *)bring(d, w, err);
         if (!table) return err ? err->status : TD_EDEVICE;
         td_bf16 *to = calloc(1, 2 * bytes), *to_sin = to ? to + bytes / sizeof *to : NULL;
-        for (size_t p = 0; to && p < w->n; p++)
+        for (size_t p = 0; to && p < w->shape.n; p++)
             for (size_t i = 0; i < dim_to / 2; i++) {
                 float c = i < dim / 2 ? table[p * dim + i] : 1, s = i < dim / 2 ? table[p * dim + dim / 2 + i] : 0;
                 for (size_t half = 0; half < 2; half++) {
@@ -616,7 +555,7 @@ td_status td_ascend_rope_of(td_ascend_npu *d, const td_npu_weight *w, size_t dim
     }
     *cos = w->form.at[0];
     *sin = w->form.at[1];
-    *positions = w->n;
+    *positions = w->shape.n;
     return TD_OK;
 }
 
@@ -624,10 +563,7 @@ td_status td_ascend_heads_of(td_ascend_npu *d, const td_npu_weight *w, size_t he
                              size_t lora, size_t lora_to, const void **w_uk, const void **w_uv, td_error *err) {
     const size_t sizes[6] = {heads, heads_to, nope, v, lora, lora_to};
     bool         made;
-    if (!w) return td_fail(err, TD_EINVAL, "the weight kv_b is missing");
-    if (w->format != TD_WEIGHT_BF16) return td_fail(err, TD_EINVAL, "the weight kv_b must be bf16");
-    if (w->rank != 2 || w->n != heads * (nope + v) || w->k != lora)
-        return td_fail(err, TD_EINVAL, "the weight kv_b is %zu x %zu, not %zu x %zu", w->n, w->k, heads * (nope + v), lora);
+    if (w->shape.format != TD_WEIGHT_BF16) return td_fail(err, TD_EINVAL, "the weight kv_b must be bf16");
     TD_TRY(find_form(w, sizes, "kv_b", &made, err));
     size_t uk_bytes = td_round_up(heads_to * nope * lora_to * sizeof(td_bf16), ALIGNMENT),
            uv_bytes = td_round_up(heads * lora_to * v * sizeof(td_bf16), ALIGNMENT);

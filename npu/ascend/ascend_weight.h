@@ -18,6 +18,7 @@
 #define TD_NPU_ASCEND_ASCEND_WEIGHT_H
 
 #include "npu/ascend/ascend_kind.h"
+#include "npu/block_weights.h"
 
 #define TD_ASCEND_PARTS_MAX 4
 
@@ -83,18 +84,14 @@ typedef struct {
 TD_NODISCARD td_status td_ascend_stack_of(td_ascend_npu *d, const td_ascend_stack_part *parts, size_t n_parts,
                                           size_t n_experts, size_t k_to, const td_ascend_stack **out, td_error *err);
 
-/** Check that w is a vector of k f32. @return where it lies in *out; NULL where it is optional and absent. */
-TD_NODISCARD td_status td_ascend_vector_of(const td_npu_weight *w, size_t k, bool optional, const char *what,
-                                           const void **out, td_error *err);
-/** The same, its values times factor and zeros up to k_to behind them. */
+/** Where the rows of a weight lie, as they were created; NULL in *out where w is NULL. @return TD_EINVAL: it is laid out. */
+TD_NODISCARD td_status td_ascend_plain_of(const td_npu_weight *w, const char *what, const void **out, td_error *err);
+/** A vector [k] times factor, with zeros up to k_to behind it. */
 TD_NODISCARD td_status td_ascend_scaled_vector_of(td_ascend_npu *d, const td_npu_weight *w, size_t k, size_t k_to,
                                                   double factor, const char *what, const void **out, td_error *err);
 /** The same in bf16. @return NULL in *out where a value is none of bf16. */
 TD_NODISCARD td_status td_ascend_bf16_vector_of(td_ascend_npu *d, const td_npu_weight *w, size_t k, size_t k_to,
                                                 double factor, const char *what, const void **out, td_error *err);
-/** Rows [n, k] as they were created, of F32 or BF16. */
-TD_NODISCARD td_status td_ascend_plain_rows_of(const td_npu_weight *w, td_weight_format format, size_t n, size_t k,
-                                               const char *what, const void **out, td_error *err);
 /** A rope table [positions, dim] f32 in bf16, as it is. */
 TD_NODISCARD td_status td_ascend_rope_both_of(td_ascend_npu *d, const td_npu_weight *w, size_t dim, const void **table,
                                               size_t *positions, td_error *err);
@@ -108,7 +105,6 @@ TD_NODISCARD td_status td_ascend_rope_of(td_ascend_npu *d, const td_npu_weight *
 TD_NODISCARD td_status td_ascend_heads_of(td_ascend_npu *d, const td_npu_weight *w, size_t heads, size_t heads_to,
                                           size_t nope, size_t v, size_t lora, size_t lora_to, const void **w_uk,
                                           const void **w_uv, td_error *err);
-size_t                 td_ascend_weight_rows(const td_npu_weight *w);
 bool                   td_ascend_weight_is_int8(const td_npu_weight *w); /* as products take it */
 
 /** Rows and, where they are int8, their scales: what a product takes. */

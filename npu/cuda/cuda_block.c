@@ -7,6 +7,8 @@
 #include "npu/cuda/cuda_kind.h"
 #include "npu/cuda/cuda_stream.h"
 
+#define BF16_MULTIPLE 8 /* of k: kernels load 16 bytes at a time */
+
 static const td_cuda_block_kind *const KINDS[TD_BLOCK_COUNT] = {
     [TD_BLOCK_EMBED] = &td_cuda_embed,
     [TD_BLOCK_NORM] = &td_cuda_norm,
@@ -39,15 +41,36 @@ size_t td_cuda_block_scratch_bytes(td_npu *base, const td_block_desc *desc) {
     return plan((td_cuda_npu *)base, desc, &(td_npu_block){0});
 }
 
+/* What the kernels take; of experts, prepare sees to that. */
+static td_status check_weights(const td_block_desc *desc, td_error *err) {
+    td_block_weight list[TD_BLOCK_WEIGHTS_MAX];
+    size_t          n = td_block_weights(desc, list);
+    TD_TRY(td_block_check_weights(desc, err));
+    for (size_t i = 0; i < n; i++) {
+        const td_block_weight *x = &list[i];
+        bool                   of_bf16 = x->use == TD_USE_TABLE || x->use == TD_USE_LATENT;
+        if (!of_bf16 && x->use != TD_USE_LINEAR && x->use != TD_USE_HEAD) continue;
+        td_weight_format format = x->w[0]->shape.format;
+        if (of_bf16 && format != TD_WEIGHT_BF16)
+            return td_fail(err, TD_EINVAL, "the weight %s must be bf16 on a CUDA card", x->what);
+        if (format == TD_WEIGHT_F32)
+            return td_fail(err, TD_ENOTSUP, "the weight %s is f32, which the card does not multiply rows with", x->what);
+        if (!of_bf16 && format == TD_WEIGHT_BF16 && x->k % BF16_MULTIPLE)
+            return td_fail(err, TD_ENOTSUP, "the weight %s is bf16 and has %zu inputs; the card takes multiples of %d",
+                           x->what, x->k, BF16_MULTIPLE);
+    }
+    return TD_OK;
+}
+
 td_status td_cuda_block_create(td_npu *base, const td_block_desc *desc, td_npu_block **out, td_error *err) {
-    td_cuda_npu              *d = (td_cuda_npu *)base;
-    const td_cuda_block_kind *kind = KINDS[desc->kind];
+    td_cuda_npu *d = (td_cuda_npu *)base;
     *out = NULL;
     if (d->base.config.bare) return td_fail(err, TD_EINVAL, "the card was opened without its kernels");
-    if (desc->max_tok < 1 || desc->max_tok > TD_CUDA_GRID_MAX)
-        return td_fail(err, TD_EINVAL, "a block takes 1 to %d rows, not %u", TD_CUDA_GRID_MAX, desc->max_tok);
+    TD_TRY(td_block_check(desc, TD_CUDA_GRID_MAX, err));
+    const td_cuda_block_kind *kind = KINDS[desc->kind];
     TD_TRY(td_card_enter(&d->base));
-    TD_TRY(kind->check(d, desc, err));
+    if (kind->check) TD_TRY(kind->check(d, desc, err));
+    TD_TRY(check_weights(desc, err));
     td_npu_block *b = calloc(1, sizeof *b);
     if (!b) return td_fail(err, TD_ENOMEM, "out of memory for a block");
     b->desc = *desc;

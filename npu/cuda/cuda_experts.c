@@ -44,14 +44,13 @@ static size_t plan_experts(const td_block_desc *desc, td_cuda_places *at) {
 }
 
 static bool is_alike(const td_npu_weight *a, const td_npu_weight *b) {
-    return a->format == b->format && a->groups.size == b->groups.size && a->groups.scale_dtype == b->groups.scale_dtype;
+    return a->shape.format == b->shape.format && a->groups.size == b->groups.size &&
+           a->groups.scale_dtype == b->groups.scale_dtype;
 }
 
-static td_status check_matrices(const td_npu_weight *const *w, uint32_t n_experts, size_t n, size_t k, const char *what,
-                                td_error *err) {
+static td_status check_matrices(const td_npu_weight *const *w, uint32_t n_experts, const char *what, td_error *err) {
     for (uint32_t e = 0; e < n_experts; e++) {
-        TD_TRY(td_cuda_need_linear(w[e], n, k, what, err));
-        if (!td_weight_takes_int8(w[e]->format))
+        if (!td_weight_takes_int8(w[e]->shape.format))
             return td_fail(err, TD_ENOTSUP, "%s is bf16; routed experts on the card are W8A8 or 4-bit groups", what);
         if (!is_alike(w[e], w[0]))
             return td_fail(err, TD_ENOTSUP, "%s has other numbers in expert %u than in the first", what, e);
@@ -60,20 +59,18 @@ static td_status check_matrices(const td_npu_weight *const *w, uint32_t n_expert
 }
 
 static bool is_int8(const td_npu_weight *w) {
-    return w->format == TD_WEIGHT_W8A8;
+    return w->shape.format == TD_WEIGHT_W8A8;
 }
 
 static td_status check_experts(const td_cuda_npu *d, const td_block_desc *desc, td_error *err) {
-    const td_experts_desc *x = &desc->experts;
-    if (!x->hidden || !x->inter || !x->n_experts || x->n_experts > TD_EXPERTS_MAX || !x->top_k || x->top_k > TD_TOP_K_MAX ||
-        x->top_k > x->n_experts)
-        return td_fail(err, TD_EINVAL, "experts of hidden %u and inter %u, %u of %u a token, cannot be", x->hidden, x->inter,
-                       x->top_k, x->n_experts);
-    if (!x->gate || !x->up || !x->down || !x->in || !x->ids || !x->weights)
-        return td_fail(err, TD_EINVAL, "experts need matrices, rows, ids and weights");
-    TD_TRY(check_matrices(x->gate, x->n_experts, x->inter, x->hidden, "an expert's gate", err));
-    TD_TRY(check_matrices(x->up, x->n_experts, x->inter, x->hidden, "an expert's up", err));
-    TD_TRY(check_matrices(x->down, x->n_experts, x->hidden, x->inter, "an expert's down", err));
+    (void)d;
+    return desc->experts.in ? TD_OK : td_fail(err, TD_EINVAL, "experts on a CUDA card need rows in bf16");
+}
+
+static td_status check_formats(const td_cuda_npu *d, const td_experts_desc *x, td_error *err) {
+    TD_TRY(check_matrices(x->gate, x->n_experts, "an expert's gate", err));
+    TD_TRY(check_matrices(x->up, x->n_experts, "an expert's up", err));
+    TD_TRY(check_matrices(x->down, x->n_experts, "an expert's down", err));
     if (is_int8(x->gate[0]) != is_int8(x->up[0]))
         return td_fail(err, TD_ENOTSUP, "of an expert's gate and up one is W8A8 and one is not");
     if (!is_int8(x->gate[0])) TD_TRY(td_cuda_need_shared(d, x->inter * sizeof(float), "an expert of this inter", err));
@@ -85,17 +82,14 @@ static td_status prepare_experts(td_cuda_npu *d, td_npu_block *b, td_error *err)
     const td_experts_desc            *x = &b->desc.experts;
     const td_npu_weight *const *const of[MATRICES] = {x->gate, x->up, x->down};
     size_t                            n = (size_t)MATRICES * x->n_experts;
-    td_cuda_expert_matrix            *table = calloc(n, sizeof *table);
-    if (!table) return td_fail(err, TD_ENOMEM, "out of memory for a table of experts");
-    for (size_t i = 0; i < n; i++) {
+    TD_TRY(check_formats(d, x, err));
+    td_cuda_expert_matrix *table = calloc(n, sizeof *table);
+    for (size_t i = 0; table && i < n; i++) {
         const td_npu_weight *w = of[i / x->n_experts][i % x->n_experts];
         table[i] = (td_cuda_expert_matrix){td_cuda_address(w->data), td_cuda_address(w->scale), td_cuda_address(w->zero),
                                            td_cuda_address(w->factor)};
     }
-    td_status st = td_card_take(&d->base, n * sizeof *table, &b->tables, err);
-    if (st == TD_OK) st = td_card_upload(&d->base, b->tables, table, n * sizeof *table, err);
-    free(table);
-    return st;
+    return td_card_send(&d->base, table, n * sizeof *table, "a table of experts", &b->tables, err);
 }
 
 /* ---- one run of rows ---------------------------------------------------------------------------- */
@@ -147,16 +141,16 @@ static void product(td_cuda_run *r, const experts_run *e, const td_cuda_rows *in
                               TD_P(e->tile),
                               TD_P(row_at),
                               TD_P(in->q),
-                              TD_U(td_cuda_row_codes(like->k)),
+                              TD_U(td_cuda_row_codes(like->shape.k)),
                               TD_P(in->scale),
                               TD_P(table_of(e, matrix)),
                               TD_U(td_cuda_scale_kind(like->groups.scale_dtype)),
-                              TD_U(like->n),
-                              TD_U(td_round_up(like->k, like->groups.size)),
+                              TD_U(like->shape.n),
+                              TD_U(td_round_up(like->shape.k, like->groups.size)),
                               TD_U(like->groups.size),
                               TD_P(out)};
-        td_cuda_launch(r, like->format == TD_WEIGHT_INT4G ? TD_CUDA_KERNEL_EXPERTS_INT4 : TD_CUDA_KERNEL_EXPERTS_FP4,
-                       TD_GRID(td_div_up(like->n, TD_CUDA_TILE_N), e->tiles, 1), 0, args, sizeof args / sizeof *args);
+        td_cuda_launch(r, like->shape.format == TD_WEIGHT_INT4G ? TD_CUDA_KERNEL_EXPERTS_INT4 : TD_CUDA_KERNEL_EXPERTS_FP4,
+                       TD_GRID(td_div_up(like->shape.n, TD_CUDA_TILE_N), e->tiles, 1), 0, args, sizeof args / sizeof *args);
         return;
     }
     static const td_cuda_kernel_id IDS[2][2] = {{TD_CUDA_KERNEL_EXPERTS_W8A8_8, TD_CUDA_KERNEL_EXPERTS_W8A8_64},
@@ -169,10 +163,10 @@ static void product(td_cuda_run *r, const experts_run *e, const td_cuda_rows *in
                                              TD_P(in->scale),
                                              TD_P(table_of(e, matrix)),
                                              TD_P(table_of(e, UP)),
-                                             TD_U(like->n),
-                                             TD_U(td_cuda_row_codes(like->k)),
+                                             TD_U(like->shape.n),
+                                             TD_U(td_cuda_row_codes(like->shape.k)),
                                              TD_P(out)};
-    td_cuda_launch(r, IDS[swiglu][many], TD_GRID(td_div_up(like->n, outputs), e->tiles, 1), 0, args,
+    td_cuda_launch(r, IDS[swiglu][many], TD_GRID(td_div_up(like->shape.n, outputs), e->tiles, 1), 0, args,
                    sizeof args / sizeof *args);
 }
 

@@ -38,27 +38,9 @@ static size_t plan_gqa(const td_block_desc *desc, td_cuda_places *at) {
 
 static td_status check_gqa(const td_cuda_npu *d, const td_block_desc *desc, td_error *err) {
     const td_gqa_desc *g = &desc->gqa;
-    if (!g->hidden || !g->heads || !g->kv_heads || g->heads % g->kv_heads)
-        return td_fail(err, TD_EINVAL, "%u heads cannot share %u kv heads", g->heads, g->kv_heads);
-    if (!g->head_dim || g->head_dim > DIM_MAX || g->head_dim % DIM_MULTIPLE)
+    if (g->head_dim > DIM_MAX || g->head_dim % DIM_MULTIPLE)
         return td_fail(err, TD_ENOTSUP, "the card's attention takes heads of %d to %d in steps of %d, not of %u",
                        DIM_MULTIPLE, DIM_MAX, DIM_MULTIPLE, g->head_dim);
-    if (td_gqa_rope_dim(g) > g->head_dim || td_gqa_rope_dim(g) % 2)
-        return td_fail(err, TD_EINVAL, "rope turns an even part of a head of %u, not %u", g->head_dim, td_gqa_rope_dim(g));
-    if (!desc->max_kv) return td_fail(err, TD_EINVAL, "max_kv must be positive, not 0");
-    TD_TRY(td_cuda_need_linear(g->q, q_width(g), g->hidden, "q", err));
-    TD_TRY(td_cuda_need_linear(g->k, kv_width(g), g->hidden, "k", err));
-    TD_TRY(td_cuda_need_linear(g->v, kv_width(g), g->hidden, "v", err));
-    TD_TRY(td_cuda_need_linear(g->o, g->hidden, q_width(g), "o", err));
-    TD_TRY(td_cuda_need_int8(g->in_i8, (const td_npu_weight *const[]){g->q, g->k, g->v}, 3, "q, k or v", err));
-    TD_TRY(td_cuda_need_vector(g->q_bias, q_width(g), true, "q bias", err));
-    TD_TRY(td_cuda_need_vector(g->k_bias, kv_width(g), true, "k bias", err));
-    TD_TRY(td_cuda_need_vector(g->v_bias, kv_width(g), true, "v bias", err));
-    TD_TRY(td_cuda_need_vector(g->o_bias, g->hidden, true, "o bias", err));
-    TD_TRY(td_cuda_need_vector(g->q_norm, g->norm_rows ? q_width(g) : g->head_dim, true, "q norm", err));
-    TD_TRY(td_cuda_need_vector(g->k_norm, g->norm_rows ? kv_width(g) : g->head_dim, true, "k norm", err));
-    TD_TRY(td_cuda_need_vector(g->sinks, g->heads, true, "sinks", err));
-    TD_TRY(td_cuda_need_rows(g->rope, TD_WEIGHT_F32, 0, td_gqa_rope_dim(g), "rope table", err));
     size_t shared = g->head_dim <= 64 ? TD_CUDA_DECODE_SHARED(64) : TD_CUDA_DECODE_SHARED(128);
     return td_cuda_need_shared(d, shared, "attention", err);
 }

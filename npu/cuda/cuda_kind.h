@@ -31,11 +31,11 @@ struct td_npu_block {
 typedef struct td_cuda_block_kind {
     /** Where its arrays go: reads sizes only, weights may be NULL. @return bytes of the scratch. */
     size_t (*plan)(const td_block_desc *desc, td_cuda_places *at);
-    /** Check the descriptor. */
+    /** What the card alone wants of the sizes of a descriptor that td_block_check has passed; NULL: nothing. */
     td_status (*check)(const td_cuda_npu *d, const td_block_desc *desc, td_error *err);
     /** Launch its kernels; failures stay in r. */
     void (*launch)(td_cuda_run *r, const td_npu_block *b);
-    /** Fill its tables; NULL: it has none. */
+    /** What the card alone wants of its weights, and its tables; NULL: nothing. */
     td_status (*prepare)(td_cuda_npu *d, td_npu_block *b, td_error *err);
 } td_cuda_block_kind;
 

@@ -11,20 +11,13 @@ static size_t plan_linear(const td_block_desc *desc, td_cuda_places *at) {
     return used;
 }
 
-static td_status check_linear(const td_cuda_npu *d, const td_block_desc *desc, td_error *err) {
-    const td_linear_desc *l = &desc->linear;
-    (void)d;
-    TD_TRY(td_cuda_need_vector(l->bias, l->n, true, "bias", err));
-    return td_cuda_need_linear(l->w, l->n, l->k, "w", err);
-}
-
 static void launch_linear(td_cuda_run *r, const td_npu_block *b) {
     const td_linear_desc *l = &b->desc.linear;
     td_cuda_rows          in = td_cuda_input(r, &b->at.in, &l->w, 1, l->in, (td_rows_i8){0}, l->k);
     td_cuda_product(r, &in, l->w, l->bias, td_cuda_at_row(r, l->out, l->n * sizeof(td_bf16)), false);
 }
 
-const td_cuda_block_kind td_cuda_linear = {.plan = plan_linear, .check = check_linear, .launch = launch_linear};
+const td_cuda_block_kind td_cuda_linear = {.plan = plan_linear, .launch = launch_linear};
 
 /* ---- mlp --------------------------------------------------------------------------------------- */
 
@@ -45,18 +38,13 @@ static size_t plan_mlp(const td_block_desc *desc, td_cuda_places *at) {
 }
 
 static bool is_int8_pair(const td_mlp_desc *m) {
-    return m->gate->format == TD_WEIGHT_W8A8 && m->up->format == TD_WEIGHT_W8A8;
+    return m->gate->shape.format == TD_WEIGHT_W8A8 && m->up->shape.format == TD_WEIGHT_W8A8;
 }
 
-static td_status check_mlp(const td_cuda_npu *d, const td_block_desc *desc, td_error *err) {
-    const td_mlp_desc *m = &desc->mlp;
-    TD_TRY(td_cuda_need_linear(m->gate, m->inter, m->hidden, "gate", err));
-    TD_TRY(td_cuda_need_linear(m->up, m->inter, m->hidden, "up", err));
-    TD_TRY(td_cuda_need_linear(m->down, m->hidden, m->inter, "down", err));
-    TD_TRY(td_cuda_need_int8(m->in_i8, (const td_npu_weight *const[]){m->gate, m->up}, 2, "the MLP's gate or up", err));
-    if (!is_int8_pair(m) && td_weight_takes_int8(m->down->format))
-        TD_TRY(td_cuda_need_shared(d, m->inter * sizeof(float), "an MLP of this inter", err));
-    return m->out_gate ? td_cuda_need_rows(m->out_gate, TD_WEIGHT_F32, 1, m->hidden, "out_gate", err) : TD_OK;
+static td_status prepare_mlp(td_cuda_npu *d, td_npu_block *b, td_error *err) {
+    const td_mlp_desc *m = &b->desc.mlp;
+    if (is_int8_pair(m) || !td_weight_takes_int8(m->down->shape.format)) return TD_OK;
+    return td_cuda_need_shared(d, m->inter * sizeof(float), "an MLP of this inter", err);
 }
 
 /* As W8A8 in cuda_op.c, with half as many outputs of a block. */
@@ -95,7 +83,7 @@ static td_cuda_rows gate_and_up(td_cuda_run *r, const td_npu_block *b, const td_
     td_cuda_product(r, in, m->gate, NULL, gate, true);
     td_cuda_product(r, in, m->up, NULL, up, true);
     td_cuda_rows h = {.n = in->n};
-    if (td_weight_takes_int8(m->down->format)) {
+    if (td_weight_takes_int8(m->down->shape.format)) {
         h.q = r->scratch + b->at.mid.q;
         h.scale = r->scratch + b->at.mid.scale;
         TD_CUDA_LAUNCH(r, SWIGLU_QUANTIZE, TD_GRID(in->n.most, 1, 1), m->inter * sizeof(float), TD_P(in->n.count),
@@ -127,4 +115,4 @@ static void launch_mlp(td_cuda_run *r, const td_npu_block *b) {
                    TD_P(gate), TD_U(m->hidden), TD_P(out));
 }
 
-const td_cuda_block_kind td_cuda_mlp = {.plan = plan_mlp, .check = check_mlp, .launch = launch_mlp};
+const td_cuda_block_kind td_cuda_mlp = {.plan = plan_mlp, .prepare = prepare_mlp, .launch = launch_mlp};

@@ -53,8 +53,6 @@ static size_t plan_mla(const td_block_desc *desc, td_cuda_places *at) {
 
 static td_status check_sizes(const td_cuda_npu *d, const td_block_desc *desc, td_error *err) {
     const td_mla_desc *m = &desc->mla;
-    if (!m->hidden || !m->heads || !m->kv_lora || !m->nope_dim || !m->rope_dim || !m->v_dim || !desc->max_kv)
-        return td_fail(err, TD_EINVAL, "the sizes of a latent attention must be positive");
     if (m->kv_lora > TD_CUDA_LATENT_MAX || m->rope_dim > TD_CUDA_LATENT_ROPE_MAX ||
         m->nope_dim > TD_CUDA_EXPANDED_NOPE_MAX || m->v_dim > TD_CUDA_EXPANDED_DV_MAX || m->kv_lora % MULTIPLE ||
         m->rope_dim % MULTIPLE || m->nope_dim % MULTIPLE || m->v_dim % MULTIPLE)
@@ -72,25 +70,7 @@ static td_status check_sizes(const td_cuda_npu *d, const td_block_desc *desc, td
 static td_status check_mla(const td_cuda_npu *d, const td_block_desc *desc, td_error *err) {
     const td_mla_desc *m = &desc->mla;
     TD_TRY(check_sizes(d, desc, err));
-    if (m->q_lora) {
-        TD_TRY(td_cuda_need_linear(m->q_a, m->q_lora, m->hidden, "q_a", err));
-        TD_TRY(td_cuda_need_vector(m->q_a_norm, m->q_lora, false, "q_a norm", err));
-        TD_TRY(td_cuda_need_vector(m->q_a_bias, m->q_lora, true, "q_a bias", err));
-        TD_TRY(td_cuda_need_linear(m->q_b, q_width(m), m->q_lora, "q_b", err));
-        TD_TRY(td_cuda_need_shared(d, m->q_lora * sizeof(float), "a norm of this q_lora", err));
-    } else {
-        TD_TRY(td_cuda_need_linear(m->q, q_width(m), m->hidden, "q", err));
-    }
-    size_t kv = (size_t)m->kv_lora + m->rope_dim;
-    TD_TRY(td_cuda_need_linear(m->kv_a, kv, m->hidden, "kv_a", err));
-    TD_TRY(td_cuda_need_int8(m->in_i8, (const td_npu_weight *const[]){m->q_lora ? m->q_a : m->q, m->kv_a}, 2,
-                             "the query's first matrix or kv_a", err));
-    TD_TRY(td_cuda_need_vector(m->kv_a_norm, m->kv_lora, false, "kv_a norm", err));
-    TD_TRY(td_cuda_need_vector(m->kv_a_bias, kv, true, "kv_a bias", err));
-    TD_TRY(td_cuda_need_linear(m->o, m->hidden, v_width(m), "o", err));
-    TD_TRY(td_cuda_need_vector(m->o_bias, m->hidden, true, "o bias", err));
-    TD_TRY(td_cuda_need_rows(m->rope, TD_WEIGHT_F32, 0, m->rope_dim, "rope table", err));
-    return td_cuda_need_rows(m->kv_b, TD_WEIGHT_BF16, (size_t)m->heads * (m->nope_dim + m->v_dim), m->kv_lora, "kv_b", err);
+    return m->q_lora ? td_cuda_need_shared(d, m->q_lora * sizeof(float), "a norm of this q_lora", err) : TD_OK;
 }
 
 /* ---- queries, latents -------------------------------------------------------------------------- */
@@ -99,7 +79,7 @@ static td_status check_mla(const td_cuda_npu *d, const td_block_desc *desc, td_e
 static td_cuda_rows norm_low(td_cuda_run *r, const td_npu_block *b, td_cuda_count n, const void *low) {
     const td_mla_desc *m = &b->desc.mla;
     td_cuda_rows       rows = {.n = n, .x = r->scratch + b->at.mid.x};
-    bool               coded = td_weight_takes_int8(m->q_b->format);
+    bool               coded = td_weight_takes_int8(m->q_b->shape.format);
     if (coded) {
         rows.q = r->scratch + b->at.mid.q;
         rows.scale = r->scratch + b->at.mid.scale;

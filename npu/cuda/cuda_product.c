@@ -17,14 +17,14 @@ td_cuda_rows_places td_cuda_place_rows(size_t *used, size_t rows, size_t k, bool
 
 static const td_npu_weight *first_of_int8(const td_npu_weight *const *w, size_t n) {
     for (size_t i = 0; i < n; i++)
-        if (td_weight_takes_int8(w[i]->format)) return w[i];
+        if (td_weight_takes_int8(w[i]->shape.format)) return w[i];
     return NULL;
 }
 
 td_cuda_rows td_cuda_rows_of_bf16(td_cuda_run *r, const td_cuda_rows_places *at, const td_npu_weight *w, td_cuda_count n,
                                   const void *x, size_t k) {
     td_cuda_rows rows = {.n = n, .x = x};
-    if (!td_weight_takes_int8(w->format)) return rows;
+    if (!td_weight_takes_int8(w->shape.format)) return rows;
     rows.q = r->scratch + at->q;
     rows.scale = r->scratch + at->scale;
     TD_CUDA_LAUNCH(r, QUANTIZE_BF16, TD_GRID(n.most, 1, 1), 0, TD_P(n.count), TD_P(x), TD_U(k), TD_U(k), TD_P(rows.q),
@@ -35,7 +35,7 @@ td_cuda_rows td_cuda_rows_of_bf16(td_cuda_run *r, const td_cuda_rows_places *at,
 td_cuda_rows td_cuda_rows_of_f32(td_cuda_run *r, const td_cuda_rows_places *at, const td_npu_weight *w, td_cuda_count n,
                                  const void *x, size_t k) {
     td_cuda_rows rows = {.n = n};
-    if (td_weight_takes_int8(w->format)) {
+    if (td_weight_takes_int8(w->shape.format)) {
         rows.q = r->scratch + at->q;
         rows.scale = r->scratch + at->scale;
         TD_CUDA_LAUNCH(r, QUANTIZE_F32, TD_GRID(n.most, 1, 1), 0, TD_P(n.count), TD_P(x), TD_U(k), TD_U(k), TD_P(rows.q),
@@ -99,16 +99,16 @@ static void cannot(td_cuda_npu *d, td_status st, const td_error *why) {
 static bool multiply(td_cuda_run *r, const td_cuda_rows *rows, const td_npu_weight *w, const td_npu_weight *up,
                      const void *bias, void *out, bool out_is_f32) {
     const td_npu_weight *const of[2] = {w, up};
-    const size_t               n_of = up ? 2 : 1, ldk = td_cuda_row_codes(w->k), most = rows->n.most;
-    const uint32_t             at_once = stretch(&r->d->blas, rows->n.most, n_of * w->n * sizeof(int32_t));
+    const size_t               n_of = up ? 2 : 1, ldk = td_cuda_row_codes(w->shape.k), most = rows->n.most;
+    const uint32_t             at_once = stretch(&r->d->blas, rows->n.most, n_of * w->shape.n * sizeof(int32_t));
     if (!at_once) return false;
     for (size_t first = 0; first < most; first += at_once) {
         td_cuda_blas_product p = {.x = (const char *)rows->q + first * ldk,
                                   .rows = most - first < at_once ? most - first : at_once,
-                                  .n = w->n,
+                                  .n = w->shape.n,
                                   .ldk = ldk,
                                   .workspace = r->library + r->d->blas.sums_bytes};
-        char                *sums[2] = {r->library, up ? r->library + p.rows * w->n * sizeof(int32_t) : NULL};
+        char                *sums[2] = {r->library, up ? r->library + p.rows * w->shape.n * sizeof(int32_t) : NULL};
         for (size_t i = 0; i < n_of; i++) {
             td_error why = {0};
             p.w = of[i]->data;
@@ -121,9 +121,9 @@ static bool multiply(td_cuda_run *r, const td_cuda_rows *rows, const td_npu_weig
             }
             r->launches++;
         }
-        TD_CUDA_LAUNCH(r, W8A8_EPILOGUE, TD_GRID(td_div_up(w->n, EPILOGUE_THREADS), p.rows, 1), 0, TD_P(rows->n.count),
+        TD_CUDA_LAUNCH(r, W8A8_EPILOGUE, TD_GRID(td_div_up(w->shape.n, EPILOGUE_THREADS), p.rows, 1), 0, TD_P(rows->n.count),
                        TD_U(first), TD_P(sums[0]), TD_P(sums[1]), TD_P(rows->scale), TD_P(w->scale),
-                       TD_P(up ? up->scale : NULL), TD_P(bias), TD_U(w->n), TD_P(out), TD_U(out_is_f32));
+                       TD_P(up ? up->scale : NULL), TD_P(bias), TD_U(w->shape.n), TD_P(out), TD_U(out_is_f32));
     }
     return true;
 }
@@ -163,11 +163,11 @@ static void launch_int8(td_cuda_run *r, const td_cuda_rows *rows, const td_npu_w
     size_t i = 0;
     if (td_cuda_product_by_library(r, rows, w, NULL, bias, out, out_is_f32)) return;
     while (i + 1 < W8A8_VARIANTS && W8A8[i].rows < rows->n.most) i++;
-    void *const args[] = {TD_P(rows->n.count), TD_P(rows->q), TD_P(rows->scale), TD_P(w->data),
-                          TD_P(w->scale),      TD_P(bias),    TD_U(w->n),        TD_U(td_cuda_row_codes(w->k)),
-                          TD_P(out),           TD_U(w->n),    TD_U(out_is_f32)};
-    td_cuda_launch(r, W8A8[i].id, TD_GRID(td_div_up(w->n, W8A8[i].outputs), td_div_up(rows->n.most, W8A8[i].rows), 1), 0,
-                   args, sizeof args / sizeof *args);
+    void *const args[] = {TD_P(rows->n.count), TD_P(rows->q),    TD_P(rows->scale), TD_P(w->data),
+                          TD_P(w->scale),      TD_P(bias),       TD_U(w->shape.n),  TD_U(td_cuda_row_codes(w->shape.k)),
+                          TD_P(out),           TD_U(w->shape.n), TD_U(out_is_f32)};
+    td_cuda_launch(r, W8A8[i].id, TD_GRID(td_div_up(w->shape.n, W8A8[i].outputs), td_div_up(rows->n.most, W8A8[i].rows), 1),
+                   0, args, sizeof args / sizeof *args);
 }
 
 uint32_t td_cuda_scale_kind(td_dtype dtype) {
@@ -182,24 +182,24 @@ uint32_t td_cuda_scale_kind(td_dtype dtype) {
 
 static void launch_groups(td_cuda_run *r, const td_cuda_rows *rows, const td_npu_weight *w, const void *bias, void *out,
                           bool out_is_f32) {
-    bool         is_int4 = w->format == TD_WEIGHT_INT4G;
-    size_t       k = td_round_up(w->k, w->groups.size);
-    td_cuda_grid grid = TD_GRID(td_div_up(w->n, TD_CUDA_TILE_N), td_div_up(rows->n.most, 8), 1);
+    bool         is_int4 = w->shape.format == TD_WEIGHT_INT4G;
+    size_t       k = td_round_up(w->shape.k, w->groups.size);
+    td_cuda_grid grid = TD_GRID(td_div_up(w->shape.n, TD_CUDA_TILE_N), td_div_up(rows->n.most, 8), 1);
     const void  *zero_or_factor = is_int4 ? w->zero : w->factor;
     void *const  args[] = {TD_P(rows->n.count),
                            TD_P(rows->q),
-                           TD_U(td_cuda_row_codes(w->k)),
+                           TD_U(td_cuda_row_codes(w->shape.k)),
                            TD_P(rows->scale),
                            TD_P(w->data),
                            TD_P(w->scale),
                            TD_U(td_cuda_scale_kind(w->groups.scale_dtype)),
                            TD_P(zero_or_factor),
                            TD_P(bias),
-                           TD_U(w->n),
+                           TD_U(w->shape.n),
                            TD_U(k),
                            TD_U(w->groups.size),
                            TD_P(out),
-                           TD_U(w->n),
+                           TD_U(w->shape.n),
                            TD_U(out_is_f32)};
     td_cuda_launch(r, is_int4 ? TD_CUDA_KERNEL_INT4_LINEAR : TD_CUDA_KERNEL_FP4_LINEAR, grid, 0, args,
                    sizeof args / sizeof *args);
@@ -224,9 +224,9 @@ void td_cuda_product_of_heads(td_cuda_run *r, const td_cuda_heads_product *p) {
 void td_cuda_product(td_cuda_run *r, const td_cuda_rows *rows, const td_npu_weight *w, const td_npu_weight *bias, void *out,
                      bool out_is_f32) {
     const void *b = bias ? bias->data : NULL;
-    if (w->format == TD_WEIGHT_W8A8)
+    if (w->shape.format == TD_WEIGHT_W8A8)
         launch_int8(r, rows, w, b, out, out_is_f32);
-    else if (w->format != TD_WEIGHT_BF16)
+    else if (w->shape.format != TD_WEIGHT_BF16)
         launch_groups(r, rows, w, b, out, out_is_f32);
     else
         launch_bf16(r,
@@ -234,10 +234,10 @@ void td_cuda_product(td_cuda_run *r, const td_cuda_rows *rows, const td_npu_weig
                                              .x = rows->x,
                                              .w = w->data,
                                              .out = out,
-                                             .n = w->n,
-                                             .k = w->k,
-                                             .ldx = w->k,
-                                             .ldo = w->n,
+                                             .n = w->shape.n,
+                                             .k = w->shape.k,
+                                             .ldx = w->shape.k,
+                                             .ldo = w->shape.n,
                                              .heads = 1,
                                              .out_is_f32 = out_is_f32},
                     b);

@@ -21,20 +21,7 @@ static size_t shared_bytes(const td_router_desc *d) {
 }
 
 static td_status check_router(const td_cuda_npu *d, const td_block_desc *desc, td_error *err) {
-    const td_router_desc *r = &desc->router;
-    if ((unsigned)r->score >= TD_ROUTER_SCORES) return td_fail(err, TD_EINVAL, "a router has no score %d", (int)r->score);
-    if (r->n_experts < 1 || r->n_experts > TD_EXPERTS_MAX || r->top_k < 1 || r->top_k > TD_TOP_K_MAX ||
-        r->top_k > r->n_experts)
-        return td_fail(err, TD_EINVAL, "%u of %u experts cannot be chosen: up to %d of up to %d can", r->top_k, r->n_experts,
-                       TD_TOP_K_MAX, TD_EXPERTS_MAX);
-    if (r->group != TD_GROUP_NONE && (r->n_group < 1 || r->n_experts % r->n_group || r->topk_group < 1 ||
-                                      r->topk_group > r->n_group || r->top_k > r->n_experts / r->n_group * r->topk_group))
-        return td_fail(err, TD_EINVAL, "%u of %u groups of %u experts do not give %u experts", r->topk_group, r->n_group,
-                       r->n_experts, r->top_k);
-    TD_TRY(td_cuda_need_shared(d, shared_bytes(r), "a router of this size", err));
-    TD_TRY(td_cuda_need_vector(r->logit_bias, r->n_experts, true, "bias of the router's logits", err));
-    TD_TRY(td_cuda_need_vector(r->bias, r->n_experts, true, "router bias", err));
-    return td_cuda_need_rows(r->w, TD_WEIGHT_F32, r->n_experts, r->hidden, "router", err);
+    return td_cuda_need_shared(d, shared_bytes(&desc->router), "a router of this size", err);
 }
 
 static void launch_router(td_cuda_run *r, const td_npu_block *b) {

@@ -14,7 +14,7 @@ static size_t plan_sum(const td_block_desc *desc, td_cuda_places *at) {
 
 static td_status check_sum(const td_cuda_npu *d, const td_block_desc *desc, td_error *err) {
     const td_all_reduce_desc *a = &desc->all_reduce;
-    if (!a->width || a->width % TD_CUDA_SUM_VALUES || a->width > TD_CUDA_PLACE_VALUES)
+    if (a->width % TD_CUDA_SUM_VALUES || a->width > TD_CUDA_PLACE_VALUES)
         return td_fail(err, TD_ENOTSUP, "cards sum rows of %d to %zu values in steps of %d, not of %u", TD_CUDA_SUM_VALUES,
                        TD_CUDA_PLACE_VALUES, TD_CUDA_SUM_VALUES, a->width);
     if (!a->out || !td_cuda_group_member(a->group, d))

@@ -8,19 +8,17 @@
 #ifndef TD_NPU_CUDA_CUDA_WEIGHT_H
 #define TD_NPU_CUDA_CUDA_WEIGHT_H
 
-#include "kernels/product/tile_gemm.h"
+#include "npu/block_weights.h"
 #include "npu/cuda/cuda_device.h"
 
 /* Rows of codes are padded to what every format multiplies at a time, so that any two of them can read the same rows. */
 #define TD_CUDA_ROW_CODES TD_CUDA_GROUP_BLOCK
 
 struct td_npu_weight {
-    td_weight_format format;
-    uint32_t         rank;
-    size_t           n, k;   /* a vector has n 1 */
-    td_gemm_groups   groups; /* of INT4G and FP4G */
-    char            *data;   /* device: the rows, and behind them what belongs to them */
-    const char      *scale, *zero, *factor;
+    td_weight_shape shape;  /* first */
+    td_gemm_groups  groups; /* of INT4G and FP4G */
+    char           *data;   /* device: the rows, and behind them what belongs to them */
+    const char     *scale, *zero, *factor;
 };
 
 /** Bytes of a row of codes, and of a row that they are multiplied with. */
@@ -33,18 +31,5 @@ size_t                 td_cuda_weight_bytes(td_npu *d, td_weight_format format, 
 TD_NODISCARD td_status td_cuda_weight_create(td_npu *d, td_weight_format format, const td_tensor_view *src,
                                              td_npu_weight **out, td_error *err);
 void                   td_cuda_weight_destroy(td_npu *d, td_npu_weight *w);
-
-/* What a block's weights have to be; each refusal is a sentence. */
-
-/** A linear [n, k]. */
-TD_NODISCARD td_status td_cuda_need_linear(const td_npu_weight *w, size_t n, size_t k, const char *what, td_error *err);
-/** A vector of f32; NULL is fine where optional. */
-TD_NODISCARD td_status td_cuda_need_vector(const td_npu_weight *w, size_t k, bool optional, const char *what, td_error *err);
-/** Rows of one format, n 0: any number. */
-TD_NODISCARD td_status td_cuda_need_rows(const td_npu_weight *w, td_weight_format format, size_t n, size_t k,
-                                         const char *what, td_error *err);
-/** That these take int8 where rows are given as such. */
-TD_NODISCARD td_status td_cuda_need_int8(td_rows_i8 given, const td_npu_weight *const *w, size_t n, const char *what,
-                                         td_error *err);
 
 #endif

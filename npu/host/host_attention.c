@@ -412,18 +412,6 @@ size_t td_host_attn_sort(td_host_npu *d, const td_attn_places *at, const td_attn
 
 /* ---- checks ---------------------------------------------------------------------------------- */
 
-td_status td_host_need_max_kv(const td_block_desc *desc, td_error *err) {
-    if (desc->max_kv == 0 || desc->max_kv > TD_HOST_KV_MAX)
-        return td_fail(err, TD_EINVAL, "attention takes 1 to %zu keys, not %u", TD_HOST_KV_MAX, desc->max_kv);
-    return TD_OK;
-}
-
-td_status td_host_need_table(const td_npu_weight *w, size_t dim, td_error *err) {
-    if (!w || w->format != TD_WEIGHT_F32 || w->layout != TD_HOST_ROWS || w->k != dim)
-        return td_fail(err, TD_EINVAL, "the rope table must be f32 with rows of %zu", dim);
-    return TD_OK;
-}
-
 td_status td_host_check_attention_step(const td_npu_block *b, const td_host_step *s, size_t max_pos) {
     const td_step_arrays *a = &s->a;
     if (s->n_tok == 0) return TD_OK;

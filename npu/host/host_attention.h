@@ -142,7 +142,7 @@ static inline void td_attn_store(const td_host_npu *d, void *cache, size_t slot,
 
 /** W_UK [nope, kv_lora] of a head, and the transpose of its W_UV, [kv_lora, v]; BF16 or F32 as kv_b is. */
 static inline td_dtype td_attn_up_dtype(const td_npu_weight *kv_b) {
-    return kv_b->format == TD_WEIGHT_F32 ? TD_DT_F32 : TD_DT_BF16;
+    return kv_b->shape.format == TD_WEIGHT_F32 ? TD_DT_F32 : TD_DT_BF16;
 }
 static inline const void *td_attn_up(const td_npu_weight *kv_b, size_t head, size_t nope, size_t v, size_t kv_lora,
                                      size_t row) {
@@ -172,10 +172,6 @@ void td_host_attn_walk(const td_attn *a, td_attn_segment *segments, size_t n);
 /** The spans of all units. Finish each (unit, head) with td_host_attn_merge. */
 void td_host_attn_split(const td_attn *a, td_attn_unit *units, size_t n);
 void td_host_attn_merge(const td_attn *a, const td_attn_unit *unit, size_t head);
-
-/** Check the parts of a descriptor that all attention has: max_kv; the rope table [max_pos, dim]. */
-TD_NODISCARD td_status td_host_need_max_kv(const td_block_desc *desc, td_error *err);
-TD_NODISCARD td_status td_host_need_table(const td_npu_weight *w, size_t dim, td_error *err);
 
 /** Check a step's arrays: rows are consecutive positions, and keys within max_kv, max_pos and the block table. Pages and
  * slots are trusted. */

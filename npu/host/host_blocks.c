@@ -47,18 +47,9 @@ static void embed_row(void *ctx, uint32_t i, const td_worker *w) {
 
 static td_status run_embed(td_host_npu *d, const td_npu_block *b, const td_host_step *s) {
     for (uint32_t i = 0; i < s->n_tok; i++)
-        if (s->a.token[i] >= b->desc.embed.table->n) return TD_EINVAL;
+        if (s->a.token[i] >= b->desc.embed.table->shape.n) return TD_EINVAL;
     row_job j = {.d = d, .b = b, .step = s};
     td_host_for(d, embed_row, &j, s->n_tok, (size_t)s->n_tok * b->desc.embed.hidden);
-    return TD_OK;
-}
-
-static td_status check_embed(td_host_npu *d, const td_block_desc *desc, td_error *err) {
-    const td_embed_desc *e = &desc->embed;
-    (void)d;
-    TD_TRY(td_host_check_sizes(desc, err, "hidden", (size_t)e->hidden, (const char *)NULL));
-    if (!e->table || td_weight_takes_int8(e->table->format) || e->table->layout == TD_HOST_HEADS || e->table->k != e->hidden)
-        return td_fail(err, TD_EINVAL, "the embedding table must be bf16 or f32 with rows of %u", e->hidden);
     return TD_OK;
 }
 
@@ -67,7 +58,7 @@ static void plan_embed(const td_host_npu *d, const td_block_desc *desc, td_npu_b
     plan_worker_rows(d, b, &(td_host_plan){0}, 1, desc->embed.hidden);
 }
 
-const td_host_block_kind td_host_embed = {check_embed, plan_embed};
+const td_host_block_kind td_host_embed = {.plan = plan_embed};
 
 /* ---- norm ------------------------------------------------------------------------------------ */
 
@@ -97,22 +88,12 @@ static td_status run_norm(td_host_npu *d, const td_npu_block *b, const td_host_s
     return TD_OK;
 }
 
-static td_status check_norm(td_host_npu *d, const td_block_desc *desc, td_error *err) {
-    (void)d;
-    TD_TRY(td_host_check_sizes(desc, err, "hidden", (size_t)desc->norm.hidden, (const char *)NULL));
-    if (desc->norm.out_stride && desc->norm.out_stride < desc->norm.hidden)
-        return td_fail(err, TD_EINVAL, "a norm's out_stride %zu is less than hidden %u", desc->norm.out_stride,
-                       desc->norm.hidden);
-    if (!desc->norm.out && !desc->norm.out_i8.q) return td_fail(err, TD_EINVAL, "a norm has nowhere to write");
-    return td_host_need_vector(desc->norm.gamma, desc->norm.hidden, false, "gamma", err);
-}
-
 static void plan_norm(const td_host_npu *d, const td_block_desc *desc, td_npu_block *b) {
     b->run = run_norm;
     plan_worker_rows(d, b, &(td_host_plan){0}, 2, desc->norm.hidden);
 }
 
-const td_host_block_kind td_host_norm = {check_norm, plan_norm};
+const td_host_block_kind td_host_norm = {.plan = plan_norm};
 
 /* ---- linear ---------------------------------------------------------------------------------- */
 
@@ -131,13 +112,6 @@ static td_status run_linear(td_host_npu *d, const td_npu_block *b, const td_host
     return TD_OK;
 }
 
-static td_status check_linear(td_host_npu *d, const td_block_desc *desc, td_error *err) {
-    const td_linear_desc *l = &desc->linear;
-    TD_TRY(td_host_check_sizes(desc, err, "n", (size_t)l->n, "k", (size_t)l->k, (const char *)NULL));
-    TD_TRY(td_host_need_linear(d, l->w, l->n, l->k, "w", err));
-    return td_host_need_vector(l->bias, l->n, true, "bias", err);
-}
-
 static void plan_linear(const td_host_npu *d, const td_block_desc *desc, td_npu_block *b) {
     td_host_plan p = {0};
     b->run = run_linear;
@@ -146,7 +120,7 @@ static void plan_linear(const td_host_npu *d, const td_block_desc *desc, td_npu_
     b->scratch_bytes = p.used;
 }
 
-const td_host_block_kind td_host_linear = {check_linear, plan_linear};
+const td_host_block_kind td_host_linear = {.plan = plan_linear};
 
 /* ---- combine --------------------------------------------------------------------------------- */
 
@@ -174,17 +148,12 @@ static td_status run_combine(td_host_npu *d, const td_npu_block *b, const td_hos
     return TD_OK;
 }
 
-static td_status check_combine(td_host_npu *d, const td_block_desc *desc, td_error *err) {
-    (void)d;
-    return td_host_check_sizes(desc, err, "hidden", (size_t)desc->combine.hidden, (const char *)NULL);
-}
-
 static void plan_combine(const td_host_npu *d, const td_block_desc *desc, td_npu_block *b) {
     b->run = run_combine;
     plan_worker_rows(d, b, &(td_host_plan){0}, 2, desc->combine.hidden);
 }
 
-const td_host_block_kind td_host_combine = {check_combine, plan_combine};
+const td_host_block_kind td_host_combine = {.plan = plan_combine};
 
 /* ---- head ------------------------------------------------------------------------------------ */
 
@@ -218,14 +187,6 @@ static td_status run_head(td_host_npu *d, const td_npu_block *b, const td_host_s
     return TD_OK;
 }
 
-static td_status check_head(td_host_npu *d, const td_block_desc *desc, td_error *err) {
-    const td_head_desc *h = &desc->head;
-    TD_TRY(td_host_check_sizes(desc, err, "hidden", (size_t)h->hidden, "vocab", (size_t)h->vocab, "max_out",
-                               (size_t)h->max_out, (const char *)NULL));
-    TD_TRY(td_host_need_vector(h->gamma, h->hidden, true, "gamma", err));
-    return td_host_need_linear(d, h->w, h->vocab, h->hidden, "head", err);
-}
-
 static void plan_head(const td_host_npu *d, const td_block_desc *desc, td_npu_block *b) {
     td_host_plan p = {0};
     (void)d;
@@ -236,4 +197,4 @@ static void plan_head(const td_host_npu *d, const td_block_desc *desc, td_npu_bl
     b->scratch_bytes = p.used;
 }
 
-const td_host_block_kind td_host_head = {check_head, plan_head};
+const td_host_block_kind td_host_head = {.plan = plan_head};

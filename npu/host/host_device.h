@@ -23,13 +23,12 @@
 #include "core/log/tier_meter.h"
 #include "core/memory/mem.h"
 #include "kernels/kernels.h"
+#include "npu/block_weights.h"
 #include "npu/card_meter.h"
 #include "npu/host/host_npu.h"
 #include "npu/npu.h"
 
-#define TD_HOST_DIM_MAX ((size_t)1 << 22) /* of any matrix side, so that products of three sizes cannot overflow */
-#define TD_HOST_TOK_MAX ((size_t)1 << 17)
-#define TD_HOST_KV_MAX ((size_t)1 << 24)
+#define TD_HOST_TOK_MAX ((uint32_t)1 << 17)
 
 typedef struct {
     td_npu             base; /* first */
@@ -94,15 +93,13 @@ typedef enum { TD_HOST_ROWS, TD_HOST_PANELS, TD_HOST_HEADS } td_host_layout;
 #define TD_HOST_NR_F32 16
 
 struct td_npu_weight {
-    td_weight_format format;
-    uint32_t         rank; /* of the source: 1 for vectors, and then n is 1 */
-    size_t           n, k;
-    td_host_layout   layout;
-    uint32_t         heads, nope; /* HEADS */
-    void            *data;
-    size_t           bytes;   /* of the mapping */
-    bool             adopted; /* data is not ours, and only read */
-    td_gemm_groups   groups;  /* INT4G, FP4G */
+    td_weight_shape shape; /* first */
+    td_host_layout  layout;
+    uint32_t        heads, nope; /* HEADS */
+    void           *data;
+    size_t          bytes;   /* of the mapping */
+    bool            adopted; /* data is not ours, and only read */
+    td_gemm_groups  groups;  /* INT4G, FP4G */
 };
 
 size_t    td_host_tiles_bytes(const td_host_npu *d, td_weight_format format, size_t n, size_t k,
@@ -128,19 +125,13 @@ static inline size_t td_host_tile_bytes(const td_tile_layout *tiles, size_t k, c
 }
 
 static inline size_t td_host_nr(const td_host_npu *d, const td_npu_weight *w) {
-    const td_gemm_kernel *kernel = td_host_tile_kernel(d, w->format);
-    return kernel ? kernel->tiles->nr : w->format == TD_WEIGHT_BF16 ? TD_HOST_NR_BF16 : TD_HOST_NR_F32;
+    const td_gemm_kernel *kernel = td_host_tile_kernel(d, w->shape.format);
+    return kernel ? kernel->tiles->nr : w->shape.format == TD_WEIGHT_BF16 ? TD_HOST_NR_BF16 : TD_HOST_NR_F32;
 }
 
-/* Checks for block_create; the sentence names the weight. w may be NULL where optional is true. */
-TD_NODISCARD td_status td_host_need_linear(td_host_npu *d, const td_npu_weight *w, size_t n, size_t k, const char *what,
-                                           td_error *err);
-/** That weights whose input comes as int8 take it so. */
-TD_NODISCARD td_status td_host_need_int8(td_rows_i8 in, const td_npu_weight *const *weights, size_t n, const char *what,
-                                         td_error *err);
-TD_NODISCARD td_status td_host_need_vector(const td_npu_weight *w, size_t k, bool optional, const char *what, td_error *err);
-TD_NODISCARD td_status td_host_need_heads(td_host_npu *d, const td_npu_weight *w, size_t heads, size_t nope, size_t v,
-                                          size_t kv_lora, td_error *err);
+/** Lay out the weights of a descriptor that td_block_check has passed. @return TD_EINVAL where a weight has another layout,
+ * for another block. */
+TD_NODISCARD td_status td_host_lay_out(td_host_npu *d, const td_block_desc *desc, td_error *err);
 
 /** Row `row` of a BF16 or F32 matrix as f32, whatever its layout (ROWS or PANELS). */
 void td_host_weight_row(const td_npu_weight *w, size_t row, float *out);
@@ -219,18 +210,15 @@ struct td_npu_block {
     size_t scratch_bytes;
 };
 
-/** Per kind: check the descriptor and plan (block->at, run, scratch_bytes). */
+/** Per kind: plan (block->at, run, scratch_bytes), and what else its descriptor has to be. */
 typedef struct {
-    td_status (*check)(td_host_npu *d, const td_block_desc *desc, td_error *err);
     void (*plan)(const td_host_npu *d, const td_block_desc *desc,
                  td_npu_block *b); /* reads sizes only; weights may be NULL except linear's */
+    td_status (*check)(td_host_npu *d, const td_block_desc *desc, td_error *err); /* or NULL */
 } td_host_block_kind;
 
 extern const td_host_block_kind td_host_embed, td_host_norm, td_host_linear, td_host_mla, td_host_gqa, td_host_mlp,
     td_host_router, td_host_experts, td_host_combine, td_host_all_reduce, td_host_head, td_host_top;
-
-TD_NODISCARD td_status td_host_check_sizes(const td_block_desc *desc, td_error *err, const char *what,
-                                           ...); /* name, value, …, NULL: 1 .. DIM_MAX */
 
 size_t    td_host_kv_page_bytes(td_npu *d, td_kv_rows what, size_t n); /* host_attention.c */
 size_t    td_host_block_scratch_bytes(td_npu *d, const td_block_desc *desc);

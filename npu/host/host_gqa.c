@@ -74,7 +74,7 @@ static void flush_units(void *ctx, td_attn_unit *units, size_t n) {
 static td_status run_gqa(td_host_npu *d, const td_npu_block *b, const td_host_step *s) {
     const td_gqa_desc *g = &b->desc.gqa;
     size_t             q_width = (size_t)g->heads * g->head_dim, kv_width = (size_t)g->kv_heads * g->head_dim;
-    TD_TRY(td_host_check_attention_step(b, s, g->rope->n));
+    TD_TRY(td_host_check_attention_step(b, s, g->rope->shape.n));
     for (size_t row = 0; row < s->n_tok; row += b->at.chunk) {
         size_t       rows = s->n_tok - row < b->at.chunk ? s->n_tok - row : b->at.chunk;
         gqa_job      j = {.d = d,
@@ -121,33 +121,6 @@ static td_status run_gqa(td_host_npu *d, const td_npu_block *b, const td_host_st
     return TD_OK;
 }
 
-static td_status check_gqa(td_host_npu *d, const td_block_desc *desc, td_error *err) {
-    const td_gqa_desc *g = &desc->gqa;
-    size_t             q_width = (size_t)g->heads * g->head_dim, kv_width = (size_t)g->kv_heads * g->head_dim;
-    TD_TRY(td_host_check_sizes(desc, err, "hidden", (size_t)g->hidden, "heads", (size_t)g->heads, "kv_heads",
-                               (size_t)g->kv_heads, "head_dim", (size_t)g->head_dim, "heads * head_dim", q_width,
-                               "kv_heads * head_dim", kv_width, (const char *)NULL));
-    if (g->heads % g->kv_heads || g->head_dim % 2)
-        return td_fail(err, TD_EINVAL, "%u heads cannot share %u kv heads of dimension %u", g->heads, g->kv_heads,
-                       g->head_dim);
-    if (td_gqa_rope_dim(g) % 2 || td_gqa_rope_dim(g) > g->head_dim)
-        return td_fail(err, TD_EINVAL, "rope turns an even number of a head's %u values, not %u", g->head_dim, g->rope_dim);
-    TD_TRY(td_host_need_max_kv(desc, err));
-    TD_TRY(td_host_need_linear(d, g->q, q_width, g->hidden, "q", err));
-    TD_TRY(td_host_need_linear(d, g->k, kv_width, g->hidden, "k", err));
-    TD_TRY(td_host_need_linear(d, g->v, kv_width, g->hidden, "v", err));
-    TD_TRY(td_host_need_linear(d, g->o, g->hidden, q_width, "o", err));
-    TD_TRY(td_host_need_int8(g->in_i8, (const td_npu_weight *const[]){g->q, g->k, g->v}, 3, "q, k or v", err));
-    TD_TRY(td_host_need_vector(g->q_bias, q_width, true, "q bias", err));
-    TD_TRY(td_host_need_vector(g->k_bias, kv_width, true, "k bias", err));
-    TD_TRY(td_host_need_vector(g->v_bias, kv_width, true, "v bias", err));
-    TD_TRY(td_host_need_vector(g->o_bias, g->hidden, true, "o bias", err));
-    TD_TRY(td_host_need_vector(g->q_norm, g->norm_rows ? q_width : g->head_dim, true, "q norm", err));
-    TD_TRY(td_host_need_vector(g->k_norm, g->norm_rows ? kv_width : g->head_dim, true, "k norm", err));
-    TD_TRY(td_host_need_vector(g->sinks, g->heads, true, "sinks", err));
-    return td_host_need_table(g->rope, td_gqa_rope_dim(g), err);
-}
-
 static void plan_gqa(const td_host_npu *d, const td_block_desc *desc, td_npu_block *b) {
     const td_gqa_desc *g = &desc->gqa;
     td_attn_shape      shape = shape_of(g);
@@ -166,4 +139,4 @@ static void plan_gqa(const td_host_npu *d, const td_block_desc *desc, td_npu_blo
     b->scratch_bytes = p.used;
 }
 
-const td_host_block_kind td_host_gqa = {check_gqa, plan_gqa};
+const td_host_block_kind td_host_gqa = {.plan = plan_gqa};

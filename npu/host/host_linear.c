@@ -87,7 +87,7 @@ static void group_sums_item(void *ctx, uint32_t i, const td_worker *w) {
 }
 
 static void prepare(td_host_npu *d, td_host_rows *r, const td_npu_weight *w) {
-    bool takes_int8 = td_weight_takes_int8(w->format);
+    bool takes_int8 = td_weight_takes_int8(w->shape.format);
     if (takes_int8 && !r->has_q) {
         td_host_for(d, quantize_item, r, r->m, r->m * r->k);
         r->has_q = true;
@@ -116,7 +116,7 @@ typedef struct {
 /* c [rows, nr]: outputs of a panel from column col on. */
 static void store_panel(const product_job *j, const td_host_product *p, size_t row, size_t rows, size_t col, size_t nr,
                         float *c) {
-    size_t       cols = p->w->n - col < nr ? p->w->n - col : nr;
+    size_t       cols = p->w->shape.n - col < nr ? p->w->shape.n - col : nr;
     const float *bias = td_host_vector(p->bias);
     for (size_t i = 0; i < rows; i++) {
         if (bias) j->d->kernels->math->add(c + i * nr, bias + col, cols);
@@ -128,7 +128,7 @@ static void store_panel(const product_job *j, const td_host_product *p, size_t r
 /* Rows times tiles begin .. end of a weight. */
 static td_gemm_args tile_args(const product_job *j, const td_npu_weight *w, size_t row, size_t rows, size_t begin,
                               size_t end) {
-    const td_tile_layout *tiles = td_host_tile_kernel(j->d, w->format)->tiles;
+    const td_tile_layout *tiles = td_host_tile_kernel(j->d, w->shape.format)->tiles;
     const size_t          k = td_round_up(j->x->k, tiles->kr), bytes = td_tile_bytes(tiles, k, &w->groups);
     return (td_gemm_args){.tile = (const char *)w->data + begin * bytes,
                           .n_tiles = end - begin,
@@ -144,10 +144,10 @@ static bool is_far(const product_job *j, const td_host_product *p) {
 }
 
 static void tile_item(const product_job *j, const td_host_product *p, size_t row, size_t rows, size_t begin, size_t end) {
-    const td_gemm_kernel *kernel = td_host_tile_kernel(j->d, p->w->format);
+    const td_gemm_kernel *kernel = td_host_tile_kernel(j->d, p->w->shape.format);
     td_gemm_args          g = tile_args(j, p->w, row, rows, begin, end);
     g.end = (td_gemm_end){.column = begin * kernel->tiles->nr,
-                          .n = p->w->n,
+                          .n = p->w->shape.n,
                           .bias = td_host_vector(p->bias),
                           .gate = p->gated ? (const float *)p->out + row * p->ldo : NULL,
                           .ld_gate = p->ldo,
@@ -161,7 +161,7 @@ static void tile_item(const product_job *j, const td_host_product *p, size_t row
 /* Tile by tile, so that the gates of one are still near when its values come. */
 static void gated_tile_item(const product_job *j, const td_host_product *p, size_t row, size_t rows, size_t begin,
                             size_t end) {
-    const td_gemm_kernel *kernel = td_host_tile_kernel(j->d, p->w->format);
+    const td_gemm_kernel *kernel = td_host_tile_kernel(j->d, p->w->shape.format);
     const size_t          nr = kernel->tiles->nr;
     float                 gates[GATED_BLOCK_ROWS * TD_GEMM_NR_MAX] __attribute__((aligned(64)));
     for (size_t t = begin; t < end; t++) {
@@ -171,7 +171,7 @@ static void gated_tile_item(const product_job *j, const td_host_product *p, size
         gate.end = (td_gemm_end){.n = nr, .out = gates, .ld = nr, .dtype = TD_DT_F32};
         kernel->run(&gate);
         up.next = next_gate;
-        up.end = (td_gemm_end){.n = p->w->n - t * nr < nr ? p->w->n - t * nr : nr,
+        up.end = (td_gemm_end){.n = p->w->shape.n - t * nr < nr ? p->w->shape.n - t * nr : nr,
                                .gate = gates,
                                .ld_gate = nr,
                                .out = (float *)p->out + row * p->ldo + t * nr,
@@ -186,7 +186,7 @@ static void gated_tile_item(const product_job *j, const td_host_product *p, size
 static void float_panel(const product_job *j, const td_npu_weight *w, size_t row, size_t rows, size_t panel, float *c) {
     const td_host_rows *x = j->x;
     size_t              nr = td_host_nr(j->d, w), k = x->k;
-    td_dtype            dtype = w->format == TD_WEIGHT_F32 ? TD_DT_F32 : TD_DT_BF16;
+    td_dtype            dtype = w->shape.format == TD_WEIGHT_F32 ? TD_DT_F32 : TD_DT_BF16;
     td_fgemm_args       g = {
               .k = k, .n = nr, .a = x->f + row * k, .lda = k, .ldb = nr, .b_dtype = dtype, .c = c, .ldc = nr, .m = rows};
     g.b = (const char *)w->data + panel * nr * k * td_dtype_bytes(dtype);
@@ -196,7 +196,7 @@ static void float_panel(const product_job *j, const td_npu_weight *w, size_t row
 
 /* gates [rows, nr]: what out holds from column col on */
 static void load_gates(const td_host_product *p, size_t row, size_t rows, size_t col, size_t nr, float *gates) {
-    size_t cols = p->w->n - col < nr ? p->w->n - col : nr;
+    size_t cols = p->w->shape.n - col < nr ? p->w->shape.n - col : nr;
     for (size_t i = 0; i < rows; i++)
         memcpy(gates + i * nr, (float *)p->out + (row + i) * p->ldo + col, cols * sizeof(float));
 }
@@ -223,7 +223,7 @@ static void product_item(void *ctx, uint32_t item, const td_worker *w) {
     size_t                 rows = j->x->m - row < j->block_rows ? j->x->m - row : j->block_rows;
     size_t begin = (group - j->part[i].first_group) * j->part[i].per_group, end = begin + j->part[i].per_group;
     if (end > j->part[i].panels) end = j->part[i].panels;
-    if (!td_weight_takes_int8(p->w->format))
+    if (!td_weight_takes_int8(p->w->shape.format))
         float_item(j, p, row, rows, begin, end);
     else if (p->gate)
         gated_tile_item(j, p, row, rows, begin, end);
@@ -232,9 +232,9 @@ static void product_item(void *ctx, uint32_t item, const td_worker *w) {
 }
 
 static size_t panel_bytes(const td_host_npu *d, const td_npu_weight *w) {
-    const td_gemm_kernel *kernel = td_host_tile_kernel(d, w->format);
-    if (kernel) return td_host_tile_bytes(kernel->tiles, w->k, &w->groups);
-    return td_host_nr(d, w) * w->k * (w->format == TD_WEIGHT_BF16 ? sizeof(td_bf16) : sizeof(float));
+    const td_gemm_kernel *kernel = td_host_tile_kernel(d, w->shape.format);
+    if (kernel) return td_host_tile_bytes(kernel->tiles, w->shape.k, &w->groups);
+    return td_host_nr(d, w) * w->shape.k * (w->shape.format == TD_WEIGHT_BF16 ? sizeof(td_bf16) : sizeof(float));
 }
 
 static void show_rows(td_host_npu *d, const td_host_rows *x, const td_host_product *products, size_t n_products) {
@@ -264,12 +264,12 @@ static void run_products(td_host_npu *d, td_host_rows *x, const td_host_product 
     bool        gated = false;
     assert(n_products >= 1 && n_products <= TD_HOST_PRODUCTS_MAX);
     for (size_t i = 0; i < n_products; i++) {
-        td_weight_format format = products[i].w->format;
+        td_weight_format format = products[i].w->shape.format;
         size_t most = !td_weight_takes_int8(format) ? F_BLOCK_ROWS : products[i].w->groups.size ? G_BLOCK_ROWS : SIZE_MAX;
         prepare(d, x, products[i].w);
         if (most < most_rows) most_rows = most;
         j.part[i].p = &products[i];
-        j.part[i].panels = (products[i].w->n + td_host_nr(d, products[i].w) - 1) / td_host_nr(d, products[i].w);
+        j.part[i].panels = (products[i].w->shape.n + td_host_nr(d, products[i].w) - 1) / td_host_nr(d, products[i].w);
         panels += j.part[i].panels;
         bytes += (products[i].gate ? 2 : 1) * j.part[i].panels * panel_bytes(d, products[i].w);
         gated |= products[i].gate != NULL;

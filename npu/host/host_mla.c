@@ -175,7 +175,7 @@ static void flush_units(void *ctx, td_attn_unit *units, size_t n) {
 static td_status run_mla(td_host_npu *d, const td_npu_block *b, const td_host_step *s) {
     const td_mla_desc *m = &b->desc.mla;
     size_t             v_width = (size_t)m->heads * m->v_dim;
-    TD_TRY(td_host_check_attention_step(b, s, m->rope->n));
+    TD_TRY(td_host_check_attention_step(b, s, m->rope->shape.n));
     for (size_t row = 0; row < s->n_tok; row += b->at.chunk) {
         size_t  rows = s->n_tok - row < b->at.chunk ? s->n_tok - row : b->at.chunk;
         mla_job j = {
@@ -224,35 +224,6 @@ static td_status run_mla(td_host_npu *d, const td_npu_block *b, const td_host_st
     return TD_OK;
 }
 
-static td_status check_mla(td_host_npu *d, const td_block_desc *desc, td_error *err) {
-    const td_mla_desc *m = &desc->mla;
-    size_t q_width = (size_t)m->heads * ((size_t)m->nope_dim + m->rope_dim), kv_width = (size_t)m->kv_lora + m->rope_dim;
-    TD_TRY(td_host_check_sizes(desc, err, "hidden", (size_t)m->hidden, "heads", (size_t)m->heads, "kv_lora",
-                               (size_t)m->kv_lora, "nope_dim", (size_t)m->nope_dim, "rope_dim", (size_t)m->rope_dim, "v_dim",
-                               (size_t)m->v_dim, "heads * (nope_dim + rope_dim)", q_width, "heads * v_dim",
-                               (size_t)m->heads * m->v_dim, "heads * (kv_lora + rope_dim)", m->heads * kv_width,
-                               (const char *)NULL));
-    if (m->rope_dim % 2) return td_fail(err, TD_EINVAL, "rope_dim must be even, not %u", m->rope_dim);
-    TD_TRY(td_host_need_max_kv(desc, err));
-    if (m->q_lora) {
-        TD_TRY(td_host_need_linear(d, m->q_a, m->q_lora, m->hidden, "q_a", err));
-        TD_TRY(td_host_need_vector(m->q_a_norm, m->q_lora, false, "q_a norm", err));
-        TD_TRY(td_host_need_vector(m->q_a_bias, m->q_lora, true, "q_a bias", err));
-        TD_TRY(td_host_need_linear(d, m->q_b, q_width, m->q_lora, "q_b", err));
-    } else {
-        TD_TRY(td_host_need_linear(d, m->q, q_width, m->hidden, "q", err));
-    }
-    TD_TRY(td_host_need_linear(d, m->kv_a, kv_width, m->hidden, "kv_a", err));
-    TD_TRY(td_host_need_int8(m->in_i8, (const td_npu_weight *const[]){m->q_lora ? m->q_a : m->q, m->kv_a}, 2,
-                             "the query's first matrix or kv_a", err));
-    TD_TRY(td_host_need_vector(m->kv_a_norm, m->kv_lora, false, "kv_a norm", err));
-    TD_TRY(td_host_need_vector(m->kv_a_bias, kv_width, true, "kv_a bias", err));
-    TD_TRY(td_host_need_linear(d, m->o, m->hidden, (size_t)m->heads * m->v_dim, "o", err));
-    TD_TRY(td_host_need_vector(m->o_bias, m->hidden, true, "o bias", err));
-    TD_TRY(td_host_need_table(m->rope, m->rope_dim, err));
-    return td_host_need_heads(d, m->kv_b, m->heads, m->nope_dim, m->v_dim, m->kv_lora, err);
-}
-
 static void plan_mla(const td_host_npu *d, const td_block_desc *desc, td_npu_block *b) {
     const td_mla_desc *m = &desc->mla;
     td_attn_shape      walk = shape_of(m, TD_ATTN_EXPANDED), split = shape_of(m, TD_ATTN_ABSORBED);
@@ -276,4 +247,4 @@ static void plan_mla(const td_host_npu *d, const td_block_desc *desc, td_npu_blo
     b->scratch_bytes = p.used;
 }
 
-const td_host_block_kind td_host_mla = {check_mla, plan_mla};
+const td_host_block_kind td_host_mla = {.plan = plan_mla};

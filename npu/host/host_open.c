@@ -1,5 +1,4 @@
 /* Opening the host device: its memory, its table, and the blocks' common life. */
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <unistd.h>
@@ -70,21 +69,6 @@ static const td_host_block_kind *const KINDS[TD_BLOCK_COUNT] = {
     [TD_BLOCK_HEAD] = &td_host_head,       [TD_BLOCK_TOP] = &td_host_top,
 };
 
-td_status td_host_check_sizes(const td_block_desc *desc, td_error *err, const char *what, ...) {
-    if (desc->max_tok == 0 || desc->max_tok > TD_HOST_TOK_MAX)
-        return td_fail(err, TD_EINVAL, "a block takes 1 to %zu tokens, not %u", TD_HOST_TOK_MAX, desc->max_tok);
-    va_list list;
-    va_start(list, what);
-    td_status status = TD_OK;
-    for (; what && status == TD_OK; what = va_arg(list, const char *)) {
-        size_t value = va_arg(list, size_t);
-        if (value == 0 || value > TD_HOST_DIM_MAX)
-            status = td_fail(err, TD_EINVAL, "%s must be 1 to %zu, not %zu", what, TD_HOST_DIM_MAX, value);
-    }
-    va_end(list);
-    return status;
-}
-
 size_t td_host_block_scratch_bytes(td_npu *npu, const td_block_desc *desc) {
     td_npu_block b = {.desc = *desc};
     if (desc->kind >= TD_BLOCK_COUNT) return 0;
@@ -95,14 +79,17 @@ size_t td_host_block_scratch_bytes(td_npu *npu, const td_block_desc *desc) {
 td_status td_host_block_create(td_npu *npu, const td_block_desc *desc, td_npu_block **out, td_error *err) {
     td_host_npu *d = (td_host_npu *)npu;
     *out = NULL;
-    if (desc->kind >= TD_BLOCK_COUNT) return td_fail(err, TD_EINVAL, "there is no block kind %d", (int)desc->kind);
-    td_npu_block *b = calloc(1, sizeof *b);
+    TD_TRY(td_block_check(desc, TD_HOST_TOK_MAX, err));
+    TD_TRY(td_block_check_weights(desc, err));
+    const td_host_block_kind *kind = KINDS[desc->kind];
+    td_npu_block             *b = calloc(1, sizeof *b);
     if (!b) return td_fail(err, TD_ENOMEM, "out of memory for a block");
     b->desc = *desc;
     pthread_mutex_lock(&d->lock);
-    td_status status = KINDS[desc->kind]->check(d, desc, err);
+    td_status status = td_host_lay_out(d, desc, err);
+    if (status == TD_OK && kind->check) status = kind->check(d, desc, err);
     if (status == TD_OK) {
-        KINDS[desc->kind]->plan(d, desc, b);
+        kind->plan(d, desc, b);
         status = td_host_scratch_grow(d, b->scratch_bytes, err);
     }
     pthread_mutex_unlock(&d->lock);

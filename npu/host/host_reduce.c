@@ -135,7 +135,6 @@ static td_status run_reduce(td_host_npu *d, const td_npu_block *b, const td_host
 }
 
 static td_status check_reduce(td_host_npu *d, const td_block_desc *desc, td_error *err) {
-    TD_TRY(td_host_check_sizes(desc, err, "width", (size_t)desc->all_reduce.width, (const char *)NULL));
     return find_member(desc->all_reduce.group, &d->base)
                ? TD_OK
                : td_fail(err, TD_EINVAL, "the device is not in the group that it is to sum with");
@@ -152,4 +151,4 @@ static void plan_reduce(const td_host_npu *d, const td_block_desc *desc, td_npu_
     b->scratch_bytes = p.used;
 }
 
-const td_host_block_kind td_host_all_reduce = {check_reduce, plan_reduce};
+const td_host_block_kind td_host_all_reduce = {.plan = plan_reduce, .check = check_reduce};

@@ -115,24 +115,6 @@ static td_status run_router(td_host_npu *d, const td_npu_block *b, const td_host
     return TD_OK;
 }
 
-static td_status check_router(td_host_npu *d, const td_block_desc *desc, td_error *err) {
-    const td_router_desc *r = &desc->router;
-    TD_TRY(td_host_check_sizes(desc, err, "hidden", (size_t)r->hidden, "n_experts", (size_t)r->n_experts, "top_k",
-                               (size_t)r->top_k, (const char *)NULL));
-    if (r->n_experts > TD_EXPERTS_MAX || r->top_k > TD_TOP_K_MAX || r->top_k > r->n_experts)
-        return td_fail(err, TD_EINVAL, "a router chooses 1 to %d of at most %d experts, not %u of %u", TD_TOP_K_MAX,
-                       TD_EXPERTS_MAX, r->top_k, r->n_experts);
-    if (r->group != TD_GROUP_NONE && (r->n_group == 0 || r->n_experts % r->n_group || r->topk_group == 0 ||
-                                      r->topk_group > r->n_group || r->n_experts / r->n_group * r->topk_group < r->top_k))
-        return td_fail(err, TD_EINVAL, "%u of %u groups cannot give %u of %u experts", r->topk_group, r->n_group, r->top_k,
-                       r->n_experts);
-    TD_TRY(td_host_need_linear(d, r->w, r->n_experts, r->hidden, "router", err));
-    if (r->w->format != TD_WEIGHT_F32) return td_fail(err, TD_EINVAL, "the router's weight must be f32");
-    if ((unsigned)r->score >= TD_ROUTER_SCORES) return td_fail(err, TD_EINVAL, "a router has no score %d", (int)r->score);
-    TD_TRY(td_host_need_vector(r->logit_bias, r->n_experts, true, "bias of the router's logits", err));
-    return td_host_need_vector(r->bias, r->n_experts, true, "router bias", err);
-}
-
 static void plan_router(const td_host_npu *d, const td_block_desc *desc, td_npu_block *b) {
     td_host_plan p = {0};
     b->run = run_router;
@@ -142,4 +124,4 @@ static void plan_router(const td_host_npu *d, const td_block_desc *desc, td_npu_
     b->scratch_bytes = p.used;
 }
 
-const td_host_block_kind td_host_router = {check_router, plan_router};
+const td_host_block_kind td_host_router = {.plan = plan_router};

@@ -57,16 +57,9 @@ static td_status run_top(td_host_npu *d, const td_npu_block *b, const td_host_st
     return TD_OK;
 }
 
-static td_status check_top(td_host_npu *d, const td_block_desc *desc, td_error *err) {
-    const td_top_desc *t = &desc->top;
-    (void)d;
-    return td_host_check_sizes(desc, err, "vocab", (size_t)t->vocab, "k", (size_t)(t->k > t->vocab ? 0 : t->k), "max_out",
-                               (size_t)t->max_out, (const char *)NULL);
-}
-
 static void plan_top(const td_host_npu *d, const td_block_desc *desc, td_npu_block *b) {
     (void)d, (void)desc;
     b->run = run_top;
 }
 
-const td_host_block_kind td_host_top = {check_top, plan_top};
+const td_host_block_kind td_host_top = {.plan = plan_top};

@@ -14,13 +14,12 @@ size_t td_host_tiles_bytes(const td_host_npu *d, td_weight_format format, size_t
 }
 
 size_t td_host_weight_bytes(td_npu *npu, td_weight_format format, size_t n, size_t k) {
-    static const td_gemm_groups NONE = {0}, INT4G_LARGEST = {.size = 32, .scale_dtype = TD_DT_F32, .zero_points = true},
-                                FP4G_LARGEST = {.size = 16, .scale_dtype = TD_DT_F8_E4M3};
     const td_host_npu *d = (const td_host_npu *)npu;
+    td_gemm_groups     groups = td_weight_largest_groups(format);
     switch (format) {
-        case TD_WEIGHT_W8A8: return td_host_tiles_bytes(d, format, n, k, &NONE);
-        case TD_WEIGHT_INT4G: return td_host_tiles_bytes(d, format, n, k, &INT4G_LARGEST);
-        case TD_WEIGHT_FP4G: return td_host_tiles_bytes(d, format, n, k, &FP4G_LARGEST);
+        case TD_WEIGHT_W8A8:
+        case TD_WEIGHT_INT4G:
+        case TD_WEIGHT_FP4G: return td_host_tiles_bytes(d, format, n, k, &groups);
         case TD_WEIGHT_BF16:
             return td_round_up((n == 1 ? 1 : td_round_up(n, TD_HOST_NR_BF16)) * k * sizeof(td_bf16), TD_FILE_BLOCK);
         default: return td_round_up((n == 1 ? 1 : td_round_up(n, TD_HOST_NR_F32)) * k * sizeof(float), TD_FILE_BLOCK);
@@ -44,8 +43,8 @@ static size_t w8a8_temp_bytes(const td_tile_layout *tiles, size_t k) {
 static void pack_w8a8_tile(void *ctx, uint32_t tile, const td_worker *worker) {
     conversion           *c = ctx;
     const td_tile_layout *tiles = td_host_tile_kernel(c->d, TD_WEIGHT_W8A8)->tiles;
-    size_t                k = c->w->k, padded = td_round_up(k, tiles->kr), row = (size_t)tile * tiles->nr;
-    size_t                rows = c->w->n - row < tiles->nr ? c->w->n - row : tiles->nr;
+    size_t                k = c->w->shape.k, padded = td_round_up(k, tiles->kr), row = (size_t)tile * tiles->nr;
+    size_t                rows = c->w->shape.n - row < tiles->nr ? c->w->shape.n - row : tiles->nr;
     float                *scale = (float *)(c->d->scratch + worker->index * c->temp_bytes);
     int8_t               *q = (int8_t *)(scale + tiles->nr);
     if (c->src->dtype == TD_DT_I8) {
@@ -75,7 +74,7 @@ static size_t group_temp_bytes(const td_tile_layout *tiles, size_t k, const td_g
 static void pack_group_tile(void *ctx, uint32_t tile, const td_worker *worker) {
     conversion            *c = ctx;
     const td_gemm_groups  *groups = &c->w->groups;
-    const td_tile_layout  *tiles = td_host_tile_kernel(c->d, c->w->format)->tiles;
+    const td_tile_layout  *tiles = td_host_tile_kernel(c->d, c->w->shape.format)->tiles;
     const td_coded_matrix *m = c->src->coded;
     size_t                 nr = tiles->nr, k = td_round_up(m->k, tiles->kr), n_scales = k / groups->size, row = tile * nr,
            n = m->n - row < nr ? m->n - row : nr;
@@ -95,9 +94,9 @@ static void pack_group_tile(void *ctx, uint32_t tile, const td_worker *worker) {
 
 static void convert_row(void *ctx, uint32_t row, const td_worker *worker) {
     conversion *c = ctx;
-    size_t      k = c->w->k;
+    size_t      k = c->w->shape.k;
     const char *src = (const char *)c->src->data + row * k * td_dtype_bytes(c->src->dtype);
-    if (c->w->format == TD_WEIGHT_F32) {
+    if (c->w->shape.format == TD_WEIGHT_F32) {
         td_to_f32(c->src->dtype, src, k, (float *)c->w->data + row * k);
     } else if (c->src->dtype == TD_DT_BF16) {
         memcpy((td_bf16 *)c->w->data + row * k, src, k * sizeof(td_bf16));
@@ -106,61 +105,36 @@ static void convert_row(void *ctx, uint32_t row, const td_worker *worker) {
         td_to_f32(c->src->dtype, src, k, f);
         td_f32_to_bf16_n(f, k, (td_bf16 *)c->w->data + row * k);
     }
-    td_dtype made = c->w->format == TD_WEIGHT_F32 ? TD_DT_F32 : TD_DT_BF16;
+    td_dtype made = c->w->shape.format == TD_WEIGHT_F32 ? TD_DT_F32 : TD_DT_BF16;
     if (!isfinite(td_amax(made, (const char *)c->w->data + row * k * td_dtype_bytes(made), k))) c->not_finite = true;
-}
-
-static td_status check_source(td_weight_format format, const td_tensor_view *src, td_error *err) {
-    bool real = src->dtype == TD_DT_F32 || src->dtype == TD_DT_BF16 || src->dtype == TD_DT_F16;
-    if (src->rank < 1 || src->rank > 2) return td_fail(err, TD_EINVAL, "a weight has rank 1 or 2, not %u", src->rank);
-    for (uint32_t i = 0; i < src->rank; i++)
-        if (src->shape[i] == 0 || src->shape[i] > TD_HOST_DIM_MAX)
-            return td_fail(err, TD_EINVAL, "a weight's sides are 1 to %zu, not %zu", TD_HOST_DIM_MAX, src->shape[i]);
-    if (format == TD_WEIGHT_INT4G || format == TD_WEIGHT_FP4G) {
-        td_gemm_groups groups;
-        if (src->rank != 2 || !src->coded || src->coded->n != src->shape[0] || src->coded->k != src->shape[1] ||
-            td_coded_exact_tiles(src->coded, &groups) != (format == TD_WEIGHT_INT4G ? TD_CODED_INT4G : TD_CODED_FP4G))
-            return td_fail(err, TD_ENOTSUP, "a weight in groups is made from a checkpoint's codes of its kind");
-        return TD_OK;
-    }
-    if (!src->data) return td_fail(err, TD_ENOTSUP, "codes are taken by weights in groups only");
-    if (format != TD_WEIGHT_W8A8)
-        return real ? TD_OK : td_fail(err, TD_ENOTSUP, "a bf16 or f32 weight is made from f32, bf16 or f16");
-    if (src->rank != 2) return td_fail(err, TD_EINVAL, "a W8A8 weight has rank 2");
-    if (src->shape[1] > TD_INT8C_K_MAX)
-        return td_fail(err, TD_ENOTSUP, "a W8A8 weight has at most %d inputs, not %zu", TD_INT8C_K_MAX, src->shape[1]);
-    if (!real && !(src->dtype == TD_DT_I8 && src->scale))
-        return td_fail(err, TD_ENOTSUP, "a W8A8 weight is made from f32, bf16, f16, or int8 with scales");
-    return TD_OK;
 }
 
 td_status td_host_weight_create(td_npu *npu, td_weight_format format, const td_tensor_view *src, td_npu_weight **out,
                                 td_error *err) {
-    td_host_npu *d = (td_host_npu *)npu;
+    td_host_npu    *d = (td_host_npu *)npu;
+    td_weight_shape shape;
+    td_gemm_groups  groups = {0};
     *out = NULL;
-    TD_TRY(check_source(format, src, err));
+    TD_TRY(td_weight_check_source(format, src, &shape, &groups, err));
     td_npu_weight *w = calloc(1, sizeof *w);
     if (!w) return td_fail(err, TD_ENOMEM, "out of memory for a weight");
-    w->format = format;
-    w->rank = src->rank;
-    w->n = src->rank == 2 ? src->shape[0] : 1;
-    w->k = src->shape[src->rank - 1];
+    w->shape = shape;
+    w->groups = groups;
     w->layout = td_weight_takes_int8(format) ? TD_HOST_PANELS : TD_HOST_ROWS;
     const td_gemm_kernel *kernel = td_host_tile_kernel(d, format);
     const bool            grouped = kernel && format != TD_WEIGHT_W8A8;
-    if (grouped) td_coded_exact_tiles(src->coded, &w->groups);
-    w->bytes =
-        kernel ? td_host_tiles_bytes(d, format, w->n, w->k, &w->groups) : td_host_weight_bytes(npu, format, w->n, w->k);
+    w->bytes = kernel ? td_host_tiles_bytes(d, format, w->shape.n, w->shape.k, &w->groups)
+                      : td_host_weight_bytes(npu, format, w->shape.n, w->shape.k);
     td_status status = td_mem_map(w->bytes, td_pool_home(d->pool), &w->data, err);
     if (status == TD_OK) {
         conversion c = {.d = d, .w = w, .src = src};
-        c.temp_bytes = td_round_up(grouped  ? group_temp_bytes(kernel->tiles, w->k, &w->groups)
-                                   : kernel ? w8a8_temp_bytes(kernel->tiles, w->k)
-                                            : w->k * sizeof(float),
+        c.temp_bytes = td_round_up(grouped  ? group_temp_bytes(kernel->tiles, w->shape.k, &w->groups)
+                                   : kernel ? w8a8_temp_bytes(kernel->tiles, w->shape.k)
+                                            : w->shape.k * sizeof(float),
                                    TD_CACHE_LINE);
         pthread_mutex_lock(&d->lock);
         status = td_host_scratch_grow(d, c.temp_bytes * d->n_workers, err);
-        uint32_t n_tiles = kernel ? (uint32_t)((w->n + kernel->tiles->nr - 1) / kernel->tiles->nr) : 0;
+        uint32_t n_tiles = kernel ? (uint32_t)((w->shape.n + kernel->tiles->nr - 1) / kernel->tiles->nr) : 0;
         if (status == TD_OK && grouped) {
             td_pool_run(d->pool, pack_group_tile, &c, n_tiles);
             if (c.not_finite)
@@ -170,7 +144,7 @@ td_status td_host_weight_create(td_npu *npu, td_weight_format format, const td_t
         } else if (status == TD_OK && kernel) {
             td_pool_run(d->pool, pack_w8a8_tile, &c, n_tiles);
         } else if (status == TD_OK) {
-            td_pool_run(d->pool, convert_row, &c, (uint32_t)w->n);
+            td_pool_run(d->pool, convert_row, &c, (uint32_t)w->shape.n);
         }
         if (status == TD_OK && c.not_finite) status = td_fail(err, TD_EFORMAT, "a weight holds an infinity or a NaN");
         pthread_mutex_unlock(&d->lock);
@@ -193,7 +167,7 @@ void td_host_weight_destroy(td_npu *d, td_npu_weight *w) {
 /* ---- layouts --------------------------------------------------------------------------------- */
 
 static size_t element_bytes(const td_npu_weight *w) {
-    return w->format == TD_WEIGHT_F32 ? sizeof(float) : sizeof(td_bf16);
+    return w->shape.format == TD_WEIGHT_F32 ? sizeof(float) : sizeof(td_bf16);
 }
 
 /* dst[c, r] = src[r, c]; dst has leading dimension ldd, and its rows stay 0 beyond `rows`. */
@@ -217,23 +191,23 @@ static td_status own_bytes(td_host_npu *d, td_npu_weight *w, td_error *err) {
 /* A panel takes the place of its rows. A single row is the exception: it is stored unpadded, and gets a mapping of its own.
  */
 static td_status to_panels(td_host_npu *d, td_npu_weight *w, td_error *err) {
-    size_t element = element_bytes(w), nr = td_host_nr(d, w), panel_bytes = nr * w->k * element;
+    size_t element = element_bytes(w), nr = td_host_nr(d, w), panel_bytes = nr * w->shape.k * element;
     void  *panel;
     TD_TRY(own_bytes(d, w, err));
-    if (w->n == 1) {
+    if (w->shape.n == 1) {
         TD_TRY(td_mem_map(panel_bytes, td_pool_home(d->pool), &panel, err));
-        transpose_elements(panel, nr, w->data, 1, w->k, element);
+        transpose_elements(panel, nr, w->data, 1, w->shape.k, element);
         td_mem_unmap(w->data, w->bytes);
         w->data = panel;
         w->bytes = panel_bytes;
     } else {
         panel = calloc(1, panel_bytes);
         if (!panel) return td_fail(err, TD_ENOMEM, "out of memory while packing a weight");
-        for (size_t row = 0; row < w->n; row += nr) {
-            char  *rows = (char *)w->data + row * w->k * element;
-            size_t n = w->n - row < nr ? w->n - row : nr;
+        for (size_t row = 0; row < w->shape.n; row += nr) {
+            char  *rows = (char *)w->data + row * w->shape.k * element;
+            size_t n = w->shape.n - row < nr ? w->shape.n - row : nr;
             if (n < nr) memset(panel, 0, panel_bytes);
-            transpose_elements(panel, nr, rows, n, w->k, element);
+            transpose_elements(panel, nr, rows, n, w->shape.k, element);
             memcpy(rows, panel, panel_bytes);
         }
         free(panel);
@@ -242,40 +216,8 @@ static td_status to_panels(td_host_npu *d, td_npu_weight *w, td_error *err) {
     return TD_OK;
 }
 
-td_status td_host_need_linear(td_host_npu *d, const td_npu_weight *w, size_t n, size_t k, const char *what, td_error *err) {
-    if (!w) return td_fail(err, TD_EINVAL, "the weight %s is missing", what);
-    if (w->rank != 2 || w->n != n || w->k != k)
-        return td_fail(err, TD_EINVAL, "the weight %s is %zu x %zu, not %zu x %zu", what, w->n, w->k, n, k);
-    if (w->layout == TD_HOST_HEADS) return td_fail(err, TD_EINVAL, "the weight %s is laid out for attention", what);
-    return w->layout == TD_HOST_PANELS
-               ? TD_OK
-               : to_panels(d, (td_npu_weight *)w, err); /* the handle is opaque: only its layout changes */
-}
-
-td_status td_host_need_int8(td_rows_i8 in, const td_npu_weight *const *weights, size_t n, const char *what, td_error *err) {
-    for (size_t i = 0; in.q && i < n; i++)
-        if (!td_weight_takes_int8(weights[i]->format))
-            return td_fail(err, TD_EINVAL, "%s cannot take rows that are quantised already", what);
-    return TD_OK;
-}
-
-td_status td_host_need_vector(const td_npu_weight *w, size_t k, bool optional, const char *what, td_error *err) {
-    if (!w && optional) return TD_OK;
-    if (!w) return td_fail(err, TD_EINVAL, "the weight %s is missing", what);
-    if (w->format != TD_WEIGHT_F32 || w->layout != TD_HOST_ROWS || w->n != 1 || w->k != k)
-        return td_fail(err, TD_EINVAL, "the weight %s must be a vector of %zu f32, not %zu x %zu", what, k, w->n, w->k);
-    return TD_OK;
-}
-
-td_status td_host_need_heads(td_host_npu *d, const td_npu_weight *weight, size_t heads, size_t nope, size_t v,
-                             size_t kv_lora, td_error *err) {
-    td_npu_weight *w = (td_npu_weight *)weight;
-    if (!w) return td_fail(err, TD_EINVAL, "the weight kv_b is missing");
-    if (w->format != TD_WEIGHT_BF16 && w->format != TD_WEIGHT_F32)
-        return td_fail(err, TD_EINVAL, "the weight kv_b must be bf16 or f32");
-    if (w->rank != 2 || w->n != heads * (nope + v) || w->k != kv_lora)
-        return td_fail(err, TD_EINVAL, "the weight kv_b is %zu x %zu, not %zu x %zu", w->n, w->k, heads * (nope + v),
-                       kv_lora);
+static td_status to_heads(td_host_npu *d, td_npu_weight *w, size_t heads, size_t nope, size_t v, td_error *err) {
+    size_t kv_lora = w->shape.k;
     if (w->layout == TD_HOST_HEADS && w->heads == heads && w->nope == nope) return TD_OK;
     if (w->layout != TD_HOST_ROWS) return td_fail(err, TD_EINVAL, "the weight kv_b is in use with another shape");
     TD_TRY(own_bytes(d, w, err));
@@ -294,15 +236,35 @@ td_status td_host_need_heads(td_host_npu *d, const td_npu_weight *weight, size_t
     return TD_OK;
 }
 
+static td_status lay_out(td_host_npu *d, const td_block_desc *desc, const td_block_weight *x, td_npu_weight *w,
+                         td_error *err) {
+    bool gate = x->use == TD_USE_SCORES && desc->kind == TD_BLOCK_MLP; /* one row, read as a vector */
+    if (x->use == TD_USE_LATENT) return to_heads(d, w, desc->mla.heads, desc->mla.nope_dim, desc->mla.v_dim, err);
+    if (w->layout == TD_HOST_HEADS) return td_fail(err, TD_EINVAL, "the weight %s is laid out for attention", x->what);
+    if (x->use == TD_USE_TABLE) return TD_OK; /* td_host_weight_row reads either layout */
+    if (!gate && x->use != TD_USE_VECTOR && x->use != TD_USE_ROPE)
+        return w->layout == TD_HOST_PANELS ? TD_OK : to_panels(d, w, err);
+    return w->layout == TD_HOST_ROWS ? TD_OK : td_fail(err, TD_EINVAL, "the weight %s is laid out for products", x->what);
+}
+
+td_status td_host_lay_out(td_host_npu *d, const td_block_desc *desc, td_error *err) {
+    td_block_weight list[TD_BLOCK_WEIGHTS_MAX];
+    size_t          n = td_block_weights(desc, list);
+    for (size_t i = 0; i < n; i++)
+        for (uint32_t k = 0; k < list[i].count; k++)
+            TD_TRY(lay_out(d, desc, &list[i], (td_npu_weight *)list[i].w[k], err)); /* the handle is opaque */
+    return TD_OK;
+}
+
 void td_host_weight_row(const td_npu_weight *w, size_t row, float *out) {
-    td_dtype dtype = w->format == TD_WEIGHT_F32 ? TD_DT_F32 : TD_DT_BF16;
-    size_t   nr = w->format == TD_WEIGHT_F32 ? TD_HOST_NR_F32 : TD_HOST_NR_BF16;
+    td_dtype dtype = w->shape.format == TD_WEIGHT_F32 ? TD_DT_F32 : TD_DT_BF16;
+    size_t   nr = w->shape.format == TD_WEIGHT_F32 ? TD_HOST_NR_F32 : TD_HOST_NR_BF16;
     if (w->layout == TD_HOST_ROWS) {
-        td_to_f32(dtype, (const char *)w->data + row * w->k * td_dtype_bytes(dtype), w->k, out);
+        td_to_f32(dtype, (const char *)w->data + row * w->shape.k * td_dtype_bytes(dtype), w->shape.k, out);
         return;
     }
-    size_t at = row / nr * nr * w->k + row % nr;
-    for (size_t i = 0; i < w->k; i++)
+    size_t at = row / nr * nr * w->shape.k + row % nr;
+    for (size_t i = 0; i < w->shape.k; i++)
         out[i] = dtype == TD_DT_F32 ? ((const float *)w->data)[at + i * nr]
                                     : td_bf16_to_f32(((const td_bf16 *)w->data)[at + i * nr]);
 }

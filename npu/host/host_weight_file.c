@@ -50,10 +50,10 @@ void td_host_weight_tag(td_npu *npu, char tag[TD_NPU_TAG_BYTES]) {
 
 void td_host_weight_export(td_npu *d, const td_npu_weight *w, td_npu_packed *out) {
     (void)d;
-    *out = (td_npu_packed){.format = w->format,
-                           .rank = w->rank,
-                           .n = w->n,
-                           .k = w->k,
+    *out = (td_npu_packed){.format = w->shape.format,
+                           .rank = w->shape.rank,
+                           .n = w->shape.n,
+                           .k = w->shape.k,
                            .data = w->data,
                            .bytes = w->bytes,
                            .layout = {[WORD_LAYOUT] = w->layout,
@@ -69,7 +69,7 @@ static td_gemm_groups groups_of(uint32_t word) {
 
 static bool is_consistent(td_npu *npu, const td_npu_packed *p, const td_npu_weight *w) {
     if ((uintptr_t)p->data % TD_CACHE_LINE || p->rank < 1 || p->rank > 2 || (p->rank == 1 && p->n != 1)) return false;
-    if (!p->n || !p->k || p->n > TD_HOST_DIM_MAX || p->k > TD_HOST_DIM_MAX) return false;
+    if (!p->n || !p->k || p->n > TD_WEIGHT_SIDE_MAX || p->k > TD_WEIGHT_SIDE_MAX) return false;
     if (p->format == TD_WEIGHT_INT4G || p->format == TD_WEIGHT_FP4G)
         return w->layout == TD_HOST_PANELS && (p->format == TD_WEIGHT_INT4G ? td_int4g_takes : td_fp4g_takes)(&w->groups) &&
                p->bytes == td_host_tiles_bytes((td_host_npu *)npu, p->format, p->n, p->k, &w->groups);
@@ -87,10 +87,7 @@ td_status td_host_weight_adopt(td_npu *npu, const td_npu_packed *p, td_npu_weigh
         return td_fail(err, TD_EINVAL, "a kept weight has an unknown format");
     td_npu_weight *w = calloc(1, sizeof *w);
     if (!w) return td_fail(err, TD_ENOMEM, "out of memory for a weight");
-    *w = (td_npu_weight){.format = p->format,
-                         .rank = p->rank,
-                         .n = p->n,
-                         .k = p->k,
+    *w = (td_npu_weight){.shape = {p->format, p->rank, p->n, p->k},
                          .layout = (td_host_layout)p->layout[WORD_LAYOUT],
                          .heads = p->layout[WORD_HEADS],
                          .nope = p->layout[WORD_NOPE],

@@ -3,8 +3,8 @@
 #include "npu/host/host_device.h"
 
 static uint64_t row_bytes(const td_npu_weight *w) {
-    if (w->format == TD_WEIGHT_INT4G || w->format == TD_WEIGHT_FP4G) return w->bytes / w->n;
-    return td_work_row_bytes(w->format, w->k);
+    if (w->shape.format == TD_WEIGHT_INT4G || w->shape.format == TD_WEIGHT_FP4G) return w->bytes / w->shape.n;
+    return td_work_row_bytes(w->shape.format, w->shape.k);
 }
 
 /* Each expert that a row chose is read once. */
@@ -16,22 +16,29 @@ static void add_experts(td_tier_work *sum, const td_experts_desc *x, const td_ho
     for (uint32_t e = 0; e < x->n_experts; e++)
         for (int m = 0; m < 3; m++) {
             const td_npu_weight *w = (m == 0 ? x->gate : m == 1 ? x->up : x->down)[e];
-            td_work_add_product(sum, w->format, w->n, w->k, row_bytes(w), rows[e]);
+            td_work_add_product(sum, w->shape.format, w->shape.n, w->shape.k, row_bytes(w), rows[e]);
         }
 }
 
 td_tier_work td_host_block_work(const td_host_npu *d, const td_npu_block *b, const td_host_step *s) {
-    td_block_matrix list[TD_BLOCK_MATRICES_MAX];
-    size_t          n = td_block_matrices(&b->desc, list);
+    td_block_weight list[TD_BLOCK_WEIGHTS_MAX];
+    size_t          n = td_block_weights(&b->desc, list);
     td_tier_work    sum = {0};
     for (size_t i = 0; i < n; i++) {
-        const td_npu_weight *w = list[i].w;
+        const td_npu_weight *w = list[i].count ? list[i].w[0] : NULL;
         switch (list[i].use) {
-            case TD_MATRIX_TABLE: sum.bytes += s->n_tok * row_bytes(w); break;
-            case TD_MATRIX_LATENT: sum.bytes += w->n * row_bytes(w); break;
-            case TD_MATRIX_LINEAR:
-            case TD_MATRIX_SCORES: td_work_add_product(&sum, w->format, w->n, w->k, row_bytes(w), s->n_tok); break;
-            case TD_MATRIX_HEAD: td_work_add_product(&sum, w->format, w->n, w->k, row_bytes(w), s->n_out); break;
+            case TD_USE_TABLE: sum.bytes += s->n_tok * row_bytes(w); break;
+            case TD_USE_LATENT: sum.bytes += w->shape.n * row_bytes(w); break;
+            case TD_USE_LINEAR:
+            case TD_USE_SCORES:
+                td_work_add_product(&sum, w->shape.format, w->shape.n, w->shape.k, row_bytes(w), s->n_tok);
+                break;
+            case TD_USE_HEAD:
+                td_work_add_product(&sum, w->shape.format, w->shape.n, w->shape.k, row_bytes(w), s->n_out);
+                break;
+            case TD_USE_EXPERT:
+            case TD_USE_VECTOR:
+            case TD_USE_ROPE: break;
         }
     }
     if (b->desc.kind == TD_BLOCK_EXPERTS) add_experts(&sum, &b->desc.experts, s);

@@ -1,0 +1,274 @@
+#include "npu/block_weights.h"
+
+#include "core/error.h"
+#include "quant/coded_matrix.h"
+
+/* ---- what a weight is made from ---------------------------------------------------------------- */
+
+static td_status check_groups(td_weight_format format, const td_tensor_view *src, td_gemm_groups *groups, td_error *err) {
+    td_coded_tiles wanted = format == TD_WEIGHT_INT4G ? TD_CODED_INT4G : TD_CODED_FP4G;
+    if (src->rank == 2 && src->coded && src->coded->n == src->shape[0] && src->coded->k == src->shape[1] &&
+        td_coded_exact_tiles(src->coded, groups) == wanted)
+        return TD_OK;
+    return td_fail(err, TD_ENOTSUP, "a weight in groups is made from a checkpoint's codes of its kind");
+}
+
+td_status td_weight_check_source(td_weight_format format, const td_tensor_view *src, td_weight_shape *shape,
+                                 td_gemm_groups *groups, td_error *err) {
+    bool real = src->dtype == TD_DT_F32 || src->dtype == TD_DT_BF16 || src->dtype == TD_DT_F16;
+    if (src->rank < 1 || src->rank > 2) return td_fail(err, TD_EINVAL, "a weight has rank 1 or 2, not %u", src->rank);
+    for (uint32_t i = 0; i < src->rank; i++)
+        if (src->shape[i] == 0 || src->shape[i] > TD_WEIGHT_SIDE_MAX)
+            return td_fail(err, TD_EINVAL, "a weight's sides are 1 to %zu, not %zu", TD_WEIGHT_SIDE_MAX, src->shape[i]);
+    *shape = (td_weight_shape){format, src->rank, src->rank == 2 ? src->shape[0] : 1, src->shape[src->rank - 1]};
+    if (td_weight_is_grouped(format)) return check_groups(format, src, groups, err);
+    if (!src->data) return td_fail(err, TD_ENOTSUP, "codes are taken by weights in groups only");
+    if (format != TD_WEIGHT_W8A8)
+        return real ? TD_OK : td_fail(err, TD_ENOTSUP, "a bf16 or f32 weight is made from f32, bf16 or f16");
+    if (src->rank != 2) return td_fail(err, TD_EINVAL, "a W8A8 weight has rank 2");
+    if (shape->k > TD_INT8C_K_MAX)
+        return td_fail(err, TD_ENOTSUP, "a W8A8 weight has at most %d inputs, not %zu", TD_INT8C_K_MAX, shape->k);
+    if (!real && !(src->dtype == TD_DT_I8 && src->scale))
+        return td_fail(err, TD_ENOTSUP, "a W8A8 weight is made from f32, bf16, f16, or int8 with scales");
+    return TD_OK;
+}
+
+td_gemm_groups td_weight_largest_groups(td_weight_format format) {
+    switch (format) {
+        case TD_WEIGHT_INT4G: return (td_gemm_groups){.size = 32, .scale_dtype = TD_DT_F32, .zero_points = true};
+        case TD_WEIGHT_FP4G: return (td_gemm_groups){.size = 16, .scale_dtype = TD_DT_F8_E4M3};
+        default: return (td_gemm_groups){0};
+    }
+}
+
+/* ---- the weights of a block -------------------------------------------------------------------- */
+
+#define ADD_LIST(name, matrices, n_matrices, used, outputs, inputs, int8)                                            \
+    list[n++] = (td_block_weight) {                                                                                  \
+        .what = name, .w = matrices, .count = n_matrices, .use = used, .n = outputs, .k = inputs, .given_int8 = int8 \
+    }
+#define ADD(name, weight, used, outputs, inputs) ADD_LIST(name, &(weight), 1, used, outputs, inputs, false)
+#define LINEAR(name, weight, outputs, inputs) ADD(name, weight, TD_USE_LINEAR, outputs, inputs)
+#define READS(rows, name, weight, outputs, inputs) \
+    ADD_LIST(name, &(weight), 1, TD_USE_LINEAR, outputs, inputs, (rows).q != NULL)
+#define VECTOR(name, weight, size) ADD(name, weight, TD_USE_VECTOR, 1, size)
+#define OPTIONAL(name, weight, size) \
+    if (weight) VECTOR(name, weight, size)
+
+static size_t mla_weights(const td_mla_desc *m, td_block_weight *list) {
+    size_t q = (size_t)m->heads * ((size_t)m->nope_dim + m->rope_dim), v = (size_t)m->heads * m->v_dim,
+           kv = (size_t)m->kv_lora + m->rope_dim, n = 0;
+    if (m->q_lora) {
+        READS(m->in_i8, "q_a", m->q_a, m->q_lora, m->hidden);
+        VECTOR("q_a norm", m->q_a_norm, m->q_lora);
+        OPTIONAL("q_a bias", m->q_a_bias, m->q_lora);
+        LINEAR("q_b", m->q_b, q, m->q_lora);
+    } else {
+        READS(m->in_i8, "q", m->q, q, m->hidden);
+    }
+    READS(m->in_i8, "kv_a", m->kv_a, kv, m->hidden);
+    VECTOR("kv_a norm", m->kv_a_norm, m->kv_lora);
+    OPTIONAL("kv_a bias", m->kv_a_bias, kv);
+    ADD("kv_b", m->kv_b, TD_USE_LATENT, (size_t)m->heads * ((size_t)m->nope_dim + m->v_dim), m->kv_lora);
+    LINEAR("o", m->o, m->hidden, v);
+    OPTIONAL("o bias", m->o_bias, m->hidden);
+    ADD("rope table", m->rope, TD_USE_ROPE, 0, m->rope_dim);
+    return n;
+}
+
+static size_t gqa_weights(const td_gqa_desc *g, td_block_weight *list) {
+    size_t q = (size_t)g->heads * g->head_dim, kv = (size_t)g->kv_heads * g->head_dim, n = 0;
+    READS(g->in_i8, "q", g->q, q, g->hidden);
+    READS(g->in_i8, "k", g->k, kv, g->hidden);
+    READS(g->in_i8, "v", g->v, kv, g->hidden);
+    LINEAR("o", g->o, g->hidden, q);
+    OPTIONAL("q bias", g->q_bias, q);
+    OPTIONAL("k bias", g->k_bias, kv);
+    OPTIONAL("v bias", g->v_bias, kv);
+    OPTIONAL("o bias", g->o_bias, g->hidden);
+    OPTIONAL("q norm", g->q_norm, g->norm_rows ? q : g->head_dim);
+    OPTIONAL("k norm", g->k_norm, g->norm_rows ? kv : g->head_dim);
+    OPTIONAL("sinks", g->sinks, g->heads);
+    ADD("rope table", g->rope, TD_USE_ROPE, 0, td_gqa_rope_dim(g));
+    return n;
+}
+
+static size_t mlp_weights(const td_mlp_desc *m, td_block_weight *list) {
+    size_t n = 0;
+    READS(m->in_i8, "gate", m->gate, m->inter, m->hidden);
+    READS(m->in_i8, "up", m->up, m->inter, m->hidden);
+    LINEAR("down", m->down, m->hidden, m->inter);
+    if (m->out_gate) ADD("out_gate", m->out_gate, TD_USE_SCORES, 1, m->hidden);
+    return n;
+}
+
+static size_t router_weights(const td_router_desc *r, td_block_weight *list) {
+    size_t n = 0;
+    ADD("router", r->w, TD_USE_SCORES, r->n_experts, r->hidden);
+    OPTIONAL("bias of the router's logits", r->logit_bias, r->n_experts);
+    OPTIONAL("router bias", r->bias, r->n_experts);
+    return n;
+}
+
+static size_t experts_weights(const td_experts_desc *x, td_block_weight *list) {
+    bool   int8 = x->in_i8.q != NULL;
+    size_t n = 0;
+    ADD_LIST("of an expert's gate", x->gate, x->n_experts, TD_USE_EXPERT, x->inter, x->hidden, int8);
+    ADD_LIST("of an expert's up", x->up, x->n_experts, TD_USE_EXPERT, x->inter, x->hidden, int8);
+    ADD_LIST("of an expert's down", x->down, x->n_experts, TD_USE_EXPERT, x->hidden, x->inter, false);
+    return n;
+}
+
+size_t td_block_weights(const td_block_desc *d, td_block_weight list[TD_BLOCK_WEIGHTS_MAX]) {
+    size_t n = 0;
+    switch (d->kind) {
+        case TD_BLOCK_EMBED: ADD("embedding", d->embed.table, TD_USE_TABLE, 0, d->embed.hidden); return n;
+        case TD_BLOCK_NORM: VECTOR("gamma", d->norm.gamma, d->norm.hidden); return n;
+        case TD_BLOCK_LINEAR:
+            LINEAR("w", d->linear.w, d->linear.n, d->linear.k);
+            OPTIONAL("bias", d->linear.bias, d->linear.n);
+            return n;
+        case TD_BLOCK_MLA: return mla_weights(&d->mla, list);
+        case TD_BLOCK_GQA: return gqa_weights(&d->gqa, list);
+        case TD_BLOCK_MLP: return mlp_weights(&d->mlp, list);
+        case TD_BLOCK_ROUTER: return router_weights(&d->router, list);
+        case TD_BLOCK_EXPERTS: return experts_weights(&d->experts, list);
+        case TD_BLOCK_HEAD:
+            OPTIONAL("gamma", d->head.gamma, d->head.hidden);
+            ADD("head", d->head.w, TD_USE_HEAD, d->head.vocab, d->head.hidden);
+            return n;
+        case TD_BLOCK_COMBINE:
+        case TD_BLOCK_ALL_REDUCE:
+        case TD_BLOCK_TOP:
+        case TD_BLOCK_COUNT: break;
+    }
+    return 0;
+}
+
+/* ---- what a descriptor has to be --------------------------------------------------------------- */
+
+static td_status check_weight(const td_block_weight *x, const td_npu_weight *w, td_error *err) {
+    const td_weight_shape *s = (const td_weight_shape *)w;
+    bool                   matrix = x->use == TD_USE_LINEAR || x->use == TD_USE_HEAD || x->use == TD_USE_EXPERT;
+    bool                   floats = x->use == TD_USE_VECTOR || x->use == TD_USE_SCORES || x->use == TD_USE_ROPE;
+    if (!w) return td_fail(err, TD_EINVAL, "the weight %s is missing", x->what);
+    if (x->use == TD_USE_VECTOR && (s->format != TD_WEIGHT_F32 || s->n != 1 || s->k != x->k))
+        return td_fail(err, TD_EINVAL, "the weight %s must be a vector of %zu f32, not %zu x %zu", x->what, x->k, s->n,
+                       s->k);
+    if ((matrix && s->rank != 2) || (x->n && s->n != x->n) || s->k != x->k)
+        return td_fail(err, TD_EINVAL, "the weight %s is %zu x %zu, not %zu x %zu", x->what, s->n, s->k, x->n ? x->n : s->n,
+                       x->k);
+    if (floats && s->format != TD_WEIGHT_F32) return td_fail(err, TD_EINVAL, "the weight %s must be f32", x->what);
+    if (!matrix && td_weight_takes_int8(s->format))
+        return td_fail(err, TD_EINVAL, "the weight %s must be bf16 or f32", x->what);
+    if (x->given_int8 && !td_weight_takes_int8(s->format))
+        return td_fail(err, TD_EINVAL, "the weight %s cannot take rows that are quantised already", x->what);
+    return TD_OK;
+}
+
+typedef struct {
+    const char *name;
+    size_t      value;
+} size_of;
+
+/* @param list ends with a name of NULL */
+static td_status check_sizes(const size_of *list, td_error *err) {
+    for (; list->name; list++)
+        if (list->value < 1 || list->value > TD_WEIGHT_SIDE_MAX)
+            return td_fail(err, TD_EINVAL, "%s must be 1 to %zu, not %zu", list->name, TD_WEIGHT_SIDE_MAX, list->value);
+    return TD_OK;
+}
+#define SIZE(desc, member) \
+    { #member, (desc)->member }
+#define SIZES(...) TD_TRY(check_sizes((const size_of[]){__VA_ARGS__, {NULL, 0}}, err))
+
+static td_status check_norm(const td_norm_desc *n, td_error *err) {
+    SIZES(SIZE(n, hidden));
+    if (n->out_stride && n->out_stride < n->hidden)
+        return td_fail(err, TD_EINVAL, "a norm's out_stride %zu is less than hidden %u", n->out_stride, n->hidden);
+    return n->out || n->out_i8.q ? TD_OK : td_fail(err, TD_EINVAL, "a norm has nowhere to write");
+}
+
+static td_status check_keys(const td_block_desc *d, td_error *err) {
+    if (d->max_kv >= 1 && d->max_kv <= TD_KEYS_MAX) return TD_OK;
+    return td_fail(err, TD_EINVAL, "attention takes 1 to %u keys, not %u", TD_KEYS_MAX, d->max_kv);
+}
+
+static td_status check_gqa(const td_block_desc *d, td_error *err) {
+    const td_gqa_desc *g = &d->gqa;
+    SIZES(SIZE(g, hidden), SIZE(g, heads), SIZE(g, kv_heads), SIZE(g, head_dim));
+    if (g->heads % g->kv_heads || g->head_dim % 2)
+        return td_fail(err, TD_EINVAL, "%u heads cannot share %u kv heads of dimension %u", g->heads, g->kv_heads,
+                       g->head_dim);
+    if (td_gqa_rope_dim(g) % 2 || td_gqa_rope_dim(g) > g->head_dim)
+        return td_fail(err, TD_EINVAL, "rope turns an even number of a head's %u values, not %u", g->head_dim, g->rope_dim);
+    return check_keys(d, err);
+}
+
+static td_status check_mla(const td_block_desc *d, td_error *err) {
+    const td_mla_desc *m = &d->mla;
+    SIZES(SIZE(m, hidden), SIZE(m, heads), SIZE(m, kv_lora), SIZE(m, nope_dim), SIZE(m, rope_dim), SIZE(m, v_dim));
+    if (m->rope_dim % 2) return td_fail(err, TD_EINVAL, "rope_dim must be even, not %u", m->rope_dim);
+    return check_keys(d, err);
+}
+
+static td_status check_router(const td_router_desc *r, td_error *err) {
+    SIZES(SIZE(r, hidden), SIZE(r, n_experts), SIZE(r, top_k));
+    if ((unsigned)r->score >= TD_ROUTER_SCORES) return td_fail(err, TD_EINVAL, "a router has no score %d", (int)r->score);
+    if (r->n_experts > TD_EXPERTS_MAX || r->top_k > TD_TOP_K_MAX || r->top_k > r->n_experts)
+        return td_fail(err, TD_EINVAL, "a router chooses 1 to %d of at most %d experts, not %u of %u", TD_TOP_K_MAX,
+                       TD_EXPERTS_MAX, r->top_k, r->n_experts);
+    if (r->group != TD_GROUP_NONE && (r->n_group == 0 || r->n_experts % r->n_group || r->topk_group == 0 ||
+                                      r->topk_group > r->n_group || r->n_experts / r->n_group * r->topk_group < r->top_k))
+        return td_fail(err, TD_EINVAL, "%u of %u groups cannot give %u of %u experts", r->topk_group, r->n_group, r->top_k,
+                       r->n_experts);
+    return TD_OK;
+}
+
+static td_status check_experts(const td_experts_desc *x, td_error *err) {
+    SIZES(SIZE(x, hidden), SIZE(x, inter), SIZE(x, n_experts), SIZE(x, top_k));
+    if (x->n_experts > TD_EXPERTS_MAX || x->top_k > TD_TOP_K_MAX || x->top_k > x->n_experts)
+        return td_fail(err, TD_EINVAL, "a token uses 1 to %d of at most %d experts, not %u of %u", TD_TOP_K_MAX,
+                       TD_EXPERTS_MAX, x->top_k, x->n_experts);
+    return x->gate && x->up && x->down && x->ids && x->weights
+               ? TD_OK
+               : td_fail(err, TD_EINVAL, "experts need matrices, ids and weights");
+}
+
+static td_status check_kind(const td_block_desc *d, td_error *err) {
+    switch (d->kind) {
+        case TD_BLOCK_EMBED: SIZES(SIZE(&d->embed, hidden)); return TD_OK;
+        case TD_BLOCK_NORM: return check_norm(&d->norm, err);
+        case TD_BLOCK_LINEAR: SIZES(SIZE(&d->linear, n), SIZE(&d->linear, k)); return TD_OK;
+        case TD_BLOCK_MLA: return check_mla(d, err);
+        case TD_BLOCK_GQA: return check_gqa(d, err);
+        case TD_BLOCK_MLP: SIZES(SIZE(&d->mlp, hidden), SIZE(&d->mlp, inter)); return TD_OK;
+        case TD_BLOCK_ROUTER: return check_router(&d->router, err);
+        case TD_BLOCK_EXPERTS: return check_experts(&d->experts, err);
+        case TD_BLOCK_COMBINE: SIZES(SIZE(&d->combine, hidden)); return TD_OK;
+        case TD_BLOCK_ALL_REDUCE: SIZES(SIZE(&d->all_reduce, width)); return TD_OK;
+        case TD_BLOCK_HEAD: SIZES(SIZE(&d->head, hidden), SIZE(&d->head, vocab), SIZE(&d->head, max_out)); return TD_OK;
+        case TD_BLOCK_TOP:
+            SIZES(SIZE(&d->top, vocab), SIZE(&d->top, k), SIZE(&d->top, max_out));
+            return d->top.k <= d->top.vocab
+                       ? TD_OK
+                       : td_fail(err, TD_EINVAL, "the best %u of %u logits are wanted", d->top.k, d->top.vocab);
+        case TD_BLOCK_COUNT: break;
+    }
+    return td_fail(err, TD_EINVAL, "there is no block kind %d", (int)d->kind);
+}
+
+td_status td_block_check(const td_block_desc *desc, uint32_t tok_max, td_error *err) {
+    TD_TRY(check_kind(desc, err));
+    if (desc->max_tok < 1 || desc->max_tok > tok_max)
+        return td_fail(err, TD_EINVAL, "a block takes 1 to %u rows, not %u", tok_max, desc->max_tok);
+    return TD_OK;
+}
+
+td_status td_block_check_weights(const td_block_desc *desc, td_error *err) {
+    td_block_weight list[TD_BLOCK_WEIGHTS_MAX];
+    size_t          n = td_block_weights(desc, list);
+    for (size_t i = 0; i < n; i++)
+        for (uint32_t k = 0; k < list[i].count; k++) TD_TRY(check_weight(&list[i], list[i].w[k], err));
+    return TD_OK;
+}

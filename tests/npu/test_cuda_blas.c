@@ -418,42 +418,51 @@ BREAKS(alignment_of_three, "a smallest alignment of 3 bytes") {
     ignore(r->api->cublasLtMatmulPreferenceSetAttribute(r->wish, TD_CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES,
                                                         &(uint32_t){3}, sizeof(uint32_t)));
 }
-BREAKS(matrix_of_none, "a matrix of 0 x 4") {
-    (void)matrix(r, TD_CUDA_R_8I, 0, 4, 4);
-}
-BREAKS(columns_overlap, "a leading dimension of 4, and columns of 8: they overlap") {
-    (void)matrix(r, TD_CUDA_R_8I, 8, 4, 4);
-}
 BREAKS(dead_matrix, "of a matrix that is none, or is destroyed") {
     LT(r->api->cublasLtMatrixLayoutDestroy(r->b_is));
     ignore(multiply(r));
 }
-BREAKS(not_transposed, "only the TN format is supported") {
-    transpose_a(r, 0);
-    ignore(multiply(r));
+/** A product with other arguments than the algorithm was asked for with. */
+typedef struct {
+    int64_t outputs, depth_of_a, depth_of_b, rows, d_type, d_stride, is_transposed; /* of the matrices, described anew */
+    int64_t alpha, a_moved, b_moved, d_moved, workspace_bytes;
+} product_args;
+static const product_args product_right = {
+    OUTPUTS, DEPTH, DEPTH, FEW, TD_CUDA_R_32I, OUTPUTS, .is_transposed = true, .alpha = 1, .workspace_bytes = WORKSPACE,
+};
+
+static void product(blas_rig *r, const void *args) {
+    const product_args *a = args;
+    td_cublaslt_matrix  list[] = {r->a_is, r->b_is, r->d_is};
+    for (int i = 0; i < 3; i++) LT(r->api->cublasLtMatrixLayoutDestroy(list[i]));
+    r->a_is = matrix(r, TD_CUDA_R_8I, (uint64_t)a->depth_of_a, (uint64_t)a->outputs, DEPTH);
+    r->b_is = matrix(r, TD_CUDA_R_8I, (uint64_t)a->depth_of_b, (uint64_t)a->rows, DEPTH);
+    r->d_is = matrix(r, (td_cublas_type)a->d_type, (uint64_t)a->outputs, (uint64_t)a->rows, a->d_stride);
+    transpose_a(r, a->is_transposed ? TD_CUBLAS_OP_T : 0);
+    r->alpha = (int32_t)a->alpha;
+    r->a += a->a_moved, r->b += a->b_moved, r->d += a->d_moved;
+    r->workspace_bytes = (size_t)a->workspace_bytes;
+    LT(multiply(r));
+    TRY(r->driver.cu->cuStreamSynchronize(r->stream));
+    blas_close(r);
 }
-BREAKS(sums_in_int8, "A and B are int8, C and D int32") {
-    r->d_is = matrix(r, TD_CUDA_R_8I, OUTPUTS, FEW, OUTPUTS);
-    ignore(multiply(r));
-}
-BREAKS(shapes_differ, "8 x 12, transposed, times 4 x 4 is not 12 x 4") {
-    r->b_is = matrix(r, TD_CUDA_R_8I, DEPTH - 4, FEW, DEPTH);
-    ignore(multiply(r));
-}
-BREAKS(three_outputs, "dimensions m and k must be multiples of 4") {
-    r->a_is = matrix(r, TD_CUDA_R_8I, DEPTH, 3, DEPTH);
-    r->d_is = matrix(r, TD_CUDA_R_32I, 3, FEW, 4);
-    ignore(multiply(r));
-}
-BREAKS(odd_stride, "leading dimensions of A, B and C must be multiples of 4") {
-    r->d_is = matrix(r, TD_CUDA_R_32I, OUTPUTS, FEW, OUTPUTS + 1);
-    ignore(multiply(r));
-}
-BREAKS(algorithm_of_another, "an algorithm of another product: 12 x 4 x 8") {
-    r->b_is = matrix(r, TD_CUDA_R_8I, DEPTH, FEW - 1, DEPTH);
-    r->d_is = matrix(r, TD_CUDA_R_32I, OUTPUTS, FEW - 1, OUTPUTS);
-    ignore(multiply(r));
-}
+static const rule PRODUCTS[] = {
+    WRONG(product, depth_of_a, 0, "a matrix of 0 x 12"),
+    WRONG(product, depth_of_a, 12, "a leading dimension of 8, and columns of 12: they overlap"),
+    WRONG(product, is_transposed, false, "only the TN format is supported"),
+    WRONG(product, d_type, TD_CUDA_R_8I, "A and B are int8, C and D int32"),
+    WRONG(product, depth_of_b, DEPTH - 4, "8 x 12, transposed, times 4 x 4 is not 12 x 4"),
+    WRONG(product, outputs, 3, "dimensions m and k must be multiples of 4"),
+    WRONG(product, d_stride, OUTPUTS + 1, "leading dimensions of A, B and C must be multiples of 4"),
+    WRONG(product, rows, FEW - 1, "an algorithm of another product: 12 x 4 x 8"),
+    WRONG(product, alpha, 2, "alpha 2 and beta 0: 1 and 0 are here"),
+    WRONG(product, b_moved, 2, "pointers must be 4-byte aligned"),
+    WRONG(product, a_moved, 4, "and the algorithm was asked for with 16 bytes"),
+    WRONG(product, d_moved, 16, "D goes beyond the end of the memory"),
+    WRONG(product, workspace_bytes, 1, "a workspace of 1 bytes, and the algorithm needs"),
+    RIGHT(product),
+};
+RULES(PRODUCTS)
 BREAKS(algorithm_of_nobody, "an algorithm that no heuristic has given") {
     r->algorithm = (td_cublaslt_algorithm){{0}};
     ignore(multiply(r));
@@ -467,22 +476,6 @@ BREAKS(none_asked_for, "0 algorithms are asked for") {
     int                n;
     ignore(ask(r, 0, &answer, &n));
 }
-BREAKS(scaled_by_two, "alpha 2 and beta 0: 1 and 0 are here") {
-    r->alpha = 2;
-    ignore(multiply(r));
-}
-BREAKS(not_aligned_to_four, "pointers must be 4-byte aligned") {
-    r->b += 2;
-    ignore(multiply(r));
-}
-BREAKS(not_aligned_as_promised, "and the algorithm was asked for with 16 bytes") {
-    r->a += 4;
-    ignore(multiply(r));
-}
-BREAKS(beyond_the_end, "D goes beyond the end of the memory") {
-    r->d += 16;
-    ignore(multiply(r));
-}
 BREAKS(host_memory, "is in no live memory of a device") {
     static _Alignas(16) char rows[DEPTH * FEW];
     r->b = rows;
@@ -491,10 +484,6 @@ BREAKS(host_memory, "is in no live memory of a device") {
 BREAKS(into_itself, "D overlaps what it is computed from") {
     r->a = (char *)(uintptr_t)driver_alloc(&r->driver, 4096);
     r->d = r->a;
-    ignore(multiply(r));
-}
-BREAKS(workspace_too_small, "a workspace of 1 bytes, and the algorithm needs") {
-    r->workspace_bytes = 1;
     ignore(multiply(r));
 }
 BREAKS(workspace_not_aligned, "and the algorithm was asked for with 256 bytes") {

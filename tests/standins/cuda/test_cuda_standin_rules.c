@@ -134,12 +134,25 @@ FAULTS(kernel_beyond) {
     TRY(driver_add(r, r->add, a, BYTES / 4 + 1, 1, r->stream));
     ignore(r->cu->cuStreamSynchronize(r->stream));
 }
-BREAKS(copy_too_much, "its destination goes beyond the end of the memory") {
-    ignore(r->cu->cuMemcpyHtoDAsync(driver_alloc(r, BYTES), driver_pinned(r, 2 * BYTES), BYTES + 1, r->stream));
+typedef struct {
+    int64_t device_bytes, pinned_bytes, filled;
+} copy_args;
+static const copy_args copy_right = {BYTES, BYTES, BYTES};
+
+static void copy(driver_rig *r, const void *args) {
+    const copy_args *a = args;
+    td_cu_address    to = driver_alloc(r, (size_t)a->device_bytes);
+    TRY(r->cu->cuMemcpyHtoDAsync(to, driver_pinned(r, (size_t)a->pinned_bytes), BYTES, r->stream));
+    TRY(r->cu->cuMemsetD8Async(to, 0, (size_t)a->filled, r->stream));
+    TRY(r->cu->cuStreamSynchronize(r->stream));
 }
-BREAKS(copy_from_too_little, "its source goes beyond the end of the memory") {
-    ignore(r->cu->cuMemcpyHtoDAsync(driver_alloc(r, 2 * BYTES), driver_pinned(r, BYTES), BYTES + 1, r->stream));
-}
+static const rule COPIES[] = {
+    WRONG(copy, device_bytes, BYTES - 1, "its destination goes beyond the end of the memory"),
+    WRONG(copy, pinned_bytes, BYTES - 1, "its source goes beyond the end of the memory"),
+    WRONG(copy, filled, BYTES + 1, "goes beyond the end of the memory"),
+    RIGHT(copy),
+};
+RULES(COPIES)
 BREAKS(copy_unpinned, "is not pinned: it would wait") {
     static char from[BYTES];
     ignore(r->cu->cuMemcpyHtoDAsync(driver_alloc(r, BYTES), from, BYTES, r->stream));
@@ -150,9 +163,6 @@ BREAKS(copy_wrong_way, "is device memory") {
 BREAKS(copy_overlapping, "of memory that overlaps") {
     td_cu_address a = driver_alloc(r, BYTES);
     ignore(r->cu->cuMemcpyDtoDAsync(a, a + 16, 32, r->stream));
-}
-BREAKS(fill_too_much, "goes beyond the end of the memory") {
-    ignore(r->cu->cuMemsetD8Async(driver_alloc(r, BYTES), 0, BYTES + 1, r->stream));
 }
 BREAKS(pointer_of_unpinned, "is not pinned memory") {
     td_cu_address a;
@@ -167,15 +177,24 @@ static void *registered(driver_rig *r) {
     TRY(r->cu->cuMemHostRegister(own, sizeof own, TD_CU_MEMHOSTREGISTER_PORTABLE));
     return own;
 }
-BREAKS(register_flags, "memory is registered with flags 0x4") {
-    ignore(r->cu->cuMemHostRegister(own, sizeof own, 4));
+typedef struct {
+    int64_t at, bytes, flags;
+} pin_args;
+static const pin_args pin_right = {.bytes = sizeof own}; /* at 0: the page */
+
+static void pin(driver_rig *r, const void *args) {
+    const pin_args *a = args;
+    void           *p = a->at ? (void *)(uintptr_t)a->at : own;
+    TRY(r->cu->cuMemHostRegister(p, (size_t)a->bytes, (unsigned)a->flags));
+    TRY(r->cu->cuMemHostUnregister(p));
 }
-BREAKS(register_nothing, "no bytes are registered") {
-    ignore(r->cu->cuMemHostRegister(own, 0, 0));
-}
-BREAKS(register_what_is_not_there, "and not all of them are the process's") {
-    ignore(r->cu->cuMemHostRegister((void *)4096, sizeof own, 0));
-}
+static const rule PINNED[] = {
+    WRONG(pin, flags, 4, "memory is registered with flags 0x4"),
+    WRONG(pin, bytes, 0, "no bytes are registered"),
+    WRONG(pin, at, 4096, "and not all of them are the process's"),
+    RIGHT(pin),
+};
+RULES(PINNED)
 BREAKS(register_twice, "and some of its 64 bytes are pinned already") {
     ignore(r->cu->cuMemHostRegister((char *)registered(r) + 64, 64, 0));
 }
@@ -219,28 +238,36 @@ BREAKS(copy_unregistered, "is not pinned: it would wait") {
 
 /* ---- words that streams write and wait for ------------------------------------------------------- */
 
-BREAKS(word_not_aligned, "which is not aligned") {
-    ignore(r->cu->cuStreamWaitValue32(r->stream, driver_alloc(r, BYTES) + 2, 0, 0));
+/* Words in 16 bytes of a device, in the order of the calls. */
+typedef struct {
+    int64_t wait_at, wait_flags, write_unpinned, write_flags, write_64_at, wait_64_at;
+} word_args;
+static const word_args word_right = {0};
+
+static void word(driver_rig *r, const void *args) {
+    const word_args *a = args;
+    td_cu_address    words = driver_alloc(r, 16);
+    TRY(r->cu->cuMemsetD8Async(words, 0, 16, r->stream));
+    TRY(r->cu->cuStreamWaitValue32(r->stream, words + (size_t)a->wait_at, 0, (unsigned)a->wait_flags));
+    TRY(r->cu->cuStreamWriteValue32(r->stream, a->write_unpinned ? (uintptr_t)own : words, 1, (unsigned)a->write_flags));
+    TRY(r->cu->cuStreamWriteValue64(r->stream, words + (size_t)a->write_64_at, 1, 0));
+    TRY(r->cu->cuStreamWaitValue64(r->stream, words + (size_t)a->wait_64_at, 0, 0));
+    TRY(r->cu->cuStreamSynchronize(r->stream));
 }
-BREAKS(word_64_not_aligned, "which is not aligned") {
-    ignore(r->cu->cuStreamWriteValue64(r->stream, driver_alloc(r, BYTES) + 4, 0, 0));
-}
-BREAKS(word_not_pinned, "in no live memory of a device and in no pinned memory") {
-    ignore(r->cu->cuStreamWriteValue32(r->stream, (uintptr_t)own, 1, 0));
-}
+static const rule WORDS[] = {
+    WRONG(word, wait_at, 2, "which is not aligned"),
+    WRONG(word, write_64_at, 4, "which is not aligned"),
+    WRONG(word, write_unpinned, true, "in no live memory of a device and in no pinned memory"),
+    WRONG(word, wait_64_at, 16, "in no live memory of a device and in no pinned memory"),
+    WRONG(word, wait_flags, 1 << 30, "cuStreamWaitValue32 with flags 0x40000000"),
+    WRONG(word, write_flags, 1, "cuStreamWriteValue32 with flags 0x1"),
+    RIGHT(word),
+};
+RULES(WORDS)
 BREAKS(word_freed, "in no live memory of a device and in no pinned memory") {
     td_cu_address a = driver_alloc(r, BYTES);
     TRY(r->cu->cuMemFree(a));
     ignore(r->cu->cuStreamWaitValue32(r->stream, a, 0, 0));
-}
-BREAKS(word_beyond, "in no live memory of a device and in no pinned memory") {
-    ignore(r->cu->cuStreamWaitValue64(r->stream, driver_alloc(r, 12) + 8, 0, 0));
-}
-BREAKS(word_flags, "cuStreamWaitValue32 with flags 0x40000000") {
-    ignore(r->cu->cuStreamWaitValue32(r->stream, driver_alloc(r, BYTES), 0, 1u << 30));
-}
-BREAKS(word_write_flags, "cuStreamWriteValue32 with flags 0x1") {
-    ignore(r->cu->cuStreamWriteValue32(r->stream, driver_alloc(r, BYTES), 0, 1));
 }
 BREAKS(word_of_other_card, "of a word of device 0 on a stream of device 1") {
     td_cu_address a = driver_alloc(r, BYTES);

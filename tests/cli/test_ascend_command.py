@@ -4,39 +4,31 @@ import json
 import os
 import re
 import shutil
-import signal
 import subprocess
 import tempfile
-import time
 import unittest
-import urllib.error
-import urllib.request
 
-TANDEM = os.environ["TD_TANDEM"]
+from server_process import MODEL, TANDEM, Server, environment
+
 STANDIN = os.environ["TD_ASCEND_STANDIN"]
-MODEL = os.path.join(os.environ["TD_SOURCE_DIR"], "models", "tale-v3-14m")
 NAME = "DeepSeek-R1-W8A8"
 
 
-def environment(home=STANDIN, **more):
-    drop = ("ASCEND_TOOLKIT_HOME", "LD_LIBRARY_PATH")
-    return {**{k: v for k, v in os.environ.items() if k not in drop}, "ASCEND_HOME_PATH": home, "TD_STANDIN_DELAY_US": "5", **more}
+def on_standin(home=STANDIN, **more):
+    """What the environment has, see Server."""
+    return {"ASCEND_TOOLKIT_HOME": None, "LD_LIBRARY_PATH": None, "ASCEND_HOME_PATH": home, "TD_STANDIN_DELAY_US": "5", **more}
+
+
+def run(*args, timeout=300, **more):
+    return subprocess.run([TANDEM, *args], capture_output=True, text=True, timeout=timeout, env=environment(**on_standin(**more)))
 
 
 def command(folder):
     """As published, but for the port and the folder."""
-    return [TANDEM, *("launch_server --host 0.0.0.0 --port 0 --model-path DIR --attention-backend ascend --chunked-prefill-size 8192 "
-                      "--tensor-parallel-size 2 --device npu --trust-remote-code --mem-fraction-static 0.92 --disable-radix-cache "
-                      "--max-total-tokens 190000 --cpu-weight-path DIR --cpuinfer 128 --subpool-count 4 --num-gpu-experts 0 "
-                      "--quantization w8a8_int8 --served-model-name " + NAME + " --enable-defer").replace("DIR", folder).split()]
-
-
-def wait_until(condition, seconds=60):
-    end = time.monotonic() + seconds
-    while not condition():
-        if time.monotonic() > end:
-            raise AssertionError("it did not come about")
-        time.sleep(0.02)
+    return ("launch_server --host 0.0.0.0 --port 0 --model-path DIR --attention-backend ascend --chunked-prefill-size 8192 "
+            "--tensor-parallel-size 2 --device npu --trust-remote-code --mem-fraction-static 0.92 --disable-radix-cache "
+            "--max-total-tokens 190000 --cpu-weight-path DIR --cpuinfer 128 --subpool-count 4 --num-gpu-experts 0 "
+            "--quantization w8a8_int8 --served-model-name " + NAME + " --enable-defer").replace("DIR", folder).split()
 
 
 class Ascend(unittest.TestCase):
@@ -50,16 +42,18 @@ class Ascend(unittest.TestCase):
     def tearDownClass(cls):
         shutil.rmtree(cls.folder)
 
-    def ask(self, url, tokens=8):
+    def post(self, server, tokens=8):
         body = {"model": NAME, "messages": [{"role": "user", "content": "Tell me a story about a fox."}], "max_tokens": tokens, "temperature": 0, "ignore_eos": tokens > 8}
-        request = urllib.request.Request(url + "/v1/chat/completions", json.dumps(body).encode(), {"Content-Type": "application/json"})
-        with urllib.request.urlopen(request, timeout=120) as answer:
-            return json.load(answer)["choices"][0]["message"]["content"]
+        return server.request("POST", "/v1/chat/completions", body, timeout=60)
 
-    def card_figures(self, url):
+    def ask(self, server):
+        status, answer, _ = self.post(server)
+        self.assertEqual(status, 200, answer)
+        return answer["choices"][0]["message"]["content"]
+
+    def card_figures(self, server):
         """{figure: [of card 0, of card 1]} of /metrics."""
-        with urllib.request.urlopen(url + "/metrics", timeout=60) as answer:
-            found = re.findall(r'^tandem:card_(\w+)\{.*card="(\d)"\} (\S+)$', answer.read().decode(), re.MULTILINE)
+        found = re.findall(r'^tandem:card_(\w+)\{.*card="(\d)"\} (\S+)$', server.request("GET", "/metrics")[1], re.MULTILINE)
         figures = {}
         for name, card, value in found:
             self.assertEqual(int(card), len(figures.setdefault(name, [])))
@@ -77,23 +71,14 @@ class Ascend(unittest.TestCase):
 
     def serve(self, words):
         """Starts, answers, stops. @return what it said."""
-        with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-                              env=environment(LD_LIBRARY_PATH=os.path.join(STANDIN, "lib64"))) as p:  # where the driver's libdcmi.so is found
-            try:
-                line = p.stdout.readline()
-                port = re.search(r"serving %s at http://[\d.]+:(\d+)" % NAME, line)
-                self.assertTrue(port, line or p.stderr.read())
-                url = "http://127.0.0.1:" + port.group(1)
-                self.assertRegex(self.ask(url), r"[a-z]+ [a-z]+ [a-z]+")
-                before = self.card_figures(url)
-                self.ask(url)
-                self.check_cards(before, self.card_figures(url))
-                p.send_signal(signal.SIGTERM)
-                said = p.communicate(timeout=60)[1]
-            except BaseException:
-                p.kill()
-                raise
-        self.assertEqual(p.returncode, 0, said)
+        with Server(command=[TANDEM, *words], env=on_standin(LD_LIBRARY_PATH=os.path.join(STANDIN, "lib64"))) as server:  # where the driver's libdcmi.so is found
+            self.assertEqual(server.model, NAME)
+            self.assertRegex(self.ask(server), r"[a-z]+ [a-z]+ [a-z]+")
+            before = self.card_figures(server)
+            self.ask(server)
+            self.check_cards(before, self.card_figures(server))
+            self.assertEqual(server.stop(), 0)
+            said = server.stderr()
         self.assertNotIn("stand-in: ", said)  # no rule was broken, and nothing is left
         return said
 
@@ -105,17 +90,16 @@ class Ascend(unittest.TestCase):
 
     def test_experts_on_the_cards(self):
         words = ("launch_server --port 0 --device npu --tensor-parallel-size 2 --num-gpu-experts 16 --served-model-name " + NAME + " --model-path ").split()
-        said = self.serve([TANDEM, *words, MODEL])
+        said = self.serve([*words, MODEL])
         self.assertIn("loaded device weights: ", said)
         self.assertNotIn("loaded experts: ", said)
-        p = subprocess.run([TANDEM, *words, self.model], capture_output=True, text=True, timeout=60, env=environment())
+        p = run(*words, self.model)
         self.assertEqual(p.returncode, 1)
         self.assertIn("are packed for the CPU", p.stderr)
 
     def test_doctor(self):
         report = os.path.join(self.folder, "report.json")
-        p = subprocess.run([TANDEM, "doctor", "--device", "ascend", "--json", report, "--timeout", "200"], capture_output=True, text=True, timeout=500,
-                           env=environment())
+        p = run("doctor", "--device", "ascend", "--json", report, "--timeout", "200", timeout=500)
         self.assertEqual((p.returncode, p.stderr.replace("\n", " ").count("stand-in")), (0, 0), p.stdout + p.stderr)
         with open(report, encoding="utf-8") as f:
             r = json.load(f)
@@ -130,53 +114,39 @@ class Ascend(unittest.TestCase):
         """Reset under load: who is running is told so by a 503, /health says why, whoever comes later is told as much, and the end is in order."""
         why = "Ascend card 0 is lost (507010): the card was reset or has broken down, and this process has lost it: see npu-smi info, then start again"
         lost = os.path.join(self.folder, "lost")
-        small = [TANDEM, "launch_server", "--port", "0", "--model-path", self.model, "--device", "npu", "--cpuinfer", "1", "--max-total-tokens", "4096",
-                 "--max-running-requests", "4", "--served-model-name", NAME, "--skip-server-warmup"]
-        with subprocess.Popen(small, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment(TD_STANDIN_LOST=lost)) as p:
-            try:
-                url = "http://127.0.0.1:" + re.search(r" at http://127\.0\.0\.1:(\d+)", p.stdout.readline())[1]
-                self.assertTrue(self.ask(url))
-                with concurrent.futures.ThreadPoolExecutor(4) as pool:
-                    running = [pool.submit(self.ask, url, 2000) for _ in range(3)]
-                    wait_until(lambda: self.metric(url, "sglang:num_running_reqs") == 3)
-                    with open(lost, "w", encoding="utf-8"):
-                        pass
-                    for answer in running:
-                        self.refuses(lambda answer=answer: answer.result(timeout=120), "device_lost", why)
-                for _ in range(2):
-                    self.refuses(lambda: self.ask(url), "device_lost", why)
-                    self.refuses(lambda: urllib.request.urlopen(url + "/health", timeout=60), "lost", why)
-                    self.refuses(lambda: urllib.request.urlopen(url + "/health_generate", timeout=60), "device_lost", why)
-                self.assertEqual(self.metric(url, "tandem:failed_requests_total"), 3)  # the others were not taken
-                self.assertGreater(self.metric(url, "tandem:card_failures_total"), 0)
-                with urllib.request.urlopen(url + "/metrics", timeout=60) as answer:
-                    self.assertNotIn(b"temperature", answer.read())  # no library of the driver's is found
-                self.assertEqual(self.metric(url, "sglang:num_used_tokens"), 0)
-                p.send_signal(signal.SIGTERM)
-                said = p.communicate(timeout=60)[1]
-            except BaseException:
-                p.kill()
-                raise
-        self.assertEqual(p.returncode, 1, said)
+        flags = ("--device", "npu", "--cpuinfer", "1", "--max-total-tokens", "4096", "--max-running-requests", "4", "--served-model-name", NAME, "--skip-server-warmup")
+        with Server(*flags, program=[TANDEM], model=self.model, env=on_standin(TD_STANDIN_LOST=lost)) as server:
+            self.assertTrue(self.ask(server))
+            with concurrent.futures.ThreadPoolExecutor(4) as pool:
+                running = [pool.submit(self.post, server, 2000) for _ in range(3)]
+                server.wait_metric("sglang:num_running_reqs", 3)
+                with open(lost, "w", encoding="utf-8"):
+                    pass
+                for answer in running:
+                    self.refuses(answer.result(), "device_lost", why)
+            for _ in range(2):
+                self.refuses(self.post(server), "device_lost", why)
+                self.refuses(server.request("GET", "/health"), "lost", why)
+                self.refuses(server.request("GET", "/health_generate"), "device_lost", why)
+            self.assertEqual(server.metric("tandem:failed_requests_total"), 3)  # the others were not taken
+            self.assertGreater(server.metric("tandem:card_failures_total"), 0)
+            self.assertNotIn("temperature", server.request("GET", "/metrics")[1])  # no library of the driver's is found
+            self.assertEqual(server.metric("sglang:num_used_tokens"), 0)
+            self.assertEqual(server.stop(), 1)
+            said = server.stderr()
         self.assertEqual(said.count(f"error lost: {why}"), 1, said)
         self.assertLessEqual(said.count("with 507010"), 2, "what fails behind it has the same reason")
         self.assertNotIn("trying once more", said)
         self.assertNotIn("stand-in: ", said)
 
-    def refuses(self, what, code, why):
+    def refuses(self, answer, code, why):
         """A 503 of that code, or status, with the sentence."""
-        with self.assertRaises(urllib.error.HTTPError) as refused:
-            what()
-        body = json.load(refused.exception)
+        status, body, _ = answer
         said = body["error"] if "error" in body else {"code": body["status"], "message": body["message"]}
-        self.assertEqual((refused.exception.code, said["code"], said["message"]), (503, code, why))
-
-    def metric(self, url, name):
-        with urllib.request.urlopen(url + "/metrics", timeout=60) as answer:
-            return float(re.search(rf"^{name}\{{.*\}} (\S+)$", answer.read().decode(), re.MULTILINE)[1])
+        self.assertEqual((status, said["code"], said["message"]), (503, code, why))
 
     def refused(self, *flags, **env):
-        p = subprocess.run(command(self.model) + list(flags), capture_output=True, text=True, timeout=60, env=environment(**env))
+        p = run(*command(self.model), *flags, **env)
         self.assertEqual((p.returncode, p.stdout), (1, ""), p.stderr)
         return p.stderr.splitlines()[-1]
 
@@ -200,8 +170,7 @@ class Ascend(unittest.TestCase):
                 os.symlink(os.path.join(STANDIN, "lib64", name), os.path.join(home, "lib64", name))
         self.assertIn("has no libhccl.so", self.refused(home=home))
         self.assertIn("was found in none of", self.refused(home=os.path.join(self.folder, "nothing"), HOME="/nowhere"))
-        p = subprocess.run([TANDEM, "doctor", "--device", "npu"], capture_output=True, text=True, timeout=60,
-                           env=environment(home=os.path.join(self.folder, "nothing"), HOME="/nowhere"))
+        p = run("doctor", "--device", "npu", home=os.path.join(self.folder, "nothing"), HOME="/nowhere")
         self.assertEqual(p.returncode, 1)
         self.assertRegex(p.stdout, r"FAILED +installation +CANN +CANN's runtime .* was found in none of")
 

@@ -3,63 +3,39 @@ perplexity beside the host's, `tandem doctor`, and what is told when a card cann
 import json
 import os
 import re
-import signal
 import subprocess
 import tempfile
 import unittest
-import urllib.error
-import urllib.request
 
-TANDEM = os.environ["TD_TANDEM"]
+from server_process import MODEL, TANDEM, Server, environment
+
 SOURCE = os.environ["TD_SOURCE_DIR"]
-MODEL = os.path.join(SOURCE, "models", "tale-v3-14m")
 TINY = os.path.join(SOURCE, "tests", "data", "golden", "deepseek_v2_lite", "config.json")
 EMULATED = os.path.join(SOURCE, "scripts", "cuda_emulated.sh")
 NEAR = 0.02  # of the mean negative log-likelihood: what bf16 in attention costs on 63 tokens is a few thousandths
-SERVE = [EMULATED, TANDEM, "launch_server", "--model-path", MODEL, "--port", "0", "--context-length", "256", "--chunked-prefill-size", "64",
-         "--max-running-requests", "2", "--skip-server-warmup"]
+FLAGS = ("--context-length", "256", "--chunked-prefill-size", "64", "--max-running-requests", "2", "--skip-server-warmup")
 
 
-def environment(**more):
-    return {**os.environ, "TD_STANDIN_DELAY_US": "5", **more}
+def serve(*flags, **env):
+    return Server(*FLAGS, *flags, program=[EMULATED, TANDEM], model=MODEL, env={"TD_STANDIN_DELAY_US": "5", **env})
 
 
-def run(*args, emulated=True, timeout=300, **env):
-    return subprocess.run([*([EMULATED] if emulated else []), TANDEM, *args], capture_output=True, text=True, timeout=timeout, env=environment(**env))
+def run(*args, emulated=True, **env):
+    return subprocess.run([*([EMULATED] if emulated else []), TANDEM, *args], capture_output=True, text=True, timeout=300, env=environment(TD_STANDIN_DELAY_US="5", **env))
 
 
-def ask(url, path, body=None):
-    """(status, what was answered)"""
-    request = urllib.request.Request(url + path, json.dumps(body).encode() if body else None, {"Content-Type": "application/json"})
-    try:
-        with urllib.request.urlopen(request, timeout=200) as answer:
-            text, status = answer.read(), answer.status
-    except urllib.error.HTTPError as e:
-        text, status = e.read(), e.code
-    return status, json.loads(text) if text else None
+def ask(server, body):
+    return server.request("POST", "/v1/completions", body, timeout=60)
 
 
 class Cuda(unittest.TestCase):
     def test_server(self):
-        with subprocess.Popen([*SERVE, "--device", "auto", "--base-gpu-id", "1"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment()) as p:
-            try:
-                line = p.stdout.readline()
-                port = re.search(r"at http://127\.0\.0\.1:(\d+)", line)
-                self.assertTrue(port, line or p.stderr.read())
-                body = {"model": "tale-v3-14m", "prompt": "Once upon a time there was a", "max_tokens": 6, "temperature": 0}
-                request = urllib.request.Request(f"http://127.0.0.1:{port.group(1)}/v1/completions", json.dumps(body).encode(),
-                                                 {"Content-Type": "application/json"})
-                with urllib.request.urlopen(request, timeout=200) as answer:
-                    text = json.load(answer)["choices"][0]["text"]
-                with urllib.request.urlopen(f"http://127.0.0.1:{port.group(1)}/metrics", timeout=60) as answer:
-                    figures = {name: float(value) for name, value in re.findall(r'^tandem:card_(\w+)\{.*card="0"\} (\S+)$', answer.read().decode(), re.M)}
-                p.send_signal(signal.SIGTERM)
-                said = p.communicate(timeout=60)[1]
-            except BaseException:
-                p.kill()
-                raise
+        with serve("--device", "auto", "--base-gpu-id", "1") as server:
+            text = ask(server, {"model": "tale-v3-14m", "prompt": "Once upon a time there was a", "max_tokens": 6, "temperature": 0})[1]["choices"][0]["text"]
+            figures = {name: float(value) for name, value in re.findall(r'^tandem:card_(\w+)\{.*card="0"\} (\S+)$', server.request("GET", "/metrics")[1], re.M)}
+            self.assertEqual(server.stop(), 0)
+            said = server.stderr()
         self.assertRegex(text, r"[a-z]+ [a-z]+")
-        self.assertEqual(p.returncode, 0, said)
         self.assertIn("device auto: cuda (2 NVIDIA cards, 2 of compute capability 8.0 or later)", said)
         self.assertIn("hand-over: ", said)
         self.assertNotIn("stand-in: ", said)  # no rule was broken, and nothing is left
@@ -71,28 +47,21 @@ class Cuda(unittest.TestCase):
         """Under load: who is running is told so by a 503, whoever comes later as well, /health says why, and the end is in order."""
         with tempfile.TemporaryDirectory() as folder:
             lost = os.path.join(folder, "lost")
-            with subprocess.Popen([*SERVE, "--device", "cuda"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-                                  env=environment(TD_STANDIN_LOST=lost, TD_STANDIN_STATUS="214")) as p:
-                try:
-                    url = "http://127.0.0.1:" + re.search(r"at http://127\.0\.0\.1:(\d+)", p.stdout.readline())[1]
-                    self.assertEqual(ask(url, "/health")[0], 200)
-                    self.assertEqual(ask(url, "/v1/completions", {"prompt": "Once", "max_tokens": 2})[0], 200)
-                    with open(lost, "w", encoding="utf-8"):
-                        pass
-                    for _ in range(2):
-                        status, body = ask(url, "/v1/completions", {"prompt": "Once upon a time", "max_tokens": 100})
-                        self.assertEqual((status, body["error"]["code"]), (503, "device_lost"), body)
-                        self.assertIn("CUDA card 0 is lost (CUDA_ERROR_ECC_UNCORRECTABLE, 214): its memory has an error", body["error"]["message"])
-                    status, body = ask(url, "/health")
-                    self.assertEqual((status, body["status"]), (503, "lost"))
-                    self.assertIn("nvidia-smi -q -d ECC", body["message"])
-                    self.assertEqual(ask(url, "/health_generate")[0], 503)
-                    p.send_signal(signal.SIGTERM)
-                    said = p.communicate(timeout=60)[1]
-                except BaseException:
-                    p.kill()
-                    raise
-        self.assertEqual(p.returncode, 1, said)
+            with serve("--device", "cuda", TD_STANDIN_LOST=lost, TD_STANDIN_STATUS="214") as server:
+                self.assertEqual(server.request("GET", "/health")[0], 200)
+                self.assertEqual(ask(server, {"prompt": "Once", "max_tokens": 2})[0], 200)
+                with open(lost, "w", encoding="utf-8"):
+                    pass
+                for _ in range(2):
+                    status, body, _ = ask(server, {"prompt": "Once upon a time", "max_tokens": 100})
+                    self.assertEqual((status, body["error"]["code"]), (503, "device_lost"), body)
+                    self.assertIn("CUDA card 0 is lost (CUDA_ERROR_ECC_UNCORRECTABLE, 214): its memory has an error", body["error"]["message"])
+                status, body, _ = server.request("GET", "/health")
+                self.assertEqual((status, body["status"]), (503, "lost"))
+                self.assertIn("nvidia-smi -q -d ECC", body["message"])
+                self.assertEqual(server.request("GET", "/health_generate")[0], 503)
+                self.assertEqual(server.stop(), 1)
+                said = server.stderr()
         self.assertNotIn("stand-in: ", said)  # all was given back
         self.assertNotIn("trying once more", said)
         self.assertEqual(said.count("error lost: CUDA card 0 is lost"), 1, said)
@@ -101,27 +70,20 @@ class Cuda(unittest.TestCase):
         """The driver refuses a call, and the next time, too: that step's requests end with an error, the card is not taken for lost, and what comes then is served."""
         with tempfile.TemporaryDirectory() as folder:
             calls = os.path.join(folder, "calls")
-            with subprocess.Popen([*SERVE, "--device", "cuda"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-                                  env=environment(TD_STANDIN_FAIL_CALLS=calls)) as p:
-                try:
-                    url = "http://127.0.0.1:" + re.search(r"at http://127\.0\.0\.1:(\d+)", p.stdout.readline())[1]
-                    body = {"prompt": "Once upon a time", "max_tokens": 3, "temperature": 0}
-                    want = ask(url, "/v1/completions", body)
-                    for call in ("cuGraphLaunch", "cuMemcpyDtoHAsync"):
-                        with open(calls, "w", encoding="utf-8") as f:
-                            f.write(call + "\n")
-                        status, answer = ask(url, "/v1/completions", body)
-                        self.assertEqual((status, answer["error"]["message"]), (500, "the step failed twice: accelerator runtime failed"))
-                        os.remove(calls)
-                        self.assertEqual(ask(url, "/health")[0], 200)
-                        status, answer = ask(url, "/v1/completions", body)
-                        self.assertEqual((status, answer["choices"]), (200, want[1]["choices"]))
-                    p.send_signal(signal.SIGTERM)
-                    said = p.communicate(timeout=60)[1]
-                except BaseException:
-                    p.kill()
-                    raise
-        self.assertEqual(p.returncode, 0, said)
+            with serve("--device", "cuda", TD_STANDIN_FAIL_CALLS=calls) as server:
+                body = {"prompt": "Once upon a time", "max_tokens": 3, "temperature": 0}
+                want = ask(server, body)[1]
+                for call in ("cuGraphLaunch", "cuMemcpyDtoHAsync"):
+                    with open(calls, "w", encoding="utf-8") as f:
+                        f.write(call + "\n")
+                    status, answer, _ = ask(server, body)
+                    self.assertEqual((status, answer["error"]["message"]), (500, "the step failed twice: accelerator runtime failed"))
+                    os.remove(calls)
+                    self.assertEqual(server.request("GET", "/health")[0], 200)
+                    status, answer, _ = ask(server, body)
+                    self.assertEqual((status, answer["choices"]), (200, want["choices"]))
+                self.assertEqual(server.stop(), 0)
+                said = server.stderr()
         self.assertEqual(said.count("trying once more"), 2, said)
         self.assertNotIn("stand-in: ", said)
 

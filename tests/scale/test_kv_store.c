@@ -296,7 +296,7 @@ TEST(is_never_waited_for) {
     wait_up(&a, true);
     fill(&s, 1, 7);
     send_all(&a, &s, 5);
-    set_faults(folder, "delay_ms=1500");
+    set_faults(folder, "hold=1"); /* until it is let go below: who waits for the store does not come there */
     double began_s = now_s();
     void  *l = a.p->look(a.p->user, s.root, s.keys, s.tokens, 5);
     assert_non_null(l);
@@ -305,7 +305,6 @@ TEST(is_never_waited_for) {
     a.p->end(a.p->user, l, true);
     assert_null(a.p->look(a.p->user, s.root, s.keys, s.tokens, 5)); /* longer than a prompt may wait, already */
     assert_true(send(&a, &s, 6));
-    assert_true(now_s() < began_s + 1.5); /* none of these waited for the call, which is under way */
     td_page_store_stats st = stats(&a);
     assert_int_equal(st.lookups_late, 1);
     assert_int_equal(st.lookups_refused, 1);

@@ -9,9 +9,17 @@ import socket
 import subprocess
 import tempfile
 import time
+import unittest
 
 FAKE = os.environ.get("TD_FAKE_TANDEM", "")
+TANDEM = os.environ.get("TD_TANDEM", "")
+MODEL = os.path.join(os.environ.get("TD_SOURCE_DIR", ""), "models/tale-v3-14m")  # the demo model
 PATIENCE = int(os.environ.get("TD_TEST_PATIENCE", "5"))  # times what is waited at most: a limit ends what hangs, and is no measure of speed
+
+
+def environment(**more):
+    """This process's, and these; None: without that one."""
+    return {k: v for k, v in {**os.environ, **more}.items() if v is not None}
 
 
 def free_port():
@@ -63,14 +71,16 @@ class Gate:
 
 
 class Server:
-    """A running server; use as a context manager. `stderr()` is what it has logged so far."""
+    """A running server; use as a context manager. `stderr()` is what it has logged so far.
 
-    def __init__(self, *flags, program=None, model="/models/fake", wait=True, timeout=60, env=None, log=None):
+    `env` is what its environment has besides this one's; None: has not. `command` takes the place of program, model and flags."""
+
+    def __init__(self, *flags, program=None, model="/models/fake", command=None, wait=True, timeout=60, env=None, log=None):
         self.log = tempfile.TemporaryFile()
-        command = [*(program or [FAKE]), "launch_server", "--model-path", model, *flags]
-        if "--port" not in flags:
+        command = list(command or [*(program or [FAKE]), "launch_server", "--model-path", model, *flags])
+        if "--port" not in command:
             command += ["--port", "0"]
-        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=self.log if log is None else log, env={**os.environ, **env} if env else None)
+        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=self.log if log is None else log, env=environment(**(env or {})))
         self.port = None
         if wait:
             self.wait_ready(timeout)
@@ -144,3 +154,52 @@ class Server:
             raise AssertionError(f"the server ended with {status}: {self.stderr()}")
         self.process.stdout.close()
         self.log.close()
+
+
+def demo_server(*flags, **more):
+    """The whole program on the demo model."""
+    return Server("--quantization", "none", "--cpuinfer", "2", *flags, program=[TANDEM], model=MODEL, **more)
+
+
+def openai_client(server):
+    import openai
+    return openai.OpenAI(base_url=f"http://127.0.0.1:{server.port}/v1", api_key="none", max_retries=0, timeout=60 * PATIENCE)
+
+
+def stream_events(text):
+    """The events of a stream of completions; that it ended properly is checked."""
+    assert text.endswith("data: [DONE]\n\n"), text[-200:]
+    return [json.loads(e[6:]) for e in text.split("\n\n")[:-2]]
+
+
+class Client:
+    """A server and a client of it, together: a context manager."""
+
+    def __init__(self, server, client):
+        self.server, self.client = server, client
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *error):
+        self.client.close()
+        self.server.__exit__(*error)
+
+
+class ServerTest(unittest.TestCase):
+    """Cases on one server, that start() gives."""
+
+    @classmethod
+    def setUpClass(cls):
+        cls.server = cls.start()
+        cls.addClassCleanup(cls.server.__exit__, None, None, None)
+
+
+class OpenaiTest(ServerTest):
+    """The same, with an openai client of it."""
+
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        cls.client = openai_client(cls.server)
+        cls.addClassCleanup(cls.client.close)

@@ -2,7 +2,6 @@
 import concurrent.futures
 import json
 import logging
-import os
 import random
 import socket
 import threading
@@ -10,21 +9,9 @@ import time
 import unittest
 
 import openai
-from server_process import PATIENCE, Server
+from server_process import PATIENCE, Server, ServerTest, demo_server, openai_client, stream_events, wait_until
 
-TANDEM = os.environ["TD_TANDEM"]
-MODEL = os.path.join(os.environ["TD_SOURCE_DIR"], "models/tale-v3-14m")
 PATH = "/v1/completions"
-
-
-def demo(*flags):
-    return Server("--quantization", "none", "--cpuinfer", "2", *flags, program=[TANDEM], model=MODEL)
-
-
-def events(text):
-    """The events of a stream; that it ended properly is checked."""
-    assert text.endswith("data: [DONE]\n\n"), text[-200:]
-    return [json.loads(e[6:]) for e in text.split("\n\n")[:-2]]
 
 
 def send(server, body):
@@ -35,21 +22,12 @@ def send(server, body):
     return s
 
 
-def wait_tokens(server, total, timeout=60):
+def wait_tokens(server, total):
     """Until the server has generated so many in all."""
-    end = time.monotonic() + timeout * PATIENCE
-    while server.metric("sglang:generation_tokens_total") < total:
-        assert time.monotonic() < end, f"no {total} tokens in {timeout} s"
-        time.sleep(0.02)
+    wait_until(lambda: server.metric("sglang:generation_tokens_total") >= total, 60, says=f"{total} tokens")
 
 
-class WithServer(unittest.TestCase):
-
-    @classmethod
-    def setUpClass(cls):
-        cls.server = cls.start()
-        cls.addClassCleanup(cls.server.__exit__, None, None, None)
-
+class AbortTest(ServerTest):
     def setUp(self):
         self.pool = concurrent.futures.ThreadPoolExecutor(8)
         self.addCleanup(self.pool.shutdown)
@@ -61,7 +39,7 @@ class WithServer(unittest.TestCase):
         return self.server.request("POST", "/abort_request", body)[:2]
 
 
-class Abort(WithServer):
+class Abort(AbortTest):
     start = staticmethod(lambda: Server("--max-running-requests", "3"))
 
     def running(self, n, queued=0):
@@ -80,7 +58,7 @@ class Abort(WithServer):
         self.wait_tokens(3)
         self.assertEqual(self.abort({"rid": "one"}), (200, {"aborted": 1}))
         status, text, _ = job.result()
-        chunks = events(text)
+        chunks = stream_events(text)
         self.assertEqual((status, chunks[-2]["choices"][0]["finish_reason"], chunks[-2]["choices"][0]["matched_stop"]), (200, "abort", None))
         said = "".join(c["choices"][0]["text"] for c in chunks[:-1])
         self.assertTrue(said and ("!slow" * 1000).startswith(said), said)
@@ -102,7 +80,7 @@ class Abort(WithServer):
         self.assertEqual(self.abort({"rid": "h"}), (200, {"aborted": 2}))
         answer = jobs[0].result()[1]
         self.assertEqual((answer["choices"][0]["text"], answer["choices"][0]["finish_reason"]), ("", "abort"))
-        self.assertEqual(events(jobs[1].result()[1])[-1]["choices"][0]["finish_reason"], "abort")
+        self.assertEqual(stream_events(jobs[1].result()[1])[-1]["choices"][0]["finish_reason"], "abort")
 
     def test_what_runs_is_found(self):
         """A request that the engine has begun is aborted also before the call that submits it has returned."""
@@ -111,7 +89,7 @@ class Abort(WithServer):
             self.running(1)
             self.assertEqual(self.abort({"rid": "early"}), (200, {"aborted": 1}))
             answer = job.result()[1]
-            last = events(answer)[-1] if stream else answer
+            last = stream_events(answer)[-1] if stream else answer
             self.assertEqual(last["choices"][0]["finish_reason"], "abort")
 
     def test_queued(self):
@@ -131,7 +109,7 @@ class Abort(WithServer):
             self.running(3, queued=1)
             self.assertEqual(self.abort({"rid": "many"}), (200, {"aborted": 1}))
             answer = job.result()[1]
-            choices = [c for e in events(answer) for c in e["choices"]] if stream else answer["choices"]
+            choices = [c for e in stream_events(answer) for c in e["choices"]] if stream else answer["choices"]
             ends = {c["index"]: c["finish_reason"] for c in choices if c["finish_reason"]}
             self.assertEqual(ends, {i: "abort" for i in range(4)})
 
@@ -186,7 +164,7 @@ class Abort(WithServer):
                 status, answer, _ = self.server.request("POST", PATH, {"prompt": draw.choice(["abcdef", "!slow!", "!hang!"]), "n": draw.choice([1, 2]),
                                                                        "rid": draw.choice("abc"), "stream": draw.random() < 0.5, "max_tokens": 6})
                 self.assertEqual(status, 200)
-                choices = [c for e in events(answer) for c in e["choices"]] if isinstance(answer, str) else answer["choices"]
+                choices = [c for e in stream_events(answer) for c in e["choices"]] if isinstance(answer, str) else answer["choices"]
                 ends = [c["finish_reason"] for c in choices if c["finish_reason"]]
                 self.assertTrue(ends and set(ends) <= {"abort", "length", "stop"}, ends)
 
@@ -206,8 +184,8 @@ class Abort(WithServer):
         self.running(0)
 
 
-class DemoModel(WithServer):
-    start = staticmethod(lambda: demo("--max-running-requests", "8", "--max-queued-requests", "64", "--chunked-prefill-size", "256"))
+class DemoModel(AbortTest):
+    start = staticmethod(lambda: demo_server("--max-running-requests", "8", "--max-queued-requests", "64", "--chunked-prefill-size", "256"))
 
     def steps(self):
         return self.server.metric("tandem:prefill_steps_total") + self.server.metric("tandem:decode_steps_total")
@@ -231,7 +209,7 @@ class DemoModel(WithServer):
         self.assertLess(n, 1900)
         again = self.server.request("POST", PATH, {**ask, "max_tokens": n})[1]
         self.assertEqual(answer["choices"][0]["text"], again["choices"][0]["text"])
-        client = openai.OpenAI(base_url=f"http://127.0.0.1:{self.server.port}/v1", api_key="none", max_retries=0)
+        client = openai_client(self.server)
         self.addCleanup(client.close)
         stream = client.chat.completions.create(model="tale-v3-14m", messages=[{"role": "user", "content": "Hello"}], max_tokens=1900, stream=True,
                                                 extra_body={"ignore_eos": True, "rid": "b"})
@@ -266,9 +244,9 @@ class DemoModel(WithServer):
 
 class Queue(unittest.TestCase):
     def setUp(self):
-        self.server = demo("--max-running-requests", "1", "--max-queued-requests", "3")
+        self.server = demo_server("--max-running-requests", "1", "--max-queued-requests", "3")
         self.addCleanup(self.server.__exit__, None, None, None)
-        self.client = openai.OpenAI(base_url=f"http://127.0.0.1:{self.server.port}/v1", api_key="none", max_retries=0, timeout=60 * PATIENCE)
+        self.client = openai_client(self.server)
         self.addCleanup(self.client.close)
 
     def occupy(self, tokens=1900):

@@ -5,10 +5,8 @@ import re
 import subprocess
 import unittest
 
-from server_process import Server
+from server_process import MODEL, TANDEM, Server
 
-TANDEM = os.environ["TD_TANDEM"]
-MODEL = os.path.join(os.environ["TD_SOURCE_DIR"], "models/tale-v3-14m")
 FLAGS = ("--cpuinfer", "1", "--chunked-prefill-size", "512", "--max-running-requests", "4")
 APART = (*FLAGS, "--device", "apart")
 ASK = [{"prompt": "Once upon a time there was a", "max_tokens": 24, "temperature": 0, "logprobs": 3},

@@ -3,21 +3,13 @@ import json
 import unittest
 
 import openai
-from server_process import PATIENCE, Server
+from server_process import OpenaiTest, Server
 
 USER = [{"role": "user", "content": "Hello"}]
 
 
-class ApiTest(unittest.TestCase):
-    @classmethod
-    def setUpClass(cls):
-        cls.server = Server("--served-model-name", "fake", "--context-length", "2048")
-        cls.client = openai.OpenAI(base_url=f"http://127.0.0.1:{cls.server.port}/v1", api_key="none", max_retries=0, timeout=20 * PATIENCE)
-
-    @classmethod
-    def tearDownClass(cls):
-        cls.client.close()
-        cls.server.__exit__(None, None, None)
+class ApiTest(OpenaiTest):
+    start = staticmethod(lambda: Server("--served-model-name", "fake", "--context-length", "2048"))
 
     def chat(self, messages=USER, **more):
         return self.client.chat.completions.create(model="fake", messages=messages, **more)

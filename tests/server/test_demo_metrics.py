@@ -5,10 +5,8 @@ import re
 import unittest
 
 from prometheus_client.parser import text_string_to_metric_families
-from server_process import Server
+from server_process import MODEL, TANDEM, Server
 
-TANDEM = os.environ["TD_TANDEM"]
-MODEL = os.path.join(os.environ["TD_SOURCE_DIR"], "models/tale-v3-14m")
 FLAGS = ("--quantization", "none", "--cpuinfer", "2", "--chunked-prefill-size", "64", "--decode-log-interval", "5", "--log-requests")
 PROMPT = list(range(100, 300))  # four chunks
 

@@ -5,14 +5,11 @@ import os
 import socket
 import subprocess
 import tempfile
-import time
 import unittest
 
 import openai
-from server_process import PATIENCE, Server
+from server_process import MODEL, TANDEM, OpenaiTest, Server, demo_server
 
-TANDEM = os.environ["TD_TANDEM"]
-MODEL = os.path.join(os.environ["TD_SOURCE_DIR"], "models/tale-v3-14m")
 ASK = [{"role": "user", "content": "Tell me a story about a dragon."}]
 
 
@@ -20,16 +17,8 @@ def start(*flags, **more):
     return Server(*flags, program=[TANDEM], model=MODEL, **more)
 
 
-class Demo(unittest.TestCase):
-    @classmethod
-    def setUpClass(cls):
-        cls.server = start("--quantization", "none", "--cpuinfer", "2", "--served-model-name", "tale")
-        cls.client = openai.OpenAI(base_url=f"http://127.0.0.1:{cls.server.port}/v1", api_key="none", max_retries=0, timeout=60 * PATIENCE)
-
-    @classmethod
-    def tearDownClass(cls):
-        cls.client.close()
-        cls.server.__exit__(None, None, None)
+class Demo(OpenaiTest):
+    start = staticmethod(lambda: demo_server("--served-model-name", "tale"))
 
     def chat(self, **more):
         return self.client.chat.completions.create(model="tale", messages=ASK, **{"max_tokens": 24, **more})

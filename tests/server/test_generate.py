@@ -1,14 +1,11 @@
 """SGLang's /generate over the fake engine, which repeats its prompt, and on the demo model."""
 import concurrent.futures
 import json
-import os
 import time
 import unittest
 
-from server_process import Server
+from server_process import Server, ServerTest, demo_server, stream_events
 
-TANDEM = os.environ["TD_TANDEM"]
-MODEL = os.path.join(os.environ["TD_SOURCE_DIR"], "models/tale-v3-14m")
 BASE = 4  # the fake's id of byte 0
 EOS = 1
 
@@ -17,12 +14,7 @@ def ids(text):
     return [BASE + b for b in text.encode()]
 
 
-class WithServer(unittest.TestCase):
-    @classmethod
-    def setUpClass(cls):
-        cls.server = cls.start()
-        cls.addClassCleanup(cls.server.__exit__, None, None, None)
-
+class Generate(ServerTest):
     def generate(self, **body):
         status, answer, _ = self.server.request("POST", "/generate", body)
         self.assertEqual(status, 200, answer)
@@ -32,8 +24,7 @@ class WithServer(unittest.TestCase):
         """The events of a stream, in order."""
         status, answer, headers = self.server.request("POST", "/generate", {**body, "stream": True})
         self.assertEqual((status, headers["Content-Type"]), (200, "text/event-stream; charset=utf-8"), answer)
-        self.assertTrue(answer.endswith("data: [DONE]\n\n"), answer[-200:])
-        return [json.loads(e[6:]) for e in answer.split("\n\n")[:-2]]
+        return stream_events(answer)
 
     def error(self, status=400, **body):
         got, answer, _ = self.server.request("POST", "/generate", body)
@@ -48,7 +39,7 @@ def without_time(answer):
     return {**answer, "meta_info": meta}
 
 
-class Fake(WithServer):
+class Fake(Generate):
     start = staticmethod(lambda: Server("--served-model-name", "fake", "--context-length", "2048"))
 
     def test_one(self):
@@ -201,8 +192,8 @@ class Fake(WithServer):
                 self.assertEqual({a["meta_info"]["finish_reason"]["type"] for a in answer.result()[-2:]}, {"abort"})
 
 
-class Demo(WithServer):
-    start = staticmethod(lambda: Server("--quantization", "none", "--cpuinfer", "2", "--served-model-name", "tale", program=[TANDEM], model=MODEL))
+class Demo(Generate):
+    start = staticmethod(lambda: demo_server("--served-model-name", "tale"))
 
     def complete(self, **body):
         status, answer, _ = self.server.request("POST", "/v1/completions", body)

@@ -9,9 +9,8 @@ import subprocess
 import tempfile
 import unittest
 
-from server_process import Server
+from server_process import TANDEM, Server
 
-TANDEM = os.environ["TD_TANDEM"]
 SOURCE = os.environ["TD_SOURCE_DIR"]
 MB = 1 << 20
 FLAGS = ("--tokenizer-path", os.path.join(SOURCE, "models/tale-v3-14m"), "--context-length", "4096", "--max-total-tokens", "8192", "--chunked-prefill-size", "512",

@@ -7,10 +7,8 @@ import unittest
 
 import anthropic
 from anthropic import beta_tool
-from server_process import PATIENCE, Server
+from server_process import MODEL, PATIENCE, TANDEM, Client, Server
 
-TANDEM = os.environ["TD_TANDEM"]
-MODEL = os.path.join(os.environ["TD_SOURCE_DIR"], "models/tale-v3-14m")
 SCHEMA = {"type": "object", "properties": {"city": {"type": "string"}, "days": {"type": "integer"}}}
 TOOLS = [{"name": "get_weather", "description": "Weather", "input_schema": SCHEMA}]
 
@@ -46,17 +44,10 @@ def events_of(text):
     return found
 
 
-class Client:
+class Tandem(Client):
     def __init__(self, *flags, key="none", **more):
-        self.server = Server("--served-model-name", "fake", *flags, **more)
-        self.client = anthropic.Anthropic(base_url=f"http://127.0.0.1:{self.server.port}", api_key=key, max_retries=0, timeout=60 * PATIENCE)
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *error):
-        self.client.close()
-        self.server.__exit__(*error)
+        server = Server("--served-model-name", "fake", *flags, **more)
+        super().__init__(server, anthropic.Anthropic(base_url=f"http://127.0.0.1:{server.port}", api_key=key, max_retries=0, timeout=60 * PATIENCE))
 
     @staticmethod
     def arguments(text, tools=TOOLS, **more):
@@ -80,13 +71,13 @@ class Client:
 
 
 def demo(*flags):
-    return Client("--quantization", "none", "--cpuinfer", "2", *flags, program=[TANDEM], model=MODEL)
+    return Tandem("--quantization", "none", "--cpuinfer", "2", *flags, program=[TANDEM], model=MODEL)
 
 
 class Messages(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
-        cls.c = Client("--context-length", "4096", "--tool-call-parser", "qwen25", "--reasoning-parser", "qwen3")
+        cls.c = Tandem("--context-length", "4096", "--tool-call-parser", "qwen25", "--reasoning-parser", "qwen3")
         cls.addClassCleanup(cls.c.__exit__, None, None, None)
 
     def test_message(self):
@@ -288,7 +279,7 @@ class Messages(unittest.TestCase):
         return status, answer["error"]["type"], headers
 
     def test_errors(self):
-        good = Client.arguments("x", tools=None)
+        good = Tandem.arguments("x", tools=None)
         bad = "invalid_request_error"
         self.assertEqual(self.error("POST", PATH, {**good, "model": "other"}, code="model_not_found")[:2], (404, "not_found_error"))
         self.assertEqual(self.error("POST", PATH, {**good, "max_tokens": "x"})[:2], (400, bad))
@@ -307,7 +298,7 @@ class Messages(unittest.TestCase):
 
     def test_wrong_types(self):
         """Every field with values that it does not take: a 400 that names it. (test_messages_read has what the blocks may be.)"""
-        good = Client.arguments("x")
+        good = Tandem.arguments("x")
         anything = [1, -1.5, True, "x", [], [1], {"a": 1}]
         takes = {"model": str, "max_tokens": 1, "messages": None, "system": (str, []), "tools": [], "tool_choice": None, "stop_sequences": [], "thinking": None,
                  "output_config": None, "context_management": {"a": 1}, "metadata": {"a": 1}, "service_tier": str, "speed": str, "cache_control": {"a": 1},
@@ -405,7 +396,7 @@ class Messages(unittest.TestCase):
 
 class NoParsers(unittest.TestCase):
     def test_text_is_text(self):
-        with Client() as c:
+        with Tandem() as c:
             for m in (c.ask("<think>a</think>" + ONE), c.stream("<think>a</think>" + ONE)[0]):
                 self.assertEqual((blocks(m), m.stop_reason), ([("text", "<think>a</think>" + ONE + ECHO)], "end_turn"))
                 self.assertIsNone(m.usage.output_tokens_details)
@@ -413,7 +404,7 @@ class NoParsers(unittest.TestCase):
 
 class Late(unittest.TestCase):
     def test_body_that_does_not_come(self):
-        with Client("--request-timeout", "1") as c:
+        with Tandem("--request-timeout", "1") as c:
             connection = c.server.connection()
             for path, form in ((PATH, '"type":"invalid_request_error"'), ("/v1/completions", '"param":null')):
                 connection.connect()
@@ -429,18 +420,18 @@ class Late(unittest.TestCase):
 
 class Keys(unittest.TestCase):
     def test_both_ways(self):
-        with Client("--api-key", "secret", "--cors-origin", "https://page.example", key="secret") as c:
+        with Tandem("--api-key", "secret", "--cors-origin", "https://page.example", key="secret") as c:
             self.assertEqual(c.ask("Hi", tools=None).content[0].text, "Hi")
             bearer = anthropic.Anthropic(base_url=c.client.base_url, auth_token="secret", max_retries=0)
-            self.assertEqual(bearer.messages.create(**Client.arguments("Hi", tools=None)).content[0].text, "Hi")
+            self.assertEqual(bearer.messages.create(**Tandem.arguments("Hi", tools=None)).content[0].text, "Hi")
             bearer.close()
             for headers in ({}, {"x-api-key": "secre"}, {"x-api-key": ""}, {"x-api-key": "secret2"}, {"Authorization": "secret"}, {"Authorization": "Bearer no"}):
                 for path in (PATH, PATH + "/count_tokens"):
-                    status, answer, sent = c.server.request("POST", path, Client.arguments("Hi", tools=None), headers=headers)
+                    status, answer, sent = c.server.request("POST", path, Tandem.arguments("Hi", tools=None), headers=headers)
                     self.assertEqual((status, answer["type"], answer["error"]["type"]), (401, "error", "authentication_error"))
                     self.assertEqual(sent["Access-Control-Allow-Origin"], "https://page.example")
             for headers in ({"x-api-key": "secret"}, {"x-api-key": "no", "Authorization": "Bearer secret"}, {"x-api-key": "secret", "Authorization": "Bearer no"}):
-                self.assertEqual(c.server.request("POST", PATH, Client.arguments("Hi", tools=None), headers=headers)[0], 200)
+                self.assertEqual(c.server.request("POST", PATH, Tandem.arguments("Hi", tools=None), headers=headers)[0], 200)
             self.assertEqual(c.server.request("GET", "/v1/models", headers={"x-api-key": "secret"})[0], 200)
             asked = "anthropic-beta,anthropic-version,content-type,x-api-key,x-stainless-lang"
             status, _, sent = c.server.request("OPTIONS", PATH, headers={"Origin": "https://page.example", "Access-Control-Request-Method": "POST",

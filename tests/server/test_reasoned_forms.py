@@ -7,11 +7,9 @@ import tempfile
 import unittest
 
 import jsonschema
-import openai
-from server_process import PATIENCE, Server
+from server_process import MODEL, Client, Server, openai_client
 
 PROGRAM = os.environ["TD_SCRIPTED_TANDEM"]
-MODEL = os.path.join(os.environ["TD_SOURCE_DIR"], "models/tale-v3-14m")
 MOOD = {"type": "object", "properties": {"mood_of_the_dragon": {"enum": ["glad", "grim"]}, "heads": {"type": "integer", "minimum": 0, "maximum": 9}},
         "required": ["mood_of_the_dragon", "heads"], "additionalProperties": False}
 FORM = {"type": "json_schema", "json_schema": {"name": "mood", "schema": MOOD}}
@@ -23,20 +21,16 @@ TEMPLATE = ("{{ bos_token }}{% for m in messages %}<|user|>{{ m.content }}{% end
             "{% if enable_thinking is defined and not enable_thinking %}<think>\n\n</think>\n\n{% elif opens is defined %}<think>\n{% endif %}")
 
 
-class Scripted:
+class Scripted(Client):
     def __init__(self, says, *flags):
         self.template = tempfile.NamedTemporaryFile("w", suffix=".jinja")
         self.template.write(TEMPLATE)
         self.template.flush()
-        self.server = Server("--served-model-name", "scripted", "--chat-template", self.template.name, *flags, program=[PROGRAM], model=MODEL, env={"TD_SAYS": says})
-        self.client = openai.OpenAI(base_url=f"http://127.0.0.1:{self.server.port}/v1", api_key="none", max_retries=0, timeout=60 * PATIENCE)
-
-    def __enter__(self):
-        return self
+        server = Server("--served-model-name", "scripted", "--chat-template", self.template.name, *flags, program=[PROGRAM], model=MODEL, env={"TD_SAYS": says})
+        super().__init__(server, openai_client(server))
 
     def __exit__(self, *error):
-        self.client.close()
-        self.server.__exit__(*error)
+        super().__exit__(*error)
         self.template.close()
 
     def chat(self, extra=None, **more):
@@ -70,10 +64,7 @@ class Reasoned(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
         cls.s = Scripted(THINKS, "--reasoning-parser", "qwen3")
-
-    @classmethod
-    def tearDownClass(cls):
-        cls.s.__exit__(None, None, None)
+        cls.addClassCleanup(cls.s.__exit__, None, None, None)
 
     def check_mood(self, text):
         jsonschema.validate(json.loads(text), MOOD)

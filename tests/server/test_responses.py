@@ -3,7 +3,6 @@ last, and on the demo model, which holds to a schema."""
 import concurrent.futures
 import enum
 import json
-import os
 import threading
 import time
 import unittest
@@ -11,10 +10,8 @@ import unittest
 import openai
 import pydantic
 from openai.types.responses import Response, ResponseItem, ResponseStreamEvent
-from server_process import PATIENCE, Server, wait_until
+from server_process import OpenaiTest, Server, demo_server, openai_client, wait_until
 
-TANDEM = os.environ["TD_TANDEM"]
-MODEL = os.path.join(os.environ["TD_SOURCE_DIR"], "models/tale-v3-14m")
 EVENT = pydantic.TypeAdapter(ResponseStreamEvent)
 ITEM = pydantic.TypeAdapter(ResponseItem)
 
@@ -48,18 +45,12 @@ def events_of(text):
     return events
 
 
-class Base(unittest.TestCase):
+class Base(OpenaiTest):
     FLAGS = ("--tool-call-parser", "qwen25", "--reasoning-parser", "qwen3")
 
     @classmethod
-    def setUpClass(cls):
-        cls.server = Server("--served-model-name", "fake", "--context-length", "4096", *cls.FLAGS)
-        cls.client = openai.OpenAI(base_url=f"http://127.0.0.1:{cls.server.port}/v1", api_key="none", max_retries=0, timeout=20 * PATIENCE)
-
-    @classmethod
-    def tearDownClass(cls):
-        cls.client.close()
-        cls.server.__exit__(None, None, None)
+    def start(cls):
+        return Server("--served-model-name", "fake", "--context-length", "4096", *cls.FLAGS)
 
     def create(self, input="Hello", **more):
         return self.client.responses.create(model="fake", input=input, **more)
@@ -661,8 +652,7 @@ class Demo(unittest.TestCase):
             kind: str = pydantic.Field(max_length=8)
             rooms: int = pydantic.Field(ge=1, le=9)
 
-        with Server("--quantization", "none", "--cpuinfer", "2", "--served-model-name", "tale", program=[TANDEM], model=MODEL) as server, \
-                openai.OpenAI(base_url=f"http://127.0.0.1:{server.port}/v1", api_key="none", max_retries=0, timeout=60 * PATIENCE) as client:
+        with demo_server("--served-model-name", "tale") as server, openai_client(server) as client:
             ask = {"model": "tale", "input": "Where does the fox live?", "max_output_tokens": 60}
             home = client.responses.parse(text_format=Home, **ask).output_parsed
             self.assertTrue(1 <= home.rooms <= 9)

@@ -1,16 +1,12 @@
 """Structured output as clients ask for it, on the demo model, which is a storyteller and would never write JSON by itself."""
 import concurrent.futures
 import json
-import os
-import re
 import unittest
 
 import jsonschema
 import openai
-from server_process import PATIENCE, Gate, Server
+from server_process import Gate, OpenaiTest, Server, demo_server
 
-TANDEM = os.environ["TD_TANDEM"]
-MODEL = os.path.join(os.environ["TD_SOURCE_DIR"], "models/tale-v3-14m")
 ASK = [{"role": "user", "content": "Tell me a story about a dragon."}]
 PERSON = {
     "type": "object",
@@ -24,16 +20,8 @@ PERSON = {
 ARITHMETIC = 'root ::= term (("+" | "-") term){1,3}\nterm ::= [0-9]{1,2} | "(" term "*" term ")"\n'
 
 
-class Structured(unittest.TestCase):
-    @classmethod
-    def setUpClass(cls):
-        cls.server = Server("--quantization", "none", "--cpuinfer", "2", "--served-model-name", "tale", program=[TANDEM], model=MODEL)
-        cls.client = openai.OpenAI(base_url=f"http://127.0.0.1:{cls.server.port}/v1", api_key="none", max_retries=0, timeout=60 * PATIENCE)
-
-    @classmethod
-    def tearDownClass(cls):
-        cls.client.close()
-        cls.server.__exit__(None, None, None)
+class Structured(OpenaiTest):
+    start = staticmethod(lambda: demo_server("--served-model-name", "tale"))
 
     def chat(self, **more):
         return self.client.chat.completions.create(model="tale", messages=ASK, **{"max_tokens": 200, "seed": 5, **more})

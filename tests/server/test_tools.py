@@ -4,7 +4,7 @@ import os
 import unittest
 
 import openai
-from server_process import PATIENCE, Server
+from server_process import Client, Server, openai_client
 
 SCHEMA = {"type": "object", "properties": {"city": {"type": "string"}, "days": {"type": "integer"}}}
 TOOLS = [{"type": "function", "function": {"name": "get_weather", "description": "Weather", "parameters": SCHEMA}}]
@@ -18,19 +18,12 @@ def user(text):
     return [{"role": "user", "content": text}]
 
 
-class Client:
+class Tandem(Client):
     """A server with these flags, and an openai client of it."""
 
     def __init__(self, *flags):
-        self.server = Server("--served-model-name", "fake", "--context-length", "4096", *flags)
-        self.client = openai.OpenAI(base_url=f"http://127.0.0.1:{self.server.port}/v1", api_key="none", max_retries=0, timeout=20 * PATIENCE)
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *error):
-        self.client.close()
-        self.server.__exit__(*error)
+        server = Server("--served-model-name", "fake", "--context-length", "4096", *flags)
+        super().__init__(server, openai_client(server))
 
     def chat(self, text, tools=TOOLS, **more):
         if tools:
@@ -64,11 +57,8 @@ ECHO = "[tools:1]"
 class Tools(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
-        cls.c = Client("--tool-call-parser", "qwen25", "--reasoning-parser", "qwen3")
-
-    @classmethod
-    def tearDownClass(cls):
-        cls.c.__exit__(None, None, None)
+        cls.c = Tandem("--tool-call-parser", "qwen25", "--reasoning-parser", "qwen3")
+        cls.addClassCleanup(cls.c.__exit__, None, None, None)
 
     def test_call(self):
         choice = self.c.chat("I look." + ONE + "So").choices[0]
@@ -223,7 +213,7 @@ class Tools(unittest.TestCase):
         text = "<think>" + "a" * 50 + "</think>" + "b" * 50 + ONE
         sizes = lambda chunks: [len(getattr(c.choices[0].delta, "reasoning_content", None) or c.choices[0].delta.content or "") for c in chunks]
         self.assertEqual(sizes(self.c.streamed(text + "!flood")[4]).count(1), 50 + 50 + len("!flood" + ECHO))
-        with Client("--stream-interval", "5", "--reasoning-parser", "qwen3") as c:
+        with Tandem("--stream-interval", "5", "--reasoning-parser", "qwen3") as c:
             self.assertLessEqual(max(sizes(c.streamed(text + "!flood", tools=None)[4])), 5)
 
     def test_the_clients_own_accumulator(self):
@@ -259,35 +249,35 @@ class Tools(unittest.TestCase):
 
 class Formats(unittest.TestCase):
     def test_kimi_ids(self):
-        with Client("--tool-call-parser", "kimi_k2") as c:
+        with Tandem("--tool-call-parser", "kimi_k2") as c:
             [call] = c.chat(KIMI).choices[0].message.tool_calls
             self.assertEqual((call.id, call.function.name), ("functions.get_weather:0", "get_weather"))
             self.assertEqual([call[0] for call in c.streamed(KIMI)[2].values()], ["functions.get_weather:0"])
 
     def test_typed_arguments(self):
         text = "<tool_call>\n<function=get_weather>\n<parameter=city>\n12\n</parameter>\n<parameter=days>\n3\n</parameter>\n</function>\n</tool_call>"
-        with Client("--tool-call-parser", "qwen3_coder") as c:
+        with Tandem("--tool-call-parser", "qwen3_coder") as c:
             [call] = c.chat(text).choices[0].message.tool_calls
             self.assertEqual(json.loads(call.function.arguments), {"city": "12", "days": 3})
 
     def test_harmony(self):
         text = ("<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant<|channel|>commentary to=functions.get_weather <|constrain|>json<|message|>"
                 '{"city": "Paris"}<|call|>')
-        with Client("--tool-call-parser", "gpt-oss", "--reasoning-parser", "gpt-oss") as c:
+        with Tandem("--tool-call-parser", "gpt-oss", "--reasoning-parser", "gpt-oss") as c:
             message = c.chat(text, stop=ECHO).choices[0].message
             self.assertEqual((message.content, message.reasoning_content), (None, "Hm."))
             self.assertEqual(message.tool_calls[0].function.arguments, '{"city": "Paris"}')
 
     def test_by_template(self):
         folder = os.path.join(os.environ["TD_SOURCE_DIR"], "tests/data/templates")
-        with Client("--chat-template", os.path.join(folder, "Kimi-K2-Thinking.jinja")) as c:
+        with Tandem("--chat-template", os.path.join(folder, "Kimi-K2-Thinking.jinja")) as c:
             self.assertIn("--tool-call-parser kimi_k2, by the chat template", c.server.stderr())
             self.assertIn("--reasoning-parser kimi_k2, by the chat template", c.server.stderr())
             message = c.chat("<think>Hm.</think>" + KIMI).choices[0].message
             self.assertEqual((message.reasoning_content, message.tool_calls[0].function.name), ("Hm.", "get_weather"))
-        with Client("--chat-template", os.path.join(folder, "Kimi-K2-Thinking.jinja"), "--tool-call-parser", "none", "--reasoning-parser", "none") as c:
+        with Tandem("--chat-template", os.path.join(folder, "Kimi-K2-Thinking.jinja"), "--tool-call-parser", "none", "--reasoning-parser", "none") as c:
             self.assertEqual(c.chat("<think>Hm.</think>" + KIMI).choices[0].message.content, "<think>Hm.</think>" + KIMI + ECHO)
-        with Client() as c:
+        with Tandem() as c:
             self.assertNotIn("by the chat template", c.server.stderr())
             self.assertEqual(c.chat(ONE).choices[0].message.content, ONE + ECHO)
 

@@ -9,10 +9,8 @@ import tempfile
 import unittest
 import xml.etree.ElementTree
 
-from server_process import Server
+from server_process import MODEL, TANDEM, Server
 
-TANDEM = os.environ["TD_TANDEM"]
-MODEL = os.path.join(os.environ["TD_SOURCE_DIR"], "models/tale-v3-14m")
 PLOT = os.path.join(os.environ["TD_SOURCE_DIR"], "scripts/trace_plot.py")
 LAYERS, MOE_LAYERS = 6, 5  # of the demo model
 TOKENS = 6

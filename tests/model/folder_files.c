@@ -30,6 +30,23 @@ size_t remove_folder(const char *folder) {
     return n;
 }
 
+static char *g_folder;
+
+static int make_it(void **state) {
+    (void)state;
+    return mkdtemp(g_folder) ? 0 : -1;
+}
+static int remove_it(void **state) {
+    (void)state;
+    remove_folder(g_folder);
+    return 0;
+}
+
+int run_in_folder(char *folder) {
+    g_folder = folder;
+    return tests_run(make_it, remove_it);
+}
+
 char *read_file(const char *path, size_t *size) {
     FILE *f = fopen(path, "rb");
     if (!f) fail_msg("cannot open %s", path);

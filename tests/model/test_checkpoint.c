@@ -450,17 +450,6 @@ TEST(dummy_weights) {
     td_checkpoint_close(b);
 }
 
-static int make_tmp(void **state) {
-    (void)state;
-    return mkdtemp(TMP) ? 0 : -1;
-}
-
-static int remove_tmp(void **state) {
-    (void)state;
-    remove_folder(TMP);
-    return 0;
-}
-
 int main(void) {
-    return tests_run(make_tmp, remove_tmp);
+    return run_in_folder(TMP);
 }

@@ -5,11 +5,10 @@
  * that pass and all later ones are told so. Nothing hangs, and what was taken is given back (the stand-in looks when the
  * card is closed). Each life is a process.
  */
-#include <dlfcn.h>
 
 #include "core/math/rng.h"
 #include "fault_life.h"
-#include "tests/td_test.h"
+#include "tests/standins/cuda/use_cuda_standin.h"
 
 #define SAMPLE 8 /* lives of each kind and model */
 
@@ -133,13 +132,6 @@ TEST(refusals) {
 }
 
 int main(void) {
-    setenv("TD_CUDA_KERNELS", TD_CUDA_STANDIN "/kernels.image", 1);
-    setenv("TD_CUBLASLT", TD_CUDA_STANDIN, 1);
-    setenv("TD_STANDIN_DELAY_US", "5", 0);
-    setenv("TD_CUDA_BELLS", "words", 0); /* what fails while ways are compared is told to nobody (test_cuda_runtime) */
-    if (!dlopen(TD_CUDA_STANDIN "/libcuda.so.1", RTLD_NOW | RTLD_LOCAL)) {
-        fprintf(stderr, "%s\n", dlerror());
-        return 1;
-    }
+    use_cuda_standin("5", "words"); /* what fails while ways are compared is told to nobody (test_cuda_runtime) */
     return tests_run(NULL, NULL);
 }

@@ -9,10 +9,9 @@
  * of a prompt, because a row that is near a tie of two experts may go another way and is far off then, on either device. The
  * card's may be CARD_FACTOR times the host's and CARD_SLACK more.
  */
-#include <dlfcn.h>
 
 #include "golden_run.h"
-#include "tests/td_test.h"
+#include "tests/standins/cuda/use_cuda_standin.h"
 
 /* Without TD_TEST_FULL: rows of a prompt, which is cut there; prompts of a model; and some models are left out. */
 #define ROWS_MAX 10
@@ -192,14 +191,6 @@ TEST(halves_and_handovers) {
 /* A filter of cmocka, as "qwen*". */
 int main(int argc, char **argv) {
     if (argc > 1) cmocka_set_test_filter(argv[1]);
-    setenv("TD_CUDA_KERNELS", TD_CUDA_STANDIN "/kernels.image", 1);
-    setenv("TD_CUBLASLT", TD_CUDA_STANDIN, 1);
-    setenv("TD_STANDIN_DELAY_US", "5", 0);
-    setenv("TD_CUDA_BELLS", "words", 0);
-    /* The dynamic linker finds a library that is open already by its name: so it is this one, whatever the machine has. */
-    if (!dlopen(TD_CUDA_STANDIN "/libcuda.so.1", RTLD_NOW | RTLD_LOCAL)) {
-        fprintf(stderr, "%s\n", dlerror());
-        return 1;
-    }
+    use_cuda_standin("5", "words");
     return tests_run(NULL, NULL);
 }

@@ -90,17 +90,6 @@ TEST(kept_device_weights_give_the_same_logits) {
     free(want);
 }
 
-static int make_out(void **state) {
-    (void)state;
-    return mkdtemp(OUT) ? 0 : -1;
-}
-
-static int remove_out(void **state) {
-    (void)state;
-    remove_folder(OUT);
-    return 0;
-}
-
 int main(void) {
-    return tests_run(make_out, remove_out);
+    return run_in_folder(OUT);
 }

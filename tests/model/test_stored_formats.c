@@ -922,17 +922,6 @@ TEST(kimi_k25_is_a_deepseek_v3_behind_a_prefix) {
     free(want);
 }
 
-static int make_tmp(void **state) {
-    (void)state;
-    return mkdtemp(TMP) ? 0 : -1;
-}
-
-static int remove_tmp(void **state) {
-    (void)state;
-    remove_folder(TMP);
-    return 0;
-}
-
 int main(void) {
-    return tests_run(make_tmp, remove_tmp);
+    return run_in_folder(TMP);
 }

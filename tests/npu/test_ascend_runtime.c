@@ -9,53 +9,10 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#define CARD_DEVICE "npu"
 #include "npu/ascend/ascend_open.h"
+#include "one_card.h"
 #include "tests/td_test.h"
-
-typedef struct {
-    td_npu           *npu;
-    const td_npu_ops *ops;
-    td_npu_stream    *stream;
-} card;
-
-static card open_card(int32_t number) {
-    card          c;
-    td_error      err = {0};
-    td_npu_config config = {.act_dtype = TD_DT_BF16, .card = (uint32_t)number};
-    if (td_ascend_npu_open(&config, &c.npu, &err) != TD_OK) fail_msg("%s", err.text);
-    c.ops = c.npu->ops;
-    if (c.ops->stream_create(c.npu, &c.stream, &err) != TD_OK) fail_msg("%s", err.text);
-    return c;
-}
-
-static void close_card(card *c) {
-    c->ops->stream_destroy(c->npu, c->stream);
-    c->ops->close(c->npu);
-}
-
-static void *device_memory(card *c, size_t bytes) {
-    void    *p;
-    td_error err = {0};
-    if (c->ops->alloc(c->npu, bytes, &p, &err) != TD_OK) fail_msg("%s", err.text);
-    return p;
-}
-
-static void *pinned_memory(card *c, size_t bytes) {
-    void    *p;
-    td_error err = {0};
-    if (c->ops->host_alloc(c->npu, bytes, &p, &err) != TD_OK) fail_msg("%s", err.text);
-    return p;
-}
-
-static void to_device(card *c, void *dst, const void *src, size_t bytes) {
-    assert_int_equal(c->ops->copy(c->npu, c->stream, dst, src, bytes, TD_COPY_H2D), TD_OK);
-}
-static void to_host(card *c, void *dst, const void *src, size_t bytes) {
-    assert_int_equal(c->ops->copy(c->npu, c->stream, dst, src, bytes, TD_COPY_D2H), TD_OK);
-}
-static void sync_stream(card *c) {
-    assert_int_equal(c->ops->stream_sync(c->npu, c->stream), TD_OK);
-}
 
 TEST(refusals) {
     td_npu       *npu;
@@ -200,54 +157,9 @@ TEST(a_capture_replays_with_new_contents) {
     close_card(&c);
 }
 
-/* A stream and a thread hand a number to and fro by bells, in a capture: what an expert tier does by doorbells. */
-typedef struct {
-    td_bell        *up, *down;
-    const uint32_t *in;
-    uint32_t       *out;
-    int             rounds;
-} partner;
-
-static void *answer(void *arg) {
-    partner *p = arg;
-    for (int i = 0; i < p->rounds; i++) {
-        while (atomic_load_explicit(p->up, memory_order_acquire) == 0) usleep(10);
-        atomic_store_explicit(p->up, 0, memory_order_relaxed);
-        *p->out = *p->in + 1;
-        atomic_store_explicit(p->down, 1, memory_order_release);
-    }
-    return NULL;
-}
-
 TEST(bells_hand_over) {
-    enum { ROUNDS = 60 };
-    card          c = open_card(0);
-    char         *bells = pinned_memory(&c, 128);
-    uint32_t     *up = pinned_memory(&c, 64), *down = pinned_memory(&c, 64), *device = device_memory(&c, 64);
-    partner       p = {(td_bell *)bells, (td_bell *)(bells + 64), up, down, ROUNDS};
-    pthread_t     thread;
-    td_npu_graph *g;
-    td_error      err = {0};
-    assert_int_equal(c.ops->graph_begin(c.npu, c.stream), TD_OK);
-    to_host(&c, up, device, 64);
-    assert_int_equal(c.ops->bell_ring(c.npu, c.stream, p.up), TD_OK);
-    assert_int_equal(c.ops->bell_wait(c.npu, c.stream, p.down), TD_OK);
-    to_device(&c, device, down, 64);
-    assert_int_equal(c.ops->graph_end(c.npu, c.stream, &g, &err), TD_OK);
-    assert_int_equal(pthread_create(&thread, NULL, answer, &p), 0);
-    for (int i = 0; i < ROUNDS; i++) assert_int_equal(c.ops->graph_launch(c.npu, c.stream, g), TD_OK);
-    sync_stream(&c);
-    pthread_join(thread, NULL);
-    to_host(&c, up, device, 64);
-    sync_stream(&c);
-    assert_int_equal(*up, ROUNDS);
-    assert_int_equal(atomic_load(p.up), 0);
-    assert_int_equal(atomic_load(p.down), 0);
-    c.ops->graph_destroy(c.npu, g);
-    c.ops->free(c.npu, device, 64);
-    c.ops->host_free(c.npu, bells, 128);
-    c.ops->host_free(c.npu, up, 64);
-    c.ops->host_free(c.npu, down, 64);
+    card c = open_card(0);
+    hand_over(&c);
     close_card(&c);
 }
 

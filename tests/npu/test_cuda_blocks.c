@@ -7,7 +7,6 @@
  *
  * The other blocks are compared by tandem doctor (test_cuda_command, TD_TEST_FULL) and by whole models (test_cuda_model).
  */
-#include <dlfcn.h>
 #include <math.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -16,7 +15,7 @@
 #include "npu/cuda/cuda_device.h"
 #include "tests/npu/unified_step.h"
 #include "tests/standins/cuda/cuda_launch.h"
-#include "tests/td_test.h"
+#include "tests/standins/cuda/use_cuda_standin.h"
 
 typedef struct {
     uint32_t       first, rows, bucket; /* of the step; first: its first row in the buffers */
@@ -728,13 +727,6 @@ FIRST_TEST(bounds_that_fail) {
 }
 
 int main(void) {
-    setenv("TD_CUDA_KERNELS", TD_CUDA_STANDIN "/kernels.image", 1);
-    setenv("TD_CUBLASLT", TD_CUDA_STANDIN, 1);
-    setenv("TD_STANDIN_DELAY_US", "5", 0);
-    setenv("TD_CUDA_BELLS", "calls", 0); /* nothing to measure: no bell is rung here */
-    if (!dlopen(TD_CUDA_STANDIN "/libcuda.so.1", RTLD_NOW | RTLD_LOCAL)) {
-        fprintf(stderr, "%s\n", dlerror());
-        return 1;
-    }
+    use_cuda_standin("5", "calls"); /* nothing to measure: no bell is rung here */
     return tests_run(NULL, NULL);
 }

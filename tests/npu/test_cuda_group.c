@@ -6,10 +6,9 @@
 #define CLUSTER_DEVICE "cuda"
 #define WIDTH 1024
 #define ROWS 1050 /* more than a place has room for; two shots on four cards, and one for the rows behind it */
-#include <dlfcn.h>
 
 #include "card_cluster.h"
-#include "tests/td_test.h"
+#include "tests/standins/cuda/use_cuda_standin.h"
 
 /* The same through the host's memory: where no card reaches another's, and where there is not room for all to. */
 TEST(without_peer_access) {
@@ -70,14 +69,7 @@ FIRST_TEST(every_call_fails_once) {
 }
 
 int main(void) {
-    setenv("TD_CUDA_KERNELS", TD_CUDA_STANDIN "/kernels.image", 1);
-    setenv("TD_CUBLASLT", TD_CUDA_STANDIN, 1);
     setenv("TD_STANDIN_DEVICES", "4", 1);
-    setenv("TD_STANDIN_DELAY_US", "30", 0);
-    setenv("TD_CUDA_BELLS", "calls", 0); /* nothing to measure: no bell is rung here */
-    if (!dlopen(TD_CUDA_STANDIN "/libcuda.so.1", RTLD_NOW | RTLD_LOCAL)) {
-        fprintf(stderr, "%s\n", dlerror());
-        return 1;
-    }
+    use_cuda_standin("30", "calls"); /* nothing to measure: no bell is rung here */
     return tests_run(NULL, NULL);
 }

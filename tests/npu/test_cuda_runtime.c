@@ -1,57 +1,14 @@
 /* An NVIDIA card's streams, captures and figures by the contract of npu.h, on the stand-in for the driver. The stand-in ends
  * the process where a rule of the driver's documents is broken, or something was not given back. */
-#include <dlfcn.h>
 #include <math.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <unistd.h>
 
-#include "npu/npu.h"
+#define CARD_DEVICE "cuda"
 #include "npu_test_util.h"
-#include "tests/td_test.h"
-
-typedef struct {
-    td_npu           *npu;
-    const td_npu_ops *ops;
-    td_npu_stream    *stream;
-} card;
-
-static card open_card(uint32_t which) {
-    card     c;
-    td_error err = {0};
-    if (td_npu_open("cuda", &(td_npu_config){.act_dtype = TD_DT_BF16, .card = which}, &c.npu, &err) != TD_OK)
-        fail_msg("%s", err.text);
-    c.ops = c.npu->ops;
-    assert_int_equal(c.ops->stream_create(c.npu, &c.stream, &err), TD_OK);
-    return c;
-}
-
-static void close_card(card *c) {
-    c->ops->stream_destroy(c->npu, c->stream);
-    c->ops->close(c->npu);
-}
-
-static void *device_memory(card *c, size_t bytes) {
-    void    *p;
-    td_error err = {0};
-    assert_int_equal(c->ops->alloc(c->npu, bytes, &p, &err), TD_OK);
-    return p;
-}
-static void *pinned_memory(card *c, size_t bytes) {
-    void    *p;
-    td_error err = {0};
-    assert_int_equal(c->ops->host_alloc(c->npu, bytes, &p, &err), TD_OK);
-    return p;
-}
-static void to_device(card *c, void *dst, const void *src, size_t bytes) {
-    assert_int_equal(c->ops->copy(c->npu, c->stream, dst, src, bytes, TD_COPY_H2D), TD_OK);
-}
-static void to_host(card *c, void *dst, const void *src, size_t bytes) {
-    assert_int_equal(c->ops->copy(c->npu, c->stream, dst, src, bytes, TD_COPY_D2H), TD_OK);
-}
-static void sync_stream(card *c) {
-    assert_int_equal(c->ops->stream_sync(c->npu, c->stream), TD_OK);
-}
+#include "one_card.h"
+#include "tests/standins/cuda/use_cuda_standin.h"
 
 /* ---- figures ----------------------------------------------------------------------------------- */
 
@@ -215,56 +172,6 @@ TEST(a_card_that_another_process_has) {
 
 /* ---- doorbells -------------------------------------------------------------------------------- */
 
-/* What the expert tier does: hears a bell, reads what came before it, answers, rings. */
-typedef struct {
-    td_bell        *up, *down;
-    const uint32_t *in;
-    uint32_t       *out;
-    int             rounds;
-} partner;
-
-static void *answer(void *arg) {
-    partner *p = arg;
-    for (int i = 0; i < p->rounds; i++) {
-        while (atomic_load_explicit(p->up, memory_order_acquire) == 0) usleep(10);
-        atomic_store_explicit(p->up, 0, memory_order_relaxed);
-        *p->out = *p->in + 1;
-        atomic_store_explicit(p->down, 1, memory_order_release);
-    }
-    return NULL;
-}
-
-/* A number goes to and fro, in a capture that is replayed. */
-static void hand_over(card *c) {
-    enum { ROUNDS = 40 };
-    char         *bells = pinned_memory(c, 128);
-    uint32_t     *up = pinned_memory(c, 64), *down = pinned_memory(c, 64), *device = device_memory(c, 64);
-    partner       p = {(td_bell *)bells, (td_bell *)(bells + 64), up, down, ROUNDS};
-    pthread_t     thread;
-    td_npu_graph *g;
-    td_error      err = {0};
-    assert_int_equal(c->ops->graph_begin(c->npu, c->stream), TD_OK);
-    to_host(c, up, device, 64);
-    assert_int_equal(c->ops->bell_ring(c->npu, c->stream, p.up), TD_OK);
-    assert_int_equal(c->ops->bell_wait(c->npu, c->stream, p.down), TD_OK);
-    to_device(c, device, down, 64);
-    assert_int_equal(c->ops->graph_end(c->npu, c->stream, &g, &err), TD_OK);
-    assert_int_equal(pthread_create(&thread, NULL, answer, &p), 0);
-    for (int i = 0; i < ROUNDS; i++) assert_int_equal(c->ops->graph_launch(c->npu, c->stream, g), TD_OK);
-    sync_stream(c);
-    pthread_join(thread, NULL);
-    to_host(c, up, device, 64);
-    sync_stream(c);
-    assert_int_equal(*up, ROUNDS);
-    assert_int_equal(atomic_load(p.up), 0);
-    assert_int_equal(atomic_load(p.down), 0);
-    c->ops->graph_destroy(c->npu, g);
-    c->ops->free(c->npu, device, 64);
-    c->ops->host_free(c->npu, bells, 128);
-    c->ops->host_free(c->npu, up, 64);
-    c->ops->host_free(c->npu, down, 64);
-}
-
 TEST(bells_in_either_way) {
     static const char *const WAYS[] = {"words", "calls", NULL}; /* NULL: the faster one */
     for (size_t i = 0; i < sizeof WAYS / sizeof *WAYS; i++)
@@ -349,14 +256,10 @@ TEST(a_bare_card_has_no_blocks) {
 }
 
 int main(void) {
-    static const char *const LIBRARIES[] = {TD_CUDA_STANDIN "/libcuda.so.1", TD_CUDA_STANDIN "/libnvidia-ml.so.1"};
-    setenv("TD_CUDA_KERNELS", TD_CUDA_STANDIN "/kernels.image", 1);
-    setenv("TD_CUBLASLT", TD_CUDA_STANDIN, 1);
-    setenv("TD_STANDIN_DELAY_US", "5", 0);
-    for (size_t i = 0; i < sizeof LIBRARIES / sizeof *LIBRARIES; i++)
-        if (!dlopen(LIBRARIES[i], RTLD_NOW | RTLD_LOCAL)) {
-            fprintf(stderr, "%s\n", dlerror());
-            return 1;
-        }
+    use_cuda_standin("5", NULL);
+    if (!dlopen(TD_CUDA_STANDIN "/libnvidia-ml.so.1", RTLD_NOW | RTLD_LOCAL)) {
+        fprintf(stderr, "%s\n", dlerror());
+        return 1;
+    }
     return tests_run(NULL, NULL);
 }

@@ -116,17 +116,6 @@ TEST(own_output_is_refused) {
     assert_non_null(strstr(err.text, "is quantised already, and has its experts in packed files"));
 }
 
-static int make_out(void **state) {
-    (void)state;
-    return mkdtemp(OUT) ? 0 : -1;
-}
-
-static int remove_out(void **state) {
-    (void)state;
-    remove_folder(OUT);
-    return 0;
-}
-
 int main(void) {
-    return tests_run(make_out, remove_out);
+    return run_in_folder(OUT);
 }

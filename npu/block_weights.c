@@ -1,6 +1,7 @@
 #include "npu/block_weights.h"
 
 #include "core/error.h"
+#include "core/log/log.h"
 #include "quant/coded_matrix.h"
 
 /* ---- what a weight is made from ---------------------------------------------------------------- */
@@ -263,6 +264,13 @@ td_status td_block_check(const td_block_desc *desc, uint32_t tok_max, td_error *
     if (desc->max_tok < 1 || desc->max_tok > tok_max)
         return td_fail(err, TD_EINVAL, "a block takes 1 to %u rows, not %u", tok_max, desc->max_tok);
     return TD_OK;
+}
+
+td_status td_block_check_step(const td_block_desc *desc, const td_step *step) {
+    if (step->max_tok >= 1 && (uint64_t)step->first_row + step->max_tok <= desc->max_tok) return TD_OK;
+    td_err("a step of rows %u to %u is given to a block of %u rows", step->first_row, step->first_row + step->max_tok,
+           desc->max_tok);
+    return TD_EINVAL;
 }
 
 td_status td_block_check_weights(const td_block_desc *desc, td_error *err) {

@@ -12,6 +12,7 @@
  *   block_buffers   which buffers a block's descriptor points to
  *   block_weights   what a weight is made from, which weights a block has, what a descriptor has to be
  *   block_work      what a block has to read and to compute: metrics, bounds, plans
+ *   bell_wait       waiting for a doorbell on a host thread
  *   card_meter      what a card was given and has taken: for metrics
  *   card/           what cards behind a vendor's runtime have in common
  *   handover_time   how long a hand-over takes      link_time      how fast copies to the device and from it are

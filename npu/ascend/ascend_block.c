@@ -122,11 +122,7 @@ td_status td_ascend_enqueue(td_npu *base, td_npu_stream *s, td_npu_block *b, con
     td_ascend_run   r;
     bool            changed;
     TD_TRY(td_card_enter(&d->base));
-    if (step->max_tok < 1 || (uint64_t)step->first_row + step->max_tok > b->desc.max_tok) {
-        td_err("a step of rows %u to %u is given to a block of %u rows", step->first_row, step->first_row + step->max_tok,
-               b->desc.max_tok);
-        return TD_EINVAL;
-    }
+    TD_TRY(td_block_check_step(&b->desc, step));
     TD_TRY(find_step(s, step, &made));
     if (b->n_tokens && b->n_tokens < made->n_tokens) made->n_tokens = b->n_tokens;
     if (b->n_positions && b->n_positions < made->n_positions) made->n_positions = b->n_positions;

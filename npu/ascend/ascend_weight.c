@@ -1,12 +1,12 @@
 #include "npu/ascend/ascend_weight.h"
 
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "core/error.h"
 #include "core/memory/mem.h"
 #include "kernels/rows/convert.h"
+#include "npu/card/card_weight.h"
 #include "quant/coded_matrix.h"
 #include "quant/weight_quant.h"
 
@@ -72,10 +72,6 @@ static td_status check_source(td_weight_format format, const td_tensor_view *src
     return td_fail(err, TD_ENOTSUP, "a weight in groups is made from a checkpoint's codes");
 }
 
-static td_status not_finite(td_error *err) {
-    return td_fail(err, TD_EFORMAT, "a weight holds an infinity or a NaN");
-}
-
 /* Codes of row after row, each through f32. */
 static td_status round_coded(const td_coded_matrix *m, int8_t *q, float *scale, td_error *err) {
     float *row = malloc(m->k * sizeof *row);
@@ -89,37 +85,11 @@ static td_status round_coded(const td_coded_matrix *m, int8_t *q, float *scale, 
     return st;
 }
 
-static td_status convert(const td_npu_weight *w, const td_tensor_view *src, char *host, td_error *err) {
-    size_t n = w->shape.n * w->shape.k;
-    float *scale = (float *)(host + codes_bytes(w->shape.format, w->shape.n, w->shape.k));
-    if (w->shape.format == TD_WEIGHT_W8A8 && src->coded && !src->data)
-        return round_coded(src->coded, (int8_t *)host, scale, err);
-    if (w->shape.format == TD_WEIGHT_W8A8 && src->dtype == TD_DT_I8) {
-        memcpy(host, src->data, n);
-        memcpy(scale, src->scale, w->shape.n * sizeof *scale);
-        return TD_OK;
-    }
-    if (w->shape.format == TD_WEIGHT_W8A8)
-        return td_quantize_weight_i8(src->dtype, src->data, w->shape.n, w->shape.k, (int8_t *)host, w->shape.k, scale)
-                   ? TD_OK
-                   : not_finite(err);
-    if (w->shape.format == TD_WEIGHT_F32) {
-        td_to_f32(src->dtype, src->data, n, (float *)host);
-    } else if (src->dtype == TD_DT_BF16) {
-        memcpy(host, src->data, n * sizeof(td_bf16));
-    } else {
-        float row[256];
-        for (size_t i = 0; i < n; i += 256) {
-            size_t m = n - i < 256 ? n - i : 256;
-            td_to_f32(src->dtype, (const char *)src->data + i * td_dtype_bytes(src->dtype), m, row);
-            td_f32_to_bf16_n(row, m, (td_bf16 *)host + i);
-        }
-    }
-    for (size_t i = 0; i < n; i++)
-        if (!isfinite(w->shape.format == TD_WEIGHT_F32 ? ((const float *)host)[i]
-                                                       : td_bf16_to_f32(((const td_bf16 *)host)[i])))
-            return not_finite(err);
-    return TD_OK;
+static td_status convert(const td_weight_shape *shape, const td_tensor_view *src, char *host, td_error *err) {
+    float *scale = (float *)(host + codes_bytes(shape->format, shape->n, shape->k));
+    if (shape->format != TD_WEIGHT_W8A8) return td_card_weight_floats(shape, src, host, err);
+    if (src->coded && !src->data) return round_coded(src->coded, (int8_t *)host, scale, err);
+    return td_card_weight_int8(shape, src, (int8_t *)host, shape->k, scale, err);
 }
 
 td_status td_ascend_weight_create(td_npu *base, td_weight_format format, const td_tensor_view *src, td_npu_weight **out,
@@ -136,7 +106,7 @@ td_status td_ascend_weight_create(td_npu *base, td_weight_format format, const t
     w->shape = shape;
     size_t    bytes = rows_bytes(shape.format, shape.n, shape.k);
     char     *host = calloc(1, bytes);
-    td_status st = host ? convert(w, &view, host, err) : TD_OK;
+    td_status st = host ? convert(&shape, &view, host, err) : TD_OK;
     if (st == TD_OK)
         st = td_card_send(&d->base, host, bytes, "a weight", (void **)&w->rows, err);
     else

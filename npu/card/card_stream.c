@@ -1,13 +1,10 @@
 #include "npu/card/card_stream.h"
 
 #include <stdlib.h>
-#include <time.h>
 
 #include "core/error.h"
-#include "core/log/trace.h"
-#include "core/threads/signal_word.h"
+#include "npu/bell_wait.h"
 
-#define NAP_NS 50000
 #define SPIN_NS 300000 /* of a wait for a bell before it naps */
 
 static td_card_stream *of(td_npu_stream *s) {
@@ -84,16 +81,8 @@ td_status td_card_bell_ring(td_npu *base, td_npu_stream *s, td_bell *bell) {
     return copy(c, s, (void *)bell, c->one, sizeof *bell, TD_COPY_D2H);
 }
 
-static void await_bell(void *arg) {
-    td_bell *bell = arg;
-    uint64_t until_ns = td_trace_now() + SPIN_NS;
-    while (atomic_load_explicit(bell, memory_order_acquire) == 0) { /* with who rings it */
-        if (td_trace_now() < until_ns)
-            td_cpu_relax();
-        else
-            nanosleep(&(struct timespec){.tv_nsec = NAP_NS}, NULL);
-    }
-    atomic_store_explicit(bell, 0, memory_order_relaxed); /* whoever rings it next has heard from us in between */
+static void await_bell(void *bell) {
+    td_bell_await(bell, SPIN_NS);
 }
 
 td_status td_card_bell_wait(td_npu *base, td_npu_stream *s, td_bell *bell) {

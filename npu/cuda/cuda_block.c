@@ -3,7 +3,6 @@
 #include <stdlib.h>
 
 #include "core/error.h"
-#include "core/log/log.h"
 #include "npu/cuda/cuda_kind.h"
 #include "npu/cuda/cuda_stream.h"
 
@@ -94,11 +93,7 @@ void td_cuda_block_destroy(td_npu *base, td_npu_block *b) {
 
 td_status td_cuda_enqueue(td_npu *base, td_npu_stream *s, td_npu_block *b, const td_step *step) {
     td_cuda_npu *d = (td_cuda_npu *)base;
-    if (step->max_tok < 1 || (uint64_t)step->first_row + step->max_tok > b->desc.max_tok) {
-        td_err("a step of rows %u to %u is given to a block of %u rows", step->first_row, step->first_row + step->max_tok,
-               b->desc.max_tok);
-        return TD_EINVAL;
-    }
+    TD_TRY(td_block_check_step(&b->desc, step));
     TD_TRY(td_card_enter(&d->base));
     if (!s->base.capture) TD_TRY(td_cuda_scratch_ready(d));
     td_cuda_run r = {.d = d,

@@ -1,6 +1,5 @@
 #include "npu/cuda/cuda_weight.h"
 
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -8,9 +7,9 @@
 #include "core/math/small_float.h"
 #include "core/memory/mem.h"
 #include "kernels/rows/convert.h"
+#include "npu/card/card_weight.h"
 #include "npu/cuda/cuda_pack.h"
 #include "quant/coded_matrix.h"
-#include "quant/weight_quant.h"
 
 #define ALIGNMENT 256
 
@@ -89,38 +88,12 @@ static td_status convert_groups(const td_npu_weight *w, const td_coded_matrix *m
     return st;
 }
 
-static td_status not_finite(td_error *err) {
-    return td_fail(err, TD_EFORMAT, "a weight holds an infinity or a NaN");
-}
-
-static td_status convert_codes(const td_npu_weight *w, const td_tensor_view *src, const layout *l, char *host,
-                               td_error *err) {
-    size_t stride = td_cuda_row_codes(w->shape.k);
-    float *scale = (float *)(void *)(host + l->scale);
-    if (src->dtype != TD_DT_I8)
-        return td_quantize_weight_i8(src->dtype, src->data, w->shape.n, w->shape.k, (int8_t *)host, stride, scale)
-                   ? TD_OK
-                   : not_finite(err);
-    for (size_t r = 0; r < w->shape.n; r++) memcpy(host + r * stride, (const char *)src->data + r * w->shape.k, w->shape.k);
-    memcpy(scale, src->scale, w->shape.n * sizeof *scale);
-    return TD_OK;
-}
-
-static td_status convert_floats(const td_npu_weight *w, const td_tensor_view *src, char *host, td_error *err) {
-    size_t   n = w->shape.n * w->shape.k, from = td_dtype_bytes(src->dtype);
-    td_dtype to = w->shape.format == TD_WEIGHT_F32 ? TD_DT_F32 : TD_DT_BF16;
-    float    some[256];
-    for (size_t i = 0; i < n; i += 256) {
-        size_t m = n - i < 256 ? n - i : 256;
-        td_to_f32(src->dtype, (const char *)src->data + i * from, m, some);
-        td_from_f32(to, some, m, host + i * td_dtype_bytes(to));
-    }
-    return isfinite(td_amax(to, host, n)) ? TD_OK : not_finite(err);
-}
-
 static td_status convert(const td_npu_weight *w, const td_tensor_view *src, const layout *l, char *host, td_error *err) {
-    if (td_weight_is_grouped(w->shape.format)) return convert_groups(w, src->coded, l, host, err);
-    return w->shape.format == TD_WEIGHT_W8A8 ? convert_codes(w, src, l, host, err) : convert_floats(w, src, host, err);
+    const td_weight_shape *shape = &w->shape;
+    if (td_weight_is_grouped(shape->format)) return convert_groups(w, src->coded, l, host, err);
+    if (shape->format != TD_WEIGHT_W8A8) return td_card_weight_floats(shape, src, host, err);
+    return td_card_weight_int8(shape, src, (int8_t *)host, td_cuda_row_codes(shape->k), (float *)(void *)(host + l->scale),
+                               err);
 }
 
 td_status td_cuda_weight_create(td_npu *base, td_weight_format format, const td_tensor_view *src, td_npu_weight **out,

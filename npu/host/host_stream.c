@@ -10,18 +10,16 @@
  */
 #include <pthread.h>
 #include <stdlib.h>
-#include <time.h>
 
 #include "core/error.h"
 #include "core/threads/chaos.h"
 #include "core/threads/thread.h"
+#include "npu/bell_wait.h"
 #include "npu/block_buffers.h"
 #include "npu/host/host_device.h"
 
 #define RING_OPS 1024
 #define SPIN_US 300 /* of an empty ring's thread: a step's head follows its layers within microseconds */
-
-#define NAP_NS 50000 /* between looks at a bell that was not rung while the thread span */
 
 typedef enum { OP_BLOCK, OP_COPY, OP_HOST_CALL, OP_RING, OP_WAIT, OP_GRAPH } op_kind;
 
@@ -128,18 +126,6 @@ static td_status run_block(td_host_npu *d, const td_npu_block *b, const td_step 
     return status;
 }
 
-/* Polled, as a card would. */
-static void await_bell(td_host_npu *d, td_bell *bell) {
-    uint64_t until_ns = td_trace_now() + td_pool_spin(d->pool).us * UINT64_C(1000);
-    while (atomic_load_explicit(bell, memory_order_acquire) == 0) { /* with who rings it */
-        if (td_trace_now() < until_ns)
-            td_cpu_relax();
-        else
-            nanosleep(&(struct timespec){.tv_nsec = NAP_NS}, NULL);
-    }
-    atomic_store_explicit(bell, 0, memory_order_relaxed); /* whoever rings it next has heard from us in between */
-}
-
 static td_status run_op(td_npu_stream *s, const op *o) {
     uint64_t  begin;
     td_status status = TD_OK;
@@ -160,7 +146,7 @@ static td_status run_op(td_npu_stream *s, const op *o) {
         case OP_RING: atomic_store_explicit(o->bell, 1, memory_order_release); break; /* with who polls it */
         case OP_WAIT:
             begin = td_trace_begin();
-            await_bell(s->device, o->bell);
+            td_bell_await(o->bell, td_pool_spin(s->device->pool).us * UINT64_C(1000));
             td_trace_end(begin, &(td_trace_label){.tier = TD_TRACE_DEVICE, .name = "wait for bell"});
             break;
         case OP_GRAPH: break; /* run_graph's */

@@ -147,7 +147,7 @@ static void open_slot(td_layer_state *st) {
                               .parity = parity,
                               .first = d->n_moe == 0,
                               .last = td_moe_layers_in(s->config, (td_layer_range){d->layer + 1, s->layers.end}) == 0};
-    bool deferred_arrive = d->n_moe++ > 0 && s->max_deferred > 0;
+    bool deferred_arrive = d->n_moe++ > 0 && s->model->experts.max_deferred > 0;
     if (!s->bridge) return;
     td_bridge_buffers before = {0};
     td_bridge_get_buffers(s->bridge, parity, &st->io);

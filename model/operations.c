@@ -27,7 +27,7 @@ void td_describe_op(td_description *d, td_op op) {
 
 void td_describe_block(td_description *d, td_block_desc block) {
     block.layer = d->layer;
-    block.max_tok = d->s->max_tok;
-    block.max_kv = d->s->max_kv;
+    block.max_tok = d->s->model->max_tok;
+    block.max_kv = d->s->model->context_length;
     td_describe_op(d, (td_op){.kind = TD_OP_BLOCK, .block = {.desc = block}});
 }

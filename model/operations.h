@@ -9,6 +9,7 @@
 
 #include "bridge/bridge.h"
 #include "model/layer_caches.h"
+#include "model/model_spec.h"
 #include "model/weights.h"
 
 typedef enum {
@@ -74,14 +75,14 @@ typedef struct {
     td_bridge              *bridge; /* NULL if the model has no MoE layer, or device_experts is set; or of a plan */
     bool                    device_experts; /* the routed experts are on the device: a block like the others, no hand-over */
     bool                    experts_left_out; /* with device_experts: tokens are routed, no expert is computed */
+    const td_model_spec    *model;            /* settled: sizes of steps, types, deferral */
     const td_model_config  *config;
     const td_model_weights *weights; /* NULL: of a plan */
     const td_layer_kv      *kv;      /* [n_layers + n_mtp_layers]; NULL: of a plan */
     td_layer_range          layers;  /* of the pass over the layers */
     bool           whole; /* that begins with the embedding; false: with what is in act.x, and there are no other passes */
     td_activations act;
-    td_dtype       act_dtype;
-    uint32_t       max_tok, max_out, max_kv, max_deferred, top_k;
+    uint32_t       top_k;
     uint32_t       max_halves;               /* 1, or TD_HALVES with experts */
     uint32_t       kv_pages, kv_spare_pages; /* of each cache, as blocks have them */
     /* for tests: called after the submit of each MoE layer, in stream order; NULL: none. args[moe layer * TD_HALVES + half] */

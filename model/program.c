@@ -36,7 +36,7 @@ static void add_head(td_description *d, const td_npu_weight *gamma, const td_npu
     td_describe_block(d, (td_block_desc){.kind = TD_BLOCK_HEAD,
                                          .head = {.hidden = s->config->hidden,
                                                   .vocab = d->sizes.vocab,
-                                                  .max_out = s->max_out,
+                                                  .max_out = s->model->max_out,
                                                   .eps = s->config->eps,
                                                   .gamma = gamma,
                                                   .w = w,
@@ -46,7 +46,7 @@ static void add_head(td_description *d, const td_npu_weight *gamma, const td_npu
     td_describe_block(d, (td_block_desc){.kind = TD_BLOCK_TOP,
                                          .top = {.vocab = d->sizes.vocab,
                                                  .k = s->top_k,
-                                                 .max_out = s->max_out,
+                                                 .max_out = s->model->max_out,
                                                  .logits = s->act.logits,
                                                  .top = s->act.top,
                                                  .sums = s->act.sums}});
@@ -61,7 +61,7 @@ static void add_mtp_input(td_description *d) {
     const td_activations  *a = &d->s->act;
     td_npu_weight *const  *w = td_spec_weights(d->s, c->n_layers);
     void                  *hidden = c->mtp_rotated ? a->attn : a->h;
-    void *second_half = a->mtp_cat ? (char *)a->mtp_cat + c->hidden * td_dtype_bytes(d->s->act_dtype) : NULL;
+    void *second_half = a->mtp_cat ? (char *)a->mtp_cat + c->hidden * td_dtype_bytes(td_model_act_dtype(d->s->model)) : NULL;
     add_embed(d, a->h);
     add_norm_of(d, w[TD_ROLE_MTP_ENORM], a->h, a->mtp_cat, 2 * (size_t)c->hidden);
     add_norm_of(d, td_spec_weights(d->s, TD_NO_LAYER)[TD_ROLE_FINAL_NORM], a->x, a->h, 0);
@@ -74,7 +74,8 @@ static void show_layer(td_description *d, uint32_t layer) {
     const td_program_spec *s = d->s;
     if (!s->layer_done) return;
     td_describe_op(
-        d, (td_op){.kind = TD_OP_SHOW, .show = {s->act.x, s->shown_x, s->config->hidden * td_dtype_bytes(s->act_dtype)}});
+        d, (td_op){.kind = TD_OP_SHOW,
+                   .show = {s->act.x, s->shown_x, s->config->hidden * td_dtype_bytes(td_model_act_dtype(s->model))}});
     td_describe_op(d, (td_op){.kind = TD_OP_CALL, .call = {s->layer_done, {s->layer_done_args[layer]}}});
 }
 

@@ -13,7 +13,7 @@
 
 #include "bench/bench_time.h"
 #include "core/log/log.h"
-#include "core/threads/thread_plan.h"
+#include "core/threads/thread_layout.h"
 #include "kernels/kernels.h"
 #include "model/placed_model.h"
 
@@ -68,11 +68,11 @@ static double step_s(const td_placed_model *m, uint32_t n) {
 }
 
 int main(int argc, char **argv) {
-    static const uint32_t usual[] = {32, 64, 128, 256, 512, 1024, 2048};
-    static td_thread_plan plan;
-    td_machine            machine;
-    td_error              err = {0};
-    td_pool              *experts, *device;
+    static const uint32_t   usual[] = {32, 64, 128, 256, 512, 1024, 2048};
+    static td_thread_layout layout;
+    td_machine              machine;
+    td_error                err = {0};
+    td_pool                *experts, *device;
     if (argc < 2) {
         fprintf(stderr, "usage: bench_overlap CONFIG.json [layers] [device threads] [expert threads] [rows ...]\n");
         return 2;
@@ -88,21 +88,21 @@ int main(int argc, char **argv) {
         if (n > max_tok) max_tok = n;
     }
     td_log_set_level(TD_LOG_WARNING);
-    must(td_topology_plan(
+    must(td_thread_layout_here(
              td_kernels_here()->read,
              &(td_thread_wishes){
                  .cpuinfer = number(argc, argv, 4, 1), .subpool_count = 1, .npu_threads = number(argc, argv, 3, 1)},
-             &plan, &machine, &err),
+             &layout, &machine, &err),
          &err);
-    must(td_pool_create(plan.experts, plan.n_experts, &experts, &err), &err);
-    must(td_pool_create(plan.npu, plan.n_npu, &device, &err), &err);
+    must(td_pool_create(layout.experts, layout.n_experts, &experts, &err), &err);
+    must(td_pool_create(layout.npu, layout.n_npu, &device, &err), &err);
     must(td_step_rows_open(&g_rows, ROWS_MAX, 1, ROWS_MAX, &err), &err);
     for (uint32_t i = 0; i < ROWS_MAX; i++) g_token[i] = i % 1000;
     for (uint32_t i = 0; i < ROWS_MAX / TD_KV_PAGE; i++) g_pages[i] = i;
     td_placed_model whole = open_model(argv[1], layers, max_tok, 0, device, experts),
                     halves = open_model(argv[1], layers, max_tok, 2, device, experts);
 
-    printf("%s, %u layers, %u device threads, %u expert threads, %s\n", argv[1], layers, plan.n_npu, plan.n_experts,
+    printf("%s, %u layers, %u device threads, %u expert threads, %s\n", argv[1], layers, layout.n_npu, layout.n_experts,
            td_model_expert_kernel(whole.model));
     printf("   rows   whole ms  halves ms   halves/whole\n");
     for (uint32_t i = 0; i < n_rows; i++) {

@@ -82,8 +82,8 @@ td_experts *td_model_get_experts(const td_model *m) {
     (void)m;
     return NULL;
 }
-void td_model_get_plan(const td_model *m, td_model_plan *plan) {
-    *plan = (td_model_plan){.unified_memory = true, .kv_bytes_per_page = m ? 1 << 10 : 0};
+void td_model_get_memory(const td_model *m, td_model_memory *memory) {
+    *memory = (td_model_memory){.unified_memory = true, .kv_bytes_per_page = m ? 1 << 10 : 0};
 }
 void td_model_get_work(const td_model *m, td_model_work *out) {
     *out = (td_model_work){.expert_pairs = m != NULL};

@@ -79,7 +79,7 @@ static td_status open_ffn(ffn *f, td_bench *b, const shape *s, td_error *err) {
                            .groups = b->o->experts->groups,
                            .act_dtype = TD_DT_BF16,
                            .max_tok = TOKENS_MAX};
-    TD_TRY(td_experts_plan(&c, td_pool_subpools(b->pool), td_pool_workers(b->pool), &weights, &scratch, err));
+    TD_TRY(td_experts_measure(&c, td_pool_subpools(b->pool), td_pool_workers(b->pool), &weights, &scratch, err));
     TD_TRY(td_bench_check_memory(b, "the experts", weights + scratch, err));
     TD_TRY(td_experts_create(&c, b->pool, &f->x, err));
     for (uint32_t l = 0; l < f->n_layers; l++) TD_TRY(td_experts_fill_layer(f->x, l, 1, err));

@@ -58,8 +58,8 @@ static td_status run(void *ctx, td_error *err) {
     spec.experts.copy_files = l->copy;
     spec.n_pages = 1;
     TD_TRY(td_placed_model_open(&spec, &room, NULL, &m, err));
-    l->bytes = m.plan.npu_weight_bytes + m.plan.expert_weight_bytes;
-    td_status st = td_bench_check_memory(l->b, "the model", td_model_plan_bytes(&m.plan, 1), err);
+    l->bytes = m.memory.npu_weight_bytes + m.memory.expert_weight_bytes;
+    td_status st = td_bench_check_memory(l->b, "the model", td_model_memory_bytes(&m.memory, 1), err);
     if (st == TD_OK) st = td_model_load(m.model, 1, err);
     if (st == TD_OK && l->first_token) st = step(m.model, err);
     td_placed_model_close(&m);

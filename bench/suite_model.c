@@ -93,9 +93,9 @@ static td_status open_npu_pool(const td_bench *b, td_pool **out, td_error *err) 
 
 /* A card has a memory of its own. */
 static td_status check_memory(const td_bench *b, const td_placed_model *m, uint32_t n_pages, td_error *err) {
-    const td_model_plan *p = &m->plan;
-    td_npu_caps          caps;
-    if (!b->device) return td_bench_check_memory(b, "the model", td_model_plan_bytes(p, n_pages), err);
+    const td_model_memory *p = &m->memory;
+    td_npu_caps            caps;
+    if (!b->device) return td_bench_check_memory(b, "the model", td_model_memory_bytes(p, n_pages), err);
     TD_TRY(td_bench_check_memory(b, "the model's part on the host", p->expert_weight_bytes + p->host_scratch_bytes, err));
     m->npus[0]->ops->caps(m->npus[0], &caps);
     uint64_t wanted = p->npu_weight_bytes + p->device_scratch_bytes + p->kv_bytes_per_page * n_pages;
@@ -228,7 +228,7 @@ static td_status time_shapes(td_bench *b, const step_shape *all, size_t n_all, t
         s.context = p->context;
         set_work(b, &s, &c);
         st = td_bench_time(b, &c, err);
-        if (st == TD_OK && !s.placed.plan.unified_memory) st = print_cards(b, &s, c.shape, err);
+        if (st == TD_OK && !s.placed.memory.unified_memory) st = print_cards(b, &s, c.shape, err);
     }
     close_steps(&s);
     return st;

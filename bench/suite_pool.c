@@ -12,7 +12,7 @@
 #include "core/error.h"
 #include "core/memory/mem.h"
 #include "core/threads/signal_word.h"
-#include "core/threads/thread_plan.h"
+#include "core/threads/thread_layout.h"
 #include "kernels/kernels.h"
 
 #define RUNS 20000 /* of a round */
@@ -69,16 +69,16 @@ static double sleepy_run_s(td_pool *pool, uint32_t n_items) {
 }
 
 static td_status measure_threads(td_bench *b, uint32_t threads, td_error *err) {
-    static td_thread_plan plan;
-    td_machine            machine;
-    td_pool              *pool;
+    static td_thread_layout layout;
+    td_machine              machine;
+    td_pool                *pool;
     double   trip[TD_BENCH_ROUNDS_MAX], few[TD_BENCH_ROUNDS_MAX], many[TD_BENCH_ROUNDS_MAX], sleepy[TD_BENCH_ROUNDS_MAX];
     uint32_t rounds = b->o->rounds;
-    TD_TRY(td_topology_plan(
+    TD_TRY(td_thread_layout_here(
         td_kernels_here()->read,
         &(td_thread_wishes){.cpuinfer = threads, .subpool_count = b->o->subpool_count < threads ? b->o->subpool_count : 0},
-        &plan, &machine, err));
-    TD_TRY(td_pool_create(plan.experts, plan.n_experts, &pool, err));
+        &layout, &machine, err));
+    TD_TRY(td_pool_create(layout.experts, layout.n_experts, &pool, err));
     td_pool_pin_caller(pool);
     for (uint32_t i = 0; i < rounds; i++) {
         trip[i] = round_trip_s(pool);

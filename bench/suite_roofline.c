@@ -19,15 +19,15 @@ static double median_of(td_bench *b, td_roofline *r, double (*measure)(td_roofli
 }
 
 static td_status measure_threads(td_bench *b, uint32_t threads, td_error *err) {
-    static td_thread_plan plan;
-    td_machine            machine;
-    td_pool              *pool;
-    td_roofline          *r;
-    TD_TRY(td_topology_plan(
+    static td_thread_layout layout;
+    td_machine              machine;
+    td_pool                *pool;
+    td_roofline            *r;
+    TD_TRY(td_thread_layout_here(
         td_kernels_here()->read,
         &(td_thread_wishes){.cpuinfer = threads, .subpool_count = b->o->subpool_count < threads ? b->o->subpool_count : 0},
-        &plan, &machine, err));
-    TD_TRY(td_pool_create(plan.experts, plan.n_experts, &pool, err));
+        &layout, &machine, err));
+    TD_TRY(td_pool_create(layout.experts, layout.n_experts, &pool, err));
     td_pool_pin_caller(pool);
     td_status st = td_roofline_open(pool, (size_t)1 << 30, &r, err);
     if (st == TD_OK) {

@@ -145,16 +145,16 @@ static int parse_options(int argc, char **argv, options *o) {
 }
 
 static td_status run_suite(const suite *s, const td_bench_options *o, td_error *err) {
-    static td_thread_plan plan;
-    td_bench              b = {.o = o, .bench = s->name};
-    td_thread_wishes      wishes = {.cpuinfer = o->threads, .subpool_count = o->subpool_count};
+    static td_thread_layout layout;
+    td_bench                b = {.o = o, .bench = s->name};
+    td_thread_wishes        wishes = {.cpuinfer = o->threads, .subpool_count = o->subpool_count};
     td_npu_wish(o->device, o->first_card, 1, &wishes);
-    TD_TRY(td_topology_plan(td_kernels_here()->read, &wishes, &plan, &b.machine, err));
+    TD_TRY(td_thread_layout_here(td_kernels_here()->read, &wishes, &layout, &b.machine, err));
     b.available_bytes = b.machine.available_bytes;
     TD_TRY(td_bench_check_memory(&b, "what measures the read bandwidth", TD_BENCH_BUFFER_BYTES, err));
     b.available_bytes -= TD_BENCH_BUFFER_BYTES;
     if (o->trace_path) TD_TRY(td_trace_start(o->trace_path, TRACE_BYTES, err));
-    TD_TRY(td_pool_create(plan.experts, plan.n_experts, &b.pool, err));
+    TD_TRY(td_pool_create(layout.experts, layout.n_experts, &b.pool, err));
     td_pool_pin_caller(b.pool);
     td_status st = s->run(&b, err);
     if (st == TD_OK && b.n_rows == 0) st = td_fail(err, TD_EINVAL, "no row is left to measure");

@@ -14,7 +14,7 @@
 #include "core/log/log.h"
 #include "core/machine/cpu.h"
 #include "core/memory/mem.h"
-#include "core/threads/thread_plan.h"
+#include "core/threads/thread_layout.h"
 #include "kernels/kernels.h"
 #include "npu/handover_time.h"
 #include "npu/link_time.h"
@@ -44,8 +44,8 @@ typedef struct {
 typedef struct {
     const td_backend *backend;
     size_t            n;
-    td_card_info      info[TD_CARDS_LISTED_MAX];
-    card_link         link[TD_CARDS_LISTED_MAX];
+    td_accelerator    info[TD_ACCELERATORS_MAX];
+    card_link         link[TD_ACCELERATORS_MAX];
     td_error          none; /* why a driver that is there has none to tell of; "" otherwise */
 } card_list;
 
@@ -53,7 +53,7 @@ typedef struct {
 typedef struct {
     td_topology       topology;
     td_node_bandwidth bandwidth;
-    td_thread_plan    plan;
+    td_thread_layout  layout;
     size_t            n_lists;
     card_list         lists[LISTS_MAX]; /* of the backends that can list cards */
 } facts;
@@ -72,7 +72,7 @@ static int parse_options(int argc, char **argv, options *o) {
         .synopsis = "[flags]",
         .about =
             "The machine, its cards, the read bandwidth between its NUMA nodes (measured, less than a second), and the "
-            "thread plan that launch_server makes\n"
+            "thread layout that launch_server makes\n"
             "with the same flags. HWLOC_SYNTHETIC=\"numa:2 core:8 pu:2\" in the environment "
             "plans for a machine that is not there.\n",
         .groups = groups,
@@ -107,23 +107,23 @@ static void measure_cards(card_list *list) {
 }
 
 /* A machine without cards is as good as any; one whose driver is broken is told so. */
-static void list_cards(card_list *list) {
-    if (list->backend->list_cards(list->info, &list->n, &list->none) == TD_ENOTFOUND) list->none.text[0] = 0;
+static void list_accelerators(card_list *list) {
+    if (list->backend->list_accelerators(list->info, &list->n, &list->none) == TD_ENOTFOUND) list->none.text[0] = 0;
     measure_cards(list);
 }
 
 static td_status find_facts(const options *o, facts *f, td_error *err) {
     for (const td_backend *const *b = td_backends; *b; b++) {
-        if (!(*b)->list_cards) continue;
+        if (!(*b)->list_accelerators) continue;
         assert(f->n_lists < LISTS_MAX);
         f->lists[f->n_lists++].backend = *b;
     }
     TD_TRY(td_topology_read(&f->topology, err));
     if (f->topology.is_real) {
         TD_TRY(td_node_bandwidth_measure(&f->topology, td_kernels_here()->read, MEASURE_S, &f->bandwidth, err));
-        for (size_t i = 0; i < f->n_lists; i++) list_cards(&f->lists[i]);
+        for (size_t i = 0; i < f->n_lists; i++) list_accelerators(&f->lists[i]);
     }
-    return td_plan_threads(&f->topology, &f->bandwidth, &o->wishes, &f->plan, err);
+    return td_thread_layout_of(&f->topology, &f->bandwidth, &o->wishes, &f->layout, err);
 }
 
 /* ---- for people -------------------------------------------------------------------------------- */
@@ -176,7 +176,7 @@ static void print_places(const td_worker_place *places, uint32_t n) {
     printf("; memory %s\n", memory_text(places[0].node, memory));
 }
 
-static uint32_t subpool_threads(const td_thread_plan *p, uint32_t subpool, uint32_t *first) {
+static uint32_t subpool_threads(const td_thread_layout *p, uint32_t subpool, uint32_t *first) {
     uint32_t n = 0;
     for (uint32_t i = p->n_experts; i-- > 0;)
         if (p->experts[i].subpool == subpool) {
@@ -186,7 +186,7 @@ static uint32_t subpool_threads(const td_thread_plan *p, uint32_t subpool, uint3
     return n;
 }
 
-static uint32_t device_memory(const td_thread_plan *p) {
+static uint32_t device_memory(const td_thread_layout *p) {
     if (p->n_npu) return p->npu[0].node;
     for (uint32_t i = 1; i < p->n_experts; i++)
         if (p->experts[i].node != p->experts[0].node) return TD_NODE_SPREAD;
@@ -200,8 +200,8 @@ static void print_cards(const card_list *list) {
     printf("\n%-6s %6s %12s %8s %-12s %9s %10s %9s %9s   %s cards (--device %s)\n", "card", "node", "memory, GiB", "compute",
            "PCI", "to, GB/s", "from, GB/s", "call, us", "bell, us", b->vendor, b->name);
     for (size_t i = 0; i < list->n; i++) {
-        const td_card_info *c = &list->info[i];
-        char                node[16] = "-";
+        const td_accelerator *c = &list->info[i];
+        char                  node[16] = "-";
         if (c->node >= 0) snprintf(node, sizeof node, "%d", c->node);
         printf("%-6zu %6s %12.1f %6d.%d %-12s ", i, node, (double)c->memory_bytes / (1 << 30), c->compute_capability / 10,
                c->compute_capability % 10, c->pci);
@@ -216,10 +216,10 @@ static void print_cards(const card_list *list) {
 }
 
 static void print_tables(const options *o, const facts *f) {
-    const td_topology    *t = &f->topology;
-    const td_machine     *m = &t->machine;
-    const td_thread_plan *p = &f->plan;
-    char                  text[TEXT_BYTES];
+    const td_topology      *t = &f->topology;
+    const td_machine       *m = &t->machine;
+    const td_thread_layout *p = &f->layout;
+    char                    text[TEXT_BYTES];
     printf("%s: %u cores, %u hardware threads, %u L3 (%llu MiB), %.1f GiB of memory\n\n",
            m->cpu[0] ? m->cpu : "this machine", m->n_cores, m->n_cpus, m->n_l3, (unsigned long long)m->l3_bytes >> 20,
            (double)m->memory_bytes / (1 << 30));
@@ -318,9 +318,9 @@ static json_t *measured(double of, double by) {
 static json_t *cards_json(const card_list *cards) {
     json_t *list = json_array();
     for (size_t i = 0; i < cards->n; i++) {
-        const td_card_info *c = &cards->info[i];
-        const card_link    *l = &cards->link[i];
-        json_t             *name = json_string(c->name); /* NULL where it is no UTF-8 */
+        const td_accelerator *c = &cards->info[i];
+        const card_link      *l = &cards->link[i];
+        json_t               *name = json_string(c->name); /* NULL where it is no UTF-8 */
         json_array_append_new(
             list, json_pack("{s:o,s:s,s:I,s:i,s:o,s:o,s:o,s:o,s:o,s:o}", "name", name ? name : json_null(), "pci", c->pci,
                             "memory_bytes", (json_int_t)c->memory_bytes, "compute_capability", c->compute_capability, "node",
@@ -333,8 +333,8 @@ static json_t *cards_json(const card_list *cards) {
 }
 
 static json_t *plan_json(const facts *f) {
-    const td_thread_plan *p = &f->plan;
-    json_t               *subpools = json_array(), *device = places_json(p->npu, p->n_npu);
+    const td_thread_layout *p = &f->layout;
+    json_t                 *subpools = json_array(), *device = places_json(p->npu, p->n_npu);
     for (uint32_t s = 0; s < p->n_subpools; s++) {
         uint32_t first = 0, n = subpool_threads(p, s, &first);
         json_t  *o = places_json(p->experts + first, n);

@@ -41,7 +41,7 @@ static bool serves(const td_backend *b) {
 }
 
 static bool lists_cards(const td_backend *b) {
-    return b->list_cards != NULL;
+    return b->list_accelerators != NULL;
 }
 
 /* "a, b or c": the names of the backends that `is` says yes to. @return false: it does so to none. */

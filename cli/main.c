@@ -24,7 +24,7 @@ static const command COMMANDS[] = {
     {"eval", td_cmd_eval, "how many questions of a task a model answers right"},
     {"bench", td_cmd_bench, "what parts of the engine reach of what this machine can do"},
     {"plan", td_cmd_plan, "what a model would do on this machine, or on one to be bought"},
-    {"topo", td_cmd_topo, "the machine, the bandwidth between its NUMA nodes, and the thread plan"},
+    {"topo", td_cmd_topo, "the machine, the bandwidth between its NUMA nodes, and the thread layout"},
     {"doctor", td_cmd_doctor, "whether a device computes what it should, and how fast it talks to this machine"},
     {"tokenize", td_cmd_tokenize, "text to token ids and back, as JSON lines"},
     {"render-chat", td_cmd_render_chat, "chat requests to prompt texts, as JSON lines"},

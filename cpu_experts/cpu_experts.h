@@ -115,8 +115,8 @@ static inline const td_tensor_view *td_expert_bias_view(const td_expert_weights 
  * for each worker.
  * @return TD_EINVAL, TD_ENOTSUP as create: for shapes outside the limits.
  */
-TD_NODISCARD td_status td_experts_plan(const td_experts_config *c, uint32_t n_subpools, uint32_t n_workers,
-                                       uint64_t *weight_bytes, uint64_t *scratch_bytes, td_error *err);
+TD_NODISCARD td_status td_experts_measure(const td_experts_config *c, uint32_t n_subpools, uint32_t n_workers,
+                                          uint64_t *weight_bytes, uint64_t *scratch_bytes, td_error *err);
 
 /** @param pool borrowed until destroy; its subpools are the shards. No layer has weights yet. */
 TD_NODISCARD td_status td_experts_create(const td_experts_config *c, td_pool *pool, td_experts **out, td_error *err);
@@ -234,7 +234,7 @@ void td_experts_ffn(td_experts *x, uint32_t layer, const td_ffn_args *a);
 /**
  * The work of a batch of tokens in one layer: the weights of the n_active distinct experts chosen are read once; each of
  * n_pairs (token, expert) pairs is 6 * hidden * inter operations.
- * @param layer_bytes of all experts' weights of a layer, td_experts_plan's weight_bytes / n_layers.
+ * @param layer_bytes of all experts' weights of a layer, td_experts_measure's weight_bytes / n_layers.
  */
 td_tier_work td_experts_batch_work(const td_experts_config *c, uint64_t layer_bytes, uint64_t n_active, uint64_t n_pairs);
 

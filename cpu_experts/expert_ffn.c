@@ -88,7 +88,7 @@ typedef struct {
     size_t       bytes;
 } up_scratch;
 
-static up_scratch lay_up(const expert_scratch_plan *p, char *at) {
+static up_scratch lay_up(const expert_scratch_places *p, char *at) {
     const size_t gate = p->up_rows * TD_GEMM_NR_MAX * sizeof(float),
                  rows = td_round_up(p->up_rows * sizeof(td_gemm_row), TD_CACHE_LINE), codes = p->up_rows * p->x_stride;
     return (up_scratch){.gate = (float *)(void *)at,
@@ -98,7 +98,7 @@ static up_scratch lay_up(const expert_scratch_plan *p, char *at) {
                         .bytes = gate + rows + codes + p->up_rows * p->h_stride};
 }
 
-static size_t ways_bytes(const expert_scratch_plan *p) {
+static size_t ways_bytes(const expert_scratch_places *p) {
     return td_round_up(p->down_rows * (sizeof(float *) + sizeof(float)), TD_CACHE_LINE);
 }
 
@@ -155,16 +155,16 @@ static void take_row(const td_experts *x, const int8_t *codes, float scale, char
     add_group_sums(x, k, dst, row);
 }
 
-void td_expert_scratch_init(expert_scratch_plan *p, const td_experts_config *c, const td_gemm_kernel *kernel,
+void td_expert_scratch_init(expert_scratch_places *p, const td_experts_config *c, const td_gemm_kernel *kernel,
                             const expert_layout *l) {
     const td_tile_layout *tiles = kernel->tiles;
     size_t inter_tiles = l->n_gate * tiles->nr * sizeof(float), inter_row = row_bytes(c->format, l, l->inter_k);
-    *p = (expert_scratch_plan){.x_stride = odd_lines(row_bytes(c->format, l, l->hidden_k)),
-                               .h_stride = odd_lines(inter_tiles > inter_row ? inter_tiles : inter_row),
-                               .code_stride = odd_lines(inter_row),
-                               .y_stride = l->n_down * tiles->nr,
-                               .up_rows = td_expert_block_rows(kernel, l->hidden_k),
-                               .down_rows = td_expert_block_rows(kernel, l->inter_k)};
+    *p = (expert_scratch_places){.x_stride = odd_lines(row_bytes(c->format, l, l->hidden_k)),
+                                 .h_stride = odd_lines(inter_tiles > inter_row ? inter_tiles : inter_row),
+                                 .code_stride = odd_lines(inter_row),
+                                 .y_stride = l->n_down * tiles->nr,
+                                 .up_rows = td_expert_block_rows(kernel, l->hidden_k),
+                                 .down_rows = td_expert_block_rows(kernel, l->inter_k)};
     size_t y_bytes = p->y_stride * sizeof(float);
     size_t pair_bytes = p->h_stride + sizeof(pair) + sizeof(td_gemm_row);
     size_t tok_bytes = p->x_stride + sizeof(td_gemm_row) + c->top_k * pair_bytes;
@@ -188,11 +188,11 @@ void td_expert_scratch_init(expert_scratch_plan *p, const td_experts_config *c, 
 }
 
 td_status td_expert_ffn_open(td_experts *x, td_error *err) {
-    const expert_scratch_plan *p = &x->scratch;
-    const td_experts_config   *c = &x->config;
-    td_arena                  *a = &x->arena;
-    size_t                     held_rows = (size_t)p->defer_tok * c->max_deferred;
-    expert_ffn                *f = x->ffn = calloc(1, sizeof *f);
+    const expert_scratch_places *p = &x->scratch;
+    const td_experts_config     *c = &x->config;
+    td_arena                    *a = &x->arena;
+    size_t                       held_rows = (size_t)p->defer_tok * c->max_deferred;
+    expert_ffn                  *f = x->ffn = calloc(1, sizeof *f);
     if (!f) return td_fail(err, TD_ENOMEM, "out of memory for the expert scratch");
     f->x = td_arena_take(a, p->batch_tok * p->x_stride);
     f->h = td_arena_take(a, p->max_pairs * p->h_stride);

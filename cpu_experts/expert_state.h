@@ -50,7 +50,7 @@ typedef struct {
     size_t   y_stride;           /* floats of an accumulator row: hidden rounded to whole tiles */
     size_t   worker_bytes;       /* for each worker, to compute and to pack */
     uint64_t bytes;              /* of all but the workers' */
-} expert_scratch_plan;
+} expert_scratch_places;
 
 typedef struct expert_ffn expert_ffn;
 
@@ -65,10 +65,10 @@ struct td_experts {
     bool        *loaded; /* [n_layers] */
     char        *worker_scratch; /* [workers, scratch.worker_bytes] */
     td_arena     arena;          /* the scratch */
-    expert_scratch_plan scratch;
-    expert_ffn         *ffn;
-    _Atomic uint64_t    n_pairs; /* relaxed: only a count */
-    td_tier_meter       meter;
+    expert_scratch_places scratch;
+    expert_ffn           *ffn;
+    _Atomic uint64_t      n_pairs; /* relaxed: only a count */
+    td_tier_meter         meter;
 };
 
 /* ---- layout (expert_layout.c) ---------------------------------------------------------------- */
@@ -138,7 +138,7 @@ void td_expert_report_placement(const td_experts *x, uint32_t layer);
 
 /* ---- scratch (expert_ffn.c) ------------------------------------------------------------------ */
 
-void td_expert_scratch_init(expert_scratch_plan *p, const td_experts_config *c, const td_gemm_kernel *kernel,
+void td_expert_scratch_init(expert_scratch_places *p, const td_experts_config *c, const td_gemm_kernel *kernel,
                             const expert_layout *l);
 TD_NODISCARD td_status td_expert_ffn_open(td_experts *x, td_error *err); /* takes its arrays from x->arena */
 void                   td_expert_ffn_close(td_experts *x);

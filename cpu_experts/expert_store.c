@@ -20,11 +20,11 @@ static td_status check_config(const td_experts_config *c, td_error *err) {
     return TD_OK;
 }
 
-td_status td_experts_plan(const td_experts_config *c, uint32_t n_subpools, uint32_t n_workers, uint64_t *weight_bytes,
-                          uint64_t *scratch_bytes, td_error *err) {
+td_status td_experts_measure(const td_experts_config *c, uint32_t n_subpools, uint32_t n_workers, uint64_t *weight_bytes,
+                             uint64_t *scratch_bytes, td_error *err) {
     const td_gemm_kernel *kernel = td_kernels_here()->product[c->format];
     expert_layout         l;
-    expert_scratch_plan   scratch;
+    expert_scratch_places scratch;
     *weight_bytes = *scratch_bytes = 0;
     TD_TRY(check_config(c, err));
     TD_TRY(td_expert_layout_init(&l, c, kernel->tiles, n_subpools, err));

@@ -41,36 +41,36 @@ static td_status measure_bounds(td_engine *e, const td_machine *m, td_error *err
 }
 
 /* The device's threads, as many for each card. */
-static td_status open_npu_pools(td_engine *e, const td_thread_plan *plan, uint32_t n_cards, td_error *err) {
-    if (!plan->n_npu) return TD_OK;
-    if (plan->n_npu % n_cards)
+static td_status open_npu_pools(td_engine *e, const td_thread_layout *layout, uint32_t n_cards, td_error *err) {
+    if (!layout->n_npu) return TD_OK;
+    if (layout->n_npu % n_cards)
         return td_fail(err, TD_EINVAL, "npu-threads %u cannot be shared by tensor-parallel-size %u cards: give %u",
-                       plan->n_npu, n_cards, (plan->n_npu / n_cards + 1) * n_cards);
-    uint32_t each = plan->n_npu / n_cards;
+                       layout->n_npu, n_cards, (layout->n_npu / n_cards + 1) * n_cards);
+    uint32_t each = layout->n_npu / n_cards;
     for (; e->n_npu_pools < n_cards; e->n_npu_pools++)
-        TD_TRY(td_pool_create(plan->npu + e->n_npu_pools * each, each, &e->npu_pools[e->n_npu_pools], err));
+        TD_TRY(td_pool_create(layout->npu + e->n_npu_pools * each, each, &e->npu_pools[e->n_npu_pools], err));
     return TD_OK;
 }
 
 static td_status open_pools(td_engine *e, const td_engine_options *o, uint64_t *available_bytes, td_error *err) {
-    td_machine      machine;
-    td_thread_plan *plan = calloc(1, sizeof *plan);
-    if (!plan) return td_fail(err, TD_ENOMEM, "out of memory for the thread plan");
+    td_machine        machine;
+    td_thread_layout *layout = calloc(1, sizeof *layout);
+    if (!layout) return td_fail(err, TD_ENOMEM, "out of memory for the thread layout");
     td_thread_wishes wishes = {.cpuinfer = o->cpuinfer, .subpool_count = o->subpool_count, .npu_threads = o->npu_threads};
-    td_npu_wish(e->plan.model.device, e->plan.model.first_card, e->plan.model.n_cards, &wishes);
-    td_status st = td_topology_plan(td_kernels_here()->read, &wishes, plan, &machine, err);
+    td_npu_wish(e->config.model.device, e->config.model.first_card, e->config.model.n_cards, &wishes);
+    td_status st = td_thread_layout_here(td_kernels_here()->read, &wishes, layout, &machine, err);
     if (st == TD_OK) {
         *available_bytes = machine.available_bytes;
         td_info(
             "machine: %u cores, %u NUMA nodes, %.1f of %.1f GiB memory available; %u expert threads in %u subpools, %u "
             "device threads",
             machine.n_cores, machine.n_nodes, (double)machine.available_bytes / (1 << 30),
-            (double)machine.memory_bytes / (1 << 30), plan->n_experts, plan->n_subpools, plan->n_npu);
-        st = td_pool_create(plan->experts, plan->n_experts, &e->expert_pool, err);
+            (double)machine.memory_bytes / (1 << 30), layout->n_experts, layout->n_subpools, layout->n_npu);
+        st = td_pool_create(layout->experts, layout->n_experts, &e->expert_pool, err);
     }
-    if (st == TD_OK) st = open_npu_pools(e, plan, e->plan.model.n_cards, err);
+    if (st == TD_OK) st = open_npu_pools(e, layout, e->config.model.n_cards, err);
     if (st == TD_OK && o->measure_bounds) st = measure_bounds(e, &machine, err);
-    free(plan);
+    free(layout);
     return st;
 }
 
@@ -96,7 +96,7 @@ static td_status open_text(td_engine *e, const td_engine_options *o, td_error *e
     td_error    why = {0};
     const char *dir = o->tokenizer_path ? o->tokenizer_path : o->model_path;
     td_status   st = td_tokenizer_open(dir, &e->tokenizer, &why);
-    if (st == TD_ENOTFOUND && e->plan.model.load_dummy) {
+    if (st == TD_ENOTFOUND && e->config.model.load_dummy) {
         td_warn("no tokenizer in %s: prompts must be token ids, and there is no text", dir);
         e->tokenizer = NULL;
     } else if (st != TD_OK) {
@@ -125,14 +125,15 @@ static td_status open_model(td_engine *e, uint64_t available_bytes, td_error *er
                           .npu_pools = e->n_npu_pools ? e->npu_pools : NULL,
                           .available_bytes = available_bytes,
                           .bytes_per_vocab_entry = td_engine_bytes_per_vocab_entry(e->expert_pool)};
-    TD_TRY(td_engine_place(&e->plan, &room, &e->placed, err));
+    TD_TRY(td_engine_place(&e->config, &room, &e->placed, err));
     const td_model_config *c = td_model_get_config(e->placed.model);
-    if (e->plan.drafts && !c->n_mtp_layers)
+    if (e->config.drafts && !c->n_mtp_layers)
         return td_fail(err, TD_ENOTSUP,
                        "speculative-algorithm NEXTN: the model in %s has no multi-token-prediction layer that could draft",
                        e->model_path);
-    const td_model_plan *mp = &e->placed.plan;
-    uint64_t cards = mp->unified_memory ? 1 : e->placed.n_npus; /* the plan is one card's, where each has its own memory */
+    const td_model_memory *mp = &e->placed.memory;
+    uint64_t               cards =
+        mp->unified_memory ? 1 : e->placed.n_npus; /* the figures are one card's, where each has its own memory */
     uint64_t npu_bytes = cards * mp->npu_weight_bytes, kv_bytes = cards * mp->kv_bytes_per_page * e->placed.n_pages;
     uint64_t scratch_bytes = cards * mp->device_scratch_bytes + mp->host_scratch_bytes;
     td_info("memory: %.2f GiB device tier, %.2f GiB experts, %.2f GiB working memory, %.2f GiB KV for %llu tokens",
@@ -159,7 +160,7 @@ static void fill_limits_and_info(td_engine *e, uint32_t n_pages) {
     i->model_type = c->model_type;
     i->model_path = e->model_path;
     i->device = e->caps.text;
-    i->quantization = e->plan.quantization;
+    i->quantization = e->config.quantization;
     i->expert_quantization = td_model_expert_quantization(e->placed.model);
     i->expert_kernel = td_model_expert_kernel(e->placed.model);
     const td_experts *experts = td_model_get_experts(e->placed.model);
@@ -168,9 +169,9 @@ static void fill_limits_and_info(td_engine *e, uint32_t n_pages) {
     i->context_length = e->limits.context_length;
     i->max_total_tokens = e->limits.kv_tokens;
     i->kv_page_tokens = TD_KV_PAGE;
-    i->max_running_requests = e->plan.model.max_running;
-    i->max_queued_requests = e->plan.max_queued;
-    i->chunked_prefill_size = e->plan.chunk;
+    i->max_running_requests = e->config.model.max_running;
+    i->max_queued_requests = e->config.max_queued;
+    i->chunked_prefill_size = e->config.chunk;
     i->bos_id = c->bos_id;
     i->default_temperature = c->temperature;
     i->default_top_p = c->top_p;
@@ -184,23 +185,23 @@ static void fill_limits_and_info(td_engine *e, uint32_t n_pages) {
 
 /* Everything that the step loop uses: after this it allocates nothing. */
 static td_status open_steps(td_engine *e, uint32_t n_pages, const td_cache_listener *listener, td_error *err) {
-    uint32_t max_running = e->plan.model.max_running, longest = e->limits.context_length;
+    uint32_t max_running = e->config.model.max_running, longest = e->limits.context_length;
     if (longest > e->limits.kv_tokens) longest = (uint32_t)e->limits.kv_tokens;
     TD_TRY(td_kv_pages_open(&e->pages, n_pages, err));
-    TD_TRY(td_prefix_cache_open(&e->cache, &e->pages, e->plan.prefix_cache, err));
+    TD_TRY(td_prefix_cache_open(&e->cache, &e->pages, e->config.prefix_cache, err));
     if (listener) TD_TRY(td_prefix_cache_listen(&e->cache, listener, err));
     td_scheduler_config sc = {.max_running = max_running,
-                              .chunk = e->plan.chunk,
+                              .chunk = e->config.chunk,
                               .max_seq_tokens = longest,
-                              .mixed = e->plan.mixed_chunk,
+                              .mixed = e->config.mixed_chunk,
                               .cache_generated = td_model_shares_generated(e->placed.model)};
     TD_TRY(td_scheduler_open(&e->scheduler, &sc, &e->cache, &e->exchange, err));
     uint32_t workers = td_pool_workers(e->expert_pool);
     e->samplers = calloc(workers, sizeof *e->samplers);
-    e->jobs = calloc((size_t)e->plan.chunk + max_running, sizeof *e->jobs);
-    e->job_rows = calloc(e->plan.model.max_out, sizeof *e->job_rows);
-    e->job_best = calloc(e->plan.model.max_out, sizeof *e->job_best);
-    e->job_logprobs = calloc(e->plan.model.max_out, sizeof *e->job_logprobs);
+    e->jobs = calloc((size_t)e->config.chunk + max_running, sizeof *e->jobs);
+    e->job_rows = calloc(e->config.model.max_out, sizeof *e->job_rows);
+    e->job_best = calloc(e->config.model.max_out, sizeof *e->job_best);
+    e->job_logprobs = calloc(e->config.model.max_out, sizeof *e->job_logprobs);
     e->results = calloc(max_running, sizeof *e->results);
     if (!e->samplers || !e->jobs || !e->job_rows || !e->job_best || !e->job_logprobs || !e->results)
         return td_fail(err, TD_ENOMEM, "out of memory for the engine");
@@ -218,7 +219,7 @@ static void wake(void *user) {
 static td_status open_page_store(td_engine *e, const td_engine_options *o, uint64_t source_hash, td_error *err) {
     if (!o->page_store) return TD_OK;
     td_model *m = e->placed.model;
-    if (e->plan.drafts) /* they are sent before the MTP layer has its rows of them */
+    if (e->config.drafts) /* they are sent before the MTP layer has its rows of them */
         return td_fail(err, TD_ENOTSUP, "kv-store: pages are not shared with speculative-algorithm yet: leave one out");
     uint32_t       longest = e->scheduler.config.max_seq_tokens;
     td_page_format f = {.page_tokens = TD_KV_PAGE,
@@ -227,13 +228,13 @@ static td_status open_page_store(td_engine *e, const td_engine_options *o, uint6
                         .wake = wake,
                         .wake_user = e};
     TD_TRY(td_model_prepare_page_copies(m, err));
-    TD_TRY(td_page_fingerprint_take(&e->plan, m, source_hash, &f.fingerprint, err));
+    TD_TRY(td_page_fingerprint_take(&e->config, m, source_hash, &f.fingerprint, err));
     return td_page_exchange_open(&e->exchange, o->page_store, &f, m, &e->cache, err);
 }
 
 static td_status open_engine(td_engine *e, const td_engine_options *o, td_error *err) {
     uint64_t available_bytes = 0;
-    TD_TRY(td_engine_plan_make(o, &e->plan, err));
+    TD_TRY(td_engine_resolve(o, &e->config, err));
     if (!(e->model_path = strdup(o->model_path))) return td_fail(err, TD_ENOMEM, "out of memory for the engine");
     TD_TRY(td_stats_open(&e->stats, err));
     e->stats_open = true;
@@ -245,7 +246,7 @@ static td_status open_engine(td_engine *e, const td_engine_options *o, td_error 
     TD_TRY(td_model_load(e->placed.model, n_pages, err));
     fill_limits_and_info(e, n_pages);
     TD_TRY(open_steps(e, n_pages, o->cache_listener, err));
-    TD_TRY(td_inbox_create(e->plan.max_queued, e->plan.random_seed, &e->inbox, err));
+    TD_TRY(td_inbox_create(e->config.max_queued, e->config.random_seed, &e->inbox, err));
     TD_TRY(open_page_store(e, o, source_hash, err));
     TD_TRY(td_thread_start(&e->thread, "engine", td_engine_thread, e, err));
     e->thread_started = true;
@@ -423,7 +424,7 @@ td_status td_engine_submit_all(td_engine *e, const td_request_params *p, size_t 
         made--;
     } else {
         st = td_inbox_put(e->inbox, out, n); /* out is filled by then: the first event may come at once */
-        if (st == TD_EBUSY) td_fail(err, st, "the queue is full: at most %u requests wait", e->plan.max_queued);
+        if (st == TD_EBUSY) td_fail(err, st, "the queue is full: at most %u requests wait", e->config.max_queued);
         if (st == TD_ESHUTDOWN) td_fail(err, st, "the engine is shutting down");
     }
     if (st == TD_OK) return TD_OK;

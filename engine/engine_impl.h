@@ -4,7 +4,7 @@
 
 #include <pthread.h>
 
-#include "core/threads/thread_plan.h"
+#include "core/threads/thread_layout.h"
 #include "engine/engine_options.h"
 #include "engine/engine_stats.h"
 #include "engine/step/draft_gate.h"
@@ -47,7 +47,7 @@ typedef struct {
 } td_drafts;
 
 struct td_engine {
-    td_engine_plan    plan;
+    td_engine_config  config;
     td_engine_info    info;
     char             *model_path; /* of info, owned */
     td_npu_caps       caps;
@@ -74,13 +74,13 @@ struct td_engine {
     td_sampler      *samplers; /* [workers of the expert pool] */
     uint32_t         n_samplers;
     td_row_job      *jobs;           /* [max_tok] */
-    uint32_t        *job_rows;       /* [plan.model.max_out] */
-    bool            *job_best;       /* [plan.model.max_out] the best logits of the row will do */
-    td_out_logprobs *job_logprobs;   /* [plan.model.max_out] */
+    uint32_t        *job_rows;       /* [config.model.max_out] */
+    bool            *job_best;       /* [config.model.max_out] the best logits of the row will do */
+    td_out_logprobs *job_logprobs;   /* [config.model.max_out] */
     td_row_result   *results;        /* [max_running], by step entry */
     const float     *draft_logits;   /* [scheduler.n_drafts, vocab] of the rows of drafts; NULL: to be computed */
     td_out_logprobs *draft_logprobs; /* [scheduler.n_drafts] of the same rows */
-    td_drafts        drafts;         /* with plan.drafts */
+    td_drafts        drafts;         /* with config.drafts */
     td_log_window    window;
 };
 

@@ -51,7 +51,7 @@ static int one_of(const char *value, const char *const *names) {
     return -1;
 }
 
-static td_status plan_formats(const td_engine_options *o, td_engine_plan *plan, td_error *err) {
+static td_status resolve_formats(const td_engine_options *o, td_engine_config *config, td_error *err) {
     static const char *const load_formats[] = {"auto", "safetensors", "dummy", NULL};
     static const char *const quantizations[] = {"auto", "none", "w8a8_int8", NULL};
     static const char *const kv_dtypes[] = {"auto", "bf16", "f32", NULL};
@@ -63,11 +63,11 @@ static td_status plan_formats(const td_engine_options *o, td_engine_plan *plan, 
     if (one_of(o->kv_cache_dtype, kv_dtypes) < 0)
         return td_fail(err, TD_ENOTSUP, "kv-cache-dtype %s is not supported: use auto, bf16 or f32", o->kv_cache_dtype);
 
-    td_model_spec *m = &plan->model;
+    td_model_spec *m = &config->model;
     m->load_dummy = is(o->load_format, "dummy");
     m->w8a8 = !is(o->quantization, "none");
     m->experts_as_stored = is(o->expert_quantization, "auto");
-    plan->quantization = m->w8a8 ? "w8a8_int8" : "none";
+    config->quantization = m->w8a8 ? "w8a8_int8" : "none";
     const td_expert_numbers *experts = td_expert_numbers_find(!m->experts_as_stored ? o->expert_quantization
                                                               : m->w8a8             ? "int4"
                                                                                     : "none");
@@ -85,62 +85,62 @@ static td_status plan_formats(const td_engine_options *o, td_engine_plan *plan, 
     const char *kv = m->w8a8 ? "bf16" : "f32";
     if (!is(o->kv_cache_dtype, "auto") && !is(o->kv_cache_dtype, kv))
         return td_fail(err, TD_ENOTSUP, "kv-cache-dtype %s is not supported with quantization %s, whose cache is %s",
-                       o->kv_cache_dtype, plan->quantization, kv);
+                       o->kv_cache_dtype, config->quantization, kv);
     return TD_OK;
 }
 
-static td_status plan_sizes(const td_engine_options *o, td_engine_plan *plan, td_error *err) {
+static td_status resolve_sizes(const td_engine_options *o, td_engine_config *config, td_error *err) {
     if (!(o->mem_fraction_static > 0 && o->mem_fraction_static <= 1))
         return td_fail(err, TD_EINVAL, "mem-fraction-static %g is outside (0, 1]", o->mem_fraction_static);
     if (o->page_size != TD_KV_PAGE)
         return td_fail(err, TD_ENOTSUP, "page-size %u is not supported: pages hold %d tokens", o->page_size, TD_KV_PAGE);
 
-    plan->chunk = o->chunked_prefill_size ? o->chunked_prefill_size : o->max_prefill_tokens;
-    if (o->max_prefill_tokens && plan->chunk > o->max_prefill_tokens) plan->chunk = o->max_prefill_tokens;
-    if (plan->chunk == 0 || plan->chunk > TD_CHUNK_MAX)
+    config->chunk = o->chunked_prefill_size ? o->chunked_prefill_size : o->max_prefill_tokens;
+    if (o->max_prefill_tokens && config->chunk > o->max_prefill_tokens) config->chunk = o->max_prefill_tokens;
+    if (config->chunk == 0 || config->chunk > TD_CHUNK_MAX)
         return td_fail(err, TD_EINVAL,
                        "chunked-prefill-size %u with max-prefill-tokens %u: a step takes 1 to %d prompt tokens",
                        o->chunked_prefill_size, o->max_prefill_tokens, TD_CHUNK_MAX);
     uint32_t max_running = o->max_running_requests ? o->max_running_requests : RUNNING_DEFAULT;
     if (max_running > TD_RUNNING_MAX)
         return td_fail(err, TD_EINVAL, "max-running-requests %u is more than %d", max_running, TD_RUNNING_MAX);
-    plan->max_queued = o->max_queued_requests ? o->max_queued_requests : QUEUED_DEFAULT;
-    if (plan->max_queued > TD_QUEUED_MAX)
-        return td_fail(err, TD_EINVAL, "max-queued-requests %u is more than %d", plan->max_queued, TD_QUEUED_MAX);
+    config->max_queued = o->max_queued_requests ? o->max_queued_requests : QUEUED_DEFAULT;
+    if (config->max_queued > TD_QUEUED_MAX)
+        return td_fail(err, TD_EINVAL, "max-queued-requests %u is more than %d", config->max_queued, TD_QUEUED_MAX);
 
     if (o->speculative_algorithm && strcmp(o->speculative_algorithm, "NEXTN"))
         return td_fail(err, TD_ENOTSUP, "speculative-algorithm %s is not supported: use NEXTN", o->speculative_algorithm);
     if (o->speculative_always && !o->speculative_algorithm)
         return td_fail(err, TD_EINVAL, "speculative-always needs speculative-algorithm");
-    plan->drafts = o->speculative_algorithm != NULL;
-    plan->draft_always = o->speculative_always;
+    config->drafts = o->speculative_algorithm != NULL;
+    config->draft_always = o->speculative_always;
 
     if (o->max_deferred_experts_per_token && !o->enable_defer)
         return td_fail(err, TD_EINVAL, "max-deferred-experts-per-token %u needs enable-defer",
                        o->max_deferred_experts_per_token);
-    plan->decode_log_interval = o->decode_log_interval;
-    plan->random_seed = o->random_seed;
-    plan->log_requests = o->log_requests;
-    plan->prefix_cache = !o->disable_radix_cache;
-    plan->mixed_chunk = !o->disable_mixed_chunk;
+    config->decode_log_interval = o->decode_log_interval;
+    config->random_seed = o->random_seed;
+    config->log_requests = o->log_requests;
+    config->prefix_cache = !o->disable_radix_cache;
+    config->mixed_chunk = !o->disable_mixed_chunk;
 
-    td_model_spec *m = &plan->model;
-    uint32_t       n_out = plan->drafts ? 2 * max_running : max_running; /* with drafts, two rows of a sequence are wanted */
+    td_model_spec *m = &config->model;
+    uint32_t n_out = config->drafts ? 2 * max_running : max_running; /* with drafts, two rows of a sequence are wanted */
     m->max_running = max_running;
-    m->max_tok = plan->chunk + max_running;
+    m->max_tok = config->chunk + max_running;
     m->max_seq = td_scheduler_max_seq(max_running);
     m->max_out = n_out < OUT_MAX ? n_out : OUT_MAX;
     m->context_length = o->context_length;
     m->max_total_tokens = o->max_total_tokens;
     m->fraction = o->mem_fraction_static;
-    m->without_mtp = !plan->drafts;
+    m->without_mtp = !config->drafts;
     m->overlap_min_tok = o->disable_two_chunk_overlap ? 0 : TD_OVERLAP_AUTO;
     if (o->enable_defer)
         m->experts.max_deferred = o->max_deferred_experts_per_token ? o->max_deferred_experts_per_token : DEFERRED_DEFAULT;
     return TD_OK;
 }
 
-static td_status plan_device(const td_engine_options *o, td_model_spec *m, td_error *err) {
+static td_status resolve_device(const td_engine_options *o, td_model_spec *m, td_error *err) {
     if (o->tensor_parallel_size > TD_SHARDS_MAX)
         return td_fail(err, TD_EINVAL, "tensor-parallel-size %u is more than %d", o->tensor_parallel_size, TD_SHARDS_MAX);
     if (o->device) m->device = o->device;
@@ -152,12 +152,12 @@ static td_status plan_device(const td_engine_options *o, td_model_spec *m, td_er
     return TD_OK;
 }
 
-td_status td_engine_plan_make(const td_engine_options *o, td_engine_plan *plan, td_error *err) {
-    *plan = (td_engine_plan){.model = td_model_spec_of(o->model_path, 0)};
-    plan->model.cpu_weight_path = o->cpu_weight_path;
-    plan->model.override_json = o->model_override_json;
+td_status td_engine_resolve(const td_engine_options *o, td_engine_config *config, td_error *err) {
+    *config = (td_engine_config){.model = td_model_spec_of(o->model_path, 0)};
+    config->model.cpu_weight_path = o->cpu_weight_path;
+    config->model.override_json = o->model_override_json;
     if (!o->model_path || !*o->model_path) return td_fail(err, TD_EINVAL, "model-path is missing");
-    TD_TRY(plan_formats(o, plan, err));
-    TD_TRY(plan_sizes(o, plan, err));
-    return plan_device(o, &plan->model, err);
+    TD_TRY(resolve_formats(o, config, err));
+    TD_TRY(resolve_sizes(o, config, err));
+    return resolve_device(o, &config->model, err);
 }

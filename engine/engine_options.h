@@ -17,12 +17,12 @@ typedef struct {
     uint32_t      max_queued, decode_log_interval;
     uint64_t      random_seed;
     bool          log_requests, prefix_cache, mixed_chunk, drafts, draft_always;
-} td_engine_plan;
+} td_engine_config;
 
 /** Resolve. Opens nothing and reads no file.
- * @param o borrowed for as long as the strings in plan->model are read (model/model_spec.h).
+ * @param o borrowed for as long as the strings in config->model are read (model/model_spec.h).
  * @return TD_EINVAL or TD_ENOTSUP with a sentence that names the option. An attention backend that the device lacks gives a
  * warning only. */
-TD_NODISCARD td_status td_engine_plan_make(const td_engine_options *o, td_engine_plan *plan, td_error *err);
+TD_NODISCARD td_status td_engine_resolve(const td_engine_options *o, td_engine_config *config, td_error *err);
 
 #endif

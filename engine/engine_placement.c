@@ -9,17 +9,17 @@ uint64_t td_engine_bytes_per_vocab_entry(const td_pool *expert_pool) {
     return td_sampler_bytes(1) * td_pool_workers(expert_pool);
 }
 
-td_status td_engine_place(td_engine_plan *plan, const td_model_room *room, td_placed_model *out, td_error *err) {
-    uint32_t wanted = plan->chunk;
+td_status td_engine_place(td_engine_config *config, const td_model_room *room, td_placed_model *out, td_error *err) {
+    uint32_t wanted = config->chunk;
     for (;;) {
-        td_status st = td_placed_model_open(&plan->model, room, NULL, out, err);
+        td_status st = td_placed_model_open(&config->model, room, NULL, out, err);
         if (st == TD_OK) break;
-        if (st != TD_ENOMEM || plan->chunk / 2 < CHUNK_MIN) return st;
-        plan->chunk /= 2;
-        plan->model.max_tok = plan->chunk + plan->model.max_running;
+        if (st != TD_ENOMEM || config->chunk / 2 < CHUNK_MIN) return st;
+        config->chunk /= 2;
+        config->model.max_tok = config->chunk + config->model.max_running;
     }
     if (err) *err = (td_error){0};
-    if (plan->chunk < wanted)
-        td_warn("memory is short: prefill goes in chunks of %u tokens instead of %u", plan->chunk, wanted);
+    if (config->chunk < wanted)
+        td_warn("memory is short: prefill goes in chunks of %u tokens instead of %u", config->chunk, wanted);
     return TD_OK;
 }

@@ -5,7 +5,7 @@
 
 #include "core/error.h"
 #include "core/files/file_write.h"
-#include "core/threads/thread_plan.h"
+#include "core/threads/thread_layout.h"
 #include "eval/expert_errors.h"
 #include "eval/layer_errors.h"
 #include "eval/logit_rows.h"
@@ -79,18 +79,18 @@ static td_status check_reference_text(const run *r, td_error *err) {
 
 /* Threads for all, the first time; and the memory there is now. */
 static td_status look_at_machine(run *r, const td_engine_options *o, td_error *err) {
-    td_machine      machine = {0};
-    td_thread_plan *plan = calloc(1, sizeof *plan);
-    if (!plan) return td_fail(err, TD_ENOMEM, "out of memory for the thread plan");
+    td_machine        machine = {0};
+    td_thread_layout *layout = calloc(1, sizeof *layout);
+    if (!layout) return td_fail(err, TD_ENOMEM, "out of memory for the thread layout");
     td_thread_wishes wishes = {.cpuinfer = o->cpuinfer, .subpool_count = o->subpool_count};
     td_npu_wish(o->device, o->base_gpu_id, 1, &wishes);
-    td_status st = td_topology_plan(td_kernels_here()->read, &wishes, plan, &machine, err);
-    if (st == TD_OK && !r->experts_pool) st = td_pool_create(plan->experts, plan->n_experts, &r->experts_pool, err);
-    if (st == TD_OK && !r->npu_pool && plan->n_npu) st = td_pool_create(plan->npu, plan->n_npu, &r->npu_pool, err);
+    td_status st = td_thread_layout_here(td_kernels_here()->read, &wishes, layout, &machine, err);
+    if (st == TD_OK && !r->experts_pool) st = td_pool_create(layout->experts, layout->n_experts, &r->experts_pool, err);
+    if (st == TD_OK && !r->npu_pool && layout->n_npu) st = td_pool_create(layout->npu, layout->n_npu, &r->npu_pool, err);
     r->room = (td_model_room){.expert_pool = r->experts_pool,
                               .npu_pools = r->npu_pool ? &r->npu_pool : NULL,
                               .available_bytes = machine.available_bytes};
-    free(plan);
+    free(layout);
     return st;
 }
 

@@ -78,10 +78,10 @@ void td_batch_fill(td_batch *b, const td_scored_text *t, uint64_t first, uint32_
 
 static td_status open_model(td_scored_model *m, const td_engine_options *o, const td_batch_shape *shape,
                             const td_model_room *room, const td_model_probe *probe, td_error *err) {
-    td_engine_plan plan;
-    TD_TRY(td_engine_plan_make(o, &plan, err));
+    td_engine_config config;
+    TD_TRY(td_engine_resolve(o, &config, err));
     uint32_t      n_pages = shape->max_seq * ((shape->max_rows + TD_KV_PAGE - 1) / TD_KV_PAGE);
-    td_model_spec spec = plan.model; /* as the engine's, but whole, on one card, for steps of another shape */
+    td_model_spec spec = config.model; /* as the engine's, but whole, on one card, for steps of another shape */
     spec.without_mtp = false;
     spec.n_cards = 1;
     spec.device_experts = 0;
@@ -92,7 +92,7 @@ static td_status open_model(td_scored_model *m, const td_engine_options *o, cons
     spec.overlap_min_tok = 0;
     spec.max_total_tokens = (uint64_t)n_pages * TD_KV_PAGE;
     spec.max_running = 1;
-    m->quantization = plan.quantization;
+    m->quantization = config.quantization;
     m->act_dtype = td_model_act_dtype(&spec);
     TD_TRY(td_placed_model_open(&spec, room, probe, &m->placed, err));
     m->model = m->placed.model;

@@ -45,7 +45,7 @@ static td_step_shape step_shape(const td_model *m, uint32_t n_pages) {
                            .user = m};
 }
 
-/* As far as plans need it. */
+/* As far as outlines need it. */
 static td_program_spec program_spec(const td_card_model *c) {
     const td_model *m = c->model;
     return (td_program_spec){.npu = c->npu,
@@ -127,7 +127,7 @@ td_status td_card_model_outline(const td_card_model *c, uint32_t n_halves, td_ou
 
 /* Blocks may want scratch for what is in the cache (block_scratch_bytes of npu.h): it is planned with the pages. A block
  * wants a + b * pages, and the hungriest one of many pages has the largest b. */
-td_status td_card_model_plan_scratch(td_card_model *c, td_error *err) {
+td_status td_card_model_measure_scratch(td_card_model *c, td_error *err) {
     const uint32_t  many = 1u << 20;
     td_program_spec spec = program_spec(c);
     size_t          with_many;
@@ -139,24 +139,24 @@ td_status td_card_model_plan_scratch(td_card_model *c, td_error *err) {
     return TD_OK;
 }
 
-void td_card_model_plan(const td_card_model *c, td_model_plan *plan) {
+void td_card_model_memory(const td_card_model *c, td_model_memory *memory) {
     const td_model  *m = c->model;
     td_step_shape    shape = step_shape(m, 0);
     activation_sizes act = sizes_of_activations(c);
-    *plan = (td_model_plan){.npu_weight_bytes = td_model_weights_bytes(c->npu, &m->config, &m->part, c->shard, m->spec.w8a8,
-                                                                       m->spec.context_length),
-                            .device_scratch_bytes = c->block_scratch_bytes,
-                            .host_scratch_bytes = td_step_buf_bytes(&shape),
-                            .unified_memory = m->unified};
-    for (size_t i = 0; i < N_BUFFERS; i++) plan->device_scratch_bytes += act.bytes[i];
+    *memory = (td_model_memory){.npu_weight_bytes = td_model_weights_bytes(c->npu, &m->config, &m->part, c->shard,
+                                                                           m->spec.w8a8, m->spec.context_length),
+                                .device_scratch_bytes = c->block_scratch_bytes,
+                                .host_scratch_bytes = td_step_buf_bytes(&shape),
+                                .unified_memory = m->unified};
+    for (size_t i = 0; i < N_BUFFERS; i++) memory->device_scratch_bytes += act.bytes[i];
     if (!m->unified) {
-        plan->device_scratch_bytes += plan->host_scratch_bytes;
-        plan->host_scratch_bytes +=
+        memory->device_scratch_bytes += memory->host_scratch_bytes;
+        memory->host_scratch_bytes +=
             logits_bytes(c) + top_bytes(c) + sums_bytes(c) + (shows_x(c) ? td_card_model_x_bytes(m) : 0);
     }
-    plan->kv_bytes_per_page =
+    memory->kv_bytes_per_page =
         td_layer_caches_page_bytes(&m->config, m->part.layers, c->npu, c->shard.count) + c->page_scratch_bytes;
-    plan->device_scratch_bytes += m->kv_spare_pages * plan->kv_bytes_per_page;
+    memory->device_scratch_bytes += m->kv_spare_pages * memory->kv_bytes_per_page;
 }
 
 /* ---- the device's weights, kept beside the packed experts -------------------------------------- */

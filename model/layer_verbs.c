@@ -10,7 +10,7 @@ typedef struct td_layer_state {
     bool                routes;     /* this card chooses experts: card 0, or each where the experts are on the cards */
     bool                hands_over; /* card 0 alone, to the CPU's experts */
     td_bridge_port_desc handover;
-    td_bridge_buffers   io;       /* of the hand-over; NULL in a plan */
+    td_bridge_buffers   io;       /* of the hand-over; NULL in an outline */
     const void         *deferred; /* what the MoE layer before may have deferred; or NULL */
     void               *shared;   /* the shared expert's output; NULL without one */
     bool                ended_stage;
@@ -136,7 +136,7 @@ void td_layer_add(td_layer *l) {
 
 /* ---- layers with experts ------------------------------------------------------------------------- */
 
-/* Of the hand-over; a plan needs no buffers. */
+/* Of the hand-over; an outline needs no buffers. */
 static void open_slot(td_layer_state *st) {
     td_description        *d = st->d;
     const td_program_spec *s = d->s;

@@ -18,7 +18,7 @@ struct td_layer {
     const td_model_config      *c;
     uint32_t                    index;  /* in the model; an MTP layer's is n_layers or more */
     bool                        is_moe; /* it has routed experts */
-    td_npu_weight *const       *w;      /* [TD_ROLE_COUNT] its weights; NULL: it has none, or a plan is made */
+    td_npu_weight *const       *w;      /* [TD_ROLE_COUNT] its weights; NULL: it has none, or an outline is made */
     const td_npu_weight *const *gates, *const *ups, *const *downs; /* [n_experts] where routed experts are on the device */
     struct td_layer_state *state;                                  /* the verbs' own */
 };

@@ -16,7 +16,7 @@ typedef struct {
     uint64_t expert_weight_bytes;  /* host: routed experts */
     uint64_t host_scratch_bytes;   /* host: working memory */
     bool     unified_memory;
-} td_model_plan;
+} td_model_memory;
 
 /** The host's memory, where the device has one of its own. */
 typedef struct {

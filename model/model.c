@@ -55,19 +55,19 @@ static size_t merged_logits_bytes(const td_model *m) {
 }
 
 /* The cards' plans as one: of one memory they all take, of a memory each what each takes. */
-void td_model_get_plan(const td_model *m, td_model_plan *plan) {
+void td_model_get_memory(const td_model *m, td_model_memory *memory) {
     uint64_t n = m->unified ? m->n_cards : 1;
-    td_card_model_plan(m->cards, plan); /* the first takes most */
-    plan->npu_weight_bytes *= n;
-    plan->device_scratch_bytes *= n;
-    plan->kv_bytes_per_page *= n;
-    plan->host_scratch_bytes *= m->n_cards;
-    if (m->n_cards > 1) plan->host_scratch_bytes += merged_logits_bytes(m);
+    td_card_model_memory(m->cards, memory); /* the first takes most */
+    memory->npu_weight_bytes *= n;
+    memory->device_scratch_bytes *= n;
+    memory->kv_bytes_per_page *= n;
+    memory->host_scratch_bytes *= m->n_cards;
+    if (m->n_cards > 1) memory->host_scratch_bytes += merged_logits_bytes(m);
     if (!m->spec.experts.n_layers) return;
     td_bridge_config bc = bridge_config(m);
-    plan->expert_weight_bytes = m->expert_weight_bytes;
-    plan->host_scratch_bytes += m->expert_scratch_bytes + td_bridge_bytes(&bc);
-    if (!m->unified) plan->device_scratch_bytes += td_bridge_bytes(&bc);
+    memory->expert_weight_bytes = m->expert_weight_bytes;
+    memory->host_scratch_bytes += m->expert_scratch_bytes + td_bridge_bytes(&bc);
+    if (!m->unified) memory->device_scratch_bytes += td_bridge_bytes(&bc);
 }
 
 /* ---- a thread a card --------------------------------------------------------------------------- */
@@ -287,10 +287,10 @@ td_status td_model_open(const td_model_spec *spec, const td_model_probe *probe, 
         const td_experts_config *ec = &m->spec.experts;
         if (m->cpu_weight_path) st = td_expert_files_check(ec, m->cpu_weight_path, m->checkpoint, err);
         if (st == TD_OK && !m->probe.experts_left)
-            st = td_experts_plan(ec, td_pool_subpools(expert_pool), td_pool_workers(expert_pool), &m->expert_weight_bytes,
-                                 &m->expert_scratch_bytes, err);
+            st = td_experts_measure(ec, td_pool_subpools(expert_pool), td_pool_workers(expert_pool), &m->expert_weight_bytes,
+                                    &m->expert_scratch_bytes, err);
     }
-    for (uint32_t i = 0; i < m->n_cards && st == TD_OK; i++) st = td_card_model_plan_scratch(&m->cards[i], err);
+    for (uint32_t i = 0; i < m->n_cards && st == TD_OK; i++) st = td_card_model_measure_scratch(&m->cards[i], err);
     if (st != TD_OK) {
         td_model_close(m);
         return st;

@@ -2,7 +2,7 @@
  * A model: configuration, checkpoint, weights on both tiers, and the layer program that runs them.
  *
  * Life: td_model_open reads config.json and the checkpoint's index and checks every name and shape (no weight is read);
- * td_model_plan tells what it will take; td_model_load takes it; td_model_forward runs one step.
+ * td_model_memory tells what it will take; td_model_load takes it; td_model_forward runs one step.
  */
 #ifndef TD_MODEL_MODEL_H
 #define TD_MODEL_MODEL_H
@@ -32,9 +32,9 @@ const td_model_config *td_model_get_config(const td_model *m);
 uint32_t               td_model_context_length(const td_model *m);
 bool                   td_model_shares_generated(const td_model *m); /* see td_layer_caches_share_generated */
 td_experts *td_model_get_experts(const td_model *m); /* after load, for measuring: may be run while no step is; NULL: none */
-void        td_model_get_plan(const td_model *m, td_model_plan *plan);
+void        td_model_get_memory(const td_model *m, td_model_memory *memory);
 /** All of it, in whatever memory. */
-static inline uint64_t td_model_plan_bytes(const td_model_plan *p, uint32_t n_pages) {
+static inline uint64_t td_model_memory_bytes(const td_model_memory *p, uint32_t n_pages) {
     return p->npu_weight_bytes + p->device_scratch_bytes + n_pages * p->kv_bytes_per_page + p->expert_weight_bytes +
            p->host_scratch_bytes;
 }

@@ -112,13 +112,13 @@ static inline uint32_t td_model_all_layers(const td_model *m) {
 
 /* ---- card_model.c ---------------------------------------------------------------------------------- */
 
-/** What the card takes: device members of the plan, and of the host's what its mirrors and downloads take. */
-void                   td_card_model_plan(const td_card_model *c, td_model_plan *plan);
+/** What the card takes: the device's members, and of the host's what its mirrors and downloads take. */
+void                   td_card_model_memory(const td_card_model *c, td_model_memory *memory);
 TD_NODISCARD td_status td_card_model_outline(const td_card_model *c, uint32_t n_halves, td_outline *out, td_error *err);
 /** Whether a step of n rows goes in halves; m is a td_model. */
 bool                   td_card_model_splits(const void *model, uint32_t n);
-TD_NODISCARD td_status td_card_model_plan_scratch(td_card_model *c, td_error *err); /* once config and part are known */
-TD_NODISCARD td_status td_card_model_load(td_card_model *c, td_error *err);         /* stream, activations, weights */
+TD_NODISCARD td_status td_card_model_measure_scratch(td_card_model *c, td_error *err); /* once config and part are known */
+TD_NODISCARD td_status td_card_model_load(td_card_model *c, td_error *err);            /* stream, activations, weights */
 /** KV, step buffers, programs; passes without prompts are captured. The model's bridge is open. */
 TD_NODISCARD td_status td_card_model_build(td_card_model *c, uint32_t n_pages, td_error *err);
 void                   td_card_model_keep_weights(const td_card_model *c); /* in a file, for the next start */

@@ -1,7 +1,7 @@
 /*
  * The operations of a pass over a model, as data, and what they are described from.
  *
- * A pass is described first: an array of operations, whose blocks are td_block_desc. The array alone tells a plan what a step
+ * A pass is described first: an array of operations, whose blocks are td_block_desc. The array alone tells what a step
  * costs and how much scratch the blocks want; a program (program.h) creates its blocks and enqueues it.
  */
 #ifndef TD_MODEL_OPERATIONS_H
@@ -67,18 +67,18 @@ typedef struct {
     td_log_sum *sums;    /* [max_out] or NULL */
 } td_activations;
 
-/** What passes are described from. A plan leaves out what memory holds: bridge, weights, kv and act. */
+/** What passes are described from. An outline leaves out what memory holds: bridge, weights, kv and act. */
 typedef struct {
     td_npu                 *npu;
     td_shard                shard;  /* of the weights that this card has; card 0 alone talks to the experts of the CPU */
     td_npu_group           *group;  /* the cards whose sums make a whole; NULL with one */
-    td_bridge              *bridge; /* NULL if the model has no MoE layer, or device_experts is set; or of a plan */
+    td_bridge              *bridge; /* NULL if the model has no MoE layer, or device_experts is set; or of an outline */
     bool                    device_experts; /* the routed experts are on the device: a block like the others, no hand-over */
     bool                    experts_left_out; /* with device_experts: tokens are routed, no expert is computed */
     const td_model_spec    *model;            /* settled: sizes of steps, types, deferral */
     const td_model_config  *config;
-    const td_model_weights *weights; /* NULL: of a plan */
-    const td_layer_kv      *kv;      /* [n_layers + n_mtp_layers]; NULL: of a plan */
+    const td_model_weights *weights; /* NULL: of an outline */
+    const td_layer_kv      *kv;      /* [n_layers + n_mtp_layers]; NULL: of an outline */
     td_layer_range          layers;  /* of the pass over the layers */
     bool           whole; /* that begins with the embedding; false: with what is in act.x, and there are no other passes */
     td_activations act;
@@ -94,7 +94,7 @@ typedef struct {
     void      *shown_x; /* [max_tok, hidden] on the host: the residual stream when layer_done is called */
 } td_program_spec;
 
-/** Weights by role of a layer, or of the whole model with TD_NO_LAYER; in a plan all are NULL. */
+/** Weights by role of a layer, or of the whole model with TD_NO_LAYER; of an outline all are NULL. */
 td_npu_weight *const *td_spec_weights(const td_program_spec *s, uint32_t layer);
 
 /** A pass that is being described. */

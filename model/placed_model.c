@@ -17,21 +17,21 @@ static void device_room(const td_model_room *room, const td_placed_model *m, td_
 
 td_status td_placed_model_pages(const td_model_spec *spec, const td_model_room *room, const td_placed_model *m,
                                 uint32_t *n_pages, td_error *err) {
-    const td_model_plan *plan = &m->plan;
-    td_host_budget       host = {
-              .available_bytes = room->available_bytes,
-              .weight_bytes = plan->expert_weight_bytes,
-              .scratch_bytes = plan->host_scratch_bytes + room->bytes_per_vocab_entry * td_model_get_config(m->model)->vocab};
+    const td_model_memory *memory = &m->memory;
+    td_host_budget         host = {
+                .available_bytes = room->available_bytes,
+                .weight_bytes = memory->expert_weight_bytes,
+                .scratch_bytes = memory->host_scratch_bytes + room->bytes_per_vocab_entry * td_model_get_config(m->model)->vocab};
     td_memory_plan_input in = {.fraction = spec->fraction,
-                               .weight_bytes = plan->npu_weight_bytes,
-                               .scratch_bytes = plan->device_scratch_bytes,
+                               .weight_bytes = memory->npu_weight_bytes,
+                               .scratch_bytes = memory->device_scratch_bytes,
                                .host = &host,
-                               .kv_bytes_per_page = plan->kv_bytes_per_page,
+                               .kv_bytes_per_page = memory->kv_bytes_per_page,
                                .max_total_tokens = spec->max_total_tokens,
                                .context_length = td_model_context_length(m->model),
                                .max_running = spec->max_running};
     device_room(room, m, &in);
-    if (plan->unified_memory) {
+    if (memory->unified_memory) {
         in.taken_bytes = 0;
         in.available_bytes = host.available_bytes;
         in.weight_bytes += host.weight_bytes;
@@ -59,7 +59,7 @@ static td_status open_parts(const td_model_spec *spec, const td_model_room *room
                             td_placed_model *m, td_error *err) {
     while (m->n_npus < spec->n_cards) TD_TRY(open_card(spec, room, probe, m, err));
     TD_TRY(td_model_open(spec, probe, m->npus, room->expert_pool, &m->model, err));
-    td_model_get_plan(m->model, &m->plan);
+    td_model_get_memory(m->model, &m->memory);
     m->n_pages = spec->n_pages;
     return spec->n_pages ? TD_OK : td_placed_model_pages(spec, room, m, &m->n_pages, err);
 }

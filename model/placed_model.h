@@ -20,11 +20,11 @@ typedef struct {
 } td_model_room;
 
 typedef struct {
-    td_npu       *npus[TD_SHARDS_MAX]; /* [n_npus] the opened cards */
-    uint32_t      n_npus;
-    td_model     *model;
-    td_model_plan plan;
-    uint32_t      n_pages; /* KV pages to give to td_model_load */
+    td_npu         *npus[TD_SHARDS_MAX]; /* [n_npus] the opened cards */
+    uint32_t        n_npus;
+    td_model       *model;
+    td_model_memory memory;
+    uint32_t        n_pages; /* KV pages to give to td_model_load */
 } td_placed_model;
 
 /**

@@ -35,10 +35,10 @@ bool td_program_has_pass(const td_program_spec *s, td_pass_kind kind);
 /** Describe a pass and create its blocks. @param out zeroed on failure; free with td_program_free. */
 TD_NODISCARD td_status td_program_build(const td_program_spec *s, td_pass_kind kind, td_program *out, td_error *err);
 
-/** Largest scratch that one of the blocks of all passes needs. @param s a plan's will do; so below. */
+/** Largest scratch that one of the blocks of all passes needs. @param s without buffers will do; so below. */
 TD_NODISCARD td_status td_program_scratch_bytes(const td_program_spec *s, size_t *bytes, td_error *err);
 
-/** An operation of a pass, for planning. */
+/** An operation of a pass, for `tandem plan`. */
 typedef struct {
     td_op_kind    kind;  /* BLOCK, SUBMIT, COLLECT */
     uint32_t      half;  /* that it is for; TD_OUTLINE_WHOLE: the whole step */

@@ -38,7 +38,7 @@
 
 #include "core/dtype.h"
 #include "core/log/tier_meter.h"
-#include "core/threads/thread_plan.h"
+#include "core/threads/thread_layout.h"
 #include "tandem.h"
 
 #define TD_KV_PAGE 128 /* tokens per page */
@@ -116,7 +116,7 @@ typedef struct {
 
 /**
  * A shape bucket: what a pass is enqueued with. The struct and its pointers are fixed from the first enqueue on, and a
- * capture records them by address. Between two replays of a capture, or two runs of enqueued work, only the contents of the
+ * graph holds them by address. Between two replays of a graph, or two runs of enqueued work, only the contents of the
  * arrays may change, counts included, within the bucket. The host writes the host's arrays only while nothing that was
  * enqueued with the step is under way; copies on the stream write the device's. Rows and sequences beyond the counts are
  * padding: their contents and results are unspecified, and must not affect other rows.
@@ -466,7 +466,7 @@ struct td_npu_ops {
     TD_NODISCARD td_status (*group_create)(td_npu *const *cards, uint32_t n, td_npu_group **out, td_error *err);
     void (*group_destroy)(td_npu_group *g);
     /** Let sums fail, for when a card will not come to them: those that wait now, and those that begin before the reset. Any
-     * thread. Captures with sums of the group must not be launched again, even after the reset: they are made anew. */
+     * thread. Graphs with sums of the group must not be launched again, even after the reset: they are made anew. */
     void (*group_abort)(td_npu_group *g);
     void (*group_reset)(td_npu_group *g); /* while no card's stream has work */
 
@@ -513,10 +513,10 @@ typedef struct {
 
 typedef void (*td_npu_fact_fn)(void *user, const td_npu_fact *fact);
 
-#define TD_CARDS_LISTED_MAX 64
+#define TD_ACCELERATORS_MAX 64
 #define TD_PCI_BYTES 16 /* domain:bus:device.function, as in /sys/bus/pci/devices */
 
-/** What a vendor's driver and Linux say of a card that need not be open. */
+/** What a vendor's driver and Linux say of an accelerator, which becomes a card when it is opened. */
 typedef struct {
     char   name[96];
     char   pci[TD_PCI_BYTES];
@@ -524,11 +524,11 @@ typedef struct {
     bool   is_usable;          /* the backend computes on that generation */
     size_t memory_bytes;
     int    node; /* Linux' number of the NUMA node that it hangs on; -1 unknown */
-} td_card_info;
+} td_accelerator;
 
 /**
  * A backend as a value. Its folder defines it, npu/backends.c lists it, and all else of the program goes over that list:
- * flags and their help, `--device auto`, the thread plan, topo, doctor, bench.
+ * flags and their help, `--device auto`, the thread layout, topo, doctor, bench.
  */
 typedef struct {
     const char        *name;    /* what --device takes: "host" */
@@ -543,10 +543,10 @@ typedef struct {
      * cards compute by themselves. */
     uint32_t threads_alone, threads_in_group;
 
-    /* backends whose driver lists cards without opening one; otherwise NULL, all three */
-    /** Any thread, but not two at once. @param n out: entries of out that are filled, at most TD_CARDS_LISTED_MAX.
+    /* backends whose driver lists accelerators without opening one; otherwise NULL, all three */
+    /** Any thread, but not two at once. @param n out: entries of out that are filled, at most TD_ACCELERATORS_MAX.
      * @return TD_OK; TD_ENOTFOUND where there is no driver or no card; else why the driver cannot be asked. */
-    TD_NODISCARD td_status (*list_cards)(td_card_info out[TD_CARDS_LISTED_MAX], size_t *n, td_error *err);
+    TD_NODISCARD td_status (*list_accelerators)(td_accelerator out[TD_ACCELERATORS_MAX], size_t *n, td_error *err);
     const char  *vendor; /* of the cards, as people know it */
     const char  *usable; /* the generations that is_usable means, in words */
 
@@ -578,7 +578,7 @@ const char *td_npu_auto(char *why, size_t bytes);
 /** How many of this machine's threads of their own so many cards cannot do without; 0 for names that there are not. */
 uint32_t td_npu_threads_needed(const char *name, uint32_t n_cards);
 
-/** Add what cards of a device, from first_card on, want of the thread plan: threads of their own, at least those that they
+/** Add what cards of a device, from first_card on, want of the thread layout: threads of their own, at least those that they
  * cannot do without, and the experts' first subpool on the NUMA node that the first one hangs on. */
 void td_npu_wish(const char *name, uint32_t first_card, uint32_t n_cards, td_thread_wishes *wishes);
 

@@ -35,10 +35,10 @@ td_status td_npu_open(const char *name, const td_npu_config *config, td_npu **ou
 
 /* How many of a backend's listed cards it computes on. */
 static size_t count_usable(const td_backend *b, char *why, size_t bytes) {
-    td_card_info cards[TD_CARDS_LISTED_MAX];
-    size_t       n = 0, usable = 0;
-    td_error     err = {0};
-    if (b->list_cards(cards, &n, &err) != TD_OK) {
+    td_accelerator cards[TD_ACCELERATORS_MAX];
+    size_t         n = 0, usable = 0;
+    td_error       err = {0};
+    if (b->list_accelerators(cards, &n, &err) != TD_OK) {
         snprintf(why, bytes, "%s", err.text);
         return 0;
     }
@@ -50,15 +50,16 @@ static size_t count_usable(const td_backend *b, char *why, size_t bytes) {
 const char *td_npu_auto(char *why, size_t bytes) {
     snprintf(why, bytes, "no backend lists cards");
     for (const td_backend *const *b = td_backends; *b; b++)
-        if ((*b)->list_cards && count_usable(*b, why, bytes)) return (*b)->name;
+        if ((*b)->list_accelerators && count_usable(*b, why, bytes)) return (*b)->name;
     return "host";
 }
 
 static bool node_of_card(const td_backend *b, uint32_t card, uint32_t *node) {
-    td_card_info cards[TD_CARDS_LISTED_MAX];
-    size_t       n = 0;
-    td_error     err = {0}; /* whoever opens the card is told */
-    if (!b->list_cards || b->list_cards(cards, &n, &err) != TD_OK || card >= n || cards[card].node < 0) return false;
+    td_accelerator cards[TD_ACCELERATORS_MAX];
+    size_t         n = 0;
+    td_error       err = {0}; /* whoever opens the card is told */
+    if (!b->list_accelerators || b->list_accelerators(cards, &n, &err) != TD_OK || card >= n || cards[card].node < 0)
+        return false;
     *node = (uint32_t)cards[card].node;
     return true;
 }

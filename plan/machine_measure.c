@@ -3,7 +3,7 @@
 
 #include "core/error.h"
 #include "core/machine/cpu.h"
-#include "core/threads/thread_plan.h"
+#include "core/threads/thread_layout.h"
 #include "kernels/kernels.h"
 #include "kernels/machine/roofline.h"
 #include "plan/plan_machine.h"
@@ -33,13 +33,13 @@ static td_status measure_pool(td_pool *pool, size_t bytes, td_plan_node *sum, td
     return TD_OK;
 }
 
-static uint32_t cores_of(const td_thread_plan *p, uint32_t subpool) {
+static uint32_t cores_of(const td_thread_layout *p, uint32_t subpool) {
     uint32_t n = 0;
     for (uint32_t i = 0; i < p->n_experts; i++) n += p->experts[i].subpool == subpool;
     return n;
 }
 
-static td_status measure_planned(const td_thread_plan *p, const td_machine *machine, td_plan_machine *out, td_error *err) {
+static td_status measure_planned(const td_thread_layout *p, const td_machine *machine, td_plan_machine *out, td_error *err) {
     td_pool     *pool;
     td_plan_node sum = {0};
     size_t       bytes = MEASURE_BYTES < machine->available_bytes / 8 ? MEASURE_BYTES : machine->available_bytes / 8;
@@ -57,19 +57,19 @@ static td_status measure_planned(const td_thread_plan *p, const td_machine *mach
 }
 
 td_status td_plan_machine_measure(td_plan_machine *out, td_error *err) {
-    td_machine      machine;
-    const char     *tier = td_cpu_tier_name(td_cpu_features());
-    td_thread_plan *plan = calloc(1, sizeof *plan);
-    if (!plan) return td_fail(err, TD_ENOMEM, "out of memory for the thread plan");
+    td_machine        machine;
+    const char       *tier = td_cpu_tier_name(td_cpu_features());
+    td_thread_layout *layout = calloc(1, sizeof *layout);
+    if (!layout) return td_fail(err, TD_ENOMEM, "out of memory for the thread layout");
     td_plan_machine_init(out);
     out->measured = true;
     if (td_plan_kernels_find(tier)) out->kernels = td_plan_kernels_find(tier);
     out->cpu = out->kernels->shares;
-    td_status st = td_topology_plan(td_kernels_here()->read, &(td_thread_wishes){0}, plan, &machine, err);
+    td_status st = td_thread_layout_here(td_kernels_here()->read, &(td_thread_wishes){0}, layout, &machine, err);
     if (st == TD_OK) {
         snprintf(out->name, sizeof out->name, "%s", machine.cpu[0] ? machine.cpu : "this machine");
-        st = measure_planned(plan, &machine, out, err);
+        st = measure_planned(layout, &machine, out, err);
     }
-    free(plan);
+    free(layout);
     return st;
 }

@@ -15,12 +15,12 @@
 /* ---- the model on its pools -------------------------------------------------------------------- */
 
 typedef struct {
-    td_engine_plan  plan;
-    td_pool        *experts, *cards[TD_SHARDS_MAX];
-    uint32_t        n_cards;
-    td_model_room   room; /* of the machine */
-    td_placed_model placed;
-    td_plan_model   model;
+    td_engine_config config;
+    td_pool         *experts, *cards[TD_SHARDS_MAX];
+    uint32_t         n_cards;
+    td_model_room    room; /* of the machine */
+    td_placed_model  placed;
+    td_plan_model    model;
 } planner;
 
 /* Threads that are never run: what the model takes depends on how many there are. */
@@ -57,7 +57,7 @@ static td_status settle_options(planner *p, const td_plan_request *r, const td_p
     if (!r->cards_given && has) o.tensor_parallel_size = has;
     if (o.tensor_parallel_size > (has ? has : 1))
         return td_fail(err, TD_EINVAL, "--tensor-parallel-size %u: the machine has %u cards", o.tensor_parallel_size, has);
-    return td_engine_plan_make(&o, &p->plan, err);
+    return td_engine_resolve(&o, &p->config, err);
 }
 
 static void close_planner(planner *p) {
@@ -71,18 +71,18 @@ static void close_planner(planner *p) {
 
 /* The model with the room that there is; where that does not do, with as much as it wants, and the reason in *lack. */
 static td_status place(planner *p, td_plan *out, td_error *err) {
-    td_engine_plan wanted = p->plan;
-    td_status      st = td_engine_place(&p->plan, &p->room, &p->placed, &out->lack);
+    td_engine_config wanted = p->config;
+    td_status        st = td_engine_place(&p->config, &p->room, &p->placed, &out->lack);
     out->fits = st == TD_OK;
     if (st != TD_ENOMEM) {
         if (st != TD_OK) *err = out->lack;
         return st;
     }
     td_model_room roomy = p->room;
-    p->plan = wanted; /* with its prefill chunk */
+    p->config = wanted; /* with its prefill chunk */
     roomy.available_bytes = ROOMY;
     if (roomy.device_bytes) roomy.device_bytes = ROOMY;
-    return td_engine_place(&p->plan, &roomy, &p->placed, err);
+    return td_engine_place(&p->config, &roomy, &p->placed, err);
 }
 
 /* Tokens choose among the experts of a layer: among so many of them, or among all. */
@@ -99,17 +99,17 @@ static td_status settle_experts_in_use(const td_plan_request *r, td_plan_model *
 static td_status outline(planner *p, const td_plan_request *r, td_error *err) {
     const td_model        *m = p->placed.model;
     const td_model_config *c = td_model_get_config(m);
-    const td_model_plan   *plan = &p->placed.plan;
+    const td_model_memory *memory = &p->placed.memory;
     td_plan_model         *x = &p->model;
     td_weight_format       plain = c->quant.method == TD_QUANT_NONE ? TD_WEIGHT_BF16 : TD_WEIGHT_F32;
-    *x = (td_plan_model){.linear = p->plan.model.w8a8 ? TD_WEIGHT_W8A8 : plain,
-                         .latent = p->plan.model.w8a8 ? TD_WEIGHT_BF16 : plain,
+    *x = (td_plan_model){.linear = p->config.model.w8a8 ? TD_WEIGHT_W8A8 : plain,
+                         .latent = p->config.model.w8a8 ? TD_WEIGHT_BF16 : plain,
                          .table = TD_WEIGHT_BF16,
-                         .act_bytes = td_dtype_bytes(td_model_act_dtype(&p->plan.model)),
+                         .act_bytes = td_dtype_bytes(td_model_act_dtype(&p->config.model)),
                          .experts = &td_model_get_spec(m)->experts,
-                         .n_cards = p->plan.model.n_cards};
+                         .n_cards = p->config.model.n_cards};
     if (x->experts->n_layers) {
-        x->layer_bytes = plan->expert_weight_bytes / x->experts->n_layers;
+        x->layer_bytes = memory->expert_weight_bytes / x->experts->n_layers;
         td_model_handover_bytes(m, &x->to_host, &x->to_device);
     }
     TD_TRY(settle_experts_in_use(r, x, err));
@@ -121,7 +121,7 @@ static td_status open_planner(planner *p, const td_plan_request *r, const td_pla
     *p = (planner){0};
     TD_TRY(settle_options(p, r, m, err));
     td_status st = open_expert_pool(m, &p->experts, err);
-    if (st == TD_OK && m->cards.count > 0) st = open_card_pools(p, p->plan.model.n_cards, err);
+    if (st == TD_OK && m->cards.count > 0) st = open_card_pools(p, p->config.model.n_cards, err);
     p->room = (td_model_room){.expert_pool = p->experts,
                               .npu_pools = p->n_cards ? p->cards : NULL,
                               .available_bytes = memory_of_nodes(m),
@@ -158,22 +158,22 @@ static void count_sliding(const td_model_config *c, td_plan *out) {
 }
 
 static void list_memories(const planner *p, const td_plan_machine *m, td_plan *out) {
-    const td_model_plan *plan = &p->placed.plan;
-    double               fraction = p->plan.model.fraction, n = m->n_nodes;
-    uint64_t             vocab = td_model_get_config(p->placed.model)->vocab;
-    double               sampling = (double)p->room.bytes_per_vocab_entry * (double)vocab;
-    double               kv = (double)plan->kv_bytes_per_page * (double)(out->kv_tokens / TD_KV_PAGE);
-    out->kv_token_bytes = (double)plan->kv_bytes_per_page / TD_KV_PAGE;
+    const td_model_memory *memory = &p->placed.memory;
+    double                 fraction = p->config.model.fraction, n = m->n_nodes;
+    uint64_t               vocab = td_model_get_config(p->placed.model)->vocab;
+    double                 sampling = (double)p->room.bytes_per_vocab_entry * (double)vocab;
+    double                 kv = (double)memory->kv_bytes_per_page * (double)(out->kv_tokens / TD_KV_PAGE);
+    out->kv_token_bytes = (double)memory->kv_bytes_per_page / TD_KV_PAGE;
     count_sliding(td_model_get_config(p->placed.model), out);
-    if (!out->fits) kv = (double)plan->kv_bytes_per_page; /* one page at least */
+    if (!out->fits) kv = (double)memory->kv_bytes_per_page; /* one page at least */
     for (uint32_t i = 0; i < m->n_nodes; i++) {
         td_plan_memory *x = &out->memory[out->n_memories++];
         *x = (td_plan_memory){.capacity = m->node[i].memory_bytes,
-                              .experts = (double)plan->expert_weight_bytes / n,
-                              .working = ((double)plan->host_scratch_bytes + sampling) / n};
-        if (plan->unified_memory) {
-            x->weights = (double)plan->npu_weight_bytes / n;
-            x->working += (double)plan->device_scratch_bytes / n;
+                              .experts = (double)memory->expert_weight_bytes / n,
+                              .working = ((double)memory->host_scratch_bytes + sampling) / n};
+        if (memory->unified_memory) {
+            x->weights = (double)memory->npu_weight_bytes / n;
+            x->working += (double)memory->device_scratch_bytes / n;
             x->kv = kv / n;
         }
         snprintf(x->name, sizeof x->name, "node %u", i);
@@ -182,8 +182,8 @@ static void list_memories(const planner *p, const td_plan_machine *m, td_plan *o
     for (uint32_t i = 0; i < p->n_cards; i++) {
         td_plan_memory *x = &out->memory[out->n_memories++];
         *x = (td_plan_memory){.capacity = m->cards.memory_bytes,
-                              .weights = (double)plan->npu_weight_bytes,
-                              .working = (double)plan->device_scratch_bytes,
+                              .weights = (double)memory->npu_weight_bytes,
+                              .working = (double)memory->device_scratch_bytes,
                               .kv = kv};
         snprintf(x->name, sizeof x->name, "card %u", i);
         settle_memory(x, fraction);
@@ -197,7 +197,7 @@ static void list_memories(const planner *p, const td_plan_machine *m, td_plan *o
 }
 
 static td_status count_kv(planner *p, td_plan *out, td_error *err) {
-    td_model_spec all = p->plan.model;
+    td_model_spec all = p->config.model;
     uint32_t      most;
     out->longest = out->context_length;
     if (!out->fits) return TD_OK;
@@ -287,7 +287,7 @@ static void plan_prefills(const planner *p, const td_plan_request *r, const td_p
         *x = (td_plan_prefill){.prompt = prompt, .has_kv = pages_of((uint64_t)prompt + 1) * TD_KV_PAGE <= out->kv_tokens};
         for (uint32_t at = 0, n; at < prompt; at += n) {
             td_plan_step step;
-            n = prompt - at < p->plan.chunk ? prompt - at : p->plan.chunk;
+            n = prompt - at < p->config.chunk ? prompt - at : p->config.chunk;
             td_plan_rows rows = {.n_seq = 1,
                                  .n_new = n,
                                  .context = at,
@@ -309,7 +309,7 @@ static void describe(const planner *p, td_plan *out) {
     out->n_layers = c->n_layers;
     out->n_moe_layers = td_moe_layers_in(c, (td_layer_range){0, c->n_layers});
     out->n_cards = p->n_cards;
-    out->engine = p->plan;
+    out->engine = p->config;
     if (p->model.experts->n_layers) {
         out->n_experts = p->model.experts->n_experts;
         out->experts_in_use = (uint32_t)p->model.experts_in_use;

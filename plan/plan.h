@@ -59,16 +59,16 @@ typedef struct {
 #define TD_PLAN_CHANGES_MAX 3
 
 typedef struct {
-    char           architecture[64];
-    uint32_t       n_experts, experts_in_use; /* of a layer; 0: it has none */
-    uint32_t       n_layers, n_moe_layers, n_cards, context_length;
-    const char    *expert_quantization; /* static */
-    td_engine_plan engine;              /* the request's options, resolved: its prefill chunk is the one that fits */
-    bool           fits;
-    td_error       lack;           /* why not, as the server would say it */
-    uint64_t       kv_tokens;      /* that a server would have room for, with these options */
-    uint64_t       kv_tokens_most; /* that would fit */
-    uint64_t       longest;        /* sequence: the model's, or what fits */
+    char             architecture[64];
+    uint32_t         n_experts, experts_in_use; /* of a layer; 0: it has none */
+    uint32_t         n_layers, n_moe_layers, n_cards, context_length;
+    const char      *expert_quantization; /* static */
+    td_engine_config engine;              /* the request's options, resolved: its prefill chunk is the one that fits */
+    bool             fits;
+    td_error         lack;           /* why not, as the server would say it */
+    uint64_t         kv_tokens;      /* that a server would have room for, with these options */
+    uint64_t         kv_tokens_most; /* that would fit */
+    uint64_t         longest;        /* sequence: the model's, or what fits */
     struct {
         uint32_t tokens; /* of a context or prompt that was asked for */
         uint64_t streams;

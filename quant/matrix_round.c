@@ -42,8 +42,8 @@ static size_t lay_out(workplace *w, char *base, size_t n, size_t k, const td_rou
     return at;
 }
 
-/* The same for a plan. */
-static size_t lay_out_plan(td_round_plan *p, char *base) {
+/* The same for a rounding. */
+static size_t lay_out_rounding(td_rounding *p, char *base) {
     size_t at = 0;
     p->weight = place(base, &at, p->k * sizeof *p->weight);
     if (p->o.method != TD_ROUND_GPTQ) return at;
@@ -53,8 +53,8 @@ static size_t lay_out_plan(td_round_plan *p, char *base) {
     return at;
 }
 
-size_t td_round_plan_bytes(size_t k, const td_round_options *o) {
-    return o->method == TD_ROUND_NEAREST ? 0 : lay_out_plan(&(td_round_plan){.k = k, .o = *o}, NULL);
+size_t td_rounding_bytes(size_t k, const td_round_options *o) {
+    return o->method == TD_ROUND_NEAREST ? 0 : lay_out_rounding(&(td_rounding){.k = k, .o = *o}, NULL);
 }
 
 size_t td_round_rows_bytes(size_t n, size_t k, const td_round_options *o) {
@@ -167,7 +167,7 @@ static int by_energy(const void *a, const void *b) {
     return x->column > y->column ? -1 : 1; /* the factor's last is rounded first */
 }
 
-static td_status factor(td_round_plan *p, td_error *err) {
+static td_status factor(td_rounding *p, td_error *err) {
     size_t  k = p->k;
     ranked *rank = (ranked *)p->l; /* before that is needed; with its padding it is large enough */
     for (size_t j = 0; j < k; j++) rank[j] = (ranked){p->o.act_order ? p->h[j * k + j] : 0, j};
@@ -194,14 +194,14 @@ static td_status check_options(const td_round_options *o, size_t k, const float 
     return TD_OK;
 }
 
-td_status td_round_plan_open(const td_blas *b, size_t k, const float *h, const td_round_options *o, td_round_plan *p,
-                             td_error *err) {
-    *p = (td_round_plan){.blas = b, .h = h, .k = k, .o = *o};
+td_status td_rounding_open(const td_blas *b, size_t k, const float *h, const td_round_options *o, td_rounding *p,
+                           td_error *err) {
+    *p = (td_rounding){.blas = b, .h = h, .k = k, .o = *o};
     TD_TRY(check_options(o, k, h, err));
     if (o->method == TD_ROUND_NEAREST) return TD_OK;
-    p->base = aligned_alloc(ALIGN, lay_out_plan(p, NULL));
+    p->base = aligned_alloc(ALIGN, lay_out_rounding(p, NULL));
     if (!p->base) return td_fail(err, TD_ENOMEM, "out of memory for rounding rows of %zu weights", k);
-    lay_out_plan(p, p->base);
+    lay_out_rounding(p, p->base);
     p->damp = h ? td_hessian_damp(h, k, o->damping) : 1;
     td_status st = TD_OK;
     for (size_t j = 0; st == TD_OK && j < k; j++) {
@@ -210,44 +210,44 @@ td_status td_round_plan_open(const td_blas *b, size_t k, const float *h, const t
             st = td_fail(err, TD_EINVAL, "element %zu of a Hessian's diagonal is negative, NaN or infinite", j);
     }
     if (st == TD_OK && o->method == TD_ROUND_GPTQ) st = factor(p, err);
-    if (st != TD_OK) td_round_plan_close(p);
+    if (st != TD_OK) td_rounding_close(p);
     return st;
 }
 
-void td_round_plan_close(td_round_plan *p) {
+void td_rounding_close(td_rounding *p) {
     free(p->base);
-    *p = (td_round_plan){0};
+    *p = (td_rounding){0};
 }
 
-static td_status open_workplace(workplace *w, const td_round_plan *plan, size_t n, td_error *err) {
-    const td_round_options *o = &plan->o;
-    size_t                  k = plan->k;
+static td_status open_workplace(workplace *w, const td_rounding *rounding, size_t n, td_error *err) {
+    const td_round_options *o = &rounding->o;
+    size_t                  k = rounding->k;
     w->base = aligned_alloc(ALIGN, lay_out(w, NULL, n, k, o));
     if (!w->base) return td_fail(err, TD_ENOMEM, "out of memory for rounding %zu x %zu weights", n, k);
     lay_out(w, w->base, n, k, o);
     round_panel *p = &w->panel;
-    p->blas = plan->blas;
+    p->blas = rounding->blas;
     p->k = k;
     p->group = o->group ? o->group : k;
     p->n_groups = td_round_scales(o, k);
     p->symmetric = o->bits == 8;
     p->span = p->symmetric ? 254 : 15;
     p->scale_dtype = o->scale_dtype;
-    p->h = plan->h;
-    p->damp = plan->damp;
-    p->weight = plan->weight;
+    p->h = rounding->h;
+    p->damp = rounding->damp;
+    p->weight = rounding->weight;
     return TD_OK;
 }
 
-td_status td_round_rows(const td_round_plan *plan, const float *w, size_t n, int8_t *q, float *scale, td_error *err) {
-    const td_round_options *o = &plan->o;
-    size_t                  k = plan->k;
+td_status td_round_rows(const td_rounding *rounding, const float *w, size_t n, int8_t *q, float *scale, td_error *err) {
+    const td_round_options *o = &rounding->o;
+    size_t                  k = rounding->k;
     if (n == 0 || n > INT32_MAX) return td_fail(err, TD_EINVAL, "no matrix of %zu rows can be rounded", n);
     if (o->method == TD_ROUND_NEAREST) return round_nearest(w, n, k, o, q, scale, err);
     const td_round_methods *methods = td_kernels_here()->rounding;
     workplace               at = {0};
     round_panel            *p = &at.panel;
-    td_status               st = open_workplace(&at, plan, n, err);
+    td_status               st = open_workplace(&at, rounding, n, err);
     for (size_t r = 0; st == TD_OK && r < n; r += p->nr) {
         size_t rows = n - r < p->nr ? n - r : p->nr;
         st = load_panel(p, w, r, rows, err);
@@ -255,7 +255,7 @@ td_status td_round_rows(const td_round_plan *plan, const float *w, size_t n, int
         if (o->method == TD_ROUND_CLIP) {
             methods->clip(p, &at.scratch);
         } else {
-            methods->feedback(p, &(round_factor){plan->column, plan->l, plan->d}, o->scale_trials, &at.scratch);
+            methods->feedback(p, &(round_factor){rounding->column, rounding->l, rounding->d}, o->scale_trials, &at.scratch);
             if (o->sweeps) methods->descend(p, o->sweeps, &at.scratch);
         }
         store_panel(p, rows, !o->group, q + r * k, scale + r * p->n_groups);
@@ -266,10 +266,10 @@ td_status td_round_rows(const td_round_plan *plan, const float *w, size_t n, int
 
 td_status td_round_matrix(const td_blas *b, const float *w, size_t n, size_t k, const float *h, const td_round_options *o,
                           int8_t *q, float *scale, td_error *err) {
-    td_round_plan plan;
-    TD_TRY(td_round_plan_open(b, k, h, o, &plan, err));
-    td_status st = td_round_rows(&plan, w, n, q, scale, err);
-    td_round_plan_close(&plan);
+    td_rounding rounding;
+    TD_TRY(td_rounding_open(b, k, h, o, &rounding, err));
+    td_status st = td_round_rows(&rounding, w, n, q, scale, err);
+    td_rounding_close(&rounding);
     return st;
 }
 

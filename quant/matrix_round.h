@@ -90,23 +90,22 @@ typedef struct {
     float           *l, *d;  /* gptq: [k, k], [k] */
     size_t          *column; /* gptq: [k] */
     void            *base;
-} td_round_plan;
+} td_rounding;
 
 /** Rows that are rounded together: good parts of a matrix. The cuts are in the last bits of the result, so they must not
  * depend on the number of threads. */
 #define TD_ROUND_ROWS 512
 
 /** As td_round_matrix for the inputs; b and h stay the caller's until close. On failure there is nothing to close. */
-TD_NODISCARD td_status td_round_plan_open(const td_blas *b, size_t k, const float *h, const td_round_options *o,
-                                          td_round_plan *p, td_error *err);
-void                   td_round_plan_close(td_round_plan *p);
+TD_NODISCARD td_status td_rounding_open(const td_blas *b, size_t k, const float *h, const td_round_options *o,
+                                        td_rounding *p, td_error *err);
+void                   td_rounding_close(td_rounding *p);
 
 /** As td_round_matrix, of n rows w [n, k]. */
-TD_NODISCARD td_status td_round_rows(const td_round_plan *p, const float *w, size_t n, int8_t *q, float *scale,
-                                     td_error *err);
+TD_NODISCARD td_status td_round_rows(const td_rounding *p, const float *w, size_t n, int8_t *q, float *scale, td_error *err);
 
-/** Memory that a plan has, and that a call of td_round_rows takes; td_round_matrix takes both. */
-size_t td_round_plan_bytes(size_t k, const td_round_options *o);
+/** Memory that a rounding has, and that a call of td_round_rows takes; td_round_matrix takes both. */
+size_t td_rounding_bytes(size_t k, const td_round_options *o);
 size_t td_round_rows_bytes(size_t n, size_t k, const td_round_options *o);
 
 /** Rows that an error is measured on, evenly spaced; all where there are no more: a product with H for each error of all

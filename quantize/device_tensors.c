@@ -119,7 +119,7 @@ static td_status take_buffers(td_quantizer *q) {
     return t->codes && t->scales && t->fetched ? TD_OK : td_fail(q->err, TD_ENOMEM, "out of memory");
 }
 
-td_status td_device_tensors_plan(td_quantizer *q) {
+td_status td_device_tensors_choose(td_quantizer *q) {
     uint32_t           n_shards = td_quantizer_layers(q) + 1;
     size_t             most = (size_t)TD_ROLE_COUNT * n_shards;
     td_device_tensors *t = q->tensors = calloc(1, sizeof *t);

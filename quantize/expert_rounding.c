@@ -88,8 +88,8 @@ static uint64_t lane_bytes(const td_quantizer *q, const td_round_options *o) {
     uint64_t bytes = 2 * inter * hidden + scales_of(q, o) * sizeof(float);
     lane_sizes(q, sizes);
     for (int i = 0; i < LANE_ARRAYS; i++) bytes += sizes[i] * sizeof(float);
-    return bytes + larger(td_round_plan_bytes(hidden, o) + td_round_rows_bytes(2 * inter, hidden, o),
-                          td_round_plan_bytes(inter, o) + td_round_rows_bytes(hidden, inter, o));
+    return bytes + larger(td_rounding_bytes(hidden, o) + td_round_rows_bytes(2 * inter, hidden, o),
+                          td_rounding_bytes(inter, o) + td_round_rows_bytes(hidden, inter, o));
 }
 
 /* As many lanes as workers, where half of the memory there is has room for them. */

@@ -152,7 +152,7 @@ td_status td_layer_run_bytes(td_quantizer *q, uint32_t layer, uint64_t *bytes) {
     *bytes = 0;
     td_status st = open_model(&r, layer, TD_LAYER_SOURCE); /* weights in bf16: the larger ones */
     if (st == TD_OK)
-        *bytes = td_model_plan_bytes(&r.placed.plan, r.placed.n_pages) +
+        *bytes = td_model_memory_bytes(&r.placed.memory, r.placed.n_pages) +
                  3 * sizeof(float) * r.windows * q->text.window * q->config.hidden; /* x, store, wide */
     close_run(&r);
     return st;

@@ -12,7 +12,7 @@
 
 /* A linear being rounded: item i of the pool does rows i * TD_ROUND_ROWS and following. */
 typedef struct {
-    td_round_plan   plan;
+    td_rounding     rounding;
     float          *w; /* [n, k] */
     size_t          n, k;
     int8_t         *codes;
@@ -92,7 +92,7 @@ static void round_part(void *ctx, uint32_t item, const td_worker *w) {
     linear   *l = ctx;
     size_t    first = (size_t)item * TD_ROUND_ROWS, n = l->n - first < TD_ROUND_ROWS ? l->n - first : TD_ROUND_ROWS;
     td_error  err = {0};
-    td_status s = td_round_rows(&l->plan, l->w + first * l->k, n, l->codes + first * l->k, l->scales + first, &err);
+    td_status s = td_round_rows(&l->rounding, l->w + first * l->k, n, l->codes + first * l->k, l->scales + first, &err);
     if (s == TD_OK) return;
     pthread_mutex_lock(&l->lock);
     if (item < l->failed) {
@@ -107,10 +107,10 @@ static void round_part(void *ctx, uint32_t item, const td_worker *w) {
 static td_status round_parts(const td_linear_rounding *r, linear *l, const float *h, const td_round_options *o,
                              double *relative, td_error *err) {
     const td_blas *b = &r->q->blas;
-    TD_TRY(td_round_plan_open(b, l->k, h, o, &l->plan, err));
+    TD_TRY(td_rounding_open(b, l->k, h, o, &l->rounding, err));
     l->failed = UINT32_MAX;
     td_pool_run(r->q->pool, round_part, l, (uint32_t)((l->n + TD_ROUND_ROWS - 1) / TD_ROUND_ROWS));
-    td_round_plan_close(&l->plan);
+    td_rounding_close(&l->rounding);
     if (l->failed != UINT32_MAX) return td_fail(err, l->status, "%s", l->err.text);
     return td_round_error(b, l->w, l->n, l->k, h, o, l->codes, l->scales, relative, err);
 }
@@ -192,7 +192,7 @@ td_linear_bytes td_linears_round_bytes(const td_quantizer *q, uint32_t layer) {
         uint64_t n = spec.shape[0], k = spec.shape[1], rows = n < TD_ROUND_ERROR_ROWS ? n : TD_ROUND_ERROR_ROWS;
         uint64_t parts = (n + TD_ROUND_ROWS - 1) / TD_ROUND_ROWS, workers = td_pool_workers(q->pool),
                  at_once = parts < workers ? parts : workers;
-        uint64_t work = td_round_plan_bytes(k, &options) + at_once * td_round_rows_bytes(n, k, &options),
+        uint64_t work = td_rounding_bytes(k, &options) + at_once * td_round_rows_bytes(n, k, &options),
                  loss = 2 * rows * k * sizeof(float);
         work = (work > loss ? work : loss) + 2 * n * k * sizeof(float); /* source rows, and w */
         bytes.sums += k * k * sizeof(float);

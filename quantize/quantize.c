@@ -28,7 +28,7 @@
 #include "core/files/json_text.h"
 #include "core/log/log.h"
 #include "core/threads/thread.h"
-#include "core/threads/thread_plan.h"
+#include "core/threads/thread_layout.h"
 #include "kernels/kernels.h"
 #include "model/arch/arch.h"
 #include "model/arch/config_file.h"
@@ -223,18 +223,18 @@ static td_status open_calibration(td_quantizer *q) {
 }
 
 static td_status start_pool(td_quantizer *q) {
-    td_thread_plan *plan = malloc(sizeof *plan);
-    td_machine      machine;
-    if (!plan) return td_fail(q->err, TD_ENOMEM, "out of memory");
-    td_status s = td_topology_plan(td_kernels_here()->read,
-                                   &(td_thread_wishes){.cpuinfer = q->o->threads, .subpool_count = q->o->subpool_count},
-                                   plan, &machine, q->err);
+    td_thread_layout *layout = malloc(sizeof *layout);
+    td_machine        machine;
+    if (!layout) return td_fail(q->err, TD_ENOMEM, "out of memory");
+    td_status s = td_thread_layout_here(td_kernels_here()->read,
+                                        &(td_thread_wishes){.cpuinfer = q->o->threads, .subpool_count = q->o->subpool_count},
+                                        layout, &machine, q->err);
     if (s == TD_OK) {
-        q->n_subpools = plan->n_subpools;
+        q->n_subpools = layout->n_subpools;
         q->available_bytes = machine.available_bytes;
-        s = td_pool_create(plan->experts, plan->n_experts, &q->pool, q->err);
+        s = td_pool_create(layout->experts, layout->n_experts, &q->pool, q->err);
     }
-    free(plan);
+    free(layout);
     return s;
 }
 
@@ -304,7 +304,7 @@ static td_status run(td_quantizer *q) {
     TD_TRY(open_calibration(q));
     TD_TRY(start_pool(q));
     TD_TRY(td_output_claim(q));
-    TD_TRY(td_device_tensors_plan(q));
+    TD_TRY(td_device_tensors_choose(q));
     for (uint32_t layer = 0; layer < td_quantizer_layers(q); layer++)
         q->meter->total_bytes += td_expert_source_bytes(q, layer) * (1 + q->compressed_tensors);
     td_quantizer_progress(q, 0, "starting");

@@ -100,7 +100,7 @@ TD_NODISCARD td_status td_output_claim(td_quantizer *q);
 
 /** Lay out all shards: number 0 has the tensors of the whole model, 1 + l those of layer l. Adds their bytes to the meter.
  */
-TD_NODISCARD td_status td_device_tensors_plan(td_quantizer *q);
+TD_NODISCARD td_status td_device_tensors_choose(td_quantizer *q);
 void                   td_device_tensors_free(td_device_tensors *t); /* NULL is fine */
 /** @param rounded [TD_ROLE_COUNT] int8 linears that are rounded already, rows in the order of the files; data NULL: to
  * nearest. NULL: none is. */

@@ -58,20 +58,20 @@ static uint64_t hash_windows(const td_model_config *c) {
     return hash;
 }
 
-td_status td_page_fingerprint_take(const td_engine_plan *plan, td_model *m, uint64_t source_hash, td_page_key *out,
+td_status td_page_fingerprint_take(const td_engine_config *config, td_model *m, uint64_t source_hash, td_page_key *out,
                                    td_error *err) {
     const td_model_config *c = td_model_get_config(m);
-    const td_model_spec   *spec = &plan->model;
+    const td_model_spec   *spec = &config->model;
     const char            *override_json = spec->override_json ? spec->override_json : "";
     XXH128_hash_t          probe = {0};
     char                   names[NAMES_BYTES];
-    TD_TRY(run_probe(m, plan->chunk, err));
+    TD_TRY(run_probe(m, config->chunk, err));
     TD_TRY(hash_page(m, &probe, err));
     int n =
         snprintf(names, sizeof names,
                  "%s|%s|%s|%s|%s|%u cards|%s|%s|%s|%s|%u deferred|%u of %zu bytes|%016llx|%016llx|%016llx|%016llx%016llx",
                  FORM, TD_VERSION, __VERSION__, td_cpu_tier_name(td_cpu_features()), spec->device, spec->n_cards,
-                 c->arch_name, plan->quantization, td_model_expert_quantization(m), td_model_expert_kernel(m),
+                 c->arch_name, config->quantization, td_model_expert_quantization(m), td_model_expert_kernel(m),
                  spec->experts.max_deferred, TD_KV_PAGE, td_model_page_bytes(m), (unsigned long long)source_hash,
                  (unsigned long long)XXH3_64bits(override_json, strlen(override_json)), (unsigned long long)hash_windows(c),
                  (unsigned long long)probe.high64, (unsigned long long)probe.low64);

@@ -17,7 +17,7 @@
  * After td_model_load and td_model_prepare_page_copies, before the first step: uses KV page 0, which holds nothing.
  * @param source_hash td_model_source_hash before the load.
  */
-TD_NODISCARD td_status td_page_fingerprint_take(const td_engine_plan *plan, td_model *m, uint64_t source_hash,
+TD_NODISCARD td_status td_page_fingerprint_take(const td_engine_config *config, td_model *m, uint64_t source_hash,
                                                 td_page_key *out, td_error *err);
 
 #endif

@@ -26,8 +26,8 @@
 #include "engine/engine_impl.h"
 
 td_status td_drafts_open(td_engine *e, td_error *err) {
-    if (!e->plan.drafts) return TD_OK;
-    td_draft_gate_open(&e->drafts.gate, e->plan.draft_always);
+    if (!e->config.drafts) return TD_OK;
+    td_draft_gate_open(&e->drafts.gate, e->config.draft_always);
     e->stats.s.has_drafts = true;
     e->stats.s.draft_gain = 1;
     e->drafts.next = calloc(e->scheduler.rows.max_tok, sizeof *e->drafts.next);
@@ -118,7 +118,7 @@ static void draft(td_engine *e) {
     uint32_t     n = list_jobs(e);
     td_row_batch batch = {.e = e, .jobs = e->jobs, .logprobs = e->job_logprobs};
     for (uint32_t left = n, now; left; left -= now, batch.jobs += now) {
-        now = left < e->plan.model.max_out ? left : e->plan.model.max_out;
+        now = left < e->config.model.max_out ? left : e->config.model.max_out;
         for (uint32_t i = 0; i < now; i++) {
             e->job_rows[i] = batch.jobs[i].row;
             e->job_best[i] = td_row_takes_best(e, &batch.jobs[i]);

@@ -10,7 +10,7 @@
 #define WINDOW_STEPS 40 /* of an interval when nothing is logged: the rates in the statistics still need one */
 
 void td_log_arrival(const td_engine *e, const td_request *r) {
-    if (e->plan.log_requests)
+    if (e->config.log_requests)
         td_info(
             TD_FIGURE("event", "request") " " TD_FIGURE("request", "%" PRIu64) ": " TD_FIGURE(
                 "prompt_tokens",
@@ -21,7 +21,7 @@ void td_log_arrival(const td_engine *e, const td_request *r) {
 
 void td_log_end(const td_engine *e, const td_request *r, td_finish finish) {
     static const char *const names[] = {"", "stop", "length", "abort", "error"};
-    if (e->plan.log_requests)
+    if (e->config.log_requests)
         td_info(
             TD_FIGURE("event", "request") " " TD_FIGURE("request", "%" PRIu64) ": " TD_FIGURE(
                 "finish",
@@ -39,7 +39,7 @@ void td_log_prefill(const td_engine *e, double seconds) {
         const td_request    *r = entry->request;
         uint32_t             done = entry->first_pos + entry->n_rows;
         double               rate = entry->n_rows / seconds;
-        if (entry->first_pos >= r->n_prompt || entry->n_rows <= 1 || r->n_tokens <= e->plan.chunk) continue;
+        if (entry->first_pos >= r->n_prompt || entry->n_rows <= 1 || r->n_tokens <= e->config.chunk) continue;
         td_info(
             TD_FIGURE("event", "prefill") ": request " TD_FIGURE("request", "%" PRIu64) ", " TD_FIGURE(
                 "done",
@@ -81,12 +81,12 @@ static void tier_text(const char *tier, td_tier_rate rate, char *text, size_t si
 
 void td_log_load(td_engine *e) {
     td_log_window *w = &e->window;
-    if (++w->steps < (e->plan.decode_log_interval ? e->plan.decode_log_interval : WINDOW_STEPS)) return;
+    if (++w->steps < (e->config.decode_log_interval ? e->config.decode_log_interval : WINDOW_STEPS)) return;
     pthread_mutex_lock(&e->stats.lock);
     close_window(e, &e->stats.s, false);
     td_engine_stats s = e->stats.s;
     pthread_mutex_unlock(&e->stats.lock);
-    if (!e->plan.decode_log_interval) return;
+    if (!e->config.decode_log_interval) return;
     char experts[128], device[128];
     tier_text("experts", s.expert_rate, experts, sizeof experts);
     tier_text("device", s.device_rate, device, sizeof device);

@@ -298,7 +298,7 @@ static void sample(td_engine *e, td_row_batch *batch, uint32_t n) {
 
 /* The next jobs' rows, as many as have logits at a time. */
 static td_out_rows next_rows(td_engine *e, const td_row_job *jobs, uint32_t n_left) {
-    uint32_t n = n_left < e->plan.model.max_out ? n_left : e->plan.model.max_out;
+    uint32_t n = n_left < e->config.model.max_out ? n_left : e->config.model.max_out;
     for (uint32_t i = 0; i < n; i++) {
         e->job_rows[i] = jobs[i].row;
         e->job_best[i] = td_row_takes_best(e, &jobs[i]);
@@ -312,7 +312,7 @@ static td_out_rows next_rows(td_engine *e, const td_row_job *jobs, uint32_t n_le
 static td_status try_step(td_engine *e, uint32_t n_jobs) {
     const td_step_rows *rows = &e->scheduler.rows;
     td_row_batch        batch = {.e = e, .jobs = e->jobs, .logprobs = e->job_logprobs};
-    uint32_t            n_along = n_jobs + e->scheduler.n_drafts <= e->plan.model.max_out ? e->scheduler.n_drafts : 0;
+    uint32_t            n_along = n_jobs + e->scheduler.n_drafts <= e->config.model.max_out ? e->scheduler.n_drafts : 0;
     td_out_rows         out = next_rows(e, batch.jobs, n_jobs + n_along);
     uint32_t            left = n_jobs + n_along - out.n;
     uint64_t            begin = td_trace_begin();
@@ -477,7 +477,7 @@ static bool run_step(td_engine *e) {
     td_scheduler_commit(s);
     double seconds = td_now_s() - begin_s;
     count_step(e, seconds);
-    if (e->plan.drafts) td_drafts_note(e);
+    if (e->config.drafts) td_drafts_note(e);
 
     begin = td_trace_begin();
     for (uint32_t i = 0; i < s->n_entries; i++) hand_out(e, i);
@@ -485,7 +485,7 @@ static bool run_step(td_engine *e) {
     uint32_t n_accepted = hand_out_behind_drafts(e, e->jobs + n_jobs, s->n_drafts);
     seconds += td_now_s() - begin_s;
     td_trace_end(begin, &(td_trace_label){TD_TRACE_ENGINE, "deliver", {"requests"}, {s->n_entries}});
-    if (e->plan.drafts) td_drafts_run(e, n_accepted, seconds);
+    if (e->config.drafts) td_drafts_run(e, n_accepted, seconds);
     return true;
 }
 

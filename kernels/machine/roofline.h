@@ -6,7 +6,7 @@
 #ifndef TD_KERNELS_MACHINE_ROOFLINE_H
 #define TD_KERNELS_MACHINE_ROOFLINE_H
 
-#include "core/threads/thread_plan.h"
+#include "core/threads/thread_layout.h"
 
 #define TD_ROOFLINE_BLOCK ((size_t)1 << 20)
 

@@ -40,7 +40,7 @@ typedef struct {
     float          scale;
 } td_ascend_attention_args;
 /** Launch a block's attention, which is all that its kind's attend does; in a capture as a task group, which
- * later launches of the capture update. */
+ * later launches of the graph update. */
 void td_ascend_attend(td_ascend_run *r, const td_npu_block *b);
 void td_ascend_op_attention(td_ascend_run *r, const td_ascend_attention_args *a);
 

@@ -36,7 +36,7 @@ static size_t rope_bytes(const td_block_desc *desc) {
 size_t td_ascend_block_scratch_bytes(td_npu *base, const td_block_desc *desc) {
     td_ascend_places at;
     (void)base;
-    return WORKSPACE_BYTES + rope_bytes(desc) + KINDS[desc->kind]->plan(desc, &at);
+    return WORKSPACE_BYTES + rope_bytes(desc) + KINDS[desc->kind]->place(desc, &at);
 }
 
 /* ---- life -------------------------------------------------------------------------------------- */
@@ -58,7 +58,7 @@ td_status td_ascend_block_create(td_npu *base, const td_block_desc *desc, td_npu
         free(b);
         return st;
     }
-    size_t bytes = kind->plan(desc, &b->at), rope = rope_bytes(desc);
+    size_t bytes = kind->place(desc, &b->at), rope = rope_bytes(desc);
     if (bytes > d->block_bytes) d->block_bytes = bytes;
     if (rope > d->rope_bytes) d->rope_bytes = rope;
     *out = b;
@@ -83,7 +83,7 @@ static td_status find_step(td_npu_stream *s, const td_step *step, td_ascend_step
         }
     if (l->n == TD_ASCEND_STEPS_MAX) {
         if (s->base.capture) {
-            td_err("a capture has more than %d steps", TD_ASCEND_STEPS_MAX);
+            td_err("a graph has more than %d steps", TD_ASCEND_STEPS_MAX);
             return TD_EINVAL;
         }
         TD_TRY(td_card_stream_sync(&d->base.npu, s));
@@ -135,7 +135,7 @@ td_status td_ascend_enqueue(td_npu *base, td_npu_stream *s, td_npu_block *b, con
     return r.status;
 }
 
-/* ---- captures ---------------------------------------------------------------------------------- */
+/* ---- graphs ------------------------------------------------------------------------------------ */
 
 static td_status update(td_npu_stream *s, td_ascend_attention *a) {
     const td_acl *acl = td_ascend_of(s)->acl;

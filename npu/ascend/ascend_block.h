@@ -1,4 +1,4 @@
-/* Blocks in general: made, launched, their scratch; launches of captures. */
+/* Blocks in general: made, launched, their scratch; launches of graphs. */
 #ifndef TD_NPU_ASCEND_ASCEND_BLOCK_H
 #define TD_NPU_ASCEND_ASCEND_BLOCK_H
 

@@ -25,7 +25,7 @@
  *   ascend_rows    embed, norm, combine, head, top       ascend_linear  linear, mlp       ascend_router
  *   ascend_experts    routed experts on the card         ascend_sum     the sum over cards
  *   ascend_attention  pages and attention over them      ascend_mla     ascend_gqa
- *   ascend_block   blocks in general: made, launched, their scratch; launches of captures
+ *   ascend_block   blocks in general: made, launched, their scratch; launches of graphs
  *   ascend_temperature  its temperature
  *   ascend_open    opening a card, and its table of functions
  *   ascend_loader  the libraries, opened at run time      ascend_backend  the backend as a value, and its installation

@@ -4,7 +4,7 @@
  * DESIGN. The rows of a step are put in the order of their experts, each row once for every expert that it chose; two
  * grouped products with the middle of the MLP between them compute all experts' rows, and the results go back to their
  * tokens, times their weights, added in the order of a token's ids, which is that of their weights. No length is the host's:
- * how many rows each expert has stays on the device, so a capture serves every step of its bucket. Rows go through in runs
+ * how many rows each expert has stays on the device, so a graph serves every step of its bucket. Rows go through in runs
  * of TD_ASCEND_EXPERT_ROWS, so that what lies between the operations does not grow with the prompts of a step; each run
  * reads the weights anew.
  *
@@ -35,7 +35,7 @@ static size_t least(size_t a, size_t b) {
     return a < b ? a : b;
 }
 
-static size_t plan_experts(const td_block_desc *desc, td_ascend_places *at) {
+static size_t place_experts(const td_block_desc *desc, td_ascend_places *at) {
     const td_experts_desc *x = &desc->experts;
     size_t used = 0, rows = desc->max_tok, pairs = least(rows, TD_ASCEND_EXPERT_ROWS) * x->top_k, inter = tiled(x->inter);
     size_t widest = tiled(x->hidden) > inter ? tiled(x->hidden) : inter;
@@ -229,4 +229,4 @@ static void launch_experts(td_ascend_run *r, const td_npu_block *b) {
 }
 
 const td_ascend_block_kind td_ascend_experts = {
-    .plan = plan_experts, .check = check_experts, .prepare = prepare_experts, .launch = launch_experts};
+    .place = place_experts, .check = check_experts, .prepare = prepare_experts, .launch = launch_experts};

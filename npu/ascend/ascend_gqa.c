@@ -19,7 +19,7 @@
 #define FRONT_CANN 901        /* whose attention takes its pages */
 #define ROPE_STEP 32          /* of aclnnRopeWithSinCosCache: heads are multiples, and rows begin at multiples */
 
-static size_t plan_gqa(const td_block_desc *desc, td_ascend_places *at) {
+static size_t place_gqa(const td_block_desc *desc, td_ascend_places *at) {
     const td_gqa_desc *g = &desc->gqa;
     size_t used = 0, rows = desc->max_tok, q = (size_t)g->heads * g->head_dim, kv = (size_t)g->kv_heads * g->head_dim;
     size_t widest = g->hidden > q ? g->hidden : q, hidden = td_round_up(g->hidden, 32);
@@ -212,4 +212,4 @@ static void launch_gqa(td_ascend_run *r, const td_npu_block *b) {
 }
 
 const td_ascend_block_kind td_ascend_gqa = {
-    .plan = plan_gqa, .check = check_gqa, .prepare = prepare_gqa, .launch = launch_gqa, .attend = attend_gqa};
+    .place = place_gqa, .check = check_gqa, .prepare = prepare_gqa, .launch = launch_gqa, .attend = attend_gqa};

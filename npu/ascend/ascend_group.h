@@ -14,7 +14,7 @@
  *
  * Giving up. A sum that one card does not come to ends by HCCL's own timeout, half an hour (HCCL_EXEC_TIMEOUT). So an abort
  * stops the cards' streams (aclrtStreamAbort, runtime 06). What a communicator is worth after that, no document says: the
- * reset makes new ones. Captures hold the communicator that they were made with, so they have to be made anew, too; the
+ * reset makes new ones. Graphs hold the communicator that they were made with, so they have to be made anew, too; the
  * model does so after every pass that fails on several cards.
  */
 #ifndef TD_NPU_ASCEND_ASCEND_GROUP_H
@@ -32,7 +32,7 @@ void                   td_ascend_group_abort(td_npu_group *g);
 void                   td_ascend_group_reset(td_npu_group *g);
 
 /**
- * Before a collective, or a capture that holds some, is given to a card's stream: until the leave, an abort waits.
+ * Before a collective, or a graph that holds some, is given to a card's stream: until the leave, an abort waits.
  * Afterwards it finds the stream and stops it.
  * @param stream NULL: it is captured, so nothing runs on it that would have to be stopped.
  * @return TD_EDEVICE: the group is aborted, and there is nothing to leave.

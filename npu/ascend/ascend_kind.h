@@ -36,7 +36,7 @@ struct td_npu_block {
 
 typedef struct td_ascend_block_kind {
     /** Where its arrays go: reads sizes only, weights may be NULL. @return bytes of the scratch. */
-    size_t (*plan)(const td_block_desc *desc, td_ascend_places *at);
+    size_t (*place)(const td_block_desc *desc, td_ascend_places *at);
     /** What the card alone wants of the sizes of a descriptor that td_block_check has passed; NULL: nothing. */
     td_status (*check)(const td_ascend_npu *d, const td_block_desc *desc, td_error *err);
     /** Lay weights out; NULL: it has none. */

@@ -7,7 +7,7 @@
 
 /* ---- linear ------------------------------------------------------------------------------------ */
 
-static size_t plan_linear(const td_block_desc *desc, td_ascend_places *at) {
+static size_t place_linear(const td_block_desc *desc, td_ascend_places *at) {
     size_t used = 0;
     *at = (td_ascend_places){0};
     at->codes = td_ascend_place(&used, (size_t)desc->max_tok * desc->linear.k * sizeof(float)); /* or the rows in f32 */
@@ -37,7 +37,7 @@ static void launch_linear(td_ascend_run *r, const td_npu_block *b) {
     td_ascend_op_cast(r, wide, out);
 }
 
-const td_ascend_block_kind td_ascend_linear = {.plan = plan_linear, .prepare = prepare_linear, .launch = launch_linear};
+const td_ascend_block_kind td_ascend_linear = {.place = place_linear, .prepare = prepare_linear, .launch = launch_linear};
 
 /* ---- mlp --------------------------------------------------------------------------------------- */
 
@@ -46,7 +46,7 @@ static size_t inter_of(const td_block_desc *desc) {
     return td_round_up(desc->mlp.inter, 32);
 }
 
-static size_t plan_mlp(const td_block_desc *desc, td_ascend_places *at) {
+static size_t place_mlp(const td_block_desc *desc, td_ascend_places *at) {
     size_t used = 0, rows = desc->max_tok, inter = inter_of(desc), hidden = td_round_up(desc->mlp.hidden, 32);
     size_t widest = inter > hidden ? inter : hidden;
     *at = (td_ascend_places){0};
@@ -136,4 +136,4 @@ static void launch_mlp(td_ascend_run *r, const td_npu_block *b) {
     if (m->out_gate) launch_out_gate(r, b, out);
 }
 
-const td_ascend_block_kind td_ascend_mlp = {.plan = plan_mlp, .prepare = prepare_mlp, .launch = launch_mlp};
+const td_ascend_block_kind td_ascend_mlp = {.place = place_mlp, .prepare = prepare_mlp, .launch = launch_mlp};

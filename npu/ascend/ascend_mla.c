@@ -30,7 +30,7 @@ static size_t q_width(const td_mla_desc *m) {
     return td_round_up((size_t)heads_to(m->heads) * (m->nope_dim + ROPE), 32);
 }
 
-static size_t plan_mla(const td_block_desc *desc, td_ascend_places *at) {
+static size_t place_mla(const td_block_desc *desc, td_ascend_places *at) {
     const td_mla_desc *m = &desc->mla;
     size_t             used = 0, rows = desc->max_tok, heads = heads_to(m->heads), v = (size_t)m->heads * m->v_dim,
            hidden = td_round_up(m->hidden, 32);
@@ -294,4 +294,4 @@ static void launch_mla(td_ascend_run *r, const td_npu_block *b) {
 }
 
 const td_ascend_block_kind td_ascend_mla = {
-    .plan = plan_mla, .check = check_mla, .prepare = prepare_mla, .launch = launch_mla, .attend = attend_mla};
+    .place = place_mla, .check = check_mla, .prepare = prepare_mla, .launch = launch_mla, .attend = attend_mla};

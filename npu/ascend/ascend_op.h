@@ -48,7 +48,7 @@ typedef struct {
     td_ascend_route     *route;        /* of routed experts: their ids, places and counts; NULL: it has none */
     char                *rope;         /* cos and sin of the rows of all steps, [2, rows of the blocks' buffers, dim] bf16 */
     char                *scratch;      /* where td_ascend_places begin */
-    char                *workspace_at; /* an update of a capture: where its operation has its workspace */
+    char                *workspace_at; /* an update of a graph: where its operation has its workspace */
     size_t               workspace_most; /* bytes there; an operation that asks for more fails. 0: the workspace grows */
     size_t               workspace_used; /* that the last operation asked for */
     td_status            status;

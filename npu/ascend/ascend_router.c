@@ -7,7 +7,7 @@
 #define T(v) td_ascend_tensor(r, v)
 #define GROUP_EXPERTS_MAX 2048 /* all groups' experts, each group rounded up to 32 (transformer moe/moe_gating_top_k) */
 
-static size_t plan_router(const td_block_desc *desc, td_ascend_places *at) {
+static size_t place_router(const td_block_desc *desc, td_ascend_places *at) {
     const td_router_desc *o = &desc->router;
     size_t                used = 0, rows = desc->max_tok;
     *at = (td_ascend_places){0};
@@ -103,4 +103,4 @@ static void launch_router(td_ascend_run *r, const td_npu_block *b) {
 }
 
 const td_ascend_block_kind td_ascend_router = {
-    .plan = plan_router, .check = check_router, .prepare = prepare_router, .launch = launch_router};
+    .place = place_router, .check = check_router, .prepare = prepare_router, .launch = launch_router};

@@ -6,7 +6,7 @@
 
 /* ---- embed ------------------------------------------------------------------------------------- */
 
-static size_t plan_embed(const td_block_desc *desc, td_ascend_places *at) {
+static size_t place_embed(const td_block_desc *desc, td_ascend_places *at) {
     (void)desc;
     *at = (td_ascend_places){0};
     return 0;
@@ -28,11 +28,11 @@ static void launch_embed(td_ascend_run *r, const td_npu_block *b) {
                  T(td_ascend_in_rows(r, e->out, e->hidden)));
 }
 
-const td_ascend_block_kind td_ascend_embed = {.plan = plan_embed, .prepare = prepare_embed, .launch = launch_embed};
+const td_ascend_block_kind td_ascend_embed = {.place = place_embed, .prepare = prepare_embed, .launch = launch_embed};
 
 /* ---- norm -------------------------------------------------------------------------------------- */
 
-static size_t plan_norm(const td_block_desc *desc, td_ascend_places *at) {
+static size_t place_norm(const td_block_desc *desc, td_ascend_places *at) {
     size_t used = 0;
     *at = (td_ascend_places){0};
     at->rstd = td_ascend_place(&used, desc->max_tok * sizeof(float));
@@ -82,11 +82,11 @@ static void launch_norm(td_ascend_run *r, const td_npu_block *b) {
     if (n->out_i8.q) td_ascend_op_quantize(r, out, codes, scale);
 }
 
-const td_ascend_block_kind td_ascend_norm = {.plan = plan_norm, .prepare = prepare_norm, .launch = launch_norm};
+const td_ascend_block_kind td_ascend_norm = {.place = place_norm, .prepare = prepare_norm, .launch = launch_norm};
 
 /* ---- combine ----------------------------------------------------------------------------------- */
 
-static size_t plan_combine(const td_block_desc *desc, td_ascend_places *at) {
+static size_t place_combine(const td_block_desc *desc, td_ascend_places *at) {
     size_t used = 0;
     *at = (td_ascend_places){0};
     at->rows = td_ascend_place(&used, (size_t)desc->max_tok * desc->combine.hidden * sizeof(td_bf16));
@@ -106,11 +106,11 @@ static void launch_combine(td_ascend_run *r, const td_npu_block *b) {
     td_ascend_op_add_to(r, td_ascend_in_rows(r, c->x, c->hidden), n > 1 ? sum : add[0]);
 }
 
-const td_ascend_block_kind td_ascend_combine = {.plan = plan_combine, .launch = launch_combine};
+const td_ascend_block_kind td_ascend_combine = {.place = place_combine, .launch = launch_combine};
 
 /* ---- head -------------------------------------------------------------------------------------- */
 
-static size_t plan_head(const td_block_desc *desc, td_ascend_places *at) {
+static size_t place_head(const td_block_desc *desc, td_ascend_places *at) {
     const td_head_desc *h = &desc->head;
     size_t              used = 0, rows = h->max_out;
     *at = (td_ascend_places){0};
@@ -151,11 +151,11 @@ static void launch_head(td_ascend_run *r, const td_npu_block *b) {
     td_ascend_op_cast(r, td_ascend_columns(wide, 0, h->vocab), td_ascend_rows_of(h->logits, TD_ACL_FLOAT, 0, n, h->vocab));
 }
 
-const td_ascend_block_kind td_ascend_head = {.plan = plan_head, .prepare = prepare_head, .launch = launch_head};
+const td_ascend_block_kind td_ascend_head = {.place = place_head, .prepare = prepare_head, .launch = launch_head};
 
 /* ---- the best logits ----------------------------------------------------------------------------- */
 
-static size_t plan_top(const td_block_desc *desc, td_ascend_places *at) {
+static size_t place_top(const td_block_desc *desc, td_ascend_places *at) {
     size_t used = 0;
     *at = (td_ascend_places){0};
     at->order = td_ascend_place(&used, (size_t)desc->top.max_out * desc->top.k * sizeof(int64_t));
@@ -185,4 +185,4 @@ static void launch_top(td_ascend_run *r, const td_npu_block *b) {
     td_ascend_op_cast(r, order, ids);
 }
 
-const td_ascend_block_kind td_ascend_top = {.plan = plan_top, .check = check_top, .launch = launch_top};
+const td_ascend_block_kind td_ascend_top = {.place = place_top, .check = check_top, .launch = launch_top};

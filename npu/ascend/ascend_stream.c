@@ -80,7 +80,7 @@ td_status td_ascend_stream_wait(td_npu_stream *s) {
     } else {
         (void)td_ascend_failed(d, "aclrtSynchronizeStream", code, NULL);
     }
-    s->failures++; /* updates of captures may be among what failed */
+    s->failures++; /* updates of graphs may be among what failed */
     return TD_EDEVICE;
 }
 

@@ -9,13 +9,13 @@
 
 #define TD_ASCEND_STEPS_MAX 8 /* that are kept beside each other */
 
-/** The steps that a capture, or a stream outside of captures, has been given. */
+/** The steps that a graph, or a stream outside of captures, has been given. */
 typedef struct {
     td_ascend_step *at[TD_ASCEND_STEPS_MAX];
     size_t          n;
 } td_ascend_steps;
 
-/** An attention in a capture: a task group of one operation, prepared anew when lengths have changed. */
+/** An attention of a graph: a task group of one operation, prepared anew when lengths have changed. */
 typedef struct {
     const td_npu_block *block;
     td_ascend_step     *step;
@@ -60,7 +60,7 @@ void td_ascend_steps_close(td_ascend_npu *d, td_ascend_steps *l);
  */
 TD_NODISCARD td_status td_ascend_stream_enter(td_npu_stream *s, td_npu_group *g);
 
-/* Entries of td_card_driver; launches of captures are in ascend_block.h. */
+/* Entries of td_card_driver; launches of graphs are in ascend_block.h. */
 TD_NODISCARD td_status td_ascend_stream_open(td_npu_stream *s, td_error *err);
 void                   td_ascend_stream_close(td_npu_stream *s);
 TD_NODISCARD td_status td_ascend_stream_wait(td_npu_stream *s);

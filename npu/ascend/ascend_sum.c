@@ -115,7 +115,7 @@ static void launch(td_ascend_run *r, const td_npu_block *b) {
     }
 }
 
-static size_t plan(const td_block_desc *desc, td_ascend_places *at) {
+static size_t place(const td_block_desc *desc, td_ascend_places *at) {
     const td_npu_group *g = desc->all_reduce.group;
     size_t              rows = desc->max_tok < CHUNK_ROWS ? desc->max_tok : CHUNK_ROWS, n = rows * desc->all_reduce.width;
     size_t              used = 0;
@@ -131,4 +131,4 @@ static td_status check(const td_ascend_npu *d, const td_block_desc *desc, td_err
                : td_fail(err, TD_EINVAL, "the device is not in the group that it is to sum with");
 }
 
-const td_ascend_block_kind td_ascend_all_reduce = {.plan = plan, .check = check, .launch = launch};
+const td_ascend_block_kind td_ascend_all_reduce = {.place = place, .check = check, .launch = launch};

@@ -26,7 +26,7 @@
  *             taken depends on the runtime; where it may not, capture_begin makes the scratch large enough first.
  *             A capture is of its thread only: other cards go on. What is recorded counts neither as work given to the card
  *             nor as bytes over the link; each launch of the graph does.
- *   Arenas    A capture holds addresses. So an arena that grows keeps its former memory until the card is closed.
+ *   Arenas    A graph holds addresses. So an arena that grows keeps its former memory until the card is closed.
  */
 #ifndef TD_NPU_CARD_CARD_H
 #define TD_NPU_CARD_CARD_H
@@ -83,7 +83,7 @@ typedef struct {
 
 #define TD_CARD_RETIRED_MAX 64
 
-/** A piece of device memory that grows. What it was before stays until the card is closed: captures hold its address. */
+/** A piece of device memory that grows. What it was before stays until the card is closed: graphs hold its address. */
 typedef struct {
     char  *at;
     size_t bytes;

@@ -9,10 +9,10 @@
 _Static_assert(TD_CUDA_CAPABILITY_OLDEST == 80, "USABLE says so");
 
 static void tell_facts(td_npu_fact_fn tell, void *user) {
-    td_card_info cards[TD_CARDS_LISTED_MAX];
-    size_t       n = 0;
-    td_error     err = {0};
-    char         text[160];
+    td_accelerator cards[TD_ACCELERATORS_MAX];
+    size_t         n = 0;
+    td_error       err = {0};
+    char           text[160];
     if (td_cuda_cards(cards, &n, &err) != TD_OK) {
         tell(user,
              &(td_npu_fact){.what = "NVIDIA driver", .found = "none that serves", .advice = err.text, .is_wrong = true});
@@ -31,7 +31,7 @@ const td_backend td_cuda_backend = {
     .help = "an NVIDIA card (docs/cuda.md)",
     .open = td_cuda_npu_open,
     .tell_facts = tell_facts,
-    .list_cards = td_cuda_cards,
+    .list_accelerators = td_cuda_cards,
     .vendor = "NVIDIA",
     .usable = USABLE,
 };

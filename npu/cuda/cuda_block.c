@@ -28,8 +28,8 @@ static const bool HAS_LINEARS[TD_BLOCK_COUNT] = {
     [TD_BLOCK_LINEAR] = true, [TD_BLOCK_MLA] = true, [TD_BLOCK_GQA] = true, [TD_BLOCK_MLP] = true, [TD_BLOCK_HEAD] = true};
 
 /* The block's own arrays, and behind them what the library's products need. @return bytes of all */
-static size_t plan(const td_cuda_npu *d, const td_block_desc *desc, td_npu_block *b) {
-    size_t used = KINDS[desc->kind]->plan(desc, &b->at),
+static size_t place(const td_cuda_npu *d, const td_block_desc *desc, td_npu_block *b) {
+    size_t used = KINDS[desc->kind]->place(desc, &b->at),
            library = HAS_LINEARS[desc->kind] ? td_cuda_library_bytes(d, desc->max_tok) : 0;
     b->uses_library = library > 0;
     b->library = td_cuda_place(&used, library);
@@ -37,7 +37,7 @@ static size_t plan(const td_cuda_npu *d, const td_block_desc *desc, td_npu_block
 }
 
 size_t td_cuda_block_scratch_bytes(td_npu *base, const td_block_desc *desc) {
-    return plan((td_cuda_npu *)base, desc, &(td_npu_block){0});
+    return place((td_cuda_npu *)base, desc, &(td_npu_block){0});
 }
 
 /* What the kernels take; of experts, prepare sees to that. */
@@ -74,7 +74,7 @@ td_status td_cuda_block_create(td_npu *base, const td_block_desc *desc, td_npu_b
     if (!b) return td_fail(err, TD_ENOMEM, "out of memory for a block");
     b->desc = *desc;
     b->kind = kind;
-    size_t    bytes = plan(d, desc, b);
+    size_t    bytes = place(d, desc, b);
     td_status st = kind->prepare ? kind->prepare(d, b, err) : TD_OK;
     if (st != TD_OK) {
         td_cuda_block_destroy(base, b);

@@ -24,11 +24,11 @@ td_cu_status td_cuda_pci_of(const td_cuda *cu, td_cu_device device, char pci[TD_
     return st;
 }
 
-static td_cu_status ask(const td_cuda *cu, int ordinal, td_card_info *card) {
+static td_cu_status ask(const td_cuda *cu, int ordinal, td_accelerator *card) {
     td_cu_device device;
     int          major = 0, minor = 0;
     td_cu_status st = cu->cuDeviceGet(&device, ordinal);
-    *card = (td_card_info){0};
+    *card = (td_accelerator){0};
     if (st == TD_CUDA_SUCCESS) st = cu->cuDeviceGetName(card->name, sizeof card->name, device);
     if (st == TD_CUDA_SUCCESS) st = td_cuda_pci_of(cu, device, card->pci);
     if (st == TD_CUDA_SUCCESS) st = cu->cuDeviceTotalMem(&card->memory_bytes, device);
@@ -43,11 +43,11 @@ static td_cu_status ask(const td_cuda *cu, int ordinal, td_card_info *card) {
     return st;
 }
 
-td_status td_cuda_cards(td_card_info out[TD_CARDS_LISTED_MAX], size_t *n, td_error *err) {
+td_status td_cuda_cards(td_accelerator out[TD_ACCELERATORS_MAX], size_t *n, td_error *err) {
     td_cuda_driver driver;
     td_status      st = td_cuda_load(&driver, err);
     *n = 0;
-    for (int i = 0; st == TD_OK && i < driver.n_cards && i < TD_CARDS_LISTED_MAX; i++) {
+    for (int i = 0; st == TD_OK && i < driver.n_cards && i < TD_ACCELERATORS_MAX; i++) {
         char         what[64];
         td_cu_status said = ask(&driver.api, i, &out[*n]);
         snprintf(what, sizeof what, "NVIDIA's driver does not describe its card %d", i);

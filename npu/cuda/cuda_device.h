@@ -2,7 +2,7 @@
  * An NVIDIA card as the contract of npu/npu.h has it.
  *
  * DESIGN. The card is a td_card (npu/card/card.h), and most functions of its table are those of npu/card. Its context is the
- * card's primary one. A stream is the driver's; a capture is a graph of it. Kernels are our own (npu/cuda/kernels) and read
+ * card's primary one. A stream is the driver's; so is a graph. Kernels are our own (npu/cuda/kernels) and read
  * from the device how many rows and keys there are. So what is launched for a bucket serves every step of it, and a replay
  * needs no new arguments. Rows beyond the counts are not computed.
  *

@@ -3,7 +3,7 @@
  *
  * DESIGN. The rows of a step are put in the order of their experts on the card (experts.cu); products take a tile of one
  * expert's rows a block, with the expert's matrix from a table in device memory; and a row's results are added, times their
- * weights, in the order of its experts' numbers. No length is the host's, so a capture serves every step of its bucket. Rows
+ * weights, in the order of its experts' numbers. No length is the host's, so a graph serves every step of its bucket. Rows
  * go through in runs of RUN_ROWS, so that what lies between the launches does not grow with the prompts of a step; each run
  * reads the weights anew. With several cards each has a stretch of every expert. All add parts of the same experts: the
  * router's sums have the same bits on every card, and so have the rows that it reads.
@@ -28,7 +28,7 @@ static size_t tiles_most(const td_experts_desc *x, size_t pairs, size_t tile_row
     return pairs / tile_rows + (x->n_experts < pairs ? x->n_experts : pairs);
 }
 
-static size_t plan_experts(const td_block_desc *desc, td_cuda_places *at) {
+static size_t place_experts(const td_block_desc *desc, td_cuda_places *at) {
     const td_experts_desc *x = &desc->experts;
     size_t                 used = 0, pairs = rows_of_run(desc->max_tok) * x->top_k;
     *at = (td_cuda_places){0};
@@ -207,4 +207,4 @@ static void launch_experts(td_cuda_run *r, const td_npu_block *b) {
 }
 
 const td_cuda_block_kind td_cuda_experts = {
-    .plan = plan_experts, .check = check_experts, .launch = launch_experts, .prepare = prepare_experts};
+    .place = place_experts, .check = check_experts, .launch = launch_experts, .prepare = prepare_experts};

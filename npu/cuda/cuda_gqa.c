@@ -21,7 +21,7 @@ static size_t partial_bytes(const td_block_desc *desc) {
     return (size_t)g->heads * td_cuda_spans(desc->max_kv) * (g->head_dim + 2) * sizeof(float);
 }
 
-static size_t plan_gqa(const td_block_desc *desc, td_cuda_places *at) {
+static size_t place_gqa(const td_block_desc *desc, td_cuda_places *at) {
     const td_gqa_desc *g = &desc->gqa;
     size_t             used = 0, rows = desc->max_tok;
     *at = (td_cuda_places){0};
@@ -137,4 +137,4 @@ static void launch_gqa(td_cuda_run *r, const td_npu_block *b) {
     td_cuda_product(r, &in, g->o, g->o_bias, td_cuda_at_row(r, g->out, g->hidden * sizeof(td_bf16)), false);
 }
 
-const td_cuda_block_kind td_cuda_gqa = {.plan = plan_gqa, .check = check_gqa, .launch = launch_gqa};
+const td_cuda_block_kind td_cuda_gqa = {.place = place_gqa, .check = check_gqa, .launch = launch_gqa};

@@ -30,7 +30,7 @@ struct td_npu_block {
 
 typedef struct td_cuda_block_kind {
     /** Where its arrays go: reads sizes only, weights may be NULL. @return bytes of the scratch. */
-    size_t (*plan)(const td_block_desc *desc, td_cuda_places *at);
+    size_t (*place)(const td_block_desc *desc, td_cuda_places *at);
     /** What the card alone wants of the sizes of a descriptor that td_block_check has passed; NULL: nothing. */
     td_status (*check)(const td_cuda_npu *d, const td_block_desc *desc, td_error *err);
     /** Launch its kernels; failures stay in r. */

@@ -4,7 +4,7 @@
 
 /* ---- linear ------------------------------------------------------------------------------------ */
 
-static size_t plan_linear(const td_block_desc *desc, td_cuda_places *at) {
+static size_t place_linear(const td_block_desc *desc, td_cuda_places *at) {
     size_t used = 0;
     *at = (td_cuda_places){0};
     at->in = td_cuda_place_rows(&used, desc->max_tok, desc->linear.k, false);
@@ -17,7 +17,7 @@ static void launch_linear(td_cuda_run *r, const td_npu_block *b) {
     td_cuda_product(r, &in, l->w, l->bias, td_cuda_at_row(r, l->out, l->n * sizeof(td_bf16)), false);
 }
 
-const td_cuda_block_kind td_cuda_linear = {.plan = plan_linear, .launch = launch_linear};
+const td_cuda_block_kind td_cuda_linear = {.place = place_linear, .launch = launch_linear};
 
 /* ---- mlp --------------------------------------------------------------------------------------- */
 
@@ -25,7 +25,7 @@ const td_cuda_block_kind td_cuda_linear = {.plan = plan_linear, .launch = launch
 #define F32_OUTPUTS 8 /* of a block of td_f32_linear, and its rows */
 #define F32_ROWS 4
 
-static size_t plan_mlp(const td_block_desc *desc, td_cuda_places *at) {
+static size_t place_mlp(const td_block_desc *desc, td_cuda_places *at) {
     const td_mlp_desc *m = &desc->mlp;
     size_t             used = 0, rows = desc->max_tok;
     *at = (td_cuda_places){0};
@@ -115,4 +115,4 @@ static void launch_mlp(td_cuda_run *r, const td_npu_block *b) {
                    TD_P(gate), TD_U(m->hidden), TD_P(out));
 }
 
-const td_cuda_block_kind td_cuda_mlp = {.plan = plan_mlp, .prepare = prepare_mlp, .launch = launch_mlp};
+const td_cuda_block_kind td_cuda_mlp = {.place = place_mlp, .prepare = prepare_mlp, .launch = launch_mlp};

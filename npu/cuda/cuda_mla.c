@@ -30,7 +30,7 @@ static uint32_t heads_at_once(const td_mla_desc *m) {
     return most < 1 ? 1 : most < m->heads ? most : m->heads;
 }
 
-static size_t plan_mla(const td_block_desc *desc, td_cuda_places *at) {
+static size_t place_mla(const td_block_desc *desc, td_cuda_places *at) {
     const td_mla_desc *m = &desc->mla;
     size_t             used = 0, rows = desc->max_tok, piece = piece_rows(desc);
     *at = (td_cuda_places){0};
@@ -226,4 +226,4 @@ static void launch_mla(td_cuda_run *r, const td_npu_block *b) {
     td_cuda_product(r, &in, m->o, m->o_bias, td_cuda_at_row(r, m->out, m->hidden * sizeof(td_bf16)), false);
 }
 
-const td_cuda_block_kind td_cuda_mla = {.plan = plan_mla, .check = check_mla, .launch = launch_mla};
+const td_cuda_block_kind td_cuda_mla = {.place = place_mla, .check = check_mla, .launch = launch_mla};

@@ -9,7 +9,7 @@ static const uint32_t SCORES[TD_ROUTER_SCORES] = {[TD_SCORE_SOFTMAX] = TD_CUDA_S
                                                   [TD_SCORE_SIGMOID] = TD_CUDA_SCORE_SIGMOID,
                                                   [TD_SCORE_SOFTMAX_CHOSEN] = TD_CUDA_SCORE_SOFTMAX_CHOSEN};
 
-static size_t plan_router(const td_block_desc *desc, td_cuda_places *at) {
+static size_t place_router(const td_block_desc *desc, td_cuda_places *at) {
     size_t used = 0;
     *at = (td_cuda_places){0};
     at->wide = td_cuda_place(&used, (size_t)desc->max_tok * desc->router.n_experts * sizeof(float));
@@ -40,4 +40,4 @@ static void launch_router(td_cuda_run *r, const td_npu_block *b) {
                    TD_P(td_cuda_at_row(r, d->weights, d->top_k * sizeof(float))));
 }
 
-const td_cuda_block_kind td_cuda_router = {.plan = plan_router, .check = check_router, .launch = launch_router};
+const td_cuda_block_kind td_cuda_router = {.place = place_router, .check = check_router, .launch = launch_router};

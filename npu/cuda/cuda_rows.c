@@ -4,7 +4,7 @@
 
 #define COMBINE_THREADS 256
 
-static size_t plan_nothing(const td_block_desc *desc, td_cuda_places *at) {
+static size_t place_nothing(const td_block_desc *desc, td_cuda_places *at) {
     (void)desc;
     *at = (td_cuda_places){0};
     return 0;
@@ -19,7 +19,7 @@ static void launch_embed(td_cuda_run *r, const td_npu_block *b) {
                    TD_U(e->table->shape.n), TD_U(e->hidden), TD_P(td_cuda_at_row(r, e->out, e->hidden * sizeof(td_bf16))));
 }
 
-const td_cuda_block_kind td_cuda_embed = {.plan = plan_nothing, .launch = launch_embed};
+const td_cuda_block_kind td_cuda_embed = {.place = place_nothing, .launch = launch_embed};
 
 /* ---- norm -------------------------------------------------------------------------------------- */
 
@@ -38,7 +38,7 @@ static void launch_norm(td_cuda_run *r, const td_npu_block *b) {
                    TD_P(td_cuda_at_row(r, d->out_i8.scale, sizeof(float))));
 }
 
-const td_cuda_block_kind td_cuda_norm = {.plan = plan_nothing, .check = check_norm, .launch = launch_norm};
+const td_cuda_block_kind td_cuda_norm = {.place = place_nothing, .check = check_norm, .launch = launch_norm};
 
 /* ---- combine ----------------------------------------------------------------------------------- */
 
@@ -51,11 +51,11 @@ static void launch_combine(td_cuda_run *r, const td_npu_block *b) {
                    TD_P(td_cuda_at_row(r, c->add[1], row)), TD_P(td_cuda_at_row(r, c->add[2], row)), TD_U(c->hidden));
 }
 
-const td_cuda_block_kind td_cuda_combine = {.plan = plan_nothing, .launch = launch_combine};
+const td_cuda_block_kind td_cuda_combine = {.place = place_nothing, .launch = launch_combine};
 
 /* ---- head -------------------------------------------------------------------------------------- */
 
-static size_t plan_head(const td_block_desc *desc, td_cuda_places *at) {
+static size_t place_head(const td_block_desc *desc, td_cuda_places *at) {
     const td_head_desc *h = &desc->head;
     size_t              used = 0;
     *at = (td_cuda_places){0};
@@ -85,7 +85,7 @@ static void launch_head(td_cuda_run *r, const td_npu_block *b) {
     td_cuda_product(r, &in, h->w, NULL, h->logits, true);
 }
 
-const td_cuda_block_kind td_cuda_head = {.plan = plan_head, .check = check_head, .launch = launch_head};
+const td_cuda_block_kind td_cuda_head = {.place = place_head, .check = check_head, .launch = launch_head};
 
 /* ---- the best logits ----------------------------------------------------------------------------- */
 
@@ -105,4 +105,4 @@ static void launch_top(td_cuda_run *r, const td_npu_block *b) {
         TD_CUDA_LAUNCH(r, LOG_SUMS, TD_GRID(n.most, 1, 1), 0, TD_P(n.count), TD_P(t->logits), TD_U(t->vocab), TD_P(t->sums));
 }
 
-const td_cuda_block_kind td_cuda_top = {.plan = plan_nothing, .check = check_top, .launch = launch_top};
+const td_cuda_block_kind td_cuda_top = {.place = place_nothing, .check = check_top, .launch = launch_top};

@@ -6,7 +6,7 @@
 #define PLACE_GROUPS (TD_CUDA_PLACE_VALUES / TD_CUDA_SUM_VALUES)
 #define TWO_SHOT_BYTES ((size_t)256 << 10) /* of the rows of a bucket, from three cards on */
 
-static size_t plan_sum(const td_block_desc *desc, td_cuda_places *at) {
+static size_t place_sum(const td_block_desc *desc, td_cuda_places *at) {
     (void)desc;
     *at = (td_cuda_places){0};
     return 0;
@@ -90,4 +90,4 @@ static void launch_sum(td_cuda_run *r, const td_npu_block *b) {
     }
 }
 
-const td_cuda_block_kind td_cuda_all_reduce = {.plan = plan_sum, .check = check_sum, .launch = launch_sum};
+const td_cuda_block_kind td_cuda_all_reduce = {.place = place_sum, .check = check_sum, .launch = launch_sum};

@@ -45,15 +45,16 @@ static size_t q_rows_max(const td_host_npu *d, const td_attn_shape *s) {
 }
 
 static size_t lay_workspace(const td_host_npu *d, const td_attn_shape *s, char *at, workspace *b) {
-    td_host_plan p = {0};
-    size_t       rows = q_rows_max(d, s), offset[6] = {
-                                              td_host_take(&p, sizeof(held_rows)), /* on a line of its own: the caller clears it */
-                                              td_host_take(&p, rows * td_attn_ld(s) * sizeof(float)),
-                                              td_host_take(&p, TD_HOST_ATTN_ROWS * td_attn_ld(s) * sizeof(float)),
-                                              td_host_take(&p, rows * sizeof(td_softmax)),
-                                              td_host_take(&p, TD_HOST_ATTN_ROWS * sizeof(td_softmax)),
-                                              td_host_take(&p, td_attn_path_of(d)->bytes(d, s, rows)),
-                                    };
+    size_t used = 0;
+    size_t rows = q_rows_max(d, s),
+           offset[6] = {
+               td_host_place(&used, sizeof(held_rows)), /* on a line of its own: the caller clears it */
+               td_host_place(&used, rows * td_attn_ld(s) * sizeof(float)),
+               td_host_place(&used, TD_HOST_ATTN_ROWS * td_attn_ld(s) * sizeof(float)),
+               td_host_place(&used, rows * sizeof(td_softmax)),
+               td_host_place(&used, TD_HOST_ATTN_ROWS * sizeof(td_softmax)),
+               td_host_place(&used, td_attn_path_of(d)->bytes(d, s, rows)),
+           };
     if (b)
         *b = (workspace){.held = (held_rows *)(at + offset[0]),
                          .acc = (float *)(at + offset[1]),
@@ -61,7 +62,7 @@ static size_t lay_workspace(const td_host_npu *d, const td_attn_shape *s, char *
                          .row = (td_softmax *)(at + offset[3]),
                          .span = (td_softmax *)(at + offset[4]),
                          .path = at + offset[5]};
-    return p.used;
+    return used;
 }
 
 static workspace workspace_of(const td_attn *a, size_t worker) {
@@ -362,8 +363,8 @@ size_t td_host_chunk_rows(size_t max_tok, size_t row_bytes) {
     return rows < max_tok ? rows : max_tok;
 }
 
-void td_host_attn_plan(const td_host_npu *d, td_host_plan *p, const td_attn_shape *walk, const td_attn_shape *split,
-                       size_t chunk, size_t max_kv, size_t units_max, td_attn_places *at) {
+void td_host_attn_place(const td_host_npu *d, size_t *used, const td_attn_shape *walk, const td_attn_shape *split,
+                        size_t chunk, size_t max_kv, size_t units_max, td_attn_places *at) {
     size_t worker = lay_workspace(d, walk, NULL, NULL), of_split = lay_workspace(d, split, NULL, NULL);
     size_t row_spans = span_count(max_kv), affordable = PARTIALS_BYTES / partial_bytes(split, 1);
     if (split->window && span_count(split->window) + 1 < row_spans) row_spans = span_count(split->window) + 1;
@@ -371,10 +372,10 @@ void td_host_attn_plan(const td_host_npu *d, td_host_plan *p, const td_attn_shap
     at->units_max = units_max;
     at->spans_max = units_max * row_spans < affordable ? units_max * row_spans : affordable;
     if (at->spans_max < row_spans) at->spans_max = row_spans;
-    at->segments = td_host_take(p, chunk * sizeof(td_attn_segment));
-    at->units = td_host_take(p, units_max * sizeof(td_attn_unit));
-    at->workers = td_host_take(p, d->n_workers * worker);
-    at->partials = td_host_take(p, partial_bytes(split, at->spans_max));
+    at->segments = td_host_place(used, chunk * sizeof(td_attn_segment));
+    at->units = td_host_place(used, units_max * sizeof(td_attn_unit));
+    at->workers = td_host_place(used, d->n_workers * worker);
+    at->partials = td_host_place(used, partial_bytes(split, at->spans_max));
 }
 
 size_t td_host_attn_sort(td_host_npu *d, const td_attn_places *at, const td_attn_shape *shape, const td_host_step *step,

@@ -150,8 +150,8 @@ static inline const void *td_attn_up(const td_npu_weight *kv_b, size_t head, siz
 }
 
 /** For a block of `chunk` rows and keys up to max_kv; walk and split may be of different forms. */
-void td_host_attn_plan(const td_host_npu *d, td_host_plan *p, const td_attn_shape *walk, const td_attn_shape *split,
-                       size_t chunk, size_t max_kv, size_t units_max, td_attn_places *at);
+void td_host_attn_place(const td_host_npu *d, size_t *used, const td_attn_shape *walk, const td_attn_shape *split,
+                        size_t chunk, size_t max_kv, size_t units_max, td_attn_places *at);
 
 /** Rows of a chunk so that what it needs per row stays bounded; a function of the sizes alone. */
 size_t td_host_chunk_rows(size_t max_tok, size_t row_bytes);

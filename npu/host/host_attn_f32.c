@@ -19,16 +19,16 @@ typedef struct {
 } scratch;
 
 static size_t lay(const td_attn_shape *s, size_t q_rows, char *at, scratch *b) {
-    td_host_plan p = {0};
-    bool         expanded = s->form == TD_ATTN_EXPANDED;
-    size_t       values = td_host_take(&p, SPAN_TILES * sizeof *b->values); /* first: its place does not depend on q_rows */
-    size_t       offset[6] = {
-              td_host_take(&p, SPAN_TILES * s->dk * TILE * sizeof(float)),
-              td_host_take(&p, expanded ? TD_HOST_SPAN * s->dv * sizeof(float) : 0),
-              td_host_take(&p, expanded ? s->nope * s->kv_lora * sizeof(float) : 0),
-              td_host_take(&p, expanded ? TILE * s->kv_lora * sizeof(float) : 0),
-              td_host_take(&p, ROWS * TILE * sizeof(float)),
-              td_host_take(&p, q_rows * s->dk * sizeof(float)),
+    size_t used = 0;
+    bool   expanded = s->form == TD_ATTN_EXPANDED;
+    size_t values = td_host_place(&used, SPAN_TILES * sizeof *b->values); /* first: its place does not depend on q_rows */
+    size_t offset[6] = {
+        td_host_place(&used, SPAN_TILES * s->dk * TILE * sizeof(float)),
+        td_host_place(&used, expanded ? TD_HOST_SPAN * s->dv * sizeof(float) : 0),
+        td_host_place(&used, expanded ? s->nope * s->kv_lora * sizeof(float) : 0),
+        td_host_place(&used, expanded ? TILE * s->kv_lora * sizeof(float) : 0),
+        td_host_place(&used, ROWS * TILE * sizeof(float)),
+        td_host_place(&used, q_rows * s->dk * sizeof(float)),
     };
     if (b)
         *b = (scratch){.values = (const float **)(at + values),
@@ -38,7 +38,7 @@ static size_t lay(const td_attn_shape *s, size_t q_rows, char *at, scratch *b) {
                        .latent_t = (float *)(at + offset[3]),
                        .s = (float *)(at + offset[4]),
                        .q = (float *)(at + offset[5])};
-    return p.used;
+    return used;
 }
 
 static size_t page_bytes(size_t n) {

@@ -54,12 +54,12 @@ typedef struct {
 } scratch;
 
 static size_t lay(const td_attn16 *k, const td_attn_shape *s, size_t q_rows, char *at, scratch *b) {
-    td_host_plan p = {0};
-    const bool   expanded = s->form == TD_ATTN_EXPANDED, planes = k->planes_bytes && s->form != TD_ATTN_ABSORBED;
-    scratch      z = {.ldk = td_round_up(s->dk, 32),
-                      .ldv = td_attn_ld(s),
-                      .lora = td_round_up(s->kv_lora, TILE),
-                      .up_v = td_round_up(s->nope, LANES)};
+    size_t     used = 0;
+    const bool expanded = s->form == TD_ATTN_EXPANDED, planes = k->planes_bytes && s->form != TD_ATTN_ABSORBED;
+    scratch    z = {.ldk = td_round_up(s->dk, 32),
+                    .ldv = td_attn_ld(s),
+                    .lora = td_round_up(s->kv_lora, TILE),
+                    .up_v = td_round_up(s->nope, LANES)};
     z.up = z.up_v + td_round_up(s->dv, LANES);
     z.row = z.ldk > z.lora ? z.ldk : z.lora;
     z.row = z.row > z.ldv ? z.row : z.ldv;
@@ -69,31 +69,31 @@ static size_t lay(const td_attn16 *k, const td_attn_shape *s, size_t q_rows, cha
         z.w_plane = expanded ? k->planes_bytes((s->kv_lora + 1) / 2) : 0;
     }
     z.q_bytes = LANES * (sizeof(float) + z.ldk * sizeof(int16_t)) + z.k_plane;
-    z.tiles = (tile_rows *)(void *)(at + td_host_take(&p, SPAN_TILES * sizeof *z.tiles));
+    z.tiles = (tile_rows *)(void *)(at + td_host_place(&used, SPAN_TILES * sizeof *z.tiles));
     if (s->form != TD_ATTN_ABSORBED)
-        z.v = (int16_t *)(at + td_host_take(&p, SPAN_TILES * z.ldv / LANES * V_PANEL * sizeof(int16_t)));
-    z.rows = (int16_t *)(at + td_host_take(&p, LANES * z.row * sizeof(int16_t)));
-    z.s = (float *)(at + td_host_take(&p, TILE * ROWS * sizeof(float)));
-    z.p = (int16_t *)(at + td_host_take(&p, ROWS * TILE * sizeof(int16_t)));
+        z.v = (int16_t *)(at + td_host_place(&used, SPAN_TILES * z.ldv / LANES * V_PANEL * sizeof(int16_t)));
+    z.rows = (int16_t *)(at + td_host_place(&used, LANES * z.row * sizeof(int16_t)));
+    z.s = (float *)(at + td_host_place(&used, TILE * ROWS * sizeof(float)));
+    z.p = (int16_t *)(at + td_host_place(&used, ROWS * TILE * sizeof(int16_t)));
     if (expanded) {
-        z.k = (int16_t *)(at + td_host_take(&p, TD_HOST_SPAN * z.ldk * sizeof(int16_t)));
-        z.k_scale = (float *)(at + td_host_take(&p, TD_HOST_SPAN * sizeof(float)));
-        z.v_scale = (float *)(at + td_host_take(&p, TD_HOST_SPAN * sizeof(float)));
-        z.v_max = (float *)(at + td_host_take(&p, TD_HOST_SPAN * sizeof(float)));
-        z.w = (int16_t *)(at + td_host_take(&p, z.up * z.lora * sizeof(int16_t)));
-        z.w_scale = (float *)(at + td_host_take(&p, z.up * sizeof(float)));
-        z.w_uv = (float *)(at + td_host_take(&p, s->dv * z.lora * sizeof(float)));
-        z.column = (float *)(at + td_host_take(&p, LANES * z.lora * sizeof(float)));
-        z.expanded = (float *)(at + td_host_take(&p, EXPAND * z.up * sizeof(float)));
+        z.k = (int16_t *)(at + td_host_place(&used, TD_HOST_SPAN * z.ldk * sizeof(int16_t)));
+        z.k_scale = (float *)(at + td_host_place(&used, TD_HOST_SPAN * sizeof(float)));
+        z.v_scale = (float *)(at + td_host_place(&used, TD_HOST_SPAN * sizeof(float)));
+        z.v_max = (float *)(at + td_host_place(&used, TD_HOST_SPAN * sizeof(float)));
+        z.w = (int16_t *)(at + td_host_place(&used, z.up * z.lora * sizeof(int16_t)));
+        z.w_scale = (float *)(at + td_host_place(&used, z.up * sizeof(float)));
+        z.w_uv = (float *)(at + td_host_place(&used, s->dv * z.lora * sizeof(float)));
+        z.column = (float *)(at + td_host_place(&used, LANES * z.lora * sizeof(float)));
+        z.expanded = (float *)(at + td_host_place(&used, EXPAND * z.up * sizeof(float)));
     }
     if (planes) {
-        z.k_planes = at + td_host_take(&p, SPAN_TILES * (TILE / LANES) * z.k_plane);
-        z.v_planes = at + td_host_take(&p, SPAN_TILES * (z.ldv / LANES) * z.v_plane);
-        z.w_planes = at + td_host_take(&p, z.up / LANES * z.w_plane);
+        z.k_planes = at + td_host_place(&used, SPAN_TILES * (TILE / LANES) * z.k_plane);
+        z.v_planes = at + td_host_place(&used, SPAN_TILES * (z.ldv / LANES) * z.v_plane);
+        z.w_planes = at + td_host_place(&used, z.up / LANES * z.w_plane);
     }
-    z.q = at + td_host_take(&p, q_rows / LANES * z.q_bytes); /* last: the others' places do not depend on q_rows */
+    z.q = at + td_host_place(&used, q_rows / LANES * z.q_bytes); /* last: the others' places do not depend on q_rows */
     if (b) *b = z;
-    return p.used;
+    return used;
 }
 
 /* ---- pages ----------------------------------------------------------------------------------- */

@@ -22,10 +22,10 @@ static float *worker_rows(const row_job *j, const td_worker *w) {
 }
 
 /* Scratch: for each worker n_rows f32 rows of `width`. */
-static void plan_worker_rows(const td_host_npu *d, td_npu_block *b, td_host_plan *p, size_t n_rows, size_t width) {
+static void place_worker_rows(const td_host_npu *d, td_npu_block *b, size_t *used, size_t n_rows, size_t width) {
     b->at.per_worker = td_round_up(n_rows * td_round_up(width, 16) * sizeof(float), TD_CACHE_LINE);
-    b->at.f32 = td_host_take(p, b->at.per_worker * d->n_workers);
-    b->scratch_bytes = p->used;
+    b->at.f32 = td_host_place(used, b->at.per_worker * d->n_workers);
+    b->scratch_bytes = *used;
 }
 
 static const void *act_row(const td_host_npu *d, const void *x, size_t element) {
@@ -53,12 +53,12 @@ static td_status run_embed(td_host_npu *d, const td_npu_block *b, const td_host_
     return TD_OK;
 }
 
-static void plan_embed(const td_host_npu *d, const td_block_desc *desc, td_npu_block *b) {
+static void place_embed(const td_host_npu *d, const td_block_desc *desc, td_npu_block *b) {
     b->run = run_embed;
-    plan_worker_rows(d, b, &(td_host_plan){0}, 1, desc->embed.hidden);
+    place_worker_rows(d, b, &(size_t){0}, 1, desc->embed.hidden);
 }
 
-const td_host_block_kind td_host_embed = {.plan = plan_embed};
+const td_host_block_kind td_host_embed = {.place = place_embed};
 
 /* ---- norm ------------------------------------------------------------------------------------ */
 
@@ -88,12 +88,12 @@ static td_status run_norm(td_host_npu *d, const td_npu_block *b, const td_host_s
     return TD_OK;
 }
 
-static void plan_norm(const td_host_npu *d, const td_block_desc *desc, td_npu_block *b) {
+static void place_norm(const td_host_npu *d, const td_block_desc *desc, td_npu_block *b) {
     b->run = run_norm;
-    plan_worker_rows(d, b, &(td_host_plan){0}, 2, desc->norm.hidden);
+    place_worker_rows(d, b, &(size_t){0}, 2, desc->norm.hidden);
 }
 
-const td_host_block_kind td_host_norm = {.plan = plan_norm};
+const td_host_block_kind td_host_norm = {.place = place_norm};
 
 /* ---- linear ---------------------------------------------------------------------------------- */
 
@@ -112,15 +112,15 @@ static td_status run_linear(td_host_npu *d, const td_npu_block *b, const td_host
     return TD_OK;
 }
 
-static void plan_linear(const td_host_npu *d, const td_block_desc *desc, td_npu_block *b) {
-    td_host_plan p = {0};
+static void place_linear(const td_host_npu *d, const td_block_desc *desc, td_npu_block *b) {
+    size_t used = 0;
     b->run = run_linear;
     b->at.chunk = min_size(desc->max_tok, CHUNK_ROWS);
-    b->at.rows = td_host_take(&p, td_host_rows_bytes(b->at.chunk, desc->linear.k, d->act));
-    b->scratch_bytes = p.used;
+    b->at.rows = td_host_place(&used, td_host_rows_bytes(b->at.chunk, desc->linear.k, d->act));
+    b->scratch_bytes = used;
 }
 
-const td_host_block_kind td_host_linear = {.plan = plan_linear};
+const td_host_block_kind td_host_linear = {.place = place_linear};
 
 /* ---- combine --------------------------------------------------------------------------------- */
 
@@ -148,12 +148,12 @@ static td_status run_combine(td_host_npu *d, const td_npu_block *b, const td_hos
     return TD_OK;
 }
 
-static void plan_combine(const td_host_npu *d, const td_block_desc *desc, td_npu_block *b) {
+static void place_combine(const td_host_npu *d, const td_block_desc *desc, td_npu_block *b) {
     b->run = run_combine;
-    plan_worker_rows(d, b, &(td_host_plan){0}, 2, desc->combine.hidden);
+    place_worker_rows(d, b, &(size_t){0}, 2, desc->combine.hidden);
 }
 
-const td_host_block_kind td_host_combine = {.plan = plan_combine};
+const td_host_block_kind td_host_combine = {.place = place_combine};
 
 /* ---- head ------------------------------------------------------------------------------------ */
 
@@ -187,14 +187,14 @@ static td_status run_head(td_host_npu *d, const td_npu_block *b, const td_host_s
     return TD_OK;
 }
 
-static void plan_head(const td_host_npu *d, const td_block_desc *desc, td_npu_block *b) {
-    td_host_plan p = {0};
+static void place_head(const td_host_npu *d, const td_block_desc *desc, td_npu_block *b) {
+    size_t used = 0;
     (void)d;
     b->run = run_head;
     b->at.chunk = min_size(desc->head.max_out, HEAD_ROWS);
-    b->at.f32 = td_host_take(&p, b->at.chunk * desc->head.hidden * sizeof(float));
-    b->at.rows = td_host_take(&p, td_host_rows_bytes(b->at.chunk, desc->head.hidden, TD_DT_F32));
-    b->scratch_bytes = p.used;
+    b->at.f32 = td_host_place(&used, b->at.chunk * desc->head.hidden * sizeof(float));
+    b->at.rows = td_host_place(&used, td_host_rows_bytes(b->at.chunk, desc->head.hidden, TD_DT_F32));
+    b->scratch_bytes = used;
 }
 
-const td_host_block_kind td_host_head = {.plan = plan_head};
+const td_host_block_kind td_host_head = {.place = place_head};

@@ -64,14 +64,10 @@ typedef struct {
 
 /* ---- scratch --------------------------------------------------------------------------------- */
 
-/** Offsets into the scratch, handed out while a block is planned. */
-typedef struct {
-    size_t used;
-} td_host_plan;
-
-static inline size_t td_host_take(td_host_plan *p, size_t bytes) {
-    size_t at = p->used;
-    p->used = at + td_round_up(bytes, TD_CACHE_LINE);
+/** Put bytes behind what is used of a scratch. @return where. */
+static inline size_t td_host_place(size_t *used, size_t bytes) {
+    size_t at = *used;
+    *used = at + td_round_up(bytes, TD_CACHE_LINE);
     return at;
 }
 
@@ -210,10 +206,10 @@ struct td_npu_block {
     size_t scratch_bytes;
 };
 
-/** Per kind: plan (block->at, run, scratch_bytes), and what else its descriptor has to be. */
+/** Per kind: give its arrays places (block->at, run, scratch_bytes), and what else its descriptor has to be. */
 typedef struct {
-    void (*plan)(const td_host_npu *d, const td_block_desc *desc,
-                 td_npu_block *b); /* reads sizes only; weights may be NULL except linear's */
+    void (*place)(const td_host_npu *d, const td_block_desc *desc,
+                  td_npu_block *b); /* reads sizes only; weights may be NULL except linear's */
     td_status (*check)(td_host_npu *d, const td_block_desc *desc, td_error *err); /* or NULL */
 } td_host_block_kind;
 

@@ -110,22 +110,22 @@ static td_status run_experts(td_host_npu *d, const td_npu_block *b, const td_hos
     return TD_OK;
 }
 
-static void plan_experts(const td_host_npu *d, const td_block_desc *desc, td_npu_block *b) {
+static void place_experts(const td_host_npu *d, const td_block_desc *desc, td_npu_block *b) {
     const td_experts_desc *x = &desc->experts;
-    td_host_plan           p = {0};
+    size_t                 used = 0;
     size_t                 chunk = desc->max_tok < CHUNK_ROWS ? desc->max_tok : CHUNK_ROWS;
     b->run = run_experts;
     b->at.chunk = chunk;
-    b->at.first = td_host_take(&p, (x->n_experts + 1) * sizeof(uint32_t));      /* where each expert's pairs begin */
-    b->at.chosen = td_host_take(&p, chunk * x->top_k * sizeof(chosen));         /* the pairs */
-    b->at.gathered = td_host_take(&p, td_host_act_bytes(d, chunk * x->hidden)); /* gathered rows */
-    b->at.scales = td_host_take(&p, chunk * sizeof(float));                     /* scales of the gathered rows */
-    b->at.x = td_host_take(&p, td_host_rows_bytes(chunk, x->hidden, d->act));
-    b->at.inter = td_host_take(&p, chunk * x->inter * sizeof(float));
-    b->at.rows = td_host_take(&p, td_host_rows_bytes(chunk, x->inter, TD_DT_F32));
-    b->at.down = td_host_take(&p, chunk * x->hidden * sizeof(float));
-    b->at.f32 = td_host_take(&p, chunk * x->hidden * sizeof(float)); /* sums */
-    b->scratch_bytes = p.used;
+    b->at.first = td_host_place(&used, (x->n_experts + 1) * sizeof(uint32_t));      /* where each expert's pairs begin */
+    b->at.chosen = td_host_place(&used, chunk * x->top_k * sizeof(chosen));         /* the pairs */
+    b->at.gathered = td_host_place(&used, td_host_act_bytes(d, chunk * x->hidden)); /* gathered rows */
+    b->at.scales = td_host_place(&used, chunk * sizeof(float));                     /* scales of the gathered rows */
+    b->at.x = td_host_place(&used, td_host_rows_bytes(chunk, x->hidden, d->act));
+    b->at.inter = td_host_place(&used, chunk * x->inter * sizeof(float));
+    b->at.rows = td_host_place(&used, td_host_rows_bytes(chunk, x->inter, TD_DT_F32));
+    b->at.down = td_host_place(&used, chunk * x->hidden * sizeof(float));
+    b->at.f32 = td_host_place(&used, chunk * x->hidden * sizeof(float)); /* sums */
+    b->scratch_bytes = used;
 }
 
-const td_host_block_kind td_host_experts = {.plan = plan_experts};
+const td_host_block_kind td_host_experts = {.place = place_experts};

@@ -121,22 +121,22 @@ static td_status run_gqa(td_host_npu *d, const td_npu_block *b, const td_host_st
     return TD_OK;
 }
 
-static void plan_gqa(const td_host_npu *d, const td_block_desc *desc, td_npu_block *b) {
+static void place_gqa(const td_host_npu *d, const td_block_desc *desc, td_npu_block *b) {
     const td_gqa_desc *g = &desc->gqa;
     td_attn_shape      shape = shape_of(g);
     size_t             q_width = (size_t)g->heads * g->head_dim, kv_width = (size_t)g->kv_heads * g->head_dim;
     size_t             chunk = td_host_chunk_rows(desc->max_tok, (2 * q_width + 2 * kv_width) * sizeof(float));
-    td_host_plan       p = {0};
+    size_t             used = 0;
     b->run = run_gqa;
     b->at.chunk = chunk;
-    b->at.x = td_host_take(&p, td_host_rows_bytes(chunk, g->hidden, d->act));
-    b->at.q = td_host_take(&p, chunk * q_width * sizeof(float));
-    b->at.k = td_host_take(&p, chunk * kv_width * sizeof(float));
-    b->at.v = td_host_take(&p, chunk * kv_width * sizeof(float));
-    b->at.out = td_host_take(&p, chunk * q_width * sizeof(float));
-    b->at.rows = td_host_take(&p, td_host_rows_bytes(chunk, q_width, TD_DT_F32));
-    td_host_attn_plan(d, &p, &shape, &shape, chunk, desc->max_kv, chunk, &b->at.attn);
-    b->scratch_bytes = p.used;
+    b->at.x = td_host_place(&used, td_host_rows_bytes(chunk, g->hidden, d->act));
+    b->at.q = td_host_place(&used, chunk * q_width * sizeof(float));
+    b->at.k = td_host_place(&used, chunk * kv_width * sizeof(float));
+    b->at.v = td_host_place(&used, chunk * kv_width * sizeof(float));
+    b->at.out = td_host_place(&used, chunk * q_width * sizeof(float));
+    b->at.rows = td_host_place(&used, td_host_rows_bytes(chunk, q_width, TD_DT_F32));
+    td_host_attn_place(d, &used, &shape, &shape, chunk, desc->max_kv, chunk, &b->at.attn);
+    b->scratch_bytes = used;
 }
 
-const td_host_block_kind td_host_gqa = {.plan = plan_gqa};
+const td_host_block_kind td_host_gqa = {.place = place_gqa};

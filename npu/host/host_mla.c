@@ -224,27 +224,27 @@ static td_status run_mla(td_host_npu *d, const td_npu_block *b, const td_host_st
     return TD_OK;
 }
 
-static void plan_mla(const td_host_npu *d, const td_block_desc *desc, td_npu_block *b) {
+static void place_mla(const td_host_npu *d, const td_block_desc *desc, td_npu_block *b) {
     const td_mla_desc *m = &desc->mla;
     td_attn_shape      walk = shape_of(m, TD_ATTN_EXPANDED), split = shape_of(m, TD_ATTN_ABSORBED);
     size_t             q_width = (size_t)m->heads * (m->nope_dim + m->rope_dim), v_width = (size_t)m->heads * m->v_dim;
     size_t             kv_width = (size_t)m->kv_lora + m->rope_dim;
     size_t             chunk = td_host_chunk_rows(desc->max_tok, (q_width + v_width + kv_width + m->q_lora) * sizeof(float));
     size_t             absorbed = chunk < ABSORBED_ROWS ? chunk : ABSORBED_ROWS;
-    td_host_plan       p = {0};
+    size_t             used = 0;
     b->run = run_mla;
     b->at.chunk = chunk;
-    b->at.x = td_host_take(&p, td_host_rows_bytes(chunk, m->hidden, d->act));
-    b->at.q_low = td_host_take(&p, chunk * m->q_lora * sizeof(float));
-    b->at.q_rows = td_host_take(&p, td_host_rows_bytes(chunk, m->q_lora, TD_DT_F32));
-    b->at.kv = td_host_take(&p, chunk * kv_width * sizeof(float));
-    b->at.q = td_host_take(&p, chunk * q_width * sizeof(float));
-    b->at.out = td_host_take(&p, chunk * v_width * sizeof(float));
-    b->at.rows = td_host_take(&p, td_host_rows_bytes(chunk, v_width, TD_DT_F32));
-    b->at.q_lat = td_host_take(&p, absorbed * m->heads * kv_width * sizeof(float));
-    b->at.ctx = td_host_take(&p, absorbed * m->heads * m->kv_lora * sizeof(float));
-    td_host_attn_plan(d, &p, &walk, &split, chunk, desc->max_kv, absorbed, &b->at.attn);
-    b->scratch_bytes = p.used;
+    b->at.x = td_host_place(&used, td_host_rows_bytes(chunk, m->hidden, d->act));
+    b->at.q_low = td_host_place(&used, chunk * m->q_lora * sizeof(float));
+    b->at.q_rows = td_host_place(&used, td_host_rows_bytes(chunk, m->q_lora, TD_DT_F32));
+    b->at.kv = td_host_place(&used, chunk * kv_width * sizeof(float));
+    b->at.q = td_host_place(&used, chunk * q_width * sizeof(float));
+    b->at.out = td_host_place(&used, chunk * v_width * sizeof(float));
+    b->at.rows = td_host_place(&used, td_host_rows_bytes(chunk, v_width, TD_DT_F32));
+    b->at.q_lat = td_host_place(&used, absorbed * m->heads * kv_width * sizeof(float));
+    b->at.ctx = td_host_place(&used, absorbed * m->heads * m->kv_lora * sizeof(float));
+    td_host_attn_place(d, &used, &walk, &split, chunk, desc->max_kv, absorbed, &b->at.attn);
+    b->scratch_bytes = used;
 }
 
-const td_host_block_kind td_host_mla = {.plan = plan_mla};
+const td_host_block_kind td_host_mla = {.place = place_mla};

@@ -58,18 +58,18 @@ static td_status run_mlp(td_host_npu *d, const td_npu_block *b, const td_host_st
     return TD_OK;
 }
 
-static void plan_mlp(const td_host_npu *d, const td_block_desc *desc, td_npu_block *b) {
+static void place_mlp(const td_host_npu *d, const td_block_desc *desc, td_npu_block *b) {
     const td_mlp_desc *m = &desc->mlp;
-    td_host_plan       p = {0};
+    size_t             used = 0;
     size_t             chunk = desc->max_tok < CHUNK_ROWS ? desc->max_tok : CHUNK_ROWS;
     b->run = run_mlp;
     b->at.chunk = chunk;
-    b->at.x = td_host_take(&p, td_host_rows_bytes(chunk, m->hidden, d->act));
-    b->at.inter = td_host_take(&p, chunk * m->inter * sizeof(float));
-    b->at.per_worker = td_host_take(&p, m->out_gate ? d->n_workers * td_round_up(m->hidden, 16) * sizeof(float) : 0);
-    b->at.rows = td_host_take(&p, td_host_rows_bytes(chunk, m->inter, TD_DT_F32));
-    b->at.down = td_host_take(&p, chunk * m->hidden * sizeof(float));
-    b->scratch_bytes = p.used;
+    b->at.x = td_host_place(&used, td_host_rows_bytes(chunk, m->hidden, d->act));
+    b->at.inter = td_host_place(&used, chunk * m->inter * sizeof(float));
+    b->at.per_worker = td_host_place(&used, m->out_gate ? d->n_workers * td_round_up(m->hidden, 16) * sizeof(float) : 0);
+    b->at.rows = td_host_place(&used, td_host_rows_bytes(chunk, m->inter, TD_DT_F32));
+    b->at.down = td_host_place(&used, chunk * m->hidden * sizeof(float));
+    b->scratch_bytes = used;
 }
 
-const td_host_block_kind td_host_mlp = {.plan = plan_mlp};
+const td_host_block_kind td_host_mlp = {.place = place_mlp};

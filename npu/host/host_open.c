@@ -72,7 +72,7 @@ static const td_host_block_kind *const KINDS[TD_BLOCK_COUNT] = {
 size_t td_host_block_scratch_bytes(td_npu *npu, const td_block_desc *desc) {
     td_npu_block b = {.desc = *desc};
     if (desc->kind >= TD_BLOCK_COUNT) return 0;
-    KINDS[desc->kind]->plan((td_host_npu *)npu, desc, &b);
+    KINDS[desc->kind]->place((td_host_npu *)npu, desc, &b);
     return b.scratch_bytes;
 }
 
@@ -89,7 +89,7 @@ td_status td_host_block_create(td_npu *npu, const td_block_desc *desc, td_npu_bl
     td_status status = td_host_lay_out(d, desc, err);
     if (status == TD_OK && kind->check) status = kind->check(d, desc, err);
     if (status == TD_OK) {
-        kind->plan(d, desc, b);
+        kind->place(d, desc, b);
         status = td_host_scratch_grow(d, b->scratch_bytes, err);
     }
     pthread_mutex_unlock(&d->lock);

@@ -140,15 +140,15 @@ static td_status check_reduce(td_host_npu *d, const td_block_desc *desc, td_erro
                : td_fail(err, TD_EINVAL, "the device is not in the group that it is to sum with");
 }
 
-static void plan_reduce(const td_host_npu *d, const td_block_desc *desc, td_npu_block *b) {
-    td_host_plan p = {0};
-    size_t       width = desc->all_reduce.width;
+static void place_reduce(const td_host_npu *d, const td_block_desc *desc, td_npu_block *b) {
+    size_t used = 0;
+    size_t width = desc->all_reduce.width;
     b->run = run_reduce;
     b->at.chunk = desc->max_tok < CHUNK_ROWS ? desc->max_tok : CHUNK_ROWS;
-    b->at.rows = td_host_take(&p, td_host_act_bytes(d, b->at.chunk * width));
+    b->at.rows = td_host_place(&used, td_host_act_bytes(d, b->at.chunk * width));
     b->at.per_worker = td_round_up(2 * td_round_up(width, 16) * sizeof(float), TD_CACHE_LINE);
-    b->at.f32 = td_host_take(&p, b->at.per_worker * d->n_workers);
-    b->scratch_bytes = p.used;
+    b->at.f32 = td_host_place(&used, b->at.per_worker * d->n_workers);
+    b->scratch_bytes = used;
 }
 
-const td_host_block_kind td_host_all_reduce = {.plan = plan_reduce, .check = check_reduce};
+const td_host_block_kind td_host_all_reduce = {.place = place_reduce, .check = check_reduce};

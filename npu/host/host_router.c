@@ -115,13 +115,13 @@ static td_status run_router(td_host_npu *d, const td_npu_block *b, const td_host
     return TD_OK;
 }
 
-static void plan_router(const td_host_npu *d, const td_block_desc *desc, td_npu_block *b) {
-    td_host_plan p = {0};
+static void place_router(const td_host_npu *d, const td_block_desc *desc, td_npu_block *b) {
+    size_t used = 0;
     b->run = run_router;
     b->at.chunk = desc->max_tok < CHUNK_ROWS ? desc->max_tok : CHUNK_ROWS;
-    b->at.rows = td_host_take(&p, td_host_rows_bytes(b->at.chunk, desc->router.hidden, d->act));
-    b->at.f32 = td_host_take(&p, b->at.chunk * desc->router.n_experts * sizeof(float));
-    b->scratch_bytes = p.used;
+    b->at.rows = td_host_place(&used, td_host_rows_bytes(b->at.chunk, desc->router.hidden, d->act));
+    b->at.f32 = td_host_place(&used, b->at.chunk * desc->router.n_experts * sizeof(float));
+    b->scratch_bytes = used;
 }
 
-const td_host_block_kind td_host_router = {.plan = plan_router};
+const td_host_block_kind td_host_router = {.place = place_router};

@@ -57,9 +57,9 @@ static td_status run_top(td_host_npu *d, const td_npu_block *b, const td_host_st
     return TD_OK;
 }
 
-static void plan_top(const td_host_npu *d, const td_block_desc *desc, td_npu_block *b) {
+static void place_top(const td_host_npu *d, const td_block_desc *desc, td_npu_block *b) {
     (void)d, (void)desc;
     b->run = run_top;
 }
 
-const td_host_block_kind td_host_top = {.plan = plan_top};
+const td_host_block_kind td_host_top = {.place = place_top};

@@ -1,30 +1,30 @@
 /* The machine that the tests run on, whatever it is: read, restricted, measured and planned for. Plans are in
- * test_thread_plan.c. */
+ * test_thread_layout.c. */
 
 #include <pthread.h>
 #include <sched.h>
 
 #include "core/memory/mem.h"
 #include "core/memory/page_nodes.h"
-#include "core/threads/thread_plan.h"
+#include "core/threads/thread_layout.h"
 #include "kernels/kernels.h"
 #include "tests/td_test.h"
 
 static td_topology       topo;
 static td_node_bandwidth bandwidth;
-static td_thread_plan    plan;
+static td_thread_layout  layout;
 static td_machine        machine;
 
 TEST(this_machine_has_cores_and_memory) {
     td_error err = {0};
-    assert_int_equal(td_topology_plan(td_kernels_here()->read, &(td_thread_wishes){0}, &plan, &machine, &err), TD_OK);
+    assert_int_equal(td_thread_layout_here(td_kernels_here()->read, &(td_thread_wishes){0}, &layout, &machine, &err), TD_OK);
     assert_true(machine.n_cores >= 1 && machine.n_cpus >= machine.n_cores && machine.n_nodes >= 1);
     assert_true(machine.memory_bytes > 0 && machine.available_bytes <= machine.memory_bytes);
-    assert_int_equal(plan.n_experts, machine.n_cores);
-    assert_int_equal(plan.n_unpinned, 0);
+    assert_int_equal(layout.n_experts, machine.n_cores);
+    assert_int_equal(layout.n_unpinned, 0);
     cpu_set_t allowed;
     assert_int_equal(sched_getaffinity(0, sizeof allowed, &allowed), 0);
-    for (uint32_t i = 0; i < plan.n_experts; i++) assert_true(CPU_ISSET(plan.experts[i].cpu, &allowed));
+    for (uint32_t i = 0; i < layout.n_experts; i++) assert_true(CPU_ISSET(layout.experts[i].cpu, &allowed));
 }
 
 TEST(every_node_reads_itself) {
@@ -45,13 +45,15 @@ TEST(a_made_up_machine_is_neither_measured_nor_bound_to) {
     setenv("HWLOC_SYNTHETIC", "numa:2 core:4 pu:1", 1);
     assert_int_equal(td_topology_read(&topo, &err), TD_OK);
     assert_int_equal(td_node_bandwidth_measure(&topo, td_kernels_here()->read, 0.02, &bandwidth, &err), TD_EINVAL);
-    assert_int_equal(td_topology_plan(td_kernels_here()->read, &(td_thread_wishes){.npu_threads = 2}, &plan, &machine, &err),
-                     TD_OK);
+    assert_int_equal(
+        td_thread_layout_here(td_kernels_here()->read, &(td_thread_wishes){.npu_threads = 2}, &layout, &machine, &err),
+        TD_OK);
     unsetenv("HWLOC_SYNTHETIC");
-    assert_int_equal(plan.n_subpools, 2);
-    for (uint32_t i = 0; i < plan.n_experts; i++)
-        assert_true(plan.experts[i].cpu == TD_CPU_ANY && plan.experts[i].node == TD_NODE_ANY);
-    for (uint32_t i = 0; i < plan.n_npu; i++) assert_true(plan.npu[i].cpu == TD_CPU_ANY && plan.npu[i].node == TD_NODE_ANY);
+    assert_int_equal(layout.n_subpools, 2);
+    for (uint32_t i = 0; i < layout.n_experts; i++)
+        assert_true(layout.experts[i].cpu == TD_CPU_ANY && layout.experts[i].node == TD_NODE_ANY);
+    for (uint32_t i = 0; i < layout.n_npu; i++)
+        assert_true(layout.npu[i].cpu == TD_CPU_ANY && layout.npu[i].node == TD_NODE_ANY);
 }
 
 /* Wherever it is asked to be, memory is there and zero. */

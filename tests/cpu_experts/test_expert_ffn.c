@@ -352,7 +352,7 @@ TEST(deferral_is_exact) {
             distinct += chosen;
         }
     td_experts_config c = config_of(&v.w, v.format, v.act, INV_K, INV_TOK, INV_DEFER);
-    assert_int_equal(td_experts_plan(&c, 1, 1, &weight_bytes, &scratch_bytes, NULL), TD_OK);
+    assert_int_equal(td_experts_measure(&c, 1, 1, &weight_bytes, &scratch_bytes, NULL), TD_OK);
     assert_int_equal(work.bytes, distinct * (weight_bytes / INV_EXPERTS));
     td_expert_node nodes[TD_EXPERT_NODES_MAX];
     uint32_t       n_nodes = td_experts_nodes(x, nodes);
@@ -443,7 +443,7 @@ TEST(plan_counts_what_create_takes) {
         uint64_t    weights, scratch, mapped = 0;
         td_pool    *pool = fixture_pool(3, s);
         td_experts *x;
-        assert_int_equal(td_experts_plan(&c, s, td_pool_workers(pool), &weights, &scratch, NULL), TD_OK);
+        assert_int_equal(td_experts_measure(&c, s, td_pool_workers(pool), &weights, &scratch, NULL), TD_OK);
         assert_int_equal(td_experts_create(&c, pool, &x, NULL), TD_OK);
         for (uint32_t i = 0; i < s; i++) mapped += x->layout.shard[i].bytes;
         assert_int_equal(weights, mapped * c.n_layers);
@@ -462,13 +462,13 @@ TEST(plan_counts_what_create_takes) {
                             .act_dtype = TD_DT_BF16,
                             .max_tok = 8192,
                             .max_deferred = 6};
-    assert_int_equal(td_experts_plan(&v3, 2, 64, &weights, &scratch, NULL), TD_OK);
+    assert_int_equal(td_experts_measure(&v3, 2, 64, &weights, &scratch, NULL), TD_OK);
     assert_true(scratch < (uint64_t)640 << 20 && scratch > (uint64_t)64 * 2 << 20);
     assert_true(weights > (uint64_t)59 * 256 * 3 * 7168 * 1024 &&
                 weights < (uint64_t)59 * 256 * 3 * 7168 * 1024 / 100 * 102);
     v3.inter = TD_GEMM_K_MAX + 1; /* what create would refuse */
     td_error err = {0};
-    assert_int_equal(td_experts_plan(&v3, 2, 64, &weights, &scratch, &err), TD_ENOTSUP);
+    assert_int_equal(td_experts_measure(&v3, 2, 64, &weights, &scratch, &err), TD_ENOTSUP);
     assert_non_null(strstr(err.text, "intermediate size 65537"));
 }
 

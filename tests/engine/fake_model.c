@@ -220,10 +220,10 @@ void td_model_describe(const td_model *m, char *text, size_t size) {
     snprintf(text, size, "%s", atomic_load(&g_hold) ? "gqa of layer 2 on the device" : "");
 }
 
-void td_model_get_plan(const td_model *m, td_model_plan *plan) {
-    *plan = (td_model_plan){.unified_memory = true,
-                            .host_scratch_bytes = (uint64_t)m->spec.max_tok << 10,
-                            .kv_bytes_per_page = FAKE_KV_PAGE_BYTES};
+void td_model_get_memory(const td_model *m, td_model_memory *memory) {
+    *memory = (td_model_memory){.unified_memory = true,
+                                .host_scratch_bytes = (uint64_t)m->spec.max_tok << 10,
+                                .kv_bytes_per_page = FAKE_KV_PAGE_BYTES};
 }
 
 td_status td_model_load(td_model *m, uint32_t n_pages, td_error *err) {

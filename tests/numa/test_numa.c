@@ -12,7 +12,7 @@
 
 #include "core/memory/mem.h"
 #include "core/memory/page_nodes.h"
-#include "core/threads/thread_plan.h"
+#include "core/threads/thread_layout.h"
 #include "cpu_experts/expert_state.h"
 #include "kernels/kernels.h"
 #include "npu/host/host_npu.h"
@@ -26,12 +26,12 @@
 
 static td_topology       topo;
 static td_node_bandwidth bandwidth;
-static td_thread_plan    plan;
+static td_thread_layout  layout;
 static cpu_set_t         all_cpus;
 
 static void make_plan(td_thread_wishes w) {
     td_error err = {0};
-    if (td_plan_threads(&topo, &bandwidth, &w, &plan, &err) != TD_OK) fail_msg("%s", err.text);
+    if (td_thread_layout_of(&topo, &bandwidth, &w, &layout, &err) != TD_OK) fail_msg("%s", err.text);
 }
 
 static td_pool *open_pool(const td_worker_place *places, uint32_t n) {
@@ -119,8 +119,8 @@ static void look_around(void *ctx, uint32_t item, const td_worker *w) {
     (void)item;
     usleep(2000); /* so that every worker gets some */
     int cpu = sched_getcpu();
-    if (numa_node_of_cpu(cpu) == (int)topo.nodes[plan.home[w->subpool]].os_index &&
-        (uint32_t)cpu == plan.experts[w->index].cpu)
+    if (numa_node_of_cpu(cpu) == (int)topo.nodes[layout.home[w->subpool]].os_index &&
+        (uint32_t)cpu == layout.experts[w->index].cpu)
         atomic_fetch_add_explicit(&at->n_right[w->subpool], 1, memory_order_relaxed);
     else
         atomic_fetch_add_explicit(&at->n_wrong, 1, memory_order_relaxed);
@@ -129,12 +129,12 @@ static void look_around(void *ctx, uint32_t item, const td_worker *w) {
 TEST(workers_run_on_their_nodes) {
     whereabouts at = {0};
     make_plan((td_thread_wishes){0});
-    assert_int_equal(plan.n_subpools, topo.machine.n_nodes);
-    td_pool *pool = open_pool(plan.experts, plan.n_experts);
+    assert_int_equal(layout.n_subpools, topo.machine.n_nodes);
+    td_pool *pool = open_pool(layout.experts, layout.n_experts);
     td_pool_run_each(pool, look_around, &at, 64);
     close_pool(pool);
     assert_int_equal(atomic_load_explicit(&at.n_wrong, memory_order_relaxed), 0);
-    for (uint32_t s = 0; s < plan.n_subpools; s++)
+    for (uint32_t s = 0; s < layout.n_subpools; s++)
         assert_int_equal(atomic_load_explicit(&at.n_right[s], memory_order_relaxed), 64);
 }
 
@@ -180,15 +180,15 @@ TEST(shards_and_scratch_lie_on_their_nodes) {
     snprintf(other, sizeof other, "%s/one.tdx", dir);
 
     make_plan((td_thread_wishes){0});
-    td_pool    *pool = open_pool(plan.experts, plan.n_experts);
+    td_pool    *pool = open_pool(layout.experts, layout.n_experts);
     td_experts *x;
     for (int from_file = 0; from_file < 2; from_file++) {
         x = open_store(pool, from_file ? NULL : &w, file);
         run_ffn(x, &t, y[from_file]);
-        for (uint32_t s = 0; s < plan.n_subpools; s++)
-            all_pages_are_on(expert_shard_data(x, 0, s), x->layout.shard[s].bytes, topo.nodes[plan.home[s]].os_index);
-        for (uint32_t i = 0; i < plan.n_experts; i++)
-            all_pages_are_on(expert_worker_scratch(x, i), x->scratch.worker_bytes, plan.experts[i].node);
+        for (uint32_t s = 0; s < layout.n_subpools; s++)
+            all_pages_are_on(expert_shard_data(x, 0, s), x->layout.shard[s].bytes, topo.nodes[layout.home[s]].os_index);
+        for (uint32_t i = 0; i < layout.n_experts; i++)
+            all_pages_are_on(expert_worker_scratch(x, i), x->scratch.worker_bytes, layout.experts[i].node);
         td_experts_destroy(x);
     }
     close_pool(pool);
@@ -230,13 +230,13 @@ static void check_device_memory(td_pool *pool, bool own_threads, uint32_t node) 
 
 TEST(device_memory_lies_with_its_threads) {
     make_plan((td_thread_wishes){0});
-    td_pool *pool = open_pool(plan.experts, plan.n_experts);
+    td_pool *pool = open_pool(layout.experts, layout.n_experts);
     check_device_memory(pool, false, TD_NODE_SPREAD);
     close_pool(pool);
     make_plan((td_thread_wishes){.cpuinfer = 1, .npu_threads = 1});
-    assert_true(plan.npu[0].node < TD_NODE_SPREAD);
-    pool = open_pool(plan.npu, 1);
-    check_device_memory(pool, true, plan.npu[0].node);
+    assert_true(layout.npu[0].node < TD_NODE_SPREAD);
+    pool = open_pool(layout.npu, 1);
+    check_device_memory(pool, true, layout.npu[0].node);
     close_pool(pool);
 }
 

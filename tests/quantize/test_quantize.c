@@ -7,7 +7,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "core/threads/thread_plan.h"
+#include "core/threads/thread_layout.h"
 #include "cpu_experts/cpu_experts.h"
 #include "model/arch/config_file.h"
 #include "model/checkpoint/checkpoint.h"

@@ -279,10 +279,10 @@ static void tell_facts(td_npu_fact_fn tell, void *user) {
     tell(user, &(td_npu_fact){.what = "beads", .found = "13 rods"});
 }
 
-static td_status list_cards(td_card_info out[TD_CARDS_LISTED_MAX], size_t *n, td_error *err) {
+static td_status list_accelerators(td_accelerator out[TD_ACCELERATORS_MAX], size_t *n, td_error *err) {
     (void)err;
     for (*n = 0; *n < CARDS; ++*n)
-        out[*n] = (td_card_info){
+        out[*n] = (td_accelerator){
             .name = "suanpan", .compute_capability = 13, .is_usable = true, .memory_bytes = MEMORY_BYTES, .node = (int)*n};
     return TD_OK;
 }
@@ -293,7 +293,7 @@ const td_backend td_soroban_backend = {
     .help = "an abacus (tests/npu/soroban)",
     .open = open_soroban,
     .tell_facts = tell_facts,
-    .list_cards = list_cards,
+    .list_accelerators = list_accelerators,
     .vendor = "Wooden",
     .usable = "13 rods or more",
 };

@@ -2,7 +2,7 @@
  * Who works where: expert workers over NUMA nodes and L3 domains, device threads apart, and on which node the memory of each
  * lies.
  *
- * DESIGN. The plan is a function of the topology, the measured bandwidth between nodes, and what was asked for.
+ * DESIGN. The layout is a function of the topology, the measured bandwidth between nodes, and what was asked for.
  *   Homes     Subpools belong to nodes with cores and memory of their own, all of them by default. With fewer subpools than
  *             such nodes, those that read their own memory fastest are chosen, and among equals (within a tenth) those that
  *             read each other fastest. The node that the device's card hangs on comes first: the first subpool has the
@@ -16,8 +16,8 @@
  *   Surplus   Threads beyond the cores are not pinned, and then no core belongs to a thread alone: a thread that waits soon
  *             gives its core back.
  */
-#ifndef TD_CORE_THREADS_THREAD_PLAN_H
-#define TD_CORE_THREADS_THREAD_PLAN_H
+#ifndef TD_CORE_THREADS_THREAD_LAYOUT_H
+#define TD_CORE_THREADS_THREAD_LAYOUT_H
 
 #include "core/machine/node_bandwidth.h"
 #include "core/machine/topology.h"
@@ -38,23 +38,23 @@ typedef struct {
     uint32_t        home[TD_POOL_SUBPOOLS_MAX];   /* [n_subpools] index into the topology's nodes */
     td_worker_place experts[TD_POOL_WORKERS_MAX]; /* [n_experts], subpool by subpool, spread over L3 domains */
     td_worker_place npu[TD_POOL_WORKERS_MAX];     /* [n_npu] */
-} td_thread_plan;
+} td_thread_layout;
 
 /**
- * Plan, without a look at the machine. A bandwidth of 0 is not known: nodes then count by their cores and their order.
+ * The layout for such a machine; this one is not looked at. A bandwidth of 0 is not known: nodes then count by their cores and their order.
  * @return TD_EINVAL when cpuinfer is less than subpool_count, or more is asked for than a pool has room for.
  */
-TD_NODISCARD td_status td_plan_threads(const td_topology *t, const td_node_bandwidth *b, const td_thread_wishes *w,
-                                       td_thread_plan *plan, td_error *err);
+TD_NODISCARD td_status td_thread_layout_of(const td_topology *t, const td_node_bandwidth *b, const td_thread_wishes *w,
+                                           td_thread_layout *layout, td_error *err);
 
 /**
- * The plan for this machine: read it, measure between its nodes with `read` where it has several
- * (td_node_bandwidth_measure), and plan. On a machine that hwloc makes up nothing is measured, and the plan's cpus and
+ * The layout for this machine: read it, measure between its nodes with `read` where it has several
+ * (td_node_bandwidth_measure), and lay its threads out. On a machine that hwloc makes up nothing is measured, and the layout's cpus and
  * nodes are TD_CPU_ANY and TD_NODE_ANY. Logs what it found between nodes; warns about threads without a core, or without
  * the time to use it.
  * @return what the three return.
  */
-TD_NODISCARD td_status td_topology_plan(td_read_fn read, const td_thread_wishes *w, td_thread_plan *plan,
-                                        td_machine *machine, td_error *err);
+TD_NODISCARD td_status td_thread_layout_here(td_read_fn read, const td_thread_wishes *w, td_thread_layout *layout,
+                                             td_machine *machine, td_error *err);
 
 #endif

@@ -1,4 +1,4 @@
-#include "core/threads/thread_plan.h"
+#include "core/threads/thread_layout.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -116,51 +116,51 @@ static uint32_t take_core(planner *p, uint32_t node) {
 }
 
 /* The subpools take cores of their homes first, all of them, and then of other nodes. */
-static void place_experts(planner *p, td_thread_plan *plan) {
+static void place_experts(planner *p, td_thread_layout *layout) {
     uint32_t n_local[TD_POOL_SUBPOOLS_MAX], first = 0;
-    for (uint32_t s = 0; s < plan->n_subpools; s++) {
-        uint32_t want = plan->n_experts / plan->n_subpools + (s < plan->n_experts % plan->n_subpools);
-        plan->home[s] = p->homes[s % p->n_homes];
+    for (uint32_t s = 0; s < layout->n_subpools; s++) {
+        uint32_t want = layout->n_experts / layout->n_subpools + (s < layout->n_experts % layout->n_subpools);
+        layout->home[s] = p->homes[s % p->n_homes];
         n_local[s] = 0;
         for (uint32_t i = first; i < first + want; i++) {
-            bool local = p->n_free[plan->home[s]] > 0;
-            plan->experts[i] =
-                (td_worker_place){.cpu = local ? take_core(p, plan->home[s]) : TD_CPU_ANY, .subpool = s, .name = "experts"};
+            bool local = p->n_free[layout->home[s]] > 0;
+            layout->experts[i] = (td_worker_place){
+                .cpu = local ? take_core(p, layout->home[s]) : TD_CPU_ANY, .subpool = s, .name = "experts"};
             n_local[s] += local;
         }
         first += want;
     }
     uint32_t n_away[TD_POOL_SUBPOOLS_MAX] = {0};
-    for (uint32_t i = 0; i < plan->n_experts; i++) {
-        uint32_t s = plan->experts[i].subpool, node;
-        if (plan->experts[i].cpu != TD_CPU_ANY) continue;
-        if (next_node(p, plan->home[s], &node)) {
-            plan->experts[i].cpu = take_core(p, node);
+    for (uint32_t i = 0; i < layout->n_experts; i++) {
+        uint32_t s = layout->experts[i].subpool, node;
+        if (layout->experts[i].cpu != TD_CPU_ANY) continue;
+        if (next_node(p, layout->home[s], &node)) {
+            layout->experts[i].cpu = take_core(p, node);
             n_away[s]++;
         } else {
-            plan->n_unpinned++;
+            layout->n_unpinned++;
         }
     }
-    for (uint32_t i = 0; i < plan->n_experts; i++) {
-        uint32_t s = plan->experts[i].subpool;
-        plan->experts[i].node = n_away[s] && n_away[s] >= n_local[s] ? TD_NODE_SPREAD : memory_node(p, plan->home[s]);
+    for (uint32_t i = 0; i < layout->n_experts; i++) {
+        uint32_t s = layout->experts[i].subpool;
+        layout->experts[i].node = n_away[s] && n_away[s] >= n_local[s] ? TD_NODE_SPREAD : memory_node(p, layout->home[s]);
     }
 }
 
-static void place_device(planner *p, td_thread_plan *plan) {
+static void place_device(planner *p, td_thread_layout *layout) {
     uint32_t n = 0, n_nodes = 0, memory = TD_NODE_ANY;
-    while (n < plan->n_npu) {
+    while (n < layout->n_npu) {
         uint32_t node = 0;
         for (uint32_t i = 1; i < p->t->n_nodes; i++)
             if (p->n_free[i] > p->n_free[node]) node = i;
         if (p->n_free[node] == 0) break;
-        for (; n < plan->n_npu && p->n_free[node]; n++)
-            plan->npu[n] = (td_worker_place){.cpu = take_core(p, node), .name = "device"};
+        for (; n < layout->n_npu && p->n_free[node]; n++)
+            layout->npu[n] = (td_worker_place){.cpu = take_core(p, node), .name = "device"};
         memory = n_nodes++ == 0 ? memory_node(p, node) : TD_NODE_SPREAD;
     }
-    plan->n_unpinned += plan->n_npu - n;
-    for (; n < plan->n_npu; n++) plan->npu[n] = (td_worker_place){.cpu = TD_CPU_ANY, .name = "device"};
-    for (uint32_t i = 0; i < plan->n_npu; i++) plan->npu[i].node = memory;
+    layout->n_unpinned += layout->n_npu - n;
+    for (; n < layout->n_npu; n++) layout->npu[n] = (td_worker_place){.cpu = TD_CPU_ANY, .name = "device"};
+    for (uint32_t i = 0; i < layout->n_npu; i++) layout->npu[i].node = memory;
 }
 
 /* Cores whose time the cgroup leaves: more threads would be stopped again and again. */
@@ -169,29 +169,29 @@ static uint32_t cores_with_time(const td_topology *t) {
     return time < t->n_cores ? (uint32_t)fmax(time, 1) : t->n_cores;
 }
 
-td_status td_plan_threads(const td_topology *t, const td_node_bandwidth *b, const td_thread_wishes *w, td_thread_plan *plan,
-                          td_error *err) {
-    memset(plan, 0, sizeof *plan);
+td_status td_thread_layout_of(const td_topology *t, const td_node_bandwidth *b, const td_thread_wishes *w,
+                              td_thread_layout *layout, td_error *err) {
+    memset(layout, 0, sizeof *layout);
     planner p = {.t = t, .b = b};
     for (uint32_t i = 0; i < t->n_nodes; i++) p.n_free[i] = t->nodes[i].n_cores;
     find_homes(&p);
     begin_at_card(&p, w);
     uint32_t n_cores = cores_with_time(t);
-    plan->n_npu = w->npu_threads;
-    plan->n_experts = w->cpuinfer ? w->cpuinfer : n_cores > w->npu_threads ? n_cores - w->npu_threads : 1;
-    plan->n_subpools = w->subpool_count ? w->subpool_count : p.n_homes < plan->n_experts ? p.n_homes : plan->n_experts;
-    if (plan->n_experts > TD_POOL_WORKERS_MAX || plan->n_npu > TD_POOL_WORKERS_MAX)
+    layout->n_npu = w->npu_threads;
+    layout->n_experts = w->cpuinfer ? w->cpuinfer : n_cores > w->npu_threads ? n_cores - w->npu_threads : 1;
+    layout->n_subpools = w->subpool_count ? w->subpool_count : p.n_homes < layout->n_experts ? p.n_homes : layout->n_experts;
+    if (layout->n_experts > TD_POOL_WORKERS_MAX || layout->n_npu > TD_POOL_WORKERS_MAX)
         return td_fail(err, TD_EINVAL, "at most %d threads per tier", TD_POOL_WORKERS_MAX);
-    if (plan->n_subpools > TD_POOL_SUBPOOLS_MAX)
-        return td_fail(err, TD_EINVAL, "subpool-count %u is more than %d", plan->n_subpools, TD_POOL_SUBPOOLS_MAX);
-    if (plan->n_experts < plan->n_subpools)
+    if (layout->n_subpools > TD_POOL_SUBPOOLS_MAX)
+        return td_fail(err, TD_EINVAL, "subpool-count %u is more than %d", layout->n_subpools, TD_POOL_SUBPOOLS_MAX);
+    if (layout->n_experts < layout->n_subpools)
         return td_fail(err, TD_EINVAL, "cpuinfer %u is less than subpool-count %u: every subpool needs a thread",
-                       plan->n_experts, plan->n_subpools);
-    if (plan->n_subpools < p.n_homes) choose_homes(&p, plan->n_subpools);
-    place_experts(&p, plan);
-    place_device(&p, plan);
-    for (uint32_t i = 0; i < plan->n_experts; i++) plan->experts[i].shares = plan->n_unpinned > 0;
-    for (uint32_t i = 0; i < plan->n_npu; i++) plan->npu[i].shares = plan->n_unpinned > 0;
+                       layout->n_experts, layout->n_subpools);
+    if (layout->n_subpools < p.n_homes) choose_homes(&p, layout->n_subpools);
+    place_experts(&p, layout);
+    place_device(&p, layout);
+    for (uint32_t i = 0; i < layout->n_experts; i++) layout->experts[i].shares = layout->n_unpinned > 0;
+    for (uint32_t i = 0; i < layout->n_npu; i++) layout->npu[i].shares = layout->n_unpinned > 0;
     return TD_OK;
 }
 
@@ -221,8 +221,8 @@ typedef struct {
     td_node_bandwidth bandwidth;
 } known;
 
-td_status td_topology_plan(td_read_fn read, const td_thread_wishes *w, td_thread_plan *plan, td_machine *machine,
-                           td_error *err) {
+td_status td_thread_layout_here(td_read_fn read, const td_thread_wishes *w, td_thread_layout *layout, td_machine *machine,
+                                td_error *err) {
     *machine = (td_machine){0};
     known *k = calloc(1, sizeof *k);
     if (!k) return td_fail(err, TD_ENOMEM, "out of memory for the machine's topology");
@@ -231,22 +231,22 @@ td_status td_topology_plan(td_read_fn read, const td_thread_wishes *w, td_thread
         st = td_node_bandwidth_measure(&k->topology, read, TD_NODE_BANDWIDTH_START_S, &k->bandwidth, err);
         if (st == TD_OK) log_bandwidth(&k->topology, &k->bandwidth);
     }
-    if (st == TD_OK) st = td_plan_threads(&k->topology, &k->bandwidth, w, plan, err);
+    if (st == TD_OK) st = td_thread_layout_of(&k->topology, &k->bandwidth, w, layout, err);
     if (st == TD_OK && w->near_card && k->topology.n_nodes > 1)
         td_info("the card hangs on NUMA node %u; the experts' first subpool is on node %u", w->card_node,
-                k->topology.nodes[plan->home[0]].os_index);
-    if (st == TD_OK && plan->n_unpinned)
-        td_warn("%u expert and %u device threads on %u cores: the surplus is not pinned, expect less speed", plan->n_experts,
-                plan->n_npu, k->topology.n_cores);
-    if (st == TD_OK && plan->n_experts + plan->n_npu > ceil(k->topology.machine.cpu_time))
+                k->topology.nodes[layout->home[0]].os_index);
+    if (st == TD_OK && layout->n_unpinned)
+        td_warn("%u expert and %u device threads on %u cores: the surplus is not pinned, expect less speed",
+                layout->n_experts, layout->n_npu, k->topology.n_cores);
+    if (st == TD_OK && layout->n_experts + layout->n_npu > ceil(k->topology.machine.cpu_time))
         td_warn(
             "the cgroup leaves %u threads the time of %.1f cores: they will be stopped again and again; give --cpuinfer and "
             "--npu-threads that are %.0f together, or less",
-            plan->n_experts + plan->n_npu, k->topology.machine.cpu_time, ceil(k->topology.machine.cpu_time));
+            layout->n_experts + layout->n_npu, k->topology.machine.cpu_time, ceil(k->topology.machine.cpu_time));
     if (st == TD_OK && !k->topology.is_real) {
         td_warn("the machine is made up (HWLOC_SYNTHETIC or HWLOC_XMLFILE): no thread is pinned, expect less speed");
-        forget_places(plan->experts, plan->n_experts);
-        forget_places(plan->npu, plan->n_npu);
+        forget_places(layout->experts, layout->n_experts);
+        forget_places(layout->npu, layout->n_npu);
     }
     *machine = k->topology.machine;
     free(k);

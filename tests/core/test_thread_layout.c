@@ -1,12 +1,12 @@
 /*
- * Thread plans: on machines that hwloc makes up, for every wish of a table and random ones, what any plan must keep; then
+ * Thread layouts: on machines that hwloc makes up, for every wish of a table and random ones, what any layout must keep; then
  * single decisions that follow from a bandwidth matrix. TD_TEST_SEED=n draws other wishes.
  */
 #include <math.h>
 
 #include "core/math/rng.h"
 #include "core/memory/mem.h"
-#include "core/threads/thread_plan.h"
+#include "core/threads/thread_layout.h"
 #include "tests/td_test.h"
 
 #define RANDOM_WISHES 200
@@ -14,7 +14,7 @@
 
 static td_topology       topo;
 static td_node_bandwidth bandwidth;
-static td_thread_plan    plan;
+static td_thread_layout  layout;
 
 static const struct {
     const char *name, *synthetic;
@@ -45,7 +45,7 @@ static void read_machine(size_t i) {
     memset(&bandwidth, 0, sizeof bandwidth);
 }
 
-/* ---- what every plan must keep ----------------------------------------------------------------- */
+/* ---- what every layout must keep ----------------------------------------------------------------- */
 
 static const td_core *core_by_cpu[CPUS];
 static uint32_t       on_node[TD_NODES_MAX], on_l3[CPUS], on_cluster[CPUS]; /* pinned experts */
@@ -61,9 +61,9 @@ static void count_experts(void) {
     memset(on_l3, 0, sizeof on_l3);
     memset(on_cluster, 0, sizeof on_cluster);
     for (uint32_t i = 0; i < topo.n_cores; i++) core_by_cpu[topo.cores[i].cpu] = &topo.cores[i];
-    for (uint32_t i = 0; i < plan.n_experts; i++) {
-        if (plan.experts[i].cpu == TD_CPU_ANY) continue;
-        const td_core *c = core_of(plan.experts[i].cpu);
+    for (uint32_t i = 0; i < layout.n_experts; i++) {
+        if (layout.experts[i].cpu == TD_CPU_ANY) continue;
+        const td_core *c = core_of(layout.experts[i].cpu);
         on_node[c->node]++;
         on_l3[c->l3]++;
         on_cluster[c->cluster]++;
@@ -74,19 +74,19 @@ static void cores_are_used_once(void) {
     static bool used[CPUS];
     uint32_t    n_unpinned = 0;
     memset(used, 0, sizeof used);
-    for (uint32_t i = 0; i < plan.n_experts + plan.n_npu; i++) {
-        uint32_t cpu = i < plan.n_experts ? plan.experts[i].cpu : plan.npu[i - plan.n_experts].cpu;
+    for (uint32_t i = 0; i < layout.n_experts + layout.n_npu; i++) {
+        uint32_t cpu = i < layout.n_experts ? layout.experts[i].cpu : layout.npu[i - layout.n_experts].cpu;
         n_unpinned += cpu == TD_CPU_ANY;
         if (cpu == TD_CPU_ANY) continue;
         core_of(cpu);
         assert_false(used[cpu]);
         used[cpu] = true;
     }
-    uint32_t all = plan.n_experts + plan.n_npu;
+    uint32_t all = layout.n_experts + layout.n_npu;
     assert_int_equal(n_unpinned, all > topo.n_cores ? all - topo.n_cores : 0);
-    assert_int_equal(n_unpinned, plan.n_unpinned);
-    for (uint32_t i = 0; i < plan.n_experts; i++) assert_int_equal(plan.experts[i].shares, n_unpinned > 0);
-    for (uint32_t i = 0; i < plan.n_npu; i++) assert_int_equal(plan.npu[i].shares, n_unpinned > 0);
+    assert_int_equal(n_unpinned, layout.n_unpinned);
+    for (uint32_t i = 0; i < layout.n_experts; i++) assert_int_equal(layout.experts[i].shares, n_unpinned > 0);
+    for (uint32_t i = 0; i < layout.n_npu; i++) assert_int_equal(layout.npu[i].shares, n_unpinned > 0);
 }
 
 static uint32_t cores_left(uint32_t node) {
@@ -95,22 +95,22 @@ static uint32_t cores_left(uint32_t node) {
 
 static void subpools_are_even_and_at_home(void) {
     uint32_t size[TD_POOL_SUBPOOLS_MAX] = {0}, at_home[TD_POOL_SUBPOOLS_MAX] = {0}, away[TD_POOL_SUBPOOLS_MAX] = {0};
-    for (uint32_t i = 0; i < plan.n_experts; i++) {
-        const td_worker_place *w = &plan.experts[i];
-        assert_true(w->subpool < plan.n_subpools && (i == 0 || w->subpool - plan.experts[i - 1].subpool <= 1));
-        assert_int_equal(w->node, plan.experts[i == 0 || plan.experts[i - 1].subpool != w->subpool ? i : i - 1].node);
+    for (uint32_t i = 0; i < layout.n_experts; i++) {
+        const td_worker_place *w = &layout.experts[i];
+        assert_true(w->subpool < layout.n_subpools && (i == 0 || w->subpool - layout.experts[i - 1].subpool <= 1));
+        assert_int_equal(w->node, layout.experts[i == 0 || layout.experts[i - 1].subpool != w->subpool ? i : i - 1].node);
         size[w->subpool]++;
         if (w->cpu == TD_CPU_ANY) continue;
-        bool local = core_of(w->cpu)->node == plan.home[w->subpool];
+        bool local = core_of(w->cpu)->node == layout.home[w->subpool];
         at_home[w->subpool] += local;
         away[w->subpool] += !local;
     }
     uint32_t first = 0;
-    for (uint32_t s = 0; s < plan.n_subpools; first += size[s++]) {
-        uint32_t home = plan.home[s];
-        assert_true(size[s] - plan.n_experts / plan.n_subpools <= 1);
+    for (uint32_t s = 0; s < layout.n_subpools; first += size[s++]) {
+        uint32_t home = layout.home[s];
+        assert_true(size[s] - layout.n_experts / layout.n_subpools <= 1);
         if (away[s]) assert_int_equal(cores_left(home), 0);
-        assert_int_equal(plan.experts[first].node,
+        assert_int_equal(layout.experts[first].node,
                          away[s] && away[s] >= at_home[s] ? TD_NODE_SPREAD : topo.nodes[home].os_index);
     }
 }
@@ -131,11 +131,11 @@ static void workers_go_round(void) {
 static void the_device_is_together(void) {
     uint32_t n_pinned = 0, n_nodes = 0, most = 0;
     uint64_t seen = 0;
-    for (uint32_t i = 0; i < plan.n_npu; i++) {
-        assert_int_equal(plan.npu[i].node, plan.npu[0].node);
-        assert_int_equal(plan.npu[i].subpool, 0);
-        if (plan.npu[i].cpu == TD_CPU_ANY) continue;
-        uint64_t bit = UINT64_C(1) << core_of(plan.npu[i].cpu)->node;
+    for (uint32_t i = 0; i < layout.n_npu; i++) {
+        assert_int_equal(layout.npu[i].node, layout.npu[0].node);
+        assert_int_equal(layout.npu[i].subpool, 0);
+        if (layout.npu[i].cpu == TD_CPU_ANY) continue;
+        uint64_t bit = UINT64_C(1) << core_of(layout.npu[i].cpu)->node;
         n_pinned++;
         n_nodes += !(seen & bit);
         seen |= bit;
@@ -143,23 +143,24 @@ static void the_device_is_together(void) {
     for (uint32_t i = 0; i < topo.n_nodes; i++)
         if (cores_left(i) > most) most = cores_left(i);
     if (n_pinned <= most) assert_true(n_nodes <= 1);
-    if (n_pinned && n_nodes == 1) assert_int_equal(plan.npu[0].node, topo.nodes[core_of(plan.npu[0].cpu)->node].os_index);
-    if (n_nodes > 1) assert_int_equal(plan.npu[0].node, TD_NODE_SPREAD);
+    if (n_pinned && n_nodes == 1)
+        assert_int_equal(layout.npu[0].node, topo.nodes[core_of(layout.npu[0].cpu)->node].os_index);
+    if (n_nodes > 1) assert_int_equal(layout.npu[0].node, TD_NODE_SPREAD);
 }
 
 static void check_wish(const char *machine, td_thread_wishes w) {
     td_error  err = {0};
     uint32_t  threads = w.cpuinfer ? w.cpuinfer : topo.n_cores > w.npu_threads ? topo.n_cores - w.npu_threads : 1;
-    td_status st = td_plan_threads(&topo, &bandwidth, &w, &plan, &err);
+    td_status st = td_thread_layout_of(&topo, &bandwidth, &w, &layout, &err);
     if (w.subpool_count > threads) {
         assert_int_equal(st, TD_EINVAL);
         assert_non_null(strstr(err.text, "every subpool needs a thread"));
         return;
     }
     if (st != TD_OK) fail_msg("%s, %u %u %u: %s", machine, w.cpuinfer, w.subpool_count, w.npu_threads, err.text);
-    assert_int_equal(plan.n_experts, threads);
-    assert_int_equal(plan.n_npu, w.npu_threads);
-    if (w.subpool_count) assert_int_equal(plan.n_subpools, w.subpool_count);
+    assert_int_equal(layout.n_experts, threads);
+    assert_int_equal(layout.n_npu, w.npu_threads);
+    if (w.subpool_count) assert_int_equal(layout.n_subpools, w.subpool_count);
     count_experts();
     cores_are_used_once();
     subpools_are_even_and_at_home();
@@ -242,13 +243,13 @@ static void make_machine(const uint32_t *n_cores, uint32_t n_nodes, double local
 
 static void make_plan(td_thread_wishes w) {
     td_error err = {0};
-    if (td_plan_threads(&topo, &bandwidth, &w, &plan, &err) != TD_OK) fail_msg("%s", err.text);
+    if (td_thread_layout_of(&topo, &bandwidth, &w, &layout, &err) != TD_OK) fail_msg("%s", err.text);
 }
 
 static void two_homes_are(uint32_t a, uint32_t b) {
-    assert_int_equal(plan.n_subpools, 2);
-    assert_int_equal(plan.home[0], a);
-    assert_int_equal(plan.home[1], b);
+    assert_int_equal(layout.n_subpools, 2);
+    assert_int_equal(layout.home[0], a);
+    assert_int_equal(layout.home[1], b);
 }
 
 TEST(fewer_subpools_choose_fast_and_near_nodes) {
@@ -274,20 +275,20 @@ TEST(the_cards_node_comes_first) {
     make_machine((uint32_t[]){4, 4, 4, 4}, 4, 100, 30);
     make_plan((td_thread_wishes){.near_card = true, .card_node = 2});
     static const uint32_t ALL[] = {2, 0, 1, 3};
-    for (uint32_t s = 0; s < 4; s++) assert_int_equal(plan.home[s], ALL[s]);
-    assert_int_equal(plan.experts[0].cpu, 20);
-    assert_int_equal(plan.experts[0].node, 2);
+    for (uint32_t s = 0; s < 4; s++) assert_int_equal(layout.home[s], ALL[s]);
+    assert_int_equal(layout.experts[0].cpu, 20);
+    assert_int_equal(layout.experts[0].node, 2);
     bandwidth.read[0][0] = bandwidth.read[1][1] = 140; /* faster nodes do not keep it out */
     make_plan((td_thread_wishes){.cpuinfer = 4, .subpool_count = 1, .near_card = true, .card_node = 3});
-    assert_int_equal(plan.home[0], 3);
+    assert_int_equal(layout.home[0], 3);
     make_plan((td_thread_wishes){.cpuinfer = 8, .subpool_count = 2, .near_card = true, .card_node = 3});
     two_homes_are(3, 0);
     make_plan((td_thread_wishes){.cpuinfer = 8, .subpool_count = 2, .near_card = true, .card_node = 9}); /* there is none */
     two_homes_are(0, 1);
     topo.nodes[3].n_cores = 0; /* memory alone is no home */
     make_plan((td_thread_wishes){.near_card = true, .card_node = 3});
-    assert_int_equal(plan.n_subpools, 3);
-    assert_int_equal(plan.home[0], 0);
+    assert_int_equal(layout.n_subpools, 3);
+    assert_int_equal(layout.home[0], 0);
 }
 
 TEST(a_subpool_that_overflows_takes_near_cores) {
@@ -297,22 +298,22 @@ TEST(a_subpool_that_overflows_takes_near_cores) {
     bandwidth.read[3][0] = 40;
     make_plan((td_thread_wishes){.cpuinfer = 10, .subpool_count = 1});
     static const uint32_t WANT[] = {0, 1, 2, 3, 20, 21, 22, 23, 30, 31};
-    for (size_t i = 0; i < 10; i++) assert_int_equal(plan.experts[i].cpu, WANT[i]);
-    assert_int_equal(plan.experts[0].node, TD_NODE_SPREAD);
+    for (size_t i = 0; i < 10; i++) assert_int_equal(layout.experts[i].cpu, WANT[i]);
+    assert_int_equal(layout.experts[0].node, TD_NODE_SPREAD);
     make_plan((td_thread_wishes){.cpuinfer = 6, .subpool_count = 1});
-    assert_int_equal(plan.experts[5].cpu, 21);
-    assert_int_equal(plan.experts[5].node, 0);
+    assert_int_equal(layout.experts[5].cpu, 21);
+    assert_int_equal(layout.experts[5].node, 0);
 }
 
 TEST(an_uneven_machine_uses_every_core) {
     make_machine((uint32_t[]){4, 8}, 2, 100, 30);
     make_plan((td_thread_wishes){0});
-    assert_int_equal(plan.n_experts, 12);
-    assert_int_equal(plan.n_unpinned, 0);
+    assert_int_equal(layout.n_experts, 12);
+    assert_int_equal(layout.n_unpinned, 0);
     static const uint32_t WANT[] = {0, 1, 2, 3, 16, 17, 10, 11, 12, 13, 14, 15};
     for (size_t i = 0; i < 12; i++) {
-        assert_int_equal(plan.experts[i].cpu, WANT[i]);
-        assert_int_equal(plan.experts[i].node, i < 6 ? 0 : 1);
+        assert_int_equal(layout.experts[i].cpu, WANT[i]);
+        assert_int_equal(layout.experts[i].node, i < 6 ? 0 : 1);
     }
 }
 
@@ -320,8 +321,8 @@ TEST(memory_without_cores_is_no_home) {
     make_machine((uint32_t[]){4, 4, 0, 0}, 4, 100, 60);
     make_plan((td_thread_wishes){.npu_threads = 2});
     two_homes_are(0, 1);
-    for (uint32_t i = 0; i < plan.n_experts; i++) assert_true(plan.experts[i].node < 2);
-    assert_true(plan.npu[0].node == TD_NODE_SPREAD || plan.npu[0].node < 2);
+    for (uint32_t i = 0; i < layout.n_experts; i++) assert_true(layout.experts[i].node < 2);
+    assert_true(layout.npu[0].node == TD_NODE_SPREAD || layout.npu[0].node < 2);
 }
 
 TEST(cores_without_memory_work_for_their_neighbours) {
@@ -331,29 +332,29 @@ TEST(cores_without_memory_work_for_their_neighbours) {
     bandwidth.read[2][1] = 50;
     make_plan((td_thread_wishes){0});
     two_homes_are(0, 1);
-    assert_int_equal(plan.n_unpinned, 0);
-    assert_int_equal(plan.experts[4].cpu, 20);
-    assert_int_equal(plan.experts[6 + 4].cpu, 22);
-    for (uint32_t i = 0; i < 12; i++) assert_int_equal(plan.experts[i].node, i / 6);
+    assert_int_equal(layout.n_unpinned, 0);
+    assert_int_equal(layout.experts[4].cpu, 20);
+    assert_int_equal(layout.experts[6 + 4].cpu, 22);
+    for (uint32_t i = 0; i < 12; i++) assert_int_equal(layout.experts[i].node, i / 6);
     make_plan((td_thread_wishes){.cpuinfer = 8,
                                  .npu_threads = 4}); /* the device gets those cores, and memory that they read fast */
-    assert_int_equal(plan.npu[0].cpu, 20);
-    assert_int_equal(plan.npu[0].node, 1);
+    assert_int_equal(layout.npu[0].cpu, 20);
+    assert_int_equal(layout.npu[0].node, 1);
     topo.nodes[0].memory_bytes = topo.nodes[1].memory_bytes = 0; /* the system tells nothing about memory */
     make_plan((td_thread_wishes){0});
-    assert_int_equal(plan.n_subpools, 3);
+    assert_int_equal(layout.n_subpools, 3);
 }
 
 TEST(the_device_prefers_a_node_of_its_own) {
     make_machine((uint32_t[]){4, 4, 4}, 3, 100, 30);
     make_plan((td_thread_wishes){.cpuinfer = 6, .subpool_count = 2, .npu_threads = 4});
     for (uint32_t i = 0; i < 4; i++) {
-        assert_int_equal(plan.npu[i].cpu, 20 + i);
-        assert_int_equal(plan.npu[i].node, 2);
+        assert_int_equal(layout.npu[i].cpu, 20 + i);
+        assert_int_equal(layout.npu[i].node, 2);
     }
     make_plan((td_thread_wishes){.npu_threads = 6}); /* two on each */
-    assert_int_equal(plan.npu[0].node, TD_NODE_SPREAD);
-    assert_int_equal(plan.n_unpinned, 0);
+    assert_int_equal(layout.npu[0].node, TD_NODE_SPREAD);
+    assert_int_equal(layout.n_unpinned, 0);
 }
 
 /* Dies of clusters of four cores, each cluster with a part of the L3's tags: few threads take one core of each, on every
@@ -363,18 +364,18 @@ TEST(few_threads_of_a_kunpeng_take_different_clusters) {
     while (strcmp(MACHINES[m].name, "Kunpeng 920 of 48 cores, two sockets") != 0) m++;
     read_machine(m);
     make_plan((td_thread_wishes){.cpuinfer = 24 + 4});
-    assert_int_equal(plan.n_subpools, 4);
-    assert_int_equal(plan.n_unpinned, 0);
-    for (uint32_t i = 0; i < plan.n_experts;
+    assert_int_equal(layout.n_subpools, 4);
+    assert_int_equal(layout.n_unpinned, 0);
+    for (uint32_t i = 0; i < layout.n_experts;
          i++) { /* seven on each die: a core of all six clusters, and the next of the first */
-        assert_int_equal(plan.experts[i].subpool, i / 7);
-        assert_int_equal(plan.experts[i].cpu, 24 * (i / 7) + (i % 7 < 6 ? 4 * (i % 7) : 1));
-        assert_int_equal(plan.experts[i].node, topo.nodes[plan.home[i / 7]].os_index);
+        assert_int_equal(layout.experts[i].subpool, i / 7);
+        assert_int_equal(layout.experts[i].cpu, 24 * (i / 7) + (i % 7 < 6 ? 4 * (i % 7) : 1));
+        assert_int_equal(layout.experts[i].node, topo.nodes[layout.home[i / 7]].os_index);
     }
     make_plan((td_thread_wishes){.npu_threads = 8}); /* two of each die: no die is left to the device alone */
-    assert_int_equal(plan.n_experts, 88);
-    assert_int_equal(plan.n_unpinned, 0);
-    assert_int_equal(plan.npu[0].node, TD_NODE_SPREAD);
+    assert_int_equal(layout.n_experts, 88);
+    assert_int_equal(layout.n_unpinned, 0);
+    assert_int_equal(layout.npu[0].node, TD_NODE_SPREAD);
 }
 
 TEST(the_default_follows_the_time_that_is_left) {
@@ -387,8 +388,8 @@ TEST(the_default_follows_the_time_that_is_left) {
     for (size_t i = 0; i < sizeof CASES / sizeof *CASES; i++) {
         topo.machine.cpu_time = CASES[i].time;
         make_plan((td_thread_wishes){.cpuinfer = CASES[i].wish, .npu_threads = CASES[i].npu});
-        assert_int_equal(plan.n_experts, CASES[i].experts);
-        assert_int_equal(plan.n_subpools, CASES[i].experts > 1 ? 2 : 1);
+        assert_int_equal(layout.n_experts, CASES[i].experts);
+        assert_int_equal(layout.n_subpools, CASES[i].experts > 1 ? 2 : 1);
     }
 }
 
@@ -405,7 +406,7 @@ TEST(too_much_is_refused_in_a_sentence) {
     make_machine((uint32_t[]){4, 4}, 2, 100, 30);
     for (size_t i = 0; i < sizeof CASES / sizeof *CASES; i++) {
         td_error err = {0};
-        assert_int_equal(td_plan_threads(&topo, &bandwidth, &CASES[i].w, &plan, &err), TD_EINVAL);
+        assert_int_equal(td_thread_layout_of(&topo, &bandwidth, &CASES[i].w, &layout, &err), TD_EINVAL);
         assert_string_equal(err.text, CASES[i].said);
     }
 }

@@ -2,7 +2,7 @@
 # Build and run every test: installs what is missing, builds with warnings as errors, runs the soak under sanitizers and the aarch64 build's tests under
 # qemu, makes the second test model, runs CTest.
 # usage: scripts/test.sh [--full] [--under-load] [ctest options, e.g. -L quick; then without the sanitizers, aarch64 and the second model]
-# --full: where a test tries a sample, it tries everything (TD_TEST_FULL=1)
+# --full: where a test tries a sample, it tries everything (TD_TEST_FULL=1), and threads wait as on a machine of their own
 # --under-load: CTest alone, beside two loops that keep two cores busy: no test may depend on the machine's speed
 set -euo pipefail
 set -m # every stage in the background is a process group, which can be ended whole
@@ -17,7 +17,8 @@ while :; do
     esac
     shift
 done
-[ -z "$full" ] || export TD_TEST_FULL=1
+# Many programs share the cores here. A thread that spins while it waits takes time from another test, but --full tests it everywhere.
+if [ -n "$full" ]; then export TD_TEST_FULL=1; else export TD_SHARED_CORES=1; fi
 
 declare -A stage=() # name of each process group that runs in the background
 logs=$(mktemp -d)

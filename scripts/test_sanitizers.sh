@@ -21,7 +21,7 @@ for preset in asan tsan; do
 done
 soak asan >"$logs/asan" 2>&1 & asan=$!
 soak tsan >"$logs/tsan" 2>&1 & tsan=$!
-soak tsan --npu-threads 1 --cpuinfer 1 --enable-defer >"$logs/threads" 2>&1 & threads=$! # the tiers on threads of their own
+TD_SHARED_CORES=0 soak tsan --npu-threads 1 --cpuinfer 1 --enable-defer >"$logs/threads" 2>&1 & threads=$! # the tiers on threads of their own
 failed=0
 for run in "$asan asan" "$tsan tsan" "$threads threads"; do
     wait "${run%% *}" || failed=1

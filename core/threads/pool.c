@@ -67,6 +67,12 @@ struct td_pool {
     bool stop;                                     /* written before the epoch's last rise */
 };
 
+/* Whether TD_SHARED_CORES=1 says that other programs compute on the cores too, as when many tests run beside each other. */
+static bool shares_cores(void) {
+    const char *s = getenv("TD_SHARED_CORES");
+    return s && !strcmp(s, "1");
+}
+
 /* A thread without a core of its own may use all, and not only those of its creator, which may be pinned as another pool's
  * worker 0. */
 static void pin(uint32_t cpu) {
@@ -178,10 +184,12 @@ td_status td_pool_create(const td_worker_place *places, uint32_t n_workers, td_p
         td_pool_destroy(p);
         return td_fail(err, TD_ENOMEM, "out of memory for a worker pool");
     }
-    p->alone = true;
-    for (uint32_t i = 0; i < n_workers; i++) p->alone &= places[i].cpu != TD_CPU_ANY && !places[i].shares;
-    for (uint32_t i = 0; i < n_workers; i++)
+    p->alone = !shares_cores();
+    for (uint32_t i = 0; i < n_workers; i++) {
         p->workers[i] = (worker){.me = {.index = i, .subpool = places[i].subpool}, .place = places[i], .pool = p};
+        if (shares_cores()) p->workers[i].place.cpu = TD_CPU_ANY;
+        p->alone &= places[i].cpu != TD_CPU_ANY && !places[i].shares;
+    }
     set_teams(p, n_workers);
     for (uint32_t i = 1; i < n_workers; i++) {
         td_status st = start_worker(&p->workers[i], err);

@@ -49,6 +49,7 @@ uint32_t td_pool_home(const td_pool *p); /* the same of what all subpools work o
 /**
  * How a thread that works with the pool waits: it spins while the pool is held and 2 ms longer, which covers what lies
  * between two steps; 20 us and no more where workers have no core to themselves. Valid as long as the pool.
+ * With TD_SHARED_CORES=1 in the environment no worker is pinned, and none has a core to itself.
  */
 td_spin td_pool_spin(const td_pool *p);
 

@@ -150,6 +150,21 @@ TEST(only_cores_that_nobody_shares_are_looked_from_for_long) {
     }
 }
 
+TEST(other_programs_on_the_cores_make_every_core_a_shared_one) {
+    cpu_set_t all, seen[2];
+    td_pool  *p;
+    td_error  err = {0};
+    assert_int_equal(sched_getaffinity(0, sizeof all, &all), 0);
+    setenv("TD_SHARED_CORES", "1", 1);
+    assert_int_equal(td_pool_create((td_worker_place[2]){{.cpu = 0}, {.cpu = 0, .subpool = 1}}, 2, &p, &err), TD_OK);
+    unsetenv("TD_SHARED_CORES");
+    assert_null(td_pool_spin(p).held);
+    td_pool_pin_caller(p);
+    td_pool_run_each(p, look_at_affinity, seen, 1);
+    for (size_t i = 0; i < 2; i++) assert_true(CPU_EQUAL(&seen[i], &all));
+    td_pool_destroy(p);
+}
+
 TEST(bad_sizes_are_refused) {
     td_pool        *p;
     td_error        err = {0};

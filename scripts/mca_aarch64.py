@@ -20,7 +20,7 @@ GHZ = 2.6
 PRODUCTS = {"sdot": (16, "sdot v{0}.4s, v30.16b, v31.4b[0]"), "smmla": (32, "smmla v{0}.4s, v30.16b, v31.16b"),
             "smmla z": (64, "smmla z{0}.s, z30.b, z31.b")}
 STEP_K, OUTPUTS = 16, 16  # of a pass of the loops
-# kernel's file -> bytes of a weight
+# kernel: its file and the set that it is compiled for -> bytes of a weight
 KERNELS = {"int4c_dotprod": 0.5, "int8_dotprod": 1, "int4g_dotprod": 0.5, "fp4g_dotprod": 0.5,
            "int4c_i8mm": 0.5, "int8_i8mm": 1, "int4g_i8mm": 0.5, "fp4g_i8mm": 0.5,
            "int4c_sve256": 0.5, "int8_sve256": 1}
@@ -114,7 +114,8 @@ def row(args, name, rows, instruction, products, lines, weight_bytes, once=None)
 
 
 def kernel_rows(args, kernel, weight_bytes):
-    path = os.path.join(args.build, "CMakeFiles/libtandem.dir/kernels/product", kernel + ".c.o")
+    file, instruction_set = kernel.split("_")
+    path = os.path.join(args.build, "kernels/CMakeFiles/kernels_%s.dir/product/%s.c.o" % (instruction_set, file))
     loops, ready, once = {}, {}, None
     for instruction, products, lines in loops_of(path) if os.path.exists(path) else ():
         if not instruction:

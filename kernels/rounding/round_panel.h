@@ -52,7 +52,7 @@ typedef struct {
 } round_factor;
 
 /**
- * The methods over a panel, compiled for each instruction set (round_methods.inc): their loops run over rows beside each
+ * The methods over a panel, compiled for each instruction set (round_methods.c): their loops run over rows beside each
  * other and have no sums across them, so all give the same bits.
  *   clip      better scales for the diagonal of H than nearest's, which p has, and their codes. Uses rows
  *   feedback  codes by error feedback with nearest's scales, which p has, and n_trials - 1 others; each row takes its best

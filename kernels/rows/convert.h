@@ -14,8 +14,4 @@ void td_f32_to_bf16_n(const float *src, size_t n, td_bf16 *dst);
 /** f32 to the activation type: TD_DT_BF16 (rounded as above) or TD_DT_F32 (copied). */
 void td_from_f32(td_dtype dtype, const float *src, size_t n, void *dst);
 
-/* The scalar loops of the two: what is left of whole vectors goes through them. */
-void td_to_f32_scalar(td_dtype dtype, const void *src, size_t n, float *dst);
-void td_f32_to_bf16_n_scalar(const float *src, size_t n, td_bf16 *dst);
-
 #endif

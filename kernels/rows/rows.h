@@ -23,4 +23,8 @@ typedef struct {
 
 extern const td_rows td_rows_scalar, td_rows_avx2, td_rows_avx512, td_rows_neon;
 
+/* The scalar loops of to_f32 and to_bf16: what is left of whole vectors goes through them. */
+void td_to_f32_scalar(td_dtype dtype, const void *src, size_t n, float *dst);
+void td_f32_to_bf16_n_scalar(const float *src, size_t n, td_bf16 *dst);
+
 #endif

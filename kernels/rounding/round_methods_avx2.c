@@ -1,2 +1,0 @@
-#define ROUND_METHODS td_round_methods_avx2
-#include "kernels/rounding/round_methods.inc"

@@ -20,7 +20,7 @@
 #include "bench/bench_time.h"
 #include "core/error.h"
 #include "core/log/log.h"
-#include "engine/requests/inbox.h"
+#include "engine/requests/waker.h"
 #include "model/model.h"
 
 #define CONTEXT 8192

@@ -195,7 +195,7 @@ static td_status open_steps(td_engine *e, uint32_t n_pages, const td_cache_liste
                               .max_seq_tokens = longest,
                               .mixed = e->config.mixed_chunk,
                               .cache_generated = td_model_shares_generated(e->placed.model)};
-    TD_TRY(td_scheduler_open(&e->scheduler, &sc, &e->cache, &e->exchange, err));
+    TD_TRY(td_scheduler_open(&e->scheduler, &sc, &e->cache, &e->exchange, e->inbox, err));
     uint32_t workers = td_pool_workers(e->expert_pool);
     e->samplers = calloc(workers, sizeof *e->samplers);
     e->jobs = calloc((size_t)e->config.chunk + max_running, sizeof *e->jobs);
@@ -213,7 +213,7 @@ static td_status open_steps(td_engine *e, uint32_t n_pages, const td_cache_liste
 
 static void wake(void *user) {
     td_engine *e = user;
-    td_inbox_wake(e->inbox);
+    td_waker_wake(e->waker);
 }
 
 static td_status open_page_store(td_engine *e, const td_engine_options *o, uint64_t source_hash, td_error *err) {
@@ -245,8 +245,9 @@ static td_status open_engine(td_engine *e, const td_engine_options *o, td_error 
     uint64_t source_hash = o->page_store ? td_model_source_hash(e->placed.model) : 0;
     TD_TRY(td_model_load(e->placed.model, n_pages, err));
     fill_limits_and_info(e, n_pages);
+    TD_TRY(td_waker_create(&e->waker, err));
+    TD_TRY(td_inbox_create(e->waker, e->config.max_queued, e->config.random_seed, &e->inbox, err));
     TD_TRY(open_steps(e, n_pages, o->cache_listener, err));
-    TD_TRY(td_inbox_create(e->config.max_queued, e->config.random_seed, &e->inbox, err));
     TD_TRY(open_page_store(e, o, source_hash, err));
     TD_TRY(td_thread_start(&e->thread, "engine", td_engine_thread, e, err));
     e->thread_started = true;
@@ -274,7 +275,8 @@ void td_engine_close(td_engine *e, double grace_s) {
         pthread_join(e->thread, NULL);
     }
     td_page_exchange_close(&e->exchange);
-    td_inbox_release(e->inbox);
+    td_inbox_close(e->inbox);
+    td_waker_release(e->waker);
     for (uint32_t i = 0; i < e->n_samplers; i++) td_sampler_close(&e->samplers[i]);
     free(e->samplers);
     free(e->jobs);
@@ -406,7 +408,7 @@ static td_status attach_form(td_engine *e, const td_request_params *p, td_reques
 }
 
 static td_status make_request(td_engine *e, const td_request_params *p, td_request **out, td_error *err) {
-    TD_TRY(td_request_create(p, &e->limits, e->inbox, out, err));
+    TD_TRY(td_request_create(p, &e->limits, e->waker, out, err));
     td_status st = p->grammar ? attach_form(e, p, *out, err) : TD_OK;
     if (st != TD_OK) td_request_release(*out);
     return st;

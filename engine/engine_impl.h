@@ -58,6 +58,7 @@ struct td_engine {
     td_tokenizer     *tokenizer;
     td_chat_template *chat_template;
     td_request_limits limits;
+    td_waker         *waker;
     td_inbox         *inbox;
     td_stats          stats;
     pthread_mutex_t   trie_lock;

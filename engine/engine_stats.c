@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "core/error.h"
-#include "engine/requests/inbox.h"
+#include "engine/requests/waker.h"
 
 /* Bounds of the usual serving dashboards: time to first token and in the queue, and time per output token. */
 static const double slow_bounds_s[] = {0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5,

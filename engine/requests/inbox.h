@@ -1,18 +1,14 @@
-/*
- * The bounded queue between the threads that submit and the engine thread, and how they wake it. Refcounted: the engine and
- * every request hold it.
- */
+/* The bounded queue between the threads that submit and the engine thread. It is the engine's. */
 #ifndef TD_ENGINE_REQUESTS_INBOX_H
 #define TD_ENGINE_REQUESTS_INBOX_H
 
-#include "tandem.h"
+#include "engine/requests/request.h"
 
 typedef struct td_inbox td_inbox;
 
-/** @param max_queued requests that wait at the same time, here or with the scheduler. @param seed of the seeds it draws. */
-TD_NODISCARD td_status td_inbox_create(uint32_t max_queued, uint64_t seed, td_inbox **out, td_error *err);
-td_inbox              *td_inbox_hold(td_inbox *b);
-void                   td_inbox_release(td_inbox *b);
+/** @param waker of the engine thread; borrowed. @param max_queued requests that wait at the same time, here or with the scheduler. @param seed of the seeds it draws. */
+TD_NODISCARD td_status td_inbox_create(td_waker *waker, uint32_t max_queued, uint64_t seed, td_inbox **out, td_error *err);
+void                   td_inbox_close(td_inbox *b); /* b may be NULL */
 
 /**
  * Queue n requests, all or none: gives each its number, its seed (unless it has one) and the engine's reference.
@@ -20,8 +16,8 @@ void                   td_inbox_release(td_inbox *b);
  */
 TD_NODISCARD td_status td_inbox_put(td_inbox *b, td_request *const *r, size_t n);
 
-void td_inbox_wake(td_inbox *b);                    /* make the engine look at its requests; any thread */
-void td_inbox_flush(td_inbox *b);                   /* and empty its prefix cache, before it takes in what comes later */
+void td_inbox_flush(
+    td_inbox *b); /* the engine is to empty its prefix cache before it takes in what comes later; any thread */
 void td_inbox_shut(td_inbox *b, double deadline_s); /* no more requests; the engine is to end by then (monotonic clock) */
 
 /** What came since the last look. */
@@ -39,7 +35,5 @@ void     td_inbox_left(td_inbox *b, const td_request *r);   /* it stopped waitin
 void     td_inbox_rejoin(td_inbox *b, const td_request *r); /* it was retracted and waits again; it is never refused */
 uint32_t td_inbox_waiting(td_inbox *b,
                           uint64_t *tokens); /* requests, and the tokens that they have so far; tokens may be NULL */
-
-double td_now_s(void); /* monotonic clock */
 
 #endif

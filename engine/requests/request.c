@@ -73,7 +73,7 @@ static void *copy_of(const void *src, size_t bytes) {
 }
 
 static void request_free(td_request *r) {
-    td_inbox_release(r->inbox);
+    td_waker_release(r->waker);
     free((void *)r->sampling.bias_ids);
     free((void *)r->sampling.bias);
     free(r->stop_ids);
@@ -118,7 +118,7 @@ static td_status fill(td_request *r, const td_request_params *p, const td_reques
     return td_stream_text_open(&r->text, p->stop, p->n_stop, p->include_stop, err);
 }
 
-td_status td_request_create(const td_request_params *p, const td_request_limits *limits, td_inbox *inbox, td_request **out,
+td_status td_request_create(const td_request_params *p, const td_request_limits *limits, td_waker *waker, td_request **out,
                             td_error *err) {
     *out = NULL;
     TD_TRY(check_params(p, limits, err));
@@ -126,7 +126,7 @@ td_status td_request_create(const td_request_params *p, const td_request_limits 
     if (!r) return td_fail(err, TD_ENOMEM, "out of memory for a request");
     atomic_init(&r->refs, 1);
     atomic_init(&r->cancelled, false);
-    r->inbox = td_inbox_hold(inbox);
+    r->waker = td_waker_hold(waker);
     td_status st = fill(r, p, limits, err);
     if (st != TD_OK) {
         request_free(r);
@@ -146,7 +146,7 @@ void td_request_release(td_request *r) {
 
 void td_request_cancel(td_request *r) {
     atomic_store_explicit(&r->cancelled, true, memory_order_relaxed);
-    td_inbox_wake(r->inbox);
+    td_waker_wake(r->waker);
 }
 
 td_status td_request_jump(td_request *r) {

@@ -2,7 +2,7 @@
  * A request: what was asked, how far it is, and who holds it.
  *
  * DESIGN. The submitter and the engine hold one reference each. What was asked is fixed when td_request_create returns; how
- * far it is belongs to the engine thread; only `cancelled` is written by others. A request keeps its inbox alive, so that
+ * far it is belongs to the engine thread; only `cancelled` is written by others. A request keeps the waker alive, so that
  * td_request_cancel works whenever the submitter calls it, even after the engine is gone.
  *
  * tokens[0 .. n_prompt) is the prompt, tokens[n_prompt .. n_tokens) what was generated; the KV of tokens[0 .. n_computed) is
@@ -25,8 +25,8 @@
 
 #include "engine/kv/kv_pages.h"
 #include "engine/requests/answer_form.h"
-#include "engine/requests/inbox.h"
 #include "engine/requests/stream_text.h"
+#include "engine/requests/waker.h"
 #include "text/tokenizer/detok.h"
 
 #define TD_STOP_IDS_MAX 256
@@ -35,8 +35,8 @@
 
 struct td_request {
     atomic_uint refs;      /* acq_rel: the last owner sees what the others wrote */
-    atomic_bool cancelled; /* relaxed: the inbox's lock orders it with the engine's next look */
-    td_inbox   *inbox;     /* a reference */
+    atomic_bool cancelled; /* relaxed: the waker's lock orders it with the engine's next look */
+    td_waker   *waker;     /* a reference */
     td_request *next;      /* in the inbox, then in the waiting list */
 
     /* what was asked */
@@ -85,8 +85,8 @@ typedef struct {
     uint32_t            n_eos;
 } td_request_limits;
 
-/** Check and copy a request; one reference, the submitter's. number and seed are given when it is queued. */
-TD_NODISCARD td_status td_request_create(const td_request_params *p, const td_request_limits *limits, td_inbox *inbox,
+/** Check and copy a request; one reference, the submitter's. @param waker held. number and seed are given when it is queued. */
+TD_NODISCARD td_status td_request_create(const td_request_params *p, const td_request_limits *limits, td_waker *waker,
                                          td_request **out, td_error *err);
 
 void td_request_hold(td_request *r); /* one reference more */

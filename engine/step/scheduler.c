@@ -9,8 +9,8 @@
 #include "npu/npu.h"
 
 td_status td_scheduler_open(td_scheduler *s, const td_scheduler_config *c, td_prefix_cache *cache,
-                            td_page_exchange *exchange, td_error *err) {
-    *s = (td_scheduler){.config = *c, .cache = cache, .exchange = exchange};
+                            td_page_exchange *exchange, td_inbox *inbox, td_error *err) {
+    *s = (td_scheduler){.config = *c, .cache = cache, .exchange = exchange, .inbox = inbox};
     s->running = calloc(c->max_running, sizeof *s->running);
     s->entries = calloc(c->max_running, sizeof *s->entries);
     td_status st = s->running && s->entries ? TD_OK : td_fail(err, TD_ENOMEM, "out of memory for the scheduler");
@@ -54,7 +54,7 @@ static void left_waiting(td_scheduler *s, td_request *r) {
     s->n_waiting--;
     s->n_retracted -= r->retracted;
     r->retracted = false;
-    td_inbox_left(r->inbox, r);
+    td_inbox_left(s->inbox, r);
 }
 
 void td_scheduler_remove(td_scheduler *s, td_request *r) {
@@ -91,7 +91,7 @@ static void retract_last(td_scheduler *s) {
     td_request *r = s->running[--s->n_running];
     drop_pages(s, r);
     td_scheduler_add(s, r);
-    td_inbox_rejoin(r->inbox, r);
+    td_inbox_rejoin(s->inbox, r);
     r->retracted = true;
     r->looked_up = false;
     r->draft = TD_NO_DRAFT;

@@ -24,7 +24,7 @@
 
 #include "engine/kv/page_exchange.h"
 #include "engine/kv/prefix_cache.h"
-#include "engine/requests/request.h"
+#include "engine/requests/inbox.h"
 #include "model/step_rows.h"
 
 /** The rows of one request in a step: tokens first_pos .. first_pos + n_rows - 1. */
@@ -46,6 +46,7 @@ typedef struct {
     td_scheduler_config config;
     td_prefix_cache    *cache;
     td_page_exchange   *exchange;
+    td_inbox           *inbox;
     td_request         *waiting; /* a list */
     td_request        **running; /* [n_running] */
     uint32_t            n_waiting, n_running;
@@ -63,9 +64,9 @@ static inline uint32_t td_scheduler_max_seq(uint32_t max_running) {
     return 2 * max_running;
 }
 
-/** A step has at most chunk + max_running tokens. @param c copied. @param cache, exchange borrowed. */
+/** A step has at most chunk + max_running tokens. @param c copied. @param cache, exchange, inbox borrowed. */
 TD_NODISCARD td_status td_scheduler_open(td_scheduler *s, const td_scheduler_config *c, td_prefix_cache *cache,
-                                         td_page_exchange *exchange, td_error *err);
+                                         td_page_exchange *exchange, td_inbox *inbox, td_error *err);
 void                   td_scheduler_close(td_scheduler *s);
 
 void td_scheduler_add(td_scheduler *s, td_request *r);    /* to the waiting list */

@@ -7,8 +7,26 @@
 typedef struct jj_expr jj_expr;
 typedef struct jj_stmt jj_stmt;
 
-typedef struct jj_filter jj_filter; /* jinja_filters.h */
-typedef struct jj_test   jj_test;   /* jinja_filters.h */
+/* ---- the filters and tests that templates may use (jinja_filters.c, jinja_tests.c) ---- */
+
+typedef struct {
+    const char *name;
+    jj_value (*apply)(jj_state *s, jj_value v, const jj_args *args);
+} jj_filter;
+
+typedef struct {
+    const char *name;
+    bool (*holds)(jj_state *s, jj_value v, const jj_value *arg); /* arg: [n_args] */
+    size_t n_args;
+} jj_test;
+
+/** NULL: there is none of this name. */
+const jj_filter *td_jj_find_filter(const jj_str *name);
+const jj_test   *td_jj_find_test(const jj_str *name);
+
+bool td_jj_apply_test(jj_state *s, const jj_test *test, jj_value v, const jj_args *args);
+
+/* ---- the tree ---- */
 
 typedef enum {
     JJ_E_CONST,   /* value */

@@ -1,8 +1,6 @@
 /* Evaluating expressions. */
 #include "text/jinja/jinja_eval.h"
 
-#include "text/jinja/jinja_filters.h"
-
 /* ---- names ---- */
 
 void td_jj_scope_set(jj_state *s, jj_scope *scope, const jj_str *name, jj_value v) {

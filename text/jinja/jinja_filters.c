@@ -1,6 +1,4 @@
 /* The filters of "x | filter": scalars and texts. Those of lists are in jinja_filters_list.c. */
-#include "text/jinja/jinja_filters.h"
-
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>

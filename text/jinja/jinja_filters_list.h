@@ -2,7 +2,7 @@
 #ifndef TD_TEXT_JINJA_FILTERS_LIST_H
 #define TD_TEXT_JINJA_FILTERS_LIST_H
 
-#include "text/jinja/jinja_filters.h"
+#include "text/jinja/jinja_ast.h"
 
 extern const jj_filter TD_JJ_LIST_FILTERS[]; /* ends with a NULL name */
 

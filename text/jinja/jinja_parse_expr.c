@@ -1,7 +1,6 @@
 /* Expressions of a template, by recursive descent with the precedences of jinja2/parser.py 3.1. */
 #include <string.h>
 
-#include "text/jinja/jinja_filters.h"
 #include "text/jinja/jinja_parse.h"
 
 static jj_expr *parse_unary(jj_parser *p, bool with_filter);

@@ -1,7 +1,7 @@
 /* The tests of "x is test". */
 #include <string.h>
 
-#include "text/jinja/jinja_filters.h"
+#include "text/jinja/jinja_ast.h"
 #include "text/jinja/jinja_string.h"
 
 static bool is_defined(jj_state *s, jj_value v, const jj_value *arg) {

@@ -102,6 +102,9 @@ TD_NODISCARD td_status td_expert_layer_memory(td_experts *x, uint32_t layer, td_
 /** Let a layer's memory or mapping go. */
 void td_expert_layer_release(td_experts *x, uint32_t layer);
 
+/** On machines of several nodes, log how much of a layer lies on the nodes of its shards. */
+void td_expert_report_placement(const td_experts *x, uint32_t layer);
+
 /* ---- packing (expert_pack.c) ----------------------------------------------------------------- */
 
 /**
@@ -130,11 +133,6 @@ size_t td_expert_pack_tmp_bytes(
 
 /** Room for the weights of a tile of any kernel, in td_expert_pack_tmp_bytes of memory. */
 td_gemm_weights td_expert_tile_weights(const expert_layout *l, void *mem);
-
-/* ---- placement (expert_placement.c) ---------------------------------------------------------- */
-
-/** On machines of several nodes, log how much of a layer lies on the nodes of its shards. */
-void td_expert_report_placement(const td_experts *x, uint32_t layer);
 
 /* ---- scratch (expert_ffn.c) ------------------------------------------------------------------ */
 

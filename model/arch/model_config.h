@@ -26,7 +26,7 @@ typedef struct {
 
 typedef struct {
     const struct td_arch *arch;          /* the family (model/arch/arch.h); static */
-    char                  arch_name[64]; /* "DeepseekV3ForCausalLM" */
+    char                  arch_name[64]; /* the family, as `architectures` of config.json calls it */
     char                  model_type[64];
     uint32_t              hidden, n_layers, n_mtp_layers, vocab, max_position;
     float                 eps;

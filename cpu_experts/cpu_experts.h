@@ -148,9 +148,6 @@ typedef struct {
  */
 TD_NODISCARD td_status td_experts_load(td_experts *x, uint32_t layer, const td_expert_source *source, td_error *err);
 
-/** The same of matrices that are all there. @param experts [n_experts] views, only read during the call. */
-TD_NODISCARD td_status td_experts_load_layer(td_experts *x, uint32_t layer, const td_expert_weights *experts, td_error *err);
-
 /** Rounded weights of one expert, by td_expert_matrix: weight = code * scale. */
 typedef struct {
     const int8_t *codes[3]; /* [n, k], one a byte, within the format's range; int4g: in [-8, 7] */

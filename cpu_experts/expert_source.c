@@ -201,21 +201,3 @@ td_status td_experts_load(td_experts *x, uint32_t layer, const td_expert_source 
     if (s == TD_OK) s = td_expert_pack_layer(x, layer, rows_of_taken, source->bias ? bias_of_source : NULL, &t, err);
     return close_taken(&t, n, s, err);
 }
-
-/* ---- matrices that are all there ----------------------------------------------------------------- */
-
-static td_status take_view(const void *ctx, size_t expert, td_expert_matrix m, void *buffer, td_tensor_view *out,
-                           td_error *err) {
-    (void)buffer;
-    (void)err;
-    *out = *td_expert_view((const td_expert_weights *)ctx + expert, m);
-    return TD_OK;
-}
-
-static td_tensor_view bias_view(const void *ctx, size_t expert, td_expert_matrix m) {
-    return *td_expert_bias_view((const td_expert_weights *)ctx + expert, m);
-}
-
-td_status td_experts_load_layer(td_experts *x, uint32_t layer, const td_expert_weights *experts, td_error *err) {
-    return td_experts_load(x, layer, &(td_expert_source){.take = take_view, .bias = bias_view, .ctx = experts}, err);
-}

@@ -325,11 +325,6 @@ td_status td_ascend_load(td_ascend_libraries *out, td_error *err) {
     return TD_OK;
 }
 
-void td_ascend_unload(td_ascend_libraries *l) {
-    close_libraries(l);
-    *l = (td_ascend_libraries){0};
-}
-
 size_t td_ascend_missing(const td_ascend_libraries *l, char *text, size_t text_bytes) {
     size_t n = 0;
     char   line[256];

@@ -34,12 +34,11 @@ typedef struct {
 /**
  * Open the libraries and find every function of acl_api.h and aclnn_api.h. Touches no device. Any thread, but not two at
  * once.
- * @param out zeroed by the call; to be given to td_ascend_unload when no device is open any more.
+ * @param out zeroed by the call. The libraries stay open until the process ends.
  * @return TD_OK; TD_ENOTFOUND without the libraries, TD_ENOTSUP for a CANN that is too old or lacks what cannot be done
  * without, each with a sentence that names file, symbol and version; out is empty then.
  */
 TD_NODISCARD td_status td_ascend_load(td_ascend_libraries *out, td_error *err);
-void                   td_ascend_unload(td_ascend_libraries *l);
 
 /** What the libraries do not have and the backend does without, a sentence a line into text. @return how many. */
 size_t td_ascend_missing(const td_ascend_libraries *l, char *text, size_t text_bytes);

@@ -8,6 +8,7 @@
 #include "bridge/bridge.h"
 #include "core/math/rng.h"
 #include "npu/host/host_npu.h"
+#include "tests/cpu_experts/load_views.h"
 #include "tests/npu/unified_step.h"
 #include "tests/td_test.h"
 
@@ -156,7 +157,7 @@ static void open_machine(machine *m, const kind *k, uint32_t deferred) {
                 .gate = {.dtype = TD_DT_F32, .rank = 2, .shape = {INTER, HIDDEN}, .data = data.gate[l][e]},
                 .up = {.dtype = TD_DT_F32, .rank = 2, .shape = {INTER, HIDDEN}, .data = data.up[l][e]},
                 .down = {.dtype = TD_DT_F32, .rank = 2, .shape = {HIDDEN, INTER}, .data = data.down[l][e]}};
-        assert_int_equal(td_experts_load_layer(m->experts, l, w, &err), TD_OK);
+        assert_int_equal(load_views(m->experts, l, w, &err), TD_OK);
     }
     td_bridge_config bc = {.npu = m->npu,
                            .spec = &m->spec,

@@ -6,6 +6,7 @@
 #include "cpu_experts/expert_state.h"
 #include "quant/coded_matrix.h"
 #include "tests/cpu_experts/expert_fixture.h"
+#include "tests/cpu_experts/load_views.h"
 #include "tests/guard_page.h"
 #include "tests/td_test.h"
 
@@ -14,8 +15,7 @@
 static td_experts *open_experts(td_experts_config c, td_pool *pool, const fixture_weights *w) {
     td_experts *x;
     td_error    err = {0};
-    if (td_experts_create(&c, pool, &x, &err) != TD_OK ||
-        td_experts_load_layer(x, c.n_layers - 1, w->experts, &err) != TD_OK) {
+    if (td_experts_create(&c, pool, &x, &err) != TD_OK || load_views(x, c.n_layers - 1, w->experts, &err) != TD_OK) {
         print_error("%s\n", err.text);
         fail();
     }
@@ -480,32 +480,32 @@ TEST(bad_views_are_refused) {
     td_error          err = {0};
     assert_int_equal(td_experts_create(&c, pool, &x, &err), TD_OK);
     w.experts[1].down.shape[1] = 33;
-    assert_int_equal(td_experts_load_layer(x, 0, w.experts, &err), TD_EINVAL);
+    assert_int_equal(load_views(x, 0, w.experts, &err), TD_EINVAL);
     assert_non_null(strstr(err.text, "down_proj of expert 1"));
     w.experts[1].down.shape[1] = 32;
     w.experts[2].up.dtype = TD_DT_I8;
-    assert_int_equal(td_experts_load_layer(x, 0, w.experts, &err), TD_ENOTSUP);
+    assert_int_equal(load_views(x, 0, w.experts, &err), TD_ENOTSUP);
     w.experts[2].up.dtype = TD_DT_F32;
     fixture_weights_gate(&w, SEED); /* biases that the model has not, and the other way round */
-    assert_int_equal(td_experts_load_layer(x, 0, w.experts, &err), TD_EINVAL);
+    assert_int_equal(load_views(x, 0, w.experts, &err), TD_EINVAL);
     assert_non_null(strstr(err.text, "gate_proj of expert 0 has a bias"));
     x->config.bias = true;
     w.experts[1].down_bias.shape[0] = 63;
-    assert_int_equal(td_experts_load_layer(x, 0, w.experts, &err), TD_EINVAL);
+    assert_int_equal(load_views(x, 0, w.experts, &err), TD_EINVAL);
     assert_non_null(strstr(err.text, "bias of down_proj of expert 1"));
     w.experts[1].down_bias = (td_tensor_view){0};
-    assert_int_equal(td_experts_load_layer(x, 0, w.experts, &err), TD_EINVAL);
+    assert_int_equal(load_views(x, 0, w.experts, &err), TD_EINVAL);
     x->config.bias = false;
     for (size_t e = 0; e < 3; e++)
         w.experts[e].gate_bias = w.experts[e].up_bias = w.experts[e].down_bias = (td_tensor_view){0};
     w.values[3 * 64 * 32 + 17] = INFINITY; /* gate of expert 1 */
-    assert_int_equal(td_experts_load_layer(x, 0, w.experts, &err), TD_EFORMAT);
+    assert_int_equal(load_views(x, 0, w.experts, &err), TD_EFORMAT);
     assert_non_null(strstr(err.text, "expert 1 in MoE layer 0"));
-    assert_int_equal(td_experts_load_layer(x, 1, w.experts, &err), TD_EINVAL);
+    assert_int_equal(load_views(x, 1, w.experts, &err), TD_EINVAL);
     td_experts_destroy(x);
     c.format = TD_EXPERT_BF16;
     assert_int_equal(td_experts_create(&c, pool, &x, &err), TD_OK);
-    assert_int_equal(td_experts_load_layer(x, 0, w.experts, &err), TD_EFORMAT);
+    assert_int_equal(load_views(x, 0, w.experts, &err), TD_EFORMAT);
     assert_non_null(strstr(err.text, "expert 1 in MoE layer 0"));
     td_experts_destroy(x);
     w.values[3 * 64 * 32 + 17] = 0;
@@ -513,9 +513,9 @@ TEST(bad_views_are_refused) {
     assert_int_equal(td_experts_create(&c, pool, &x, &err), TD_OK);
     fixture_weights biased = fixture_weights_new(SEED, 3, 64, 32);
     fixture_weights_gate(&biased, SEED);
-    assert_int_equal(td_experts_load_layer(x, 0, biased.experts, &err), TD_OK);
+    assert_int_equal(load_views(x, 0, biased.experts, &err), TD_OK);
     biased.biases[3 * (2 * 32 + 64) - 1] = NAN; /* down of expert 2 */
-    assert_int_equal(td_experts_load_layer(x, 0, biased.experts, &err), TD_EFORMAT);
+    assert_int_equal(load_views(x, 0, biased.experts, &err), TD_EFORMAT);
     assert_non_null(strstr(err.text, "expert 2 in MoE layer 0"));
     td_expert_source none = {0};
     assert_int_equal(td_experts_load(x, 0, &none, &err), TD_ENOTSUP);
@@ -565,7 +565,7 @@ TEST(views_of_any_float_type) {
             td_experts_config c = config_of(&w, (td_expert_format)format, TD_DT_F32, 2, 3, 0);
             td_experts       *x;
             assert_int_equal(td_experts_create(&c, pool, &x, NULL), TD_OK);
-            assert_int_equal(td_experts_load_layer(x, 0, e, NULL), TD_OK);
+            assert_int_equal(load_views(x, 0, e, NULL), TD_OK);
             run_ffn(x, &t, t.x, 2, y[kind], NULL);
             td_experts_destroy(x);
             td_pool_destroy(pool);
@@ -646,7 +646,7 @@ TEST(mxfp4_is_taken_as_gpt_oss_stores_it) {
     td_pool    *pool = fixture_pool(2, 2);
     td_experts *x;
     assert_int_equal(td_experts_create(&c, pool, &x, &err), TD_OK);
-    if (td_experts_load_layer(x, 0, experts, &err) != TD_OK) fail_msg("%s", err.text);
+    if (load_views(x, 0, experts, &err) != TD_OK) fail_msg("%s", err.text);
     float got[OSS_INTER * OSS_HIDDEN], y[OSS_TOK * OSS_HIDDEN];
     for (uint32_t e = 0; e < OSS_EXPERTS; e++)
         for (int m = 0; m < TD_EXPERT_MATRICES; m++) {

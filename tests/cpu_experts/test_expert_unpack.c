@@ -9,6 +9,7 @@
 #include "kernels/rows/convert.h"
 #include "quant/weight_quant.h"
 #include "tests/cpu_experts/expert_fixture.h"
+#include "tests/cpu_experts/load_views.h"
 #include "tests/td_test.h"
 
 #define SEED 31337u
@@ -27,7 +28,7 @@ static td_experts *loaded(td_expert_format format, td_pool *pool, const fixture_
     td_experts       *x;
     td_error          err = {0};
     assert_int_equal(td_experts_create(&c, pool, &x, &err), TD_OK);
-    assert_int_equal(td_experts_load_layer(x, 1, w->experts, &err), TD_OK);
+    assert_int_equal(load_views(x, 1, w->experts, &err), TD_OK);
     return x;
 }
 

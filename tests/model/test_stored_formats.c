@@ -15,6 +15,7 @@
 #include "model/experts_load.h"
 #include "model_run.h"
 #include "quant/coded_matrix.h"
+#include "tests/cpu_experts/load_views.h"
 #include "tests/td_test.h"
 
 #define DATA "tests/data/quantised/"
@@ -194,7 +195,7 @@ TEST(experts_are_carried_exactly) {
             td_experts        *x;
             assert_int_equal(td_experts_create(&ec, pool, &x, NULL), TD_OK);
             assert_int_equal(td_checkpoint_get_experts(c, &config, 1, &scratch, e, NULL), TD_OK);
-            if (td_experts_load_layer(x, 0, e, &err) != TD_OK) fail_msg("%s", err.text);
+            if (load_views(x, 0, e, &err) != TD_OK) fail_msg("%s", err.text);
             check_store(x, &config, manifest, 1);
             td_experts_destroy(x);
             td_scratch_reset(&scratch);

@@ -148,7 +148,6 @@ static void load_alone(const void *what) {
         code = 5;
     if (st != TD_OK && (l.n_libraries || l.acl.aclInit || !err.text[0])) code = 6;
     if (code) fprintf(stderr, "%s: case %d: %s\n", c->name, code, said);
-    td_ascend_unload(&l);
     _exit(code);
 }
 

@@ -17,6 +17,7 @@
 #include "kernels/kernels.h"
 #include "npu/host/host_npu.h"
 #include "tests/cpu_experts/expert_fixture.h"
+#include "tests/cpu_experts/load_views.h"
 #include "tests/td_test.h"
 
 #define SKIPPED 77
@@ -153,7 +154,7 @@ static td_experts *open_store(td_pool *pool, const fixture_weights *w, const cha
     td_experts       *x = NULL;
     td_error          err = {0};
     td_status         st = td_experts_create(&c, pool, &x, &err);
-    if (st == TD_OK) st = w ? td_experts_load_layer(x, 0, w->experts, &err) : td_experts_load_file(x, 0, file, 1, &err);
+    if (st == TD_OK) st = w ? load_views(x, 0, w->experts, &err) : td_experts_load_file(x, 0, file, 1, &err);
     if (st == TD_OK && w) st = td_experts_save_file(x, 0, file, 1, &err);
     if (st != TD_OK) fail_msg("%s", err.text);
     return x;

@@ -14,6 +14,7 @@
 #include "model/experts_load.h"
 #include "quant/weight_quant.h"
 #include "tandem_tools.h"
+#include "tests/cpu_experts/load_views.h"
 #include "tests/model/folder_files.h"
 #include "tests/td_test.h"
 
@@ -125,7 +126,7 @@ static void compare_experts(const td_checkpoint *source, const td_model_config *
                                                    TD_FORM_FLOAT_OR_INT8, &scratch, views[v], NULL),
                                  TD_OK);
         }
-        assert_int_equal(td_experts_load_layer(x, index, e, NULL), TD_OK);
+        assert_int_equal(load_views(x, index, e, NULL), TD_OK);
         snprintf(mine, sizeof mine, "%s/mine.tdx", TMP);
         td_expert_file_path(theirs, sizeof theirs, OUT, index);
         assert_int_equal(td_experts_save_file(x, index, mine, td_checkpoint_source_hash(source), NULL), TD_OK);

@@ -5,7 +5,8 @@
  *  - the first collective of a kind sets up its links, so the call itself waits for all ranks, for TD_STANDIN_CONNECT_MS;
  *  - a captured collective meets those of the same capture of the other ranks only: the n-th one of each that has any;
  *  - captures that hold a collective are destroyed before its communicator;
- *  - a communicator of which a collective was aborted may only be destroyed.
+ *  - a communicator of which a collective was aborted may only be destroyed. The other ranks' collectives wait for it, until
+ *    they are aborted too.
  */
 #include <errno.h>
 #include <stdio.h>
@@ -30,7 +31,7 @@ typedef struct {
     uint32_t        here;
     uint32_t        linked[KINDS]; /* ranks whose first collective of a kind has come */
     uint32_t        root;          /* of the broadcast that is met for */
-    bool            broken;        /* one was aborted */
+    bool            broken;        /* a rank's collective was aborted: no other ends */
     uint64_t        session;       /* the capture that is met for; 0: none */
     const char     *name;          /* of the collective that is met for */
     uint64_t        bytes;
@@ -42,6 +43,7 @@ typedef struct {
     bool             alive;
     world           *world;
     uint32_t         rank;
+    bool             broken;   /* one of its collectives was aborted; under the world's lock */
     _Atomic uint32_t held;     /* operations that are enqueued or captured */
     standin_graph   *capture;  /* the last one that a collective was captured into */
     uint64_t         sessions; /* captures with collectives so far */
@@ -191,6 +193,11 @@ static void nap(world *w) {
     pthread_cond_timedwait(&w->moved, &w->lock, &until);
 }
 
+/* A rank's collective is aborted. Under the world's lock. */
+static void break_down(comm *c) {
+    c->broken = c->world->broken = true;
+}
+
 static void run_collective(standin_op *op, standin_stream *s) {
     const collective *a = op->payload;
     world            *w = a->world;
@@ -198,9 +205,15 @@ static void run_collective(standin_op *op, standin_stream *s) {
     const char       *send = standin_real(a->send, bytes, op->name);
     char             *receive = standin_real(a->receive, bytes * (a->kind == GATHERS ? w->n : 1), op->name);
     pthread_mutex_lock(&w->lock);
-    if (w->broken)
+    if (a->comm->broken)
         standin_refuse("runtime 06 aclrtStreamAbort", "%s on a communicator of which a collective was aborted", op->name);
     while (w->left) pthread_cond_wait(&w->moved, &w->lock); /* of the meeting before */
+    if (w->broken) {
+        while (!standin_is_aborted(s)) nap(w);
+        break_down(a->comm);
+        pthread_mutex_unlock(&w->lock);
+        return;
+    }
     if (w->here && w->session != a->session)
         standin_refuse("hccl user_guide/constraints",
                        "ranks of one communicator meet with %s of capture %llu and of capture %llu (0: of none)", op->name,
@@ -234,7 +247,7 @@ static void run_collective(standin_op *op, standin_stream *s) {
     }
     while (w->round == round && !standin_is_aborted(s)) nap(w);
     if (w->round == round) { /* the others will not come any more */
-        w->broken = true;
+        break_down(a->comm);
         pthread_mutex_unlock(&w->lock);
         return;
     }
@@ -249,10 +262,10 @@ static void drop(standin_op *op) {
 }
 
 static void discard(standin_op *op) {
-    world *w = ((const collective *)op->payload)->world;
-    pthread_mutex_lock(&w->lock);
-    w->broken = true;
-    pthread_mutex_unlock(&w->lock);
+    const collective *a = op->payload;
+    pthread_mutex_lock(&a->world->lock);
+    break_down(a->comm);
+    pthread_mutex_unlock(&a->world->lock);
 }
 
 /** The links of the first collective of a kind. @return false: the other ranks did not come in time. */

@@ -131,16 +131,17 @@ static td_status open_model(td_engine *e, uint64_t available_bytes, td_error *er
         return td_fail(err, TD_ENOTSUP,
                        "speculative-algorithm NEXTN: the model in %s has no multi-token-prediction layer that could draft",
                        e->model_path);
-    const td_model_memory *mp = &e->placed.memory;
+    const td_model_memory *memory = &e->placed.memory;
     uint64_t               cards =
-        mp->unified_memory ? 1 : e->placed.n_npus; /* the figures are one card's, where each has its own memory */
-    uint64_t npu_bytes = cards * mp->npu_weight_bytes, kv_bytes = cards * mp->kv_bytes_per_page * e->placed.n_pages;
-    uint64_t scratch_bytes = cards * mp->device_scratch_bytes + mp->host_scratch_bytes;
+        memory->unified_memory ? 1 : e->placed.n_npus; /* the figures are one card's, where each has its own memory */
+    uint64_t npu_bytes = cards * memory->npu_weight_bytes, kv_bytes = cards * memory->kv_bytes_per_page * e->placed.n_pages;
+    uint64_t scratch_bytes = cards * memory->device_scratch_bytes + memory->host_scratch_bytes;
     td_info("memory: %.2f GiB device tier, %.2f GiB experts, %.2f GiB working memory, %.2f GiB KV for %llu tokens",
-            (double)npu_bytes / (1 << 30), (double)mp->expert_weight_bytes / (1 << 30), (double)scratch_bytes / (1 << 30),
-            (double)kv_bytes / (1 << 30), (unsigned long long)e->placed.n_pages * TD_KV_PAGE);
-    e->info.weight_bytes = npu_bytes + mp->expert_weight_bytes;
-    e->info.expert_weight_bytes = mp->expert_weight_bytes;
+            (double)npu_bytes / (1 << 30), (double)memory->expert_weight_bytes / (1 << 30),
+            (double)scratch_bytes / (1 << 30), (double)kv_bytes / (1 << 30),
+            (unsigned long long)e->placed.n_pages * TD_KV_PAGE);
+    e->info.weight_bytes = npu_bytes + memory->expert_weight_bytes;
+    e->info.expert_weight_bytes = memory->expert_weight_bytes;
     e->info.kv_bytes = kv_bytes;
     e->info.scratch_bytes = scratch_bytes;
     return TD_OK;

@@ -12,7 +12,7 @@
 
 #pragma GCC diagnostic ignored "-Woverride-init"
 
-/* All products of integers of a set whose files have that ending. */
+/* All products of integers of a set whose kernels' names end so. */
 #define TD_INTEGER_PRODUCTS(set)                                                                \
     .product[TD_PRODUCT_INT4C] = &td_int4c_##set, .product[TD_PRODUCT_INT8C] = &td_int8c_##set, \
     .product[TD_PRODUCT_INT4G] = &td_int4g_##set, .product[TD_PRODUCT_FP4G] = &td_fp4g_##set,   \

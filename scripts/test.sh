@@ -17,7 +17,7 @@ while :; do
     esac
     shift
 done
-# Many programs share the cores here. A thread that spins while it waits takes time from another test, but --full tests it everywhere.
+# Many programs share the cores here, and a thread that spins while it waits takes time from another test. --full tests spinning everywhere.
 if [ -n "$full" ]; then export TD_TEST_FULL=1; else export TD_SHARED_CORES=1; fi
 
 declare -A stage=() # name of each process group that runs in the background

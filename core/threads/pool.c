@@ -184,10 +184,11 @@ td_status td_pool_create(const td_worker_place *places, uint32_t n_workers, td_p
         td_pool_destroy(p);
         return td_fail(err, TD_ENOMEM, "out of memory for a worker pool");
     }
-    p->alone = !shares_cores();
+    const bool shared = shares_cores();
+    p->alone = !shared;
     for (uint32_t i = 0; i < n_workers; i++) {
         p->workers[i] = (worker){.me = {.index = i, .subpool = places[i].subpool}, .place = places[i], .pool = p};
-        if (shares_cores()) p->workers[i].place.cpu = TD_CPU_ANY;
+        if (shared) p->workers[i].place.cpu = TD_CPU_ANY;
         p->alone &= places[i].cpu != TD_CPU_ANY && !places[i].shares;
     }
     set_teams(p, n_workers);

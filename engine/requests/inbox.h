@@ -1,4 +1,4 @@
-/* The bounded queue between the threads that submit and the engine thread. It is the engine's. */
+/* The bounded queue between the threads that submit and the engine thread. The engine owns it. */
 #ifndef TD_ENGINE_REQUESTS_INBOX_H
 #define TD_ENGINE_REQUESTS_INBOX_H
 
@@ -6,7 +6,11 @@
 
 typedef struct td_inbox td_inbox;
 
-/** @param waker of the engine thread; borrowed. @param max_queued requests that wait at the same time, here or with the scheduler. @param seed of the seeds it draws. */
+/**
+ * @param waker      of the engine thread; borrowed.
+ * @param max_queued requests that wait at the same time, here or with the scheduler.
+ * @param seed       of the seeds that it draws.
+ */
 TD_NODISCARD td_status td_inbox_create(td_waker *waker, uint32_t max_queued, uint64_t seed, td_inbox **out, td_error *err);
 void                   td_inbox_close(td_inbox *b); /* b may be NULL */
 
@@ -16,8 +20,8 @@ void                   td_inbox_close(td_inbox *b); /* b may be NULL */
  */
 TD_NODISCARD td_status td_inbox_put(td_inbox *b, td_request *const *r, size_t n);
 
-void td_inbox_flush(
-    td_inbox *b); /* the engine is to empty its prefix cache before it takes in what comes later; any thread */
+/** The engine is to empty its prefix cache before it takes in what comes later. Any thread. */
+void td_inbox_flush(td_inbox *b);
 void td_inbox_shut(td_inbox *b, double deadline_s); /* no more requests; the engine is to end by then (monotonic clock) */
 
 /** What came since the last look. */

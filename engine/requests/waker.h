@@ -1,6 +1,6 @@
 /*
- * How other threads wake the engine's. Refcounted: the engine and every request hold it, so that a request can be cancelled whenever its
- * submitter calls, even after the engine is gone.
+ * How other threads wake the engine thread. The engine and every request hold a reference, so that a request can be cancelled
+ * whenever its submitter calls, even after the engine is gone.
  */
 #ifndef TD_ENGINE_REQUESTS_WAKER_H
 #define TD_ENGINE_REQUESTS_WAKER_H

@@ -1,6 +1,8 @@
 /* The loops about the machine, of each instruction set: checksums, reading memory, and multiply-adds from registers. */
 #include "kernels/machine/machine_loops.h"
 
+#include <string.h>
+
 #include "core/machine/cpu.h"
 #include "kernels/this_set.h"
 #include "kernels/vec/fetch.h"

@@ -23,11 +23,7 @@ static __attribute__((noinline)) void run_tile(const td_gemm_args *a) {
     }
 }
 
-static void run(const td_gemm_args *a) {
-    each_tile(a, &TILES, run_tile);
-}
-
-TD_GEMM_KERNEL(bf16, "1x16", .mr = 1, .run = run);
+TD_TILE_KERNEL(bf16, "1x16", .mr = 1);
 
 #elif TD_FOR_NEON
 
@@ -96,7 +92,7 @@ VEC void rows_times_tile(const td_gemm_args *a, size_t r0, size_t far, const int
 #define TILE_BYTES(a) td_tile_bytes(&TILES, (a)->k, NULL)
 #include "kernels/product/row_tiles.inc"
 
-TD_GEMM_KERNEL(bf16, "4x16", .mr = MR, .run = run);
+TD_TILE_KERNEL(bf16, "4x16", .mr = MR);
 
 #else /* AVX2, AVX512 */
 
@@ -167,10 +163,6 @@ static __attribute__((noinline)) void run_tile(const td_gemm_args *a) {
     }
 }
 
-static void run(const td_gemm_args *a) {
-    each_tile(a, &TILES, run_tile);
-}
-
-TD_GEMM_KERNEL(bf16, SHAPE, .mr = MR, .run = run);
+TD_TILE_KERNEL(bf16, SHAPE, .mr = MR);
 
 #endif

@@ -28,11 +28,7 @@ static __attribute__((noinline)) void run_tile(const td_gemm_args *a) {
     }
 }
 
-static void run(const td_gemm_args *a) {
-    each_tile(a, &TILES, run_tile);
-}
-
-TD_GEMM_KERNEL(int4c, "1x16", .mr = 1, .run = run);
+TD_TILE_KERNEL(int4c, "1x16", .mr = 1);
 
 #elif TD_FOR_AVX2
 
@@ -92,11 +88,7 @@ static __attribute__((noinline)) void run_tile(const td_gemm_args *a) {
     td_ymm_each_block(a, run_block);
 }
 
-static void run(const td_gemm_args *a) {
-    each_tile(a, &TILES, run_tile);
-}
-
-TD_GEMM_KERNEL(int4c, "6x16", .mr = TD_YMM_ROWS_MAX, .run = run);
+TD_TILE_KERNEL(int4c, "6x16", .mr = TD_YMM_ROWS_MAX);
 
 #elif TD_FOR_AVXVNNI || TD_FOR_AVX512VNNI
 
@@ -265,11 +257,7 @@ static __attribute__((noinline)) void run_tile(const td_gemm_args *a) {
     }
 }
 
-static void run(const td_gemm_args *a) {
-    each_tile(a, &TILES, run_tile);
-}
-
-TD_GEMM_KERNEL(int4c, SHAPE, .mr = MR, .run = run);
+TD_TILE_KERNEL(int4c, SHAPE, .mr = MR);
 
 #elif TD_FOR_AMX
 
@@ -380,7 +368,7 @@ BODY void rows_times_tile(const td_gemm_args *a, size_t r0, size_t far, const in
 #define TILE_BYTES(a) td_tile_bytes(&TILES, (a)->k, NULL)
 #include "kernels/product/row_tiles.inc"
 
-TD_GEMM_KERNEL(int4c, "5x16", .mr = MR, .run = run);
+TD_TILE_KERNEL(int4c, "5x16", .mr = MR);
 
 #else /* I8MM, SVE256 */
 
@@ -450,10 +438,6 @@ static __attribute__((noinline)) void run_tile(const td_gemm_args *a) {
     }
 }
 
-static void run(const td_gemm_args *a) {
-    each_tile(a, &TILES, run_tile);
-}
-
-TD_GEMM_KERNEL(int4c, SHAPE, .mr = MR, .run = run);
+TD_TILE_KERNEL(int4c, SHAPE, .mr = MR);
 
 #endif

@@ -40,11 +40,7 @@ static __attribute__((noinline)) void run_tile(const td_gemm_args *a) {
     }
 }
 
-static void run(const td_gemm_args *a) {
-    each_tile(a, &TILES, run_tile);
-}
-
-TD_GEMM_KERNEL(int4g, "1x16", .mr = 1, .run = run);
+TD_TILE_KERNEL(int4g, "1x16", .mr = 1);
 
 #elif TD_FOR_AVX2
 
@@ -63,7 +59,7 @@ static __m256i table(void) {
 
 #include "kernels/product/group_ymm_body.inc"
 
-TD_GEMM_KERNEL(int4g, "6x16", .mr = TD_YMM_ROWS_MAX, .run = run);
+TD_TILE_KERNEL(int4g, "6x16", .mr = TD_YMM_ROWS_MAX);
 
 #elif TD_FOR_AVXVNNI || TD_FOR_AVX512VNNI
 
@@ -114,7 +110,7 @@ VEC void add_chunk(const uint8_t *w, const int8_t *const *x, size_t k0, size_t f
 
 #include "kernels/product/group_body.inc"
 
-TD_GEMM_KERNEL(int4g, SHAPE, .mr = MR, .run = run);
+TD_TILE_KERNEL(int4g, SHAPE, .mr = MR);
 
 #elif TD_FOR_AMX
 
@@ -156,6 +152,6 @@ TD_GEMM_KERNEL(int4g, "32x32", .mr = PAIR, .run = run);
 #endif
 #include "kernels/product/group_neon_body.inc"
 
-TD_GEMM_KERNEL(int4g, SHAPE, .mr = MR, .run = run);
+TD_TILE_KERNEL(int4g, SHAPE, .mr = MR);
 
 #endif

@@ -24,11 +24,7 @@ static __attribute__((noinline)) void run_tile(const td_gemm_args *a) {
     }
 }
 
-static void run(const td_gemm_args *a) {
-    each_tile(a, &TILES, run_tile);
-}
-
-TD_GEMM_KERNEL(int8c, "1x16", .mr = 1, .run = run);
+TD_TILE_KERNEL(int8c, "1x16", .mr = 1);
 
 #elif TD_FOR_AMX
 
@@ -311,7 +307,7 @@ VEC void tile(int32_t *out, const uint8_t *w, size_t k4, const int8_t *rows_x, s
 }
 #endif
 
-/* ---- the loops over tiles and rows, of all sets ---------------------------------------------- */
+/* ---- the loops over tiles and rows, of these sets -------------------------------------------- */
 
 /*
  * Weights come from memory. With one register tile of rows they are read once, and prefetched some lines ahead. With more,

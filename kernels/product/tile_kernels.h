@@ -22,10 +22,6 @@ extern const td_gemm_kernel td_bf16_scalar, td_bf16_avx2, td_bf16_avx512;
 #define TD_GEMM_KERNEL(format, tile, ...) \
     const td_gemm_kernel TD_OF_SET(format) = {.name = #format "_" TD_SET_NAME "_" tile, .tiles = &TILES, __VA_ARGS__}
 
-/* The kernel of a format for the set that a file is compiled for: td_int4c_avx2, named "int4c_avx2_6x16". TILES is its layout. */
-#define TD_GEMM_KERNEL(format, tile, ...) \
-    const td_gemm_kernel TD_OF_SET(format) = {.name = #format "_" TD_SET_NAME "_" tile, .tiles = &TILES, __VA_ARGS__}
-
 static inline uint32_t load32(const void *p) {
     uint32_t v;
     memcpy(&v, p, sizeof v);
@@ -63,5 +59,12 @@ static inline void each_tile(const td_gemm_args *a, const td_tile_layout *tiles,
         run_tile(&one);
     }
 }
+
+/* The kernel of a file whose run_tile() takes one tile. */
+#define TD_TILE_KERNEL(format, tile, ...)    \
+    static void run(const td_gemm_args *a) { \
+        each_tile(a, &TILES, run_tile);      \
+    }                                        \
+    TD_GEMM_KERNEL(format, tile, .run = run, __VA_ARGS__)
 
 #endif

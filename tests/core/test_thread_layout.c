@@ -168,7 +168,7 @@ static void check_wish(const char *machine, td_thread_wishes w) {
     the_device_is_together();
 }
 
-TEST(every_plan_keeps_its_promises) {
+TEST(every_layout_keeps_its_promises) {
     static const uint32_t CPUINFER[] = {0, 1, 2, 3, 7, 8, 16, 48, 200}, SUBPOOLS[] = {0, 1, 2, 3, 4, 8, 16},
                           NPU[] = {0, 1, 2, 5, 8, 24};
     const char *text = getenv("TD_TEST_SEED");

@@ -1,4 +1,4 @@
-/* The syntax tree of a template. Made by jinja_parse*.c, read-only afterwards: several threads may render it at once. */
+/* The syntax tree of a template, and the filters and tests that it names. Made by jinja_parse*.c, read-only afterwards: several threads may render it at once. */
 #ifndef TD_TEXT_JINJA_AST_H
 #define TD_TEXT_JINJA_AST_H
 

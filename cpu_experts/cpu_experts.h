@@ -1,8 +1,8 @@
 /*
  * The CPU tier: every routed expert of every MoE layer, and their FFN.
  *
- * DESIGN. The store holds each layer as shards, one per subpool (NUMA node): shard s has a contiguous part of the gate and
- * up rows (intermediate dimension) and a contiguous part of the down rows (hidden dimension) of every expert, so every node
+ * DESIGN. The store holds each layer as shards, one per subpool (NUMA node). Of every expert, shard s has a contiguous part
+ * of the gate and up rows (intermediate dimension) and a contiguous part of the down rows (hidden dimension). So every node
  * works on every expert and no weight is kept twice. The FFN is two sharded phases with the quantised intermediate between
  * them:
  *   gate+up rows -> silu(g) * u, or another unit -> int8 per (token, expert) row | all shards meet |

@@ -31,9 +31,9 @@ typedef struct {
 } packed_part;
 
 /**
- * Write the parts to a file without a name, past the page cache as far as they are aligned to TD_FILE_BLOCK in memory and
- * file, sync, name it path.tmp.PID, rename that to path, sync the folder. Nothing is left behind on failure; nor by a killed
- * process, but on file systems where every file has a name. @return TD_EIO.
+ * Write the parts to a file that has no name yet, past the page cache as far as they are aligned to TD_FILE_BLOCK in memory
+ * and file. Then sync the file, name it path.tmp.PID, rename that to path, and sync the folder. On failure nothing is left
+ * behind. A killed process leaves nothing either, except on file systems where every file has a name. @return TD_EIO.
  */
 TD_NODISCARD td_status td_packed_write(const char *path, const packed_part *parts, size_t n_parts, td_error *err);
 

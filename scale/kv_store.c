@@ -553,10 +553,13 @@ static void close_pages(void *user) {
         pthread_join(k->thread, NULL);
 }
 
-/* What Mooncake takes from the environment, unless somebody has set it: nothing but TCP where that is asked for (one of
- * its builds would look for accelerator cards), the address that it tells others (which it calls BIND, but does not bind),
- * IPv6 where we listen there, a log of what goes wrong only, and an end of calls when nothing comes for 5 s: over a link that
- * drops everything they would last half a minute, or a whole one. */
+/* What Mooncake takes from the environment, unless somebody has set it:
+ *   - nothing but TCP where that is asked for (one of its builds would look for accelerator cards);
+ *   - the address that it tells others (Mooncake calls it BIND, but does not bind it);
+ *   - IPv6 where we listen there;
+ *   - a log of what goes wrong only;
+ *   - an end of calls when nothing comes for 5 s: over a link that drops everything, calls would last half a minute, or a
+ *     whole one. */
 static void set_environment(const td_kv_store_config *c, const td_listen_address *listen) {
     td_listen_address told;
     if (!strcmp(c->protocol, "tcp")) setenv("MC_FORCE_TCP", "1", 0);

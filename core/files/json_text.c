@@ -9,9 +9,9 @@
 
 #define PIECE_BYTES 256 /* of text, handed to jansson at a time */
 
-/* What a parse may still allocate after its text was cut off: buffers of a string doubled up to twice the text (4 len in
- * all), the value and the key made of it (2 len), and for each byte of the last piece an empty object or array (below 400
- * bytes). */
+/* What a parse may still allocate after its text was cut off. Buffers of a string were doubled up to twice the text (4 len
+ * in all). The value and the key made of it take 2 len. Each byte of the last piece may become an empty object or array
+ * (below 400 bytes). */
 #define RESERVE_BYTES(len) (6 * (len) + 400 * PIECE_BYTES + 4096)
 
 /* What this thread is at. */

@@ -2,9 +2,9 @@
  * The prefix cache: pages of earlier requests, found again by the tokens that are in them.
  *
  * DESIGN. A radix tree whose edges are whole pages: a node is one page of TD_KV_PAGE tokens, and its parent is the page that
- * holds the tokens before. (SGLang's RadixAttention, arXiv 2312.07104, with the radix of a page, so that a page is never
- * split.) A page has at most one node, so node i describes page i, and nothing is allocated after open. Children are found
- * through one hash table over (parent, tokens); tokens are compared in full.
+ * holds the tokens before. This is SGLang's RadixAttention (arXiv 2312.07104) with the radix of a page, so that a page is
+ * never split. A page has at most one node, so node i describes page i, and nothing is allocated after open. Children are
+ * found through one hash table over (parent, tokens); tokens are compared in full.
  *
  * The cache is one owner of each page that it holds. A page without another owner is idle, and idle pages are the ones that
  * may be evicted, the one that became idle first before the others. A request owns a path from the root, and pages are

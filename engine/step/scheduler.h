@@ -2,19 +2,18 @@
  * Which tokens go into the next step.
  *
  * DESIGN. Requests join and leave at every step. A step holds one token of every request that is generating, and up to
- * `chunk` tokens of prompts (or of what a retracted request has to compute again), in order of service; where a generating
+ * `chunk` tokens of prompts (or of what a retracted request has to compute again), in order of service. Where a generating
  * request has several tokens to compute, the others are of the chunk, too. So is a draft, which is left out when there is no
- * room or no page for it. Without `mixed`,
- * steps with prompts and steps with generating requests take turns instead. A request is admitted when the pages of all it
- * has so far can be had, and one more for each request that is generating, so that an admission does not cause a retraction
- * at once. When a generating request needs a page and there is none, the running request that is last in order of service
- * is retracted: its pages are dropped and it waits again. The first in order is never retracted, so there is always
- * progress.
+ * room or no page for it. Without `mixed`, steps with prompts and steps with generating requests take turns instead. A
+ * request is admitted when the pages of all it has so far can be had, and one more for each request that is generating: so
+ * an admission does not cause a retraction at once. When a generating request needs a page and there is none, the running
+ * request that is last in order of service is retracted: its pages are dropped and it waits again. The first in order is
+ * never retracted, so there is always progress.
  *
- * An admitted request begins behind the pages that the prefix cache has of it, and publishes its own as they are computed.
- * A request waits while another one computes pages that it could share: prompts with a common beginning compute it once,
- * also when they arrive together. And it waits, for a while, for pages that a store may have (engine/kv/page_exchange.h). Those
- * that come later may overtake it meanwhile.
+ * An admitted request begins behind the pages that the prefix cache has of it, and publishes its own as they are computed. A
+ * request waits while another one computes pages that it could share: prompts with a common beginning compute it once, also
+ * when they arrive together. And it waits, for a while, for pages that a store may have (engine/kv/page_exchange.h). Later
+ * requests may overtake it meanwhile.
  *
  * The order of service is total (td_request_before), and both lists are kept in it. Engine thread only; nothing is allocated
  * after open.

@@ -109,9 +109,9 @@ static void panel_clip(round_panel *p, const round_scratch *w) {
 /* ---- error feedback -------------------------------------------------------------------------- */
 
 /*
- * gptq: columns one after the other, each aiming at its weight plus what makes up for the errors before it. With H = L D L^T
- * and the columns from the last to the first, column i aims at t_i = w_i + sum over j > i of (w_j - s q_j) L_ji, and error =
- * sum over i of d_i (t_i - s q_i)^2, so the error of a row comes with its codes.
+ * gptq: columns one after the other, from the last to the first, each aiming at its weight plus what makes up for the errors
+ * before it. With H = L D L^T, column i aims at t_i = w_i + sum over j > i of (w_j - s q_j) L_ji. The error of a row is the
+ * sum over i of d_i (t_i - s q_i)^2, so it comes with the row's codes.
  */
 
 /* Scales to try: nearest's at 0, clip's at 1. Targets spread wider than the weights, so the best ones tend to lie between.
@@ -207,9 +207,9 @@ static void panel_feedback(round_panel *p, const round_factor *f, uint32_t n_tri
 /* ---- descent --------------------------------------------------------------------------------- */
 
 /*
- * Coordinate descent on the codes of a matrix: with G = (W - Q) H kept up to date, the error as a function of one weight's
- * value is a parabola with its minimum G_j / H_jj away, and the best code is the one nearest to that. A scale is a
- * coordinate like another: with the codes q of its weights it has its minimum (G q) / (q H q) away.
+ * Coordinate descent on the codes of a matrix. G = (W - Q) H is kept up to date. As a function of one weight's value the
+ * error is a parabola: its minimum is G_j / H_jj away, and the best code is the one nearest to that. A scale is a coordinate
+ * like another: with the codes q of its weights it has its minimum (G q) / (q H q) away.
  */
 
 #define HAIR 1e-5f

@@ -1,12 +1,12 @@
 /*
  * Routed experts that lie on the card, W8A8.
  *
- * DESIGN. The rows of a step are put in the order of their experts, each row once for every expert that it chose; two
- * grouped products with the middle of the MLP between them compute all experts' rows, and the results go back to their
- * tokens, times their weights, added in the order of a token's ids, which is that of their weights. No length is the host's:
- * how many rows each expert has stays on the device, so a graph serves every step of its bucket. Rows go through in runs
- * of TD_ASCEND_EXPERT_ROWS, so that what lies between the operations does not grow with the prompts of a step; each run
- * reads the weights anew.
+ * DESIGN. The rows of a step are put in the order of their experts, each row once for every expert that it chose. Two
+ * grouped products, with the middle of the MLP between them, compute all experts' rows. The results go back to their tokens,
+ * times their weights, and are added in the order of a token's ids, that is, by descending weight (npu.h). The host knows no
+ * length: the number of rows of each expert stays on the device, so a graph serves every step of its bucket. Rows go through
+ * in runs of TD_ASCEND_EXPERT_ROWS, so that what lies between the operations does not grow with the prompts of a step; each
+ * run reads the weights anew.
  *
  * With several cards each has a stretch of every expert, and all must add parts of the same experts. No document says that
  * two cards' routers give the same bits (aclnnMm is not deterministic by default), so the first card's ids and weights are

@@ -87,9 +87,9 @@ static distribution distribution_of(const float *logits) {
     return d;
 }
 
-/* Of two distributions: the probability that the best of all ways of drawing from both gives the same token, sum min(p, q),
- * and that inverse CDFs in ascending order of the token do, which are given the same random number: where both are in the
- * same token. */
+/* Two probabilities that draws from two distributions give the same token. `most` is that of the best of all ways of drawing
+ * from both: sum min(p, q). `same_number` is that of inverse CDFs in ascending order of the token, both given the same
+ * random number: the share of the numbers at which both are in the same token. */
 static void overlap(const distribution *a, const distribution *b, double *most, double *same_number) {
     double end_a = a->p[0], end_b = b->p[0], at = 0;
     *most = *same_number = 0;

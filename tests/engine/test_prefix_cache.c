@@ -1,7 +1,6 @@
 /*
- * The prefix cache: what is found has the tokens that were asked for, what is evicted is the leaf that has been idle
- * longest, and a random history of sequences with common beginnings neither loses a page nor hands out one with other
- * content.
+ * The prefix cache: what is found has the tokens that were asked for, and the leaf that has been idle longest is evicted. A
+ * random history of sequences with common beginnings neither loses a page nor hands out one with other content.
  */
 
 #include "core/math/rng.h"

@@ -1,8 +1,8 @@
 /*
  * A library to preload (LD_PRELOAD) that makes calls of a program fail: allocations, memory maps, reads, starts of threads,
  * io_uring; and delays one: the main thread's taking a listening socket out of an epoll set. What fails and when stands in a
- * control file that the test maps too (fault.py), so that it can be changed while the program runs, and shows how often each
- * call was made and made to fail.
+ * control file. The test maps that file too (fault.py), and so can change it while the program runs. The file also shows how
+ * often each call was made and made to fail.
  *
  * TD_FAULT_CONTROL names the file. Counting begins in this library's constructor, after those of the program's libraries.
  * With TD_FAULT_TRACE=1 each failure is shown on standard error with who called. TD_FAULT_SITES names a file that gets 8

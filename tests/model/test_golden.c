@@ -1,8 +1,8 @@
 /*
- * Every architecture against outputs that transformers computed (tests/data/golden/README.md), with --quantization none:
- * logits at all positions, those of the MTP layer where the model has one, routed experts and their weights, and greedy
- * tokens from the KV cache, the prompt in one piece, in odd chunks and token by token; and the last logits of prompts of
- * thousands of tokens.
+ * Every architecture against outputs that transformers computed (tests/data/golden/README.md), with --quantization none.
+ * Compared are logits at all positions, those of the MTP layer where the model has one, routed experts and their weights,
+ * and greedy tokens from the KV cache. The prompt goes through in one piece, in odd chunks and token by token. Of prompts of
+ * thousands of tokens the last logits are compared.
  */
 #include <math.h>
 

@@ -1,7 +1,8 @@
 /*
- * The two halves of a step are exact: random steps (prompts that are cut anywhere, generated tokens between them) give the
- * same logits and routing, bit for bit, whether a step goes through whole or as two halves, with one pool or two, with every
- * deferral. CTest runs this again with random delays in every device operation, pool item and hand-over (TD_CHAOS_SEED).
+ * The two halves of a step are exact. Random steps (prompts that are cut anywhere, generated tokens between them) give the
+ * same logits and routing, bit for bit, whether a step goes through whole or as two halves. This holds with one pool or two,
+ * and with every deferral. CTest runs this again with random delays in every device operation, pool item and hand-over
+ * (TD_CHAOS_SEED).
  */
 
 #include "core/log/log.h"

@@ -3,8 +3,8 @@
  * rows: in buckets that are larger than what is in them, in the rows of a half, at once and replayed from a capture.
  *
  * Tolerances are of the root mean square of the difference, relative to that of the host's result. A value that is rounded
- * to bf16 is off by up to 2^-9 of itself, 2^-9 / sqrt(3) = 0.0011 as a root mean square; each block rounds a few times more
- * than the host, which keeps f32 inside, and an int8 code may be another one where a bf16 value was rounded the other way,
+ * to bf16 is off by up to 2^-9 of itself, 2^-9 / sqrt(3) = 0.0011 as a root mean square. Each block rounds a few times more
+ * than the host, which keeps f32 inside. And an int8 code may be another one where a bf16 value was rounded the other way,
  * which costs up to 1/127 of a row's largest value. ROUNDED is for blocks without products of such codes, CODED for those
  * with them. Experts round the scales of their weights to bf16 besides, which is one rounding more for each product.
  */

@@ -1,8 +1,8 @@
 /*
  * td_quantize of checkpoints that are quantised already (tests/data/quantised): the packed experts beside the checkpoint
- * give the same logits, bit for bit, as the checkpoint loaded directly, with the experts in the format that carries them
- * exactly, or in the one that is asked for; and so does the folder by itself where its linears are what the checkpoint's
- * become.
+ * give the same logits, bit for bit, as the checkpoint loaded directly. The experts are in the format that carries them
+ * exactly, or in the one that is asked for. The folder that td_quantize wrote gives the same logits by itself, where its
+ * linears are those that loading makes of the checkpoint's.
  */
 
 #include "tandem_tools.h"

@@ -1,7 +1,7 @@
 /*
- * What the table has a consumer know: after any history of pages that come and go, with takes, restatements and clearings at
- * any moment, an index that applies the changes in order has the hash of every page that is held, and no other; a page's
- * parent is in the index when the page comes; and a change that is waiting has rung.
+ * What the table has a consumer know. Pages come and go, with takes, restatements and clearings at any moment. After any
+ * such history an index that applies the changes in order has the hash of every page that is held, and no other. A page's
+ * parent is in the index when the page comes. And where a change is waiting, the table's event_fd has been rung.
  */
 #include <stdatomic.h>
 #include <sys/eventfd.h>

@@ -4,12 +4,23 @@
  * Tokens: 0 BOS, 1 EOS, 2 <|user|>, 3 <|assistant|>, 4 + b the byte b. The answer repeats the text of the last user turn (or
  * of the whole prompt), then ends with EOS; with ignore_eos it starts again. With a temperature above 0, letters change case
  * by the seed. Log-probabilities are -0.5 for a generated token, -1 for a prompt token, and 1 less for each further top one.
- * Words in the prompt make trouble: !error (an error after 3 tokens), !busy (the queue is full), !slow (20 ms a token),
- * !flood (no pause at all), !hang (no token ever), !held (no token while the gate is shut), !halfway (none but the first
- * HALFWAY_TOKENS while it is shut), !encode (tokenizing waits at the gate), !linger (it runs, and what is asked of the engine
- * about it has been done, LINGER_US before the call returns), !lose (the card is lost after 3 tokens). So do words in the
- * model's path: missing (no such folder), slow (loading waits at the gate), cold (the first token of all comes after 2 s, and
- * not while the gate is shut). A grammar waits at the gate, too, before it is ready.
+ *
+ * Words in the prompt make trouble:
+ *   !error     an error after 3 tokens
+ *   !busy      the queue is full
+ *   !slow      20 ms a token
+ *   !flood     no pause at all
+ *   !hang      no token ever
+ *   !held      no token while the gate is shut
+ *   !halfway   none but the first HALFWAY_TOKENS while the gate is shut
+ *   !encode    tokenizing waits at the gate
+ *   !linger    the request runs, and what a call asks of the engine about it is done, LINGER_US before the call returns
+ *   !lose      the card is lost after 3 tokens
+ * So do words in the model's path:
+ *   missing    no such folder
+ *   slow       loading waits at the gate
+ *   cold       the first token of all comes after 2 s, and not while the gate is shut
+ * A grammar waits at the gate, too, before it is ready.
  *
  * The gate is the file that TD_FAKE_GATE names: shut while that file exists. Whoever waits there makes FILE.reached. Without
  * the variable it is open.

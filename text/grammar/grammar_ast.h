@@ -1,10 +1,10 @@
 /*
  * A grammar as it was read: rules, each a tree over bytes. JSON Schema, regexes and EBNF are all turned into this.
  *
- * DESIGN. Nodes live in one pool and are named by index; a node may be used in several places. Every constructor is total:
- * after the first failure (too many nodes, too deep, out of memory) the builder's status says so, each further call returns
- * node 0, which matches nothing, and whoever builds checks the status once at the end. Depth is checked when a node is made,
- * so that everything that follows trees may recurse.
+ * DESIGN. Nodes live in one pool and are named by index; a node may be used in several places. Every constructor is total,
+ * that is, it always returns a node. After the first failure (too many nodes, too deep, out of memory) the builder's status
+ * says so, and each further call returns node 0, which matches nothing. Whoever builds checks the status once at the end.
+ * Depth is checked when a node is made, so that everything that follows trees may recurse.
  */
 #ifndef TD_TEXT_GRAMMAR_AST_H
 #define TD_TEXT_GRAMMAR_AST_H

@@ -1,11 +1,11 @@
 /*
  * Which tokens of a vocabulary may come next.
  *
- * DESIGN. A token's bytes may run past the end of the rule that the top of a stack is in. For each state it is found once,
- * for all requests of the grammar, which tokens are right whatever is below on the stack (they end before or just where the
- * rule ends), and at which nodes of the trie the rule may end with bytes to come: only what is below these nodes depends on
- * the stack, and is walked for the stack at hand (Dong et al. 2024, XGrammar, arXiv 2411.15100, split tokens the same way).
- * The mask is the union over the stacks.
+ * DESIGN. A token's bytes may run past the end of the rule that the top of a stack is in. So two things are found once for
+ * each state, for all requests of the grammar. The first is which tokens are right whatever is below on the stack: they end
+ * before or just where the rule ends. The second is at which nodes of the trie (vocab_trie.h: all tokens by their bytes) the
+ * rule may end with bytes to come. Only what is below these nodes depends on the stack, and is walked for the stack at hand
+ * (Dong et al. 2024, XGrammar, arXiv 2411.15100, split tokens the same way). The mask is the union over the stacks.
  */
 #ifndef TD_TEXT_GRAMMAR_MASK_H
 #define TD_TEXT_GRAMMAR_MASK_H

@@ -1,12 +1,13 @@
 /*
  * Grouped-query attention: heads are normed, rotated and put into the cache; decode by spans; prefill by blocks of rows.
  *
- * Why it is shaped so. Decode reads a sequence's keys and values once, so what counts is that enough of them are under way:
- * a warp takes one span of 512 keys for all query heads of its group (up to 16, which is what the matrix instruction has
- * room for), with tiles of its own in shared memory, and leaves the span's sums in memory; td_merge_spans puts them
- * together. Prefill reuses keys: four warps share a tile for 64 rows of one head, the next tile's keys arrive while values
- * are multiplied, and spans are merged in registers. Both give a row the same bits (attention.cuh), so which of the two
- * computes it is a matter of speed: sequences with fewer than `few` rows in the step are decode's.
+ * Why it is shaped so. Decode reads a sequence's keys and values once, so what counts is that enough of these reads are
+ * under way. A warp takes one span of 512 keys for all query heads of its group, with tiles of its own in shared memory. A
+ * group has up to 16 heads: the matrix instruction has room for so many. The warp leaves the span's sums in memory, and
+ * td_merge_spans puts the spans together. Prefill reuses keys: four warps share a tile for 64 rows of one head, the next
+ * tile's keys arrive while values are multiplied, and spans are merged in registers. Both give a row the same bits
+ * (attention.cuh), so which of the two computes it is a matter of speed: decode takes the sequences with fewer than `few`
+ * rows in the step.
  */
 #include "npu/cuda/kernels/attention.cuh"
 
@@ -198,7 +199,7 @@ DECODE(128)
 /**
  * The spans of rows, merged in order. grid (heads, rows of the launch), block MERGE_THREADS.
  * @param n_rows   of the step, of which the launch has those from first_row on
- * @param absorbed [sequences] or NULL; only rows of sequences with 1 are written, or with fewer than `few` rows
+ * @param absorbed [sequences]: rows of sequences with 1 are written; or NULL: rows of sequences with fewer than `few` rows
  * @param window   as the spans were computed with
  * @param sinks    [heads] or NULL
  * @param partial  [rows of the launch, heads, spans_max, 2 + dim]

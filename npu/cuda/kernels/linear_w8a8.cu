@@ -1,10 +1,10 @@
 /*
  * Rows times int8 weights, for few rows: y = (sum of codes' products) * weight's scale * row's scale + bias.
  *
- * Why it is shaped so. With up to some tens of rows the product is as fast as its weights arrive, so each weight is read
+ * Why it is shaped so. With up to some tens of rows the product is as fast as its weights arrive. So each weight is read
  * once, in words of 16 bytes that go straight into the registers of the matrix instruction, and everything else fits around
  * that. Weights are the instruction's 16 rows, rows of activations its 8 columns. A lane's 16 bytes are four words of
- * neighbouring k where the instruction wants words 16 k apart: as the activations are read in the same manner, both have
+ * neighbouring k, where the instruction wants words 16 k apart. As the activations are read in the same manner, both have
  * the same k at the same place, and which k that is does not matter to a sum. The warps of a block take 64 k each in turn;
  * their sums meet in shared memory, by integer addition, which has no order. So the bits depend on neither the number of
  * rows nor on the variant that computes them.

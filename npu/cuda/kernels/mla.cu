@@ -2,13 +2,14 @@
  * Multi-head latent attention: latents and rope parts are put into the cache; absorbed rows by spans; expanded rows by
  * blocks, over keys and values that are computed from the latents first.
  *
- * Why it is shaped so. Absorbed, all heads read the same keys, and values are a part of these: a tile of 64 keys in shared
- * memory serves up to 64 heads, and eight warps share the work on it, for scores by keys, for values by columns, since the
- * sums of 512 columns are too many for one warp's registers. Maxima and sums of the warps' parts go through shared memory,
- * in the order of their numbers. A span leaves its sums in memory, and td_merge_spans (gqa.cu) puts them together. Expanded
- * rows, a prompt's, multiply with 192 and 128 columns a key instead of 576 and 512, but keys and values must be computed
- * from the latents: once for all rows of the step, a head after the other, into memory that the caller lends. Which of the
- * two forms a row takes is the sequence's property (npu.h), never the step's.
+ * Why it is shaped so. In the absorbed form all heads read the same keys, and the values are a part of these. A tile of 64
+ * keys in shared memory serves up to 64 heads. Eight warps share the work on a tile, for scores by keys, for values by
+ * columns, since the sums of 512 columns are too many for one warp's registers. Maxima and sums of the warps' parts go
+ * through shared memory, in the order of the warps' numbers. A span leaves its sums in memory, and td_merge_spans (gqa.cu)
+ * puts the spans together. In the expanded form, that of a prompt, a row multiplies with 192 and 128 columns a key instead
+ * of 576 and 512. But then keys and values must be computed from the latents: once for all rows of the step, a head after
+ * the other, into memory that the caller lends. Which of the two forms a row takes is the sequence's property (npu.h), never
+ * the step's.
  */
 #include "npu/cuda/kernels/attention.cuh"
 

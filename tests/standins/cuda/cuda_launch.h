@@ -2,10 +2,10 @@
  * What a stand-in of the CUDA driver sees of kernels that run on the CPU: libtandem_cuda_kernels_emulated.so.
  *
  * DESIGN. The library has every kernel of npu/cuda/kernels, compiled as C++ against cuda_emulation.h. For a kernel NAME it
- * exports the function td_cuda_emulated_NAME, which runs a whole launch to its end on the calling thread, and the record
- * td_cuda_kernel_NAME, which says what a driver knows of a kernel that it has loaded: dlsym finds both. Launches of several
- * threads are independent. A mistake in a kernel (a barrier that not all threads reach, shared memory written out of bounds)
- * ends the launch; td_cuda_emulated_mistake then has the sentence.
+ * exports a function and a record, which dlsym finds. The function td_cuda_emulated_NAME runs a whole launch to its end on
+ * the calling thread. The record td_cuda_kernel_NAME says what a driver knows of a kernel that it has loaded. Launches of
+ * several threads are independent. A mistake in a kernel (a barrier that not all threads reach, shared memory written out of
+ * bounds) ends the launch; td_cuda_emulated_mistake then has the sentence.
  *
  * Plain C: the stand-in is C, the emulation C++.
  */

@@ -54,7 +54,7 @@ static size_t merged_logits_bytes(const td_model *m) {
     return m->part.whole ? (size_t)m->spec.max_out * m->config.vocab * sizeof(float) : 0;
 }
 
-/* The cards' plans as one: of one memory they all take, of a memory each what each takes. */
+/* The cards' memory as one: of one memory they all take, of a memory each what each takes. */
 void td_model_get_memory(const td_model *m, td_model_memory *memory) {
     uint64_t n = m->unified ? m->n_cards : 1;
     td_card_model_memory(m->cards, memory); /* the first takes most */

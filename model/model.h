@@ -2,7 +2,7 @@
  * A model: configuration, checkpoint, weights on both tiers, and the layer program that runs them.
  *
  * Life: td_model_open reads config.json and the checkpoint's index and checks every name and shape (no weight is read);
- * td_model_memory tells what it will take; td_model_load takes it; td_model_forward runs one step.
+ * td_model_get_memory tells what it will take; td_model_load takes it; td_model_forward runs one step.
  */
 #ifndef TD_MODEL_MODEL_H
 #define TD_MODEL_MODEL_H

@@ -199,7 +199,7 @@ td_status td_program_build(const td_program_spec *s, td_pass_kind kind, td_progr
     return st;
 }
 
-/* ---- planning ----------------------------------------------------------------------------------- */
+/* ---- memory ------------------------------------------------------------------------------------- */
 
 td_status td_program_scratch_bytes(const td_program_spec *s, size_t *bytes, td_error *err) {
     td_status st = TD_OK;

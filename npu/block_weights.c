@@ -14,21 +14,27 @@ static td_status check_groups(td_weight_format format, const td_tensor_view *src
     return td_fail(err, TD_ENOTSUP, "a weight in groups is made from a checkpoint's codes of its kind");
 }
 
-td_status td_weight_check_source(td_weight_format format, const td_tensor_view *src, td_weight_shape *shape,
-                                 td_gemm_groups *groups, td_error *err) {
-    bool real = src->dtype == TD_DT_F32 || src->dtype == TD_DT_BF16 || src->dtype == TD_DT_F16;
+td_status td_weight_check_sides(td_weight_format kept, const td_tensor_view *src, td_weight_shape *shape, td_error *err) {
     if (src->rank < 1 || src->rank > 2) return td_fail(err, TD_EINVAL, "a weight has rank 1 or 2, not %u", src->rank);
     for (uint32_t i = 0; i < src->rank; i++)
         if (src->shape[i] == 0 || src->shape[i] > TD_WEIGHT_SIDE_MAX)
             return td_fail(err, TD_EINVAL, "a weight's sides are 1 to %zu, not %zu", TD_WEIGHT_SIDE_MAX, src->shape[i]);
-    *shape = (td_weight_shape){format, src->rank, src->rank == 2 ? src->shape[0] : 1, src->shape[src->rank - 1]};
+    *shape = (td_weight_shape){kept, src->rank, src->rank == 2 ? src->shape[0] : 1, src->shape[src->rank - 1]};
+    if (kept != TD_WEIGHT_W8A8) return TD_OK;
+    if (src->rank != 2) return td_fail(err, TD_EINVAL, "a W8A8 weight has rank 2");
+    if (shape->k > TD_INT8C_K_MAX)
+        return td_fail(err, TD_ENOTSUP, "a W8A8 weight has at most %d inputs, not %zu", TD_INT8C_K_MAX, shape->k);
+    return TD_OK;
+}
+
+td_status td_weight_check_source(td_weight_format format, const td_tensor_view *src, td_weight_shape *shape,
+                                 td_gemm_groups *groups, td_error *err) {
+    bool real = src->dtype == TD_DT_F32 || src->dtype == TD_DT_BF16 || src->dtype == TD_DT_F16;
+    TD_TRY(td_weight_check_sides(format, src, shape, err));
     if (td_weight_is_grouped(format)) return check_groups(format, src, groups, err);
     if (!src->data) return td_fail(err, TD_ENOTSUP, "codes are taken by weights in groups only");
     if (format != TD_WEIGHT_W8A8)
         return real ? TD_OK : td_fail(err, TD_ENOTSUP, "a bf16 or f32 weight is made from f32, bf16 or f16");
-    if (src->rank != 2) return td_fail(err, TD_EINVAL, "a W8A8 weight has rank 2");
-    if (shape->k > TD_INT8C_K_MAX)
-        return td_fail(err, TD_ENOTSUP, "a W8A8 weight has at most %d inputs, not %zu", TD_INT8C_K_MAX, shape->k);
     if (!real && !(src->dtype == TD_DT_I8 && src->scale))
         return td_fail(err, TD_ENOTSUP, "a W8A8 weight is made from f32, bf16, f16, or int8 with scales");
     return TD_OK;

@@ -24,7 +24,15 @@ static inline bool td_weight_is_grouped(td_weight_format f) {
 }
 
 /**
- * Check what a weight is to be made from, and set its shape.
+ * Check the rank and the sides of what a weight is to be made from, and set its shape.
+ * @param kept the format that the device keeps it in.
+ * @return TD_EINVAL or TD_ENOTSUP, with a sentence.
+ */
+TD_NODISCARD td_status td_weight_check_sides(td_weight_format kept, const td_tensor_view *src, td_weight_shape *shape,
+                                             td_error *err);
+
+/**
+ * The same, and its numbers: those that its format is made from.
  * @param groups out: of INT4G and FP4G; else unchanged.
  * @return TD_EINVAL or TD_ENOTSUP, with a sentence.
  */

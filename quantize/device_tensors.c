@@ -41,7 +41,7 @@ struct td_device_tensors {
     char                *fetched; /* a block of input that is not in memory, or not aligned */
 };
 
-/* ---- the plan -------------------------------------------------------------------------------- */
+/* ---- the tensors ----------------------------------------------------------------------------- */
 
 /* A tensor that is made when it is written. */
 static td_safetensors_entry made_entry(const td_tensor_spec *spec, td_dtype dtype) {

@@ -1,5 +1,7 @@
 #include "tests/td_test.h"
 
+#include <fnmatch.h>
+
 #define TESTS_MAX 512
 
 static struct CMUnitTest g_tests[TESTS_MAX];
@@ -20,11 +22,21 @@ void tests_add(int line, struct CMUnitTest test) {
 }
 
 int tests_run(CMFixtureFunction setup, CMFixtureFunction teardown) {
+    if (g_n_tests == 0) {
+        fprintf(stderr, "this program has no case\n");
+        return 1;
+    }
     return _cmocka_run_group_tests("tests", g_tests, g_n_tests, setup, teardown);
 }
 
 /* The first argument, where there is one, is a pattern of the cases that run. */
 __attribute__((weak)) int main(int argc, char **argv) {
+    size_t n = 0;
     if (argc > 1) cmocka_set_test_filter(argv[1]);
+    for (size_t i = 0; argc > 1 && i < g_n_tests; i++) n += fnmatch(argv[1], g_tests[i].name, 0) == 0;
+    if (argc > 1 && n == 0) {
+        fprintf(stderr, "no case of this program is called %s\n", argv[1]);
+        return 1;
+    }
     return tests_run(NULL, NULL);
 }

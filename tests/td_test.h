@@ -3,10 +3,10 @@
  *
  *   TEST(name) { … }                          a case; `state` is cmocka's
  *   TEST_WITH(name, setup, teardown) { … }    a case with functions before and after it; NULL: none
- *   FIRST_TEST(name) { … }                    a case that comes before all others
+ *   FIRST_TEST(name) { … }                    a case that comes before all others, as it counts the calls of its process
  *   TEST_ROWS(check, TABLE)                   a case a row: check(state) with *state the row, which has a `name`
  *
- * Cases add themselves, and run in the order of the file. The main of tests/td_test.c runs them; a program that has to do
+ * Cases add themselves, and run in the order of their lines; those of a header stand among the file's. The main of tests/td_test.c runs them; a program that has to do
  * more has a main of its own, which ends with tests_run.
  */
 #ifndef TD_TESTS_TD_TEST_H
@@ -38,7 +38,7 @@ int tests_run(CMFixtureFunction setup, CMFixtureFunction teardown);
     static void name(void **state __attribute__((unused)))
 #define TEST_WITH(name, setup, teardown) TEST_AT(__LINE__, name, setup, teardown)
 #define TEST(name) TEST_WITH(name, NULL, NULL)
-#define FIRST_TEST(name) TEST_AT(0, name, NULL, NULL)
+#define FIRST_TEST(name) TEST_AT(__LINE__ - 1000000, name, NULL, NULL)
 
 #define TEST_ROWS(check, TABLE)                                                                                       \
     __attribute__((constructor)) static void add_rows_of_##TABLE(void) {                                              \

@@ -41,7 +41,8 @@ typedef struct {
 } td_thread_layout;
 
 /**
- * The layout for such a machine; this one is not looked at. A bandwidth of 0 is not known: nodes then count by their cores and their order.
+ * The layout for such a machine; this one is not looked at. A bandwidth of 0 is not known: nodes then count by their cores and
+ * their order.
  * @return TD_EINVAL when cpuinfer is less than subpool_count, or more is asked for than a pool has room for.
  */
 TD_NODISCARD td_status td_thread_layout_of(const td_topology *t, const td_node_bandwidth *b, const td_thread_wishes *w,
@@ -49,8 +50,8 @@ TD_NODISCARD td_status td_thread_layout_of(const td_topology *t, const td_node_b
 
 /**
  * The layout for this machine: read it, measure between its nodes with `read` where it has several
- * (td_node_bandwidth_measure), and lay its threads out. On a machine that hwloc makes up nothing is measured, and the layout's cpus and
- * nodes are TD_CPU_ANY and TD_NODE_ANY. Logs what it found between nodes; warns about threads without a core, or without
+ * (td_node_bandwidth_measure), and lay its threads out. On a machine that hwloc makes up nothing is measured, and the
+ * layout's cpus and nodes are TD_CPU_ANY and TD_NODE_ANY. Logs what it found between nodes; warns about threads without a core, or without
  * the time to use it.
  * @return what the three return.
  */

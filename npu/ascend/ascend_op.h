@@ -86,7 +86,7 @@ void td_ascend_launch(td_ascend_run *r, const char *op, td_aclnn_status prepared
     } while (0)
 
 #define TD_ASCEND_ALIGNMENT 512 /* of a block's arrays in its scratch */
-/** The next `bytes` of a block's scratch, in plans. */
+/** The place of the next `bytes` of a block's scratch. */
 size_t td_ascend_place(size_t *used, size_t bytes);
 
 /* ---- what all blocks read ----------------------------------------------------------------------- */

@@ -65,10 +65,9 @@ bool td_ascend_weight_is_int8(const td_npu_weight *w) {
 /* Codes are rounded to int8, whatever their groups. */
 static td_status check_source(td_weight_format format, const td_tensor_view *src, td_weight_shape *shape, td_error *err) {
     td_gemm_groups unused;
-    bool           coded = src->coded && (td_weight_is_grouped(format) || (format == TD_WEIGHT_W8A8 && !src->data));
-    if (!coded) return td_weight_check_source(format, src, shape, &unused, err);
-    *shape = (td_weight_shape){kept_as(format), src->rank, src->coded->n, src->coded->k};
-    if (src->rank == 2 && shape->n == src->shape[0] && shape->k == src->shape[1]) return TD_OK;
+    if (!td_weight_is_grouped(format) || !src->coded) return td_weight_check_source(format, src, shape, &unused, err);
+    TD_TRY(td_weight_check_sides(kept_as(format), src, shape, err));
+    if (shape->n == src->coded->n && shape->k == src->coded->k) return TD_OK;
     return td_fail(err, TD_ENOTSUP, "a weight in groups is made from a checkpoint's codes");
 }
 

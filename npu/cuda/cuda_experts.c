@@ -51,7 +51,7 @@ static bool is_alike(const td_npu_weight *a, const td_npu_weight *b) {
 static td_status check_matrices(const td_npu_weight *const *w, uint32_t n_experts, const char *what, td_error *err) {
     for (uint32_t e = 0; e < n_experts; e++) {
         if (!td_weight_takes_int8(w[e]->shape.format))
-            return td_fail(err, TD_ENOTSUP, "%s is bf16; routed experts on the card are W8A8 or 4-bit groups", what);
+            return td_fail(err, TD_ENOTSUP, "%s is bf16 or f32; routed experts on the card are W8A8 or 4-bit groups", what);
         if (!is_alike(w[e], w[0]))
             return td_fail(err, TD_ENOTSUP, "%s has other numbers in expert %u than in the first", what, e);
     }

@@ -355,7 +355,7 @@ void td_host_attn_merge(const td_attn *a, const td_attn_unit *u, size_t head) {
     finish(a, head, row, out);
 }
 
-/* ---- planning and sorting -------------------------------------------------------------------- */
+/* ---- places and sorting ---------------------------------------------------------------------- */
 
 size_t td_host_chunk_rows(size_t max_tok, size_t row_bytes) {
     size_t rows = CHUNK_BYTES / row_bytes;

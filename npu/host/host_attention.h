@@ -25,7 +25,7 @@
 
 typedef enum { TD_ATTN_GQA, TD_ATTN_ABSORBED, TD_ATTN_EXPANDED } td_attn_form;
 
-/** Sizes: known when a block is planned. */
+/** Sizes: known when a block is made. */
 typedef struct {
     td_attn_form form;
     size_t       heads, groups;       /* groups: kv heads; 1 when absorbed; heads when expanded */

@@ -25,7 +25,7 @@ td_tier_work td_host_block_work(const td_host_npu *d, const td_npu_block *b, con
     size_t          n = td_block_weights(&b->desc, list);
     td_tier_work    sum = {0};
     for (size_t i = 0; i < n; i++) {
-        const td_npu_weight *w = list[i].count ? list[i].w[0] : NULL;
+        const td_npu_weight *w = list[i].w[0];
         switch (list[i].use) {
             case TD_USE_TABLE: sum.bytes += s->n_tok * row_bytes(w); break;
             case TD_USE_LATENT: sum.bytes += w->shape.n * row_bytes(w); break;

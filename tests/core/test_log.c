@@ -104,7 +104,8 @@ static void count_lines(const char *all, int *lines, int *notices, uint64_t *tol
     }
 }
 
-/* A pipe that nobody reads: logging goes on, what is lost is counted, and told when there is room again. The writer stays: the last case. */
+/* A pipe that nobody reads: logging goes on, what is lost is counted, and told when there is room again. The writer stays:
+ * this is the last case. */
 TEST(nobody_reads) {
     enum { LINES = 20000, ROOM = 2 << 20 };
     td_error err = {0};

@@ -1,4 +1,4 @@
-/* The machine that the tests run on, whatever it is: read, restricted, measured and planned for. Plans are in
+/* The machine that the tests run on, whatever it is: read, restricted, measured and laid out. Layouts are in
  * test_thread_layout.c. */
 
 #include <pthread.h>

@@ -72,7 +72,7 @@ static inline void *answer(void *arg) {
     return NULL;
 }
 
-/* A number goes to and fro, in a capture that is replayed. */
+/* A number goes to and fro, in a graph that is replayed. */
 static inline void hand_over(card *c) {
     enum { ROUNDS = 60 };
     char         *bells = pinned_memory(c, 128);

@@ -142,3 +142,22 @@ TEST(scales_that_are_none) {
     free_coded(&c);
     d->base.npu.ops->close(&d->base.npu);
 }
+
+TEST(codes_that_are_refused) {
+    td_ascend_npu *d = open_card();
+    rnd            r = rnd_open("refused codes");
+    td_npu_weight *w;
+    td_error       err = {0};
+    coded          c = make_coded(&r, 0, 4, 64);
+    td_tensor_view v = view_of(&c), wide = v;
+    wide.shape[0] = 0;
+    assert_int_equal(d->base.npu.ops->weight_create(&d->base.npu, c.format, &wide, &w, &err), TD_EINVAL);
+    assert_non_null(strstr(err.text, "a weight's sides are 1 to"));
+    wide.shape[0] = 5;
+    assert_int_equal(d->base.npu.ops->weight_create(&d->base.npu, c.format, &wide, &w, &err), TD_ENOTSUP);
+    assert_non_null(strstr(err.text, "from a checkpoint's codes"));
+    assert_int_equal(d->base.npu.ops->weight_create(&d->base.npu, TD_WEIGHT_W8A8, &v, &w, &err), TD_ENOTSUP);
+    assert_non_null(strstr(err.text, "codes are taken by weights in groups only"));
+    free_coded(&c);
+    d->base.npu.ops->close(&d->base.npu);
+}

@@ -1,7 +1,7 @@
 /*
  * Products, grouped-query attention and routers on the backend for NVIDIA cards, on the stand-in, against the host's block
  * over the same weights and rows: every format of weights, inputs that fill no tile, rows that come as codes, in the rows of
- * a half, at once and replayed from a capture. Where sums are of integers the bits are the same; many rows have the bits by
+ * a half, at once and replayed from a graph. Where sums are of integers the bits are the same; many rows have the bits by
  * cuBLASLt's stand-in and by our own kernels. What the device does not know is refused. And the list of kernels against what
  * the kernels are.
  *
@@ -132,7 +132,7 @@ static void drop_weights(pair *p, td_npu_weight *w[2]) {
     p->card->ops->weight_destroy(p->card, w[CARD]);
 }
 
-/* On the host; on the card at once and twice from a capture, which gives the same bits in `out`. */
+/* On the host; on the card at once and twice from a graph, which gives the same bits in `out`. */
 static void run_both(pair *p, const td_block_desc desc[2], const both *out) {
     const td_npu_ops *o = p->card->ops;
     td_npu_block     *b;

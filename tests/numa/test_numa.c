@@ -1,5 +1,5 @@
 /*
- * NUMA for real: memory, workers, shards and scratch on the nodes that the plan gives them, as the system tells it. Needs
+ * NUMA for real: memory, workers, shards and scratch on the nodes that the layout gives them, as the system tells it. Needs
  * two nodes with cores or more, and exits with 77 where there are fewer; boot_guest.py runs it in an emulated machine that
  * has them.
  */
@@ -30,7 +30,7 @@ static td_node_bandwidth bandwidth;
 static td_thread_layout  layout;
 static cpu_set_t         all_cpus;
 
-static void make_plan(td_thread_wishes w) {
+static void make_layout(td_thread_wishes w) {
     td_error err = {0};
     if (td_thread_layout_of(&topo, &bandwidth, &w, &layout, &err) != TD_OK) fail_msg("%s", err.text);
 }
@@ -129,7 +129,7 @@ static void look_around(void *ctx, uint32_t item, const td_worker *w) {
 
 TEST(workers_run_on_their_nodes) {
     whereabouts at = {0};
-    make_plan((td_thread_wishes){0});
+    make_layout((td_thread_wishes){0});
     assert_int_equal(layout.n_subpools, topo.machine.n_nodes);
     td_pool *pool = open_pool(layout.experts, layout.n_experts);
     td_pool_run_each(pool, look_around, &at, 64);
@@ -180,7 +180,7 @@ TEST(shards_and_scratch_lie_on_their_nodes) {
     snprintf(file, sizeof file, "%s/many.tdx", dir);
     snprintf(other, sizeof other, "%s/one.tdx", dir);
 
-    make_plan((td_thread_wishes){0});
+    make_layout((td_thread_wishes){0});
     td_pool    *pool = open_pool(layout.experts, layout.n_experts);
     td_experts *x;
     for (int from_file = 0; from_file < 2; from_file++) {
@@ -230,11 +230,11 @@ static void check_device_memory(td_pool *pool, bool own_threads, uint32_t node) 
 }
 
 TEST(device_memory_lies_with_its_threads) {
-    make_plan((td_thread_wishes){0});
+    make_layout((td_thread_wishes){0});
     td_pool *pool = open_pool(layout.experts, layout.n_experts);
     check_device_memory(pool, false, TD_NODE_SPREAD);
     close_pool(pool);
-    make_plan((td_thread_wishes){.cpuinfer = 1, .npu_threads = 1});
+    make_layout((td_thread_wishes){.cpuinfer = 1, .npu_threads = 1});
     assert_true(layout.npu[0].node < TD_NODE_SPREAD);
     pool = open_pool(layout.npu, 1);
     check_device_memory(pool, true, layout.npu[0].node);

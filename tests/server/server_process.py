@@ -83,7 +83,12 @@ class Server:
         self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=self.log if log is None else log, env=environment(**(env or {})))
         self.port = None
         if wait:
-            self.wait_ready(timeout)
+            try:
+                self.wait_ready(timeout)
+            except BaseException:
+                self.process.kill()
+                self.process.wait()
+                raise
 
     def wait_ready(self, timeout=60):
         line = self.process.stdout.readline().decode()

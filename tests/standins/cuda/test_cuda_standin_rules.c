@@ -238,16 +238,16 @@ BREAKS(copy_unregistered, "is not pinned: it would wait") {
 
 /* ---- words that streams write and wait for ------------------------------------------------------- */
 
-/* Words in 16 bytes of a device, in the order of the calls. */
+/* Words in memory of a device, in the order of the calls. */
 typedef struct {
-    int64_t wait_at, wait_flags, write_unpinned, write_flags, write_64_at, wait_64_at;
+    int64_t bytes, wait_at, wait_flags, write_unpinned, write_flags, write_64_at, wait_64_at;
 } word_args;
-static const word_args word_right = {0};
+static const word_args word_right = {.bytes = 16, .wait_64_at = 8};
 
 static void word(driver_rig *r, const void *args) {
     const word_args *a = args;
-    td_cu_address    words = driver_alloc(r, 16);
-    TRY(r->cu->cuMemsetD8Async(words, 0, 16, r->stream));
+    td_cu_address    words = driver_alloc(r, (size_t)a->bytes);
+    TRY(r->cu->cuMemsetD8Async(words, 0, (size_t)a->bytes, r->stream));
     TRY(r->cu->cuStreamWaitValue32(r->stream, words + (size_t)a->wait_at, 0, (unsigned)a->wait_flags));
     TRY(r->cu->cuStreamWriteValue32(r->stream, a->write_unpinned ? (uintptr_t)own : words, 1, (unsigned)a->write_flags));
     TRY(r->cu->cuStreamWriteValue64(r->stream, words + (size_t)a->write_64_at, 1, 0));
@@ -258,7 +258,7 @@ static const rule WORDS[] = {
     WRONG(word, wait_at, 2, "which is not aligned"),
     WRONG(word, write_64_at, 4, "which is not aligned"),
     WRONG(word, write_unpinned, true, "in no live memory of a device and in no pinned memory"),
-    WRONG(word, wait_64_at, 16, "in no live memory of a device and in no pinned memory"),
+    WRONG(word, bytes, 12, "in no live memory of a device and in no pinned memory"), /* the last word ends beyond it */
     WRONG(word, wait_flags, 1 << 30, "cuStreamWaitValue32 with flags 0x40000000"),
     WRONG(word, write_flags, 1, "cuStreamWriteValue32 with flags 0x1"),
     RIGHT(word),

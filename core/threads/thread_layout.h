@@ -51,8 +51,8 @@ TD_NODISCARD td_status td_thread_layout_of(const td_topology *t, const td_node_b
 /**
  * The layout for this machine: read it, measure between its nodes with `read` where it has several
  * (td_node_bandwidth_measure), and lay its threads out. On a machine that hwloc makes up nothing is measured, and the
- * layout's cpus and nodes are TD_CPU_ANY and TD_NODE_ANY. Logs what it found between nodes; warns about threads without a core, or without
- * the time to use it.
+ * layout's cpus and nodes are TD_CPU_ANY and TD_NODE_ANY. Logs what it found between nodes; warns about threads without a
+ * core, or without the time to use it.
  * @return what the three return.
  */
 TD_NODISCARD td_status td_thread_layout_here(td_read_fn read, const td_thread_wishes *w, td_thread_layout *layout,

@@ -4,6 +4,13 @@
 #include "kernels/product/group_layout.h"
 #include "kernels/product/tile_kernels.h"
 
+#if TD_FOR_AVX2 || TD_FOR_AVXVNNI || TD_FOR_AVX512VNNI || TD_FOR_AMX
+/* Codes are multiplied as they are, 32 k at a time. */
+#define CHUNK 32
+#define SUM_SHIFT 0
+#define UNIT 1
+#endif
+
 #if TD_FOR_SCALAR
 
 /* The reference: the tile layout of the 256-bit kernels, one multiply-add at a time. */
@@ -48,10 +55,7 @@ TD_TILE_KERNEL(int4g, "1x16", .mr = 1);
 
 #define HALF LANES
 #define TILES td_int4g_16x4
-#define CHUNK 32
 #define PACKED NIBBLES
-#define SUM_SHIFT 0
-#define UNIT 1
 
 static __m256i table(void) {
     return _mm256_setzero_si256();
@@ -84,10 +88,7 @@ TD_TILE_KERNEL(int4g, "6x16", .mr = TD_YMM_ROWS_MAX);
 #endif
 #include "kernels/product/vnni_dot.inc"
 
-#define CHUNK 32
-#define SUM_SHIFT 0
 #define HIGH_SHIFT 4
-#define UNIT 1
 
 VEC void add_chunk(const uint8_t *w, const int8_t *const *x, size_t k0, size_t far, vi *low, vi *high, const int m) {
     const vi nibble = vi_set1(0x0f0f0f0f);
@@ -116,8 +117,6 @@ TD_TILE_KERNEL(int4g, SHAPE, .mr = MR);
 
 #define HALF LANES
 #define TILES td_int4g_32x4
-#define SUM_SHIFT 0
-#define UNIT 1
 #define FEWER td_int4g_avx512vnni
 
 VEC vi code_bytes(vi nibbles) {

@@ -28,6 +28,7 @@ typedef struct {
     const char              *model_path; /* decode and prefill: config.json or folder; load: a folder of tandem quantize */
     const char              *override_json; /* merged over it, or NULL */
     const char              *trace_path;    /* or NULL */
+    const char              *routing_path;  /* of residency: a routing trace; NULL: generated ones */
     const td_expert_numbers *experts;       /* of experts, decode and prefill */
     const char              *device;        /* NULL: host */
     uint32_t                 first_card;    /* of that device */
@@ -113,5 +114,6 @@ TD_NODISCARD td_status td_bench_decode(td_bench *b, td_error *err);
 TD_NODISCARD td_status td_bench_prefill(td_bench *b, td_error *err);
 TD_NODISCARD td_status td_bench_link(td_bench *b, td_error *err);
 TD_NODISCARD td_status td_bench_load(td_bench *b, td_error *err);
+TD_NODISCARD td_status td_bench_residency(td_bench *b, td_error *err);
 
 #endif

@@ -23,6 +23,7 @@ enum {
     DEVICE = 8, /* and --base-gpu-id */
     DIVIDE = 16,
     SKIP = 32,
+    ROUTING = 64,
 };
 
 typedef struct {
@@ -48,6 +49,8 @@ static const suite SUITES[] = {
      "a folder of tandem quantize to memory and to the first token, cached and from disk (--config FOLDER)"},
     {"link", td_bench_link, FILTER | DEVICE,
      "copies to a device with memory of its own and back, and hand-overs in both forms (--device)"},
+    {"residency", td_bench_residency, FILTER | ROUTING,
+     "routing traces replayed: how often experts that move are on the device, at what uploads (docs/residency.md)"},
     {NULL, NULL, 0, NULL},
 };
 
@@ -73,7 +76,7 @@ static const td_flag FLAGS[] = {
     {{"rounds"}, TD_FLAG_U32, B(rounds), .min = 1, .max = TD_BENCH_ROUNDS_MAX, .arg = "N", .by_default = "5",
      .help = "A row is their median."},
     {{"device"}, TD_FLAG_TEXT, B(device), .arg = "NAME", .choices = td_device_flag_texts.names, .by_default = "host",
-     .help = "Of all suites but pool, experts and load. On a card that measures itself a row stands against the card's own bounds; "
+     .help = "Of all suites but pool, experts, load and residency. On a card that measures itself a row stands against the card's own bounds; "
              "on one that cannot it has no fraction. apart is for tests: the host with a memory of its own; its times mean nothing, and "
              "what a step copies to it and from it is printed."},
     {{"base-gpu-id"}, TD_FLAG_U32, B(first_card), .max = TD_CARDS_MAX - 1, .arg = "N", .by_default = "0",
@@ -89,10 +92,13 @@ static const td_flag FLAGS[] = {
              "Names and m stay; the figures are of no use."},
     {{"filter"}, TD_FLAG_TEXT, B(filter), .arg = "TEXT",
      .help = "Only rows whose shape, or whose expert kernel in the suite kernels, contains it; not of roofline and pool."},
+    {{"routing"}, TD_FLAG_TEXT, B(routing_path), .arg = "FILE", .by_default = "two that are generated",
+     .help = "Of residency: the routing trace, as tandem trace-routing writes it."},
     {{"json"}, TD_FLAG_SWITCH, B(json),
      .help = "JSON lines: bench, shape, m, threads, kernel, time_us, gbps, gops, bound, fraction, int8_fraction, commit, tier, cpu, "
              "cores, nodes; of what was timed also read_bound_gbps, int8_bound_gops and f32_bound_gflops of its rounds; on a card device, "
-             "bf16_bound_gflops in the place of the last, read_fraction and bf16_fraction; of a step with experts beside it experts_fraction."},
+             "bf16_bound_gflops in the place of the last, read_fraction and bf16_fraction; of a step with experts beside it experts_fraction. "
+             "Residency has other keys (docs/residency.md)."},
     {{"trace"}, TD_FLAG_TEXT, B(trace_path), .arg = "FILE",
      .help = "What every thread does, for ui.perfetto.dev and bench/phases.py."},
 };
@@ -107,7 +113,8 @@ static const char *idle_option(const suite *s, const td_bench_options *o) {
     } list[] = {{CONFIG, o->model_path, "config"},      {CONFIG, o->override_json, "json-model-override-args"},
                 {FILTER, o->filter, "filter"},          {DEVICE, o->device, "device"},
                 {DEVICE, o->first_card, "base-gpu-id"}, {EXPERTS, o->experts, "expert-quantization"},
-                {DIVIDE, o->divide > 1, "divide"},      {SKIP, o->experts_left, "skip-experts"}};
+                {DIVIDE, o->divide > 1, "divide"},      {SKIP, o->experts_left, "skip-experts"},
+                {ROUTING, o->routing_path, "routing"}};
     for (size_t i = 0; i < sizeof list / sizeof *list; i++)
         if (list[i].given && !(s->takes & list[i].bit)) return list[i].name;
     return NULL;

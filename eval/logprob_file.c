@@ -5,7 +5,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 #include "core/error.h"
 #include "eval/logit_rows.h"
@@ -41,34 +40,17 @@ static td_logprob_header header_for(const td_scored_text *t, uint32_t vocab) {
 
 static td_status set_up(td_logprob_file *file, const char *path, uint32_t vocab, td_error *err) {
     file->vocab = vocab;
-    file->path = strdup(path);
     file->row = malloc(row_bytes(vocab));
-    return file->path && file->row ? TD_OK : td_fail(err, TD_ENOMEM, "out of memory for %s", path);
+    return file->row ? TD_OK : td_fail(err, TD_ENOMEM, "out of memory for %s", path);
 }
 
 /* ---- writing --------------------------------------------------------------------------------- */
 
-static td_status write_failed(const td_logprob_file *file, td_error *err) {
-    return td_fail(err, TD_EIO, "cannot write %s: %s", file->path, strerror(errno));
-}
-
 static td_status create(td_logprob_file *file, const char *path, const td_scored_text *t, uint32_t vocab, td_error *err) {
     td_logprob_header h = header_for(t, vocab);
-    char             *partial;
-    struct stat       s;
-    if (stat(path, &s) == 0 && !S_ISREG(s.st_mode))
-        return td_fail(err, TD_EINVAL, "cannot write %s: it is not a regular file, and would be replaced", path);
     TD_TRY(set_up(file, path, vocab, err));
-    if (asprintf(&partial, "%s.partial", path) < 0) return td_fail(err, TD_ENOMEM, "out of memory for %s", path);
-    file->f = fopen(partial, "wb");
-    if (file->f) {
-        file->partial = partial;
-    } else {
-        td_fail(err, TD_EIO, "cannot write %s: %s", partial, strerror(errno));
-        free(partial);
-        return TD_EIO;
-    }
-    return fwrite(&h, sizeof h, 1, file->f) == 1 ? TD_OK : write_failed(file, err);
+    TD_TRY(td_partial_file_create(&file->written, path, err));
+    return td_partial_file_write(&file->written, &h, sizeof h, err);
 }
 
 td_status td_logprob_file_create(td_logprob_file *file, const char *path, const td_scored_text *t, uint32_t vocab,
@@ -83,17 +65,11 @@ td_status td_logprob_file_write(td_logprob_file *file, const float *logits, doub
     file_row *row = (file_row *)file->row;
     row->target = (float)(logits[target] - lse);
     td_logprobs_encode(logits, lse, file->vocab, &row->range, row->code);
-    return fwrite(row, row_bytes(file->vocab), 1, file->f) == 1 ? TD_OK : write_failed(file, err);
+    return td_partial_file_write(&file->written, row, row_bytes(file->vocab), err);
 }
 
 td_status td_logprob_file_finish(td_logprob_file *file, td_error *err) {
-    bool  synced = fflush(file->f) == 0 && fsync(fileno(file->f)) == 0;
-    FILE *f = file->f;
-    file->f = NULL;
-    if (fclose(f) != 0 || !synced || rename(file->partial, file->path) != 0) return write_failed(file, err);
-    free(file->partial);
-    file->partial = NULL;
-    return TD_OK;
+    return td_partial_file_finish(&file->written, err);
 }
 
 /* ---- reading --------------------------------------------------------------------------------- */
@@ -127,6 +103,8 @@ static td_status open_file(td_logprob_file *file, const char *path, const td_sco
         !__builtin_mul_overflow(h.n_rows, row_bytes(h.vocab), &rows) && !__builtin_add_overflow(rows, sizeof h, &size);
     if (!fits || fstat(fileno(file->f), &s) != 0 || (uint64_t)s.st_size != size)
         return td_fail(err, TD_EFORMAT, "%s is damaged: it should have %zu bytes", path, fits ? size : SIZE_MAX);
+    file->path = strdup(path);
+    if (!file->path) return td_fail(err, TD_ENOMEM, "out of memory for %s", path);
     return set_up(file, path, h.vocab, err);
 }
 
@@ -150,8 +128,7 @@ td_status td_logprob_file_read(td_logprob_file *file, float *logprobs, float *ta
 
 void td_logprob_file_close(td_logprob_file *file) {
     if (file->f) fclose(file->f);
-    if (file->partial) unlink(file->partial);
-    free(file->partial);
+    td_partial_file_close(&file->written);
     free(file->path);
     free(file->row);
     *file = (td_logprob_file){0};

@@ -4,7 +4,7 @@
  *   header  td_logprob_header, 56 bytes, little endian
  *   rows    [n_rows] of 8 + 2 * vocab bytes: f32 log-probability of the token that comes, f32 range, u16 [vocab] codes (logit_rows.h)
  *
- * A file is written under another name and renamed when it is whole. Every byte read is checked: what is not exactly a file for this text,
+ * A file gets its name when it is whole (core/files/partial_file.h). Every byte read is checked: what is not exactly a file for this text,
  * protocol and vocabulary is refused.
  */
 #ifndef TD_EVAL_LOGPROB_FILE_H
@@ -12,6 +12,7 @@
 
 #include <stdio.h>
 
+#include "core/files/partial_file.h"
 #include "eval/scored_text.h"
 
 typedef struct {
@@ -21,10 +22,11 @@ typedef struct {
 } td_logprob_header;
 
 typedef struct {
-    FILE    *f;
-    char    *path, *partial; /* partial: written so far, until finished; NULL when reading */
-    uint32_t vocab;
-    char    *row; /* one */
+    td_partial_file written;
+    FILE           *f;    /* when reading */
+    char           *path; /* of f */
+    uint32_t        vocab;
+    char           *row; /* one */
 } td_logprob_file;
 
 TD_NODISCARD td_status td_logprob_file_create(td_logprob_file *file, const char *path, const td_scored_text *t,

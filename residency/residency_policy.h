@@ -25,8 +25,9 @@
 
 #include "tandem.h"
 
-#define TD_RESIDENCY_HALF_LIFE 32   /* tokens */
-#define TD_RESIDENCY_PROMPT_ROWS 32 /* of each prompt and step */
+#define TD_RESIDENCY_HALF_LIFE 24 /* tokens */
+/** Of each prompt and step. As many as a half-life: so they weigh as much as all tokens before them. */
+#define TD_RESIDENCY_PROMPT_ROWS TD_RESIDENCY_HALF_LIFE
 /** An upload reads an expert from the host's memory once, as a use on the CPU does: where that memory binds, it costs a use. */
 #define TD_RESIDENCY_UPLOAD_COST 1.0F
 

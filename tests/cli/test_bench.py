@@ -1,6 +1,7 @@
 """`tandem bench`: rows with the keys that programs rely on, and refusals. What the figures are is no test's business."""
 import json
 import os
+import struct
 import subprocess
 import tempfile
 import unittest
@@ -130,6 +131,28 @@ class Bench(unittest.TestCase):
         p = bench("pool", "--threads", "1")
         self.assertEqual((p.returncode, p.stdout), (1, ""))
 
+    def test_residency(self):
+        p = bench("residency", "--filter", "128 experts", "--json")
+        self.assertEqual(p.returncode, 0, p.stderr)
+        rows = [json.loads(line) for line in p.stdout.splitlines()]
+        self.assertEqual([(r["slots"], r["experts"]) for r in rows], [(16, 128), (32, 128), (64, 128)])
+        for r in rows:
+            self.assertGreater(r["belady_hits"], r["policy_hits"])
+            self.assertAlmostEqual(r["belady_share"], r["policy_hits"] / r["belady_hits"], delta=2e-4)
+            self.assertLess(r["policy_uploads"], 0.5)
+        with tempfile.NamedTemporaryFile() as f:
+            ids = [0, 1, 2, 3, 0, 1, 3, 2]
+            f.write(b"TDROUTES" + struct.pack("<4IQ8H", 1, 1, 8, 2, 4, *ids))
+            f.flush()
+            p = bench("residency", "--routing", f.name)
+            self.assertEqual((p.returncode, [line.split()[:6] for line in p.stdout.splitlines()[2:]]),
+                             (0, [["8", "experts,", "2", "a", "token", "4"]] * 2), p.stderr)
+            f.truncate(32)
+            p = bench("residency", "--routing", f.name)
+        self.assertEqual((p.returncode, p.stdout, p.stderr), (1, "", f"tandem bench: {f.name} is damaged: its 32 bytes are not those of 4 tokens\n"))
+        p = bench("pool", "--routing", "x")
+        self.assertEqual((p.returncode, p.stderr), (2, "tandem bench: --routing means nothing to pool\n"))
+
     def test_phases(self):
         with tempfile.TemporaryDirectory() as folder:
             trace = os.path.join(folder, "trace.json")
@@ -172,7 +195,7 @@ class Bench(unittest.TestCase):
     def test_help(self):
         p = bench("--help")
         self.assertEqual(p.returncode, 0)
-        for word in ("roofline", "pool", "kernels", "attention", "experts", "decode", "prefill", "load", "--json"):
+        for word in ("roofline", "pool", "kernels", "attention", "experts", "decode", "prefill", "load", "residency", "--json"):
             self.assertIn(word, p.stdout)
 
 

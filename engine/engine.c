@@ -1,3 +1,4 @@
+/* An engine's life, and what others ask of it. The steps are in step/. */
 #include <errno.h>
 #include <math.h>
 #include <stdio.h>
@@ -40,7 +41,7 @@ static td_status measure_bounds(td_engine *e, const td_machine *m, td_error *err
     return TD_OK;
 }
 
-/* The device's threads, as many for each card. */
+/* One pool of device threads for each card, all of the same size. */
 static td_status open_npu_pools(td_engine *e, const td_thread_layout *layout, uint32_t n_cards, td_error *err) {
     if (!layout->n_npu) return TD_OK;
     if (layout->n_npu % n_cards)
@@ -132,8 +133,8 @@ static td_status open_model(td_engine *e, uint64_t available_bytes, td_error *er
                        "speculative-algorithm NEXTN: the model in %s has no multi-token-prediction layer that could draft",
                        e->model_path);
     const td_model_memory *memory = &e->placed.memory;
-    uint64_t               cards =
-        memory->unified_memory ? 1 : e->placed.n_npus; /* the figures are one card's, where each has its own memory */
+    /* The device's figures are one card's where each card has a memory of its own. */
+    uint64_t cards = memory->unified_memory ? 1 : e->placed.n_npus;
     uint64_t npu_bytes = cards * memory->npu_weight_bytes, kv_bytes = cards * memory->kv_bytes_per_page * e->placed.n_pages;
     uint64_t scratch_bytes = cards * memory->device_scratch_bytes + memory->host_scratch_bytes;
     td_info("memory: %.2f GiB device tier, %.2f GiB experts, %.2f GiB working memory, %.2f GiB KV for %llu tokens",
@@ -184,7 +185,7 @@ static void fill_limits_and_info(td_engine *e, uint32_t n_pages) {
                 td_tokenizer_vocab_size(e->tokenizer), c->vocab);
 }
 
-/* Everything that the step loop uses: after this it allocates nothing. */
+/* Open what the step loop works with. */
 static td_status open_steps(td_engine *e, uint32_t n_pages, const td_cache_listener *listener, td_error *err) {
     uint32_t max_running = e->config.model.max_running, longest = e->limits.context_length;
     if (longest > e->limits.kv_tokens) longest = (uint32_t)e->limits.kv_tokens;
@@ -220,7 +221,7 @@ static void wake(void *user) {
 static td_status open_page_store(td_engine *e, const td_engine_options *o, uint64_t source_hash, td_error *err) {
     if (!o->page_store) return TD_OK;
     td_model *m = e->placed.model;
-    if (e->config.drafts) /* they are sent before the MTP layer has its rows of them */
+    if (e->config.drafts) /* pages are sent before the MTP layer has computed its rows of them */
         return td_fail(err, TD_ENOTSUP, "kv-store: pages are not shared with speculative-algorithm yet: leave one out");
     uint32_t       longest = e->scheduler.config.max_seq_tokens;
     td_page_format f = {.page_tokens = TD_KV_PAGE,
@@ -320,7 +321,7 @@ void td_engine_get_stats(td_engine *e, td_engine_stats *s) {
     pthread_mutex_lock(&e->stats.lock);
     *s = e->stats.s;
     pthread_mutex_unlock(&e->stats.lock);
-    td_model_work work; /* as far as the step that runs has come: a long one takes many seconds */
+    td_model_work work; /* with what is done of the step under way: a long one takes many seconds */
     td_model_get_work(e->placed.model, &work);
     s->device = work.device;
     s->experts = work.experts;
@@ -366,7 +367,7 @@ td_status td_engine_prepare_grammar(td_engine *e, td_grammar *g, td_error *err) 
     return TD_OK;
 }
 
-/* The markers of a reasoning that comes before a grammar; NULL: there is none. One reference. */
+/* The markers of the reasoning before a grammar's text, with one reference; NULL: there is no reasoning. */
 static td_status find_markers(td_engine *e, const td_request_params *p, td_marker_tokens **out, td_error *err) {
     *out = NULL;
     if (!p->reasoning_format || p->reasoning_start == TD_REASONING_CLOSED) return TD_OK;
@@ -389,7 +390,7 @@ static td_status find_markers(td_engine *e, const td_request_params *p, td_marke
     return st == TD_OK ? TD_OK : td_fail(err, st, "out of memory for the reasoning's markers");
 }
 
-/* The request's text shall be of the grammar's language, behind a reasoning if there is one. */
+/* Hold the request's text to its grammar, behind the reasoning if there is one. */
 static td_status attach_form(td_engine *e, const td_request_params *p, td_request *r, td_error *err) {
     TD_TRY(make_trie(e, err));
     td_answer_form_params form = {.tokenizer = e->tokenizer,
@@ -426,7 +427,7 @@ td_status td_engine_submit_all(td_engine *e, const td_request_params *p, size_t 
     if (st != TD_OK) {
         made--;
     } else {
-        st = td_inbox_put(e->inbox, out, n); /* out is filled by then: the first event may come at once */
+        st = td_inbox_put(e->inbox, out, n); /* out is filled before, since the first event may come at once */
         if (st == TD_EBUSY) td_fail(err, st, "the queue is full: at most %u requests wait", e->config.max_queued);
         if (st == TD_ESHUTDOWN) td_fail(err, st, "the engine is shutting down");
     }

@@ -11,15 +11,15 @@
 
 /** What the options ask for, with every default filled in and every name understood. */
 typedef struct {
-    td_model_spec model;        /* its strings are the options' own: not read after td_engine_open */
-    const char   *quantization; /* name of the device tier's numbers; static */
-    uint32_t      chunk;        /* prompt tokens of a step; model.max_tok is these and one token of each running sequence */
+    td_model_spec model;        /* borrows the options' strings, which are not read after td_engine_open */
+    const char   *quantization; /* name of the device tier's number format; static */
+    uint32_t      chunk;        /* prompt tokens of a step, at most; model.max_tok = chunk + model.max_running */
     uint32_t      max_queued, decode_log_interval;
     uint64_t      random_seed;
     bool          log_requests, prefix_cache, mixed_chunk, drafts, draft_always;
 } td_engine_config;
 
-/** Resolve. Opens nothing and reads no file.
+/** Resolve the options. Opens no device and reads no file.
  * @param o borrowed for as long as the strings in config->model are read (model/model_spec.h).
  * @return TD_EINVAL or TD_ENOTSUP with a sentence that names the option. An attention backend that the device lacks gives a
  * warning only. */

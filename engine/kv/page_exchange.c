@@ -63,7 +63,8 @@ static void end_lookup(td_page_exchange *x, td_page_lookup *l, bool late) {
     *l = (td_page_lookup){0};
 }
 
-/* Page l->next of the request, whose pages before it are held. @return false: there is no room, or no device. */
+/* Put bytes into the cache as page l->next of the request, whose earlier pages are held. @return false: no room, or the copy
+ * failed. */
 static bool land(td_page_exchange *x, td_page_lookup *l, const void *bytes) {
     td_request *r = l->request;
     uint32_t   *page = &r->pages[l->next];
@@ -81,7 +82,8 @@ static bool land(td_page_exchange *x, td_page_lookup *l, const void *bytes) {
     return true;
 }
 
-/* Whatever has come of a lookup. The request's list of pages is free: it waits. @return false: it is over. */
+/* Put in all pages of a lookup that have come. A waiting request holds no pages, so r->pages is scratch here. @return false:
+ * the lookup is over. */
 static bool land_all(td_page_exchange *x, td_page_lookup *l) {
     td_request    *r = l->request;
     const void    *bytes;
@@ -129,7 +131,7 @@ bool td_page_exchange_waits(td_page_exchange *x, td_request *r, uint32_t n_found
     td_page_key     parent = n_found ? x->keys[r->pages[n_found - 1]] : x->root, key = parent;
     uint32_t        n = n_wanted - n_found;
     td_page_lookup *l = find(x, NULL);
-    if (!l) return true; /* one of the others will be over in time */
+    if (!l) return true; /* all lookups are taken: wait until one ends */
     if (is_looked_for(x, td_page_key_next(parent, tokens))) return true;
     assert(n <= x->max_pages);
     for (uint32_t i = 0; i < n; i++) x->wanted[i] = key = td_page_key_next(key, tokens + (size_t)i * TD_KV_PAGE);

@@ -46,7 +46,7 @@ static td_status hash_page(td_model *m, XXH128_hash_t *out, td_error *err) {
     return st == TD_OK ? TD_OK : td_fail(err, st, "kv-store: the probe's KV cannot be read: %s", td_status_text(st));
 }
 
-/* Windows that are no shorter than the probe do not show in it. */
+/* The attention windows of all layers. A window as long as the probe, or longer, would not show in the probe's KV. */
 static uint64_t hash_windows(const td_model_config *c) {
     uint64_t       hash = 0;
     td_layer_range all = td_all_layers(c);

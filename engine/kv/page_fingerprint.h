@@ -1,11 +1,10 @@
 /*
  * What the bits of a KV page depend on besides its tokens, as a hash: two engines with the same fingerprint compute the same
  * pages (docs/determinism.md).
- *
- * It has two halves. The names of what is known to matter: Tandem's version, compiler, instruction-set tier, device, cards,
- * quantisation, deferral, overrides of the configuration, samples of the checkpoint. And the KV of a probe: a page of fixed
- * tokens goes through the model, and every bit that it leaves in the cache is hashed. What was forgotten in the first half
- * (another calibration, another library, a kernel that rounds differently) shows in the second.
+ * Two things are hashed. The first is the names of what is known to matter: Tandem's version, compiler, instruction-set
+ * tier, device, cards, quantisation, deferral, overrides of the configuration, samples of the checkpoint. The second is the
+ * KV of a probe: a page of fixed tokens goes through the model, and every bit that it leaves in the cache is hashed. What
+ * the names miss (another calibration, another library, a kernel that rounds differently) shows in the probe.
  */
 #ifndef TD_ENGINE_KV_PAGE_FINGERPRINT_H
 #define TD_ENGINE_KV_PAGE_FINGERPRINT_H

@@ -8,8 +8,8 @@
  *
  * The cache is one owner of each page that it holds. A page without another owner is idle, and idle pages are the ones that
  * may be evicted, the one that became idle first before the others. A request owns a path from the root, and pages are
- * dropped from the end of the path to its beginning, so a parent becomes idle after its children: what is evicted is always
- * a leaf.
+ * dropped from the end of the path to its beginning, so a parent becomes idle after its children. What is evicted is
+ * therefore always a leaf.
  *
  * What may be published: rows whose KV a later request would compute to the same bits. Engine thread only.
  */
@@ -40,7 +40,7 @@ typedef struct {
 TD_NODISCARD td_status td_prefix_cache_open(td_prefix_cache *c, td_kv_pages *pages, bool on, td_error *err);
 void                   td_prefix_cache_close(td_prefix_cache *c);
 
-/** One listener more, before anything is in the cache: borrowed, is opened. At most TD_CACHE_LISTENERS_MAX. */
+/** Add a listener and open it, before anything is in the cache. At most TD_CACHE_LISTENERS_MAX. @param listener borrowed. */
 TD_NODISCARD td_status td_prefix_cache_listen(td_prefix_cache *c, const td_cache_listener *listener, td_error *err);
 
 /** Pages that can be had: free ones, and idle ones. */

@@ -54,7 +54,7 @@ static const char *text_of(const td_answer_form *f, uint32_t token, size_t *len)
     return bytes;
 }
 
-/* Whatever a reasoning may go on with: what would run past its end may not come. */
+/* All tokens but those that complete the closing marker and have bytes behind it. */
 static void mask_reasoning(td_answer_form *f) {
     const td_marker_tokens *m = f->p.markers;
     memset(f->mask, 0xFF, TD_TRIE_WORDS(f->p.trie->vocab) * sizeof *f->mask);
@@ -65,7 +65,7 @@ static void mask_reasoning(td_answer_form *f) {
     }
 }
 
-/* What the grammar allows, if the text is the beginning of one of its, and what goes on with the marker. */
+/* What the grammar allows, if it allows the text so far, and the tokens that go on with the opening marker. */
 static td_status mask_opening(td_answer_form *f) {
     const td_marker_tokens *m = f->p.markers;
     size_t                  words = TD_TRIE_WORDS(f->p.trie->vocab), len;

@@ -9,7 +9,7 @@
  *   TEXT       the grammar's text, from the token behind the marker on, or from the first one
  * A mask depends on the form and the request's own text alone.
  *
- * Used by the engine thread, or by one of the threads that sample for it. It stands behind the request's last token.
+ * The form stands behind the request's last token. The engine thread uses it, or one of the threads that sample for it.
  */
 #ifndef TD_ENGINE_REQUESTS_ANSWER_FORM_H
 #define TD_ENGINE_REQUESTS_ANSWER_FORM_H
@@ -27,7 +27,7 @@ typedef struct {
     const td_tokenizer *tokenizer;
     td_vocab_trie      *trie; /* of tokenizer; held by the form */
     td_grammar         *grammar;
-    td_marker_tokens   *markers;       /* of the reasoning; held by the form; NULL: there is none before the form */
+    td_marker_tokens   *markers;       /* of the reasoning before the text, held by the form; NULL: no reasoning */
     bool                opened;        /* the answer begins in the reasoning */
     bool                shows_special; /* special tokens are part of the text */
     const uint32_t     *stop_ids;      /* [n_stop_ids] borrowed for the form's life: allowed where the text may end, alone */
@@ -38,9 +38,9 @@ typedef struct {
     td_answer_form_params p;
     td_grammar_place     *place;
     td_form_phase         phase;
-    size_t                n_opened; /* OPENING: bytes of the marker that the text is */
-    bool                  fits;     /* OPENING: the text is the beginning of one of the grammar, and place is behind it */
-    td_marker_scan        scan;     /* REASONING: of the closing marker */
+    size_t                n_opened; /* OPENING: the text is the marker's first n_opened bytes */
+    bool                  fits;     /* OPENING: the grammar allows the text so far, and place is behind it */
+    td_marker_scan        scan;     /* REASONING: the search for the closing marker */
     uint32_t             *mask;     /* [TD_TRIE_WORDS(vocab)] with markers; else NULL */
 } td_answer_form;
 

@@ -11,8 +11,8 @@ static bool is_stop(const td_jump_vocabulary *v, uint32_t id) {
     return false;
 }
 
-/* The bytes of a token that may be taken with at most `max` bytes, and must be the next ones of the text; 0: it may not.
-   (A tokenizer may normalise what it encodes, and may have ids that the model has not.) */
+/* The length of token id if it may be taken: its bytes are the next of the text, and at most max. 0: it may not be taken. (A
+   tokenizer may normalise what it encodes, and may have ids that the model does not have.) */
 static size_t bytes_taken(const td_jump_vocabulary *v, uint32_t id, const char *text, size_t max) {
     size_t      len = 0;
     bool        special = false;

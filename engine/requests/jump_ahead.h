@@ -1,12 +1,10 @@
 /*
  * Jump-ahead: the tokens of a text that leaves no choice, so that no step is spent on choosing them.
- *
- * Where a grammar leaves one continuation, its bytes are encoded by themselves, and of these tokens the ones are taken that
- * end before its open end: the longest end of the bytes that some token of the vocabulary begins with and goes on. Such a
- * token may be how the text is written together with what follows, which is not known yet, so the model chooses from there
- * on. Bytes with which the text is complete have no open end. (Taking whole tokens, and leaving the last ones to the model,
- * is how llguidance forwards tokens; SGLang's jump-forward, arXiv 2312.07104 section 4, encodes the whole text anew
- * instead.)
+ * Where a grammar leaves one continuation, its bytes are encoded on their own. Not all of these tokens are taken. The text
+ * that follows is not known yet, and a token of the vocabulary may begin with the last of these bytes and end in that text.
+ * The longest end of the bytes with which some token begins and goes on is the open end. Tokens that end before it are
+ * taken; the model chooses from there on. Bytes that complete the text have no open end. (llguidance forwards tokens in this
+ * way, too. SGLang's jump-forward, arXiv 2312.07104 section 4, encodes the whole text anew instead.)
  *
  * What comes out is a function of the grammar, the text so far and the vocabulary.
  */
@@ -15,7 +13,7 @@
 
 #include "text/grammar/grammar.h"
 
-#define TD_JUMP_BYTES_MAX 1024 /* of a text that is looked at at once */
+#define TD_JUMP_BYTES_MAX 1024 /* of forced text that one call looks at */
 
 typedef struct {
     const td_tokenizer  *tokenizer;

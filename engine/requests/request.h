@@ -10,13 +10,13 @@
  * token, unless the answer is complete with what is there. A retracted request loses its pages and goes on with n_computed
  * == 0: nothing else about it changes.
  *
- * Tokens come one by one from the sampler, and several at a time where the answer's form leaves no choice (jump-ahead). Of
- * these, tokens[n_told .. n_tokens), the client does not know until what belongs to them is there: of the answer's first
- * ones the prompt's KV, and with log-probabilities the logits of the row before each. `form` stands behind the last token.
+ * Tokens come one by one from the sampler, and several at a time where the answer's form leaves no choice (jump-ahead). The
+ * client is told of the latter, tokens[n_told .. n_tokens), when what belongs to them is computed: the prompt's KV, and with
+ * log-probabilities the logits of the row before each. `form` stands behind the last token.
  *
- * With drafting, `draft` is what the MTP layer takes for the token behind the last one. A step computes it as a row behind
- * that token's, where tokens[] has room: tokens[n_tokens] holds it then, and is no token of the request before the row in
- * front of it has given the same.
+ * With drafting, `draft` is what the MTP (multi-token prediction) layer takes for the next token. A step computes it as one
+ * row more, and tokens[n_tokens] holds it meanwhile. It becomes a token of the request if the row in front of it gives the
+ * same.
  */
 #ifndef TD_ENGINE_REQUESTS_REQUEST_H
 #define TD_ENGINE_REQUESTS_REQUEST_H
@@ -56,7 +56,7 @@ struct td_request {
     uint32_t             *tokens; /* [n_prompt + max_tokens] */
     uint32_t              n_tokens, n_computed;
     uint32_t              n_told;               /* tokens that the client has, the prompt's among them */
-    uint32_t              draft;                /* of the token tokens[n_tokens], or TD_NO_DRAFT */
+    uint32_t              draft;                /* for tokens[n_tokens]; or TD_NO_DRAFT */
     uint32_t              n_layer;              /* the MTP layer's KV of tokens[0 .. n_layer) is there: a draft needs all */
     uint32_t             *pages;                /* [capacity for all tokens] */
     uint32_t              n_pages, n_published; /* of the pages, the first n_published are in the prefix cache */
@@ -66,13 +66,13 @@ struct td_request {
     td_detok             *detok;                /* NULL without a tokenizer */
     td_stream_text        text;
     td_answer_form       *form;     /* NULL: any text will do */
-    bool                  jumps;    /* tokens that the form leaves no choice of are taken at once */
-    bool                  complete; /* tokens taken so end the answer */
+    bool                  jumps;    /* tokens that leave no choice are taken at once */
+    bool                  complete; /* tokens taken this way end the answer */
     td_position_logprobs *jumped;   /* with logprobs: [n_jumped] of tokens[jumped_from ..), the ones taken last */
     uint32_t              jumped_from, n_jumped;
     td_position_logprobs *prompt_positions; /* [n_prompt] from admission until they are sent */
     bool                  prompt_positions_sent, started;
-    bool                  retracted;                             /* waits again */
+    bool                  retracted;                             /* ran before and waits again */
     double                submit_s, first_token_s, last_token_s; /* monotonic clock */
 };
 
@@ -80,12 +80,13 @@ struct td_request {
 typedef struct {
     const td_tokenizer *tokenizer; /* NULL: events carry no text */
     uint32_t            vocab, context_length;
-    uint64_t            kv_tokens; /* capacity */
+    uint64_t            kv_tokens; /* capacity of the KV cache */
     const uint32_t     *eos_ids;
     uint32_t            n_eos;
 } td_request_limits;
 
-/** Check and copy a request; one reference, the submitter's. @param waker held. number and seed are given when it is queued. */
+/** Check and copy a request; one reference, the submitter's. @param waker held. number and seed are given when it is
+ * queued. */
 TD_NODISCARD td_status td_request_create(const td_request_params *p, const td_request_limits *limits, td_waker *waker,
                                          td_request **out, td_error *err);
 
@@ -111,7 +112,7 @@ static inline uint32_t td_request_first_needed(const td_request *r) {
  */
 TD_NODISCARD td_status td_request_jump(td_request *r);
 
-/** Ids that end the request. */
+/** Whether id ends the request. */
 bool td_request_stops_at(const td_request *r, uint32_t id);
 
 /** Order of service: higher priority first, then earlier arrival. */

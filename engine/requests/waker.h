@@ -1,6 +1,6 @@
 /*
- * How other threads wake the engine thread. The engine and every request hold a reference, so that a request can be cancelled
- * whenever its submitter calls, even after the engine is gone.
+ * How other threads wake the engine thread. The engine and every request hold a reference, so that a request can be
+ * cancelled whenever its submitter calls, even after the engine is gone.
  */
 #ifndef TD_ENGINE_REQUESTS_WAKER_H
 #define TD_ENGINE_REQUESTS_WAKER_H
@@ -13,7 +13,7 @@
 typedef struct {
     atomic_uint     refs;    /* acq_rel: the last owner sees what the others wrote */
     pthread_mutex_t lock;    /* guards `awake`, and all of the inbox */
-    pthread_cond_t  changed; /* of the monotonic clock */
+    pthread_cond_t  changed; /* with the monotonic clock */
     bool            awake;   /* the engine is to look at its requests */
 } td_waker;
 

@@ -2,8 +2,8 @@
 
 #include <assert.h>
 
-#define STEP_WEIGHT (1.0 / 16) /* of the newest step, at least, in the averages of plain and drafted ones */
-#define ON_WEIGHT (1.0 / 64)   /* in those of the gain: tokens come by chance */
+#define STEP_WEIGHT (1.0 / 16) /* least weight of the newest step in the averages of plain and of drafted steps */
+#define ON_WEIGHT (1.0 / 64)   /* the same for `on` and `tokens`: accepted drafts come by chance */
 #define PLAIN_FIRST 4          /* steps of a class go without drafts before the first that has some */
 #define OUTLIER 2              /* times an average */
 
@@ -19,10 +19,11 @@ static void follow(double *average, uint32_t n_before, double value, double leas
     *average += (value - *average) * (weight > least_weight ? weight : least_weight);
 }
 
-/* Of times. What holds one step up (memory that is touched first, another process) must not decide for hundreds. */
+/* The same for times, without outliers: what holds one step up (first touch of memory, another process) must not decide for
+ * hundreds. */
 static void follow_time(double *average, uint32_t n_before, double seconds, double least_weight) {
     if (n_before && seconds > OUTLIER * *average) seconds = OUTLIER * *average;
-    if (n_before && OUTLIER * seconds < *average) *average = seconds; /* so far there were such */
+    if (n_before && OUTLIER * seconds < *average) *average = seconds; /* the average came from outliers */
     follow(average, n_before, seconds, least_weight);
 }
 
@@ -91,7 +92,7 @@ void td_draft_gate_observe(td_draft_gate *g, const td_draft_step *s) {
         follow_time(&c->plain_s, c->n_plain++, s->step_s, STEP_WEIGHT);
     else
         follow_time(&c->drafted_s, c->n_drafted++, s->step_s, STEP_WEIGHT);
-    if (measures || (s->n_drafts == 0 && s->layer_s == 0)) return; /* nobody was there to draft for */
+    if (measures || (s->n_drafts == 0 && s->layer_s == 0)) return; /* a measuring step, or no request that could draft */
     follow(&c->on_tokens, c->n_on, (double)s->n_tokens / s->n_seq, ON_WEIGHT);
     follow_time(&c->on_s, c->n_on++, s->step_s + s->layer_s, ON_WEIGHT);
     judge(c);

@@ -1,22 +1,23 @@
-/*
- * Whether drafting pays.
+/* The draft gate decides whether drafting pays. A draft is what the MTP (multi-token prediction) layer takes for the next
+ * token; the next step verifies it (step_draft.c).
  *
  * DESIGN. A drafted step verifies a second row per sequence, and the MTP layer runs behind it. With the experts on the CPU
- * each row reads experts of its own, so that a step may cost more than its accepted drafts bring. What it costs depends on
- * the batch, so the gate keeps books by the number of sequences, in powers of two:
+ * each row reads experts of its own, so a step may cost more than its accepted drafts bring. The cost depends on the number
+ * of sequences. The gate keeps averages for each class of it, in powers of two:
  *
  *   plain    seconds of a step without drafts, the layer not counted
  *   drafted  seconds of a step with drafts, the layer not counted
- *   on       seconds of a step while drafting is on, layer and all, and the tokens that it gives each sequence
- *   gain     tokens per second with drafting, of those without: tokens / on over 1 / plain
+ *   on       seconds of a step while drafting is on, layer and all
+ *   tokens   tokens that such a step gives each sequence
+ *   gain     tokens per second with drafting over those without: (tokens / on) / (1 / plain)
  *
- * Averages are exponential, so that they follow the machine; a step that took far longer than usual counts as twice the
- * average, and one of half the average starts it anew. While a class is on, one step in TD_DRAFT_PLAIN_EVERY goes
+ * Averages are exponential, so that they follow the machine. A step that took far longer than usual counts as twice the
+ * average, and one below half the average starts it anew. While a class is on, one step in TD_DRAFT_PLAIN_EVERY goes
  * without drafts, which measures `plain`; the layer runs then too, so that no row of its cache is missing. A class whose
  * gain is below 1 is off: neither drafts nor layer. After a while it is tried again, and after twice as long each time that
- * the trial fails. A draft is verified only if its probability is above what drafted steps cost more than plain ones.
+ * the trial fails. A draft is verified only if its probability is at least drafted / plain - 1.
  *
- * Times are given, never taken: the same numbers give the same decisions. What the gate says changes no token.
+ * The gate reads no clock: the same times give the same decisions. What the gate says changes no token.
  */
 #ifndef TD_ENGINE_STEP_DRAFT_GATE_H
 #define TD_ENGINE_STEP_DRAFT_GATE_H
@@ -34,22 +35,22 @@
 
 typedef struct {
     bool     off;
-    uint32_t n_steps;                  /* since it is on */
-    uint32_t n_plain, n_drafted, n_on; /* in the averages */
-    uint32_t waits, left;              /* steps that it is off for, and is still */
+    uint32_t n_steps;                  /* since the class is on */
+    uint32_t n_plain, n_drafted, n_on; /* steps in each average */
+    uint32_t waits, left;              /* steps that the class is off for when it goes off, and how many are left */
     double   plain_s, drafted_s, on_s, on_tokens;
 } td_draft_class;
 
 typedef struct {
-    bool           always; /* it is never closed, nor are steps without drafts measured: gain stays 1 */
+    bool           always; /* drafting is always on, and nothing is measured: the gain stays 1 */
     td_draft_class classes[TD_DRAFT_CLASSES];
 } td_draft_gate;
 
 /** A step that held one row of every sequence, and drafts of some. */
 typedef struct {
     uint32_t n_seq, n_drafts; /* drafts: 0 .. n_seq */
-    uint32_t n_tokens;        /* that it gave */
-    double   step_s, layer_s; /* the layer's: 0, it did not run */
+    uint32_t n_tokens;        /* that the step gave */
+    double   step_s, layer_s; /* layer_s: 0 if the layer did not run */
 } td_draft_step;
 
 void td_draft_gate_open(td_draft_gate *g, bool always);
@@ -57,7 +58,7 @@ void td_draft_gate_open(td_draft_gate *g, bool always);
 /** Whether the MTP layer is to run behind a step of so many sequences, n_seq >= 1. */
 bool td_draft_gate_is_on(const td_draft_gate *g, uint32_t n_seq);
 
-/** Whether the layer is on for so many sequences, or fewer, so that a request which is beside them may draft some time. */
+/** Whether drafting is on for n_seq sequences, or for any smaller number: then a prompt beside them may draft some time. */
 bool td_draft_gate_is_on_up_to(const td_draft_gate *g, uint32_t n_seq);
 
 /** Whether the next step of so many sequences is to have drafts: not while it is off, nor when plain steps are measured. */
@@ -68,7 +69,7 @@ double td_draft_gate_threshold(const td_draft_gate *g, uint32_t n_seq);
 
 void td_draft_gate_observe(td_draft_gate *g, const td_draft_step *s);
 
-/** Of so many sequences; 1 until it is measured. */
+/** The gain for so many sequences; 1 until it is measured. */
 double td_draft_gate_gain(const td_draft_gate *g, uint32_t n_seq);
 
 #endif

@@ -120,8 +120,9 @@ static uint32_t bucket_of(float z) { /* z <= 0 */
     return b < BUCKETS - 1 ? (uint32_t)b : BUCKETS - 1;
 }
 
-/* ---- steps 6 to 9: s->work holds z = (x - max) / temperature, s->prob exp(z), or 0 for a token that was dropped ----------
- */
+/* ---- steps 6 to 9 ---------------------------------------------------------------------------- */
+
+/* In these, s->work holds z = (x - max) / temperature, and s->prob holds exp(z), or 0 for a token that was dropped. */
 
 /* The tokens of one bucket that are left, in descending order, in s->cand. */
 static uint32_t sort_bucket(td_sampler *s, uint32_t bucket) {
@@ -165,8 +166,8 @@ static void keep_min_p(td_sampler *s, double min_p) {
     for (uint32_t i = 0; i < s->vocab; i++) s->prob[i] = s->prob[i] >= least ? s->prob[i] : 0;
 }
 
-/* The first of prob[begin..end) at which the running sum, `below` before it, passes target; where rounding keeps it from
-   that, the last one that is possible. */
+/* The first id in begin..end-1 at which the running sum, which begins at `below`, passes target. Where rounding keeps the
+ * sum from that, the last id with a probability. */
 static uint32_t walk_to(const float *prob, uint32_t begin, uint32_t end, double below, double target) {
     uint32_t last = begin;
     for (uint32_t i = begin; i < end; i++) {

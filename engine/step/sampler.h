@@ -42,10 +42,10 @@ typedef struct {
     uint32_t           n_prompt, n_generated;
     const uint32_t    *banned; /* [n_banned] ids that may not come now */
     uint32_t           n_banned;
-    const uint32_t    *allowed; /* [(vocab + 31) / 32] bits: ids without theirs may not come now; NULL: all may */
+    const uint32_t    *allowed; /* [(vocab + 31) / 32] bit i: id i may come now; NULL: all may */
 } td_sample_args;
 
-/** Whether the n_best largest logits decide, ties to the lower id: others may come as -inf. */
+/** Whether the n_best largest logits (ties to the lower id) decide the token, so that the others may be given as -inf. */
 bool td_sample_takes_best(const td_sample_args *a, uint32_t n_best);
 
 /**
@@ -58,8 +58,8 @@ TD_NODISCARD td_status td_sample(td_sampler *s, const float *logits, const td_sa
 double td_log_sum_of(const float *logits, uint32_t vocab);
 
 /**
- * Log-probabilities of id and of the n_top best tokens: x - log_sum of the raw logits; ties to the lower id. Logits of
- * others are not read, but for being smaller.
+ * Log-probabilities of id and of the n_top best tokens: x - log_sum of the raw logits; ties to the lower id. The
+ * others may be given as -inf.
  * @param log_sum td_log_sum_of the whole row. @param n_top 0..TD_LOGPROBS_MAX, at most vocab.
  */
 void td_logprobs(const float *logits, uint32_t vocab, double log_sum, uint32_t id, uint32_t n_top,

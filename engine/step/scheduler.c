@@ -49,7 +49,7 @@ static void drop_pages(td_scheduler *s, td_request *r) {
     r->n_computed = r->n_published = 0;
 }
 
-/* It is no longer in the waiting list. */
+/* r is no longer in the waiting list. */
 static void left_waiting(td_scheduler *s, td_request *r) {
     s->n_waiting--;
     s->n_retracted -= r->retracted;
@@ -99,7 +99,7 @@ static void retract_last(td_scheduler *s) {
     s->retractions++;
 }
 
-/* Give every generating request the pages of its next tokens. @return whether it took a retraction. */
+/* Give every running request the pages of its next tokens. @return whether a request was retracted for that. */
 static bool extend_running(td_scheduler *s) {
     bool retracted = false;
     for (uint32_t i = 0; i < s->n_running; i++) {
@@ -114,13 +114,13 @@ static bool extend_running(td_scheduler *s) {
 
 /* ---- the prefix cache ------------------------------------------------------------------------ */
 
-/* Tokens of r whose KV depends on nothing but the tokens before. */
+/* The number of r's tokens whose KV depends on nothing but the tokens themselves. */
 static uint32_t cacheable_tokens(const td_scheduler *s, const td_request *r) {
     return s->config.cache_generated ? r->n_tokens : r->n_prompt;
 }
 
-/* Whole pages that r may take from the cache: tokens are computed from the first one on whose logits are wanted, and every
-   one when the prompt's log-probabilities are. */
+/* Whole pages that r may take from the cache. Rows whose logits are still needed must be computed; all rows, while the
+ * prompt's log-probabilities are wanted. */
 static uint32_t matchable_pages(const td_scheduler *s, const td_request *r) {
     uint32_t n = cacheable_tokens(s, r), needed = td_request_first_needed(r);
     if (!s->cache->on || (r->prompt_logprobs && !r->prompt_positions_sent)) return 0;
@@ -204,12 +204,12 @@ static void admit(td_scheduler *s) {
 
 /* ---- the step -------------------------------------------------------------------------------- */
 
-/* One run of rows of one form. */
+/* Add rows begin .. end - 1 of r, which are all of its prompt or all generated. */
 static void add_sequence(td_scheduler *s, const td_request *r, uint32_t begin, uint32_t end, bool absorbed) {
     td_step_rows_add(&s->rows, r->tokens + begin, begin, end - begin, r->pages, r->n_pages, absorbed);
 }
 
-/* The draft goes behind the last token; what follows it must be one that the request may still have. */
+/* Whether there is room and a page for the draft behind the last token, and the request may have a token after the draft. */
 static bool may_draft(td_scheduler *s, td_request *r, uint32_t room) {
     if (r->draft == TD_NO_DRAFT || room < 1 || r->n_tokens + 1 >= r->n_prompt + r->max_tokens) return false;
     if (r->n_tokens / TD_KV_PAGE < r->n_pages) return true;

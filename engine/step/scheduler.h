@@ -2,17 +2,17 @@
  * Which tokens go into the next step.
  *
  * DESIGN. Requests join and leave at every step. A step holds one token of every request that is generating, and up to
- * `chunk` tokens of prompts (or of what a retracted request has to compute again), in order of service. Where a generating
- * request has several tokens to compute, the others are of the chunk, too. So is a draft, which is left out when there is no
- * room or no page for it. Without `mixed`, steps with prompts and steps with generating requests take turns instead. A
- * request is admitted when the pages of all it has so far can be had, and one more for each request that is generating: so
- * an admission does not cause a retraction at once. When a generating request needs a page and there is none, the running
- * request that is last in order of service is retracted: its pages are dropped and it waits again. The first in order is
- * never retracted, so there is always progress.
+ * `chunk` tokens of prompts (or of what a retracted request has to compute again), in order of service. A generating
+ * request may have several tokens to compute: all but one count against the chunk, and so does a draft. A draft is left out
+ * when there is no room or no page for it. Without `mixed`, steps with prompts and steps with generating requests take
+ * turns instead. A request is admitted when pages for all its tokens can be had, and one more for each request that is
+ * generating: so an admission does not cause a retraction at once. When a generating request needs a page and there is
+ * none, the running request that is last in order of service is retracted: its pages are dropped and it waits again. The
+ * first in order is never retracted, so there is always progress.
  *
  * An admitted request begins behind the pages that the prefix cache has of it, and publishes its own as they are computed. A
  * request waits while another one computes pages that it could share: prompts with a common beginning compute it once, also
- * when they arrive together. And it waits, for a while, for pages that a store may have (engine/kv/page_exchange.h). Later
+ * when they arrive together. It also waits, for a while, for pages that a store may have (engine/kv/page_exchange.h). Later
  * requests may overtake it meanwhile.
  *
  * The order of service is total (td_request_before), and both lists are kept in it. Engine thread only; nothing is allocated
@@ -30,8 +30,8 @@
 typedef struct {
     td_request *request;
     uint32_t    first_row, first_pos, n_rows;
-    bool        last;    /* they are all that is left: the last row's logits give the next token, if there is to be one */
-    bool        drafted; /* a row more follows them: that of the draft */
+    bool last;    /* nothing is left to compute behind them: the last row's logits give the next token, if one is wanted */
+    bool drafted; /* one row more follows: that of the draft */
 } td_step_entry;
 
 typedef struct {
@@ -49,16 +49,16 @@ typedef struct {
     td_request         *waiting; /* a list */
     td_request        **running; /* [n_running] */
     uint32_t            n_waiting, n_running;
-    uint32_t            n_retracted;          /* waiting ones that ran before */
+    uint32_t            n_retracted;          /* waiting requests that ran before */
     uint64_t            retractions;          /* since open */
     td_step_entry      *entries;              /* [n_entries] of the step */
-    uint32_t            n_entries, n_prefill; /* n_prefill: rows of requests whose prompt is not computed before */
-    uint32_t            n_drafts;             /* entries with one */
+    uint32_t            n_entries, n_prefill; /* n_prefill: rows of requests that did not generate yet */
+    uint32_t            n_drafts;             /* entries with a draft */
     bool                prompts_last; /* the last step held prompts; read where prompts and generating requests take turns */
     td_step_rows        rows;         /* of the step */
 } td_scheduler;
 
-/** Sequences of a step: a request whose prompt ends in it may have a prompt part and a generated part. */
+/** The most sequences of a step: a request whose prompt ends in the step may have a prompt part and a generated part. */
 static inline uint32_t td_scheduler_max_seq(uint32_t max_running) {
     return 2 * max_running;
 }
@@ -72,13 +72,13 @@ void td_scheduler_add(td_scheduler *s, td_request *r);    /* to the waiting list
 void td_scheduler_remove(td_scheduler *s, td_request *r); /* from either list; its pages are dropped */
 void td_scheduler_flush_cache(td_scheduler *s);           /* empty the prefix cache */
 
-/** Build the next step. @return false when there is nothing to run: then all that wait do so for the page store. */
+/** Build the next step. @return false when there is nothing to run: no request is there, or all wait for the page store. */
 bool td_scheduler_build(td_scheduler *s);
 
-/** The step has run: its tokens' KV is there, and full pages of it are published. */
+/** The step has run: count its tokens as computed, and publish their full pages. */
 void td_scheduler_commit(td_scheduler *s);
 
-/** After that: the token of an entry's draft came, so that the draft's row is the token's. r: that entry's request. */
+/** After td_scheduler_commit: r's draft was accepted, so count the draft's row as computed. */
 void td_scheduler_commit_draft(td_scheduler *s, td_request *r);
 
 #endif

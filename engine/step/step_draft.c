@@ -1,20 +1,18 @@
-/*
- * Drafting: the MTP layer behind a step.
+/* Drafting: the MTP (multi-token prediction) layer behind a step.
  *
- * DESIGN. When a step's tokens are handed out, the layer runs over the step's rows: each is fed the token behind its own, so
- * that its cache has a row for every position, as the main model's has. The rows in front of the newest tokens then predict
- * what follows those: a draft for each request. It is sampled as the request would sample, with the same random number, so
- * it is the next token wherever the layer's distribution is near enough to the model's. The next step computes the draft as
- * a row behind the newest token's, in the form of a generated token. If the token that is then sampled is the draft, the
- * draft's row is already that token's, and gives another one (step_loop.c); else nothing of it is used: its KV is
- * overwritten by the row of the token that came.
+ * DESIGN. When a step's tokens are handed out, the layer runs over the step's rows. Each row is fed the token that follows
+ * its own, and the layer's cache gets a row for every position, as the main model's does. A request's last row then
+ * predicts what follows its newest token: the draft. It is sampled as the request would sample, with the same random
+ * number, so it is the next token wherever the layer's distribution is near enough to the model's. The next step computes
+ * the draft as a row behind the newest token's, in the form of a generated token. If the token that is then sampled is the
+ * draft, the draft's row is already that token's, and gives another one (step_loop.c). Otherwise nothing of the row is
+ * used: its KV is overwritten by the row of the token that came.
  *
  * Nothing here can change a token, so nothing here can fail a request: a layer that fails drafts nothing.
- *
- * Rows of the layer are computed while the gate is on (draft_gate.h), for prompts while it is on for as many requests as run
- * or fewer. A request with a gap goes on without drafts. What the prefix cache hands out has its rows of the layer in the
- * same pages; that of a page's last token was fed the token which followed in the sequence that published it, and some are
- * missing where the gate was off. So drafts may be worse behind such pages, and the tokens are the same.
+ * The layer's rows are computed while the gate is on (draft_gate.h), and those of prompts also while it is on for fewer
+ * requests than run. A request with a gap in its rows goes on without drafts. Pages of the prefix cache hold the layer's
+ * rows, too. The row of a page's last token was fed the token that followed in the sequence that published the page, and
+ * rows are missing where the gate was off. So drafts may be worse behind such pages; the tokens are the same.
  */
 #include <assert.h>
 #include <math.h>
@@ -38,7 +36,7 @@ void td_drafts_close(td_engine *e) {
     free(e->drafts.next);
 }
 
-/* The token behind the last row of the entry that is no draft's; any, where there is none or it is not known. */
+/* The token that follows the last row of entry i, its draft aside; 0 if it is not known. */
 static uint32_t token_behind(const td_engine *e, uint32_t i) {
     const td_step_entry *entry = &e->scheduler.entries[i];
     const td_request    *r = entry->request;
@@ -60,7 +58,7 @@ void td_drafts_note(td_engine *e) {
         uint32_t             last = entry->first_row + entry->n_rows - 1;
         for (uint32_t row = entry->first_row; row < last; row++) e->drafts.next[row] = rows->token[row + 1];
         e->drafts.next[last] = token_behind(e, i);
-        if (entry->drafted) e->drafts.next[last + 1] = 0; /* until it is accepted */
+        if (entry->drafted) e->drafts.next[last + 1] = 0; /* not known until the draft is accepted */
         if (entry->first_pos < entry->request->n_prompt && is_whole(entry)) e->drafts.prompts = true;
     }
 }
@@ -84,7 +82,7 @@ static bool run_layer(td_engine *e) {
     return true;
 }
 
-/* The rows that predict what follows the newest token of a request which may have one more behind that. */
+/* List a row for each request that can draft: the row that predicts what follows its newest token. @return how many. */
 static uint32_t list_jobs(td_engine *e) {
     td_scheduler *s = &e->scheduler;
     uint32_t      n = 0;
@@ -134,7 +132,7 @@ static void draft(td_engine *e) {
     }
 }
 
-/* Of a step, and what the gate makes of it. */
+/* The step's drafts and the gate's gain go into the statistics. */
 static void count(td_engine *e, const td_draft_step *step, uint32_t n_accepted) {
     double gain = td_draft_gate_gain(&e->drafts.gate, step->n_seq);
     pthread_mutex_lock(&e->stats.lock);
@@ -157,7 +155,7 @@ void td_drafts_run(td_engine *e, uint32_t n_accepted, double seconds) {
     bool     on = decodes ? td_draft_gate_is_on(gate, s->n_entries) : td_draft_gate_is_on_up_to(gate, s->n_entries);
     double   begin_s = td_now_s();
     uint64_t begin = td_trace_begin();
-    /* for a prompt also when its request has ended: the prefix cache has its pages */
+    /* A prompt's rows are computed even if its request has ended, since the prefix cache keeps its pages. */
     if (on && (e->drafts.prompts || anybody_whole(s))) {
         td_stats_phase(&e->stats, TD_STEP_DRAFTING, NULL);
         e->drafts.least = td_draft_gate_threshold(gate, s->n_entries);

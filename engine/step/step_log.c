@@ -1,5 +1,4 @@
-/* What the log says while steps run: requests as they come and go, progress of long prompts, and the load every few steps.
- */
+/* What the log says while steps run: requests that come and go, progress of long prompts, the load every few steps. */
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
@@ -7,7 +6,7 @@
 #include "core/log/log.h"
 #include "engine/engine_impl.h"
 
-#define WINDOW_STEPS 40 /* of an interval when nothing is logged: the rates in the statistics still need one */
+#define WINDOW_STEPS 40 /* of an interval where decode_log_interval is 0: the statistics' rates need one */
 
 void td_log_arrival(const td_engine *e, const td_request *r) {
     if (e->config.log_requests)
@@ -51,7 +50,7 @@ void td_log_prefill(const td_engine *e, double seconds) {
     }
 }
 
-/* The rates since the interval began go into the statistics; a new one begins. Under the lock. */
+/* Put the rates of the interval into the statistics, and begin a new interval. Under the lock. */
 static void close_window(td_engine *e, td_engine_stats *s, bool idle) {
     td_log_window *w = &e->window;
     double         now = td_now_s();

@@ -16,9 +16,9 @@
 #include "core/log/trace.h"
 #include "engine/engine_impl.h"
 
-/* ---- what others see of it -------------------------------------------------------------------- */
+/* ---- statistics ------------------------------------------------------------------------------ */
 
-/* By requests: pages that only the prefix cache holds can be had at any time. */
+/* Those that requests use: pages that only the prefix cache holds can be had at any time. */
 static uint64_t kv_tokens_used(const td_engine *e) {
     return (uint64_t)(td_kv_pages_used(&e->pages) - e->cache.n_idle) * TD_KV_PAGE;
 }
@@ -64,7 +64,8 @@ static td_event event_of(const td_request *r) {
                       .completion_tokens = r->n_told - r->n_prompt};
 }
 
-/* The last event comes when the request is off the scheduler and counted: who has the answer finds it in the statistics. */
+/* Send an event. The last one goes out when the request has left the scheduler and is counted, so that a client that has its
+ * answer finds it in the statistics. */
 static void send(td_engine *e, td_request *r, td_event *ev) {
     if (r->prompt_positions && !r->prompt_positions_sent && ev->finish != TD_FINISH_ABORT && ev->finish != TD_FINISH_ERROR) {
         ev->prompt_logprobs = r->prompt_positions;
@@ -107,7 +108,7 @@ static void send_error(td_engine *e, td_request *r, td_status status, const char
     send(e, r, &ev);
 }
 
-/* The next token that the client has not: text, stops, event. @return false: the request has ended. */
+/* Tell the client the next token that it does not have: text, stops, event. @return false: the request has ended. */
 static bool tell(td_engine *e, td_request *r, const td_position_logprobs *logprobs) {
     uint32_t    token = r->tokens[r->n_told++], n = r->n_told - r->n_prompt;
     double      now = td_now_s();
@@ -155,15 +156,14 @@ static bool tell(td_engine *e, td_request *r, const td_position_logprobs *logpro
     return goes_on;
 }
 
-/* Tokens that were taken without a choice, as far as what belongs to them is computed. @return false: the request has ended.
- */
+/* Tell the tokens that were taken without a choice, as far as what belongs to them is computed. @return as tell. */
 static bool tell_jumped(td_engine *e, td_request *r) {
     while (r->n_told < r->n_tokens && r->n_computed >= (r->logprobs ? r->n_told : r->n_prompt))
         if (!tell(e, r, r->logprobs ? &r->jumped[r->n_told - r->jumped_from] : NULL)) return false;
     return true;
 }
 
-/* A token that was sampled, and those that follow it without a choice. @return false: the request has ended. */
+/* Append and tell a sampled token, and those that follow it without a choice. @return as tell. */
 static bool deliver(td_engine *e, td_request *r, const td_row_result *result) {
     td_status st = TD_OK;
     r->tokens[r->n_tokens++] = result->token;
@@ -179,7 +179,7 @@ static bool deliver(td_engine *e, td_request *r, const td_row_result *result) {
 
 /* ---- a step ---------------------------------------------------------------------------------- */
 
-/* The rows of an entry that predict its request's tokens from .. end - 1. @return the number of jobs with them. */
+/* Add to n jobs the rows of entry i that predict its request's tokens from .. end - 1. @return the number of jobs then. */
 static uint32_t list_positions(td_engine *e, uint32_t n, uint32_t i, uint32_t from, uint32_t end) {
     const td_step_entry *entry = &e->scheduler.entries[i];
     for (uint32_t k = 0; k < entry->n_rows; k++) {
@@ -190,7 +190,8 @@ static uint32_t list_positions(td_engine *e, uint32_t n, uint32_t i, uint32_t fr
     return n;
 }
 
-/* The rows whose logits matter, in row order; behind them those of the drafts. @return how many, without the drafts'. */
+/* List the rows whose logits matter, entry by entry; behind them those of the drafts. @return how many, without the
+ * drafts'. */
 static uint32_t list_jobs(td_engine *e) {
     td_scheduler *s = &e->scheduler;
     uint32_t      n = 0;
@@ -231,12 +232,12 @@ td_sample_args td_row_sample_args(const td_request *r) {
                             .n_banned = n < r->min_tokens ? r->n_stop_ids : 0};
 }
 
-/* Whether a job does with the best logits of its row: log-probabilities do, with the row's sum and one logit more; a choice
- * does where neither a grammar nor the request's own changes to the logits have a part in it. A draft's row, too: what
- * forbids that for the row in front of it forbids more. */
+/* Whether a job needs only the best logits of its row. Log-probabilities need these, the row's sum and their token's logit.
+ * Sampling needs no more unless a grammar or the request changes the logits. For the row of a draft the request's state
+ * before the draft decides: what changes logits behind the draft does so in front of it, too. */
 bool td_row_takes_best(const td_engine *e, const td_row_job *job) {
     if (job->predicted <= TD_ROW_REJECTED)
-        return true; /* at those of a rejected draft nobody looks; its request may be gone */
+        return true; /* log-probabilities; or a rejected draft, whose logits are not read and whose request may be gone */
     const td_request *r = e->scheduler.entries[job->entry].request;
     td_sample_args    args = td_row_sample_args(r);
     return !r->form && td_sample_takes_best(&args, TD_MODEL_TOP);
@@ -265,7 +266,7 @@ static void list_logprobs(const td_row_batch *batch, uint32_t item, uint32_t id,
     td_logprobs(logits, vocab, isnan(log_sum) ? td_log_sum_of(logits, vocab) : log_sum, id, r->n_top_logprobs, out);
 }
 
-/* One row of logits. */
+/* Do one job: sample from its row, or take log-probabilities from it. */
 static void do_row(void *ctx, uint32_t item, const td_worker *w) {
     const td_row_batch *batch = ctx;
     td_engine          *e = batch->e;
@@ -296,7 +297,7 @@ static void sample(td_engine *e, td_row_batch *batch, uint32_t n) {
     td_trace_end(begin, &label);
 }
 
-/* The next jobs' rows, as many as have logits at a time. */
+/* The next jobs' rows, as many as logits are computed for at a time. */
 static td_out_rows next_rows(td_engine *e, const td_row_job *jobs, uint32_t n_left) {
     uint32_t n = n_left < e->config.model.max_out ? n_left : e->config.model.max_out;
     for (uint32_t i = 0; i < n; i++) {
@@ -345,7 +346,7 @@ static const char *row_error_text(td_status st, const td_request *r) {
     }
 }
 
-/* Requests that are in a step for the first time. */
+/* Count the requests that are in a step for the first time. */
 static void note_starts(td_engine *e) {
     double now = td_now_s();
     for (uint32_t i = 0; i < e->scheduler.n_entries; i++) {
@@ -378,7 +379,7 @@ static void count_step(td_engine *e, double seconds) {
     td_log_load(e);
 }
 
-/* What a step found for an entry. */
+/* Tell what a step found for an entry. */
 static void hand_out(td_engine *e, uint32_t i) {
     td_step_entry *entry = &e->scheduler.entries[i];
     td_request    *r = entry->request;
@@ -397,8 +398,7 @@ static void hand_out(td_engine *e, uint32_t i) {
     if (!goes_on) entry->request = NULL;
 }
 
-/* Whether the row in front of the draft has given it, and the request stands behind it: then the draft's row is the row of
- * a token like any other. */
+/* Whether the draft has become the request's newest token: then its row is the row of a token like any other. */
 static bool is_accepted(const td_engine *e, const td_row_job *job) {
     const td_step_entry *entry = &e->scheduler.entries[job->entry];
     const td_request    *r = entry->request;
@@ -406,7 +406,8 @@ static bool is_accepted(const td_engine *e, const td_row_job *job) {
     return r && r->n_tokens == at + 1 && r->tokens[at] == e->scheduler.rows.token[job->row];
 }
 
-/* Sample from the rows of accepted drafts, whose logits may have to be computed first. @return how many rows were. */
+/* Sample from the rows of accepted drafts, whose logits may have to be computed first. @return how many rows were sampled
+ * from. */
 static uint32_t sample_behind_drafts(td_engine *e, const td_row_job *jobs, uint32_t n) {
     td_row_batch batch = {.e = e, .jobs = jobs, .logits = e->draft_logits, .logprobs = e->draft_logprobs};
     if (batch.logits) {
@@ -514,7 +515,7 @@ static void abort_requests(td_engine *e, bool all) {
     }
 }
 
-/* No step will succeed any more. */
+/* End all requests: no step will succeed any more. */
 static void fail_requests(td_engine *e, const td_error *why) {
     td_scheduler *s = &e->scheduler;
     for (uint32_t i = s->n_running; i-- > 0;) send_error(e, s->running[i], why->status, why->text);
@@ -528,7 +529,7 @@ void *td_engine_thread(void *engine) {
     if (!e->n_npu_pools) td_pool_pin_caller(e->expert_pool); /* else the pool is driven by a thread of the bridge */
     for (bool ran = true;;) {
         bool idle = s->n_running == 0 && s->waiting == NULL;
-        /* Nothing to run, though requests wait: for the page store. */
+        /* If nothing could run though requests wait, they wait for the page store. */
         double until_s = idle ? INFINITY : ran ? 0 : td_page_exchange_deadline(&e->exchange);
         if (idle) assert(kv_tokens_used(e) == 0);
         publish(e);

@@ -1,4 +1,4 @@
-/* What steers the server and tells how it is: health, ending requests early, emptying the prefix cache. */
+/* Routes that steer the server: its health, ending requests early, emptying the prefix cache. */
 #include <string.h>
 
 #include "server/answer/answer.h"

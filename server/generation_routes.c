@@ -1,4 +1,4 @@
-/* Routes that generate: from a body to a running generation and its answer, whatever its API is; and /health_generate. */
+/* Routes that generate, of all APIs: from a body to a running generation and its answer; and /health_generate. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -42,7 +42,7 @@ static enum MHD_Result answer_stream(td_call *c, td_generation *g) {
     return td_answer_response(c, 200, r, headers, 2);
 }
 
-/* Submit, and answer now (stream), when finished already, or when resumed. */
+/* Submit, and answer: a stream now, a whole answer now if it is finished, else when the connection is resumed. */
 static enum MHD_Result run(td_call *c, td_api_request *req) {
     td_server     *s = c->server;
     td_api_error   err;
@@ -53,7 +53,7 @@ static enum MHD_Result run(td_call *c, td_api_request *req) {
     }
     c->generation = g; /* released when the call ends */
     g->connection = c->connection;
-    /* Watched before the engine has it: what runs can be found, to be aborted or attended to. */
+    /* Watched before it is submitted, so that all that runs can be found, to be aborted or attended to. */
     const union MHD_ConnectionInfo *ci = MHD_get_connection_info(c->connection, MHD_CONNECTION_INFO_CONNECTION_FD);
     g->slot = ci ? td_watch(&s->watcher, g, ci->connect_fd) : UINT32_MAX;
     if (g->slot == UINT32_MAX) {

@@ -20,7 +20,7 @@
 
 /* What is special about a route. */
 enum {
-    OPEN = 1,      /* needs no key */
+    OPEN = 1,      /* needs no API key */
     PREFIX = 2,    /* the path goes on after the one in the table */
     NO_BODY = 4,   /* a POST whose body need not be JSON */
     GENERATES = 8, /* refused while the server starts or stops */
@@ -52,7 +52,7 @@ static const route ROUTES[] = {
     {"POST", "/detokenize", NULL, td_work_detokenize, td_route_reply, 0},
     {"POST", "/flush_cache", NULL, NULL, td_route_flush_cache, NO_BODY},
     {"GET", "/flush_cache", NULL, NULL, td_route_flush_cache, 0},
-    {"POST", "/reset_prefix_cache", NULL, NULL, td_route_flush_cache, NO_BODY}, /* the same in vLLM's name */
+    {"POST", "/reset_prefix_cache", NULL, NULL, td_route_flush_cache, NO_BODY}, /* the same by vLLM's name */
     {"POST", "/abort_request", NULL, NULL, td_route_abort_request, 0},
     {"GET", "/health", NULL, NULL, td_route_health, OPEN | SPARED},
     {"GET", "/health_generate", NULL, NULL, td_route_health_generate, 0},
@@ -105,7 +105,7 @@ static bool authorized(const td_server *s, struct MHD_Connection *connection) {
     return same_secret(header, s->opt.api_key);
 }
 
-/* Another site's page may post a form or plain text here without being asked; JSON it may not. */
+/* Browsers let another site's page post a form or plain text here, but JSON only with this server's leave. */
 static bool is_json(struct MHD_Connection *connection) {
     const char *type = MHD_lookup_connection_value(connection, MHD_HEADER_KIND, "Content-Type");
     size_t      n = strlen("application/json");
@@ -185,8 +185,8 @@ static td_call *call_new(td_server *s, struct MHD_Connection *connection) {
 
 static void take_body(td_call *c, const char *data, size_t n) {
     td_server *s = c->server;
-    if (c->broken) return;               /* read and dropped, so that the client can read the answer */
-    if (n > TD_BODY_MAX - c->body.len) { /* a chunked body, whose length is not known before */
+    if (c->broken) return;               /* what comes is dropped, so that the client can read the answer */
+    if (n > TD_BODY_MAX - c->body.len) { /* a chunked body, whose length was not known before */
         c->broken = true;
         td_api_fail(&c->err, 413, "body_too_large", "The body is larger than %zu bytes.", TD_BODY_MAX);
         td_connection_refuse(c->socket, &c->err);
@@ -207,8 +207,8 @@ static void drop_body(td_call *c) {
     c->body_counted = 0;
 }
 
-/* SDKs send headers of their own (x-stainless-…), so a page of the allowed origin may send what it asks for: names of
- * headers, as a list. What is no such list is not echoed. */
+/* The headers that a page of the allowed origin may send: all that it asks for, since SDKs have headers of their own
+ * (x-stainless-…). A value that is no list of header names is not echoed. */
 static const char *headers_asked_for(struct MHD_Connection *connection) {
     static const char name[] = "!#$%&'*+-.^_`|~0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ, ";
     const char       *asked = MHD_lookup_connection_value(connection, MHD_HEADER_KIND, "Access-Control-Request-Headers");
@@ -230,7 +230,7 @@ static const char *after_prefix(const char *url) {
     return "";
 }
 
-/* "http://host:port/path", as to a proxy, means the same as "/path". */
+/* The path of a URI. "http://host:port/path", as sent to a proxy, means the same as "/path". */
 static const char *path_of(const char *uri) {
     size_t scheme = !strncasecmp(uri, "http://", 7) ? 7 : !strncasecmp(uri, "https://", 8) ? 8 : 0;
     if (!scheme) return uri;
@@ -280,14 +280,14 @@ enum MHD_Result td_on_request(void *cls, struct MHD_Connection *connection, cons
     if (c->work && !td_text_work_done(&s->text, &c->text)) {
         bool more = c->body.len > TD_TEXT_INLINE_BYTES || (c->api && c->api->long_texts) || c->work(c);
         if (more && td_text_work_put(&s->text, &c->text)) return MHD_YES;
-        while (more) more = c->work(c); /* the server is closing */
+        while (more) more = c->work(c); /* text threads take no work any more: the server is closing */
     }
     c->rest = after_prefix(url);
     uint64_t        begin = td_trace_begin();
     enum MHD_Result result = c->handle(c);
     td_trace_end(begin, &(td_trace_label){TD_TRACE_HTTP, c->route, {"request"}, {c->number}});
     drop_body(c);
-    if (c->generation) td_text_work_left(&s->text, &c->text); /* it is watched from here on */
+    if (c->generation) td_text_work_left(&s->text, &c->text); /* the generation is watched from here on */
     return result;
 }
 

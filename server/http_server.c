@@ -53,7 +53,7 @@ void td_server_options_init(td_server_options *o) {
 static int listen_socket(const struct addrinfo *a) {
     int fd = socket(a->ai_family, a->ai_socktype | SOCK_CLOEXEC, a->ai_protocol), on = 1;
     if (fd < 0) return -1;
-    /* Without it a port stays busy for a minute after its last connection. */
+    /* Without SO_REUSEADDR a port stays busy for a minute after its last connection. */
     setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
     if (bind(fd, a->ai_addr, a->ai_addrlen) == 0) return fd;
     int e = errno;
@@ -89,7 +89,7 @@ static td_status bind_address(td_server *s, td_error *err) {
     return td_fail(err, TD_EINVAL, "%s port %u cannot be bound: %s", s->opt.host, s->opt.port, strerror(e));
 }
 
-/* Every connection is a descriptor: ask for as many as are allowed, with some to spare for the model's files. */
+/* Raise the limit of open files: every connection is a descriptor, and the model's files need some. */
 static void raise_descriptor_limit(uint32_t connections) {
     struct rlimit limit;
     rlim_t        want = (rlim_t)connections + DESCRIPTORS_SPARE;
@@ -186,7 +186,7 @@ void td_server_drain(td_server *s) {
     atomic_store_explicit(&s->phase, TD_SERVER_DRAINING, memory_order_relaxed);
 }
 
-/* Have every running generation answer (or, when abort, drop) its client. */
+/* End every running generation: with an answer to its client, or, with abort_them, by closing the connection. */
 static void end_all(td_server *s, bool abort_them) {
     for (uint32_t i = 0; i < s->watcher.n_slots; i++) {
         td_generation *g = td_watched(&s->watcher, i);
@@ -207,14 +207,14 @@ bool td_server_stop(td_server *s, double grace_s) {
         return true;
     }
     td_acceptor_stop(&s->acceptor);
-    td_text_work_stop(&s->text); /* what it still prepares runs in the grace time */
+    td_text_work_stop(&s->text); /* requests that it still prepares run in the grace time */
     if (!td_watcher_close(&s->watcher, grace_s)) {
         end_all(s, false);
-        if (!td_watcher_await_idle(&s->watcher, 2)) end_all(s, true); /* a reader that takes nothing */
+        if (!td_watcher_await_idle(&s->watcher, 2)) end_all(s, true); /* some clients do not read */
     }
-    /* libmicrohttpd may not be stopped while a connection is suspended: none is, and a closed watcher keeps it so. Nor while it
-     * reads a malformed request: it takes no answer then, and writes the one that it has not taken (0.9.75: a null pointer).
-     */
+    /* libmicrohttpd may not be stopped while a connection is suspended. None is, and a closed watcher keeps it so. It may
+     * not be stopped either while it reads a malformed request: it then writes an answer that was not taken (0.9.75: a null
+     * pointer). */
     td_connections_end(&s->connections);
     MHD_stop_daemon(s->daemon);
     s->daemon = NULL;

@@ -17,7 +17,7 @@
 
 typedef struct td_server td_server;
 
-/** How the server does; told each second. */
+/** The server's health, reported each second. */
 typedef struct {
     uint32_t lost;    /* 1: a card can do nothing any more in this process */
     uint32_t stalled; /* 1: requests run, and the watchdog has seen no step end for too long */
@@ -41,10 +41,10 @@ typedef struct {
     uint32_t    connections_max;   /* 1 .. TD_SERVER_CONNECTIONS_MAX */
     uint32_t    stream_interval;   /* tokens per stream event, at least 1 */
     uint32_t    idle_timeout_s;    /* of a connection that sends or takes nothing */
-    uint32_t    request_timeout_s; /* by which a request's headers, and then its body, must be there */
-    uint32_t    stored_responses_max; /* of /v1/responses; 0: none is kept */
-    uint32_t    stored_responses_mib; /* their texts together, at least 1 */
-    uint32_t    watchdog_s;           /* running requests without a step for so long: /health says 503; 0: off */
+    uint32_t    request_timeout_s; /* within which a request's headers, and then its body, must have come */
+    uint32_t    stored_responses_max; /* responses that /v1/responses keeps; 0: none */
+    uint32_t    stored_responses_mib; /* size of their texts together, at least 1 */
+    uint32_t    watchdog_s;           /* /health says 503 if no step ends for so long while requests run; 0: off */
     bool        disable_console;      /* no page for browsers at / */
     td_server_pulse_fn on_pulse;      /* called each second; NULL: none */
     void              *pulse_user;

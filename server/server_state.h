@@ -1,4 +1,4 @@
-/* A server: its parts, each of which belongs to the file that is named like it, and the routes, which answer with them. */
+/* A server: its parts, each of which belongs to the file of its name, and the routes, which answer requests. */
 #ifndef TD_SERVER_STATE_H
 #define TD_SERVER_STATE_H
 
@@ -11,7 +11,7 @@
 
 #define TD_GIB(bytes) ((double)(bytes) / (1 << 30)) /* what SGLang's answers call GB */
 
-/* DRAINING: all is served, but /health says that it will end. */
+/* DRAINING: requests are still served, but /health says 503. */
 typedef enum { TD_SERVER_STARTING, TD_SERVER_READY, TD_SERVER_DRAINING, TD_SERVER_STOPPING } td_server_phase;
 
 struct td_server {
@@ -32,7 +32,7 @@ struct td_server {
     /* http_server.c's */
     struct MHD_Daemon   *daemon;
     atomic_int           phase; /* td_server_phase; relaxed: a request that just misses a change is served as before it */
-    atomic_size_t        body_bytes; /* of all bodies being read; relaxed: a count */
+    atomic_size_t        body_bytes; /* bytes of all bodies being read; relaxed: a count */
     atomic_uint_fast64_t next_call;  /* relaxed: a counter */
 };
 

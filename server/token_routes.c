@@ -33,7 +33,7 @@ static td_status encode_text(const td_served_model *m, const json_t *text, bool 
     return TD_OK;
 }
 
-/* "prompt": a string or strings; or "messages", rendered as the chat API would. Appends the members tokens and count. */
+/* Encode "prompt" (a string or several) or "messages", rendered as for a chat. Appends the members tokens and count. */
 static td_status tokenize(const td_served_model *m, json_t *root, td_jbuf *b, td_api_error *err) {
     const json_t *prompt = json_object_get(root, "prompt");
     bool          add_special = true;
@@ -102,7 +102,7 @@ static td_status decode_ids(const td_served_model *m, const json_t *array, bool 
     return TD_OK;
 }
 
-/* "tokens": a list of ids, or lists of them. */
+/* Decode "tokens": a list of ids, or lists of them. */
 static td_status detokenize(const td_served_model *m, const json_t *root, td_jbuf *b, td_api_error *err) {
     const json_t *tokens = json_object_get(root, "tokens");
     bool          skip_special = true;

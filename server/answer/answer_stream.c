@@ -6,8 +6,9 @@
 
 #include <math.h>
 
-#define LOGPROB_FLOOR (-9999.0)   /* stands for minus infinity, which JSON has not; as other servers do */
-#define OUT_MAX ((size_t)1 << 20) /* bytes: with many choices, events that each repeat all of a choice take much memory */
+#define LOGPROB_FLOOR (-9999.0) /* stands for minus infinity, which JSON does not have; as in other servers */
+#define OUT_MAX \
+    ((size_t)1 << 20) /* bytes to send at once: where each event repeats all of its choice, many choices take much memory */
 
 const char *td_token_bytes(const td_generation *g, uint32_t id, size_t *len, bool *special) {
     *len = 0;
@@ -23,7 +24,7 @@ void td_write_logprob(td_jbuf *b, float logprob) {
         td_jw_real(b, logprob < LOGPROB_FLOOR ? LOGPROB_FLOOR : (double)logprob, 9);
 }
 
-/* The news of n tokens from `from` on; their text is all there. */
+/* The news of n tokens from `from` on, with all of the text. */
 static td_news part_of(const td_generation *g, const td_news *all, size_t from, size_t n) {
     td_news part = *all;
     size_t  stride = 1 + g->req.shown.top_logprobs;
@@ -35,12 +36,12 @@ static td_news part_of(const td_generation *g, const td_news *all, size_t from, 
     return part;
 }
 
-/* Tokens that say something without a text. */
+/* Whether the client sees these tokens even without a text. */
 static bool shows_tokens(const td_generation *g, const td_news *part) {
     return part->n_lp || (part->n_tokens && g->req.shown.token_ids);
 }
 
-/* News that no parser divides. */
+/* Write news that no parser divides. */
 static void write_plain(td_choice *c, const td_choice_state *st, const td_news *part, size_t from, size_t end, td_jbuf *b) {
     const td_generation *g = c->generation;
     if (end == from && !shows_tokens(g, part)) return;
@@ -52,7 +53,7 @@ static void write_plain(td_choice *c, const td_choice_state *st, const td_news *
                       b);
 }
 
-/* The deltas from `from` to `end`, each a piece, and with them the tokens from `token` to `token_end`. */
+/* Write the deltas from `from` to `end`, each as a piece, and with them the tokens from `token` to `token_end`. */
 static void write_deltas(td_choice *c, const td_choice_state *st, const td_news *all, size_t from, size_t end, size_t token,
                          size_t token_end, td_jbuf *b) {
     const td_generation *g = c->generation;
@@ -112,7 +113,7 @@ static void write_choice(td_choice *c, const td_choice_state *st, const td_news 
     c->closed = true;
 }
 
-/* The news of a choice, if it has any. */
+/* Write the news of a choice, if it has any. */
 static void take_and_write(td_choice *c, td_jbuf *b) {
     pthread_mutex_t *lock = &c->generation->lock;
     td_news          news;
@@ -127,7 +128,7 @@ static void take_and_write(td_choice *c, td_jbuf *b) {
     td_news_free(&news);
 }
 
-/* Choice after choice until OUT_MAX bytes wait; the others are the first next time. @return whether there were all. */
+/* Write choice after choice until OUT_MAX bytes wait; the others come first next time. @return whether all were written. */
 static bool write_choices(td_generation *g) {
     for (size_t i = 0; i < g->n_choices; i++) {
         if (g->out.len > OUT_MAX) return false;

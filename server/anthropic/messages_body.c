@@ -2,9 +2,9 @@
  * /v1/messages: the JSON of whole answers, of the events of a stream, and of errors.
  *
  * An answer is a list of content blocks: thinking, text, and a tool_use for each complete call. The pieces of an answer
- * become blocks in the same way whether they are written whole or as events. A stream sends a call when it is complete:
- * Anthropic's clients read also half of an input, and a call may turn out to be none. Until then pings tell that the answer
- * goes on.
+ * become blocks in the same way whether they are written whole or as events. A stream sends a call only when it is
+ * complete, because Anthropic's clients act on half of an input, too, and what begins as a call may turn out to be none.
+ * Until then pings tell that the answer goes on.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -38,7 +38,7 @@ static void write_usage(td_jbuf *b, td_usage u) {
 static void write_stop(td_jbuf *b, const td_generation *g, const td_choice_state *st) {
     const char *reason = NULL, *sequence = st && st->finish == TD_FINISH_STOP ? st->stop_reason : NULL;
     if (st && st->finish == TD_FINISH_ABORT)
-        reason = "abort"; /* Anthropic's have none: the word of the other APIs */
+        reason = "abort"; /* Anthropic has no word for it: that of the other APIs */
     else if (st && st->finish == TD_FINISH_LENGTH)
         reason = g->req.length.context_ends ? "model_context_window_exceeded" : "max_tokens";
     else if (st)
@@ -68,7 +68,7 @@ static const char *error_type(int http) {
     }
 }
 
-/* request_id: NULL where the request has got none. */
+/* Write an error. @param request_id NULL: the request has none yet. */
 static void write_error_of(td_jbuf *b, const td_api_error *err, const char *request_id) {
     td_jw_open(b, '{');
     td_jw_member_str(b, "type", "error");
@@ -113,7 +113,7 @@ static void open_stream(td_choice *c, const td_choice_state *st, const td_news *
     const td_generation *g = c->generation;
     td_usage             used = st->used;
     (void)n;
-    used.completion = used.reasoning = 0; /* they follow */
+    used.completion = used.reasoning = 0; /* not known yet */
     begin_event(b, "message_start");
     td_jw_key(b, "message");
     td_jw_open(b, '{');
@@ -143,7 +143,7 @@ static void end_delta(td_jbuf *b) {
     end_event(b);
 }
 
-/* A block: in a stream the event of its beginning, which has it empty. */
+/* Begin a block. In a stream this is an event that shows the block empty. */
 static void begin_block(td_messages_state *own, const char *type, td_jbuf *b) {
     if (!own->whole) {
         begin_event(b, "content_block_start");
@@ -184,7 +184,7 @@ static void write_text_block(td_messages_state *own, td_jbuf *b) {
     forget(&own->text);
 }
 
-/* The block of text or thinking, if one is open. */
+/* Close the block of text or thinking, if one is open. */
 static void close_text(td_messages_state *own, td_jbuf *b) {
     if (!own->is_open) return;
     own->is_open = false;
@@ -235,7 +235,7 @@ static void forget_call(td_messages_state *own) {
     forget(&own->input);
 }
 
-/* The call that was held back is complete. */
+/* Write the call that was held back: it is complete. */
 static void write_call(td_messages_state *own, td_jbuf *b) {
     close_text(own, b);
     begin_block(own, "tool_use", b);

@@ -6,7 +6,7 @@
 #include "server/request/json_fields.h"
 #include "server/server_state.h"
 
-/* The prompt that an answer to the same body would have; no answer, so none of it has to fit the context. */
+/* Count the prompt's tokens for this body. No answer follows, so the prompt need not fit the context. */
 static td_status count(const td_served_model *m, json_t *body, size_t *n, td_api_error *err) {
     td_messages_state state = {0};
     td_api_request    r = {.api = &td_api_messages};

@@ -1,4 +1,4 @@
-/* From a message's body to a chat's: which fields there are, and the few that a chat has in another form. */
+/* From the body of a message to that of a chat: the table of fields, and the few that a chat has in another form. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -8,8 +8,8 @@
 
 #define THINKING_BUDGET_MIN 1024 /* as Anthropic's */
 
-/* How a field is read: here; by the chat, which has it under the same name; or not at all, because the answer does not depend
- * on it. Fields that are not in the table are refused. */
+/* How a field is read: here; by the chat, which has it under the same name; or not at all, because the answer does not
+ * depend on it. Fields that are not in the table are refused. */
 typedef enum { READ_HERE, READ_BY_CHAT, NO_EFFECT } field_use;
 
 static const struct {
@@ -62,7 +62,7 @@ static td_status take_fields(json_t *body, json_t *chat, td_api_error *err) {
         size_t i = 0, n = sizeof FIELDS / sizeof *FIELDS;
         while (i < n && strcmp(key, FIELDS[i].name) != 0) i++;
         if (!td_api_is_set(value)) continue;
-        /* By this code clients know that they have to send the whole conversation themselves. */
+        /* This error tells clients that they have to send the whole conversation themselves. */
         if (!strcmp(key, "thread"))
             return td_api_fail(err, 400, "thread_unsupported_request", "'thread' is not supported: nothing is kept here.");
         if (i == n) return td_api_bad(err, key, "'%.60s' is not supported.", key);
@@ -160,7 +160,7 @@ static td_status convert_output_config(const json_t *body, json_t *chat, td_api_
     return TD_OK;
 }
 
-/* Nothing is ever cleared here: only edits that clear nothing can be followed. */
+/* Accept only edits that clear nothing, because this server never clears anything. */
 static td_status check_context_management(const json_t *body, td_api_error *err) {
     const json_t *v = json_object_get(body, "context_management"), *edits = json_object_get(v, "edits"), *edit;
     size_t        i;

@@ -41,7 +41,7 @@ static td_status check_members(json_t *tool, const char *at, td_api_error *err) 
     return TD_OK;
 }
 
-/* A member of the right type, or not given. */
+/* Whether a member is of the right type, or not given. */
 static bool fits(const json_t *v, bool right) {
     return !v || right;
 }

@@ -20,7 +20,7 @@
 
 typedef struct {
     json_t       *messages; /* of the chat */
-    json_t       *turn;     /* the message that blocks are added to, in messages; NULL: the next block begins one */
+    json_t       *turn;     /* the message in `messages` that blocks are added to; NULL: the next block begins one */
     json_t       *names;    /* {id: name} of the calls so far */
     td_jbuf       thinking; /* of the assistant's turn */
     bool          redacted;
@@ -63,7 +63,7 @@ static json_t *message_of_turn(conversion *c, const char *role) {
     return c->turn;
 }
 
-/* The assistant's text beside calls may be none; its thinking is one text. */
+/* Complete the assistant's message: no text beside calls is null, and its thinking is one text. */
 static void end_turn(conversion *c) {
     json_t *m = c->turn;
     c->turn = NULL;
@@ -128,7 +128,7 @@ static td_status add_assistant_block(conversion *c, json_t *block) {
     return TD_OK;
 }
 
-/* A string, or text blocks: appended to the content of a chat's message. */
+/* Append a string, or text blocks, to the content of a chat's message. */
 static td_status add_texts(conversion *c, json_t *to, json_t *content, const char *where) {
     if (json_is_string(content)) {
         c->failed = json_array_append_new(to, json_pack("{s:s, s:O}", "type", "text", "text", content)) != 0 || c->failed;
@@ -145,7 +145,7 @@ static td_status add_texts(conversion *c, json_t *to, json_t *content, const cha
     return TD_OK;
 }
 
-/* "Error:" tells the model what is_error says. */
+/* Add the result of a tool as a message. "Error:" tells the model what is_error says. */
 static td_status add_tool_result(conversion *c, const json_t *block) {
     json_t       *id = json_object_get(block, "tool_use_id"), *content = json_object_get(block, "content");
     const json_t *is_error = json_object_get(block, "is_error");
@@ -206,7 +206,7 @@ static bool first_is_assistant(const json_t *messages) {
     return says(json_array_get(messages, i), "role", "assistant");
 }
 
-/* Without the line for billing; none where no text is left. */
+/* Add the system prompt without the line for billing, if any text is left. */
 static td_status add_system(conversion *c, json_t *system) {
     json_t *to = json_object_get(message_of_turn(c, "system"), "content");
     TD_TRY(add_texts(c, to, system, "system"));

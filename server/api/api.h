@@ -1,9 +1,8 @@
 /*
  * An HTTP API as a value: how a body becomes a request, and how its answer, the events of a stream and errors are written.
- *
- * What all APIs share knows none of them by name: the request (api_request.h), its way into the engine and the engine's news
- * (generation.h), and how a stream divides the news into pieces (answer_stream.c). To add one: a folder with a td_api in it,
- * and a line in the table of routes (http_server.c).
+ * What all APIs share knows none of them by name: the request (api_request.h), its way into the engine, and the engine's
+ * news. News are what the engine produced since they were last taken (generation.h); a stream divides them into pieces
+ * (answer_stream.c). To add an API, add a folder with a td_api in it, and a line to the table of routes (http_request.c).
  *
  * Threads: read runs on any thread, without libmicrohttpd; the writers on the thread that answers, one call at a time.
  */
@@ -33,10 +32,10 @@ typedef struct {
 typedef struct {
     uint64_t prompt, cached, completion;
     uint64_t reasoning; /* of the completion */
-    bool     reasons;   /* it is known */
+    bool     reasons;   /* reasoning is known */
 } td_usage;
 
-/** Where a choice stands, as far as its news were taken. */
+/** Where a choice (one of the answers to a prompt) stands, as far as its news were taken. */
 typedef struct {
     td_finish   finish;
     uint32_t    n_calls;     /* complete tool calls */
@@ -49,9 +48,9 @@ typedef struct {
 typedef struct {
     td_answer_event_kind kind; /* content where nothing parses the text */
     uint32_t             call; /* number of the tool call, from 0, dropped ones counted */
-    const char          *text; /* CALL_BEGIN: the tool's name; NULL: CALL_END and CALL_DROPPED, and tokens without a text */
+    const char          *text; /* of CALL_BEGIN the tool's name; NULL for CALL_END, CALL_DROPPED and tokens without a text */
     size_t               len;
-    const char          *id; /* CALL_BEGIN: the call's */
+    const char          *id; /* of CALL_BEGIN: the call's id */
     size_t               id_len;
     const td_news       *with; /* tokens and log-probabilities that came with it; NULL: none that the request asks for */
 } td_piece;
@@ -62,24 +61,24 @@ typedef struct td_api {
     bool               internal;   /* the server's own request: not listed, and /abort_request does not end it */
     bool               long_texts; /* a short body may stand for a long text: read it on a thread for those */
 
-    /** Body (an object, taken over, also on failure) to request, without its prompt's ids. Errors name the API's own fields.
-     */
+    /** Make a request, still without its prompt's ids, from a body: an object, taken over also on failure. Errors name the
+     * API's own fields. */
     td_status (*read)(json_t *body, const td_api_context *with, td_api_request *r, td_api_error *err);
     void (*free_own)(void *own); /* r->own: what the API keeps with a request; NULL: nothing */
 
     td_error_writer write_error;
-    void (*write_answer)(td_generation *g, td_jbuf *b); /* of a finished generation, whole */
+    void (*write_answer)(td_generation *g, td_jbuf *b); /* the whole answer of a finished generation */
 
-    /* The parts of a stream, in this order; NULL: there is no such part. b is NULL where write_answer calls td_write_pieces
-     * so. */
+    /* The parts of a stream, in this order; NULL: there is no such part. b is NULL if write_answer passed NULL to
+     * td_write_pieces. */
     void (*begin)(td_generation *g, td_jbuf *b); /* at once, before any news */
     bool gathers;                                /* a piece has all that has come, and not --stream-interval tokens */
-    void (*open)(td_choice *c, const td_choice_state *st, const td_news *n,
-                 td_jbuf *b); /* a choice's first news n have come */
+    /* a choice's first news have come */
+    void (*open)(td_choice *c, const td_choice_state *st, const td_news *n, td_jbuf *b);
     void (*piece)(td_choice *c, const td_choice_state *st, const td_piece *p, td_jbuf *b);
     void (*finish)(td_choice *c, const td_choice_state *st, td_jbuf *b); /* a choice is finished */
-    void (*end)(td_generation *g, td_jbuf *b);                           /* all choices are */
-    void (*fail)(td_generation *g, td_jbuf *b);                          /* in place of end: g->error */
+    void (*end)(td_generation *g, td_jbuf *b);                           /* all choices are finished */
+    void (*fail)(td_generation *g, td_jbuf *b);                          /* in place of end: writes g->error */
 } td_api;
 
 #endif

@@ -63,7 +63,7 @@ void td_api_error_write(td_jbuf *b, const td_api_error *err) {
     td_jw_close(b, '}');
 }
 
-/* The name, and after it the end of the text or of a word of the path. */
+/* Whether text begins with the name, and the name ends where the text or a word of the path ends. */
 static bool begins_with(const char *text, const char *name) {
     size_t n = strlen(name);
     return !strncmp(text, name, n) && (text[n] == 0 || text[n] == '.' || text[n] == '[');

@@ -14,7 +14,8 @@ typedef struct {
     char        message[TD_ERROR_TEXT_MAX];
 } td_api_error;
 
-/** A 400 about a field (NULL: none); returns TD_EINVAL, so that a failing path is `return td_api_bad(err, "n", …)`. */
+/** A 400 about the field param (NULL: none). Returns TD_EINVAL, so that a failing path is `return td_api_bad(err, "n",
+ * …)`. */
 td_status td_api_bad(td_api_error *err, const char *param, const char *fmt, ...) TD_PRINTF(3, 4);
 
 /** Any other status; returns TD_EINVAL. */
@@ -31,8 +32,8 @@ typedef struct {
     const char *common, *here;
 } td_api_name;
 
-/** An error of the common code in an API's words: its param, and the field that its sentence quotes. names: ended by {0};
- * NULL: none. */
+/** Put an error of the common code into an API's words: its param, and the field that its sentence quotes. @param names
+ * ended by {0}; NULL: none. */
 void td_api_rename_error(const td_api_name *names, td_api_error *err);
 
 /** Writes an error in the form of an API. */

@@ -59,7 +59,7 @@ void td_jbuf_printf(td_jbuf *b, const char *fmt, ...) {
     va_end(again);
 }
 
-/* What is open or ends a key needs no comma after it; neither does the start, nor text that ends in a blank ("data: "). */
+/* Put a comma, except at the start, behind an opening bracket, a key, or text that ends in a blank ("data: "). */
 static void comma(td_jbuf *b) {
     if (b->len == 0) return;
     char last = b->data[b->len - 1];
@@ -116,7 +116,7 @@ void td_jw_text(td_jbuf *b, const char *s, size_t n) {
     for (size_t i = 0, len; i < n; i += len) {
         unsigned char c = (unsigned char)s[i];
         len = utf8_len((const unsigned char *)s + i, n - i);
-        if (len == 0) { /* what a URL or a cut sentence may hold */
+        if (len == 0) { /* not UTF-8, as a URL or a cut sentence may be */
             td_jbuf_put(b, s + from, i - from);
             td_jbuf_puts(b, "\\ufffd");
             from = i + 1;

@@ -10,10 +10,10 @@
 #include "core/log/log.h"
 #include "core/threads/thread.h"
 
-#define PAUSE_MS 100   /* after a failure, such as too many open files: accept would only fail again */
-#define SAY_EVERY_S 60 /* at most */
+#define PAUSE_MS 100   /* pause after a failure, such as too many open files: accept would only fail again at once */
+#define SAY_EVERY_S 60 /* failures are logged this often at most */
 
-/* Takes the socket, which is closed when memory is short. */
+/* Hand an accepted socket to libmicrohttpd; it is closed when memory is short. */
 static void hand_over(td_acceptor *a, int fd, const struct sockaddr_storage *from, socklen_t n) {
     if (!td_connections_expect(a->connections, fd))
         close(fd);

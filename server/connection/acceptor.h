@@ -1,7 +1,6 @@
-/*
- * The thread that accepts connections and hands them to libmicrohttpd, which has no listening socket: one that has it cannot
- * be stopped safely. MHD_quiesce_daemon and libmicrohttpd's own threads may both take the socket out of an epoll set, and
- * the second to do so aborts the process (0.9.75; open in 1.0.1).
+/* The thread that accepts connections and hands them to libmicrohttpd. libmicrohttpd gets no listening socket, because it
+ * could not be stopped safely with one. MHD_quiesce_daemon and libmicrohttpd's own threads may both take the socket out of
+ * an epoll set, and the second to do so aborts the process (0.9.75; open in 1.0.1).
  */
 #ifndef TD_SERVER_CONNECTION_ACCEPTOR_H
 #define TD_SERVER_CONNECTION_ACCEPTOR_H
@@ -12,7 +11,7 @@
 #include "server/connection/connections.h"
 
 typedef struct {
-    int                fd; /* the caller's; blocking; listens */
+    int                fd; /* a blocking socket that listens; the caller's */
     struct MHD_Daemon *daemon;
     td_connections    *connections;
     pthread_t          thread;

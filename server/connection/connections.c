@@ -95,7 +95,7 @@ bool td_connection_enter(td_connection *c, td_connection_phase phase) {
     pthread_mutex_lock(&all->lock);
     int64_t time_ms = c->reserve ? RESERVE_MS : 1000 * (int64_t)all->request_s;
     if (phase == TD_READS_HEAD && !c->reserve)
-        time_ms += 1000 * (int64_t)all->idle_s; /* the next request need not begin at once */
+        time_ms += 1000 * (int64_t)all->idle_s; /* time until the next request begins */
     if (phase == TD_READS_HEAD) c->write_error = NULL;
     bool go_on = !c->refused;
     if (go_on) c->deadline_ms = phase == TD_ANSWERS ? INT64_MAX : now_ms() + time_ms;
@@ -109,8 +109,8 @@ void td_connection_set_errors(td_connection *c, td_error_writer write_error) {
     pthread_mutex_unlock(&c->all->lock);
 }
 
-/* Nothing was answered to this request yet, so these are the first bytes after the end of the last answer. They fit a
- * socket's buffer, or the client reads nothing anyway. */
+/* Answer a request straight to the socket. Nothing was answered to it yet, so these are the first bytes behind the last
+ * answer. They fit the socket's buffer, or the client reads nothing anyway. */
 static void refuse_locked(td_connection *c, const td_api_error *err) {
     td_jbuf body = {0}, head = {0};
     (c->write_error ? c->write_error : td_api_error_write)(&body, err);
@@ -119,7 +119,7 @@ static void refuse_locked(td_connection *c, const td_api_error *err) {
                    err->http, MHD_get_reason_phrase_for((unsigned)err->http), body.len);
     td_jbuf_put(&head, body.data, body.len);
     if (!body.failed && !head.failed && send(c->fd, head.data, head.len, MSG_DONTWAIT | MSG_NOSIGNAL) < 0)
-        c->deadline_ms = 0; /* it has gone */
+        c->deadline_ms = 0; /* the client has gone */
     else
         c->deadline_ms = now_ms() + LINGER_MS;
     shutdown(c->fd, SHUT_WR);
@@ -151,7 +151,7 @@ void td_connections_sweep(td_connections *all) {
     pthread_mutex_unlock(&all->lock);
 }
 
-/* Under the lock: wait for a change. @return false: there was none until then. */
+/* Under the lock: wait for a change. @return false: there was none until until_ms. */
 static bool await_change(td_connections *all, int64_t until_ms) {
     struct timespec until = {until_ms / 1000, until_ms % 1000 * 1000000};
     return pthread_cond_clockwait(&all->changed, &all->lock, CLOCK_MONOTONIC, &until) != ETIMEDOUT;
@@ -177,7 +177,11 @@ bool td_connections_pause(td_connections *all, int64_t ms) {
 bool td_connections_expect(td_connections *all, int fd) {
     td_connection *c = malloc(sizeof *c);
     pthread_mutex_lock(&all->lock);
-    drop_locked(all, expected_locked(all, fd)); /* libmicrohttpd had no memory for that one, and closed it without a word */
+    drop_locked(
+        all,
+        expected_locked(
+            all,
+            fd)); /* an earlier connection of this fd, for which libmicrohttpd had no memory: it closed it without telling */
     if (c) {
         *c = (td_connection){.all = all, .fd = fd, .reserve = all->n >= all->max};
         link_into(&all->expected, c);
@@ -201,7 +205,7 @@ void td_connections_close(td_connections *all) {
     pthread_mutex_unlock(&all->lock);
 }
 
-/* Under the lock: shut every socket, and wait until libmicrohttpd has seen it and let go of all, or for END_MS. */
+/* Under the lock: shut every socket, and wait until libmicrohttpd has closed all, END_MS at most. */
 static void end_locked(td_connections *all, int how) {
     int64_t end_ms = now_ms() + END_MS;
     for (td_connection *c = all->first; c; c = c->next) shutdown(c->fd, how);

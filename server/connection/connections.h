@@ -1,8 +1,7 @@
 /*
  * The open connections: how many there are, and how long each may take to send a request.
- *
- * libmicrohttpd only bounds the time in which nothing comes: a client that sends a byte now and then would keep its
- * connection for ever. At a limit of its own it would close new connections without an answer. This module has both:
+ * libmicrohttpd bounds only the time in which nothing comes, so a client that sends a byte now and then would keep its
+ * connection for ever. Its limit of connections closes new ones without an answer. This module has instead:
  *
  *   deadlines   the headers of a request, and then its body, must be there by a time
  *   a reserve   a few more connections than --max-connections are taken, answered once and closed: /health and /metrics
@@ -27,26 +26,26 @@ typedef struct td_connection  td_connection;
 typedef struct td_connections td_connections;
 struct td_connection {
     td_connections *all;
-    td_connection  *next, **link; /* of the list; link: what points here */
+    td_connection  *next, **link; /* in a list; *link points here */
     int             fd;
-    bool            reserve;       /* one above the limit: answered once, and closed */
-    bool            refused;       /* it was answered without libmicrohttpd, and waits until the client has read that */
+    bool            reserve;       /* above the limit: answered once, and closed */
+    bool            refused;       /* answered without libmicrohttpd; stays until the client has read that */
     int64_t         deadline_ms;   /* monotonic; INT64_MAX: none */
     td_error_writer write_error;   /* of the API that is asked for; NULL: td_api_error_write */
     const char     *uri, *uri_end; /* in libmicrohttpd's buffer, for td_check_framing alone */
 };
 
 struct td_connections {
-    uint32_t        max;               /* connections besides the reserve */
+    uint32_t        max;               /* connections without the reserve */
     uint32_t        idle_s, request_s; /* how long a connection may wait for a request; for its headers, and for its body */
     pthread_mutex_t lock;              /* guards all below, and the connections' members */
     pthread_cond_t  changed;
-    td_connection  *first;
-    td_connection  *expected; /* accepted; libmicrohttpd has not told of them yet */
-    uint32_t        n;        /* of both, without those of the reserve */
-    uint32_t        n_open;   /* of both */
+    td_connection  *first;    /* the list of connections that libmicrohttpd has told of */
+    td_connection  *expected; /* the list of accepted ones that it has not told of yet */
+    uint32_t        n;        /* in both lists, without the reserve */
+    uint32_t        n_open;   /* in both lists */
     bool            closed;   /* no more are accepted */
-    bool            ending;
+    bool            ending;   /* td_connections_end was called */
 };
 
 void td_connections_init(td_connections *all, uint32_t max, uint32_t idle_s, uint32_t request_s);
@@ -62,10 +61,10 @@ void td_connections_notify(void *all, struct MHD_Connection *connection, void **
 bool td_connections_await_room(td_connections *all);
 /** Wait for ms. @return false after td_connections_close. */
 bool td_connections_pause(td_connections *all, int64_t ms);
-/** One more is about to be handed to libmicrohttpd, which is going to tell td_connections_notify. Whether it is one of the
- * reserve is decided here, in the order in which they come. @return false: out of memory. */
+/** Note a connection that is about to be handed to libmicrohttpd, which will tell td_connections_notify of it. Here is
+ * decided, in the order in which they come, which ones are the reserve's. @return false: out of memory. */
 TD_NODISCARD bool td_connections_expect(td_connections *all, int fd);
-void              td_connections_unexpect(td_connections *all, int fd); /* it was not taken */
+void              td_connections_unexpect(td_connections *all, int fd); /* libmicrohttpd did not take it */
 
 /** No more are accepted. Ends td_connections_await_room and td_connections_pause, which return false from now on. */
 void td_connections_close(td_connections *all);
@@ -73,10 +72,10 @@ void td_connections_close(td_connections *all);
 /** The td_connection of a connection; NULL: there was no memory for it. It lives as long as the connection. */
 td_connection *td_connection_of(struct MHD_Connection *connection);
 
-/** @return false: the connection was refused meanwhile and is to end. */
+/** Note the phase that a connection's request is in. @return false: the connection was refused meanwhile and is to end. */
 bool td_connection_enter(td_connection *c, td_connection_phase phase);
 
-/** How an error of the request that is being read is written. */
+/** Set how an error of the request that is being read is written. */
 void td_connection_set_errors(td_connection *c, td_error_writer write_error);
 
 /** Answer at once, straight to the socket: libmicrohttpd cannot answer in the middle of a request. The caller drops what

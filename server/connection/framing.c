@@ -44,8 +44,8 @@ void *td_note_uri(void *cls, const char *uri, struct MHD_Connection *connection)
     return NULL;
 }
 
-/* Nothing but one space on either side of the URI: libmicrohttpd takes more of them, takes some into the URI, and ends the
- * method and the URI where a NUL is. All three lie in one line of its buffer. */
+/* Whether exactly one space lies on either side of the URI. libmicrohttpd accepts more spaces, takes some into the URI, and
+ * ends method and URI at a NUL. Method, URI and version lie in one line of its buffer. */
 static bool first_line_good(const td_connection *c, const char *method, const char *version) {
     size_t n = strlen(method);
     return c && is_token(method, n) && c->uri == method + n + 1 && c->uri_end + 1 == version;

@@ -9,7 +9,7 @@
 
 #include "server/api/api_error.h"
 
-/** libmicrohttpd's callback with the URI as it came, of a first line that it has divided: remembers where the URI lies. */
+/** Called by libmicrohttpd when it has divided a first line, with the URI as it came: remembers where the URI lies. */
 void *td_note_uri(void *cls, const char *uri, struct MHD_Connection *connection);
 
 /**

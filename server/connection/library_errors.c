@@ -35,8 +35,8 @@ static void describe(td_api_error *err, unsigned http) {
         if (ERRORS[i].http == http) td_api_fail(err, (int)http, ERRORS[i].code, "%s", ERRORS[i].sentence);
 }
 
-/* Called by libmicrohttpd. The JSON is sent past it, since it does not come to sending after every error (0.9.75: too many
- * arguments in the path); its page goes to a socket that is shut by then. */
+/* Called by libmicrohttpd. The JSON goes straight to the socket, because libmicrohttpd does not send after every error
+ * (0.9.75: too many arguments in the path). Its own page goes to a socket that is shut by then. */
 enum MHD_Result MHD_queue_response(struct MHD_Connection *connection, unsigned http, struct MHD_Response *page) {
     td_connection *c = td_connection_of(connection);
     td_api_error   err;

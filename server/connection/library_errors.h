@@ -1,10 +1,9 @@
-/*
- * libmicrohttpd's own errors, in the form of all others.
+/* Makes libmicrohttpd's own errors JSON, like all others.
  *
- * What it cannot parse it answers by itself, with a page of HTML, and has no hook for that. But its answers go through its
- * public MHD_queue_response, and a function of the program comes before one of a shared library (ld.so(8)). So this module
- * defines that function: the library's own answers come there and are written as JSON; the server's go to the library by
- * td_queue_response. A libmicrohttpd linked with -Bsymbolic-functions calls itself past that, and keeps its pages.
+ * libmicrohttpd answers what it cannot parse by itself, with a page of HTML, and has no hook for that. But its answers go
+ * through its public MHD_queue_response, and a function of the program comes before one of a shared library (ld.so(8)). So
+ * this module defines that function: the library's own answers arrive there and are written as JSON. The server's answers go
+ * to the library by td_queue_response. A libmicrohttpd linked with -Bsymbolic-functions bypasses this, and keeps its pages.
  */
 #ifndef TD_SERVER_CONNECTION_LIBRARY_ERRORS_H
 #define TD_SERVER_CONNECTION_LIBRARY_ERRORS_H

@@ -15,7 +15,7 @@ void td_text_work_init(td_text_work *w) {
     pthread_cond_init(&w->fewer, NULL);
 }
 
-/* The next job; NULL: there will be none. */
+/* Wait for the next job. NULL: there will be none. */
 static td_text_job *take(td_text_work *w) {
     while (!w->first && !w->closing) pthread_cond_wait(&w->queued, &w->lock);
     td_text_job *job = w->first;

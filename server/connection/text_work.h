@@ -1,7 +1,7 @@
 /*
  * Threads for requests whose text takes long. To parse, render and tokenise a body of megabytes takes seconds, to compile a
- * grammar some tenths of one; on an HTTP thread that would hold up all its connections. The request's connection is suspended
- * meanwhile.
+ * grammar some tenths of one; on an HTTP thread that would hold up all its connections. The request's connection is
+ * suspended meanwhile.
  */
 #ifndef TD_SERVER_CONNECTION_TEXT_WORK_H
 #define TD_SERVER_CONNECTION_TEXT_WORK_H
@@ -12,13 +12,13 @@
 #include "tandem.h"
 
 #define TD_TEXT_THREADS 2
-/* Smaller bodies are worked on by the HTTP thread, which takes milliseconds, unless their work says that it takes long. */
+/* The HTTP thread works on smaller bodies itself, which takes milliseconds, unless td_work_fn says that it takes long. */
 #define TD_TEXT_INLINE_BYTES ((size_t)32 << 10)
 
-/** NONE: not in the queue: never put, or left again. */
+/** NONE: not in the queue, because it was never put or has left. */
 typedef enum { TD_TEXT_NONE, TD_TEXT_QUEUED, TD_TEXT_DONE } td_text_state;
 
-/** The work of one request on its text: a part of the call that it is for. Zero-initialise the rest. */
+/** The work of one request on its text; a member of its call. Zero-initialise what the queue has. */
 typedef struct td_text_job td_text_job;
 struct td_text_job {
     struct MHD_Connection *connection;     /* suspended while the job waits and runs */
@@ -31,8 +31,8 @@ struct td_text_job {
 };
 
 typedef struct {
-    pthread_mutex_t lock; /* guards all below, and the queue's part of the jobs */
-    pthread_cond_t  queued, fewer;
+    pthread_mutex_t lock;          /* guards all below, and the queue's part of the jobs */
+    pthread_cond_t  queued, fewer; /* a job was put; n_held or n_suspended fell */
     td_text_job    *first, *last;
     unsigned        n_held; /* jobs that were put and have not left */
     unsigned        n_suspended;
@@ -44,18 +44,17 @@ typedef struct {
 void                   td_text_work_init(td_text_work *w);
 TD_NODISCARD td_status td_text_work_start(td_text_work *w, td_error *err);
 
-/** Suspend the job's connection, run it on a text thread, and resume the connection. @return false: closing, nothing was
- * done. */
+/** Suspend the job's connection and queue the job; a text thread runs it and resumes the connection. @return false: closing,
+ * nothing was done. */
 TD_NODISCARD bool td_text_work_put(td_text_work *w, td_text_job *job);
 /** Whether a job was run; asked when its connection was resumed. */
 TD_NODISCARD bool td_text_work_done(td_text_work *w, const td_text_job *job);
 
-/** The request of a job that was put is answered, or its generation runs. Does nothing for others. */
+/** Take a job out: its request is answered, or its generation runs. Does nothing for a job that was not put. */
 void td_text_work_left(td_text_work *w, td_text_job *job);
 
-/**
- * What runs is finished, what waits fails with a 503; all connections are resumed when this returns, and their jobs
- * have left or had two seconds. Then the threads end.
+/** Stop. Jobs that run are finished, jobs that wait fail with a 503. When this returns, all connections are resumed, their
+ * jobs have left or had two seconds for it, and the threads have ended.
  */
 void td_text_work_stop(td_text_work *w);
 

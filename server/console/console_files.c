@@ -1,9 +1,8 @@
 /*
  * The console: a page for a browser, whose files are part of the program.
- *
- * They need no key, since they hold nothing of the server's: the page asks the person for it and sends it with what it asks
- * the API. The headers allow the page its own scripts, styles and server, and nothing else: what a model writes into an
- * answer cannot become a script even if the page made a mistake.
+ * The files need no API key, since they hold nothing of the server's. The page asks the person for the key and sends it with
+ * its calls of the API. The headers allow the page its own scripts, styles and server, and nothing else: what a model writes
+ * into an answer cannot become a script even if the page makes a mistake.
  */
 #include <stdio.h>
 #include <string.h>
@@ -68,16 +67,17 @@ enum MHD_Result td_route_console(td_call *c) {
     char        tag[24];
     const char *known = MHD_lookup_connection_value(c->connection, MHD_HEADER_KIND, "If-None-Match");
     snprintf(tag, sizeof tag, "\"%016llx\"", (unsigned long long)XXH3_64bits(f->begin, len));
-    bool                 same = known && strstr(known, tag);
-    const td_header      headers[] = {{"Content-Type", f->type},
-                                      {"ETag", tag},
-                                      {"Cache-Control", "no-cache"}, /* kept, and asked for again by its tag */
-                                      {"Vary", "Accept"},
-                                      {"Content-Security-Policy", POLICY},
-                                      {"Referrer-Policy", "no-referrer"},
-                                      {"X-Frame-Options", "DENY"},
-                                      {"Cross-Origin-Opener-Policy", "same-origin"},
-                                      {"Cross-Origin-Resource-Policy", "same-origin"}};
+    bool            same = known && strstr(known, tag);
+    const td_header headers[] = {
+        {"Content-Type", f->type},
+        {"ETag", tag},
+        {"Cache-Control", "no-cache"}, /* browsers keep the file, and ask by its tag whether it changed */
+        {"Vary", "Accept"},
+        {"Content-Security-Policy", POLICY},
+        {"Referrer-Policy", "no-referrer"},
+        {"X-Frame-Options", "DENY"},
+        {"Cross-Origin-Opener-Policy", "same-origin"},
+        {"Cross-Origin-Resource-Policy", "same-origin"}};
     struct MHD_Response *r = MHD_create_response_from_buffer(same ? 0 : len, (void *)f->begin, MHD_RESPMEM_PERSISTENT);
     return td_answer_response(c, same ? 304 : 200, r, headers, sizeof headers / sizeof *headers);
 }

@@ -13,7 +13,7 @@
 #include "core/log/trace.h"
 #include "core/math/rng.h"
 
-/* Bytes that a slow reader may leave unsent before its request is cancelled: so many for the stream, and for each choice. */
+/* Bytes that a slow reader may leave unsent before its request is cancelled, for the stream and for each choice. */
 #define STREAM_UNSENT_MAX ((size_t)1 << 20)
 #define CHOICE_UNSENT_MAX ((size_t)16 << 10)
 
@@ -115,7 +115,7 @@ td_request_row td_generation_row(const td_generation *g) {
     return row;
 }
 
-/* Nobody refers to g any more. One that the engine never had is left out. */
+/* Keep a row of g, to which nobody refers any more. A generation that was never submitted gets none. */
 static void note_end(td_ended_requests *e, const td_generation *g) {
     if (g->req.api->internal || !g->submitted) return;
     td_request_row *row = &e->rows[e->n++ % TD_REQUESTS_ENDED_MAX];
@@ -195,7 +195,7 @@ void td_generation_ref(td_generation *g) {
 }
 
 void td_generation_unref(td_generation *g) {
-    /* acq_rel: the last one sees what every other did before it let go. */
+    /* acq_rel: the last owner sees what the others wrote. */
     if (atomic_fetch_sub_explicit(&g->refs, 1, memory_order_acq_rel) == 1) generation_free(g);
 }
 
@@ -229,7 +229,7 @@ static bool shows_prompt_logprobs(const td_api_request *r) {
     return r->shown.logprobs && r->shown.echo;
 }
 
-/* Random, as OpenAI's; a model that numbers its calls itself is shown its own numbers again. */
+/* The id of a call: random, as OpenAI's. A model that numbers its calls itself sees its own number again. */
 static void put_call_id(td_choice *c, const td_answer_event *e) {
     td_generations *all = c->generation->all;
     td_jbuf        *text = &c->news.text;
@@ -299,7 +299,7 @@ static bool add_parsers(td_generation *g) {
     return true;
 }
 
-/* The text, through the parser where there is one. */
+/* Keep an event's text, through the parser where there is one. */
 static bool keep_text(td_choice *c, const td_event *e) {
     bool reasons = c->parser && td_answer_parser_reasons(c->parser);
     if (!c->parser)
@@ -408,7 +408,7 @@ static void on_event(void *user, const td_event *e) {
 
 /* ---- submit, cancel ---- */
 
-/* The engine's sentences about a field begin with its name. */
+/* Fill err from the engine's refusal. The engine's sentences about a field begin with its name. */
 static td_status refuse(td_api_error *err, td_status st, const td_error *cause, const td_api_request *r) {
     char   param[TD_API_PARAM_MAX] = "";
     size_t n = strspn(cause->text, "abcdefghijklmnopqrstuvwxyz_");
@@ -456,7 +456,7 @@ td_status td_generation_submit(td_generation *g, td_api_error *err) {
         if (own->sampling.has_seed) params[i].sampling.seed = own->sampling.seed + i % r->n;
         params[i].user = &g->choices[i];
     }
-    /* Of each engine request until its last event, which may come before the call returns. */
+    /* A reference for each engine request until its last event, which may come before the call returns. */
     pthread_mutex_lock(&g->lock);
     g->n_unfinished = g->n_choices;
     pthread_mutex_unlock(&g->lock);
@@ -473,7 +473,7 @@ td_status td_generation_submit(td_generation *g, td_api_error *err) {
     pthread_mutex_lock(&g->lock);
     g->n_unfinished = 0;
     pthread_mutex_unlock(&g->lock);
-    atomic_fetch_sub_explicit(&g->refs, (unsigned)g->n_choices, memory_order_relaxed); /* the call's is left */
+    atomic_fetch_sub_explicit(&g->refs, (unsigned)g->n_choices, memory_order_relaxed); /* the call's reference is left */
     return refuse(err, st, &cause, r);
 }
 
@@ -504,7 +504,7 @@ void td_generation_cancel(td_generation *g) {
     pthread_mutex_unlock(&g->handles_lock);
 }
 
-/* End the choices that have what was asked for. */
+/* Have the engine end the choices whose ends_early is set. */
 static void end_some(td_generation *g) {
     pthread_mutex_lock(&g->handles_lock);
     for (size_t i = 0; i < g->n_choices; i++) {
@@ -527,8 +527,8 @@ void td_generation_attend(td_generation *g) {
         end_some(g);
 }
 
-/* What the answer is to be is said before the engine is asked to end the choices: their last events may come at once, and
- * would otherwise make a whole answer of what there is. */
+/* The flags are set before the engine is asked to end the choices: their last events may come at once, and would otherwise
+ * make a whole answer of what there is. */
 void td_generation_abort(td_generation *g) {
     pthread_mutex_lock(&g->lock);
     g->aborted = g->dropped = g->ready = true;

@@ -1,11 +1,9 @@
-/*
- * A generation: one API request, its prompts x n engine requests, and what they produced and was not sent yet.
- *
- * Threads: the engine thread adds news (td_event_fn), text through the choice's parser; a libmicrohttpd thread takes them
- * and writes the answer; the watcher cancels. `lock` guards the choices' news and the suspended/aborted state.
- * `handles_lock` guards the engine's handles and is never taken in the engine's callback, so calling the engine with it held
- * cannot deadlock. References: one of the HTTP call, one of the watcher's slot, one of each engine request until its last
- * event.
+/* A generation: one API request, its engine requests, and their news: what they produced and was not sent yet. It has n
+ * choices (answers) for each prompt; a choice is one engine request. * Threads: the engine thread adds news (td_event_fn),
+ * text through the choice's parser; a libmicrohttpd thread takes them and writes the answer; the watcher (watcher.h)
+ * cancels. `lock` guards the choices' news and the suspended/aborted state. `handles_lock` guards the engine's handles and
+ * is never taken in the engine's callback, so calling the engine with it held cannot deadlock. References: one of the HTTP
+ * call, one of the watcher's slot, one of each engine request until its last event.
  */
 #ifndef TD_SERVER_GENERATION_GENERATION_H
 #define TD_SERVER_GENERATION_GENERATION_H
@@ -16,12 +14,12 @@
 
 #include "server/request/api_request.h"
 
-#define TD_LP_NONE UINT32_MAX /* id of the entries after the last top token that a position has */
+#define TD_LP_NONE UINT32_MAX /* id of the entries that fill up a position with fewer top tokens */
 
 #define TD_GENERATION_ID_MAX (TD_API_NAME_MAX + 16)
-#define TD_REQUESTS_ENDED_MAX 32 /* rows that are kept */
+#define TD_REQUESTS_ENDED_MAX 32 /* ended generations that are kept for /v1/requests */
 
-/** A generation for people to look at: counts and times, and nothing of what was asked or answered. */
+/** A generation in /v1/requests: counts and times, and nothing of what was asked or answered. */
 typedef struct {
     char        id[TD_GENERATION_ID_MAX];
     const char *finish; /* why it ended, as finish_reason has it: static; NULL: it runs */
@@ -42,7 +40,7 @@ typedef struct {
     td_engine           *engine;
     const td_tokenizer  *tokenizer;       /* NULL: there is none */
     const char          *model_name;      /* for answers to requests that name no model */
-    uint32_t             stream_interval; /* tokens of a stream's event */
+    uint32_t             stream_interval; /* tokens per event of a stream */
     int                  wake_fd;         /* an eventfd: adding 1 has the watcher call td_generation_attend */
     uint64_t             id_seed;
     atomic_uint_fast64_t next_id; /* of generations and of calls of tools; relaxed: a counter */
@@ -53,19 +51,19 @@ typedef struct {
     td_ended_requests ended;
 } td_generations;
 
-/** A part of an answer as its parser told it: bytes of the news' text. */
+/** A part of an answer that its parser found: bytes of the news' text. */
 typedef struct {
     td_answer_event_kind kind;
     uint32_t             call;      /* number of the tool call */
     size_t               from, len; /* CALL_BEGIN: the tool's name, and after it the call's id */
     size_t               id_len;
-    size_t               token, token_end; /* which of the news' tokens it began with; the one after those it ended with */
+    size_t               token, token_end; /* it came with the news' tokens token .. token_end - 1 */
 } td_delta;
 
 /** News of one choice: what the engine sent since it was last taken. */
 struct td_news {
     td_jbuf   text;
-    td_delta *deltas; /* [n_deltas], in order; none where the text is as it is */
+    td_delta *deltas; /* [n_deltas], in order; none where no parser divides the text */
     size_t    n_deltas, deltas_room;
     uint32_t *tokens;
     size_t   *text_end; /* [n_tokens] where the text that came with each token ends; NULL where a parser divides it */
@@ -88,15 +86,14 @@ struct td_choice {
     uint32_t          stop_token;  /* UINT32_MAX: none */
     uint32_t          prompt_tokens, cached_tokens, completion_tokens, reasoning_tokens;
     double            first_s, last_s; /* from arrival to its first token, and to its last one so far */
-    td_answer_parser *parser;          /* owned; NULL: the text is as it is */
+    td_answer_parser *parser;          /* owned; NULL: the text is not divided */
     uint32_t          n_calls;         /* complete tool calls */
-    bool              ends_early;      /* a call was enough: the engine is to end it, and what still comes is not wanted */
+    bool ends_early; /* one tool call was wanted and is there: the engine is to end it, and what comes is dropped */
 
     /* of the thread that writes the answer */
-    bool opened, closed; /* its opening and its finish were written */
-    /* Characters of the tokens whose logprobs were written: text_offset of the next one, plus lead_chars. */
-    size_t text_chars;
-    size_t lead_chars; /* characters of the decoded prompt (BOS) that echo's text does not begin with */
+    bool   opened, closed; /* its opening and its finish were written */
+    size_t text_chars;     /* characters of the tokens whose logprobs were written: the next text_offset plus lead_chars */
+    size_t lead_chars;     /* characters of the decoded prompt (BOS) that echo's text does not begin with */
 };
 
 struct td_generation {
@@ -106,15 +103,15 @@ struct td_generation {
     char            id[TD_GENERATION_ID_MAX];
     int64_t         created_s;
     uint64_t        begin_ns;  /* of td_trace_now */
-    bool            submitted; /* the engine has had it; of the call's thread */
+    bool            submitted; /* the engine was given it; of the call's thread */
 
     pthread_mutex_t        lock;
     struct MHD_Connection *connection; /* to resume; NULL once the call has ended */
     bool                   suspended;
     bool                   aborted;   /* the client has gone, or must go: end the connection */
-    bool                   dropped;   /* nothing of what still comes is wanted */
+    bool                   dropped;   /* what still comes is not kept */
     bool                   attend;    /* the watcher is to cancel what still runs */
-    bool                   ends_some; /* the watcher is to end the choices that end early */
+    bool                   ends_some; /* the watcher is to end the choices whose ends_early is set */
     bool                   ready;     /* there is something to write */
     bool                   has_error; /* error is the answer */
     td_api_error           error;
@@ -124,14 +121,14 @@ struct td_generation {
     size_t                 n_choices;
 
     pthread_mutex_t handles_lock;
-    td_request    **handles; /* [n_choices]; NULL: not submitted or released */
+    td_request    **handles; /* [n_choices]; an entry is NULL before it is submitted and when it is released */
 
     /* of the thread that writes the answer */
-    uint32_t slot; /* the watcher's; UINT32_MAX: none */
+    uint32_t slot; /* the watcher's slot; UINT32_MAX: none */
     td_jbuf  out;  /* stream bytes not handed to libmicrohttpd yet */
     size_t   out_sent;
     bool     out_ended; /* the last byte of the stream is in out */
-    size_t   out_next;  /* the choice that is written first, when there was no room for all */
+    size_t   out_next;  /* the choice to write first: not all may fit */
 };
 
 void td_generations_init(td_generations *all, uint32_t stream_interval);
@@ -141,10 +138,11 @@ void td_generations_free(td_generations *all);
 /** Wait until no generation is left, seconds at most. @return whether none is. */
 bool td_generations_await_end(td_generations *all, double seconds);
 
-/** A copy of the list of those that ended. */
+/** A copy of the list of generations that ended. */
 td_ended_requests td_generations_ended(td_generations *all);
 
-/** A generation for a parsed and encoded request, which it takes over (also on failure). NULL: out of memory. One reference.
+/** A generation, with one reference, for a parsed and encoded request, which is taken over also on failure. NULL: out of
+ * memory.
  */
 td_generation *td_generation_new(td_generations *all, td_api_request *req);
 void           td_generation_ref(td_generation *g);
@@ -154,19 +152,19 @@ void           td_generation_unref(td_generation *g);
 TD_NODISCARD td_status td_generation_submit(td_generation *g, td_api_error *err);
 
 /** Have the engine end what runs; the client gets what there is, with finish_reason "abort". Any thread but the engine's.
- * @return whether the engine has had it: not before it is submitted, and not once it is cancelled. */
+ * @return false if it is not submitted yet, or already cancelled. */
 bool td_generation_end_early(td_generation *g);
 
 /** Cancel what runs and release the handles. Any thread but the engine's. Nothing that comes later is kept. */
 void td_generation_cancel(td_generation *g);
 
-/** The watcher's part: cancel, or end some choices, if asked for. */
+/** Called by the watcher: cancel, or end some choices, where `attend` or `ends_some` asks for it. */
 void td_generation_attend(td_generation *g);
 
 /** The client has gone: cancel, and have the connection closed. Any thread but the engine's. */
 void td_generation_abort(td_generation *g);
 
-/** Cancel with an error as the answer (the server stops). Any thread but the engine's. */
+/** Cancel with an error as the answer, as when the server stops. Any thread but the engine's. */
 void td_generation_fail(td_generation *g, int http, const char *code, const char *sentence);
 
 /**
@@ -182,14 +180,14 @@ void td_news_free(td_news *n);
 /** Where a choice stands; under the lock, or when all is finished. */
 td_choice_state td_choice_get_state(const td_choice *c);
 
-/** Tokens of all choices; a prompt counts once, however many it has. Under the lock, or when all is finished. */
+/** Tokens of all choices; a prompt counts once, however many choices it has. Under the lock, or when all is finished. */
 td_usage td_generation_usage(const td_generation *g);
 
 /** The generation as it is now. To be called under its lock, or with the last reference to it. */
 td_request_row td_generation_row(const td_generation *g);
 
-/** Wait on a condition, which signals that *count or *hurry changed, until *count is 0, *hurry (hurry may be NULL) is set, or
- * the seconds have passed. Under the lock, which guards both. @return whether *count is 0. */
+/** Wait on a condition, which signals that *count or *hurry changed, until *count is 0, *hurry (hurry may be NULL) is set,
+ * or the seconds have passed. Under the lock, which guards both. @return whether *count is 0. */
 bool td_await_zero(pthread_cond_t *changed, pthread_mutex_t *lock, const uint32_t *count, const bool *hurry, double seconds);
 
 #endif

@@ -58,7 +58,7 @@ uint32_t td_watch(td_watcher *w, td_generation *g, int fd) {
         w->n_watched++;
         td_generation_ref(g);
         struct epoll_event ev = {.events = EPOLLRDHUP | EPOLLONESHOT, .data.u64 = slot_key(slot, at->serial)};
-        /* Without it a client that leaves is only noticed when its next token is sent: no reason to refuse. */
+        /* If this fails, a client that leaves is noticed when its next token is sent: no reason to refuse. */
         if (epoll_ctl(w->epoll_fd, EPOLL_CTL_ADD, fd, &ev) != 0)
             td_warn("watching a connection failed: %s", strerror(errno));
     }
@@ -137,7 +137,7 @@ static void client_left(td_watcher *w, uint64_t key) {
 
 typedef struct {
     uint64_t steps;
-    time_t   since_s; /* when steps last moved, or nothing ran */
+    time_t   since_s; /* since when requests run and no step has ended */
 } progress;
 
 void td_watchdog_describe(const td_watcher *w, char *text, size_t size) {
@@ -225,7 +225,8 @@ td_status td_watcher_start(td_watcher *w, td_engine *engine, int *wake_fd, td_er
 void td_watcher_stop(td_watcher *w) {
     if (!w->running) return;
     uint64_t stop = STOP_KEY_COUNT;
-    ssize_t  told = write(w->event_fd, &stop, sizeof stop); /* fails at 2^64 alone, which no wakes add up to */
+    ssize_t  told =
+        write(w->event_fd, &stop, sizeof stop); /* fails only when the counter reaches 2^64, which wakes never add up to */
     (void)told;
     pthread_join(w->thread, NULL);
     w->running = false;

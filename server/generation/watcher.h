@@ -1,9 +1,8 @@
 /*
  * The watcher: a thread over the generations that have a connection.
- *
- * libmicrohttpd does not look at a connection that is suspended, so the watcher does (EPOLLRDHUP), and ends the generation of
- * a client that has left. It cancels what the engine thread may not cancel itself (td_generation_attend). It is the watchdog
- * over the engine's steps. And it calls a function once a second.
+ * The watcher has four tasks. It looks at suspended connections, which libmicrohttpd does not (EPOLLRDHUP), and ends the
+ * generation of a client that has left. It cancels what the engine thread may not cancel itself (td_generation_attend). It
+ * is the watchdog over the engine's steps. And it calls a function once a second.
  */
 #ifndef TD_SERVER_GENERATION_WATCHER_H
 #define TD_SERVER_GENERATION_WATCHER_H
@@ -19,7 +18,7 @@ typedef struct {
 
 typedef struct {
     td_engine *engine;
-    uint32_t   watchdog_s;    /* running requests without a step for so long: stalled; 0: off */
+    uint32_t   watchdog_s;    /* the engine is stalled if no step ends for so long while requests run; 0: off */
     void (*tick)(void *user); /* called once a second on the thread; must not block */
     void       *tick_user;
     atomic_bool stalled; /* the watchdog's verdict; relaxed: read by /health and the pulse, a late look is no harm */
@@ -42,7 +41,7 @@ TD_NODISCARD td_status td_watcher_init(td_watcher *w, uint32_t n_slots, uint32_t
                                        void *tick_user);
 void                   td_watcher_free(td_watcher *w);
 
-/** Start the thread. *wake_fd receives what the generations wake it by. */
+/** Start the thread. @param wake_fd receives the generations' wake_fd. */
 TD_NODISCARD td_status td_watcher_start(td_watcher *w, td_engine *engine, int *wake_fd, td_error *err);
 void                   td_watcher_stop(td_watcher *w); /* does nothing for one that was not started */
 

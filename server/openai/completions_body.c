@@ -169,7 +169,7 @@ static void finish_chat(td_choice *c, const td_choice_state *st, td_jbuf *b) {
     end_chunk(b, c, st->used, false);
 }
 
-/* The prompt, where it is echoed: its positions go with its text. */
+/* Write the prompt if it is echoed, with its log-probabilities. */
 static void open_text(td_choice *c, const td_choice_state *st, const td_news *news, td_jbuf *b) {
     if (!c->generation->req.shown.echo) return;
     td_jbuf text = {0};
@@ -247,7 +247,7 @@ static td_status read_completion(json_t *body, const td_api_context *with, td_ap
     return td_api_read_form(TD_READ_COMPLETION, body, with, r, err);
 }
 
-/* The engine's name for what it is given. */
+/* The engine calls "prompt" what a chat calls "messages". */
 static const td_api_name CHAT_NAMES[] = {{"prompt", "messages"}, {0}};
 
 const td_api td_api_chat = {.id_prefix = "chatcmpl-",

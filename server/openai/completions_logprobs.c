@@ -11,7 +11,7 @@ static size_t count_chars(const char *s, size_t n) {
     return chars;
 }
 
-/* A token as completions name it: its text, or, where it is no whole characters, "bytes:\\xe2\\x80" as OpenAI does. */
+/* A token as completions name it: its text; or "bytes:\\xe2\\x80", as OpenAI, if it is not whole characters. */
 static void write_token(td_jbuf *b, const td_generation *g, uint32_t id) {
     size_t      len;
     bool        special;
@@ -157,7 +157,7 @@ void td_write_echo(td_jbuf *text, td_choice *c) {
     bool                 skip = p->text ? false : g->req.shown.skips_special_tokens;
     if (!g->all->tokenizer) return; /* no text at all */
     td_status st = td_tokenizer_decode(g->all->tokenizer, p->ids, p->n_ids, skip, &decoded, &len);
-    if (st != TD_OK) len = 0; /* ids that the model has and the tokenizer has not: no text */
+    if (st != TD_OK) len = 0; /* ids that the model has and the tokenizer does not have: no text */
     if (st == TD_ENOMEM) text->failed = true;
     if (!p->text) {
         td_jbuf_put(text, decoded, len);

@@ -5,7 +5,7 @@ static const char *text_at(const td_news *news, const td_delta *d) {
     return news->text.data + d->from;
 }
 
-/* The text of one kind, in one string; null when there is none and it may be. */
+/* All text of one kind as one string; null if there is none and may_be_null. */
 static void write_text(td_jbuf *b, const td_news *news, td_answer_event_kind kind, bool may_be_null) {
     td_jbuf text = {0};
     for (size_t i = 0; i < news->n_deltas; i++)

@@ -1,9 +1,7 @@
-/*
- * OpenAI's /v1/responses: an answer is a list of items (reasoning, message, calls of functions), a conversation a list of
- * items too, and the server can keep it (responses_store.h).
- *
- * A body becomes the JSON of a chat (responses_read.c, responses_input.c). The pieces of an answer become items, which emit
- * their events as they grow (responses_items.c); the object around them is written by responses_answer.c.
+/* OpenAI's /v1/responses. An answer is a list of items (reasoning, message, calls of functions), and so is a conversation.
+ * The server can keep conversations (responses_store.h). * A body becomes the JSON of a chat (responses_read.c,
+ * responses_input.c). The pieces of an answer become items, which emit their events as they grow (responses_items.c); the
+ * object around them is written by responses_answer.c.
  */
 #ifndef TD_SERVER_OPENAI_RESPONSES_H
 #define TD_SERVER_OPENAI_RESPONSES_H
@@ -31,7 +29,7 @@ typedef struct {
     td_response_store  *store;
     td_stored_response *previous; /* a reference; NULL: none */
     bool                stores;   /* the response is to be kept */
-    json_t             *input;    /* the request's items, whole: types, statuses and lists of parts are there; owned */
+    json_t             *input;    /* the request's items with the members that clients may leave out; owned */
     char               *echo;     /* [echo_len] members of the response that repeat the request, with commas; owned */
     size_t              echo_len;
     td_response_item   *items; /* [n_items] of the answer so far */
@@ -51,11 +49,11 @@ void                   td_response_free(void *own);
 TD_NODISCARD td_status td_response_read_input(const json_t *input, td_response_store *store, json_t **items,
                                               td_api_error *err);
 
-/** Items on their way to the messages of a chat. Zero-initialise but for messages, a list. */
+/** Turns items into the messages of a chat. Zero-initialise all but messages, a list. */
 typedef struct {
     json_t *messages; /* new messages go to its end */
     json_t *turn;     /* the assistant's message that is put together; NULL: none */
-    json_t *names;    /* of functions, by call_id; owned */
+    json_t *names;    /* {call_id: name of the function}; owned */
 } td_item_reader;
 
 /** Append whole items. @param param what errors call the list. */
@@ -63,25 +61,25 @@ TD_NODISCARD td_status td_item_reader_add(td_item_reader *to, const json_t *item
 /** The last item was added; frees what the reader owns. */
 TD_NODISCARD td_status td_item_reader_end(td_item_reader *to, td_api_error *err);
 
-/** The items of all responses up to this one, in order, appended to a list: what they were asked, and what they said. */
+/** Append to a list the items of the conversation up to this response, in order: those of requests and those of answers. */
 TD_NODISCARD td_status td_response_history(const td_stored_response *last, json_t *items, td_api_error *err);
 
 /* ---- answers ---- */
 
-/** A piece of the answer: items grow, and with a stream (b not NULL) their events are appended. */
+/** Add a piece of the answer to its items; of a stream (b not NULL) the events are appended to b. */
 void td_response_add_piece(td_choice *c, const td_piece *p, td_jbuf *b);
 
-/** The answer has ended: what is open is closed, as incomplete where the answer was cut. */
+/** Close the items when the answer has ended; as incomplete if it was cut. */
 void td_response_close_items(td_generation *g, bool cut, td_jbuf *b);
 
 /** The list of items. */
 void td_response_write_items(const td_generation *g, td_jbuf *b);
 
-/** Begin and end a stream's event: after begin members may be added. */
+/** Begin and end an event of a stream; members may be added in between. */
 void td_response_begin_event(td_response *own, const char *type, td_jbuf *b);
 void td_response_end_event(td_jbuf *b);
 
-/** The id of an item: its kind's prefix, the response's digits, and what tells it from others. */
+/** The id of an item: its kind's prefix, the response's digits, and its number. */
 void        td_response_item_id(const char *response_id, const char *prefix, const char *number, char *id, size_t size);
 const char *td_response_item_prefix(const char *type);
 

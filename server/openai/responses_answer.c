@@ -30,9 +30,9 @@ static void write_usage(td_jbuf *b, td_usage u) {
 /* Where a response is in its life. */
 typedef struct {
     const char         *status;
-    const char         *incomplete; /* why; NULL: it is not */
+    const char         *incomplete; /* why it is incomplete; NULL: it is not */
     const td_api_error *error;      /* NULL: none */
-    bool                ended;      /* there is a usage */
+    bool                ended;      /* the answer has ended, so there is a usage */
 } stage;
 
 static const stage IN_PROGRESS = {.status = "in_progress"};
@@ -43,7 +43,7 @@ static stage stage_of(td_finish finish) {
     return (stage){.status = finish == TD_FINISH_ABORT ? "cancelled" : "completed", .ended = true};
 }
 
-/* *output: where the list of items begins, and *len its bytes. */
+/* Write the response object. @param output receives where in it the list of items begins. @param len bytes of that list. */
 static void write_response(const td_generation *g, stage at, td_jbuf *b, size_t *output, size_t *len) {
     const td_response    *own = g->req.own;
     const td_api_request *r = &g->req;
@@ -195,7 +195,7 @@ static void fail_stream(td_generation *g, td_jbuf *b) {
 
 /* ---- the API ---- */
 
-/* The longer ones first. */
+/* A name that begins with another one stands before it. */
 static const td_api_name NAMES[] = {{"response_format.json_schema.schema", "text.format.schema"},
                                     {"response_format", "text.format"},
                                     {"max_completion_tokens", "max_output_tokens"},

@@ -1,9 +1,6 @@
-/*
- * Items of a conversation. Those of a request get the members that clients may leave out; then all items become messages of
- * a chat.
- *
- * An item of the assistant (reasoning, message, call) joins the message of the items before it, where a chat's message has a
- * place for it. The result of a call is a message of the role tool.
+/* Items of a conversation become messages of a chat. Before that, a request's items get the members that clients may leave
+ * out. * An item of the assistant (reasoning, message, call) joins the message of the items before it, where a chat's
+ * message has a place for it. The result of a call is a message of the role tool.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -14,7 +11,7 @@
 #include "server/openai/responses.h"
 #include "server/request/json_fields.h"
 
-#define REFERENCES_MAX 1024 /* item_reference in one input: each is a search */
+#define REFERENCES_MAX 1024 /* item_reference in one input, at most: each is a search */
 
 static const char *string_of(const json_t *object, const char *key) {
     const json_t *v = json_object_get(object, key);
@@ -27,7 +24,7 @@ static const char *string_of(const json_t *object, const char *key) {
 typedef struct {
     const json_t *item;
     size_t        index;
-    json_t       *whole; /* what comes of it */
+    json_t       *whole; /* the item with all its members */
     td_api_error *err;
 } reading;
 
@@ -59,7 +56,7 @@ static td_status check_status(const reading *r) {
     return set(r, "status", json_string(td_api_is_set(v) && json_string_length(v) ? json_string_value(v) : "completed"));
 }
 
-/* A list of text parts of these types, as parts of the first one. */
+/* A list of text parts of these types, all given the first type. */
 static td_status read_parts(const reading *r, const char *member, const char *const *types, json_t **out) {
     const json_t *list = json_object_get(r->item, member), *part;
     size_t        i;
@@ -85,7 +82,7 @@ static td_status read_parts(const reading *r, const char *member, const char *co
     return *out ? TD_OK : td_api_no_memory(r->err);
 }
 
-/* A string stands for a list of one part. */
+/* The content of a message. A string stands for a list of one part. */
 static td_status read_content(const reading *r, bool assistant) {
     static const char *const of_assistant[] = {"output_text", "input_text", NULL};
     static const char *const of_others[] = {"input_text", "output_text", NULL};
@@ -260,7 +257,7 @@ td_status td_response_read_input(const json_t *input, td_response_store *store, 
 
 /* ---- from items to messages ---- */
 
-/* The texts of parts, one below the other, after one that may be there. NULL: memory is short. */
+/* The texts of parts, one below the other, behind the text `before` (NULL: none). NULL: memory is short. */
 static json_t *join_texts(const json_t *before, const json_t *parts) {
     td_jbuf       text = {0};
     const json_t *part;
@@ -284,7 +281,7 @@ static bool end_turn(td_item_reader *to) {
     return !turn || json_array_append_new(to->messages, turn) == 0;
 }
 
-/* The assistant's message to which an item goes; a new one where this has what would come after the item. */
+/* The assistant's message that an item joins: the last one if the item fits, else a new one. */
 static json_t *turn_for(td_item_reader *to, bool fits) {
     if (to->turn && !fits && !end_turn(to)) return NULL;
     if (!to->turn) to->turn = json_pack("{s:s, s:n}", "role", "assistant", "content");
@@ -297,7 +294,7 @@ static bool add_text(json_t *turn, const char *member, const json_t *parts) {
     return json_object_set_new(turn, member, join_texts(json_is_string(before) ? before : NULL, parts)) == 0;
 }
 
-/* A message has one content, then calls; what comes after calls is still of their turn. */
+/* Add an item of the assistant. A message has one content and then calls. What follows calls still joins their message. */
 static bool add_assistant(td_item_reader *to, const json_t *item) {
     bool    calls = json_object_get(to->turn, "tool_calls"), text = json_is_string(json_object_get(to->turn, "content"));
     json_t *turn = turn_for(to, calls || !text);

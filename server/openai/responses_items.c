@@ -1,9 +1,7 @@
-/*
- * The items of an answer, as its pieces come: one is open at most, the last. Each step appends the events that a stream has
- * of it, in OpenAI's order; a whole answer takes the same steps without a stream.
- *
- * A call that is cut off or malformed is no call, and the parser gives its text as content. Whole answers leave its item
- * out. A stream has sent the item's beginning, and ends it as incomplete.
+/* The items of an answer grow as its pieces come; only the last one may be open. Each step appends the events that a stream
+ * has of it, in OpenAI's order. A whole answer takes the same steps without a stream. * A call that is cut off or malformed
+ * is no call, and the parser gives its text as content. Whole answers leave its item out. A stream has sent the item's
+ * beginning, and ends the item as incomplete.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -12,11 +10,11 @@
 #include "server/openai/completions.h"
 #include "server/openai/responses.h"
 
-#define ENDING_MAX 64 /* tokens without a text that may end an answer */
+#define ENDING_MAX 64 /* at most so many tokens without a text may end an answer */
 
 static const struct {
     const char *type, *id_prefix;
-    const char *part; /* type of its one part of text; NULL: it has none */
+    const char *part; /* type of the item's one part of text; NULL: it has none */
     const char *delta, *done;
 } KINDS[] = {
     [TD_ITEM_REASONING] = {"reasoning", "rs_", "reasoning_text", "response.reasoning_text.delta",
@@ -48,7 +46,7 @@ static void write_logprobs(td_jbuf *b, const td_jbuf *entries) {
     td_jw_close(b, ']');
 }
 
-/* empty: as the part was when it was added. */
+/* Write an item's part; empty: as it was when it was added. */
 static void write_part(td_jbuf *b, const td_response_item *item, bool empty) {
     static const td_jbuf nothing;
     td_jw_open(b, '{');
@@ -63,7 +61,7 @@ static void write_part(td_jbuf *b, const td_response_item *item, bool empty) {
     td_jw_close(b, '}');
 }
 
-/* empty: as the item was when it was added. */
+/* Write an item; empty: as it was when it was added. */
 static void write_item(td_jbuf *b, const td_generation *g, size_t index, bool empty) {
     static const td_jbuf    nothing;
     const td_response      *own = g->req.own;
@@ -125,7 +123,7 @@ static void item_event(td_generation *g, const char *type, bool empty, td_jbuf *
     td_response_end_event(b);
 }
 
-/* Of the open item: begins with what all events about its content have. */
+/* Begin an event about the open item's content, with the members that all such events have. */
 static void begin_content_event(td_generation *g, const char *type, td_jbuf *b) {
     td_response *own = g->req.own;
     size_t       index = own->n_items - 1;
@@ -210,7 +208,7 @@ static td_response_item *item_for_text(td_generation *g, td_item_kind kind, td_j
     td_response_item *item = open_item(own), *last = last_item(own);
     if (item && item->kind == kind) return item;
     close_item(g, "completed", b);
-    if (!b && last && last->kind == kind) { /* a call between the two was left out */
+    if (!b && last && last->kind == kind) { /* a call between two texts of this kind was left out: they are one item */
         last->status = "in_progress";
         return last;
     }
@@ -221,8 +219,8 @@ static td_response_item *item_for_text(td_generation *g, td_item_kind kind, td_j
     return item;
 }
 
-/* Log-probabilities wait for the text that their tokens make: what the parser holds back comes later, what it takes for a
- * marker never. */
+/* Keep log-probabilities until the text of their tokens comes. Text that the parser holds back comes later; text that it
+ * takes for a marker never comes. */
 static void wait_for_text(td_generation *g, const td_news *with) {
     td_response *own = g->req.own;
     size_t       stride = 1 + g->req.shown.top_logprobs, n = with ? with->n_lp : 0;
@@ -240,7 +238,7 @@ static void wait_for_text(td_generation *g, const td_news *with) {
     own->n_pending += n;
 }
 
-/* The bytes of the pending tokens, one behind the other. false: memory is short. */
+/* The bytes of the pending tokens, one behind the other, and where each ends. @return false: memory is short. */
 static bool pending_bytes(const td_generation *g, td_jbuf *bytes, size_t *ends) {
     const td_response *own = g->req.own;
     size_t             stride = 1 + g->req.shown.top_logprobs;
@@ -258,8 +256,8 @@ typedef struct {
     size_t begin, end; /* of the pending tokens */
 } token_range;
 
-/* Which of the pending tokens make a text. Before them may be a marker that the parser took. Behind them may be what ends
- * the answer, which has no text: an end token, or a stop string's tokens. */
+/* Which of the pending tokens make a text. A marker that the parser took may lie before them. Behind them may lie what ends
+ * the answer and has no text: an end token, or a stop string's tokens. */
 static token_range tokens_of_text(const td_generation *g, const char *text, size_t n) {
     const td_response *own = g->req.own;
     token_range        range = {0, own->n_pending};
@@ -277,7 +275,7 @@ static token_range tokens_of_text(const td_generation *g, const char *text, size
     return range;
 }
 
-/* Give pending tokens to an item, and forget those before them; *entries are theirs, as in a list. */
+/* Give pending tokens to an item, and forget those before them. @param entries receives their list entries. */
 static void add_logprobs(td_generation *g, td_response_item *item, token_range tokens, td_jbuf *entries) {
     td_response *own = g->req.own;
     size_t       stride = 1 + g->req.shown.top_logprobs;
@@ -306,7 +304,7 @@ static void add_text(td_generation *g, td_item_kind kind, const td_piece *p, td_
     td_jbuf_free(&logprobs);
 }
 
-/* What ends a message has tokens too, and no text. */
+/* Add the log-probabilities of the tokens that end a message, which have no text. */
 static void add_last_logprobs(td_generation *g, td_jbuf *b) {
     td_response      *own = g->req.own;
     td_response_item *item = open_item(own);

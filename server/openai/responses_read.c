@@ -21,8 +21,8 @@ static const char *string_of(const json_t *object, const char *key) {
 
 typedef enum { A_STRING, A_BOOL, AN_INTEGER, AN_OBJECT, A_LIST } field_type;
 
-/* What the fields of this API hold. Paths of two names are members of objects. Those that a chat has under the same name are
- * read there. */
+/* The types of this API's fields. Paths of two names are members of objects. Fields that a chat has under the same name are
+ * checked there. */
 static const struct {
     const char *object, *name; /* object NULL: the body */
     field_type  type;
@@ -57,8 +57,8 @@ static const struct {
     {NULL, "service_tier", A_STRING},
 };
 
-/* Fields that are refused unless they are off (null, false, 0 or empty): those that would change the answer and are not
- * supported, and names that a chat has for what is another field here. */
+/* Fields that are refused unless they are off (null, false, 0 or empty). They would change the answer and are not
+ * supported, or they are a chat's names of fields that are called otherwise here. */
 static const struct {
     const char *name, *instead;
 } REFUSED[] = {
@@ -82,7 +82,7 @@ static const struct {
     {"rid", "the server draws the response's id"},
 };
 
-/* The only strings that a field may be, ended by NULL: other values ask for what is not supported. */
+/* The values that a string field may have, ended by NULL: others ask for what is not supported. */
 static const struct {
     const char *object, *name;
     const char *values[2];
@@ -101,7 +101,7 @@ static const struct {
     {"reasoning", "mode", {"standard"}, "may only be 'standard'"},
 };
 
-/* What 'include' may ask to be added to items of the answer. Those of tools that this server does not have add nothing. */
+/* What 'include' may ask for in the answer's items. What belongs to tools that this server does not have adds nothing. */
 static const char        LOGPROBS[] = "message.output_text.logprobs";
 static const char *const INCLUDES[] = {
     LOGPROBS,
@@ -213,7 +213,7 @@ static td_status check_include(const json_t *body, bool *logprobs, td_api_error 
 
 /* ---- the chat ---- */
 
-/* The fields of the body that are not the chat's under the same name. */
+/* Fields of the body that do not go into the chat's body under the same name. */
 static const char *const NOT_THE_CHATS[] = {"input",
                                             "instructions",
                                             "previous_response_id",
@@ -242,7 +242,7 @@ static int put(json_t *chat, const char *name, const json_t *v) {
     return td_api_is_set(v) ? json_object_set(chat, name, (json_t *)v) : 0;
 }
 
-/* A function's fields are the tool's own here. */
+/* Tools of a chat: what a chat has in a tool's "function" this API has in the tool itself. */
 static td_status put_tools(json_t *chat, const json_t *tools, td_api_error *err) {
     static const char *const members[] = {"name", "description", "parameters", "strict"};
     static const char *const refused[] = {"defer_loading", "async", "allowed_callers"};
@@ -353,7 +353,7 @@ static json_t *given_or(const json_t *body, const char *name, json_t *otherwise)
     return json_incref(v);
 }
 
-/* The tools as they came, with what a client expects in every one. */
+/* The tools as they came, with the members that a client expects in each. */
 static json_t *given_tools(const json_t *body) {
     json_t *list = json_array(), *tool;
     size_t  i;

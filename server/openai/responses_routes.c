@@ -1,4 +1,4 @@
-/* Stored responses: GET and DELETE of /v1/responses/{id}, its input items, and the cancelling that is not there. */
+/* Stored responses: GET and DELETE of /v1/responses/{id}, its input items, and /cancel, which is refused. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -37,7 +37,7 @@ static td_status query(const td_call *c, const char *name, const char **value) {
 typedef struct {
     size_t      limit;
     bool        ascending;
-    const char *after; /* the id of an item; NULL: from the beginning */
+    const char *after; /* the list begins behind the item of this id; NULL: at the beginning */
 } page;
 
 static td_status read_page(const td_call *c, page *p, td_api_error *err) {
@@ -155,7 +155,7 @@ enum MHD_Result td_route_delete_response(td_call *c) {
     return td_answer_json(c, 200, &b);
 }
 
-/* Only a response in the background could be cancelled, and those that are kept are finished. */
+/* Always an error: only a response in the background could be cancelled, and those that are kept are finished. */
 enum MHD_Result td_route_cancel_response(td_call *c) {
     char                id[TD_RESPONSE_ID_MAX];
     td_response_store  *store = &c->server->responses;

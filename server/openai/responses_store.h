@@ -46,8 +46,7 @@ void td_response_store_init(td_response_store *s, uint32_t n_max, size_t bytes_m
 /** All references but the list's must have been released. */
 void td_response_store_close(td_response_store *s);
 
-/** Keep a response: its id, previous (a reference, taken over), texts (malloc'd, taken over). *r is copied. @return
- * TD_ENOMEM: it is not kept. */
+/** Keep a copy of *r. Its reference `previous` and its malloc'd texts are taken over. @return TD_ENOMEM: it is not kept. */
 TD_NODISCARD td_status td_response_store_put(td_response_store *s, const td_stored_response *r);
 
 /** A reference to a response, which is the most recently used now; NULL: it is not there. */

@@ -36,9 +36,8 @@ static json_t *join_parts(const json_t *parts, size_t message, td_api_error *err
     return joined;
 }
 
-/* Clients that write every field they know send null for what is not there: templates that ask `'tool_calls' in message`
- * must not see it. No calls are none. content keeps its null: templates ask `content is none`, which a missing member is
- * not. */
+/* Remove members that are null, and empty tool_calls: some clients write every field they know, and templates ask
+ * `'tool_calls' in message`. content keeps its null, because templates ask `content is none`. */
 static void drop_nulls(json_t *m) {
     const char *key;
     void       *next;
@@ -102,7 +101,7 @@ static td_status normalise_message(json_t *m, size_t i, td_api_error *err) {
     return TD_OK;
 }
 
-/* The last message is the answer's beginning: taken off the list, kept as text. */
+/* The last message is the answer's beginning: take it off the list and keep its text. */
 static td_status take_final_message(td_api_request *r, json_t *messages, td_api_error *err) {
     size_t      n = json_array_size(messages);
     json_t     *last = json_array_get(messages, n - 1);
@@ -113,7 +112,7 @@ static td_status take_final_message(td_api_request *r, json_t *messages, td_api_
                           "'continue_final_message' needs a last message of the assistant, with text.");
     if (n == 1)
         return td_api_bad(err, "continue_final_message", "'continue_final_message' needs a message before the last.");
-    /* Parked in the root, which owns the borrowed string. */
+    /* Put into root, which owns the borrowed strings. */
     if (json_object_set(r->root, " continued", content) != 0 || json_array_remove(messages, n - 1) != 0)
         return td_api_no_memory(err);
     r->chat.continued = content;
@@ -197,7 +196,7 @@ td_status td_api_parse_chat(td_api_request *r, td_api_error *err) {
                               "'continue_final_message' and 'add_generation_prompt' cannot both be true: an answer goes on, "
                               "or a new one starts.");
         TD_TRY(take_final_message(r, messages, err));
-        generation_prompt = true; /* the header of the message that goes on */
+        generation_prompt = true; /* the template writes the header of the message that goes on */
     }
     const json_t *kwargs = json_object_get(r->root, "chat_template_kwargs"),
                  *effort = json_object_get(r->root, "reasoning_effort");
@@ -253,7 +252,7 @@ td_status td_api_encode_chat(td_api_request *r, const td_tokenizer *tok, const t
     if (r->parts.reasoning_format)
         r->parts.reasoning_start = td_reasoning_after(r->parts.reasoning_format, prompt.data, prompt.len,
                                                       r->chat.continued ? json_string_length(r->chat.continued) : 0);
-    /* The template wrote BOS and the turn markers as text. */
+    /* Special tokens are parsed: the template wrote BOS and the markers of turns as text. */
     st = td_tokenizer_encode(tok, prompt.data, prompt.len, true, r->add_special_tokens, ids, n_ids);
     td_jbuf_free(&prompt);
     return st == TD_OK ? TD_OK : td_api_from_status(err, st, NULL, "messages");

@@ -51,7 +51,7 @@ typedef struct {
     enum {
         WHEN_SET,   /* any value but null */
         WHEN_TRUE,  /* what is not null, false, 0, "" or empty */
-        WHEN_NOT_1, /* any number but the one that turns it off, and what is no number */
+        WHEN_NOT_1, /* anything but 1, which turns it off */
         WHEN_NOT_MINUS_1
     } when;
 } refusal;
@@ -106,7 +106,7 @@ static const refusal REFUSED[] = {
     {"web_search_options", TD_READ_CHAT, WHEN_SET},
 };
 
-/* What to use in place of some of them. */
+/* What to use in place of some of the refused fields. */
 static const struct {
     const char *name, *hint;
 } INSTEAD[] = {

@@ -1,6 +1,5 @@
-/*
- * A tool_choice that forces a call: the answer is [{"name": …, "arguments": …}, …] by a schema made from the tools, whatever
- * the model's own format of calls is. One call where one tool is named or calls may not be parallel, else up to
+/* A tool_choice that forces a call. Whatever the model's own format of calls is, the answer is [{"name": …, "arguments":
+ * …}, …] by a schema made from the tools. It has one call where a tool is named or calls may not be parallel, else up to
  * TD_API_CALLS_MAX.
  */
 #include <stdio.h>
@@ -9,7 +8,7 @@
 #include "core/error.h"
 #include "server/request/api_readers.h"
 
-/* References into a tool's schema become references into the one that it stands in, at this path. */
+/* Adjust the references in a tool's schema to its place, path, in the whole schema. */
 static int move_references(json_t *schema, const char *path) {
     const char *key;
     json_t     *value;

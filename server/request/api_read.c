@@ -56,7 +56,7 @@ static td_status parse_prompt(td_api_request *r, const td_engine_info *info, td_
     return TD_OK;
 }
 
-/* What could never wait as a whole is refused for good. */
+/* Refuse a request with more choices than the engine's queue can ever hold. */
 static td_status check_choices(const td_api_request *r, const td_engine_info *info, td_api_error *err) {
     size_t      n_prompts = r->n_prompts ? r->n_prompts : 1;
     const char *param = r->n > 1 ? "n" : "prompt";
@@ -159,7 +159,7 @@ td_status td_api_encode(td_api_request *r, const td_tokenizer *tok, const td_cha
     if (r->form == TD_READ_CHAT && r->n_prompts == 0) {
         TD_TRY(add_prompts(r, 1, err));
         TD_TRY(td_api_encode_chat(r, tok, chat, &r->prompts[0].ids, &r->prompts[0].n_ids, err));
-        /* A conversation as JSON takes many times the room of its tokens, and is not looked at again. */
+        /* The conversation as JSON is not needed any more, and takes many times the room of its tokens. */
         json_decref(r->chat.template_doc);
         r->chat.template_doc = NULL;
         json_object_del(r->root, "messages");

@@ -6,17 +6,17 @@
 #include "server/request/api_request.h"
 #include "server/request/json_fields.h"
 
-/** The fields that both forms share, their ranges and what is refused; api_fields.c. */
+/** The fields that both forms share: reads them, checks their ranges, and refuses what is not supported; api_fields.c. */
 TD_NODISCARD td_status td_api_parse_fields(td_api_request *r, const td_engine_info *info, td_api_error *err);
 
-/** The fields that ask for structured output: at most one; api_grammar.c. */
+/** The fields that ask for structured output, at most one of them; api_grammar.c. */
 TD_NODISCARD td_status td_api_parse_grammar(const json_t *root, td_api_grammar *g, td_api_error *err);
 
 /** The answer is JSON of this schema, because of the field param; refused beside another form. api_grammar.c. */
 TD_NODISCARD td_status td_api_set_schema(td_api_grammar *g, const char *param, const json_t *schema, td_api_error *err);
 
-/** The answer is calls of the tools (NULL: none), or one of the tool by this name (NULL: any); parallel: there may be several.
- * api_forced_call.c. */
+/** Force the answer to be calls of the tools; api_forced_call.c.
+ * @param tools NULL: none. @param name the tool to call, NULL: any. @param parallel there may be several calls. */
 TD_NODISCARD td_status td_api_force_call(td_api_grammar *g, const json_t *tools, const char *name, bool parallel,
                                          td_api_error *err);
 

@@ -1,8 +1,8 @@
 /*
  * A generation request, common to all APIs: what was asked for, field by field, and the prompts.
- *
- * It has two forms, those of OpenAI with the fields of other engines: a chat, and a completion. An API of another form makes
- * the JSON of one of them from its body, so that messages, tools and sampling fields have one reader (api_read.h).
+ * Its body has one of two forms, those of OpenAI with fields of other engines added: a chat or a completion. An API with
+ * other bodies makes the JSON of one of these forms, so that messages, tools and sampling fields have one reader
+ * (api_read.h).
  */
 #ifndef TD_SERVER_REQUEST_API_REQUEST_H
 #define TD_SERVER_REQUEST_API_REQUEST_H
@@ -18,7 +18,7 @@
 #define TD_API_CHOICES_MAX 1024 /* prompts x n of one request */
 #define TD_API_STOP_IDS_MAX 256
 #define TD_API_BIAS_MAX 1024
-#define TD_API_CALLS_MAX 16 /* that one answer is forced to have */
+#define TD_API_CALLS_MAX 16 /* calls that one answer may be forced to have */
 #define TD_API_WARNINGS_MAX 5
 #define TD_API_NAME_MAX 256             /* bytes of rid */
 #define TD_API_COMPLETION_MAX_TOKENS 16 /* OpenAI's default of /v1/completions */
@@ -30,11 +30,11 @@ typedef enum { TD_READ_CHAT = 1, TD_READ_COMPLETION = 2 } td_api_form;
 typedef struct {
     const char *text; /* borrowed from the JSON tree; NULL when the client sent ids */
     size_t      text_len;
-    uint32_t   *ids; /* owned; of a text from td_api_encode on */
+    uint32_t   *ids; /* owned; a text has them after td_api_encode */
     size_t      n_ids;
 } td_api_prompt;
 
-/** What the client wants to be shown of the answer besides its text, and how that is written. */
+/** What the client wants to see besides the answer's text, and how the text is written. */
 typedef struct {
     bool     logprobs;     /* of the generated tokens, and with echo of the prompt's */
     uint32_t top_logprobs; /* 0 .. TD_LOGPROBS_MAX */
@@ -46,16 +46,16 @@ typedef struct {
 /** Whether the answer is a stream of events, and what these say. */
 typedef struct {
     bool on;
-    bool usage;            /* its last event has the usage */
-    bool continuous_usage; /* all have */
+    bool usage;            /* the last event has the usage */
+    bool continuous_usage; /* all events have it */
 } td_api_streaming;
 
 /** How long the answer may be, in tokens. */
 typedef struct {
-    bool     has_max; /* else max is what is left of the context, set by td_api_encode */
+    bool     has_max; /* else td_api_encode sets max to what is left of the context */
     uint32_t max, min;
-    bool     fits_max;     /* max falls to what the context has left; else that is an error */
-    bool     context_ends; /* it did */
+    bool     fits_max;     /* a max that does not fit the context is cut; else it is an error */
+    bool     context_ends; /* max was cut */
 } td_api_length;
 
 /** What ends the answer before its length does. */
@@ -72,9 +72,9 @@ typedef struct {
 typedef struct {
     bool            is_asked; /* else nothing of the rest is set */
     td_grammar_kind kind;
-    const char     *source; /* [len], in root or in owned */
+    const char     *source; /* [len], in td_api_request.root or in owned */
     size_t          len;
-    char           *owned;                   /* NULL: the source was a string */
+    char           *owned;                   /* NULL: the source is a string of root */
     char            param[TD_API_PARAM_MAX]; /* the field that asked for it */
     td_grammar     *compiled;                /* a reference; NULL: not compiled yet */
     bool            forces_call;             /* the text is a list of calls of tools, [{"name", "arguments"}, …] */
@@ -82,11 +82,11 @@ typedef struct {
 
 /** How the text of a chat's answer is divided into content, reasoning and calls of tools. */
 typedef struct {
-    td_tool_list *tools; /* that the model may call; owned; NULL: none */
+    td_tool_list *tools; /* the tools that the model may call; owned; NULL: none */
     bool          separate_reasoning, parallel_calls;
 
     /* set by td_api_prepare and td_api_encode */
-    const char        *tool_format, *reasoning_format; /* NULL: not looked for */
+    const char        *tool_format, *reasoning_format; /* names of formats; NULL: not looked for */
     bool               keeps_special;                  /* the parsers need the text of special tokens */
     td_reasoning_start reasoning_start;
 } td_api_parts;
@@ -99,9 +99,9 @@ typedef struct {
 
 struct td_api_request {
     const td_api *api;
-    void         *own; /* what the API keeps with it; freed by its free_own */
+    void         *own; /* what the API keeps with the request; freed by its free_own */
     td_api_form   form;
-    json_t       *root; /* the body in this form: owns the borrowed strings */
+    json_t       *root; /* the body in this form: owns the strings that other members borrow */
 
     const char *model; /* NULL: not given */
     const char *rid;   /* the client's id for the request; NULL: none */
@@ -109,12 +109,13 @@ struct td_api_request {
     const char *warnings[TD_API_WARNINGS_MAX]; /* static sentences about fields that have no effect here */
     size_t      n_warnings;
 
-    td_api_prompt *prompts; /* [n_prompts], owned; of a chat one, filled by td_api_encode unless the client sent input_ids */
-    size_t         n_prompts;
-    uint32_t       n;                   /* choices of each prompt */
-    td_api_request *each;               /* [n_prompts], owned: the parameters of each prompt; NULL: they are these */
-    bool            add_special_tokens; /* BOS and the like, to prompts that are text */
-    uint32_t        prompt_tokens_max;  /* of a prompt only its last ones; 0: all */
+    td_api_prompt
+            *prompts; /* [n_prompts], owned; a chat has one, filled by td_api_encode unless the client sent input_ids */
+    size_t   n_prompts;
+    uint32_t n;                         /* choices of each prompt */
+    td_api_request *each;               /* [n_prompts], owned: a prompt's own parameters; NULL: all prompts have these */
+    bool            add_special_tokens; /* prompts that are text get BOS and the like */
+    uint32_t        prompt_tokens_max;  /* only the last tokens of a prompt are used; 0: all */
     td_api_chat_doc chat;
 
     td_sampling      sampling; /* bias arrays are owned */
@@ -137,13 +138,14 @@ static inline const td_api_request *td_api_of_prompt(const td_api_request *r, si
 /** Write "warnings": […], or nothing where there are none. */
 void td_api_write_warnings(td_jbuf *b, const td_api_request *r);
 
-/** Whether the answer is divided into reasoning and content. Of forced calls it is also when the client wants the reasoning in
- * the text: the calls begin after it. */
+/** Whether the answer is divided into reasoning and content. With forced calls it is even if the client wants the reasoning
+ * in the text, because the calls begin behind the reasoning. */
 static inline bool td_api_divides_reasoning(const td_api_request *r) {
     return r->parts.reasoning_format && (r->parts.separate_reasoning || r->grammar.forces_call);
 }
 
-/** Whether the request's grammar, if any, need not be compiled: it is in the cache, and then the request has it. */
+/** Look for the request's grammar in the cache. @return false if it has to be compiled; else the request has it, or has
+ * none. */
 bool td_api_find_grammar(td_api_request *r, td_grammar_cache *cache);
 
 /** Compile the grammar that the request asks for, if any; refuses one that cannot be followed, by its field. */

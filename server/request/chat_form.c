@@ -10,7 +10,7 @@
 
 /* ---- messages in several forms ---- */
 
-/* A member of a message that has two values: plain in a form without `bit`, other in one with it. */
+/* A member of a message with two values: `plain` in a form without `bit`, `other` in a form with it. */
 typedef struct {
     json_t     *holder;
     const char *key;
@@ -57,7 +57,7 @@ static void choose(const variants *all, unsigned form) {
     }
 }
 
-/* An object that the client sent: its text as a model writes it. */
+/* Arguments that the client sent as an object: the other value is their JSON, as a model writes it. */
 static td_status collect_object(variants *all, json_t *function, json_t *object) {
     char   *text = td_json_dump(object, 0);
     json_t *string = text ? json_string(text) : NULL;
@@ -68,7 +68,7 @@ static td_status collect_object(variants *all, json_t *function, json_t *object)
     return st;
 }
 
-/* A string that holds no object stays what it is; an empty one stands for no arguments. */
+/* Arguments of a call as a string and as an object. A string that holds no object stays; an empty one means no arguments. */
 static td_status collect_call(variants *all, json_t *call) {
     json_t      *function = json_object_get(call, "function"), *text = json_object_get(function, "arguments"), *object;
     json_error_t why;
@@ -99,7 +99,7 @@ static td_status collect(variants *all, json_t *request) {
     return st;
 }
 
-/* What was thought before a call, under the name that the template reads. gpt-oss's refuses it beside a content. */
+/* Give the reasoning before a call the name that the template reads. gpt-oss's template refuses it beside a content. */
 static td_status name_thinking(json_t *request) {
     size_t  i;
     json_t *m;
@@ -113,7 +113,7 @@ static td_status name_thinking(json_t *request) {
     return TD_OK;
 }
 
-/* The request, whose variants these are, in one form. */
+/* Render the request, whose variants these are, in one form. */
 static td_status render_in(const td_chat_form *f, unsigned form, const variants *all, const json_t *request, char **text,
                            size_t *len, td_error *err) {
     choose(all, form);
@@ -172,14 +172,14 @@ static size_t count(const char *text, const char *word) {
     return n;
 }
 
-/* The call is there, and neither a dict as Python prints it, nor JSON within JSON, nor a None that the user's turn alone
- * lacks. */
+/* Whether the text shows the call well: no dict as Python prints it, no JSON within JSON, and no None that is missing in
+ * `without`. */
 static bool shows_call(const char *text, const char *without) {
     return strstr(text, "tdname") && strstr(text, "tdkey") && strstr(text, "tdvalue") && !strstr(text, "'tdkey'") &&
            !strstr(text, "\\\"tdkey") && count(text, "None") <= count(without, "None");
 }
 
-/* Whether the template makes the same of both. Where it refuses one, the requests will be told. */
+/* Whether the template makes the same text of both. If it refuses one, requests will be told so. */
 static bool same_text(const td_chat_form *f, const char *request, const char *other) {
     char *a = try_form(f, request, 0), *b = try_form(f, other, 0);
     bool  same = a && b && !strcmp(a, b);
@@ -200,7 +200,7 @@ void td_chat_form_learn(td_chat_form *out, const td_chat_template *tmpl, const c
     if (!tmpl) return;
     char *without = try_form(out, REQUEST(USER, ""), 0);
     bool  found = !without;
-    /* An object before a string, null before an empty text. */
+    /* In the order of the bits: an object before a string, null before an empty text. */
     for (unsigned form = 0; form < FORMS && !found; form++) {
         char *text = try_form(out, REQUEST(USER "," CALL, ""), form);
         found = text && shows_call(text, without);

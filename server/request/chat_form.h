@@ -1,14 +1,13 @@
-/*
- * The form in which a chat template takes messages, learnt by rendering a small conversation when the server starts.
+/* The form in which a chat template takes messages, learnt by rendering a small conversation when the server starts.
  *
- * A client sends the arguments of a tool call as a string of JSON, and null as the content beside calls. Templates differ:
+ * A client sends the arguments of a tool call as a string of JSON, and null as the content beside calls. Templates differ in
+ * what they take:
  *
  *   arguments   most want an object: they write its members, or all of it by `tojson`, which would quote a string twice.
  *               Some want the string, which they add to their text
  *   content     some ask whether it is none; others would print "None", or fail at `in`
  *   reasoning   clients send `reasoning_content`; gpt-oss's template reads `thinking`
- *
- * Which one a template takes can only be seen in the text that it makes.
+ * Only the text that a template makes shows which of these it takes.
  */
 #ifndef TD_SERVER_REQUEST_CHAT_FORM_H
 #define TD_SERVER_REQUEST_CHAT_FORM_H
@@ -17,7 +16,7 @@
 
 #include "tandem.h"
 
-/** Bits of a form; 0: arguments that hold an object are one, content that is null stays null. */
+/** Bits of a form. Without them, arguments are given as an object and null as null. */
 enum { TD_FORM_EMPTY_CONTENT = 1, TD_FORM_STRING_ARGUMENTS = 2 };
 
 /** Borrows all that it points to. Read by many threads. */
@@ -25,17 +24,15 @@ typedef struct {
     const td_chat_template *tmpl; /* NULL: the model has none */
     const char             *bos, *eos;
     unsigned                form;           /* the first one that shows a tool call well */
-    bool                    reads_thinking; /* what an assistant thought before a call is `thinking` (gpt-oss), and not
-                                               `reasoning_content` */
+    bool                    reads_thinking; /* it reads reasoning as `thinking` (gpt-oss), not `reasoning_content` */
     bool                    ignores_tools, ignores_effort;
     bool                    ignores_thinking; /* enable_thinking and thinking change nothing */
 } td_chat_form;
 
-/** Never fails: what a template does not render says nothing, and the form is then 0. */
+/** Learn a template's form. Never fails: if the template renders none of the tries, the form is 0. */
 void td_chat_form_learn(td_chat_form *out, const td_chat_template *tmpl, const char *bos, const char *eos);
 
-/**
- * Render a request, in the template's form; where that fails, in the other forms that differ for these messages.
+/** Render a request in the template's form; if that fails, in the other forms that make a difference for these messages.
  * @param request  what td_chat_template_render_value takes; its messages are left in the form that was rendered last.
  * @param text     malloc'd, terminated, *len bytes.
  * @return as td_chat_template_render_value, of the first form.

@@ -26,7 +26,7 @@ static void entry_free(td_grammar_entry *e) {
     *e = (td_grammar_entry){0};
 }
 
-/* Takes copy. */
+/* Put g into the cache under its source; takes `copy` over. */
 static void keep(td_grammar_cache *c, td_grammar_kind kind, char *copy, size_t len, td_grammar *g) {
     td_grammar_entry *oldest = &c->entries[0];
     for (size_t i = 1; i < TD_GRAMMAR_CACHE_MAX; i++)
@@ -48,7 +48,7 @@ td_status td_grammar_cache_get(td_grammar_cache *c, td_grammar_kind kind, const 
     if (*out) return TD_OK;
     TD_TRY(td_grammar_compile(kind, source, len, out, err));
     char *copy = malloc(len + 1);
-    if (!copy) return TD_OK; /* it is only not kept */
+    if (!copy) return TD_OK; /* the grammar is usable, but not kept */
     memcpy(copy, source, len);
     pthread_mutex_lock(&c->lock);
     keep(c, kind, copy, len, *out);

@@ -7,7 +7,7 @@
 #include "core/log/log.h"
 #include "server/request/api_read.h"
 
-#define FORCED_CALLS "json-list" /* the format of what tool_choice makes a model write */
+#define FORCED_CALLS "json-list" /* the format of the calls that tool_choice forces a model to write */
 
 /* Names from "a,b", or from the model's path. */
 static td_status set_names(td_served_model *m, const char *given, td_error *err) {
@@ -75,8 +75,8 @@ td_status td_check_model(const td_served_model *m, const char *name, td_api_erro
     return TD_EINVAL;
 }
 
-/* Sets which of the model's formats the answer is parsed by, and encodes the prompts. With a grammar the text is forced calls,
- * or content alone; reasoning may stand before it if its format marks where reasoning ends. */
+/* Sets which of the model's formats the answer is parsed by, and encodes the prompts. With a grammar the text is forced
+ * calls, or content alone; reasoning may stand before it if its format marks where reasoning ends. */
 static td_status encode(const td_served_model *m, td_api_request *r, td_api_error *err) {
     const char *reasoning = r->form == TD_READ_CHAT ? m->reasoning_format : NULL;
     if (r->grammar.is_asked) {

@@ -1,7 +1,5 @@
-/*
- * The model that is served, as requests need it to be read and made ready for the engine: what it is called, how text becomes
- * tokens, which formats its answers have. Set when the server starts, and then only read, by all threads; but the cache of
- * grammars, which has a lock of its own.
+/* What requests need to know of the served model: what it is called, how text becomes tokens, which formats its answers
+ * have. It is set when the server starts, and then only read, by all threads. The cache of grammars has a lock of its own.
  */
 #ifndef TD_SERVER_REQUEST_SERVED_MODEL_H
 #define TD_SERVER_REQUEST_SERVED_MODEL_H
@@ -31,7 +29,7 @@ typedef struct {
     const char *reasoning_parser; /* the same */
 } td_served_model_options;
 
-/** Zero-initialise *m but for the cache. It borrows the engine.
+/** Fill *m, all zero but for the cache. It borrows the engine.
  * @return TD_EINVAL for names or formats that are none, with a sentence. */
 TD_NODISCARD td_status td_served_model_open(td_served_model *m, td_engine *engine, const td_served_model_options *o,
                                             td_error *err);
@@ -39,8 +37,8 @@ TD_NODISCARD td_status td_served_model_open(td_served_model *m, td_engine *engin
 /** 404 in err unless the name (NULL: any) is one of the model's. */
 TD_NODISCARD td_status td_check_model(const td_served_model *m, const char *name, td_api_error *err);
 
-/** What a request that was read still needs before the engine can have it: its grammar, its formats, its prompts' tokens.
- * Compiling a grammar takes long. */
+/** Make a request that was read ready for the engine: its grammar, its formats, its prompts' tokens. Compiling a grammar
+ * takes long. */
 TD_NODISCARD td_status td_api_prepare(td_api_request *r, td_served_model *m, td_api_error *err);
 
 #endif

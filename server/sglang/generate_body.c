@@ -14,7 +14,7 @@ static uint64_t now_ns(void) {
 
 /* ---- one choice ---- */
 
-/* What ended it; null while it runs. */
+/* Why the choice ended; null while it runs. */
 static void write_finish(td_jbuf *b, const td_choice *c, const td_choice_state *st) {
     static const char *const type[] = {
         [TD_FINISH_STOP] = "stop", [TD_FINISH_LENGTH] = "length", [TD_FINISH_ABORT] = "abort"};
@@ -98,7 +98,7 @@ static void write_meta(td_jbuf *b, const td_choice *c, const td_choice_state *st
     td_jw_close(b, '}');
 }
 
-/* news: all of the choice, from its beginning. */
+/* Write a choice. @param news all of it, from its beginning. */
 static void write_choice(td_jbuf *b, const td_choice *c, const td_choice_state *st, const td_news *news, bool with_index) {
     td_jw_open(b, '{');
     if (with_index) td_jw_member_int(b, "index", c->index);
@@ -168,7 +168,7 @@ static void open_choice(td_choice *c, const td_choice_state *st, const td_news *
                 n->n_prompt_lp * (1 + c->generation->req.shown.top_logprobs) * sizeof *n->prompt_lp);
 }
 
-/* The last piece is told with what ended the choice. */
+/* Write a piece; the last one goes with what ended the choice. */
 static void write_piece(td_choice *c, const td_choice_state *st, const td_piece *p, td_jbuf *b) {
     td_generate_told *t = told_of(c);
     if (!t) return;

@@ -9,8 +9,8 @@
 
 #define MAX_NEW_TOKENS 128 /* SGLang's default */
 
-/* How a field is read: here; by the completion, under its name there; not at all, because the answer does not depend on it;
- * or refused unless it is off. Fields that are in no table are refused too. */
+/* How a field is read: here; by the completion, under its name there; or not at all, because the answer does not depend on
+ * it. REFUSED: refused unless it is off. Fields that are in no table are refused, too. */
 typedef enum { READ_HERE, READ_BY_COMPLETION, NO_EFFECT, REFUSED } field_use;
 
 typedef struct {
@@ -83,7 +83,7 @@ static const field SAMPLING[] = {
     {"custom_params", REFUSED, NULL},
 };
 
-/* The completion's names in errors are SGLang's. */
+/* Errors about a completion's prompt name SGLang's field. */
 static const td_api_name IDS_NAMES[] = {{"prompt", "input_ids"}, {0}}, TEXT_NAMES[] = {{"prompt", "text"}, {0}};
 
 /* Copies the fields that a completion has, and refuses those that are not supported. where: "", or "sampling_params.". */
@@ -163,7 +163,7 @@ static td_status read_logprobs(const json_t *body, json_t *completion, td_genera
     state->logprob_start = wanted && start >= 0 ? (size_t)start : SIZE_MAX;
     if (!wanted) return TD_OK;
     int bad = json_object_set_new(completion, "logprobs", json_integer(top));
-    if (start >= 0) bad |= json_object_set_new(completion, "echo", json_true()); /* the prompt's, too */
+    if (start >= 0) bad |= json_object_set_new(completion, "echo", json_true()); /* log-probabilities of the prompt, too */
     return bad ? td_api_no_memory(err) : TD_OK;
 }
 
@@ -177,7 +177,7 @@ static td_status read_rid(const json_t *body, json_t *completion, td_api_error *
 
 /* ---- sampling_params ---- */
 
-/* The completion with one object of sampling_params (NULL: none); reads it into r. names: of the prompt. */
+/* Read the completion with one object of sampling_params (NULL: none) into r. @param names how errors call the prompt. */
 static td_status read_sampled(json_t *shared, json_t *params, const td_api_name *names, const td_api_context *with,
                               td_api_request *r, td_api_error *err) {
     json_t *completion = json_copy(shared);
@@ -195,7 +195,7 @@ static td_status read_sampled(json_t *shared, json_t *params, const td_api_name 
     return st;
 }
 
-/* A prompt's own parameters, where the list has them. */
+/* Read each prompt's own parameters: one object of the list for each prompt. */
 static td_status read_each(json_t *shared, const json_t *list, const td_api_name *names, const td_api_context *with,
                            td_api_request *r, td_api_error *err) {
     json_t *prompts = json_object_get(shared, "prompt");

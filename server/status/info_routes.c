@@ -73,7 +73,7 @@ enum MHD_Result td_route_model_info(td_call *c) {
     return td_answer_json(c, 200, &b);
 }
 
-/* The flags in force, which SGLang has at the top. */
+/* The flags in force; SGLang puts them at the top level. */
 static json_t *flags_of(const td_server *s) {
     json_t      *flags = NULL;
     json_error_t why;
@@ -81,7 +81,7 @@ static json_t *flags_of(const td_server *s) {
     return td_json_load(s->opt.flags_json, strlen(s->opt.flags_json), 0, &flags, &why) == TD_OK ? flags : NULL;
 }
 
-/* What became of flags that leave a choice. */
+/* What flags that leave a choice have resolved to. */
 static json_t *settled_of(const td_server *s) {
     const td_engine_info *i = &s->model.info;
     uint64_t              longest = i->context_length < i->max_total_tokens ? i->context_length : i->max_total_tokens;
@@ -104,7 +104,7 @@ static json_t *memory_of(const td_engine_info *i) {
                      (json_int_t)i->scratch_bytes);
 }
 
-/* The only rank's. */
+/* The state of the only data-parallel rank. */
 static json_t *state_of(const td_engine_info *i, const td_engine_stats *st) {
     return json_pack("{s:f, s:I, s:I, s:I, s:I, s:{s:f, s:f, s:f, s:I}}", "last_gen_throughput",
                      st->last_decode_tokens_per_s, "effective_max_running_requests_per_dp",

@@ -25,7 +25,7 @@ typedef struct {
     double      value;
 } figure;
 
-#define N_FIGURES 22 /* the last has no name */
+#define N_FIGURES 22 /* one more than there are: the last has no name */
 
 static double ratio(double part, double all) {
     return all > 0 ? part / all : 0;
@@ -94,7 +94,7 @@ static void write_rank(td_jbuf *b, const figure *figures, unsigned sections, dou
     td_jw_close(b, '}');
 }
 
-/* The sums over the ranks, which earlier versions of SGLang have beside them. */
+/* The sums over the ranks, as earlier versions of SGLang give them. */
 static void write_aggregate(td_jbuf *b, const figure *figures) {
     static const struct {
         const char *name, *of;

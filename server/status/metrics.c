@@ -11,11 +11,11 @@
 
 /* One sample of a family. */
 typedef struct {
-    const char *label, *label_value, *kind; /* besides model_name: a label of that name, and the label kind; NULL: none */
+    const char *label, *label_value, *kind; /* labels besides model_name: one of name `label`, and "kind"; NULL: none */
     double      value;
 } sample;
 
-/* A label value: backslash, quote and newline are escaped. */
+/* Write a label; backslash, quote and newline in its value are escaped. */
 static void write_label(td_jbuf *b, const char *name, const char *value) {
     td_jbuf_printf(b, "%s=\"", name);
     for (const char *p = value; *p; p++) {
@@ -74,7 +74,7 @@ static void write_histogram(td_jbuf *b, const char *model, const char *name, con
     td_jbuf_printf(b, " %llu\n", (unsigned long long)sum);
 }
 
-/* A family with a sample for each tier, and each kind of operation where there are two values of it. */
+/* A family with a sample for each tier, or for each tier and kind of operation. */
 static void write_tier_family(td_jbuf *b, const char *model, const char *name, const char *type, const char *help,
                               const double device[2], const double experts[2], bool kinds) {
     const char  *kind[2] = {kinds ? "int8" : NULL, "f32"};
@@ -114,7 +114,7 @@ static void write_tiers(td_jbuf *b, const char *model, const td_engine_stats *s,
 #undef TWO
 }
 
-/* With speculative-algorithm alone. */
+/* Only with --speculative-algorithm. */
 static void write_drafts(td_jbuf *b, const char *model, const td_engine_stats *st) {
     double rate = st->drafts_verified ? (double)st->drafts_accepted / (double)st->drafts_verified : 0;
     double length = st->drafted_seqs ? (double)st->drafted_tokens / (double)st->drafted_seqs : 1;
@@ -208,7 +208,7 @@ static void write_card_family(td_jbuf *b, const char *model, const char *name, c
     write_family(b, model, name, type, help, samples, n);
 }
 
-/* Cards of their own memory, as the device numbers them. */
+/* Cards that have a memory of their own, by the device's numbers. */
 static void write_cards(td_jbuf *b, const char *model, td_engine *e) {
     enum { TOTAL, FREE, LAUNCHES, CAPTURES, REPLAYS, FAILURES, TEMPERATURE, FIGURES };
     double        value[FIGURES][TD_CARDS_MAX];

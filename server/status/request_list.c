@@ -2,7 +2,7 @@
 #include "server/answer/answer.h"
 #include "server/server_state.h"
 
-#define SHOWN_MAX 256 /* running ones in an answer */
+#define SHOWN_MAX 256 /* running requests in an answer, at most */
 
 static void write_row(td_jbuf *b, const td_request_row *row) {
     static const struct {

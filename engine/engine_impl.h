@@ -103,7 +103,8 @@ TD_NODISCARD td_status td_drafts_open(td_engine *e, td_error *err);
 void                   td_drafts_close(td_engine *e);
 /** Note which token follows each row of the step: after the step has succeeded, before its tokens are handed out. */
 void td_drafts_note(td_engine *e);
-/** Draft the next tokens: after the step's tokens are handed out.
+/**
+ * Draft the next tokens: after the step's tokens are handed out.
  * @param n_accepted how many of the step's drafts were accepted.
  * @param seconds    the step's time, that of sampling behind its drafts included.
  */

@@ -1,4 +1,5 @@
-/* Exchange of KV pages with a store that several engines share: pages computed here go out, pages of others come in.
+/*
+ * Exchange of KV pages with a store that several engines share: pages computed here go out, pages of others come in.
  *
  * DESIGN. Out: a page that comes into the prefix cache is copied to memory of the store, which sends it when it likes.
  * In: where a request's prompt goes on behind the pages that the cache has, the store is asked for the pages that follow,
@@ -55,7 +56,8 @@ void                   td_page_exchange_close(td_page_exchange *x); /* and the s
 /** Put pages that have come into the cache, and end lookups that are over or late. Between steps. */
 void td_page_exchange_take_in(td_page_exchange *x);
 
-/** Whether a waiting request has to wait for the store. Begins a lookup if there was none since the request last ran.
+/**
+ * Whether a waiting request has to wait for the store. Begins a lookup if there was none since the request last ran.
  * @param n_found pages of the request that the cache has. @param n_wanted pages that it could take from the cache.
  */
 bool td_page_exchange_waits(td_page_exchange *x, td_request *r, uint32_t n_found, uint32_t n_wanted);

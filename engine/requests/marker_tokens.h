@@ -1,4 +1,5 @@
-/* The tokens of a vocabulary that matter to the markers around a model's reasoning. They are found by looking at every token
+/*
+ * The tokens of a vocabulary that matter to the markers around a model's reasoning. They are found by looking at every token
  * once. The lists are immutable, and requests share them by reference counts.
  */
 #ifndef TD_ENGINE_REQUESTS_MARKER_TOKENS_H
@@ -24,7 +25,8 @@ typedef struct {
     atomic_uint      refs; /* acq_rel: the last owner frees */
 } td_marker_tokens;
 
-/** Make the lists from a tokenizer's tokens with ids below vocab, special ones included. One reference, the caller's; tok is
+/**
+ * Make the lists from a tokenizer's tokens with ids below vocab, special ones included. One reference, the caller's; tok is
  * not kept. Takes some milliseconds.
  * @param open, close static strings of 1 .. TD_MARKER_BYTES_MAX bytes. @return TD_ENOMEM.
  */

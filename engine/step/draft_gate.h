@@ -1,4 +1,5 @@
-/* The draft gate decides whether drafting pays. A draft is what the MTP (multi-token prediction) layer takes for the next
+/*
+ * The draft gate decides whether drafting pays. A draft is what the MTP (multi-token prediction) layer takes for the next
  * token; the next step verifies it (step_draft.c).
  *
  * DESIGN. A drafted step verifies a second row per sequence, and the MTP layer runs behind it. With the experts on the CPU

@@ -1,4 +1,5 @@
-/* Drafting: the MTP (multi-token prediction) layer behind a step.
+/*
+ * Drafting: the MTP (multi-token prediction) layer behind a step.
  *
  * DESIGN. When a step's tokens are handed out, the layer runs over the step's rows. Each row is fed the token that follows
  * its own, and the layer's cache gets a row for every position, as the main model's does. A request's last row then

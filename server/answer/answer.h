@@ -13,7 +13,8 @@ typedef struct {
     const char *name, *value; /* value NULL: left out */
 } td_header;
 
-/** Queue a response with the given headers, and with those of every answer's headers that are not among them. Takes the
+/**
+ * Queue a response with the given headers, and with those of every answer's headers that are not among them. Takes the
  * response (NULL: there was no memory).
  * @return MHD_NO when memory is short: the connection ends, rather than with an answer that lacks a header.
  */

@@ -25,7 +25,8 @@ typedef struct {
 /** Which fields a body must have. */
 typedef enum { TD_MESSAGES_ANSWER, TD_MESSAGES_COUNT } td_messages_purpose;
 
-/** Make the body of a chat from the body of a message. Errors name the message's fields.
+/**
+ * Make the body of a chat from the body of a message. Errors name the message's fields.
  * @param chat receives a new value, the caller's also on failure; NULL: none.
  */
 TD_NODISCARD td_status td_messages_to_chat(json_t *body, td_messages_purpose purpose, td_messages_state *state,

@@ -1,4 +1,5 @@
-/* Appends JSON (and plain text) to a growing buffer. A value or key that follows another one gets a comma before it. An
+/*
+ * Appends JSON (and plain text) to a growing buffer. A value or key that follows another one gets a comma before it. An
  * allocation that fails sets `failed`, and everything after is dropped: check once, at the end.
  */
 #ifndef TD_SERVER_API_JSON_WRITER_H

@@ -1,4 +1,5 @@
-/* The thread that accepts connections and hands them to libmicrohttpd. libmicrohttpd gets no listening socket, because it
+/*
+ * The thread that accepts connections and hands them to libmicrohttpd. libmicrohttpd gets no listening socket, because it
  * could not be stopped safely with one. MHD_quiesce_daemon and libmicrohttpd's own threads may both take the socket out of
  * an epoll set, and the second to do so aborts the process (0.9.75; open in 1.0.1).
  */

@@ -1,4 +1,5 @@
-/* Makes libmicrohttpd's own errors JSON, like all others.
+/*
+ * Makes libmicrohttpd's own errors JSON, like all others.
  *
  * libmicrohttpd answers what it cannot parse by itself, with a page of HTML, and has no hook for that. But its answers go
  * through its public MHD_queue_response, and a function of the program comes before one of a shared library (ld.so(8)). So

@@ -53,7 +53,8 @@ TD_NODISCARD bool td_text_work_done(td_text_work *w, const td_text_job *job);
 /** Take a job out: its request is answered, or its generation runs. Does nothing for a job that was not put. */
 void td_text_work_left(td_text_work *w, td_text_job *job);
 
-/** Stop. Jobs that run are finished, jobs that wait fail with a 503. When this returns, all connections are resumed, their
+/**
+ * Stop. Jobs that run are finished, jobs that wait fail with a 503. When this returns, all connections are resumed, their
  * jobs have left or had two seconds for it, and the threads have ended.
  */
 void td_text_work_stop(td_text_work *w);

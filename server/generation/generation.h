@@ -1,4 +1,5 @@
-/* A generation: one API request, its engine requests, and their news: what they produced and was not sent yet. It has n
+/*
+ * A generation: one API request, its engine requests, and their news: what they produced and was not sent yet. It has n
  * choices (answers) for each prompt; a choice is one engine request. * Threads: the engine thread adds news (td_event_fn),
  * text through the choice's parser; a libmicrohttpd thread takes them and writes the answer; the watcher (watcher.h)
  * cancels. `lock` guards the choices' news and the suspended/aborted state. `handles_lock` guards the engine's handles and
@@ -141,7 +142,8 @@ bool td_generations_await_end(td_generations *all, double seconds);
 /** A copy of the list of generations that ended. */
 td_ended_requests td_generations_ended(td_generations *all);
 
-/** A generation, with one reference, for a parsed and encoded request, which is taken over also on failure. NULL: out of
+/**
+ * A generation, with one reference, for a parsed and encoded request, which is taken over also on failure. NULL: out of
  * memory.
  */
 td_generation *td_generation_new(td_generations *all, td_api_request *req);

@@ -1,4 +1,5 @@
-/* OpenAI's /v1/responses. An answer is a list of items (reasoning, message, calls of functions), and so is a conversation.
+/*
+ * OpenAI's /v1/responses. An answer is a list of items (reasoning, message, calls of functions), and so is a conversation.
  * The server can keep conversations (responses_store.h). * A body becomes the JSON of a chat (responses_read.c,
  * responses_input.c). The pieces of an answer become items, which emit their events as they grow (responses_items.c); the
  * object around them is written by responses_answer.c.

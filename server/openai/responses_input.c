@@ -1,4 +1,5 @@
-/* Items of a conversation become messages of a chat. Before that, a request's items get the members that clients may leave
+/*
+ * Items of a conversation become messages of a chat. Before that, a request's items get the members that clients may leave
  * out. * An item of the assistant (reasoning, message, call) joins the message of the items before it, where a chat's
  * message has a place for it. The result of a call is a message of the role tool.
  */

@@ -1,4 +1,5 @@
-/* The items of an answer grow as its pieces come; only the last one may be open. Each step appends the events that a stream
+/*
+ * The items of an answer grow as its pieces come; only the last one may be open. Each step appends the events that a stream
  * has of it, in OpenAI's order. A whole answer takes the same steps without a stream. * A call that is cut off or malformed
  * is no call, and the parser gives its text as content. Whole answers leave its item out. A stream has sent the item's
  * beginning, and ends the item as incomplete.

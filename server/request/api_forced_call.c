@@ -1,4 +1,5 @@
-/* A tool_choice that forces a call. Whatever the model's own format of calls is, the answer is [{"name": …, "arguments":
+/*
+ * A tool_choice that forces a call. Whatever the model's own format of calls is, the answer is [{"name": …, "arguments":
  * …}, …] by a schema made from the tools. It has one call where a tool is named or calls may not be parallel, else up to
  * TD_API_CALLS_MAX.
  */

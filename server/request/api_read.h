@@ -1,4 +1,5 @@
-/* From a body to prompts of token ids: the part of reading that all APIs share.
+/*
+ * From a body to prompts of token ids: the part of reading that all APIs share.
  *
  * Reading is a pure function of the body and the model's defaults: it can be tested and fuzzed without an engine. Which
  * fields are supported, ignored and refused: docs/server.md.
@@ -15,7 +16,8 @@
 TD_NODISCARD td_status td_api_read(const td_api *api, const char *body, size_t len, const td_api_context *with,
                                    td_api_request *out, td_api_error *err);
 
-/** Read a body (taken over, also on failure) of one of the two forms; every API's `read` ends with this. Errors name the
+/**
+ * Read a body (taken over, also on failure) of one of the two forms; every API's `read` ends with this. Errors name the
  * form's fields; td_api_rename_error gives them the API's names.
  */
 TD_NODISCARD td_status td_api_read_form(td_api_form form, json_t *body, const td_api_context *with, td_api_request *r,
@@ -24,7 +26,8 @@ TD_NODISCARD td_status td_api_read_form(td_api_form form, json_t *body, const td
 /** A greedy one-token request of the given prompt (malloc'd, taken over). @return TD_ENOMEM. */
 TD_NODISCARD td_status td_api_read_probe(const td_api *api, uint32_t *ids, size_t n_ids, td_api_request *out);
 
-/** Render the chat, encode every prompt and settle max_tokens. Refuses a prompt that does not fit the context. tok and
+/**
+ * Render the chat, encode every prompt and settle max_tokens. Refuses a prompt that does not fit the context. tok and
  * chat->tmpl may be NULL: requests that need them are refused.
  */
 TD_NODISCARD td_status td_api_encode(td_api_request *r, const td_tokenizer *tok, const td_chat_form *chat,

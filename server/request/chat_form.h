@@ -1,4 +1,5 @@
-/* The form in which a chat template takes messages, learnt by rendering a small conversation when the server starts.
+/*
+ * The form in which a chat template takes messages, learnt by rendering a small conversation when the server starts.
  *
  * A client sends the arguments of a tool call as a string of JSON, and null as the content beside calls. Templates differ in
  * what they take:
@@ -32,7 +33,8 @@ typedef struct {
 /** Learn a template's form. Never fails: if the template renders none of the tries, the form is 0. */
 void td_chat_form_learn(td_chat_form *out, const td_chat_template *tmpl, const char *bos, const char *eos);
 
-/** Render a request in the template's form; if that fails, in the other forms that make a difference for these messages.
+/**
+ * Render a request in the template's form; if that fails, in the other forms that make a difference for these messages.
  * @param request  what td_chat_template_render_value takes; its messages are left in the form that was rendered last.
  * @param text     malloc'd, terminated, *len bytes.
  * @return as td_chat_template_render_value, of the first form.

@@ -1,4 +1,5 @@
-/* What requests need to know of the served model: what it is called, how text becomes tokens, which formats its answers
+/*
+ * What requests need to know of the served model: what it is called, how text becomes tokens, which formats its answers
  * have. It is set when the server starts, and then only read, by all threads. The cache of grammars has a lock of its own.
  */
 #ifndef TD_SERVER_REQUEST_SERVED_MODEL_H

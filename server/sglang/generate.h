@@ -1,4 +1,5 @@
-/* SGLang's native /generate. A body becomes the body of a completion. The answer is one object, or a list of them; each
+/*
+ * SGLang's native /generate. A body becomes the body of a completion. The answer is one object, or a list of them; each
  * event of a stream has all that its choice has said so far.
  */
 #ifndef TD_SERVER_SGLANG_GENERATE_H

@@ -1,4 +1,4 @@
-/* A compiled grammar with what is known of a vocabulary, and the place of one text in it. */
+/* A compiled grammar with its masks for a vocabulary, and the place of one text in it. */
 #ifndef TD_TEXT_GRAMMAR_GRAMMAR_H
 #define TD_TEXT_GRAMMAR_GRAMMAR_H
 
@@ -11,9 +11,9 @@
 typedef struct td_grammar_place td_grammar_place;
 
 /**
- * At the beginning of the text. The first place decides for which vocabulary the grammar's masks are kept, and finds what
- * masks can share, which takes up to some tens of milliseconds.
- * @return TD_ENOMEM; TD_EINVAL when that was another vocabulary.
+ * Open a place at the beginning of the text. A grammar's first place decides for which vocabulary its masks are kept, and
+ * finds what masks can share, which takes up to some tens of milliseconds.
+ * @return TD_ENOMEM; TD_EINVAL when the first place had another vocabulary.
  */
 TD_NODISCARD td_status td_grammar_place_open(td_grammar *g, td_vocab_trie *trie, td_grammar_place **out, td_error *err);
 void                   td_grammar_place_close(td_grammar_place *p); /* p may be NULL */
@@ -27,16 +27,15 @@ TD_NODISCARD td_status td_grammar_place_mask(td_grammar_place *p, uint32_t **mas
 /** Nodes of the vocabulary's trie and stacks that the last mask has looked at. */
 uint64_t td_grammar_place_work(const td_grammar_place *p);
 
-/** Go on by the bytes of a token. @return TD_EINVAL when they cannot come next; p is then where it was before, or between.
- */
+/** Go on by the bytes of a token. @return TD_EINVAL when they cannot come next; p is then behind none or some of them. */
 TD_NODISCARD td_status td_grammar_place_advance(td_grammar_place *p, const char *bytes, size_t n);
 
 /** Back to the beginning of the text. @return TD_ENOMEM. */
 TD_NODISCARD td_status td_grammar_place_rewind(td_grammar_place *p);
 
 /**
- * The bytes that must follow, whatever the text will be: at most room of them, none where the text may end. p stays where it
- * is. *ends: nothing can follow them. @return how many.
+ * The bytes that must follow, whatever the text will be: at most room of them, none where the text may end. p stays where
+ * it is. @param ends set if nothing can follow these bytes. @return how many.
  */
 size_t td_grammar_place_forced(td_grammar_place *p, char *bytes, size_t room, bool *ends);
 

@@ -1,8 +1,8 @@
 /*
- * States of a compiled grammar that short texts do not tell apart.
+ * Finds the states of a compiled grammar that short texts do not tell apart.
  *
- * A counted repetition has a state for each count; far from its end they take the same texts of a few bytes. What is found
- * for tokens that are no longer than that need be found once.
+ * A counted repetition has a state for each count; far from its end these states take the same texts of a few bytes. So
+ * masks of tokens that are no longer need be found only once for all of them.
  */
 #include "text/grammar/grammar_pda.h"
 
@@ -11,7 +11,7 @@
 
 #include "text/grammar/vocab_trie.h"
 
-#define EDGES_MAX ((size_t)1 << 18) /* some hundredth of a second */
+#define EDGES_MAX ((size_t)1 << 18) /* takes some hundredths of a second */
 
 typedef struct {
     const td_gr_pda *p;
@@ -23,8 +23,8 @@ typedef struct {
     uint32_t         n_classes;
 } refining;
 
-/* The class that a state starts in: texts of no bytes. States with calls are like themselves only. Where nothing follows the
- * rule, its end allows no further byte, so it tells nothing apart. */
+/* The class that a state starts in: which states the empty text tells apart. A state with calls is alone in its class. The
+ * end of a rule that nothing follows allows no further byte, so it makes no difference. */
 static uint32_t first_class(const td_gr_pda *p, uint32_t state) {
     const td_gr_state *s = &p->a.states[state];
     bool               ends = s->final && p->returns[state];
@@ -60,7 +60,7 @@ static size_t hash(const uint32_t *words, size_t n) {
     return (size_t)h;
 }
 
-/* Classes by one more byte. A class's number is one more than its first state, so states of a class are told by it. */
+/* Refine the classes by one more byte. A class's number is that of its first state + 1. */
 static void refine(refining *r) {
     uint32_t n_states = (uint32_t)r->p->a.n_states;
     memset(r->slot, 0, r->n_slots * sizeof *r->slot);
@@ -100,7 +100,7 @@ void td_gr_find_alike(td_gr_builder *b, td_gr_pda *p) {
     uint32_t before = 0;
     for (int round = 0; b->status == TD_OK && few && round < TD_TRIE_SHORT_MAX; round++) {
         refine(&r);
-        p->alike_always = r.n_classes == before; /* no round will tell more apart */
+        p->alike_always = r.n_classes == before; /* further rounds would tell no more states apart */
         if (p->alike_always) break;
         before = r.n_classes;
     }

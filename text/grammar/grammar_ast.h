@@ -1,10 +1,9 @@
 /*
  * A grammar as it was read: rules, each a tree over bytes. JSON Schema, regexes and EBNF are all turned into this.
- *
- * DESIGN. Nodes live in one pool and are named by index; a node may be used in several places. Every constructor is total,
- * that is, it always returns a node. After the first failure (too many nodes, too deep, out of memory) the builder's status
- * says so, and each further call returns node 0, which matches nothing. Whoever builds checks the status once at the end.
- * Depth is checked when a node is made, so that everything that follows trees may recurse.
+ * DESIGN. Nodes live in one pool and are named by index; a node may be used in several places. Every constructor returns a
+ * node, always. After the first failure (too many nodes, too deep, out of memory) the builder's status says so, and each
+ * further call returns node 0, which matches nothing. Callers check the status once, at the end. Depth is checked when a
+ * node is made, so that code that walks trees may recurse.
  */
 #ifndef TD_TEXT_GRAMMAR_AST_H
 #define TD_TEXT_GRAMMAR_AST_H
@@ -29,8 +28,8 @@ typedef enum {
     TD_GR_MINUS,  /* texts that the first child matches and the second does not; neither uses rules */
 } td_gr_kind;
 
-#define TD_GR_ITEM_OPTIONAL 1u /* of a list's item: it may be left out */
-#define TD_GR_ITEM_MANY 2u     /* it may come any number of times, also none; the last item only */
+#define TD_GR_ITEM_OPTIONAL 1u /* flag of a list's item: it may be left out */
+#define TD_GR_ITEM_MANY 2u     /* flag of the last item: it may come any number of times, also none */
 #define TD_GR_NO_MAX UINT32_MAX
 
 typedef struct {
@@ -45,7 +44,7 @@ typedef struct {
     uint32_t body; /* UINT32_MAX: not defined yet */
 } td_gr_rule;
 
-/** Zero-initialise with td_gr_open. */
+/** td_gr_open zeroes it. */
 typedef struct {
     td_gr_node *nodes;
     uint32_t   *links;
@@ -82,7 +81,7 @@ uint32_t td_gr_use(td_gr_builder *b, uint32_t rule);
 uint32_t td_gr_pair(td_gr_builder *b, td_gr_kind kind, uint32_t x, uint32_t y); /* SEQ, ALT, BOTH or MINUS of two */
 
 void td_gr_add(td_gr_builder *b, td_gr_items *list, uint32_t node);
-/** A SEQ, ALT or LIST of a list, which is emptied. */
+/** A SEQ, ALT or LIST node of the nodes in list, which is emptied. */
 uint32_t td_gr_of(td_gr_builder *b, td_gr_kind kind, td_gr_items *list);
 void     td_gr_items_free(td_gr_items *list);
 

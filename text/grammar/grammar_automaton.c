@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define STEPS_MAX ((uint64_t)24 << 20)   /* two or three tenths of a second */
+#define STEPS_MAX ((uint64_t)24 << 20)   /* takes two or three tenths of a second */
 #define SET_ITEMS_MAX ((size_t)16 << 20) /* states in all subsets */
 #define DEAD UINT32_MAX
 
@@ -67,7 +67,7 @@ void td_gr_add_call(td_gr_builder *b, td_gr_automaton *a, td_gr_call call) {
 /* ---- product: BOTH and MINUS ------------------------------------------------------------------ */
 
 typedef struct {
-    uint64_t *pairs; /* [n] (x, y) of a product's state; y DEAD: the second automaton has failed */
+    uint64_t *pairs; /* [n] (x, y) of a product's state; y DEAD: the second automaton does not match any more */
     uint32_t *slot;  /* [n_slots] state + 1 */
     size_t    n, room, n_slots;
 } pair_table;
@@ -96,7 +96,7 @@ static uint32_t find_pair(td_gr_making *m, pair_table *t, uint32_t x, uint32_t y
     return (uint32_t)t->n - 1;
 }
 
-/* What an edge of x becomes together with state sy of y: pieces, where y goes to different states or fails. */
+/* Add an edge of x together with state sy of y: cut into pieces where y goes to different states or does not match. */
 static void add_products(td_gr_making *m, pair_table *t, bool minus, td_gr_edge edge, const td_gr_automaton *y, uint32_t sy,
                          td_gr_automaton *out) {
     const td_gr_edge *other = sy == DEAD ? NULL : y->edges + y->states[sy].edge;
@@ -136,7 +136,7 @@ static void product(td_gr_making *m, bool minus, const td_gr_automaton *x, const
 #define LABEL_CALL (1u << 31) /* | rule; else lo << 8 | hi */
 
 typedef struct {
-    uint32_t label, to, next; /* next: of the same state, 0: none */
+    uint32_t label, to, next; /* next: the same state's next edge; 0: none */
 } nfa_edge;
 
 typedef struct {
@@ -208,9 +208,9 @@ static void nfa_repeat(nfa *n, const td_gr_node *node, uint32_t from, uint32_t t
 }
 
 /*
- * For each item three states: `none`, before it where no item has come; `some`, before it where some have; `next`, where a
- * separator has come too. Items that may be left out are skipped from none to none and from next to next, so a separator is
- * read once, whatever follows it; the list may end at some where all that follow may be left out.
+ * The states of a list. Each item has three: `none`, if no item has come before it; `some`, if one has; `next`, if a
+ * separator has come, too. Items that may be left out are skipped from none to none and from next to next, so a separator
+ * is read once, whatever follows it. The list may end at `some` where all items that follow may be left out.
  */
 static void nfa_list(nfa *n, const td_gr_node *node, uint32_t from, uint32_t to) {
     const uint32_t first = node->first, count = node->n; /* the pool may move */
@@ -312,7 +312,7 @@ typedef struct {
     uint32_t *stack; /* [n.n_states] */
     nfa_edge *edges; /* of the set that is being done */
     size_t    n_edges, edges_room;
-    nfa_edge *parts; /* those, cut at every boundary */
+    nfa_edge *parts; /* the same, cut at every boundary */
     size_t    n_parts, parts_room;
 } subsets;
 
@@ -370,7 +370,7 @@ static bool more_slots(subsets *s) {
     return true;
 }
 
-/* The set of the items behind the last set: an old one, or a new one made of them. DEAD: it is empty. */
+/* The number of the set whose items stand behind the last set: that of an equal set, or a new one. DEAD: it is empty. */
 static uint32_t intern_set(subsets *s) {
     td_gr_making *m = s->n.m;
     size_t        from = s->begin[s->n_sets], n = s->n_items - from;

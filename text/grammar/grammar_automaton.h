@@ -2,9 +2,8 @@
  * From a rule's tree to a deterministic automaton over bytes and calls of other rules.
  *
  * Thompson's construction, then subset construction (Hopcroft, Motwani, Ullman: Introduction to Automata Theory, 2.3
- * and 2.5). A call is a symbol like a byte. Texts that two trees match both, or the one without the other, come from the
- * product of their automata. Every elementary step is counted against a budget, so that a tree whose automaton explodes is
- * refused soon.
+ * and 2.5). A call is a symbol like a byte. TD_GR_BOTH and TD_GR_MINUS come from the product of two automata. Every
+ * elementary step is counted against a budget, so that a tree whose automaton explodes is refused soon.
  */
 #ifndef TD_TEXT_GRAMMAR_AUTOMATON_H
 #define TD_TEXT_GRAMMAR_AUTOMATON_H
@@ -41,16 +40,16 @@ typedef struct {
 typedef struct {
     td_gr_builder         *b;
     const td_gr_automaton *rules; /* [b->n_rules] those that are done */
-    /** [b->n_rules] the rule's automaton is done, and put in where the rule is used, instead of a call. */
+    /** [b->n_rules] 1: the rule's automaton is done, and is put in wherever the rule is used, instead of a call. */
     const uint8_t *spliced;
-    uint64_t       steps; /* of the budget that are used */
+    uint64_t       steps; /* steps of the budget used so far */
 } td_gr_making;
 
 /** The automaton of a tree; failures are in m->b->status. */
 void td_gr_automaton_make(td_gr_making *m, uint32_t node, td_gr_automaton *out);
 void td_gr_automaton_free(td_gr_automaton *a);
 
-/** Append to an automaton that is put together; report to the builder. @return the state's number. */
+/** Append to an automaton; failures are reported to the builder. @return the state's number. */
 uint32_t td_gr_add_state(td_gr_builder *b, td_gr_automaton *a, bool final);
 void     td_gr_add_edge(td_gr_builder *b, td_gr_automaton *a, td_gr_edge edge); /* of the last state */
 void     td_gr_add_call(td_gr_builder *b, td_gr_automaton *a, td_gr_call call); /* of the last state */

@@ -78,8 +78,8 @@ static size_t utf8_put(uint32_t c, uint8_t out[4]) {
     return n;
 }
 
-/* Numbers lo..hi written with `digits` digits of `bits` bits each: split until all but the first differing digit run over
-   their whole range, so that the digits are independent of each other. */
+/* Puts numbers lo..hi that share a shape. Spans are split until all digits behind the first that differs run over their
+ * whole range, so that the digits are independent of each other. */
 typedef void (*put_span)(td_gr_builder *b, td_gr_items *alternatives, uint32_t lo, uint32_t hi);
 
 static void split_span(td_gr_builder *b, td_gr_items *alternatives, uint32_t lo, uint32_t hi, unsigned bits, unsigned digits,
@@ -106,7 +106,7 @@ static void put_utf8(td_gr_builder *b, td_gr_items *alternatives, uint32_t lo, u
     td_gr_items_free(&seq);
 }
 
-/* Calls back for the part of lo..hi that lies in from..to. */
+/* Call back for the part of the span that lies in from..to. */
 static void clip_span(td_gr_builder *b, td_gr_items *alternatives, td_gr_span s, uint32_t from, uint32_t to, unsigned bits,
                       unsigned digits, put_span put) {
     uint32_t lo = s.lo > from ? s.lo : from, hi = s.hi < to ? s.hi : to;
@@ -275,7 +275,7 @@ static int hex_value(char c) {
     return c >= '0' && c <= '9' ? c - '0' : c >= 'a' && c <= 'f' ? c - 'a' + 10 : c >= 'A' && c <= 'F' ? c - 'A' + 10 : -1;
 }
 
-/* digits hexadecimal digits, or any number of them in braces where `braces`. */
+/* Read so many hexadecimal digits, or, with `braces`, any number of them in braces. */
 static uint32_t read_hex(td_gr_builder *b, td_gr_reader *r, unsigned digits, bool braces) {
     bool     open = braces && td_gr_take(r, "{");
     uint32_t value = 0;

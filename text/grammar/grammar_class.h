@@ -1,4 +1,4 @@
-/* Sets of characters, and what they are as bytes: in UTF-8, or inside of a JSON string. */
+/* Sets of characters, and how they are written as bytes: in UTF-8, or inside a JSON string. */
 #ifndef TD_TEXT_GRAMMAR_CLASS_H
 #define TD_TEXT_GRAMMAR_CLASS_H
 
@@ -25,9 +25,9 @@ void td_gr_class_free(td_gr_class *c);
 uint32_t td_gr_class_utf8(td_gr_builder *b, const td_gr_class *c);
 
 /**
- * One character of the class as a JSON string may spell it: as it is, except quote, backslash and controls; by an escape of
- * two characters (\n, \"); by \uXXXX where it is a control, DEL or not ASCII, and as a pair of those beyond U+FFFF if the
- * class has all of these.
+ * One character of the class as a JSON string may spell it. There are three ways: as it is, except quote, backslash and
+ * controls; by an escape of two characters (\n, \"); and by \uXXXX for a control, DEL or what is not ASCII. Characters
+ * beyond U+FFFF are spelled as a pair of \uXXXX only if the class has all of them.
  */
 uint32_t td_gr_class_json(td_gr_builder *b, const td_gr_class *c);
 
@@ -51,17 +51,17 @@ bool     td_gr_take(td_gr_reader *r, const char *token); /* if it comes next */
 uint32_t td_gr_take_char(td_gr_reader *r);               /* there is one */
 
 /**
- * After a backslash: the character of \n \t \r \f \v \a \e \0 \xHH \uHHHH \UHHHHHHHH \x{…} \u{…}, or of an escaped sign; or
- * the class of \d \w \s \D \W \S (ASCII), which is added to c, and UINT32_MAX. Refuses other letters. c NULL: classes are
- * refused, too.
+ * Read an escape after its backslash: \n \t \r \f \v \a \e \0 \xHH \uHHHH \UHHHHHHHH \x{…} \u{…}, or an escaped sign. A
+ * class, \d \w \s \D \W \S (ASCII), is added to c. Refuses other letters, and classes where c is NULL.
+ * @return the character; UINT32_MAX for a class.
  */
 uint32_t td_gr_read_escape(td_gr_builder *b, td_gr_reader *r, td_gr_class *c);
 
-/** After "[": spans, escapes and negation up to "]", sorted. */
+/** Read a class after its "[": spans, escapes and negation up to "]". c is sorted then. */
 void td_gr_read_class(td_gr_builder *b, td_gr_reader *r, td_gr_class *c);
 
 /**
- * A quantifier, if one comes next: * + ? {n} {n,} {,m} {n,m}.
+ * Read a quantifier, if one comes next: * + ? {n} {n,} {,m} {n,m}.
  * @return whether there was one. Fails for counts above TD_GR_COUNT_MAX.
  */
 bool td_gr_read_quantifier(td_gr_builder *b, td_gr_reader *r, uint32_t *min, uint32_t *max);

@@ -14,7 +14,7 @@
 
 #define TD_GR_INDENT_MAX 20
 
-/** What is made once for a grammar. */
+/** The parts of JSON that a grammar makes once. */
 typedef struct {
     td_gr_builder *b;
     uint32_t       space;                              /* node: white space */
@@ -25,15 +25,15 @@ typedef struct {
 
 void td_gr_json_open(td_gr_json *j, td_gr_builder *b);
 
-/** `"key": value`, of a node that is the key with its quotes. */
+/** `"key": value`. @param key a node: the key with its quotes. */
 uint32_t td_gr_json_member(td_gr_json *j, uint32_t key, uint32_t value);
 /** `open`, white space, what is inside, white space, `close`. */
 uint32_t td_gr_json_bracket(td_gr_json *j, char open, uint32_t inside, char close);
 
-/** This value. Numbers as they are written shortest; members in the order in which they stand. */
+/** Exactly this value. Numbers in their shortest form; members in the value's order. */
 uint32_t td_gr_json_value(td_gr_json *j, const json_t *value);
 
-/** Numbers of an interval. The ends are integers; an open end is left out. */
+/** An interval of numbers. Its ends are integers; an open end does not belong to it. */
 typedef struct {
     bool    has_min, has_max, min_open, max_open;
     int64_t min, max;

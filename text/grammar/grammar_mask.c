@@ -8,7 +8,7 @@
 #define KNOWN_BYTES_MAX ((size_t)8 << 20)
 #define WARM_WORK_MAX ((uint64_t)2 << 20) /* as TD_GR_WORK_MAX counts: some tens of milliseconds */
 #define WARM_BYTES_MAX (KNOWN_BYTES_MAX / 4 * 3)
-#define WARM_STATE_WORK 100 /* of a state, besides what its walk looks at */
+#define WARM_STATE_WORK 100 /* the fixed work of a state, besides what its walk looks at */
 
 td_status td_gr_masks_open(td_gr_masks *k, const td_gr_pda *pda, td_vocab_trie *trie) {
     *k = (td_gr_masks){.pda = pda, .trie = td_vocab_trie_hold(trie)};
@@ -51,7 +51,7 @@ void td_gr_walk_close(td_gr_walk *w) {
     *w = (td_gr_walk){0};
 }
 
-/* After a walk that was left in the middle. */
+/* Clean up after a walk that was left in the middle. */
 static void reset_walk(const td_gr_masks *k, td_gr_walk *w) {
     memset(w->claimed, 0, TD_TRIE_WORDS(k->trie->vocab) * sizeof *w->claimed);
     w->later.n = 0;
@@ -59,7 +59,7 @@ static void reset_walk(const td_gr_masks *k, td_gr_walk *w) {
 
 /* ---- walks ----------------------------------------------------------------------------------- */
 
-#define OF_SHAPE (1u << 31) /* an exit: the rest is a node of the shapes, else a node of the trie */
+#define OF_SHAPE (1u << 31) /* bit of an exit: it is a node of the shapes; else it is a node of the trie */
 
 #define NESTED_MAX 32
 #define REACHED_MAX 1024 /* sets that plain characters lead to */
@@ -73,7 +73,7 @@ typedef struct {
     size_t         words, n_tokens;
     bool           exits;     /* note where the rule may end with more to come */
     bool           alone;     /* the mask has no other bits of the trie's tokens, so what is set can be undone */
-    unsigned       nested;    /* mixed shapes above */
+    unsigned       nested;    /* how many mixed shapes this walk is in */
     bool           in_claims; /* some members of the shapes at hand are claimed */
 } walking;
 
@@ -112,7 +112,7 @@ static td_status arrive(walking *g, uint32_t at, uint32_t to, bool *on) {
     return inner && g->exits && g->m->sets[to].exits && !add_node(&g->w->exits, at) ? TD_ENOMEM : TD_OK;
 }
 
-/* Nodes of the trie; path has the sets of those above them. */
+/* Walk nodes of the trie; path has the sets of the nodes above them. */
 static td_status walk_nodes(walking *g, uint32_t begin, uint32_t end) {
     for (uint32_t i = begin; i < end;) {
         const td_trie_node *node = &g->t->nodes[i];
@@ -125,7 +125,7 @@ static td_status walk_nodes(walking *g, uint32_t begin, uint32_t end) {
     return TD_OK;
 }
 
-/* What follows a node of the trie, whose set is in path: by shapes where it has some. */
+/* Walk what follows a node of the trie, whose set is in path: by its shapes if it has some. */
 static td_status walk_below(walking *g, uint32_t at) {
     const td_trie_node *node = &g->t->nodes[at];
     bool                in_claims = g->in_claims;
@@ -153,7 +153,7 @@ static bool is_claimed(const walking *g, uint32_t at) {
     return g->w->claimed[token / 32] >> token % 32 & 1;
 }
 
-/* Whether tokens of a node's subtree are walked elsewhere: those of the node, and of what follows it. */
+/* Mark the tokens of a node and of what follows it as walked elsewhere, or not. */
 static void claim(walking *g, uint32_t at, bool claimed) {
     uint32_t begin = g->t->nodes[at].token, end = g->t->nodes[g->t->nodes[at].skip].token;
     for (uint32_t i = begin; i < end;) {
@@ -166,7 +166,7 @@ static void claim(walking *g, uint32_t at, bool claimed) {
     }
 }
 
-/* The members whose bytes do not lead to `usual` are walked later; w->later has them. */
+/* Put the members whose bytes do not lead to `usual` into w->later: they are walked for themselves. */
 static td_status put_off(walking *g, const td_shape_node *shape, uint32_t usual) {
     const td_shapes *s = &g->t->shapes;
     uint32_t         from = g->w->path[shape->depth - 1];
@@ -182,7 +182,7 @@ static td_status put_off(walking *g, const td_shape_node *shape, uint32_t usual)
     return TD_OK;
 }
 
-/* A member, whose shape's `from` is in path. */
+/* Walk a member of a shape; the set before its last byte is in path. */
 static td_status walk_member(walking *g, uint32_t at) {
     const td_trie_node *node = &g->t->nodes[at];
     bool                on = false;
@@ -192,7 +192,7 @@ static td_status walk_member(walking *g, uint32_t at) {
     return on ? walk_below(g, at) : TD_OK;
 }
 
-/* All members of a shape, each for itself. */
+/* Walk all members of a shape, each for itself. */
 static td_status walk_members(walking *g, const td_shape_node *shape) {
     const td_shapes *s = &g->t->shapes;
     uint32_t         from = g->w->path[shape->depth - 1];
@@ -232,9 +232,9 @@ static uint32_t find_usual(walking *g, const td_shape_node *shape) {
 static td_status take_shape(walking *g, uint32_t at, uint32_t to, bool *on);
 
 /*
- * A shape whose bytes do not all lead to one set. Where most members do, and what is set can be undone, the shape is walked
- * as if all did, except that what is below the others is not told apart once more; then what that has set for the others is
- * undone, and they are walked for themselves.
+ * Walk a shape whose members do not all lead to one set. If most do, and set bits can be undone, the shape is walked as if
+ * all did. Then the bits that this has set for the others are cleared, and the others are walked for themselves. Below the
+ * others the walk does not split shapes once more.
  */
 static td_status walk_mixed(walking *g, uint32_t at) {
     const td_shape_node *shape = &g->t->shapes.nodes[at];
@@ -259,7 +259,7 @@ static td_status walk_mixed(walking *g, uint32_t at) {
     return TD_OK;
 }
 
-/* The rule may end at a shape: at those members that are not claimed. */
+/* The rule may end at a shape: note an exit for each of its members that is not claimed. */
 static td_status add_exits(walking *g, uint32_t at) {
     const td_shapes     *s = &g->t->shapes;
     const td_shape_node *shape = &s->nodes[at];
@@ -287,7 +287,7 @@ static td_status take_shape(walking *g, uint32_t at, uint32_t to, bool *on) {
     return inner && g->exits && g->m->sets[to].exits ? add_exits(g, at) : TD_OK;
 }
 
-/* Nodes of the shapes. Recursion is bounded: by the depth of nodes that have shapes of their own, and by NESTED_MAX. */
+/* Walk nodes of the shapes. Recursion is bounded by the depth of nodes that have shapes of their own, and by NESTED_MAX. */
 static td_status walk_shapes(walking *g, uint32_t begin, uint32_t end) {
     for (uint32_t i = begin; i < end;) {
         const td_shape_node *shape = &g->t->shapes.nodes[i];
@@ -308,7 +308,7 @@ static td_status walk_all(walking *g, uint32_t set) {
     return walk_shapes(g, 1, g->t->shapes.nodes[0].skip);
 }
 
-/* What follows an exit, from a set. */
+/* Walk what follows an exit, from a set. */
 static td_status walk_exit(walking *g, uint32_t exit, uint32_t set) {
     uint32_t at = exit & ~OF_SHAPE;
     if (!(exit & OF_SHAPE)) {
@@ -344,7 +344,7 @@ static bool step_bytes(td_gr_matcher *m, const some_sets *f, const uint8_t *byte
     return true;
 }
 
-/* Likewise, all bytes of a kind. */
+/* Likewise for all bytes of a kind. */
 static bool step_kind(td_gr_matcher *m, const some_sets *f, uint8_t kind, some_sets *to) {
     const td_gr_pda *pda = m->pda;
     for (uint32_t i = 0; i < f->n; i++) {
@@ -362,8 +362,8 @@ static bool step_kind(td_gr_matcher *m, const some_sets *f, uint8_t kind, some_s
     return true;
 }
 
-/* Add the sets that the plain characters of more than one byte lead to: by the kind of their first byte, what the second one
-   is where not any, and how many follow. */
+/* Add the sets that the plain characters of more than one byte lead to. `leads` lists them by the kind of the first byte,
+ * what the second one may be, and how many bytes follow. */
 static bool step_plain_utf8(td_gr_matcher *m, const some_sets *from, some_sets *to) {
     static const struct {
         uint8_t first, n, from, to;
@@ -374,7 +374,7 @@ static bool step_plain_utf8(td_gr_matcher *m, const some_sets *from, some_sets *
         uint8_t second[64];
         size_t  n_second = 0;
         for (unsigned byte = leads[l].from; leads[l].from && byte <= leads[l].to; byte++) second[n_second++] = (uint8_t)byte;
-        for (unsigned k = 0, n = leads[l].n; k <= n; k++) { /* from the one of the parts to the other, and at last to `to` */
+        for (unsigned k = 0, n = leads[l].n; k <= n; k++) { /* alternately from one part to the other, and at last to `to` */
             const some_sets *now = k ? &parts[(k + 1) % 2] : from;
             some_sets       *next = k == n ? to : &parts[k % 2];
             if (k < n) next->n = 0;
@@ -386,7 +386,7 @@ static bool step_plain_utf8(td_gr_matcher *m, const some_sets *from, some_sets *
     return true;
 }
 
-/* Add the sets that the plain characters lead to from one. */
+/* Add the sets that plain characters lead to from one set. */
 static bool step_plain(td_gr_matcher *m, uint32_t set, some_sets *to) {
     some_sets from = {.n = 0};
     bool      done[TD_BYTE_KINDS] = {false};
@@ -400,17 +400,17 @@ static bool step_plain(td_gr_matcher *m, uint32_t set, some_sets *to) {
     return step_plain_utf8(m, &from, to);
 }
 
-/* What holds for one of some sets between which all plain characters lead holds for each of them. */
+/* All plain characters lead from these sets to these sets, so each of them takes all plain texts. */
 static void note_plain(td_gr_masks *k, const td_gr_matcher *m, const uint32_t *sets, uint32_t n) {
     for (uint32_t i = 0; i < n; i++) {
         const td_gr_set *set = &m->sets[sets[i]];
-        if (set->n == 1) /* its state alone leads to the same */
+        if (set->n == 1) /* a set of one stack stands for the state on its top */
             atomic_store_explicit(&k->plain[m->nodes[m->items[set->first]].state], true, memory_order_relaxed);
     }
 }
 
-/* Whether every text of up to TD_TRIE_SHORT_MAX plain characters can go on from a state, whose set is given; "no" also where
- * that takes many sets. */
+/* Whether every text of up to TD_TRIE_SHORT_MAX plain characters can go on from a state, whose set is given. False also if
+ * finding out takes many sets. */
 static bool takes_plain(td_gr_masks *k, td_gr_matcher *m, uint32_t state, uint32_t set) {
     uint32_t reached[REACHED_MAX], n_reached = 1, done = 0;
     uint8_t  seen[TD_GR_SETS_MAX / 8] = {0};
@@ -432,7 +432,7 @@ static bool takes_plain(td_gr_masks *k, td_gr_matcher *m, uint32_t state, uint32
     return true;
 }
 
-/* Few ids are kept as a list. */
+/* Pack what is known of a state. Few ids are kept as a list, many as bits. */
 static td_gr_known *known_of(const uint32_t *mask, size_t words, size_t n_ids, const uint32_t *exits, size_t n_exits,
                              size_t *bytes) {
     bool         dense = n_ids > words;
@@ -484,7 +484,7 @@ static uint32_t key_of(const td_gr_pda *p, uint32_t state, bool of_long) {
     return of_long && !p->alike_always ? state : p->alike[state];
 }
 
-/* What is known of a state, found now if need be. *own: it is not kept, and the caller's to free. */
+/* What is known of a state, found now if need be. @param own set if it is not kept, and is the caller's to free. */
 static td_status know(td_gr_masks *k, td_gr_matcher *m, td_gr_walk *w, uint32_t state, bool of_long, td_gr_known **out,
                       bool *own) {
     _Atomic(td_gr_known *) *place = (of_long ? k->of_long : k->of_short) + key_of(k->pda, state, of_long);
@@ -505,7 +505,7 @@ static td_status know(td_gr_masks *k, td_gr_matcher *m, td_gr_walk *w, uint32_t 
     return TD_OK;
 }
 
-/* Find what is known of one state. *full: there is no room for more. */
+/* Find and keep what is known of one state. @param full set if there is no room for more. */
 static td_status warm_state(td_gr_masks *k, td_gr_matcher *m, td_gr_walk *w, uint32_t state, uint64_t *work, bool *full) {
     for (int of_long = 0; of_long < 2 && !*full; of_long++) {
         td_gr_known *known;
@@ -524,7 +524,7 @@ static td_status warm_state(td_gr_masks *k, td_gr_matcher *m, td_gr_walk *w, uin
     return td_gr_matcher_tidy(m);
 }
 
-/* Those first that others are like: there it saves most. */
+/* Warm the states that most others are like first: that saves most. */
 static td_status warm_states(td_gr_masks *k, td_gr_matcher *m, td_gr_walk *w) {
     const td_gr_pda *p = k->pda;
     uint64_t         work = 0;
@@ -550,8 +550,8 @@ td_status td_gr_masks_warm(td_gr_masks *k, td_gr_walk *w) {
 
 /* ---- the mask -------------------------------------------------------------------------------- */
 
-/* What stacks with tops that are alike allow: what is known of them, and behind its exits what all that is below them does.
- */
+/* Add what stacks with tops that are alike allow: what is known of their tops, and, behind the exits, what the stacks below
+ * allow. */
 static td_status add_stacks(td_gr_masks *k, td_gr_matcher *m, td_gr_walk *w, const uint32_t *nodes, size_t n, bool of_long,
                             uint32_t *mask) {
     bool         own;
@@ -579,7 +579,7 @@ static int by_value(const void *x, const void *y) {
     return (a > b) - (a < b);
 }
 
-/* What the current stacks allow of the short tokens, or of the long ones. */
+/* Add what the current stacks allow of the short tokens, or of the long ones. */
 static td_status add_all(td_gr_masks *k, td_gr_matcher *m, td_gr_walk *w, bool of_long, uint32_t *mask) {
     const td_gr_set *set = &m->sets[m->current];
     uint64_t         tops[TD_GR_SET_MAX]; /* state, or the one that it is like; node */

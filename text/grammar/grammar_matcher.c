@@ -7,7 +7,7 @@
 
 #define UNKNOWN UINT32_MAX /* no node */
 #define NODES_MAX ((size_t)1 << 19)
-#define TIDY_SETS 2048 /* more than these are forgotten by td_gr_matcher_tidy */
+#define TIDY_SETS 2048 /* td_gr_matcher_tidy forgets when there are more sets */
 
 /* Room for n items in all; false: overflow. */
 static bool reserve(td_gr_matcher *m, void *pool, size_t *room, size_t n, size_t item, size_t limit) {
@@ -141,7 +141,7 @@ static int by_number(const void *x, const void *y) {
 }
 
 /* The set of the nodes in m->list and of what they reach without a byte: callees, and callers where a rule may end. Nodes
-   that have no byte to read have then done their part. */
+   that have no byte to read are left out of the set. */
 static uint32_t close_set(td_gr_matcher *m) {
     const td_gr_automaton *a = &m->pda->a;
     bool                   may_end = false, exits = false;

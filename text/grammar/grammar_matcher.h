@@ -1,10 +1,10 @@
 /*
- * Where a text is in a grammar: all stacks that its bytes allow, byte by byte.
+ * The matcher follows a text through a grammar, byte by byte, by all stacks that the bytes allow.
  *
- * DESIGN. A stack is a state with the stack to return to below it; stacks are stored once each (hash-consed), as nodes. What
- * a text allows is a set of nodes; sets are stored once each too, and named by number. From a set, a byte leads to a set:
- * that is found once and then remembered, so the matcher is a deterministic automaton that is made as it is needed. Going
- * back is keeping a number.
+ * DESIGN. A stack is a state with the stack to return to below it. Each stack is stored once, as a node (hash-consing).
+ * What a text allows is a set of nodes; each set is stored once, too, and named by a number. A byte leads from a set to a
+ * set. This step is found once and then remembered, so the matcher is a deterministic automaton that is made as it is
+ * needed. To go back, a caller keeps the number of a set.
  *
  * What is remembered grows; td_gr_matcher_tidy drops all but the current set. Depth of stacks, stacks of a set, and sets
  * between two tidyings have limits; what would pass them does not match, and `overflow` says so.
@@ -17,14 +17,14 @@
 #include "text/grammar/grammar_pda.h"
 #include "text/grammar/vocab_shape.h"
 
-#define TD_GR_STACK_MAX 1024             /* calls inside of each other */
-#define TD_GR_SET_MAX 512                /* stacks at a time */
+#define TD_GR_STACK_MAX 1024             /* depth of a stack: rules called inside of each other */
+#define TD_GR_SET_MAX 512                /* stacks in a set */
 #define TD_GR_SETS_MAX ((size_t)1 << 14) /* sets between two tidyings */
 #define TD_GR_WORK_MAX \
     ((uint64_t)4 << 20)         /* stacks and nodes of a trie that a mask, or a byte, looks at: some tens of milliseconds */
 #define TD_GR_DEAD 0u           /* the set of no stacks: the text does not match */
 #define TD_GR_BOTTOM UINT32_MAX /* below the root rule: the text may end */
-#define TD_GR_EXIT (UINT32_MAX - 1) /* below a state that is looked at by itself: what follows is not known */
+#define TD_GR_EXIT (UINT32_MAX - 1) /* below a state that is looked at alone: what it returns to is not known */
 
 typedef struct {
     uint32_t state, below; /* below: a node, TD_GR_BOTTOM or TD_GR_EXIT */
@@ -41,7 +41,7 @@ typedef struct {
     const td_gr_pda *pda;
     uint32_t         current; /* set */
     bool             overflow;
-    uint64_t         work; /* of TD_GR_WORK_MAX, since the mask or the byte was begun */
+    uint64_t         work; /* done for this mask or byte; TD_GR_WORK_MAX at most */
 
     td_gr_stack *nodes;
     td_gr_set   *sets;
@@ -56,21 +56,21 @@ typedef struct {
     uint32_t     stamp;
 } td_gr_matcher;
 
-/** At the beginning of the text. @return TD_ENOMEM. td_gr_matcher_close either way. */
+/** Open a matcher at the beginning of the text. @return TD_ENOMEM; call td_gr_matcher_close either way. */
 TD_NODISCARD td_status td_gr_matcher_open(td_gr_matcher *m, const td_gr_pda *pda);
 void                   td_gr_matcher_close(td_gr_matcher *m);
 
-/** Where src is, with nothing remembered; *m is not open. @return TD_ENOMEM. */
+/** Open m where src is, with no remembered steps. @return TD_ENOMEM. */
 TD_NODISCARD td_status td_gr_matcher_copy(td_gr_matcher *m, const td_gr_matcher *src);
 
-/** Forget what is remembered if it is much. Set numbers other than m->current lose their meaning. @return TD_ENOMEM: nothing
- * changed. */
+/** Forget remembered steps if they are many. Numbers of sets other than m->current lose their meaning. @return TD_ENOMEM:
+ * nothing changed. */
 TD_NODISCARD td_status td_gr_matcher_tidy(td_gr_matcher *m);
 
 #define TD_GR_UNKNOWN UINT32_MAX
 #define TD_GR_MIXED (UINT32_MAX - 1) /* the bytes of a kind do not all lead to one set */
 
-/** The set that a byte leads to, where it is not known yet; td_gr_matcher_step is to be used. */
+/** The part of td_gr_matcher_step that finds a step which is not known yet. */
 uint32_t td_gr_matcher_find_step(td_gr_matcher *m, uint32_t set, uint8_t byte);
 
 /** The set that a byte leads to; TD_GR_DEAD also when a limit is passed or memory is short (overflow). */
@@ -79,7 +79,7 @@ static inline uint32_t td_gr_matcher_step(td_gr_matcher *m, uint32_t set, uint8_
     return to != TD_GR_UNKNOWN ? to : td_gr_matcher_find_step(m, set, byte);
 }
 
-/** Likewise for td_gr_matcher_step_kind. */
+/** The part of td_gr_matcher_step_kind that finds a step which is not known yet. */
 uint32_t td_gr_matcher_find_kind(td_gr_matcher *m, uint32_t set, uint8_t kind);
 
 /** The set that all bytes of a kind (TD_BYTE_KIND) lead to, or TD_GR_MIXED. */
@@ -105,8 +105,8 @@ static inline bool td_gr_matcher_alive(const td_gr_matcher *m, uint32_t set) {
 size_t td_gr_matcher_advance(td_gr_matcher *m, const char *bytes, size_t n);
 
 /**
- * The bytes that must follow whatever the text is, at most room of them; m stays where it is. *ends: the text is complete
- * behind them. @return how many; 0 where there is a choice, or the text may end.
+ * The bytes that must follow whatever the text is, at most room of them; m stays where it is. @param ends set if the text
+ * is complete behind them. @return how many; 0 where there is a choice, or the text may end.
  */
 size_t td_gr_matcher_forced(td_gr_matcher *m, char *bytes, size_t room, bool *ends);
 

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define SPLICE_MAX 4096 /* states of a rule that is put in where it is used */
+#define SPLICE_MAX 4096 /* a rule with more states is not put in where it is used */
 #define CALL_LENGTH 16  /* bytes: a rule whose texts are all shorter is not worth a call */
 #define NONE UINT32_MAX
 
@@ -18,7 +18,7 @@ typedef struct {
     uint32_t        *use_begin; /* [n_rules + 1] uses[use_begin[r] ..]: rules in r's tree */
     uint32_t        *uses;
     size_t           n_uses, uses_room;
-    uint32_t        *order; /* [n_rules] Tarjan's: callees come first */
+    uint32_t        *order; /* [n_rules] rules in Tarjan's order: callees come first */
     uint32_t        *low, *number, *stack;
     uint8_t         *on_stack, *recursive;
 } compiler;
@@ -117,7 +117,7 @@ static bool ends_in_one_way(const td_gr_automaton *a) {
     return true;
 }
 
-/* Whether some text has more than CALL_LENGTH bytes: so many steps from the start do not all end. */
+/* Whether some text has more than CALL_LENGTH bytes: after so many steps from the start not all have ended. */
 static bool has_long_texts(td_gr_builder *b, const td_gr_automaton *a) {
     uint8_t *now = room_for(b, a->n_states, 1), *then = room_for(b, a->n_states, 1);
     bool     any = true;
@@ -151,7 +151,7 @@ static void make_automata(compiler *c, uint32_t n_order) {
     }
 }
 
-/* One after another in out; a call's rule becomes the state where it starts. */
+/* Put the automata one after another into out; a call's rule becomes the state where that rule starts. */
 static void concatenate(compiler *c, uint32_t n_order, td_gr_pda *out) {
     td_gr_builder *b = c->b;
     uint32_t      *start = room_for(b, b->n_rules, sizeof *start), base = 0;
@@ -184,8 +184,8 @@ static void concatenate(compiler *c, uint32_t n_order, td_gr_pda *out) {
 
 /* ---- states that lead somewhere ------------------------------------------------------------------ */
 
-/* Who has to be looked at again when a state turns out to be good: its predecessors. Of a call both its start and its return
-   state count. */
+/* The predecessors of each state: they have to be looked at again when the state turns out to be good. A call precedes both
+   the start of its rule and the state that it returns to. */
 typedef struct {
     uint32_t *begin; /* [n_states + 1] */
     uint32_t *from;
@@ -222,7 +222,7 @@ static bool leads_on(const td_gr_automaton *a, const uint8_t *good, uint32_t sta
     return false;
 }
 
-/* Marks the states from which their rule's end can be reached; by_bytes false: without reading a byte. */
+/* Mark the states from which their rule's end can be reached; by_bytes false: without reading a byte. */
 static uint8_t *find_good(td_gr_builder *b, const td_gr_automaton *a, const predecessors *p, bool by_bytes) {
     uint8_t  *good = room_for(b, a->n_states, 1);
     uint32_t *list = room_for(b, a->n_states, sizeof *list);
@@ -243,7 +243,7 @@ static uint8_t *find_good(td_gr_builder *b, const td_gr_automaton *a, const pred
     return good;
 }
 
-/* number[state]: its place in list, from 1. */
+/* Append a state to the list of reached ones, once; number[state] is its place there, from 1. */
 static void reach(uint32_t *number, uint32_t *list, size_t *n, uint32_t state) {
     if (number[state]) return;
     list[*n] = state;
@@ -285,9 +285,10 @@ static void trim(td_gr_builder *b, td_gr_pda *p, const uint8_t *good) {
 /* ---- left recursion ------------------------------------------------------------------------------ */
 
 /*
- * A rule must not call itself before it has read a byte: the stack would grow without end. So the rules that each rule can
- * call at once (from its start, and from where it is when callees that may be empty have returned) must have an order:
- * Kahn's algorithm takes rules away that no rule calls at once; what is left is on a cycle, or called from one.
+ * Refuse a rule that calls itself before it has read a byte: the stack would grow without end. A rule calls another one at
+ * once if it does so from its start, or from where it is when callees that may be empty have returned. These calls must
+ * have no cycle. Kahn's algorithm takes away the rules that no rule calls at once; what is left is on a cycle, or called
+ * from one.
  */
 static void refuse_left_recursion(td_gr_builder *b, const td_gr_pda *p, const uint8_t *nullable) {
     const td_gr_automaton *a = &p->a;
@@ -360,7 +361,7 @@ static void put(uint8_t *seen, uint32_t *list, size_t *n, uint32_t state) {
     seen[state] = 1;
 }
 
-/* What the starts of called rules reach within their rules. */
+/* Fill p->returns: the states that the starts of called rules reach within their rules. */
 static void find_returns(td_gr_builder *b, td_gr_pda *p) {
     const td_gr_automaton *a = &p->a;
     uint32_t              *list = room_for(b, a->n_states, sizeof *list);

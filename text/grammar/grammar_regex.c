@@ -13,7 +13,7 @@ enum { BEGIN = 1, END = 2 };
 
 typedef struct {
     uint32_t node[4];
-    bool     only_empty; /* it consists of anchors */
+    bool     only_empty; /* the part consists of anchors */
 } piece;
 
 typedef struct {
@@ -92,7 +92,7 @@ static piece read_quantified(parser *p) {
     uint32_t min, max;
     if (!td_gr_read_quantifier(p->b, &p->r, &min, &max)) return atom;
     if (!is_plain(&atom)) return plain(td_gr_read_fail(p->b, &p->r, "an anchor is repeated"));
-    td_gr_take(&p->r, "?"); /* lazy: the same texts */
+    td_gr_take(&p->r, "?"); /* a lazy quantifier matches the same texts */
     if (p->r.at < p->r.end && (*p->r.at == '+' || *p->r.at == '*' || *p->r.at == '?'))
         return plain(td_gr_read_fail(p->b, &p->r, "a quantifier follows a quantifier"));
     return plain(td_gr_repeat(p->b, atom.node[0], min, max));

@@ -11,8 +11,8 @@
 /** The regex matches the whole text, which is UTF-8. @return a node; failures are in b->status. */
 uint32_t td_gr_regex(td_gr_builder *b, const char *regex, size_t len);
 
-/** It matches somewhere in the value of a JSON string, as JSON Schema's `pattern`; the node is what is between the quotes.
- */
+/** The regex matches somewhere in the value of a JSON string, as JSON Schema's `pattern`. @return a node: what is between
+ * the quotes. */
 uint32_t td_gr_regex_json(td_gr_builder *b, const char *regex, size_t len);
 
 #endif

@@ -22,7 +22,7 @@ typedef struct {
     td_gr_builder   *b;
     td_gr_json       json;
     td_schema_merger merger;
-    pending         *later; /* what references point to, to be compiled when all before is */
+    pending         *later; /* schemas that references point to; compiled when everything before them is */
     size_t           n_later, later_room;
     unsigned         depth;
 } compiler;
@@ -208,7 +208,7 @@ static uint32_t other_key(compiler *c, td_gr_items *names) {
     td_gr_class    all = {0};
     if (names->n == 0) return td_gr_use(b, c->json.string);
     td_gr_class_add(b, &all, 0, TD_GR_CHAR_MAX);
-    /* One spelling for what is a name's character, so that no name comes back in disguise. */
+    /* Spelled as the names are, so that taking out the names leaves none of them in another spelling. */
     uint32_t any = quoted(c, td_gr_repeat(b, td_gr_class_json(b, &all), 0, TD_GR_NO_MAX));
     td_gr_class_free(&all);
     return as_rule(c, "key", td_gr_pair(b, TD_GR_MINUS, any, td_gr_of(b, TD_GR_ALT, names)));
@@ -261,7 +261,7 @@ static uint32_t object_node(compiler *c, json_t *schema) {
 
 /* ---- arrays ------------------------------------------------------------------------------------- */
 
-/* Items from number k on, each with the comma before it (the first: without). */
+/* Items from number k on, each with a comma before it, except the first item. */
 static uint32_t items_from(compiler *c, const json_t *prefix, size_t k, uint32_t rest, uint32_t min, uint32_t max) {
     td_gr_builder *b = c->b;
     if (b->status != TD_OK || k >= max) return td_gr_empty(b);

@@ -14,10 +14,10 @@
 /** Define rules for a schema and set b->root. Failures are in b->status. */
 void td_gr_schema(td_gr_builder *b, const char *text, size_t len);
 
-/** Any JSON object, the same way. */
+/** Likewise for a grammar of any JSON object. */
 void td_gr_any_object(td_gr_builder *b);
 
-/** One of the strings of a JSON array, the same way. */
+/** Likewise for a grammar whose texts are the strings of a JSON array. */
 void td_gr_choices(td_gr_builder *b, const char *text, size_t len);
 
 #endif

@@ -21,7 +21,8 @@ bool td_schema_is_annotation(const char *keyword) {
 
 /* ---- references ------------------------------------------------------------------------------- */
 
-/* One step of a JSON pointer (RFC 6901), unescaped (and %XX, for it is in a URI) into `name`. @return what is behind it. */
+/* Read one step of a JSON pointer (RFC 6901) into `name`, unescaped, %XX too, since it is in a URI. @return what is behind
+ * it. */
 static const char *pointer_step(const char *at, char *name, size_t room) {
     size_t n = 0;
     for (; *at && *at != '/'; at++) {
@@ -90,7 +91,7 @@ static bool has_type(const json_t *types, const char *name) {
     return false;
 }
 
-/* What was put together, or NULL where memory was short for a part of it. */
+/* `made`, or NULL if memory was short for a part of it. */
 static json_t *whole(json_t *made, int bad) {
     if (!bad) return made;
     json_decref(made);
@@ -149,7 +150,7 @@ static bool merge_properties(td_schema_merger *m, json_t *to, json_t *x, json_t 
     return put(m, to, "properties", whole(out, bad));
 }
 
-/* One keyword that both have, with different values. */
+/* Merge a keyword that both schemas have, with different values. */
 static bool merge_keyword(td_schema_merger *m, json_t *to, const char *key, json_t *x, json_t *y) {
     static const char *const lower[] = {"minimum", "exclusiveMinimum", "minLength", "minItems", "minProperties"};
     static const char *const upper[] = {"maximum", "exclusiveMaximum", "maxLength", "maxItems", "maxProperties"};

@@ -3,9 +3,9 @@
 
 #include "text/grammar/vocab_shape.h"
 
-#define OWN_TOKENS_MIN 64   /* a node that so many tokens begin with has shapes of its own */
-#define OWN_DEPTH_MAX 8     /* if it is no deeper: so each token is in few trees */
-#define BITS_TOKENS_MIN 512 /* tokens of a shape that are kept as bits */
+#define OWN_TOKENS_MIN 64   /* a node over bytes has a tree of its own if so many tokens begin with it */
+#define OWN_DEPTH_MAX 8     /* and it is no deeper, so that each token is in few trees */
+#define BITS_TOKENS_MIN 512 /* a shape with so many tokens keeps them as bits */
 
 const uint8_t TD_BYTE_KIND[256] = {
     8,  8,  8,  8,  8,  8,  8,  8,  8,  7,  6,  8,  8,  8,  8,  8,  /* tab, line feed, other controls */
@@ -13,7 +13,7 @@ const uint8_t TD_BYTE_KIND[256] = {
     3,  9,  4,  9,  9,  9,  9,  9,  9,  9,  9,  9,  23, 9,  23, 9,  /* space, quote; the comma and the full stop */
     2,  2,  2,  2,  2,  2,  2,  2,  2,  2,  9,  9,  9,  9,  9,  9,  /* digits */
     9,  1,  1,  1,  1,  1,  1,  1,  1,  1,  1,  1,  1,  1,  1,  1,  /* capitals */
-    1,  1,  1,  1,  1,  1,  1,  1,  1,  1,  1,  9,  5,  9,  9,  22, /* backslash; and the line of words */
+    1,  1,  1,  1,  1,  1,  1,  1,  1,  1,  1,  9,  5,  9,  9,  22, /* backslash; underscore */
     9,  0,  0,  0,  0,  0,  0,  0,  0,  0,  0,  0,  0,  0,  0,  0,  /* small letters */
     0,  0,  0,  0,  0,  0,  0,  0,  0,  0,  0,  9,  9,  9,  9,  8,  /* */
     10, 10, 10, 10, 10, 10, 10, 10, 10, 10, 10, 10, 10, 10, 10, 10, /* continuations */
@@ -39,7 +39,7 @@ void td_shapes_free(td_shapes *s) {
 
 /* A tree's node while the tree is made, in order of its first member. */
 typedef struct {
-    uint32_t child[TD_BYTE_KINDS]; /* 0: none; the root is nobody's child */
+    uint32_t child[TD_BYTE_KINDS]; /* 0: none, since the root is no child */
     uint32_t n_members, n_tokens;
     uint32_t place; /* in td_shapes.nodes */
     uint16_t depth;
@@ -49,7 +49,7 @@ typedef struct {
 typedef struct {
     td_trie  *t;
     draft    *drafts;
-    uint32_t *draft_of; /* [n_nodes] of a node of the trie, in the tree at hand */
+    uint32_t *draft_of; /* [n_nodes] the draft of each node of the trie, in the tree at hand */
     uint32_t *path;     /* [TD_TRIE_DEPTH_MAX + 1] */
     uint32_t *sorted;   /* members of one shape */
     size_t    n_drafts, drafts_room, nodes_room, groups_room, members_room, ids_room, sorted_room;
@@ -94,7 +94,7 @@ static bool draft_tree(maker *m, uint32_t begin, uint32_t end, uint16_t base) {
     return true;
 }
 
-/* The drafts' nodes, in depth-first order, with room for their members and ids. */
+/* Append the drafts' nodes in depth-first order, with room for their members and ids. */
 static void order_tree(maker *m) {
     td_shapes *s = &m->t->shapes;
     uint32_t   at = 0, first = s->n_nodes;
@@ -125,7 +125,7 @@ static void order_tree(maker *m) {
     }
 }
 
-/* Members and ids of the drafts, whose counts become what is still to come. */
+/* Fill in members and ids of the drafts; their counts become what is still to come. */
 static void fill_tree(maker *m, uint32_t begin, uint32_t end) {
     td_shapes *s = &m->t->shapes;
     for (uint32_t i = begin; i < end; i++) {
@@ -155,7 +155,7 @@ static bool group_members(maker *m, uint32_t begin, uint32_t end) {
     return true;
 }
 
-/* The tree of what follows a node, or, where begin is 0 and base is 0, of all tokens. */
+/* Add the tree of what follows a node; with begin 0 and base 0 the tree of all tokens. */
 static bool add_tree(maker *m, uint32_t begin, uint32_t end, uint16_t base) {
     td_shapes *s = &m->t->shapes;
     uint32_t   n_tokens = m->t->nodes[end].token - m->t->nodes[begin].token, first = s->n_nodes;

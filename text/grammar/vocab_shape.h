@@ -1,11 +1,11 @@
 /*
- * A trie's tokens by the shapes of their bytes: "the", "fox" and "two" are all three small letters.
+ * A trie's tokens by shape: the kinds of their bytes. "the", "fox" and "two" have one shape, three small letters.
  *
  * DESIGN. Most places of a grammar treat the bytes of a kind (small letters, digits, the lead bytes of Chinese) alike, so a
- * walk need not tell them apart: a trie over kinds has some fifty times fewer nodes than the one over bytes. A node knows
- * the nodes of the trie over bytes that have its shape, its members, for places that do tell some bytes of the kind apart: a
- * walk goes on from those that are right. So that it soon finds kinds again, each node of the trie over bytes that many
- * tokens begin with has shapes of its own, of what may follow.
+ * walk need not tell them apart. A trie over kinds has some fifty times fewer nodes than the trie over bytes. Some places do
+ * tell bytes of a kind apart. For these, a node over kinds lists its members: the nodes over bytes that have its shape. A
+ * walk goes on from the members that are right. To get back to kinds soon, each node over bytes that many tokens begin with
+ * has a tree of the shapes that may follow it.
  */
 #ifndef TD_TEXT_GRAMMAR_VOCAB_SHAPE_H
 #define TD_TEXT_GRAMMAR_VOCAB_SHAPE_H
@@ -15,17 +15,17 @@
 /* Words of a set of tokens: whole cache lines. */
 #define TD_TRIE_WORDS(vocab) (((size_t)(vocab) + 511) / 512 * 16)
 
-/* Small letters, capitals, digits; each of the signs that grammars tell from others; other controls, other ASCII; UTF-8:
-   lead bytes by what may follow them, those of Chinese by what is one, continuations; what is in no UTF-8. */
+/* The kinds: small letters, capitals, digits; each of the signs that grammars treat on its own; other controls, other ASCII.
+   In UTF-8: lead bytes by what may follow them, those of Chinese apart; continuation bytes; bytes that never occur. */
 #define TD_BYTE_KINDS 24
 
 extern const uint8_t TD_BYTE_KIND[256];
 
 typedef struct {
     uint32_t skip;  /* the first node behind its subtree */
-    uint32_t group; /* its members by their bytes: groups[group ..) up to the next node's */
+    uint32_t group; /* its members by their last byte: groups[group ..) up to the next node's */
     uint32_t token; /* its tokens: ids[token ..) up to the next node's */
-    uint32_t bits;  /* where they are many: their bits begin at bits[bits]; else TD_SHAPE_NO_BITS */
+    uint32_t bits;  /* if it has many tokens: where their bits begin in bits; else TD_SHAPE_NO_BITS */
     uint16_t depth; /* bytes, from the beginning of the token */
     uint8_t  kind;
 } td_shape_node;
@@ -39,8 +39,8 @@ typedef struct {
 } td_shape_group;
 
 /**
- * One tree after another, each in depth-first order: first that of whole tokens, then those of the nodes that have one. A
- * tree begins with its root, which has no kind.
+ * The trees over kinds, one after another, each in depth-first order: first the tree of whole tokens, then those of the
+ * nodes over bytes that have one. A tree begins with its root, which has no kind.
  */
 typedef struct {
     td_shape_node  *nodes;   /* [n_nodes + 1] */
@@ -71,8 +71,7 @@ typedef struct {
     td_shapes     shapes;
 } td_trie;
 
-/** The shapes of t->nodes, to t->shapes; also says in t's nodes where theirs are. @return false: memory is short.
- * td_shapes_free either way. */
+/** Make t->shapes, and set `shape` in t's nodes. @return false: memory is short; call td_shapes_free either way. */
 bool td_shapes_make(td_trie *t, uint32_t vocab);
 void td_shapes_free(td_shapes *s);
 

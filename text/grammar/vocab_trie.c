@@ -5,7 +5,7 @@
 
 #include "text/tokenizer/tokenizer_utf8.h"
 
-#define NODES_MAX ((size_t)1 << 27) /* each is a member of some shapes, too: their number stays within 32 bits */
+#define NODES_MAX ((size_t)1 << 27) /* each node is a member of some shapes, whose number must stay within 32 bits */
 
 typedef struct {
     const uint8_t *bytes;
@@ -38,7 +38,7 @@ static uint32_t common_prefix(const entry *a, const entry *b) {
     return i;
 }
 
-/* Entry by entry: the nodes that leave its predecessor's path end, new ones follow. */
+/* Make the nodes, entry by entry: where an entry leaves the path of the one before it, nodes end and new ones follow. */
 static void fill(td_trie *t, const entry *entries, size_t n) {
     uint32_t path[TD_TRIE_DEPTH_MAX], depth = 0;
     for (size_t i = 0; i < n; i++) {
@@ -93,7 +93,7 @@ static void trie_free(td_vocab_trie *t) {
 
 td_status td_vocab_trie_make(const td_tokenizer *tok, uint32_t vocab, td_vocab_trie **out) {
     size_t         room = vocab ? vocab : 1;
-    entry         *entries = malloc(2 * room * sizeof *entries); /* all, then those of one part */
+    entry         *entries = malloc(2 * room * sizeof *entries); /* all entries, and behind them those of one part */
     td_vocab_trie *t = calloc(1, sizeof *t);
     size_t         n = entries && t ? list_tokens(tok, vocab, entries) : 0;
     bool           made = entries && t && (t->plain = calloc(TD_TRIE_WORDS(vocab) + 1, sizeof *t->plain));

@@ -1,11 +1,11 @@
 /*
  * The tokens of a vocabulary as a trie over their bytes, for walks that try all tokens at once.
- *
- * Nodes are in depth-first order: what begins with a node's bytes is the nodes up to its `skip`, and a walk is a loop that
- * goes to the next node, or to `skip` where the bytes do not match. A place that takes all plain tokens, as the inside of a
- * JSON string does, has only the rest to try. Long tokens, which are few, are in a trie of their own: what is found for
- * short ones holds for all states that so many bytes do not tell apart. Special tokens and tokens without bytes are not in
- * it. Immutable and counted: threads may share it.
+ * Nodes are in depth-first order: the nodes up to a node's `skip` begin with its bytes. A walk is a loop that goes to the
+ * next node, or to `skip` where the bytes do not match. A plain token has only characters that a JSON string has without
+ * escape. A place that takes all plain tokens, as the inside of a JSON string does, has only the rest to try. Long tokens,
+ * which are few, are in a trie of their own, so that what is found for short ones can be shared between states
+ * (td_gr_find_alike). Special tokens and tokens without bytes are left out. The trie is immutable, and threads share it by
+ * reference counts.
  */
 #ifndef TD_TEXT_GRAMMAR_VOCAB_TRIE_H
 #define TD_TEXT_GRAMMAR_VOCAB_TRIE_H
@@ -18,8 +18,7 @@
 
 typedef enum {
     TD_TRIE_SHORT, /* the short tokens */
-    TD_TRIE_REST,  /* those of them that are not plain: that have other characters than a JSON string has without escape, or
-                      parts of some */
+    TD_TRIE_REST,  /* the short tokens that are not plain: with characters that JSON escapes, or parts of characters */
     TD_TRIE_LONG,  /* the long tokens */
     TD_TRIE_N,
 } td_trie_part;
@@ -32,7 +31,7 @@ typedef struct {
     atomic_uint refs; /* acq_rel: the last owner frees */
 } td_vocab_trie;
 
-/** Bytes of the longest end of text[n] that a token goes on with: the token has all of it and more. 0: there is none. */
+/** Bytes of the longest end of text[n] with which some token begins and goes on; 0: there is none. */
 size_t td_vocab_trie_open_end(const td_vocab_trie *t, const char *text, size_t n);
 
 /**

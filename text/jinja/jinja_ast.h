@@ -1,4 +1,5 @@
-/* The syntax tree of a template, and the filters and tests that it names. Made by jinja_parse*.c, read-only afterwards: several threads may render it at once. */
+/* The syntax tree of a template, and the filters and tests that it names. jinja_parse*.c make it; after that it is
+ * read-only, so several threads may render it at once. */
 #ifndef TD_TEXT_JINJA_AST_H
 #define TD_TEXT_JINJA_AST_H
 
@@ -72,7 +73,7 @@ struct jj_expr {
     jj_cmp          *ops;
     jj_value         value;
     const jj_str    *name;
-    const jj_filter *filter; /* NULL: there is none of this name, which only matters when it is reached */
+    const jj_filter *filter; /* NULL: there is none of this name: an error only when it is evaluated */
     const jj_test   *test;   /* likewise */
     const jj_call   *call;
 };
@@ -116,7 +117,7 @@ struct jj_stmt {
     const jj_macro_def *macro;
 };
 
-/** Fail because the filter or test of an expression is not there. */
+/** Fail because there is no filter or test of the name that the expression has. */
 _Noreturn void td_jj_fail_unknown(jj_state *s, const jj_expr *e);
 
 /** Parse a template into the arena of s. *out is NULL for an empty one. */

@@ -9,7 +9,7 @@ typedef struct {
     jj_value      value;
 } jj_var;
 
-/* Variables set in one block; a name that is not here is looked for in the parent, at last in the request. */
+/* The variables set in one block. Other names are looked for in the parent scopes, at last in the request. */
 typedef struct jj_scope {
     struct jj_scope *parent;
     jj_var          *vars;

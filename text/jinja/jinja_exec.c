@@ -117,7 +117,7 @@ static bool advance(jj_loop *loop) {
     return true;
 }
 
-/* Items that have no length beforehand are drawn to the end and kept. */
+/* The number of a loop's items. If they have no length, they are drawn to the end and kept. */
 static size_t loop_length(jj_state *s, jj_loop *loop) {
     if (loop->has_length) return loop->length;
     loop->has_length = true;

@@ -42,7 +42,7 @@ static jj_value argument(formatter *f, const char *name, size_t n) {
     td_jj_fail(f->s, TD_EINVAL, "format: there is no argument '%.*s'", (int)(n < 100 ? n : 100), name);
 }
 
-/* What the field says before a conversion: an argument, and the way into it. */
+/* The value of a field without its conversion: an argument, and the path into it. */
 static jj_value look_up(formatter *f, const char *p, size_t n) {
     size_t at = 0, index;
     while (at < n && p[at] != '.' && p[at] != '[') at++;

@@ -222,7 +222,7 @@ static void lex_operator(lexer *x, jj_buf *brackets) {
     advance(x, x->p + (op < 256 ? 1 : 2));
 }
 
-/* From after "{{" or "{%" to after the closing bytes. */
+/* Lex a tag, from behind "{{" or "{%" to behind the closing bytes. */
 static void lex_tag(lexer *x, bool block) {
     const char *close = block ? "%}" : "}}";
     jj_buf      brackets = {0};
@@ -259,7 +259,7 @@ static void lex_comment(lexer *x) {
     advance(x, after_close(close + 2, x->end, sign, true));
 }
 
-/* Where p is after "{%": the end of "[-+]? name -?+? %}" or NULL. *sign is the closing sign. */
+/* The end of "[-+]? name [-+]? %}" if it stands at p, behind "{%"; else NULL. *sign is the closing sign. */
 static const char *bare_tag(const char *p, const char *end, const char *name, char *open_sign, char *sign) {
     *open_sign = p < end && (*p == '-' || *p == '+') ? *p++ : 0;
     p = skip_space(p, end);

@@ -385,7 +385,8 @@ static jj_value list_pop(jj_state *s, const jj_value *self, const jj_args *args)
     return v;
 }
 
-/* NULL: changes its object, so the sandbox hides it. append and pop are what Kimi-K2's templates cannot do without. */
+/* NULL: the method changes its object, so the sandbox hides it. append and pop are there because Kimi-K2's templates need
+ * them. */
 static const method_def LIST[] = {
     {"append", list_append}, {"clear", NULL},      {"copy", list_copy}, {"count", seq_count},
     {"extend", NULL},        {"index", seq_index}, {"insert", NULL},    {"pop", list_pop},

@@ -16,8 +16,8 @@ typedef struct {
     uint32_t        depth;
     uint32_t        loops;      /* around this point, within the same macro */
     jj_macro_parse *macro;      /* innermost, or NULL */
-    uint32_t        conditions; /* statements around this point that may leave it out */
-    const jj_expr  *unknown; /* the first filter or test that is not there and not left out by any condition; NULL: none */
+    uint32_t        conditions; /* how many conditions this point is in */
+    const jj_expr  *unknown;    /* the first filter or test of unknown name outside of all conditions; NULL: none */
 } jj_parser;
 
 _Noreturn void td_jj_unexpected(jj_parser *p, const char *expected); /* fails, naming the token at hand */
@@ -39,7 +39,7 @@ jj_expr *td_jj_parse_expression(jj_parser *p, bool with_cond);
 jj_expr *td_jj_parse_tuple(jj_parser *p, bool with_cond, const char *end_name);
 /** The target of an assignment: a name or a tuple of targets. */
 jj_expr *td_jj_parse_target(jj_parser *p, const char *end_name);
-/** A chain of filters around NULL; `first` where the first name has no "|" before it. NULL: none here. */
+/** A chain of filters around inner (may be NULL). @param first the first name has no "|" before it. NULL: none here. */
 jj_expr *td_jj_parse_filters(jj_parser *p, jj_expr *inner, bool first);
 
 #endif

@@ -270,7 +270,7 @@ static jj_expr *parse_postfix(jj_parser *p, jj_expr *e) {
     }
 }
 
-/* As in Jinja, one that a condition may leave out is only looked for when it is reached. */
+/* Note an unknown filter or test. As in Jinja, one within a condition is an error only when it is evaluated. */
 static void note_unknown(jj_parser *p, const jj_expr *e) {
     if (!p->conditions && !p->unknown) p->unknown = e;
 }

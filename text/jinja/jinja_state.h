@@ -1,9 +1,9 @@
 /*
  * What the template code shares while it compiles or renders: memory, limits and the way out on an error.
  *
- * Everything a compilation or a rendering makes lives in one arena and is freed with it, so a failing path has nothing to
- * clean up: td_jj_fail leaves by longjmp to the only setjmp of that compilation or rendering, in chat_template.c.
- * Between the two nobody may hold a resource that the arena does not own.
+ * Everything that a compilation or a rendering makes lives in one arena and is freed with it. So a failing path has nothing
+ * to clean up: td_jj_fail leaves by longjmp to the only setjmp of that compilation or rendering, in chat_template.c.
+ * Between setjmp and longjmp no code may hold a resource that the arena does not own.
  */
 #ifndef TD_TEXT_JINJA_STATE_H
 #define TD_TEXT_JINJA_STATE_H

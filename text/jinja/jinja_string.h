@@ -8,14 +8,14 @@ enum { JJ_STRIP_LEFT = 1, JJ_STRIP_RIGHT = 2 };
 
 /** chars NULL: white space. */
 jj_value td_jj_strip(jj_state *s, const jj_str *str, const jj_str *chars, int sides);
-jj_value td_jj_replace(jj_state *s, const jj_str *str, const jj_str *old, const jj_str *with,
-                       int64_t count); /* count < 0: all */
+/** count < 0: all. */
+jj_value td_jj_replace(jj_state *s, const jj_str *str, const jj_str *old, const jj_str *with, int64_t count);
 jj_value td_jj_upper(jj_state *s, const jj_str *str);
 jj_value td_jj_lower(jj_state *s, const jj_str *str);
 jj_value td_jj_capitalize(jj_state *s, const jj_str *str);
 jj_value td_jj_title(jj_state *s, const jj_str *str); /* str.title() */
-jj_value td_jj_title_filter(jj_state     *s,
-                            const jj_str *str); /* the filter: words end at "-", "(", "{", "[", "<" and spaces */
+/** The filter `title`: words end at "-", "(", "{", "[", "<" and spaces. */
+jj_value td_jj_title_filter(jj_state *s, const jj_str *str);
 /** sep NULL: white space; max < 0: no limit. */
 jj_value td_jj_split(jj_state *s, const jj_str *str, const jj_str *sep, int64_t max, bool from_right);
 jj_value td_jj_splitlines(jj_state *s, const jj_str *str, bool keep_ends);

@@ -1,4 +1,4 @@
-/* The values of a template: Python's as far as templates see them. Immutable, except for lists and namespaces. */
+/* The values of a template: those of Python, as far as templates see them. All are immutable but lists and namespaces. */
 #ifndef TD_TEXT_JINJA_VALUE_H
 #define TD_TEXT_JINJA_VALUE_H
 
@@ -163,7 +163,7 @@ void td_jj_dict_set(jj_state *s, jj_dict *d, jj_value key, jj_value value);
 /** Append without looking for the key: the caller knows it is new. */
 void td_jj_dict_add(jj_state *s, jj_dict *d, jj_value key, jj_value value);
 bool td_jj_hashable(jj_state *s, const jj_value *v);
-/** Fill in the hash; strings that several renderings share must have theirs beforehand. */
+/** Fill in the hash. A string that several renderings share must have its hash before they begin. */
 void td_jj_hash(jj_str *str);
 
 typedef struct {

@@ -1,8 +1,8 @@
 /*
- * The formats of tool calls and of reasoning: SGLang's names, vLLM's where they differ, and what tells a chat template of
- * each.
+ * The formats of tool calls and of reasoning: their names (SGLang's, and vLLM's where they differ), and the words by which a
+ * chat template of each is recognised.
  *
- * A template is looked through for a table's rows in order: the first row whose words are all in it is the model's format.
+ * The rows are tried in order: the first one whose words are all in the template is the model's format.
  */
 #include "core/error.h"
 #include "text/parse/answer_parser.h"
@@ -33,7 +33,7 @@ static const td_tag_dialect DEEPSEEK_V32 = {.call_open = "<｜DSML｜invoke name
                                             .call_close = "</｜DSML｜invoke>",
                                             .section_close = "</｜DSML｜function_calls>",
                                             .json = true};
-/* DeepSeek-V3.2 where the text has no special tokens, of which ｜DSML｜ is one. */
+/* DeepSeek-V3.2 in a text without special tokens, of which ｜DSML｜ is one. */
 static const td_tag_dialect DEEPSEEK_V32_PLAIN = {.call_open = "<invoke name=\"",
                                                   .name_end = "\">",
                                                   .param_open = "<parameter name=\"",
@@ -67,7 +67,7 @@ static const td_tag_dialect MINIMAX_M2 = {.call_open = "<invoke name=\"",
                                           .section_close = "</minimax:tool_call>",
                                           .json = true};
 
-/* Of templates that share words the one with more of them comes first. */
+/* A row whose words include another row's comes before it. */
 static const td_tool_format TOOLS[] = {
     {.names = {"gpt-oss", "openai", "harmony"}, .in_template = {"<|channel|>", "<|message|>"}},
     {.names = {"deepseekv32", "deepseek_v32"},
@@ -206,7 +206,7 @@ bool td_answer_in_special_tokens(const char *tool_format, const char *reasoning_
     return (t && has_special(tok, t->openers[0].marker)) || (r && (has_special(tok, r->open) || has_special(tok, r->close)));
 }
 
-/* Where the marker ends that is last in the text; 0: it is not there. */
+/* Where the last such marker in the text ends; 0: there is none. */
 static size_t end_of_last(const char *text, size_t len, const char *marker) {
     size_t n = strlen(marker);
     for (size_t at = len; at >= n; at--)
@@ -217,11 +217,11 @@ static size_t end_of_last(const char *text, size_t len, const char *marker) {
 td_reasoning_start td_reasoning_after(const char *format, const char *prompt, size_t len, size_t answer_len) {
     const td_reasoning_format *f = td_reasoning_format_find(format);
     if (!f || !f->close) return TD_REASONING_BY_FORMAT;
-    if (answer_len) { /* of an answer that goes on the last marker counts */
+    if (answer_len) { /* in an answer that goes on, the last marker counts */
         const char *answer = prompt + len - answer_len;
         size_t      open = end_of_last(answer, answer_len, f->open), close = end_of_last(answer, answer_len, f->close);
         if (open || close) return open > close ? TD_REASONING_OPEN : TD_REASONING_CLOSED;
-        return f->starts_open ? TD_REASONING_BY_FORMAT : TD_REASONING_CLOSED; /* it has begun with text */
+        return f->starts_open ? TD_REASONING_BY_FORMAT : TD_REASONING_CLOSED; /* the answer has begun with text */
     }
     while (len && td_is_blank(prompt[len - 1])) len--;
     if (len && end_of_last(prompt, len, f->open) == len) return TD_REASONING_OPEN;

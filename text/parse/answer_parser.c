@@ -39,7 +39,7 @@ static void enter(td_answer_parser *p, td_section section) {
     td_marker_set *set = &p->markers;
     p->section = section;
     set->n = 0;
-    /* Numbers of markers: 0 is the reasoning's end, where there may be one; its beginning is last. */
+    /* The order numbers the markers: the end of reasoning is 0, if it can come; its beginning is last. */
     td_marker_set_add(set, shown == TD_SECTION_REASONING ? p->reasoning->close : NULL);
     for (size_t i = 0; p->tools && p->tools->openers[i].marker; i++) td_marker_set_add(set, p->tools->openers[i].marker);
     td_marker_set_add(set, section == TD_SECTION_START && p->reasoning ? p->reasoning->open : NULL);
@@ -238,7 +238,7 @@ td_status td_answer_parser_end(td_answer_parser *p) {
     if (is_harmony(p)) td_harmony_end(p);
     if (p->in_call && p->tools->syntax->closing(p)) p->in_call = false;
     if (p->in_call) {
-        td_bytes_put(&p->raw, "", 1); /* all but the last byte is given back */
+        td_bytes_put(&p->raw, "", 1); /* a byte too many, since all but the last is given back */
         td_call_give_back(p);
     }
     for (size_t i = 0; i < p->scan.n; i++) td_section_put(p, p->scan.held[i]);

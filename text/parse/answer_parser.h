@@ -2,12 +2,12 @@
  * What the parser of answers and the syntaxes of tool calls share.
  *
  * DESIGN. Everything works byte by byte, so that the result cannot depend on how the text was cut. Outside of calls the
- * parser looks for markers and passes on everything else. A marker that opens calls hands the bytes over to a syntax, a
- * small automaton, until it says that the section is closed, or that this is no call: then what came since the last complete
- * call is text after all, byte for byte, and the byte that showed it is looked at anew. Nothing is looked at twice.
+ * parser looks for markers and passes on everything else. A marker that opens a section of calls hands the bytes over to a
+ * syntax, a small automaton. The syntax says when the section is closed, or that this is no call. In that case what came
+ * since the last complete call is text after all, byte for byte, and the byte that showed it is looked at once more.
  *
- * A syntax tells a call's name as soon as it is sure, then the arguments as they come. They can still turn out to be no
- * JSON, or end early: the call is dropped then, and its text is content.
+ * A syntax reports a call's name as soon as it is sure, then the arguments as they come. If they turn out to be no JSON, or
+ * end early, the call is dropped, and its text is content.
  */
 #ifndef TD_TEXT_PARSE_ANSWER_PARSER_H
 #define TD_TEXT_PARSE_ANSWER_PARSER_H
@@ -32,9 +32,9 @@ typedef enum {
 
 /** A syntax. raw holds all bytes since the section's opener, or since the last complete call. */
 typedef struct {
-    void (*open)(td_answer_parser *p, int opener);        /* -1: the format's bare byte. raw holds the opener */
+    void (*open)(td_answer_parser *p, int opener);        /* opener -1: the format's bare byte. raw holds the opener */
     td_call_verdict (*byte)(td_answer_parser *p, char c); /* c is in raw already */
-    bool (*closing)(const td_answer_parser *p);           /* the text ends: whether raw is only a part of a section's end */
+    bool (*closing)(const td_answer_parser *p); /* the text ends here: whether raw is only a part of a section's end */
 } td_call_syntax;
 
 typedef struct {
@@ -42,10 +42,10 @@ typedef struct {
     const td_call_syntax *syntax;   /* NULL: harmony */
     struct {
         const char *marker;
-        const void *dialect;       /* of the syntax */
+        const void *dialect;       /* a td_token_dialect or td_tag_dialect, or what else the syntax takes */
     } openers[TD_OPENERS_MAX + 1]; /* what calls begin with; no marker after the last */
-    char        bare;              /* opens calls where a line begins; 0: none */
-    bool        bare_first;        /* only where the answer begins */
+    char        bare;              /* a byte that opens calls at the beginning of a line; 0: none */
+    bool        bare_first;        /* it does so only at the beginning of the answer */
     const char *in_template[3];    /* a chat template that has all of them makes the model write this format */
 } td_tool_format;
 
@@ -67,7 +67,7 @@ typedef struct {
     int         phase;
     const void *dialect;
     size_t      calls; /* complete ones of this section */
-    size_t      from;  /* where the part begins that is being read */
+    size_t      from;  /* where the part that is being read begins */
     size_t      name_at, name_len;
 } td_section_state;
 
@@ -92,7 +92,7 @@ typedef struct {
 
 /* A list in Python. */
 typedef struct {
-    size_t brackets; /* open ones */
+    size_t brackets; /* open brackets */
     char   quote;    /* of the string that is open; 0: none */
     bool   escaped;
 } td_list_state;
@@ -112,26 +112,26 @@ struct td_answer_parser {
     const td_tool_list        *tool_list; /* NULL: not given */
     bool                       failed;    /* memory was short */
 
-    td_section           section, first_section; /* the second: what follows START */
+    td_section           section, first_section; /* first_section: what follows START */
     td_marker_set        markers;                /* of the section */
     td_marker_scan       scan;
     td_bytes             lead;       /* white space at the start of the answer */
     td_bytes             blank;      /* white space of the content that may be between calls */
-    bool                 fresh;      /* the content has had nothing else since its start or the last call */
-    bool                 line_start; /* only blanks since a line of the text began */
+    bool                 fresh;      /* the content has had only blanks since its start or the last call */
+    bool                 line_start; /* the line has had only blanks */
     bool                 seen_text;  /* the content has had more than blanks */
-    td_bytes             out;        /* text not told yet, of this kind */
+    td_bytes             out;        /* text of kind out_kind that is not reported yet */
     td_answer_event_kind out_kind;
 
     bool           in_call; /* the bytes go to the syntax */
     td_bytes       raw;
     td_marker_scan literal;
-    bool           begun;          /* the call at hand has been told */
-    uint32_t       n_begun;        /* calls told */
-    uint32_t       n_calls;        /* complete ones */
+    bool           begun;          /* the call at hand has been reported */
+    uint32_t       n_begun;        /* calls reported */
+    uint32_t       n_calls;        /* complete calls */
     td_bytes       arguments;      /* of the call at hand */
-    td_json_scan   arguments_scan; /* of those that are JSON as they stand */
-    json_t        *schema;         /* its tool's parameters, borrowed; NULL: unknown */
+    td_json_scan   arguments_scan; /* of arguments that are JSON as they stand */
+    json_t        *schema;         /* parameters of the call's tool, borrowed; NULL: unknown */
 
     td_section_state at;
     td_object_state  object;
@@ -142,7 +142,7 @@ struct td_answer_parser {
 
 /* ---- for the syntaxes ---- */
 
-/** Tell a call. id: the model's own, or NULL. */
+/** Report a call. @param id the model's own, or NULL. */
 void td_call_begin(td_answer_parser *p, const char *name, size_t name_len, const char *id, size_t id_len);
 void td_call_arguments(td_answer_parser *p, const char *json, size_t n);
 
@@ -152,16 +152,16 @@ bool td_call_end(td_answer_parser *p);
 /** A whole call at once. @return false when the arguments are no JSON object. */
 bool td_call_whole(td_answer_parser *p, const char *name, size_t name_len, const char *arguments, size_t n);
 
-/** It was no call: drop it where it was told, and give back raw but for its last byte, as text. */
+/** It was no call: drop it if it was reported, and give back raw, without its last byte, as text. */
 void td_call_give_back(td_answer_parser *p);
 
-/** Bytes of the content or, of the section that is open, of the reasoning. */
+/** Add a byte to the open section: content or reasoning. */
 void td_section_put(td_answer_parser *p, char c);
 
 /** Whether the request's tools allow a call by this name; true where they were not given. */
 bool td_call_name_known(const td_answer_parser *p, const char *name, size_t n);
 
-/** A slice of raw without the blanks around it. */
+/** Shrink a slice of `at` by the blanks around it. */
 void td_trim(const char *at, size_t *from, size_t *n);
 
 /** A JSON object or array by td_json_load_shape. @return NULL when it is none, or memory is short (then failed). */
@@ -198,13 +198,13 @@ typedef struct {
     const char *name_end;   /* NULL: where its line ends or a tag begins */
     const char *param_open; /* up to the argument's name */
     const char *key_end;
-    const char *flag_end;   /* after "true" or "false": whether the value is a string; NULL: not told */
+    const char *flag_end;   /* behind the word true or false that says whether the value is a string; NULL: no such word */
     const char *value_open; /* NULL: the value follows the name */
     const char *value_close, *call_close;
     const char *next_param, *next_close; /* what ends a value whose closing tag is missing; NULL: nothing does */
     const char *section_close;           /* NULL: call_close */
-    bool        newlines; /* one line's end after the value's opening tag and before its closing one is not the value's */
-    bool        json;     /* an object may stand in place of the tags */
+    bool newlines; /* one line break behind the value's opening tag and one before its closing tag do not belong to it */
+    bool json;     /* an object may stand in place of the tags */
 } td_tag_dialect;
 
 #endif

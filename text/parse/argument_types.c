@@ -57,7 +57,8 @@ uint32_t td_argument_types(const json_t *parameters, const char *key, size_t key
     return property ? types_of(property, 0) : TD_TYPE_OPEN;
 }
 
-/* A quoted string is one only where nothing says that strings come without quotes. */
+/* Whether a value parsed from JSON may be the argument. A quoted string may only if the types are open: else strings come
+ * without quotes. */
 static bool is_allowed(const json_t *value, uint32_t types) {
     return value && type_of(value) & types && (types == TD_TYPE_OPEN || !json_is_string(value));
 }

@@ -1,7 +1,6 @@
 /*
  * The JSON type of a call's argument that a model wrote as plain text, by its tool's JSON schema.
- *
- * Looked at: type, enum, const, and anyOf, oneOf, allOf with these in them. Anything else, $ref too, leaves the type open.
+ * The keywords type, enum and const count, also within anyOf, oneOf and allOf. All others, $ref too, leave the type open.
  */
 #ifndef TD_TEXT_PARSE_ARGUMENT_TYPES_H
 #define TD_TEXT_PARSE_ARGUMENT_TYPES_H
@@ -25,8 +24,8 @@ enum {
 uint32_t td_argument_types(const json_t *parameters, const char *key, size_t key_len);
 
 /**
- * A value of one of these types from text, as JSON: what is JSON of such a type stays as it is, where the types are not open
- * a literal in Python counts too, and all else is a string.
+ * A value of one of these types from text, as JSON. A text that is JSON of such a type stays as it is. If the types are not
+ * open, a literal in Python counts, too. Anything else is a string.
  * @return a malloc'd text; NULL: memory is short, or the text is not UTF-8.
  */
 char *td_argument_json(const char *text, size_t n, uint32_t types);

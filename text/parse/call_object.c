@@ -24,7 +24,7 @@ static bool is_arguments(const td_answer_parser *p, size_t at, size_t n) {
     return slice_is(p, at, n, "arguments") || slice_is(p, at, n, "parameters");
 }
 
-/* Without a marker, an object with any other member is an answer in JSON. */
+/* Whether a member may be one of a call. Without a marker, an object with any other member is an answer in JSON. */
 static bool key_belongs(const td_answer_parser *p) {
     const td_object_state *o = &p->object;
     return is_arguments(p, o->key_at, o->key_len) || slice_is(p, o->key_at, o->key_len, "name") ||
@@ -43,7 +43,7 @@ static bool string_ended(td_answer_parser *p) {
     if (!slice_is(p, o->key_at, o->key_len, "name")) return true;
     o->name_at = o->string_at;
     o->name_len = n;
-    o->has_name = n && !memchr(p->raw.at + o->name_at, '\\', n); /* an escaped one waits for the whole object */
+    o->has_name = n && !memchr(p->raw.at + o->name_at, '\\', n); /* a name with escapes waits for the whole object */
     return !o->bare || td_call_name_known(p, p->raw.at + o->name_at, n);
 }
 
@@ -136,7 +136,7 @@ static void section_open(td_answer_parser *p, int opener) {
     bool bare = opener < 0;
     p->at.phase = bare ? IN_OBJECT : WAITS;
     if (!bare) return;
-    p->raw.n = 0; /* its '{' is the object's */
+    p->raw.n = 0; /* raw has to end before the object's '{' */
     td_call_object_open(p, true);
     td_bytes_put(&p->raw, "{", 1);
     (void)td_call_object_byte(p, '{');

@@ -68,7 +68,7 @@ static void section_open(td_answer_parser *p, int opener) {
     p->list = (td_list_state){.brackets = opener < 0};
 }
 
-/* Nothing is added to raw here, so its bytes stay, also when it is given up with the first call that is told. */
+/* Report the calls of a complete list. Nothing is added to raw here, so that the calls' bytes stay valid. */
 static td_call_verdict list_complete(td_answer_parser *p) {
     const char *list = p->raw.at + p->at.from;
     size_t      n = p->raw.n - p->at.from;
@@ -95,7 +95,7 @@ static td_call_verdict section_byte(td_answer_parser *p, char c) {
     switch (p->at.phase) {
         case BEGINNING:
             if (td_is_blank(c)) return TD_CALL_MORE;
-            if (p->list.brackets == 0) { /* after <|python_start|> */
+            if (p->list.brackets == 0) { /* waiting for the list's first bracket, behind <|python_start|> */
                 p->list.brackets = c == '[';
                 return c == '[' ? TD_CALL_MORE : TD_CALL_NOT;
             }

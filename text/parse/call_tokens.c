@@ -47,7 +47,7 @@ static td_call_verdict name_byte(td_answer_parser *p, const td_token_dialect *d)
     return p->at.name_len ? TD_CALL_MORE : TD_CALL_NOT;
 }
 
-/* The arguments' '{', with a fence before it or without. */
+/* Wait for the arguments' '{', with or without a fence before it. */
 static td_call_verdict wait_byte(td_answer_parser *p, const td_token_dialect *d, char c) {
     if (p->literal.n == 0 && c == '{') {
         if (!begin_call(p, d)) return TD_CALL_NOT;

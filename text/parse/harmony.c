@@ -19,7 +19,7 @@ enum { START, CHANNEL, END, RETURN, CALL_END }; /* of MARKERS */
 static const char RECIPIENT_MARK[] = " to=", MESSAGE_MARK[] = "<|message|>", CHANNEL_MARK[] = "<|channel|>";
 
 static const td_marker_set MARKERS = {{"<|start|>", "<|channel|>", "<|end|>", "<|return|>", "<|call|>"}, 5};
-/* Where the answer begins a recipient may come. */
+/* The markers at the beginning of the answer, where a recipient may come. */
 static const td_marker_set FIRST_MARKERS = {
     {"<|start|>", "<|channel|>", "<|end|>", "<|return|>", "<|call|>", " to=functions."}, 6};
 
@@ -54,7 +54,7 @@ static bool is_word(const char *word, size_t n, const char *what) {
     return n == strlen(what) && !memcmp(word, what, n);
 }
 
-/* The header is complete: what kind of message comes. */
+/* The header is complete: decide what kind of message comes. */
 static void message_begins(td_answer_parser *p) {
     const char *channel = "", *recipient = "";
     size_t      n = word_after(p, CHANNEL_MARK, &channel), n_recipient = word_after(p, RECIPIENT_MARK, &recipient);
@@ -125,7 +125,7 @@ void td_harmony_byte(td_answer_parser *p, char c) {
 
 void td_harmony_end(td_answer_parser *p) {
     if (p->harmony.phase == CALL) {
-        td_bytes_put(&p->raw, "", 1); /* all but the last byte is given back */
+        td_bytes_put(&p->raw, "", 1); /* a byte too many, since all but the last is given back */
         td_call_give_back(p);
     } else if (p->harmony.phase == HEADER) {
         put_raw(p);

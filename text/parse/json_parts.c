@@ -50,7 +50,7 @@ static void zero_numbers(char *text, size_t n) {
     for (size_t i = 0; i < n; i++) {
         size_t k = 0;
         if (text[i] == '"') in_string = !in_string;
-        if (in_string && text[i] == '\\') i++; /* what it escapes is no end */
+        if (in_string && text[i] == '\\') i++; /* an escaped quote does not end the string */
         while (!in_string && i + k < n && text[i + k] && strchr("-+.0123456789eE", text[i + k])) k++;
         if (k == 0 || !td_json_is_number(text + i, k)) continue;
         memset(text + i, ' ', k);

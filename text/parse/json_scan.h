@@ -1,6 +1,6 @@
 /*
- * Where a JSON object or array that comes byte by byte ends. What can be seen to be no JSON is told at once; whether the
- * whole is JSON is for a parser to say, once it is there.
+ * Finds where a JSON object or array that comes byte by byte ends. Some texts that are no JSON are recognised on the way;
+ * whether the whole is JSON, a parser has to say.
  */
 #ifndef TD_TEXT_PARSE_JSON_SCAN_H
 #define TD_TEXT_PARSE_JSON_SCAN_H

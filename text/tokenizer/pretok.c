@@ -81,7 +81,7 @@ static td_status parse_byte_level(td_pretok *p, const json_t *spec, td_error *er
     return td_regex_compile(BYTE_LEVEL_PATTERN, strlen(BYTE_LEVEL_PATTERN), &stage->regex, err);
 }
 
-/* *byte_level: whether the stage read last is ByteLevel. */
+/* Read a "pre_tokenizer". @param byte_level whether the stage read last is ByteLevel. */
 static td_status parse(td_pretok *p, const json_t *spec, int depth, bool *byte_level, td_error *err) {
     const char *type = json_string_value(json_object_get(spec, "type"));
     if (!type) return td_fail(err, TD_ENOTSUP, "pre_tokenizer is missing: only byte-level tokenizers are supported");

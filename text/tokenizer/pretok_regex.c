@@ -160,7 +160,7 @@ static td_status property(source *in, bool in_class, text_buf *out) {
     return TD_OK;
 }
 
-/* in->p is at a backslash. An escape that means one character or one set, inside a class or outside. */
+/* Translate an escape that means one character or one set, inside a class or outside; in->p is at its backslash. */
 static td_status escape(source *in, bool in_class, text_buf *out) {
     const char *from = in->p++;
     if (in->p == in->end) return refuse(in, from, "a lone backslash");

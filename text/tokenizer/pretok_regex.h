@@ -24,8 +24,8 @@ TD_NODISCARD td_status td_regex_compile(const char *pattern, size_t len, td_rege
 void                   td_regex_free(td_regex *re);
 
 /**
- * The first match in s[from, len) that is not empty, at [*start, *end); *start == len when there is none. s: valid UTF-8;
- * lookarounds see all of s[0, len) and nothing else.
+ * The first match in s[from, len) that is not empty, at [*start, *end); *start == len when there is none. s is valid UTF-8.
+ * Lookarounds see all of s[0, len) and nothing else.
  * @return TD_ENOMEM, or TD_EINVAL when the pattern backtracks without end on this text. Thread-safe.
  */
 TD_NODISCARD td_status td_regex_find(const td_regex *re, td_tokenizer_scratch *scratch, const char *s, size_t len,

@@ -1,6 +1,6 @@
 /*
  * tiktoken.model of the Kimi models: lines of "base64-of-bytes rank", where the rank is also the id. The pattern and the
- * place of the special tokens are those of the tokenization_kimi.py that Moonshot AI publishes with them; it is not run.
+ * place of the special tokens are copied from the tokenization_kimi.py that Moonshot AI publishes with them.
  *
  * tiktoken merges the adjacent parts whose joined bytes are the token of lowest rank. As parts are always tokens themselves,
  * that is a table of merges with one entry for each way to cut a token into two tokens, all with the rank of the whole.
@@ -16,7 +16,7 @@
 #define SPECIAL_TOKENS 256   /* ids after the ranks; those that tokenizer_config.json does not name are reserved */
 #define CHUNK_CHARS 400000   /* long text is cut every so many characters */
 #define RUN_CHARS 25000      /* runs with no white space, or of nothing else, are cut every so many characters */
-#define TOKEN_BYTES_MAX 1024 /* keeps the cuts of a token, each hashed, within bounds */
+#define TOKEN_BYTES_MAX 1024 /* bounds the cuts of a token, each of which is hashed */
 
 #define UPPER "[\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}&&[^\\p{Han}]]"
 #define LOWER "[\\p{Ll}\\p{Lm}\\p{Lo}\\p{M}&&[^\\p{Han}]]"
@@ -109,7 +109,7 @@ static td_status read_ranks(td_tokenizer *tok, const char *text, size_t len, siz
     if (*n_ranks == 0) return td_fail(err, TD_EFORMAT, "tiktoken.model is empty");
     for (size_t rank = 0; rank < *n_ranks; rank++)
         if (!tok->vocab.tokens[rank].present) return td_fail(err, TD_EFORMAT, "tiktoken.model: rank %zu is missing", rank);
-    tok->vocab.n = *n_ranks; /* dense: what resize added in advance is unused */
+    tok->vocab.n = *n_ranks; /* ids are dense: what resize added in advance is unused */
     return TD_OK;
 }
 

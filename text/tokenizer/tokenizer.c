@@ -137,7 +137,7 @@ uint32_t td_tokenizer_find(const td_tokenizer *tok, const char *text, size_t len
     const td_vocab *v = &tok->vocab;
     uint32_t        id;
     for (size_t i = 0; i < tok->added.n; i++) {
-        id = tok->added.v[i].id; /* by its bytes: what is looked for in text may be normalized */
+        id = tok->added.v[i].id; /* found by its bytes, since what is looked for in text may be normalized */
         if (v->tokens[id].len == len && !memcmp(td_vocab_bytes(v, id), text, len)) return id;
     }
     return td_vocab_find(v, text, len, &id) ? id : TD_NO_TOKEN;

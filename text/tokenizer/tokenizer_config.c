@@ -6,7 +6,7 @@
 #include "text/tokenizer/tokenizer.h"
 #include "text/tokenizer/tokenizer_impl.h"
 
-/* A special token stands there as a string, as an object with its content, or as null. */
+/* Read a special token, given as a string, as an object with its content, or as null. */
 static td_status read_token(const json_t *config, const char *name, char **out, td_error *err) {
     const json_t *value = json_object_get(config, name);
     if (json_is_object(value))
@@ -19,7 +19,7 @@ static td_status read_token(const json_t *config, const char *name, char **out, 
     return *out ? TD_OK : td_fail(err, TD_ENOMEM, "tokenizer_config.json: out of memory");
 }
 
-/* A string, or a list of {"name", "template"} of which "default" is taken. */
+/* Read the chat template: a string, or a list of {"name", "template"}, of which "default" is taken. */
 static td_status read_template(td_tokenizer *tok, const json_t *config, td_error *err) {
     const json_t *value = json_object_get(config, "chat_template");
     if (json_is_array(value)) {
@@ -48,9 +48,9 @@ static td_status set_only(td_tokenizer *tok, td_ids *ids, const char *name, cons
 }
 
 /*
- * Who decides about BOS and EOS, as in transformers: LlamaTokenizer(Fast) builds its template from add_bos_token (default
- * true) and add_eos_token (default false) and drops the one in tokenizer.json. For other classes the file's template stands,
- * and add_bos_token and add_eos_token speak only where it has none.
+ * Decide about BOS and EOS as transformers does. LlamaTokenizer(Fast) builds its template from add_bos_token (default true)
+ * and add_eos_token (default false) and drops the template of tokenizer.json. For other classes that template stands, and
+ * add_bos_token and add_eos_token count only where there is none.
  */
 static td_status decide_bos_eos(td_tokenizer *tok, const json_t *config, td_error *err) {
     const char *class = json_string_value(json_object_get(config, "tokenizer_class"));

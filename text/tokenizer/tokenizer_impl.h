@@ -11,7 +11,7 @@
 #include "text/tokenizer/tokenizer_vocab.h"
 
 struct td_tokenizer {
-    uint64_t  serial; /* of this process, from 1: the owner of a word cache */
+    uint64_t  serial; /* counted in this process, from 1: names the owner of a word cache */
     td_vocab  vocab;
     td_bpe    bpe;
     td_pretok pretok;
@@ -19,7 +19,7 @@ struct td_tokenizer {
     td_added  added;
     bool      whole_words;               /* a word that is a token is that token, whatever merging would make of it */
     bool      slices;                    /* long text is cut as Kimi's tokenizer cuts it: tiktoken.c */
-    bool      has_template;              /* the post-processor has told prefix and suffix */
+    bool      has_template;              /* prefix and suffix come from the post-processor */
     td_ids    prefix, suffix;            /* what add_special puts around */
     char     *chat_template, *bos, *eos; /* NULL: absent */
 };
@@ -29,10 +29,10 @@ struct td_tokenizer {
 TD_NODISCARD td_status td_tokenizer_read_json(td_tokenizer *tok, const char *text, size_t len, td_error *err);
 TD_NODISCARD td_status td_tokenizer_read_tiktoken(td_tokenizer *tok, const char *text, size_t len, const json_t *config,
                                                   td_error *err);
-/** Bytes of the first slice of valid UTF-8 when tok->slices. *n_chars counts the characters done so far; 0 at the start of a
- * text. */
+/** Bytes of the first slice of s, valid UTF-8; used when tok->slices. *n_chars counts the characters done so far; 0 at the
+ * start of a text. */
 size_t td_tiktoken_slice(const char *s, size_t len, size_t *n_chars);
-/** bos, eos, chat template; BOS and EOS of add_special where config rules over the post-processor. */
+/** Read bos, eos and the chat template; also BOS and EOS of add_special, if config overrules the post-processor. */
 TD_NODISCARD td_status td_tokenizer_read_config(td_tokenizer *tok, const json_t *config, td_error *err);
 
 /** Parse a whole JSON text; *out is released with json_decref. what: its name in the sentence. */

@@ -7,6 +7,7 @@ int td_cmd_launch_server(int argc, char **argv);
 int td_cmd_quantize(int argc, char **argv);
 int td_cmd_perplexity(int argc, char **argv);
 int td_cmd_eval(int argc, char **argv);
+int td_cmd_trace_routing(int argc, char **argv);
 int td_cmd_bench(int argc, char **argv);
 int td_cmd_plan(int argc, char **argv);
 int td_cmd_topo(int argc, char **argv);

@@ -22,6 +22,7 @@ static const command COMMANDS[] = {
      "a checkpoint to int8 weights and packed experts, calibrated on a text if asked, for quick starts"},
     {"perplexity", td_cmd_perplexity, "how well a model predicts a text, and how far it is from a reference"},
     {"eval", td_cmd_eval, "how many questions of a task a model answers right"},
+    {"trace-routing", td_cmd_trace_routing, "which experts a model chooses for the tokens of a text, as a file to replay"},
     {"bench", td_cmd_bench, "what parts of the engine reach of what this machine can do"},
     {"plan", td_cmd_plan, "what a model would do on this machine, or on one to be bought"},
     {"topo", td_cmd_topo, "the machine, the bandwidth between its NUMA nodes, and the thread layout"},

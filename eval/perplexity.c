@@ -5,14 +5,12 @@
 
 #include "core/error.h"
 #include "core/files/file_write.h"
-#include "core/threads/thread_layout.h"
 #include "eval/expert_errors.h"
 #include "eval/layer_errors.h"
 #include "eval/logit_rows.h"
 #include "eval/logprob_file.h"
 #include "eval/scored_model.h"
 #include "eval/tensor_errors.h"
-#include "kernels/kernels.h"
 
 #define WINDOW_DEFAULT 512
 
@@ -27,8 +25,7 @@ typedef struct {
     const td_perplexity_options *o;
     td_tokenizer                *tok;
     td_scored_text               text;
-    td_pool                     *experts_pool, *npu_pool; /* npu_pool: NULL if the device shares the experts' threads */
-    td_model_room                room;                    /* of both models: they are used in turn */
+    td_scored_room               room;
     td_batch                     batch;
     td_scored_model              model, reference;
     td_logprob_file              file, save; /* file: of the reference */
@@ -77,23 +74,6 @@ static td_status check_reference_text(const run *r, td_error *err) {
     return st;
 }
 
-/* Threads for all, the first time; and the memory there is now. */
-static td_status look_at_machine(run *r, const td_engine_options *o, td_error *err) {
-    td_machine        machine = {0};
-    td_thread_layout *layout = calloc(1, sizeof *layout);
-    if (!layout) return td_fail(err, TD_ENOMEM, "out of memory for the thread layout");
-    td_thread_wishes wishes = {.cpuinfer = o->cpuinfer, .subpool_count = o->subpool_count};
-    td_npu_wish(o->device, o->base_gpu_id, 1, &wishes);
-    td_status st = td_thread_layout_here(td_kernels_here()->read, &wishes, layout, &machine, err);
-    if (st == TD_OK && !r->experts_pool) st = td_pool_create(layout->experts, layout->n_experts, &r->experts_pool, err);
-    if (st == TD_OK && !r->npu_pool && layout->n_npu) st = td_pool_create(layout->npu, layout->n_npu, &r->npu_pool, err);
-    r->room = (td_model_room){.expert_pool = r->experts_pool,
-                              .npu_pools = r->npu_pool ? &r->npu_pool : NULL,
-                              .available_bytes = machine.available_bytes};
-    free(layout);
-    return st;
-}
-
 /* What the two models show of every layer. */
 static void see_reference(void *user, const td_layer_output *out) {
     run *r = user;
@@ -114,21 +94,9 @@ static void see_rows(void *user, const td_npu_weight *const *weights, size_t n, 
 
 static td_status open_model(run *r, const td_engine_options *o, td_scored_model *m, td_layer_tap tap, td_rows_tap rows_tap,
                             td_error *err) {
-    TD_TRY(look_at_machine(r, o, err));
-    return td_scored_model_open(m, o, &r->batch.shape, &r->room,
+    TD_TRY(td_scored_room_look(&r->room, o, err));
+    return td_scored_model_open(m, o, &r->batch.shape, &r->room.room,
                                 &(td_model_probe){.layer_tap = tap, .rows_tap = rows_tap, .user = r}, err);
-}
-
-static td_status check_ids(const run *r, td_error *err) {
-    for (uint64_t i = 0; i < r->text.n_ids; i++)
-        if (r->text.ids[i] >= r->vocab)
-            return td_fail(err, TD_EINVAL, "token %llu of the text has id %u, but the model's vocabulary is %u",
-                           (unsigned long long)i, r->text.ids[i], r->vocab);
-    for (uint32_t i = 0; i < r->text.n_prefix; i++)
-        if (r->text.prefix[i] >= r->vocab)
-            return td_fail(err, TD_EINVAL, "the tokenizer begins texts with id %u, but the model's vocabulary is %u",
-                           r->text.prefix[i], r->vocab);
-    return TD_OK;
 }
 
 static td_status open_reference_file(run *r, td_error *err) {
@@ -157,7 +125,7 @@ static td_status open_models(run *r, td_error *err) {
     TD_TRY(open_model(r, &o->model, &r->model, o->reference ? see_own : NULL, NULL, err));
     const td_model_config *c = td_model_get_config(r->model.model), *rc;
     r->vocab = c->vocab;
-    TD_TRY(check_ids(r, err));
+    TD_TRY(td_scored_text_check_ids(&r->text, r->vocab, err));
     if (o->drafts && !c->n_mtp_layers)
         return td_fail(err, TD_EINVAL, "the model has no multi-token-prediction layer that could draft");
     if (r->has_file && r->file.vocab != r->vocab)
@@ -245,7 +213,7 @@ static td_status score_rows(run *r, uint32_t at, uint32_t n, token_score *scores
         set.reference = r->decoded;
         set.reference_target = r->decoded_target;
     }
-    td_pool_run(r->experts_pool, score_row, &set, n);
+    td_pool_run(r->room.experts_pool, score_row, &set, n);
     for (uint32_t i = 0; i < n; i++)
         for (int k = 0; k < N_FIGURES; k++)
             if (!isfinite(scores[i].figure[k])) return td_fail(err, TD_EDEVICE, "the model's output is not a number");
@@ -295,7 +263,7 @@ static td_status score_drafts(run *r, token_score *scores, td_error *err) {
         n = set.n_left < b->shape.max_out ? set.n_left : b->shape.max_out;
         st = td_model_mtp_head(r->model.model, (td_out_rows){.row = b->row + at, .n = n}, &set.logits);
         if (st != TD_OK) return td_fail(err, st, "the MTP layer's head failed: %s", td_model_why(r->model.model, st));
-        td_pool_run(r->experts_pool, score_draft, &set, n);
+        td_pool_run(r->room.experts_pool, score_draft, &set, n);
     }
     return TD_OK;
 }
@@ -400,15 +368,14 @@ static td_status fill_result(const run *r, td_perplexity_result *out, td_error *
     }
     if (!r->o->per_tensor) return TD_OK;
     if (r->rows.no_memory) return td_fail(err, TD_ENOMEM, "out of memory for what the linears read");
-    return td_tensor_errors(&r->model, &r->o->model, &r->reference, r->o->reference, &r->rows, r->experts_pool,
+    return td_tensor_errors(&r->model, &r->o->model, &r->reference, r->o->reference, &r->rows, r->room.experts_pool,
                             &out->tensors, &out->n_tensors, err);
 }
 
 static void close_run(run *r) {
     td_scored_model_close(&r->model);
     td_scored_model_close(&r->reference);
-    td_pool_destroy(r->npu_pool);
-    if (r->experts_pool) td_pool_destroy(r->experts_pool);
+    td_scored_room_close(&r->room);
     td_logprob_file_close(&r->file);
     td_logprob_file_close(&r->save);
     td_layer_errors_close(&r->layers);

@@ -5,7 +5,9 @@
 #include <string.h>
 
 #include "core/error.h"
+#include "core/threads/thread_layout.h"
 #include "engine/engine_options.h"
+#include "kernels/kernels.h"
 
 #define BATCH_ROWS 2048                 /* of a step, where a window has fewer */
 #define LOGITS_BYTES ((size_t)64 << 20) /* at a time */
@@ -72,6 +74,30 @@ void td_batch_fill(td_batch *b, const td_scored_text *t, uint64_t first, uint32_
             b->target[b->n_scored++] = ids[i];
         }
     }
+}
+
+/* ---- room ------------------------------------------------------------------------------------ */
+
+td_status td_scored_room_look(td_scored_room *r, const td_engine_options *o, td_error *err) {
+    td_machine        machine = {0};
+    td_thread_layout *layout = calloc(1, sizeof *layout);
+    if (!layout) return td_fail(err, TD_ENOMEM, "out of memory for the thread layout");
+    td_thread_wishes wishes = {.cpuinfer = o->cpuinfer, .subpool_count = o->subpool_count};
+    td_npu_wish(o->device, o->base_gpu_id, 1, &wishes);
+    td_status st = td_thread_layout_here(td_kernels_here()->read, &wishes, layout, &machine, err);
+    if (st == TD_OK && !r->experts_pool) st = td_pool_create(layout->experts, layout->n_experts, &r->experts_pool, err);
+    if (st == TD_OK && !r->npu_pool && layout->n_npu) st = td_pool_create(layout->npu, layout->n_npu, &r->npu_pool, err);
+    r->room = (td_model_room){.expert_pool = r->experts_pool,
+                              .npu_pools = r->npu_pool ? &r->npu_pool : NULL,
+                              .available_bytes = machine.available_bytes};
+    free(layout);
+    return st;
+}
+
+void td_scored_room_close(td_scored_room *r) {
+    td_pool_destroy(r->npu_pool);
+    if (r->experts_pool) td_pool_destroy(r->experts_pool);
+    *r = (td_scored_room){0};
 }
 
 /* ---- a model --------------------------------------------------------------------------------- */

@@ -34,6 +34,17 @@ void                   td_batch_close(td_batch *b);
 /** Fill it with windows first .. first + n - 1 of the text, n 1..max_seq. */
 void td_batch_fill(td_batch *b, const td_scored_text *t, uint64_t first, uint32_t n);
 
+/** Threads of this machine for all models that are open at once, and the memory it has. */
+typedef struct {
+    td_pool      *experts_pool, *npu_pool; /* npu_pool: NULL if the device shares the experts' threads */
+    td_model_room room;                    /* of all models: they are used in turn */
+} td_scored_room;
+
+/** Threads as such options want them, the first time; and the memory there is now, which the next model may take. @param r all 0
+ * before the first call. */
+TD_NODISCARD td_status td_scored_room_look(td_scored_room *r, const td_engine_options *o, td_error *err);
+void                   td_scored_room_close(td_scored_room *r); /* after the models; one that is all 0 is fine */
+
 typedef struct {
     td_placed_model placed;
     td_model       *model; /* of placed */

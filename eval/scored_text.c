@@ -180,3 +180,15 @@ void td_scored_text_close(td_scored_text *t) {
     free(t->windows);
     *t = (td_scored_text){0};
 }
+
+td_status td_scored_text_check_ids(const td_scored_text *t, uint32_t vocab, td_error *err) {
+    for (uint64_t i = 0; i < t->n_ids; i++)
+        if (t->ids[i] >= vocab)
+            return td_fail(err, TD_EINVAL, "token %llu of the text has id %u, but the model's vocabulary is %u",
+                           (unsigned long long)i, t->ids[i], vocab);
+    for (uint32_t i = 0; i < t->n_prefix; i++)
+        if (t->prefix[i] >= vocab)
+            return td_fail(err, TD_EINVAL, "the tokenizer begins texts with id %u, but the model's vocabulary is %u",
+                           t->prefix[i], vocab);
+    return TD_OK;
+}

@@ -69,4 +69,7 @@ TD_NODISCARD td_status td_scored_text_open(const char *path, const td_tokenizer 
                                            td_scored_text *out, td_error *err);
 void                   td_scored_text_close(td_scored_text *t);
 
+/** That all tokens are of a model's vocabulary. @return TD_EINVAL. */
+TD_NODISCARD td_status td_scored_text_check_ids(const td_scored_text *t, uint32_t vocab, td_error *err);
+
 #endif

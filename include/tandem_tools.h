@@ -5,6 +5,7 @@
  *   td_quantize      a checkpoint -> W8A8 + packed experts
  *   td_perplexity    how well a model predicts a text, and how far it is from a reference
  *   td_eval          how many questions of a task it answers right
+ *   td_trace_routing which experts it chooses for the tokens of a text
  *
  * The conventions are those of tandem.h. A call takes minutes to hours, uses the whole machine and reports its progress.
  */
@@ -165,6 +166,29 @@ typedef struct {
  * @return the statuses of td_engine_open; TD_EFORMAT for a bad line, TD_EINVAL for prompts that do not fit.
  */
 TD_NODISCARD td_status td_eval(const td_eval_options *o, td_eval_result *out, td_error *err);
+
+/** Zero-initialise. */
+typedef struct {
+    td_engine_options model;       /* what is about scheduling is not used */
+    const char       *text_path;   /* as td_perplexity_options has it */
+    uint32_t          window;      /* tokens that see each other; 0: 512 */
+    uint64_t          limit;       /* of the text's tokens; 0: all */
+    const char       *output_path; /* the trace (docs/residency.md): ids of experts, nothing of the text */
+    /** Progress in tokens. May be NULL. */
+    void (*progress)(void *user, uint64_t done, uint64_t total, const char *what);
+    void *user;
+} td_trace_routing_options;
+
+typedef struct {
+    uint64_t tokens; /* in the trace: each window's, after what the tokenizer puts before a text, but its last */
+    uint32_t n_layers, n_experts, top_k; /* MoE layers, experts of a layer, experts that a token chooses in it */
+} td_trace_routing_result;
+
+/**
+ * Let a model read a text, in windows that do not overlap, and write down what its routers choose.
+ * @return the statuses of td_engine_open; TD_EINVAL for a model without routed experts and a text that is too short; TD_EIO.
+ */
+TD_NODISCARD td_status td_trace_routing(const td_trace_routing_options *o, td_trace_routing_result *out, td_error *err);
 
 #ifdef __cplusplus
 }

@@ -32,7 +32,7 @@ typedef enum {
 typedef struct {
     td_experts_left experts_left;   /* for benchmarks; must be TD_EXPERTS_LEFT_NOTHING if the device has the experts */
     bool            other_handover; /* for tests: use the form of hand-over that the device would not choose */
-    bool            keep_routing;   /* for tests: keep what the routers chose, for td_model_get_routing */
+    bool            keep_routing;   /* keep what the routers chose, for td_model_get_routing */
     td_layer_tap    layer_tap; /* sees every layer of the main model; steps are not split into halves then. NULL if unused */
     td_rows_tap     rows_tap;  /* sees the input rows of every linear, in f32; host device only. NULL if unused */
     void           *user;      /* the first argument of both taps */

@@ -10,7 +10,7 @@
  * LRFU (Lee et al., IEEE Transactions on Computers 50(12), 2001). Such a count is also how often the expert will be used in
  * the next TD_RESIDENCY_HALF_LIFE / ln 2 tokens, if it goes on like that. So a swap pays if the count of the expert that comes
  * exceeds that of the one that goes by what an upload costs, in uses. An empty slot goes to the best absent expert that was
- * used at all. Layers do not share slots: that would win 0.3 to 1.2 points of hits (docs/residency.md) and need slots of one
+ * used at all. Layers do not share slots: that would win up to 1.2 points of hits (docs/residency.md) and need slots of one
  * size. No call loops over all experts for each token: instead of old uses losing weight, new ones gain it.
  *
  * A prompt has many more tokens than are decoded at its side, and would push out what decoding needs. Of a prompt's rows in a

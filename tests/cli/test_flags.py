@@ -222,7 +222,7 @@ class EveryCommand(unittest.TestCase):
 
     def test_tables(self):
         commands = re.findall(r"^  (\S+) ", self.run_command("--help").stdout, re.MULTILINE)
-        self.assertEqual(len(commands), 12)
+        self.assertEqual(len(commands), 13)
         flags = 0
         for command in commands:
             shown = self.run_command(command, "--help")

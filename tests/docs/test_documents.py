@@ -74,7 +74,7 @@ HERE = {
     "--model-path MODEL": f"--model-path {DEMO}",
 }
 # Put behind a command, so that it does not take minutes or a port that is in use.
-BESIDES = {"launch_server": "--port 0 --context-length 1024 --max-total-tokens 4096", "tandem perplexity": "--limit 256"}
+BESIDES = {"launch_server": "--port 0 --context-length 1024 --max-total-tokens 4096", "tandem perplexity": "--limit 256", "tandem trace-routing": "--limit 256"}
 
 
 def is_form(command):

@@ -67,7 +67,10 @@ TD_NODISCARD td_status td_residency_policy_open_chaos(const td_residency_config 
                                                       td_error *err);
 void                   td_residency_policy_close(td_residency_policy *p); /* NULL is fine */
 
-/** A new step begins: what rows of the last one chose may go. */
+/**
+ * A new step begins: what rows of the last one chose may go. Who asks for swaps right after it, before anything is counted,
+ * finds them while prompts are computed too: a chunk of a prompt chooses nearly all experts, and none of these goes after it.
+ */
 void td_residency_policy_begin_step(td_residency_policy *p);
 
 /**

@@ -69,7 +69,8 @@ void                   td_residency_policy_close(td_residency_policy *p); /* NUL
 
 /**
  * A new step begins: what rows of the last one chose may go. Who asks for swaps right after it, before anything is counted,
- * finds them while prompts are computed too: a chunk of a prompt chooses nearly all experts, and none of these goes after it.
+ * finds them while prompts are computed too. A chunk of a prompt chooses nearly all experts, and none of those goes in its own
+ * step.
  */
 void td_residency_policy_begin_step(td_residency_policy *p);
 

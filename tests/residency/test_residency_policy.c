@@ -216,6 +216,25 @@ TEST(a_prompt_does_not_outweigh_what_decodes) {
     td_residency_policy_close(p);
 }
 
+TEST(a_prompt_that_chose_all_changes_what_is_resident_in_the_next_step) {
+    td_residency_config  c = {.n_layers = 1, .n_experts = 8, .top_k = 1, .n_slots = 1, .upload_cost = 1};
+    td_residency_policy *p;
+    td_residency_swap    s;
+    uint16_t             decoded = 1, prompt[] = {0, 1, 2, 3, 4, 5, 6, 7, 2, 2, 2, 2};
+    assert_int_equal(td_residency_policy_open(&c, &p, NULL), TD_OK);
+    td_residency_policy_count(p, 0, 1, &decoded, false);
+    assert_true(td_residency_policy_next(p, &s));
+    td_residency_policy_end_upload(p, 0, s.in, false);
+    td_residency_policy_begin_step(p);
+    td_residency_policy_count(p, 0, sizeof prompt / sizeof *prompt, prompt, true);
+    assert_false(td_residency_policy_next(p, &s));
+    td_residency_policy_begin_step(p);
+    assert_true(td_residency_policy_next(p, &s));
+    assert_int_equal(s.in, 2);
+    assert_int_equal(s.out, 1);
+    td_residency_policy_close(p);
+}
+
 typedef struct {
     const char         *name, *says;
     td_residency_config c;

@@ -25,14 +25,22 @@ class Router:
 
     def __init__(self, workers):
         self.folder = tempfile.mkdtemp()
-        self.port = free_port()
         self.urls = [f"http://127.0.0.1:{w.port}" for w in workers]
         self.log = open(f"{self.folder}/log", "w+")
-        self.process = subprocess.Popen(self.command(), stdout=self.log, stderr=self.log, env={**os.environ, "HOME": self.folder})
         end = time.monotonic() + 60 * PATIENCE
+        self.start()
         while not self.is_ready():
-            assert time.monotonic() < end and self.process.poll() is None, open(self.log.name).read()[-3000:]
+            assert time.monotonic() < end, open(self.log.name).read()[-3000:]
+            if self.process.poll() is not None:
+                said = open(self.log.name).read()
+                assert "in use" in said.lower(), said[-3000:]
+                self.start()  # somebody has taken the port since it was free
             time.sleep(0.1)
+
+    def start(self):
+        self.port = free_port()
+        self.log.truncate(0)
+        self.process = subprocess.Popen(self.command(), stdout=self.log, stderr=self.log, env={**os.environ, "HOME": self.folder})
 
     def is_ready(self):
         try:

@@ -6,9 +6,9 @@
  * works on every expert and no weight is kept twice. The FFN is two sharded phases with the quantised intermediate between
  * them:
  *   gate+up rows -> silu(g) * u, or another unit -> int8 per (token, expert) row | all shards meet |
- *   down rows -> weighted sum over experts
- * Each output element is computed whole by one shard: nothing is reduced across shards, threads or batch, so results are
- * identical for every thread count, subpool count and batch.
+ *   down rows -> exact sum, times their weights, over experts (kernels/exact_sum.h)
+ * Each output element of an expert is computed whole by one shard, and the sum over experts is exact. So results are
+ * identical for every thread count, subpool count and batch, and wherever else some of a token's experts are computed.
  */
 #ifndef TD_CPU_EXPERTS_CPU_EXPERTS_H
 #define TD_CPU_EXPERTS_CPU_EXPERTS_H
@@ -201,17 +201,22 @@ TD_NODISCARD td_status td_experts_check_file(const td_experts_config *c, uint32_
  * expert has deferred pairs only. */
 #define TD_EXPERTS_HELD_TOK 256
 
+#define TD_EXPERT_ELSEWHERE UINT16_MAX /* an id: another tier computes this expert */
+
 typedef struct {
     uint32_t    n_tok, top_k;
     const void *x; /* [n_tok, hidden] act_dtype; NULL with x_i8 */
     /** For formats that take int8, the same rows quantised before (kernels/rows/row_quant.h); else NULL. */
-    const int8_t   *x_i8;        /* [n_tok, hidden] */
-    const float    *x_scale;     /* [n_tok] */
-    const uint16_t *ids;         /* [n_tok, top_k] expert ids, distinct within a token, in descending order of weight */
+    const int8_t *x_i8;    /* [n_tok, hidden] */
+    const float  *x_scale; /* [n_tok] */
+    /** [n_tok, top_k] expert ids, distinct within a token, in descending order of weight; or TD_EXPERT_ELSEWHERE */
+    const uint16_t *ids;
     const float    *weights;     /* [n_tok, top_k] */
     uint32_t        n_immediate; /* 1..top_k: the first n_immediate of a token go to y, the others to y_deferred */
     void           *y;           /* [n_tok, hidden] act_dtype, written */
     void           *y_deferred;  /* [n_tok, hidden] act_dtype, written when n_immediate < top_k */
+    /** y and y_deferred are rows of td_exact_words(hidden) words instead, sums to which others add their experts. */
+    bool in_parts;
     /** Called once when y is complete, before experts that only deferred pairs need are computed. May be NULL. */
     void (*immediate_done)(void *user);
     void *user;
@@ -220,7 +225,7 @@ typedef struct {
 /**
  * The FFN of one layer for a batch of tokens. With e = ids[t,j] and
  *   f(t,j) = weights[t,j] * down_e(glu(gate_e(x[t,:]), up_e(x[t,:])))
- * in ascending expert id:
+ * as an exact sum (kernels/exact_sum.h) over the experts that are not elsewhere, rounded once:
  *   y[t,:]          = sum of f(t,j) over j <  n_immediate
  *   y_deferred[t,:] = sum of f(t,j) over j >= n_immediate
  * Each matrix adds its bias, where there is one, before anything else is done with its values.

@@ -7,12 +7,12 @@
  *   up      items (block, chunk of the shard's tiles). The block's rows side by side in the worker's scratch; gate and up
  *           tiles, gated into the pair's intermediate row. Who finishes a block last quantises its rows: in place, or, where
  *           an item is a whole block, from the worker's scratch, which the floats need not leave
- *   down    items (token range, chunk of the shard's tiles). Over experts in ascending id, weight * value into the worker's
- *           sums of those tokens and columns, which stay in its L2; then to act_dtype
+ *   down    items (token range, chunk of the shard's tiles). Over experts, terms weight * value into the worker's exact sums
+ *           (kernels/exact_sum.h) of those tokens and columns, which stay in its L2; then to act_dtype
  *
  * Few tokens with deferral make two passes of up and down: experts that some token needs now, with all their pairs; then,
- * after immediate_done, the rest. Deferred outputs are then held in `held`, one row per deferred pair in ascending expert
- * id, and summed at the end by the same multiply-adds in the same order as in a single pass.
+ * after immediate_done, the rest. Both passes add to the deferred sums, which are `later` then: as the sums are exact, the
+ * bits are those of a single pass.
  */
 #include <assert.h>
 #include <math.h>
@@ -26,11 +26,11 @@
 #define BLOCK_ROWS 112 /* pairs of a block where the kernel has no wish: whole register tiles of int4c, 8 times 14 */
 #define BLOCK_BYTES ((size_t)1 << 20)     /* of their codes, at most: half of a 2 MiB L2 */
 #define SCRATCH_BYTES ((size_t)384 << 20) /* of the arrays that grow with the tokens of a batch */
-#define HELD_BYTES ((size_t)64 << 20)     /* of held-back outputs */
+#define LATER_BYTES ((size_t)64 << 20)    /* of deferred sums */
 #define ITEMS_PER_WORKER 32               /* dynamic items even out what workers take */
 #define ITEM_BYTES_MIN ((size_t)64 << 10) /* weights of an item: several microseconds of streaming */
 #define RANGE_TOK 1024                    /* most tokens of an item of the down phase, unless memory binds it */
-#define SUM_BYTES ((size_t)1 << 20)       /* of its accumulators: half of a 2 MiB L2 */
+#define SUM_BYTES ((size_t)7 << 18)       /* of its sums: most of a 2 MiB L2 */
 
 typedef struct {
     uint32_t         expert; /* index in active[] */
@@ -44,20 +44,22 @@ typedef struct {
 
 typedef struct {
     uint32_t token;
-    uint32_t held; /* its row in held, or IMMEDIATE, or DEFERRED: straight into the deferred accumulators */
+    bool     is_deferred;
     float    weight;
 } pair;
 
-#define IMMEDIATE UINT32_MAX
-#define DEFERRED (UINT32_MAX - 1)
+/* How many terms the two sums of a token have. */
+typedef struct {
+    uint32_t now, deferred;
+} term_counts;
 
 struct expert_ffn {
     /* arrays of a batch, from the store's arena */
-    char          *x;    /* [batch_tok] rows of x_stride bytes */
-    char          *h;    /* [max_pairs] rows of h_stride bytes: f32, then int8 in place; or int8 alone, code_stride apart */
-    float         *held; /* [defer_tok * max_deferred, y_stride] */
-    float         *held_weight;  /* [defer_tok * max_deferred] */
-    pair          *pairs;        /* [max_pairs] sorted */
+    char          *x;     /* [batch_tok] rows of x_stride bytes */
+    char          *h;     /* [max_pairs] rows of h_stride bytes: f32, then int8 in place; or int8 alone, code_stride apart */
+    int32_t       *later; /* [defer_tok] deferred sums of two passes, rows of td_exact_words(y_stride) */
+    term_counts   *terms; /* [batch_tok] */
+    pair          *pairs; /* [max_pairs] sorted */
     td_gemm_row   *x_rows;       /* [batch_tok] */
     td_gemm_row   *h_rows;       /* [max_pairs] */
     row_block     *blocks;       /* [max_blocks] */
@@ -67,7 +69,7 @@ struct expert_ffn {
 
     /* the batch */
     const td_ffn_args *args;
-    uint32_t           layer, tok0, n_tok, n_active, n_blocks;
+    uint32_t           layer, tok0, n_tok, n_pairs, n_active, n_blocks;
     uint32_t           n_now; /* active[0 .. n_now) are the first pass */
     bool               two_passes;
     /* the pass */
@@ -99,11 +101,11 @@ static up_scratch lay_up(const expert_scratch_places *p, char *at) {
 }
 
 static size_t ways_bytes(const expert_scratch_places *p) {
-    return td_round_up(p->down_rows * (sizeof(float *) + sizeof(float)), TD_CACHE_LINE);
+    return td_round_up(p->down_rows * (sizeof(int32_t *) + sizeof(float)), TD_CACHE_LINE);
 }
 
-static float *worker_sums(const td_experts *x, const td_worker *w) {
-    return (float *)((char *)expert_worker_scratch(x, w->index) + ways_bytes(&x->scratch));
+static int32_t *worker_sums(const td_experts *x, const td_worker *w) {
+    return (int32_t *)(void *)((char *)expert_worker_scratch(x, w->index) + ways_bytes(&x->scratch));
 }
 
 uint32_t td_expert_block_rows(const td_gemm_kernel *kernel, size_t k) {
@@ -165,17 +167,16 @@ void td_expert_scratch_init(expert_scratch_places *p, const td_experts_config *c
                                  .y_stride = l->n_down * tiles->nr,
                                  .up_rows = td_expert_block_rows(kernel, l->hidden_k),
                                  .down_rows = td_expert_block_rows(kernel, l->inter_k)};
-    size_t y_bytes = p->y_stride * sizeof(float);
+    size_t sums_bytes = td_exact_words(p->y_stride) * sizeof(int32_t);
     size_t pair_bytes = p->h_stride + sizeof(pair) + sizeof(td_gemm_row);
-    size_t tok_bytes = p->x_stride + sizeof(td_gemm_row) + c->top_k * pair_bytes;
+    size_t tok_bytes = p->x_stride + sizeof(td_gemm_row) + sizeof(term_counts) + c->top_k * pair_bytes;
     size_t fit = SCRATCH_BYTES / tok_bytes;
     p->batch_tok = (uint32_t)(fit < 1 ? 1 : fit < c->max_tok ? fit : c->max_tok);
     if (c->max_deferred) {
-        size_t held = HELD_BYTES / (c->max_deferred * y_bytes);
-        if (held > TD_EXPERTS_HELD_TOK) held = TD_EXPERTS_HELD_TOK;
-        p->defer_tok = (uint32_t)(held < p->batch_tok ? held : p->batch_tok);
+        size_t rows = LATER_BYTES / sums_bytes;
+        if (rows > TD_EXPERTS_HELD_TOK) rows = TD_EXPERTS_HELD_TOK;
+        p->defer_tok = (uint32_t)(rows < p->batch_tok ? rows : p->batch_tok);
     }
-    size_t held_rows = (size_t)p->defer_tok * c->max_deferred;
     p->max_pairs = p->batch_tok * c->top_k;
     p->max_blocks = c->n_experts + p->max_pairs / p->up_rows;
     size_t most = ways_bytes(p) + (c->max_deferred ? 2 : 1) * SUM_BYTES, up = lay_up(p, NULL).bytes,
@@ -183,7 +184,7 @@ void td_expert_scratch_init(expert_scratch_places *p, const td_experts_config *c
     if (most < up) most = up;
     if (most < pack) most = pack;
     p->worker_bytes = td_round_up(most, td_page_bytes()); /* each is touched first by its worker, on its node */
-    p->bytes = tok_bytes * p->batch_tok + held_rows * (y_bytes + sizeof(float)) + p->max_blocks * sizeof(row_block) +
+    p->bytes = tok_bytes * p->batch_tok + p->defer_tok * sums_bytes + p->max_blocks * sizeof(row_block) +
                c->n_experts * (sizeof(active_expert) + sizeof(uint32_t) + sizeof(bool)) + 32 * TD_CACHE_LINE;
 }
 
@@ -191,13 +192,12 @@ td_status td_expert_ffn_open(td_experts *x, td_error *err) {
     const expert_scratch_places *p = &x->scratch;
     const td_experts_config     *c = &x->config;
     td_arena                    *a = &x->arena;
-    size_t                       held_rows = (size_t)p->defer_tok * c->max_deferred;
     expert_ffn                  *f = x->ffn = calloc(1, sizeof *f);
     if (!f) return td_fail(err, TD_ENOMEM, "out of memory for the expert scratch");
     f->x = td_arena_take(a, p->batch_tok * p->x_stride);
     f->h = td_arena_take(a, p->max_pairs * p->h_stride);
-    f->held = td_arena_take(a, held_rows * p->y_stride * sizeof(float));
-    f->held_weight = td_arena_take(a, held_rows * sizeof(float));
+    f->later = td_arena_take(a, p->defer_tok * td_exact_words(p->y_stride) * sizeof *f->later);
+    f->terms = td_arena_take(a, p->batch_tok * sizeof *f->terms);
     f->pairs = td_arena_take(a, p->max_pairs * sizeof *f->pairs);
     f->x_rows = td_arena_take(a, p->batch_tok * sizeof *f->x_rows);
     f->h_rows = td_arena_take(a, p->max_pairs * sizeof *f->h_rows);
@@ -205,7 +205,7 @@ td_status td_expert_ffn_open(td_experts *x, td_error *err) {
     f->active = td_arena_take(a, c->n_experts * sizeof *f->active);
     f->expert_pairs = td_arena_take(a, c->n_experts * sizeof *f->expert_pairs);
     f->expert_now = td_arena_take(a, c->n_experts * sizeof *f->expert_now);
-    assert(f->x && f->h && f->held && f->held_weight && f->pairs && f->x_rows && f->h_rows && f->blocks && f->active &&
+    assert(f->x && f->h && f->later && f->terms && f->pairs && f->x_rows && f->h_rows && f->blocks && f->active &&
            f->expert_pairs && f->expert_now); /* td_expert_scratch_init counted them */
     return TD_OK;
 }
@@ -241,13 +241,6 @@ static void add_active(expert_ffn *f, uint32_t e, uint32_t most, uint32_t *pair0
     *pair0 += n;
 }
 
-/* Row of held for pair j of a token: rows of a token follow each other in ascending expert id. */
-static uint32_t held_row(const td_ffn_args *a, const uint16_t *ids, uint32_t t, uint32_t j) {
-    uint32_t rank = 0;
-    for (uint32_t i = a->n_immediate; i < a->top_k; i++) rank += ids[i] < ids[j];
-    return t * (a->top_k - a->n_immediate) + rank;
-}
-
 static void group_pairs(td_experts *x, expert_ffn *f) {
     const td_ffn_args *a = f->args;
     uint32_t           n_experts = x->config.n_experts, pair0 = 0;
@@ -255,15 +248,21 @@ static void group_pairs(td_experts *x, expert_ffn *f) {
     memset(f->expert_now, 0, n_experts * sizeof *f->expert_now);
     for (uint32_t t = 0; t < f->n_tok; t++) {
         const uint16_t *ids = token_ids(f, t);
+        term_counts     n = {0};
         for (uint32_t j = 0; j < a->top_k; j++) {
+            if (ids[j] == TD_EXPERT_ELSEWHERE) continue;
             assert(ids[j] < n_experts);
             f->expert_pairs[ids[j]]++;
             if (j < a->n_immediate) f->expert_now[ids[j]] = true;
+            *(j < a->n_immediate ? &n.now : &n.deferred) += 1;
         }
+        f->terms[t] = n;
     }
     bool may_hold = a->n_immediate < a->top_k && f->n_tok <= x->scratch.defer_tok, later = false;
     for (uint32_t e = 0; e < n_experts && !later; e++) later = f->expert_pairs[e] && !f->expert_now[e];
-    f->two_passes = may_hold && later;
+    bool now = false;
+    for (uint32_t e = 0; e < n_experts && !now; e++) now = f->expert_now[e];
+    f->two_passes = may_hold && now && later;
 
     f->n_active = f->n_blocks = 0;
     for (uint32_t e = 0; e < n_experts; e++)
@@ -276,15 +275,12 @@ static void group_pairs(td_experts *x, expert_ffn *f) {
     for (uint32_t t = 0; t < f->n_tok; t++) {
         const uint16_t *ids = token_ids(f, t);
         for (uint32_t j = 0; j < a->top_k; j++) {
-            uint32_t p = f->expert_pairs[ids[j]]++;
-            float    weight = a->weights[(size_t)(f->tok0 + t) * a->top_k + j];
-            f->pairs[p] = (pair){.token = t, .held = j < a->n_immediate ? IMMEDIATE : DEFERRED, .weight = weight};
-            if (f->two_passes && j >= a->n_immediate) {
-                f->pairs[p].held = held_row(a, ids, t, j);
-                f->held_weight[f->pairs[p].held] = weight;
-            }
+            if (ids[j] == TD_EXPERT_ELSEWHERE) continue;
+            f->pairs[f->expert_pairs[ids[j]]++] = (pair){
+                .token = t, .is_deferred = j >= a->n_immediate, .weight = a->weights[(size_t)(f->tok0 + t) * a->top_k + j]};
         }
     }
+    f->n_pairs = pair0;
 }
 
 /* ---- rows -------------------------------------------------------------------------------------- */
@@ -400,41 +396,55 @@ static void up_item(void *ctx, uint32_t item, const td_worker *w) {
 
 /* ---- down -------------------------------------------------------------------------------------- */
 
+/* Rows of sums of the region's tokens, from its first column on. */
+typedef struct {
+    int32_t *at;
+    size_t   words; /* from a row to the next */
+} sum_rows;
+
 typedef struct {
     size_t   column0, column1; /* of whole tiles */
     uint32_t tok0, tok1;
-    size_t   stride;          /* floats of a row of sums */
-    float   *sums, *deferred; /* [tok1 - tok0, stride] */
+    sum_rows now, deferred;
 } down_region;
 
-static float *sums_of(const down_region *r, float *sums, uint32_t t) {
-    return sums + (t - r->tok0) * r->stride;
-}
-
-static void clear_sums(const down_region *r, float *sums) {
-    memset(sums, 0, (r->tok1 - r->tok0) * r->stride * sizeof *sums);
-}
-
-static void write_sums(const td_experts *x, const down_region *r, float *sums, void *dst) {
-    size_t hidden = x->config.hidden, end = r->column1 < hidden ? r->column1 : hidden,
-           element = td_dtype_bytes(x->config.act_dtype);
-    for (uint32_t t = r->tok0; t < r->tok1; t++)
-        td_from_f32(x->config.act_dtype, sums_of(r, sums, t), end - r->column0,
-                    (char *)dst + ((x->ffn->tok0 + t) * hidden + r->column0) * element);
-}
-
-static void sum_held(const td_experts *x, const down_region *r) {
-    expert_ffn *f = x->ffn;
-    uint32_t    n = f->args->top_k - f->args->n_immediate;
-    for (uint32_t t = r->tok0; t < r->tok1; t++)
-        for (uint32_t i = t * n; i < (t + 1) * n; i++)
-            x->rows->axpy(f->held_weight[i], f->held + i * x->scratch.y_stride + r->column0, r->column1 - r->column0,
-                          sums_of(r, r->deferred, t));
+static int32_t *row_of(const down_region *r, const sum_rows *sums, uint32_t t) {
+    return sums->at + (t - r->tok0) * sums->words;
 }
 
 /* An odd number of cache lines, for a chunk of so many tiles. */
-static size_t sums_stride(size_t tiles, size_t nr) {
-    return odd_lines(tiles * nr * sizeof(float)) / sizeof(float);
+static size_t sums_words(size_t tiles, size_t nr) {
+    return odd_lines(td_exact_words(tiles * nr) * sizeof(int32_t)) / sizeof(int32_t);
+}
+
+static void begin_now(const td_experts *x, const down_region *r) {
+    for (uint32_t t = r->tok0; t < r->tok1; t++)
+        td_exact_begin(row_of(r, &r->now, t), r->column1 - r->column0, x->ffn->terms[t].now);
+}
+
+static void begin_deferred(const td_experts *x, const down_region *r) {
+    for (uint32_t t = r->tok0; t < r->tok1; t++)
+        td_exact_begin(row_of(r, &r->deferred, t), r->column1 - r->column0, x->ffn->terms[t].deferred);
+}
+
+/* A row of sums to where the caller wants it, as it wants it. */
+static void write_row(const td_experts *x, const down_region *r, const int32_t *sums, uint32_t t, void *dst) {
+    size_t hidden = x->config.hidden, end = r->column1 < hidden ? r->column1 : hidden, row = x->ffn->tok0 + t;
+    if (x->ffn->args->in_parts) {
+        memcpy((int32_t *)dst + row * td_exact_words(hidden) + td_exact_at(r->column0), sums,
+               td_exact_words(end - r->column0) * sizeof *sums);
+        return;
+    }
+    for (size_t j = r->column0, n; j < end; j += n) {
+        float values[16 * TD_EXACT_BLOCK];
+        n = end - j < 16 * TD_EXACT_BLOCK ? end - j : 16 * TD_EXACT_BLOCK;
+        x->rows->exact_end(sums + td_exact_at(j - r->column0), n, values);
+        td_from_f32(x->config.act_dtype, values, n, (char *)dst + (row * hidden + j) * td_dtype_bytes(x->config.act_dtype));
+    }
+}
+
+static void write_sums(const td_experts *x, const down_region *r, const sum_rows *sums, void *dst) {
+    for (uint32_t t = r->tok0; t < r->tok1; t++) write_row(x, r, row_of(r, sums, t), t, dst);
 }
 
 /* First pair of an expert whose token is at least t. */
@@ -452,23 +462,12 @@ static uint32_t lower_pair(const expert_ffn *f, const active_expert *e, uint32_t
     return lo;
 }
 
-/* Held rows of the region's tokens, before their one output is added: -0, to which adding changes nothing. */
-static void clear_held(const td_experts *x, const down_region *r) {
-    expert_ffn *f = x->ffn;
-    uint32_t    n = f->args->top_k - f->args->n_immediate;
-    for (uint32_t i = r->tok0 * n; i < r->tok1 * n; i++)
-        for (size_t j = r->column0; j < r->column1; j++) f->held[i * x->scratch.y_stride + j] = -0.0f;
-}
-
-/* Where the outputs of pairs p0 .. p0 + m go, from the region's first column on, and with which weights. */
-static void aim(const td_experts *x, const down_region *r, uint32_t p0, uint32_t m, float **sums, float *weights) {
-    expert_ffn *f = x->ffn;
+/* The sums of pairs p0 .. p0 + m, and their weights. */
+static void aim(const td_experts *x, const down_region *r, uint32_t p0, uint32_t m, int32_t **sums, float *weights) {
     for (uint32_t i = 0; i < m; i++) {
-        const pair *p = &f->pairs[p0 + i];
-        bool        is_held = p->held != IMMEDIATE && p->held != DEFERRED;
-        weights[i] = is_held ? 1 : p->weight;
-        sums[i] = is_held ? f->held + p->held * x->scratch.y_stride + r->column0
-                          : sums_of(r, p->held == IMMEDIATE ? r->sums : r->deferred, p->token);
+        const pair *p = &x->ffn->pairs[p0 + i];
+        weights[i] = p->weight;
+        sums[i] = row_of(r, p->is_deferred ? &r->deferred : &r->now, p->token);
     }
 }
 
@@ -502,21 +501,23 @@ static void down_item(void *ctx, uint32_t item, const td_worker *w) {
     size_t      tile_bytes = x->layout.down_tile_bytes;
     const char *tiles =
         (const char *)expert_shard_data(x, f->layer, w->subpool) + sh->n_gate * 2 * x->layout.gate_tile_bytes;
-    float **ways = expert_worker_scratch(x, w->index), *weights = (float *)(ways + x->scratch.down_rows),
-          *sums = worker_sums(x, w);
+    int32_t   **ways = expert_worker_scratch(x, w->index), *sums = worker_sums(x, w);
+    float      *weights = (float *)(ways + x->scratch.down_rows);
     down_region region = {.column0 = (sh->down_tile0 + tile0) * nr,
                           .column1 = (sh->down_tile0 + tile1) * nr,
                           .tok0 = (uint32_t)((uint64_t)f->n_tok * range / f->n_ranges),
                           .tok1 = (uint32_t)((uint64_t)f->n_tok * (range + 1) / f->n_ranges),
-                          .stride = sums_stride(tile1 - tile0, nr),
-                          .sums = sums,
-                          .deferred = sums + SUM_BYTES / sizeof *sums};
-    bool        any_deferred = f->args->n_immediate < f->args->top_k, sum_now = any_deferred && !f->two_passes;
+                          .now = {sums, sums_words(tile1 - tile0, nr)},
+                          .deferred = {sums + SUM_BYTES / sizeof *sums, sums_words(tile1 - tile0, nr)}};
+    const bool  any_deferred = f->args->n_immediate < f->args->top_k, is_last = f->second || !f->two_passes;
     if (tile0 == tile1) return;
-    assert((region.tok1 - region.tok0) * region.stride * sizeof *sums <= SUM_BYTES);
-    if (!f->second) clear_sums(&region, region.sums);
-    if (f->second || sum_now) clear_sums(&region, region.deferred);
-    if (f->two_passes && !f->second) clear_held(x, &region);
+    assert((region.tok1 - region.tok0) * region.now.words * sizeof *sums <= SUM_BYTES);
+    if (f->two_passes) {
+        region.deferred.words = td_exact_words(x->scratch.y_stride);
+        region.deferred.at = f->later + region.tok0 * region.deferred.words + td_exact_at(region.column0);
+    }
+    if (!f->second) begin_now(x, &region);
+    if (any_deferred && !f->second) begin_deferred(x, &region);
     for (uint32_t e = f->first_active; e < f->end_active; e++) {
         const active_expert *expert = &f->active[e];
         const char          *first = tiles + expert->id * sh->expert_bytes + tile0 * tile_bytes;
@@ -543,9 +544,8 @@ static void down_item(void *ctx, uint32_t item, const td_worker *w) {
                                 .end = {.n = (tile1 - tile0) * nr, .bias = bias, .sums = ways, .weight = weights}});
         }
     }
-    if (!f->second) write_sums(x, &region, region.sums, f->args->y);
-    if (f->second) sum_held(x, &region);
-    if (f->second || sum_now) write_sums(x, &region, region.deferred, f->args->y_deferred);
+    if (!f->second) write_sums(x, &region, &region.now, f->args->y);
+    if (any_deferred && is_last) write_sums(x, &region, &region.deferred, f->args->y_deferred);
 }
 
 /* ---- passes ------------------------------------------------------------------------------------ */
@@ -565,7 +565,7 @@ static uint32_t chunk_count(const td_experts *x, size_t groups, size_t tiles, si
 
 /* So many tokens and chunks leave an item's sums in its worker's L2. */
 static bool sums_fit(const td_experts *x, size_t n_tok, size_t tiles, size_t chunks) {
-    return n_tok * sums_stride((tiles + chunks - 1) / chunks, x->kernel->tiles->nr) * sizeof(float) <= SUM_BYTES;
+    return n_tok * sums_words((tiles + chunks - 1) / chunks, x->kernel->tiles->nr) * sizeof(int32_t) <= SUM_BYTES;
 }
 
 /*
@@ -624,8 +624,7 @@ static void run_pass(td_experts *x, bool second) {
     while (f->end_block < f->n_blocks && f->blocks[f->end_block].expert < f->end_active) f->end_block++;
 
     size_t n_blocks = f->end_block - f->first_block, n_experts = f->end_active - f->first_active;
-    size_t n_pairs = (size_t)f->n_tok * f->args->top_k,
-           rows = 1 + n_pairs / f->n_blocks / 4; /* four rows cost about a pass over the weights */
+    size_t n_pairs = f->n_pairs, rows = 1 + n_pairs / f->n_blocks / 4; /* four rows cost about a pass over the weights */
     f->n_chunks = chunk_count(x, n_blocks, gate_tiles, gate_tiles * 2 * l->gate_tile_bytes * rows);
     for (uint32_t b = f->first_block; b < f->end_block; b++)
         atomic_store_explicit(&f->blocks[b].left, f->n_chunks * l->n_shards, memory_order_relaxed);
@@ -638,6 +637,15 @@ static void run_pass(td_experts *x, bool second) {
     else
         cut_evenly(x, down_tiles, weights, rows);
     run_phase(x, second ? "deferred down" : "down", (uint32_t)n_experts, down_item, f->n_chunks * f->n_ranges, true);
+}
+
+/* What a batch gives whose experts are all elsewhere. */
+static void write_zeros(const td_experts *x) {
+    const td_ffn_args *a = x->ffn->args;
+    const size_t       hidden = x->config.hidden,
+                 row = a->in_parts ? td_exact_words(hidden) * sizeof(int32_t) : hidden * td_dtype_bytes(x->config.act_dtype);
+    memset((char *)a->y + x->ffn->tok0 * row, 0, x->ffn->n_tok * row);
+    if (a->n_immediate < a->top_k) memset((char *)a->y_deferred + x->ffn->tok0 * row, 0, x->ffn->n_tok * row);
 }
 
 td_tier_work td_experts_batch_work(const td_experts_config *c, uint64_t layer_bytes, uint64_t n_active, uint64_t n_pairs) {
@@ -663,6 +671,10 @@ void td_experts_ffn(td_experts *x, uint32_t layer, const td_ffn_args *a) {
         uint64_t begin = td_trace_begin();
         group_pairs(x, f);
         td_trace_end(begin, &(td_trace_label){TD_TRACE_CPU, "group", {"tokens", "experts"}, {f->n_tok, f->n_active}});
+        if (!f->n_pairs) {
+            write_zeros(x);
+            continue;
+        }
         run_phase(x, "prepare", f->n_active, prepare_rows, (f->n_tok + TOKENS_PER_ITEM - 1) / TOKENS_PER_ITEM, false);
         run_pass(x, false);
         if (f->two_passes) {
@@ -672,13 +684,12 @@ void td_experts_ffn(td_experts *x, uint32_t layer, const td_ffn_args *a) {
             }
             run_pass(x, true);
         }
-        td_tier_work batch =
-            td_experts_batch_work(&x->config, x->layout.layer_bytes, f->n_active, (uint64_t)f->n_tok * a->top_k);
+        td_tier_work batch = td_experts_batch_work(&x->config, x->layout.layer_bytes, f->n_active, f->n_pairs);
         work.bytes += batch.bytes;
         work.int8_ops += batch.int8_ops;
         work.f32_ops += batch.f32_ops;
+        atomic_fetch_add_explicit(&x->n_pairs, f->n_pairs, memory_order_relaxed);
     }
-    atomic_fetch_add_explicit(&x->n_pairs, (uint64_t)a->n_tok * a->top_k, memory_order_relaxed);
     td_tier_end(&x->meter, begin_ns, &work);
     if (!done_called && a->immediate_done) a->immediate_done(a->user);
 }

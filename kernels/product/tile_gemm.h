@@ -61,13 +61,14 @@ typedef struct {
     const float *gate;   /* [m, ld_gate]: y[i, j] becomes what glu makes of it and the gate; or NULL */
     td_glu       glu;
     size_t       ld_gate;
-    /** sums[i][j] = fma(weight[i], y[i, j], sums[i][j]) instead of out, where n is of whole tiles; or NULL */
-    float *const *sums;   /* [m] */
-    const float  *weight; /* [m] */
-    void         *out;    /* [m, ld] */
-    size_t        ld;     /* elements */
-    td_dtype      dtype;  /* of out: F32, or BF16, rounded to nearest even */
-    bool          far;    /* out is so large that no near cache keeps it: it may be written past the caches */
+    /** Instead of out, where n is of whole tiles: a term weight[i] * y[i, j] to sum j of row i (kernels/exact_sum.h); or
+     * NULL. */
+    int32_t *const *sums;   /* [m] rows of td_exact_words(n) words */
+    const float    *weight; /* [m] */
+    void           *out;    /* [m, ld] */
+    size_t          ld;     /* elements */
+    td_dtype        dtype;  /* of out: F32, or BF16, rounded to nearest even */
+    bool            far;    /* out is so large that no near cache keeps it: it may be written past the caches */
 } td_gemm_end;
 
 /**

@@ -7,6 +7,7 @@
 
 #include "core/math/small_float.h"
 #include "kernels/vec/vec.h"
+#include "kernels/vec/vec_exact.inc"
 #include "kernels/vec/vec_exp.inc"
 
 /* Set *scale, from the bits of the row's largest magnitude; return 1 / scale, or 0 for a row whose codes are all 0 (kernels/rows/row_quant.h). */
@@ -164,9 +165,17 @@ static void glu(const td_glu *p, const float *gate, const float *up, size_t rows
     }
 }
 
-static void axpy(float w, const float *v, size_t n, float *y) {
-    const vf vw = vf_set1(w);
-    for (size_t i = 0; i < n; i += LANES) vf_store(y + i, vf_fma(vw, vf_load(v + i), vf_load(y + i)));
+static void exact_add(float w, const float *v, size_t n, int32_t *sums) {
+    size_t i = 0;
+    for (; i + LANES <= n; i += LANES) vf_exact_add(vf_set1(w), vf_load(v + i), sums + td_exact_at(i));
+    for (; i < n; i++) td_exact_add_one(w, v[i], sums + td_exact_at(i));
 }
 
-const td_rows TD_OF_SET(rows) = {CONVERSIONS, .quantize = quantize, .glu = glu, .axpy = axpy};
+static void exact_end(const int32_t *sums, size_t n, float *out) {
+    size_t i = 0;
+    for (; i + LANES <= n; i += LANES) vf_store(out + i, vf_exact_value(sums + td_exact_at(i)));
+    for (; i < n; i++) out[i] = td_exact_value(sums + td_exact_at(i));
+}
+
+const td_rows TD_OF_SET(rows) = {CONVERSIONS, .quantize = quantize, .glu = glu, .exact_add = exact_add,
+                                 .exact_end = exact_end};

@@ -3,6 +3,7 @@
 #define TD_KERNELS_ROWS_ROWS_H
 
 #include "core/dtype.h"
+#include "kernels/exact_sum.h"
 #include "kernels/glu.h"
 
 typedef struct {
@@ -17,8 +18,10 @@ typedef struct {
      * may be gate. Relative error of silu below 4e-7.
      */
     void (*glu)(const td_glu *p, const float *gate, const float *up, size_t rows, size_t cols, float *out, size_t ldo);
-    /** y[i] = fma(w, v[i], y[i]); n a multiple of 16. */
-    void (*axpy)(float w, const float *v, size_t n, float *y);
+    /** The terms w * v[i] to sum i of the row (kernels/exact_sum.h), i < n. */
+    void (*exact_add)(float w, const float *v, size_t n, int32_t *sums);
+    /** out[i] = the value of sum i of the row, i < n. */
+    void (*exact_end)(const int32_t *sums, size_t n, float *out);
 } td_rows;
 
 extern const td_rows td_rows_scalar, td_rows_avx2, td_rows_avx512, td_rows_neon;

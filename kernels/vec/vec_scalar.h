@@ -27,6 +27,9 @@ VEC vf vf_set1(float f) {
 VEC vi vi_set1(int32_t i) {
     return (vi){i, i, i, i};
 }
+VEC vf vf_of_vi(vi v) {
+    return __builtin_convertvector(v, vf);
+}
 VEC vf vf_load(const float *p) {
     vf v;
     memcpy(&v, p, sizeof v);

@@ -11,6 +11,7 @@
 #include <stdlib.h>
 
 #include "core/error.h"
+#include "kernels/exact_sum.h"
 #include "npu/cuda/cuda_kind.h"
 
 #define RUN_ROWS 1024

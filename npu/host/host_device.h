@@ -197,10 +197,10 @@ struct td_npu_block {
     td_status (*run)(td_host_npu *d, const td_npu_block *b, const td_host_step *s);
     struct { /* the rows of a chunk; the rest are offsets into the scratch, those that the kind needs */
         size_t         chunk, x, rows, f32, per_worker;
-        size_t         inter, down;                     /* mlp, experts */
-        size_t         first, chosen, gathered, scales; /* experts */
-        size_t         q, k, v, out;                    /* attention */
-        size_t         q_low, q_rows, kv, q_lat, ctx;   /* latent attention */
+        size_t         inter, down;                           /* mlp, experts */
+        size_t         first, chosen, gathered, scales, sums; /* experts */
+        size_t         q, k, v, out;                          /* attention */
+        size_t         q_low, q_rows, kv, q_lat, ctx;         /* latent attention */
         td_attn_places attn;
     } at;
     size_t scratch_bytes;

@@ -1,7 +1,6 @@
 /*
  * Routed experts on the device. The rows of each expert are gathered, go through its MLP, and are added, times their
- * weights, to the sums of the step's rows. Experts take their turns in the order of their ids, so a row's sum has that order
- * whichever rows are beside it.
+ * weights, to the exact sums of the step's rows (kernels/exact_sum.h). So a row has the bits that the CPU tier would give it.
  */
 #include <string.h>
 
@@ -23,7 +22,7 @@ typedef struct {
     const td_experts_desc *x;
     size_t                 row0, rows;
     const chosen          *list; /* of the expert under way */
-    float                 *sum;  /* [rows, hidden] */
+    int32_t               *sum;  /* [rows] of td_exact_words(hidden) */
 } experts_job;
 
 /* The chunk's pairs by expert, and of one expert by row. first [n_experts + 1]: where each expert's begin. */
@@ -62,15 +61,17 @@ static void add_row(void *ctx, uint32_t i, const td_worker *w) {
     const experts_job *j = ctx;
     size_t             hidden = j->x->hidden;
     (void)w;
-    j->d->kernels->math->scale_add(j->sum + j->list[i].row * hidden, 1,
-                                   (const float *)(j->d->scratch + j->b->at.down) + i * hidden, j->list[i].weight, hidden);
+    j->d->kernels->rows->exact_add(j->list[i].weight, (const float *)(j->d->scratch + j->b->at.down) + i * hidden, hidden,
+                                   j->sum + j->list[i].row * td_exact_words(hidden));
 }
 
 static void store_row(void *ctx, uint32_t i, const td_worker *w) {
     const experts_job *j = ctx;
     size_t             hidden = j->x->hidden;
     (void)w;
-    td_from_f32(j->d->act, j->sum + i * hidden, hidden, (char *)j->x->out + td_host_act_bytes(j->d, (j->row0 + i) * hidden));
+    float *values = (float *)(j->d->scratch + j->b->at.down) + i * hidden; /* of no expert any more */
+    j->d->kernels->rows->exact_end(j->sum + i * td_exact_words(hidden), hidden, values);
+    td_from_f32(j->d->act, values, hidden, (char *)j->x->out + td_host_act_bytes(j->d, (j->row0 + i) * hidden));
 }
 
 static void run_expert(const experts_job *j, size_t e, size_t n) {
@@ -98,9 +99,9 @@ static td_status run_experts(td_host_npu *d, const td_npu_block *b, const td_hos
     chosen                *list = (chosen *)(d->scratch + b->at.chosen);
     for (size_t row = 0; row < s->n_tok; row += b->at.chunk) {
         size_t      rows = s->n_tok - row < b->at.chunk ? s->n_tok - row : b->at.chunk;
-        experts_job j = {.d = d, .b = b, .x = x, .row0 = row, .rows = rows, .sum = (float *)(d->scratch + b->at.f32)};
+        experts_job j = {.d = d, .b = b, .x = x, .row0 = row, .rows = rows, .sum = (int32_t *)(d->scratch + b->at.sums)};
         TD_TRY(list_chosen(&j, first, list));
-        memset(j.sum, 0, rows * x->hidden * sizeof *j.sum);
+        for (size_t i = 0; i < rows; i++) td_exact_begin(j.sum + i * td_exact_words(x->hidden), x->hidden, x->top_k);
         for (size_t e = 0; e < x->n_experts; e++) {
             j.list = list + first[e];
             if (first[e + 1] > first[e]) run_expert(&j, e, first[e + 1] - first[e]);
@@ -124,7 +125,7 @@ static void place_experts(const td_host_npu *d, const td_block_desc *desc, td_np
     b->at.inter = td_host_place(&used, chunk * x->inter * sizeof(float));
     b->at.rows = td_host_place(&used, td_host_rows_bytes(chunk, x->inter, TD_DT_F32));
     b->at.down = td_host_place(&used, chunk * x->hidden * sizeof(float));
-    b->at.f32 = td_host_place(&used, chunk * x->hidden * sizeof(float)); /* sums */
+    b->at.sums = td_host_place(&used, chunk * td_exact_words(x->hidden) * sizeof(int32_t));
     b->scratch_bytes = used;
 }
 

@@ -4,6 +4,7 @@
 #include <math.h>
 
 #include "cpu_experts/expert_state.h"
+#include "kernels/rows/convert.h"
 #include "quant/coded_matrix.h"
 #include "tests/cpu_experts/expert_fixture.h"
 #include "tests/cpu_experts/load_views.h"
@@ -162,7 +163,8 @@ static void compare_with_double(td_expert_format format, uint32_t hidden, uint32
     guarded     y = guard_alloc(N_TOK * hidden * 4), yd = guard_alloc(N_TOK * hidden * 4);
     double     *out = malloc(hidden * sizeof *out), *want = calloc(2 * hidden, sizeof *want);
     run_ffn(x, &t, t.x, K - DEFERRED, y.data, yd.data);
-    double worst = 0;
+    const double rounding = K * 0x1p-27; /* of the terms of an exact sum */
+    double       worst = 0;
     for (uint32_t i = 0; i < N_TOK; i++) {
         double amax = 0;
         memset(want, 0, 2 * hidden * sizeof *want);
@@ -173,8 +175,8 @@ static void compare_with_double(td_expert_format format, uint32_t hidden, uint32
         }
         for (uint32_t h = 0; h < hidden; h++) amax = fmax(amax, fabs(want[h]));
         for (uint32_t h = 0; h < hidden; h++) {
-            worst = fmax(worst, fabs(want[h] - ((float *)y.data)[i * hidden + h]) / amax);
-            worst = fmax(worst, fabs(want[hidden + h] - ((float *)yd.data)[i * hidden + h]) / amax);
+            worst = fmax(worst, (fabs(want[h] - ((float *)y.data)[i * hidden + h]) - rounding) / amax);
+            worst = fmax(worst, (fabs(want[hidden + h] - ((float *)yd.data)[i * hidden + h]) - rounding) / amax);
         }
     }
     print_message("  %s hidden %u inter %u%s: worst error %.2g of the largest output\n", td_experts_kernel_name(x), hidden,
@@ -309,6 +311,95 @@ TEST(results_do_not_depend_on_threads_shards_batch_or_schedule) {
         for (size_t p = 0; p < sizeof pools / sizeof pools[0]; p++) check_schedules(&v, pools[p][0], pools[p][1]);
         invariance_close(&v);
     }
+}
+
+/* Each pair's expert is here or elsewhere, by a draw: of a third of the tokens none is here, of some experts none anywhere. */
+static void draw_places(const invariance *v, uint16_t *here, uint16_t *there) {
+    for (uint32_t i = 0; i < INV_TOK * INV_K; i++) {
+        const bool is_here = i / INV_K % 3 && td_rng_u64(SEED, 200, i) & 1;
+        here[i] = is_here ? v->t.ids[i] : TD_EXPERT_ELSEWHERE;
+        there[i] = is_here ? TD_EXPERT_ELSEWHERE : v->t.ids[i];
+    }
+}
+
+static void assert_parts_add_up(const invariance *v, int32_t *const sums[2], const void *want) {
+    const size_t   words = td_exact_words(INV_HIDDEN);
+    static int32_t whole[2 * (INV_HIDDEN + TD_EXACT_BLOCK)];
+    char           y[INV_HIDDEN * 4];
+    float          values[INV_HIDDEN];
+    for (size_t t = 0; t < INV_TOK; t++) {
+        for (size_t i = 0; i < words; i++) whole[i] = sums[0][t * words + i] + sums[1][t * words + i];
+        td_kernels_here()->rows->exact_end(whole, INV_HIDDEN, values);
+        td_from_f32(v->act, values, INV_HIDDEN, y);
+        assert_memory_equal(y, (const char *)want + t * v->row_bytes, v->row_bytes);
+    }
+}
+
+/* Two calls, each with a part of the pairs, give sums that add up to those of one call; with deferral as without. */
+TEST(parts_of_a_sum_add_up) {
+    static invariance v;
+    static uint16_t   ids[2][INV_TOK * INV_K];
+    enum { WORDS = 2 * (INV_HIDDEN + TD_EXACT_BLOCK) };
+    static int32_t now[2][INV_TOK * WORDS], deferred[2][INV_TOK * WORDS];
+    for (int f = 0; f < TD_EXPERT_FORMATS; f++) {
+        invariance_open(&v, (td_expert_format)f, TD_DT_BF16, false);
+        td_pool    *pool = fixture_pool(2, 2);
+        td_experts *x = open_experts(config_of(&v.w, v.format, v.act, INV_K, INV_TOK, INV_DEFER), pool, &v.w);
+        draw_places(&v, ids[0], ids[1]);
+        for (int part = 0; part < 2; part++)
+            td_experts_ffn(x, 0,
+                           &(td_ffn_args){.n_tok = INV_TOK,
+                                          .top_k = INV_K,
+                                          .x = v.in,
+                                          .ids = ids[part],
+                                          .weights = v.t.weights,
+                                          .n_immediate = INV_K - INV_DEFER,
+                                          .y = now[part],
+                                          .y_deferred = deferred[part],
+                                          .in_parts = true});
+        assert_parts_add_up(&v, (int32_t *const[]){now[0], now[1]}, v.y);
+        assert_parts_add_up(&v, (int32_t *const[]){deferred[0], deferred[1]}, v.yd);
+        uint64_t     pairs;
+        td_tier_work work;
+        td_experts_counters(x, &pairs, &work);
+        assert_int_equal(pairs, INV_TOK * INV_K);
+        td_experts_destroy(x);
+        td_pool_destroy(pool);
+        invariance_close(&v);
+    }
+}
+
+/* Nothing is here: zeros, as values or as sums, and nothing counted. */
+TEST(experts_elsewhere_leave_zeros) {
+    static invariance v;
+    static uint16_t   ids[INV_TOK * INV_K];
+    static char       y[2][INV_TOK * INV_HIDDEN * 4], zeros[INV_TOK * INV_HIDDEN * 4];
+    invariance_open(&v, TD_EXPERT_INT4C, TD_DT_BF16, false);
+    td_pool    *pool = fixture_pool(2, 1);
+    td_experts *x = open_experts(config_of(&v.w, v.format, v.act, INV_K, INV_TOK, INV_DEFER), pool, &v.w);
+    memset(ids, 0xff, sizeof ids);
+    memset(y, 1, sizeof y);
+    done_calls = 0;
+    td_experts_ffn(x, 0,
+                   &(td_ffn_args){.n_tok = INV_TOK,
+                                  .top_k = INV_K,
+                                  .x = v.in,
+                                  .ids = ids,
+                                  .weights = v.t.weights,
+                                  .n_immediate = INV_K - INV_DEFER,
+                                  .y = y[0],
+                                  .y_deferred = y[1],
+                                  .immediate_done = count_done});
+    for (int i = 0; i < 2; i++) assert_memory_equal(y[i], zeros, INV_TOK * v.row_bytes);
+    assert_int_equal(done_calls, 1);
+    td_tier_work work;
+    uint64_t     pairs;
+    td_experts_counters(x, &pairs, &work);
+    assert_int_equal(pairs, 0);
+    assert_int_equal(work.bytes, 0);
+    td_experts_destroy(x);
+    td_pool_destroy(pool);
+    invariance_close(&v);
 }
 
 /* y + y_deferred by definition: each part is the call with only those experts. */

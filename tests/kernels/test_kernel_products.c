@@ -411,11 +411,12 @@ static void check_end(const variant *v, end_kind kind, uint64_t seed) {
     size_t columns = n_tiles * nr - (kind != END_SUMS ? td_rng_u64(SEED, 43, seed) % nr : 0), n = before + columns,
            ld = is_far(kind) && seed % 3 ? td_round_up(n, 32) + 32 : n + 5;
     const bool   half = kind == END_BF16 || kind == END_FAR_BF16, gated = kind == END_GATE || kind == END_FAR_GATE;
-    size_t       element = half ? sizeof(td_bf16) : sizeof(float);
+    size_t       element = half ? sizeof(td_bf16) : kind == END_SUMS ? 2 * sizeof(int32_t) : sizeof(float);
     static float y[ROWS_MAX * COLUMNS_MAX];
     td_gemm_row  rows[ROWS_MAX];
     test_row     x[ROWS_MAX];
-    float       *to[ROWS_MAX], weight[ROWS_MAX];
+    int32_t     *to[ROWS_MAX];
+    float        weight[ROWS_MAX];
     guarded      tiles = guard_alloc(n_tiles * bytes), bias = guard_alloc(n * sizeof(float)),
             gate = guard_alloc(((m - 1) * ld + n) * sizeof(float)),
             out = guard_alloc((is_far(kind) ? m * ld : (m - 1) * ld + n) * element);
@@ -442,9 +443,9 @@ static void check_end(const variant *v, end_kind kind, uint64_t seed) {
     for (size_t i = 0; i < (m - 1) * ld + n; i++) ((float *)gate.data)[i] = (float)td_rng_uniform(SEED, 45, i) * 20 - 10;
     memset(out.data, 0, ((m - 1) * ld + n) * element);
     for (size_t r = 0; r < m; r++) {
-        to[r] = (float *)out.data + (kind == END_SUMS ? (m - 1 - r) * ld : 0); /* any row may go anywhere */
+        to[r] = (int32_t *)out.data + (kind == END_SUMS ? (m - 1 - r) * ld * 2 : 0); /* any row may go anywhere */
         weight[r] = (float)td_rng_uniform(SEED, 46, r);
-        for (size_t j = 0; kind == END_SUMS && j < n; j++) to[r][j] = (float)j;
+        for (size_t j = 0; kind == END_SUMS && j < td_exact_words(n); j++) to[r][j] = (int32_t)j;
     }
     a.end = (td_gemm_end){
         .column = before, .n = n, .out = out.data, .ld = ld, .dtype = half ? TD_DT_BF16 : TD_DT_F32, .far = is_far(kind)};
@@ -459,9 +460,16 @@ static void check_end(const variant *v, end_kind kind, uint64_t seed) {
         for (size_t j = 0; j < columns; j++)
             want[j] = y[r * COLUMNS_MAX + j] + (biased ? ((float *)bias.data)[before + j] : 0);
         if (gated) rows_of_one->glu(&glu, (float *)gate.data + r * ld + before, want, 1, columns, want, columns);
-        for (size_t j = 0; kind == END_SUMS && j < columns; j++) want[j] = fmaf(weight[r], want[j], (float)j);
-        for (size_t j = 0; j < columns; j++) {
-            const void *got = kind == END_SUMS ? (void *)(to[r] + j) : (char *)out.data + (r * ld + before + j) * element;
+        for (size_t j = 0; kind == END_SUMS && j < columns; j++) {
+            const size_t at = td_exact_at(j);
+            int32_t      sum[2 * TD_EXACT_BLOCK] = {(int32_t)at};
+            sum[TD_EXACT_BLOCK] = (int32_t)at + TD_EXACT_BLOCK;
+            td_exact_add_one(weight[r], want[j], sum);
+            if (to[r][at] != sum[0] || to[r][at + TD_EXACT_BLOCK] != sum[TD_EXACT_BLOCK])
+                fail_msg("%s: sum of row %zu of %zu, column %zu of %zu", kernel->name, r, m, j, columns);
+        }
+        for (size_t j = 0; kind != END_SUMS && j < columns; j++) {
+            const void *got = (char *)out.data + (r * ld + before + j) * element;
             td_bf16     rounded = td_f32_to_bf16(want[j]);
             if (memcmp(got, half ? (void *)&rounded : &want[j], element))
                 fail_msg("%s: end %d, row %zu of %zu, column %zu of %zu", kernel->name, kind, r, m, j, columns);
@@ -622,22 +630,6 @@ TEST(gated_units_are_accurate_and_the_same_in_every_tier) {
     free(g);
     free(u);
     free(first);
-}
-
-TEST(axpy_is_one_fma) {
-    EACH_TABLE(t, rows) {
-        guarded v = guard_alloc(48 * 4), y = guard_alloc(48 * 4);
-        float   want[48];
-        for (uint32_t j = 0; j < 48; j++) {
-            ((float *)v.data)[j] = (float)td_rng_uniform(SEED, 8, j);
-            ((float *)y.data)[j] = (float)td_rng_uniform(SEED, 9, j);
-            want[j] = fmaf(0.3f, ((float *)v.data)[j], ((float *)y.data)[j]);
-        }
-        t->rows->axpy(0.3f, v.data, 48, y.data);
-        assert_memory_equal(y.data, want, sizeof want);
-        guard_free(&v);
-        guard_free(&y);
-    }
 }
 
 TEST(tables_are_whole_and_in_order) {

@@ -57,6 +57,17 @@ typedef struct {
     unsigned long long data, scale, zero, factor;
 } td_cuda_expert_matrix;
 
+/* As in kernels/exact_sum.h, which has the method. cuda_experts.c includes both, so a compiler refuses another value here. */
+#define TD_EXACT_MAX 262143.0f
+#define TD_EXACT_HIGH_UNIT 0x1p-4f
+#define TD_EXACT_LOW_UNIT 0x1p-26f
+#define TD_EXACT_CARRY_BITS 22
+#define TD_EXACT_HIGH 786432.0f
+#define TD_EXACT_LOW 0.1875f
+#define TD_EXACT_HIGH_BITS 0x49400000u
+#define TD_EXACT_LOW_BITS 0x3E400000u
+#define TD_EXACT_WORD_MAX (1 << 27)
+
 /* Sums over cards: cards of a group, and values that a thread adds at a time. */
 #define TD_CUDA_CARDS 8
 #define TD_CUDA_SUM_THREADS 256

@@ -5,8 +5,8 @@
  * So the rows are put in the order of their experts on the card, and cut into tiles of one expert each; a product's blocks
  * take a tile each (td_experts_… in linear_w8a8.cu and linear_groups.cu), and those beyond the last tile return. Each
  * expert's block counts all choices for itself: some thousand integers, read from the second-level cache, cost less than a
- * second launch that would wait for the first one's counts. Places are given in the order of the rows, and a row's sum is
- * in the order of its experts' numbers, so its bits depend on the row alone.
+ * second launch that would wait for the first one's counts. Places are given in the order of the rows. A row's sum is exact
+ * (kernels/exact_sum.h), so its bits depend on the row alone, and are those of the CPU tier for the same outputs.
  */
 #include "npu/cuda/kernels/experts.cuh"
 
@@ -72,7 +72,7 @@ td_experts_place(const td_u32 *n_rows, td_u32 first, td_u32 most, const unsigned
 }
 
 /**
- * out = the sum over a row's experts, in the order of their numbers, of weight * x[its place], in f32 from 0, rounded once.
+ * out = the exact sum over a row's experts of weight * x[its place], rounded once.
  * grid (hidden / 256 rounded up, most), block 256.
  * @param ids, weights, place_of [most, top_k], out [most, hidden] bf16, of row `first` of the step on
  * @param x [places, hidden]
@@ -80,24 +80,12 @@ td_experts_place(const td_u32 *n_rows, td_u32 first, td_u32 most, const unsigned
 TD_KERNEL(256)
 td_experts_sum(const td_u32 *n_rows, td_u32 first, const unsigned short *ids, const float *weights, const td_u32 *place_of,
                td_u32 n_experts, td_u32 top_k, const float *x, td_u32 hidden, td_bf16 *out) {
-    TD_SHARED(td_u32, order, 32);
     const size_t row = blockIdx.y;
-    if (first + row >= *n_rows) return;
-    const unsigned short *mine = ids + row * top_k;
-    if (threadIdx.x < top_k) {
-        td_u32 rank = 0;
-        for (td_u32 k = 0; k < top_k; k++)
-            rank += mine[k] < mine[threadIdx.x] || (mine[k] == mine[threadIdx.x] && k < threadIdx.x);
-        order[rank] = threadIdx.x;
-    }
-    __syncthreads();
     const td_u32 column = blockIdx.x * 256 + threadIdx.x;
-    if (column >= hidden) return;
-    float sum = 0;
-    for (td_u32 i = 0; i < top_k; i++) {
-        const td_u32 k = order[i];
-        if (mine[k] >= n_experts) continue;
-        sum = sum + x[static_cast<size_t>(place_of[row * top_k + k]) * hidden + column] * weights[row * top_k + k];
-    }
-    out[row * hidden + column] = td_to_bf16(sum);
+    if (first + row >= *n_rows || column >= hidden) return;
+    td_exact_sum sum = {0, 0};
+    for (size_t pair = row * top_k; pair < (row + 1) * top_k; pair++)
+        if (ids[pair] < n_experts)
+            td_exact_add(&sum, weights[pair], x[static_cast<size_t>(place_of[pair]) * hidden + column]);
+    out[row * hidden + column] = td_to_bf16(td_exact_value(sum));
 }

@@ -4,6 +4,28 @@
 
 #include "npu/cuda/kernels/kernel.cuh"
 
+/* An exact sum (kernels/exact_sum.h has the method): of no terms, {0, 0}. */
+struct td_exact_sum {
+    int high, low;
+};
+
+TD_FN void td_exact_add(td_exact_sum *sum, float weight, float y) {
+    float t = weight * y; /* a NaN passes both limits */
+    if (t < -TD_EXACT_MAX) t = -TD_EXACT_MAX;
+    if (t > TD_EXACT_MAX) t = TD_EXACT_MAX;
+    const float high = t + TD_EXACT_HIGH, low = t + (TD_EXACT_HIGH + TD_EXACT_LOW - high);
+    sum->high = static_cast<int>(static_cast<unsigned>(sum->high) + __float_as_uint(high) - TD_EXACT_HIGH_BITS);
+    sum->low = static_cast<int>(static_cast<unsigned>(sum->low) + __float_as_uint(low) - TD_EXACT_LOW_BITS);
+}
+
+TD_FN float td_exact_value(td_exact_sum sum) {
+    const int most = TD_EXACT_WORD_MAX;
+    if (sum.high > most || sum.high < -most || sum.low > most || sum.low < -most) return __uint_as_float(0x7fc00000u);
+    const int carry = (sum.low + (1 << (TD_EXACT_CARRY_BITS - 1))) >> TD_EXACT_CARRY_BITS;
+    return static_cast<float>(sum.high + carry) * TD_EXACT_HIGH_UNIT +
+           static_cast<float>(sum.low - carry * (1 << TD_EXACT_CARRY_BITS)) * TD_EXACT_LOW_UNIT;
+}
+
 /* Rows of one expert that a block computes: places first .. end - 1. */
 struct expert_tile {
     td_u32 expert, first, end;

@@ -1,4 +1,3 @@
-#include <assert.h>
 #include <limits.h>
 #include <stddef.h>
 #include <stdio.h>
@@ -15,13 +14,13 @@
 
 /* ---- sizes ----------------------------------------------------------------------------------- */
 
-/* Of a cache of a layer, on the card. */
+/* Bytes of a layer's cache on the card. */
 static size_t cache_bytes(const td_card_model *c, const td_layer_cache *cache) {
     return td_layer_cache_page_bytes(cache, c->npu, c->shard.count) * (c->kv_pages + c->model->kv_spare_pages);
 }
 
-/* Whether any step may go through as two halves, and whether one of n rows does. Each half reads the weights of the experts
-   anew, which pays from where their arithmetic hides it; without experts there is nothing to overlap. */
+/* Whether any step may go through as two halves. Each half reads the weights of the experts anew, which pays only if their
+   arithmetic hides it; without experts there is nothing to overlap. */
 static bool may_split(const td_model *m) {
     return m->spec.experts.n_layers && m->spec.overlap_min_tok && !m->probe.layer_tap;
 }
@@ -45,7 +44,7 @@ static td_step_shape step_shape(const td_model *m, uint32_t n_pages) {
                            .user = m};
 }
 
-/* As far as outlines need it. */
+/* The spec of the card's programs, as far as outlines need it. */
 static td_program_spec program_spec(const td_card_model *c) {
     const td_model *m = c->model;
     return (td_program_spec){.npu = c->npu,
@@ -85,7 +84,7 @@ static bool shows_x(const td_card_model *c) {
     return c->shard.index == 0 && (c->model->probe.layer_tap || !c->model->part.whole);
 }
 
-/* td_activations has nothing but the pointers of buffers: this is the index of one, and how many they are. */
+/* td_activations has nothing but pointers of buffers. BUFFER is the index of one. */
 #define BUFFER(member) (offsetof(td_activations, member) / sizeof(void *))
 #define N_BUFFERS (sizeof(td_activations) / sizeof(void *))
 
@@ -125,8 +124,8 @@ td_status td_card_model_outline(const td_card_model *c, uint32_t n_halves, td_ou
     return td_program_outline(&spec, n_halves, out, err);
 }
 
-/* Blocks may want scratch for what is in the cache (block_scratch_bytes of npu.h): it is planned with the pages. A block
- * wants a + b * pages, and the hungriest one of many pages has the largest b. */
+/* Blocks may want scratch that grows with the cache (block_scratch_bytes of npu.h), which is planned with the pages. A block
+ * wants a + b * pages, and with many pages the block with the largest b wants most. */
 td_status td_card_model_measure_scratch(td_card_model *c, td_error *err) {
     const uint32_t  many = 1u << 20;
     td_program_spec spec = program_spec(c);
@@ -166,8 +165,8 @@ typedef struct {
     char path[PATH_MAX];
 } kept_file;
 
-/* Only beside packed experts: that folder is ours to write to; and of one card alone. Where memory is placed on NUMA nodes,
-   as with the experts, nothing is mapped. */
+/* The file that keeps the card's weights for the next start. There is one only for a single card, and beside packed experts,
+   whose folder Tandem may write to. With memory placed on NUMA nodes there is none, since mapped pages cannot be placed. */
 static kept_file kept_file_of(const td_card_model *c) {
     const td_model *m = c->model;
     kept_file       k = {0};
@@ -194,7 +193,7 @@ static td_status load_weights(td_card_model *c, td_error *err) {
                                  c->device_file, &c->weights, &c->all_kept, err);
 }
 
-/* A failure is no reason not to serve: the next start converts again. */
+/* If keeping fails, the next start converts again. */
 void td_card_model_keep_weights(const td_card_model *c) {
     const td_model *m = c->model;
     kept_file       k = kept_file_of(c);
@@ -346,7 +345,8 @@ void td_card_model_close(td_card_model *c) {
 /* ---- running --------------------------------------------------------------------------------- */
 
 const td_program *td_card_model_program(const td_card_model *c, td_pass_kind kind) {
-    return kind == TD_PASS_FORWARD || kind == TD_PASS_MTP ? &c->program[kind] : NULL; /* the others hand nothing over */
+    return kind == TD_PASS_FORWARD || kind == TD_PASS_MTP ? &c->program[kind]
+                                                          : NULL; /* passes of other kinds hand no tokens over */
 }
 
 td_status td_card_model_download(td_card_model *c, void *host, const void *dev, size_t bytes) {
@@ -360,8 +360,8 @@ size_t td_card_model_asked(const td_card_model *c, uint32_t row) {
     return l && l[row].wanted && l[row].id >= first && l[row].id - first < vocab ? l[row].id - first : SIZE_MAX;
 }
 
-/* Of the rows that are wanted, the best logits where those will do, with the one that is asked for and the sums where
- * log-probabilities are wanted; else all. */
+/* Download the wanted rows: a row's best logits if they suffice, with the logit that is asked for and the sum if
+ * log-probabilities are wanted; else all of the row. */
 static td_status download_logits(td_card_model *c) {
     const td_out_rows *out = &c->model->pass.out;
     size_t             vocab = td_shard_sizes_of(&c->model->config, c->shard).vocab, n_best = 0, n_sums = 0;
@@ -394,7 +394,7 @@ td_status td_card_model_run(td_card_model *c) {
     td_status       st = d->ops->graph_launch(d, c->stream, c->graph);
     if (st == TD_OK) st = download_logits(c);
     if (st != TD_OK && m->group) d->ops->group_abort(m->group);     /* the others wait for this card's part */
-    td_status synced = d->ops->stream_sync(d, c->stream);           /* also after a failure: nothing may run on */
+    td_status synced = d->ops->stream_sync(d, c->stream);           /* even after a failure, since nothing may run on */
     if (synced != TD_OK && m->group) d->ops->group_abort(m->group); /* a stream that failed may have dropped its parts */
     return st != TD_OK ? st : synced;
 }

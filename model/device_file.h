@@ -1,9 +1,9 @@
 /*
  * The device tier's weights as they lie in the device's memory, in one file that a later start maps instead of converting.
- *
- * The first start on a folder of packed experts writes it beside them, when every weight has the layout that its blocks want; its name and
- * header carry the device's tag (kind and layouts) and the checkpoint's identity. Each weight has a key of what it was made from. A file that does
- * not fit, or is damaged, is never used: the weights are converted again, and the file is written anew.
+ * The first start on a folder of packed experts writes the file beside them, when every weight has the layout that its
+ * blocks want. Its name and header carry the device's tag (kind and layouts) and the checkpoint's identity, and each weight
+ * has a key of what it was made from. A file that does not fit, or is damaged, is not used: the weights are converted
+ * again, and the file is written anew.
  */
 #ifndef TD_MODEL_DEVICE_FILE_H
 #define TD_MODEL_DEVICE_FILE_H
@@ -13,7 +13,7 @@
 
 typedef struct td_device_file td_device_file;
 
-/** Which weight: role and layer of the model, and a hash of what it was made from. */
+/** The id of a weight: its role and layer, and a hash of what it was made from. */
 typedef struct {
     uint32_t role, layer;
     uint64_t key;
@@ -28,7 +28,7 @@ TD_NODISCARD td_status td_device_file_open(const char *path, const char *tag, ui
                                            td_device_file **out, td_error *err);
 void                   td_device_file_close(td_device_file *f); /* after the weights over it are destroyed; NULL is fine */
 
-/** A weight, whose bytes live until close; false where the file has none of that id. */
+/** Find a weight; its bytes live until close. @return false: the file has none of that id. */
 bool td_device_file_find(const td_device_file *f, const td_device_weight_id *id, td_npu_packed *out);
 
 /** Write a file whole: temporary name, sync, rename. @return TD_EIO, TD_ENOMEM. */

@@ -55,7 +55,7 @@ static td_status first_expert(const td_checkpoint *ck, const td_model_config *c,
     return get_expert(ck, c, layer, 0, scratch, e, err);
 }
 
-/* A format for one matrix may hold the others too. */
+/* Find a format that holds the codes of all three matrices. */
 static bool exact_numbers(const td_expert_weights *e, td_expert_numbers *out) {
     bool exact = false;
     for (int m = 0; !exact && m < TD_EXPERT_MATRICES; m++) {
@@ -88,7 +88,7 @@ td_status td_checkpoint_expert_numbers(const td_checkpoint *ck, const td_model_c
     return st;
 }
 
-/* A layer's views were refused: file and tensor, where it is a scale or a zero of a coded one. */
+/* A layer's views were refused: name file and tensor if the reason is a scale or a zero. */
 static void name_fault(const td_checkpoint *ck, const td_model_config *c, uint32_t layer, const td_expert_weights *views,
                        td_error *err) {
     for (uint32_t e = 0; e < c->n_experts; e++)
@@ -101,7 +101,7 @@ static void name_fault(const td_checkpoint *ck, const td_model_config *c, uint32
         }
 }
 
-/* Whether what is stored in codes is carried or rounded again is worth a line. */
+/* Log whether experts in codes are kept unchanged or rounded again. */
 static void report_rounded(const td_experts_config *ec, const td_model_config *c, uint32_t layer,
                            const td_expert_weights *views) {
     uint32_t coded = 0, rounded = 0;
@@ -124,7 +124,7 @@ typedef struct {
     const td_checkpoint       *ck;
     const td_model_config     *c;
     uint32_t                   layer;
-    const td_expert_weights   *views; /* [n_experts]; of a layer that is copied as it is read, biases alone */
+    const td_expert_weights   *views; /* [n_experts]; only biases if the layer is copied as it is read */
     const td_checkpoint_files *files; /* from which bytes are fetched; NULL: they are read where they lie */
     size_t                     fetch_bytes;
 } layer_source;
@@ -136,7 +136,7 @@ static size_t view_bytes(const td_tensor_view *v) {
     return v->coded->codes == TD_CODES_E4M3 || v->coded->codes == TD_CODES_INT8 ? n : 0;
 }
 
-/* The buffer has fetch_bytes, and then the coded matrix whose codes they are. */
+/* Take a matrix of an expert. The buffer holds fetch_bytes, and behind them the td_coded_matrix of these codes. */
 static td_status take_view(const void *ctx, size_t expert, td_expert_matrix m, void *buffer, td_tensor_view *out,
                            td_error *err) {
     const layer_source *src = ctx;
@@ -190,8 +190,8 @@ static td_status pack_views(layer_source *src, td_experts *x, const td_experts_c
     return st;
 }
 
-/* Whether reading an expert's matrix makes a copy of it: because it is rotated, or lies in a tensor of all experts. A
- * layer's copies together are as large as the layer, so each is made when it is its turn. */
+/* Whether reading an expert's matrix copies it, because it is rotated or lies in a tensor of all experts. Copies of all
+ * experts would be as large as the layer, so each is made when it is packed. */
 static bool copied_as_read(const td_checkpoint *ck, const td_model_config *c, uint32_t layer) {
     td_tensor_spec              spec;
     const td_safetensors_entry *plain;

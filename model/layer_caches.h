@@ -9,17 +9,18 @@
 
 td_layer_caches td_layer_caches_of(const td_model_config *c, uint32_t layer);
 
-/** Bytes of a page of it on each of so many cards. */
+/** Bytes of a page of the cache on each of so many cards. */
 size_t td_layer_cache_page_bytes(const td_layer_cache *cache, td_npu *d, uint32_t n_cards);
 
-/** The same of all caches of some layers. */
+/** Bytes of a page of all caches of some layers, on each of so many cards. */
 uint64_t td_layer_caches_page_bytes(const td_model_config *c, td_layer_range layers, td_npu *d, uint32_t n_cards);
 
-/** Heads that are cut over the cards, the same in all layers that have such; 0: each card has all of every cache. */
+/** Number of heads that are cut over the cards, the same in all layers with such caches; 0: each card has all of every
+ * cache. */
 uint32_t td_layer_caches_cut_heads(const td_model_config *c);
 
-/** Whether a page of generated tokens is what a prompt with the same tokens would leave: not where decoding computes rows in
- * another form than a prompt (MLA's absorbed form). Pages of prompts always are. */
+/** Whether a page of generated tokens has the bits that a prompt with the same tokens would leave. Not if decoding computes
+ * rows in another form than a prompt does (MLA's absorbed form). */
 bool td_layer_caches_share_generated(const td_model_config *c);
 
 #endif

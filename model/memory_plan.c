@@ -8,7 +8,7 @@
 
 #define GIB(bytes) ((double)(bytes) / (1u << 30))
 
-/* Rounded up to what three decimals show. */
+/* GiB, rounded up to three decimals. */
 static double gib_enough(double bytes) {
     return ceil(bytes / (1u << 30) * 1000) / 1000;
 }
@@ -29,7 +29,7 @@ static td_status check_host(const td_host_budget *host, double fraction, td_erro
                    GIB((double)wanted / fraction));
 }
 
-/* A context alone takes some hundred MiB. */
+/* Whether other processes have much of the device's memory. Its own context takes some hundred MiB. */
 static bool others_have_much(const td_memory_plan_input *in) {
     return in->taken_bytes > in->available_bytes / 8 && in->taken_bytes > (uint64_t)1 << 30;
 }

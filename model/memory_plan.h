@@ -1,6 +1,6 @@
 /*
- * How many pages of KV there are beside the weights, in one memory that both tiers share, or in the device's, with the
- * experts in the host's. Pure arithmetic.
+ * Plans how many pages of KV fit beside the weights: in one memory that both tiers share; or in the device's memory, while
+ * the experts are in the host's. Pure arithmetic.
  */
 #ifndef TD_MODEL_MEMORY_PLAN_H
 #define TD_MODEL_MEMORY_PLAN_H
@@ -26,12 +26,12 @@ typedef struct {
 } td_host_budget;
 
 typedef struct {
-    uint64_t              available_bytes; /* of the device, or of the machine where there is one memory */
-    uint64_t              taken_bytes;     /* of a device's memory, before anything is loaded: by other processes, mostly */
-    double                fraction;        /* share of each memory that may be used, (0, 1] */
-    uint64_t              weight_bytes;    /* in that memory */
-    uint64_t              scratch_bytes;   /* working memory in it */
-    const td_host_budget *host;            /* NULL: one memory */
+    uint64_t              available_bytes;   /* of the device, or of the machine where there is one memory */
+    uint64_t              taken_bytes;       /* of a device's memory before anything is loaded, mostly by other processes */
+    double                fraction;          /* share of each memory that may be used, (0, 1] */
+    uint64_t              weight_bytes;      /* in that memory */
+    uint64_t              scratch_bytes;     /* working memory in it */
+    const td_host_budget *host;              /* NULL: one memory */
     uint64_t              kv_bytes_per_page; /* all layers; > 0 */
     uint64_t max_total_tokens; /* wanted capacity; 0: what fits, up to max_running sequences of context_length */
     uint32_t context_length, max_running;

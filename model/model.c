@@ -23,7 +23,7 @@
 
 /* ---- sizes ----------------------------------------------------------------------------------- */
 
-/* What the expert store is to hold, from what the model's configuration says; the numbers are the caller's choice. */
+/* Set what the expert store is to hold, from the model's configuration. The number format is the caller's choice. */
 static void settle_experts(td_model *m) {
     const td_model_config *c = &m->config;
     td_experts_config     *e = &m->spec.experts;
@@ -54,10 +54,10 @@ static size_t merged_logits_bytes(const td_model *m) {
     return m->part.whole ? (size_t)m->spec.max_out * m->config.vocab * sizeof(float) : 0;
 }
 
-/* The cards' memory as one: of one memory they all take, of a memory each what each takes. */
+/* With unified memory the cards' figures are added; else they are those of one card. */
 void td_model_get_memory(const td_model *m, td_model_memory *memory) {
     uint64_t n = m->unified ? m->n_cards : 1;
-    td_card_model_memory(m->cards, memory); /* the first takes most */
+    td_card_model_memory(m->cards, memory); /* the first card takes most */
     memory->npu_weight_bytes *= n;
     memory->device_scratch_bytes *= n;
     memory->kv_bytes_per_page *= n;
@@ -103,7 +103,7 @@ static void stop_threads(td_model *m) {
         if (m->cards[i].has_thread) pthread_join(m->cards[i].thread, NULL);
 }
 
-/* The job for every card, the first on the caller. @return the first failure. */
+/* Do a job for every card, the first card's on the calling thread. @return the first failure. */
 static td_status on_cards(td_model *m, td_status (*job)(td_card_model *c)) {
     uint32_t  want = td_signal_get(&m->done) + m->n_cards - 1;
     td_status status;
@@ -131,7 +131,7 @@ static td_status refuse_context(uint32_t wanted, const td_model_config *c, td_er
         within ? "}" : "");
 }
 
-/* A folder that td_quantize wrote: no expert tensors, but packed files. */
+/* Whether the folder is one that td_quantize wrote: with packed files, and without tensors of experts. */
 static bool has_packed_experts(const td_model *m) {
     char path[PATH_MAX];
     if (m->spec.load_dummy || td_checkpoint_has_experts(m->checkpoint, &m->config)) return false;
@@ -139,7 +139,7 @@ static bool has_packed_experts(const td_model *m) {
     return access(path, F_OK) == 0;
 }
 
-/* Which tier has the routed experts. */
+/* Decide which tier has the routed experts. */
 static td_status place_experts(td_model *m, td_error *err) {
     uint32_t    wanted = m->spec.device_experts, all = m->config.n_experts;
     td_npu_caps caps;
@@ -171,7 +171,7 @@ static td_status place_experts(td_model *m, td_error *err) {
     return TD_OK;
 }
 
-/* What the checkpoint leaves of the spec, or refuses. */
+/* Settle in the spec what the checkpoint decides, or refuse it. */
 static td_status settle_spec(td_model *m, td_error *err) {
     td_model_config *c = &m->config;
     td_model_spec   *s = &m->spec;
@@ -203,7 +203,8 @@ static td_status settle_spec(td_model *m, td_error *err) {
     return TD_OK;
 }
 
-/* What packed files hold is what can be loaded; codes that are carried exactly are better than rounding them again. */
+/* Packed files can only be loaded in their own format. Without them, a format that holds the checkpoint's codes unchanged is
+ * better than one that rounds them again. */
 static td_status choose_expert_format(td_model *m, td_error *err) {
     td_expert_numbers n;
     td_stored_experts stored;
@@ -225,7 +226,7 @@ static td_status choose_expert_format(td_model *m, td_error *err) {
     return TD_OK;
 }
 
-/* The faster form on this machine, in caps. */
+/* Measure which form of hand-over is faster on this machine; the result is in caps. */
 static td_status measure_handover(td_npu *d, td_npu_caps *caps, td_error *err) {
     double call, bell;
     TD_TRY(td_handover_time(d, TD_HANDOVER_HOST_CALL, HANDOVER_ROUNDS, &call, err));
@@ -242,7 +243,7 @@ static td_status open_cards(td_model *m, td_npu *const *npus, td_error *err) {
     npus[0]->ops->caps(npus[0], &caps);
     if (caps.measure) TD_TRY(measure_handover(npus[0], &caps, err));
     m->async_experts = !caps.inline_work;
-    if (caps.inline_work) m->spec.overlap_min_tok = 0; /* the tiers take turns */
+    if (caps.inline_work) m->spec.overlap_min_tok = 0; /* device and experts alternate on the same threads */
     m->unified = caps.unified_memory;
     m->log_sums = caps.log_sums;
     m->norm_f32 = caps.norm_f32;
@@ -281,7 +282,7 @@ td_status td_model_open(const td_model_spec *spec, const td_model_probe *probe, 
     if (st == TD_OK && m->spec.experts_as_stored) st = choose_expert_format(m, err);
     m->int8_rows = m->spec.w8a8 && !m->probe.rows_tap;
     m->int8_experts = m->int8_rows && td_expert_takes_int8(m->spec.experts.format) &&
-                      !m->probe.layer_tap; /* who watches sees rows as they are */
+                      !m->probe.layer_tap; /* a layer_tap sees rows as norms give them */
     if (st == TD_OK) st = td_checkpoint_check_all(m->checkpoint, &m->config, !m->cpu_weight_path, err);
     if (st == TD_OK && m->spec.experts.n_layers) {
         const td_experts_config *ec = &m->spec.experts;
@@ -385,7 +386,7 @@ void td_model_get_work(const td_model *m, td_model_work *out) {
         out->device.bytes += card.work.bytes;
         out->device.int8_ops += card.work.int8_ops;
         out->device.f32_ops += card.work.f32_ops;
-        out->device.busy_ns += card.work.busy_ns / m->n_cards; /* of one card on average */
+        out->device.busy_ns += card.work.busy_ns / m->n_cards; /* the average of the cards */
         out->link_down_bytes += card.link_down_bytes;
         out->link_up_bytes += card.link_up_bytes;
     }
@@ -437,7 +438,7 @@ void td_model_describe(const td_model *m, char *text, size_t size) {
 
 /* ---- running --------------------------------------------------------------------------------- */
 
-/* The best logits of a row among -inf. */
+/* Spread a row's best logits into a row of -inf. */
 static void spread_best(float *row, size_t n, const td_logit *best, uint32_t k) {
     for (size_t i = 0; i < n; i++) row[i] = -INFINITY;
     for (uint32_t i = 0; i < k; i++) row[best[i].id] = best[i].value;
@@ -454,7 +455,7 @@ static double log_sum_of(const td_model *m, uint32_t row) {
     return max + log(sum);
 }
 
-/* A card's logits are those of its stretch of the vocabulary. */
+/* Put the cards' logits together: each card has those of its stretch of the vocabulary. */
 static void gather_logits(td_model *m) {
     const td_out_rows *out = &m->pass.out;
     size_t             vocab = m->config.vocab, part = td_shard_sizes_of(&m->config, m->cards->shard).vocab;
@@ -477,8 +478,8 @@ static void gather_logits(td_model *m) {
     }
 }
 
-/* After a pass that failed: sums of several cards may have been given up half-way, so the group is made anew, and what was
- * captured with it is gone (td_npu_ops.group_abort). */
+/* Clean up after a pass that failed. Sums of several cards may have been given up half-way, so the group is made anew, and
+ * what was captured with the old one is gone (td_npu_ops.group_abort). */
 static td_status give_up(td_model *m, td_status st) {
     if (!m->group) return st;
     m->cards->npu->ops->group_abort(m->group);
@@ -486,8 +487,8 @@ static td_status give_up(td_model *m, td_status st) {
     return st;
 }
 
-/* One pass over the rows of the step, with other tokens where they are given; then the logits of its out rows are on the
- * host. */
+/* Run one pass over the rows of the step, with other tokens if `token` is not NULL. Then the logits of its out rows are on
+ * the host. */
 static td_status run(td_model *m, td_pass_kind kind, const uint32_t *token, td_out_rows out) {
     const td_program *p = td_card_model_program(m->cards, kind);
     bool              hands_over = m->bridge && p;

@@ -33,15 +33,15 @@ uint32_t               td_model_context_length(const td_model *m);
 bool                   td_model_shares_generated(const td_model *m); /* see td_layer_caches_share_generated */
 td_experts *td_model_get_experts(const td_model *m); /* after load, for measuring: may be run while no step is; NULL: none */
 void        td_model_get_memory(const td_model *m, td_model_memory *memory);
-/** All of it, in whatever memory. */
+/** The bytes of all memories together. */
 static inline uint64_t td_model_memory_bytes(const td_model_memory *p, uint32_t n_pages) {
     return p->npu_weight_bytes + p->device_scratch_bytes + n_pages * p->kv_bytes_per_page + p->expert_weight_bytes +
            p->host_scratch_bytes;
 }
 /** What a forward pass enqueues on the first card, without building it; after open. Free with td_outline_free. */
 TD_NODISCARD td_status td_model_outline(const td_model *m, uint32_t n_halves, td_outline *out, td_error *err);
-uint32_t               td_model_halves(const td_model *m, uint32_t n_tok); /* that a step of so many rows goes through in */
-/** Bytes of a row that a layer's hand-over copies each way, with two memories. */
+uint32_t td_model_halves(const td_model *m, uint32_t n_tok); /* 2 if a step of so many rows goes through in halves, else 1 */
+/** Bytes per row that a layer's hand-over copies each way, if device and host have two memories. */
 void td_model_handover_bytes(const td_model *m, size_t *to_host, size_t *to_device);
 /** The experts' format as people call it; static. */
 const char *td_model_expert_quantization(const td_model *m);
@@ -51,19 +51,23 @@ const char *td_model_expert_kernel(const td_model *m); /* after load */
 typedef struct {
     td_tier_work device, experts;
     uint64_t     expert_pairs, deferred_pairs;
-    uint64_t     link_down_bytes, link_up_bytes; /* copied to the device and from it; 0 with unified memory */
+    uint64_t     link_down_bytes, link_up_bytes; /* down: to the device; up: from it; 0 with unified memory */
 } td_model_work;
 
 void td_model_get_work(const td_model *m, td_model_work *out);
 
-/** Its cards. Any thread, which may wait for the devices' drivers. @return how many, 0: the device is the host */
+/** Figures of the model's cards. Any thread; may wait for the devices' drivers. @return how many; 0: the device is the
+ * host. */
 uint32_t td_model_get_cards(const td_model *m, td_card_stats out[TD_CARDS_MAX]);
 
-/** Whether one of them can do nothing any more in this process. Any thread. @param why NULL, or TD_ELOST and a sentence. */
+/**
+ * Whether a card can do nothing any more in this process. Any thread. @param why may be NULL; receives TD_ELOST and a
+ * sentence.
+ */
 bool td_model_is_lost(const td_model *m, td_error *why);
 
-/** Why the last pass failed, for people: the sentence of a card, or the text of its status if no card gave one. From the thread
- * of the passes. @return valid until the next pass. */
+/** Why the last pass failed, for people: the sentence of a card, or the text of its status if no card gave one. From the
+ * thread of the passes. @return valid until the next pass. */
 const char *td_model_why(const td_model *m, td_status st);
 
 /** What the tiers are in right now, for people: "mla of layer 12 on the device, experts of layer 11". Any thread. */
@@ -73,8 +77,8 @@ void td_model_describe(const td_model *m, char *text, size_t size);
 TD_NODISCARD td_status td_model_load(td_model *m, uint32_t n_pages, td_error *err);
 
 /**
- * Run the layers for the rows of a step, and the head for some of them: KV of the rows is written, their last hidden states are kept for
- * td_model_head and td_model_mtp. Synchronous. From one thread at a time.
+ * Run the layers for the rows of a step, and the head for some of them. The rows' KV is written, and their last hidden
+ * states are kept for td_model_head and td_model_mtp. Synchronous. From one thread at a time.
  * @param rows [1..max_tok rows]; must stay as they are until the next forward.
  * @param logits out: [out.n, vocab] f32 on the host, the model's, valid until the next call; untouched with out.n 0.
  * @return TD_EDEVICE when a device operation failed; the KV of the rows is then undefined.
@@ -82,15 +86,16 @@ TD_NODISCARD td_status td_model_load(td_model *m, uint32_t n_pages, td_error *er
 TD_NODISCARD td_status td_model_forward(td_model *m, const td_step_rows *rows, td_out_rows out, const float **logits);
 
 /**
- * Copies of pages of the KV cache, all layers of all cards, for who keeps them elsewhere. From the thread of the passes,
- * between them; synchronous.
+ * Copies of pages of the KV cache, all layers of all cards, to keep them elsewhere. From the thread of the passes, between
+ * passes; synchronous.
  */
 size_t                 td_model_page_bytes(const td_model *m);
-TD_NODISCARD td_status td_model_prepare_page_copies(td_model *m, td_error *err); /* before the first, after load */
+TD_NODISCARD td_status td_model_prepare_page_copies(td_model *m, td_error *err); /* after load, before the first copy */
 TD_NODISCARD td_status td_model_read_page(td_model *m, uint32_t page, void *to);
-TD_NODISCARD td_status td_model_write_page(td_model *m, uint32_t page, const void *from); /* TD_EDEVICE: it holds anything */
+TD_NODISCARD td_status td_model_write_page(td_model *m, uint32_t page,
+                                           const void *from); /* TD_EDEVICE: the page's content is undefined */
 
-/** Of what the checkpoint holds, before load: names, shapes and samples of the values; 0: random weights. */
+/** A hash of what the checkpoint holds: names, shapes and samples of the values. Before load; 0: random weights. */
 uint64_t td_model_source_hash(const td_model *m);
 
 /** Logits of more rows of the last forward, as td_model_forward's. */
@@ -98,25 +103,27 @@ TD_NODISCARD td_status td_model_head(td_model *m, td_out_rows out, const float *
 
 /**
  * The multi-token-prediction layer (DeepSeek-V3, arXiv 2412.19437 section 2.2) over the rows of the last forward: row i is
- * fed next_token[i] and predicts the token after it. Its KV goes to the same slots of its own cache. Logits of rows of it
- * are td_model_mtp_head's, as td_model_head's.
+ * fed next_token[i] and predicts the token after it. Its KV goes to the same slots of its own cache. td_model_mtp_head
+ * gives logits of its rows.
  * @return TD_ENOTSUP when the model has no MTP layer.
  */
 TD_NODISCARD td_status td_model_mtp(td_model *m, const uint32_t *next_token);
 TD_NODISCARD td_status td_model_mtp_head(td_model *m, td_out_rows out, const float **logits);
 
 /**
- * With spec.layers: run those on hidden states. The step's tokens do not count, its positions and slots do; for the MTP layer its tokens are the
- * next ones, and `in` is the residual stream behind the main model.
- * @param in, out [n_tok, hidden] of the activations' type, on the host; the residual stream before and after the layers. They may be the same.
+ * With spec.layers: run these layers on hidden states. Of the step's rows the positions and slots count, the tokens do not.
+ * For the MTP layer the tokens are the next ones, and `in` is the residual stream behind the main model.
+ * @param in, out [n_tok, hidden] of the activations' type, on the host; the residual stream before and after the layers.
+ * They may be the same.
  */
 TD_NODISCARD td_status td_model_run_layers(td_model *m, const td_step_rows *rows, const void *in, void *out);
 
-/** The layer and role of one of the model's weights, for td_host_npu_config.rows_tap. @return false: it is none of them. */
+/** The layer and role of one of the model's weights, for td_host_npu_config.rows_tap. @return false: it is not the
+ * model's. */
 bool td_model_find_weight(const td_model *m, const td_npu_weight *w, uint32_t *layer, td_role *role);
 
-/** The routed experts of the last forward, with probe.keep_routing: ids and weights [n_tok, top_k] of MoE layer `layer` (MTP's is
- * the last). */
+/** The routed experts of the last forward, with probe.keep_routing: ids and weights [n_tok, top_k] of MoE layer `layer`
+ * (MTP's is the last). */
 void td_model_get_routing(const td_model *m, uint32_t layer, const uint16_t **ids, const float **weights);
 
 #endif

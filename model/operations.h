@@ -15,10 +15,10 @@
 typedef enum {
     TD_OP_BLOCK,   /* a block of the device */
     TD_OP_SUBMIT,  /* tokens go to the experts of the CPU */
-    TD_OP_COLLECT, /* and their sums come back */
-    TD_OP_SHOW,    /* rows of the device are copied to the host, where it has a memory of its own */
+    TD_OP_COLLECT, /* the experts' sums come back */
+    TD_OP_SHOW,    /* rows are copied to the host, if the device has a memory of its own */
     TD_OP_CALL,    /* a function on the host */
-    TD_OP_STAGE,   /* of a step in two halves the other half goes on here (program.h) */
+    TD_OP_STAGE,   /* in a step of two halves, the other half goes on here (program.h) */
 } td_op_kind;
 
 typedef struct {
@@ -30,7 +30,7 @@ typedef struct {
         } block;
         struct {                                 /* SUBMIT, COLLECT */
             td_bridge_port_desc desc;            /* of half 0 */
-            td_bridge_port     *port[TD_HALVES]; /* NULL until it is built; [1] too where no step goes in halves */
+            td_bridge_port     *port[TD_HALVES]; /* NULL until it is built; [1] stays NULL if no step goes in halves */
         } handover;
         struct {
             const void *dev;
@@ -49,21 +49,22 @@ typedef struct {
     void *cache[TD_CACHES_MAX]; /* MLA: latents, rope parts; GQA: K, V */
 } td_layer_kv;
 
-/* What the blocks read and write; [max_tok, hidden] act_dtype unless noted. Nothing but pointers of buffers (model/card_model.c). */
+/* What the blocks read and write; [max_tok, hidden] act_dtype unless noted. Nothing but pointers of buffers
+ * (model/card_model.c). */
 typedef struct {
     void       *x;       /* the residual stream */
     void       *h;       /* normed */
-    td_rows_i8  h_i8;    /* or that as int8, where norms quantise; else q is NULL */
-    float      *h_f32;   /* and in f32, for routers, where the device's norms give it; else NULL */
+    td_rows_i8  h_i8;    /* the same in int8, for linears with int8 weights; q NULL: norms do not give it */
+    float      *h_f32;   /* the same in f32, for routers; NULL: norms do not give it */
     void       *attn;    /* attention's output */
     void       *mlp;     /* dense or shared MLP's output */
-    void       *routed;  /* experts that are on the device: their output, and what the router chose for them */
+    void       *routed;  /* output of routed experts that are on the device; ids and weights are their router's choice */
     uint16_t   *ids;     /* [max_tok, top_k] */
     float      *weights; /* [max_tok, top_k] */
     void       *mtp_x;   /* the MTP layer's residual stream */
     void       *mtp_cat; /* [max_tok, 2*hidden] */
     float      *logits;  /* [max_out, vocab of the shard] */
-    td_logit   *top;     /* [max_out, top_k of them], or NULL */
+    td_logit   *top;     /* [max_out, top_k] the largest of logits, or NULL */
     td_log_sum *sums;    /* [max_out] or NULL */
 } td_activations;
 
@@ -80,12 +81,13 @@ typedef struct {
     const td_model_weights *weights; /* NULL: of an outline */
     const td_layer_kv      *kv;      /* [n_layers + n_mtp_layers]; NULL: of an outline */
     td_layer_range          layers;  /* of the pass over the layers */
-    bool           whole; /* that begins with the embedding; false: with what is in act.x, and there are no other passes */
-    td_activations act;
-    uint32_t       top_k;
-    uint32_t       max_halves;               /* 1, or TD_HALVES with experts */
-    uint32_t       kv_pages, kv_spare_pages; /* of each cache, as blocks have them */
-    /* for tests: called after the submit of each MoE layer, in stream order; NULL: none. args[moe layer * TD_HALVES + half] */
+    bool                    whole; /* the pass begins with the embedding; false: with act.x, and there are no other passes */
+    td_activations          act;
+    uint32_t                top_k;
+    uint32_t                max_halves;               /* 1, or TD_HALVES with experts */
+    uint32_t                kv_pages, kv_spare_pages; /* of each cache */
+    /* for tests: called after the submit of each MoE layer, in stream order; NULL: none. args[moe layer * TD_HALVES +
+     * half] */
     td_host_fn routed;
     void     **routed_args;
     /* called after each layer, of steps that go whole then, in stream order; NULL: none. args[layer] */
@@ -94,7 +96,7 @@ typedef struct {
     void      *shown_x; /* [max_tok, hidden] on the host: the residual stream when layer_done is called */
 } td_program_spec;
 
-/** Weights by role of a layer, or of the whole model with TD_NO_LAYER; of an outline all are NULL. */
+/** Weights by role: of a layer, or of the whole model with TD_NO_LAYER. In an outline all are NULL. */
 td_npu_weight *const *td_spec_weights(const td_program_spec *s, uint32_t layer);
 
 /** A pass that is being described. */

@@ -1,11 +1,10 @@
-/* Pages of the KV cache between a card's memory and the host, through the device's copies where it has a memory of its own.
- */
+/* Copies pages of the KV cache between a card's memory and the host. */
 #include <string.h>
 
 #include "core/error.h"
 #include "model/model_state.h"
 
-/* The MTP layer's cache is not among them: its rows of a page come after the page is published. */
+/* The layers whose caches are copied: not the MTP layer, whose rows of a page come after the page is published. */
 static td_layer_range main_layers(const td_card_model *c) {
     return (td_layer_range){0, c->model->config.n_layers};
 }

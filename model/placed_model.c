@@ -3,7 +3,7 @@
 #include "core/error.h"
 #include "model/memory_plan.h"
 
-/* Of the card that has least. */
+/* The memory of the card that has least. */
 static void device_room(const td_model_room *room, const td_placed_model *m, td_memory_plan_input *in) {
     in->available_bytes = room->device_bytes ? room->device_bytes : UINT64_MAX;
     for (uint32_t i = 0; i < m->n_npus && !room->device_bytes; i++) {

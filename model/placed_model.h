@@ -1,5 +1,5 @@
 /*
- * A model on its device and its pools: opened, planned into their memory, loaded. The one way for engine, eval and quantize.
+ * Places a model: opens the device and the model, and plans their memory. Engine, eval and quantize all do it this way.
  */
 #ifndef TD_MODEL_PLACED_MODEL_H
 #define TD_MODEL_PLACED_MODEL_H

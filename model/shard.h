@@ -1,10 +1,11 @@
 /*
- * Tensor parallel: what of the device tier's weights each of several cards holds (Megatron-LM, arXiv 1909.08053, section 3).
+ * Tensor parallelism: what each of several cards holds of the device tier's weights (Megatron-LM, arXiv 1909.08053, section
+ * 3).
  *
  * Heads, the intermediate dimensions of the MLPs (of routed experts where the cards have them) and the vocabulary are cut
- * into equal consecutive stretches, one a card. How each weight follows from that is in the tensor rules (td_split). A size
- * that does not divide all of them is refused, the vocabulary's too: those of the supported models are multiples of 64. A
- * model with fewer key-value heads than cards could have them on several cards each; that is not there.
+ * into equal consecutive stretches, one a card. How each weight follows from that is in the tensor rules (td_split). A
+ * number of cards that does not divide all of these is refused. A model with fewer key-value heads than cards is refused,
+ * too: a head cannot lie on several cards.
  */
 #ifndef TD_MODEL_SHARD_H
 #define TD_MODEL_SHARD_H
@@ -25,14 +26,13 @@ typedef struct {
  */
 TD_NODISCARD td_status td_shard_check(const td_model_config *c, uint32_t count, bool experts, td_error *err);
 
-/** The sizes of td_model_config of which a card has a part, as large as its part. What a model does not use means nothing.
- */
+/** The sizes of td_model_config that are cut, as one card has them. Sizes that a model does not use mean nothing. */
 typedef struct {
     uint32_t heads, kv_heads, inter, shared_inter, moe_inter;
     uint32_t vocab; /* rows of the head, from index * vocab on; the embedding is whole */
 } td_shard_sizes;
 
-/** @param s of a count that td_shard_check takes; so below. */
+/** @param s its count must pass td_shard_check; also in the functions below. */
 td_shard_sizes td_shard_sizes_of(const td_model_config *c, td_shard s);
 
 /** What a card holds of a weight: a stretch of each of its dimensions, as many as td_tensor_spec.rank. */

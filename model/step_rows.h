@@ -1,13 +1,13 @@
 /*
- * What a forward pass is to compute: rows of sequences, as plain arrays. Scheduler, eval and quantize fill it; the model
- * mirrors it on the device (model/step_buf.h).
+ * What a forward pass is to compute: rows of sequences, as plain arrays. A row is one token at a position of a sequence.
+ * Scheduler, eval and quantize fill the arrays; the model mirrors them on the device (model/step_buf.h).
  */
 #ifndef TD_MODEL_STEP_ROWS_H
 #define TD_MODEL_STEP_ROWS_H
 
 #include "tandem.h"
 
-/** The members up to n_seq are read by anybody; they change through the functions below alone. */
+/** Anybody may read the members; only the functions below change them. */
 typedef struct {
     uint32_t  max_tok, max_seq, block_stride; /* room: rows, sequences, pages of a sequence */
     uint32_t  n_tok, n_seq;
@@ -32,7 +32,7 @@ static inline void td_step_rows_clear(td_step_rows *r) {
  * Add n rows of one sequence: its tokens at positions first .. first + n - 1, whose KV lies in its pages.
  * @param tokens   [n].
  * @param pages    [n_pages] of the sequence from position 0 on; position first + n - 1 has one.
- * @param absorbed form of the rows.
+ * @param absorbed the rows are computed in MLA's absorbed form (npu/npu.h), as generated tokens are.
  */
 void td_step_rows_add(td_step_rows *r, const uint32_t *tokens, uint32_t first, uint32_t n, const uint32_t *pages,
                       uint32_t n_pages, bool absorbed);

@@ -5,17 +5,17 @@
 #include "core/error.h"
 #include "model/model_state.h"
 
-/* What the routers chose in the last forward, of one MoE layer and half; for tests. The halves of a layer share its arrays.
- */
+/* What the router of one MoE layer chose in one half of the last forward; for tests. The halves of a layer share its
+ * arrays. */
 struct kept_routing {
     td_model         *model;
-    const td_program *program; /* that the layer is in */
+    const td_program *program; /* the program that the layer is in */
     uint32_t          parity, half;
     uint16_t         *ids;     /* [max_tok, top_k] */
     float            *weights; /* [max_tok, top_k] */
 };
 
-/* A layer that layer_tap is told of. */
+/* A layer that layer_tap sees. */
 struct tapped_layer {
     td_model *model;
     uint32_t  layer, moe_layer; /* moe_layer: of its experts, or UINT32_MAX */

@@ -24,7 +24,8 @@ static bool on_device(const td_model_config *c, const td_model_part *part, td_pl
     return false;
 }
 
-/* Codes stand for values that bf16 does not hold; which linears are in codes is not known here. */
+/* All linears are f32 if some may be in codes: bf16 does not hold the values of codes, and which linears are in codes is not
+ * known here. */
 td_weight_format td_model_weight_format(const td_model_config *c, const td_tensor_spec *spec, bool w8a8) {
     if (!spec->linear || w8a8) return spec->format;
     return c->quant.method == TD_QUANT_NONE ? TD_WEIGHT_BF16 : TD_WEIGHT_F32;
@@ -34,7 +35,7 @@ static uint32_t all_layers(const td_model_config *c) {
     return c->n_layers + c->n_mtp_layers;
 }
 
-/* At most: which of a quantised checkpoint's linears come in groups is known when they are read. */
+/* An upper bound: which linears of a quantised checkpoint are in groups is only known when they are read. */
 static uint64_t bytes_of(td_npu *d, const td_model_config *c, const td_model_part *part, td_shard shard, td_role role,
                          uint32_t layer, bool w8a8) {
     static const td_weight_format IN_GROUPS[] = {TD_WEIGHT_INT4G, TD_WEIGHT_FP4G};
@@ -71,8 +72,8 @@ uint64_t td_model_weights_bytes(td_npu *d, const td_model_config *c, const td_mo
 
 /* ---- which weight a kept one is --------------------------------------------------------------- */
 
-/* With the checkpoint's identity, a tensor's name, which of its rows are deinterleaved and which part it is say what it was made from;
-   format and shape are compared. */
+/* What a weight was made from: the checkpoint (its identity is in the file's header), the tensor's name, which rows are
+   deinterleaved, and which part it is. Format and shape are compared apart from that. */
 static td_device_weight_id id_of(const td_tensor_spec *spec, const td_shard_part *held, td_role role, uint32_t layer) {
     uint64_t key =
         XXH3_64bits_withSeed(spec->name, strlen(spec->name), (uint64_t)spec->rope_rows.block << 32 | spec->rope_rows.rope);
@@ -103,7 +104,7 @@ typedef struct {
     td_error              *err;
 } loader;
 
-/* A weight of that id, format and shape out of the file; *out stays NULL where it has none that fits. */
+/* Take a weight of that id, format and shape out of the file; *out stays NULL if there is none. */
 static void adopt(loader *l, const td_device_weight_id *id, td_weight_format format, size_t n, size_t k,
                   td_npu_weight **out) {
     td_npu_packed p;
@@ -122,7 +123,7 @@ td_status td_model_find_groups(const td_checkpoint *ck, const td_model_config *c
     return TD_OK;
 }
 
-/* From the checkpoint. coded: what td_model_find_groups found, which is cut. */
+/* Make a weight from the checkpoint. @param coded what td_model_find_groups found, to be cut. */
 static td_status make_weight(loader *l, const td_tensor_spec *spec, const td_shard_part *held, td_role role, uint32_t layer,
                              uint32_t expert, td_weight_format format, td_tensor_view *coded, td_scratch *scratch,
                              td_npu_weight **out) {
@@ -133,7 +134,7 @@ static td_status make_weight(loader *l, const td_tensor_spec *spec, const td_sha
     if (in_groups) {
         TD_TRY(td_shard_cut_codes(spec, held, scratch, coded, l->err));
         td_status st = l->d->ops->weight_create(l->d, format, coded, out, l->err);
-        if (st != TD_EFORMAT) return st; /* else who decodes it names the scale or zero that is wrong */
+        if (st != TD_EFORMAT) return st; /* else decoding it names the scale or zero that is wrong */
     }
     TD_TRY(td_checkpoint_get(l->ck, l->c, role, layer, expert, form, scratch, &view, l->err));
     if (!view.data) return TD_OK;
@@ -178,7 +179,7 @@ static td_status load_experts(loader *l, uint32_t layer, td_layer_experts *out) 
 static td_status load_rope(loader *l, uint32_t max_pos, td_npu_weight **out) {
     td_device_weight_id id = rope_id(l->c);
     adopt(l, &id, TD_WEIGHT_F32, max_pos, l->c->rope.dim, out);
-    if (*out) return TD_OK; /* another length is computed each time, which is not worth another file */
+    if (*out) return TD_OK; /* a table of another length is computed each time: no reason to write the file anew */
     float *table = malloc((size_t)max_pos * l->c->rope.dim * sizeof *table);
     if (!table) return td_fail(l->err, TD_ENOMEM, "out of memory for the rope table of %u positions", max_pos);
     td_rope_table(&l->c->rope, l->c->max_position, max_pos, table);
@@ -195,7 +196,7 @@ static td_status load_rope(loader *l, uint32_t max_pos, td_npu_weight **out) {
 static bool stored_row(const td_stored_weight *w, size_t row, size_t k, float *values) {
     if (!w->plain) return td_coded_row(&w->coded, row, values);
     size_t bytes = k * td_dtype_bytes(w->plain->dtype);
-    memcpy(values + k, (const char *)w->plain->data + row * bytes, bytes); /* which need not be aligned in the file */
+    memcpy(values + k, (const char *)w->plain->data + row * bytes, bytes); /* the file's bytes need not be aligned */
     td_to_f32(w->plain->dtype, values + k, k, values);
     return true;
 }
@@ -258,7 +259,7 @@ td_status td_model_weights_load(td_npu *d, const td_model_config *c, const td_mo
         TD_TRY(load_experts(&l, i, &w->experts[i]));
         td_checkpoint_files_release_all(td_checkpoint_get_files(ck));
     }
-    if (c->n_mtp_layers && part->whole && shard.index == 0) { /* what one card finds holds for all */
+    if (c->n_mtp_layers && part->whole && shard.index == 0) { /* one card checks for all */
         TD_TRY(check_shared(&l, TD_ROLE_MTP_EMBED, TD_ROLE_EMBED));
         if (!c->mtp_rotated) TD_TRY(check_shared(&l, TD_ROLE_MTP_HEAD, TD_ROLE_LM_HEAD));
     }

@@ -1,5 +1,5 @@
-/* The device tier's weights of a model, by layer and role. Routed experts are among them only where the part says so; else
- * they live in the expert store. */
+/* The device tier's weights of a model, by layer and role. Routed experts are among them only if td_model_part.experts is
+ * set; else they are in the expert store. */
 #ifndef TD_MODEL_WEIGHTS_H
 #define TD_MODEL_WEIGHTS_H
 
@@ -9,7 +9,7 @@
 #include "npu/npu.h"
 
 typedef struct {
-    td_npu_weight *role[TD_ROLE_COUNT]; /* shapes in model/arch/, of a card td_shard_part_of; NULL where it has none */
+    td_npu_weight *role[TD_ROLE_COUNT]; /* of the shapes of td_tensor_spec_get, a card's part of it; NULL: no such weight */
 } td_role_weights;
 
 /** Matrices of a layer's routed experts, [n_experts] each; NULL where they are not on the device. */
@@ -20,38 +20,38 @@ typedef struct {
 typedef struct {
     td_role_weights   model;   /* roles of the whole model: embedding, final norm, head (the embedding again when tied) */
     td_role_weights  *layers;  /* [n_layers + n_mtp_layers] */
-    td_layer_experts *experts; /* the same */
+    td_layer_experts *experts; /* [n_layers + n_mtp_layers] */
     td_npu_weight    *rope;    /* [max_pos, rope dim] */
 } td_model_weights;
 
-/** What of a model is on the device: the layers, and with `whole` the roles of the whole model too. An MTP layer alone
- * brings embedding and last norm. */
+/** The part of a model that is loaded: some layers, and with `whole` the roles of the whole model, too. An MTP layer alone
+ * brings the embedding and the last norm. */
 typedef struct {
     td_layer_range layers;
     bool           whole;
-    bool           experts; /* routed experts too */
+    bool           experts; /* routed experts are on the device, too */
 } td_model_part;
 
-/** How the device tier keeps a weight: with w8a8 its linears in int8; else in bf16, or all of them in f32 where the
- * checkpoint has some in codes. */
+/** How the device tier keeps a weight. Linears: in int8 with w8a8; else in bf16, or all in f32 if the checkpoint has some in
+ * codes. */
 td_weight_format td_model_weight_format(const td_model_config *c, const td_tensor_spec *spec, bool w8a8);
 
 /**
- * Whether a linear that is to be W8A8 is in the checkpoint as codes in groups that the device holds as they are.
- * @param format in: of td_model_weight_format; then INT4G or FP4G, and view is of the codes.
+ * Find whether a linear that would be W8A8 is stored in groups of codes that the device keeps as they are.
+ * @param format in: from td_model_weight_format. out: if so, INT4G or FP4G, and view is a view of the codes; else unchanged.
  */
 TD_NODISCARD td_status td_model_find_groups(const td_checkpoint *ck, const td_model_config *c, td_role role, uint32_t layer,
                                             uint32_t expert, td_scratch *scratch, td_tensor_view *view,
                                             td_weight_format *format, td_error *err);
 
-/** Bytes the device takes for all of them. @param shard the card's, of a count that td_shard_check takes; so below. */
+/** Bytes that the device takes for all weights of the part. @param shard the card's; its count must pass td_shard_check. */
 uint64_t td_model_weights_bytes(td_npu *d, const td_model_config *c, const td_model_part *part, td_shard shard, bool w8a8,
                                 uint32_t max_pos);
 
 /**
- * Read, convert and hand over the card's share of every weight of the part; those that `kept` has are taken from there. Logs
- * progress. The MTP layer shares the model's embedding, and its head unless the model is rotated; a checkpoint whose copies
- * differ is refused (TD_ENOTSUP).
+ * Read, convert and hand over the card's share of every weight of the part. Weights that `kept` has are taken from there.
+ * Logs progress. The MTP layer shares the model's embedding, and its head unless the model is rotated; a checkpoint whose
+ * copies differ is refused (TD_ENOTSUP).
  * @param max_pos rows of the rope table: the longest sequence.
  * @param kept  what td_model_weights_keep wrote from the same checkpoint on such a device, or NULL; must live as long as the
  *              weights. Another card's parts in it are not taken.
@@ -63,8 +63,8 @@ TD_NODISCARD td_status td_model_weights_load(td_npu *d, const td_model_config *c
                                              const td_device_file *kept, td_model_weights *w, bool *all_kept, td_error *err);
 
 /**
- * Write them to a file for td_device_file_open, once the blocks that use them exist.
- * @param path one for each card.  @param source_hash of the checkpoint.
+ * Write the weights to a file for td_device_file_open, once the blocks that use them exist.
+ * @param path each card has its own.  @param source_hash of the checkpoint.
  */
 TD_NODISCARD td_status td_model_weights_keep(td_npu *d, const td_model_config *c, td_shard shard, const td_model_weights *w,
                                              const char *path, const char *tag, uint64_t source_hash, td_pool *pool,

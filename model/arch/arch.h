@@ -1,7 +1,7 @@
 /*
  * Families of models. All that the rest of the engine knows of a family is a td_arch: how its config.json is read, the table
- * of its weights, the rows that its layers cache, and a layer's forward pass. Each is a file of this folder, and a line in
- * families.h.
+ * of its weights, the rows that its layers cache, and a layer's forward pass. Each family is a file of this folder, and a
+ * line in families.h.
  */
 #ifndef TD_MODEL_ARCH_ARCH_H
 #define TD_MODEL_ARCH_ARCH_H
@@ -22,7 +22,7 @@ typedef enum {
 
 /** A size that a shape is made of; names are those of td_model_config. */
 typedef enum {
-    TD_DIM_NONE, /* of columns: the weight is a vector */
+    TD_DIM_NONE, /* as columns: the weight is a vector */
     TD_DIM_ONE,
     TD_DIM_HIDDEN,
     TD_DIM_TWO_HIDDEN,
@@ -51,49 +51,49 @@ typedef enum {
     TD_KEEP_F32,
 } td_weight_keep;
 
-/** How a checkpoint that rotates interleaved pairs stores the rows: the last `rope` of every block are pairs. */
+/** Which rows of a weight are pairs in a checkpoint that rotates interleaved pairs: the last `rope` rows of every block. */
 typedef enum {
     TD_PAIRS_NONE,
-    TD_PAIRS_MLA_Q, /* of every head's nope + rope */
-    TD_PAIRS_KV_A,  /* of kv_lora + rope */
+    TD_PAIRS_MLA_Q, /* a block is a head's nope + rope rows */
+    TD_PAIRS_KV_A,  /* the block is all kv_lora + rope rows */
 } td_weight_pairs;
 
 /** How one expert's weight lies in a tensor that has those of all experts. */
 typedef enum {
-    TD_STACK_NONE, /* it does not: each expert has a tensor */
-    TD_STACK_ROWS, /* its rows follow each other */
-    TD_STACK_EVEN, /* rows of two weights take turns, as gate and up: the first one's */
-    TD_STACK_ODD,  /* the second one's */
+    TD_STACK_NONE, /* there is no such tensor: each expert has its own */
+    TD_STACK_ROWS, /* the expert's rows follow each other */
+    TD_STACK_EVEN, /* rows of two weights alternate, as those of gate and up; this is the first weight */
+    TD_STACK_ODD,  /* this is the second weight */
 } td_weight_stack;
 
 /** A row of a family's table; weight_table.h says how one is written. */
 typedef struct {
-    const char *name; /* whole, # stands for the layer, the second # for the expert; NULL: the family has no such weight */
+    const char *name; /* in full; # stands for the layer, a second # for the expert; NULL: the family has no such weight */
     td_weight_scope    scope;
     td_weight_dim      rows, columns;
-    td_place           place; /* of scope EXPERT: TD_PLACE_EXPERTS, whatever this says */
+    td_place           place; /* ignored with scope EXPERT, which is TD_PLACE_EXPERTS */
     td_weight_keep     keep;
     td_split           split;
     td_weight_pairs    pairs;
     td_rotation_effect rotation;
     td_filling         filling;
-    td_weight_stack    stack;               /* not NONE: the name has no expert */
+    td_weight_stack    stack;               /* if not NONE, the name has no # for the expert */
     bool (*when)(const td_model_config *c); /* NULL: always */
     struct {
         bool    exists;
         td_role role;
-    } fallback; /* what stands in where the checkpoint has none; the weight is required where nothing does */
+    } fallback; /* the weight that stands in if the checkpoint lacks this one; without it the weight is required */
 } td_weight_rule;
 
 #define TD_CACHES_MAX 4 /* of a layer */
 
-/** A cache: pages that have `heads` rows of `values` for every token. */
+/** What a layer caches of tokens: pages that have `heads` rows of `values` numbers for every token. */
 typedef struct {
     td_kv_rows kind;   /* what the rows are, and so how a device stores them */
-    uint32_t   heads;  /* rows of a token, on all cards */
+    uint32_t   heads;  /* rows of a token, on all cards together */
     uint32_t   values; /* of a row */
     uint32_t   window; /* the last tokens that are read; 0: all */
-    td_split   split;  /* ROWS: a card has its share of the heads; WHOLE: each has all */
+    td_split   split;  /* ROWS: each card has a share of the heads; WHOLE: each card has all */
 } td_layer_cache;
 
 typedef struct {
@@ -105,12 +105,12 @@ typedef struct td_layer td_layer; /* model/layer_verbs.h */
 
 typedef struct td_arch {
     const char *name;   /* in `architectures` of config.json */
-    const char *prefix; /* of a model with more than text: of the language model's weights, "language_model."; its keys are
-                           those of text_config, which read_config gets. Else NULL */
+    const char *prefix; /* NULL; or, if a model has more than text, of its language model's weights ("language_model.").
+                           read_config gets text_config then */
     void (*read_config)(td_config_reader *r, td_model_config *c);
     const td_weight_rule *weights; /* [TD_ROLE_COUNT] */
     td_layer_caches (*caches)(const td_model_config *c, uint32_t layer);
-    void (*layer)(td_layer *l); /* says what a layer does, with the verbs of model/layer_verbs.h */
+    void (*layer)(td_layer *l); /* a layer's forward pass, in the verbs of model/layer_verbs.h */
 } td_arch;
 
 /* ---- what several families have ------------------------------------------------------------------ */

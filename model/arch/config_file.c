@@ -69,7 +69,7 @@ static void read_model(td_config_reader *r, td_model_config *c, const td_arch *a
     read_token_ids(r, c);
 }
 
-/* What a model with more than text says of its weights and tokens stands in either place. */
+/* A model with more than text has its quantisation and tokens either at the top or in text_config. */
 static td_status parse_config(const json_t *root, td_model_config *c, td_error *err) {
     td_config_reader r = {root, "", err, TD_OK};
     const td_arch   *a = find_architecture(&r, c);

@@ -181,7 +181,7 @@ void td_config_mtp_layers(td_config_reader *r, td_model_config *c) {
                          TD_LAYERS_MAX);
 }
 
-/* As many values of a head as transformers' int(dim * part). */
+/* Rotate as many values of a head as transformers does: int(dim * part). */
 static void rotate_part(td_config_reader *r, td_rope_config *rope, uint32_t dim, double part, bool takes_part) {
     if (!takes_part && part != 1)
         td_config_refuse(r, TD_ENOTSUP, "%spartial_rotary_factor is not 1, and rotating a part of the head is not supported",
@@ -236,7 +236,8 @@ void td_config_rope(td_config_reader *root, td_model_config *c, uint32_t dim, do
         rope->mscale = td_config_number(&r, "mscale", 0, 0, 100);
         rope->mscale_all_dim = td_config_number(&r, "mscale_all_dim", 0, 0, 100);
         rope->attention_factor = td_config_number(&r, "attention_factor", 0, 1e-3, 1e3);
-        /* It extends that length by the factor; model cards say to add rope_scaling and leave max_position_embeddings. */
+        /* YaRN extends that length by the factor. Model cards say to add rope_scaling and to leave
+         * max_position_embeddings. */
         double reach = fmin(rope->factor * rope->original_max_position, TD_CONFIG_POSITION_MAX);
         if (reach > c->max_position) c->max_position = (uint32_t)reach;
         rope->truncate = td_config_bool(&r, "truncate", true);

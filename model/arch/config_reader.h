@@ -51,7 +51,7 @@ typedef struct {
 /** Sizes, eps and activation; an indexer of sparse attention is refused. */
 void td_config_common(td_config_reader *r, td_model_config *c, const td_config_defaults *d);
 
-/** head_dim of grouped-query attention, and whether the heads are whole groups. @param head_dim where the key is absent; 0:
+/** head_dim of grouped-query attention; checks that the heads are whole groups. @param head_dim if the key is absent; 0:
  * hidden_size / heads. */
 void td_config_gqa(td_config_reader *r, td_model_config *c, uint32_t head_dim);
 
@@ -67,16 +67,16 @@ void td_config_mla(td_config_reader *r, td_model_config *c, const td_config_mla_
  * refused. */
 void td_config_sigmoid_router(td_config_reader *r, td_model_config *c);
 
-/** n_group and topk_group of that router. Where the keys are absent they are as here. */
+/** n_group and topk_group of that router; the arguments are the values of absent keys. */
 void td_config_router_groups(td_config_reader *r, td_model_config *c, uint32_t n_group, uint32_t topk_group);
 
-/** Whether top_k and the groups can be chosen from the experts. */
+/** Refuse a top_k, or groups, that cannot be chosen from the experts. */
 void td_config_check_experts(td_config_reader *r, const td_model_config *c);
 
-/** n_mtp_layers of num_nextn_predict_layers. */
+/** n_mtp_layers, from num_nextn_predict_layers. */
 void td_config_mtp_layers(td_config_reader *r, td_model_config *c);
 
-/** Every layer_types must be full_attention, and use_sliding_window false. */
+/** Refuse sliding windows: all of layer_types must be full_attention, and use_sliding_window false. */
 void td_config_refuse_sliding_window(td_config_reader *r);
 
 /**

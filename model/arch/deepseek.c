@@ -9,7 +9,7 @@
 
 /* ---- configuration --------------------------------------------------------------------------- */
 
-/* V2's router: softmax, and of the groups the best experts' scores. */
+/* V2's router: softmax, and a group's score is that of its best expert. */
 static void read_softmax_router(td_config_reader *r, td_model_config *c) {
     const char *method = td_config_text(r, "topk_method", "greedy");
     bool        grouped = !strcmp(method, "group_limited_greedy");
@@ -23,7 +23,7 @@ static void read_softmax_router(td_config_reader *r, td_model_config *c) {
     c->route_group = c->n_group > 1 ? TD_GROUP_MAX : TD_GROUP_NONE;
 }
 
-/* Configuration_deepseek.py of the published checkpoints and transformers' classes. */
+/* As configuration_deepseek.py of the published checkpoints and transformers' classes. */
 static void read_either(td_config_reader *r, td_model_config *c, bool v3) {
     static const td_config_defaults V2 = {32000, 4096, 11008, 32, 32, 0, 2048}, V3 = {129280, 7168, 18432, 61, 128, 0, 4096};
     td_config_common(r, c, v3 ? &V3 : &V2);

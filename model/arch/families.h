@@ -4,7 +4,7 @@
 
 #include "model/arch/arch.h"
 
-/* A new family is a line here: X(NAME) for a TD_ARCH_NAME. */
+/* Each family is a line here: X(NAME) for the td_arch TD_ARCH_NAME. */
 #define TD_FAMILIES(X)                                                                     \
     X(DEEPSEEK_V2)                                                                         \
     X(DEEPSEEK_V3) /* Kimi-K2 too */                                                       \
@@ -21,7 +21,7 @@
 TD_FAMILIES(TD_DECLARE_FAMILY)
 #undef TD_DECLARE_FAMILY
 
-/** NULL: not supported. */
+/** The family of this name in `architectures`; NULL: not supported. */
 const td_arch *td_arch_find(const char *name);
 
 /** "A, B and C": the names of all, for sentences. Returns text. */

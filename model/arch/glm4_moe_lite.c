@@ -7,7 +7,8 @@
 
 /* ---- configuration --------------------------------------------------------------------------- */
 
-/* mlp_layer_types is what transformers 5 writes; the published config.json has first_k_dense_replace. */
+/* Read which layers are dense: from mlp_layer_types, as transformers 5 writes it, or from first_k_dense_replace, as the
+ * published config.json has it. */
 static void read_dense_layers(td_config_reader *r, td_model_config *c) {
     const json_t *types = td_config_get(r, "mlp_layer_types"), *v;
     uint32_t      first = td_config_u32(r, "first_k_dense_replace", 1, 0, TD_LAYERS_MAX);

@@ -31,7 +31,7 @@ static void read_layer_types(td_config_reader *r, td_model_config *c, const json
     }
 }
 
-/* experts_per_token is what the first release called it; both are written since. */
+/* The first release called num_experts_per_tok experts_per_token; later ones write both. */
 static void read_experts(td_config_reader *r, td_model_config *c) {
     c->moe_inter = c->inter;
     c->n_experts = td_config_u32_alias(r, "num_local_experts", "num_experts", 128, 1, TD_EXPERTS_MAX);
@@ -52,7 +52,8 @@ static void read_experts(td_config_reader *r, td_model_config *c) {
     memset(c->is_moe, 1, c->n_layers);
 }
 
-/* Without these the class has YaRN from 4096 positions on, which nobody could guess from the file. */
+/* Refuse a file without these keys: transformers' class then applies YaRN from 4096 positions on, which the file does not
+ * say. */
 static void need_rope(td_config_reader *r) {
     const json_t *parameters = td_config_get(r, "rope_parameters");
     if (!td_config_has(r, "rope_scaling") && !parameters)

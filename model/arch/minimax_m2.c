@@ -14,7 +14,7 @@ static void refuse_number_but(td_config_reader *r, const td_model_config *c, con
     if (x != only) td_config_refuse(r, TD_ENOTSUP, "%s is %g, and %s has %g only", key, x, c->arch_name, only);
 }
 
-/* What the published config.json also has: options of the code it came with, which no published model uses. */
+/* Refuse options of the published config.json that no published model uses. */
 static void refuse_options(td_config_reader *r, const td_model_config *c) {
     static const char *const ONES[] = {"layernorm_full_attention_alpha",
                                        "layernorm_full_attention_beta",

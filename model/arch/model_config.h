@@ -17,8 +17,8 @@ typedef struct {
     td_rope_kind kind;
     double       theta;
     uint32_t     dim;         /* rotated dims per head */
-    bool         interleaved; /* the checkpoint's rows are pairs (2i, 2i+1); the loader permutes them */
-    double       factor;      /* plain: angles are divided by it ("linear" scaling), 1 without; YaRN: the extension */
+    bool         interleaved; /* the checkpoint stores the rows as pairs (2i, 2i+1); the loader permutes them */
+    double       factor;      /* plain: angles are divided by it ("linear" scaling; 1: none); YaRN: the extension */
     double       beta_fast, beta_slow, mscale, mscale_all_dim, attention_factor; /* YaRN; attention_factor 0: computed */
     bool         truncate; /* YaRN: round the correction range to whole dims (the default) */
     uint32_t     original_max_position;
@@ -36,11 +36,11 @@ typedef struct {
     uint32_t       q_lora, kv_lora, nope_dim, rope_dim, v_dim; /* MLA; q_lora 0: q_proj */
     bool           attn_bias;                                  /* MLA: biases of q_a, kv_a, o (attention_bias) */
     bool           qkv_bias;                                   /* GQA: biases of q, k, v (Qwen2) */
-    uint32_t       window;                                     /* keys that a token meets in layers that slide */
-    uint8_t        slides[TD_LAYERS_MAX];                      /* [n_layers + n_mtp_layers] */
-    bool           qk_norm;                                    /* GQA: RMS norm per head (Qwen3) */
-    bool           qk_norm_rows;                               /* that norm is over all heads together (MiniMax-M2) */
-    double         softmax_scale;                              /* YaRN's mscale included */
+    uint32_t       window;                /* keys that a token attends to in layers with a sliding window */
+    uint8_t        slides[TD_LAYERS_MAX]; /* [n_layers + n_mtp_layers] 1: the layer has the window */
+    bool           qk_norm;               /* GQA: RMS norm per head (Qwen3) */
+    bool           qk_norm_rows;          /* qk_norm's norm is over all heads together (MiniMax-M2) */
+    double         softmax_scale;         /* YaRN's mscale included */
     td_rope_config rope;
     /* feed-forward */
     uint32_t        inter; /* dense layers */
@@ -52,12 +52,12 @@ typedef struct {
     td_router_group route_group;
     bool            route_bias; /* e_score_correction_bias */
     bool            norm_topk;
-    bool            expert_bias; /* gate, up and down of routed experts have one */
-    td_glu          expert_glu;  /* between them; all 0: silu(gate) * up */
+    bool            expert_bias; /* gate, up and down of routed experts have biases */
+    td_glu          expert_glu;  /* the gated unit of routed experts; all 0: silu(gate) * up */
     double          routed_scale;
     uint8_t         is_moe[TD_LAYERS_MAX]; /* [n_layers + n_mtp_layers] */
-    bool            mtp_rotated; /* the checkpoint's MTP layer is that of a rotated model (model/checkpoint/rotation.h); of
-                                    td_checkpoint_look_at_mtp */
+    bool            mtp_rotated; /* the checkpoint's MTP layer is that of a rotated model (model/checkpoint/rotation.h);
+                                    set by td_checkpoint_look_at_mtp */
     /* tokens */
     uint32_t bos_id;             /* UINT32_MAX: none */
     uint32_t eos_ids[16], n_eos; /* config.json and generation_config.json together */
@@ -80,7 +80,7 @@ static inline td_layer_range td_all_layers(const td_model_config *c) {
 /** Number of layers with routed experts in the range. */
 uint32_t td_moe_layers_in(const td_model_config *c, td_layer_range r);
 
-/** The same of all layers. */
+/** Number of all layers with routed experts. */
 uint32_t td_model_config_moe_layers(const td_model_config *c);
 
 /**

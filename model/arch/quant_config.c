@@ -89,7 +89,7 @@ static td_status parse_fp8(const json_t *q, td_quant_config *c, td_error *err) {
     return get_block(q, "weight_block_size", s, err);
 }
 
-/* Which modules are stored plainly (modules_to_not_convert) the tensors say. */
+/* modules_to_not_convert is not read: the tensors tell which modules are stored plainly. */
 static td_status parse_mxfp4(const json_t *q, td_quant_config *c, td_error *err) {
     (void)q, (void)err;
     c->scheme[c->n_schemes++] = (td_quant_scheme){.bits = 4, .is_float = true, .symmetric = true, .group = 32};
@@ -164,8 +164,7 @@ static const struct {
     {"naive-quantized", true, 8, " tensor channel block ", 0},
 };
 
-/* W8A8 as it is computed here: activations are quantised per token as they come, symmetrically. Without activations only
- * weights are. */
+/* Whether activations are quantised as here: per token as they come, symmetrically; or not at all. */
 static bool activations_ok(const json_t *a) {
     if (!a || json_is_null(a)) return true;
     return json_integer_value(json_object_get(a, "num_bits")) == 8 && text_is(a, "strategy", "token") &&
@@ -185,7 +184,7 @@ static td_status parse_group(const json_t *q, const char *name, const json_t *gr
     const char   *format = *text_of(group, "format") ? text_of(group, "format") : text_of(q, "format"),
                *strategy = text_of(w, "strategy");
     bool is_float = text_is(w, "type", "float"), has_size = json_is_integer(json_object_get(w, "group_size"));
-    bool packed = !strcmp(format, "pack-quantized"); /* which has zeros, and whose activations are not quantised here */
+    bool packed = !strcmp(format, "pack-quantized"); /* this format has zeros, and its activations are not quantised here */
     json_int_t bits;
     char       spaced[40];
     if (!json_is_object(w)) return td_fail(err, TD_EFORMAT, "quantization_config.config_groups.%.60s has no weights", name);
@@ -219,8 +218,8 @@ static td_status parse_group(const json_t *q, const char *name, const json_t *gr
     return TD_OK;
 }
 
-/* Rotations of the inputs, outputs or caches of modules are computed with every token; those of weights are in the weights
- * already. */
+/* Refuse rotations of the inputs, outputs or caches of modules, which would have to be computed for every token. Rotations
+ * of weights are in the weights already. */
 static void refuse_transforms(const json_t *q, td_quant_config *c) {
     const json_t *groups = json_object_get(json_object_get(q, "transform_config"), "config_groups");
     const char   *name;

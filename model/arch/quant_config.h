@@ -1,9 +1,8 @@
 /*
  * quantization_config of config.json: how a checkpoint's weights are stored.
- *
- * Which modules are quantised is not taken from its targets and ignore lists but from the tensors themselves (X.weight,
- * X.weight_packed, X.qweight): what is stored is what is read, and this says what it means. A tensor that fits nothing here
- * is refused (model/checkpoint/stored_weight.h).
+ * The tensors themselves (X.weight, X.weight_packed, X.qweight) tell which modules are quantised; the targets and ignore
+ * lists of quantization_config are not read. This tells what the stored tensors mean. A tensor that fits nothing here is
+ * refused (model/checkpoint/stored_weight.h).
  */
 #ifndef TD_MODEL_ARCH_QUANT_CONFIG_H
 #define TD_MODEL_ARCH_QUANT_CONFIG_H
@@ -24,7 +23,7 @@ typedef enum {
     TD_QUANT_MXFP4, /* gpt-oss: e2m1 in groups of 32, the experts of a layer in one tensor (model/checkpoint/stored_stack.c)
                      */
     TD_QUANT_COMPRESSED, /* compressed-tensors, which is also what td_quantize writes */
-    TD_QUANT_MODELSLIM,  /* "ascend": quant_model_description.json says the rest */
+    TD_QUANT_MODELSLIM,  /* of the tools for Ascend cards: quant_model_description.json says the rest */
 } td_quant_method;
 
 /** How some of the weights are stored. */
@@ -44,26 +43,27 @@ typedef struct {
     uint32_t        n_schemes;
     td_quant_scheme scheme[TD_QUANT_SCHEMES_MAX];
     bool            gptq_v2;      /* GPTQ zeros are stored as they are, not less by one */
-    char            refusal[200]; /* a sentence when weights stored so cannot be read, else "" */
+    char            refusal[200]; /* a sentence if weights stored this way cannot be read, else "" */
 } td_quant_config;
 
 /**
- * @param q quantization_config. What is understood but not read, or not known, becomes a refusal: dummy weights do not care.
+ * @param q quantization_config. What is not known, or known and not supported, becomes out->refusal, which dummy weights
+ * ignore.
  * @return TD_EFORMAT when q is not an object, or has a value that is impossible; err names the key.
  */
 TD_NODISCARD td_status td_quant_config_parse(const struct json_t *q, td_quant_config *out, td_error *err);
 
 /**
- * The file with which ModelSlim describes a folder, where it has one: "X.weight": "FLOAT", "W8A8_DYNAMIC" …; such folders
- * need no quantization_config.
- * @return false: it has none, or its path is longer than size.
+ * The path of the file with which ModelSlim describes a folder ("X.weight": "FLOAT", "W8A8_DYNAMIC" …). Such folders need no
+ * quantization_config.
+ * @return false: the folder has none, or the path is longer than size.
  */
 bool td_modelslim_description(const char *dir, char *path, size_t size);
 
-/** What such a folder stores. */
+/** What a folder of ModelSlim stores. */
 td_quant_config td_quant_config_modelslim(void);
 
-/** int8 weights with a scale per row are among what is stored, as td_quantize writes them. */
+/** Whether int8 weights with a scale per row, as td_quantize writes them, are among what is stored. */
 bool td_quant_config_has_int8(const td_quant_config *q);
 
 #endif

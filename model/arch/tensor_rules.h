@@ -7,14 +7,14 @@
 #include "model/arch/weight_roles.h"
 #include "npu/npu.h"
 
-/** Rows that RoPE rotates: of every `block` rows the last `rope` ones. rope 0: none. */
+/** Rows that RoPE rotates: the last `rope` of every `block` rows. rope 0: none. */
 typedef struct {
     uint32_t block, rope;
 } td_rope_rows;
 
-/** Where an expert's weight lies in a tensor of all experts: its row r is row step * r + first of the expert's. */
+/** Where an expert's weight lies in a tensor of all experts: its row r is row step * r + first of the expert's part. */
 typedef struct {
-    uint32_t n_experts, expert; /* n_experts 0: it has a tensor of its own */
+    uint32_t n_experts, expert; /* n_experts 0: the weight has a tensor of its own */
     uint32_t step, first;
 } td_stack_part;
 
@@ -22,8 +22,8 @@ typedef struct {
     char               name[160]; /* "model.layers.3.self_attn.o_proj.weight" */
     uint32_t           rank;      /* 1 or 2 */
     size_t             shape[2];
-    td_weight_format   format; /* of the device tier when it is quantised; TD_WEIGHT_W8A8: bf16 or f32 when it is not */
-    bool               linear; /* td_model_weight_format gives it another format then */
+    td_weight_format   format; /* of a quantised device tier; W8A8 becomes bf16 or f32 on one that is not */
+    bool               linear; /* td_model_weight_format may give the weight another format */
     td_place           place;
     td_split           split;
     td_stack_part      stack;
@@ -35,14 +35,15 @@ typedef struct {
 
 /**
  * The weight of a role. @param layer, expert ignored by roles without them.
- * @return false when a model of this configuration has no such weight there (a bias that is switched off, a router in a dense layer).
+ * @return false when a model of this configuration has no such weight there (a bias that is switched off, a router in a
+ * dense layer).
  */
 bool td_tensor_spec_get(const td_model_config *c, td_role role, uint32_t layer, uint32_t expert, td_tensor_spec *out);
 
 /** How often a role occurs: layers and experts to loop over. Roles of the whole model: 1 and 1. */
 void td_role_extent(const td_model_config *c, td_role role, uint32_t *n_layers, uint32_t *n_experts);
 
-/** Whether a role is of routed experts; of the whole model, and not of its layers. */
+/** Whether a role belongs to routed experts; whether it belongs to the whole model, and not to layers. */
 bool td_role_is_expert(const td_model_config *c, td_role role);
 bool td_role_is_of_model(const td_model_config *c, td_role role);
 

@@ -1,7 +1,7 @@
 /*
- * The weights of a model by role, and the words that a family's table (weight_table.h) says of one. Layers n_layers ..
- * n_layers + n_mtp_layers - 1 are the multi-token-prediction layers: ordinary layers with six tensors more, or seven
- * (model/checkpoint/rotation.h).
+ * The weights of a model by role, and the words with which a family's table (weight_table.h) describes them. Layers
+ * n_layers .. n_layers + n_mtp_layers - 1 are the multi-token-prediction (MTP) layers: ordinary layers with six tensors
+ * more, or seven in a rotated model (model/checkpoint/rotation.h).
  */
 #ifndef TD_MODEL_ARCH_WEIGHT_ROLES_H
 #define TD_MODEL_ARCH_WEIGHT_ROLES_H
@@ -67,7 +67,7 @@ typedef enum {
     TD_ROLE_COUNT,
 } td_role;
 
-/** What one card of several holds of a weight (model/shard.h), routed experts where they are on cards. */
+/** What one card of several holds of a weight (model/shard.h). */
 typedef enum {
     TD_SPLIT_WHOLE,   /* all of it, on every card */
     TD_SPLIT_ROWS,    /* a stretch of its outputs: rows of a matrix, elements of a bias */
@@ -75,24 +75,24 @@ typedef enum {
     TD_SPLIT_CARD_0,  /* all of it, on the first card alone: a bias on such a sum, which is added once */
 } td_split;
 
-/** Which tier has a weight, and for which part of a model (td_model_part). */
+/** Which tier has a weight, depending on the part of a model that is loaded (td_model_part). */
 typedef enum {
     TD_PLACE_LAYER,                 /* the device, with the layer */
-    TD_PLACE_WHOLE_MODEL,           /* the device, where the whole model is */
-    TD_PLACE_ENDS,                  /* the device, where the whole model is, or the MTP layer, which reads it too */
-    TD_PLACE_EXPERTS,               /* the expert store of the CPU; the device, where the part has experts there */
-    TD_PLACE_SHARED,                /* none: the model's own is read in its place, and the two must be equal */
-    TD_PLACE_SHARED_UNLESS_ROTATED, /* the same; a rotated model's is on the device, where the whole model is */
+    TD_PLACE_WHOLE_MODEL,           /* the device, if the part is the whole model */
+    TD_PLACE_ENDS,                  /* the device, if the part is the whole model, or the MTP layer, which reads it, too */
+    TD_PLACE_EXPERTS,               /* the expert store of the CPU; the device, if the part has experts there */
+    TD_PLACE_SHARED,                /* none: the main model's is read in its place, and the two must be equal */
+    TD_PLACE_SHARED_UNLESS_ROTATED, /* the same; of a rotated model as TD_PLACE_WHOLE_MODEL */
 } td_place;
 
 /** How a rotation R of the residual stream acts on a weight (model/checkpoint/rotation.h). */
 typedef enum {
     TD_ROTATION_NONE,
-    TD_ROTATION_GAIN,   /* of a norm of the stream: becomes 1 */
+    TD_ROTATION_GAIN,   /* the gain of a norm of the stream: becomes 1 */
     TD_ROTATION_READS,  /* W diag(g) R, g the norm's gain; without a norm W R */
     TD_ROTATION_WRITES, /* R^T W */
     TD_ROTATION_JOINS,  /* reads with the first half of its columns, and writes */
-    TD_ROTATION_UNDOES, /* exists in rotated models alone: reads, made of the identity */
+    TD_ROTATION_UNDOES, /* exists only in rotated models: as READS, of the identity */
 } td_rotation_kind;
 
 typedef struct {

@@ -82,10 +82,10 @@ static inline bool td_when_mtp_rotated(const td_model_config *c) {
 
 /* ---- rows -------------------------------------------------------------------------------------- */
 
-/* The output dimension of what begins a parallel stretch (heads, MLP) is cut, the input dimension of what ends it; the sum
-   over the cards follows. What a stretch begins from is on every card: the residual stream with its norms, MLA's latents,
-   the router. The embedding too: its rows are read as they are, and cut by vocabulary every step would begin with a sum over
-   the cards. */
+/* How several cards share a layer: linears that begin a parallel stretch (heads, MLP) are cut by their outputs, linears that
+   end it by their inputs, and the sum over the cards follows. What a stretch begins from is whole on every card: the residual
+   stream with its norms, MLA's latents, the router. So is the embedding: cut by vocabulary, every step would begin with a sum
+   over the cards. */
 
 /* clang-format off */
 #define TD_STREAM_WEIGHTS \
@@ -134,7 +134,7 @@ static inline bool td_when_mtp_rotated(const td_model_config *c) {
     TD_VECTOR(V_BIAS, LAYER, "model.layers.#.self_attn.v_proj.bias", GQA_KV, \
               .split = TD_SPLIT_ROWS, .when = td_when_qkv_bias)
 
-/* Of each head. */
+/* Norms of each head of q and k. */
 #define TD_HEAD_NORM_WEIGHTS \
     TD_NORM(Q_NORM, LAYER, "model.layers.#.self_attn.q_norm.weight", HEAD, .when = td_when_qk_norm), \
     TD_NORM(K_NORM, LAYER, "model.layers.#.self_attn.k_norm.weight", HEAD, .when = td_when_qk_norm)
@@ -151,7 +151,7 @@ static inline bool td_when_mtp_rotated(const td_model_config *c) {
     TD_MATRIX(ROUTER, MOE, "model.layers.#.mlp.gate.weight", EXPERTS, HIDDEN, \
               .keep = TD_KEEP_F32, .rotation = TD_READS(POST_NORM))
 
-/* DeepSeek-V3's, which is added to the scores for the choice alone. */
+/* DeepSeek-V3's bias: added to the scores for the choice of experts, and not to their weights. */
 #define TD_ROUTER_BIAS \
     TD_VECTOR(ROUTER_BIAS, MOE, "model.layers.#.mlp.gate.e_score_correction_bias", EXPERTS, \
               .when = td_when_route_bias)

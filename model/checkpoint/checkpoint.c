@@ -169,7 +169,7 @@ static td_status view_int8(const td_checkpoint *c, const td_tensor_spec *spec, c
     return ok ? TD_OK : td_stored_check_values(c->files, spec, m, err);
 }
 
-/* A rotated model's U, which no file has yet. */
+/* Whether a weight is a rotated model's U (rotation.h), and has to be made because no file has it. */
 static bool made_of_identity(const td_checkpoint *c, const td_tensor_spec *spec) {
     return spec->rotation.kind == TD_ROTATION_UNDOES && c->rotation.k;
 }
@@ -249,7 +249,7 @@ static td_status rotate(const td_checkpoint *c, const td_model_config *config, c
     return TD_OK;
 }
 
-/* Always as it is: who replaces a weight knows what it is asked for. */
+/* A replaced weight, as it is. */
 static td_status get_replaced(const td_checkpoint *c, const td_tensor_spec *spec, td_role role, bool deinterleaved,
                               td_scratch *scratch, td_tensor_view *out, td_error *err) {
     *out = c->replaced[role];
@@ -297,8 +297,8 @@ static bool is_read(const td_model_config *config, uint32_t layer, const char *n
     return false;
 }
 
-/* X.bias of an X.weight changes what a folder computes: where the architecture has none it must be zero, as some quantisers
- * write it. */
+/* Refuse an X.bias beside X.weight that is not read and not zero: it would change what the model computes. Some quantisers
+ * write zeros. */
 static td_status check_bias(const td_checkpoint *c, const td_model_config *config, uint32_t layer,
                             const td_tensor_spec *spec, td_error *err) {
     static const char           WEIGHT[] = ".weight";
@@ -343,7 +343,7 @@ bool td_checkpoint_has_experts(const td_checkpoint *c, const td_model_config *co
     for (uint32_t layer = 0; layer < config->n_layers + config->n_mtp_layers; layer++)
         if (td_tensor_spec_get(config, TD_ROLE_EXPERT_GATE, layer, 0, &spec))
             return td_checkpoint_is_dummy(c) || td_stored_exists(c->files, &spec);
-    return true; /* there are none to have */
+    return true; /* the model has no experts */
 }
 
 /* Whether the checkpoint has any tensor of the MTP layer. */
@@ -359,7 +359,7 @@ void td_checkpoint_look_at_mtp(const td_checkpoint *c, td_model_config *config) 
     config->mtp_rotated = false;
     if (td_checkpoint_is_dummy(c) || config->n_mtp_layers == 0) return;
     if (!has_mtp_layer(c, config)) config->n_mtp_layers = 0;
-    config->mtp_rotated = config->n_mtp_layers > 0; /* so that the weight which tells is asked for */
+    config->mtp_rotated = config->n_mtp_layers > 0; /* the rule of U exists only with this set */
     config->mtp_rotated = td_tensor_spec_get(config, TD_ROLE_MTP_UNROTATE, config->n_layers, 0, &unrotate) &&
                           (c->rotation.k || td_stored_exists(c->files, &unrotate));
 }

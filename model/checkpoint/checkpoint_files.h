@@ -1,9 +1,9 @@
 /*
  * The files of a checkpoint: the tensors of a model folder by name.
  *
- * The folder holds model.safetensors, or model.safetensors.index.json and its shards. Nothing is read but headers until a
- * tensor's bytes are. Read-only after open; all functions may be called from several threads. Those that take NULL take it
- * for a checkpoint without files.
+ * The folder holds model.safetensors, or model.safetensors.index.json and its shards. Open reads only headers; the bytes of
+ * a tensor are read when they are touched. Read-only after open; all functions may be called from several threads. NULL,
+ * where it is accepted, is a checkpoint without files.
  */
 #ifndef TD_MODEL_CHECKPOINT_CHECKPOINT_FILES_H
 #define TD_MODEL_CHECKPOINT_CHECKPOINT_FILES_H
@@ -16,24 +16,25 @@ extern const char TD_SOURCE_HASH_KEY[]; /* in __metadata__ of what td_quantize w
 
 /**
  * Open a folder: map every shard, check every header, and the index against them.
- * @return TD_ENOTFOUND (no folder, no weights in it, a shard that the index names), TD_EFORMAT, TD_EIO, TD_ENOMEM; err names the file.
+ * @return TD_ENOTFOUND (no folder, no weights in it, a shard that the index names), TD_EFORMAT, TD_EIO, TD_ENOMEM; err
+ * names the file.
  */
 TD_NODISCARD td_status td_checkpoint_files_open(const char *dir, td_checkpoint_files **out, td_error *err);
 void                   td_checkpoint_files_close(td_checkpoint_files *f); /* NULL is fine */
 
 const char *td_checkpoint_files_dir(const td_checkpoint_files *f);
 
-/** How many, and each, in the order of their names. */
+/** How many files there are, and each of them, in the order of their names. */
 size_t                td_checkpoint_files_count(const td_checkpoint_files *f);
 const td_safetensors *td_checkpoint_files_at(const td_checkpoint_files *f, size_t index);
 
 /** The tensor of that exact name, or NULL. */
 const td_safetensors_entry *td_checkpoint_files_find(const td_checkpoint_files *f, const char *name);
 
-/** The file that a tensor is in. @param name of one that is there. */
+/** The file that a tensor is in. @param name of a tensor that is there. */
 const td_safetensors *td_checkpoint_files_with(const td_checkpoint_files *f, const char *name);
 
-/** Whether the name of any tensor begins so. */
+/** Whether any tensor's name begins with prefix. */
 bool td_checkpoint_files_have(const td_checkpoint_files *f, const char *prefix);
 
 /** ModelSlim's quant_model_description.json; NULL: there is none. */
@@ -46,12 +47,12 @@ const struct json_t *td_checkpoint_files_description(const td_checkpoint_files *
  */
 uint64_t td_checkpoint_files_hash(const td_checkpoint_files *f);
 
-/** Let the pages of the files that were read go from this process's memory; views stay valid, and are read again when they
- * are touched. Or those of a view alone, which need not lie in a file. NULL is fine. */
+/** Let pages that were read go from this process's memory: of all files, or of a view alone, which need not lie in a file.
+ * Views stay valid, and are read again when they are touched. NULL is fine. */
 void td_checkpoint_files_release_all(const td_checkpoint_files *f);
 void td_checkpoint_files_release(const td_checkpoint_files *f, const void *at, size_t bytes);
 
-/** td_safetensors_fetch from the file that `at` lies in; `at` where that is none. NULL is fine. */
+/** td_safetensors_fetch from the file that `at` lies in; returns `at` if it lies in none. NULL is fine. */
 const void *td_checkpoint_files_fetch(const td_checkpoint_files *f, const void *at, size_t bytes, void *buffer);
 
 #endif

@@ -7,7 +7,7 @@
 
 typedef struct td_dummy_weights td_dummy_weights;
 
-/** Linears uniform with deviation 0.02, norms 1, router biases 0: as the family's table fills them. */
+/** Weights as the family's table fills them: linears uniform with deviation 0.02, norms 1, biases 0. */
 TD_NODISCARD td_status td_dummy_weights_open(uint64_t seed, td_dummy_weights **out, td_error *err);
 void                   td_dummy_weights_close(td_dummy_weights *d); /* NULL is fine */
 

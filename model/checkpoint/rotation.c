@@ -13,7 +13,7 @@ td_status td_rotation_open(td_hadamard *h, const td_model_config *c, td_error *e
     return td_hadamard_open(h, c->hidden, SIGN_SEED, err);
 }
 
-/* Columns 0 .. h->k - 1 of w [n, k], which read the stream behind a norm of that gain, or none. */
+/* Rotate columns 0 .. h->k - 1 of w [n, k], which read the stream behind a norm of that gain; NULL: without a norm. */
 static void rotate_columns(const td_hadamard *h, const float *gain, float *w, size_t n, size_t k) {
     for (size_t i = 0; i < n; i++) {
         for (size_t j = 0; gain && j < h->k; j++) w[i * k + j] *= gain[j];
@@ -37,7 +37,7 @@ void td_rotation_apply(const td_hadamard *h, const td_rotation_effect *effect, c
             assert(k == h->k && !gain == (effect->norm == TD_ROLE_COUNT));
             rotate_columns(h, gain, w, n, k);
             break;
-        case TD_ROTATION_JOINS: /* [embedding | hidden state], into the stream */
+        case TD_ROTATION_JOINS: /* columns: [embedding | hidden state]; rows: the stream */
             assert(k == 2 * h->k && n == h->k && gain);
             rotate_columns(h, gain, w, n, k);
             td_hadamard_columns(h, w, k);

@@ -1,14 +1,15 @@
 /*
- * A model whose residual stream is rotated: x' = x R with R orthonormal computes the same function (SliceGPT, arXiv 2401.15024 section 3;
- * QuaRot, arXiv 2404.00456 section 3.1), and neither its weights nor its activations have the outliers that a row's one scale has to span.
+ * A model whose residual stream is rotated: x' = x R, with R orthonormal. It computes the same function (SliceGPT, arXiv
+ * 2401.15024 section 3; QuaRot, arXiv 2404.00456 section 3.1). Its weights and activations lack the outliers that the one
+ * scale of a row would have to span.
  *
  *   embedding                       E' = E R
  *   reads the stream behind a norm  W' = W diag(g) R, and the norm's gain g becomes 1
  *   writes into the stream          W' = R^T W, b' = b R
  *
- * An RMS norm commutes with R once its gain is gone, so this is exact but for the rounding of the new weights. R is a Hadamard matrix with
- * random signs (quant/hadamard.h), the same for every model of a hidden size. A tied head becomes a matrix of its own, because the last
- * norm's gain is in it.
+ * An RMS norm commutes with R once its gain is gone, so this is exact but for the rounding of the new weights. R is a
+ * Hadamard matrix with random signs (quant/hadamard.h), the same for every model of a hidden size. A tied head becomes a
+ * matrix of its own, because the last norm's gain is in it.
  *
  * An MTP layer (n_layers; DeepSeek-V3, arXiv 2412.19437 section 2.2) is rotated like the others, with two additions:
  *
@@ -20,7 +21,8 @@
  *                                               and its half of eh_proj stay as they are. The elements of a row of U are one number with
  *                                               two signs: int8 holds them exactly.
  *
- * The costs are a head on the device, and one linear [hidden, hidden] in the layer. A checkpoint that has U is rotated: that is how a folder is known.
+ * The costs are a head on the device, and one linear [hidden, hidden] in the layer. A folder whose checkpoint has U is a
+ * rotated model's.
  */
 #ifndef TD_MODEL_CHECKPOINT_ROTATION_H
 #define TD_MODEL_CHECKPOINT_ROTATION_H
@@ -28,7 +30,7 @@
 #include "model/arch/tensor_rules.h"
 #include "quant/hadamard.h"
 
-/** R for the model. @return TD_ENOTSUP, with a sentence: one that cannot be rotated; TD_ENOMEM. */
+/** R for the model. @return TD_ENOTSUP, with a sentence, for a model that cannot be rotated; TD_ENOMEM. */
 TD_NODISCARD td_status td_rotation_open(td_hadamard *h, const td_model_config *c, td_error *err);
 
 /**

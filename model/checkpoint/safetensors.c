@@ -168,7 +168,7 @@ static td_status map_file(td_safetensors *f, td_error *err) {
     f->size = (size_t)st.st_size;
     madvise(p, f->size, MADV_SEQUENTIAL); /* weights are read once, front to back; failures cost speed only */
     madvise(p, f->size, MADV_HUGEPAGE);
-    f->direct = fcntl(f->fd, F_SETFL, O_DIRECT) == 0; /* which says nothing to a mapping */
+    f->direct = fcntl(f->fd, F_SETFL, O_DIRECT) == 0; /* the mapping is not affected */
     return TD_OK;
 }
 
@@ -250,8 +250,8 @@ bool td_safetensors_release(const td_safetensors *f, const void *at, size_t byte
 
 #define PAGES_SEEN 1024 /* looked up at a time */
 
-/* Whether most of a mapping's pages from `first` to `end` are in the system's cache; of a file that is not ours the system
- * says so always. */
+/* Whether most of a mapping's pages from `first` to `end` are in the system's cache. For a file of another user the system
+ * always says that they are. */
 static bool is_cached(const char *base, size_t first, size_t end) {
     unsigned char seen[PAGES_SEEN];
     const size_t  page = td_page_bytes();

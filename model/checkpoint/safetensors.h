@@ -2,13 +2,13 @@
  * One safetensors file, mapped read-only.
  *
  * Layout (format documented at huggingface/safetensors): u64 little-endian header length, the header as a JSON object
- * {name: {"dtype", "shape", "data_offsets": [begin, end]}, "__metadata__": {text: text}}, then the payload; offsets count from its
- * first byte.
+ * {name: {"dtype", "shape", "data_offsets": [begin, end]}, "__metadata__": {text: text}}, then the payload; offsets count
+ * from its first byte.
  *
- * Everything is checked at open: lengths against the file's size (fstat), every tensor's bytes against its shape and dtype, no two
- * tensors overlapping (gaps are accepted, the writer may align). A mapping cannot be protected from a file that another process
- * truncates later: reading such a page raises SIGBUS. Model folders must not change while they are loaded; td_safetensors_check_size,
- * called before a tensor is read, turns all but a race of that kind into a sentence.
+ * Everything is checked at open: lengths against the file's size (fstat), every tensor's bytes against its shape and dtype,
+ * no two tensors overlapping (gaps are accepted, the writer may align). A mapping cannot be protected from a file that
+ * another process truncates later: reading such a page raises SIGBUS. Model folders must not change while they are loaded;
+ * td_safetensors_check_size, called before a tensor is read, turns all but a race of that kind into a sentence.
  */
 #ifndef TD_MODEL_CHECKPOINT_SAFETENSORS_H
 #define TD_MODEL_CHECKPOINT_SAFETENSORS_H
@@ -56,13 +56,13 @@ const void *td_safetensors_bytes(const td_safetensors *f, size_t *header_bytes, 
 /** Let the file's pages go from this process's memory (they stay in the system's cache); they come back when they are
  * touched. */
 void td_safetensors_release_pages(const td_safetensors *f);
-/** The same of those that lie wholly in a piece of it. @return false: `at` is not in this file. Thread-safe. */
+/** The same for the pages that lie wholly in a piece of the file. @return false: `at` is not in this file. Thread-safe. */
 bool td_safetensors_release(const td_safetensors *f, const void *at, size_t bytes);
 
 /**
- * The bytes at `at`, which lie within the file: there, when they are in the system's cache or cannot be read past it, else a
- * copy in buffer, read with O_DIRECT. That spares the cache, whose fresh pages cost more than the disk on some machines, for
- * what is read once.
+ * Read bytes of the file that are needed once, without filling the system's cache, whose fresh pages cost more than the
+ * disk on some machines. Bytes that are in the cache, or cannot be read past it, are returned where they lie; others are
+ * read into buffer with O_DIRECT.
  * @param buffer aligned to TD_FILE_BLOCK, with room for bytes and TD_FETCH_SLACK more. @return NULL: `at` is not in this
  * file. Thread-safe.
  */

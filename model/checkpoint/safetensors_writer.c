@@ -17,7 +17,7 @@
 #include "model/checkpoint/safetensors.h"
 
 #define PAYLOAD_ALIGN 64
-#define LARGE_BYTES ((size_t)1 << 20) /* of a piece: worth a wait for the disk */
+#define LARGE_BYTES ((size_t)1 << 20) /* a piece of this size is written past the page cache */
 
 struct td_safetensors_writer {
     char  *path, *part;
@@ -38,7 +38,7 @@ static td_status write_at(int fd, const char *path, const void *data, size_t byt
     return errno ? write_failed(path, err) : TD_OK;
 }
 
-/* The rename is durable once the folder is synced; a failure to open the folder for that is not the file's. */
+/* Make the rename durable. That the folder cannot be opened for it is no failure of the file. */
 static void sync_folder_of(const char *path) {
     char *dir = strdup(path), *slash = dir ? strrchr(dir, '/') : NULL;
     if (slash) *slash = 0;

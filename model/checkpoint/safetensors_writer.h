@@ -1,9 +1,10 @@
 /*
- * Writing one safetensors file whose tensors' sizes are known beforehand, in pieces and in any order.
+ * Writes one safetensors file whose tensors' sizes are known beforehand, in pieces and in any order.
  *
- * The file grows under a temporary name ("….part") and gets its own when it is complete and on disk, so a file with the final name is
- * always whole. The layout depends only on the items, so a finished file can be recognised. Payloads have no gaps (the reference
- * reader refuses them): wide types come first and the header is padded, which aligns every tensor to its type.
+ * The file grows under a temporary name ("….part") and gets its own when it is complete and on disk, so a file with the
+ * final name is always whole. The layout depends only on the items, so a finished file can be recognised. Payloads have no
+ * gaps (the reference reader refuses them): wide types come first and the header is padded, which aligns every tensor to
+ * its type.
  */
 #ifndef TD_MODEL_CHECKPOINT_SAFETENSORS_WRITER_H
 #define TD_MODEL_CHECKPOINT_SAFETENSORS_WRITER_H

@@ -23,7 +23,7 @@ void *td_scratch_take(td_scratch *s, size_t bytes, td_error *err) {
         s->blocks = blocks;
         s->room = room;
     }
-    /* Huge pages where they pay: faulting in small pages takes longer than filling them. */
+    /* Large blocks are aligned for huge pages: faulting in small pages takes longer than filling them. */
     size_t huge = td_huge_page_bytes(), align = bytes >= 2 * huge ? huge : TD_CACHE_LINE;
     void  *p = aligned_alloc(align, td_round_up(bytes ? bytes : 1, align));
     if (p && align == huge) madvise(p, td_round_up(bytes, align), MADV_HUGEPAGE);

@@ -1,4 +1,4 @@
-/* Memory for what is made of a checkpoint's bytes: many blocks, freed together. */
+/* Memory for what is computed from a checkpoint's bytes: many blocks that are freed together. */
 #ifndef TD_MODEL_CHECKPOINT_SCRATCH_H
 #define TD_MODEL_CHECKPOINT_SCRATCH_H
 

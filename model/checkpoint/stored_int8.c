@@ -1,17 +1,16 @@
 /*
- * W8A8: X.weight is int8 [n, k], X.weight_scale [n, 1] or [n], symmetric. So do compressed-tensors (int-quantized, perhaps
- * with X.weight_zero_point, all zero), what td_quantize writes, and ModelSlim, which also has X.weight_offset, all zero, and
- * a file quant_model_description.json {"X.weight": "FLOAT" | "W8A8_DYNAMIC" | "W8A8" …}. ModelSlim's static activations
- * (W8A8: input_scale, input_offset, deq_scale, quant_bias) are not computed here.
+ * W8A8: X.weight is int8 [n, k], X.weight_scale [n, 1] or [n], symmetric. compressed-tensors (int-quantized, perhaps
+ * with X.weight_zero_point, all zero), td_quantize and ModelSlim store weights in this way. ModelSlim also has
+ * X.weight_offset, all zero, and a file quant_model_description.json {"X.weight": "FLOAT" | "W8A8_DYNAMIC" | "W8A8" …}. Its
+ * static activations (W8A8: input_scale, input_offset, deq_scale, quant_bias) are not computed here.
  */
 #include <jansson.h>
-#include <stdio.h>
 #include <string.h>
 
 #include "core/error.h"
 #include "model/checkpoint/stored_families.h"
 
-/* Zero in any of the format's types has only zero bits, but for the sign. */
+/* Check what ModelSlim's description and offsets say. A zero of any type has only zero bits, but for the sign. */
 static td_status check_modelslim(const stored_query *q, const td_safetensors_entry *e) {
     static const char *const STATIC[] = {"deq_scale", "input_scale", "quant_bias"};
     const char              *type = json_string_value(json_object_get(td_checkpoint_files_description(q->files), e->name));

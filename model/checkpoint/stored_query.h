@@ -1,4 +1,4 @@
-/* What the families of stored weights (stored_weight.h) share: the question, and finding and checking a module's tensors. */
+/* What the families of stored weights (stored_weight.h) share: what is asked for, and how tensors are found and checked. */
 #ifndef TD_MODEL_CHECKPOINT_STORED_QUERY_H
 #define TD_MODEL_CHECKPOINT_STORED_QUERY_H
 
@@ -6,7 +6,7 @@
 #include "model/checkpoint/checkpoint_files.h"
 #include "model/checkpoint/scratch.h"
 
-/** What a family reads from. */
+/** What a family is asked for: a weight, and the files to find it in. */
 typedef struct {
     const td_checkpoint_files *files;
     const td_quant_config     *quant;
@@ -16,7 +16,7 @@ typedef struct {
     td_error                  *err;
 } stored_query;
 
-/** The length of "X" where the name is X.weight and the tensor a matrix; else 0, and there are no codes of it. */
+/** The length of "X" if the name is X.weight and the tensor a matrix; else 0: only such tensors may be in codes. */
 size_t td_stored_base_length(const td_tensor_spec *spec);
 
 /** X.suffix, or NULL. */
@@ -25,7 +25,7 @@ const td_safetensors_entry *td_stored_entry(const stored_query *q, const char *s
 /** X.suffix, which must be there. */
 TD_NODISCARD td_status td_stored_need(const stored_query *q, const char *suffix, const td_safetensors_entry **out);
 
-/** Whether e is [rows, columns], or, where columns is 1, [rows]. */
+/** Whether e is [rows, columns], or, if columns is 1, [rows]. */
 bool td_stored_is(const td_safetensors_entry *e, size_t rows, size_t columns);
 
 /** Whether all of its elements are 0; false for types that are not read. */

@@ -1,6 +1,6 @@
 /*
- * Weights of all experts in one tensor, as gpt-oss has them. X is the spec's name; an expert's part has N = n * step rows,
- * of which the weight's row r is the one at step * r + first: gate and up take turns.
+ * Weights of all experts in one tensor, as gpt-oss has them. X is the spec's name. An expert's part has N = n * step rows;
+ * the weight's row r is row step * r + first, since the rows of gate and up alternate.
  *   BF16, F16, F32  X [experts, k, N], the rows of each expert as columns; of a bias X [experts, N]
  *   MXFP4           X_blocks U8 [experts, N, k / 32, 16], two e2m1 a byte, the even column in the low nibble;
  *                   X_scales U8 [experts, N, k / 32], e8m0

@@ -1,7 +1,5 @@
 #include "model/checkpoint/stored_weight.h"
 
-#include <string.h>
-
 #include "core/error.h"
 #include "model/checkpoint/stored_families.h"
 

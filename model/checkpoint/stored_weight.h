@@ -8,9 +8,8 @@
  *       [, weight_zero_point, weight_g_idx]                   compressed-tensors int4, int8   stored_words.c
  *   qweight, qzeros, scales [, g_idx]                         GPTQ, AWQ                       stored_words.c
  *   weight_packed U8, weight_scale [, weight_global_scale]    MXFP4, NVFP4                    stored_fp4.c
- *
- * Tensors that have a weight of all experts, which gpt-oss has plain or as MXFP4, are in stored_stack.c.
- * Shapes and types are checked against the model's and quantization_config here; values (scales, zeros) where they are read.
+ * Tensors with the weights of all experts, which gpt-oss stores plain or as MXFP4, are in stored_stack.c. Shapes and types
+ * are checked here, against the model's and quantization_config. Values (scales, zeros) are checked where they are read.
  */
 #ifndef TD_MODEL_CHECKPOINT_STORED_WEIGHT_H
 #define TD_MODEL_CHECKPOINT_STORED_WEIGHT_H
@@ -21,7 +20,7 @@
 #include "quant/coded_matrix.h"
 
 typedef struct {
-    const td_safetensors_entry *plain; /* BF16, F16 or F32; NULL: coded. Of a stack the tensor of all experts */
+    const td_safetensors_entry *plain; /* BF16, F16 or F32; for a stack, the tensor of all experts; NULL: in codes */
     td_coded_matrix             coded;
 } td_stored_weight;
 
@@ -35,7 +34,8 @@ TD_NODISCARD td_status td_stored_find(const td_checkpoint_files *files, const td
 /** Whether the checkpoint has the matrix or vector in any of these ways. */
 bool td_stored_exists(const td_checkpoint_files *files, const td_tensor_spec *spec);
 
-/** Every scale and zero of a matrix: TD_EFORMAT with file, tensor and place of the first that is impossible. */
+/** Check every scale and zero of a matrix. @return TD_EFORMAT with file, tensor and place of the first that is
+ * impossible. */
 TD_NODISCARD td_status td_stored_check_values(const td_checkpoint_files *files, const td_tensor_spec *spec,
                                               const td_coded_matrix *m, td_error *err);
 

@@ -3,8 +3,9 @@
  *   compressed-tensors  weight_packed [n, ceil(k / p)], weight_scale [n, groups], weight_zero_point [ceil(n / p), groups], weight_shape {n, k}
  *   GPTQ                qweight [k / p, n], scales [groups, n], qzeros [groups, n / p], less by one but in gptq_v2
  *   AWQ                 qweight [k, n / 8], scales [groups, n], qzeros [groups, n / 8], all words in AWQ's order of rows
- * weight_g_idx and g_idx [k] are the group of every column. Where columns were quantised in another order than they are stored (desc_act), groups are no
- * stretches of columns; the weights are the same, but what holds groups exactly cannot hold them.
+ * weight_g_idx and g_idx [k] are the group of every column. Where columns were quantised in another order than they are
+ * stored (desc_act), groups are no stretches of columns; the weights are the same, but what holds groups exactly cannot
+ * hold them.
  */
 #include <string.h>
 
@@ -103,7 +104,7 @@ td_status td_stored_packed_int(const stored_query *q, const td_safetensors_entry
     return read_order(q, "weight_g_idx", s->act_order, out);
 }
 
-/* scales and zeros of GPTQ and AWQ, which have the groups outside. */
+/* Scales and zeros of GPTQ and AWQ, whose outer dimension is the groups. */
 static td_status find_groups(const stored_query *q, td_zeros_layout layout, td_coded_matrix *out) {
     const td_safetensors_entry *scale, *zero;
     TD_TRY(td_stored_need(q, "scales", &scale));
@@ -121,7 +122,7 @@ static td_status find_groups(const stored_query *q, td_zeros_layout layout, td_c
     return TD_OK;
 }
 
-/* Codes and groups of the one scheme that both have. */
+/* Begin with codes and groups: what GPTQ and AWQ have in common. */
 static td_status begin(const stored_query *q, const td_safetensors_entry *e, td_quant_method method, const char *name,
                        td_coded_matrix *out) {
     if (q->quant->method != method)

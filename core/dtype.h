@@ -38,8 +38,8 @@ typedef struct {
     size_t       shape[TD_RANK_MAX]; /* outermost first */
     const void  *data;
     const float *scale; /* I8 weights [n, k]: one f32 per output row [n]; else NULL */
-    /** A matrix [n, k] in a quantised checkpoint's codes (quant/coded_matrix.h); data, dtype and scale are then unused. Only
-     * where it says so. */
+    /** NULL; or a matrix [n, k] in a quantised checkpoint's codes (quant/coded_matrix.h): data, dtype and scale are then
+     * unused. Only functions that say so take such a view. */
     const struct td_coded_matrix *coded;
 } td_tensor_view;
 

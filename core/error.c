@@ -14,7 +14,7 @@ const char *td_status_text(td_status status) {
     return "unknown status";
 }
 
-/* One line, whatever a file's names hold. */
+/* Keep the sentence to one line, whatever names it quotes. */
 static void keep_to_one_line(char *text) {
     for (; *text; text++)
         if ((unsigned char)*text < 0x20 || *text == 0x7f) *text = ' ';

@@ -16,7 +16,7 @@ RETIRED = [
     (r"->turn\b", "lock, round, meeting, or what else it is", ("text/", "tests/", "server/", "scripts/")),
     (r"\bTD_ROUTE_\w+", "TD_SCORE_… and TD_GROUP_… (npu/npu.h)", ()),
     (r"\b(td_engine_plan\w*|td_thread_plan|td_plan_threads|td_topology_plan|td_round_plan\w*|td_host_plan|td_host_attn_plan|td_model_plan\w*|td_model_get_plan|td_experts_plan)\b|\bthread plan\b", "config, layout, rounding, place or memory (td_engine_config, td_thread_layout, …)", ()),
-    (r"\btd_card_info\b", "td_accelerator", ()),
+    (r"\b(td_card_info|list_cards|TD_CARDS_LISTED_MAX)\b", "accelerator (td_accelerator, list_accelerators, TD_ACCELERATORS_MAX)", ()),
     (r"\btd_(placement|model_options|layer_op_kind)\b", "td_model_spec, or the verbs of model/layer_verbs.h", ()),
 ]
 

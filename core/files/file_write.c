@@ -24,7 +24,7 @@ static bool set_direct(int fd, bool on) {
     return flags >= 0 && fcntl(fd, F_SETFL, on ? flags | O_DIRECT : flags & ~O_DIRECT) == 0;
 }
 
-/* Whole pages of a file, as far as writing past the cache goes well. *done says how far, at an errno too. */
+/* Write whole pages past the cache, until that fails. *done receives how many bytes were written, also with an errno. */
 static int write_pages(int fd, const char *data, size_t bytes, uint64_t offset, void *bounce, size_t *done) {
     for (*done = 0; *done < bytes;) {
         size_t      n = bytes - *done < TD_WRITE_BYTES ? bytes - *done : TD_WRITE_BYTES;

@@ -7,14 +7,14 @@
 
 #include "core/memory/mem.h"
 
-#define PIECE_BYTES 256 /* of text, handed to jansson at a time */
+#define PIECE_BYTES 256 /* bytes of text handed to jansson at a time */
 
-/* What a parse may still allocate after its text was cut off. Buffers of a string were doubled up to twice the text (4 len
- * in all). The value and the key made of it take 2 len. Each byte of the last piece may become an empty object or array
+/* Bytes that a parse may still allocate after its text was cut off. A string's buffers were doubled up to twice the text (4
+ * len in all). The value and the key made of it take 2 len. Each byte of the last piece may become an empty object or array
  * (below 400 bytes). */
 #define RESERVE_BYTES(len) (6 * (len) + 400 * PIECE_BYTES + 4096)
 
-/* What this thread is at. */
+/* The parse or dump that this thread is in. */
 typedef struct {
     const char *text; /* [len] of the parse under way */
     size_t      len, at;
@@ -79,8 +79,7 @@ td_status td_json_load(const char *text, size_t len, size_t flags, json_t **out,
     return TD_ENOMEM;
 }
 
-/* A finite real with the fewest digits that give it again, as a JSON number with a point or an exponent. @return its length.
- */
+/* Write a finite real with the fewest digits that give it again, with a point or an exponent. @return its length. */
 static size_t write_real(char out[40], double v) {
     char text[32], digits[18];
     int  n = 1, exponent, at = 0;
@@ -117,7 +116,7 @@ static void shorten_reals(char *text) {
             continue;
         }
         if (*at == '"') in_string = !in_string;
-        if (*at == '\\') *to++ = *at++; /* what it escapes is no end */
+        if (*at == '\\') *to++ = *at++; /* an escaped quote does not end the string */
         *to++ = *at++;
     }
     *to = 0;

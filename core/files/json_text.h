@@ -1,11 +1,11 @@
 /*
  * JSON texts into jansson's trees and back, also when memory is short.
  *
- * Jansson (2.14) does not survive that by itself. Its lexer ignores that a string could not grow, loses characters, and then
- * writes beyond the end of a buffer; its encoder leaves out the key of a member. So allocations are watched. A parse has a
- * reserve: from its first allocation that fails on, everything it needs comes from there, and no more text is given to it,
- * so that it ends soon and in order. The first call replaces jansson's allocation functions for the process, by malloc and
- * free with an eye on them.
+ * Jansson (2.14) does not survive short memory by itself. Its lexer ignores that a string could not grow, loses characters,
+ * and then writes beyond the end of a buffer; its encoder leaves out the key of a member. So the first call replaces
+ * jansson's allocation functions for the process, by malloc and free that note failures. A parse has a reserve: once an
+ * allocation has failed, everything it needs comes from the reserve, and it gets no more text, so that it ends soon and in
+ * order.
  */
 #ifndef TD_CORE_FILES_JSON_TEXT_H
 #define TD_CORE_FILES_JSON_TEXT_H
@@ -27,8 +27,8 @@ TD_NODISCARD td_status td_json_load(const char *text, size_t len, size_t flags, 
  * give it again, 0.1 as 0.1, unless flags have a JSON_REAL_PRECISION. Thread-safe as td_json_load is. */
 char *td_json_dump(const json_t *root, size_t flags);
 
-/** A name that people gave, for them to read: where it is not UTF-8, its bytes beyond ASCII become '?'. @return NULL when
- * memory is short. */
+/** A name from outside as a JSON string for people to read: if it is not UTF-8, its bytes beyond ASCII become '?'. @return
+ * NULL when memory is short. */
 json_t *td_json_name(const char *name);
 
 #endif

@@ -1,5 +1,5 @@
 /*
- * libcyaml reads the mapping into an array of strings, one per spelling of a key; its log, which would go to stderr, becomes
+ * libcyaml reads the mapping into an array of strings, one per spelling of a key. Its log, which would go to stderr, becomes
  * the sentence of the error.
  */
 #include "core/files/yaml_pairs.h"
@@ -54,7 +54,7 @@ static td_status make_schema(pair_schema *s, const char *const *keys, size_t n_k
 typedef struct {
     char   detail[80]; /* of its first error: the key, or what is wrong with the YAML */
     char   field[80];  /* the key it was at; "" outside of any */
-    size_t line;       /* where it was then; 0: nowhere yet */
+    size_t line;       /* the line it was at; 0: none yet */
     bool   warned;
 } pair_report;
 

@@ -4,11 +4,11 @@
 
 #include "tandem.h"
 
-#define TD_YAML_PAIRS_BYTES_MAX 65536 /* such a file is short: more is not one */
+#define TD_YAML_PAIRS_BYTES_MAX 65536 /* longer files are refused */
 
-/** What the sentences of refusals call things. */
+/** Words for the sentences of errors. */
 typedef struct {
-    const char *flag; /* that names the file, without "--" */
+    const char *flag; /* the flag that gives the path, without "--" */
     const char *noun; /* for a key: "flag" */
     const char *list; /* where people find all of them: "'tandem launch_server --help'" */
 } td_yaml_words;
@@ -25,7 +25,7 @@ typedef td_status (*td_yaml_pair_fn)(void *user, size_t key, const char *value, 
 TD_NODISCARD td_status td_yaml_pairs_read(const td_yaml_words *w, const char *path, const char *const *keys, size_t n_keys,
                                           td_yaml_pair_fn fn, void *user, td_error *err);
 
-/** The same of a text in memory. @param path what the sentences call it. */
+/** The same for a text in memory. @param path what the sentences call it. */
 TD_NODISCARD td_status td_yaml_pairs_parse(const td_yaml_words *w, const char *path, const char *text, size_t len,
                                            const char *const *keys, size_t n_keys, td_yaml_pair_fn fn, void *user,
                                            td_error *err);

@@ -3,7 +3,6 @@
 #include <assert.h>
 #include <stdarg.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <time.h>
 #include <unistd.h>
@@ -91,7 +90,7 @@ static bool is_json_number(const char *p, const char *end) {
     return p == end;
 }
 
-/* A cut message may end inside a figure: such a one is no member. */
+/* Put a figure as a JSON member, unless the message was cut inside it. */
 static void put_member(line *l, const char *name, const char *value, const char *end) {
     puts_to(l, ",\"");
     put_escaped(l, name, (size_t)(value - 1 - name));

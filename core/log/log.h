@@ -1,14 +1,15 @@
 /*
- * Log lines on stderr, as text ("2026-01-02T03:04:05.678Z info  message") or as one JSON object a line. Thread-safe; a line is one
- * write, or handed to the writer where that was started (core/log/log_writer.h), and control characters in it become '?', so that
- * nothing in a message can forge a line.
+ * Log lines on stderr, as text ("2026-01-02T03:04:05.678Z info  message") or as one JSON object a line. Thread-safe. A line
+ * is one write, or is handed to the log's thread if there is one (core/log/log_writer.h). Control characters in it become
+ * '?', so that nothing in a message can forge a line.
  *
- * A line may name its figures: TD_FIGURE("running", "%u") stands where "%u" would, prints the same text, and in JSON is a member too:
+ * A line may name its figures. TD_FIGURE("running", "%u") stands in place of "%u", prints the same text, and is also a
+ * member in JSON:
  *   td_info("decode: " TD_FIGURE("running", "%u") " running", 3);
  *     text  2026-01-02T03:04:05.678Z info  decode: 3 running
  *     json  {"ts":"2026-01-02T03:04:05.678Z","level":"info","msg":"decode: 3 running","running":3}
- * What prints as a JSON number is one, anything else a string. The marks are bytes of the format, so a line with figures must not
- * print text from outside (a path, a request's fields); a line without any may.
+ * A figure that prints as a JSON number is a number, any other a string. Figures are marked by bytes in the format, so a
+ * line with figures must not print text from outside (a path, a request's fields). A line without figures may.
  */
 #ifndef TD_CORE_LOG_LOG_H
 #define TD_CORE_LOG_LOG_H

@@ -11,25 +11,25 @@
 #include "core/error.h"
 #include "core/threads/thread.h"
 
-#define NOTICE_BYTES 512 /* room for the line that tells of lost ones, which follows the first that is not lost */
+#define NOTICE_BYTES 512 /* room for the line that reports lost lines, which follows the next line that is not lost */
 
 static struct {
     pthread_mutex_t lock; /* guards all below; what lies between tail and head belongs to the writer */
     pthread_cond_t  filled, drained;
     bool            started;
     size_t          head, tail;      /* bytes put and written since the start */
-    uint64_t        dropped, untold; /* lines: all, and those that no line has told of */
+    uint64_t        dropped, untold; /* dropped lines: all, and those not reported yet */
     char            ring[TD_LOG_RING_BYTES];
 } g_writer = {.lock = PTHREAD_MUTEX_INITIALIZER, .filled = PTHREAD_COND_INITIALIZER};
 
-/* @return how many bytes are done with; what cannot be written at all is. */
+/* Write some bytes. @return how many are done with, those included that cannot be written at all. */
 static size_t write_some(const char *bytes, size_t n) {
     for (;;) {
         ssize_t done = write(STDERR_FILENO, bytes, n);
         if (done > 0) return (size_t)done;
         if (done < 0 && errno == EINTR) continue;
         if (done == 0 || errno != EAGAIN) return n;
-        poll(&(struct pollfd){.fd = STDERR_FILENO, .events = POLLOUT}, 1, -1); /* someone made it non-blocking */
+        poll(&(struct pollfd){.fd = STDERR_FILENO, .events = POLLOUT}, 1, -1); /* another process made it non-blocking */
     }
 }
 
@@ -40,8 +40,9 @@ static void *write_lines(void *arg) {
         while (g_writer.head == g_writer.tail) pthread_cond_wait(&g_writer.filled, &g_writer.lock);
         size_t at = g_writer.tail % TD_LOG_RING_BYTES, n = g_writer.head - g_writer.tail;
         if (n > TD_LOG_RING_BYTES - at) n = TD_LOG_RING_BYTES - at;
-        if (n > PIPE_BUF)
-            n = PIPE_BUF; /* a write to a full pipe ends when all of it is there; the room of a part is needed before */
+        /* Small writes: a write to a full pipe returns only when all of it is written, and the ring needs room before
+         * that. */
+        if (n > PIPE_BUF) n = PIPE_BUF;
         pthread_mutex_unlock(&g_writer.lock);
         n = write_some(g_writer.ring + at, n);
         pthread_mutex_lock(&g_writer.lock);

@@ -1,6 +1,6 @@
 /*
- * A thread that writes log lines, so that nobody else waits for who reads them: a ring of bytes between td_log and standard
- * error. A line that finds no room is dropped and counted.
+ * A thread that writes log lines to standard error, so that no other thread waits for a slow reader. Between td_log and this
+ * thread is a ring of bytes. A line that finds no room is dropped and counted.
  */
 #ifndef TD_CORE_LOG_LOG_WRITER_H
 #define TD_CORE_LOG_LOG_WRITER_H
@@ -9,12 +9,13 @@
 
 #define TD_LOG_RING_BYTES ((size_t)256 << 10)
 
-/** Before that, lines are written by who logs them. Once in a process; the thread goes on until the process ends. */
+/** Start the thread, once in a process; it goes on until the process ends. Before that, the thread that logs a line writes
+ * it. */
 TD_NODISCARD td_status td_log_writer_start(td_error *err);
 
 /**
  * Hand over a line, or drop it. Never waits for a reader.
- * @param lost  receives how many lines before this one were dropped since that was last told.
+ * @param lost  receives how many lines were dropped and not reported yet.
  * @return false: there is no writer, write it yourself.
  */
 TD_NODISCARD bool td_log_writer_put(const char *line, size_t n, uint64_t *lost);

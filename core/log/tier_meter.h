@@ -1,6 +1,7 @@
 /*
- * What a tier has done, and what it is doing: counted where the work is known (host_stream, expert_ffn), read by the metrics
- * and by the watchdog. One writer at a time; any reader. All atomics are relaxed: a reader only shows them.
+ * What a tier (device or experts) has done, and what it is doing. It is counted where the work is known (host_stream,
+ * expert_ffn) and read by the metrics and the watchdog. One writer at a time; any reader. All atomics are relaxed, since a
+ * reader only shows them.
  */
 #ifndef TD_CORE_LOG_TIER_METER_H
 #define TD_CORE_LOG_TIER_METER_H
@@ -22,7 +23,7 @@ static inline uint64_t td_tier_begin(td_tier_meter *m, const char *doing, uint32
     return td_trace_now();
 }
 
-/** It ends. @param w what it was; busy_ns is not read. */
+/** An operation ends. @param w its work; busy_ns is not read. */
 static inline void td_tier_end(td_tier_meter *m, uint64_t begin_ns, const td_tier_work *w) {
     atomic_fetch_add_explicit(&m->busy_ns, td_trace_now() - begin_ns, memory_order_relaxed);
     atomic_fetch_add_explicit(&m->bytes, w->bytes, memory_order_relaxed);

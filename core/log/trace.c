@@ -21,7 +21,7 @@
 typedef struct buffer {
     struct buffer  *next;    /* guarded by list_lock */
     pthread_mutex_t lock;    /* guards what follows; taken before file_lock */
-    uint32_t        session; /* whose events it holds */
+    uint32_t        session; /* the trace whose events it holds */
     uint32_t        tid;
     size_t          used;
     char            text[BUFFER_BYTES];
@@ -29,7 +29,7 @@ typedef struct buffer {
 
 atomic_bool td_trace_enabled;
 
-/* Of this trace; written by start before td_trace_enabled is. */
+/* The number of this trace; start writes it before td_trace_enabled. */
 static uint32_t session;
 static uint64_t start_ns;
 static pid_t    pid;
@@ -89,7 +89,7 @@ static char *put(char *at, const char *text) {
     return at + n;
 }
 
-/* Names come from us, threads' names from anybody: what JSON would have to escape becomes '_'. */
+/* Put a name. Names of threads come from anywhere, so characters that JSON would have to escape become '_'. */
 static char *put_name(char *at, const char *name) {
     for (size_t i = 0; name[i] && i < TEXT_MAX; i++) {
         unsigned char c = (unsigned char)name[i];

@@ -1,11 +1,12 @@
 /*
- * A timeline of what the threads do, as a JSON file that ui.perfetto.dev and chrome://tracing read (the "Trace Event Format",
- * JSON array form, which may lack its end: a killed process leaves a file that loads). docs/tracing.md says what is in it.
+ * A timeline of what the threads do, as a JSON file that ui.perfetto.dev and chrome://tracing read (the "Trace Event
+ * Format", JSON array form, which may lack its end: a killed process leaves a file that loads). docs/tracing.md says what
+ * is in it.
  *
- * DESIGN. Every thread writes its events as text into a buffer of its own, made when it first traces; a full buffer goes to the file
- * under one lock. So a thread waits for another at most for the write of one buffer. A buffer has a lock too, which only td_trace_stop
- * and the thread's end ever share with its owner. Threads are called what the system calls them (pthread_setname_np).
- * While nothing is traced, an event costs one branch on a relaxed load.
+ * DESIGN. Every thread writes its events as text into a buffer of its own, made when it first traces; a full buffer goes to
+ * the file under one lock. So a thread waits for another at most for the write of one buffer. A buffer has a lock too,
+ * which only td_trace_stop and the thread's end ever share with its owner. Threads are called what the system calls them
+ * (pthread_setname_np). While nothing is traced, an event costs one branch on a relaxed load.
  */
 #ifndef TD_CORE_LOG_TRACE_H
 #define TD_CORE_LOG_TRACE_H
@@ -26,8 +27,8 @@ typedef struct {
     uint64_t      value[2];
 } td_trace_label;
 
-/* Stored by start and stop (release), so that who sees it set (acquire) sees the session; the relaxed loads below only
-   decide whether to look. */
+/* Stored by start and stop (release): a thread that sees it set (acquire) sees the session. The relaxed loads below only
+ * decide whether to look. */
 extern atomic_bool td_trace_enabled;
 
 static inline bool td_trace_on(void) {
@@ -45,7 +46,7 @@ void td_trace_stop(void);
 
 uint64_t td_trace_now(void); /* ns of the monotonic clock, never 0 */
 
-/* Of td_trace_on()'s branch; use the inline functions. */
+/* Called by the inline functions below while a trace is on. */
 void td_trace_write_span(uint64_t begin, uint64_t end, const td_trace_label *l);
 void td_trace_write_instant(const td_trace_label *l);
 void td_trace_write_async(bool begins, uint64_t id, const td_trace_label *l);

@@ -1,9 +1,8 @@
 /*
  * What this CPU can run, and the environment mask that forces a lower tier.
- *
- * TD_CPU_MASK names the highest tier that may be used: scalar; avx2, avxvnni, avx512vnni, amx on x86-64; neon, dotprod,
- * i8mm, sve256 on aarch64. A mask that names a tier that the processor lacks, or that there is none of, is answered with a
- * warning; it never makes anything run that the processor cannot.
+ * A tier is a set of instruction-set extensions that kernels are compiled for. TD_CPU_MASK names the highest tier that may
+ * be used: scalar; avx2, avxvnni, avx512vnni, amx on x86-64; neon, dotprod, i8mm, sve256 on aarch64. A mask that names an
+ * unknown tier, or one that the processor lacks, gives a warning; it never enables what the processor cannot do.
  */
 #ifndef TD_CORE_MACHINE_CPU_H
 #define TD_CORE_MACHINE_CPU_H
@@ -23,7 +22,7 @@
 #define TD_CPU_I8MM (1u << 10)   /* smmla */
 #define TD_CPU_SVE256 (1u << 11) /* SVE with smmla, and vectors of 256 bits, no more and no less */
 
-/** What two threads write must lie this far apart, or they take a cache line from each other: Kunpeng 920 has lines of 128
+/** What two threads write must lie this far apart, or they take a cache line from each other. Kunpeng 920 has lines of 128
  * bytes in its L3. */
 #if defined(__aarch64__)
 #define TD_CPU_LINE 128
@@ -31,23 +30,23 @@
 #define TD_CPU_LINE 64
 #endif
 
-/** How far ahead of a pass over memory a kernel fetches it: into L2, and from there into L1. */
+/** How far ahead a kernel prefetches the memory that it passes over: `far` into L2, `near` into L1. */
 typedef struct {
     uint32_t far_bytes, near_bytes;
 } td_cpu_prefetch;
 
-/** Of a core about which nothing else is known. */
+/** The distances for a core about which nothing else is known. */
 #define TD_CPU_PREFETCH_FAR 8192
 #define TD_CPU_PREFETCH_NEAR 1024
 
-/** Of this machine's cores. Thread-safe; always the same. */
+/** The distances for this machine's cores. Thread-safe; always the same. */
 td_cpu_prefetch td_cpu_prefetch_here(void);
 
 /** TD_CPU_* bits, after the mask. Computed once; thread-safe. */
 uint32_t td_cpu_features(void);
 
-/** Write [p, p + bytes) back to memory and drop it from the caches; nothing on a processor for which the build has no way
- * to. */
+/** Write [p, p + bytes) back to memory and drop it from the caches. Does nothing on a processor for which the build has no
+ * instruction for it. */
 void td_cpu_flush(const void *p, size_t bytes);
 
 /** "avx512vnni": the best tier that the bits amount to; for logs. */
@@ -64,8 +63,8 @@ size_t td_cpu_name(char *to, size_t room);
 
 typedef struct {
     const char *name; /* NULL: the end of the list */
-    uint32_t    own;  /* TD_CPU_* bits without which a processor has not this tier; 0: every one has it */
-    uint32_t    kept; /* bits that a mask of this name leaves: the tier's and those of the tiers below */
+    uint32_t    own;  /* TD_CPU_* bits that a processor with this tier has; 0: every processor has the tier */
+    uint32_t    kept; /* bits that a mask of this name leaves: those of this tier and of the tiers below */
 } td_cpu_tier;
 
 /** In rising order; the first is "scalar". */

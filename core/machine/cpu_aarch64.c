@@ -21,7 +21,7 @@ const td_cpu_tier td_cpu_tiers[] = {
     {0},
 };
 
-/* Of SVE's vectors; 0 without SVE. What is compiled for one length must not run with another. */
+/* The length of SVE's vectors; 0 without SVE. Code compiled for one length must not run with another. */
 static int sve_bits(void) {
     if (!(getauxval(AT_HWCAP) & HWCAP_SVE)) return 0;
     int length = prctl(PR_SVE_GET_VL);
@@ -39,10 +39,10 @@ uint32_t td_cpu_detect(void) {
     return f;
 }
 
-/* What memory takes under load times what one core reads meanwhile, in nanoseconds and GB/s of which the first are near
- * enough alike: 200 to 300 ns, and 10 to 15 GB/s for narrow cores with DDR4, 25 to 30 for wide ones. Reasoned, not measured.
- * Twice that lies in no one's way in an L2 of 512 KiB. Into L1 it is twice L2's latency (8 to 13 cycles) times what a core
- * takes in. Multiples of 128, as Kunpeng 920 has such lines in its L3. */
+/* Prefetch distances, reasoned and not measured. Into L2: about twice the latency of memory under load (200 to 300 ns) times
+ * what one core reads (10 to 15 GB/s for narrow cores with DDR4, 25 to 30 for wide ones), which an L2 of 512 KiB holds
+ * easily. Into L1: twice L2's latency (8 to 13 cycles) times what a core takes in. Both are multiples of 128, the L3 lines
+ * of Kunpeng 920. */
 #define NARROW \
     { 4096, 512 }
 #define WIDE \
@@ -75,8 +75,8 @@ static const core_family CORES[] = {
     {0x70, 0x663, "Phytium FTC663", NARROW},
 };
 
-/* Of the core that the caller runs on; a name of NULL: one that the table lacks, whose numbers are told; or, with numbers of
- * 0, the kernel lets nobody ask. */
+/* The family of the core that the caller runs on. name NULL: the table lacks it; implementer and part are its numbers, or 0
+ * if the kernel does not let a process ask. */
 static core_family core_here(void) {
     core_family here = {.prefetch = WIDE};
     uint64_t    midr;
@@ -101,7 +101,7 @@ td_cpu_prefetch td_cpu_prefetch_here(void) {
     return g_prefetch;
 }
 
-/* With what the core has, so that a log tells it. */
+/* The name with the core's extensions, for logs. */
 size_t td_cpu_name(char *to, size_t room) {
     unsigned long     cap2 = getauxval(AT_HWCAP2);
     const core_family here = core_here();

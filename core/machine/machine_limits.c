@@ -77,9 +77,9 @@ static bool lists(const char *names, size_t length, const char *name) {
 }
 
 /*
- * All cgroups that limit a controller for this process; some of them more than once. The mount is visited whatever the
- * process is told: in a container it may be the container's own cgroup. Lines of the file are number:controllers:path, of
- * version 2 without controllers.
+ * Visit all cgroups that limit a controller for this process; some are visited more than once. The mount is always visited,
+ * since in a container it may be the container's own cgroup. Lines of the file are number:controllers:path; for version 2
+ * the controllers are empty.
  */
 static void visit_cgroups(const char *root, const char *controller, cgroup_fn fn, void *ctx) {
     char text[8192];
@@ -102,7 +102,7 @@ typedef struct {
     uint64_t bytes, available_bytes;
 } memory;
 
-/* Of what a cgroup uses, pages of files do not count: a model served before is still among them. */
+/* Take a cgroup's memory limit. Pages of files do not count as used: those of a model served before are still among them. */
 static void take_memory(void *ctx, const char *folder, int version) {
     static const struct {
         const char *limit, *used, *cache[2]; /* cache: keys of memory.stat */
@@ -135,7 +135,8 @@ td_status td_machine_memory(const char *root, uint64_t *bytes, uint64_t *availab
 
 /* ---- processor time ---------------------------------------------------------------------------- */
 
-/* Time in so much time: "200000 100000" or "max 100000"; of version 1 in two files, -1 for none. */
+/* Take a cgroup's limit of processor time: quota and period, "200000 100000" or "max 100000". Version 1 has them in two
+ * files, with -1 for no limit. */
 static void take_cpu_time(void *ctx, const char *folder, int version) {
     char    text[64], period_text[64], *end;
     double *cores = ctx;

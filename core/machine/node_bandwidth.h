@@ -14,14 +14,14 @@ typedef struct {
     double read[TD_NODES_MAX][TD_NODES_MAX];
 } td_node_bandwidth;
 
-#define TD_NODE_BANDWIDTH_START_S 0.1 /* what a start spends on it */
+#define TD_NODE_BANDWIDTH_START_S 0.1 /* time for it when the engine starts */
 
 /**
- * All usable cores of a node read a buffer on a node, one pair at a time; what the caches hold of it is flushed before.
- * Rounds over all pairs go on for about `seconds` (mapping the buffers comes on top), and the best of each pair counts;
- * local reads come first, so that these are known when time runs out. A pair stays unknown where the system did not give the
- * memory on that node. The calling thread's affinity is changed meanwhile and restored. @return TD_ENOMEM, TD_EINVAL (a
- * topology that is not real).
+ * Measure each pair of nodes: all usable cores of one read a buffer on the other, after it was flushed from the caches.
+ * Rounds over all pairs go on for about `seconds` (mapping the buffers comes on top), and the best of each pair counts.
+ * Local reads come first, so that they are known when time runs out. A pair stays unknown if the system did not give memory
+ * on that node. The calling thread's affinity is changed meanwhile and restored.
+ * @return TD_ENOMEM, TD_EINVAL (a topology that is not real).
  */
 TD_NODISCARD td_status td_node_bandwidth_measure(const td_topology *t, td_read_fn read, double seconds,
                                                  td_node_bandwidth *out, td_error *err);

@@ -10,9 +10,9 @@ typedef struct {
     char     cpu[64];                        /* the processor's name, as hwloc tells it; "" where it does not */
     uint32_t n_cores, n_cpus, n_nodes, n_l3; /* n_nodes: those with cores */
     uint64_t l3_bytes;                       /* of all L3 caches */
-    uint64_t memory_bytes;                   /* of the machine, or of its cgroups where that is less */
-    uint64_t available_bytes;                /* now, the same way */
-    double   cpu_time; /* in cores, that its cgroups leave it (td_machine_cpu_time); INFINITY: no limit */
+    uint64_t memory_bytes;                   /* of the machine, or what the cgroups allow if that is less */
+    uint64_t available_bytes;                /* likewise, now */
+    double   cpu_time; /* cores' time that the cgroups allow (td_machine_cpu_time); INFINITY: no limit */
 } td_machine;
 
 typedef struct {
@@ -24,10 +24,11 @@ typedef struct {
 } td_numa_node;
 
 typedef struct {
-    uint32_t cpu;     /* OS index of its first hardware thread that may be used */
-    uint32_t node;    /* index into nodes[] */
-    uint32_t l3;      /* hwloc's logical index of its L3, 0 where there is none */
-    uint32_t cluster; /* the same of its group of cores below the L3 (shared L2, L3 tags); its own number without one */
+    uint32_t cpu;  /* OS index of its first hardware thread that may be used */
+    uint32_t node; /* index into nodes[] */
+    uint32_t l3;   /* hwloc's logical index of its L3; 0 without one */
+    uint32_t
+        cluster; /* hwloc's logical index of its group of cores below the L3 (shared L2, L3 tags); without one, its own */
 } td_core;
 
 typedef struct {

@@ -8,8 +8,8 @@
 
 #define LIBRARY "libopenblas.so.0"
 
-/* Its kernels by what the CPU can do. It would choose by the model number, and the plainest for those that are younger than
- * itself. */
+/* The name of OpenBLAS's kernels for what the CPU can do. By itself OpenBLAS chooses by model number, and takes the plainest
+ * kernels for a CPU that is younger than itself. */
 static const char *kernels_name(void) {
     uint32_t features = td_cpu_features();
     return features & TD_CPU_AVX512 ? "SkylakeX" : features & TD_CPU_AVX2 ? "Haswell" : NULL;
@@ -17,7 +17,7 @@ static const char *kernels_name(void) {
 
 td_status td_blas_open(td_blas *b, td_error *err) {
     void (*set_threads)(int);
-    /* Both are read when it is loaded: with one thread it starts none. */
+    /* OpenBLAS reads both when it is loaded. With one thread it starts none of its own. */
     setenv("OPENBLAS_NUM_THREADS", "1", 1);
     if (kernels_name()) setenv("OPENBLAS_CORETYPE", kernels_name(), 0);
     void *lib = dlopen(LIBRARY, RTLD_NOW | RTLD_LOCAL);

@@ -1,7 +1,7 @@
 /*
- * The few routines of OpenBLAS that calibration uses, from the shared library that is loaded when calibration starts.
- * Nothing else of the engine needs it; linked, it would start a thread per core in every server, and end a process that
- * cannot start one.
+ * The few routines of OpenBLAS that calibration uses. The shared library is loaded when calibration starts, because nothing
+ * else needs it. If it were linked, it would start a thread per core in every server, and end a process that cannot start
+ * one.
  */
 #ifndef TD_CORE_MATH_BLAS_H
 #define TD_CORE_MATH_BLAS_H
@@ -21,9 +21,9 @@ typedef struct {
 } td_blas;
 
 /**
- * Load libopenblas.so.0, bind it to one thread a call, and have it use kernels of AVX-512 or AVX2 as core/machine/cpu.h finds them.
- * Sets OPENBLAS_NUM_THREADS and, unless it is set, OPENBLAS_CORETYPE in the environment, so call it while no other thread
- * reads that. The library stays loaded as long as the process lives; a second call is fine.
+ * Load libopenblas.so.0, bind it to one thread a call, and have it use kernels of AVX-512 or AVX2 as core/machine/cpu.h
+ * finds them. Sets OPENBLAS_NUM_THREADS and, unless it is set, OPENBLAS_CORETYPE in the environment, so call it while no
+ * other thread reads that. The library stays loaded as long as the process lives; a second call is fine.
  * @return TD_ENOTFOUND with a sentence that names the package.
  */
 TD_NODISCARD td_status td_blas_open(td_blas *b, td_error *err);

@@ -7,7 +7,7 @@
 #define PIECE 1024 /* elements whose exponentials are summed at a time */
 #define LANES 16   /* partial results: lane i takes the elements with index % LANES == i */
 
-/* Vectors that every 64-bit machine has: of loops over lanes of partial maxima gcc 12 makes scalar code. */
+/* Vectors that every 64-bit machine has, because gcc 12 makes scalar code of loops over lanes of partial maxima. */
 typedef float   f32x4 __attribute__((vector_size(16), aligned(4)));
 typedef int32_t i32x4 __attribute__((vector_size(16), aligned(4)));
 

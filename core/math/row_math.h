@@ -1,5 +1,5 @@
 /*
- * A row of logits: its largest, its exponentials, their sum. In plain C and in a fixed order, so that every machine has the
+ * A row of logits: its largest, its exponentials, their sum. All is plain C in a fixed order, so that every machine gets the
  * same bits.
  */
 #ifndef TD_CORE_MATH_ROW_MATH_H
@@ -11,7 +11,7 @@
 /** The largest of x[0..n); NAN when an element is NaN or +inf. */
 float td_row_max(const float *x, size_t n);
 
-/** Where v is first in x[0..n); it is there. */
+/** The first index of v in x[0..n), which must contain it. */
 uint32_t td_row_find(const float *x, size_t n, float v);
 
 /** e[i] = exp(x[i]) for x <= 0, within 2 ulp; 0 below -87. */

@@ -20,7 +20,7 @@
 #define WORD_BITS (8 * sizeof(unsigned long))
 
 static pthread_once_t g_once = PTHREAD_ONCE_INIT;
-static bool           g_several;                       /* nodes: else there is nothing to choose */
+static bool           g_several;                       /* the machine has several nodes; else there is nothing to choose */
 static unsigned long  g_spread[NODES_MAX / WORD_BITS]; /* nodes with memory and cores that this process may use */
 
 static void find_nodes(void) {
@@ -39,7 +39,8 @@ bool td_mem_places(uint32_t node) {
     return g_several && (node < NODES_MAX || node == TD_NODE_SPREAD);
 }
 
-/* Preferred, not bound: a node that is full would have the process killed. What the system refuses only costs speed. */
+/* Place memory on a node: preferred, not bound, since with bound memory a full node would get the process killed. If the
+ * system refuses, that only costs speed. */
 static void place(void *p, size_t bytes, uint32_t node) {
     unsigned long one[NODES_MAX / WORD_BITS] = {0};
     if (!td_mem_places(node)) return;

@@ -1,5 +1,4 @@
-/* Big memory: weights, KV and scratch. mmap, transparent huge pages, bound to a NUMA node. The token path allocates nothing.
- */
+/* Large memory for weights, KV and scratch: mmap with transparent huge pages, placed on a NUMA node. */
 #ifndef TD_CORE_MEMORY_MEM_H
 #define TD_CORE_MEMORY_MEM_H
 
@@ -8,24 +7,24 @@
 #define TD_NODE_ANY UINT32_MAX
 #define TD_NODE_SPREAD (UINT32_MAX - 1) /* page by page over all NUMA nodes with cores */
 #define TD_CACHE_LINE 64
-#define TD_FILE_BLOCK \
-    ((size_t)4096) /* what files past the page cache are read and written by, and our own files are laid out by, on every \
-                      machine */
+/* The unit of reads and writes past the page cache, and of the layout of Tandem's own files, on every machine. */
+#define TD_FILE_BLOCK ((size_t)4096)
 
-/** Of the system's pages: 4 KiB, on aarch64 also 16 or 64. What is mapped, protected, placed or given back is whole pages of
- * this size. */
+/** Size of the system's pages: 4 KiB; on aarch64 also 16 or 64 KiB. Memory is mapped, protected, placed and given back in
+ * whole pages. */
 size_t td_page_bytes(void);
 
-/** Of its huge pages: 2 MiB with pages of 4 KiB, 512 MiB with those of 64. */
+/** Size of the system's huge pages: 2 MiB with pages of 4 KiB, 512 MiB with pages of 64 KiB. */
 size_t td_huge_page_bytes(void);
 
 /**
- * Zeroed, page-aligned; huge pages where the system gives them. On NUMA node `node` while there is room on it, else near it;
- * TD_NODE_SPREAD; TD_NODE_ANY: where it is touched first.
+ * Map memory: zeroed, page-aligned, in huge pages if the system gives them.
+ * @param node a NUMA node: the memory lies there while there is room, else near it; or TD_NODE_SPREAD; or TD_NODE_ANY: each
+ * page lies where it is touched first.
  */
 TD_NODISCARD td_status td_mem_map(size_t bytes, uint32_t node, void **out, td_error *err);
 void                   td_mem_unmap(void *p, size_t bytes); /* NULL is fine */
-bool                   td_mem_places(uint32_t node);        /* whether `node` makes a difference: there is more than one */
+bool                   td_mem_places(uint32_t node); /* whether `node` makes a difference: the machine has several nodes */
 
 /** A file in memory as it lies on disk: the page cache's own pages, read-only, in huge pages where system and file system
  * have them. */
@@ -35,8 +34,8 @@ typedef struct {
 } td_file_map;
 
 /**
- * Map a whole file. Its pages are read when they are touched. A file that somebody makes shorter afterwards raises SIGBUS where it is
- * touched beyond its new end, so what is mapped must not change as long as it is.
+ * Map a whole file. Its pages are read when they are touched. If the file becomes shorter, touching it beyond its new end
+ * raises SIGBUS, so a file must not change while it is mapped.
  * @return TD_ENOTFOUND, TD_EIO (also where the file system cannot map), TD_EFORMAT (empty, or no regular file).
  */
 TD_NODISCARD td_status td_file_map_open(td_file_map *m, const char *path, td_error *err);

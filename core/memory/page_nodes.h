@@ -1,4 +1,4 @@
-/* On which NUMA node pages really are, whatever was asked for. */
+/* On which NUMA node pages really lie, whatever was asked for. */
 #ifndef TD_CORE_MEMORY_PAGE_NODES_H
 #define TD_CORE_MEMORY_PAGE_NODES_H
 

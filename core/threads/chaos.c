@@ -9,11 +9,11 @@
 
 #include "core/math/rng.h"
 
-/* Calls that are to fail, of all that ask. */
+/* Which of the calls that ask are to fail. */
 typedef struct {
     const char      *variable;
     uint64_t         first, n; /* first 0: none */
-    bool             told;     /* the variable is there */
+    bool             told;     /* the environment variable is set */
     _Atomic uint64_t asked;
 } failures;
 
@@ -55,7 +55,7 @@ bool td_chaos_on(void) {
 void td_chaos_delay(void) {
     if (!td_chaos_on()) return;
     uint64_t draw = td_rng_u64(g_seed, 0, atomic_fetch_add_explicit(&g_count, 1, memory_order_relaxed));
-    if (draw & 3) return; /* a quarter of the points is delayed: order changes more than when all are */
+    if (draw & 3) return; /* only a quarter of the points is delayed, which changes the order more than delaying all */
     struct timespec t = {.tv_nsec = (long)(draw >> 8) % (TD_CHAOS_MAX_US * 1000L)};
     if (t.tv_nsec < 0) t.tv_nsec = -t.tv_nsec;
     nanosleep(&t, NULL);

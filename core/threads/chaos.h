@@ -1,13 +1,13 @@
 /*
- * Random delays for tests. With TD_CHAOS_SEED=n in the environment every device operation, pool item and hand-over of the bridge may be
- * delayed by up to TD_CHAOS_MAX_US, differently for every seed. Results must stay bit-identical: a missing ordering edge between
- * the tiers shows as wrong bits here, not as a crash.
+ * Random delays for tests. With TD_CHAOS_SEED=n in the environment every device operation, pool item and hand-over of the
+ * bridge may be delayed by up to TD_CHAOS_MAX_US, differently for every seed. Results must stay bit-identical: a missing
+ * ordering edge between the tiers shows as wrong bits here, not as a crash.
  *
- * TD_CHAOS_FAIL_DEVICE=n or n,count does the same with the calls of the device "apart" that can fail; with n = 0 it counts them: their number
- * is printed at the end.
+ * TD_CHAOS_FAIL_OP=n makes the n-th block operation of the device fail (from 1, counted over the life of the process);
+ * n,count makes that many in a row fail.
  *
- * TD_CHAOS_FAIL_OP=n makes the n-th block operation of the device fail (from 1, counted over the life of the process); n,count makes
- * that many in a row fail.
+ * TD_CHAOS_FAIL_DEVICE=n or n,count does the same with the calls of the device "apart" that can fail. With n = 0 none fails;
+ * they are counted, and their number is printed at the end.
  */
 #ifndef TD_CORE_THREADS_CHAOS_H
 #define TD_CORE_THREADS_CHAOS_H

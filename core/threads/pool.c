@@ -14,17 +14,17 @@
 #include "core/threads/chaos.h"
 #include "core/threads/thread.h"
 
-/* Long enough to cover the gaps between steps, short enough that an idle server's cores sleep. A pool with workers that have
-   no core to themselves gives the core back at once: somebody else's work may be what they wait for. */
+/* Spinning is long enough to cover the gaps between steps, and short enough that an idle server's cores sleep. Workers
+ * without a core to themselves give the core back soon, since the work that they wait for may need it. */
 #define SPIN_US 2000
 #define SPIN_US_SHARED 20
 #define YIELD_EVERY 4096 /* spins of the caller at the end of a run */
 #define YIELD_EVERY_SHARED 64
 
 /*
- * How many items of a worker's share are taken, from its front (by itself) and from its back (by others): the run's number,
- * modulo 256, and two counts of 28 bits. A word of another run says that none is, so that nobody has to clear it first.
- * Relaxed: items carry no data by it.
+ * How many items of a worker's share are taken, from its front (by itself) and from its back (by others). The word has the
+ * run's number, modulo 256, and two counts of 28 bits. A word of another run means that none is taken, so that words need
+ * no clearing. Relaxed: no data is passed through it.
  */
 typedef _Atomic uint64_t taken_word;
 
@@ -43,7 +43,7 @@ typedef struct {
 _Static_assert(TD_POOL_ITEMS_MAX <= COUNT_MAX, "a share's counts");
 _Static_assert(offsetof(worker, me) == TD_CPU_LINE, "what others write lies on a line of its own");
 
-/* Workers that share the items of a run: consecutive ones of the pool's order. */
+/* The workers that share the items of a run: a stretch of the pool's order. */
 typedef struct {
     uint32_t first, n;
 } team;
@@ -145,7 +145,7 @@ static void *worker_main(void *arg) {
 }
 
 static td_status start_worker(worker *w, td_error *err) {
-    char name[32]; /* 15 bytes are shown: ten, a space and an index below TD_POOL_WORKERS_MAX */
+    char name[32]; /* 15 bytes are shown: ten of the name, a space and an index below TD_POOL_WORKERS_MAX */
     snprintf(name, sizeof name, "%.10s %u", w->place.name ? w->place.name : "worker", w->me.index);
     return td_thread_start(&w->thread, name, worker_main, w, err);
 }
@@ -165,7 +165,7 @@ static void set_teams(td_pool *p, uint32_t n_workers) {
 td_status td_pool_create(const td_worker_place *places, uint32_t n_workers, td_pool **out, td_error *err) {
     *out = NULL;
     cpu_set_t all;
-    (void)td_thread_cpus(&all); /* for pin: whoever creates the first pool is not pinned yet */
+    (void)td_thread_cpus(&all); /* for pin: the thread that creates the first pool is not pinned yet */
     if (n_workers == 0 || n_workers > TD_POOL_WORKERS_MAX)
         return td_fail(err, TD_EINVAL, "a pool has 1 to %d workers, not %u", TD_POOL_WORKERS_MAX, n_workers);
     uint32_t n_subpools = 0;
@@ -262,7 +262,7 @@ static void run(td_pool *p, td_pool_fn fn, void *ctx, uint32_t n_items, bool eac
     p->ctx = ctx;
     p->n_items = n_items;
     p->each = each;
-    if (++p->number == 0) /* words of 256 runs ago would look as if they were of this one */
+    if (++p->number == 0) /* the number wrapped: words of 256 runs ago would look like this run's */
         for (uint32_t i = 0; i < p->n_workers; i++) atomic_store_explicit(&p->workers[i].taken, 0, memory_order_relaxed);
     if (p->n_workers > 1) {
         atomic_store_explicit(&p->n_done, 0, memory_order_relaxed);

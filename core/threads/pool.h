@@ -2,11 +2,12 @@
  * Worker pools.
  *
  * DESIGN. A pool is a fixed set of workers, each pinned to a cpu and belonging to a subpool (one NUMA node). The thread that
- * calls td_pool_run is worker 0 and works too. Each worker starts with an equal share of consecutive items, so that what it reads is
- * one stream, and the same share goes to the same core in every run; who is done takes items from the ends of others' shares.
- * A run ends when every item is done: everything written by the items is visible to the caller, and everything the caller
- * wrote before is visible to the items (epoch release/acquire, done-count release/acquire). Between runs workers spin for
- * td_pool_spin, then sleep on a futex: waking one takes 100 us. One run at a time, from one thread at a time.
+ * calls td_pool_run is worker 0 and works too. Each worker starts with an equal share of consecutive items, so that what it
+ * reads is one stream, and the same share goes to the same core in every run. A worker that is done takes items from the
+ * ends of others' shares. A run ends when every item is done: everything written by the items is visible to the caller, and
+ * everything the caller wrote before is visible to the items (epoch release/acquire, done-count release/acquire). Between
+ * runs workers spin for td_pool_spin, then sleep on a futex: waking one takes 100 us. One run at a time, from one thread at
+ * a time.
  */
 #ifndef TD_CORE_THREADS_POOL_H
 #define TD_CORE_THREADS_POOL_H
@@ -25,7 +26,7 @@ typedef struct td_pool td_pool;
 typedef struct {
     uint32_t    cpu;     /* OS index, or TD_CPU_ANY: all (td_thread_cpus) */
     uint32_t    subpool; /* 0 .. n_subpools - 1, every one used */
-    bool        shares;  /* its cpu with threads that have none of their own */
+    bool        shares;  /* it shares its cpu with threads that have none of their own */
     uint32_t    node;    /* where the memory of its subpool should lie: OS index, TD_NODE_SPREAD or TD_NODE_ANY */
     const char *name;    /* of the pool, for the threads' names: "experts" makes "experts 3"; NULL: "worker" */
 } td_worker_place;
@@ -44,12 +45,13 @@ void                   td_pool_destroy(td_pool *p);
 uint32_t td_pool_workers(const td_pool *p);
 uint32_t td_pool_subpools(const td_pool *p);
 uint32_t td_pool_node(const td_pool *p, uint32_t subpool); /* where a subpool's memory should lie: for td_mem_map */
-uint32_t td_pool_home(const td_pool *p); /* the same of what all subpools work on: TD_NODE_SPREAD where they differ */
+uint32_t td_pool_home(
+    const td_pool *p); /* the same for memory that all subpools use; TD_NODE_SPREAD if their nodes differ */
 
 /**
- * How a thread that works with the pool waits: it spins while the pool is held and 2 ms longer, which covers what lies
- * between two steps; 20 us and no more where workers have no core to themselves. Valid as long as the pool.
- * With TD_SHARED_CORES=1 in the environment no worker is pinned, and none has a core to itself.
+ * How a thread that works with the pool waits. It spins while the pool is held and 2 ms longer, which covers the gap
+ * between two steps; only 20 us if workers have no core to themselves. Valid as long as the pool. With TD_SHARED_CORES=1 in
+ * the environment no worker is pinned, and none has a core to itself.
  */
 td_spin td_pool_spin(const td_pool *p);
 
@@ -61,8 +63,8 @@ void td_pool_release(td_pool *p);
 void td_pool_pin_caller(const td_pool *p);
 
 /**
- * What the next runs are about, in a trace: each worker but the caller gets a span per run; the caller, whose own span is
- * its own matter, gets one while it waits for the others. Called by who calls td_pool_run.
+ * Name the next runs in a trace. Each worker but the caller gets a span per run; the caller gets one while it waits for the
+ * others. From the thread that calls td_pool_run.
  */
 void td_pool_label(td_pool *p, const td_trace_label *label);
 

@@ -6,7 +6,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#define LOOKS_A_CLOCK 256 /* ten microseconds or so */
+#define LOOKS_A_CLOCK 256 /* looks at the value between two of the clock: about ten microseconds */
 
 static uint64_t now_us(void) {
     struct timespec t;

@@ -12,8 +12,8 @@
 #include "core/machine/cpu.h"
 
 typedef struct {
-    _Alignas(TD_CPU_LINE) _Atomic uint32_t
-        value; /* futex word; seq_cst with n_sleeping: the sleeper sees the value or is seen itself */
+    /* The futex word; seq_cst with n_sleeping: a sleeper sees the new value, or is seen itself. */
+    _Alignas(TD_CPU_LINE) _Atomic uint32_t value;
     _Atomic uint32_t n_sleeping;
 } td_signal;
 

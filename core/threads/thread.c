@@ -8,7 +8,7 @@
 #include "core/error.h"
 
 #define NAME_BYTES 16    /* the kernel's limit, with the terminator */
-#define LOOK_EVERY_MS 20 /* for a thread that has ended without having begun */
+#define LOOK_EVERY_MS 20 /* look so often for a thread that has ended without having begun */
 
 /* On the starter's stack: the thread may not touch it after running was posted. */
 typedef struct {

@@ -1,4 +1,4 @@
-/* Threads with names, and the certainty that they run; the cpus that they may use. */
+/* Starts threads with names and makes sure that they run; tells the cpus that they may use. */
 #ifndef TD_CORE_THREADS_THREAD_H
 #define TD_CORE_THREADS_THREAD_H
 
@@ -15,8 +15,8 @@
 TD_NODISCARD td_status td_thread_start(pthread_t *out, const char *name, void *(*run)(void *), void *arg, td_error *err);
 
 /**
- * The cpus that the thread of the first call could use then (taskset): later ones may be pinned, and what they start
- * inherits that.
+ * The cpus that the thread of the first call could use then (taskset). Later calls give the same, because their threads may
+ * be pinned, or inherit that.
  * @return false: the system does not tell.
  */
 bool td_thread_cpus(cpu_set_t *out);

@@ -9,7 +9,7 @@
 #include "core/log/log.h"
 #include "core/memory/mem.h"
 
-#define AS_FAST 0.9 /* of the best: what a short measurement cannot tell apart */
+#define AS_FAST 0.9 /* times the best: a short measurement cannot tell these apart */
 #define LINE_BYTES 1024
 
 typedef struct {
@@ -18,20 +18,20 @@ typedef struct {
     bool                     taken[TD_POOL_WORKERS_MAX]; /* [n_cores] */
     uint32_t                 n_free[TD_NODES_MAX];       /* cores of a node */
     uint32_t                 homes[TD_NODES_MAX];        /* nodes that may have subpools, in order of their index */
-    uint32_t                 n_homes, n_fixed;           /* so many of them have been chosen already */
-} planner;
+    uint32_t                 n_homes, n_fixed;           /* n_fixed: how many of them are chosen already */
+} placer;
 
 /* ---- nodes ------------------------------------------------------------------------------------- */
 
-/* Nodes with cores and memory; where no node with cores has any, or the system does not tell, all with cores. */
-static void find_homes(planner *p) {
+/* Find the nodes that may have subpools: those with cores and memory; if there is none, all with cores. */
+static void find_homes(placer *p) {
     for (int need_memory = 1; need_memory >= 0 && p->n_homes == 0; need_memory--)
         for (uint32_t i = 0; i < p->t->n_nodes; i++)
             if (p->t->nodes[i].n_cores && (p->t->nodes[i].memory_bytes || !need_memory)) p->homes[p->n_homes++] = i;
 }
 
 /* How well a node serves a subpool of its own: its local bandwidth, or its cores where nothing was measured. */
-static double local_score(const planner *p, uint32_t node) {
+static double local_score(const placer *p, uint32_t node) {
     double read = p->b->read[node][node];
     return read > 0 ? read : p->t->nodes[node].n_cores;
 }
@@ -41,14 +41,14 @@ static int by_index(const void *a, const void *b) {
     return x < y ? -1 : x > y;
 }
 
-static void move_home(planner *p, uint32_t from, uint32_t to) {
+static void move_home(placer *p, uint32_t from, uint32_t to) {
     uint32_t node = p->homes[from];
     memmove(p->homes + to + 1, p->homes + to, (from - to) * sizeof *p->homes); /* the others stay in order */
     p->homes[to] = node;
 }
 
 /* A card's node is the first home, if it can be one. */
-static void begin_at_card(planner *p, const td_thread_wishes *w) {
+static void begin_at_card(placer *p, const td_thread_wishes *w) {
     for (uint32_t i = 0; w->near_card && i < p->n_homes; i++)
         if (p->t->nodes[p->homes[i]].os_index == w->card_node) {
             move_home(p, i, 0);
@@ -56,9 +56,9 @@ static void begin_at_card(planner *p, const td_thread_wishes *w) {
         }
 }
 
-/* Keep `want` of the homes: one after the other the fastest, and of those about as fast the one closest to the ones chosen
- * before. */
-static void choose_homes(planner *p, uint32_t want) {
+/* Keep `want` of the homes. One after the other the fastest is chosen; among those about as fast, the one closest to the
+ * homes chosen before. */
+static void choose_homes(placer *p, uint32_t want) {
     for (uint32_t n = p->n_fixed; n < want; n++) {
         double   fastest = 0, best_near = -1;
         uint32_t best = n;
@@ -79,7 +79,7 @@ static void choose_homes(planner *p, uint32_t want) {
 }
 
 /* The node with a free core that reads the memory of `home` fastest. @return false: no core is free. */
-static bool next_node(const planner *p, uint32_t home, uint32_t *node) {
+static bool next_node(const placer *p, uint32_t home, uint32_t *node) {
     double best = -1;
     *node = home;
     for (uint32_t i = 0; i < p->t->n_nodes; i++)
@@ -90,9 +90,9 @@ static bool next_node(const planner *p, uint32_t home, uint32_t *node) {
     return best >= 0;
 }
 
-/* Where the memory of threads on a node should lie: there, or, where it has none, on the node with cores that it reads
+/* Where the memory of threads on a node should lie: on that node; if it has none, on the node with cores that it reads
  * fastest. */
-static uint32_t memory_node(const planner *p, uint32_t node) {
+static uint32_t memory_node(const placer *p, uint32_t node) {
     double   best = -1;
     uint32_t at = node;
     if (p->t->nodes[node].memory_bytes) return p->t->nodes[node].os_index;
@@ -107,7 +107,7 @@ static uint32_t memory_node(const planner *p, uint32_t node) {
 /* ---- cores ------------------------------------------------------------------------------------- */
 
 /* The next core of a node; one must be free. */
-static uint32_t take_core(planner *p, uint32_t node) {
+static uint32_t take_core(placer *p, uint32_t node) {
     uint32_t i = p->t->nodes[node].first_core;
     while (p->taken[i]) i++;
     p->taken[i] = true;
@@ -116,7 +116,7 @@ static uint32_t take_core(planner *p, uint32_t node) {
 }
 
 /* The subpools take cores of their homes first, all of them, and then of other nodes. */
-static void place_experts(planner *p, td_thread_layout *layout) {
+static void place_experts(placer *p, td_thread_layout *layout) {
     uint32_t n_local[TD_POOL_SUBPOOLS_MAX], first = 0;
     for (uint32_t s = 0; s < layout->n_subpools; s++) {
         uint32_t want = layout->n_experts / layout->n_subpools + (s < layout->n_experts % layout->n_subpools);
@@ -147,7 +147,7 @@ static void place_experts(planner *p, td_thread_layout *layout) {
     }
 }
 
-static void place_device(planner *p, td_thread_layout *layout) {
+static void place_device(placer *p, td_thread_layout *layout) {
     uint32_t n = 0, n_nodes = 0, memory = TD_NODE_ANY;
     while (n < layout->n_npu) {
         uint32_t node = 0;
@@ -163,7 +163,7 @@ static void place_device(planner *p, td_thread_layout *layout) {
     for (uint32_t i = 0; i < layout->n_npu; i++) layout->npu[i].node = memory;
 }
 
-/* Cores whose time the cgroup leaves: more threads would be stopped again and again. */
+/* How many cores' time the cgroup allows: more threads would be stopped again and again. */
 static uint32_t cores_with_time(const td_topology *t) {
     double time = ceil(t->machine.cpu_time);
     return time < t->n_cores ? (uint32_t)fmax(time, 1) : t->n_cores;
@@ -172,7 +172,7 @@ static uint32_t cores_with_time(const td_topology *t) {
 td_status td_thread_layout_of(const td_topology *t, const td_node_bandwidth *b, const td_thread_wishes *w,
                               td_thread_layout *layout, td_error *err) {
     memset(layout, 0, sizeof *layout);
-    planner p = {.t = t, .b = b};
+    placer p = {.t = t, .b = b};
     for (uint32_t i = 0; i < t->n_nodes; i++) p.n_free[i] = t->nodes[i].n_cores;
     find_homes(&p);
     begin_at_card(&p, w);

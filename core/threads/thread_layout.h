@@ -1,6 +1,6 @@
 /*
- * Who works where: expert workers over NUMA nodes and L3 domains, device threads apart, and on which node the memory of each
- * lies.
+ * Which thread runs on which core: expert workers over NUMA nodes and L3 domains, device threads apart from them; and on
+ * which node the memory of each lies.
  *
  * DESIGN. The layout is a function of the topology, the measured bandwidth between nodes, and what was asked for.
  *   Homes     Subpools belong to nodes with cores and memory of their own, all of them by default. With fewer subpools than
@@ -41,8 +41,8 @@ typedef struct {
 } td_thread_layout;
 
 /**
- * The layout for such a machine; this one is not looked at. A bandwidth of 0 is not known: nodes then count by their cores and
- * their order.
+ * The layout for a machine of this topology; the machine that this runs on is not read. A bandwidth of 0 is not known: nodes
+ * then count by their cores and their order.
  * @return TD_EINVAL when cpuinfer is less than subpool_count, or more is asked for than a pool has room for.
  */
 TD_NODISCARD td_status td_thread_layout_of(const td_topology *t, const td_node_bandwidth *b, const td_thread_wishes *w,
@@ -53,7 +53,7 @@ TD_NODISCARD td_status td_thread_layout_of(const td_topology *t, const td_node_b
  * (td_node_bandwidth_measure), and lay its threads out. On a machine that hwloc makes up nothing is measured, and the
  * layout's cpus and nodes are TD_CPU_ANY and TD_NODE_ANY. Logs what it found between nodes; warns about threads without a
  * core, or without the time to use it.
- * @return what the three return.
+ * @return the statuses of td_topology_read, td_node_bandwidth_measure and td_thread_layout_of.
  */
 TD_NODISCARD td_status td_thread_layout_here(td_read_fn read, const td_thread_wishes *w, td_thread_layout *layout,
                                              td_machine *machine, td_error *err);

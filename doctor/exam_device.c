@@ -1,5 +1,4 @@
 /* What a device is without its blocks: memory, the link to it, the order of its stream, hand-overs. */
-#include <inttypes.h>
 #include <math.h>
 #include <stdarg.h>
 #include <stdio.h>

@@ -1,6 +1,5 @@
 /* An engine's life, and what others ask of it. The steps are in step/. */
 #include <errno.h>
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

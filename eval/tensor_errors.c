@@ -1,7 +1,6 @@
 #include "eval/tensor_errors.h"
 
 #include <math.h>
-#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

@@ -1,6 +1,5 @@
 /* Every tensor but the routed experts': a shard per layer, and one for the tensors of the whole model; linears rounded to
  * int8 where wanted. */
-#include <assert.h>
 #include <math.h>
 #include <stdatomic.h>
 #include <stdio.h>

@@ -1,6 +1,5 @@
 /* The routed experts: rounded, packed as the kernels read them, a file per MoE layer. */
 #include <stdio.h>
-#include <stdlib.h>
 
 #include "core/error.h"
 #include "core/threads/thread.h"

@@ -1,5 +1,4 @@
 /* --kv-events-config: SGLang's names, with what they may be here. */
-#include <limits.h>
 #include <string.h>
 
 #include "core/error.h"

@@ -1,7 +1,5 @@
 #include "scale/kv_replay.h"
 
-#include <string.h>
-
 void td_kv_sequence_put(uint8_t out[8], uint64_t sequence) {
     for (int i = 0; i < 8; i++) out[i] = (uint8_t)(sequence >> (56 - 8 * i));
 }

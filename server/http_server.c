@@ -1,7 +1,6 @@
 /* The server's life: bind, start, stop. */
 #include "server/server.h"
 
-#include <arpa/inet.h>
 #include <errno.h>
 #include <limits.h>
 #include <netdb.h>

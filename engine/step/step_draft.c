@@ -15,7 +15,6 @@
  * rows, too. The row of a page's last token was fed the token that followed in the sequence that published the page, and
  * rows are missing where the gate was off. So drafts may be worse behind such pages; the tokens are the same.
  */
-#include <assert.h>
 #include <math.h>
 #include <stdlib.h>
 

@@ -1,6 +1,5 @@
 #include "npu/ascend/ascend_group.h"
 
-#include <stdio.h>
 #include <stdlib.h>
 
 #include "core/error.h"

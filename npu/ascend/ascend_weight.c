@@ -159,10 +159,6 @@ static char *bring(td_ascend_npu *d, const td_npu_weight *w, td_error *err) {
     return NULL;
 }
 
-static td_status send(td_ascend_npu *d, void *host, size_t bytes, void **out, td_error *err) {
-    return td_card_send(&d->base, host, bytes, "a weight's layout", out, err);
-}
-
 static void forget_rows(td_ascend_npu *d, const td_npu_weight *weight) {
     td_npu_weight *w = (td_npu_weight *)weight; /* the handle is opaque: only its layout changes */
     td_card_give(&d->base, w->rows);
@@ -227,11 +223,12 @@ static td_status place_parts(td_ascend_npu *d, td_ascend_matrix *m, char *data, 
 
 /* As products add it: f32 to int8 sums, else bf16. The host's is freed. */
 static td_status send_bias(td_ascend_npu *d, td_ascend_matrix *m, float *bias, td_error *err) {
-    if (m->format == TD_WEIGHT_W8A8) return send(d, bias, m->n * sizeof *bias, &m->bias, err);
+    if (m->format == TD_WEIGHT_W8A8)
+        return td_card_send(&d->base, bias, m->n * sizeof *bias, "a weight's layout", &m->bias, err);
     td_bf16 *rounded = malloc(m->n * sizeof *rounded);
     if (rounded) td_f32_to_bf16_n(bias, m->n, rounded);
     free(bias);
-    return send(d, rounded, m->n * sizeof *rounded, &m->bias, err);
+    return td_card_send(&d->base, rounded, m->n * sizeof *rounded, "a weight's layout", &m->bias, err);
 }
 
 static td_status make_matrix(td_ascend_npu *d, td_ascend_matrix *m, td_error *err) {
@@ -249,9 +246,9 @@ static td_status make_matrix(td_ascend_npu *d, td_ascend_matrix *m, td_error *er
         free(bias);
         return st;
     }
-    st = send(d, data, bytes, &m->data, err);
+    st = td_card_send(&d->base, data, bytes, "a weight's layout", &m->data, err);
     if (st == TD_OK && w8a8)
-        st = send(d, scale, m->n * sizeof *scale, (void **)&m->scale, err);
+        st = td_card_send(&d->base, scale, m->n * sizeof *scale, "a weight's layout", (void **)&m->scale, err);
     else
         free(scale);
     if (st == TD_OK && has_bias) return send_bias(d, m, bias, err);
@@ -371,12 +368,13 @@ static td_status make_stack(td_ascend_npu *d, td_ascend_stack *s, const td_ascen
         return st;
     }
     td_f32_to_bf16_n(scale, n, scale16);
-    st = send(d, data, bytes, &s->data, err);
+    st = td_card_send(&d->base, data, bytes, "a weight's layout", &s->data, err);
     if (st == TD_OK)
-        st = send(d, scale, n * sizeof *scale, (void **)&s->scale, err);
+        st = td_card_send(&d->base, scale, n * sizeof *scale, "a weight's layout", (void **)&s->scale, err);
     else
         free(scale);
-    if (st == TD_OK) return send(d, scale16, n * sizeof *scale16, (void **)&s->scale16, err);
+    if (st == TD_OK)
+        return td_card_send(&d->base, scale16, n * sizeof *scale16, "a weight's layout", (void **)&s->scale16, err);
     free(scale16);
     return st;
 }
@@ -424,7 +422,7 @@ static td_status find_form(const td_npu_weight *w, const size_t sizes[6], const 
 static td_status keep_form(td_ascend_npu *d, const td_npu_weight *weight, const size_t sizes[6], void *host, size_t n_first,
                            size_t n_second, td_error *err) {
     td_npu_weight *w = (td_npu_weight *)weight;
-    TD_TRY(send(d, host, n_first + n_second, &w->form.at[0], err));
+    TD_TRY(td_card_send(&d->base, host, n_first + n_second, "a weight's layout", &w->form.at[0], err));
     w->form.at[1] = (char *)w->form.at[0] + n_first;
     memcpy(w->form.sizes, sizes, sizeof w->form.sizes);
     w->form.made = true;

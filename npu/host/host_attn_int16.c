@@ -10,7 +10,6 @@
  * the integers, which products of few rows take: of query rows, of a head's W_UK and W_UV, and of the keys and values of a
  * tile that many rows attend to.
  */
-#include <math.h>
 
 #include "npu/host/host_attention.h"
 

@@ -7,7 +7,6 @@
  * Until then pings tell that the answer goes on.
  */
 #include <stdlib.h>
-#include <string.h>
 
 #include "core/error.h"
 #include "server/anthropic/messages.h"

@@ -1,6 +1,5 @@
 /* The fields that ask for structured output, under the names of OpenAI, vLLM, SGLang and llama.cpp: at most one of them. */
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "core/error.h"

@@ -1,5 +1,4 @@
 /* A pool runs every item exactly once, shows the items' writes to the caller, and survives many short runs and sleeps. */
-#include <pthread.h>
 #include <sched.h>
 #include <stdatomic.h>
 #include <unistd.h>

@@ -1,7 +1,6 @@
 /* The machine that the tests run on, whatever it is: read, restricted, measured and laid out. Layouts are in
  * test_thread_layout.c. */
 
-#include <pthread.h>
 #include <sched.h>
 
 #include "core/memory/mem.h"

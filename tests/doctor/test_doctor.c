@@ -3,7 +3,6 @@
  * block wrongly, forgets a copy, does not see a step's new lengths, hangs. Such a device is the host or "apart" with one
  * function of its table replaced.
  */
-#include <math.h>
 #include <sys/wait.h>
 #include <unistd.h>
 

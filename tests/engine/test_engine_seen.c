@@ -2,7 +2,6 @@
  * What the engine tells about itself, over the fake model: progress of prompts, how requests ended, what the tiers did
  * against their bounds.
  */
-#include <math.h>
 #include <stdatomic.h>
 #include <unistd.h>
 

@@ -2,7 +2,6 @@
 #include <assert.h>
 #include <math.h>
 #include <stdint.h>
-#include <stdlib.h>
 
 #include "plan/plan_machine.h"
 

@@ -1,6 +1,5 @@
 /* The device's weights in a file: the same bits come back, damage and other sources are refused, and a model serves right
    from a file that is whole, damaged, partial or of another shape. */
-#include <dirent.h>
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>

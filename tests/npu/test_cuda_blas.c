@@ -5,7 +5,6 @@
  * test_cuda_blocks. Each case is a process, because a library stays loaded.
  */
 #include <dlfcn.h>
-#include <pthread.h>
 
 #include "tests/standins/refusal.h"
 

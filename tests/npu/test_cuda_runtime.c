@@ -1,8 +1,6 @@
 /* An NVIDIA card's streams, captures and figures by the contract of npu.h, on the stand-in for the driver. The stand-in ends
  * the process where a rule of the driver's documents is broken, or something was not given back. */
 #include <math.h>
-#include <pthread.h>
-#include <stdatomic.h>
 #include <unistd.h>
 
 #define CARD_DEVICE "cuda"

@@ -1,8 +1,6 @@
 /* The work that a plan counts from config.json alone, against what a loaded model counts while it runs: the same bytes and
  * operations, for every architecture; and the memory, against what the model plans. */
 
-#include <math.h>
-
 #include "plan/plan.h"
 #include "tests/model/model_run.h"
 #include "tests/td_test.h"

@@ -3,7 +3,6 @@
  * another model never arrives; a store that is down costs nothing; all buffers come back. And --kv-store-config.
  */
 #include <stdatomic.h>
-#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 

@@ -3,7 +3,6 @@
  * devices here". That build is the one on PyPI that has Mooncake's C interface. scripts/scale_venv.sh compiles it as the
  * three libraries that the build names.
  */
-#include <stddef.h>
 
 enum { FAILED = 1 };
 

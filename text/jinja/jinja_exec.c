@@ -1,5 +1,4 @@
 /* Running statements: text, conditions, loops, assignments, macros. */
-#include <string.h>
 
 #include "text/jinja/jinja_eval.h"
 

@@ -1,7 +1,6 @@
 /* The lexer. Rules: jinja2/lexer.py 3.1, trim_blocks and lstrip_blocks on. */
 #include "text/jinja/jinja_lex.h"
 
-#include <stdlib.h>
 #include <string.h>
 
 #include "text/jinja/jinja_utf8.h"

@@ -1,5 +1,4 @@
 /* Methods of str, list, tuple, dict and range. */
-#include <stdlib.h>
 #include <string.h>
 
 #include "text/jinja/jinja_eval.h"

@@ -1,5 +1,4 @@
 /* Numbers of a template: 64-bit integers (an overflow is an error where Python would grow) and doubles. */
-#include <errno.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>

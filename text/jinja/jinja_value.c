@@ -2,7 +2,6 @@
 #include "text/jinja/jinja_value.h"
 
 #include <math.h>
-#include <stdio.h>
 #include <string.h>
 
 #include "text/jinja/jinja_utf8.h"

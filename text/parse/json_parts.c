@@ -1,6 +1,5 @@
 #include "text/parse/json_parts.h"
 
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 

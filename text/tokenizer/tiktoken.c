@@ -6,7 +6,6 @@
  * that is a table of merges with one entry for each way to cut a token into two tokens, all with the rank of the whole.
  */
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "core/error.h"

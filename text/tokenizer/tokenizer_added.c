@@ -2,7 +2,6 @@
 #include "text/tokenizer/tokenizer_added.h"
 
 #include <stdlib.h>
-#include <string.h>
 #include <utf8proc.h>
 
 #include "text/tokenizer/tokenizer_utf8.h"

@@ -1,5 +1,4 @@
 /* tokenizer_config.json: BOS, EOS, the chat template. */
-#include <stdlib.h>
 #include <string.h>
 
 #include "core/error.h"

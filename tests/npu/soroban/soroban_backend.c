@@ -6,7 +6,6 @@
  * the backend as a value.
  */
 #include <math.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 

@@ -1,7 +1,6 @@
 /*
  * Products: int8 with scales, floats, floats a head. int8 sums are exact in int32; float sums are f32 in the order of k.
  */
-#include <stdlib.h>
 
 #include "standin_op.h"
 

@@ -2,7 +2,6 @@
  * Streams (a thread and a queue each), events, and callbacks with the threads that fetch them.
  */
 #include <errno.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>

@@ -23,7 +23,7 @@ typedef enum {
     TD_QUANT_MXFP4, /* gpt-oss: e2m1 in groups of 32, the experts of a layer in one tensor (model/checkpoint/stored_stack.c)
                      */
     TD_QUANT_COMPRESSED, /* compressed-tensors, which is also what td_quantize writes */
-    TD_QUANT_MODELSLIM,  /* of the tools for Ascend cards: quant_model_description.json says the rest */
+    TD_QUANT_MODELSLIM,  /* "ascend": quant_model_description.json says the rest */
 } td_quant_method;
 
 /** How some of the weights are stored. */

@@ -1,5 +1,6 @@
 /*
  * The device tier's weights as they lie in the device's memory, in one file that a later start maps instead of converting.
+ *
  * The first start on a folder of packed experts writes the file beside them, when every weight has the layout that its
  * blocks want. Its name and header carry the device's tag (kind and layouts) and the checkpoint's identity, and each weight
  * has a key of what it was made from. A file that does not fit, or is damaged, is not used: the weights are converted

@@ -1,8 +1,8 @@
 /*
- * What this CPU can run, and the environment mask that forces a lower tier.
- * A tier is a set of instruction-set extensions that kernels are compiled for. TD_CPU_MASK names the highest tier that may
- * be used: scalar; avx2, avxvnni, avx512vnni, amx on x86-64; neon, dotprod, i8mm, sve256 on aarch64. A mask that names an
- * unknown tier, or one that the processor lacks, gives a warning; it never enables what the processor cannot do.
+ * What this CPU can run, in tiers of instruction sets, and the environment mask that forces a lower tier.
+ *
+ * TD_CPU_MASK names the highest tier that may be used: scalar; avx2, avxvnni, avx512vnni, amx on x86-64; neon, dotprod,
+ * i8mm, sve256 on aarch64. A tier that is unknown, or that the processor lacks, gives a warning and enables nothing.
  */
 #ifndef TD_CORE_MACHINE_CPU_H
 #define TD_CORE_MACHINE_CPU_H

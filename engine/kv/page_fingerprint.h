@@ -1,6 +1,7 @@
 /*
  * What the bits of a KV page depend on besides its tokens, as a hash: two engines with the same fingerprint compute the same
  * pages (docs/determinism.md).
+ *
  * Two things are hashed. The first is the names of what is known to matter: Tandem's version, compiler, instruction-set
  * tier, device, cards, quantisation, deferral, overrides of the configuration, samples of the checkpoint. The second is the
  * KV of a probe: a page of fixed tokens goes through the model, and every bit that it leaves in the cache is hashed. What

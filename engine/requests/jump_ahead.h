@@ -1,5 +1,6 @@
 /*
  * Jump-ahead: the tokens of a text that leaves no choice, so that no step is spent on choosing them.
+ *
  * Where a grammar leaves one continuation, its bytes are encoded on their own. Not all of these tokens are taken. The text
  * that follows is not known yet, and a token of the vocabulary may begin with the last of these bytes and end in that text.
  * The longest end of the bytes with which some token begins and goes on is the open end. Tokens that end before it are

@@ -10,6 +10,7 @@
  * used: its KV is overwritten by the row of the token that came.
  *
  * Nothing here can change a token, so nothing here can fail a request: a layer that fails drafts nothing.
+ *
  * The layer's rows are computed while the gate is on (draft_gate.h), and those of prompts also while it is on for fewer
  * requests than run. A request with a gap in its rows goes on without drafts. Pages of the prefix cache hold the layer's
  * rows, too. The row of a page's last token was fed the token that followed in the sequence that published the page, and

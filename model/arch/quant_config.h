@@ -1,8 +1,8 @@
 /*
  * quantization_config of config.json: how a checkpoint's weights are stored.
- * The tensors themselves (X.weight, X.weight_packed, X.qweight) tell which modules are quantised; the targets and ignore
- * lists of quantization_config are not read. This tells what the stored tensors mean. A tensor that fits nothing here is
- * refused (model/checkpoint/stored_weight.h).
+ *
+ * It tells what the stored tensors mean. Which modules are quantised is told by the tensors themselves (X.weight_packed and
+ * so on), not by its lists. A tensor that fits nothing here is refused (model/checkpoint/stored_weight.h).
  */
 #ifndef TD_MODEL_ARCH_QUANT_CONFIG_H
 #define TD_MODEL_ARCH_QUANT_CONFIG_H

@@ -8,6 +8,7 @@
  *       [, weight_zero_point, weight_g_idx]                   compressed-tensors int4, int8   stored_words.c
  *   qweight, qzeros, scales [, g_idx]                         GPTQ, AWQ                       stored_words.c
  *   weight_packed U8, weight_scale [, weight_global_scale]    MXFP4, NVFP4                    stored_fp4.c
+ *
  * Tensors with the weights of all experts, which gpt-oss stores plain or as MXFP4, are in stored_stack.c. Shapes and types
  * are checked here, against the model's and quantization_config. Values (scales, zeros) are checked where they are read.
  */

@@ -1,5 +1,6 @@
 /*
  * An HTTP API as a value: how a body becomes a request, and how its answer, the events of a stream and errors are written.
+ *
  * What all APIs share knows none of them by name: the request (api_request.h), its way into the engine, and the engine's
  * news. News are what the engine produced since they were last taken (generation.h); a stream divides them into pieces
  * (answer_stream.c). To add an API, add a folder with a td_api in it, and a line to the table of routes (http_request.c).

@@ -1,5 +1,6 @@
 /*
  * The open connections: how many there are, and how long each may take to send a request.
+ *
  * libmicrohttpd bounds only the time in which nothing comes, so a client that sends a byte now and then would keep its
  * connection for ever. Its limit of connections closes new ones without an answer. This module has instead:
  *

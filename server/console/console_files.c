@@ -1,5 +1,6 @@
 /*
  * The console: a page for a browser, whose files are part of the program.
+ *
  * The files need no API key, since they hold nothing of the server's. The page asks the person for the key and sends it with
  * its calls of the API. The headers allow the page its own scripts, styles and server, and nothing else: what a model writes
  * into an answer cannot become a script even if the page makes a mistake.

@@ -1,5 +1,6 @@
 /*
  * The watcher: a thread over the generations that have a connection.
+ *
  * The watcher has four tasks. It looks at suspended connections, which libmicrohttpd does not (EPOLLRDHUP), and ends the
  * generation of a client that has left. It cancels what the engine thread may not cancel itself (td_generation_attend). It
  * is the watchdog over the engine's steps. And it calls a function once a second.

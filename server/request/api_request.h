@@ -1,5 +1,6 @@
 /*
  * A generation request, common to all APIs: what was asked for, field by field, and the prompts.
+ *
  * Its body has one of two forms, those of OpenAI with fields of other engines added: a chat or a completion. An API with
  * other bodies makes the JSON of one of these forms, so that messages, tools and sampling fields have one reader
  * (api_read.h).

@@ -8,6 +8,7 @@
  *               Some want the string, which they add to their text
  *   content     some ask whether it is none; others would print "None", or fail at `in`
  *   reasoning   clients send `reasoning_content`; gpt-oss's template reads `thinking`
+ *
  * Only the text that a template makes shows which of these it takes.
  */
 #ifndef TD_SERVER_REQUEST_CHAT_FORM_H

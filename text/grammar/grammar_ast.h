@@ -1,5 +1,6 @@
 /*
  * A grammar as it was read: rules, each a tree over bytes. JSON Schema, regexes and EBNF are all turned into this.
+ *
  * DESIGN. Nodes live in one pool and are named by index; a node may be used in several places. Every constructor returns a
  * node, always. After the first failure (too many nodes, too deep, out of memory) the builder's status says so, and each
  * further call returns node 0, which matches nothing. Callers check the status once, at the end. Depth is checked when a

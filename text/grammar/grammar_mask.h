@@ -1,5 +1,6 @@
 /*
  * Which tokens of a vocabulary may come next.
+ *
  * DESIGN. The top of a stack is a state in some rule (grammar_matcher.h), and a token's bytes may run past the end of that
  * rule. So two things are found once for each state, for all requests of the grammar. The first is the tokens that are right
  * whatever is below on the stack: they end before or just where the rule ends. The second is the state's exits: the nodes of

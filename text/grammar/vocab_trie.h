@@ -1,5 +1,6 @@
 /*
  * The tokens of a vocabulary as a trie over their bytes, for walks that try all tokens at once.
+ *
  * Nodes are in depth-first order: the nodes up to a node's `skip` begin with its bytes. A walk is a loop that goes to the
  * next node, or to `skip` where the bytes do not match. A plain token has only characters that a JSON string has without
  * escape. A place that takes all plain tokens, as the inside of a JSON string does, has only the rest to try. Long tokens,

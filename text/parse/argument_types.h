@@ -1,5 +1,6 @@
 /*
  * The JSON type of a call's argument that a model wrote as plain text, by its tool's JSON schema.
+ *
  * The keywords type, enum and const count, also within anyOf, oneOf and allOf. All others, $ref too, leave the type open.
  */
 #ifndef TD_TEXT_PARSE_ARGUMENT_TYPES_H

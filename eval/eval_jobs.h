@@ -6,7 +6,7 @@
 
 typedef struct td_job_state td_job_state;
 
-/** A request and what becomes of it. Filled by the caller: params but its callback; prompt (owned), first. */
+/** A request and its result. The caller fills params, except the callback, and prompt (owned) and first. */
 typedef struct {
     td_request_params params;
     uint32_t         *prompt; /* of params */
@@ -19,10 +19,10 @@ typedef struct {
     size_t        text_len, text_room;
     uint32_t      n_tokens; /* generated */
     double        logprob;  /* sum */
-    td_error      error;    /* status TD_OK: it went well */
+    td_error      error;    /* status TD_OK: the request succeeded */
 } td_eval_job;
 
-/** Job number i and all before it are done. @return not TD_OK: stop. */
+/** Called when job number i and all before it are done. @return not TD_OK: stop. */
 typedef td_status (*td_job_done)(void *user, size_t i, td_error *err);
 
 /** Run all; at most `at_once` are in the engine. @return the first failure, with the job's number, or what done returned. */

@@ -32,7 +32,7 @@ static json_t *judge_choice(td_eval_judge *j, const json_t *item, const td_eval_
                      "choice_normalised", (json_int_t)best_normalised, "correct", best == right, "scores", scores);
 }
 
-/* What the task's own answer amounts to; all of it where the rule finds nothing in it. */
+/* The answer that the task expects: what the rule finds in the task's own answer, or all of it if the rule finds nothing. */
 static td_status expected_answer(const td_eval_judge *j, const json_t *item, char **out) {
     const json_t *text = json_object_get(item, "answer");
     TD_TRY(td_answer_find(&j->rule, json_string_value(text), json_string_length(text), out));

@@ -1,4 +1,4 @@
-/* What an item's answers are worth, and the line about it in the output. */
+/* Judges the answers to an item, and writes the line about it into the output. */
 #ifndef TD_EVAL_EVAL_JUDGE_H
 #define TD_EVAL_EVAL_JUDGE_H
 

@@ -1,6 +1,7 @@
 /*
- * Expert by expert, how far a model's output is from a reference's on the same input: the rows that the reference routed to
- * the expert, with the reference's activations. Unlike the layers' figures, no error of an earlier layer counts.
+ * Measures, expert by expert, how far a model's output is from a reference's on the same input: the rows that the reference
+ * routed to the expert, with the reference's activations. Unlike in the layers' figures, no error of an earlier layer
+ * counts.
  */
 #ifndef TD_EVAL_EXPERT_ERRORS_H
 #define TD_EVAL_EXPERT_ERRORS_H
@@ -23,7 +24,7 @@ typedef struct {
 } td_expert_errors;
 
 /**
- * @param rows of a batch at most; fewer are compared where memory for all would be too much.
+ * @param rows of a batch, at most; fewer are compared if all would take too much memory.
  * @param rotated as long as e is open.
  */
 TD_NODISCARD td_status td_expert_errors_open(td_expert_errors *e, const td_model_config *c, uint32_t rows,
@@ -33,7 +34,7 @@ void                   td_expert_errors_close(td_expert_errors *e);
 /** From the reference's layer tap. */
 void td_expert_errors_keep(td_expert_errors *e, const td_layer_output *out);
 
-/** After a batch, when no step is under way: every expert of both on what was kept. */
+/** After a batch, when no step is under way: run every expert of both models on what was kept. */
 void td_expert_errors_compare(td_expert_errors *e, const td_scored_model *reference, const td_scored_model *own);
 
 /** All experts that had tokens, worst first. @param out malloc'd, NULL when there are none. @return TD_ENOMEM. */

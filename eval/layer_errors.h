@@ -1,6 +1,6 @@
 /*
- * Layer by layer, how far a model's outputs are from a reference's on the same rows: both see a batch, the reference first.
- * Two outputs are compared, the residual stream after the layer, and what its routed experts add to it.
+ * Measures, layer by layer, how far a model's outputs are from a reference's on the same rows. Both see a batch, the
+ * reference first. Two outputs are compared: the residual stream after the layer, and what its routed experts add to it.
  */
 #ifndef TD_EVAL_LAYER_ERRORS_H
 #define TD_EVAL_LAYER_ERRORS_H
@@ -18,7 +18,7 @@ typedef struct {
 } td_layer_errors;
 
 /**
- * @param rows of a batch at most; fewer are compared where memory for all would be too much.
+ * @param rows of a batch, at most; fewer are compared if all would take too much memory.
  * @param rotated as long as e is open.
  */
 TD_NODISCARD td_status td_layer_errors_open(td_layer_errors *e, uint32_t n_layers, uint32_t hidden, uint32_t rows,

@@ -1,4 +1,5 @@
-/* Some rows that each of a model's linears read, kept while it runs: what an error of the weights is measured on. */
+/* Keeps, while a model runs, some of the rows that each of its linears reads. Errors of weights are measured on these
+ * rows. */
 #ifndef TD_EVAL_LINEAR_ROWS_H
 #define TD_EVAL_LINEAR_ROWS_H
 
@@ -14,7 +15,7 @@ typedef struct {
 typedef struct {
     uint32_t      n_layers;  /* of the model, MTP's included */
     td_kept_rows *kept;      /* [TD_ROLE_COUNT, n_layers]; roles of the whole model at layer 0 */
-    bool          no_memory; /* for some of them */
+    bool          no_memory; /* memory was short for some linears */
 } td_linear_rows;
 
 TD_NODISCARD td_status td_linear_rows_open(td_linear_rows *r, const td_model_config *c, td_error *err);

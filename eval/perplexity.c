@@ -14,7 +14,8 @@
 
 #define WINDOW_DEFAULT 512
 
-/* Of a scored token. DRAFT_…: of the MTP layer's prediction of it, from a token less; NAN for a window's first. */
+/* The figures of a scored token. DRAFT_…: those of the MTP layer's prediction of it, which knows one token less; NAN for a
+ * window's first token. */
 enum { NLL, REFERENCE_NLL, NLL_DIFFERENCE, LOGPROB_CHANGE, KL, TOP1, DRAFT_NLL, DRAFT_TOP1, N_FIGURES };
 typedef struct {
     float    figure[N_FIGURES];
@@ -74,7 +75,7 @@ static td_status check_reference_text(const run *r, td_error *err) {
     return st;
 }
 
-/* What the two models show of every layer. */
+/* The layer taps of the two models. */
 static void see_reference(void *user, const td_layer_output *out) {
     run *r = user;
     td_layer_errors_reference(&r->layers, out);
@@ -397,7 +398,7 @@ td_status td_perplexity(const td_perplexity_options *o, td_perplexity_result *ou
     *out = (td_perplexity_result){0};
     td_status st = check_save_path(o, err);
     if (st == TD_OK) st = open_text(&r, err);
-    if (st == TD_OK) st = open_reference_file(&r, err); /* before the model: it is the slow part */
+    if (st == TD_OK) st = open_reference_file(&r, err); /* before the model, which takes long to load */
     if (st == TD_OK) st = open_models(&r, err);
     if (st == TD_OK) st = open_save_file(&r, err);
     if (st == TD_OK) st = open_rows(&r, err);

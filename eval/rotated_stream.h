@@ -1,7 +1,7 @@
 /*
- * A rotated model (model/checkpoint/rotation.h) beside a reference that is not: its residual stream is the reference's times
- * R, and its norms have no gains. So the reference's rows are rotated before they are compared with the model's, or given to
- * its experts.
+ * Compares a rotated model (model/checkpoint/rotation.h) with a reference that is not rotated. The model's residual stream
+ * is the reference's times R, and its norms have no gains. So the reference's rows are rotated before they are compared
+ * with the model's, or given to its experts.
  */
 #ifndef TD_EVAL_ROTATED_STREAM_H
 #define TD_EVAL_ROTATED_STREAM_H
@@ -16,7 +16,7 @@ typedef struct {
 } td_rotated_stream;
 
 /**
- * Look at the gains of both models' norms: in a rotated one all of them are exactly 1.
+ * Find out by the gains of both models' norms which is rotated: in a rotated model all are exactly 1.
  * @param own, reference open, with the options that opened them and the same number of layers and hidden size.
  */
 TD_NODISCARD td_status td_rotated_stream_open(td_rotated_stream *t, const td_scored_model *own,

@@ -1,6 +1,7 @@
 /*
- * A model that reads windows of text, without the engine: sequences that begin and end with a step, and all their logits.
- * Every row takes the form of a prompt. Numbers are those of the same tokens in a request's prompt (docs/determinism.md).
+ * A model that reads windows of text, without the engine. A window is a sequence that begins and ends within one step, and
+ * all its logits are computed. Every row is computed as a prompt's row, so its numbers are those of the same tokens in a
+ * request's prompt (docs/determinism.md).
  */
 #ifndef TD_EVAL_SCORED_MODEL_H
 #define TD_EVAL_SCORED_MODEL_H
@@ -40,8 +41,8 @@ typedef struct {
     td_model_room room;                    /* of all models: they are used in turn */
 } td_scored_room;
 
-/** Threads as such options want them, the first time; and the memory there is now, which the next model may take. @param r all 0
- * before the first call. */
+/** Threads as such options want them, the first time; and the memory there is now, which the next model may take. @param r
+ * all 0 before the first call. */
 TD_NODISCARD td_status td_scored_room_look(td_scored_room *r, const td_engine_options *o, td_error *err);
 void                   td_scored_room_close(td_scored_room *r); /* after the models; one that is all 0 is fine */
 
@@ -53,7 +54,7 @@ typedef struct {
 } td_scored_model;
 
 /**
- * Load. Of o, what is about the model, its device, its numbers and memory counts.
+ * Load a model. Of o, the options of the model, the device, number formats and memory count.
  * @param room  one for all models: they are used in turn.
  * @param probe copied; NULL if nobody looks inside the model.
  * @return also TD_ENOMEM when it does not fit, TD_EINVAL when its context is shorter than the rows.

@@ -1,7 +1,7 @@
 /*
- * Matrix by matrix, how far a model's weights are from a reference's, as numbers: what the tiers multiply with, whatever the
- * format. Of device linears also how far apart the products with rows are that the reference's linear read; activations are
- * not rounded for that.
+ * Measures, matrix by matrix, how far a model's weights are from a reference's. The numbers that the tiers multiply with are
+ * compared, whatever the format. For the device's linears it also measures how far apart the products are with rows that the
+ * reference's linear read; activations are not rounded for that.
  */
 #ifndef TD_EVAL_TENSOR_ERRORS_H
 #define TD_EVAL_TENSOR_ERRORS_H

@@ -47,7 +47,7 @@ typedef struct td_coded_matrix {
     const uint32_t *group_of; /* [k] group of each column where it is not column / group, else NULL */
     td_zeros_layout zeros;
     const void     *zero;
-    uint8_t         zero_add;  /* what is stored is less by this, modulo the codes' range (1: GPTQ's first format) */
+    uint8_t         zero_add;  /* added to a stored zero, modulo the codes' range (1: GPTQ's first format) */
     bool            symmetric; /* the checkpoint says that every zero is half of the range, stored or not */
     float           factor;    /* on the whole matrix */
 } td_coded_matrix;
@@ -65,7 +65,7 @@ bool td_coded_divides(const td_coded_matrix *m, size_t columns);
  */
 td_coded_matrix td_coded_window(const td_coded_matrix *m, size_t first_row, size_t n, size_t first_column, size_t k);
 
-/** Codes from 0 on, less a zero; the others have a sign of their own. */
+/** Whether codes are unsigned, and a zero is subtracted from them; other codes are signed numbers themselves. */
 static inline bool td_coded_is_unsigned(const td_coded_matrix *m) {
     return m->codes >= TD_CODES_ROW_WORDS;
 }
@@ -78,7 +78,7 @@ typedef enum {
     TD_CODED_ZERO,  /* a zero that is not half of the range, and symmetric is set */
 } td_coded_fault;
 
-/** Look at every scale and zero. @param row, group  where the first fault is. */
+/** Check every scale and zero. @param row, group  where the first fault is. */
 td_coded_fault td_coded_check(const td_coded_matrix *m, size_t *row, size_t *group);
 
 /** Codes of columns first .. first + n - 1 of a row, a byte each as stored: int8 and e4m3 bytes, e2m1 nibbles, unsigned
@@ -98,7 +98,7 @@ bool td_coded_zeros(const td_coded_matrix *m, size_t row, uint8_t *zero);
  */
 bool td_coded_row(const td_coded_matrix *m, size_t row, float *out);
 
-/** What holds a matrix with not one bit changed (kernels/product/tile_gemm.h). */
+/** Tiles that hold a matrix without changing a bit (kernels/product/tile_gemm.h). */
 typedef enum { TD_CODED_ROUNDED, TD_CODED_INT4G, TD_CODED_FP4G } td_coded_tiles;
 
 /** Which tiles in groups can hold the matrix code by code, and their groups; TD_CODED_ROUNDED: none. A scale for whole rows
@@ -106,7 +106,8 @@ typedef enum { TD_CODED_ROUNDED, TD_CODED_INT4G, TD_CODED_FP4G } td_coded_tiles;
 td_coded_tiles td_coded_exact_tiles(const td_coded_matrix *m, td_gemm_groups *groups);
 
 /**
- * One row code by code for a tile in groups that can hold it: of m's size, or of any where a row of m has one scale. Weights of 0 beyond its columns.
+ * One row code by code for a tile in groups that can hold it: of m's size, or of any where a row of m has one scale.
+ * Weights of 0 beyond its columns.
  * @param k    padded, a multiple of groups->size.
  * @param out  of this row: rows [k], scale and zero [k / size], factor [1].
  * @return false on a fault of a scale or zero of this row.

@@ -1,4 +1,4 @@
-/* What rounding knows of a layer's inputs: the Hessian of its squared output error, H = X^T X. */
+/* The Hessian of a layer's squared output error, H = X^T X: all that rounding needs to know of the layer's inputs X. */
 #ifndef TD_QUANT_HESSIAN_H
 #define TD_QUANT_HESSIAN_H
 

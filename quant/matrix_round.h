@@ -1,6 +1,6 @@
 /*
- * A weight matrix to integers, so that the layer's outputs suffer least. With H = X^T X over inputs X of the layer, damped
- * by damping * mean of its diagonal, and Q the matrix that codes and scales stand for, the methods lower
+ * Rounds a weight matrix W to integers so that the layer's outputs change least. H = X^T X over inputs X of the layer,
+ * damped by damping * mean of its diagonal. Q is the matrix that codes and scales stand for. The methods lower
  *
  *   error(W, Q) = tr((W - Q) H (W - Q)^T)
  *
@@ -13,8 +13,8 @@
  *             single codes, and refits of scales, that only ever lower the error
  *
  * Rows do not depend on each other: matrices of the same inputs (gate and up) are best rounded as one, stacked.
- * The same input gives the same bits as long as OpenBLAS runs the same kernels (core/math/blas.h: by instruction set); nearest
- * and clip do not use it.
+ * The same input gives the same bits as long as OpenBLAS runs the same kernels (core/math/blas.h: by instruction set);
+ * nearest and clip do not use it.
  */
 #ifndef TD_QUANT_MATRIX_ROUND_H
 #define TD_QUANT_MATRIX_ROUND_H
@@ -38,10 +38,10 @@ typedef struct {
 } td_round_options;
 
 /**
- * The damping for inputs of k values whose Hessian is the sum over n_rows of them. A Hessian of few rows says of many
- * directions that they cost nothing, and gptq pushes its errors there: on other inputs of the same layer it is then worse
- * than clip. Fitted to SmolLM2's experts on held-out tokens, for n_rows from a quarter of k to 20 k; a factor of 2 either
- * way costs about 2 % of the error.
+ * The damping for inputs of k values whose Hessian is the sum over n_rows of them. By a Hessian of few rows many
+ * directions cost nothing, and gptq pushes its errors there. On other inputs of the same layer it is then worse than clip.
+ * Fitted to SmolLM2's experts on held-out tokens, for n_rows from a quarter of k to 20 k; a factor of 2 either way costs
+ * about 2 % of the error.
  */
 static inline float td_round_damping(size_t k, size_t n_rows) {
     return 0.6f * sqrtf((float)k / (float)(n_rows ? n_rows : 1));
@@ -92,8 +92,8 @@ typedef struct {
     void            *base;
 } td_rounding;
 
-/** Rows that are rounded together: good parts of a matrix. The cuts are in the last bits of the result, so they must not
- * depend on the number of threads. */
+/** Rows that are rounded together: parts of a matrix for threads. Where a matrix is cut changes the last bits of the
+ * result, so the cuts must not depend on the number of threads. */
 #define TD_ROUND_ROWS 512
 
 /** As td_round_matrix for the inputs; b and h stay the caller's until close. On failure there is nothing to close. */

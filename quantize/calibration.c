@@ -1,11 +1,13 @@
 /*
  * Calibration, layer by layer, with the activations of a text.
  *
- * In front of each layer stands the residual stream of all tokens, as the layers before leave it in the numbers they were written in. Then
- *   1. the layer runs as it is in the source, and shows what its linears and experts read;
- *   2. they are rounded for that, and its files written;
- *   3. it runs as it was written: that is the stream in front of the next layer, whose rounding so sees the errors made before it.
- * The MTP layer is the last: it reads the stream behind the main model, and the text's next tokens, as if they had been drafted.
+ * The residual stream of all tokens in front of a layer is kept, as the layers before leave it in the numbers they were
+ * written in. Then
+ *   1. the layer runs as it is in the source, and the inputs of its linears and experts are noted;
+ *   2. linears and experts are rounded for these inputs, and the layer's files are written;
+ *   3. the layer runs as it was written. This gives the stream in front of the next layer, so its rounding sees the errors of
+ *      the layers before.
+ * The MTP layer is the last. It reads the stream behind the main model, and the text's next tokens, as if they were drafted.
  *
  *   calibration-NNNNN.safetensors   the stream in front of layer N
  *   calibration-state.json          the report so far: layers that are in it are done, and the next one's stream is whole
@@ -87,8 +89,8 @@ static td_status stream_is_whole(td_quantizer *q, uint32_t layer, bool *whole) {
     return s == TD_ENOMEM ? td_fail(err, s, "%s", ignored.text) : TD_OK;
 }
 
-/* What a run before left: its report, whether it came to the end, and whether its layers' files, and the stream that it goes
- * on with, are all there. */
+/* Read what an earlier run left: its report, whether it came to the end, and whether the files of its layers and the stream
+ * to go on with are all there. */
 static td_status read_report(calibration *k, bool *complete) {
     static const char *const NAMES[] = {REPORT, STATE};
     char                     path[PATH_MAX];

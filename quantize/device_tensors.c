@@ -1,5 +1,5 @@
-/* Every tensor but the routed experts': a shard per layer, and one for the tensors of the whole model; linears rounded to
- * int8 where wanted. */
+/* Writes every tensor but the routed experts': a shard per layer, and one for the tensors of the whole model. Linears are
+ * rounded to int8 if wanted. */
 #include <math.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -273,7 +273,8 @@ static td_status write_tensor(td_quantizer *q, td_safetensors_writer *w, const j
     return TD_OK;
 }
 
-/* What is not in the file as it is wanted: made up, decoded or rotated; in the job's type where it is not rounded. */
+/* Write a tensor that no file has as it is wanted: a random, decoded or rotated one. It is rounded, or written in the job's
+ * type. */
 static td_status write_made_tensor(td_quantizer *q, td_safetensors_writer *w, job j) {
     td_scratch     scratch = {0};
     td_tensor_view made;

@@ -353,7 +353,8 @@ static void fail_expert(round_job *j, uint32_t e) {
         continue;
 }
 
-/* Work goes on after a failure with the experts below it only, so that the one named is the same every time. */
+/* Round experts one after the other. After a failure only lower experts are still rounded, so that the failure that is
+ * reported is the same every time. */
 static void run_lane(void *ctx, uint32_t item, const td_worker *w) {
     round_job *j = ctx;
     lane      *l = &j->lanes[item];

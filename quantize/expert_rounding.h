@@ -1,13 +1,14 @@
 /*
- * The routed experts of one layer to integers, each by what it sees.
+ * Rounds the routed experts of one layer to integers, each by the inputs that it gets.
  *
- * An expert's rows are the tokens that the router sent to it, each times its router weight, because that is how much of the output it is. The
- * Hessian of gate and up, which are rounded as one, is of these rows; that of down is of silu(gate x) * (up x) with gate and up as they were
- * rounded, so that down corrects for them. Before that, with one scale a row, columns of down are scaled against rows of up, which changes no code
- * of up (quant/column_scale.h).
+ * An expert's rows are the tokens that the router sent to it, each times its router weight, which is its share of the
+ * output. Gate and up are rounded as one matrix, by the Hessian of these rows. Down is rounded by the Hessian of silu(gate
+ * x) * (up x), with gate and up as they were rounded, so that it corrects for their errors. Before that, if scales are one
+ * a row, columns of down are scaled against rows of up, which changes no code of up (quant/column_scale.h).
  *
- * A Hessian of fewer rows than it has columns says nothing of most directions, and error feedback would put the errors there. So an expert that
- * saw fewer tokens than its matrices have columns borrows what is missing: evenly spaced tokens of the layer, which count a quarter of its own.
+ * A Hessian of fewer rows than columns says nothing about most directions, and error feedback would put the errors there.
+ * So an expert that saw fewer tokens than its matrices have columns borrows the missing rows: evenly spaced tokens of the
+ * layer, which count a quarter of its own.
  */
 #ifndef TD_QUANTIZE_EXPERT_ROUNDING_H
 #define TD_QUANTIZE_EXPERT_ROUNDING_H

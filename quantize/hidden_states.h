@@ -1,7 +1,7 @@
 /*
  * The residual stream of all calibration tokens in front of a layer, in a file of the output folder: a safetensors file of
  * one tensor [tokens, hidden] of the activations' type, so that it is whole or not there. It is made by the layer before,
- * and goes when the one after is there.
+ * and removed when the file behind the layer is there.
  */
 #ifndef TD_QUANTIZE_HIDDEN_STATES_H
 #define TD_QUANTIZE_HIDDEN_STATES_H

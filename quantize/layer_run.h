@@ -1,5 +1,5 @@
 /*
- * One layer of the model over the calibration's tokens: as it is in the source, or as it was written.
+ * Runs one layer of the model over the calibration's tokens: as it is in the source, or as it was written.
  */
 #ifndef TD_QUANTIZE_LAYER_RUN_H
 #define TD_QUANTIZE_LAYER_RUN_H

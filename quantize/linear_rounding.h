@@ -1,7 +1,8 @@
 /*
- * The linears of one layer of the device tier to int8, each by what it reads.
+ * Rounds the device tier's linears of one layer to int8, each by the rows that it reads.
  *
- * While the layer runs as it is in the source, the squares and products of each input's columns are summed; linears that read the same rows share them.
+ * While the layer runs as it is in the source, the squares and products of each input's columns are summed. Linears that
+ * read the same rows share a sum.
  */
 #ifndef TD_QUANTIZE_LINEAR_ROUNDING_H
 #define TD_QUANTIZE_LINEAR_ROUNDING_H

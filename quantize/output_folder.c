@@ -1,4 +1,4 @@
-/* Whose the output folder is: its lock, the marker that says what is written there, and what a killed run left. */
+/* The output folder: its lock, the marker that says what is written there, and what a killed run left. */
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -28,8 +28,8 @@ td_status td_source_path(const td_quantizer *q, char path[PATH_MAX], const char 
     return td_fail(q->err, TD_EINVAL, "the model path is too long");
 }
 
-/* But for the marker, which is replaced when they are gone. Another model's template or end tokens would be taken for this
- * one's. */
+/* Whether a file of the output folder is removed before a new run: all that an earlier run may have left, because another
+ * model's template or end tokens would be taken for this one's. The marker stays, and is replaced afterwards. */
 static bool is_ours(const char *name) {
     size_t n = strlen(name);
     bool part = n > 5 && !strcmp(name + n - 5, ".part"), shard = !strncmp(name, "model", 5) && strstr(name, ".safetensors");
@@ -65,7 +65,7 @@ static td_status scan_output(const td_quantizer *q, bool (*which)(const char *na
     return s;
 }
 
-/* First what makes it a model folder: a run that is killed meanwhile leaves none, and still a marker. */
+/* Remove first what makes it a model folder, so that a run that is killed meanwhile leaves no model folder, but a marker. */
 static td_status empty_output(const td_quantizer *q) {
     char   path[PATH_MAX];
     size_t n_files;

@@ -8,12 +8,15 @@
  *   tokenizer files, generation_config.json   copied
  *   config.json               with quantization_config; written last, so a folder that is not complete is no model folder
  *
- * With the output format compressed-tensors, which other engines read: packed routed experts become model-experts-….safetensors, config.json describes
- * both kinds of weights, and the heads and eh_proj stay as stored, as is the custom there.
+ * With the output format compressed-tensors, which other engines read: packed routed experts become
+ * model-experts-….safetensors, config.json describes both kinds of weights, and the heads and eh_proj stay as stored, as is
+ * the custom there.
  *
- * With load_dummy there is only a config.json, and the weights are made up: a folder of that size and shape, for trying out a machine.
+ * With load_dummy there is only a config.json, and the weights are made up: a folder of that size and shape, for trying out
+ * a machine.
  *
- * Rows are quantised by the functions that quantise on load, and rows are stored in the source's order, so both ways give the same bits.
+ * Rows are quantised by the functions that quantise on load, and rows are stored in the source's order, so both ways give
+ * the same bits.
  */
 #include <inttypes.h>
 #include <stdatomic.h>
@@ -115,9 +118,9 @@ static td_status rotate(td_quantizer *q, td_error *err) {
     return TD_OK;
 }
 
-/* With gptq, and where floats become int8 experts. In 4 bits, rounding to nearest, or with scales alone, loses more on a
-   rotated model, whose rows have lost the columns that mattered little (docs/quantisation.md); and integers that are stored
-   already are kept better as they are. */
+/* Whether to rotate if nobody says so: with gptq, and if floats become int8 experts. Rounding to 4 bits by nearest or by
+ * clip loses more on a rotated model, whose rows no longer have columns that matter little (docs/quantisation.md). Integers
+ * that are stored already are best kept as they are. */
 static bool auto_rotates(const td_quantizer *q) {
     td_quant_method stored = q->config.quant.method;
     if (q->method == TD_ROUND_GPTQ) return true;
@@ -138,8 +141,8 @@ static td_status choose_rotation(td_quantizer *q) {
     return TD_OK;
 }
 
-/* What carries the source's codes exactly, or else what they are rounded to where nobody chooses. Other methods than
-   nearest, a calibration and compressed-tensors as output (which has no place for every format) round. */
+/* Choose the experts' format if nobody does: one that holds the source's codes exactly, or else what they are rounded to.
+   Methods other than nearest, a calibration, and compressed-tensors as output (which lacks some formats) always round. */
 static td_status choose_expert_format(td_quantizer *q) {
     td_expert_numbers n;
     td_stored_experts stored;
@@ -148,7 +151,7 @@ static td_status choose_expert_format(td_quantizer *q) {
     return TD_OK;
 }
 
-/* What rounds experts layer by layer, and what other engines read, has no place for a bias of an expert. */
+/* Refuse biases of experts where they have no place: in rounding layer by layer, and in the format for other engines. */
 static td_status check_expert_bias(const td_quantizer *q) {
     if (!q->config.expert_bias) return TD_OK;
     if (q->method != TD_ROUND_NEAREST)
@@ -162,7 +165,8 @@ static td_status check_expert_bias(const td_quantizer *q) {
     return TD_OK;
 }
 
-/* Other engines find the experts by the names that most families have, and a vision encoder in the same folder. */
+/* Refuse what other engines could not read: they expect experts by the names that most families have, and a vision encoder
+ * in the same folder. */
 static td_status check_shared(const td_quantizer *q) {
     const td_arch *a = q->config.arch;
     if (a->prefix || !strstr(a->weights[TD_ROLE_EXPERT_GATE].name, ".mlp.experts."))

@@ -51,7 +51,7 @@ typedef struct {
     bool                       w8a8, compressed_tensors;
     bool                       rotated; /* source gives the weights of the rotated model */
     const td_expert_numbers   *experts;
-    td_expert_numbers          chosen; /* what experts points to where nobody chose */
+    td_expert_numbers          chosen; /* what `experts` points to if nobody chose a format */
     uint64_t                   hash;   /* of the source */
     char                       hash_text[17];
     int                        lock_fd; /* -1: none */
@@ -98,7 +98,8 @@ TD_NODISCARD td_status td_output_claim(td_quantizer *q);
 
 /* ---- device_tensors.c ------------------------------------------------------------------------ */
 
-/** Lay out all shards: number 0 has the tensors of the whole model, 1 + l those of layer l. Adds their bytes to the meter.
+/**
+ * Lay out all shards: number 0 has the tensors of the whole model, 1 + l those of layer l. Adds their bytes to the meter.
  */
 TD_NODISCARD td_status td_device_tensors_choose(td_quantizer *q);
 void                   td_device_tensors_free(td_device_tensors *t); /* NULL is fine */

@@ -1,5 +1,5 @@
-/* The backend as a value, and what it tells of its installation: driver, firmware, CANN, its functions, the files of the
- * cards. */
+/* The backend as a value (td_backend), and the facts of its installation: driver, firmware, CANN, its functions, the files
+ * of the cards. */
 #include <dirent.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -123,7 +123,7 @@ static void tell_facts(td_npu_fact_fn tell, void *user) {
     tell_libraries(&l);
 }
 
-/* AscendCL tells of a card only when it is open: nothing can be listed. */
+/* There is no list_accelerators: AscendCL tells nothing of a card before it is open. */
 const td_backend td_ascend_backend = {
     .name = "npu",
     .aliases = (const char *const[]){"ascend", NULL},

@@ -151,8 +151,8 @@ static td_status update(td_npu_stream *s, td_ascend_attention *a) {
     return r.status != TD_OK ? r.status : ended;
 }
 
-/* Bring a graph the lengths that its steps have now. The updates go to the stream that runs it next, so they come after the
- * graph's former launch and before this one. */
+/* Update the lengths in a graph to those that its steps have now. The updates go to the stream that runs the graph next, so
+ * they come after its former launch and before this one. */
 static td_status apply(td_npu_stream *s, td_npu_graph *g) {
     bool applied = g->applied && g->failures == s->failures;
     for (size_t i = 0; i < g->steps.n; i++) {

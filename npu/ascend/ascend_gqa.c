@@ -1,7 +1,7 @@
 /*
- * Grouped-query attention. One operation has what is ahead of attention where heads are of 128 and normed: its pages are in
- * NZ (16 values of a head for all tokens of a page, then the next 16), which attention reads from CANN 9.1 on. Else another
- * one rotates query and keys together.
+ * Grouped-query attention. If heads are of 128 and normed, one operation does all that comes before attention. Its pages
+ * are in NZ (16 values of a head for all tokens of a page, then the next 16), which attention reads from CANN 9.1 on.
+ * Otherwise another operation rotates query and keys together.
  *
  * With heads of 128 the operation takes any rows of a sequence together (layout TND); of other
  * sizes, multiples of 16 up to 512, each row is a query of its own.

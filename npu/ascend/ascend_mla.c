@@ -4,9 +4,9 @@
  * of heads; smaller models are filled up with zeros, which changes no result: zero columns add nothing to scores, and zero
  * heads are not read. A norm over a latent that is filled up divides by more: eps and weights make up for that.
  *
- * The front of an MLA is all that is ahead of attention. One operation has it for DeepSeek-V3's sizes, another has what
- * follows kv_a for all. They rotate pairs, so the rope rows of kv_a, or of q_b too, lie in turns then. They give halves: the
- * caches are the same in all forms.
+ * The front of an MLA is all that comes before attention. One operation computes it for DeepSeek-V3's sizes; another
+ * computes what follows kv_a, for all sizes. They rotate pairs, so the rope rows of kv_a, or of q_b too, are interleaved
+ * for them. Their results are halves, so the caches are the same in all forms.
  */
 #include <math.h>
 
@@ -146,7 +146,8 @@ static td_status prepare_mla(td_ascend_npu *d, td_npu_block *b, td_error *err) {
                                        err);
 }
 
-/* out[t, h, :] = x[t, h, :] w[h], w [heads, k, n]. transposed: scratch of out's size, for libraries without the operation. */
+/* out[t, h, :] = x[t, h, :] w[h], w [heads, k, n]. transposed: scratch of out's size, for libraries without the
+ * operation. */
 static void multiply_heads(td_ascend_run *r, td_ascend_view x, const void *w, int64_t n, td_ascend_view out,
                            char *transposed) {
     int64_t        heads = x.shape[1], k = x.shape[2], rows = x.shape[0];

@@ -1,10 +1,10 @@
 /*
- * An operation of the vendor's with its tensors: what blocks are written in.
+ * The vendor's operations with their tensors. Blocks are lists of these.
  *
  * DESIGN. A td_ascend_view says which numbers: where, of what type, which rows and columns. A td_ascend_run is one launch of
  * one block over one step. Each function below launches one operation: it makes the tensors, prepares it, sees that the
- * workspace is large enough, runs it in stream order and destroys the tensors. A failure is told in the log, stays in
- * r->status, and makes the rest of the run nothing; so a block reads as a list of operations. An executor is used once,
+ * workspace is large enough, runs it in stream order and destroys the tensors. A failure is logged and stays in
+ * r->status, and the rest of the run does nothing; so a block reads as a list of operations. An executor is used once,
  * also in captures, which hold what it enqueued. All operations of a card share one workspace: they run one after the
  * other.
  */

@@ -24,8 +24,8 @@ static bool has_choice(const td_ascend_npu *d, const td_router_desc *o) {
            o->scale >= 1 && o->scale <= 1;
 }
 
-/* A stream goes on behind an operation that failed: what a gather reads as places must be places then, too, and what the
- * experts on the card read as ids, ids. So they have memory of their own, zeros at first. */
+/* A stream goes on behind an operation that failed. What the next ones read as places or ids of experts must be valid then,
+ * too, so these arrays have memory of their own, which begins as zeros. */
 static td_status make_zeros(td_ascend_npu *d, td_card_arena *a, size_t bytes, td_error *err) {
     if (bytes <= a->bytes) return TD_OK;
     void     *zeros = calloc(1, bytes);

@@ -49,7 +49,7 @@ static td_weight_format kept_as(td_weight_format format) {
     return td_weight_is_grouped(format) ? TD_WEIGHT_W8A8 : format;
 }
 
-/* In NZ, with scales and a bias. What small models fill up is not counted. */
+/* Bytes of a weight in NZ, with scales and a bias. What small models are filled up with is not counted. */
 size_t td_ascend_weight_bytes(td_npu *d, td_weight_format format, size_t n, size_t k) {
     (void)d;
     if (kept_as(format) != TD_WEIGHT_W8A8) return rows_bytes(format, n, k);
@@ -270,7 +270,7 @@ static bool is_part(const td_ascend_part *a, const td_ascend_part *b) {
            a->rope_to == b->rope_to && a->blocks_to == b->blocks_to;
 }
 
-/* That was made of these parts. */
+/* Whether the matrix was made of these parts. */
 static bool is_matrix(const td_ascend_matrix *m, const td_ascend_part *parts, size_t n_parts, size_t k_to) {
     bool same = m->n_parts == n_parts && m->k == k_to;
     for (size_t i = 0; same && i < n_parts; i++) same = is_part(&m->parts[i], &parts[i]);
@@ -318,7 +318,7 @@ td_status td_ascend_matrix_of(td_ascend_npu *d, const td_ascend_part *parts, siz
 
 /* ---- stacks of experts ------------------------------------------------------------------------- */
 
-/* Of all weights of all parts, expert by expert within a part. */
+/* Check all weights of all parts, expert by expert within a part. */
 static td_status check_parts(const td_ascend_stack_part *parts, size_t n_parts, size_t n_experts,
                              const td_ascend_stack **made, td_error *err) {
     *made = parts[0].w[0]->stack;
@@ -334,8 +334,8 @@ static td_status check_parts(const td_ascend_stack_part *parts, size_t n_parts, 
     return TD_OK;
 }
 
-/* A weight's rows come to the host, and are given back on the device, before the next one's: a layer's experts are never
- * there twice. */
+/* A weight's rows are brought to the host, and their device memory is given back, before the next weight's. So a layer's
+ * experts are never in memory twice. */
 static td_status place_stack(td_ascend_npu *d, const td_ascend_stack *s, const td_ascend_stack_part *parts, size_t n_parts,
                              int8_t *data, float *scale, td_error *err) {
     size_t each = td_round_up(s->n, NZ_N) * td_round_up(s->k, NZ_K), first = 0;

@@ -1,12 +1,13 @@
 /*
- * A card behind a vendor's runtime: what such cards have in common, written once over a small table of the runtime's calls.
+ * What cards behind a vendor's runtime have in common, written once over a small table of the runtime's calls
+ * (td_card_driver).
  *
- * DESIGN. A backend's device, stream and graph begin with a td_card, a td_card_stream and a td_card_graph. The functions here
- * and in card_stream.h fill most of the backend's table td_npu_ops (TD_CARD_OPS names them), and call the runtime by way of
- * td_card_driver. A backend keeps what its vendor alone has: finding and opening the libraries, which statuses mean what and
- * what to advise, operations and kernels, layouts of weights, blocks, and the sum over several cards. Sums have no common
- * half: one vendor's library makes them, and stopping one needs the stream; the other vendor's are kernels of our own, which
- * look at a word.
+ * DESIGN. A backend's device, stream and graph begin with a td_card, a td_card_stream and a td_card_graph. The functions
+ * here and in card_stream.h fill most of the backend's table td_npu_ops (TD_CARD_OPS names them), and call the runtime by
+ * way of td_card_driver. A backend keeps what its vendor alone has: finding and opening the libraries, which statuses mean
+ * what and what to advise, operations and kernels, layouts of weights, blocks, and the sum over several cards. Sums have no
+ * common half: one vendor's library makes them, and stopping one needs the stream; the other vendor's are kernels of our
+ * own, which look at a word.
  *
  * Rules
  *   Context   Functions of td_npu_ops are called by one thread at a time, not always the same (`report`, `stats` and `lost`:
@@ -137,18 +138,18 @@ TD_NODISCARD static inline td_status td_card_upload(td_card *c, void *dev, const
 TD_NODISCARD td_status td_card_send(td_card *c, void *host, size_t bytes, const char *what, void **out, td_error *err);
 
 /**
- * A call of the runtime has failed: count it, and say so, in err where there is one, else in the log, unless the card is lost
- * and the log knows why. Any thread.
+ * A call of the runtime has failed: count it, and say so, in err where there is one, else in the log, unless the card is
+ * lost and the log knows why. Any thread.
  * @return st
  */
 td_status td_card_failed(td_card *c, td_status st, td_error *err, const char *format, ...) TD_PRINTF(4, 5);
 
 /** Make an arena at least so large, its contents undefined. The context is bound. @param err NULL: the log has it. */
 TD_NODISCARD td_status td_card_arena_grow(td_card *c, td_card_arena *a, size_t bytes, td_error *err);
-/** Give back all that it has. The context is bound. */
+/** Give back all memory of an arena. The context is bound. */
 void td_card_arena_close(td_card *c, td_card_arena *a);
 
-/** Whether so many cards, each another one, can be a group. @return TD_EINVAL and a sentence. */
+/** Check that these cards can be a group: at most `most`, and each another one. @return TD_EINVAL and a sentence. */
 TD_NODISCARD td_status td_card_check_group(td_npu *const *cards, uint32_t n, uint32_t most, td_error *err);
 
 /* Functions of td_npu_ops. */

@@ -15,7 +15,7 @@ typedef struct {
     uint64_t down_bytes, up_bytes; /* that one launch copies */
 } td_card_graph;
 
-/** So many calls have given the card work on this stream; what is recorded only is none. */
+/** Count n calls that gave the card work on this stream. Calls that are only recorded do not count. */
 static inline void td_card_launched(td_npu_stream *s, uint32_t n) {
     td_card_stream *of = (td_card_stream *)s;
     if (!of->capture) atomic_fetch_add_explicit(&of->card->given.launches, n, memory_order_relaxed);

@@ -14,9 +14,10 @@
 #define TD_CPU_EXPERTS_CPU_EXPERTS_H
 
 #include "core/dtype.h"
+#include "core/expert_id.h"
 #include "core/memory/mem.h"
 #include "core/threads/pool.h"
-#include "kernels/product/tile_gemm.h"
+#include "kernels/product/packed_expert.h"
 #include "tandem.h"
 
 typedef struct td_experts td_experts;
@@ -158,6 +159,14 @@ typedef struct {
  * experts [n_experts], only read during the call. Uses the pool. */
 TD_NODISCARD td_status td_experts_load_codes(td_experts *x, uint32_t layer, const td_expert_codes *experts, td_error *err);
 
+/** How a store of this shape packs an expert; all of its experts are alike. @return as td_experts_measure. */
+TD_NODISCARD td_status td_experts_packed(const td_experts_config *c, uint32_t n_subpools, td_packed_expert *out,
+                                         td_error *err);
+
+/** Copy the bytes of one expert of a loaded layer, td_packed_expert.bytes of them. May be called from several threads, and
+ * while the store is used. */
+void td_experts_copy_packed(const td_experts *x, uint32_t layer, uint32_t expert, void *out);
+
 /** Fill one layer with random weights of a plausible scale, for benchmarks of shapes. */
 TD_NODISCARD td_status td_experts_fill_layer(td_experts *x, uint32_t layer, uint64_t seed, td_error *err);
 
@@ -201,15 +210,14 @@ TD_NODISCARD td_status td_experts_check_file(const td_experts_config *c, uint32_
  * expert has deferred pairs only. */
 #define TD_EXPERTS_HELD_TOK 256
 
-#define TD_EXPERT_ELSEWHERE UINT16_MAX /* an id: another tier computes this expert */
-
 typedef struct {
     uint32_t    n_tok, top_k;
     const void *x; /* [n_tok, hidden] act_dtype; NULL with x_i8 */
     /** For formats that take int8, the same rows quantised before (kernels/rows/row_quant.h); else NULL. */
     const int8_t *x_i8;    /* [n_tok, hidden] */
     const float  *x_scale; /* [n_tok] */
-    /** [n_tok, top_k] expert ids, distinct within a token, in descending order of weight; or TD_EXPERT_ELSEWHERE */
+    /** [n_tok, top_k] expert ids, distinct within a token, in descending order of weight; with
+     * TD_ID_RESIDENT (core/expert_id.h) where the device computes the expert */
     const uint16_t *ids;
     const float    *weights;     /* [n_tok, top_k] */
     uint32_t        n_immediate; /* 1..top_k: the first n_immediate of a token go to y, the others to y_deferred */
@@ -225,7 +233,7 @@ typedef struct {
 /**
  * The FFN of one layer for a batch of tokens. With e = ids[t,j] and
  *   f(t,j) = weights[t,j] * down_e(glu(gate_e(x[t,:]), up_e(x[t,:])))
- * as an exact sum (kernels/exact_sum.h) over the experts that are not elsewhere, rounded once:
+ * as an exact sum (kernels/exact_sum.h) over the experts that are not resident on the device, rounded once:
  *   y[t,:]          = sum of f(t,j) over j <  n_immediate
  *   y_deferred[t,:] = sum of f(t,j) over j >= n_immediate
  * Each matrix adds its bias, where there is one, before anything else is done with its values.

@@ -250,7 +250,7 @@ static void group_pairs(td_experts *x, expert_ffn *f) {
         const uint16_t *ids = token_ids(f, t);
         term_counts     n = {0};
         for (uint32_t j = 0; j < a->top_k; j++) {
-            if (ids[j] == TD_EXPERT_ELSEWHERE) continue;
+            if (td_id_is_resident(ids[j])) continue;
             assert(ids[j] < n_experts);
             f->expert_pairs[ids[j]]++;
             if (j < a->n_immediate) f->expert_now[ids[j]] = true;
@@ -275,7 +275,7 @@ static void group_pairs(td_experts *x, expert_ffn *f) {
     for (uint32_t t = 0; t < f->n_tok; t++) {
         const uint16_t *ids = token_ids(f, t);
         for (uint32_t j = 0; j < a->top_k; j++) {
-            if (ids[j] == TD_EXPERT_ELSEWHERE) continue;
+            if (td_id_is_resident(ids[j])) continue;
             f->pairs[f->expert_pairs[ids[j]]++] = (pair){
                 .token = t, .is_deferred = j >= a->n_immediate, .weight = a->weights[(size_t)(f->tok0 + t) * a->top_k + j]};
         }
@@ -639,7 +639,7 @@ static void run_pass(td_experts *x, bool second) {
     run_phase(x, second ? "deferred down" : "down", (uint32_t)n_experts, down_item, f->n_chunks * f->n_ranges, true);
 }
 
-/* What a batch gives whose experts are all elsewhere. */
+/* What a batch gives whose experts are all on the device. */
 static void write_zeros(const td_experts *x) {
     const td_ffn_args *a = x->ffn->args;
     const size_t       hidden = x->config.hidden,

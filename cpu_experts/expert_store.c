@@ -34,6 +34,33 @@ td_status td_experts_measure(const td_experts_config *c, uint32_t n_subpools, ui
     return TD_OK;
 }
 
+_Static_assert(TD_EXPERT_PIECES_MAX == TD_POOL_SUBPOOLS_MAX, "an expert has a piece of each shard");
+
+td_status td_experts_packed(const td_experts_config *c, uint32_t n_subpools, td_packed_expert *out, td_error *err) {
+    const td_tile_layout *tiles = td_kernels_here()->product[c->format]->tiles;
+    expert_layout         l;
+    TD_TRY(check_config(c, err));
+    TD_TRY(td_expert_layout_init(&l, c, tiles, n_subpools, err));
+    *out = (td_packed_expert){.product = (td_product)c->format,
+                              .groups = l.groups,
+                              .glu = c->glu,
+                              .bias = l.bias,
+                              .tiles = tiles,
+                              .hidden = c->hidden,
+                              .inter = c->inter,
+                              .hidden_k = l.hidden_k,
+                              .inter_k = l.inter_k,
+                              .gate_tile_bytes = l.gate_tile_bytes,
+                              .down_tile_bytes = l.down_tile_bytes,
+                              .n_pieces = n_subpools};
+    for (uint32_t s = 0; s < n_subpools; s++) {
+        const expert_shard *sh = &l.shard[s];
+        out->piece[s] = (td_expert_piece){(uint32_t)sh->n_gate, (uint32_t)sh->n_down, sh->expert_bytes};
+        out->bytes += sh->expert_bytes;
+    }
+    return TD_OK;
+}
+
 static td_status open_store(td_experts *x, td_error *err) {
     const td_experts_config *c = &x->config;
     TD_TRY(check_config(c, err));

@@ -1,4 +1,4 @@
-/* Weights of a loaded layer as numbers again, for measuring and for other file formats. */
+/* Weights of a loaded layer for others: as numbers again, for measuring and for other file formats; as they lie, for a device. */
 #include <assert.h>
 #include <stdlib.h>
 #include <string.h>
@@ -96,4 +96,14 @@ td_status td_experts_get_codes(const td_experts *x, uint32_t layer, uint32_t exp
     if (f != TD_EXPERT_INT4C && f != TD_EXPERT_INT8C && f != TD_EXPERT_INT4G)
         return td_fail(err, TD_ENOTSUP, "only integers are codes times scales");
     return each_tile(x, layer, expert, m, row, n, give_codes, &(coded){codes, scale}, err);
+}
+
+void td_experts_copy_packed(const td_experts *x, uint32_t layer, uint32_t expert, void *out) {
+    char *to = out;
+    assert(layer < x->config.n_layers && x->loaded[layer] && expert < x->config.n_experts);
+    for (uint32_t s = 0; s < x->layout.n_shards; s++) {
+        const size_t bytes = x->layout.shard[s].expert_bytes;
+        memcpy(to, (const char *)expert_shard_data(x, layer, s) + expert * bytes, bytes);
+        to += bytes;
+    }
 }

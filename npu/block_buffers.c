@@ -1,5 +1,7 @@
 #include "npu/block_buffers.h"
 
+#include "kernels/exact_sum.h"
+
 #define ADD(pointer, bytes)         \
     list[n++] = (td_block_buffer) { \
         (void **)&(pointer), bytes  \
@@ -45,6 +47,7 @@ size_t td_block_buffers(td_block_desc *desc, td_dtype act_dtype, td_block_buffer
             ADD(desc->router.in_f32, desc->router.hidden * sizeof(float));
             ADD(desc->router.ids, desc->router.top_k * sizeof(uint16_t));
             ADD(desc->router.weights, desc->router.top_k * sizeof(float));
+            ADD(desc->router.slot_of, 0);
             break;
         case TD_BLOCK_EXPERTS:
             ADD(desc->experts.in, desc->experts.hidden * act);
@@ -52,6 +55,19 @@ size_t td_block_buffers(td_block_desc *desc, td_dtype act_dtype, td_block_buffer
             ADD(desc->experts.ids, desc->experts.top_k * sizeof(uint16_t));
             ADD(desc->experts.weights, desc->experts.top_k * sizeof(float));
             ADD(desc->experts.out, desc->experts.hidden * act);
+            break;
+        case TD_BLOCK_RESIDENT:
+            ADD(desc->resident.slots, 0);
+            ADD(desc->resident.slot_of, 0);
+            ADD(desc->resident.in, desc->resident.hidden * act);
+            ADD_I8(desc->resident.in_i8, desc->resident.hidden);
+            ADD(desc->resident.ids, desc->resident.top_k * sizeof(uint16_t));
+            ADD(desc->resident.weights, desc->resident.top_k * sizeof(float));
+            ADD(desc->resident.sums, td_exact_words(desc->resident.hidden) * sizeof(int32_t));
+            break;
+        case TD_BLOCK_JOIN:
+            for (int i = 0; i < 2; i++) ADD(desc->join.parts[i], td_exact_words(desc->join.hidden) * sizeof(int32_t));
+            ADD(desc->join.out, desc->join.hidden * act);
             break;
         case TD_BLOCK_COMBINE:
             ADD(desc->combine.x, desc->combine.hidden * act);

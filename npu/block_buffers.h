@@ -4,7 +4,7 @@
 
 #include "npu/npu.h"
 
-#define TD_BLOCK_BUFFERS_MAX 6
+#define TD_BLOCK_BUFFERS_MAX 8
 
 typedef struct {
     void **at;        /* the descriptor's pointer; *at may be NULL */

@@ -144,6 +144,8 @@ size_t td_block_weights(const td_block_desc *d, td_block_weight list[TD_BLOCK_WE
             OPTIONAL("gamma", d->head.gamma, d->head.hidden);
             ADD("head", d->head.w, TD_USE_HEAD, d->head.vocab, d->head.hidden);
             return n;
+        case TD_BLOCK_RESIDENT:
+        case TD_BLOCK_JOIN:
         case TD_BLOCK_COMBINE:
         case TD_BLOCK_ALL_REDUCE:
         case TD_BLOCK_TOP:
@@ -242,6 +244,16 @@ static td_status check_experts(const td_experts_desc *x, td_error *err) {
                : td_fail(err, TD_EINVAL, "experts need matrices, ids and weights");
 }
 
+static td_status check_resident(const td_resident_desc *x, td_error *err) {
+    SIZES(SIZE(x, hidden), SIZE(x, inter), SIZE(x, n_experts), SIZE(x, top_k));
+    if (x->n_experts > TD_EXPERTS_MAX || x->top_k > TD_TOP_K_MAX || x->top_k > x->n_experts)
+        return td_fail(err, TD_EINVAL, "a token uses 1 to %d of at most %d experts, not %u of %u", TD_TOP_K_MAX,
+                       TD_EXPERTS_MAX, x->top_k, x->n_experts);
+    if (!x->packed || x->packed->hidden != x->hidden || x->packed->inter != x->inter)
+        return td_fail(err, TD_EINVAL, "resident experts need to be packed as [%u, %u]", x->inter, x->hidden);
+    return TD_OK;
+}
+
 static td_status check_kind(const td_block_desc *d, td_error *err) {
     switch (d->kind) {
         case TD_BLOCK_EMBED: SIZES(SIZE(&d->embed, hidden)); return TD_OK;
@@ -252,6 +264,8 @@ static td_status check_kind(const td_block_desc *d, td_error *err) {
         case TD_BLOCK_MLP: SIZES(SIZE(&d->mlp, hidden), SIZE(&d->mlp, inter)); return TD_OK;
         case TD_BLOCK_ROUTER: return check_router(&d->router, err);
         case TD_BLOCK_EXPERTS: return check_experts(&d->experts, err);
+        case TD_BLOCK_RESIDENT: return check_resident(&d->resident, err);
+        case TD_BLOCK_JOIN: SIZES(SIZE(&d->join, hidden)); return TD_OK;
         case TD_BLOCK_COMBINE: SIZES(SIZE(&d->combine, hidden)); return TD_OK;
         case TD_BLOCK_ALL_REDUCE: SIZES(SIZE(&d->all_reduce, width)); return TD_OK;
         case TD_BLOCK_HEAD: SIZES(SIZE(&d->head, hidden), SIZE(&d->head, vocab), SIZE(&d->head, max_out)); return TD_OK;
@@ -270,6 +284,12 @@ td_status td_block_check(const td_block_desc *desc, uint32_t tok_max, td_error *
     if (desc->max_tok < 1 || desc->max_tok > tok_max)
         return td_fail(err, TD_EINVAL, "a block takes 1 to %u rows, not %u", tok_max, desc->max_tok);
     return TD_OK;
+}
+
+td_status td_block_check_slotless(const td_block_desc *desc, td_error *err) {
+    const bool uses_slots = desc->kind == TD_BLOCK_RESIDENT || desc->kind == TD_BLOCK_JOIN ||
+                            (desc->kind == TD_BLOCK_ROUTER && desc->router.slot_of);
+    return uses_slots ? td_fail(err, TD_ENOTSUP, "this device keeps no experts in slots") : TD_OK;
 }
 
 td_status td_block_check_step(const td_block_desc *desc, const td_step *step) {

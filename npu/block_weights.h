@@ -75,6 +75,8 @@ size_t td_block_weights(const td_block_desc *desc, td_block_weight list[TD_BLOCK
  * @return TD_EINVAL and a sentence.
  */
 TD_NODISCARD td_status td_block_check(const td_block_desc *desc, uint32_t tok_max, td_error *err);
+/** For devices without caps.resident. @return TD_ENOTSUP for blocks that only those with it have. */
+TD_NODISCARD td_status td_block_check_slotless(const td_block_desc *desc, td_error *err);
 
 /** Whether a step's rows are rows of the block's buffers. @return TD_EINVAL, and a line in the log. */
 TD_NODISCARD td_status td_block_check_step(const td_block_desc *desc, const td_step *step);

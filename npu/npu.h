@@ -37,8 +37,10 @@
 #include <stdatomic.h>
 
 #include "core/dtype.h"
+#include "core/expert_id.h"
 #include "core/log/tier_meter.h"
 #include "core/threads/thread_layout.h"
+#include "kernels/product/packed_expert.h"
 #include "tandem.h"
 
 #define TD_KV_PAGE 128 /* tokens per page */
@@ -85,6 +87,7 @@ typedef struct {
     td_handover handover;       /* the form that suits it; it has both */
     bool        measure;        /* the faster form depends on the machine and has to be measured (npu/handover_time.h) */
     bool        experts;        /* it has TD_BLOCK_EXPERTS */
+    bool        resident;       /* it has TD_BLOCK_RESIDENT and TD_BLOCK_JOIN, and its routers know slot_of */
     /** A norm gives its rows in f32, too (td_norm_desc.out_f32), and a router reads those. False: both fields are ignored. */
     bool norm_f32;
     /** Rows beyond a step's counts are computed like the others. So each cache needs pages for their keys and values, behind
@@ -277,8 +280,9 @@ typedef struct {
     const td_npu_weight *logit_bias, *bias; /* [n_experts] F32 or NULL */
     const void          *in;                /* [max_tok, hidden] */
     const float         *in_f32;            /* a norm's out_f32, read in its place with caps.norm_f32; or NULL */
-    uint16_t            *ids;               /* [max_tok, top_k] */
+    uint16_t            *ids;               /* [max_tok, top_k]; with TD_ID_RESIDENT where slot_of has a slot */
     float               *weights;           /* [max_tok, top_k] */
+    const uint16_t      *slot_of;           /* [n_experts] as in td_resident_desc; NULL: no expert is resident */
 } td_router_desc;
 
 /**
@@ -298,6 +302,32 @@ typedef struct {
      * use the same ids and weights: where their routers might differ, those of the first card. */
     td_npu_group *group;
 } td_experts_desc;
+
+#define TD_NO_SLOT UINT16_MAX
+
+/**
+ * Of the routed experts that row r chose, those with TD_ID_RESIDENT, which lie in slots of device memory as the CPU tier packs
+ * them: sums[r] = their part of the exact sum (kernels/exact_sum.h) over the row's experts, of weights[r] * down_e(glu(gate_e(x),
+ * up_e(x))), with the bits of the CPU tier. Which expert lies in which slot may change between two replays of a graph.
+ */
+typedef struct {
+    uint32_t                hidden, inter, n_experts, top_k;
+    const td_packed_expert *packed;  /* copied */
+    const void             *slots;   /* [slots, packed->bytes] device memory; every slot begins with a multiple of 64 */
+    const uint16_t         *slot_of; /* [n_experts] device memory: where an expert lies, or TD_NO_SLOT */
+    const void             *in;      /* [max_tok, hidden] */
+    td_rows_i8              in_i8;   /* the same rows in int8; only where the packed format takes int8 */
+    const uint16_t         *ids;     /* [max_tok, top_k] of a router with the same slot_of */
+    const float            *weights; /* [max_tok, top_k] */
+    int32_t                *sums;    /* [max_tok, td_exact_words(hidden)] */
+} td_resident_desc;
+
+/** out = the values of the exact sums parts[0] + parts[1], rounded to act_dtype. */
+typedef struct {
+    uint32_t       hidden;
+    const int32_t *parts[2]; /* [max_tok, td_exact_words(hidden)] */
+    void          *out;      /* [max_tok, hidden] */
+} td_join_desc;
 
 /** x += (add[0] + add[1] + add[2]), summed in that order in f32; NULL entries are left out. */
 typedef struct {
@@ -356,6 +386,8 @@ typedef enum {
     TD_BLOCK_MLP,
     TD_BLOCK_ROUTER,
     TD_BLOCK_EXPERTS,
+    TD_BLOCK_RESIDENT,
+    TD_BLOCK_JOIN,
     TD_BLOCK_COMBINE,
     TD_BLOCK_ALL_REDUCE,
     TD_BLOCK_HEAD,
@@ -380,6 +412,8 @@ typedef struct {
         td_mlp_desc        mlp;
         td_router_desc     router;
         td_experts_desc    experts;
+        td_resident_desc   resident;
+        td_join_desc       join;
         td_combine_desc    combine;
         td_all_reduce_desc all_reduce;
         td_head_desc       head;

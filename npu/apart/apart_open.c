@@ -87,6 +87,7 @@ static void caps(td_npu *d, td_npu_caps *out) {
     apart *a = (apart *)d;
     *out = (td_npu_caps){.handover = TD_HANDOVER_DOORBELL,
                          .experts = true,
+                         .resident = true,
                          .log_sums = true,
                          .memory_total = a->memory_bytes,
                          .memory_free = free_bytes(a)};

@@ -8,7 +8,7 @@
  *
  *   host_open       device, memory, table          host_attention  softmax(q K) V over paged keys: one core for three forms;
  *                                                  host_attn_f32, host_attn_int16   its two arithmetics
- *   host_stream     streams, captures              host_mla, host_gqa, host_mlp, host_router, host_experts,
+ *   host_stream     streams, captures              host_mla, host_gqa, host_mlp, host_router, host_experts, host_resident,
  *                                                  host_blocks     the blocks
  *   host_weight     conversion and layouts         host_weight_file   weights in a file of an earlier process
  *                                                  kernels/        what depends on the instruction set
@@ -193,12 +193,14 @@ typedef struct {
 /* ---- blocks ---------------------------------------------------------------------------------- */
 
 struct td_npu_block {
-    td_block_desc desc;
+    td_block_desc    desc;
+    td_packed_expert packed; /* resident: the descriptor's */
     td_status (*run)(td_host_npu *d, const td_npu_block *b, const td_host_step *s);
     struct { /* the rows of a chunk; the rest are offsets into the scratch, those that the kind needs */
         size_t         chunk, x, rows, f32, per_worker;
         size_t         inter, down;                           /* mlp, experts */
         size_t         first, chosen, gathered, scales, sums; /* experts */
+        size_t         inter_columns;                         /* resident: floats of an intermediate row, whole tiles */
         size_t         q, k, v, out;                          /* attention */
         size_t         q_low, q_rows, kv, q_lat, ctx;         /* latent attention */
         td_attn_places attn;
@@ -214,7 +216,8 @@ typedef struct {
 } td_host_block_kind;
 
 extern const td_host_block_kind td_host_embed, td_host_norm, td_host_linear, td_host_mla, td_host_gqa, td_host_mlp,
-    td_host_router, td_host_experts, td_host_combine, td_host_all_reduce, td_host_head, td_host_top;
+    td_host_router, td_host_experts, td_host_resident, td_host_join, td_host_combine, td_host_all_reduce, td_host_head,
+    td_host_top;
 
 size_t    td_host_kv_page_bytes(td_npu *d, td_kv_rows what, size_t n); /* host_attention.c */
 size_t    td_host_block_scratch_bytes(td_npu *d, const td_block_desc *desc);

@@ -24,6 +24,7 @@ static void caps(td_npu *npu, td_npu_caps *out) {
         .unified_memory = true,
         .inline_work = !d->config.own_threads,
         .experts = true,
+        .resident = true,
         .log_sums = true,
         .handover = TD_HANDOVER_HOST_CALL, /* a futex wakes its threads; bells are polled */
         .memory_total = (uint64_t)sysconf(_SC_PHYS_PAGES) * page,
@@ -61,12 +62,11 @@ td_status td_host_scratch_grow(td_host_npu *d, size_t bytes, td_error *err) {
 /* ---- blocks ---------------------------------------------------------------------------------- */
 
 static const td_host_block_kind *const KINDS[TD_BLOCK_COUNT] = {
-    [TD_BLOCK_EMBED] = &td_host_embed,     [TD_BLOCK_NORM] = &td_host_norm,
-    [TD_BLOCK_LINEAR] = &td_host_linear,   [TD_BLOCK_MLA] = &td_host_mla,
-    [TD_BLOCK_GQA] = &td_host_gqa,         [TD_BLOCK_MLP] = &td_host_mlp,
-    [TD_BLOCK_ROUTER] = &td_host_router,   [TD_BLOCK_EXPERTS] = &td_host_experts,
-    [TD_BLOCK_COMBINE] = &td_host_combine, [TD_BLOCK_ALL_REDUCE] = &td_host_all_reduce,
-    [TD_BLOCK_HEAD] = &td_host_head,       [TD_BLOCK_TOP] = &td_host_top,
+    [TD_BLOCK_EMBED] = &td_host_embed,   [TD_BLOCK_NORM] = &td_host_norm,       [TD_BLOCK_LINEAR] = &td_host_linear,
+    [TD_BLOCK_MLA] = &td_host_mla,       [TD_BLOCK_GQA] = &td_host_gqa,         [TD_BLOCK_MLP] = &td_host_mlp,
+    [TD_BLOCK_ROUTER] = &td_host_router, [TD_BLOCK_EXPERTS] = &td_host_experts, [TD_BLOCK_RESIDENT] = &td_host_resident,
+    [TD_BLOCK_JOIN] = &td_host_join,     [TD_BLOCK_COMBINE] = &td_host_combine, [TD_BLOCK_ALL_REDUCE] = &td_host_all_reduce,
+    [TD_BLOCK_HEAD] = &td_host_head,     [TD_BLOCK_TOP] = &td_host_top,
 };
 
 size_t td_host_block_scratch_bytes(td_npu *npu, const td_block_desc *desc) {

@@ -95,6 +95,8 @@ static void route_row(void *ctx, uint32_t i, const td_worker *worker) {
         w_out[at] = w[k];
         ids_out[at] = ids[k];
     }
+    for (size_t k = 0; r->slot_of && k < r->top_k; k++)
+        if (r->slot_of[ids_out[k]] != TD_NO_SLOT) ids_out[k] |= TD_ID_RESIDENT;
 }
 
 static td_status run_router(td_host_npu *d, const td_npu_block *b, const td_host_step *s) {

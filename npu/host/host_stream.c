@@ -95,12 +95,11 @@ static td_npu_block shifted(const td_npu_block *b, td_dtype act, uint32_t first_
 
 static td_status run_block(td_host_npu *d, const td_npu_block *b, const td_step *step) {
     static const char *const names[TD_BLOCK_COUNT] = {
-        [TD_BLOCK_EMBED] = "embed",     [TD_BLOCK_NORM] = "norm",
-        [TD_BLOCK_LINEAR] = "linear",   [TD_BLOCK_MLA] = "mla",
-        [TD_BLOCK_GQA] = "gqa",         [TD_BLOCK_MLP] = "mlp",
-        [TD_BLOCK_ROUTER] = "router",   [TD_BLOCK_EXPERTS] = "experts",
-        [TD_BLOCK_COMBINE] = "combine", [TD_BLOCK_ALL_REDUCE] = "all-reduce",
-        [TD_BLOCK_HEAD] = "head",       [TD_BLOCK_TOP] = "top",
+        [TD_BLOCK_EMBED] = "embed",   [TD_BLOCK_NORM] = "norm",       [TD_BLOCK_LINEAR] = "linear",
+        [TD_BLOCK_MLA] = "mla",       [TD_BLOCK_GQA] = "gqa",         [TD_BLOCK_MLP] = "mlp",
+        [TD_BLOCK_ROUTER] = "router", [TD_BLOCK_EXPERTS] = "experts", [TD_BLOCK_RESIDENT] = "resident experts",
+        [TD_BLOCK_JOIN] = "join",     [TD_BLOCK_COMBINE] = "combine", [TD_BLOCK_ALL_REDUCE] = "all-reduce",
+        [TD_BLOCK_HEAD] = "head",     [TD_BLOCK_TOP] = "top",
     };
     td_host_step seen;
     td_npu_block at_rows;

@@ -313,12 +313,12 @@ TEST(results_do_not_depend_on_threads_shards_batch_or_schedule) {
     }
 }
 
-/* Each pair's expert is here or elsewhere, by a draw: of a third of the tokens none is here, of some experts none anywhere. */
+/* Each pair's expert is here or resident on the device, by a draw: of a third of the tokens none is here, of some experts none anywhere. */
 static void draw_places(const invariance *v, uint16_t *here, uint16_t *there) {
     for (uint32_t i = 0; i < INV_TOK * INV_K; i++) {
         const bool is_here = i / INV_K % 3 && td_rng_u64(SEED, 200, i) & 1;
-        here[i] = is_here ? v->t.ids[i] : TD_EXPERT_ELSEWHERE;
-        there[i] = is_here ? TD_EXPERT_ELSEWHERE : v->t.ids[i];
+        here[i] = v->t.ids[i] | (is_here ? 0 : TD_ID_RESIDENT);
+        there[i] = v->t.ids[i] | (is_here ? TD_ID_RESIDENT : 0);
     }
 }
 
@@ -370,14 +370,14 @@ TEST(parts_of_a_sum_add_up) {
 }
 
 /* Nothing is here: zeros, as values or as sums, and nothing counted. */
-TEST(experts_elsewhere_leave_zeros) {
+TEST(resident_experts_leave_zeros) {
     static invariance v;
     static uint16_t   ids[INV_TOK * INV_K];
     static char       y[2][INV_TOK * INV_HIDDEN * 4], zeros[INV_TOK * INV_HIDDEN * 4];
     invariance_open(&v, TD_EXPERT_INT4C, TD_DT_BF16, false);
     td_pool    *pool = fixture_pool(2, 1);
     td_experts *x = open_experts(config_of(&v.w, v.format, v.act, INV_K, INV_TOK, INV_DEFER), pool, &v.w);
-    memset(ids, 0xff, sizeof ids);
+    for (size_t i = 0; i < INV_TOK * INV_K; i++) ids[i] = v.t.ids[i] | TD_ID_RESIDENT;
     memset(y, 1, sizeof y);
     done_calls = 0;
     td_experts_ffn(x, 0,

@@ -159,6 +159,8 @@ static void spoil(const td_block_desc *d) {
         case TD_BLOCK_MLP: negate_bf16(d->mlp.out); break;
         case TD_BLOCK_ROUTER: d->router.weights[0] *= 1.1f; break;
         case TD_BLOCK_EXPERTS: negate_bf16(d->experts.out); break;
+        case TD_BLOCK_RESIDENT: d->resident.sums[0] += 1; break;
+        case TD_BLOCK_JOIN: negate_bf16(d->join.out); break;
         case TD_BLOCK_COMBINE: negate_bf16(d->combine.x); break;
         case TD_BLOCK_ALL_REDUCE: ((td_bf16 *)d->all_reduce.out)[5] ^= 1; break;
         case TD_BLOCK_HEAD: d->head.logits[3] += 10; break;

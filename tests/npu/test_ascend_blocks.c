@@ -628,7 +628,8 @@ TEST(refused_experts) {
                  {right, "takes at most 1024 experts"},
                  {right, "an expert's gate is 32 x 64, not 64 x 64"},
                  {right, "a token uses 1 to 32 of at most 2048 experts, not 5 of 4"},
-                 {right, "experts need matrices, ids and weights"}};
+                 {right, "experts need matrices, ids and weights"},
+                 {{.kind = TD_BLOCK_JOIN, .max_tok = 4, .join = {.hidden = 64}}, "keeps no experts in slots"}};
     cases[0].desc.experts.gate = floats.list[CARD][0];
     cases[1].desc.experts.n_experts = 1025;
     cases[2].desc.experts.inter = 64;

@@ -622,6 +622,13 @@ TEST(refusals) {
     td_block_desc gqa = {
         .kind = TD_BLOCK_GQA, .max_tok = 1, .max_kv = 8, .gqa = {.hidden = 64, .heads = 2, .kv_heads = 2, .head_dim = 256}};
     refused(&p, &gqa, "heads of 8 to 128");
+    refused(&p, &(td_block_desc){.kind = TD_BLOCK_JOIN, .max_tok = 1, .join = {.hidden = 64}}, "no experts in slots");
+    refused(
+        &p,
+        &(td_block_desc){.kind = TD_BLOCK_ROUTER,
+                         .max_tok = 1,
+                         .router = {.hidden = 64, .n_experts = 8, .top_k = 2, .slot_of = (const uint16_t[8]){TD_NO_SLOT}}},
+        "no experts in slots");
     const td_npu_weight *list[1] = {matrix[CARD]};
     refused(&p,
             &(td_block_desc){.kind = TD_BLOCK_EXPERTS,

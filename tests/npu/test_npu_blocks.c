@@ -313,6 +313,42 @@ TEST(a_nan_routes_to_experts_that_exist) {
     rig_close(&g);
 }
 
+/* The choice and its weights do not depend on which experts have a slot; the bit in the ids says it. */
+TEST(a_router_marks_experts_that_have_a_slot) {
+    enum { ROWS = 9, HIDDEN = 16, EXPERTS = 20, K = 5 };
+    rnd            r = rnd_open("experts in slots");
+    float         *w = rnd_array(&r, EXPERTS * HIDDEN, 1), *x = rnd_array(&r, ROWS * HIDDEN, 1);
+    rig            g = rig_open(2, TD_DT_F32, false);
+    td_npu_weight *weight = make_weight(&g, TD_WEIGHT_F32, w, EXPERTS, HIDDEN);
+    uint16_t       ids[2][ROWS * K], slot_of[EXPERTS];
+    float          weights[2][ROWS * K];
+    for (uint16_t e = 0; e < EXPERTS; e++) slot_of[e] = e % 3 ? TD_NO_SLOT : e;
+    for (int marked = 0; marked < 2; marked++) {
+        td_router_desc d = {.hidden = HIDDEN,
+                            .n_experts = EXPERTS,
+                            .top_k = K,
+                            .normalise = true,
+                            .scale = 1,
+                            .w = weight,
+                            .in = x,
+                            .ids = ids[marked],
+                            .weights = weights[marked],
+                            .slot_of = marked ? slot_of : NULL};
+        td_npu_block  *b = make_block(&g, &(td_block_desc){.kind = TD_BLOCK_ROUTER, .max_tok = ROWS, .router = d});
+        run_rows(&g, b, ROWS);
+        g.npu->ops->block_destroy(g.npu, b);
+    }
+    for (size_t i = 0; i < ROWS * K; i++) {
+        assert_int_equal(td_id_number(ids[1][i]), ids[0][i]);
+        assert_int_equal(td_id_is_resident(ids[1][i]), ids[0][i] % 3 == 0);
+    }
+    assert_memory_equal(weights[0], weights[1], sizeof weights[0]);
+    g.npu->ops->weight_destroy(g.npu, weight);
+    rig_close(&g);
+    free(w);
+    free(x);
+}
+
 /* ---- embed, combine, head ---------------------------------------------------------------------- */
 
 /* A tied model: one table feeds embed and head, which want it laid out differently. */

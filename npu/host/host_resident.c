@@ -1,0 +1,297 @@
+/*
+ * Routed experts that lie in slots, packed as the CPU tier packs them: the CPU tier's kernels over the CPU tier's tiles, so an
+ * expert's outputs have its bits. A chunk's rows are made once, as kernels take them. Then experts take their turns: gate and up
+ * by tiles, the intermediate rows, down by tiles, and each output times its weight into the exact sum of its row.
+ */
+#include <string.h>
+
+#include "core/error.h"
+#include "kernels/rows/convert.h"
+#include "kernels/rows/row_quant.h"
+#include "npu/host/host_device.h"
+
+#define CHUNK_ROWS 512
+
+/* A row of the chunk that chose an expert. */
+typedef struct {
+    uint32_t row;
+    float    weight;
+} chosen;
+
+typedef struct {
+    td_host_npu            *d;
+    const td_npu_block     *b;
+    const td_resident_desc *x;
+    const td_packed_expert *p;
+    const td_gemm_kernel   *kernel;
+    size_t                  row0, rows;
+    td_gemm_row            *x_rows;       /* [rows] of the chunk */
+    td_gemm_row            *in, *mid;     /* [n] of the expert under way: its rows, and its intermediate rows */
+    char                   *in_at;        /* where the rows of in lie, x_stride bytes apart */
+    float                  *inter, *down; /* [n, n_gate tiles * nr], [n, hidden] */
+    const chosen           *list;         /* [n] of the expert under way */
+    size_t                  n;
+    const char             *expert; /* its first piece */
+} resident_job;
+
+static char *place(const resident_job *j, size_t at) {
+    return j->d->scratch + at;
+}
+
+/* Bytes of a row of k values as kernels take it: codes, of formats in groups with the sums of their groups behind them; f32. */
+static size_t row_bytes(const td_packed_expert *p, size_t k) {
+    if (p->product == TD_PRODUCT_BF16) return k * sizeof(float);
+    const size_t sums = p->groups.size ? k / p->groups.size * sizeof(int32_t) : 0;
+    return td_round_up(k + sums, TD_CACHE_LINE);
+}
+
+static void add_group_sums(const td_packed_expert *p, size_t k, char *at, td_gemm_row *row) {
+    if (!p->groups.size) return;
+    row->group_sum = (int32_t *)(void *)(at + k);
+    td_group_sums_i8((int8_t *)at, k, p->groups.size, (int32_t *)(void *)(at + k));
+}
+
+static void make_row(const td_packed_expert *p, td_dtype dtype, const void *src, size_t cols, size_t k, char *at,
+                     td_gemm_row *row) {
+    *row = (td_gemm_row){.x = at};
+    if (p->product == TD_PRODUCT_BF16) {
+        td_to_f32(dtype, src, cols, (float *)(void *)at);
+        memset((float *)(void *)at + cols, 0, (k - cols) * sizeof(float));
+        return;
+    }
+    td_quantize_rows_i8(dtype, src, 1, cols, cols, (int8_t *)at, k, &row->scale, &row->sum);
+    add_group_sums(p, k, at, row);
+}
+
+static void make_chunk_row(void *ctx, uint32_t i, const td_worker *w) {
+    const resident_job *j = ctx;
+    const size_t        hidden = j->x->hidden, k = j->p->hidden_k, from = (j->row0 + i) * hidden;
+    char               *at = place(j, j->b->at.x) + i * row_bytes(j->p, k);
+    td_gemm_row        *row = &j->x_rows[i];
+    (void)w;
+    if (!j->x->in_i8.q) {
+        make_row(j->p, j->d->act, (const char *)j->x->in + td_host_act_bytes(j->d, from), hidden, k, at, row);
+        return;
+    }
+    *row = (td_gemm_row){.x = at, .scale = j->x->in_i8.scale[j->row0 + i]};
+    td_place_row_i8(j->x->in_i8.q + from, hidden, (int8_t *)at, k, &row->sum);
+    add_group_sums(j->p, k, at, row);
+}
+
+/* ---- an expert ------------------------------------------------------------------------------------ */
+
+/* Tiles are counted over all pieces; tile becomes the number within its piece. */
+static const char *piece_of(const resident_job *j, bool down, size_t *tile, const td_expert_piece **piece) {
+    const char *at = j->expert;
+    for (*piece = j->p->piece;; at += (*piece)->bytes, (*piece)++) {
+        const size_t n = down ? (*piece)->n_down : (*piece)->n_gate;
+        if (*tile < n) return at;
+        *tile -= n;
+    }
+}
+
+static const float *biases_of(const resident_job *j, const td_expert_piece *piece, const char *at) {
+    return j->p->bias ? (const float *)(const void *)(at + piece->n_gate * 2 * j->p->gate_tile_bytes +
+                                                      piece->n_down * j->p->down_tile_bytes)
+                      : NULL;
+}
+
+static td_gemm_args product_of(const resident_job *j, const char *tile, size_t k, const td_gemm_row *rows) {
+    return (td_gemm_args){.tile = tile, .n_tiles = 1, .k = k, .m = j->n, .rows = rows, .groups = j->p->groups};
+}
+
+static void gate_up_tile(void *ctx, uint32_t item, const td_worker *w) {
+    const resident_job    *j = ctx;
+    const size_t           nr = j->p->tiles->nr, ld = j->b->at.inter_columns;
+    size_t                 tile = item;
+    const td_expert_piece *piece;
+    const char            *at = piece_of(j, false, &tile, &piece), *gate = at + tile * 2 * j->p->gate_tile_bytes;
+    const float           *bias = biases_of(j, piece, at);
+    float                  gates[CHUNK_ROWS * TD_GEMM_NR_MAX];
+    (void)w;
+    td_gemm_args g = product_of(j, gate, j->p->hidden_k, j->in);
+    g.end = (td_gemm_end){.n = nr, .bias = bias ? bias + tile * 2 * nr : NULL, .out = gates, .ld = nr, .dtype = TD_DT_F32};
+    j->kernel->run(&g);
+    td_gemm_args u = product_of(j, gate + j->p->gate_tile_bytes, j->p->hidden_k, j->in);
+    u.end = (td_gemm_end){.n = nr,
+                          .bias = bias ? bias + (tile * 2 + 1) * nr : NULL,
+                          .gate = gates,
+                          .glu = j->p->glu,
+                          .ld_gate = nr,
+                          .out = j->inter + item * nr,
+                          .ld = ld,
+                          .dtype = TD_DT_F32};
+    j->kernel->run(&u);
+}
+
+static void make_mid_row(void *ctx, uint32_t i, const td_worker *w) {
+    const resident_job *j = ctx;
+    (void)w;
+    make_row(j->p, TD_DT_F32, j->inter + i * j->b->at.inter_columns, j->x->inter, j->p->inter_k,
+             place(j, j->b->at.rows) + i * row_bytes(j->p, j->p->inter_k), &j->mid[i]);
+}
+
+static void down_tile(void *ctx, uint32_t item, const td_worker *w) {
+    const resident_job    *j = ctx;
+    const size_t           nr = j->p->tiles->nr, column = item * nr, left = j->x->hidden - column;
+    size_t                 tile = item;
+    const td_expert_piece *piece;
+    const char            *at = piece_of(j, true, &tile, &piece);
+    const float           *bias = biases_of(j, piece, at);
+    (void)w;
+    td_gemm_args g =
+        product_of(j, at + piece->n_gate * 2 * j->p->gate_tile_bytes + tile * j->p->down_tile_bytes, j->p->inter_k, j->mid);
+    g.end = (td_gemm_end){.n = left < nr ? left : nr,
+                          .bias = bias ? bias + (piece->n_gate * 2 + tile) * nr : NULL,
+                          .out = j->down + column,
+                          .ld = j->x->hidden,
+                          .dtype = TD_DT_F32};
+    j->kernel->run(&g);
+}
+
+static void add_row(void *ctx, uint32_t i, const td_worker *w) {
+    const resident_job *j = ctx;
+    const size_t        hidden = j->x->hidden;
+    (void)w;
+    j->d->kernels->rows->exact_add(j->list[i].weight, j->down + i * hidden, hidden,
+                                   j->x->sums + (j->row0 + j->list[i].row) * td_exact_words(hidden));
+}
+
+static void run_expert(resident_job *j) {
+    const size_t stride = row_bytes(j->p, j->p->hidden_k), nr = j->p->tiles->nr;
+    for (size_t i = 0; i < j->n; i++) { /* kernels want rows at equal distances */
+        j->in[i] = j->x_rows[j->list[i].row];
+        j->in[i].x = memcpy(j->in_at + i * stride, j->in[i].x, stride);
+    }
+    td_host_for(j->d, gate_up_tile, j, td_div_up(j->x->inter, nr), j->n * j->x->hidden);
+    td_host_for(j->d, make_mid_row, j, j->n, j->n * j->x->inter);
+    td_host_for(j->d, down_tile, j, td_div_up(j->x->hidden, nr), j->n * j->x->inter);
+    td_host_for(j->d, add_row, j, j->n, j->n * j->x->hidden);
+}
+
+/* ---- the block --------------------------------------------------------------------------------------- */
+
+/* The chunk's resident pairs by expert, and of one expert by row; sums begun. first [n_experts + 1]: where each expert's begin. */
+static td_status list_chosen(const resident_job *j, uint32_t *first, chosen *list) {
+    const td_resident_desc *x = j->x;
+    const size_t            pairs = j->rows * x->top_k;
+    const uint16_t         *ids = x->ids + j->row0 * x->top_k;
+    memset(first, 0, (x->n_experts + 1) * sizeof *first);
+    for (size_t i = 0; i < pairs; i++) {
+        const uint16_t e = td_id_number(ids[i]);
+        if (!td_id_is_resident(ids[i])) continue;
+        if (e >= x->n_experts || x->slot_of[e] == TD_NO_SLOT) return TD_EINVAL;
+        if (++first[e + 1] > j->rows) return TD_EINVAL; /* a row has it twice */
+    }
+    for (size_t e = 0; e < x->n_experts; e++) first[e + 1] += first[e];
+    for (size_t row = 0; row < j->rows; row++) {
+        uint32_t terms = 0;
+        for (size_t i = row * x->top_k; i < (row + 1) * x->top_k; i++) {
+            if (!td_id_is_resident(ids[i])) continue;
+            list[first[td_id_number(ids[i])]++] = (chosen){(uint32_t)row, x->weights[j->row0 * x->top_k + i]};
+            terms++;
+        }
+        td_exact_begin(x->sums + (j->row0 + row) * td_exact_words(x->hidden), x->hidden, terms);
+    }
+    memmove(first + 1, first, x->n_experts * sizeof *first); /* each has become the next one's */
+    first[0] = 0;
+    return TD_OK;
+}
+
+static td_status run_resident(td_host_npu *d, const td_npu_block *b, const td_host_step *s) {
+    const td_resident_desc *x = &b->desc.resident;
+    uint32_t               *first = (uint32_t *)(void *)(d->scratch + b->at.first);
+    chosen                 *list = (chosen *)(void *)(d->scratch + b->at.chosen);
+    resident_job            j = {.d = d,
+                                 .b = b,
+                                 .x = x,
+                                 .p = &b->packed,
+                                 .kernel = d->kernels->product[b->packed.product],
+                                 .x_rows = (td_gemm_row *)(void *)(d->scratch + b->at.scales),
+                                 .in_at = d->scratch + b->at.gathered,
+                                 .inter = (float *)(void *)(d->scratch + b->at.inter),
+                                 .down = (float *)(void *)(d->scratch + b->at.down)};
+    j.in = j.x_rows + b->at.chunk;
+    j.mid = j.in + b->at.chunk;
+    for (; j.row0 < s->n_tok; j.row0 += b->at.chunk) {
+        j.rows = s->n_tok - j.row0 < b->at.chunk ? s->n_tok - j.row0 : b->at.chunk;
+        TD_TRY(list_chosen(&j, first, list));
+        if (!first[x->n_experts]) continue;
+        td_host_for(d, make_chunk_row, &j, j.rows, j.rows * x->hidden);
+        for (size_t e = 0; e < x->n_experts; e++) {
+            j.list = list + first[e];
+            j.n = first[e + 1] - first[e];
+            j.expert = (const char *)x->slots + x->slot_of[e] * b->packed.bytes;
+            if (j.n) run_expert(&j);
+        }
+    }
+    return TD_OK;
+}
+
+static void place_resident(const td_host_npu *d, const td_block_desc *desc, td_npu_block *b) {
+    const td_resident_desc *x = &desc->resident;
+    const td_packed_expert *p = x->packed;
+    size_t                  used = 0, chunk = desc->max_tok < CHUNK_ROWS ? desc->max_tok : CHUNK_ROWS;
+    (void)d;
+    b->run = run_resident;
+    b->packed = *p;
+    b->at.chunk = chunk;
+    b->at.inter_columns = td_round_up(x->inter, p->tiles->nr);
+    b->at.first = td_host_place(&used, (x->n_experts + 1) * sizeof(uint32_t));
+    b->at.chosen = td_host_place(&used, chunk * x->top_k * sizeof(chosen));
+    b->at.scales = td_host_place(&used, 3 * chunk * sizeof(td_gemm_row)); /* rows of the chunk, of an expert, between */
+    b->at.x = td_host_place(&used, chunk * row_bytes(p, p->hidden_k));
+    b->at.gathered = td_host_place(&used, chunk * row_bytes(p, p->hidden_k));
+    b->at.inter = td_host_place(&used, chunk * b->at.inter_columns * sizeof(float));
+    b->at.rows = td_host_place(&used, chunk * row_bytes(p, p->inter_k));
+    b->at.down = td_host_place(&used, chunk * x->hidden * sizeof(float));
+    b->scratch_bytes = used;
+}
+
+static td_status check_resident(td_host_npu *d, const td_block_desc *desc, td_error *err) {
+    const td_packed_expert *p = desc->resident.packed;
+    return p->tiles == d->kernels->product[p->product]->tiles
+               ? TD_OK
+               : td_fail(err, TD_EINVAL, "resident experts are packed in tiles %s, which this device's kernels do not read",
+                         p->tiles->name);
+}
+
+const td_host_block_kind td_host_resident = {.place = place_resident, .check = check_resident};
+
+/* ---- join ------------------------------------------------------------------------------------------- */
+
+#define JOIN_VALUES 256 /* that are joined at a time, on the stack */
+
+typedef struct {
+    td_host_npu        *d;
+    const td_join_desc *x;
+} join_job;
+
+static void join_row(void *ctx, uint32_t row, const td_worker *w) {
+    const join_job *j = ctx;
+    const size_t    hidden = j->x->hidden, at = row * td_exact_words(hidden);
+    (void)w;
+    for (size_t i = 0, n; i < hidden; i += n) {
+        int32_t        whole[2 * JOIN_VALUES];
+        float          values[JOIN_VALUES];
+        const int32_t *a = j->x->parts[0] + at + td_exact_at(i), *b = j->x->parts[1] + at + td_exact_at(i);
+        n = hidden - i < JOIN_VALUES ? hidden - i : JOIN_VALUES;
+        for (size_t k = 0; k < td_exact_words(n); k++) whole[k] = (int32_t)((uint32_t)a[k] + (uint32_t)b[k]);
+        j->d->kernels->rows->exact_end(whole, n, values);
+        td_from_f32(j->d->act, values, n, (char *)j->x->out + td_host_act_bytes(j->d, row * hidden + i));
+    }
+}
+
+static td_status run_join(td_host_npu *d, const td_npu_block *b, const td_host_step *s) {
+    join_job j = {d, &b->desc.join};
+    td_host_for(d, join_row, &j, s->n_tok, (size_t)s->n_tok * b->desc.join.hidden * 2);
+    return TD_OK;
+}
+
+static void place_join(const td_host_npu *d, const td_block_desc *desc, td_npu_block *b) {
+    (void)d;
+    (void)desc;
+    b->run = run_join;
+}
+
+const td_host_block_kind td_host_join = {.place = place_join};

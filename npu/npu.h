@@ -286,8 +286,9 @@ typedef struct {
 } td_router_desc;
 
 /**
- * Routed experts that the device keeps. out[r] = the sum over the experts e that row r chose, in the order of e, of
- * weights[r] * down_e(silu(gate_e(x)) * up_e(x)), added in f32.
+ * Routed experts that the device keeps. out[r] = the sum over the experts e that row r chose of
+ * weights[r] * down_e(silu(gate_e(x)) * up_e(x)). The sum is exact (kernels/exact_sum.h), and has the CPU tier's bits; a
+ * device whose operations have an arithmetic of their own adds in f32.
  */
 typedef struct {
     uint32_t hidden, inter, n_experts, top_k;

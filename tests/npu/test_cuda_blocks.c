@@ -5,178 +5,21 @@
  * cuBLASLt's stand-in and by our own kernels. What the device does not know is refused. And the list of kernels against what
  * the kernels are.
  *
- * The other blocks are compared by tandem doctor (test_cuda_command, TD_TEST_FULL) and by whole models (test_cuda_model).
+ * Routed experts are test_cuda_experts'. The other blocks are compared by tandem doctor (test_cuda_command, TD_TEST_FULL) and
+ * by whole models (test_cuda_model).
  */
 #include <math.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include "coded_matrices.h"
+#include "cuda_pair.h"
 #include "npu/cuda/cuda_device.h"
-#include "tests/npu/unified_step.h"
 #include "tests/standins/cuda/cuda_launch.h"
 #include "tests/standins/cuda/use_cuda_standin.h"
 
-typedef struct {
-    uint32_t       first, rows, bucket; /* of the step; first: its first row in the buffers */
-    rig            host;
-    td_npu        *card;
-    td_npu_stream *stream;
-    td_step_counts counts;
-    void          *dev_counts;
-    td_step_arrays arrays[2]; /* of attention: all but the counts */
-    uint32_t       block_stride;
-    td_step        step[2]; /* of the host, and of the card */
-} pair;
-
-enum { HOST, CARD };
-
 /* Relative: exponentials are 2e-7 off on both, sums of f32 in other orders some roundings more. */
 #define LOG_SUM_ERROR 4e-6f
-
-static uint32_t all_rows(const pair *p) {
-    return p->first + p->bucket;
-}
-
-static void copy(pair *p, void *host, void *dev, size_t bytes, td_copy_kind kind) {
-    const td_npu_ops *o = p->card->ops;
-    void             *pinned;
-    td_error          err = {0};
-    assert_int_equal(o->host_alloc(p->card, bytes, &pinned, &err), TD_OK);
-    if (kind == TD_COPY_H2D) memcpy(pinned, host, bytes);
-    assert_int_equal(
-        o->copy(p->card, p->stream, kind == TD_COPY_H2D ? dev : pinned, kind == TD_COPY_H2D ? pinned : dev, bytes, kind),
-        TD_OK);
-    assert_int_equal(o->stream_sync(p->card, p->stream), TD_OK);
-    if (kind == TD_COPY_D2H) memcpy(host, pinned, bytes);
-    o->host_free(p->card, pinned, bytes);
-}
-
-/** A buffer on both. */
-typedef struct {
-    void  *at[2];
-    size_t bytes;
-} both;
-
-static both put(pair *p, const void *from, size_t bytes) { /* from NULL: zeros */
-    both     b = {.bytes = bytes, .at = {calloc(1, bytes)}};
-    td_error err = {0};
-    assert_int_equal(p->card->ops->alloc(p->card, bytes, &b.at[CARD], &err), TD_OK);
-    if (from) {
-        memcpy(b.at[HOST], from, bytes);
-        copy(p, b.at[HOST], b.at[CARD], bytes, TD_COPY_H2D);
-    }
-    return b;
-}
-
-static both put_rows(pair *p, rnd *r, size_t width) {
-    float *f = rnd_array(r, all_rows(p) * width, 1);
-    void  *x = act_array(TD_DT_BF16, f, all_rows(p) * width);
-    both   b = put(p, x, all_rows(p) * width * sizeof(td_bf16));
-    free(f);
-    free(x);
-    return b;
-}
-
-static void drop(pair *p, both *b) {
-    p->card->ops->free(p->card, b->at[CARD], b->bytes);
-    free(b->at[HOST]);
-}
-
-static pair open_pair(uint32_t rows, uint32_t bucket) {
-    pair p = {.first = 3, .rows = rows, .bucket = bucket, .host = rig_open(1, TD_DT_BF16, false), .counts = {.n_tok = rows}};
-    td_error      err = {0};
-    td_npu_config c = {.act_dtype = TD_DT_BF16};
-    if (td_npu_open("cuda", &c, &p.card, &err) != TD_OK) fail_msg("%s", err.text);
-    assert_int_equal(p.card->ops->stream_create(p.card, &p.stream, &err), TD_OK);
-    assert_int_equal(p.card->ops->alloc(p.card, sizeof p.counts, &p.dev_counts, &err), TD_OK);
-    copy(&p, &p.counts, p.dev_counts, sizeof p.counts, TD_COPY_H2D);
-    return p;
-}
-
-static void set_step(pair *p) {
-    p->arrays[HOST].counts = &p->counts;
-    p->arrays[CARD].counts = p->dev_counts;
-    p->step[HOST] = td_step_unified(&p->arrays[HOST], p->block_stride);
-    p->step[HOST].first_row = p->first;
-    p->step[CARD] = p->step[HOST];
-    p->step[CARD].max_tok = p->bucket;
-    p->step[CARD].max_out = p->counts.n_out ? p->counts.n_out + 1 : 0;
-    p->step[CARD].dev = p->arrays[CARD];
-}
-
-static void close_pair(pair *p) {
-    p->card->ops->free(p->card, p->dev_counts, sizeof p->counts);
-    p->card->ops->stream_destroy(p->card, p->stream);
-    p->card->ops->close(p->card);
-    rig_close(&p->host);
-}
-
-static void weights_of(pair *p, td_weight_format format, const td_tensor_view *v, td_npu_weight *w[2]) {
-    td_npu  *npu[2] = {p->host.npu, p->card};
-    td_error err = {0};
-    for (int d = 0; d < 2; d++)
-        if (npu[d]->ops->weight_create(npu[d], format, v, &w[d], &err) != TD_OK) fail_msg("%s", err.text);
-}
-
-static void random_weights(pair *p, rnd *r, td_weight_format format, size_t n, size_t k,
-                           td_npu_weight *w[2]) { /* n 0: a vector */
-    float         *f = rnd_array(r, (n ? n : 1) * k, 1);
-    td_tensor_view v = {.dtype = TD_DT_F32, .rank = n ? 2 : 1, .shape = {n ? n : k, k}, .data = f};
-    weights_of(p, format, &v, w);
-    free(f);
-}
-
-static void drop_weights(pair *p, td_npu_weight *w[2]) {
-    p->host.npu->ops->weight_destroy(p->host.npu, w[HOST]);
-    p->card->ops->weight_destroy(p->card, w[CARD]);
-}
-
-/* On the host; on the card at once and twice from a graph, which gives the same bits in `out`. */
-static void run_both(pair *p, const td_block_desc desc[2], const both *out) {
-    const td_npu_ops *o = p->card->ops;
-    td_npu_block     *b;
-    td_npu_graph     *g;
-    td_error          err = {0};
-    void             *at_once = malloc(out->bytes), *replayed = malloc(out->bytes);
-    set_step(p);
-    td_npu_block *host = make_block(&p->host, &desc[HOST]);
-    run_block(&p->host, host, &p->step[HOST]);
-    p->host.npu->ops->block_destroy(p->host.npu, host);
-    if (o->block_create(p->card, &desc[CARD], &b, &err) != TD_OK) fail_msg("%s", err.text);
-    assert_int_equal(o->enqueue(p->card, p->stream, b, &p->step[CARD]), TD_OK);
-    assert_int_equal(o->stream_sync(p->card, p->stream), TD_OK);
-    copy(p, at_once, out->at[CARD], out->bytes, TD_COPY_D2H);
-    assert_int_equal(o->graph_begin(p->card, p->stream), TD_OK);
-    assert_int_equal(o->enqueue(p->card, p->stream, b, &p->step[CARD]), TD_OK);
-    assert_int_equal(o->graph_end(p->card, p->stream, &g, &err), TD_OK);
-    for (int i = 0; i < 2; i++) {
-        assert_int_equal(o->graph_launch(p->card, p->stream, g), TD_OK);
-        copy(p, replayed, out->at[CARD], out->bytes, TD_COPY_D2H);
-        assert_memory_equal(replayed, at_once, out->bytes);
-    }
-    o->graph_destroy(p->card, g);
-    o->block_destroy(p->card, b);
-    free(at_once);
-    free(replayed);
-}
-
-/* The step's rows are near, or the same bits with tolerance 0; the card has written no others. */
-static void check(pair *p, const both *b, size_t width, double tolerance, const char *what) {
-    td_bf16 *got = malloc(b->bytes), *want = b->at[HOST];
-    double  *w = malloc(p->rows * width * sizeof *w);
-    copy(p, got, b->at[CARD], b->bytes, TD_COPY_D2H);
-    for (size_t i = 0; i < all_rows(p) * width; i++)
-        if ((i < p->first * width || i >= (p->first + p->rows) * width) && got[i])
-            fail_msg("%s: row %zu is written", what, i / width);
-    for (size_t i = 0; i < p->rows * width; i++) w[i] = act_get(TD_DT_BF16, want, p->first * width + i);
-    double error = error_of(TD_DT_BF16, got + p->first * width, w, p->rows * width);
-    bool   same = !memcmp(got + p->first * width, want + p->first * width, p->rows * width * sizeof *got);
-    if (tolerance > 0 ? !(error <= tolerance) : !same)
-        fail_msg("%s: the card is %.6f off, allowed is %.6f", what, error, tolerance);
-    free(got);
-    free(w);
-}
 
 #define BLOCKS(desc, kind_, member, ...)                                     \
     for (int d = 0; d < 2; d++) desc[d] = (td_block_desc) {                  \
@@ -507,101 +350,6 @@ TEST(best_logits) {
     drop(&p, &logits), drop(&p, &top), drop(&p, &sums);
     free(x);
     close_pair(&p);
-}
-
-/* ---- routed experts ------------------------------------------------------------------------------ */
-
-#define EXPERTS_MOST 5
-
-/* Matrices of one kind on both, and what they were made of. */
-typedef struct {
-    td_npu_weight       *w[2][EXPERTS_MOST];
-    const td_npu_weight *list[2][EXPERTS_MOST];
-} expert_matrices;
-
-/* kind N_KINDS: W8A8. */
-static void make_experts(pair *p, rnd *r, size_t kind, uint32_t n_experts, size_t n, size_t k, expert_matrices *out) {
-    for (uint32_t e = 0; e < n_experts; e++) {
-        td_npu_weight *w[2];
-        if (kind == N_KINDS) {
-            random_weights(p, r, TD_WEIGHT_W8A8, n, k, w);
-        } else {
-            coded          c = make_coded(r, kind, n, k);
-            td_tensor_view v = view_of(&c);
-            weights_of(p, c.format, &v, w);
-            free_coded(&c);
-        }
-        for (int d = 0; d < 2; d++) out->list[d][e] = out->w[d][e] = w[d];
-    }
-}
-
-static void drop_experts(pair *p, uint32_t n_experts, expert_matrices *m) {
-    for (uint32_t e = 0; e < n_experts; e++) drop_weights(p, (td_npu_weight *[]){m->w[HOST][e], m->w[CARD][e]});
-}
-
-typedef struct {
-    size_t   of_gate, of_down; /* kinds */
-    uint32_t rows, bucket, n_experts, top_k, hidden, inter;
-    bool     of_codes; /* rows come as codes */
-} experts_case;
-
-static void run_experts(const experts_case *c, rnd *r) {
-    pair            p = open_pair(c->rows, c->bucket);
-    size_t          pairs = (size_t)all_rows(&p) * c->top_k;
-    uint16_t       *ids = calloc(pairs, sizeof *ids);
-    float          *weights = rnd_array(r, pairs, 1), *x_scale = calloc(all_rows(&p), sizeof *x_scale);
-    int8_t         *codes = calloc(all_rows(&p), c->hidden);
-    expert_matrices gate, up, down;
-    td_block_desc   desc[2];
-    char            what[96];
-    make_experts(&p, r, c->of_gate, c->n_experts, c->inter, c->hidden, &gate);
-    make_experts(&p, r, c->of_gate, c->n_experts, c->inter, c->hidden, &up);
-    make_experts(&p, r, c->of_down, c->n_experts, c->hidden, c->inter, &down);
-    for (size_t i = 0; i < pairs; i++) /* a row's are distinct; the last expert has none where there is a choice */
-        ids[i] = (uint16_t)((i / c->top_k / 3 + i % c->top_k) % (c->n_experts > c->top_k ? c->n_experts - 1 : c->n_experts));
-    both in = put_rows(&p, r, c->hidden), out = put(&p, NULL, (size_t)all_rows(&p) * c->hidden * sizeof(td_bf16)),
-         chosen = put(&p, ids, pairs * sizeof *ids), by = put(&p, weights, pairs * sizeof *weights);
-    for (size_t i = 0; i < all_rows(&p); i++) {
-        x_scale[i] = 0.01f * (float)(i % 7 + 1);
-        for (size_t k = 0; k < c->hidden; k++) codes[i * c->hidden + k] = (int8_t)((int)rnd_range(r, 0, 254) - 127);
-    }
-    both q = put(&p, codes, (size_t)all_rows(&p) * c->hidden), scale = put(&p, x_scale, all_rows(&p) * sizeof *x_scale);
-    for (int d = 0; d < 2; d++)
-        desc[d] = (td_block_desc){.kind = TD_BLOCK_EXPERTS,
-                                  .max_tok = all_rows(&p),
-                                  .experts = {.hidden = c->hidden,
-                                              .inter = c->inter,
-                                              .n_experts = c->n_experts,
-                                              .top_k = c->top_k,
-                                              .gate = gate.list[d],
-                                              .up = up.list[d],
-                                              .down = down.list[d],
-                                              .in = in.at[d],
-                                              .in_i8 = {c->of_codes ? q.at[d] : NULL, c->of_codes ? scale.at[d] : NULL},
-                                              .ids = chosen.at[d],
-                                              .weights = by.at[d],
-                                              .out = out.at[d]}};
-    run_both(&p, desc, &out);
-    snprintf(what, sizeof what, "%u of %u experts, kinds %zu and %zu", c->top_k, c->n_experts, c->of_gate, c->of_down);
-    check(&p, &out, c->hidden, 0, what);
-    both *const all[] = {&in, &out, &chosen, &by, &q, &scale};
-    for (size_t i = 0; i < sizeof all / sizeof *all; i++) drop(&p, all[i]);
-    expert_matrices *const matrices[] = {&gate, &up, &down};
-    for (size_t i = 0; i < 3; i++) drop_experts(&p, c->n_experts, matrices[i]);
-    free(ids), free(weights), free(codes), free(x_scale);
-    close_pair(&p);
-}
-
-/* Few rows of an expert and many, every kind of numbers, a step of more than one run. */
-TEST(experts) {
-    static const experts_case CASES[] = {
-        {N_KINDS, N_KINDS, 5, 8, 5, 2, 50, 33, true},  {N_KINDS, N_KINDS, 1, 1, 4, 1, 40, 70, false},
-        {N_KINDS, N_KINDS, 7, 8, 2, 2, 50, 130, true}, {N_KINDS, 0, 5, 8, 4, 2, 34, 36, false},
-        {0, N_KINDS, 5, 8, 4, 2, 34, 36, true},        {N_KINDS, N_KINDS, 1029, 1032, 2, 1, 8, 8, true}};
-    rnd r = rnd_open("experts");
-    for (size_t i = 0; i < sizeof CASES / sizeof *CASES; i++) run_experts(&CASES[i], &r);
-    for (size_t kind = 1; kind < N_KINDS; kind++)
-        run_experts(&(experts_case){kind, kind, 5, 8, 4, 2, 66, 100, kind % 2}, &r);
 }
 
 /* ---- what the card does not compute -------------------------------------------------------------- */

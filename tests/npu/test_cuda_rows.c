@@ -1,6 +1,7 @@
 /* The CUDA kernels of rows (embedding, norm, codes) and of int8 products against the host's blocks: the same bits where the
  * arithmetic is exact or elementwise, a bound for the norm's sum. */
 #include "cuda_rig.h"
+#include "kernels/kernels.h"
 #include "tests/td_test.h"
 
 CUDA_KERNEL(td_embed);
@@ -286,6 +287,31 @@ TEST(int8_mlps) {
         CUDA_FREE(n, xb, q, scale, act, two[0], two[1], q2, q3, scale2, scale3, out);
         free(x), free(hout);
     }
+}
+
+/* silu(gate) * up is the CPU tier's to the bit, before anything is rounded: gates of every size, and what is no number. */
+TEST(gated_values) {
+    enum { N = 40000 };
+    static const float ODD[] = {0, -0.0f, INFINITY, -INFINITY, NAN, 1e-42f, -1e-42f, 88.02f, 88.1f, 87.33f, 87.4f, -88.5f};
+    rnd                r = rnd_open("cuda gated values");
+    const td_glu       silu = {0};
+    uint32_t           zero = 0, one = 1, n = N;
+    float             *gate = rnd_array(&r, N, 1), *up = rnd_array(&r, N, 3), *want = malloc(N * sizeof *want), unit = 1;
+    for (size_t i = 0; i < N; i++) gate[i] = ldexpf(gate[i], (int)(i % 14) - 6); /* up to 128 */
+    memcpy(gate, ODD, sizeof ODD);
+    cuda_buf rows = cuda_word(1), g = cuda_copy(gate, N * sizeof *gate), u = cuda_copy(up, N * sizeof *up),
+             x = cuda_copy(&unit, sizeof unit), sums = cuda_alloc(N * sizeof(int)), out = cuda_alloc(N * sizeof(float));
+    for (size_t i = 0; i < N; i++) ((int *)sums.p)[i] = 1; /* times its scale */
+    cuda_run(&td_cuda_kernel_td_w8a8_epilogue, cuda_grid(cuda_up(N, 256), 1, 1, 256, 0), CUDA_OUT(out),
+             CUDA_ARGS(&rows.p, &zero, &sums.p, &sums.p, &x.p, &g.p, &u.p, CUDA_NULL, &n, &out.p, &one));
+    td_kernels_scalar.rows->glu(&silu, gate, up, 1, N, want, N);
+    for (size_t i = 0; i < N; i++) {
+        float got = ((float *)out.p)[i];
+        if (!(isnan(got) && isnan(want[i])) && memcmp(&got, want + i, sizeof got) != 0)
+            fail_msg("silu(%.9g) * %.9g is %.9g, not %.9g", (double)gate[i], (double)up[i], (double)got, (double)want[i]);
+    }
+    CUDA_FREE(rows, g, u, x, sums, out);
+    free(gate), free(up), free(want);
 }
 
 /* What measures a card's bounds does all of it: every word is read once, every product is done. */

@@ -79,7 +79,7 @@ TEST(every_set_gives_the_same_words_in_any_order_and_parts) {
         td_exact_begin(part[0], N, FIRST_PART);
         td_exact_begin(part[1], N, TERMS - FIRST_PART);
         for (size_t i = 0; i < TERMS; i++) t->rows->exact_add(weight_at(i), y[i], N, part[i >= FIRST_PART]);
-        for (size_t i = 0; i < td_exact_words(N); i++) words[i] = part[0][i] + part[1][i];
+        for (size_t i = 0; i < td_exact_words(N); i++) words[i] = (int32_t)((uint32_t)part[0][i] + (uint32_t)part[1][i]);
         /* words behind the N values have no terms, only what stands for them */
         for (size_t i = 0; i < N; i++) assert_int_equal(words[td_exact_at(i)], first[td_exact_at(i)]);
         t->rows->exact_end(words, N, out);

@@ -20,8 +20,8 @@
 
 #include "core/error.h"
 #include "cpu_experts/expert_state.h"
+#include "kernels/product/gemm_row.h"
 #include "kernels/rows/convert.h"
-#include "kernels/rows/row_quant.h"
 
 #define BLOCK_ROWS 112 /* pairs of a block where the kernel has no wish: whole register tiles of int4c, 8 times 14 */
 #define BLOCK_BYTES ((size_t)1 << 20)     /* of their codes, at most: half of a 2 MiB L2 */
@@ -118,43 +118,14 @@ static size_t odd_lines(size_t bytes) {
     return (td_round_up(bytes, TD_CACHE_LINE) / TD_CACHE_LINE | 1) * TD_CACHE_LINE;
 }
 
-/* A row of activations for the kernel: f32; or int8, of formats in groups followed by the sums of its groups. */
+/* Of a row of activations for the kernel. */
 static size_t row_bytes(td_expert_format format, const expert_layout *l, size_t k) {
-    if (format == TD_EXPERT_BF16) return k * sizeof(float);
-    return td_expert_has_groups(format) ? k + k / l->groups.size * sizeof(int32_t) : k;
+    return td_gemm_row_bytes((td_product)format, &l->groups, k);
 }
 
 /* Of what the kernel reads through td_gemm_row.x. */
 static size_t x_element(const td_experts *x) {
     return x->config.format == TD_EXPERT_BF16 ? sizeof(float) : sizeof(int8_t);
-}
-
-/* Behind k codes. */
-static void add_group_sums(const td_experts *x, size_t k, char *dst, td_gemm_row *row) {
-    if (!td_expert_has_groups(x->config.format)) return;
-    row->group_sum = (int32_t *)(dst + k);
-    td_group_sums_i8((int8_t *)dst, k, x->layout.groups.size, (int32_t *)(dst + k));
-}
-
-/* Make such a row of cols values; src may be dst when it is f32. */
-static void make_row(const td_experts *x, td_dtype dtype, const void *src, size_t cols, size_t k, char *dst,
-                     td_gemm_row *row) {
-    row->x = dst;
-    if (x->config.format == TD_EXPERT_BF16) {
-        if (src != dst) td_to_f32(dtype, src, cols, (float *)dst);
-        return;
-    }
-    td_quantize_rows_i8(dtype, src, 1, cols, cols, (int8_t *)dst, k, &row->scale, &row->sum);
-    add_group_sums(x, k, dst, row);
-}
-
-/* The same of hidden codes that are there already. */
-static void take_row(const td_experts *x, const int8_t *codes, float scale, char *dst, td_gemm_row *row) {
-    size_t k = x->layout.hidden_k;
-    row->x = dst;
-    row->scale = scale;
-    td_place_row_i8(codes, x->config.hidden, (int8_t *)dst, k, &row->sum);
-    add_group_sums(x, k, dst, row);
 }
 
 void td_expert_scratch_init(expert_scratch_places *p, const td_experts_config *c, const td_gemm_kernel *kernel,
@@ -293,16 +264,17 @@ static void prepare_rows(void *ctx, uint32_t item, const td_worker *w) {
     uint32_t    end = (item + 1) * TOKENS_PER_ITEM < f->n_tok ? (item + 1) * TOKENS_PER_ITEM : f->n_tok;
     (void)w;
     for (uint32_t t = item * TOKENS_PER_ITEM; t < end; t++) {
-        size_t             hidden = x->config.hidden;
-        const td_ffn_args *a = f->args;
-        char              *dst = f->x + t * x->scratch.x_stride;
-        size_t             first = (f->tok0 + t) * hidden;
-        f->x_rows[t] = (td_gemm_row){0};
+        const size_t            hidden = x->config.hidden, k = x->layout.hidden_k, first = (f->tok0 + t) * hidden;
+        const td_ffn_args      *a = f->args;
+        const td_product        product = (td_product)x->config.format;
+        const td_expert_groups *groups = &x->layout.groups;
+        char                   *dst = f->x + t * x->scratch.x_stride;
         if (a->x_i8)
-            take_row(x, a->x_i8 + first, a->x_scale[f->tok0 + t], dst, &f->x_rows[t]);
+            td_gemm_row_take(product, groups, a->x_i8 + first, a->x_scale[f->tok0 + t], hidden, k, dst, &f->x_rows[t]);
         else
-            make_row(x, x->config.act_dtype, (const char *)a->x + first * td_dtype_bytes(x->config.act_dtype), hidden,
-                     x->layout.hidden_k, dst, &f->x_rows[t]);
+            td_gemm_row_make(product, groups, x->config.act_dtype,
+                             (const char *)a->x + first * td_dtype_bytes(x->config.act_dtype), hidden, k, dst,
+                             &f->x_rows[t]);
     }
 }
 
@@ -332,7 +304,8 @@ static void finish_block(td_experts *x, const row_block *b, const char *values) 
     expert_ffn  *f = x->ffn;
     const size_t stride = item_is_block(x) ? x->scratch.code_stride : x->scratch.h_stride;
     for (uint32_t p = b->pair0; p < b->pair0 + b->n_pairs; p++, values += x->scratch.h_stride)
-        make_row(x, TD_DT_F32, values, x->config.inter, x->layout.inter_k, f->h + p * stride, &f->h_rows[p]);
+        td_gemm_row_make((td_product)x->config.format, &x->layout.groups, TD_DT_F32, values, x->config.inter,
+                         x->layout.inter_k, f->h + p * stride, &f->h_rows[p]);
 }
 
 /* The first tile of the up phase's next item, which its worker most likely goes on with. */

@@ -42,8 +42,7 @@ static td_status open_model(run *r, td_error *err) {
     TD_TRY(
         td_scored_model_open(&r->model, &r->o->model, &shape, &r->room.room, &(td_model_probe){.keep_routing = true}, err));
     const td_model_config *c = td_model_get_config(r->model.model);
-    uint32_t               n_moe = 0;
-    for (uint32_t i = 0; i < c->n_layers; i++) n_moe += c->is_moe[i] != 0;
+    uint32_t               n_moe = td_moe_layers_in(c, (td_layer_range){0, c->n_layers});
     if (!n_moe) return td_fail(err, TD_EINVAL, "the model has no routed experts");
     r->header = td_routing_header_of(n_moe, c->n_experts, c->top_k, r->text.n_fed);
     return td_scored_text_check_ids(&r->text, c->vocab, err);

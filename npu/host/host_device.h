@@ -8,8 +8,9 @@
  *
  *   host_open       device, memory, table          host_attention  softmax(q K) V over paged keys: one core for three forms;
  *                                                  host_attn_f32, host_attn_int16   its two arithmetics
- *   host_stream     streams, captures              host_mla, host_gqa, host_mlp, host_router, host_experts, host_resident,
- *                                                  host_blocks     the blocks
+ *   host_stream     streams, captures              host_mla, host_gqa, host_mlp, host_router, host_experts,
+ *                                                  host_resident, host_blocks     the blocks
+ *                                                  host_chosen     rows by expert, for both blocks of experts
  *   host_weight     conversion and layouts         host_weight_file   weights in a file of an earlier process
  *                                                  kernels/        what depends on the instruction set
  *   host_linear     quantise rows, matrix products host_work       what a block has to read and compute

@@ -6,41 +6,18 @@
 
 #include "core/error.h"
 #include "kernels/rows/convert.h"
-#include "npu/host/host_device.h"
+#include "npu/host/host_chosen.h"
 
 #define CHUNK_ROWS 512
-
-/* A row of the chunk that chose an expert. */
-typedef struct {
-    uint32_t row;
-    float    weight;
-} chosen;
 
 typedef struct {
     td_host_npu           *d;
     const td_npu_block    *b;
     const td_experts_desc *x;
-    size_t                 row0, rows;
-    const chosen          *list; /* of the expert under way */
-    int32_t               *sum;  /* [rows] of td_exact_words(hidden) */
+    size_t                 row0;
+    td_host_choice         choice;
+    const td_host_chosen  *list; /* of the expert under way */
 } experts_job;
-
-/* The chunk's pairs by expert, and of one expert by row. first [n_experts + 1]: where each expert's begin. */
-static td_status list_chosen(const experts_job *j, uint32_t *first, chosen *list) {
-    size_t          pairs = j->rows * j->x->top_k;
-    const uint16_t *ids = j->x->ids + j->row0 * j->x->top_k;
-    const float    *weights = j->x->weights + j->row0 * j->x->top_k;
-    memset(first, 0, (j->x->n_experts + 1) * sizeof *first);
-    for (size_t i = 0; i < pairs; i++) {
-        if (ids[i] >= j->x->n_experts) return TD_EINVAL;
-        if (++first[ids[i] + 1] > j->rows) return TD_EINVAL; /* a row has it twice */
-    }
-    for (size_t e = 0; e < j->x->n_experts; e++) first[e + 1] += first[e];
-    for (size_t i = 0; i < pairs; i++) list[first[ids[i]]++] = (chosen){(uint32_t)(i / j->x->top_k), weights[i]};
-    memmove(first + 1, first, j->x->n_experts * sizeof *first); /* each has become the next one's */
-    first[0] = 0;
-    return TD_OK;
-}
 
 /* Row i of the expert's, from the step's. */
 static void gather_row(void *ctx, uint32_t i, const td_worker *w) {
@@ -57,20 +34,12 @@ static void gather_row(void *ctx, uint32_t i, const td_worker *w) {
            td_host_act_bytes(j->d, hidden));
 }
 
-static void add_row(void *ctx, uint32_t i, const td_worker *w) {
-    const experts_job *j = ctx;
-    size_t             hidden = j->x->hidden;
-    (void)w;
-    j->d->kernels->rows->exact_add(j->list[i].weight, (const float *)(j->d->scratch + j->b->at.down) + i * hidden, hidden,
-                                   j->sum + j->list[i].row * td_exact_words(hidden));
-}
-
 static void store_row(void *ctx, uint32_t i, const td_worker *w) {
     const experts_job *j = ctx;
     size_t             hidden = j->x->hidden;
     (void)w;
     float *values = (float *)(j->d->scratch + j->b->at.down) + i * hidden; /* of no expert any more */
-    j->d->kernels->rows->exact_end(j->sum + i * td_exact_words(hidden), hidden, values);
+    j->d->kernels->rows->exact_end(j->choice.sums + i * td_exact_words(hidden), hidden, values);
     td_from_f32(j->d->act, values, hidden, (char *)j->x->out + td_host_act_bytes(j->d, (j->row0 + i) * hidden));
 }
 
@@ -79,6 +48,7 @@ static void run_expert(const experts_job *j, size_t e, size_t n) {
     const td_npu_block    *b = j->b;
     const td_experts_desc *x = j->x;
     char                  *gathered = d->scratch + b->at.gathered;
+    float                 *down = (float *)(d->scratch + b->at.down);
     td_rows_i8             i8 = {0};
     td_host_rows           in, h;
     if (x->in_i8.q) i8 = (td_rows_i8){(int8_t *)gathered, (float *)(d->scratch + b->at.scales)};
@@ -87,26 +57,30 @@ static void run_expert(const experts_job *j, size_t e, size_t n) {
     float *inter = (float *)(d->scratch + b->at.inter);
     td_host_gate_up(d, &in, x->gate[e], x->up[e], inter);
     td_host_rows_init(&h, d->scratch + b->at.rows, inter, TD_DT_F32, n, x->inter);
-    td_host_products(
-        d, &h, &(td_host_product){.w = x->down[e], .out = d->scratch + b->at.down, .ldo = x->hidden, .out_dtype = TD_DT_F32},
-        1);
-    td_host_for(d, add_row, (void *)j, n, n * x->hidden);
+    td_host_products(d, &h, &(td_host_product){.w = x->down[e], .out = down, .ldo = x->hidden, .out_dtype = TD_DT_F32}, 1);
+    td_host_choice_add(d, &j->choice, e, down);
 }
 
 static td_status run_experts(td_host_npu *d, const td_npu_block *b, const td_host_step *s) {
     const td_experts_desc *x = &b->desc.experts;
-    uint32_t              *first = (uint32_t *)(d->scratch + b->at.first);
-    chosen                *list = (chosen *)(d->scratch + b->at.chosen);
     for (size_t row = 0; row < s->n_tok; row += b->at.chunk) {
-        size_t      rows = s->n_tok - row < b->at.chunk ? s->n_tok - row : b->at.chunk;
-        experts_job j = {.d = d, .b = b, .x = x, .row0 = row, .rows = rows, .sum = (int32_t *)(d->scratch + b->at.sums)};
-        TD_TRY(list_chosen(&j, first, list));
-        for (size_t i = 0; i < rows; i++) td_exact_begin(j.sum + i * td_exact_words(x->hidden), x->hidden, x->top_k);
+        experts_job           j = {.d = d, .b = b, .x = x, .row0 = row};
+        const td_host_choice *c = &j.choice;
+        j.choice = (td_host_choice){.rows = s->n_tok - row < b->at.chunk ? s->n_tok - row : b->at.chunk,
+                                    .top_k = x->top_k,
+                                    .n_experts = x->n_experts,
+                                    .hidden = x->hidden,
+                                    .ids = x->ids + row * x->top_k,
+                                    .weights = x->weights + row * x->top_k,
+                                    .first = (uint32_t *)(d->scratch + b->at.first),
+                                    .list = (td_host_chosen *)(d->scratch + b->at.chosen),
+                                    .sums = (int32_t *)(d->scratch + b->at.sums)};
+        TD_TRY(td_host_choice_list(c));
         for (size_t e = 0; e < x->n_experts; e++) {
-            j.list = list + first[e];
-            if (first[e + 1] > first[e]) run_expert(&j, e, first[e + 1] - first[e]);
+            j.list = c->list + c->first[e];
+            if (c->first[e + 1] > c->first[e]) run_expert(&j, e, c->first[e + 1] - c->first[e]);
         }
-        td_host_for(d, store_row, &j, rows, rows * x->hidden);
+        td_host_for(d, store_row, &j, c->rows, c->rows * x->hidden);
     }
     return TD_OK;
 }
@@ -118,7 +92,7 @@ static void place_experts(const td_host_npu *d, const td_block_desc *desc, td_np
     b->run = run_experts;
     b->at.chunk = chunk;
     b->at.first = td_host_place(&used, (x->n_experts + 1) * sizeof(uint32_t));      /* where each expert's pairs begin */
-    b->at.chosen = td_host_place(&used, chunk * x->top_k * sizeof(chosen));         /* the pairs */
+    b->at.chosen = td_host_place(&used, chunk * x->top_k * sizeof(td_host_chosen)); /* the pairs */
     b->at.gathered = td_host_place(&used, td_host_act_bytes(d, chunk * x->hidden)); /* gathered rows */
     b->at.scales = td_host_place(&used, chunk * sizeof(float));                     /* scales of the gathered rows */
     b->at.x = td_host_place(&used, td_host_rows_bytes(chunk, x->hidden, d->act));

@@ -6,17 +6,11 @@
 #include <string.h>
 
 #include "core/error.h"
+#include "kernels/product/gemm_row.h"
 #include "kernels/rows/convert.h"
-#include "kernels/rows/row_quant.h"
-#include "npu/host/host_device.h"
+#include "npu/host/host_chosen.h"
 
 #define CHUNK_ROWS 512
-
-/* A row of the chunk that chose an expert. */
-typedef struct {
-    uint32_t row;
-    float    weight;
-} chosen;
 
 typedef struct {
     td_host_npu            *d;
@@ -24,12 +18,13 @@ typedef struct {
     const td_resident_desc *x;
     const td_packed_expert *p;
     const td_gemm_kernel   *kernel;
-    size_t                  row0, rows;
-    td_gemm_row            *x_rows;       /* [rows] of the chunk */
+    size_t                  row0;
+    td_host_choice          choice;       /* of the chunk */
+    td_gemm_row            *x_rows;       /* [choice.rows] */
     td_gemm_row            *in, *mid;     /* [n] of the expert under way: its rows, and its intermediate rows */
     char                   *in_at;        /* where the rows of in lie, x_stride bytes apart */
     float                  *inter, *down; /* [n, n_gate tiles * nr], [n, hidden] */
-    const chosen           *list;         /* [n] of the expert under way */
+    const td_host_chosen   *list;         /* [n] of the expert under way */
     size_t                  n;
     const char             *expert; /* its first piece */
 } resident_job;
@@ -38,44 +33,24 @@ static char *place(const resident_job *j, size_t at) {
     return j->d->scratch + at;
 }
 
-/* Bytes of a row of k values as kernels take it: codes, of formats in groups with the sums of their groups behind them; f32. */
+/* From one row of k values to the next. */
 static size_t row_bytes(const td_packed_expert *p, size_t k) {
-    if (p->product == TD_PRODUCT_BF16) return k * sizeof(float);
-    const size_t sums = p->groups.size ? k / p->groups.size * sizeof(int32_t) : 0;
-    return td_round_up(k + sums, TD_CACHE_LINE);
-}
-
-static void add_group_sums(const td_packed_expert *p, size_t k, char *at, td_gemm_row *row) {
-    if (!p->groups.size) return;
-    row->group_sum = (int32_t *)(void *)(at + k);
-    td_group_sums_i8((int8_t *)at, k, p->groups.size, (int32_t *)(void *)(at + k));
-}
-
-static void make_row(const td_packed_expert *p, td_dtype dtype, const void *src, size_t cols, size_t k, char *at,
-                     td_gemm_row *row) {
-    *row = (td_gemm_row){.x = at};
-    if (p->product == TD_PRODUCT_BF16) {
-        td_to_f32(dtype, src, cols, (float *)(void *)at);
-        memset((float *)(void *)at + cols, 0, (k - cols) * sizeof(float));
-        return;
-    }
-    td_quantize_rows_i8(dtype, src, 1, cols, cols, (int8_t *)at, k, &row->scale, &row->sum);
-    add_group_sums(p, k, at, row);
+    return td_round_up(td_gemm_row_bytes(p->product, &p->groups, k), TD_CACHE_LINE);
 }
 
 static void make_chunk_row(void *ctx, uint32_t i, const td_worker *w) {
-    const resident_job *j = ctx;
-    const size_t        hidden = j->x->hidden, k = j->p->hidden_k, from = (j->row0 + i) * hidden;
-    char               *at = place(j, j->b->at.x) + i * row_bytes(j->p, k);
-    td_gemm_row        *row = &j->x_rows[i];
+    const resident_job     *j = ctx;
+    const td_resident_desc *x = j->x;
+    const td_packed_expert *p = j->p;
+    const size_t            hidden = x->hidden, k = p->hidden_k, from = (j->row0 + i) * hidden;
+    char                   *at = place(j, j->b->at.x) + i * row_bytes(p, k);
+    td_gemm_row            *row = &j->x_rows[i];
     (void)w;
-    if (!j->x->in_i8.q) {
-        make_row(j->p, j->d->act, (const char *)j->x->in + td_host_act_bytes(j->d, from), hidden, k, at, row);
-        return;
-    }
-    *row = (td_gemm_row){.x = at, .scale = j->x->in_i8.scale[j->row0 + i]};
-    td_place_row_i8(j->x->in_i8.q + from, hidden, (int8_t *)at, k, &row->sum);
-    add_group_sums(j->p, k, at, row);
+    if (x->in_i8.q)
+        td_gemm_row_take(p->product, &p->groups, x->in_i8.q + from, x->in_i8.scale[j->row0 + i], hidden, k, at, row);
+    else
+        td_gemm_row_make(p->product, &p->groups, j->d->act, (const char *)x->in + td_host_act_bytes(j->d, from), hidden, k,
+                         at, row);
 }
 
 /* ---- an expert ------------------------------------------------------------------------------------ */
@@ -127,8 +102,8 @@ static void gate_up_tile(void *ctx, uint32_t item, const td_worker *w) {
 static void make_mid_row(void *ctx, uint32_t i, const td_worker *w) {
     const resident_job *j = ctx;
     (void)w;
-    make_row(j->p, TD_DT_F32, j->inter + i * j->b->at.inter_columns, j->x->inter, j->p->inter_k,
-             place(j, j->b->at.rows) + i * row_bytes(j->p, j->p->inter_k), &j->mid[i]);
+    td_gemm_row_make(j->p->product, &j->p->groups, TD_DT_F32, j->inter + i * j->b->at.inter_columns, j->x->inter,
+                     j->p->inter_k, place(j, j->b->at.rows) + i * row_bytes(j->p, j->p->inter_k), &j->mid[i]);
 }
 
 static void down_tile(void *ctx, uint32_t item, const td_worker *w) {
@@ -149,15 +124,7 @@ static void down_tile(void *ctx, uint32_t item, const td_worker *w) {
     j->kernel->run(&g);
 }
 
-static void add_row(void *ctx, uint32_t i, const td_worker *w) {
-    const resident_job *j = ctx;
-    const size_t        hidden = j->x->hidden;
-    (void)w;
-    j->d->kernels->rows->exact_add(j->list[i].weight, j->down + i * hidden, hidden,
-                                   j->x->sums + (j->row0 + j->list[i].row) * td_exact_words(hidden));
-}
-
-static void run_expert(resident_job *j) {
+static void run_expert(resident_job *j, size_t e) {
     const size_t stride = row_bytes(j->p, j->p->hidden_k), nr = j->p->tiles->nr;
     for (size_t i = 0; i < j->n; i++) { /* kernels want rows at equal distances */
         j->in[i] = j->x_rows[j->list[i].row];
@@ -166,42 +133,13 @@ static void run_expert(resident_job *j) {
     td_host_for(j->d, gate_up_tile, j, td_div_up(j->x->inter, nr), j->n * j->x->hidden);
     td_host_for(j->d, make_mid_row, j, j->n, j->n * j->x->inter);
     td_host_for(j->d, down_tile, j, td_div_up(j->x->hidden, nr), j->n * j->x->inter);
-    td_host_for(j->d, add_row, j, j->n, j->n * j->x->hidden);
+    td_host_choice_add(j->d, &j->choice, e, j->down);
 }
 
 /* ---- the block --------------------------------------------------------------------------------------- */
 
-/* The chunk's resident pairs by expert, and of one expert by row; sums begun. first [n_experts + 1]: where each expert's begin. */
-static td_status list_chosen(const resident_job *j, uint32_t *first, chosen *list) {
-    const td_resident_desc *x = j->x;
-    const size_t            pairs = j->rows * x->top_k;
-    const uint16_t         *ids = x->ids + j->row0 * x->top_k;
-    memset(first, 0, (x->n_experts + 1) * sizeof *first);
-    for (size_t i = 0; i < pairs; i++) {
-        const uint16_t e = td_id_number(ids[i]);
-        if (!td_id_is_resident(ids[i])) continue;
-        if (e >= x->n_experts || x->slot_of[e] == TD_NO_SLOT) return TD_EINVAL;
-        if (++first[e + 1] > j->rows) return TD_EINVAL; /* a row has it twice */
-    }
-    for (size_t e = 0; e < x->n_experts; e++) first[e + 1] += first[e];
-    for (size_t row = 0; row < j->rows; row++) {
-        uint32_t terms = 0;
-        for (size_t i = row * x->top_k; i < (row + 1) * x->top_k; i++) {
-            if (!td_id_is_resident(ids[i])) continue;
-            list[first[td_id_number(ids[i])]++] = (chosen){(uint32_t)row, x->weights[j->row0 * x->top_k + i]};
-            terms++;
-        }
-        td_exact_begin(x->sums + (j->row0 + row) * td_exact_words(x->hidden), x->hidden, terms);
-    }
-    memmove(first + 1, first, x->n_experts * sizeof *first); /* each has become the next one's */
-    first[0] = 0;
-    return TD_OK;
-}
-
 static td_status run_resident(td_host_npu *d, const td_npu_block *b, const td_host_step *s) {
     const td_resident_desc *x = &b->desc.resident;
-    uint32_t               *first = (uint32_t *)(void *)(d->scratch + b->at.first);
-    chosen                 *list = (chosen *)(void *)(d->scratch + b->at.chosen);
     resident_job            j = {.d = d,
                                  .b = b,
                                  .x = x,
@@ -211,18 +149,30 @@ static td_status run_resident(td_host_npu *d, const td_npu_block *b, const td_ho
                                  .in_at = d->scratch + b->at.gathered,
                                  .inter = (float *)(void *)(d->scratch + b->at.inter),
                                  .down = (float *)(void *)(d->scratch + b->at.down)};
+    const td_host_choice   *c = &j.choice;
     j.in = j.x_rows + b->at.chunk;
     j.mid = j.in + b->at.chunk;
     for (; j.row0 < s->n_tok; j.row0 += b->at.chunk) {
-        j.rows = s->n_tok - j.row0 < b->at.chunk ? s->n_tok - j.row0 : b->at.chunk;
-        TD_TRY(list_chosen(&j, first, list));
-        if (!first[x->n_experts]) continue;
-        td_host_for(d, make_chunk_row, &j, j.rows, j.rows * x->hidden);
+        j.choice = (td_host_choice){.rows = s->n_tok - j.row0 < b->at.chunk ? s->n_tok - j.row0 : b->at.chunk,
+                                    .top_k = x->top_k,
+                                    .n_experts = x->n_experts,
+                                    .hidden = x->hidden,
+                                    .resident = true,
+                                    .ids = x->ids + j.row0 * x->top_k,
+                                    .weights = x->weights + j.row0 * x->top_k,
+                                    .first = (uint32_t *)(void *)(d->scratch + b->at.first),
+                                    .list = (td_host_chosen *)(void *)(d->scratch + b->at.chosen),
+                                    .sums = x->sums + j.row0 * td_exact_words(x->hidden)};
+        TD_TRY(td_host_choice_list(c));
+        if (!c->first[x->n_experts]) continue;
+        td_host_for(d, make_chunk_row, &j, c->rows, c->rows * x->hidden);
         for (size_t e = 0; e < x->n_experts; e++) {
-            j.list = list + first[e];
-            j.n = first[e + 1] - first[e];
+            j.list = c->list + c->first[e];
+            j.n = c->first[e + 1] - c->first[e];
+            if (!j.n) continue;
+            if (x->slot_of[e] == TD_NO_SLOT) return TD_EINVAL; /* not this table's mark */
             j.expert = (const char *)x->slots + x->slot_of[e] * b->packed.bytes;
-            if (j.n) run_expert(&j);
+            run_expert(&j, e);
         }
     }
     return TD_OK;
@@ -238,7 +188,7 @@ static void place_resident(const td_host_npu *d, const td_block_desc *desc, td_n
     b->at.chunk = chunk;
     b->at.inter_columns = td_round_up(x->inter, p->tiles->nr);
     b->at.first = td_host_place(&used, (x->n_experts + 1) * sizeof(uint32_t));
-    b->at.chosen = td_host_place(&used, chunk * x->top_k * sizeof(chosen));
+    b->at.chosen = td_host_place(&used, chunk * x->top_k * sizeof(td_host_chosen));
     b->at.scales = td_host_place(&used, 3 * chunk * sizeof(td_gemm_row)); /* rows of the chunk, of an expert, between */
     b->at.x = td_host_place(&used, chunk * row_bytes(p, p->hidden_k));
     b->at.gathered = td_host_place(&used, chunk * row_bytes(p, p->hidden_k));

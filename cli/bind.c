@@ -1,13 +1,13 @@
 /*
- * The program's bind(), which shared libraries call instead of the C library's: where they would listen on every address
- * though they were given one, they listen there (scale/listen_address.h).
+ * The program's own bind(), which the loader gives to shared libraries in place of the C library's. It makes a library that
+ * would listen on every address of the host listen on one given address (scale/listen_address.h).
  */
 #include <sys/syscall.h>
 #include <unistd.h>
 
 #include "scale/listen_address.h"
 
-/* By another name here: the C library declares bind() with a type that only it can name. */
+/* The function has another name in C, because the C library declares bind() with a type that only its headers can write. */
 int td_program_bind(int fd, const struct sockaddr *address, socklen_t n) __asm__("bind");
 
 int td_program_bind(int fd, const struct sockaddr *address, socklen_t n) {

@@ -1,4 +1,4 @@
-/* `tandem bench SUITE`: what parts of the engine reach of what this machine can do. */
+/* `tandem bench SUITE` measures parts of the engine and compares each figure with the most that this machine can do. */
 #include <stdio.h>
 #include <string.h>
 
@@ -15,12 +15,12 @@
 #define EXIT_USAGE 2
 #define TRACE_BYTES ((uint64_t)1 << 30)
 
-/* Options that mean something to a suite. */
+/* Groups of options. A suite lists those that it uses; any other is refused. */
 enum {
-    CONFIG = 1, /* which it needs, and what is merged over it */
+    CONFIG = 1, /* --config, which the suite needs, and --json-model-override-args */
     FILTER = 2,
     EXPERTS = 4,
-    DEVICE = 8, /* and --base-gpu-id */
+    DEVICE = 8, /* --device and --base-gpu-id */
     DIVIDE = 16,
     SKIP = 32,
     ROUTING = 64,
@@ -54,7 +54,7 @@ static const suite SUITES[] = {
     {NULL, NULL, 0, NULL},
 };
 
-/* What the suites take, and what becomes a part of it. */
+/* The suites' options, and texts from the command line that are translated into them. */
 typedef struct {
     td_bench_options b;
     const char      *experts, *suite, *skip;
@@ -62,7 +62,7 @@ typedef struct {
 
 #define B(member) offsetof(options, b.member)
 
-/* An entry a flag. clang-format would give every member a line. */
+/* One row for each flag. clang-format would put every member on a line of its own. */
 /* clang-format off */
 static const td_flag FLAGS[] = {
     {{"config"}, TD_FLAG_TEXT, B(model_path), .arg = "FILE",
@@ -104,7 +104,7 @@ static const td_flag FLAGS[] = {
 };
 /* clang-format on */
 
-/* An option that was given and means nothing to the suite, or NULL. */
+/* Returns the name of an option that was given but that the suite does not use, or NULL. */
 static const char *idle_option(const suite *s, const td_bench_options *o) {
     const struct {
         unsigned    bit;
@@ -120,7 +120,7 @@ static const char *idle_option(const suite *s, const td_bench_options *o) {
     return NULL;
 }
 
-/* @param name one of the flag's choices. */
+/* @param name one of the choices of --skip-experts. */
 static td_experts_left experts_left_of(const char *name) {
     if (!strcmp(name, "all")) return TD_EXPERTS_LEFT_ALL;
     return !strcmp(name, "compute") ? TD_EXPERTS_LEFT_COMPUTED : TD_EXPERTS_LEFT_NOTHING;

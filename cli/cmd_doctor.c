@@ -1,4 +1,5 @@
-/* `tandem doctor`: does the device compute what it should? Rows for people, a report for an issue. */
+/* `tandem doctor` checks whether a device computes what it should. It prints a row for each check, and writes a JSON report
+ * for an issue. */
 #include <math.h>
 #include <stdio.h>
 #include <unistd.h>
@@ -24,12 +25,12 @@ typedef struct {
     const char *device;
     options     o;
     uint32_t    count[TD_DOCTOR_FAILED + 1];
-    td_jbuf     rows; /* the report's */
+    td_jbuf     rows; /* JSON, for the report */
 } report;
 
 static const char *const OUTCOMES[] = {"ok", "note", "FAILED"};
 
-/* An entry a flag. clang-format would give every member a line. */
+/* One row for each flag. clang-format would put every member on a line of its own. */
 /* clang-format off */
 static const td_flag FLAGS[] = {
     {{"tensor-parallel-size", "tp-size", "tp"}, TD_FLAG_U32, offsetof(options, n_cards), .min = 1, .max = 64, .arg = "N",
@@ -73,7 +74,7 @@ static void print_row(const td_doctor_row *r) {
     if (r->found && *r->found) printf("%s%s", isnan(r->value) ? " " : "; ", r->found);
     putchar('\n');
     if (r->advice) printf("%-6s  %-12s    %s\n", "", "", r->advice);
-    fflush(stdout); /* a check that hangs is the one behind the last line */
+    fflush(stdout); /* so that, when a check hangs, the last line shows which check came before it */
 }
 
 static void write_row(td_jbuf *b, const td_doctor_row *r) {
@@ -147,6 +148,6 @@ int td_cmd_doctor(int argc, char **argv) {
     td_status st = td_doctor_visit(v.device, v.o.n_cards, v.o.patience_s, tell, &v, &err);
     if (st != TD_OK) fprintf(stderr, "tandem doctor: %s\n", err.text);
     rc = end(&v, begin);
-    if (st == TD_EDEVICE) _exit(1); /* a check hangs: its thread uses the device, and always will */
+    if (st == TD_EDEVICE) _exit(1); /* a check hangs: its thread still uses the device, which therefore cannot be closed */
     return st == TD_OK ? rc : 1;
 }

@@ -1,4 +1,4 @@
-/* tandem eval: options, and the result for people or as JSON. */
+/* `tandem eval`: its options, and its result as text or as JSON. */
 #include <assert.h>
 #include <jansson.h>
 #include <math.h>
@@ -28,7 +28,7 @@ typedef struct {
 #define V(member) offsetof(options, e.member)
 #define O(member) offsetof(options, member)
 
-/* An entry a flag. clang-format would give every member a line. */
+/* One row for each flag. clang-format would put every member on a line of its own. */
 /* clang-format off */
 static const td_flag FLAGS[] = {
     {{"task"}, TD_FLAG_TEXT, V(task_path), .arg = "FILE.jsonl",
@@ -57,7 +57,8 @@ static const td_flag FLAGS[] = {
 };
 /* clang-format on */
 
-/* "\n", "\t" and "\\" become what they stand for, in place, in argv: a shell makes them hard to type. */
+/* Replaces "\n", "\t" and "\\" by what they stand for, in place in argv, because these characters are hard to type in a
+ * shell. */
 static void unescape(const char *arg) {
     char *s = (char *)arg, *to = s;
     for (; *s; s++) {

@@ -1,4 +1,4 @@
-/* `tandem grammar`: which texts a grammar accepts, one JSON object a line. */
+/* `tandem grammar` says which texts a grammar accepts. It reads and writes one JSON object a line. */
 #include <errno.h>
 #include <jansson.h>
 #include <stdio.h>
@@ -13,7 +13,7 @@
 #include "tandem.h"
 
 typedef struct {
-    const char     *json_schema, *regex, *ebnf; /* as given */
+    const char     *json_schema, *regex, *ebnf; /* one of them is given */
     bool            json_object;
     td_grammar_kind kind;
     const char     *source; /* the regex, or a file's name */
@@ -22,7 +22,7 @@ typedef struct {
 
 #define O(member) offsetof(options, member)
 
-/* An entry a flag. clang-format would give every member a line. */
+/* One row for each flag. clang-format would put every member on a line of its own. */
 /* clang-format off */
 static const td_flag FLAGS[] = {
     {{"json-schema"}, TD_FLAG_TEXT, O(json_schema), .arg = "FILE", .help = "JSON texts that this JSON Schema accepts."},
@@ -66,7 +66,7 @@ static int parse_options(int argc, char **argv, options *o) {
     return 2;
 }
 
-/* A whole file; NULL with errno set. */
+/* Reads a whole file. Returns NULL and sets errno when that fails. */
 static char *read_source(const char *path, size_t *len) {
     FILE  *f = fopen(path, "rb");
     char  *text = NULL;

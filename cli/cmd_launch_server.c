@@ -1,4 +1,4 @@
-/* tandem launch_server: take the port, load the model, serve until a signal. */
+/* `tandem launch_server` binds the port, loads the model, and serves until a signal ends it. */
 #include <errno.h>
 #include <math.h>
 #include <pthread.h>
@@ -18,15 +18,15 @@
 #include "core/threads/thread.h"
 
 #define EXIT_USAGE 2
-#define LAST_LINES_S 1 /* how long the process waits at its end for a reader of the log */
+#define LAST_LINES_S 1 /* how long the process waits at its end until the log's reader has taken the last lines */
 
-/* SIGTERM, SIGINT and SIGHUP are blocked everywhere and taken by one thread. */
+/* SIGTERM, SIGINT and SIGHUP are blocked in all threads but one, which waits for them. */
 typedef struct {
     sigset_t        set;
     pthread_t       thread;
     sem_t           stop;   /* posted by each signal while serving and stopping */
     pthread_mutex_t lock;   /* guards what follows */
-    td_server      *server; /* while serving and stopping; NULL: there is nothing to finish */
+    td_server      *server; /* set while the server serves and stops; NULL: a signal ends the process at once */
     bool            stopping;
 } signals;
 
@@ -48,8 +48,8 @@ static void *take_signals(void *arg) {
     return NULL;
 }
 
-/* A page of a mapped model file is gone: the file was cut short, or the disk failed. No request can be saved, since any may
- * need it. */
+/* Called when a page of a mapped model file cannot be read: the file was cut short, or the disk failed. Any request may need
+ * that page, so the process ends. */
 static void tell_sigbus(int number) {
     static const char text[] =
         "tandem launch_server: a mapped model file cannot be read any more: it was changed while it was served, or its disk "
@@ -57,7 +57,7 @@ static void tell_sigbus(int number) {
         "(SIGBUS)\n";
     ssize_t n = write(STDERR_FILENO, text, sizeof text - 1);
     (void)n;
-    signal(number, SIG_DFL); /* what failed is tried again, and ends the process */
+    signal(number, SIG_DFL); /* the read is repeated when this function returns, and then ends the process */
 }
 
 static void signals_serve(signals *s, td_server *server) {
@@ -67,15 +67,15 @@ static void signals_serve(signals *s, td_server *server) {
 }
 
 static td_status signals_start(signals *s, td_error *err) {
-    signal(SIGPIPE, SIG_IGN); /* a client that left is an error of its write */
+    signal(SIGPIPE, SIG_IGN); /* writing to a client that has left fails with an error instead */
     signal(SIGBUS, tell_sigbus);
-    signal(SIGUSR1, SIG_IGN); /* of no use here, and no reason to end */
+    signal(SIGUSR1, SIG_IGN); /* the server has no use for these two; by default they would end it */
     signal(SIGUSR2, SIG_IGN);
     sigemptyset(&s->set);
     sigaddset(&s->set, SIGTERM);
     sigaddset(&s->set, SIGINT);
     struct sigaction hangup;
-    bool             ignored = sigaction(SIGHUP, NULL, &hangup) == 0 && hangup.sa_handler == SIG_IGN; /* nohup */
+    bool             ignored = sigaction(SIGHUP, NULL, &hangup) == 0 && hangup.sa_handler == SIG_IGN; /* set by nohup */
     if (!ignored) sigaddset(&s->set, SIGHUP);
     pthread_sigmask(SIG_BLOCK, &s->set, NULL); /* inherited by every thread started from here on */
     sem_init(&s->stop, 0, 0);
@@ -83,7 +83,7 @@ static td_status signals_start(signals *s, td_error *err) {
     return td_thread_start(&s->thread, "signals", take_signals, s, err);
 }
 
-/* A signal that is ignored ends no wait on Linux, but does under emulators (qemu-user). */
+/* Waits again after EINTR. Ignored signals cause no EINTR on Linux, but they do under emulators (qemu-user). */
 static void await(sem_t *s) {
     while (sem_wait(s) != 0 && errno == EINTR) continue;
 }
@@ -95,7 +95,7 @@ static td_log_level log_level(const char *name) {
     return TD_LOG_INFO;
 }
 
-/* ---- warm-up: one token, so that the first request finds pages touched and threads awake, and a broken model shows ---- */
+/* ---- warm-up: one token is generated, which touches pages, wakes threads, and shows whether the model is broken ---- */
 
 typedef struct {
     sem_t     done;
@@ -135,13 +135,13 @@ static td_status warm_up(td_engine *engine, td_error *err) {
 
 /* ---- serve ---- */
 
-/* Who started us, and what they were told last. */
+/* The service manager that started the process, and the state that it was told last. */
 typedef struct {
     td_service_notify notify;
     td_server_pulse   last;
 } service;
 
-/* Each second: the service manager's watchdog is fed while steps go on and all cards serve, and its status has the load. */
+/* Called each second. Feeds the service manager's watchdog while steps go on and all cards serve, and tells it the load. */
 static void on_pulse(void *user, const td_server_pulse *p) {
     service *s = user;
     if (!p->stalled && !p->lost) td_service_notify_alive(&s->notify);
@@ -154,7 +154,8 @@ static void on_pulse(void *user, const td_server_pulse *p) {
                            p->running, p->queued);
 }
 
-/* For routers: /health says that the server ends while it still takes requests. A second signal ends that. */
+/* Gives routers time to send requests elsewhere: /health answers 503 while requests are still taken. A second signal ends
+ * this wait. */
 static void drain(const td_launch_options *o, td_server *server, signals *sig) {
     if (o->shutdown_delay_s <= 0) return;
     td_info("draining: requests are taken for %g s more, and /health says 503", o->shutdown_delay_s);
@@ -201,7 +202,7 @@ static td_status launch(td_launch_options *o, td_error *err) {
     o->server.pulse_user = &sv;
 
     td_status st = signals_start(&sig, err);
-    if (st == TD_OK) st = td_log_writer_start(err); /* the engine logs: it must not wait for a slow reader of the log */
+    if (st == TD_OK) st = td_log_writer_start(err); /* so that the engine never waits for a slow reader of the log */
     if (st == TD_OK) st = td_server_bind(&o->server, &server, err);
     if (st == TD_OK) {
         td_service_notify_tell(&sv.notify, NULL, "loading %s", o->engine.model_path);
@@ -213,10 +214,11 @@ static td_status launch(td_launch_options *o, td_error *err) {
         if (st == TD_OK) st = td_engine_open(&o->engine, &engine, err);
         if (st == TD_OK) {
             st = serve(o, server, engine, &sig, &sv, err);
-            if (st == TD_OK && td_engine_is_lost(engine, err)) st = TD_ELOST; /* whoever started it is to do so again */
+            if (st == TD_OK && td_engine_is_lost(engine, err))
+                st = TD_ELOST; /* a status of failure makes a service manager start it again */
             bool ended = td_server_stop(server, st == TD_OK ? o->shutdown_grace_s : 0);
-            signals_serve(&sig, NULL); /* from here a signal ends the process */
-            if (!ended) {              /* the engine is stuck and would hold up its own end */
+            signals_serve(&sig, NULL); /* from here on a signal ends the process at once */
+            if (!ended) {              /* the engine is stuck, so closing it would never return */
                 td_trace_stop();
                 td_log_writer_flush(LAST_LINES_S);
                 _exit(1);
@@ -257,7 +259,7 @@ int td_cmd_launch_server(int argc, char **argv) {
         st = launch(&o, &err);
         code = st == TD_OK ? 0 : 1;
     }
-    /* Whoever reads no log is not waited for with the last line either. */
+    /* If nobody reads the log, the last line goes to stderr without a wait. */
     if (td_log_writer_flush(LAST_LINES_S) && st != TD_OK) fprintf(stderr, "tandem launch_server: %s\n", err.text);
     td_launch_options_free(&o);
     return code;

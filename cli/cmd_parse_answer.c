@@ -1,4 +1,5 @@
-/* `tandem parse-answer`: answers of a model to content, reasoning and tool calls, one JSON object a line. */
+/* `tandem parse-answer` divides answers of a model into content, reasoning and tool calls. It reads and writes one JSON
+ * object a line. */
 #include <jansson.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -16,7 +17,7 @@ typedef struct {
     const char *tool_format, *reasoning_format;
 } options;
 
-/* An entry a flag. clang-format would give every member a line. */
+/* One row for each flag. clang-format would put every member on a line of its own. */
 /* clang-format off */
 static const td_flag FLAGS[] = {
     {{"tool-call-parser"}, TD_FLAG_TEXT, offsetof(options, tool_format), .arg = "NAME", .by_default = "none",
@@ -54,11 +55,12 @@ static int parse_options(int argc, char **argv, options *o) {
 
 typedef struct {
     td_jbuf content, reasoning;
-    td_jbuf name, arguments; /* of the call at hand */
-    td_jbuf calls;           /* complete ones, as JSON */
+    td_jbuf name, arguments; /* of the call that is being read */
+    td_jbuf calls;           /* the complete calls, as JSON */
 } answer;
 
-/* Arguments are written as the parser tells them, so numbers stay as they came; a line break between two values is a space.
+/* Arguments are written as the parser gives them, so that numbers keep their spelling. A line break between two values
+ * becomes a space, because an answer is one line.
  */
 static void add_call(answer *a) {
     for (size_t i = 0; i < a->arguments.len; i++)
@@ -98,7 +100,7 @@ static td_status feed(td_answer_parser *p, const json_t *pieces, td_error *err) 
     return td_answer_parser_end(p) == TD_OK ? TD_OK : td_fail(err, TD_ENOMEM, "out of memory");
 }
 
-/* The line's tools; *out stays NULL where it has none. */
+/* Reads the "tools" of a line. Leaves *out NULL when there are none. */
 static td_status read_tools(const json_t *tools, td_tool_list **out, td_error *err) {
     if (!tools || json_is_null(tools)) return TD_OK;
     char     *json = td_json_dump(tools, JSON_ENCODE_ANY);
@@ -171,7 +173,7 @@ int td_cmd_parse_answer(int argc, char **argv) {
     td_error          err = {0};
     int               rc = parse_options(argc, argv, &o);
     if (rc >= 0) return rc;
-    /* Names of formats are the command line's. */
+    /* A wrong name of a format is an error of the command line, so it is found before the first line is read. */
     td_answer_parser_options po = {.tool_format = o.tool_format, .reasoning_format = o.reasoning_format};
     if (td_answer_parser_new(&po, &p, &err) != TD_OK) {
         fprintf(stderr, "tandem parse-answer: %s\n", err.text);

@@ -1,4 +1,4 @@
-/* tandem perplexity: options, and the figures for people or as JSON. */
+/* `tandem perplexity`: its options, and its figures as text or as JSON. */
 #include <jansson.h>
 #include <math.h>
 #include <stdio.h>
@@ -25,7 +25,7 @@ typedef struct {
 #define P(member) offsetof(options, p.member)
 #define O(member) offsetof(options, member)
 
-/* An entry a flag. clang-format would give every member a line. */
+/* One row for each flag. clang-format would put every member on a line of its own. */
 /* clang-format off */
 static const td_flag FLAGS[] = {
     {{"text"}, TD_FLAG_TEXT, P(text_path), .arg = "FILE",
@@ -99,7 +99,7 @@ static json_t *real_or_null(double v) {
     return isfinite(v) ? json_real(v) : json_null();
 }
 
-/* "name": mean, "name_error": its standard error */
+/* Sets "name" to the mean and "name_error" to its standard error. */
 static void set_estimate(json_t *to, const char *name, double mean, double error) {
     char key[64];
     snprintf(key, sizeof key, "%s_error", name);

@@ -1,4 +1,4 @@
-/* `tandem plan`: what a model would do on this machine, or on one that a file describes. */
+/* `tandem plan` says how a model would fit and how fast it would run, on this machine or on one that a file describes. */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -25,7 +25,7 @@ typedef struct {
 
 #define O(member) offsetof(options, member)
 
-/* An entry a flag. clang-format would give every member a line. */
+/* One row for each flag. clang-format would put every member on a line of its own. */
 /* clang-format off */
 static const td_flag FLAGS[] = {
     {{"config"}, TD_FLAG_TEXT, O(request.engine.model_path), .arg = "FILE",

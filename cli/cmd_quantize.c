@@ -1,4 +1,4 @@
-/* tandem quantize: options, and progress as a bar on a terminal or as lines in a log. */
+/* `tandem quantize`: its options, and its progress as a bar on a terminal or as lines in a log. */
 #include <stdio.h>
 #include <string.h>
 
@@ -8,7 +8,7 @@
 #include "core/log/log.h"
 #include "tandem_tools.h"
 
-/* What td_quantize takes, and what becomes a part of it. */
+/* The options of td_quantize, and texts from the command line that are translated into them. */
 typedef struct {
     td_quantize_options q;
     const char         *load_format;
@@ -16,7 +16,7 @@ typedef struct {
 
 #define Q(member) offsetof(options, q.member)
 
-/* An entry a flag. clang-format would give every member a line. */
+/* One row for each flag. clang-format would put every member on a line of its own. */
 /* clang-format off */
 static const td_flag FLAGS[] = {
     {{"model-path", "model"}, TD_FLAG_TEXT, Q(model_path), .arg = "DIR",

@@ -1,4 +1,4 @@
-/* `tandem render-chat`: chat requests to prompt texts, one JSON object a line. */
+/* `tandem render-chat` makes prompt texts of chat requests. It reads and writes one JSON object a line. */
 #include <errno.h>
 #include <jansson.h>
 #include <stdio.h>
@@ -16,7 +16,7 @@ typedef struct {
     const char *file, *bos, *eos;
 } options;
 
-/* A template file as read. The strings are config's where there is one. */
+/* A template file that was read. The strings point into config, or into bytes if config is NULL. */
 typedef struct {
     char       *bytes;
     size_t      n;
@@ -27,7 +27,7 @@ typedef struct {
 
 #define O(member) offsetof(options, member)
 
-/* An entry a flag. clang-format would give every member a line. */
+/* One row for each flag. clang-format would put every member on a line of its own. */
 /* clang-format off */
 static const td_flag FLAGS[] = {
     {{"chat-template"}, TD_FLAG_TEXT, O(file), .arg = "FILE",
@@ -75,14 +75,15 @@ static bool read_file(const char *path, char **bytes, size_t *n) {
     return done;
 }
 
-/* A special token stands there as a string or as an object with its content. */
+/* Returns the text of a special token, which the file has as a string or as an object with "content". */
 static const char *token_of(const json_t *config, const char *name) {
     const json_t *value = json_object_get(config, name);
     if (json_is_object(value)) value = json_object_get(value, "content");
     return json_string_value(value);
 }
 
-/* The template of a tokenizer_config.json: a string, or the "default" one of a list of {"name", "template"}. */
+/* Returns the template of a tokenizer_config.json: a string, or the one named "default" in a list of {"name", "template"}.
+ */
 static const json_t *template_of(const json_t *config) {
     const json_t *value = json_object_get(config, "chat_template");
     for (size_t k = 0; k < json_array_size(value); k++) {

@@ -1,4 +1,4 @@
-/* `tandem tokenize`: text to ids and back, one JSON object a line. */
+/* `tandem tokenize` turns text into token ids and back. It reads and writes one JSON object a line. */
 #include <jansson.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -18,7 +18,7 @@ typedef struct {
 
 #define O(member) offsetof(options, member)
 
-/* An entry a flag. clang-format would give every member a line. */
+/* One row for each flag. clang-format would put every member on a line of its own. */
 /* clang-format off */
 static const td_flag FLAGS[] = {
     {{"tokenizer-path", "model-path"}, TD_FLAG_TEXT, O(dir), .arg = "DIR",
@@ -84,7 +84,7 @@ static json_t *decode_object(const tokenizing *t, const json_t *in, td_error *er
     for (size_t i = 0; integers && i < n; i++) {
         const json_t *id = json_array_get(list, i);
         integers = json_is_integer(id);
-        /* What does not fit becomes UINT32_MAX, which no vocabulary has. */
+        /* An id that does not fit into 32 bits becomes UINT32_MAX, which no vocabulary has. */
         ids[i] = json_integer_value(id) >= 0 && json_integer_value(id) < UINT32_MAX ? (uint32_t)json_integer_value(id)
                                                                                     : UINT32_MAX;
     }

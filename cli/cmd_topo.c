@@ -1,5 +1,5 @@
-/* `tandem topo`: the machine, what its NUMA nodes read from each other, its cards, and which thread launch_server would put
- * where. */
+/* `tandem topo` shows the machine, the read bandwidth between its NUMA nodes, its cards, and the core that launch_server
+ * would give to each thread. */
 #include <assert.h>
 #include <jansson.h>
 #include <math.h>
@@ -21,9 +21,9 @@
 #include "npu/npu.h"
 
 #define EXIT_USAGE 2
-#define MEASURE_S 0.5 /* longer than a start: this is what people look at */
+#define MEASURE_S 0.5 /* longer than launch_server measures at a start, because these figures are shown */
 #define TEXT_BYTES 512
-#define COPY_BYTES ((size_t)32 << 20) /* long enough for the link's speed to be what counts */
+#define COPY_BYTES ((size_t)32 << 20) /* enough that the link's speed decides the time */
 #define COPY_ROUNDS 5
 #define HANDOVER_ROUNDS 5
 #define LISTS_MAX 4
@@ -33,11 +33,11 @@ typedef struct {
     bool             json;
 } options;
 
-/* What lies between a card and the host; 0: not known. */
+/* Times of the link between a card and the host, in seconds; 0: not known. */
 typedef struct {
-    double   down_s, up_s;        /* of COPY_BYTES to the card, and from it */
-    double   host_call_s, bell_s; /* of a hand-over and back, in either form */
-    td_error why;                 /* it could not be measured */
+    double   down_s, up_s;        /* a copy of COPY_BYTES to the card, and from it */
+    double   host_call_s, bell_s; /* a hand-over and back, by a host call and by a bell */
+    td_error why;                 /* why it could not be measured */
 } card_link;
 
 /* The cards that a backend's driver lists. */
@@ -46,16 +46,16 @@ typedef struct {
     size_t            n;
     td_accelerator    info[TD_ACCELERATORS_MAX];
     card_link         link[TD_ACCELERATORS_MAX];
-    td_error          none; /* why a driver that is there has none to tell of; "" otherwise */
+    td_error          none; /* why a driver that is installed lists no card; "" otherwise */
 } card_list;
 
-/* Some 220 kB: not for a stack. */
+/* About 220 kB, which is too much for a stack. */
 typedef struct {
     td_topology       topology;
     td_node_bandwidth bandwidth;
     td_thread_layout  layout;
     size_t            n_lists;
-    card_list         lists[LISTS_MAX]; /* of the backends that can list cards */
+    card_list         lists[LISTS_MAX]; /* one for each backend that can list cards */
 } facts;
 
 static const td_flag FLAGS[] = {
@@ -94,7 +94,8 @@ static td_status measure_link(td_npu *d, card_link *l) {
     return td_handover_time(d, TD_HANDOVER_DOORBELL, HANDOVER_ROUNDS, &l->bell_s, &l->why);
 }
 
-/* One card after the other. A card that another process fills, or keeps for itself, is listed all the same. */
+/* Measures one card after the other. A card that cannot be opened, because another process uses it, stays in the list
+ * without times. */
 static void measure_cards(card_list *list) {
     for (size_t i = 0; i < list->n; i++) {
         td_npu       *d;
@@ -106,7 +107,7 @@ static void measure_cards(card_list *list) {
     }
 }
 
-/* A machine without cards is as good as any; one whose driver is broken is told so. */
+/* Having no cards is no error. A driver that is installed but broken is reported. */
 static void list_accelerators(card_list *list) {
     if (list->backend->list_accelerators(list->info, &list->n, &list->none) == TD_ENOTFOUND) list->none.text[0] = 0;
     measure_cards(list);
@@ -133,7 +134,7 @@ static int by_number(const void *a, const void *b) {
     return x < y ? -1 : x > y;
 }
 
-/* "0-3,8,16-30:2" as taskset reads it: sorts the list. */
+/* Writes a list of numbers as taskset reads it, for example "0-3,8,16-30:2". Sorts the list. */
 static const char *ranges(uint32_t *cpus, uint32_t n, char text[TEXT_BYTES]) {
     size_t at = 0;
     text[0] = 0;
@@ -141,7 +142,7 @@ static const char *ranges(uint32_t *cpus, uint32_t n, char text[TEXT_BYTES]) {
     for (uint32_t i = 0, last; i < n && at < TEXT_BYTES; i = last + 1) {
         uint32_t step = i + 1 < n ? cpus[i + 1] - cpus[i] : 0;
         for (last = i; last + 1 < n && cpus[last + 1] == cpus[last] + step;) last++;
-        if (step > 1 && last - i < 2) last = i; /* two of them are no series */
+        if (step > 1 && last - i < 2) last = i; /* two numbers with a gap are written one by one */
         static const char *const FORMATS[] = {"%s%u", "%s%u-%u", "%s%u-%u:%u"};
         at += (size_t)snprintf(text + at, TEXT_BYTES - at,
                                FORMATS[last == i   ? 0
@@ -268,7 +269,7 @@ static void print_tables(const options *o, const facts *f) {
 
 /* ---- for programs ------------------------------------------------------------------------------ */
 
-/* A node's number, or a word. */
+/* A node's number, or a word if it has none. */
 static json_t *memory_json(uint32_t node) {
     return node == TD_NODE_SPREAD ? json_string("spread") : node == TD_NODE_ANY ? json_null() : json_integer(node);
 }
@@ -296,7 +297,7 @@ static json_t *nodes_json(const td_topology *t) {
     return list;
 }
 
-/* A row for each node, null for what is not known. */
+/* One row for each node, with null for what is not known. */
 static json_t *bandwidth_json(const facts *f) {
     json_t *rows = json_array();
     for (uint32_t i = 0; i < f->topology.n_nodes; i++) {
@@ -310,7 +311,7 @@ static json_t *bandwidth_json(const facts *f) {
     return rows;
 }
 
-/* A quotient, or null where a part of it is not known. */
+/* A quotient, or null if either number is not known. */
 static json_t *measured(double of, double by) {
     return of > 0 && by > 0 ? json_real(of / by) : json_null();
 }
@@ -320,7 +321,7 @@ static json_t *cards_json(const card_list *cards) {
     for (size_t i = 0; i < cards->n; i++) {
         const td_accelerator *c = &cards->info[i];
         const card_link      *l = &cards->link[i];
-        json_t               *name = json_string(c->name); /* NULL where it is no UTF-8 */
+        json_t               *name = json_string(c->name); /* NULL if the name is not UTF-8 */
         json_array_append_new(
             list, json_pack("{s:o,s:s,s:I,s:i,s:o,s:o,s:o,s:o,s:o,s:o}", "name", name ? name : json_null(), "pci", c->pci,
                             "memory_bytes", (json_int_t)c->memory_bytes, "compute_capability", c->compute_capability, "node",
@@ -349,7 +350,7 @@ static json_t *plan_json(const facts *f) {
                      "device", device);
 }
 
-/* NAME_cards and NAME_error of each backend that can list cards. */
+/* Adds NAME_cards and NAME_error for each backend that can list cards. */
 static void add_cards_json(json_t *o, const facts *f) {
     char key[64];
     for (const card_list *list = f->lists; list < f->lists + f->n_lists; list++) {

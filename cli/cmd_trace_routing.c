@@ -1,4 +1,4 @@
-/* tandem trace-routing: options, and a line about what was written. */
+/* `tandem trace-routing`: its options, and a line about what was written. */
 #include <stdio.h>
 
 #include "cli/cli.h"
@@ -9,7 +9,7 @@
 
 #define T(member) offsetof(td_trace_routing_options, member)
 
-/* An entry a flag. clang-format would give every member a line. */
+/* One row for each flag. clang-format would put every member on a line of its own. */
 /* clang-format off */
 static const td_flag FLAGS[] = {
     {{"text"}, TD_FLAG_TEXT, T(text_path), .arg = "FILE",

@@ -44,7 +44,7 @@ static bool lists_cards(const td_backend *b) {
     return b->list_accelerators != NULL;
 }
 
-/* "a, b or c": the names of the backends that `is` says yes to. @return false: it does so to none. */
+/* Writes the names of the backends for which `is` returns true, as "a, b or c". @return false if there are none. */
 static bool append_names(char *text, size_t bytes, bool (*is)(const td_backend *b)) {
     const char *last = NULL, *before = "";
     for (const td_backend *const *b = td_backends; *b; b++)

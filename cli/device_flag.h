@@ -1,4 +1,4 @@
-/* The texts of --device, which follow from the list of backends. */
+/* The texts of --device, which are made from the list of backends. */
 #ifndef TD_CLI_DEVICE_FLAG_H
 #define TD_CLI_DEVICE_FLAG_H
 
@@ -11,10 +11,10 @@ typedef struct {
     char        refusal[256];
 } td_device_flag;
 
-/** Rows of flags point to its texts; they are there after td_device_flag_fill. */
+/** Rows of the flag tables point to these texts, which td_device_flag_fill writes. */
 extern td_device_flag td_device_flag_texts;
 
-/** Fill the texts. The main thread, before the rows are used; again is fine. */
+/** Fill the texts. Call it on the main thread before the rows are used; a second call changes nothing. */
 void td_device_flag_fill(void);
 
 #endif

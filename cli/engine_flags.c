@@ -19,7 +19,7 @@
 
 #define I31_TOP 2147483647.0
 
-/* An entry a flag. clang-format would give every member a line. */
+/* One row for each flag. clang-format would put every member on a line of its own. */
 /* clang-format off */
 static const td_flag FLAGS[] = {
     TITLE("Model"),

@@ -4,14 +4,14 @@
 
 #include "cli/flags.h"
 
-/** The most rows the table may have: room for td_flag_group's given. */
+/** The most rows that the table may have: the size of an array for td_flag_group.given. */
 #define TD_ENGINE_FLAGS_MAX 64
 
-/** The rows that a command has (TD_IN_…), for these options: they were initialised with td_engine_options_init, and live as
- * long. */
+/** The rows of one command. @param in the command's bit, TD_IN_… @param o initialised with td_engine_options_init; must live
+ * as long as the group. */
 td_flag_group td_engine_flags(unsigned in, td_engine_options *o);
 
-/** After parsing: what one flag means for another. */
+/** Call it after parsing: sets options that follow from other options. */
 void td_engine_flags_settle(td_engine_options *o);
 
 #endif

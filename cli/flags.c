@@ -8,11 +8,11 @@
 #include "core/error.h"
 
 #define EXIT_USAGE 2
-#define NAME_MAX_LEN 64 /* of a flag's name that another one is compared with */
+#define NAME_MAX_LEN 64 /* longest name that is compared with a misspelt one */
 
 /* ---- one value ---- */
 
-/* What value stands for among the choices; NULL: it is none of them. */
+/* Returns what `value` stands for among the choices, or NULL if it is none of them. */
 static const char *choose(const char *const *choices, const char *value) {
     size_t n = strlen(value);
     for (; *choices; choices++) {
@@ -23,7 +23,7 @@ static const char *choose(const char *const *choices, const char *value) {
     return NULL;
 }
 
-/* Their names with ", " between, each between two of quote. */
+/* Lists the names of the choices with ", " between them, each enclosed in `quote`. */
 static void list_choices(td_jbuf *b, const char *const *choices, const char *quote) {
     for (size_t i = 0; choices[i]; i++)
         td_jbuf_printf(b, "%s%s%.*s%s", i ? ", " : "", quote, (int)strcspn(choices[i], "="), choices[i], quote);
@@ -109,10 +109,10 @@ static const char *prefix_of(const td_flag_group *g) {
 
 typedef struct {
     td_flag_group *group;
-    const td_flag *flag; /* NULL: there is none, or several begin so */
+    const td_flag *flag; /* NULL: no flag has this name, or several begin with it */
 } found_flag;
 
-/* The flag whose name is text[0, n), or else the only one that begins with it. */
+/* Finds the flag whose name is text[0, n), or else the only one whose name begins with it. */
 static found_flag find_flag(const td_flag_command *c, const char *text, size_t n) {
     found_flag begins = {0};
     size_t     n_begin = 0;
@@ -134,7 +134,8 @@ static found_flag find_flag(const td_flag_command *c, const char *text, size_t n
     return n_begin == 1 ? begins : (found_flag){0};
 }
 
-/* Edits (a character more, less or another) from a to b: Levenshtein's distance, a row of its table at a time. */
+/* Levenshtein's distance: how many characters must be added, removed or replaced to make b of a. Computed one row of its
+ * table at a time. */
 static size_t distance(const char *a, size_t n_a, const char *b, size_t n_b) {
     size_t row[NAME_MAX_LEN + 1];
     for (size_t j = 0; j <= n_b; j++) row[j] = j;
@@ -154,7 +155,7 @@ static size_t distance(const char *a, size_t n_a, const char *b, size_t n_b) {
 
 static td_status fail_unknown(const td_flag_command *c, const char *arg, td_error *err) {
     const char *name = arg + strspn(arg, "-"), *nearest = NULL, *prefix = "";
-    size_t      n = strcspn(name, "="), least = n / 2 + 1; /* further away is another word */
+    size_t      n = strcspn(name, "="), least = n / 2 + 1; /* a name further away than this is another word */
     if (least > 4) least = 4;
     for (size_t i = 0; i < c->n_groups; i++)
         for (const td_flag *f = c->groups[i].flags; f < c->groups[i].flags + c->groups[i].n; f++)
@@ -225,7 +226,7 @@ int td_flags_take(const td_flag_command *c, int argc, char **argv) {
 
 /* ---- what the tables print ---- */
 
-/* Known, not there yet in any form. */
+/* Whether the flag is known but no value of it is supported yet. */
 static bool is_refused(const td_flag *f) {
     return f->refusal && !f->choices;
 }
@@ -251,7 +252,7 @@ static void print_flag_help(const td_flag_group *g, const td_flag *f, FILE *out)
     fprintf(out, "\n");
 }
 
-/* Whether a title has rows for this command below it. */
+/* Whether there are rows for this command below a title. */
 static bool has_rows(const td_flag_group *g, const td_flag *title) {
     for (const td_flag *f = title + 1; f < g->flags + g->n && f->names[0]; f++)
         if (is_there(g, f)) return true;
@@ -351,7 +352,7 @@ void td_flags_print_markdown(const td_flag_command *c, FILE *out) {
     }
 }
 
-/* The value of a flag that has no place is what is in force whatever is said. */
+/* Writes the value of a flag that has no place in the options: it is always its default. */
 static void write_fixed(const td_flag *f, td_jbuf *b) {
     if (is_refused(f) || !f->by_default)
         td_jw_null(b);

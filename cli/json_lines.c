@@ -1,4 +1,4 @@
-/* Standard input to standard output, a JSON object a line. */
+/* Reads lines from standard input and writes a JSON object a line to standard output. */
 #include "cli/json_lines.h"
 
 #include <errno.h>
@@ -17,7 +17,7 @@ char *td_json_answer_of(json_t *answer) {
     return text;
 }
 
-/* Write the answer or why there is none. @return whether there is one. */
+/* Writes the answer, or the reason why there is none. @return whether there is an answer. */
 static bool answer_line(td_json_answer answer, void *ctx, const char *line, size_t len) {
     td_error err = {0};
     char    *out = answer(ctx, line, len, &err);
@@ -30,10 +30,10 @@ static bool answer_line(td_json_answer answer, void *ctx, const char *line, size
 
 int td_json_lines(const char *command, td_json_answer answer, void *ctx) {
     struct stat st;
-    bool        to_file = fstat(STDOUT_FILENO, &st) == 0 && S_ISREG(st.st_mode); /* else someone may wait for each line */
-    char       *line = NULL;
-    size_t      room = 0;
-    bool        all_done = true;
+    bool   to_file = fstat(STDOUT_FILENO, &st) == 0 && S_ISREG(st.st_mode); /* otherwise a program may wait for each line */
+    char  *line = NULL;
+    size_t room = 0;
+    bool   all_done = true;
     for (ssize_t n; (n = getline(&line, &room, stdin)) >= 0;) {
         if (n > 0 && line[n - 1] == '\n') n--;
         if (!answer_line(answer, ctx, line, (size_t)n)) all_done = false;

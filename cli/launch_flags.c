@@ -16,7 +16,7 @@
 #define TITLE(text) \
     { .names = {NULL}, .help = text }
 
-/* An entry a flag. clang-format would give every member a line. */
+/* One row for each flag. clang-format would put every member on a line of its own. */
 /* clang-format off */
 static const td_flag FLAGS[] = {
     TITLE("Server"),
@@ -99,7 +99,7 @@ static_assert(N_FLAGS <= TD_LAUNCH_FLAGS_MAX && TD_LAUNCH_FLAGS_MAX <= TD_ENGINE
 
 /* ---- --config ---- */
 
-/* Every name of every flag, and the row that it stands for. */
+/* Every name of every flag, with the row that it names. */
 typedef struct {
     td_launch_options *options;
     const char        *names[(TD_ENGINE_FLAGS_MAX + TD_LAUNCH_FLAGS_MAX) * TD_FLAG_NAMES_MAX];
@@ -118,7 +118,7 @@ static void list_keys(config_keys *keys) {
             }
 }
 
-/* A copy that the options own. */
+/* Copies a string; the options own the copy. */
 static const char *keep_string(td_launch_options *o, const char *s) {
     char **list = realloc(o->strings, (o->n_strings + 1) * sizeof *list);
     if (!list) return NULL;
@@ -173,7 +173,8 @@ static td_status settle(td_launch_options *o, td_error *err) {
     td_engine_flags_settle(&o->engine);
     o->server.tokenizer_path = o->engine.tokenizer_path;
     o->engine.measure_bounds = !o->skip_warmup;
-    /* A device computes attention itself, so its backend is called as the device is, by any of its names. */
+    /* Each device has one attention backend, its own, so --attention-backend may only name the device, by any of its names.
+     */
     const char **backend = &o->engine.attention_backend, *device = o->engine.device;
     if (*backend && td_backend_find(*backend) == td_backend_find(device)) *backend = device;
     if (*backend && strcmp(*backend, device) != 0) {

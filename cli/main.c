@@ -1,4 +1,4 @@
-/* `tandem COMMAND …`: finds the subcommand and calls it. */
+/* `tandem COMMAND …` finds the subcommand and calls it. */
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
@@ -40,7 +40,7 @@ static void print_usage(FILE *f) {
     fprintf(f, "\n'tandem COMMAND --help' tells a command's options; 'tandem --version' the version, commit and tiers.\n");
 }
 
-/* For packaging/make_pages.py. */
+/* Prints the commands as JSON, for packaging/make_pages.py. */
 static void print_usage_json(void) {
     td_jbuf b = {0};
     td_jw_open(&b, '{');
@@ -70,7 +70,7 @@ static void print_version(void) {
 }
 
 int main(int argc, char **argv) {
-    signal(SIGXFSZ, SIG_IGN); /* a limit on the size of files is an error of the write */
+    signal(SIGXFSZ, SIG_IGN); /* a write beyond the limit on file sizes fails with an error instead */
     if (argc < 2) {
         print_usage(stderr);
         return 2;

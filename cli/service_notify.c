@@ -20,7 +20,7 @@ static td_status connect_to(const char *name, td_service_notify *n, td_error *er
     if ((name[0] != '/' && name[0] != '@') || len < 2 || len >= sizeof to.sun_path)
         return td_fail(err, TD_EINVAL, "NOTIFY_SOCKET=%.100s is neither an absolute path nor '@' and a name", name);
     memcpy(to.sun_path, name, len);
-    if (name[0] == '@') to.sun_path[0] = 0; /* Linux's abstract names */
+    if (name[0] == '@') to.sun_path[0] = 0; /* '@' begins Linux's abstract socket names */
     n->fd = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
     if (n->fd < 0 ||
         connect(n->fd, (struct sockaddr *)&to, (socklen_t)(offsetof(struct sockaddr_un, sun_path) + len)) != 0) {
@@ -61,7 +61,7 @@ void td_service_notify_tell(const td_service_notify *n, const char *change, cons
     vsnprintf(status, sizeof status, status_fmt, args);
     va_end(args);
     for (char *c = status; *c; c++)
-        if ((unsigned char)*c < ' ') *c = ' '; /* a line's end would begin another assignment */
+        if ((unsigned char)*c < ' ') *c = ' '; /* a line break would begin another assignment */
     snprintf(message, sizeof message, "%s%sSTATUS=%s", change ? change : "", change ? "\n" : "", status);
     send_message(n, message);
 }

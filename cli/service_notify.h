@@ -1,17 +1,17 @@
 /*
- * What a service manager is told of the server's life, by sd_notify(3)'s protocol: a datagram of "NAME=value" lines to the
- * socket that NOTIFY_SOCKET names. Written here, and not taken from libsystemd, as sd_notify(3) itself suggests: the
- * protocol is a promise of systemd's, and the library would bring a dozen others with it.
+ * Tells a service manager when the server is ready, stopping or alive, by the protocol of sd_notify(3): datagrams of
+ * "NAME=value" lines to the socket that NOTIFY_SOCKET names. libsystemd is not needed for it: sd_notify(3) promises a stable
+ * protocol and suggests writing it oneself, and the library would bring a dozen others.
  */
 #ifndef TD_CLI_SERVICE_NOTIFY_H
 #define TD_CLI_SERVICE_NOTIFY_H
 
 #include "tandem.h"
 
-/** After td_service_notify_open any thread may tell something: each call is one datagram. */
+/** Where to send. After td_service_notify_open any thread may call the functions below: each call sends one datagram. */
 typedef struct {
     int  fd;       /* -1: there is no service manager */
-    bool watchdog; /* it restarts a service that does not say that it is alive */
+    bool watchdog; /* the manager restarts a service that does not report being alive */
 } td_service_notify;
 
 /**
@@ -23,12 +23,12 @@ TD_NODISCARD td_status td_service_notify_open(td_service_notify *n, td_error *er
 void                   td_service_notify_close(td_service_notify *n);
 
 /**
- * Tell the status, a sentence. @param change "READY=1" or "STOPPING=1"; NULL: none.
- * Never blocks; news that finds no room is lost, with a line in the log.
+ * Send the status, a sentence. @param change "READY=1" or "STOPPING=1", or NULL. Never blocks: if the socket is full, the
+ * message is lost, and the log says so.
  */
 void td_service_notify_tell(const td_service_notify *n, const char *change, const char *status_fmt, ...) TD_PRINTF(3, 4);
 
-/** For the watchdog: what it watches goes on. To be called more often than half of its time. */
+/** Tell the watchdog that the service is alive. Call it more than twice in each period of the watchdog. */
 void td_service_notify_alive(const td_service_notify *n);
 
 #endif

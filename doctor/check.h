@@ -1,4 +1,4 @@
-/* What a check is made of: a rig with everything that it has on a device, and what it found. */
+/* A check of the doctor, what it found, and the rig: the device it runs on, with everything it made there. */
 #ifndef TD_DOCTOR_CHECK_H
 #define TD_DOCTOR_CHECK_H
 
@@ -11,18 +11,19 @@ typedef struct {
     bool        is_note;
 } td_finding;
 
-/** @return TD_ENOTSUP: the device does not have it. Others, and a value above its bound: it is wrong. */
+/** A check. @return TD_ENOTSUP if the device lacks what is checked. Any other error, or a value above its bound, means that
+ * the device is wrong. */
 typedef td_status (*td_check_fn)(const td_doctor_exam *e, const void *arg, td_finding *f, td_error *err);
 
-/** What a check is about, where the backend has advice of its own (td_backend): a card's health, or its group. */
+/** A subject on which a backend may have advice of its own (td_backend): the health of cards, or the group of cards. */
 typedef enum { TD_SUBJECT_NONE, TD_SUBJECT_HEALTH, TD_SUBJECT_GROUP } td_subject;
 
 typedef struct {
     const char *part, *what;
     td_check_fn run;
     const void *arg;
-    const char *advice;  /* when it fails */
-    td_subject  subject; /* the backend's own advice on it follows */
+    const char *advice;  /* what to do when the check fails */
+    td_subject  subject; /* the backend's advice on this subject is added */
 } td_check;
 
 typedef struct {
@@ -48,8 +49,8 @@ typedef enum {
 } td_piece_kind;
 
 /**
- * One device, and what a check has made on it. The first call that fails leaves its status and sentence; those after it do
- * nothing and give NULL, so that a check reads as a list of what it does and looks at the status once, at its end.
+ * One device, and what a check has made on it. The first call that fails leaves its status and sentence in the rig; later
+ * calls do nothing and return NULL. So a check is a plain list of calls and looks at the status once, at its end.
  */
 typedef struct {
     td_npu           *npu;
@@ -68,9 +69,9 @@ typedef struct {
 } td_rig;
 
 void td_rig_open(td_rig *r, td_npu *npu, bool is_reference, td_error *err);
-/** Frees all. @return the first failure. */
+/** Free everything that the check made. @return the first failure. */
 TD_NODISCARD td_status td_rig_close(td_rig *r);
-/** A failure, for who finds one himself; the first one stays. */
+/** Record a failure that the check itself has found, unless there is one already. */
 void td_rig_fail(td_rig *r, td_status st, const char *what);
 
 void  *td_rig_host(td_rig *r, size_t bytes); /* zeroed */
@@ -81,21 +82,22 @@ void   td_rig_get(td_rig *r, const void *device, void *to, size_t bytes);
 void   td_rig_sync(td_rig *r);
 size_t td_rig_act_bytes(const td_rig *r, size_t n);
 
-/** Numbers in (-scale, scale) that bf16 holds exactly; the same for each device. */
+/** Random numbers in (-scale, scale) that bf16 holds exactly; a seed gives the same ones for each device. */
 float *td_rig_noise(td_rig *r, uint64_t seed, size_t n, float scale);
-/** Rows of k whole numbers, the largest 127, times 2^exponent: int8 and bf16 hold them exactly. */
+/** Rows of k random whole numbers times 2^exponent, the largest 127: int8 and bf16 hold them exactly. */
 float *td_rig_codes(td_rig *r, uint64_t seed, size_t rows, size_t k, int exponent);
-/** The exponent of weights [., k] with which outputs are about as large as inputs. */
+/** The exponent for weights [., k] that makes outputs about as large as inputs. */
 int td_rig_exponent(size_t k);
 
-void          *td_rig_activations(td_rig *r, const float *x, size_t n); /* in device memory, as act_dtype */
-float         *td_rig_floats(td_rig *r, const void *device, size_t n);  /* activations, read back */
-td_npu_weight *td_rig_weight(td_rig *r, td_weight_format format, const float *w, size_t n, size_t k); /* n 0: a vector */
-/** The same of a linear; the reference takes bf16 for any format. */
+void          *td_rig_activations(td_rig *r, const float *x, size_t n); /* copies x to device memory, as act_dtype */
+float         *td_rig_floats(td_rig *r, const void *device, size_t n);  /* activations, copied back as f32 */
+td_npu_weight *td_rig_weight(td_rig *r, td_weight_format format, const float *w, size_t n,
+                             size_t k); /* [n, k]; n 0: a vector of k */
+/** The random weight of a linear; the reference device takes bf16 whatever the format. */
 td_npu_weight *td_rig_linear(td_rig *r, td_weight_format format, uint64_t seed, size_t n, size_t k);
 td_npu_block  *td_rig_block(td_rig *r, const td_block_desc *desc);
 
-/** A step's arrays on both sides. */
+/** The arrays of a step in pinned memory and on the device. */
 typedef struct {
     td_step step;
     char   *pinned, *device; /* equal with unified memory */
@@ -103,11 +105,12 @@ typedef struct {
 } td_rig_step;
 
 td_rig_step td_rig_step_new(td_rig *r, uint32_t max_tok, uint32_t max_seq, uint32_t max_out, uint32_t block_stride);
-/** To pinned memory; arrays that are NULL stay. Nothing enqueued with it is under way. */
+/** Copy arrays to pinned memory; those that are NULL in `from` stay as they are. No operation that uses the step may be
+ * under way. */
 void td_rig_step_fill(td_rig *r, td_rig_step *s, const td_step_arrays *from);
-void td_rig_step_upload(td_rig *r, const td_rig_step *s); /* enqueued: may be captured */
+void td_rig_step_upload(td_rig *r, const td_rig_step *s); /* enqueues the copy; may be captured */
 void td_rig_enqueue(td_rig *r, td_npu_block *b, const td_rig_step *s);
-/** A block over n rows of no sequence, and wait. */
+/** Run a block over n rows that belong to no sequence, and wait. */
 void td_rig_run_rows(td_rig *r, td_npu_block *b, uint32_t n);
 
 #endif

@@ -1,4 +1,4 @@
-/* The checks one after the other, on a thread of their own, and who waits for it. */
+/* Runs the checks one after the other on a thread of their own, and waits for each with a limit. */
 #include "doctor/doctor.h"
 
 #include <errno.h>
@@ -28,9 +28,9 @@ typedef struct {
     size_t          n;
     pthread_mutex_t lock;
     pthread_cond_t  moved;
-    size_t          done; /* checks whose result is there */
+    size_t          done; /* number of checks that have a result */
     result          latest;
-    bool            is_told; /* the latest one: the next may come */
+    bool            is_told; /* the latest result was reported, so the next check may begin */
 } visit;
 
 static const td_check *check_of(const visit *v, size_t i) {
@@ -66,11 +66,11 @@ static td_doctor_outcome outcome_of(const result *r) {
     const td_finding *f = &r->finding;
     if (r->st == TD_ENOTSUP) return TD_DOCTOR_NOTE;
     if (r->st != TD_OK) return TD_DOCTOR_FAILED;
-    if (!isnan(f->bound) && !(f->value <= f->bound)) return TD_DOCTOR_FAILED; /* a NaN is above every bound */
+    if (!isnan(f->bound) && !(f->value <= f->bound)) return TD_DOCTOR_FAILED; /* a NaN fails every bound */
     return f->is_note ? TD_DOCTOR_NOTE : TD_DOCTOR_OK;
 }
 
-/* What to do about a check that has failed: the check's advice, and what the backend adds to it. */
+/* Writes what to do about a failed check: the check's advice, then the backend's. */
 static const char *advice_on(const visit *v, const td_check *c, char text[TD_ERROR_TEXT_MAX]) {
     const td_backend *b = td_backend_find(v->exam.cards[0]->ops->name);
     const char       *more = !b                                ? NULL
@@ -109,7 +109,7 @@ static void tell_hung(const visit *v, const td_check *c) {
     v->exam.tell(v->exam.user, &row);
 }
 
-/* @return false: it did not come in time. */
+/* @return false if the result did not come in time. */
 static bool await_result(visit *v, size_t i, result *out) {
     struct timespec until;
     int             late = 0;
@@ -126,7 +126,7 @@ static bool await_result(visit *v, size_t i, result *out) {
 }
 
 td_status td_doctor_run(const td_doctor_exam *e, td_error *err) {
-    visit    *v = calloc(1, sizeof *v); /* a check that hangs keeps it */
+    visit    *v = calloc(1, sizeof *v); /* allocated, because a check that hangs uses it for ever */
     pthread_t thread;
     if (!v) return td_fail(err, TD_ENOMEM, "out of memory for the checks");
     *v = (visit){.exam = *e, .lists = {td_exam_device(), td_exam_blocks(), td_exam_group()}};

@@ -1,7 +1,8 @@
 /*
- * Every block against the host device in f32. Inputs and weights are numbers that both have exactly (rig.c), so a bound is
- * what the block itself rounds: 2^-9 of a bf16 for each time a value is stored, and for int8 rows within a block half a step
- * of 1/127 of the row's largest value. The error is that of the worst row: the rms of its difference over its own rms.
+ * Compares every block with the host device in f32. Inputs and weights are numbers that both hold exactly (rig.c), so a
+ * bound covers only what the block itself rounds. Each time a value is stored as bf16 it may change by 2^-9 of itself. Rows
+ * that become int8 within a block may change by half a step, and a step is 1/127 of the row's largest value. The error is
+ * that of the worst row: the rms of its difference divided by its own rms.
  */
 #include <math.h>
 #include <stdio.h>
@@ -16,7 +17,7 @@
 #define ROWS 13
 #define HIDDEN 512
 
-/* What a block gives on a rig, as floats: [rows, width]. It makes its block, runs it, and copies out. */
+/* Makes a block on a rig, runs it, and copies its result to `out` as floats, [rows, width]. */
 typedef void (*build_fn)(td_rig *r, const void *arg, float *out);
 
 typedef struct {
@@ -53,7 +54,7 @@ static td_status exam_block(const td_doctor_exam *e, const void *arg, td_finding
         double worst = 0;
         for (size_t i = 0; i < c->rows; i++) {
             double error = row_error(got + i * c->width, want + i * c->width, c->width);
-            if (!(error <= worst)) worst = error; /* and a NaN stays */
+            if (!(error <= worst)) worst = error; /* written so that a NaN is kept */
         }
         f->value = worst;
         f->bound = c->bound;
@@ -89,7 +90,7 @@ static void build_embed(td_rig *r, const void *arg, float *out) {
     give(r, td_rig_floats(r, x, (size_t)ROWS * HIDDEN), (size_t)ROWS * HIDDEN, out);
 }
 
-/* x += add, then the norm: rows of both. */
+/* x += add, then the norm of x. The result has the rows of both. */
 static void build_norm(td_rig *r, const void *arg, float *out) {
     size_t n = (size_t)ROWS * HIDDEN;
     (void)arg;
@@ -107,7 +108,7 @@ static void build_norm(td_rig *r, const void *arg, float *out) {
     give(r, td_rig_floats(r, to, n), n, out + n);
 }
 
-/* The norm's int8 rows, as values; the reference gives them without rounding. */
+/* The int8 rows of a norm as values: code times scale. The reference gives the values without rounding. */
 static void build_norm_int8(td_rig *r, const void *arg, float *out) {
     size_t n = (size_t)ROWS * HIDDEN;
     (void)arg;
@@ -252,7 +253,8 @@ static void build_top(td_rig *r, const void *arg, float *out) {
 
 /* ---- router ------------------------------------------------------------------------------------ */
 
-/* A row of all experts' weights, 0 of those that were not chosen: another choice is a large error. */
+/* The result has a row of all experts' weights, with 0 for experts that were not chosen, so that another choice is a large
+ * error. */
 static void build_router(td_rig *r, const void *arg, float *out) {
     td_router_desc d = *(const td_router_desc *)arg;
     size_t         n = (size_t)ROWS * d.top_k;
@@ -290,7 +292,7 @@ static const td_npu_weight *const *expert_list(td_rig *r, uint64_t seed, size_t 
     return list;
 }
 
-/* Each expert has another number of rows, the last one none. */
+/* Gives each expert another number of rows, and the last one none. */
 static void build_experts(td_rig *r, const void *arg, float *out) {
     size_t    n = (size_t)ROWS * HIDDEN, pairs = (size_t)ROWS * CHOSEN;
     uint16_t *ids = td_rig_host(r, pairs * sizeof *ids);
@@ -326,10 +328,11 @@ static td_status exam_experts(const td_doctor_exam *e, const void *arg, td_findi
 
 /* ---- attention --------------------------------------------------------------------------------- */
 
-/* Two steps of three sequences over shuffled pages: two prompts, then one that generates, one that goes on, a new one. */
+/* Two steps with three sequences in shuffled pages. The first step has two prompts. In the second, one sequence generates a
+ * token, one continues its prompt, and one is new. */
 enum { STEPS = 2, SEQS = 3, PAGES = 8, SPARE_PAGES = 2, STRIDE = 2, LARGEST = 160, SECOND = 16 };
 static const struct {
-    uint32_t bucket, n_seq, begin[SEQS], n[SEQS]; /* keys of earlier steps, rows of this one */
+    uint32_t bucket, n_seq, begin[SEQS], n[SEQS]; /* keys from earlier steps, and rows in this one */
     uint8_t  absorbed[SEQS];
 } PLAN[STEPS] = {{LARGEST, 2, {0, 0, 0}, {140, 20, 0}, {0, 0, 0}}, {SECOND, 3, {140, 20, 0}, {1, 5, 3}, {1, 0, 0}}};
 static const uint32_t PAGE_OF[SEQS][STRIDE] = {{5, 2}, {3, 0}, {7, 1}};
@@ -365,7 +368,7 @@ static td_step_arrays plan_step(attention_step *a, uint32_t n_seq, const uint32_
                             .block_table = a->table};
 }
 
-/* The steps one after the other over a block that reads `in` and writes `to`, rows of `hidden`. */
+/* Runs the steps one after the other on a block that reads rows of `hidden` from `in` and writes them to `to`. */
 static void run_attention(td_rig *r, td_npu_block *b, size_t hidden, void *in, void *to, float *out) {
     size_t done = 0;
     for (uint64_t i = 0; i < STEPS; i++) {
@@ -388,7 +391,8 @@ static void run_attention(td_rig *r, td_npu_block *b, size_t hidden, void *in, v
     }
 }
 
-/* cos and sin of each position, as a model has them: halves. */
+/* A model's table of rotary embeddings: for each position the cosines in the first half of a row, the sines in the second.
+ */
 static td_npu_weight *rope_table(td_rig *r, size_t dim) {
     size_t positions = (size_t)STRIDE * TD_KV_PAGE;
     float *t = td_rig_host(r, positions * dim * sizeof *t);
@@ -400,7 +404,7 @@ static td_npu_weight *rope_table(td_rig *r, size_t dim) {
     return td_rig_weight(r, TD_WEIGHT_F32, t, positions, dim);
 }
 
-/* Device memory of a cache of rows of n values. */
+/* Allocates device memory for a KV cache with rows of n values. */
 static void *cache(td_rig *r, td_kv_rows rows, size_t heads, size_t n) {
     size_t page = r->st == TD_OK ? r->ops->kv_page_bytes(r->npu, rows, n) : 1;
     return td_rig_alloc(r, (PAGES + SPARE_PAGES) * heads * page);
@@ -408,10 +412,10 @@ static void *cache(td_rig *r, td_kv_rows rows, size_t heads, size_t n) {
 
 typedef struct {
     td_weight_format format;
-    bool             extra;  /* gqa: norms of q and k; mla: compressed q */
-    bool             rows;   /* gqa: these norms are over whole rows */
-    bool             slides; /* gqa: a window and sinks */
-    bool v3; /* mla: DeepSeek-V3's sizes but for its heads, which some devices have an operation of their own for */
+    bool             extra;  /* GQA: norms of q and k; MLA: compressed q */
+    bool             rows;   /* GQA: these norms are over whole rows */
+    bool             slides; /* GQA: a sliding window and sinks */
+    bool             v3;     /* MLA: DeepSeek-V3's sizes, for which some devices have a special operation; fewer heads */
 } attention_case;
 
 #define GQA_HEADS 8
@@ -500,7 +504,7 @@ static void build_mla(td_rig *r, const void *arg, float *out) {
 
 /* ---- captures ---------------------------------------------------------------------------------- */
 
-/* A linear and an attention in one capture, replayed with other lengths; the reference runs them one by one. */
+/* Captures a linear and an attention together and replays them with other lengths. The reference runs them one by one. */
 enum { REPLAYS = 3, BUCKET = 8 };
 static const struct {
     uint32_t n_seq, begin[SEQS], n[SEQS];
@@ -584,7 +588,7 @@ static void build_capture(td_rig *r, const void *arg, float *out) {
     if (g) r->ops->graph_destroy(r->npu, g);
 }
 
-/* ---- alone and in company ---------------------------------------------------------------------- */
+/* ---- rows alone and with others ---------------------------------------------------------------- */
 
 /* Rows of a product must not depend on the rows beside them: docs/determinism.md. */
 static td_status exam_company(const td_doctor_exam *e, const void *arg, td_finding *f, td_error *err) {

@@ -1,4 +1,4 @@
-/* What a device is without its blocks: memory, the link to it, the order of its stream, hand-overs. */
+/* Checks everything about a device but its blocks: memory, the link to it, the order of its stream, hand-overs. */
 #include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -61,7 +61,7 @@ static td_status exam_memory(const td_doctor_exam *e, const void *arg, td_findin
     return td_rig_close(&r);
 }
 
-/* What is too much is refused, and what was there before still is. */
+/* Asks for more memory than the device has, which must be refused as a shortage of memory. */
 static td_status exam_too_much(const td_doctor_exam *e, const void *arg, td_finding *f, td_error *err) {
     td_npu     *d = e->cards[0];
     td_npu_caps caps;
@@ -87,7 +87,7 @@ static td_status exam_too_much(const td_doctor_exam *e, const void *arg, td_find
 static const size_t LINK_BYTES[] = {(size_t)4 << 10, (size_t)256 << 10, (size_t)16 << 20};
 #define LINK_SIZES (sizeof LINK_BYTES / sizeof *LINK_BYTES)
 
-/** @return seconds of one copy, the best of the rounds. */
+/** @return seconds of one copy, the shortest of several rounds. */
 static double time_copies(td_rig *r, void *device, void *pinned, size_t bytes, td_copy_kind kind) {
     double best = INFINITY;
     for (int i = 0; r->st == TD_OK && i < LINK_ROUNDS; i++) {
@@ -131,9 +131,10 @@ static td_status exam_link(const td_doctor_exam *e, const void *arg, td_finding 
 #define ORDER_BYTES 65536
 #define ORDER_ROUNDS 32
 
-/* From pinned memory over the device to a host call, which checks it and writes the next; captured and replayed. */
+/* Data that go from pinned memory to the device and back, then to a host call, which checks them and writes the next.
+ * Captured once and replayed. */
 typedef struct {
-    uint8_t *out, *in; /* pinned: what goes to the device, what comes back */
+    uint8_t *out, *in; /* pinned: data to the device, and data that came back */
     uint32_t round, wrong;
 } relay;
 
@@ -141,7 +142,7 @@ static void relay_call(void *arg) {
     relay  *y = arg;
     uint8_t want[256];
     fill_pattern(want, sizeof want, y->round);
-    /* the last bytes: a copy that is under way has not written them yet */
+    /* also looks at the last byte, which an unfinished copy has not written yet */
     if (first_difference(y->in, want, sizeof want) < sizeof want ||
         y->in[ORDER_BYTES - 1] != (uint8_t)((ORDER_BYTES - 1) * 131 + (ORDER_BYTES - 1) / 251 + y->round * 29 + 17))
         y->wrong++;

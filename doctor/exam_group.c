@@ -1,4 +1,4 @@
-/* The cards as one tensor-parallel device: what they sum, and what becomes of a sum that one of them does not come to. */
+/* Checks the cards as one tensor-parallel device: their sums, and a sum that one of them never joins. */
 #include <math.h>
 #include <pthread.h>
 #include <stdio.h>
@@ -15,7 +15,7 @@
 #define ROWS 32
 #define ADDS 2
 #define REPLAYS 3
-#define TIMED 16 /* sums of a timed replay */
+#define TIMED 16 /* sums in each timed replay */
 #define GIVE_UP_US 100000
 
 typedef struct {
@@ -25,9 +25,9 @@ typedef struct {
     td_error      err;
     td_npu_block *block;
     void         *out;
-    td_rig_step   few, many; /* 1 row and ROWS */
-    float        *parts;     /* [ADDS, ROWS, WIDTH] what it adds */
-    td_bf16      *got;       /* [ROWS, WIDTH] */
+    td_rig_step   few, many; /* steps of 1 row and of ROWS rows */
+    float        *parts;     /* [ADDS, ROWS, WIDTH] what this card adds */
+    td_bf16      *got;       /* [ROWS, WIDTH] the sum it got */
     double        few_s, many_s;
     pthread_t     thread;
 } member;
@@ -88,7 +88,7 @@ static td_status open_meeting(meeting *g, const td_doctor_exam *e, td_error *err
     return TD_OK;
 }
 
-/* ---- what a card does, each on a thread of its own ---------------------------------------------- */
+/* ---- what each card does, on a thread of its own ------------------------------------------------ */
 
 static void fetch(member *m) {
     td_rig_sync(&m->rig);
@@ -148,7 +148,7 @@ static void *sum_timed(void *arg) {
     return NULL;
 }
 
-/* A card whose part fails does not leave the others waiting: it aborts the group, as the model does. */
+/* Runs a card's part. If it fails, it aborts the group, as the model does, so that the others do not wait for it. */
 typedef struct {
     member       *member;
     td_npu_group *group;
@@ -177,9 +177,9 @@ static td_status on_cards(meeting *g, void *(*run)(void *), td_error *err) {
     return st;
 }
 
-/* ---- what they should have ------------------------------------------------------------------------ */
+/* ---- comparing the sums --------------------------------------------------------------------------- */
 
-/* The sum in the order of the cards, of what each rounds to bf16. */
+/* The right sum: each card's part rounded to bf16, added in the order of the cards. */
 static td_bf16 expected(const meeting *g, size_t at) {
     float total = 0;
     for (uint32_t i = 0; i < g->n; i++) {
@@ -245,7 +245,7 @@ static td_status exam_abort(const td_doctor_exam *e, const void *arg, td_finding
     if (st == TD_OK) st = td_thread_start(&g.members[0].thread, "doctor's card", sum_once, &g.members[0], err);
     if (st == TD_OK) {
         uint64_t begin = td_trace_now();
-        usleep(GIVE_UP_US); /* it waits for the others, who do not come */
+        usleep(GIVE_UP_US); /* the card waits for the others, which do not come */
         g.members[0].npu->ops->group_abort(g.group);
         pthread_join(g.members[0].thread, NULL);
         f->value = (double)(td_trace_now() - begin) * 1e-6 - GIVE_UP_US * 1e-3;

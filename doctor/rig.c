@@ -1,4 +1,4 @@
-/* What checks make on a device: memory, weights, blocks and steps, with one look at the status at the end. */
+/* What checks make on a device: memory, weights, blocks and steps. The first failure is kept until the end. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -12,13 +12,13 @@ void td_rig_fail(td_rig *r, td_status st, const char *what) {
     if (r->st == TD_OK) r->st = td_fail(r->err, st, "%s", what);
 }
 
-/* The call's own sentence is in err already. */
+/* Keeps the status of a call that has written its sentence to err itself. */
 static void took(td_rig *r, td_status st) {
     if (r->st == TD_OK) r->st = st;
 }
 
 static void keep(td_rig *r, td_piece_kind kind, void *p, size_t bytes) {
-    if (r->n_pieces == TD_RIG_PIECES_MAX) abort(); /* a check of ours makes more than there is room for */
+    if (r->n_pieces == TD_RIG_PIECES_MAX) abort(); /* a mistake in a check: it makes too much */
     r->pieces[r->n_pieces].kind = kind;
     r->pieces[r->n_pieces].bytes = bytes;
     r->pieces[r->n_pieces++].p = p;
@@ -88,7 +88,7 @@ void td_rig_sync(td_rig *r) {
     if (st != TD_OK) td_rig_fail(r, st, "an operation failed on the device");
 }
 
-/* Through pinned memory that lasts as long as the copy. */
+/* Copies through pinned memory, which is freed after the copy. */
 static void copy_through(td_rig *r, void *device, void *host, size_t bytes, td_copy_kind kind) {
     void *pinned = NULL;
     if (r->st == TD_OK) took(r, r->ops->host_alloc(r->npu, bytes, &pinned, r->err));
@@ -138,7 +138,8 @@ float *td_rig_codes(td_rig *r, uint64_t seed, size_t rows, size_t k, int exponen
     const size_t n = rows * k;
     const float  unit = ldexpf(1, exponent);
     float       *f = td_rig_host(r, n * sizeof *f);
-    for (size_t i = 0; f && i < n; i += 8) { /* 16 bits of a draw for each: weights are most of an examination's numbers */
+    for (size_t i = 0; f && i < n;
+         i += 8) { /* 8 numbers from each draw, 16 bits each, because an examination needs many weights */
         uint32_t draw[4];
         td_philox(seed, 2, i / 8, draw);
         for (size_t j = 0; j < 8 && i + j < n; j++) {
@@ -151,7 +152,7 @@ float *td_rig_codes(td_rig *r, uint64_t seed, size_t rows, size_t k, int exponen
 }
 
 int td_rig_exponent(size_t k) {
-    return -(int)lround(log2(73.6 * sqrt((double)k))); /* 73.6: the rms of whole numbers within 127 */
+    return -(int)lround(log2(73.6 * sqrt((double)k))); /* 73.6: the rms of whole numbers from -127 to 127 */
 }
 
 void *td_rig_activations(td_rig *r, const float *x, size_t n) {
@@ -192,7 +193,7 @@ td_npu_block *td_rig_block(td_rig *r, const td_block_desc *desc) {
     return b;
 }
 
-/* The arrays one behind the other. at NULL: only their size. */
+/* Lays the arrays out one behind the other. Returns their size in bytes; with `at` NULL it does only that. */
 static size_t lay_out(const td_step *s, char *at, td_step_arrays *a) {
     size_t used = 0;
     const struct {
@@ -211,7 +212,7 @@ static size_t lay_out(const td_step *s, char *at, td_step_arrays *a) {
     };
     for (size_t i = 0; i < sizeof list / sizeof *list; i++) {
         if (at) *list[i].array = at + used;
-        used += list[i].bytes / 64 * 64 + 64; /* none is empty: each has an address of its own */
+        used += list[i].bytes / 64 * 64 + 64; /* at least 64 bytes each, so that no two have the same address */
     }
     return used;
 }

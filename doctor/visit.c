@@ -1,4 +1,4 @@
-/* The devices of an examination: their installation, opening, closing. */
+/* Opens the devices of an examination, reports on their installation, and closes them. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -15,8 +15,8 @@
 
 typedef struct {
     const char *device;
-    uint32_t    n_cards;   /* to open; 0: all that there are */
-    bool        is_played; /* this machine's cores are the cards */
+    uint32_t    n_cards;   /* how many to open; 0: all */
+    bool        is_played; /* this machine's cores stand in for cards */
     td_npu     *cards[TD_CARDS_MAX], *reference;
     td_pool    *pools[TD_CARDS_MAX + 1];
     uint32_t    n_opened, n_pools;
@@ -76,7 +76,7 @@ static td_status open_devices(devices *v, td_error *err) {
     TD_TRY(td_npu_open("host", &(td_npu_config){.act_dtype = TD_DT_F32, .host = &host}, &v->reference, err));
     while (v->n_opened < TD_CARDS_MAX && (!v->n_cards || v->n_opened < v->n_cards)) {
         td_status st = open_card(v, err);
-        if (st == TD_EINVAL && !v->n_cards && v->n_opened) break; /* there is no such card: those were all */
+        if (st == TD_EINVAL && !v->n_cards && v->n_opened) break; /* the card does not exist, so all are open */
         TD_TRY(st);
     }
     return TD_OK;
@@ -113,7 +113,7 @@ td_status td_doctor_visit(const char *device, uint32_t n_cards, uint32_t patienc
     listener l = {tell, user, true};
     devices  v = {.device = device};
     td_backend_find(device)->tell_facts(tell_fact, &l);
-    if (!l.is_whole) return TD_OK; /* the rows say what is missing */
+    if (!l.is_whole) return TD_OK; /* rows were reported that say what is missing */
     v.is_played = td_npu_threads_needed(device, CARDS_PLAYED) > 0;
     v.n_cards = !n_cards && v.is_played ? CARDS_PLAYED : n_cards;
     td_status st = open_devices(&v, err);
@@ -128,7 +128,7 @@ td_status td_doctor_visit(const char *device, uint32_t n_cards, uint32_t patienc
                            err);
     else
         st = TD_OK;
-    if (st == TD_EDEVICE) return st; /* a check hangs: nothing may be closed under it */
+    if (st == TD_EDEVICE) return st; /* a check hangs and still uses the devices, so they stay open */
     close_devices(&v);
     return st;
 }

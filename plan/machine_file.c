@@ -1,5 +1,5 @@
-/* A machine from YAML: a table of keys, each with its unit and range. Keys of nodes take one number for all nodes, or one
- * for each. */
+/* Reads a machine from YAML, by a table of keys with their units and ranges. A key of a node takes one number for all nodes,
+ * or one number for each node. */
 #include <errno.h>
 #include <math.h>
 #include <stddef.h>
@@ -14,10 +14,10 @@ typedef enum { ALWAYS, WITH_CARDS, WITH_SEVERAL_CARDS, OPTIONAL } key_need;
 
 typedef struct {
     const char *name;
-    const char *unit;            /* as people read it */
-    double      min, max, scale; /* of the number in the file; what makes it bytes, operations, seconds */
+    const char *unit;            /* shown in the table and in errors */
+    double      min, max, scale; /* range of the number in the file; the factor that makes it bytes, operations or seconds */
     size_t      offset;
-    bool        of_node; /* into td_plan_node; else into td_plan_machine */
+    bool        of_node; /* true: offset into td_plan_node; false: into td_plan_machine */
     bool        whole;
     key_need    need;
     const char *help;
@@ -69,7 +69,7 @@ static const machine_key KEYS[] = {
 /* clang-format on */
 
 #define N_NUMBERS (sizeof KEYS / sizeof *KEYS)
-/* In the order in which they are taken: the kernels' shares come before those that the file gives itself. */
+/* The keys in the order in which they are applied: `kernels` sets all shares, and later keys replace single ones. */
 enum { KEY_NAME, KEY_KERNELS, KEY_NUMBERS, N_KEYS = KEY_NUMBERS + N_NUMBERS };
 
 typedef struct {
@@ -83,7 +83,7 @@ static td_status refuse_number(const machine_key *k, const char *value, td_error
                    k->whole ? "whole " : "", k->min, k->max, *k->unit ? " " : "", k->unit, value);
 }
 
-/* One number of a list; *text goes on behind it. */
+/* Reads one number of a list and moves *text behind it. */
 static td_status take_number(const machine_key *k, const char *value, const char **text, double *out, td_error *err) {
     char *end;
     errno = 0;
@@ -104,7 +104,7 @@ static td_status take_nodes(const machine_key *k, const char *value, td_plan_mac
             return td_fail(err, TD_EINVAL, "'%s' has more than %d numbers", k->name, TD_POOL_SUBPOOLS_MAX);
         TD_TRY(take_number(k, value, &text, &x[n++], err));
     } while (*text);
-    if (!m->n_nodes) return TD_OK; /* "nodes" is missing, which is what will be said */
+    if (!m->n_nodes) return TD_OK; /* "nodes" is missing, and the check of missing keys will say so */
     if (n != 1 && n != m->n_nodes)
         return td_fail(err, TD_EINVAL, "'%s' has %u numbers: give one, or one for each of the %u nodes", k->name, n,
                        m->n_nodes);
@@ -125,7 +125,7 @@ static td_status take_kernels(const char *value, td_plan_machine *m, td_error *e
     return td_fail(err, TD_EINVAL, "'kernels' must be one of %s, not '%.60s'", names, value);
 }
 
-/* Names appear in tables and JSON: no control characters. */
+/* Refuses control characters, because names appear in tables and JSON. */
 static td_status take_name(const char *value, td_plan_machine *m, td_error *err) {
     bool fine = *value && strlen(value) < sizeof m->name;
     for (const char *c = value; *c && fine; c++) fine = (unsigned char)*c >= ' ' && *c != 127;

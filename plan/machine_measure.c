@@ -1,4 +1,5 @@
-/* This machine: what its cores do together, one node for each subpool that the engine would make. */
+/* Measures this machine: all its cores together, divided into one node for each subpool of threads that the engine would
+ * make. */
 #include <stdlib.h>
 
 #include "core/error.h"
@@ -8,7 +9,7 @@
 #include "kernels/machine/roofline.h"
 #include "plan/plan_machine.h"
 
-#define MEASURE_BYTES ((size_t)1 << 30) /* read over all nodes: beyond any L3 */
+#define MEASURE_BYTES ((size_t)1 << 30) /* read by all nodes together: more than any L3 holds */
 #define MEASURE_ROUNDS 7
 
 static int by_size(const void *a, const void *b) {
@@ -16,7 +17,8 @@ static int by_size(const void *a, const void *b) {
     return x < y ? -1 : x > y;
 }
 
-/* All nodes together, each with an equal share of the work; medians, since what runs beside moves single rounds. */
+/* Measures all nodes together, each with an equal share of the work. Takes medians, because other processes disturb single
+ * rounds. */
 static td_status measure_pool(td_pool *pool, size_t bytes, td_plan_node *sum, td_error *err) {
     double (*const what[3])(td_roofline *) = {td_roofline_read, td_roofline_int8, td_roofline_f32};
     double       x[3][MEASURE_ROUNDS];

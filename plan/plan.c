@@ -9,8 +9,8 @@
 #include "model/arch/config_file.h"
 #include "model/layer_caches.h"
 
-#define ROOMY ((uint64_t)1 << 52) /* bytes: enough for any model */
-#define DEVICE_OF_CARDS "apart"   /* plans a memory of the device's own, and is never run here */
+#define ROOMY ((uint64_t)1 << 52) /* bytes, more than any model needs */
+#define DEVICE_OF_CARDS "apart"   /* a device whose memory is its own; it is planned for here, never run */
 
 /* ---- the model on its pools -------------------------------------------------------------------- */
 
@@ -18,12 +18,12 @@ typedef struct {
     td_engine_config config;
     td_pool         *experts, *cards[TD_SHARDS_MAX];
     uint32_t         n_cards;
-    td_model_room    room; /* of the machine */
+    td_model_room    room; /* of the machine that is planned for */
     td_placed_model  placed;
     td_plan_model    model;
 } planner;
 
-/* Threads that are never run: what the model takes depends on how many there are. */
+/* Makes pools of threads that never run anything. The model's memory depends on their number. */
 static td_status open_expert_pool(const td_plan_machine *m, td_pool **out, td_error *err) {
     td_worker_place *places = calloc(TD_POOL_WORKERS_MAX, sizeof *places);
     uint32_t         n = 0;
@@ -48,7 +48,7 @@ static uint64_t memory_of_nodes(const td_plan_machine *m) {
     return (uint64_t)sum;
 }
 
-/* The request's options for a model whose weights are never read, on cards that are not there. */
+/* Sets the request's options for a model whose weights are never read, on cards that need not exist. */
 static td_status settle_options(planner *p, const td_plan_request *r, const td_plan_machine *m, td_error *err) {
     td_engine_options o = r->engine;
     uint32_t          has = (uint32_t)m->cards.count;
@@ -69,7 +69,8 @@ static void close_planner(planner *p) {
     *p = (planner){0};
 }
 
-/* The model with the room that there is; where that does not do, with as much as it wants, and the reason in *lack. */
+/* Places the model in the machine's memory. If it does not fit, writes the reason to out->lack and places it in memory
+ * without bound. */
 static td_status place(planner *p, td_plan *out, td_error *err) {
     td_engine_config wanted = p->config;
     td_status        st = td_engine_place(&p->config, &p->room, &p->placed, &out->lack);
@@ -79,13 +80,13 @@ static td_status place(planner *p, td_plan *out, td_error *err) {
         return st;
     }
     td_model_room roomy = p->room;
-    p->config = wanted; /* with its prefill chunk */
+    p->config = wanted; /* the options as they were, with the whole prefill chunk */
     roomy.available_bytes = ROOMY;
     if (roomy.device_bytes) roomy.device_bytes = ROOMY;
     return td_engine_place(&p->config, &roomy, &p->placed, err);
 }
 
-/* Tokens choose among the experts of a layer: among so many of them, or among all. */
+/* Checks how many experts of a layer tokens choose from: the number that was asked for, or all. */
 static td_status settle_experts_in_use(const td_plan_request *r, td_plan_model *x, td_error *err) {
     const td_experts_config *c = x->experts;
     x->experts_in_use = r->experts_in_use ? r->experts_in_use : c->n_experts;
@@ -141,7 +142,8 @@ static void settle_memory(td_plan_memory *x, double fraction) {
     x->lacks = wanted > x->usable ? wanted - x->usable : 0;
 }
 
-/* The share of layers that slide: their pages are those of all layers, and keep what no token reads any more. */
+/* Counts the KV bytes of layers with a sliding window. These layers share the pages of all others, so they also keep keys
+ * that no token reads any more. */
 static void count_sliding(const td_model_config *c, td_plan *out) {
     double all = 0, sliding = 0;
     for (uint32_t layer = 0; layer < c->n_layers; layer++) {
@@ -165,7 +167,7 @@ static void list_memories(const planner *p, const td_plan_machine *m, td_plan *o
     double                 kv = (double)memory->kv_bytes_per_page * (double)(out->kv_tokens / TD_KV_PAGE);
     out->kv_token_bytes = (double)memory->kv_bytes_per_page / TD_KV_PAGE;
     count_sliding(td_model_get_config(p->placed.model), out);
-    if (!out->fits) kv = (double)memory->kv_bytes_per_page; /* one page at least */
+    if (!out->fits) kv = (double)memory->kv_bytes_per_page; /* a plan that does not fit is shown with one page */
     for (uint32_t i = 0; i < m->n_nodes; i++) {
         td_plan_memory *x = &out->memory[out->n_memories++];
         *x = (td_plan_memory){.capacity = m->node[i].memory_bytes,
@@ -188,7 +190,7 @@ static void list_memories(const planner *p, const td_plan_machine *m, td_plan *o
         snprintf(x->name, sizeof x->name, "card %u", i);
         settle_memory(x, fraction);
     }
-    for (uint32_t i = 0; i < out->n_memories && out->fits; i++) /* the nodes together have room, one of them has not */
+    for (uint32_t i = 0; i < out->n_memories && out->fits; i++) /* the nodes may fit together while one of them does not */
         if (out->memory[i].lacks > 0) {
             out->fits = false;
             (void)td_fail(&out->lack, TD_ENOMEM, "%s lacks %.2f GiB: every node has an equal share of every expert",
@@ -216,7 +218,7 @@ static uint64_t pages_of(uint64_t tokens) {
     return (tokens + TD_KV_PAGE - 1) / TD_KV_PAGE;
 }
 
-/* Once for each length. */
+/* Lists each length once. */
 static void add_rooms(const td_plan_list *lengths, td_plan *out) {
     for (uint32_t i = 0; i < lengths->n; i++) {
         bool known = lengths->at[i] >= out->context_length;
@@ -227,7 +229,7 @@ static void add_rooms(const td_plan_list *lengths, td_plan *out) {
     }
 }
 
-/* 0 stands for max_running, which may be there already. */
+/* Replaces 0 by max_running, unless that is in the list already. */
 static bool is_there_already(const td_plan_list *streams, uint32_t i, uint32_t max_running) {
     for (uint32_t k = 0; k < i && !streams->at[i]; k++)
         if (streams->at[k] == max_running) return true;
@@ -343,7 +345,7 @@ static void keep_change(const td_plan *p, td_plan_change *c) {
     c->ttft_s = p->n_prefills ? p->prefill[p->n_prefills / 2].ttft_s : NAN;
 }
 
-/* Every node gets it: with equal shares, one alone would wait for the others. */
+/* Gives every node the same increase: nodes have equal shares, so one fast node would wait for the others. */
 static void more_bandwidth(td_plan_machine *m, char change[96]) {
     bool known = true;
     for (uint32_t i = 0; i < m->n_nodes; i++) known &= m->node[i].channels > 0;
@@ -355,7 +357,7 @@ static void more_bandwidth(td_plan_machine *m, char change[96]) {
     snprintf(change, 96, known ? "one memory channel more on every node" : "a tenth more read bandwidth on every node");
 }
 
-/* The next number of cards that divides the model. @return 0: none is larger. */
+/* Returns the next larger number of cards that divides the model, or 0 if there is none. */
 static uint32_t more_cards(const td_plan_request *r, uint32_t n, td_error *err) {
     td_model_config *c = malloc(sizeof *c);
     uint32_t         more = 0;

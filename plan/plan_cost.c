@@ -41,18 +41,18 @@ double td_plan_work_s(double read_s, double compute_s) {
 
 /* ---- rates ------------------------------------------------------------------------------------- */
 
-/* Bytes and operations per second, the code's share taken into account. */
+/* Bytes and operations per second that the code reaches. */
 typedef struct {
     double read, int8, floats;
 } rates;
 
 typedef struct {
     rates  linear, attention;
-    double attention_row; /* keys */
+    double attention_row; /* as td_plan_efficiency's, in keys */
     double block_s;
 } device_rates;
 
-/* Every node has an equal share of every expert, and of every product where the CPU is the device: the slowest decides. */
+/* A rate of all nodes together. Nodes have equal shares of all work, so it is the slowest node's rate times their number. */
 static double of_all_nodes(const td_plan_machine *m, size_t offset) {
     double least = INFINITY;
     for (uint32_t i = 0; i < m->n_nodes; i++) least = fmin(least, *(const double *)((const char *)&m->node[i] + offset));
@@ -91,7 +91,7 @@ typedef struct {
     td_plan_step          *out;
 } pricing;
 
-/* What takes as long as so many operations, and is not counted as such. */
+/* Time beside the counted work, given as the number of operations that take as long. */
 typedef struct {
     double int8, floats;
 } uncounted;
@@ -121,7 +121,7 @@ static double add_fixed(td_plan_part *p, double seconds) {
     return seconds;
 }
 
-/* A copy that takes so long at least. */
+/* Adds a copy that takes `least_s` and the time of its bytes. @return its time. */
 static double add_copy(td_plan_part *p, double bytes, double bytes_per_s, double least_s) {
     double moved_s = bytes / bytes_per_s;
     p->bytes += bytes;
@@ -131,7 +131,7 @@ static double add_copy(td_plan_part *p, double bytes, double bytes_per_s, double
     return least_s + moved_s;
 }
 
-/* The rows of an operation: first .. end - 1 of the step's. */
+/* The rows of the step over which an operation goes: first .. end - 1. */
 typedef struct {
     uint64_t first, end;
 } row_range;
@@ -162,7 +162,7 @@ static td_tier_work product_work(const pricing *p, const td_block_desc *b, uint6
     return sum;
 }
 
-/* Over the sequences that have rows in the range. */
+/* The attention's work over all sequences that have rows in the range. */
 static td_tier_work attention_work(const pricing *p, const td_block_desc *b, row_range range) {
     const td_plan_rows *r = p->rows;
     td_tier_work        sum = {0};
@@ -176,17 +176,19 @@ static td_tier_work attention_work(const pricing *p, const td_block_desc *b, row
     return sum;
 }
 
-/* What the rows of a prompt cost beside their keys, as operations: what one key of one row takes, times the shares' keys. */
+/* The cost of a prompt's rows beside their keys, as operations: those of one key of one row, times attention_row. */
 static double row_ops(const pricing *p, const td_block_desc *b, row_range range) {
     td_tier_work one = {0}, two = {0};
     if (p->rows->n_new == 1) return 0;
-    td_work_add_attention(&one, b, 0, &(td_work_sequence){.rows = 1, .keys = 1}); /* a key is expanded, and met once */
-    td_work_add_attention(&two, b, 0, &(td_work_sequence){.rows = 2, .keys = 2}); /* two are, and there are three meetings */
+    td_work_add_attention(&one, b, 0,
+                          &(td_work_sequence){.rows = 1, .keys = 1}); /* one key is expanded, and one row meets one key */
+    td_work_add_attention(&two, b, 0, &(td_work_sequence){.rows = 2, .keys = 2}); /* two keys, which rows meet 3 times */
     return (double)(range.end - range.first) * p->device.attention_row * (double)(two.f32_ops - 2 * one.f32_ops);
 }
 
-/* The activations that a norm or a residual sum goes over; a line that is written is read first. Without the f32 form that
- * some devices give a router: whether there is one, a plan's descriptors, which have no memory yet, do not tell. */
+/* Bytes of activations that a norm or a residual sum reads and writes; a cache line is read before it is written. The f32
+ * copy of a norm, which some devices make for a router, is left out: descriptors of a plan do not say whether there is one.
+ */
 static double row_bytes(const pricing *p, const td_block_desc *b) {
     td_block_buffer list[TD_BLOCK_BUFFERS_MAX];
     td_block_desc   copy = *b;
@@ -200,7 +202,7 @@ static double row_bytes(const pricing *p, const td_block_desc *b) {
 static double block_cost(pricing *p, const td_block_desc *b, bool moe_layer, row_range range) {
     td_plan_part *part = &p->out->part[part_of(b, moe_layer)];
     if (b->kind == TD_BLOCK_HEAD && !p->rows->n_out) return 0;
-    if (b->kind == TD_BLOCK_ALL_REDUCE) { /* a ring: each card sends and receives twice its share of all others' */
+    if (b->kind == TD_BLOCK_ALL_REDUCE) { /* a ring: each card sends and receives 2 (n - 1) / n of all bytes */
         const td_plan_cards *c = &p->machine->cards;
         double               n = p->model->n_cards, bytes = (double)(range.end - range.first) * b->all_reduce.width;
         part->n++;
@@ -215,7 +217,7 @@ static double block_cost(pricing *p, const td_block_desc *b, bool moe_layer, row
                          &p->device.attention);
 }
 
-/* The experts of n_tok tokens, each of whose weights is read once. @param part of the active ones. */
+/* The cost of experts whose weights are each read once. @param n_active experts; n_pairs pairs of a token and an expert. */
 static double experts_cost(pricing *p, double n_active, double n_pairs) {
     const td_plan_model *m = p->model;
     td_plan_part        *part = &p->out->part[TD_PLAN_EXPERTS];
@@ -230,16 +232,17 @@ static double experts_cost(pricing *p, double n_active, double n_pairs) {
 /* ---- the step in time -------------------------------------------------------------------------- */
 
 typedef struct {
-    double now_s, all_s; /* when the ticket's immediate sum is there, and when its deferred one */
+    double now_s, all_s; /* when the ticket's immediate sum is ready, and when its deferred sum is */
 } ticket;
 
 typedef struct {
-    double   device_s, experts_s; /* when they are free */
-    ticket   open[TD_HALVES];     /* of the layer under way */
-    uint32_t n_left[TD_HALVES];   /* hand-overs that are still to come */
+    double   device_s, experts_s; /* when the device and the expert threads are free */
+    ticket   open[TD_HALVES];     /* of the current layer, one for each half */
+    uint32_t n_left[TD_HALVES];   /* hand-overs that follow in the step */
 } timeline;
 
-/* Experts that a token needs now come first where deferral lets others wait (cpu_experts.h, TD_EXPERTS_HELD_TOK). */
+/* With deferral, the experts that a token needs in its own layer are computed first, the deferred ones after them
+ * (TD_EXPERTS_HELD_TOK in cpu_experts.h). */
 static ticket run_experts(pricing *p, double begin_s, double n_tok, bool last) {
     const td_experts_config *c = p->model->experts;
     double                   in_use = p->model->experts_in_use, pairs = n_tok * c->top_k;
@@ -287,7 +290,7 @@ static void collect(pricing *p, timeline *t, uint32_t half, row_range range) {
     t->device_s += add_copy(part, n_tok * (double)p->model->to_device, c->link_bytes_per_s, c->link_s);
 }
 
-/* Whether the layer of an operation has experts: its router comes before its shared expert. */
+/* Whether a layer has routed experts, which is to say a router. */
 static bool has_router(const td_outline *o, uint32_t layer) {
     for (uint32_t i = 0; i < o->n; i++)
         if (o->ops[i].kind == TD_OP_BLOCK && o->ops[i].block.kind == TD_BLOCK_ROUTER && o->ops[i].block.layer == layer)

@@ -1,4 +1,4 @@
-/* A plan as one JSON object; docs/plan.md lists its members. */
+/* Writes a plan as one JSON object; docs/plan.md lists its members. */
 #include <jansson.h>
 #include <math.h>
 

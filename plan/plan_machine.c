@@ -2,8 +2,8 @@
 
 #include <string.h>
 
-#define BLOCK_S 3e-6  /* docs/performance.md, "tandem bench pool": a loop is 0.6 to 0.8 us, and a block has a few */
-#define STEP_S 3.5e-4 /* docs/performance.md, "The whole server": sampling 0.08 ms, delivering 0.27 ms */
+#define BLOCK_S 3e-6  /* a few parallel loops of 0.6 to 0.8 us (docs/performance.md, "tandem bench pool") */
+#define STEP_S 3.5e-4 /* sampling 0.08 ms, delivering 0.27 ms (docs/performance.md, "The whole server") */
 
 /* In the order of td_plan_efficiency. */
 #define AVX512_SHARES \
@@ -11,7 +11,7 @@
 #define AVX2_SHARES \
     { 0.95, 0.49, 0.55, 0.75, 1.30, 850, 0.96, 0.82, 1 }
 
-/* Medians of the rows named; the tiers that were not measured take those of the nearest that was. */
+/* Medians of the rows that `source` names. Tiers that were not measured take the shares of the nearest one that was. */
 static const td_plan_kernels KERNELS[] = {
     {"avx512vnni", "docs/performance.md, \"Xeon with AVX512-VNNI\"", AVX512_SHARES},
     {"avx2", "docs/performance.md, \"EPYC with AVX2 alone\"", AVX2_SHARES},

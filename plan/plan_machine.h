@@ -1,6 +1,6 @@
 /*
- * The machine that a plan is for: what its memories hold, what its parts can do, and how much of that Tandem's code reaches.
- * Either this machine, measured, or one that a file describes (docs/plan.md, configs/machines).
+ * The machine that a plan is for: its memories, the rates of its parts, and the share of these rates that Tandem's code
+ * reaches. It is either this machine, measured, or one that a file describes (docs/plan.md, configs/machines).
  */
 #ifndef TD_PLAN_PLAN_MACHINE_H
 #define TD_PLAN_PLAN_MACHINE_H
@@ -9,52 +9,50 @@
 
 #include "core/threads/pool.h"
 
-/** Shares of the machine's rates that the code reaches. */
+/** Shares of the machine's rates that the code reaches: 1 is the whole rate. */
 typedef struct {
-    double linear_read;     /* weights of the device tier's products: of the read bandwidth */
-    double linear_int8;     /* their int8 operations: of the int8 rate */
-    double float_ops;       /* products in floats, the router's above all: of the float rate */
-    double attention_read;  /* the KV cache: of the read bandwidth */
-    double attention_float; /* scores and sums of values: of the float rate. On a CPU these are products of 16-bit integers,
-                               which may be faster than floats: up to 2 */
-    double attention_row; /* what a row of a prompt costs beside its keys, in keys: softmax, rounding to integers, what of a
-                             tile lies beyond the row's own key; 0 or more */
-    double expert_read;   /* routed experts' weights: of the read bandwidth; CPUs only, so the next */
-    double expert_int8;   /* their operations: of the int8 rate */
-    double expert_row;    /* what an expert costs beside its rows, in rows: its codes are unpacked once; 0 or more */
+    double linear_read;     /* of the read bandwidth, when products of the device tier read weights */
+    double linear_int8;     /* of the int8 rate, in the same products */
+    double float_ops;       /* of the float rate, in products of floats, above all the router's */
+    double attention_read;  /* of the read bandwidth, when attention reads the KV cache */
+    double attention_float; /* of the float rate, in scores and sums of values; up to 2, as 16-bit integers may be faster */
+    double attention_row;   /* cost of a prompt's row beside its keys, in keys, 0 or more: softmax, rounding, tiles */
+    double expert_read;     /* of the read bandwidth, when routed experts read weights; CPUs only */
+    double expert_int8;     /* of the int8 rate, in routed experts; CPUs only */
+    double expert_row;      /* cost of an expert beside its rows, in rows, 0 or more: its codes are unpacked once */
 } td_plan_efficiency;
 
 /** Default shares for the CPU kernels of an instruction set. */
 typedef struct {
-    const char        *name;   /* as td_cpu_tier_name's */
-    const char        *source; /* where the shares were measured, or what they are taken from */
+    const char        *name;   /* as td_cpu_tier_name gives it */
+    const char        *source; /* where the shares were measured, or from which tier they are taken */
     td_plan_efficiency shares;
 } td_plan_kernels;
 
-/** @return NULL behind the last. */
+/** @return the kernels at index i, or NULL behind the last. */
 const td_plan_kernels *td_plan_kernels_at(size_t i);
-const td_plan_kernels *td_plan_kernels_find(const char *name); /* NULL: there are none of that name */
+const td_plan_kernels *td_plan_kernels_find(const char *name); /* NULL: no kernels have that name */
 
-/** What is assumed of a card's code; nothing was measured on one. */
+/** Assumed shares for a card. None was measured. */
 extern const td_plan_efficiency td_plan_card_efficiency;
 
 typedef struct {
-    double cores; /* whole; > 0 */
+    double cores; /* a whole number, > 0 */
     double memory_bytes;
-    double read_bytes_per_s; /* its own cores read its own memory */
+    double read_bytes_per_s; /* the node's cores reading the node's memory */
     double int8_ops_per_s;   /* two operations a multiply-add, as all rates here */
     double float_ops_per_s;  /* f32 */
-    double channels;         /* of memory; 0: not known */
+    double channels;         /* memory channels; 0: not known */
 } td_plan_node;
 
 typedef struct {
-    double count;        /* whole; 0: the CPU is the device too, and its threads take turns */
-    double memory_bytes; /* of each, so below */
+    double count;        /* a whole number; 0: there are no cards, the CPU does all work with the same threads */
+    double memory_bytes; /* of each card, as are all figures below */
     double read_bytes_per_s, int8_ops_per_s, float_ops_per_s;
-    double block_s;                  /* least time of a block: its launches */
-    double sum_bytes_per_s, sum_s;   /* a sum over the cards: bandwidth between them, least time */
+    double block_s;                  /* least time of a block, which its launches take */
+    double sum_bytes_per_s, sum_s;   /* a sum over the cards: bandwidth between cards, least time */
     double link_bytes_per_s, link_s; /* between host and card: bandwidth each way, least time of a copy */
-    double handover_s;               /* until the other side has seen that a slot is filled or summed */
+    double handover_s; /* from the moment that one side has filled or summed a slot until the other side sees it */
 } td_plan_cards;
 
 #define TD_PLAN_NAME_BYTES 96
@@ -65,31 +63,32 @@ typedef struct {
     uint32_t               n_nodes;
     td_plan_node           node[TD_POOL_SUBPOOLS_MAX]; /* [n_nodes] */
     td_plan_cards          cards;
-    double                 block_s; /* of a block on the CPU, beside its work: loops begun and ended */
+    double                 block_s; /* time of a block on the CPU beside its work: beginning and ending loops */
     double                 step_s;  /* between two steps: sampling, delivering, scheduling */
     td_plan_efficiency     cpu, card;
     bool                   measured;
 } td_plan_machine;
 
-/** A machine without figures: defaults of what a file may leave out. */
+/** Set the defaults of all figures that a file may leave out. */
 void td_plan_machine_init(td_plan_machine *m);
 
 /**
- * Measure this machine with every core, one node for each subpool that the engine would make; about a second. Its memory is
- * what is free now. @return TD_ENOMEM, TD_EIO.
+ * Measure this machine with all cores, which takes about a second: one node for each subpool of threads that the engine
+ * would make. Its memory is what is free now. @return TD_ENOMEM, TD_EIO.
  */
 TD_NODISCARD td_status td_plan_machine_measure(td_plan_machine *out, td_error *err);
 
 /**
  * Read a machine from YAML: one flat mapping of the keys that docs/plan.md lists.
- * @return as td_yaml_pairs_read; TD_EINVAL with a sentence that names the key and its range: missing, not a number, outside.
+ * @return as td_yaml_pairs_read; TD_EINVAL with a sentence that names the key and its range if a number is missing,
+ * malformed or out of range.
  */
 TD_NODISCARD td_status td_plan_machine_read(const char *path, td_plan_machine *out, td_error *err);
-/** The same of a text. @param path what the sentences call it. */
+/** Read a machine from a text. @param path the name that errors give it. */
 TD_NODISCARD td_status td_plan_machine_parse(const char *path, const char *text, size_t len, td_plan_machine *out,
                                              td_error *err);
 
-/** The keys as a table in Markdown, for docs/plan.md. */
+/** Print the keys as a table in Markdown, for docs/plan.md. */
 void td_plan_machine_print_keys(FILE *f);
 
 #endif

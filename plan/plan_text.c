@@ -1,4 +1,4 @@
-/* A plan as tables. */
+/* Prints a plan as tables. */
 #include <math.h>
 
 #include "plan/plan.h"
@@ -7,7 +7,7 @@
 
 static void print_machine(const td_plan_machine *m, FILE *f) {
     fprintf(f, "machine: %s%s\n", m->name, m->measured ? ", measured now" : "");
-    for (uint32_t i = 0, n; i < m->n_nodes; i += n) { /* equal ones in one line */
+    for (uint32_t i = 0, n; i < m->n_nodes; i += n) { /* equal nodes share a line */
         const td_plan_node *x = &m->node[i];
         for (n = 1;
              i + n < m->n_nodes && m->node[i + n].cores == x->cores && m->node[i + n].memory_bytes == x->memory_bytes &&
@@ -87,7 +87,7 @@ static void print_streams(const td_plan *p, FILE *f) {
                 p->context_length, p->engine.model.max_running);
 }
 
-/* How many layers have the part; 0: it is none of a layer's. */
+/* How many layers have the part; 0: the part does not belong to layers. */
 static uint32_t layers_with(const td_plan *p, td_plan_part_kind part) {
     switch (part) {
         case TD_PLAN_ATTENTION:

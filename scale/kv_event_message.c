@@ -3,7 +3,7 @@
 #include <assert.h>
 #include <string.h>
 
-/* Where the KV of a page lies, by the names that routers give memories: it can be used without being fetched. */
+/* The memory in which pages lie, by the name that routers use: pages there can be used without being fetched. */
 #define MEDIUM "GPU"
 
 /* ---- MessagePack (github.com/msgpack/msgpack, spec.md) ---- */
@@ -69,7 +69,7 @@ static uint8_t *put_stored(uint8_t *p, const td_kv_stored *s, const uint32_t *to
     p = put_array(p, n);
     for (uint32_t i = 0; i < n; i++) p = put_uint32(p, tokens[i]);
     p = put_uint32(p, n);
-    p = put_nil(p); /* of a LoRA adapter */
+    p = put_nil(p); /* id of a LoRA adapter: none */
     return put_text(p, MEDIUM);
 }
 

@@ -12,10 +12,10 @@
 
 #include "scale/kv_page_table.h"
 
-/** Bytes that td_kv_event_message_write needs at most. */
+/** The most bytes that td_kv_event_message_write needs. */
 size_t td_kv_event_message_max(uint32_t page_tokens);
 
-/** @param change may be empty. @param out [td_kv_event_message_max]. @return bytes. */
+/** @param change may be empty. @param out [td_kv_event_message_max]. @return bytes written. */
 size_t td_kv_event_message_write(uint8_t *out, const td_kv_change *change, uint32_t page_tokens, double time_s);
 
 #endif

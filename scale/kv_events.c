@@ -15,10 +15,10 @@
 #include "scale/kv_event_message.h"
 #include "scale/kv_replay.h"
 
-#define REPLAY_QUEUE 16                       /* requests of a peer that may wait */
-#define GREET_INTERVAL_MS 100                 /* new subscribers are greeted together, so often at most */
-#define REPLAY_BYTES_MIN ((uint64_t)32 << 20) /* of messages kept; besides, room for telling everything twice */
-#define SUBSCRIPTIONS_AT_ONCE 64              /* before events have their turn again */
+#define REPLAY_QUEUE 16                       /* requests that a peer may have waiting */
+#define GREET_INTERVAL_MS 100                 /* new subscribers are greeted together, at most once in this time */
+#define REPLAY_BYTES_MIN ((uint64_t)32 << 20) /* of kept messages, beside the room for telling everything twice */
+#define SUBSCRIPTIONS_AT_ONCE 64              /* subscriptions taken before events are published again */
 
 struct td_kv_events {
     td_kv_events_config config;
@@ -31,7 +31,7 @@ struct td_kv_events {
     pthread_t           thread;
     td_kv_page_table    table;
 
-    /* the thread's, once it runs */
+    /* used by the thread alone, once it runs */
     td_kv_event_log log;
     td_kv_change    change;
     uint8_t        *text;     /* [td_kv_event_message_max] */
@@ -53,13 +53,13 @@ static double now_unix_s(void) {
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
-/* Publish k->change, and keep it. XPUB never blocks. */
+/* Publishes k->change and keeps the message. Sending on XPUB never blocks. */
 static void publish(td_kv_events *k) {
     const td_zmq  *zmq = &k->zmq;
     td_zmq_message m;
     uint8_t        number[8];
     size_t         n = td_kv_event_message_write(k->text, &k->change, k->table.page_tokens, now_unix_s());
-    if (zmq->msg_init_size(&m, n) != 0) { /* memory is short: who listens is to be told everything when there is some */
+    if (zmq->msg_init_size(&m, n) != 0) { /* memory is short: subscribers will be told everything again later */
         td_kv_page_table_restate(&k->table);
         return;
     }
@@ -80,7 +80,7 @@ static void tell_everything(td_kv_events *k) {
     publish_changes(k);
 }
 
-/* XPUB gives what subscribers send: 1 and the topic to subscribe, 0 and the topic to end it; anything else is dropped. */
+/* Takes what subscribers send: 1 and a topic to subscribe, 0 and a topic to end that. Anything else is dropped. */
 static void take_subscriptions(td_kv_events *k) {
     uint8_t first = 0;
     for (int i = 0; i < SUBSCRIPTIONS_AT_ONCE; i++) {
@@ -102,7 +102,7 @@ static void greet(td_kv_events *k) {
     }
 }
 
-/* What a subscriber can be told from `first` on, in numbers of the log. */
+/* Returns the number of the message with which a replay begins for a subscriber that asks from `first` on. */
 static uint64_t replay_begin(td_kv_events *k, uint64_t first) {
     if (first >= k->log.begin) return first;
     if (!td_kv_event_log_has_base(&k->log)) tell_everything(k);
@@ -127,7 +127,7 @@ static void *run(void *arg) {
     while (!atomic_load_explicit(&k->stop, memory_order_acquire)) {
         int64_t wait_ms = k->greeting ? k->greeted_ms + GREET_INTERVAL_MS - now_ms() : -1;
         if (k->greeting && wait_ms < 0) wait_ms = 0;
-        if (k->zmq.poll(items, k->router ? 3 : 2, (long)wait_ms) < 0) continue; /* a signal */
+        if (k->zmq.poll(items, k->router ? 3 : 2, (long)wait_ms) < 0) continue; /* interrupted by a signal */
         uint64_t rung;
         if (items[0].revents && read(k->event_fd, &rung, sizeof rung) < 0 && errno != EAGAIN) break;
         if (items[1].revents) take_subscriptions(k);
@@ -143,10 +143,10 @@ static void *run(void *arg) {
 static td_status listen_open(void *user, uint32_t n_pages, uint32_t page_tokens, td_error *err) {
     td_kv_events *k = user;
     size_t        message_max = td_kv_event_message_max(page_tokens);
-    uint32_t      whole = n_pages / TD_KV_CHANGE_PAGES + 2; /* messages that tell everything */
+    uint32_t      whole = n_pages / TD_KV_CHANGE_PAGES + 2; /* the most messages that telling everything takes */
     uint32_t      n_max = k->config.buffer_steps > 2 * whole ? k->config.buffer_steps : 2 * whole;
     uint64_t      bytes_max = REPLAY_BYTES_MIN + 2 * (uint64_t)whole * message_max;
-    if (n_max > 2 * k->config.buffer_steps) /* which a peer's queue has room for */
+    if (n_max > 2 * k->config.buffer_steps) /* a peer's queue has room for 2 * buffer_steps messages */
         return td_fail(err, TD_EINVAL, "kv-events-config: for a KV cache of %u pages buffer_steps must be at least %u",
                        n_pages, whole);
     TD_TRY(td_kv_page_table_open(&k->table, n_pages, page_tokens, k->event_fd, err));
@@ -182,7 +182,7 @@ const td_cache_listener *td_kv_events_listener(td_kv_events *k) {
 
 typedef struct {
     int type, receive_queue, send_queue;
-    int option; /* one more, which is switched on */
+    int option; /* one more option, which is set to on */
     int message_max;
 } socket_form;
 
@@ -222,8 +222,8 @@ static td_status open_sockets(td_kv_events *k, td_error *err) {
     TD_TRY(bind_socket(k, &publishes, "endpoint", c->endpoint, &k->publisher, err));
     td_info("kv events: published at %s, for whoever can connect", address_of(k, k->publisher, at));
     if (!c->replay_endpoint[0]) return TD_OK;
-    /* A whole replay fits into a peer's queue: what does not is a peer that asks and does not read. The queue's messages are
-     * the log's, so they take no memory of their own while that has them. */
+    /* A whole replay fits into a peer's queue, so only a peer that asks without reading loses messages. Messages in the
+     * queue share the log's memory as long as the log keeps them. */
     const socket_form answers = {TD_ZMQ_ROUTER, REPLAY_QUEUE, 2 * (int)c->buffer_steps + 2, TD_ZMQ_ROUTER_MANDATORY,
                                  TD_KV_REPLAY_FRAME_MAX};
     TD_TRY(bind_socket(k, &answers, "replay_endpoint", c->replay_endpoint, &k->router, err));

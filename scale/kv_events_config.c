@@ -1,4 +1,4 @@
-/* --kv-events-config: SGLang's names, with what they may be here. */
+/* Reads --kv-events-config: SGLang's names, with the values that are supported here. */
 #include <string.h>
 
 #include "core/error.h"

@@ -31,7 +31,8 @@ void *td_kv_page_frame_kv(const td_page_format *f, void *frame) {
     return (char *)frame + head_bytes(f);
 }
 
-/* All before the KV but the header's own hash, so that no byte of the frame is left out. */
+/* Hash of all bytes before the KV, with the hash itself taken as 0. The KV has a hash of its own, so every byte of the frame
+ * is covered. */
 static uint64_t hash_head(const td_page_format *f, header h, const void *frame) {
     h.head_hash = 0;
     return XXH3_64bits_withSeed((const char *)frame + sizeof h, head_bytes(f) - sizeof h, XXH3_64bits(&h, sizeof h));

@@ -1,8 +1,8 @@
 /*
- * A KV page as it lies in a store: a header, the page's tokens, its KV. Little-endian.
+ * The frame of a KV page, which is its form in a store: a header, the page's tokens, its KV. Little-endian.
  *
- * Whoever can write to the store may have put anything there under a key, and memory and networks fail: what comes is taken
- * only if it is whole and says of itself, token by token, that it is what was asked for.
+ * A frame that comes from the store may be anything: others can write there, and memory and networks fail. It is accepted
+ * only if its checksums are right and its names and tokens are those that were asked for.
  */
 #ifndef TD_SCALE_KV_PAGE_FRAME_H
 #define TD_SCALE_KV_PAGE_FRAME_H
@@ -11,19 +11,20 @@
 
 #define TD_KV_PAGE_KEY_MAX 64 /* bytes of a key's text with the NUL */
 
-/** Bytes of a page's frame. */
+/** Size of a page's frame in bytes. */
 size_t td_kv_page_frame_bytes(const td_page_format *f);
 
-/** Where the KV of a frame lies: page_bytes, aligned as the frame is, up to 64 bytes. */
+/** The KV within a frame: page_bytes of the format. Aligned as the frame is, up to 64 bytes. */
 void *td_kv_page_frame_kv(const td_page_format *f, void *frame);
 
-/** Fill in what is before the KV, which is there. */
+/** Write everything before the KV. The KV must be in the frame already, because it is hashed. */
 void td_kv_page_frame_seal(const td_page_format *f, const td_page_name *name, void *frame);
 
-/** What is wrong with [bytes] that came for a page: a sentence's end, static; NULL: nothing. */
+/** Check a frame of `bytes` that came for a page. @return NULL if it is good, otherwise what is wrong: the end of a
+ * sentence, static. */
 const char *td_kv_page_frame_fault(const td_page_format *f, const td_page_name *name, const void *frame, size_t bytes);
 
-/** "tandem-kv-…": the key of a page in the store: the beginning of the fingerprint, then the page's. */
+/** Write the key of a page in the store: "tandem-kv-", the beginning of the fingerprint, then the page's key. */
 void td_kv_page_key_text(const td_page_format *f, td_page_key key, char text[TD_KV_PAGE_KEY_MAX]);
 
 #endif

@@ -11,13 +11,13 @@
 #define NONE UINT32_MAX
 
 struct td_kv_page {
-    uint64_t hash, parent_hash; /* of the tokens that it holds */
-    uint64_t told_hash;         /* of a page that is told, or in the list of those that left */
+    uint64_t hash, parent_hash; /* of the tokens that the page holds */
+    uint64_t told_hash;         /* hash under which subscribers know the page */
     uint32_t older, newer;      /* in the list of pages held */
     uint32_t next_left;
     bool     has_parent;
     bool     is_held;
-    bool     is_told; /* under told_hash, which is hash */
+    bool     is_told; /* subscribers know the page, and told_hash == hash */
 };
 
 td_status td_kv_page_table_open(td_kv_page_table *t, uint32_t n_pages, uint32_t page_tokens, int event_fd, td_error *err) {
@@ -59,13 +59,14 @@ uint64_t td_kv_page_hash(const uint64_t *parent, const uint32_t *tokens, uint32_
 
 /* ---- the engine's side ---- */
 
-/* Unlocks, and rings if nobody has. */
+/* Unlocks, and wakes the publisher unless that was done already. */
 static void unlock_and_ring(td_kv_page_table *t) {
     bool ring = !t->rung;
     t->rung = true;
     pthread_mutex_unlock(&t->lock);
     const uint64_t one = 1;
-    if (ring && write(t->event_fd, &one, sizeof one) != sizeof one) assert(false); /* it counts to 2^64 */
+    if (ring && write(t->event_fd, &one, sizeof one) != sizeof one)
+        assert(false); /* cannot fail: the counter goes to 2^64 */
 }
 
 static uint32_t *tokens_of(const td_kv_page_table *t, uint32_t page) {
@@ -113,7 +114,7 @@ void td_kv_page_table_remove(td_kv_page_table *t, uint32_t page) {
     unlock_and_ring(t);
 }
 
-/* Nothing that was told is true any more. */
+/* Takes back everything that was told: the next change begins with "cleared". */
 static void take_all_back(td_kv_page_table *t) {
     for (uint32_t i = 0; i < t->n_pages; i++) t->pages[i].is_told = false;
     t->first_left = t->last_left = NONE;

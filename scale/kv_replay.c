@@ -18,7 +18,7 @@ td_kv_replay_got td_kv_replay_receive(const td_zmq *zmq, void *router, td_kv_rep
     ok = out->peer_bytes > 0 && out->peer_bytes <= TD_KV_REPLAY_PEER_MAX && has_more(zmq, router);
     ok = ok && zmq->recv(router, delimiter, sizeof delimiter, TD_ZMQ_DONTWAIT) == 0 && has_more(zmq, router);
     ok = ok && zmq->recv(router, number, sizeof number, TD_ZMQ_DONTWAIT) == sizeof number;
-    while (has_more(zmq, router)) { /* a message's frames come all at once */
+    while (has_more(zmq, router)) { /* all frames of a message arrive together, so this reads the rest of it */
         ok = false;
         if (zmq->recv(router, rest, sizeof rest, TD_ZMQ_DONTWAIT) < 0) break;
     }
@@ -28,7 +28,7 @@ td_kv_replay_got td_kv_replay_receive(const td_zmq *zmq, void *router, td_kv_rep
     return TD_KV_REPLAY_REQUEST;
 }
 
-/* The frames before the message's. */
+/* Sends the frames that go before the message: peer, "", number. */
 static bool send_head(const td_zmq *zmq, void *router, const td_kv_replay_request *r, uint64_t sequence) {
     const int flags = TD_ZMQ_SNDMORE | TD_ZMQ_DONTWAIT;
     uint8_t   number[8];
@@ -39,7 +39,7 @@ static bool send_head(const td_zmq *zmq, void *router, const td_kv_replay_reques
 
 static bool send_kept(const td_zmq *zmq, void *router, const td_kv_replay_request *r, td_kv_event_log *log,
                       uint64_t sequence) {
-    td_zmq_message m; /* sending takes it */
+    td_zmq_message m; /* owned by ZeroMQ after sending */
     zmq->msg_init(&m);
     if (zmq->msg_copy(&m, td_kv_event_log_at(log, sequence)) == 0 && send_head(zmq, router, r, sequence) &&
         zmq->msg_send(&m, router, TD_ZMQ_DONTWAIT) >= 0)

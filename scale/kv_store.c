@@ -16,32 +16,32 @@
 #include "scale/mooncake_library.h"
 
 #define LOOKUPS_MAX 16
-#define BATCH_PAGES 8 /* sent or received by one call */
-#define ASK_PAGES 64  /* asked for by one call */
+#define BATCH_PAGES 8 /* pages sent or received by one call */
+#define ASK_PAGES 64  /* keys asked for by one call */
 #define BUFFERS_MIN 8
 #define BUFFERS_MAX 8192
 #define BACKOFF_FIRST_S 1.0
 #define BACKOFF_MAX_S 30.0
-#define LOOK_EVERY_S 5.0 /* an idle store is asked whether it is there */
-#define END_WAIT_S 15.0  /* for a call that is under way when the server ends */
+#define LOOK_EVERY_S 5.0 /* how often an idle store is asked whether it answers */
+#define END_WAIT_S 15.0  /* longest wait for a call that is under way when the server ends */
 #define PAGE_ALIGN 4096
-#define PROBE_KEY "tandem-kv-probe" /* nobody puts it: whether it is there tells whether the master answers */
+#define PROBE_KEY "tandem-kv-probe" /* a key that nobody stores; asking for it shows whether the master answers */
 
-/* Numbers of page buffers, of which there is room for all. */
+/* A queue of page buffers' numbers, with room for all of them. */
 typedef struct {
     uint32_t *at, first, n, room;
 } numbers;
 
 typedef struct {
-    bool        open;  /* the engine has it, or the thread */
-    bool        ended; /* the engine has it no more */
-    bool        busy;  /* the thread is at it */
+    bool        open;  /* in use by the engine or the thread */
+    bool        ended; /* the engine has ended it */
+    bool        busy;  /* the thread works on it now */
     bool        over;  /* no more pages will come */
     uint64_t    order;
-    uint32_t    n, n_asked, n_there, n_fetched; /* pages: wanted, asked for, of those there, received */
+    uint32_t    n, n_asked, n_there, n_fetched; /* numbers of pages: wanted, asked for, found, received */
     td_page_key parent, *keys;                  /* [max_pages] */
     uint32_t   *tokens;                         /* [max_pages, page_tokens] */
-    numbers     arrived;                        /* buffers with pages that the engine has not taken */
+    numbers     arrived;                        /* buffers whose pages the engine has not taken yet */
 } lookup;
 
 typedef struct {
@@ -56,26 +56,26 @@ struct td_kv_store {
     td_mooncake        lib;
     td_page_format     format;
     size_t             frame_bytes, stride;
-    char              *memory; /* [n_out + n_in, stride] page buffers, those on their way out first */
+    char              *memory; /* [n_out + n_in, stride] page buffers: those for sending, then those for receiving */
     uint32_t           n_out, n_in;
-    out_page          *out;        /* [n_out] what is in them */
+    out_page          *out;        /* [n_out] the pages in the buffers for sending */
     uint32_t          *out_tokens; /* [n_out, page_tokens] */
     pthread_t          thread;
-    bool               started, stuck; /* stuck: it did not come back, and has all memory for ever */
+    bool               started, stuck; /* stuck: the thread did not end, so its memory is never freed */
 
-    pthread_mutex_t     lock; /* guards all below */
+    pthread_mutex_t     lock; /* guards the fields below */
     pthread_cond_t      changed;
     bool                stop, ended;
     numbers             free_out, ready, free_in;
     lookup              lookups[LOOKUPS_MAX];
     uint64_t            n_lookups;
-    double              call_since_s; /* the thread is in a call of the store; 0: it is not */
+    double              call_since_s; /* when the thread began its current call of the store; 0: it is in none */
     td_page_store_stats stats;
 
-    /* the thread's */
-    void  *store; /* NULL until it was set up */
+    /* used by the thread alone */
+    void  *store; /* NULL before it is set up */
     bool   said_down;
-    double retry_s, backoff_s; /* retry_s: when it is tried again; while it is up, when it is asked though idle */
+    double retry_s, backoff_s; /* retry_s: when to try again; while the store is up, when to ask it if idle */
 };
 
 static double now_s(void) {
@@ -114,7 +114,7 @@ static void drop_arrived(td_kv_store *k, lookup *l) {
     while (l->arrived.n) put_number(&k->free_in, take_number(&l->arrived));
 }
 
-/* The engine is done with it, and the thread. */
+/* Frees a lookup that both the engine and the thread have finished. */
 static void clear_lookup(td_kv_store *k, lookup *l) {
     drop_arrived(k, l);
     l->open = false;
@@ -125,7 +125,7 @@ static void end_all_lookups(td_kv_store *k) {
     for (lookup *l = k->lookups; l < k->lookups + LOOKUPS_MAX; l++) l->over = true;
 }
 
-/* The oldest for which something can be done now. */
+/* Returns the oldest lookup for which something can be done now, or NULL. */
 static lookup *next_lookup(td_kv_store *k) {
     lookup *first = NULL;
     for (lookup *l = k->lookups; l < k->lookups + LOOKUPS_MAX; l++) {
@@ -141,14 +141,14 @@ static td_page_name name_of(const td_kv_store *k, const lookup *l, uint32_t i) {
                           .tokens = l->tokens + (size_t)i * k->format.page_tokens};
 }
 
-/* ---- the thread: the state of the store. Under the lock, which calls of the store are made without. ---- */
+/* ---- the thread: the state of the store. The lock is held, except during calls of the store. ---- */
 
 static void begin_call(td_kv_store *k) {
     k->call_since_s = now_s();
     pthread_mutex_unlock(&k->lock);
 }
 
-/* @return how long it took. */
+/* @return how long the call took, in seconds. */
 static double end_call(td_kv_store *k) {
     pthread_mutex_lock(&k->lock);
     double seconds = now_s() - k->call_since_s;
@@ -182,7 +182,7 @@ static void come_up(td_kv_store *k) {
     td_info("kv store: up, with the master at %s; keys begin with %.19s", k->config.master_server_address, text);
 }
 
-/* Without the lock. @return what failed, or NULL. */
+/* Called without the lock. @return what failed, or NULL. */
 static const char *reach(td_kv_store *k, int *code) {
     const td_kv_store_config *c = &k->config;
     if (!k->store) {
@@ -229,7 +229,7 @@ static void add_key(const td_kv_store *k, key_texts *t, uint32_t i, td_page_key 
     t->list[i] = t->text[i];
 }
 
-/* Which of the next pages are there. */
+/* Asks which of a lookup's next pages the store has. */
 static void ask(td_kv_store *k, lookup *l) {
     key_texts t;
     int       there[ASK_PAGES];
@@ -258,7 +258,7 @@ static void add_frame(const td_kv_store *k, batch *b, uint32_t number) {
     b->bytes[b->n++] = k->frame_bytes;
 }
 
-/* What came for page i of a lookup; without the lock. @return whether it is good. */
+/* Checks what came for page i of a lookup. Called without the lock. @return whether it is good. */
 static bool check(td_kv_store *k, const lookup *l, uint32_t i, const char *key, const void *frame, int64_t got) {
     td_page_name name = name_of(k, l, i);
     const char  *fault = got < 0 ? "it has another size" : td_kv_page_frame_fault(&k->format, &name, frame, (size_t)got);
@@ -272,7 +272,7 @@ static bool is_page(int64_t got) {
     return got >= 0 || got == TD_MOONCAKE_BAD_SIZE;
 }
 
-/* The next pages that are there. The frames and the lookup's own arrays are the thread's meanwhile. */
+/* Fetches the next pages that the store has. Only the thread uses the frames and the lookup's arrays meanwhile. */
 static void fetch(td_kv_store *k, lookup *l) {
     key_texts t;
     int64_t   got[BATCH_PAGES];
@@ -289,7 +289,7 @@ static void fetch(td_kv_store *k, lookup *l) {
     double seconds = end_call(k);
     bool   bad = st == 0 && good < b.n && is_page(got[good]);
     if (st == 0 && good < b.n && got[good] == TD_MOONCAKE_RPC_FAILED) st = TD_MOONCAKE_RPC_FAILED;
-    if (st == 0 && good < b.n && !bad && got[good] != TD_MOONCAKE_NOT_FOUND) k->stats.failures++; /* a peer's */
+    if (st == 0 && good < b.n && !bad && got[good] != TD_MOONCAKE_NOT_FOUND) k->stats.failures++; /* the failure of a peer */
     for (uint32_t i = 0; i < b.n; i++) put_number(i < good ? &l->arrived : &k->free_in, b.number[i]);
     l->n_fetched += good;
     l->over |= good < b.n;
@@ -330,7 +330,7 @@ static void send_pages(td_kv_store *k) {
     int st = k->lib.batch_is_exist(k->store, t.list, b.n, there);
     for (uint32_t i = 0; st == 0 && i < b.n; i++) {
         if (there[i] < 0) st = there[i];
-        if (there[i] != 0) continue; /* another has sent it */
+        if (there[i] != 0) continue; /* another server has sent it already */
         keys[sent.n] = t.list[i];
         add_frame(k, &sent, b.number[i]);
     }
@@ -504,7 +504,7 @@ static bool allocate(td_kv_store *k) {
     k->out = calloc(k->n_out, sizeof *k->out);
     k->out_tokens = calloc(k->n_out, n_tokens * sizeof *k->out_tokens);
     if (!k->memory || !k->out || !k->out_tokens) return false;
-    memset(k->memory, 0, bytes); /* the library may want pages that are there */
+    memset(k->memory, 0, bytes); /* touches all pages, because the library may need them in memory */
     for (uint32_t i = 0; i < k->n_out; i++) k->out[i].tokens = k->out_tokens + (size_t)i * n_tokens;
     return open_numbers(&k->free_out, k->n_out) && open_numbers(&k->ready, k->n_out) && open_numbers(&k->free_in, k->n_in) &&
            allocate_lookups(k);
@@ -534,7 +534,8 @@ static void wake_nobody(void *user) {
     (void)user;
 }
 
-/* A call that hangs must not hold up the end of the process: then the thread keeps what it has. */
+/* Ends the thread. A call that hangs must not delay the end of the process: after a limit the thread is left behind with its
+ * memory. */
 static void close_pages(void *user) {
     td_kv_store *k = user;
     if (!k->started) return;
@@ -544,7 +545,7 @@ static void close_pages(void *user) {
     pthread_cond_broadcast(&k->changed);
     while (!k->ended && now_s() < until_s) wait_until(k, until_s);
     k->stuck = !k->ended;
-    if (k->stuck) k->format.wake = wake_nobody; /* should the call come back after all */
+    if (k->stuck) k->format.wake = wake_nobody; /* in case the call returns after all */
     pthread_mutex_unlock(&k->lock);
     k->started = false;
     if (k->stuck)
@@ -553,7 +554,7 @@ static void close_pages(void *user) {
         pthread_join(k->thread, NULL);
 }
 
-/* What Mooncake takes from the environment, unless somebody has set it:
+/* Sets variables that Mooncake reads from the environment, unless they are set already:
  *   - nothing but TCP where that is asked for (one of its builds would look for accelerator cards);
  *   - the address that it tells others (Mooncake calls it BIND, but does not bind it);
  *   - IPv6 where we listen there;

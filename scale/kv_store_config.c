@@ -1,4 +1,4 @@
-/* --kv-store-config: Mooncake's names, as its connectors for other engines have them, and a few of our own. */
+/* Reads --kv-store-config: the names of Mooncake's connectors for other engines, and a few of our own. */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -22,7 +22,7 @@ static td_status take_text(const char *key, const json_t *v, char out[TD_KV_STOR
     return TD_OK;
 }
 
-/* Bytes: a number, or a text like "4GB". */
+/* Reads a size in bytes: a number, or a text like "4GB". */
 static td_status take_size(const char *key, const json_t *v, uint64_t *out, td_error *err) {
     static const struct {
         const char *name;
@@ -86,7 +86,7 @@ static td_status take_member(const char *key, const json_t *v, td_kv_store_confi
         key);
 }
 
-/* Where others reach this host is where it listens, unless it is said. */
+/* Without listen_address, the server listens where other hosts reach it: at local_hostname. */
 static td_status settle_listen_address(td_kv_store_config *c, td_error *err) {
     td_listen_address a;
     bool              given = c->listen_address[0] != 0;

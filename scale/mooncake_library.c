@@ -5,11 +5,11 @@
 #include "core/error.h"
 
 td_status td_mooncake_load(td_mooncake *m, const char *path, td_error *err) {
-    void *lib = dlopen(path, RTLD_LAZY | RTLD_LOCAL); /* lazy: one for cards names functions that a host may lack */
+    void *lib = dlopen(path, RTLD_LAZY | RTLD_LOCAL); /* lazily: a build for cards names functions that a host may lack */
     if (!lib) return td_fail(err, TD_ENOTFOUND, "Mooncake's library cannot be loaded: %s", dlerror());
     const struct {
         const char *name;
-        void       *slot; /* a function pointer; POSIX: as wide as the void * of dlsym */
+        void       *slot; /* a function pointer, which on POSIX is as wide as dlsym's void * */
     } wanted[] = {{"mooncake_store_create", &m->create},
                   {"mooncake_store_destroy", &m->destroy},
                   {"mooncake_store_setup", &m->setup},

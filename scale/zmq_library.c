@@ -12,7 +12,7 @@ td_status td_zmq_load(td_zmq *z, td_error *err) {
         return td_fail(err, TD_ENOTFOUND, "KV events need ZeroMQ, which cannot be loaded (Debian: libzmq5): %s", dlerror());
     const struct {
         const char *name;
-        void       *slot; /* a function pointer; POSIX: as wide as the void * of dlsym */
+        void       *slot; /* a function pointer, which on POSIX is as wide as dlsym's void * */
     } wanted[] = {{"zmq_ctx_new", &z->ctx_new},
                   {"zmq_ctx_term", &z->ctx_term},
                   {"zmq_socket", &z->socket},

@@ -1,23 +1,24 @@
 /*
- * The few functions of ZeroMQ that KV events use, from the shared library that is loaded when they are switched on: a server
- * without them needs no ZeroMQ, neither to build nor to run. Declared as in libzmq 4's reference (api.zeromq.org/4-3).
+ * The few functions of ZeroMQ that KV events use. They come from a shared library, which is loaded when KV events are
+ * switched on; without them a server needs no ZeroMQ, neither to build nor to run. They are declared as in libzmq 4's
+ * reference (api.zeromq.org/4-3).
  */
 #ifndef TD_SCALE_ZMQ_LIBRARY_H
 #define TD_SCALE_ZMQ_LIBRARY_H
 
 #include "tandem.h"
 
-/* Values of zmq.h. */
+/* Values from zmq.h. */
 enum { TD_ZMQ_ROUTER = 6, TD_ZMQ_XPUB = 9 };
 enum { TD_ZMQ_DONTWAIT = 1, TD_ZMQ_SNDMORE = 2 };
 enum { TD_ZMQ_POLLIN = 1 };
 enum {
     TD_ZMQ_RCVMORE = 13,
     TD_ZMQ_LINGER = 17,
-    TD_ZMQ_MAXMSGSIZE = 22, /* int64_t; the others are int */
+    TD_ZMQ_MAXMSGSIZE = 22, /* its value is an int64_t; those of the others are int */
     TD_ZMQ_SNDHWM = 23,
     TD_ZMQ_RCVHWM = 24,
-    TD_ZMQ_LAST_ENDPOINT = 32, /* a text */
+    TD_ZMQ_LAST_ENDPOINT = 32, /* its value is a text */
     TD_ZMQ_ROUTER_MANDATORY = 33,
     TD_ZMQ_TCP_KEEPALIVE = 34,
     TD_ZMQ_XPUB_VERBOSE = 40,
@@ -29,7 +30,7 @@ typedef struct {
 } td_zmq_message;
 
 typedef struct {
-    void *socket; /* NULL: fd is meant */
+    void *socket; /* NULL: poll fd */
     int   fd;
     short events, revents;
 } td_zmq_poll_item;
@@ -48,7 +49,7 @@ typedef struct {
     int (*msg_init)(td_zmq_message *m);
     int (*msg_init_size)(td_zmq_message *m, size_t size);
     void *(*msg_data)(td_zmq_message *m);
-    int (*msg_copy)(td_zmq_message *to, td_zmq_message *from); /* shares the content */
+    int (*msg_copy)(td_zmq_message *to, td_zmq_message *from); /* both share the content */
     int (*msg_send)(td_zmq_message *m, void *socket, int flags);
     int (*msg_close)(td_zmq_message *m);
     int (*error)(void);
@@ -56,7 +57,7 @@ typedef struct {
 } td_zmq;
 
 /**
- * Load libzmq.so.5. It stays loaded as long as the process lives; a second call is fine.
+ * Load libzmq.so.5. It stays loaded as long as the process lives. A second call is allowed.
  * @return TD_ENOTFOUND with a sentence that names the package.
  */
 TD_NODISCARD td_status td_zmq_load(td_zmq *z, td_error *err);

@@ -3,9 +3,10 @@
  *
  * A grammar is a file NAME.schema, NAME.regex or NAME.ebnf; beside it, NAME.txt has a text of its language. Each round
  * compiles the grammar and goes through the text token by token, as the tokenizer cuts it, and computes the mask before each
- * token. new: nothing is known of the grammar, in every round; used: another request of the same grammar was there before. A
- * row of CSV each: microseconds of CPU time per mask, the mean of the nodes of tries and the stacks that a mask looked at,
- * and the milliseconds before the first mask (td_grammar_place_open), without the compiling.
+ * token. It prints two rows of CSV. In "new" nothing is known of the grammar in any round; in "used" another request has
+ * used the grammar before. A row has the microseconds of CPU time per mask, and the means of the trie nodes and of the
+ * stacks that a mask looked at. Then it has the milliseconds before the first mask (td_grammar_place_open), without
+ * compiling.
  */
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,9 +1,9 @@
 /*
  * Steps of an answer with jump-ahead. usage: bench_jump_ahead TOKENIZER_DIR SCHEMA_FILE ANSWER_FILE
  *
- * Follows an answer as a model would write it that cuts what is left of it as the tokenizer does wherever it has a choice:
- * how many tokens it has, how many steps they take (the first is the prompt's), and how many tokens the tokenizer makes of
- * the whole text, each of which would be a step without jump-ahead. One row of CSV.
+ * Follows an answer whose model, wherever it has a choice, takes the token that the tokenizer would cut from the rest.
+ * Prints one row of CSV: the answer's tokens, the steps that they take (the first is the prompt's), and the tokens that the
+ * tokenizer makes of the whole text. Each of the last would be a step without jump-ahead.
  */
 #include <stdio.h>
 #include <stdlib.h>

@@ -5,9 +5,10 @@ usage: drafts.py [--rounds N] [--tokens N] [--streams N,...] [--models NAME,...]
 
 demo is models/tale-v3-14m, whose layer was trained with it. v3 and glm-air are shapes cut in layers, with random weights, so that the layer hardly ever
 guesses right: what the gate is there for. All three servers of a model are up at once; in a round each answers the same prompts, greedy, one after the
-other in another order. A row: tokens per second of the answers, medians over the rounds; the ratio to the server without drafts in the same round, with
-the least and the largest; the share of verified drafts that were accepted, and how many of the answers' tokens came as drafts, over the measured rounds.
-The answers of the three have to be the same. Leave the machine alone meanwhile; the load is printed."""
+other in another order. A row has the answers' tokens per second as a median over the rounds. Then it has the ratio to the server without drafts in
+the same round, with the least and the largest. The last two figures, over all measured rounds, are the share of verified drafts that were accepted,
+and the share of the answers' tokens that came as drafts. The answers of the three have to be the same. Leave the machine alone meanwhile; the load is
+printed."""
 import argparse
 import concurrent.futures
 import json

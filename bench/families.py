@@ -4,9 +4,9 @@
 usage: bench/families.py [--tandem PROGRAM] [--passes N] [--rounds N] [--shapes NAME,...] [--json]
 
 Weights are random, of real shapes cut in layers (bench/shapes.py). Each pass goes over all shapes in turn, so that the machine's drift is in all of them; a figure is the median
-of the passes, with the least and the largest. decode: time of its bound (bytes / read bandwidth) / time. prefill: the same with the int8 peak, beside it
-its ratio to the first shape's in the same pass, and that ratio with attention's products, which are of 16 bits, counted against their own peak: a vector
-holds half as many. Leave the machine alone meanwhile; the load is printed."""
+of the passes, with the least and the largest. decode: time of its bound (bytes / read bandwidth) / time. prefill: the same with the int8 peak. Beside
+it are its ratio to the first shape's in the same pass, and that ratio with attention's products counted against their own peak. These are of 16 bits,
+of which a vector holds half as many. Leave the machine alone meanwhile; the load is printed."""
 import argparse
 import json
 import os

@@ -3,9 +3,9 @@
 
 usage: make_vocabulary.py OUT [--tokens N] [--seed S]
 
-Byte-level BPE. Pieces are joined two by two, as training would, so every token can come out of a text: syllables to words of several scripts, words behind a
-space, with a capital, or with a mark behind them, runs of one sign and of white space, numbers, marks of code. How many tokens there are of each kind is about
-what Qwen3's vocabulary has; which words they are has no meaning.
+Byte-level BPE. Pieces are joined two by two, as training would, so every token can come out of a text. Syllables become words of several scripts;
+words get a space or a capital before them, or a mark behind. There are also runs of one sign and of white space, numbers, and marks of code. How many
+tokens there are of each kind is about what Qwen3's vocabulary has; which words they are has no meaning.
 """
 import argparse
 import json

@@ -3,8 +3,8 @@
 
 usage: phases.py TRACE
 
-Of the engine's thread, which takes part in every parallel loop: the median, over steps and layers with experts, of each phase in the order of
-the layer, what of it was waiting for the other threads at the end of a loop, and what lies between the phases.
+It looks at the engine's thread, which takes part in every parallel loop. For each phase of a layer with experts, in order, it prints the median over
+steps and layers of three times: the phase, its part spent waiting for other threads at the end of a loop, and the time between phases.
 """
 import json
 import statistics

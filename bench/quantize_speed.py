@@ -3,10 +3,10 @@
 
 usage: quantize_speed.py TANDEM MODEL_DIR OUT_DIR [--rounds N] [-- more flags of tandem quantize]
 
-Each round, with OUT_DIR on the disk to be measured and removed again: the disk reads MODEL_DIR's shards and writes as many bytes as the output has, with
-O_DIRECT, 16 MiB at a time; then a quantisation whose source is not in the page cache, and one whose source is. The bound of the first is the time to read
-and to write at those speeds, one after the other; of the second, the time to write alone. The sample and the run lie seconds apart, since a rented disk's
-speed changes by the minute.
+OUT_DIR lies on the disk to be measured and is removed again. In each round the disk first reads MODEL_DIR's shards and writes as many bytes as the
+output has, with O_DIRECT, 16 MiB at a time. Then follow a quantisation whose source is not in the page cache, and one whose source is. The bound of
+the first is the time to read and to write at those speeds, one after the other; of the second, the time to write alone. The sample and the run lie
+seconds apart, since a rented disk's speed changes by the minute.
 """
 import argparse
 import mmap

@@ -1,9 +1,10 @@
 /*
  * Routing traces that are made up, with the locality of real ones: an expert's logit for a token is
  *   -s ln(rank) + sigma u + nu z
- * and a token chooses the top_k experts with the largest logits of a layer. rank is a random order of a layer's experts; u and z
- * are Gaussian processes of unit variance, u with a memory of tau tokens (the topic), z with correlation rho from one token
- * to the next. Ranks alone (a Zipf distribution) have no locality, and flatter whoever keeps the same experts for ever.
+ * and a token chooses the top_k experts with the largest logits of a layer. rank is a random order of a layer's experts. u
+ * and z are Gaussian processes of unit variance: u, the topic, has a memory of tau tokens; z has correlation rho from one
+ * token to the next. Ranks alone (a Zipf distribution) would have no locality, and would favour a policy that keeps the same
+ * experts for ever.
  */
 #ifndef TD_BENCH_ROUTING_GENERATOR_H
 #define TD_BENCH_ROUTING_GENERATOR_H
@@ -16,8 +17,9 @@ typedef struct {
     double      s, sigma, tau, rho, nu;
 } td_routing_kind;
 
-/* Fitted to public traces of Qwen3-30B-A3B and Gemma-4-26B-A4B: overlap of two tokens' choices 1, 2, 8 and 32 tokens apart
- * .38 .30 .25 .22 (theirs .38 .29 .27 .24); and to one that is flatter: .16 .08 .05. */
+/* The overlap of the choices of two tokens 1, 2, 8 and 32 tokens apart is .38 .30 .25 .22 in the first kind. It was fitted
+ * to public traces of Qwen3-30B-A3B and Gemma-4-26B-A4B, with .38 .29 .27 .24. The second kind was fitted to a flatter
+ * trace: .16 .08 .05. */
 static const td_routing_kind TD_ROUTING_LOCAL = {"128 experts, 6 a token", 128, 6, 0.5, 1.2, 150, 0.35, 1.2};
 static const td_routing_kind TD_ROUTING_FLAT = {"512 experts, 10 a token", 512, 10, 0.2, 0.8, 150, 0.35, 1.6};
 

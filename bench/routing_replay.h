@@ -22,8 +22,8 @@ TD_NODISCARD td_status td_replay_lru(const td_routing_trace *t, uint32_t n_slots
 /** The experts that the whole trace uses most, from the beginning on. */
 TD_NODISCARD td_status td_replay_static(const td_routing_trace *t, uint32_t n_slots, td_replayed *out, td_error *err);
 /**
- * The most hits that are possible with any number of uploads: a missing expert comes for the one whose next use is farthest,
- * unless its own is farther (Belady, IBM Systems Journal 5(2), 1966, with the bypass).
+ * The most hits that are possible with any number of uploads. A missing expert replaces the one whose next use is farthest
+ * away, unless its own is farther (Belady, IBM Systems Journal 5(2), 1966, with the bypass).
  */
 TD_NODISCARD td_status td_replay_belady(const td_routing_trace *t, uint32_t n_slots, td_replayed *out, td_error *err);
 

@@ -58,14 +58,14 @@ const char *td_expert_format_name(td_expert_format format, const td_expert_group
 /** All of them, by index. @return NULL behind the last. */
 const td_expert_numbers *td_expert_numbers_at(size_t i);
 
-/** Pairs that the FFN takes through a product at a time, at most, when their rows have k codes: what the kernel likes; a
- * multiple of 32 where their bytes decide, so that tiles of rows are full. */
+/** The most pairs that the FFN takes through a product at a time, when their rows have k codes. It is what the kernel
+ * prefers. If their bytes limit it, it is a multiple of 32, so that tiles of rows are full. */
 uint32_t td_expert_block_rows(const td_gemm_kernel *kernel, size_t k);
 
 /**
  * Whether a format holds a coded matrix with not one bit changed. Formats per row want int4 or int8 with zeros of half the
- * range; int4g wants int4 in groups of its size, or with one scale for a row, and scales of its type; fp4g e2m1 with its
- * groups and scales. Columns in another order than their groups' and other codes fit none.
+ * range. int4g wants int4 in groups of its size, or with one scale for a row, and scales of its type. fp4g wants e2m1 with
+ * its groups and scales. Columns in another order than their groups' and other codes fit none.
  */
 bool td_expert_format_carries(td_expert_format format, const td_expert_groups *groups, const struct td_coded_matrix *m);
 

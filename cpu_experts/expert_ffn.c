@@ -543,10 +543,10 @@ static bool sums_fit(const td_experts *x, size_t n_tok, size_t tiles, size_t chu
 
 /*
  * How the down phase is cut into ranges of tokens and chunks of columns, for a kernel that likes many rows: its arithmetic
- * is so fast that memory binds it. Each range reads the weights anew, each chunk the rows of all pairs (eight times as fast
- * where they stay in L2), and at the end all workers but one wait, for half an item: of the cuts whose sums stay in a
- * worker's L2, the one with which these three, in bytes, are least. rows: by what a pass over the weights is longer because
- * of its rows.
+ * is so fast that memory binds it. Three costs are counted in bytes. Each range reads the weights anew. Each chunk reads the
+ * rows of all pairs, eight times as fast if they stay in L2. At the end all workers but one wait for half an item. Among the
+ * cuts whose sums stay in a worker's L2, the one with the least sum of costs is taken. @param rows by what factor a pass
+ * over the weights is longer because of its rows.
  */
 static void cut_for_memory(const td_experts *x, size_t tiles, size_t weights, size_t n_pairs, size_t rows) {
     expert_ffn  *f = x->ffn;

@@ -1,9 +1,8 @@
 /*
  * Whole-file reads into page-aligned memory, and atomic writes, for the packed expert files.
  *
- * Reads go through io_uring with O_DIRECT, several in flight, so that a file goes from the disk to the huge pages it will be
- * used in; where the system has no io_uring (containers often block it) or the file system no O_DIRECT, plain pread does the
- * same.
+ * Reads go through io_uring with O_DIRECT, several in flight, so that a file goes from the disk directly to the huge pages
+ * in which it will be used. Without io_uring, which containers often block, or without O_DIRECT, plain pread does the same.
  */
 #ifndef TD_CPU_EXPERTS_PACKED_IO_H
 #define TD_CPU_EXPERTS_PACKED_IO_H

@@ -9,9 +9,9 @@
  * added word by word, and the whole is rounded once.
  *
  * Why two int32 words. Vector units add them as fast as floats, those of cards included, some of which have few or no f64.
- * Both parts come out of the float unit without a conversion: t + 1.5 * 2^19 has the high part in its last bits, and so has
- * the rest + 1.5 * 2^-3 the low one; no other step rounds. A term adds these bits as they are; so a sum of n terms begins at minus n times the
- * bits of the two constants, and is only a sum when all n are there.
+ * Both parts come out of the float unit without a conversion. t + 1.5 * 2^19 has the high part in its last bits, and the
+ * rest + 1.5 * 2^-3 has the low one. No other step rounds. A term adds these bits as they are; so a sum of n terms begins at
+ * minus n times the bits of the two constants, and is only a sum when all n are there.
  *
  * A NaN among the terms leaves a word that no other terms can (test_exact_sum tries all numbers of NaNs); its sum is a NaN.
  */

@@ -1,7 +1,7 @@
 /*
  * The instruction set that a file of kernels is compiled for. Such a file is compiled once for each set that it is written
- * for (td_kernel in kernels/CMakeLists.txt), and chooses by what the build defines: TD_SET, the set's word, and TD_FOR_AVX2 for
- * the set avx2, and so on.
+ * for (td_kernel in kernels/CMakeLists.txt). The build defines TD_SET, the set's word, and TD_FOR_AVX2 for the set avx2 and
+ * so on, by which the file chooses.
  */
 #ifndef TD_KERNELS_THIS_SET_H
 #define TD_KERNELS_THIS_SET_H

@@ -73,8 +73,8 @@ static inline bool td_coded_is_unsigned(const td_coded_matrix *m) {
 /** What is wrong with a matrix's scales and zeros. */
 typedef enum {
     TD_CODED_OK,
-    TD_CODED_SCALE, /* a scale that is not a positive number (of e4m3, zero is allowed: the group is zero; of unsigned codes, one below zero: their
-                       range is not symmetric, and the sign says which end reaches further) */
+    TD_CODED_SCALE, /* a scale that is not a positive number; e4m3 may also be 0, and scales of unsigned codes may be
+                     * negative */
     TD_CODED_ZERO,  /* a zero that is not half of the range, and symmetric is set */
 } td_coded_fault;
 

@@ -33,8 +33,8 @@ bool td_quantize_weight_i4_groups(td_dtype dtype, const void *w, size_t n, size_
                                   uint8_t *q, size_t q_stride, float *scale, float *tmp);
 
 /**
- * The scale with which codes in [-8, 7] reach all weights of a group or a row: the sign is such that the weight of largest magnitude has a negative code,
- * of which there is one more.
+ * The scale with which codes in [-8, 7] reach all weights of a group or a row. Its sign gives the weight of largest
+ * magnitude a negative code, as there is one more of these.
  * @param least  of the weights and 0; most likewise.
  */
 float td_int4_scale(float least, float most);

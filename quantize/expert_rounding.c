@@ -258,9 +258,9 @@ static td_status round_target(const round_job *j, lane *l, const target *t, bool
 }
 
 /*
- * Column c of down times s_c, row c of up divided by it: the expert computes the same, and no code of up changes, only
- * scales (those of groups are rounded to their type once more). s is chosen so that a sample of down's rows, and the int8
- * rows it reads, are rounded best.
+ * Multiplies column c of down by s_c and divides row c of up by it, which leaves the expert's result the same. No code of up
+ * changes, only its scales, of which those of groups are rounded to their type once more. s is chosen so that a sample of
+ * down's rows, and the int8 rows it reads, are rounded best.
  */
 static td_status equalise(const round_job *j, lane *l, const target *down, float *up_scales) {
     if (j->options.method == TD_ROUND_NEAREST) return TD_OK;

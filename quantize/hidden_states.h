@@ -1,6 +1,6 @@
 /*
- * The residual stream of all calibration tokens in front of a layer, in a file of the output folder: a safetensors file of
- * one tensor [tokens, hidden] of the activations' type, so that it is whole or not there. It is made by the layer before,
+ * The residual stream of all calibration tokens before a layer, in a file of the output folder. It is a safetensors file
+ * with one tensor, [tokens, hidden] of the activations' type, and is either whole or absent. It is made by the layer before,
  * and removed when the file behind the layer is there.
  */
 #ifndef TD_QUANTIZE_HIDDEN_STATES_H

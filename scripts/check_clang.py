@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Every C file of a build is C that clang takes too, without a warning: its front end alone reads them, with the build's own options.
+"""Check that clang's front end reads every C file of a build without a warning, with the build's own options.
 
 usage: scripts/check_clang.py BUILD   (a configured and built folder with compile_commands.json; exit 77 where there is no clang-14)
 A third of the files is read, drawn by a seed (TD_TEST_SEED, else the time; it is printed); with TD_TEST_FULL=1 all.

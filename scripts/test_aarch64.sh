@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Build for aarch64, and run tests of the build under qemu: kernels against plain sums on every tier, each on a processor that has no more than that
-# tier; experts, models of every architecture, pages of 64 KiB, and the server's main path. Nothing here has ever run on ARM hardware (docs/aarch64.md).
+# Build for aarch64, and run tests of the build under qemu. Kernels of every tier are compared with plain sums, each on a processor that has no more
+# than that tier. Experts, models of every architecture, pages of 64 KiB and the server's main path follow. Nothing here has ever run on ARM hardware
+# (docs/aarch64.md).
 # usage: scripts/test_aarch64.sh [--full]   (--full: the whole suite of the preset but for what it names as left out; some hours)
 set -euo pipefail
 cd "$(dirname "$0")/.."

@@ -1,7 +1,7 @@
 /*
- * A timeline of what the threads do, as a JSON file that ui.perfetto.dev and chrome://tracing read (the "Trace Event
- * Format", JSON array form, which may lack its end: a killed process leaves a file that loads). docs/tracing.md says what
- * is in it.
+ * A timeline of what the threads do, as a JSON file that ui.perfetto.dev and chrome://tracing read. It is the JSON array
+ * form of the "Trace Event Format", which may lack its end: a killed process leaves a file that loads. docs/tracing.md says
+ * what is in it.
  *
  * DESIGN. Every thread writes its events as text into a buffer of its own, made when it first traces; a full buffer goes to
  * the file under one lock. So a thread waits for another at most for the write of one buffer. A buffer has a lock too,

@@ -40,9 +40,9 @@ uint32_t td_cpu_detect(void) {
 }
 
 /* Prefetch distances, reasoned and not measured. Into L2: about twice the latency of memory under load (200 to 300 ns) times
- * what one core reads (10 to 15 GB/s for narrow cores with DDR4, 25 to 30 for wide ones), which an L2 of 512 KiB holds
- * easily. Into L1: twice L2's latency (8 to 13 cycles) times what a core takes in. Both are multiples of 128, the L3 lines
- * of Kunpeng 920. */
+ * what one core reads. That is 10 to 15 GB/s for narrow cores with DDR4, and 25 to 30 for wide ones. An L2 of 512 KiB holds
+ * it easily. Into L1: twice L2's latency (8 to 13 cycles) times what a core takes in. Both are multiples of 128, the L3
+ * lines of Kunpeng 920. */
 #define NARROW \
     { 4096, 512 }
 #define WIDE \

@@ -42,8 +42,8 @@ typedef struct {
 
 /**
  * c[i, j] = keep[i] * c[i, j] + scale[i] * column[j] * sum over l of a[i, l] * b[l, j], the sum in int32.
- * b is in panels of 16 columns, [n / 16][panel_stride], each [pairs][16][2]: two following l of a column side by side; or,
- * where ldb is not 0, rows as they are, [2 * pairs][ldb], pairs <= TD_ATTN16_KEYS / 2, of which n columns are read.
+ * If ldb is 0, b is in panels of 16 columns, [n / 16][panel_stride], each [pairs][16][2]: two following l of a column side
+ * by side. Otherwise b has plain rows, [2 * pairs][ldb], pairs <= TD_ATTN16_KEYS / 2, of which n columns are read.
  */
 typedef struct {
     size_t         m, n, pairs; /* n: a multiple of 16, of 32 when crossed or in rows */
@@ -88,9 +88,9 @@ typedef struct {
     void (*convert)(const td_attn16_rows *c);
 
     /**
-     * Two rows of n as one row of pairs in panels of 16 columns, out + panel * panel_stride: of [32 i, 32 i + 32) panel 2i
-     * gets the first four columns and every second four after them, panel 2i + 1 the others. Of a and b, n rounded up to 32
-     * are read. b NULL: zeros.
+     * Writes two rows of n as one row of pairs in panels of 16 columns, at out + panel * panel_stride. Of the columns [32 i,
+     * 32 i + 32), panel 2i gets the first four and every second four after them; panel 2i + 1 gets the others. Of a and b, n
+     * rounded up to 32 are read. b NULL: zeros.
      */
     void (*pair)(const int16_t *a, const int16_t *b, size_t n, int16_t *out, size_t panel_stride);
 

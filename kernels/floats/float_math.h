@@ -1,9 +1,9 @@
 /*
  * The float arithmetic of the host device, one table per instruction set.
  *
- * Every result depends on its own inputs only: an output of `gemm` is one lane that adds its products in ascending k, whatever the
- * tile it falls in; sums over a row run over 16 lanes by index and end in a fixed tree. Between tiers bits may differ (the scalar
- * table has no fused multiply-add).
+ * Every result depends on its own inputs only. An output of `gemm` is one lane that adds its products in ascending k,
+ * whatever tile it falls in. Sums over a row run over 16 lanes by index and end in a fixed tree. Between tiers bits may
+ * differ (the scalar table has no fused multiply-add).
  */
 #ifndef TD_KERNELS_FLOATS_FLOAT_MATH_H
 #define TD_KERNELS_FLOATS_FLOAT_MATH_H

@@ -28,8 +28,9 @@ TD_TILE_KERNEL(bf16, "1x16", .mr = 1);
 #elif TD_FOR_NEON
 
 /*
- * A vector holds a k of four rows of the upper half of the tile and of four of the lower; `fmla` by an element multiplies them with
- * any of the four k that one load of a row of activations brings. Four rows take 16 sums, 4 vectors of activations and 5 others.
+ * A vector holds one k of four rows in the tile's upper half and of four in its lower half. `fmla` by an element multiplies
+ * them with any of the four k that one load of a row of activations brings. Four rows take 16 sums, 4 vectors of activations
+ * and 5 others.
  */
 #define TILES td_bf16_16
 #define NR 16

@@ -274,12 +274,14 @@ TD_GEMM_KERNEL(int4c, "32x32", .mr = PAIR, .rows = TILE_ROWS_BEST, .run = run);
 #elif TD_FOR_NEON || TD_FOR_DOTPROD
 
 /*
- * Why it is shaped so. `sdot` takes signed bytes on both sides, so x86's way of multiplying a byte of two codes whole needs bytes that are right
- * as signed ones: a tile of the layout 16x4s holds code + 8 in the low nibble and the code itself, in two's complement, in the high one, and a byte
- * is worth 16 * high + low + 8. Two sums, of whole bytes and of high nibbles alone, give both: the one arithmetic shift is all that unpacking costs,
- * a ninth of the vector instructions with four rows (a shift, and not the `and` of the low ones, which takes both of TaiShan V110's pipes). `sdot` by an element multiplies a vector of four rows of weights times four k with any four of
- * the sixteen k that one load of a row of activations brings: no instruction spreads activations. Five rows take 20 sums, 5 vectors of activations
- * and 4 of weights of the 32 registers. One row is bound by the weights' stream: two chains for each sum hide the latency of `sdot`.
+ * Why it is shaped so. x86 multiplies a byte of two codes whole. `sdot` takes signed bytes on both sides, so here such a
+ * byte must be right as a signed one. A tile of the layout 16x4s holds code + 8 in the low nibble and the code itself, in
+ * two's complement, in the high one. A byte is then worth 16 * high + low + 8, and two sums, of whole bytes and of high
+ * nibbles alone, give both codes' sums. Unpacking costs one arithmetic shift, a ninth of the vector instructions with four
+ * rows. Masking the low nibbles with `and` instead would take both of TaiShan V110's pipes. `sdot` by an element multiplies
+ * a vector of four rows of weights times four k with any four of the sixteen k that one load of a row of activations brings:
+ * no instruction spreads activations. Five rows take 20 sums, 5 vectors of activations and 4 of weights of the 32 registers.
+ * One row is bound by the weights' stream: two chains for each sum hide the latency of `sdot`.
  */
 #include "kernels/product/gemm_end.inc"
 #include "kernels/vec/dot_neon.h"
@@ -373,9 +375,9 @@ TD_TILE_KERNEL(int4c, "5x16", .mr = MR);
 #else /* I8MM, SVE256 */
 
 /*
- * `smmla` (product/mmla_rows.inc has the loop, and why it is shaped so). Bytes of two codes are multiplied whole, as by `sdot`
- * above: a tile of the layout 16x8s holds code + 8 in the low nibble and the code itself in the high one, and one shift makes
- * the high ones ready.
+ * `smmla` (product/mmla_rows.inc has the loop, and why it is shaped so). Bytes of two codes are multiplied whole, as by
+ * `sdot` above. A tile of the layout 16x8s holds code + 8 in the low nibble and the code itself in the high one, and one
+ * shift makes the high ones ready.
  */
 #include "kernels/product/gemm_end.inc"
 #if TD_FOR_I8MM

@@ -1,9 +1,9 @@
 /*
  * Kernels of matrix products: tiles of nr output rows times rows of activations, and what becomes of the values.
  *
- * DESIGN. A weight matrix [n, k] is cut into tiles of nr rows. A kernel names the layout of the tiles that it reads;
- * layouts, with their packers and unpackers, are compiled for every processor, so that a file packed for another one can be
- * read, and packed anew.
+ * DESIGN. A weight matrix [n, k] is cut into tiles of nr rows. A kernel names the layout of the tiles that it reads.
+ * Layouts, with their packers and unpackers, are compiled for every processor, so that a file packed for another one can be
+ * read and packed anew.
  *   int4c  nr f32 scales | for each four k: nr/2 dwords; byte b of dword i holds code+8 of row i (low nibble) and of row
  *          nr/2+i (high nibble) at k = 4*i+b. 16x4s: the high nibble holds the code itself, in two's complement, so that a
  *          signed byte is worth 16 * high + low + 8. 16x8s: the same, with eight k and qwords.

@@ -12,7 +12,7 @@
 #define MMLA_PAIRS_MAX 6
 
 /* A step of each pair of rows. It goes through general registers into these words and comes back as vectors, on the units
- * for loads and stores: whatever brought two rows together in vector registers would take the units that `smmla` waits for.
+ * for loads and stores. Bringing two rows together in vector registers would take the units that `smmla` waits for.
  */
 typedef struct {
     uint64_t run[2][MMLA_PAIRS_MAX][2];

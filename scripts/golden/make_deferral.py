@@ -3,9 +3,9 @@
 
 usage: make_deferral.py        writes tests/data/tale_deferral/
 
-The rule (docs/architecture.md): per token, the k - D experts of highest weight are added in their own layer, the output of the other D at the
-next MoE layer, together with that layer's own experts; the last MoE layer defers nothing. "At" means in the sum that leaves the layer, so the next
-layer's attention and router do not see what was deferred.
+The rule (docs/architecture.md): per token, the k - D experts of highest weight are added in their own layer. The output of the other D is added at
+the next MoE layer, together with that layer's own experts. The last MoE layer defers nothing. "At" means in the sum that leaves the layer, so the
+next layer's attention and router do not see what was deferred.
 """
 import json
 import os

@@ -3,10 +3,9 @@
 
   make_rounding.py        run from the repository root; needs numpy
 
-GPTQ as the paper has it (arXiv 2210.17323, algorithm 1): the upper Cholesky factor of the inverse of the damped Hessian, and the error of
-each column subtracted from those that follow; in float64, without blocks. The engine works with a factor of the Hessian itself, in float32.
-Raw little-endian files: weights w, inputs x, codes q_CASE as int8, scales s_CASE as f32; errors.f32: tr((W-Q) H (W-Q)^T) / tr(W H W^T) of
-each case.
+GPTQ as the paper has it (arXiv 2210.17323, algorithm 1), in float64 and without blocks. It takes the upper Cholesky factor of the inverse of the
+damped Hessian, and subtracts the error of each column from the columns that follow. The engine works with a factor of the Hessian itself, in float32.
+Raw little-endian files: weights w, inputs x, codes q_CASE as int8, scales s_CASE as f32; errors.f32: tr((W-Q) H (W-Q)^T) / tr(W H W^T) of each case.
 """
 import numpy as np
 

@@ -3,8 +3,8 @@
 
 usage: phases.py TRACE
 
-It looks at the engine's thread, which takes part in every parallel loop. For each phase of a layer with experts, in order, it prints the median over
-steps and layers of three times: the phase, its part spent waiting for other threads at the end of a loop, and the time between phases.
+It looks at the engine's thread, which takes part in every parallel loop. For each phase of a layer with experts, in order, it prints medians over
+steps and layers. They are the time of the phase, its part spent waiting for other threads at the end of a loop, and the time between phases.
 """
 import json
 import statistics

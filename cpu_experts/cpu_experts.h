@@ -144,8 +144,8 @@ typedef struct {
 /**
  * Pack one layer: matrices that the format carries (td_expert_format_carries) code by code, others quantised to nearest
  * (int4g with zeros of 8, fp4g as quant/weight_quant.h says). Uses the pool.
- * @return what take returns; TD_EINVAL, TD_ENOTSUP for a matrix or bias of another shape or type, and for a source without
- * biases where the experts have some; TD_EFORMAT for weights or scales that are no finite numbers.
+ * @return what take returns; TD_EINVAL or TD_ENOTSUP for a matrix or bias of another shape or type, and for a source without
+ * the biases that the experts have. TD_EFORMAT for weights or scales that are not finite.
  */
 TD_NODISCARD td_status td_experts_load(td_experts *x, uint32_t layer, const td_expert_source *source, td_error *err);
 

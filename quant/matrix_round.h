@@ -71,8 +71,8 @@ static inline size_t td_round_scales(const td_round_options *o, size_t k) {
  * @param h     [k, k] f32, symmetric, sums of squares and products of inputs (quant/hessian.h); NULL: none, all weights
  * count alike; not for gptq. An input that is always 0 counts by the damping alone.
  * @param q     [n, k] out: signed codes; weight = code * scale.
- * @param scale [n, td_round_scales] out: finite; below zero only with 4 bits, whose codes reach further on one side; 0 only
- * of a group of zeros, or of weights too small for the type of its scale.
+ * @param scale [n, td_round_scales] out: finite. Below zero only with 4 bits, whose codes reach further on one side. 0 only
+ * for a group of zeros, or of weights too small for the type of its scale.
  * @return TD_EINVAL for options that do not go together, or an H that is no Hessian; TD_EFORMAT for a weight that is
  * infinite or NaN, or too large for the scales; TD_ENOMEM. Thread-safe; takes memory for the length of the call.
  */

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Refuse comments whose lists, tables or drawings were merged into sentences: lines of prose with three blanks or more in a row.
+"""Refuse two kinds of comments: those whose lists, tables or drawings were merged into sentences, and those with a sentence of more than 35 words.
 
-Allowed are lines that begin with @param or another tag, and lines indented behind the comment's margin by two blanks or more: these are
-lists, tables and drawings, whose blanks are content.
+A merged list shows as a line of prose with three blanks or more in a row. Lines that begin with @param or another tag may have them. Lines indented
+behind the comment's margin by two blanks or more are lists, tables and drawings, whose blanks are content; they are not sentences either.
 
 usage: check_comments.py [FILE...]     default: every .c, .h, .inc, .cu and .cuh file of the repository; exits 1 and names each offence
 """
@@ -15,10 +15,12 @@ ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 # Strings and characters are matched first, so that no comment begins within one.
 TOKEN = re.compile(r'"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n])*\'|/\*.*?\*/|//[^\n]*', re.S)
 RUN = re.compile(r"\S {3,}\S")
+WORDS_MAX = 35
+LONG_STILL = ("bridge/", "model/", "npu/")  # folders whose long sentences are still to be divided
 
 
-def prose_lines(comment, margin):
-    """(line within the comment, its text) of each line of prose; margin: the column at which the comment begins."""
+def comment_lines(comment, margin):
+    """The text of each line of a comment, without what marks it as one; margin: the column at which the comment begins."""
     for i, line in enumerate(comment.split("\n")):
         if i == 0:
             text = re.sub(r"^(/\*\*?|//) ?", "", line)
@@ -26,22 +28,46 @@ def prose_lines(comment, margin):
             text = re.sub(r"^\s*\*/?( |$)", "", line)
         else:
             text = line[margin + 3:] if not line[:margin + 3].strip() else line.lstrip()
-        text = re.sub(r"\s*\*/$", "", text)
-        if not re.match(r" {2}|@", text):
-            yield i, text
+        yield re.sub(r"\s*\*/$", "", text)
+
+
+def merged_lines(lines):
+    """(line within the comment, what is wrong) of each line of prose with a run of blanks."""
+    for i, text in enumerate(lines):
+        if not re.match(r" {2}|@", text) and RUN.search(text):
+            yield i, f"three blanks in a row: {text}"
+
+
+def long_sentences(lines):
+    """(line within the comment, what is wrong) of each paragraph with a sentence of more than WORDS_MAX words."""
+    paragraphs, begins = [], True
+    for i, text in enumerate(lines):
+        drawn = not text.strip() or text.startswith("  ")
+        if not drawn and (begins or re.match(r"@| ?- ", text)):
+            paragraphs.append((i, []))
+        if not drawn:
+            paragraphs[-1][1].append(re.sub(r"^@(param\S* +\S+|\w+)", "", text))
+        begins = drawn
+    for i, texts in paragraphs:
+        for sentence in re.split(r"(?<=[.!?])[\"')]*\s|@\w+ ", " ".join(texts)):
+            if sum(any(c.isalnum() for c in word) for word in sentence.split()) > WORDS_MAX:
+                yield i, f"a sentence of more than {WORDS_MAX} words: {' '.join(sentence.split())}"
 
 
 def offences(path):
-    """(line, text) of each line of prose with a run of blanks."""
+    """(line, what is wrong) of each offence of a file."""
     with open(path, encoding="utf-8") as f:
         source = f.read()
     for m in TOKEN.finditer(source):
         if m.group()[:2] not in ("/*", "//"):
             continue
-        margin = m.start() - (source.rfind("\n", 0, m.start()) + 1)
-        for i, text in prose_lines(m.group(), margin):
-            if RUN.search(text):
-                yield source.count("\n", 0, m.start()) + 1 + i, text
+        begin = source.count("\n", 0, m.start()) + 1
+        lines = list(comment_lines(m.group(), m.start() - (source.rfind("\n", 0, m.start()) + 1)))
+        found = list(merged_lines(lines))
+        if not os.path.relpath(path, ROOT).startswith(LONG_STILL):
+            found += long_sentences(lines)
+        for i, what in found:
+            yield begin + i, what
 
 
 def repository_files():
@@ -59,10 +85,10 @@ def main():
     files = sys.argv[1:] or [os.path.join(ROOT, f) for f in repository_files() if re.search(r"\.(c|h|inc|cuh?)$", f)]
     if not files:
         sys.exit("no file was found")
-    found = [f"{os.path.relpath(path, ROOT)}:{line}: {text}" for path in files for line, text in offences(path)]
-    print(f"{len(files)} files, {len(found)} lines of prose in comments with three blanks in a row")
+    found = [f"{os.path.relpath(path, ROOT)}:{line}: {what}" for path in files for line, what in offences(path)]
+    print(f"{len(files)} files, {len(found)} comments with a merged list or a sentence of more than {WORDS_MAX} words")
     if found:
-        sys.exit("\n".join(found + ["indent lists and drawings by two blanks behind the comment's margin"]))
+        sys.exit("\n".join(found + ["indent lists and drawings by two blanks behind the comment's margin; divide long sentences"]))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-/* Test buffers that end exactly where an inaccessible page begins: one byte read or written too far is a crash. */
+/* Test buffers that end exactly where an inaccessible page begins: reading or writing one byte too far is a crash. */
 #ifndef TD_TESTS_GUARD_PAGE_H
 #define TD_TESTS_GUARD_PAGE_H
 

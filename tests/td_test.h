@@ -1,5 +1,5 @@
 /*
- * What a test in C begins with: cmocka and the program's cases.
+ * The header that every test in C includes: cmocka, and a list of the program's cases.
  *
  *   TEST(name) { … }                          a case; `state` is cmocka's
  *   TEST_WITH(name, setup, teardown) { … }    a case with functions before and after it; NULL: none

@@ -1,7 +1,7 @@
 /*
- * The bridge over the real device and the real experts: what arrives where, against a plain double-precision model of the
- * definition; the same bits inline, async, with copies between two memories, in one piece and in two halves, and under
- * random delays (the test runs again with TD_CHAOS_SEED).
+ * The bridge with the real device and the real experts. What arrives where is compared with a plain double-precision model
+ * of the definition. The bits are the same inline and async, with copies between two memories, in one piece and in two
+ * halves, and under random delays (the test runs again with TD_CHAOS_SEED).
  */
 #include <math.h>
 

@@ -1,5 +1,5 @@
-"""bridge/ticket_protocol.pml, in both forms of hand-over: spin visits every state of the model without an error, and finds
-each fault that can be seeded in it.
+"""The model bridge/ticket_protocol.pml, in both forms of hand-over. spin visits every state of it without an error, and finds each fault that can be
+seeded in it.
 
 usage: test_ticket_protocol.py model|faults     (TD_SPIN, TD_CC, TD_SOURCE_DIR from CTest)
 """

@@ -1,4 +1,4 @@
-"""bench/amx_targets.py, run over programs that print made-up rows: what it passes, what it misses, what it does without AMX."""
+"""bench/amx_targets.py, run over programs that print made-up rows: which figures it passes, which it fails, and what it does without AMX."""
 import json
 import os
 import stat

@@ -1,4 +1,5 @@
-"""The reference deployment's command, as it is, on two cards of the Ascend stand-in; `tandem doctor` there; what is told when cards cannot be had."""
+"""The command of the reference deployment, unchanged, on two cards of the Ascend stand-in; `tandem doctor` there; and the errors when cards cannot be
+"""opened."""
 import concurrent.futures
 import json
 import os

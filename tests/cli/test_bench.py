@@ -1,4 +1,4 @@
-"""`tandem bench`: rows with the keys that programs rely on, and refusals. What the figures are is no test's business."""
+"""`tandem bench` prints rows with the keys that programs rely on, and refuses wrong options. The figures themselves are not tested."""
 import json
 import os
 import struct

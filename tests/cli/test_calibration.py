@@ -1,5 +1,5 @@
-"""`tandem quantize --calibration` on the demo model: what it reports against the float32 program that came with the model, what it gains in perplexity,
-that a run which was killed ends with the bytes of one that was not, and what is refused."""
+"""`tandem quantize --calibration` on the demo model. Its report is compared with the float32 program that came with the model; its gain in perplexity
+is checked. A run that was killed and continued gives the bytes of one that was not. Wrong options are refused."""
 import json
 import os
 import resource

@@ -1,5 +1,5 @@
-"""`tandem quantize --output-format compressed-tensors`: the tensors decoded here, the description of them, the folder read back, runs that are
-continued, and refusals."""
+"""`tandem quantize --output-format compressed-tensors`: its tensors, which are decoded here, their description in config.json, the folder read back,
+runs that are continued, and refusals."""
 import array
 import hashlib
 import json

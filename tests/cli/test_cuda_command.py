@@ -1,5 +1,5 @@
-"""The device "cuda" behind the command, on the stand-in for NVIDIA's driver with the kernels on the CPU: an answer of the server, the demo model's
-perplexity beside the host's, `tandem doctor`, and what is told when a card cannot be had."""
+"""The commands with the device "cuda", on the stand-in for NVIDIA's driver with the kernels on the CPU. An answer of the server, the demo model's
+perplexity beside the host's, `tandem doctor`, and the errors when a card cannot be opened."""
 import json
 import os
 import re

@@ -1,4 +1,4 @@
-"""`tandem doctor`: what it says and writes, its exit status, a device whose calls fail. What its checks find is test_doctor's business."""
+"""`tandem doctor`: what it prints and writes, its exit status, and a device whose calls fail. test_doctor tests what its checks find."""
 import json
 import os
 import subprocess

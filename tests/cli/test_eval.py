@@ -1,5 +1,5 @@
-"""`tandem eval` on the demo model: choices against scripts/golden/make_perplexity.py, texts against the greedy ones that came with the model,
-few-shot prompts, company, and refusals."""
+"""`tandem eval` on the demo model. Choices are compared with scripts/golden/make_perplexity.py, and texts with the greedy ones that came with the
+model. Also few-shot prompts, requests that run together, and refusals."""
 import json
 import os
 import subprocess

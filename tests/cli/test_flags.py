@@ -1,4 +1,5 @@
-"""The flags of launch_server: the command line, --config files, what is refused and how, and docs/flags.md; and every command's table of them."""
+"""The flags of launch_server on the command line and in --config files, the errors about wrong ones, and docs/flags.md; and the table of flags of
+"""every command."""
 import glob
 import json
 import os

@@ -1,5 +1,5 @@
-"""What every number format costs, bounded: KL divergence and perplexity of each against the same model with bf16 weights and f32 arithmetic.
-A format is a line of FORMATS. docs/quantisation.md has the figures of more tokens.
+"""Bounds on what each number format costs: its KL divergence and perplexity beside those of the same model with bf16 weights and f32 arithmetic. A
+format is a line of FORMATS. docs/quantisation.md has the figures of more tokens.
 
   test_formats.py            the demo model; six formats, drawn by a seed (TD_TEST_SEED, else the time; it is printed), with TD_TEST_FULL=1 all
   TD_TEST_MODEL=smollm2      SmolLM2 as a mixture of experts, where scripts/smollm2/make_moe.py has written build/smollm2-moe, or in TD_SMOLLM2_DIR
@@ -22,8 +22,9 @@ MODEL = os.environ.get("TD_SMOLLM2_DIR", os.path.join(SOURCE, "build/smollm2-moe
 TEXT = os.path.join(TALE, "valid.txt")
 PROTOCOL = ["--text", TEXT, "--window", "256", "--stride", "256", "--limit", "1024" if SMOLLM2 else "4096"]
 
-# quantization, expert quantization, how experts are rounded (nearest: while loading; else by tandem quantize, "default" with no more options, the others
-# with a text), and what was measured on PROTOCOL for the demo model and for SmolLM2 (None: not measured): KL divergence in nats, perplexity in %. So few tokens are good for bounds only.
+# A row: quantization, expert quantization, how experts are rounded, and what was measured on PROTOCOL for the demo model and for SmolLM2 (None: not
+# measured): KL divergence in nats, perplexity in %. "nearest" rounds while loading. The others round by tandem quantize, "default" without more
+# options, the rest with a text. So few tokens are good for bounds only.
 FORMATS = [
     ("none", "int8", "nearest", (0.00061, 0.02), (0.01184, 0.96)),
     ("none", "int4-g32", "nearest", (0.00843, 0.39), (0.21249, 16.07)),
@@ -48,11 +49,12 @@ FORMATS = [
 ]
 
 # The same program gives the same bits, and other instruction sets nearly the same; what may change them is another order or precision of
-# arithmetic. KL divergence hardly moves then, and perplexity by a part of the standard error of its difference (0.05 to 0.25 % here on the
-# demo model, 0.4 to 12 % on SmolLM2): a quarter of it is allowed, where that is more than the margin. A fault moves both by far more; and a format that costs next to nothing is not the one asked for.
-# Codes that feed errors on from a text are another draw where a last bit of its sums differs: gptq of int4 had KL 0.00785 and +0.41 % on an
-# AVX-512 machine, 0.00771 and -0.13 +- 0.16 % with AVX2. Two draws differ by sqrt(2) standard errors or so; four are allowed. A divergence may be
-# two of its own larger: W8A8 alone had 0.00139 +- 0.00020, and with scales multiplied in another order 0.00179 +- 0.00040 (a token's experts flip).
+# arithmetic. KL divergence hardly moves then. Perplexity moves by a part of the standard error of its difference, which is 0.05 to 0.25 % here on the
+# demo model and 0.4 to 12 % on SmolLM2. A quarter of it is allowed, where that is more than the margin. A fault moves both by far more; and a format
+# that costs next to nothing is not the one asked for. Methods that feed errors on from a text draw other codes where a last bit of its sums differs.
+# gptq of int4 had KL 0.00785 and +0.41 % on an AVX-512 machine, 0.00771 and -0.13 +- 0.16 % with AVX2. Two draws differ by sqrt(2) standard errors or
+# so; four are allowed. A divergence may be two of its own larger: W8A8 alone had 0.00139 +- 0.00020, and with scales multiplied in another order
+# 0.00179 +- 0.00040 (a token's experts flip).
 KL_MARGIN = 1.15
 PERPLEXITY_MARGIN = 2.0 if SMOLLM2 else 0.2  # %
 DRAW_MARGIN = 4

@@ -1,5 +1,5 @@
-"""`tandem perplexity` on the demo model: the protocol and every figure against scripts/golden/make_perplexity.py, a plain numpy program;
-reference files, also damaged ones; and refusals."""
+"""`tandem perplexity` on the demo model. The protocol and every figure are compared with scripts/golden/make_perplexity.py, a plain numpy program.
+Also reference files, damaged ones too, and refusals."""
 import json
 import math
 import os

@@ -1,4 +1,5 @@
-"""`tandem topo`: the machine, the matrix and the plan, for people and for programs; refusals. What the figures are is no test's business."""
+"""`tandem topo` shows the machine, the bandwidth matrix and the thread layout, as text and as JSON, and refuses wrong options. The figures themselves
+"""are not tested."""
 import json
 import os
 import subprocess

@@ -1,4 +1,4 @@
-"""`tandem trace-routing` on the demo model: the file beside the routing of the plain numpy model, its replay, and refusals."""
+"""`tandem trace-routing` on the demo model: its file compared with the routing of the plain numpy model, its replay, and refusals."""
 import os
 import struct
 import subprocess

@@ -1,7 +1,7 @@
 /*
- * A processor with AMX whose kernel or hypervisor refuses the tile registers, and one that gives them. What CPUID says is
- * made up; the system call is answered by a seccomp filter in a process of its own (linux/seccomp.h), and runs as on any
- * machine.
+ * A processor with AMX whose kernel or hypervisor refuses the tile registers, and one whose kernel gives them. The answers
+ * of CPUID are made up. The system call is answered by a seccomp filter (linux/seccomp.h) in a process of its own, so the
+ * test runs on any machine.
  */
 #include <sys/wait.h>
 #include <unistd.h>

@@ -1,5 +1,5 @@
-/* What the processor can do under a mask, and what a mask that does not fit is told: each case in a process of its own, as
- * the answer is found once. */
+/* The processor's features under a mask, and the errors about masks that do not fit. Each case runs in a process of its own,
+ * because the features are found once per process. */
 #include <sys/wait.h>
 #include <unistd.h>
 

@@ -1,5 +1,4 @@
-
-
+/* Errors: their sentences, which are cut, terminated, and of one line. */
 #include "core/error.h"
 #include "tests/td_test.h"
 

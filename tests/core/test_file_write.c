@@ -1,4 +1,4 @@
-/* Writing past the page cache: the same bytes as pwrite's, wherever they come from and go to, and nothing beside them. */
+/* Writing past the page cache gives the same bytes as pwrite, wherever they come from and go to, and changes no others. */
 #include <errno.h>
 #include <fcntl.h>
 #include <unistd.h>

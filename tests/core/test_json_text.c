@@ -1,5 +1,5 @@
-/* td_json_load against json_loadb: the same trees and the same complaints, wherever the pieces of the text are cut. That
- * both survive a lack of memory is shown by tests/fault. */
+/* td_json_load compared with json_loadb: the same trees and the same errors, wherever the text is cut into pieces.
+ * tests/fault shows that both survive a lack of memory. */
 #include <math.h>
 
 #include "core/files/json_text.h"

@@ -1,5 +1,5 @@
-/* Memory and processor time of the machine and of its cgroups, of both versions: what stands in files of a folder of our
- * own. */
+/* Memory and processor time of the machine and of its cgroups, of both versions. The test writes the files that these are
+ * read from. */
 #include <math.h>
 #include <sys/stat.h>
 

@@ -1,5 +1,5 @@
-/* 8- and 4-bit floats: every code against the definition of the formats, every bf16 and what lies beside the midpoints
- * against a search. */
+/* 8- and 4-bit floats. Every code is compared with the definition of the formats; the codes of every bf16 and of the
+ * neighbours of midpoints are compared with those of a search. */
 
 #include <math.h>
 

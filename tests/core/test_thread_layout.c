@@ -1,6 +1,6 @@
 /*
- * Thread layouts: on machines that hwloc makes up, for every wish of a table and random ones, what any layout must keep; then
- * single decisions that follow from a bandwidth matrix. TD_TEST_SEED=n draws other wishes.
+ * Thread layouts on machines that hwloc makes up. For wishes from a table and random ones, every layout must keep the same
+ * rules. Then come single decisions that follow from a bandwidth matrix. TD_TEST_SEED=n draws other wishes.
  */
 #include <math.h>
 

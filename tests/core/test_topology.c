@@ -1,5 +1,5 @@
-/* The machine that the tests run on, whatever it is: read, restricted, measured and laid out. Layouts are in
- * test_thread_layout.c. */
+/* The machine that the tests run on, whatever it is: its topology is read, restricted and measured, and a layout is made.
+ * test_thread_layout.c tests layouts. */
 
 #include <sched.h>
 

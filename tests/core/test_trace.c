@@ -1,5 +1,5 @@
-/* A trace is JSON that a stranger's parser reads; spans of a thread nest; nothing is lost between buffers; its size is
- * bounded. */
+/* A trace is JSON that another parser reads; spans of a thread nest; no event is lost between buffers; its size is bounded.
+ */
 #include <unistd.h>
 
 #include <jansson.h>

@@ -1,4 +1,4 @@
-/* The expert FFN: against a plain double-precision rendering of its formula, and the invariances it promises, bit for bit.
+/* The expert FFN, compared with its formula in plain double precision; and the invariances that it promises, bit for bit.
  */
 
 #include <math.h>
@@ -671,8 +671,9 @@ TEST(views_of_any_float_type) {
 }
 
 /*
- * MXFP4 as gpt-oss has it: gate_up [experts, 2 * inter, hidden / 32] blocks of 16 bytes, an e8m0 scale each, rows of gate
- * and up in turn, the even column in the low nibble; biases in the same order. Not a bit of a weight changes.
+ * MXFP4 as gpt-oss has it: gate_up is [experts, 2 * inter, hidden / 32] blocks of 16 bytes, with an e8m0 scale each. Rows of
+ * gate and up alternate, and the even column is in the low nibble. Biases have the same order. Not a bit of a weight
+ * changes.
  */
 enum { OSS_EXPERTS = 3, OSS_HIDDEN = 96, OSS_INTER = 64, OSS_K = 2, OSS_TOK = 5 };
 

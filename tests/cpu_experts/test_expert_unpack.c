@@ -1,5 +1,5 @@
-/* Weights given back by a loaded layer: what rounding gave, whatever the format, the shards, and the rows that are asked
- * for. */
+/* Weights that a loaded layer gives back are those that rounding gave, whatever the format, the shards, and the rows that
+ * are asked for. */
 #include <math.h>
 
 #include <stdatomic.h>

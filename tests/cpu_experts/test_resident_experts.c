@@ -1,5 +1,5 @@
-/* Experts in a device's slots (TD_BLOCK_RESIDENT, TD_BLOCK_JOIN) beside those of the CPU tier: together they give the bits that
- * the CPU tier gives alone, whichever experts lie in slots, and in which. */
+/* Experts in slots of a device's memory (TD_BLOCK_RESIDENT, TD_BLOCK_JOIN) beside those of the CPU tier. Together they give
+ * the bits that the CPU tier gives alone, whichever experts lie in slots, and in which. */
 #include "kernels/exact_sum.h"
 #include "tests/cpu_experts/expert_fixture.h"
 #include "tests/cpu_experts/load_views.h"

@@ -18,9 +18,9 @@ static uint32_t token_of(const workload *w, uint32_t prompt, uint32_t at) {
 }
 
 /*
- * Fours: requests 0-3 are one prompt with seeds s .. s + 3, as n = 4 makes them; 4-7 and 8-11 share a prefix that ends on
- * a page's border and inside a page; 12-15 are short prompts with answers of more than two pages; of the others every
- * second has a length at the border of a page.
+ * Requests come in fours. 0-3 are one prompt with seeds s .. s + 3, as n = 4 makes them. 4-7 share a prefix that ends on a
+ * page's border, and 8-11 one that ends inside a page. 12-15 are short prompts with answers of more than two pages. Of the
+ * others every second has a length at the border of a page.
  */
 static uint32_t prompt_of(const workload *w, uint32_t i, uint32_t *ids) {
     static const uint32_t borders[] = {1, 2, 127, 128, 129, 255, 256, 257};

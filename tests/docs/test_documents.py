@@ -1,5 +1,5 @@
-"""Links lead somewhere; functions stand in the files named beside them; commands name what exists, with flags that it has; the commands in blocks run. What cannot run here is in NOT_RUN,
-with the reason: a new command in a document runs from now on, or is put there."""
+"""In documents, links lead somewhere, functions stand in the files named beside them, and commands exist and have the flags that are given. Commands
+in blocks are run. NOT_RUN lists those that cannot run here, with the reason; a new command must run or be put there."""
 import os
 import pathlib
 import re

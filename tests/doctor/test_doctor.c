@@ -1,7 +1,7 @@
 /*
- * The doctor passes on devices that are right, and names what is wrong with one that is not: a device that computes one
- * block wrongly, forgets a copy, does not see a step's new lengths, hangs. Such a device is the host or "apart" with one
- * function of its table replaced.
+ * The doctor passes devices that are right, and names what is wrong with one that is not. Such a device computes one block
+ * wrongly, forgets a copy, does not see a step's new lengths, or hangs. It is the host or "apart" with one function of its
+ * table replaced.
  */
 #include <sys/wait.h>
 #include <unistd.h>

@@ -1,4 +1,5 @@
-/* What a plain loop over the fake model gives for a request whose answer has a form. */
+/* The answer that a plain loop over the fake model gives for a request whose answer must follow a form, such as a JSON
+ * schema. */
 #ifndef TD_TESTS_FORM_CHECK_H
 #define TD_TESTS_FORM_CHECK_H
 

@@ -1,4 +1,4 @@
-/* What a plain loop over the fake model gives for a request of a test. */
+/* The answer that a plain loop over the fake model gives for a request of a test. */
 #ifndef TD_TESTS_PROBE_CHECK_H
 #define TD_TESTS_PROBE_CHECK_H
 

@@ -1,7 +1,7 @@
 /*
- * The demo model through the public interface: greedy tokens, text and prompt scores against the outputs that came with it
- * (tests/data/golden/README.md), how many experts are deferred, and long contexts. tests/determinism/ has what does not
- * change them. TD_TEST_DEVICE=NAME runs it on that device.
+ * The demo model through the public interface. Greedy tokens, text and prompt scores are compared with the outputs that came
+ * with it (tests/data/golden/README.md). Also the number of deferred experts, and long contexts. tests/determinism/ tests
+ * what must not change the outputs. TD_TEST_DEVICE=NAME runs it on that device.
  */
 #include <math.h>
 #include <sched.h>

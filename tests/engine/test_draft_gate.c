@@ -1,6 +1,6 @@
 /*
- * When drafting pays: the gate with given costs. A simulated server asks it before each step, as the engine does; what a
- * step costs and gives is a function of its drafts.
+ * The gate, which decides when drafting pays, with given costs. A simulated server asks it before each step, as the engine
+ * does. The cost of a step and its tokens are a function of its drafts.
  */
 #include <math.h>
 

@@ -1,7 +1,7 @@
 /*
- * Drafting over the fake model, whose MTP layer is nearly right: which drafts are verified and accepted, that nothing of a
- * rejected one is ever seen, and that the layer may fail. (The whole of test_engine and test_engine_grammar runs with
- * drafts, too.)
+ * Drafting over the fake model, whose MTP layer is nearly right: which drafts are verified and accepted, that a rejected
+ * draft leaves no trace, and that the layer may fail. (The whole of test_engine and test_engine_grammar runs with drafts,
+ * too.)
  */
 #include <math.h>
 
@@ -112,8 +112,8 @@ typedef struct {
     double   most, expected, variance;
 } acceptance;
 
-/* What must have become of the drafts of a request that ran to its end: one is verified with each token but the first and
- * the last, and an accepted one is such a token itself. */
+/* Checks the drafts of a request that ran to its end. One draft is verified with each token but the first and the last, and
+ * an accepted draft is such a token itself. */
 static void follow_drafts(const probe *p, td_sampler *s, acceptance *a) {
     uint32_t n_prompt = (uint32_t)p->params.n_prompt, ids[FAKE_CONTEXT], token;
     float    model[FAKE_VOCAB], layer[FAKE_VOCAB];

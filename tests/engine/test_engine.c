@@ -1,6 +1,7 @@
 /*
- * The engine over the fake model, through the public interface: every stream equals what a plain loop gives for its request
- * alone, whatever company, chunks and retractions it met; no page is lost; failures stay where they belong.
+ * The engine over the fake model, through the public interface. Every stream equals what a plain loop gives for its request
+ * alone, whatever other requests, chunks and retractions it met. No page is lost, and a failure ends only the requests that
+ * it belongs to.
  */
 #include <math.h>
 #include <unistd.h>

@@ -1,6 +1,6 @@
 /*
- * What the engine tells about itself, over the fake model: progress of prompts, how requests ended, what the tiers did
- * against their bounds.
+ * What the engine reports about itself, over the fake model: progress of prompts, how requests ended, and the work of the
+ * tiers beside their bounds.
  */
 #include <stdatomic.h>
 #include <unistd.h>

@@ -1,5 +1,5 @@
-/* Pages: each has one owner, shared ones survive all but the last drop, and a random history neither loses nor doubles a
- * page. */
+/* KV pages: each is free or owned, a shared page survives until its last owner drops it, and a random history neither loses
+ * nor doubles a page. */
 
 #include "core/math/rng.h"
 #include "engine/kv/kv_pages.h"

@@ -1,7 +1,7 @@
 /*
- * The engine with a page store, over the fake model, whose answers change with any wrong bit of KV: whatever the store has,
- * loses, brings late or never, every stream is what a plain loop gives; what is there is taken instead of computed; and
- * nothing of a lookup is left behind.
+ * The engine with a page store, over the fake model, whose answers change with any wrong bit of KV. Whatever the store has,
+ * loses, brings late or never brings, every stream is what a plain loop gives. Pages that the store has are taken instead of
+ * computed. Nothing of a lookup is left behind.
  */
 #include <pthread.h>
 #include <unistd.h>

@@ -1,6 +1,6 @@
 /*
- * The sampler against a plain one in double precision with a full sort, against the exact distribution (chi-square), and its
- * edges.
+ * The sampler, compared with a plain one in double precision with a full sort and with the exact distribution (chi-square);
+ * and its edge cases.
  */
 #include <math.h>
 

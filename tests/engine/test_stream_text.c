@@ -1,6 +1,6 @@
 /*
- * Stop strings: every text over a small alphabet, with every set of stop strings, cut in every way, against a search in the
- * whole text; and nothing is let out that a stop string then takes back.
+ * Stop strings. Every text over a small alphabet, with every set of stop strings and cut in every way, is compared with a
+ * search in the whole text. No text is sent that a stop string takes back later.
  */
 
 #include "engine/requests/stream_text.h"

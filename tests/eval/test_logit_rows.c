@@ -1,5 +1,5 @@
-/* Rows of logits: sums and divergences against double precision, the 16-bit form against its bound, and rows that are no
- * numbers. */
+/* Rows of logits. Sums and divergences are compared with double precision, and the 16-bit form with its bound. Also rows
+ * with NaN or infinities. */
 #include <math.h>
 
 #include "core/math/rng.h"

@@ -1,8 +1,8 @@
 """Calls of the device that fail, each in its turn: allocations, copies, captures, launches, hand-overs, weights, blocks.
 
-At the start: the server is refused in one sentence, in order (the device `apart` ends the process when it is closed before
-all of its memory was given back), or it serves as it should. Later: the step is run once more; when it fails again its own
-requests end with an error, and the next one has the right answer. Nothing hangs.
+At the start, the server either ends with one sentence or serves as it should. It gives back all memory: the device `apart` ends the process
+otherwise. Later, a step that fails is run once more. If it fails again, its requests end with an error, and the next request has the right answer.
+Nothing hangs.
 
 By default a sample is tried, with a seed that is printed (TD_FAULT_SEED); TD_TEST_FULL=1 tries every call.
 TD_TEST_CARDS=n: of so many cards."""

@@ -16,9 +16,9 @@ static void require(int condition) {
 }
 
 /*
- * In place of a tokenizer's, of which the trie asks for no more: tokens of one byte; all words of two small letters, of
- * three with an "a" before and of three behind a space, so that shapes have many tokens and nodes have shapes of their own;
- * runs, short and long; and some that are near what grammars say.
+ * Tokens of a made-up vocabulary, which is all that the trie needs of a tokenizer. There are tokens of one byte. There are
+ * all words of two small letters, of two after an "a", and of two after a space and a letter, so that shapes have many
+ * tokens and nodes have shapes of their own. There are short and long runs, and texts that grammars often name.
  */
 static const char *const LONGER[] = {
     "\",\"", "\": ",  "}}",   "[[",      "1,", "12", "\\\"",  " \"",   "é",  "一二", "一龥", "true",

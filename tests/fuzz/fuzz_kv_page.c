@@ -1,7 +1,7 @@
 /*
- * What comes from a KV store: any bytes of any length, for a page with a fixed name. Only the very frame that was sealed for
- * that name is taken, and nothing is read beyond the bytes. An input is what differs from that frame: the first byte says
- * how (0: the input is the frame, else it is laid over a good one from the offset in the next two bytes on).
+ * Fuzz target: any bytes of any length that come from a KV store, for a page with a fixed name. Only the very frame that was
+ * sealed for that name is accepted, and nothing is read beyond the bytes. If the first byte is 0, the rest is the frame.
+ * Otherwise the rest is laid over a good frame, from the offset in the next two bytes on.
  */
 #include <stdlib.h>
 #include <string.h>

@@ -1,7 +1,8 @@
 /*
- * What a peer sends to the replay socket: messages of frames, each with a byte that says its size (7 bits) and whether more
- * frames follow. The socket itself puts the peer's name before. Whatever comes, each message is taken whole, what is
- * answered goes to who asked and ends with the end mark, and no message of the log is lost or kept for ever.
+ * Fuzz target: what a peer sends to the replay socket. The input is messages of frames, each with a byte that says its size
+ * (7 bits) and whether more frames follow. The socket itself puts the peer's name before. Whatever comes, each message is
+ * taken whole. An answer goes to the peer that asked and ends with the end mark. No message of the log is lost or kept for
+ * ever.
  */
 #include <stdlib.h>
 #include <string.h>

@@ -1,4 +1,5 @@
-/* Any text as a machine file: refused with a sentence, or figures within their ranges that a plan can be made with. */
+/* Fuzz target: any text as a machine file. It is refused with a sentence, or gives figures within their ranges, with which a
+ * plan can be made. */
 #include <assert.h>
 #include <math.h>
 #include <stdint.h>

@@ -1,8 +1,8 @@
 /*
- * Bodies of the APIs, without a network: the first byte chooses the API, the rest is the body. Those that generate, from
- * bytes to submitted parameters; /v1/responses has two kept responses to go on from, resp_1 and, after it, resp_2. Those
- * that only work on text, to their replies. What is accepted must be within its limits; what is refused must come with an
- * error that is valid JSON.
+ * Fuzz target: bodies of the APIs, without a network. The first byte chooses the API, the rest is the body. A request that
+ * generates is followed to the parameters that are submitted; /v1/responses has two kept responses to continue, resp_1 and,
+ * after it, resp_2. A request that only works on text is followed to its reply. Accepted requests must be within their
+ * limits; refused ones must get an error in valid JSON.
  */
 #include <math.h>
 #include <stdlib.h>

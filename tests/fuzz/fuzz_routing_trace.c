@@ -1,4 +1,4 @@
-/* Any bytes as a routing trace: read or refused, and every id of what is accepted is an expert. */
+/* Fuzz target: any bytes as a routing trace. They are read or refused, and every id in an accepted trace is an expert. */
 #include <assert.h>
 #include <stdint.h>
 #include <stdlib.h>

@@ -1,4 +1,5 @@
-/* Any bytes as a safetensors file: parsed or refused, and what is accepted lies within the bytes. */
+/* Fuzz target: any bytes as a safetensors file. They are parsed or refused, and all accepted tensors lie within the bytes.
+ */
 #include <assert.h>
 #include <stdint.h>
 #include <string.h>

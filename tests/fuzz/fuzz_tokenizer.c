@@ -1,7 +1,7 @@
 /*
- * Hostile tokenizer files. The input is up to three parts with a zero byte between them: tokenizer.json (or, when it does
- * not start with '{', tiktoken.model), tokenizer_config.json, and a text. What loads has to encode the text and decode it
- * again, and the streaming detokeniser has to agree.
+ * Fuzz target: hostile tokenizer files. The input is up to three parts with a zero byte between them: tokenizer.json (or,
+ * when it does not start with '{', tiktoken.model), tokenizer_config.json, and a text. What loads has to encode the text and
+ * decode it again, and the streaming detokeniser has to agree.
  */
 #include <stdint.h>
 #include <stdlib.h>

@@ -1,4 +1,4 @@
-/* Going through the tables of kernels. */
+/* Loops over the tables of kernels. */
 #ifndef TD_TESTS_KERNEL_TABLES_H
 #define TD_TESTS_KERNEL_TABLES_H
 

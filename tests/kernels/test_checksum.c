@@ -1,5 +1,5 @@
-/* Checksums by all threads against the definition, computed with the xxhash library; every instruction set's copy against it
- * too. */
+/* Checksums by all threads, and by the code of every instruction set, compared with the definition as the xxhash library
+ * computes it. */
 
 #include <xxhash.h>
 

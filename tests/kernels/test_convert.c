@@ -1,4 +1,4 @@
-/* Conversions: every tier over all 16-bit patterns, against the definition of the formats. */
+/* Conversions of all 16-bit patterns by every tier, compared with the definition of the formats. */
 
 #include <math.h>
 

@@ -1,4 +1,5 @@
-/* Exact sums (kernels/exact_sum.h): against integers of 128 bits, in every order and in any parts, on every set of rows. */
+/* Exact sums (kernels/exact_sum.h), compared with integers of 128 bits: in every order, in any parts, and by every
+ * instruction set. */
 #include <math.h>
 
 #include "core/math/rng.h"

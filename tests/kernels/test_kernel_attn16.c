@@ -1,6 +1,7 @@
 /*
- * The tables of 16-bit attention that this machine runs, each against plain integers, bit for bit, and a tile's attention
- * against double precision within a bound that follows from the roundings. Buffers end at a page that faults.
+ * The tables of 16-bit attention that this machine runs. Each is compared with plain integers, bit for bit. A tile's
+ * attention is compared with double precision, within a bound that follows from the roundings. Buffers end at a page that
+ * faults.
  */
 #include "tests/npu/npu_test_util.h"
 #include "tests/td_test.h"
@@ -166,8 +167,8 @@ TEST(borders_of_tiles_are_exact) {
     }
 }
 
-/* Integers whose bytes are at their ends, with one large one in a row and in a column at most, so that sums stay below 2^31;
- * and sums close to it, which a split into bytes exceeds on the way. */
+/* Integers whose bytes are at the ends of their range. A row and a column have at most one large integer, so that sums stay
+ * below 2^31. Also sums close to 2^31, which a split into bytes exceeds on the way. */
 TEST(bytes_at_their_ends_are_exact) {
     static const int16_t ENDS[] = {0, 1, -1, 127, 128, -127, -128, 129, 255, 256, -255, -256, -257};
     static const int16_t LARGE[] = {32767, -32767, 32512, -32513, 0x7f00, -0x7f00, 0x7f80, -0x7f80};

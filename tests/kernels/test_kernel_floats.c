@@ -1,7 +1,7 @@
 /*
- * W8A8, which is int8c over a matrix' tiles, of every one of this machine's tiers against plain integer sums, bit for bit;
- * the float tables against double precision, and against themselves in other tiles, bit for bit. All buffers end at a page
- * that faults.
+ * W8A8, which is int8c over a matrix' tiles, of every tier that this machine has, compared with plain integer sums, bit for
+ * bit. The float tables are compared with double precision, and with themselves in other tiles, bit for bit. All buffers end
+ * at a page that faults.
  */
 #include "tests/npu/npu_test_util.h"
 #include "tests/td_test.h"

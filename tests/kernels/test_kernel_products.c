@@ -1,5 +1,5 @@
-/* Kernels: every one that this machine (and TD_CPU_MASK) allows, against plain sums, bit for bit; buffers end at guard
- * pages. */
+/* Every kernel of products that this machine and TD_CPU_MASK allow, compared with plain sums, bit for bit. Buffers end at
+ * guard pages. */
 
 #include <math.h>
 

@@ -1,4 +1,4 @@
-/* Row quantisation: every tier against a plain rendering of the rule, with tails, corner cases and guard pages. */
+/* Row quantisation by every tier, compared with a plain loop by its rule, with tails, corner cases and guard pages. */
 
 #include <math.h>
 

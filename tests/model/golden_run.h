@@ -68,10 +68,10 @@ static inline void run_mtp_in_chunks(model_run *r, const uint32_t *fed, uint32_t
     }
 }
 
-/* Where there are golden outputs of the MTP layer: the card's n first rows are as near them as the host's, as a prompt and
- * token by token, absorbed; the same bits in chunks of 5. The layer stands behind all others: a row that one of those sends
- * to another expert is among the keys of all later rows here, so a median does not keep it out: hence MTP_SLACK. One norm's
- * weights in place of another's are 0.3 off, a row's own token in place of the next one 1.1. */
+/* If there are golden outputs of the MTP layer, the card's first n rows must be as near to them as the host's, as a prompt
+ * and token by token, absorbed. Chunks of 5 must give the same bits. The layer stands behind all others: a row that one of
+ * those sends to another expert is among the keys of all later rows here, so a median does not keep it out: hence MTP_SLACK.
+ * One norm's weights in place of another's are 0.3 off, a row's own token in place of the next one 1.1. */
 static inline void check_mtp(model_run *host, model_run *card, const char *folder, json_t *prompt, uint32_t n) {
     json_t  *list = json_object_get(prompt, "ids");
     uint32_t fed[TOKENS_MAX + 1], all = (uint32_t)json_array_size(list);

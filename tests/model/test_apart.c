@@ -1,7 +1,8 @@
 /*
- * A device with a memory of its own computes what the host does: prompts in chunks, generated tokens, both in one step,
- * steps in two halves, deferral and the MTP layer, in either form of hand-over; logits, routing and what the layers show,
- * bit for bit. And what crosses the link for a step of generated tokens is what the design says, to the byte.
+ * A device with a memory of its own computes what the host does: logits, routing and the layers' taps are the same, bit for
+ * bit. The cases are prompts in chunks, generated tokens, both in one step, steps in two halves, deferral, and the MTP
+ * layer, with either form of hand-over. A step of generated tokens moves exactly as many bytes over the link as the design
+ * says.
  */
 
 #include "core/log/log.h"

@@ -1,8 +1,8 @@
 /*
- * A model's life on an Ascend card with one failure in it: each call of the runtime that can fail, and each operation on a
- * stream, in turn (a sample of them; all with TD_TEST_FULL=1). The failure is told, and what was taken is given back (the
- * stand-in looks when the card is closed). Nothing hangs, and a pass that is run again gives the numbers of a life without a
- * failure. Each life is a process.
+ * A model's life on an Ascend card with one failure in it. Each call of the runtime that can fail, and each operation on a
+ * stream, fails in turn (a sample of them; all with TD_TEST_FULL=1). The failure is reported, and everything that was taken
+ * is given back, which the stand-in checks when the card is closed. Nothing hangs, and a pass that is run again gives the
+ * numbers of a life without a failure. Each life is a process.
  */
 #include "fault_life.h"
 #include "tests/td_test.h"

@@ -4,10 +4,10 @@
  *
  * Tolerance. The device tier is W8A8 here, so both host and card differ from the outputs by what int8 costs; the card rounds
  * to bf16 between operations besides, where the host keeps f32. A row's error is the root mean square of its logits'
- * difference relative to that of its logits; compared are medians over the rows of a prompt, because a row that is near a
- * tie of two experts may go another way and is far off then, on either device. The card's may be CARD_FACTOR times the
- * host's and CARD_SLACK more: a bf16 rounding is 2^-9 of a value at most, some dozen of them lie on the way through a layer,
- * they are independent, and there are up to four layers: sqrt(50) * 2^-9 = 0.014.
+ * difference relative to that of its logits. Medians over the rows of a prompt are compared, because a row near a tie of two
+ * experts may choose the other one and is far off then, on either device. The card's median may be CARD_FACTOR times the
+ * host's and CARD_SLACK more. A bf16 rounding is 2^-9 of a value at most. Some dozen of them, which are independent, lie on
+ * the way through a layer, and there are up to four layers: sqrt(50) * 2^-9 = 0.014.
  */
 #include <time.h>
 #include <unistd.h>

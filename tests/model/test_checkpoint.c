@@ -1,4 +1,4 @@
-/* Folders that are good (the golden models), folders that are broken in every way we know, weights by role, dummy weights.
+/* Good folders (the golden models), folders that are broken in every way we know, weights by role, and dummy weights.
  */
 #include <dirent.h>
 #include <fcntl.h>

@@ -1,9 +1,9 @@
 /*
- * A model's life on an NVIDIA card with one failure in it: each call of the driver that can fail, and each kernel or copy on
- * a stream, in turn (a sample of them; all with TD_TEST_FULL=1). A call that fails at the start is a sentence; in a pass,
- * the pass is run again and gives the numbers of a life without a failure. What fails on the card takes its context with it:
- * that pass and all later ones are told so. Nothing hangs, and what was taken is given back (the stand-in looks when the
- * card is closed). Each life is a process.
+ * A model's life on an NVIDIA card with one failure in it. Each call of the driver that can fail, and each kernel or copy on
+ * a stream, fails in turn (a sample of them; all with TD_TEST_FULL=1). A call that fails at the start ends it with a
+ * sentence. After a call that fails in a pass, the pass is run again and gives the numbers of a life without a failure. An
+ * operation that fails on the card ends the card's context: that pass and all later ones report it. Nothing hangs, and
+ * everything that was taken is given back, which the stand-in checks when the card is closed. Each life is a process.
  */
 
 #include "core/math/rng.h"

@@ -3,11 +3,11 @@
  * that transformers computed (tests/data/golden/README.md), with a prompt whole, in chunks and beside others.
  *
  * Tolerance. The device tier is W8A8 here, so both host and card differ from the outputs by what int8 costs. The card's
- * attention has queries, keys, values and probabilities in bf16, where the host has 16-bit integers: 2^-9 of a value at
- * most, some dozen of them on the way through a layer, independent, and up to four layers: sqrt(50) * 2^-9 = 0.014. A row's
- * error is the root mean square of its logits' difference relative to that of its logits; compared are medians over the rows
- * of a prompt, because a row that is near a tie of two experts may go another way and is far off then, on either device. The
- * card's may be CARD_FACTOR times the host's and CARD_SLACK more.
+ * attention has queries, keys, values and probabilities in bf16, where the host has 16-bit integers. A bf16 rounding is 2^-9
+ * of a value at most. Some dozen of them, which are independent, lie on the way through a layer, and there are up to four
+ * layers: sqrt(50) * 2^-9 = 0.014. A row's error is the root mean square of its logits' difference relative to that of its
+ * logits. Medians over the rows of a prompt are compared, because a row near a tie of two experts may choose the other one
+ * and is far off then, on either device. The card's median may be CARD_FACTOR times the host's and CARD_SLACK more.
  */
 
 #include "golden_run.h"

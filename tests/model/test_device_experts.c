@@ -1,7 +1,7 @@
 /*
- * Routed experts on the device: what the CPU's experts compute, the same bits alone and in a crowd, on host and apart,
- * in pieces of any size; over several cards near one. Against transformers the golden outputs run so, too
- * (test_golden_device_experts).
+ * Routed experts on the device compute what the CPU's experts compute. They give the same bits alone and among others, on
+ * host and apart, in pieces of any size. Over several cards they are near one card. test_golden_device_experts compares them
+ * with transformers.
  */
 
 #include "core/math/rng.h"

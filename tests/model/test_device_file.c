@@ -1,5 +1,5 @@
-/* The device's weights in a file: the same bits come back, damage and other sources are refused, and a model serves right
-   from a file that is whole, damaged, partial or of another shape. */
+/* The device's weights in a file. The same bits come back; damaged files and files of other sources are refused. A model
+ * gives right answers whether the file is whole, damaged, partial or of another shape. */
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>

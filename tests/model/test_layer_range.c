@@ -1,7 +1,7 @@
 /*
- * Layers run by themselves on hidden states give the bits that the whole model gives: one by one and several together, in
- * either numbers of the device tier; the MTP layer too, as the checkpoint has it and rotated. And the rows that linears read
- * are shown as they are: every row once for every linear, the layer's normed input among them.
+ * Layers that run by themselves on hidden states give the bits that the whole model gives, one by one and several together,
+ * with either number format of the device tier. So does the MTP layer, as the checkpoint has it and rotated. The tap shows
+ * the rows that linears read: every row once for every linear, the layer's normed input among them.
  */
 #include <math.h>
 

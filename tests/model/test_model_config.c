@@ -1,3 +1,4 @@
+/* config.json of every family: what published files say, overrides, and refusals. */
 #include <math.h>
 
 #include "model/arch/config_file.h"

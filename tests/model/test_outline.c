@@ -1,4 +1,4 @@
-/* What a pass of each family enqueues, in which order: whole, and in two halves. */
+/* The operations that a pass of each family enqueues, and their order, whole and in two halves. */
 
 #include "model/program.h"
 #include "tests/model/model_run.h"

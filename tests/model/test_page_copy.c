@@ -1,7 +1,7 @@
 /*
- * A page of KV that is copied out of a model and into another: what follows it has the bits that it has where the page was
- * computed. On devices with and without a memory of their own, with their own threads, on several cards; and from one kind
- * of device to another that computes the same bits.
+ * A page of KV is copied out of one model and into another. Tokens that follow it there have the bits that they have where
+ * the page was computed. This holds on devices with and without a memory of their own, with their own threads, and on
+ * several cards; and from one kind of device to another that computes the same bits.
  */
 
 #include "core/log/log.h"

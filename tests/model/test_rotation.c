@@ -1,6 +1,6 @@
 /*
- * A model with its residual stream rotated computes the same function: every architecture's logits and those of the MTP
- * layer, where only the rounding of the rotated weights to bf16 is left. And what cannot be rotated is refused.
+ * A model with its residual stream rotated computes the same function. The logits of every architecture and those of the MTP
+ * layer differ only by the rounding of the rotated weights to bf16. Models that cannot be rotated are refused.
  */
 #include <math.h>
 #include <sys/stat.h>

@@ -1,9 +1,9 @@
 /*
- * What the numbers of serving, W8A8 on the device and INT4 per channel in the experts, cost each family: against reference
- * mode (bf16 weights, f32 sums) on the random checkpoints of tests/data/golden. Random weights have no structure that
- * rounding could spare, and their logits are wide (a standard deviation of 3), so these bounds are far above what a trained
- * model loses (docs/quantisation.md); they are for a family whose rounding has an error in it: a scale left out, a weight
- * rotated twice, rows in another order.
+ * The cost for each family of the number formats of serving, W8A8 on the device and INT4 per channel in the experts. They
+ * are compared with reference mode (bf16 weights, f32 sums) on the random checkpoints of tests/data/golden. Random weights
+ * have no structure that rounding could spare, and their logits are wide (a standard deviation of 3). So these bounds are
+ * far above what a trained model loses (docs/quantisation.md). They find errors in a family's rounding: a scale left out, a
+ * weight rotated twice, rows in another order.
  */
 #include <math.h>
 

@@ -1,3 +1,4 @@
+/* The reader of safetensors files: good files, and every way in which a file can be wrong. */
 #include <unistd.h>
 
 #include "model/checkpoint/safetensors.h"

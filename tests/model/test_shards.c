@@ -1,7 +1,8 @@
 /*
- * What each of several cards loads (model/shard.h), put together, is what one card loads, code by code and scale by scale:
- * for every architecture, every way in which checkpoints store matrices, dummy and rotated models. Each weight is looked at
- * as it is handed to the device, which is the host's with ears.
+ * The weights that each of several cards loads (model/shard.h), put together, are those that one card loads, code by code
+ * and scale by scale. This holds for every architecture, every way in which checkpoints store matrices, and dummy and
+ * rotated models. Each weight is recorded as it is handed to the device, which is the host device with one function
+ * replaced.
  */
 #include <math.h>
 #include <unistd.h>

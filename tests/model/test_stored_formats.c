@@ -1,7 +1,7 @@
 /*
- * Checkpoints in every quantised format (tests/data/quantised, made and decoded by scripts/golden/make_quantised.py): every
- * weight bit for bit, also after it went through the expert store in the format that carries it; logits against numpy on the
- * decoded weights; and folders that are broken.
+ * Checkpoints in every quantised format (tests/data/quantised, made and decoded by scripts/golden/make_quantised.py). Every
+ * weight is right bit for bit, also after it went through the expert store in the format that carries it. Logits are
+ * compared with numpy on the decoded weights. Broken folders are refused.
  */
 #include <malloc.h>
 #include <math.h>

@@ -1,6 +1,6 @@
 /*
- * Several cards as one device: the same bits on host and apart, in pieces and halves, with either hand-over; near what one
- * card computes. Against transformers the golden outputs run on two cards too (test_golden_cards_2).
+ * Several cards as one device give the same bits on host and apart, in pieces and halves, with either hand-over. They are
+ * near what one card computes. test_golden_cards_2 compares two cards with transformers.
  */
 
 #include "core/math/rng.h"
@@ -95,8 +95,8 @@ static void check_model(const char *path, uint32_t n_cards, bool w8a8) {
     double far = distance(host.values, one.values, one.n_logits);
     print_message("    %s, %u cards, %s: %.1e from one card\n", path, n_cards, w8a8 ? "w8a8" : "none", far);
     /* f32: sums in another order. W8A8: int8 rows of o and down have a scale for each card's part, and bf16 sums are rounded
-       once more; small models, whose routing such noise changes, are far off where an expert is another: an eighth is what
-       an error of one card's part exceeds. */
+     * once more. Such noise changes the routing of small models, and a row with another expert is far off. An error in one
+     * card's part exceeds an eighth. */
     assert_true(far < (w8a8 ? 0.125 : 1e-4));
     record *all[] = {&one, &host, &apart, &halves, &threads};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) free(all[i]->values);

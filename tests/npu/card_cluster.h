@@ -1,6 +1,6 @@
 /*
- * Several cards of one backend for tests of the sum over them: cards, what each adds, a sum eager or captured on a thread
- * for each card, and what it has to be. Whoever includes it says CLUSTER_DEVICE, WIDTH and ROWS.
+ * Several cards of one backend, for tests of the sum over them: the cards, what each adds, a sum that is eager or captured
+ * with a thread for each card, and the right result. The including file defines CLUSTER_DEVICE, WIDTH and ROWS.
  */
 #ifndef TD_TESTS_CARD_CLUSTER_H
 #define TD_TESTS_CARD_CLUSTER_H

@@ -1,5 +1,5 @@
-/* What the tests of the CUDA kernels share: memory that ends where it ends, and launches whose result may not depend on the
- * order of threads. */
+/* What the tests of the CUDA kernels share: memory with a page that faults behind it, and launches whose result must not
+ * depend on the order of threads. */
 #ifndef TD_TESTS_CUDA_RIG_H
 #define TD_TESTS_CUDA_RIG_H
 

@@ -1,6 +1,6 @@
 /*
- * Who breaks a rule of the device "apart" does not live to see the result: every rule in a process of its own, which must
- * end by the signal and with the sentence that is expected. So the tests that pass on it prove what they seem to.
+ * A program that breaks a rule of the device "apart" is ended. Each rule is broken in a process of its own, which must end
+ * by the expected signal and with the expected sentence. So tests that pass on this device keep its rules.
  */
 #include "npu/host/host_npu.h"
 

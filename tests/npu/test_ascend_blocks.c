@@ -1,6 +1,6 @@
 /*
- * The blocks of the Ascend backend on the stand-in, each against the same block of the host device over the same weights and
- * rows: in buckets that are larger than what is in them, in the rows of a half, at once and replayed from a capture.
+ * The blocks of the Ascend backend on the stand-in, each compared with the same block of the host device over the same
+ * weights and rows. They run in buckets that are not full, over the rows of a half, at once, and replayed from a capture.
  *
  * Tolerances are of the root mean square of the difference, relative to that of the host's result. A value that is rounded
  * to bf16 is off by up to 2^-9 of itself, 2^-9 / sqrt(3) = 0.0011 as a root mean square. Each block rounds a few times more

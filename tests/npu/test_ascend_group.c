@@ -1,7 +1,8 @@
 /*
- * Several Ascend cards as one, on the stand-in: sums in the order of the cards on two and four of them, whatever each adds,
- * eager and captured, more rows than are gathered at once; a card that does not come; what cannot be joined; every call of
- * a group's life failing once; routed experts where each card's router has chosen others.
+ * Several Ascend cards as one, on the stand-in. Sums are in the order of the cards on two and four of them, whatever each
+ * adds, eager and captured, and with more rows than are gathered at once. A card may not come to a sum; some cards cannot
+ * form a group; every call of a group's life fails once. Routed experts are right although each card's router has chosen
+ * others.
  */
 #define CLUSTER_DEVICE "npu"
 #define WIDTH 40

@@ -1,7 +1,7 @@
 /*
  * Weights in groups of 4-bit codes on an Ascend card: it has no operation that takes them with int8 rows, so they are
- * rounded to int8 while they are loaded, a scale for each row. What lies on the card, in NZ, against the checkpoint's values
- * as this test computes them in doubles, for every kind of group.
+ * rounded to int8 while they are loaded, a scale for each row. For every kind of group, the weights on the card, in NZ, are
+ * compared with the checkpoint's values as this test computes them in doubles.
  *
  * Bounds. The scale is the row's largest value / 127, to two roundings of f32. A code is the nearest one: off by half a
  * scale, 1/254 of the row's largest value; the weight and the quotient are rounded to f32 before, 2^-22 of 127 scales.

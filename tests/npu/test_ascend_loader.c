@@ -1,6 +1,6 @@
 /*
- * The loader of CANN's libraries against the stand-in, whole and with something missing: every case in a process of its own,
- * on a folder of links.
+ * The loader of CANN's libraries with the stand-in's libraries, all of them and with one missing. Every case runs in a
+ * process of its own, on a folder of links.
  */
 #include <dirent.h>
 #include <sys/stat.h>

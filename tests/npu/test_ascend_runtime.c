@@ -1,7 +1,7 @@
 /*
- * The runtime half of the Ascend backend against the stand-in: memory, streams, copies, host calls, bells, captures. The
- * stand-in ends the process where a rule of CANN is broken, so what passes here keeps them; when the last card is closed it
- * looks whether everything was given back.
+ * The runtime half of the Ascend backend on the stand-in: memory, streams, copies, host calls, bells, captures. The stand-in
+ * ends a process that breaks a rule of CANN, so code that passes here keeps the rules. When the last card is closed, it
+ * checks that everything was given back.
  */
 #include <pthread.h>
 #include <signal.h>
@@ -205,9 +205,9 @@ TEST(cards_work_side_by_side) {
 /* ---- failures ---------------------------------------------------------------------------------- */
 
 /*
- * A life of a card, as the engine leads it, with one failure in it: what fails is told, what was taken is given back (the
- * stand-in looks when the card is closed), and nothing hangs. A stream that has failed is synchronised, and its work done
- * again. @return what failed first.
+ * A card's life, as the engine uses it, with one failure in it. The failure is reported, everything that was taken is given
+ * back, which the stand-in checks when the card is closed, and nothing hangs. A stream that has failed is synchronised, and
+ * its work done again. @return what failed first.
  */
 static td_status live_with_failure(char *said, size_t said_bytes) {
     td_npu_config     config = {.act_dtype = TD_DT_BF16};

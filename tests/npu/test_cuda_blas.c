@@ -1,8 +1,8 @@
 /*
- * cuBLASLt beside the driver, on the stand-ins: a library that does not serve is a sentence; a call of it that fails, or
- * that knows no algorithm, leaves the product to our own kernels, with the same bits and everything given back; and who
- * breaks a rule of its manual does not live to see the result. That its products have the bits of the host's is in
- * test_cuda_blocks. Each case is a process, because a library stays loaded.
+ * cuBLASLt beside the driver, on the stand-ins. A library that cannot be used is reported in a sentence. If a call of it
+ * fails or offers no algorithm, our own kernels compute the product, with the same bits and everything given back. A program
+ * that breaks a rule of its manual is ended. test_cuda_blocks shows that its products have the host's bits. Each case is a
+ * process, because a library stays loaded.
  */
 #include <dlfcn.h>
 

@@ -1,12 +1,12 @@
 /*
- * Products, grouped-query attention and routers on the backend for NVIDIA cards, on the stand-in, against the host's block
- * over the same weights and rows: every format of weights, inputs that fill no tile, rows that come as codes, in the rows of
- * a half, at once and replayed from a graph. Where sums are of integers the bits are the same; many rows have the bits by
- * cuBLASLt's stand-in and by our own kernels. What the device does not know is refused. And the list of kernels against what
- * the kernels are.
+ * Products, grouped-query attention and routers of the backend for NVIDIA cards, on the stand-in, compared with the host's
+ * block over the same weights and rows. The cases are every format of weights, inputs that fill no tile, rows that come as
+ * codes, the rows of a half, at once and replayed from a graph. Sums of integers have the same bits, for many rows by
+ * cuBLASLt's stand-in and by our own kernels. What the device does not support is refused. The list of kernels is compared
+ * with the kernels that exist.
  *
- * Routed experts are test_cuda_experts'. The other blocks are compared by tandem doctor (test_cuda_command, TD_TEST_FULL) and
- * by whole models (test_cuda_model).
+ * test_cuda_experts tests routed experts. The other blocks are compared by tandem doctor (test_cuda_command, TD_TEST_FULL)
+ * and by whole models (test_cuda_model).
  */
 #include <math.h>
 #include <sys/wait.h>

@@ -4,7 +4,8 @@
 usage: test_cuda_compile.py [SOURCE.cu...]     exit 77 where neither compiler can be had
 Two generations, drawn by a seed (TD_TEST_SEED, else the time; it is printed), nvcc for the first of them; with TD_TEST_FULL=1 all six by both.
 
-Also an error: a warning, registers that spill or arrays that live in memory, and a kernel that the emulation's list (cuda_kernels.cpp) does not have, or has with another number of threads.
+A warning is an error, too. So are registers that spill, arrays that live in memory, and a kernel that the emulation's list (cuda_kernels.cpp) does
+not have, or has with another number of threads.
 """
 import concurrent.futures
 import ctypes

@@ -1,7 +1,7 @@
 /*
- * Routed experts on the backend for NVIDIA cards, on the stand-in: the same bits as on the host's device and as the CPU tier
- * gives, in every format of weights. Sums are compared after their one rounding to bf16 with the host's, and the unrounded
- * rows of single experts with the CPU tier's exact sums.
+ * Routed experts of the backend for NVIDIA cards, on the stand-in, have the bits of the host device and of the CPU tier, in
+ * every format of weights. Sums, which are rounded once to bf16, are compared with the host's. The unrounded rows of single
+ * experts are compared with the CPU tier's exact sums.
  */
 #include "coded_matrices.h"
 #include "cuda_pair.h"

@@ -1,5 +1,5 @@
-/* The CUDA kernels of grouped-query attention against the host's block in f32, over steps of prompts and generated tokens;
- * and that decode and prefill give a row the same bits, whatever else is in the step. */
+/* The CUDA kernels of grouped-query attention, compared with the host's block in f32 over steps of prompts and generated
+ * tokens. Decode and prefill give a row the same bits, whatever else is in the step. */
 #include "cuda_rig.h"
 #include "tests/td_test.h"
 

@@ -1,7 +1,7 @@
 /*
- * Several NVIDIA cards as one, on the stand-in: sums in the order of the cards on two and four of them, whatever each adds,
- * eager and captured, in one shot and in two, in pieces, by peer access and through pinned memory; a card that does not
- * come; what cannot be a group; every call of a group's life failing once.
+ * Several NVIDIA cards as one, on the stand-in. Sums are in the order of the cards on two and four of them, whatever each
+ * adds: eager and captured, in one shot and in two, in pieces, by peer access and through pinned memory. A card may not come
+ * to a sum; some cards cannot form a group; every call of a group's life fails once.
  */
 #define CLUSTER_DEVICE "cuda"
 #define WIDTH 1024

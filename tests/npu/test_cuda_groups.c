@@ -1,5 +1,4 @@
-/* The CUDA kernels of four-bit weights in groups against the host's reference kernels: the same bits, in every kind of
- * group. */
+/* The CUDA kernels of four-bit weights in groups have the bits of the host's reference kernels, for every kind of group. */
 #include "cuda_rig.h"
 
 #include "core/math/small_float.h"

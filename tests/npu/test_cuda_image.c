@@ -1,5 +1,5 @@
-/* The kernels from their sources to a card, with stand-ins for NVRTC and for the driver: what is compiled is kept, what is
- * kept is used only when it is whole, and everything that can be wrong with a compiler is a sentence. */
+/* The kernels' way from their sources to a card, with stand-ins for NVRTC and for the driver. Compiled kernels are kept in a
+ * file, which is used only when it is whole. Everything that can be wrong with a compiler is reported in a sentence. */
 #include <dirent.h>
 #include <fcntl.h>
 #include <sys/stat.h>

@@ -1,5 +1,5 @@
-/* The loader of the CUDA driver: a driver that is not there, too old, incomplete, or without a card is a sentence. Each case
- * in a process of its own, because a driver stays loaded. */
+/* The loader of the CUDA driver. A driver that is missing, too old, incomplete, or without a card is reported in a sentence.
+ * Each case runs in a process of its own, because a driver stays loaded. */
 #include "tests/standins/refusal.h"
 
 #include "tests/standins/cuda/cuda_driver_rig.h"

@@ -1,5 +1,5 @@
-/* The CUDA kernels of latent attention against the host's block in f32, over steps in which some sequences are absorbed and
- * others expanded; and bf16 products against plain ones. */
+/* The CUDA kernels of latent attention, compared with the host's block in f32 over steps in which some sequences are
+ * absorbed and others expanded; and bf16 products, compared with plain ones. */
 #include "cuda_rig.h"
 #include "tests/td_test.h"
 

@@ -1,4 +1,4 @@
-/* The CUDA kernels of the router's choice, of sums, and of the best logits against the host's blocks. */
+/* The CUDA kernels of the router's choice, of sums, and of the best logits, compared with the host's blocks. */
 #include "cuda_rig.h"
 #include "tests/npu/unified_step.h"
 #include "tests/td_test.h"

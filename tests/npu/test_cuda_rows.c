@@ -1,5 +1,5 @@
-/* The CUDA kernels of rows (embedding, norm, codes) and of int8 products against the host's blocks: the same bits where the
- * arithmetic is exact or elementwise, a bound for the norm's sum. */
+/* The CUDA kernels of rows (embedding, norm, codes) and of int8 products, compared with the host's blocks: the same bits
+ * where the arithmetic is exact or elementwise, and a bound for the norm's sum. */
 #include "cuda_rig.h"
 #include "kernels/kernels.h"
 #include "tests/td_test.h"

@@ -1,5 +1,5 @@
 /* An NVIDIA card's streams, captures and figures by the contract of npu.h, on the stand-in for the driver. The stand-in ends
- * the process where a rule of the driver's documents is broken, or something was not given back. */
+ * a process that breaks a rule of the driver's documents or does not give everything back. */
 #include <math.h>
 #include <unistd.h>
 

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""scripts/gpu_check.sh where there is no card, and on the stand-in for the driver at tiny sizes; the verdicts of gpu_targets.py on made-up figures; random_gguf.py's files.
+"""scripts/gpu_check.sh without a card, and at tiny sizes on the stand-in for the driver; the verdicts of gpu_targets.py on made-up figures; and the
+files of random_gguf.py.
 
 usage: test_gpu_check.py BUILD_FOLDER
 """

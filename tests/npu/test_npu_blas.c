@@ -1,6 +1,6 @@
 /*
- * Linear and MLP blocks at real sizes against OpenBLAS: the float kernels to rounding, W8A8 to the error that its two
- * quantisations allow.
+ * Linear and MLP blocks at real sizes, compared with OpenBLAS: the float kernels within rounding, W8A8 within the error that
+ * its two quantisations allow.
  */
 #include <cblas.h>
 
@@ -70,9 +70,9 @@ TEST(f32_weights_to_rounding) {
     check_linear(TD_WEIGHT_F32, TD_DT_F32, 2e-5);
 }
 
-/* Uniform numbers in (-1, 1): each int8 rounding errs by 1/254 / sqrt(3) of the largest, that is 0.4 % of the rms of a
-   product's factors; with two factors and extremes over 130 000 outputs (5 sigma) 4 %, and bf16 output 0.4 % of a value up
-   to 5 rms. */
+/* With uniform numbers in (-1, 1), each int8 rounding errs by 1/254 / sqrt(3) of the largest, which is 0.4 % of the rms of a
+ * product's factors. With two factors, and the extremes of 130 000 outputs (5 sigma), that is 4 %. A bf16 output adds 0.4 %
+ * of a value of up to 5 rms. */
 TEST(w8a8_to_its_quantisation) {
     check_linear(TD_WEIGHT_W8A8, TD_DT_BF16, 0.06);
 }

@@ -1,5 +1,5 @@
-/* The blocks other than attention against plain models, in every weight format and activation type, at sizes that fit no
- * tile. */
+/* The blocks other than attention, compared with plain models in every weight format and activation type, at sizes that fill
+ * no tile. */
 #include "kernels/rows/row_quant.h"
 #include "npu_test_util.h"
 #include "tests/td_test.h"

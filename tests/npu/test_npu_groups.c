@@ -1,7 +1,7 @@
 /*
- * Weights in groups on the device, from a checkpoint's codes: exact where inputs quantise exactly, the same for any rows
- * beside, in blocks with several kinds of weights, over an export, and with rows in another order. Values are computed here
- * from the codes before they are packed.
+ * Weights in groups on the device, made of a checkpoint's codes. Results are exact if inputs quantise exactly, and the same
+ * whatever rows are beside them. Also blocks with several kinds of weights, an export, and rows in another order. The right
+ * values are computed here from the codes before they are packed.
  */
 #include "coded_matrices.h"
 #include "tests/td_test.h"

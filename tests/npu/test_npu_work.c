@@ -1,4 +1,4 @@
-/* What the device says it has read and computed, against a count row by row and key by key. */
+/* The work that the device reports, compared with a count row by row and key by key. */
 #include "npu_test_util.h"
 #include "tests/td_test.h"
 

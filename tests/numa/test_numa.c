@@ -1,7 +1,7 @@
 /*
- * NUMA for real: memory, workers, shards and scratch on the nodes that the layout gives them, as the system tells it. Needs
- * two nodes with cores or more, and exits with 77 where there are fewer; boot_guest.py runs it in an emulated machine that
- * has them.
+ * On a machine with several NUMA nodes, memory, workers, shards and scratch lie on the nodes that the layout gives them, by
+ * the system's own account. It needs two or more nodes with cores, and exits with 77 if there are fewer; boot_guest.py runs
+ * it in an emulated machine that has them.
  */
 
 #include <numa.h>

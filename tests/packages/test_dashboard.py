@@ -1,4 +1,5 @@
-"""The files for Prometheus and Grafana: checked by promtool, asked of a real Prometheus that scrapes a real server, and whole as compose.yaml mounts them."""
+"""The files for Prometheus and Grafana. promtool checks them, a real Prometheus that scrapes a real server answers their queries, and compose.yaml
+"""mounts them all."""
 import json
 import os
 import re

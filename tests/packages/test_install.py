@@ -1,4 +1,4 @@
-"""`cmake --install`: what lies where, what the libraries export, and a C program that is built against them by pkg-config alone."""
+"""`cmake --install`: where files lie, what the libraries export, and a C program that is built against them by pkg-config alone."""
 import os
 import re
 import subprocess

@@ -1,5 +1,6 @@
-"""The packages as users meet them, in a root of their own (debootstrap's smallest Debian 12): install, start as the unit does, upgrade under a running
-service, remove, purge; the tarball where nothing is installed; the RPM's content and scripts; the unit's hardening; the same bytes again.
+"""The packages as users meet them, in a root of their own (debootstrap's smallest Debian 12). They are installed, started as the unit does, upgraded
+under a running service, removed and purged. Also the tarball where nothing is installed, the RPM's content and scripts, and the unit's hardening. A
+second build gives the same bytes.
 
 Skipped, with a sentence, where this process may not chroot and mount. The two roots are kept in build/package-roots.
 """

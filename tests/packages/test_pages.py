@@ -1,4 +1,5 @@
-"""Man pages and completions: made of the tables of flags, complete, read by mandoc and groff without a complaint, and working in the three shells."""
+"""Man pages and completions are made of the tables of flags and are complete. mandoc and groff read the pages without a complaint; completions work
+"""in the three shells."""
 import json
 import os
 import re

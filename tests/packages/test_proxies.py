@@ -1,6 +1,7 @@
 """The files for nginx and Caddy (packaging/proxy), as they are but for ports, names and the certificate: each in front of a server, over TLS and HTTP/2.
 
-Streams come through token by token, a client that leaves ends its request, silence is borne, keys pass, and what is too large is refused.
+Streams come through token by token, a client that leaves ends its request, a long silence ends no stream, keys pass, and requests that are too large
+are refused.
 """
 import json
 import os

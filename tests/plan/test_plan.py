@@ -1,5 +1,6 @@
-"""`tandem plan`: the report and its JSON on example machines and on this one, what is refused, and that the server's own refusal is told. Times are no
-test's business but for what must follow from the machine: more bandwidth is not slower, a part's bound, the published figures' order of size."""
+"""`tandem plan`: its report and its JSON on example machines and on this one, its refusals, and the server's own refusal in its report. Of times only
+what must follow from the machine is tested: more bandwidth is not slower, a part has its bound, and published figures are met within an order of
+magnitude."""
 import json
 import os
 import re

@@ -1,4 +1,5 @@
-/* Costs of steps against figures computed by hand: rates, parts, bounds, and what runs beside what. */
+/* Costs of steps, compared with figures computed by hand: rates, parts, bounds, and which operations run beside each other.
+ */
 
 #include <math.h>
 

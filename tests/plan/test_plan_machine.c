@@ -1,4 +1,4 @@
-/* Machine files: what is taken, and what is refused in which words; the committed examples. */
+/* Machine files: which are accepted, the words in which others are refused, and the committed examples. */
 
 #include <glob.h>
 

@@ -1,5 +1,5 @@
-/* The work that a plan counts from config.json alone, against what a loaded model counts while it runs: the same bytes and
- * operations, for every architecture; and the memory, against what the model plans. */
+/* The work that a plan counts from config.json alone is what a loaded model counts while it runs: the same bytes and
+ * operations, for every architecture. The plan's memory is what the model plans. */
 
 #include "plan/plan.h"
 #include "tests/model/model_run.h"

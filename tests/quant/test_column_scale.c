@@ -1,4 +1,4 @@
-/* Scales of columns: what is computed stays the same, and errors fall where columns differ. */
+/* Scales of columns leave the result the same, and reduce errors if columns differ in size. */
 
 #include <math.h>
 

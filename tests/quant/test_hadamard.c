@@ -1,4 +1,4 @@
-/* Hadamard matrices by their definition, and rotations by what they must leave as it is. */
+/* Hadamard matrices meet their definition, and rotations leave unchanged what they must. */
 
 #include <math.h>
 

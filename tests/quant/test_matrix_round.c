@@ -1,5 +1,5 @@
-/* The rounding methods against numpy's (scripts/golden/make_rounding.py), against exhaustive search where that is possible,
- * and for what each promises. */
+/* The rounding methods, compared with those in numpy (scripts/golden/make_rounding.py), and with exhaustive search where
+ * that is possible; and what each method promises. */
 
 #include <math.h>
 #include <pthread.h>

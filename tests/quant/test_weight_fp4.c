@@ -1,4 +1,5 @@
-/* Weights to FP4: the scales against the rules of OCP MX and NVFP4 in double, every code the nearest of a search. */
+/* Weights rounded to FP4. Scales are compared with the rules of OCP MX and NVFP4 in double precision, and every code is the
+ * nearest by a search. */
 
 #include <math.h>
 

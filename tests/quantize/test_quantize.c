@@ -1,4 +1,5 @@
-/* td_quantize: its folder gives the bits that quantising on load gives; it continues, refuses and fails as it says. */
+/* td_quantize writes a folder that gives the bits of quantising while loading. It continues, refuses and fails as its
+ * interface says. */
 #include <dirent.h>
 #include <fcntl.h>
 #include <signal.h>

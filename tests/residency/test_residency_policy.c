@@ -1,4 +1,5 @@
-/* The policy that moves experts: what holds for every swap, by random steps; counts beside a plain loop; misuse. */
+/* The policy that moves experts: rules that hold for every swap, over random steps; counts, compared with a plain loop; and
+ * misuse. */
 #include <math.h>
 
 #include "core/math/rng.h"

@@ -1,4 +1,5 @@
-/* The replay of routing traces: by hand where that can be done, the generator's locality, and what the policy must reach. */
+/* The replay of routing traces, compared with results computed by hand where that is possible; the locality of generated
+ * traces; and hit rates that the policy must reach. */
 #include "bench/routing_generator.h"
 #include "bench/routing_replay.h"
 #include "tests/td_test.h"

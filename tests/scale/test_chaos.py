@@ -1,5 +1,6 @@
-"""Three servers that share a prefix cache, behind a router, while servers and the store are killed, frozen and started again and links are cut, or hold everything back: every completed answer is the single server's to the last bit, every
-request ends with an answer or an error, nothing of a page stays behind, and no descriptor. A few seconds for each kind of store; with TD_TEST_FULL=1 ten minutes."""
+"""Three servers share a prefix cache, behind a router. Meanwhile servers and the store are killed, frozen and started again, and links are cut or
+held. Every completed answer is a single server's to the last bit, every request ends with an answer or an error, and no page or descriptor is left
+behind. A few seconds for each kind of store; with TD_TEST_FULL=1 ten minutes."""
 import http.client
 import json
 import os

@@ -1,7 +1,7 @@
 /*
- * What the table has a consumer know. Pages come and go, with takes, restatements and clearings at any moment. After any
- * such history an index that applies the changes in order has the hash of every page that is held, and no other. A page's
- * parent is in the index when the page comes. And where a change is waiting, the table's event_fd has been rung.
+ * The knowledge that the table gives a consumer. Pages come and go, with takes, restatements and clearings at any moment.
+ * After any such history, an index that applies the changes in order has the hash of every page that is held, and no other.
+ * A page's parent is in the index when the page comes. If a change is waiting, the table's event_fd is readable.
  */
 #include <stdatomic.h>
 #include <sys/eventfd.h>

@@ -1,5 +1,5 @@
-/* Replays: what is kept comes with its numbers and an end mark, to the peer that asked; what is no request is dropped whole;
- * a peer that takes nothing costs nothing that stays. And --kv-events-config, with what it refuses. */
+/* Replays. Kept messages come with their numbers and an end mark to the peer that asked. What is not a request is dropped
+ * whole. A peer that takes nothing leaves nothing behind. Also --kv-events-config and its refusals. */
 
 #include "scale/kv_events.h"
 #include "scale/kv_replay.h"

@@ -1,6 +1,7 @@
 /*
- * The KV store over a stand-in for Mooncake: what one sends another gets, byte by byte; what is damaged, lost, late or of
- * another model never arrives; a store that is down costs nothing; all buffers come back. And --kv-store-config.
+ * The KV store over a stand-in for Mooncake. Pages that one server sends reach another byte by byte. Pages that are damaged,
+ * lost, late or of another model never arrive. A store that is down costs nothing, and all buffers come back. Also
+ * --kv-store-config.
  */
 #include <stdatomic.h>
 #include <time.h>

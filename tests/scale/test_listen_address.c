@@ -1,5 +1,5 @@
-/* Which address bind() takes in place of "every address" (scale/listen_address.h). That the program's bind() is the one that
- * libraries call: test_shared_cache.py. */
+/* Which address bind() takes in place of "every address" (scale/listen_address.h). test_shared_cache.py shows that libraries
+ * call the program's bind(). */
 #include <arpa/inet.h>
 
 #include "scale/listen_address.h"

@@ -1,4 +1,5 @@
-"""Two servers behind each router: prefix hits are kept, answers are one server's to the last bit, and what a server that dies or stops leaves behind.
+"""Two servers behind each router. Prompts reach the server that has their prefix, answers are one server's to the last bit, and a server that dies or
+stops leaves no request without an end.
 
 TD_ROUTER=Nginx (or another class of routers.py) tries one of them.
 """

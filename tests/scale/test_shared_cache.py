@@ -1,4 +1,5 @@
-"""The prefix cache that servers share through a store: what one computed another takes, to the last bit; and whatever becomes of the store, every answer is what a server without one gives."""
+"""The prefix cache that servers share through a store. One server takes what another computed, to the last bit. Whatever happens to the store, every
+"""answer is what a server without a store gives."""
 import concurrent.futures
 import os
 import random

@@ -1,4 +1,4 @@
-"""A headless Chromium on the console: shared by its test and by what makes its pictures."""
+"""A headless Chromium that opens the console, for its test and for the script that makes its pictures."""
 import os
 import time
 

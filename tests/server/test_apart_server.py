@@ -1,5 +1,4 @@
-"""The server on the test device `apart`, whose memory the host cannot reach: the host's answers, and what its memory must
-hold."""
+"""The server on the test device `apart`, whose memory the host cannot reach: it gives the host's answers, and its memory holds what it must."""
 import os
 import re
 import subprocess

@@ -1,4 +1,4 @@
-"""HTTP itself, over raw sockets: what clients send by mistake or in bad faith, who leaves, who does not read, who has no key."""
+"""HTTP itself, over raw sockets: clients that send mistakes or attacks, that leave, that do not read, or that have no key."""
 import json
 import signal
 import socket

@@ -1,4 +1,4 @@
-"""Requests that are not HTTP, over raw sockets: what libmicrohttpd refuses by itself gets the API's JSON, too, and the connection ends."""
+"""Requests that are not HTTP, over raw sockets. What libmicrohttpd refuses by itself is answered with the API's JSON, too, and the connection ends."""
 import json
 import random
 import re

@@ -1,4 +1,4 @@
-"""What a server has in memory against what it planned: once the weights, the KV cache, and 300 MB; however the weights came there.
+"""The memory of a server is what it planned: the weights once, the KV cache, and 300 MB, however the weights were loaded.
 
 The model is two MoE layers of DeepSeek-V2-Lite's shape, so that a second copy of either tier's weights would not fit into the allowance."""
 import json

@@ -1,4 +1,4 @@
-/* Bodies of /v1/messages become the chats that mean the same, and what none means is refused by its name. */
+/* Bodies of /v1/messages become chats that mean the same. Members that no chat can express are refused by name. */
 
 #include "server/anthropic/messages.h"
 #include "server/openai/completions.h"

@@ -1,4 +1,4 @@
-"""What a service manager is told: Type=notify's datagrams from a server's start to its end, and the watchdog's."""
+"""The datagrams that a service manager gets: those of Type=notify from a server's start to its end, and the watchdog's."""
 import os
 import socket
 import subprocess

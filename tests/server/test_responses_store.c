@@ -1,4 +1,5 @@
-/* The store of responses: what is found, what goes, what lives on because of a later response, and several threads at it. */
+/* The store of responses: which are found, which are dropped, which stay because a later response needs them, and several
+ * threads that use it. */
 
 #include <pthread.h>
 

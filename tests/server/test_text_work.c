@@ -1,5 +1,5 @@
-/* The threads for long texts when the server stops: what runs is finished, what waits is told that it closes, and nothing
- * comes after. No connection is there: what would suspend and resume one is counted. */
+/* The threads for long texts when the server stops. Running work is finished, waiting work is told that the server closes,
+ * and nothing runs afterwards. There are no connections: calls that would suspend and resume one are counted. */
 #include <pthread.h>
 #include <stdatomic.h>
 

@@ -1,4 +1,4 @@
-/* A socket of ZeroMQ without a network: gives the frames that a test has put in, and keeps what is sent. */
+/* A socket of ZeroMQ without a network. It gives the frames that a test has put in, and keeps the frames that are sent. */
 #ifndef TD_TESTS_FAKE_ZMQ_H
 #define TD_TESTS_FAKE_ZMQ_H
 

@@ -1,5 +1,5 @@
-/* Whoever breaks a rule of a stand-in does not live: every rule is broken in a process of its own, which must end by the
- * signal and with the sentence that is expected. */
+/* Runs code that breaks a rule of a stand-in in a process of its own, which must end by the expected signal and with the
+ * expected sentence. */
 #ifndef TD_TESTS_REFUSAL_H
 #define TD_TESTS_REFUSAL_H
 

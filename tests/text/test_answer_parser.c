@@ -1,5 +1,5 @@
-/* Properties that parsers of answers have with every format: cuts change nothing, text without markers is content, memory
- * may end. */
+/* Properties that parsers of answers have with every format: cuts change nothing, text without markers is content, and a
+ * lack of memory is an error. */
 
 #include <unistd.h>
 

@@ -1,4 +1,4 @@
-/* Chat templates against what jinja2 made of them (tests/data/templates), and their limits and refusals. */
+/* Chat templates, compared with what jinja2 made of them (tests/data/templates); their limits and refusals. */
 #include <jansson.h>
 #include <pthread.h>
 #include <time.h>

@@ -3,9 +3,8 @@
 
 usage: /usr/bin/python3 tests/text/test_template_jinja2.py TANDEM [--count N] [--seed S]
 
-Needs python3-jinja2 (scripts/deps.sh test). Prints its seed. Left out where the two differ on purpose (docs/templates.md): integers
-beyond 64 bits, what is refused as not supported, names set only after an inner scope has read them, and texts in which Python prints
-an address.
+Needs python3-jinja2 (scripts/deps.sh test). Prints its seed. Left out is what differs on purpose (docs/templates.md): integers beyond 64 bits, and
+what is refused as not supported. So are names set only after an inner scope has read them, and texts in which Python prints an address.
 """
 import argparse
 import json

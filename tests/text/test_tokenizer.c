@@ -1,6 +1,6 @@
 /*
- * The tokenizer against vectors of independent libraries (tests/text/tokenizer_vectors.py), id for id, and against hostile
- * text. TOKENIZERS: the folder of unpacked tokenizers.
+ * The tokenizer, compared id for id with vectors of independent libraries (tests/text/tokenizer_vectors.py), and given
+ * hostile text. TOKENIZERS: the folder of unpacked tokenizers.
  */
 #include "tests/td_test.h"
 #include "tests/text/tokenizer_fixture.h"

@@ -1,5 +1,5 @@
-/* What tests of the Ascend stand-in begin with: the libraries loaded, one device, a context and a stream; tensors in one
- * line. */
+/* The start of every test of the Ascend stand-in: libraries, one device, a context and a stream; and functions that make a
+ * tensor in one line. */
 #ifndef TD_TESTS_ASCEND_RIG_H
 #define TD_TESTS_ASCEND_RIG_H
 

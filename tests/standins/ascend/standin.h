@@ -18,15 +18,22 @@
  *
  * One lock guards all bookkeeping; kernels run without it.
  *
- * Environment: TD_STANDIN_SEED (of delays, 1), TD_STANDIN_DEVICES (2), TD_STANDIN_MEMORY (bytes of a card, 2 GiB),
- * TD_STANDIN_OTHERS (bytes of it that other processes have, 0),
- * TD_STANDIN_SOC (Ascend910B4), TD_STANDIN_CANN (9.1.0), TD_STANDIN_POLL_MS (5000: how long a callback may lie unfetched),
- * TD_STANDIN_CONNECT_MS (2000: how far apart the cards of a communicator may come to what needs all of them),
- * TD_STANDIN_DELAY_US (100: the longest delay, 0 none), TD_STANDIN_FAIL=n (the n-th call that can fail for no fault of the
- * caller fails; 0: their number is printed by aclFinalize), TD_STANDIN_FAIL_OP=n (the n-th kernel or copy that comes up on
- * a stream fails), TD_STANDIN_STATUS (the status of all these), TD_STANDIN_LOST (a path: from the moment that something is
- * there, the cards are lost, and whatever can fail does), TD_STANDIN_LOG (a file that the names of each capture's operations
- * are appended to, a line a capture).
+ * Environment, with defaults:
+ *   TD_STANDIN_SEED=1           seed of random delays
+ *   TD_STANDIN_DEVICES=2        cards
+ *   TD_STANDIN_MEMORY           bytes of a card; 2 GiB
+ *   TD_STANDIN_OTHERS=0         bytes of it that other processes use
+ *   TD_STANDIN_SOC=Ascend910B4  the cards' generation
+ *   TD_STANDIN_CANN=9.1.0       version of CANN
+ *   TD_STANDIN_POLL_MS=5000     how long a callback may lie unfetched
+ *   TD_STANDIN_CONNECT_MS=2000  how far apart the cards of a communicator may come to a call that needs all of them
+ *   TD_STANDIN_DELAY_US=100     the longest delay; 0: none
+ *   TD_STANDIN_FAIL=n           the n-th call that can fail for no fault of the caller fails; 0: aclFinalize
+ *                               prints their number
+ *   TD_STANDIN_FAIL_OP=n        the n-th kernel or copy that begins on a stream fails
+ *   TD_STANDIN_STATUS           the status of these failures
+ *   TD_STANDIN_LOST=PATH        while the file exists, the cards are lost, and every call that can fail does
+ *   TD_STANDIN_LOG=PATH         the names of each capture's operations are appended to this file, a line a capture
  */
 #ifndef TD_TESTS_ASCEND_STANDIN_H
 #define TD_TESTS_ASCEND_STANDIN_H

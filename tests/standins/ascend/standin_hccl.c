@@ -2,11 +2,11 @@
  * Sums over the cards of one process. A collective ends when every rank of its communicator has come to it, in the same
  * order on each. Source: hccl comm_op_interface/HcclAllReduce, HcclAllGather, HcclBroadcast, user_guide/constraints,
  * hccl_env/HCCL_CONNECT_TIMEOUT; comm_mgr_c and aclgraph/aclgraph_introduction of hicann/hcomm. What is stricter here:
- *  - the first collective of a kind sets up its links, so the call itself waits for all ranks, for TD_STANDIN_CONNECT_MS;
- *  - a captured collective meets those of the same capture of the other ranks only: the n-th one of each that has any;
- *  - captures that hold a collective are destroyed before its communicator;
- *  - a communicator of which a collective was aborted may only be destroyed. The other ranks' collectives wait for it, until
- *    they are aborted too.
+ *   - the first collective of a kind sets up its links, so the call itself waits up to TD_STANDIN_CONNECT_MS for all ranks;
+ *   - a captured collective meets those of the same capture of the other ranks only: the n-th one of each that has any;
+ *   - captures that hold a collective are destroyed before its communicator;
+ *   - a communicator of which a collective was aborted may only be destroyed. The other ranks' collectives wait for it,
+ *     until they are aborted too.
  */
 #include <errno.h>
 #include <stdio.h>

@@ -400,10 +400,10 @@ static void check_tiled_pages(const td_acl_executor *x, const attention_args *a,
 
 static void check_pages(const td_acl_executor *x, attention_args *a, const standin_tensor *k, const standin_tensor *v,
                         const standin_tensor *table, int64_t most_queries) {
-    /* The document says besides that a cache has at least as many blocks as all sequences' lengths make together. Where
-     * sequences share pages that is more than there are; the published tiling (op_host/…_tiling_check_consistency.cpp)
-     * compares the blocks of keys with those of values only, and engines that share pages call it so (vllm-ascend with its
-     * prefix cache). Here each page that is read is checked instead (key_at). */
+    /* The document says besides that a cache has at least as many blocks as all sequences' lengths make together. When
+     * sequences share pages, that is more blocks than there are. The published tiling
+     * (op_host/…_tiling_check_consistency.cpp) only compares the blocks of keys with those of values, and engines that share
+     * pages call it so (vllm-ascend with its prefix cache). Here each page that is read is checked instead (key_at). */
     int64_t longest = 0;
     for (int64_t b = 0; b < a->n_seq; b++) {
         int64_t keys = lengths_of(a, 2)[b], n = (keys + a->block - 1) / a->block;

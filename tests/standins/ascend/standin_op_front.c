@@ -1,9 +1,9 @@
 /*
  * What is ahead of MLA's attention, in one operation or in part.
  *
- * The whole: from the quantised rows to the query in the latents' space and the two caches. What the
- * document leaves open is computed in f32: products of int8 are scaled into f32, norms and codes are of f32; the query's
- * nope part is rounded to bf16 before W_UK, which is bf16; results are rounded once.
+ * The whole: from the quantised rows to the query in the latents' space and the two caches. What the document leaves open is
+ * computed in f32: products of int8 are scaled into f32, and norms and codes are of f32. The query's nope part is rounded to
+ * bf16 before W_UK, which is bf16. Results are rounded once.
  *
  * The latent's part: norm, rope and write of what kv_a gives.
  *

@@ -1,6 +1,6 @@
 /*
- * Who breaks a rule of CANN's documents does not live to see the result, on the stand-in: every rule in a process of its
- * own, which must end by the signal and with the sentence that is expected. So a backend that passes on it keeps these
+ * The stand-in ends a program that breaks a rule of CANN's documents. Each rule is broken in a process of its own, which
+ * must end by the expected signal and with the expected sentence. So a backend that passes on the stand-in keeps these
  * rules.
  */
 #include <math.h>

@@ -1,5 +1,5 @@
-/* What tests of the stand-in for the CUDA driver begin with: the driver loaded, two cards, a context, two streams and the
- * kernels of standin_kernels.c. */
+/* The start of every test of the stand-in for the CUDA driver: the driver, two cards, a context, two streams and the kernels
+ * of standin_kernels.c. */
 #ifndef TD_TESTS_CUDA_DRIVER_RIG_H
 #define TD_TESTS_CUDA_DRIVER_RIG_H
 

@@ -5,11 +5,11 @@
  * until it comes to a barrier or to an operation of its warp, and goes on when all have come. The order in which they run is
  * ascending, or shuffled with a seed (td_cuda_emulated_order), so that a result which depends on it shows. Stricter than a
  * card:
- *  - all threads of a block meet at the same __syncthreads in the source, and none has returned before;
- *  - operations of a warp name all of its lanes, and all lanes come to the same one; blocks are of whole warps;
- *  - shared memory is reached through td_shared, which checks each access; it begins as 0xff, NaN as floats, in each block;
- *  - vectors of 16 bytes are loaded and stored by functions that check the alignment;
- *  - an asynchronous copy arrives when its thread waits for it, as late as a card may be, and must have been waited for.
+ *   - all threads of a block meet at the same __syncthreads in the source, and none has returned before;
+ *   - operations of a warp name all of its lanes, and all lanes come to the same one; blocks are of whole warps;
+ *   - shared memory is reached through td_shared, which checks each access; it begins as 0xff, NaN as floats, in each block;
+ *   - vectors of 16 bytes are loaded and stored by functions that check the alignment;
+ *   - an asynchronous copy arrives when its thread waits for it, as late as a card may be, and must have been waited for.
  * A mistake ends the launch with a sentence. Not found: races between two barriers whose result happens not to depend on the
  * order, and everything that is about time.
  *

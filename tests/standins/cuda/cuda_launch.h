@@ -51,9 +51,9 @@ const char *td_cuda_emulated_mistake(void);
  */
 void td_cuda_emulated_reach(void *(*reach)(const void *device));
 
-/** Who is told, by the thread that runs the kernel, what it does to memory that other cards' kernels use, too: that a signal
- * is about to be set, that one was read and is not 0, and which bytes of an exchange a block is about to use. Before the
- * first launch; NULL, and at the start: nobody. */
+/** Sets the function that a kernel's thread calls when it uses memory that other cards' kernels use, too. It is called when
+ * a signal is about to be set, when one was read and is not 0, and with the bytes of an exchange that a block is about to
+ * use. Call it before the first launch. NULL, the default, for none. */
 typedef enum { TD_CUDA_SIGNAL_SET, TD_CUDA_SIGNAL_READ, TD_CUDA_EXCHANGE_READ, TD_CUDA_EXCHANGE_WRITTEN } td_cuda_exchange;
 void td_cuda_emulated_exchanges(void (*tell)(const void *at, size_t bytes, td_cuda_exchange what));
 

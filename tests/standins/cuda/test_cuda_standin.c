@@ -1,5 +1,5 @@
-/* The stand-in for the CUDA driver does what the manual says to whoever keeps its rules: streams, events, host functions,
- * graphs, updates, and failures that are nobody's fault. */
+/* The stand-in for the CUDA driver does what the manual says for a program that keeps its rules: streams, events, host
+ * functions, graphs, updates, and failures that are not the program's fault. */
 
 #include "tests/standins/cuda/cuda_driver_rig.h"
 #include "tests/td_test.h"

@@ -1,5 +1,5 @@
-/* Who breaks a rule of the CUDA driver's manual does not live to see the result, on the stand-in. So a backend that passes
- * on it keeps these rules. */
+/* The stand-in ends a program that breaks a rule of the CUDA driver's manual. So a backend that passes on it keeps these
+ * rules. */
 #include <pthread.h>
 
 #include "tests/standins/cuda/cuda_driver_rig.h"

@@ -1,4 +1,4 @@
-/* Refusing, settings, the lock. */
+/* What all stand-ins share: refusing with a sentence, reading settings, and the lock. */
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,4 +1,4 @@
-/* What grammars accept and refuse: regexes, EBNF, JSON Schema, limits; and the matcher's own promises. */
+/* What grammars accept and refuse: regexes, EBNF, JSON Schema, limits. Also what the matcher itself promises. */
 
 #include "tests/td_test.h"
 #include "text/grammar/grammar_matcher.h"

@@ -1,7 +1,8 @@
 /*
  * Token masks of random grammars over random vocabularies, against the definition: a token may come next exactly when the
- * matcher takes its bytes, one by one. Vocabularies have what masks treat apart: many tokens of one shape, tokens that begin
- * alike, long ones, parts of characters, bytes that are none. Each grammar is tried as new, and with its states warmed.
+ * matcher takes its bytes, one by one. Vocabularies have all kinds of tokens that masks treat differently: many of one
+ * shape, tokens that begin alike, long ones, parts of characters, and bytes that are not characters. Each grammar is tried
+ * as new, and with its states computed before.
  *
  * TD_SEED: where to begin (printed); TD_TEST_FULL: more of them.
  */

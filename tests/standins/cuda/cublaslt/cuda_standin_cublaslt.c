@@ -3,11 +3,14 @@
  * stand-in's stream. Source: "cuBLAS" manual, "cuBLASLt Datatypes Reference" and "cuBLASLt API Reference"; requirements of
  * int8 are in the section of cublasLtMatmul, "To use IMMA kernels", 1. (regular data ordering).
  *
- * Rules are as in driver/cuda_standin.h: who breaks one ends. It is stricter than the library in these: a product has an
- * algorithm, which was asked for with these very shapes; what the manual says of pointers is checked against what was
- * promised when it was asked; in a capture a product wants the thread's mode relaxed; all descriptors are destroyed before
- * the last handle; whatever is not in use here is refused. What the library says of shapes that it does not know is a
- * status.
+ * Rules are as in driver/cuda_standin.h: a program that breaks one is ended. It is stricter than the library:
+ *   - a product has an algorithm that was asked for with these very shapes
+ *   - pointers must keep what was promised when the algorithm was asked for
+ *   - in a capture, a product wants the thread's mode to be relaxed
+ *   - all descriptors are destroyed before the last handle
+ *   - whatever the backend does not use is refused
+ *
+ * What the library says of shapes that it does not know is a status.
  *
  * An algorithm wants some of the workspace that it may have, at random, and spoils it. Sums wrap.
  *

@@ -12,7 +12,7 @@
  *   ../parts/              memory that the host cannot reach; which operations are ordered
  * Every rule names its function in the "CUDA Driver API" reference manual, or its section of the "CUDA C++ Programming
  * Guide". Whoever breaks one ends the process by SIGABRT with one sentence on stderr. It is stricter than the driver, which
- * waits or returns a status in many of these cases: where the manual leaves room, the narrower reading is taken, and what a
+ * waits or returns a status in many of these cases. Where the manual leaves room, the narrower reading is taken, and what a
  * program never has a reason to do is refused. What the driver reports for reasons that are not the caller's fault (no
  * memory, an image of another card, a kernel that failed) is a status here, too. It was written from the manual before the
  * backend that it judges, without a card: it shows that the rules as written are kept, not that a card agrees.
@@ -24,17 +24,26 @@
  *
  * One lock guards all bookkeeping; operations run without it.
  *
- * Environment: TD_STANDIN_SEED (of delays, 1), TD_STANDIN_DEVICES (2), TD_STANDIN_MEMORY (bytes of a card, 2 GiB),
- * TD_STANDIN_OTHERS (bytes of it that other processes have, 0), TD_STANDIN_ARCH (90: the compute capability),
- * TD_STANDIN_CUDA (12080: the driver's version), TD_STANDIN_DELAY_US (100: the longest delay, 0 none), TD_STANDIN_INIT (0:
- * the status of cuInit), TD_STANDIN_FAIL=n (the n-th call that can fail for no fault of the caller fails; 0: their number is
- * printed when the last context is released), TD_STANDIN_FAIL_CALLS (a file: what has a line in it fails, as TD_STANDIN_FAIL
- * has it), TD_STANDIN_FAIL_OP=n (the n-th kernel or copy that comes up on a stream fails, and with it its context),
- * TD_STANDIN_LOST (a path: while something is there, every kernel and copy fails so), TD_STANDIN_STATUS (the status of
- * these: 999 and 719), TD_STANDIN_REFUSE_CONTEXT (0; 1: no context is given, with TD_STANDIN_STATUS, 46), TD_STANDIN_64_BIT
- * (1: whether 64-bit words can be waited for), TD_STANDIN_REGISTER (1: whether memory of the process can be pinned),
- * TD_STANDIN_WAIT_MS (60000: the longest that a stream waits for a word), TD_STANDIN_PEERS (8: cards whose memory a card can
- * be given access to).
+ * Environment, with defaults:
+ *   TD_STANDIN_SEED=1            seed of random delays
+ *   TD_STANDIN_DEVICES=2         cards
+ *   TD_STANDIN_MEMORY            bytes of a card; 2 GiB
+ *   TD_STANDIN_OTHERS=0          bytes of it that other processes use
+ *   TD_STANDIN_ARCH=90           the compute capability
+ *   TD_STANDIN_CUDA=12080        the driver's version
+ *   TD_STANDIN_DELAY_US=100      the longest delay; 0: none
+ *   TD_STANDIN_INIT=0            the status of cuInit
+ *   TD_STANDIN_FAIL=n            the n-th call that can fail for no fault of the caller fails; 0: the last context's release
+ *                                prints their number
+ *   TD_STANDIN_FAIL_CALLS=PATH   a file whose lines number the calls that fail, as TD_STANDIN_FAIL does
+ *   TD_STANDIN_FAIL_OP=n         the n-th kernel or copy that begins on a stream fails, and with it its context
+ *   TD_STANDIN_LOST=PATH         while the file exists, every kernel and copy fails like that
+ *   TD_STANDIN_STATUS            the status of these failures; 999 for calls, 719 for operations
+ *   TD_STANDIN_REFUSE_CONTEXT=0  1: no context is given, with TD_STANDIN_STATUS, 46
+ *   TD_STANDIN_64_BIT=1          whether 64-bit words can be waited for
+ *   TD_STANDIN_REGISTER=1        whether memory of the process can be pinned
+ *   TD_STANDIN_WAIT_MS=60000     the longest that a stream waits for a word
+ *   TD_STANDIN_PEERS=8           cards to whose memory a card can be given access
  */
 #ifndef TD_TESTS_CUDA_STANDIN_H
 #define TD_TESTS_CUDA_STANDIN_H

@@ -1,11 +1,11 @@
 /*
  * Several cards: who may reach whose memory, and whether kernels of two cards that use the same memory are ordered.
  *
- * Kernels of two cards are ordered by words that one sets and the other waits for (td_signal in cuda_emulation.h), as the
- * guide's memory model has it: a release of system scope that an acquire of the same word reads from. That happens while
- * they run, so the order between cards is looked at then: each stream has a second line and clock (standin_order.c) for what
- * has run, a word keeps the clock of who set it, and who reads it takes that over. A reader may take over more than its
- * value stands for when the word was set again in between: such a race is not found.
+ * Kernels of two cards are ordered by words that one sets and the other waits for (td_signal in cuda_emulation.h). In the
+ * guide's memory model that is a release of system scope that an acquire of the same word reads from. It happens while the
+ * kernels run, so the order between cards is checked then. Each stream has a second line and clock (standin_order.c) for
+ * what has run. A word keeps the clock of the stream that set it, and a stream that reads it takes that clock over. If the
+ * word was set again in between, a reader takes over more than its value stands for; such a race is not found.
  */
 #include <stdlib.h>
 

@@ -1,10 +1,10 @@
 /*
  * Words that a stream writes, and waits for: the driver's "Stream Memory Operations".
  *
- * A word that was waited for orders nothing between streams here: "Synchronization ordering established through these APIs
- * is not visible to CUDA", and tasks that it orders "should also have that order expressed with CUDA-visible dependencies
- * such as events". Who leaves the event out is told by the check of memory that two streams use. What is between a stream
- * and the host, who writes the word or looks at it, nobody else can see.
+ * Waiting for a word orders nothing between streams here. The manual says that "Synchronization ordering established through
+ * these APIs is not visible to CUDA". It adds that tasks so ordered "should also have that order expressed with CUDA-visible
+ * dependencies such as events". The check of memory that two streams use reports a missing event. Order between a stream and
+ * the host, which writes the word or reads it, is not checked.
  */
 #include <stdlib.h>
 #include <time.h>

@@ -1,5 +1,6 @@
 """In documents, links lead somewhere, functions stand in the files named beside them, and commands exist and have the flags that are given. Commands
-in blocks are run. NOT_RUN lists those that cannot run here, with the reason; a new command must run or be put there."""
+in blocks are run where the reader of their page stands: in a clone of the repository, or in any folder after the package was installed. NOT_RUN lists
+those that cannot run here, with the reason; a new command must run or be put there."""
 import os
 import pathlib
 import re
@@ -17,12 +18,15 @@ from server_process import Server
 
 TANDEM = os.environ["TD_TANDEM"]
 BUILD = os.environ["TD_BUILD_DIR"]
-DEMO = "models/tale-v3-14m"
+DEMO = str(ROOT / "models/tale-v3-14m")
+
+# Pages whose readers have installed the package: what they type as `tandem` runs in an empty folder.
+INSTALLED = {"docs/quickstart.md", "docs/quickstart.zh.md", "docs/plan.md", "docs/scaling.md", "docs/speculative.md", "docs/deployment.md"}
 
 # Commands of blocks that this test does not run: a part of the command, and why.
 NOT_RUN = {
     "git clone": "the tree is here",
-    "scripts/demo.sh": "installs packages and builds; it is run by hand before a release",
+    "scripts/demo.sh": "test_demo runs it",
     "scripts/test.sh": "runs this test",
     "scripts/deps.sh": "run by scripts/test.sh",
     "cmake --preset": "run by scripts/test.sh and scripts/test_aarch64.sh",
@@ -67,6 +71,7 @@ HERE = {
     "build/release/cli/tandem": TANDEM,
     "build/release/": f"{BUILD}/",
     "/models/DeepSeek-V2-Lite-Chat": DEMO,
+    "/usr/share/tandem": None, # of the program that setUpClass installs
     "/models/DeepSeek-R1-w8a8": DEMO,
     "tcp://127.0.0.1:5557": "tcp://127.0.0.1:*",
     "tcp://127.0.0.1:5558": "tcp://127.0.0.1:*",
@@ -99,6 +104,21 @@ def words(command):
 
 class Documents(unittest.TestCase):
     help_texts = {}
+
+    @classmethod
+    def setUpClass(cls):
+        """Install the program, in a folder of this test, as a package does."""
+        cls.folder = tempfile.TemporaryDirectory()
+        root = pathlib.Path(cls.folder.name) / "installed"
+        subprocess.run(["cmake", "--install", BUILD, "--component", "program"], env={**os.environ, "DESTDIR": str(root)}, check=True, capture_output=True)
+        cls.program = next(file for file in root.rglob("bin/tandem"))
+        cls.empty = pathlib.Path(cls.folder.name) / "empty"
+        cls.empty.mkdir()
+        HERE["/usr/share/tandem"] = str(cls.program.parents[1] / "share/tandem")
+
+    @classmethod
+    def tearDownClass(cls):
+        cls.folder.cleanup()
 
     def help_of(self, command):
         if command not in self.help_texts:
@@ -147,18 +167,19 @@ class Documents(unittest.TestCase):
                         count += 1
         self.assertGreater(count, 50)
 
-    def run_command(self, command, server, folder):
-        """One command of a block, as a reader would type it."""
+    def run_command(self, command, server, folder, installed):
+        """One command of a block, as a reader would type it. installed: who has the package and stands in an empty folder, else in the repository."""
+        tandem = str(self.program) if installed else TANDEM
         here = {**HERE, "http://127.0.0.1:30000": f"http://127.0.0.1:{server.port}", "OUT": f"{folder}/out"}
         more = [flags for part, flags in BESIDES.items() if part in command]
         command = " ".join([re.sub("|".join(map(re.escape, here)), lambda said: here[said[0]], command), *more])
         if command.startswith(("from ", "import ")):
             args = [sys.executable, "-c", command]
         elif "launch_server" in command:
-            args = ["bash", "-c", f"exec {command}".replace("exec tandem ", f"exec {TANDEM} ")]
+            args = ["bash", "-c", f"exec {command}".replace("exec tandem ", f"exec {tandem} ")]
         else:
-            args = ["bash", "-c", f"set -o pipefail; tandem() {{ {TANDEM} \"$@\"; }}; curl() {{ command curl --fail-with-body -sS \"$@\"; }}; {command}"]
-        process = subprocess.Popen(args, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+            args = ["bash", "-c", f"set -o pipefail; tandem() {{ {tandem} \"$@\"; }}; curl() {{ command curl --fail-with-body -sS \"$@\"; }}; {command}"]
+        process = subprocess.Popen(args, cwd=self.empty if installed else ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         if "launch_server" in command:
             self.assertIn("serving", process.stdout.readline(), command)
             process.send_signal(signal.SIGTERM)
@@ -168,7 +189,7 @@ class Documents(unittest.TestCase):
 
     def test_commands_run(self):
         reasons_used, ran = set(), set()
-        with tempfile.TemporaryDirectory() as folder, Server("--context-length", "1024", program=[TANDEM], model=str(ROOT / DEMO)) as server:
+        with tempfile.TemporaryDirectory() as folder, Server("--context-length", "1024", program=[TANDEM], model=DEMO) as server:
             for page in pages():
                 answer = ""
                 for line, command in block_commands(page):
@@ -176,14 +197,17 @@ class Documents(unittest.TestCase):
                     if reason or is_form(command.replace("resp_…", "")):
                         reasons_used.add(reason)
                         continue
-                    if command in ran:
+                    name = str(page.relative_to(ROOT))
+                    installed = name in INSTALLED and command.startswith("tandem ")
+                    if (installed, command) in ran:
                         continue
-                    ran.add(command)
-                    with self.subTest(page=str(page.relative_to(ROOT)), line=line, command=command):
+                    ran.add((installed, command))
+                    with self.subTest(page=name, line=line, command=command):
                         said = re.search(r'"id":\s*"(resp_[^"]+)"', answer)
-                        answer = self.run_command(command.replace("resp_…", said[1] if said else ""), server, folder)
+                        answer = self.run_command(command.replace("resp_…", said[1] if said else ""), server, folder, installed)
         self.assertEqual(set(NOT_RUN) - reasons_used, set(), "in NOT_RUN, and in no document")
         self.assertGreater(len(ran), 8)
+        self.assertGreater(sum(installed for installed, _ in ran), 5)
 
 
 if __name__ == "__main__":

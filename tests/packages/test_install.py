@@ -51,7 +51,8 @@ class Install(unittest.TestCase):
         files = {os.path.relpath(os.path.join(at, f), self.prefix) for at, _, names in os.walk(self.prefix) for f in names}
         for name in ["bin/tandem", "include/tandem.h", "include/tandem_tools.h", "share/man/man1/tandem.1", "share/man/man1/tandem-launch_server.1",
                      "share/bash-completion/completions/tandem", "share/zsh/vendor-completions/_tandem", "share/fish/vendor_completions.d/tandem.fish",
-                     "lib/systemd/system/tandem.service", "share/tandem/configs/launch/cpu-only.yaml", "share/tandem/configs/models/deepseek-r1.json"]:
+                     "lib/systemd/system/tandem.service", "share/tandem/configs/launch/cpu-only.yaml", "share/tandem/configs/models/deepseek-r1.json",
+                     "share/tandem/configs/machines/kunpeng920-2x910b4.yaml"]:
             self.assertIn(name, files)
         for name in ["libtandem.a", "libtandem_tools.a"]:
             self.assertIn(os.path.join(os.path.relpath(os.path.dirname(os.path.dirname(self.config)), self.prefix), name), files)

@@ -1,0 +1,29 @@
+"""scripts/demo.sh as README.md has it: it builds the program where the next steps expect it, and its story ends by itself."""
+import os
+import pathlib
+import socket
+import subprocess
+import sys
+import unittest
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+
+
+class Demo(unittest.TestCase):
+    def test_once(self):
+        with socket.socket() as s:
+            s.bind(("127.0.0.1", 0))
+            port = s.getsockname()[1]
+        run = subprocess.run([ROOT / "scripts/demo.sh", "--once", "--port", str(port)], capture_output=True, text=True, timeout=500)
+        self.assertEqual(run.returncode, 0, run.stdout + run.stderr)
+        self.assertTrue(os.access(ROOT / "build/release/cli/tandem", os.X_OK))
+        story = run.stdout[run.stdout.index("Tell me a story about a fox and a crow."):].strip()
+        self.assertGreater(len(story.split()), 100, run.stdout)
+        self.assertRegex(story, r'[.!?]["\']?$')
+
+
+if __name__ == "__main__":
+    if os.environ["TD_BUILD_DIR"] != str(ROOT / "build/release"):
+        print("the demo builds build/release, which is not the build that is tested: skipped")
+        sys.exit(77)
+    unittest.main(verbosity=2)

@@ -1,5 +1,5 @@
 """The command of the reference deployment, unchanged, on two cards of the Ascend stand-in; `tandem doctor` there; and the errors when cards cannot be
-"""opened."""
+opened."""
 import concurrent.futures
 import json
 import os

@@ -1,5 +1,5 @@
 """The flags of launch_server on the command line and in --config files, the errors about wrong ones, and docs/flags.md; and the table of flags of
-"""every command."""
+every command."""
 import glob
 import json
 import os

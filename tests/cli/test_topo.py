@@ -1,5 +1,5 @@
 """`tandem topo` shows the machine, the bandwidth matrix and the thread layout, as text and as JSON, and refuses wrong options. The figures themselves
-"""are not tested."""
+are not tested."""
 import json
 import os
 import subprocess

@@ -1,5 +1,5 @@
 """The files for Prometheus and Grafana. promtool checks them, a real Prometheus that scrapes a real server answers their queries, and compose.yaml
-"""mounts them all."""
+mounts them all."""
 import json
 import os
 import re

@@ -1,5 +1,5 @@
 """The files for containers, Kubernetes, proxies and systemd: they have the form that their format asks for, and every flag in them is one of `tandem
-"""launch_server`, with a value that it takes."""
+launch_server`, with a value that it takes."""
 import glob
 import json
 import os

@@ -1,5 +1,5 @@
 """Man pages and completions are made of the tables of flags and are complete. mandoc and groff read the pages without a complaint; completions work
-"""in the three shells."""
+in the three shells."""
 import json
 import os
 import re

@@ -1,5 +1,5 @@
 """A TCP relay between servers and a store: a link that a test can cut or hold. While it is held, the connections stay and nothing comes through, as
-"""on a link that drops packets."""
+on a link that drops packets."""
 import selectors
 import socket
 import struct

@@ -1,5 +1,5 @@
 """The prefix cache that servers share through a store. One server takes what another computed, to the last bit. Whatever happens to the store, every
-"""answer is what a server without a store gives."""
+answer is what a server without a store gives."""
 import concurrent.futures
 import os
 import random

@@ -342,11 +342,11 @@ class Life(unittest.TestCase):
             self.assertEqual(answer["status"], "stalled")
             self.assertRegex(answer["message"], r"^no step has ended for 1 s: step \d+ \(6 tokens, 1 sequences\) began 7 s ago and is in its "
                              "forward pass, mla of layer 3 on the device$")
-            self.assertIn("error stalled: " + answer["message"], server.stderr())
+            server.wait_log("error stalled: " + answer["message"])
             server.request("POST", "/abort_request", {"abort_all": True})
             thread.join()
             wait_status(200)
-            self.assertIn("steps go on", server.stderr())
+            server.wait_log("steps go on")
 
     def test_a_card_that_is_lost(self):
         """Who runs, streams or comes later is told so by a 503, /health stays unhealthy and says why, and the end has status 1."""

@@ -52,7 +52,7 @@ static td_placed_model open_model(const char *path, uint32_t layers, uint32_t ma
     spec.overlap_min_tok = overlap_min_tok;
     spec.n_pages = ROWS_MAX / TD_KV_PAGE;
     must(td_placed_model_open(&spec, &room, NULL, &m, &err), &err);
-    must(td_model_load(m.model, m.n_pages, &err), &err);
+    must(td_model_load(m.model, m.shares.n_pages, &err), &err);
     return m;
 }
 

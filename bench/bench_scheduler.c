@@ -103,6 +103,9 @@ uint32_t td_model_get_cards(const td_model *m, td_card_stats out[TD_CARDS_MAX]) 
 void td_model_describe(const td_model *m, char *text, size_t size) {
     snprintf(text, size, "%s", m ? "nothing" : "");
 }
+void td_model_set_slots(td_model *m, uint32_t n_slots) {
+    (void)m, (void)n_slots;
+}
 td_status td_model_load(td_model *m, uint32_t n_pages, td_error *err) {
     return m && n_pages ? TD_OK : td_fail(err, TD_EINVAL, "no pages");
 }

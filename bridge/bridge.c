@@ -12,6 +12,7 @@
 #include "core/threads/chaos.h"
 #include "core/threads/signal_word.h"
 #include "core/threads/thread.h"
+#include "kernels/exact_sum.h"
 
 /* A slot's buffers in the order in which they are copied: up, then down. */
 enum { X, X_CODES, X_SCALE, IDS, WEIGHTS, Y, Y_DEFERRED, N_BUFFERS };
@@ -68,8 +69,8 @@ static void buffer_rows(const td_bridge_config *c, size_t row_bytes[N_BUFFERS]) 
     row_bytes[X_SCALE] = c->x_int8 ? sizeof(float) : 0;
     row_bytes[IDS] = c->spec->top_k * sizeof(uint16_t);
     row_bytes[WEIGHTS] = c->spec->top_k * sizeof(float);
-    row_bytes[Y] = row;
-    row_bytes[Y_DEFERRED] = c->spec->max_deferred ? row : 0;
+    row_bytes[Y] = c->in_parts ? td_exact_words(c->spec->hidden) * sizeof(int32_t) : row;
+    row_bytes[Y_DEFERRED] = c->spec->max_deferred ? row_bytes[Y] : 0;
 }
 
 void td_bridge_row_bytes(const td_bridge_config *c, size_t *to_host, size_t *to_device) {
@@ -225,15 +226,17 @@ static void run_ticket(td_bridge_port *p, void (*on_immediate)(void *)) {
                     .n_immediate = c->spec->top_k - (p->last ? 0 : c->spec->max_deferred),
                     .y = row_of(b, host, Y, first),
                     .y_deferred = row_of(b, host, Y_DEFERRED, first),
+                    .in_parts = c->in_parts,
                     .immediate_done = on_immediate,
                     .user = p,
     };
     for (size_t i = 0; i < (size_t)n_tok * c->spec->top_k; i++)
-        if (a.ids[i] >= c->spec->n_experts) {
+        if (td_id_number(a.ids[i]) >= c->spec->n_experts) {
             set_error(b, TD_EDEVICE);
             add_nothing(p, &a);
             return;
         }
+    if (c->chosen) c->chosen(c->user, p->layer, first, n_tok, a.ids);
     if (!c->experts) {
         add_nothing(p, &a);
         return;

@@ -49,6 +49,11 @@ typedef struct {
     uint32_t                 max_ports; /* how many ports td_bridge_port_create may make */
     td_handover              handover;  /* host calls are used without async, whatever this says */
     bool                     x_int8;    /* the device gives the experts' input as int8 codes and scales */
+    bool                     in_parts;  /* the device has some of the experts: sums are given as td_ffn_args.in_parts */
+    /** Told what the routers chose, ids [n_tok, top_k] of rows first_row on, before a ticket runs; on the thread that runs it.
+     * NULL: nobody wants to know. */
+    void (*chosen)(void *user, uint32_t layer, uint32_t first_row, uint32_t n_tok, const uint16_t *ids);
+    void *user; /* of chosen */
 } td_bridge_config;
 
 /** @param c copied; what it points to is borrowed until close, the spec too. */
@@ -64,12 +69,13 @@ void td_bridge_row_bytes(const td_bridge_config *c, size_t *to_host, size_t *to_
 /** The buffers of a parity, all rows; the bridge's. The router and the norm before it write the first three, combine reads
  * the others. */
 typedef struct {
-    void      *x;          /* [max_tok, hidden] act_dtype: the normed input of the experts; NULL with x_int8 */
-    td_rows_i8 x_i8;       /* with x_int8: the same, quantised */
-    uint16_t  *ids;        /* [max_tok, top_k], descending weight */
-    float     *weights;    /* [max_tok, top_k] */
-    void      *y;          /* [max_tok, hidden] act_dtype: sum of the immediate experts, after collect */
-    void      *y_deferred; /* [max_tok, hidden] act_dtype: sum of the deferred experts, after the *next* layer's collect */
+    void      *x;       /* [max_tok, hidden] act_dtype: the normed input of the experts; NULL with x_int8 */
+    td_rows_i8 x_i8;    /* with x_int8: the same, quantised */
+    uint16_t  *ids;     /* [max_tok, top_k], descending weight */
+    float     *weights; /* [max_tok, top_k] */
+    /* [max_tok, hidden] act_dtype, or with in_parts rows of td_exact_words(hidden) words: */
+    void *y;          /* sum of the immediate experts, after collect */
+    void *y_deferred; /* sum of the deferred experts, after the *next* layer's collect */
 } td_bridge_buffers;
 
 void td_bridge_get_buffers(const td_bridge *b, uint32_t parity, td_bridge_buffers *out); /* on the device */

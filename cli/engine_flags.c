@@ -81,9 +81,11 @@ static const td_flag FLAGS[] = {
      .sglang = "kt_cpuinfer"},
     {{"subpool-count", "kt-threadpool-count"}, TD_FLAG_U32, E(subpool_count), .in = THREADS, .max = 64, .arg = "N",
      .by_default = "0", .help = "Groups of expert threads; 0 makes one per NUMA node.", .sglang = "kt_threadpool_count"},
-    {{"num-gpu-experts", "kt-num-gpu-experts"}, TD_FLAG_U32, E(num_gpu_experts), .in = LAUNCH, .max = 2048, .arg = "N",
-     .by_default = "0", .help = "Routed experts of a layer that the device keeps: 0, or as many as the model has, where its "
-     "memory has room for all of them.", .sglang = "kt_num_gpu_experts"},
+    {{"num-gpu-experts", "kt-num-gpu-experts"}, TD_FLAG_U32_AUTO, E(num_gpu_experts), .in = MODEL, .max = 2048,
+     .arg = "N", .by_default = "0",
+     .help = "Routed experts of a layer that the device keeps. All of the layer's: the CPU has none. Fewer: those of most "
+             "use, which changes while it runs (docs/residency.md). auto: of these as many as fit beside weights and KV cache.",
+     .sglang = "kt_num_gpu_experts"},
     {{"kt-method"}, TD_FLAG_TEXT, TD_FLAG_NOWHERE, .in = LAUNCH, .arg = "NAME", .choices = TD_CHOICES("int4", "INT4"),
      .help = "Accepted for int4; the kernel is chosen by the CPU.",
      .refusal = TD_NOT_YET "; the kernel is chosen by the CPU (int4)"},

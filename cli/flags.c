@@ -40,6 +40,11 @@ static td_status refuse_choice(const td_flag *f, const char *prefix, const char 
 }
 
 static td_status set_number(const td_flag *f, const char *prefix, void *to, const char *value, td_error *err) {
+    const bool may_be_auto = f->type == TD_FLAG_U32_AUTO;
+    if (may_be_auto && !strcmp(value, "auto")) {
+        *(uint32_t *)to = UINT32_MAX;
+        return TD_OK;
+    }
     char     *end;
     bool      real = f->type == TD_FLAG_REAL;
     long long whole = 0;
@@ -47,14 +52,18 @@ static td_status set_number(const td_flag *f, const char *prefix, void *to, cons
     double x = real ? strtod(value, &end) : (double)(whole = strtoll(value, &end, 10));
     if (end == value || *end || errno || !isfinite(x))
         return td_fail(err, TD_EINVAL, "--%s%s needs %s, not '%.60s'", prefix, f->names[0],
-                       real ? "a number" : "a whole number", value);
+                       real          ? "a number"
+                       : may_be_auto ? "a whole number or auto"
+                                     : "a whole number",
+                       value);
     if (x < f->min || x > f->max)
         return td_fail(err, TD_EINVAL, "--%s%s must be between %.15g and %.15g, not %.60s", prefix, f->names[0], f->min,
                        f->max, value);
     if (whole < 0) whole = 0;
     switch (f->type) {
         case TD_FLAG_U16: *(uint16_t *)to = (uint16_t)whole; break;
-        case TD_FLAG_U32: *(uint32_t *)to = (uint32_t)whole; break;
+        case TD_FLAG_U32:
+        case TD_FLAG_U32_AUTO: *(uint32_t *)to = (uint32_t)whole; break;
         case TD_FLAG_U64: *(uint64_t *)to = (uint64_t)whole; break;
         default: *(double *)to = x;
     }
@@ -369,6 +378,12 @@ static void write_value(const td_flag *f, const void *at, td_jbuf *b) {
         case TD_FLAG_SWITCH: td_jw_bool(b, *(const bool *)at); break;
         case TD_FLAG_U16: td_jw_int(b, *(const uint16_t *)at); break;
         case TD_FLAG_U32: td_jw_int(b, *(const uint32_t *)at); break;
+        case TD_FLAG_U32_AUTO:
+            if (*(const uint32_t *)at == UINT32_MAX)
+                td_jw_str(b, "auto");
+            else
+                td_jw_int(b, *(const uint32_t *)at);
+            break;
         case TD_FLAG_U64: td_jw_int(b, (int64_t) * (const uint64_t *)at); break;
         case TD_FLAG_REAL: td_jw_real(b, *(const double *)at, 15); break;
         case TD_FLAG_TEXT: td_jw_str(b, *(const char *const *)at); break;

@@ -17,7 +17,8 @@
 typedef enum {
     TD_FLAG_SWITCH, /* bool; takes no value */
     TD_FLAG_U16,
-    TD_FLAG_U32, /* if the range allows negative values, they mean 0 */
+    TD_FLAG_U32,      /* if the range allows negative values, they mean 0 */
+    TD_FLAG_U32_AUTO, /* the same; "auto" is UINT32_MAX */
     TD_FLAG_U64,
     TD_FLAG_REAL,  /* double */
     TD_FLAG_TEXT,  /* const char *, which points into argv or is static */

@@ -134,17 +134,29 @@ static td_status open_model(td_engine *e, uint64_t available_bytes, td_error *er
     const td_model_memory *memory = &e->placed.memory;
     /* The device's figures are one card's where each card has a memory of its own. */
     uint64_t cards = memory->unified_memory ? 1 : e->placed.n_npus;
-    uint64_t npu_bytes = cards * memory->npu_weight_bytes, kv_bytes = cards * memory->kv_bytes_per_page * e->placed.n_pages;
+    uint64_t npu_bytes = cards * memory->npu_weight_bytes,
+             kv_bytes = cards * memory->kv_bytes_per_page * e->placed.shares.n_pages;
     uint64_t scratch_bytes = cards * memory->device_scratch_bytes + memory->host_scratch_bytes;
     td_info("memory: %.2f GiB device tier, %.2f GiB experts, %.2f GiB working memory, %.2f GiB KV for %llu tokens",
             (double)npu_bytes / (1 << 30), (double)memory->expert_weight_bytes / (1 << 30),
             (double)scratch_bytes / (1 << 30), (double)kv_bytes / (1 << 30),
-            (unsigned long long)e->placed.n_pages * TD_KV_PAGE);
+            (unsigned long long)e->placed.shares.n_pages * TD_KV_PAGE);
     e->info.weight_bytes = npu_bytes + memory->expert_weight_bytes;
     e->info.expert_weight_bytes = memory->expert_weight_bytes;
     e->info.kv_bytes = kv_bytes;
     e->info.scratch_bytes = scratch_bytes;
     return TD_OK;
+}
+
+static void tell_residency(const td_engine *e) {
+    const td_model_config *c = td_model_get_config(e->placed.model);
+    td_model_work          work;
+    td_model_get_work(e->placed.model, &work);
+    const uint32_t all = c->n_experts * td_moe_layers_in(c, (td_layer_range){0, c->n_layers + c->n_mtp_layers});
+    if (work.residency.slots)
+        td_info("experts that move: the device has room for " TD_FIGURE("expert_slots", "%u") " of %u, those of most use; the "
+                "CPU has them all",
+                work.residency.slots, all);
 }
 
 static void fill_limits_and_info(td_engine *e, uint32_t n_pages) {
@@ -241,11 +253,12 @@ static td_status open_engine(td_engine *e, const td_engine_options *o, td_error 
     e->stats_open = true;
     TD_TRY(open_pools(e, o, &available_bytes, err));
     TD_TRY(open_model(e, available_bytes, err));
-    uint32_t n_pages = e->placed.n_pages;
+    uint32_t n_pages = e->placed.shares.n_pages;
     TD_TRY(open_text(e, o, err));
     uint64_t source_hash = o->page_store ? td_model_source_hash(e->placed.model) : 0;
     TD_TRY(td_model_load(e->placed.model, n_pages, err));
     fill_limits_and_info(e, n_pages);
+    tell_residency(e);
     TD_TRY(td_waker_create(&e->waker, err));
     TD_TRY(td_inbox_create(e->waker, e->config.max_queued, e->config.random_seed, &e->inbox, err));
     TD_TRY(open_steps(e, n_pages, o->cache_listener, err));
@@ -324,6 +337,7 @@ void td_engine_get_stats(td_engine *e, td_engine_stats *s) {
     td_model_get_work(e->placed.model, &work);
     s->device = work.device;
     s->experts = work.experts;
+    s->residency = work.residency;
     s->queued = td_inbox_waiting(e->inbox, &s->queued_tokens);
     s->has_page_store = e->exchange.store != NULL;
     if (s->has_page_store) e->exchange.store->stats(e->exchange.store->user, &s->page_store);

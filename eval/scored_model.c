@@ -110,7 +110,6 @@ static td_status open_model(td_scored_model *m, const td_engine_options *o, cons
     td_model_spec spec = config.model; /* as the engine's, but whole, on one card, for steps of another shape */
     spec.without_mtp = false;
     spec.n_cards = 1;
-    spec.device_experts = 0;
     spec.experts.copy_files = false;
     spec.max_tok = shape->max_seq * shape->max_rows;
     spec.max_seq = shape->max_seq;

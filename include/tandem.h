@@ -334,6 +334,8 @@ typedef struct {
     void  *user;
 } td_page_store;
 
+#define TD_GPU_EXPERTS_AUTO UINT32_MAX
+
 /** Zero-initialise, then td_engine_options_init. Strings must live until td_engine_open returns. */
 typedef struct {
     const char *model_path;          /* Hugging Face folder */
@@ -367,7 +369,9 @@ typedef struct {
     uint32_t cpuinfer;
     uint32_t subpool_count;        /* NUMA subpools of the expert threads; 0: one per NUMA node in use */
     uint32_t tensor_parallel_size; /* cards that share the work; 1 */
-    uint32_t num_gpu_experts;      /* routed experts of a layer that the device keeps: 0, or all of them */
+    /** Routed experts of a layer that the device keeps: 0, all of them, or those of most use (docs/residency.md);
+     * TD_GPU_EXPERTS_AUTO: of these as many as its memory holds beside weights and KV. */
+    uint32_t num_gpu_experts;
     uint32_t npu_threads; /* host device: threads of its own, of all cards; 0: shares the expert threads, or one a card */
     bool     enable_defer;
     uint32_t max_deferred_experts_per_token; /* D, less than the model's experts per token; 0 with enable_defer: 1 */
@@ -451,6 +455,14 @@ typedef struct {
     uint64_t busy_ns;           /* time of its operations, without waits */
 } td_tier_work;
 
+/** Routed experts that move between host and device (docs/residency.md), since the start. */
+typedef struct {
+    uint64_t hits, misses;    /* (token, expert) pairs of steps that ended well: computed on the device, and on the CPU */
+    uint64_t uploads, failed; /* copies of an expert to the device that have ended */
+    uint64_t upload_bytes, upload_ns;
+    uint32_t resident, slots; /* experts that are on the device now, of all layers; that it has room for */
+} td_residency_counts;
+
 /** Over an interval: bytes per second of the tier's busy time, and the share of that time that its bounds would have taken.
  */
 typedef struct {
@@ -469,28 +481,29 @@ typedef struct {
 typedef struct {
     uint64_t requests_total, requests_stopped, requests_length, requests_aborted,
         requests_failed; /* all, and how they ended */
-    uint64_t     prompt_tokens, cached_tokens, generation_tokens;
-    uint32_t     running, queued;                          /* queued: retracted ones too */
-    uint64_t     queued_tokens;                            /* that those have so far */
-    uint32_t     retracted;                                /* waiting again because no KV page was free */
-    uint64_t     retractions;                              /* times that happened */
-    uint32_t     prefill_requests;                         /* running ones whose prompt is not all computed */
-    uint64_t     prefill_tokens_done, prefill_tokens_left; /* of those: tokens with KV, and to be computed */
-    uint64_t     kv_tokens_used, kv_tokens_total;          /* used: by requests */
-    uint64_t     kv_tokens_cached;                         /* held by the prefix cache alone: dropped when room is needed */
-    uint64_t     cache_evictions;                          /* pages that were */
-    uint64_t     steps_prefill, steps_decode;
-    bool         has_drafts;                       /* the engine drafts (options.speculative_algorithm); what follows */
-    uint64_t     drafts_verified, drafts_accepted; /* tokens */
-    uint64_t     drafted_steps;                    /* decode steps with at least one draft */
-    uint64_t     drafted_seqs, drafted_tokens;     /* in those steps: sequences, and the tokens that they gave */
-    double       draft_gain;                       /* tokens per second with drafts, of those without, as measured last */
-    uint64_t     expert_pairs, experts_deferred;   /* (token, expert) pairs: computed, and of those added one layer later */
-    td_tier_work device, experts;
-    td_tier_rate device_rate, expert_rate;    /* over the last log interval; 0 when idle */
-    double       decode_tokens_per_s;         /* over the last log interval; 0 when idle */
-    double       last_decode_tokens_per_s;    /* the same, kept when idle */
-    td_histogram ttft, tpot, queue_time, e2e; /* tpot: between two tokens of a request; e2e: from arrival to the end */
+    uint64_t prompt_tokens, cached_tokens, generation_tokens;
+    uint32_t running, queued;                          /* queued: retracted ones too */
+    uint64_t queued_tokens;                            /* that those have so far */
+    uint32_t retracted;                                /* waiting again because no KV page was free */
+    uint64_t retractions;                              /* times that happened */
+    uint32_t prefill_requests;                         /* running ones whose prompt is not all computed */
+    uint64_t prefill_tokens_done, prefill_tokens_left; /* of those: tokens with KV, and to be computed */
+    uint64_t kv_tokens_used, kv_tokens_total;          /* used: by requests */
+    uint64_t kv_tokens_cached;                         /* held by the prefix cache alone: dropped when room is needed */
+    uint64_t cache_evictions;                          /* pages that were */
+    uint64_t steps_prefill, steps_decode;
+    bool     has_drafts;                       /* the engine drafts (options.speculative_algorithm); what follows */
+    uint64_t drafts_verified, drafts_accepted; /* tokens */
+    uint64_t drafted_steps;                    /* decode steps with at least one draft */
+    uint64_t drafted_seqs, drafted_tokens;     /* in those steps: sequences, and the tokens that they gave */
+    double   draft_gain;                       /* tokens per second with drafts, of those without, as measured last */
+    uint64_t expert_pairs, experts_deferred;   /* (token, expert) pairs: computed, and of those added one layer later */
+    td_residency_counts residency;             /* its slots are 0 if no experts move */
+    td_tier_work        device, experts;
+    td_tier_rate        device_rate, expert_rate; /* over the last log interval; 0 when idle */
+    double              decode_tokens_per_s;      /* over the last log interval; 0 when idle */
+    double              last_decode_tokens_per_s; /* the same, kept when idle */
+    td_histogram ttft, tpot, queue_time, e2e;     /* tpot: between two tokens of a request; e2e: from arrival to the end */
     bool         has_page_store;
     td_page_store_stats page_store;
 } td_engine_stats;

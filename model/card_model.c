@@ -6,6 +6,7 @@
 #include "core/error.h"
 #include "core/log/log.h"
 #include "core/memory/mem.h"
+#include "kernels/exact_sum.h"
 #include "model/model_state.h"
 
 /* TD_OVERLAP_AUTO: rows of a step, and rows that an expert gets of each half on average. */
@@ -51,6 +52,7 @@ static td_program_spec program_spec(const td_card_model *c) {
                              .shard = c->shard,
                              .group = m->group,
                              .device_experts = m->part.experts || m->probe.experts_left == TD_EXPERTS_LEFT_ALL,
+                             .packed = m->part.resident ? &m->packed : NULL,
                              .experts_left_out = m->probe.experts_left == TD_EXPERTS_LEFT_ALL,
                              .model = &m->spec,
                              .config = &m->config,
@@ -108,7 +110,8 @@ static activation_sizes sizes_of_activations(const td_card_model *c) {
         [BUFFER(h_f32)] = f32 * sizeof(float),
         [BUFFER(attn)] = all,
         [BUFFER(mlp)] = all,
-        [BUFFER(routed)] = m->part.experts ? all : 0,
+        [BUFFER(routed)] = m->part.experts || m->part.resident ? all : 0,
+        [BUFFER(parts)] = m->part.resident ? rows * td_exact_words(hidden) * sizeof(int32_t) : 0,
         [BUFFER(ids)] = routed * sizeof *c->act.ids,
         [BUFFER(weights)] = routed * sizeof *c->act.weights,
         [BUFFER(mtp_x)] = m->part.whole ? mtp : 0,
@@ -148,6 +151,17 @@ void td_card_model_memory(const td_card_model *c, td_model_memory *memory) {
                                 .host_scratch_bytes = td_step_buf_bytes(&shape),
                                 .unified_memory = m->unified};
     for (size_t i = 0; i < N_BUFFERS; i++) memory->device_scratch_bytes += act.bytes[i];
+    if (m->part.resident) {
+        td_resident_spec resident = td_model_resident_spec(m);
+        memory->npu_weight_bytes += td_resident_device_bytes(&resident);
+        memory->host_scratch_bytes += td_resident_pinned_bytes(&resident);
+        if (m->spec.device_experts == TD_GPU_EXPERTS_AUTO) {
+            memory->slot_bytes = td_resident_slot_bytes(&resident);
+            memory->slots_least = m->config.top_k;
+            memory->slots_most = m->part.resident;
+            memory->npu_weight_bytes -= memory->slots_most * memory->slot_bytes;
+        }
+    }
     if (!m->unified) {
         memory->device_scratch_bytes += memory->host_scratch_bytes;
         memory->host_scratch_bytes +=
@@ -210,6 +224,7 @@ void td_card_model_keep_weights(const td_card_model *c) {
 static td_status enqueue_pass(td_card_model *c, td_pass_kind kind, const td_step_bucket *bucket) {
     td_npu *d = c->npu;
     TD_TRY(td_step_buf_enqueue_upload(&c->step, bucket, c->stream));
+    if (c->model->resident) TD_TRY(td_resident_enqueue_table(c->model->resident, c->stream));
     TD_TRY(td_program_enqueue(&c->program[kind], d, c->stream, bucket));
     bool with_head = kind == TD_PASS_FORWARD && c->model->part.whole;
     return with_head ? td_program_enqueue(&c->program[TD_PASS_HEAD], d, c->stream, bucket) : TD_OK;
@@ -223,11 +238,13 @@ static td_status capture(td_card_model *c, td_pass_kind kind, const td_step_buck
     td_npu_graph **graph = &c->graphs[kind * c->step.n + (size_t)(bucket - c->step.buckets)];
     *out = *graph;
     if (*graph) return TD_OK;
-    td_status st = d->ops->graph_begin(d, c->stream);
-    if (st != TD_OK)
-        return td_fail(err, st, "a step of %u tokens cannot be captured: %s", bucket->max_tok, td_status_text(st));
-    st = enqueue_pass(c, kind, bucket);
-    td_status ended = d->ops->graph_end(d, c->stream, st == TD_OK ? graph : NULL, err);
+    if (c->model->resident) td_resident_pause(c->model->resident);
+    td_status st = d->ops->graph_begin(d, c->stream), ended = TD_OK;
+    if (st == TD_OK) {
+        st = enqueue_pass(c, kind, bucket);
+        ended = d->ops->graph_end(d, c->stream, st == TD_OK ? graph : NULL, err);
+    }
+    if (c->model->resident) td_resident_resume(c->model->resident);
     if (st != TD_OK)
         return td_fail(err, st, "a step of %u tokens cannot be captured: %s", bucket->max_tok, td_status_text(st));
     *out = *graph;
@@ -287,6 +304,7 @@ static td_status build_programs(td_card_model *c, td_error *err) {
     td_model       *m = c->model;
     td_program_spec spec = program_spec(c);
     spec.bridge = m->bridge;
+    spec.resident = m->resident;
     spec.weights = &c->weights;
     spec.kv = c->kv;
     spec.act = c->act;

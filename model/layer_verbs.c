@@ -187,6 +187,7 @@ void td_layer_route(td_layer *l, td_router_desc r) {
     r.in_f32 = st->normed_f32;
     r.ids = st->hands_over ? st->io.ids : s->act.ids;
     r.weights = st->hands_over ? st->io.weights : s->act.weights;
+    if (st->hands_over && s->resident) r.slot_of = td_resident_slot_of(s->resident, st->handover.layer);
     if (st->routes) td_describe_block(st->d, (td_block_desc){.kind = TD_BLOCK_ROUTER, .router = r});
     if (st->hands_over) hand_over(st);
     td_describe_op(st->d, (td_op){.kind = TD_OP_STAGE});
@@ -219,14 +220,46 @@ static void add_device_experts(td_layer *l, td_experts_desc e) {
     td_describe_block(st->d, (td_block_desc){.kind = TD_BLOCK_EXPERTS, .experts = e});
 }
 
+/* Experts that are resident on the device, while the CPU computes the others. */
+static void add_resident(const td_layer *l) {
+    const td_layer_state  *st = l->state;
+    const td_program_spec *s = st->d->s;
+    td_resident_desc       r = {.hidden = l->c->hidden,
+                                .inter = st->d->sizes.moe_inter,
+                                .n_experts = l->c->n_experts,
+                                .top_k = l->c->top_k,
+                                .packed = s->packed,
+                                .in = st->io.x,
+                                .in_i8 = st->io.x_i8,
+                                .ids = st->io.ids,
+                                .weights = st->io.weights,
+                                .sums = s->act.parts};
+    if (s->resident) {
+        r.slots = td_resident_slots(s->resident, st->handover.layer);
+        r.slot_of = td_resident_slot_of(s->resident, st->handover.layer);
+    }
+    td_describe_block(st->d, (td_block_desc){.kind = TD_BLOCK_RESIDENT, .resident = r});
+}
+
+/* Both tiers' parts of the sum. */
+static const void *join_parts(const td_layer *l) {
+    const td_layer_state  *st = l->state;
+    const td_program_spec *s = st->d->s;
+    td_describe_block(
+        st->d, (td_block_desc){.kind = TD_BLOCK_JOIN,
+                               .join = {.hidden = l->c->hidden, .parts = {st->io.y, s->act.parts}, .out = s->act.routed}});
+    return s->act.routed;
+}
+
 /* Among several cards, what the CPU's experts add is card 0's part of the sum; of experts on the device each has its own. */
 void td_layer_add_experts(td_layer *l, td_experts_desc e) {
     const td_layer_state  *st = l->state;
     const td_program_spec *s = st->d->s;
     const void            *routed = NULL;
     if (st->hands_over) {
+        if (s->packed) add_resident(l);
         td_describe_op(st->d, (td_op){.kind = TD_OP_COLLECT, .handover = {.desc = st->handover}});
-        routed = st->io.y;
+        routed = s->packed ? join_parts(l) : st->io.y;
     } else if (s->device_experts && !s->experts_left_out) {
         add_device_experts(l, e);
         routed = s->act.routed;

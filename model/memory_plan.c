@@ -34,7 +34,21 @@ static bool others_have_much(const td_memory_plan_input *in) {
     return in->taken_bytes > in->available_bytes / 8 && in->taken_bytes > (uint64_t)1 << 30;
 }
 
-td_status td_memory_plan(const td_memory_plan_input *in, uint32_t *n_pages, td_error *err) {
+/* Up to what max_running sequences of context_length take. Slots for experts get a share: half of the room, if the other half
+ * holds one such sequence. */
+static uint64_t useful_pages(const td_memory_plan_input *in, uint64_t fit) {
+    const uint64_t longest = in->context_length / TD_KV_PAGE + 1, useful = in->max_running * longest;
+    if (in->slot_bytes && fit / 2 >= longest) fit /= 2;
+    return useful < fit ? useful : fit;
+}
+
+static uint32_t slots_beside(const td_memory_plan_input *in, uint64_t left) {
+    if (!in->slot_bytes || left / in->slot_bytes < in->slots_least) return 0;
+    uint64_t fit = left / in->slot_bytes;
+    return fit < in->slots_most ? (uint32_t)fit : in->slots_most;
+}
+
+td_status td_memory_plan(const td_memory_plan_input *in, td_memory_shares *out, td_error *err) {
     const char *where = in->host ? "device memory: " : "";
     char        others[80] = "";
     if (others_have_much(in))
@@ -62,10 +76,7 @@ td_status td_memory_plan(const td_memory_plan_input *in, uint32_t *n_pages, td_e
             "of %.2f GiB available%s) the largest is %llu",
             where, (unsigned long long)in->max_total_tokens, GIB(in->weight_bytes), GIB(in->scratch_bytes), GIB(budget),
             in->fraction, GIB(in->available_bytes), others, (unsigned long long)fit * TD_KV_PAGE);
-    if (wanted == 0) {
-        uint64_t useful = (uint64_t)in->max_running * (in->context_length / TD_KV_PAGE + 1);
-        wanted = useful < fit ? useful : fit;
-    }
-    *n_pages = (uint32_t)wanted;
+    if (wanted == 0) wanted = useful_pages(in, fit);
+    *out = (td_memory_shares){(uint32_t)wanted, slots_beside(in, budget - fixed - wanted * in->kv_bytes_per_page)};
     return TD_OK;
 }

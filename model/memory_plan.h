@@ -15,6 +15,8 @@ typedef struct {
     uint64_t kv_bytes_per_page;    /* device: TD_KV_PAGE tokens of all layers, and the blocks' scratch for them */
     uint64_t expert_weight_bytes;  /* host: routed experts */
     uint64_t host_scratch_bytes;   /* host: working memory */
+    uint64_t slot_bytes;           /* device: of a slot of each layer, for experts that move as many as fit; 0: none do so */
+    uint32_t slots_least, slots_most; /* of a layer, if slot_bytes is set: so few are no use, so many are enough */
     bool     unified_memory;
 } td_model_memory;
 
@@ -35,10 +37,17 @@ typedef struct {
     uint64_t              kv_bytes_per_page; /* all layers; > 0 */
     uint64_t max_total_tokens; /* wanted capacity; 0: what fits, up to max_running sequences of context_length */
     uint32_t context_length, max_running;
+    uint64_t slot_bytes; /* this and the next two as td_model_memory has them: slots get what KV leaves. Without
+                            max_total_tokens it leaves half of the room, if one sequence of context_length fits in the other */
+    uint32_t slots_least, slots_most;
 } td_memory_plan_input;
+
+typedef struct {
+    uint32_t n_pages, n_slots; /* of KV; of a layer's experts on the device, 0 without slot_bytes */
+} td_memory_shares;
 
 /** @return TD_ENOMEM when the weights and one page do not fit, or max_total_tokens does not: err names the largest that
  * does, and the memory that is short. */
-TD_NODISCARD td_status td_memory_plan(const td_memory_plan_input *in, uint32_t *n_pages, td_error *err);
+TD_NODISCARD td_status td_memory_plan(const td_memory_plan_input *in, td_memory_shares *out, td_error *err);
 
 #endif

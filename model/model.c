@@ -12,6 +12,7 @@
 #include "core/error.h"
 #include "core/log/log.h"
 #include "core/memory/mem.h"
+#include "core/threads/chaos.h"
 #include "core/threads/thread.h"
 #include "model/arch/config_file.h"
 #include "model/checkpoint/checkpoint.h"
@@ -39,6 +40,10 @@ static void settle_experts(td_model *m) {
     e->max_tok = m->spec.max_tok;
 }
 
+static void note_chosen(void *resident, uint32_t layer, uint32_t first_row, uint32_t n_tok, const uint16_t *ids) {
+    td_resident_chosen(resident, layer, first_row, n_tok, ids);
+}
+
 static td_bridge_config bridge_config(const td_model *m) {
     return (td_bridge_config){.npu = m->cards->npu,
                               .spec = &m->spec.experts,
@@ -47,7 +52,22 @@ static td_bridge_config bridge_config(const td_model *m) {
                               .async = m->async_experts,
                               .max_ports = m->spec.experts.n_layers * TD_HALVES,
                               .handover = m->handover,
-                              .x_int8 = m->int8_experts};
+                              .x_int8 = m->int8_experts,
+                              .in_parts = m->part.resident > 0,
+                              .chosen = m->part.resident ? note_chosen : NULL,
+                              .user = m->resident};
+}
+
+td_resident_spec td_model_resident_spec(const td_model *m) {
+    return (td_resident_spec){.npu = m->cards->npu,
+                              .experts = m->experts,
+                              .packed = m->packed,
+                              .n_layers = m->spec.experts.n_layers,
+                              .n_experts = m->config.n_experts,
+                              .top_k = m->config.top_k,
+                              .n_slots = m->part.resident,
+                              .max_tok = m->spec.max_tok,
+                              .chaos_seed = m->probe.residency_seed ? m->probe.residency_seed : td_chaos_residency()};
 }
 
 static size_t merged_logits_bytes(const td_model *m) {
@@ -139,36 +159,73 @@ static bool has_packed_experts(const td_model *m) {
     return access(path, F_OK) == 0;
 }
 
-/* Decide which tier has the routed experts. */
-static td_status place_experts(td_model *m, td_error *err) {
-    uint32_t    wanted = m->spec.device_experts, all = m->config.n_experts;
-    td_npu_caps caps;
-    if (m->probe.experts_left == TD_EXPERTS_LEFT_ALL) m->spec.experts.n_layers = 0;
-    if (!wanted) return TD_OK;
-    if (m->probe.experts_left) return td_fail(err, TD_EINVAL, "num-gpu-experts %u: the experts' work is left out", wanted);
-    m->cards->npu->ops->caps(m->cards->npu, &caps);
-    if (!caps.experts)
-        return td_fail(err, TD_ENOTSUP, "num-gpu-experts %u: on this device no routed experts can be yet: %s", wanted,
-                       caps.text);
-    if (!m->spec.experts.n_layers)
-        return td_fail(err, TD_EINVAL, "num-gpu-experts %u: the model has no routed experts", wanted);
-    if (wanted != all)
-        return td_fail(err, TD_ENOTSUP,
-                       "num-gpu-experts %u: of the %u routed experts of a layer the device keeps all (%u) or none (0)",
-                       wanted, all, all);
+/* Whether some of a layer's experts may lie on the device, and others take their places while the model runs. */
+static td_status check_movable(const td_model *m, const td_npu_caps *caps, td_error *err) {
+    if (m->probe.experts_left) return td_fail(err, TD_EINVAL, "the experts' work is left out");
+    if (!caps->resident)
+        return td_fail(err, TD_ENOTSUP, "of the %u routed experts of a layer the device keeps all (%u) or none (0)",
+                       m->config.n_experts, m->config.n_experts);
+    if (m->n_cards > 1)
+        return td_fail(err, TD_ENOTSUP, "each of several cards keeps all of a layer's routed experts (%u) or none (0)",
+                       m->config.n_experts);
+    if (m->spec.experts.max_deferred) return td_fail(err, TD_ENOTSUP, "experts that move cannot be deferred yet");
+    if (m->probe.layer_tap) return td_fail(err, TD_EINVAL, "taps of layers see experts of the CPU alone");
+    return TD_OK;
+}
+
+/* num-gpu-experts auto: none where experts cannot move; else at most all, until td_model_set_slots. */
+static void place_what_fits(td_model *m, const td_npu_caps *caps) {
+    td_error why = {.text = "device and host share one memory"};
+    if (!m->spec.experts.n_layers) return;
+    if (m->unified || check_movable(m, caps, &why) != TD_OK)
+        td_info("num-gpu-experts auto: none: %s", why.text);
+    else
+        m->part.resident = m->config.n_experts;
+}
+
+static td_status place_all(td_model *m, const td_npu_caps *caps, td_error *err) {
+    if (m->probe.experts_left) return td_fail(err, TD_EINVAL, "the experts' work is left out");
+    if (!caps->experts) return td_fail(err, TD_ENOTSUP, "on this device no routed experts can be yet: %s", caps->text);
     if (m->cpu_weight_path || has_packed_experts(m))
-        return td_fail(
-            err, TD_ENOTSUP,
-            "num-gpu-experts %u: the experts in %s are packed for the CPU; the device takes those of a checkpoint", wanted,
-            m->cpu_weight_path ? m->cpu_weight_path : m->spec.model_path);
+        return td_fail(err, TD_ENOTSUP, "the experts in %s are packed for the CPU; the device takes those of a checkpoint",
+                       m->cpu_weight_path ? m->cpu_weight_path : m->spec.model_path);
     if (m->config.expert_bias || !td_glu_is_silu(&m->config.expert_glu))
         return td_fail(err, TD_ENOTSUP,
-                       "num-gpu-experts %u: this model's experts have %s, which the device does not compute: leave them on "
-                       "the CPU (0)",
-                       wanted, m->config.expert_bias ? "biases" : "another gated unit than silu(gate) * up");
+                       "this model's experts have %s, which the device does not compute: leave them on the CPU (0)",
+                       m->config.expert_bias ? "biases" : "another gated unit than silu(gate) * up");
     m->part.experts = true;
     m->spec.experts.n_layers = 0;
     return TD_OK;
+}
+
+static td_status place_some(td_model *m, const td_npu_caps *caps, td_error *err) {
+    TD_TRY(check_movable(m, caps, err));
+    if (m->spec.device_experts < m->config.top_k)
+        return td_fail(err, TD_EINVAL, "a token chooses %u experts of a layer: take as many or more", m->config.top_k);
+    m->part.resident = m->spec.device_experts;
+    return TD_OK;
+}
+
+/* Decide which tier has the routed experts. */
+static td_status place_experts(td_model *m, td_error *err) {
+    const uint32_t wanted = m->spec.device_experts, all = m->config.n_experts;
+    td_npu_caps    caps;
+    td_error       why = {.text = ""};
+    td_status      st;
+    if (m->probe.experts_left == TD_EXPERTS_LEFT_ALL) m->spec.experts.n_layers = 0;
+    if (!wanted) return TD_OK;
+    m->cards->npu->ops->caps(m->cards->npu, &caps);
+    if (wanted == TD_GPU_EXPERTS_AUTO) {
+        place_what_fits(m, &caps);
+        return TD_OK;
+    }
+    if (!all || (!m->spec.experts.n_layers && !m->probe.experts_left))
+        st = td_fail(&why, TD_EINVAL, "the model has no routed experts");
+    else if (wanted > all)
+        st = td_fail(&why, TD_EINVAL, "a layer has %u routed experts", all);
+    else
+        st = wanted < all ? place_some(m, &caps, &why) : place_all(m, &caps, &why);
+    return st == TD_OK ? TD_OK : td_fail(err, st, "num-gpu-experts %u: %s", wanted, why.text);
 }
 
 /* Settle in the spec what the checkpoint decides, or refuse it. */
@@ -291,6 +348,8 @@ td_status td_model_open(const td_model_spec *spec, const td_model_probe *probe, 
             st = td_experts_measure(ec, td_pool_subpools(expert_pool), td_pool_workers(expert_pool), &m->expert_weight_bytes,
                                     &m->expert_scratch_bytes, err);
     }
+    if (st == TD_OK && m->part.resident)
+        st = td_experts_packed(&m->spec.experts, td_pool_subpools(expert_pool), &m->packed, err);
     for (uint32_t i = 0; i < m->n_cards && st == TD_OK; i++) st = td_card_model_measure_scratch(&m->cards[i], err);
     if (st != TD_OK) {
         td_model_close(m);
@@ -300,12 +359,18 @@ td_status td_model_open(const td_model_spec *spec, const td_model_probe *probe, 
     return TD_OK;
 }
 
+void td_model_set_slots(td_model *m, uint32_t n_slots) {
+    assert(m->spec.device_experts == TD_GPU_EXPERTS_AUTO && n_slots <= m->config.n_experts);
+    m->part.resident = n_slots;
+}
+
 void td_model_close(td_model *m) {
     if (!m) return;
     stop_threads(m);
     for (uint32_t i = 0; i < m->n_cards; i++) td_card_model_close(&m->cards[i]);
     if (m->group) m->cards->npu->ops->group_destroy(m->group);
     td_bridge_close(m->bridge);
+    td_resident_close(m->resident);
     td_experts_destroy(m->experts);
     if (m->n_cards > 1) free(m->logits);
     td_watch_close(m);
@@ -327,6 +392,8 @@ td_status td_model_load(td_model *m, uint32_t n_pages, td_error *err) {
     for (uint32_t i = 0; i < m->n_cards; i++) TD_TRY(td_card_model_load(&m->cards[i], err));
     if (m->spec.experts.n_layers) {
         if (!m->probe.experts_left) TD_TRY(load_experts(m, err));
+        const td_resident_spec resident = td_model_resident_spec(m);
+        if (m->part.resident) TD_TRY(td_resident_open(&resident, &m->resident, err));
         td_bridge_config bc = bridge_config(m);
         TD_TRY(td_bridge_open(&bc, &m->bridge, err));
     }
@@ -393,6 +460,7 @@ void td_model_get_work(const td_model *m, td_model_work *out) {
     if (!m->experts) return;
     td_experts_counters(m->experts, &out->expert_pairs, &out->experts);
     out->deferred_pairs = td_bridge_deferred(m->bridge);
+    if (m->resident) td_resident_report(m->resident, &out->residency);
 }
 
 uint32_t td_model_get_cards(const td_model *m, td_card_stats out[TD_CARDS_MAX]) {
@@ -499,10 +567,13 @@ static td_status run(td_model *m, td_pass_kind kind, const uint32_t *token, td_o
     td_pool_hold(m->expert_pool);
     if (hands_over) {
         td_bridge_pass pass = td_program_pass(p, m->cards->bucket);
+        if (m->resident) td_resident_begin_pass(m->resident);
         td_bridge_begin_pass(m->bridge, &pass);
     }
     st = on_cards(m, td_card_model_run);
     td_status ticket = hands_over ? td_bridge_end_pass(m->bridge) : TD_OK;
+    if (hands_over && m->resident)
+        td_resident_end_pass(m->resident, st == TD_OK && ticket == TD_OK ? &m->cards->bucket->whole : NULL);
     td_pool_release(m->expert_pool);
     if (st != TD_OK) return give_up(m, st);
     gather_logits(m);

@@ -12,6 +12,7 @@
 #include "model/model_probe.h"
 #include "model/model_spec.h"
 #include "model/step_rows.h"
+#include "residency/resident_experts.h"
 
 typedef struct td_outline td_outline; /* model/program.h */
 
@@ -26,6 +27,10 @@ typedef struct td_outline td_outline; /* model/program.h */
 TD_NODISCARD td_status td_model_open(const td_model_spec *spec, const td_model_probe *probe, td_npu *const *npus,
                                      td_pool *expert_pool, td_model **out, td_error *err);
 void                   td_model_close(td_model *m);
+
+/** With device_experts TD_GPU_EXPERTS_AUTO, before td_model_load: how many of a layer's experts the device has room for; 0 or
+ * at least the model's top_k. Until then the memory is that of the slots_most. */
+void td_model_set_slots(td_model *m, uint32_t n_slots);
 
 const td_model_spec   *td_model_get_spec(const td_model *m); /* as settled; the model's own, until close */
 const td_model_config *td_model_get_config(const td_model *m);
@@ -49,9 +54,10 @@ const char *td_model_expert_kernel(const td_model *m); /* after load */
 
 /** What the tiers have done since load, and the (token, expert) pairs. Any thread. */
 typedef struct {
-    td_tier_work device, experts;
-    uint64_t     expert_pairs, deferred_pairs;
-    uint64_t     link_down_bytes, link_up_bytes; /* down: to the device; up: from it; 0 with unified memory */
+    td_tier_work        device, experts;
+    uint64_t            expert_pairs, deferred_pairs;
+    uint64_t            link_down_bytes, link_up_bytes; /* down: to the device; up: from it; 0 with unified memory */
+    td_residency_counts residency;                      /* its slots are 0 if no experts move */
 } td_model_work;
 
 void td_model_get_work(const td_model *m, td_model_work *out);

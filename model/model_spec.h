@@ -36,7 +36,7 @@ typedef struct {
     const char *device;         /* a name that td_npu_open knows */
     uint32_t    n_cards;        /* cards that share the work (tensor parallel), at least 1 */
     uint32_t    first_card;     /* the first of them among those that the process sees */
-    uint32_t    device_experts; /* routed experts of a layer that the device computes: 0, or all of them */
+    uint32_t    device_experts; /* routed experts of a layer that the device keeps, as td_engine_options.num_gpu_experts */
 
     /* numbers */
     bool w8a8;              /* the device tier in int8; false: bf16 weights, f32 activations */

@@ -86,12 +86,14 @@ struct td_model {
     bool                 int8_rows;    /* norms give their rows in int8, too, for linears with int8 weights */
     bool                 int8_experts; /* the routed experts take these rows */
 
-    td_card_model *cards; /* [n_cards]; the first talks to the experts */
-    uint32_t       n_cards;
-    td_npu_group  *group;   /* the cards' group; NULL with one card */
-    td_experts    *experts; /* NULL: no MoE layer */
-    td_bridge     *bridge;
-    float         *logits; /* [max_out, vocab]; with one card the card's own */
+    td_card_model       *cards; /* [n_cards]; the first talks to the experts */
+    uint32_t             n_cards;
+    td_npu_group        *group;    /* the cards' group; NULL with one card */
+    td_experts          *experts;  /* NULL: no MoE layer */
+    td_packed_expert     packed;   /* of experts that may be resident */
+    td_resident_experts *resident; /* NULL: all experts are on one tier */
+    td_bridge           *bridge;
+    float               *logits; /* [max_out, vocab]; with one card the card's own */
 
     td_page_copy        copy; /* the copy under way */
     const td_step_rows *rows; /* of the last forward; passes of the heads use them */
@@ -105,6 +107,9 @@ struct td_model {
     tapped_layer *tapped; /* [n_layers] with layer_tap */
     void        **tapped_args;
 };
+
+/** What the resident experts are opened with; experts are NULL until they are loaded. */
+td_resident_spec td_model_resident_spec(const td_model *m);
 
 static inline uint32_t td_model_all_layers(const td_model *m) {
     return m->config.n_layers + m->config.n_mtp_layers;

@@ -11,6 +11,7 @@
 #include "model/layer_caches.h"
 #include "model/model_spec.h"
 #include "model/weights.h"
+#include "residency/resident_experts.h"
 
 typedef enum {
     TD_OP_BLOCK,   /* a block of the device */
@@ -52,14 +53,15 @@ typedef struct {
 /* What the blocks read and write; [max_tok, hidden] act_dtype unless noted. Nothing but pointers of buffers
  * (model/card_model.c). */
 typedef struct {
-    void       *x;       /* the residual stream */
-    void       *h;       /* normed */
-    td_rows_i8  h_i8;    /* the same in int8, for linears with int8 weights; q NULL: norms do not give it */
-    float      *h_f32;   /* the same in f32, for routers; NULL: norms do not give it */
-    void       *attn;    /* attention's output */
-    void       *mlp;     /* dense or shared MLP's output */
-    void       *routed;  /* output of routed experts that are on the device; ids and weights are their router's choice */
-    uint16_t   *ids;     /* [max_tok, top_k] */
+    void       *x;      /* the residual stream */
+    void       *h;      /* normed */
+    td_rows_i8  h_i8;   /* the same in int8, for linears with int8 weights; q NULL: norms do not give it */
+    float      *h_f32;  /* the same in f32, for routers; NULL: norms do not give it */
+    void       *attn;   /* attention's output */
+    void       *mlp;    /* dense or shared MLP's output */
+    void       *routed; /* output of routed experts where the device has a part; ids and weights are their router's choice */
+    int32_t    *parts;  /* [max_tok, td_exact_words(hidden)] of resident experts, their part of that sum */
+    uint16_t   *ids;    /* [max_tok, top_k] */
     float      *weights; /* [max_tok, top_k] */
     void       *mtp_x;   /* the MTP layer's residual stream */
     void       *mtp_cat; /* [max_tok, 2*hidden] */
@@ -75,6 +77,8 @@ typedef struct {
     td_npu_group           *group;  /* the cards whose sums make a whole; NULL with one */
     td_bridge              *bridge; /* NULL if the model has no MoE layer, or device_experts is set; or of an outline */
     bool                    device_experts; /* the routed experts are on the device: a block like the others, no hand-over */
+    const td_packed_expert *packed;   /* of experts that are resident on the device, beside the CPU's; NULL: none are */
+    td_resident_experts    *resident; /* these experts; NULL: of an outline */
     bool                    experts_left_out; /* with device_experts: tokens are routed, no expert is computed */
     const td_model_spec    *model;            /* settled: sizes of steps, types, deferral */
     const td_model_config  *config;

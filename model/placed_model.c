@@ -15,8 +15,8 @@ static void device_room(const td_model_room *room, const td_placed_model *m, td_
     }
 }
 
-td_status td_placed_model_pages(const td_model_spec *spec, const td_model_room *room, const td_placed_model *m,
-                                uint32_t *n_pages, td_error *err) {
+td_status td_placed_model_shares(const td_model_spec *spec, const td_model_room *room, const td_placed_model *m,
+                                 td_memory_shares *out, td_error *err) {
     const td_model_memory *memory = &m->memory;
     td_host_budget         host = {
                 .available_bytes = room->available_bytes,
@@ -29,7 +29,10 @@ td_status td_placed_model_pages(const td_model_spec *spec, const td_model_room *
                                .kv_bytes_per_page = memory->kv_bytes_per_page,
                                .max_total_tokens = spec->max_total_tokens,
                                .context_length = td_model_context_length(m->model),
-                               .max_running = spec->max_running};
+                               .max_running = spec->max_running,
+                               .slot_bytes = memory->slot_bytes,
+                               .slots_least = memory->slots_least,
+                               .slots_most = memory->slots_most};
     device_room(room, m, &in);
     if (memory->unified_memory) {
         in.taken_bytes = 0;
@@ -38,7 +41,7 @@ td_status td_placed_model_pages(const td_model_spec *spec, const td_model_room *
         in.scratch_bytes += host.scratch_bytes;
         in.host = NULL;
     }
-    return td_memory_plan(&in, n_pages, err);
+    return td_memory_plan(&in, out, err);
 }
 
 static td_status open_card(const td_model_spec *spec, const td_model_room *room, const td_model_probe *probe,
@@ -60,8 +63,12 @@ static td_status open_parts(const td_model_spec *spec, const td_model_room *room
     while (m->n_npus < spec->n_cards) TD_TRY(open_card(spec, room, probe, m, err));
     TD_TRY(td_model_open(spec, probe, m->npus, room->expert_pool, &m->model, err));
     td_model_get_memory(m->model, &m->memory);
-    m->n_pages = spec->n_pages;
-    return spec->n_pages ? TD_OK : td_placed_model_pages(spec, room, m, &m->n_pages, err);
+    m->shares = (td_memory_shares){spec->n_pages, m->memory.slots_most};
+    if (!spec->n_pages) TD_TRY(td_placed_model_shares(spec, room, m, &m->shares, err));
+    if (!m->memory.slot_bytes) return TD_OK;
+    td_model_set_slots(m->model, m->shares.n_slots);
+    td_model_get_memory(m->model, &m->memory);
+    return TD_OK;
 }
 
 td_status td_placed_model_open(const td_model_spec *spec, const td_model_room *room, const td_model_probe *probe,

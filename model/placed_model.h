@@ -20,11 +20,11 @@ typedef struct {
 } td_model_room;
 
 typedef struct {
-    td_npu         *npus[TD_SHARDS_MAX]; /* [n_npus] the opened cards */
-    uint32_t        n_npus;
-    td_model       *model;
-    td_model_memory memory;
-    uint32_t        n_pages; /* KV pages to give to td_model_load */
+    td_npu          *npus[TD_SHARDS_MAX]; /* [n_npus] the opened cards */
+    uint32_t         n_npus;
+    td_model        *model;
+    td_model_memory  memory;
+    td_memory_shares shares; /* its KV pages are for td_model_load */
 } td_placed_model;
 
 /**
@@ -38,8 +38,8 @@ TD_NODISCARD td_status td_placed_model_open(const td_model_spec *spec, const td_
                                             const td_model_probe *probe, td_placed_model *out, td_error *err);
 void                   td_placed_model_close(td_placed_model *m); /* one that is not open is fine */
 
-/** The KV pages that an open model would get with the spec's fraction, max_total_tokens and max_running. @return as open. */
-TD_NODISCARD td_status td_placed_model_pages(const td_model_spec *spec, const td_model_room *room, const td_placed_model *m,
-                                             uint32_t *n_pages, td_error *err);
+/** What an open model would get with the spec's fraction, max_total_tokens and max_running. @return as open. */
+TD_NODISCARD td_status td_placed_model_shares(const td_model_spec *spec, const td_model_room *room, const td_placed_model *m,
+                                              td_memory_shares *out, td_error *err);
 
 #endif

@@ -30,7 +30,7 @@ static void keep_call(void *arg) {
     td_bridge_pass pass = td_program_pass(k->program, m->cards->bucket);
     const td_step *step = pass.steps[k->half];
     size_t at = (size_t)step->first_row * m->config.top_k, pairs = (size_t)step->host.counts->n_tok * m->config.top_k;
-    memcpy(k->ids + at, io.ids + at, pairs * sizeof *k->ids);
+    for (size_t i = at; i < at + pairs; i++) k->ids[i] = td_id_number(io.ids[i]);
     memcpy(k->weights + at, io.weights + at, pairs * sizeof *k->weights);
 }
 

@@ -199,15 +199,15 @@ static void list_memories(const planner *p, const td_plan_machine *m, td_plan *o
 }
 
 static td_status count_kv(planner *p, td_plan *out, td_error *err) {
-    td_model_spec all = p->config.model;
-    uint32_t      most;
+    td_model_spec    all = p->config.model;
+    td_memory_shares most;
     out->longest = out->context_length;
     if (!out->fits) return TD_OK;
-    out->kv_tokens = (uint64_t)p->placed.n_pages * TD_KV_PAGE;
+    out->kv_tokens = (uint64_t)p->placed.shares.n_pages * TD_KV_PAGE;
     all.max_total_tokens = 0;
     all.max_running = UINT32_MAX;
-    TD_TRY(td_placed_model_pages(&all, &p->room, &p->placed, &most, err));
-    out->kv_tokens_most = (uint64_t)most * TD_KV_PAGE;
+    TD_TRY(td_placed_model_shares(&all, &p->room, &p->placed, &most, err));
+    out->kv_tokens_most = (uint64_t)most.n_pages * TD_KV_PAGE;
     if (out->kv_tokens < out->longest) out->longest = out->kv_tokens;
     return TD_OK;
 }

@@ -136,7 +136,7 @@ td_status td_layer_run(td_quantizer *q, uint32_t layer, td_layer_numbers numbers
                        td_layer_seen *seen, td_hidden_writer *next) {
     layer_run r = {.q = q, .seen = seen};
     td_status st = open_model(&r, layer, numbers);
-    if (st == TD_OK) st = td_model_load(r.placed.model, r.placed.n_pages, q->err);
+    if (st == TD_OK) st = td_model_load(r.placed.model, r.placed.shares.n_pages, q->err);
     if (st == TD_OK) st = take_arrays(&r);
     for (uint32_t w = 0, n; st == TD_OK && w < q->text.n_windows; w += n) {
         n = q->text.n_windows - w < r.windows ? q->text.n_windows - w : r.windows;
@@ -152,7 +152,7 @@ td_status td_layer_run_bytes(td_quantizer *q, uint32_t layer, uint64_t *bytes) {
     *bytes = 0;
     td_status st = open_model(&r, layer, TD_LAYER_SOURCE); /* weights in bf16: the larger ones */
     if (st == TD_OK)
-        *bytes = td_model_memory_bytes(&r.placed.memory, r.placed.n_pages) +
+        *bytes = td_model_memory_bytes(&r.placed.memory, r.placed.shares.n_pages) +
                  3 * sizeof(float) * r.windows * q->text.window * q->config.hidden; /* x, store, wide */
     close_run(&r);
     return st;

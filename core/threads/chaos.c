@@ -21,6 +21,7 @@ static _Atomic bool     g_on;
 static uint64_t         g_seed = 1;
 static _Atomic uint64_t g_count;
 static failures         g_ops = {.variable = "TD_CHAOS_FAIL_OP"}, g_device = {.variable = "TD_CHAOS_FAIL_DEVICE"};
+static uint64_t         g_residency;
 static pthread_once_t   g_once = PTHREAD_ONCE_INIT;
 
 static void read_failures(failures *f) {
@@ -42,6 +43,8 @@ static void init(void) {
         g_seed = strtoull(s, NULL, 10);
         atomic_store_explicit(&g_on, true, memory_order_relaxed);
     }
+    const char *residency = getenv("TD_CHAOS_RESIDENCY");
+    if (residency) g_residency = strtoull(residency, NULL, 10);
     read_failures(&g_ops);
     read_failures(&g_device);
     if (g_device.told && !g_device.first) atexit(tell_calls);
@@ -50,6 +53,11 @@ static void init(void) {
 bool td_chaos_on(void) {
     pthread_once(&g_once, init);
     return atomic_load_explicit(&g_on, memory_order_relaxed);
+}
+
+uint64_t td_chaos_residency(void) {
+    pthread_once(&g_once, init);
+    return g_residency;
 }
 
 void td_chaos_delay(void) {

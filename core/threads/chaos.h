@@ -8,11 +8,15 @@
  *
  * TD_CHAOS_FAIL_DEVICE=n or n,count does the same with the calls of the device "apart" that can fail. With n = 0 none fails;
  * they are counted, and their number is printed at the end.
+ *
+ * TD_CHAOS_RESIDENCY=n draws which experts are on the device, anew in each step and differently for every n
+ * (residency/residency_policy.h), where some are.
  */
 #ifndef TD_CORE_THREADS_CHAOS_H
 #define TD_CORE_THREADS_CHAOS_H
 
 #include <stdbool.h>
+#include <stdint.h>
 
 #define TD_CHAOS_MAX_US 200
 
@@ -20,6 +24,8 @@ bool td_chaos_on(void);    /* read once from the environment; thread-safe */
 void td_chaos_delay(void); /* does nothing unless on */
 
 void td_chaos_start(void); /* on from now, with seed 1 where the environment has none */
+
+uint64_t td_chaos_residency(void); /* the seed; 0: off */
 
 bool td_chaos_device_fails(void); /* the device asks once for every call that can fail; thread-safe */
 bool td_chaos_op_fails(void);     /* the backend asks once for every block operation; thread-safe */

@@ -78,22 +78,35 @@ static void tier_text(const char *tier, td_tier_rate rate, char *text, size_t si
                  100 * rate.bound_fraction);
 }
 
+/* ", 61.2 % of experts on the device, 12 uploads": of the interval; nothing if no experts move. */
+static void residency_text(const td_residency_counts *from, const td_residency_counts *to, char *text, size_t size) {
+    const uint64_t hits = to->hits - from->hits, all = hits + to->misses - from->misses;
+    text[0] = 0;
+    if (all)
+        snprintf(text, size,
+                 ", " TD_FIGURE("expert_hit_percent", "%.1f") " %% of experts on the device, " TD_FIGURE(
+                     "expert_uploads", "%" PRIu64) " uploads",
+                 100 * (double)hits / (double)all, to->uploads - from->uploads);
+}
+
 void td_log_load(td_engine *e) {
     td_log_window *w = &e->window;
     if (++w->steps < (e->config.decode_log_interval ? e->config.decode_log_interval : WINDOW_STEPS)) return;
     pthread_mutex_lock(&e->stats.lock);
+    const td_residency_counts before = w->start.residency;
     close_window(e, &e->stats.s, false);
     td_engine_stats s = e->stats.s;
     pthread_mutex_unlock(&e->stats.lock);
     if (!e->config.decode_log_interval) return;
-    char experts[128], device[128];
+    char experts[128], device[128], residency[128];
     tier_text("experts", s.expert_rate, experts, sizeof experts);
     tier_text("device", s.device_rate, device, sizeof device);
+    residency_text(&before, &s.residency, residency, sizeof residency);
     td_info(TD_FIGURE("event", "decode") ": " TD_FIGURE("running", "%u") " running, " TD_FIGURE("queued", "%u") " queued, "
             TD_FIGURE("retracted", "%u") " retracted, KV " TD_FIGURE("kv_tokens_used", "%" PRIu64) " of "
             TD_FIGURE("kv_tokens_total", "%" PRIu64) " tokens (%.1f %%), " TD_FIGURE("tokens_per_s", "%.1f") " tokens/s, "
-            TD_FIGURE("cache_hit_percent", "%.1f") " %% of prompt tokens cached%s%s",
+            TD_FIGURE("cache_hit_percent", "%.1f") " %% of prompt tokens cached%s%s%s",
             s.running, td_inbox_waiting(e->inbox, NULL), s.retracted, s.kv_tokens_used, s.kv_tokens_total,
             100.0 * (double)s.kv_tokens_used / (double)s.kv_tokens_total, s.decode_tokens_per_s,
-            s.prompt_tokens ? 100.0 * (double)s.cached_tokens / (double)s.prompt_tokens : 0.0, experts, device);
+            s.prompt_tokens ? 100.0 * (double)s.cached_tokens / (double)s.prompt_tokens : 0.0, experts, device, residency);
 }

@@ -46,6 +46,7 @@ static void publish(td_engine *e) {
     t->prefill_tokens_left = left;
     t->expert_pairs = work.expert_pairs;
     t->experts_deferred = work.deferred_pairs;
+    t->residency = work.residency;
     t->device = work.device;
     t->experts = work.experts;
     t->kv_tokens_used = kv_tokens_used(e);

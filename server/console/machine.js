@@ -14,6 +14,7 @@ const PLOTS = {
   bound: new Plot("bound", { format: percent, max: 100, note: "note_bound" }),
   bandwidth: new Plot("bandwidth", { format: rate }),
   nodes: new Plot("nodes", { format: rate }),
+  resident: new Plot("resident", { format: percent, max: 100 }),
   tokens: new Plot("tokens", { format: (v) => number(v, v < 100 ? 1 : 0) }),
   queue: new Plot("queue", { format: count }),
   ttft: new Plot("ttft", { format: duration }),
@@ -25,6 +26,7 @@ const SERIES = {
   busy: ["device", "experts"],
   bound: ["device", "experts"],
   bandwidth: ["device", "experts"],
+  resident: ["series_hits_pairs"],
   tokens: ["series_generated", "series_prompt"],
   queue: ["series_running", "series_waiting"],
   ttft: ["series_mean"],
@@ -52,6 +54,15 @@ function addNodes(samples) {
   return nodes.map(({ labels }) => labels.node);
 }
 
+/* Pairs whose expert was on the device. Hidden where the device has none, or all. */
+function pushResident(interval) {
+  PLOTS.resident.node.hidden = interval.after.all("tandem:resident_expert_slots").length === 0;
+  const hits = interval.grown("tandem:expert_hits_total");
+  const all = hits + interval.grown("tandem:expert_misses_total");
+  const text = () => t("residentNow", { n: number(interval.after.value("tandem:resident_experts")), slots: number(interval.after.value("tandem:resident_expert_slots")) });
+  PLOTS.resident.push([all > 0 ? (100 * hits) / all : NaN], all > 0 ? [`${percent((100 * hits) / all)}, ${text()}`] : []);
+}
+
 /* Busy time is counted operation by operation: one that ends now may have begun before the interval. */
 const busyShare = (interval, tier) => Math.min(100, 100 * interval.rate("tandem:tier_busy_seconds_total", { tier }));
 
@@ -64,6 +75,7 @@ function pushInterval(interval) {
   PLOTS.bound.push(bounds, measured ? [] : bounds.map(() => t("notMeasured")));
   PLOTS.bandwidth.push(TIERS.map((tier) => interval.rate("tandem:tier_bytes_total", { tier }) / 1e9));
   PLOTS.nodes.push(addNodes(after).map((node) => interval.rate(NODE_BYTES, { node }) / 1e9));
+  pushResident(interval);
   PLOTS.tokens.push([interval.rate("sglang:generation_tokens_total"), interval.rate("sglang:prompt_tokens_total")]);
   PLOTS.ttft.push([interval.mean("sglang:time_to_first_token_seconds")]);
   PLOTS.tpot.push([interval.mean("sglang:inter_token_latency_seconds")]);

@@ -163,6 +163,25 @@ static void write_nodes(td_jbuf *b, const char *model, const td_engine_stats *s,
 }
 
 /* The store that shares pages with other hosts. */
+/* Only where some of the routed experts are on the device. */
+static void write_residency(td_jbuf *b, const char *model, const td_residency_counts *r) {
+    write_family(b, model, "tandem:expert_hits_total", "counter",
+                 "(token, expert) pairs that the device computed, of an expert that was resident there.",
+                 &(sample){.value = (double)r->hits}, 1);
+    write_family(b, model, "tandem:expert_misses_total", "counter", "Those that the CPU computed.",
+                 &(sample){.value = (double)r->misses}, 1);
+    write_family(b, model, "tandem:expert_uploads_total", "counter", "Copies of an expert to the device, by how they ended.",
+                 (sample[]){{"result", "ok", NULL, (double)r->uploads}, {"result", "failed", NULL, (double)r->failed}}, 2);
+    write_family(b, model, "tandem:expert_upload_bytes_total", "counter", "Bytes of those that ended well.",
+                 &(sample){.value = (double)r->upload_bytes}, 1);
+    write_family(b, model, "tandem:expert_upload_seconds_total", "counter", "Time of the copies.",
+                 &(sample){.value = 1e-9 * (double)r->upload_ns}, 1);
+    write_family(b, model, "tandem:resident_experts", "gauge", "Experts that are on the device, of all layers.",
+                 &(sample){.value = r->resident}, 1);
+    write_family(b, model, "tandem:resident_expert_slots", "gauge", "Experts that the device has room for.",
+                 &(sample){.value = r->slots}, 1);
+}
+
 static void write_page_store(td_jbuf *b, const char *model, const td_page_store_stats *p) {
     double bytes = (double)p->page_bytes;
     write_family(b, model, "tandem:kv_store_up", "gauge", "Whether the KV store can be reached.", &(sample){.value = p->up},
@@ -302,6 +321,7 @@ enum MHD_Result td_route_metrics(td_call *c) {
                  4);
     write_cache_config(&b, model, s->model.info.kv_page_tokens, n_pages);
     if (st.has_drafts) write_drafts(&b, model, &st);
+    if (st.residency.slots) write_residency(&b, model, &st.residency);
     if (st.has_page_store) write_page_store(&b, model, &st.page_store);
     write_tiers(&b, model, &st, &s->model.info);
     write_nodes(&b, model, &st, &s->model.info);

@@ -14,6 +14,8 @@
  *   TD_TEST_SAMPLE=1          for an emulated processor: as few rows and requests as a stand-in's
  *   TD_TEST_CARDS=n           on so many cards, which give the reference, too
  *   TD_TEST_DEVICE_EXPERTS=1  everything with the routed experts on the device
+ *   TD_TEST_RESIDENT=1        the rows, not the reference, with half of a layer's experts on the device; which ones is drawn
+ *                             anew in each step with TD_CHAOS_RESIDENCY, else those of most use
  *
  * The reference is each request of a random workload alone, on a fresh engine with one thread, its prompt in one piece.
  * Then the workload runs once per row of VARIANTS and must give the same. A row also says what has to happen for it to
@@ -87,6 +89,7 @@ typedef struct {
     bool        in_turns;    /* prompts and generating requests do not share steps */
     bool        priorities, must_retract, must_hit, must_evict, must_jump;
     bool        on_any_device; /* not only on the host */
+    bool        resident;      /* some of the experts on the device (TD_TEST_RESIDENT) */
 } variant;
 
 #define FEW 8 /* requests, where a step is slow: more threads than cores, or very small steps */
@@ -147,11 +150,17 @@ static const char          *g_device = "host"; /* of all but the reference */
 /* Cards give the reference themselves: their sums have an order of their own. */
 static const char *g_reference_device = "host";
 
-static uint32_t n_experts(const char *path) {
+static td_model_config config_of(const char *path) {
     td_model_config c;
     td_error        err = {0};
     if (td_model_config_read(path, NULL, &c, &err) != TD_OK) fail_msg("%s", err.text);
-    return c.n_experts;
+    return c;
+}
+
+/* Half of a layer's, and as many as a token chooses. */
+static uint32_t some_experts(const char *path) {
+    const td_model_config c = config_of(path);
+    return c.top_k > c.n_experts / 2 ? c.top_k : c.n_experts / 2;
 }
 
 static td_engine *open_engine_on(const char *device, const variant *v) {
@@ -174,12 +183,13 @@ static td_engine *open_engine_on(const char *device, const variant *v) {
     o.subpool_count = v->subpools ? v->subpools : 1;
     o.npu_threads = v->npu_threads;
     if (cards) o.tensor_parallel_size = (uint32_t)strtoul(cards, NULL, 10);
-    if (getenv("TD_TEST_DEVICE_EXPERTS")) o.num_gpu_experts = n_experts(path);
+    if (getenv("TD_TEST_DEVICE_EXPERTS")) o.num_gpu_experts = config_of(path).n_experts;
     o.disable_radix_cache = v->no_cache;
     o.disable_two_chunk_overlap = v->whole_steps;
     o.disable_mixed_chunk = v->in_turns;
     if (v->drafts) o.speculative_algorithm = "NEXTN";
     o.speculative_always = v->drafts;
+    if (v->resident) o.num_gpu_experts = some_experts(path);
     o.max_running_requests = v->max_running ? v->max_running : WORKLOAD_REQUESTS;
     o.max_total_tokens = 128 * (uint64_t)(v->pages ? v->pages : PLENTY_PAGES);
     if (td_engine_open(&o, &e, &err) != TD_OK) fail_msg("%s", err.text);
@@ -187,7 +197,9 @@ static td_engine *open_engine_on(const char *device, const variant *v) {
 }
 
 static td_engine *open_engine(const variant *v) {
-    return open_engine_on(g_device, v);
+    variant with = *v;
+    with.resident = getenv("TD_TEST_RESIDENT") != NULL;
+    return open_engine_on(g_device, &with);
 }
 
 /* One run of a row: every request's bits. @return how many requests found their beginning in the cache. */
@@ -230,6 +242,7 @@ static void same_bits(void **state) {
     if (v->must_jump) assert_true(s.generation_tokens > s.steps_prefill + s.steps_decode); /* requests share no step here */
     if (v->no_cache) assert_int_equal(s.cached_tokens, 0);
     if (g_precision->deferred) assert_true(s.experts_deferred > 0);
+    if (getenv("TD_TEST_RESIDENT")) assert_true(s.residency.hits > 0 && s.residency.misses > 0 && s.residency.uploads > 0);
 }
 
 /*

@@ -226,6 +226,10 @@ void td_model_get_memory(const td_model *m, td_model_memory *memory) {
                                 .kv_bytes_per_page = FAKE_KV_PAGE_BYTES};
 }
 
+void td_model_set_slots(td_model *m, uint32_t n_slots) {
+    (void)m, (void)n_slots;
+}
+
 td_status td_model_load(td_model *m, uint32_t n_pages, td_error *err) {
     m->n_slots = n_pages * TD_KV_PAGE;
     m->kv = calloc(m->n_slots, sizeof *m->kv);

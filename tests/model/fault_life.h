@@ -77,7 +77,7 @@ static inline life live(const life_case *c) {
     spec.n_pages = 2;
     l.opened = td_placed_model_open(&spec, &(td_model_room){.expert_pool = pool}, NULL, &placed, &err);
     if (l.opened == TD_OK) {
-        l.opened = td_model_load(placed.model, placed.n_pages, &err);
+        l.opened = td_model_load(placed.model, placed.shares.n_pages, &err);
         if (l.opened == TD_OK) run_passes(placed.model, &l);
         td_placed_model_close(&placed);
     }

@@ -84,6 +84,7 @@ void model_run_open(model_run *r, const model_run_options *o) {
     td_model_spec  spec = td_model_spec_of(repo_path(o->path), max_tok);
     td_model_room  room = {.expert_pool = r->pool, .npu_pools = r->n_npu_pools ? r->npu_pools : NULL};
     td_model_probe probe = {.other_handover = o->other_handover || getenv("TD_TEST_OTHER_HANDOVER"),
+                            .residency_seed = o->residency_seed,
                             .keep_routing = true,
                             .layer_tap = o->layer_tap,
                             .rows_tap = o->rows_tap,

@@ -116,8 +116,17 @@ static td_error refusal_of(td_model_spec spec) {
 
 TEST(refusals) {
     td_model_spec s = td_model_spec_of(repo_path("models/tale-v3-14m"), 8);
-    s.device_experts = 15;
-    assert_non_null(strstr(refusal_of(s).text, "num-gpu-experts 15: of the 16 routed experts of a layer"));
+    s.device_experts = 17;
+    assert_non_null(strstr(refusal_of(s).text, "num-gpu-experts 17: a layer has 16 routed experts"));
+    s.device_experts = 1;
+    assert_non_null(strstr(refusal_of(s).text, "num-gpu-experts 1: a token chooses 4 experts of a layer"));
+    s.device_experts = 8;
+    s.n_cards = 2;
+    assert_non_null(strstr(refusal_of(s).text, "num-gpu-experts 8: each of several cards keeps all"));
+    s.n_cards = 1;
+    s.experts.max_deferred = 1;
+    assert_non_null(strstr(refusal_of(s).text, "num-gpu-experts 8: experts that move cannot be deferred yet"));
+    s.experts.max_deferred = 0;
     s.device_experts = 16;
     s.cpu_weight_path = "/nowhere";
     assert_non_null(strstr(refusal_of(s).text, "the experts in /nowhere are packed for the CPU"));

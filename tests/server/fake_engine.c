@@ -502,6 +502,14 @@ void td_engine_get_stats(td_engine *e, td_engine_stats *s) {
     e->stats.drafted_seqs = 12;
     e->stats.drafted_tokens = 18;
     e->stats.draft_gain = 1.25;
+    e->stats.residency = (td_residency_counts){.hits = 62,
+                                               .misses = 38,
+                                               .uploads = 9,
+                                               .failed = 1,
+                                               .upload_bytes = 9000,
+                                               .upload_ns = 250000000,
+                                               .resident = 14,
+                                               .slots = 16};
     e->stats.has_page_store = true;
     e->stats.page_store = (td_page_store_stats){.up = true,
                                                 .pages_out = 11,

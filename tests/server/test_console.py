@@ -545,7 +545,7 @@ class Machine(Browser):
         page.wait(lambda: page.all("#request-rows .generating"), "the running request is there")
         page.wait(lambda: re.match(r"[1-9]", page.text("#plot-tokens .legend div:first-child dd")), "tokens are generated")
         names = page.run("return [...document.querySelectorAll('.plot')].map(n => n.id)")
-        self.assertEqual(names, [f"plot-{n}" for n in ("busy", "bound", "bandwidth", "nodes", "tokens", "queue", "ttft", "tpot", "kv", "hits")])
+        self.assertEqual(names, [f"plot-{n}" for n in ("busy", "bound", "bandwidth", "nodes", "resident", "tokens", "queue", "ttft", "tpot", "kv", "hits")])
         legend = lambda plot: page.run("return [...document.querySelectorAll(`#plot-${arguments[0]} .legend div`)].map(n => n.innerText.replaceAll('\\n', ' '))", plot)
         self.assertRegex(legend("busy")[1], r"^Experts [1-9]\d* % busy, \d+ % waiting$")
         self.assertRegex(legend("bound")[1], r"^Experts [\d.]+ %$")

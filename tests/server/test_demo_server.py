@@ -180,7 +180,7 @@ class Launch(unittest.TestCase):
             self.assertEqual((status, answer["usage"]["completion_tokens"]), (200, 16))
 
     def test_experts_on_the_device(self):
-        """All routed experts are on the device: the tokens of the CPU's experts in int8. Part of them is refused, and packed ones."""
+        """All routed experts are on the device: the tokens of the CPU's experts in int8. Packed ones are refused."""
         tokens = []
         for flags in (("--expert-quantization", "int8"), ("--num-gpu-experts", "16")):
             with start("--quantization", "w8a8_int8", *flags) as server:
@@ -190,11 +190,36 @@ class Launch(unittest.TestCase):
                 info = server.request("GET", "/server_info")[1]
         self.assertEqual(tokens[0], tokens[1])
         self.assertEqual(info["kt_num_gpu_experts"], 16)
-        for flags, words in ((("--num-gpu-experts", "8"), "num-gpu-experts 8: of the 16 routed experts of a layer the device keeps all (16) or none (0)"),
+        for flags, words in ((("--num-gpu-experts", "17"), "num-gpu-experts 17: a layer has 16 routed experts"),
+                             (("--num-gpu-experts", "1"), "num-gpu-experts 1: a token chooses 4 experts of a layer"),
+                             (("--num-gpu-experts", "8", "--enable-defer"), "num-gpu-experts 8: experts that move cannot be deferred yet"),
                              (("--num-gpu-experts", "16", "--cpu-weight-path", "/nowhere"), "packed for the CPU")):
             p = subprocess.run([TANDEM, "launch_server", "--model-path", MODEL, "--port", "0", *flags], capture_output=True, text=True, timeout=120)
             self.assertEqual((p.returncode, p.stdout), (1, ""))
             self.assertIn(words, p.stderr)
+
+    def test_experts_that_move(self):
+        """Half of the experts on the device, or what fits there: the same tokens. Hits and uploads are told."""
+        tokens = []
+        for flags in ((), ("--num-gpu-experts", "8"), ("--num-gpu-experts", "auto")):
+            with start("--device", "apart", "--quantization", "w8a8_int8", "--max-total-tokens", "1024", "--decode-log-interval", "5", *flags) as server:
+                status, answer, _ = server.request("POST", "/generate", {"text": "Once upon a time", "sampling_params": {"temperature": 0, "max_new_tokens": 60}})
+                self.assertEqual(status, 200)
+                tokens.append(answer["output_ids"])
+                if not flags:
+                    self.assertNotIn("tandem:resident_expert", server.request("GET", "/metrics")[1])
+                    continue
+                slots, info = server.metric("tandem:resident_expert_slots"), server.request("GET", "/server_info")[1]
+                self.assertEqual((slots, info["kt_num_gpu_experts"]), (40, 8) if flags[1] == "8" else (80, "auto"))
+                hits, misses = (server.metric(f"tandem:expert_{name}_total") for name in ("hits", "misses"))
+                self.assertGreater(hits, 0)
+                self.assertGreater(misses, 0)
+                self.assertEqual((hits + misses) % 4, 0)
+                self.assertRegex(server.request("GET", "/metrics")[1], r'tandem:expert_uploads_total\{[^}]*result="failed"\} 0\n')
+                self.assertLessEqual(server.metric("tandem:resident_experts"), slots)
+                self.assertRegex(server.stderr(), r"the device has room for \d+ of 80, those of most use(.|\n)* % of experts on the device, \d+ uploads\n")
+        self.assertEqual(tokens[0], tokens[1])
+        self.assertEqual(tokens[0], tokens[2])
 
     def test_key_and_shutdown(self):
         server = start("--api-key", "k", "--quantization", "none", "--shutdown-grace", "1000")

@@ -71,6 +71,9 @@ class Metrics(unittest.TestCase):
                 self.assertEqual((grown("tandem:card_launches_total", card=str(card)), grown("tandem:card_replays_total", card=str(card))), (5 * steps, 2 * steps))
             self.assertEqual([after(f"sglang:spec_accept_{n}") for n in ("rate", "length")] + [after("tandem:draft_gain")], [0.6, 1.5, 1.25])
             self.assertEqual([after(f"tandem:{n}_total") for n in ("drafts_verified", "drafts_accepted", "drafted_steps")], [10, 6, 5])
+            self.assertEqual([after(f"tandem:expert_{n}_total") for n in ("hits", "misses", "upload_bytes", "upload_seconds")], [62, 38, 9000, 0.25])
+            self.assertEqual([after("tandem:expert_uploads_total", result=r) for r in ("ok", "failed")], [9, 1])
+            self.assertEqual((after("tandem:resident_experts"), after("tandem:resident_expert_slots")), (14, 16))
             store = lambda name, *whats: [after(f"tandem:kv_store_{name}", what=w) for w in whats]
             self.assertEqual(store("pages_total", "out", "in", "bad", "unsent"), [11, 7, 1, 2])
             self.assertEqual(store("bytes_total", "out", "in") + store("seconds_total", "out", "in"), [11000, 7000, 0.5, 0.25])

@@ -1,0 +1,313 @@
+#include "residency/resident_experts.h"
+
+#include <assert.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/error.h"
+#include "core/log/log.h"
+#include "core/log/trace.h"
+#include "core/threads/signal_word.h"
+#include "core/threads/thread.h"
+
+typedef struct {
+    uint32_t  layer;
+    uint16_t  expert, slot;
+    td_status status; /* written before n_ended rises */
+} upload;
+
+struct td_resident_experts {
+    td_resident_spec     s;
+    bool                 unified;
+    td_residency_policy *policy;
+    char                *slots;           /* device */
+    uint16_t            *table, *on_host; /* [n_layers, n_experts]: on the device; in pinned memory, what it will be */
+    uint16_t            *slot_of;         /* the same, with experts that are loading */
+    uint16_t            *free_slots;      /* [n_layers, n_slots] */
+    uint32_t            *n_free;          /* [n_layers] */
+    char                *staging;         /* pinned, an expert */
+    uint16_t            *chosen;          /* [n_layers, max_tok, top_k] of the pass */
+    uint32_t            *n_chosen;        /* [n_layers] rows of it; 0: the pass does not have the layer */
+    uint64_t             begun_ns;
+    /* uploads: a ring, begun by the launching thread, ended by the uploads' */
+    upload           ring[TD_UPLOADS_OPEN];
+    _Atomic uint32_t n_begun, n_ended; /* acq_rel: what the other side wrote before */
+    uint32_t         n_taken;          /* into the table */
+    td_signal        news;
+    _Atomic bool     stop;
+    td_npu_stream   *stream;
+    pthread_mutex_t  device; /* held while the uploads' thread calls the device, or a capture is made */
+    pthread_t        thread;
+    bool             has_thread, has_mutex;
+    /* relaxed: only counts */
+    _Atomic uint64_t hits, misses, uploads, failed, upload_ns;
+    _Atomic uint32_t resident;
+};
+
+uint64_t td_resident_slot_bytes(const td_resident_spec *s) {
+    return (uint64_t)s->n_layers * s->packed.bytes;
+}
+
+static size_t table_bytes(const td_resident_spec *s) {
+    return (size_t)s->n_layers * s->n_experts * sizeof(uint16_t);
+}
+static size_t slots_bytes(const td_resident_spec *s) {
+    return td_resident_slot_bytes(s) * s->n_slots;
+}
+
+uint64_t td_resident_device_bytes(const td_resident_spec *s) {
+    return slots_bytes(s) + table_bytes(s);
+}
+
+uint64_t td_resident_pinned_bytes(const td_resident_spec *s) {
+    return s->packed.bytes + table_bytes(s);
+}
+
+static uint16_t *row_of(const td_resident_experts *r, uint16_t *table, uint32_t layer) {
+    return table + (size_t)layer * r->s.n_experts;
+}
+
+/* ---- uploads ------------------------------------------------------------------------------------- */
+
+static td_status copy_expert(td_resident_experts *r, const upload *u) {
+    td_npu *d = r->s.npu;
+    char   *slot = r->slots + ((size_t)u->layer * r->s.n_slots + u->slot) * r->s.packed.bytes;
+    td_experts_copy_packed(r->s.experts, u->layer, u->expert, r->unified ? slot : r->staging);
+    if (r->unified) return TD_OK;
+    pthread_mutex_lock(&r->device);
+    td_status st = d->ops->copy(d, r->stream, slot, r->staging, r->s.packed.bytes, TD_COPY_H2D),
+              sync = d->ops->stream_sync(d, r->stream);
+    pthread_mutex_unlock(&r->device);
+    return st != TD_OK ? st : sync;
+}
+
+static void *uploads_main(void *arg) {
+    td_resident_experts *r = arg;
+    for (uint32_t n = 0;; n++) {
+        for (uint32_t seen = td_signal_get(&r->news); atomic_load_explicit(&r->n_begun, memory_order_acquire) == n;) {
+            if (atomic_load_explicit(&r->stop, memory_order_acquire)) return NULL;
+            seen = td_signal_wait(&r->news, seen, (td_spin){0});
+        }
+        upload  *u = &r->ring[n % TD_UPLOADS_OPEN];
+        uint64_t begin = td_trace_now();
+        u->status = copy_expert(r, u);
+        uint64_t end = td_trace_now();
+        atomic_fetch_add_explicit(&r->upload_ns, end - begin, memory_order_relaxed);
+        if (td_trace_on())
+            td_trace_span(begin, end,
+                          &(td_trace_label){TD_TRACE_BRIDGE, "upload", {"layer", "expert"}, {u->layer, u->expert}});
+        atomic_fetch_add_explicit(&r->n_ended, 1, memory_order_release);
+    }
+}
+
+/* Uploads that have ended enter the table, or give their slots back. */
+static void take_ended(td_resident_experts *r) {
+    for (; r->n_taken != atomic_load_explicit(&r->n_ended, memory_order_acquire); r->n_taken++) {
+        const upload *u = &r->ring[r->n_taken % TD_UPLOADS_OPEN];
+        const bool    failed = u->status != TD_OK;
+        td_residency_policy_end_upload(r->policy, u->layer, u->expert, failed);
+        if (failed) {
+            row_of(r, r->slot_of, u->layer)[u->expert] = TD_NO_SLOT;
+            r->free_slots[(size_t)u->layer * r->s.n_slots + r->n_free[u->layer]++] = u->slot;
+            if (atomic_fetch_add_explicit(&r->failed, 1, memory_order_relaxed) == 0)
+                td_warn("an expert could not be copied to the device: %s; it stays on the CPU, and others are tried",
+                        td_status_text(u->status));
+            continue;
+        }
+        row_of(r, r->on_host, u->layer)[u->expert] = u->slot;
+        atomic_fetch_add_explicit(&r->uploads, 1, memory_order_relaxed);
+        atomic_fetch_add_explicit(&r->resident, 1, memory_order_relaxed);
+    }
+}
+
+static void begin_upload(td_resident_experts *r, const td_residency_swap *swap) {
+    uint16_t *slot_of = row_of(r, r->slot_of, swap->layer);
+    uint16_t  slot;
+    if (swap->out == TD_RESIDENCY_NO_EXPERT) {
+        slot = r->free_slots[(size_t)swap->layer * r->s.n_slots + --r->n_free[swap->layer]];
+    } else {
+        slot = slot_of[swap->out];
+        slot_of[swap->out] = TD_NO_SLOT;
+        row_of(r, r->on_host, swap->layer)[swap->out] = TD_NO_SLOT;
+        atomic_fetch_sub_explicit(&r->resident, 1, memory_order_relaxed);
+    }
+    slot_of[swap->in] = slot;
+    const uint32_t n = atomic_load_explicit(&r->n_begun, memory_order_relaxed);
+    r->ring[n % TD_UPLOADS_OPEN] = (upload){.layer = swap->layer, .expert = swap->in, .slot = slot};
+    atomic_store_explicit(&r->n_begun, n + 1, memory_order_release);
+    td_signal_add(&r->news);
+}
+
+/* Whether another upload may begin: few are open, and they have not had more than their share of the time, unless slots are
+ * empty. Chaos has no such limits: it would be another one each time. */
+static bool may_begin(const td_resident_experts *r) {
+    if (atomic_load_explicit(&r->n_begun, memory_order_relaxed) - r->n_taken == TD_UPLOADS_OPEN) return false;
+    if (r->s.chaos_seed) return true;
+    bool empty = false;
+    for (uint32_t l = 0; l < r->s.n_layers && !empty; l++) empty = r->n_free[l] > 0;
+    return empty || (double)atomic_load_explicit(&r->upload_ns, memory_order_relaxed) <=
+                        TD_UPLOADS_SHARE * (double)(td_trace_now() - r->begun_ns);
+}
+
+/* ---- passes --------------------------------------------------------------------------------------- */
+
+void td_resident_begin_pass(td_resident_experts *r) {
+    td_residency_swap swap;
+    memset(r->n_chosen, 0, r->s.n_layers * sizeof *r->n_chosen);
+    td_residency_policy_begin_step(r->policy);
+    take_ended(r);
+    while (may_begin(r) && td_residency_policy_next(r->policy, &swap)) begin_upload(r, &swap);
+}
+
+void td_resident_chosen(td_resident_experts *r, uint32_t layer, uint32_t first_row, uint32_t n_tok, const uint16_t *ids) {
+    assert(layer < r->s.n_layers && first_row + n_tok <= r->s.max_tok);
+    memcpy(r->chosen + ((size_t)layer * r->s.max_tok + first_row) * r->s.top_k, ids,
+           (size_t)n_tok * r->s.top_k * sizeof *ids);
+    r->n_chosen[layer] += n_tok;
+}
+
+/* Hits are counted, and the mark goes. */
+static void unmark(td_resident_experts *r, uint16_t *ids, size_t n) {
+    uint64_t hits = 0;
+    for (size_t i = 0; i < n; i++) {
+        hits += td_id_is_resident(ids[i]);
+        ids[i] = td_id_number(ids[i]);
+    }
+    atomic_fetch_add_explicit(&r->hits, hits, memory_order_relaxed);
+    atomic_fetch_add_explicit(&r->misses, n - hits, memory_order_relaxed);
+}
+
+void td_resident_end_pass(td_resident_experts *r, const td_step *step) {
+    if (!step) return;
+    const td_step_arrays *a = &step->host;
+    for (uint32_t l = 0; l < r->s.n_layers; l++) {
+        uint16_t *ids = r->chosen + (size_t)l * r->s.max_tok * r->s.top_k;
+        if (r->n_chosen[l] != a->counts->n_tok) continue;
+        unmark(r, ids, (size_t)a->counts->n_tok * r->s.top_k);
+        for (uint32_t q = 0; q < a->counts->n_seq; q++)
+            td_residency_policy_count(r->policy, l, a->seq_start[q + 1] - a->seq_start[q],
+                                      ids + (size_t)a->seq_start[q] * r->s.top_k, !a->absorbed[q]);
+    }
+}
+
+void td_resident_pause(td_resident_experts *r) {
+    pthread_mutex_lock(&r->device);
+}
+
+void td_resident_resume(td_resident_experts *r) {
+    pthread_mutex_unlock(&r->device);
+}
+
+/* ---- life ------------------------------------------------------------------------------------------- */
+
+const void *td_resident_slots(const td_resident_experts *r, uint32_t layer) {
+    return r->slots + (size_t)layer * r->s.n_slots * r->s.packed.bytes;
+}
+
+const uint16_t *td_resident_slot_of(const td_resident_experts *r, uint32_t layer) {
+    return row_of(r, r->table, layer);
+}
+
+td_status td_resident_enqueue_table(td_resident_experts *r, td_npu_stream *s) {
+    if (r->unified) return TD_OK;
+    return r->s.npu->ops->copy(r->s.npu, s, r->table, r->on_host, table_bytes(&r->s), TD_COPY_H2D);
+}
+
+static td_status open_memory(td_resident_experts *r, td_error *err) {
+    const td_resident_spec *s = &r->s;
+    td_npu                 *d = s->npu;
+    const size_t            slots = (size_t)s->n_layers * s->n_slots;
+    TD_TRY(d->ops->alloc(d, slots_bytes(s), (void **)&r->slots, err));
+    TD_TRY(d->ops->host_alloc(d, table_bytes(s), (void **)&r->on_host, err));
+    if (r->unified) {
+        r->table = r->on_host;
+    } else {
+        TD_TRY(d->ops->alloc(d, table_bytes(s), (void **)&r->table, err));
+        TD_TRY(d->ops->host_alloc(d, s->packed.bytes, (void **)&r->staging, err));
+    }
+    r->slot_of = malloc(table_bytes(s));
+    r->free_slots = malloc(slots * sizeof *r->free_slots);
+    r->n_free = malloc(s->n_layers * sizeof *r->n_free);
+    r->chosen = calloc((size_t)s->n_layers * s->max_tok * s->top_k, sizeof *r->chosen);
+    r->n_chosen = calloc(s->n_layers, sizeof *r->n_chosen);
+    if (!r->slot_of || !r->free_slots || !r->n_free || !r->chosen || !r->n_chosen)
+        return td_fail(err, TD_ENOMEM, "out of memory for the experts on the device");
+    memset(r->on_host, 0xff, table_bytes(s)); /* TD_NO_SLOT */
+    memset(r->slot_of, 0xff, table_bytes(s));
+    for (uint32_t l = 0; l < s->n_layers; l++) {
+        r->n_free[l] = s->n_slots;
+        for (uint32_t i = 0; i < s->n_slots; i++) r->free_slots[(size_t)l * s->n_slots + i] = (uint16_t)i;
+    }
+    return TD_OK;
+}
+
+static td_status start_uploads(td_resident_experts *r, td_error *err) {
+    r->has_mutex = pthread_mutex_init(&r->device, NULL) == 0;
+    if (!r->has_mutex) return td_fail(err, TD_ENOMEM, "out of memory for the experts on the device");
+    if (!r->unified) TD_TRY(r->s.npu->ops->stream_create(r->s.npu, &r->stream, err));
+    TD_TRY(td_thread_start(&r->thread, "uploads", uploads_main, r, err));
+    r->has_thread = true;
+    return TD_OK;
+}
+
+td_status td_resident_open(const td_resident_spec *s, td_resident_experts **out, td_error *err) {
+    *out = NULL;
+    td_resident_experts *r = calloc(1, sizeof *r);
+    if (!r) return td_fail(err, TD_ENOMEM, "out of memory for the experts on the device");
+    td_npu_caps caps;
+    s->npu->ops->caps(s->npu, &caps);
+    r->s = *s;
+    r->unified = caps.unified_memory;
+    r->begun_ns = td_trace_now();
+    const td_residency_config c = {.n_layers = s->n_layers,
+                                   .n_experts = s->n_experts,
+                                   .top_k = s->top_k,
+                                   .n_slots = s->n_slots,
+                                   .upload_cost = TD_RESIDENCY_UPLOAD_COST};
+    td_status                 st = s->chaos_seed ? td_residency_policy_open_chaos(&c, s->chaos_seed, &r->policy, err)
+                                                 : td_residency_policy_open(&c, &r->policy, err);
+    if (st == TD_OK) st = open_memory(r, err);
+    if (st == TD_OK) st = start_uploads(r, err);
+    if (st != TD_OK) {
+        td_resident_close(r);
+        return st;
+    }
+    *out = r;
+    return TD_OK;
+}
+
+void td_resident_close(td_resident_experts *r) {
+    if (!r) return;
+    td_npu *d = r->s.npu;
+    if (r->has_thread) {
+        atomic_store_explicit(&r->stop, true, memory_order_release);
+        td_signal_add(&r->news);
+        pthread_join(r->thread, NULL);
+    }
+    if (r->stream) d->ops->stream_destroy(d, r->stream);
+    if (r->has_mutex) pthread_mutex_destroy(&r->device);
+    if (r->slots) d->ops->free(d, r->slots, slots_bytes(&r->s));
+    if (r->table && !r->unified) d->ops->free(d, r->table, table_bytes(&r->s));
+    if (r->on_host) d->ops->host_free(d, r->on_host, table_bytes(&r->s));
+    if (r->staging) d->ops->host_free(d, r->staging, r->s.packed.bytes);
+    td_residency_policy_close(r->policy);
+    free(r->slot_of);
+    free(r->free_slots);
+    free(r->n_free);
+    free(r->chosen);
+    free(r->n_chosen);
+    free(r);
+}
+
+void td_resident_report(const td_resident_experts *r, td_residency_counts *out) {
+    const uint64_t uploads = atomic_load_explicit(&r->uploads, memory_order_relaxed);
+    *out = (td_residency_counts){.hits = atomic_load_explicit(&r->hits, memory_order_relaxed),
+                                 .misses = atomic_load_explicit(&r->misses, memory_order_relaxed),
+                                 .uploads = uploads,
+                                 .failed = atomic_load_explicit(&r->failed, memory_order_relaxed),
+                                 .upload_bytes = uploads * r->s.packed.bytes,
+                                 .upload_ns = atomic_load_explicit(&r->upload_ns, memory_order_relaxed),
+                                 .resident = atomic_load_explicit(&r->resident, memory_order_relaxed),
+                                 .slots = r->s.n_layers * r->s.n_slots};
+}

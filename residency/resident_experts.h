@@ -1,0 +1,73 @@
+/*
+ * The routed experts that lie in a device's memory: their slots, the table that says which expert lies in which, and the
+ * uploads that change it while a model decodes.
+ *
+ * DESIGN. Every MoE layer has n_slots slots, and the table has a row [n_experts] u16 for it, in pinned memory and on the device.
+ * A pass copies the table to the device first, in stream order. So a captured pass reads the table of its own launch. The host
+ * changes the pinned table between passes alone, when nothing is under way that reads it:
+ *   begin_pass   uploads that have ended enter the table; the policy's swaps begin: the expert that goes leaves the table, and its
+ *                slot is free at once, as no pass is under way
+ *   the pass     reads slots that are in the table; the uploads' thread writes slots that are not
+ *   end_pass     the policy is told what the pass chose
+ * So there are no events between streams: an upload has ended when its stream was synchronised, on the host, before the launch.
+ *
+ *   absent --swap--> loading --copied, next begin_pass--> resident --swap of another--> absent
+ *
+ * Uploads go one after another through one pinned buffer of an expert's size. At most TD_UPLOADS_OPEN are open, and they may take
+ * TD_UPLOADS_SHARE of the time, beside those that fill empty slots.
+ */
+#ifndef TD_RESIDENCY_RESIDENT_EXPERTS_H
+#define TD_RESIDENCY_RESIDENT_EXPERTS_H
+
+#include "cpu_experts/cpu_experts.h"
+#include "npu/npu.h"
+#include "residency/residency_policy.h"
+
+#define TD_UPLOADS_OPEN 4
+#define TD_UPLOADS_SHARE 0.25
+
+typedef struct {
+    td_npu           *npu;     /* borrowed, as what follows */
+    const td_experts *experts; /* loaded: uploads read it */
+    td_packed_expert  packed;
+    uint32_t          n_layers, n_experts, top_k;
+    uint32_t          n_slots;    /* of a layer, top_k .. n_experts */
+    uint32_t          max_tok;    /* rows of a pass */
+    uint64_t          chaos_seed; /* random swaps, for tests of determinism; 0: the policy's */
+} td_resident_spec;
+
+typedef struct td_resident_experts td_resident_experts;
+
+/** What td_resident_open takes of the device's memory, and of pinned memory. A slot is one of each layer's. */
+uint64_t td_resident_slot_bytes(const td_resident_spec *s);
+uint64_t td_resident_device_bytes(const td_resident_spec *s);
+uint64_t td_resident_pinned_bytes(const td_resident_spec *s);
+
+/** No expert is resident. @param s copied. @return TD_ENOMEM, TD_EINVAL for n_slots out of range, what the device returns. */
+TD_NODISCARD td_status td_resident_open(const td_resident_spec *s, td_resident_experts **out, td_error *err);
+/** Waits for the upload that is under way. No pass may be. NULL is fine. */
+void td_resident_close(td_resident_experts *r);
+
+/** Device memory of a layer: [n_slots, packed.bytes], and the table's row. */
+const void     *td_resident_slots(const td_resident_experts *r, uint32_t layer);
+const uint16_t *td_resident_slot_of(const td_resident_experts *r, uint32_t layer);
+
+/** The first operation of a pass: the table to the device. Nothing with unified memory. */
+TD_NODISCARD td_status td_resident_enqueue_table(td_resident_experts *r, td_npu_stream *s);
+
+/** Before a pass is launched, and after its stream was synchronised; on the thread that launches. */
+void td_resident_begin_pass(td_resident_experts *r);
+/** @param step the whole step's; NULL: the pass failed, and is not counted. */
+void td_resident_end_pass(td_resident_experts *r, const td_step *step);
+
+/** What the routers chose for rows first_row .. first_row + n_tok - 1; called once for each layer and half of a pass, by any
+ * thread, between begin_pass and end_pass. @param ids [n_tok, top_k], read during the call only. */
+void td_resident_chosen(td_resident_experts *r, uint32_t layer, uint32_t first_row, uint32_t n_tok, const uint16_t *ids);
+
+/** While a stream of the device is captured, nobody may synchronise another: uploads rest between these. */
+void td_resident_pause(td_resident_experts *r);
+void td_resident_resume(td_resident_experts *r);
+
+void td_resident_report(const td_resident_experts *r, td_residency_counts *out); /* any thread */
+
+#endif

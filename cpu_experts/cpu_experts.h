@@ -96,13 +96,6 @@ typedef struct {
     td_tensor_view gate_bias, up_bias, down_bias; /* [inter] x 2, [hidden], where the config has bias; else no data */
 } td_expert_weights;
 
-typedef enum {
-    TD_EXPERT_GATE,
-    TD_EXPERT_UP,
-    TD_EXPERT_DOWN
-} td_expert_matrix; /* gate and up [inter, hidden], down [hidden, inter] */
-#define TD_EXPERT_MATRICES 3
-
 static inline const td_tensor_view *td_expert_view(const td_expert_weights *e, td_expert_matrix m) {
     return m == TD_EXPERT_GATE ? &e->gate : m == TD_EXPERT_UP ? &e->up : &e->down;
 }

@@ -314,14 +314,14 @@ static const char *item_after_up(const td_experts *x, uint32_t subpool, uint32_t
     const expert_shard *sh = &x->layout.shard[subpool];
     uint32_t            block = f->first_block + (item + 1) / f->n_chunks, chunk = (item + 1) % f->n_chunks;
     if (block == f->end_block) return NULL;
-    return (const char *)expert_shard_data(x, f->layer, subpool) + f->active[f->blocks[block].expert].id * sh->expert_bytes +
-           sh->n_gate * chunk / f->n_chunks * 2 * x->layout.gate_tile_bytes;
+    return (const char *)expert_shard_data(x, f->layer, subpool) + f->active[f->blocks[block].expert].id * sh->expert.bytes +
+           td_piece_tile_at(&x->layout.sizes, &sh->expert, TD_EXPERT_GATE, sh->expert.n_gate * chunk / f->n_chunks);
 }
 
 /* The biases of the tiles of a shard from one on, or NULL. */
 static const float *shard_bias(const td_experts *x, uint32_t subpool, size_t expert, td_expert_matrix m, size_t tile) {
     uint32_t shard;
-    if (!x->layout.bias) return NULL;
+    if (!x->layout.sizes.bias) return NULL;
     size_t at = td_expert_bias_offset(&x->layout, expert, m, tile, &shard);
     return (const float *)(const void *)((const char *)expert_shard_data(x, x->ffn->layer, subpool) + at);
 }
@@ -332,11 +332,12 @@ static void up_item(void *ctx, uint32_t item, const td_worker *w) {
     const td_gemm_kernel *kernel = x->kernel;
     const expert_shard   *sh = &x->layout.shard[w->subpool];
     row_block            *b = &f->blocks[f->first_block + item / f->n_chunks];
-    size_t                chunk = item % f->n_chunks, tile0 = sh->n_gate * chunk / f->n_chunks,
-           tile1 = sh->n_gate * (chunk + 1) / f->n_chunks;
-    size_t      tile_bytes = x->layout.gate_tile_bytes;
+    size_t                chunk = item % f->n_chunks, tile0 = sh->expert.n_gate * chunk / f->n_chunks,
+           tile1 = sh->expert.n_gate * (chunk + 1) / f->n_chunks;
+    size_t      tile_bytes = x->layout.sizes.gate_tile_bytes;
     const char *tile = (const char *)expert_shard_data(x, f->layer, w->subpool) +
-                       f->active[b->expert].id * sh->expert_bytes + tile0 * 2 * tile_bytes;
+                       f->active[b->expert].id * sh->expert.bytes +
+                       td_piece_tile_at(&x->layout.sizes, &sh->expert, TD_EXPERT_GATE, tile0);
     const char      *after = item_after_up(x, w->subpool, item);
     const up_scratch up = lay_up(&x->scratch, expert_worker_scratch(x, w->index));
     const size_t     nr = kernel->tiles->nr, ldh = x->scratch.h_stride / sizeof(float);
@@ -469,11 +470,11 @@ static void down_item(void *ctx, uint32_t item, const td_worker *w) {
     expert_ffn         *f = x->ffn;
     const expert_shard *sh = &x->layout.shard[w->subpool];
     uint32_t            chunk = item % f->n_chunks, range = item / f->n_chunks;
-    size_t              tile0 = sh->n_down * chunk / f->n_chunks, tile1 = sh->n_down * (chunk + 1) / f->n_chunks,
+    size_t tile0 = sh->expert.n_down * chunk / f->n_chunks, tile1 = sh->expert.n_down * (chunk + 1) / f->n_chunks,
            nr = x->kernel->tiles->nr;
-    size_t      tile_bytes = x->layout.down_tile_bytes;
-    const char *tiles =
-        (const char *)expert_shard_data(x, f->layer, w->subpool) + sh->n_gate * 2 * x->layout.gate_tile_bytes;
+    size_t      tile_bytes = x->layout.sizes.down_tile_bytes;
+    const char *tiles = (const char *)expert_shard_data(x, f->layer, w->subpool) +
+                        td_piece_tile_at(&x->layout.sizes, &sh->expert, TD_EXPERT_DOWN, 0);
     int32_t   **ways = expert_worker_scratch(x, w->index), *sums = worker_sums(x, w);
     float      *weights = (float *)(ways + x->scratch.down_rows);
     down_region region = {.column0 = (sh->down_tile0 + tile0) * nr,
@@ -493,12 +494,12 @@ static void down_item(void *ctx, uint32_t item, const td_worker *w) {
     if (any_deferred && !f->second) begin_deferred(x, &region);
     for (uint32_t e = f->first_active; e < f->end_active; e++) {
         const active_expert *expert = &f->active[e];
-        const char          *first = tiles + expert->id * sh->expert_bytes + tile0 * tile_bytes;
-        const char          *after = e + 1 < f->end_active
-                                         ? tiles + f->active[e + 1].id * sh->expert_bytes + tile0 * tile_bytes
-                                         : tiles + f->active[f->first_active].id * sh->expert_bytes + tile1 % sh->n_down * tile_bytes;
-        const float         *bias = shard_bias(x, w->subpool, expert->id, TD_EXPERT_DOWN, sh->down_tile0 + tile0);
-        uint32_t             end = lower_pair(f, expert, region.tok1);
+        const char          *first = tiles + expert->id * sh->expert.bytes + tile0 * tile_bytes;
+        const char  *after = e + 1 < f->end_active ? tiles + f->active[e + 1].id * sh->expert.bytes + tile0 * tile_bytes
+                                                   : tiles + f->active[f->first_active].id * sh->expert.bytes +
+                                                        tile1 % sh->expert.n_down * tile_bytes;
+        const float *bias = shard_bias(x, w->subpool, expert->id, TD_EXPERT_DOWN, sh->down_tile0 + tile0);
+        uint32_t     end = lower_pair(f, expert, region.tok1);
         for (uint32_t p = lower_pair(f, expert, region.tok0), m; p < end; p += m) {
             m = block_rows(end - p, x->scratch.down_rows);
             aim(x, &region, p, m, ways, weights);
@@ -598,13 +599,13 @@ static void run_pass(td_experts *x, bool second) {
 
     size_t n_blocks = f->end_block - f->first_block, n_experts = f->end_active - f->first_active;
     size_t n_pairs = f->n_pairs, rows = 1 + n_pairs / f->n_blocks / 4; /* four rows cost about a pass over the weights */
-    f->n_chunks = chunk_count(x, n_blocks, gate_tiles, gate_tiles * 2 * l->gate_tile_bytes * rows);
+    f->n_chunks = chunk_count(x, n_blocks, gate_tiles, gate_tiles * 2 * l->sizes.gate_tile_bytes * rows);
     for (uint32_t b = f->first_block; b < f->end_block; b++)
         atomic_store_explicit(&f->blocks[b].left, f->n_chunks * l->n_shards, memory_order_relaxed);
     run_phase(x, second ? "deferred up" : "up", (uint32_t)n_experts, up_item, (uint32_t)n_blocks * f->n_chunks, true);
 
     const size_t down_tiles = (l->n_down + l->n_shards - 1) / l->n_shards,
-                 weights = down_tiles * l->down_tile_bytes * n_experts;
+                 weights = down_tiles * l->sizes.down_tile_bytes * n_experts;
     if (x->kernel->rows)
         cut_for_memory(x, down_tiles, weights, n_pairs * n_experts / f->n_active, rows);
     else

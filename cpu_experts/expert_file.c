@@ -188,7 +188,7 @@ static td_status save_layer(const td_experts *x, td_pool *pool, uint32_t layer, 
                                                    .nr = x->kernel->tiles->nr,
                                                    .kr = x->kernel->tiles->kr,
                                                    .n_shards = l->n_shards,
-                                                   .flags = l->bias ? TD_PACKED_BIAS : 0,
+                                                   .flags = l->sizes.bias ? TD_PACKED_BIAS : 0,
                                                    .source_hash = source_hash,
                                                    .repacked_from = repacked_from,
                                                    .payload_bytes = l->layer_bytes}};
@@ -271,7 +271,7 @@ static bool bias_of_file(const void *ctx, size_t expert, td_expert_matrix m, siz
     const expert_layout *l = src->layout;
     for (size_t r = row; r < row + n; r++, out++) {
         uint32_t s;
-        size_t   at = td_expert_bias_offset(l, expert, m, r / l->nr, &s) + r % l->nr * sizeof *out;
+        size_t   at = td_expert_bias_offset(l, expert, m, r / l->sizes.nr, &s) + r % l->sizes.nr * sizeof *out;
         memcpy(out, (const char *)src->shard[s] + at, sizeof *out);
     }
     return true;

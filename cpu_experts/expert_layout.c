@@ -4,13 +4,8 @@
 
 td_status td_expert_layout_init(expert_layout *l, const td_experts_config *c, const td_tile_layout *tiles, uint32_t n_shards,
                                 td_error *err) {
-    *l = (expert_layout){.n_experts = c->n_experts,
-                         .hidden = c->hidden,
-                         .inter = c->inter,
-                         .groups = c->groups,
-                         .bias = c->bias,
-                         .nr = tiles->nr,
-                         .n_shards = n_shards};
+    *l = (expert_layout){
+        .n_experts = c->n_experts, .hidden = c->hidden, .inter = c->inter, .groups = c->groups, .n_shards = n_shards};
     if (!c->n_layers || !c->n_experts || c->n_experts > UINT16_MAX || !c->hidden || !c->inter)
         return td_fail(err, TD_EINVAL,
                        "experts need at least one layer, expert, hidden and intermediate value, and at most %d experts",
@@ -33,43 +28,37 @@ td_status td_expert_layout_init(expert_layout *l, const td_experts_config *c, co
     l->inter_k = td_round_up(c->inter, tiles->kr);
     l->n_gate = (c->inter + tiles->nr - 1u) / tiles->nr;
     l->n_down = (c->hidden + tiles->nr - 1u) / tiles->nr;
-    l->gate_tile_bytes = td_tile_bytes(tiles, l->hidden_k, &l->groups);
-    l->down_tile_bytes = td_tile_bytes(tiles, l->inter_k, &l->groups);
+    l->sizes = (td_expert_sizes){.nr = tiles->nr,
+                                 .gate_tile_bytes = td_tile_bytes(tiles, l->hidden_k, &l->groups),
+                                 .down_tile_bytes = td_tile_bytes(tiles, l->inter_k, &l->groups),
+                                 .bias = c->bias};
     for (uint32_t s = 0; s < n_shards; s++) {
         expert_shard *sh = &l->shard[s];
         sh->gate_tile0 = l->n_gate * s / n_shards;
-        sh->n_gate = l->n_gate * (s + 1) / n_shards - sh->gate_tile0;
         sh->down_tile0 = l->n_down * s / n_shards;
-        sh->n_down = l->n_down * (s + 1) / n_shards - sh->down_tile0;
-        sh->expert_bytes = sh->n_gate * 2 * l->gate_tile_bytes + sh->n_down * l->down_tile_bytes;
-        if (l->bias) sh->expert_bytes += td_round_up((sh->n_gate * 2 + sh->n_down) * l->nr * sizeof(float), TD_CACHE_LINE);
-        sh->bytes = td_round_up(sh->expert_bytes * c->n_experts, TD_FILE_BLOCK); /* < 2^16 * 2^36: no overflow */
+        sh->expert.n_gate = (uint32_t)(l->n_gate * (s + 1) / n_shards - sh->gate_tile0);
+        sh->expert.n_down = (uint32_t)(l->n_down * (s + 1) / n_shards - sh->down_tile0);
+        sh->expert.bytes = td_piece_bytes(&l->sizes, &sh->expert);
+        sh->bytes = td_round_up(sh->expert.bytes * c->n_experts, TD_FILE_BLOCK); /* < 2^16 * 2^36: no overflow */
         l->layer_bytes += sh->bytes;
     }
     return TD_OK;
 }
 
-static uint32_t shard_of(const expert_layout *l, td_expert_matrix m, size_t tile) {
+/* The shard that a tile lies in; tile becomes its number there. */
+static uint32_t shard_of(const expert_layout *l, td_expert_matrix m, size_t *tile) {
     uint32_t s = 0;
-    if (m == TD_EXPERT_DOWN) {
-        while (tile >= l->shard[s].down_tile0 + l->shard[s].n_down) s++;
-    } else {
-        while (tile >= l->shard[s].gate_tile0 + l->shard[s].n_gate) s++;
-    }
+    for (size_t n; *tile >= (n = m == TD_EXPERT_DOWN ? l->shard[s].expert.n_down : l->shard[s].expert.n_gate); s++)
+        *tile -= n;
     return s;
 }
 
 size_t td_expert_bias_offset(const expert_layout *l, size_t expert, td_expert_matrix m, size_t tile, uint32_t *shard) {
-    const expert_shard *sh = &l->shard[ *shard = shard_of(l, m, tile)];
-    size_t at = expert * sh->expert_bytes + sh->n_gate * 2 * l->gate_tile_bytes + sh->n_down * l->down_tile_bytes;
-    size_t before =
-        m == TD_EXPERT_DOWN ? sh->n_gate * 2 + tile - sh->down_tile0 : (tile - sh->gate_tile0) * 2 + (m == TD_EXPERT_UP);
-    return at + before * l->nr * sizeof(float);
+    const td_expert_piece *p = &l->shard[ *shard = shard_of(l, m, &tile)].expert;
+    return expert * p->bytes + td_piece_bias_at(&l->sizes, p, m, tile);
 }
 
 size_t td_expert_tile_offset(const expert_layout *l, size_t expert, td_expert_matrix m, size_t tile, uint32_t *shard) {
-    const expert_shard *sh = &l->shard[ *shard = shard_of(l, m, tile)];
-    size_t              at = expert * sh->expert_bytes;
-    if (m == TD_EXPERT_DOWN) return at + sh->n_gate * 2 * l->gate_tile_bytes + (tile - sh->down_tile0) * l->down_tile_bytes;
-    return at + ((tile - sh->gate_tile0) * 2 + (m == TD_EXPERT_UP)) * l->gate_tile_bytes;
+    const td_expert_piece *p = &l->shard[ *shard = shard_of(l, m, &tile)].expert;
+    return expert * p->bytes + td_piece_tile_at(&l->sizes, p, m, tile);
 }

@@ -56,9 +56,9 @@ static void pack_bias(pack_job *job, size_t expert, td_expert_matrix m, size_t t
     uint32_t             shard;
     size_t               at = td_expert_bias_offset(l, expert, m, tile, &shard);
     float               *bias = (float *)(void *)((char *)expert_shard_data(job->x, job->layer, shard) + at);
-    if (!job->bias(job->ctx, expert, m, tile * l->nr, n, bias))
+    if (!job->bias(job->ctx, expert, m, tile * l->sizes.nr, n, bias))
         atomic_store_explicit(&job->refused, (uint32_t)expert, memory_order_relaxed);
-    memset(bias + n, 0, (l->nr - n) * sizeof *bias);
+    memset(bias + n, 0, (l->sizes.nr - n) * sizeof *bias);
 }
 
 static void pack_matrix(pack_job *job, const td_worker *w, size_t expert, td_expert_matrix m, size_t tile0, size_t n_tiles) {
@@ -81,16 +81,16 @@ static void pack_matrix(pack_job *job, const td_worker *w, size_t expert, td_exp
         size_t at = td_expert_tile_offset(l, expert, m, t, &shard);
         assert(shard == w->subpool);
         td_tile_pack(tiles, (char *)expert_shard_data(job->x, job->layer, shard) + at, &weights, k, &l->groups);
-        if (l->bias) pack_bias(job, expert, m, t, n);
+        if (l->sizes.bias) pack_bias(job, expert, m, t, n);
     }
 }
 
 static void pack_expert(void *ctx, uint32_t item, const td_worker *w) {
     pack_job           *job = ctx;
     const expert_shard *sh = &job->x->layout.shard[w->subpool];
-    pack_matrix(job, w, item, TD_EXPERT_GATE, sh->gate_tile0, sh->n_gate);
-    pack_matrix(job, w, item, TD_EXPERT_UP, sh->gate_tile0, sh->n_gate);
-    pack_matrix(job, w, item, TD_EXPERT_DOWN, sh->down_tile0, sh->n_down);
+    pack_matrix(job, w, item, TD_EXPERT_GATE, sh->gate_tile0, sh->expert.n_gate);
+    pack_matrix(job, w, item, TD_EXPERT_UP, sh->gate_tile0, sh->expert.n_gate);
+    pack_matrix(job, w, item, TD_EXPERT_DOWN, sh->down_tile0, sh->expert.n_down);
 }
 
 td_status td_expert_pack_layer(td_experts *x, uint32_t layer, expert_rows_fn rows, expert_bias_fn bias, const void *ctx,

@@ -1,11 +1,9 @@
 /*
  * The expert store, as its own files see it.
  *
- * A shard (one per subpool) of a layer is memory on the subpool's node, or a stretch of the layer's mapped file:
- *   for each expert: gate tile, up tile, gate tile, up tile, …  (the shard's part of the intermediate dimension)
- *                  | down tiles                                 (its part of the hidden dimension)
- *                  | the biases of those tiles, f32, in the same order, if experts have biases
- * exactly as the kernels read it and as a packed file holds it.
+ * A shard (one per subpool) of a layer is memory on the subpool's node, or a stretch of the layer's mapped file. It has its
+ * piece of each expert (kernels/product/packed_expert.h), exactly as the kernels read it and as a packed file holds it: a part
+ * of the intermediate dimension, and one of the hidden dimension.
  */
 #ifndef TD_CPU_EXPERTS_EXPERT_STATE_H
 #define TD_CPU_EXPERTS_EXPERT_STATE_H
@@ -19,21 +17,18 @@
 
 /** What a shard holds of every expert. */
 typedef struct {
-    size_t gate_tile0, n_gate; /* tiles of gate, and as many of up */
-    size_t down_tile0, n_down;
-    size_t expert_bytes;
-    size_t bytes; /* of all experts, whole pages */
+    td_expert_piece expert;                 /* of each */
+    size_t          gate_tile0, down_tile0; /* its first tiles, of the whole matrices' */
+    size_t          bytes;                  /* of all experts, whole pages */
 } expert_shard;
 
 /** Where everything lies: a function of the shapes, the kernel's layout and the number of shards. */
 typedef struct {
     size_t           n_experts, hidden, inter;
     td_expert_groups groups;
-    bool             bias;
-    size_t           nr;                /* rows of a tile */
+    td_expert_sizes  sizes;
     size_t           hidden_k, inter_k; /* k of gate and up, k of down: padded to kr */
     size_t           n_gate, n_down;    /* tiles of the whole matrices */
-    size_t           gate_tile_bytes, down_tile_bytes;
     uint32_t         n_shards;
     expert_shard     shard[TD_POOL_SUBPOOLS_MAX];
     uint64_t         layer_bytes;

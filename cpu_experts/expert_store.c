@@ -44,19 +44,16 @@ td_status td_experts_packed(const td_experts_config *c, uint32_t n_subpools, td_
     *out = (td_packed_expert){.product = (td_product)c->format,
                               .groups = l.groups,
                               .glu = c->glu,
-                              .bias = l.bias,
                               .tiles = tiles,
                               .hidden = c->hidden,
                               .inter = c->inter,
                               .hidden_k = l.hidden_k,
                               .inter_k = l.inter_k,
-                              .gate_tile_bytes = l.gate_tile_bytes,
-                              .down_tile_bytes = l.down_tile_bytes,
+                              .sizes = l.sizes,
                               .n_pieces = n_subpools};
     for (uint32_t s = 0; s < n_subpools; s++) {
-        const expert_shard *sh = &l.shard[s];
-        out->piece[s] = (td_expert_piece){(uint32_t)sh->n_gate, (uint32_t)sh->n_down, sh->expert_bytes};
-        out->bytes += sh->expert_bytes;
+        out->piece[s] = l.shard[s].expert;
+        out->bytes += out->piece[s].bytes;
     }
     return TD_OK;
 }

@@ -102,7 +102,7 @@ void td_experts_copy_packed(const td_experts *x, uint32_t layer, uint32_t expert
     char *to = out;
     assert(layer < x->config.n_layers && x->loaded[layer] && expert < x->config.n_experts);
     for (uint32_t s = 0; s < x->layout.n_shards; s++) {
-        const size_t bytes = x->layout.shard[s].expert_bytes;
+        const size_t bytes = x->layout.shard[s].expert.bytes;
         memcpy(to, (const char *)expert_shard_data(x, layer, s) + expert * bytes, bytes);
         to += bytes;
     }

@@ -6,8 +6,8 @@ static size_t tile_bytes(size_t nr, size_t k, const td_gemm_groups *groups) {
     return (nr / 2 * k * 4 + 63) & ~(size_t)63;
 }
 
-static void pack(size_t nr, void *tile, const td_gemm_weights *w, size_t k, const td_gemm_groups *groups) {
-    const size_t   half = nr / 2;
+static void pack(const td_tile_layout *l, void *tile, const td_gemm_weights *w, size_t k, const td_gemm_groups *groups) {
+    const size_t   half = l->nr / 2;
     const td_bf16 *high_rows = w->rows, *low_rows = high_rows + half * k;
     uint32_t      *out = tile;
     (void)groups;
@@ -15,8 +15,8 @@ static void pack(size_t nr, void *tile, const td_gemm_weights *w, size_t k, cons
         for (size_t i = 0; i < half; i++) *out++ = (uint32_t)high_rows[i * k + j] << 16 | low_rows[i * k + j];
 }
 
-static void unpack(size_t nr, const void *tile, td_gemm_weights *w, size_t k, const td_gemm_groups *groups) {
-    const size_t    half = nr / 2;
+static void unpack(const td_tile_layout *l, const void *tile, td_gemm_weights *w, size_t k, const td_gemm_groups *groups) {
+    const size_t    half = l->nr / 2;
     td_bf16        *high_rows = w->rows, *low_rows = high_rows + half * k;
     const uint32_t *in = tile;
     (void)groups;
@@ -28,6 +28,6 @@ static void unpack(size_t nr, const void *tile, td_gemm_weights *w, size_t k, co
 }
 
 const td_tile_layout td_bf16_16 = {
-    .name = "bf16_16", .nr = 16, .kr = 1, .tile_bytes = tile_bytes, .pack = pack, .unpack = unpack};
+    .name = "bf16_16", .nr = 16, .kr = 1, .run = 1, .tile_bytes = tile_bytes, .pack = pack, .unpack = unpack};
 const td_tile_layout td_bf16_32 = {
-    .name = "bf16_32", .nr = 32, .kr = 1, .tile_bytes = tile_bytes, .pack = pack, .unpack = unpack};
+    .name = "bf16_32", .nr = 32, .kr = 1, .run = 1, .tile_bytes = tile_bytes, .pack = pack, .unpack = unpack};

@@ -3,8 +3,7 @@
 #include "kernels/product/tile_kernels.h"
 
 static size_t tile_bytes(size_t nr, size_t k, const td_gemm_groups *groups) {
-    size_t group_bytes = nr * td_dtype_bytes(groups->scale_dtype) + nr / 2 * groups->size;
-    return head_bytes(nr, k, groups) + TO_LINE(k / groups->size * group_bytes);
+    return head_bytes(nr, k, groups) + TO_LINE(k / block_k(groups) * block_bytes(nr, groups));
 }
 
 /* A value of the type, to where it lies. */
@@ -18,9 +17,8 @@ static inline void put_scale(float scale, td_dtype dtype, uint8_t *at) {
     }
 }
 
-/* run: k of a row that lie beside each other, 4 or 8. high_xor: what high nibbles are xored with, 8 in each byte where they
- * are signed. */
-static inline __attribute__((always_inline)) void pack_as(size_t run, uint32_t high_xor, size_t nr, void *tile,
+/* run and flip as in td_tile_layout; run is a constant where this is inlined. */
+static inline __attribute__((always_inline)) void pack_as(size_t run, uint32_t flip, size_t nr, void *tile,
                                                           const td_gemm_weights *w, size_t k, const td_gemm_groups *groups) {
     const size_t   half = nr / 2;
     const uint8_t *low_rows = w->rows, *high_rows = low_rows + half * k;
@@ -38,13 +36,13 @@ static inline __attribute__((always_inline)) void pack_as(size_t run, uint32_t h
         for (size_t j0 = k0; j0 < end; j0 += run)
             for (size_t at = 0; at < half * run; at += 4, out += 4) {
                 const size_t i = at / run, j = j0 + at % run;
-                uint32_t     both = load32(low_rows + i * k + j) | (load32(high_rows + i * k + j) ^ high_xor) << 4;
+                uint32_t     both = load32(low_rows + i * k + j) | (load32(high_rows + i * k + j) ^ flip) << 4;
                 memcpy(out, &both, 4);
             }
     }
 }
 
-static inline __attribute__((always_inline)) void unpack_as(size_t run, uint32_t high_xor, size_t nr, const void *tile,
+static inline __attribute__((always_inline)) void unpack_as(size_t run, uint32_t flip, size_t nr, const void *tile,
                                                             td_gemm_weights *w, size_t k, const td_gemm_groups *groups) {
     const size_t   half = nr / 2;
     uint8_t       *low_rows = w->rows, *high_rows = low_rows + half * k;
@@ -64,62 +62,43 @@ static inline __attribute__((always_inline)) void unpack_as(size_t run, uint32_t
         for (size_t j0 = k0; j0 < end; j0 += run)
             for (size_t at = 0; at < half * run; at += 4, in += 4) {
                 const size_t i = at / run, j = j0 + at % run;
-                uint32_t     both = load32(in), low = both & 0x0f0f0f0fu, high = (both >> 4 & 0x0f0f0f0fu) ^ high_xor;
+                uint32_t     both = load32(in), low = both & 0x0f0f0f0fu, high = (both >> 4 & 0x0f0f0f0fu) ^ flip;
                 memcpy(low_rows + i * k + j, &low, 4);
                 memcpy(high_rows + i * k + j, &high, 4);
             }
     }
 }
 
-static void pack(size_t nr, void *tile, const td_gemm_weights *w, size_t k, const td_gemm_groups *groups) {
-    pack_as(4, 0, nr, tile, w, k, groups);
-}
-
-static void unpack(size_t nr, const void *tile, td_gemm_weights *w, size_t k, const td_gemm_groups *groups) {
-    unpack_as(4, 0, nr, tile, w, k, groups);
-}
-
+#define UNSIGNED 0u
 #define HIGH_SIGNED 0x08080808u
 
-static void pack_signed(size_t nr, void *tile, const td_gemm_weights *w, size_t k, const td_gemm_groups *groups) {
-    pack_as(4, HIGH_SIGNED, nr, tile, w, k, groups);
+static void pack(const td_tile_layout *l, void *tile, const td_gemm_weights *w, size_t k, const td_gemm_groups *groups) {
+    if (l->run == 4)
+        pack_as(4, l->flip, l->nr, tile, w, k, groups);
+    else
+        pack_as(8, l->flip, l->nr, tile, w, k, groups);
 }
 
-static void unpack_signed(size_t nr, const void *tile, td_gemm_weights *w, size_t k, const td_gemm_groups *groups) {
-    unpack_as(4, HIGH_SIGNED, nr, tile, w, k, groups);
+static void unpack(const td_tile_layout *l, const void *tile, td_gemm_weights *w, size_t k, const td_gemm_groups *groups) {
+    if (l->run == 4)
+        unpack_as(4, l->flip, l->nr, tile, w, k, groups);
+    else
+        unpack_as(8, l->flip, l->nr, tile, w, k, groups);
 }
 
-static void pack_signed_eights(size_t nr, void *tile, const td_gemm_weights *w, size_t k, const td_gemm_groups *groups) {
-    pack_as(8, HIGH_SIGNED, nr, tile, w, k, groups);
-}
-
-static void unpack_signed_eights(size_t nr, const void *tile, td_gemm_weights *w, size_t k, const td_gemm_groups *groups) {
-    unpack_as(8, HIGH_SIGNED, nr, tile, w, k, groups);
-}
-
-static void pack_eights(size_t nr, void *tile, const td_gemm_weights *w, size_t k, const td_gemm_groups *groups) {
-    pack_as(8, 0, nr, tile, w, k, groups);
-}
-
-static void unpack_eights(size_t nr, const void *tile, td_gemm_weights *w, size_t k, const td_gemm_groups *groups) {
-    unpack_as(8, 0, nr, tile, w, k, groups);
-}
-
-const td_tile_layout td_int4g_16x4 = {
-    .name = "int4g_16x4", .nr = 16, .kr = 128, .tile_bytes = tile_bytes, .pack = pack, .unpack = unpack};
-const td_tile_layout td_int4g_32x4 = {
-    .name = "int4g_32x4", .nr = 32, .kr = 128, .tile_bytes = tile_bytes, .pack = pack, .unpack = unpack};
-const td_tile_layout td_int4g_16x4s = {
-    .name = "int4g_16x4s", .nr = 16, .kr = 128, .tile_bytes = tile_bytes, .pack = pack_signed, .unpack = unpack_signed};
-const td_tile_layout td_int4g_16x8s = {.name = "int4g_16x8s",
-                                       .nr = 16,
-                                       .kr = 128,
-                                       .tile_bytes = tile_bytes,
-                                       .pack = pack_signed_eights,
-                                       .unpack = unpack_signed_eights};
-const td_tile_layout td_fp4g_16x4 = {
-    .name = "fp4g_16x4", .nr = 16, .kr = 128, .tile_bytes = tile_bytes, .pack = pack, .unpack = unpack};
-const td_tile_layout td_fp4g_32x4 = {
-    .name = "fp4g_32x4", .nr = 32, .kr = 128, .tile_bytes = tile_bytes, .pack = pack, .unpack = unpack};
-const td_tile_layout td_fp4g_16x8 = {
-    .name = "fp4g_16x8", .nr = 16, .kr = 128, .tile_bytes = tile_bytes, .pack = pack_eights, .unpack = unpack_eights};
+#define LAYOUT(named, rows, of_run, flips)                       \
+    const td_tile_layout td_##named = {.name = #named,           \
+                                       .nr = rows,               \
+                                       .kr = 128,                \
+                                       .run = of_run,            \
+                                       .flip = flips,            \
+                                       .tile_bytes = tile_bytes, \
+                                       .pack = pack,             \
+                                       .unpack = unpack};
+LAYOUT(int4g_16x4, 16, 4, UNSIGNED)
+LAYOUT(int4g_32x4, 32, 4, UNSIGNED)
+LAYOUT(int4g_16x4s, 16, 4, HIGH_SIGNED)
+LAYOUT(int4g_16x8s, 16, 8, HIGH_SIGNED)
+LAYOUT(fp4g_16x4, 16, 4, UNSIGNED)
+LAYOUT(fp4g_32x4, 32, 4, UNSIGNED)
+LAYOUT(fp4g_16x8, 16, 8, UNSIGNED)

@@ -23,6 +23,11 @@ static inline size_t block_k(const td_gemm_groups *groups) {
     return has_factors(groups) ? 64 : groups->size;
 }
 
+/* Of all rows of a tile: the scales of its groups, and its codes. */
+static inline size_t block_bytes(size_t nr, const td_gemm_groups *groups) {
+    return nr * td_dtype_bytes(groups->scale_dtype) * (block_k(groups) / groups->size) + nr / 2 * block_k(groups);
+}
+
 /* The scale of row i where a group's scales begin. */
 static inline float scale_at(const uint8_t *scales, size_t i, td_dtype dtype) {
     float    scale;

@@ -6,9 +6,8 @@ static size_t tile_bytes(size_t nr, size_t k, const td_gemm_groups *groups) {
     return nr * sizeof(float) + nr / 2 * k;
 }
 
-/* run: k of a row that lie beside each other, 4 or 8. high_xor: what makes high nibbles of codes in two's complement: 8 to a
- * byte, or, for those layouts that keep them as they are, 0. */
-static inline __attribute__((always_inline)) void pack_as(size_t run, uint32_t high_xor, size_t nr, void *tile,
+/* run and flip as in td_tile_layout; run is a constant where this is inlined. */
+static inline __attribute__((always_inline)) void pack_as(size_t run, uint32_t flip, size_t nr, void *tile,
                                                           const td_gemm_weights *w, size_t k, const td_gemm_groups *groups) {
     const size_t  half = nr / 2;
     const int8_t *low_rows = w->rows, *high_rows = low_rows + half * k;
@@ -20,13 +19,13 @@ static inline __attribute__((always_inline)) void pack_as(size_t run, uint32_t h
             for (size_t j = g; j < g + run; j += 4, out += 4) {
                 /* (code & 15) ^ 8 == code + 8 for codes of [-8, 7] */
                 uint32_t low = (load32(low_rows + i * k + j) & 0x0f0f0f0fu) ^ 0x08080808u;
-                uint32_t high = (load32(high_rows + i * k + j) & 0x0f0f0f0fu) ^ high_xor;
+                uint32_t high = (load32(high_rows + i * k + j) & 0x0f0f0f0fu) ^ 0x08080808u ^ flip;
                 uint32_t both = low | high << 4;
                 memcpy(out, &both, 4);
             }
 }
 
-static inline __attribute__((always_inline)) void unpack_as(size_t run, uint32_t high_xor, size_t nr, const void *tile,
+static inline __attribute__((always_inline)) void unpack_as(size_t run, uint32_t flip, size_t nr, const void *tile,
                                                             td_gemm_weights *w, size_t k, const td_gemm_groups *groups) {
     const size_t   half = nr / 2;
     int8_t        *low_rows = w->rows, *high_rows = low_rows + half * k;
@@ -37,42 +36,37 @@ static inline __attribute__((always_inline)) void unpack_as(size_t run, uint32_t
         for (size_t i = 0; i < half; i++, in += run)
             for (size_t b = 0; b < run; b++) {
                 low_rows[i * k + g + b] = (int8_t)((in[b] & 15) - 8);
-                high_rows[i * k + g + b] = (int8_t)(((in[b] >> 4) ^ (high_xor & 15) ^ 8) - 8);
+                high_rows[i * k + g + b] = (int8_t)(((in[b] >> 4) ^ (flip & 15)) - 8);
             }
 }
 
-#define BOTH_UNSIGNED 0x08080808u
-#define HIGH_SIGNED 0u
+#define UNSIGNED 0u
+#define HIGH_SIGNED 0x08080808u
 
-static void pack(size_t nr, void *tile, const td_gemm_weights *w, size_t k, const td_gemm_groups *groups) {
-    pack_as(4, BOTH_UNSIGNED, nr, tile, w, k, groups);
+static void pack(const td_tile_layout *l, void *tile, const td_gemm_weights *w, size_t k, const td_gemm_groups *groups) {
+    if (l->run == 4)
+        pack_as(4, l->flip, l->nr, tile, w, k, groups);
+    else
+        pack_as(8, l->flip, l->nr, tile, w, k, groups);
 }
 
-static void unpack(size_t nr, const void *tile, td_gemm_weights *w, size_t k, const td_gemm_groups *groups) {
-    unpack_as(4, BOTH_UNSIGNED, nr, tile, w, k, groups);
+static void unpack(const td_tile_layout *l, const void *tile, td_gemm_weights *w, size_t k, const td_gemm_groups *groups) {
+    if (l->run == 4)
+        unpack_as(4, l->flip, l->nr, tile, w, k, groups);
+    else
+        unpack_as(8, l->flip, l->nr, tile, w, k, groups);
 }
 
-static void pack_signed(size_t nr, void *tile, const td_gemm_weights *w, size_t k, const td_gemm_groups *groups) {
-    pack_as(4, HIGH_SIGNED, nr, tile, w, k, groups);
-}
-
-static void unpack_signed(size_t nr, const void *tile, td_gemm_weights *w, size_t k, const td_gemm_groups *groups) {
-    unpack_as(4, HIGH_SIGNED, nr, tile, w, k, groups);
-}
-
-static void pack_eights(size_t nr, void *tile, const td_gemm_weights *w, size_t k, const td_gemm_groups *groups) {
-    pack_as(8, HIGH_SIGNED, nr, tile, w, k, groups);
-}
-
-static void unpack_eights(size_t nr, const void *tile, td_gemm_weights *w, size_t k, const td_gemm_groups *groups) {
-    unpack_as(8, HIGH_SIGNED, nr, tile, w, k, groups);
-}
-
-const td_tile_layout td_int4c_16x4 = {
-    .name = "int4c_16x4", .nr = 16, .kr = 32, .tile_bytes = tile_bytes, .pack = pack, .unpack = unpack};
-const td_tile_layout td_int4c_32x4 = {
-    .name = "int4c_32x4", .nr = 32, .kr = 32, .tile_bytes = tile_bytes, .pack = pack, .unpack = unpack};
-const td_tile_layout td_int4c_16x4s = {
-    .name = "int4c_16x4s", .nr = 16, .kr = 32, .tile_bytes = tile_bytes, .pack = pack_signed, .unpack = unpack_signed};
-const td_tile_layout td_int4c_16x8s = {
-    .name = "int4c_16x8s", .nr = 16, .kr = 32, .tile_bytes = tile_bytes, .pack = pack_eights, .unpack = unpack_eights};
+#define LAYOUT(named, rows, of_run, flips)                       \
+    const td_tile_layout td_##named = {.name = #named,           \
+                                       .nr = rows,               \
+                                       .kr = 32,                 \
+                                       .run = of_run,            \
+                                       .flip = flips,            \
+                                       .tile_bytes = tile_bytes, \
+                                       .pack = pack,             \
+                                       .unpack = unpack};
+LAYOUT(int4c_16x4, 16, 4, UNSIGNED)
+LAYOUT(int4c_32x4, 32, 4, UNSIGNED)
+LAYOUT(int4c_16x4s, 16, 4, HIGH_SIGNED)
+LAYOUT(int4c_16x8s, 16, 8, HIGH_SIGNED)

@@ -6,7 +6,7 @@ static size_t tile_bytes(size_t nr, size_t k, const td_gemm_groups *groups) {
     return nr * sizeof(float) + nr * k;
 }
 
-/* run: k of a row that lie beside each other, 4 or 8. flip: what the bytes of codes are xored with. */
+/* run and flip as in td_tile_layout; run is a constant where this is inlined. */
 static inline __attribute__((always_inline)) void pack_as(size_t run, uint32_t flip, size_t nr, void *tile,
                                                           const td_gemm_weights *w, size_t k, const td_gemm_groups *groups) {
     const int8_t *rows = w->rows;
@@ -38,35 +38,30 @@ static inline __attribute__((always_inline)) void unpack_as(size_t run, uint32_t
 #define UNSIGNED 0x80808080u /* code + 128 */
 #define SIGNED 0u
 
-static void pack(size_t nr, void *tile, const td_gemm_weights *w, size_t k, const td_gemm_groups *groups) {
-    pack_as(4, UNSIGNED, nr, tile, w, k, groups);
+static void pack(const td_tile_layout *l, void *tile, const td_gemm_weights *w, size_t k, const td_gemm_groups *groups) {
+    if (l->run == 4)
+        pack_as(4, l->flip, l->nr, tile, w, k, groups);
+    else
+        pack_as(8, l->flip, l->nr, tile, w, k, groups);
 }
 
-static void unpack(size_t nr, const void *tile, td_gemm_weights *w, size_t k, const td_gemm_groups *groups) {
-    unpack_as(4, UNSIGNED, nr, tile, w, k, groups);
+static void unpack(const td_tile_layout *l, const void *tile, td_gemm_weights *w, size_t k, const td_gemm_groups *groups) {
+    if (l->run == 4)
+        unpack_as(4, l->flip, l->nr, tile, w, k, groups);
+    else
+        unpack_as(8, l->flip, l->nr, tile, w, k, groups);
 }
 
-static void pack_signed(size_t nr, void *tile, const td_gemm_weights *w, size_t k, const td_gemm_groups *groups) {
-    pack_as(4, SIGNED, nr, tile, w, k, groups);
-}
-
-static void unpack_signed(size_t nr, const void *tile, td_gemm_weights *w, size_t k, const td_gemm_groups *groups) {
-    unpack_as(4, SIGNED, nr, tile, w, k, groups);
-}
-
-static void pack_eights(size_t nr, void *tile, const td_gemm_weights *w, size_t k, const td_gemm_groups *groups) {
-    pack_as(8, SIGNED, nr, tile, w, k, groups);
-}
-
-static void unpack_eights(size_t nr, const void *tile, td_gemm_weights *w, size_t k, const td_gemm_groups *groups) {
-    unpack_as(8, SIGNED, nr, tile, w, k, groups);
-}
-
-const td_tile_layout td_int8c_16x4 = {
-    .name = "int8c_16x4", .nr = 16, .kr = 32, .tile_bytes = tile_bytes, .pack = pack, .unpack = unpack};
-const td_tile_layout td_int8c_32x4 = {
-    .name = "int8c_32x4", .nr = 32, .kr = 32, .tile_bytes = tile_bytes, .pack = pack, .unpack = unpack};
-const td_tile_layout td_int8c_16x4s = {
-    .name = "int8c_16x4s", .nr = 16, .kr = 32, .tile_bytes = tile_bytes, .pack = pack_signed, .unpack = unpack_signed};
-const td_tile_layout td_int8c_16x8s = {
-    .name = "int8c_16x8s", .nr = 16, .kr = 32, .tile_bytes = tile_bytes, .pack = pack_eights, .unpack = unpack_eights};
+#define LAYOUT(named, rows, of_run, flips)                       \
+    const td_tile_layout td_##named = {.name = #named,           \
+                                       .nr = rows,               \
+                                       .kr = 32,                 \
+                                       .run = of_run,            \
+                                       .flip = flips,            \
+                                       .tile_bytes = tile_bytes, \
+                                       .pack = pack,             \
+                                       .unpack = unpack};
+LAYOUT(int8c_16x4, 16, 4, UNSIGNED)
+LAYOUT(int8c_32x4, 32, 4, UNSIGNED)
+LAYOUT(int8c_16x4s, 16, 4, SIGNED)
+LAYOUT(int8c_16x8s, 16, 8, SIGNED)

@@ -99,16 +99,22 @@ typedef struct {
     float   *factor; /* fp4g: [nr] */
 } td_gemm_weights;
 
+typedef struct td_tile_layout td_tile_layout;
+
 /** How a tile lies in memory. k is padded; groups are those of int4g and fp4g. No function here needs more than the build's
  * baseline. */
-typedef struct {
+struct td_tile_layout {
     const char *name;   /* "int4c_32x4", at most 15 characters: packed files tell it */
     uint16_t    nr, kr; /* output rows per tile, k padding */
+    uint16_t    run;    /* k of a row that lie beside each other: 4 or 8; of bf16 1 */
+    /** What four bytes of codes are xored with when they are packed. int8c: the bytes, which were signed. int4c, int4g, fp4g:
+     * those of the high row, in [0, 15] before (int4c: code + 8). */
+    uint32_t flip;
     size_t (*tile_bytes)(size_t nr, size_t k, const td_gemm_groups *groups); /* multiple of 64 */
-    void (*pack)(size_t nr, void *tile, const td_gemm_weights *w, size_t k, const td_gemm_groups *groups);
-    void (*unpack)(size_t nr, const void *tile, td_gemm_weights *w, size_t k,
+    void (*pack)(const td_tile_layout *l, void *tile, const td_gemm_weights *w, size_t k, const td_gemm_groups *groups);
+    void (*unpack)(const td_tile_layout *l, const void *tile, td_gemm_weights *w, size_t k,
                    const td_gemm_groups *groups); /* the inverse */
-} td_tile_layout;
+};
 
 static inline size_t td_tile_bytes(const td_tile_layout *l, size_t k, const td_gemm_groups *groups) {
     return l->tile_bytes(l->nr, k, groups);
@@ -116,12 +122,12 @@ static inline size_t td_tile_bytes(const td_tile_layout *l, size_t k, const td_g
 
 static inline void td_tile_pack(const td_tile_layout *l, void *tile, const td_gemm_weights *w, size_t k,
                                 const td_gemm_groups *groups) {
-    l->pack(l->nr, tile, w, k, groups);
+    l->pack(l, tile, w, k, groups);
 }
 
 static inline void td_tile_unpack(const td_tile_layout *l, const void *tile, td_gemm_weights *w, size_t k,
                                   const td_gemm_groups *groups) {
-    l->unpack(l->nr, tile, w, k, groups);
+    l->unpack(l, tile, w, k, groups);
 }
 
 typedef struct {

@@ -55,47 +55,35 @@ static void make_chunk_row(void *ctx, uint32_t i, const td_worker *w) {
 
 /* ---- an expert ------------------------------------------------------------------------------------ */
 
-/* Tiles are counted over all pieces; tile becomes the number within its piece. */
-static const char *piece_of(const resident_job *j, bool down, size_t *tile, const td_expert_piece **piece) {
-    const char *at = j->expert;
-    for (*piece = j->p->piece;; at += (*piece)->bytes, (*piece)++) {
-        const size_t n = down ? (*piece)->n_down : (*piece)->n_gate;
-        if (*tile < n) return at;
-        *tile -= n;
-    }
-}
-
-static const float *biases_of(const resident_job *j, const td_expert_piece *piece, const char *at) {
-    return j->p->bias ? (const float *)(const void *)(at + piece->n_gate * 2 * j->p->gate_tile_bytes +
-                                                      piece->n_down * j->p->down_tile_bytes)
-                      : NULL;
-}
-
-static td_gemm_args product_of(const resident_job *j, const char *tile, size_t k, const td_gemm_row *rows) {
-    return (td_gemm_args){.tile = tile, .n_tiles = 1, .k = k, .m = j->n, .rows = rows, .groups = j->p->groups};
+/* Of all of the expert's rows and one tile, without the place where its values go. */
+static td_gemm_args product_of(const resident_job *j, td_expert_matrix m, size_t tile) {
+    const bool   down = m == TD_EXPERT_DOWN;
+    size_t       bias;
+    const char  *at = j->expert + td_packed_tile_at(j->p, m, tile, &bias);
+    td_gemm_args a = {.tile = at,
+                      .n_tiles = 1,
+                      .k = down ? j->p->inter_k : j->p->hidden_k,
+                      .m = j->n,
+                      .rows = down ? j->mid : j->in,
+                      .groups = j->p->groups,
+                      .end = {.dtype = TD_DT_F32}};
+    if (j->p->sizes.bias) a.end.bias = (const float *)(const void *)(j->expert + bias);
+    return a;
 }
 
 static void gate_up_tile(void *ctx, uint32_t item, const td_worker *w) {
-    const resident_job    *j = ctx;
-    const size_t           nr = j->p->tiles->nr, ld = j->b->at.inter_columns;
-    size_t                 tile = item;
-    const td_expert_piece *piece;
-    const char            *at = piece_of(j, false, &tile, &piece), *gate = at + tile * 2 * j->p->gate_tile_bytes;
-    const float           *bias = biases_of(j, piece, at);
-    float                  gates[CHUNK_ROWS * TD_GEMM_NR_MAX];
+    const resident_job *j = ctx;
+    const size_t        nr = j->p->sizes.nr;
+    float               gates[CHUNK_ROWS * TD_GEMM_NR_MAX];
+    td_gemm_args        g = product_of(j, TD_EXPERT_GATE, item), u = product_of(j, TD_EXPERT_UP, item);
     (void)w;
-    td_gemm_args g = product_of(j, gate, j->p->hidden_k, j->in);
-    g.end = (td_gemm_end){.n = nr, .bias = bias ? bias + tile * 2 * nr : NULL, .out = gates, .ld = nr, .dtype = TD_DT_F32};
+    g.end.n = u.end.n = g.end.ld = u.end.ld_gate = nr;
+    g.end.out = gates;
     j->kernel->run(&g);
-    td_gemm_args u = product_of(j, gate + j->p->gate_tile_bytes, j->p->hidden_k, j->in);
-    u.end = (td_gemm_end){.n = nr,
-                          .bias = bias ? bias + (tile * 2 + 1) * nr : NULL,
-                          .gate = gates,
-                          .glu = j->p->glu,
-                          .ld_gate = nr,
-                          .out = j->inter + item * nr,
-                          .ld = ld,
-                          .dtype = TD_DT_F32};
+    u.end.gate = gates;
+    u.end.glu = j->p->glu;
+    u.end.out = j->inter + item * nr;
+    u.end.ld = j->b->at.inter_columns;
     j->kernel->run(&u);
 }
 
@@ -107,25 +95,18 @@ static void make_mid_row(void *ctx, uint32_t i, const td_worker *w) {
 }
 
 static void down_tile(void *ctx, uint32_t item, const td_worker *w) {
-    const resident_job    *j = ctx;
-    const size_t           nr = j->p->tiles->nr, column = item * nr, left = j->x->hidden - column;
-    size_t                 tile = item;
-    const td_expert_piece *piece;
-    const char            *at = piece_of(j, true, &tile, &piece);
-    const float           *bias = biases_of(j, piece, at);
+    const resident_job *j = ctx;
+    const size_t        nr = j->p->sizes.nr, column = item * nr, left = j->x->hidden - column;
+    td_gemm_args        g = product_of(j, TD_EXPERT_DOWN, item);
     (void)w;
-    td_gemm_args g =
-        product_of(j, at + piece->n_gate * 2 * j->p->gate_tile_bytes + tile * j->p->down_tile_bytes, j->p->inter_k, j->mid);
-    g.end = (td_gemm_end){.n = left < nr ? left : nr,
-                          .bias = bias ? bias + (piece->n_gate * 2 + tile) * nr : NULL,
-                          .out = j->down + column,
-                          .ld = j->x->hidden,
-                          .dtype = TD_DT_F32};
+    g.end.n = left < nr ? left : nr;
+    g.end.out = j->down + column;
+    g.end.ld = j->x->hidden;
     j->kernel->run(&g);
 }
 
 static void run_expert(resident_job *j, size_t e) {
-    const size_t stride = row_bytes(j->p, j->p->hidden_k), nr = j->p->tiles->nr;
+    const size_t stride = row_bytes(j->p, j->p->hidden_k), nr = j->p->sizes.nr;
     for (size_t i = 0; i < j->n; i++) { /* kernels want rows at equal distances */
         j->in[i] = j->x_rows[j->list[i].row];
         j->in[i].x = memcpy(j->in_at + i * stride, j->in[i].x, stride);
@@ -186,7 +167,7 @@ static void place_resident(const td_host_npu *d, const td_block_desc *desc, td_n
     b->run = run_resident;
     b->packed = *p;
     b->at.chunk = chunk;
-    b->at.inter_columns = td_round_up(x->inter, p->tiles->nr);
+    b->at.inter_columns = td_round_up(x->inter, p->sizes.nr);
     b->at.first = td_host_place(&used, (x->n_experts + 1) * sizeof(uint32_t));
     b->at.chosen = td_host_place(&used, chunk * x->top_k * sizeof(td_host_chosen));
     b->at.scales = td_host_place(&used, 3 * chunk * sizeof(td_gemm_row)); /* rows of the chunk, of an expert, between */

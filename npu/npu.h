@@ -309,7 +309,8 @@ typedef struct {
 /**
  * Of the routed experts that row r chose, those with TD_ID_RESIDENT, which lie in slots of device memory as the CPU tier packs
  * them: sums[r] = their part of the exact sum (kernels/exact_sum.h) over the row's experts, of weights[r] * down_e(glu(gate_e(x),
- * up_e(x))), with the bits of the CPU tier. Which expert lies in which slot may change between two replays of a graph.
+ * up_e(x))), with the bits of the CPU tier. Which expert lies in which slot may change between two replays of a graph. Where a
+ * marked expert has no slot, the run fails, or, on a card, the row's sums are NaNs.
  */
 typedef struct {
     uint32_t                hidden, inter, n_experts, top_k;

@@ -17,6 +17,8 @@ static const td_cuda_block_kind *const KINDS[TD_BLOCK_COUNT] = {
     [TD_BLOCK_MLP] = &td_cuda_mlp,
     [TD_BLOCK_ROUTER] = &td_cuda_router,
     [TD_BLOCK_EXPERTS] = &td_cuda_experts,
+    [TD_BLOCK_RESIDENT] = &td_cuda_resident,
+    [TD_BLOCK_JOIN] = &td_cuda_join,
     [TD_BLOCK_COMBINE] = &td_cuda_combine,
     [TD_BLOCK_HEAD] = &td_cuda_head,
     [TD_BLOCK_ALL_REDUCE] = &td_cuda_all_reduce,
@@ -66,7 +68,6 @@ td_status td_cuda_block_create(td_npu *base, const td_block_desc *desc, td_npu_b
     *out = NULL;
     if (d->base.config.bare) return td_fail(err, TD_EINVAL, "the card was opened without its kernels");
     TD_TRY(td_block_check(desc, TD_CUDA_GRID_MAX, err));
-    TD_TRY(td_block_check_slotless(desc, err));
     const td_cuda_block_kind *kind = KINDS[desc->kind];
     TD_TRY(td_card_enter(&d->base));
     if (kind->check) TD_TRY(kind->check(d, desc, err));

@@ -19,8 +19,9 @@
     X(QUANTIZE_BF16, td_quantize_bf16, 7, TD_CUDA_QUANT_THREADS) \
     X(QUANTIZE_F32, td_quantize_f32, 7, TD_CUDA_QUANT_THREADS) \
     X(PLACE_CODES, td_place_codes, 5, TD_CUDA_QUANT_THREADS) \
-    X(SWIGLU_QUANTIZE, td_swiglu_quantize, 7, TD_CUDA_NORM_THREADS) \
+    X(GLU_QUANTIZE, td_glu_quantize, 10, TD_CUDA_NORM_THREADS) \
     X(SWIGLU, td_swiglu, 5, TD_CUDA_NORM_THREADS) \
+    X(GLU_F32, td_glu_f32, 7, TD_CUDA_NORM_THREADS) \
     X(ROUND, td_round, 4, TD_CUDA_NORM_THREADS) \
     X(W8A8_8, td_w8a8_8, 11, TD_CUDA_LINEAR_THREADS) \
     X(W8A8_16, td_w8a8_16, 11, TD_CUDA_LINEAR_THREADS) \
@@ -51,10 +52,10 @@
     X(MLA_ABSORBED_64, td_mla_absorbed_64, 19, TD_CUDA_LATENT_THREADS) \
     X(MLA_EXPAND, td_mla_expand, 11, TD_CUDA_ATTN_THREADS) \
     X(MLA_PREFILL, td_mla_prefill, 17, TD_CUDA_ATTN_THREADS) \
-    X(ROUTE, td_route, 14, 32) \
+    X(ROUTE, td_route, 15, 32) \
     X(COMBINE, td_combine, 6, 256) \
     X(GATE_ROWS, td_gate_rows, 5, 256) \
-    X(EXPERTS_PLACE, td_experts_place, 11, TD_CUDA_PLACE_THREADS) \
+    X(EXPERTS_PLACE, td_experts_place, 12, TD_CUDA_PLACE_THREADS) \
     X(EXPERTS_W8A8_8, td_experts_w8a8_8, 10, TD_CUDA_LINEAR_THREADS) \
     X(EXPERTS_W8A8_64, td_experts_w8a8_64, 10, TD_CUDA_LINEAR_THREADS) \
     X(EXPERTS_SWIGLU_8, td_experts_swiglu_8, 10, TD_CUDA_LINEAR_THREADS) \
@@ -62,6 +63,16 @@
     X(EXPERTS_INT4, td_experts_int4, 12, TD_CUDA_LINEAR_THREADS) \
     X(EXPERTS_FP4, td_experts_fp4, 12, TD_CUDA_LINEAR_THREADS) \
     X(EXPERTS_SUM, td_experts_sum, 10, 256) \
+    X(PACKED_INT8_8, td_packed_int8_8, 12, TD_CUDA_LINEAR_THREADS) \
+    X(PACKED_INT8_64, td_packed_int8_64, 12, TD_CUDA_LINEAR_THREADS) \
+    X(PACKED_INT4_8, td_packed_int4_8, 12, TD_CUDA_LINEAR_THREADS) \
+    X(PACKED_INT4_64, td_packed_int4_64, 12, TD_CUDA_LINEAR_THREADS) \
+    X(PACKED_INT4_GROUPS, td_packed_int4_groups, 12, TD_CUDA_LINEAR_THREADS) \
+    X(PACKED_FP4_GROUPS, td_packed_fp4_groups, 12, TD_CUDA_LINEAR_THREADS) \
+    X(PACKED_BF16, td_packed_bf16, 10, TD_CUDA_LINEAR_THREADS) \
+    X(PACKED_BF16_F32, td_packed_bf16_f32, 10, TD_CUDA_LINEAR_THREADS) \
+    X(EXPERTS_PART, td_experts_part, 11, 256) \
+    X(JOIN, td_join, 5, 256) \
     X(CARDS_PART, td_cards_part, 10, TD_CUDA_SUM_THREADS) \
     X(CARDS_MEET, td_cards_meet, 14, 32) \
     X(CARDS_SUM, td_cards_sum, 18, TD_CUDA_SUM_THREADS) \

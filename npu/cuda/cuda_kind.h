@@ -26,6 +26,7 @@ struct td_npu_block {
     size_t                           library;      /* where the scratch for cuBLASLt's products begins */
     bool                             uses_library; /* it has such a scratch */
     void                            *tables;       /* device memory of its own, or NULL */
+    td_packed_expert                 packed;       /* of resident experts */
 };
 
 typedef struct td_cuda_block_kind {
@@ -40,7 +41,8 @@ typedef struct td_cuda_block_kind {
 } td_cuda_block_kind;
 
 extern const td_cuda_block_kind td_cuda_embed, td_cuda_norm, td_cuda_combine, td_cuda_head, td_cuda_top, td_cuda_linear,
-    td_cuda_mlp, td_cuda_router, td_cuda_experts, td_cuda_gqa, td_cuda_mla, td_cuda_all_reduce;
+    td_cuda_mlp, td_cuda_router, td_cuda_experts, td_cuda_resident, td_cuda_join, td_cuda_gqa, td_cuda_mla,
+    td_cuda_all_reduce;
 
 /** Rows whose spans of attention are computed together: all of them, or as many as have room in TD_CUDA_PARTIAL_BYTES. */
 #define TD_CUDA_PARTIAL_BYTES ((size_t)256 << 20)

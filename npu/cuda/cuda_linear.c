@@ -82,14 +82,9 @@ static td_cuda_rows gate_and_up(td_cuda_run *r, const td_npu_block *b, const td_
     if (is_int8_pair(m)) return swiglu_int8(r, b, in);
     td_cuda_product(r, in, m->gate, NULL, gate, true);
     td_cuda_product(r, in, m->up, NULL, up, true);
+    if (td_weight_takes_int8(m->down->shape.format))
+        return td_cuda_gated_rows(r, &b->at.mid, in->n, (td_glu){0}, gate, up, m->inter);
     td_cuda_rows h = {.n = in->n};
-    if (td_weight_takes_int8(m->down->shape.format)) {
-        h.q = r->scratch + b->at.mid.q;
-        h.scale = r->scratch + b->at.mid.scale;
-        TD_CUDA_LAUNCH(r, SWIGLU_QUANTIZE, TD_GRID(in->n.most, 1, 1), m->inter * sizeof(float), TD_P(in->n.count),
-                       TD_P(gate), TD_P(up), TD_U(m->inter), TD_P(h.q), TD_U(td_cuda_row_codes(m->inter)), TD_P(h.scale));
-        return h;
-    }
     h.x = r->scratch + b->at.mid.x;
     TD_CUDA_LAUNCH(r, SWIGLU, TD_GRID(in->n.most, 1, 1), 0, TD_P(in->n.count), TD_P(gate), TD_P(up), TD_U(m->inter),
                    TD_P(h.x));

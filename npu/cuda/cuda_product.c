@@ -15,21 +15,16 @@ td_cuda_rows_places td_cuda_place_rows(size_t *used, size_t rows, size_t k, bool
     return at;
 }
 
-static const td_npu_weight *first_of_int8(const td_npu_weight *const *w, size_t n) {
-    for (size_t i = 0; i < n; i++)
-        if (td_weight_takes_int8(w[i]->shape.format)) return w[i];
-    return NULL;
+static td_cuda_rows codes_of_bf16(td_cuda_run *r, const td_cuda_rows_places *at, td_cuda_count n, const void *x, size_t k) {
+    td_cuda_rows rows = {.n = n, .x = x, .q = r->scratch + at->q, .scale = r->scratch + at->scale};
+    TD_CUDA_LAUNCH(r, QUANTIZE_BF16, TD_GRID(n.most, 1, 1), 0, TD_P(n.count), TD_P(x), TD_U(k), TD_U(k), TD_P(rows.q),
+                   TD_U(td_cuda_row_codes(k)), TD_P(rows.scale));
+    return rows;
 }
 
 td_cuda_rows td_cuda_rows_of_bf16(td_cuda_run *r, const td_cuda_rows_places *at, const td_npu_weight *w, td_cuda_count n,
                                   const void *x, size_t k) {
-    td_cuda_rows rows = {.n = n, .x = x};
-    if (!td_weight_takes_int8(w->shape.format)) return rows;
-    rows.q = r->scratch + at->q;
-    rows.scale = r->scratch + at->scale;
-    TD_CUDA_LAUNCH(r, QUANTIZE_BF16, TD_GRID(n.most, 1, 1), 0, TD_P(n.count), TD_P(x), TD_U(k), TD_U(k), TD_P(rows.q),
-                   TD_U(td_cuda_row_codes(k)), TD_P(rows.scale));
-    return rows;
+    return td_weight_takes_int8(w->shape.format) ? codes_of_bf16(r, at, n, x, k) : (td_cuda_rows){.n = n, .x = x};
 }
 
 td_cuda_rows td_cuda_rows_of_f32(td_cuda_run *r, const td_cuda_rows_places *at, const td_npu_weight *w, td_cuda_count n,
@@ -47,13 +42,27 @@ td_cuda_rows td_cuda_rows_of_f32(td_cuda_run *r, const td_cuda_rows_places *at, 
     return rows;
 }
 
+td_cuda_rows td_cuda_gated_rows(td_cuda_run *r, const td_cuda_rows_places *at, td_cuda_count n, td_glu glu, const void *gate,
+                                const void *up, size_t k) {
+    const td_glu whole = td_glu_in_full(&glu);
+    td_cuda_rows rows = {.n = n, .q = r->scratch + at->q, .scale = r->scratch + at->scale};
+    TD_CUDA_LAUNCH(r, GLU_QUANTIZE, TD_GRID(n.most, 1, 1), k * sizeof(float), TD_P(n.count), TD_P(gate), TD_P(up), TD_U(k),
+                   TD_F(whole.alpha), TD_F(whole.limit), TD_F(whole.up_add), TD_P(rows.q), TD_U(td_cuda_row_codes(k)),
+                   TD_P(rows.scale));
+    return rows;
+}
+
 td_cuda_rows td_cuda_input(td_cuda_run *r, const td_cuda_rows_places *at, const td_npu_weight *const *w, size_t n_w,
                            const void *in, td_rows_i8 in_i8, size_t k) {
-    td_cuda_count        n = td_cuda_n_tok(r);
-    td_cuda_rows         rows = {.n = n, .x = td_cuda_at_row(r, in, k * sizeof(td_bf16))};
-    const td_npu_weight *of_int8 = first_of_int8(w, n_w);
-    if (!of_int8) return rows;
-    if (!in_i8.q) return td_cuda_rows_of_bf16(r, at, of_int8, n, rows.x, k);
+    for (size_t i = 0; i < n_w; i++)
+        if (td_weight_takes_int8(w[i]->shape.format)) return td_cuda_input_codes(r, at, in, in_i8, k);
+    return (td_cuda_rows){.n = td_cuda_n_tok(r), .x = td_cuda_at_row(r, in, k * sizeof(td_bf16))};
+}
+
+td_cuda_rows td_cuda_input_codes(td_cuda_run *r, const td_cuda_rows_places *at, const void *in, td_rows_i8 in_i8, size_t k) {
+    td_cuda_count n = td_cuda_n_tok(r);
+    td_cuda_rows  rows = {.n = n, .x = td_cuda_at_row(r, in, k * sizeof(td_bf16))};
+    if (!in_i8.q) return codes_of_bf16(r, at, n, rows.x, k);
     rows.q = td_cuda_at_row(r, in_i8.q, k);
     rows.scale = td_cuda_at_row(r, in_i8.scale, sizeof(float));
     if (k == td_cuda_row_codes(k)) return rows;

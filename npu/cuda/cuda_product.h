@@ -26,9 +26,15 @@ td_cuda_rows_places td_cuda_place_rows(size_t *used, size_t rows, size_t k, bool
 td_cuda_rows td_cuda_input(td_cuda_run *r, const td_cuda_rows_places *at, const td_npu_weight *const *w, size_t n_w,
                            const void *in, td_rows_i8 in_i8, size_t k);
 
+/** The same as codes. */
+td_cuda_rows td_cuda_input_codes(td_cuda_run *r, const td_cuda_rows_places *at, const void *in, td_rows_i8 in_i8, size_t k);
+
 /** x [most, k] f32, as the weight takes it. */
 td_cuda_rows td_cuda_rows_of_f32(td_cuda_run *r, const td_cuda_rows_places *at, const td_npu_weight *w, td_cuda_count n,
                                  const void *x, size_t k);
+/** What the gated unit makes of gate and up [most, k] f32, as codes. */
+td_cuda_rows td_cuda_gated_rows(td_cuda_run *r, const td_cuda_rows_places *at, td_cuda_count n, td_glu glu, const void *gate,
+                                const void *up, size_t k);
 /** x [most, k] bf16, as the weight takes it. */
 td_cuda_rows td_cuda_rows_of_bf16(td_cuda_run *r, const td_cuda_rows_places *at, const td_npu_weight *w, td_cuda_count n,
                                   const void *x, size_t k);

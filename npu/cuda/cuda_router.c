@@ -35,7 +35,7 @@ static void launch_router(td_cuda_run *r, const td_npu_block *b) {
     TD_CUDA_LAUNCH(r, ROUTE, TD_GRID(n.most, 1, 1), shared_bytes(d), TD_P(n.count), TD_P(logits),
                    TD_P(d->logit_bias ? d->logit_bias->data : NULL), TD_P(d->bias ? d->bias->data : NULL),
                    TD_U(d->n_experts), TD_U(d->top_k), TD_U(SCORES[d->score]), TD_U(group), TD_U(d->n_group),
-                   TD_U(d->topk_group), TD_U(d->normalise), TD_F(d->scale),
+                   TD_U(d->topk_group), TD_U(d->normalise), TD_F(d->scale), TD_P(d->slot_of),
                    TD_P(td_cuda_at_row(r, d->ids, d->top_k * sizeof(uint16_t))),
                    TD_P(td_cuda_at_row(r, d->weights, d->top_k * sizeof(float))));
 }

@@ -5,6 +5,7 @@
     X(kernel, "kernel.cuh")       \
     X(attention, "attention.cuh") \
     X(tiles, "experts.cuh")       \
+    X(packed, "packed.cuh")       \
     X(bounds, "bounds.cu")        \
     X(cards, "cards.cu")          \
     X(embed, "embed.cu")          \

@@ -2,69 +2,11 @@
  * Experts that move: whichever lie on the device, and whenever that changes, a model's logits have the bits that they have with
  * all experts on the CPU. Placements are drawn anew in each pass, or the policy's.
  */
-#include "core/math/rng.h"
-#include "model_run.h"
-#include "residency/resident_experts.h"
-#include "tests/td_test.h"
-
-#define PROMPT 40
-#define DECODED 60
-#define TOKENS (PROMPT + DECODED)
-#define N_SEQ 3
-
-/* Logits [TOKENS, N_SEQ, vocab]: prompts in chunks, then a token of each sequence in a step. */
-static float *run_model(const model_run_options *o, uint32_t *vocab) {
-    model_run r;
-    model_run_open(&r, o);
-    const td_model_config *c = td_model_get_config(r.model);
-    *vocab = c->vocab;
-    float   *out = calloc((size_t)TOKENS * N_SEQ * c->vocab, sizeof *out);
-    uint32_t ids[N_SEQ][TOKENS];
-    assert_non_null(out);
-    for (uint32_t s = 0; s < N_SEQ; s++)
-        for (uint32_t i = 0; i < TOKENS; i++) ids[s][i] = (uint32_t)(td_rng_u64(11, s, i) % c->vocab);
-    for (uint32_t at = 0, n; at < TOKENS; at += n) {
-        model_piece pieces[N_SEQ];
-        n = at < PROMPT ? 10 : 1;
-        for (uint32_t s = 0; s < N_SEQ; s++)
-            pieces[s] = (model_piece){.seq = s, .first = at, .n = n, .ids = ids[s] + at, .absorbed = at >= PROMPT};
-        const td_step_rows *step = model_run_forward(&r, pieces, N_SEQ);
-        model_run_logits(&r, step->n_tok, out + (size_t)at * N_SEQ * c->vocab);
-    }
-    td_model_work work;
-    td_model_get_work(r.model, &work);
-    const td_residency_counts *counts = &work.residency;
-    assert_int_equal(counts->slots,
-                     td_moe_layers_in(c, (td_layer_range){0, c->n_layers + c->n_mtp_layers}) * o->device_experts);
-    if (o->device_experts) {
-        assert_int_equal(counts->failed, 0);
-        assert_true(counts->hits && counts->misses);
-        assert_true(counts->resident <= counts->slots);
-        if (o->residency_seed) assert_true(counts->uploads > counts->resident); /* some have come and gone */
-    }
-    model_run_close(&r);
-    return out;
-}
+#include "residency_run.h"
 
 static void check_model(const char *path, uint32_t resident, td_expert_format format) {
-    uint32_t          vocab;
-    model_run_options o = {.path = path,
-                           .w8a8 = format != TD_EXPERT_BF16,
-                           .experts = format,
-                           .n_seq = N_SEQ,
-                           .max_len = TOKENS,
-                           .max_tok = N_SEQ * PROMPT};
-    float            *want = run_model(&o, &vocab);
-    o.device_experts = resident;
-    for (uint64_t seed = 0; seed < 3; seed++)
-        for (int apart = 0; apart < 2; apart++) {
-            o.residency_seed = seed;
-            o.device = apart ? "apart" : "host";
-            float *got = run_model(&o, &vocab);
-            assert_memory_equal(got, want, (size_t)TOKENS * N_SEQ * vocab * sizeof *got);
-            free(got);
-        }
-    free(want);
+    check_residency((model_run_options){.path = path, .w8a8 = format != TD_EXPERT_BF16, .experts = format}, resident,
+                    (const char *const[]){"host", "apart", NULL});
 }
 
 #define GOLDEN "tests/data/golden/"

@@ -288,12 +288,13 @@ static void run_router(pair *p, rnd *r, td_router_score score, bool has_logit_bi
     random_weights(p, r, TD_WEIGHT_F32, EXPERTS, HIDDEN, w);
     random_weights(p, r, TD_WEIGHT_F32, 0, EXPERTS, logit_bias);
     random_weights(p, r, TD_WEIGHT_F32, 0, EXPERTS, bias);
-    both in = put_rows(p, r, HIDDEN), ids = put(p, NULL, pairs * sizeof(uint16_t)),
-         weights = put(p, NULL, pairs * sizeof(float));
+    const uint16_t slots[EXPERTS] = {TD_NO_SLOT, 3, TD_NO_SLOT, TD_NO_SLOT, 1, 2}; /* the others all in 0: nobody reads it */
+    both           in = put_rows(p, r, HIDDEN), ids = put(p, NULL, pairs * sizeof(uint16_t)),
+         weights = put(p, NULL, pairs * sizeof(float)), slot_of = put(p, slots, sizeof slots);
     BLOCKS(desc, TD_BLOCK_ROUTER, router, .hidden = HIDDEN, .n_experts = EXPERTS, .top_k = TOP_K, .score = score,
            .normalise = score == TD_SCORE_SIGMOID, .scale = 1.5f, .w = w[d],
            .logit_bias = has_logit_bias ? logit_bias[d] : NULL, .bias = has_bias ? bias[d] : NULL, .in = in.at[d],
-           .ids = ids.at[d], .weights = weights.at[d]);
+           .ids = ids.at[d], .weights = weights.at[d], .slot_of = has_bias ? slot_of.at[d] : NULL);
     run_both(p, desc, &weights);
     uint16_t *got_ids = malloc(ids.bytes), *want_ids = ids.at[HOST];
     float    *got = malloc(weights.bytes), *want = weights.at[HOST];
@@ -303,7 +304,7 @@ static void run_router(pair *p, rnd *r, td_router_score score, bool has_logit_bi
         if (got_ids[i] != want_ids[i] || !(fabsf(got[i] - want[i]) <= 1e-5f))
             fail_msg("score %d, row %zu: expert %u with %g on the card, %u with %g on the host", (int)score, i / TOP_K,
                      got_ids[i], (double)got[i], want_ids[i], (double)want[i]);
-    drop(p, &in), drop(p, &ids), drop(p, &weights);
+    drop(p, &in), drop(p, &ids), drop(p, &weights), drop(p, &slot_of);
     drop_weights(p, w), drop_weights(p, logit_bias), drop_weights(p, bias);
     free(got_ids), free(got);
 }
@@ -370,13 +371,6 @@ TEST(refusals) {
     td_block_desc gqa = {
         .kind = TD_BLOCK_GQA, .max_tok = 1, .max_kv = 8, .gqa = {.hidden = 64, .heads = 2, .kv_heads = 2, .head_dim = 256}};
     refused(&p, &gqa, "heads of 8 to 128");
-    refused(&p, &(td_block_desc){.kind = TD_BLOCK_JOIN, .max_tok = 1, .join = {.hidden = 64}}, "no experts in slots");
-    refused(
-        &p,
-        &(td_block_desc){.kind = TD_BLOCK_ROUTER,
-                         .max_tok = 1,
-                         .router = {.hidden = 64, .n_experts = 8, .top_k = 2, .slot_of = (const uint16_t[8]){TD_NO_SLOT}}},
-        "no experts in slots");
     const td_npu_weight *list[1] = {matrix[CARD]};
     refused(&p,
             &(td_block_desc){.kind = TD_BLOCK_EXPERTS,

@@ -40,17 +40,22 @@ TEST(routers) {
                       *wl = make_weight(&g, TD_WEIGHT_F32, logit_bias, 0, d.n_experts);
         d.w = w, d.bias = with_bias ? wb : NULL, d.logit_bias = with_logit_bias ? wl : NULL, d.in = logits, d.ids = ids,
         d.weights = weights;
+        uint16_t *slot_of = malloc(d.n_experts * sizeof *slot_of); /* every other expert has one, in half of the rounds */
+        for (uint32_t e = 0; e < d.n_experts; e++) slot_of[e] = e % 2 ? TD_NO_SLOT : (uint16_t)(e / 2);
+        if (round % 2) d.slot_of = slot_of;
         td_npu_block *b = make_block(&g, &(td_block_desc){.kind = TD_BLOCK_ROUTER, .max_tok = rows, .router = d});
         run_rows(&g, b, rows);
         cuda_buf nb = cuda_word(rows), lb = cuda_copy(logits, n * sizeof(float)),
                  bb = cuda_copy(bias, d.n_experts * sizeof(float)), jb = cuda_copy(logit_bias, d.n_experts * sizeof(float)),
+                 slots = cuda_copy(slot_of, d.n_experts * sizeof *slot_of),
                  got_ids = cuda_alloc((size_t)rows * d.top_k * sizeof(uint16_t)),
                  got = cuda_alloc((size_t)rows * d.top_k * sizeof(float));
         uint32_t kind = (uint32_t)d.score, group = (uint32_t)d.group, normalise = d.normalise;
         cuda_run(&td_cuda_kernel_td_route, cuda_grid(rows + 1, 1, 1, 32, 3 * d.n_experts * sizeof(float)),
                  CUDA_OUT(got_ids, got),
                  CUDA_ARGS(&nb.p, &lb.p, with_logit_bias ? &jb.p : CUDA_NULL, with_bias ? &bb.p : CUDA_NULL, &d.n_experts,
-                           &d.top_k, &kind, &group, &d.n_group, &d.topk_group, &normalise, &d.scale, &got_ids.p, &got.p));
+                           &d.top_k, &kind, &group, &d.n_group, &d.topk_group, &normalise, &d.scale,
+                           d.slot_of ? &slots.p : CUDA_NULL, &got_ids.p, &got.p));
         assert_same_bits("experts", got_ids.p, ids, (size_t)rows * d.top_k * sizeof(uint16_t), sizeof(uint16_t));
         if (d.score == TD_SCORE_SIGMOID)
             assert_same_bits("weights", got.p, weights, (size_t)rows * d.top_k * sizeof(float), sizeof(float));
@@ -60,8 +65,8 @@ TEST(routers) {
         g.npu->ops->weight_destroy(g.npu, w), g.npu->ops->weight_destroy(g.npu, wb);
         g.npu->ops->weight_destroy(g.npu, wl);
         rig_close(&g);
-        CUDA_FREE(nb, lb, bb, jb, got_ids, got);
-        free(logits), free(bias), free(logit_bias), free(identity), free(ids), free(weights);
+        CUDA_FREE(nb, lb, bb, jb, slots, got_ids, got);
+        free(logits), free(bias), free(logit_bias), free(identity), free(ids), free(weights), free(slot_of);
     }
 }
 

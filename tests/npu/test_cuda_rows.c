@@ -8,7 +8,7 @@ CUDA_KERNEL(td_embed);
 CUDA_KERNEL(td_norm);
 CUDA_KERNEL(td_quantize_bf16);
 CUDA_KERNEL(td_quantize_f32);
-CUDA_KERNEL(td_swiglu_quantize);
+CUDA_KERNEL(td_glu_quantize);
 CUDA_KERNEL(td_w8a8_8);
 CUDA_KERNEL(td_w8a8_16);
 CUDA_KERNEL(td_w8a8_32);
@@ -277,10 +277,12 @@ TEST(int8_mlps) {
                 cuda_grid(cuda_up(inter, TD_CUDA_TILE_N), cuda_up(rows, 16), 1, TD_CUDA_LINEAR_THREADS, 0), CUDA_OUT(two[i]),
                 CUDA_ARGS(&n.p, &q.p, &scale.p, &w->codes.p, &w->scale.p, CUDA_NULL, &inter, &ldh, &two[i].p, &inter, &one));
         }
-        cuda_run(&td_cuda_kernel_td_swiglu_quantize, cuda_grid(rows, 1, 1, TD_CUDA_NORM_THREADS, inter * sizeof(float)),
-                 CUDA_OUT(q3, scale3), CUDA_ARGS(&n.p, &two[0].p, &two[1].p, &inter, &q3.p, &ldi, &scale3.p));
-        assert_same_bits("td_swiglu_quantize", q3.p, q2.p, (size_t)rows * ldi, 1);
-        assert_same_bits("td_swiglu_quantize's scale", scale3.p, scale2.p, rows * 4, 4);
+        cuda_run(&td_cuda_kernel_td_glu_quantize, cuda_grid(rows, 1, 1, TD_CUDA_NORM_THREADS, inter * sizeof(float)),
+                 CUDA_OUT(q3, scale3),
+                 CUDA_ARGS(&n.p, &two[0].p, &two[1].p, &inter, &(float){1}, &(float){INFINITY}, &(float){0}, &q3.p, &ldi,
+                           &scale3.p));
+        assert_same_bits("td_glu_quantize", q3.p, q2.p, (size_t)rows * ldi, 1);
+        assert_same_bits("td_glu_quantize's scale", scale3.p, scale2.p, rows * 4, 4);
         g.npu->ops->block_destroy(g.npu, b);
         int8_weight_free(&g, &gate), int8_weight_free(&g, &up), int8_weight_free(&g, &down);
         rig_close(&g);

@@ -57,6 +57,27 @@ typedef struct {
     unsigned long long data, scale, zero, factor;
 } td_cuda_expert_matrix;
 
+/* As in core/expert_id.h and npu.h: cuda_resident.c holds them to each other. */
+#define TD_CUDA_ID_RESIDENT 0x8000
+#define TD_CUDA_NO_SLOT 0xffff
+
+#define TD_CUDA_PACKED_BF16_N 64 /* outputs of a block, of experts in bf16 */
+
+/* Matrices of routed experts that lie in slots (packed.cuh): gate and up, whose tiles take turns, or down. */
+typedef struct {
+    unsigned long long slot_bytes;          /* from slot to slot */
+    unsigned           n, k;                /* outputs of a matrix; inputs, padded as tiles are */
+    unsigned           nr, run, flip;       /* td_tile_layout */
+    unsigned           n_matrices, n_tiles; /* 2 or 1; of all matrices together */
+    unsigned           has_bias;
+    /* 4-bit groups: how many k share a scale, and what scales are; bytes before the first block of k, and of a block; 2 to the
+     * power of block_shift: k of a block */
+    unsigned group_size, scale_kind, scale_bytes, has_zeros, head_bytes, block_bytes, block_shift;
+} td_cuda_packed;
+typedef struct {
+    unsigned long long tile, bias; /* bytes from the beginning of a slot */
+} td_cuda_packed_tile;
+
 /* As in kernels/exact_sum.h, which has the method. cuda_experts.c includes both, so a compiler refuses another value here. */
 #define TD_EXACT_MAX 262143.0f
 #define TD_EXACT_HIGH_UNIT 0x1p-4f
@@ -67,6 +88,7 @@ typedef struct {
 #define TD_EXACT_HIGH_BITS 0x49400000u
 #define TD_EXACT_LOW_BITS 0x3E400000u
 #define TD_EXACT_WORD_MAX (1 << 27)
+#define TD_EXACT_BLOCK 16
 
 /* Sums over cards: cards of a group, and values that a thread adds at a time. */
 #define TD_CUDA_CARDS 8

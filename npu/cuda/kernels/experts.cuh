@@ -26,6 +26,26 @@ TD_FN float td_exact_value(td_exact_sum sum) {
            static_cast<float>(sum.low - carry * (1 << TD_EXACT_CARRY_BITS)) * TD_EXACT_LOW_UNIT;
 }
 
+/* Rows of sums in memory (kernels/exact_sum.h): of each 16 values the high words, then the low ones. */
+TD_FN size_t td_exact_words(td_u32 n) {
+    return (static_cast<size_t>(n) + TD_EXACT_BLOCK - 1) / TD_EXACT_BLOCK * TD_EXACT_BLOCK * 2;
+}
+TD_FN size_t td_exact_at(td_u32 i) {
+    return static_cast<size_t>(i) + i / TD_EXACT_BLOCK * TD_EXACT_BLOCK;
+}
+TD_FN td_exact_sum td_exact_load(const int *at) {
+    return {at[0], at[TD_EXACT_BLOCK]};
+}
+TD_FN void td_exact_store(int *at, td_exact_sum sum) {
+    at[0] = sum.high;
+    at[TD_EXACT_BLOCK] = sum.low;
+}
+
+/** The number of a choice that counts; of another one it is none that there is. mark: 0, or TD_CUDA_ID_RESIDENT. */
+TD_FN td_u32 expert_of(unsigned short id, td_u32 mark) {
+    return id ^ mark;
+}
+
 /* Rows of one expert that a block computes: places first .. end - 1. */
 struct expert_tile {
     td_u32 expert, first, end;

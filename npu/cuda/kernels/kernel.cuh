@@ -178,6 +178,15 @@ TD_FN float td_silu(float x) {
     return x / (1.0f + td_exp(-x));
 }
 
+/** What becomes of a gate and an up value (kernels/glu.h, p in full). A NaN stays one. */
+struct td_glu {
+    float alpha, limit, up_add;
+};
+TD_FN float td_gated(const td_glu &p, float gate, float up) {
+    const float g = gate > p.limit ? p.limit : gate, below = up > p.limit ? p.limit : up;
+    return g / (1.0f + td_exp(-(g * p.alpha))) * ((below < -p.limit ? -p.limit : below) + p.up_add);
+}
+
 /* ---- sums and maxima over a block ------------------------------------------------------------ */
 
 TD_FN float td_warp_sum(float v) {

@@ -5,9 +5,11 @@
  * Why it is shaped so. As linear_w8a8.cu: weights are read once, in words of 16 bytes, as the 16 rows of the matrix
  * instruction. Sums are of floats here, so their order is fixed: a warp takes every eighth 32 of k, ascending, and the
  * warps' sums are added in the order of their numbers. The order depends on k alone, and a row of the product on its own
- * row. The router's products are of f32 and must not be rounded: they are fused multiply-adds, a warp an output.
+ * row. The router's products are of f32 and must not be rounded: they are fused multiply-adds, a warp an output. Those of
+ * experts in slots have the CPU tier's order, one fused multiply-add a k: a thread has two outputs of one row, and the pace is
+ * that of a chain of them.
  */
-#include "npu/cuda/kernels/kernel.cuh"
+#include "npu/cuda/kernels/packed.cuh"
 
 #define BF16_CHUNK 32
 #define BF16_WARPS (TD_CUDA_LINEAR_THREADS / 32)
@@ -130,3 +132,44 @@ td_f32_linear(const td_u32 *n_rows, const td_bf16 *x, const float *w, td_u32 n, 
         if (lane == 0 && first_row + r < rows) out[static_cast<size_t>(first_row + r) * n + column] = sum;
     }
 }
+
+/* Of an expert in a slot, rows of bf16 or f32: a warp has a row, a thread two outputs. A word of a tile has a k of two rows, nr / 2 apart, that of the first in its
+ * high half. */
+template <class T>
+TD_FN void packed_bf16(const packed_slots &slots, const td_u32 *row_at, const T *x, const expert_tile &rows,
+                       const packed_out &out) {
+    const td_cuda_packed &p = *slots.shape;
+    const td_u8          *expert = packed_expert_at(slots, rows.expert);
+    const td_u32          place = rows.first + threadIdx.x / 32, pair = threadIdx.x % 8, half = p.nr / 2;
+    if (!expert || place >= rows.end) return;
+    const packed_part own =
+        packed_part_at(slots, expert, blockIdx.x * (TD_CUDA_PACKED_BF16_N / TD_CUDA_TILE_N) + threadIdx.x % 32 / 8);
+    if (!own.tile) return;
+    const T        *row = x + static_cast<size_t>(row_at ? row_at[place] : place) * p.k;
+    const unsigned *w = reinterpret_cast<const unsigned *>(own.tile) + own.part * 8 + pair;
+    float           acc[2] = {0, 0};
+#pragma unroll 8
+    for (td_u32 k = 0; k < p.k; k++) {
+        const unsigned both = w[static_cast<size_t>(k) * half];
+        const float    v = td_get(row, k);
+        acc[0] = fmaf(__uint_as_float(both & 0xffff0000u), v, acc[0]);
+        acc[1] = fmaf(__uint_as_float(both << 16), v, acc[1]);
+    }
+    for (td_u32 i = 0; i < 2; i++) {
+        const td_u32 r = row_of_pair(p.nr, own.part, pair + i * 8);
+        if (own.column + r < p.n) packed_store(out, own, p.n, place, r, acc[i]);
+    }
+}
+
+/** As td_packed_int8_8 (linear_w8a8.cu), but grid (n_tiles * nr / 64 rounded up, tiles of rows), tiles as td_experts_place makes
+ * them with 8 rows. @param x [*, k] bf16, or f32 */
+#define PACKED_BF16(name, type)                                                                                         \
+    TD_KERNEL(TD_CUDA_LINEAR_THREADS)                                                                                   \
+    name(const td_u32 *totals, const td_u32 *tiles, const td_u32 *row_at, const type *x, const td_cuda_packed *shape,   \
+         const td_cuda_packed_tile *packed, const td_u8 *slots, const unsigned short *slot_of, float *out, float *up) { \
+        expert_tile tile;                                                                                               \
+        if (!expert_tile_of_block(totals, tiles, &tile)) return;                                                        \
+        packed_bf16({shape, packed, slots, slot_of}, row_at, x, tile, {out, up});                                       \
+    }
+PACKED_BF16(td_packed_bf16, td_bf16)
+PACKED_BF16(td_packed_bf16_f32, float)

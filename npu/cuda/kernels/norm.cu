@@ -90,19 +90,20 @@ td_quantize_f32(const td_u32 *n_rows, const float *x, td_u32 k, td_u32 x_stride,
 }
 
 /**
- * h = silu(gate) * up, and its codes. grid (rows), block TD_CUDA_NORM_THREADS, dynamic shared memory inter floats.
+ * h = what the gated unit makes of gate and up, and its codes. grid (rows), block TD_CUDA_NORM_THREADS, dynamic shared memory inter floats.
  * @param gate, up [rows, inter]
+ * @param alpha, limit, up_add  td_glu
  */
 TD_KERNEL(TD_CUDA_NORM_THREADS)
-td_swiglu_quantize(const td_u32 *n_rows, const float *gate, const float *up, td_u32 inter, td_i8 *q, td_u32 q_stride,
-                   float *scale) {
+td_glu_quantize(const td_u32 *n_rows, const float *gate, const float *up, td_u32 inter, float alpha, float limit,
+                float up_add, td_i8 *q, td_u32 q_stride, float *scale) {
     TD_SHARED(unsigned, part, TD_CUDA_NORM_THREADS / 32);
     TD_SHARED_DYNAMIC(float, row);
     const size_t i = blockIdx.x;
     if (i >= *n_rows) return;
     unsigned amax = 0;
     for (td_u32 j = threadIdx.x; j < inter; j += blockDim.x) {
-        row[j] = td_silu(gate[i * inter + j]) * up[i * inter + j];
+        row[j] = td_gated({alpha, limit, up_add}, gate[i * inter + j], up[i * inter + j]);
         amax = max(amax, td_magnitude(row[j]));
     }
     amax = td_block_max(amax, part);
@@ -126,6 +127,15 @@ td_swiglu(const td_u32 *n_rows, const float *gate, const float *up, td_u32 inter
     if (i >= *n_rows) return;
     for (td_u32 j = threadIdx.x; j < inter; j += blockDim.x)
         h[i * inter + j] = td_to_bf16(td_silu(gate[i * inter + j]) * up[i * inter + j]);
+}
+
+/** gate = what the gated unit makes of gate and up, [rows, inter] f32. grid (rows), block TD_CUDA_NORM_THREADS. */
+TD_KERNEL(TD_CUDA_NORM_THREADS)
+td_glu_f32(const td_u32 *n_rows, float *gate, const float *up, td_u32 inter, float alpha, float limit, float up_add) {
+    const size_t i = blockIdx.x;
+    if (i >= *n_rows) return;
+    for (td_u32 j = threadIdx.x; j < inter; j += blockDim.x)
+        gate[i * inter + j] = td_gated({alpha, limit, up_add}, gate[i * inter + j], up[i * inter + j]);
 }
 
 /** Rows of f32 as bf16. grid (rows), block TD_CUDA_NORM_THREADS. x, out [rows, k]. */

@@ -42,12 +42,13 @@ TD_FN void softmax_of(td_shared<float> score, td_shared<td_u32> chosen, td_u32 n
  * @param logits  [rows, n_experts]
  * @param logit_bias, bias  [n_experts] or NULL
  * @param kind    of score: TD_CUDA_SCORE_…; group 0: none, 1: maximum, 2: sum of the two best (td_router_group)
+ * @param slot_of [n_experts] or NULL: the slot of an expert that is resident, whose ids are marked; else TD_CUDA_NO_SLOT
  * @param ids, weights  [rows, top_k]; top_k up to 32
  */
 TD_KERNEL(32)
 td_route(const td_u32 *n_rows, const float *logits, const float *logit_bias, const float *bias, td_u32 n_experts,
          td_u32 top_k, td_u32 kind, td_u32 group, td_u32 n_group, td_u32 topk_group, td_u32 normalise, float scale,
-         unsigned short *ids, float *weights) {
+         const unsigned short *slot_of, unsigned short *ids, float *weights) {
     TD_SHARED_DYNAMIC(float, score);
     TD_SHARED(td_u32, chosen, 32);
     TD_SHARED(td_u32, sorted, 32);
@@ -130,7 +131,8 @@ td_route(const td_u32 *n_rows, const float *logits, const float *logit_bias, con
         sorted[at] = id;
     }
     for (td_u32 k = 0; k < top_k; k++) {
-        ids[row * top_k + k] = static_cast<unsigned short>(sorted[k]);
+        const td_u32 mark = slot_of && slot_of[sorted[k]] != TD_CUDA_NO_SLOT ? TD_CUDA_ID_RESIDENT : 0;
+        ids[row * top_k + k] = static_cast<unsigned short>(sorted[k] | mark);
         weights[row * top_k + k] = weight[k];
     }
 }

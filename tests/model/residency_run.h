@@ -9,22 +9,23 @@
 #include "tests/td_test.h"
 
 #define PROMPT 40
-#define DECODED 60
-#define TOKENS (PROMPT + DECODED)
 #define N_SEQ 3
 
-/* Logits [TOKENS, N_SEQ, vocab]: prompts in chunks, then a token of each sequence in a step. */
+/* Logits [o->max_len, N_SEQ, vocab]: prompts in chunks, then a token of each sequence in a step. */
 static inline float *run_model(const model_run_options *o, uint32_t *vocab) {
     model_run r;
     model_run_open(&r, o);
     const td_model_config *c = td_model_get_config(r.model);
     *vocab = c->vocab;
-    float   *out = calloc((size_t)TOKENS * N_SEQ * c->vocab, sizeof *out);
-    uint32_t ids[N_SEQ][TOKENS];
+    const uint32_t tokens = o->max_len;
+    float         *out = calloc((size_t)tokens * N_SEQ * c->vocab, sizeof *out);
+    uint32_t      *ids[N_SEQ];
     assert_non_null(out);
-    for (uint32_t s = 0; s < N_SEQ; s++)
-        for (uint32_t i = 0; i < TOKENS; i++) ids[s][i] = (uint32_t)(td_rng_u64(11, s, i) % c->vocab);
-    for (uint32_t at = 0, n; at < TOKENS; at += n) {
+    for (uint32_t s = 0; s < N_SEQ; s++) {
+        ids[s] = malloc(tokens * sizeof *ids[s]);
+        for (uint32_t i = 0; i < tokens; i++) ids[s][i] = (uint32_t)(td_rng_u64(11, s, i) % c->vocab);
+    }
+    for (uint32_t at = 0, n; at < tokens; at += n) {
         model_piece pieces[N_SEQ];
         n = at < PROMPT ? 10 : 1;
         for (uint32_t s = 0; s < N_SEQ; s++)
@@ -32,6 +33,7 @@ static inline float *run_model(const model_run_options *o, uint32_t *vocab) {
         const td_step_rows *step = model_run_forward(&r, pieces, N_SEQ);
         model_run_logits(&r, step->n_tok, out + (size_t)at * N_SEQ * c->vocab);
     }
+    for (uint32_t s = 0; s < N_SEQ; s++) free(ids[s]);
     td_model_work work;
     td_model_get_work(r.model, &work);
     const td_residency_counts *counts = &work.residency;
@@ -47,11 +49,11 @@ static inline float *run_model(const model_run_options *o, uint32_t *vocab) {
     return out;
 }
 
-/* Placements of the policy's choice, then drawn ones, on each of the devices. @param devices ends with NULL. want: of the first
- * device, all experts on the CPU. */
-static inline void check_residency(model_run_options o, uint32_t resident, const char *const *devices) {
+/* Placements of the policy's choice, then drawn ones, on each of the devices. What is wanted is what the first of them
+ * gives with all experts on the CPU. @param decoded tokens of a sequence, behind its prompt @param devices ends with NULL */
+static inline void check_residency(model_run_options o, uint32_t resident, uint32_t decoded, const char *const *devices) {
     uint32_t vocab;
-    o.n_seq = N_SEQ, o.max_len = TOKENS, o.max_tok = N_SEQ * PROMPT, o.device = devices[0];
+    o.n_seq = N_SEQ, o.max_len = PROMPT + decoded, o.max_tok = N_SEQ * PROMPT, o.device = devices[0];
     float *want = run_model(&o, &vocab);
     o.device_experts = resident;
     for (uint64_t seed = 0; seed < 3; seed++)
@@ -59,7 +61,7 @@ static inline void check_residency(model_run_options o, uint32_t resident, const
             o.residency_seed = seed;
             o.device = *d;
             float *got = run_model(&o, &vocab);
-            assert_memory_equal(got, want, (size_t)TOKENS * N_SEQ * vocab * sizeof *got);
+            assert_memory_equal(got, want, (size_t)o.max_len * N_SEQ * vocab * sizeof *got);
             free(got);
         }
     free(want);

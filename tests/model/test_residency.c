@@ -5,7 +5,7 @@
 #include "residency_run.h"
 
 static void check_model(const char *path, uint32_t resident, td_expert_format format) {
-    check_residency((model_run_options){.path = path, .w8a8 = format != TD_EXPERT_BF16, .experts = format}, resident,
+    check_residency((model_run_options){.path = path, .w8a8 = format != TD_EXPERT_BF16, .experts = format}, resident, 60,
                     (const char *const[]){"host", "apart", NULL});
 }
 

@@ -65,8 +65,8 @@ TD_FN unsigned td_signal_get(const td_signal *s) {
     return v;
 }
 
-/** Memory that kernels of several cards use at the same time, ordered by signals. The emulation is told what of it a block uses,
- * by its first thread. */
+/** Memory of which others use other parts while a kernel runs, or the same ones in an order that signals make: kernels of other
+ * cards, copies of other streams. The emulation is told what of it a block uses, by its first thread. */
 struct td_exchange {
     uint4 words;
 };

@@ -166,7 +166,7 @@ TD_FN void packed_bf16(const packed_slots &slots, const td_u32 *row_at, const T 
 #define PACKED_BF16(name, type)                                                                                         \
     TD_KERNEL(TD_CUDA_LINEAR_THREADS)                                                                                   \
     name(const td_u32 *totals, const td_u32 *tiles, const td_u32 *row_at, const type *x, const td_cuda_packed *shape,   \
-         const td_cuda_packed_tile *packed, const td_u8 *slots, const unsigned short *slot_of, float *out, float *up) { \
+         const td_cuda_packed_tile *packed, const td_exchange *slots, const unsigned short *slot_of, float *out, float *up) { \
         expert_tile tile;                                                                                               \
         if (!expert_tile_of_block(totals, tiles, &tile)) return;                                                        \
         packed_bf16({shape, packed, slots, slot_of}, row_at, x, tile, {out, up});                                       \

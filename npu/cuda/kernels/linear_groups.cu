@@ -283,7 +283,7 @@ TD_FN void packed_groups(const packed_slots &slots, const group_rows &in, const 
 #define PACKED_GROUPS(name, is_float)                                                                                       \
     TD_KERNEL(TD_CUDA_LINEAR_THREADS)                                                                                       \
     name(const td_u32 *totals, const td_u32 *tiles, const td_u32 *row_at, const td_i8 *x, const float *x_scale, td_u32 ldk, \
-         const td_cuda_packed *shape, const td_cuda_packed_tile *packed, const td_u8 *slots, const unsigned short *slot_of, \
+         const td_cuda_packed *shape, const td_cuda_packed_tile *packed, const td_exchange *slots, const unsigned short *slot_of, \
          float *out, float *up) {                                                                                           \
         expert_tile tile;                                                                                                   \
         if (!expert_tile_of_block(totals, tiles, &tile)) return;                                                            \

@@ -17,14 +17,17 @@
 struct packed_slots {
     const td_cuda_packed      *shape;
     const td_cuda_packed_tile *tiles;
-    const td_u8               *slots;
+    const td_exchange         *slots; /* other slots may be written meanwhile */
     const unsigned short      *slot_of;
 };
 
 /** The beginning of an expert, or NULL: it has no slot. */
 TD_FN const td_u8 *packed_expert_at(const packed_slots &s, td_u32 expert) {
     const td_u32 slot = s.slot_of[expert];
-    return slot == TD_CUDA_NO_SLOT ? nullptr : s.slots + slot * s.shape->slot_bytes;
+    if (slot == TD_CUDA_NO_SLOT) return nullptr;
+    const td_exchange *at = s.slots + slot * (s.shape->slot_bytes / sizeof *at);
+    if (blockIdx.x == 0 && threadIdx.x == 0) td_exchange_used(at, s.shape->slot_bytes / sizeof *at, false);
+    return reinterpret_cast<const td_u8 *>(at);
 }
 
 /** TD_CUDA_TILE_N outputs of a tile, which a block or a part of it computes; tile NULL: there are none. Slots of the matrix

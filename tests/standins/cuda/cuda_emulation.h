@@ -240,7 +240,7 @@ struct td_signal {
 void     td_signal_set(td_signal *s, unsigned v);
 unsigned td_signal_get(const td_signal *s);
 
-/** Memory that kernels of several cards use at the same time, ordered by signals. */
+/** Memory of which others use other parts, or all of it in an order that signals make, while a kernel runs. */
 struct td_exchange {
     uint4 words;
 };

@@ -38,7 +38,7 @@ typedef struct {
     unsigned          arg_bytes[TD_CUDA_ARGS_MAX]; /* of each: what a graph copies when it is captured */
     unsigned          max_threads;                 /* of a block: __launch_bounds__ */
     uint32_t          written;                     /* bit i: argument i points to what it may write */
-    uint32_t          exchanges; /* bit i: argument i points to what other cards' kernels use, too: td_signal, td_exchange */
+    uint32_t          exchanges; /* bit i: argument i points to what others use at the same time: td_signal, td_exchange */
 } td_cuda_kernel;
 
 /** What was wrong in this thread's last launch, valid until its next; NULL: nothing. */

@@ -407,6 +407,25 @@ LIVES(kernels_apart) { /* slots of a cache, for all that anybody knows */
     two_kernels(r, a, driver_alloc(r, BYTES), a);
     finish(r);
 }
+/* A kernel that says that it reads the first half of an array; a copy writes a half on another stream. */
+static void part_and_copy(driver_rig *r, uint32_t half) {
+    td_cu_address from = driver_alloc(r, BYTES), to = driver_alloc(r, BYTES);
+    td_cu_kernel  add_part;
+    uint32_t      n = N / 2;
+    void         *args[] = {&to, &from, &n};
+    TRY(r->cu->cuModuleGetFunction(&add_part, r->module, "add_part"));
+    TRY(r->cu->cuLaunchKernel(add_part, 1, 1, 1, 1, 1, 1, 0, r->stream, args, NULL));
+    usleep(50000); /* it has run, and nobody has waited for that */
+    ignore(r->cu->cuMemcpyHtoDAsync(from + half * (BYTES / 2), driver_pinned(r, BYTES / 2), BYTES / 2, r->other));
+    ignore(r->cu->cuStreamSynchronize(r->other));
+    TRY(r->cu->cuStreamSynchronize(r->stream));
+}
+LIVES(copy_beside_what_a_kernel_reads) {
+    part_and_copy(r, 1);
+}
+BREAKS(copy_to_what_a_kernel_reads, "no event or synchronisation orders the two") {
+    part_and_copy(r, 0);
+}
 LIVES(kernel_beside_copy) { /* both read */
     td_cu_address a = driver_alloc(r, BYTES);
     two_kernels(r, driver_alloc(r, BYTES), a, driver_alloc(r, BYTES));

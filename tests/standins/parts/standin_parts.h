@@ -56,7 +56,7 @@ typedef struct {
     const void *at; /* device address, pinned address, or the address of a thing that is used like memory */
     size_t      bytes;
     bool        write, indexed;
-    bool        is_exchange; /* kernels of several devices use it at once, and say themselves what of it */
+    bool        is_exchange; /* a kernel says itself, while it runs, what of it is used */
     int32_t     device;      /* whose stream it is on. Two devices' uses are not compared: 0 where all are */
 } standin_use;
 
@@ -86,6 +86,7 @@ typedef struct {
     uint32_t         in_flight;             /* operations that are enqueued and use it */
     uint32_t         in_graphs;             /* captured operations that use it */
     bool             adopted;               /* the caller's own, until it is removed */
+    bool             is_told;               /* a kernel has said what it uses of it: all that runs is in run_history */
     standin_history *history, *run_history; /* of what is enqueued, and of what has run */
 } standin_memory;
 
@@ -116,7 +117,7 @@ void standin_delay(uint64_t *random);
 /** The memory that an operation uses is held by it, by 1, or no longer, by -1: while it is enqueued, or captured. Under the
  * lock, like the next. */
 void standin_hold(const standin_use *uses, size_t n, bool captured, int by);
-/** standin_used of each that is in live memory. @return whether all are */
+/** standin_used of each that is in live memory and no exchange. @return whether all are */
 bool standin_used_all(const standin_use *uses, size_t n, uint32_t line, uint32_t step, const standin_clock *clock,
                       const char *what);
 

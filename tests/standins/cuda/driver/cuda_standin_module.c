@@ -207,7 +207,8 @@ static void drop_call(standin_op *op) {
 
 /* An argument of a pointer's size that is an address of live memory is one; the kernel may use all that lies from there to
  * the memory's end. A kernel that may write writes somewhere in there, as with slots of a cache. So two kernels that write
- * the same memory are taken to keep apart, and a kernel that reads it has to be ordered against both. */
+ * the same memory are taken to keep apart, and a kernel that reads it has to be ordered against both. Of an exchange the kernel
+ * tells what it uses. */
 static void note_argument(standin_op *op, uint64_t value, bool written, bool is_exchange) {
     const char *at = (const char *)(uintptr_t)value;
     standin_lock();
@@ -215,6 +216,7 @@ static void note_argument(standin_op *op, uint64_t value, bool written, bool is_
     if (m) {
         standin_op_use(op, at, m->bytes - (size_t)(at - m->given), written, written);
         op->uses[op->n_uses - 1].is_exchange = is_exchange;
+        m->is_told |= is_exchange;
     }
     standin_unlock();
 }

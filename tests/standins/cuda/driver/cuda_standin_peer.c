@@ -78,7 +78,7 @@ void standin_ran(const standin_op *op, td_cu_stream s) {
     for (size_t i = 0; i < op->n_uses; i++) {
         standin_use     use = op->uses[i];
         standin_memory *m = standin_memory_of(use.at, use.bytes);
-        if (!m || use.is_exchange || (m->device >= 0 && !(reached >> m->device & 1))) continue;
+        if (!m || use.is_exchange || (m->device >= 0 && !m->is_told && !(reached >> m->device & 1))) continue;
         use.device = 0; /* all cards' are compared */
         standin_used(&m->run_history, &use, s->run_line, step, &s->run_clock, op->name);
     }

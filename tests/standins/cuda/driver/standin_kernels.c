@@ -52,6 +52,15 @@ EXPORT void td_cuda_emulated_add_array(const td_cuda_launch *l, void **args) {
     const uint32_t *from = to_real(y);
     for (uint32_t i = 0; i < n; i++) to[i] += from[i];
 }
+/* The first n elements of x are added to y; of x no others are used. */
+EXPORT void td_cuda_emulated_add_part(const td_cuda_launch *l, void **args) {
+    const void *x;
+    uint32_t    n;
+    __builtin_memcpy(&x, args[1], sizeof x);
+    __builtin_memcpy(&n, args[2], sizeof n);
+    tell(to_real(x), n * sizeof(uint32_t), TD_CUDA_EXCHANGE_READ);
+    td_cuda_emulated_add_array(l, args);
+}
 /* A signal is set to 1, or waited for. */
 static uint32_t *signal_of(void **args) {
     const void *x;
@@ -74,4 +83,5 @@ EXPORT const td_cuda_kernel td_cuda_kernel_set_signal = {"set_signal", td_cuda_e
 EXPORT const td_cuda_kernel td_cuda_kernel_await_signal = {"await_signal", td_cuda_emulated_await_signal, 1, {8}, 256, 1, 1};
 EXPORT const td_cuda_kernel td_cuda_kernel_add = {"add", td_cuda_emulated_add, 3, {8, 4, 4}, 256, 1, 0};
 EXPORT const td_cuda_kernel td_cuda_kernel_add_slowly = {"add_slowly", td_cuda_emulated_add_slowly, 3, {8, 4, 4}, 256, 1, 0};
+EXPORT const td_cuda_kernel td_cuda_kernel_add_part = {"add_part", td_cuda_emulated_add_part, 3, {8, 8, 4}, 256, 1, 2};
 EXPORT const td_cuda_kernel td_cuda_kernel_add_array = {"add_array", td_cuda_emulated_add_array, 3, {8, 8, 4}, 256, 1, 0};

@@ -1,0 +1,26 @@
+/* Experts that move on an NVIDIA card, on the stand-in: logits have the bits that they have with all experts on the CPU, and the
+ * rest of the model on the card. */
+#include "residency_run.h"
+#include "tests/standins/cuda/use_cuda_standin.h"
+
+static void check_model(const char *path, uint32_t resident, td_expert_format format) {
+    check_residency((model_run_options){.path = path, .w8a8 = true, .experts = format}, resident, 16,
+                    (const char *const[]){"cuda", NULL});
+}
+
+#define GOLDEN "tests/data/golden/"
+
+TEST(int8) {
+    check_model(GOLDEN "deepseek_v3_yarn", 4, TD_EXPERT_INT8C);
+}
+TEST(bf16) {
+    check_model(GOLDEN "qwen3_moe", 4, TD_EXPERT_BF16);
+}
+TEST(int4_with_biases_and_limits) {
+    check_model(GOLDEN "gpt_oss", 3, TD_EXPERT_INT4C);
+}
+
+int main(void) {
+    use_cuda_standin("5", NULL);
+    return tests_run(NULL, NULL);
+}

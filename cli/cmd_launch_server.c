@@ -252,7 +252,8 @@ int td_cmd_launch_server(int argc, char **argv) {
         td_flags_write_json(&o.command, &b);
         printf("%.*s\n", (int)b.len, b.data);
         td_jbuf_free(&b);
-        code = 0;
+        st = td_engine_check(&o.engine, &err);
+        code = st == TD_OK ? 0 : 1;
     } else if (st == TD_OK) {
         td_log_set_level(log_level(o.log_level));
         td_log_set_format(!strcmp(o.log_format, "json") ? TD_LOG_JSON : TD_LOG_TEXT);

@@ -27,7 +27,7 @@ typedef struct {
     const char         *kv_store_config;  /* path of its settings' file, or NULL */
     double              shutdown_delay_s, shutdown_grace_s;
     bool                skip_warmup;
-    bool                check; /* check the flags and exit */
+    bool                check; /* check the flags and the model's folder, and exit */
     td_flag_help        help;
     bool                help_markdown;
 

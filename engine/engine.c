@@ -92,7 +92,7 @@ static td_status read_file(const char *path, char **text, size_t *len, td_error 
     return st;
 }
 
-static td_status open_text(td_engine *e, const td_engine_options *o, td_error *err) {
+td_status td_engine_open_text(td_engine *e, const td_engine_options *o, td_error *err) {
     td_error    why = {0};
     const char *dir = o->tokenizer_path ? o->tokenizer_path : o->model_path;
     td_status   st = td_tokenizer_open(dir, &e->tokenizer, &why);
@@ -254,7 +254,7 @@ static td_status open_engine(td_engine *e, const td_engine_options *o, td_error 
     TD_TRY(open_pools(e, o, &available_bytes, err));
     TD_TRY(open_model(e, available_bytes, err));
     uint32_t n_pages = e->placed.shares.n_pages;
-    TD_TRY(open_text(e, o, err));
+    TD_TRY(td_engine_open_text(e, o, err));
     uint64_t source_hash = o->page_store ? td_model_source_hash(e->placed.model) : 0;
     TD_TRY(td_model_load(e->placed.model, n_pages, err));
     fill_limits_and_info(e, n_pages);

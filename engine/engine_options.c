@@ -4,6 +4,7 @@
 
 #include "core/error.h"
 #include "core/log/log.h"
+#include "engine/model_folder.h"
 #include "engine/step/scheduler.h"
 #include "model/shard.h"
 
@@ -159,5 +160,6 @@ td_status td_engine_resolve(const td_engine_options *o, td_engine_config *config
     if (!o->model_path || !*o->model_path) return td_fail(err, TD_EINVAL, "model-path is missing");
     TD_TRY(resolve_formats(o, config, err));
     TD_TRY(resolve_sizes(o, config, err));
+    TD_TRY(td_model_folder_check(o->model_path, !config->model.load_dummy, err));
     return resolve_device(o, &config->model, err);
 }

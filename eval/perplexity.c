@@ -5,6 +5,7 @@
 
 #include "core/error.h"
 #include "core/files/file_write.h"
+#include "engine/model_folder.h"
 #include "eval/expert_errors.h"
 #include "eval/layer_errors.h"
 #include "eval/logit_rows.h"
@@ -55,6 +56,7 @@ static td_status open_text(run *r, td_error *err) {
     if (o->per_tensor && !o->reference)
         return td_fail(err, TD_EINVAL, "weights can be compared with those of a model's folder only");
     if (o->reference && o->reference_path) return td_fail(err, TD_EINVAL, "a reference is a model or a file, not both");
+    if (o->model.model_path) TD_TRY(td_model_folder_check(o->model.model_path, false, err));
     TD_TRY(td_tokenizer_open(dir, &r->tok, err));
     return td_scored_text_open(o->text_path, r->tok, &p, &r->text, err);
 }

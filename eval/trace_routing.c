@@ -5,6 +5,7 @@
 #include "core/error.h"
 #include "core/files/file_write.h"
 #include "core/files/partial_file.h"
+#include "engine/model_folder.h"
 #include "eval/scored_model.h"
 #include "residency/routing_trace.h"
 
@@ -30,6 +31,7 @@ static td_status open_text(run *r, td_error *err) {
     if (!o->text_path || !o->output_path) return td_fail(err, TD_EINVAL, "text or output is missing");
     if (td_same_file(o->output_path, o->text_path))
         return td_fail(err, TD_EINVAL, "%s would be overwritten: choose another file for the trace", o->text_path);
+    if (o->model.model_path) TD_TRY(td_model_folder_check(o->model.model_path, false, err));
     TD_TRY(td_tokenizer_open(dir, &r->tok, err));
     td_text_protocol p = {.window = window, .stride = window, .limit = o->limit};
     return td_scored_text_open(o->text_path, r->tok, &p, &r->text, err);

@@ -400,6 +400,14 @@ const char *td_engine_device_name(size_t i);
  */
 TD_NODISCARD td_status td_engine_open(const td_engine_options *o, td_engine **out, td_error *err);
 
+/**
+ * Check what td_engine_open would read, without threads, cards or weights: the options, config.json, the names, types and
+ * shapes of all weights, the tokenizer and the chat template. Whether memory is enough is not looked at. Takes less than a second
+ * for most models.
+ * @return the statuses of td_engine_open.
+ */
+TD_NODISCARD td_status td_engine_check(const td_engine_options *o, td_error *err);
+
 /** Stop: no new requests; running ones get grace_s seconds, then are cancelled. Frees everything. No calls after. */
 void td_engine_close(td_engine *e, double grace_s);
 

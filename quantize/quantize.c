@@ -32,6 +32,7 @@
 #include "core/log/log.h"
 #include "core/threads/thread.h"
 #include "core/threads/thread_layout.h"
+#include "engine/model_folder.h"
 #include "kernels/kernels.h"
 #include "model/arch/arch.h"
 #include "model/arch/config_file.h"
@@ -176,6 +177,7 @@ static td_status check_shared(const td_quantizer *q) {
 }
 
 static td_status open_source(td_quantizer *q) {
+    TD_TRY(td_model_folder_check(q->o->model_path, !q->o->load_dummy, q->err));
     TD_TRY(td_model_config_read(q->o->model_path, NULL, &q->config, q->err));
     TD_TRY(q->o->load_dummy ? td_checkpoint_open_dummy(0, &q->source, q->err)
                             : td_checkpoint_open(q->o->model_path, &q->source, q->err));

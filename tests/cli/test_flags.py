@@ -12,6 +12,7 @@ import unittest
 PROGRAM = os.environ["TD_FAKE_TANDEM"]
 TANDEM = os.environ["TD_TANDEM"]
 SOURCE = os.environ["TD_SOURCE_DIR"]
+DEMO = f"{SOURCE}/models/tale-v3-14m"
 
 # The command of the 2-card A+K deployment, device and paths changed.
 AK = ("--host 0.0.0.0 --port 8001 --model-path DIR --attention-backend ascend --chunked-prefill-size 8192 --tensor-parallel-size 1 "
@@ -185,7 +186,7 @@ class Flags(unittest.TestCase):
 
     def test_what_is_set(self):
         """Every flag of the table is there, defaults too, by SGLang's names."""
-        flags = self.check("--model", "m", program=TANDEM)
+        flags = self.check("--model", DEMO, program=TANDEM)
         for name in ("model_path", "tp_size", "kt_cpuinfer", "page_size", "nnodes", "disaggregation_mode", "trust_remote_code", "watchdog_timeout", "tool_call_parser"):
             self.assertIn(name, flags)
         self.assertEqual((flags["tp_size"], flags["nnodes"], flags["trust_remote_code"], flags["speculative_algorithm"]), (1, 1, False, None))
@@ -196,7 +197,7 @@ class Flags(unittest.TestCase):
                            "--kt-method": "method"}.get(name, name[2:].replace("-", "_")), known)
 
     def test_the_defaults_are_those_of_the_table(self):
-        flags, compared = self.check("--model", "m", program=TANDEM), 0  # the fake engine has other options
+        flags, compared = self.check("--model", DEMO, program=TANDEM), 0  # the fake engine has other options
         for name, row in TABLE.items():
             key = name[2:].replace("-", "_")
             value = flags.get(key, flags.get(f"kt_{key}"))

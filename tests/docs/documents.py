@@ -5,7 +5,7 @@ import re
 import subprocess
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-PROGRAMS = re.compile(r"(?:[A-Z][A-Z_]+=\S+\s+)*(tandem(?! \d)|build/release/\S+|scripts/\S+|bench/\S+|python3?|curl|cmake|ctest|ninja|git|apt-get)\s")
+PROGRAMS = re.compile(r"(?:[A-Z][A-Z_]+=\S+\s+)*(tandem(?! \d)|build/release/\S+|scripts/\S+|bench/\S+|python3?|curl|cmake|ctest|ninja|git|apt-get|hf|modelscope)\s")
 
 
 def pages():

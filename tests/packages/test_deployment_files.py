@@ -11,6 +11,7 @@ import unittest
 import yaml
 
 SOURCE, TANDEM = os.environ["TD_SOURCE_DIR"], os.environ["TD_TANDEM"]
+DEMO = f"{SOURCE}/models/tale-v3-14m"
 FLAGS = {name: flag for flag in json.loads(subprocess.run([TANDEM, "launch_server", "--help-json"], capture_output=True, text=True, check=True).stdout)["flags"] for name in flag["names"]}
 OURS = {"tandem", "tandem-router"}  # images that the files build
 
@@ -44,12 +45,12 @@ def listed(line):
 
 class DeploymentFiles(unittest.TestCase):
     def check_command(self, words):
-        """What `launch_server` is given: it takes it."""
+        """What `launch_server` is given: it takes it, with the demo model in place of the one that is named."""
         for word in words:
             if word.startswith("--"):
                 self.assertIn(word, FLAGS)
                 self.assertTrue(FLAGS[word]["supported"], word)
-        ended = subprocess.run([TANDEM, "launch_server", "--check", *words], capture_output=True, text=True)
+        ended = subprocess.run([TANDEM, "launch_server", "--check", *words, "--model-path", DEMO], capture_output=True, text=True)
         self.assertEqual(ended.returncode, 0, ended.stderr)
 
     def check_keys(self, text):

@@ -414,8 +414,13 @@ static void *run(void *arg) {
     return NULL;
 }
 
-td_status td_engine_open(const td_engine_options *o, td_engine **out, td_error *err) {
+td_status td_engine_check(const td_engine_options *o, td_error *err) {
     if (strstr(o->model_path, "missing")) return td_fail(err, TD_ENOTFOUND, "%s: no such folder", o->model_path);
+    return TD_OK;
+}
+
+td_status td_engine_open(const td_engine_options *o, td_engine **out, td_error *err) {
+    TD_TRY(td_engine_check(o, err));
     if (strstr(o->model_path, "slow")) wait_at_gate();
     td_engine *e = calloc(1, sizeof *e);
     e->o = *o;

@@ -1,0 +1,105 @@
+"""What people give as --model-path in place of a model's folder is told at once, before the machine is measured; and `--check` opens the model."""
+import json
+import os
+import shutil
+import subprocess
+import tempfile
+import unittest
+
+TANDEM, SOURCE = os.environ["TD_TANDEM"], os.environ["TD_SOURCE_DIR"]
+DEMO = os.path.join(SOURCE, "models/tale-v3-14m")
+
+
+def tandem(*words, cwd=None):
+    return subprocess.run([TANDEM, *words], capture_output=True, text=True, timeout=240, cwd=cwd)
+
+
+class ModelFolder(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = folder.name
+
+    def made(self, name, **files):
+        """A folder with files of these contents."""
+        path = os.path.join(self.folder, name)
+        os.makedirs(path)
+        for file, content in files.items():
+            with open(os.path.join(path, file.replace("__", ".")), "wb") as f:
+                f.write(content)
+        return path
+
+    def demo(self, *without):
+        """A copy of the demo model, by links, without some files."""
+        path = os.path.join(self.folder, "demo")
+        os.makedirs(path)
+        for file in os.listdir(DEMO):
+            if file not in without:
+                os.symlink(os.path.join(DEMO, file), os.path.join(path, file))
+        return path
+
+    def refused(self, path, *parts, commands=(("launch_server", "--port", "0"), ("perplexity", "--text", os.path.join(DEMO, "valid.txt")),
+                                              ("quantize", "--output", "out"))):
+        for command in commands:
+            with self.subTest(path=path, command=command[0]):
+                p = tandem(*command, "--model-path", path, cwd=self.folder)
+                self.assertEqual(p.returncode, 1, p.stderr)
+                self.assertEqual(p.stderr.count("\n"), 1, p.stderr)  # nothing was measured or logged before
+                for part in (path, *parts):
+                    self.assertIn(part, p.stderr)
+
+    def test_a_name_on_a_hub(self):
+        self.refused("deepseek-ai/DeepSeek-V2-Lite-Chat", "no such folder", "hf download deepseek-ai/DeepSeek-V2-Lite-Chat --local-dir",
+                     "modelscope download --model deepseek-ai/DeepSeek-V2-Lite-Chat --local_dir")
+
+    def test_a_folder_that_is_missing(self):
+        for path in ("/models/DeepSeek-R1", "./a/b", "DeepSeek-R1"):
+            self.refused(path, "no such folder")
+            self.assertNotIn("hf download", tandem("launch_server", "--model-path", path).stderr)
+
+    def test_gguf(self):
+        folder = self.made("gguf", model__gguf=b"GGUF\3\0\0\0")
+        self.refused(folder, "has GGUF files", "safetensors")
+        self.refused(os.path.join(folder, "model.gguf"), "is a GGUF file", "safetensors")
+        renamed = self.made("renamed", weights__bin=b"GGUF\3\0\0\0")
+        self.refused(os.path.join(renamed, "weights.bin"), "is a GGUF file")
+        p = tandem("plan", "--config", os.path.join(folder, "model.gguf"))
+        self.assertEqual(p.returncode, 1)
+        self.assertIn("is a GGUF file", p.stderr)
+
+    def test_other_folders_and_files(self):
+        self.refused(self.made("empty"), "has no config.json")
+        cache = self.made("models--org--name")
+        os.makedirs(os.path.join(cache, "snapshots"))
+        self.refused(cache, "it is a hub's cache", "/snapshots")
+        for command in ("launch_server", "quantize"):
+            p = tandem(command, "--model-path", os.path.join(DEMO, "config.json"), *(["--output", os.path.join(self.folder, "out")] if command == "quantize" else []))
+            self.assertIn("is not a folder", p.stderr)
+
+    def test_check_opens_the_model(self):
+        p = tandem("launch_server", "--check", "--model-path", DEMO)
+        self.assertEqual((p.returncode, p.stderr), (0, ""))
+        self.assertEqual(json.loads(p.stdout)["model_path"], DEMO)
+
+    def test_check_finds_what_a_start_would(self):
+        weights = [file for file in os.listdir(DEMO) if file.endswith(".safetensors")]
+        p = tandem("launch_server", "--check", "--model-path", self.demo(*weights))
+        self.assertEqual(p.returncode, 1)
+        self.assertIn("safetensors", p.stderr)
+        shutil.rmtree(os.path.join(self.folder, "demo"))
+        p = tandem("launch_server", "--check", "--model-path", self.demo("tokenizer.json"))
+        self.assertEqual(p.returncode, 1)
+        self.assertIn("tokenizer.json", p.stderr)
+        for flags, part in ((("--tensor-parallel-size", "7"), "tensor-parallel-size"),
+                            (("--json-model-override-args", '{"hidden_size": 999}'), "999"),
+                            (("--chat-template", "/no/such.jinja"), "/no/such.jinja")):
+            p = tandem("launch_server", "--check", "--model-path", DEMO, *flags)
+            self.assertEqual(p.returncode, 1, flags)
+            self.assertIn(part, p.stderr)
+        p = tandem("launch_server", "--check", "--model-path", "no/model")
+        self.assertEqual(p.returncode, 1)
+        self.assertEqual(json.loads(p.stdout)["model_path"], "no/model")  # what the flags amount to is told all the same
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,75 @@
+#!/usr/bin/env python3
+"""The table of what each device serves, in docs/devices.md: a server of every family's small shape is started on every device, cards by the stand-ins.
+
+usage: devices_table.py BUILD [--check]     BUILD: a build with its tests; --check: exit 1 unless docs/devices.md has the table as it is
+"""
+import argparse
+import concurrent.futures
+import os
+import re
+import subprocess
+import sys
+
+ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+# models, and the folder of tests/data/golden that has their shape in small
+FAMILIES = [
+    ("DeepSeek V2, V2-Lite", "deepseek_v2_lite"),
+    ("DeepSeek V3, V3.1, R1; Kimi K2", "deepseek_v3_noqlora"),
+    ("Kimi-K2.5, 2.6, text only", "kimi_k25"),
+    ("Qwen2-MoE", "qwen2_moe"),
+    ("Qwen3-MoE", "qwen3_moe"),
+    ("GLM-4.5, 4.6, 4.7, 4.5-Air", "glm4_moe"),
+    ("GLM-4.7-Flash", "glm4_moe_lite"),
+    ("MiniMax-M2", "minimax_m2"),
+    ("gpt-oss", "gpt_oss"),
+]
+DEVICES = [
+    ("`host`", "host", 1, []),
+    ("`npu`, one card", "npu", 1, ["scripts/ascend_standin.sh"]),
+    ("`npu`, two", "npu", 2, ["scripts/ascend_standin.sh"]),
+    ("`cuda`, one card", "cuda", 1, ["scripts/cuda_emulated.sh"]),
+    ("`cuda`, two", "cuda", 2, ["scripts/cuda_emulated.sh"]),
+]
+
+
+def reason(line):
+    """What a refusal says, without what comes before and after it."""
+    m = re.search(r"has no ([a-z ]+), which this model needs|has a (norm over all heads)", line)
+    return (m[1] or m[2]) if m else line
+
+
+def serves(build, shape, device, n_cards, within):
+    """"yes", or why not."""
+    command = [*within, f"{build}/cli/tandem", "launch_server", "--model-path", f"tests/data/golden/{shape}/config.json", "--load-format", "dummy",
+               "--device", device, "--tensor-parallel-size", str(n_cards), "--port", "0", "--skip-server-warmup", "--context-length", "128",
+               "--max-total-tokens", "256", "--max-running-requests", "1", "--chunked-prefill-size", "32"]
+    process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ, "TD_BUILD": build})
+    if "serving" in process.stdout.readline():
+        process.terminate()
+        process.communicate(timeout=240)
+        return "yes"
+    return f"no: {reason(process.communicate(timeout=240)[1].strip().splitlines()[-1])}"
+
+
+def main():
+    p = argparse.ArgumentParser(usage=__doc__)
+    p.add_argument("build")
+    p.add_argument("--check", action="store_true")
+    o = p.parse_args()
+    build = os.path.abspath(o.build)
+    jobs = [(shape, *device[1:]) for _, shape in FAMILIES for device in DEVICES]
+    with concurrent.futures.ThreadPoolExecutor(2) as pool:
+        cells = list(pool.map(lambda job: serves(build, *job), jobs))
+    rows = [["models", *(title for title, *_ in DEVICES)], ["---"] * (len(DEVICES) + 1)]
+    rows += [[name, *cells[i * len(DEVICES):(i + 1) * len(DEVICES)]] for i, (name, _) in enumerate(FAMILIES)]
+    table = "".join(f"| {' | '.join(row)} |\n" for row in rows)
+    if not o.check:
+        print(table, end="")
+        return
+    with open(f"{ROOT}/docs/devices.md", encoding="utf-8") as f:
+        if table not in f.read():
+            sys.exit(f"docs/devices.md has another table than this:\n{table}")
+
+
+if __name__ == "__main__":
+    main()

@@ -74,6 +74,21 @@ def span_commands(page):
                 yield n, span
 
 
+def broken_tables(page):
+    """Lines of tables that are not as Markdown wants them: (line, what is wrong). The second row of a table divides its head from its body, and every
+    row has as many cells as the head."""
+    text = re.sub(r"^```.*?^```", lambda m: "\n" * m[0].count("\n"), page.read_text(), flags=re.S | re.M)
+    for table in re.finditer(r"(?:^[ \t]*\|.*\n?)+", text, re.M):
+        first = text[:table.start()].count("\n") + 1
+        rows = table[0].splitlines()
+        counts = [len(re.findall(r"(?<!\\)\|", row)) for row in rows]
+        if len(rows) < 2 or not re.fullmatch(r"[ \t]*\|(?:\s*:?-+:?\s*\|)+\s*", rows[1]):
+            yield first, "a table without a head"
+        for i, count in enumerate(counts):
+            if count != counts[0]:
+                yield first + i, f"{count - 1} cells, and the head has {counts[0] - 1}"
+
+
 def defines(text, name):
     """Whether C has the function's body: a type, the name, and no semicolon where the parameters end."""
     for m in re.finditer(r"^[a-z][^\n;=]*\b%s\(" % re.escape(name), text, re.M):

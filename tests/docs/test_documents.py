@@ -11,7 +11,7 @@ import sys
 import tempfile
 import unittest
 
-from documents import ROOT, block_commands, broken_links, defines, named_functions, pages, span_commands
+from documents import ROOT, block_commands, broken_links, broken_tables, defines, named_functions, pages, span_commands
 
 sys.path.insert(0, str(ROOT / "tests/server"))
 from server_process import Server
@@ -150,6 +150,17 @@ class Documents(unittest.TestCase):
     def test_links(self):
         wrong = [f"{page.relative_to(ROOT)}: {link}" for page in pages() for link in broken_links(page)]
         self.assertEqual(wrong, [])
+
+    def test_tables(self):
+        wrong = [f"{page.relative_to(ROOT)}:{line}: {what}" for page in pages() for line, what in broken_tables(page)]
+        self.assertEqual(wrong, [])
+
+    def test_the_version_that_is_shown(self):
+        """docs/deployment.md shows what `tandem --version` prints; commit and best tier are others on every machine."""
+        shown = re.search(r"^tandem \d.*?(?=^```)", (ROOT / "docs/deployment.md").read_text(), re.S | re.M)[0]
+        printed = subprocess.run([TANDEM, "--version"], capture_output=True, text=True, check=True).stdout
+        own = r"(?<=^commit: ).*$|(?<=best here: )\w+"
+        self.assertEqual(re.sub(own, "", shown, flags=re.M), re.sub(own, "", printed, flags=re.M))
 
     def test_functions_stand_in_the_files_named(self):
         text = "static int here(int x) {\n    return there(x);\n}\nint declared(void);\n"

@@ -6,7 +6,9 @@
  * complete, because Anthropic's clients act on half of an input, too, and what begins as a call may turn out to be none.
  * Until then pings tell that the answer goes on.
  */
+#include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "core/error.h"
 #include "server/anthropic/messages.h"
@@ -333,6 +335,14 @@ static td_status read_messages(json_t *body, const td_api_context *with, td_api_
     return st;
 }
 
+/* Anthropic's sentence, which coding agents look for to compact a conversation. max_tokens that do not fit are cut. */
+static void say_too_long(const td_api_request *r, size_t prompt_tokens, uint32_t context, td_api_error *err) {
+    (void)r;
+    strcpy(err->param, "messages");
+    snprintf(err->message, sizeof err->message, "prompt is too long: %zu tokens > %u maximum", prompt_tokens,
+             prompt_tokens > context ? context : context - 1);
+}
+
 static void free_own(void *own) {
     forget_call(own);
     forget(&((td_messages_state *)own)->text);
@@ -344,6 +354,7 @@ static const td_api_name NAMES[] = {{"stop", "stop_sequences"}, {"json_schema", 
 const td_api td_api_messages = {.id_prefix = "msg_",
                                 .names = NAMES,
                                 .read = read_messages,
+                                .say_too_long = say_too_long,
                                 .free_own = free_own,
                                 .write_error = write_error,
                                 .write_answer = write_answer,

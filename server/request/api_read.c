@@ -1,5 +1,6 @@
 #include "server/request/api_read.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -111,6 +112,22 @@ td_status td_api_read_probe(const td_api *api, uint32_t *ids, size_t n_ids, td_a
     return TD_OK;
 }
 
+/* OpenAI's sentence: programs look for its beginning to shorten a conversation, or to try a model with a longer context. */
+static void say_too_long(const td_api_request *r, size_t prompt_tokens, uint32_t context, td_api_error *err) {
+    const char *what = r->form == TD_READ_CHAT ? "messages" : "prompt";
+    strcpy(err->param, what);
+    if (r->length.has_max)
+        snprintf(err->message, sizeof err->message,
+                 "This model's maximum context length is %u tokens. However, you requested %llu tokens (%zu in the %s, %u in "
+                 "the completion). Please reduce the length of the %s or completion.",
+                 context, (unsigned long long)prompt_tokens + r->length.max, prompt_tokens, what, r->length.max, what);
+    else
+        snprintf(err->message, sizeof err->message,
+                 "This model's maximum context length is %u tokens. However, your %s resulted in %zu tokens. Please reduce "
+                 "the length of the %s.",
+                 context, what, prompt_tokens, what);
+}
+
 /* The prompts must leave room for at least what is asked for; max_tokens is what is left where it was not given. */
 static td_status fit_context(td_api_request *r, const td_api_prompt *prompts, size_t n_prompts, const td_engine_info *info,
                              td_api_error *err) {
@@ -130,15 +147,8 @@ static td_status fit_context(td_api_request *r, const td_api_prompt *prompts, si
     }
     uint64_t wanted = longest + (r->length.has_max ? (uint64_t)r->length.max : 1);
     if (wanted > info->context_length) {
-        if (r->length.has_max && longest < info->context_length)
-            td_api_fail(
-                err, 400, "context_length_exceeded",
-                "This model's context length is %u tokens, but the request asks for %llu: %zu in the %s and %u to generate.",
-                info->context_length, (unsigned long long)wanted, longest, what, r->length.max);
-        else
-            td_api_fail(err, 400, "context_length_exceeded", "This model's context length is %u tokens, but the %s has %zu.",
-                        info->context_length, r->form == TD_READ_CHAT ? "chat" : "prompt", longest);
-        strcpy(err->param, what);
+        *err = (td_api_error){.http = 400, .code = "context_length_exceeded"};
+        (r->api->say_too_long ? r->api->say_too_long : say_too_long)(r, longest, info->context_length, err);
         return TD_EINVAL;
     }
     if (!r->length.has_max) r->length.max = (uint32_t)(room - longest);

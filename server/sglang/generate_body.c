@@ -1,4 +1,5 @@
 /* /generate: the JSON of answers and of a stream's events. */
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -208,6 +209,21 @@ static td_status read_generate(json_t *body, const td_api_context *with, td_api_
     return st;
 }
 
+/* SGLang's sentences; the prompt's field is the one that was sent. */
+static void say_too_long(const td_api_request *r, size_t prompt_tokens, uint32_t context, td_api_error *err) {
+    const char *field = r->prompts[0].text ? "text" : "input_ids";
+    strcpy(err->param, field);
+    if (prompt_tokens >= context)
+        snprintf(err->message, sizeof err->message,
+                 "The input (%zu tokens in '%s') is longer than the model's context length (%u tokens).", prompt_tokens, field,
+                 context);
+    else
+        snprintf(err->message, sizeof err->message,
+                 "Requested token count exceeds the model's maximum context length of %u tokens. You requested a total of "
+                 "%llu tokens: %zu tokens from '%s' and %u tokens by 'max_new_tokens'.",
+                 context, (unsigned long long)prompt_tokens + r->length.max, prompt_tokens, field, r->length.max);
+}
+
 static void free_own(void *p) {
     td_generate_state *own = p;
     for (size_t i = 0; i < own->n_told; i++) {
@@ -226,6 +242,7 @@ static const td_api_name NAMES[] = {
 const td_api td_api_generate = {.id_prefix = "",
                                 .names = NAMES,
                                 .read = read_generate,
+                                .say_too_long = say_too_long,
                                 .free_own = free_own,
                                 .write_error = td_api_error_write,
                                 .write_answer = write_answer,

@@ -342,8 +342,13 @@ class Chat(ApiTest):
 
     def test_long_prompt(self):
         message = self.refused("/v1/chat/completions", {"messages": [{"role": "user", "content": "x" * 3000}]}, "messages")
-        self.assertIn("2048", message)
-        self.assertIn("3003", message)
+        self.assertEqual(message, "This model's maximum context length is 2048 tokens. However, your messages resulted in 3003 tokens. "
+                                  "Please reduce the length of the messages.")
+        with self.assertRaises(openai.BadRequestError) as e:
+            self.chat([{"role": "user", "content": "x" * 2000}], max_completion_tokens=100)
+        self.assertEqual(e.exception.code, "context_length_exceeded")
+        self.assertIn("This model's maximum context length is 2048 tokens. However, you requested 2103 tokens (2003 in the messages, 100 in the completion).",
+                      e.exception.message)
 
 
 class Completions(ApiTest):
@@ -438,9 +443,9 @@ class Completions(ApiTest):
 
     def test_long_prompt(self):
         message = self.refused_completion("prompt", prompt="x" * 3000)
-        self.assertIn("2048", message)
+        self.assertIn("maximum context length is 2048 tokens. However, your prompt resulted in 3001 tokens.", message)
         self.assertEqual(self.complete("x" * 2000, max_tokens=1).usage.prompt_tokens, 2001)
-        self.assertIn("to generate", self.refused_completion("prompt", prompt="x" * 2000, max_tokens=100))
+        self.assertIn("100 in the completion", self.refused_completion("prompt", prompt="x" * 2000, max_tokens=100))
 
 
 class Others(ApiTest):

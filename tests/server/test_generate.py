@@ -90,7 +90,7 @@ class Fake(Generate):
         self.assertEqual(without_time(self.generate(input_ids=[[0] + ids(t) for t in texts], sampling_params=params)), without_time(a))
         self.assertIn("2 items for 3 prompts", self.error(text=texts, sampling_params=params[:2]))
         self.assertIn("'max_new_tokens'", self.error(text=texts, sampling_params=[{}, {}, {"max_new_tokens": -1}]))
-        self.assertIn("context length is 2048", self.error(text=texts, sampling_params=[{}, {}, {"max_new_tokens": 4000}]))
+        self.assertIn("maximum context length of 2048 tokens", self.error(text=texts, sampling_params=[{}, {}, {"max_new_tokens": 4000}]))
         self.assertIn("same for all", self.error(text=texts, sampling_params=[{}, {}, {"n": 2}]))
 
     def test_stream(self):
@@ -169,7 +169,8 @@ class Fake(Generate):
                 body["text"] = "x"
             with self.subTest(**body):
                 self.assertIn(named, self.error(**body))
-        self.assertIn("context length is 2048", self.error(text="a" * 3000))
+        for field, prompt in (("text", "a" * 3000), ("input_ids", [5] * 3001)):
+            self.assertIn(f"The input (3001 tokens in '{field}') is longer than the model's context length (2048 tokens)", self.error(**{field: prompt}))
         self.assertIn("does not exist", self.error(404, text="a", model="other"))
         self.assertEqual(self.server.request("GET", "/generate")[0], 405)
         self.assertEqual(self.server.request("POST", "/generate", raw="{")[0], 400)

@@ -109,7 +109,7 @@ class Messages(unittest.TestCase):
         self.assertEqual(self.c.ask("a" * 2000, tools=None, max_tokens=1 << 20).stop_reason, "end_turn")
         with self.assertRaises(anthropic.BadRequestError) as e:
             self.c.ask("a" * 5000, tools=None, max_tokens=10)
-        self.assertIn("context length is 4096", e.exception.message)
+        self.assertEqual(e.exception.body["error"]["message"], "prompt is too long: 5003 tokens > 4096 maximum")
         self.assertEqual(self.c.client.messages.count_tokens(model="fake", messages=user("a" * 5000)).input_tokens, 5003)
 
     def test_events(self):

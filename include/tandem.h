@@ -247,6 +247,9 @@ TD_NODISCARD td_status td_grammar_compile(td_grammar_kind kind, const char *sour
 td_grammar            *td_grammar_hold(td_grammar *g);    /* one reference more; returns g */
 void                   td_grammar_release(td_grammar *g); /* g may be NULL */
 
+/** A sentence that names the parts of a JSON Schema that the grammar does not follow; the grammar's. NULL: there are none. */
+const char *td_grammar_warning(const td_grammar *g);
+
 /**
  * Whether a text is of the grammar's language. *at: how many of its bytes some text of the language begins with.
  * @return TD_OK, also for a text that is not; TD_EINVAL when the grammar has too many readings of the text to follow;

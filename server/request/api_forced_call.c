@@ -3,37 +3,19 @@
  * …}, …] by a schema made from the tools. It has one call where a tool is named or calls may not be parallel, else up to
  * TD_API_CALLS_MAX.
  */
-#include <stdio.h>
 #include <string.h>
 
 #include "core/error.h"
 #include "server/request/api_readers.h"
 
-/* Adjust the references in a tool's schema to its place, path, in the whole schema. */
-static int move_references(json_t *schema, const char *path) {
-    const char *key;
-    json_t     *value;
-    size_t      i;
-    int         bad = 0;
-    json_array_foreach(schema, i, value) bad |= move_references(value, path);
-    json_object_foreach(schema, key, value) {
-        const char *ref = strcmp(key, "$ref") ? NULL : json_string_value(value);
-        if (ref && ref[0] == '#')
-            bad |= json_object_set_new(schema, key, json_sprintf("%s%s", path, ref + 1));
-        else if (strcmp(key, "const") != 0 && strcmp(key, "enum") != 0)
-            bad |= move_references(value, path);
-    }
-    return bad;
-}
-
 /* The schema of a call of this tool, the index-th branch of the whole. NULL: memory is short. */
 static json_t *call_schema(const json_t *function, size_t index) {
-    char          path[64];
     const json_t *parameters = json_object_get(function, "parameters");
-    json_t       *arguments = json_is_object(parameters) ? json_deep_copy(parameters) : json_object();
+    json_t       *arguments = json_is_object(parameters) ? json_copy((json_t *)parameters) : json_object();
+    const char   *id = json_string_value(json_object_get(arguments, "$id"));
     int           bad = !json_object_get(arguments, "type") && json_object_set_new(arguments, "type", json_string("object"));
-    snprintf(path, sizeof path, "#/$defs/call/anyOf/%zu/properties/arguments", index);
-    bad |= move_references(arguments, path);
+    /* An $id makes the tool's schema one of its own: its references are within it. */
+    if (!id || *id == '#') bad |= json_object_set_new(arguments, "$id", json_sprintf("tool-%zu", index));
     json_t *schema = json_pack("{s:s, s:{s:{s:O}, s:o}, s:[s, s], s:b}", "type", "object", "properties", "name", "const",
                                json_object_get(function, "name"), "arguments", arguments, "required", "name", "arguments",
                                "additionalProperties", 0);

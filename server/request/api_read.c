@@ -117,10 +117,11 @@ static void say_too_long(const td_api_request *r, size_t prompt_tokens, uint32_t
     const char *what = r->form == TD_READ_CHAT ? "messages" : "prompt";
     strcpy(err->param, what);
     if (r->length.has_max)
-        snprintf(err->message, sizeof err->message,
-                 "This model's maximum context length is %u tokens. However, you requested %llu tokens (%zu in the %s, %u in "
-                 "the completion). Please reduce the length of the %s or completion.",
-                 context, (unsigned long long)prompt_tokens + r->length.max, prompt_tokens, what, r->length.max, what);
+        snprintf(
+            err->message, sizeof err->message,
+            "This model's maximum context length is %u tokens. However, you requested %llu tokens (%zu in the %s, %u in "
+            "the completion). Please reduce the length of the %s or completion.",
+            context, (unsigned long long)prompt_tokens + r->length.max, prompt_tokens, what, r->length.max, what);
     else
         snprintf(err->message, sizeof err->message,
                  "This model's maximum context length is %u tokens. However, your %s resulted in %zu tokens. Please reduce "

@@ -29,6 +29,15 @@ void td_api_write_warnings(td_jbuf *b, const td_api_request *r) {
     td_jw_close(b, ']');
 }
 
+void td_api_add_grammar_warnings(td_api_request *r) {
+    for (size_t i = 0; i < (r->each ? r->n_prompts : 1); i++) {
+        const td_grammar *g = td_api_of_prompt(r, i)->grammar.compiled;
+        const char       *warning = g ? td_grammar_warning(g) : NULL;
+        bool              told = r->n_warnings > 0 && r->warnings[r->n_warnings - 1] == warning;
+        if (warning && !told && r->n_warnings < TD_API_GRAMMAR_WARNINGS_MAX) r->warnings[r->n_warnings++] = warning;
+    }
+}
+
 static bool find(td_api_grammar *g, td_grammar_cache *cache) {
     if (g->is_asked && !g->compiled) g->compiled = td_grammar_cache_find(cache, g->kind, g->source, g->len);
     return !g->is_asked || g->compiled;

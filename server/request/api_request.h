@@ -19,8 +19,9 @@
 #define TD_API_CHOICES_MAX 1024 /* prompts x n of one request */
 #define TD_API_STOP_IDS_MAX 256
 #define TD_API_BIAS_MAX 1024
-#define TD_API_CALLS_MAX 16 /* calls that one answer may be forced to have */
-#define TD_API_WARNINGS_MAX 5
+#define TD_API_CALLS_MAX 16           /* calls that one answer may be forced to have */
+#define TD_API_GRAMMAR_WARNINGS_MAX 4 /* about grammars */
+#define TD_API_WARNINGS_MAX (5 + TD_API_GRAMMAR_WARNINGS_MAX)
 #define TD_API_NAME_MAX 256             /* bytes of rid */
 #define TD_API_COMPLETION_MAX_TOKENS 16 /* OpenAI's default of /v1/completions */
 
@@ -107,7 +108,8 @@ struct td_api_request {
     const char *model; /* NULL: not given */
     const char *rid;   /* the client's id for the request; NULL: none */
     int32_t     priority;
-    const char *warnings[TD_API_WARNINGS_MAX]; /* static sentences about fields that have no effect here */
+    /* sentences about what has no effect here: static, or of the request's grammars */
+    const char *warnings[TD_API_WARNINGS_MAX];
     size_t      n_warnings;
 
     td_api_prompt
@@ -148,6 +150,9 @@ static inline bool td_api_divides_reasoning(const td_api_request *r) {
 /** Look for the request's grammar in the cache. @return false if it has to be compiled; else the request has it, or has
  * none. */
 bool td_api_find_grammar(td_api_request *r, td_grammar_cache *cache);
+
+/** Add what the request's grammars, which are compiled, do not follow to its warnings. */
+void td_api_add_grammar_warnings(td_api_request *r);
 
 /** Compile the grammar that the request asks for, if any; refuses one that cannot be followed, by its field. */
 TD_NODISCARD td_status td_api_compile_grammar(td_api_request *r, td_grammar_cache *cache, td_api_error *err);

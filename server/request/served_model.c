@@ -106,5 +106,6 @@ static td_status prepare_grammars(td_served_model *m, td_api_request *r, td_api_
 td_status td_api_prepare(td_api_request *r, td_served_model *m, td_api_error *err) {
     TD_TRY(td_check_model(m, r->model, err));
     if (!td_api_find_grammar(r, &m->grammars)) TD_TRY(prepare_grammars(m, r, err));
+    td_api_add_grammar_warnings(r);
     return encode(m, r, err);
 }

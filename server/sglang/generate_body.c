@@ -215,8 +215,8 @@ static void say_too_long(const td_api_request *r, size_t prompt_tokens, uint32_t
     strcpy(err->param, field);
     if (prompt_tokens >= context)
         snprintf(err->message, sizeof err->message,
-                 "The input (%zu tokens in '%s') is longer than the model's context length (%u tokens).", prompt_tokens, field,
-                 context);
+                 "The input (%zu tokens in '%s') is longer than the model's context length (%u tokens).", prompt_tokens,
+                 field, context);
     else
         snprintf(err->message, sizeof err->message,
                  "Requested token count exceeds the model's maximum context length of %u tokens. You requested a total of "

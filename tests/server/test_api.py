@@ -237,7 +237,7 @@ class Chat(ApiTest):
     def test_refused_fields(self):
         for field, value in {"response_format": {"type": "xml"}, "regex": "a(", "ebnf": "root ::= x", "audio": {}, "functions": [{}],
                              "function_call": "auto", "lora_path": "x", "modalities": ["text", "audio"], "web_search_options": {},
-                             "best_of": 2, "prompt_logprobs": 1, "guided_json": {"a": 1}, "grammar": 1, "echo": True}.items():
+                             "best_of": 2, "prompt_logprobs": 1, "guided_json": {"type": "a"}, "grammar": 1, "echo": True}.items():
             with self.subTest(field=field):
                 self.assertIn(field, self.refused_chat(field, **{field: value}))
 
@@ -443,7 +443,7 @@ class Completions(ApiTest):
 
     def test_long_prompt(self):
         message = self.refused_completion("prompt", prompt="x" * 3000)
-        self.assertIn("maximum context length is 2048 tokens. However, your prompt resulted in 3001 tokens.", message)
+        self.assertIn("maximum context length is 2048 tokens. However, you requested 3017 tokens (3001 in the prompt, 16 in the completion).", message)
         self.assertEqual(self.complete("x" * 2000, max_tokens=1).usage.prompt_tokens, 2001)
         self.assertIn("100 in the completion", self.refused_completion("prompt", prompt="x" * 2000, max_tokens=100))
 

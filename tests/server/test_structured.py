@@ -99,10 +99,35 @@ class Structured(OpenaiTest):
                     if call.function.name == "meet":
                         jsonschema.validate(json.loads(call.function.arguments), PERSON)
 
+    def test_what_is_not_followed(self):
+        """Formats and keywords that nobody knows are annotations, and the answer says so; the rest of the schema holds."""
+        schema = {"type": "object", "properties": {"a": {"type": "string", "format": "semver", "maxLength": 5}, "n": {"type": "integer", "enumNames": ["x"], "multipleOf": 7, "maximum": 70,
+                  "minimum": 0}}, "required": ["a", "n"], "additionalProperties": False, "strict": True}
+        for fields in ({"response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}},
+                       {"tool_choice": "required", "tools": [{"type": "function", "function": {"name": "f", "parameters": schema}}]}):
+            answer = self.chat(**fields)
+            self.assertEqual(answer.warnings[0], "The schema is not followed in all: these have no effect: 'format': 'semver', 'enumNames'.")
+            message = answer.choices[0].message
+            value = json.loads(message.content or message.tool_calls[0].function.arguments)
+            self.assertEqual((value["n"] % 7, list(value)), (0, ["a", "n"]))
+
+    def test_references_in_tools(self):
+        """Each tool's references are within its own schema, also by $anchor and $id."""
+        def tool(name, constant, ref, **more):
+            return {"type": "function", "function": {"name": name, "parameters": {"type": "object", "properties": {"v": {"$ref": ref}}, "required": ["v"],
+                    "additionalProperties": False, "$defs": {"v": {"const": constant, **more}}}}}
+        tools = [tool("one", 1, "#/$defs/v"), tool("two", 2, "#/$defs/v"), tool("three", 3, "#here", **{"$anchor": "here"})]
+        for name, value in (("one", 1), ("two", 2), ("three", 3)):
+            call = self.chat(tools=tools, tool_choice={"type": "function", "function": {"name": name}}).choices[0].message.tool_calls[0]
+            self.assertEqual(json.loads(call.function.arguments), {"v": value})
+
     def test_refused(self):
         self.assertIn("both given", self.refused("regex", {"guided_json": PERSON, "regex": "a"}) + self.refused("guided_json", {"response_format": {"type": "json_object"}, "guided_json": PERSON}))
-        self.assertIn("'uniqueItems'", self.refused("guided_json", {"guided_json": {"type": "array", "uniqueItems": True}}))
-        self.assertIn("'if'", self.refused("response_format", {"response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": {"if": {}}}}}))
+        self.assertIn("'$dynamicRef'", self.refused("guided_json", {"guided_json": {"$dynamicRef": "#x"}}))
+        # A lookahead: the pattern is named, so that it is found in a large schema.
+        strong = {"type": "object", "properties": {"password": {"type": "string", "pattern": "^(?=.*[A-Z]).{8,}$"}}}
+        form = {"type": "json_schema", "json_schema": {"name": "x", "schema": strong}}
+        self.assertIn("'pattern': '^(?=.*[A-Z]).{8,}$'", self.refused("response_format", {"response_format": form}))
         self.refused("response_format.json_schema.schema", {"response_format": {"type": "json_schema", "json_schema": {"name": "x"}}})
         self.refused("response_format", {"response_format": {"type": "structural_tag"}})
         self.refused("guided_choice", {"guided_choice": [1]})

@@ -1,7 +1,9 @@
 #include "text/grammar/grammar.h"
 
 #include <pthread.h>
+#include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "core/error.h"
 #include "text/grammar/grammar_ebnf.h"
@@ -11,8 +13,9 @@
 struct td_grammar {
     atomic_uint     refs; /* acq_rel: the last owner frees */
     td_gr_pda       pda;
-    pthread_mutex_t lock;  /* guards the opening of masks */
-    td_gr_masks     masks; /* masks.trie NULL: no vocabulary yet */
+    char           *warning; /* a sentence; NULL: none */
+    pthread_mutex_t lock;    /* guards the opening of masks */
+    td_gr_masks     masks;   /* masks.trie NULL: no vocabulary yet */
 };
 
 struct td_grammar_place {
@@ -38,6 +41,17 @@ static void read_source(td_gr_builder *b, td_grammar_kind kind, const char *sour
     }
 }
 
+static char *make_warning(td_gr_builder *b) {
+    static const char begin[] = "The schema is not followed in all: these have no effect: ";
+    size_t            size = sizeof begin + strlen(b->warnings) + 1;
+    char             *out = malloc(size);
+    if (out)
+        snprintf(out, size, "%s%s.", begin, b->warnings);
+    else
+        td_gr_fail(b, TD_ENOMEM, "out of memory for a grammar");
+    return out;
+}
+
 td_status td_grammar_compile(td_grammar_kind kind, const char *source, size_t len, td_grammar **out, td_error *err) {
     td_gr_builder b;
     td_grammar   *g = calloc(1, sizeof *g);
@@ -46,10 +60,12 @@ td_status td_grammar_compile(td_grammar_kind kind, const char *source, size_t le
     td_gr_open(&b, err);
     read_source(&b, kind, source, len);
     if (b.status == TD_OK) td_gr_pda_make(&b, &g->pda);
+    if (b.status == TD_OK && b.warnings) g->warning = make_warning(&b);
     td_status st = b.status;
     td_gr_close(&b);
     if (st != TD_OK) {
         td_gr_pda_free(&g->pda);
+        free(g->warning);
         free(g);
         return st;
     }
@@ -69,7 +85,12 @@ void td_grammar_release(td_grammar *g) {
     if (g->masks.trie) td_gr_masks_close(&g->masks);
     td_gr_pda_free(&g->pda);
     pthread_mutex_destroy(&g->lock);
+    free(g->warning);
     free(g);
+}
+
+const char *td_grammar_warning(const td_grammar *g) {
+    return g->warning;
 }
 
 td_status td_grammar_check(td_grammar *g, const char *text, size_t len, bool *accepted, size_t *at) {

@@ -8,6 +8,7 @@
 #include "core/error.h"
 
 #define BYTES_MAX ((size_t)4 << 20)
+#define WARNINGS_MAX 1000 /* bytes, about */
 
 void td_gr_open(td_gr_builder *b, td_error *err) {
     *b = (td_gr_builder){.err = err};
@@ -21,6 +22,7 @@ void td_gr_close(td_gr_builder *b) {
     free(b->bytes);
     free(b->rules);
     free(b->name_index);
+    free(b->warnings);
     *b = (td_gr_builder){0};
 }
 
@@ -33,6 +35,20 @@ uint32_t td_gr_fail(td_gr_builder *b, td_status status, const char *fmt, ...) {
     va_end(args);
     b->status = td_fail(b->err, status, "%s", text);
     return 0;
+}
+
+void td_gr_warn(td_gr_builder *b, const char *fmt, ...) {
+    char    text[TD_ERROR_TEXT_MAX];
+    size_t  have = b->warnings ? strlen(b->warnings) : 0;
+    va_list args;
+    va_start(args, fmt);
+    int n = vsnprintf(text, sizeof text, fmt, args);
+    va_end(args);
+    if (n < 0 || have > WARNINGS_MAX || (b->warnings && strstr(b->warnings, text))) return;
+    char *grown = realloc(b->warnings, have + sizeof text + 3);
+    if (!grown) return; /* whoever runs out of memory here does so soon after where it is an error */
+    snprintf(grown + have, sizeof text + 3, "%s%s", have ? ", " : "", text);
+    b->warnings = grown;
 }
 
 /* Room for n more items of a pool. */
@@ -90,8 +106,7 @@ static uint32_t add_parent(td_gr_builder *b, td_gr_node node, const uint32_t *ch
     node.first = (uint32_t)b->n_links;
     node.n = (uint32_t)n;
     for (size_t i = 0; i < n; i++) {
-        bool     is_node = node.kind != TD_GR_LIST || i % 2 == 1 || i == 0;
-        uint16_t depth = is_node ? (uint16_t)(b->nodes[children[i]].depth + 1) : 0;
+        uint16_t depth = td_gr_is_child((td_gr_kind)node.kind, i) ? (uint16_t)(b->nodes[children[i]].depth + 1) : 0;
         if (depth > node.depth) node.depth = depth;
         b->links[b->n_links++] = children[i];
     }
@@ -135,6 +150,18 @@ uint32_t td_gr_of(td_gr_builder *b, td_gr_kind kind, td_gr_items *list) {
         node = add_parent(b, (td_gr_node){.kind = (uint8_t)kind}, list->at, list->n);
     list->n = 0;
     return b->status == TD_OK ? node : 0;
+}
+
+void td_gr_add_edge_of(td_gr_builder *b, td_gr_items *list, uint32_t node, uint32_t from, uint32_t to) {
+    td_gr_add(b, list, node);
+    td_gr_add(b, list, from);
+    td_gr_add(b, list, to);
+}
+
+uint32_t td_gr_graph(td_gr_builder *b, uint32_t n_states, td_gr_items *list) {
+    uint32_t node = list->n ? add_parent(b, (td_gr_node){.kind = TD_GR_GRAPH, .min = n_states}, list->at, list->n) : 0;
+    list->n = 0;
+    return node;
 }
 
 /* ---- rules ----------------------------------------------------------------------------------- */

@@ -24,10 +24,18 @@ typedef enum {
     TD_GR_ALT,    /* one of the children */
     TD_GR_REPEAT, /* the child, min to max times */
     TD_GR_LIST,   /* children: separator, then pairs (item, TD_GR_ITEM_* flags): some of the items, in order, separated */
+    TD_GR_GRAPH,  /* children: triples (node, from, to); paths from state 0 to state 1, of `min` states */
     TD_GR_RULE,   /* what rule `first` matches */
-    TD_GR_BOTH,   /* texts that both children match; neither uses rules */
-    TD_GR_MINUS,  /* texts that the first child matches and the second does not; neither uses rules */
+    TD_GR_BOTH,   /* texts that both children match; neither uses a rule that uses itself */
+    TD_GR_MINUS,  /* texts that the first child matches and the second does not; likewise */
 } td_gr_kind;
+
+/** Whether the i-th link of a parent is a node. */
+static inline bool td_gr_is_child(td_gr_kind kind, size_t i) {
+    return kind == TD_GR_LIST    ? i % 2 == 1 || i == 0
+           : kind == TD_GR_GRAPH ? i % 3 == 0
+                                 : kind >= TD_GR_SEQ && kind != TD_GR_RULE;
+}
 
 #define TD_GR_ITEM_OPTIONAL 1u /* flag of a list's item: it may be left out */
 #define TD_GR_ITEM_MANY 2u     /* flag of the last item: it may come any number of times, also none */
@@ -57,7 +65,8 @@ typedef struct {
     size_t      name_slots;
     uint32_t    root; /* a rule */
     td_status   status;
-    td_error   *err; /* filled with the first failure; may be NULL */
+    td_error   *err;      /* filled with the first failure; may be NULL */
+    char       *warnings; /* what td_gr_warn was told, once each, with ", " between; owned; NULL: nothing */
 } td_gr_builder;
 
 /** A list of nodes that is put together before its parent is made. Zero-initialise; td_gr_items_free. */
@@ -72,6 +81,9 @@ void td_gr_close(td_gr_builder *b);
 /** Record a failure (the first one counts); returns node 0. */
 uint32_t td_gr_fail(td_gr_builder *b, td_status status, const char *fmt, ...) TD_PRINTF(3, 4);
 
+/** Note that a part of the source has no effect. */
+void td_gr_warn(td_gr_builder *b, const char *fmt, ...) TD_PRINTF(2, 3);
+
 uint32_t td_gr_empty(td_gr_builder *b);
 uint32_t td_gr_never(td_gr_builder *b);
 uint32_t td_gr_byte(td_gr_builder *b, uint8_t lo, uint8_t hi);
@@ -85,6 +97,11 @@ void td_gr_add(td_gr_builder *b, td_gr_items *list, uint32_t node);
 /** A SEQ, ALT or LIST node of the nodes in list, which is emptied. */
 uint32_t td_gr_of(td_gr_builder *b, td_gr_kind kind, td_gr_items *list);
 void     td_gr_items_free(td_gr_items *list);
+
+/** Append an edge of a graph to a list. A node 0 leads nowhere; td_gr_empty is a step without text. */
+void td_gr_add_edge_of(td_gr_builder *b, td_gr_items *list, uint32_t node, uint32_t from, uint32_t to);
+/** The GRAPH node of these edges, which begins in state 0 and ends in state 1. The list is emptied. */
+uint32_t td_gr_graph(td_gr_builder *b, uint32_t n_states, td_gr_items *list);
 
 /** Number of the rule of this name, made when there is none. len bytes, without NUL. */
 uint32_t td_gr_rule_named(td_gr_builder *b, const char *name, size_t len);

@@ -5,6 +5,7 @@
 
 #define STEPS_MAX ((uint64_t)24 << 20)   /* takes two or three tenths of a second */
 #define SET_ITEMS_MAX ((size_t)16 << 20) /* states in all subsets */
+#define PRODUCT_RULES_MAX 32             /* rules in rules, in an operand of a product */
 #define DEAD UINT32_MAX
 
 static bool spend(td_gr_making *m, uint64_t steps) {
@@ -239,9 +240,24 @@ static void nfa_list(nfa *n, const td_gr_node *node, uint32_t from, uint32_t to)
     if (!needed) nfa_link(n, none, LABEL_EMPTY, to);
 }
 
+static void nfa_graph(nfa *n, const td_gr_node *node, uint32_t from, uint32_t to) {
+    uint32_t base = (uint32_t)n->n_states;
+    for (uint32_t i = 0; i < node->min; i++) nfa_state(n);
+    nfa_link(n, from, LABEL_EMPTY, base);
+    for (uint32_t i = 0; i < node->n && n->m->b->status == TD_OK; i += 3) {
+        const uint32_t *edge = n->m->b->links + node->first + i;
+        nfa_add(n, edge[0], base + edge[1], base + edge[2]);
+    }
+    nfa_link(n, base + 1, LABEL_EMPTY, to);
+}
+
 static void nfa_rule(nfa *n, uint32_t rule, uint32_t from, uint32_t to) {
     td_gr_making *m = n->m;
-    if (rule < m->b->n_rules && m->spliced && m->spliced[rule])
+    if (rule < m->b->n_rules && m->in_products && !m->recursive[rule]) {
+        if (++m->in_rules > PRODUCT_RULES_MAX) td_gr_fail(m->b, TD_EINVAL, "a condition uses too many rules in rules");
+        nfa_add(n, m->b->rules[rule].body, from, to);
+        m->in_rules--;
+    } else if (rule < m->b->n_rules && m->spliced && m->spliced[rule])
         splice(n, &m->rules[rule], from, to);
     else
         nfa_link(n, from, LABEL_CALL | rule, to);
@@ -280,12 +296,15 @@ static void nfa_add(nfa *n, uint32_t at, uint32_t from, uint32_t to) {
             break;
         case TD_GR_REPEAT: nfa_repeat(n, &node, from, to); break;
         case TD_GR_LIST: nfa_list(n, &node, from, to); break;
+        case TD_GR_GRAPH: nfa_graph(n, &node, from, to); break;
         case TD_GR_RULE: nfa_rule(n, node.first, from, to); break;
         case TD_GR_BOTH:
         case TD_GR_MINUS: {
             td_gr_automaton x = {0}, y = {0}, both = {0};
+            n->m->in_products++;
             td_gr_automaton_make(n->m, b->links[node.first], &x);
             td_gr_automaton_make(n->m, b->links[node.first + 1], &y);
+            n->m->in_products--;
             if (b->status == TD_OK) product(n->m, node.kind == TD_GR_MINUS, &x, &y, &both);
             if (b->status == TD_OK) splice(n, &both, from, to);
             td_gr_automaton_free(&x);

@@ -42,7 +42,10 @@ typedef struct {
     const td_gr_automaton *rules; /* [b->n_rules] those that are done */
     /** [b->n_rules] 1: the rule's automaton is done, and is put in wherever the rule is used, instead of a call. */
     const uint8_t *spliced;
-    uint64_t       steps; /* steps of the budget used so far */
+    const uint8_t *recursive;   /* [b->n_rules] 1: the rule uses itself */
+    unsigned       in_products; /* operands of BOTH and MINUS around the node at hand: they have no calls */
+    unsigned       in_rules;    /* rules around it that were put in where such an operand uses them */
+    uint64_t       steps;       /* steps of the budget used so far */
 } td_gr_making;
 
 /** The automaton of a tree; failures are in m->b->status. */

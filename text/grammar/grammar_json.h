@@ -33,14 +33,32 @@ uint32_t td_gr_json_bracket(td_gr_json *j, char open, uint32_t inside, char clos
 /** Exactly this value. Numbers in their shortest form; members in the value's order. */
 uint32_t td_gr_json_value(td_gr_json *j, const json_t *value);
 
-/** An interval of numbers. Its ends are integers; an open end does not belong to it. */
-typedef struct {
-    bool    has_min, has_max, min_open, max_open;
-    int64_t min, max;
-} td_gr_interval;
+/* ---- grammar_number.c ---- */
 
-/** Integers, or decimals without exponent where `fraction`, of an interval that has at least one end. */
-uint32_t td_gr_json_interval(td_gr_json *j, const td_gr_interval *r, bool fraction);
+#define TD_GR_FRACTION_MAX 20 /* digits */
+
+/** A decimal number. */
+typedef struct {
+    bool     negative;
+    uint64_t whole;
+    char     fraction[TD_GR_FRACTION_MAX + 1]; /* digits behind the point, the last one not 0; empty: an integer */
+} td_gr_decimal;
+
+/** @return false: it is above 9e18 in size, or has more digits than are kept. */
+bool td_gr_decimal_of(const json_t *number, td_gr_decimal *out);
+int  td_gr_decimal_compare(const td_gr_decimal *x, const td_gr_decimal *y); /* below, equal to or above 0 */
+
+/** An end of an interval of numbers; an open end does not belong to it. */
+typedef struct {
+    bool          is_given, is_open;
+    td_gr_decimal at;
+} td_gr_bound;
+
+/** Integers, or decimals without exponent where `fraction`, of an interval. Its ends are integers without `fraction`. */
+uint32_t td_gr_json_interval(td_gr_json *j, const td_gr_bound *min, const td_gr_bound *max, bool fraction);
 uint32_t td_gr_json_integer(td_gr_json *j); /* any */
+
+/** Multiples of a number above 0, without exponent; integers, or decimals where `fraction`. Fails for many digits. */
+uint32_t td_gr_json_multiple(td_gr_json *j, const td_gr_decimal *of, bool fraction);
 
 #endif

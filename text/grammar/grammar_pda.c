@@ -52,7 +52,7 @@ static void find_uses(compiler *c, uint32_t at, uint32_t *seen, uint32_t stamp) 
         add_use(c, node->first);
     else if (node->kind >= TD_GR_SEQ)
         for (uint32_t i = 0; i < node->n; i++)
-            if (node->kind != TD_GR_LIST || i % 2 == 1 || i == 0) find_uses(c, b->links[node->first + i], seen, stamp);
+            if (td_gr_is_child((td_gr_kind)node->kind, i)) find_uses(c, b->links[node->first + i], seen, stamp);
 }
 
 static void list_uses(compiler *c) {
@@ -141,7 +141,7 @@ static bool has_long_texts(td_gr_builder *b, const td_gr_automaton *a) {
 
 static void make_automata(compiler *c, uint32_t n_order) {
     td_gr_builder *b = c->b;
-    c->making = (td_gr_making){.b = b, .rules = c->rules, .spliced = c->spliced};
+    c->making = (td_gr_making){.b = b, .rules = c->rules, .spliced = c->spliced, .recursive = c->recursive};
     for (uint32_t i = 0; i < n_order && b->status == TD_OK; i++) {
         uint32_t         r = c->order[i];
         td_gr_automaton *a = &c->rules[r];

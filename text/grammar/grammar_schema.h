@@ -3,7 +3,8 @@
  * accepts.
  *
  * Members come in the order of `properties`, those that are only in `required` and additional ones after them. oneOf is
- * anyOf. What cannot be said by a grammar is refused by the keyword's name: nothing is ignored but annotations.
+ * anyOf. What cannot be said by a grammar is refused by the keyword's name. Three things are ignored, and the builder is
+ * warned: keywords and formats that no draft knows, and uniqueItems of values that cannot be listed.
  * docs/structured-output.md has the list.
  */
 #ifndef TD_TEXT_GRAMMAR_SCHEMA_H

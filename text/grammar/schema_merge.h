@@ -1,4 +1,13 @@
-/* Two JSON schemas as one that accepts what both accept. */
+/*
+ * JSON schemas put together, so that what is left is easily said by a grammar.
+ *
+ * A schema is flat if it has neither $ref nor any keyword that combines schemas, but at most one anyOf. What stands beside
+ * the anyOf holds for each of its branches. Merging makes three keywords that no draft has:
+ *
+ *   +string   a list of schemas with pattern or format that a string has to meet, too
+ *   -string   a list of schemas of strings that it must not meet
+ *   +negated  conditions on members or items come from a negation, so these do not count as evaluated
+ */
 #ifndef TD_TEXT_GRAMMAR_SCHEMA_MERGE_H
 #define TD_TEXT_GRAMMAR_SCHEMA_MERGE_H
 
@@ -14,16 +23,31 @@ typedef struct {
     unsigned       count;
 } td_schema_merger;
 
-/** What a reference within the document points to, borrowed; NULL with the failure reported. */
-json_t *td_schema_resolve(td_schema_merger *m, const char *reference);
-
 /**
- * The schema that accepts what x and y both accept. It has no $ref and no allOf at its top; conditions on members and items
- * become an allOf below. Borrowed from m; NULL, with the failure reported, if two keywords cannot be combined.
+ * The flat schema that accepts what x and y both accept. Borrowed from m; NULL, with the failure reported, if a keyword is
+ * malformed or cannot be combined. oneOf is anyOf. Where a negation has conditions on members beside unevaluatedProperties
+ * the result may be stricter, never less strict.
  */
 json_t *td_schema_merge(td_schema_merger *m, json_t *x, json_t *y);
 
-/** Whether a keyword does not change which texts are accepted. */
-bool td_schema_is_annotation(const char *keyword);
+/** Take over a schema that was made, NULL for lack of memory; borrowed from m then. */
+json_t *td_schema_keep(td_schema_merger *m, json_t *made);
+
+/** {"allOf": [x, y]}, a new reference. */
+json_t *td_schema_both(json_t *x, json_t *y);
+
+/** Whether flattening would change a schema. */
+bool td_schema_is_combined(const json_t *schema);
+
+/* ---- schema_not.c ---- */
+
+/** A schema, not flat, that accepts what this one does not. Borrowed from m; NULL with the failure reported: it names the
+ * keyword that cannot be negated. */
+json_t *td_schema_not(td_schema_merger *m, json_t *schema, unsigned depth);
+
+/* ---- schema_names.c ---- */
+
+/** Whether a pattern matches somewhere in a name. */
+bool td_schema_name_matches(td_gr_builder *b, const char *pattern, const char *name);
 
 #endif

@@ -17,6 +17,11 @@
 #include "core/log/trace.h"
 #include "core/threads/thread.h"
 
+/* Read by jemalloc at the start: what was freed goes back to the system within a second, even when the thread that freed it
+ * does nothing more. By default the memory of large texts stays with the idle thread that read them. */
+extern const char *malloc_conf;
+const char        *malloc_conf = "background_thread:true,dirty_decay_ms:1000,muzzy_decay_ms:0";
+
 #define EXIT_USAGE 2
 #define LAST_LINES_S 1 /* how long the process waits at its end until the log's reader has taken the last lines */
 

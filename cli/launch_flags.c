@@ -40,6 +40,8 @@ static const td_flag FLAGS[] = {
      .help = "A connection that neither sends nor takes anything for so long is closed."},
     {{"request-timeout"}, TD_FLAG_U32, S(request_timeout_s), .min = 1, .max = 86400, .arg = "SECONDS", .by_default = "60",
      .help = "The headers of a request, and then its body, must be there within so long."},
+    {{"max-answers-mib"}, TD_FLAG_U32, S(answers_mib), .min = 1, .max = 65536, .arg = "MIB", .by_default = "64",
+     .help = "Room for answers that their clients have not taken yet; a large one that finds none is a 503."},
     {{"stream-interval"}, TD_FLAG_U32, S(stream_interval), .min = 1, .max = 1024, .arg = "N", .by_default = "1",
      .help = "Tokens per event of a stream."},
     {{"max-stored-responses"}, TD_FLAG_U32, S(stored_responses_max), .max = 16384, .arg = "N", .by_default = "1024",

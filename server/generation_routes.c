@@ -76,7 +76,7 @@ enum MHD_Result td_route_resumed(td_call *c) {
     if (aborted) return MHD_NO;
     if (has_error) return td_answer_error(c, &g->error);
     if (!done) return td_generation_wait(g) ? MHD_YES : td_route_resumed(c);
-    td_jbuf  b = {0};
+    td_jbuf  b = {.hold.budget = g->all->answers};
     uint64_t begin = td_trace_begin();
     g->req.api->write_answer(g, &b);
     td_trace_end(begin, &(td_trace_label){TD_TRACE_HTTP, "write answer", {"bytes"}, {b.len}});

@@ -13,8 +13,9 @@
 #include "server/openai/responses.h"
 #include "server/server_state.h"
 #include "server/sglang/generate.h"
+#include "server/token_answer.h"
 
-#define BODIES_MAX ((size_t)256 << 20) /* bytes of all bodies being read */
+#define BODIES_MAX ((size_t)128 << 20) /* bytes of all bodies being read */
 
 /* ---- routes ---- */
 
@@ -48,8 +49,8 @@ static const route ROUTES[] = {
     {"POST", "/v1/responses/", NULL, NULL, td_route_cancel_response, PREFIX | NO_BODY},
     {"GET", "/v1/models", NULL, NULL, td_route_models, 0},
     {"GET", "/v1/models/", NULL, NULL, td_route_model, PREFIX},
-    {"POST", "/tokenize", NULL, td_work_tokenize, td_route_reply, 0},
-    {"POST", "/detokenize", NULL, td_work_detokenize, td_route_reply, 0},
+    {"POST", "/tokenize", NULL, td_work_tokenize, td_route_tokens, 0},
+    {"POST", "/detokenize", NULL, td_work_detokenize, td_route_tokens, 0},
     {"POST", "/flush_cache", NULL, NULL, td_route_flush_cache, NO_BODY},
     {"GET", "/flush_cache", NULL, NULL, td_route_flush_cache, 0},
     {"POST", "/reset_prefix_cache", NULL, NULL, td_route_flush_cache, NO_BODY}, /* the same by vLLM's name */
@@ -175,6 +176,7 @@ static td_call *call_new(td_server *s, struct MHD_Connection *connection) {
     if (c)
         *c = (td_call){.server = s,
                        .connection = connection,
+                       .answers = &s->answers,
                        .socket = socket,
                        .cors_origin = s->opt.cors_origin,
                        .text = {.connection = connection, .run = run_text_job, .call = c},
@@ -312,6 +314,7 @@ void td_on_completed(void *cls, struct MHD_Connection *connection, void **state,
     drop_body(c);
     td_api_request_free(&c->req);
     td_jbuf_free(&c->reply);
+    td_token_answer_free(c->tokens);
     td_connection_enter(c->socket, TD_READS_HEAD);
     free(c);
     *state = NULL;

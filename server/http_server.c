@@ -44,6 +44,7 @@ void td_server_options_init(td_server_options *o) {
                              .stream_interval = 1,
                              .idle_timeout_s = 120,
                              .request_timeout_s = 60,
+                             .answers_mib = 64,
                              .stored_responses_max = 1024,
                              .stored_responses_mib = 64,
                              .watchdog_s = 300};
@@ -129,6 +130,8 @@ td_status td_server_bind(const td_server_options *o, td_server **out, td_error *
     td_text_work_init(&s->text);
     td_connections_init(&s->connections, o->connections_max, o->idle_timeout_s, o->request_timeout_s);
     td_generations_init(&s->generations, o->stream_interval);
+    s->answers.max = (size_t)o->answers_mib << 20;
+    s->generations.answers = &s->answers;
     td_grammar_cache_init(&s->model.grammars);
     td_response_store_init(&s->responses, o->stored_responses_max, (size_t)o->stored_responses_mib << 20);
     td_status st = td_watcher_init(&s->watcher, o->connections_max, o->watchdog_s, tick, s);

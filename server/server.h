@@ -42,6 +42,7 @@ typedef struct {
     uint32_t    stream_interval;   /* tokens per stream event, at least 1 */
     uint32_t    idle_timeout_s;    /* of a connection that sends or takes nothing */
     uint32_t    request_timeout_s; /* within which a request's headers, and then its body, must have come */
+    uint32_t    answers_mib;       /* what answers hold until their clients have taken them, at least 1 */
     uint32_t    stored_responses_max; /* responses that /v1/responses keeps; 0: none */
     uint32_t    stored_responses_mib; /* size of their texts together, at least 1 */
     uint32_t    watchdog_s;           /* /health says 503 if no step ends for so long while requests run; 0: off */

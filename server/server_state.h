@@ -27,6 +27,7 @@ struct td_server {
     td_acceptor       acceptor;
     td_text_work      text;
     td_generations    generations;
+    td_answer_budget  answers;
     td_watcher        watcher;
 
     /* http_server.c's */
@@ -70,9 +71,9 @@ enum MHD_Result td_route_console(td_call *c);
 /* anthropic/messages_count.c: */
 bool td_work_count_tokens(td_call *c); /* td_route_reply after it */
 /* token_routes.c: */
-bool            td_work_tokenize(td_call *c);
+bool            td_work_tokenize(td_call *c); /* td_route_tokens (token_answer.h) after these */
 bool            td_work_detokenize(td_call *c);
-enum MHD_Result td_route_reply(td_call *c); /* after these: answers with what the work left */
+enum MHD_Result td_route_reply(td_call *c); /* answers with the JSON that a work left */
 /* metrics.c: */
 enum MHD_Result td_route_metrics(td_call *c);
 

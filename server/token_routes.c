@@ -7,6 +7,7 @@
 #include "server/request/api_read.h"
 #include "server/request/json_fields.h"
 #include "server/server_state.h"
+#include "server/token_answer.h"
 
 static td_status check_can_answer(const td_served_model *m, const json_t *root, td_api_error *err) {
     const json_t *v = json_object_get(root, "model");
@@ -16,114 +17,89 @@ static td_status check_can_answer(const td_served_model *m, const json_t *root, 
     return td_check_model(m, json_string_value(v), err);
 }
 
-static void write_ids(td_jbuf *b, const uint32_t *ids, size_t n) {
-    td_jw_open(b, '[');
-    for (size_t i = 0; i < n; i++) td_jw_int(b, ids[i]);
-    td_jw_close(b, ']');
-}
-
-static td_status encode_text(const td_served_model *m, const json_t *text, bool add_special, td_jbuf *b, size_t *count,
+static td_status encode_text(const td_served_model *m, const json_t *text, bool add_special, td_token_answer *to,
                              td_api_error *err) {
     uint32_t *ids = NULL;
+    size_t    n = 0;
     td_status st =
-        td_tokenizer_encode(m->tokenizer, json_string_value(text), json_string_length(text), true, add_special, &ids, count);
+        td_tokenizer_encode(m->tokenizer, json_string_value(text), json_string_length(text), true, add_special, &ids, &n);
     if (st != TD_OK) return td_api_from_status(err, st, NULL, "prompt");
-    write_ids(b, ids, *count);
-    free(ids);
+    return td_token_answer_add(to, ids, n, err);
+}
+
+static td_status encode_chat(const td_served_model *m, json_t *root, td_token_answer *to, td_api_error *err) {
+    td_api_request req = {0};
+    uint32_t      *ids = NULL;
+    size_t         n = 0;
+    td_status      st = td_api_read_form(TD_READ_CHAT, json_incref(root), &(td_api_context){.info = &m->info}, &req, err);
+    if (st == TD_OK && req.n_prompts) st = td_api_bad(err, "input_ids", "'input_ids' are tokens already.");
+    if (st == TD_OK) st = td_api_encode_chat(&req, m->tokenizer, &m->chat, &ids, &n, err);
+    td_api_request_free(&req);
+    return st == TD_OK ? td_token_answer_add(to, ids, n, err) : st;
+}
+
+/* Encode "prompt" (a string or several) or "messages", rendered as for a chat. */
+static td_status tokenize(const td_served_model *m, json_t *root, td_token_answer *to, td_api_error *err) {
+    const json_t *prompt = json_object_get(root, "prompt");
+    bool          add_special = true;
+    TD_TRY(td_api_read_bool(root, "add_special_tokens", &add_special, err));
+    if (td_api_is_set(json_object_get(root, "messages"))) return encode_chat(m, root, to, err);
+    if (json_is_string(prompt)) return encode_text(m, prompt, add_special, to, err);
+    to->in_lists = true;
+    if (json_array_size(prompt) == 0)
+        return td_api_bad(err, "prompt", "'prompt' must be a string or a list of strings, or give 'messages'.");
+    for (size_t i = 0; i < json_array_size(prompt); i++) {
+        const json_t *text = json_array_get(prompt, i);
+        if (!json_is_string(text)) return td_api_bad(err, "prompt", "'prompt' at position %zu must be a string.", i);
+        TD_TRY(encode_text(m, text, add_special, to, err));
+    }
     return TD_OK;
 }
 
-/* Encode "prompt" (a string or several) or "messages", rendered as for a chat. Appends the members tokens and count. */
-static td_status tokenize(const td_served_model *m, json_t *root, td_jbuf *b, td_api_error *err) {
-    const json_t *prompt = json_object_get(root, "prompt");
-    bool          add_special = true;
-    size_t        count = 0;
-    TD_TRY(td_api_read_bool(root, "add_special_tokens", &add_special, err));
-    td_jw_key(b, "tokens");
-    if (td_api_is_set(json_object_get(root, "messages"))) {
-        td_api_request req = {0};
-        uint32_t      *ids = NULL;
-        td_status st = td_api_read_form(TD_READ_CHAT, json_incref(root), &(td_api_context){.info = &m->info}, &req, err);
-        if (st == TD_OK && req.n_prompts) st = td_api_bad(err, "input_ids", "'input_ids' are tokens already.");
-        if (st == TD_OK) st = td_api_encode_chat(&req, m->tokenizer, &m->chat, &ids, &count, err);
-        td_api_request_free(&req);
-        TD_TRY(st);
-        write_ids(b, ids, count);
-        free(ids);
-    } else if (json_is_string(prompt)) {
-        TD_TRY(encode_text(m, prompt, add_special, b, &count, err));
-    } else if (json_is_array(prompt) && json_array_size(prompt) > 0) {
-        td_jbuf   counts = {0};
-        td_status st = TD_OK;
-        td_jw_open(b, '[');
-        td_jw_open(&counts, '[');
-        for (size_t i = 0; i < json_array_size(prompt) && st == TD_OK; i++) {
-            const json_t *text = json_array_get(prompt, i);
-            st = json_is_string(text) ? encode_text(m, text, add_special, b, &count, err)
-                                      : td_api_bad(err, "prompt", "'prompt' at position %zu must be a string.", i);
-            td_jw_int(&counts, (int64_t)count);
-        }
-        td_jw_close(b, ']');
-        td_jw_close(&counts, ']');
-        td_jw_key(b, "count");
-        td_jw_raw(b, counts.data ? counts.data : "", counts.len);
-        b->failed = b->failed || counts.failed;
-        td_jbuf_free(&counts);
-        return st;
-    } else {
-        return td_api_bad(err, "prompt", "'prompt' must be a string or a list of strings, or give 'messages'.");
-    }
-    td_jw_member_int(b, "count", (int64_t)count);
+static td_status check_ids(const td_tokenizer *tok, const uint32_t *ids, size_t n, td_api_error *err) {
+    size_t len;
+    bool   special;
+    for (size_t i = 0; i < n; i++)
+        if (!td_tokenizer_token(tok, ids[i], &len, &special)) return td_api_from_status(err, TD_EINVAL, NULL, "tokens");
     return TD_OK;
+}
+
+static td_status read_ids(const td_served_model *m, const json_t *array, td_token_answer *to, td_api_error *err) {
+    uint32_t *ids = NULL;
+    size_t    n = 0;
+    TD_TRY(td_api_parse_ids(array, "tokens", SIZE_MAX, m->info.vocab_size, &ids, &n, err));
+    td_status st = check_ids(m->tokenizer, ids, n, err);
+    if (st == TD_OK) return td_token_answer_add(to, ids, n, err);
+    free(ids);
+    return st;
+}
+
+/* Read "tokens": a list of ids, or lists of them. */
+static td_status detokenize(const td_served_model *m, json_t *root, td_token_answer *to, td_api_error *err) {
+    const json_t *tokens = json_object_get(root, "tokens");
+    to->decodes = to->skips_special = true;
+    TD_TRY(td_api_read_bool(root, "skip_special_tokens", &to->skips_special, err));
+    to->in_lists = json_is_array(json_array_get(tokens, 0));
+    if (!to->in_lists) return read_ids(m, tokens, to, err);
+    for (size_t i = 0; i < json_array_size(tokens); i++) TD_TRY(read_ids(m, json_array_get(tokens, i), to, err));
+    return TD_OK;
+}
+
+static bool work(td_call *c, td_status (*read)(const td_served_model *, json_t *, td_token_answer *, td_api_error *)) {
+    const td_served_model *m = &c->server->model;
+    json_t                *root = td_api_load(c->body.data, c->body.len, &c->err);
+    td_token_answer       *to = root ? td_token_answer_new(c) : NULL;
+    if (root && !to) td_api_no_memory(&c->err);
+    c->failed = !to || check_can_answer(m, root, &c->err) != TD_OK || read(m, root, to, &c->err) != TD_OK;
+    json_decref(root);
+    return false;
 }
 
 bool td_work_tokenize(td_call *c) {
-    const td_served_model *m = &c->server->model;
-    json_t                *root = td_api_load(c->body.data, c->body.len, &c->err);
-    td_jw_open(&c->reply, '{');
-    c->failed = !root || check_can_answer(m, root, &c->err) != TD_OK || tokenize(m, root, &c->reply, &c->err) != TD_OK;
-    json_decref(root);
-    td_jw_member_int(&c->reply, "max_model_len", m->info.context_length);
-    td_jw_close(&c->reply, '}');
-    return false;
+    return work(c, tokenize);
 }
-
-static td_status decode_ids(const td_served_model *m, const json_t *array, bool skip_special, td_jbuf *b,
-                            td_api_error *err) {
-    uint32_t *ids = NULL;
-    size_t    n = 0, len = 0;
-    char     *text = NULL;
-    TD_TRY(td_api_parse_ids(array, "tokens", SIZE_MAX, m->info.vocab_size, &ids, &n, err));
-    td_status st = td_tokenizer_decode(m->tokenizer, ids, n, skip_special, &text, &len);
-    free(ids);
-    if (st != TD_OK) return td_api_from_status(err, st, NULL, "tokens");
-    td_jw_text(b, text, len);
-    free(text);
-    return TD_OK;
-}
-
-/* Decode "tokens": a list of ids, or lists of them. */
-static td_status detokenize(const td_served_model *m, const json_t *root, td_jbuf *b, td_api_error *err) {
-    const json_t *tokens = json_object_get(root, "tokens");
-    bool          skip_special = true;
-    TD_TRY(td_api_read_bool(root, "skip_special_tokens", &skip_special, err));
-    td_jw_key(b, "text");
-    if (!json_is_array(json_array_get(tokens, 0))) return decode_ids(m, tokens, skip_special, b, err);
-    td_jw_open(b, '[');
-    for (size_t i = 0; i < json_array_size(tokens); i++)
-        TD_TRY(decode_ids(m, json_array_get(tokens, i), skip_special, b, err));
-    td_jw_close(b, ']');
-    return TD_OK;
-}
-
 bool td_work_detokenize(td_call *c) {
-    const td_served_model *m = &c->server->model;
-    json_t                *root = td_api_load(c->body.data, c->body.len, &c->err);
-    td_jw_open(&c->reply, '{');
-    c->failed = !root || check_can_answer(m, root, &c->err) != TD_OK || detokenize(m, root, &c->reply, &c->err) != TD_OK;
-    json_decref(root);
-    td_jw_close(&c->reply, '}');
-    return false;
+    return work(c, detokenize);
 }
 
 enum MHD_Result td_route_reply(td_call *c) {

@@ -4,10 +4,21 @@
 
 #include "server/connection/call.h"
 
-/** Answer with a JSON document; takes the buffer. A failed buffer becomes a 500. */
+/** Answer with a JSON document; takes the buffer. One that failed becomes a 500, or says that there is no room for it. */
 enum MHD_Result td_answer_json(td_call *c, int http, td_jbuf *json);
 enum MHD_Result td_answer_text(td_call *c, int http, const char *content_type, td_jbuf *text);
 enum MHD_Result td_answer_error(td_call *c, const td_api_error *err);
+
+/**
+ * Answer with JSON that is made as the client takes it: read writes the next bytes, at most max, to `to`, and returns how
+ * many they are, MHD_CONTENT_READER_END_OF_STREAM, or MHD_CONTENT_READER_END_WITH_ERROR. @param size MHD_SIZE_UNKNOWN: not
+ * known before.
+ */
+enum MHD_Result td_answer_pieces(td_call *c, int http, const char *content_type, uint64_t size,
+                                 ssize_t (*read)(td_call *c, char *to, size_t max));
+
+/** err: there is no room for an answer of so many bytes, now (a 503) or ever (a 400). @return TD_EINVAL. */
+td_status td_answer_no_room(td_api_error *err, const td_answer_hold *h, size_t bytes);
 
 typedef struct {
     const char *name, *value; /* value NULL: left out */

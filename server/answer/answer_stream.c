@@ -8,7 +8,7 @@
 
 #define LOGPROB_FLOOR (-9999.0) /* stands for minus infinity, which JSON does not have; as in other servers */
 #define OUT_MAX \
-    ((size_t)1 << 20) /* bytes to send at once: where each event repeats all of its choice, many choices take much memory */
+    ((size_t)128 << 10) /* bytes to send at once, about: one choice after another is written until so many wait */
 
 const char *td_token_bytes(const td_generation *g, uint32_t id, size_t *len, bool *special) {
     *len = 0;
@@ -143,9 +143,11 @@ void td_write_stream(td_generation *g) {
     pthread_mutex_lock(&g->lock);
     g->ready = g->has_error || g->aborted;
     g->unsent = 0;
+    td_answer_hold_set(&g->unsent_hold, 0);
     pthread_mutex_unlock(&g->lock);
 
-    bool   all = write_choices(g);
+    bool all = write_choices(g);
+    td_answer_hold_force(&g->out_hold, g->out.room);
     size_t n_closed = 0;
     for (size_t i = 0; i < g->n_choices; i++) n_closed += g->choices[i].closed;
 

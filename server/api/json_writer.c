@@ -8,10 +8,18 @@
 #include <string.h>
 
 #define ROOM_MIN 512
+#define ROOM_DOUBLED ((size_t)1 << 20) /* a larger buffer grows by less */
 
 void td_jbuf_free(td_jbuf *b) {
     free(b->data);
-    *b = (td_jbuf){0};
+    td_answer_hold_set(&b->hold, 0);
+    *b = (td_jbuf){.hold = b->hold};
+}
+
+/* The room to have for `need` bytes: twice the old one, or a quarter more where that would be much. */
+static size_t grown(size_t room, size_t need) {
+    size_t more = room < ROOM_MIN ? ROOM_MIN : room < ROOM_DOUBLED ? room : room / 4;
+    return need - room < more ? room + more : need;
 }
 
 static bool reserve(td_jbuf *b, size_t n) {
@@ -22,10 +30,12 @@ static bool reserve(td_jbuf *b, size_t n) {
         return false;
     }
     if (need <= b->room) return true;
-    size_t room = b->room ? b->room : ROOM_MIN;
-    while (room < need && !__builtin_mul_overflow(room, (size_t)2, &room)) {
+    size_t room = grown(b->room, need);
+    if (!td_answer_hold_set(&b->hold, room)) {
+        room = need;
+        if (!td_answer_hold_set(&b->hold, room)) b->refused = room;
     }
-    char *p = room >= need ? realloc(b->data, room) : NULL;
+    char *p = b->refused ? NULL : realloc(b->data, room);
     if (!p) {
         b->failed = true;
         return false;
@@ -107,11 +117,9 @@ bool td_jw_is_utf8(const char *s, size_t n) {
     return true;
 }
 
-void td_jw_text(td_jbuf *b, const char *s, size_t n) {
+void td_jw_chars(td_jbuf *b, const char *s, size_t n) {
     static const char hex[] = "0123456789abcdef";
-    comma(b);
-    td_jbuf_put(b, "\"", 1);
-    if (n == 0) s = ""; /* s may be NULL then */
+    if (n == 0) return; /* s may be NULL then */
     size_t from = 0;
     for (size_t i = 0, len; i < n; i += len) {
         unsigned char c = (unsigned char)s[i];
@@ -139,6 +147,12 @@ void td_jw_text(td_jbuf *b, const char *s, size_t n) {
         }
     }
     td_jbuf_put(b, s + from, n - from);
+}
+
+void td_jw_text(td_jbuf *b, const char *s, size_t n) {
+    comma(b);
+    td_jbuf_put(b, "\"", 1);
+    td_jw_chars(b, s, n);
     td_jbuf_put(b, "\"", 1);
 }
 

@@ -9,15 +9,19 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "server/api/answer_budget.h"
 #include "tandem.h"
 
-/** Zero-initialise. data is not terminated. */
+/** Zero-initialise, but for the hold's budget where the buffer is to count as an answer. data is not terminated. */
 typedef struct {
-    char  *data;
-    size_t len, room;
-    bool   failed;
+    char          *data;
+    size_t         len, room;
+    bool           failed;
+    size_t         refused; /* failed, because the budget had no room for so many bytes; 0: it had */
+    td_answer_hold hold;    /* of `room` bytes */
 } td_jbuf;
 
+/** Free the data. The buffer is as new, with the same budget. */
 void td_jbuf_free(td_jbuf *b);
 
 /* Plain bytes. */
@@ -29,8 +33,9 @@ void td_jbuf_printf(td_jbuf *b, const char *fmt, ...) TD_PRINTF(2, 3);
 void td_jw_open(td_jbuf *b, char bracket);  /* '{' or '[' */
 void td_jw_close(td_jbuf *b, char bracket); /* '}' or ']' */
 void td_jw_key(td_jbuf *b, const char *key);
-void td_jw_text(td_jbuf *b, const char *s, size_t n); /* what is not UTF-8 becomes U+FFFD */
-void td_jw_str(td_jbuf *b, const char *s);            /* NULL: null */
+void td_jw_text(td_jbuf *b, const char *s, size_t n);  /* what is not UTF-8 becomes U+FFFD */
+void td_jw_chars(td_jbuf *b, const char *s, size_t n); /* the same without quotes: a part of a text, of whole characters */
+void td_jw_str(td_jbuf *b, const char *s);             /* NULL: null */
 void td_jw_int(td_jbuf *b, int64_t v);
 void td_jw_real(td_jbuf *b, double v, int digits); /* not finite: null */
 void td_jw_bool(td_jbuf *b, bool v);

@@ -9,8 +9,9 @@
 #include "server/connection/text_work.h"
 #include "server/request/api_request.h"
 
-typedef struct td_server td_server;
-typedef struct td_call   td_call;
+typedef struct td_server       td_server;
+typedef struct td_call         td_call;
+typedef struct td_token_answer td_token_answer;
 
 typedef enum MHD_Result (*td_route_fn)(td_call *c);
 /** A route's work on its text before it answers: on any thread, without libmicrohttpd. Fills req or reply; or sets failed
@@ -21,6 +22,7 @@ typedef bool (*td_work_fn)(td_call *c);
 struct td_call {
     td_server             *server;
     struct MHD_Connection *connection;
+    td_answer_budget      *answers;     /* the server's */
     td_connection         *socket;      /* the connection's own state */
     const char            *cors_origin; /* the origin that browsers may call from; NULL: none */
     td_work_fn             work;        /* NULL: none */
@@ -39,10 +41,13 @@ struct td_call {
     bool           broken; /* err says why; the body is read and dropped */
     bool           failed; /* the work failed; err says why */
     td_api_error   err;
-    bool           is_read;    /* a generation's body was read into req */
-    td_api_request req;        /* the request, until the generation takes it over */
-    td_jbuf        reply;      /* JSON that the work of other routes leaves */
-    td_generation *generation; /* holds a reference once it was submitted */
+    bool           is_read; /* a generation's body was read into req */
+    td_api_request req;     /* the request, until the generation takes it over */
+    td_jbuf        reply;   /* JSON that the work of other routes leaves */
+    size_t         sent;    /* bytes of it that the client has taken, where it is sent in pieces */
+    ssize_t (*read)(td_call *c, char *to, size_t max); /* gives the pieces of an answer (answer.h) */
+    td_token_answer *tokens;                           /* what /tokenize and /detokenize leave; owned */
+    td_generation   *generation;                       /* holds a reference once it was submitted */
 };
 
 #endif

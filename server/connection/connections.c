@@ -97,10 +97,21 @@ bool td_connection_enter(td_connection *c, td_connection_phase phase) {
     if (phase == TD_READS_HEAD && !c->reserve)
         time_ms += 1000 * (int64_t)all->idle_s; /* time until the next request begins */
     if (phase == TD_READS_HEAD) c->write_error = NULL;
+    c->takes = false;
     bool go_on = !c->refused;
     if (go_on) c->deadline_ms = phase == TD_ANSWERS ? INT64_MAX : now_ms() + time_ms;
     pthread_mutex_unlock(&all->lock);
     return go_on;
+}
+
+void td_connection_takes(td_connection *c, uint64_t taken) {
+    td_connections *all = c->all;
+    pthread_mutex_lock(&all->lock);
+    if (!c->takes) c->answer_ms = now_ms();
+    c->takes = true;
+    int64_t time_ms = c->reserve ? RESERVE_MS : 1000 * (int64_t)all->request_s;
+    c->deadline_ms = c->answer_ms + time_ms + (int64_t)(taken * 1000 / TD_ANSWER_BYTES_PER_S);
+    pthread_mutex_unlock(&all->lock);
 }
 
 void td_connection_set_errors(td_connection *c, td_error_writer write_error) {
@@ -141,7 +152,8 @@ void td_connections_sweep(td_connections *all) {
     int64_t now = now_ms();
     for (td_connection *c = all->first; c; c = c->next) {
         if (c->deadline_ms > now) continue;
-        if (c->refused) {
+        if (c->refused || c->takes) {
+            all->n_untaken += c->takes;
             shutdown(c->fd, SHUT_RDWR); /* libmicrohttpd sees the end and closes it */
             c->deadline_ms = INT64_MAX;
         } else {
@@ -211,6 +223,13 @@ static void end_locked(td_connections *all, int how) {
     for (td_connection *c = all->first; c; c = c->next) shutdown(c->fd, how);
     while (all->first || all->expected)
         if (!await_change(all, end_ms)) return;
+}
+
+uint64_t td_connections_untaken(td_connections *all) {
+    pthread_mutex_lock(&all->lock);
+    uint64_t n = all->n_untaken;
+    pthread_mutex_unlock(&all->lock);
+    return n;
 }
 
 void td_connections_end(td_connections *all) {

@@ -5,6 +5,7 @@
  * connection for ever. Its limit of connections closes new ones without an answer. This module has instead:
  *
  *   deadlines   the headers of a request, and then its body, must be there by a time
+ *                 and so must the client take an answer that is known in full
  *   a reserve   a few more connections than --max-connections are taken, answered once and closed: /health and /metrics
  *               get their answers, every other path a 503
  *
@@ -19,6 +20,7 @@
 #include "server/api/api_error.h"
 
 #define TD_CONNECTIONS_RESERVE 64
+#define TD_ANSWER_BYTES_PER_S ((uint64_t)1 << 20)
 
 /** HEAD: waiting for a request and its headers; BODY: for its body; ANSWER: all is there. */
 typedef enum { TD_READS_HEAD, TD_READS_BODY, TD_ANSWERS } td_connection_phase;
@@ -31,6 +33,8 @@ struct td_connection {
     int             fd;
     bool            reserve;       /* above the limit: answered once, and closed */
     bool            refused;       /* answered without libmicrohttpd; stays until the client has read that */
+    bool            takes;         /* an answer that is known in full is being sent */
+    int64_t         answer_ms;     /* when that began; monotonic */
     int64_t         deadline_ms;   /* monotonic; INT64_MAX: none */
     td_error_writer write_error;   /* of the API that is asked for; NULL: td_api_error_write */
     const char     *uri, *uri_end; /* in libmicrohttpd's buffer, for td_check_framing alone */
@@ -41,12 +45,13 @@ struct td_connections {
     uint32_t        idle_s, request_s; /* how long a connection may wait for a request; for its headers, and for its body */
     pthread_mutex_t lock;              /* guards all below, and the connections' members */
     pthread_cond_t  changed;
-    td_connection  *first;    /* the list of connections that libmicrohttpd has told of */
-    td_connection  *expected; /* the list of accepted ones that it has not told of yet */
-    uint32_t        n;        /* in both lists, without the reserve */
-    uint32_t        n_open;   /* in both lists */
-    bool            closed;   /* no more are accepted */
-    bool            ending;   /* td_connections_end was called */
+    td_connection  *first;     /* the list of connections that libmicrohttpd has told of */
+    td_connection  *expected;  /* the list of accepted ones that it has not told of yet */
+    uint32_t        n;         /* in both lists, without the reserve */
+    uint32_t        n_open;    /* in both lists */
+    bool            closed;    /* no more are accepted */
+    bool            ending;    /* td_connections_end was called */
+    uint64_t        n_untaken; /* answers that were cut off because their clients took too little of them, ever */
 };
 
 void td_connections_init(td_connections *all, uint32_t max, uint32_t idle_s, uint32_t request_s);
@@ -76,6 +81,12 @@ td_connection *td_connection_of(struct MHD_Connection *connection);
 /** Note the phase that a connection's request is in. @return false: the connection was refused meanwhile and is to end. */
 bool td_connection_enter(td_connection *c, td_connection_phase phase);
 
+/**
+ * An answer that is known in full begins, with taken = 0, or so many bytes of it were taken. The client has the time of a
+ * request, and a second more for each TD_ANSWER_BYTES_PER_S that it has taken; one that is slower is cut off.
+ */
+void td_connection_takes(td_connection *c, uint64_t taken);
+
 /** Set how an error of the request that is being read is written. */
 void td_connection_set_errors(td_connection *c, td_error_writer write_error);
 
@@ -83,12 +94,15 @@ void td_connection_set_errors(td_connection *c, td_error_writer write_error);
  * still comes; the connection ends within seconds. */
 void td_connection_refuse(td_connection *c, const td_api_error *err);
 
-/** Refuse the connections that are beyond their deadline, and end those that were refused before. To be called every
+/** Refuse the connections that are beyond their deadline, and end those that were refused before or take no answer. To be called every
  * second. */
 void td_connections_sweep(td_connections *all);
 
 /** End all connections, within seconds: requests that have arrived are answered, the others are not. To be called when no
  * more are accepted and before libmicrohttpd is stopped, which closes connections without td_connections_notify. */
 void td_connections_end(td_connections *all);
+
+/** How many answers were cut off because their clients took too little of them. */
+uint64_t td_connections_untaken(td_connections *all);
 
 #endif

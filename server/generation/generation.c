@@ -138,6 +138,8 @@ static void generation_free(td_generation *g) {
     free(g->choices);
     free(g->handles);
     td_jbuf_free(&g->out);
+    td_answer_hold_set(&g->unsent_hold, 0);
+    td_answer_hold_set(&g->out_hold, 0);
     td_api_request_free(&g->req);
     pthread_mutex_destroy(&g->lock);
     pthread_mutex_destroy(&g->handles_lock);
@@ -170,6 +172,7 @@ td_generation *td_generation_new(td_generations *all, td_api_request *req) {
     g->created_s = (int64_t)time(NULL);
     g->begin_ns = td_trace_now();
     g->slot = UINT32_MAX;
+    g->unsent_hold.budget = g->out_hold.budget = all->answers;
     atomic_init(&g->refs, 1);
     pthread_mutex_init(&g->lock, NULL);
     pthread_mutex_init(&g->handles_lock, NULL);
@@ -377,7 +380,8 @@ static void note(td_generation *g, td_choice *c, const td_event *e) {
         td_api_from_status(&g->error, e->error ? e->error->status : TD_EDEVICE, e->error, NULL);
         fail_locked(g);
     } else if (g->req.stream.on) {
-        if (g->unsent > STREAM_UNSENT_MAX + g->n_choices * CHOICE_UNSENT_MAX) {
+        bool too_much = g->unsent > STREAM_UNSENT_MAX + g->n_choices * CHOICE_UNSENT_MAX;
+        if (too_much || !td_answer_hold_set(&g->unsent_hold, g->unsent)) {
             td_warn("request %s: its reader is too slow; cancelled", g->id);
             g->aborted = g->dropped = g->attend = g->ready = true;
         } else if (first || e->finish != TD_FINISH_NONE || c->news.n_tokens >= g->all->stream_interval) {

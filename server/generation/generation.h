@@ -39,7 +39,8 @@ typedef struct {
 /** What the generations of a server share. */
 typedef struct {
     td_engine           *engine;
-    const td_tokenizer  *tokenizer;       /* NULL: there is none */
+    const td_tokenizer  *tokenizer; /* NULL: there is none */
+    td_answer_budget    *answers;
     const char          *model_name;      /* for answers to requests that name no model */
     uint32_t             stream_interval; /* tokens per event of a stream */
     int                  wake_fd;         /* an eventfd: adding 1 has the watcher call td_generation_attend */
@@ -117,6 +118,7 @@ struct td_generation {
     bool                   has_error; /* error is the answer */
     td_api_error           error;
     size_t                 unsent;       /* bytes of news not taken yet */
+    td_answer_hold         unsent_hold;  /* of a stream's unsent bytes */
     size_t                 n_unfinished; /* choices that still wait for their last event */
     td_choice             *choices;      /* [n_choices], prompt by prompt */
     size_t                 n_choices;
@@ -125,11 +127,12 @@ struct td_generation {
     td_request    **handles; /* [n_choices]; an entry is NULL before it is submitted and when it is released */
 
     /* of the thread that writes the answer */
-    uint32_t slot; /* the watcher's slot; UINT32_MAX: none */
-    td_jbuf  out;  /* stream bytes not handed to libmicrohttpd yet */
-    size_t   out_sent;
-    bool     out_ended; /* the last byte of the stream is in out */
-    size_t   out_next;  /* the choice to write first: not all may fit */
+    uint32_t       slot; /* the watcher's slot; UINT32_MAX: none */
+    td_jbuf        out;  /* stream bytes not handed to libmicrohttpd yet */
+    size_t         out_sent;
+    td_answer_hold out_hold;  /* of what was written into out */
+    bool           out_ended; /* the last byte of the stream is in out */
+    size_t         out_next;  /* the choice to write first: not all may fit */
 };
 
 void td_generations_init(td_generations *all, uint32_t stream_interval);

@@ -6,12 +6,33 @@
 
 #include "core/files/json_text.h"
 
+#define VALUES_MAX (2 << 20) /* in a body; a value of two bytes takes 40 when it is parsed, an empty object 200 */
 #define EXACT_REAL_MAX 9007199254740992.0 /* 2^53: up to here every whole number is a double */
+
+/* How many values a body of JSON has at most, about: each but the first has a comma or an opening bracket before it. */
+static size_t count_values(const char *body, size_t len) {
+    size_t n = 1;
+    bool   in_string = false;
+    for (size_t i = 0; i < len; i++) {
+        char c = body[i];
+        if (in_string && c == '\\')
+            i++;
+        else if (c == '"')
+            in_string = !in_string;
+        else if (!in_string)
+            n += c == ',' || c == '[' || c == '{';
+    }
+    return n;
+}
 
 json_t *td_api_load(const char *body, size_t len, td_api_error *err) {
     json_error_t je;
     if (len == 0) {
         td_api_bad(err, NULL, "The request has no body; a JSON object is expected.");
+        return NULL;
+    }
+    if (count_values(body, len) > VALUES_MAX) {
+        td_api_bad(err, NULL, "The body has more than %d values; each takes many times its bytes.", VALUES_MAX);
         return NULL;
     }
     json_t   *root;

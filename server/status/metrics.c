@@ -259,10 +259,10 @@ static void write_cards(td_jbuf *b, const char *model, td_engine *e) {
 }
 
 enum MHD_Result td_route_metrics(td_call *c) {
-    const td_server *s = c->server;
-    const char      *model = s->model.name;
-    td_engine_stats  st;
-    td_jbuf          b = {0};
+    td_server      *s = c->server;
+    const char     *model = s->model.name;
+    td_engine_stats st;
+    td_jbuf         b = {0};
     td_engine_get_stats(s->engine, &st);
     uint64_t n_pages = st.kv_tokens_total / s->model.info.kv_page_tokens;
     const struct {
@@ -307,6 +307,12 @@ enum MHD_Result td_route_metrics(td_call *c) {
          (double)st.experts_deferred},
         {"tandem:weight_bytes", "gauge", "Bytes of weights held.", (double)s->model.info.weight_bytes},
         {"tandem:kv_bytes", "gauge", "Bytes reserved for the KV cache.", (double)s->model.info.kv_bytes},
+        {"tandem:answer_bytes", "gauge", "Bytes of answers that their clients have not taken, beyond 64 KiB of each.",
+         (double)atomic_load_explicit(&s->answers.used, memory_order_relaxed)},
+        {"tandem:answers_refused_total", "counter", "Answers that found no room among those.",
+         (double)atomic_load_explicit(&s->answers.refused, memory_order_relaxed)},
+        {"tandem:answers_untaken_total", "counter", "Answers that were cut off because their clients took too little.",
+         (double)td_connections_untaken(&s->connections)},
         {"tandem:log_lines_dropped_total", "counter", "Log lines that found no room because nobody read standard error.",
          (double)td_log_writer_dropped()},
         {"tandem:uptime_seconds", "gauge", "Since the server began to serve.", (double)(time(NULL) - s->started_s)},

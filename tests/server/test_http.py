@@ -443,6 +443,63 @@ class ManyChoices(HttpTest):
         self.assertEqual((status, answer["error"]["param"]), (400, "prompt"))
 
 
+class Untaken(HttpTest):
+    """Answers of megabytes that nobody reads."""
+    IDS = 1 << 19  # of a request; they take 2 MiB, and their text 7
+    LARGE = b'{"skip_special_tokens":false,"tokens":[' + b",".join([b"3"] * IDS) + b"]}"
+    TEXT = "<|assistant|>" * IDS
+
+    def rss(self):
+        with open(f"/proc/{self.server.process.pid}/status") as f:
+            return 1024 * int(next(line for line in f if line.startswith("VmRSS")).split()[1])
+
+    def ask(self, body=LARGE):
+        s = self.connect(rcvbuf=4096)
+        s.sendall(request_bytes("/detokenize", body))
+        return s
+
+    def test_memory_is_bounded(self):
+        """64 clients: some answers are held, the others refused at once, and who asks for little is served."""
+        idle = self.rss()
+        clients = [self.ask() for _ in range(64)]
+        wait_until(lambda: self.server.metric("tandem:answers_refused_total") >= 30, 20, says="answers are not refused")
+        self.assertLess(self.rss() - idle, 256 << 20)
+        self.assertLessEqual(self.server.metric("tandem:answer_bytes"), 64 << 20)
+        self.alive()
+        for s in clients:
+            s.close()
+        self.server.wait_metric("tandem:answer_bytes", 0, timeout=20)
+        status, answer, _ = self.server.request("POST", "/detokenize", raw=self.LARGE)
+        self.assertEqual((status, answer["text"]), (200, self.TEXT))
+
+
+class UntakenLimits(Untaken):
+    flags = ("--max-answers-mib", "3", "--request-timeout", "1")
+
+    def test_memory_is_bounded(self):
+        """One answer fits and is refused to the second client, until the first has been cut off because it takes nothing."""
+        self.ask()
+        wait_until(lambda: self.server.metric("tandem:answer_bytes") >= 1 << 20)
+        status, answer, headers = self.server.request("POST", "/detokenize", raw=self.LARGE)
+        self.assertEqual((status, answer["error"]["code"], headers["Retry-After"]), (503, "answers_full", "1"))
+        self.server.wait_metric("tandem:answers_untaken_total", 1)
+        self.server.wait_metric("tandem:answer_bytes", 0)
+        self.assertEqual(self.server.request("POST", "/detokenize", raw=self.LARGE)[0], 200)
+
+    def test_more_values_than_a_body_may_have(self):
+        """Empty objects of three bytes would take 200 each."""
+        status, answer, _ = self.server.request("POST", "/detokenize", raw=b'{"tokens":[' + b"{}," * (2 << 20) + b"{}]}")
+        self.assertEqual((status, "more than 2097152 values" in answer["error"]["message"]), (400, True))
+
+    def test_larger_than_the_room(self):
+        """What can never be held is told so: ids, and the whole answer of a completion."""
+        twice = self.LARGE[:-2] + b"," + self.LARGE.partition(b"[")[2]
+        echo = json.dumps({"prompt": ["\1" * 3500] * 200, "max_tokens": 0, "echo": True}).encode()
+        for path, body in (("/detokenize", twice), ("/v1/completions", echo)):
+            status, answer, _ = self.server.request("POST", path, raw=body)
+            self.assertEqual((status, answer["error"]["code"]), (400, "answer_too_large"), path)
+
+
 class Deadlines(HttpTest):
     flags = ("--request-timeout", "1")
 

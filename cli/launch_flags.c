@@ -31,6 +31,12 @@ static const td_flag FLAGS[] = {
     {{"api-key"}, TD_FLAG_TEXT, S(api_key), .arg = "KEY", .secret = true,
      .help = "Demand 'Authorization: Bearer KEY' or 'x-api-key: KEY' everywhere but on /health and the console's files. "
              "Better kept in a --config file than on the command line."},
+    {{"allow-no-key"}, TD_FLAG_SWITCH, S(allow_no_key),
+     .help = "Do not warn that others can reach a server without --api-key."},
+    {{"allowed-hosts"}, TD_FLAG_TEXT, S(allowed_hosts), .arg = "NAMES",
+     .by_default = "local ones on a loopback address without --api-key, else all",
+     .help = "Names in the header Host that are answered: a,b,c, or * for all. Others get a 403, so that no page of another "
+             "site reaches this server by a name of its own."},
     {{"cors-origin"}, TD_FLAG_TEXT, S(cors_origin), .arg = "ORIGIN", .by_default = "none",
      .help = "Origin whose pages may call from a browser; * for all."},
     {{"max-connections"}, TD_FLAG_U32, S(connections_max), .min = 1, .max = TD_SERVER_CONNECTIONS_MAX, .arg = "N",
@@ -49,6 +55,8 @@ static const td_flag FLAGS[] = {
     {{"stored-responses-mib"}, TD_FLAG_U32, S(stored_responses_mib), .min = 1, .max = 65536, .arg = "MIB", .by_default = "64",
      .help = "Room for these answers and what they were asked."},
     {{"enable-metrics"}, TD_FLAG_SWITCH, TD_FLAG_NOWHERE, .by_default = "on", .help = "Accepted; /metrics is always there."},
+    {{"allow-get-flush"}, TD_FLAG_SWITCH, S(allow_get_flush),
+     .help = "GET /flush_cache, as older clients of SGLang send it, empties the cache, too."},
     {{"disable-console"}, TD_FLAG_SWITCH, S(disable_console), .help = "No page for browsers at / (docs/console.md)."},
     {{"log-level"}, TD_FLAG_TEXT, O(log_level), .arg = "LEVEL", .choices = TD_CHOICES("debug", "info", "warning", "error"),
      .by_default = "info", .help = "Least severe log lines to print."},

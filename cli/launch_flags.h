@@ -9,7 +9,7 @@
 #include "scale/kv_store.h"
 #include "server/server.h"
 
-#define TD_LAUNCH_FLAGS_MAX 32 /* rows of launch_server's own table at most */
+#define TD_LAUNCH_FLAGS_MAX 40 /* rows of launch_server's own table at most */
 
 /** The values of the flags. Strings point into argv, are static, or are owned by `strings`. It must not be moved, because
  * the groups point into it. */

@@ -9,6 +9,7 @@
 #include "server/answer/answer.h"
 #include "server/anthropic/messages.h"
 #include "server/connection/framing.h"
+#include "server/connection/site.h"
 #include "server/openai/completions.h"
 #include "server/openai/responses.h"
 #include "server/server_state.h"
@@ -21,12 +22,13 @@
 
 /* What is special about a route. */
 enum {
-    OPEN = 1,      /* needs no API key */
-    PREFIX = 2,    /* the path goes on after the one in the table */
-    NO_BODY = 4,   /* a POST whose body need not be JSON */
-    GENERATES = 8, /* refused while the server starts or stops */
-    SPARED = 16,   /* answered to connections of the reserve, too */
-    CONSOLE = 32,  /* of the page for browsers */
+    OPEN = 1,       /* needs no API key */
+    PREFIX = 2,     /* the path goes on after the one in the table */
+    NO_BODY = 4,    /* a POST whose body need not be JSON */
+    GENERATES = 8,  /* refused while the server starts or stops */
+    SPARED = 16,    /* answered to connections of the reserve, too */
+    CONSOLE = 32,   /* of the page for browsers */
+    GET_FLUSH = 64, /* there with --allow-get-flush only, since any page can have a browser send a GET */
 };
 
 typedef struct {
@@ -52,7 +54,7 @@ static const route ROUTES[] = {
     {"POST", "/tokenize", NULL, td_work_tokenize, td_route_tokens, 0},
     {"POST", "/detokenize", NULL, td_work_detokenize, td_route_tokens, 0},
     {"POST", "/flush_cache", NULL, NULL, td_route_flush_cache, NO_BODY},
-    {"GET", "/flush_cache", NULL, NULL, td_route_flush_cache, 0},
+    {"GET", "/flush_cache", NULL, NULL, td_route_flush_cache, GET_FLUSH},
     {"POST", "/reset_prefix_cache", NULL, NULL, td_route_flush_cache, NO_BODY}, /* the same by vLLM's name */
     {"POST", "/abort_request", NULL, NULL, td_route_abort_request, 0},
     {"GET", "/health", NULL, NULL, td_route_health, OPEN | SPARED},
@@ -76,6 +78,7 @@ static bool path_matches(const route *r, const char *url) {
 
 /* The console may be switched off. Its page is only there for clients that accept HTML: for others / is an unknown path. */
 static bool is_offered(const td_server *s, const route *r, struct MHD_Connection *connection) {
+    if (r->flags & GET_FLUSH) return s->opt.allow_get_flush;
     if (!(r->flags & CONSOLE)) return true;
     const char *accept = MHD_lookup_connection_value(connection, MHD_HEADER_KIND, "Accept");
     return !s->opt.disable_console && (r->flags & PREFIX || (accept && strcasestr(accept, "text/html")));
@@ -123,6 +126,23 @@ static void add_method(td_call *c, const char *method) {
     snprintf(c->allow + n, sizeof c->allow - n, "%s%s", n ? ", " : "", strcmp(method, "GET") ? method : "GET, HEAD");
 }
 
+static const char *header_of(const td_call *c, const char *name) {
+    return MHD_lookup_connection_value(c->connection, MHD_HEADER_KIND, name);
+}
+
+/* Whether the Host is one that this server answers to. It is asked where nothing else keeps the pages of other sites out,
+ * or where names are given. */
+static bool host_is_right(const td_call *c) {
+    const td_server *s = c->server;
+    bool             open = s->is_local && !s->opt.api_key;
+    return (!s->opt.allowed_hosts && !open) || td_host_is_allowed(header_of(c, "Host"), s->opt.allowed_hosts);
+}
+
+/* A POST without JSON needs nobody's leave in a browser. */
+static bool origin_is_right(const td_call *c, const route *r) {
+    return !(r->flags & NO_BODY) || td_origin_is_allowed(header_of(c, "Origin"), header_of(c, "Host"), c->cors_origin);
+}
+
 static void choose_route(td_call *c, const char *method, const char *url) {
     td_server   *s = c->server;
     const route *found = NULL;
@@ -134,7 +154,10 @@ static void choose_route(td_call *c, const char *method, const char *url) {
         if (method_matches(&ROUTES[i], method)) found = &ROUTES[i];
         add_method(c, ROUTES[i].method);
     }
-    if (!(found && found->flags & OPEN) && !authorized(s, c->connection))
+    if (!host_is_right(c))
+        fail_call(c, 403, "host_not_allowed",
+                  "This server does not answer to the name in 'Host'; --allowed-hosts gives it more names.");
+    else if (!(found && found->flags & OPEN) && !authorized(s, c->connection))
         fail_call(c, 401, "invalid_api_key",
                   "This server needs an API key: send 'Authorization: Bearer KEY' or 'x-api-key: KEY'.");
     else if (!path_known)
@@ -142,6 +165,8 @@ static void choose_route(td_call *c, const char *method, const char *url) {
                                 url) != TD_OK;
     else if (!found)
         c->broken = td_api_fail(&c->err, 405, "method_not_allowed", "'%.200s' does not take %.20s.", url, method) != TD_OK;
+    else if (!origin_is_right(c, found))
+        fail_call(c, 403, "origin_not_allowed", "Pages of other sites may not do this; --cors-origin lets one in.");
     else if (c->socket->reserve && !(found->flags & SPARED))
         fail_call(c, 503, "queue_full", "Too many connections are open.");
     else if (found->flags & GENERATES && td_phase(s) == TD_SERVER_STARTING)

@@ -17,6 +17,7 @@
 #include "core/error.h"
 #include "core/log/log.h"
 #include "server/connection/framing.h"
+#include "server/connection/site.h"
 #include "server/http_request.h"
 #include "server/server_state.h"
 
@@ -62,13 +63,20 @@ static int listen_socket(const struct addrinfo *a) {
     return -1;
 }
 
-static void set_url(td_server *s) {
-    struct sockaddr_storage at;
+/* Find out where the server can be reached: its URL, and by whom. */
+static void note_address(td_server *s) {
+    struct sockaddr_storage at = {0};
     socklen_t               len = sizeof at;
     unsigned                port = s->opt.port;
     if (getsockname(s->listen_fd, (struct sockaddr *)&at, &len) == 0)
         port = ntohs(at.ss_family == AF_INET6 ? ((struct sockaddr_in6 *)&at)->sin6_port
                                               : ((struct sockaddr_in *)&at)->sin_port);
+    s->is_local = td_is_loopback((struct sockaddr *)&at);
+    if (!s->is_local && !s->opt.api_key && !s->opt.allow_no_key)
+        td_warn(
+            "everybody who reaches %s may use this server, read its metrics and end its requests: give --api-key, or "
+            "--allow-no-key to have no key without this warning",
+            s->opt.host);
     bool v6 = strchr(s->opt.host, ':') != NULL;
     snprintf(s->url, sizeof s->url, "http://%s%.200s%s:%u", v6 ? "[" : "", s->opt.host, v6 ? "]" : "", port);
 }
@@ -141,7 +149,7 @@ td_status td_server_bind(const td_server_options *o, td_server **out, td_error *
         return st;
     }
     raise_descriptor_limit(o->connections_max + TD_CONNECTIONS_RESERVE);
-    set_url(s);
+    note_address(s);
     *out = s;
     return TD_OK;
 }

@@ -47,6 +47,10 @@ typedef struct {
     uint32_t    stored_responses_mib; /* size of their texts together, at least 1 */
     uint32_t    watchdog_s;           /* /health says 503 if no step ends for so long while requests run; 0: off */
     bool        disable_console;      /* no page for browsers at / */
+    const char *allowed_hosts;        /* names in `Host` that are answered, with commas between, "*" for all; NULL: where
+                                       * only this machine reaches a server without a key, local ones, else all */
+    bool        allow_get_flush;      /* GET /flush_cache, too */
+    bool        allow_no_key;         /* not to warn of an address that others reach without a key */
     td_server_pulse_fn on_pulse;      /* called each second; NULL: none */
     void              *pulse_user;
 } td_server_options;

@@ -19,6 +19,7 @@ struct td_server {
     char              url[300];
     int64_t           started_s; /* Unix time */
     int               listen_fd;
+    bool              is_local; /* it can be reached from this machine alone */
     td_engine        *engine;
 
     td_served_model   model;

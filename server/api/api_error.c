@@ -45,6 +45,7 @@ td_status td_api_from_status(td_api_error *err, td_status status, const td_error
 static const char *error_type(int http) {
     switch (http) {
         case 401: return "authentication_error";
+        case 403: return "permission_error";
         case 404: return "not_found_error";
         case 429: return "rate_limit_error";
         default: return http >= 500 ? "server_error" : "invalid_request_error";

@@ -215,7 +215,7 @@ class Soak:
         """Half a request, or none."""
         path, body = self.catalogue[request]
         raw = json.dumps(body).encode()
-        whole = f"POST {path} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: {len(raw)}\r\n\r\n".encode() + raw
+        whole = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: {len(raw)}\r\n\r\n".encode() + raw
         connection.writer.write(draw.choice([whole[:draw.randrange(1, len(whole))], b"\x16\x03\x01\x02\x00", b"GARBAGE\r\n\r\n", b"GET " + b"/" * 40000]))
         await asyncio.sleep(draw.choice([0, 0.05]))
         return False

@@ -9,7 +9,7 @@ import unittest
 from server_process import PATIENCE, Server
 
 RESERVE = 64  # connections beyond --max-connections that are answered and closed
-REQUEST = b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n"
+REQUEST = b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n"
 
 
 class Accept(unittest.TestCase):

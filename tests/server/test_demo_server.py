@@ -126,7 +126,7 @@ class Demo(OpenaiTest):
     def test_client_leaves(self):
         body = json.dumps({"prompt": "Once", "max_tokens": 1900, "ignore_eos": True, "stream": True}).encode()
         s = socket.create_connection(("127.0.0.1", self.server.port))
-        s.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
+        s.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
         before = self.server.metric("sglang:num_aborted_requests_total")
         while b"data:" not in s.recv(1000):
             pass

@@ -13,7 +13,7 @@ BODY_MAX = 16 << 20
 
 def request_bytes(path, body, more="", method="POST", version="1.1"):
     body = json.dumps(body).encode() if not isinstance(body, bytes) else body
-    return (f"{method} {path} HTTP/{version}\r\nHost: x\r\nContent-Type: application/json\r\n"
+    return (f"{method} {path} HTTP/{version}\r\nHost: localhost\r\nContent-Type: application/json\r\n"
             f"Content-Length: {len(body)}\r\n{more}\r\n").encode() + body
 
 
@@ -130,7 +130,7 @@ class Clients(HttpTest):
     def test_half_closing_with_the_request(self):
         """A client that will send no more gets its answer and then the end of the connection, not the idle timeout."""
         for _ in range(30):
-            for request, status in ((b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n", b"200"), (request_bytes("/v1/completions", b"{"), b"400")):
+            for request, status in ((b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n", b"200"), (request_bytes("/v1/completions", b"{"), b"400")):
                 s = self.connect()
                 s.settimeout(5 * PATIENCE)
                 s.sendall(request)
@@ -241,7 +241,7 @@ class Protocol(HttpTest):
     def test_chunked_request(self):
         body = json.dumps({"prompt": "chunked"}).encode()
         s = self.connect()
-        s.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json; charset=utf-8\r\nTransfer-Encoding: chunked\r\n\r\n")
+        s.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json; charset=utf-8\r\nTransfer-Encoding: chunked\r\n\r\n")
         for b in body:
             s.sendall(b"1\r\n" + bytes([b]) + b"\r\n")
         s.sendall(b"0\r\n\r\n")
@@ -257,9 +257,9 @@ class Protocol(HttpTest):
 
     def test_garbage(self):
         for raw in [b"\0\1\2\3\r\n\r\n", b"GET\r\n\r\n", b"GET / HTTP/9.9\r\n\r\n", b"\r\n\r\n\r\n", b"A" * 70000,
-                    b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: -5\r\n\r\n",
-                    b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 99999999999999999999\r\n\r\n",
-                    b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\n\r\n{}"]:
+                    b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: -5\r\n\r\n",
+                    b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 99999999999999999999\r\n\r\n",
+                    b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 5\r\n\r\n{}"]:
             with self.subTest(raw[:40]):
                 s = self.connect()
                 try:
@@ -273,7 +273,7 @@ class Protocol(HttpTest):
 
     def test_large_headers(self):
         s = self.connect()
-        s.sendall(b"GET /health HTTP/1.1\r\nHost: x\r\n" + b"".join(b"X-%d: %s\r\n" % (i, b"y" * 1000) for i in range(100)))
+        s.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\n" + b"".join(b"X-%d: %s\r\n" % (i, b"y" * 1000) for i in range(100)))
         try:
             self.assertRegex(self.read_all(s).split(b"\r\n")[0], rb"HTTP/1.1 4\d\d")
         except (ConnectionResetError, BrokenPipeError):
@@ -282,10 +282,10 @@ class Protocol(HttpTest):
 
     def test_large_body(self):
         s = self.connect()
-        s.sendall(f"POST /tokenize HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: {BODY_MAX + 1}\r\n\r\n".encode())
+        s.sendall(f"POST /tokenize HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: {BODY_MAX + 1}\r\n\r\n".encode())
         self.assertTrue(self.read_until(s, b"}}").startswith(b"HTTP/1.1 413"))
         s = self.connect()  # a length that is not told
-        s.sendall(b"POST /tokenize HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n")
+        s.sendall(b"POST /tokenize HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n")
         for _ in range(17):
             s.sendall(b"100000\r\n" + b"x" * (1 << 20) + b"\r\n")
         s.sendall(b"0\r\n\r\n")
@@ -297,7 +297,7 @@ class Protocol(HttpTest):
     def test_body_of_untold_length_is_cut(self):
         """The answer comes when the limit is passed, not at the end that the client chooses; and the connection ends."""
         s = self.connect()
-        s.sendall(b"POST /tokenize HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n")
+        s.sendall(b"POST /tokenize HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n")
         for _ in range(16):
             s.sendall(b"100000\r\n" + b"x" * (1 << 20) + b"\r\n")
         s.sendall(b"1\r\nx\r\n")
@@ -309,15 +309,15 @@ class Protocol(HttpTest):
     def test_framing(self):
         """What two readers could take for requests of different lengths is refused, as the documented JSON, and the connection ends."""
         body = b'{"prompt":"a"}'
-        post = b"POST /tokenize HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+        post = b"POST /tokenize HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
         for raw, status in [(post + b"Content-Length: 14\r\nContent-Length: 14\r\n\r\n" + body, b"400"),
                             (post + b"Content-Length: 14\r\nContent-Length: 2\r\n\r\n" + body, b"400"),
                             (post + b"Content-Length: 14\r\nTransfer-Encoding: chunked\r\n\r\ne\r\n" + body + b"\r\n0\r\n\r\n", b"400"),
                             (post + b"Transfer-Encoding: gzip\r\n\r\n", b"501"), (post + b"Transfer-Encoding: gzip, chunked\r\n\r\n0\r\n\r\n", b"501"),
                             (post + b"Transfer-Encoding: chunked\r\nTransfer-Encoding: identity\r\n\r\n0\r\n\r\n", b"501"),
                             (post + b"Content-Length : 14\r\n\r\n" + body, b"400"),
-                            (b"GET /health HTTP/1.1\r\n\r\n", b"400"), (b"GET /health HTTP/1.1\r\nHost: x\r\nHost: y\r\n\r\n", b"400"),
-                            (b"GET /health HTTP/1.1\r\nHost: x\r\nX A: y\r\n\r\n", b"400")]:
+                            (b"GET /health HTTP/1.1\r\n\r\n", b"400"), (b"GET /health HTTP/1.1\r\nHost: localhost\r\nHost: y\r\n\r\n", b"400"),
+                            (b"GET /health HTTP/1.1\r\nHost: localhost\r\nX A: y\r\n\r\n", b"400")]:
             with self.subTest(raw):
                 s = self.connect()
                 s.sendall(raw)
@@ -326,18 +326,18 @@ class Protocol(HttpTest):
                 self.assertIn(b"Connection: close", head)
                 self.assertTrue(json.loads(text)["error"]["message"])
         s = self.connect()
-        s.sendall(b"GET /health HTTP/1.1\r\nHost: x\r\nX\0A: y\r\n\r\n")
+        s.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\nX\0A: y\r\n\r\n")
         self.assertEqual(self.read_all(s)[9:12], b"400")
         self.alive()
 
     def test_absolute_uri(self):
         for uri, status in ((b"http://x:1/health", b"200"), (b"HTTPS://x/health?a", b"200"), (b"http://x", b"404"), (b"ftp://x/health", b"404")):
             s = self.connect()
-            s.sendall(b"GET " + uri + b" HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+            s.sendall(b"GET " + uri + b" HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
             self.assertEqual(self.read_all(s)[9:12], status, uri)
 
     def test_methods_of_a_path(self):
-        for method, path, allow in (("GET", "/v1/completions", "POST"), ("POST", "/v1/models", "GET, HEAD"), ("PUT", "/flush_cache", "POST, GET, HEAD")):
+        for method, path, allow in (("GET", "/v1/completions", "POST"), ("POST", "/v1/models", "GET, HEAD"), ("PUT", "/flush_cache", "POST")):
             status, _, headers = self.server.request(method, path)
             self.assertEqual((status, headers["Allow"]), (405, allow))
 
@@ -359,11 +359,32 @@ class Protocol(HttpTest):
         connection.close()
 
     def test_flush_cache(self):
-        for method, path in (("POST", "/flush_cache"), ("GET", "/flush_cache"), ("POST", "/reset_prefix_cache?reset_running_requests=false")):
-            self.assertEqual(self.server.metric("tandem:cached_kv_tokens"), 512 if (method, path) == ("POST", "/flush_cache") else 0)
-            status, text, _ = self.server.request(method, path)
+        for path in ("/flush_cache", "/reset_prefix_cache?reset_running_requests=false"):
+            self.assertEqual(self.server.metric("tandem:cached_kv_tokens"), 512 if path == "/flush_cache" else 0)
+            status, text, _ = self.server.request("POST", path)
             self.assertEqual((status, text), (200, "Cache flushed.\n"))
         self.server.wait_metric("tandem:cached_kv_tokens", 0)
+
+    def test_pages_of_other_sites(self):
+        """They cannot empty the cache by an image or a form, and a name that leads here does not let them read."""
+        post = lambda origin: self.server.request("POST", "/flush_cache", headers={"Origin": origin})
+        self.assertEqual(self.server.request("GET", "/flush_cache")[0], 405)
+        for origin in ("http://evil.example", "null", f"http://evil.example:{self.server.port}"):
+            status, answer, _ = post(origin)
+            self.assertEqual((status, answer["error"]["code"]), (403, "origin_not_allowed"), origin)
+        self.assertEqual(self.server.metric("tandem:cached_kv_tokens"), 512)
+        self.assertEqual(post(f"http://127.0.0.1:{self.server.port}")[0], 200)
+        for host, status in (("evil.example", 403), (f"evil.example:{self.server.port}", 403), ("127.0.0.1.evil.example", 403), ("", 403),
+                             ("LocalHost:1", 200), ("a.localhost", 200), ("[::1]:80", 200), ("127.0.0.1", 200), ("10.0.0.7:1", 200)):
+            code, answer, _ = self.server.request("GET", "/v1/models", headers={"Host": host})
+            self.assertEqual((code, "error" in answer), (status, status == 403), host)
+
+    def test_hosts_and_gets_that_are_allowed(self):
+        with Server("--allowed-hosts", "api.example, b.example", "--allow-get-flush") as server:
+            for host, status in (("api.example", 200), ("B.example:80", 200), ("api.example.evil", 403), ("localhost", 403)):
+                self.assertEqual(server.request("GET", "/flush_cache", headers={"Host": host})[0], status, host)
+        with Server("--api-key", "k") as server:  # a page has no key
+            self.assertEqual(server.request("GET", "/health", headers={"Host": "api.example"})[0], 200)
 
     def test_cors_is_off(self):
         _, _, headers = self.server.request("OPTIONS", "/v1/chat/completions", headers={"Origin": "http://evil.example"})

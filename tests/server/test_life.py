@@ -104,7 +104,10 @@ class Life(unittest.TestCase):
         self.assertEqual(server.process.stdout.read(), b"", "it was never ready")
 
     def test_every_address(self):
+        with Server("--host", "0.0.0.0", "--allow-no-key") as server:
+            self.assertNotIn("--api-key", server.stderr())
         with Server("--host", "0.0.0.0") as server:
+            server.wait_log("everybody who reaches 0.0.0.0 may use this server")
             self.assertEqual(server.request("GET", "/health")[0], 200)
         with Server("--host", "localhost") as server:
             self.assertEqual(server.process.poll(), None)
@@ -245,7 +248,7 @@ class Life(unittest.TestCase):
         body = json.dumps({"messages": [{"role": "user", "content": "!flood"}], "max_tokens": 5000, "ignore_eos": True, "stream": True,
                            "logprobs": True, "top_logprobs": 20}).encode()
         before = server.metric("sglang:generation_tokens_total")
-        deaf.sendall(b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
+        deaf.sendall(b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
         server.wait_metric("sglang:generation_tokens_total", before + 5000, timeout=60)
         thread, result = in_background(server, {"prompt": "!slow", "max_tokens": 20, "ignore_eos": True})
         server.wait_metric("sglang:num_running_reqs", 1, timeout=60)

@@ -9,17 +9,17 @@ import unittest
 from server_process import PATIENCE, Server
 from test_http import HttpTest, request_bytes
 
-GOOD = b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n"
-POST = b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+GOOD = b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n"
+POST = b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
 CHUNKED = POST + b"Transfer-Encoding: chunked\r\n\r\n"
 
 
 def first_line(line):
-    return line + b"\r\nHost: x\r\n\r\n"
+    return line + b"\r\nHost: localhost\r\n\r\n"
 
 
 def headers(lines):
-    return b"GET /health HTTP/1.1\r\nHost: x\r\n" + lines + b"\r\n"
+    return b"GET /health HTTP/1.1\r\nHost: localhost\r\n" + lines + b"\r\n"
 
 
 # what is sent, the status
@@ -31,7 +31,7 @@ MALFORMED = [
     (first_line(b"GET /health\tx HTTP/1.1"), 400), (first_line(b"G(T /health HTTP/1.1"), 400), (first_line(b"GET /he\x01lth HTTP/1.1"), 400),
     (first_line(b"GET /health\0 HTTP/1.1"), 400), (first_line(b"GET /health\0HTTP/1.1\0 HTTP/1.1"), 400), (first_line(b"GET\0X /health HTTP/1.1"), 400),
     (first_line(b"GET /" + b"a" * 70000 + b" HTTP/1.1"), 414), (first_line(b"GET /health?" + b"a&" * 20000 + b" HTTP/1.1"), 431),
-    (b"GET /health HTTP/1.1\r\nno colon\r\nHost: x\r\n\r\n", 400), (headers(b"no colon\r\n"), 400), (headers(b"X\0A: y\r\n"), 400),
+    (b"GET /health HTTP/1.1\r\nno colon\r\nHost: localhost\r\n\r\n", 400), (headers(b"no colon\r\n"), 400), (headers(b"X\0A: y\r\n"), 400),
     (headers(b"".join(b"X-%d: %s\r\n" % (i, b"y" * 1000) for i in range(100))), 431), (headers(b"a:b\r\n" * 5000), 431),
     (headers(b"Cookie: " + b"a=b;" * 10000 + b"\r\n"), 431), (headers(b"X: y\r\n" + (b" " + b"y" * 1000 + b"\r\n") * 100), 431),
     *[(POST + b"Content-Length: " + n + b"\r\n\r\n{}", 400) for n in (b"-5", b"+5", b"five", b"", b"5 5", b"0x5", b"5,5")],
@@ -122,7 +122,7 @@ class Malformed(Raw):
 
     def test_no_answer(self):
         """The two that get none: a first line without a space, and one that begins with it."""
-        for raw in (b"GET\r\n\r\n", b" /health HTTP/1.1\r\nHost: x\r\n\r\n"):
+        for raw in (b"GET\r\n\r\n", b" /health HTTP/1.1\r\nHost: localhost\r\n\r\n"):
             self.assertEqual(self.exchange(raw), b"")
 
 

@@ -353,7 +353,7 @@ class Messages(unittest.TestCase):
             c = self.c.server.connection()
             c.connect()
             try:
-                c.sock.sendall(b"POST /v1/messages HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n" + head + b"\r\n\r\n")
+                c.sock.sendall(b"POST /v1/messages HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n" + head + b"\r\n\r\n")
                 chunk = b"100000\r\n" + b" " * (1 << 20) + b"\r\n"
                 for _ in range(17 if body else 0):
                     c.sock.sendall(chunk)
@@ -408,7 +408,7 @@ class Late(unittest.TestCase):
             connection = c.server.connection()
             for path, form in ((PATH, '"type":"invalid_request_error"'), ("/v1/completions", '"param":null')):
                 connection.connect()
-                connection.sock.sendall(f"POST {path} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 9\r\n\r\n{{".encode())
+                connection.sock.sendall(f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 9\r\n\r\n{{".encode())
                 response = b""
                 while more := connection.sock.recv(65536):
                     response += more

@@ -40,6 +40,10 @@ static const td_flag FLAGS[] = {
      .help = "Lengths of prompts to tell the time to the first token for, 8 at most."},
     {{"experts-in-use"}, TD_FLAG_U32, O(request.experts_in_use), .min = 1, .max = 65536, .arg = "N", .by_default = "all",
      .help = "Of a layer's routed experts, among how many tokens choose, each equally likely: fewer where routing is uneven."},
+    {{"expert-hits"}, TD_FLAG_REAL, O(request.expert_hits), .min = 0.01, .max = 1, .arg = "SHARE",
+     .by_default = "that of equally likely experts",
+     .help = "With --num-gpu-experts: share of decoded tokens' choices that find their expert on the card. tandem bench "
+             "residency measures it."},
     {{"json"}, TD_FLAG_SWITCH, O(json), .help = "One JSON object instead of tables."},
     {{"machine-keys"}, TD_FLAG_SWITCH, O(keys), .help = "Print the keys of a machine file as docs/plan.md has them."},
 };

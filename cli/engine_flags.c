@@ -81,7 +81,7 @@ static const td_flag FLAGS[] = {
      .sglang = "kt_cpuinfer"},
     {{"subpool-count", "kt-threadpool-count"}, TD_FLAG_U32, E(subpool_count), .in = THREADS, .max = 64, .arg = "N",
      .by_default = "0", .help = "Groups of expert threads; 0 makes one per NUMA node.", .sglang = "kt_threadpool_count"},
-    {{"num-gpu-experts", "kt-num-gpu-experts"}, TD_FLAG_U32_AUTO, E(num_gpu_experts), .in = MODEL, .max = 2048,
+    {{"num-gpu-experts", "kt-num-gpu-experts"}, TD_FLAG_U32_AUTO, E(num_gpu_experts), .in = MODEL | PLAN, .max = 2048,
      .arg = "N", .by_default = "0",
      .help = "Routed experts of a layer that the device keeps. All of the layer's: the CPU has none. Fewer: those of most "
              "use, which changes while it runs (docs/residency.md). auto: of these as many as fit beside weights and KV cache.",

@@ -134,7 +134,7 @@ static td_status open_model(td_engine *e, uint64_t available_bytes, td_error *er
     const td_model_memory *memory = &e->placed.memory;
     /* The device's figures are one card's where each card has a memory of its own. */
     uint64_t cards = memory->unified_memory ? 1 : e->placed.n_npus;
-    uint64_t npu_bytes = cards * memory->npu_weight_bytes,
+    uint64_t npu_bytes = cards * (memory->npu_weight_bytes + memory->slots * memory->slot_bytes),
              kv_bytes = cards * memory->kv_bytes_per_page * e->placed.shares.n_pages;
     uint64_t scratch_bytes = cards * memory->device_scratch_bytes + memory->host_scratch_bytes;
     td_info("memory: %.2f GiB device tier, %.2f GiB experts, %.2f GiB working memory, %.2f GiB KV for %llu tokens",

@@ -153,14 +153,11 @@ void td_card_model_memory(const td_card_model *c, td_model_memory *memory) {
     for (size_t i = 0; i < N_BUFFERS; i++) memory->device_scratch_bytes += act.bytes[i];
     if (m->part.resident) {
         td_resident_spec resident = td_model_resident_spec(m);
-        memory->npu_weight_bytes += td_resident_device_bytes(&resident);
+        memory->npu_weight_bytes += td_resident_table_bytes(&resident);
         memory->host_scratch_bytes += td_resident_pinned_bytes(&resident);
-        if (m->spec.device_experts == TD_GPU_EXPERTS_AUTO) {
-            memory->slot_bytes = td_resident_slot_bytes(&resident);
-            memory->slots_least = m->config.top_k;
-            memory->slots_most = m->part.resident;
-            memory->npu_weight_bytes -= memory->slots_most * memory->slot_bytes;
-        }
+        memory->slot_bytes = td_resident_slot_bytes(&resident);
+        memory->slots = m->part.resident;
+        memory->slots_least = m->spec.device_experts == TD_GPU_EXPERTS_AUTO ? m->config.top_k : 0;
     }
     if (!m->unified) {
         memory->device_scratch_bytes += memory->host_scratch_bytes;

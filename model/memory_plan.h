@@ -15,8 +15,9 @@ typedef struct {
     uint64_t kv_bytes_per_page;    /* device: TD_KV_PAGE tokens of all layers, and the blocks' scratch for them */
     uint64_t expert_weight_bytes;  /* host: routed experts */
     uint64_t host_scratch_bytes;   /* host: working memory */
-    uint64_t slot_bytes;           /* device: of a slot of each layer, for experts that move as many as fit; 0: none do so */
-    uint32_t slots_least, slots_most; /* of a layer, if slot_bytes is set: so few are no use, so many are enough */
+    uint64_t slot_bytes;           /* device: of a slot of each layer, for experts that move; 0: none do */
+    uint32_t slots;                /* of a layer: so many; or at most so many, if slots_least is set */
+    uint32_t slots_least;          /* num-gpu-experts auto, until td_model_set_slots: fewer are no use */
     bool     unified_memory;
 } td_model_memory;
 
@@ -37,8 +38,9 @@ typedef struct {
     uint64_t              kv_bytes_per_page; /* all layers; > 0 */
     uint64_t max_total_tokens; /* wanted capacity; 0: what fits, up to max_running sequences of context_length */
     uint32_t context_length, max_running;
-    uint64_t slot_bytes; /* this and the next two as td_model_memory has them: slots get what KV leaves. Without
-                            max_total_tokens it leaves half of the room, if one sequence of context_length fits in the other */
+    /* Slots for experts that move get what KV leaves, from slots_least to slots_most of a layer, or none. Without
+     * max_total_tokens KV leaves half of the room, if one sequence of context_length fits in the other half. */
+    uint64_t slot_bytes; /* of a slot of each layer; 0: there are none, or their number is fixed and weight_bytes has them */
     uint32_t slots_least, slots_most;
 } td_memory_plan_input;
 

@@ -30,9 +30,10 @@ td_status td_placed_model_shares(const td_model_spec *spec, const td_model_room 
                                .max_total_tokens = spec->max_total_tokens,
                                .context_length = td_model_context_length(m->model),
                                .max_running = spec->max_running,
-                               .slot_bytes = memory->slot_bytes,
+                               .slot_bytes = memory->slots_least ? memory->slot_bytes : 0,
                                .slots_least = memory->slots_least,
-                               .slots_most = memory->slots_most};
+                               .slots_most = memory->slots};
+    if (!memory->slots_least) in.weight_bytes += memory->slots * memory->slot_bytes;
     device_room(room, m, &in);
     if (memory->unified_memory) {
         in.taken_bytes = 0;
@@ -63,9 +64,9 @@ static td_status open_parts(const td_model_spec *spec, const td_model_room *room
     while (m->n_npus < spec->n_cards) TD_TRY(open_card(spec, room, probe, m, err));
     TD_TRY(td_model_open(spec, probe, m->npus, room->expert_pool, &m->model, err));
     td_model_get_memory(m->model, &m->memory);
-    m->shares = (td_memory_shares){spec->n_pages, m->memory.slots_most};
+    m->shares = (td_memory_shares){spec->n_pages, m->memory.slots};
     if (!spec->n_pages) TD_TRY(td_placed_model_shares(spec, room, m, &m->shares, err));
-    if (!m->memory.slot_bytes) return TD_OK;
+    if (!m->memory.slots_least) return TD_OK;
     td_model_set_slots(m->model, m->shares.n_slots);
     td_model_get_memory(m->model, &m->memory);
     return TD_OK;

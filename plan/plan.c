@@ -114,6 +114,10 @@ static td_status outline(planner *p, const td_plan_request *r, td_error *err) {
         td_model_handover_bytes(m, &x->to_host, &x->to_device);
     }
     TD_TRY(settle_experts_in_use(r, x, err));
+    x->resident = memory->slots;
+    x->hits = r->expert_hits > 0 ? r->expert_hits : fmin(1, x->resident / x->experts_in_use);
+    if (r->expert_hits > 0 && !memory->slots)
+        return td_fail(err, TD_EINVAL, "expert-hits: no experts move: add --num-gpu-experts");
     TD_TRY(td_model_outline(m, 1, &x->whole, err));
     return td_model_halves(m, TD_CHUNK_MAX) > 1 ? td_model_outline(m, TD_HALVES, &x->halves, err) : TD_OK;
 }
@@ -174,6 +178,7 @@ static void list_memories(const planner *p, const td_plan_machine *m, td_plan *o
                               .experts = (double)memory->expert_weight_bytes / n,
                               .working = ((double)memory->host_scratch_bytes + sampling) / n};
         if (memory->unified_memory) {
+            x->experts += (double)(memory->slots * memory->slot_bytes) / n;
             x->weights = (double)memory->npu_weight_bytes / n;
             x->working += (double)memory->device_scratch_bytes / n;
             x->kv = kv / n;
@@ -184,6 +189,7 @@ static void list_memories(const planner *p, const td_plan_machine *m, td_plan *o
     for (uint32_t i = 0; i < p->n_cards; i++) {
         td_plan_memory *x = &out->memory[out->n_memories++];
         *x = (td_plan_memory){.capacity = m->cards.memory_bytes,
+                              .experts = (double)(memory->slots * memory->slot_bytes),
                               .weights = (double)memory->npu_weight_bytes,
                               .working = (double)memory->device_scratch_bytes,
                               .kv = kv};
@@ -315,6 +321,8 @@ static void describe(const planner *p, td_plan *out) {
     if (p->model.experts->n_layers) {
         out->n_experts = p->model.experts->n_experts;
         out->experts_in_use = (uint32_t)p->model.experts_in_use;
+        out->resident = p->placed.memory.slots;
+        out->expert_hits = out->resident ? p->model.hits : 0;
     }
     out->context_length = td_model_context_length(p->placed.model);
     out->expert_quantization = td_model_expert_quantization(p->placed.model);
@@ -387,7 +395,8 @@ static td_status plan_changes(const td_plan_request *r, const td_plan_machine *m
         more_bandwidth(other, out->change[out->n_changes].change);
         st = try_change(r, other, scratch, out, err);
     }
-    uint32_t cards = st == TD_OK && out->n_cards ? more_cards(r, out->n_cards, err) : 0;
+    const bool may_grow = out->n_cards && !out->resident; /* experts do not move on several cards yet */
+    uint32_t   cards = st == TD_OK && may_grow ? more_cards(r, out->n_cards, err) : 0;
     if (cards && (cards == 1 || m->cards.sum_bytes_per_s > 0)) {
         td_plan_request with = *r;
         *other = *m;

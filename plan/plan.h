@@ -18,10 +18,11 @@ typedef struct {
 typedef struct {
     td_engine_options engine;         /* the options of launch_server; model_path is a config.json or a folder */
     uint32_t          experts_in_use; /* how many experts of a layer tokens choose from, all equally likely; 0: all */
-    bool              cards_given;    /* true: use engine.tensor_parallel_size cards; false: all cards of the machine */
-    td_plan_list      streams;        /* numbers of sequences that run at a time; 0: max_running_requests */
-    td_plan_list      contexts;       /* numbers of tokens that each sequence has so far */
-    td_plan_list      prompts;        /* lengths in tokens, for the time to the first token */
+    double            expert_hits; /* share of choices that find an expert on the card; 0: as if all were equally likely */
+    bool              cards_given; /* true: use engine.tensor_parallel_size cards; false: all cards of the machine */
+    td_plan_list      streams;     /* numbers of sequences that run at a time; 0: max_running_requests */
+    td_plan_list      contexts;    /* numbers of tokens that each sequence has so far */
+    td_plan_list      prompts;     /* lengths in tokens, for the time to the first token */
 } td_plan_request;
 
 /** One memory and what lies in it, in bytes. */
@@ -62,6 +63,8 @@ typedef struct {
 typedef struct {
     char             architecture[64];
     uint32_t         n_experts, experts_in_use; /* of a layer; 0: the model has no routed experts */
+    uint32_t         resident;                  /* of these so many may be on the card */
+    double           expert_hits;               /* of decoded tokens; 0 without resident */
     uint32_t         n_layers, n_moe_layers, n_cards, context_length;
     const char      *expert_quantization; /* static */
     td_engine_config engine;              /* the request's options, resolved; the prefill chunk is reduced until it fits */

@@ -14,6 +14,7 @@ const char *td_plan_part_name(td_plan_part_kind p) {
                                                      [TD_PLAN_SHARED] = "shared expert",
                                                      [TD_PLAN_DENSE] = "dense MLP",
                                                      [TD_PLAN_EXPERTS] = "routed experts",
+                                                     [TD_PLAN_RESIDENT] = "experts on the card",
                                                      [TD_PLAN_HANDOVER] = "hand-over",
                                                      [TD_PLAN_SUMS] = "sums over cards",
                                                      [TD_PLAN_HEAD] = "head",
@@ -147,6 +148,7 @@ static td_plan_part_kind part_of(const td_block_desc *b, bool moe_layer) {
         case TD_BLOCK_GQA: return TD_PLAN_ATTENTION;
         case TD_BLOCK_ROUTER: return TD_PLAN_ROUTER;
         case TD_BLOCK_MLP: return moe_layer ? TD_PLAN_SHARED : TD_PLAN_DENSE;
+        case TD_BLOCK_RESIDENT: return TD_PLAN_RESIDENT;
         case TD_BLOCK_ALL_REDUCE: return TD_PLAN_SUMS;
         case TD_BLOCK_HEAD:
         case TD_BLOCK_TOP: return TD_PLAN_HEAD;
@@ -199,6 +201,32 @@ static double row_bytes(const pricing *p, const td_block_desc *b) {
     return sum;
 }
 
+/* What a layer's tokens choose: distinct experts, and pairs of a token and an expert. */
+typedef struct {
+    double experts, pairs;
+} chosen;
+
+/* The part of n_tok tokens' choices, top_k each, that is on the card. A prompt chooses nearly all experts, so its hits are the
+ * share of them that is there. */
+static chosen on_the_card(const pricing *p, double n_tok, double top_k) {
+    const td_plan_model *m = p->model;
+    const double         hits = p->rows->n_new == 1 ? m->hits : fmin(1, m->resident / m->experts_in_use);
+    const double         active = td_plan_active_experts(m->experts_in_use, top_k, n_tok);
+    return m->resident > 0 ? (chosen){fmin(m->resident, hits * active), hits * n_tok * top_k} : (chosen){0, 0};
+}
+
+/* Experts in slots have the bytes and products that they have on the CPU. */
+static double resident_cost(pricing *p, double n_tok) {
+    const td_plan_model *m = p->model;
+    td_plan_part        *part = &p->out->part[TD_PLAN_RESIDENT];
+    const chosen         c = on_the_card(p, n_tok, m->experts->top_k);
+    const td_tier_work   expert = td_experts_batch_work(m->experts, m->layer_bytes, 1, 0),
+                       pair = td_experts_batch_work(m->experts, m->layer_bytes, 0, 1);
+    return add_fixed(part, p->device.block_s) + add_work(part, c.experts * (double)expert.bytes,
+                                                         c.pairs * (double)pair.int8_ops, c.pairs * (double)pair.f32_ops,
+                                                         (uncounted){0}, &p->device.linear);
+}
+
 static double block_cost(pricing *p, const td_block_desc *b, bool moe_layer, row_range range) {
     td_plan_part *part = &p->out->part[part_of(b, moe_layer)];
     if (b->kind == TD_BLOCK_HEAD && !p->rows->n_out) return 0;
@@ -208,6 +236,7 @@ static double block_cost(pricing *p, const td_block_desc *b, bool moe_layer, row
         part->n++;
         return add_copy(part, 2 * (n - 1) / n * bytes * p->model->act_bytes, c->sum_bytes_per_s, c->sum_s);
     }
+    if (b->kind == TD_BLOCK_RESIDENT) return resident_cost(p, (double)(range.end - range.first));
     double       n_rows = (double)(range.end - range.first), fixed_s = add_fixed(part, p->device.block_s);
     td_tier_work products = product_work(p, b, range.end - range.first), attention = attention_work(p, b, range);
     if (part == &p->out->part[TD_PLAN_ROWS])
@@ -245,8 +274,9 @@ typedef struct {
  * (TD_EXPERTS_HELD_TOK in cpu_experts.h). */
 static ticket run_experts(pricing *p, double begin_s, double n_tok, bool last) {
     const td_experts_config *c = p->model->experts;
-    double                   in_use = p->model->experts_in_use, pairs = n_tok * c->top_k;
-    double                   active = td_plan_active_experts(in_use, c->top_k, n_tok), now = active;
+    const chosen             there = on_the_card(p, n_tok, c->top_k);
+    double                   in_use = p->model->experts_in_use, pairs = n_tok * c->top_k - there.pairs;
+    double                   active = td_plan_active_experts(in_use, c->top_k, n_tok) - there.experts, now = active;
     if (!last && c->max_deferred && n_tok <= TD_EXPERTS_HELD_TOK)
         now = td_plan_active_experts(in_use, c->top_k - c->max_deferred, n_tok);
     ticket t = {.now_s = begin_s + experts_cost(p, now, pairs * now / active)};

@@ -16,6 +16,8 @@ typedef struct {
     td_weight_format linear, latent, table;
     size_t           act_bytes;
     const td_experts_config *experts;            /* experts on the CPU; n_layers 0: there are none */
+    double                   resident;           /* of a layer's experts so many are on the card; 0: none */
+    double                   hits;               /* with them: share of decoded tokens' choices that find theirs there */
     double                   experts_in_use;     /* how many experts of a layer tokens choose from, all equally likely */
     uint64_t                 layer_bytes;        /* bytes of all experts of a layer */
     size_t                   to_host, to_device; /* bytes that a hand-over copies each way for a row */
@@ -30,6 +32,7 @@ typedef enum {
     TD_PLAN_SHARED,
     TD_PLAN_DENSE,
     TD_PLAN_EXPERTS,
+    TD_PLAN_RESIDENT, /* experts that are on the card */
     TD_PLAN_HANDOVER,
     TD_PLAN_SUMS, /* sums over cards */
     TD_PLAN_HEAD,

@@ -101,12 +101,13 @@ static json_t *changes_json(const td_plan *p) {
 }
 
 void td_plan_print_json(const td_plan *p, const td_plan_machine *m, FILE *f) {
-    json_t *model = json_pack(
-        "{s:s,s:i,s:i,s:i,s:i,s:s,s:s,s:i,s:i,s:i,s:i}", "architecture", p->architecture, "layers", (int)p->n_layers,
-        "moe_layers", (int)p->n_moe_layers, "experts", (int)p->n_experts, "experts_in_use", (int)p->experts_in_use,
-        "quantization", p->engine.quantization, "expert_quantization", p->expert_quantization, "deferred",
-        (int)p->engine.model.experts.max_deferred, "max_running_requests", (int)p->engine.model.max_running,
-        "chunked_prefill_size", (int)p->engine.chunk, "context_length", (int)p->context_length);
+    json_t *model =
+        json_pack("{s:s,s:i,s:i,s:i,s:i,s:i,s:o,s:s,s:s,s:i,s:i,s:i,s:i}", "architecture", p->architecture, "layers",
+                  (int)p->n_layers, "moe_layers", (int)p->n_moe_layers, "experts", (int)p->n_experts, "experts_in_use",
+                  (int)p->experts_in_use, "experts_on_card", (int)p->resident, "expert_hits", number(p->expert_hits),
+                  "quantization", p->engine.quantization, "expert_quantization", p->expert_quantization, "deferred",
+                  (int)p->engine.model.experts.max_deferred, "max_running_requests", (int)p->engine.model.max_running,
+                  "chunked_prefill_size", (int)p->engine.chunk, "context_length", (int)p->context_length);
     json_t *o =
         json_pack("{s:o,s:o,s:b,s:o,s:o,s:I,s:I,s:I,s:o,s:o,s:o,s:i,s:o,s:o,s:o}", "machine", machine_json(m), "model",
                   model, "fits", p->fits, "lack", p->fits ? json_null() : json_string(p->lack.text), "memory",

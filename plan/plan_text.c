@@ -97,6 +97,7 @@ static uint32_t layers_with(const td_plan *p, td_plan_part_kind part) {
         case TD_PLAN_ROUTER:
         case TD_PLAN_SHARED:
         case TD_PLAN_EXPERTS:
+        case TD_PLAN_RESIDENT:
         case TD_PLAN_HANDOVER: return p->n_moe_layers;
         case TD_PLAN_DENSE: return p->n_layers - p->n_moe_layers;
         case TD_PLAN_HEAD:
@@ -156,6 +157,9 @@ void td_plan_print(const td_plan *p, const td_plan_machine *m, FILE *f) {
     fprintf(f, "model: %s, %u layers, %u with experts; device tier %s, experts %s", p->architecture, p->n_layers,
             p->n_moe_layers, p->engine.quantization, p->expert_quantization);
     if (p->experts_in_use < p->n_experts) fprintf(f, ", %u of %u in use", p->experts_in_use, p->n_experts);
+    if (p->resident)
+        fprintf(f, ", %u of %u also on the card, which %.1f %% of decoded tokens' choices find there", p->resident,
+                p->n_experts, 100 * p->expert_hits);
     uint32_t deferred = p->engine.model.experts.max_deferred;
     if (deferred) fprintf(f, ", %u deferred per token", deferred);
     fprintf(f, "; %u streams at most, prefill in chunks of %u\n", p->engine.model.max_running, p->engine.chunk);

@@ -49,19 +49,15 @@ uint64_t td_resident_slot_bytes(const td_resident_spec *s) {
     return (uint64_t)s->n_layers * s->packed.bytes;
 }
 
-static size_t table_bytes(const td_resident_spec *s) {
+uint64_t td_resident_table_bytes(const td_resident_spec *s) {
     return (size_t)s->n_layers * s->n_experts * sizeof(uint16_t);
 }
 static size_t slots_bytes(const td_resident_spec *s) {
     return td_resident_slot_bytes(s) * s->n_slots;
 }
 
-uint64_t td_resident_device_bytes(const td_resident_spec *s) {
-    return slots_bytes(s) + table_bytes(s);
-}
-
 uint64_t td_resident_pinned_bytes(const td_resident_spec *s) {
-    return s->packed.bytes + table_bytes(s);
+    return s->packed.bytes + td_resident_table_bytes(s);
 }
 
 static uint16_t *row_of(const td_resident_experts *r, uint16_t *table, uint32_t layer) {
@@ -211,7 +207,7 @@ const uint16_t *td_resident_slot_of(const td_resident_experts *r, uint32_t layer
 
 td_status td_resident_enqueue_table(td_resident_experts *r, td_npu_stream *s) {
     if (r->unified) return TD_OK;
-    return r->s.npu->ops->copy(r->s.npu, s, r->table, r->on_host, table_bytes(&r->s), TD_COPY_H2D);
+    return r->s.npu->ops->copy(r->s.npu, s, r->table, r->on_host, td_resident_table_bytes(&r->s), TD_COPY_H2D);
 }
 
 static td_status open_memory(td_resident_experts *r, td_error *err) {
@@ -219,22 +215,22 @@ static td_status open_memory(td_resident_experts *r, td_error *err) {
     td_npu                 *d = s->npu;
     const size_t            slots = (size_t)s->n_layers * s->n_slots;
     TD_TRY(d->ops->alloc(d, slots_bytes(s), (void **)&r->slots, err));
-    TD_TRY(d->ops->host_alloc(d, table_bytes(s), (void **)&r->on_host, err));
+    TD_TRY(d->ops->host_alloc(d, td_resident_table_bytes(s), (void **)&r->on_host, err));
     if (r->unified) {
         r->table = r->on_host;
     } else {
-        TD_TRY(d->ops->alloc(d, table_bytes(s), (void **)&r->table, err));
+        TD_TRY(d->ops->alloc(d, td_resident_table_bytes(s), (void **)&r->table, err));
         TD_TRY(d->ops->host_alloc(d, s->packed.bytes, (void **)&r->staging, err));
     }
-    r->slot_of = malloc(table_bytes(s));
+    r->slot_of = malloc(td_resident_table_bytes(s));
     r->free_slots = malloc(slots * sizeof *r->free_slots);
     r->n_free = malloc(s->n_layers * sizeof *r->n_free);
     r->chosen = calloc((size_t)s->n_layers * s->max_tok * s->top_k, sizeof *r->chosen);
     r->n_chosen = calloc(s->n_layers, sizeof *r->n_chosen);
     if (!r->slot_of || !r->free_slots || !r->n_free || !r->chosen || !r->n_chosen)
         return td_fail(err, TD_ENOMEM, "out of memory for the experts on the device");
-    memset(r->on_host, 0xff, table_bytes(s)); /* TD_NO_SLOT */
-    memset(r->slot_of, 0xff, table_bytes(s));
+    memset(r->on_host, 0xff, td_resident_table_bytes(s)); /* TD_NO_SLOT */
+    memset(r->slot_of, 0xff, td_resident_table_bytes(s));
     for (uint32_t l = 0; l < s->n_layers; l++) {
         r->n_free[l] = s->n_slots;
         for (uint32_t i = 0; i < s->n_slots; i++) r->free_slots[(size_t)l * s->n_slots + i] = (uint16_t)i;
@@ -288,8 +284,8 @@ void td_resident_close(td_resident_experts *r) {
     if (r->stream) d->ops->stream_destroy(d, r->stream);
     if (r->has_mutex) pthread_mutex_destroy(&r->device);
     if (r->slots) d->ops->free(d, r->slots, slots_bytes(&r->s));
-    if (r->table && !r->unified) d->ops->free(d, r->table, table_bytes(&r->s));
-    if (r->on_host) d->ops->host_free(d, r->on_host, table_bytes(&r->s));
+    if (r->table && !r->unified) d->ops->free(d, r->table, td_resident_table_bytes(&r->s));
+    if (r->on_host) d->ops->host_free(d, r->on_host, td_resident_table_bytes(&r->s));
     if (r->staging) d->ops->host_free(d, r->staging, r->s.packed.bytes);
     td_residency_policy_close(r->policy);
     free(r->slot_of);

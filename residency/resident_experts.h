@@ -38,9 +38,10 @@ typedef struct {
 
 typedef struct td_resident_experts td_resident_experts;
 
-/** What td_resident_open takes of the device's memory, and of pinned memory. A slot is one of each layer's. */
+/** What td_resident_open takes of the device's memory: n_slots slots, each one of each layer's, and the table. And of pinned
+ * memory. */
 uint64_t td_resident_slot_bytes(const td_resident_spec *s);
-uint64_t td_resident_device_bytes(const td_resident_spec *s);
+uint64_t td_resident_table_bytes(const td_resident_spec *s);
 uint64_t td_resident_pinned_bytes(const td_resident_spec *s);
 
 /** No expert is resident. @param s copied. @return TD_ENOMEM, TD_EINVAL for n_slots out of range, what the device returns. */

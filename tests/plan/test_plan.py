@@ -153,6 +153,30 @@ class Plan(unittest.TestCase):
         self.assertAlmostEqual(fewer / one, 32 * (1 - 0.75 ** 16) / 8, places=4)
         self.assertEqual(experts("--experts-in-use", "128")[0], [one, many])
 
+    def test_experts_on_the_card(self):
+        """Half of a layer's experts on the card: half of their bytes lie there too, and half of the reads, or as many as hit."""
+        flags = ("--config", QWEN, "--machine", AK, "--tensor-parallel-size", "1", "--streams", "1", "--max-total-tokens", "32768", "--context-length", "32768")
+        def parts(step):
+            bytes_of = {part["part"]: part["bytes"] for part in step["parts"]}
+            return bytes_of["routed experts"], bytes_of.get("experts on the card", 0)
+        none, half = self.plan(*flags), self.plan(*flags, "--num-gpu-experts", "64")
+        all_bytes = sum(m["expert_bytes"] for m in none["memory"])
+        card = half["memory"][-1]
+        self.assertEqual((card["memory"], half["model"]["experts_on_card"], half["model"]["expert_hits"]), ("card 0", 64, 0.5))
+        self.assertAlmostEqual(card["expert_bytes"] / all_bytes, 0.5, delta=0.02)
+        whole = parts(none["decode"][0])[0]
+        for share, plan in ((0.5, half), (0.8, self.plan(*flags, "--num-gpu-experts", "64", "--expert-hits", "0.8"))):
+            cpu, there = parts(plan["decode"][0])
+            self.assertAlmostEqual(cpu / whole, 1 - share, places=6)
+            self.assertAlmostEqual(there / whole, share, places=6)
+            self.assertLess(plan["decode"][0]["tpot_ms"], none["decode"][0]["tpot_ms"])
+            self.assertAlmostEqual(parts(plan["prefill"][1])[0] / parts(none["prefill"][1])[0], 0.5, places=3)
+        auto = self.plan(*flags, "--num-gpu-experts", "auto")
+        self.assertEqual((auto["model"]["experts_on_card"], auto["kv_tokens"]), (128, 32768), "all fit beside the KV cache")
+        self.assertIn(", 64 of 128 also on the card, which 50.0 % of decoded tokens' choices find there", run(*flags, "--num-gpu-experts", "64").stdout)
+        self.assertIn("expert-hits: no experts move", self.refused(*flags, "--expert-hits", "0.5", status=1))
+        self.assertIn("each of several cards keeps all", self.refused("--config", QWEN, "--machine", AK, "--num-gpu-experts", "64", status=1))
+
     def test_refusals(self):
         machine = self.machine(MACHINE)
         for args, words in ((("--machine", machine), "--config is missing"),

@@ -276,6 +276,28 @@ TEST(experts_in_use) {
     near(s.part[TD_PLAN_EXPERTS].time_s, expert_s(4 * (1 - 0.5 * 0.5 * 0.5), 6));
 }
 
+/* Three of eight experts are on the card, and nine of ten choices find theirs there; a prompt's find three of eight. */
+TEST(experts_on_the_card) {
+    td_outline_op   ops[] = {{.kind = TD_OP_SUBMIT, .half = TD_OUTLINE_WHOLE},
+                             block((td_block_desc){.kind = TD_BLOCK_RESIDENT}, TD_OUTLINE_WHOLE),
+                             {.kind = TD_OP_COLLECT, .half = TD_OUTLINE_WHOLE}};
+    td_plan_model   model = plain_model(ops, 3);
+    td_plan_machine m = plain_machine(1);
+    td_plan_step    none, s;
+    td_plan_step_cost(&m, &model, &(td_plan_rows){.n_seq = 1, .n_new = 1, .n_halves = 1}, &none);
+    assert_true(none.part[TD_PLAN_RESIDENT].bytes == 0);
+    model.resident = 3;
+    model.hits = 0.9;
+    td_plan_step_cost(&m, &model, &(td_plan_rows){.n_seq = 1, .n_new = 1, .n_halves = 1}, &s);
+    const double expert_bytes = none.part[TD_PLAN_EXPERTS].bytes / TOP_K;
+    near(s.part[TD_PLAN_RESIDENT].bytes, 0.9 * TOP_K * expert_bytes);
+    near(s.part[TD_PLAN_EXPERTS].bytes, 0.1 * TOP_K * expert_bytes);
+    near(s.part[TD_PLAN_RESIDENT].int8_ops, 9 * s.part[TD_PLAN_EXPERTS].int8_ops);
+    td_plan_step_cost(&m, &model, &(td_plan_rows){.n_seq = 1, .n_new = 1000, .n_halves = 1}, &s);
+    near(s.part[TD_PLAN_RESIDENT].bytes, 3 * expert_bytes);
+    near(s.part[TD_PLAN_EXPERTS].bytes, 5 * expert_bytes);
+}
+
 TEST(sums_over_cards) {
     td_block_desc   sum = {.kind = TD_BLOCK_ALL_REDUCE, .all_reduce = {.width = HIDDEN}};
     td_outline_op   ops[] = {block(sum, TD_OUTLINE_WHOLE)};

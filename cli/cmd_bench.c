@@ -17,7 +17,7 @@
 
 /* Groups of options. A suite lists those that it uses; any other is refused. */
 enum {
-    CONFIG = 1, /* --config, which the suite needs, and --json-model-override-args */
+    CONFIG = 1, /* --model-path, which the suite needs, and --json-model-override-args */
     FILTER = 2,
     EXPERTS = 4,
     DEVICE = 8, /* --device and --base-gpu-id */
@@ -43,10 +43,10 @@ static const suite SUITES[] = {
     {"experts", td_bench_experts, FILTER | EXPERTS,
      "the routed experts of a layer: DeepSeek-V3, V2-Lite and Qwen3-30B shapes"},
     {"decode", td_bench_decode, CONFIG | FILTER | EXPERTS | DEVICE | SKIP,
-     "whole steps of generating, by streams and context (--config)"},
-    {"prefill", td_bench_prefill, CONFIG | FILTER | EXPERTS | DEVICE | SKIP, "whole steps of a prompt (--config)"},
+     "whole steps of generating, by streams and context (--model-path)"},
+    {"prefill", td_bench_prefill, CONFIG | FILTER | EXPERTS | DEVICE | SKIP, "whole steps of a prompt (--model-path)"},
     {"load", td_bench_load, CONFIG | FILTER,
-     "a folder of tandem quantize to memory and to the first token, cached and from disk (--config FOLDER)"},
+     "a folder of tandem quantize to memory and to the first token, cached and from disk (--model-path FOLDER)"},
     {"link", td_bench_link, FILTER | DEVICE,
      "copies to a device with memory of its own and back, and hand-overs in both forms (--device)"},
     {"residency", td_bench_residency, FILTER | ROUTING,
@@ -65,7 +65,7 @@ typedef struct {
 /* One row for each flag. clang-format would put every member on a line of its own. */
 /* clang-format off */
 static const td_flag FLAGS[] = {
-    {{"config"}, TD_FLAG_TEXT, B(model_path), .arg = "FILE",
+    {{"model-path", "model", "config", "m"}, TD_FLAG_TEXT, B(model_path), .arg = "FILE",
      .help = "config.json of a model, e.g. configs/models/deepseek-v2-lite.json."},
     {{"json-model-override-args"}, TD_FLAG_TEXT, B(override_json), .arg = "JSON",
      .help = "Merged over it, e.g. '{\"num_hidden_layers\": 4}'."},
@@ -110,7 +110,7 @@ static const char *idle_option(const suite *s, const td_bench_options *o) {
         unsigned    bit;
         bool        given;
         const char *name;
-    } list[] = {{CONFIG, o->model_path, "config"},      {CONFIG, o->override_json, "json-model-override-args"},
+    } list[] = {{CONFIG, o->model_path, "model-path"},  {CONFIG, o->override_json, "json-model-override-args"},
                 {FILTER, o->filter, "filter"},          {DEVICE, o->device, "device"},
                 {DEVICE, o->first_card, "base-gpu-id"}, {EXPERTS, o->experts, "expert-quantization"},
                 {DIVIDE, o->divide > 1, "divide"},      {SKIP, o->experts_left, "skip-experts"},
@@ -187,7 +187,7 @@ int td_cmd_bench(int argc, char **argv) {
         return EXIT_USAGE;
     }
     if ((s->takes & CONFIG) && !o.b.model_path) {
-        fprintf(stderr, "tandem bench: %s needs --config\n", s->name);
+        fprintf(stderr, "tandem bench: %s needs --model-path\n", s->name);
         return EXIT_USAGE;
     }
     if (idle_option(s, &o.b)) {

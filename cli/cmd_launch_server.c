@@ -152,11 +152,11 @@ static void on_pulse(void *user, const td_server_pulse *p) {
     if (!p->stalled && !p->lost) td_service_notify_alive(&s->notify);
     if (!memcmp(p, &s->last, sizeof *p)) return;
     s->last = *p;
-    td_service_notify_tell(&s->notify, NULL, "%s: %u requests running, %u waiting",
+    td_service_notify_tell(&s->notify, NULL, "%s: %u request%s running, %u waiting",
                            p->lost      ? "a card is lost (/health says which)"
                            : p->stalled ? "stalled (/health says in what)"
                                         : "serving",
-                           p->running, p->queued);
+                           p->running, p->running == 1 ? "" : "s", p->queued);
 }
 
 /* Gives routers time to send requests elsewhere: /health answers 503 while requests are still taken. A second signal ends

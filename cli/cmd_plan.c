@@ -28,7 +28,7 @@ typedef struct {
 /* One row for each flag. clang-format would put every member on a line of its own. */
 /* clang-format off */
 static const td_flag FLAGS[] = {
-    {{"config"}, TD_FLAG_TEXT, O(request.engine.model_path), .arg = "FILE",
+    {{"model-path", "model", "config", "m"}, TD_FLAG_TEXT, O(request.engine.model_path), .arg = "PATH",
      .help = "config.json of a model, or the folder with it; e.g. configs/models/deepseek-r1.json. Required."},
     {{"machine"}, TD_FLAG_TEXT, O(machine), .arg = "FILE.yaml", .by_default = "this one, measured",
      .help = "The machine to plan for (docs/plan.md lists the keys); examples: configs/machines/."},
@@ -75,7 +75,7 @@ static td_status take_lists(options *o, td_error *err) {
     if (o->contexts) TD_TRY(take_list("contexts", o->contexts, TOKENS_MAX, &r->contexts, err));
     if (o->prompts) TD_TRY(take_list("prompts", o->prompts, TOKENS_MAX, &r->prompts, err));
     if (!r->engine.model_path)
-        return td_fail(err, TD_EINVAL, "--config is missing: the config.json of the model to plan for");
+        return td_fail(err, TD_EINVAL, "--model-path is missing: the config.json of the model to plan for");
     return TD_OK;
 }
 
@@ -86,7 +86,7 @@ static int parse_options(int argc, char **argv, options *o) {
                                       td_engine_flags(TD_IN_PLAN, &o->request.engine)};
     const td_flag_command command = {
         .name = "plan",
-        .synopsis = "--config FILE [--machine FILE.yaml] [flags]",
+        .synopsis = "--model-path PATH [--machine FILE.yaml] [flags]",
         .about =
             "What a model would do on a machine: whether it fits, what goes where, the time of a token and to the first "
             "one, and\nwhat bounds them. No weight is read. Exit status 3 where it does not fit. docs/plan.md has the "

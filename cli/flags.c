@@ -4,6 +4,7 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "core/error.h"
 
@@ -143,8 +144,7 @@ static found_flag find_flag(const td_flag_command *c, const char *text, size_t n
     return n_begin == 1 ? begins : (found_flag){0};
 }
 
-/* Levenshtein's distance: how many characters must be added, removed or replaced to make b of a. Computed one row of its
- * table at a time. */
+/* Levenshtein's distance, computed one row of its table at a time. */
 static size_t distance(const char *a, size_t n_a, const char *b, size_t n_b) {
     size_t row[NAME_MAX_LEN + 1];
     for (size_t j = 0; j <= n_b; j++) row[j] = j;
@@ -160,6 +160,11 @@ static size_t distance(const char *a, size_t n_a, const char *b, size_t n_b) {
         }
     }
     return row[n_b];
+}
+
+size_t td_name_distance(const char *a, const char *b) {
+    size_t n_a = strlen(a), n_b = strlen(b);
+    return n_a > NAME_MAX_LEN || n_b > NAME_MAX_LEN ? SIZE_MAX : distance(a, n_a, b, n_b);
 }
 
 static td_status fail_unknown(const td_flag_command *c, const char *arg, td_error *err) {
@@ -183,12 +188,26 @@ static td_status fail_unknown(const td_flag_command *c, const char *arg, td_erro
                    nearest, c->name);
 }
 
+/* Finds the flag of an argument whose name ends at arg[n]: "--name", or "-n" with one or two letters. */
+static found_flag find_on_line(const td_flag_command *c, const char *arg, size_t n) {
+    if (!strncmp(arg, "--", 2)) return n > 2 ? find_flag(c, arg + 2, n - 2) : (found_flag){0};
+    if (n < 2 || n > 3) return (found_flag){0};
+    found_flag at = find_flag(c, arg + 1, n - 1);
+    for (size_t k = 0; at.flag && at.flag->names[k]; k++)
+        if (strlen(at.flag->names[k]) == n - 1 && !memcmp(at.flag->names[k], arg + 1, n - 1)) return at;
+    return (found_flag){0};
+}
+
 td_status td_flags_parse(const td_flag_command *c, int argc, char **argv, td_flag_help *help, td_error *err) {
     *help = TD_HELP_NONE;
     for (int i = 1; i < argc; i++) {
         const char *arg = argv[i];
         if (!strcmp(arg, "--help") || !strcmp(arg, "-h")) {
             *help = TD_HELP_TEXT;
+            return TD_OK;
+        }
+        if (!strcmp(arg, "--help-all")) {
+            *help = TD_HELP_ALL;
             return TD_OK;
         }
         if (!strcmp(arg, "--help-json")) {
@@ -204,7 +223,7 @@ td_status td_flags_parse(const td_flag_command *c, int argc, char **argv, td_fla
         }
         size_t      n = strcspn(arg, "=");
         const char *value = arg[n] ? arg + n + 1 : NULL;
-        found_flag  at = !strncmp(arg, "--", 2) && n > 2 ? find_flag(c, arg + 2, n - 2) : (found_flag){0};
+        found_flag  at = find_on_line(c, arg, n);
         if (!at.flag) return fail_unknown(c, arg, err);
         if (at.flag->type == TD_FLAG_SWITCH) {
             if (value) return td_fail(err, TD_EINVAL, "--%s%s takes no value", prefix_of(at.group), at.flag->names[0]);
@@ -247,18 +266,100 @@ static void print_choices(FILE *f, const char *const *choices, const char *quote
     td_jbuf_free(&list);
 }
 
-static void print_flag_help(const td_flag_group *g, const td_flag *f, FILE *out) {
-    fprintf(out, "  ");
-    for (size_t k = 0; f->names[k]; k++) fprintf(out, "%s--%s%s", k ? ", " : "", prefix_of(g), f->names[k]);
-    fprintf(out, "%s%s\n", f->arg ? " " : "", f->arg ? f->arg : "");
-    if (g->prefix) return;
-    fprintf(out, "        %s%s", is_refused(f) ? "Not supported yet. " : "", f->help);
-    if (f->by_default) fprintf(out, " (default: %s)", f->by_default);
-    if (f->choices) {
-        fprintf(out, "\n        Values: ");
-        print_choices(out, f->choices, "");
+/* The dashes before a name: one before names of one or two letters. */
+static const char *dashes(const td_flag_group *g, const char *name) {
+    return !g->prefix && strlen(name) <= 2 ? "-" : "--";
+}
+
+/* Name k as help shows it, or NULL behind the last. Names with a prefix have no short forms, which stand last in a row. */
+static const char *shown_name(const td_flag_group *g, const td_flag *f, size_t k) {
+    return f->names[k] && g->prefix && strlen(f->names[k]) <= 2 ? NULL : f->names[k];
+}
+
+/* What makes a text stand out, and ends that: nothing where it is not read on a terminal, or no colours are wanted. */
+typedef struct {
+    const char *strong, *plain;
+} emphasis;
+
+static emphasis emphasis_for(FILE *f) {
+    const char *term = getenv("TERM"), *without = getenv("NO_COLOR");
+    bool        on = isatty(fileno(f)) && term && strcmp(term, "dumb") != 0 && !(without && *without);
+    return on ? (emphasis){"\033[1m", "\033[0m"} : (emphasis){"", ""};
+}
+
+/* Prints a text in lines of TD_HELP_COLUMNS. The first line continues at column `at`; those after it begin with `indent`
+ * blanks. Ends with a line break. */
+static void print_wrapped(const char *text, size_t at, size_t indent, FILE *out) {
+    bool first = true;
+    while (*text) {
+        size_t n = strcspn(text, " ");
+        if (!first && at + 1 + n > TD_HELP_COLUMNS) {
+            fprintf(out, "\n%*s", (int)indent, "");
+            at = indent;
+            first = true;
+        }
+        fprintf(out, "%s%.*s", first ? "" : " ", (int)n, text);
+        at += n + !first;
+        first = false;
+        text += n;
+        text += strspn(text, " ");
     }
-    fprintf(out, "\n");
+    fputc('\n', out);
+}
+
+/* Prints the sentences of a command. Lines that begin with a blank are rows of a list, "  name  text": their text is wrapped under
+ * itself. Other lines are joined until an empty one. */
+static void print_about(const char *text, FILE *out) {
+    td_jbuf paragraph = {0};
+    while (*text) {
+        size_t n = strcspn(text, "\n");
+        bool   is_row = *text == ' ' || n == 0;
+        if (is_row && paragraph.len) {
+            td_jbuf_put(&paragraph, "", 1);
+            print_wrapped(paragraph.data, 0, 0, out);
+            paragraph.len = 0;
+        }
+        if (is_row) {
+            size_t lead = strspn(text, " "), name = lead;
+            while (name < n && (text[name] != ' ' || text[name + 1] != ' ')) name++;
+            size_t body = name < n ? name + strspn(text + name, " ") : lead;
+            char  *row = strndup(text + body, n - body);
+            fprintf(out, "%.*s", (int)body, text);
+            print_wrapped(row ? row : "", body, body, out);
+            free(row);
+        } else {
+            td_jbuf_printf(&paragraph, "%s%.*s", paragraph.len ? " " : "", (int)n, text);
+        }
+        text += n + (text[n] != 0);
+    }
+    if (paragraph.len) {
+        td_jbuf_put(&paragraph, "", 1);
+        print_wrapped(paragraph.data, 0, 0, out);
+    }
+    td_jbuf_free(&paragraph);
+}
+
+static void print_flag_help(const td_flag_group *g, const td_flag *f, emphasis e, FILE *out) {
+    td_jbuf text = {0};
+    for (size_t k = 0; shown_name(g, f, k); k++)
+        td_jbuf_printf(&text, "%s%s%s%s", k ? ", " : "", dashes(g, f->names[k]), prefix_of(g), f->names[k]);
+    fprintf(out, "  %s%.*s%s%s%s\n", e.strong, (int)text.len, text.data, e.plain, f->arg ? " " : "", f->arg ? f->arg : "");
+    text.len = 0;
+    if (!g->prefix) {
+        td_jbuf_printf(&text, "%s%s", is_refused(f) ? "Not supported yet. " : "", f->help);
+        if (f->by_default) td_jbuf_printf(&text, " (default: %s)", f->by_default);
+        td_jbuf_put(&text, "", 1);
+        fprintf(out, "        ");
+        print_wrapped(text.data, 8, 8, out);
+        text.len = 0;
+        if (f->choices) {
+            list_choices(&text, f->choices, "");
+            td_jbuf_put(&text, "", 1);
+            fprintf(out, "        Values: ");
+            print_wrapped(text.data, 16, 16, out);
+        }
+    }
+    td_jbuf_free(&text);
 }
 
 /* Whether there are rows for this command below a title. */
@@ -268,22 +369,32 @@ static bool has_rows(const td_flag_group *g, const td_flag *title) {
     return false;
 }
 
-static void print_help_text(const td_flag_command *c, FILE *out) {
-    fprintf(out, "usage: tandem %s %s\n\n%s", c->name, c->synopsis, c->about);
+static void print_help_text(const td_flag_command *c, bool all, FILE *out) {
+    emphasis e = emphasis_for(out);
+    fprintf(out, "%susage: tandem %s%s %s\n\n", e.strong, c->name, e.plain, c->synopsis);
+    print_about(c->about, out);
+    all |= !c->short_help;
+    if (!all) fputc('\n', out);
     for (size_t i = 0; i < c->n_groups; i++) {
         const td_flag_group *g = &c->groups[i];
-        if (g->prefix)
-            fprintf(out, "\n%s\n", g->about);
-        else if (g->n && g->flags[0].names[0])
-            fprintf(out, "\n");
+        if (all && g->prefix) {
+            fputc('\n', out);
+            print_wrapped(g->about, 0, 0, out);
+        } else if (all && g->n && g->flags[0].names[0]) {
+            fputc('\n', out);
+        }
         for (const td_flag *f = g->flags; f < g->flags + g->n; f++) {
-            if (is_there(g, f))
-                print_flag_help(g, f, out);
-            else if (!g->prefix && !f->names[0] && has_rows(g, f))
-                fprintf(out, "\n%s\n", f->help);
+            if (is_there(g, f) && (all || f->basic))
+                print_flag_help(g, f, e, out);
+            else if (all && !g->prefix && !f->names[0] && has_rows(g, f))
+                fprintf(out, "\n%s%s%s\n", e.strong, f->help, e.plain);
         }
     }
-    fprintf(out, "\n  --help, -h\n        Print this.\n%s%s", c->after ? "\n" : "", c->after ? c->after : "");
+    fprintf(out, "\n  %s--help, -h%s\n        Print this.\n", e.strong, e.plain);
+    if (!all) fprintf(out, "  %s--help-all%s\n        Print all flags.\n", e.strong, e.plain);
+    if (!c->after) return;
+    fputc('\n', out);
+    print_about(c->after, out);
 }
 
 static void describe_flag(const td_flag_group *g, const td_flag *f, const char *title, td_jbuf *b) {
@@ -291,9 +402,9 @@ static void describe_flag(const td_flag_group *g, const td_flag *f, const char *
     td_jw_member_str(b, "title", title);
     td_jw_key(b, "names");
     td_jw_open(b, '[');
-    for (size_t k = 0; f->names[k]; k++) {
+    for (size_t k = 0; shown_name(g, f, k); k++) {
         char name[NAME_MAX_LEN + 3];
-        snprintf(name, sizeof name, "--%s%s", prefix_of(g), f->names[k]);
+        snprintf(name, sizeof name, "%s%s%s", dashes(g, f->names[k]), prefix_of(g), f->names[k]);
         td_jw_str(b, name);
     }
     td_jw_close(b, ']');
@@ -331,8 +442,8 @@ static void describe(const td_flag_command *c, td_jbuf *b) {
 }
 
 void td_flags_print_help(const td_flag_command *c, td_flag_help help, FILE *out) {
-    if (help == TD_HELP_TEXT) {
-        print_help_text(c, out);
+    if (help != TD_HELP_JSON) {
+        print_help_text(c, help == TD_HELP_ALL, out);
         return;
     }
     td_jbuf b = {0};
@@ -349,7 +460,8 @@ void td_flags_print_markdown(const td_flag_command *c, FILE *out) {
                 fprintf(out, "\n## %s\n\n| flag | values | default | what it does |\n|---|---|---|---|\n", f->help);
             if (!is_there(g, f)) continue;
             fprintf(out, "| ");
-            for (size_t k = 0; f->names[k]; k++) fprintf(out, "%s`--%s`", k ? ", " : "", f->names[k]);
+            for (size_t k = 0; f->names[k]; k++)
+                fprintf(out, "%s`%s%s`", k ? ", " : "", dashes(g, f->names[k]), f->names[k]);
             fprintf(out, " | ");
             if (f->choices)
                 print_choices(out, f->choices, "`");

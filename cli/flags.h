@@ -35,12 +35,12 @@ typedef struct {
 enum { TD_IN_LAUNCH = 1, TD_IN_PERPLEXITY = 2, TD_IN_EVAL = 4, TD_IN_TOPO = 8, TD_IN_PLAN = 16, TD_IN_DOCTOR = 32 };
 #define TD_NOT_YET "is not supported yet" /* the refusal of a known flag, or of a value of it */
 
-#define TD_FLAG_NAMES_MAX 3
+#define TD_FLAG_NAMES_MAX 6
 #define TD_FLAG_NOWHERE SIZE_MAX
 
 /** A flag. A row without a name is the title of the rows that follow, for help. */
 typedef struct {
-    const char        *names[TD_FLAG_NAMES_MAX + 1]; /* without "--"; docs/flags.md and messages use the first */
+    const char        *names[TD_FLAG_NAMES_MAX + 1]; /* without "--" or "-"; docs/flags.md and messages use the first */
     td_flag_type       type;
     size_t             offset;     /* of the value in the options; NOWHERE: the flag is accepted and changes nothing */
     double             min, max;   /* range of a number, both ends included */
@@ -54,6 +54,7 @@ typedef struct {
     bool        secret;       /* is left out of what the server tells about itself */
     bool        on_line;      /* only on the command line, not in --config files */
     bool        may_be_empty; /* whether a text may be empty */
+    bool        basic;        /* shown by the --help of a command whose help is short */
 } td_flag;
 
 #define TD_CHOICES(...) ((const char *const[]){__VA_ARGS__, NULL})
@@ -79,15 +80,22 @@ typedef struct {
     const char    *after;    /* sentences after the flags, or NULL */
     td_flag_group *groups;   /* [n_groups] */
     size_t         n_groups;
-    const char   **operand; /* receives the one argument that is not a flag; NULL: the command takes none */
+    bool           short_help; /* --help shows basic flags only, --help-all all of them */
+    const char   **operand;    /* receives the one argument that is not a flag; NULL: the command takes none */
 } td_flag_command;
 
-/** The help that was asked for: none, --help, or --help-json. */
-typedef enum { TD_HELP_NONE, TD_HELP_TEXT, TD_HELP_JSON } td_flag_help;
+/** The help that was asked for: none, --help, --help-all, or --help-json. */
+typedef enum { TD_HELP_NONE, TD_HELP_TEXT, TD_HELP_ALL, TD_HELP_JSON } td_flag_help;
+
+#define TD_HELP_COLUMNS 80
+
+/** How many characters must be added, removed or replaced to make b of a (Levenshtein's distance). SIZE_MAX for names longer than
+ * any flag's. */
+size_t td_name_distance(const char *a, const char *b);
 
 /**
- * Read a command line into the groups' options. Every command also has --help, -h and --help-json. A name may be shortened
- * as long as only one flag begins with it.
+ * Read a command line into the groups' options. Every command also has --help, -h, --help-all and --help-json. A name may be
+ * shortened as long as only one flag begins with it. Names of one or two letters have one dash (-m, -np).
  * @param argv main's arguments from the command on: argv[0] is its name.
  * @param help receives the help that was asked for; after such a flag the rest of the line is not read.
  * @return TD_EINVAL or TD_ENOTSUP with one sentence that names the flag, and for an unknown flag the nearest name.
@@ -101,7 +109,7 @@ int td_flags_take(const td_flag_command *c, int argc, char **argv);
 /** Set one flag from text: a switch from true, yes, on, false, no or off. @param text borrowed as the flag's type says. */
 TD_NODISCARD td_status td_flag_set(const td_flag *f, const char *prefix, void *options, const char *text, td_error *err);
 
-/** Print --help, a text, or --help-json: an object with the command's sentences and rows, from which packaging/make_pages.py
+/** Print --help or --help-all, texts of 80 columns, or --help-json: an object with the command's sentences and rows, from which packaging/make_pages.py
  * makes man pages and completions. */
 void td_flags_print_help(const td_flag_command *c, td_flag_help help, FILE *f);
 

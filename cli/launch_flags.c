@@ -20,15 +20,15 @@
 /* clang-format off */
 static const td_flag FLAGS[] = {
     TITLE("Server"),
-    {{"config"}, TD_FLAG_TEXT, O(config), .arg = "FILE.yaml", .on_line = true,
+    {{"config"}, TD_FLAG_TEXT, O(config), .arg = "FILE.yaml", .on_line = true, .basic = true,
      .help = "File of 'flag: value' lines; the command line wins over it. Examples: configs/launch/."},
-    {{"served-model-name"}, TD_FLAG_TEXT, S(served_model_name), .arg = "NAME", .by_default = "the last part of --model-path",
+    {{"served-model-name", "alias", "a"}, TD_FLAG_TEXT, S(served_model_name), .arg = "NAME", .by_default = "the last part of --model-path",
      .help = "The model's name in the API, or several: a,b,c."},
-    {{"host"}, TD_FLAG_TEXT, S(host), .arg = "HOST", .by_default = "127.0.0.1",
+    {{"host"}, TD_FLAG_TEXT, S(host), .basic = true, .arg = "HOST", .by_default = "127.0.0.1",
      .help = "Address to listen on; 0.0.0.0 for all."},
-    {{"port"}, TD_FLAG_U16, S(port), .max = 65535, .arg = "PORT", .by_default = "30000",
+    {{"port"}, TD_FLAG_U16, S(port), .basic = true, .max = 65535, .arg = "PORT", .by_default = "30000",
      .help = "0 takes a free one. Taken before the model is loaded."},
-    {{"api-key"}, TD_FLAG_TEXT, S(api_key), .arg = "KEY", .secret = true,
+    {{"api-key"}, TD_FLAG_TEXT, S(api_key), .basic = true, .arg = "KEY", .secret = true,
      .help = "Demand 'Authorization: Bearer KEY' or 'x-api-key: KEY' everywhere but on /health and the console's files. "
              "Better kept in a --config file than on the command line."},
     {{"allow-no-key"}, TD_FLAG_SWITCH, S(allow_no_key),
@@ -210,6 +210,7 @@ td_status td_launch_flags_parse(int argc, char **argv, td_launch_options *o, td_
     o->command = (td_flag_command){.name = "launch_server",
                                    .synopsis = "--model-path DIR [flags]",
                                    .about = "Serves a model over OpenAI's HTTP API.\n",
+                                   .short_help = true,
                                    .groups = o->groups,
                                    .n_groups = 2};
     td_status st = td_flags_parse(&o->command, argc, argv, &o->help, err);

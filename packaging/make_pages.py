@@ -198,7 +198,8 @@ def fish(commands):
             elif flag["arg"]:
                 way = " -x"
             for name in flag["names"]:
-                out.append(f"complete -c tandem -n '__fish_seen_subcommand_from {command['name']}' -l {name[2:]}{way} -d {fish_text(first_sentence(flag['help']))}")
+                option = f"-l {name[2:]}" if name.startswith("--") else f"-{'s' if len(name) == 2 else 'o'} {name[1:]}"
+                out.append(f"complete -c tandem -n '__fish_seen_subcommand_from {command['name']}' {option}{way} -d {fish_text(first_sentence(flag['help']))}")
     return out
 
 

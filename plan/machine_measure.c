@@ -19,7 +19,7 @@ static int by_size(const void *a, const void *b) {
 
 /* Measures all nodes together, each with an equal share of the work. Takes medians, because other processes disturb single
  * rounds. */
-static td_status measure_pool(td_pool *pool, size_t bytes, td_plan_node *sum, td_error *err) {
+static td_status measure_pool(td_pool *pool, size_t bytes, td_plan_node *sum, double *spread, td_error *err) {
     double (*const what[3])(td_roofline *) = {td_roofline_read, td_roofline_int8, td_roofline_f32};
     double       x[3][MEASURE_ROUNDS];
     td_roofline *r;
@@ -30,6 +30,7 @@ static td_status measure_pool(td_pool *pool, size_t bytes, td_plan_node *sum, td
     td_roofline_close(r);
     for (int i = 0; i < 3; i++) qsort(x[i], MEASURE_ROUNDS, sizeof **x, by_size);
     sum->read_bytes_per_s = x[0][MEASURE_ROUNDS / 2];
+    *spread = (x[0][MEASURE_ROUNDS - 1] - x[0][0]) / x[0][MEASURE_ROUNDS / 2];
     sum->int8_ops_per_s = x[1][MEASURE_ROUNDS / 2];
     sum->float_ops_per_s = x[2][MEASURE_ROUNDS / 2];
     return TD_OK;
@@ -46,7 +47,7 @@ static td_status measure_planned(const td_thread_layout *p, const td_machine *ma
     td_plan_node sum = {0};
     size_t       bytes = MEASURE_BYTES < machine->available_bytes / 8 ? MEASURE_BYTES : machine->available_bytes / 8;
     TD_TRY(td_pool_create(p->experts, p->n_experts, &pool, err));
-    td_status st = measure_pool(pool, bytes, &sum, err);
+    td_status st = measure_pool(pool, bytes, &sum, &out->spread, err);
     td_pool_destroy(pool);
     out->n_nodes = p->n_subpools;
     for (uint32_t i = 0; i < out->n_nodes; i++)

@@ -26,8 +26,8 @@ static json_t *machine_json(const td_plan_machine *m) {
                       "bf16_gflops", number(1e-9 * c->float_ops_per_s), "link_gbps", number(1e-9 * c->link_bytes_per_s),
                       "link_latency_us", number(1e6 * c->link_s), "handover_us", number(1e6 * c->handover_s));
     }
-    return json_pack("{s:s,s:b,s:s,s:s,s:o,s:o}", "name", m->name, "measured", m->measured, "kernels", m->kernels->name,
-                     "shares", m->kernels->source, "nodes", nodes, "cards", cards);
+    return json_pack("{s:s,s:b,s:o,s:s,s:s,s:o,s:o}", "name", m->name, "measured", m->measured, "spread", number(m->spread),
+                     "kernels", m->kernels->name, "shares", m->kernels->source, "nodes", nodes, "cards", cards);
 }
 
 static json_t *memories_json(const td_plan *p) {

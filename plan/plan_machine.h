@@ -9,6 +9,9 @@
 
 #include "core/threads/pool.h"
 
+/** A spread above this says that other programs ran while the machine was measured. */
+#define TD_PLAN_BUSY_SPREAD 0.25
+
 /** Shares of the machine's rates that the code reaches: 1 is the whole rate. */
 typedef struct {
     double linear_read;     /* of the read bandwidth, when products of the device tier read weights */
@@ -64,6 +67,7 @@ typedef struct {
     td_plan_node           node[TD_POOL_SUBPOOLS_MAX]; /* [n_nodes] */
     td_plan_cards          cards;
     double                 block_s; /* time of a block on the CPU beside its work: beginning and ending loops */
+    double                 spread;  /* of measured bandwidth: (largest - least) / median of the rounds; 0: not measured */
     double                 step_s;  /* between two steps: sampling, delivering, scheduling */
     td_plan_efficiency     cpu, card;
     bool                   measured;

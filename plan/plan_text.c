@@ -18,6 +18,11 @@ static void print_machine(const td_plan_machine *m, FILE *f) {
                 n > 1 ? "s" : "", x->cores, x->memory_bytes / GIB, 1e-9 * x->read_bytes_per_s, 1e-9 * x->int8_ops_per_s,
                 1e-9 * x->float_ops_per_s);
     }
+    if (m->spread > TD_PLAN_BUSY_SPREAD)
+        fprintf(f,
+                "  the machine was busy: rounds of reading differed by %.0f %%. Plan again when nothing else runs, or give "
+                "--machine\n",
+                100 * m->spread);
     const td_plan_cards *c = &m->cards;
     if (c->count > 0)
         fprintf(f,
@@ -55,6 +60,7 @@ static void print_memory(const td_plan *p, FILE *f) {
         "\nIt fits. KV for %llu tokens with these flags, %llu at most; a token takes %.1f KiB%s. Longest sequence: %llu.\n",
         (unsigned long long)p->kv_tokens, (unsigned long long)p->kv_tokens_most, p->kv_token_bytes / 1024,
         p->n_cards > 1 ? " on each card" : "", (unsigned long long)p->longest);
+    if (!p->n_cards) fprintf(f, "The cache takes memory only as tokens fill it.\n");
     if (p->kv_window)
         fprintf(
             f,

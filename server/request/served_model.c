@@ -1,6 +1,7 @@
 #include "server/request/served_model.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "core/error.h"
@@ -9,15 +10,25 @@
 
 #define FORCED_CALLS "json-list" /* the format of the calls that tool_choice forces a model to write */
 
-/* Names from "a,b", or from the model's path. */
-static td_status set_names(td_served_model *m, const char *given, td_error *err) {
-    const char *path = m->info.model_path ? m->info.model_path : "model";
-    size_t      n = strlen(path);
+/* Writes the last part of a path. Of "." and "..", which name no folder, it takes the folder that they are. */
+static int folder_name(const char *path, char *out, size_t bytes) {
+    char  *real = NULL;
+    size_t n = strlen(path);
     while (n > 1 && path[n - 1] == '/') n--;
+    if (path[n - 1] == '.' && (n == 1 || path[n - 2] == '/' || path[n - 2] == '.') && (real = realpath(path, NULL)))
+        n = strlen(path = real);
     size_t from = n;
     while (from > 0 && path[from - 1] != '/') from--;
-    int len = given ? snprintf(m->name_bytes, sizeof m->name_bytes, "%s", given)
-                    : snprintf(m->name_bytes, sizeof m->name_bytes, "%.*s", (int)(n - from), path + from);
+    int len = snprintf(out, bytes, "%.*s", (int)(n - from), path + from);
+    free(real);
+    return len;
+}
+
+/* Names from "a,b", or from the model's path. */
+static td_status set_names(td_served_model *m, const char *given, td_error *err) {
+    const char *path = m->info.model_path ? m->info.model_path : ".";
+    int         len = given ? snprintf(m->name_bytes, sizeof m->name_bytes, "%s", given)
+                            : folder_name(path, m->name_bytes, sizeof m->name_bytes);
     if (len < 0 || (size_t)len >= sizeof m->name_bytes)
         return td_fail(err, TD_EINVAL, "the served model name has more than %zu bytes", sizeof m->name_bytes - 1);
     for (char *name = m->name_bytes; name;) {

@@ -169,10 +169,10 @@ class Bench(unittest.TestCase):
         self.assertRegex(p.stderr, r"^1 streams, context 16384: left out, the model has \d+ positions\ntandem bench: no row is left to measure\n$")
 
     def test_refusals(self):
-        for args, said in [((), "which suite?"), (("decode",), "decode needs --config"), (("speed",), "no suite 'speed'"),
+        for args, said in [((), "which suite?"), (("decode",), "decode needs --model-path"), (("speed",), "no suite 'speed'"),
                            (("roofline", "experts"), "'experts' is one argument too many, beside 'roofline'"), (("roofline", "--rounds", "0"), "--rounds must be between 1 and 99, not 0"),
                            (("roofline", "--threads", "x"), "--threads needs a whole number"), (("roofline", "--filter", "int8"), "--filter means nothing to roofline"),
-                           (("pool", "--config", TINY), "--config means nothing to pool"),
+                           (("pool", "--config", TINY), "--model-path means nothing to pool"),
                            (("attention", "--expert-quantization", "int8"), "--expert-quantization means nothing to attention"),
                            (("experts", "--expert-quantization", "int3"), "--expert-quantization must be one of none, int4, ")]:
             with self.subTest(args=args):

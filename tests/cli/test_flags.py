@@ -83,11 +83,11 @@ class Flags(unittest.TestCase):
         self.assertEqual(flags["kt_max_deferred_experts_per_token"], 2)
 
     def test_every_flag_is_known(self):
-        text = launch("--help").stdout
+        text = launch("--help-all").stdout
         for flag in KNOWN:
             with self.subTest(flag):
                 self.assertRegex(text, rf"{flag}\b")
-        self.assertRegex(text, r"--quantization FORMAT\n.*\n +Values: auto, none, w8a8_int8\n")
+        self.assertRegex(text, r"--quantization FORMAT\n(?: {8}.*\n)+? {8}Values: auto, none, w8a8_int8\n")
 
     def test_not_supported_yet(self):
         for flags in [["--device", "musa"], ["--nnodes", "2"],
@@ -227,11 +227,11 @@ class EveryCommand(unittest.TestCase):
         self.assertEqual(len(commands), 13)
         flags = 0
         for command in commands:
-            shown = self.run_command(command, "--help")
+            shown = self.run_command(command, "--help-all")
             self.assertEqual((shown.returncode, shown.stderr), (0, ""))
             self.assertTrue(shown.stdout.startswith(f"usage: tandem {command} "), shown.stdout[:80])
             seen = set()
-            for line in re.findall(r"^  (--.*)$", shown.stdout, re.MULTILINE):
+            for line in re.findall(r"^  (-.*)$", shown.stdout, re.MULTILINE):
                 *names, last = line.split(", ")
                 last, _, value = last.partition(" ")
                 for name in [*names, last]:
@@ -243,11 +243,72 @@ class EveryCommand(unittest.TestCase):
                     p = self.run_command(command, name if value else f"{name}=1")
                     with self.subTest(command=command, flag=name):
                         self.assertEqual((p.returncode, p.stdout, p.stderr.count("\n")), (2, "", 1), p.stderr)
-                        self.assertRegex(p.stderr, f"^tandem {command}: --.* (needs a|takes no) value\n$")
+                        self.assertRegex(p.stderr, f"^tandem {command}: --?.* (needs a|takes no) value\n$")
             p = self.run_command(command, "--quite-another-thing")
             self.assertEqual((p.returncode, p.stdout), (2, ""))
             self.assertEqual(p.stderr, f"tandem {command}: there is no flag '--quite-another-thing'; 'tandem {command} --help' lists them\n")
         self.assertGreater(flags, 150)
+
+    def test_help_is_80_columns_wide(self):
+        for command in ["", *re.findall(r"^  (\S+) ", self.run_command("--help").stdout, re.MULTILINE)]:
+            for flag in ("--help", "--help-all") if command else ("--help",):
+                text = self.run_command(*filter(None, [command]), flag).stdout
+                long = [line for line in text.splitlines() if len(line) > 80 and " " in line.strip()]
+                self.assertEqual([line for line in long if not line.startswith("  -") and not line.startswith("usage: ")], [], f"{command} {flag}")
+
+    def test_ten_flags_first(self):
+        short, whole = (launch(flag, program=TANDEM).stdout for flag in ("--help", "--help-all"))
+        shown = re.findall(r"^  (--[a-z-]+)", short, re.MULTILINE)
+        self.assertEqual(sorted(shown), sorted(["--config", "--host", "--port", "--api-key", "--model-path", "--device", "--context-length", "--cpuinfer",
+                                                "--max-total-tokens", "--max-running-requests", "--help", "--help-all"]))
+        self.assertGreater(len(re.findall(r"^  --", whole, re.MULTILINE)), 60)
+        self.assertLess(len(short.splitlines()), 50)
+
+    def test_help_and_version_as_commands(self):
+        for command in ("launch_server", "plan"):
+            self.assertEqual(self.run_command("help", command).stdout, self.run_command(command, "--help").stdout)
+        self.assertEqual(self.run_command("version").stdout, self.run_command("--version").stdout)
+        self.assertEqual(self.run_command("help").stdout, self.run_command("--help").stdout)
+        p = self.run_command("help", "no-such")
+        self.assertEqual((p.returncode, p.stdout), (2, ""))
+
+    def test_commands_are_suggested(self):
+        for given, meant in (("launch-server", "launch_server"), ("serve", "launch_server"), ("quantise", "quantize"), ("toop", "topo"), ("plans", "plan")):
+            p = self.run_command(given)
+            self.assertEqual((p.returncode, p.stdout, p.stderr), (2, "", f"tandem: there is no command '{given}'; is {meant} meant? 'tandem --help' lists them\n"))
+        self.assertEqual(self.run_command("xyzzy").stderr, "tandem: there is no command 'xyzzy'; 'tandem --help' lists them\n")
+
+    def test_names_of_other_engines(self):
+        """Those of the page's table, in place of ours."""
+        with open(f"{SOURCE}/docs/commands.md") as f:
+            rows = re.findall(r"^\| `(--[a-z-]+)` \|([^|]*)\|([^|]*)\|$", f.read(), re.MULTILINE)
+        ours = {"--model-path": DEMO, "--context-length": "512", "--max-running-requests": "3", "--chunked-prefill-size": "256", "--mem-fraction-static": "0.5",
+                "--tensor-parallel-size": "1", "--cpuinfer": "2", "--served-model-name": "x", "--json-model-override-args": "{}", "--disable-radix-cache": None,
+                "--random-seed": "5", "--chat-template": "/dev/null"}
+        self.assertEqual(set(ours), {name for name, *_ in rows})
+        def set_by(name, value):
+            words = ["--model-path", DEMO] if name not in ("--model-path", "--model", "-m") else []
+            p = launch("--check", *words, name, *([value] if value is not None else []))
+            self.assertEqual(p.returncode, 0, p.stderr)
+            return json.loads(p.stdout)
+        for name, *others in rows:
+            for other in re.findall(r"`(--?[a-z-]+)`", " ".join(others)):
+                with self.subTest(other):
+                    self.assertEqual(set_by(other, ours[name]), set_by(name, ours[name]))
+
+    def test_colours_are_for_terminals(self):
+        def on_terminal(**more):
+            master, slave = os.openpty()
+            p = subprocess.run([TANDEM, "topo", "--help"], stdout=slave, env={**os.environ, "TERM": "xterm", **more}, timeout=120)
+            os.close(slave)
+            text = os.read(master, 65536).decode()
+            os.close(master)
+            self.assertEqual(p.returncode, 0)
+            return text
+        self.assertIn("\033[1m--json\033[0m", on_terminal())
+        self.assertNotIn("\033", on_terminal(NO_COLOR="1"))
+        self.assertNotIn("\033", on_terminal(TERM="dumb"))
+        self.assertNotIn("\033", self.run_command("topo", "--help").stdout)
 
 
 if __name__ == "__main__":

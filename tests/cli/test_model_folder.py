@@ -76,6 +76,15 @@ class ModelFolder(unittest.TestCase):
             p = tandem(command, "--model-path", os.path.join(DEMO, "config.json"), *(["--output", os.path.join(self.folder, "out")] if command == "quantize" else []))
             self.assertIn("is not a folder", p.stderr)
 
+    def test_a_model_is_called_as_its_folder(self):
+        for path in (".", "./", "../tale-v3-14m/", "../tale-v3-14m/."):
+            p = subprocess.Popen([TANDEM, "launch_server", "--model-path", path, "--port", "0", "--skip-server-warmup"], cwd=DEMO, stdout=subprocess.PIPE,
+                                 stderr=subprocess.DEVNULL, text=True)
+            self.assertTrue(p.stdout.readline().startswith("tandem: serving tale-v3-14m at "), path)
+            p.terminate()
+            self.assertEqual(p.wait(60), 0)
+            p.stdout.close()
+
     def test_check_opens_the_model(self):
         p = tandem("launch_server", "--check", "--model-path", DEMO)
         self.assertEqual((p.returncode, p.stderr), (0, ""))

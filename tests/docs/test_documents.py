@@ -126,14 +126,14 @@ class Documents(unittest.TestCase):
 
     def help_of(self, command):
         if command not in self.help_texts:
-            self.help_texts[command] = subprocess.run([TANDEM, command, "--help"], capture_output=True, text=True, check=True).stdout
+            self.help_texts[command] = subprocess.run([TANDEM, command, "--help-all"], capture_output=True, text=True, check=True).stdout
         return self.help_texts[command]
 
     def check_words(self, found):
         """That the program is there, and has the flags."""
         if found[0] in ("tandem", "build/release/cli/tandem"):
             command = found[1] if len(found) > 1 else ""
-            if re.match(r"[0-9-]", command):
+            if re.match(r"[0-9-]|(help|version)$", command):
                 return # what it prints, or a flag of its own
             self.assertIn(f"\n  {command} ", subprocess.run([TANDEM, "--help"], capture_output=True, text=True).stdout)
             known = self.help_of(command)
@@ -154,6 +154,10 @@ class Documents(unittest.TestCase):
     def test_tables(self):
         wrong = [f"{page.relative_to(ROOT)}:{line}: {what}" for page in pages() for line, what in broken_tables(page)]
         self.assertEqual(wrong, [])
+
+    def test_every_command_is_on_its_page(self):
+        commands = re.findall(r"^  (\S+) ", subprocess.run([TANDEM, "--help"], capture_output=True, text=True, check=True).stdout, re.M)
+        self.assertEqual(re.findall(r"^\| `([a-z][a-z_-]*)` \|", (ROOT / "docs/commands.md").read_text(), re.M), commands)
 
     def test_the_version_that_is_shown(self):
         """docs/deployment.md shows what `tandem --version` prints; commit and best tier are others on every machine."""

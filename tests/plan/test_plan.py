@@ -96,6 +96,7 @@ class Plan(unittest.TestCase):
     def test_this_machine(self):
         p = self.plan("--config", TINY, "--streams", "1,3", "--contexts", "16,64", "--prompts", "32")
         self.assertTrue(p["machine"]["measured"] and p["fits"])
+        self.assertGreater(p["machine"]["spread"], 0)
         self.assertEqual([(d["streams"], d["context"]) for d in p["decode"]], [(1, 16), (3, 16), (1, 64), (3, 64)])
         self.assertIsNone(p["machine"]["cards"])
         for d in p["decode"] + p["prefill"]:
@@ -179,7 +180,7 @@ class Plan(unittest.TestCase):
 
     def test_refusals(self):
         machine = self.machine(MACHINE)
-        for args, words in ((("--machine", machine), "--config is missing"),
+        for args, words in ((("--machine", machine), "--model-path is missing"),
                             (("--config", TINY, "--streams", "0"), "--streams needs whole numbers from 1 to 4096"),
                             (("--config", TINY, "--contexts", "1,x"), "--contexts needs whole numbers"),
                             (("--config", TINY, "--prompts", "1,2,3,4,5,6,7,8,9"), "--prompts takes 8 numbers at most"),

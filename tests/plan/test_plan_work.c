@@ -52,6 +52,33 @@ static void compare(const td_model_config *c, const td_plan_step *s, const td_mo
 #define PROMPT 40
 #define STREAMS 3
 
+/* A measurement whose rounds differ says that the machine was busy; one whose rounds agree does not. */
+TEST(a_busy_machine_is_told) {
+    td_error         err = {0};
+    td_plan_machine *m = malloc(sizeof *m);
+    td_plan         *plan = malloc(sizeof *plan);
+    td_plan_request  request = {.streams = {1, {1}}, .contexts = {1, {CONTEXT}}, .prompts = {1, {PROMPT}}};
+    td_plan_machine_init(m);
+    m->n_nodes = 1;
+    m->node[0] = (td_plan_node){
+        .cores = 2, .memory_bytes = 8e9, .read_bytes_per_s = 1e10, .int8_ops_per_s = 1e12, .float_ops_per_s = 1e11};
+    td_engine_options_init(&request.engine);
+    request.engine.model_path = repo_path(MODELS[0]);
+    assert_int_equal(td_plan_make(&request, m, plan, &err), TD_OK);
+    for (int busy = 0; busy < 2; busy++) {
+        char  *text = NULL;
+        size_t n = 0;
+        FILE  *f = open_memstream(&text, &n);
+        m->spread = busy ? TD_PLAN_BUSY_SPREAD + 0.1 : TD_PLAN_BUSY_SPREAD;
+        td_plan_print(plan, m, f);
+        fclose(f);
+        assert_int_equal(strstr(text, "the machine was busy") != NULL, busy);
+        free(text);
+    }
+    free(m);
+    free(plan);
+}
+
 TEST(same_work) {
     for (size_t i = 0; i < sizeof MODELS / sizeof *MODELS; i++) {
         td_error         err = {0};

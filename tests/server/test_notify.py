@@ -77,7 +77,7 @@ class Notify(unittest.TestCase):
         with Server(env=manager.environment()) as server:
             connection = server.connection()
             connection.request("POST", "/v1/completions", '{"prompt": "!hang", "model": "fake", "max_tokens": 8}', {"Content-Type": "application/json"})
-            manager.wait_for(lambda m: m.get("STATUS") == "serving: 1 requests running, 0 waiting")
+            manager.wait_for(lambda m: m.get("STATUS") == "serving: 1 request running, 0 waiting")
             connection.close()
             manager.wait_for(lambda m: m.get("STATUS") == "serving: 0 requests running, 0 waiting")
 

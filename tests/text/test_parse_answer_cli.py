@@ -6,7 +6,6 @@ DeepSeek-V3.2's encoding, OpenAI's harmony guide, Llama's and Mistral's prompt f
 """
 import json
 import random
-import re
 import subprocess
 import sys
 
@@ -238,9 +237,9 @@ def main():
         done = subprocess.run([TANDEM, "parse-answer", *flags], input="", capture_output=True, text=True)
         assert done.returncode == 2 and done.stderr, (flags, done)
     # The values of the server's flags are the formats.
-    shown = subprocess.run([TANDEM, "launch_server", "--help"], capture_output=True, text=True).stdout
+    flags = json.loads(subprocess.run([TANDEM, "launch_server", "--help-json"], capture_output=True, text=True).stdout)["flags"]
     for flag in ("tool-call-parser", "reasoning-parser"):
-        names = re.search(rf"--{flag} NAME\n.*\n *Values: (.*)\n", shown)[1].split(", ")
+        names = next(row["values"] for row in flags if row["names"][0] == f"--{flag}")
         assert len(names) > 10 and names[0] == "auto", names
         for name in names[1:]:
             assert parse(*((name, None) if flag == "tool-call-parser" else (None, name)), [{"pieces": ["x"]}])[0]["content"] == ("" if name in OPEN else "x"), name

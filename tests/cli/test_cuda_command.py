@@ -88,15 +88,16 @@ class Cuda(unittest.TestCase):
         self.assertNotIn("stand-in: ", said)
 
     def test_perplexity(self):
+        """With no expert on the card near the host; with experts that move, as many as a number says or as fit, no other number."""
         figures = {}
-        for device in ("host", "cuda"):
+        for device, experts in (("host", "0"), ("cuda", "0"), ("cuda", "8"), ("cuda", "auto")):
             p = run("perplexity", "--model-path", MODEL, "--device", device, "--text", os.path.join(MODEL, "valid.txt"), "--window", "64", "--limit", "64",
-                    "--json")
-            self.assertEqual(p.returncode, 0, p.stderr)
-            figures[device] = json.loads(p.stdout)
-        host, cuda = (figures[d]["nll"] for d in ("host", "cuda"))
-        self.assertLess(abs(host - cuda), NEAR, figures)
-        self.assertNotEqual(host, cuda)  # it was the card
+                    "--json", "--num-gpu-experts", experts)
+            self.assertEqual((p.returncode, p.stderr.count("stand-in: ")), (0, 0), p.stderr)
+            figures[device, experts] = json.loads(p.stdout)["nll"]
+        self.assertLess(abs(figures["host", "0"] - figures["cuda", "0"]), NEAR, figures)
+        self.assertEqual({figures["cuda", experts] for experts in ("0", "8", "auto")}, {figures["cuda", "0"]}, figures)
+        self.assertNotEqual(figures["host", "0"], figures["cuda", "0"])  # it was the card
 
     @unittest.skipUnless(os.environ.get("TD_TEST_FULL"), "a minute and more; with TD_TEST_FULL=1")
     def test_doctor(self):

@@ -52,6 +52,24 @@ TEST(every_call_fails_once) {
     }
 }
 
+/* Experts move in every pass: an upload that fails leaves its expert on the CPU, which only the log tells. */
+TEST(every_call_fails_once_while_experts_move) {
+    const life_case c = {.device = "cuda", .folder = "qwen2_moe", .n_cards = 1, .device_experts = 4};
+    setenv("TD_CHAOS_RESIDENCY", "1", 1);
+    int  n = 0;
+    life want = live_with(&c, "TD_STANDIN_FAIL", 0, &n);
+    assert_int_equal(want.opened, TD_OK);
+    assert_true(n > 50);
+    for (int lives = getenv("TD_TEST_FULL") ? n : 2 * SAMPLE, k = 0; k < lives; k++) {
+        const int i = 1 + n * k / lives;
+        life      l = live_with(&c, "TD_STANDIN_FAIL", i, NULL);
+        told_in_words(&l, "TD_STANDIN_FAIL", i);
+        if (l.opened == TD_OK) assert_memory_equal(l.logits, want.logits, sizeof l.logits);
+        if (l.lost) fail_msg("TD_STANDIN_FAIL=%d: a call that fails once is taken for a lost card", i);
+    }
+    unsetenv("TD_CHAOS_RESIDENCY");
+}
+
 /* From an operation that fails on, the card is gone: the start has a sentence, or a pass and the one after it fail. */
 TEST(every_operation_fails_once) {
     const char *variable = "TD_STANDIN_FAIL_OP";

@@ -38,6 +38,14 @@ class HttpTest(unittest.TestCase):
         self.addCleanup(s.close)
         return s
 
+    def wait_read(self, s):
+        """Until the server has taken all that was sent: the system's receive queue of its side of the connection is empty."""
+        ends = tuple("0100007F:%04X" % port for port in (self.server.port, s.getsockname()[1]))
+        def unread():
+            with open("/proc/net/tcp") as f:
+                return [queues.split(":")[1] for _, *two, _, queues, _ in (line.split()[:6] for line in f) if tuple(two) == ends]
+        wait_until(lambda: unread() == ["00000000"], says="the server has read")
+
     def read_all(self, s):
         data = b""
         while piece := s.recv(65536):
@@ -208,6 +216,8 @@ class LargeBodies(HttpTest):
         for path, body in [kinds[0]] * 3:
             waiting.append(self.connect())
             waiting[-1].sendall(request_bytes(path, body))
+        for s in waiting:  # a request that the server has not begun to read has its connection reset
+            self.wait_read(s)
         self.server.process.send_signal(signal.SIGTERM)
         self.server.wait_log("stopping:")
         self.gate.open()

@@ -41,15 +41,17 @@ static bool shows_tokens(const td_generation *g, const td_news *part) {
     return part->n_lp || (part->n_tokens && g->req.shown.token_ids);
 }
 
-/* Write news that no parser divides. */
-static void write_plain(td_choice *c, const td_choice_state *st, const td_news *part, size_t from, size_t end, td_jbuf *b) {
+/* Write news that no parser divides. last: there are no more. */
+static void write_plain(td_choice *c, const td_choice_state *st, const td_news *part, size_t from, size_t end, bool last,
+                        td_jbuf *b) {
     const td_generation *g = c->generation;
     if (end == from && !shows_tokens(g, part)) return;
     g->req.api->piece(c, st,
                       &(td_piece){.kind = TD_ANSWER_CONTENT,
                                   .text = part->text.data ? part->text.data + from : "",
                                   .len = end - from,
-                                  .with = part},
+                                  .with = part,
+                                  .ends = st->finish != TD_FINISH_NONE && last},
                       b);
 }
 
@@ -71,7 +73,9 @@ static void write_deltas(td_choice *c, const td_choice_state *st, const td_news 
                                       .len = d->len,
                                       .id = d->id_len ? text + d->len : NULL,
                                       .id_len = d->id_len,
-                                      .with = shows_tokens(g, &part) ? &part : NULL},
+                                      .with = shows_tokens(g, &part) ? &part : NULL,
+                                      .ends = st->finish != TD_FINISH_NONE && i + 1 == all->n_deltas &&
+                                              token_end == all->n_tokens && until == token_end},
                           b);
         token = until;
     }
@@ -95,7 +99,7 @@ void td_write_pieces(td_choice *c, const td_choice_state *at, const td_news *all
         } else {
             size_t  end = last ? all->text.len : all->text_end[token + n - 1];
             td_news part = part_of(g, all, token, n);
-            write_plain(c, &st, &part, text, end, b);
+            write_plain(c, &st, &part, text, end, last, b);
             text = end;
         }
         token += n;
@@ -109,7 +113,7 @@ static void write_choice(td_choice *c, const td_choice_state *st, const td_news 
     /* News that gathered while this thread was busy or the client slow are divided as when they are sent at once. */
     td_write_pieces(c, st, news, api->gathers ? SIZE_MAX : c->generation->all->stream_interval, b);
     if (st->finish == TD_FINISH_NONE) return;
-    if (api->finish) api->finish(c, st, b);
+    if (api->finish && !c->finish_written) api->finish(c, st, b);
     c->closed = true;
 }
 

@@ -54,6 +54,7 @@ typedef struct {
     const char          *id; /* of CALL_BEGIN: the call's id */
     size_t               id_len;
     const td_news       *with; /* tokens and log-probabilities that came with it; NULL: none that the request asks for */
+    bool                 ends; /* the choice is finished and has no further piece or token */
 } td_piece;
 
 typedef struct td_api {

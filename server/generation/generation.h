@@ -94,6 +94,7 @@ struct td_choice {
 
     /* of the thread that writes the answer */
     bool   opened, closed; /* its opening and its finish were written */
+    bool   finish_written; /* its finish went with its last piece */
     size_t text_chars;     /* characters of the tokens whose logprobs were written: the next text_offset plus lead_chars */
     size_t lead_chars;     /* characters of the decoded prompt (BOS) that echo's text does not begin with */
 };

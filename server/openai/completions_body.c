@@ -45,6 +45,16 @@ static void write_finish(td_jbuf *b, const td_choice_state *st) {
         td_jw_null(b);
 }
 
+/* With usage in every chunk, a chunk without a token of its own would count the same as the one before it. So the finish is
+ * written with the last piece, unless a token without a text, as an end of sequence, comes behind that. */
+static void write_piece_finish(td_jbuf *b, td_choice *c, const td_choice_state *st, const td_piece *p) {
+    c->finish_written = p->ends && c->generation->req.stream.continuous_usage;
+    if (c->finish_written)
+        write_finish(b, st);
+    else
+        td_jw_member_null(b, "finish_reason");
+}
+
 static void write_token_ids(td_jbuf *b, const td_generation *g, const td_news *news) {
     if (!g->req.shown.token_ids) return;
     td_jw_key(b, "token_ids");
@@ -143,7 +153,9 @@ static void open_chat(td_choice *c, const td_choice_state *st, const td_news *ne
     td_jw_close(b, '}');
     td_jw_member_null(b, "logprobs");
     td_jw_member_null(b, "finish_reason");
-    end_chunk(b, c, st->used, c->index == 0);
+    td_usage before_tokens = st->used;
+    before_tokens.completion = before_tokens.reasoning = 0;
+    end_chunk(b, c, before_tokens, c->index == 0);
 }
 
 static void write_chat_piece(td_choice *c, const td_choice_state *st, const td_piece *p, td_jbuf *b) {
@@ -157,7 +169,7 @@ static void write_chat_piece(td_choice *c, const td_choice_state *st, const td_p
     else
         td_jw_null(b);
     if (p->with) write_token_ids(b, c->generation, p->with);
-    td_jw_member_null(b, "finish_reason");
+    write_piece_finish(b, c, st, p);
     end_chunk(b, c, st->used, false);
 }
 
@@ -197,7 +209,7 @@ static void write_text_piece(td_choice *c, const td_choice_state *st, const td_p
     td_jw_key(b, "logprobs");
     td_write_completion_logprobs(b, c, p->with);
     write_token_ids(b, c->generation, p->with);
-    td_jw_member_null(b, "finish_reason");
+    write_piece_finish(b, c, st, p);
     end_chunk(b, c, st->used, false);
 }
 

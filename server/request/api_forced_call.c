@@ -3,6 +3,7 @@
  * …}, …] by a schema made from the tools. It has one call where a tool is named or calls may not be parallel, else up to
  * TD_API_CALLS_MAX.
  */
+#include <stdlib.h>
 #include <string.h>
 
 #include "core/error.h"
@@ -25,6 +26,11 @@ static json_t *call_schema(const json_t *function, size_t index) {
 }
 
 td_status td_api_force_call(td_api_grammar *g, const json_t *tools, const char *name, bool parallel, td_api_error *err) {
+    /* A format is that of an answer's text, and a forced call has none. */
+    if (g->is_asked && !strcmp(g->param, "response_format")) {
+        free(g->owned);
+        *g = (td_api_grammar){0};
+    }
     json_t *calls = json_array(), *tool;
     size_t  i;
     int     bad = 0;

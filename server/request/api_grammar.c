@@ -36,9 +36,9 @@ static const field STRUCTURED[] = {
     {"json_object", TD_GRAMMAR_JSON_OBJECT, FORM_SWITCH},
 };
 
+/* What is empty is given, and refused: an answer without its form is not what the client asks for. */
 static bool is_given(const json_t *v) {
-    bool off = !v || json_is_null(v) || json_is_false(v) || (json_is_string(v) && json_string_length(v) == 0);
-    return !off && !(json_is_array(v) && json_array_size(v) == 0);
+    return v && !json_is_null(v) && !json_is_false(v);
 }
 
 static td_status set_json(td_api_grammar *g, const json_t *v, td_api_error *err) {
@@ -62,6 +62,7 @@ static td_status take(td_api_grammar *g, td_grammar_kind kind, form f, const cha
     if (f == FORM_SWITCH) return json_is_true(v) ? TD_OK : td_api_bad(err, param, "'%s' must be true or false.", param);
     if (f == FORM_LIST)
         return json_is_array(v) ? set_json(g, v, err) : td_api_bad(err, param, "'%s' must be a list of strings.", param);
+    if (json_is_string(v) && json_string_length(v) == 0) return td_api_bad(err, param, "'%s' must not be empty.", param);
     if (json_is_string(v)) {
         g->source = json_string_value(v);
         g->len = json_string_length(v);
@@ -76,9 +77,12 @@ static td_status take(td_api_grammar *g, td_grammar_kind kind, form f, const cha
 static td_status read_response_format(const json_t *root, td_api_grammar *g, td_api_error *err) {
     const json_t *v = json_object_get(root, "response_format");
     if (!v || json_is_null(v)) return TD_OK;
-    const char *type = json_string_value(json_object_get(v, "type"));
+    const char   *type = json_string_value(json_object_get(v, "type"));
+    const json_t *own_schema = json_object_get(v, "schema"); /* as llama.cpp's clients send it */
     if (!type) return td_api_bad(err, "response_format", "'response_format' must be an object with a 'type'.");
     if (!strcmp(type, "text")) return TD_OK;
+    if (!strcmp(type, "json_object") && td_api_is_set(own_schema))
+        return take(g, TD_GRAMMAR_JSON_SCHEMA, FORM_JSON, "response_format", own_schema, err);
     if (!strcmp(type, "json_object"))
         return take(g, TD_GRAMMAR_JSON_OBJECT, FORM_SWITCH, "response_format", json_true(), err);
     if (strcmp(type, "json_schema") != 0)
@@ -98,6 +102,7 @@ static td_status read_structured_outputs(const json_t *root, td_api_grammar *g, 
     json_t     *v = json_object_get(root, "structured_outputs"), *value;
     const char *key = NULL;
     char        param[TD_API_PARAM_MAX];
+    bool        any = false;
     if (!is_given(v)) return TD_OK;
     if (!json_is_object(v)) return td_api_bad(err, "structured_outputs", "'structured_outputs' must be an object.");
     json_object_foreach(v, key, value) {
@@ -107,7 +112,11 @@ static td_status read_structured_outputs(const json_t *root, td_api_grammar *g, 
         while (i < n && strcmp(key, STRUCTURED[i].name) != 0) i++;
         if (i == n) return td_api_bad(err, param, "'%s' is not supported.", param);
         TD_TRY(take(g, STRUCTURED[i].kind, STRUCTURED[i].form, param, value, err));
+        any = true;
     }
+    if (!any)
+        return td_api_bad(err, "structured_outputs",
+                          "'structured_outputs' must have one of 'json', 'regex', 'choice', 'grammar' and 'json_object'.");
     return TD_OK;
 }
 

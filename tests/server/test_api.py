@@ -65,9 +65,14 @@ class Chat(ApiTest):
         self.assertEqual(chunks[-1].usage.completion_tokens, 6)
         self.assertTrue(all(c.usage is None for c in chunks[:-1]))
         chunks = list(self.chat(stream=True, stream_options={"include_usage": True, "continuous_usage_stats": True}))
-        counts = [c.usage.completion_tokens for c in chunks]
-        self.assertEqual(counts, sorted(counts))
         self.assertTrue(all(c.usage.prompt_tokens == 8 for c in chunks))
+        # The role is no token, each later chunk of a choice counts more than the one before it, and the last event counts all.
+        self.assertEqual([c.usage.completion_tokens for c in chunks], [0, 1, 2, 3, 4, 5, 6, 6])
+        chunks = list(self.chat(stream=True, max_tokens=3, stream_options={"include_usage": True, "continuous_usage_stats": True}))
+        self.assertEqual([(c.usage.completion_tokens, c.choices[0].finish_reason if c.choices else "") for c in chunks],
+                         [(0, None), (1, None), (2, None), (3, "length"), (3, "")])
+        chunks = list(self.complete("Hello", stream=True, max_tokens=2, stream_options={"include_usage": True, "continuous_usage_stats": True}))
+        self.assertEqual([(c.usage.completion_tokens, c.choices[0].finish_reason if c.choices else "") for c in chunks], [(1, None), (2, "length"), (2, "")])
 
     def test_stream_bytes(self):
         """What is on the wire: events of one JSON line, [DONE] last."""

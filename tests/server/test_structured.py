@@ -136,7 +136,21 @@ class Structured(OpenaiTest):
         self.refused("ebnf", {"ebnf": "root ::= nothing"})
         self.refused("json_schema", {"json_schema": "{"})
         self.refused("grammar", {"grammar": 7})
-        self.text({"regex": "ok", "guided_json": None, "ebnf": ""})  # not given
+        self.text({"regex": "ok", "guided_json": None, "guided_json_object": False})  # not given
+        # A form that is empty is a mistake of the client, who would read free text as an answer of the form.
+        for field, empty in {"grammar": "", "ebnf": "", "regex": "", "guided_choice": [], "structured_outputs": {}}.items():
+            self.assertIn(f"'{field}'" if field != "guided_choice" else "at least one", self.refused(field, {field: empty}))
+
+    def test_formats_beside_others(self):
+        """`schema` beside json_object is followed, and a forced call has its tool's schema whatever the format of texts is."""
+        self.assertEqual(json.loads(self.text(response_format={"type": "json_object", "schema": {"const": {"a": [1]}}})), {"a": [1]})
+        tool = {"name": "f", "parameters": {"type": "object", "properties": {"n": {"const": 5}}, "required": ["n"], "additionalProperties": False}}
+        text = {"format": {"type": "json_schema", "name": "x", "schema": {"const": 1}}}
+        answer = self.client.responses.create(model="tale", input="Tell me.", tools=[{"type": "function", **tool}], text=text,
+                                              tool_choice={"type": "function", "name": "f"}, max_output_tokens=100)
+        self.assertEqual([json.loads(i.arguments) for i in answer.output if i.type == "function_call"], [{"n": 5}])
+        answer = self.chat(tools=[{"type": "function", "function": tool}], tool_choice="required", response_format={"type": "json_object"}).choices[0]
+        self.assertEqual(json.loads(answer.message.tool_calls[0].function.arguments), {"n": 5})
 
     def test_hostile_sources_do_not_stall(self):
         deep = '{"items":' * 1000 + "{}" + "}" * 1000

@@ -133,7 +133,7 @@ class Tools(unittest.TestCase):
         odd = [{"type": "function", "function": {"name": "f", "parameters": {"type": "object", "not": {}}}}]
         for refused in ({"tool_choice": {"type": "function", "function": {"name": "other"}}}, {"tool_choice": "any"}, {"tool_choice": 1},
                         {"tool_choice": "required", "tools": None}, {"tool_choice": "required", "tools": odd},
-                        {"tool_choice": "required", "response_format": {"type": "json_object"}}):
+                        {"tool_choice": "required", "extra_body": {"regex": "a"}}):
             with self.subTest(refused=refused), self.assertRaises(openai.BadRequestError) as e:
                 self.c.chat("x", **refused)
             self.assertEqual(e.exception.param, "tool_choice")

@@ -40,8 +40,8 @@ CASES = [
      "{\"city\": \"Paris\"}\n</｜DSML｜invoke>\n</｜DSML｜function_calls>", "", "Hm.", [ROME, PARIS]),
     ("deepseekv32", None, "<｜DSML｜function_calls>\n<｜DSML｜invoke name=\"get_weather\">\n<｜DSML｜parameter name=\"city\" string=\"true\">3</｜DSML｜parameter>\n</｜DSML｜invoke>\n"
      "</｜DSML｜function_calls>", "", "", [call("get_weather", city="3")]),
-    ("deepseekv32", None, "<function_calls>\n<invoke name=\"get_weather\">\n<parameter name=\"city\" string=\"true\">Rome</parameter>\n<parameter name=\"days\" string=\"false\">3"
-     "</parameter>\n</invoke>\n</function_calls>", "", "", [ROME]),
+    # Without the mark these are tags of a text, as of one about such calls.
+    ("deepseekv32", None, "<function_calls>\n<invoke name=\"f\">\n</invoke>\n</function_calls>", "<function_calls>\n<invoke name=\"f\">\n</invoke>\n</function_calls>", "", []),
     # ---- kimi
     ("kimi_k2", "kimi_k2", "<think>The user wants the weather.</think>I check.<|tool_calls_section_begin|><|tool_call_begin|>functions.get_weather:0<|tool_call_argument_begin|>"
      "{\"city\": \"Paris\"}<|tool_call_end|><|tool_call_begin|>functions.get_weather:1<|tool_call_argument_begin|>{\"city\": \"Rome\", \"days\": 3}"

@@ -33,16 +33,6 @@ static const td_tag_dialect DEEPSEEK_V32 = {.call_open = "<｜DSML｜invoke name
                                             .call_close = "</｜DSML｜invoke>",
                                             .section_close = "</｜DSML｜function_calls>",
                                             .json = true};
-/* DeepSeek-V3.2 in a text without special tokens, of which ｜DSML｜ is one. */
-static const td_tag_dialect DEEPSEEK_V32_PLAIN = {.call_open = "<invoke name=\"",
-                                                  .name_end = "\">",
-                                                  .param_open = "<parameter name=\"",
-                                                  .key_end = "\" string=\"",
-                                                  .flag_end = "\">",
-                                                  .value_close = "</parameter>",
-                                                  .call_close = "</invoke>",
-                                                  .section_close = "</function_calls>",
-                                                  .json = true};
 static const td_tag_dialect QWEN3_CODER = {.call_open = "<function=",
                                            .name_end = ">",
                                            .param_open = "<parameter=",
@@ -72,7 +62,7 @@ static const td_tool_format TOOLS[] = {
     {.names = {"gpt-oss", "openai", "harmony"}, .in_template = {"<|channel|>", "<|message|>"}},
     {.names = {"deepseekv32", "deepseek_v32"},
      .syntax = &td_syntax_tags,
-     .openers = {{"<｜DSML｜function_calls>", &DEEPSEEK_V32}, {"<function_calls>", &DEEPSEEK_V32_PLAIN}},
+     .openers = {{"<｜DSML｜function_calls>", &DEEPSEEK_V32}},
      .in_template = {"｜DSML｜"}},
     {.names = {"deepseekv3", "deepseek_v3"},
      .syntax = &td_syntax_tokens,

@@ -32,6 +32,7 @@ static const struct {
     {"diagnostics", NO_EFFECT, JSON_OBJECT},
     {"user_profile_id", NO_EFFECT, JSON_STRING},
     {"workspace_id", NO_EFFECT, JSON_STRING},
+    {"inference_geo", NO_EFFECT, JSON_STRING},
     {"model", READ_BY_CHAT, 0},
     {"max_tokens", READ_BY_CHAT, 0},
     {"stream", READ_BY_CHAT, 0},
@@ -65,6 +66,7 @@ static td_status take_fields(json_t *body, json_t *chat, td_api_error *err) {
         /* This error tells clients that they have to send the whole conversation themselves. */
         if (!strcmp(key, "thread"))
             return td_api_fail(err, 400, "thread_unsupported_request", "'thread' is not supported: nothing is kept here.");
+        if (!strcmp(key, "mcp_servers") && !td_api_is_on(value)) continue; /* none */
         if (i == n) return td_api_bad(err, key, "'%.60s' is not supported.", key);
         if (FIELDS[i].use == NO_EFFECT && json_typeof(value) != FIELDS[i].type)
             return td_api_bad(err, key, "'%s' must be %s.", key, FIELDS[i].type == JSON_STRING ? "a string" : "an object");

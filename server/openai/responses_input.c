@@ -65,7 +65,7 @@ static td_status read_parts(const reading *r, const char *member, const char *co
     *out = json_array();
     json_array_foreach(list, i, part) {
         const char   *type = string_of(part, "type");
-        const json_t *text = json_object_get(part, "text");
+        const json_t *text = json_object_get(part, type && !strcmp(type, "refusal") ? "refusal" : "text");
         size_t        k = 0;
         snprintf(at, sizeof at, "%s[%zu]", member, i);
         while (types[k] && type && strcmp(type, types[k]) != 0) k++;
@@ -85,7 +85,7 @@ static td_status read_parts(const reading *r, const char *member, const char *co
 
 /* The content of a message. A string stands for a list of one part. */
 static td_status read_content(const reading *r, bool assistant) {
-    static const char *const of_assistant[] = {"output_text", "input_text", NULL};
+    static const char *const of_assistant[] = {"output_text", "input_text", "refusal", NULL};
     static const char *const of_others[] = {"input_text", "output_text", NULL};
     json_t                  *content = json_object_get(r->item, "content"), *parts = NULL;
     if (json_is_string(content)) {

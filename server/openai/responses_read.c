@@ -85,18 +85,18 @@ static const struct {
 /* The values that a string field may have, ended by NULL: others ask for what is not supported. */
 static const struct {
     const char *object, *name;
-    const char *values[2];
+    const char *values[4];
     const char *sentence;
 } CHOICES[] = {
     {NULL, "truncation", {"disabled"}, "may only be 'disabled': a conversation is not cut to fit"},
     {"reasoning",
      "summary",
-     {"auto"},
-     "may only be 'auto': reasoning is given whole, as the item's content, and never summarised"},
+     {"auto", "concise", "detailed"},
+     "must be 'auto', 'concise' or 'detailed'; reasoning is given whole, as the item's content, and never summarised"},
     {"reasoning",
      "generate_summary",
-     {"auto"},
-     "may only be 'auto': reasoning is given whole, as the item's content, and never summarised"},
+     {"auto", "concise", "detailed"},
+     "must be 'auto', 'concise' or 'detailed'; reasoning is given whole, as the item's content, and never summarised"},
     {"reasoning", "context", {"auto"}, "may only be 'auto': the chat template chooses which reasoning the model sees again"},
     {"reasoning", "mode", {"standard"}, "may only be 'standard'"},
 };
@@ -277,13 +277,29 @@ static td_status put_tools(json_t *chat, const json_t *tools, td_api_error *err)
     return no_memory ? td_api_no_memory(err) : TD_OK;
 }
 
+/* {"type": "allowed_tools", "mode", "tools": [{"type", "name"}]}, which a chat nests in "allowed_tools" and "function". */
+static td_status put_allowed_tools(json_t *chat, json_t *choice, td_api_error *err) {
+    json_t *tool, *list = json_array(), *mode = json_object_get(choice, "mode");
+    size_t  i;
+    int     bad = 0;
+    json_array_foreach(json_object_get(choice, "tools"), i, tool) bad |= json_array_append_new(
+        list, json_pack("{s:s, s:{s:O*}}", "type", "function", "function", "name", json_object_get(tool, "name")));
+    json_t *nested =
+        bad ? NULL
+            : json_pack("{s:s, s:{s:O*, s:O}}", "type", "allowed_tools", "allowed_tools", "mode", mode, "tools", list);
+    json_decref(list);
+    return json_object_set_new(chat, "tool_choice", nested) == 0 ? TD_OK : td_api_no_memory(err);
+}
+
 static td_status put_tool_choice(json_t *chat, json_t *choice, td_api_error *err) {
     const char *mode = json_string_value(choice), *type = string_of(choice, "type");
     if (!td_api_is_set(choice)) return TD_OK;
     if (mode && (!strcmp(mode, "auto") || !strcmp(mode, "none") || !strcmp(mode, "required")))
         return json_object_set(chat, "tool_choice", choice) == 0 ? TD_OK : td_api_no_memory(err);
+    if (type && !strcmp(type, "allowed_tools")) return put_allowed_tools(chat, choice, err);
     if (type && strcmp(type, "function") != 0)
-        return td_api_bad(err, "tool_choice", "'tool_choice' of type '%.40s' is not supported; only 'function' is.", type);
+        return td_api_bad(err, "tool_choice",
+                          "'tool_choice' of type '%.40s' is not supported; only 'function' and 'allowed_tools' are.", type);
     if (!type || !td_api_is_c_string(json_object_get(choice, "name")))
         return td_api_bad(err, "tool_choice",
                           "'tool_choice' must be 'auto', 'none', 'required' or {\"type\": \"function\", \"name\": …}.");

@@ -11,14 +11,16 @@
 #define MESSAGES_MAX 65536
 
 /* A list of text parts becomes one string, the parts on lines of their own. NULL with err filled on failure. */
-static json_t *join_parts(const json_t *parts, size_t message, td_api_error *err) {
+static json_t *join_parts(const json_t *parts, size_t message, bool of_assistant, td_api_error *err) {
     td_jbuf text = {0};
     char    param[TD_API_PARAM_MAX];
     for (size_t i = 0; i < json_array_size(parts); i++) {
         const json_t *part = json_array_get(parts, i), *s = json_object_get(part, "text");
         const char   *type = json_string_value(json_object_get(part, "type"));
         snprintf(param, sizeof param, "messages[%zu].content[%zu]", message, i);
-        if (!type || strcmp(type, "text") != 0 || !json_is_string(s)) {
+        if (of_assistant && type && !strcmp(type, "refusal") && json_is_string(json_object_get(part, "refusal")))
+            s = json_object_get(part, "refusal"); /* what the assistant said, too */
+        else if (!type || strcmp(type, "text") != 0 || !json_is_string(s)) {
             if (type && strcmp(type, "text") != 0)
                 td_api_bad(err, param, "Content of type '%.40s' is not supported: every model is served for text only.",
                            type);
@@ -89,7 +91,7 @@ static td_status normalise_message(json_t *m, size_t i, td_api_error *err) {
         if (!assistant) return td_api_bad(err, param, "Message %zu has no 'content'.", i);
         set = json_null();
     } else if (json_is_array(content)) {
-        set = join_parts(content, i, err);
+        set = join_parts(content, i, assistant, err);
         if (!set) return TD_EINVAL;
     } else if (!json_is_string(content)) {
         return td_api_bad(err, param, "'content' must be a string or a list of text parts.");
@@ -133,6 +135,30 @@ static td_status check_tools(const json_t *tools, td_api_error *err) {
     return TD_OK;
 }
 
+/* A tool_choice of type allowed_tools: keep those tools alone. @param mode then "auto" or "required". */
+static td_status allow_tools(td_api_request *r, const json_t *allowed, json_t **tools, const char **mode,
+                             td_api_error *err) {
+    const json_t *names = json_object_get(allowed, "tools");
+    json_t       *kept = json_array(), *tool, *named;
+    size_t        i, k;
+    int           bad = 0;
+    *mode = json_string_value(json_object_get(allowed, "mode"));
+    json_array_foreach(*tools, i, tool) {
+        const json_t *name = json_object_get(json_object_get(tool, "function"), "name");
+        bool          in = false;
+        json_array_foreach(names, k, named) in =
+            in || json_equal(name, json_object_get(json_object_get(named, "function"), "name"));
+        if (in) bad |= json_array_append(kept, tool);
+    }
+    if (bad || json_array_size(kept) != json_array_size(names) || json_array_size(kept) == 0) {
+        json_decref(kept);
+        return bad ? td_api_no_memory(err)
+                   : td_api_bad(err, "tool_choice", "'tool_choice' allows tools that 'tools' do not have, or none.");
+    }
+    *tools = kept;
+    return json_object_set_new(r->root, "tools", kept) == 0 ? TD_OK : td_api_no_memory(err);
+}
+
 /* tool_choice "none" leaves the tools out; "auto" shows them to the template; the others force a call too. */
 static td_status read_tools(td_api_request *r, json_t **tools, td_api_error *err) {
     json_t       *v = json_object_get(r->root, "tools");
@@ -142,6 +168,9 @@ static td_status read_tools(td_api_request *r, json_t **tools, td_api_error *err
     if (!td_api_is_set(choice)) return TD_OK;
     const char *mode = json_string_value(choice),
                *name = json_string_value(json_object_get(json_object_get(choice, "function"), "name"));
+    const char *type = json_string_value(json_object_get(choice, "type"));
+    if (type && !strcmp(type, "allowed_tools"))
+        TD_TRY(allow_tools(r, json_object_get(choice, "allowed_tools"), tools, &mode, err));
     if (mode && !strcmp(mode, "auto")) return TD_OK;
     if (mode && !strcmp(mode, "none")) {
         *tools = NULL;

@@ -288,14 +288,19 @@ static td_status read_stream_options(const json_t *root, td_api_streaming *strea
 }
 
 /* Refusals that depend on the value. */
-static td_status refuse_values(const td_api_request *r, td_api_error *err) {
+static td_status refuse_values(td_api_request *r, td_api_error *err) {
     const json_t *v = json_object_get(r->root, "best_of");
     json_int_t    best_of;
     if (td_api_is_set(v) && !(td_api_integer(v, &best_of) && best_of == (json_int_t)r->n))
         return td_api_bad(err, "best_of", "'best_of' is not supported unless it equals 'n'.");
     v = json_object_get(r->root, "verbosity");
-    if (r->form == TD_READ_CHAT && td_api_is_set(v) && !(json_is_string(v) && !strcmp(json_string_value(v), "medium")))
-        return td_api_bad(err, "verbosity", "'verbosity' is not supported; it may only be 'medium'.");
+    if (r->form == TD_READ_CHAT && td_api_is_set(v)) {
+        const char *level = json_is_string(v) ? json_string_value(v) : "";
+        if (strcmp(level, "low") != 0 && strcmp(level, "medium") != 0 && strcmp(level, "high") != 0)
+            return td_api_bad(err, "verbosity", "'verbosity' must be 'low', 'medium' or 'high'.");
+        if (strcmp(level, "medium") != 0)
+            r->warnings[r->n_warnings++] = "'verbosity' has no effect: no model that is served has such a switch.";
+    }
     v = json_object_get(r->root, "modalities");
     if (r->form == TD_READ_CHAT && td_api_is_set(v)) {
         const char *only = json_array_size(v) == 1 ? json_string_value(json_array_get(v, 0)) : NULL;

@@ -34,7 +34,7 @@ void td_api_add_grammar_warnings(td_api_request *r) {
         const td_grammar *g = td_api_of_prompt(r, i)->grammar.compiled;
         const char       *warning = g ? td_grammar_warning(g) : NULL;
         bool              told = r->n_warnings > 0 && r->warnings[r->n_warnings - 1] == warning;
-        if (warning && !told && r->n_warnings < TD_API_GRAMMAR_WARNINGS_MAX) r->warnings[r->n_warnings++] = warning;
+        if (warning && !told && r->n_warnings <= TD_API_GRAMMAR_WARNINGS_MAX) r->warnings[r->n_warnings++] = warning;
     }
 }
 

@@ -21,7 +21,7 @@
 #define TD_API_BIAS_MAX 1024
 #define TD_API_CALLS_MAX 16           /* calls that one answer may be forced to have */
 #define TD_API_GRAMMAR_WARNINGS_MAX 4 /* about grammars */
-#define TD_API_WARNINGS_MAX (5 + TD_API_GRAMMAR_WARNINGS_MAX)
+#define TD_API_WARNINGS_MAX (6 + TD_API_GRAMMAR_WARNINGS_MAX)
 #define TD_API_NAME_MAX 256             /* bytes of rid */
 #define TD_API_COMPLETION_MAX_TOKENS 16 /* OpenAI's default of /v1/completions */
 

@@ -2,6 +2,7 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "core/files/json_text.h"
 #include "server/answer/answer.h"
@@ -16,6 +17,15 @@ static void write_model(td_jbuf *b, const td_server *s, const char *name) {
     td_jw_member_str(b, "root", s->model.name);
     td_jw_member_null(b, "parent");
     td_jw_member_int(b, "max_model_len", s->model.info.context_length);
+    /* Anthropic's clients read these. */
+    char      created[32];
+    time_t    at = s->started_s;
+    struct tm utc;
+    gmtime_r(&at, &utc);
+    strftime(created, sizeof created, "%Y-%m-%dT%H:%M:%SZ", &utc);
+    td_jw_member_str(b, "type", "model");
+    td_jw_member_str(b, "display_name", name);
+    td_jw_member_str(b, "created_at", created);
     td_jw_close(b, '}');
 }
 
@@ -27,6 +37,9 @@ enum MHD_Result td_route_models(td_call *c) {
     td_jw_open(&b, '[');
     for (uint32_t i = 0; i < c->server->model.n_names; i++) write_model(&b, c->server, c->server->model.names[i]);
     td_jw_close(&b, ']');
+    td_jw_member_bool(&b, "has_more", false);
+    td_jw_member_str(&b, "first_id", c->server->model.names[0]);
+    td_jw_member_str(&b, "last_id", c->server->model.names[c->server->model.n_names - 1]);
     td_jw_close(&b, '}');
     return td_answer_json(c, 200, &b);
 }

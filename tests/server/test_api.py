@@ -252,7 +252,7 @@ class Chat(ApiTest):
                                  "typical_p": (0.9, 1), "tfs_z": (0.5, 1.0), "top_n_sigma": (1, -1), "repeat_penalty": (1.1, 1), "mirostat": (2, 0),
                                  "dynatemp_range": (0.5, 0), "xtc_probability": (0.1, 0.0), "dry_multiplier": (0.8, 0), "samplers": (["top_k"], []),
                                  "n_predict": (5, -1), "max_new_tokens": (5, None), "length_penalty": (2, 1), "random_seed": (1, None),
-                                 "enable_thinking": (True, None), "thinking": ({"type": "enabled"}, None), "verbosity": ("low", "medium")}.items():
+                                 "enable_thinking": (True, None), "thinking": ({"type": "enabled"}, None), "verbosity": ("loud", "medium")}.items():
             with self.subTest(field=field):
                 self.assertIn(field, self.refused_chat(field, **{field: on}))
                 self.assertEqual(self.chat(extra_body={field: off}).choices[0].message.content, "Hello")
@@ -457,6 +457,9 @@ class Others(ApiTest):
     def test_models(self):
         models = self.client.models.list()
         self.assertEqual([m.id for m in models], ["fake"])
+        _, listed, _ = self.server.request("GET", "/v1/models")
+        self.assertEqual((listed["has_more"], listed["first_id"], listed["last_id"]), (False, "fake", "fake"))
+        self.assertEqual([(m["type"], m["display_name"]) for m in listed["data"]], [("model", "fake")])
         self.assertEqual(self.client.models.retrieve("fake").max_model_len, 2048)
         with self.assertRaises(openai.NotFoundError):
             self.client.models.retrieve("other")

@@ -302,7 +302,7 @@ class Messages(unittest.TestCase):
         anything = [1, -1.5, True, "x", [], [1], {"a": 1}]
         takes = {"model": str, "max_tokens": 1, "messages": None, "system": (str, []), "tools": [], "tool_choice": None, "stop_sequences": [], "thinking": None,
                  "output_config": None, "context_management": {"a": 1}, "metadata": {"a": 1}, "service_tier": str, "speed": str, "cache_control": {"a": 1},
-                 "diagnostics": {"a": 1}, "user_profile_id": str, "workspace_id": str, "stream": True, "temperature": 1, "top_p": 1, "top_k": 1, "seed": 1,
+                 "diagnostics": {"a": 1}, "user_profile_id": str, "workspace_id": str, "inference_geo": str, "stream": True, "temperature": 1, "top_p": 1, "top_k": 1, "seed": 1,
                  "min_tokens": 1, "min_p": 1, "frequency_penalty": (1, -1.5), "presence_penalty": (1, -1.5), "repetition_penalty": 1, "logit_bias": None,
                  "stop_token_ids": ([], [1]), "ignore_eos": True, "skip_special_tokens": True, "priority": 1, "rid": str, "chat_template_kwargs": {"a": 1}}
         n = 0

@@ -569,9 +569,9 @@ class Misuse(Base):
                 ("include[0]", {"include": ["other"]}), ("include[1]", {"include": ["reasoning.encrypted_content", 1]}),
                 ("top_logprobs", {"top_logprobs": 2}), ("top_logprobs", {"top_logprobs": 21, "include": ["message.output_text.logprobs"]}),
                 ("top_logprobs", {"top_logprobs": -1, "include": ["message.output_text.logprobs"]}),
-                ("reasoning.summary", {"reasoning": {"summary": "detailed"}}), ("reasoning.generate_summary", {"reasoning": {"generate_summary": "concise"}}), ("reasoning.summary", {"reasoning": {"summary": "none"}}),
+                ("reasoning.summary", {"reasoning": {"summary": "whole"}}), ("reasoning.generate_summary", {"reasoning": {"generate_summary": "x"}}), ("reasoning.summary", {"reasoning": {"summary": "none"}}),
                 ("reasoning.mode", {"reasoning": {"mode": "pro"}}), ("reasoning.context", {"reasoning": {"context": "all_turns"}}),
-                ("text.verbosity", {"text": {"verbosity": "low"}}), ("text.format", {"text": {"format": {"type": "grammar"}}}),
+                ("text.verbosity", {"text": {"verbosity": "loud"}}), ("text.format", {"text": {"format": {"type": "grammar"}}}),
                 ("text.format", {"text": {"format": {}}}), ("text.format.schema", {"text": {"format": {"type": "json_schema", "name": "x"}}}),
                 ("text.format.schema", {"text": {"format": {"type": "json_schema", "name": "x", "schema": False}}}),
                 ("text.format", {"text": {"format": {"type": "json_schema", "name": "x", "schema": {"not": {}}}}}),
@@ -586,7 +586,7 @@ class Misuse(Base):
                 ("functions", {"functions": [{}]}), ("enable_thinking", {"enable_thinking": True})):
             with self.subTest(fields=fields):
                 self.refused(param, {"input": "x", **fields})
-        for fields, mine, chats in (({"max_output_tokens": 0}, "max_output_tokens", "max_completion_tokens"), ({"text": {"verbosity": "low"}}, "text.verbosity", "'verbosity'"),
+        for fields, mine, chats in (({"max_output_tokens": 0}, "max_output_tokens", "max_completion_tokens"), ({"text": {"verbosity": "loud"}}, "text.verbosity", "'verbosity'"),
                                     ({"text": {"format": {"type": "json_schema", "schema": {"not": {}}}}}, "text.format", "response_format")):
             sentence = self.refused(mine, {"input": "x", **fields})["message"]
             self.assertIn(f"'{mine}'", sentence)
@@ -608,6 +608,15 @@ class Misuse(Base):
                 self.refused("tool_choice", {"input": "x", "tools": [tool], "tool_choice": choice})
         self.refused("tool_choice", {"input": "x", "tool_choice": "required"})
 
+    def test_fields_that_clients_always_send(self):
+        """What OpenAI's SDKs and agents send: taken, with a warning where it changes nothing."""
+        answer = self.post({"input": [{"role": "user", "content": "a"}, {"role": "assistant", "content": [{"type": "refusal", "refusal": "No."}]}, {"role": "user", "content": "b"}],
+                            "reasoning": {"summary": "detailed"}, "text": {"verbosity": "low"}})
+        self.assertIn("'verbosity' has no effect", answer["warnings"][0])
+        tools = [{"type": "function", "name": n, "parameters": {"type": "object"}} for n in ("f", "g")]
+        allowed = {"type": "allowed_tools", "mode": "auto", "tools": [{"type": "function", "name": "g"}]}
+        self.assertEqual(self.post({"input": "x", "tools": tools, "tool_choice": allowed})["tool_choice"], allowed)
+
     def test_items(self):
         call = {"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}"}
         output = {"type": "function_call_output", "call_id": "c", "output": "x"}
@@ -621,7 +630,7 @@ class Misuse(Base):
                 (".content[0]", {"role": "user", "content": [{"type": "input_text"}]}), (".content[0]", {"role": "user", "content": [{"type": "input_text", "text": 1}]}),
                 (".content[1]", {"role": "user", "content": [{"type": "input_text", "text": "x"}, {"type": "input_image", "image_url": "data:"}]}),
                 (".content[0]", {"role": "user", "content": [{"type": "input_file", "file_id": "x"}]}),
-                (".content[0]", {"role": "assistant", "content": [{"type": "refusal", "refusal": "x"}]}),
+                (".content[0]", {"role": "assistant", "content": [{"type": "refusal", "refusal": 1}]}),
                 (".id", {"role": "user", "content": "x", "id": 1}), (".status", {"role": "user", "content": "x", "status": 1}),
                 (".call_id", {**call, "call_id": None}), (".call_id", {**call, "call_id": ""}), (".name", {**call, "name": 1}), (".name", {**call, "name": "a\0b"}),
                 (".arguments", {**call, "arguments": {}}), (".call_id", {**output, "call_id": 1}), (".output", {**output, "output": None}),

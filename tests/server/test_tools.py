@@ -138,6 +138,20 @@ class Tools(unittest.TestCase):
                 self.c.chat("x", **refused)
             self.assertEqual(e.exception.param, "tool_choice")
 
+    def test_allowed_tools(self):
+        """Of the tools only those that tool_choice allows are called; assistant's refusals are text."""
+        tools = [{"type": "function", "function": {"name": n, "parameters": {"type": "object"}}} for n in ("get_weather", "other")]
+        def allow(mode, *names):
+            return {"type": "allowed_tools", "allowed_tools": {"mode": mode, "tools": [{"type": "function", "function": {"name": n}} for n in names]}}
+        text = '[{"name": "get_weather", "arguments": {}}]' + ECHO
+        forced = self.c.chat(text, tools=tools, tool_choice=allow("required", "get_weather"), stop=ECHO).choices[0].message
+        self.assertEqual([c.function.name for c in forced.tool_calls], ["get_weather"])
+        self.assertEqual(self.c.chat("x", tools=tools, tool_choice=allow("auto", "other")).choices[0].finish_reason, "stop")
+        for choice in (allow("auto"), allow("auto", "none"), allow("some", "other"), {"type": "allowed_tools"}):
+            with self.subTest(choice=choice), self.assertRaises(openai.BadRequestError) as e:
+                self.c.chat("x", tools=tools, tool_choice=choice)
+            self.assertEqual(e.exception.param, "tool_choice")
+
     def test_form_of_the_answer(self):
         """Text that follows a schema is content, whatever it looks like, behind a reasoning."""
         for reasoning in (None, "why"):

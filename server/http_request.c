@@ -306,6 +306,7 @@ enum MHD_Result td_on_request(void *cls, struct MHD_Connection *connection, cons
     if (c->broken) return td_answer_error(c, &c->err);
     if (c->work && !td_text_work_done(&s->text, &c->text)) {
         bool more = c->body.len > TD_TEXT_INLINE_BYTES || (c->api && c->api->long_texts) || c->work(c);
+        c->text.bytes = c->body.len;
         if (more && td_text_work_put(&s->text, &c->text)) return MHD_YES;
         while (more) more = c->work(c); /* text threads take no work any more: the server is closing */
     }

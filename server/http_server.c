@@ -212,13 +212,14 @@ static void end_all(td_server *s, bool abort_them) {
 bool td_server_stop(td_server *s, double grace_s) {
     atomic_store_explicit(&s->phase, TD_SERVER_STOPPING, memory_order_relaxed);
     if (!s->daemon) {
-        td_text_work_stop(&s->text);
+        bool idle = td_text_work_stop(&s->text, grace_s);
         td_watcher_stop(&s->watcher);
-        return true;
+        return idle;
     }
     td_acceptor_stop(&s->acceptor);
-    td_text_work_stop(&s->text); /* requests that it still prepares run in the grace time */
-    if (!td_watcher_close(&s->watcher, grace_s)) {
+    /* Requests that it still prepares run in the grace time. */
+    bool has_texts = !td_text_work_stop(&s->text, grace_s);
+    if (!td_watcher_close(&s->watcher, has_texts ? 0 : grace_s)) {
         end_all(s, false);
         if (!td_watcher_await_idle(&s->watcher, 2)) end_all(s, true); /* some clients do not read */
     }
@@ -226,6 +227,10 @@ bool td_server_stop(td_server *s, double grace_s) {
      * not be stopped either while it reads a malformed request: it then writes an answer that was not taken (0.9.75: a null
      * pointer). */
     td_connections_end(&s->connections);
+    if (has_texts) { /* and its connection is suspended */
+        td_err("the text of a request was still being read when the grace time ended");
+        return false;
+    }
     MHD_stop_daemon(s->daemon);
     s->daemon = NULL;
     bool ended = td_generations_await_end(&s->generations, CANCEL_WAIT_S);
@@ -235,6 +240,7 @@ bool td_server_stop(td_server *s, double grace_s) {
 }
 
 void td_server_stop_now(td_server *s) {
+    td_text_work_hurry(&s->text);
     td_watcher_hurry(&s->watcher);
 }
 

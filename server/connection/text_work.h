@@ -2,6 +2,9 @@
  * Threads for requests whose text takes long. To parse, render and tokenise a body of megabytes takes seconds, to compile a
  * grammar some tenths of one; on an HTTP thread that would hold up all its connections. The request's connection is
  * suspended meanwhile.
+ *
+ * There is a queue of short texts and one of long ones. One thread takes short ones only, so that they never wait for all the
+ * long ones before them. The others take long ones first, so that these get their turn, too.
  */
 #ifndef TD_SERVER_CONNECTION_TEXT_WORK_H
 #define TD_SERVER_CONNECTION_TEXT_WORK_H
@@ -11,7 +14,8 @@
 
 #include "tandem.h"
 
-#define TD_TEXT_THREADS 2
+#define TD_TEXT_THREADS 3
+#define TD_TEXT_SHORT_BYTES ((size_t)1 << 20) /* up to here a text is short */
 /* The HTTP thread works on smaller bodies itself, which takes milliseconds, unless td_work_fn says that it takes long. */
 #define TD_TEXT_INLINE_BYTES ((size_t)32 << 10)
 
@@ -23,7 +27,8 @@ typedef struct td_text_job td_text_job;
 struct td_text_job {
     struct MHD_Connection *connection;     /* suspended while the job waits and runs */
     void (*run)(void *call, bool closing); /* on a text thread; closing: fail it instead */
-    void *call;
+    void  *call;
+    size_t bytes; /* of its text */
 
     /* the queue's */
     td_text_job  *next;
@@ -33,12 +38,16 @@ struct td_text_job {
 typedef struct {
     pthread_mutex_t lock;          /* guards all below, and the queue's part of the jobs */
     pthread_cond_t  queued, fewer; /* a job was put; n_held or n_suspended fell */
-    td_text_job    *first, *last;
-    unsigned        n_held; /* jobs that were put and have not left */
-    unsigned        n_suspended;
-    unsigned        n_threads;
-    bool            closing;
-    pthread_t       threads[TD_TEXT_THREADS];
+    struct {
+        td_text_job *first, *last;
+    } queues[2];      /* of short texts; of long ones */
+    unsigned  n_held; /* jobs that were put and have not left */
+    unsigned  n_suspended;
+    unsigned  n_threads;
+    bool      closing;
+    bool      hurry;   /* td_text_work_hurry was called */
+    unsigned  n_begun; /* threads that have begun: the first takes short texts only */
+    pthread_t threads[TD_TEXT_THREADS];
 } td_text_work;
 
 void                   td_text_work_init(td_text_work *w);
@@ -54,9 +63,11 @@ TD_NODISCARD bool td_text_work_done(td_text_work *w, const td_text_job *job);
 void td_text_work_left(td_text_work *w, td_text_job *job);
 
 /**
- * Stop. Jobs that run are finished, jobs that wait fail with a 503. When this returns, all connections are resumed, their
- * jobs have left or had two seconds for it, and the threads have ended.
+ * Stop. Jobs that run are finished, jobs that wait fail with a 503. When this returns true, all connections are resumed, their
+ * jobs have left or had two seconds for it, and the threads have ended. @return false: a job still ran after so many
+ * seconds, or when td_text_work_hurry was called; its thread and connection are left as they are.
  */
-void td_text_work_stop(td_text_work *w);
+bool td_text_work_stop(td_text_work *w, double seconds);
+void td_text_work_hurry(td_text_work *w); /* ends the wait of a td_text_work_stop that another thread is in */
 
 #endif

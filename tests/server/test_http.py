@@ -225,6 +225,19 @@ class LargeBodies(HttpTest):
         self.assertLessEqual({self.read_all(s)[9:12] for s in waiting}, {b"200", b"503"})
         self.assertEqual(self.server.process.wait(20 * PATIENCE), 0)
 
+    def test_a_stop_does_not_wait_for_texts_without_a_limit(self):
+        """The first server has no time for them, the second is hurried by another signal; the text is never done."""
+        for grace in ("0.1", "86400"):
+            server = Server("--shutdown-grace", grace, env=self.env)
+            with socket.create_connection(("127.0.0.1", server.port)) as s:
+                s.sendall(request_bytes("/tokenize", {"prompt": self.LONG}))
+                self.gate.wait_reached()
+                server.process.send_signal(signal.SIGTERM)
+                server.wait_log("stopping:")
+                self.assertEqual(server.stop(), 1)
+            self.assertIn("the text of a request was still being read", server.stderr())
+            server.process.stdout.close()
+
 
 class Protocol(HttpTest):
     flags = ("--idle-timeout", "3")

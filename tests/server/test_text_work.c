@@ -38,9 +38,13 @@ static void run(void *call, bool closing) {
     *o = closing ? TOLD : FINISHED;
 }
 
+static void run_freely(void *call, bool closing) {
+    *(outcome *)call = closing ? TOLD : FINISHED;
+}
+
 static void *stop(void *arg) {
     (void)arg;
-    td_text_work_stop(&g_work);
+    assert_true(td_text_work_stop(&g_work, 1e6));
     return NULL;
 }
 
@@ -76,4 +80,33 @@ TEST(what_runs_is_finished_and_what_waits_is_told) {
     assert_int_equal(g_suspended, 0);
     for (int i = 0; i < JOBS; i++) assert_int_equal(g_outcomes[i], i < TD_TEXT_THREADS ? FINISHED : TOLD);
     assert_int_equal(*(outcome *)late.call, UNTOUCHED);
+}
+
+#define LONG (TD_TEXT_SHORT_BYTES + 1)
+
+TEST(short_texts_do_not_wait_for_long_ones) {
+    td_text_work work;
+    td_error     err = {0};
+    td_text_job  jobs[JOBS];
+    outcome      outcomes[JOBS] = {UNTOUCHED}, of_short = UNTOUCHED;
+    td_text_job  short_job = {.run = run_freely, .call = &of_short, .bytes = TD_TEXT_SHORT_BYTES};
+    td_text_work_init(&work);
+    assert_int_equal(td_text_work_start(&work, &err), TD_OK);
+    pthread_mutex_lock(&g_gate);
+    for (int i = 0; i < JOBS; i++) {
+        jobs[i] = (td_text_job){.run = run, .call = &outcomes[i], .bytes = LONG};
+        assert_true(td_text_work_put(&work, &jobs[i]));
+    }
+    assert_true(td_text_work_put(&work, &short_job));
+    while (!td_text_work_done(&work, &short_job)) sched_yield();
+    assert_int_equal(of_short, FINISHED);
+    for (int i = 0; i < JOBS; i++) assert_int_equal(outcomes[i], UNTOUCHED);
+    td_text_work_left(&work, &short_job);
+    assert_false(td_text_work_stop(&work, 0.01)); /* a job runs: it is not waited for without a limit */
+    pthread_mutex_unlock(&g_gate);
+    for (int i = 0; i < JOBS; i++) {
+        while (!td_text_work_done(&work, &jobs[i])) sched_yield();
+        td_text_work_left(&work, &jobs[i]);
+    }
+    assert_true(td_text_work_stop(&work, 1e6));
 }

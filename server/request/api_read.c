@@ -163,6 +163,8 @@ static void keep_last(td_api_prompt *p, size_t n) {
     if (p->n_ids <= n) return;
     memmove(p->ids, p->ids + p->n_ids - n, n * sizeof *p->ids);
     p->n_ids = n;
+    p->text = NULL; /* an echo, too, has only what was kept */
+    p->text_len = 0;
 }
 
 td_status td_api_encode(td_api_request *r, const td_tokenizer *tok, const td_chat_form *chat, const td_engine_info *info,

@@ -284,6 +284,7 @@ class Chat(ApiTest):
             r = self.chat(extra_body={"truncate_prompt_tokens": k})
             self.assertEqual(r.usage.prompt_tokens, len(kept))
         self.assertEqual(self.complete("Hello", extra_body={"truncate_prompt_tokens": 3}).choices[0].text, "llo")
+        self.assertEqual(self.complete("Hello", echo=True, max_tokens=2, extra_body={"truncate_prompt_tokens": 3}).choices[0].text, "llo" + "ll")
         for bad in (0, -1, 1.5, "x"):
             self.refused_chat("truncate_prompt_tokens", truncate_prompt_tokens=bad)
 

@@ -1,7 +1,9 @@
 /* `tandem COMMAND …` finds the subcommand and calls it. */
+#include <fcntl.h>
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "bench/bench.h"
 #include "cli/cli.h"
@@ -97,7 +99,17 @@ static bool is_one_of(const char *word, const char *a, const char *b, const char
     return !strcmp(word, a) || !strcmp(word, b) || !strcmp(word, c);
 }
 
+/* Open descriptors 0 to 2 where the caller closed them: a file that a command writes would otherwise become standard output
+ * or error, and get what is printed there. */
+static void open_standard_streams(void) {
+    int fd;
+    do fd = open("/dev/null", O_RDWR);
+    while (fd >= 0 && fd <= STDERR_FILENO);
+    if (fd >= 0) close(fd);
+}
+
 int main(int argc, char **argv) {
+    open_standard_streams();
     signal(SIGXFSZ, SIG_IGN); /* a write beyond the limit on file sizes fails with an error instead */
     if (argc < 2) {
         print_usage(stderr);

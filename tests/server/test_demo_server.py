@@ -8,7 +8,7 @@ import tempfile
 import unittest
 
 import openai
-from server_process import MODEL, TANDEM, OpenaiTest, Server, demo_server
+from server_process import MODEL, TANDEM, OpenaiTest, Server, demo_server, free_port, wait_until
 
 ASK = [{"role": "user", "content": "Tell me a story about a dragon."}]
 
@@ -165,6 +165,17 @@ class Demo(OpenaiTest):
 
 
 class Launch(unittest.TestCase):
+    def test_closed_streams(self):
+        """No file that the program opens becomes standard output or error, where what is printed would go into it."""
+        port = free_port()
+        server = subprocess.Popen(["sh", "-c", 'exec "$@" <&- >&- 2>&-', "sh", TANDEM, "launch_server", "--model-path", MODEL, "--port", str(port)])
+        try:
+            wait_until(lambda: socket.create_connection(("127.0.0.1", port)).close() or True, 60)
+            self.assertEqual([os.readlink(f"/proc/{server.pid}/fd/{i}") for i in range(3)], ["/dev/null"] * 3)
+        finally:
+            server.terminate()
+            server.wait()
+
     def test_ak_command(self):
         """The command of the 2-card A+K deployment, device and paths changed (and a free port)."""
         packed = tempfile.TemporaryDirectory()

@@ -49,7 +49,7 @@ static td_status read_fd(int fd, const char *path, size_t max_bytes, char **out,
 td_status td_file_read(const char *path, size_t max_bytes, char **out, size_t *len, td_error *err) {
     *out = NULL;
     *len = 0;
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* a FIFO's opening would wait */
     if (fd < 0)
         return td_fail(err, errno == ENOENT || errno == ENOTDIR ? TD_ENOTFOUND : TD_EIO, "%s: %s", path, strerror(errno));
     td_status s = read_fd(fd, path, max_bytes, out, len, err);

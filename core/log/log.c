@@ -101,7 +101,19 @@ static void put_member(line *l, const char *name, const char *value, const char 
     if (!number) puts_to(l, "\"");
 }
 
-/* The message as people read it: without marks and names, and with no control character. */
+/* Bytes of a character at p that would change how a terminal or viewer shows the rest; 0 for any other. These are control
+ * characters, U+0080 to U+009F among them, line separators, and the marks that turn the direction of text (Unicode 9). */
+static size_t unshown_len(const char *p) {
+    const unsigned char *s = (const unsigned char *)p;
+    if (s[0] < ' ' || s[0] == 0x7f) return 1;
+    if (s[0] == 0xc2) return s[1] >= 0x80 && s[1] < 0xa0 ? 2 : 0;
+    if (s[0] != 0xe2) return 0;
+    bool general = s[1] == 0x80 && ((s[2] >= 0x8e && s[2] <= 0x8f) || (s[2] >= 0xa8 && s[2] <= 0xae));
+    bool isolates = s[1] == 0x81 && s[2] >= 0xa6 && s[2] <= 0xa9;
+    return general || isolates ? 3 : 0;
+}
+
+/* The message as people read it: without marks and names, and with '?' for each character of unshown_len. */
 static size_t plain_text(const char *marked, bool has_figures, char *out) {
     size_t n = 0;
     for (const char *p = marked; *p; p++) {
@@ -110,7 +122,9 @@ static size_t plain_text(const char *marked, bool has_figures, char *out) {
             if (!value) break; /* cut within the name */
             p = value;
         } else if (!has_figures || *p != END_MARK) {
-            out[n++] = (unsigned char)*p < ' ' || *p == 0x7f ? '?' : *p;
+            size_t len = unshown_len(p);
+            out[n++] = len ? '?' : *p;
+            p += len ? len - 1 : 0;
         }
     }
     return n;

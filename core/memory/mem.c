@@ -103,7 +103,7 @@ static td_status map_whole(td_file_map *m, int fd, const char *path, td_error *e
 
 td_status td_file_map_open(td_file_map *m, const char *path, td_error *err) {
     *m = (td_file_map){0};
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* a FIFO's opening would wait */
     if (fd < 0) return td_fail(err, errno == ENOENT ? TD_ENOTFOUND : TD_EIO, "cannot open %s: %s", path, strerror(errno));
     td_status st = map_whole(m, fd, path, err);
     close(fd);

@@ -7,7 +7,7 @@
 
 typedef struct {
     unsigned    hosts, lengths, codings;
-    bool        bad_name;
+    bool        bad_name, encoded;
     const char *coding;
 } framing;
 
@@ -28,6 +28,7 @@ static enum MHD_Result look(void *cls, enum MHD_ValueKind kind, const char *name
     f->bad_name = f->bad_name || !is_token(name, n);
     f->hosts += !strcasecmp(name, "Host");
     f->lengths += !strcasecmp(name, "Content-Length");
+    f->encoded = f->encoded || (!strcasecmp(name, "Content-Encoding") && strcasecmp(value ? value : "", "identity") != 0);
     if (!strcasecmp(name, "Transfer-Encoding")) {
         f->codings++;
         f->coding = value;
@@ -40,7 +41,9 @@ void *td_note_uri(void *cls, const char *uri, struct MHD_Connection *connection)
     (void)cls;
     if (!c) return NULL;
     c->uri = c->uri_end = uri;
-    while ((unsigned char)*c->uri_end > ' ' && *c->uri_end != 0x7f) c->uri_end++;
+    c->uri_has_nul = false;
+    for (; (unsigned char)*c->uri_end > ' ' && *c->uri_end != 0x7f; c->uri_end++)
+        c->uri_has_nul = c->uri_has_nul || !strncmp(c->uri_end, "%00", 3);
     return NULL;
 }
 
@@ -57,10 +60,13 @@ td_status td_check_framing(struct MHD_Connection *connection, const char *method
     if (!first_line_good(td_connection_of(connection), method, version))
         return td_api_bad(err, NULL,
                           "The request's first line is not a method, a path and a version with one space between.");
+    if (td_connection_of(connection)->uri_has_nul) return td_api_bad(err, NULL, "The request's path has a NUL in it.");
     MHD_get_connection_values_n(connection, MHD_HEADER_KIND, look, &f);
     if (f.bad_name) return td_api_bad(err, NULL, "A header's name is empty or has a character that names do not have.");
     if (f.hosts > 1 || (f.hosts == 0 && !old)) return td_api_bad(err, NULL, "The request must have one 'Host' header.");
     if (f.lengths > 1) return td_api_bad(err, NULL, "The request has more than one 'Content-Length' header.");
+    if (f.encoded)
+        return td_api_fail(err, 415, "unsupported_media_type", "A body must come as it is, without a 'Content-Encoding'.");
     if (f.codings == 0) return TD_OK;
     if (f.lengths || old)
         return td_api_bad(err, NULL, "'Transfer-Encoding' does not go with 'Content-Length', nor with HTTP/1.0.");

@@ -43,6 +43,11 @@ TEST(text_lines) {
     assert_string_equal(text + 24, " info  decode: 3 running, 12.2 tokens/s (50 %)\n");
     CAPTURE(text, td_warn("%s", "a\nb\x1b[2J\001x\002y\003"));
     assert_string_equal(text + 24, " warn  a?b?[2J?x?y?\n");
+    CAPTURE(text, td_warn("%s",
+                          "a\xc2\x9b"
+                          "31m \xc2\xa0\xe2\x80\xa8\xe2\x80\xae"
+                          "b\xe2\x81\xa6\xe2\x82\xac\xe2\x80"));
+    assert_string_equal(text + 24, " warn  a?31m \xc2\xa0??b?\xe2\x82\xac\xe2\x80\n");
     CAPTURE(text, td_debug("below the level"));
     assert_string_equal(text, "");
 }

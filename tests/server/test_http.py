@@ -339,6 +339,8 @@ class Protocol(HttpTest):
                             (post + b"Transfer-Encoding: gzip\r\n\r\n", b"501"), (post + b"Transfer-Encoding: gzip, chunked\r\n\r\n0\r\n\r\n", b"501"),
                             (post + b"Transfer-Encoding: chunked\r\nTransfer-Encoding: identity\r\n\r\n0\r\n\r\n", b"501"),
                             (post + b"Content-Length : 14\r\n\r\n" + body, b"400"),
+                            (b"POST /flush_cache%00x HTTP/1.1\r\nHost: localhost\r\n\r\n", b"400"),
+                            (post + b"Content-Encoding: gzip\r\nContent-Length: 14\r\n\r\n" + body, b"415"),
                             (b"GET /health HTTP/1.1\r\n\r\n", b"400"), (b"GET /health HTTP/1.1\r\nHost: localhost\r\nHost: y\r\n\r\n", b"400"),
                             (b"GET /health HTTP/1.1\r\nHost: localhost\r\nX A: y\r\n\r\n", b"400")]:
             with self.subTest(raw):

@@ -157,7 +157,7 @@ static td_status read_file(const char *dir, const char *name, char **text, size_
     *text = NULL;
     if (snprintf(path, sizeof path, "%s/%s", dir, name) >= (int)sizeof path)
         return td_fail(err, TD_EINVAL, "the path of %s is too long", name);
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* a FIFO's opening would wait */
     if (fd < 0 && (errno == ENOENT || errno == ENOTDIR)) return TD_OK;
     if (fd < 0) return td_fail(err, TD_EIO, "cannot open %s: %s", path, strerror(errno));
     struct stat st;

@@ -41,15 +41,18 @@ typedef struct {
 
 static const route ROUTES[] = {
     {"POST", "/v1/chat/completions", &td_api_chat, td_work_generate, td_route_generate, GENERATES},
+    {"POST", "/chat/completions", &td_api_chat, td_work_generate, td_route_generate, GENERATES}, /* as llama.cpp has it */
     {"POST", "/v1/completions", &td_api_completion, td_work_generate, td_route_generate, GENERATES},
     {"POST", "/v1/messages", &td_api_messages, td_work_generate, td_route_generate, GENERATES},
     {"POST", "/v1/messages/count_tokens", &td_api_messages, td_work_count_tokens, td_route_reply, 0},
     {"POST", "/generate", &td_api_generate, td_work_generate, td_route_generate, GENERATES},
     {"POST", "/v1/responses", &td_api_response, td_work_generate, td_route_generate, GENERATES},
+    {"POST", "/v1/responses/input_tokens", &td_api_response, td_work_count_input, td_route_reply, 0},
     {"GET", "/v1/responses/", NULL, NULL, td_route_get_response, PREFIX},
     {"DELETE", "/v1/responses/", NULL, NULL, td_route_delete_response, PREFIX},
     {"POST", "/v1/responses/", NULL, NULL, td_route_cancel_response, PREFIX | NO_BODY},
     {"GET", "/v1/models", NULL, NULL, td_route_models, 0},
+    {"GET", "/models", NULL, NULL, td_route_models, 0}, /* as llama.cpp has it */
     {"GET", "/v1/models/", NULL, NULL, td_route_model, PREFIX},
     {"POST", "/tokenize", NULL, td_work_tokenize, td_route_tokens, 0},
     {"POST", "/detokenize", NULL, td_work_detokenize, td_route_tokens, 0},

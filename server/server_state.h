@@ -71,6 +71,7 @@ enum MHD_Result td_route_requests(td_call *c);
 enum MHD_Result td_route_console(td_call *c);
 /* anthropic/messages_count.c: */
 bool td_work_count_tokens(td_call *c); /* td_route_reply after it */
+bool td_work_count_input(td_call *c);  /* likewise */
 /* token_routes.c: */
 bool            td_work_tokenize(td_call *c); /* td_route_tokens (token_answer.h) after these */
 bool            td_work_detokenize(td_call *c);

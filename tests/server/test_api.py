@@ -458,6 +458,8 @@ class Others(ApiTest):
     def test_models(self):
         models = self.client.models.list()
         self.assertEqual([m.id for m in models], ["fake"])
+        self.assertEqual(self.server.request("GET", "/models")[1], self.server.request("GET", "/v1/models")[1])
+        self.assertEqual(self.server.request("POST", "/chat/completions", {"messages": USER})[1]["choices"][0]["message"]["content"], "Hello")
         _, listed, _ = self.server.request("GET", "/v1/models")
         self.assertEqual((listed["has_more"], listed["first_id"], listed["last_id"]), (False, "fake", "fake"))
         self.assertEqual([(m["type"], m["display_name"]) for m in listed["data"]], [("model", "fake")])

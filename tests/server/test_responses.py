@@ -55,8 +55,8 @@ class Base(OpenaiTest):
     def create(self, input="Hello", **more):
         return self.client.responses.create(model="fake", input=input, **more)
 
-    def post(self, body, status=200):
-        code, answer, _ = self.server.request("POST", "/v1/responses", body)
+    def post(self, body, status=200, path="/v1/responses"):
+        code, answer, _ = self.server.request("POST", path, body)
         self.assertEqual(code, status, answer)
         return answer
 
@@ -613,6 +613,9 @@ class Misuse(Base):
         answer = self.post({"input": [{"role": "user", "content": "a"}, {"role": "assistant", "content": [{"type": "refusal", "refusal": "No."}]}, {"role": "user", "content": "b"}],
                             "reasoning": {"summary": "detailed"}, "text": {"verbosity": "low"}})
         self.assertIn("'verbosity' has no effect", answer["warnings"][0])
+        self.assertEqual(self.client.responses.input_tokens.count(model="fake", input="Hello").input_tokens, self.create("Hello").usage.input_tokens)
+        self.assertEqual(self.post({"input": "x" * 9000}, path="/v1/responses/input_tokens")["object"], "response.input_tokens")
+        self.assertEqual(self.post({"input": 5}, 400, path="/v1/responses/input_tokens")["error"]["param"], "input")
         tools = [{"type": "function", "name": n, "parameters": {"type": "object"}} for n in ("f", "g")]
         allowed = {"type": "allowed_tools", "mode": "auto", "tools": [{"type": "function", "name": "g"}]}
         self.assertEqual(self.post({"input": "x", "tools": tools, "tool_choice": allowed})["tool_choice"], allowed)

@@ -27,17 +27,17 @@ PERPLEXITY = (TANDEM, "perplexity", "--model-path", MODEL, *MODEL_FLAGS, "--text
               "--window", "16", "--limit", "40")
 
 
-def launch(fail, wait=False):
-    return Server(*FLAGS, program=[TANDEM], model=MODEL, wait=wait, env={"TD_CHAOS_FAIL_DEVICE": fail})
+def launch(fail, *flags, wait=False):
+    return Server(*FLAGS, *flags, program=[TANDEM], model=MODEL, wait=wait, env={"TD_CHAOS_FAIL_DEVICE": fail})
 
 
 def counted(log):
     return int(re.search(r"TD_CHAOS_FAIL_DEVICE: (\d+) calls", log)[1])
 
 
-def calls(ask):
+def calls(*flags, ask):
     """How many calls there are, and what is right."""
-    with launch("0", wait=True) as server:
+    with launch("0", *flags, wait=True) as server:
         right = texts(server) if ask else None
         assert server.stop() == 0, server.stderr()
         return counted(server.stderr()), right
@@ -96,6 +96,33 @@ class Device(unittest.TestCase):
                     errors = self.serve(n, count)
                     self.assertTrue(least <= errors <= most, f"{errors} requests failed")
 
+    @unittest.skipUnless(CARDS == "1", "experts move on one card")
+    def test_experts_that_move(self):
+        """Uploads fail among the other calls, from a thread of their own: an expert that does not come stays on the CPU."""
+        some = ("--num-gpu-experts", "8")
+        of_start, _ = calls(*some, ask=False)
+        of_all, right = calls(*some, ask=True)
+        self.assertEqual(right, self.right)
+        for n in sample(range(1, of_start + 1), 6):
+            with self.subTest(start=n):
+                self.assertRegex(outcome(launch(str(n), *some), right), "as TD_CHAOS_FAIL_DEVICE wants it|cannot be captured|accelerator")
+        uploads_failed = 0
+        # How many uploads there are depends on the clock: the first half of the calls is there in every run.
+        for n in sample(range(of_start + 1, (of_start + of_all) // 2), 10):
+            with self.subTest(serving=n), launch(f"{n},2", *some, wait=True) as server:
+                try:
+                    self.assertEqual(texts(server), right)
+                except NoAnswer as e:
+                    self.assertEqual(str(e), "500")
+                self.assertEqual(texts(server), right)
+                text = server.request("GET", "/metrics")[1]
+                failed = int(re.search(r'tandem:expert_uploads_total\{[^}]*result="failed"\} (\d+)', text)[1])
+                uploads_failed += failed
+                self.assertEqual(server.stop(), 0)
+                self.assertEqual("an expert could not be copied to the device" in server.stderr(), failed > 0)
+                self.assertTrue(failed or "trying once more" in server.stderr())
+        self.assertGreater(uploads_failed, 0)
+
     def test_capture(self):
         """A prompt's first step is captured. Where that fails, log and client are told which step it was."""
         sentence = r"a step of \d+ tokens cannot be captured"
@@ -103,7 +130,7 @@ class Device(unittest.TestCase):
             status, answer, _ = server.request("POST", "/v1/completions", ASK)
             self.assertEqual(status, 500)
             self.assertRegex(answer["error"]["message"], "the step failed twice: " + sentence)
-            self.assertRegex(server.stderr(), f"failed \\({sentence}.*\\): trying once more")
+            server.wait_log_match(f"failed \\({sentence}.*\\): trying once more")
             self.assertEqual(texts(server), self.right)
             self.assertEqual(server.stop(), 0)
 

@@ -131,7 +131,7 @@ class Run(unittest.TestCase):
             with self.subTest(flags=flags):
                 right, server = self.failing_operation(1, *flags)
                 self.assertWell(server, right)
-                self.assertIn("trying once more", server.stderr())
+                server.wait_log("trying once more")
                 self.assertEqual(server.metric("tandem:failed_requests_total"), 0)
                 self.assertEqual(server.stop(), 0)
 

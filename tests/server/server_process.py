@@ -132,6 +132,10 @@ class Server:
                 raise AssertionError(f"{name} is {now}, not {value}, after {timeout * PATIENCE} s")
             time.sleep(0.02)
 
+    def wait_log_match(self, pattern):
+        """The match of a pattern in the log, which has a thread of its own: a line may come after the answer that it is about."""
+        return wait_until(lambda: re.search(pattern, self.stderr()), says=f"{pattern!r} in the log")
+
     def wait_log(self, text, timeout=10):
         end = time.monotonic() + timeout * PATIENCE
         while text not in self.stderr():

@@ -263,7 +263,7 @@ class Chat(ApiTest):
         effort = {"messages": USER, "reasoning_effort": "high"}
         _, r, _ = self.server.request("POST", "/v1/chat/completions", effort)
         self.assertEqual(r["warnings"], ["'reasoning_effort' has no effect: the chat template does not use it."])
-        self.assertIn(f"request {r['id']}: 'reasoning_effort' has no effect", self.server.stderr())
+        self.server.wait_log(f"request {r['id']}: 'reasoning_effort' has no effect")
         _, text, _ = self.server.request("POST", "/v1/chat/completions", {**effort, "stream": True, "n": 2})
         self.assertEqual([len(json.loads(e[6:]).get("warnings", [])) for e in text.split("\n\n") if '"warnings"' in e], [1])
         _, r, _ = self.server.request("POST", "/v1/chat/completions", {"messages": USER})

@@ -56,6 +56,7 @@ class Seeing(unittest.TestCase):
     def test_json_log(self):
         with start("--log-format", "json") as server:
             complete(server, 12)
+            self.assertEqual(server.stop(), 0)  # all lines are written then
             lines = [json.loads(line) for line in server.stderr().splitlines()]
         for line in lines:
             self.assertRegex(line["ts"], r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z$")
@@ -90,6 +91,7 @@ class Seeing(unittest.TestCase):
     def test_text_log(self):
         with start() as server:
             complete(server, 12)
+            self.assertEqual(server.stop(), 0)
             text = server.stderr()
         self.assertRegex(text, r"Z info  prefill: request 2, 128 of 200 tokens, [\d.]+ tokens/s, about \d+ s left\n")
         self.assertRegex(text, r"Z info  decode: 1 running, 0 queued, 0 retracted, KV 256 of \d+ tokens \([\d.]+ %\), [\d.]+ tokens/s, ")

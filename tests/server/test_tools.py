@@ -285,8 +285,8 @@ class Formats(unittest.TestCase):
     def test_by_template(self):
         folder = os.path.join(os.environ["TD_SOURCE_DIR"], "tests/data/templates")
         with Tandem("--chat-template", os.path.join(folder, "Kimi-K2-Thinking.jinja")) as c:
-            self.assertIn("--tool-call-parser kimi_k2, by the chat template", c.server.stderr())
-            self.assertIn("--reasoning-parser kimi_k2, by the chat template", c.server.stderr())
+            c.server.wait_log("--tool-call-parser kimi_k2, by the chat template")
+            c.server.wait_log("--reasoning-parser kimi_k2, by the chat template")
             message = c.chat("<think>Hm.</think>" + KIMI).choices[0].message
             self.assertEqual((message.reasoning_content, message.tool_calls[0].function.name), ("Hm.", "get_weather"))
         with Tandem("--chat-template", os.path.join(folder, "Kimi-K2-Thinking.jinja"), "--tool-call-parser", "none", "--reasoning-parser", "none") as c:

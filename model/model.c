@@ -362,6 +362,9 @@ td_status td_model_open(const td_model_spec *spec, const td_model_probe *probe, 
 void td_model_set_slots(td_model *m, uint32_t n_slots) {
     assert(m->spec.device_experts == TD_GPU_EXPERTS_AUTO && n_slots <= m->config.n_experts);
     m->part.resident = m->spec.device_experts = n_slots;
+    if (!n_slots)
+        td_info("num-gpu-experts auto: none: beside weights and KV cache there is no room for %u of a layer",
+                m->config.top_k);
 }
 
 void td_model_close(td_model *m) {

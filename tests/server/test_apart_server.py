@@ -71,11 +71,18 @@ class Apart(unittest.TestCase):
 
     def test_too_little_memory(self):
         """The figure in the sentence would do, and does."""
-        said = self.refusal(TD_APART_MEMORY=str(5 << 20))
-        self.assertRegex(said, "^tandem launch_server: device memory: the weights take")
-        enough = int(float(re.search(r"use one with (\S+) GiB or more", said)[1]) * (1 << 30))
+        def enough_for(*flags):
+            said = self.refusal(*flags, TD_APART_MEMORY=str(5 << 20))
+            self.assertRegex(said, "^tandem launch_server: device memory: the weights take")
+            return int(float(re.search(r"use one with (\S+) GiB or more", said)[1]) * (1 << 30))
+        enough = enough_for()
         self.assertIn("device memory", self.refusal(TD_APART_MEMORY=str(enough - (2 << 20))))
         with start(*APART, TD_APART_MEMORY=str(enough)) as server:
+            status, answer, _ = server.request("POST", "/v1/completions", ASK[0])
+            self.assertEqual((status, answer["choices"][0]["text"]), (200, self.right[0][0][0]))
+        auto = ("--num-gpu-experts", "auto")
+        with start(*APART, *auto, TD_APART_MEMORY=str(enough_for(*auto))) as server:
+            server.wait_log("num-gpu-experts auto: none: beside weights and KV cache there is no room for 4 of a layer")
             status, answer, _ = server.request("POST", "/v1/completions", ASK[0])
             self.assertEqual((status, answer["choices"][0]["text"]), (200, self.right[0][0][0]))
         said = self.refusal("--max-total-tokens", "100000000", TD_APART_MEMORY=str(enough))

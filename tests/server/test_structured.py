@@ -125,9 +125,9 @@ class Structured(OpenaiTest):
         self.assertIn("both given", self.refused("regex", {"guided_json": PERSON, "regex": "a"}) + self.refused("guided_json", {"response_format": {"type": "json_object"}, "guided_json": PERSON}))
         self.assertIn("'$dynamicRef'", self.refused("guided_json", {"guided_json": {"$dynamicRef": "#x"}}))
         # A lookahead: the pattern is named, so that it is found in a large schema.
-        strong = {"type": "object", "properties": {"password": {"type": "string", "pattern": "^(?=.*[A-Z]).{8,}$"}}}
+        strong = {"type": "object", "properties": {"password": {"type": "string", "pattern": "^.(?=.*[A-Z]).{8,}$"}}}
         form = {"type": "json_schema", "json_schema": {"name": "x", "schema": strong}}
-        self.assertIn("'pattern': '^(?=.*[A-Z]).{8,}$'", self.refused("response_format", {"response_format": form}))
+        self.assertIn("'pattern': '^.(?=.*[A-Z]).{8,}$'", self.refused("response_format", {"response_format": form}))
         self.refused("response_format.json_schema.schema", {"response_format": {"type": "json_schema", "json_schema": {"name": "x"}}})
         self.refused("response_format", {"response_format": {"type": "structural_tag"}})
         self.refused("guided_choice", {"guided_choice": [1]})

@@ -1,5 +1,7 @@
 #include "text/grammar/grammar_regex.h"
 
+#include <string.h>
+
 #include "text/grammar/grammar_class.h"
 
 #define GROUPS_MAX 100
@@ -154,36 +156,91 @@ static piece read_alternatives(parser *p) {
     return out;
 }
 
-static piece read_regex(parser *p, const char *regex, size_t len) {
-    if (!td_gr_read_open(p->b, &p->r, "regex", regex, len)) return plain(0);
-    piece all = read_alternatives(p);
-    if (p->b->status == TD_OK && p->r.at < p->r.end) td_gr_read_fail(p->b, &p->r, "a ')' has no '('");
-    return p->b->status == TD_OK ? all : plain(0);
+/* ---- whole expressions ------------------------------------------------------------------------ */
+
+/* Any text; spelled as classes are, so that what is taken out of it is not left in another spelling. */
+static uint32_t any_text(parser *p) {
+    td_gr_class all = {0};
+    td_gr_class_add(p->b, &all, 0, TD_GR_CHAR_MAX);
+    return td_gr_repeat(p->b, class_node(p, &all), 0, TD_GR_NO_MAX);
 }
 
-uint32_t td_gr_regex(td_gr_builder *b, const char *regex, size_t len) {
-    parser      p = {.b = b};
-    piece       all = read_regex(&p, regex, len);
-    td_gr_items alternatives = {0};
-    for (int i = 0; i < 4; i++)
-        if (all.node[i] != NONE) td_gr_add(b, &alternatives, all.node[i]);
-    uint32_t node = td_gr_of(b, TD_GR_ALT, &alternatives);
-    td_gr_items_free(&alternatives);
-    return node;
-}
-
-uint32_t td_gr_regex_json(td_gr_builder *b, const char *regex, size_t len) {
-    parser      p = {.b = b, .json = true};
-    piece       all = read_regex(&p, regex, len);
-    td_gr_items alternatives = {0};
+/* The texts that a piece matches somewhere: what is not anchored may have more before and behind it. */
+static uint32_t anywhere(parser *p, const piece *all, bool begins) {
+    td_gr_builder *b = p->b;
+    td_gr_items    alternatives = {0};
     for (int i = 0; i < 4; i++) {
-        if (all.node[i] == NONE) continue;
-        uint32_t node = all.node[i];
-        if (!(i & BEGIN)) node = td_gr_pair(b, TD_GR_SEQ, td_gr_repeat(b, td_gr_json_char(b), 0, TD_GR_NO_MAX), node);
-        if (!(i & END)) node = td_gr_pair(b, TD_GR_SEQ, node, td_gr_repeat(b, td_gr_json_char(b), 0, TD_GR_NO_MAX));
+        if (all->node[i] == NONE) continue;
+        uint32_t more = p->json ? td_gr_repeat(b, td_gr_json_char(b), 0, TD_GR_NO_MAX) : any_text(p), node = all->node[i];
+        if (!(i & BEGIN) && !begins) node = td_gr_pair(b, TD_GR_SEQ, more, node);
+        if (!(i & END)) node = td_gr_pair(b, TD_GR_SEQ, node, more);
         td_gr_add(b, &alternatives, node);
     }
     uint32_t node = td_gr_of(b, TD_GR_ALT, &alternatives);
     td_gr_items_free(&alternatives);
     return node;
+}
+
+/* Lookaheads right behind the first ^: conditions on the whole text. Elsewhere they are refused. */
+typedef struct {
+    td_gr_items positive, negative;
+} lookaheads;
+
+static void read_lookaheads(parser *p, lookaheads *l) {
+    for (bool more = true; more && p->b->status == TD_OK;) {
+        bool negative = td_gr_take(&p->r, "(?!");
+        more = negative || td_gr_take(&p->r, "(?=");
+        if (!more) break;
+        piece inner = read_alternatives(p);
+        if (!td_gr_take(&p->r, ")")) td_gr_read_fail(p->b, &p->r, "a group has no end");
+        td_gr_add(p->b, negative ? &l->negative : &l->positive, anywhere(p, &inner, true));
+    }
+}
+
+static piece read_regex(parser *p, const char *regex, size_t len, lookaheads *l) {
+    if (!td_gr_read_open(p->b, &p->r, "regex", regex, len)) return plain(0);
+    bool  looks = len > 3 && (!memcmp(regex, "^(?=", 4) || !memcmp(regex, "^(?!", 4));
+    piece all;
+    if (looks) {
+        const piece begin = anchor(p, BEGIN);
+        td_gr_take(&p->r, "^");
+        read_lookaheads(p, l);
+        piece rest = read_sequence(p);
+        all = join(p, &begin, &rest);
+        if (p->r.at < p->r.end && *p->r.at == '|')
+            td_gr_read_fail(p->b, &p->r, "a lookahead, '(?=' or '(?!', beside '|' is not supported");
+    } else {
+        all = read_alternatives(p);
+    }
+    if (p->b->status == TD_OK && p->r.at < p->r.end) td_gr_read_fail(p->b, &p->r, "a ')' has no '('");
+    return p->b->status == TD_OK ? all : plain(0);
+}
+
+static uint32_t with_lookaheads(parser *p, uint32_t node, lookaheads *l) {
+    td_gr_builder *b = p->b;
+    for (size_t i = 0; i < l->positive.n; i++) node = td_gr_pair(b, TD_GR_BOTH, node, l->positive.at[i]);
+    if (l->negative.n) node = td_gr_pair(b, TD_GR_BOTH, any_text(p), node);
+    for (size_t i = 0; i < l->negative.n; i++) node = td_gr_pair(b, TD_GR_MINUS, node, l->negative.at[i]);
+    td_gr_items_free(&l->positive);
+    td_gr_items_free(&l->negative);
+    return node;
+}
+
+uint32_t td_gr_regex(td_gr_builder *b, const char *regex, size_t len) {
+    parser      p = {.b = b};
+    lookaheads  l = {0};
+    piece       all = read_regex(&p, regex, len, &l);
+    td_gr_items alternatives = {0};
+    for (int i = 0; i < 4; i++)
+        if (all.node[i] != NONE) td_gr_add(b, &alternatives, all.node[i]);
+    uint32_t node = td_gr_of(b, TD_GR_ALT, &alternatives);
+    td_gr_items_free(&alternatives);
+    return with_lookaheads(&p, node, &l);
+}
+
+uint32_t td_gr_regex_json(td_gr_builder *b, const char *regex, size_t len) {
+    parser     p = {.b = b, .json = true};
+    lookaheads l = {0};
+    piece      all = read_regex(&p, regex, len, &l);
+    return with_lookaheads(&p, anywhere(&p, &all, false), &l);
 }

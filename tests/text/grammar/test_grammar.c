@@ -64,6 +64,10 @@ TEST(regexes) {
     refuse(TD_GRAMMAR_REGEX, "*a", "nothing to repeat");
     refuse(TD_GRAMMAR_REGEX, "a**", "follows a quantifier");
     refuse(TD_GRAMMAR_REGEX, "a++", "follows a quantifier");
+    EXPECT(REGEX, "^(?=.*\\d)(?!.*[xy])(?!^a+$)[a-z0-9]+$", "a1", "1", NULL, "a", "ax1", "1x", "", "é1");
+    EXPECT(JSON_SCHEMA, "{\"type\":\"string\",\"pattern\":\"^(?!.*é)(?=a|b$)\"}", "\"abc\"", "\"b\"", NULL, "\"bc\"",
+           "\"aé\"", "\"a\\u00e9\"");
+    refuse(TD_GRAMMAR_REGEX, "^(?=a)b|c", "'(?='");
     refuse(TD_GRAMMAR_REGEX, "(?=a)", "(?=");
     refuse(TD_GRAMMAR_REGEX, "(?<!a)", "(?<");
     refuse(TD_GRAMMAR_REGEX, "(?i)a", "(?i");
@@ -197,8 +201,8 @@ TEST(schemas_that_are_not_followed_in_all) {
 TEST(schemas_that_are_refused) {
     refuse(TD_GRAMMAR_JSON_SCHEMA, "{\"$dynamicRef\":\"#x\"}", "'$dynamicRef'");
     refuse(TD_GRAMMAR_JSON_SCHEMA, "{\"not\":{\"patternProperties\":{\"a\":false}}}", "'patternProperties'");
-    refuse(TD_GRAMMAR_JSON_SCHEMA, "{\"type\":\"string\",\"pattern\":\"^(?=.*\\\\d).+$\"}",
-           "'pattern': '^(?=.*\\d).+$': regex, byte 3: '(?='");
+    refuse(TD_GRAMMAR_JSON_SCHEMA, "{\"type\":\"string\",\"pattern\":\"a(?=.*\\\\d).+$\"}",
+           "'pattern': 'a(?=.*\\d).+$': regex, byte 3: '(?='");
     refuse(TD_GRAMMAR_JSON_SCHEMA, "{\"multipleOf\":0}", "'multipleOf'");
     refuse(TD_GRAMMAR_JSON_SCHEMA, "{\"multipleOf\":123456789}", "'multipleOf'");
     refuse(TD_GRAMMAR_JSON_SCHEMA, "{\"maxProperties\":60000}", "'maxProperties'");

@@ -38,7 +38,7 @@ struct td_connection {
     int64_t         deadline_ms;   /* monotonic; INT64_MAX: none */
     td_error_writer write_error;   /* of the API that is asked for; NULL: td_api_error_write */
     const char     *uri, *uri_end; /* in libmicrohttpd's buffer, for td_check_framing alone */
-    bool            uri_has_nul;   /* it has a %00, at which libmicrohttpd would end the path or a value */
+    bool            path_has_nul;  /* it has a %00, at which libmicrohttpd would end the path */
 };
 
 struct td_connections {

@@ -41,9 +41,12 @@ void *td_note_uri(void *cls, const char *uri, struct MHD_Connection *connection)
     (void)cls;
     if (!c) return NULL;
     c->uri = c->uri_end = uri;
-    c->uri_has_nul = false;
-    for (; (unsigned char)*c->uri_end > ' ' && *c->uri_end != 0x7f; c->uri_end++)
-        c->uri_has_nul = c->uri_has_nul || !strncmp(c->uri_end, "%00", 3);
+    bool in_path = true;
+    c->path_has_nul = false;
+    for (; (unsigned char)*c->uri_end > ' ' && *c->uri_end != 0x7f; c->uri_end++) {
+        in_path = in_path && *c->uri_end != '?';
+        c->path_has_nul = c->path_has_nul || (in_path && !strncmp(c->uri_end, "%00", 3));
+    }
     return NULL;
 }
 
@@ -60,7 +63,7 @@ td_status td_check_framing(struct MHD_Connection *connection, const char *method
     if (!first_line_good(td_connection_of(connection), method, version))
         return td_api_bad(err, NULL,
                           "The request's first line is not a method, a path and a version with one space between.");
-    if (td_connection_of(connection)->uri_has_nul) return td_api_bad(err, NULL, "The request's path has a NUL in it.");
+    if (td_connection_of(connection)->path_has_nul) return td_api_bad(err, NULL, "The request's path has a NUL in it.");
     MHD_get_connection_values_n(connection, MHD_HEADER_KIND, look, &f);
     if (f.bad_name) return td_api_bad(err, NULL, "A header's name is empty or has a character that names do not have.");
     if (f.hosts > 1 || (f.hosts == 0 && !old)) return td_api_bad(err, NULL, "The request must have one 'Host' header.");

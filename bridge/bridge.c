@@ -379,7 +379,7 @@ static void submit_call(void *arg) {
 }
 
 /* In stream order: return when this ticket's immediate sum is there (tickets run in order, so the deferred sums of all
-   before are too); the last of a half is waited for to its end, so that nothing runs on after the stream was synchronised.
+   before are too). The last of a half is waited for to its end, so that nothing runs on after the stream was synchronised.
  */
 static void collect_call(void *arg) {
     td_bridge_port *p = arg;

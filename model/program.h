@@ -3,7 +3,7 @@
  *
  * A program is built once for each pass. What it enqueues is described by the families (layer_verbs.h) and here, around the
  * layers: architectures differ in the blocks that they describe, not in code that runs them. It is cut into stages. A step
- * that goes through whole takes them one after the other; of a step in two halves both take each stage before the next one
+ * that goes through whole takes them one after the other. Of a step in two halves both take each stage before the next one
  * begins (A.0 B.0 A.1 B.1 ...), so that the device has work while the CPU tier does a half's experts. The blocks are the
  * same: a half is a step of its own over other rows of the same buffers.
  */

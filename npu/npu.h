@@ -264,8 +264,8 @@ typedef enum { TD_SCORE_SOFTMAX, TD_SCORE_SIGMOID, TD_SCORE_SOFTMAX_CHOSEN } td_
 typedef enum { TD_GROUP_NONE, TD_GROUP_MAX, TD_GROUP_TOP2_SUM } td_router_group;
 
 /**
- * s = score(W x + logit_bias);  choice = s + bias;  with groups: keep the topk_group groups of best (max | sum of two best)
- * choice; the top_k of the kept experts by choice, ties to the lower index;  w = s of the chosen, divided by their sum +
+ * s = score(W x + logit_bias);  choice = s + bias.  With groups: keep the topk_group groups of best (max | sum of two best)
+ * choice. Then the top_k of the kept experts by choice, ties to the lower index;  w = s of the chosen, divided by their sum +
  * 1e-20 when normalise, times scale. Output order: descending w, ties to the lower expert index. Softmax is over all
  * experts; of the chosen (SOFTMAX_CHOSEN), s are the logits until the choice is made, and then their softmax over the
  * chosen.
@@ -308,7 +308,7 @@ typedef struct {
 
 /**
  * Of the routed experts that row r chose, those with TD_ID_RESIDENT, which lie in slots of device memory as the CPU tier packs
- * them: sums[r] = their part of the exact sum (kernels/exact_sum.h) over the row's experts, of weights[r] * down_e(glu(gate_e(x),
+ * them. sums[r] = their part of the exact sum (kernels/exact_sum.h) over the row's experts, of weights[r] * down_e(glu(gate_e(x),
  * up_e(x))), with the bits of the CPU tier. Which expert lies in which slot may change between two replays of a graph. Where a
  * marked expert has no slot, the run fails, or, on a card, the row's sums are NaNs.
  */
@@ -509,8 +509,8 @@ struct td_npu_ops {
     /* Weights. */
     /** For planning: the device memory that weight_create takes; of INT4G and FP4G the most that it takes. */
     size_t (*weight_bytes)(td_npu *d, td_weight_format format, size_t n, size_t k);
-    /** Convert, pack and copy src. @param src a BF16, F16 or F32 view of rank 1 or 2; for W8A8 also I8 [n, k] with scales;
-     * for INT4G and FP4G a coded view (quant/coded_matrix.h) that td_coded_exact_tiles finds to be of that kind. */
+    /** Convert, pack and copy src. @param src a BF16, F16 or F32 view of rank 1 or 2; for W8A8 also I8 [n, k] with scales.
+     * For INT4G and FP4G a coded view (quant/coded_matrix.h) that td_coded_exact_tiles finds to be of that kind. */
     TD_NODISCARD td_status (*weight_create)(td_npu *d, td_weight_format format, const td_tensor_view *src,
                                             td_npu_weight **out, td_error *err);
     void (*weight_destroy)(td_npu *d, td_npu_weight *w);

@@ -16,7 +16,6 @@ ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 TOKEN = re.compile(r'"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n])*\'|/\*.*?\*/|//[^\n]*', re.S)
 RUN = re.compile(r"\S {3,}\S")
 WORDS_MAX = 35
-LONG_STILL = ("bridge/", "model/", "npu/")  # folders whose long sentences are still to be divided
 
 
 def comment_lines(comment, margin):
@@ -63,10 +62,7 @@ def offences(path):
             continue
         begin = source.count("\n", 0, m.start()) + 1
         lines = list(comment_lines(m.group(), m.start() - (source.rfind("\n", 0, m.start()) + 1)))
-        found = list(merged_lines(lines))
-        if not os.path.relpath(path, ROOT).startswith(LONG_STILL):
-            found += long_sentences(lines)
-        for i, what in found:
+        for i, what in (*merged_lines(lines), *long_sentences(lines)):
             yield begin + i, what
 
 

@@ -1,6 +1,6 @@
 /*
  * gpt-oss 20b and 120b (arXiv 2508.10925): grouped-query attention with sinks, in which every second layer slides over the
- * last tokens; routed experts alone, with biases and a limited gated unit, and the softmax of the chosen logits as weights.
+ * last tokens. Routed experts alone, with biases and a limited gated unit, and the softmax of the chosen logits as weights.
  */
 #include <math.h>
 #include <string.h>

@@ -1,11 +1,11 @@
 /*
  * The types and constants of AscendCL, aclnn and HCCL that the Ascend backend uses, declared by ourselves.
  *
- * DESIGN. No header of the vendor is needed to build, and none is in this repository: every line is written from the public
- * documents, "runtime" below is docs/zh/api_ref of github.com/hicann/runtime, "opbase" docs/zh/api/nnopbase/aclnn of
+ * DESIGN. No header of the vendor is needed to build, and none is in this repository. Every line is written from the public
+ * documents: "runtime" below is docs/zh/api_ref of github.com/hicann/runtime, "opbase" docs/zh/api/nnopbase/aclnn of
  * hicann/opbase, "hccl" docs/zh/api_ref of hicann/hccl (and hicann/hcomm for its types). The vendor's enumerations are
  * integers here, of the width and signedness that a C compiler gives them, so that a function type of ours is compatible
- * with the vendor's; the test test_ascend_types holds each constant, type and function against the headers in the PyPI wheel
+ * with the vendor's. The test test_ascend_types holds each constant, type and function against the headers in the PyPI wheel
  * torch-npu.
  */
 #ifndef TD_NPU_ASCEND_ACL_TYPES_H

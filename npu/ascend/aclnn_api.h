@@ -4,8 +4,8 @@
  * DESIGN. An operation is two functions (docs/zh/context/two_phase_api.md of the op repositories):
  *   opGetWorkspaceSize(arguments…, &workspace_bytes, &executor)      checks the arguments, takes no device time
  *   op(workspace, workspace_bytes, executor, stream)                 runs it once, unless the executor was made repeatable
- * TD_ACLNN_OPS is X(op, ladder, document, arguments…). A ladder is what the backend needs; its rungs, in the order of this
- * list, are the operations that give it: the first one that the library has and whose document names the card's generation
+ * TD_ACLNN_OPS is X(op, ladder, document, arguments…). A ladder is what the backend needs. Its rungs, in the order of this
+ * list, are the operations that give it. The first one that the library has and whose document names the card's generation
  * is taken. No header of the vendor that PyPI has declares them; scripts/ascend_op_docs.py compares this list with the op
  * repositories, where somebody has those.
  *

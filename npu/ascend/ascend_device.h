@@ -13,8 +13,8 @@
  * Blocks. A block is a list of the vendor's operations; its kind (td_ascend_block_kind) checks a descriptor, lays its
  * weights out and launches the list (ascend_op.h). Shapes are those of the step's bucket, so what is launched while a
  * stream is captured serves every step of the bucket. Two things do not lie in the device's arrays as operations want them,
- * and are made of step->host before each launch (ascend_step.h): rows beyond the counts, which operations compute like all
- * others, and the lengths of sequences, which an attention takes from the host when it is prepared.
+ * and are made of step->host before each launch (ascend_step.h). They are rows beyond the counts, which operations compute like
+ * all others, and the lengths of sequences, which an attention takes from the host when it is prepared.
  *
  *   ascend_device  the card: its failures, its memory    ascend_group   several cards: HCCL
  *   ascend_step    a step as operations want it: rows, pieces of sequences

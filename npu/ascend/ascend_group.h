@@ -10,7 +10,7 @@
  * (HcclAllGather) and add them in the order of the cards: HCCL promises no order on 910B (hccl_env/HCCL_DETERMINISTIC).
  *
  * The first card's words. Routed experts that lie on the cards have to be the same on all of them, and no document promises
- * that their routers give the same bits: HcclBroadcast sends ids and weights of the first card to the others.
+ * that their routers give the same bits. HcclBroadcast sends ids and weights of the first card to the others.
  *
  * Giving up. A sum that one card does not come to ends by HCCL's own timeout, half an hour (HCCL_EXEC_TIMEOUT). So an abort
  * stops the cards' streams (aclrtStreamAbort, runtime 06). What a communicator is worth after that, no document says: the

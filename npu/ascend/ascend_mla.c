@@ -1,7 +1,7 @@
 /*
  * Multi-head latent attention. All rows take the absorbed form, prompts too: W_UK goes into the query, W_UV behind the sum,
  * and attention is over the latents in their pages. The operation takes latents of 512, rope parts of 64 and powers of two
- * of heads; smaller models are filled up with zeros, which changes no result: zero columns add nothing to scores, and zero
+ * of heads. Smaller models are filled up with zeros, which changes no result: zero columns add nothing to scores, and zero
  * heads are not read. A norm over a latent that is filled up divides by more: eps and weights make up for that.
  *
  * The front of an MLA is all that comes before attention. One operation computes it for DeepSeek-V3's sizes; another

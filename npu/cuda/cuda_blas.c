@@ -66,7 +66,7 @@ void td_cublaslt_unload(td_cublaslt_library *l) {
 /* "cublasSetWorkspace": what NVIDIA recommends for Hopper and later, and before */
 #define WORKSPACE_HOPPER ((size_t)32 << 20)
 #define WORKSPACE_BEFORE ((size_t)4 << 20)
-/* Weights are read again for each stretch of rows whose sums have room: with DeepSeek-V3's widest (gate and up, 18432 each)
+/* Weights are read again for each stretch of rows whose sums have room. With DeepSeek-V3's widest (gate and up, 18432 each)
  * these are 384 rows, which take a card longer to multiply than to read the weights. */
 #define SUMS_BYTES ((size_t)64 << 20)
 

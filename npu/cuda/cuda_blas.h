@@ -2,11 +2,11 @@
  * Large int8 products by cuBLASLt, NVIDIA's library, where it is installed.
  *
  * DESIGN. It is found and opened at run time (cuda_library.h), once in a process. Whoever lacks it has our own kernels for
- * everything, and the same bits: sums of integers are exact in any order, so neither the library, nor its version, nor the
+ * everything, and the same bits. Sums of integers are exact in any order, so neither the library, nor its version, nor the
  * algorithm that it takes changes a number. A card has a handle, one description of the product, and asks for an algorithm
  * for each shape when a product is enqueued: a step is captured once, so nothing is gained by keeping answers.
  *
- * The library multiplies matrices by columns. Rows of codes [rows, ldk] are by columns a matrix of ldk x rows, so with A the
+ * The library multiplies matrices by columns. Rows of codes [rows, ldk] are by columns a matrix of ldk x rows. So with A the
  * weights, transposed, and B the rows, D is n x rows by columns: sums [rows, n] as we read them. That is the one form of
  * int8 that all cards have ("TN"); it wants n and ldk to be multiples of 4 (cublasLtMatmul, "To use IMMA kernels").
  *

@@ -1,7 +1,7 @@
 /*
  * What an NVIDIA card can do at most, measured by kernels/bounds.cu and by a copy within its memory.
  *
- * Time is the host's clock around work that takes some ms and the wait for it, not the card's events: starting and waiting
+ * Time is the host's clock around work that takes some ms and the wait for it, not the card's events. Starting and waiting
  * take some us of these ms, and it is the clock that all else is timed with. The work is doubled until it takes so long, by
  * which time the card's clocks have risen, too.
  */

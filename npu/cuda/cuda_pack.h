@@ -14,8 +14,8 @@ static inline size_t td_cuda_packed_bytes(size_t k) {
 }
 
 /**
- * A row of codes, a byte each in [0, 15], to packed ones. Lane t's word for 32 k has those at 4t + i and 16 + 4t + i, i < 4:
- * of unsigned codes in the low and the high nibble of byte i, of e2m1 in nibbles i and 4 + i. What is behind k becomes 0.
+ * A row of codes, a byte each in [0, 15], to packed ones. Lane t's word for 32 k has those at 4t + i and 16 + 4t + i, i < 4.
+ * Of unsigned codes in the low and the high nibble of byte i, of e2m1 in nibbles i and 4 + i. What is behind k becomes 0.
  */
 static inline void td_cuda_pack_codes(const uint8_t *codes, size_t k, int is_e2m1, uint8_t *out) {
     memset(out, 0, td_cuda_packed_bytes(k));

@@ -4,7 +4,7 @@
  * DESIGN. No header of the vendor is needed to build, and none is in this repository: every line is written from the "CUDA
  * Driver API" reference manual (docs.nvidia.com/cuda/cuda-driver-api), whose modules are named below. The vendor's
  * enumerations are integers here, of the width and signedness that a C compiler gives them, so that a function type of ours
- * is compatible with the vendor's; test_cuda_types holds each constant, type and function against cuda.h of the PyPI wheels
+ * is compatible with the vendor's. test_cuda_types holds each constant, type and function against cuda.h of the PyPI wheels
  * nvidia-cuda-runtime.
  */
 #ifndef TD_NPU_CUDA_CUDA_TYPES_H

@@ -3,7 +3,7 @@
  *
  * Why it is shaped so. A warp keeps its rows' sums in registers and goes through the keys of a span in tiles of 64: scores
  * by the matrix instruction, a running maximum, then values times probabilities in bf16. Each row of the instruction is
- * independent of the others, so a row has the same bits beside whatever other rows it is computed; a tile of which a row
+ * independent of the others, so a row has the same bits beside whatever other rows it is computed. A tile of which a row
  * sees no key leaves the row's sums as they are. Spans begin anew at multiples of TD_CUDA_SPAN keys and are
  * merged in ascending order, by td_merge_state in registers (prefill) or from memory (decode): both give the same bits.
  * Tiles lie in shared memory with rows of d + 8 elements, so that the 32 lanes' words are of 32 banks.

@@ -2,7 +2,7 @@
  * Routed experts that lie on the card: which rows each of them has, and the sums of what they gave.
  *
  * Why it is shaped so. The host does not know which experts a step's rows choose, and a captured launch serves every step.
- * So the rows are put in the order of their experts on the card, and cut into tiles of one expert each; a product's blocks
+ * So the rows are put in the order of their experts on the card, and cut into tiles of one expert each. A product's blocks
  * take a tile each (td_experts_… in linear_w8a8.cu and linear_groups.cu), and those beyond the last tile return. Each
  * expert's block counts all choices for itself: some thousand integers, read from the second-level cache, cost less than a
  * second launch that would wait for the first one's counts. Places are given in the order of the rows. A row's sum is exact

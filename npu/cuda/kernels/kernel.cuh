@@ -2,7 +2,7 @@
  * What all kernels share: shared memory, vectors, number formats, sums over a block, matrix instructions.
  *
  * DESIGN. Kernels are extern "C", take numbers and pointers only, and read how many rows there are from the device, so that
- * a captured launch serves every step of its bucket: blocks beyond that return at once. They compile with -fmad=false, and
+ * a captured launch serves every step of its bucket. Blocks beyond that return at once. They compile with -fmad=false, and
  * fused multiply-adds are written as such; division and square root are IEEE's. So every float operation outside of
  * td_mma_bf16 has the same bits on every card, and on a CPU that runs these sources (TD_CUDA_EMULATION; the header that
  * defines it is included before). Sums over threads have an order that is fixed by indices. No kernel uses float atomics, or
@@ -51,8 +51,8 @@ TD_FN T *td_device_pointer(td_u64 address) {
     return reinterpret_cast<T *>(address);
 }
 
-/** A word by which kernels of several cards meet: what a thread's kernel, and those before it on its stream, have written can
- * be read by who has read it from the word on (PTX ISA, "Memory Consistency Model": release and acquire of system scope). */
+/** A word by which kernels of several cards meet. What a thread's kernel, and those before it on its stream, have written can
+ * be read by who has read it from the word on. See PTX ISA, "Memory Consistency Model": release and acquire of system scope. */
 struct td_signal {
     unsigned word;
 };
@@ -110,7 +110,7 @@ TD_FN void td_mma_bf16(float d[4], const unsigned a[4], const unsigned b[2]) {
 
 /** b[j] of lane l: elements (2t, g) and (2t + 1, g) of the 8 x 8 matrix j whose rows begin at the addresses that lanes
  * 8j..8j
- * + 7 give: what td_mma_bf16 wants of a matrix that lies with k as rows. 16-byte aligned. */
+ * + 7 give. That is what td_mma_bf16 wants of a matrix that lies with k as rows. 16-byte aligned. */
 TD_FN void td_load_transposed(unsigned b[2], const td_bf16 *row) {
     unsigned at = static_cast<unsigned>(__cvta_generic_to_shared(row));
     asm volatile("ldmatrix.sync.aligned.m8n8.x2.trans.shared.b16 {%0,%1}, [%2];"

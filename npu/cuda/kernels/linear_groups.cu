@@ -1,10 +1,10 @@
 /*
- * Rows times weights of four bits in groups, as quantised checkpoints have them: unsigned codes with a scale and perhaps a
- * zero a group (AWQ, GPTQ, compressed-tensors), or e2m1 with a scale a group and a factor a row (MXFP4, NVFP4).
+ * Rows times weights of four bits in groups, as quantised checkpoints have them. These are unsigned codes with a scale and
+ * perhaps a zero a group (AWQ, GPTQ, compressed-tensors), or e2m1 with a scale a group and a factor a row (MXFP4, NVFP4).
  *
  * Why it is shaped so. As linear_w8a8.cu, but each group's sum is multiplied with the group's scale before groups are added,
  * in ascending order with one fused multiply-add each: the bits of the host's kernels (kernels/product/tile_gemm.h). So the
- * warps of a block take 128 k each, leave their groups' sums, which are integers, in shared memory, and a thread an output
+ * warps of a block take 128 k each, leave their groups' sums, which are integers, in shared memory. Then a thread an output
  * adds those of all warps in order; then the next 128 k of each. Codes of a row lie in words of 16 bytes a lane, in the
  * order in which the matrix instruction takes them (cuda_pack.h); e2m1 becomes twice its value by byte permutations, an
  * integer. A block takes eight rows of activations. Experts in slots are read as their tiles are (packed.cuh).

@@ -1,7 +1,7 @@
 /*
  * RMS norm of rows, with what is added to them before and the int8 codes of the result; and quantisation alone.
  *
- * Why it is shaped so. Decode gives these kernels a few rows of some thousand values: what counts is that a step launches
+ * Why it is shaped so. Decode gives these kernels a few rows of some thousand values. What counts is that a step launches
  * few of them, so residual, norm and codes are one launch, and the row stays in shared memory between its three passes. A
  * block has a row; a thread's values are those at its number plus multiples of the block's size, and sums go over threads in
  * a fixed tree. So a row's bits depend on the row alone.
@@ -90,8 +90,8 @@ td_quantize_f32(const td_u32 *n_rows, const float *x, td_u32 k, td_u32 x_stride,
 }
 
 /**
- * h = what the gated unit makes of gate and up, and its codes. grid (rows), block TD_CUDA_NORM_THREADS, dynamic shared memory inter floats.
- * @param gate, up [rows, inter]
+ * h = what the gated unit makes of gate and up, and its codes. grid (rows), block TD_CUDA_NORM_THREADS, dynamic shared memory
+ * inter floats. @param gate, up [rows, inter]
  * @param alpha, limit, up_add  td_glu
  */
 TD_KERNEL(TD_CUDA_NORM_THREADS)

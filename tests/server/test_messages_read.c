@@ -243,7 +243,7 @@ static const struct {
     {"\"metadata\": 1, " Q, "'metadata'"},
     {"\"service_tier\": 1, " Q, "'service_tier'"},
     {"\"container\": \"c\", " Q, "'container'"},
-    {"\"mcp_servers\": [], " Q, "'mcp_servers'"},
+    {"\"mcp_servers\": [{}], " Q, "'mcp_servers'"},
     {"\"inference_geo\": \"eu\", " Q, "'inference_geo'"},
     {"\"thread\": {\"type\": \"create\"}, " Q, "'thread'"},
     {"\"n\": 2, " Q, "'n'"},

@@ -109,7 +109,7 @@ static void write_piece(td_call *c) {
     a->list++;
 }
 
-static ssize_t read_pieces(td_call *c, char *to, size_t max) {
+ssize_t td_token_answer_read(td_call *c, char *to, size_t max) {
     td_token_answer *a = c->tokens;
     while (a->sent == a->piece.len && !a->ended) write_piece(c);
     if (a->piece.failed) return MHD_CONTENT_READER_END_WITH_ERROR;
@@ -122,5 +122,5 @@ static ssize_t read_pieces(td_call *c, char *to, size_t max) {
 
 enum MHD_Result td_route_tokens(td_call *c) {
     if (c->failed) return td_answer_error(c, &c->err);
-    return td_answer_pieces(c, 200, "application/json", MHD_SIZE_UNKNOWN, read_pieces);
+    return td_answer_pieces(c, 200, "application/json", MHD_SIZE_UNKNOWN, td_token_answer_read);
 }

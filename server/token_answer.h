@@ -29,6 +29,9 @@ void             td_token_answer_free(td_token_answer *a); /* NULL: nothing */
 /** Add a list of ids, which is freed. @return TD_EINVAL with err filled: no memory, or no room among the answers. */
 TD_NODISCARD td_status td_token_answer_add(td_token_answer *a, uint32_t *ids, size_t n, td_api_error *err);
 
+/** The next bytes of the answer in c->tokens, as td_answer_pieces wants them. */
+ssize_t td_token_answer_read(td_call *c, char *to, size_t max);
+
 /** Answer with c->tokens, or with the call's error. */
 enum MHD_Result td_route_tokens(td_call *c);
 

@@ -14,6 +14,7 @@
 #include "server/request/api_read.h"
 #include "server/server_state.h"
 #include "server/sglang/generate.h"
+#include "server/token_answer.h"
 
 static void require(int condition) {
     if (!condition) abort();
@@ -87,10 +88,17 @@ static void check_text_work(td_work_fn work, td_server *s, const td_api *api, co
     if (c.failed) {
         check_refused(api, &c.err);
     } else {
+        char piece[4096];
+        for (ssize_t n;
+             c.tokens && (n = td_token_answer_read(&c, piece, sizeof piece)) != MHD_CONTENT_READER_END_OF_STREAM;) {
+            require(n > 0);
+            td_jbuf_put(&c.reply, piece, (size_t)n);
+        }
         json_t *reply = json_loadb(c.reply.data, c.reply.len, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, NULL);
         require(json_is_object(reply));
         json_decref(reply);
     }
+    td_token_answer_free(c.tokens);
     td_jbuf_free(&c.body);
     td_jbuf_free(&c.reply);
 }

@@ -466,8 +466,8 @@ class Others(ApiTest):
         self.assertEqual(self.client.models.retrieve("fake").max_model_len, 2048)
         with self.assertRaises(openai.NotFoundError):
             self.client.models.retrieve("other")
-        code, _, _ = self.server.request("GET", "/v1/models/%ff%00x")
-        self.assertEqual(code, 404)
+        for name, status in (("%ffx", 404), ("%ff%00x", 400)):
+            self.assertEqual(self.server.request("GET", f"/v1/models/{name}")[0], status)
         code, _, _ = self.server.request("GET", "/v1/models/")
         self.assertEqual(code, 404)
         code, _, headers = self.server.request("POST", "/v1/models", {})

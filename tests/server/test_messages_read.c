@@ -244,7 +244,7 @@ static const struct {
     {"\"service_tier\": 1, " Q, "'service_tier'"},
     {"\"container\": \"c\", " Q, "'container'"},
     {"\"mcp_servers\": [{}], " Q, "'mcp_servers'"},
-    {"\"inference_geo\": \"eu\", " Q, "'inference_geo'"},
+    {"\"inference_geo\": 1, " Q, "'inference_geo'"},
     {"\"thread\": {\"type\": \"create\"}, " Q, "'thread'"},
     {"\"n\": 2, " Q, "'n'"},
     {"\"max_completion_tokens\": 2, " Q, "'max_completion_tokens'"},

@@ -90,6 +90,7 @@ TEST(short_texts_do_not_wait_for_long_ones) {
     td_text_job  jobs[JOBS];
     outcome      outcomes[JOBS] = {UNTOUCHED}, of_short = UNTOUCHED;
     td_text_job  short_job = {.run = run_freely, .call = &of_short, .bytes = TD_TEXT_SHORT_BYTES};
+    const int    before = g_running;
     td_text_work_init(&work);
     assert_int_equal(td_text_work_start(&work, &err), TD_OK);
     pthread_mutex_lock(&g_gate);
@@ -102,6 +103,7 @@ TEST(short_texts_do_not_wait_for_long_ones) {
     assert_int_equal(of_short, FINISHED);
     for (int i = 0; i < JOBS; i++) assert_int_equal(outcomes[i], UNTOUCHED);
     td_text_work_left(&work, &short_job);
+    while (g_running == before) sched_yield();
     assert_false(td_text_work_stop(&work, 0.01)); /* a job runs: it is not waited for without a limit */
     pthread_mutex_unlock(&g_gate);
     for (int i = 0; i < JOBS; i++) {

@@ -8,26 +8,22 @@
 
 #define WINDOW_STEPS 40 /* of an interval where decode_log_interval is 0: the statistics' rates need one */
 
+/* clang-format breaks these formats within their figures. */
+/* clang-format off */
 void td_log_arrival(const td_engine *e, const td_request *r) {
-    if (e->config.log_requests)
-        td_info(
-            TD_FIGURE("event", "request") " " TD_FIGURE("request", "%" PRIu64) ": " TD_FIGURE(
-                "prompt_tokens",
-                "%u") " prompt tokens, at most " TD_FIGURE("max_tokens",
-                                                           "%u") " to generate, temperature " TD_FIGURE("temperature", "%g"),
+    if (!e->config.log_requests) return;
+    td_info(TD_FIGURE("event", "request") " " TD_FIGURE("request", "%" PRIu64) ": "
+            TD_FIGURE("prompt_tokens", "%u") " prompt tokens, at most "
+            TD_FIGURE("max_tokens", "%u") " to generate, temperature " TD_FIGURE("temperature", "%g"),
             r->number, r->n_prompt, r->max_tokens, r->sampling.temperature);
 }
 
 void td_log_end(const td_engine *e, const td_request *r, td_finish finish) {
     static const char *const names[] = {"", "stop", "length", "abort", "error"};
-    if (e->config.log_requests)
-        td_info(
-            TD_FIGURE("event", "request") " " TD_FIGURE("request", "%" PRIu64) ": " TD_FIGURE(
-                "finish",
-                "%s") " after " TD_FIGURE("prompt_tokens",
-                                          "%u") " prompt and " TD_FIGURE("completion_tokens",
-                                                                         "%u") " generated tokens, " TD_FIGURE("seconds",
-                                                                                                               "%.3f") " s",
+    if (!e->config.log_requests) return;
+    td_info(TD_FIGURE("event", "request") " " TD_FIGURE("request", "%" PRIu64) ": "
+            TD_FIGURE("finish", "%s") " after " TD_FIGURE("prompt_tokens", "%u") " prompt and "
+            TD_FIGURE("completion_tokens", "%u") " generated tokens, " TD_FIGURE("seconds", "%.3f") " s",
             r->number, names[finish], r->n_prompt, r->n_told - r->n_prompt, td_now_s() - r->submit_s);
 }
 
@@ -39,16 +35,13 @@ void td_log_prefill(const td_engine *e, double seconds) {
         uint32_t             done = entry->first_pos + entry->n_rows;
         double               rate = entry->n_rows / seconds;
         if (entry->first_pos >= r->n_prompt || entry->n_rows <= 1 || r->n_tokens <= e->config.chunk) continue;
-        td_info(
-            TD_FIGURE("event", "prefill") ": request " TD_FIGURE("request", "%" PRIu64) ", " TD_FIGURE(
-                "done",
-                "%u") " of " TD_FIGURE("total",
-                                       "%u") " tokens, " TD_FIGURE("tokens_per_s",
-                                                                   "%.1f") " tokens/s, about " TD_FIGURE("seconds_left",
-                                                                                                         "%.0f") " s left",
-            r->number, done, r->n_tokens, rate, (r->n_tokens - done) / rate);
+        td_info(TD_FIGURE("event", "prefill") ": request " TD_FIGURE("request", "%" PRIu64) ", "
+                TD_FIGURE("done", "%u") " of " TD_FIGURE("total", "%u") " tokens, "
+                TD_FIGURE("tokens_per_s", "%.1f") " tokens/s, about " TD_FIGURE("seconds_left", "%.0f") " s left",
+                r->number, done, r->n_tokens, rate, (r->n_tokens - done) / rate);
     }
 }
+/* clang-format on */
 
 /* Put the rates of the interval into the statistics, and begin a new interval. Under the lock. */
 static void close_window(td_engine *e, td_engine_stats *s, bool idle) {

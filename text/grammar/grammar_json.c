@@ -8,45 +8,31 @@
 
 #include "text/grammar/grammar_class.h"
 
-static uint32_t text(td_gr_builder *b, const char *s) {
-    return td_gr_text(b, s, strlen(s));
-}
-
-static uint32_t seq(td_gr_builder *b, uint32_t x, uint32_t y) {
-    return td_gr_pair(b, TD_GR_SEQ, x, y);
-}
-
-static uint32_t alt(td_gr_builder *b, uint32_t x, uint32_t y) {
-    return td_gr_pair(b, TD_GR_ALT, x, y);
-}
-
-static uint32_t digits(td_gr_builder *b, uint32_t min, uint32_t max) {
-    return td_gr_repeat(b, td_gr_byte(b, '0', '9'), min, max);
-}
-
 uint32_t td_gr_json_bracket(td_gr_json *j, char open, uint32_t inside, char close) {
     td_gr_builder *b = j->b;
-    uint32_t       first = seq(b, td_gr_byte(b, (uint8_t)open, (uint8_t)open), j->space);
-    return seq(b, seq(b, first, inside), seq(b, j->space, td_gr_byte(b, (uint8_t)close, (uint8_t)close)));
+    uint32_t       first = td_gr_seq(b, td_gr_byte(b, (uint8_t)open, (uint8_t)open), j->space);
+    return td_gr_seq(b, td_gr_seq(b, first, inside), td_gr_seq(b, j->space, td_gr_byte(b, (uint8_t)close, (uint8_t)close)));
 }
 
 uint32_t td_gr_json_member(td_gr_json *j, uint32_t key, uint32_t value) {
     td_gr_builder *b = j->b;
-    return seq(b, seq(b, key, text(b, ":")), seq(b, td_gr_optional(b, text(b, " ")), value));
+    return td_gr_seq(b, td_gr_seq(b, key, td_gr_word(b, ":")), td_gr_seq(b, td_gr_optional(b, td_gr_word(b, " ")), value));
 }
 
 uint32_t td_gr_json_integer(td_gr_json *j) {
     td_gr_builder *b = j->b;
-    uint32_t       whole = alt(b, text(b, "0"), seq(b, td_gr_byte(b, '1', '9'), digits(b, 0, TD_GR_NO_MAX)));
-    return seq(b, td_gr_optional(b, text(b, "-")), whole);
+    uint32_t       whole =
+        td_gr_alt(b, td_gr_word(b, "0"), td_gr_seq(b, td_gr_byte(b, '1', '9'), td_gr_digits(b, 0, TD_GR_NO_MAX)));
+    return td_gr_seq(b, td_gr_optional(b, td_gr_word(b, "-")), whole);
 }
 
 static uint32_t any_number(td_gr_json *j) {
     td_gr_builder *b = j->b;
-    uint32_t       fraction = seq(b, text(b, "."), digits(b, 1, TD_GR_NO_MAX));
-    uint32_t       sign = td_gr_optional(b, alt(b, text(b, "+"), text(b, "-")));
-    uint32_t       exponent = seq(b, alt(b, text(b, "e"), text(b, "E")), seq(b, sign, digits(b, 1, TD_GR_NO_MAX)));
-    return seq(b, td_gr_json_integer(j), seq(b, td_gr_optional(b, fraction), td_gr_optional(b, exponent)));
+    uint32_t       fraction = td_gr_seq(b, td_gr_word(b, "."), td_gr_digits(b, 1, TD_GR_NO_MAX));
+    uint32_t       sign = td_gr_optional(b, td_gr_alt(b, td_gr_word(b, "+"), td_gr_word(b, "-")));
+    uint32_t       exponent = td_gr_seq(b, td_gr_alt(b, td_gr_word(b, "e"), td_gr_word(b, "E")),
+                                        td_gr_seq(b, sign, td_gr_digits(b, 1, TD_GR_NO_MAX)));
+    return td_gr_seq(b, td_gr_json_integer(j), td_gr_seq(b, td_gr_optional(b, fraction), td_gr_optional(b, exponent)));
 }
 
 /* Any number of these, with commas. */
@@ -62,10 +48,10 @@ static uint32_t list_of(td_gr_json *j, uint32_t item) {
 
 void td_gr_json_open(td_gr_json *j, td_gr_builder *b) {
     *j = (td_gr_json){.b = b};
-    uint32_t blank = alt(b, text(b, " "), text(b, "\t"));
-    uint32_t line = seq(b, text(b, "\n"), td_gr_repeat(b, blank, 0, TD_GR_INDENT_MAX));
-    j->space = td_gr_optional(b, alt(b, text(b, " "), line));
-    j->comma = seq(b, text(b, ","), j->space);
+    uint32_t blank = td_gr_alt(b, td_gr_word(b, " "), td_gr_word(b, "\t"));
+    uint32_t line = td_gr_seq(b, td_gr_word(b, "\n"), td_gr_repeat(b, blank, 0, TD_GR_INDENT_MAX));
+    j->space = td_gr_optional(b, td_gr_alt(b, td_gr_word(b, " "), line));
+    j->comma = td_gr_seq(b, td_gr_word(b, ","), j->space);
     j->character = td_gr_rule_new(b, "character");
     j->string = td_gr_rule_new(b, "string");
     j->number = td_gr_rule_new(b, "number");
@@ -76,7 +62,7 @@ void td_gr_json_open(td_gr_json *j, td_gr_builder *b) {
     uint32_t string = td_gr_use(b, j->string), any = td_gr_use(b, j->any);
     uint32_t body = td_gr_repeat(b, td_gr_use(b, j->character), 0, TD_GR_NO_MAX);
     td_gr_define(b, j->character, td_gr_json_char(b));
-    td_gr_define(b, j->string, seq(b, text(b, "\""), seq(b, body, text(b, "\""))));
+    td_gr_define(b, j->string, td_gr_seq(b, td_gr_word(b, "\""), td_gr_seq(b, body, td_gr_word(b, "\""))));
     td_gr_define(b, j->number, any_number(j));
     td_gr_define(b, j->object, td_gr_json_bracket(j, '{', list_of(j, td_gr_json_member(j, string, any)), '}'));
     td_gr_define(b, j->array, td_gr_json_bracket(j, '[', list_of(j, any), ']'));
@@ -85,9 +71,9 @@ void td_gr_json_open(td_gr_json *j, td_gr_builder *b) {
     td_gr_add(b, &list, td_gr_use(b, j->number));
     td_gr_add(b, &list, td_gr_use(b, j->object));
     td_gr_add(b, &list, td_gr_use(b, j->array));
-    td_gr_add(b, &list, text(b, "true"));
-    td_gr_add(b, &list, text(b, "false"));
-    td_gr_add(b, &list, text(b, "null"));
+    td_gr_add(b, &list, td_gr_word(b, "true"));
+    td_gr_add(b, &list, td_gr_word(b, "false"));
+    td_gr_add(b, &list, td_gr_word(b, "null"));
     td_gr_define(b, j->any, td_gr_of(b, TD_GR_ALT, &list));
     td_gr_items_free(&list);
 }
@@ -100,9 +86,9 @@ static uint32_t fixed_real(td_gr_builder *b, double x) {
         snprintf(s, sizeof s, "%.*g", precision, x);
         if (strtod(s, NULL) == x) break;
     }
-    if (x != floor(x) || fabs(x) >= 1e15) return text(b, s);
+    if (x != floor(x) || fabs(x) >= 1e15) return td_gr_word(b, s);
     snprintf(s, sizeof s, "%.0f", x);
-    return seq(b, text(b, s), td_gr_optional(b, text(b, ".0")));
+    return td_gr_seq(b, td_gr_word(b, s), td_gr_optional(b, td_gr_word(b, ".0")));
 }
 
 static uint32_t fixed_list(td_gr_json *j, const json_t *value) {
@@ -132,12 +118,14 @@ uint32_t td_gr_json_value(td_gr_json *j, const json_t *value) {
     char s[32];
     if (j->b->status != TD_OK) return 0;
     switch (json_typeof(value)) {
-        case JSON_NULL: return text(j->b, "null");
-        case JSON_TRUE: return text(j->b, "true");
-        case JSON_FALSE: return text(j->b, "false");
+        case JSON_NULL: return td_gr_word(j->b, "null");
+        case JSON_TRUE: return td_gr_word(j->b, "true");
+        case JSON_FALSE: return td_gr_word(j->b, "false");
         case JSON_STRING: return td_gr_json_text(j->b, json_string_value(value), json_string_length(value));
         case JSON_REAL: return fixed_real(j->b, json_real_value(value));
-        case JSON_INTEGER: snprintf(s, sizeof s, "%" JSON_INTEGER_FORMAT, json_integer_value(value)); return text(j->b, s);
+        case JSON_INTEGER:
+            snprintf(s, sizeof s, "%" JSON_INTEGER_FORMAT, json_integer_value(value));
+            return td_gr_word(j->b, s);
         default: return fixed_list(j, value);
     }
 }

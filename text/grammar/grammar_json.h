@@ -8,9 +8,25 @@
 #ifndef TD_TEXT_GRAMMAR_JSON_H
 #define TD_TEXT_GRAMMAR_JSON_H
 
+#include <string.h>
+
 #include <jansson.h>
 
 #include "text/grammar/grammar_ast.h"
+
+/* Short names for what texts are made of. */
+static inline uint32_t td_gr_word(td_gr_builder *b, const char *s) {
+    return td_gr_text(b, s, strlen(s));
+}
+static inline uint32_t td_gr_seq(td_gr_builder *b, uint32_t x, uint32_t y) {
+    return td_gr_pair(b, TD_GR_SEQ, x, y);
+}
+static inline uint32_t td_gr_alt(td_gr_builder *b, uint32_t x, uint32_t y) {
+    return td_gr_pair(b, TD_GR_ALT, x, y);
+}
+static inline uint32_t td_gr_digits(td_gr_builder *b, uint32_t min, uint32_t max) {
+    return td_gr_repeat(b, td_gr_byte(b, '0', '9'), min, max);
+}
 
 #define TD_GR_INDENT_MAX 20
 

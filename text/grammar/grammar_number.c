@@ -9,22 +9,6 @@
 
 #define MULTIPLE_STATES_MAX 20000
 
-static uint32_t text(td_gr_builder *b, const char *s) {
-    return td_gr_text(b, s, strlen(s));
-}
-
-static uint32_t seq(td_gr_builder *b, uint32_t x, uint32_t y) {
-    return td_gr_pair(b, TD_GR_SEQ, x, y);
-}
-
-static uint32_t alt(td_gr_builder *b, uint32_t x, uint32_t y) {
-    return td_gr_pair(b, TD_GR_ALT, x, y);
-}
-
-static uint32_t digits(td_gr_builder *b, uint32_t min, uint32_t max) {
-    return td_gr_repeat(b, td_gr_byte(b, '0', '9'), min, max);
-}
-
 /* ---- decimals ---- */
 
 bool td_gr_decimal_of(const json_t *number, td_gr_decimal *out) {
@@ -59,20 +43,23 @@ int td_gr_decimal_compare(const td_gr_decimal *x, const td_gr_decimal *y) {
 /* Numbers lo..hi, which have n digits each. */
 static uint32_t same_length(td_gr_builder *b, const char *lo, const char *hi, size_t n) {
     if (n == 0) return td_gr_empty(b);
-    if (lo[0] == hi[0]) return seq(b, td_gr_byte(b, (uint8_t)lo[0], (uint8_t)lo[0]), same_length(b, lo + 1, hi + 1, n - 1));
+    if (lo[0] == hi[0])
+        return td_gr_seq(b, td_gr_byte(b, (uint8_t)lo[0], (uint8_t)lo[0]), same_length(b, lo + 1, hi + 1, n - 1));
     bool        low_whole = strspn(lo + 1, "0") >= n - 1, high_whole = strspn(hi + 1, "9") >= n - 1;
     char        from = low_whole ? lo[0] : (char)(lo[0] + 1), to = high_whole ? hi[0] : (char)(hi[0] - 1);
     td_gr_items list = {0};
     if (!low_whole)
-        td_gr_add(
-            b, &list,
-            seq(b, td_gr_byte(b, (uint8_t)lo[0], (uint8_t)lo[0]), same_length(b, lo + 1, "9999999999999999999", n - 1)));
+        td_gr_add(b, &list,
+                  td_gr_seq(b, td_gr_byte(b, (uint8_t)lo[0], (uint8_t)lo[0]),
+                            same_length(b, lo + 1, "9999999999999999999", n - 1)));
     if (from <= to)
-        td_gr_add(b, &list, seq(b, td_gr_byte(b, (uint8_t)from, (uint8_t)to), digits(b, (uint32_t)n - 1, (uint32_t)n - 1)));
-    if (!high_whole)
         td_gr_add(
             b, &list,
-            seq(b, td_gr_byte(b, (uint8_t)hi[0], (uint8_t)hi[0]), same_length(b, "0000000000000000000", hi + 1, n - 1)));
+            td_gr_seq(b, td_gr_byte(b, (uint8_t)from, (uint8_t)to), td_gr_digits(b, (uint32_t)n - 1, (uint32_t)n - 1)));
+    if (!high_whole)
+        td_gr_add(b, &list,
+                  td_gr_seq(b, td_gr_byte(b, (uint8_t)hi[0], (uint8_t)hi[0]),
+                            same_length(b, "0000000000000000000", hi + 1, n - 1)));
     uint32_t node = td_gr_of(b, TD_GR_ALT, &list);
     td_gr_items_free(&list);
     return node;
@@ -91,7 +78,7 @@ static uint32_t whole_numbers(td_gr_builder *b, uint64_t lo, uint64_t hi, bool h
         td_gr_add(b, &list, same_length(b, low, high, n));
         if (last) break;
         if (!has_hi) {
-            td_gr_add(b, &list, seq(b, td_gr_byte(b, '1', '9'), digits(b, (uint32_t)n, TD_GR_NO_MAX)));
+            td_gr_add(b, &list, td_gr_seq(b, td_gr_byte(b, '1', '9'), td_gr_digits(b, (uint32_t)n, TD_GR_NO_MAX)));
             break;
         }
         from = strtoull(high, NULL, 10) + 1;
@@ -104,40 +91,42 @@ static uint32_t whole_numbers(td_gr_builder *b, uint64_t lo, uint64_t hi, bool h
 /* Digits that make a fraction of at least `least` (its last digit is not 0), or above it. */
 static uint32_t digits_from(td_gr_builder *b, const char *least, bool above) {
     if (!*least) {
-        uint32_t some = seq(b, td_gr_byte(b, '1', '9'), digits(b, 0, TD_GR_NO_MAX));
-        return above ? seq(b, td_gr_repeat(b, text(b, "0"), 0, TD_GR_NO_MAX), some) : digits(b, 0, TD_GR_NO_MAX);
+        uint32_t some = td_gr_seq(b, td_gr_byte(b, '1', '9'), td_gr_digits(b, 0, TD_GR_NO_MAX));
+        return above ? td_gr_seq(b, td_gr_repeat(b, td_gr_word(b, "0"), 0, TD_GR_NO_MAX), some)
+                     : td_gr_digits(b, 0, TD_GR_NO_MAX);
     }
-    uint32_t same = seq(b, td_gr_byte(b, (uint8_t)*least, (uint8_t)*least), digits_from(b, least + 1, above));
+    uint32_t same = td_gr_seq(b, td_gr_byte(b, (uint8_t)*least, (uint8_t)*least), digits_from(b, least + 1, above));
     if (*least == '9') return same;
-    return alt(b, same, seq(b, td_gr_byte(b, (uint8_t)(*least + 1), '9'), digits(b, 0, TD_GR_NO_MAX)));
+    return td_gr_alt(b, same, td_gr_seq(b, td_gr_byte(b, (uint8_t)(*least + 1), '9'), td_gr_digits(b, 0, TD_GR_NO_MAX)));
 }
 
 /* Digits, at least one, that make a fraction of at most `most` (not empty, its last digit is not 0), or below it. */
 static uint32_t digits_to(td_gr_builder *b, const char *most, bool below) {
     uint32_t after = most[1] ? td_gr_optional(b, digits_to(b, most + 1, below))
                      : below ? td_gr_never(b)
-                             : td_gr_repeat(b, text(b, "0"), 0, TD_GR_NO_MAX);
-    uint32_t same = seq(b, td_gr_byte(b, (uint8_t)*most, (uint8_t)*most), after);
+                             : td_gr_repeat(b, td_gr_word(b, "0"), 0, TD_GR_NO_MAX);
+    uint32_t same = td_gr_seq(b, td_gr_byte(b, (uint8_t)*most, (uint8_t)*most), after);
     if (*most == '0') return same;
-    return alt(b, same, seq(b, td_gr_byte(b, '0', (uint8_t)(*most - 1)), digits(b, 0, TD_GR_NO_MAX)));
+    return td_gr_alt(b, same, td_gr_seq(b, td_gr_byte(b, '0', (uint8_t)(*most - 1)), td_gr_digits(b, 0, TD_GR_NO_MAX)));
 }
 
 /* What may follow an integer for a fraction of at least `least`, or above it. */
 static uint32_t fraction_from(td_gr_builder *b, const char *least, bool above) {
-    if (!*least && !above) return td_gr_optional(b, seq(b, text(b, "."), digits(b, 1, TD_GR_NO_MAX)));
-    return seq(b, text(b, "."), digits_from(b, least, above));
+    if (!*least && !above) return td_gr_optional(b, td_gr_seq(b, td_gr_word(b, "."), td_gr_digits(b, 1, TD_GR_NO_MAX)));
+    return td_gr_seq(b, td_gr_word(b, "."), digits_from(b, least, above));
 }
 
 static uint32_t fraction_to(td_gr_builder *b, const char *most, bool below) {
     if (!*most && below) return td_gr_never(b);
-    if (!*most) return td_gr_optional(b, seq(b, text(b, "."), td_gr_repeat(b, text(b, "0"), 1, TD_GR_NO_MAX)));
-    return td_gr_optional(b, seq(b, text(b, "."), digits_to(b, most, below)));
+    if (!*most)
+        return td_gr_optional(b, td_gr_seq(b, td_gr_word(b, "."), td_gr_repeat(b, td_gr_word(b, "0"), 1, TD_GR_NO_MAX)));
+    return td_gr_optional(b, td_gr_seq(b, td_gr_word(b, "."), digits_to(b, most, below)));
 }
 
 static uint32_t integer_text(td_gr_builder *b, uint64_t x) {
     char s[24];
     snprintf(s, sizeof s, "%" PRIu64, x);
-    return text(b, s);
+    return td_gr_word(b, s);
 }
 
 /* Sizes of numbers: whole ones between two bounds whose fractions are empty. */
@@ -155,11 +144,12 @@ static uint32_t sizes(td_gr_builder *b, const td_gr_bound *lo, const td_gr_bound
     uint32_t    most = hi->is_given ? fraction_to(b, hi->at.fraction, hi->is_open) : 0;
     if (hi->is_given && lo->at.whole > hi->at.whole) return td_gr_never(b);
     if (hi->is_given && lo->at.whole == hi->at.whole)
-        return seq(b, integer_text(b, lo->at.whole), td_gr_pair(b, TD_GR_BOTH, least, most));
-    td_gr_add(b, &list, seq(b, integer_text(b, lo->at.whole), least));
+        return td_gr_seq(b, integer_text(b, lo->at.whole), td_gr_pair(b, TD_GR_BOTH, least, most));
+    td_gr_add(b, &list, td_gr_seq(b, integer_text(b, lo->at.whole), least));
     if (!hi->is_given || from < hi->at.whole)
-        td_gr_add(b, &list, seq(b, whole_numbers(b, from, hi->at.whole - 1, hi->is_given), fraction_from(b, "", false)));
-    if (hi->is_given) td_gr_add(b, &list, seq(b, integer_text(b, hi->at.whole), most));
+        td_gr_add(b, &list,
+                  td_gr_seq(b, whole_numbers(b, from, hi->at.whole - 1, hi->is_given), fraction_from(b, "", false)));
+    if (hi->is_given) td_gr_add(b, &list, td_gr_seq(b, integer_text(b, hi->at.whole), most));
     uint32_t node = td_gr_of(b, TD_GR_ALT, &list);
     td_gr_items_free(&list);
     return node;
@@ -172,7 +162,7 @@ uint32_t td_gr_json_interval(td_gr_json *j, const td_gr_bound *min, const td_gr_
     uint32_t (*const between)(td_gr_builder *, const td_gr_bound *, const td_gr_bound *) = fraction ? sizes : whole_sizes;
     bool from_min = min->is_given && !min->at.negative, from_max = max->is_given && max->at.negative;
     if (!from_max) td_gr_add(b, &list, between(b, from_min ? min : &zero, max));
-    if (!from_min) td_gr_add(b, &list, seq(b, text(b, "-"), between(b, from_max ? max : &above_zero, min)));
+    if (!from_min) td_gr_add(b, &list, td_gr_seq(b, td_gr_word(b, "-"), between(b, from_max ? max : &above_zero, min)));
     uint32_t node = td_gr_of(b, TD_GR_ALT, &list);
     td_gr_items_free(&list);
     return node;
@@ -219,9 +209,9 @@ static void add_level(multiples *m, uint32_t level) {
         uint32_t at = state_of(m, level, r), left = m->places - fraction_digits;
         if (level != 1 && divides(m, r, left)) td_gr_add_edge_of(m->b, &m->edges, td_gr_empty(m->b), at, END);
         if (level == 0) add_digits(m, at, 0, r, 0);
-        if (level == 0 && m->fraction) td_gr_add_edge_of(m->b, &m->edges, text(m->b, "."), at, state_of(m, 1, r));
+        if (level == 0 && m->fraction) td_gr_add_edge_of(m->b, &m->edges, td_gr_word(m->b, "."), at, state_of(m, 1, r));
         if (level > 0 && left > 0) add_digits(m, at, level + 1, r, 0);
-        if (level > 0 && left == 0 && r == 0) td_gr_add_edge_of(m->b, &m->edges, text(m->b, "0"), at, ZEROS);
+        if (level > 0 && left == 0 && r == 0) td_gr_add_edge_of(m->b, &m->edges, td_gr_word(m->b, "0"), at, ZEROS);
     }
 }
 
@@ -234,14 +224,14 @@ uint32_t td_gr_json_multiple(td_gr_json *j, const td_gr_decimal *of, bool fracti
     m.divisor = (uint32_t)divisor;
     /* 0 is alone before a point: it is the zero of level 0 without digits behind it. */
     uint32_t zero = state_of(&m, m.places + 2, 0);
-    td_gr_add_edge_of(m.b, &m.edges, text(m.b, "0"), BEGIN, zero);
+    td_gr_add_edge_of(m.b, &m.edges, td_gr_word(m.b, "0"), BEGIN, zero);
     td_gr_add_edge_of(m.b, &m.edges, td_gr_empty(m.b), zero, END);
-    if (fraction) td_gr_add_edge_of(m.b, &m.edges, text(m.b, "."), zero, state_of(&m, 1, 0));
+    if (fraction) td_gr_add_edge_of(m.b, &m.edges, td_gr_word(m.b, "."), zero, state_of(&m, 1, 0));
     add_digits(&m, BEGIN, 0, 0, 1);
     for (uint32_t level = 0; level <= (fraction ? m.places + 1 : 0); level++) add_level(&m, level);
-    td_gr_add_edge_of(m.b, &m.edges, text(m.b, "0"), ZEROS, ZEROS);
+    td_gr_add_edge_of(m.b, &m.edges, td_gr_word(m.b, "0"), ZEROS, ZEROS);
     td_gr_add_edge_of(m.b, &m.edges, td_gr_empty(m.b), ZEROS, END);
     uint32_t node = td_gr_graph(m.b, zero + 1, &m.edges);
     td_gr_items_free(&m.edges);
-    return seq(m.b, td_gr_optional(m.b, text(m.b, "-")), node);
+    return td_gr_seq(m.b, td_gr_optional(m.b, td_gr_word(m.b, "-")), node);
 }

@@ -11,11 +11,12 @@ import re
 import subprocess
 import sys
 
+from sentences import WORDS_MAX, long_sentences
+
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 # Strings and characters are matched first, so that no comment begins within one.
 TOKEN = re.compile(r'"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n])*\'|/\*.*?\*/|//[^\n]*', re.S)
 RUN = re.compile(r"\S {3,}\S")
-WORDS_MAX = 35
 
 
 def comment_lines(comment, margin):
@@ -37,7 +38,7 @@ def merged_lines(lines):
             yield i, f"three blanks in a row: {text}"
 
 
-def long_sentences(lines):
+def long_paragraphs(lines):
     """(line within the comment, what is wrong) of each paragraph with a sentence of more than WORDS_MAX words."""
     paragraphs, begins = [], True
     for i, text in enumerate(lines):
@@ -48,9 +49,8 @@ def long_sentences(lines):
             paragraphs[-1][1].append(re.sub(r"^@(param\S* +\S+|\w+)", "", text))
         begins = drawn
     for i, texts in paragraphs:
-        for sentence in re.split(r"(?<=[.!?])[\"')]*\s|@\w+ ", " ".join(texts)):
-            if sum(any(c.isalnum() for c in word) for word in sentence.split()) > WORDS_MAX:
-                yield i, f"a sentence of more than {WORDS_MAX} words: {' '.join(sentence.split())}"
+        for _, what in long_sentences(" ".join(texts), also=r"@\w+ "):
+            yield i, what
 
 
 def offences(path):
@@ -62,7 +62,7 @@ def offences(path):
             continue
         begin = source.count("\n", 0, m.start()) + 1
         lines = list(comment_lines(m.group(), m.start() - (source.rfind("\n", 0, m.start()) + 1)))
-        for i, what in (*merged_lines(lines), *long_sentences(lines)):
+        for i, what in (*merged_lines(lines), *long_paragraphs(lines)):
             yield begin + i, what
 
 

@@ -85,11 +85,11 @@ static size_t mla_weights(const td_mla_desc *m, td_block_weight *list) {
 
 static size_t gqa_weights(const td_gqa_desc *g, td_block_weight *list) {
     size_t q = (size_t)g->heads * g->head_dim, kv = (size_t)g->kv_heads * g->head_dim, n = 0;
-    READS(g->in_i8, "q", g->q, q, g->hidden);
+    READS(g->in_i8, "q", g->q, td_gqa_q_rows(g), g->hidden);
     READS(g->in_i8, "k", g->k, kv, g->hidden);
     READS(g->in_i8, "v", g->v, kv, g->hidden);
     LINEAR("o", g->o, g->hidden, q);
-    OPTIONAL("q bias", g->q_bias, q);
+    OPTIONAL("q bias", g->q_bias, td_gqa_q_rows(g));
     OPTIONAL("k bias", g->k_bias, kv);
     OPTIONAL("v bias", g->v_bias, kv);
     OPTIONAL("o bias", g->o_bias, g->hidden);

@@ -224,13 +224,16 @@ typedef struct {
 /**
  * Grouped-query attention, from the normed input to the output projection. Head h reads kv head h / (heads / kv_heads).
  * With a window, the row at position p meets the keys of positions p - window + 1 .. p. With sinks, a key's weight is
- * exp(score) / (exp(sink of the head) + the sum of exp(score) over the keys that are met).
+ * exp(score) / (exp(sink of the head) + the sum of exp(score) over the keys that are met). Gated attention (arXiv
+ * 2505.06708) multiplies each head's sum of values by sigmoid(its gate); q gives per head [query | gate], and nothing else
+ * is done to the gate.
  */
 typedef struct {
     uint32_t             hidden, heads, kv_heads, head_dim;
     uint32_t             rope_dim;  /* rope rotates the first rope_dim values of a head, an even number; 0: all of them */
     uint32_t             window;    /* keys that a row meets at most; 0: all up to its own */
     bool                 norm_rows; /* q_norm and k_norm are over a whole row, before it is cut into heads */
+    bool                 gated;     /* q, and its bias, have heads*2*dim rows */
     float                eps, softmax_scale;
     const td_npu_weight *q, *k, *v, *o; /* [heads*dim, hidden], [kv_heads*dim, hidden] x 2, [hidden, heads*dim] */
     const td_npu_weight *q_bias, *k_bias, *v_bias, *o_bias; /* F32 or NULL */
@@ -244,6 +247,11 @@ typedef struct {
     void                *out;
     td_rows_i8           in_i8; /* only where q, k and v take int8 */
 } td_gqa_desc;
+
+/** Outputs of its q. */
+static inline size_t td_gqa_q_rows(const td_gqa_desc *g) {
+    return (size_t)g->heads * g->head_dim * (g->gated ? 2 : 1);
+}
 
 static inline uint32_t td_gqa_rope_dim(const td_gqa_desc *g) {
     return g->rope_dim ? g->rope_dim : g->head_dim;

@@ -56,6 +56,7 @@ static td_status check_gqa(const td_ascend_npu *d, const td_block_desc *desc, td
                                  : g->norm_rows                    ? "norm over all heads"
                                  : g->window                       ? "sliding window"
                                  : g->sinks                        ? "sinks"
+                                 : g->gated                        ? "gate"
                                                                    : NULL;
     if (unknown)
         return td_fail(err, TD_ENOTSUP, "the attention of an Ascend card has no %s, which this model needs", unknown);

@@ -38,6 +38,7 @@ static size_t place_gqa(const td_block_desc *desc, td_cuda_places *at) {
 
 static td_status check_gqa(const td_cuda_npu *d, const td_block_desc *desc, td_error *err) {
     const td_gqa_desc *g = &desc->gqa;
+    if (g->gated) return td_fail(err, TD_ENOTSUP, "the card's attention has no gate, which this model needs");
     if (g->head_dim > DIM_MAX || g->head_dim % DIM_MULTIPLE)
         return td_fail(err, TD_ENOTSUP, "the card's attention takes heads of %d to %d in steps of %d, not of %u",
                        DIM_MULTIPLE, DIM_MAX, DIM_MULTIPLE, g->head_dim);

@@ -203,7 +203,7 @@ struct td_npu_block {
         size_t         first, chosen, gathered, scales, sums; /* experts */
         size_t         inter_columns;                         /* resident: floats of an intermediate row, whole tiles */
         size_t         q, k, v, out;                          /* attention */
-        size_t         q_low, q_rows, kv, q_lat, ctx;         /* latent attention */
+        size_t         q_low, q_rows, kv, q_lat, ctx;         /* latent attention; of gated attention q_rows alone */
         td_attn_places attn;
     } at;
     size_t scratch_bytes;

@@ -20,6 +20,8 @@ typedef struct {
     const td_host_step *step;
     size_t              row0;
     float              *q, *k, *v; /* the chunk's rows */
+    float              *projected; /* what q gives: q, or with gates per head [query | gate] */
+    float              *out;       /* sums of values */
     const td_attn      *attn;
     const td_attn_unit *units;
 } gqa_job;
@@ -36,12 +38,30 @@ static void rotate_row(const gqa_job *j, float *x, size_t n, const td_npu_weight
     }
 }
 
+/* A row's queries from between the gates. */
+static void take_queries(const gqa_job *j, size_t i) {
+    const td_gqa_desc *g = &j->b->desc.gqa;
+    size_t             dim = g->head_dim, first = i * g->heads;
+    for (size_t h = first; h < first + g->heads; h++) memcpy(j->q + h * dim, j->projected + 2 * h * dim, dim * sizeof *j->q);
+}
+
+/* A head's sum of values times the sigmoid of its gate. */
+static void gate_head(void *ctx, uint32_t i, const td_worker *w) {
+    const gqa_job *j = ctx;
+    size_t         dim = j->b->desc.gqa.head_dim;
+    float         *gate = j->projected + (2 * (size_t)i + 1) * dim, *out = j->out + i * dim;
+    (void)w;
+    j->d->kernels->math->sigmoid(gate, dim);
+    for (size_t k = 0; k < dim; k++) out[k] *= gate[k];
+}
+
 /* Norm and rope of a row's queries and keys; its key and value go to the cache. */
 static void place_row(void *ctx, uint32_t i, const td_worker *w) {
     const gqa_job     *j = ctx;
     const td_gqa_desc *g = &j->b->desc.gqa;
     size_t             row = j->row0 + i, dim = g->head_dim, slot = j->step->a.slot[row], at = i * g->kv_heads * dim;
     (void)w;
+    if (g->gated) take_queries(j, i);
     rotate_row(j, j->q + i * g->heads * dim, g->heads, g->q_norm, j->step->a.pos[row]);
     rotate_row(j, j->k + at, g->kv_heads, g->k_norm, j->step->a.pos[row]);
     for (size_t h = 0; h < g->kv_heads; h++) {
@@ -83,8 +103,9 @@ static td_status run_gqa(td_host_npu *d, const td_npu_block *b, const td_host_st
                           .row0 = row,
                           .q = (float *)(d->scratch + b->at.q),
                           .k = (float *)(d->scratch + b->at.k),
-                          .v = (float *)(d->scratch + b->at.v)};
-        float       *out = (float *)(d->scratch + b->at.out);
+                          .v = (float *)(d->scratch + b->at.v),
+                          .projected = (float *)(d->scratch + (g->gated ? b->at.q_rows : b->at.q)),
+                          .out = (float *)(d->scratch + b->at.out)};
         td_attn      attn = {.d = d,
                              .path = td_attn_path_of(d),
                              .shape = shape_of(g),
@@ -93,7 +114,7 @@ static td_status run_gqa(td_host_npu *d, const td_npu_block *b, const td_host_st
                              .sinks = td_host_vector(g->sinks),
                              .step = s,
                              .q = j.q,
-                             .out = out,
+                             .out = j.out,
                              .row0 = row,
                              .workers = d->scratch + b->at.attn.workers,
                              .partials = d->scratch + b->at.attn.partials};
@@ -101,15 +122,17 @@ static td_status run_gqa(td_host_npu *d, const td_npu_block *b, const td_host_st
         td_host_rows_input(d, &x, d->scratch + b->at.x, g->in, g->in_i8, row, rows, g->hidden);
         td_host_products(
             d, &x,
-            (td_host_product[]){{.w = g->q, .bias = g->q_bias, .out = j.q, .ldo = q_width, .out_dtype = TD_DT_F32},
-                                {.w = g->k, .bias = g->k_bias, .out = j.k, .ldo = kv_width, .out_dtype = TD_DT_F32},
-                                {.w = g->v, .bias = g->v_bias, .out = j.v, .ldo = kv_width, .out_dtype = TD_DT_F32}},
+            (td_host_product[]){
+                {.w = g->q, .bias = g->q_bias, .out = j.projected, .ldo = td_gqa_q_rows(g), .out_dtype = TD_DT_F32},
+                {.w = g->k, .bias = g->k_bias, .out = j.k, .ldo = kv_width, .out_dtype = TD_DT_F32},
+                {.w = g->v, .bias = g->v_bias, .out = j.v, .ldo = kv_width, .out_dtype = TD_DT_F32}},
             3);
         td_host_for(d, place_row, &j, rows, rows * (q_width + 2 * kv_width) * 2);
         j.attn = &attn;
         size_t n_segments = td_host_attn_sort(d, &b->at.attn, &attn.shape, s, row, rows, by_spans, flush_units, &j);
         td_host_attn_walk(&attn, (td_attn_segment *)(d->scratch + b->at.attn.segments), n_segments);
-        td_host_rows_init(&o, d->scratch + b->at.rows, out, TD_DT_F32, rows, q_width);
+        if (g->gated) td_host_for(d, gate_head, &j, rows * g->heads, rows * q_width * 4);
+        td_host_rows_init(&o, d->scratch + b->at.rows, j.out, TD_DT_F32, rows, q_width);
         td_host_products(d, &o,
                          &(td_host_product){.w = g->o,
                                             .bias = g->o_bias,
@@ -125,12 +148,14 @@ static void place_gqa(const td_host_npu *d, const td_block_desc *desc, td_npu_bl
     const td_gqa_desc *g = &desc->gqa;
     td_attn_shape      shape = shape_of(g);
     size_t             q_width = (size_t)g->heads * g->head_dim, kv_width = (size_t)g->kv_heads * g->head_dim;
-    size_t             chunk = td_host_chunk_rows(desc->max_tok, (2 * q_width + 2 * kv_width) * sizeof(float));
+    size_t             gates = g->gated ? td_gqa_q_rows(g) : 0; /* values of a row of queries and gates */
+    size_t             chunk = td_host_chunk_rows(desc->max_tok, (2 * q_width + 2 * kv_width + gates) * sizeof(float));
     size_t             used = 0;
     b->run = run_gqa;
     b->at.chunk = chunk;
     b->at.x = td_host_place(&used, td_host_rows_bytes(chunk, g->hidden, d->act));
     b->at.q = td_host_place(&used, chunk * q_width * sizeof(float));
+    b->at.q_rows = td_host_place(&used, chunk * gates * sizeof(float));
     b->at.k = td_host_place(&used, chunk * kv_width * sizeof(float));
     b->at.v = td_host_place(&used, chunk * kv_width * sizeof(float));
     b->at.out = td_host_place(&used, chunk * q_width * sizeof(float));

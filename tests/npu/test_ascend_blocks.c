@@ -945,14 +945,15 @@ TEST(what_the_card_has_not_is_refused) {
     weights       w = random_weight(&p, &r, TD_WEIGHT_F32, 0, 64, 1);
     td_block_desc gqa = {
         .kind = TD_BLOCK_GQA, .max_tok = 8, .max_kv = 16, .gqa = {.hidden = 64, .heads = 4, .kv_heads = 2, .head_dim = 16}};
-    for (int i = 0; i < 4; i++) {
+    for (int i = 0; i < 5; i++) {
         td_block_desc      desc = gqa;
-        static const char *says[4] = {"no rope on a part of a head", "no norm over all heads", "no sliding window",
-                                      "no sinks"};
+        static const char *says[5] = {"no rope on a part of a head", "no norm over all heads", "no sliding window",
+                                      "no sinks", "no gate"};
         if (i == 0) desc.gqa.rope_dim = 8;
         if (i == 1) desc.gqa.norm_rows = true;
         if (i == 2) desc.gqa.window = 128;
         if (i == 3) desc.gqa.sinks = w.w[CARD];
+        if (i == 4) desc.gqa.gated = true;
         refuse(&p, &desc, says[i]);
     }
     td_block_desc router = {.kind = TD_BLOCK_ROUTER,

@@ -371,6 +371,8 @@ TEST(refusals) {
     td_block_desc gqa = {
         .kind = TD_BLOCK_GQA, .max_tok = 1, .max_kv = 8, .gqa = {.hidden = 64, .heads = 2, .kv_heads = 2, .head_dim = 256}};
     refused(&p, &gqa, "heads of 8 to 128");
+    gqa.gqa.head_dim = 64, gqa.gqa.gated = true;
+    refused(&p, &gqa, "has no gate");
     const td_npu_weight *list[1] = {matrix[CARD]};
     refused(&p,
             &(td_block_desc){.kind = TD_BLOCK_EXPERTS,

@@ -37,7 +37,7 @@ typedef struct {
     bool     mla;
     uint32_t hidden, heads, kv_heads, dim;   /* gqa */
     uint32_t turned, window;                 /* gqa: rope_dim, 0 for all; window */
-    bool     norm_rows;                      /* gqa */
+    bool     norm_rows, gated;               /* gqa */
     uint32_t q_lora, kv_lora, nope, rope, v; /* mla */
     bool     bias, qk_norm;
     float    scale;
@@ -47,6 +47,10 @@ typedef struct {
 
 static uint32_t table_dim(const shape *s) {
     return s->mla ? s->rope : s->turned ? s->turned : s->dim;
+}
+
+static uint32_t q_rows(const shape *s) {
+    return s->heads * s->dim * (s->gated ? 2 : 1);
 }
 
 static void round_bf16(float *w, size_t n) {
@@ -91,12 +95,13 @@ static shape make_shape(rnd *r, bool mla, uint32_t max_pos, uint32_t window) {
         s.dim = 2 * (uint32_t)rnd_range(r, 3, 25);
         s.turned = rnd_u64(r) & 1 ? 2 * (uint32_t)rnd_range(r, 1, s.dim / 2) : 0;
         s.norm_rows = rnd_u64(r) & 1;
+        s.gated = rnd_u64(r) & 1;
         s.scale = 2.0f / sqrtf((float)s.dim);
-        s.q = matrix(r, s.heads * s.dim, s.hidden);
+        s.q = matrix(r, q_rows(&s), s.hidden);
         s.k = matrix(r, s.kv_heads * s.dim, s.hidden);
         s.vw = matrix(r, s.kv_heads * s.dim, s.hidden);
         s.o = matrix(r, s.hidden, s.heads * s.dim);
-        s.q_bias = rnd_array(r, s.heads * s.dim, 0.5f);
+        s.q_bias = rnd_array(r, q_rows(&s), 0.5f);
         s.k_bias = rnd_array(r, s.kv_heads * s.dim, 0.5f);
         s.v_bias = rnd_array(r, s.kv_heads * s.dim, 0.5f);
         s.o_bias = rnd_array(r, s.hidden, 0.5f);
@@ -112,13 +117,14 @@ static shape make_shape(rnd *r, bool mla, uint32_t max_pos, uint32_t window) {
             s.table[p * rope + i] = (float)cos(angle);
             s.table[p * rope + rope / 2 + i] = (float)sin(angle);
         }
-    print_message("  %s hidden %u heads %u/%u dim %u turned %u window %u q_lora %u kv_lora %u nope %u rope %u v %u%s%s%s\n",
-                  mla ? "mla" : "gqa", s.hidden, s.heads, s.kv_heads, s.dim, s.turned, s.window, s.q_lora, s.kv_lora, s.nope,
-                  s.rope, s.v, s.bias ? " bias" : "",
-                  !s.qk_norm    ? ""
-                  : s.norm_rows ? " norm of rows"
-                                : " norm",
-                  s.sinks ? " sinks" : "");
+    print_message(
+        "  %s hidden %u heads %u/%u dim %u turned %u window %u q_lora %u kv_lora %u nope %u rope %u v %u%s%s%s%s\n",
+        mla ? "mla" : "gqa", s.hidden, s.heads, s.kv_heads, s.dim, s.turned, s.window, s.q_lora, s.kv_lora, s.nope, s.rope,
+        s.v, s.bias ? " bias" : "",
+        !s.qk_norm    ? ""
+        : s.norm_rows ? " norm of rows"
+                      : " norm",
+        s.sinks ? " sinks" : "", s.gated ? " gated" : "");
     return s;
 }
 
@@ -143,6 +149,7 @@ static void ref_turn(const shape *s, const float *norm, uint32_t pos, size_t n, 
 static void ref_attention(const shape *s, const float *x, uint32_t len, double *out) {
     size_t kv_heads = s->mla ? s->heads : s->kv_heads, dk = s->mla ? s->nope + s->rope : s->dim, dv = s->mla ? s->v : s->dim;
     double *k = malloc(len * kv_heads * dk * sizeof *k), *v = malloc(len * kv_heads * dv * sizeof *v);
+    double *projected = malloc(2 * s->heads * dk * sizeof *projected), *gate = malloc(s->heads * dk * sizeof *gate);
     double *q = malloc(s->heads * dk * sizeof *q), *attn = malloc(s->heads * dv * sizeof *attn),
            *p = malloc((len + 1) * sizeof *p);
     double *row = malloc(s->hidden * sizeof *row), *low = malloc((s->q_lora + 1) * sizeof *low);
@@ -168,7 +175,11 @@ static void ref_attention(const shape *s, const float *x, uint32_t len, double *
             }
             for (size_t h = 0; h < s->heads; h++) ref_rope(s->table + t * s->rope, s->rope, q + h * dk + s->nope);
         } else {
-            ref_linear(s->q, s->bias ? s->q_bias : NULL, row, s->heads * dk, s->hidden, q);
+            ref_linear(s->q, s->bias ? s->q_bias : NULL, row, q_rows(s), s->hidden, s->gated ? projected : q);
+            for (size_t i = 0; s->gated && i < s->heads * dk; i++) {
+                q[i] = projected[i / dk * 2 * dk + i % dk];
+                gate[i] = 1 / (1 + exp(-projected[i / dk * 2 * dk + dk + i % dk]));
+            }
             ref_linear(s->k, s->bias ? s->k_bias : NULL, row, kv_heads * dk, s->hidden, k + t * kv_heads * dk);
             ref_linear(s->vw, s->bias ? s->v_bias : NULL, row, kv_heads * dv, s->hidden, v + t * kv_heads * dv);
             ref_turn(s, s->q_norm, t, s->heads, q);
@@ -187,12 +198,12 @@ static void ref_attention(const shape *s, const float *x, uint32_t len, double *
             for (size_t i = 0; i < dv; i++) {
                 double sum = 0;
                 for (uint32_t u = first; u <= t; u++) sum += p[u] * v[(u * kv_heads + g) * dv + i];
-                attn[h * dv + i] = sum;
+                attn[h * dv + i] = s->gated ? sum * gate[h * dv + i] : sum;
             }
         }
         ref_linear(s->o, s->bias ? s->o_bias : NULL, attn, s->hidden, s->heads * dv, out + t * s->hidden);
     }
-    double *all[] = {k, v, q, attn, p, row, low, kv, up};
+    double *all[] = {k, v, q, attn, p, row, low, kv, up, projected, gate};
     for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) free(all[i]);
 }
 
@@ -274,6 +285,7 @@ static void run_talk(const shape *s, const talk *t, const way *w, uint64_t sched
                                  .rope_dim = s->turned,
                                  .window = s->window,
                                  .norm_rows = s->norm_rows,
+                                 .gated = s->gated,
                                  .eps = 1e-6f,
                                  .softmax_scale = s->scale,
                                  .rope = table,
@@ -281,12 +293,12 @@ static void run_talk(const shape *s, const talk *t, const way *w, uint64_t sched
                                  .kv_v = cache_b,
                                  .in = in,
                                  .out = result};
-        desc.gqa.q = LINEAR(s->q, s->heads * s->dim, s->hidden);
+        desc.gqa.q = LINEAR(s->q, q_rows(s), s->hidden);
         desc.gqa.k = LINEAR(s->k, s->kv_heads * s->dim, s->hidden);
         desc.gqa.v = LINEAR(s->vw, s->kv_heads * s->dim, s->hidden);
         desc.gqa.o = LINEAR(s->o, s->hidden, s->heads * s->dim);
         if (s->bias) {
-            desc.gqa.q_bias = VECTOR(s->q_bias, s->heads * s->dim);
+            desc.gqa.q_bias = VECTOR(s->q_bias, q_rows(s));
             desc.gqa.k_bias = VECTOR(s->k_bias, s->kv_heads * s->dim);
             desc.gqa.v_bias = VECTOR(s->v_bias, s->kv_heads * s->dim);
             desc.gqa.o_bias = VECTOR(s->o_bias, s->hidden);
@@ -505,7 +517,7 @@ TEST(what_no_head_has_is_refused) {
         const char *says; /* NULL: taken */
     } cases[] = {{plain, NULL},    {plain, "rope turns"}, {plain, "rope turns"}, {plain, "rope table"},
                  {plain, NULL},    {plain, "q norm"},     {plain, "q norm"},     {plain, NULL},
-                 {plain, "sinks"}, {plain, NULL},         {plain, "o bias"}};
+                 {plain, "sinks"}, {plain, NULL},         {plain, "o bias"},     {plain, "weight q is"}};
     cases[1].desc.rope_dim = 10; /* more than a head has */
     cases[2].desc.rope_dim = 3;
     cases[3].desc.rope_dim = 4; /* of another table */
@@ -516,6 +528,7 @@ TEST(what_no_head_has_is_refused) {
     cases[8].desc.sinks = of_8;
     cases[9].desc.sinks = of_4, cases[9].desc.o_bias = of_32;
     cases[10].desc.o_bias = of_8;
+    cases[11].desc.gated = true; /* its q has gates, too */
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         td_error      err = {0};
         td_npu_block *b = NULL;

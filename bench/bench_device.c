@@ -184,9 +184,13 @@ td_status td_bench_steps_fill(td_bench_steps *s, const td_bench_device *d, const
                               const td_step **out, td_error *err) {
     uint32_t pages = pages_of(shape);
     td_step_rows_clear(&s->rows);
-    for (uint32_t q = 0; q < shape->n_seq; q++)
-        td_step_rows_add(&s->rows, s->numbers, shape->context, shape->n_new, s->numbers + (size_t)q * pages, pages,
-                         shape->n_new == 1);
+    for (uint32_t q = 0; q < shape->n_seq; q++) {
+        td_step_sequence seq = {.pages = s->numbers + (size_t)q * pages,
+                                .n_pages = pages,
+                                .absorbed = shape->n_new == 1,
+                                .state = td_own_state(q, shape->context)};
+        td_step_rows_add(&s->rows, s->numbers, shape->context, shape->n_new, &seq);
+    }
     const td_step_bucket *bucket = td_step_buf_fill(&s->buf, &s->rows, NULL, s->numbers, n_out);
     td_status             st = td_step_buf_enqueue_upload(&s->buf, bucket, d->stream);
     if (st == TD_OK) st = d->npu->ops->stream_sync(d->npu, d->stream);

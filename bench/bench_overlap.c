@@ -61,7 +61,8 @@ static td_step_rows g_rows;
 
 static double step_s(const td_placed_model *m, uint32_t n) {
     td_step_rows_clear(&g_rows);
-    td_step_rows_add(&g_rows, g_token, 0, n, g_pages, ROWS_MAX / TD_KV_PAGE, false);
+    td_step_sequence seq = {.pages = g_pages, .n_pages = ROWS_MAX / TD_KV_PAGE, .state = td_own_state(0, 0)};
+    td_step_rows_add(&g_rows, g_token, 0, n, &seq);
     double begin = now_s();
     must(td_model_forward(m->model, &g_rows, (td_out_rows){0}, NULL), &(td_error){0});
     return now_s() - begin;

@@ -41,7 +41,8 @@ static td_status step(td_model *m, td_error *err) {
     td_step_rows rows;
     for (uint32_t i = 0; i < PROMPT_TOKENS; i++) token[i] = (i * 104729u + 7u) % td_model_get_config(m)->vocab;
     TD_TRY(td_step_rows_open(&rows, PROMPT_TOKENS, 1, TD_KV_PAGE - 1, err));
-    td_step_rows_add(&rows, token, 0, PROMPT_TOKENS, &page, 1, false);
+    td_step_rows_add(&rows, token, 0, PROMPT_TOKENS,
+                     &(td_step_sequence){.pages = &page, .n_pages = 1, .state = td_own_state(0, 0)});
     td_status st = td_model_forward(m, &rows, (td_out_rows){.row = &row, .n = 1}, &logits);
     td_step_rows_close(&rows);
     return st == TD_OK ? st : td_fail(err, st, "a step of the model failed: %s", td_model_why(m, st));

@@ -30,7 +30,11 @@ static void fill_rows(steps *s) {
     td_step_rows_clear(&s->rows);
     for (uint32_t q = 0; q < s->n_seq; q++) {
         for (uint32_t i = 0; i < s->n_new; i++) s->token[i] = (s->round * 7919u + (q * s->n_new + i) * 104729u) % s->vocab;
-        td_step_rows_add(&s->rows, s->token, s->context, s->n_new, s->pages + (size_t)q * pages, pages, s->n_new == 1);
+        td_step_sequence seq = {.pages = s->pages + (size_t)q * pages,
+                                .n_pages = pages,
+                                .absorbed = s->n_new == 1,
+                                .state = td_own_state(q, s->context)};
+        td_step_rows_add(&s->rows, s->token, s->context, s->n_new, &seq);
         s->out_row[q] = s->rows.n_tok - 1;
     }
     s->round++;

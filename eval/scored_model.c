@@ -67,8 +67,9 @@ void td_batch_fill(td_batch *b, const td_scored_text *t, uint64_t first, uint32_
         uint32_t              at = b->rows.n_tok;
         memcpy(b->window, t->prefix, t->n_prefix * sizeof *t->prefix);
         memcpy(b->window + t->n_prefix, ids, (w->n - 1) * sizeof *ids);
-        td_step_rows_add(&b->rows, b->window, 0, td_window_rows(t, w), b->page + (size_t)s * b->pages_per_seq,
-                         b->pages_per_seq, false);
+        td_step_sequence seq = {
+            .pages = b->page + (size_t)s * b->pages_per_seq, .n_pages = b->pages_per_seq, .state = td_own_state(s, 0)};
+        td_step_rows_add(&b->rows, b->window, 0, td_window_rows(t, w), &seq);
         for (uint32_t i = w->first_scored; i < w->n; i++) {
             b->row[b->n_scored] = at + t->n_prefix + i - 1;
             b->target[b->n_scored++] = ids[i];

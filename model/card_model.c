@@ -17,7 +17,25 @@
 
 /* Bytes of a layer's cache on the card. */
 static size_t cache_bytes(const td_card_model *c, const td_layer_cache *cache) {
-    return td_layer_cache_page_bytes(cache, c->npu, c->shard.count) * (c->kv_pages + c->model->kv_spare_pages);
+    const td_model *m = c->model;
+    size_t          unit = td_layer_cache_unit_bytes(cache, c->npu, c->shard.count);
+    switch (cache->per) {
+        case TD_PER_STATE: return unit * m->spec.state_slots;
+        case TD_PER_OPEN: return unit * m->spec.open_slots;
+        default: return unit * (c->kv_pages + m->kv_spare_pages);
+    }
+}
+
+/* Bytes of the caches whose number of slots does not depend on the room. */
+static uint64_t slot_caches_bytes(const td_card_model *c) {
+    uint64_t             sum = 0;
+    const td_layer_range layers = c->model->part.layers;
+    for (uint32_t layer = layers.first; layer < layers.end; layer++) {
+        td_layer_caches list = td_layer_caches_of(&c->model->config, layer);
+        for (uint32_t i = 0; i < list.n; i++)
+            if (list.cache[i].per != TD_PER_TOKEN) sum += cache_bytes(c, &list.cache[i]);
+    }
+    return sum;
 }
 
 /* Whether any step may go through as two halves. Each half reads the weights of the experts anew, which pays only if their
@@ -41,6 +59,7 @@ static td_step_shape step_shape(const td_model *m, uint32_t n_pages) {
                            .max_seq = m->spec.max_seq,
                            .max_out = m->part.whole ? m->spec.max_out : 0,
                            .max_seq_tokens = (uint32_t)(n_pages && kv < longest ? kv : longest),
+                           .recurrent = td_layer_caches_recurrent(&m->config, m->part.layers),
                            .splits = td_card_model_splits,
                            .user = m};
 }
@@ -165,7 +184,8 @@ void td_card_model_memory(const td_card_model *c, td_model_memory *memory) {
             logits_bytes(c) + top_bytes(c) + sums_bytes(c) + (shows_x(c) ? td_card_model_x_bytes(m) : 0);
     }
     memory->kv_bytes_per_page =
-        td_layer_caches_page_bytes(&m->config, m->part.layers, c->npu, c->shard.count) + c->page_scratch_bytes;
+        td_layer_caches_unit_bytes(&m->config, m->part.layers, TD_PER_TOKEN, c->npu, c->shard.count) + c->page_scratch_bytes;
+    memory->state_bytes = slot_caches_bytes(c);
     memory->device_scratch_bytes += m->kv_spare_pages * memory->kv_bytes_per_page;
 }
 

@@ -4,18 +4,30 @@ td_layer_caches td_layer_caches_of(const td_model_config *c, uint32_t layer) {
     return c->arch->caches(c, layer);
 }
 
-size_t td_layer_cache_page_bytes(const td_layer_cache *cache, td_npu *d, uint32_t n_cards) {
-    uint32_t heads = cache->split == TD_SPLIT_ROWS ? cache->heads / n_cards : cache->heads;
-    return heads * d->ops->kv_page_bytes(d, cache->kind, cache->values);
+size_t td_layer_cache_unit_bytes(const td_layer_cache *cache, td_npu *d, uint32_t n_cards) {
+    size_t heads = cache->split == TD_SPLIT_ROWS ? cache->heads / n_cards : cache->heads;
+    return heads * (cache->kind == TD_KV_STATE ? cache->values * sizeof(float)
+                                               : d->ops->kv_page_bytes(d, cache->kind, cache->values));
 }
 
-uint64_t td_layer_caches_page_bytes(const td_model_config *c, td_layer_range layers, td_npu *d, uint32_t n_cards) {
+uint64_t td_layer_caches_unit_bytes(const td_model_config *c, td_layer_range layers, td_cache_per per, td_npu *d,
+                                    uint32_t n_cards) {
     uint64_t sum = 0;
     for (uint32_t layer = layers.first; layer < layers.end; layer++) {
         td_layer_caches list = td_layer_caches_of(c, layer);
-        for (uint32_t i = 0; i < list.n; i++) sum += td_layer_cache_page_bytes(&list.cache[i], d, n_cards);
+        for (uint32_t i = 0; i < list.n; i++)
+            if (list.cache[i].per == per) sum += td_layer_cache_unit_bytes(&list.cache[i], d, n_cards);
     }
     return sum;
+}
+
+bool td_layer_caches_recurrent(const td_model_config *c, td_layer_range layers) {
+    for (uint32_t layer = layers.first; layer < layers.end; layer++) {
+        td_layer_caches list = td_layer_caches_of(c, layer);
+        for (uint32_t i = 0; i < list.n; i++)
+            if (list.cache[i].per == TD_PER_STATE) return true;
+    }
+    return false;
 }
 
 uint32_t td_layer_caches_cut_heads(const td_model_config *c) {

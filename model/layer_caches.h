@@ -9,11 +9,15 @@
 
 td_layer_caches td_layer_caches_of(const td_model_config *c, uint32_t layer);
 
-/** Bytes of a page of the cache on each of so many cards. */
-size_t td_layer_cache_page_bytes(const td_layer_cache *cache, td_npu *d, uint32_t n_cards);
+/** Bytes of a page or slot of the cache on each of so many cards. */
+size_t td_layer_cache_unit_bytes(const td_layer_cache *cache, td_npu *d, uint32_t n_cards);
 
-/** Bytes of a page of all caches of some layers, on each of so many cards. */
-uint64_t td_layer_caches_page_bytes(const td_model_config *c, td_layer_range layers, td_npu *d, uint32_t n_cards);
+/** Bytes of a page or slot of all such caches of some layers, on each of so many cards. */
+uint64_t td_layer_caches_unit_bytes(const td_model_config *c, td_layer_range layers, td_cache_per per, td_npu *d,
+                                    uint32_t n_cards);
+
+/** Whether some layers keep a recurrent state: a prefix can be continued only where the state at its end is kept. */
+bool td_layer_caches_recurrent(const td_model_config *c, td_layer_range layers);
 
 /** Number of heads that are cut over the cards, the same in all layers with such caches; 0: each card has all of every
  * cache. */

@@ -13,6 +13,7 @@ typedef struct {
     uint64_t npu_weight_bytes;     /* device: weights of the device tier */
     uint64_t device_scratch_bytes; /* device: activations, and working memory of the blocks */
     uint64_t kv_bytes_per_page;    /* device: TD_KV_PAGE tokens of all layers, and the blocks' scratch for them */
+    uint64_t state_bytes;          /* device: states and open blocks of recurrent layers, all slots; 0: there are none */
     uint64_t expert_weight_bytes;  /* host: routed experts */
     uint64_t host_scratch_bytes;   /* host: working memory */
     uint64_t slot_bytes;           /* device: of a slot of each layer, for experts that move; 0: none do */

@@ -81,6 +81,7 @@ void td_model_get_memory(const td_model *m, td_model_memory *memory) {
     memory->npu_weight_bytes *= n;
     memory->device_scratch_bytes *= n;
     memory->kv_bytes_per_page *= n;
+    memory->state_bytes *= n;
     memory->host_scratch_bytes *= m->n_cards;
     if (m->n_cards > 1) memory->host_scratch_bytes += merged_logits_bytes(m);
     if (!m->spec.experts.n_layers) return;
@@ -228,6 +229,28 @@ static td_status place_experts(td_model *m, td_error *err) {
     return st == TD_OK ? TD_OK : td_fail(err, st, "num-gpu-experts %u: %s", wanted, why.text);
 }
 
+/* The slots of recurrent layers, those of snapshots included. */
+static td_status settle_slots(td_model *m, td_error *err) {
+    td_model_spec       *s = &m->spec;
+    const td_layer_range layers = m->part.layers;
+    if (!td_layer_caches_recurrent(&m->config, layers)) {
+        s->state_slots = s->open_slots = 0;
+        s->snapshot_bytes = 0;
+        return TD_OK;
+    }
+    if (!s->state_slots) s->state_slots = s->max_seq;
+    if (!s->open_slots) s->open_slots = s->max_seq;
+    if (!s->snapshot_bytes) return TD_OK;
+    uint64_t each = td_layer_caches_unit_bytes(&m->config, layers, TD_PER_STATE, m->cards->npu, m->n_cards);
+    if (s->snapshot_bytes < each)
+        return td_fail(err, TD_EINVAL,
+                       "state-snapshots-gib %g is too small: a snapshot of this model's recurrent layers takes %.3f GiB",
+                       (double)s->snapshot_bytes / (1 << 30), (double)each / (1 << 30));
+    uint64_t n = s->snapshot_bytes / each;
+    s->state_slots += n < TD_SNAPSHOTS_MAX ? (uint32_t)n : TD_SNAPSHOTS_MAX;
+    return TD_OK;
+}
+
 /* Settle in the spec what the checkpoint decides, or refuse it. */
 static td_status settle_spec(td_model *m, td_error *err) {
     td_model_config *c = &m->config;
@@ -243,6 +266,7 @@ static td_status settle_spec(td_model *m, td_error *err) {
                        m->part.layers.end, c->n_layers);
     settle_experts(m);
     TD_TRY(place_experts(m, err));
+    TD_TRY(settle_slots(m, err));
     if (!s->context_length) s->context_length = c->max_position;
     if (s->context_length > c->max_position) return refuse_context(s->context_length, c, err);
     if (c->n_mtp_layers > 1)
@@ -422,6 +446,10 @@ uint64_t td_model_source_hash(const td_model *m) {
 }
 bool td_model_shares_generated(const td_model *m) {
     return td_layer_caches_share_generated(&m->config);
+}
+
+bool td_model_recurrent(const td_model *m) {
+    return td_layer_caches_recurrent(&m->config, td_all_layers(&m->config));
 }
 
 uint32_t td_model_context_length(const td_model *m) {

@@ -20,6 +20,9 @@ typedef struct td_model td_model; /* model/model.h */
 /** overlap_min_tok that leaves the choice to the model: docs/performance.md, "Two halves". */
 #define TD_OVERLAP_AUTO UINT32_MAX
 
+/** Snapshots of recurrent states, at most: a bound for what is kept about them. */
+#define TD_SNAPSHOTS_MAX 65536
+
 /** Strings and the checkpoint are the caller's; they are read until the weights are loaded. */
 typedef struct {
     /* files */
@@ -52,6 +55,12 @@ typedef struct {
     uint32_t context_length;  /* longest sequence; 0: the model's own, which td_model_open puts here */
     uint32_t overlap_min_tok; /* a step of so many tokens is run as two halves whose layers alternate; 0: none is. A device
                                  that shares its threads with the experts splits no step */
+
+    /* Slots of recurrent layers (npu/npu.h, TD_STATE_BLOCK). td_model_open adds to state_slots those of snapshots, and sets
+     * all three to 0 if the model has no such layers. */
+    uint32_t state_slots;    /* states that steps need; 0: max_seq */
+    uint32_t open_slots;     /* open blocks; 0: max_seq */
+    uint64_t snapshot_bytes; /* for states that are kept at the ends of prefixes, on each card; 0: none are */
 
     /* memory of the KV cache: either n_pages, or as many pages as the other three allow */
     uint32_t n_pages;          /* not 0: exactly so many, and whether they fit is not checked */

@@ -24,7 +24,7 @@ td_status td_placed_model_shares(const td_model_spec *spec, const td_model_room 
                 .scratch_bytes = memory->host_scratch_bytes + room->bytes_per_vocab_entry * td_model_get_config(m->model)->vocab};
     td_memory_plan_input in = {.fraction = spec->fraction,
                                .weight_bytes = memory->npu_weight_bytes,
-                               .scratch_bytes = memory->device_scratch_bytes,
+                               .scratch_bytes = memory->device_scratch_bytes + memory->state_bytes,
                                .host = &host,
                                .kv_bytes_per_page = memory->kv_bytes_per_page,
                                .max_total_tokens = spec->max_total_tokens,

@@ -53,12 +53,16 @@ static void place(cursor *c, size_t bytes, void *host_member, void *dev_member) 
 #define PLACE(member, n) place(c, (n) * sizeof *s->host.member, &s->host.member, &s->dev.member)
 
 /* What a half has for itself; its rows are the whole step's. */
-static void place_sequences(cursor *c, td_step *s) {
+static void place_sequences(cursor *c, const td_step_shape *shape, td_step *s) {
     PLACE(counts, 1);
     PLACE(seq_start, (size_t)s->max_seq + 1);
     PLACE(kv_len, s->max_seq);
     PLACE(absorbed, s->max_seq);
     PLACE(block_table, (size_t)s->max_seq * s->block_stride);
+    if (!shape->recurrent) return;
+    PLACE(state_in, s->max_seq);
+    PLACE(state_out, s->max_seq);
+    PLACE(state_open, s->max_seq);
 }
 
 static void place_rows(cursor *c, td_step *s) {
@@ -89,7 +93,7 @@ static void lay_out(td_step_bucket *b, const td_step_shape *shape, uint32_t smal
                          .max_seq = least(shape->max_seq, b->max_tok),
                          .max_out = least(shape->max_out, b->max_tok),
                          .block_stride = stride};
-    place_sequences(&c, &b->whole);
+    place_sequences(&c, shape, &b->whole);
     place_rows(&c, &b->whole);
     for (uint32_t h = 0; halves && h < TD_HALVES; h++) {
         td_step *s = &b->half[h];
@@ -98,7 +102,7 @@ static void lay_out(td_step_bucket *b, const td_step_shape *shape, uint32_t smal
         s->first_row = h * first;
         s->max_tok = h ? b->max_tok - first : first;
         s->max_seq = least(shape->max_seq, s->max_tok);
-        place_sequences(&c, s);
+        place_sequences(&c, shape, s);
         if (!host) continue;
         s->host = rows_from(s->host, &b->whole.host, s->first_row);
         s->dev = rows_from(s->dev, &b->whole.dev, s->first_row);
@@ -159,6 +163,15 @@ void td_step_buf_close(td_step_buf *b) {
 /* The arrays are ours to write. */
 #define WRITABLE(type, pointer) ((type *)(uintptr_t)(pointer))
 
+/* Sequence n of the step is sequence q of the rows, without the first `cut` of its rows. */
+static void fill_state(const td_step *s, uint32_t n, const td_step_rows *rows, uint32_t q, uint32_t cut) {
+    uint32_t first = rows->kv_len[q] - (rows->seq_start[q + 1] - rows->seq_start[q]);
+    bool     block_ended = first / TD_STATE_BLOCK != (first + cut) / TD_STATE_BLOCK;
+    WRITABLE(uint32_t, s->host.state_in)[n] = block_ended ? rows->state_out[q] : rows->state_in[q];
+    WRITABLE(uint32_t, s->host.state_out)[n] = rows->state_out[q];
+    WRITABLE(uint32_t, s->host.state_open)[n] = rows->state_open[q];
+}
+
 /* The sequences that have rows in [begin, end), cut to them. @return how many there are. */
 static uint32_t fill_sequences(const td_step *s, const td_step_rows *rows, uint32_t begin, uint32_t end) {
     uint32_t *seq_start = WRITABLE(uint32_t, s->host.seq_start), *kv_len = WRITABLE(uint32_t, s->host.kv_len);
@@ -171,6 +184,7 @@ static uint32_t fill_sequences(const td_step *s, const td_step_rows *rows, uint3
         seq_start[n] = first > begin ? first - begin : 0;
         kv_len[n] = rows->kv_len[q] - cut;
         absorbed[n] = rows->absorbed[q];
+        if (s->host.state_in) fill_state(s, n, rows, q, first < begin ? begin - first : 0);
         memcpy(table + (size_t)n++ * s->block_stride, rows->block_table + (size_t)q * rows->block_stride,
                td_div_up(rows->kv_len[q] - cut, TD_KV_PAGE) * sizeof *table);
     }

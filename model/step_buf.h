@@ -38,6 +38,7 @@ typedef struct {
 typedef struct {
     uint32_t max_tok, max_seq, max_out; /* of a step */
     uint32_t max_seq_tokens;            /* longest sequence */
+    bool     recurrent;                 /* layers have states: the arrays of their slots are there, else they are NULL */
     /** Whether a step of n rows goes in halves; asked for the smallest one of each bucket. */
     bool (*splits)(const void *user, uint32_t n_tok);
     const void *user;

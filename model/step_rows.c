@@ -6,20 +6,22 @@
 
 #include "core/error.h"
 #include "core/memory/mem.h"
-#include "npu/npu.h"
 
 td_status td_step_rows_open(td_step_rows *r, uint32_t max_tok, uint32_t max_seq, uint32_t max_seq_tokens, td_error *err) {
     size_t stride = (size_t)max_seq_tokens / TD_KV_PAGE + 1, table, seq = max_seq;
     *r = (td_step_rows){.max_tok = max_tok, .max_seq = max_seq, .block_stride = (uint32_t)stride};
-    if (td_mul_size(seq, stride, &table) && table < SIZE_MAX / 8 - 4 * ((size_t)max_tok + seq))
-        r->memory = calloc((3 * (size_t)max_tok + 2 * seq + 1 + table) * sizeof(uint32_t) + seq, 1);
+    if (td_mul_size(seq, stride, &table) && table < SIZE_MAX / 8 - 4 * (size_t)max_tok - 6 * seq)
+        r->memory = calloc((3 * (size_t)max_tok + 5 * seq + 1 + table) * sizeof(uint32_t) + seq, 1);
     if (!r->memory) return td_fail(err, TD_ENOMEM, "out of memory for the rows of a step");
     r->token = r->memory;
     r->pos = r->token + max_tok;
     r->slot = r->pos + max_tok;
     r->kv_len = r->slot + max_tok;
     r->seq_start = r->kv_len + seq;
-    r->block_table = r->seq_start + seq + 1;
+    r->state_in = r->seq_start + seq + 1;
+    r->state_out = r->state_in + seq;
+    r->state_open = r->state_out + seq;
+    r->block_table = r->state_open + seq;
     r->absorbed = (uint8_t *)(r->block_table + table);
     return TD_OK;
 }
@@ -29,20 +31,22 @@ void td_step_rows_close(td_step_rows *r) {
     *r = (td_step_rows){0};
 }
 
-void td_step_rows_add(td_step_rows *r, const uint32_t *tokens, uint32_t first, uint32_t n, const uint32_t *pages,
-                      uint32_t n_pages, bool absorbed) {
-    uint32_t seq = r->n_seq++, row = r->n_tok;
-    assert(n >= 1 && seq < r->max_seq && n <= r->max_tok - row && n_pages <= r->block_stride &&
-           (first + n - 1) / TD_KV_PAGE < n_pages);
+void td_step_rows_add(td_step_rows *r, const uint32_t *tokens, uint32_t first, uint32_t n, const td_step_sequence *seq) {
+    uint32_t at = r->n_seq++, row = r->n_tok;
+    assert(n >= 1 && at < r->max_seq && n <= r->max_tok - row && seq->n_pages <= r->block_stride &&
+           (first + n - 1) / TD_KV_PAGE < seq->n_pages);
     for (uint32_t i = 0; i < n; i++, row++) {
         uint32_t pos = first + i;
         r->token[row] = tokens[i];
         r->pos[row] = pos;
-        r->slot[row] = pages[pos / TD_KV_PAGE] * TD_KV_PAGE + pos % TD_KV_PAGE;
+        r->slot[row] = seq->pages[pos / TD_KV_PAGE] * TD_KV_PAGE + pos % TD_KV_PAGE;
     }
-    r->seq_start[seq] = r->n_tok;
-    r->seq_start[seq + 1] = r->n_tok = row;
-    r->kv_len[seq] = first + n;
-    r->absorbed[seq] = absorbed;
-    memcpy(r->block_table + (size_t)seq * r->block_stride, pages, n_pages * sizeof *pages);
+    r->seq_start[at] = r->n_tok;
+    r->seq_start[at + 1] = r->n_tok = row;
+    r->kv_len[at] = first + n;
+    r->absorbed[at] = seq->absorbed;
+    r->state_in[at] = seq->state.in;
+    r->state_out[at] = seq->state.out;
+    r->state_open[at] = seq->state.open;
+    memcpy(r->block_table + (size_t)at * r->block_stride, seq->pages, seq->n_pages * sizeof *seq->pages);
 }

@@ -5,17 +5,18 @@
 #ifndef TD_MODEL_STEP_ROWS_H
 #define TD_MODEL_STEP_ROWS_H
 
-#include "tandem.h"
+#include "npu/npu.h"
 
 /** Anybody may read the members; only the functions below change them. */
 typedef struct {
     uint32_t  max_tok, max_seq, block_stride; /* room: rows, sequences, pages of a sequence */
     uint32_t  n_tok, n_seq;
-    uint32_t *token, *pos, *slot; /* [n_tok] as td_step_arrays have them */
-    uint32_t *seq_start;          /* [n_seq + 1] */
-    uint32_t *kv_len;             /* [n_seq] */
-    uint32_t *block_table;        /* [n_seq, block_stride] */
-    uint8_t  *absorbed;           /* [n_seq] */
+    uint32_t *token, *pos, *slot;                /* [n_tok] as td_step_arrays have them */
+    uint32_t *seq_start;                         /* [n_seq + 1] */
+    uint32_t *kv_len;                            /* [n_seq] */
+    uint32_t *block_table;                       /* [n_seq, block_stride] */
+    uint8_t  *absorbed;                          /* [n_seq] */
+    uint32_t *state_in, *state_out, *state_open; /* [n_seq] */
     void     *memory;
 } td_step_rows;
 
@@ -28,14 +29,26 @@ static inline void td_step_rows_clear(td_step_rows *r) {
     r->n_tok = r->n_seq = 0;
 }
 
-/**
- * Add n rows of one sequence: its tokens at positions first .. first + n - 1, whose KV lies in its pages.
- * @param tokens   [n].
- * @param pages    [n_pages] of the sequence from position 0 on; position first + n - 1 has one.
- * @param absorbed the rows are computed in MLA's absorbed form (npu/npu.h), as generated tokens are.
- */
-void td_step_rows_add(td_step_rows *r, const uint32_t *tokens, uint32_t first, uint32_t n, const uint32_t *pages,
-                      uint32_t n_pages, bool absorbed);
+/** Where a sequence's recurrent layers have their state (td_step_arrays, npu/npu.h); other models ignore it. */
+typedef struct {
+    uint32_t in, out, open;
+} td_state_slots;
+
+/** The slots of the q-th sequence where each has one of its own, and where a step begins at position `first`. */
+static inline td_state_slots td_own_state(uint32_t q, uint32_t first) {
+    return (td_state_slots){.in = first ? q : TD_STATE_NONE, .out = q, .open = q};
+}
+
+/** What rows of a sequence need to know of it. */
+typedef struct {
+    const uint32_t *pages; /* [n_pages] of the sequence from position 0 on; the last row's position has one */
+    uint32_t        n_pages;
+    bool            absorbed; /* the rows are computed in MLA's absorbed form (npu/npu.h), as generated tokens are */
+    td_state_slots  state;
+} td_step_sequence;
+
+/** Add n rows of one sequence: its tokens [n] at positions first .. first + n - 1, whose KV lies in its pages. */
+void td_step_rows_add(td_step_rows *r, const uint32_t *tokens, uint32_t first, uint32_t n, const td_step_sequence *seq);
 
 /** How many of a row's largest logits leave a device with a memory of its own, if the row's other logits are not wanted. */
 #define TD_MODEL_TOP 256

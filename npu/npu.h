@@ -44,6 +44,14 @@
 #include "tandem.h"
 
 #define TD_KV_PAGE 128 /* tokens per page */
+
+/**
+ * A recurrent layer keeps a state in the place of keys and values. It is brought up to date at the border of each block of
+ * TD_STATE_BLOCK tokens, at positions that are multiples of it. The rows since then are kept one by one: the open block.
+ */
+#define TD_STATE_BLOCK 64
+#define TD_STATE_NONE UINT32_MAX /* in the place of a state's slot: zeros, where a sequence begins */
+
 #define TD_TOP_K_MAX 32
 #define TD_EXPERTS_MAX 2048
 
@@ -115,6 +123,12 @@ typedef struct {
     const uint8_t  *absorbed;    /* [max_seq] MLA form of these rows: 1 absorbed (generated tokens), 0 expanded (prompt) */
     const uint32_t *block_table; /* [max_seq, block_stride] pages of each sequence in order */
     const uint32_t *out_row;     /* [max_out] rows whose logits are wanted (head only) */
+
+    /* Slots of recurrent layers' caches; NULL if the model has no such layers. What is between a state's border and the first row lies in the open block. Of two
+     * parts of a sequence in a step, the second has the state_out of the first as its state_in if a block ends in the first. */
+    const uint32_t *state_in;   /* [max_seq] the state that the rows begin from, or TD_STATE_NONE */
+    const uint32_t *state_out;  /* [max_seq] where the state goes if a block ends in the rows: state_in or another */
+    const uint32_t *state_open; /* [max_seq] the sequence's open block */
 } td_step_arrays;
 
 /**
@@ -431,8 +445,8 @@ typedef struct {
     };
 } td_block_desc;
 
-/** Rows of KV: keys or values of one head, MLA's latents, its rope parts. */
-typedef enum { TD_KV_HEAD, TD_KV_LATENT, TD_KV_ROPE } td_kv_rows;
+/** Rows of a cache: keys or values of one head, MLA's latents, its rope parts; f32 of a recurrent layer. */
+typedef enum { TD_KV_HEAD, TD_KV_LATENT, TD_KV_ROPE, TD_KV_STATE } td_kv_rows;
 
 /* ---- the table ------------------------------------------------------------------------------- */
 

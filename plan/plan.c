@@ -153,6 +153,7 @@ static void count_sliding(const td_model_config *c, td_plan *out) {
     for (uint32_t layer = 0; layer < c->n_layers; layer++) {
         td_layer_caches list = td_layer_caches_of(c, layer);
         for (uint32_t i = 0; i < list.n; i++) {
+            if (list.cache[i].per != TD_PER_TOKEN) continue;
             double values = (double)list.cache[i].heads * list.cache[i].values;
             all += values;
             if (!list.cache[i].window) continue;

@@ -109,8 +109,9 @@ static td_status run_windows(layer_run *r, uint32_t n, const td_hidden_states *i
     td_step_rows_clear(&r->rows);
     for (uint32_t w = 0; w < n; w++) {
         if (r->mtp) take_next_tokens(r, w);
-        td_step_rows_add(&r->rows, r->token, 0, q->text.window, r->page + (size_t)w * r->pages_per_window,
-                         r->pages_per_window, false);
+        td_step_sequence seq = {
+            .pages = r->page + (size_t)w * r->pages_per_window, .n_pages = r->pages_per_window, .state = td_own_state(w, 0)};
+        td_step_rows_add(&r->rows, r->token, 0, q->text.window, &seq);
     }
     td_to_f32(in->dtype, in->rows + r->at * q->config.hidden * td_dtype_bytes(in->dtype), values, r->wide);
     td_from_f32(r->act_dtype, r->wide, values, r->x);

@@ -29,7 +29,8 @@ static td_status run_probe(td_model *m, uint32_t chunk, td_error *err) {
     for (uint32_t at = 0, now; at < TD_KV_PAGE && st == TD_OK; at += now) {
         now = TD_KV_PAGE - at < n ? TD_KV_PAGE - at : n;
         td_step_rows_clear(&rows);
-        td_step_rows_add(&rows, tokens + at, at, now, &page, 1, false);
+        td_step_sequence seq = {.pages = &page, .n_pages = 1, .state = td_own_state(0, at)};
+        td_step_rows_add(&rows, tokens + at, at, now, &seq);
         st = td_model_forward(m, &rows, (td_out_rows){0}, &logits);
     }
     td_step_rows_close(&rows);

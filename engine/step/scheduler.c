@@ -206,7 +206,8 @@ static void admit(td_scheduler *s) {
 
 /* Add rows begin .. end - 1 of r, which are all of its prompt or all generated. */
 static void add_sequence(td_scheduler *s, const td_request *r, uint32_t begin, uint32_t end, bool absorbed) {
-    td_step_rows_add(&s->rows, r->tokens + begin, begin, end - begin, r->pages, r->n_pages, absorbed);
+    td_step_sequence seq = {.pages = r->pages, .n_pages = r->n_pages, .absorbed = absorbed};
+    td_step_rows_add(&s->rows, r->tokens + begin, begin, end - begin, &seq);
 }
 
 /* Whether there is room and a page for the draft behind the last token, and the request may have a token after the draft. */

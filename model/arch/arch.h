@@ -87,13 +87,21 @@ typedef struct {
 
 #define TD_CACHES_MAX 4 /* of a layer */
 
-/** What a layer caches of tokens: pages that have `heads` rows of `values` numbers for every token. */
+/** What has a share of a cache of its own. */
+typedef enum {
+    TD_PER_TOKEN, /* pages of TD_KV_PAGE tokens */
+    TD_PER_STATE, /* slots of recurrent states: of sequences that run, and of prefixes that are kept */
+    TD_PER_OPEN,  /* slots of open blocks, one for each sequence that runs */
+} td_cache_per;
+
+/** What a layer caches: pages or slots that have `heads` rows of `values` numbers for every token, state or open block. */
 typedef struct {
-    td_kv_rows kind;   /* what the rows are, and so how a device stores them */
-    uint32_t   heads;  /* rows of a token, on all cards together */
-    uint32_t   values; /* of a row */
-    uint32_t   window; /* the last tokens that are read; 0: all */
-    td_split   split;  /* ROWS: each card has a share of the heads; WHOLE: each card has all */
+    td_cache_per per;
+    td_kv_rows   kind;   /* what the rows are, and so how a device stores them */
+    uint32_t     heads;  /* rows of a token, state or block, on all cards together */
+    uint32_t     values; /* of a row */
+    uint32_t     window; /* the last tokens that are read; 0: all */
+    td_split     split;  /* ROWS: each card has a share of the heads; WHOLE: each card has all */
 } td_layer_cache;
 
 typedef struct {

@@ -40,7 +40,9 @@ static inline void run_passes(td_model *m, life *l) {
     for (uint32_t i = 0; i < 2; i++) {
         td_out_rows out = {.row = (const uint32_t[]){i ? 0 : TOKENS - 2}, .n = 1};
         td_step_rows_clear(&rows);
-        td_step_rows_add(&rows, ids + (i ? TOKENS - 1 : 0), i ? TOKENS - 1 : 0, i ? 1 : TOKENS - 1, page, 1, i == 1);
+        uint32_t         first = i ? TOKENS - 1 : 0;
+        td_step_sequence seq = {.pages = page, .n_pages = 1, .absorbed = i == 1, .state = td_own_state(0, first)};
+        td_step_rows_add(&rows, ids + first, first, TOKENS - 1 - first + i, &seq);
         td_status st = TD_EDEVICE;
         for (int attempt = 0; attempt < 2 && st != TD_OK && !td_model_is_lost(m, NULL); attempt++) {
             st = td_model_forward(m, &rows, out, &logits);

@@ -130,8 +130,11 @@ static const td_step_rows *fill_rows(model_run *r, const model_piece *pieces, ui
     td_step_rows_clear(&r->rows);
     for (uint32_t s = 0; s < n_pieces; s++) {
         const model_piece *p = &pieces[s];
-        td_step_rows_add(&r->rows, p->ids, p->first, p->n, r->page + (size_t)p->seq * r->pages_per_seq, r->pages_per_seq,
-                         p->absorbed);
+        td_step_sequence   seq = {.pages = r->page + (size_t)p->seq * r->pages_per_seq,
+                                  .n_pages = r->pages_per_seq,
+                                  .absorbed = p->absorbed,
+                                  .state = td_own_state(p->seq, p->first)};
+        td_step_rows_add(&r->rows, p->ids, p->first, p->n, &seq);
     }
     return &r->rows;
 }

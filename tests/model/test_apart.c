@@ -183,7 +183,9 @@ static void decode(model_run *r, uint32_t n, uint32_t at, row_form form, td_out_
     for (uint32_t q = 0; q < n; q++) {
         uint32_t token = 5 + q;
         out[q] = q;
-        td_step_rows_add(&r->rows, &token, at, 1, r->page + (size_t)q * r->pages_per_seq, r->pages_per_seq, true);
+        td_step_sequence seq = {
+            .pages = r->page + (size_t)q * r->pages_per_seq, .n_pages = r->pages_per_seq, .absorbed = true};
+        td_step_rows_add(&r->rows, &token, at, 1, &seq);
     }
     td_out_rows wanted = {
         .row = out, .best = form != WHOLE ? all : NULL, .logprobs = form == BEST_AND_SUM ? sums : NULL, .n = n};

@@ -45,7 +45,9 @@ static void random_rows(td_step_rows *r, uint32_t n_tok, uint32_t mean) {
         uint32_t first = draw(PAGES * TD_KV_PAGE - n + 1);
         for (uint32_t i = 0; i < PAGES; i++) pages[i] = draw(1000);
         for (uint32_t i = 0; i < n; i++) tokens[i] = draw(1000);
-        td_step_rows_add(r, tokens, first, n, pages, PAGES, draw(2));
+        td_state_slots state = {draw(1000), draw(1000), draw(1000)};
+        td_step_rows_add(r, tokens, first, n,
+                         &(td_step_sequence){.pages = pages, .n_pages = PAGES, .absorbed = draw(2), .state = state});
     }
 }
 
@@ -68,12 +70,21 @@ static void check_step(const td_step *s, const td_step_rows *r, uint32_t begin, 
         assert_true(a->seq_start[q] < a->seq_start[q + 1]);
         assert_int_equal(a->kv_len[q], a->pos[a->seq_start[q + 1] - 1] + 1);
     }
+    /* A sequence that is cut goes on from the state of the first part's last block, if one ended there. */
+    for (uint32_t q = 0; q < a->counts->n_seq; q++) {
+        uint32_t first = a->seq_start[q], of_rows = sequence_of(r->seq_start, begin + first);
+        uint32_t before = r->pos[r->seq_start[of_rows]];
+        assert_int_equal(a->state_in[q], before / TD_STATE_BLOCK < a->pos[first] / TD_STATE_BLOCK ? r->state_out[of_rows]
+                                                                                                  : r->state_in[of_rows]);
+    }
     for (uint32_t row = begin; row < end; row++) {
         uint32_t of_rows = sequence_of(r->seq_start, row), of_step = sequence_of(a->seq_start, row - begin);
         assert_int_equal(a->token[row - begin], r->token[row]);
         assert_int_equal(a->slot[row - begin], r->slot[row]);
         assert_int_equal(a->pos[row - begin], r->pos[row]);
         assert_int_equal(a->absorbed[of_step], r->absorbed[of_rows]);
+        assert_int_equal(a->state_out[of_step], r->state_out[of_rows]);
+        assert_int_equal(a->state_open[of_step], r->state_open[of_rows]);
         for (uint32_t p = 0; p <= r->pos[row] / TD_KV_PAGE; p++)
             assert_int_equal(a->block_table[of_step * s->block_stride + p], r->block_table[of_rows * r->block_stride + p]);
         assert_int_equal(r->slot[row], r->block_table[of_rows * r->block_stride + r->pos[row] / TD_KV_PAGE] * TD_KV_PAGE +
@@ -90,6 +101,7 @@ static const td_step_shape SHAPE = {.max_tok = MAX_TOK,
                                     .max_seq = MAX_TOK,
                                     .max_out = MAX_OUT,
                                     .max_seq_tokens = PAGES * TD_KV_PAGE,
+                                    .recurrent = true,
                                     .splits = from_five_rows};
 
 TEST(buckets_hold_the_rows) {
@@ -144,7 +156,7 @@ TEST(tokens_can_be_others) {
     uint32_t     tokens[] = {7, 8, 9}, next[] = {8, 9, 10}, page = 4;
     assert_int_equal(td_step_buf_open(&buf, &SHAPE, g_npu, NULL), TD_OK);
     assert_int_equal(td_step_rows_open(&rows, 8, 8, TD_KV_PAGE, NULL), TD_OK);
-    td_step_rows_add(&rows, tokens, 5, 3, &page, 1, false);
+    td_step_rows_add(&rows, tokens, 5, 3, &(td_step_sequence){.pages = &page, .n_pages = 1});
     const td_step_bucket *b = td_step_buf_fill(&buf, &rows, next, NULL, 0);
     assert_memory_equal(b->whole.host.token, next, sizeof next);
     assert_int_equal(b->whole.host.slot[2], 4 * TD_KV_PAGE + 7);

@@ -32,8 +32,16 @@ static td_tier_work work_of(td_block_desc desc) {
     desc.max_kv = 16;
     td_npu_block *b = make_block(&g, &desc);
     g.npu->ops->report(g.npu, &before);
-    td_step step =
-        td_step_unified(&(td_step_arrays){&counts, token, pos, slot, seq_start, kv_len, absorbed, table, out_row}, 1);
+    td_step step = td_step_unified(&(td_step_arrays){.counts = &counts,
+                                                     .token = token,
+                                                     .pos = pos,
+                                                     .slot = slot,
+                                                     .seq_start = seq_start,
+                                                     .kv_len = kv_len,
+                                                     .absorbed = absorbed,
+                                                     .block_table = table,
+                                                     .out_row = out_row},
+                                   1);
     run_block(&g, b, &step);
     memset(&after, 0xff, sizeof after);
     g.npu->ops->report(g.npu, &after);

@@ -63,13 +63,12 @@ static const row_shape ROWS[] = {
     {"gqa qwen3-30b prefill 8192", &QWEN3_30B, {1, 8192, 0}, true},
 };
 
-/* A row as it is measured: its sizes may be divided. */
+/* A row as it is measured: its sizes may be divided. kv: keys of a sequence; pages: of all. */
 typedef struct {
     const char         *name;
     model_shape         m;
     td_bench_step_shape step;
-    uint32_t            named_tok, n_tok, kv, pages; /* rows, before they were divided and now; keys of a sequence; pages of
-                                                        all */
+    uint32_t            named_tok, n_tok, kv, pages; /* named_tok: its rows before */
 } sized_row;
 
 static td_status run(void *ctx, td_error *err) {

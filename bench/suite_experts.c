@@ -109,14 +109,9 @@ td_status td_bench_experts(td_bench *b, td_error *err) {
         if (!td_bench_wanted(b, SHAPES[i].name)) continue;
         st = open_ffn(&f, b, &SHAPES[i], err);
         for (size_t k = 0; k < sizeof TOKENS / sizeof *TOKENS && st == TD_OK; k++) {
-            td_bench_case c = {.m = TOKENS[k],
-                               .kernel = td_experts_kernel_name(f.x),
-                               .calls = TOKENS[k] == 1    ? 48
-                                        : TOKENS[k] <= 16 ? 8
-                                                          : 2,
-                               .run = run,
-                               .work = work,
-                               .ctx = &f};
+            uint32_t      calls = TOKENS[k] == 1 ? 48 : TOKENS[k] <= 16 ? 8 : 2;
+            td_bench_case c = {
+                .m = TOKENS[k], .kernel = td_experts_kernel_name(f.x), .calls = calls, .run = run, .work = work, .ctx = &f};
             snprintf(c.shape, sizeof c.shape, "%s", SHAPES[i].name);
             f.n_tok = TOKENS[k];
             st = td_bench_time(b, &c, err);

@@ -424,12 +424,16 @@ td_status td_bridge_enqueue_collect(td_bridge_port *p, td_npu_stream *s, const t
     return p->before ? copy_each(b, s, &p->before->dev, &p->before->host, Y_DEFERRED, Y_DEFERRED, step, TD_COPY_H2D) : TD_OK;
 }
 
+static bool steps_are_on(const td_bridge *b) {
+    uint32_t ended = atomic_load_explicit(&b->n_ended, memory_order_acquire);
+    return ended != atomic_load_explicit(&b->n_begun, memory_order_relaxed);
+}
+
 td_status td_bridge_end_pass(td_bridge *b) {
     if (b->c.async) {
         atomic_store_explicit(&b->closed, true, memory_order_release);
         td_signal_add(&b->news);
-        for (uint32_t seen = td_signal_get(&b->steps_on); atomic_load_explicit(&b->n_ended, memory_order_acquire) !=
-                                                          atomic_load_explicit(&b->n_begun, memory_order_relaxed);)
+        for (uint32_t seen = td_signal_get(&b->steps_on); steps_are_on(b);)
             seen = td_signal_wait(&b->steps_on, seen, wait_policy(b));
         for (uint32_t n = 0; b->bells && n < b->pass.n_tickets; n++) /* what a pass that broke off left rung */
             atomic_store_explicit(&b->pass.order[n]->bells->summed, 0, memory_order_relaxed);

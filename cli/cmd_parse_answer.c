@@ -110,16 +110,15 @@ static td_status read_tools(const json_t *tools, td_tool_list **out, td_error *e
 }
 
 static td_status parse_answer(const options *o, const json_t *root, answer *a, td_error *err) {
-    td_tool_list     *tools = NULL;
-    td_answer_parser *p = NULL;
-    td_status         st = read_tools(json_object_get(root, "tools"), &tools, err);
-    if (st == TD_OK)
-        st = td_answer_parser_new(&(td_answer_parser_options){.tool_format = o->tool_format,
-                                                              .reasoning_format = o->reasoning_format,
-                                                              .tools = tools,
-                                                              .on_event = on_event,
-                                                              .user = a},
-                                  &p, err);
+    td_tool_list            *tools = NULL;
+    td_answer_parser        *p = NULL;
+    td_status                st = read_tools(json_object_get(root, "tools"), &tools, err);
+    td_answer_parser_options parser = {.tool_format = o->tool_format,
+                                       .reasoning_format = o->reasoning_format,
+                                       .tools = tools,
+                                       .on_event = on_event,
+                                       .user = a};
+    if (st == TD_OK) st = td_answer_parser_new(&parser, &p, err);
     if (st == TD_OK) st = feed(p, json_object_get(root, "pieces"), err);
     td_answer_parser_free(p);
     td_tool_list_free(tools);

@@ -83,10 +83,10 @@ static json_t *decode_object(const tokenizing *t, const json_t *in, td_error *er
     if (!ids) return NULL;
     for (size_t i = 0; integers && i < n; i++) {
         const json_t *id = json_array_get(list, i);
+        json_int_t    value = json_integer_value(id);
         integers = json_is_integer(id);
         /* An id that does not fit into 32 bits becomes UINT32_MAX, which no vocabulary has. */
-        ids[i] = json_integer_value(id) >= 0 && json_integer_value(id) < UINT32_MAX ? (uint32_t)json_integer_value(id)
-                                                                                    : UINT32_MAX;
+        ids[i] = value >= 0 && value < UINT32_MAX ? (uint32_t)value : UINT32_MAX;
     }
     td_status st = integers ? td_tokenizer_decode(t->tok, ids, n, t->o->skip_special, &text, &text_len) : TD_EINVAL;
     free(ids);

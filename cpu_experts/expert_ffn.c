@@ -495,9 +495,9 @@ static void down_item(void *ctx, uint32_t item, const td_worker *w) {
     for (uint32_t e = f->first_active; e < f->end_active; e++) {
         const active_expert *expert = &f->active[e];
         const char          *first = tiles + expert->id * sh->expert.bytes + tile0 * tile_bytes;
-        const char  *after = e + 1 < f->end_active ? tiles + f->active[e + 1].id * sh->expert.bytes + tile0 * tile_bytes
-                                                   : tiles + f->active[f->first_active].id * sh->expert.bytes +
-                                                        tile1 % sh->expert.n_down * tile_bytes;
+        const bool           last = e + 1 == f->end_active;
+        const uint32_t       next_id = f->active[last ? f->first_active : e + 1].id;
+        const char  *after = tiles + next_id * sh->expert.bytes + (last ? tile1 % sh->expert.n_down : tile0) * tile_bytes;
         const float *bias = shard_bias(x, w->subpool, expert->id, TD_EXPERT_DOWN, sh->down_tile0 + tile0);
         uint32_t     end = lower_pair(f, expert, region.tok1);
         for (uint32_t p = lower_pair(f, expert, region.tok0), m; p < end; p += m) {

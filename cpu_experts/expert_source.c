@@ -111,8 +111,8 @@ static float coded_amax(const td_coded_matrix *m, float *row) {
 static float factor_of(const td_experts *x, const td_tensor_view *v, float *row) {
     if (x->config.format != TD_EXPERT_FP4G || x->layout.groups.scale_dtype != TD_DT_F8_E4M3) return 1;
     if (!v->coded) return td_fp4_factor(td_amax(v->dtype, v->data, v->shape[0] * v->shape[1]));
-    return td_expert_format_carries(TD_EXPERT_FP4G, &x->layout.groups, v->coded) ? 1
-                                                                                 : td_fp4_factor(coded_amax(v->coded, row));
+    if (td_expert_format_carries(TD_EXPERT_FP4G, &x->layout.groups, v->coded)) return 1;
+    return td_fp4_factor(coded_amax(v->coded, row));
 }
 
 /* The matrix that a worker is packing. */

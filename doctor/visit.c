@@ -29,13 +29,12 @@ typedef struct {
 } listener;
 
 static void tell_fact(void *user, const td_npu_fact *fact) {
-    listener *l = user;
+    listener         *l = user;
+    td_doctor_outcome outcome = fact->is_wrong ? TD_DOCTOR_FAILED : fact->advice ? TD_DOCTOR_NOTE : TD_DOCTOR_OK;
     if (fact->is_wrong) l->is_whole = false;
     l->tell(l->user, &(td_doctor_row){.part = "installation",
                                       .what = fact->what,
-                                      .outcome = fact->is_wrong ? TD_DOCTOR_FAILED
-                                                 : fact->advice ? TD_DOCTOR_NOTE
-                                                                : TD_DOCTOR_OK,
+                                      .outcome = outcome,
                                       .found = fact->found,
                                       .advice = fact->advice,
                                       .value = NAN,

@@ -69,9 +69,8 @@ static td_status resolve_formats(const td_engine_options *o, td_engine_config *c
     m->w8a8 = !is(o->quantization, "none");
     m->experts_as_stored = is(o->expert_quantization, "auto");
     config->quantization = m->w8a8 ? "w8a8_int8" : "none";
-    const td_expert_numbers *experts = td_expert_numbers_find(!m->experts_as_stored ? o->expert_quantization
-                                                              : m->w8a8             ? "int4"
-                                                                                    : "none");
+    const char              *for_floats = m->w8a8 ? "int4" : "none";
+    const td_expert_numbers *experts = td_expert_numbers_find(m->experts_as_stored ? for_floats : o->expert_quantization);
     if (!experts)
         return td_fail(err, TD_ENOTSUP,
                        "expert-quantization %s is not supported: use auto, none, int4, int8, int4-g32, int4-g64, int4-g128, "

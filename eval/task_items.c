@@ -20,9 +20,10 @@ static td_eval_kind kind_of(const json_t *item) {
 size_t td_task_right_choice(const json_t *item) {
     const json_t *answer = json_object_get(item, "answer"), *choices = json_object_get(item, "choices");
     size_t        n = json_array_size(choices);
-    if (json_is_integer(answer))
-        return json_integer_value(answer) >= 0 && (size_t)json_integer_value(answer) < n ? (size_t)json_integer_value(answer)
-                                                                                         : n;
+    if (json_is_integer(answer)) {
+        json_int_t i = json_integer_value(answer);
+        return i >= 0 && (size_t)i < n ? (size_t)i : n;
+    }
     const char *text = json_string_value(answer);
     for (size_t i = 0; text && i < n; i++)
         if (!strcmp(text, json_string_value(json_array_get(choices, i)))) return i;

@@ -164,8 +164,8 @@ void td_card_model_memory(const td_card_model *c, td_model_memory *memory) {
     const td_model  *m = c->model;
     td_step_shape    shape = step_shape(m, 0);
     activation_sizes act = sizes_of_activations(c);
-    *memory = (td_model_memory){.npu_weight_bytes = td_model_weights_bytes(c->npu, &m->config, &m->part, c->shard,
-                                                                           m->spec.w8a8, m->spec.context_length),
+    size_t weights = td_model_weights_bytes(c->npu, &m->config, &m->part, c->shard, m->spec.w8a8, m->spec.context_length);
+    *memory = (td_model_memory){.npu_weight_bytes = weights,
                                 .device_scratch_bytes = c->block_scratch_bytes,
                                 .host_scratch_bytes = td_step_buf_bytes(&shape),
                                 .unified_memory = m->unified};
@@ -380,8 +380,8 @@ void td_card_model_close(td_card_model *c) {
 /* ---- running --------------------------------------------------------------------------------- */
 
 const td_program *td_card_model_program(const td_card_model *c, td_pass_kind kind) {
-    return kind == TD_PASS_FORWARD || kind == TD_PASS_MTP ? &c->program[kind]
-                                                          : NULL; /* passes of other kinds hand no tokens over */
+    bool hands_over = kind == TD_PASS_FORWARD || kind == TD_PASS_MTP;
+    return hands_over ? &c->program[kind] : NULL;
 }
 
 td_status td_card_model_download(td_card_model *c, void *host, const void *dev, size_t bytes) {

@@ -246,10 +246,8 @@ td_status td_experts_load_all(td_experts *x, const td_experts_config *ec, const 
                               const td_checkpoint *ck, const char *dir, td_error *err) {
     td_load_progress progress;
     uint32_t         moe_layer = 0;
-    uint64_t         half_bytes = ec->format == TD_EXPERT_BF16    ? 4
-                                  : ec->format == TD_EXPERT_INT8C ? 2
-                                                                  : 1; /* per weight, scales not counted */
-    uint64_t         layer_bytes = (uint64_t)c->n_experts * 3 * c->hidden * c->moe_inter * half_bytes / 2;
+    uint64_t         bits = ec->format == TD_EXPERT_BF16 ? 16 : ec->format == TD_EXPERT_INT8C ? 8 : 4; /* without scales */
+    uint64_t         layer_bytes = (uint64_t)c->n_experts * 3 * c->hidden * c->moe_inter * bits / 8;
     bool             all = layers.first == 0 && layers.end == td_all_layers(c).end;
     td_load_progress_start(&progress, all ? "experts" : NULL, layer_bytes * ec->n_layers);
     for (uint32_t layer = layers.first; layer < layers.end; layer++) {

@@ -114,12 +114,14 @@ bool td_program_has_pass(const td_program_spec *s, td_pass_kind kind) {
     return s->whole && (kind == TD_PASS_HEAD || s->config->n_mtp_layers);
 }
 
+typedef void (*describe_pass)(td_description *);
+static const describe_pass DESCRIBE[TD_PASSES] = {[TD_PASS_FORWARD] = describe_forward,
+                                                  [TD_PASS_HEAD] = describe_head,
+                                                  [TD_PASS_MTP] = describe_mtp,
+                                                  [TD_PASS_MTP_HEAD] = describe_mtp_head};
+
 /* Its operations, the last one a TD_OP_STAGE. The caller frees ops, also after a failure. */
 static td_description describe(const td_program_spec *s, td_pass_kind kind, td_error *err) {
-    static void (*const DESCRIBE[TD_PASSES])(td_description *) = {[TD_PASS_FORWARD] = describe_forward,
-                                                                  [TD_PASS_HEAD] = describe_head,
-                                                                  [TD_PASS_MTP] = describe_mtp,
-                                                                  [TD_PASS_MTP_HEAD] = describe_mtp_head};
     td_description d = {
         .s = s, .sizes = td_shard_sizes_of(s->config, s->shard), .x = s->act.x, .layer = TD_NO_LAYER, .err = err};
     DESCRIBE[kind](&d);

@@ -33,11 +33,9 @@ void td_work_add_matrices(td_tier_work *sum, const td_block_desc *desc, const td
 
 /* (row, key it attends to): a row sees the keys up to its own, or the last `window` of them. */
 static uint64_t pairs_of(const td_work_sequence *s, uint64_t window) {
-    const uint64_t before = s->keys - s->rows; /* the first row sees one key more */
-    const uint64_t growing = !window                     ? s->rows
-                             : window <= before          ? 0
-                             : window - before < s->rows ? window - before
-                                                         : s->rows;
+    const uint64_t before = s->keys - s->rows;                         /* the first row sees one key more */
+    const uint64_t until_full = window > before ? window - before : 0; /* rows that see all keys before them */
+    const uint64_t growing = !window || until_full > s->rows ? s->rows : until_full;
     return growing * (2 * before + growing + 1) / 2 + (s->rows - growing) * window;
 }
 

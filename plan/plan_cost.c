@@ -222,9 +222,9 @@ static double resident_cost(pricing *p, double n_tok) {
     const chosen         c = on_the_card(p, n_tok, m->experts->top_k);
     const td_tier_work   expert = td_experts_batch_work(m->experts, m->layer_bytes, 1, 0),
                        pair = td_experts_batch_work(m->experts, m->layer_bytes, 0, 1);
-    return add_fixed(part, p->device.block_s) + add_work(part, c.experts * (double)expert.bytes,
-                                                         c.pairs * (double)pair.int8_ops, c.pairs * (double)pair.f32_ops,
-                                                         (uncounted){0}, &p->device.linear);
+    const double fixed = add_fixed(part, p->device.block_s);
+    return fixed + add_work(part, c.experts * (double)expert.bytes, c.pairs * (double)pair.int8_ops,
+                            c.pairs * (double)pair.f32_ops, (uncounted){0}, &p->device.linear);
 }
 
 static double block_cost(pricing *p, const td_block_desc *b, bool moe_layer, row_range range) {

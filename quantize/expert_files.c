@@ -8,13 +8,15 @@
 #include "quantize/quantizer.h"
 
 uint64_t td_expert_source_bytes(const td_quantizer *q, uint32_t layer) {
+    const bool     dummy = td_checkpoint_is_dummy(q->source);
     td_tensor_spec spec;
     uint64_t       bytes = 0;
     for (uint32_t i = 0; i < q->config.n_experts; i++)
-        for (td_role role = TD_ROLE_EXPERT_GATE; role <= TD_ROLE_EXPERT_DOWN; role++)
-            if (td_tensor_spec_get(&q->config, role, layer, i, &spec))
-                bytes += td_checkpoint_is_dummy(q->source) ? spec.shape[0] * spec.shape[1] * sizeof(td_bf16)
-                                                           : td_checkpoint_stored_bytes(q->source, &q->config, &spec);
+        for (td_role role = TD_ROLE_EXPERT_GATE; role <= TD_ROLE_EXPERT_DOWN; role++) {
+            if (!td_tensor_spec_get(&q->config, role, layer, i, &spec)) continue;
+            uint64_t bf16_bytes = spec.shape[0] * spec.shape[1] * sizeof(td_bf16);
+            bytes += dummy ? bf16_bytes : td_checkpoint_stored_bytes(q->source, &q->config, &spec);
+        }
     return bytes;
 }
 

@@ -292,14 +292,12 @@ TD_GEMM_KERNEL(int4c, "32x32", .mr = PAIR, .rows = TILE_ROWS_BEST, .run = run);
 #define STEP 16 /* k of a vector of activations */
 #define STEP_BYTES (STEP * NR / 2)
 
-#define BODY static inline __attribute__((always_inline))
-
 /* The sums of a row: of high nibbles, rows 8..15 of the tile, and of whole bytes: 16 times these, and rows 0..7. */
 typedef struct {
     int32x4_t high[2], both[2];
 } sums;
 
-BODY void scale_row(const td_gemm_args *a, size_t r, const sums *s, float *values) {
+INLINED void scale_row(const td_gemm_args *a, size_t r, const sums *s, float *values) {
     const float      *scale = a->tile;
     const int32x4_t   correction = vdupq_n_s32(8 * a->rows[r].sum);
     const float32x4_t row_scale = vdupq_n_f32(a->rows[r].scale);
@@ -311,7 +309,7 @@ BODY void scale_row(const td_gemm_args *a, size_t r, const sums *s, float *value
     }
 }
 
-BODY void fetch_step(const int8_t *w, size_t far, size_t near) {
+INLINED void fetch_step(const int8_t *w, size_t far, size_t near) {
     for (size_t line = 0; line < STEP_BYTES; line += 64) {
         fetch_l2(w + line + far);
         fetch_l1(w + line + near);
@@ -336,7 +334,7 @@ BODY void fetch_step(const int8_t *w, size_t far, size_t near) {
     }
 
 /* far: how far ahead of a pass memory is brought to L2. */
-BODY void rows_times_tile(const td_gemm_args *a, size_t r0, size_t far, const int m) {
+INLINED void rows_times_tile(const td_gemm_args *a, size_t r0, size_t far, const int m) {
     const int8_t *w = (const int8_t *)a->tile + NR * sizeof(float), *from[MR];
     const size_t  near = PREFETCH_NEAR;
     sums          sum[MR], odd = {0};

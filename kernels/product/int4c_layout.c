@@ -7,8 +7,8 @@ static size_t tile_bytes(size_t nr, size_t k, const td_gemm_groups *groups) {
 }
 
 /* run and flip as in td_tile_layout; run is a constant where this is inlined. */
-static inline __attribute__((always_inline)) void pack_as(size_t run, uint32_t flip, size_t nr, void *tile,
-                                                          const td_gemm_weights *w, size_t k, const td_gemm_groups *groups) {
+INLINED void pack_as(size_t run, uint32_t flip, size_t nr, void *tile, const td_gemm_weights *w, size_t k,
+                     const td_gemm_groups *groups) {
     const size_t  half = nr / 2;
     const int8_t *low_rows = w->rows, *high_rows = low_rows + half * k;
     uint8_t      *out = (uint8_t *)tile + nr * sizeof *w->scale;
@@ -25,8 +25,8 @@ static inline __attribute__((always_inline)) void pack_as(size_t run, uint32_t f
             }
 }
 
-static inline __attribute__((always_inline)) void unpack_as(size_t run, uint32_t flip, size_t nr, const void *tile,
-                                                            td_gemm_weights *w, size_t k, const td_gemm_groups *groups) {
+INLINED void unpack_as(size_t run, uint32_t flip, size_t nr, const void *tile, td_gemm_weights *w, size_t k,
+                       const td_gemm_groups *groups) {
     const size_t   half = nr / 2;
     int8_t        *low_rows = w->rows, *high_rows = low_rows + half * k;
     const uint8_t *in = (const uint8_t *)tile + nr * sizeof *w->scale;
@@ -43,30 +43,9 @@ static inline __attribute__((always_inline)) void unpack_as(size_t run, uint32_t
 #define UNSIGNED 0u
 #define HIGH_SIGNED 0x08080808u
 
-static void pack(const td_tile_layout *l, void *tile, const td_gemm_weights *w, size_t k, const td_gemm_groups *groups) {
-    if (l->run == 4)
-        pack_as(4, l->flip, l->nr, tile, w, k, groups);
-    else
-        pack_as(8, l->flip, l->nr, tile, w, k, groups);
-}
+#include "kernels/product/layout_runs.inc"
 
-static void unpack(const td_tile_layout *l, const void *tile, td_gemm_weights *w, size_t k, const td_gemm_groups *groups) {
-    if (l->run == 4)
-        unpack_as(4, l->flip, l->nr, tile, w, k, groups);
-    else
-        unpack_as(8, l->flip, l->nr, tile, w, k, groups);
-}
-
-#define LAYOUT(named, rows, of_run, flips)                       \
-    const td_tile_layout td_##named = {.name = #named,           \
-                                       .nr = rows,               \
-                                       .kr = 32,                 \
-                                       .run = of_run,            \
-                                       .flip = flips,            \
-                                       .tile_bytes = tile_bytes, \
-                                       .pack = pack,             \
-                                       .unpack = unpack};
-LAYOUT(int4c_16x4, 16, 4, UNSIGNED)
-LAYOUT(int4c_32x4, 32, 4, UNSIGNED)
-LAYOUT(int4c_16x4s, 16, 4, HIGH_SIGNED)
-LAYOUT(int4c_16x8s, 16, 8, HIGH_SIGNED)
+const td_tile_layout td_int4c_16x4 = {.name = "int4c_16x4", .nr = 16, .kr = 32, .run = 4, .flip = UNSIGNED, FUNCTIONS};
+const td_tile_layout td_int4c_32x4 = {.name = "int4c_32x4", .nr = 32, .kr = 32, .run = 4, .flip = UNSIGNED, FUNCTIONS};
+const td_tile_layout td_int4c_16x4s = {.name = "int4c_16x4s", .nr = 16, .kr = 32, .run = 4, .flip = HIGH_SIGNED, FUNCTIONS};
+const td_tile_layout td_int4c_16x8s = {.name = "int4c_16x8s", .nr = 16, .kr = 32, .run = 8, .flip = HIGH_SIGNED, FUNCTIONS};

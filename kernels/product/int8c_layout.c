@@ -7,8 +7,8 @@ static size_t tile_bytes(size_t nr, size_t k, const td_gemm_groups *groups) {
 }
 
 /* run and flip as in td_tile_layout; run is a constant where this is inlined. */
-static inline __attribute__((always_inline)) void pack_as(size_t run, uint32_t flip, size_t nr, void *tile,
-                                                          const td_gemm_weights *w, size_t k, const td_gemm_groups *groups) {
+INLINED void pack_as(size_t run, uint32_t flip, size_t nr, void *tile, const td_gemm_weights *w, size_t k,
+                     const td_gemm_groups *groups) {
     const int8_t *rows = w->rows;
     uint8_t      *out = (uint8_t *)tile + nr * sizeof *w->scale;
     (void)groups;
@@ -21,8 +21,8 @@ static inline __attribute__((always_inline)) void pack_as(size_t run, uint32_t f
             }
 }
 
-static inline __attribute__((always_inline)) void unpack_as(size_t run, uint32_t flip, size_t nr, const void *tile,
-                                                            td_gemm_weights *w, size_t k, const td_gemm_groups *groups) {
+INLINED void unpack_as(size_t run, uint32_t flip, size_t nr, const void *tile, td_gemm_weights *w, size_t k,
+                       const td_gemm_groups *groups) {
     int8_t        *rows = w->rows;
     const uint8_t *in = (const uint8_t *)tile + nr * sizeof *w->scale;
     (void)groups;
@@ -38,30 +38,9 @@ static inline __attribute__((always_inline)) void unpack_as(size_t run, uint32_t
 #define UNSIGNED 0x80808080u /* code + 128 */
 #define SIGNED 0u
 
-static void pack(const td_tile_layout *l, void *tile, const td_gemm_weights *w, size_t k, const td_gemm_groups *groups) {
-    if (l->run == 4)
-        pack_as(4, l->flip, l->nr, tile, w, k, groups);
-    else
-        pack_as(8, l->flip, l->nr, tile, w, k, groups);
-}
+#include "kernels/product/layout_runs.inc"
 
-static void unpack(const td_tile_layout *l, const void *tile, td_gemm_weights *w, size_t k, const td_gemm_groups *groups) {
-    if (l->run == 4)
-        unpack_as(4, l->flip, l->nr, tile, w, k, groups);
-    else
-        unpack_as(8, l->flip, l->nr, tile, w, k, groups);
-}
-
-#define LAYOUT(named, rows, of_run, flips)                       \
-    const td_tile_layout td_##named = {.name = #named,           \
-                                       .nr = rows,               \
-                                       .kr = 32,                 \
-                                       .run = of_run,            \
-                                       .flip = flips,            \
-                                       .tile_bytes = tile_bytes, \
-                                       .pack = pack,             \
-                                       .unpack = unpack};
-LAYOUT(int8c_16x4, 16, 4, UNSIGNED)
-LAYOUT(int8c_32x4, 32, 4, UNSIGNED)
-LAYOUT(int8c_16x4s, 16, 4, SIGNED)
-LAYOUT(int8c_16x8s, 16, 8, SIGNED)
+const td_tile_layout td_int8c_16x4 = {.name = "int8c_16x4", .nr = 16, .kr = 32, .run = 4, .flip = UNSIGNED, FUNCTIONS};
+const td_tile_layout td_int8c_32x4 = {.name = "int8c_32x4", .nr = 32, .kr = 32, .run = 4, .flip = UNSIGNED, FUNCTIONS};
+const td_tile_layout td_int8c_16x4s = {.name = "int8c_16x4s", .nr = 16, .kr = 32, .run = 4, .flip = SIGNED, FUNCTIONS};
+const td_tile_layout td_int8c_16x8s = {.name = "int8c_16x8s", .nr = 16, .kr = 32, .run = 8, .flip = SIGNED, FUNCTIONS};

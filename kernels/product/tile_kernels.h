@@ -22,6 +22,9 @@ extern const td_gemm_kernel td_bf16_scalar, td_bf16_avx2, td_bf16_avx512;
 #define TD_GEMM_KERNEL(format, tile, ...) \
     const td_gemm_kernel TD_OF_SET(format) = {.name = #format "_" TD_SET_NAME "_" tile, .tiles = &TILES, __VA_ARGS__}
 
+/* Inlined into each caller, so that an argument which is a constant there is one in the function. */
+#define INLINED static inline __attribute__((always_inline))
+
 static inline uint32_t load32(const void *p) {
     uint32_t v;
     memcpy(&v, p, sizeof v);

@@ -95,6 +95,16 @@ typedef struct {
     TD_YMM_CHUNK_16(rows, codes)     \
     TD_YMM_TWO(rows, codes, TD_YMM_NEXT, "4", "16", "5", "20") TD_YMM_TWO(rows, codes, TD_YMM_NEXT, "6", "24", "7", "28")
 
+/* All chunks. Behind each the pointers go on: a row's by the chunk's k, the weights' by a step for each four of them. */
+/* clang-format off */
+#define TD_YMM_GO_ON(codes, chunk)                               \
+    "add $" TD_YMM_STEP_BYTES_##codes "*" #chunk "/4, %[w]\n\t"  \
+    "add $" #chunk ", %[x0]\n\tadd $" #chunk ", %[x3]\n\t"       \
+    "sub $1, %[count]\n\tjnz 1b"
+/* clang-format on */
+#define TD_YMM_LOOP(rows, codes, chunk) \
+    "1:\n\t" TD_YMM_CHUNK_##chunk(rows, codes) TD_YMM_WIDEN_##rows TD_YMM_END_##codes TD_YMM_GO_ON(codes, chunk)
+
 /**
  * A case of a switch over the number of rows: to[2 * rows] (int32 [8] each, 32-byte aligned) += the product p.
  * codes: NIBBLES, TABLE or BYTES; chunk: 32 or 16.
@@ -105,11 +115,7 @@ typedef struct {
         const uint8_t *w = (p)->w;                                                                                         \
         const char    *ahead = (p)->ahead;                                                                                 \
         size_t         count = (p)->chunks;                                                                                \
-        __asm__ volatile("1:\n\t" TD_YMM_CHUNK_##chunk(rows, codes) TD_YMM_WIDEN_##rows TD_YMM_END_##codes                 \
-                         "add $" TD_YMM_STEP_BYTES_##codes "*" #chunk                                                      \
-                                                           "/4, %[w]\n\t"                                                  \
-                                                           "add $" #chunk ", %[x0]\n\tadd $" #chunk                        \
-                                                           ", %[x3]\n\tsub $1, %[count]\n\tjnz 1b"                         \
+        __asm__ volatile(TD_YMM_LOOP(rows, codes, chunk)                                                                   \
                          : [w] "+r"(w), [x0] "+r"(x0), [x3] "+r"(x3), [count] "+r"(count), [ahead] "+r"(ahead)             \
                          : [sums] "r"(to), [stride] "r"((p)->stride), [far] "r"((p)->far), [near] "i"(PREFETCH_NEAR),      \
                            [mask] "m"((p)->mask), [ones] "m"((p)->ones), [table] "m"((p)->table)                           \
@@ -132,8 +138,7 @@ static inline td_ymm_product td_ymm_rows(const td_gemm_args *a) {
 }
 
 /** Packed codes of `steps` steps to bytes[64 * steps] (aligned to 32), those of the table where there is one. */
-static inline __attribute__((always_inline)) void td_ymm_unpack(const td_ymm_product *p, const uint8_t *w, size_t steps,
-                                                                bool table, uint8_t *bytes) {
+INLINED void td_ymm_unpack(const td_ymm_product *p, const uint8_t *w, size_t steps, bool table, uint8_t *bytes) {
     for (size_t i = 0; i < steps; i++, w += 32, bytes += 64) {
         fetch_l1(w + PREFETCH_NEAR);
         __m256i both = _mm256_load_si256((const __m256i *)w), low = _mm256_and_si256(both, p->mask),

@@ -225,13 +225,15 @@ static void refuse_transforms(const json_t *q, td_quant_config *c) {
     const char   *name;
     json_t       *group, *apply;
     size_t        i;
-    json_object_foreach((json_t *)groups, name, group)
-        json_array_foreach(json_object_get(group, "apply"), i, apply) if (!text_is(apply, "location", "weight_input") &&
-                                                                          !text_is(apply, "location", "weight_output"))
+    json_object_foreach((json_t *)groups, name, group) {
+        json_array_foreach(json_object_get(group, "apply"), i, apply) {
+            if (text_is(apply, "location", "weight_input") || text_is(apply, "location", "weight_output")) continue;
             refuse(c,
                    "quantization_config.transform_config.config_groups.%.40s applies to the location '%.20s', and only what "
                    "is in the weights already is supported",
                    name, text_of(apply, "location"));
+        }
+    }
 }
 
 static td_status parse_compressed(const json_t *q, td_quant_config *c, td_error *err) {

@@ -181,8 +181,8 @@ static td_status open_folder(td_checkpoint_files *f, td_error *err) {
 /* ModelSlim's description of what is quantised, where there is one. */
 static td_status read_description(td_checkpoint_files *f, td_error *err) {
     char path[PATH_MAX];
-    return td_modelslim_description(f->dir, path, sizeof path) ? td_json_read(path, INDEX_BYTES_MAX, &f->description, err)
-                                                               : TD_OK;
+    if (!td_modelslim_description(f->dir, path, sizeof path)) return TD_OK;
+    return td_json_read(path, INDEX_BYTES_MAX, &f->description, err);
 }
 
 td_status td_checkpoint_files_open(const char *dir, td_checkpoint_files **out, td_error *err) {

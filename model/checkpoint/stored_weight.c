@@ -59,8 +59,8 @@ td_status td_stored_check_values(const td_checkpoint_files *files, const td_tens
     size_t         row, group;
     td_coded_fault fault = td_coded_check(m, &row, &group);
     if (fault == TD_CODED_OK) return TD_OK;
-    static const char *const SCALES[] = {"weight_scale", "weight_scale_inv", "scales"}, *const ZEROS[] = {
-                                                                                            "qzeros", "weight_zero_point"};
+    static const char *const    SCALES[] = {"weight_scale", "weight_scale_inv", "scales"};
+    static const char *const    ZEROS[] = {"qzeros", "weight_zero_point"};
     const td_safetensors_entry *e = NULL;
     if (spec->stack.n_experts) e = td_stored_stack_scales(&q);
     if (fault == TD_CODED_SCALE) {

@@ -123,14 +123,15 @@ static td_ascend_view keys_or_values(const td_npu_block *b, const void *data) {
 }
 
 static void attend_gqa(td_ascend_run *r, const td_npu_block *b) {
-    const td_gqa_desc *g = &b->desc.gqa;
-    td_ascend_op_attention(r, &(td_ascend_attention_args){.q = heads_at(r, b->at.q, g->heads, g->head_dim),
-                                                          .out = heads_at(r, b->at.ctx, g->heads, g->head_dim),
-                                                          .k = keys_or_values(b, g->kv_k),
-                                                          .v = keys_or_values(b, g->kv_v),
-                                                          .heads = g->heads,
-                                                          .kv_heads = g->kv_heads,
-                                                          .scale = g->softmax_scale});
+    const td_gqa_desc             *g = &b->desc.gqa;
+    const td_ascend_attention_args args = {.q = heads_at(r, b->at.q, g->heads, g->head_dim),
+                                           .out = heads_at(r, b->at.ctx, g->heads, g->head_dim),
+                                           .k = keys_or_values(b, g->kv_k),
+                                           .v = keys_or_values(b, g->kv_v),
+                                           .heads = g->heads,
+                                           .kv_heads = g->kv_heads,
+                                           .scale = g->softmax_scale};
+    td_ascend_op_attention(r, &args);
 }
 
 /* The heads of x [rows, n, head_dim], normed where there is a norm. */

@@ -186,17 +186,18 @@ static td_ascend_view heads_at(const td_ascend_run *r, size_t at, size_t heads, 
 }
 
 static void attend_mla(td_ascend_run *r, const td_npu_block *b) {
-    const td_mla_desc *m = &b->desc.mla;
-    td_ascend_view     latent = td_ascend_cache(b, m->kv_latent, LATENT);
-    td_ascend_op_attention(r, &(td_ascend_attention_args){.q = heads_at(r, b->at.ctx, b->heads_to, LATENT),
-                                                          .q_rope = heads_at(r, b->at.q_rope, b->heads_to, ROPE),
-                                                          .out = heads_at(r, b->at.v, b->heads_to, LATENT),
-                                                          .k = latent,
-                                                          .v = latent,
-                                                          .k_rope = td_ascend_cache(b, m->kv_rope, ROPE),
-                                                          .heads = b->heads_to,
-                                                          .kv_heads = 1,
-                                                          .scale = m->softmax_scale});
+    const td_mla_desc             *m = &b->desc.mla;
+    td_ascend_view                 latent = td_ascend_cache(b, m->kv_latent, LATENT);
+    const td_ascend_attention_args args = {.q = heads_at(r, b->at.ctx, b->heads_to, LATENT),
+                                           .q_rope = heads_at(r, b->at.q_rope, b->heads_to, ROPE),
+                                           .out = heads_at(r, b->at.v, b->heads_to, LATENT),
+                                           .k = latent,
+                                           .v = latent,
+                                           .k_rope = td_ascend_cache(b, m->kv_rope, ROPE),
+                                           .heads = b->heads_to,
+                                           .kv_heads = 1,
+                                           .scale = m->softmax_scale};
+    td_ascend_op_attention(r, &args);
 }
 
 /* The query's normed low rows, as q_b takes them. */

@@ -175,26 +175,28 @@ static void forget_matrices(const td_cublaslt_api *api, const matrices *m) {
 
 static td_status multiply(const td_cuda_blas *b, td_cu_stream stream, const td_cuda_blas_product *p, const matrices *m,
                           td_error *err) {
-    const int32_t      one = 1, none = 0; /* of the scale's type; read when the product is enqueued */
-    int                n_answers = 0;
-    td_cublaslt_answer answer;
-    td_cublas_status said = b->api->cublasLtMatmulAlgoGetHeuristic(b->lt, b->product, m->weights, m->rows, m->sums, m->sums,
-                                                                   b->wish, 1, &answer, &n_answers);
-    bool             knows = said != TD_CUBLAS_STATUS_NOT_SUPPORTED && n_answers > 0;
+    const int32_t          one = 1, none = 0; /* of the scale's type; read when the product is enqueued */
+    int                    n_answers = 0;
+    td_cublaslt_answer     answer;
+    const td_cublaslt_api *api = b->api;
+    td_cublas_status       said;
+    said = api->cublasLtMatmulAlgoGetHeuristic(b->lt, b->product, m->weights, m->rows, m->sums, m->sums, b->wish, 1, &answer,
+                                               &n_answers);
+    bool knows = said != TD_CUBLAS_STATUS_NOT_SUPPORTED && n_answers > 0;
     if (said != TD_CUBLAS_STATUS_SUCCESS && said != TD_CUBLAS_STATUS_NOT_SUPPORTED)
-        return fail(b->api, "cublasLtMatmulAlgoGetHeuristic", said, err);
+        return fail(api, "cublasLtMatmulAlgoGetHeuristic", said, err);
     if (!knows || answer.state != TD_CUBLAS_STATUS_SUCCESS || answer.workspace_bytes > b->workspace_bytes)
         return td_fail(err, TD_ENOTSUP, "cuBLASLt: no algorithm for %zu rows of %zu, %zu outputs", p->rows, p->ldk, p->n);
-    said = b->api->cublasLtMatmul(b->lt, b->product, &one, p->w, m->weights, p->x, m->rows, &none, p->sums, m->sums, p->sums,
-                                  m->sums, &answer.algorithm, p->workspace, b->workspace_bytes, stream);
-    return said == TD_CUBLAS_STATUS_SUCCESS ? TD_OK : fail(b->api, "cublasLtMatmul", said, err);
+    said = api->cublasLtMatmul(b->lt, b->product, &one, p->w, m->weights, p->x, m->rows, &none, p->sums, m->sums, p->sums,
+                               m->sums, &answer.algorithm, p->workspace, b->workspace_bytes, stream);
+    return said == TD_CUBLAS_STATUS_SUCCESS ? TD_OK : fail(api, "cublasLtMatmul", said, err);
 }
 
 td_status td_cuda_blas_multiply(const td_cuda_blas *b, td_cu_stream stream, const td_cuda_blas_product *p, td_error *err) {
     matrices         m;
     td_cublas_status said = describe_matrices(b->api, p, &m);
-    td_status        st = said == TD_CUBLAS_STATUS_SUCCESS ? multiply(b, stream, p, &m, err)
-                                                           : fail(b->api, "cublasLtMatrixLayoutCreate", said, err);
+    const bool       described = said == TD_CUBLAS_STATUS_SUCCESS;
+    td_status st = described ? multiply(b, stream, p, &m, err) : fail(b->api, "cublasLtMatrixLayoutCreate", said, err);
     forget_matrices(b->api, &m);
     return st;
 }

@@ -103,14 +103,16 @@ static size_t page_of_group(const td_attn *a, const td_attn_tile *t) {
 
 const void *td_attn_keys(const td_attn *a, const td_attn_tile *t) {
     const td_attn_shape *s = &a->shape;
-    return (const char *)a->k + (s->form == TD_ATTN_GQA ? page_of_group(a, t) * a->path->page_bytes(s->dk)
-                                                        : page_of(a, t) * a->path->page_bytes(s->kv_lora));
+    const char          *pages = a->k;
+    if (s->form == TD_ATTN_GQA) return pages + page_of_group(a, t) * a->path->page_bytes(s->dk);
+    return pages + page_of(a, t) * a->path->page_bytes(s->kv_lora);
 }
 
 const void *td_attn_values(const td_attn *a, const td_attn_tile *t) {
     const td_attn_shape *s = &a->shape;
-    return (const char *)a->v + (s->form == TD_ATTN_GQA ? page_of_group(a, t) * a->path->page_bytes(s->dv)
-                                                        : page_of(a, t) * a->path->page_bytes(s->rope));
+    const char          *pages = a->v;
+    if (s->form == TD_ATTN_GQA) return pages + page_of_group(a, t) * a->path->page_bytes(s->dv);
+    return pages + page_of(a, t) * a->path->page_bytes(s->rope);
 }
 
 size_t td_host_kv_page_bytes(td_npu *d, td_kv_rows what, size_t n) {

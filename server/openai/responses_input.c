@@ -133,9 +133,9 @@ static td_status read_call_output(const reading *r) {
 }
 
 static td_status read_reasoning(const reading *r) {
-    static const char *const summary_types[] = {"summary_text", NULL}, *const content_types[] = {"reasoning_text", "text",
-                                                                                                 NULL};
-    const json_t *encrypted = json_object_get(r->item, "encrypted_content");
+    static const char *const summary_types[] = {"summary_text", NULL};
+    static const char *const content_types[] = {"reasoning_text", "text", NULL};
+    const json_t            *encrypted = json_object_get(r->item, "encrypted_content");
     for (int k = 0; k < 2; k++) {
         const char   *member = k ? "content" : "summary";
         const json_t *v = json_object_get(r->item, member);

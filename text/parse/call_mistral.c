@@ -65,9 +65,10 @@ static td_call_verdict section_byte(td_answer_parser *p, char c) {
             if (c == ',') p->at.phase = LIST;
             return c == ']' ? TD_CALL_CLOSED : c == ',' || td_is_blank(c) ? TD_CALL_MORE : TD_CALL_NOT;
         case NAME:
-            if (c != '{')
-                return (name_byte(c) || c == '[' || c == ']' || td_is_blank(c)) && p->raw.n < TD_CALL_NAME_MAX ? TD_CALL_MORE
-                                                                                                               : TD_CALL_NOT;
+            if (c != '{') {
+                bool in_name = name_byte(c) || c == '[' || c == ']' || td_is_blank(c);
+                return in_name && p->raw.n < TD_CALL_NAME_MAX ? TD_CALL_MORE : TD_CALL_NOT;
+            }
             if (!header(p)) return TD_CALL_NOT;
             p->at.phase = ARGUMENTS;
             p->arguments_scan = (td_json_scan){0};

@@ -101,12 +101,13 @@ TD_FN float group_sums(const group_rows &a, td_u32 k_all, td_u32 size, td_u32 fi
                 unsigned     b[2] = {0, 0}, c[4];
                 for (td_u32 i = 0; i < 2 && x; i++) b[i] = td_load<unsigned>(x + k + i * 16 + t * 4);
                 codes(w, k, j, c);
-                const auto leave = [&](td_u32 group) { /* of this warp's block */
-                                                       for (int e = 0; e < 4; e++) {
-                                                           sums[(warp * GROUPS_OF_BLOCK_MAX + group) * GROUP_OUTPUTS +
-                                                                (t * 2 + e % 2) * TD_CUDA_TILE_N + g + e / 2 * 8] = sum[e];
-                                                           sum[e] = 0;
-                                                       }
+                /* Writes the sums of a group of this warp's block. */
+                const auto leave = [&](td_u32 group) {
+                    for (int e = 0; e < 4; e++) {
+                        const td_u32 output = (t * 2 + e % 2) * TD_CUDA_TILE_N + g + e / 2 * 8;
+                        sums[(warp * GROUPS_OF_BLOCK_MAX + group) * GROUP_OUTPUTS + output] = sum[e];
+                        sum[e] = 0;
+                    }
                 };
                 if (size == 16) {
                     td_mma_s8_k16(sum, c, b);
@@ -283,8 +284,8 @@ TD_FN void packed_groups(const packed_slots &slots, const group_rows &in, const 
 #define PACKED_GROUPS(name, is_float)                                                                                       \
     TD_KERNEL(TD_CUDA_LINEAR_THREADS)                                                                                       \
     name(const td_u32 *totals, const td_u32 *tiles, const td_u32 *row_at, const td_i8 *x, const float *x_scale, td_u32 ldk, \
-         const td_cuda_packed *shape, const td_cuda_packed_tile *packed, const td_exchange *slots, const unsigned short *slot_of, \
-         float *out, float *up) {                                                                                           \
+         const td_cuda_packed *shape, const td_cuda_packed_tile *packed, const td_exchange *slots,                          \
+         const unsigned short *slot_of, float *out, float *up) {                                                            \
         expert_tile tile;                                                                                                   \
         if (!expert_tile_of_block(totals, tiles, &tile)) return;                                                            \
         packed_groups<is_float>({shape, packed, slots, slot_of}, {row_at, x, ldk, x_scale}, tile, {out, up});               \

@@ -62,8 +62,9 @@ td_mla_query(const td_u32 *n_rows, const td_u32 *pos, const float *q, const floa
         }
         const td_u32 place = (at - nope) % half;
         const float  low = x[nope + place], high = x[nope + half + place];
-        out[row * heads * dim + i] = td_to_bf16(at - nope < half ? low * angle[place] - high * angle[half + place]
-                                                                 : high * angle[place] + low * angle[half + place]);
+        const bool   is_low = at - nope < half;
+        const float  cosine = angle[place], sine = angle[half + place];
+        out[row * heads * dim + i] = td_to_bf16(is_low ? low * cosine - high * sine : high * cosine + low * sine);
     }
 }
 

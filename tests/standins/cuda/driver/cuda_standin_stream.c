@@ -40,11 +40,16 @@ static void hold(const standin_op *op, int by) {
     if (op->module) op->module->in_use += (uint32_t)by;
 }
 
+/* What has run before a stream wrote a word or called a host function: the host may know it, and enqueue what comes after it.
+ * Under the lock. */
+static standin_clock told;
+
 void standin_enqueue(td_cu_stream s, standin_op *op) {
     standin_entry *e = calloc(1, sizeof *e);
     *e = (standin_entry){.op = op, .number = ++s->enqueued};
     standin_host_into(&s->clock);
     standin_host_into(&e->host);
+    standin_clock_merge(&e->host, &told);
     if (op->kind == STANDIN_WAIT) standin_clock_merge(&s->clock, &op->event->clock);
     uint32_t step = standin_line_step(s->line, &s->clock);
     (void)standin_used_all(op->uses, op->n_uses, s->line, step, &s->clock, op->name);
@@ -73,6 +78,24 @@ void standin_submit(td_cu_stream s, standin_op *op) {
 
 /* ---- the thread of a stream -------------------------------------------------------------------- */
 
+/* Where a stream and the host hear from each other. */
+static bool meets_host(const standin_op *op) {
+    return op->kind == STANDIN_WRITE_VALUE || op->kind == STANDIN_WAIT_VALUE || op->kind == STANDIN_HOST;
+}
+
+static void tell_host(td_cu_stream s) {
+    standin_lock();
+    standin_clock_merge(&told, &s->run_clock);
+    standin_unlock();
+}
+
+/* What the host has synchronised by now comes before what the stream runs next. */
+static void hear_host(td_cu_stream s) {
+    standin_lock();
+    standin_host_into(&s->run_clock);
+    standin_unlock();
+}
+
 void standin_run_op(standin_op *op, td_cu_stream s) {
     standin_delay(&s->random);
     bool is_work = op->kind == STANDIN_KERNEL || op->kind == STANDIN_COPY || op->kind == STANDIN_WRITE_VALUE;
@@ -80,8 +103,11 @@ void standin_run_op(standin_op *op, td_cu_stream s) {
     if (is_work && !atomic_load(&s->context->failure)) standin_op_fails(s->context);
     if (is_work && !atomic_load(&s->context->failure)) standin_ran(op, s);
     if (op->kind == STANDIN_WAIT || op->kind == STANDIN_WAIT_VALUE || op->kind == STANDIN_GRAPH ||
-        !atomic_load(&s->context->failure))
+        !atomic_load(&s->context->failure)) {
+        if (meets_host(op)) tell_host(s);
         op->run(op, s);
+        if (meets_host(op)) hear_host(s);
+    }
 }
 
 /* What a stream's thread knows of the order: what the host had seen, and what events carry. */

@@ -147,6 +147,7 @@ static td_status resolve_device(const td_engine_options *o, td_model_spec *m, td
     if (o->tensor_parallel_size) m->n_cards = o->tensor_parallel_size;
     m->first_card = o->base_gpu_id;
     m->device_experts = o->num_gpu_experts;
+    m->stream_experts = o->stream_experts;
     if (o->attention_backend && strcmp(o->attention_backend, m->device))
         td_warn("attention backend %s does not exist on device %s: using the device's own", o->attention_backend, m->device);
     return TD_OK;

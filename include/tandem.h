@@ -375,6 +375,9 @@ typedef struct {
     /** Routed experts of a layer that the device keeps: 0, all of them, or those of most use (docs/residency.md);
      * TD_GPU_EXPERTS_AUTO: of these as many as its memory holds beside weights and KV. */
     uint32_t num_gpu_experts;
+    /** With num_gpu_experts, fewer than all: in steps with many prompt rows, other experts pass through the device's memory
+     * where that is faster. */
+    bool     stream_experts;
     uint32_t npu_threads; /* host device: threads of its own, of all cards; 0: shares the expert threads, or one a card */
     bool     enable_defer;
     uint32_t max_deferred_experts_per_token; /* D, less than the model's experts per token; 0 with enable_defer: 1 */
@@ -466,12 +469,25 @@ typedef struct {
     uint64_t busy_ns;           /* time of its operations, without waits */
 } td_tier_work;
 
-/** Routed experts that move between host and device (docs/residency.md), since the start. */
+/** Routed experts that pass through the device's memory in steps with many prompt rows (docs/residency.md), since the start. */
 typedef struct {
-    uint64_t hits, misses;    /* (token, expert) pairs of steps that ended well: computed on the device, and on the CPU */
+    uint64_t steps;           /* that ended well */
     uint64_t uploads, failed; /* copies of an expert to the device that have ended */
     uint64_t upload_bytes, upload_ns;
-    uint32_t resident, slots; /* experts that are on the device now, of all layers; that it has room for */
+    uint32_t slots;     /* experts that the device has room for; 0: none is streamed */
+    uint32_t share;     /* experts of a layer that the last such step was to stream */
+    uint32_t crossover; /* rows of a step from which on it pays, by the speeds measured last; 0: it does not */
+} td_stream_counts;
+
+/** Routed experts that move between host and device (docs/residency.md), since the start. */
+typedef struct {
+    /** (token, expert) pairs of steps that ended well: computed on the device, of a resident expert; of a streamed one; on the
+     * CPU. */
+    uint64_t         hits, streamed, misses;
+    uint64_t         uploads, failed; /* copies of an expert to the device that have ended */
+    uint64_t         upload_bytes, upload_ns;
+    uint32_t         resident, slots; /* experts that are on the device now, of all layers; that it has room for */
+    td_stream_counts stream;
 } td_residency_counts;
 
 /** Over an interval: bytes per second of the tier's busy time, and the share of that time that its bounds would have taken.

@@ -172,8 +172,9 @@ void td_card_model_memory(const td_card_model *c, td_model_memory *memory) {
     for (size_t i = 0; i < N_BUFFERS; i++) memory->device_scratch_bytes += act.bytes[i];
     if (m->part.resident) {
         td_resident_spec resident = td_model_resident_spec(m);
-        memory->npu_weight_bytes += td_resident_table_bytes(&resident);
+        memory->npu_weight_bytes += td_resident_table_bytes(&resident) + td_resident_stream_bytes(&resident);
         memory->host_scratch_bytes += td_resident_pinned_bytes(&resident);
+        if (m->part.streamed) memory->host_scratch_bytes += td_streamed_pinned_bytes(&resident);
         memory->slot_bytes = td_resident_slot_bytes(&resident);
         memory->slots = m->part.resident;
         memory->slots_least = m->spec.device_experts == TD_GPU_EXPERTS_AUTO ? m->config.top_k : 0;
@@ -236,29 +237,32 @@ void td_card_model_keep_weights(const td_card_model *c) {
         td_info("the device's weights are not kept: %s", why.text);
 }
 
+#define GRAPHS(c) ((TD_PASSES + 1) * (size_t)(c)->step.n)
+
 /* ---- captures ---------------------------------------------------------------------------------- */
 
-static td_status enqueue_pass(td_card_model *c, td_pass_kind kind, const td_step_bucket *bucket) {
+static td_status enqueue_pass(td_card_model *c, td_pass_kind kind, bool is_streamed, const td_step_bucket *bucket) {
     td_npu *d = c->npu;
     TD_TRY(td_step_buf_enqueue_upload(&c->step, bucket, c->stream));
-    if (c->model->resident) TD_TRY(td_resident_enqueue_table(c->model->resident, c->stream));
-    TD_TRY(td_program_enqueue(&c->program[kind], d, c->stream, bucket));
+    if (c->model->resident && !is_streamed) TD_TRY(td_resident_enqueue_table(c->model->resident, c->stream));
+    TD_TRY(td_program_enqueue(&c->program[kind], d, c->stream, bucket, is_streamed));
     bool with_head = kind == TD_PASS_FORWARD && c->model->part.whole;
-    return with_head ? td_program_enqueue(&c->program[TD_PASS_HEAD], d, c->stream, bucket) : TD_OK;
+    return with_head ? td_program_enqueue(&c->program[TD_PASS_HEAD], d, c->stream, bucket, false) : TD_OK;
 }
 
 /* The pass over the bucket as a graph, recorded when it is needed first. A graph holds no counts: it serves every step of
  * the bucket. */
-static td_status capture(td_card_model *c, td_pass_kind kind, const td_step_bucket *bucket, td_npu_graph **out,
-                         td_error *err) {
+static td_status capture(td_card_model *c, td_pass_kind kind, bool is_streamed, const td_step_bucket *bucket,
+                         td_npu_graph **out, td_error *err) {
     td_npu        *d = c->npu;
-    td_npu_graph **graph = &c->graphs[kind * c->step.n + (size_t)(bucket - c->step.buckets)];
+    const size_t   row = is_streamed ? TD_PASSES : kind;
+    td_npu_graph **graph = &c->graphs[row * c->step.n + (size_t)(bucket - c->step.buckets)];
     *out = *graph;
     if (*graph) return TD_OK;
     if (c->model->resident) td_resident_pause(c->model->resident);
     td_status st = d->ops->graph_begin(d, c->stream), ended = TD_OK;
     if (st == TD_OK) {
-        st = enqueue_pass(c, kind, bucket);
+        st = enqueue_pass(c, kind, is_streamed, bucket);
         ended = d->ops->graph_end(d, c->stream, st == TD_OK ? graph : NULL, err);
     }
     if (c->model->resident) td_resident_resume(c->model->resident);
@@ -322,6 +326,7 @@ static td_status build_programs(td_card_model *c, td_error *err) {
     td_program_spec spec = program_spec(c);
     spec.bridge = m->bridge;
     spec.resident = m->resident;
+    spec.streamed = m->streamed;
     spec.weights = &c->weights;
     spec.kv = c->kv;
     spec.act = c->act;
@@ -335,7 +340,7 @@ static td_status build_programs(td_card_model *c, td_error *err) {
 static td_status capture_decode(td_card_model *c, td_error *err) {
     td_npu_graph *graph;
     for (uint32_t i = 0; i < c->step.n && (i == 0 || c->step.buckets[i - 1].max_tok < c->model->spec.max_seq); i++)
-        TD_TRY(capture(c, TD_PASS_FORWARD, &c->step.buckets[i], &graph, err));
+        TD_TRY(capture(c, TD_PASS_FORWARD, false, &c->step.buckets[i], &graph, err));
     return TD_OK;
 }
 
@@ -343,14 +348,14 @@ td_status td_card_model_build(td_card_model *c, uint32_t n_pages, td_error *err)
     td_step_shape shape = step_shape(c->model, n_pages);
     TD_TRY(allocate_kv(c, n_pages, err));
     TD_TRY(td_step_buf_open(&c->step, &shape, c->npu, err));
-    c->graphs = calloc((size_t)TD_PASSES * c->step.n, sizeof *c->graphs);
+    c->graphs = calloc(GRAPHS(c), sizeof *c->graphs);
     if (!c->graphs) return td_fail(err, TD_ENOMEM, "out of memory for the captured steps");
     TD_TRY(build_programs(c, err));
     return capture_decode(c, err);
 }
 
 void td_card_model_forget_captures(td_card_model *c) {
-    for (uint32_t i = 0; c->graphs && i < TD_PASSES * c->step.n; i++) {
+    for (size_t i = 0; c->graphs && i < GRAPHS(c); i++) {
         if (c->graphs[i]) c->npu->ops->graph_destroy(c->npu, c->graphs[i]);
         c->graphs[i] = NULL;
     }
@@ -420,7 +425,7 @@ static td_status download_logits(td_card_model *c) {
 td_status td_card_model_prepare(td_card_model *c) {
     const td_model *m = c->model;
     c->bucket = td_step_buf_fill(&c->step, m->rows, m->pass.token, m->pass.out.row, m->pass.out.n);
-    return capture(c, m->pass.kind, c->bucket, &c->graph, &c->error);
+    return capture(c, m->pass.kind, m->pass.share > 0, c->bucket, &c->graph, &c->error);
 }
 
 td_status td_card_model_run(td_card_model *c) {

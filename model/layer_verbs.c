@@ -176,6 +176,14 @@ static void hand_over(td_layer_state *st) {
     td_describe_op(st->d, (td_op){.kind = TD_OP_CALL, .call = {s->routed, {args[0], args[1]}}});
 }
 
+/* An operation of streamed passes; the MTP layer has none. */
+static void describe_streamed(const td_layer *l, td_op_kind kind) {
+    const td_layer_state *st = l->state;
+    td_streamed_experts  *experts = st->d->s->streamed;
+    if (experts && l->index < l->c->n_layers)
+        td_describe_op(st->d, (td_op){.kind = kind, .streamed = {experts, st->handover.layer}});
+}
+
 /* The stage ends with the hand-over, behind which the other half may run. */
 void td_layer_route(td_layer *l, td_router_desc r) {
     td_layer_state        *st = l->state;
@@ -188,6 +196,7 @@ void td_layer_route(td_layer *l, td_router_desc r) {
     r.ids = st->hands_over ? st->io.ids : s->act.ids;
     r.weights = st->hands_over ? st->io.weights : s->act.weights;
     if (st->hands_over && s->resident) r.slot_of = td_resident_slot_of(s->resident, st->handover.layer);
+    if (st->hands_over) describe_streamed(l, TD_OP_TAKE);
     if (st->routes) td_describe_block(st->d, (td_block_desc){.kind = TD_BLOCK_ROUTER, .router = r});
     if (st->hands_over) hand_over(st);
     td_describe_op(st->d, (td_op){.kind = TD_OP_STAGE});
@@ -257,7 +266,10 @@ void td_layer_add_experts(td_layer *l, td_experts_desc e) {
     const td_program_spec *s = st->d->s;
     const void            *routed = NULL;
     if (st->hands_over) {
-        if (s->packed) add_resident(l);
+        if (s->packed) {
+            add_resident(l);
+            describe_streamed(l, TD_OP_LEAVE);
+        }
         td_describe_op(st->d, (td_op){.kind = TD_OP_COLLECT, .handover = {.desc = st->handover}});
         routed = s->packed ? join_parts(l) : st->io.y;
     } else if (s->device_experts && !s->experts_left_out) {

@@ -66,6 +66,7 @@ td_resident_spec td_model_resident_spec(const td_model *m) {
                               .n_experts = m->config.n_experts,
                               .top_k = m->config.top_k,
                               .n_slots = m->part.resident,
+                              .stream_slots = m->part.streamed,
                               .max_tok = m->spec.max_tok,
                               .chaos_seed = m->probe.residency_seed ? m->probe.residency_seed : td_chaos_residency()};
 }
@@ -174,6 +175,20 @@ static td_status check_movable(const td_model *m, const td_npu_caps *caps, td_er
     return TD_OK;
 }
 
+/* Whether experts are to pass through the device's memory beside those that stay, and how many it is to have room for. */
+static td_status place_streamed(td_model *m, td_error *err) {
+    if (!m->spec.stream_experts) return TD_OK;
+    if (m->spec.device_experts == TD_GPU_EXPERTS_AUTO && !m->part.resident) return TD_OK; /* as has been told */
+    if (!m->part.resident)
+        return td_fail(err, TD_EINVAL, "stream-experts needs some of a layer's experts on the device: add num-gpu-experts");
+    if (!m->part.whole) return td_fail(err, TD_EINVAL, "stream-experts: layers by themselves are not streamed");
+    if (m->unified)
+        td_info("no expert is streamed: device and host share one memory");
+    else
+        m->part.streamed = TD_STREAM_LAYERS * m->config.n_experts;
+    return TD_OK;
+}
+
 /* num-gpu-experts auto: none where experts cannot move; else at most all, until td_model_set_slots. */
 static void place_what_fits(td_model *m, const td_npu_caps *caps) {
     td_error why = {.text = "device and host share one memory"};
@@ -266,6 +281,7 @@ static td_status settle_spec(td_model *m, td_error *err) {
                        m->part.layers.end, c->n_layers);
     settle_experts(m);
     TD_TRY(place_experts(m, err));
+    TD_TRY(place_streamed(m, err));
     TD_TRY(settle_slots(m, err));
     if (!s->context_length) s->context_length = c->max_position;
     if (s->context_length > c->max_position) return refuse_context(s->context_length, c, err);
@@ -385,6 +401,7 @@ td_status td_model_open(const td_model_spec *spec, const td_model_probe *probe, 
 void td_model_set_slots(td_model *m, uint32_t n_slots) {
     assert(m->spec.device_experts == TD_GPU_EXPERTS_AUTO && n_slots <= m->config.n_experts);
     m->part.resident = m->spec.device_experts = n_slots;
+    if (!n_slots || n_slots == m->config.n_experts) m->part.streamed = 0;
     if (!n_slots)
         td_info("num-gpu-experts auto: none: beside weights and KV cache there is no room for %u of a layer",
                 m->config.top_k);
@@ -396,6 +413,7 @@ void td_model_close(td_model *m) {
     for (uint32_t i = 0; i < m->n_cards; i++) td_card_model_close(&m->cards[i]);
     if (m->group) m->cards->npu->ops->group_destroy(m->group);
     td_bridge_close(m->bridge);
+    td_streamed_close(m->streamed);
     td_resident_close(m->resident);
     td_experts_destroy(m->experts);
     if (m->n_cards > 1) free(m->logits);
@@ -414,12 +432,21 @@ static td_status load_experts(td_model *m, td_error *err) {
     return td_experts_load_all(m->experts, ec, &m->config, m->part.layers, m->checkpoint, m->cpu_weight_path, err);
 }
 
+static void measure_streamed(td_model *m) {
+    if (td_model_resident_spec(m).chaos_seed) return; /* what is streamed is drawn */
+    td_status st = td_card_model_measure_streamed(m->cards);
+    if (st != TD_OK) td_warn("streamed experts could not be measured: %s; none is streamed", td_status_text(st));
+}
+
 td_status td_model_load(td_model *m, uint32_t n_pages, td_error *err) {
     for (uint32_t i = 0; i < m->n_cards; i++) TD_TRY(td_card_model_load(&m->cards[i], err));
     if (m->spec.experts.n_layers) {
         if (!m->probe.experts_left) TD_TRY(load_experts(m, err));
         const td_resident_spec resident = td_model_resident_spec(m);
         if (m->part.resident) TD_TRY(td_resident_open(&resident, &m->resident, err));
+        if (m->part.streamed)
+            TD_TRY(td_streamed_open(m->resident, td_moe_layers_in(&m->config, (td_layer_range){0, m->config.n_layers}),
+                                    &m->streamed, err));
         td_bridge_config bc = bridge_config(m);
         TD_TRY(td_bridge_open(&bc, &m->bridge, err));
     }
@@ -427,6 +454,7 @@ td_status td_model_load(td_model *m, uint32_t n_pages, td_error *err) {
     m->logits = m->n_cards > 1 ? malloc(merged_logits_bytes(m)) : m->cards->logits;
     if (m->part.whole && !m->logits) return td_fail(err, TD_ENOMEM, "out of memory for the logits");
     TD_TRY(start_threads(m, err));
+    if (m->streamed) measure_streamed(m);
     for (uint32_t i = 0; i < m->n_cards; i++) td_card_model_keep_weights(&m->cards[i]);
     td_checkpoint_close(m->own_checkpoint);
     m->own_checkpoint = NULL;
@@ -491,6 +519,7 @@ void td_model_get_work(const td_model *m, td_model_work *out) {
     td_experts_counters(m->experts, &out->expert_pairs, &out->experts);
     out->deferred_pairs = td_bridge_deferred(m->bridge);
     if (m->resident) td_resident_report(m->resident, &out->residency);
+    if (m->streamed) td_streamed_report(m->streamed, &out->residency.stream);
 }
 
 uint32_t td_model_get_cards(const td_model *m, td_card_stats out[TD_CARDS_MAX]) {
@@ -591,6 +620,7 @@ static td_status run(td_model *m, td_pass_kind kind, const uint32_t *token, td_o
     const td_program *p = td_card_model_program(m->cards, kind);
     bool              hands_over = m->bridge && p;
     m->pass = (td_pass){.kind = kind, .token = token, .out = out};
+    if (m->streamed && kind == TD_PASS_FORWARD) m->pass.share = td_streamed_share(m->streamed, m->rows->n_tok);
     if (m->group) m->cards->npu->ops->group_reset(m->group);
     td_status st = on_cards(m, td_card_model_prepare);
     if (st != TD_OK) return give_up(m, st);
@@ -598,12 +628,14 @@ static td_status run(td_model *m, td_pass_kind kind, const uint32_t *token, td_o
     if (hands_over) {
         td_bridge_pass pass = td_program_pass(p, m->cards->bucket);
         if (m->resident) td_resident_begin_pass(m->resident);
+        if (m->streamed) td_streamed_begin_pass(m->streamed, m->pass.share);
         td_bridge_begin_pass(m->bridge, &pass);
     }
     st = on_cards(m, td_card_model_run);
-    td_status ticket = hands_over ? td_bridge_end_pass(m->bridge) : TD_OK;
-    if (hands_over && m->resident)
-        td_resident_end_pass(m->resident, st == TD_OK && ticket == TD_OK ? &m->cards->bucket->whole : NULL);
+    td_status  ticket = hands_over ? td_bridge_end_pass(m->bridge) : TD_OK;
+    const bool ok = st == TD_OK && ticket == TD_OK;
+    if (hands_over && m->streamed) td_streamed_end_pass(m->streamed, ok);
+    if (hands_over && m->resident) td_resident_end_pass(m->resident, ok ? &m->cards->bucket->whole : NULL);
     td_pool_release(m->expert_pool);
     if (st != TD_OK) return give_up(m, st);
     gather_logits(m);

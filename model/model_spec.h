@@ -40,6 +40,7 @@ typedef struct {
     uint32_t    n_cards;        /* cards that share the work (tensor parallel), at least 1 */
     uint32_t    first_card;     /* the first of them among those that the process sees */
     uint32_t    device_experts; /* routed experts of a layer that the device keeps, as td_engine_options.num_gpu_experts */
+    bool        stream_experts; /* others pass through its memory, as td_engine_options.stream_experts */
 
     /* numbers */
     bool w8a8;              /* the device tier in int8; false: bf16 weights, f32 activations */

@@ -24,6 +24,7 @@
 /* The pass under way; the same for all cards. */
 typedef struct {
     td_pass_kind    kind;
+    uint32_t        share; /* experts of a layer that are streamed; 0: it is no streamed pass */
     const uint32_t *token; /* tokens in place of the rows' own, or NULL */
     td_out_rows     out;
 } td_pass;
@@ -37,24 +38,24 @@ typedef struct {
 
 /* What one card has of the model: its share of the weights and the caches, its programs, and the graphs of its passes. */
 typedef struct {
-    td_model             *model;
-    td_npu               *npu;
-    td_shard              shard;
-    size_t                block_scratch_bytes, page_scratch_bytes; /* of the blocks: fixed, and for each page of KV */
-    td_npu_stream        *stream;
-    td_model_weights      weights;
-    td_device_file       *device_file; /* the file that some of the weights lie in, or NULL */
-    bool                  all_kept;    /* all of them lie there */
-    td_layer_kv          *kv;          /* [n_layers + n_mtp_layers] */
-    uint32_t              kv_pages;    /* of each cache, without the spare ones */
-    td_activations        act;
-    td_program            program[TD_PASSES];
-    td_step_buf           step;
-    td_npu_graph        **graphs; /* [TD_PASSES, step.n] each NULL until it is needed */
-    float                *logits; /* [max_out, vocab of the shard] on the host; act.logits with unified memory */
-    td_logit             *top;    /* [max_out, top_k] on the host; NULL with unified memory */
-    td_log_sum           *sums;   /* [max_out] on the host; NULL with unified memory, and where the device gives none */
-    void                 *x; /* [max_tok, hidden] on the host, with a layer_tap or spec.layers; act.x with unified memory */
+    td_model        *model;
+    td_npu          *npu;
+    td_shard         shard;
+    size_t           block_scratch_bytes, page_scratch_bytes; /* of the blocks: fixed, and for each page of KV */
+    td_npu_stream   *stream;
+    td_model_weights weights;
+    td_device_file  *device_file; /* the file that some of the weights lie in, or NULL */
+    bool             all_kept;    /* all of them lie there */
+    td_layer_kv     *kv;          /* [n_layers + n_mtp_layers] */
+    uint32_t         kv_pages;    /* of each cache, without the spare ones */
+    td_activations   act;
+    td_program       program[TD_PASSES];
+    td_step_buf      step;
+    td_npu_graph   **graphs; /* [TD_PASSES + 1, step.n] each NULL until it is needed; the last ones are streamed passes */
+    float           *logits; /* [max_out, vocab of the shard] on the host; act.logits with unified memory */
+    td_logit        *top;    /* [max_out, top_k] on the host; NULL with unified memory */
+    td_log_sum      *sums;   /* [max_out] on the host; NULL with unified memory, and where the device gives none */
+    void            *x;      /* [max_tok, hidden] on the host, with a layer_tap or spec.layers; act.x with unified memory */
     const td_step_bucket *bucket;    /* of the pass under way */
     td_npu_graph         *graph;     /* of the pass under way */
     void                 *page_copy; /* pinned, for a page on its way; NULL with unified memory, and until it is needed */
@@ -92,6 +93,7 @@ struct td_model {
     td_experts          *experts;  /* NULL: no MoE layer */
     td_packed_expert     packed;   /* of experts that may be resident */
     td_resident_experts *resident; /* NULL: all experts are on one tier */
+    td_streamed_experts *streamed; /* NULL: none are */
     td_bridge           *bridge;
     float               *logits; /* [max_out, vocab]; with one card the card's own */
 
@@ -130,6 +132,9 @@ void                   td_card_model_keep_weights(const td_card_model *c); /* in
 void                   td_card_model_close(td_card_model *c);
 /** Forget the captured graphs: they are made anew when they are needed. Call while no work is under way. */
 void td_card_model_forget_captures(td_card_model *c);
+
+/** Measure how fast the card is with streamed experts, once for a model that has some: td_streamed_set_speeds. */
+TD_NODISCARD td_status td_card_model_measure_streamed(td_card_model *c);
 
 /** Fill the bucket of the model's pass and have its graph. Nothing runs yet. */
 TD_NODISCARD td_status td_card_model_prepare(td_card_model *c);

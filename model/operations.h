@@ -11,12 +11,14 @@
 #include "model/layer_caches.h"
 #include "model/model_spec.h"
 #include "model/weights.h"
-#include "residency/resident_experts.h"
+#include "residency/streamed_experts.h"
 
 typedef enum {
     TD_OP_BLOCK,   /* a block of the device */
     TD_OP_SUBMIT,  /* tokens go to the experts of the CPU */
     TD_OP_COLLECT, /* the experts' sums come back */
+    TD_OP_TAKE,    /* of a streamed pass: the layer's streamed experts have come */
+    TD_OP_LEAVE,   /* the same: the last half has done with them */
     TD_OP_SHOW,    /* rows are copied to the host, if the device has a memory of its own */
     TD_OP_CALL,    /* a function on the host */
     TD_OP_STAGE,   /* in a step of two halves, the other half goes on here (program.h) */
@@ -33,6 +35,10 @@ typedef struct {
             td_bridge_port_desc desc;            /* of half 0 */
             td_bridge_port     *port[TD_HALVES]; /* NULL until it is built; [1] stays NULL if no step goes in halves */
         } handover;
+        struct { /* TAKE, LEAVE */
+            td_streamed_experts *experts;
+            uint32_t             layer; /* as in the expert store */
+        } streamed;
         struct {
             const void *dev;
             void       *host;
@@ -79,6 +85,7 @@ typedef struct {
     bool                    device_experts; /* the routed experts are on the device: a block like the others, no hand-over */
     const td_packed_expert *packed;   /* of experts that are resident on the device, beside the CPU's; NULL: none are */
     td_resident_experts    *resident; /* these experts; NULL: of an outline */
+    td_streamed_experts    *streamed; /* others that pass through the device's memory; NULL: none, or of an outline */
     bool                    experts_left_out; /* with device_experts: tokens are routed, no expert is computed */
     const td_model_spec    *model;            /* settled: sizes of steps, types, deferral */
     const td_model_config  *config;

@@ -264,7 +264,15 @@ static uint32_t halves_of(const td_program *p, const td_step_bucket *bucket) {
     return p->order[bucket->n_halves - 1] ? bucket->n_halves : 1;
 }
 
-td_status td_program_enqueue(const td_program *p, td_npu *d, td_npu_stream *s, const td_step_bucket *bucket) {
+/* The first half takes a layer's streamed experts, and the last half leaves them. */
+static td_status enqueue_streamed(const td_op *op, td_npu_stream *s, bool is_first, bool is_last) {
+    if (op->kind == TD_OP_TAKE)
+        return is_first ? td_streamed_enqueue_take(op->streamed.experts, op->streamed.layer, s) : TD_OK;
+    return is_last ? td_streamed_enqueue_leave(op->streamed.experts, op->streamed.layer, s) : TD_OK;
+}
+
+td_status td_program_enqueue(const td_program *p, td_npu *d, td_npu_stream *s, const td_step_bucket *bucket,
+                             bool is_streamed) {
     walk     w = {.p = p, .n_halves = halves_of(p, bucket)};
     uint32_t half;
     for (const td_op *op; (op = next_op(&w, &half));) {
@@ -273,6 +281,10 @@ td_status td_program_enqueue(const td_program *p, td_npu *d, td_npu_stream *s, c
             case TD_OP_BLOCK: TD_TRY(d->ops->enqueue(d, s, op->block.built, step)); break;
             case TD_OP_SUBMIT: TD_TRY(td_bridge_enqueue_submit(op->handover.port[half], s, step)); break;
             case TD_OP_COLLECT: TD_TRY(td_bridge_enqueue_collect(op->handover.port[half], s, step)); break;
+            case TD_OP_TAKE:
+            case TD_OP_LEAVE:
+                if (is_streamed) TD_TRY(enqueue_streamed(op, s, half == 0, half + 1 == w.n_halves));
+                break;
             case TD_OP_SHOW: TD_TRY(enqueue_show(op, d, s, step)); break;
             case TD_OP_CALL: TD_TRY(d->ops->host_call(d, s, op->call.fn, op->call.arg[half])); break;
             case TD_OP_STAGE: break;

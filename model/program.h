@@ -57,8 +57,10 @@ typedef struct td_outline {
 TD_NODISCARD td_status td_program_outline(const td_program_spec *s, uint32_t n_halves, td_outline *out, td_error *err);
 void                   td_outline_free(td_outline *o);
 
-/** Enqueue it for a bucket: in halves where the bucket has them and the program has ports for them. */
-TD_NODISCARD td_status td_program_enqueue(const td_program *p, td_npu *d, td_npu_stream *s, const td_step_bucket *bucket);
+/** Enqueue it for a bucket: in halves where the bucket has them and the program has ports for them.
+ * @param is_streamed with the operations of streamed passes. */
+TD_NODISCARD td_status td_program_enqueue(const td_program *p, td_npu *d, td_npu_stream *s, const td_step_bucket *bucket,
+                                          bool is_streamed);
 /** What the bridge is told of a pass over the bucket. */
 td_bridge_pass td_program_pass(const td_program *p, const td_step_bucket *bucket);
 void           td_program_free(td_npu *d, td_program *p);

@@ -197,12 +197,24 @@ static void fill_part(const td_step *s, const td_step_rows *rows, uint32_t begin
     *counts = (td_step_counts){.n_tok = end - begin, .n_seq = fill_sequences(s, rows, begin, end), .n_out = n_out};
 }
 
+static const td_step_bucket *bucket_of(const td_step_buf *b, uint32_t n_tok) {
+    const td_step_bucket *bucket = b->buckets;
+    assert(n_tok >= 1 && n_tok <= b->buckets[b->n - 1].max_tok);
+    while (bucket->max_tok < n_tok) bucket++;
+    return bucket;
+}
+
+const td_step_bucket *td_step_buf_count(td_step_buf *b, uint32_t n_tok) {
+    const td_step_bucket *bucket = bucket_of(b, n_tok);
+    *WRITABLE(td_step_counts, bucket->whole.host.counts) = (td_step_counts){.n_tok = n_tok};
+    return bucket;
+}
+
 const td_step_bucket *td_step_buf_fill(td_step_buf *b, const td_step_rows *rows, const uint32_t *token,
                                        const uint32_t *out_row, uint32_t n_out) {
-    uint32_t n = rows->n_tok, i = 0;
-    assert(n >= 1 && n <= b->buckets[b->n - 1].max_tok && rows->n_seq <= b->max_seq && n_out <= b->max_out && n_out <= n);
-    while (b->buckets[i].max_tok < n) i++;
-    const td_step_bucket *bucket = &b->buckets[i];
+    const uint32_t n = rows->n_tok;
+    assert(rows->n_seq <= b->max_seq && n_out <= b->max_out && n_out <= n);
+    const td_step_bucket *bucket = bucket_of(b, n);
     const td_step        *s = &bucket->whole;
     memcpy(WRITABLE(uint32_t, s->host.token), token ? token : rows->token, n * sizeof *rows->token);
     memcpy(WRITABLE(uint32_t, s->host.pos), rows->pos, n * sizeof *rows->pos);

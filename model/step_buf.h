@@ -62,6 +62,9 @@ void                   td_step_buf_close(td_step_buf *b); /* one that is not ope
 const td_step_bucket *td_step_buf_fill(td_step_buf *b, const td_step_rows *rows, const uint32_t *token,
                                        const uint32_t *out_row, uint32_t n_out);
 
+/** The same of a step for a measurement, of which nothing but the number of rows is read. */
+const td_step_bucket *td_step_buf_count(td_step_buf *b, uint32_t n_tok);
+
 /** The copy to the device, of the bucket's size; nothing with unified memory. */
 TD_NODISCARD td_status td_step_buf_enqueue_upload(const td_step_buf *b, const td_step_bucket *bucket, td_npu_stream *s);
 

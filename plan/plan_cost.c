@@ -351,6 +351,8 @@ void td_plan_step_cost(const td_plan_machine *machine, const td_plan_model *mode
                 break;
             case TD_OP_SUBMIT: submit(&p, &t, op->half, range); break;
             case TD_OP_COLLECT: collect(&p, &t, op->half, range); break;
+            case TD_OP_TAKE:
+            case TD_OP_LEAVE:
             case TD_OP_SHOW:
             case TD_OP_CALL:
             case TD_OP_STAGE: break;

@@ -41,7 +41,7 @@ struct td_resident_experts {
     pthread_t        thread;
     bool             has_thread, has_mutex;
     /* relaxed: only counts */
-    _Atomic uint64_t hits, misses, uploads, failed, upload_ns;
+    _Atomic uint64_t hits, misses, streamed, uploads, failed, upload_ns;
     _Atomic uint32_t resident;
 };
 
@@ -49,11 +49,15 @@ uint64_t td_resident_slot_bytes(const td_resident_spec *s) {
     return (uint64_t)s->n_layers * s->packed.bytes;
 }
 
+uint64_t td_resident_stream_bytes(const td_resident_spec *s) {
+    return (uint64_t)s->stream_slots * s->packed.bytes;
+}
+
 uint64_t td_resident_table_bytes(const td_resident_spec *s) {
     return (size_t)s->n_layers * s->n_experts * sizeof(uint16_t);
 }
 static size_t slots_bytes(const td_resident_spec *s) {
-    return td_resident_slot_bytes(s) * s->n_slots;
+    return td_resident_slot_bytes(s) * s->n_slots + td_resident_stream_bytes(s);
 }
 
 uint64_t td_resident_pinned_bytes(const td_resident_spec *s) {
@@ -163,15 +167,19 @@ void td_resident_chosen(td_resident_experts *r, uint32_t layer, uint32_t first_r
     r->n_chosen[layer] += n_tok;
 }
 
-/* Hits are counted, and the mark goes. */
-static void unmark(td_resident_experts *r, uint16_t *ids, size_t n) {
-    uint64_t hits = 0;
+/* Choices of the layer are counted, and the mark goes. Of what the device computed, what was not resident was streamed. */
+static void unmark(td_resident_experts *r, uint32_t layer, uint16_t *ids, size_t n) {
+    const uint16_t *placed = row_of(r, r->on_host, layer);
+    uint64_t        hits = 0, streamed = 0;
     for (size_t i = 0; i < n; i++) {
-        hits += td_id_is_resident(ids[i]);
+        const bool is_on_device = td_id_is_resident(ids[i]);
         ids[i] = td_id_number(ids[i]);
+        hits += is_on_device && placed[ids[i]] != TD_NO_SLOT;
+        streamed += is_on_device && placed[ids[i]] == TD_NO_SLOT;
     }
     atomic_fetch_add_explicit(&r->hits, hits, memory_order_relaxed);
-    atomic_fetch_add_explicit(&r->misses, n - hits, memory_order_relaxed);
+    atomic_fetch_add_explicit(&r->streamed, streamed, memory_order_relaxed);
+    atomic_fetch_add_explicit(&r->misses, n - hits - streamed, memory_order_relaxed);
 }
 
 void td_resident_end_pass(td_resident_experts *r, const td_step *step) {
@@ -180,7 +188,7 @@ void td_resident_end_pass(td_resident_experts *r, const td_step *step) {
     for (uint32_t l = 0; l < r->s.n_layers; l++) {
         uint16_t *ids = r->chosen + (size_t)l * r->s.max_tok * r->s.top_k;
         if (r->n_chosen[l] != a->counts->n_tok) continue;
-        unmark(r, ids, (size_t)a->counts->n_tok * r->s.top_k);
+        unmark(r, l, ids, (size_t)a->counts->n_tok * r->s.top_k);
         for (uint32_t q = 0; q < a->counts->n_seq; q++)
             td_residency_policy_count(r->policy, l, a->seq_start[q + 1] - a->seq_start[q],
                                       ids + (size_t)a->seq_start[q] * r->s.top_k, !a->absorbed[q]);
@@ -197,12 +205,24 @@ void td_resident_resume(td_resident_experts *r) {
 
 /* ---- life ------------------------------------------------------------------------------------------- */
 
+const td_resident_spec *td_resident_get_spec(const td_resident_experts *r) {
+    return &r->s;
+}
+
 const void *td_resident_slots(const td_resident_experts *r, uint32_t layer) {
     return r->slots + (size_t)layer * r->s.n_slots * r->s.packed.bytes;
 }
 
 const uint16_t *td_resident_slot_of(const td_resident_experts *r, uint32_t layer) {
     return row_of(r, r->table, layer);
+}
+
+const uint16_t *td_resident_placement(const td_resident_experts *r, uint32_t layer) {
+    return row_of(r, r->on_host, layer);
+}
+
+float td_resident_uses(const td_resident_experts *r, uint32_t layer, uint32_t expert) {
+    return td_residency_policy_uses(r->policy, layer, (uint16_t)expert);
 }
 
 td_status td_resident_enqueue_table(td_resident_experts *r, td_npu_stream *s) {
@@ -249,6 +269,10 @@ static td_status start_uploads(td_resident_experts *r, td_error *err) {
 
 td_status td_resident_open(const td_resident_spec *s, td_resident_experts **out, td_error *err) {
     *out = NULL;
+    if (s->stream_slots && (uint64_t)s->n_layers * s->n_slots + s->stream_slots > TD_NO_SLOT)
+        return td_fail(err, TD_ENOTSUP,
+                       "beside streamed experts the device keeps at most %u experts of a layer: lower num-gpu-experts",
+                       (TD_NO_SLOT - s->stream_slots) / s->n_layers);
     td_resident_experts *r = calloc(1, sizeof *r);
     if (!r) return td_fail(err, TD_ENOMEM, "out of memory for the experts on the device");
     td_npu_caps caps;
@@ -300,6 +324,7 @@ void td_resident_report(const td_resident_experts *r, td_residency_counts *out) 
     const uint64_t uploads = atomic_load_explicit(&r->uploads, memory_order_relaxed);
     *out = (td_residency_counts){.hits = atomic_load_explicit(&r->hits, memory_order_relaxed),
                                  .misses = atomic_load_explicit(&r->misses, memory_order_relaxed),
+                                 .streamed = atomic_load_explicit(&r->streamed, memory_order_relaxed),
                                  .uploads = uploads,
                                  .failed = atomic_load_explicit(&r->failed, memory_order_relaxed),
                                  .upload_bytes = uploads * r->s.packed.bytes,

@@ -31,27 +31,38 @@ typedef struct {
     const td_experts *experts; /* loaded: uploads read it */
     td_packed_expert  packed;
     uint32_t          n_layers, n_experts, top_k;
-    uint32_t          n_slots;    /* of a layer, top_k .. n_experts */
-    uint32_t          max_tok;    /* rows of a pass */
-    uint64_t          chaos_seed; /* random swaps, for tests of determinism; 0: the policy's */
+    uint32_t          n_slots;      /* of a layer, top_k .. n_experts */
+    uint32_t          stream_slots; /* of streamed experts (streamed_experts.h), behind the slots of all layers */
+    uint32_t          max_tok;      /* rows of a pass */
+    uint64_t          chaos_seed;   /* random swaps, for tests of determinism; 0: the policy's */
 } td_resident_spec;
 
 typedef struct td_resident_experts td_resident_experts;
 
-/** What td_resident_open takes of the device's memory: n_slots slots, each one of each layer's, and the table. And of pinned
- * memory. */
+/** What td_resident_open takes of the device's memory: n_slots slots, each one of each layer's, those of streamed experts, and
+ * the table. And of pinned memory. */
 uint64_t td_resident_slot_bytes(const td_resident_spec *s);
+uint64_t td_resident_stream_bytes(const td_resident_spec *s);
 uint64_t td_resident_table_bytes(const td_resident_spec *s);
 uint64_t td_resident_pinned_bytes(const td_resident_spec *s);
 
-/** No expert is resident. @param s copied. @return TD_ENOMEM, TD_EINVAL for n_slots out of range, what the device returns. */
+/** No expert is resident. @param s copied. @return TD_ENOMEM, TD_EINVAL for n_slots out of range, TD_ENOTSUP for more slots than
+ * the table can number, what the device returns. */
 TD_NODISCARD td_status td_resident_open(const td_resident_spec *s, td_resident_experts **out, td_error *err);
 /** Waits for the upload that is under way. No pass may be. NULL is fine. */
 void td_resident_close(td_resident_experts *r);
 
-/** Device memory of a layer: [n_slots, packed.bytes], and the table's row. */
+const td_resident_spec *td_resident_get_spec(const td_resident_experts *r);
+
+/** Device memory of a layer: [n_slots, packed.bytes], and the table's row. The slots of streamed experts are behind those of the
+ * last layer. */
 const void     *td_resident_slots(const td_resident_experts *r, uint32_t layer);
 const uint16_t *td_resident_slot_of(const td_resident_experts *r, uint32_t layer);
+
+/** From begin_pass on, for the thread that launches: where the pass finds the layer's experts [n_experts], as in the table; and
+ * how much an expert was used of late, in uses. */
+const uint16_t *td_resident_placement(const td_resident_experts *r, uint32_t layer);
+float           td_resident_uses(const td_resident_experts *r, uint32_t layer, uint32_t expert);
 
 /** The first operation of a pass: the table to the device. Nothing with unified memory. */
 TD_NODISCARD td_status td_resident_enqueue_table(td_resident_experts *r, td_npu_stream *s);

@@ -10,7 +10,7 @@
  * they are counted, and their number is printed at the end.
  *
  * TD_CHAOS_RESIDENCY=n draws which experts are on the device, anew in each step and differently for every n
- * (residency/residency_policy.h), where some are.
+ * (residency/residency_policy.h), where some are. Which steps stream experts, and which ones, is drawn too.
  */
 #ifndef TD_CORE_THREADS_CHAOS_H
 #define TD_CORE_THREADS_CHAOS_H

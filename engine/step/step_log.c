@@ -71,15 +71,18 @@ static void tier_text(const char *tier, td_tier_rate rate, char *text, size_t si
                  100 * rate.bound_fraction);
 }
 
-/* ", 61.2 % of experts on the device, 12 uploads": of the interval; nothing if no experts move. */
+/* ", 61.2 % of experts on the device, 12 uploads, 3 streamed steps": of the interval; nothing if no experts move. */
 static void residency_text(const td_residency_counts *from, const td_residency_counts *to, char *text, size_t size) {
-    const uint64_t hits = to->hits - from->hits, all = hits + to->misses - from->misses;
+    const uint64_t hits = to->hits - from->hits + to->streamed - from->streamed, all = hits + to->misses - from->misses,
+                   steps = to->stream.steps - from->stream.steps;
     text[0] = 0;
-    if (all)
-        snprintf(text, size,
-                 ", " TD_FIGURE("expert_hit_percent", "%.1f") " %% of experts on the device, " TD_FIGURE(
-                     "expert_uploads", "%" PRIu64) " uploads",
-                 100 * (double)hits / (double)all, to->uploads - from->uploads);
+    if (!all) return;
+    size_t n = (size_t)snprintf(text, size,
+                                ", " TD_FIGURE("expert_hit_percent", "%.1f") " %% of experts on the device, " TD_FIGURE(
+                                    "expert_uploads", "%" PRIu64) " uploads",
+                                100 * (double)hits / (double)all, to->uploads - from->uploads);
+    if (n < size && steps)
+        snprintf(text + n, size - n, ", " TD_FIGURE("streamed_steps", "%" PRIu64) " streamed steps", steps);
 }
 
 void td_log_load(td_engine *e) {
@@ -91,7 +94,7 @@ void td_log_load(td_engine *e) {
     td_engine_stats s = e->stats.s;
     pthread_mutex_unlock(&e->stats.lock);
     if (!e->config.decode_log_interval) return;
-    char experts[128], device[128], residency[128];
+    char experts[128], device[128], residency[160];
     tier_text("experts", s.expert_rate, experts, sizeof experts);
     tier_text("device", s.device_rate, device, sizeof device);
     residency_text(&before, &s.residency, residency, sizeof residency);

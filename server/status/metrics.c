@@ -162,7 +162,26 @@ static void write_nodes(td_jbuf *b, const char *model, const td_engine_stats *s,
                  info->n_expert_nodes);
 }
 
-/* The store that shares pages with other hosts. */
+/* Only with --stream-experts. */
+static void write_streamed(td_jbuf *b, const char *model, uint64_t pairs, const td_stream_counts *s) {
+    write_family(b, model, "tandem:expert_streamed_total", "counter",
+                 "(token, expert) pairs that the device computed, of an expert that was streamed to it for that step.",
+                 &(sample){.value = (double)pairs}, 1);
+    write_family(b, model, "tandem:streamed_steps_total", "counter", "Steps with streamed experts.",
+                 &(sample){.value = (double)s->steps}, 1);
+    write_family(b, model, "tandem:streamed_uploads_total", "counter", "Copies of a streamed expert, by how they ended.",
+                 (sample[]){{"result", "ok", NULL, (double)s->uploads}, {"result", "failed", NULL, (double)s->failed}}, 2);
+    write_family(b, model, "tandem:streamed_upload_bytes_total", "counter", "Bytes of those that ended well.",
+                 &(sample){.value = (double)s->upload_bytes}, 1);
+    write_family(b, model, "tandem:streamed_upload_seconds_total", "counter", "Time of those that ended well.",
+                 &(sample){.value = 1e-9 * (double)s->upload_ns}, 1);
+    write_family(b, model, "tandem:streamed_layer_experts", "gauge", "Experts of a layer that the last such step streamed.",
+                 &(sample){.value = s->share}, 1);
+    write_family(b, model, "tandem:streamed_from_rows", "gauge",
+                 "Rows of a step from which on streaming pays, by the speeds measured last; 0: it does not.",
+                 &(sample){.value = s->crossover}, 1);
+}
+
 /* Only where some of the routed experts are on the device. */
 static void write_residency(td_jbuf *b, const char *model, const td_residency_counts *r) {
     write_family(b, model, "tandem:expert_hits_total", "counter",
@@ -180,8 +199,10 @@ static void write_residency(td_jbuf *b, const char *model, const td_residency_co
                  &(sample){.value = r->resident}, 1);
     write_family(b, model, "tandem:resident_expert_slots", "gauge", "Experts that the device has room for.",
                  &(sample){.value = r->slots}, 1);
+    if (r->stream.slots) write_streamed(b, model, r->streamed, &r->stream);
 }
 
+/* The store that shares pages with other hosts. */
 static void write_page_store(td_jbuf *b, const char *model, const td_page_store_stats *p) {
     double bytes = (double)p->page_bytes;
     write_family(b, model, "tandem:kv_store_up", "gauge", "Whether the KV store can be reached.", &(sample){.value = p->up},

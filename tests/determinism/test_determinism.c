@@ -90,6 +90,7 @@ typedef struct {
     bool        priorities, must_retract, must_hit, must_evict, must_jump;
     bool        on_any_device; /* not only on the host */
     bool        resident;      /* some of the experts on the device (TD_TEST_RESIDENT) */
+    bool        streams;       /* others pass through its memory (TD_TEST_RESIDENT=streams) */
 } variant;
 
 #define FEW 8 /* requests, where a step is slow: more threads than cores, or very small steps */
@@ -190,6 +191,7 @@ static td_engine *open_engine_on(const char *device, const variant *v) {
     if (v->drafts) o.speculative_algorithm = "NEXTN";
     o.speculative_always = v->drafts;
     if (v->resident) o.num_gpu_experts = some_experts(path);
+    o.stream_experts = v->streams;
     o.max_running_requests = v->max_running ? v->max_running : WORKLOAD_REQUESTS;
     o.max_total_tokens = 128 * (uint64_t)(v->pages ? v->pages : PLENTY_PAGES);
     if (td_engine_open(&o, &e, &err) != TD_OK) fail_msg("%s", err.text);
@@ -197,8 +199,10 @@ static td_engine *open_engine_on(const char *device, const variant *v) {
 }
 
 static td_engine *open_engine(const variant *v) {
-    variant with = *v;
-    with.resident = getenv("TD_TEST_RESIDENT") != NULL;
+    variant     with = *v;
+    const char *resident = getenv("TD_TEST_RESIDENT");
+    with.resident = resident != NULL;
+    with.streams = resident && !strcmp(resident, "streams");
     return open_engine_on(g_device, &with);
 }
 
@@ -243,6 +247,7 @@ static void same_bits(void **state) {
     if (v->no_cache) assert_int_equal(s.cached_tokens, 0);
     if (g_precision->deferred) assert_true(s.experts_deferred > 0);
     if (getenv("TD_TEST_RESIDENT")) assert_true(s.residency.hits > 0 && s.residency.misses > 0 && s.residency.uploads > 0);
+    if (s.residency.stream.slots) assert_true(s.residency.streamed > 0 && s.residency.stream.failed == 0);
 }
 
 /*

@@ -27,17 +27,19 @@ PERPLEXITY = (TANDEM, "perplexity", "--model-path", MODEL, *MODEL_FLAGS, "--text
               "--window", "16", "--limit", "40")
 
 
-def launch(fail, *flags, wait=False):
-    return Server(*FLAGS, *flags, program=[TANDEM], model=MODEL, wait=wait, env={"TD_CHAOS_FAIL_DEVICE": fail})
+def launch(fail, *flags, wait=False, drawn=False):
+    """drawn: which experts are on the device is."""
+    env = {"TD_CHAOS_FAIL_DEVICE": fail, **({"TD_CHAOS_RESIDENCY": "3"} if drawn else {})}
+    return Server(*FLAGS, *flags, program=[TANDEM], model=MODEL, wait=wait, env=env)
 
 
 def counted(log):
     return int(re.search(r"TD_CHAOS_FAIL_DEVICE: (\d+) calls", log)[1])
 
 
-def calls(*flags, ask):
+def calls(*flags, ask, drawn=False):
     """How many calls there are, and what is right."""
-    with launch("0", *flags, wait=True) as server:
+    with launch("0", *flags, wait=True, drawn=drawn) as server:
         right = texts(server) if ask else None
         assert server.stop() == 0, server.stderr()
         return counted(server.stderr()), right
@@ -122,6 +124,30 @@ class Device(unittest.TestCase):
                 self.assertEqual("an expert could not be copied to the device" in server.stderr(), failed > 0)
                 self.assertTrue(failed or "trying once more" in server.stderr())
         self.assertGreater(uploads_failed, 0)
+
+    @unittest.skipUnless(CARDS == "1", "experts move on one card")
+    def test_streamed_experts(self):
+        """The same of experts that are streamed, in drawn steps: whatever fails, and in whatever thread."""
+        some = ("--num-gpu-experts", "8", "--stream-experts")
+        of_start, _ = calls(*some, ask=False, drawn=True)
+        of_all, right = calls(*some, ask=True, drawn=True)
+        self.assertEqual(right, self.right)
+        for n in sample(range(1, of_start + 1), 4):
+            with self.subTest(start=n):
+                self.assertRegex(outcome(launch(str(n), *some, drawn=True), right), "as TD_CHAOS_FAIL_DEVICE wants it|cannot be captured|accelerator")
+        streamed_failed = 0
+        for n in sample(range(of_start + 1, (of_start + of_all) // 2), 10):
+            with self.subTest(serving=n), launch(f"{n},2", *some, drawn=True, wait=True) as server:
+                try:
+                    self.assertEqual(texts(server), right)
+                except NoAnswer as e:
+                    self.assertEqual(str(e), "500")
+                self.assertEqual(texts(server), right)
+                failed = int(re.search(r'tandem:streamed_uploads_total\{[^}]*result="failed"\} (\d+)', server.request("GET", "/metrics")[1])[1])
+                streamed_failed += failed
+                self.assertEqual(server.stop(), 0)
+                self.assertEqual("an expert could not be streamed to the device" in server.stderr(), failed > 0)
+        self.assertGreater(streamed_failed, 0)
 
     def test_capture(self):
         """A prompt's first step is captured. Where that fails, log and client are told which step it was."""

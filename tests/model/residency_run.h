@@ -44,6 +44,10 @@ static inline float *run_model(const model_run_options *o, uint32_t *vocab) {
         assert_true(counts->hits && counts->misses);
         assert_true(counts->resident <= counts->slots);
         if (o->residency_seed) assert_true(counts->uploads > counts->resident); /* some have come and gone */
+        if (o->residency_seed && o->stream_experts) {
+            assert_int_equal(counts->stream.failed, 0);
+            assert_true(counts->stream.steps && counts->streamed);
+        }
     }
     model_run_close(&r);
     return out;
@@ -52,10 +56,13 @@ static inline float *run_model(const model_run_options *o, uint32_t *vocab) {
 /* Placements of the policy's choice, then drawn ones, on each of the devices. What is wanted is what the first of them
  * gives with all experts on the CPU. @param decoded tokens of a sequence, behind its prompt @param devices ends with NULL */
 static inline void check_residency(model_run_options o, uint32_t resident, uint32_t decoded, const char *const *devices) {
-    uint32_t vocab;
+    uint32_t   vocab;
+    const bool streams = o.stream_experts;
+    o.stream_experts = false;
     o.n_seq = N_SEQ, o.max_len = PROMPT + decoded, o.max_tok = N_SEQ * PROMPT, o.device = devices[0];
     float *want = run_model(&o, &vocab);
     o.device_experts = resident;
+    o.stream_experts = streams;
     for (uint64_t seed = 0; seed < 3; seed++)
         for (const char *const *d = devices; *d; d++) {
             o.residency_seed = seed;

@@ -514,7 +514,16 @@ void td_engine_get_stats(td_engine *e, td_engine_stats *s) {
                                                .upload_bytes = 9000,
                                                .upload_ns = 250000000,
                                                .resident = 14,
-                                               .slots = 16};
+                                               .slots = 16,
+                                               .streamed = 25,
+                                               .stream = {.steps = 4,
+                                                          .uploads = 64,
+                                                          .failed = 2,
+                                                          .upload_bytes = 64000,
+                                                          .upload_ns = 500000000,
+                                                          .slots = 128,
+                                                          .share = 48,
+                                                          .crossover = 700}};
     e->stats.has_page_store = true;
     e->stats.page_store = (td_page_store_stats){.up = true,
                                                 .pages_out = 11,

@@ -204,7 +204,8 @@ class Launch(unittest.TestCase):
         for flags, words in ((("--num-gpu-experts", "17"), "num-gpu-experts 17: a layer has 16 routed experts"),
                              (("--num-gpu-experts", "1"), "num-gpu-experts 1: a token chooses 4 experts of a layer"),
                              (("--num-gpu-experts", "8", "--enable-defer"), "num-gpu-experts 8: experts that move cannot be deferred yet"),
-                             (("--num-gpu-experts", "16", "--cpu-weight-path", "/nowhere"), "packed for the CPU")):
+                             (("--num-gpu-experts", "16", "--cpu-weight-path", "/nowhere"), "packed for the CPU"),
+                             (("--stream-experts",), "stream-experts needs some of a layer's experts on the device: add num-gpu-experts")):
             p = subprocess.run([TANDEM, "launch_server", "--model-path", MODEL, "--port", "0", *flags], capture_output=True, text=True, timeout=120)
             self.assertEqual((p.returncode, p.stdout), (1, ""))
             self.assertIn(words, p.stderr)
@@ -212,7 +213,7 @@ class Launch(unittest.TestCase):
     def test_experts_that_move(self):
         """Half of the experts on the device, or what fits there: the same tokens. Hits and uploads are told."""
         tokens = []
-        for flags in ((), ("--num-gpu-experts", "8"), ("--num-gpu-experts", "auto")):
+        for flags in ((), ("--num-gpu-experts", "8"), ("--num-gpu-experts", "auto"), ("--num-gpu-experts", "8", "--stream-experts")):
             with start("--device", "apart", "--quantization", "w8a8_int8", "--max-total-tokens", "1024", "--decode-log-interval", "5", *flags) as server:
                 status, answer, _ = server.request("POST", "/generate", {"text": "Once upon a time", "sampling_params": {"temperature": 0, "max_new_tokens": 60}})
                 self.assertEqual(status, 200)
@@ -228,9 +229,13 @@ class Launch(unittest.TestCase):
                 self.assertEqual((hits + misses) % 4, 0)
                 self.assertRegex(server.request("GET", "/metrics")[1], r'tandem:expert_uploads_total\{[^}]*result="failed"\} 0\n')
                 self.assertLessEqual(server.metric("tandem:resident_experts"), slots)
+                if "--stream-experts" in flags:
+                    server.wait_log_match(r"streamed experts: .* they pay from \d+ rows of a step on")
+                    self.assertRegex(server.request("GET", "/metrics")[1], r'tandem:streamed_uploads_total\{[^}]*result="failed"\} 0\n')
                 server.wait_log_match(r"the device has room for \d+ of 80, those of most use(.|\n)* % of experts on the device, \d+ uploads\n")
         self.assertEqual(tokens[0], tokens[1])
         self.assertEqual(tokens[0], tokens[2])
+        self.assertEqual(tokens[0], tokens[3])
 
     def test_key_and_shutdown(self):
         server = start("--api-key", "k", "--quantization", "none", "--shutdown-grace", "1000")

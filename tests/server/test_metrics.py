@@ -74,6 +74,9 @@ class Metrics(unittest.TestCase):
             self.assertEqual([after(f"tandem:expert_{n}_total") for n in ("hits", "misses", "upload_bytes", "upload_seconds")], [62, 38, 9000, 0.25])
             self.assertEqual([after("tandem:expert_uploads_total", result=r) for r in ("ok", "failed")], [9, 1])
             self.assertEqual((after("tandem:resident_experts"), after("tandem:resident_expert_slots")), (14, 16))
+            self.assertEqual([after(f"tandem:{n}") for n in ("expert_streamed_total", "streamed_steps_total", "streamed_upload_bytes_total",
+                              "streamed_upload_seconds_total", "streamed_layer_experts", "streamed_from_rows")], [25, 4, 64000, 0.5, 48, 700])
+            self.assertEqual([after("tandem:streamed_uploads_total", result=r) for r in ("ok", "failed")], [64, 2])
             store = lambda name, *whats: [after(f"tandem:kv_store_{name}", what=w) for w in whats]
             self.assertEqual(store("pages_total", "out", "in", "bad", "unsent"), [11, 7, 1, 2])
             self.assertEqual(store("bytes_total", "out", "in") + store("seconds_total", "out", "in"), [11000, 7000, 0.5, 0.25])

@@ -1,0 +1,366 @@
+#include "residency/streamed_experts.h"
+
+#include <assert.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "core/error.h"
+#include "core/log/log.h"
+#include "core/log/trace.h"
+#include "core/math/rng.h"
+#include "core/threads/chaos.h"
+#include "core/threads/signal_word.h"
+#include "core/threads/thread.h"
+
+#define NAP_NS 20000   /* between looks at a layer that has not left */
+#define NEWS_SHARE 0.2 /* of a new measurement in a speed */
+/* Rows of an expert on the CPU on average: from so many on its arithmetic is measured, and up to so many its reading. */
+#define MANY_ROWS 16
+#define FEW_ROWS 4
+
+typedef struct {
+    uint16_t layer, expert;
+} upload;
+
+/* Of a layer, in pinned memory, each on a line of its own. */
+typedef struct {
+    _Alignas(TD_CPU_LINE) td_bell taken; /* a lane rings it: the uploads have ended, the row is written */
+    _Alignas(TD_CPU_LINE) td_bell left;  /* the device does: the slots may be written; silenced when a pass begins */
+} bells;
+
+typedef struct {
+    td_streamed_experts *s;
+    td_npu_stream       *stream;
+    char                *staging; /* pinned, an expert */
+    pthread_t            thread;
+    bool                 has_thread;
+} lane;
+
+struct td_streamed_experts {
+    td_resident_experts *resident;
+    td_resident_spec     spec;
+    td_stream_shape      shape;
+    td_stream_speeds     speeds; /* card_row 0: they are not known, and nothing is streamed */
+    uint32_t             n_draws;
+    uint16_t            *rows;        /* pinned [spec.n_layers, n_experts]: the table of the pass */
+    bells               *bells;       /* [spec.n_layers] */
+    uint16_t            *order;       /* [n_experts] of the layer that is listed */
+    float               *uses;        /* [n_experts] of the same */
+    upload              *list;        /* [shape.n_layers, n_most] of the pass */
+    _Atomic uint32_t    *n_under_way; /* [shape.n_layers] uploads of the layer that have not ended */
+    uint32_t             n_list;
+    bool                 is_streamed; /* the pass */
+    lane                 lanes[TD_STREAM_LANES];
+    td_signal            news, steps_on;   /* for the lanes; for who waits for them */
+    _Atomic uint32_t     n_begun, n_ended; /* lists; of them by lanes, each for itself; acq_rel */
+    _Atomic uint32_t     next;             /* of the list; relaxed: n_begun has published the list */
+    _Atomic bool         broken_off, stop;
+    uint64_t             pairs_before, bytes_before, busy_before; /* of the CPU's experts, when the pass began */
+    uint64_t             uploads_before, upload_ns_before;        /* the counts below, then */
+    /* relaxed: only counts */
+    _Atomic uint64_t steps, uploads, failed, upload_ns;
+    _Atomic uint32_t crossover, share;
+};
+
+uint64_t td_streamed_pinned_bytes(const td_resident_spec *s) {
+    return td_resident_table_bytes(s) + s->n_layers * sizeof(bells) + TD_STREAM_LANES * s->packed.bytes;
+}
+
+static uint16_t *row_of(const td_streamed_experts *s, uint32_t layer) {
+    return s->rows + (size_t)layer * s->spec.n_experts;
+}
+
+/* ---- lanes --------------------------------------------------------------------------------------- */
+
+/* Until the layer that had upload i's slot before has left. @return false: the pass was broken off. */
+static bool await_slot(const td_streamed_experts *s, uint32_t i) {
+    const uint32_t ring = s->spec.stream_slots;
+    const td_bell *left = i < ring ? NULL : &s->bells[s->list[i - ring].layer].left;
+    for (;;) {
+        if (atomic_load_explicit(&s->broken_off, memory_order_acquire)) return false;
+        if (!left || atomic_load_explicit(left, memory_order_acquire)) return true; /* with the device's bell_ring */
+        nanosleep(&(struct timespec){.tv_nsec = NAP_NS}, NULL);
+    }
+}
+
+static td_status copy_expert(const lane *l, const upload *u, uint32_t slot) {
+    const td_streamed_experts *s = l->s;
+    td_npu                    *d = s->spec.npu;
+    char                      *to = (char *)td_resident_slots(s->resident, u->layer) + slot * s->spec.packed.bytes;
+    td_experts_copy_packed(s->spec.experts, u->layer, u->expert, l->staging);
+    td_status st = d->ops->copy(d, l->stream, to, l->staging, s->spec.packed.bytes, TD_COPY_H2D),
+              sync = d->ops->stream_sync(d, l->stream);
+    return st != TD_OK ? st : sync;
+}
+
+/* The layer's row is complete. Only with the last of its uploads: lanes end in any order. */
+static void end_upload(td_streamed_experts *s, uint32_t layer) {
+    if (atomic_fetch_sub_explicit(&s->n_under_way[layer], 1, memory_order_acq_rel) == 1)
+        atomic_store_explicit(&s->bells[layer].taken, 1, memory_order_release); /* with the device's bell_wait */
+}
+
+static void run_upload(const lane *l, uint32_t i) {
+    td_streamed_experts *s = l->s;
+    const upload        *u = &s->list[i];
+    td_chaos_delay();
+    if (await_slot(s, i)) {
+        const uint64_t begin = td_trace_now();
+        const uint32_t slot = (s->spec.n_layers - u->layer) * s->spec.n_slots + i % s->spec.stream_slots;
+        td_status      st = copy_expert(l, u, slot);
+        const uint64_t end = td_trace_now();
+        if (st == TD_OK) {
+            row_of(s, u->layer)[u->expert] = (uint16_t)slot;
+            atomic_fetch_add_explicit(&s->uploads, 1, memory_order_relaxed);
+            atomic_fetch_add_explicit(&s->upload_ns, end - begin, memory_order_relaxed);
+        } else if (atomic_fetch_add_explicit(&s->failed, 1, memory_order_relaxed) == 0) {
+            td_warn("an expert could not be streamed to the device: %s; the CPU computes it", td_status_text(st));
+        }
+        if (td_trace_on())
+            td_trace_span(begin, end,
+                          &(td_trace_label){TD_TRACE_BRIDGE, "streamed upload", {"layer", "expert"}, {u->layer, u->expert}});
+    }
+    end_upload(s, u->layer);
+}
+
+static void *lane_main(void *arg) {
+    lane                *l = arg;
+    td_streamed_experts *s = l->s;
+    for (uint32_t n = 0;; n++) {
+        for (uint32_t seen = td_signal_get(&s->news); atomic_load_explicit(&s->n_begun, memory_order_acquire) == n;) {
+            if (atomic_load_explicit(&s->stop, memory_order_acquire)) return NULL;
+            seen = td_signal_wait(&s->news, seen, (td_spin){0});
+        }
+        for (uint32_t i; (i = atomic_fetch_add_explicit(&s->next, 1, memory_order_relaxed)) < s->n_list;) run_upload(l, i);
+        atomic_fetch_add_explicit(&s->n_ended, 1, memory_order_release);
+        td_signal_add(&s->steps_on);
+    }
+}
+
+/* ---- what is streamed ------------------------------------------------------------------------------ */
+
+static int by_uses(const void *a, const void *b, void *uses) {
+    const float *u = uses, x = u[*(const uint16_t *)a], y = u[*(const uint16_t *)b];
+    return x < y ? 1 : x > y ? -1 : 0;
+}
+
+/* Append the layer's uploads: of the experts that are not on the device those of most use, or drawn ones. */
+static void list_layer(td_streamed_experts *s, uint32_t layer, uint32_t share) {
+    const uint64_t  seed = s->spec.chaos_seed;
+    const uint16_t *placed = td_resident_placement(s->resident, layer);
+    uint32_t        n = 0;
+    memcpy(row_of(s, layer), placed, s->spec.n_experts * sizeof *placed);
+    for (uint32_t e = 0; e < s->spec.n_experts; e++) {
+        if (placed[e] != TD_NO_SLOT) continue;
+        s->order[n++] = (uint16_t)e;
+        s->uses[e] = seed ? (float)td_rng_uniform(seed, layer, s->n_draws++) : td_resident_uses(s->resident, layer, e);
+    }
+    if (seed) share = (uint32_t)(td_rng_u64(seed, layer, s->n_draws++) % (share + 1));
+    if (share < n)
+        qsort_r(s->order, n, sizeof *s->order, by_uses, s->uses);
+    else
+        share = n;
+    atomic_store_explicit(&s->n_under_way[layer], share, memory_order_relaxed);
+    atomic_store_explicit(&s->bells[layer].taken, share == 0, memory_order_relaxed);
+    atomic_store_explicit(&s->bells[layer].left, 0, memory_order_relaxed);
+    for (uint32_t i = 0; i < share; i++) s->list[s->n_list++] = (upload){(uint16_t)layer, s->order[i]};
+}
+
+static void begin_list(td_streamed_experts *s, uint32_t n_layers, uint32_t share) {
+    s->n_list = 0;
+    for (uint32_t l = 0; l < n_layers; l++) list_layer(s, l, share);
+    atomic_store_explicit(&s->next, 0, memory_order_relaxed);
+    atomic_store_explicit(&s->broken_off, false, memory_order_relaxed);
+    atomic_fetch_add_explicit(&s->n_begun, 1, memory_order_release);
+    td_signal_add(&s->news);
+}
+
+static void await_list(td_streamed_experts *s) {
+    const uint32_t want = atomic_load_explicit(&s->n_begun, memory_order_relaxed) * TD_STREAM_LANES;
+    for (uint32_t seen = td_signal_get(&s->steps_on); atomic_load_explicit(&s->n_ended, memory_order_acquire) != want;)
+        seen = td_signal_wait(&s->steps_on, seen, (td_spin){0});
+}
+
+/* ---- speeds --------------------------------------------------------------------------------------- */
+
+static void learn(double *speed, double seen) {
+    *speed += NEWS_SHARE * (seen - *speed);
+}
+
+static void note_before(td_streamed_experts *s) {
+    td_tier_work work;
+    s->uploads_before = atomic_load_explicit(&s->uploads, memory_order_relaxed);
+    s->upload_ns_before = atomic_load_explicit(&s->upload_ns, memory_order_relaxed);
+    td_experts_counters(s->spec.experts, &s->pairs_before, &work);
+    s->bytes_before = work.bytes;
+    s->busy_before = work.busy_ns;
+}
+
+/* What the CPU did since. */
+static void learn_cpu(td_streamed_experts *s) {
+    td_tier_work work;
+    uint64_t     all_pairs;
+    td_experts_counters(s->spec.experts, &all_pairs, &work);
+    const double pairs = (double)(all_pairs - s->pairs_before), busy = 1e-9 * (double)(work.busy_ns - s->busy_before),
+                 read = (double)(work.bytes - s->bytes_before) / (double)s->spec.packed.bytes; /* experts */
+    if (pairs <= 0 || read <= 0) return;
+    if (pairs >= MANY_ROWS * read) learn(&s->speeds.cpu_row, busy / pairs);
+    if (pairs <= FEW_ROWS * read) learn(&s->speeds.cpu_read, busy / read);
+}
+
+/* Seconds of an upload among others, of those since; 0: there were none. */
+static double upload_time(const td_streamed_experts *s) {
+    const uint64_t n = atomic_load_explicit(&s->uploads, memory_order_relaxed) - s->uploads_before,
+                   ns = atomic_load_explicit(&s->upload_ns, memory_order_relaxed) - s->upload_ns_before;
+    return n ? 1e-9 * (double)ns / (double)(n * TD_STREAM_LANES) : 0;
+}
+
+static void find_crossover(td_streamed_experts *s) {
+    if (s->speeds.card_row > 0)
+        atomic_store_explicit(&s->crossover, td_stream_crossover(&s->shape, &s->speeds, s->spec.max_tok),
+                              memory_order_relaxed);
+}
+
+const uint16_t *td_streamed_measure_upload(td_streamed_experts *s) {
+    begin_list(s, 1, s->shape.n_most);
+    await_list(s);
+    s->speeds.upload = upload_time(s);
+    return row_of(s, 0);
+}
+
+void td_streamed_set_speeds(td_streamed_experts *s, double card_row, double cpu_row, double cpu_read) {
+    s->speeds.card_row = card_row;
+    s->speeds.cpu_row = cpu_row;
+    s->speeds.cpu_read = cpu_read;
+    find_crossover(s);
+    const uint32_t from = atomic_load_explicit(&s->crossover, memory_order_relaxed);
+    td_info(
+        "streamed experts: %.1f GB/s over the link; a row of one takes %.2f us on the device, %.2f us on the CPU; they pay "
+        "from " TD_FIGURE("streamed_from_rows", "%u") " rows of a step on%s",
+        1e-9 * (double)s->spec.packed.bytes / s->speeds.upload, 1e6 * card_row, 1e6 * cpu_row, from, from ? "" : ": never");
+}
+
+/* ---- passes ---------------------------------------------------------------------------------------- */
+
+uint32_t td_streamed_share(td_streamed_experts *s, uint32_t n_tok) {
+    if (s->spec.chaos_seed) {
+        const uint64_t drawn = td_rng_u64(s->spec.chaos_seed, s->spec.n_layers, s->n_draws++);
+        return drawn & 1 ? 1 + (uint32_t)((drawn >> 1) % s->shape.n_most) : 0;
+    }
+    return s->speeds.card_row > 0 ? td_stream_share(&s->shape, &s->speeds, n_tok) : 0;
+}
+
+void td_streamed_begin_pass(td_streamed_experts *s, uint32_t share) {
+    note_before(s);
+    s->is_streamed = share > 0;
+    if (!share) return;
+    atomic_store_explicit(&s->share, share, memory_order_relaxed);
+    begin_list(s, s->shape.n_layers, share);
+}
+
+void td_streamed_end_pass(td_streamed_experts *s, bool ok) {
+    if (s->is_streamed) {
+        if (!ok) atomic_store_explicit(&s->broken_off, true, memory_order_release);
+        await_list(s);
+    }
+    if (!ok) return;
+    learn_cpu(s);
+    if (s->is_streamed) {
+        const double seen = upload_time(s);
+        atomic_fetch_add_explicit(&s->steps, 1, memory_order_relaxed);
+        if (seen > 0) learn(&s->speeds.upload, seen);
+    }
+    find_crossover(s);
+}
+
+td_status td_streamed_enqueue_take(td_streamed_experts *s, uint32_t layer, td_npu_stream *stream) {
+    td_npu *d = s->spec.npu;
+    TD_TRY(d->ops->bell_wait(d, stream, &s->bells[layer].taken));
+    return d->ops->copy(d, stream, (void *)td_resident_slot_of(s->resident, layer), row_of(s, layer),
+                        s->spec.n_experts * sizeof *s->rows, TD_COPY_H2D);
+}
+
+td_status td_streamed_enqueue_leave(td_streamed_experts *s, uint32_t layer, td_npu_stream *stream) {
+    return s->spec.npu->ops->bell_ring(s->spec.npu, stream, &s->bells[layer].left);
+}
+
+/* ---- life ------------------------------------------------------------------------------------------- */
+
+static td_status open_memory(td_streamed_experts *s, td_error *err) {
+    const td_resident_spec *c = &s->spec;
+    td_npu                 *d = c->npu;
+    TD_TRY(d->ops->host_alloc(d, td_resident_table_bytes(c), (void **)&s->rows, err));
+    TD_TRY(d->ops->host_alloc(d, c->n_layers * sizeof *s->bells, (void **)&s->bells, err));
+    s->order = malloc(c->n_experts * sizeof *s->order);
+    s->uses = malloc(c->n_experts * sizeof *s->uses);
+    s->list = malloc((size_t)s->shape.n_layers * s->shape.n_most * sizeof *s->list);
+    s->n_under_way = calloc(s->shape.n_layers, sizeof *s->n_under_way);
+    if (!s->order || !s->uses || !s->list || !s->n_under_way)
+        return td_fail(err, TD_ENOMEM, "out of memory for the experts that are streamed");
+    return TD_OK;
+}
+
+static td_status start_lane(td_streamed_experts *s, lane *l, td_error *err) {
+    td_npu *d = s->spec.npu;
+    l->s = s;
+    TD_TRY(d->ops->host_alloc(d, s->spec.packed.bytes, (void **)&l->staging, err));
+    TD_TRY(d->ops->stream_create(d, &l->stream, err));
+    TD_TRY(td_thread_start(&l->thread, "streams", lane_main, l, err));
+    l->has_thread = true;
+    return TD_OK;
+}
+
+td_status td_streamed_open(td_resident_experts *r, uint32_t n_layers, td_streamed_experts **out, td_error *err) {
+    *out = NULL;
+    td_streamed_experts *s = aligned_alloc(TD_CPU_LINE, td_round_up(sizeof *s, TD_CPU_LINE));
+    if (!s) return td_fail(err, TD_ENOMEM, "out of memory for the experts that are streamed");
+    memset(s, 0, sizeof *s);
+    s->resident = r;
+    s->spec = *td_resident_get_spec(r);
+    const uint32_t half = s->spec.stream_slots / TD_STREAM_LAYERS, absent = s->spec.n_experts - s->spec.n_slots;
+    s->shape = (td_stream_shape){.n_layers = n_layers,
+                                 .n_experts = s->spec.n_experts,
+                                 .top_k = s->spec.top_k,
+                                 .n_resident = s->spec.n_slots,
+                                 .n_most = half < absent ? half : absent};
+    td_status st = open_memory(s, err);
+    for (uint32_t i = 0; i < TD_STREAM_LANES && st == TD_OK; i++) st = start_lane(s, &s->lanes[i], err);
+    if (st != TD_OK) {
+        td_streamed_close(s);
+        return st;
+    }
+    *out = s;
+    return TD_OK;
+}
+
+void td_streamed_close(td_streamed_experts *s) {
+    if (!s) return;
+    td_npu *d = s->spec.npu;
+    atomic_store_explicit(&s->stop, true, memory_order_release);
+    td_signal_add(&s->news);
+    for (lane *l = s->lanes; l < s->lanes + TD_STREAM_LANES; l++) {
+        if (l->has_thread) pthread_join(l->thread, NULL);
+        if (l->stream) d->ops->stream_destroy(d, l->stream);
+        if (l->staging) d->ops->host_free(d, l->staging, s->spec.packed.bytes);
+    }
+    if (s->rows) d->ops->host_free(d, s->rows, td_resident_table_bytes(&s->spec));
+    if (s->bells) d->ops->host_free(d, s->bells, s->spec.n_layers * sizeof *s->bells);
+    free(s->order);
+    free(s->uses);
+    free(s->list);
+    free(s->n_under_way);
+    free(s);
+}
+
+void td_streamed_report(const td_streamed_experts *s, td_stream_counts *out) {
+    const uint64_t uploads = atomic_load_explicit(&s->uploads, memory_order_relaxed);
+    *out = (td_stream_counts){.steps = atomic_load_explicit(&s->steps, memory_order_relaxed),
+                              .uploads = uploads,
+                              .failed = atomic_load_explicit(&s->failed, memory_order_relaxed),
+                              .upload_bytes = uploads * s->spec.packed.bytes,
+                              .upload_ns = atomic_load_explicit(&s->upload_ns, memory_order_relaxed) / TD_STREAM_LANES,
+                              .slots = s->spec.stream_slots,
+                              .share = atomic_load_explicit(&s->share, memory_order_relaxed),
+                              .crossover = atomic_load_explicit(&s->crossover, memory_order_relaxed)};
+}

@@ -18,10 +18,10 @@
     .product[TD_PRODUCT_INT4G] = &td_int4g_##set, .product[TD_PRODUCT_FP4G] = &td_fp4g_##set,   \
     .int8_peak = td_int8_peak_##set
 
-#define TD_SCALAR_SET                                                                                      \
-    TD_INTEGER_PRODUCTS(scalar), .product[TD_PRODUCT_BF16] = &td_bf16_scalar, .attn16 = &td_attn16_scalar, \
-                                 .math = &td_float_math_scalar, .rows = &td_rows_scalar,                   \
-                                 .rounding = &td_round_methods_scalar, .checksum = td_checksum_scalar,     \
+#define TD_SCALAR_SET                                                                                                    \
+    TD_INTEGER_PRODUCTS(scalar), .product[TD_PRODUCT_BF16] = &td_bf16_scalar, .attn16 = &td_attn16_scalar,               \
+                                 .math = &td_float_math_scalar, .delta = &td_delta_math_scalar, .rows = &td_rows_scalar, \
+                                 .rounding = &td_round_methods_scalar, .checksum = td_checksum_scalar,                   \
                                  .read = td_read_scalar, .f32_peak = td_f32_peak_scalar, .bf16_peak = td_bf16_peak_none
 
 #endif

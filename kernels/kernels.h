@@ -11,6 +11,7 @@
 
 #include "core/machine/node_bandwidth.h"
 #include "kernels/attention/attn16.h"
+#include "kernels/floats/delta_math.h"
 #include "kernels/floats/float_math.h"
 #include "kernels/product/tile_gemm.h"
 #include "kernels/rounding/round_panel.h"
@@ -22,6 +23,7 @@ typedef struct {
     const td_gemm_kernel   *product[TD_PRODUCTS];
     const td_attn16        *attn16;
     const td_float_math    *math;
+    const td_delta_math    *delta;
     const td_rows          *rows;
     const td_round_methods *rounding;
     uint64_t (*checksum)(const void *data, size_t bytes); /* XXH3-64 */

@@ -2,10 +2,10 @@
 #include "core/machine/cpu.h"
 #include "kernels/kernel_sets.h"
 
-#define NEON_SET                                                                                                        \
-    TD_SCALAR_SET, TD_INTEGER_PRODUCTS(neon), .product[TD_PRODUCT_BF16] = &td_bf16_neon, .attn16 = &td_attn16_neon,     \
-                                              .math = &td_float_math_neon, .rows = &td_rows_neon, .read = td_read_neon, \
-                                              .f32_peak = td_f32_peak_neon
+#define NEON_SET                                                                                                    \
+    TD_SCALAR_SET, TD_INTEGER_PRODUCTS(neon), .product[TD_PRODUCT_BF16] = &td_bf16_neon, .attn16 = &td_attn16_neon, \
+                                              .math = &td_float_math_neon, .delta = &td_delta_math_neon,            \
+                                              .rows = &td_rows_neon, .read = td_read_neon, .f32_peak = td_f32_peak_neon
 
 #define DOTPROD_SET NEON_SET, TD_INTEGER_PRODUCTS(dotprod)
 

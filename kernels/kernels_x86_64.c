@@ -3,19 +3,19 @@
 #include "kernels/kernel_sets.h"
 #include "kernels/vec/amx.h"
 
-#define AVX2_SET                                                                                                       \
-    TD_SCALAR_SET, TD_INTEGER_PRODUCTS(avx2),                                                                          \
-        .product[TD_PRODUCT_BF16] = &td_bf16_avx2, .attn16 = &td_attn16_avx2, .math = &td_float_math_avx2,             \
-        .rows = &td_rows_avx2, .rounding = &td_round_methods_avx2, .checksum = td_checksum_avx2, .read = td_read_avx2, \
-        .f32_peak = td_f32_peak_avx2
+#define AVX2_SET                                                                                           \
+    TD_SCALAR_SET, TD_INTEGER_PRODUCTS(avx2),                                                              \
+        .product[TD_PRODUCT_BF16] = &td_bf16_avx2, .attn16 = &td_attn16_avx2, .math = &td_float_math_avx2, \
+        .delta = &td_delta_math_avx2, .rows = &td_rows_avx2, .rounding = &td_round_methods_avx2,           \
+        .checksum = td_checksum_avx2, .read = td_read_avx2, .f32_peak = td_f32_peak_avx2
 
 #define AVXVNNI_SET AVX2_SET, TD_INTEGER_PRODUCTS(avxvnni), .attn16 = &td_attn16_avxvnni
 
 /* AVX-512 without VNNI has nothing better for integers than AVX2. */
-#define AVX512_SET                                                                                                 \
-    AVX2_SET, .product[TD_PRODUCT_BF16] = &td_bf16_avx512, .math = &td_float_math_avx512, .rows = &td_rows_avx512, \
-              .rounding = &td_round_methods_avx512, .checksum = td_checksum_avx512, .read = td_read_avx512,        \
-              .f32_peak = td_f32_peak_avx512, .bf16_peak = td_bf16_peak_avx512
+#define AVX512_SET                                                                                                        \
+    AVX2_SET, .product[TD_PRODUCT_BF16] = &td_bf16_avx512, .math = &td_float_math_avx512, .delta = &td_delta_math_avx512, \
+              .rows = &td_rows_avx512, .rounding = &td_round_methods_avx512, .checksum = td_checksum_avx512,              \
+              .read = td_read_avx512, .f32_peak = td_f32_peak_avx512, .bf16_peak = td_bf16_peak_avx512
 
 #define AVX512VNNI_SET AVX512_SET, TD_INTEGER_PRODUCTS(avx512vnni), .attn16 = &td_attn16_avx512vnni
 

@@ -37,6 +37,13 @@ size_t td_block_buffers(td_block_desc *desc, td_dtype act_dtype, td_block_buffer
             ADD(desc->gqa.kv_k, 0);
             ADD(desc->gqa.kv_v, 0);
             break;
+        case TD_BLOCK_DELTA:
+            ADD(desc->delta.in, desc->delta.hidden * act);
+            ADD_I8(desc->delta.in_i8, desc->delta.hidden);
+            ADD(desc->delta.out, desc->delta.hidden * act);
+            ADD(desc->delta.state, 0);
+            ADD(desc->delta.open, 0);
+            break;
         case TD_BLOCK_MLP:
             ADD(desc->mlp.in, desc->mlp.hidden * act);
             ADD_I8(desc->mlp.in_i8, desc->mlp.hidden);

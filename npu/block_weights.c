@@ -100,6 +100,20 @@ static size_t gqa_weights(const td_gqa_desc *g, td_block_weight *list) {
     return n;
 }
 
+static size_t delta_weights(const td_delta_desc *d, td_block_weight *list) {
+    size_t conv = d->key_heads * td_delta_conv_rows(d), v = (size_t)d->value_heads * d->value_dim, n = 0;
+    READS(d->in_i8, "qkv", d->qkv, d->z ? conv : conv + v, d->hidden);
+    if (d->z) READS(d->in_i8, "z", d->z, v, d->hidden);
+    ADD("b", d->b, TD_USE_SCORES, (d->a ? 1 : 2) * (size_t)d->value_heads, d->hidden);
+    if (d->a) ADD("a", d->a, TD_USE_SCORES, d->value_heads, d->hidden);
+    ADD("conv", d->conv, TD_USE_TAPS, conv, d->conv_width);
+    VECTOR("A_log", d->a_log, d->value_heads);
+    VECTOR("dt_bias", d->dt_bias, d->value_heads);
+    VECTOR("norm", d->norm, d->value_dim);
+    LINEAR("o", d->o, d->hidden, v);
+    return n;
+}
+
 static size_t mlp_weights(const td_mlp_desc *m, td_block_weight *list) {
     size_t n = 0;
     READS(m->in_i8, "gate", m->gate, m->inter, m->hidden);
@@ -137,6 +151,7 @@ size_t td_block_weights(const td_block_desc *d, td_block_weight list[TD_BLOCK_WE
             return n;
         case TD_BLOCK_MLA: return mla_weights(&d->mla, list);
         case TD_BLOCK_GQA: return gqa_weights(&d->gqa, list);
+        case TD_BLOCK_DELTA: return delta_weights(&d->delta, list);
         case TD_BLOCK_MLP: return mlp_weights(&d->mlp, list);
         case TD_BLOCK_ROUTER: return router_weights(&d->router, list);
         case TD_BLOCK_EXPERTS: return experts_weights(&d->experts, list);
@@ -159,7 +174,7 @@ size_t td_block_weights(const td_block_desc *d, td_block_weight list[TD_BLOCK_WE
 static td_status check_weight(const td_block_weight *x, const td_npu_weight *w, td_error *err) {
     const td_weight_shape *s = (const td_weight_shape *)w;
     bool                   matrix = x->use == TD_USE_LINEAR || x->use == TD_USE_HEAD || x->use == TD_USE_EXPERT;
-    bool                   floats = x->use == TD_USE_VECTOR || x->use == TD_USE_SCORES || x->use == TD_USE_ROPE;
+    bool floats = x->use == TD_USE_VECTOR || x->use == TD_USE_SCORES || x->use == TD_USE_ROPE || x->use == TD_USE_TAPS;
     if (!w) return td_fail(err, TD_EINVAL, "the weight %s is missing", x->what);
     if (x->use == TD_USE_VECTOR && (s->format != TD_WEIGHT_F32 || s->n != 1 || s->k != x->k))
         return td_fail(err, TD_EINVAL, "the weight %s must be a vector of %zu f32, not %zu x %zu", x->what, x->k, s->n,
@@ -221,6 +236,16 @@ static td_status check_mla(const td_block_desc *d, td_error *err) {
     return check_keys(d, err);
 }
 
+static td_status check_delta(const td_delta_desc *d, td_error *err) {
+    SIZES(SIZE(d, hidden), SIZE(d, key_heads), SIZE(d, value_heads), SIZE(d, key_dim), SIZE(d, value_dim),
+          SIZE(d, conv_width), SIZE(d, state_slots), SIZE(d, open_slots));
+    if (d->value_heads % d->key_heads)
+        return td_fail(err, TD_EINVAL, "%u value heads cannot share %u key heads", d->value_heads, d->key_heads);
+    if (d->conv_width < 2 || d->conv_width > TD_CONV_WIDTH_MAX)
+        return td_fail(err, TD_EINVAL, "a convolution has 2 to %d taps, not %u", TD_CONV_WIDTH_MAX, d->conv_width);
+    return TD_OK;
+}
+
 static td_status check_router(const td_router_desc *r, td_error *err) {
     SIZES(SIZE(r, hidden), SIZE(r, n_experts), SIZE(r, top_k));
     if ((unsigned)r->score >= TD_ROUTER_SCORES) return td_fail(err, TD_EINVAL, "a router has no score %d", (int)r->score);
@@ -261,6 +286,7 @@ static td_status check_kind(const td_block_desc *d, td_error *err) {
         case TD_BLOCK_LINEAR: SIZES(SIZE(&d->linear, n), SIZE(&d->linear, k)); return TD_OK;
         case TD_BLOCK_MLA: return check_mla(d, err);
         case TD_BLOCK_GQA: return check_gqa(d, err);
+        case TD_BLOCK_DELTA: return check_delta(&d->delta, err);
         case TD_BLOCK_MLP: SIZES(SIZE(&d->mlp, hidden), SIZE(&d->mlp, inter)); return TD_OK;
         case TD_BLOCK_ROUTER: return check_router(&d->router, err);
         case TD_BLOCK_EXPERTS: return check_experts(&d->experts, err);
@@ -290,6 +316,10 @@ td_status td_block_check_slotless(const td_block_desc *desc, td_error *err) {
     const bool uses_slots = desc->kind == TD_BLOCK_RESIDENT || desc->kind == TD_BLOCK_JOIN ||
                             (desc->kind == TD_BLOCK_ROUTER && desc->router.slot_of);
     return uses_slots ? td_fail(err, TD_ENOTSUP, "this device keeps no experts in slots") : TD_OK;
+}
+
+td_status td_block_check_stateless(const td_block_desc *desc, td_error *err) {
+    return desc->kind == TD_BLOCK_DELTA ? td_fail(err, TD_ENOTSUP, "this device has no recurrent layers") : TD_OK;
 }
 
 td_status td_block_check_step(const td_block_desc *desc, const td_step *step) {

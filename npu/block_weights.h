@@ -10,6 +10,7 @@
 
 #define TD_WEIGHT_SIDE_MAX ((size_t)1 << 22) /* of any side, so that products of three sizes cannot overflow */
 #define TD_KEYS_MAX ((uint32_t)1 << 24)      /* of attention */
+#define TD_CONV_WIDTH_MAX 8
 
 /** First member of every backend's td_npu_weight. */
 typedef struct {
@@ -52,6 +53,7 @@ typedef enum {
     TD_USE_EXPERT, /* multiplies the rows that chose its expert */
     TD_USE_VECTOR, /* [k] f32: a norm, a bias, sinks */
     TD_USE_ROPE,   /* [any, k] f32 */
+    TD_USE_TAPS,   /* [n, k] f32: of a convolution of n rows with k inputs each */
 } td_weight_use;
 
 typedef struct {
@@ -77,6 +79,9 @@ size_t td_block_weights(const td_block_desc *desc, td_block_weight list[TD_BLOCK
 TD_NODISCARD td_status td_block_check(const td_block_desc *desc, uint32_t tok_max, td_error *err);
 /** For devices without caps.resident. @return TD_ENOTSUP for blocks that only those with it have. */
 TD_NODISCARD td_status td_block_check_slotless(const td_block_desc *desc, td_error *err);
+
+/** For devices without caps.recurrent. @return as td_block_check_slotless. */
+TD_NODISCARD td_status td_block_check_stateless(const td_block_desc *desc, td_error *err);
 
 /** Whether a step's rows are rows of the block's buffers. @return TD_EINVAL, and a line in the log. */
 TD_NODISCARD td_status td_block_check_step(const td_block_desc *desc, const td_step *step);

@@ -26,7 +26,8 @@ void td_work_add_matrices(td_tier_work *sum, const td_block_desc *desc, const td
             case TD_USE_HEAD: td_work_add_product(sum, linear, x->n, x->k, td_work_row_bytes(linear, x->k), n_out); break;
             case TD_USE_EXPERT: /* those that the rows chose */
             case TD_USE_VECTOR:
-            case TD_USE_ROPE: break;
+            case TD_USE_ROPE:
+            case TD_USE_TAPS: break;
         }
     }
 }
@@ -53,9 +54,27 @@ static void add_mla(td_tier_work *sum, const td_mla_desc *m, size_t act_bytes, c
     sum->f32_ops += pairs_of(s, 0) * m->heads * (dk + dv) * 2;
 }
 
+/* (row, row of its block that it meets) of the first n tokens. */
+static uint64_t pairs_in_blocks(uint64_t n) {
+    const uint64_t b = TD_STATE_BLOCK, rest = n % b;
+    return n / b * b * (b + 1) / 2 + rest * (rest + 1) / 2;
+}
+
+/* Every row meets the state and the rows of its block up to its own; a block's rows go into the state when it ends. */
+static void add_delta(td_tier_work *sum, const td_delta_desc *d, const td_work_sequence *s) {
+    const uint64_t before = s->keys - s->rows, begun = before % TD_STATE_BLOCK, r = d->value_heads / d->key_heads,
+                   ended = (s->keys / TD_STATE_BLOCK - before / TD_STATE_BLOCK) * TD_STATE_BLOCK,
+                   pairs = pairs_in_blocks(s->keys) - pairs_in_blocks(before), dk = d->key_dim, dv = d->value_dim;
+    if (!s->rows) return;
+    if (before >= TD_STATE_BLOCK) sum->bytes += d->key_heads * td_delta_state_values(d) * sizeof(float);
+    sum->bytes += d->key_heads * begun * (dk + r * dv) * sizeof(float);
+    sum->f32_ops += d->key_heads * (2 * s->rows * r * dk * dv + pairs * 2 * (dk + r * dv) + ended * r * dk * dv) * 2;
+}
+
 void td_work_add_attention(td_tier_work *sum, const td_block_desc *desc, size_t act_bytes, const td_work_sequence *s) {
     const td_gqa_desc *g = &desc->gqa;
     if (desc->kind == TD_BLOCK_MLA) add_mla(sum, &desc->mla, act_bytes, s);
+    if (desc->kind == TD_BLOCK_DELTA) add_delta(sum, &desc->delta, s);
     if (desc->kind != TD_BLOCK_GQA) return;
     sum->bytes += keys_of(s, g->window) * g->kv_heads * g->head_dim * 2 * act_bytes;
     sum->f32_ops += pairs_of(s, g->window) * g->heads * g->head_dim * 2 * 2;

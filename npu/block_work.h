@@ -35,8 +35,8 @@ typedef struct {
     bool     absorbed; /* MLA's form */
 } td_work_sequence;
 
-/** Attention of one sequence: its KV, scores and sums of values, of MLA also what W_UK and W_UV multiply. Nothing for other
- * blocks. */
+/** Attention of one sequence: its KV, scores and sums of values, of MLA also what W_UK and W_UV multiply. Of a recurrent
+ * layer: its state and its open block, and the products with them. Nothing for other blocks. */
 void td_work_add_attention(td_tier_work *sum, const td_block_desc *desc, size_t act_bytes, const td_work_sequence *s);
 
 #endif

@@ -101,6 +101,7 @@ typedef struct {
     /** Rows beyond a step's counts are computed like the others. So each cache needs pages for their keys and values, behind
      * the pages of sequences (td_mla_desc.kv_spare_pages). */
     bool     kv_spare;
+    bool     recurrent;                 /* it has TD_BLOCK_DELTA */
     bool     log_sums;                  /* it fills td_top_desc.sums */
     uint64_t memory_total, memory_free; /* bytes; 0: it does not say */
 } td_npu_caps;
@@ -271,6 +272,66 @@ static inline uint32_t td_gqa_rope_dim(const td_gqa_desc *g) {
     return g->rope_dim ? g->rope_dim : g->head_dim;
 }
 
+/**
+ * Gated DeltaNet (arXiv 2412.06464, equation 10), from the normed input to the output projection. Key head i serves the
+ * r = value_heads / key_heads value heads from i * r on. Of a value head, all in f32:
+ *   q, k, v = silu(conv(qkv x)), a causal convolution of each row of qkv with its last conv_width inputs
+ *   q, k    = q / sqrt(sum q^2 + 1e-6) / sqrt(key_dim), k / sqrt(sum k^2 + 1e-6)
+ *   g       = -exp(a_log) * softplus(a x + dt_bias),  beta = sigmoid(b x)
+ *   S       = exp(g) S;  S = S + k (beta * (v - S^T k))^T;  o = S^T q        S [key_dim, value_dim], zeros at first
+ *   out     = W_o (o / sqrt(mean(o^2) + eps) * norm * silu(z x))
+ *
+ * Tokens are computed in blocks of TD_STATE_BLOCK, at positions that are multiples of it. S is that at a block's beginning b;
+ * the rows since then, the open block, are kept as rows. With G_t = g_b + ... + g_t:
+ *   v'_t = beta_t * (v_t - exp(G_t) S^T k_t - sum over b <= s < t of exp(G_t - G_s) (k_t . k_s) v'_s)
+ *   o_t  = exp(G_t) S^T q_t + sum over b <= s <= t of exp(G_t - G_s) (q_t . k_s) v'_s
+ *   S    = exp(G_e) S + sum over b <= s <= e of exp(G_e - G_s) k_s v'_s^T   behind the block's last row e
+ * A row reads S and the rows before it in its block, and each of its sums has a fixed order. So its bits are the same alone,
+ * in a prompt cut anywhere, and beside other sequences.
+ *
+ * A slot of states has S and the last conv_width - 1 inputs of the convolution; a slot of open blocks has k, v', G and the
+ * convolution's inputs. Both are f32, by key heads, and a device orders the values of a key head as it likes.
+ *
+ * Rows at positions p, p + 1, ... of a sequence read the state in slot state_in, and the rows of the open block before p in
+ * slot state_open. A state slot is written where a block ends within the step's rows, and only state_out's. Sequences of a
+ * step with the same state_open are computed in order.
+ *
+ * A row of the open block is written over by the next one at its position, and by that of the next block. So drafts, which
+ * may be taken back, do not go over the end of a block that has a draft before its last row. Where a draft is a block's last
+ * row, state_out is not state_in.
+ */
+typedef struct {
+    uint32_t             hidden, key_heads, value_heads, key_dim, value_dim, conv_width;
+    float                eps; /* of the norm of o */
+    const td_npu_weight *qkv; /* [rows, hidden], of each key head [q key_dim | k key_dim | v r*value_dim | z r*value_dim] */
+    const td_npu_weight *z;   /* [value_heads*value_dim, hidden]; NULL: in qkv. Where it is given, qkv has no rows of z */
+    const td_npu_weight *b; /* [value_heads, hidden] F32; without a: [2*value_heads, hidden], of each key head [b r | a r] */
+    const td_npu_weight *a; /* [value_heads, hidden] F32; NULL: in b */
+    const td_npu_weight *conv; /* [key_heads*(2*key_dim + r*value_dim), conv_width] F32, rows in the order of qkv; no bias */
+    const td_npu_weight *a_log, *dt_bias; /* [value_heads] F32 */
+    const td_npu_weight *norm;            /* [value_dim] F32 */
+    const td_npu_weight *o;               /* [hidden, value_heads*value_dim] */
+    void                *state, *open; /* this layer's slots: key_heads * td_delta_state_values, td_delta_open_values f32 */
+    uint32_t             state_slots, open_slots;
+    const void          *in;    /* [max_tok, hidden]; where in_i8 is given, only b and a read it */
+    void                *out;   /* [max_tok, hidden] */
+    td_rows_i8           in_i8; /* only where qkv and z take int8 */
+} td_delta_desc;
+
+/** Rows of the convolution that belong to a key head. */
+static inline size_t td_delta_conv_rows(const td_delta_desc *d) {
+    return 2 * (size_t)d->key_dim + (size_t)d->value_heads / d->key_heads * d->value_dim;
+}
+
+/** f32 values that a key head has in a slot of states, and in one of open blocks. */
+static inline size_t td_delta_state_values(const td_delta_desc *d) {
+    return (size_t)d->value_heads / d->key_heads * d->key_dim * d->value_dim + (d->conv_width - 1) * td_delta_conv_rows(d);
+}
+static inline size_t td_delta_open_values(const td_delta_desc *d) {
+    const size_t r = d->value_heads / d->key_heads;
+    return TD_STATE_BLOCK * (d->key_dim + r * d->value_dim + r + td_delta_conv_rows(d));
+}
+
 /** out = down(silu(gate(x)) * up(x)), times sigmoid(out_gate . x) where out_gate is given (Qwen2-MoE's shared expert). */
 typedef struct {
     uint32_t             hidden, inter;
@@ -407,6 +468,7 @@ typedef enum {
     TD_BLOCK_LINEAR,
     TD_BLOCK_MLA,
     TD_BLOCK_GQA,
+    TD_BLOCK_DELTA,
     TD_BLOCK_MLP,
     TD_BLOCK_ROUTER,
     TD_BLOCK_EXPERTS,
@@ -433,6 +495,7 @@ typedef struct {
         td_linear_desc     linear;
         td_mla_desc        mla;
         td_gqa_desc        gqa;
+        td_delta_desc      delta;
         td_mlp_desc        mlp;
         td_router_desc     router;
         td_experts_desc    experts;

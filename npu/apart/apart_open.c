@@ -88,6 +88,7 @@ static void caps(td_npu *d, td_npu_caps *out) {
     *out = (td_npu_caps){.handover = TD_HANDOVER_DOORBELL,
                          .experts = true,
                          .resident = true,
+                         .recurrent = true,
                          .log_sums = true,
                          .memory_total = a->memory_bytes,
                          .memory_free = free_bytes(a)};

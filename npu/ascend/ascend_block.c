@@ -46,6 +46,7 @@ td_status td_ascend_block_create(td_npu *base, const td_block_desc *desc, td_npu
     *out = NULL;
     TD_TRY(td_block_check(desc, TOK_MAX, err));
     TD_TRY(td_block_check_slotless(desc, err));
+    TD_TRY(td_block_check_stateless(desc, err));
     const td_ascend_block_kind *kind = KINDS[desc->kind];
     TD_TRY(td_card_enter(&d->base));
     if (kind->check) TD_TRY(kind->check(d, desc, err));

@@ -68,6 +68,7 @@ td_status td_cuda_block_create(td_npu *base, const td_block_desc *desc, td_npu_b
     *out = NULL;
     if (d->base.config.bare) return td_fail(err, TD_EINVAL, "the card was opened without its kernels");
     TD_TRY(td_block_check(desc, TD_CUDA_GRID_MAX, err));
+    TD_TRY(td_block_check_stateless(desc, err));
     const td_cuda_block_kind *kind = KINDS[desc->kind];
     TD_TRY(td_card_enter(&d->base));
     if (kind->check) TD_TRY(kind->check(d, desc, err));

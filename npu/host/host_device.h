@@ -8,7 +8,7 @@
  *
  *   host_open       device, memory, table          host_attention  softmax(q K) V over paged keys: one core for three forms;
  *                                                  host_attn_f32, host_attn_int16   its two arithmetics
- *   host_stream     streams, captures              host_mla, host_gqa, host_mlp, host_router, host_experts,
+ *   host_stream     streams, captures              host_mla, host_gqa, host_delta, host_mlp, host_router, host_experts,
  *                                                  host_resident, host_blocks     the blocks
  *                                                  host_chosen     rows by expert, for both blocks of experts
  *   host_weight     conversion and layouts         host_weight_file   weights in a file of an earlier process
@@ -83,8 +83,9 @@ TD_NODISCARD td_status td_host_scratch_grow(td_host_npu *d, size_t bytes, td_err
  * otherwise:
  *   PANELS  [ceil(n / nr)][k][nr], for matrix products; nr = TD_HOST_NR_BF16 or TD_HOST_NR_F32
  *   HEADS   per head W_UK [nope, kv_lora] and the transpose of W_UV, [kv_lora, v]; only the MLA block reads it
+ *   TAPS    [k][n], for convolutions
  */
-typedef enum { TD_HOST_ROWS, TD_HOST_PANELS, TD_HOST_HEADS } td_host_layout;
+typedef enum { TD_HOST_ROWS, TD_HOST_PANELS, TD_HOST_HEADS, TD_HOST_TAPS } td_host_layout;
 
 #define TD_HOST_NR_BF16 32
 #define TD_HOST_NR_F32 16
@@ -191,6 +192,11 @@ typedef struct {
     size_t spans_max, units_max;               /* of the units that are computed together */
 } td_attn_places;
 
+/** Where a recurrent layer keeps things in the scratch (host_delta.c): offsets. */
+typedef struct {
+    size_t parts, pieces, qkv, z, b, a, qk, v, met, sum, beta;
+} td_delta_places;
+
 /* ---- blocks ---------------------------------------------------------------------------------- */
 
 struct td_npu_block {
@@ -198,13 +204,14 @@ struct td_npu_block {
     td_packed_expert packed; /* resident: the descriptor's */
     td_status (*run)(td_host_npu *d, const td_npu_block *b, const td_host_step *s);
     struct { /* the rows of a chunk; the rest are offsets into the scratch, those that the kind needs */
-        size_t         chunk, x, rows, f32, per_worker;
-        size_t         inter, down;                           /* mlp, experts */
-        size_t         first, chosen, gathered, scales, sums; /* experts */
-        size_t         inter_columns;                         /* resident: floats of an intermediate row, whole tiles */
-        size_t         q, k, v, out;                          /* attention */
-        size_t         q_low, q_rows, kv, q_lat, ctx;         /* latent attention; of gated attention q_rows alone */
-        td_attn_places attn;
+        size_t          chunk, x, rows, f32, per_worker;
+        size_t          inter, down;                           /* mlp, experts */
+        size_t          first, chosen, gathered, scales, sums; /* experts */
+        size_t          inter_columns;                         /* resident: floats of an intermediate row, whole tiles */
+        size_t          q, k, v, out;                          /* attention */
+        size_t          q_low, q_rows, kv, q_lat, ctx;         /* latent attention; of gated attention q_rows alone */
+        td_attn_places  attn;
+        td_delta_places delta;
     } at;
     size_t scratch_bytes;
 };
@@ -216,9 +223,9 @@ typedef struct {
     td_status (*check)(td_host_npu *d, const td_block_desc *desc, td_error *err); /* or NULL */
 } td_host_block_kind;
 
-extern const td_host_block_kind td_host_embed, td_host_norm, td_host_linear, td_host_mla, td_host_gqa, td_host_mlp,
-    td_host_router, td_host_experts, td_host_resident, td_host_join, td_host_combine, td_host_all_reduce, td_host_head,
-    td_host_top;
+extern const td_host_block_kind td_host_embed, td_host_norm, td_host_linear, td_host_mla, td_host_gqa, td_host_delta,
+    td_host_mlp, td_host_router, td_host_experts, td_host_resident, td_host_join, td_host_combine, td_host_all_reduce,
+    td_host_head, td_host_top;
 
 size_t    td_host_kv_page_bytes(td_npu *d, td_kv_rows what, size_t n); /* host_attention.c */
 size_t    td_host_block_scratch_bytes(td_npu *d, const td_block_desc *desc);

@@ -25,6 +25,7 @@ static void caps(td_npu *npu, td_npu_caps *out) {
         .inline_work = !d->config.own_threads,
         .experts = true,
         .resident = true,
+        .recurrent = true,
         .log_sums = true,
         .handover = TD_HANDOVER_HOST_CALL, /* a futex wakes its threads; bells are polled */
         .memory_total = (uint64_t)sysconf(_SC_PHYS_PAGES) * page,
@@ -66,7 +67,7 @@ static const td_host_block_kind *const KINDS[TD_BLOCK_COUNT] = {
     [TD_BLOCK_MLA] = &td_host_mla,       [TD_BLOCK_GQA] = &td_host_gqa,         [TD_BLOCK_MLP] = &td_host_mlp,
     [TD_BLOCK_ROUTER] = &td_host_router, [TD_BLOCK_EXPERTS] = &td_host_experts, [TD_BLOCK_RESIDENT] = &td_host_resident,
     [TD_BLOCK_JOIN] = &td_host_join,     [TD_BLOCK_COMBINE] = &td_host_combine, [TD_BLOCK_ALL_REDUCE] = &td_host_all_reduce,
-    [TD_BLOCK_HEAD] = &td_host_head,     [TD_BLOCK_TOP] = &td_host_top,
+    [TD_BLOCK_HEAD] = &td_host_head,     [TD_BLOCK_TOP] = &td_host_top,         [TD_BLOCK_DELTA] = &td_host_delta,
 };
 
 size_t td_host_block_scratch_bytes(td_npu *npu, const td_block_desc *desc) {

@@ -79,6 +79,9 @@ static td_status see_step(const td_host_npu *d, const td_step *step, td_host_ste
                               .kv_len = td_host_reach(d, dev->kv_len),
                               .absorbed = td_host_reach(d, dev->absorbed),
                               .block_table = td_host_reach(d, dev->block_table),
+                              .state_in = td_host_reach(d, dev->state_in),
+                              .state_out = td_host_reach(d, dev->state_out),
+                              .state_open = td_host_reach(d, dev->state_open),
                               .out_row = td_host_reach(d, dev->out_row)};
     return TD_OK;
 }
@@ -99,7 +102,7 @@ static td_status run_block(td_host_npu *d, const td_npu_block *b, const td_step 
         [TD_BLOCK_MLA] = "mla",       [TD_BLOCK_GQA] = "gqa",         [TD_BLOCK_MLP] = "mlp",
         [TD_BLOCK_ROUTER] = "router", [TD_BLOCK_EXPERTS] = "experts", [TD_BLOCK_RESIDENT] = "resident experts",
         [TD_BLOCK_JOIN] = "join",     [TD_BLOCK_COMBINE] = "combine", [TD_BLOCK_ALL_REDUCE] = "all-reduce",
-        [TD_BLOCK_HEAD] = "head",     [TD_BLOCK_TOP] = "top",
+        [TD_BLOCK_HEAD] = "head",     [TD_BLOCK_TOP] = "top",         [TD_BLOCK_DELTA] = "delta",
     };
     td_host_step seen;
     td_npu_block at_rows;

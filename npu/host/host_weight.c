@@ -236,13 +236,28 @@ static td_status to_heads(td_host_npu *d, td_npu_weight *w, size_t heads, size_t
     return TD_OK;
 }
 
+static td_status to_taps(td_host_npu *d, td_npu_weight *w, td_error *err) {
+    const size_t bytes = w->shape.n * w->shape.k * sizeof(float);
+    if (w->layout == TD_HOST_TAPS) return TD_OK;
+    TD_TRY(own_bytes(d, w, err));
+    void *rows = malloc(bytes);
+    if (!rows) return td_fail(err, TD_ENOMEM, "out of memory while packing a weight");
+    memcpy(rows, w->data, bytes);
+    transpose_elements(w->data, w->shape.n, rows, w->shape.n, w->shape.k, sizeof(float));
+    free(rows);
+    w->layout = TD_HOST_TAPS;
+    return TD_OK;
+}
+
 static td_status lay_out(td_host_npu *d, const td_block_desc *desc, const td_block_weight *x, td_npu_weight *w,
                          td_error *err) {
     bool gate = x->use == TD_USE_SCORES && desc->kind == TD_BLOCK_MLP; /* one row, read as a vector */
     if (x->use == TD_USE_LATENT) return to_heads(d, w, desc->mla.heads, desc->mla.nope_dim, desc->mla.v_dim, err);
     if (w->layout == TD_HOST_HEADS) return td_fail(err, TD_EINVAL, "the weight %s is laid out for attention", x->what);
+    if (x->use == TD_USE_TAPS && w->layout != TD_HOST_PANELS) return to_taps(d, w, err);
+    if (w->layout == TD_HOST_TAPS) return td_fail(err, TD_EINVAL, "the weight %s is laid out for a convolution", x->what);
     if (x->use == TD_USE_TABLE) return TD_OK; /* td_host_weight_row reads either layout */
-    if (!gate && x->use != TD_USE_VECTOR && x->use != TD_USE_ROPE)
+    if (!gate && x->use != TD_USE_VECTOR && x->use != TD_USE_ROPE && x->use != TD_USE_TAPS)
         return w->layout == TD_HOST_PANELS ? TD_OK : to_panels(d, w, err);
     return w->layout == TD_HOST_ROWS ? TD_OK : td_fail(err, TD_EINVAL, "the weight %s is laid out for products", x->what);
 }

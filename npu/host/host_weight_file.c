@@ -83,7 +83,7 @@ static bool is_consistent(td_npu *npu, const td_npu_packed *p, const td_npu_weig
 
 td_status td_host_weight_adopt(td_npu *npu, const td_npu_packed *p, td_npu_weight **out, td_error *err) {
     *out = NULL;
-    if (p->format >= TD_WEIGHT_FORMATS || p->layout[WORD_LAYOUT] > TD_HOST_HEADS)
+    if (p->format >= TD_WEIGHT_FORMATS || p->layout[WORD_LAYOUT] > TD_HOST_TAPS)
         return td_fail(err, TD_EINVAL, "a kept weight has an unknown format");
     td_npu_weight *w = calloc(1, sizeof *w);
     if (!w) return td_fail(err, TD_ENOMEM, "out of memory for a weight");

@@ -38,7 +38,8 @@ td_tier_work td_host_block_work(const td_host_npu *d, const td_npu_block *b, con
                 break;
             case TD_USE_EXPERT:
             case TD_USE_VECTOR:
-            case TD_USE_ROPE: break;
+            case TD_USE_ROPE:
+            case TD_USE_TAPS: break;
         }
     }
     if (b->desc.kind == TD_BLOCK_EXPERTS) add_experts(&sum, &b->desc.experts, s);

@@ -8,9 +8,9 @@
 
 /* One word an operation; blocks with what the family said of them. */
 static const char *word_of(const td_outline_op *op, char *text, size_t size) {
-    static const char *const BLOCKS[TD_BLOCK_COUNT] = {"embed",   "norm",       "linear",  "mla",      "gqa",
-                                                       "mlp",     "router",     "experts", "resident", "join",
-                                                       "combine", "all_reduce", "head",    "top"};
+    static const char *const BLOCKS[TD_BLOCK_COUNT] = {"embed", "norm",    "linear",     "mla",     "gqa",
+                                                       "delta", "mlp",     "router",     "experts", "resident",
+                                                       "join",  "combine", "all_reduce", "head",    "top"};
     if (op->kind == TD_OP_SUBMIT) return "SUBMIT";
     if (op->kind == TD_OP_COLLECT) return "COLLECT";
     if (op->block.kind == TD_BLOCK_GQA && op->block.gqa.window)

@@ -25,23 +25,14 @@ static uint64_t w8a8_bytes(uint64_t n, uint64_t k) {
     return n * k + 4 * n;
 }
 
-/* What one run of the block adds. */
-static td_tier_work work_of(td_block_desc desc) {
+/* What one run of the block over a step's arrays adds. */
+static td_tier_work work_at(td_block_desc desc, td_step_arrays arrays) {
     td_npu_report before, after;
     desc.max_tok = TOK;
     desc.max_kv = 16;
     td_npu_block *b = make_block(&g, &desc);
     g.npu->ops->report(g.npu, &before);
-    td_step step = td_step_unified(&(td_step_arrays){.counts = &counts,
-                                                     .token = token,
-                                                     .pos = pos,
-                                                     .slot = slot,
-                                                     .seq_start = seq_start,
-                                                     .kv_len = kv_len,
-                                                     .absorbed = absorbed,
-                                                     .block_table = table,
-                                                     .out_row = out_row},
-                                   1);
+    td_step step = td_step_unified(&arrays, 1);
     run_block(&g, b, &step);
     memset(&after, 0xff, sizeof after);
     g.npu->ops->report(g.npu, &after);
@@ -52,6 +43,18 @@ static td_tier_work work_of(td_block_desc desc) {
     return (td_tier_work){.bytes = after.work.bytes - before.work.bytes,
                           .int8_ops = after.work.int8_ops - before.work.int8_ops,
                           .f32_ops = after.work.f32_ops - before.work.f32_ops};
+}
+
+static td_tier_work work_of(td_block_desc desc) {
+    return work_at(desc, (td_step_arrays){.counts = &counts,
+                                          .token = token,
+                                          .pos = pos,
+                                          .slot = slot,
+                                          .seq_start = seq_start,
+                                          .kv_len = kv_len,
+                                          .absorbed = absorbed,
+                                          .block_table = table,
+                                          .out_row = out_row});
 }
 
 static void check(td_tier_work got, uint64_t bytes, uint64_t int8_macs, uint64_t f32_macs) {
@@ -128,6 +131,61 @@ TEST(gqa) {
     free(y);
     free(kc);
     free(vc);
+}
+
+/* The prompt's rows are the last two of a block and the first two of the next; the generated token is a block's seventh. */
+TEST(delta) {
+    enum { R = 2, CONV = 2 * NOPE + R * V, HEADS_V = R * KV_HEADS, BLOCK = TD_STATE_BLOCK };
+    const uint32_t at[TOK] = {BLOCK - 2, BLOCK - 1, BLOCK, BLOCK + 1, 6}, keys[2] = {BLOCK + 2, 7},
+                   none[2] = {TD_STATE_NONE, TD_STATE_NONE}, two[2] = {0, 1};
+    td_npu_weight *const w[] = {weight(TD_WEIGHT_W8A8, KV_HEADS * CONV, HIDDEN),
+                                weight(TD_WEIGHT_W8A8, HEADS_V * V, HIDDEN),
+                                weight(TD_WEIGHT_F32, HEADS_V, HIDDEN),
+                                weight(TD_WEIGHT_F32, HEADS_V, HIDDEN),
+                                weight(TD_WEIGHT_F32, KV_HEADS * CONV, 4),
+                                weight(TD_WEIGHT_F32, 0, HEADS_V),
+                                weight(TD_WEIGHT_F32, 0, V),
+                                weight(TD_WEIGHT_W8A8, HIDDEN, HEADS_V * V)};
+    void                *x = act_array(TD_DT_BF16, NULL, TOK * HIDDEN), *y = act_array(TD_DT_BF16, NULL, TOK * HIDDEN);
+    td_delta_desc        d = {.hidden = HIDDEN,
+                              .key_heads = KV_HEADS,
+                              .value_heads = HEADS_V,
+                              .key_dim = NOPE,
+                              .value_dim = V,
+                              .conv_width = 4,
+                              .eps = 1e-6f,
+                              .qkv = w[0],
+                              .z = w[1],
+                              .b = w[2],
+                              .a = w[3],
+                              .conv = w[4],
+                              .a_log = w[5],
+                              .dt_bias = w[5],
+                              .norm = w[6],
+                              .o = w[7],
+                              .state_slots = 2,
+                              .open_slots = 2,
+                              .in = x,
+                              .out = y};
+    d.state = calloc(2 * KV_HEADS * td_delta_state_values(&d), sizeof(float));
+    d.open = calloc(2 * KV_HEADS * td_delta_open_values(&d), sizeof(float));
+    uint64_t f32 = 2 * TOK * HEADS_V * HIDDEN + TOK * HEADS_V * 2 * NOPE * V + BLOCK * HEADS_V * NOPE * V, bytes = 0;
+    for (int row = 0; row < TOK; row++) f32 += (at[row] % BLOCK + 1) * KV_HEADS * 2 * (NOPE + R * V);
+    for (int q = 0; q < 2; q++) bytes += at[seq_start[q]] % BLOCK * KV_HEADS * (NOPE + R * V) * 4;
+    check(work_at((td_block_desc){.kind = TD_BLOCK_DELTA, .delta = d}, (td_step_arrays){.counts = &counts,
+                                                                                        .pos = at,
+                                                                                        .seq_start = seq_start,
+                                                                                        .kv_len = keys,
+                                                                                        .absorbed = absorbed,
+                                                                                        .state_in = none,
+                                                                                        .state_out = two,
+                                                                                        .state_open = two}),
+          w8a8_bytes(KV_HEADS * CONV, HIDDEN) + w8a8_bytes(HEADS_V * V, HIDDEN) + w8a8_bytes(HIDDEN, HEADS_V * V) +
+              2 * HEADS_V * HIDDEN * 4 + bytes,
+          TOK * HIDDEN * (KV_HEADS * CONV + 2 * HEADS_V * V), f32);
+    for (size_t i = 0; i < sizeof w / sizeof *w; i++) g.npu->ops->weight_destroy(g.npu, w[i]);
+    void *all[] = {x, y, d.state, d.open};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) free(all[i]);
 }
 
 TEST(mla) {

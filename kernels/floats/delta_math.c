@@ -1,0 +1,183 @@
+/* The table of gated DeltaNet of each instruction set. */
+#include "kernels/floats/delta_math.h"
+
+#include <math.h>
+
+#include "kernels/vec/vec.h"
+#include "kernels/vec/vec_exp.inc"
+
+/*
+ *   NV        vectors of columns that a row of `lower` takes at a time: enough sums in flight, and one load of u for each
+ *   MR, NV_FOLD   the tile of `fold`: rows, vectors of columns
+ */
+#define NV 8
+#if TD_FOR_AVX512 || TD_FOR_NEON /* 32 registers */
+#define MR 8
+#define NV_FOLD 2
+#else
+#define MR 4
+#define NV_FOLD 2
+#endif
+
+#define TILE static inline __attribute__((always_inline))
+
+/* The first n lanes, n >= 1; all of them where n is larger. */
+VEC vf load_upto(const float *p, size_t n) {
+    return n >= LANES ? vf_load(p) : vf_load_n(p, n);
+}
+VEC void store_upto(float *p, vf v, size_t n) {
+    if (n >= LANES)
+        vf_store(p, v);
+    else
+        vf_store_n(p, v, n);
+}
+
+/* ---- rows ------------------------------------------------------------------------------------ */
+
+static void conv(const float *const *x, const float *w, size_t ldw, size_t taps, size_t n, float *out) {
+    for (size_t c = 0; c < n; c += LANES) {
+        vf sum = vf_set1(0);
+        for (size_t j = 0; j < taps; j++) sum = vf_mla(load_upto(w + j * ldw + c, n - c), load_upto(x[j] + c, n - c), sum);
+        store_upto(out + c, vf_silu(sum), n - c);
+    }
+}
+
+static float squares(const float *x, size_t n) {
+    vf sum = vf_set1(0);
+    for (size_t i = 0; i < n; i += LANES) {
+        vf v = load_upto(x + i, n - i);
+        sum = vf_mla(v, v, sum);
+    }
+    return vf_lanes_sum(sum);
+}
+
+static void unit(float *x, float eps, float scale, size_t n) {
+    const vf factor = vf_set1(scale / sqrtf(squares(x, n) + eps));
+    for (size_t i = 0; i < n; i += LANES) store_upto(x + i, load_upto(x + i, n - i) * factor, n - i);
+}
+
+static void gated_norm(float *x, const float *gamma, const float *gate, float eps, size_t n) {
+    const vf factor = vf_set1(1.0f / sqrtf(squares(x, n) / (float)n + eps));
+    for (size_t i = 0; i < n; i += LANES) {
+        vf normed = load_upto(x + i, n - i) * factor * load_upto(gamma + i, n - i);
+        store_upto(x + i, normed * vf_silu(load_upto(gate + i, n - i)), n - i);
+    }
+}
+
+VEC vf minus(vf v) {
+    return (vf)((vi)v ^ vi_set1(INT32_MIN));
+}
+
+/* log(1 + e^x) = max(x, 0) + log(1 + y), y = e^-|x|; log(1 + y) = 2 atanh(z), z = y / (2 + y) <= 1/3, by its series. */
+VEC vf softplus(vf x) {
+    const vf y = vf_exp((vf)((vi)x | vi_set1(INT32_MIN))), z = y / (vf_set1(2) + y), zz = z * z;
+    vf       p = vf_set1(1.0f / 15);
+    for (int odd = 13; odd > 0; odd -= 2) p = vf_mla(p, zz, vf_set1(1.0f / (float)odd));
+    return vf_max(x, vf_set1(0)) + vf_set1(2) * z * p;
+}
+
+static void gates(const float *a, const float *b, const float *a_log, const float *dt_bias, size_t n, float *decay,
+                  float *beta) {
+    for (size_t i = 0; i < n; i += LANES) {
+        vf step = softplus(load_upto(a + i, n - i) + load_upto(dt_bias + i, n - i));
+        store_upto(decay + i, minus(vf_exp(load_upto(a_log + i, n - i)) * step), n - i);
+        store_upto(beta + i, vf_set1(1) / (vf_set1(1) + vf_exp(minus(load_upto(b + i, n - i)))), n - i);
+    }
+}
+
+static void fade(float last, const float *sum, size_t n, float *x, float scale, float *y) {
+    for (size_t s = 0; s < n; s += LANES) {
+        vf f = vf_exp(vf_set1(last) - load_upto(sum + s, n - s));
+        store_upto(x + s, load_upto(x + s, n - s) * f * vf_set1(scale), n - s);
+        if (y) store_upto(y + s, load_upto(y + s, n - s) * f, n - s);
+    }
+}
+
+/* ---- products -------------------------------------------------------------------------------- */
+
+/* Columns of one row: nv vectors; of a TAIL, one of `last` lanes. nv and tail are constants after inlining. */
+TILE void lower_columns(const td_lower_args *l, size_t i, size_t j, int nv, bool tail, size_t last) {
+    const float *a = l->a + i * l->lda, *u = l->u + j;
+    float       *c = l->c + i * l->ldc + j;
+    vf           acc[NV];
+#pragma GCC unroll 8
+    for (int v = 0; v < nv; v++) acc[v] = tail ? vf_load_n(c, last) : vf_load(c + (size_t)v * LANES);
+    for (size_t s = 0; s < l->keys + i; s++, u += l->ldu) {
+        const vf weight = vf_set1(a[s]);
+#pragma GCC unroll 8
+        for (int v = 0; v < nv; v++)
+            acc[v] = vf_mla(weight, tail ? vf_load_n(u, last) : vf_load(u + (size_t)v * LANES), acc[v]);
+    }
+#pragma GCC unroll 8
+    for (int v = 0; v < nv; v++) {
+        if (tail)
+            vf_store_n(c, acc[v], last);
+        else
+            vf_store(c + (size_t)v * LANES, acc[v]);
+    }
+}
+
+static void lower(const td_lower_args *l) {
+    for (size_t i = 0; i < l->m; i++) {
+        size_t j = 0;
+        for (; j + NV * LANES <= l->n; j += NV * LANES) lower_columns(l, i, j, NV, false, 0);
+        for (; j + LANES <= l->n; j += LANES) lower_columns(l, i, j, 1, false, 0);
+        if (j < l->n) lower_columns(l, i, j, 1, true, l->n - j);
+    }
+}
+
+/* rows, nv and tail are constants after inlining. */
+TILE void fold_tile(const td_fold_args *f, size_t i0, size_t j, int rows, int nv, bool tail, size_t last) {
+    const float *k = f->k + i0, *u = f->u + j;
+    const vf     scale = vf_set1(f->scale);
+    vf           acc[MR][NV_FOLD];
+#pragma GCC unroll 8
+    for (int i = 0; i < rows; i++)
+#pragma GCC unroll 2
+        for (int v = 0; v < nv; v++) {
+            const float *in = f->in ? f->in + (i0 + (size_t)i) * f->ld + j + (size_t)v * LANES : NULL;
+            acc[i][v] = vf_set1(0);
+            if (in) acc[i][v] = scale * (tail ? vf_load_n(in, last) : vf_load(in));
+        }
+    for (size_t s = 0; s < f->keys; s++, k += f->ldk, u += f->ldu) {
+        vf b[NV_FOLD];
+#pragma GCC unroll 2
+        for (int v = 0; v < nv; v++) b[v] = tail ? vf_load_n(u, last) : vf_load(u + (size_t)v * LANES);
+#pragma GCC unroll 8
+        for (int i = 0; i < rows; i++)
+#pragma GCC unroll 2
+            for (int v = 0; v < nv; v++) acc[i][v] = vf_mla(vf_set1(k[i]), b[v], acc[i][v]);
+    }
+#pragma GCC unroll 8
+    for (int i = 0; i < rows; i++)
+#pragma GCC unroll 2
+        for (int v = 0; v < nv; v++) {
+            float *out = f->out + (i0 + (size_t)i) * f->ld + j + (size_t)v * LANES;
+            if (tail)
+                vf_store_n(out, acc[i][v], last);
+            else
+                vf_store(out, acc[i][v]);
+        }
+}
+
+TILE void fold_rows(const td_fold_args *f, size_t j, int nv, bool tail, size_t last) {
+    size_t i = 0;
+    for (; i + MR <= f->m; i += MR) fold_tile(f, i, j, MR, nv, tail, last);
+    for (; i < f->m; i++) fold_tile(f, i, j, 1, nv, tail, last);
+}
+
+static void fold(const td_fold_args *f) {
+    size_t j = 0;
+    for (; j + NV_FOLD * LANES <= f->n; j += NV_FOLD * LANES) fold_rows(f, j, NV_FOLD, false, 0);
+    for (; j + LANES <= f->n; j += LANES) fold_rows(f, j, 1, false, 0);
+    if (j < f->n) fold_rows(f, j, 1, true, f->n - j);
+}
+
+const td_delta_math TD_OF_SET(delta_math) = {.name = TD_SET_NAME,
+                                             .conv = conv,
+                                             .unit = unit,
+                                             .gates = gates,
+                                             .fade = fade,
+                                             .lower = lower,
+                                             .fold = fold,
+                                             .gated_norm = gated_norm};

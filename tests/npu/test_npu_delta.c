@@ -1,0 +1,501 @@
+/*
+ * Gated DeltaNet against the recurrence of the paper in double precision, and against itself: a token's output must have the
+ * same bits whatever chunk, batch, slot and number of threads it was computed with.
+ */
+#include "core/error.h"
+#include "kernels/rows/row_quant.h"
+#include "npu_test_util.h"
+#include "tests/td_test.h"
+
+#define SEQS 3
+#define LONGEST (5 * TD_STATE_BLOCK / 2 + 3)
+#define WIDTH 4
+#define BLOCK ((uint32_t)TD_STATE_BLOCK)
+
+/* ---- the layer ------------------------------------------------------------------------------- */
+
+typedef struct {
+    uint32_t hidden, key_heads, r, dk, dv;
+    bool     joint;                                               /* z lies in qkv, and a in b */
+    float   *qkv, *z, *b, *a, *conv, *a_log, *dt_bias, *norm, *o; /* by rows of the model: z and a have theirs */
+} layer;
+
+static float *numbers(rnd *r, size_t n, float scale) {
+    float *f = rnd_array(r, n, scale);
+    for (size_t i = 0; i < n; i++) f[i] = td_bf16_to_f32(td_f32_to_bf16(f[i]));
+    return f;
+}
+
+static size_t conv_rows(const layer *l) {
+    return 2 * l->dk + l->r * l->dv;
+}
+
+static layer make_layer(rnd *r, bool wide) {
+    layer        l = {.hidden = (uint32_t)rnd_range(r, 17, 60),
+                      .key_heads = (uint32_t)rnd_range(r, 1, 3),
+                      .r = (uint32_t)rnd_range(r, 1, 3),
+                      .dk = wide ? 128 : (uint32_t)rnd_range(r, 3, 40),
+                      .dv = wide ? 128 : (uint32_t)rnd_range(r, 3, 40),
+                      .joint = rnd_u64(r) & 1};
+    const float  scale = 2.5f / sqrtf((float)l.hidden);
+    const size_t heads = l.key_heads * l.r;
+    l.qkv = numbers(r, l.key_heads * conv_rows(&l) * l.hidden, scale);
+    l.z = numbers(r, heads * l.dv * l.hidden, scale);
+    l.b = numbers(r, heads * l.hidden, scale);
+    l.a = numbers(r, heads * l.hidden, scale);
+    l.conv = numbers(r, l.key_heads * conv_rows(&l) * WIDTH, 1);
+    l.a_log = numbers(r, heads, 2);
+    l.dt_bias = numbers(r, heads, 2);
+    for (size_t i = 0; i < heads; i++) l.a_log[i] -= 2;
+    l.norm = numbers(r, l.dv, 2);
+    l.o = numbers(r, l.hidden * heads * l.dv, 1.7f / sqrtf((float)(heads * l.dv)));
+    print_message("  hidden %u heads %u x %u dk %u dv %u%s\n", l.hidden, l.key_heads, l.r, l.dk, l.dv,
+                  l.joint ? " joint" : "");
+    return l;
+}
+
+static void free_layer(layer *l) {
+    float *all[] = {l->qkv, l->z, l->b, l->a, l->conv, l->a_log, l->dt_bias, l->norm, l->o};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) free(all[i]);
+}
+
+/* ---- the paper's recurrence ------------------------------------------------------------------ */
+
+static double sigmoid(double x) {
+    return 1 / (1 + exp(-x));
+}
+
+static void ref_unit(double *x, size_t n, double scale) {
+    double sum = 0;
+    for (size_t i = 0; i < n; i++) sum += x[i] * x[i];
+    for (size_t i = 0; i < n; i++) x[i] *= scale / sqrt(sum + 1e-6);
+}
+
+/* One sequence. out [len, hidden] */
+static void ref_delta(const layer *l, const float *x, uint32_t len, double *out) {
+    const size_t conv = l->key_heads * conv_rows(l), heads = l->key_heads * l->r, dk = l->dk, dv = l->dv;
+    double *in = calloc(len * conv, sizeof *in), *row = calloc(l->hidden, sizeof *row), *z = calloc(heads * dv, sizeof *z),
+           *a = calloc(heads, sizeof *a), *b = calloc(heads, sizeof *b), *c = calloc(conv, sizeof *c),
+           *s = calloc(heads * dk * dv, sizeof *s), *o = calloc(heads * dv, sizeof *o);
+    for (uint32_t t = 0; t < len; t++) {
+        for (size_t i = 0; i < l->hidden; i++) row[i] = (double)x[t * l->hidden + i];
+        ref_linear(l->qkv, NULL, row, conv, l->hidden, in + t * conv);
+        ref_linear(l->z, NULL, row, heads * dv, l->hidden, z);
+        ref_linear(l->a, NULL, row, heads, l->hidden, a);
+        ref_linear(l->b, NULL, row, heads, l->hidden, b);
+        for (size_t i = 0; i < conv; i++) {
+            c[i] = 0;
+            for (uint32_t k = 0; k < WIDTH && k <= t; k++)
+                c[i] += (double)l->conv[i * WIDTH + WIDTH - 1 - k] * in[(t - k) * conv + i];
+            c[i] *= sigmoid(c[i]);
+        }
+        for (size_t h = 0; h < heads; h++) {
+            double *of_head = c + h / l->r * conv_rows(l), *q = of_head, *k = q + dk, *v = k + dk + h % l->r * dv,
+                   *state = s + h * dk * dv;
+            if (h % l->r == 0) {
+                ref_unit(q, dk, 1 / sqrt((double)dk));
+                ref_unit(k, dk, 1);
+            }
+            double decay = exp(-exp((double)l->a_log[h]) * log1p(exp(a[h] + (double)l->dt_bias[h]))), beta = sigmoid(b[h]);
+            for (size_t i = 0; i < dk * dv; i++) state[i] *= decay;
+            for (size_t j = 0; j < dv; j++) {
+                double known = 0;
+                for (size_t i = 0; i < dk; i++) known += state[i * dv + j] * k[i];
+                for (size_t i = 0; i < dk; i++) state[i * dv + j] += k[i] * beta * (v[j] - known);
+                o[h * dv + j] = 0;
+                for (size_t i = 0; i < dk; i++) o[h * dv + j] += state[i * dv + j] * q[i];
+            }
+            ref_norm(l->norm, 1e-6, o + h * dv, dv, o + h * dv);
+            for (size_t j = 0; j < dv; j++) o[h * dv + j] *= z[h * dv + j] * sigmoid(z[h * dv + j]);
+        }
+        ref_linear(l->o, NULL, o, l->hidden, heads * dv, out + t * l->hidden);
+    }
+    double *all[] = {in, row, z, a, b, c, s, o};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) free(all[i]);
+}
+
+/* ---- the block ------------------------------------------------------------------------------- */
+
+enum { WEIGHTS = 9, STATES = 3 * SEQS, OPENS = SEQS + 2, TOK_MAX = 2 * SEQS * LONGEST };
+
+typedef struct {
+    const layer   *l;
+    rig            g;
+    td_npu_weight *w[WEIGHTS];
+    size_t         n_weights;
+    void          *state, *open, *in, *out;
+    int8_t        *q;
+    float         *scale;
+    size_t         state_bytes, open_bytes;
+    td_npu_block  *block;
+} model;
+
+static td_npu_weight *weight(model *m, td_weight_format format, const float *f, size_t n, size_t k) {
+    return m->w[m->n_weights++] = make_weight(&m->g, format, f, n, k);
+}
+
+/* Rows of a and b in turn, `a_rows` and `b_rows` for each key head. */
+static float *joined(const layer *l, const float *a, size_t a_rows, const float *b, size_t b_rows) {
+    float *both = malloc(l->key_heads * (a_rows + b_rows) * l->hidden * sizeof *both), *to = both;
+    for (size_t h = 0; h < l->key_heads; h++) {
+        memcpy(to, a + h * a_rows * l->hidden, a_rows * l->hidden * sizeof *to);
+        memcpy(to + a_rows * l->hidden, b + h * b_rows * l->hidden, b_rows * l->hidden * sizeof *to);
+        to += (a_rows + b_rows) * l->hidden;
+    }
+    return both;
+}
+
+static td_delta_desc describe(model *m, td_weight_format format) {
+    const layer  *l = m->l;
+    const size_t  heads = l->key_heads * l->r;
+    td_delta_desc d = {.hidden = l->hidden,
+                       .key_heads = l->key_heads,
+                       .value_heads = (uint32_t)heads,
+                       .key_dim = l->dk,
+                       .value_dim = l->dv,
+                       .conv_width = WIDTH,
+                       .eps = 1e-6f,
+                       .conv = weight(m, TD_WEIGHT_F32, l->conv, l->key_heads * conv_rows(l), WIDTH),
+                       .a_log = weight(m, TD_WEIGHT_F32, l->a_log, 0, heads),
+                       .dt_bias = weight(m, TD_WEIGHT_F32, l->dt_bias, 0, heads),
+                       .norm = weight(m, TD_WEIGHT_F32, l->norm, 0, l->dv),
+                       .o = weight(m, format, l->o, l->hidden, heads * l->dv),
+                       .state_slots = STATES,
+                       .open_slots = OPENS};
+    if (l->joint) {
+        float *qkvz = joined(l, l->qkv, conv_rows(l), l->z, l->r * l->dv), *ba = joined(l, l->b, l->r, l->a, l->r);
+        d.qkv = weight(m, format, qkvz, l->key_heads * (conv_rows(l) + l->r * l->dv), l->hidden);
+        d.b = weight(m, TD_WEIGHT_F32, ba, 2 * heads, l->hidden);
+        free(qkvz);
+        free(ba);
+    } else {
+        d.qkv = weight(m, format, l->qkv, l->key_heads * conv_rows(l), l->hidden);
+        d.z = weight(m, format, l->z, heads * l->dv, l->hidden);
+        d.b = weight(m, TD_WEIGHT_F32, l->b, heads, l->hidden);
+        d.a = weight(m, TD_WEIGHT_F32, l->a, heads, l->hidden);
+    }
+    return d;
+}
+
+/* Slots hold NaNs at first: what is read without having been written shows. */
+static void open_model(model *m, const layer *l, uint32_t threads, td_dtype act, td_weight_format format, bool given) {
+    *m = (model){.l = l, .g = rig_open(threads, act, false)};
+    td_block_desc desc = {.kind = TD_BLOCK_DELTA, .max_tok = TOK_MAX, .delta = describe(m, format)};
+    m->state_bytes = STATES * l->key_heads * td_delta_state_values(&desc.delta) * sizeof(float);
+    m->open_bytes = OPENS * l->key_heads * td_delta_open_values(&desc.delta) * sizeof(float);
+    desc.delta.state = m->state = malloc(m->state_bytes);
+    desc.delta.open = m->open = malloc(m->open_bytes);
+    memset(m->state, 0xff, m->state_bytes);
+    memset(m->open, 0xff, m->open_bytes);
+    desc.delta.in = m->in = act_array(act, NULL, TOK_MAX * l->hidden);
+    desc.delta.out = m->out = act_array(act, NULL, TOK_MAX * l->hidden);
+    m->q = malloc(TOK_MAX * l->hidden);
+    m->scale = malloc(TOK_MAX * sizeof *m->scale);
+    if (given) desc.delta.in_i8 = (td_rows_i8){m->q, m->scale};
+    m->block = make_block(&m->g, &desc);
+}
+
+static void close_model(model *m) {
+    m->g.npu->ops->block_destroy(m->g.npu, m->block);
+    for (size_t i = 0; i < m->n_weights; i++) m->g.npu->ops->weight_destroy(m->g.npu, m->w[i]);
+    rig_close(&m->g);
+    void *all[] = {m->state, m->open, m->in, m->out, m->q, m->scale};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) free(all[i]);
+}
+
+/* ---- steps ----------------------------------------------------------------------------------- */
+
+/* Some rows of a sequence, and where they are. */
+typedef struct {
+    const float *x; /* [n, hidden] */
+    uint32_t     pos, n, in, out, open;
+} part;
+
+/* The parts' results are in m->out, one behind the other. */
+static td_status try_step(model *m, const part *parts, uint32_t n_parts) {
+    uint32_t       pos[TOK_MAX], start[2 * SEQS + 1] = {0}, in[2 * SEQS], out[2 * SEQS], open[2 * SEQS], kv_len[2 * SEQS];
+    uint8_t        absorbed[2 * SEQS] = {0};
+    td_step_counts counts = {.n_seq = n_parts};
+    const size_t   hidden = m->l->hidden;
+    for (uint32_t i = 0; i < n_parts; i++) {
+        const part *p = &parts[i];
+        void       *x = act_array(m->g.act, p->x, p->n * hidden);
+        memcpy((char *)m->in + counts.n_tok * hidden * td_dtype_bytes(m->g.act), x,
+               p->n * hidden * td_dtype_bytes(m->g.act));
+        free(x);
+        for (uint32_t k = 0; k < p->n; k++) pos[counts.n_tok++] = p->pos + k;
+        start[i + 1] = counts.n_tok;
+        kv_len[i] = p->pos + p->n;
+        in[i] = p->in, out[i] = p->out, open[i] = p->open;
+    }
+    td_quantize_rows_i8(m->g.act, m->in, counts.n_tok, hidden, hidden, m->q, hidden, m->scale, NULL);
+    td_step step = td_step_unified(&(td_step_arrays){.counts = &counts,
+                                                     .pos = pos,
+                                                     .seq_start = start,
+                                                     .kv_len = kv_len,
+                                                     .absorbed = absorbed,
+                                                     .state_in = in,
+                                                     .state_out = out,
+                                                     .state_open = open},
+                                   0);
+    TD_TRY(m->g.npu->ops->enqueue(m->g.npu, m->g.stream, m->block, &step));
+    return m->g.npu->ops->stream_sync(m->g.npu, m->g.stream);
+}
+
+static void run_step(model *m, const part *parts, uint32_t n_parts) {
+    assert_int_equal(try_step(m, parts, n_parts), TD_OK);
+}
+
+/* Whether a block ends within the rows. */
+static bool ends(uint32_t pos, uint32_t n) {
+    return pos % BLOCK + n >= BLOCK;
+}
+
+static const char *result_row(const model *m, size_t row) {
+    return (const char *)m->out + row * m->l->hidden * td_dtype_bytes(m->g.act);
+}
+
+/* ---- conversations --------------------------------------------------------------------------- */
+
+typedef struct {
+    uint32_t len[SEQS];
+    float   *x[SEQS]; /* [len, hidden] */
+} talk;
+
+static talk make_talk(rnd *r, const layer *l) {
+    talk t;
+    for (size_t q = 0; q < SEQS; q++) {
+        t.len[q] = q ? (uint32_t)rnd_range(r, 1, LONGEST) : LONGEST;
+        t.x[q] = numbers(r, t.len[q] * l->hidden, 1);
+    }
+    return t;
+}
+
+static void free_talk(talk *t) {
+    for (size_t q = 0; q < SEQS; q++) free(t->x[q]);
+}
+
+typedef struct {
+    uint32_t threads;
+    uint32_t chunk_max, seqs_max; /* rows of a sequence and sequences in a step, at most */
+    bool     in_place;            /* the state stays in one slot */
+    bool     drafts, halves;      /* some rows are wrong and come again; a sequence may be two parts of a step */
+    bool     given;               /* rows come in int8 */
+} way;
+
+/* Where a sequence is. Of its three slots of states, `state` is read, unless it is TD_STATE_NONE. */
+typedef struct {
+    uint32_t done, state, open;
+} progress;
+
+static uint32_t next_slot(const way *w, size_t q, uint32_t state) {
+    if (state == TD_STATE_NONE) return (uint32_t)q * 3;
+    return w->in_place ? state : (uint32_t)q * 3 + (state + 1) % 3;
+}
+
+/* @return per sequence [len, hidden] act; the caller frees. */
+static void run_talk(const layer *l, const talk *t, td_dtype act, td_weight_format format, const way *w, uint64_t seed,
+                     void **out) {
+    rnd          r = {.seed = seed};
+    model        m;
+    progress     at[SEQS];
+    const size_t row_bytes = l->hidden * td_dtype_bytes(act);
+    float       *wrong = numbers(&r, LONGEST * l->hidden, 1);
+    open_model(&m, l, w->threads, act, format, w->given);
+    for (uint32_t q = 0; q < SEQS; q++) {
+        out[q] = calloc(t->len[q], row_bytes);
+        at[q] = (progress){.state = TD_STATE_NONE, .open = q + (seed & 1)};
+    }
+    for (;;) {
+        part     parts[2 * SEQS];
+        uint32_t who[2 * SEQS], n_parts = 0, first = (uint32_t)rnd_range(&r, 0, SEQS - 1), row = 0;
+        for (uint32_t i = 0, seqs = 0; i < SEQS && seqs < w->seqs_max; i++) {
+            const uint32_t  q = (first + i) % SEQS;
+            const progress *p = &at[q];
+            uint32_t        n = t->len[q] - p->done;
+            if (n == 0) continue;
+            if (n > w->chunk_max) n = (uint32_t)rnd_range(&r, 1, w->chunk_max);
+            uint32_t cut = w->halves && n > 1 && rnd_u64(&r) & 1 ? (uint32_t)rnd_range(&r, 1, n - 1) : n;
+            part     a = {.x = t->x[q] + p->done * l->hidden, .pos = p->done, .n = cut, .in = p->state, .open = p->open};
+            a.out = next_slot(w, q, a.in);
+            who[n_parts] = q;
+            parts[n_parts++] = a;
+            seqs++;
+            if (cut == n) continue;
+            part b = {.x = a.x + cut * l->hidden, .pos = a.pos + cut, .n = n - cut, .in = a.in, .open = a.open};
+            if (ends(a.pos, cut)) b.in = a.out;
+            b.out = next_slot(w, q, b.in);
+            who[n_parts] = q;
+            parts[n_parts++] = b;
+        }
+        if (!n_parts) break;
+        if (w->drafts && rnd_u64(&r) & 1) { /* the last part goes on with rows of nothing, up to the end of a block */
+            part           p = parts[n_parts - 1];
+            const uint32_t next = p.pos + p.n, left = BLOCK - next % BLOCK;
+            float         *x = malloc((p.n + left) * l->hidden * sizeof *x);
+            memcpy(x, p.x, p.n * l->hidden * sizeof *x);
+            memcpy(x + p.n * l->hidden, wrong, left * l->hidden * sizeof *x);
+            if (!ends(p.pos, p.n)) p.out = (uint32_t)who[n_parts - 1] * 3 + (p.in == TD_STATE_NONE ? 0 : (p.in + 1) % 3);
+            p.x = x;
+            p.n += (uint32_t)rnd_range(&r, 1, ends(p.pos, p.n) && left > 1 ? left - 1 : left);
+            parts[n_parts - 1].out = p.out;
+            part swap = parts[n_parts - 1];
+            parts[n_parts - 1] = p;
+            run_step(&m, parts, n_parts);
+            parts[n_parts - 1] = swap;
+            free(x);
+        } else {
+            run_step(&m, parts, n_parts);
+        }
+        for (uint32_t i = 0; i < n_parts; i++) {
+            const part *p = &parts[i];
+            progress   *of = &at[who[i]];
+            memcpy((char *)out[who[i]] + p->pos * row_bytes, result_row(&m, row), p->n * row_bytes);
+            row += p->n;
+            of->done = p->pos + p->n;
+            of->state = ends(p->pos, p->n) ? p->out : p->in;
+        }
+    }
+    free(wrong);
+    close_model(&m);
+}
+
+static void check_same(const layer *l, const talk *t, td_dtype act, void *const *want, void *const *got, const char *what) {
+    const size_t row_bytes = l->hidden * td_dtype_bytes(act);
+    for (size_t q = 0; q < SEQS; q++)
+        for (size_t i = 0; i < t->len[q]; i++)
+            if (memcmp((char *)want[q] + i * row_bytes, (char *)got[q] + i * row_bytes, row_bytes) != 0)
+                fail_msg("%s: sequence %zu, token %zu of %u differs", what, q, i, t->len[q]);
+}
+
+static void free_results(void **out) {
+    for (size_t q = 0; q < SEQS; q++) free(out[q]);
+}
+
+static const way WHOLE = {.threads = 1, .chunk_max = UINT32_MAX, .seqs_max = 1};
+
+TEST(is_the_papers_recurrence) {
+    rnd r = rnd_open("delta");
+    for (int trial = 0; trial < 6; trial++) {
+        layer l = make_layer(&r, trial == 5);
+        talk  t = make_talk(&r, &l);
+        void *out[SEQS];
+        run_talk(&l, &t, TD_DT_F32, TD_WEIGHT_F32, &WHOLE, 1, out);
+        for (size_t q = 0; q < SEQS; q++) {
+            double *want = malloc(t.len[q] * l.hidden * sizeof *want);
+            ref_delta(&l, t.x[q], t.len[q], want);
+            const double error = error_of(TD_DT_F32, out[q], want, t.len[q] * l.hidden);
+            print_message("    %u tokens: error %.1e\n", t.len[q], error);
+            assert_true(error < 3e-6);
+            free(want);
+        }
+        free_results(out);
+        free_talk(&t);
+        free_layer(&l);
+    }
+}
+
+static void check_ways(rnd *r, td_dtype act, td_weight_format format) {
+    static const struct {
+        const char *name;
+        way         way;
+    } ways[] = {
+        {"token by token", {.threads = 1, .chunk_max = 1, .seqs_max = 1, .in_place = true}},
+        {"in chunks", {.threads = 3, .chunk_max = LONGEST / 2, .seqs_max = 1}},
+        {"beside others", {.threads = 2, .chunk_max = UINT32_MAX, .seqs_max = SEQS, .in_place = true}},
+        {"one more token of each", {.threads = 8, .chunk_max = 1, .seqs_max = SEQS}},
+        {"in two parts of a step", {.threads = 4, .chunk_max = LONGEST, .seqs_max = SEQS, .halves = true}},
+        {"in two parts in place", {.threads = 4, .chunk_max = 9, .seqs_max = SEQS, .halves = true, .in_place = true}},
+        {"with drafts", {.threads = 2, .chunk_max = 3, .seqs_max = SEQS, .drafts = true}},
+        {"all of it", {.threads = 5, .chunk_max = 11, .seqs_max = SEQS, .drafts = true, .halves = true}},
+    };
+    for (int trial = 0; trial < 2; trial++) {
+        layer l = make_layer(r, trial == 1);
+        talk  t = make_talk(r, &l);
+        void *want[SEQS], *got[SEQS];
+        run_talk(&l, &t, act, format, &WHOLE, 1, want);
+        for (size_t i = 0; i < sizeof ways / sizeof *ways; i++) {
+            way w = ways[i].way;
+            w.given = format == TD_WEIGHT_W8A8 && i % 2;
+            run_talk(&l, &t, act, format, &w, rnd_u64(r), got);
+            check_same(&l, &t, act, want, got, ways[i].name);
+            free_results(got);
+        }
+        free_results(want);
+        free_talk(&t);
+        free_layer(&l);
+    }
+}
+
+TEST(has_the_same_bits_in_any_step) {
+    rnd r = rnd_open("delta steps");
+    check_ways(&r, TD_DT_F32, TD_WEIGHT_F32);
+    check_ways(&r, TD_DT_BF16, TD_WEIGHT_BF16);
+    check_ways(&r, TD_DT_BF16, TD_WEIGHT_W8A8);
+}
+
+/* Two sequences that begin with the same blocks: the second goes on from a state that the first left, which nobody changes. */
+TEST(goes_on_from_a_snapshot) {
+    enum { SHARED = 2 * TD_STATE_BLOCK, MORE = TD_STATE_BLOCK + 5, KEPT = 4, SECOND = 5 };
+    rnd    r = rnd_open("delta snapshots");
+    layer  l = make_layer(&r, false);
+    float *x = numbers(&r, (SHARED + MORE) * l.hidden, 1);
+    model  m;
+    open_model(&m, &l, 2, TD_DT_F32, TD_WEIGHT_F32, false);
+    const size_t slot_bytes = m.state_bytes / STATES, bytes = MORE * l.hidden * sizeof(float);
+    void        *want = malloc(bytes), *kept = malloc(slot_bytes);
+    run_step(&m, &(part){x, 0, SHARED + MORE, TD_STATE_NONE, 0, 0}, 1);
+    memcpy(want, result_row(&m, SHARED), bytes);
+    run_step(&m, &(part){x, 0, SHARED, TD_STATE_NONE, KEPT, 1}, 1);
+    memcpy(kept, (char *)m.state + KEPT * slot_bytes, slot_bytes);
+    run_step(&m, &(part){x + SHARED * l.hidden, SHARED, 1, KEPT, SECOND, 2},
+             1); /* no block ends: the state stays where it is */
+    assert_memory_equal(want, result_row(&m, 0), bytes / MORE);
+    const part both[] = {{x + (SHARED + 1) * l.hidden, SHARED + 1, MORE - 1, KEPT, SECOND, 2},
+                         {x + SHARED * l.hidden, SHARED, MORE, KEPT, SECOND + 1, 3}};
+    run_step(&m, both, 2);
+    assert_memory_equal((char *)want + bytes / MORE, result_row(&m, 0), bytes - bytes / MORE);
+    assert_memory_equal(want, result_row(&m, MORE - 1), bytes);
+    assert_memory_equal(kept, (char *)m.state + KEPT * slot_bytes, slot_bytes);
+    assert_memory_equal((char *)m.state + SECOND * slot_bytes, (char *)m.state + (SECOND + 1) * slot_bytes, slot_bytes);
+    free(want);
+    free(kept);
+    free(x);
+    close_model(&m);
+    free_layer(&l);
+}
+
+TEST(refuses_wrong_steps_and_shapes) {
+    rnd    r = rnd_open("delta refusals");
+    layer  l = make_layer(&r, false);
+    float *x = numbers(&r, 2 * BLOCK * l.hidden, 1);
+    model  m;
+    open_model(&m, &l, 1, TD_DT_F32, TD_WEIGHT_F32, false);
+    const part wrong[] = {{x, 0, 1, TD_STATE_NONE, 0, OPENS},
+                          {x, BLOCK, 1, TD_STATE_NONE, 0, 0},
+                          {x, BLOCK, 1, STATES, 0, 0},
+                          {x, BLOCK - 1, 1, TD_STATE_NONE, STATES, 0},
+                          {x, UINT32_MAX - 1, 3, 0, 0, 0}};
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) assert_int_equal(try_step(&m, &wrong[i], 1), TD_EINVAL);
+    run_step(&m, &(part){x, 0, 1, TD_STATE_NONE, TD_STATE_NONE, 0}, 1); /* no block ends, so state_out is not read */
+
+    static const struct {
+        td_delta_desc desc;
+        const char   *says;
+    } shapes[] = {
+        {{8, 2, 3, 4, 4, 4, .state_slots = 1, .open_slots = 1}, "3 value heads cannot share 2 key heads"},
+        {{8, 2, 4, 4, 4, 9, .state_slots = 1, .open_slots = 1}, "a convolution has 2 to 8 taps, not 9"},
+        {{8, 2, 4, 4, 4, 4, .open_slots = 1}, "state_slots must be 1 to"},
+        {{8, 2, 4, 4, 4, 4, .state_slots = 1, .open_slots = 1}, "the weight qkv is missing"},
+    };
+    for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
+        td_npu_block *b;
+        td_error      err = {0};
+        td_block_desc desc = {.kind = TD_BLOCK_DELTA, .max_tok = 1, .delta = shapes[i].desc};
+        assert_int_equal(m.g.npu->ops->block_create(m.g.npu, &desc, &b, &err), TD_EINVAL);
+        assert_non_null(strstr(err.text, shapes[i].says));
+    }
+    free(x);
+    close_model(&m);
+    free_layer(&l);
+}

@@ -18,11 +18,15 @@ def without_code(text):
     return re.sub(r"^```.*?^```|`[^`\n]*`", "", text, flags=re.S | re.M)
 
 
+def without_blocks(page):
+    return re.sub(r"^```.*?^```", "", page.read_text(), flags=re.S | re.M)
+
+
 @functools.cache
 def anchors(page):
     """The anchors of a page's headings, as GitHub makes them."""
     found = set()
-    for title in re.findall(r"^#+ (.*)$", re.sub(r"^```.*?^```", "", page.read_text(), flags=re.S | re.M), re.M):
+    for title in re.findall(r"^#+ (.*)$", without_blocks(page), re.M):
         plain = re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", title).replace("`", "").strip().lower()
         found.add(re.sub(r"[^\w\- ]", "", plain).replace(" ", "-"))
     return found
@@ -72,6 +76,24 @@ def span_commands(page):
         for span in re.findall(r"`([^`]+)`", row):
             if re.match(r"(?:[A-Z][A-Z_]+=\S+\s+)*(tandem [a-z]|scripts/\S+|bench/\S+|build/release/\S+)", span):
                 yield n, span
+
+
+def outline(page):
+    """What a page and its translation have in common: the levels of its headings, and its commands' first words."""
+    text = without_blocks(page)
+    return re.findall(r"^#+(?= )", text, re.M), [command.split()[:1] for _, command in block_commands(page)]
+
+
+def table_rows(page):
+    """The number of rows of tables below each heading."""
+    text = without_blocks(page)
+    return [len(re.findall(r"^ *\|", section, re.M)) for section in re.split(r"^#+ .*$", text, flags=re.M)]
+
+
+def named_code(page):
+    """The spans of code without blanks on a page: fields, flags, files and commands, which are the same in every language."""
+    text = without_blocks(page)
+    return {span for span in re.findall(r"`([^`\n]+)`", text) if re.fullmatch(r"[!-~]+", span)}
 
 
 def broken_tables(page):

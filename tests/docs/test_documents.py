@@ -11,7 +11,7 @@ import sys
 import tempfile
 import unittest
 
-from documents import ROOT, block_commands, broken_links, broken_tables, defines, named_functions, pages, span_commands
+from documents import ROOT, block_commands, broken_links, broken_tables, defines, named_code, named_functions, outline, pages, span_commands, table_rows
 
 sys.path.insert(0, str(ROOT / "tests/server"))
 from server_process import Server
@@ -21,7 +21,7 @@ BUILD = os.environ["TD_BUILD_DIR"]
 DEMO = str(ROOT / "models/tale-v3-14m")
 
 # Pages whose readers have installed the package: what they type as `tandem` runs in an empty folder.
-INSTALLED = {"docs/models.md", "docs/models.zh.md", "docs/quickstart.md", "docs/quickstart.zh.md", "docs/plan.md", "docs/scaling.md", "docs/speculative.md", "docs/deployment.md"}
+INSTALLED = {"docs/models.md", "docs/models.zh.md", "docs/quickstart.md", "docs/quickstart.zh.md", "docs/plan.md", "docs/scaling.md", "docs/speculative.md", "docs/deployment.md", "docs/deployment.zh.md"}
 
 # Commands of blocks that this test does not run: a part of the command, and why.
 NOT_RUN = {
@@ -160,11 +160,24 @@ class Documents(unittest.TestCase):
         self.assertEqual(re.findall(r"^\| `([a-z][a-z_-]*)` \|", (ROOT / "docs/commands.md").read_text(), re.M), commands)
 
     def test_the_version_that_is_shown(self):
-        """docs/deployment.md shows what `tandem --version` prints; commit and best tier are others on every machine."""
-        shown = re.search(r"^tandem \d.*?(?=^```)", (ROOT / "docs/deployment.md").read_text(), re.S | re.M)[0]
+        """docs/deployment.md and its translation show what `tandem --version` prints; commit and best tier are others on every machine."""
         printed = subprocess.run([TANDEM, "--version"], capture_output=True, text=True, check=True).stdout
         own = r"(?<=^commit: ).*$|(?<=best here: )\w+"
-        self.assertEqual(re.sub(own, "", shown, flags=re.M), re.sub(own, "", printed, flags=re.M))
+        for page in ("docs/deployment.md", "docs/deployment.zh.md"):
+            shown = re.search(r"^tandem \d.*?(?=^```)", (ROOT / page).read_text(), re.S | re.M)[0]
+            self.assertEqual(re.sub(own, "", shown, flags=re.M), re.sub(own, "", printed, flags=re.M), page)
+
+    def test_translations_have_what_their_pages_have(self):
+        """The same headings, commands and names in code, and in each section as many rows of tables. A translation may have more rows: words that are
+        explained on another page."""
+        translations = [page for page in pages() if page.name.endswith(".zh.md")]
+        self.assertGreater(len(translations), 4)
+        for page in translations:
+            of = page.with_name(page.name.replace(".zh.md", ".md"))
+            with self.subTest(page=str(page.relative_to(ROOT))):
+                self.assertEqual(outline(page), outline(of))
+                self.assertEqual(named_code(of) - named_code(page), set())
+                self.assertEqual([own for own, its in zip(table_rows(page), table_rows(of)) if own < its], [])
 
     def test_functions_stand_in_the_files_named(self):
         text = "static int here(int x) {\n    return there(x);\n}\nint declared(void);\n"

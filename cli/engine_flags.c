@@ -89,6 +89,11 @@ static const td_flag FLAGS[] = {
     {{"stream-experts"}, TD_FLAG_SWITCH, E(stream_experts), .in = MODEL, .by_default = "off",
      .help = "With --num-gpu-experts, fewer than all: in steps with many prompt rows, the other experts pass through the "
              "device's memory where that is faster (docs/residency.md). It has room for two layers of them."},
+    {{"expert-memory"}, TD_FLAG_TEXT, E(expert_memory), .in = MODEL | PLAN, .arg = "HOW", .choices = TD_CHOICES("keep", "drop"),
+     .by_default = "keep",
+     .help = "Where --num-gpu-experts moves experts: keep has all of them in host memory too; drop only those that are not on "
+             "the device, which come back from --cpu-weight-path's files.",
+     .refusal = "use keep or drop"},
     {{"kt-method"}, TD_FLAG_TEXT, TD_FLAG_NOWHERE, .in = LAUNCH, .arg = "NAME", .choices = TD_CHOICES("int4", "INT4"),
      .help = "Accepted for int4; the kernel is chosen by the CPU.",
      .refusal = TD_NOT_YET "; the kernel is chosen by the CPU (int4)"},

@@ -87,6 +87,7 @@ typedef struct {
     uint32_t         max_tok;      /* largest n_tok of a call */
     uint32_t         max_deferred; /* largest number of deferred experts per token */
     bool copy_files; /* packed files are read into memory; else they are mapped where no shard is bound to a node */
+    bool droppable;  /* packed files are read into memory and stay open: for td_experts_drop */
 } td_experts_config;
 
 /** Weights of one expert as the checkpoint has them: BF16, F16 or F32 views, or coded ones. */
@@ -159,6 +160,19 @@ TD_NODISCARD td_status td_experts_packed(const td_experts_config *c, uint32_t n_
 /** Copy the bytes of one expert of a loaded layer, td_packed_expert.bytes of them. May be called from several threads, and
  * while the store is used. */
 void td_experts_copy_packed(const td_experts *x, uint32_t layer, uint32_t expert, void *out);
+
+/**
+ * Give back the memory of an expert that is somewhere else too: of a store with droppable, in a layer from a packed file.
+ * Until td_experts_read_again nobody may read it. These two are for one thread at a time, beside those that use other experts.
+ */
+void td_experts_drop(td_experts *x, uint32_t layer, uint32_t expert);
+/**
+ * Read an expert that was dropped from its file, and compare it with what was given back.
+ * @return TD_EIO (the file is shorter, or cannot be read), TD_EFORMAT (it has other bytes): the expert stays dropped.
+ */
+TD_NODISCARD td_status td_experts_read_again(td_experts *x, uint32_t layer, uint32_t expert, td_error *err);
+/** What td_experts_drop gives back at least: whole pages. */
+uint64_t td_packed_drop_bytes(const td_packed_expert *p);
 
 /** Fill one layer with random weights of a plausible scale, for benchmarks of shapes. */
 TD_NODISCARD td_status td_experts_fill_layer(td_experts *x, uint32_t layer, uint64_t seed, td_error *err);

@@ -198,8 +198,9 @@ static uint32_t block_rows(uint32_t left, uint32_t most) {
     return (left + blocks - 1) / blocks;
 }
 
-static void add_active(expert_ffn *f, uint32_t e, uint32_t most, uint32_t *pair0) {
-    uint32_t n = f->expert_pairs[e];
+static void add_active(const td_experts *x, expert_ffn *f, uint32_t e, uint32_t *pair0) {
+    uint32_t n = f->expert_pairs[e], most = x->scratch.up_rows;
+    assert(!expert_is_dropped(x, f->layer, e));
     f->expert_pairs[e] = *pair0; /* from now on: where its next pair goes */
     for (uint32_t at = 0, rows; at < n; at += rows) {
         row_block *b = &f->blocks[f->n_blocks++];
@@ -237,11 +238,11 @@ static void group_pairs(td_experts *x, expert_ffn *f) {
 
     f->n_active = f->n_blocks = 0;
     for (uint32_t e = 0; e < n_experts; e++)
-        if (f->expert_pairs[e] && (!f->two_passes || f->expert_now[e])) add_active(f, e, x->scratch.up_rows, &pair0);
+        if (f->expert_pairs[e] && (!f->two_passes || f->expert_now[e])) add_active(x, f, e, &pair0);
     f->n_now = f->n_active;
     if (f->two_passes)
         for (uint32_t e = 0; e < n_experts; e++)
-            if (f->expert_pairs[e] && !f->expert_now[e]) add_active(f, e, x->scratch.up_rows, &pair0);
+            if (f->expert_pairs[e] && !f->expert_now[e]) add_active(x, f, e, &pair0);
 
     for (uint32_t t = 0; t < f->n_tok; t++) {
         const uint16_t *ids = token_ids(f, t);

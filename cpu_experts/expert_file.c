@@ -206,7 +206,7 @@ static td_status save_layer(const td_experts *x, td_pool *pool, uint32_t layer, 
 }
 
 td_status td_experts_save_file(const td_experts *x, uint32_t layer, const char *path, uint64_t source_hash, td_error *err) {
-    if (layer >= x->config.n_layers || !x->loaded[layer])
+    if (layer >= x->config.n_layers || !x->loaded[layer] || x->origin[layer].expert)
         return td_fail(err, TD_EINVAL, "MoE layer %u has no weights to save", x->config.first_layer + layer);
     return save_layer(x, NULL, layer, path, source_hash, 0, err);
 }
@@ -297,7 +297,7 @@ static bool is_native(const td_experts *x, const td_packed_header *h) {
 static bool can_map(const td_experts *x) {
     for (uint32_t s = 0; s < x->layout.n_shards; s++)
         if (td_mem_places(td_pool_node(x->pool, s))) return false;
-    return !x->config.copy_files;
+    return !x->config.copy_files && !x->config.droppable;
 }
 
 /* The layer is what the file holds: its shards lie one after the other behind the header. */
@@ -332,6 +332,7 @@ static td_status load_native(td_experts *x, uint32_t layer, const char *path, co
             return td_fail(err, status, "%s", why.text);
     }
     if (status == TD_EIO) TD_TRY(copy_shards(x, layer, path, h, err));
+    if (x->config.droppable) TD_TRY(td_expert_origin_open(x, layer, path, err));
     x->loaded[layer] = true;
     td_expert_report_placement(x, layer);
     return TD_OK;
@@ -356,8 +357,13 @@ td_status td_experts_load_file(td_experts *x, uint32_t layer, const char *path, 
     td_info("%s is packed as %s in %u shards; repacking as %s in %u", path, p.h.layout, p.h.n_shards, x->kernel->tiles->name,
             x->layout.n_shards);
     TD_TRY(load_repacked(x, layer, path, &p.h, &l, err));
-    td_error write_error = {0};
-    if (named && save_layer(x, x->pool, layer, sibling, p.h.source_hash, p.h.header_hash, &write_error) != TD_OK)
-        td_warn("the repacked experts are not kept: %s", write_error.text);
+    td_error  write_error = {.text = "its path is too long"};
+    td_status saved =
+        named ? save_layer(x, x->pool, layer, sibling, p.h.source_hash, p.h.header_hash, &write_error) : TD_EIO;
+    if (x->config.droppable)
+        return saved == TD_OK ? td_expert_origin_open(x, layer, sibling, err)
+                              : td_fail(err, saved, "experts that leave memory need a file packed for this machine: %s",
+                                        write_error.text);
+    if (saved != TD_OK) td_warn("the repacked experts are not kept: %s", write_error.text);
     return TD_OK;
 }

@@ -9,6 +9,7 @@
 td_status td_expert_layer_memory(td_experts *x, uint32_t layer, td_error *err) {
     void **shards = x->shard_data + (size_t)layer * x->layout.n_shards;
     if (x->files[layer].base) td_expert_layer_release(x, layer);
+    td_expert_origin_close(x, layer);
     x->loaded[layer] = false;
     for (uint32_t s = 0; s < x->layout.n_shards; s++)
         if (!shards[s]) TD_TRY(td_mem_map(x->layout.shard[s].bytes, td_pool_node(x->pool, s), &shards[s], err));
@@ -18,6 +19,7 @@ td_status td_expert_layer_memory(td_experts *x, uint32_t layer, td_error *err) {
 void td_expert_layer_release(td_experts *x, uint32_t layer) {
     void **shards = x->shard_data + (size_t)layer * x->layout.n_shards;
     bool   mapped = x->files[layer].base != NULL;
+    td_expert_origin_close(x, layer);
     x->loaded[layer] = false;
     for (uint32_t s = 0; s < x->layout.n_shards; s++) {
         if (!mapped) td_mem_unmap(shards[s], x->layout.shard[s].bytes);

@@ -47,6 +47,19 @@ typedef struct {
     uint64_t bytes;              /* of all but the workers' */
 } expert_scratch_places;
 
+/** An expert whose memory may be given back. */
+typedef struct {
+    uint64_t hash; /* of its bytes, when they were first given back */
+    bool     hashed, dropped;
+} droppable_expert;
+
+/** Where the experts of a layer come from again. */
+typedef struct {
+    int               fd; /* of the layer's packed file */
+    char             *path;
+    droppable_expert *expert; /* [n_experts]; NULL: the layer has no file, and keeps its memory */
+} expert_origin;
+
 typedef struct expert_ffn expert_ffn;
 
 struct td_experts {
@@ -56,10 +69,11 @@ struct td_experts {
     const td_rows        *rows;
     expert_layout         layout;
     void                **shard_data; /* [n_layers, n_shards]; NULL: no memory yet */
-    td_file_map *files;  /* [n_layers] what the shards of a layer are a part of; not open: they are memory of their own */
-    bool        *loaded; /* [n_layers] */
-    char        *worker_scratch; /* [workers, scratch.worker_bytes] */
-    td_arena     arena;          /* the scratch */
+    td_file_map   *files;  /* [n_layers] what the shards of a layer are a part of; not open: they are memory of their own */
+    bool          *loaded; /* [n_layers] */
+    expert_origin *origin; /* [n_layers] with config.droppable */
+    char          *worker_scratch; /* [workers, scratch.worker_bytes] */
+    td_arena       arena;          /* the scratch */
     expert_scratch_places scratch;
     expert_ffn           *ffn;
     _Atomic uint64_t      n_pairs; /* relaxed: only a count */
@@ -96,6 +110,10 @@ TD_NODISCARD td_status td_expert_layer_memory(td_experts *x, uint32_t layer, td_
 
 /** Let a layer's memory or mapping go. */
 void td_expert_layer_release(td_experts *x, uint32_t layer);
+
+/** Keep a layer's packed file open: its shards lie in memory as they lie there. @return TD_EIO, TD_ENOMEM. */
+TD_NODISCARD td_status td_expert_origin_open(td_experts *x, uint32_t layer, const char *path, td_error *err);
+void                   td_expert_origin_close(td_experts *x, uint32_t layer);
 
 /** On machines of several nodes, log how much of a layer lies on the nodes of its shards. */
 void td_expert_report_placement(const td_experts *x, uint32_t layer);
@@ -138,6 +156,10 @@ void                   td_expert_ffn_close(td_experts *x);
 
 static inline void *expert_shard_data(const td_experts *x, uint32_t layer, uint32_t shard) {
     return x->shard_data[(size_t)layer * x->layout.n_shards + shard];
+}
+
+static inline bool expert_is_dropped(const td_experts *x, uint32_t layer, uint32_t expert) {
+    return x->origin[layer].expert && x->origin[layer].expert[expert].dropped;
 }
 
 static inline void *expert_worker_scratch(const td_experts *x, uint32_t worker) {

@@ -66,8 +66,9 @@ static td_status open_store(td_experts *x, td_error *err) {
     x->shard_data = calloc((size_t)c->n_layers * x->layout.n_shards, sizeof *x->shard_data);
     x->files = calloc(c->n_layers, sizeof *x->files);
     x->loaded = calloc(c->n_layers, sizeof *x->loaded);
+    x->origin = calloc(c->n_layers, sizeof *x->origin);
     x->worker_scratch = aligned_alloc(td_page_bytes(), td_pool_workers(x->pool) * x->scratch.worker_bytes);
-    if (!x->shard_data || !x->files || !x->loaded || !x->worker_scratch)
+    if (!x->shard_data || !x->files || !x->loaded || !x->origin || !x->worker_scratch)
         return td_fail(err, TD_ENOMEM, "out of memory for the expert store");
     TD_TRY(td_arena_open(&x->arena, x->scratch.bytes, td_pool_home(x->pool), err));
     return td_expert_ffn_open(x, err);
@@ -94,11 +95,12 @@ void td_experts_destroy(td_experts *x) {
     if (!x) return;
     td_expert_ffn_close(x);
     td_arena_close(&x->arena);
-    for (uint32_t layer = 0; x->loaded && x->files && x->shard_data && layer < x->config.n_layers; layer++)
+    for (uint32_t layer = 0; x->loaded && x->origin && x->files && x->shard_data && layer < x->config.n_layers; layer++)
         td_expert_layer_release(x, layer);
     free(x->shard_data);
     free(x->files);
     free(x->loaded);
+    free(x->origin);
     free(x->worker_scratch);
     free(x);
 }

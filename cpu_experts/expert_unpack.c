@@ -101,6 +101,7 @@ td_status td_experts_get_codes(const td_experts *x, uint32_t layer, uint32_t exp
 void td_experts_copy_packed(const td_experts *x, uint32_t layer, uint32_t expert, void *out) {
     char *to = out;
     assert(layer < x->config.n_layers && x->loaded[layer] && expert < x->config.n_experts);
+    assert(!expert_is_dropped(x, layer, expert));
     for (uint32_t s = 0; s < x->layout.n_shards; s++) {
         const size_t bytes = x->layout.shard[s].expert.bytes;
         memcpy(to, (const char *)expert_shard_data(x, layer, s) + expert * bytes, bytes);

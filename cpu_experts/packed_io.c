@@ -43,6 +43,11 @@ static td_status read_failed(td_error *err, const char *path, int error_number) 
     return td_fail(err, TD_EIO, "cannot read %s: %s", path, strerror(error_number));
 }
 
+/* Of what finish_piece returned. */
+static td_status piece_status(int rc, const char *path, td_error *err) {
+    return rc ? read_failed(err, path, rc < 0 ? 0 : rc) : TD_OK;
+}
+
 /* The rest of a piece through the page cache: after a short read, an offset may no longer suit O_DIRECT. */
 static int finish_piece(int fd, packed_span p, size_t done) {
     while (done < p.bytes) {
@@ -59,9 +64,14 @@ static td_status read_plain(int fd, const char *path, const packed_span *spans, 
     piece_source source = {.spans = spans, .n_spans = n_spans};
     packed_span  p;
     while (next_piece(&source, &p)) {
-        int rc = finish_piece(fd, p, 0);
-        if (rc) return read_failed(err, path, rc < 0 ? 0 : rc);
+        TD_TRY(piece_status(finish_piece(fd, p, 0), path, err));
     }
+    return TD_OK;
+}
+
+td_status td_packed_read_piece(int fd, const char *path, packed_span piece, td_error *err) {
+    TD_TRY(piece_status(finish_piece(fd, piece, 0), path, err));
+    (void)posix_fadvise(fd, (off_t)piece.offset, (off_t)piece.bytes, POSIX_FADV_DONTNEED); /* a hint */
     return TD_OK;
 }
 
@@ -108,7 +118,7 @@ static td_status read_ring(struct io_uring *ring, int direct_fd, int plain_fd, c
         free_slots[n_free++] = (unsigned)(done - pieces);
         if (!failure) failure = complete_piece(plain_fd, *done, result);
     }
-    return failure ? read_failed(err, path, failure < 0 ? 0 : failure) : TD_OK;
+    return piece_status(failure, path, err);
 }
 
 td_status td_packed_read(const char *path, const packed_span *spans, size_t n_spans, const packed_read_options *options,

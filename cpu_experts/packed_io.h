@@ -24,6 +24,10 @@ typedef struct {
 TD_NODISCARD td_status td_packed_read(const char *path, const packed_span *spans, size_t n_spans,
                                       const packed_read_options *options, td_error *err);
 
+/** Read one piece of a file that is open, at any offset and size, and keep nothing of it in the page cache.
+ * @param path names the file in sentences. @return TD_EIO, also when the file ends early. */
+TD_NODISCARD td_status td_packed_read_piece(int fd, const char *path, packed_span piece, td_error *err);
+
 typedef struct {
     const void *data;
     size_t      bytes;

@@ -141,13 +141,13 @@ static td_status open_model(td_engine *e, uint64_t available_bytes, td_error *er
     uint64_t cards = memory->unified_memory ? 1 : e->placed.n_npus;
     uint64_t npu_bytes = cards * (memory->npu_weight_bytes + memory->slots * memory->slot_bytes),
              kv_bytes = cards * memory->kv_bytes_per_page * e->placed.shares.n_pages;
+    uint64_t host_experts = td_model_host_experts(memory);
     uint64_t scratch_bytes = cards * memory->device_scratch_bytes + memory->host_scratch_bytes;
     td_info("memory: %.2f GiB device tier, %.2f GiB experts, %.2f GiB working memory, %.2f GiB KV for %llu tokens",
-            (double)npu_bytes / (1 << 30), (double)memory->expert_weight_bytes / (1 << 30),
-            (double)scratch_bytes / (1 << 30), (double)kv_bytes / (1 << 30),
-            (unsigned long long)e->placed.shares.n_pages * TD_KV_PAGE);
-    e->info.weight_bytes = npu_bytes + memory->expert_weight_bytes;
-    e->info.expert_weight_bytes = memory->expert_weight_bytes;
+            (double)npu_bytes / (1 << 30), (double)host_experts / (1 << 30), (double)scratch_bytes / (1 << 30),
+            (double)kv_bytes / (1 << 30), (unsigned long long)e->placed.shares.n_pages * TD_KV_PAGE);
+    e->info.weight_bytes = npu_bytes + host_experts;
+    e->info.expert_weight_bytes = host_experts;
     e->info.kv_bytes = kv_bytes;
     e->info.scratch_bytes = scratch_bytes;
     return TD_OK;
@@ -160,8 +160,8 @@ static void tell_residency(const td_engine *e) {
     const uint32_t all = c->n_experts * td_moe_layers_in(c, (td_layer_range){0, c->n_layers + c->n_mtp_layers});
     if (work.residency.slots)
         td_info("experts that move: the device has room for " TD_FIGURE("expert_slots", "%u") " of %u, those of most use; the "
-                "CPU has them all",
-                work.residency.slots, all);
+                "CPU has %s",
+                work.residency.slots, all, work.residency.drops ? "the others" : "them all");
 }
 
 static void fill_limits_and_info(td_engine *e, uint32_t n_pages) {

@@ -22,6 +22,7 @@ void td_engine_options_init(td_engine_options *o) {
         .quantization = "auto",
         .expert_quantization = "auto",
         .kv_cache_dtype = "auto",
+        .expert_memory = "keep",
         .mem_fraction_static = 0.9,
         .page_size = TD_KV_PAGE,
         .chunked_prefill_size = CHUNK_DEFAULT,
@@ -148,6 +149,9 @@ static td_status resolve_device(const td_engine_options *o, td_model_spec *m, td
     m->first_card = o->base_gpu_id;
     m->device_experts = o->num_gpu_experts;
     m->stream_experts = o->stream_experts;
+    m->drop_experts = is(o->expert_memory, "drop");
+    if (o->expert_memory && !m->drop_experts && !is(o->expert_memory, "keep"))
+        return td_fail(err, TD_ENOTSUP, "expert-memory %s is not supported: use keep or drop", o->expert_memory);
     if (o->attention_backend && strcmp(o->attention_backend, m->device))
         td_warn("attention backend %s does not exist on device %s: using the device's own", o->attention_backend, m->device);
     return TD_OK;

@@ -377,11 +377,14 @@ typedef struct {
     uint32_t num_gpu_experts;
     /** With num_gpu_experts, fewer than all: in steps with many prompt rows, other experts pass through the device's memory
      * where that is faster. */
-    bool     stream_experts;
-    uint32_t npu_threads; /* host device: threads of its own, of all cards; 0: shares the expert threads, or one a card */
-    bool     enable_defer;
-    uint32_t max_deferred_experts_per_token; /* D, less than the model's experts per token; 0 with enable_defer: 1 */
-    bool     disable_two_chunk_overlap; /* with npu_threads, large steps go through as two halves whose layers alternate */
+    bool stream_experts;
+    /** Of routed experts that the device keeps while others take their places: "keep" has them in host memory too; "drop"
+     * has them there no more, and reads them again from cpu_weight_path. */
+    const char *expert_memory;
+    uint32_t    npu_threads; /* host device: threads of its own, of all cards; 0: shares the expert threads, or one a card */
+    bool        enable_defer;
+    uint32_t    max_deferred_experts_per_token; /* D, less than the model's experts per token; 0 with enable_defer: 1 */
+    bool disable_two_chunk_overlap; /* with npu_threads, large steps go through as two halves whose layers alternate */
     /** "NEXTN": the model's MTP layer drafts one token a step, where that pays; NULL: none. */
     const char *speculative_algorithm;
     bool        speculative_always; /* in every step, whether it pays or not: for measuring */
@@ -484,10 +487,13 @@ typedef struct {
     /** (token, expert) pairs of steps that ended well: computed on the device, of a resident expert; of a streamed one; on the
      * CPU. */
     uint64_t         hits, streamed, misses;
-    uint64_t         uploads, failed; /* copies of an expert to the device that have ended */
-    uint64_t         upload_bytes, upload_ns;
-    uint32_t         resident, slots; /* experts that are on the device now, of all layers; that it has room for */
+    uint64_t         uploads, failed;         /* copies of an expert to the device that have ended */
+    uint64_t         upload_bytes, upload_ns; /* the time is that of reads too */
+    uint32_t         resident, slots;         /* experts that are on the device now, of all layers; that it has room for */
     td_stream_counts stream;
+    bool             drops; /* expert_memory is "drop"; else what follows is 0 */
+    uint64_t reads, unread; /* experts read again from their file to leave the device; that could not be, and stayed */
+    uint64_t dropped_bytes; /* host memory that resident experts do not take */
 } td_residency_counts;
 
 /** Over an interval: bytes per second of the tier's busy time, and the share of that time that its bounds would have taken.

@@ -177,6 +177,10 @@ void td_card_model_memory(const td_card_model *c, td_model_memory *memory) {
         if (m->part.streamed) memory->host_scratch_bytes += td_streamed_pinned_bytes(&resident);
         memory->slot_bytes = td_resident_slot_bytes(&resident);
         memory->slots = m->part.resident;
+        if (m->spec.drop_experts) {
+            memory->saved_bytes = td_resident_saved_bytes(&resident);
+            memory->host_scratch_bytes += td_resident_doubled_bytes(&resident);
+        }
         memory->slots_least = m->spec.device_experts == TD_GPU_EXPERTS_AUTO ? m->config.top_k : 0;
     }
     if (!m->unified) {

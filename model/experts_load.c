@@ -243,7 +243,7 @@ td_status td_checkpoint_pack_experts(const td_checkpoint *ck, const td_model_con
 }
 
 td_status td_experts_load_all(td_experts *x, const td_experts_config *ec, const td_model_config *c, td_layer_range layers,
-                              const td_checkpoint *ck, const char *dir, td_error *err) {
+                              const td_checkpoint *ck, const char *dir, td_resident_experts *fill, td_error *err) {
     td_load_progress progress;
     uint32_t         moe_layer = 0;
     uint64_t         bits = ec->format == TD_EXPERT_BF16 ? 16 : ec->format == TD_EXPERT_INT8C ? 8 : 4; /* without scales */
@@ -264,6 +264,7 @@ td_status td_experts_load_all(td_experts *x, const td_experts_config *ec, const 
             if (st != TD_OK) td_fail_within(err, "%s, experts of layer %u", td_checkpoint_dir(ck), layer);
             TD_TRY(st);
         }
+        if (fill) TD_TRY(td_resident_fill(fill, moe_layer, err));
         moe_layer++;
         td_load_progress_add(&progress, layer_bytes);
     }

@@ -4,6 +4,7 @@
 
 #include "cpu_experts/cpu_experts.h"
 #include "model/checkpoint/checkpoint.h"
+#include "residency/resident_experts.h"
 
 /** The path in `dir` of the packed experts of the index-th layer that has experts, from 0; MTP layers come last. Cut when
  * too long. */
@@ -15,9 +16,10 @@ TD_NODISCARD td_status td_expert_files_check(const td_experts_config *ec, const 
                                              td_error *err);
 
 /** Load the experts of some layers, which are those of the store; logs progress. @param dir packed files, or NULL: the
- * checkpoint's own experts, packed now. */
+ * checkpoint's own experts, packed now. @param fill of each layer, once it is loaded (td_resident_fill); NULL: of none. */
 TD_NODISCARD td_status td_experts_load_all(td_experts *x, const td_experts_config *ec, const td_model_config *c,
-                                           td_layer_range layers, const td_checkpoint *ck, const char *dir, td_error *err);
+                                           td_layer_range layers, const td_checkpoint *ck, const char *dir,
+                                           td_resident_experts *fill, td_error *err);
 
 typedef enum {
     TD_EXPERTS_NOT_CODED, /* not in codes, or not there */

@@ -14,18 +14,25 @@ typedef struct {
     uint64_t device_scratch_bytes; /* device: activations, and working memory of the blocks */
     uint64_t kv_bytes_per_page;    /* device: TD_KV_PAGE tokens of all layers, and the blocks' scratch for them */
     uint64_t state_bytes;          /* device: states and open blocks of recurrent layers, all slots; 0: there are none */
-    uint64_t expert_weight_bytes;  /* host: routed experts */
+    uint64_t expert_weight_bytes;  /* host: routed experts, those included that expert-memory drop leaves out */
     uint64_t host_scratch_bytes;   /* host: working memory */
     uint64_t slot_bytes;           /* device: of a slot of each layer, for experts that move; 0: none do */
+    uint64_t saved_bytes;          /* host: what a slot of each layer saves, with expert-memory drop */
     uint32_t slots;                /* of a layer: so many; or at most so many, if slots_least is set */
     uint32_t slots_least;          /* num-gpu-experts auto, until td_model_set_slots: fewer are no use */
     bool     unified_memory;
 } td_model_memory;
 
+/** Routed experts in host memory, with the slots that there are. */
+static inline uint64_t td_model_host_experts(const td_model_memory *m) {
+    return m->expert_weight_bytes - m->slots * m->saved_bytes;
+}
+
 /** The host's memory, where the device has one of its own. */
 typedef struct {
     uint64_t available_bytes; /* of the machine or its cgroup, before the weights are loaded */
-    uint64_t weight_bytes;    /* the experts */
+    uint64_t weight_bytes;    /* the experts, without slots */
+    uint64_t saved_bytes;     /* of them, by each slot of each layer on the device */
     uint64_t scratch_bytes;   /* working memory, sampling and pinned staging included */
 } td_host_budget;
 
@@ -40,7 +47,8 @@ typedef struct {
     uint64_t max_total_tokens; /* wanted capacity; 0: what fits, up to max_running sequences of context_length */
     uint32_t context_length, max_running;
     /* Slots for experts that move get what KV leaves, from slots_least to slots_most of a layer, or none. Without
-     * max_total_tokens KV leaves half of the room, if one sequence of context_length fits in the other half. */
+     * max_total_tokens KV leaves half of the room, if one sequence of context_length fits in the other half. Slots without
+     * which host memory does not hold the experts come before KV. */
     uint64_t slot_bytes; /* of a slot of each layer; 0: there are none, or their number is fixed and weight_bytes has them */
     uint32_t slots_least, slots_most;
 } td_memory_plan_input;

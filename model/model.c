@@ -68,7 +68,8 @@ td_resident_spec td_model_resident_spec(const td_model *m) {
                               .n_slots = m->part.resident,
                               .stream_slots = m->part.streamed,
                               .max_tok = m->spec.max_tok,
-                              .chaos_seed = m->probe.residency_seed ? m->probe.residency_seed : td_chaos_residency()};
+                              .chaos_seed = m->probe.residency_seed ? m->probe.residency_seed : td_chaos_residency(),
+                              .drop = m->spec.drop_experts};
 }
 
 static size_t merged_logits_bytes(const td_model *m) {
@@ -229,6 +230,8 @@ static td_status place_experts(td_model *m, td_error *err) {
     td_error       why = {.text = ""};
     td_status      st;
     if (m->probe.experts_left == TD_EXPERTS_LEFT_ALL) m->spec.experts.n_layers = 0;
+    if (!wanted && m->spec.drop_experts)
+        return td_fail(err, TD_EINVAL, "expert-memory drop: no experts are on the device: add num-gpu-experts");
     if (!wanted) return TD_OK;
     m->cards->npu->ops->caps(m->cards->npu, &caps);
     if (wanted == TD_GPU_EXPERTS_AUTO) {
@@ -426,10 +429,27 @@ void td_model_close(td_model *m) {
 
 /* ---- loading ----------------------------------------------------------------------------------- */
 
+/* What is resident may leave host memory only if it can be read again. */
+static td_status check_drop(const td_model *m, td_error *err) {
+    if (!m->spec.drop_experts || !m->spec.experts.n_layers) return TD_OK;
+    if (!m->part.resident)
+        td_info("expert-memory drop has no effect: no experts of this model move");
+    else if (!m->cpu_weight_path)
+        return td_fail(err, TD_ENOTSUP,
+                       "expert-memory drop: there are no packed files from which experts could be read again: write them "
+                       "with tandem quantize, and name their folder in cpu-weight-path");
+    return TD_OK;
+}
+
 static td_status load_experts(td_model *m, td_error *err) {
-    const td_experts_config *ec = &m->spec.experts;
-    TD_TRY(td_experts_create(ec, m->expert_pool, &m->experts, err));
-    return td_experts_load_all(m->experts, ec, &m->config, m->part.layers, m->checkpoint, m->cpu_weight_path, err);
+    const bool        drop = m->part.resident && m->spec.drop_experts;
+    td_experts_config ec = m->spec.experts;
+    ec.droppable = drop;
+    TD_TRY(td_experts_create(&ec, m->expert_pool, &m->experts, err));
+    const td_resident_spec resident = td_model_resident_spec(m);
+    if (m->part.resident) TD_TRY(td_resident_open(&resident, &m->resident, err));
+    return td_experts_load_all(m->experts, &ec, &m->config, m->part.layers, m->checkpoint, m->cpu_weight_path,
+                               drop ? m->resident : NULL, err);
 }
 
 static void measure_streamed(td_model *m) {
@@ -439,11 +459,10 @@ static void measure_streamed(td_model *m) {
 }
 
 td_status td_model_load(td_model *m, uint32_t n_pages, td_error *err) {
+    TD_TRY(check_drop(m, err));
     for (uint32_t i = 0; i < m->n_cards; i++) TD_TRY(td_card_model_load(&m->cards[i], err));
     if (m->spec.experts.n_layers) {
         if (!m->probe.experts_left) TD_TRY(load_experts(m, err));
-        const td_resident_spec resident = td_model_resident_spec(m);
-        if (m->part.resident) TD_TRY(td_resident_open(&resident, &m->resident, err));
         if (m->part.streamed)
             TD_TRY(td_streamed_open(m->resident, td_moe_layers_in(&m->config, (td_layer_range){0, m->config.n_layers}),
                                     &m->streamed, err));

@@ -42,7 +42,7 @@ void        td_model_get_memory(const td_model *m, td_model_memory *memory);
 /** The bytes of all memories together. */
 static inline uint64_t td_model_memory_bytes(const td_model_memory *p, uint32_t n_pages) {
     return p->npu_weight_bytes + p->slots * p->slot_bytes + p->device_scratch_bytes + p->state_bytes +
-           n_pages * p->kv_bytes_per_page + p->expert_weight_bytes + p->host_scratch_bytes;
+           n_pages * p->kv_bytes_per_page + td_model_host_experts(p) + p->host_scratch_bytes;
 }
 /** What a forward pass enqueues on the first card, without building it; after open. Free with td_outline_free. */
 TD_NODISCARD td_status td_model_outline(const td_model *m, uint32_t n_halves, td_outline *out, td_error *err);

@@ -42,6 +42,8 @@ typedef struct {
     uint32_t    device_experts; /* routed experts of a layer that the device keeps, as td_engine_options.num_gpu_experts */
     bool        stream_experts; /* others pass through its memory, as td_engine_options.stream_experts */
 
+    bool drop_experts; /* those on the device leave host memory, as td_engine_options.expert_memory says */
+
     /* numbers */
     bool w8a8;              /* the device tier in int8; false: bf16 weights, f32 activations */
     bool experts_as_stored; /* experts.format gives way to the format of packed files, and with w8a8 to the format that holds

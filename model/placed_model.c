@@ -20,7 +20,8 @@ td_status td_placed_model_shares(const td_model_spec *spec, const td_model_room 
     const td_model_memory *memory = &m->memory;
     td_host_budget         host = {
                 .available_bytes = room->available_bytes,
-                .weight_bytes = memory->expert_weight_bytes,
+                .weight_bytes = memory->slots_least ? memory->expert_weight_bytes : td_model_host_experts(memory),
+                .saved_bytes = memory->slots_least ? memory->saved_bytes : 0,
                 .scratch_bytes = memory->host_scratch_bytes + room->bytes_per_vocab_entry * td_model_get_config(m->model)->vocab};
     td_memory_plan_input in = {.fraction = spec->fraction,
                                .weight_bytes = memory->npu_weight_bytes,

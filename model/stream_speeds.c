@@ -20,26 +20,25 @@ static double seconds_since(uint64_t begin_ns) {
     return 1e-9 * (double)(td_trace_now() - begin_ns);
 }
 
-/* Each of n experts as often as another. @param mark of every id */
-static void fill_ids(const job *j, const uint16_t *experts, uint32_t n, uint32_t n_tok, uint16_t mark) {
-    const uint32_t top_k = j->m->config.top_k;
+/* Each of n experts as often as another, top_k a row. @param mark of every id */
+static void fill_ids(const job *j, const uint16_t *experts, uint32_t n, uint32_t n_tok, uint32_t top_k, uint16_t mark) {
     for (size_t i = 0; i < (size_t)n_tok * top_k; i++) j->io.ids[i] = experts[i % n] | mark;
 }
 
 /* ---- the CPU -------------------------------------------------------------------------------------- */
 
-/* @return seconds of the first layer's experts in a step of so many rows. */
-static double time_cpu(const job *j, const uint16_t *experts, uint32_t n_tok) {
+/* @return seconds of n of the first layer's experts in a step of so many rows. */
+static double time_cpu(const job *j, const uint16_t *experts, uint32_t n, uint32_t n_tok, uint32_t top_k) {
     const td_model *m = j->m;
-    fill_ids(j, experts, m->config.n_experts, n_tok, 0);
+    fill_ids(j, experts, n, n_tok, top_k, 0);
     const td_ffn_args a = {.n_tok = n_tok,
-                           .top_k = m->config.top_k,
+                           .top_k = top_k,
                            .x = j->io.x,
                            .x_i8 = j->io.x_i8.q,
                            .x_scale = j->io.x_i8.scale,
                            .ids = j->io.ids,
                            .weights = j->io.weights,
-                           .n_immediate = m->config.top_k,
+                           .n_immediate = top_k,
                            .y = j->io.y,
                            .in_parts = true};
     td_pool_hold(m->expert_pool);
@@ -76,7 +75,7 @@ static td_status time_card(td_card_model *c, const job *j, uint32_t n_tok, doubl
 
 static td_status time_card_rows(td_card_model *c, const job *j, const uint16_t *experts, uint32_t n, double *seconds) {
     const uint32_t n_tok = j->m->spec.max_tok;
-    fill_ids(j, experts, n, n_tok, TD_ID_RESIDENT);
+    fill_ids(j, experts, n, n_tok, j->m->config.top_k, TD_ID_RESIDENT);
     TD_TRY(time_card(c, j, n_tok, seconds));
     *seconds /= (double)n_tok * j->m->config.top_k;
     return TD_OK;
@@ -86,19 +85,22 @@ static td_status time_card_rows(td_card_model *c, const job *j, const uint16_t *
 
 static td_status measure(td_card_model *c, const job *j, uint16_t *experts) {
     td_model      *m = c->model;
-    const uint32_t all = m->config.n_experts, top_k = m->config.top_k,
-                   many = m->spec.max_tok < CPU_MANY ? m->spec.max_tok : CPU_MANY, few = many < CPU_FEW ? many : CPU_FEW;
+    const uint32_t all = m->config.n_experts, many = m->spec.max_tok < CPU_MANY ? m->spec.max_tok : CPU_MANY,
+                   few = many < CPU_FEW ? many : CPU_FEW;
     const uint16_t *row = td_streamed_measure_upload(m->streamed);
     uint32_t        n = 0;
     double          card_row;
     for (uint32_t e = 0; e < all; e++)
         if (row[e] != TD_NO_SLOT) experts[n++] = (uint16_t)e;
-    if (n < top_k) return TD_EDEVICE;
+    if (n < m->config.top_k) return TD_EDEVICE;
     TD_TRY(time_card_rows(c, j, experts, n, &card_row));
-    for (uint32_t e = 0; e < all; e++) experts[e] = (uint16_t)e;
-    const double   cpu_row = time_cpu(j, experts, many) / ((double)many * top_k);
-    const uint32_t chosen = few * top_k < all ? few * top_k : all;
-    td_streamed_set_speeds(m->streamed, card_row, cpu_row, time_cpu(j, experts, few) / chosen);
+    row = td_resident_placement(m->resident, 0);
+    n = 0;
+    for (uint32_t e = 0; e < all; e++)
+        if (row[e] == TD_NO_SLOT) experts[n++] = (uint16_t)e; /* others may have left host memory */
+    const uint32_t top_k = n < m->config.top_k ? n : m->config.top_k, chosen = few * top_k < n ? few * top_k : n;
+    const double   cpu_row = time_cpu(j, experts, n, many, top_k) / ((double)many * top_k);
+    td_streamed_set_speeds(m->streamed, card_row, cpu_row, time_cpu(j, experts, n, few, top_k) / chosen);
     return TD_OK;
 }
 

@@ -176,7 +176,7 @@ static void list_memories(const planner *p, const td_plan_machine *m, td_plan *o
     for (uint32_t i = 0; i < m->n_nodes; i++) {
         td_plan_memory *x = &out->memory[out->n_memories++];
         *x = (td_plan_memory){.capacity = m->node[i].memory_bytes,
-                              .experts = (double)memory->expert_weight_bytes / n,
+                              .experts = (double)td_model_host_experts(memory) / n,
                               .working = ((double)memory->host_scratch_bytes + sampling) / n};
         if (memory->unified_memory) {
             x->experts += (double)(memory->slots * memory->slot_bytes) / n;

@@ -164,8 +164,8 @@ void td_plan_print(const td_plan *p, const td_plan_machine *m, FILE *f) {
             p->n_moe_layers, p->engine.quantization, p->expert_quantization);
     if (p->experts_in_use < p->n_experts) fprintf(f, ", %u of %u in use", p->experts_in_use, p->n_experts);
     if (p->resident)
-        fprintf(f, ", %u of %u also on the card, which %.1f %% of decoded tokens' choices find there", p->resident,
-                p->n_experts, 100 * p->expert_hits);
+        fprintf(f, ", %u of %u %s the card, which %.1f %% of decoded tokens' choices find there", p->resident, p->n_experts,
+                p->engine.model.drop_experts ? "only on" : "also on", 100 * p->expert_hits);
     uint32_t deferred = p->engine.model.experts.max_deferred;
     if (deferred) fprintf(f, ", %u deferred per token", deferred);
     fprintf(f, "; %u streams at most, prefill in chunks of %u\n", p->engine.model.max_running, p->engine.chunk);

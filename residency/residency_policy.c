@@ -170,7 +170,7 @@ bool td_residency_policy_next(td_residency_policy *p, td_residency_swap *out) {
     if (out->out == TD_RESIDENCY_NO_EXPERT)
         y->n_used++;
     else
-        x[out->out].state = TD_EXPERT_ABSENT;
+        x[out->out].state = p->c.goes_later ? TD_EXPERT_LEAVING : TD_EXPERT_ABSENT;
     y->known = false;
     return true;
 }
@@ -183,6 +183,22 @@ void td_residency_policy_end_upload(td_residency_policy *p, uint32_t l, uint16_t
     if (!failed) return;
     x->uses = 0;
     p->layers[l].n_used--;
+}
+
+void td_residency_policy_end_leave(td_residency_policy *p, const td_residency_swap *s, bool stays) {
+    expert *x = experts_of(p, s->layer);
+    assert(x[s->out].state == TD_EXPERT_LEAVING && x[s->in].state == TD_EXPERT_LOADING);
+    x[s->out].state = stays ? TD_EXPERT_STAYS : TD_EXPERT_ABSENT;
+    if (stays) x[s->in].state = TD_EXPERT_ABSENT;
+    p->layers[s->layer].known = false;
+}
+
+void td_residency_policy_place(td_residency_policy *p, uint32_t l, uint16_t e) {
+    expert *x = &experts_of(p, l)[e];
+    assert(x->state == TD_EXPERT_ABSENT && p->layers[l].n_used < p->c.n_slots);
+    x->state = TD_EXPERT_RESIDENT;
+    p->layers[l].n_used++;
+    p->layers[l].known = false;
 }
 
 td_expert_state td_residency_policy_state(const td_residency_policy *p, uint32_t l, uint16_t e) {

@@ -39,9 +39,16 @@ typedef struct {
     uint32_t top_k;       /* experts that a token chooses in a layer, 1..n_experts */
     uint32_t n_slots;     /* of a layer, top_k..n_experts */
     float    upload_cost; /* in uses, 0 or more */
+    bool     goes_later;  /* who goes in a swap is leaving until td_residency_policy_end_leave; else absent at once */
 } td_residency_config;
 
-typedef enum { TD_EXPERT_ABSENT, TD_EXPERT_LOADING, TD_EXPERT_RESIDENT } td_expert_state;
+typedef enum {
+    TD_EXPERT_ABSENT,
+    TD_EXPERT_LOADING,
+    TD_EXPERT_RESIDENT,
+    TD_EXPERT_LEAVING,
+    TD_EXPERT_STAYS, /* resident for good */
+} td_expert_state;
 
 /** One expert comes, one goes. */
 typedef struct {
@@ -84,7 +91,8 @@ void td_residency_policy_count(td_residency_policy *p, uint32_t layer, uint32_t 
 
 /**
  * The next upload to start: the one that wins most. The caller's budget is how often it asks. After true, out->in is loading
- * and out->out absent; td_residency_policy_end_upload must follow.
+ * and out->out absent, or leaving with goes_later; td_residency_policy_end_upload must follow, with goes_later after
+ * td_residency_policy_end_leave where an expert goes.
  * @param out never with an expert as out->out that is loading, or that the present step chose.
  * @return false: nothing pays.
  */
@@ -92,6 +100,13 @@ bool td_residency_policy_next(td_residency_policy *p, td_residency_swap *out);
 
 /** An upload that td_residency_policy_next began has ended: the expert is resident, or, if it failed, absent as if never used. */
 void td_residency_policy_end_upload(td_residency_policy *p, uint32_t layer, uint16_t expert, bool failed);
+
+/** The expert that a swap lets go, with goes_later, has left. Or it cannot: then it stays for good, and the one that should have
+ * come is absent again, with no upload to end. */
+void td_residency_policy_end_leave(td_residency_policy *p, const td_residency_swap *s, bool stays);
+
+/** Before the first step: an absent expert is resident, in a slot that was empty. */
+void td_residency_policy_place(td_residency_policy *p, uint32_t layer, uint16_t expert);
 
 td_expert_state td_residency_policy_state(const td_residency_policy *p, uint32_t layer, uint16_t expert);
 

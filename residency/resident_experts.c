@@ -11,10 +11,14 @@
 #include "core/threads/signal_word.h"
 #include "core/threads/thread.h"
 
+typedef enum { READ, COPY, DROP } swap_step;
+
 typedef struct {
-    uint32_t  layer;
-    uint16_t  expert, slot;
-    td_status status; /* written before n_ended rises */
+    td_residency_swap swap;
+    uint16_t          slot;
+    swap_step         step;
+    td_status         status; /* of the step; written before n_ended rises, as the next one */
+    td_error          error;
 } upload;
 
 struct td_resident_experts {
@@ -30,10 +34,11 @@ struct td_resident_experts {
     uint16_t            *chosen;          /* [n_layers, max_tok, top_k] of the pass */
     uint32_t            *n_chosen;        /* [n_layers] rows of it; 0: the pass does not have the layer */
     uint64_t             begun_ns;
-    /* uploads: a ring, begun by the launching thread, ended by the uploads' */
+    /* steps of swaps: a ring, begun by the launching thread, ended by the uploads' */
     upload           ring[TD_UPLOADS_OPEN];
     _Atomic uint32_t n_begun, n_ended; /* acq_rel: what the other side wrote before */
-    uint32_t         n_taken;          /* into the table */
+    uint32_t         n_taken;          /* by the launching thread, which begins the swap's next step */
+    uint32_t         n_open;           /* swaps, each with one step in the ring */
     td_signal        news;
     _Atomic bool     stop;
     td_npu_stream   *stream;
@@ -41,8 +46,8 @@ struct td_resident_experts {
     pthread_t        thread;
     bool             has_thread, has_mutex;
     /* relaxed: only counts */
-    _Atomic uint64_t hits, misses, streamed, uploads, failed, upload_ns;
-    _Atomic uint32_t resident;
+    _Atomic uint64_t hits, misses, streamed, uploads, failed, reads, unread, upload_ns;
+    _Atomic uint32_t resident, dropped;
 };
 
 uint64_t td_resident_slot_bytes(const td_resident_spec *s) {
@@ -64,16 +69,24 @@ uint64_t td_resident_pinned_bytes(const td_resident_spec *s) {
     return s->packed.bytes + td_resident_table_bytes(s);
 }
 
+uint64_t td_resident_saved_bytes(const td_resident_spec *s) {
+    return s->n_layers * td_packed_drop_bytes(&s->packed);
+}
+
+uint64_t td_resident_doubled_bytes(const td_resident_spec *s) {
+    return (s->n_slots > TD_UPLOADS_OPEN ? s->n_slots : TD_UPLOADS_OPEN) * s->packed.bytes;
+}
+
 static uint16_t *row_of(const td_resident_experts *r, uint16_t *table, uint32_t layer) {
     return table + (size_t)layer * r->s.n_experts;
 }
 
 /* ---- uploads ------------------------------------------------------------------------------------- */
 
-static td_status copy_expert(td_resident_experts *r, const upload *u) {
+static td_status copy_expert(td_resident_experts *r, uint32_t layer, uint16_t expert, uint16_t to) {
     td_npu *d = r->s.npu;
-    char   *slot = r->slots + ((size_t)u->layer * r->s.n_slots + u->slot) * r->s.packed.bytes;
-    td_experts_copy_packed(r->s.experts, u->layer, u->expert, r->unified ? slot : r->staging);
+    char   *slot = r->slots + ((size_t)layer * r->s.n_slots + to) * r->s.packed.bytes;
+    td_experts_copy_packed(r->s.experts, layer, expert, r->unified ? slot : r->staging);
     if (r->unified) return TD_OK;
     pthread_mutex_lock(&r->device);
     td_status st = d->ops->copy(d, r->stream, slot, r->staging, r->s.packed.bytes, TD_COPY_H2D),
@@ -82,8 +95,31 @@ static td_status copy_expert(td_resident_experts *r, const upload *u) {
     return st != TD_OK ? st : sync;
 }
 
+static void drop_expert(td_resident_experts *r, uint32_t layer, uint16_t expert) {
+    td_experts_drop(r->s.experts, layer, expert);
+    atomic_fetch_add_explicit(&r->dropped, 1, memory_order_relaxed);
+}
+
+static td_status read_expert(td_resident_experts *r, uint32_t layer, uint16_t expert, td_error *err) {
+    TD_TRY(td_experts_read_again(r->s.experts, layer, expert, err));
+    atomic_fetch_sub_explicit(&r->dropped, 1, memory_order_relaxed);
+    return TD_OK;
+}
+
+static void do_step(td_resident_experts *r, upload *u) {
+    const td_residency_swap *s = &u->swap;
+    u->status = TD_OK;
+    if (u->step == READ)
+        u->status = read_expert(r, s->layer, s->out, &u->error);
+    else if (u->step == COPY)
+        u->status = copy_expert(r, s->layer, s->in, u->slot);
+    else
+        drop_expert(r, s->layer, s->in);
+}
+
 static void *uploads_main(void *arg) {
-    td_resident_experts *r = arg;
+    static const char *const NAMES[] = {[READ] = "read", [COPY] = "upload", [DROP] = "drop"};
+    td_resident_experts     *r = arg;
     for (uint32_t n = 0;; n++) {
         for (uint32_t seen = td_signal_get(&r->news); atomic_load_explicit(&r->n_begun, memory_order_acquire) == n;) {
             if (atomic_load_explicit(&r->stop, memory_order_acquire)) return NULL;
@@ -91,58 +127,108 @@ static void *uploads_main(void *arg) {
         }
         upload  *u = &r->ring[n % TD_UPLOADS_OPEN];
         uint64_t begin = td_trace_now();
-        u->status = copy_expert(r, u);
+        do_step(r, u);
         uint64_t end = td_trace_now();
         atomic_fetch_add_explicit(&r->upload_ns, end - begin, memory_order_relaxed);
         if (td_trace_on())
             td_trace_span(begin, end,
-                          &(td_trace_label){TD_TRACE_BRIDGE, "upload", {"layer", "expert"}, {u->layer, u->expert}});
+                          &(td_trace_label){TD_TRACE_BRIDGE,
+                                            NAMES[u->step],
+                                            {"layer", "expert"},
+                                            {u->swap.layer, u->step == READ ? u->swap.out : u->swap.in}});
         atomic_fetch_add_explicit(&r->n_ended, 1, memory_order_release);
     }
 }
 
-/* Uploads that have ended enter the table, or give their slots back. */
-static void take_ended(td_resident_experts *r) {
-    for (; r->n_taken != atomic_load_explicit(&r->n_ended, memory_order_acquire); r->n_taken++) {
-        const upload *u = &r->ring[r->n_taken % TD_UPLOADS_OPEN];
-        const bool    failed = u->status != TD_OK;
-        td_residency_policy_end_upload(r->policy, u->layer, u->expert, failed);
-        if (failed) {
-            row_of(r, r->slot_of, u->layer)[u->expert] = TD_NO_SLOT;
-            r->free_slots[(size_t)u->layer * r->s.n_slots + r->n_free[u->layer]++] = u->slot;
-            if (atomic_fetch_add_explicit(&r->failed, 1, memory_order_relaxed) == 0)
-                td_warn("an expert could not be copied to the device: %s; it stays on the CPU, and others are tried",
-                        td_status_text(u->status));
-            continue;
-        }
-        row_of(r, r->on_host, u->layer)[u->expert] = u->slot;
-        atomic_fetch_add_explicit(&r->uploads, 1, memory_order_relaxed);
-        atomic_fetch_add_explicit(&r->resident, 1, memory_order_relaxed);
-    }
-}
+/* ---- swaps --------------------------------------------------------------------------------------- */
 
-static void begin_upload(td_resident_experts *r, const td_residency_swap *swap) {
-    uint16_t *slot_of = row_of(r, r->slot_of, swap->layer);
-    uint16_t  slot;
-    if (swap->out == TD_RESIDENCY_NO_EXPERT) {
-        slot = r->free_slots[(size_t)swap->layer * r->s.n_slots + --r->n_free[swap->layer]];
-    } else {
-        slot = slot_of[swap->out];
-        slot_of[swap->out] = TD_NO_SLOT;
-        row_of(r, r->on_host, swap->layer)[swap->out] = TD_NO_SLOT;
-        atomic_fetch_sub_explicit(&r->resident, 1, memory_order_relaxed);
-    }
-    slot_of[swap->in] = slot;
+static void begin_step(td_resident_experts *r, const upload *u) {
     const uint32_t n = atomic_load_explicit(&r->n_begun, memory_order_relaxed);
-    r->ring[n % TD_UPLOADS_OPEN] = (upload){.layer = swap->layer, .expert = swap->in, .slot = slot};
+    r->ring[n % TD_UPLOADS_OPEN] = *u;
     atomic_store_explicit(&r->n_begun, n + 1, memory_order_release);
     td_signal_add(&r->news);
 }
 
-/* Whether another upload may begin: few are open, and they have not had more than their share of the time, unless slots are
+static void enter_table(td_resident_experts *r, uint32_t layer, uint16_t expert, uint16_t slot) {
+    row_of(r, r->on_host, layer)[expert] = slot;
+    atomic_fetch_add_explicit(&r->uploads, 1, memory_order_relaxed);
+    atomic_fetch_add_explicit(&r->resident, 1, memory_order_relaxed);
+}
+
+static void leave_table(td_resident_experts *r, uint32_t layer, uint16_t expert) {
+    row_of(r, r->slot_of, layer)[expert] = TD_NO_SLOT;
+    row_of(r, r->on_host, layer)[expert] = TD_NO_SLOT;
+    atomic_fetch_sub_explicit(&r->resident, 1, memory_order_relaxed);
+}
+
+static void begin_swap(td_resident_experts *r, const td_residency_swap *s) {
+    uint16_t *slot_of = row_of(r, r->slot_of, s->layer);
+    upload    u = {.swap = *s, .step = COPY};
+    if (s->out == TD_RESIDENCY_NO_EXPERT) {
+        u.slot = r->free_slots[(size_t)s->layer * r->s.n_slots + --r->n_free[s->layer]];
+    } else {
+        u.slot = slot_of[s->out];
+        if (r->s.drop)
+            u.step = READ;
+        else
+            leave_table(r, s->layer, s->out);
+    }
+    slot_of[s->in] = u.slot;
+    r->n_open++;
+    begin_step(r, &u);
+}
+
+/* The three that follow are about a step that has ended. @return whether the swap has another. */
+static bool take_read(td_resident_experts *r, const upload *u) {
+    const bool stays = u->status != TD_OK;
+    td_residency_policy_end_leave(r->policy, &u->swap, stays);
+    if (!stays) {
+        leave_table(r, u->swap.layer, u->swap.out);
+        atomic_fetch_add_explicit(&r->reads, 1, memory_order_relaxed);
+        return true;
+    }
+    row_of(r, r->slot_of, u->swap.layer)[u->swap.in] = TD_NO_SLOT;
+    if (atomic_fetch_add_explicit(&r->unread, 1, memory_order_relaxed) == 0)
+        td_warn("an expert cannot leave the device: %s; it stays there, and others are tried", u->error.text);
+    return false;
+}
+
+static bool take_copy(td_resident_experts *r, const upload *u) {
+    const uint32_t layer = u->swap.layer;
+    const bool     failed = u->status != TD_OK;
+    td_residency_policy_end_upload(r->policy, layer, u->swap.in, failed);
+    if (!failed) {
+        enter_table(r, layer, u->swap.in, u->slot);
+        return r->s.drop;
+    }
+    row_of(r, r->slot_of, layer)[u->swap.in] = TD_NO_SLOT;
+    r->free_slots[(size_t)layer * r->s.n_slots + r->n_free[layer]++] = u->slot;
+    if (atomic_fetch_add_explicit(&r->failed, 1, memory_order_relaxed) == 0)
+        td_warn("an expert could not be copied to the device: %s; it stays on the CPU, and others are tried",
+                td_status_text(u->status));
+    return false;
+}
+
+static bool take_step(td_resident_experts *r, const upload *u) {
+    return u->step == READ ? take_read(r, u) : u->step == COPY && take_copy(r, u);
+}
+
+static void take_ended(td_resident_experts *r) {
+    while (r->n_taken != atomic_load_explicit(&r->n_ended, memory_order_acquire)) {
+        upload u = r->ring[r->n_taken++ % TD_UPLOADS_OPEN];
+        if (take_step(r, &u)) {
+            u.step++;
+            begin_step(r, &u);
+        } else {
+            r->n_open--;
+        }
+    }
+}
+
+/* Whether another swap may begin: few are open, and they have not had more than their share of the time, unless slots are
  * empty. Chaos has no such limits: it would be another one each time. */
 static bool may_begin(const td_resident_experts *r) {
-    if (atomic_load_explicit(&r->n_begun, memory_order_relaxed) - r->n_taken == TD_UPLOADS_OPEN) return false;
+    if (r->n_open == TD_UPLOADS_OPEN) return false;
     if (r->s.chaos_seed) return true;
     bool empty = false;
     for (uint32_t l = 0; l < r->s.n_layers && !empty; l++) empty = r->n_free[l] > 0;
@@ -157,7 +243,7 @@ void td_resident_begin_pass(td_resident_experts *r) {
     memset(r->n_chosen, 0, r->s.n_layers * sizeof *r->n_chosen);
     td_residency_policy_begin_step(r->policy);
     take_ended(r);
-    while (may_begin(r) && td_residency_policy_next(r->policy, &swap)) begin_upload(r, &swap);
+    while (may_begin(r) && td_residency_policy_next(r->policy, &swap)) begin_swap(r, &swap);
 }
 
 void td_resident_chosen(td_resident_experts *r, uint32_t layer, uint32_t first_row, uint32_t n_tok, const uint16_t *ids) {
@@ -284,7 +370,8 @@ td_status td_resident_open(const td_resident_spec *s, td_resident_experts **out,
                                    .n_experts = s->n_experts,
                                    .top_k = s->top_k,
                                    .n_slots = s->n_slots,
-                                   .upload_cost = TD_RESIDENCY_UPLOAD_COST};
+                                   .upload_cost = TD_RESIDENCY_UPLOAD_COST,
+                                   .goes_later = s->drop};
     td_status                 st = s->chaos_seed ? td_residency_policy_open_chaos(&c, s->chaos_seed, &r->policy, err)
                                                  : td_residency_policy_open(&c, &r->policy, err);
     if (st == TD_OK) st = open_memory(r, err);
@@ -294,6 +381,20 @@ td_status td_resident_open(const td_resident_spec *s, td_resident_experts **out,
         return st;
     }
     *out = r;
+    return TD_OK;
+}
+
+td_status td_resident_fill(td_resident_experts *r, uint32_t layer, td_error *err) {
+    while (r->n_free[layer]) {
+        const uint16_t slot = r->free_slots[(size_t)layer * r->s.n_slots + r->n_free[layer] - 1], expert = slot;
+        td_status      st = copy_expert(r, layer, expert, slot);
+        if (st != TD_OK) return td_fail(err, st, "an expert could not be copied to the device: %s", td_status_text(st));
+        r->n_free[layer]--;
+        row_of(r, r->slot_of, layer)[expert] = slot;
+        enter_table(r, layer, expert, slot);
+        td_residency_policy_place(r->policy, layer, expert);
+        drop_expert(r, layer, expert);
+    }
     return TD_OK;
 }
 
@@ -322,13 +423,18 @@ void td_resident_close(td_resident_experts *r) {
 
 void td_resident_report(const td_resident_experts *r, td_residency_counts *out) {
     const uint64_t uploads = atomic_load_explicit(&r->uploads, memory_order_relaxed);
-    *out = (td_residency_counts){.hits = atomic_load_explicit(&r->hits, memory_order_relaxed),
-                                 .misses = atomic_load_explicit(&r->misses, memory_order_relaxed),
-                                 .streamed = atomic_load_explicit(&r->streamed, memory_order_relaxed),
-                                 .uploads = uploads,
-                                 .failed = atomic_load_explicit(&r->failed, memory_order_relaxed),
-                                 .upload_bytes = uploads * r->s.packed.bytes,
-                                 .upload_ns = atomic_load_explicit(&r->upload_ns, memory_order_relaxed),
-                                 .resident = atomic_load_explicit(&r->resident, memory_order_relaxed),
-                                 .slots = r->s.n_layers * r->s.n_slots};
+    *out = (td_residency_counts){
+        .hits = atomic_load_explicit(&r->hits, memory_order_relaxed),
+        .misses = atomic_load_explicit(&r->misses, memory_order_relaxed),
+        .streamed = atomic_load_explicit(&r->streamed, memory_order_relaxed),
+        .uploads = uploads,
+        .failed = atomic_load_explicit(&r->failed, memory_order_relaxed),
+        .reads = atomic_load_explicit(&r->reads, memory_order_relaxed),
+        .unread = atomic_load_explicit(&r->unread, memory_order_relaxed),
+        .upload_bytes = uploads * r->s.packed.bytes,
+        .upload_ns = atomic_load_explicit(&r->upload_ns, memory_order_relaxed),
+        .resident = atomic_load_explicit(&r->resident, memory_order_relaxed),
+        .slots = r->s.n_layers * r->s.n_slots,
+        .drops = r->s.drop,
+        .dropped_bytes = atomic_load_explicit(&r->dropped, memory_order_relaxed) * td_packed_drop_bytes(&r->s.packed)};
 }

@@ -13,8 +13,15 @@
  *
  *   absent --swap--> loading --copied, next begin_pass--> resident --swap of another--> absent
  *
- * Uploads go one after another through one pinned buffer of an expert's size. At most TD_UPLOADS_OPEN are open, and they may take
- * TD_UPLOADS_SHARE of the time, beside those that fill empty slots.
+ * With `drop`, host memory has only what is not resident. A swap then has more steps, each of which the uploads' thread does
+ * between two begin_passes:
+ *   read   the expert that goes, from its file, while its slot is still used; then it leaves the table
+ *   copy   the one that comes, to the slot; then it enters the table
+ *   drop   the memory of that one
+ * Where the file cannot be read, or has other bytes, the expert that should go stays on the device for good.
+ *
+ * Uploads go one after another through one pinned buffer of an expert's size. At most TD_UPLOADS_OPEN swaps are open, and they may
+ * take TD_UPLOADS_SHARE of the time, beside those that fill empty slots.
  */
 #ifndef TD_RESIDENCY_RESIDENT_EXPERTS_H
 #define TD_RESIDENCY_RESIDENT_EXPERTS_H
@@ -27,14 +34,15 @@
 #define TD_UPLOADS_SHARE 0.25
 
 typedef struct {
-    td_npu           *npu;     /* borrowed, as what follows */
-    const td_experts *experts; /* loaded: uploads read it */
-    td_packed_expert  packed;
-    uint32_t          n_layers, n_experts, top_k;
-    uint32_t          n_slots;      /* of a layer, top_k .. n_experts */
-    uint32_t          stream_slots; /* of streamed experts (streamed_experts.h), behind the slots of all layers */
-    uint32_t          max_tok;      /* rows of a pass */
-    uint64_t          chaos_seed;   /* random swaps, for tests of determinism; 0: the policy's */
+    td_npu          *npu;     /* borrowed, as what follows */
+    td_experts      *experts; /* uploads read it: a layer is loaded before td_resident_fill or the first pass */
+    td_packed_expert packed;
+    uint32_t         n_layers, n_experts, top_k;
+    uint32_t         n_slots;      /* of a layer, top_k .. n_experts */
+    uint32_t         stream_slots; /* of streamed experts (streamed_experts.h), behind the slots of all layers */
+    uint32_t         max_tok;      /* rows of a pass */
+    uint64_t         chaos_seed;   /* random swaps, for tests of determinism; 0: the policy's */
+    bool             drop;         /* what is resident leaves host memory (td_experts_drop): td_resident_fill comes first */
 } td_resident_spec;
 
 typedef struct td_resident_experts td_resident_experts;
@@ -45,12 +53,19 @@ uint64_t td_resident_slot_bytes(const td_resident_spec *s);
 uint64_t td_resident_stream_bytes(const td_resident_spec *s);
 uint64_t td_resident_table_bytes(const td_resident_spec *s);
 uint64_t td_resident_pinned_bytes(const td_resident_spec *s);
+/** With drop: host memory that a slot of each layer saves, and what swaps and the load of a layer take beside it. */
+uint64_t td_resident_saved_bytes(const td_resident_spec *s);
+uint64_t td_resident_doubled_bytes(const td_resident_spec *s);
 
 /** No expert is resident. @param s copied. @return TD_ENOMEM, TD_EINVAL for n_slots out of range, TD_ENOTSUP for more slots than
  * the table can number, what the device returns. */
 TD_NODISCARD td_status td_resident_open(const td_resident_spec *s, td_resident_experts **out, td_error *err);
 /** Waits for the upload that is under way. No pass may be. NULL is fine. */
 void td_resident_close(td_resident_experts *r);
+
+/** With drop, when a layer was loaded and no pass has been: its first experts fill the slots and leave host memory.
+ * @return what the device returns. */
+TD_NODISCARD td_status td_resident_fill(td_resident_experts *r, uint32_t layer, td_error *err);
 
 const td_resident_spec *td_resident_get_spec(const td_resident_experts *r);
 

@@ -71,7 +71,8 @@ static void tier_text(const char *tier, td_tier_rate rate, char *text, size_t si
                  100 * rate.bound_fraction);
 }
 
-/* ", 61.2 % of experts on the device, 12 uploads, 3 streamed steps": of the interval; nothing if no experts move. */
+/* ", 61.2 % of experts on the device, 12 uploads, 3 streamed steps, 9 read again": of the interval, the last two where there are
+ * some; nothing if no experts move. */
 static void residency_text(const td_residency_counts *from, const td_residency_counts *to, char *text, size_t size) {
     const uint64_t hits = to->hits - from->hits + to->streamed - from->streamed, all = hits + to->misses - from->misses,
                    steps = to->stream.steps - from->stream.steps;
@@ -82,7 +83,9 @@ static void residency_text(const td_residency_counts *from, const td_residency_c
                                     "expert_uploads", "%" PRIu64) " uploads",
                                 100 * (double)hits / (double)all, to->uploads - from->uploads);
     if (n < size && steps)
-        snprintf(text + n, size - n, ", " TD_FIGURE("streamed_steps", "%" PRIu64) " streamed steps", steps);
+        n += (size_t)snprintf(text + n, size - n, ", " TD_FIGURE("streamed_steps", "%" PRIu64) " streamed steps", steps);
+    if (to->drops && n < size)
+        snprintf(text + n, size - n, ", " TD_FIGURE("expert_reads", "%" PRIu64) " read again", to->reads - from->reads);
 }
 
 void td_log_load(td_engine *e) {

@@ -193,8 +193,13 @@ static void write_residency(td_jbuf *b, const char *model, const td_residency_co
                  (sample[]){{"result", "ok", NULL, (double)r->uploads}, {"result", "failed", NULL, (double)r->failed}}, 2);
     write_family(b, model, "tandem:expert_upload_bytes_total", "counter", "Bytes of those that ended well.",
                  &(sample){.value = (double)r->upload_bytes}, 1);
-    write_family(b, model, "tandem:expert_upload_seconds_total", "counter", "Time of the copies.",
-                 &(sample){.value = 1e-9 * (double)r->upload_ns}, 1);
+    write_family(b, model, "tandem:expert_upload_seconds_total", "counter",
+                 "Time of the copies, and of reading experts again.", &(sample){.value = 1e-9 * (double)r->upload_ns}, 1);
+    write_family(b, model, "tandem:expert_reads_total", "counter",
+                 "Experts read again from their file to leave the device, by how that ended.",
+                 (sample[]){{"result", "ok", NULL, (double)r->reads}, {"result", "failed", NULL, (double)r->unread}}, 2);
+    write_family(b, model, "tandem:expert_dropped_bytes", "gauge", "Host memory that resident experts do not take.",
+                 &(sample){.value = (double)r->dropped_bytes}, 1);
     write_family(b, model, "tandem:resident_experts", "gauge", "Experts that are on the device, of all layers.",
                  &(sample){.value = r->resident}, 1);
     write_family(b, model, "tandem:resident_expert_slots", "gauge", "Experts that the device has room for.",

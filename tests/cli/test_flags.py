@@ -28,7 +28,7 @@ KNOWN = """--model-path --model --tokenizer-path --served-model-name --trust-rem
 --tool-call-parser --enable-metrics --log-level --log-requests --decode-log-interval --watchdog-timeout --random-seed
 --skip-server-warmup --stream-interval --nnodes --node-rank --dist-init-addr --speculative-algorithm --speculative-num-steps --speculative-eagle-topk --speculative-num-draft-tokens --speculative-always
 --disaggregation-mode --disaggregation-transfer-backend --disaggregation-bootstrap-port --cpuinfer --kt-cpuinfer --cpu-weight-path
---kt-weight-path --subpool-count --kt-threadpool-count --num-gpu-experts --kt-num-gpu-experts --enable-defer
+--kt-weight-path --subpool-count --kt-threadpool-count --num-gpu-experts --kt-num-gpu-experts --expert-memory --enable-defer
 --kt-max-deferred-experts-per-token --max-deferred-experts-per-token --enable-two-batch-overlap --disable-two-chunk-overlap --npu-threads --expert-quantization""".split()
 
 

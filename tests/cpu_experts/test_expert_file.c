@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <limits.h>
 #include <signal.h>
+#include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
@@ -299,6 +300,102 @@ TEST_WITH(words_of_no_format_are_refused, NULL, empty_dir) {
     }
     td_experts_destroy(x);
     td_pool_destroy(pool);
+}
+
+static bool takes_memory(const td_experts *x, uint32_t layer, uint32_t expert) {
+    const size_t  page = td_page_bytes();
+    unsigned char there = 0;
+    for (uint32_t s = 0; s < x->layout.n_shards; s++) {
+        const size_t bytes = x->layout.shard[s].expert.bytes;
+        char        *from = (char *)expert_shard_data(x, layer, s) + expert * bytes;
+        char        *first = (char *)td_round_up((uintptr_t)from, page);
+        for (; first + page <= from + bytes && !there; first += page) assert_int_equal(mincore(first, page, &there), 0);
+        there &= 1;
+    }
+    return there;
+}
+
+static td_experts *open_droppable(td_expert_format format, td_pool *pool) {
+    td_experts *x = open_store(format, pool);
+    x->config.droppable = true;
+    assert_int_equal(td_experts_load_file(x, 1, path, 99, NULL), TD_OK);
+    assert_null(x->files[1].base);
+    return x;
+}
+
+/* From a file that is loaded as it is, and from one that is repacked; the file's name may be gone. */
+TEST_WITH(dropped_experts_come_back_as_they_were, NULL, empty_dir) {
+    for (int format = 0; format < TD_EXPERT_FORMATS; format++)
+        for (uint32_t shards = 1; shards <= 2; shards++) {
+            float want[N_TOK * HIDDEN], got[N_TOK * HIDDEN];
+            biased = format % 2;
+            empty_dir(NULL);
+            save_one((td_expert_format)format, 99, want);
+            td_pool         *pool = fixture_pool(shards, shards);
+            td_experts      *x = open_droppable((td_expert_format)format, pool);
+            td_packed_expert packed;
+            assert_int_equal(td_experts_packed(&x->config, shards, &packed, NULL), TD_OK);
+            assert_in_range(td_packed_drop_bytes(&packed), 1, packed.bytes);
+            empty_dir(NULL);
+            for (int again = 0; again < 2; again++) {
+                for (uint32_t e = 0; e < N_EXPERTS; e += 2) {
+                    assert_true(takes_memory(x, 1, e));
+                    td_experts_drop(x, 1, e);
+                    td_experts_drop(x, 1, e); /* once is enough */
+                    assert_false(takes_memory(x, 1, e));
+                    assert_true(e + 1 == N_EXPERTS || takes_memory(x, 1, e + 1));
+                }
+                for (uint32_t e = 0; e < N_EXPERTS; e++) assert_int_equal(td_experts_read_again(x, 1, e, NULL), TD_OK);
+                outputs(x, 1, got);
+                assert_memory_equal(got, want, sizeof want);
+            }
+            assert_int_equal(td_experts_save_file(x, 1, path, 99, NULL), TD_EINVAL); /* some may not be there */
+            td_experts_destroy(x);
+            td_pool_destroy(pool);
+        }
+    biased = false;
+}
+
+TEST_WITH(an_expert_whose_file_has_changed_stays_dropped, NULL, empty_dir) {
+    float       y[N_TOK * HIDDEN];
+    td_error    err = {0};
+    struct stat st;
+    td_pool    *pool = fixture_pool(1, 1);
+    save_one(TD_EXPERT_INT4C, 99, y);
+    td_experts  *x = open_droppable(TD_EXPERT_INT4C, pool);
+    const size_t bytes = x->layout.shard[0].expert.bytes;
+    for (uint32_t e = 1; e < N_EXPERTS; e++) td_experts_drop(x, 1, e);
+    overwrite((off_t)(TD_FILE_BLOCK + 2 * bytes - 1), "\x55", 1);
+    assert_int_equal(stat(path, &st), 0);
+    assert_int_equal(truncate(path, (off_t)(TD_FILE_BLOCK + 4 * bytes - 1)), 0);
+    assert_int_equal(td_experts_read_again(x, 1, 1, &err), TD_EFORMAT);
+    assert_non_null(strstr(err.text, "was changed: expert 1 is not what it was"));
+    assert_int_equal(td_experts_read_again(x, 1, 2, &err), TD_OK);
+    assert_int_equal(td_experts_read_again(x, 1, 3, &err), TD_EIO);
+    assert_non_null(strstr(err.text, "ends too early"));
+    assert_false(takes_memory(x, 1, 1) || takes_memory(x, 1, 3));
+    assert_true(takes_memory(x, 1, 2));
+    td_experts_destroy(x);
+    td_pool_destroy(pool);
+}
+
+/* What was repacked must lie in a file too. */
+TEST_WITH(experts_without_a_file_of_their_layout_cannot_be_dropped, NULL, empty_dir) {
+    float    y[N_TOK * HIDDEN];
+    td_error err = {0};
+    td_pool *pool = fixture_pool(2, 2);
+    save_one(TD_EXPERT_INT4C, 99, y);
+    td_experts *x = open_store(TD_EXPERT_INT4C, pool);
+    x->config.droppable = true;
+    assert_int_equal(chmod(dir, 0500), 0);
+    const bool may_write = access(dir, W_OK) == 0; /* root */
+    td_status  got = td_experts_load_file(x, 1, path, 99, &err);
+    assert_int_equal(chmod(dir, 0700), 0);
+    td_experts_destroy(x);
+    td_pool_destroy(pool);
+    if (may_write) skip();
+    assert_int_equal(got, TD_EIO);
+    assert_non_null(strstr(err.text, "experts that leave memory need a file packed for this machine"));
 }
 
 TEST_WITH(a_write_that_does_not_fit_is_an_error_and_leaves_nothing, NULL, empty_dir) {

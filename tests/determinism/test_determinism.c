@@ -16,6 +16,7 @@
  *   TD_TEST_DEVICE_EXPERTS=1  everything with the routed experts on the device
  *   TD_TEST_RESIDENT=1        the rows, not the reference, with half of a layer's experts on the device; which ones is drawn
  *                             anew in each step with TD_CHAOS_RESIDENCY, else those of most use
+ *   TD_TEST_RESIDENT=drop     the same of a quantised model, and what is on the device leaves host memory
  *
  * The reference is each request of a random workload alone, on a fresh engine with one thread, its prompt in one piece.
  * Then the workload runs once per row of VARIANTS and must give the same. A row also says what has to happen for it to
@@ -24,12 +25,15 @@
 #include <fnmatch.h>
 #include <inttypes.h>
 #include <math.h>
+#include <stdlib.h>
 #include <time.h>
 
 #include "core/log/log.h"
 #include "core/math/rng.h"
 #include "core/threads/chaos.h"
 #include "model/arch/config_file.h"
+#include "tandem_tools.h"
+#include "tests/model/folder_files.h"
 #include "tests/td_test.h"
 #include "workload.h"
 
@@ -148,6 +152,7 @@ static uint32_t             g_requests = WORKLOAD_REQUESTS;
 static const char          *g_rows; /* a pattern of their names, or NULL */
 static probe               *g_reference[WORKLOAD_REQUESTS];
 static const char          *g_device = "host"; /* of all but the reference */
+static char                 g_quantised[64];   /* the model's folder, where it is not the repository's */
 /* Cards give the reference themselves: their sums have an order of their own. */
 static const char *g_reference_device = "host";
 
@@ -164,6 +169,27 @@ static uint32_t some_experts(const char *path) {
     return c.top_k > c.n_experts / 2 ? c.top_k : c.n_experts / 2;
 }
 
+static bool drops_experts(void) {
+    const char *resident = getenv("TD_TEST_RESIDENT");
+    return resident && !strcmp(resident, "drop");
+}
+
+/* The model with packed experts, for experts that are read again. */
+static void quantise_model(void) {
+    td_error            err = {0};
+    td_quantize_options q = {.output_path = g_quantised,
+                             .quantization = "w8a8_int8",
+                             .expert_quantization = "auto",
+                             .subpool_count = 1,
+                             .threads = 2};
+    char                path[512], folder[] = "/tmp/test_determinism.XXXXXX";
+    snprintf(path, sizeof path, TD_SOURCE_DIR "/%s", g_model->path);
+    q.model_path = path;
+    if (!mkdtemp(folder)) fail_msg("no folder in /tmp");
+    snprintf(g_quantised, sizeof g_quantised, "%s", folder);
+    if (td_quantize(&q, &err) != TD_OK) fail_msg("%s", err.text);
+}
+
 static td_engine *open_engine_on(const char *device, const variant *v) {
     char              path[512];
     td_engine_options o;
@@ -172,7 +198,7 @@ static td_engine *open_engine_on(const char *device, const variant *v) {
     const char       *cards = getenv("TD_TEST_CARDS");
     td_engine_options_init(&o);
     snprintf(path, sizeof path, TD_SOURCE_DIR "/%s", g_model->path);
-    o.model_path = path;
+    o.model_path = *g_quantised ? g_quantised : path;
     o.device = device;
     o.tokenizer_path = TD_SOURCE_DIR "/models/tale-v3-14m"; /* the others have none; any gives text to compare */
     o.quantization = g_precision->quantization;
@@ -192,6 +218,7 @@ static td_engine *open_engine_on(const char *device, const variant *v) {
     o.speculative_always = v->drafts;
     if (v->resident) o.num_gpu_experts = some_experts(path);
     o.stream_experts = v->streams;
+    if (v->resident && drops_experts()) o.expert_memory = "drop";
     o.max_running_requests = v->max_running ? v->max_running : WORKLOAD_REQUESTS;
     o.max_total_tokens = 128 * (uint64_t)(v->pages ? v->pages : PLENTY_PAGES);
     if (td_engine_open(&o, &e, &err) != TD_OK) fail_msg("%s", err.text);
@@ -248,6 +275,7 @@ static void same_bits(void **state) {
     if (g_precision->deferred) assert_true(s.experts_deferred > 0);
     if (getenv("TD_TEST_RESIDENT")) assert_true(s.residency.hits > 0 && s.residency.misses > 0 && s.residency.uploads > 0);
     if (s.residency.stream.slots) assert_true(s.residency.streamed > 0 && s.residency.stream.failed == 0);
+    if (drops_experts()) assert_true(s.residency.reads > 0 && s.residency.unread == 0 && s.residency.dropped_bytes > 0);
 }
 
 /*
@@ -331,6 +359,7 @@ static void next_turn_of_a_chat(void **state) {
 static int make_reference(void **state) {
     (void)state;
     td_log_set_level(TD_LOG_ERROR);
+    if (drops_experts()) quantise_model();
     for (uint32_t i = 0; i < g_requests; i++) {
         td_engine *e = open_engine_on(g_reference_device, &(variant){.cpuinfer = 1});
         g_reference[i] = workload_request(&g_workload, i);
@@ -345,6 +374,7 @@ static int make_reference(void **state) {
 static int free_reference(void **state) {
     (void)state;
     workload_free(g_reference, g_requests);
+    if (*g_quantised) remove_folder(g_quantised);
     return 0;
 }
 

@@ -28,6 +28,7 @@ typedef struct {
     uint32_t             device_experts;    /* of a layer: none, some or all */
     uint64_t             residency_seed;    /* which ones of some is drawn; 0: the policy's choice */
     bool                 stream_experts;    /* others pass through the device's memory */
+    bool                 drop_experts;      /* those on the device leave host memory */
     uint32_t             threads, subpools; /* 0: 2 and 1 */
     uint32_t             npu_threads;       /* 0: TD_TEST_NPU_THREADS, or shared */
     const char          *device;            /* NULL: what TD_TEST_DEVICE says, else host */

@@ -125,3 +125,37 @@ TEST(two_memories) {
     host.weight_bytes = UINT64_MAX;
     assert_int_equal(td_memory_plan(&in, &shares, &err), TD_ENOMEM);
 }
+
+/* Experts that leave host memory for a slot: as many slots as it needs come before KV. The host may use 20 GiB; of the device 2
+ * GiB are left, for 256 pages or 64 slots. */
+TEST(slots_that_host_memory_needs) {
+    td_memory_plan_input in = machine();
+    td_host_budget       host = {
+              .available_bytes = 40 * GIB, .weight_bytes = 20 * GIB + 320 * MIB, .saved_bytes = 32 * MIB, .scratch_bytes = 0};
+    td_memory_shares shares;
+    td_error         err = {0};
+    in.host = &host;
+    in.slot_bytes = 32 * MIB;
+    in.slots_least = 4;
+    in.slots_most = 60;
+    assert_int_equal(td_memory_plan(&in, &shares, &err), TD_OK); /* one sequence takes all that the ten leave */
+    assert_int_equal(shares.n_slots, 10);
+    assert_int_equal(shares.n_pages, 256 - 40);
+    in.context_length = 1000;
+    in.max_running = 1;
+    assert_int_equal(td_memory_plan(&in, &shares, &err), TD_OK);
+    assert_int_equal(shares.n_slots, 60);
+    host.weight_bytes = 20 * GIB + 1;
+    in.context_length = 131072;
+    assert_int_equal(td_memory_plan(&in, &shares, &err), TD_OK);
+    assert_int_equal(shares.n_slots, 4); /* fewer are no use */
+    host.weight_bytes = 20 * GIB + 60 * 32 * MIB + 1;
+    assert_int_equal(td_memory_plan(&in, &shares, &err), TD_ENOMEM);
+    assert_non_null(strstr(err.text, "host memory: the experts take 20.00 GiB"));
+    host.weight_bytes = 20 * GIB + 60 * 32 * MIB;
+    assert_int_equal(td_memory_plan(&in, &shares, &err), TD_OK);
+    assert_int_equal(shares.n_slots, 60);
+    in.weight_bytes += 256 * MIB;
+    assert_int_equal(td_memory_plan(&in, &shares, &err), TD_ENOMEM);
+    assert_non_null(strstr(err.text, "device memory: the weights take 7.12 GiB"));
+}

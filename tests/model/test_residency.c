@@ -1,12 +1,20 @@
 /*
  * Experts that move: whichever lie on the device, and whenever that changes, a model's logits have the bits that they have with
- * all experts on the CPU. Placements are drawn anew in each pass, or the policy's.
+ * all experts on the CPU. Placements are drawn anew in each pass, or the policy's. The same where what is resident has left host
+ * memory, and where its file can be read no more.
  */
+#include <stdlib.h>
+#include <unistd.h>
+
+#include "folder_files.h"
 #include "residency_run.h"
+#include "tandem_tools.h"
+
+static const char *const DEVICES[] = {"host", "apart", NULL};
 
 static void check_model(const char *path, uint32_t resident, td_expert_format format) {
     model_run_options o = {.path = path, .w8a8 = format != TD_EXPERT_BF16, .experts = format};
-    check_residency(o, resident, 60, (const char *const[]){"host", "apart", NULL});
+    check_residency(o, resident, 60, DEVICES);
 }
 
 /* Other experts pass through the device's memory, drawn ones in drawn steps, which go whole or in halves. */
@@ -36,4 +44,100 @@ TEST(streamed_int4) {
 }
 TEST(streamed_bf16) {
     check_streamed(GOLDEN "qwen3_moe", 4, TD_EXPERT_BF16);
+}
+
+/* ---- what is resident leaves host memory ----------------------------------------------------------- */
+
+static char folder[] = "/tmp/test_residency.XXXXXX";
+
+static int quantised(void **state) {
+    (void)state;
+    td_error            err = {0};
+    td_quantize_options q = {.model_path = TD_SOURCE_DIR "/models/tale-v3-14m",
+                             .output_path = folder,
+                             .quantization = "w8a8_int8",
+                             .expert_quantization = "int4",
+                             .subpool_count = 1,
+                             .threads = 2};
+    if (!mkdtemp(folder) || rmdir(folder) != 0 || td_quantize(&q, &err) != TD_OK) fail_msg("%s", err.text);
+    return 0;
+}
+
+static int removed(void **state) {
+    (void)state;
+    remove_folder(folder);
+    memcpy(folder + sizeof folder - 7, "XXXXXX", 6);
+    residency_midway = NULL;
+    return 0;
+}
+
+static void expert_files(const char *of, void (*change)(const char *path)) {
+    for (int i = 0; i < 100; i++) {
+        char path[256];
+        snprintf(path, sizeof path, "%s/experts-%05d.tdx", of, i);
+        if (access(path, F_OK) == 0) change(path);
+    }
+}
+
+static void forget(const char *path) {
+    assert_int_equal(unlink(path), 0);
+}
+static void shorten(const char *path) {
+    assert_int_equal(truncate(path, 5000), 0);
+}
+static void forget_files(const char *of) {
+    expert_files(of, forget);
+}
+static void shorten_files(const char *of) {
+    expert_files(of, shorten);
+}
+
+static const model_run_options DROPPED = {
+    .path = folder, .w8a8 = true, .experts = TD_EXPERT_INT4C, .experts_as_stored = true, .drop_experts = true};
+
+TEST_WITH(experts_that_left_host_memory, quantised, removed) {
+    check_residency(DROPPED, 6, 60, DEVICES);
+    assert_true(residency_counts.reads > 0 && residency_counts.unread == 0);
+    assert_true(residency_counts.dropped_bytes > 0);
+}
+
+/* Those that pass through the device are in host memory meanwhile. */
+TEST_WITH(streamed_experts_while_others_left_host_memory, quantised, removed) {
+    model_run_options o = DROPPED;
+    o.stream_experts = true;
+    check_residency(o, 6, 20, (const char *const[]){"apart", NULL});
+    assert_true(residency_counts.reads > 0 && residency_counts.stream.uploads > 0);
+}
+
+/* One run, of drawn placements. */
+static void check_midway(const char *device, void (*midway)(const char *of)) {
+    uint32_t          vocab;
+    model_run_options o = DROPPED;
+    o.n_seq = N_SEQ, o.max_len = PROMPT + 60, o.max_tok = N_SEQ * PROMPT, o.device = device;
+    float *want = run_model(&o, &vocab);
+    o.device_experts = 6;
+    o.residency_seed = 1;
+    residency_midway = midway;
+    float *got = run_model(&o, &vocab);
+    assert_memory_equal(got, want, (size_t)o.max_len * N_SEQ * vocab * sizeof *got);
+    free(got);
+    free(want);
+}
+
+/* Files stay open: names may go. */
+TEST_WITH(files_that_vanish_are_read_all_the_same, quantised, removed) {
+    check_midway("apart", forget_files);
+    assert_true(residency_counts.reads > 0 && residency_counts.unread == 0);
+}
+
+/* An expert that cannot be read again stays on the device, and all others go on. */
+TEST_WITH(experts_whose_files_were_cut_short_stay_on_the_device, quantised, removed) {
+    for (int host = 0; host < 2; host++) {
+        if (host) {
+            removed(NULL);
+            quantised(NULL);
+        }
+        check_midway(host ? "host" : "apart", shorten_files);
+        assert_true(residency_counts.unread > 0);
+    }
 }

@@ -175,6 +175,12 @@ class Plan(unittest.TestCase):
         auto = self.plan(*flags, "--num-gpu-experts", "auto")
         self.assertEqual((auto["model"]["experts_on_card"], auto["kv_tokens"]), (128, 32768), "all fit beside the KV cache")
         self.assertIn(", 64 of 128 also on the card, which 50.0 % of decoded tokens' choices find there", run(*flags, "--num-gpu-experts", "64").stdout)
+        dropped = self.plan(*flags, "--num-gpu-experts", "64", "--expert-memory", "drop")
+        on_hosts = sum(m["expert_bytes"] for m in dropped["memory"][:-1])
+        self.assertAlmostEqual((all_bytes - on_hosts) / card["expert_bytes"], 1, delta=0.02, msg="less pages that two experts share")
+        self.assertEqual(dropped["decode"], half["decode"], "the work is the same")
+        self.assertIn(", 64 of 128 only on the card, which", run(*flags, "--num-gpu-experts", "64", "--expert-memory", "drop").stdout)
+        self.assertIn("expert-memory drop: no experts are on the device: add num-gpu-experts", self.refused(*flags, "--expert-memory", "drop", status=1))
         self.assertIn("expert-hits: no experts move", self.refused(*flags, "--expert-hits", "0.5", status=1))
         self.assertIn("each of several cards keeps all", self.refused("--config", QWEN, "--machine", AK, "--num-gpu-experts", "64", status=1))
 

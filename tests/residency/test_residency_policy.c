@@ -203,6 +203,40 @@ TEST(it_keeps_what_is_used_and_lets_go_what_is_not) {
     td_residency_policy_close(p);
 }
 
+/* Who goes later is neither resident nor absent meanwhile, so nobody asks for it twice. */
+TEST(an_expert_that_goes_later_is_leaving_until_it_is_told) {
+    td_residency_config  c = {.n_layers = 1, .n_experts = 6, .top_k = 1, .n_slots = 2, .upload_cost = 1, .goes_later = true};
+    td_residency_policy *p;
+    td_residency_swap    s, next;
+    uint16_t             ids[] = {3, 4};
+    assert_int_equal(td_residency_policy_open(&c, &p, NULL), TD_OK);
+    for (uint16_t e = 0; e < 2; e++) td_residency_policy_place(p, 0, e);
+    assert_false(td_residency_policy_next(p, &s)); /* no slot is empty, and nothing was used */
+    for (int i = 0; i < 4; i++) td_residency_policy_count(p, 0, 2, ids, false);
+    assert_true(td_residency_policy_next(p, &s));
+    assert_int_equal(td_residency_policy_state(p, 0, s.in), TD_EXPERT_LOADING);
+    assert_int_equal(td_residency_policy_state(p, 0, s.out), TD_EXPERT_LEAVING);
+    assert_true(td_residency_policy_next(p, &next));
+    assert_true(next.in != s.in && next.out != s.out && next.in != s.out);
+    assert_false(td_residency_policy_next(p, &(td_residency_swap){0}));
+    td_residency_policy_end_leave(p, &s, false);
+    assert_int_equal(td_residency_policy_state(p, 0, s.out), TD_EXPERT_ABSENT);
+    td_residency_policy_end_upload(p, 0, s.in, false);
+    td_residency_policy_end_leave(p, &next, true);
+    assert_int_equal(td_residency_policy_state(p, 0, next.out), TD_EXPERT_STAYS);
+    assert_int_equal(td_residency_policy_state(p, 0, next.in), TD_EXPERT_ABSENT);
+    for (int i = 0; i < 100; i++) {
+        uint16_t other = 5;
+        td_residency_policy_begin_step(p);
+        td_residency_policy_count(p, 0, 1, &other, false);
+    }
+    td_residency_policy_begin_step(p);
+    assert_true(td_residency_policy_next(p, &s)); /* the other slot's */
+    assert_true(s.in == 5 && s.out != next.out);
+    assert_false(td_residency_policy_next(p, &s));
+    td_residency_policy_close(p);
+}
+
 TEST(a_prompt_does_not_outweigh_what_decodes) {
     td_residency_config  c = {.n_layers = 1, .n_experts = 8, .top_k = 1, .n_slots = 1, .upload_cost = 1};
     td_residency_policy *p;
@@ -242,15 +276,15 @@ typedef struct {
 } refusal;
 
 static const refusal REFUSED[] = {
-    {"no layer", "0 layers", {0, 8, 2, 4, 1}},
-    {"no expert", "of 0 experts", {1, 0, 2, 4, 1}},
-    {"an id that says that there is none", "of 65535 experts", {1, 65535, 2, 4, 1}},
-    {"no experts a token", "choose 0 of 8", {1, 8, 0, 4, 1}},
-    {"more a token than there are", "choose 9 of 8", {1, 8, 9, 8, 1}},
-    {"fewer slots than a token needs", "2 to 8 are possible", {1, 8, 2, 1, 1}},
-    {"more slots than experts", "2 to 8 are possible", {1, 8, 2, 9, 1}},
-    {"an upload that gives uses", "cost -1 uses", {1, 8, 2, 4, -1}},
-    {"an upload that costs no number", "cannot cost", {1, 8, 2, 4, NAN}},
+    {"no layer", "0 layers", {0, 8, 2, 4, 1, false}},
+    {"no expert", "of 0 experts", {1, 0, 2, 4, 1, false}},
+    {"an id that says that there is none", "of 65535 experts", {1, 65535, 2, 4, 1, false}},
+    {"no experts a token", "choose 0 of 8", {1, 8, 0, 4, 1, false}},
+    {"more a token than there are", "choose 9 of 8", {1, 8, 9, 8, 1, false}},
+    {"fewer slots than a token needs", "2 to 8 are possible", {1, 8, 2, 1, 1, false}},
+    {"more slots than experts", "2 to 8 are possible", {1, 8, 2, 9, 1, false}},
+    {"an upload that gives uses", "cost -1 uses", {1, 8, 2, 4, -1, false}},
+    {"an upload that costs no number", "cannot cost", {1, 8, 2, 4, NAN, false}},
 };
 
 static void is_refused(void **state) {

@@ -200,12 +200,27 @@ class Launch(unittest.TestCase):
                 tokens.append(answer["output_ids"])
                 info = server.request("GET", "/server_info")[1]
         self.assertEqual(tokens[0], tokens[1])
+        with tempfile.TemporaryDirectory() as folder:
+            packed = os.path.join(folder, "packed")
+            subprocess.run([TANDEM, "quantize", "--model-path", MODEL, "--output", packed, "--subpool-count", "1"], check=True, capture_output=True, timeout=120)
+            answers = []
+            for how in ("keep", "drop"):
+                with start("--model-path", packed, "--device", "apart", "--max-total-tokens", "1024", "--subpool-count", "1", "--decode-log-interval", "5",
+                           "--num-gpu-experts", "8", "--expert-memory", how) as server:
+                    ask = {"text": "Once upon a time", "sampling_params": {"temperature": 0, "max_new_tokens": 60}}
+                    answers.append(server.request("POST", "/generate", ask)[1]["output_ids"])
+                    self.assertEqual(server.metric("tandem:expert_dropped_bytes") > 0, how == "drop")
+                    if how == "drop":
+                        server.wait_log_match(r"the device has room for 40 of 80, those of most use; the CPU has the others(.|\n)* uploads, \d+ read again\n")
+            self.assertEqual(answers[0], answers[1])
         self.assertEqual(info["kt_num_gpu_experts"], 16)
         for flags, words in ((("--num-gpu-experts", "17"), "num-gpu-experts 17: a layer has 16 routed experts"),
                              (("--num-gpu-experts", "1"), "num-gpu-experts 1: a token chooses 4 experts of a layer"),
                              (("--num-gpu-experts", "8", "--enable-defer"), "num-gpu-experts 8: experts that move cannot be deferred yet"),
                              (("--num-gpu-experts", "16", "--cpu-weight-path", "/nowhere"), "packed for the CPU"),
-                             (("--stream-experts",), "stream-experts needs some of a layer's experts on the device: add num-gpu-experts")):
+                             (("--stream-experts",), "stream-experts needs some of a layer's experts on the device: add num-gpu-experts"),
+                             (("--expert-memory", "drop"), "expert-memory drop: no experts are on the device: add num-gpu-experts"),
+                             (("--num-gpu-experts", "8", "--expert-memory", "drop"), "expert-memory drop: there are no packed files from which experts could be read again")):
             p = subprocess.run([TANDEM, "launch_server", "--model-path", MODEL, "--port", "0", *flags], capture_output=True, text=True, timeout=120)
             self.assertEqual((p.returncode, p.stdout), (1, ""))
             self.assertIn(words, p.stderr)

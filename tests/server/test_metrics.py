@@ -73,6 +73,7 @@ class Metrics(unittest.TestCase):
             self.assertEqual([after(f"tandem:{n}_total") for n in ("drafts_verified", "drafts_accepted", "drafted_steps")], [10, 6, 5])
             self.assertEqual([after(f"tandem:expert_{n}_total") for n in ("hits", "misses", "upload_bytes", "upload_seconds")], [62, 38, 9000, 0.25])
             self.assertEqual([after("tandem:expert_uploads_total", result=r) for r in ("ok", "failed")], [9, 1])
+            self.assertEqual([after("tandem:expert_reads_total", result=r) for r in ("ok", "failed")] + [after("tandem:expert_dropped_bytes")], [5, 2, 14000])
             self.assertEqual((after("tandem:resident_experts"), after("tandem:resident_expert_slots")), (14, 16))
             self.assertEqual([after(f"tandem:{n}") for n in ("expert_streamed_total", "streamed_steps_total", "streamed_upload_bytes_total",
                               "streamed_upload_seconds_total", "streamed_layer_experts", "streamed_from_rows")], [25, 4, 64000, 0.5, 48, 700])

@@ -21,7 +21,7 @@ BUILD = os.environ["TD_BUILD_DIR"]
 DEMO = str(ROOT / "models/tale-v3-14m")
 
 # Pages whose readers have installed the package: what they type as `tandem` runs in an empty folder.
-INSTALLED = {"docs/models.md", "docs/models.zh.md", "docs/quickstart.md", "docs/quickstart.zh.md", "docs/plan.md", "docs/scaling.md", "docs/speculative.md", "docs/deployment.md", "docs/deployment.zh.md"}
+INSTALLED = {"docs/models.md", "docs/models.zh.md", "docs/quickstart.md", "docs/quickstart.zh.md", "docs/plan.md", "docs/plan.zh.md", "docs/scaling.md", "docs/speculative.md", "docs/deployment.md", "docs/deployment.zh.md"}
 
 # Commands of blocks that this test does not run: a part of the command, and why.
 NOT_RUN = {

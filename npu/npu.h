@@ -49,7 +49,7 @@
  * A recurrent layer keeps a state in the place of keys and values. It is brought up to date at the border of each block of
  * TD_STATE_BLOCK tokens, at positions that are multiples of it. The rows since then are kept one by one: the open block.
  */
-#define TD_STATE_BLOCK 64
+#define TD_STATE_BLOCK 32
 #define TD_STATE_NONE UINT32_MAX /* in the place of a state's slot: zeros, where a sequence begins */
 
 #define TD_TOP_K_MAX 32

@@ -3,20 +3,18 @@
 
 #include <math.h>
 
+#include "kernels/vec/fetch.h"
 #include "kernels/vec/vec.h"
 #include "kernels/vec/vec_exp.inc"
 
 /*
- *   NV        vectors of columns that a row of `lower` takes at a time: enough sums in flight, and one load of u for each
- *   MR, NV_FOLD   the tile of `fold`: rows, vectors of columns
+ *   MR, NV    the tile of a product: rows, vectors of columns: enough sums in flight
  */
-#define NV 8
+#define NV 2
 #if TD_FOR_AVX512 || TD_FOR_NEON /* 32 registers */
 #define MR 8
-#define NV_FOLD 2
 #else
 #define MR 4
-#define NV_FOLD 2
 #endif
 
 #define TILE static inline __attribute__((always_inline))
@@ -56,6 +54,14 @@ static void unit(float *x, float eps, float scale, size_t n) {
     for (size_t i = 0; i < n; i += LANES) store_upto(x + i, load_upto(x + i, n - i) * factor, n - i);
 }
 
+static void mix(float *out, float a, const float *x, float b, const float *y, size_t n) {
+    for (size_t i = 0; i < n; i += LANES) {
+        vf v = load_upto(x + i, n - i) * vf_set1(a);
+        if (y) v = vf_mla(load_upto(y + i, n - i), vf_set1(b), v);
+        store_upto(out + i, v, n - i);
+    }
+}
+
 static void gated_norm(float *x, const float *gamma, const float *gate, float eps, size_t n) {
     const vf factor = vf_set1(1.0f / sqrtf(squares(x, n) / (float)n + eps));
     for (size_t i = 0; i < n; i += LANES) {
@@ -85,9 +91,19 @@ static void gates(const float *a, const float *b, const float *a_log, const floa
     }
 }
 
+/* exp(x) of x <= 0; 0 below e^-40, which no result can tell from 0. Without that, products with numbers as small as f32 has
+ * would be subnormal, and processors take a hundred times longer for those. */
+VEC vf faded(vf x) {
+    return vf_unless_below(x, vf_set1(-40), vf_exp(x));
+}
+
+static void decays(const float *sum, size_t n, float *out) {
+    for (size_t t = 0; t < n; t += LANES) store_upto(out + t, faded(load_upto(sum + t, n - t)), n - t);
+}
+
 static void fade(float last, const float *sum, size_t n, float *x, float scale, float *y) {
     for (size_t s = 0; s < n; s += LANES) {
-        vf f = vf_exp(vf_set1(last) - load_upto(sum + s, n - s));
+        vf f = faded(vf_set1(last) - load_upto(sum + s, n - s));
         store_upto(x + s, load_upto(x + s, n - s) * f * vf_set1(scale), n - s);
         if (y) store_upto(y + s, load_upto(y + s, n - s) * f, n - s);
     }
@@ -95,42 +111,110 @@ static void fade(float last, const float *sum, size_t n, float *x, float scale, 
 
 /* ---- products -------------------------------------------------------------------------------- */
 
-/* Columns of one row: nv vectors; of a TAIL, one of `last` lanes. nv and tail are constants after inlining. */
-TILE void lower_columns(const td_lower_args *l, size_t i, size_t j, int nv, bool tail, size_t last) {
-    const float *a = l->a + i * l->lda, *u = l->u + j;
-    float       *c = l->c + i * l->ldc + j;
-    vf           acc[NV];
+/* Rows i0 .. i0 + rows - 1: over what all of them meet, then one by one. rows, nv and tail are constants after inlining, here and
+ * below; of a TAIL, nv is 1 vector of `last` lanes. */
+TILE void lower_tile(const td_lower_args *l, size_t i0, size_t j, int rows, int nv, bool tail, size_t last) {
+    const size_t common = l->keys + i0;
+    const float *a = l->a + i0 * l->lda, *u = l->u + j;
+    float       *c = l->c + i0 * l->ldc + j;
+    vf           acc[MR][NV], b[NV];
 #pragma GCC unroll 8
-    for (int v = 0; v < nv; v++) acc[v] = tail ? vf_load_n(c, last) : vf_load(c + (size_t)v * LANES);
-    for (size_t s = 0; s < l->keys + i; s++, u += l->ldu) {
-        const vf weight = vf_set1(a[s]);
-#pragma GCC unroll 8
+    for (int i = 0; i < rows; i++)
+#pragma GCC unroll 2
         for (int v = 0; v < nv; v++)
-            acc[v] = vf_mla(weight, tail ? vf_load_n(u, last) : vf_load(u + (size_t)v * LANES), acc[v]);
+            acc[i][v] = tail ? vf_load_n(c + (size_t)i * l->ldc, last) : vf_load(c + (size_t)i * l->ldc + v * LANES);
+    for (size_t s = 0; s < common; s++, u += l->ldu) {
+#pragma GCC unroll 2
+        for (int v = 0; v < nv; v++) b[v] = tail ? vf_load_n(u, last) : vf_load(u + v * LANES);
+#pragma GCC unroll 8
+        for (int i = 0; i < rows; i++)
+#pragma GCC unroll 2
+            for (int v = 0; v < nv; v++) acc[i][v] = vf_mla(vf_set1(a[(size_t)i * l->lda + s]), b[v], acc[i][v]);
     }
 #pragma GCC unroll 8
-    for (int v = 0; v < nv; v++) {
-        if (tail)
-            vf_store_n(c, acc[v], last);
-        else
-            vf_store(c + (size_t)v * LANES, acc[v]);
+    for (int i = 0; i < rows; i++) {
+#pragma GCC unroll 8
+        for (int s = 0; s < i; s++)
+#pragma GCC unroll 2
+            for (int v = 0; v < nv; v++) {
+                const float *from = u + (size_t)s * l->ldu + v * LANES;
+                acc[i][v] = vf_mla(vf_set1(a[(size_t)i * l->lda + common + (size_t)s]),
+                                   tail ? vf_load_n(from, last) : vf_load(from), acc[i][v]);
+            }
+#pragma GCC unroll 2
+        for (int v = 0; v < nv; v++) {
+            if (tail)
+                vf_store_n(c + (size_t)i * l->ldc, acc[i][v], last);
+            else
+                vf_store(c + (size_t)i * l->ldc + v * LANES, acc[i][v]);
+        }
     }
+}
+
+TILE void lower_rows(const td_lower_args *l, size_t j, int nv, bool tail, size_t last) {
+    size_t i = 0;
+    for (; i + MR <= l->m; i += MR) lower_tile(l, i, j, MR, nv, tail, last);
+    for (; i < l->m; i++) lower_tile(l, i, j, 1, nv, tail, last);
 }
 
 static void lower(const td_lower_args *l) {
-    for (size_t i = 0; i < l->m; i++) {
-        size_t j = 0;
-        for (; j + NV * LANES <= l->n; j += NV * LANES) lower_columns(l, i, j, NV, false, 0);
-        for (; j + LANES <= l->n; j += LANES) lower_columns(l, i, j, 1, false, 0);
-        if (j < l->n) lower_columns(l, i, j, 1, true, l->n - j);
-    }
+    size_t j = 0;
+    for (; j + NV * LANES <= l->n; j += NV * LANES) lower_rows(l, j, NV, false, 0);
+    for (; j + LANES <= l->n; j += LANES) lower_rows(l, j, 1, false, 0);
+    if (j < l->n) lower_rows(l, j, 1, true, l->n - j);
 }
 
-/* rows, nv and tail are constants after inlining. */
+#define AHEAD 1024 /* floats: what the loop that measures reading fetches ahead (kernels/machine/machine.c) */
+#define LINE 16    /* floats of a cache line */
+#define FEW 4
+
+TILE void few_tile(const td_fgemm_args *g, size_t i0, size_t j, int rows, int nv, bool tail, size_t last) {
+    const float *a = g->a + i0 * g->lda, *row = g->b;
+    const size_t fetched = i0 == 0 && j == 0 ? g->n : 0;
+    vf           acc[FEW][NV], b[NV];
+#pragma GCC unroll 4
+    for (int i = 0; i < rows; i++)
+#pragma GCC unroll 2
+        for (int v = 0; v < nv; v++) acc[i][v] = vf_set1(0);
+    for (size_t l = 0; l < g->k; l++, row += g->ldb) {
+        for (size_t at = 0; at < fetched; at += LINE) fetch_l1(row + AHEAD + at);
+#pragma GCC unroll 2
+        for (int v = 0; v < nv; v++) b[v] = tail ? vf_load_n(row + j, last) : vf_load(row + j + v * LANES);
+#pragma GCC unroll 4
+        for (int i = 0; i < rows; i++)
+#pragma GCC unroll 2
+            for (int v = 0; v < nv; v++) acc[i][v] = vf_mla(vf_set1(a[(size_t)i * g->lda + l]), b[v], acc[i][v]);
+    }
+#pragma GCC unroll 4
+    for (int i = 0; i < rows; i++)
+#pragma GCC unroll 2
+        for (int v = 0; v < nv; v++) {
+            float *c = g->c + (i0 + (size_t)i) * g->ldc + j + v * LANES;
+            if (tail)
+                vf_store_n(c, acc[i][v], last);
+            else
+                vf_store(c, acc[i][v]);
+        }
+}
+
+TILE void few_rows(const td_fgemm_args *g, size_t j, int nv, bool tail, size_t last) {
+    size_t i = 0;
+    for (; i + FEW <= g->m; i += FEW) few_tile(g, i, j, FEW, nv, tail, last);
+    for (; i + 2 <= g->m; i += 2) few_tile(g, i, j, 2, nv, tail, last);
+    if (i < g->m) few_tile(g, i, j, 1, nv, tail, last);
+}
+
+static void few(const td_fgemm_args *g) {
+    size_t j = 0;
+    for (; j + NV * LANES <= g->n; j += NV * LANES) few_rows(g, j, NV, false, 0);
+    for (; j + LANES <= g->n; j += LANES) few_rows(g, j, 1, false, 0);
+    if (j < g->n) few_rows(g, j, 1, true, g->n - j);
+}
+
 TILE void fold_tile(const td_fold_args *f, size_t i0, size_t j, int rows, int nv, bool tail, size_t last) {
     const float *k = f->k + i0, *u = f->u + j;
     const vf     scale = vf_set1(f->scale);
-    vf           acc[MR][NV_FOLD];
+    vf           acc[MR][NV];
 #pragma GCC unroll 8
     for (int i = 0; i < rows; i++)
 #pragma GCC unroll 2
@@ -140,7 +224,7 @@ TILE void fold_tile(const td_fold_args *f, size_t i0, size_t j, int rows, int nv
             if (in) acc[i][v] = scale * (tail ? vf_load_n(in, last) : vf_load(in));
         }
     for (size_t s = 0; s < f->keys; s++, k += f->ldk, u += f->ldu) {
-        vf b[NV_FOLD];
+        vf b[NV];
 #pragma GCC unroll 2
         for (int v = 0; v < nv; v++) b[v] = tail ? vf_load_n(u, last) : vf_load(u + (size_t)v * LANES);
 #pragma GCC unroll 8
@@ -168,7 +252,7 @@ TILE void fold_rows(const td_fold_args *f, size_t j, int nv, bool tail, size_t l
 
 static void fold(const td_fold_args *f) {
     size_t j = 0;
-    for (; j + NV_FOLD * LANES <= f->n; j += NV_FOLD * LANES) fold_rows(f, j, NV_FOLD, false, 0);
+    for (; j + NV * LANES <= f->n; j += NV * LANES) fold_rows(f, j, NV, false, 0);
     for (; j + LANES <= f->n; j += LANES) fold_rows(f, j, 1, false, 0);
     if (j < f->n) fold_rows(f, j, 1, true, f->n - j);
 }
@@ -177,7 +261,10 @@ const td_delta_math TD_OF_SET(delta_math) = {.name = TD_SET_NAME,
                                              .conv = conv,
                                              .unit = unit,
                                              .gates = gates,
+                                             .decays = decays,
                                              .fade = fade,
+                                             .mix = mix,
+                                             .few = few,
                                              .lower = lower,
                                              .fold = fold,
                                              .gated_norm = gated_norm};

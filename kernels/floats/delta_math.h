@@ -7,7 +7,7 @@
 #ifndef TD_KERNELS_FLOATS_DELTA_MATH_H
 #define TD_KERNELS_FLOATS_DELTA_MATH_H
 
-#include <stddef.h>
+#include "kernels/floats/float_math.h"
 
 /** c[i, j] += sum over s = 0 .. keys + i - 1, in this order, of a[i, s] * u[s, j], for one i after the other: rows of c may
  * be those of u that later ones read. */
@@ -48,8 +48,18 @@ typedef struct {
     void (*gates)(const float *a, const float *b, const float *a_log, const float *dt_bias, size_t n, float *decay,
                   float *beta);
 
-    /** With f = exp(last - sum[s]): x[s] = x[s] * f * scale, y[s] = y[s] * f; y may be NULL. sum falls, so f is at most 1. */
+    /** out[t] = exp(sum[t]), sum at most 0. Below e^-40 it is 0, here and in fade. */
+    void (*decays)(const float *sum, size_t n, float *out);
+
+    /** With f = exp(last - sum[s]): x[s] = x[s] * f * scale, y[s] = y[s] * f; y may be NULL. last is at most sum[s]. */
     void (*fade)(float last, const float *sum, size_t n, float *x, float scale, float *y);
+
+    /** out[i] = a * x[i] + b * y[i]; y NULL: without the second. */
+    void (*mix)(float *out, float a, const float *x, float b, const float *y, size_t n);
+
+    /** td_float_math.gemm over f32 without `accumulate`, with its bits: for few rows, and for a b that is read from memory; rows
+     * of b, and the next b behind it, lie side by side. */
+    void (*few)(const td_fgemm_args *g);
 
     void (*lower)(const td_lower_args *l);
     void (*fold)(const td_fold_args *f);

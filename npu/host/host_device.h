@@ -192,9 +192,9 @@ typedef struct {
     size_t spans_max, units_max;               /* of the units that are computed together */
 } td_attn_places;
 
-/** Where a recurrent layer keeps things in the scratch (host_delta.c): offsets. */
+/** Where a recurrent layer keeps things in the scratch (host_delta.c): offsets; the rows of a strip. */
 typedef struct {
-    size_t parts, pieces, qkv, z, b, a, qk, v, met, sum, beta;
+    size_t strip, parts, pieces, qkv, z, b, a, qk, v, met, sum, beta;
 } td_delta_places;
 
 /* ---- blocks ---------------------------------------------------------------------------------- */

@@ -67,20 +67,34 @@ static void check_gates(const td_delta_math *math, rnd *r, size_t n) {
     UNFENCE(&a, &b, &a_log, &bias, &decay, &beta);
 }
 
+static double faded(float x) {
+    return x < -40 ? 0 : exp((double)x);
+}
+
 static void check_fade(const td_delta_math *math, rnd *r, size_t n) {
-    fenced x = reals(r, n, 1), y = reals(r, n, 1), sum = fence(n * sizeof(float)), a = copy_of(&x, n), b = copy_of(&y, n);
+    fenced x = reals(r, n, 1), y = reals(r, n, 1), sum = fence(n * sizeof(float)), a = copy_of(&x, n), b = copy_of(&y, n),
+           decay = fence(n * sizeof(float)), mixed = fence(n * sizeof(float));
     float *const sums = sum.p, last = -(float)n - 1;
     for (size_t s = 0; s < n; s++) sums[s] = -(float)s + rnd_real(r) / 2;
     math->fade(last, sums, n, a.p, -0.7f, b.p);
     for (size_t s = 0; s < n; s++) {
-        const double f = exp((double)(last - sums[s])), wa = (double)((float *)x.p)[s] * f * -0.7,
+        const double f = faded(last - sums[s]), wa = (double)((float *)x.p)[s] * f * -0.7,
                      wb = (double)((float *)y.p)[s] * f;
         assert_true(fabs((double)((float *)a.p)[s] - wa) <= 1e-6 * fabs(wa));
         assert_true(fabs((double)((float *)b.p)[s] - wb) <= 1e-6 * fabs(wb));
         math->fade(last, sums + s, 1, (float *)x.p + s, -0.7f, NULL); /* alone */
     }
     for (size_t s = 0; s < n; s++) assert_memory_equal((float *)x.p + s, (float *)a.p + s, sizeof(float));
-    UNFENCE(&x, &y, &sum, &a, &b);
+    math->decays(sums, n, decay.p);
+    math->mix(mixed.p, 0.3f, x.p, -0.9f, y.p, n);
+    for (size_t s = 0; s < n; s++) {
+        const double p = 0.3 * (double)((float *)x.p)[s], q = -0.9 * (double)((float *)y.p)[s];
+        assert_true(fabs((double)((float *)decay.p)[s] - faded(sums[s])) <= 1e-6 * faded(sums[s]));
+        assert_true(fabs((double)((float *)mixed.p)[s] - (p + q)) <= 2e-7 * (fabs(p) + fabs(q)));
+    }
+    math->mix(mixed.p, 0.5f, y.p, 0, NULL, n);
+    for (size_t s = 0; s < n; s++) assert_true(((float *)mixed.p)[s] == 0.5f * ((float *)y.p)[s]);
+    UNFENCE(&x, &y, &sum, &a, &b, &decay, &mixed);
 }
 
 static bool is_near(float got, double want, double size, size_t terms) {
@@ -182,6 +196,20 @@ static void check_fold(const td_delta_math *math, rnd *r, bool zeros) {
     UNFENCE(&k, &u, &in, &out, &parts);
 }
 
+/* The bits of the set's gemm. */
+static void check_few(const td_kernels *t, rnd *r) {
+    const size_t m = rnd_range(r, 1, 9), n = rnd_range(r, 1, 100), k = rnd_range(r, 1, 100);
+    fenced       a = reals(r, m * k, 1), b = reals(r, k * n, 1), c = fence(m * n * sizeof(float)),
+           want = fence(m * n * sizeof(float));
+    td_fgemm_args g = {
+        .m = m, .n = n, .k = k, .a = a.p, .lda = k, .b = b.p, .ldb = n, .b_dtype = TD_DT_F32, .c = c.p, .ldc = n};
+    t->delta->few(&g);
+    g.c = want.p;
+    t->math->gemm(&g);
+    assert_memory_equal(c.p, want.p, m * n * sizeof(float));
+    UNFENCE(&a, &b, &c, &want);
+}
+
 TEST(rows_and_gates) {
     rnd r = rnd_open("delta rows");
     EACH_TABLE(t, delta) {
@@ -200,6 +228,7 @@ TEST(sums_are_the_same_in_any_parts) {
         for (int i = 0; i < 60; i++) {
             check_lower(t->delta, &r);
             check_fold(t->delta, &r, i & 1);
+            check_few(t, &r);
         }
     }
 }

@@ -10,6 +10,7 @@ import os
 import random
 import re
 import subprocess
+import tempfile
 import unittest
 
 from fault import ASK, MODEL, TANDEM, NoAnswer, Server, answer_to, outcome, texts
@@ -124,6 +125,27 @@ class Device(unittest.TestCase):
                 self.assertEqual("an expert could not be copied to the device" in server.stderr(), failed > 0)
                 self.assertTrue(failed or "trying once more" in server.stderr())
         self.assertGreater(uploads_failed, 0)
+
+    @unittest.skipUnless(CARDS == "1", "experts move on one card")
+    def test_experts_that_left_host_memory(self):
+        """An upload that fails at the start ends it: host memory need not hold the expert. Later ones leave it there."""
+        with tempfile.TemporaryDirectory() as folder:
+            packed = os.path.join(folder, "packed")
+            subprocess.run([TANDEM, "quantize", "--model-path", MODEL, "--output", packed, "--subpool-count", "1"], check=True, capture_output=True, timeout=120)
+            some = ("--quantization", "w8a8_int8", "--num-gpu-experts", "8", "--expert-memory", "drop", "--cpu-weight-path", packed, "--subpool-count", "1")
+            of_start, _ = calls(*some, ask=False, drawn=True)
+            of_all, right = calls(*some, ask=True, drawn=True)
+            ends = [outcome(launch(str(n), *some, drawn=True), right) for n in sample(range(1, of_start + 1), 8)]
+            for end in ends:
+                self.assertRegex(end, "as TD_CHAOS_FAIL_DEVICE wants it|cannot be captured|accelerator|an expert could not be copied to the device")
+            for n in sample(range(of_start + 1, (of_start + of_all) // 2), 6):
+                with self.subTest(serving=n), launch(f"{n},2", *some, wait=True, drawn=True) as server:
+                    try:
+                        self.assertEqual(texts(server), right)
+                    except NoAnswer as e:
+                        self.assertEqual(str(e), "500")
+                    self.assertEqual(texts(server), right)
+                    self.assertEqual(server.stop(), 0)
 
     @unittest.skipUnless(CARDS == "1", "experts move on one card")
     def test_streamed_experts(self):

@@ -7,9 +7,12 @@ import http.client
 import json
 import os
 import random
+import re
+import subprocess
+import tempfile
 import unittest
 
-from fault import CHAT, Control, launch, texts
+from fault import CHAT, EIO, END, MODEL, SHORT, TANDEM, Control, launch, texts
 
 SEED = int(os.environ.get("TD_FAULT_SEED") or random.randrange(1 << 32))
 COMPLETIONS, CHATS = "/v1/completions", "/v1/chat/completions"
@@ -183,6 +186,40 @@ class Run(unittest.TestCase):
         with launch(Control(), TD_CHAOS_FAIL_OP="3") as server:
             server.wait_ready()
             texts(server)
+
+
+class ExpertsReadAgain(unittest.TestCase):
+    """With --expert-memory drop experts are read from their files while the server serves. The files cannot be read for a while, and all answers are right."""
+
+    def test_reads(self):
+        with tempfile.TemporaryDirectory() as folder:
+            packed = os.path.join(folder, "packed")
+            subprocess.run([TANDEM, "quantize", "--model-path", MODEL, "--output", packed, "--subpool-count", "1"], check=True, capture_output=True, timeout=120)
+            for how in (SHORT, EIO, END):
+                with self.subTest(how=how):
+                    self.serve(packed, how)
+
+    def serve(self, packed, how):
+        control = Control()
+        flags = ("--device", "apart", "--num-gpu-experts", "8", "--expert-memory", "drop", "--cpu-weight-path", packed, "--quantization", "w8a8_int8",
+                 "--subpool-count", "1")
+        with launch(control, *flags, wait=True, TD_CHAOS_RESIDENCY="3") as server:
+            def reads(result):
+                return int(re.search(r'tandem:expert_reads_total\{[^}]*result="%s"\} (\d+)' % result, server.request("GET", "/metrics")[1])[1])
+            right = texts(server)
+            control["read", "how"], control["read", "every"], control["read", "first"] = how, 1, 1
+            self.assertEqual(texts(server), right)
+            if how == SHORT:  # the rest is read
+                self.assertGreater(control["read", "injected"], 0)
+                self.assertEqual(reads("failed"), 0)
+            else:
+                self.assertGreater(reads("failed"), 0)
+                server.wait_log("an expert cannot leave the device")
+            control.off()
+            before = reads("ok")
+            self.assertEqual(texts(server), right)
+            self.assertGreaterEqual(reads("ok"), before)
+            self.assertEqual(server.stop(), 0)
 
 
 if __name__ == "__main__":

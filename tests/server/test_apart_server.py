@@ -85,6 +85,8 @@ class Apart(unittest.TestCase):
             server.wait_log("num-gpu-experts auto: none: beside weights and KV cache there is no room for 4 of a layer")
             status, answer, _ = server.request("POST", "/v1/completions", ASK[0])
             self.assertEqual((status, answer["choices"][0]["text"]), (200, self.right[0][0][0]))
+        said = self.refusal("--num-gpu-experts", "8", TD_APART_MEMORY=str(enough))
+        self.assertRegex(said, "^tandem launch_server: device memory: the weights take .* use one with")
         said = self.refusal("--max-total-tokens", "100000000", TD_APART_MEMORY=str(enough))
         self.assertRegex(said, r"device memory: max-total-tokens 100000000 does not fit: .* the largest is \d+$")
 

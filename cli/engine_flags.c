@@ -124,6 +124,8 @@ static const td_flag FLAGS[] = {
      .by_default = "8192", .help = "Prompt tokens per step, of all requests together; -1: as many as --max-prefill-tokens."},
     {{"max-prefill-tokens"}, TD_FLAG_U32, E(max_prefill_tokens), .in = LAUNCH | PLAN, .min = 1, .max = I31_TOP, .arg = "N",
      .by_default = "16384", .help = "Upper bound of --chunked-prefill-size."},
+    {{"max-step-ms"}, TD_FLAG_U32, E(max_step_ms), .in = LAUNCH, .max = 3600000, .arg = "MS", .by_default = "500",
+     .help = "Milliseconds of a step beside other requests: prompts get as many tokens as fit, some 256 at least (docs/server.md). 0: no limit."},
     {{"enable-mixed-chunk"}, TD_FLAG_SWITCH, TD_FLAG_NOWHERE, .in = LAUNCH,
      .help = "Accepted; prompt chunks and decoding share steps by default."},
     {{"disable-mixed-chunk"}, TD_FLAG_SWITCH, E(disable_mixed_chunk), .in = LAUNCH,

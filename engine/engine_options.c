@@ -9,6 +9,7 @@
 #include "model/shard.h"
 
 #define CHUNK_DEFAULT 8192
+#define STEP_MS_DEFAULT 500 /* docs/server.md, "Steps cut by time" */
 #define RUNNING_DEFAULT 32
 #define QUEUED_DEFAULT 1024 /* the most choices that one request of the HTTP API may have */
 #define OUT_MAX 64
@@ -27,6 +28,7 @@ void td_engine_options_init(td_engine_options *o) {
         .page_size = TD_KV_PAGE,
         .chunked_prefill_size = CHUNK_DEFAULT,
         .max_prefill_tokens = 16384,
+        .max_step_ms = STEP_MS_DEFAULT,
         .random_seed = 0,
         .decode_log_interval = 40,
     };
@@ -105,6 +107,7 @@ static td_status resolve_sizes(const td_engine_options *o, td_engine_config *con
     uint32_t max_running = o->max_running_requests ? o->max_running_requests : RUNNING_DEFAULT;
     if (max_running > TD_RUNNING_MAX)
         return td_fail(err, TD_EINVAL, "max-running-requests %u is more than %d", max_running, TD_RUNNING_MAX);
+    config->max_step_ms = o->max_step_ms;
     config->max_queued = o->max_queued_requests ? o->max_queued_requests : QUEUED_DEFAULT;
     if (config->max_queued > TD_QUEUED_MAX)
         return td_fail(err, TD_EINVAL, "max-queued-requests %u is more than %d", config->max_queued, TD_QUEUED_MAX);

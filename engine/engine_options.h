@@ -14,6 +14,7 @@ typedef struct {
     td_model_spec model;        /* borrows the options' strings, which are not read after td_engine_open */
     const char   *quantization; /* name of the device tier's number format; static */
     uint32_t      chunk;        /* prompt tokens of a step, at most; model.max_tok = chunk + model.max_running */
+    uint32_t      max_step_ms;  /* of a step that is not alone; 0: no limit */
     uint32_t      max_queued, decode_log_interval;
     uint64_t      random_seed;
     bool          log_requests, prefix_cache, mixed_chunk, drafts, draft_always;

@@ -366,6 +366,7 @@ typedef struct {
     uint32_t page_size;            /* tokens per KV page; only 128 */
     uint32_t chunked_prefill_size; /* tokens of prefill per step; 0: unchunked (up to max_prefill_tokens) */
     uint32_t max_prefill_tokens;
+    uint32_t max_step_ms; /* a step that is not one request's alone has no more prompt tokens than fit; 0: no limit */
     uint32_t max_running_requests; /* 0: default */
     uint32_t max_queued_requests;  /* 0: default */
     /** Expert threads; 0: one per physical core of the allowed cpu set, or as many as the cgroup leaves time. */

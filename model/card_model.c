@@ -9,10 +9,6 @@
 #include "kernels/exact_sum.h"
 #include "model/model_state.h"
 
-/* TD_OVERLAP_AUTO: rows of a step, and rows that an expert gets of each half on average. */
-#define OVERLAP_MIN_TOK 256
-#define OVERLAP_MIN_ROWS 8
-
 /* ---- sizes ----------------------------------------------------------------------------------- */
 
 /* Bytes of a layer's cache on the card. */
@@ -45,11 +41,9 @@ static bool may_split(const td_model *m) {
 }
 
 bool td_card_model_splits(const void *model, uint32_t n) {
-    const td_model        *m = model;
-    const td_model_config *c = &m->config;
+    const td_model *m = model;
     if (!may_split(m)) return false;
-    if (m->spec.overlap_min_tok != TD_OVERLAP_AUTO) return n >= m->spec.overlap_min_tok;
-    return n >= OVERLAP_MIN_TOK && (uint64_t)n / TD_HALVES * c->top_k >= (uint64_t)OVERLAP_MIN_ROWS * c->n_experts;
+    return n >= (m->spec.overlap_min_tok == TD_OVERLAP_AUTO ? td_model_full_step(&m->config) : m->spec.overlap_min_tok);
 }
 
 /* @param n_pages of KV: no sequence is longer; 0: not known yet. */

@@ -1,71 +1,77 @@
 #!/usr/bin/env python3
-"""The longest time between two tokens of a running stream while a long prompt is prefilled, with prompts and streams in the same steps, and in
-turns (--disable-mixed-chunk).
+"""What a long prompt does to others, and they to it: the longest gap of running streams while it is prefilled, the first token of short prompts that
+come meanwhile, and the long prompt's own speed, each beside the same without the others.
 
-usage: longest_gap.py --preset v2-lite [--prompt 16384] [--chunks 512,2048] [--runs 3]
-       longest_gap.py --preset demo --server-args '--context-length 32768 --json-model-override-args {\\"max_position_embeddings\\":32768}'
+usage: longest_gap.py --preset v2-lite [--prompt 16384] [--max-step-ms 0,500] [--chunks 8192] [--streams 4] [--runs 3]
 
-Starts a server for each row, so --url is refused. Medians over the runs. Prompts are random token ids. The longest prefill step is the server's
-own figure, from its log: the stream cannot wait less than the step that it shares or waits for. Standard library only.
+Starts a server for each row, so --url is refused. Medians over the runs, but for the longest gap, which is the worst. Prompts are random token ids.
+Short prompts of --short tokens come when the streams have waited a quarter, a half and three quarters of the long prompt's time alone. Standard
+library only.
 """
 import argparse
-import json
 import statistics
-import tempfile
+import time
 
 import service
-from token_stream import Stream, random_ids
+from token_stream import Stream, random_ids, stream
 
 parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
 service.add_arguments(parser)
 parser.add_argument("--prompt", type=int, default=16384, help="tokens of the long prompt")
-parser.add_argument("--chunks", default="512,2048", help="values of --chunked-prefill-size")
+parser.add_argument("--short", type=int, default=128, help="tokens of the short ones")
+parser.add_argument("--max-step-ms", default="0,500", help="values of that flag")
+parser.add_argument("--chunks", default="8192", help="values of --chunked-prefill-size")
+parser.add_argument("--turns", action="store_true", help="with --disable-mixed-chunk as well as without")
+parser.add_argument("--streams", type=int, default=4)
 parser.add_argument("--runs", type=int, default=3)
 parser.add_argument("--vocab", type=int, default=4000, help="ids are drawn below this")
 args = parser.parse_args()
 
 
+def gaps(running, begin, end):
+    """Gaps between tokens of a stream that lie in begin .. end (perf_counter) at least in part, and those that end before."""
+    times = [running.begin + t for t in running.times]
+    pairs = list(zip(times, times[1:]))
+    return [b - a for a, b in pairs if b > begin and a < end], [b - a for a, b in pairs if b <= begin]
+
+
 def measure(server, seed):
-    """(usual gap of the stream, longest one during the prefill, time to the prompt's first token)"""
-    running = Stream(server, random_ids(16, seed, args.vocab), 4096)
-    usual = running.wait_tokens(20)[:20]
-    prompt = Stream(server, random_ids(args.prompt, seed + 1, args.vocab), 1)
-    prompt.wait_tokens(1)
-    running.wait_tokens(len(running.times) + 2)
-    running.leave()
-    begin = prompt.begin - running.begin
-    end = begin + prompt.times[0]
-    pairs = list(zip(running.times, running.times[1:]))
-    return (statistics.median(b - a for a, b in zip(usual, usual[1:])), max(b - a for a, b in pairs if b > begin and a < end), prompt.times[0])
+    """(usual gap, longest gap, longest wait of a short prompt, the same alone, seconds of the long prompt, the same alone)"""
+    prompts = iter(range(seed, seed + 100))
+    long_alone = stream(server, random_ids(args.prompt, next(prompts), args.vocab), 1)[0]
+    short_alone = statistics.median(stream(server, random_ids(args.short, next(prompts), args.vocab), 1)[0] for _ in range(5))
+    running = [Stream(server, random_ids(16, next(prompts), args.vocab), 16000) for _ in range(args.streams)]
+    for s in running:
+        s.wait_tokens(20)
+    long, shorts = Stream(server, random_ids(args.prompt, next(prompts), args.vocab), 1), []
+    for quarter in range(1, 4):
+        time.sleep(max(0, long.begin + quarter * long_alone / 4 - time.perf_counter()))
+        if not long.times:
+            shorts.append(stream(server, random_ids(args.short, next(prompts), args.vocab), 1)[0])
+    seconds = long.wait_tokens(1)[0]
+    for s in running:
+        s.wait_tokens(len(s.times) + 2)
+        s.leave()
+    during, before = zip(*(gaps(s, long.begin, long.begin + seconds) for s in running))
+    return statistics.median(sum(before, [])), max(sum(during, [])), max(shorts), short_alone, seconds, long_alone
 
 
-def prefill_steps(log):
-    """Seconds of each: a prompt of more than one chunk logs what is done and how fast the last chunk was."""
-    steps, done = [], 0
-    for entry in map(json.loads, log):
-        if entry.get("event") == "prefill":
-            done = 0 if entry["done"] <= done else done
-            steps.append((entry["done"] - done) / entry["tokens_per_s"])
-            done = entry["done"]
-    return steps
-
-
-def row(chunk, turns):
-    flags = ["--log-format", "json", "--decode-log-interval", "0", "--disable-radix-cache", "--chunked-prefill-size", str(chunk)]
-    with tempfile.TemporaryFile("w+") as log:
-        with service.Service(args, *flags, *(["--disable-mixed-chunk"] if turns else []), log=log) as server:
-            usual, gap, ttft = map(statistics.median, zip(*(measure(server, 100 * r) for r in range(args.runs))))
-        log.seek(0)
-        steps = prefill_steps(log)
-    return (f"| {chunk} | {'in turns' if turns else 'mixed'} | {1e3 * usual:.1f} ms | {gap:.2f} s | {max(steps):.2f} s | {sum(steps) / args.runs:.1f} s | "
-            f"{args.prompt / ttft:.0f} |")
+def row(step_ms, chunk, turns):
+    flags = ["--disable-radix-cache", "--chunked-prefill-size", str(chunk), "--max-step-ms", str(step_ms)]
+    with service.Service(args, *flags, *(["--disable-mixed-chunk"] if turns else [])) as server:
+        columns = list(zip(*(measure(server, 100 * r) for r in range(args.runs))))
+    usual, _, short, short_alone, seconds, alone = map(statistics.median, columns)
+    return (f"| {step_ms} | {chunk} | {'in turns' if turns else 'mixed'} | {1e3 * usual:.0f} ms | {1e3 * max(columns[1]):.0f} ms | {1e3 * short_alone:.0f} ms | "
+            f"{1e3 * short:.0f} ms | {args.prompt / alone:.0f} | {args.prompt / seconds:.0f} | {alone / seconds:.2f} |")
 
 
 if args.url:
     raise SystemExit("the server is started with other flags for each row: --preset or --server-args")
-table = ["| chunk | prompts and streams | usual gap | longest gap during prefill | longest prefill step | all of them | prefill tokens/s |", "|---" * 7 + "|"]
+names = ("`--max-step-ms`", "chunk", "prompts and streams", "usual gap", "longest gap", "short prompt alone", "beside", "long prompt alone, tokens/s", "beside", "share")
+table = ["| " + " | ".join(names) + " |", "|---" * len(names) + "|"]
 for size in map(int, args.chunks.split(",")):
-    for in_turns in (False, True):
-        table.append(row(size, in_turns))
-        print(table[-1], flush=True)
+    for ms in map(int, args.max_step_ms.split(",")):
+        for in_turns in ((False, True) if args.turns else (False,)):
+            table.append(row(ms, size, in_turns))
+            print(table[-1], flush=True)
 print("\n" + "\n".join(table))

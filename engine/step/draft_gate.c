@@ -2,29 +2,17 @@
 
 #include <assert.h>
 
+#include "engine/step/time_average.h"
+
 #define STEP_WEIGHT (1.0 / 16) /* least weight of the newest step in the averages of plain and of drafted steps */
 #define ON_WEIGHT (1.0 / 64)   /* the same for `on` and `tokens`: accepted drafts come by chance */
 #define PLAIN_FIRST 4          /* steps of a class go without drafts before the first that has some */
-#define OUTLIER 2              /* times an average */
 
 static uint32_t class_of(uint32_t n_seq) {
     uint32_t c = 0;
     assert(n_seq >= 1);
     while (n_seq >>= 1) c++;
     return c < TD_DRAFT_CLASSES ? c : TD_DRAFT_CLASSES - 1;
-}
-
-static void follow(double *average, uint32_t n_before, double value, double least_weight) {
-    double weight = 1.0 / (n_before + 1);
-    *average += (value - *average) * (weight > least_weight ? weight : least_weight);
-}
-
-/* The same for times, without outliers: what holds one step up (first touch of memory, another process) must not decide for
- * hundreds. */
-static void follow_time(double *average, uint32_t n_before, double seconds, double least_weight) {
-    if (n_before && seconds > OUTLIER * *average) seconds = OUTLIER * *average;
-    if (n_before && OUTLIER * seconds < *average) *average = seconds; /* the average came from outliers */
-    follow(average, n_before, seconds, least_weight);
 }
 
 void td_draft_gate_open(td_draft_gate *g, bool always) {
@@ -89,11 +77,11 @@ void td_draft_gate_observe(td_draft_gate *g, const td_draft_step *s) {
     bool measures = !drafts(c);
     c->n_steps++;
     if (s->n_drafts == 0)
-        follow_time(&c->plain_s, c->n_plain++, s->step_s, STEP_WEIGHT);
+        td_average_follow_time(&c->plain_s, c->n_plain++, s->step_s, STEP_WEIGHT);
     else
-        follow_time(&c->drafted_s, c->n_drafted++, s->step_s, STEP_WEIGHT);
+        td_average_follow_time(&c->drafted_s, c->n_drafted++, s->step_s, STEP_WEIGHT);
     if (measures || (s->n_drafts == 0 && s->layer_s == 0)) return; /* a measuring step, or no request that could draft */
-    follow(&c->on_tokens, c->n_on, (double)s->n_tokens / s->n_seq, ON_WEIGHT);
-    follow_time(&c->on_s, c->n_on++, s->step_s + s->layer_s, ON_WEIGHT);
+    td_average_follow(&c->on_tokens, c->n_on, (double)s->n_tokens / s->n_seq, ON_WEIGHT);
+    td_average_follow_time(&c->on_s, c->n_on++, s->step_s + s->layer_s, ON_WEIGHT);
     judge(c);
 }

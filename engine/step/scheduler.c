@@ -1,6 +1,7 @@
 #include "engine/step/scheduler.h"
 
 #include <assert.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -10,10 +11,15 @@
 
 td_status td_scheduler_open(td_scheduler *s, const td_scheduler_config *c, td_prefix_cache *cache,
                             td_page_exchange *exchange, td_inbox *inbox, td_error *err) {
-    *s = (td_scheduler){.config = *c, .cache = cache, .exchange = exchange, .inbox = inbox};
+    *s = (td_scheduler){.config = *c,
+                        .cache = cache,
+                        .exchange = exchange,
+                        .inbox = inbox,
+                        .speed = {.max_s = c->max_step_s, .least_rows = c->least_rows}};
     s->running = calloc(c->max_running, sizeof *s->running);
+    s->given = calloc(c->max_running, sizeof *s->given);
     s->entries = calloc(c->max_running, sizeof *s->entries);
-    td_status st = s->running && s->entries ? TD_OK : td_fail(err, TD_ENOMEM, "out of memory for the scheduler");
+    td_status st = s->running && s->given && s->entries ? TD_OK : td_fail(err, TD_ENOMEM, "out of memory for the scheduler");
     if (st == TD_OK)
         st = td_step_rows_open(&s->rows, c->chunk + c->max_running, td_scheduler_max_seq(c->max_running), c->max_seq_tokens,
                                err);
@@ -24,6 +30,7 @@ td_status td_scheduler_open(td_scheduler *s, const td_scheduler_config *c, td_pr
 void td_scheduler_close(td_scheduler *s) {
     td_step_rows_close(&s->rows);
     free(s->running);
+    free(s->given);
     free(s->entries);
     *s = (td_scheduler){0};
 }
@@ -157,10 +164,21 @@ void td_scheduler_flush_cache(td_scheduler *s) {
 
 typedef enum { ADMITTED, SKIPPED, NO_ROOM } admission;
 
-static admission try_admit(td_scheduler *s, td_request *r, uint32_t generating) {
+/* Tokens of r that are left to compute. */
+static uint32_t left_of(const td_request *r) {
+    return r->n_tokens - r->n_computed;
+}
+
+/* Whether a prompt of which so much is left may pass longer ones. */
+static bool is_short(const td_scheduler *s, uint32_t left) {
+    return left <= s->config.chunk / 2;
+}
+
+/* @param short_only whether a request of which more is left is skipped. */
+static admission try_admit(td_scheduler *s, td_request *r, uint32_t generating, bool short_only) {
     r->n_pages = r->n_published = td_prefix_cache_match(s->cache, r->tokens, matchable_pages(s, r), r->pages);
     admission result = ADMITTED;
-    if (should_wait(s, r))
+    if (should_wait(s, r) || (short_only && !is_short(s, r->n_tokens - r->n_pages * TD_KV_PAGE)))
         result = SKIPPED;
     else if (pages_wanted(r) + generating > td_prefix_cache_available(s->cache) && s->n_running > 0)
         result = NO_ROOM;
@@ -179,26 +197,41 @@ static admission try_admit(td_scheduler *s, td_request *r, uint32_t generating) 
     return ADMITTED;
 }
 
-static void admit(td_scheduler *s) {
-    uint32_t to_prefill = 0, generating = 0;
-    for (uint32_t i = 0; i < s->n_running; i++) {
-        if (td_request_generates(s->running[i]))
-            generating++;
-        else
-            to_prefill += s->running[i]->n_tokens - s->running[i]->n_computed;
+/* What keeps requests waiting. */
+typedef struct {
+    uint32_t generating;
+    uint32_t to_prefill, short_prefill; /* tokens left of admitted prompts, and of short ones among them */
+    int32_t  priority;                  /* the highest of requests that a short prompt would pass */
+} admission_state;
+
+static void count_admitted(const td_scheduler *s, const td_request *r, admission_state *a) {
+    if (td_request_generates(r)) {
+        a->generating++;
+        return;
     }
-    for (td_request **at = &s->waiting; *at && s->n_running < s->config.max_running && to_prefill < s->config.chunk;) {
+    a->to_prefill += left_of(r);
+    if (is_short(s, left_of(r))) a->short_prefill += left_of(r);
+    if (r->priority > a->priority) a->priority = r->priority;
+}
+
+static void admit(td_scheduler *s) {
+    admission_state a = {.priority = INT32_MIN};
+    for (uint32_t i = 0; i < s->n_running; i++) count_admitted(s, s->running[i], &a);
+    for (td_request **at = &s->waiting; *at && s->n_running < s->config.max_running;) {
         td_request *r = *at;
-        admission   result = try_admit(s, r, generating);
+        bool        short_only = a.to_prefill >= s->config.chunk;
+        if (short_only && (a.short_prefill >= s->config.chunk / 2 || r->priority < a.priority)) break;
+        admission result = try_admit(s, r, a.generating, short_only);
         if (result == NO_ROOM) break; /* what comes later must not take the room that this one waits for */
         if (result == SKIPPED) {
+            if (short_only && r->priority > a.priority) a.priority = r->priority;
             at = &r->next;
             continue;
         }
         *at = r->next;
         left_waiting(s, r);
         start_running(s, r);
-        to_prefill += r->n_tokens - r->n_computed;
+        count_admitted(s, r, &a);
     }
 }
 
@@ -245,23 +278,79 @@ static step_share choose_share(const td_scheduler *s) {
     return s->prompts_last ? (step_share){.generating = true} : (step_share){.prompts = true};
 }
 
+/* Room for prompts in a step: rows, and work as td_prompt_work counts it. */
+typedef struct {
+    uint32_t rows;
+    double   work;
+} prompt_room;
+
+/* Give running request i as many rows as it has and the room allows. */
+static void give_rows(td_scheduler *s, uint32_t i, prompt_room *room) {
+    const td_request *r = s->running[i];
+    uint32_t          pos = r->n_computed + s->given[i], n = r->n_tokens - pos, fit = td_prompt_rows(pos, room->work);
+    if (n > room->rows) n = room->rows;
+    if (n > fit) n = fit;
+    s->given[i] += n;
+    s->prompt_work += td_prompt_work(pos, n);
+    room->rows -= n;
+    room->work -= td_prompt_work(pos, n);
+}
+
+static void give_in_order(td_scheduler *s, prompt_room *room) {
+    for (uint32_t i = 0; i < s->n_running; i++)
+        if (!td_request_generates(s->running[i])) give_rows(s, i, room);
+}
+
+/* Give rows to the short prompt of the given priority of which least is left. @return whether there was one, and room. */
+static bool give_shortest(td_scheduler *s, int32_t priority, prompt_room *room) {
+    uint32_t found = s->n_running, least = UINT32_MAX, rows = room->rows;
+    for (uint32_t i = 0; i < s->n_running; i++) {
+        const td_request *r = s->running[i];
+        uint32_t          left = left_of(r) - s->given[i];
+        if (td_request_generates(r) || r->priority != priority || !is_short(s, left) || !left || left >= least) continue;
+        found = i;
+        least = left;
+    }
+    if (found < s->n_running) give_rows(s, found, room);
+    return room->rows < rows;
+}
+
+/* Share out the step's prompt rows. @param room rows that are left of the chunk. @param streams as td_step_speed_fits has it. */
+static void share_rows(td_scheduler *s, uint32_t room, bool streams) {
+    uint32_t first = 0;
+    while (first < s->n_running && td_request_generates(s->running[first])) first++;
+    if (first == s->n_running) return;
+    bool        alone = s->n_running + s->n_waiting == 1;
+    double      work = alone ? (double)INFINITY : td_step_speed_fits(&s->speed, s->running[first]->n_computed, streams);
+    prompt_room ordered = {.rows = (room + 1) / 2, .work = work / 2}, rest;
+    give_in_order(s, &ordered);
+    rest = (prompt_room){.rows = room / 2 + ordered.rows, .work = work / 2 + ordered.work};
+    while (give_shortest(s, s->running[first]->priority, &rest)) continue;
+    give_in_order(s, &rest);
+}
+
 bool td_scheduler_build(td_scheduler *s) {
     s->n_entries = s->n_prefill = s->n_drafts = 0;
+    s->prompt_work = 0;
     td_step_rows_clear(&s->rows);
     if (!extend_running(s)) admit(s);
+    memset(s->given, 0, s->n_running * sizeof *s->given);
     step_share now = choose_share(s);
     uint32_t   room = s->config.chunk;
-    for (uint32_t i = 0; i < s->n_running; i++) {
+    for (uint32_t i = 0; now.generating && i < s->n_running; i++) {
         td_request *r = s->running[i];
-        bool        generates = td_request_generates(r);
-        if (!(generates ? now.generating : now.prompts)) continue;
-        uint32_t left = r->n_tokens - r->n_computed, most = generates && !room ? 1 : room, n = left < most ? left : most;
-        if (!n) continue;
-        room -= generates ? n - 1 : n;
-        bool drafted = generates && left == 1 && may_draft(s, r, room);
+        if (!td_request_generates(r)) continue;
+        uint32_t left = left_of(r), most = room ? room : 1, n = left < most ? left : most;
+        room -= n - 1;
+        bool drafted = left == 1 && may_draft(s, r, room);
         add_request(s, r, n, drafted);
         room -= drafted;
-        s->n_prefill += generates ? 0 : n;
+    }
+    if (now.prompts) share_rows(s, room, s->n_entries > 0);
+    for (uint32_t i = 0; i < s->n_running; i++) {
+        if (!s->given[i]) continue;
+        add_request(s, s->running[i], s->given[i], false);
+        s->n_prefill += s->given[i];
     }
     s->prompts_last = s->n_prefill > 0;
     return s->n_entries > 0;
@@ -272,7 +361,9 @@ void td_scheduler_commit_draft(td_scheduler *s, td_request *r) {
     publish(s, r);
 }
 
-void td_scheduler_commit(td_scheduler *s) {
+void td_scheduler_commit(td_scheduler *s, double seconds) {
+    bool streams = s->rows.n_tok > s->n_prefill;
+    td_step_speed_observe(&s->speed, s->n_prefill, s->prompt_work, streams, seconds);
     for (uint32_t i = 0; i < s->n_entries; i++) {
         s->entries[i].request->n_computed += s->entries[i].n_rows;
         publish(s, s->entries[i].request);

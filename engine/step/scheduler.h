@@ -2,13 +2,20 @@
  * Which tokens go into the next step.
  *
  * DESIGN. Requests join and leave at every step. A step holds one token of every request that is generating, and up to
- * `chunk` tokens of prompts (or of what a retracted request has to compute again), in order of service. A generating
- * request may have several tokens to compute: all but one count against the chunk, and so does a draft. A draft is left out
- * when there is no room or no page for it. Without `mixed`, steps with prompts and steps with generating requests take
- * turns instead. A request is admitted when pages for all its tokens can be had, and one more for each request that is
- * generating: so an admission does not cause a retraction at once. When a generating request needs a page and there is
- * none, the running request that is last in order of service is retracted: its pages are dropped and it waits again. The
- * first in order is never retracted, so there is always progress.
+ * `chunk` tokens of prompts (or of what a retracted request has to compute again). A generating request may have several
+ * tokens to compute: all but one count against the chunk, and so does a draft. A draft is left out when there is no room or
+ * no page for it. Without `mixed`, steps with prompts and steps with generating requests take turns instead. A request is
+ * admitted when pages for all its tokens can be had, and one more for each request that is generating: so an admission does
+ * not cause a retraction at once. When a generating request needs a page and there is none, the running request that is last
+ * in order of service is retracted: its pages are dropped and it waits again. The first in order is never retracted, so
+ * there is always progress.
+ *
+ * A request that is alone has the whole chunk. Otherwise the step has as much of prompts as fits a time (step_speed.h). One
+ * half of that goes to prompts in order of service: whoever has waited longest goes on, however many short prompts come. The
+ * other half goes to short prompts, the shortest first: they do not wait behind long ones. A prompt is short when no more
+ * than half a chunk of it is left. What short ones leave goes on in order. Requests are admitted in order while less than a
+ * chunk of prompts is left to compute, and short ones while less than half a chunk of short ones is. No short prompt passes
+ * a longer one of higher priority.
  *
  * An admitted request begins behind the pages that the prefix cache has of it, and publishes its own as they are computed. A
  * request waits while another one computes pages that it could share: prompts with a common beginning compute it once, also
@@ -24,6 +31,7 @@
 #include "engine/kv/page_exchange.h"
 #include "engine/kv/prefix_cache.h"
 #include "engine/requests/inbox.h"
+#include "engine/step/step_speed.h"
 #include "model/step_rows.h"
 
 /** The rows of one request in a step: tokens first_pos .. first_pos + n_rows - 1. */
@@ -37,6 +45,8 @@ typedef struct {
 typedef struct {
     uint32_t max_running, chunk;
     uint32_t max_seq_tokens;  /* longest sequence */
+    double   max_step_s;      /* of a step that is not alone; 0: no limit */
+    uint32_t least_rows;      /* prompt rows that such a step has however long they take */
     bool     mixed;           /* prompts and generating requests share steps */
     bool     cache_generated; /* the KV of a generated token has the bits of the same token's in a prompt */
 } td_scheduler_config;
@@ -49,8 +59,11 @@ typedef struct {
     td_request         *waiting; /* a list */
     td_request        **running; /* [n_running] */
     uint32_t            n_waiting, n_running;
-    uint32_t            n_retracted;          /* waiting requests that ran before */
-    uint64_t            retractions;          /* since open */
+    uint32_t            n_retracted; /* waiting requests that ran before */
+    uint64_t            retractions; /* since open */
+    td_step_speed       speed;
+    uint32_t           *given;                /* [max_running] prompt rows of the step, by running request */
+    double              prompt_work;          /* of the step's prompt rows */
     td_step_entry      *entries;              /* [n_entries] of the step */
     uint32_t            n_entries, n_prefill; /* n_prefill: rows of requests that did not generate yet */
     uint32_t            n_drafts;             /* entries with a draft */
@@ -75,8 +88,8 @@ void td_scheduler_flush_cache(td_scheduler *s);           /* empty the prefix ca
 /** Build the next step. @return false when there is nothing to run: no request is there, or all wait for the page store. */
 bool td_scheduler_build(td_scheduler *s);
 
-/** The step has run: count its tokens as computed, and publish their full pages. */
-void td_scheduler_commit(td_scheduler *s);
+/** The step has run in so many seconds: count its tokens as computed, and publish their full pages. */
+void td_scheduler_commit(td_scheduler *s, double seconds);
 
 /** After td_scheduler_commit: r's draft was accepted, so count the draft's row as computed. */
 void td_scheduler_commit_draft(td_scheduler *s, td_request *r);

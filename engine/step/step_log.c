@@ -27,7 +27,8 @@ void td_log_end(const td_engine *e, const td_request *r, td_finish finish) {
             r->number, names[finish], r->n_prompt, r->n_told - r->n_prompt, td_now_s() - r->submit_s);
 }
 
-/* The time left is at the pace of this step: a little too short, because later chunks attend to more. */
+/* A line each chunk, however many steps it took. The time left is at the pace of this step: a little too short, because later
+ * ones attend to more. */
 void td_log_prefill(const td_engine *e, double seconds) {
     for (uint32_t i = 0; i < e->scheduler.n_entries; i++) {
         const td_step_entry *entry = &e->scheduler.entries[i];
@@ -35,6 +36,7 @@ void td_log_prefill(const td_engine *e, double seconds) {
         uint32_t             done = entry->first_pos + entry->n_rows;
         double               rate = entry->n_rows / seconds;
         if (entry->first_pos >= r->n_prompt || entry->n_rows <= 1 || r->n_tokens <= e->config.chunk) continue;
+        if (done < r->n_tokens && done / e->config.chunk == entry->first_pos / e->config.chunk) continue;
         td_info(TD_FIGURE("event", "prefill") ": request " TD_FIGURE("request", "%" PRIu64) ", "
                 TD_FIGURE("done", "%u") " of " TD_FIGURE("total", "%u") " tokens, "
                 TD_FIGURE("tokens_per_s", "%.1f") " tokens/s, about " TD_FIGURE("seconds_left", "%.0f") " s left",

@@ -476,8 +476,8 @@ static bool run_step(td_engine *e) {
         if (!td_model_is_lost(e->placed.model, NULL)) fail_step(e, st); /* else fail_requests ends all */
         return true;
     }
-    td_scheduler_commit(s);
     double seconds = td_now_s() - begin_s;
+    td_scheduler_commit(s, seconds);
     count_step(e, seconds);
     if (e->config.drafts) td_drafts_note(e);
 

@@ -68,6 +68,15 @@ typedef struct {
     uint32_t top_k_sampling;
 } td_model_config;
 
+#define TD_FULL_STEP_LEAST 256 /* rows of a step, whatever the experts */
+#define TD_EXPERT_ROWS_FULL 16 /* rows of an expert on average from which arithmetic hides the reading of its weights */
+
+/** Rows of a step from which on reading weights does not hold it up. */
+static inline uint32_t td_model_full_step(const td_model_config *c) {
+    uint32_t rows = c->top_k ? (TD_EXPERT_ROWS_FULL * c->n_experts + c->top_k - 1) / c->top_k : 0;
+    return rows > TD_FULL_STEP_LEAST ? rows : TD_FULL_STEP_LEAST;
+}
+
 /** Some of the layers 0 .. n_layers + n_mtp_layers - 1: first .. end - 1. */
 typedef struct {
     uint32_t first, end;

@@ -57,7 +57,6 @@ TEST(progress_is_published) {
     assert_int_equal(s.prefill_requests, 1);
     assert_int_equal(s.prefill_tokens_done, 0);
     assert_int_equal(s.prefill_tokens_left, 300);
-    probe_submit(e, second);
     fake_delay(5000);
     fake_hold(false);
     for (uint64_t done = 0;
@@ -69,6 +68,7 @@ TEST(progress_is_published) {
         usleep(500);
     }
     fake_delay(0);
+    probe_submit(e, second);
     probe_finish(e, p);
     probe_finish(e, second);
     s = idle_stats(e);

@@ -1,0 +1,266 @@
+/*
+ * Which prompts share a step, and how many of their rows. A machine of given speed stands in for the model: it tells the
+ * scheduler what each step took, and no clock is read.
+ */
+#include <math.h>
+
+#include "engine/step/scheduler.h"
+#include "tests/td_test.h"
+
+#define PAGES 1024
+#define CHUNK 4096
+#define LEAST 256
+#define LONGEST (PAGES * TD_KV_PAGE)
+#define REQUESTS_MAX 8
+
+/* Seconds of a step: its weights, each row, and each key that a prompt row attends to. */
+typedef struct {
+    double step_s, row_s, key_s;
+} machine;
+
+static const machine g_machine = {.step_s = 0.020, .row_s = 0.0004, .key_s = 15e-9};
+
+typedef struct {
+    td_kv_pages      pages;
+    td_prefix_cache  cache;
+    td_page_exchange exchange;
+    td_waker        *waker;
+    td_inbox        *inbox;
+    td_scheduler     s;
+    td_request      *all[REQUESTS_MAX]; /* [n] */
+    uint32_t         n;
+    double           now_s, step_s; /* what has passed, and what the last step took */
+} fixture;
+
+static void open_fixture(fixture *f, double max_step_s) {
+    td_scheduler_config c = {.max_running = REQUESTS_MAX,
+                             .chunk = CHUNK,
+                             .max_seq_tokens = LONGEST,
+                             .max_step_s = max_step_s,
+                             .least_rows = LEAST,
+                             .mixed = true};
+    memset(f, 0, sizeof *f);
+    assert_int_equal(td_kv_pages_open(&f->pages, PAGES, NULL), TD_OK);
+    assert_int_equal(td_prefix_cache_open(&f->cache, &f->pages, true, NULL), TD_OK);
+    assert_int_equal(td_waker_create(&f->waker, NULL), TD_OK);
+    assert_int_equal(td_inbox_create(f->waker, REQUESTS_MAX, 1, &f->inbox, NULL), TD_OK);
+    assert_int_equal(td_scheduler_open(&f->s, &c, &f->cache, &f->exchange, f->inbox, NULL), TD_OK);
+}
+
+static void close_fixture(fixture *f) {
+    for (uint32_t i = 0; i < f->n; i++) {
+        td_scheduler_remove(&f->s, f->all[i]);
+        td_request_release(f->all[i]); /* the scheduler's */
+        td_request_release(f->all[i]); /* the test's */
+    }
+    td_scheduler_close(&f->s);
+    td_inbox_close(f->inbox);
+    td_waker_release(f->waker);
+    td_prefix_cache_close(&f->cache);
+    td_kv_pages_close(&f->pages);
+}
+
+static void no_event(void *user, const td_event *ev) {
+    (void)user, (void)ev;
+}
+
+/* A request whose tokens are all `token`. */
+static td_request *add(fixture *f, uint32_t n_prompt, uint32_t token, int32_t priority) {
+    static const td_request_limits limits = {.vocab = 100, .context_length = LONGEST, .kv_tokens = LONGEST};
+    static uint32_t                prompt[LONGEST];
+    td_request_params              p;
+    td_request                    *r;
+    for (uint32_t i = 0; i < n_prompt; i++) prompt[i] = token;
+    td_request_params_init(&p);
+    p.prompt = prompt;
+    p.n_prompt = n_prompt;
+    p.max_tokens = 1000;
+    p.priority = priority;
+    p.on_event = no_event;
+    assert_int_equal(td_request_create(&p, &limits, f->waker, &r, NULL), TD_OK);
+    assert_int_equal(td_inbox_put(f->inbox, &r, 1), TD_OK);
+    assert_ptr_equal(td_inbox_take(f->inbox, 0).requests, r);
+    td_scheduler_add(&f->s, r);
+    f->all[f->n++] = r;
+    return r;
+}
+
+/* Rows of r in the step that was built. */
+static uint32_t rows_of(const fixture *f, const td_request *r) {
+    for (uint32_t i = 0; i < f->s.n_entries; i++)
+        if (f->s.entries[i].request == r) return f->s.entries[i].n_rows;
+    return 0;
+}
+
+static bool generates(const td_request *r) {
+    return r->n_tokens > r->n_prompt;
+}
+
+/* Build a step and have the machine run it; whoever has all its tokens computed gets one more. @return its prompt rows. */
+static uint32_t step(fixture *f, machine m) {
+    assert_true(td_scheduler_build(&f->s));
+    f->step_s = m.step_s;
+    for (uint32_t i = 0; i < f->s.n_entries; i++) {
+        const td_step_entry *e = &f->s.entries[i];
+        f->step_s += e->n_rows * (m.row_s + m.key_s * (e->first_pos + 0.5 * e->n_rows));
+    }
+    f->now_s += f->step_s;
+    td_scheduler_commit(&f->s, f->step_s);
+    for (uint32_t i = 0; i < f->s.n_entries; i++)
+        if (f->s.entries[i].last) f->s.entries[i].request->tokens[f->s.entries[i].request->n_tokens++] = 1;
+    return f->s.n_prefill;
+}
+
+static void add_streams(fixture *f, uint32_t n) {
+    for (uint32_t i = 0; i < n; i++) add(f, 10, 1, 0);
+    for (uint32_t i = 0; i < 40; i++) step(f, g_machine);
+}
+
+TEST(alone_it_has_the_whole_chunk) {
+    fixture     f;
+    td_request *r;
+    open_fixture(&f, 0.250);
+    r = add(&f, 3 * CHUNK, 2, 0);
+    for (int i = 0; i < 3; i++) assert_int_equal(step(&f, g_machine), CHUNK);
+    assert_true(generates(r));
+    close_fixture(&f);
+}
+
+TEST(without_a_limit_too) {
+    fixture f;
+    open_fixture(&f, 0);
+    add_streams(&f, 2);
+    add(&f, 2 * CHUNK, 2, 0);
+    for (int i = 0; i < 2; i++) assert_int_equal(step(&f, g_machine), CHUNK);
+    close_fixture(&f);
+}
+
+/* The first step has the least rows; from then on steps take the time, however much context there is. */
+TEST(beside_streams_steps_fit_the_time) {
+    fixture     f;
+    td_request *r;
+    uint32_t    n = 0;
+    open_fixture(&f, 0.250);
+    add_streams(&f, 4);
+    r = add(&f, 32768, 2, 0);
+    assert_int_equal(step(&f, g_machine), LEAST);
+    for (double begin_s = f.now_s; !generates(r); n++) {
+        uint32_t rows = step(&f, g_machine);
+        assert_true((rows >= LEAST || generates(r)) && f.step_s < 1.5 * 0.250);
+        if (n == 30) print_message("    step 30: %u rows behind %u, %.0f ms\n", rows, r->n_computed, 1e3 * f.step_s);
+        if (n > 8 && !generates(r)) assert_true(f.step_s > 0.7 * 0.250);
+        if (generates(r)) print_message("    %u steps, mean %.0f ms\n", n, 1e3 * (f.now_s - begin_s) / n);
+    }
+    close_fixture(&f);
+}
+
+/* A machine on which the least rows take longer gets no fewer, and one that becomes slower gets less. */
+TEST(rows_follow_the_machine) {
+    static const machine slow = {.step_s = 0.020, .row_s = 0.002, .key_s = 0},
+                         fast = {.step_s = 0.020, .row_s = 0.0002, .key_s = 0};
+    fixture f;
+    open_fixture(&f, 0.250);
+    add_streams(&f, 4);
+    add(&f, 100000, 2, 0);
+    for (int i = 0; i < 10; i++) step(&f, fast);
+    assert_true(f.s.n_prefill > 2 * LEAST);
+    for (int i = 0; i < 10; i++) step(&f, slow);
+    assert_int_equal(f.s.n_prefill, LEAST);
+    for (int i = 0; i < 10; i++) step(&f, fast);
+    assert_true(f.s.n_prefill > 2 * LEAST);
+    close_fixture(&f);
+}
+
+/* Steps of a few rows say nothing of the speed of many. */
+TEST(few_rows_are_not_measured) {
+    fixture f;
+    double  unit_s;
+    open_fixture(&f, 0.250);
+    add_streams(&f, 2);
+    add(&f, 8 * LEAST, 2, 0);
+    for (int i = 0; i < 4; i++) step(&f, g_machine);
+    unit_s = f.s.speed.unit_s;
+    add(&f, 5, 3, 0);
+    while (f.s.n_prefill) step(&f, g_machine);
+    assert_true(unit_s > 0 && fabs(f.s.speed.unit_s - unit_s) < unit_s);
+    close_fixture(&f);
+}
+
+TEST(a_short_prompt_does_not_wait_behind_a_long_one) {
+    fixture     f;
+    td_request *longs[2], *shorts[2];
+    open_fixture(&f, 0.250);
+    add_streams(&f, 2);
+    for (uint32_t i = 0; i < 2; i++) longs[i] = add(&f, 30000, 2 + i, 0);
+    for (int i = 0; i < 20; i++) step(&f, g_machine);
+    assert_int_equal(longs[1]->n_computed, 0); /* among long ones, one after the other */
+    shorts[0] = add(&f, 1000, 4, 0);
+    shorts[1] = add(&f, 128, 5, 0);
+    uint32_t before = longs[0]->n_computed, rows = step(&f, g_machine);
+    assert_true(generates(shorts[1]) && !generates(shorts[0])); /* the shortest first */
+    assert_true(rows >= LEAST && f.step_s < 1.5 * 0.250);
+    assert_true(longs[0]->n_computed - before >= LEAST / 3); /* half of the work; its rows have context */
+    for (int i = 0; i < 5; i++) step(&f, g_machine);
+    assert_true(generates(shorts[0]));
+    close_fixture(&f);
+}
+
+/* However many short prompts come, the long one has its half of each step. */
+TEST(a_long_prompt_is_not_starved) {
+    fixture     f;
+    td_request *r, *newest = NULL;
+    uint32_t    steps = 0;
+    open_fixture(&f, 0.250);
+    add_streams(&f, 1);
+    r = add(&f, 20000, 2, 0);
+    for (uint32_t i = 0; !generates(r); i++) {
+        if (!newest || generates(newest)) { /* the next one comes at once, and takes the place of one that has ended */
+            if (newest) {
+                td_scheduler_remove(&f.s, newest);
+                td_request_release(newest);
+                td_request_release(newest);
+                f.n--;
+            }
+            newest = add(&f, 2000, 3 + i % 90, 0);
+        }
+        step(&f, g_machine);
+        steps++;
+        assert_true(rows_of(&f, r) >= LEAST / 2 || generates(r));
+    }
+    assert_true(steps <= 20000 / (LEAST / 2) + 1);
+    close_fixture(&f);
+}
+
+/* Of one priority a short prompt passes a long one, of a lower one it does not. */
+TEST(priority_comes_first) {
+    fixture     f;
+    td_request *first, *low, *same;
+    open_fixture(&f, 0.250);
+    first = add(&f, 3 * CHUNK, 2, 1);
+    step(&f, g_machine);
+    low = add(&f, 100, 3, 0);
+    same = add(&f, 100, 4, 1);
+    step(&f, g_machine);
+    assert_true(generates(same) && !rows_of(&f, low) && !generates(first));
+    while (!generates(first)) step(&f, g_machine);
+    assert_false(generates(low) && low->n_tokens > first->n_tokens);
+    close_fixture(&f);
+}
+
+/* A prompt whose beginning is in the cache is as short as what is left of it. */
+TEST(what_the_cache_has_does_not_count) {
+    fixture     f;
+    td_request *told, *r;
+    open_fixture(&f, 0.250);
+    told = add(&f, 3 * CHUNK, 2, 0);
+    while (!generates(told)) step(&f, g_machine);
+    add(&f, 100000, 3, 0);
+    step(&f, g_machine);
+    r = add(&f, 3 * CHUNK + 100, 2, 0);
+    while (!generates(r)) {
+        step(&f, g_machine);
+        assert_true(f.s.n_prefill && f.s.running[1]->n_computed < 10 * LEAST);
+    }
+    assert_true(r->n_cached > 2 * CHUNK);
+    close_fixture(&f);
+}

@@ -7,6 +7,7 @@
 #include "core/log/log.h"
 #include "core/memory/mem.h"
 #include "kernels/exact_sum.h"
+#include "model/load_progress.h"
 #include "model/model_state.h"
 
 /* ---- sizes ----------------------------------------------------------------------------------- */
@@ -210,17 +211,38 @@ static kept_file kept_file_of(const td_card_model *c) {
     return k;
 }
 
+static void on_checked(void *user, uint64_t bytes, uint64_t total_bytes) {
+    td_load_progress *p = user;
+    if (!bytes)
+        td_load_progress_start(p, "weights to compare them with their checksums", total_bytes);
+    else
+        td_load_progress_add(p, bytes);
+}
+
+/* The checkpoint's files against their checksums, once for all cards. */
+static td_status check_files(const td_card_model *c, td_error *err) {
+    const td_model  *m = c->model;
+    td_load_progress progress = {0};
+    if (c != m->cards) return TD_OK;
+    TD_TRY(td_checkpoint_files_check(td_checkpoint_get_files(m->checkpoint), m->expert_pool, on_checked, &progress, err));
+    td_load_progress_end(&progress);
+    return TD_OK;
+}
+
+/* The checkpoint's files are checked unless no weight comes from them. */
 static td_status load_weights(td_card_model *c, td_error *err) {
     const td_model *m = c->model;
     kept_file       k = kept_file_of(c);
     td_error        why = {0};
     if (k.tag[0]) {
-        td_status st = td_device_file_open(k.path, k.tag, td_checkpoint_source_hash(m->checkpoint), m->expert_pool,
-                                           &c->device_file, &why);
+        td_status st =
+            td_device_file_open(k.path, k.tag, td_checkpoint_stamp(m->checkpoint), m->expert_pool, &c->device_file, &why);
         if (st != TD_OK && st != TD_ENOTFOUND) td_warn("%s; the device's weights are converted again", why.text);
     }
-    return td_model_weights_load(c->npu, &m->config, &m->part, c->shard, m->checkpoint, m->spec.w8a8, m->spec.context_length,
-                                 c->device_file, &c->weights, &c->all_kept, err);
+    if (!c->device_file) TD_TRY(check_files(c, err));
+    TD_TRY(td_model_weights_load(c->npu, &m->config, &m->part, c->shard, m->checkpoint, m->spec.w8a8, m->spec.context_length,
+                                 c->device_file, &c->weights, &c->all_kept, err));
+    return c->device_file && !c->all_kept ? check_files(c, err) : TD_OK;
 }
 
 /* If keeping fails, the next start converts again. */
@@ -230,8 +252,8 @@ void td_card_model_keep_weights(const td_card_model *c) {
     td_error        why = {0};
     if (!k.tag[0] || c->all_kept) return;
     td_info("writing the device's weights to %s, which the next start maps", k.path);
-    if (td_model_weights_keep(c->npu, &m->config, c->shard, &c->weights, k.path, k.tag,
-                              td_checkpoint_source_hash(m->checkpoint), m->expert_pool, &why) != TD_OK)
+    if (td_model_weights_keep(c->npu, &m->config, c->shard, &c->weights, k.path, k.tag, td_checkpoint_stamp(m->checkpoint),
+                              m->expert_pool, &why) != TD_OK)
         td_info("the device's weights are not kept: %s", why.text);
 }
 

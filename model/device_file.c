@@ -87,7 +87,8 @@ static td_status check(td_device_file *f, const char *path, const char *tag, uin
     if (hash_header(h, h->header_bytes) != h->header_hash)
         return td_fail(err, TD_EFORMAT, "%s is corrupt: the checksum of its header does not match", path);
     if (strncmp(h->tag, tag, sizeof h->tag) || h->source_hash != source_hash)
-        return td_fail(err, TD_EFORMAT, "%s is of another checkpoint or another kind of device", path);
+        return td_fail(err, TD_EFORMAT,
+                       "%s is of another checkpoint, of files that were changed since, or of another kind of device", path);
     f->header = h;
     f->entries = (const file_entry *)(h + 1);
     for (uint32_t i = 0; i < h->n_entries; i++) {

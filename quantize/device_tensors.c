@@ -1,5 +1,6 @@
 /* Writes every tensor but the routed experts': a shard per layer, and one for the tensors of the whole model. Linears are
  * rounded to int8 if wanted. */
+#include <inttypes.h>
 #include <math.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -369,23 +370,47 @@ static int add_to_map(json_t *map, const td_device_tensors *t, uint32_t shard) {
     return failed;
 }
 
+/* The checksum of every file that the map names. @param sums receives them by name. */
+static td_status add_checksums(td_quantizer *q, const json_t *map, json_t *sums) {
+    const char *tensor;
+    json_t     *name;
+    json_object_foreach((json_t *)map, tensor, name) {
+        char            path[PATH_MAX], sum[17];
+        uint64_t        hash;
+        td_safetensors *file;
+        if (json_object_get(sums, json_string_value(name))) continue;
+        TD_TRY(td_output_path(q, path, json_string_value(name)));
+        TD_TRY(td_safetensors_open(path, &file, q->err));
+        td_status s = td_safetensors_checksum(file, q->pool, &hash, q->err);
+        td_safetensors_close(file);
+        if (s != TD_OK) return s;
+        snprintf(sum, sizeof sum, "%016" PRIx64, hash);
+        if (json_object_set_new(sums, json_string_value(name), json_string(sum)))
+            return td_fail(q->err, TD_ENOMEM, "out of memory");
+    }
+    return TD_OK;
+}
+
 td_status td_device_tensors_index(td_quantizer *q) {
     const td_device_tensors *t = q->tensors;
     char                     path[PATH_MAX];
-    json_t                  *map = json_object();
-    int                      failed = !map;
+    json_t                  *map = json_object(), *sums = json_object();
+    int                      failed = !map || !sums;
     uint64_t                 total = 0;
     for (uint32_t shard = 0; shard < t->n_shards && !failed; shard++) failed = add_to_map(map, t, shard);
     for (size_t i = 0; i < t->n_items; i++) total += t->items[i].bytes;
     td_status s = failed ? td_fail(q->err, TD_ENOMEM, "out of memory") : td_expert_shards_list(q, map, &total);
-    json_t   *index =
-        s != TD_OK ? NULL : json_pack("{s:{s:I},s:O}", "metadata", "total_size", (json_int_t)total, "weight_map", map);
-    char *text = index ? td_json_dump(index, JSON_INDENT(1)) : NULL;
+    if (s == TD_OK) s = add_checksums(q, map, sums);
+    json_t *index = s != TD_OK ? NULL
+                               : json_pack("{s:{s:I,s:O},s:O}", "metadata", "total_size", (json_int_t)total,
+                                           TD_CHECKSUMS_KEY, sums, "weight_map", map);
+    char   *text = index ? td_json_dump(index, JSON_INDENT(1)) : NULL;
     if (s == TD_OK)
         s = text ? td_output_path(q, path, "model.safetensors.index.json") : td_fail(q->err, TD_ENOMEM, "out of memory");
     if (s == TD_OK) s = td_file_write(path, text, strlen(text), q->err);
     free(text);
     json_decref(index);
     json_decref(map);
+    json_decref(sums);
     return s;
 }

@@ -84,6 +84,11 @@ uint64_t td_checkpoint_source_hash(const td_checkpoint *c) {
     return c->rotation.k ? XXH3_64bits_withSeed("rotated", 7, h) : h;
 }
 
+uint64_t td_checkpoint_stamp(const td_checkpoint *c) {
+    uint64_t h = td_checkpoint_files_stamp(c->files);
+    return c->rotation.k ? XXH3_64bits_withSeed("rotated", 7, h) : h;
+}
+
 /* ---- rope ------------------------------------------------------------------------------------ */
 
 /* Where row r of what the model computes with is stored. */

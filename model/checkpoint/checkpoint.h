@@ -48,6 +48,9 @@ void td_checkpoint_replace(td_checkpoint *c, uint32_t layer, const td_tensor_vie
  * weights. */
 uint64_t td_checkpoint_source_hash(const td_checkpoint *c);
 
+/** td_checkpoint_files_stamp, or another number if the weights are rotated. Not of dummy weights. */
+uint64_t td_checkpoint_stamp(const td_checkpoint *c);
+
 /** How a weight stored in codes is given. Other weights are given as stored: BF16, F16 or F32. */
 typedef enum {
     TD_FORM_FLOAT,         /* F32, decoded (model/checkpoint/stored_weight.h) */

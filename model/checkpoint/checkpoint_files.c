@@ -10,6 +10,8 @@
 
 #include "core/error.h"
 #include "core/files/json_file.h"
+#include "core/log/log.h"
+#include "kernels/machine/checksum.h"
 #include "model/arch/quant_config.h"
 
 #define INDEX_BYTES_MAX ((size_t)256 << 20)
@@ -18,6 +20,7 @@
 #define HASH_SAMPLE_BYTES ((size_t)4096)
 
 const char TD_SOURCE_HASH_KEY[] = "tandem_source_hash";
+const char TD_CHECKSUMS_KEY[] = "tandem_checksums";
 
 typedef struct {
     const td_safetensors_entry *entry; /* NULL: free */
@@ -31,6 +34,7 @@ struct td_checkpoint_files {
     name_slot       *table; /* [table_mask + 1], open addressing by name */
     size_t           table_mask;
     json_t          *description; /* ModelSlim's; NULL: none */
+    json_t          *checksums;   /* of the files by name; NULL: none */
     _Atomic uint64_t hash;        /* 0: not computed yet; relaxed, every thread computes the same */
 };
 
@@ -162,6 +166,7 @@ static td_status open_indexed(td_checkpoint_files *f, const char *index_path, td
     if (s == TD_OK) s = open_shards(f, index_path, map, err);
     if (s == TD_OK) s = build_table(f, err);
     if (s == TD_OK) s = check_index(f, index_path, map, err);
+    f->checksums = json_incref(json_object_get(json_object_get(index, "metadata"), TD_CHECKSUMS_KEY));
     json_decref(index);
     return s;
 }
@@ -208,6 +213,7 @@ void td_checkpoint_files_close(td_checkpoint_files *f) {
     free(f->file);
     free(f->table);
     json_decref(f->description);
+    json_decref(f->checksums);
     free(f->dir);
     free(f);
 }
@@ -255,13 +261,21 @@ static uint64_t hash_file(const td_safetensors *f, uint64_t seed) {
     return h;
 }
 
+/* A hash in 16 hexadecimal digits; 0: it is none. */
+static uint64_t read_hash(const char *text) {
+    char    *end;
+    uint64_t h = text ? strtoull(text, &end, 16) : 0;
+    return text && !*end ? h : 0;
+}
+
+/* The hash of the source that td_quantize made the folder of; 0: it did not. */
+static uint64_t carried_hash(const td_checkpoint_files *f) {
+    return f->n ? read_hash(td_safetensors_metadata(f->file[0], TD_SOURCE_HASH_KEY)) : 0;
+}
+
 static uint64_t compute_hash(const td_checkpoint_files *f) {
-    const char *carried = f->n ? td_safetensors_metadata(f->file[0], TD_SOURCE_HASH_KEY) : NULL;
-    if (carried) {
-        char    *end;
-        uint64_t h = strtoull(carried, &end, 16);
-        if (h && !*end) return h;
-    }
+    uint64_t carried = carried_hash(f);
+    if (carried) return carried;
     uint64_t h = 0;
     for (size_t i = 0; i < f->n; i++) h = hash_file(f->file[i], h);
     return h ? h : 1;
@@ -274,4 +288,49 @@ uint64_t td_checkpoint_files_hash(const td_checkpoint_files *f) {
     atomic_store_explicit(&((td_checkpoint_files *)f)->hash, h,
                           memory_order_relaxed); /* a cache: nothing else sees it change */
     return h;
+}
+
+uint64_t td_checkpoint_files_stamp(const td_checkpoint_files *f) {
+    uint64_t h = td_checkpoint_files_hash(f);
+    for (size_t i = 0; i < f->n; i++) h = td_safetensors_stamp(f->file[i], h);
+    return h;
+}
+
+/* ---- checksums ------------------------------------------------------------------------------- */
+
+static td_status check_file(const td_checkpoint_files *f, const td_safetensors *file, td_pool *pool, td_error *err) {
+    const char *path = td_safetensors_path(file);
+    uint64_t    want = read_hash(json_string_value(json_object_get(f->checksums, strrchr(path, '/') + 1))), have;
+    if (!want) return td_fail(err, TD_EFORMAT, "%s has no checksum in model.safetensors.index.json, which is damaged", path);
+    TD_TRY(td_safetensors_checksum(file, pool, &have, err));
+    if (have == want) return TD_OK;
+    return td_fail(err, TD_EFORMAT,
+                   "%s is corrupt: its checksum does not match; copy it again, or remove it and run the same 'tandem "
+                   "quantize' again",
+                   path);
+}
+
+td_status td_checkpoint_files_check(const td_checkpoint_files *f, td_pool *pool, td_checked_fn on_checked, void *user,
+                                    td_error *err) {
+    uint64_t total = 0;
+    size_t   header_bytes, bytes;
+    if (!f || !carried_hash(f)) return TD_OK;
+    if (!f->checksums) {
+        td_warn(
+            "%s was quantised before its safetensors files had checksums: they are not checked; the same 'tandem quantize' "
+            "again adds them",
+            f->dir);
+        return TD_OK;
+    }
+    for (size_t i = 0; i < f->n; i++) {
+        td_safetensors_bytes(f->file[i], &header_bytes, &bytes);
+        total += bytes;
+    }
+    on_checked(user, 0, total);
+    for (size_t i = 0; i < f->n; i++) {
+        TD_TRY(check_file(f, f->file[i], pool, err));
+        td_safetensors_bytes(f->file[i], &header_bytes, &bytes);
+        on_checked(user, bytes, total);
+    }
+    return TD_OK;
 }

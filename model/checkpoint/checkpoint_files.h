@@ -8,11 +8,13 @@
 #ifndef TD_MODEL_CHECKPOINT_CHECKPOINT_FILES_H
 #define TD_MODEL_CHECKPOINT_CHECKPOINT_FILES_H
 
+#include "core/threads/pool.h"
 #include "model/checkpoint/safetensors.h"
 
 typedef struct td_checkpoint_files td_checkpoint_files;
 
 extern const char TD_SOURCE_HASH_KEY[]; /* in __metadata__ of what td_quantize writes */
+extern const char TD_CHECKSUMS_KEY[];   /* in its index's metadata: an object of file names and checksums as hexadecimal */
 
 /**
  * Open a folder: map every shard, check every header, and the index against them.
@@ -46,6 +48,21 @@ const struct json_t *td_checkpoint_files_description(const td_checkpoint_files *
  * not either. A folder that td_quantize wrote carries the hash of its source, and that is what this gives.
  */
 uint64_t td_checkpoint_files_hash(const td_checkpoint_files *f);
+
+/** What tells the files as they lie there from others, changed or replaced ones: the hash, and each one's size, time of change
+ * and inode. Another for a copy of the folder. */
+uint64_t td_checkpoint_files_stamp(const td_checkpoint_files *f);
+
+/** Told of bytes that were compared; with 0 before the first ones. */
+typedef void (*td_checked_fn)(void *user, uint64_t bytes, uint64_t total_bytes);
+
+/**
+ * Compare every byte of a folder that td_quantize wrote with its checksums, by all threads of the pool. A folder of an
+ * earlier version has none, which is a warning. Nothing is done for other folders.
+ * @param pool the caller is its worker 0. @return TD_EFORMAT: the sentence names the file and what to do; TD_ENOMEM.
+ */
+TD_NODISCARD td_status td_checkpoint_files_check(const td_checkpoint_files *f, td_pool *pool, td_checked_fn on_checked,
+                                                 void *user, td_error *err);
 
 /** Let pages that were read go from this process's memory: of all files, or of a view alone, which need not lie in a file.
  * Views stay valid, and are read again when they are touched. NULL is fine. */

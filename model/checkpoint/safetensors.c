@@ -9,10 +9,12 @@
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
+#include <xxhash.h>
 
 #include "core/error.h"
 #include "core/files/json_file.h"
 #include "core/memory/mem.h"
+#include "kernels/machine/checksum.h"
 
 struct td_safetensors {
     char                 *path;
@@ -233,6 +235,22 @@ const void *td_safetensors_bytes(const td_safetensors *f, size_t *header_bytes, 
     *header_bytes = f->header_bytes;
     *file_bytes = f->size;
     return f->data;
+}
+
+td_status td_safetensors_checksum(const td_safetensors *f, td_pool *pool, uint64_t *out, td_error *err) {
+    td_checksum_span whole = {f->data, f->size};
+    TD_TRY(td_checksums(pool, &whole, 1, out, err));
+    td_safetensors_release_pages(f);
+    if (!*out) *out = 1;
+    return TD_OK;
+}
+
+uint64_t td_safetensors_stamp(const td_safetensors *f, uint64_t seed) {
+    struct stat st;
+    if (f->fd < 0 || fstat(f->fd, &st) != 0) return seed;
+    const uint64_t stamp[] = {(uint64_t)st.st_size, (uint64_t)st.st_ino, (uint64_t)st.st_mtim.tv_sec,
+                              (uint64_t)st.st_mtim.tv_nsec};
+    return XXH3_64bits_withSeed(stamp, sizeof stamp, seed);
 }
 
 void td_safetensors_release_pages(const td_safetensors *f) {

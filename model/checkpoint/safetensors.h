@@ -15,6 +15,7 @@
 
 #include "core/dtype.h"
 #include "core/memory/mem.h"
+#include "core/threads/pool.h"
 #include "tandem.h"
 
 #define TD_SAFETENSORS_HEADER_MAX ((size_t)100 * 1000 * 1000) /* the limit of the reference implementation */
@@ -52,6 +53,13 @@ const char *td_safetensors_metadata(const td_safetensors *f, const char *key);
 
 /** The header's bytes with its length word, and the whole file, for hashing. */
 const void *td_safetensors_bytes(const td_safetensors *f, size_t *header_bytes, size_t *file_bytes);
+
+/** The checksum of all its bytes (kernels/machine/checksum.h), never 0, by all threads of the pool, whose worker 0 the caller
+ * is; NULL: by the caller alone. @return TD_ENOMEM. */
+TD_NODISCARD td_status td_safetensors_checksum(const td_safetensors *f, td_pool *pool, uint64_t *out, td_error *err);
+
+/** A hash of seed and of what tells the file from one that was changed or put in its place: size, time of change, inode. */
+uint64_t td_safetensors_stamp(const td_safetensors *f, uint64_t seed);
 
 /** Let the file's pages go from this process's memory (they stay in the system's cache); they come back when they are
  * touched. */

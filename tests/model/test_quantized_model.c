@@ -90,6 +90,69 @@ TEST(kept_device_weights_give_the_same_logits) {
     free(want);
 }
 
+/* Load the quantised folder. @return why it was refused, or "". */
+static const char *refusal(void) {
+    static td_error err;
+    td_pool        *pool;
+    td_worker_place place = {.cpu = TD_CPU_ANY};
+    td_placed_model placed;
+    td_model_spec   spec = td_model_spec_of(OUT, 64);
+    assert_int_equal(td_pool_create(&place, 1, &pool, &err), TD_OK);
+    spec.w8a8 = spec.experts_as_stored = true;
+    spec.n_pages = 1;
+    if (td_placed_model_open(&spec, &(td_model_room){.expert_pool = pool}, NULL, &placed, &err) != TD_OK)
+        fail_msg("%s", err.text);
+    if (td_model_load(placed.model, 1, &err) == TD_OK) err.text[0] = 0;
+    td_placed_model_close(&placed);
+    td_pool_destroy(pool);
+    return err.text;
+}
+
+/* The path of the last file of weights in the folder. */
+static void find_weights(char path[512]) {
+    char           last[256] = "";
+    DIR           *d = opendir(OUT);
+    struct dirent *e;
+    while ((e = readdir(d)))
+        if (!strncmp(e->d_name, "model-0", 7) && strcmp(e->d_name, last) > 0) snprintf(last, sizeof last, "%s", e->d_name);
+    closedir(d);
+    snprintf(path, 512, "%s/%s", OUT, last);
+}
+
+/* Zeros in a file of weights are refused, though the device's weights that were made of it lie beside it. The index of an
+   earlier version has no checksums. */
+TEST(damaged_weights_are_refused) {
+    static char was[65536], zeros[sizeof was];
+    char        path[512], index[512], expected[700];
+    size_t      len;
+    struct stat st;
+    find_weights(path);
+    assert_string_equal(refusal(), "");
+    int fd = open(path, O_RDWR);
+    assert_true(fd >= 0 && fstat(fd, &st) == 0 && (size_t)st.st_size > 2 * sizeof was);
+    off_t at = st.st_size / 2;
+    assert_true(pread(fd, was, sizeof was, at) == (ssize_t)sizeof was);
+    assert_true(pwrite(fd, zeros, sizeof zeros, at) == (ssize_t)sizeof zeros);
+    snprintf(
+        expected, sizeof expected,
+        "%s is corrupt: its checksum does not match; copy it again, or remove it and run the same 'tandem quantize' again",
+        path);
+    for (int i = 0; i < 2; i++) assert_string_equal(refusal(), expected);
+    assert_true(pwrite(fd, was, sizeof was, at) == (ssize_t)sizeof was);
+    close(fd);
+
+    snprintf(index, sizeof index, "%s/model.safetensors.index.json", OUT);
+    char *text = read_file(index, &len), *key = strstr(text, "tandem_checksums");
+    assert_non_null(key);
+    memcpy(key, "other ", 6);
+    write_file(index, text, len);
+    assert_string_equal(refusal(), "");
+    memcpy(key, "tandem", 6);
+    write_file(index, text, len);
+    free(text);
+    assert_string_equal(refusal(), "");
+}
+
 int main(void) {
     return run_in_folder(OUT);
 }

@@ -159,7 +159,7 @@ static td_safetensors *new_file(const char *path) {
 
 static td_status map_file(td_safetensors *f, td_error *err) {
     struct stat st;
-    f->fd = open(f->path, O_RDONLY | O_CLOEXEC);
+    f->fd = open(f->path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* a FIFO's opening would wait */
     if (f->fd < 0) return td_fail(err, errno == ENOENT ? TD_ENOTFOUND : TD_EIO, "%s", strerror(errno));
     if (fstat(f->fd, &st) != 0) return td_fail(err, TD_EIO, "%s", strerror(errno));
     if (!S_ISREG(st.st_mode)) return td_fail(err, TD_EFORMAT, "not a regular file");

@@ -97,7 +97,7 @@ static td_status read_file(const char *path, char **text, size_t *len, td_error 
     return st;
 }
 
-td_status td_engine_open_text(td_engine *e, const td_engine_options *o, td_error *err) {
+td_status td_engine_open_text(td_engine *e, const td_engine_options *o, uint32_t vocab, td_error *err) {
     td_error    why = {0};
     const char *dir = o->tokenizer_path ? o->tokenizer_path : o->model_path;
     td_status   st = td_tokenizer_open(dir, &e->tokenizer, &why);
@@ -106,6 +106,11 @@ td_status td_engine_open_text(td_engine *e, const td_engine_options *o, td_error
         e->tokenizer = NULL;
     } else if (st != TD_OK) {
         return td_fail(err, st, "%s", why.text);
+    } else if (td_tokenizer_vocab_size(e->tokenizer) > vocab) {
+        return td_fail(err, TD_EFORMAT,
+                       "the tokenizer in %s has ids up to %zu, but the model's vocab_size is %u: give the tokenizer of this "
+                       "model (tokenizer-path)",
+                       dir, td_tokenizer_vocab_size(e->tokenizer) - 1, vocab);
     }
     if (o->chat_template) {
         char  *source = NULL;
@@ -196,9 +201,6 @@ static void fill_limits_and_info(td_engine *e, uint32_t n_pages) {
     i->default_repetition_penalty = c->repetition_penalty;
     i->default_top_k = c->top_k_sampling;
     e->stats.s.kv_tokens_total = e->limits.kv_tokens;
-    if (e->tokenizer && td_tokenizer_vocab_size(e->tokenizer) > c->vocab)
-        td_warn("the tokenizer has %zu ids, the model %u: requests with an id beyond the model's are refused",
-                td_tokenizer_vocab_size(e->tokenizer), c->vocab);
 }
 
 /* Open what the step loop works with. */
@@ -261,7 +263,7 @@ static td_status open_engine(td_engine *e, const td_engine_options *o, td_error 
     TD_TRY(open_pools(e, o, &available_bytes, err));
     TD_TRY(open_model(e, available_bytes, err));
     uint32_t n_pages = e->placed.shares.n_pages;
-    TD_TRY(td_engine_open_text(e, o, err));
+    TD_TRY(td_engine_open_text(e, o, td_model_get_config(e->placed.model)->vocab, err));
     uint64_t source_hash = o->page_store ? td_model_source_hash(e->placed.model) : 0;
     TD_TRY(td_model_load(e->placed.model, n_pages, err));
     fill_limits_and_info(e, n_pages);

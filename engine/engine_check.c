@@ -7,7 +7,8 @@
 #include "model/checkpoint/checkpoint.h"
 #include "model/shard.h"
 
-static td_status check_model(const td_model_spec *spec, td_error *err) {
+/* @param vocab receives the model's. */
+static td_status check_model(const td_model_spec *spec, uint32_t *vocab, td_error *err) {
     td_checkpoint   *ck = NULL;
     td_model_config *c = calloc(1, sizeof *c);
     td_status        st = c ? TD_OK : td_fail(err, TD_ENOMEM, "out of memory for the model's configuration");
@@ -20,6 +21,7 @@ static td_status check_model(const td_model_spec *spec, td_error *err) {
         st = td_shard_check(c, spec->n_cards, c->n_experts && spec->device_experts == c->n_experts, err);
     }
     if (st == TD_OK) st = td_checkpoint_check_all(ck, c, td_checkpoint_has_experts(ck, c), err);
+    if (st == TD_OK) *vocab = c->vocab;
     td_checkpoint_close(ck);
     free(c);
     return st;
@@ -27,11 +29,12 @@ static td_status check_model(const td_model_spec *spec, td_error *err) {
 
 td_status td_engine_check(const td_engine_options *o, td_error *err) {
     td_engine *e = calloc(1, sizeof *e);
+    uint32_t   vocab = 0;
     if (!e) return td_fail(err, TD_ENOMEM, "out of memory for the engine");
     pthread_mutex_init(&e->trie_lock, NULL);
     td_status st = td_engine_resolve(o, &e->config, err);
-    if (st == TD_OK) st = check_model(&e->config.model, err);
-    if (st == TD_OK) st = td_engine_open_text(e, o, err);
+    if (st == TD_OK) st = check_model(&e->config.model, &vocab, err);
+    if (st == TD_OK) st = td_engine_open_text(e, o, vocab, err);
     td_engine_close(e, 0);
     return st;
 }

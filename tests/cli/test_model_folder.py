@@ -76,6 +76,11 @@ class ModelFolder(unittest.TestCase):
             self.assertIn("not a regular file", p.stderr)
             shutil.rmtree(folder)
 
+    def test_the_tokenizer_of_another_model(self):
+        p = tandem("launch_server", "--check", "--model-path", DEMO, "--load-format", "dummy", "--json-model-override-args", '{"vocab_size":4000}')
+        self.assertEqual(p.returncode, 1)
+        self.assertIn("has ids up to 4095, but the model's vocab_size is 4000", p.stderr)
+
     def test_other_folders_and_files(self):
         self.refused(self.made("empty"), "has no config.json")
         cache = self.made("models--org--name")

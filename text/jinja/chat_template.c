@@ -39,7 +39,7 @@ td_status td_chat_template_compile(const char *source, size_t len, td_chat_templ
         return td_fail(err, TD_ENOMEM, "out of memory");
     }
     s->err = err;
-    s->steps_left = JJ_STEPS_MAX;
+    td_jj_allow(s, JJ_STEPS_MAX, JJ_TEXT_BYTES_MAX);
     td_status status = compile(s, source, len, &t->body);
     t->arena = s->arena;
     free(s);
@@ -70,6 +70,7 @@ const char *td_chat_template_source(const td_chat_template *t) {
 static jj_value value_of_json(jj_state *s, const json_t *json, unsigned depth) {
     if (depth > JJ_JSON_DEPTH_MAX)
         td_jj_fail(s, TD_EINVAL, "the request is nested deeper than %u levels", JJ_JSON_DEPTH_MAX);
+    s->given_bytes += 16 + json_string_length(json);
     switch (json_typeof(json)) {
         case JSON_NULL: return JJ_NONE_VALUE;
         case JSON_TRUE: return jj_bool(true);
@@ -122,11 +123,19 @@ static jj_dict *variables(jj_state *s, const json_t *request, const char *bos, c
     return vars;
 }
 
+/* Short requests have less work done for them: a template that works without end costs a client that asks little. */
+static void allow_by_request(jj_state *s) {
+    uint64_t steps = JJ_STEPS_LEAST + JJ_STEPS_EACH * (uint64_t)s->given_bytes;
+    size_t   text = JJ_TEXT_BYTES_LEAST + JJ_TEXT_BYTES_EACH * s->given_bytes;
+    td_jj_allow(s, steps < JJ_STEPS_MAX ? steps : JJ_STEPS_MAX, text < JJ_TEXT_BYTES_MAX ? text : JJ_TEXT_BYTES_MAX);
+}
+
 /* The one place where a rendering that fails lands. */
 static td_status render(jj_state *s, const td_chat_template *t, const json_t *request, const char *bos, const char *eos,
                         jj_buf *text) {
     if (setjmp(s->fail)) return s->status;
     jj_render r = {.s = s, .vars = variables(s, request, bos, eos), .out = text};
+    allow_by_request(s);
     td_jj_render(&r, t->body);
     return TD_OK;
 }
@@ -150,7 +159,7 @@ td_status td_chat_template_render_value(const td_chat_template *t, const json_t 
     jj_state *s = calloc(1, sizeof *s);
     if (!s) return td_fail(err, TD_ENOMEM, "out of memory");
     s->err = err;
-    s->steps_left = JJ_STEPS_MAX;
+    td_jj_allow(s, JJ_STEPS_MAX, JJ_TEXT_BYTES_MAX);
     jj_buf    out = {0};
     td_status status = render(s, t, request, bos, eos, &out);
     if (status == TD_OK) status = take_text(&out, text, text_len, err);

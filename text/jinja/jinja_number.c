@@ -102,7 +102,7 @@ static bool is_sequence(const jj_value *v) {
 static jj_value concatenate(jj_state *s, const jj_value *a, const jj_value *b) {
     if (a->kind == JJ_STR) {
         size_t n = a->u.s->n + b->u.s->n;
-        if (n > JJ_TEXT_BYTES_MAX) td_jj_fail(s, TD_EINVAL, "the text grows beyond %zu MiB", JJ_TEXT_BYTES_MAX >> 20);
+        td_jj_check_text(s, n);
         char *p = td_jj_alloc(s, n);
         if (a->u.s->n) memcpy(p, a->u.s->p, a->u.s->n);
         if (b->u.s->n) memcpy(p + a->u.s->n, b->u.s->p, b->u.s->n);
@@ -118,8 +118,7 @@ static jj_value repeat(jj_state *s, const jj_value *v, int64_t times) {
     if (v->kind == JJ_STR) {
         size_t n = v->u.s->n, total;
         if (times <= 0 || !n) return td_jj_str(s, "", 0);
-        if (__builtin_mul_overflow(n, (size_t)times, &total) || total > JJ_TEXT_BYTES_MAX)
-            td_jj_fail(s, TD_EINVAL, "the text grows beyond %zu MiB", JJ_TEXT_BYTES_MAX >> 20);
+        td_jj_check_text(s, __builtin_mul_overflow(n, (size_t)times, &total) ? SIZE_MAX : total);
         char *p = td_jj_alloc(s, total);
         memcpy(p, v->u.s->p, n);
         for (size_t done = n; done < total; done *= 2) memcpy(p + done, p, done < total - done ? done : total - done);

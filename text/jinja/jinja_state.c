@@ -1,6 +1,7 @@
 /* Memory, limits and errors of the template code. */
 #include "text/jinja/jinja_state.h"
 
+#include <inttypes.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -57,8 +58,21 @@ void td_jj_raise(jj_state *s, const char *text, size_t len) {
 }
 
 void td_jj_charge(jj_state *s, uint64_t steps) {
-    if (steps > s->steps_left) td_jj_fail(s, TD_EINVAL, "the template does more work than is allowed for one request");
+    if (steps > s->steps_left)
+        td_jj_fail(s, TD_EINVAL, "the template does more work than is allowed for this request: %" PRIu64 " steps",
+                   s->steps);
     s->steps_left -= steps;
+}
+
+void td_jj_allow(jj_state *s, uint64_t steps, size_t text_bytes) {
+    s->steps = s->steps_left = steps;
+    s->text_bytes = text_bytes;
+}
+
+void td_jj_check_text(jj_state *s, size_t n) {
+    if (n > s->text_bytes)
+        td_jj_fail(s, TD_EINVAL, "the template makes a longer text than is allowed for this request: %zu MiB",
+                   s->text_bytes >> 20);
 }
 
 void td_jj_enter(jj_state *s) {
@@ -70,16 +84,20 @@ void td_jj_leave(jj_state *s) {
     s->depth--;
 }
 
+_Noreturn static void fail_memory(jj_state *s) {
+    td_jj_fail(s, TD_ENOMEM, "the template needs more memory than is allowed: %zu MiB", JJ_ARENA_BYTES_MAX >> 20);
+}
+
 void *td_jj_alloc(jj_state *s, size_t n) {
     jj_arena *a = &s->arena;
-    if (n > JJ_ARENA_BYTES_MAX) td_jj_fail(s, TD_ENOMEM, "the template needs too much memory");
+    if (n > JJ_ARENA_BYTES_MAX) fail_memory(s);
     td_jj_charge(s, n / 64);
     n = (n + 15) & ~(size_t)15;
     if (n > (size_t)(a->end - a->next)) {
         size_t    bytes = n > CHUNK_BYTES / 4 ? n : CHUNK_BYTES;
         jj_chunk *c = NULL;
         if (a->bytes + bytes <= JJ_ARENA_BYTES_MAX) c = malloc(sizeof *c + bytes);
-        if (!c) td_jj_fail(s, TD_ENOMEM, "the template needs too much memory");
+        if (!c) fail_memory(s);
         c->bytes = bytes;
         a->bytes += bytes;
         if (n > CHUNK_BYTES / 4 && a->chunks) { /* a large object does not waste the rest of the newest chunk */
@@ -99,7 +117,7 @@ void *td_jj_alloc(jj_state *s, size_t n) {
 
 void *td_jj_calloc(jj_state *s, size_t n, size_t size) {
     size_t bytes;
-    if (__builtin_mul_overflow(n, size, &bytes)) td_jj_fail(s, TD_ENOMEM, "the template needs too much memory");
+    if (__builtin_mul_overflow(n, size, &bytes)) fail_memory(s);
     void *p = td_jj_alloc(s, bytes);
     memset(p, 0, bytes);
     return p;
@@ -108,7 +126,7 @@ void *td_jj_calloc(jj_state *s, size_t n, size_t size) {
 void *td_jj_grow(jj_state *s, void *array, size_t n, size_t *cap, size_t item_bytes) {
     if (n < *cap) return array;
     size_t room = *cap ? *cap * 2 : 4, bytes;
-    if (__builtin_mul_overflow(room, item_bytes, &bytes)) td_jj_fail(s, TD_ENOMEM, "the template needs too much memory");
+    if (__builtin_mul_overflow(room, item_bytes, &bytes)) fail_memory(s);
     void *moved = td_jj_alloc(s, bytes);
     if (n) memcpy(moved, array, n * item_bytes);
     *cap = room;
@@ -116,7 +134,7 @@ void *td_jj_grow(jj_state *s, void *array, size_t n, size_t *cap, size_t item_by
 }
 
 void td_jj_put(jj_state *s, jj_buf *b, const char *p, size_t n) {
-    if (n > JJ_TEXT_BYTES_MAX - b->n) td_jj_fail(s, TD_EINVAL, "the text grows beyond %zu MiB", JJ_TEXT_BYTES_MAX >> 20);
+    td_jj_check_text(s, b->n + n);
     if (b->n + n > b->cap) {
         size_t room = b->cap * 2 > b->n + n ? b->cap * 2 : b->n + n + 32;
         char  *moved = td_jj_alloc(s, room);

@@ -16,10 +16,15 @@
 #define JJ_ARENA_BYTES_MAX ((size_t)512 << 20) /* of one compilation or rendering */
 #define JJ_TEXT_BYTES_MAX ((size_t)64 << 20)   /* of one string and of the rendered text */
 #define JJ_STEPS_MAX ((uint64_t)20 << 20)      /* nodes visited, items passed, 64-byte pieces of text made or searched */
-#define JJ_PARSE_DEPTH_MAX 150u                /* nested brackets, operators and blocks in a template */
-#define JJ_EVAL_DEPTH_MAX 1000u                /* nested nodes, macro calls and containers while rendering */
-#define JJ_JSON_DEPTH_MAX 200u                 /* nested containers in a request */
-#define JJ_RANGE_ITEMS_MAX 100000              /* jinja2.sandbox.MAX_RANGE */
+/* A rendering has so much whatever its request, and so much more a byte of it, up to the above. */
+#define JJ_TEXT_BYTES_LEAST ((size_t)4 << 20)
+#define JJ_TEXT_BYTES_EACH 16
+#define JJ_STEPS_LEAST ((uint64_t)2 << 20)
+#define JJ_STEPS_EACH 64
+#define JJ_PARSE_DEPTH_MAX 150u   /* nested brackets, operators and blocks in a template */
+#define JJ_EVAL_DEPTH_MAX 1000u   /* nested nodes, macro calls and containers while rendering */
+#define JJ_JSON_DEPTH_MAX 200u    /* nested containers in a request */
+#define JJ_RANGE_ITEMS_MAX 100000 /* jinja2.sandbox.MAX_RANGE */
 
 typedef struct jj_chunk jj_chunk;
 
@@ -36,7 +41,9 @@ typedef struct jj_state {
     jmp_buf   fail;
     td_error *err; /* may be NULL */
     td_status status;
-    uint64_t  steps_left;
+    uint64_t  steps, steps_left; /* in all, and of these */
+    size_t    text_bytes;        /* of one string at most */
+    size_t    given_bytes;       /* of the request's strings, and 16 for each value */
     uint32_t  depth;
     uint32_t  line; /* of the statement or token at hand, for messages; 0: none */
 } jj_state;
@@ -54,8 +61,10 @@ _Noreturn void td_jj_fail(jj_state *s, td_status status, const char *fmt, ...) T
 /** Leave with this sentence alone: the template's own words. */
 _Noreturn void td_jj_raise(jj_state *s, const char *text, size_t len);
 
-void td_jj_charge(jj_state *s, uint64_t steps); /* fails when the steps are spent */
-void td_jj_enter(jj_state *s);                  /* one level deeper; fails at JJ_EVAL_DEPTH_MAX */
+void td_jj_allow(jj_state *s, uint64_t steps, size_t text_bytes); /* set the limits of work and text */
+void td_jj_charge(jj_state *s, uint64_t steps);                   /* fails when the steps are spent */
+void td_jj_check_text(jj_state *s, size_t n);                     /* fails for a text of more bytes than are allowed */
+void td_jj_enter(jj_state *s);                                    /* one level deeper; fails at JJ_EVAL_DEPTH_MAX */
 void td_jj_leave(jj_state *s);
 
 /* A growing piece of text. Zero-initialise. */

@@ -268,8 +268,12 @@ jj_value td_jj_join(jj_state *s, const jj_str *sep, jj_value items, bool convert
 }
 
 static void put_blanks(jj_state *s, jj_buf *b, int64_t n) {
-    for (; n > 0; n--) td_jj_put(s, b, " ", 1);
-    td_jj_charge(s, b->n / 16);
+    static const char BLANKS[] = "                                                                ";
+    for (int64_t some; n > 0; n -= some) {
+        some = n < (int64_t)sizeof BLANKS - 1 ? n : (int64_t)sizeof BLANKS - 1;
+        td_jj_charge(s, 1);
+        td_jj_put(s, b, BLANKS, (size_t)some);
+    }
 }
 
 jj_value td_jj_center(jj_state *s, const jj_str *str, int64_t width) {

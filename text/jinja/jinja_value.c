@@ -15,7 +15,7 @@ static uint64_t hash_bytes(const char *p, size_t n) { /* FNV-1a */
 /* ---- making ---- */
 
 jj_value td_jj_str(jj_state *s, const char *p, size_t n) {
-    if (n > JJ_TEXT_BYTES_MAX) td_jj_fail(s, TD_EINVAL, "the text grows beyond %zu MiB", JJ_TEXT_BYTES_MAX >> 20);
+    td_jj_check_text(s, n);
     jj_str *str = td_jj_alloc(s, sizeof *str);
     *str = (jj_str){p ? p : "", n, 0};
     return (jj_value){JJ_STR, {.s = str}};

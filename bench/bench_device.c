@@ -165,7 +165,8 @@ td_status td_bench_steps_open(td_bench_steps *s, const td_bench_device *d, const
     uint32_t n = n_tok > pages ? n_tok : pages, longest = largest->context + largest->n_new;
     *s = (td_bench_steps){0};
     TD_TRY(td_step_rows_open(&s->rows, n_tok, largest->n_seq, longest, err));
-    td_step_shape shape = {.max_tok = n_tok, .max_seq = largest->n_seq, .max_out = max_out, .max_seq_tokens = longest};
+    td_step_shape shape = {
+        .max_tok = n_tok, .max_seq = largest->n_seq, .max_out = max_out, .max_seq_tokens = longest, .recurrent = true};
     TD_TRY(td_step_buf_open(&s->buf, &shape, d->npu, err));
     s->numbers = malloc(n * sizeof *s->numbers);
     if (!s->numbers) return td_fail(err, TD_ENOMEM, "out of memory for a step");

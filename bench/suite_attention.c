@@ -1,13 +1,15 @@
 /*
  * Attention blocks with their projections, decode and prefill. The operations are those of the projections (int8) and of
  * scores, values and, for an expanded prompt, of the keys and values made from the latents, which a card does in bf16. On
- * the host all stand against the int8 peak.
+ * the host all stand against the int8 peak. Blocks of recurrent layers stand among them, where the device has any: states and
+ * open blocks are what they read, and their products are in f32.
  */
 #include <stdlib.h>
 
 #include "bench/bench.h"
 #include "bench/bench_device.h"
 #include "core/error.h"
+#include "npu/block_work.h"
 
 #define WEIGHTS 8
 #define BUFFERS 4
@@ -18,6 +20,7 @@ typedef struct {
     td_npu_weight  *w[WEIGHTS];
     void           *buffers[BUFFERS]; /* two of the cache, input, output */
     size_t          bytes[BUFFERS];
+    td_block_desc   desc;
     td_npu_block   *block;
     td_bench_steps  steps;
     td_npu_graph   *graph;
@@ -29,17 +32,19 @@ typedef struct {
     size_t           n, k; /* n 0: the block has no such weight */
 } weight_shape;
 
-/* A model's attention: MLA where it has latents, else GQA. */
+/* A model's attention: MLA where it has latents, gated DeltaNet where it has key heads, else GQA. */
 typedef struct {
     uint32_t hidden, heads;
     uint32_t q_lora, kv_lora, nope, rope, v_dim; /* MLA */
     uint32_t kv_heads, dim;                      /* GQA */
+    uint32_t key_heads, key_dim, conv_width;     /* DeltaNet: `heads` of v_dim are its value heads */
 } model_shape;
 
 static const model_shape
     V2_LITE = {.hidden = 2048, .heads = 16, .kv_lora = 512, .nope = 128, .rope = 64, .v_dim = 128},
     V3 = {.hidden = 7168, .heads = 128, .q_lora = 1536, .kv_lora = 512, .nope = 128, .rope = 64, .v_dim = 128},
-    QWEN3_30B = {.hidden = 2048, .heads = 32, .kv_heads = 4, .dim = 128};
+    QWEN3_30B = {.hidden = 2048, .heads = 32, .kv_heads = 4, .dim = 128},
+    QWEN35_35B = {.hidden = 2048, .heads = 32, .v_dim = 128, .key_heads = 16, .key_dim = 128, .conv_width = 4};
 
 typedef struct {
     const char         *name;
@@ -61,6 +66,9 @@ static const row_shape ROWS[] = {
     {"gqa qwen3-30b prefill 2048", &QWEN3_30B, {1, 2048, 0}, false},
     {"gqa qwen3-30b decode, 16 at 16384", &QWEN3_30B, {16, 1, 16383}, true},
     {"gqa qwen3-30b prefill 8192", &QWEN3_30B, {1, 8192, 0}, true},
+    {"delta qwen3.5-35b decode", &QWEN35_35B, {1, 1, 1040}, false},
+    {"delta qwen3.5-35b decode, 16", &QWEN35_35B, {16, 1, 1040}, false},
+    {"delta qwen3.5-35b prefill 2048", &QWEN35_35B, {1, 2048, 0}, false},
 };
 
 /* A row as it is measured: its sizes may be divided. kv: keys of a sequence; pages: of all. */
@@ -85,6 +93,7 @@ static td_status make_weights(attention *a, const weight_shape *shapes, td_error
 
 static td_status make_buffers(attention *a, const size_t values[BUFFERS], td_error *err) {
     for (int i = 0; i < BUFFERS; i++) {
+        if (!values[i]) continue;
         TD_TRY(td_bench_device_activations(&a->d, values[i], &a->buffers[i], err));
         a->bytes[i] = values[i] * sizeof(td_bf16);
     }
@@ -181,6 +190,47 @@ static td_status open_gqa(attention *a, const sized_row *r, td_block_desc *desc,
     return TD_OK;
 }
 
+static td_status open_delta(attention *a, const sized_row *r, td_block_desc *desc, td_error *err) {
+    const model_shape *m = &r->m;
+    *desc = (td_block_desc){.kind = TD_BLOCK_DELTA,
+                            .delta = {.hidden = m->hidden,
+                                      .key_heads = m->key_heads,
+                                      .value_heads = m->heads,
+                                      .key_dim = m->key_dim,
+                                      .value_dim = m->v_dim,
+                                      .conv_width = m->conv_width,
+                                      .eps = 1e-6f,
+                                      .state_slots = r->step.n_seq,
+                                      .open_slots = r->step.n_seq}};
+    td_delta_desc     *d = &desc->delta;
+    const size_t       conv = m->key_heads * td_delta_conv_rows(d), v = (size_t)m->heads * m->v_dim;
+    const weight_shape weights[WEIGHTS] = {{TD_WEIGHT_W8A8, 2, conv, m->hidden},    {TD_WEIGHT_W8A8, 2, v, m->hidden},
+                                           {TD_WEIGHT_F32, 2, m->heads, m->hidden}, {TD_WEIGHT_F32, 2, m->heads, m->hidden},
+                                           {TD_WEIGHT_F32, 2, conv, m->conv_width}, {TD_WEIGHT_F32, 1, 1, m->heads},
+                                           {TD_WEIGHT_F32, 1, 1, m->v_dim},         {TD_WEIGHT_W8A8, 2, m->hidden, v}};
+    const size_t       slots = (size_t)r->step.n_seq * m->key_heads * sizeof(float), act = (size_t)r->n_tok * m->hidden;
+    const size_t       bytes[2] = {slots * td_delta_state_values(d), slots * td_delta_open_values(d)};
+    TD_TRY(make_weights(a, weights, err));
+    for (int i = 0; i < 2; i++) { /* zeros: bf16 side by side would be subnormal f32 now and then */
+        TD_TRY(a->d.npu->ops->alloc(a->d.npu, bytes[i], &a->buffers[i], err));
+        a->bytes[i] = bytes[i];
+    }
+    TD_TRY(make_buffers(a, (size_t[]){0, 0, act, act}, err));
+    d->qkv = a->w[0];
+    d->z = a->w[1];
+    d->b = a->w[2];
+    d->a = a->w[3];
+    d->conv = a->w[4];
+    d->a_log = d->dt_bias = a->w[5];
+    d->norm = a->w[6];
+    d->o = a->w[7];
+    d->state = a->buffers[0];
+    d->open = a->buffers[1];
+    d->in = a->buffers[2];
+    d->out = a->buffers[3];
+    return TD_OK;
+}
+
 /* As many blocks in a call as take some ms; each reads its cache, which is larger than what a card keeps. */
 static uint32_t blocks_of_call(const td_bench *b, const sized_row *r) {
     return !b->device || b->o->divide > 1 || r->step.n_new > 1 ? 1 : 32;
@@ -188,13 +238,14 @@ static uint32_t blocks_of_call(const td_bench *b, const sized_row *r) {
 
 static td_status open_attention(attention *a, const td_bench *b, const td_bench_device *d, const sized_row *r,
                                 td_error *err) {
-    td_block_desc  desc;
     const td_step *step;
     *a = (attention){.d = *d};
-    TD_TRY(r->m.kv_lora ? open_mla(a, r, &desc, err) : open_gqa(a, r, &desc, err));
-    desc.max_tok = r->n_tok;
-    desc.max_kv = r->kv;
-    TD_TRY(d->npu->ops->block_create(d->npu, &desc, &a->block, err));
+    TD_TRY(r->m.kv_lora     ? open_mla(a, r, &a->desc, err)
+           : r->m.key_heads ? open_delta(a, r, &a->desc, err)
+                            : open_gqa(a, r, &a->desc, err));
+    a->desc.max_tok = r->n_tok;
+    a->desc.max_kv = r->kv;
+    TD_TRY(d->npu->ops->block_create(d->npu, &a->desc, &a->block, err));
     TD_TRY(td_bench_steps_open(&a->steps, d, &r->step, 0, err));
     TD_TRY(td_bench_steps_fill(&a->steps, d, &r->step, 0, &step, err));
     return td_bench_device_capture(d, &a->block, 1, blocks_of_call(b, r), step, &a->graph, err);
@@ -234,6 +285,16 @@ static void work_of(const sized_row *r, td_bench_case *c) {
     }
 }
 
+static void delta_work(const sized_row *r, const td_block_desc *desc, td_bench_case *c) {
+    td_tier_work work = {0};
+    td_work_add_matrices(&work, desc, &(td_block_formats){.linear = TD_WEIGHT_W8A8}, r->n_tok, 0);
+    for (uint32_t q = 0; q < r->step.n_seq; q++)
+        td_work_add_attention(&work, desc, sizeof(td_bf16), &(td_work_sequence){.rows = r->step.n_new, .keys = r->kv});
+    c->bytes = (double)work.bytes;
+    c->int8_ops = (double)work.int8_ops;
+    c->float_ops = (double)work.f32_ops;
+}
+
 static uint32_t divided(uint32_t n, uint32_t by, uint32_t least) {
     return n / by > least ? n / by : n < least ? n : least;
 }
@@ -242,8 +303,10 @@ static uint32_t divided(uint32_t n, uint32_t by, uint32_t least) {
 static sized_row size_row(const row_shape *row, uint32_t divide) {
     sized_row r = {.name = row->name, .m = *row->model, .step = row->step, .named_tok = row->step.n_seq * row->step.n_new};
     r.m.hidden = divided(r.m.hidden, divide, 64);
+    const uint32_t groups = r.m.kv_heads + r.m.key_heads; /* one of them is 0 */
     r.m.kv_heads = divided(r.m.kv_heads, divide, 1);
-    r.m.heads = r.m.kv_heads ? row->model->heads / row->model->kv_heads * r.m.kv_heads : divided(r.m.heads, divide, 4);
+    r.m.key_heads = divided(r.m.key_heads, divide, 1);
+    r.m.heads = groups ? row->model->heads / groups * (r.m.kv_heads + r.m.key_heads) : divided(r.m.heads, divide, 4);
     r.m.q_lora = divided(r.m.q_lora, divide, 64);
     r.step.n_seq = divided(r.step.n_seq, divide, 2);
     r.step.n_new = divided(r.step.n_new, divide, 8);
@@ -259,13 +322,18 @@ static td_status time_row(td_bench *b, const td_bench_device *d, const sized_row
     td_status st = open_attention(&a, b, d, r, err);
     if (st == TD_OK) {
         td_bench_case c = {.m = r->named_tok,
-                           .kernel = r->m.kv_lora ? "mla" : "gqa",
+                           .kernel = r->m.kv_lora     ? "mla"
+                                     : r->m.key_heads ? "delta"
+                                                      : "gqa",
                            .calls = b->device || r->step.n_new > 1 ? 1 : 50,
                            .times = blocks_of_call(b, r),
                            .run = run,
                            .ctx = &a};
         snprintf(c.shape, sizeof c.shape, "%s", r->name);
-        work_of(r, &c);
+        if (r->m.key_heads)
+            delta_work(r, &a.desc, &c);
+        else
+            work_of(r, &c);
         st = td_bench_time(b, &c, err);
     }
     close_attention(&a);
@@ -274,10 +342,13 @@ static td_status time_row(td_bench *b, const td_bench_device *d, const sized_row
 
 td_status td_bench_attention(td_bench *b, td_error *err) {
     td_bench_device d;
+    td_npu_caps     caps = {0};
     td_status       st = td_bench_device_open(&d, b, false, err);
+    if (st == TD_OK) d.npu->ops->caps(d.npu, &caps);
     for (size_t i = 0; i < sizeof ROWS / sizeof *ROWS && st == TD_OK; i++) {
         sized_row r = size_row(&ROWS[i], b->o->divide);
         if (!td_bench_wanted(b, r.name) || (ROWS[i].cards_only && !b->device)) continue;
+        if (r.m.key_heads && !caps.recurrent) continue;
         st = time_row(b, &d, &r, err);
     }
     td_bench_device_close(&d);

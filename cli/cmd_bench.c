@@ -39,7 +39,7 @@ static const suite SUITES[] = {
      "reading, copying, int8 and bf16"},
     {"pool", td_bench_pool, 0, "what a parallel loop costs, by threads"},
     {"kernels", td_bench_kernels, FILTER | DEVICE | DIVIDE, "the device's linears and the experts' kernels, by rows"},
-    {"attention", td_bench_attention, FILTER | DEVICE | DIVIDE, "MLA and GQA, decode and prefill"},
+    {"attention", td_bench_attention, FILTER | DEVICE | DIVIDE, "MLA, GQA and gated DeltaNet, decode and prefill"},
     {"experts", td_bench_experts, FILTER | EXPERTS,
      "the routed experts of a layer: DeepSeek-V3, V2-Lite and Qwen3-30B shapes"},
     {"decode", td_bench_decode, CONFIG | FILTER | EXPERTS | DEVICE | SKIP,

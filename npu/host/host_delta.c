@@ -368,6 +368,7 @@ static void finish_item(void *ctx, uint32_t item, const td_worker *worker) {
 static td_status check_step(const td_delta_desc *m, const td_host_step *s) {
     const td_step_arrays *a = &s->a;
     if (s->n_tok == 0) return TD_OK;
+    if (!a->state_in || !a->state_out || !a->state_open) return TD_EINVAL;
     if (a->seq_start[0] != 0 || a->seq_start[s->n_seq] != s->n_tok) return TD_EINVAL;
     for (uint32_t q = 0; q < s->n_seq; q++) {
         const uint32_t first = a->seq_start[q], end = a->seq_start[q + 1], in = a->state_in[q];

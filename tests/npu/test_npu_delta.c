@@ -477,6 +477,12 @@ TEST(refuses_wrong_steps_and_shapes) {
                           {x, BLOCK - 1, 1, TD_STATE_NONE, STATES, 0},
                           {x, UINT32_MAX - 1, 3, 0, 0, 0}};
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) assert_int_equal(try_step(&m, &wrong[i], 1), TD_EINVAL);
+    const uint32_t       pos = 0, start[2] = {0, 1}, kv_len = 1;
+    const uint8_t        absorbed = 0;
+    const td_step_counts counts = {.n_tok = 1, .n_seq = 1};
+    td_step              stateless = td_step_unified(
+                     &(td_step_arrays){.counts = &counts, .pos = &pos, .seq_start = start, .kv_len = &kv_len, .absorbed = &absorbed}, 0);
+    assert_int_equal(m.g.npu->ops->enqueue(m.g.npu, m.g.stream, m.block, &stateless), TD_EINVAL);
     run_step(&m, &(part){x, 0, 1, TD_STATE_NONE, TD_STATE_NONE, 0}, 1); /* no block ends, so state_out is not read */
 
     static const struct {

@@ -421,6 +421,10 @@ void td_resident_close(td_resident_experts *r) {
     free(r);
 }
 
+uint32_t td_resident_count(const td_resident_experts *r) {
+    return atomic_load_explicit(&r->resident, memory_order_relaxed);
+}
+
 void td_resident_report(const td_resident_experts *r, td_residency_counts *out) {
     const uint64_t uploads = atomic_load_explicit(&r->uploads, memory_order_relaxed);
     *out = (td_residency_counts){
@@ -433,7 +437,7 @@ void td_resident_report(const td_resident_experts *r, td_residency_counts *out) 
         .unread = atomic_load_explicit(&r->unread, memory_order_relaxed),
         .upload_bytes = uploads * r->s.packed.bytes,
         .upload_ns = atomic_load_explicit(&r->upload_ns, memory_order_relaxed),
-        .resident = atomic_load_explicit(&r->resident, memory_order_relaxed),
+        .resident = td_resident_count(r),
         .slots = r->s.n_layers * r->s.n_slots,
         .drops = r->s.drop,
         .dropped_bytes = atomic_load_explicit(&r->dropped, memory_order_relaxed) * td_packed_drop_bytes(&r->s.packed)};

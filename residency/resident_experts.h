@@ -95,6 +95,7 @@ void td_resident_chosen(td_resident_experts *r, uint32_t layer, uint32_t first_r
 void td_resident_pause(td_resident_experts *r);
 void td_resident_resume(td_resident_experts *r);
 
-void td_resident_report(const td_resident_experts *r, td_residency_counts *out); /* any thread */
+uint32_t td_resident_count(const td_resident_experts *r); /* that are resident, of all layers; any thread */
+void     td_resident_report(const td_resident_experts *r, td_residency_counts *out); /* any thread */
 
 #endif

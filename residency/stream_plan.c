@@ -14,6 +14,7 @@ uint32_t td_stream_share(const td_stream_shape *s, const td_stream_speeds *v, ui
     const double without = td_stream_time(s, v, n_tok, 0);
     double       best = without * TD_STREAM_GAIN;
     uint32_t     share = 0;
+    if ((uint64_t)n_tok * s->top_k < (uint64_t)TD_STREAM_ROWS * s->n_experts) return 0;
     for (uint32_t n = 1; n <= s->n_most; n++) {
         const double t = td_stream_time(s, v, n_tok, n);
         if (t >= best) continue;

@@ -41,7 +41,7 @@ typedef struct {
 struct td_streamed_experts {
     td_resident_experts *resident;
     td_resident_spec     spec;
-    td_stream_shape      shape;
+    td_stream_shape      shape;  /* with all slots of resident experts empty */
     td_stream_speeds     speeds; /* card_row 0: they are not known, and nothing is streamed */
     uint32_t             n_draws;
     uint16_t            *rows;        /* pinned [spec.n_layers, n_experts]: the table of the pass */
@@ -216,15 +216,26 @@ static double upload_time(const td_streamed_experts *s) {
     return n ? 1e-9 * (double)ns / (double)(n * TD_STREAM_LANES) : 0;
 }
 
+/* With the experts that are resident now, in a layer on average. */
+static td_stream_shape shape_now(const td_streamed_experts *s) {
+    td_stream_shape now = s->shape;
+    now.n_resident = td_resident_count(s->resident) / s->spec.n_layers;
+    if (now.n_most > now.n_experts - now.n_resident) now.n_most = now.n_experts - now.n_resident;
+    return now;
+}
+
 static void find_crossover(td_streamed_experts *s) {
+    const td_stream_shape now = shape_now(s);
     if (s->speeds.card_row > 0)
-        atomic_store_explicit(&s->crossover, td_stream_crossover(&s->shape, &s->speeds, s->spec.max_tok),
-                              memory_order_relaxed);
+        atomic_store_explicit(&s->crossover, td_stream_crossover(&now, &s->speeds, s->spec.max_tok), memory_order_relaxed);
 }
 
 const uint16_t *td_streamed_measure_upload(td_streamed_experts *s) {
-    begin_list(s, 1, s->shape.n_most);
-    await_list(s);
+    for (int i = 0; i < 2; i++) { /* the first time they are slower: memory is touched first */
+        note_before(s);
+        begin_list(s, 1, s->shape.n_most);
+        await_list(s);
+    }
     s->speeds.upload = upload_time(s);
     return row_of(s, 0);
 }
@@ -248,7 +259,8 @@ uint32_t td_streamed_share(td_streamed_experts *s, uint32_t n_tok) {
         const uint64_t drawn = td_rng_u64(s->spec.chaos_seed, s->spec.n_layers, s->n_draws++);
         return drawn & 1 ? 1 + (uint32_t)((drawn >> 1) % s->shape.n_most) : 0;
     }
-    return s->speeds.card_row > 0 ? td_stream_share(&s->shape, &s->speeds, n_tok) : 0;
+    const td_stream_shape now = shape_now(s);
+    return s->speeds.card_row > 0 ? td_stream_share(&now, &s->speeds, n_tok) : 0;
 }
 
 void td_streamed_begin_pass(td_streamed_experts *s, uint32_t share) {
@@ -318,12 +330,10 @@ td_status td_streamed_open(td_resident_experts *r, uint32_t n_layers, td_streame
     memset(s, 0, sizeof *s);
     s->resident = r;
     s->spec = *td_resident_get_spec(r);
-    const uint32_t half = s->spec.stream_slots / TD_STREAM_LAYERS, absent = s->spec.n_experts - s->spec.n_slots;
     s->shape = (td_stream_shape){.n_layers = n_layers,
                                  .n_experts = s->spec.n_experts,
                                  .top_k = s->spec.top_k,
-                                 .n_resident = s->spec.n_slots,
-                                 .n_most = half < absent ? half : absent};
+                                 .n_most = s->spec.stream_slots / TD_STREAM_LAYERS};
     td_status st = open_memory(s, err);
     for (uint32_t i = 0; i < TD_STREAM_LANES && st == TD_OK; i++) st = start_lane(s, &s->lanes[i], err);
     if (st != TD_OK) {

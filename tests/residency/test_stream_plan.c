@@ -51,6 +51,13 @@ TEST(the_crossover_is_where_streaming_begins) {
     assert_int_equal(td_stream_crossover(&SHAPE, &slow_link, 16), 0);
 }
 
+TEST(steps_without_prompts_are_not_streamed) {
+    td_stream_speeds slow_cpu = SPEEDS;
+    slow_cpu.cpu_read = 1;
+    assert_int_equal(td_stream_share(&SHAPE, &slow_cpu, TD_STREAM_ROWS * 64 / 8 - 1), 0);
+    assert_int_equal(td_stream_crossover(&SHAPE, &slow_cpu, 8192), TD_STREAM_ROWS * 64 / 8);
+}
+
 TEST(without_room_or_experts_nothing_is_streamed) {
     td_stream_shape none = SHAPE;
     none.n_most = 0;

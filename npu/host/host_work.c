@@ -20,6 +20,21 @@ static void add_experts(td_tier_work *sum, const td_experts_desc *x, const td_ho
         }
 }
 
+/* The same of those that lie in slots. */
+static void add_resident(td_tier_work *sum, const td_npu_block *b, const td_host_step *s) {
+    const td_resident_desc *x = &b->desc.resident;
+    uint64_t                rows = 0;
+    bool                    chosen[TD_EXPERTS_MAX] = {false};
+    for (size_t i = 0; i < (size_t)s->n_tok * x->top_k; i++) {
+        const uint16_t e = td_id_number(x->ids[i]);
+        if (!td_id_is_resident(x->ids[i]) || e >= x->n_experts) continue;
+        rows++;
+        if (!chosen[e]) sum->bytes += b->packed.bytes;
+        chosen[e] = true;
+    }
+    *(b->packed.product == TD_PRODUCT_BF16 ? &sum->f32_ops : &sum->int8_ops) += rows * 6 * x->hidden * x->inter;
+}
+
 td_tier_work td_host_block_work(const td_host_npu *d, const td_npu_block *b, const td_host_step *s) {
     td_block_weight list[TD_BLOCK_WEIGHTS_MAX];
     size_t          n = td_block_weights(&b->desc, list);
@@ -43,6 +58,7 @@ td_tier_work td_host_block_work(const td_host_npu *d, const td_npu_block *b, con
         }
     }
     if (b->desc.kind == TD_BLOCK_EXPERTS) add_experts(&sum, &b->desc.experts, s);
+    if (b->desc.kind == TD_BLOCK_RESIDENT) add_resident(&sum, b, s);
     for (uint32_t q = 0; q < s->n_seq; q++)
         td_work_add_attention(
             &sum, &b->desc, td_dtype_bytes(d->act),

@@ -5,7 +5,9 @@
  *  - copies must have one side in its memory and the other in memory that it gave out as pinned, and are counted;
  *  - while a stream is captured, nothing may be allocated, freed or synchronised;
  *  - any call can be made to fail: TD_CHAOS_FAIL_DEVICE=n or n,count (core/threads/chaos.h);
- *  - TD_APART_MEMORY=bytes limits its memory; without, it has half of the machine's.
+ *  - TD_APART_MEMORY=bytes limits its memory; without, it has half of the machine's;
+ *  - TD_APART_SPEEDS=link,memory,operations is for benches (bench/bench_stream): a copy and a block take the time that they
+ *    would at these rates, in bytes and operations a second, and blocks with products compute nothing.
  * What breaks a rule is a bug of ours and ends the process with a sentence.
  */
 #include <inttypes.h>
@@ -28,7 +30,7 @@ typedef struct {
     td_regions       device, pinned;
     uint64_t         memory_bytes; /* it has */
     _Atomic uint64_t weight_bytes; /* of that, in weights */
-    _Atomic uint64_t down_bytes, up_bytes;
+    td_host_link     down, up;
     _Atomic uint32_t capturing; /* streams */
 } apart;
 
@@ -100,8 +102,8 @@ static void report(td_npu *d, td_npu_report *out) {
     apart *a = (apart *)d;
     out->work = td_tier_read(&a->host.meter);
     out->doing = td_tier_doing(&a->host.meter, &out->layer);
-    out->link_down_bytes = atomic_load_explicit(&a->down_bytes, memory_order_relaxed);
-    out->link_up_bytes = atomic_load_explicit(&a->up_bytes, memory_order_relaxed);
+    out->link_down_bytes = atomic_load_explicit(&a->down.bytes, memory_order_relaxed);
+    out->link_up_bytes = atomic_load_explicit(&a->up.bytes, memory_order_relaxed);
 }
 
 static void stats(td_npu *d, td_card_stats *out) {
@@ -172,7 +174,7 @@ static td_status copy(td_npu *d, td_npu_stream *s, void *dst, const void *src, s
     if (!td_regions_find(&a->pinned, pinned, bytes)) broken("a copy of %zu bytes: %p is not pinned memory", bytes, pinned);
     if (fails(d)) return TD_EDEVICE;
     return td_host_link_copy(d, s, kind == TD_COPY_H2D ? real : dst, kind == TD_COPY_H2D ? src : real, bytes,
-                             kind == TD_COPY_H2D ? &a->down_bytes : &a->up_bytes);
+                             kind == TD_COPY_H2D ? &a->down : &a->up);
 }
 
 static td_status host_call(td_npu *d, td_npu_stream *s, td_host_fn fn, void *arg) {
@@ -304,12 +306,25 @@ static uint64_t memory_of(void) {
     return (uint64_t)sysconf(_SC_PHYS_PAGES) * (uint64_t)sysconf(_SC_PAGESIZE) / 2;
 }
 
+static td_status speeds_of(td_host_speeds *v, td_error *err) {
+    const char *given = getenv("TD_APART_SPEEDS");
+    if (!given || !*given) return TD_OK;
+    if (sscanf(given, "%lf,%lf,%lf", &v->link_per_s, &v->read_per_s, &v->ops_per_s) != 3 ||
+        !(v->link_per_s > 0 && v->read_per_s > 0 && v->ops_per_s > 0))
+        return td_fail(err, TD_EINVAL, "TD_APART_SPEEDS=%.40s: three rates above 0 are wanted: link, memory, operations",
+                       given);
+    td_warn("TD_APART_SPEEDS: products are not computed, and what the model gives has no meaning");
+    return TD_OK;
+}
+
 static td_status open_device(const td_npu_config *config, td_npu **out, td_error *err) {
     *out = NULL;
     if (config->host && !config->host->own_threads)
         return td_fail(err, TD_EINVAL, "the device \"apart\" needs threads of its own: give npu-threads");
     if (config->host && config->host->rows_tap)
         return td_fail(err, TD_ENOTSUP, "the device \"apart\" does not show what its linears read; \"host\" does");
+    td_host_speeds speeds = {0};
+    TD_TRY(speeds_of(&speeds, err));
     apart *a = calloc(1, sizeof *a);
     if (!a) return td_fail(err, TD_ENOMEM, "out of memory for the device");
     td_status st = td_host_npu_init(&a->host, &OPS, config, err);
@@ -319,9 +334,10 @@ static td_status open_device(const td_npu_config *config, td_npu **out, td_error
     }
     a->host.reach = reach;
     a->memory_bytes = memory_of();
+    a->host.speeds = speeds;
     td_regions_open(&a->device);
     td_regions_open(&a->pinned);
-    td_chaos_start();
+    if (!speeds.link_per_s) td_chaos_start();
     *out = &a->host.base;
     return TD_OK;
 }

@@ -31,6 +31,19 @@
 
 #define TD_HOST_TOK_MAX ((uint32_t)1 << 17)
 
+/** A direction of the link: what went over it, and until when it is busy where its speed is given. */
+typedef struct {
+    _Atomic uint64_t bytes, busy_until_ns;
+} td_host_link;
+
+/**
+ * Speeds of a card and its link, for benches of schedules; all 0: it is as fast as this machine. A copy and a block take at
+ * least the time that they would on it, by the clock. Blocks with products compute nothing: their outputs stay as they are.
+ */
+typedef struct {
+    double link_per_s, read_per_s, ops_per_s; /* bytes, bytes, operations */
+} td_host_speeds;
+
 typedef struct {
     td_npu             base; /* first */
     td_host_npu_config config;
@@ -40,6 +53,7 @@ typedef struct {
     /** Where the work finds what a device pointer points to; NULL: there. Not called with NULL. */
     void *(*reach)(const void *device, const td_npu *self);
     const td_kernels *kernels;
+    td_host_speeds    speeds;
     td_tier_meter     meter;   /* under the lock */
     td_card_meter     given;   /* for devices that are taken for cards */
     pthread_mutex_t   lock;    /* held while a block runs, or the scratch or a weight's layout changes */
@@ -253,9 +267,8 @@ void      td_host_graph_destroy(td_npu *d, td_npu_graph *g);
 void      td_host_stream_destroy(td_npu *d, td_npu_stream *s);
 td_status td_host_stream_sync(td_npu *d, td_npu_stream *s);
 td_status td_host_copy(td_npu *d, td_npu_stream *s, void *dst, const void *src, size_t bytes, td_copy_kind kind);
-/** As copy, between addresses within reach; a run of it adds its bytes to *counted, where that is given. */
-td_status td_host_link_copy(td_npu *d, td_npu_stream *s, void *dst, const void *src, size_t bytes,
-                            _Atomic uint64_t *counted);
+/** As copy, between addresses within reach; a run of it is counted on the link, where one is given. */
+td_status td_host_link_copy(td_npu *d, td_npu_stream *s, void *dst, const void *src, size_t bytes, td_host_link *link);
 td_status td_host_call(td_npu *d, td_npu_stream *s, td_host_fn fn, void *arg);
 td_status td_host_bell_ring(td_npu *d, td_npu_stream *s, td_bell *bell);
 td_status td_host_bell_wait(td_npu *d, td_npu_stream *s, td_bell *bell);

@@ -8,8 +8,11 @@
  *
  * With TD_CHAOS_SEED every op is preceded by a random delay, with TD_CHAOS_FAIL_OP a block fails (core/threads/chaos.h).
  */
+#include <errno.h>
+#include <math.h>
 #include <pthread.h>
 #include <stdlib.h>
+#include <time.h>
 
 #include "core/error.h"
 #include "core/threads/chaos.h"
@@ -31,10 +34,10 @@ typedef struct {
             const td_step      *step;
         };
         struct {
-            void             *dst;
-            const void       *src;
-            size_t            bytes;
-            _Atomic uint64_t *counted; /* where the bytes are added, or NULL */
+            void         *dst;
+            const void   *src;
+            size_t        bytes;
+            td_host_link *link; /* or NULL */
         };
         struct {
             td_host_fn fn;
@@ -96,6 +99,40 @@ static td_npu_block shifted(const td_npu_block *b, td_dtype act, uint32_t first_
     return s;
 }
 
+/* ---- given speeds ------------------------------------------------------------------------------ */
+
+/* Blocks that compute nothing then: those with products or with what they give. Routers choose, so norms compute too. */
+static const bool WAITS[TD_BLOCK_COUNT] = {
+    [TD_BLOCK_LINEAR] = true,  [TD_BLOCK_MLA] = true,      [TD_BLOCK_GQA] = true,  [TD_BLOCK_MLP] = true,
+    [TD_BLOCK_EXPERTS] = true, [TD_BLOCK_RESIDENT] = true, [TD_BLOCK_JOIN] = true, [TD_BLOCK_HEAD] = true,
+};
+
+static void wait_until(uint64_t ns) {
+    const struct timespec t = {.tv_sec = (time_t)(ns / 1000000000), .tv_nsec = (long)(ns % 1000000000)};
+    while (clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &t, NULL) == EINTR) {
+    }
+}
+
+static uint64_t card_ns(const td_host_speeds *v, const td_tier_work *w) {
+    return (uint64_t)(1e9 * fmax((double)w->bytes / v->read_per_s, (double)(w->int8_ops + w->f32_ops) / v->ops_per_s));
+}
+
+/* Copies of all streams follow one another on a link. */
+static void wait_for_link(td_host_link *link, uint64_t begin_ns, uint64_t ns) {
+    uint64_t busy = atomic_load(&link->busy_until_ns), end;
+    do end = (busy > begin_ns ? busy : begin_ns) + ns;
+    while (!atomic_compare_exchange_weak(&link->busy_until_ns, &busy, end));
+    wait_until(end);
+}
+
+static void run_copy(const td_host_npu *d, const op *o) {
+    const uint64_t begin = td_trace_now();
+    memcpy(o->dst, o->src, o->bytes);
+    if (!o->link) return;
+    atomic_fetch_add_explicit(&o->link->bytes, o->bytes, memory_order_relaxed);
+    if (d->speeds.link_per_s > 0) wait_for_link(o->link, begin, (uint64_t)(1e9 * (double)o->bytes / d->speeds.link_per_s));
+}
+
 static td_status run_block(td_host_npu *d, const td_npu_block *b, const td_step *step) {
     static const char *const names[TD_BLOCK_COUNT] = {
         [TD_BLOCK_EMBED] = "embed",   [TD_BLOCK_NORM] = "norm",       [TD_BLOCK_LINEAR] = "linear",
@@ -120,8 +157,10 @@ static td_status run_block(td_host_npu *d, const td_npu_block *b, const td_step 
     uint64_t       begin = td_trace_begin();
     td_pool_label(d->pool, &label);
     uint64_t     begin_ns = td_tier_begin(&d->meter, names[b->desc.kind], b->desc.layer);
-    td_status    status = b->run(d, b, &seen);
+    const bool   waits = d->speeds.ops_per_s > 0 && WAITS[b->desc.kind];
+    td_status    status = waits ? TD_OK : b->run(d, b, &seen);
     td_tier_work work = td_host_block_work(d, b, &seen);
+    if (waits) wait_until(begin_ns + card_ns(&d->speeds, &work));
     td_tier_end(&d->meter, begin_ns, &work);
     td_trace_end(begin, &label);
     pthread_mutex_unlock(&d->lock);
@@ -140,8 +179,7 @@ static td_status run_op(td_npu_stream *s, const op *o) {
             break;
         case OP_COPY:
             begin = td_trace_begin();
-            memcpy(o->dst, o->src, o->bytes);
-            if (o->counted) atomic_fetch_add_explicit(o->counted, o->bytes, memory_order_relaxed);
+            run_copy(s->device, o);
             td_trace_end(begin, &(td_trace_label){TD_TRACE_DEVICE, "copy", {"bytes"}, {o->bytes}});
             break;
         case OP_HOST_CALL: o->fn(o->arg); break;
@@ -288,10 +326,9 @@ td_status td_host_copy(td_npu *d, td_npu_stream *s, void *dst, const void *src, 
     return td_host_link_copy(d, s, dst, src, bytes, NULL);
 }
 
-td_status td_host_link_copy(td_npu *d, td_npu_stream *s, void *dst, const void *src, size_t bytes,
-                            _Atomic uint64_t *counted) {
+td_status td_host_link_copy(td_npu *d, td_npu_stream *s, void *dst, const void *src, size_t bytes, td_host_link *link) {
     (void)d;
-    return submit(s, &(op){.kind = OP_COPY, .dst = dst, .src = src, .bytes = bytes, .counted = counted});
+    return submit(s, &(op){.kind = OP_COPY, .dst = dst, .src = src, .bytes = bytes, .link = link});
 }
 
 td_status td_host_call(td_npu *d, td_npu_stream *s, td_host_fn fn, void *arg) {

@@ -27,7 +27,7 @@ static inline size_t td_dtype_bytes(td_dtype t) {
     return bytes[t];
 }
 
-#define TD_RANK_MAX 4
+#define TD_RANK_MAX 5
 
 struct td_coded_matrix;
 

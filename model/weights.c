@@ -72,11 +72,10 @@ uint64_t td_model_weights_bytes(td_npu *d, const td_model_config *c, const td_mo
 
 /* ---- which weight a kept one is --------------------------------------------------------------- */
 
-/* What a weight was made from: the checkpoint (its identity is in the file's header), the tensor's name, which rows are
-   deinterleaved, and which part it is. Format and shape are compared apart from that. */
+/* What a weight was made from: the checkpoint (its identity is in the file's header), the tensor's name, the order
+   of its rows there, and which part it is. Format and shape are compared apart from that. */
 static td_device_weight_id id_of(const td_tensor_spec *spec, const td_shard_part *held, td_role role, uint32_t layer) {
-    uint64_t key =
-        XXH3_64bits_withSeed(spec->name, strlen(spec->name), (uint64_t)spec->rope_rows.block << 32 | spec->rope_rows.rope);
+    uint64_t key = XXH3_64bits_withSeed(spec->name, strlen(spec->name), XXH3_64bits(&spec->order, sizeof spec->order));
     if (memcmp(held->shape, spec->shape, sizeof held->shape))
         key = XXH3_64bits_withSeed(held->first, sizeof held->first, key);
     return (td_device_weight_id){.role = role, .layer = layer, .key = key};

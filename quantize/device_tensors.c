@@ -282,14 +282,14 @@ static td_status write_made_tensor(td_quantizer *q, td_safetensors_writer *w, jo
     size_t         row, group; /* of a scale that is none, which decoding below reports */
     td_bf16       *narrow = NULL;
     td_status      s =
-        td_checkpoint_get_interleaved(q->source, &q->config, j.role, j.layer, TD_FORM_CODES, &scratch, &made, q->err);
+        td_checkpoint_get_as_stored(q->source, &q->config, j.role, j.layer, TD_FORM_CODES, &scratch, &made, q->err);
     bool by_rows = s == TD_OK && j.int8 && made.coded && made.coded->codes != TD_CODES_INT8 &&
                    td_coded_check(made.coded, &row, &group) == TD_CODED_OK;
     if (by_rows) s = write_decoded(q, w, &j, made.coded);
     td_scratch_reset(&scratch);
     if (s != TD_OK || by_rows) return s;
-    s = td_checkpoint_get_interleaved(q->source, &q->config, j.role, j.layer, j.int8 ? TD_FORM_FLOAT_OR_INT8 : TD_FORM_FLOAT,
-                                      &scratch, &made, q->err);
+    s = td_checkpoint_get_as_stored(q->source, &q->config, j.role, j.layer, j.int8 ? TD_FORM_FLOAT_OR_INT8 : TD_FORM_FLOAT,
+                                    &scratch, &made, q->err);
     if (s == TD_OK && made.dtype == TD_DT_F32 && j.in.dtype == TD_DT_BF16 && !j.int8) {
         size_t n = j.in.bytes / sizeof *narrow;
         narrow = malloc(n * sizeof *narrow);

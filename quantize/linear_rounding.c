@@ -135,7 +135,7 @@ static td_status round_linear(td_linear_rounding *r, td_role role, bool *rounded
     td_scratch          scratch = {0};
     td_tensor_view      view;
     td_status           s =
-        td_checkpoint_get_interleaved(q->source, &q->config, role, r->layer, TD_FORM_FLOAT_OR_INT8, &scratch, &view, err);
+        td_checkpoint_get_as_stored(q->source, &q->config, role, r->layer, TD_FORM_FLOAT_OR_INT8, &scratch, &view, err);
     *rounded = s == TD_OK && view.dtype != TD_DT_I8;
     if (!*rounded) {
         td_scratch_reset(&scratch);

@@ -170,7 +170,7 @@ static td_status check_expert_bias(const td_quantizer *q) {
  * in the same folder. */
 static td_status check_shared(const td_quantizer *q) {
     const td_arch *a = q->config.arch;
-    if (a->prefix || !strstr(a->weights[TD_ROLE_EXPERT_GATE].name, ".mlp.experts."))
+    if (td_arch_has_more(a) || !strstr(a->weights[TD_ROLE_EXPERT_GATE].name, ".mlp.experts."))
         return td_fail(q->err, TD_ENOTSUP, "output_format compressed-tensors of %s is not supported yet, only tandem",
                        q->config.arch_name);
     return TD_OK;

@@ -114,7 +114,7 @@ td_status td_output_config_write(td_quantizer *q) {
     bool    folder = !td_checkpoint_is_dummy(q->source) || is_folder(q->o->model_path);
     if (folder) TD_TRY(td_source_path(q, path, "config.json"));
     TD_TRY(td_json_read(folder ? path : q->o->model_path, TD_SMALL_FILE_MAX, &config, q->err));
-    json_t *text_config = q->config.arch->prefix ? json_object_get(config, "text_config") : config;
+    json_t *text_config = td_arch_has_more(q->config.arch) ? json_object_get(config, "text_config") : config;
     json_t *places[] = {config, text_config};
     for (size_t i = 0; i < 2; i++) { /* of codes that are decoded now */
         json_object_del(places[i], "quantization_config");

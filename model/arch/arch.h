@@ -12,10 +12,12 @@
 
 /** How often a weight occurs. */
 typedef enum {
-    TD_SCOPE_MODEL, /* once */
-    TD_SCOPE_LAYER, /* in every layer */
-    TD_SCOPE_DENSE, /* in layers without experts */
-    TD_SCOPE_MOE,   /* in layers with experts */
+    TD_SCOPE_MODEL,     /* once */
+    TD_SCOPE_LAYER,     /* in every layer */
+    TD_SCOPE_ATTENTION, /* in layers with attention */
+    TD_SCOPE_DELTA,     /* in layers of a gated DeltaNet */
+    TD_SCOPE_DENSE,     /* in layers without experts */
+    TD_SCOPE_MOE,       /* in layers with experts */
     TD_SCOPE_EXPERT,
     TD_SCOPE_MTP,
 } td_weight_scope;
@@ -29,11 +31,12 @@ typedef enum {
     TD_DIM_VOCAB,
     TD_DIM_Q_LORA,
     TD_DIM_KV_LORA,
-    TD_DIM_MLA_Q, /* heads * (nope + rope) */
-    TD_DIM_KV_A,  /* kv_lora + rope */
-    TD_DIM_KV_B,  /* heads * (nope + v) */
-    TD_DIM_MLA_V, /* heads * v */
-    TD_DIM_GQA_Q, /* heads * head_dim */
+    TD_DIM_MLA_Q,      /* heads * (nope + rope) */
+    TD_DIM_KV_A,       /* kv_lora + rope */
+    TD_DIM_KV_B,       /* heads * (nope + v) */
+    TD_DIM_MLA_V,      /* heads * v */
+    TD_DIM_GQA_Q,      /* heads * head_dim */
+    TD_DIM_GQA_Q_GATE, /* the same twice: queries and gates */
     TD_DIM_GQA_KV,
     TD_DIM_HEAD,
     TD_DIM_HEADS,
@@ -41,6 +44,13 @@ typedef enum {
     TD_DIM_MOE_INTER,
     TD_DIM_SHARED_INTER,
     TD_DIM_EXPERTS,
+    TD_DIM_DELTA_QKV,    /* key heads * (2 * key dim + value heads of each * value dim) */
+    TD_DIM_DELTA_QKVZ,   /* the same and DELTA_V */
+    TD_DIM_DELTA_V,      /* value heads * value dim */
+    TD_DIM_DELTA_DIM,    /* of a value head */
+    TD_DIM_DELTA_HEADS,  /* value heads */
+    TD_DIM_DELTA_HEADS2, /* twice as many */
+    TD_DIM_DELTA_CONV,   /* inputs of the convolution */
 } td_weight_dim;
 
 /** How the device tier keeps a weight. "In floats" is --quantization none. */
@@ -51,19 +61,24 @@ typedef enum {
     TD_KEEP_F32,
 } td_weight_keep;
 
-/** Which rows of a weight are pairs in a checkpoint that rotates interleaved pairs: the last `rope` rows of every block. */
+/** In which order a checkpoint has the rows of a weight, if not in that of the model. In one that rotates interleaved pairs,
+ * the last `rope` rows of every block are pairs; the model has them as halves. */
 typedef enum {
-    TD_PAIRS_NONE,
-    TD_PAIRS_MLA_Q, /* a block is a head's nope + rope rows */
-    TD_PAIRS_KV_A,  /* the block is all kv_lora + rope rows */
-} td_weight_pairs;
+    TD_ORDER_SAME,
+    TD_ORDER_MLA_Q,     /* pairs: a block is a head's nope + rope rows */
+    TD_ORDER_KV_A,      /* pairs: the block is all kv_lora + rope rows */
+    TD_ORDER_DELTA_QKV, /* q of all key heads, k of all, v of all; the model has q, k and v of one key head after the other */
+} td_weight_order;
 
-/** How one expert's weight lies in a tensor that has those of all experts. */
+/** How one expert's weight lies in a tensor that has those of all experts, one after the other. */
 typedef enum {
-    TD_STACK_NONE, /* there is no such tensor: each expert has its own */
-    TD_STACK_ROWS, /* the expert's rows follow each other */
-    TD_STACK_EVEN, /* rows of two weights alternate, as those of gate and up; this is the first weight */
-    TD_STACK_ODD,  /* this is the second weight */
+    TD_STACK_NONE,    /* there is no such tensor: each expert has its own */
+    TD_STACK_COLUMNS, /* its rows are columns there */
+    TD_STACK_EVEN,    /* the same where rows of two weights alternate, as those of gate and up; this is the first weight */
+    TD_STACK_ODD,     /* this is the second weight */
+    TD_STACK_ROWS,    /* its rows are rows */
+    TD_STACK_FIRST,   /* the same of two weights, as gate and up; this is the first weight */
+    TD_STACK_SECOND,  /* this is the second weight */
 } td_weight_stack;
 
 /** A row of a family's table; weight_table.h says how one is written. */
@@ -74,10 +89,12 @@ typedef struct {
     td_place           place; /* ignored with scope EXPERT, which is TD_PLACE_EXPERTS */
     td_weight_keep     keep;
     td_split           split;
-    td_weight_pairs    pairs;
+    td_weight_order    order;
     td_rotation_effect rotation;
     td_filling         filling;
-    td_weight_stack    stack;               /* if not NONE, the name has no # for the expert */
+    bool               plus_one; /* the weight is one more than what the checkpoint has */
+    td_weight_stack    stack;    /* if not NONE, `within`, or else `name`, has no # for the expert */
+    const char        *within;   /* the tensor of all experts, read where an expert has none of its own; or NULL */
     bool (*when)(const td_model_config *c); /* NULL: always */
     struct {
         bool    exists;
@@ -112,14 +129,21 @@ typedef struct {
 typedef struct td_layer td_layer; /* model/layer_verbs.h */
 
 typedef struct td_arch {
-    const char *name;   /* in `architectures` of config.json */
-    const char *prefix; /* NULL; or, if a model has more than text, of its language model's weights ("language_model.").
-                           read_config gets text_config then */
+    const char *name; /* in `architectures` of config.json */
+    /** Of a model with more than text, how its language model's weights are called; else both are NULL. With one of them,
+     * read_config gets text_config. */
+    const char *prefix; /* before all names ("language_model.") */
+    const char *body;   /* in the place of "model." ("model.language_model."), and the head is called as ever */
     void (*read_config)(td_config_reader *r, td_model_config *c);
     const td_weight_rule *weights; /* [TD_ROLE_COUNT] */
     td_layer_caches (*caches)(const td_model_config *c, uint32_t layer);
     void (*layer)(td_layer *l); /* a layer's forward pass, in the verbs of model/layer_verbs.h */
 } td_arch;
+
+/** Whether the model has more than text, and text_config in its config.json. */
+static inline bool td_arch_has_more(const td_arch *a) {
+    return a->prefix || a->body;
+}
 
 /* ---- what several families have ------------------------------------------------------------------ */
 

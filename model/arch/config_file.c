@@ -74,7 +74,7 @@ static td_status parse_config(const json_t *root, td_model_config *c, td_error *
     td_config_reader r = {root, "", err, TD_OK};
     const td_arch   *a = find_architecture(&r, c);
     if (!a) return r.status;
-    if (a->prefix) {
+    if (td_arch_has_more(a)) {
         td_config_reader text = {td_config_get(&r, "text_config"), "text_config.", err, TD_OK};
         if (!json_is_object(text.object))
             return td_fail(err, TD_EFORMAT, "text_config is missing or not an object, and %s has its language model there",

@@ -181,6 +181,31 @@ void td_config_mtp_layers(td_config_reader *r, td_model_config *c) {
                          TD_LAYERS_MAX);
 }
 
+static void read_mlp_only_layers(td_config_reader *r, td_model_config *c) {
+    const json_t *list = td_config_get(r, "mlp_only_layers");
+    if (!list) return;
+    if (!json_is_array(list)) {
+        td_config_refuse(r, TD_EFORMAT, "mlp_only_layers is not a list");
+        return;
+    }
+    size_t  i;
+    json_t *v;
+    json_array_foreach(list, i, v) {
+        json_int_t layer = json_integer_value(v);
+        if (!json_is_integer(v) || layer < 0 || layer >= (json_int_t)c->n_layers) {
+            td_config_refuse(r, TD_EFORMAT, "mlp_only_layers has an entry that is not a layer of 0 to %u", c->n_layers - 1);
+            return;
+        }
+        c->is_moe[layer] = 0;
+    }
+}
+
+void td_config_sparse_layers(td_config_reader *r, td_model_config *c) {
+    uint32_t step = td_config_u32(r, "decoder_sparse_step", 1, 1, TD_LAYERS_MAX);
+    for (uint32_t i = 0; i < c->n_layers; i++) c->is_moe[i] = (i + 1) % step == 0;
+    read_mlp_only_layers(r, c);
+}
+
 /* Rotate as many values of a head as transformers does: int(dim * part). */
 static void rotate_part(td_config_reader *r, td_rope_config *rope, uint32_t dim, double part, bool takes_part) {
     if (!takes_part && part != 1)

@@ -76,6 +76,9 @@ void td_config_check_experts(td_config_reader *r, const td_model_config *c);
 /** n_mtp_layers, from num_nextn_predict_layers. */
 void td_config_mtp_layers(td_config_reader *r, td_model_config *c);
 
+/** Which layers have experts, from Qwen's decoder_sparse_step and mlp_only_layers. */
+void td_config_sparse_layers(td_config_reader *r, td_model_config *c);
+
 /** Refuse sliding windows: all of layer_types must be full_attention, and use_sliding_window false. */
 void td_config_refuse_sliding_window(td_config_reader *r);
 

@@ -93,13 +93,13 @@ static const td_weight_rule WEIGHTS[TD_ROLE_COUNT] = {
               .split = TD_SPLIT_ROWS, .rotation = TD_READS(POST_NORM)),
     TD_MATRIX(EXPERT_UP, EXPERT, "model.layers.#.mlp.experts.gate_up_proj", MOE_INTER, HIDDEN, .stack = TD_STACK_ODD,
               .split = TD_SPLIT_ROWS, .rotation = TD_READS(POST_NORM)),
-    TD_MATRIX(EXPERT_DOWN, EXPERT, "model.layers.#.mlp.experts.down_proj", HIDDEN, MOE_INTER, .stack = TD_STACK_ROWS,
+    TD_MATRIX(EXPERT_DOWN, EXPERT, "model.layers.#.mlp.experts.down_proj", HIDDEN, MOE_INTER, .stack = TD_STACK_COLUMNS,
               .split = TD_SPLIT_COLUMNS, .rotation = TD_WRITES),
     TD_VECTOR(EXPERT_GATE_BIAS, EXPERT, "model.layers.#.mlp.experts.gate_up_proj_bias", MOE_INTER, .stack = TD_STACK_EVEN,
               .split = TD_SPLIT_ROWS),
     TD_VECTOR(EXPERT_UP_BIAS, EXPERT, "model.layers.#.mlp.experts.gate_up_proj_bias", MOE_INTER, .stack = TD_STACK_ODD,
               .split = TD_SPLIT_ROWS),
-    TD_VECTOR(EXPERT_DOWN_BIAS, EXPERT, "model.layers.#.mlp.experts.down_proj_bias", HIDDEN, .stack = TD_STACK_ROWS,
+    TD_VECTOR(EXPERT_DOWN_BIAS, EXPERT, "model.layers.#.mlp.experts.down_proj_bias", HIDDEN, .stack = TD_STACK_COLUMNS,
               .split = TD_SPLIT_CARD_0, .rotation = TD_STREAM),
 };
 

@@ -24,6 +24,12 @@ typedef struct {
     uint32_t     original_max_position;
 } td_rope_config;
 
+/** Layers of a gated DeltaNet (arXiv 2412.06464): each key head serves v_heads / k_heads value heads. */
+typedef struct {
+    uint32_t k_heads, v_heads, k_dim, v_dim;
+    uint32_t conv; /* the last values that the causal convolution takes, the token's own included */
+} td_delta_config;
+
 typedef struct {
     const struct td_arch *arch;          /* the family (model/arch/arch.h); static */
     char                  arch_name[64]; /* the family, as `architectures` of config.json calls it */
@@ -32,16 +38,18 @@ typedef struct {
     float                 eps;
     bool                  tie_embeddings;
     /* attention */
-    uint32_t       heads, kv_heads, head_dim;                  /* GQA */
-    uint32_t       q_lora, kv_lora, nope_dim, rope_dim, v_dim; /* MLA; q_lora 0: q_proj */
-    bool           attn_bias;                                  /* MLA: biases of q_a, kv_a, o (attention_bias) */
-    bool           qkv_bias;                                   /* GQA: biases of q, k, v (Qwen2) */
-    uint32_t       window;                /* keys that a token attends to in layers with a sliding window */
-    uint8_t        slides[TD_LAYERS_MAX]; /* [n_layers + n_mtp_layers] 1: the layer has the window */
-    bool           qk_norm;               /* GQA: RMS norm per head (Qwen3) */
-    bool           qk_norm_rows;          /* qk_norm's norm is over all heads together (MiniMax-M2) */
-    double         softmax_scale;         /* YaRN's mscale included */
-    td_rope_config rope;
+    uint32_t        heads, kv_heads, head_dim;                  /* GQA */
+    uint32_t        q_lora, kv_lora, nope_dim, rope_dim, v_dim; /* MLA; q_lora 0: q_proj */
+    bool            attn_bias;                                  /* MLA: biases of q_a, kv_a, o (attention_bias) */
+    bool            qkv_bias;                                   /* GQA: biases of q, k, v (Qwen2) */
+    uint32_t        window;                /* keys that a token attends to in layers with a sliding window */
+    uint8_t         slides[TD_LAYERS_MAX]; /* [n_layers + n_mtp_layers] 1: the layer has the window */
+    bool            qk_norm;               /* GQA: RMS norm per head (Qwen3) */
+    bool            qk_norm_rows;          /* qk_norm's norm is over all heads together (MiniMax-M2) */
+    double          softmax_scale;         /* YaRN's mscale included */
+    td_rope_config  rope;
+    uint8_t         is_delta[TD_LAYERS_MAX]; /* [n_layers + n_mtp_layers] 1: a gated DeltaNet in the place of attention */
+    td_delta_config delta;
     /* feed-forward */
     uint32_t        inter; /* dense layers */
     uint32_t        moe_inter, n_experts, top_k;

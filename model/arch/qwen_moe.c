@@ -7,25 +7,6 @@
 
 /* ---- configuration --------------------------------------------------------------------------- */
 
-static void read_mlp_only_layers(td_config_reader *r, td_model_config *c) {
-    const json_t *list = td_config_get(r, "mlp_only_layers");
-    if (!list) return;
-    if (!json_is_array(list)) {
-        td_config_refuse(r, TD_EFORMAT, "mlp_only_layers is not a list");
-        return;
-    }
-    size_t  i;
-    json_t *v;
-    json_array_foreach(list, i, v) {
-        json_int_t layer = json_integer_value(v);
-        if (!json_is_integer(v) || layer < 0 || layer >= (json_int_t)c->n_layers) {
-            td_config_refuse(r, TD_EFORMAT, "mlp_only_layers has an entry that is not a layer of 0 to %u", c->n_layers - 1);
-            return;
-        }
-        c->is_moe[layer] = 0;
-    }
-}
-
 /* Qwen2-MoE and Qwen3-MoE: transformers' Qwen2MoeConfig and Qwen3MoeConfig. */
 static void read_either(td_config_reader *r, td_model_config *c, bool q3) {
     static const td_config_defaults Q2 = {151936, 2048, 5632, 24, 16, 16, 32768},
@@ -49,9 +30,7 @@ static void read_either(td_config_reader *r, td_model_config *c, bool q3) {
     c->n_group = c->topk_group = 1;
     td_config_check_experts(r, c);
 
-    uint32_t step = td_config_u32(r, "decoder_sparse_step", 1, 1, TD_LAYERS_MAX);
-    for (uint32_t i = 0; i < c->n_layers; i++) c->is_moe[i] = (i + 1) % step == 0;
-    read_mlp_only_layers(r, c);
+    td_config_sparse_layers(r, c);
 
     td_config_rope(r, c, c->head_dim, 0);
     c->softmax_scale = 1 / sqrt((double)c->head_dim);

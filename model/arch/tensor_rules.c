@@ -1,8 +1,14 @@
 #include "model/arch/tensor_rules.h"
 
 #include <stdio.h>
+#include <string.h>
 
 #include "model/arch/arch.h"
+
+/* Values that the value heads of a key head have. */
+static uint32_t values_of_head(const td_delta_config *d) {
+    return d->v_heads / d->k_heads * d->v_dim;
+}
 
 static size_t dim_size(const td_model_config *c, td_weight_dim d) {
     switch (d) {
@@ -18,6 +24,7 @@ static size_t dim_size(const td_model_config *c, td_weight_dim d) {
         case TD_DIM_KV_B: return (size_t)c->heads * (c->nope_dim + c->v_dim);
         case TD_DIM_MLA_V: return (size_t)c->heads * c->v_dim;
         case TD_DIM_GQA_Q: return (size_t)c->heads * c->head_dim;
+        case TD_DIM_GQA_Q_GATE: return (size_t)c->heads * c->head_dim * 2;
         case TD_DIM_GQA_KV: return (size_t)c->kv_heads * c->head_dim;
         case TD_DIM_HEAD: return c->head_dim;
         case TD_DIM_HEADS: return c->heads;
@@ -25,6 +32,13 @@ static size_t dim_size(const td_model_config *c, td_weight_dim d) {
         case TD_DIM_MOE_INTER: return c->moe_inter;
         case TD_DIM_SHARED_INTER: return c->shared_inter;
         case TD_DIM_EXPERTS: return c->n_experts;
+        case TD_DIM_DELTA_QKV: return c->delta.k_heads * (2 * (size_t)c->delta.k_dim + values_of_head(&c->delta));
+        case TD_DIM_DELTA_QKVZ: return 2 * c->delta.k_heads * ((size_t)c->delta.k_dim + values_of_head(&c->delta));
+        case TD_DIM_DELTA_V: return (size_t)c->delta.v_heads * c->delta.v_dim;
+        case TD_DIM_DELTA_DIM: return c->delta.v_dim;
+        case TD_DIM_DELTA_HEADS: return c->delta.v_heads;
+        case TD_DIM_DELTA_HEADS2: return 2 * (size_t)c->delta.v_heads;
+        case TD_DIM_DELTA_CONV: return c->delta.conv;
     }
     return 0;
 }
@@ -34,6 +48,8 @@ static bool in_scope(const td_model_config *c, td_weight_scope scope, uint32_t l
     switch (scope) {
         case TD_SCOPE_MODEL: return true;
         case TD_SCOPE_LAYER: return layer < n_all;
+        case TD_SCOPE_ATTENTION: return layer < n_all && !c->is_delta[layer];
+        case TD_SCOPE_DELTA: return layer < n_all && c->is_delta[layer];
         case TD_SCOPE_DENSE: return layer < n_all && !c->is_moe[layer];
         case TD_SCOPE_MOE:
         case TD_SCOPE_EXPERT: return layer < n_all && c->is_moe[layer];
@@ -42,9 +58,12 @@ static bool in_scope(const td_model_config *c, td_weight_scope scope, uint32_t l
     return false;
 }
 
-static void write_name(const char *prefix, const char *pattern, uint32_t layer, uint32_t expert, char *out, size_t size) {
-    uint32_t numbers[2] = {layer, expert}, n = 0;
-    size_t   at = (size_t)snprintf(out, size, "%s", prefix ? prefix : "");
+static void write_name(const td_arch *a, const char *pattern, uint32_t layer, uint32_t expert, char *out, size_t size) {
+    static const char MODEL[] = "model.";
+    uint32_t          numbers[2] = {layer, expert}, n = 0;
+    bool              in_body = a->body && !strncmp(pattern, MODEL, sizeof MODEL - 1);
+    size_t            at = (size_t)snprintf(out, size, "%s", in_body ? a->body : a->prefix ? a->prefix : "");
+    if (in_body) pattern += sizeof MODEL - 1;
     for (; *pattern && at + 1 < size; pattern++)
         if (*pattern == '#')
             at += (size_t)snprintf(out + at, size - at, "%u", numbers[n++ % 2]);
@@ -53,20 +72,65 @@ static void write_name(const char *prefix, const char *pattern, uint32_t layer, 
     out[at < size ? at : size - 1] = 0;
 }
 
-static td_stack_part stack_part(const td_model_config *c, td_weight_stack stack, uint32_t expert) {
+/* @param n rows of the weight. */
+static td_stack_part stack_part(const td_model_config *c, td_weight_stack stack, uint32_t expert, uint32_t n) {
+    td_stack_part p = {.n_experts = c->n_experts, .expert = expert, .step = 1, .rows = n};
     switch (stack) {
+        case TD_STACK_COLUMNS: p.transposed = true; return p;
+        case TD_STACK_EVEN:
+        case TD_STACK_ODD:
+            p.transposed = true;
+            p.step = 2;
+            p.first = stack == TD_STACK_ODD;
+            p.rows = 2 * n;
+            return p;
+        case TD_STACK_ROWS: return p;
+        case TD_STACK_FIRST:
+        case TD_STACK_SECOND:
+            p.first = stack == TD_STACK_SECOND ? n : 0;
+            p.rows = 2 * n;
+            return p;
         case TD_STACK_NONE: break;
-        case TD_STACK_ROWS: return (td_stack_part){c->n_experts, expert, 1, 0};
-        case TD_STACK_EVEN: return (td_stack_part){c->n_experts, expert, 2, 0};
-        case TD_STACK_ODD: return (td_stack_part){c->n_experts, expert, 2, 1};
     }
     return (td_stack_part){0};
+}
+
+static td_row_order own_order(const td_model_config *c, td_weight_order order) {
+    switch (order) {
+        case TD_ORDER_SAME: break;
+        case TD_ORDER_MLA_Q:
+            if (c->rope.interleaved) return (td_row_order){.block = c->nope_dim + c->rope_dim, .rope = c->rope_dim};
+            break;
+        case TD_ORDER_KV_A:
+            if (c->rope.interleaved) return (td_row_order){.block = c->kv_lora + c->rope_dim, .rope = c->rope_dim};
+            break;
+        case TD_ORDER_DELTA_QKV:
+            return (td_row_order){.groups = c->delta.k_heads,
+                                  .part = {c->delta.k_dim, c->delta.k_dim, values_of_head(&c->delta)}};
+    }
+    return (td_row_order){0};
 }
 
 static const td_weight_format FORMATS[] = {[TD_KEEP_LINEAR] = TD_WEIGHT_W8A8,
                                            [TD_KEEP_LINEAR_BF16] = TD_WEIGHT_BF16,
                                            [TD_KEEP_BF16] = TD_WEIGHT_BF16,
                                            [TD_KEEP_F32] = TD_WEIGHT_F32};
+
+size_t td_row_order_place(const td_row_order *o, size_t r) {
+    if (o->rope) {
+        size_t in_block = r % o->block, first = o->block - o->rope, half = o->rope / 2;
+        if (in_block < first) return r;
+        size_t j = in_block - first;
+        return r - j + (j < half ? 2 * j : 2 * (j - half) + 1);
+    }
+    size_t   of_group = (size_t)o->part[0] + o->part[1] + o->part[2], group = r / of_group, first = 0;
+    uint32_t p = 0;
+    for (r %= of_group; r >= o->part[p]; p++) {
+        r -= o->part[p];
+        first += (size_t)o->groups * o->part[p];
+    }
+    return first + group * o->part[p] + r;
+}
 
 bool td_tensor_spec_get(const td_model_config *c, td_role role, uint32_t layer, uint32_t expert, td_tensor_spec *out) {
     /* A tied model's head is stored as its embedding, and kept a second time as a head. */
@@ -82,13 +146,12 @@ bool td_tensor_spec_get(const td_model_config *c, td_role role, uint32_t layer, 
                             .split = kept->split,
                             .rotation = kept->rotation,
                             .filling = kept->filling,
-                            .stack = stack_part(c, stored->stack, expert),
+                            .plus_one = kept->plus_one,
                             .fallback = stored->fallback.exists ? stored->fallback.role : TD_ROLE_COUNT};
-    write_name(c->arch->prefix, stored->name, layer, expert, out->name, sizeof out->name);
-    if (c->rope.interleaved && stored->pairs == TD_PAIRS_MLA_Q)
-        out->rope_rows = (td_rope_rows){c->nope_dim + c->rope_dim, c->rope_dim};
-    if (c->rope.interleaved && stored->pairs == TD_PAIRS_KV_A)
-        out->rope_rows = (td_rope_rows){c->kv_lora + c->rope_dim, c->rope_dim};
+    write_name(c->arch, stored->name, layer, expert, out->name, sizeof out->name);
+    out->order = own_order(c, stored->order);
+    out->stack = stack_part(c, stored->stack, expert, (uint32_t)out->shape[0]);
+    if (stored->within) write_name(c->arch, stored->within, layer, expert, out->within, sizeof out->within);
     return true;
 }
 

@@ -7,15 +7,32 @@
 #include "model/arch/weight_roles.h"
 #include "npu/npu.h"
 
-/** Rows that RoPE rotates: the last `rope` of every `block` rows. rope 0: none. */
+#define TD_ORDER_PARTS 3
+
+/**
+ * Where the rows that the model computes with are in a tensor of a checkpoint. All 0: in their places.
+ *   rope    the last `rope` of every `block` rows are stored as pairs, and are halves here
+ *   groups  the rows are groups of three parts of part[0 .. 2] rows; there, the parts 0 of all groups come first
+ */
 typedef struct {
     uint32_t block, rope;
-} td_rope_rows;
+    uint32_t groups, part[TD_ORDER_PARTS];
+} td_row_order;
 
-/** Where an expert's weight lies in a tensor of all experts: its row r is row step * r + first of the expert's part. */
+/** Whether rows are elsewhere. */
+static inline bool td_row_order_moves(const td_row_order *o) {
+    return o->rope || o->groups;
+}
+
+/** Where row r is there. @param o moves rows. */
+size_t td_row_order_place(const td_row_order *o, size_t r);
+
+/** Where an expert's weight lies in a tensor of all experts: its row r is row step * r + first of the `rows` of the expert's
+ * part. */
 typedef struct {
     uint32_t n_experts, expert; /* n_experts 0: the weight has a tensor of its own */
-    uint32_t step, first;
+    uint32_t step, first, rows;
+    bool     transposed; /* a part is [columns, rows] where it is not in codes */
 } td_stack_part;
 
 typedef struct {
@@ -27,9 +44,11 @@ typedef struct {
     td_place           place;
     td_split           split;
     td_stack_part      stack;
-    td_rope_rows       rope_rows; /* set only where the checkpoint's pairs are interleaved */
+    td_row_order       order;       /* of the tensor of that name */
+    char               within[160]; /* the stack's name, if it is read only where there is none of `name`; else "" */
     td_rotation_effect rotation;
-    td_filling         filling;
+    td_filling         filling;  /* of a dummy checkpoint */
+    bool               plus_one; /* the weight is one more than what the checkpoint has */
     td_role            fallback; /* stands in when the checkpoint has no such tensor; TD_ROLE_COUNT: it is required */
 } td_tensor_spec;
 

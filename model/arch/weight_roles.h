@@ -38,6 +38,16 @@ typedef enum {
     TD_ROLE_SINKS,
     TD_ROLE_Q_NORM,
     TD_ROLE_K_NORM,
+    /* gated DeltaNet */
+    TD_ROLE_DELTA_QKV, /* and z, where it has no tensor of its own */
+    TD_ROLE_DELTA_Z,
+    TD_ROLE_DELTA_B, /* and a, where it has no tensor of its own */
+    TD_ROLE_DELTA_A,
+    TD_ROLE_DELTA_CONV,
+    TD_ROLE_DELTA_A_LOG,
+    TD_ROLE_DELTA_DT_BIAS,
+    TD_ROLE_DELTA_NORM,
+    TD_ROLE_DELTA_O,
     /* layers without experts */
     TD_ROLE_DENSE_GATE,
     TD_ROLE_DENSE_UP,

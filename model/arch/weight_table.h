@@ -6,6 +6,7 @@
  *   TD_MATRIX(role, scope, name, rows, columns, ...)   random in a dummy model
  *   TD_VECTOR(role, scope, name, elements, ...)        a bias, for instance: kept in f32, zeros in a dummy model
  *   TD_NORM(role, scope, name, elements, ...)          a norm's gain: kept in f32, ones in a dummy model
+ *   TD_NORM_PLUS_ONE(...)                              the same where the checkpoint has the gain less one
  *
  *   role      TD_ROLE_..., without the prefix
  *   scope     MODEL, LAYER, DENSE, MOE, EXPERT, MTP: how often it occurs (td_weight_scope)
@@ -17,10 +18,12 @@
  *   .place     TD_PLACE_LAYER; of scope EXPERT always TD_PLACE_EXPERTS
  *   .keep      TD_KEEP_LINEAR; the CPU tier keeps experts as --expert-quantization says
  *   .split     TD_SPLIT_WHOLE
- *   .pairs     TD_PAIRS_NONE
+ *   .order     TD_ORDER_SAME
  *   .rotation  a rotation of the residual stream does not act on it; else TD_GAIN, TD_STREAM, TD_READS(the norm's role),
  *              TD_WRITES, TD_JOINS(the norm's role), TD_UNDOES(the norm's role)
+ *   .plus_one  false
  *   .stack     TD_STACK_NONE
+ *   .within    there is no such tensor
  *   .when      it always exists
  *   .fallback  it is required; else TD_OR(the role that stands in for it)
  */
@@ -37,6 +40,8 @@
     TD_WEIGHT(role, scope, name, .rows = TD_DIM_##elements, .keep = TD_KEEP_F32, .filling = TD_FILLING_ZEROS, __VA_ARGS__)
 #define TD_NORM(role, scope, name, elements, ...) \
     TD_WEIGHT(role, scope, name, .rows = TD_DIM_##elements, .keep = TD_KEEP_F32, .filling = TD_FILLING_ONES, __VA_ARGS__)
+#define TD_NORM_PLUS_ONE(role, scope, name, elements, ...) \
+    TD_VECTOR(role, scope, name, elements, .plus_one = true, __VA_ARGS__)
 
 #define TD_GAIN {TD_ROTATION_GAIN, TD_ROLE_COUNT}
 #define TD_STREAM {TD_ROTATION_READS, TD_ROLE_COUNT} /* without a norm in between */
@@ -88,14 +93,16 @@ static inline bool td_when_mtp_rotated(const td_model_config *c) {
    over the cards. */
 
 /* clang-format off */
-#define TD_STREAM_WEIGHTS \
+/* @param NORM TD_NORM, or TD_NORM_PLUS_ONE */
+#define TD_STREAM_WEIGHTS_OF(NORM) \
     TD_MATRIX(EMBED, MODEL, "model.embed_tokens.weight", VOCAB, HIDDEN, \
               .place = TD_PLACE_ENDS, .keep = TD_KEEP_BF16, .rotation = TD_STREAM), \
     TD_MATRIX(LM_HEAD, MODEL, "lm_head.weight", VOCAB, HIDDEN, \
               .place = TD_PLACE_WHOLE_MODEL, .split = TD_SPLIT_ROWS, .rotation = TD_READS(FINAL_NORM)), \
-    TD_NORM(FINAL_NORM, MODEL, "model.norm.weight", HIDDEN, .place = TD_PLACE_ENDS, .rotation = TD_GAIN), \
-    TD_NORM(INPUT_NORM, LAYER, "model.layers.#.input_layernorm.weight", HIDDEN, .rotation = TD_GAIN), \
-    TD_NORM(POST_NORM, LAYER, "model.layers.#.post_attention_layernorm.weight", HIDDEN, .rotation = TD_GAIN)
+    NORM(FINAL_NORM, MODEL, "model.norm.weight", HIDDEN, .place = TD_PLACE_ENDS, .rotation = TD_GAIN), \
+    NORM(INPUT_NORM, LAYER, "model.layers.#.input_layernorm.weight", HIDDEN, .rotation = TD_GAIN), \
+    NORM(POST_NORM, LAYER, "model.layers.#.post_attention_layernorm.weight", HIDDEN, .rotation = TD_GAIN)
+#define TD_STREAM_WEIGHTS TD_STREAM_WEIGHTS_OF(TD_NORM)
 
 #define TD_MLA_WEIGHTS \
     TD_MATRIX(Q_A, LAYER, "model.layers.#.self_attn.q_a_proj.weight", Q_LORA, HIDDEN, \
@@ -103,13 +110,13 @@ static inline bool td_when_mtp_rotated(const td_model_config *c) {
     TD_VECTOR(Q_A_BIAS, LAYER, "model.layers.#.self_attn.q_a_proj.bias", Q_LORA, .when = td_when_q_lora_bias), \
     TD_NORM(Q_A_NORM, LAYER, "model.layers.#.self_attn.q_a_layernorm.weight", Q_LORA, .when = td_when_q_lora), \
     TD_MATRIX(Q_B, LAYER, "model.layers.#.self_attn.q_b_proj.weight", MLA_Q, Q_LORA, \
-              .split = TD_SPLIT_ROWS, .pairs = TD_PAIRS_MLA_Q, .when = td_when_q_lora), \
+              .split = TD_SPLIT_ROWS, .order = TD_ORDER_MLA_Q, .when = td_when_q_lora), \
     TD_MATRIX(MLA_Q, LAYER, "model.layers.#.self_attn.q_proj.weight", MLA_Q, HIDDEN, \
-              .split = TD_SPLIT_ROWS, .pairs = TD_PAIRS_MLA_Q, .rotation = TD_READS(INPUT_NORM), .when = td_when_no_q_lora), \
+              .split = TD_SPLIT_ROWS, .order = TD_ORDER_MLA_Q, .rotation = TD_READS(INPUT_NORM), .when = td_when_no_q_lora), \
     TD_MATRIX(KV_A, LAYER, "model.layers.#.self_attn.kv_a_proj_with_mqa.weight", KV_A, HIDDEN, \
-              .pairs = TD_PAIRS_KV_A, .rotation = TD_READS(INPUT_NORM)), \
+              .order = TD_ORDER_KV_A, .rotation = TD_READS(INPUT_NORM)), \
     TD_VECTOR(KV_A_BIAS, LAYER, "model.layers.#.self_attn.kv_a_proj_with_mqa.bias", KV_A, \
-              .pairs = TD_PAIRS_KV_A, .when = td_when_attn_bias), \
+              .order = TD_ORDER_KV_A, .when = td_when_attn_bias), \
     TD_NORM(KV_A_NORM, LAYER, "model.layers.#.self_attn.kv_a_layernorm.weight", KV_LORA), \
     TD_MATRIX(KV_B, LAYER, "model.layers.#.self_attn.kv_b_proj.weight", KV_B, KV_LORA, \
               .keep = TD_KEEP_LINEAR_BF16, .split = TD_SPLIT_ROWS), \
@@ -118,26 +125,30 @@ static inline bool td_when_mtp_rotated(const td_model_config *c) {
     TD_VECTOR(MLA_O_BIAS, LAYER, "model.layers.#.self_attn.o_proj.bias", HIDDEN, \
               .split = TD_SPLIT_CARD_0, .rotation = TD_STREAM, .when = td_when_attn_bias)
 
-#define TD_GQA_WEIGHTS \
-    TD_MATRIX(Q, LAYER, "model.layers.#.self_attn.q_proj.weight", GQA_Q, HIDDEN, \
+/* @param q_rows GQA_Q, or with a gate for each head GQA_Q_GATE */
+#define TD_GQA_WEIGHTS_OF(q_rows) \
+    TD_MATRIX(Q, ATTENTION, "model.layers.#.self_attn.q_proj.weight", q_rows, HIDDEN, \
               .split = TD_SPLIT_ROWS, .rotation = TD_READS(INPUT_NORM)), \
-    TD_MATRIX(K, LAYER, "model.layers.#.self_attn.k_proj.weight", GQA_KV, HIDDEN, \
+    TD_MATRIX(K, ATTENTION, "model.layers.#.self_attn.k_proj.weight", GQA_KV, HIDDEN, \
               .split = TD_SPLIT_ROWS, .rotation = TD_READS(INPUT_NORM)), \
-    TD_MATRIX(V, LAYER, "model.layers.#.self_attn.v_proj.weight", GQA_KV, HIDDEN, \
+    TD_MATRIX(V, ATTENTION, "model.layers.#.self_attn.v_proj.weight", GQA_KV, HIDDEN, \
               .split = TD_SPLIT_ROWS, .rotation = TD_READS(INPUT_NORM)), \
-    TD_MATRIX(O, LAYER, "model.layers.#.self_attn.o_proj.weight", HIDDEN, GQA_Q, \
+    TD_MATRIX(O, ATTENTION, "model.layers.#.self_attn.o_proj.weight", HIDDEN, GQA_Q, \
               .split = TD_SPLIT_COLUMNS, .rotation = TD_WRITES), \
-    TD_VECTOR(Q_BIAS, LAYER, "model.layers.#.self_attn.q_proj.bias", GQA_Q, \
+    TD_VECTOR(Q_BIAS, ATTENTION, "model.layers.#.self_attn.q_proj.bias", q_rows, \
               .split = TD_SPLIT_ROWS, .when = td_when_qkv_bias), \
-    TD_VECTOR(K_BIAS, LAYER, "model.layers.#.self_attn.k_proj.bias", GQA_KV, \
+    TD_VECTOR(K_BIAS, ATTENTION, "model.layers.#.self_attn.k_proj.bias", GQA_KV, \
               .split = TD_SPLIT_ROWS, .when = td_when_qkv_bias), \
-    TD_VECTOR(V_BIAS, LAYER, "model.layers.#.self_attn.v_proj.bias", GQA_KV, \
+    TD_VECTOR(V_BIAS, ATTENTION, "model.layers.#.self_attn.v_proj.bias", GQA_KV, \
               .split = TD_SPLIT_ROWS, .when = td_when_qkv_bias)
 
+#define TD_GQA_WEIGHTS TD_GQA_WEIGHTS_OF(GQA_Q)
+
 /* Norms of each head of q and k. */
-#define TD_HEAD_NORM_WEIGHTS \
-    TD_NORM(Q_NORM, LAYER, "model.layers.#.self_attn.q_norm.weight", HEAD, .when = td_when_qk_norm), \
-    TD_NORM(K_NORM, LAYER, "model.layers.#.self_attn.k_norm.weight", HEAD, .when = td_when_qk_norm)
+#define TD_HEAD_NORM_WEIGHTS_OF(NORM) \
+    NORM(Q_NORM, ATTENTION, "model.layers.#.self_attn.q_norm.weight", HEAD, .when = td_when_qk_norm), \
+    NORM(K_NORM, ATTENTION, "model.layers.#.self_attn.k_norm.weight", HEAD, .when = td_when_qk_norm)
+#define TD_HEAD_NORM_WEIGHTS TD_HEAD_NORM_WEIGHTS_OF(TD_NORM)
 
 #define TD_DENSE_WEIGHTS \
     TD_MATRIX(DENSE_GATE, DENSE, "model.layers.#.mlp.gate_proj.weight", INTER, HIDDEN, \

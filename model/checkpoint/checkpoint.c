@@ -89,37 +89,38 @@ uint64_t td_checkpoint_stamp(const td_checkpoint *c) {
     return c->rotation.k ? XXH3_64bits_withSeed("rotated", 7, h) : h;
 }
 
-/* ---- rope ------------------------------------------------------------------------------------ */
+/* ---- rows in another order ------------------------------------------------------------------- */
 
-/* Where row r of what the model computes with is stored. */
-static size_t stored_row(td_rope_rows rows, size_t r) {
-    size_t in_block = r % rows.block, first = rows.block - rows.rope, half = rows.rope / 2;
-    if (in_block < first) return r;
-    size_t j = in_block - first;
-    return r - j + (j < half ? 2 * j : 2 * (j - half) + 1);
-}
-
-void td_rope_deinterleave_rows(const td_tensor_view *in, td_rope_rows rows, void *data, float *scale) {
+void td_tensor_take_rows(const td_tensor_view *in, const td_row_order *order, void *data, float *scale) {
     size_t n = in->shape[0], row_bytes = (in->rank > 1 ? in->shape[1] : 1) * td_dtype_bytes(in->dtype);
     for (size_t r = 0; r < n; r++) {
-        size_t from = stored_row(rows, r);
+        size_t from = td_row_order_place(order, r);
         memcpy((char *)data + r * row_bytes, (const char *)in->data + from * row_bytes, row_bytes);
         if (in->scale) scale[r] = in->scale[from];
     }
 }
 
-static td_status deinterleave(td_tensor_view *v, td_rope_rows rows, td_scratch *scratch, td_error *err) {
-    size_t bytes = v->shape[0] * (v->rank > 1 ? v->shape[1] : 1) * td_dtype_bytes(v->dtype);
-    void  *data = td_scratch_take(scratch, bytes, err);
+static td_status take_rows(td_tensor_view *v, const td_row_order *order, td_scratch *scratch, td_error *err) {
+    size_t n = v->shape[0];
+    void  *data = td_scratch_take(scratch, n * (v->rank > 1 ? v->shape[1] : 1) * td_dtype_bytes(v->dtype), err);
     if (!data) return TD_ENOMEM;
     float *scale = NULL;
     if (v->scale) {
-        scale = td_scratch_take(scratch, v->shape[0] * sizeof *scale, err);
+        scale = td_scratch_take(scratch, n * sizeof *scale, err);
         if (!scale) return TD_ENOMEM;
     }
-    td_rope_deinterleave_rows(v, rows, data, scale);
+    td_tensor_take_rows(v, order, data, scale);
     v->data = data;
     v->scale = scale;
+    return TD_OK;
+}
+
+/* The same of codes. */
+static td_status take_coded_rows(td_coded_matrix *m, const td_row_order *order, td_scratch *scratch, td_error *err) {
+    uint32_t *row_of = td_scratch_take(scratch, m->n * sizeof *row_of, err);
+    if (!row_of) return TD_ENOMEM;
+    for (size_t r = 0; r < m->n; r++) row_of[r] = (uint32_t)td_row_order_place(order, r);
+    m->row_of = row_of;
     return TD_OK;
 }
 
@@ -188,41 +189,33 @@ static td_status make_identity(size_t n, td_scratch *scratch, td_tensor_view *ou
     return TD_OK;
 }
 
-static td_status get_stored_values(const td_checkpoint *c, const td_model_config *config, td_role role, uint32_t layer,
-                                   uint32_t expert, td_weight_form form, bool deinterleaved, td_scratch *scratch,
-                                   td_tensor_view *out, td_error *err) {
-    td_tensor_spec   spec;
-    td_stored_weight w;
-    td_tensor_view   v;
-    *out = (td_tensor_view){0};
-    if (!resolve(c, config, role, layer, expert, &spec)) return TD_OK;
-    if (td_checkpoint_is_dummy(c)) return td_dummy_weights_make(c->dummy, &spec, scratch, out, err);
-    if (made_of_identity(c, &spec)) return make_identity(spec.shape[0], scratch, out, err);
-    TD_TRY(td_stored_find(c->files, config, &spec, scratch, &w, err));
+static td_status read_stored(const td_checkpoint *c, const td_model_config *config, const td_tensor_spec *spec,
+                             td_weight_form form, bool computed, td_scratch *scratch, td_tensor_view *out, td_error *err) {
+    static const td_row_order IN_PLACE;
+    td_stored_weight          w;
+    td_tensor_view            v;
+    TD_TRY(td_stored_find(c->files, config, spec, scratch, &w, err));
+    const td_row_order *order = computed ? &spec->order : &IN_PLACE;
     if (w.plain && form == TD_FORM_CODES) return TD_OK;
-    if (w.plain && spec.stack.n_experts) return td_stored_stack_take(&spec, w.plain, scratch, out, err);
-    if (w.plain) {
-        v = (td_tensor_view){.dtype = w.plain->dtype, .rank = w.plain->rank, .data = w.plain->data};
-        memcpy(v.shape, w.plain->shape, sizeof v.shape);
+    if (w.plain && w.found.stack.n_experts) {
+        TD_TRY(td_stored_stack_take(&w.found, w.plain, scratch, &v, err));
+    } else if (w.plain) {
+        v = (td_tensor_view){.dtype = w.plain->dtype, .rank = spec->rank, .data = w.plain->data};
+        memcpy(v.shape, w.found.shape, sizeof w.found.shape);
     } else if (form == TD_FORM_STORED || form == TD_FORM_CODES) {
         td_coded_matrix *coded = td_scratch_take(scratch, sizeof *coded, err);
         if (!coded) return TD_ENOMEM;
         *coded = w.coded;
-        if (spec.rope_rows.rope && deinterleaved) {
-            uint32_t *row_of = td_scratch_take(scratch, coded->n * sizeof *row_of, err);
-            if (!row_of) return TD_ENOMEM;
-            for (size_t r = 0; r < coded->n; r++) row_of[r] = (uint32_t)stored_row(spec.rope_rows, r);
-            coded->row_of = row_of;
-        }
-        *out = (td_tensor_view){.dtype = TD_DT_F32, .rank = 2, .shape = {w.coded.n, w.coded.k}, .coded = coded};
+        if (td_row_order_moves(order)) TD_TRY(take_coded_rows(coded, order, scratch, err));
+        *out = (td_tensor_view){.dtype = TD_DT_F32, .rank = 2, .shape = {coded->n, coded->k}, .coded = coded};
         return TD_OK;
     } else if (form == TD_FORM_FLOAT_OR_INT8 && w.coded.codes == TD_CODES_INT8) {
-        TD_TRY(view_int8(c, &spec, &w.coded, scratch, &v, err));
+        TD_TRY(view_int8(c, &w.found, &w.coded, scratch, &v, err));
     } else {
-        TD_TRY(decode(c, &spec, &w.coded, scratch, &v, err));
+        TD_TRY(decode(c, &w.found, &w.coded, scratch, &v, err));
     }
-    if (spec.rope_rows.rope && deinterleaved)
-        TD_TRY(deinterleave(&v, spec.rope_rows, scratch, err)); /* its copy is aligned */
+    if (td_row_order_moves(order))
+        TD_TRY(take_rows(&v, order, scratch, err)); /* its copy is aligned */
     else
         TD_TRY(align(&v, v.shape[0] * (v.rank > 1 ? v.shape[1] : 1) * td_dtype_bytes(v.dtype), scratch, err));
     *out = v;
@@ -234,6 +227,32 @@ static float *widen(const td_tensor_view *v, size_t n, td_scratch *scratch, td_e
     float *p = td_scratch_take(scratch, n * sizeof *p, err);
     if (p) td_to_f32(v->dtype, v->data, n, p);
     return p;
+}
+
+/* w += by, in f32. */
+static td_status add_number(td_tensor_view *v, float by, td_scratch *scratch, td_error *err) {
+    size_t n = v->shape[0];
+    float *p = widen(v, n, scratch, err);
+    if (!p) return TD_ENOMEM;
+    for (size_t i = 0; i < n; i++) p[i] += by;
+    v->dtype = TD_DT_F32;
+    v->data = p;
+    return TD_OK;
+}
+
+static td_status get_stored_values(const td_checkpoint *c, const td_model_config *config, td_role role, uint32_t layer,
+                                   uint32_t expert, td_weight_form form, bool computed, td_scratch *scratch,
+                                   td_tensor_view *out, td_error *err) {
+    td_tensor_spec spec;
+    *out = (td_tensor_view){0};
+    if (!resolve(c, config, role, layer, expert, &spec)) return TD_OK;
+    if (td_checkpoint_is_dummy(c))
+        TD_TRY(td_dummy_weights_make(c->dummy, &spec, scratch, out, err));
+    else if (made_of_identity(c, &spec))
+        return make_identity(spec.shape[0], scratch, out, err);
+    else
+        TD_TRY(read_stored(c, config, &spec, form, computed, scratch, out, err));
+    return spec.plus_one && computed && out->data ? add_number(out, 1, scratch, err) : TD_OK;
 }
 
 static td_status rotate(const td_checkpoint *c, const td_model_config *config, const td_rotation_effect *effect,
@@ -255,25 +274,25 @@ static td_status rotate(const td_checkpoint *c, const td_model_config *config, c
 }
 
 /* A replaced weight, as it is. */
-static td_status get_replaced(const td_checkpoint *c, const td_tensor_spec *spec, td_role role, bool deinterleaved,
+static td_status get_replaced(const td_checkpoint *c, const td_tensor_spec *spec, td_role role, bool computed,
                               td_scratch *scratch, td_tensor_view *out, td_error *err) {
     *out = c->replaced[role];
-    return deinterleaved && spec->rope_rows.rope ? deinterleave(out, spec->rope_rows, scratch, err) : TD_OK;
+    return computed && td_row_order_moves(&spec->order) ? take_rows(out, &spec->order, scratch, err) : TD_OK;
 }
 
-/* @param deinterleaved put the rows that RoPE rotates from pairs into halves. */
+/* @param computed as the model computes with it: rows in the model's order, and one added where it is stored less one. */
 static td_status get(const td_checkpoint *c, const td_model_config *config, td_role role, uint32_t layer, uint32_t expert,
-                     td_weight_form form, bool deinterleaved, td_scratch *scratch, td_tensor_view *out, td_error *err) {
+                     td_weight_form form, bool computed, td_scratch *scratch, td_tensor_view *out, td_error *err) {
     td_tensor_spec spec;
     *out = (td_tensor_view){0};
     if (!td_tensor_spec_get(config, role, layer, expert, &spec)) return TD_OK;
     bool rotated = c->rotation.k && spec.rotation.kind != TD_ROTATION_NONE,
          replaced = c->replaced && layer == c->replaced_layer && c->replaced[role].data;
     if (form == TD_FORM_CODES && (rotated || replaced || td_checkpoint_is_dummy(c))) return TD_OK;
-    if (replaced) return get_replaced(c, &spec, role, deinterleaved, scratch, out, err);
-    TD_TRY(
-        get_stored_values(c, config, role, layer, expert, rotated ? TD_FORM_FLOAT : form, deinterleaved, scratch, out, err));
-    return rotated && out->data ? rotate(c, config, &spec.rotation, layer, scratch, out, err) : TD_OK;
+    if (replaced) return get_replaced(c, &spec, role, computed, scratch, out, err);
+    TD_TRY(get_stored_values(c, config, role, layer, expert, rotated ? TD_FORM_FLOAT : form, computed, scratch, out, err));
+    if (rotated && out->data) TD_TRY(rotate(c, config, &spec.rotation, layer, scratch, out, err));
+    return rotated && spec.plus_one && !computed ? add_number(out, -1, scratch, err) : TD_OK;
 }
 
 td_status td_checkpoint_get(const td_checkpoint *c, const td_model_config *config, td_role role, uint32_t layer,
@@ -281,15 +300,15 @@ td_status td_checkpoint_get(const td_checkpoint *c, const td_model_config *confi
     return get(c, config, role, layer, expert, form, true, scratch, out, err);
 }
 
-td_status td_checkpoint_get_interleaved(const td_checkpoint *c, const td_model_config *config, td_role role, uint32_t layer,
-                                        td_weight_form form, td_scratch *scratch, td_tensor_view *out, td_error *err) {
+td_status td_checkpoint_get_as_stored(const td_checkpoint *c, const td_model_config *config, td_role role, uint32_t layer,
+                                      td_weight_form form, td_scratch *scratch, td_tensor_view *out, td_error *err) {
     return get(c, config, role, layer, 0, form, false, scratch, out, err);
 }
 
 size_t td_checkpoint_stored_bytes(const td_checkpoint *c, const td_model_config *config, const td_tensor_spec *spec) {
     td_stored_weight w;
     if (td_stored_find(c->files, config, spec, NULL, &w, NULL) != TD_OK) return 0;
-    if (w.plain && spec->stack.n_experts)
+    if (w.plain && w.found.stack.n_experts)
         return spec->shape[0] * (spec->rank > 1 ? spec->shape[1] : 1) * td_dtype_bytes(w.plain->dtype);
     return w.plain ? w.plain->bytes : w.coded.n * w.coded.k * w.coded.bits / 8;
 }
@@ -329,7 +348,7 @@ static td_status check_role(const td_checkpoint *c, const td_model_config *confi
             td_stored_weight w;
             if (!resolve(c, config, role, layer, expert, &spec) || made_of_identity(c, &spec)) continue;
             TD_TRY(td_stored_find(c->files, config, &spec, NULL, &w, err));
-            TD_TRY(check_bias(c, config, layer, &spec, err));
+            TD_TRY(check_bias(c, config, layer, &w.found, err));
         }
     return TD_OK;
 }
@@ -369,20 +388,35 @@ void td_checkpoint_look_at_mtp(const td_checkpoint *c, td_model_config *config) 
                           (c->rotation.k || td_stored_exists(c->files, &unrotate));
 }
 
-void td_checkpoint_log_unread(const td_checkpoint *c, const td_model_config *config) {
-    const char *prefix = config->arch->prefix;
-    size_t      n = 0, bytes = 0;
-    if (!prefix || td_checkpoint_is_dummy(c)) return;
+/* Whether a tensor is of the vision encoder, or of another part of a model with more than text. */
+static bool is_outside(const td_arch *a, const char *name) {
+    if (a->prefix) return strncmp(name, a->prefix, strlen(a->prefix)) != 0;
+    return a->body && !strncmp(name, "model.", 6) && strncmp(name, a->body, strlen(a->body)) != 0;
+}
+
+/* Whether a tensor is of the prediction layer of a family that is read without one. */
+static bool is_prediction(const td_arch *a, const char *name) {
+    return !a->weights[TD_ROLE_MTP_EH_PROJ].name && !strncmp(name, "mtp.", 4);
+}
+
+static void log_unread(const td_checkpoint *c, const td_arch *a, bool (*is_unread)(const td_arch *, const char *),
+                       const char *what) {
+    size_t n = 0, bytes = 0;
     for (size_t f = 0; f < td_checkpoint_files_count(c->files); f++) {
         const td_safetensors *file = td_checkpoint_files_at(c->files, f);
         for (size_t i = 0; i < td_safetensors_count(file); i++) {
             const td_safetensors_entry *e = td_safetensors_at(file, i);
-            if (!strncmp(e->name, prefix, strlen(prefix))) continue;
+            if (!is_unread(a, e->name)) continue;
             n++;
             bytes += e->bytes;
         }
     }
-    if (n)
-        td_info("%zu tensors (%.1f MB) whose names do not begin with '%s' are not read: the model is served for text alone",
-                n, (double)bytes * 1e-6, prefix);
+    if (n) td_info("%zu tensors (%.1f MB) %s", n, (double)bytes * 1e-6, what);
+}
+
+void td_checkpoint_log_unread(const td_checkpoint *c, const td_model_config *config) {
+    if (td_checkpoint_is_dummy(c)) return;
+    log_unread(c, config->arch, is_outside,
+               "outside of the language model are not read: the model is served for text alone");
+    log_unread(c, config->arch, is_prediction, "of the prediction layer (mtp.) are not read: this family runs without it");
 }

@@ -60,9 +60,9 @@ typedef enum {
 } td_weight_form;
 
 /**
- * The weight of a role, ready for td_npu_ops.weight_create: of the expected shape, aligned, and with the rows that RoPE
- * rotates put from pairs into halves (for a weight in codes, row_of says where they are). The fallback of td_tensor_spec is
- * applied. A rotated model's weights are decoded, in F32. A replaced weight (td_checkpoint_replace) is given as it is,
+ * The weight of a role, ready for td_npu_ops.weight_create: of the expected shape, aligned, and with its rows in the model's
+ * order (for a weight in codes, row_of says where they are). The fallback of td_tensor_spec is
+ * applied. A rotated model's weights are decoded, in F32; so is a norm's gain that is stored less one. A replaced weight (td_checkpoint_replace) is given as it is,
  * whatever the form. out->data and out->coded are NULL (and TD_OK returned) when a model of this configuration has no such
  * weight.
  * @param scratch holds bytes that had to be made, permuted or realigned; views of files live until td_checkpoint_close.
@@ -73,11 +73,11 @@ TD_NODISCARD td_status td_checkpoint_get(const td_checkpoint *c, const td_model_
                                          uint32_t expert, td_weight_form form, td_scratch *scratch, td_tensor_view *out,
                                          td_error *err);
 
-/** td_checkpoint_get for weights that are not experts', with the rows in the checkpoint's order: to write another
- * checkpoint. */
-TD_NODISCARD td_status td_checkpoint_get_interleaved(const td_checkpoint *c, const td_model_config *config, td_role role,
-                                                     uint32_t layer, td_weight_form form, td_scratch *scratch,
-                                                     td_tensor_view *out, td_error *err);
+/** td_checkpoint_get for weights that are not experts', as a checkpoint has them: rows in its order, gains less one where it
+ * has them so. To write another checkpoint. */
+TD_NODISCARD td_status td_checkpoint_get_as_stored(const td_checkpoint *c, const td_model_config *config, td_role role,
+                                                   uint32_t layer, td_weight_form form, td_scratch *scratch,
+                                                   td_tensor_view *out, td_error *err);
 
 /** About how many bytes the weight has in the checkpoint: scales and zeros are not counted; 0 if it is missing. */
 size_t td_checkpoint_stored_bytes(const td_checkpoint *c, const td_model_config *config, const td_tensor_spec *spec);
@@ -95,7 +95,8 @@ TD_NODISCARD td_status td_checkpoint_check_all(const td_checkpoint *c, const td_
 /** Whether the routed experts are in the checkpoint (a folder of td_quantize has them in packed files instead). */
 bool td_checkpoint_has_experts(const td_checkpoint *c, const td_model_config *config);
 
-/** Log a line if there are tensors outside the language model (td_arch.prefix), such as a vision encoder's. */
+/** Log a line if there are tensors outside the language model, such as a vision encoder's, and one for those of a prediction
+ * layer that the family is read without. */
 void td_checkpoint_log_unread(const td_checkpoint *c, const td_model_config *config);
 
 /**
@@ -106,10 +107,11 @@ void td_checkpoint_log_unread(const td_checkpoint *c, const td_model_config *con
 void td_checkpoint_look_at_mtp(const td_checkpoint *c, td_model_config *config);
 
 /**
- * Put the rope rows of a matrix [n, k] or vector [n] from pairs (2i, 2i+1) into halves (i, i + rope/2). These are the last
- * rows.rope of every rows.block rows. Rows move whole, so any dtype works; scales move with their rows.
- * @param data  [n, k], written; not in->data.   @param scale [n], written when in->scale is not NULL.
+ * Put the rows of a matrix [n, k] or vector [n] into the model's order. Rows move whole, so any dtype works; scales move
+ * with their rows.
+ * @param order moves rows.  @param data  [n, k], written; not in->data.  @param scale [n], written when in->scale is not
+ * NULL.
  */
-void td_rope_deinterleave_rows(const td_tensor_view *in, td_rope_rows rows, void *data, float *scale);
+void td_tensor_take_rows(const td_tensor_view *in, const td_row_order *order, void *data, float *scale);
 
 #endif

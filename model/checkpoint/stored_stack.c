@@ -1,7 +1,7 @@
 /*
- * Weights of all experts in one tensor, as gpt-oss has them. X is the spec's name. An expert's part has N = n * step rows;
- * the weight's row r is row step * r + first, since the rows of gate and up alternate.
- *   BF16, F16, F32  X [experts, k, N], the rows of each expert as columns; of a bias X [experts, N]
+ * Weights of all experts in one tensor. X is the spec's name. An expert's part has N rows, which the spec's stack has; the
+ * weight's row r is row step * r + first, since the rows of gate and up may alternate or follow each other.
+ *   BF16, F16, F32  X [experts, N, k], or, transposed, [experts, k, N]; of a bias X [experts, N]
  *   MXFP4           X_blocks U8 [experts, N, k / 32, 16], two e2m1 a byte, the even column in the low nibble;
  *                   X_scales U8 [experts, N, k / 32], e8m0
  */
@@ -47,7 +47,7 @@ static td_status list_rows(const stored_query *q, td_coded_matrix *out) {
 static td_status find_blocks(const stored_query *q, const td_safetensors_entry *blocks, td_coded_matrix *out) {
     const td_stack_part        *p = &q->spec->stack;
     const td_safetensors_entry *scales = td_stored_stack_scales(q);
-    size_t                      rows = out->n * p->step, groups = out->k / GROUP;
+    size_t                      rows = p->rows, groups = out->k / GROUP;
     if (q->quant->method != TD_QUANT_MXFP4)
         return td_stored_fail(q, blocks, TD_EFORMAT, "has blocks of MXFP4, and quantization_config does not describe them");
     if (out->k % GROUP)
@@ -70,7 +70,7 @@ static td_status find_blocks(const stored_query *q, const td_safetensors_entry *
 td_status td_stored_stack(const stored_query *q, const td_safetensors_entry **plain, td_coded_matrix *out) {
     const td_tensor_spec       *spec = q->spec;
     const td_safetensors_entry *e = find(q->files, spec, ""), *blocks = find(q->files, spec, "_blocks");
-    size_t                      rows = spec->shape[0] * spec->stack.step;
+    size_t                      rows = spec->stack.rows, k = spec->shape[1];
     if (e && blocks)
         return td_stored_fail(q, blocks, TD_EFORMAT, "is there, and %s is too: which of them is the weight is not known",
                               spec->name);
@@ -78,8 +78,9 @@ td_status td_stored_stack(const stored_query *q, const td_safetensors_entry **pl
         return td_stored_fail(q, e, TD_ENOTSUP, "is %s, and only BF16, F16 and F32 are supported there", e->dtype_name);
     if (e) {
         *plain = e;
-        return spec->rank == 1 ? td_stored_check_whole(q, e, (size_t[]){spec->stack.n_experts, rows}, 2)
-                               : td_stored_check_whole(q, e, (size_t[]){spec->stack.n_experts, spec->shape[1], rows}, 3);
+        size_t shape[3] = {spec->stack.n_experts, rows, k};
+        if (spec->rank == 2 && spec->stack.transposed) shape[1] = k, shape[2] = rows;
+        return td_stored_check_whole(q, e, shape, spec->rank + 1);
     }
     if (blocks && spec->rank == 2) return find_blocks(q, blocks, out);
     return spec->rank == 1
@@ -88,9 +89,8 @@ td_status td_stored_stack(const stored_query *q, const td_safetensors_entry **pl
                          td_checkpoint_files_dir(q->files), spec->name, spec->name);
 }
 
-/* to[r][c] = from[c][r * step]; inlined with a width that the compiler knows. */
-static inline void transpose(char *to, const char *from, size_t n, size_t k, size_t step, size_t width) {
-    size_t from_row = n * step * width;
+/* to[r][c] = from[c][r * step], from's rows of from_row bytes; inlined with a width that the compiler knows. */
+static inline void transpose(char *to, const char *from, size_t n, size_t k, size_t step, size_t from_row, size_t width) {
     for (size_t c0 = 0; c0 < k; c0 += TILE)
         for (size_t r = 0; r < n; r++)
             for (size_t c = c0; c < k && c < c0 + TILE; c++)
@@ -101,13 +101,19 @@ td_status td_stored_stack_take(const td_tensor_spec *spec, const td_safetensors_
                                td_tensor_view *out, td_error *err) {
     const td_stack_part *p = &spec->stack;
     size_t               n = spec->shape[0], k = spec->rank > 1 ? spec->shape[1] : 1, width = td_dtype_bytes(plain->dtype);
-    char                *to = td_scratch_take(scratch, n * k * width, err);
+    const char          *from = (const char *)plain->data + p->expert * k * p->rows * width;
+    *out = (td_tensor_view){.dtype = plain->dtype, .rank = spec->rank, .shape = {n, spec->shape[1]}};
+    if (!p->transposed) { /* rows that follow each other */
+        out->data = from + p->first * k * width;
+        return TD_OK;
+    }
+    char *to = td_scratch_take(scratch, n * k * width, err);
     if (!to) return TD_ENOMEM;
-    const char *from = (const char *)plain->data + (p->expert * k * n * p->step + p->first) * width;
+    from += p->first * width;
     if (width == 2)
-        transpose(to, from, n, k, p->step, 2);
+        transpose(to, from, n, k, p->step, p->rows * width, 2);
     else
-        transpose(to, from, n, k, p->step, 4);
-    *out = (td_tensor_view){.dtype = plain->dtype, .rank = spec->rank, .shape = {n, spec->shape[1]}, .data = to};
+        transpose(to, from, n, k, p->step, p->rows * width, 4);
+    out->data = to;
     return TD_OK;
 }

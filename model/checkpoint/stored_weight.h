@@ -9,8 +9,8 @@
  *   qweight, qzeros, scales [, g_idx]                         GPTQ, AWQ                       stored_words.c
  *   weight_packed U8, weight_scale [, weight_global_scale]    MXFP4, NVFP4                    stored_fp4.c
  *
- * Tensors with the weights of all experts, which gpt-oss stores plain or as MXFP4, are in stored_stack.c. Shapes and types
- * are checked here, against the model's and quantization_config. Values (scales, zeros) are checked where they are read.
+ * Tensors with the weights of all experts, plain, or as MXFP4 as gpt-oss has them, are in stored_stack.c. Shapes and types are
+ * checked here, against the model's and quantization_config. Values (scales, zeros) are checked where they are read.
  */
 #ifndef TD_MODEL_CHECKPOINT_STORED_WEIGHT_H
 #define TD_MODEL_CHECKPOINT_STORED_WEIGHT_H
@@ -21,6 +21,7 @@
 #include "quant/coded_matrix.h"
 
 typedef struct {
+    td_tensor_spec              found; /* as the checkpoint has it: its own, or in a tensor of all experts (.stack) */
     const td_safetensors_entry *plain; /* BF16, F16 or F32; for a stack, the tensor of all experts; NULL: in codes */
     td_coded_matrix             coded;
 } td_stored_weight;

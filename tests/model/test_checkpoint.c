@@ -93,7 +93,7 @@ TEST(no_tensor_is_left_over) {
         for (size_t f = 0; f < td_checkpoint_files_count(td_checkpoint_get_files(c)); f++) {
             const td_safetensors *file = td_checkpoint_files_at(td_checkpoint_get_files(c), f);
             for (size_t t = 0; t < td_safetensors_count(file); t++)
-                n_stored += !config.arch->prefix || /* else: but for the vision encoder's */
+                n_stored += !td_arch_has_more(config.arch) || /* else: but for the vision encoder's */
                             !strncmp(td_safetensors_at(file, t)->name, config.arch->prefix, strlen(config.arch->prefix));
         }
         for (td_role role = 0; role < TD_ROLE_COUNT; role++) {
@@ -316,6 +316,13 @@ TEST(unaligned_and_unreadable_tensors) {
     td_scratch_reset(&scratch);
 }
 
+/* Two groups of 1, 2 and 3 rows, which the checkpoint has part by part. */
+TEST(rows_go_from_parts_to_groups) {
+    static const td_row_order ORDER = {.groups = 2, .part = {1, 2, 3}};
+    static const size_t       WANT[12] = {0, 2, 3, 6, 7, 8, 1, 4, 5, 9, 10, 11};
+    for (size_t r = 0; r < 12; r++) assert_int_equal(td_row_order_place(&ORDER, r), WANT[r]);
+}
+
 TEST(rope_rows_go_from_pairs_to_halves) {
     /* two heads of 2 + 4 rows, k = 3, row r filled with r */
     int8_t data[12][3], out[12][3];
@@ -326,7 +333,7 @@ TEST(rope_rows_go_from_pairs_to_halves) {
     }
     static const int8_t WANT[12] = {0, 1, 2, 4, 3, 5, 6, 7, 8, 10, 9, 11};
     td_tensor_view      v = {.dtype = TD_DT_I8, .rank = 2, .shape = {12, 3}, .data = data, .scale = scale};
-    td_rope_deinterleave_rows(&v, (td_rope_rows){6, 4}, out, out_scale);
+    td_tensor_take_rows(&v, &(td_row_order){.block = 6, .rope = 4}, out, out_scale);
     for (int r = 0; r < 12; r++) {
         for (int k = 0; k < 3; k++) assert_int_equal(out[r][k], WANT[r]);
         assert_true(out_scale[r] == (float)WANT[r]);

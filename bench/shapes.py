@@ -5,6 +5,8 @@ LAYERS = {
     "v3": ("deepseek-v3.json", {"num_hidden_layers": 2, "first_k_dense_replace": 1, "num_nextn_predict_layers": 0}),
     "kimi-k2.5": ("kimi-k2.5.json", {"text_config": {"num_hidden_layers": 2, "first_k_dense_replace": 1, "num_nextn_predict_layers": 0}}),
     "qwen3-30b": ("qwen3-30b-a3b.json", {"num_hidden_layers": 8}),
+    "qwen3-next": ("qwen3-next-80b-a3b.json", {"num_hidden_layers": 4}),
+    "qwen3.5-35b": ("qwen3.5-35b-a3b.json", {"text_config": {"num_hidden_layers": 8}}),
     "glm-air": ("glm-4.5-air.json", {"num_hidden_layers": 4, "num_nextn_predict_layers": 0}),
     "glm-flash": ("glm-4.7-flash.json", {"num_hidden_layers": 6, "num_nextn_predict_layers": 0}),
     "minimax-m2": ("minimax-m2.json", {"num_hidden_layers": 4}),

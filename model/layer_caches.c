@@ -30,12 +30,12 @@ bool td_layer_caches_recurrent(const td_model_config *c, td_layer_range layers) 
     return false;
 }
 
-uint32_t td_layer_caches_cut_heads(const td_model_config *c) {
+uint32_t td_layer_caches_cut_heads(const td_model_config *c, td_cache_per per) {
     td_layer_range all = td_all_layers(c);
     for (uint32_t layer = all.first; layer < all.end; layer++) {
         td_layer_caches list = td_layer_caches_of(c, layer);
         for (uint32_t i = 0; i < list.n; i++)
-            if (list.cache[i].split == TD_SPLIT_ROWS) return list.cache[i].heads;
+            if (list.cache[i].per == per && list.cache[i].split == TD_SPLIT_ROWS) return list.cache[i].heads;
     }
     return 0;
 }

@@ -21,7 +21,7 @@ bool td_layer_caches_recurrent(const td_model_config *c, td_layer_range layers);
 
 /** Number of heads that are cut over the cards, the same in all layers with such caches; 0: each card has all of every
  * cache. */
-uint32_t td_layer_caches_cut_heads(const td_model_config *c);
+uint32_t td_layer_caches_cut_heads(const td_model_config *c, td_cache_per per);
 
 /** Whether a page of generated tokens has the bits that a prompt with the same tokens would leave. Not if decoding computes
  * rows in another form than a prompt does (MLA's absorbed form). */

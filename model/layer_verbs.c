@@ -41,7 +41,7 @@ void td_layer_norm(td_layer *l, td_norm_desc n) {
     n.hidden = l->c->hidden;
     n.eps = l->c->eps;
     n.x = d->x;
-    n.out = a->h_i8.q ? NULL : a->h;
+    n.out = a->h_i8.q && !l->c->is_delta[l->index] ? NULL : a->h; /* a DeltaNet's b and a read it as it is */
     n.out_i8 = a->h_i8;
     td_describe_block(d, (td_block_desc){.kind = TD_BLOCK_NORM, .norm = n});
 }
@@ -112,6 +112,28 @@ void td_layer_gqa(td_layer *l, td_gqa_desc g) {
     g.in_i8 = s->act.h_i8;
     g.out = s->act.attn;
     td_describe_block(d, (td_block_desc){.kind = TD_BLOCK_GQA, .gqa = g});
+    sum_cards(d, s->act.attn, s->act.attn, NULL, NULL);
+}
+
+void td_layer_delta(td_layer *l, td_delta_desc e) {
+    td_description        *d = l->state->d;
+    const td_program_spec *s = d->s;
+    const td_layer_kv      kv = kv_of(l);
+    e.hidden = l->c->hidden;
+    e.key_heads = d->sizes.delta_k_heads;
+    e.value_heads = d->sizes.delta_v_heads;
+    e.key_dim = l->c->delta.k_dim;
+    e.value_dim = l->c->delta.v_dim;
+    e.conv_width = l->c->delta.conv;
+    e.eps = l->c->eps;
+    e.state = kv.cache[0];
+    e.open = kv.cache[1];
+    e.state_slots = s->model->state_slots;
+    e.open_slots = s->model->open_slots;
+    e.in = s->act.h;
+    e.in_i8 = s->act.h_i8;
+    e.out = s->act.attn;
+    td_describe_block(d, (td_block_desc){.kind = TD_BLOCK_DELTA, .delta = e});
     sum_cards(d, s->act.attn, s->act.attn, NULL, NULL);
 }
 

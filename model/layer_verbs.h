@@ -29,6 +29,7 @@ struct td_layer {
 #define norm(l, ...) td_layer_norm(l, (td_norm_desc){__VA_ARGS__})         /* h = norm(x) */
 #define mla(l, ...) td_layer_mla(l, (td_mla_desc){__VA_ARGS__})            /* a = attention(h), over latents */
 #define gqa(l, ...) td_layer_gqa(l, (td_gqa_desc){__VA_ARGS__})            /* a = attention(h), grouped queries */
+#define delta(l, ...) td_layer_delta(l, (td_delta_desc){__VA_ARGS__})      /* a = delta(h), over a recurrent state */
 #define add_norm(l, ...) td_layer_add_norm(l, (td_norm_desc){__VA_ARGS__}) /* x += a; h = norm(x) */
 #define mlp(l, ...) td_layer_mlp(l, (td_mlp_desc){__VA_ARGS__})            /* m = mlp(h) */
 #define add(l) td_layer_add(l)                                             /* x += m */
@@ -39,6 +40,7 @@ struct td_layer {
 void td_layer_norm(td_layer *l, td_norm_desc d);
 void td_layer_mla(td_layer *l, td_mla_desc d);
 void td_layer_gqa(td_layer *l, td_gqa_desc d);
+void td_layer_delta(td_layer *l, td_delta_desc d);
 void td_layer_add_norm(td_layer *l, td_norm_desc d);
 void td_layer_mlp(td_layer *l, td_mlp_desc d);
 void td_layer_add(td_layer *l);

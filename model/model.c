@@ -256,6 +256,9 @@ static td_status settle_slots(td_model *m, td_error *err) {
         s->snapshot_bytes = 0;
         return TD_OK;
     }
+    td_npu_caps caps;
+    m->cards->npu->ops->caps(m->cards->npu, &caps);
+    if (!caps.recurrent) return td_fail(err, TD_ENOTSUP, "%s has no recurrent layers, which this model needs", caps.text);
     if (!s->state_slots) s->state_slots = s->max_seq;
     if (!s->open_slots) s->open_slots = s->max_seq;
     if (!s->snapshot_bytes) return TD_OK;

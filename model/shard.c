@@ -12,15 +12,16 @@ typedef struct {
     const char *what;
 } divided;
 
-#define N_DIVIDED 6
+#define N_DIVIDED 7
 static void list_divided(const td_model_config *c, bool experts, divided list[N_DIVIDED]) {
     bool dense = td_model_config_moe_layers(c) < c->n_layers + c->n_mtp_layers;
     list[0] = (divided){c->heads, "attention heads"};
-    list[1] = (divided){td_layer_caches_cut_heads(c), "key-value heads"};
+    list[1] = (divided){td_layer_caches_cut_heads(c, TD_PER_TOKEN), "key-value heads"};
     list[2] = (divided){dense ? c->inter : 0, "rows of the dense layers' gate (intermediate_size)"};
     list[3] = (divided){c->shared_inter, "rows of the shared expert's gate"};
     list[4] = (divided){c->vocab, "tokens of the vocabulary"};
     list[5] = (divided){experts ? c->moe_inter : 0, "rows of a routed expert's gate (moe_intermediate_size)"};
+    list[6] = (divided){td_layer_caches_cut_heads(c, TD_PER_STATE), "key heads of recurrent layers"};
 }
 
 static bool divides_all(uint32_t count, const divided list[N_DIVIDED]) {
@@ -51,8 +52,9 @@ td_status td_shard_check(const td_model_config *c, uint32_t count, bool experts,
 }
 
 td_shard_sizes td_shard_sizes_of(const td_model_config *c, td_shard s) {
-    return (td_shard_sizes){c->heads / s.count,        c->kv_heads / s.count,  c->inter / s.count,
-                            c->shared_inter / s.count, c->moe_inter / s.count, c->vocab / s.count};
+    return (td_shard_sizes){c->heads / s.count,         c->kv_heads / s.count,  c->inter / s.count,
+                            c->shared_inter / s.count,  c->moe_inter / s.count, c->delta.k_heads / s.count,
+                            c->delta.v_heads / s.count, c->vocab / s.count};
 }
 
 bool td_shard_part_of(const td_tensor_spec *spec, td_shard s, td_shard_part *out) {

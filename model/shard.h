@@ -29,6 +29,7 @@ TD_NODISCARD td_status td_shard_check(const td_model_config *c, uint32_t count, 
 /** The sizes of td_model_config that are cut, as one card has them. Sizes that a model does not use mean nothing. */
 typedef struct {
     uint32_t heads, kv_heads, inter, shared_inter, moe_inter;
+    uint32_t delta_k_heads, delta_v_heads;
     uint32_t vocab; /* rows of the head, from index * vocab on; the embedding is whole */
 } td_shard_sizes;
 

@@ -52,11 +52,12 @@ td_status td_small_files_copy(td_quantizer *q) {
 
 /* compressed-tensors' description of int8 weights per channel and dynamic int8 activations per token. */
 static json_t *quantization_config(void) {
-    return json_pack("{s:s,s:s,s:s,s:{s:{s:[s],s:{s:i,s:s,s:b,s:s,s:b},s:{s:i,s:s,s:b,s:s,s:b}}},s:[s,s,s]}", "quant_method",
-                     "compressed-tensors", "format", "int-quantized", "quantization_status", "compressed", "config_groups",
-                     "group_0", "targets", "Linear", "weights", "num_bits", 8, "type", "int", "symmetric", 1, "strategy",
-                     "channel", "dynamic", 0, "input_activations", "num_bits", 8, "type", "int", "symmetric", 1, "strategy",
-                     "token", "dynamic", 1, "ignore", "re:.*kv_b_proj$", "re:.*mlp\\.gate$", "re:.*shared_expert_gate$");
+    return json_pack("{s:s,s:s,s:s,s:{s:{s:[s],s:{s:i,s:s,s:b,s:s,s:b},s:{s:i,s:s,s:b,s:s,s:b}}},s:[s,s,s,s]}",
+                     "quant_method", "compressed-tensors", "format", "int-quantized", "quantization_status", "compressed",
+                     "config_groups", "group_0", "targets", "Linear", "weights", "num_bits", 8, "type", "int", "symmetric",
+                     1, "strategy", "channel", "dynamic", 0, "input_activations", "num_bits", 8, "type", "int", "symmetric",
+                     1, "strategy", "token", "dynamic", 1, "ignore", "re:.*kv_b_proj$", "re:.*mlp\\.gate$",
+                     "re:.*shared_expert_gate$", "re:.*linear_attn\\.in_proj_b?a?$");
 }
 
 /* "weights" of a group. @param size of the groups of columns that share a scale; 0: a scale a row. */
@@ -75,11 +76,15 @@ static json_t *weights(int bits, uint32_t size) {
  */
 static json_t *shared_quantization_config(const td_quantizer *q) {
     static const char *const EXPERTS = "re:.*mlp\\.experts\\.\\d+\\.(gate_proj|up_proj|down_proj)$";
-    static const char *const PLAIN[] = {"lm_head",          "re:.*kv_b_proj$",
-                                        "re:.*mlp\\.gate$", "re:.*shared_expert_gate$",
-                                        "re:.*eh_proj$",    "re:.*shared_head\\.head$"};
+    static const char *const PLAIN[] = {"lm_head",
+                                        "re:.*kv_b_proj$",
+                                        "re:.*mlp\\.gate$",
+                                        "re:.*shared_expert_gate$",
+                                        "re:.*eh_proj$",
+                                        "re:.*shared_head\\.head$",
+                                        "re:.*linear_attn\\.in_proj_b?a?$"};
     static const char *const LINEARS[] = {"re:.*self_attn\\..*", "re:.*mlp\\.(gate|up|gate_up|down)_proj$",
-                                          "re:.*mlp\\.shared_experts?\\..*"};
+                                          "re:.*mlp\\.shared_experts?\\..*", "re:.*linear_attn\\..*"};
     bool                     int8_experts = q->experts->format == TD_EXPERT_INT8C;
     int                      failed = 0;
     json_t                  *groups = json_object(), *ignore = json_array();

@@ -15,7 +15,10 @@
     X(MINIMAX_M2)                                                                          \
     X(KIMI_K25)                                                                            \
     X(KIMI_K25_OF_TRANSFORMERS) /* the same family under the name that transformers has */ \
-    X(GPT_OSS)
+    X(GPT_OSS)                                                                             \
+    X(QWEN3_NEXT)                                                                          \
+    X(QWEN3_5_MOE_TEXT)                                                                    \
+    X(QWEN3_5_MOE)
 
 #define TD_DECLARE_FAMILY(NAME) extern const td_arch TD_ARCH_##NAME;
 TD_FAMILIES(TD_DECLARE_FAMILY)

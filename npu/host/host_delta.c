@@ -384,7 +384,8 @@ static td_status check_step(const td_delta_desc *m, const td_host_step *s) {
     return TD_OK;
 }
 
-/* The part of sequence q in the strip's rows; n 0: none. A block that ended in rows of an earlier strip left state_out. */
+/* The part of sequence q in the strip's rows; n 0: none. A block that ended in rows of an earlier strip left state_out. The
+ * first block begins from zeros whatever state_in is. */
 static delta_part part_of(const td_step_arrays *a, uint32_t q, size_t row0, size_t rows) {
     const size_t first = a->seq_start[q] > row0 ? a->seq_start[q] : row0,
                  end = a->seq_start[q + 1] < row0 + rows ? a->seq_start[q + 1] : row0 + rows;
@@ -394,7 +395,9 @@ static delta_part part_of(const td_step_arrays *a, uint32_t q, size_t row0, size
     return (delta_part){.row = (uint32_t)(first - row0),
                         .n = (uint32_t)(end - first),
                         .pos = pos,
-                        .from = ended ? a->state_out[q] : a->state_in[q],
+                        .from = pos < BLOCK ? TD_STATE_NONE
+                                : ended     ? a->state_out[q]
+                                            : a->state_in[q],
                         .to = a->state_out[q],
                         .open = a->state_open[q],
                         .is_last = end == a->seq_start[q + 1]};

@@ -23,6 +23,7 @@ FIVE = int(transformers.__version__.split(".")[0]) >= 5
 
 OUT = "tests/data/golden"
 PROMPT_LENGTHS, GREEDY = (7, 33, 150), 16
+RECURRENT_LENGTHS = (7, 33, 300)         # beyond two pages, and several blocks of a DeltaNet's tokens
 LEAST_MARGIN, LEAST_GAP = 1e-4, 0.02
 STORED = {"bf16": torch.bfloat16, "f16": torch.float16, "f32": torch.float32}
 TORCH_NAME = {"bf16": "bfloat16", "f16": "float16", "f32": "float32"}
@@ -55,6 +56,11 @@ MINIMAX = dict({k: v for k, v in COMMON.items() if k != "attention_bias"}, archi
 GPT_OSS = dict({k: v for k, v in COMMON.items() if k != "attention_bias"}, architectures=["GptOssForCausalLM"], model_type="gpt_oss", attention_bias=True,
                num_hidden_layers=4, num_key_value_heads=2, head_dim=32, rope_theta=150000.0, rms_norm_eps=1e-5, num_local_experts=8,
                num_experts_per_tok=3, experts_per_token=3, swiglu_limit=7.0, sliding_window=20, max_position_embeddings=512)
+
+
+QWEN3_NEXT = dict(COMMON, num_hidden_layers=5, num_key_value_heads=2, head_dim=32, rope_theta=10000000.0, num_experts=8, num_experts_per_tok=2,
+                  moe_intermediate_size=32, shared_expert_intermediate_size=32, max_position_embeddings=512, linear_num_key_heads=2,
+                  linear_num_value_heads=4, linear_key_head_dim=16, linear_value_head_dim=24, linear_conv_kernel_dim=4)
 
 
 def yarn(factor, length, **more):
@@ -102,8 +108,20 @@ VARIANTS = {
         "rope_type": "yarn", "factor": 32.0, "original_max_position_embeddings": 16, "beta_fast": 32.0, "beta_slow": 1.0, "truncate": False},
         quantization_config={"quant_method": "mxfp4", "modules_to_not_convert": ["model.layers.*.self_attn", "model.layers.*.mlp.router",
                                                                                  "model.embed_tokens", "lm_head"]})),
+    "qwen3_next": ("bf16", 1, 2.0, dict(QWEN3_NEXT, architectures=["Qwen3NextForCausalLM"], model_type="qwen3_next", partial_rotary_factor=0.25,
+                                        full_attention_interval=4, decoder_sparse_step=1, mlp_only_layers=[1], norm_topk_prob=True)),
+    "qwen3_5_moe": ("bf16", 2, 2.0, dict(
+        architectures=["Qwen3_5MoeForConditionalGeneration"], model_type="qwen3_5_moe", tie_word_embeddings=False, bos_token_id=0, eos_token_id=1,
+        image_token_id=2, video_token_id=3, vision_start_token_id=4, vision_end_token_id=5,
+        text_config=dict({k: v for k, v in QWEN3_NEXT.items() if k not in ("rope_theta", "rope_scaling", "intermediate_size")},
+                         model_type="qwen3_5_moe_text", linear_num_value_heads=6, linear_key_head_dim=24, linear_value_head_dim=16,
+                         layer_types=["linear_attention", "full_attention", "linear_attention", "linear_attention", "full_attention"],
+                         rope_parameters={"rope_type": "default", "rope_theta": 10000000.0, "partial_rotary_factor": 0.25,
+                                          "mrope_section": [2, 1, 1], "mrope_interleaved": True}),
+        vision_config=dict(model_type="qwen3_5_moe_vision", depth=1, hidden_size=32, intermediate_size=48, num_heads=2, out_hidden_size=64,
+                           num_position_embeddings=16, patch_size=4, deepstack_visual_indexes=[]))),
 }
-OF_5 = ("glm4_moe_lite", "minimax_m2", "kimi_k25", "gpt_oss", "gpt_oss_mxfp4")
+OF_5 = ("glm4_moe_lite", "minimax_m2", "kimi_k25", "gpt_oss", "gpt_oss_mxfp4", "qwen3_next", "qwen3_5_moe")
 
 
 def text_of(config):
@@ -123,8 +141,26 @@ def stored_tensors(config):
     with tempfile.TemporaryDirectory() as folder:
         model.save_pretrained(folder)
         stored = load_file(os.path.join(folder, "model.safetensors"))
+    if config["model_type"] == "qwen3_5_moe":
+        stored = with_packed_experts(stored)
     # transformers 5.23 renames the language model's layers of a Kimi-K2.5, too, when it writes its encoder's blocks
     return {name.replace("language_model.model.blocks.", "language_model.model.layers."): t for name, t in stored.items()}
+
+
+def with_packed_experts(stored):
+    """Qwen3.5's checkpoints have gate_up_proj [experts, 2 * inter, hidden], gate before up, and down_proj [experts, hidden, inter]; transformers
+    writes the experts one by one."""
+    out = {name: t for name, t in stored.items() if ".experts." not in name}
+    for n in sorted({name.split(".experts.")[0] + ".experts." for name in stored if ".experts." in name}):
+        count = sum(name.startswith(n) and name.endswith("up_proj.weight") for name in stored)
+        gate, up, down = (torch.stack([stored["%s%d.%s_proj.weight" % (n, e, part)] for e in range(count)]) for part in ("gate", "up", "down"))
+        out[n + "gate_up_proj"], out[n + "down_proj"] = torch.cat((gate, up), 1), down
+    return out
+
+
+def is_less_one(config, name):
+    """Whether a norm's gain is stored less one: all of Qwen3-Next and Qwen3.5 but the DeltaNet's own."""
+    return config["model_type"] in ("qwen3_next", "qwen3_5_moe") and not name.endswith("linear_attn.norm.weight")
 
 
 def random_weights(config, dtype, down_gain, seed):
@@ -138,18 +174,20 @@ def random_weights(config, dtype, down_gain, seed):
             out[name] = torch.from_numpy(0.1 * x)                                  # float32 in every checkpoint
             continue
         if name.endswith("norm.weight"):
-            x = 1 + 0.2 * x
-        elif name.endswith(".bias") or name.endswith("_proj_bias"):
+            x = 0.2 * x if is_less_one(config, name) else 1 + 0.2 * x
+        elif name.endswith((".bias", "_proj_bias", "dt_bias")):
             x = 0.5 * x
+        elif name.endswith("A_log"):
+            x = x - 2                                                             # most states last for many tokens
         elif name.endswith(".sinks"):
             x = 2 * x                                                             # beside scores of that size
-        elif ".experts." in name and t.dim() == 3:                                # of all experts, [in, out] each; gates beyond the limit
+        elif config["model_type"] == "gpt_oss" and ".experts." in name and t.dim() == 3:                                # of all experts, [in, out] each; gates beyond the limit
             x = x * (3.0 if "gate_up" in name else down_gain) / np.sqrt(t.shape[1])
         elif name.endswith("embed_tokens.weight"):
             x = x * (0.35 if tied else 1.0)
         else:
             gain = 1.0
-            if any(k in name for k in ("q_proj", "q_b_proj", "k_proj", "kv_a_proj", "kv_b_proj", "mlp.gate.weight", "moe.gate.weight",
+            if any(k in name for k in ("q_proj", "q_b_proj", "k_proj", "kv_a_proj", "kv_b_proj", "in_proj", "mlp.gate.weight", "moe.gate.weight",
                                        "mlp.router.weight")):
                 gain = 1.5                                                        # peaked attention, decided routing
             elif "lm_head" in name:
@@ -209,7 +247,7 @@ class Reference:
         c, self.routed = self.text.config, []
         yarn_config = getattr(c, "rope_scaling", None)
         self.moe = [i for i, layer in enumerate(self.text.layers) if hasattr(layer.mlp, "experts")]
-        gate = self.qwen_gate if "qwen" in c.model_type else self.gate_of_5 if FIVE else self.deepseek_gate
+        gate = self.gate_of_5 if FIVE else self.qwen_gate if "qwen" in c.model_type else self.deepseek_gate
         for i, layer in enumerate(self.text.layers):
             if i in self.moe:
                 if c.model_type == "gpt_oss":
@@ -256,6 +294,8 @@ class Reference:
             logits = self.forward(seq)["logits"][-1]
             top = np.sort(logits)[-2:]
             gaps.append(float(top[1] - top[0]))
+            if gaps[-1] <= LEAST_GAP:
+                return None, gaps
             seq.append(int(logits.argmax()))
         return seq[len(ids):], gaps
 
@@ -270,6 +310,16 @@ def bias_matters(folder, ids):
     return float((a != b).any(-1).mean())
 
 
+def each_while(function, values, is_good):
+    """The results for all values; None as soon as one is not good."""
+    out = []
+    for v in values:
+        out.append(function(v))
+        if not is_good(out[-1]):
+            return None
+    return out
+
+
 def make(name):
     dtype, shards, down_gain, config = VARIANTS[name]
     config = dict(config, torch_dtype=TORCH_NAME[dtype])
@@ -277,16 +327,17 @@ def make(name):
     for seed in range(1, 1000):
         save(folder, config, random_weights(config, dtype, down_gain, seed), shards)
         rng = np.random.default_rng(1000 + seed)
-        prompts = [rng.integers(2, text_of(config)["vocab_size"], n).tolist() for n in PROMPT_LENGTHS]
+        first = 6 if name == "qwen3_5_moe" else 2                                  # not a token of an image
+        lengths = RECURRENT_LENGTHS if name in ("qwen3_next", "qwen3_5_moe") else PROMPT_LENGTHS
+        prompts = [rng.integers(first, text_of(config)["vocab_size"], n).tolist() for n in lengths]
         check = Model(folder)
-        margins = [check.forward(p)["router_margin"] for p in prompts]
-        if min(m.min() for m in margins) < LEAST_MARGIN:
+        margins = each_while(lambda p: check.forward(p)["router_margin"], prompts, lambda m: m.min() >= LEAST_MARGIN)
+        if not margins:
             continue
         ref = Reference(folder)
-        continued = [ref.greedy(p) for p in prompts]
+        continued = each_while(ref.greedy, prompts, lambda c: c[0])
         # the continuation's own routing must be clear too, else an equal greedy path could not be demanded
-        clear = all(check.forward(p + g)["router_margin"].min() > LEAST_MARGIN for p, (g, _) in zip(prompts, continued))
-        if min(min(gaps) for _, gaps in continued) > LEAST_GAP and clear:
+        if continued and all(check.forward(p + g)["router_margin"].min() > LEAST_MARGIN for p, (g, _) in zip(prompts, continued)):
             break
     else:
         raise SystemExit("no clear seed for " + name)

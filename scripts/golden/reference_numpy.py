@@ -99,7 +99,10 @@ def rope_table(dim, theta, scaling):
 class Model:
     def __init__(self, folder):
         config, weights = json.load(open(os.path.join(folder, "config.json"))), load_weights(folder)
-        if "text_config" in config:      # Kimi-K2.5: the language model is a DeepSeek-V3
+        if config["model_type"] == "qwen3_5_moe":
+            config = config["text_config"]
+            weights = {name.replace("model.language_model.", "model."): w for name, w in weights.items() if not name.startswith("model.visual.")}
+        elif "text_config" in config:    # Kimi-K2.5: the language model is a DeepSeek-V3
             config = dict(config["text_config"], model_type="deepseek_v3")
             weights = {name.removeprefix("language_model."): w for name, w in weights.items() if name.startswith("language_model.")}
         self.hold(config, weights)
@@ -109,11 +112,13 @@ class Model:
         self.mla = c["model_type"] in ("deepseek_v2", "deepseek_v3", "glm4_moe_lite")
         self.minimax = c["model_type"] == "minimax_m2"
         self.gpt_oss = c["model_type"] == "gpt_oss"
+        self.gated = c["model_type"] in ("qwen3_next", "qwen3_5_moe_text")
         self.mlp_name = "block_sparse_moe" if self.minimax else "mlp"
         self.expert_parts = ("w1", "w3", "w2") if self.minimax else ("gate_proj", "up_proj", "down_proj")
         self.head_dim = c["qk_rope_head_dim"] if self.mla else c.get("head_dim", c["hidden_size"] // c["num_attention_heads"])
-        self.rotated = self.head_dim if self.mla else c.get("rotary_dim", int(self.head_dim * c.get("partial_rotary_factor", 1)))
-        self.freq, self.rope_gain = rope_table(self.rotated, c["rope_theta"], c.get("rope_scaling"))
+        rope = dict(c, **c.get("rope_parameters", {}))
+        self.rotated = self.head_dim if self.mla else rope.get("rotary_dim", int(self.head_dim * rope.get("partial_rotary_factor", 1)))
+        self.freq, self.rope_gain = rope_table(self.rotated, rope["rope_theta"], c.get("rope_scaling"))
 
     def is_moe(self, i):
         c = self.c
@@ -121,6 +126,8 @@ class Model:
             return True
         if "mlp_layer_types" in c:
             return c["mlp_layer_types"][i] == "sparse"
+        if c["model_type"] == "qwen3_5_moe_text":
+            return True
         if "first_k_dense_replace" in c:
             return i >= c["first_k_dense_replace"] and i % c.get("moe_layer_freq", 1) == 0
         return i not in c.get("mlp_only_layers", []) and (i + 1) % c["decoder_sparse_step"] == 0
@@ -129,7 +136,8 @@ class Model:
 
     def norm(self, x, name, eps=None):
         eps = self.c["rms_norm_eps"] if eps is None else eps
-        return x / np.sqrt((x * x).mean(-1, keepdims=True) + np.float32(eps)) * self.w[name + ".weight"]
+        gain = self.w[name + ".weight"] + np.float32(self.gated and not name.endswith("linear_attn.norm"))
+        return x / np.sqrt((x * x).mean(-1, keepdims=True) + np.float32(eps)) * gain
 
     def linear(self, x, name):
         y = x @ self.w[name + ".weight"].T
@@ -191,12 +199,55 @@ class Model:
         q, k, v = (self.linear(x, n + part) for part in (".q_proj", ".k_proj", ".v_proj"))
         if self.minimax:                 # over the whole row
             q, k = self.norm(q, n + ".q_norm"), self.norm(k, n + ".k_norm")
+        if self.gated:                   # per head a query and a gate
+            q, gate = np.split(q.reshape(T, -1, 2 * d), 2, -1)
         q, k, v = (y.reshape(T, -1, d) for y in (q, k, v))
         if not self.minimax and n + ".q_norm.weight" in self.w:
             q, k = self.norm(q, n + ".q_norm"), self.norm(k, n + ".k_norm")
         kind = c["layer_types"][int(n.split(".")[2])] if self.gpt_oss else "full_attention"
         window = c["sliding_window"] if kind == "sliding_attention" else None
-        return self.linear(self.attend(self.rope(q), self.rope(k), v, d ** -0.5, window, self.w.get(n + ".sinks")), n + ".o_proj")
+        out = self.attend(self.rope(q), self.rope(k), v, d ** -0.5, window, self.w.get(n + ".sinks"))
+        return self.linear(out * sigmoid(gate).reshape(T, -1) if self.gated else out, n + ".o_proj")
+
+    # gated DeltaNet (arXiv 2412.06464, equation 10), one token after the other
+
+    def is_delta(self, i):
+        c = self.c
+        if not self.gated:
+            return False
+        return c["layer_types"][i] == "linear_attention" if "layer_types" in c else (i + 1) % c["full_attention_interval"] != 0
+
+    def delta_projections(self, x, n):
+        """q, k, v side by side (each of all heads), z [T, value heads, dv], b and a [T, value heads]."""
+        c, T = self.c, len(x)
+        nk, nv, dk, dv = (c["linear_" + k] for k in ("num_key_heads", "num_value_heads", "key_head_dim", "value_head_dim"))
+        if c["model_type"] == "qwen3_5_moe_text":
+            qkv, z, b, a = (self.linear(x, n + ".in_proj_" + part) for part in ("qkv", "z", "b", "a"))
+            return qkv, z.reshape(T, nv, dv), b, a
+        v = nv // nk * dv
+        parts = np.split(self.linear(x, n + ".in_proj_qkvz").reshape(T, nk, -1), (dk, 2 * dk, 2 * dk + v), -1)
+        b, a = np.split(self.linear(x, n + ".in_proj_ba").reshape(T, nk, -1), 2, -1)
+        return np.concatenate([p.reshape(T, -1) for p in parts[:3]], -1), parts[3].reshape(T, nv, dv), b.reshape(T, nv), a.reshape(T, nv)
+
+    def delta(self, x, n):
+        c, T = self.c, len(x)
+        nk, nv, dk, dv = (c["linear_" + k] for k in ("num_key_heads", "num_value_heads", "key_head_dim", "value_head_dim"))
+        qkv, z, b, a = self.delta_projections(x, n)
+        taps = self.w[n + ".conv1d.weight"][:, 0].T                    # [taps, channels], the token's own last
+        padded = np.concatenate((np.zeros((len(taps) - 1, qkv.shape[1]), np.float32), qkv))
+        qkv = sum(padded[j:j + T] * tap for j, tap in enumerate(taps))
+        q, k, v = np.split(qkv * sigmoid(qkv), (nk * dk, 2 * nk * dk), -1)
+        unit = lambda y: y / np.sqrt((y * y).sum(-1, keepdims=True) + np.float32(1e-6))
+        q, k = (np.repeat(unit(y.reshape(T, nk, dk)), nv // nk, 1) for y in (q, k))
+        q, v = q * np.float32(dk ** -0.5), v.reshape(T, nv, dv)
+        decay = np.exp(-np.exp(self.w[n + ".A_log"]) * np.logaddexp(np.float32(0), a + self.w[n + ".dt_bias"]))
+        state, out = np.zeros((nv, dk, dv), np.float32), np.empty((T, nv, dv), np.float32)
+        for t in range(T):
+            state = state * decay[t][:, None, None]
+            change = sigmoid(b[t])[:, None] * (v[t] - np.einsum("hkv,hk->hv", state, k[t]))
+            state = state + k[t][:, :, None] * change[:, None]
+            out[t] = np.einsum("hkv,hk->hv", state, q[t])
+        return self.linear((self.norm(out, n + ".norm") * z * sigmoid(z)).reshape(T, -1), n + ".out_proj")
 
     # experts
 
@@ -254,13 +305,19 @@ class Model:
             y[t] += (((up + 1) * gate * sigmoid(np.float32(1.702) * gate)) @ w["down_proj"][e] + w["down_proj_bias"][e]) * weights[t, k, None]
         return y
 
+    def expert(self, x, n, e):
+        if n + ".experts.gate_up_proj" not in self.w:
+            return self.mlp(x, "%s.experts.%d" % (n, e), self.expert_parts)
+        gate, up = np.split(x @ self.w[n + ".experts.gate_up_proj"][e].T, 2, -1)            # Qwen3.5: all experts in one tensor, gate first
+        return (gate * sigmoid(gate) * up) @ self.w[n + ".experts.down_proj"][e].T
+
     def moe(self, x, n):
         ids, weights, margin = self.route(x, n)
         self.routed.append((ids, weights, margin))
         y = np.zeros_like(x)
         for e in np.unique(ids):
             t, k = np.nonzero(ids == e)
-            y[t] += self.mlp(x[t], "%s.experts.%d" % (n, e), self.expert_parts) * weights[t, k, None]
+            y[t] += self.expert(x[t], n, e) * weights[t, k, None]
         if n + ".shared_experts.gate_proj.weight" in self.w:
             y = y + self.mlp(x, n + ".shared_experts")
         if n + ".shared_expert.gate_proj.weight" in self.w:
@@ -272,7 +329,11 @@ class Model:
 
     def layer(self, x, i):
         n = "model.layers.%d." % i
-        x = x + (self.mla_attention if self.mla else self.gqa_attention)(self.norm(x, n + "input_layernorm"), n + "self_attn")
+        h = self.norm(x, n + "input_layernorm")
+        if self.is_delta(i):
+            x = x + self.delta(h, n + "linear_attn")
+        else:
+            x = x + (self.mla_attention if self.mla else self.gqa_attention)(h, n + "self_attn")
         mixture = self.moe_gpt_oss if self.gpt_oss else self.moe
         return x + (mixture if self.is_moe(i) else self.mlp)(self.norm(x, n + "post_attention_layernorm"), n + self.mlp_name)
 

@@ -61,6 +61,8 @@ static const model_row MODELS[] = {
     {"minimax", "tests/data/golden/minimax_m2", 320, true, false},       /* GQA, norms of whole rows of queries and keys */
     {"kimi_k25", "tests/data/golden/kimi_k25", 320, false, false},       /* V3 under a prefix */
     {"gpt_oss", "tests/data/golden/gpt_oss", 320, true, false},          /* windows, sinks, experts with biases */
+    {"qwen3_next", "tests/data/golden/qwen3_next", 320, true, false},    /* gated DeltaNet and attention */
+    {"qwen3_5", "tests/data/golden/qwen3_5_moe", 320, true, false},      /* the same in other tensors */
     {"gpt_oss_mxfp4", "tests/data/golden/gpt_oss_mxfp4", 320, true,
      false}, /* the same from codes, and another order of layers */
 };

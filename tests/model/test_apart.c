@@ -266,6 +266,8 @@ FOLDER_TEST(glm4_moe_lite)
 FOLDER_TEST(minimax_m2)
 FOLDER_TEST(kimi_k25)
 FOLDER_TEST(gpt_oss)
+FOLDER_TEST(qwen3_next)
+FOLDER_TEST(qwen3_5_moe)
 
 TEST(the_demo_model) {
     check_model("models/tale-v3-14m", true);

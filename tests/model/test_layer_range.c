@@ -52,7 +52,7 @@ static void see_rows(void *user, const td_npu_weight *const *weights, size_t n, 
         td_role  role;
         assert_true(td_model_find_weight(s->model, weights[i], &layer, &role));
         assert_true(layer < LAYERS_MAX && (s->width[layer][role] == 0 || s->width[layer][role] == k));
-        bool attention = role == TD_ROLE_Q || role == TD_ROLE_KV_A; /* both read the normed input */
+        bool attention = role == TD_ROLE_Q || role == TD_ROLE_KV_A || role == TD_ROLE_DELTA_QKV; /* read the normed input */
         if (attention && s->attention_in) td_to_f32(dtype, x, m * k, s->attention_in + s->rows[layer][role] * k);
         s->rows[layer][role] += m;
         s->width[layer][role] = k;
@@ -173,6 +173,7 @@ FOLDER_TEST(deepseek_v2_lite)
 FOLDER_TEST(deepseek_v3_yarn)
 FOLDER_TEST(qwen3_moe)
 FOLDER_TEST(qwen2_moe)
+FOLDER_TEST(qwen3_next)
 
 TEST(the_demo_model) {
     check_folder("models/tale-v3-14m");

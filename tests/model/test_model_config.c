@@ -3,6 +3,7 @@
 
 #include "model/arch/config_file.h"
 #include "model/arch/families.h"
+#include "model/arch/tensor_rules.h"
 #include "model/layer_caches.h"
 #include "tests/td_test.h"
 
@@ -151,6 +152,36 @@ TEST(layers_slide) {
     assert_int_equal(td_layer_caches_of(&c, 34).cache[0].window, 64);
 }
 
+TEST(gated_delta_net) {
+    td_model_config c = read_ok("configs/models/qwen3-next-80b-a3b.json", NULL);
+    assert_true(c.n_layers == 48 && c.n_experts == 512 && c.top_k == 10 && c.norm_topk && c.shared_gate && c.qk_norm);
+    assert_true(c.head_dim == 256 && c.rope.dim == 64 && c.rope.theta == 1e7 && !c.rope.interleaved);
+    for (uint32_t i = 0; i < 48; i++) assert_true(c.is_delta[i] == (i % 4 != 3) && c.is_moe[i]);
+    assert_true(c.delta.k_heads == 16 && c.delta.v_heads == 32 && c.delta.k_dim == 128 && c.delta.v_dim == 128);
+    td_tensor_spec s;
+    assert_true(td_tensor_spec_get(&c, TD_ROLE_DELTA_QKV, 0, 0, &s) && s.shape[0] == 12288 && s.shape[1] == 2048);
+    assert_false(td_tensor_spec_get(&c, TD_ROLE_DELTA_QKV, 3, 0, &s));
+    assert_false(td_tensor_spec_get(&c, TD_ROLE_Q, 0, 0, &s));
+    assert_true(td_tensor_spec_get(&c, TD_ROLE_Q, 3, 0, &s) && s.shape[0] == 2 * 16 * 256);
+
+    c = read_ok("configs/models/qwen3.5-35b-a3b.json", NULL);
+    assert_true(c.n_layers == 40 && c.n_experts == 256 && c.top_k == 8 && c.rope.dim == 64 && c.rope.theta == 1e7);
+    assert_true(td_tensor_spec_get(&c, TD_ROLE_DELTA_QKV, 1, 0, &s) && s.shape[0] == 8192);
+    assert_string_equal(s.name, "model.language_model.layers.1.linear_attn.in_proj_qkv.weight");
+    assert_true(td_tensor_spec_get(&c, TD_ROLE_LM_HEAD, 0, 0, &s));
+    assert_string_equal(s.name, "lm_head.weight");
+    assert_true(td_tensor_spec_get(&c, TD_ROLE_EXPERT_UP, 39, 255, &s));
+    assert_string_equal(s.within, "model.language_model.layers.39.mlp.experts.gate_up_proj");
+    assert_int_equal(td_layer_caches_cut_heads(&c, TD_PER_STATE), 16);
+    assert_int_equal(td_layer_caches_cut_heads(&c, TD_PER_TOKEN), 2);
+    c = read_ok("configs/models/qwen3.5-35b-a3b.json", /* text alone */
+                "{\"architectures\": [\"Qwen3_5MoeForCausalLM\"], \"num_hidden_layers\": 3, \"layer_types\": "
+                "[\"full_attention\", \"linear_attention\", \"full_attention\"]}");
+    assert_true(!c.is_delta[0] && c.is_delta[1] && !c.is_delta[2]);
+    assert_true(td_tensor_spec_get(&c, TD_ROLE_DELTA_A, 1, 0, &s));
+    assert_string_equal(s.name, "model.layers.1.linear_attn.in_proj_a.weight");
+}
+
 /* What a layer keeps of its tokens, and what that allows. */
 TEST(caches_of_layers) {
     td_model_config c = read_ok("configs/models/deepseek-v3.json", NULL);
@@ -158,23 +189,23 @@ TEST(caches_of_layers) {
     assert_int_equal(list.n, 2);
     assert_true(list.cache[0].kind == TD_KV_LATENT && list.cache[0].heads == 1 && list.cache[0].values == 512);
     assert_true(list.cache[1].kind == TD_KV_ROPE && list.cache[1].heads == 1 && list.cache[1].values == 64);
-    assert_int_equal(td_layer_caches_cut_heads(&c), 0);
+    assert_int_equal(td_layer_caches_cut_heads(&c, TD_PER_TOKEN), 0);
     assert_true(!td_layer_caches_share_generated(&c));
 
     c = read_ok("configs/models/qwen3-30b-a3b.json", NULL);
     list = td_layer_caches_of(&c, 0);
     assert_int_equal(list.n, 2);
     assert_true(list.cache[1].kind == TD_KV_HEAD && list.cache[1].heads == 4 && list.cache[1].values == 128);
-    assert_int_equal(td_layer_caches_cut_heads(&c), 4);
+    assert_int_equal(td_layer_caches_cut_heads(&c, TD_PER_TOKEN), 4);
     assert_true(td_layer_caches_share_generated(&c));
 }
 
 /* A row of a table that says nothing of rotations means that they do not act on the weight. */
 TEST(matrices_of_the_stream_are_rotated) {
-    static const char *const FILES[] = {"configs/models/deepseek-v3.json",    "configs/models/qwen3-30b-a3b.json",
-                                        "configs/models/gpt-oss-20b.json",    "configs/models/minimax-m2.json",
-                                        "tests/data/golden/deepseek_v2_lite", "tests/data/golden/glm4_moe",
-                                        "tests/data/golden/glm4_moe_lite",    "tests/data/golden/qwen2_moe"};
+    static const char *const FILES[] = {
+        "configs/models/deepseek-v3.json", "configs/models/qwen3-30b-a3b.json",  "configs/models/gpt-oss-20b.json",
+        "configs/models/minimax-m2.json",  "tests/data/golden/deepseek_v2_lite", "tests/data/golden/glm4_moe",
+        "tests/data/golden/glm4_moe_lite", "tests/data/golden/qwen2_moe",        "configs/models/qwen3.5-35b-a3b.json"};
     for (size_t i = 0; i < sizeof FILES / sizeof *FILES; i++) {
         td_model_config       c = read_ok(FILES[i], NULL);
         const td_weight_rule *w = c.arch->weights;
@@ -435,6 +466,17 @@ TEST(impossible_and_unsupported_values_are_refused) {
         {"gpt-oss-20b", "{\"hidden_act\": \"gelu\"}", TD_ENOTSUP, "hidden_act"},
         {"gpt-oss-20b", "{\"rope_theta\": null}", TD_EFORMAT, "rope_theta is missing"},
         {"gpt-oss-20b", "{\"rope_scaling\": {\"rope_type\": \"llama3\"}}", TD_ENOTSUP, "'llama3'"},
+        {"qwen3-next-80b-a3b", "{\"layer_types\": [\"full_attention\"]}", TD_EFORMAT,
+         "layer_types is not a list of 48 layers"},
+        {"qwen3-next-80b-a3b", "{\"linear_num_value_heads\": 40}", TD_EFORMAT, "linear_num_value_heads is 40, which is no"},
+        {"qwen3-next-80b-a3b", "{\"linear_conv_kernel_dim\": 9}", TD_EFORMAT, "linear_conv_kernel_dim is 9"},
+        {"qwen3-next-80b-a3b", "{\"full_attention_interval\": 0}", TD_EFORMAT, "full_attention_interval is 0"},
+        {"qwen3-next-80b-a3b", "{\"attention_bias\": true}", TD_ENOTSUP, "attention_bias is true"},
+        {"qwen3-next-80b-a3b", "{\"use_sliding_window\": true}", TD_ENOTSUP, "use_sliding_window is true"},
+        {"qwen3.5-35b-a3b", "{\"text_config\": {\"attn_output_gate\": false}}", TD_ENOTSUP,
+         "text_config.attn_output_gate is false"},
+        {"qwen3.5-35b-a3b", "{\"text_config\": {\"mamba_ssm_dtype\": \"bfloat16\"}}", TD_ENOTSUP,
+         "mamba_ssm_dtype is 'bfloat16'"},
         {"qwen3-30b-a3b", "{\"tie_word_embeddings\": 1}", TD_EFORMAT, "tie_word_embeddings"},
         {"qwen3-30b-a3b", "{\"a\": 1, \"a\": 2}", TD_EFORMAT, "override"},
         {"qwen3-30b-a3b", "[1]", TD_EFORMAT, "override"},
@@ -452,9 +494,10 @@ TEST(impossible_and_unsupported_values_are_refused) {
 
 /* What a model of any family might ask for and no family has, whatever its other keys are: refused with key and value. */
 TEST(no_family_ignores_an_option) {
-    static const char *const SHAPES[] = {"deepseek-v2-lite", "deepseek-v3",     "kimi-k2",     "kimi-k2.5",
-                                         "qwen3-30b-a3b",    "qwen3-235b-a22b", "glm-4.5",     "glm-4.5-air",
-                                         "glm-4.7-flash",    "minimax-m2",      "gpt-oss-20b", "gpt-oss-120b"};
+    static const char *const SHAPES[] = {"deepseek-v2-lite",   "deepseek-v3",     "kimi-k2",     "kimi-k2.5",
+                                         "qwen3-30b-a3b",      "qwen3-235b-a22b", "glm-4.5",     "glm-4.5-air",
+                                         "glm-4.7-flash",      "minimax-m2",      "gpt-oss-20b", "gpt-oss-120b",
+                                         "qwen3-next-80b-a3b", "qwen3.5-35b-a3b"};
     static const struct {
         const char *override_json, *says;
     } OPTIONS[] = {
@@ -464,7 +507,7 @@ TEST(no_family_ignores_an_option) {
         {"\"scoring_func\": \"sqrtsoftplus\"", "scoring_func is 'sqrtsoftplus'"},
         {"\"topk_method\": \"hash\"", "topk_method is 'hash'"},
         {"\"hidden_act\": \"relu2\"", "hidden_act is 'relu2'"},
-        {"\"num_hidden_layers\": 2, \"layer_types\": [\"full_attention\", \"linear_attention\"]", "'linear_attention'"},
+        {"\"num_hidden_layers\": 2, \"layer_types\": [\"full_attention\", \"chunked_attention\"]", "'chunked_attention'"},
         {"\"index_topk\": 2048", "index_topk is 2048"},
         {"\"max_position_embeddings\": 0", "max_position_embeddings is 0"},
     };
@@ -474,7 +517,7 @@ TEST(no_family_ignores_an_option) {
             td_model_config c;
             td_error        err = {0};
             snprintf(path, sizeof path, TD_SOURCE_DIR "/configs/models/%s.json", SHAPES[i]);
-            bool in_text = !strcmp(SHAPES[i], "kimi-k2.5");
+            bool in_text = !strcmp(SHAPES[i], "kimi-k2.5") || !strcmp(SHAPES[i], "qwen3.5-35b-a3b");
             snprintf(text, sizeof text, in_text ? "{\"text_config\": {%s}}" : "{%s}", OPTIONS[k].override_json);
             td_status s = td_model_config_read(path, text, &c, &err);
             if (s == TD_OK || !strstr(err.text, OPTIONS[k].says) ||

@@ -66,6 +66,7 @@ static const struct {
      " A:" END_SHARED " B:" END_SHARED " whole: head"},
     {"minimax_m2", " embed" MOE("gqa") MOE("gqa") MOE("gqa") " head", NULL},
     {"gpt_oss", " embed" MOE("gqa(20)") MOE("gqa") MOE("gqa(20)") MOE("gqa") " head", NULL},
+    {"qwen3_next", " embed" MOE_SHARED("delta") DENSE("delta") MOE_SHARED("delta") MOE_SHARED("gqa") MOE_SHARED("delta") " head", NULL},
 };
 /* clang-format on */
 

@@ -31,7 +31,8 @@ static const bound BOUNDS[] = {
     {"qwen2_moe", 0.035, 0.126, 0.23},        {"glm4_moe", 0.027, 0.163, 0.43},
     {"glm4_moe_yarn", 0.058, 0.156, 0.30},    {"glm4_moe_lite", 0.066, 0.135, 0.25},
     {"minimax_m2", 0.021, 0.130, 0.30},       {"kimi_k25", 0.120, 0.200, 0.47},
-    {"gpt_oss", 0.062, 0.494, 1.36},
+    {"gpt_oss", 0.062, 0.494, 1.36},          {"qwen3_next", 0.170, 0.510, 1.34},
+    {"qwen3_5_moe", 0.145, 0.540, 1.45},
 };
 
 static float *logits_of(const char *folder, bool w8a8, td_expert_format experts, uint32_t *vocab) {

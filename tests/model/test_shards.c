@@ -190,11 +190,13 @@ static td_status try_load(const model_files *f, td_shard shard, td_error *err) {
 static bool cut_by_rows(td_role r) {
     return r == TD_ROLE_LM_HEAD || r == TD_ROLE_MTP_HEAD || r == TD_ROLE_Q_B || r == TD_ROLE_MLA_Q || r == TD_ROLE_KV_B ||
            (r >= TD_ROLE_Q && r <= TD_ROLE_V) || (r >= TD_ROLE_Q_BIAS && r <= TD_ROLE_V_BIAS) || r == TD_ROLE_DENSE_GATE ||
-           r == TD_ROLE_DENSE_UP || r == TD_ROLE_SHARED_GATE || r == TD_ROLE_SHARED_UP || r == TD_ROLE_SINKS;
+           r == TD_ROLE_DENSE_UP || r == TD_ROLE_SHARED_GATE || r == TD_ROLE_SHARED_UP || r == TD_ROLE_SINKS ||
+           (r >= TD_ROLE_DELTA_QKV && r <= TD_ROLE_DELTA_DT_BIAS);
 }
 
 static bool cut_by_columns(td_role r) {
-    return r == TD_ROLE_MLA_O || r == TD_ROLE_O || r == TD_ROLE_DENSE_DOWN || r == TD_ROLE_SHARED_DOWN;
+    return r == TD_ROLE_MLA_O || r == TD_ROLE_O || r == TD_ROLE_DELTA_O || r == TD_ROLE_DENSE_DOWN ||
+           r == TD_ROLE_SHARED_DOWN;
 }
 
 /* A vector is a matrix of one row here: what is cut by rows is cut along it. */
@@ -227,8 +229,13 @@ static void check_sizes(const td_model_config *c, const td_model_weights *w, td_
     assert_int_equal(rows_of(&w->model, TD_ROLE_LM_HEAD), z.vocab);
     for (uint32_t i = 0; i < c->n_layers; i++) {
         const td_role_weights *layer = &w->layers[i];
-        if (!c->kv_lora) {
-            assert_int_equal(rows_of(layer, TD_ROLE_Q), (size_t)z.heads * c->head_dim);
+        if (c->is_delta[i]) {
+            size_t of_head = 2 * c->delta.k_dim + c->delta.v_heads / c->delta.k_heads * c->delta.v_dim;
+            assert_int_equal(rows_of(layer, TD_ROLE_DELTA_CONV), z.delta_k_heads * of_head);
+            assert_int_equal(rows_of(layer, TD_ROLE_DELTA_B), z.delta_v_heads * (layer->role[TD_ROLE_DELTA_A] ? 1 : 2));
+        } else if (!c->kv_lora) {
+            bool gated = c->delta.k_heads != 0; /* the same families have gates */
+            assert_int_equal(rows_of(layer, TD_ROLE_Q), (size_t)z.heads * c->head_dim * (gated ? 2 : 1));
             assert_int_equal(rows_of(layer, TD_ROLE_K), (size_t)z.kv_heads * c->head_dim);
             assert_int_equal(rows_of(layer, TD_ROLE_V), (size_t)z.kv_heads * c->head_dim);
         } else {
@@ -281,6 +288,8 @@ TEST(cards_together_are_one_card) {
                  {GOLDEN "minimax_m2", AS_IT_IS, 1},
                  {GOLDEN "kimi_k25", AS_IT_IS, 4},
                  {GOLDEN "gpt_oss", AS_IT_IS, 2},
+                 {GOLDEN "qwen3_next", AS_IT_IS, 2},
+                 {GOLDEN "qwen3_5_moe", AS_IT_IS, 2},
                  {GOLDEN "deepseek_v3_yarn", DUMMY, 4},
                  {GOLDEN "qwen2_moe", DUMMY, 2},
                  {TALE, AS_IT_IS, 4},

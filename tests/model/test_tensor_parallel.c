@@ -70,7 +70,8 @@ static void expect_same_bits(const record *a, const record *b) {
     assert_memory_equal(a->values, b->values, a->n * sizeof *a->values);
 }
 
-static void check_model(const char *path, uint32_t n_cards, bool w8a8) {
+/* @param bound of the distance between one card and several. */
+static void check_within(const char *path, uint32_t n_cards, bool w8a8, double bound) {
     model_run_options o = {.path = path,
                            .w8a8 = w8a8,
                            .experts = w8a8 ? TD_EXPERT_INT4C : TD_EXPERT_BF16,
@@ -94,12 +95,16 @@ static void check_model(const char *path, uint32_t n_cards, bool w8a8) {
     expect_same_bits(&threads, &host);
     double far = distance(host.values, one.values, one.n_logits);
     print_message("    %s, %u cards, %s: %.1e from one card\n", path, n_cards, w8a8 ? "w8a8" : "none", far);
-    /* f32: sums in another order. W8A8: int8 rows of o and down have a scale for each card's part, and bf16 sums are rounded
-     * once more. Such noise changes the routing of small models, and a row with another expert is far off. An error in one
-     * card's part exceeds an eighth. */
-    assert_true(far < (w8a8 ? 0.125 : 1e-4));
+    assert_true(far < bound);
     record *all[] = {&one, &host, &apart, &halves, &threads};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) free(all[i]->values);
+}
+
+/* f32: sums in another order. W8A8: int8 rows of o and down have a scale for each card's part, and bf16 sums are rounded
+ * once more. Such noise changes the routing of small models, and a row with another expert is far off. An error in one
+ * card's part exceeds an eighth. */
+static void check_model(const char *path, uint32_t n_cards, bool w8a8) {
+    check_within(path, n_cards, w8a8, w8a8 ? 0.125 : 1e-4);
 }
 
 #define GOLDEN "tests/data/golden/"
@@ -113,6 +118,11 @@ TEST(mla) {
 TEST(gqa) {
     check_model(GOLDEN "qwen3_moe", 2, false);
     check_model(GOLDEN "qwen2_moe", 2, true);
+}
+
+TEST(gated_delta) {
+    check_model(GOLDEN "qwen3_5_moe", 2, false);
+    check_within(GOLDEN "qwen3_next", 2, true, 0.25); /* int8 alone puts them 0.14 off: test_rounded_families */
 }
 
 TEST(demo_model_with_mtp) {

@@ -45,6 +45,7 @@ td_status td_model_open(const td_model_spec *spec, const td_model_probe *probe, 
     if (m) m->logits = calloc((size_t)spec->max_out * g_vocab, sizeof *m->logits);
     if (!m || !m->logits) return td_fail(err, TD_ENOMEM, "out of memory");
     m->spec = *spec;
+    m->spec.state_slots = m->spec.open_slots = 0;
     m->config = (td_model_config){.arch_name = "Null",
                                   .vocab = g_vocab,
                                   .bos_id = UINT32_MAX,
@@ -68,6 +69,12 @@ const td_model_config *td_model_get_config(const td_model *m) {
 bool td_model_shares_generated(const td_model *m) {
     (void)m;
     return false;
+}
+bool td_model_recurrent(const td_model *m) {
+    return m && m->spec.state_slots;
+}
+const td_model_spec *td_model_get_spec(const td_model *m) {
+    return &m->spec;
 }
 uint32_t td_model_context_length(const td_model *m) {
     return m ? CONTEXT : 0;

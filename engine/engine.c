@@ -143,11 +143,13 @@ static td_status open_model(td_engine *e, uint64_t available_bytes, td_error *er
         return td_fail(err, TD_ENOTSUP,
                        "speculative-algorithm NEXTN: the model in %s has no multi-token-prediction layer that could draft",
                        e->model_path);
+    if (e->config.drafts && td_model_recurrent(e->placed.model))
+        return td_fail(err, TD_ENOTSUP, "speculative-algorithm NEXTN: a model with recurrent layers cannot draft yet");
     const td_model_memory *memory = &e->placed.memory;
     /* The device's figures are one card's where each card has a memory of its own. */
     uint64_t cards = memory->unified_memory ? 1 : e->placed.n_npus;
     uint64_t npu_bytes = cards * (memory->npu_weight_bytes + memory->slots * memory->slot_bytes),
-             kv_bytes = cards * memory->kv_bytes_per_page * e->placed.shares.n_pages;
+             kv_bytes = cards * (memory->kv_bytes_per_page * e->placed.shares.n_pages + memory->state_bytes);
     uint64_t host_experts = td_model_host_experts(memory);
     uint64_t scratch_bytes = cards * memory->device_scratch_bytes + memory->host_scratch_bytes;
     td_info("memory: %.2f GiB device tier, %.2f GiB experts, %.2f GiB working memory, %.2f GiB KV for %llu tokens",
@@ -212,6 +214,9 @@ static td_status open_steps(td_engine *e, uint32_t n_pages, const td_cache_liste
     TD_TRY(td_kv_pages_open(&e->pages, n_pages, err));
     TD_TRY(td_prefix_cache_open(&e->cache, &e->pages, e->config.prefix_cache, err));
     if (listener) TD_TRY(td_prefix_cache_listen(&e->cache, listener, err));
+    const td_model_spec *spec = td_model_get_spec(e->placed.model);
+    td_state_slots      *states = spec->state_slots ? &e->states : NULL;
+    if (states) TD_TRY(td_state_slots_open(states, spec->state_slots, spec->open_slots, &e->cache, err));
     td_scheduler_config sc = {.max_running = max_running,
                               .chunk = e->config.chunk,
                               .max_seq_tokens = longest,
@@ -219,7 +224,7 @@ static td_status open_steps(td_engine *e, uint32_t n_pages, const td_cache_liste
                               .least_rows = td_model_full_step(td_model_get_config(e->placed.model)),
                               .mixed = e->config.mixed_chunk,
                               .cache_generated = td_model_shares_generated(e->placed.model)};
-    TD_TRY(td_scheduler_open(&e->scheduler, &sc, &e->cache, &e->exchange, e->inbox, err));
+    TD_TRY(td_scheduler_open(&e->scheduler, &sc, &e->cache, states, &e->exchange, e->inbox, err));
     uint32_t workers = td_pool_workers(e->expert_pool);
     e->samplers = calloc(workers, sizeof *e->samplers);
     e->jobs = calloc((size_t)e->config.chunk + max_running, sizeof *e->jobs);
@@ -243,6 +248,8 @@ static void wake(void *user) {
 static td_status open_page_store(td_engine *e, const td_engine_options *o, uint64_t source_hash, td_error *err) {
     if (!o->page_store) return TD_OK;
     td_model *m = e->placed.model;
+    if (td_model_recurrent(m))
+        return td_fail(err, TD_ENOTSUP, "kv-store: states of recurrent layers are not shared yet: leave it out");
     if (e->config.drafts) /* pages are sent before the MTP layer has computed its rows of them */
         return td_fail(err, TD_ENOTSUP, "kv-store: pages are not shared with speculative-algorithm yet: leave one out");
     uint32_t       longest = e->scheduler.config.max_seq_tokens;
@@ -311,6 +318,7 @@ void td_engine_close(td_engine *e, double grace_s) {
     free(e->results);
     td_drafts_close(e);
     td_scheduler_close(&e->scheduler);
+    td_state_slots_close(&e->states);
     td_prefix_cache_close(&e->cache);
     td_kv_pages_close(&e->pages);
     td_placed_model_close(&e->placed);

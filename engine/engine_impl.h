@@ -69,7 +69,8 @@ struct td_engine {
 
     /* engine thread only, once it runs */
     td_kv_pages      pages;
-    td_prefix_cache  cache; /* over pages */
+    td_prefix_cache  cache;  /* over pages */
+    td_state_slots   states; /* of recurrent layers; all zero if the model has none */
     td_page_exchange exchange;
     td_scheduler     scheduler;
     td_sampler      *samplers; /* [workers of the expert pool] */

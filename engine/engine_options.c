@@ -13,6 +13,7 @@
 #define RUNNING_DEFAULT 32
 #define QUEUED_DEFAULT 1024 /* the most choices that one request of the HTTP API may have */
 #define OUT_MAX 64
+#define SNAPSHOTS_GIB_MAX 4096
 #define DEFERRED_DEFAULT 1 /* +0.36 % perplexity on the demo model; 2 costs +1.70 % (docs/quantisation.md) */
 
 void td_engine_options_init(td_engine_options *o) {
@@ -25,6 +26,7 @@ void td_engine_options_init(td_engine_options *o) {
         .kv_cache_dtype = "auto",
         .expert_memory = "keep",
         .mem_fraction_static = 0.9,
+        .state_snapshots_gib = 1,
         .page_size = TD_KV_PAGE,
         .chunked_prefill_size = CHUNK_DEFAULT,
         .max_prefill_tokens = 16384,
@@ -126,11 +128,16 @@ static td_status resolve_sizes(const td_engine_options *o, td_engine_config *con
     config->random_seed = o->random_seed;
     config->log_requests = o->log_requests;
     config->prefix_cache = !o->disable_radix_cache;
+    if (!(o->state_snapshots_gib >= 0 && o->state_snapshots_gib <= SNAPSHOTS_GIB_MAX))
+        return td_fail(err, TD_EINVAL, "state-snapshots-gib %g is outside 0 .. %d", o->state_snapshots_gib,
+                       SNAPSHOTS_GIB_MAX);
     config->mixed_chunk = !o->disable_mixed_chunk;
 
     td_model_spec *m = &config->model;
     uint32_t n_out = config->drafts ? 2 * max_running : max_running; /* with drafts, two rows of a sequence are wanted */
     m->max_running = max_running;
+    m->state_slots = m->open_slots = max_running;
+    m->snapshot_bytes = config->prefix_cache ? (uint64_t)(o->state_snapshots_gib * (1 << 30)) : 0;
     m->max_tok = config->chunk + max_running;
     m->max_seq = td_scheduler_max_seq(max_running);
     m->max_out = n_out < OUT_MAX ? n_out : OUT_MAX;

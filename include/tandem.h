@@ -391,10 +391,11 @@ typedef struct {
     bool        speculative_always; /* in every step, whether it pays or not: for measuring */
     uint64_t    random_seed;
     uint32_t    decode_log_interval; /* steps between log lines; 0: none */
-    bool measure_bounds; /* measure at start what the tiers' threads can do: td_engine_info's bounds; about 0.2 s a pool */
-    bool log_requests;
-    bool disable_radix_cache;                /* no page of a request is kept for later ones */
-    bool disable_mixed_chunk;                /* prompts and generating requests take turns instead of sharing steps */
+    bool   measure_bounds; /* measure at start what the tiers' threads can do: td_engine_info's bounds; about 0.2 s a pool */
+    bool   log_requests;
+    bool   disable_radix_cache;              /* no page of a request is kept for later ones */
+    double state_snapshots_gib;              /* memory for snapshots of recurrent layers' states; ignored without them */
+    bool   disable_mixed_chunk;              /* prompts and generating requests take turns instead of sharing steps */
     const td_cache_listener *cache_listener; /* NULL: nobody; must live as long as the engine */
     const td_page_store     *page_store;     /* NULL: none; must live as long as the engine */
 } td_engine_options;
@@ -525,6 +526,8 @@ typedef struct {
     uint64_t kv_tokens_used, kv_tokens_total;          /* used: by requests */
     uint64_t kv_tokens_cached;                         /* held by the prefix cache alone: dropped when room is needed */
     uint64_t cache_evictions;                          /* pages that were */
+    uint64_t state_snapshots; /* of recurrent layers' states, at the ends of pages that the prefix cache holds */
+    uint64_t state_evictions; /* snapshots that were dropped because room was needed */
     uint64_t steps_prefill, steps_decode;
     bool     has_drafts;                       /* the engine drafts (options.speculative_algorithm); what follows */
     uint64_t drafts_verified, drafts_accepted; /* tokens */

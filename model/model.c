@@ -267,8 +267,8 @@ static td_status settle_slots(td_model *m, td_error *err) {
         return td_fail(err, TD_EINVAL,
                        "state-snapshots-gib %g is too small: a snapshot of this model's recurrent layers takes %.3f GiB",
                        (double)s->snapshot_bytes / (1 << 30), (double)each / (1 << 30));
-    uint64_t n = s->snapshot_bytes / each;
-    s->state_slots += n < TD_SNAPSHOTS_MAX ? (uint32_t)n : TD_SNAPSHOTS_MAX;
+    uint64_t n = s->snapshot_bytes / each, most = (uint64_t)s->max_running * TD_SNAPSHOTS_PER_SEQUENCE;
+    s->state_slots += (uint32_t)(n < most ? n : most);
     return TD_OK;
 }
 

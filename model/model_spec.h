@@ -20,8 +20,8 @@ typedef struct td_model td_model; /* model/model.h */
 /** overlap_min_tok that leaves the choice to the model: docs/performance.md, "Two halves". */
 #define TD_OVERLAP_AUTO UINT32_MAX
 
-/** Snapshots of recurrent states, at most: a bound for what is kept about them. */
-#define TD_SNAPSHOTS_MAX 65536
+/** Snapshots of recurrent states that are of use for each sequence that may run: small states leave memory to others. */
+#define TD_SNAPSHOTS_PER_SEQUENCE 64
 
 /** Strings and the checkpoint are the caller's; they are read until the weights are loaded. */
 typedef struct {

@@ -32,19 +32,19 @@ static inline void td_step_rows_clear(td_step_rows *r) {
 /** Where a sequence's recurrent layers have their state (td_step_arrays, npu/npu.h); other models ignore it. */
 typedef struct {
     uint32_t in, out, open;
-} td_state_slots;
+} td_sequence_state;
 
 /** The slots of the q-th sequence where each has one of its own, and where a step begins at position `first`. */
-static inline td_state_slots td_own_state(uint32_t q, uint32_t first) {
-    return (td_state_slots){.in = first ? q : TD_STATE_NONE, .out = q, .open = q};
+static inline td_sequence_state td_own_state(uint32_t q, uint32_t first) {
+    return (td_sequence_state){.in = first ? q : TD_STATE_NONE, .out = q, .open = q};
 }
 
 /** What rows of a sequence need to know of it. */
 typedef struct {
-    const uint32_t *pages; /* [n_pages] of the sequence from position 0 on; the last row's position has one */
-    uint32_t        n_pages;
-    bool            absorbed; /* the rows are computed in MLA's absorbed form (npu/npu.h), as generated tokens are */
-    td_state_slots  state;
+    const uint32_t   *pages; /* [n_pages] of the sequence from position 0 on; the last row's position has one */
+    uint32_t          n_pages;
+    bool              absorbed; /* the rows are computed in MLA's absorbed form (npu/npu.h), as generated tokens are */
+    td_sequence_state state;
 } td_step_sequence;
 
 /** Add n rows of one sequence: its tokens [n] at positions first .. first + n - 1, whose KV lies in its pages. */

@@ -18,7 +18,7 @@
 
 #include "engine/kv/kv_pages.h"
 
-#define TD_CACHE_LISTENERS_MAX 2
+#define TD_CACHE_LISTENERS_MAX 3
 
 typedef struct td_prefix_node td_prefix_node;
 

@@ -91,6 +91,7 @@ static td_status fill(td_request *r, const td_request_params *p, const td_reques
     uint64_t room = (l->context_length < l->kv_tokens ? l->context_length : l->kv_tokens) - p->n_prompt;
     r->n_prompt = r->n_tokens = r->n_told = (uint32_t)p->n_prompt;
     r->draft = TD_NO_DRAFT;
+    r->state = (td_request_state)TD_REQUEST_STATE_IDLE;
     r->jumps = p->grammar && !p->sampling.n_bias; /* with a bias the request has a say in how its text is cut into tokens */
     r->max_tokens = p->max_tokens < room ? p->max_tokens : (uint32_t)room;
     r->min_tokens = p->min_tokens;

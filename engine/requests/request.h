@@ -23,7 +23,7 @@
 
 #include <stdatomic.h>
 
-#include "engine/kv/kv_pages.h"
+#include "engine/kv/request_state.h"
 #include "engine/requests/answer_form.h"
 #include "engine/requests/stream_text.h"
 #include "engine/requests/waker.h"
@@ -60,6 +60,7 @@ struct td_request {
     uint32_t              n_layer;              /* the MTP layer's KV of tokens[0 .. n_layer) is there: a draft needs all */
     uint32_t             *pages;                /* [capacity for all tokens] */
     uint32_t              n_pages, n_published; /* of the pages, the first n_published are in the prefix cache */
+    td_request_state      state;                /* of recurrent layers */
     bool                  publishes;            /* false: the cache was flushed since the request was admitted */
     bool                  looked_up;            /* the page store was asked for its pages since it ran last */
     uint32_t              n_cached;             /* prompt tokens that the prefix cache spared when it was first admitted */
@@ -73,6 +74,7 @@ struct td_request {
     td_position_logprobs *prompt_positions; /* [n_prompt] from admission until they are sent */
     bool                  prompt_positions_sent, started;
     bool                  retracted;                             /* ran before and waits again */
+    bool                  failed_before;                         /* its last step failed, and it began again */
     double                submit_s, first_token_s, last_token_s; /* monotonic clock */
 };
 

@@ -9,10 +9,11 @@
 #include "core/memory/mem.h"
 #include "npu/npu.h"
 
-td_status td_scheduler_open(td_scheduler *s, const td_scheduler_config *c, td_prefix_cache *cache,
+td_status td_scheduler_open(td_scheduler *s, const td_scheduler_config *c, td_prefix_cache *cache, td_state_slots *states,
                             td_page_exchange *exchange, td_inbox *inbox, td_error *err) {
     *s = (td_scheduler){.config = *c,
                         .cache = cache,
+                        .states = states,
                         .exchange = exchange,
                         .inbox = inbox,
                         .speed = {.max_s = c->max_step_s, .least_rows = c->least_rows}};
@@ -51,7 +52,13 @@ static void start_running(td_scheduler *s, td_request *r) {
     s->running[at] = r;
 }
 
+static void stop_running(td_scheduler *s, uint32_t i) {
+    s->n_running--;
+    memmove(s->running + i, s->running + i + 1, (s->n_running - i) * sizeof *s->running);
+}
+
 static void drop_pages(td_scheduler *s, td_request *r) {
+    if (s->states) td_request_state_end(&r->state, s->states);
     while (r->n_pages) td_prefix_cache_drop(s->cache, r->pages[--r->n_pages]);
     r->n_computed = r->n_published = 0;
 }
@@ -69,8 +76,7 @@ void td_scheduler_remove(td_scheduler *s, td_request *r) {
     drop_pages(s, r);
     for (uint32_t i = 0; i < s->n_running; i++) {
         if (s->running[i] != r) continue;
-        memmove(s->running + i, s->running + i + 1, (s->n_running - i - 1) * sizeof *s->running);
-        s->n_running--;
+        stop_running(s, i);
         return;
     }
     for (td_request **at = &s->waiting; *at; at = &(*at)->next) {
@@ -94,8 +100,9 @@ static bool take_pages(td_scheduler *s, td_request *r) {
     return true;
 }
 
-static void retract_last(td_scheduler *s) {
-    td_request *r = s->running[--s->n_running];
+static void retract(td_scheduler *s, uint32_t i) {
+    td_request *r = s->running[i];
+    stop_running(s, i);
     drop_pages(s, r);
     td_scheduler_add(s, r);
     td_inbox_rejoin(s->inbox, r);
@@ -112,7 +119,7 @@ static bool extend_running(td_scheduler *s) {
     for (uint32_t i = 0; i < s->n_running; i++) {
         while (i < s->n_running && !take_pages(s, s->running[i])) {
             assert(s->n_running > 1); /* one request alone always fits: its length is bounded by the capacity */
-            retract_last(s);
+            retract(s, s->n_running - 1);
             retracted = true;
         }
     }
@@ -134,6 +141,11 @@ static uint32_t matchable_pages(const td_scheduler *s, const td_request *r) {
     return (n < needed ? n : needed) / TD_KV_PAGE;
 }
 
+static td_snapshot_rule snapshot_rule(const td_scheduler *s, const td_request *r) {
+    bool published = s->cache->on && r->publishes;
+    return (td_snapshot_rule){.n_prompt = r->n_prompt, .n_cacheable = published ? cacheable_tokens(s, r) : 0};
+}
+
 static void publish(td_scheduler *s, td_request *r) {
     uint32_t n = cacheable_tokens(s, r), pages = (r->n_computed < n ? r->n_computed : n) / TD_KV_PAGE;
     if (!r->publishes || pages <= r->n_published) return;
@@ -141,17 +153,41 @@ static void publish(td_scheduler *s, td_request *r) {
     r->n_published = pages;
 }
 
-/* Whether a running request is about to compute a page that r could share, beyond the r->n_pages that the cache has. */
-static bool should_wait(const td_scheduler *s, const td_request *r) {
+/* How many whole pages two requests have in common that other publishes and r may take. */
+static uint32_t common_pages(const td_scheduler *s, const td_request *r, const td_request *other) {
+    uint32_t most = matchable_pages(s, r), n = cacheable_tokens(s, other) / TD_KV_PAGE, common = 0;
+    if (n < most) most = n;
+    while (common < most && !memcmp(other->tokens + (size_t)common * TD_KV_PAGE, r->tokens + (size_t)common * TD_KV_PAGE,
+                                    TD_KV_PAGE * sizeof *r->tokens))
+        common++;
+    return common;
+}
+
+/* A running request that is about to compute a page that r could share, beyond the r->n_pages that the cache has; or NULL. */
+static td_request *computes_for(const td_scheduler *s, const td_request *r) {
     size_t end = ((size_t)r->n_pages + 1) * TD_KV_PAGE;
-    if (r->n_pages >= matchable_pages(s, r)) return false;
+    if (r->n_pages >= matchable_pages(s, r)) return NULL;
     for (uint32_t i = 0; i < s->n_running; i++) {
-        const td_request *other = s->running[i];
+        td_request *other = s->running[i];
         if (other->publishes && other->n_computed < end && end <= cacheable_tokens(s, other) &&
             !memcmp(other->tokens, r->tokens, end * sizeof *r->tokens))
-            return true;
+            return other;
     }
-    return false;
+    return NULL;
+}
+
+/* Whether r waits for another request, which makes a snapshot for it where their prompts go different ways. */
+static bool should_wait(const td_scheduler *s, const td_request *r) {
+    td_request *other = computes_for(s, r);
+    if (other && s->states && other->state.branch <= other->n_computed)
+        other->state.branch = common_pages(s, r, other) * TD_KV_PAGE;
+    return other != NULL;
+}
+
+/* The pages that r takes from the cache end where its recurrent state is known. */
+static void begin_state(td_scheduler *s, td_request *r) {
+    uint32_t n = td_request_state_begin(&r->state, s->states, r->pages, r->n_pages);
+    while (r->n_pages > n) td_prefix_cache_drop(s->cache, r->pages[--r->n_pages]);
 }
 
 void td_scheduler_flush_cache(td_scheduler *s) {
@@ -176,9 +212,12 @@ static bool is_short(const td_scheduler *s, uint32_t left) {
 
 /* @param short_only whether a request of which more is left is skipped. */
 static admission try_admit(td_scheduler *s, td_request *r, uint32_t generating, bool short_only) {
-    r->n_pages = r->n_published = td_prefix_cache_match(s->cache, r->tokens, matchable_pages(s, r), r->pages);
+    r->n_pages = td_prefix_cache_match(s->cache, r->tokens, matchable_pages(s, r), r->pages);
     admission result = ADMITTED;
-    if (should_wait(s, r) || (short_only && !is_short(s, r->n_tokens - r->n_pages * TD_KV_PAGE)))
+    bool      waits = should_wait(s, r);
+    if (s->states && !waits) begin_state(s, r);
+    r->n_published = r->n_pages;
+    if (waits || (short_only && !is_short(s, r->n_tokens - r->n_pages * TD_KV_PAGE)))
         result = SKIPPED;
     else if (pages_wanted(r) + generating > td_prefix_cache_available(s->cache) && s->n_running > 0)
         result = NO_ROOM;
@@ -237,10 +276,22 @@ static void admit(td_scheduler *s) {
 
 /* ---- the step -------------------------------------------------------------------------------- */
 
-/* Add rows begin .. end - 1 of r, which are all of its prompt or all generated. */
-static void add_sequence(td_scheduler *s, const td_request *r, uint32_t begin, uint32_t end, bool absorbed) {
+/* Whether the step has room for one part more of the newest entry, besides two for each request that may follow. */
+static bool may_split(const td_scheduler *s, bool last) {
+    uint32_t others = s->n_running - s->n_entries;
+    return s->rows.n_seq + (last ? 2 : 3) + 2 * others <= s->rows.max_seq;
+}
+
+/* Add rows begin .. end - 1 of the newest entry's request, which are all of its prompt or all generated. */
+static void add_sequence(td_scheduler *s, td_request *r, uint32_t begin, uint32_t end, bool absorbed) {
+    const uint32_t   last = r->n_computed + s->entries[s->n_entries - 1].n_rows;
     td_step_sequence seq = {.pages = r->pages, .n_pages = r->n_pages, .absorbed = absorbed};
-    td_step_rows_add(&s->rows, r->tokens + begin, begin, end - begin, &seq);
+    for (uint32_t part_end = end; begin < end; begin = part_end) {
+        if (s->states)
+            part_end = td_request_state_next_part(&r->state, s->states, snapshot_rule(s, r), begin, end,
+                                                  may_split(s, end == last), &seq.state);
+        td_step_rows_add(&s->rows, r->tokens + begin, begin, part_end - begin, &seq);
+    }
 }
 
 /* Whether there is room and a page for the draft behind the last token, and the request may have a token after the draft. */
@@ -291,7 +342,6 @@ static void give_rows(td_scheduler *s, uint32_t i, prompt_room *room) {
     if (n > room->rows) n = room->rows;
     if (n > fit) n = fit;
     s->given[i] += n;
-    s->prompt_work += td_prompt_work(pos, n);
     room->rows -= n;
     room->work -= td_prompt_work(pos, n);
 }
@@ -329,6 +379,11 @@ static void share_rows(td_scheduler *s, uint32_t room, bool streams) {
     give_in_order(s, &rest);
 }
 
+/* Whether the next n rows of r have a slot for their recurrent state. If not, r waits for a step in which others need none. */
+static bool has_slot(const td_scheduler *s, const td_request *r, uint32_t n) {
+    return !s->states || td_request_state_can_step(&r->state, s->states, r->n_computed, r->n_computed + n);
+}
+
 bool td_scheduler_build(td_scheduler *s) {
     s->n_entries = s->n_prefill = s->n_drafts = 0;
     s->prompt_work = 0;
@@ -341,6 +396,7 @@ bool td_scheduler_build(td_scheduler *s) {
         td_request *r = s->running[i];
         if (!td_request_generates(r)) continue;
         uint32_t left = left_of(r), most = room ? room : 1, n = left < most ? left : most;
+        if (!has_slot(s, r, n)) continue;
         room -= n - 1;
         bool drafted = left == 1 && may_draft(s, r, room);
         add_request(s, r, n, drafted);
@@ -348,8 +404,10 @@ bool td_scheduler_build(td_scheduler *s) {
     }
     if (now.prompts) share_rows(s, room, s->n_entries > 0);
     for (uint32_t i = 0; i < s->n_running; i++) {
-        if (!s->given[i]) continue;
-        add_request(s, s->running[i], s->given[i], false);
+        td_request *r = s->running[i];
+        if (!s->given[i] || !has_slot(s, r, s->given[i])) continue;
+        s->prompt_work += td_prompt_work(r->n_computed, s->given[i]);
+        add_request(s, r, s->given[i], false);
         s->n_prefill += s->given[i];
     }
     s->prompts_last = s->n_prefill > 0;
@@ -365,7 +423,19 @@ void td_scheduler_commit(td_scheduler *s, double seconds) {
     bool streams = s->rows.n_tok > s->n_prefill;
     td_step_speed_observe(&s->speed, s->n_prefill, s->prompt_work, streams, seconds);
     for (uint32_t i = 0; i < s->n_entries; i++) {
-        s->entries[i].request->n_computed += s->entries[i].n_rows;
-        publish(s, s->entries[i].request);
+        td_request *r = s->entries[i].request;
+        r->n_computed += s->entries[i].n_rows;
+        r->failed_before = false;
+        publish(s, r);
+        if (s->states) td_request_state_commit(&r->state, s->states, snapshot_rule(s, r), r->pages, r->n_published);
+    }
+}
+
+void td_scheduler_retract_step(td_scheduler *s) {
+    for (uint32_t i = 0; i < s->n_entries; i++) {
+        uint32_t at = 0;
+        while (s->running[at] != s->entries[i].request) at++;
+        s->running[at]->failed_before = true;
+        retract(s, at);
     }
 }

@@ -30,6 +30,7 @@
 
 #include "engine/kv/page_exchange.h"
 #include "engine/kv/prefix_cache.h"
+#include "engine/kv/state_slots.h"
 #include "engine/requests/inbox.h"
 #include "engine/step/step_speed.h"
 #include "model/step_rows.h"
@@ -54,6 +55,7 @@ typedef struct {
 typedef struct {
     td_scheduler_config config;
     td_prefix_cache    *cache;
+    td_state_slots     *states; /* NULL: the model has no recurrent layers */
     td_page_exchange   *exchange;
     td_inbox           *inbox;
     td_request         *waiting; /* a list */
@@ -71,14 +73,16 @@ typedef struct {
     td_step_rows        rows;         /* of the step */
 } td_scheduler;
 
-/** The most sequences of a step: a request whose prompt ends in the step may have a prompt part and a generated part. */
+/** The most sequences of a step: a request whose prompt ends in the step may have a prompt part and a generated part. A
+ * part that ends at a snapshot takes what room there is. */
 static inline uint32_t td_scheduler_max_seq(uint32_t max_running) {
     return 2 * max_running;
 }
 
-/** A step has at most chunk + max_running tokens. @param c copied. @param cache, exchange, inbox borrowed. */
+/** A step has at most chunk + max_running tokens. @param c copied. @param cache, states, exchange, inbox borrowed; states
+ * NULL: the model has no recurrent layers. */
 TD_NODISCARD td_status td_scheduler_open(td_scheduler *s, const td_scheduler_config *c, td_prefix_cache *cache,
-                                         td_page_exchange *exchange, td_inbox *inbox, td_error *err);
+                                         td_state_slots *states, td_page_exchange *exchange, td_inbox *inbox, td_error *err);
 void                   td_scheduler_close(td_scheduler *s);
 
 void td_scheduler_add(td_scheduler *s, td_request *r);    /* to the waiting list */
@@ -90,6 +94,9 @@ bool td_scheduler_build(td_scheduler *s);
 
 /** The step has run in so many seconds: count its tokens as computed, and publish their full pages. */
 void td_scheduler_commit(td_scheduler *s, double seconds);
+
+/** The step has failed, and its requests have states that it may have written: they wait again, without their pages. */
+void td_scheduler_retract_step(td_scheduler *s);
 
 /** After td_scheduler_commit: r's draft was accepted, so count the draft's row as computed. */
 void td_scheduler_commit_draft(td_scheduler *s, td_request *r);

@@ -51,6 +51,8 @@ static void publish(td_engine *e) {
     t->experts = work.experts;
     t->kv_tokens_used = kv_tokens_used(e);
     t->kv_tokens_cached = (uint64_t)e->cache.n_idle * TD_KV_PAGE;
+    t->state_snapshots = e->states.n_snapshots;
+    t->state_evictions = e->states.evictions;
     t->cache_evictions = e->cache.evictions;
     pthread_mutex_unlock(&e->stats.lock);
 }
@@ -451,6 +453,13 @@ static uint32_t hand_out_behind_drafts(td_engine *e, td_row_job *jobs, uint32_t 
     return n_given;
 }
 
+/* Not if requests of the step have begun again already, since their states were lost (td_scheduler_retract_step). */
+static bool may_try_again(const td_scheduler *s) {
+    for (uint32_t i = 0; i < s->n_entries; i++)
+        if (s->entries[i].request->failed_before) return false;
+    return true;
+}
+
 /* @return false: there was nothing to run. */
 static bool run_step(td_engine *e) {
     td_scheduler *s = &e->scheduler;
@@ -466,8 +475,12 @@ static bool run_step(td_engine *e) {
     double    begin_s = td_now_s();
     uint32_t  n_jobs = list_jobs(e);
     td_status st = try_step(e, n_jobs);
-    if (st != TD_OK && !td_model_is_lost(e->placed.model, NULL)) {
+    if (st != TD_OK && !td_model_is_lost(e->placed.model, NULL) && may_try_again(s)) {
         td_warn("a step of %u tokens failed (%s): trying once more", s->rows.n_tok, td_model_why(e->placed.model, st));
+        if (s->states) {
+            td_scheduler_retract_step(s);
+            return true;
+        }
         n_jobs = list_jobs(e);
         st = try_step(e, n_jobs);
     }

@@ -26,11 +26,13 @@ struct td_model {
     uint32_t        n_rows;
     uint8_t        *slot_seen;
     float          *logits;  /* [max_out, vocab] */
+    uint64_t       *state;   /* [state_slots] hash of the history at a block's border; recurrent models */
+    uint64_t       *open;    /* [open_slots, TD_STATE_BLOCK] KV of the rows since then */
     td_tier_meter   experts; /* a step is in it from its beginning */
 };
 
 static atomic_int            g_fail_forwards, g_fail_heads, g_fail_copies, g_fail_layers;
-static atomic_bool           g_hold, g_nan, g_one_form, g_no_layer, g_lost;
+static atomic_bool           g_hold, g_nan, g_one_form, g_no_layer, g_lost, g_recurrent;
 static _Atomic float         g_layer_noise;
 static _Atomic(const char *) g_complaint;
 static atomic_uint           g_max_tok, g_delay_us;
@@ -61,6 +63,9 @@ void fake_give_nan(bool nan) {
 }
 void fake_one_form(bool one) {
     atomic_store(&g_one_form, one);
+}
+void fake_recurrent(bool yes) {
+    atomic_store(&g_recurrent, yes);
 }
 void fake_has_no_layer(bool none) {
     atomic_store(&g_no_layer, none);
@@ -155,6 +160,13 @@ td_status td_model_open(const td_model_spec *spec, const td_model_probe *probe, 
                                   .temperature = NAN,
                                   .top_p = NAN,
                                   .repetition_penalty = NAN};
+    if (!atomic_load(&g_recurrent)) {
+        m->spec.state_slots = m->spec.open_slots = 0;
+    } else {
+        m->spec.state_slots += (uint32_t)(spec->snapshot_bytes / FAKE_STATE_BYTES);
+        m->state = calloc(m->spec.state_slots, sizeof *m->state);
+        m->open = calloc((size_t)m->spec.open_slots * TD_STATE_BLOCK, sizeof *m->open);
+    }
     m->row_hash = calloc(spec->max_tok, sizeof *m->row_hash);
     m->row_answered = calloc(spec->max_tok, sizeof *m->row_answered);
     m->row_pos = calloc(spec->max_tok, sizeof *m->row_pos);
@@ -168,6 +180,8 @@ td_status td_model_open(const td_model_spec *spec, const td_model_probe *probe, 
 void td_model_close(td_model *m) {
     if (!m) return;
     free(m->kv);
+    free(m->state);
+    free(m->open);
     free(m->row_hash);
     free(m->row_answered);
     free(m->row_pos);
@@ -183,6 +197,12 @@ const td_model_config *td_model_get_config(const td_model *m) {
 }
 bool td_model_shares_generated(const td_model *m) {
     return m && atomic_load(&g_one_form);
+}
+bool td_model_recurrent(const td_model *m) {
+    return m->state != NULL;
+}
+const td_model_spec *td_model_get_spec(const td_model *m) {
+    return &m->spec;
 }
 uint32_t td_model_context_length(const td_model *m) {
     return m->spec.context_length;
@@ -265,6 +285,35 @@ static const char *broken_rule(const td_model *m, const td_step_rows *s) {
     return NULL;
 }
 
+/* A sequence's rows by its state: a block's border writes state_out, rows behind it lie in the open block. */
+static const char *follow_state(td_model *m, const td_step_rows *a, uint32_t q) {
+    uint32_t  begin = a->seq_start[q], first = a->pos[begin], in = a->state_in[q], slot = a->state_out[q];
+    uint64_t *open = m->open + (size_t)a->state_open[q] * TD_STATE_BLOCK, h = 0;
+    if (a->state_open[q] >= m->spec.open_slots) return "there is no such open block";
+    if (in == TD_STATE_NONE ? first >= TD_STATE_BLOCK : in >= m->spec.state_slots) return "there is no such state";
+    if (in != TD_STATE_NONE) h = m->state[in];
+    for (uint32_t p = first / TD_STATE_BLOCK * TD_STATE_BLOCK; p < first; p++) h = history(h, open[p % TD_STATE_BLOCK]);
+    for (uint32_t r = begin; r < a->seq_start[q + 1]; r++) {
+        open[a->pos[r] % TD_STATE_BLOCK] = m->kv[a->slot[r]];
+        h = history(h, m->kv[a->slot[r]]);
+        if (h != m->row_hash[r]) return "the state is not that of the tokens before";
+        if ((a->pos[r] + 1) % TD_STATE_BLOCK) continue;
+        if (slot >= m->spec.state_slots) return "there is no slot for the next state";
+        m->state[slot] = h;
+    }
+    return NULL;
+}
+
+/* A pass that fails may have written all that it was to write. */
+static td_status fail_forward(td_model *m, const td_step_rows *s) {
+    for (uint32_t q = 0; m->state && q < s->n_seq; q++) {
+        uint32_t first = s->pos[s->seq_start[q]];
+        if (first / TD_STATE_BLOCK != s->kv_len[q] / TD_STATE_BLOCK) m->state[s->state_out[q]] = 0;
+        memset(m->open + (size_t)s->state_open[q] * TD_STATE_BLOCK, 0, TD_STATE_BLOCK * sizeof *m->open);
+    }
+    return TD_EDEVICE;
+}
+
 td_status td_model_forward(td_model *m, const td_step_rows *s, td_out_rows out, const float **logits) {
     const td_step_rows *a = s;
     usleep(atomic_load(&g_delay_us));
@@ -283,7 +332,7 @@ td_status td_model_forward(td_model *m, const td_step_rows *s, td_out_rows out, 
         for (uint32_t r = a->seq_start[q]; r < a->seq_start[q + 1]; r++) {
             m->kv_generated[a->slot[r]] = a->absorbed[q];
             m->kv[a->slot[r]] = kv_of(a->token[r], a->pos[r], a->absorbed[q]);
-            if (take_failure(&g_fail_forwards)) return TD_EDEVICE; /* in the middle of its writes */
+            if (take_failure(&g_fail_forwards)) return fail_forward(m, s); /* in the middle of its writes */
         }
     for (uint32_t q = 0; q < s->n_seq; q++) {
         const uint32_t *table = a->block_table + (size_t)q * s->block_stride;
@@ -297,6 +346,11 @@ td_status td_model_forward(td_model *m, const td_step_rows *s, td_out_rows out, 
             m->row_hash[a->seq_start[q] + p - first] = h;
             m->row_answered[a->seq_start[q] + p - first] = answered;
             m->row_pos[a->seq_start[q] + p - first] = p;
+        }
+        rule = m->state ? follow_state(m, a, q) : NULL;
+        if (rule) {
+            complain(rule);
+            return TD_EINVAL;
         }
     }
     m->n_rows = s->n_tok;

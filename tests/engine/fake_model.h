@@ -15,6 +15,7 @@
 #define FAKE_CONTEXT 700
 #define FAKE_EOS 1
 #define FAKE_KV_PAGE_BYTES (1u << 20)
+#define FAKE_STATE_BYTES (1u << 20)
 /* What the fake says of its expert tier's work: a step, and each of its tokens. */
 #define FAKE_STEP_BYTES 1000000
 #define FAKE_STEP_NS 1000000
@@ -42,6 +43,7 @@ void fake_give_nan(bool nan);      /* logits are NaN */
 void fake_says(const uint32_t *tokens,
                size_t          n);         /* each answer's tokens by preference, as far as they go; while no step runs */
 void fake_one_form(bool one);     /* models opened from now on are GQA's: prompt and generated tokens have the same KV */
+void fake_recurrent(bool yes);    /* models opened from now on have recurrent states beside their KV */
 const char *fake_complaint(void); /* the first broken rule of a step, or NULL */
 uint32_t    fake_max_tok(void);   /* of the model that was opened last */
 

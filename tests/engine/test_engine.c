@@ -28,6 +28,10 @@ static td_engine_options options(uint64_t kv_tokens, uint32_t chunk, uint32_t ma
         o.speculative_algorithm = "NEXTN";
         o.speculative_always = true;
     }
+    if (getenv("TD_TEST_RECURRENT")) {
+        fake_recurrent(true);
+        o.state_snapshots_gib = 4 * (double)FAKE_STATE_BYTES / (1 << 30); /* four snapshots: fewer than prompts want */
+    }
     o.max_running_requests = max_running;
     o.cpuinfer = 2;
     o.subpool_count = 1;
@@ -326,6 +330,70 @@ TEST(turns_of_a_chat) {
         close_engine(e);
     }
     fake_one_form(false);
+}
+
+/* Prompts of 400 tokens that have 300 in common. The second one finds pages but no state where it goes its own way, and leaves
+ * one there for the third. */
+TEST(states_at_branches) {
+    if (getenv("TD_TEST_DRAFTS")) skip(); /* such a model does not draft */
+    fake_recurrent(true);
+    td_engine *e = open_engine(4096, 512, 4);
+    probe     *p[3];
+    for (int i = 0; i < 3; i++) {
+        p[i] = i ? probe_new(p[0]->prompt, 400, 5) : random_prompt(400, 5);
+        for (uint32_t k = 300; i && k < 400; k++) p[i]->prompt[k] = draw(FAKE_VOCAB);
+        assert_int_equal(cached_tokens_of(e, p[i]), i == 2 ? 256 : 0);
+    }
+    td_engine_stats s = idle_stats(e);
+    assert_int_equal(s.state_snapshots, 4); /* behind 256 tokens, and at the end of each prompt */
+    td_engine_flush_cache(e);
+    probe *again = probe_new(p[0]->prompt, 400, 5);
+    assert_int_equal(cached_tokens_of(e, again), 0);
+    assert_int_equal(idle_stats(e).state_snapshots, 1);
+    for (int i = 0; i < 3; i++) probe_finish(e, p[i]);
+    probe_finish(e, again);
+    close_engine(e);
+    fake_recurrent(getenv("TD_TEST_RECURRENT") != NULL);
+}
+
+/* Requests with a common beginning that arrive together: the first computes it, and leaves its state for the others. */
+TEST(states_for_those_that_wait) {
+    if (getenv("TD_TEST_DRAFTS")) skip(); /* such a model does not draft */
+    fake_recurrent(true);
+    td_engine *e = open_engine(4096, 512, 8);
+    probe     *first = random_prompt(10, 1), *p[4];
+    fake_hold(true);
+    submit_running(e, first);
+    for (int i = 0; i < 4; i++) {
+        p[i] = i ? probe_new(p[0]->prompt, 400, 10) : random_prompt(400, 10);
+        for (uint32_t k = 300; i && k < 400; k++) p[i]->prompt[k] = draw(FAKE_VOCAB);
+        p[i]->params.ignore_eos = true;
+        probe_submit(e, p[i]);
+    }
+    fake_hold(false);
+    probe_finish(e, first);
+    for (int i = 0; i < 4; i++) probe_finish(e, p[i]);
+    assert_int_equal(idle_stats(e).cached_tokens, 3 * 256);
+    close_engine(e);
+    fake_recurrent(getenv("TD_TEST_RECURRENT") != NULL);
+}
+
+/* The longer an answer, the more borders it passes; only the newest state of it is kept. */
+TEST(states_of_a_long_answer) {
+    if (getenv("TD_TEST_DRAFTS")) skip();
+    fake_recurrent(true);
+    fake_one_form(true);
+    td_engine *e = open_engine(4096, 64, 1);
+    probe     *p = random_prompt(200, 450);
+    cached_tokens_of(e, p);
+    assert_int_equal(idle_stats(e).state_snapshots, 2); /* behind 128 and 640 tokens */
+    probe *next = next_turn(p, 10);
+    assert_int_equal(cached_tokens_of(e, next), 640);
+    probe_finish(e, p);
+    probe_finish(e, next);
+    close_engine(e);
+    fake_one_form(false);
+    fake_recurrent(getenv("TD_TEST_RECURRENT") != NULL);
 }
 
 TEST(whole_pages_leave_one_token_to_compute) {

@@ -44,7 +44,7 @@ static void open_fixture(fixture *f, double max_step_s) {
     assert_int_equal(td_prefix_cache_open(&f->cache, &f->pages, true, NULL), TD_OK);
     assert_int_equal(td_waker_create(&f->waker, NULL), TD_OK);
     assert_int_equal(td_inbox_create(f->waker, REQUESTS_MAX, 1, &f->inbox, NULL), TD_OK);
-    assert_int_equal(td_scheduler_open(&f->s, &c, &f->cache, &f->exchange, f->inbox, NULL), TD_OK);
+    assert_int_equal(td_scheduler_open(&f->s, &c, &f->cache, NULL, &f->exchange, f->inbox, NULL), TD_OK);
 }
 
 static void close_fixture(fixture *f) {

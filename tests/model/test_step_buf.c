@@ -45,7 +45,7 @@ static void random_rows(td_step_rows *r, uint32_t n_tok, uint32_t mean) {
         uint32_t first = draw(PAGES * TD_KV_PAGE - n + 1);
         for (uint32_t i = 0; i < PAGES; i++) pages[i] = draw(1000);
         for (uint32_t i = 0; i < n; i++) tokens[i] = draw(1000);
-        td_state_slots state = {draw(1000), draw(1000), draw(1000)};
+        td_sequence_state state = {draw(1000), draw(1000), draw(1000)};
         td_step_rows_add(r, tokens, first, n,
                          &(td_step_sequence){.pages = pages, .n_pages = PAGES, .absorbed = draw(2), .state = state});
     }

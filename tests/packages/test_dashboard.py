@@ -79,7 +79,7 @@ class Dashboard(unittest.TestCase):
             "sglang:cache_config_info", "sglang:cache_hit_rate", "sglang:gen_throughput", "sglang:num_aborted_requests_total", "sglang:num_pages",
             "sglang:num_requests_total", "sglang:num_retracted_reqs", "sglang:page_size", "sglang:time_per_output_token_seconds",
             "tandem:chunked_prefill_size", "tandem:expert_dropped_bytes", "tandem:expert_upload_bytes_total", "tandem:expert_upload_seconds_total", "tandem:log_lines_dropped_total",
-            "tandem:prefill_tokens_done", "tandem:prefill_tokens_left", "tandem:resident_expert_slots", "tandem:resident_experts", "tandem:tier_bound_operations_per_second", "tandem:tier_bytes_per_second"]))
+            "tandem:prefill_tokens_done", "tandem:prefill_tokens_left", "tandem:resident_expert_slots", "tandem:resident_experts", "tandem:state_snapshots", "tandem:tier_bound_operations_per_second", "tandem:tier_bytes_per_second"]))
 
     @unittest.skipUnless(PROMTOOL, "there is no promtool (scripts/deps.sh test unpacks it)")
     def test_promtool(self):

@@ -1,0 +1,69 @@
+/*
+ * Where a request's recurrent state is, and at which borders of pages a snapshot of it is made (state_slots.h).
+ *
+ * DESIGN. A request that runs owns one slot: `now`, the state at the last border of a block before its computed tokens. A
+ * step that goes beyond such a border writes the next state in place, unless `now` is a snapshot. A snapshot is made
+ *   - at the last page of a prompt, which a retry and the next turn of a chat begin with,
+ *   - at the last page of what is generated, for the next turn; it takes the place of the one before,
+ *   - where the prompt of another request goes its own way, for those that come after.
+ * To make one within a step, the step takes the request's rows as two parts, before and behind the border.
+ *
+ * A state is written in place, so a step that fails cannot simply run again: its requests begin again from their pages
+ * (td_scheduler_retract_step). A request whose step ends a block needs a slot to write to. If there is none, because other
+ * requests stand on snapshots, it waits for the next step; the first in order of service always gets one.
+ */
+#ifndef TD_ENGINE_KV_REQUEST_STATE_H
+#define TD_ENGINE_KV_REQUEST_STATE_H
+
+#include "engine/kv/state_slots.h"
+#include "model/step_rows.h"
+
+#define TD_STEP_SNAPSHOTS_MAX 2 /* of a request, in one step */
+
+typedef struct {
+    uint32_t now;   /* a slot; TD_STATE_NONE: nothing is computed, or no block is full yet */
+    uint32_t open;  /* slot of the open block; TD_STATE_NONE: the request does not run */
+    uint32_t after; /* `now` behind the step under way */
+    struct {
+        uint32_t slot, n_pages;    /* a reference, and how many of the request's pages lie before it */
+    } made[TD_STEP_SNAPSHOTS_MAX]; /* [n_made] by the step under way */
+    uint32_t n_made;
+    uint32_t branch;    /* tokens that another prompt has in common with this one: a snapshot is wanted there; or 0 */
+    uint32_t generated; /* pages before the newest snapshot of generated tokens; or 0 */
+} td_request_state;
+
+#define TD_REQUEST_STATE_IDLE \
+    { .now = TD_STATE_NONE, .open = TD_STATE_NONE, .after = TD_STATE_NONE }
+
+/**
+ * Take an open block, and the last snapshot that the first n_pages of a prompt have.
+ * @param pages [n_pages] from the cache. @return how many of them lie before the snapshot, 0 without one. If there are more,
+ * the prompt branches off behind n_pages.
+ */
+uint32_t td_request_state_begin(td_request_state *r, td_state_slots *s, const uint32_t *pages, uint32_t n_pages);
+
+/** Give up everything, the work of a step under way included. */
+void td_request_state_end(td_request_state *r, td_state_slots *s);
+
+/** Whether a step with the tokens begin .. end - 1 finds the slot that it needs. */
+bool td_request_state_can_step(const td_request_state *r, const td_state_slots *s, uint32_t begin, uint32_t end);
+
+/** What the snapshots of a request depend on. */
+typedef struct {
+    uint32_t n_prompt;
+    uint32_t n_cacheable; /* tokens that pages are published of; 0: none are */
+} td_snapshot_rule;
+
+/**
+ * The first part of the rows begin .. end - 1 in a step. Call it for the rest until there is none, after
+ * td_request_state_can_step.
+ * @param may_split the step has room for one part more. @param slots receives the part's. @return the end of the part.
+ */
+uint32_t td_request_state_next_part(td_request_state *r, td_state_slots *s, td_snapshot_rule rule, uint32_t begin,
+                                    uint32_t end, bool may_split, td_sequence_state *slots);
+
+/** The step has succeeded. @param pages of the request, of which the first n_published are in the cache. */
+void td_request_state_commit(td_request_state *r, td_state_slots *s, td_snapshot_rule rule, const uint32_t *pages,
+                             uint32_t n_published);
+
+#endif

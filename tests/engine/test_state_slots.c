@@ -1,0 +1,177 @@
+/* Slots of recurrent states: who owns them, which snapshots give way, and what becomes of them with their pages. */
+#include "core/math/rng.h"
+#include "engine/kv/request_state.h"
+#include "tests/td_test.h"
+
+#define PAGES 8
+#define SLOTS 4
+#define OPEN 2
+
+typedef struct {
+    td_kv_pages     pages;
+    td_prefix_cache cache;
+    td_state_slots  slots;
+} rig;
+
+static void open_rig(rig *r, uint32_t n_slots) {
+    assert_int_equal(td_kv_pages_open(&r->pages, PAGES, NULL), TD_OK);
+    assert_int_equal(td_prefix_cache_open(&r->cache, &r->pages, true, NULL), TD_OK);
+    assert_int_equal(td_state_slots_open(&r->slots, n_slots, OPEN, &r->cache, NULL), TD_OK);
+}
+
+/* Every slot is free in the end, as every snapshot goes with the cache. */
+static void close_rig(rig *r) {
+    td_prefix_cache_flush(&r->cache);
+    assert_int_equal(r->slots.n_snapshots, 0);
+    assert_int_equal(r->slots.n_free, r->slots.n);
+    assert_int_equal(r->slots.n_open, OPEN);
+    td_state_slots_close(&r->slots);
+    td_prefix_cache_close(&r->cache);
+    td_kv_pages_close(&r->pages);
+}
+
+/* A cached path of n pages that nobody holds, with tokens of its own. */
+static void cache_path(rig *r, uint32_t first_token, uint32_t n, uint32_t *pages) {
+    uint32_t tokens[PAGES * TD_KV_PAGE];
+    for (uint32_t i = 0; i < n * TD_KV_PAGE; i++) tokens[i] = first_token + i;
+    assert_true(td_prefix_cache_take(&r->cache, pages, n));
+    td_prefix_cache_publish(&r->cache, tokens, 0, n, pages);
+    for (uint32_t i = n; i-- > 0;) td_prefix_cache_drop(&r->cache, pages[i]);
+}
+
+static void keep_new(rig *r, uint32_t page) {
+    uint32_t slot = td_state_slots_take(&r->slots);
+    td_state_slots_keep(&r->slots, slot, page);
+    td_state_slots_drop(&r->slots, slot);
+}
+
+TEST(the_least_useful_snapshot_gives_way) {
+    rig      r;
+    uint32_t pages[4];
+    open_rig(&r, 3);
+    cache_path(&r, 0, 4, pages);
+    for (int i = 0; i < 3; i++) keep_new(&r, pages[i]);
+    uint32_t slot = td_state_slots_find(&r.slots, pages[0]); /* of use: the second is now the oldest */
+    td_state_slots_share(&r.slots, slot);                    /* and a request stands on it */
+    keep_new(&r, pages[3]);
+    assert_int_equal(td_state_slots_find(&r.slots, pages[1]), TD_STATE_NONE);
+    assert_true(td_state_slots_find(&r.slots, pages[2]) != TD_STATE_NONE);
+    assert_int_equal(r.slots.evictions, 1);
+    uint32_t a = td_state_slots_take(&r.slots), b = td_state_slots_take(&r.slots);
+    assert_true(a != slot && b != slot);
+    assert_false(td_state_slots_can_take(&r.slots)); /* the one that is left is in use */
+    assert_int_equal(td_state_slots_take(&r.slots), TD_STATE_NONE);
+    td_state_slots_drop(&r.slots, slot);
+    assert_true(td_state_slots_can_take(&r.slots));
+    td_state_slots_drop(&r.slots, a);
+    td_state_slots_drop(&r.slots, b);
+    close_rig(&r);
+}
+
+TEST(a_page_that_leaves_takes_its_snapshot) {
+    rig      r;
+    uint32_t pages[2], taken[PAGES];
+    open_rig(&r, SLOTS);
+    cache_path(&r, 0, 2, pages);
+    keep_new(&r, pages[1]);
+    uint32_t slot = td_state_slots_find(&r.slots, pages[1]);
+    td_state_slots_share(&r.slots, slot);
+    td_state_slots_share(&r.slots, slot);
+    assert_true(td_prefix_cache_take(&r.cache, taken, PAGES)); /* evicts both */
+    assert_int_equal(r.slots.n_snapshots, 0);
+    assert_true(td_state_slots_is_shared(&r.slots, slot)); /* two requests stand on it: neither may write it */
+    td_state_slots_drop(&r.slots, slot);
+    assert_false(td_state_slots_is_shared(&r.slots, slot));
+    td_state_slots_drop(&r.slots, slot);
+    for (uint32_t i = PAGES; i-- > 0;) td_prefix_cache_drop(&r.cache, taken[i]);
+    close_rig(&r);
+}
+
+static uint32_t next_part(td_request_state *r, rig *g, td_snapshot_rule rule, uint32_t begin, uint32_t end,
+                          td_sequence_state *s) {
+    return td_request_state_next_part(r, &g->slots, rule, begin, end, true, s);
+}
+
+/* A prompt of 270 tokens in steps of 100, then an answer. */
+TEST(states_of_a_request) {
+    rig               g;
+    td_request_state  r = TD_REQUEST_STATE_IDLE;
+    td_sequence_state s;
+    td_snapshot_rule  rule = {.n_prompt = 270, .n_cacheable = 1000};
+    uint32_t          pages[4];
+    open_rig(&g, SLOTS);
+    cache_path(&g, 0, 4, pages);
+    assert_int_equal(td_request_state_begin(&r, &g.slots, pages, 0), 0);
+    const uint32_t few = TD_STATE_BLOCK - 4; /* no block ends */
+    assert_int_equal(next_part(&r, &g, rule, 0, few, &s), few);
+    assert_true(s.in == TD_STATE_NONE && s.out == TD_STATE_NONE && s.open < OPEN);
+    td_request_state_commit(&r, &g.slots, rule, pages, 0);
+    assert_int_equal(next_part(&r, &g, rule, few, 200, &s), 200);
+    uint32_t own = s.out;
+    assert_true(s.in == TD_STATE_NONE && own < SLOTS);
+    td_request_state_commit(&r, &g.slots, rule, pages, 0);
+    assert_int_equal(next_part(&r, &g, rule, 200, 270, &s), 256); /* the prompt's last page is full there */
+    assert_true(s.in == own && s.out == own);                     /* in place */
+    assert_int_equal(next_part(&r, &g, rule, 256, 270, &s), 270);
+    assert_true(s.in == own && s.out == own);
+    td_request_state_commit(&r, &g.slots, rule, pages, 2);
+    assert_int_equal(td_state_slots_find(&g.slots, pages[1]), own);
+    for (uint32_t at = 270; at < 384; at++) { /* the answer leaves the snapshot as it is */
+        assert_true(td_request_state_can_step(&r, &g.slots, at, at + 1));
+        assert_int_equal(next_part(&r, &g, rule, at, at + 1, &s), at + 1);
+        assert_true((s.in != s.out) == (s.in == own && (at + 1) % TD_STATE_BLOCK == 0));
+        td_request_state_commit(&r, &g.slots, rule, pages, 3);
+    }
+    assert_true(td_state_slots_find(&g.slots, pages[2]) == r.now && r.now != own);
+    td_request_state_end(&r, &g.slots);
+    assert_int_equal(g.slots.n_snapshots, 2);
+    close_rig(&g);
+}
+
+/* What a step that failed has taken comes back. */
+TEST(a_step_that_fails_leaves_nothing) {
+    rig               g;
+    td_request_state  r = TD_REQUEST_STATE_IDLE;
+    td_sequence_state s;
+    td_snapshot_rule  rule = {.n_prompt = 300, .n_cacheable = 300};
+    uint32_t          pages[4];
+    open_rig(&g, SLOTS);
+    cache_path(&g, 0, 4, pages);
+    keep_new(&g, pages[0]);
+    assert_int_equal(td_request_state_begin(&r, &g.slots, pages, 2), 1); /* the second page has no snapshot: a branch */
+    uint32_t border = next_part(&r, &g, rule, 128, 299, &s);
+    assert_int_equal(border, 256);
+    assert_true(s.in == td_state_slots_find(&g.slots, pages[0]) && s.out != s.in);
+    uint32_t first = s.out;
+    assert_int_equal(next_part(&r, &g, rule, border, 384, &s), 384);
+    assert_true(s.in == first && s.out != first);
+    td_request_state_end(&r, &g.slots);
+    assert_int_equal(g.slots.n_free, SLOTS - 1);
+    assert_int_equal(td_state_slots_find(&g.slots, pages[1]), TD_STATE_NONE);
+    close_rig(&g);
+}
+
+/* Without a second slot a snapshot is left out, and one that a request stands on makes it wait. */
+TEST(short_of_slots) {
+    rig               g;
+    td_request_state  r = TD_REQUEST_STATE_IDLE, other = TD_REQUEST_STATE_IDLE;
+    td_sequence_state s;
+    td_snapshot_rule  rule = {.n_prompt = 270, .n_cacheable = 270};
+    uint32_t          pages[4];
+    open_rig(&g, 2);
+    cache_path(&g, 0, 4, pages);
+    keep_new(&g, pages[0]);
+    td_request_state_begin(&other, &g.slots, pages, 1);
+    td_request_state_begin(&r, &g.slots, pages, 0);
+    assert_true(td_request_state_can_step(&r, &g.slots, 0, 270));
+    assert_int_equal(next_part(&r, &g, rule, 0, 270, &s), 256); /* what follows ends no block */
+    td_request_state_end(&r, &g.slots);
+    td_request_state_begin(&r, &g.slots, pages, 0);
+    assert_int_equal(next_part(&r, &g, rule, 0, 330, &s), 330);
+    assert_false(td_request_state_can_step(&other, &g.slots, 128, 200));
+    assert_true(td_request_state_can_step(&other, &g.slots, 128, 128 + TD_STATE_BLOCK - 1));
+    td_request_state_end(&r, &g.slots);
+    assert_true(td_request_state_can_step(&other, &g.slots, 128, 200));
+    td_request_state_end(&other, &g.slots);
+    close_rig(&g);
+}

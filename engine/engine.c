@@ -137,8 +137,6 @@ static td_status open_model(td_engine *e, uint64_t available_bytes, td_error *er
                           .bytes_per_vocab_entry = td_engine_bytes_per_vocab_entry(e->expert_pool)};
     TD_TRY(td_engine_place(&e->config, &room, &e->placed, err));
     const td_model_config *c = td_model_get_config(e->placed.model);
-    if (!e->config.model.state_slots && memchr(c->is_delta, 1, sizeof c->is_delta))
-        return td_fail(err, TD_ENOTSUP, "models with recurrent layers are not served yet");
     if (e->config.drafts && !c->n_mtp_layers)
         return td_fail(err, TD_ENOTSUP,
                        "speculative-algorithm NEXTN: the model in %s has no multi-token-prediction layer that could draft",

@@ -18,6 +18,8 @@ FAMILIES = [
     ("Kimi-K2.5, 2.6, text only", "kimi_k25"),
     ("Qwen2-MoE", "qwen2_moe"),
     ("Qwen3-MoE", "qwen3_moe"),
+    ("Qwen3-Next, Coder-Next", "qwen3_next"),
+    ("Qwen3.5-MoE, 3.6, text only", "qwen3_5_moe"),
     ("GLM-4.5, 4.6, 4.7, 4.5-Air", "glm4_moe"),
     ("GLM-4.7-Flash", "glm4_moe_lite"),
     ("MiniMax-M2", "minimax_m2"),

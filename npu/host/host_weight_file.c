@@ -78,6 +78,7 @@ static bool is_consistent(td_npu *npu, const td_npu_packed *p, const td_npu_weig
     if (w->layout == TD_HOST_PANELS && p->n == 1) /* a mapping of its own: to_panels */
         bytes = td_host_nr((td_host_npu *)npu, w) * p->k * (p->format == TD_WEIGHT_F32 ? sizeof(float) : sizeof(td_bf16));
     if (w->layout == TD_HOST_HEADS && (!w->heads || p->n % w->heads || w->nope >= p->n / w->heads)) return false;
+    if (w->layout == TD_HOST_TAPS && p->format != TD_WEIGHT_F32) return false;
     return p->bytes == bytes;
 }
 

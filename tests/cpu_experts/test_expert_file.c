@@ -304,15 +304,28 @@ TEST_WITH(words_of_no_format_are_refused, NULL, empty_dir) {
 
 static bool takes_memory(const td_experts *x, uint32_t layer, uint32_t expert) {
     const size_t  page = td_page_bytes();
-    unsigned char there = 0;
+    unsigned char there = 0, parts[16]; /* an emulator with pages of 64 KiB writes a byte for each 4 KiB */
     for (uint32_t s = 0; s < x->layout.n_shards; s++) {
         const size_t bytes = x->layout.shard[s].expert.bytes;
         char        *from = (char *)expert_shard_data(x, layer, s) + expert * bytes;
         char        *first = (char *)td_round_up((uintptr_t)from, page);
-        for (; first + page <= from + bytes && !there; first += page) assert_int_equal(mincore(first, page, &there), 0);
-        there &= 1;
+        for (; first + page <= from + bytes && !there; first += page) {
+            assert_int_equal(mincore(first, page, parts), 0);
+            there = parts[0] & 1;
+        }
     }
     return there;
+}
+
+/* Not if pages are longer than an expert of this test, as 64 KiB are. */
+static bool has_whole_page(const td_experts *x, uint32_t layer, uint32_t expert) {
+    const uintptr_t page = td_page_bytes();
+    for (uint32_t s = 0; s < x->layout.n_shards; s++) {
+        const size_t    bytes = x->layout.shard[s].expert.bytes;
+        const uintptr_t from = (uintptr_t)expert_shard_data(x, layer, s) + expert * bytes;
+        if (td_round_up(from, page) + page <= from + bytes) return true;
+    }
+    return false;
 }
 
 static td_experts *open_droppable(td_expert_format format, td_pool *pool) {
@@ -335,15 +348,15 @@ TEST_WITH(dropped_experts_come_back_as_they_were, NULL, empty_dir) {
             td_experts      *x = open_droppable((td_expert_format)format, pool);
             td_packed_expert packed;
             assert_int_equal(td_experts_packed(&x->config, shards, &packed, NULL), TD_OK);
-            assert_in_range(td_packed_drop_bytes(&packed), 1, packed.bytes);
+            assert_in_range(td_packed_drop_bytes(&packed), td_page_bytes() > 4096 ? 0 : 1, packed.bytes);
             empty_dir(NULL);
             for (int again = 0; again < 2; again++) {
                 for (uint32_t e = 0; e < N_EXPERTS; e += 2) {
-                    assert_true(takes_memory(x, 1, e));
+                    assert_int_equal(takes_memory(x, 1, e), has_whole_page(x, 1, e));
                     td_experts_drop(x, 1, e);
                     td_experts_drop(x, 1, e); /* once is enough */
                     assert_false(takes_memory(x, 1, e));
-                    assert_true(e + 1 == N_EXPERTS || takes_memory(x, 1, e + 1));
+                    if (e + 1 < N_EXPERTS) assert_int_equal(takes_memory(x, 1, e + 1), has_whole_page(x, 1, e + 1));
                 }
                 for (uint32_t e = 0; e < N_EXPERTS; e++) assert_int_equal(td_experts_read_again(x, 1, e, NULL), TD_OK);
                 outputs(x, 1, got);
@@ -374,7 +387,7 @@ TEST_WITH(an_expert_whose_file_has_changed_stays_dropped, NULL, empty_dir) {
     assert_int_equal(td_experts_read_again(x, 1, 3, &err), TD_EIO);
     assert_non_null(strstr(err.text, "ends too early"));
     assert_false(takes_memory(x, 1, 1) || takes_memory(x, 1, 3));
-    assert_true(takes_memory(x, 1, 2));
+    assert_int_equal(takes_memory(x, 1, 2), has_whole_page(x, 1, 2));
     td_experts_destroy(x);
     td_pool_destroy(pool);
 }

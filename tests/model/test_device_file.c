@@ -135,7 +135,7 @@ TEST(a_device_refuses_what_it_did_not_make) {
                 case 0: p.bytes += 4096; break;
                 case 1: p.bytes -= 1; break;
                 case 2: p.format = (td_weight_format)17; break;
-                case 3: p.layout[0] = 3; break;
+                case 3: p.layout[0] = 99; break;
                 case 4: p.rank = 3; break;
                 case 5: p.n = 0; break;
                 case 6: p.k = (size_t)1 << 40; break;

@@ -106,11 +106,14 @@ td_status td_engine_open_text(td_engine *e, const td_engine_options *o, uint32_t
         e->tokenizer = NULL;
     } else if (st != TD_OK) {
         return td_fail(err, st, "%s", why.text);
-    } else if (td_tokenizer_vocab_size(e->tokenizer) > vocab) {
+    } else if (td_tokenizer_vocab_size(e->tokenizer) > vocab && !o->tokenizer_path) {
         return td_fail(err, TD_EFORMAT,
                        "the tokenizer in %s has ids up to %zu, but the model's vocab_size is %u: give the tokenizer of this "
                        "model (tokenizer-path)",
                        dir, td_tokenizer_vocab_size(e->tokenizer) - 1, vocab);
+    } else if (td_tokenizer_vocab_size(e->tokenizer) > vocab) {
+        td_warn("the tokenizer in %s has %zu ids, the model %u: requests with an id beyond the model's are refused", dir,
+                td_tokenizer_vocab_size(e->tokenizer), vocab);
     }
     if (o->chat_template) {
         char  *source = NULL;

@@ -198,6 +198,33 @@ static found_flag find_on_line(const td_flag_command *c, const char *arg, size_t
     return (found_flag){0};
 }
 
+const char *td_flag_strings_keep(td_flag_strings *s, const char *text) {
+    char **list = realloc(s->text, (s->n + 1) * sizeof *list);
+    if (!list) return NULL;
+    s->text = list;
+    char *copy = strdup(text);
+    if (copy) list[s->n++] = copy;
+    return copy;
+}
+
+void td_flag_strings_free(td_flag_strings *s) {
+    for (size_t i = 0; i < s->n; i++) free(s->text[i]);
+    free(s->text);
+    *s = (td_flag_strings){0};
+}
+
+/* The words from argv[*i] on, up to the next flag, with commas between them. *i then counts the last of them. NULL: memory
+ * is short. */
+static const char *join_words(const td_flag_command *c, int argc, char **argv, int *i) {
+    td_jbuf list = {0};
+    td_jbuf_puts(&list, argv[*i]);
+    while (*i + 1 < argc && argv[*i + 1][0] != '-') td_jbuf_printf(&list, ",%s", argv[++*i]);
+    td_jbuf_put(&list, "", 1);
+    const char *kept = list.failed ? NULL : td_flag_strings_keep(c->strings, list.data);
+    td_jbuf_free(&list);
+    return kept;
+}
+
 td_status td_flags_parse(const td_flag_command *c, int argc, char **argv, td_flag_help *help, td_error *err) {
     *help = TD_HELP_NONE;
     for (int i = 1; i < argc; i++) {
@@ -231,7 +258,8 @@ td_status td_flags_parse(const td_flag_command *c, int argc, char **argv, td_fla
         } else if (!value && ++i == argc) {
             return td_fail(err, TD_EINVAL, "%.60s needs a value", arg);
         } else if (!value) {
-            value = argv[i];
+            value = at.flag->takes_words ? join_words(c, argc, argv, &i) : argv[i];
+            if (!value) return td_fail(err, TD_ENOMEM, "out of memory");
         }
         TD_TRY(td_flag_set(at.flag, at.group->prefix, at.group->options, value, err));
         if (at.group->given) at.group->given[at.flag - at.group->flags] = TD_GIVEN;

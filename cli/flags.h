@@ -31,6 +31,16 @@ typedef struct {
     size_t      n;
 } td_flag_texts;
 
+/** Copies of texts, which their owner frees with td_flag_strings_free. */
+typedef struct {
+    char **text; /* [n] */
+    size_t n;
+} td_flag_strings;
+
+/** Copy a text. @return the copy, or NULL where memory is short. */
+const char *td_flag_strings_keep(td_flag_strings *s, const char *text);
+void        td_flag_strings_free(td_flag_strings *s);
+
 /* The commands that share the engine's table, a bit each. */
 enum { TD_IN_LAUNCH = 1, TD_IN_PERPLEXITY = 2, TD_IN_EVAL = 4, TD_IN_TOPO = 8, TD_IN_PLAN = 16, TD_IN_DOCTOR = 32 };
 #define TD_NOT_YET "is not supported yet" /* the refusal of a known flag, or of a value of it */
@@ -54,6 +64,7 @@ typedef struct {
     bool        secret;       /* is left out of what the server tells about itself */
     bool        on_line;      /* only on the command line, not in --config files */
     bool        may_be_empty; /* whether a text may be empty */
+    bool        takes_words;  /* a text: more words may follow the first one, which are joined by commas */
     bool        basic;        /* shown by the --help of a command whose help is short */
 } td_flag;
 
@@ -74,14 +85,15 @@ typedef struct {
 enum { TD_NOT_GIVEN, TD_GIVEN_IN_CONFIG, TD_GIVEN };
 
 typedef struct {
-    const char    *name;     /* "launch_server" */
-    const char    *synopsis; /* follows the name in help's usage line */
-    const char    *about;    /* sentences before the flags; each line ends with "\n" */
-    const char    *after;    /* sentences after the flags, or NULL */
-    td_flag_group *groups;   /* [n_groups] */
-    size_t         n_groups;
-    bool           short_help; /* --help shows basic flags only, --help-all all of them */
-    const char   **operand;    /* receives the one argument that is not a flag; NULL: the command takes none */
+    const char      *name;     /* "launch_server" */
+    const char      *synopsis; /* follows the name in help's usage line */
+    const char      *about;    /* sentences before the flags; each line ends with "\n" */
+    const char      *after;    /* sentences after the flags, or NULL */
+    td_flag_group   *groups;   /* [n_groups] */
+    size_t           n_groups;
+    bool             short_help; /* --help shows basic flags only, --help-all all of them */
+    td_flag_strings *strings;    /* receives the texts that were joined; NULL: no flag takes words */
+    const char     **operand;    /* receives the one argument that is not a flag; NULL: the command takes none */
 } td_flag_command;
 
 /** The help that was asked for: none, --help, --help-all, or --help-json. */

@@ -22,8 +22,8 @@ static const td_flag FLAGS[] = {
     TITLE("Server"),
     {{"config"}, TD_FLAG_TEXT, O(config), .arg = "FILE.yaml", .on_line = true, .basic = true,
      .help = "File of 'flag: value' lines; the command line wins over it. Examples: configs/launch/."},
-    {{"served-model-name", "alias", "a"}, TD_FLAG_TEXT, S(served_model_name), .arg = "NAME", .by_default = "the last part of --model-path",
-     .help = "The model's name in the API, or several: a,b,c."},
+    {{"served-model-name", "alias", "a"}, TD_FLAG_TEXT, S(served_model_name), .takes_words = true, .arg = "NAME", .by_default = "the last part of --model-path",
+     .help = "The model's name in the API, or several: a,b,c or a b c."},
     {{"host"}, TD_FLAG_TEXT, S(host), .basic = true, .arg = "HOST", .by_default = "127.0.0.1",
      .help = "Address to listen on; 0.0.0.0 for all."},
     {{"port"}, TD_FLAG_U16, S(port), .basic = true, .max = 65535, .arg = "PORT", .by_default = "30000",
@@ -128,16 +128,6 @@ static void list_keys(config_keys *keys) {
             }
 }
 
-/* Copies a string; the options own the copy. */
-static const char *keep_string(td_launch_options *o, const char *s) {
-    char **list = realloc(o->strings, (o->n_strings + 1) * sizeof *list);
-    if (!list) return NULL;
-    o->strings = list;
-    char *copy = strdup(s);
-    if (copy) list[o->n_strings++] = copy;
-    return copy;
-}
-
 static td_status from_config(void *user, size_t key, const char *value, td_error *err) {
     config_keys       *keys = user;
     td_launch_options *o = keys->options;
@@ -148,7 +138,7 @@ static td_status from_config(void *user, size_t key, const char *value, td_error
     if (*given == TD_GIVEN_IN_CONFIG) return td_fail(err, TD_EINVAL, "'%s' is there twice", keys->names[key]);
     if (*given == TD_GIVEN) return TD_OK; /* the command line wins */
     *given = TD_GIVEN_IN_CONFIG;
-    if (f->type == TD_FLAG_TEXT) value = keep_string(o, value);
+    if (f->type == TD_FLAG_TEXT) value = td_flag_strings_keep(&o->strings, value);
     if (!value) return td_fail(err, TD_ENOMEM, "out of memory");
     return td_flag_set(f, NULL, g->options, value, err);
 }
@@ -211,6 +201,7 @@ td_status td_launch_flags_parse(int argc, char **argv, td_launch_options *o, td_
                                    .synopsis = "--model-path DIR [flags]",
                                    .about = "Serves a model over OpenAI's HTTP API.\n",
                                    .short_help = true,
+                                   .strings = &o->strings,
                                    .groups = o->groups,
                                    .n_groups = 2};
     td_status st = td_flags_parse(&o->command, argc, argv, &o->help, err);
@@ -220,8 +211,7 @@ td_status td_launch_flags_parse(int argc, char **argv, td_launch_options *o, td_
 }
 
 void td_launch_options_free(td_launch_options *o) {
-    for (size_t i = 0; i < o->n_strings; i++) free(o->strings[i]);
-    free(o->strings);
+    td_flag_strings_free(&o->strings);
     *o = (td_launch_options){0};
 }
 

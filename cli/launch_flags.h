@@ -31,8 +31,7 @@ typedef struct {
     td_flag_help        help;
     bool                help_markdown;
 
-    char          **strings; /* the values that were read from a --config file */
-    size_t          n_strings;
+    td_flag_strings strings;                       /* the values that were read from a --config file, and lists of words */
     uint8_t         given[2][TD_ENGINE_FLAGS_MAX]; /* TD_GIVEN_… for each row of the two tables */
     td_flag_group   groups[2];
     td_flag_command command;

@@ -47,6 +47,7 @@ static const route ROUTES[] = {
     {"POST", "/v1/messages/count_tokens", &td_api_messages, td_work_count_tokens, td_route_reply, 0},
     {"POST", "/generate", &td_api_generate, td_work_generate, td_route_generate, GENERATES},
     {"POST", "/v1/responses", &td_api_response, td_work_generate, td_route_generate, GENERATES},
+    {"POST", "/responses", &td_api_response, td_work_generate, td_route_generate, GENERATES}, /* as llama.cpp has it */
     {"POST", "/v1/responses/input_tokens", &td_api_response, td_work_count_input, td_route_reply, 0},
     {"GET", "/v1/responses/", NULL, NULL, td_route_get_response, PREFIX},
     {"DELETE", "/v1/responses/", NULL, NULL, td_route_delete_response, PREFIX},

@@ -229,7 +229,7 @@ static bool add_positions(td_token_logprob **lp, size_t *n, size_t *room, size_t
 }
 
 static bool shows_prompt_logprobs(const td_api_request *r) {
-    return r->shown.logprobs && r->shown.echo;
+    return r->shown.prompt_logprobs || (r->shown.logprobs && r->shown.echo);
 }
 
 /* The id of a call: random, as OpenAI's. A model that numbers its calls itself sees its own number again. */
@@ -352,8 +352,8 @@ static bool keep(td_choice *c, const td_event *e) {
     if (e->logprobs && !add_positions(&n->lp, &n->n_lp, &n->lp_room, req->shown.top_logprobs, e->logprobs, e->n_tokens))
         return false;
     if (e->prompt_logprobs && shows_prompt_logprobs(req) &&
-        !add_positions(&n->prompt_lp, &n->n_prompt_lp, &n->prompt_lp_room, req->shown.top_logprobs, e->prompt_logprobs,
-                       e->n_prompt_logprobs))
+        !add_positions(&n->prompt_lp, &n->n_prompt_lp, &n->prompt_lp_room, td_api_prompt_top(&req->shown),
+                       e->prompt_logprobs, e->n_prompt_logprobs))
         return false;
     count(c, e);
     c->generation->unsent += e->text_len + e->n_tokens * sizeof *n->tokens +
@@ -437,7 +437,8 @@ static td_request_params common_params(const td_api_request *r) {
     p.include_stop = r->stop.is_shown;
     p.logprobs = r->shown.logprobs;
     p.prompt_logprobs = shows_prompt_logprobs(r) || r->length.max == 0; /* an engine request must ask for something */
-    p.n_top_logprobs = r->shown.top_logprobs;
+    uint32_t top = r->shown.top_logprobs, top_of_prompt = td_api_prompt_top(&r->shown);
+    p.n_top_logprobs = top > top_of_prompt ? top : top_of_prompt;
     p.priority = r->priority;
     p.grammar = r->grammar.compiled;
     p.reasoning_format = r->parts.reasoning_format;

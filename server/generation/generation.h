@@ -1,6 +1,8 @@
 /*
  * A generation: one API request, its engine requests, and their news: what they produced and was not sent yet. It has n
- * choices (answers) for each prompt; a choice is one engine request. * Threads: the engine thread adds news (td_event_fn),
+ * choices (answers) for each prompt; a choice is one engine request.
+ *
+ * Threads: the engine thread adds news (td_event_fn),
  * text through the choice's parser; a libmicrohttpd thread takes them and writes the answer; the watcher (watcher.h)
  * cancels. `lock` guards the choices' news and the suspended/aborted state. `handles_lock` guards the engine's handles and
  * is never taken in the engine's callback, so calling the engine with it held cannot deadlock. References: one of the HTTP
@@ -72,7 +74,7 @@ struct td_news {
     size_t    n_tokens, tokens_room, text_end_room;
     td_token_logprob *lp; /* [n_lp][1 + top_logprobs]: the token itself, then the top ones, TD_LP_NONE padded */
     size_t            n_lp, lp_room;
-    td_token_logprob *prompt_lp; /* the same, [n_prompt_lp] */
+    td_token_logprob *prompt_lp; /* the same, [n_prompt_lp][1 + td_api_prompt_top] */
     size_t            n_prompt_lp, prompt_lp_room;
 };
 
@@ -95,6 +97,7 @@ struct td_choice {
     /* of the thread that writes the answer */
     bool   opened, closed; /* its opening and its finish were written */
     bool   finish_written; /* its finish went with its last piece */
+    bool   prompt_written; /* the ids of its prompt went with a chunk */
     size_t text_chars;     /* characters of the tokens whose logprobs were written: the next text_offset plus lead_chars */
     size_t lead_chars;     /* characters of the decoded prompt (BOS) that echo's text does not begin with */
 };

@@ -16,6 +16,10 @@ void td_write_chat_logprobs(td_jbuf *b, const td_generation *g, const td_news *n
 /** "logprobs" of a completion: the prompt's positions (echo), then the generated ones. */
 void td_write_completion_logprobs(td_jbuf *b, td_choice *c, const td_news *news);
 
+/** The member "prompt_logprobs" with the log-probabilities of a finished choice's prompt; nothing where they were not asked
+ * for. */
+void td_write_prompt_logprobs(td_jbuf *b, const td_choice *c);
+
 /** Append the prompt's text as echo shows it, and set the choice's lead_chars. */
 void td_write_echo(td_jbuf *text, td_choice *c);
 

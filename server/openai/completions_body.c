@@ -63,6 +63,18 @@ static void write_token_ids(td_jbuf *b, const td_generation *g, const td_news *n
     td_jw_close(b, ']');
 }
 
+/* The ids of a choice's prompt, where ids are shown. */
+static void write_prompt_ids(td_jbuf *b, td_choice *c) {
+    const td_generation *g = c->generation;
+    const td_api_prompt *prompt = &g->req.prompts[c->index / g->req.n];
+    if (!g->req.shown.token_ids || c->prompt_written) return;
+    c->prompt_written = true;
+    td_jw_key(b, "prompt_token_ids");
+    td_jw_open(b, '[');
+    for (size_t i = 0; i < prompt->n_ids; i++) td_jw_int(b, prompt->ids[i]);
+    td_jw_close(b, ']');
+}
+
 /* ---- whole answers ---- */
 
 static void write_chat_choice(td_jbuf *b, td_choice *c) {
@@ -82,6 +94,8 @@ static void write_text_choice(td_jbuf *b, td_choice *c) {
     td_jbuf_free(&text);
     td_jw_key(b, "logprobs");
     td_write_completion_logprobs(b, c, &c->news);
+    td_write_prompt_logprobs(b, c);
+    write_prompt_ids(b, c);
 }
 
 static void write_answer(td_generation *g, const char *object, void (*write_choice)(td_jbuf *b, td_choice *c), td_jbuf *b) {
@@ -100,6 +114,10 @@ static void write_answer(td_generation *g, const char *object, void (*write_choi
     }
     td_jw_close(b, ']');
     write_usage(b, td_generation_usage(g));
+    if (g->req.form == TD_READ_CHAT) { /* its one prompt's, beside the choices as vLLM has them */
+        td_write_prompt_logprobs(b, &g->choices[0]);
+        write_prompt_ids(b, &g->choices[0]);
+    }
     td_api_write_warnings(b, &g->req);
     td_jw_close(b, '}');
 }
@@ -126,10 +144,12 @@ static void begin_chunk(td_jbuf *b, const td_choice *c, const char *object) {
     td_jw_member_int(b, "index", c->index);
 }
 
-static void end_chunk(td_jbuf *b, const td_choice *c, td_usage used, bool with_warnings) {
+static void end_chunk(td_jbuf *b, td_choice *c, td_usage used, bool with_warnings) {
     const td_api_request *r = &c->generation->req;
+    if (r->form == TD_READ_COMPLETION) write_prompt_ids(b, c);
     td_jw_close(b, '}');
     td_jw_close(b, ']');
+    if (r->form == TD_READ_CHAT && c->index == 0) write_prompt_ids(b, c);
     if (r->stream.continuous_usage)
         write_usage(b, used);
     else if (r->stream.usage)

@@ -1,5 +1,6 @@
 /* Log-probabilities of chats and of completions, and the prompt that a completion echoes. */
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -11,10 +12,21 @@ static size_t count_chars(const char *s, size_t n) {
     return chars;
 }
 
+/* A token's name for return_tokens_as_token_ids, which tells tokens of the same text apart. */
+static void write_id_as_text(td_jbuf *b, uint32_t id) {
+    char name[24];
+    snprintf(name, sizeof name, "token_id:%u", id);
+    td_jw_str(b, name);
+}
+
 /* A token as completions name it: its text; or "bytes:\\xe2\\x80", as OpenAI, if it is not whole characters. */
 static void write_token(td_jbuf *b, const td_generation *g, uint32_t id) {
-    size_t      len;
-    bool        special;
+    size_t len;
+    bool   special;
+    if (g->req.shown.tokens_as_ids) {
+        write_id_as_text(b, id);
+        return;
+    }
     const char *bytes = td_token_bytes(g, id, &len, &special);
     if (td_jw_is_utf8(bytes, len)) {
         td_jw_text(b, bytes, len);
@@ -35,7 +47,10 @@ static void write_chat_token(td_jbuf *b, const td_generation *g, td_token_logpro
     bool        special;
     const char *bytes = td_token_bytes(g, t.id, &len, &special);
     td_jw_key(b, "token");
-    td_jw_text(b, bytes, len);
+    if (g->req.shown.tokens_as_ids)
+        write_id_as_text(b, t.id);
+    else
+        td_jw_text(b, bytes, len);
     td_jw_key(b, "logprob");
     td_write_logprob(b, t.logprob);
     td_jw_key(b, "bytes");
@@ -101,7 +116,7 @@ static void write_top(td_jbuf *b, const td_generation *g, const td_token_logprob
         if (t->id == TD_LP_NONE) continue;
         bool special, again = false;
         seen[n] = td_token_bytes(g, t->id, &seen_len[n], &special);
-        for (size_t i = 0; i < n && !again; i++)
+        for (size_t i = 0; i < n && !again && !g->req.shown.tokens_as_ids; i++)
             again = seen_len[i] == seen_len[n] && !memcmp(seen[i], seen[n], seen_len[n]);
         if (again) continue;
         n++;
@@ -119,7 +134,11 @@ void td_write_completion_logprobs(td_jbuf *b, td_choice *c, const td_news *news)
         return;
     }
     const td_api_prompt *prompt = &g->req.prompts[c->index / g->req.n];
-    size_t               stride = 1 + g->req.shown.top_logprobs, n = news->n_prompt_lp + news->n_lp;
+    size_t               stride = 1 + g->req.shown.top_logprobs;
+    td_news              told = *news;
+    if (!g->req.shown.echo) told.n_prompt_lp = 0; /* prompt_logprobs has them */
+    size_t n = told.n_prompt_lp + told.n_lp;
+    news = &told;
     td_jw_open(b, '{');
     td_jw_key(b, "tokens");
     td_jw_open(b, '[');
@@ -147,6 +166,53 @@ void td_write_completion_logprobs(td_jbuf *b, td_choice *c, const td_news *news)
     }
     td_jw_close(b, ']');
     td_jw_close(b, '}');
+}
+
+/* ---- both: prompt_logprobs as vLLM has them, a list of null (nothing predicts the first token) and of objects ---- */
+
+/* {id: {logprob, rank, decoded_token}}: the prompt's own token, then the best ones. The rank of a token that is not among
+ * the best is null. */
+static void write_prompt_position(td_jbuf *b, const td_generation *g, const td_token_logprob *at, size_t top) {
+    size_t own_rank = 0;
+    if (isnan(at[0].logprob)) {
+        td_jw_null(b);
+        return;
+    }
+    for (size_t k = 1; k <= top; k++)
+        if (at[k].id == at[0].id) own_rank = k;
+    td_jw_open(b, '{');
+    for (size_t k = 0; k <= top; k++) {
+        size_t      len, rank = k ? k : own_rank;
+        bool        special;
+        char        id[16];
+        const char *bytes = td_token_bytes(g, at[k].id, &len, &special);
+        if (at[k].id == TD_LP_NONE || (k && k == own_rank)) continue;
+        snprintf(id, sizeof id, "%u", at[k].id);
+        td_jw_key(b, id);
+        td_jw_open(b, '{');
+        td_jw_key(b, "logprob");
+        td_write_logprob(b, at[k].logprob);
+        td_jw_key(b, "rank");
+        if (rank)
+            td_jw_int(b, (int64_t)rank);
+        else
+            td_jw_null(b);
+        td_jw_key(b, "decoded_token");
+        td_jw_text(b, bytes, len);
+        td_jw_close(b, '}');
+    }
+    td_jw_close(b, '}');
+}
+
+void td_write_prompt_logprobs(td_jbuf *b, const td_choice *c) {
+    const td_generation *g = c->generation;
+    const td_news       *news = &c->news;
+    size_t               top = g->req.shown.top_prompt_logprobs;
+    if (!g->req.shown.prompt_logprobs) return;
+    td_jw_key(b, "prompt_logprobs");
+    td_jw_open(b, '[');
+    for (size_t i = 0; i < news->n_prompt_lp; i++) write_prompt_position(b, g, news->prompt_lp + i * (1 + top), top);
+    td_jw_close(b, ']');
 }
 
 void td_write_echo(td_jbuf *text, td_choice *c) {

@@ -1,6 +1,8 @@
 /*
- * OpenAI's /v1/responses. An answer is a list of items (reasoning, message, calls of functions), and so is a conversation.
- * The server can keep conversations (responses_store.h). * A body becomes the JSON of a chat (responses_read.c,
+ * OpenAI's /v1/responses. An answer is a list of items (reasoning, message, calls of tools), and so is a conversation. The
+ * server can keep conversations (responses_store.h).
+ *
+ * A body becomes the JSON of a chat (responses_read.c,
  * responses_input.c). The pieces of an answer become items, which emit their events as they grow (responses_items.c); the
  * object around them is written by responses_answer.c.
  */
@@ -14,13 +16,18 @@
 
 extern const td_api td_api_response;
 
-typedef enum { TD_ITEM_REASONING, TD_ITEM_MESSAGE, TD_ITEM_CALL } td_item_kind;
+typedef enum {
+    TD_ITEM_REASONING,
+    TD_ITEM_MESSAGE,
+    TD_ITEM_CALL,        /* of a function */
+    TD_ITEM_CUSTOM_CALL, /* of a custom tool, whose input is a text */
+} td_item_kind;
 
 /** An item of an answer. */
 typedef struct {
     td_item_kind kind;
     const char  *status;        /* "in_progress", "completed", "incomplete" */
-    td_jbuf      text;          /* of a call: its arguments */
+    td_jbuf      text;          /* of a call: its arguments, or its input */
     td_jbuf      name, call_id; /* of a call */
     td_jbuf      logprobs;      /* of a message: the list's entries, with commas */
 } td_response_item;
@@ -31,6 +38,7 @@ typedef struct {
     td_stored_response *previous; /* a reference; NULL: none */
     bool                stores;   /* the response is to be kept */
     json_t             *input;    /* the request's items with the members that clients may leave out; owned */
+    json_t             *custom;   /* the names of the request's custom tools, a list; owned */
     char               *echo;     /* [echo_len] members of the response that repeat the request, with commas; owned */
     size_t              echo_len;
     td_response_item   *items; /* [n_items] of the answer so far */

@@ -1,6 +1,8 @@
 /*
  * Items of a conversation become messages of a chat. Before that, a request's items get the members that clients may leave
- * out. * An item of the assistant (reasoning, message, call) joins the message of the items before it, where a chat's
+ * out.
+ *
+ * An item of the assistant (reasoning, message, call) joins the message of the items before it, where a chat's
  * message has a place for it. The result of a call is a message of the role tool.
  */
 #include <stdio.h>
@@ -119,6 +121,13 @@ static td_status read_call(const reading *r) {
     return check_status(r);
 }
 
+static td_status read_custom_call(const reading *r) {
+    TD_TRY(copy_name(r, "call_id"));
+    TD_TRY(copy_name(r, "name"));
+    TD_TRY(copy_string(r, "input"));
+    return check_status(r);
+}
+
 static td_status read_call_output(const reading *r) {
     static const char *const types[] = {"input_text", "output_text", NULL};
     json_t                  *output = json_object_get(r->item, "output"), *parts = NULL;
@@ -161,6 +170,8 @@ static const struct {
     {"message", "msg_", read_message},
     {"function_call", "fc_", read_call},
     {"function_call_output", "fco_", read_call_output},
+    {"custom_tool_call", "ctc_", read_custom_call},
+    {"custom_tool_call_output", "ctco_", read_call_output},
     {"reasoning", "rs_", read_reasoning},
 };
 
@@ -221,9 +232,11 @@ static td_status read_item(reading *r, td_response_store *store, size_t *n_refer
     if (!strcmp(type, "item_reference")) return read_reference(r, store, n_references);
     while (k < sizeof ITEMS / sizeof *ITEMS && strcmp(type, ITEMS[k].type) != 0) k++;
     if (k == sizeof ITEMS / sizeof *ITEMS) {
-        char sentence[160];
+        char sentence[192];
         snprintf(sentence, sizeof sentence,
-                 "of type '%.60s' is not supported; messages, function calls, their outputs and reasoning are.", type);
+                 "of type '%.60s' is not supported; messages, calls of functions and custom tools, their outputs and "
+                 "reasoning are.",
+                 type);
         return bad(r, "", sentence);
     }
     if (td_api_is_set(id) && !td_api_is_c_string(id)) return bad(r, "id", "must be a string.");
@@ -314,8 +327,10 @@ static bool add_reasoning(td_item_reader *to, const json_t *item) {
 static bool add_call(td_item_reader *to, const json_t *item) {
     const char *id = string_of(item, "call_id"), *name = string_of(item, "name");
     json_t     *turn = turn_for(to, true), *calls = json_object_get(turn, "tool_calls");
-    json_t *call = json_pack("{s:s, s:s, s:{s:s, s:O}}", "id", id, "type", "function", "function", "name", name, "arguments",
-                             json_object_get(item, "arguments"));
+    json_t     *input = json_object_get(item, "input"); /* of a custom tool */
+    json_t     *arguments = input ? json_pack("{s:O}", "input", input) : json_incref(json_object_get(item, "arguments"));
+    json_t *call = json_pack("{s:s, s:s, s:{s:s, s:o}}", "id", id, "type", "function", "function", "name", name, "arguments",
+                             arguments);
     if (!to->names) to->names = json_object();
     if (!turn || !call || json_object_set_new(to->names, id, json_string(name)) != 0 ||
         (!calls && json_object_set_new(turn, "tool_calls", calls = json_array()) != 0)) {
@@ -348,7 +363,7 @@ td_status td_item_reader_add(td_item_reader *to, const json_t *items, const char
     json_array_foreach(items, i, item) {
         const char *type = string_of(item, "type");
         bool        ok;
-        if (!strcmp(type, "function_call_output")) {
+        if (!strcmp(type, "function_call_output") || !strcmp(type, "custom_tool_call_output")) {
             const char   *id = string_of(item, "call_id");
             const json_t *name = json_object_get(to->names, id);
             char          at[TD_API_PARAM_MAX];
@@ -356,9 +371,8 @@ td_status td_item_reader_add(td_item_reader *to, const json_t *items, const char
             if (!name) return td_api_bad(err, at, "'%s' is '%.100s', and there is no call with this id before it.", at, id);
             ok = add_call_output(to, item, name);
         } else {
-            ok = !strcmp(type, "function_call") ? add_call(to, item)
-                 : !strcmp(type, "reasoning")   ? add_reasoning(to, item)
-                                                : add_message(to, item);
+            bool call = !strcmp(type, "function_call") || !strcmp(type, "custom_tool_call");
+            ok = call ? add_call(to, item) : !strcmp(type, "reasoning") ? add_reasoning(to, item) : add_message(to, item);
         }
         if (!ok) return td_api_no_memory(err);
     }

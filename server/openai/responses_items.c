@@ -1,6 +1,8 @@
 /*
  * The items of an answer grow as its pieces come; only the last one may be open. Each step appends the events that a stream
- * has of it, in OpenAI's order. A whole answer takes the same steps without a stream. * A call that is cut off or malformed
+ * has of it, in OpenAI's order. A whole answer takes the same steps without a stream.
+ *
+ * A call that is cut off or malformed
  * is no call, and the parser gives its text as content. Whole answers leave its item out. A stream has sent the item's
  * beginning, and ends the item as incomplete.
  */
@@ -8,6 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/files/json_text.h"
 #include "server/openai/completions.h"
 #include "server/openai/responses.h"
 
@@ -17,13 +20,21 @@ static const struct {
     const char *type, *id_prefix;
     const char *part; /* type of the item's one part of text; NULL: it has none */
     const char *delta, *done;
+    const char *text; /* the member that has the text, in its part or in the item */
 } KINDS[] = {
     [TD_ITEM_REASONING] = {"reasoning", "rs_", "reasoning_text", "response.reasoning_text.delta",
-                           "response.reasoning_text.done"},
-    [TD_ITEM_MESSAGE] = {"message", "msg_", "output_text", "response.output_text.delta", "response.output_text.done"},
+                           "response.reasoning_text.done", "text"},
+    [TD_ITEM_MESSAGE] = {"message", "msg_", "output_text", "response.output_text.delta", "response.output_text.done",
+                         "text"},
     [TD_ITEM_CALL] = {"function_call", "fc_", NULL, "response.function_call_arguments.delta",
-                      "response.function_call_arguments.done"},
+                      "response.function_call_arguments.done", "arguments"},
+    [TD_ITEM_CUSTOM_CALL] = {"custom_tool_call", "ctc_", NULL, "response.custom_tool_call_input.delta",
+                             "response.custom_tool_call_input.done", "input"},
 };
+
+static bool is_call(const td_response_item *item) {
+    return item->kind == TD_ITEM_CALL || item->kind == TD_ITEM_CUSTOM_CALL;
+}
 
 /* ---- items as JSON ---- */
 
@@ -71,10 +82,10 @@ static void write_item(td_jbuf *b, const td_generation *g, size_t index, bool em
     write_id(b, "id", g, index);
     td_jw_member_str(b, "type", KINDS[item->kind].type);
     td_jw_member_str(b, "status", empty ? "in_progress" : item->status);
-    if (item->kind == TD_ITEM_CALL) {
+    if (is_call(item)) {
         write_text(b, "call_id", &item->call_id);
         write_text(b, "name", &item->name);
-        write_text(b, "arguments", empty ? &nothing : &item->text);
+        write_text(b, KINDS[item->kind].text, empty ? &nothing : &item->text);
     } else {
         if (item->kind == TD_ITEM_MESSAGE) {
             td_jw_member_str(b, "role", "assistant");
@@ -161,7 +172,7 @@ static void done_event(td_generation *g, td_jbuf *b) {
     if (!b) return;
     begin_content_event(g, KINDS[item->kind].done, b);
     if (item->kind == TD_ITEM_CALL) write_text(b, "name", &item->name);
-    write_text(b, item->kind == TD_ITEM_CALL ? "arguments" : "text", &item->text);
+    write_text(b, KINDS[item->kind].text, &item->text);
     if (item->kind == TD_ITEM_MESSAGE) write_logprobs(b, &item->logprobs);
     td_response_end_event(b);
 }
@@ -318,11 +329,20 @@ static void add_last_logprobs(td_generation *g, td_jbuf *b) {
     td_jbuf_free(&logprobs);
 }
 
+static bool is_custom(const td_response *own, const char *name, size_t len) {
+    const json_t *its;
+    size_t        i;
+    json_array_foreach(own->custom, i, its) {
+        if (json_string_length(its) == len && !memcmp(json_string_value(its), name, len)) return true;
+    }
+    return false;
+}
+
 static void begin_call(td_generation *g, const td_piece *p, td_jbuf *b) {
     td_response *own = g->req.own;
     close_item(g, "completed", b);
     own->n_pending = 0;
-    td_response_item *item = add_item(own, TD_ITEM_CALL);
+    td_response_item *item = add_item(own, is_custom(own, p->text, p->len) ? TD_ITEM_CUSTOM_CALL : TD_ITEM_CALL);
     if (!item) return;
     td_jbuf_put(&item->name, p->text, p->len);
     td_jbuf_put(&item->call_id, p->id, p->id_len);
@@ -330,14 +350,60 @@ static void begin_call(td_generation *g, const td_piece *p, td_jbuf *b) {
     item_event(g, "response.output_item.added", true, b);
 }
 
+/* The open item if it is a call of a custom tool, else NULL. */
+static td_response_item *open_custom_call(const td_response *own) {
+    td_response_item *item = open_item(own);
+    return item && item->kind == TD_ITEM_CUSTOM_CALL ? item : NULL;
+}
+
+/* The input of a custom tool's call stands in JSON, and is sent when that has come whole. */
+static void add_arguments(td_generation *g, const td_piece *p, td_jbuf *b) {
+    td_response      *own = g->req.own;
+    td_response_item *item = open_custom_call(own);
+    if (!item) {
+        add_text(g, TD_ITEM_CALL, p, b);
+        return;
+    }
+    td_jbuf_put(&item->text, p->text, p->len);
+    own->failed = own->failed || item->text.failed;
+}
+
+/* Put the string that the arguments have as "input" in their place. Arguments that have none are the input themselves. */
+static void unwrap_input(td_response *own, td_response_item *item) {
+    json_t      *arguments = NULL;
+    json_error_t why;
+    td_jbuf      input = {0};
+    td_status    st = td_json_load(item->text.data, item->text.len, JSON_ALLOW_NUL, &arguments, &why);
+    json_t      *text = st == TD_OK ? json_object_get(arguments, "input") : NULL;
+    if (json_is_string(text)) {
+        td_jbuf_put(&input, json_string_value(text), json_string_length(text));
+        td_jbuf_free(&item->text);
+        item->text = input;
+    }
+    own->failed = own->failed || input.failed || st == TD_ENOMEM;
+    json_decref(arguments);
+}
+
+static void end_call(td_generation *g, td_jbuf *b) {
+    td_response      *own = g->req.own;
+    td_response_item *item = open_custom_call(own);
+    if (item) {
+        unwrap_input(own, item);
+        delta_event(g, item->text.data ? item->text.data : "", item->text.len, NULL, b);
+    }
+    close_item(g, "completed", b);
+}
+
 static void drop_call(td_generation *g, td_jbuf *b) {
-    td_response *own = g->req.own;
+    td_response      *own = g->req.own;
+    td_response_item *custom = open_custom_call(own);
+    if (custom) td_jbuf_free(&custom->text); /* nothing of it was sent */
     if (b) {
         close_item(g, "incomplete", b);
         return;
     }
     td_response_item *item = last_item(own);
-    if (!item || item->kind != TD_ITEM_CALL) return;
+    if (!item || !is_call(item)) return;
     td_jbuf_free(&item->text);
     td_jbuf_free(&item->name);
     td_jbuf_free(&item->call_id);
@@ -352,8 +418,8 @@ void td_response_add_piece(td_choice *c, const td_piece *p, td_jbuf *b) {
         case TD_ANSWER_CONTENT: add_text(g, TD_ITEM_MESSAGE, p, b); break;
         case TD_ANSWER_REASONING: add_text(g, TD_ITEM_REASONING, p, b); break;
         case TD_ANSWER_CALL_BEGIN: begin_call(g, p, b); break;
-        case TD_ANSWER_CALL_ARGUMENTS: add_text(g, TD_ITEM_CALL, p, b); break;
-        case TD_ANSWER_CALL_END: close_item(g, "completed", b); break;
+        case TD_ANSWER_CALL_ARGUMENTS: add_arguments(g, p, b); break;
+        case TD_ANSWER_CALL_END: end_call(g, b); break;
         case TD_ANSWER_CALL_DROPPED: drop_call(g, b); break;
     }
     if (p->kind == TD_ANSWER_CALL_END || p->kind == TD_ANSWER_CALL_DROPPED) own->n_pending = 0;

@@ -62,7 +62,6 @@ static const struct {
 static const struct {
     const char *name, *instead;
 } REFUSED[] = {
-    {"background", "the answer comes with the request, or streams"},
     {"conversation", "use 'previous_response_id'"},
     {"prompt", "send its text as 'instructions' and 'input'"},
     {"context_management", NULL},
@@ -79,6 +78,7 @@ static const struct {
     {"reasoning_effort", "use 'reasoning.effort'"},
     {"logprobs", "use 'include': [\"message.output_text.logprobs\"], and 'top_logprobs'"},
     {"return_token_ids", NULL},
+    {"prompt_logprobs", NULL},
     {"rid", "the server draws the response's id"},
 };
 
@@ -242,8 +242,43 @@ static int put(json_t *chat, const char *name, const json_t *v) {
     return td_api_is_set(v) ? json_object_set(chat, name, (json_t *)v) : 0;
 }
 
-/* Tools of a chat: what a chat has in a tool's "function" this API has in the tool itself. */
-static td_status put_tools(json_t *chat, const json_t *tools, td_api_error *err) {
+/* A custom tool takes a text of any form. The model sees a function with that text as its one argument, "input", and the
+ * form that it should have in the description. */
+static json_t *function_of_custom(const json_t *tool) {
+    const json_t *format = json_object_get(tool, "format");
+    const char   *said = string_of(tool, "description"), *syntax = string_of(format, "syntax"),
+               *definition = string_of(format, "definition");
+    td_jbuf text = {0};
+    if (said) td_jbuf_puts(&text, said);
+    if (definition) {
+        td_jbuf_printf(&text, "%sThe input has this form (%.16s):\n", said ? "\n\n" : "", syntax);
+        td_jbuf_puts(&text, definition);
+    }
+    json_t *description = text.failed ? NULL : json_stringn(text.data ? text.data : "", text.len);
+    td_jbuf_free(&text);
+    return json_pack("{s:O, s:o, s:{s:s, s:{s:{s:s}}, s:[s], s:b}}", "name", json_object_get(tool, "name"), "description",
+                     description, "parameters", "type", "object", "properties", "input", "type", "string", "required",
+                     "input", "additionalProperties", 0);
+}
+
+static td_status check_custom_format(const json_t *tool, const char *path, td_api_request *r, td_api_error *err) {
+    const json_t *format = json_object_get(tool, "format");
+    const char   *type = string_of(format, "type"), *syntax = string_of(format, "syntax");
+    if (!td_api_is_set(format) || (type && !strcmp(type, "text"))) return TD_OK;
+    if (!type || strcmp(type, "grammar") != 0 || !string_of(format, "definition") || !syntax ||
+        (strcmp(syntax, "lark") != 0 && strcmp(syntax, "regex") != 0))
+        return td_api_bad(err, path,
+                          "'%s' must have a 'format' of type 'text', or of type 'grammar' with a 'syntax', 'lark' or "
+                          "'regex', and a 'definition'.",
+                          path);
+    static const char unheld[] = "The 'format' of custom tools is shown to the model; it is not held to it.";
+    if (r->n_warnings == 0 || r->warnings[r->n_warnings - 1] != unheld) r->warnings[r->n_warnings++] = unheld;
+    return TD_OK;
+}
+
+/* Tools of a chat: what a chat has in a tool's "function" this API has in the tool itself. The names of custom tools are
+ * added to custom. */
+static td_status put_tools(json_t *chat, const json_t *tools, json_t *custom, td_api_request *r, td_api_error *err) {
     static const char *const members[] = {"name", "description", "parameters", "strict"};
     static const char *const refused[] = {"defer_loading", "async", "allowed_callers"};
     const json_t            *tool;
@@ -254,10 +289,15 @@ static td_status put_tools(json_t *chat, const json_t *tools, td_api_error *err)
         char        path[TD_API_PARAM_MAX];
         const char *type = string_of(tool, "type");
         snprintf(path, sizeof path, "tools[%zu]", i);
-        if (type && strcmp(type, "function") != 0)
-            return td_api_bad(err, path, "'%s' of type '%.40s' is not supported; only functions are.", path, type);
+        bool is_custom = type && !strcmp(type, "custom");
+        if (type && !is_custom && strcmp(type, "function") != 0)
+            return td_api_bad(err, path,
+                              "'%s' of type '%.40s' is not supported: this server has no tools of its own; 'function' and "
+                              "'custom' are, which the client runs.",
+                              path, type);
         if (!type || !td_api_is_c_string(json_object_get(tool, "name")))
             return td_api_bad(err, path, "'%s' must be {\"type\": \"function\", \"name\": …, \"parameters\": …}.", path);
+        if (is_custom) TD_TRY(check_custom_format(tool, path, r, err));
         const json_t *parameters = json_object_get(tool, "parameters"), *strict = json_object_get(tool, "strict"),
                      *description = json_object_get(tool, "description");
         if ((td_api_is_set(parameters) && !json_is_object(parameters)) ||
@@ -269,8 +309,10 @@ static td_status put_tools(json_t *chat, const json_t *tools, td_api_error *err)
         for (size_t k = 0; k < sizeof refused / sizeof *refused; k++)
             if (td_api_is_on(json_object_get(tool, refused[k])))
                 return td_api_bad(err, path, "'%s' has '%s', which is not supported.", path, refused[k]);
-        json_t *function = json_object(), *whole = json_pack("{s:s, s:o}", "type", "function", "function", function);
-        for (size_t k = 0; k < sizeof members / sizeof *members; k++)
+        json_t *function = is_custom ? function_of_custom(tool) : json_object(),
+               *whole = json_pack("{s:s, s:o}", "type", "function", "function", function);
+        if (is_custom) no_memory |= json_array_append(custom, json_object_get(tool, "name"));
+        for (size_t k = 0; !is_custom && k < sizeof members / sizeof *members; k++)
             no_memory |= put(function, members[k], json_object_get(tool, members[k]));
         no_memory |= json_array_append_new(list, whole);
     }
@@ -297,9 +339,10 @@ static td_status put_tool_choice(json_t *chat, json_t *choice, td_api_error *err
     if (mode && (!strcmp(mode, "auto") || !strcmp(mode, "none") || !strcmp(mode, "required")))
         return json_object_set(chat, "tool_choice", choice) == 0 ? TD_OK : td_api_no_memory(err);
     if (type && !strcmp(type, "allowed_tools")) return put_allowed_tools(chat, choice, err);
-    if (type && strcmp(type, "function") != 0)
-        return td_api_bad(err, "tool_choice",
-                          "'tool_choice' of type '%.40s' is not supported; only 'function' and 'allowed_tools' are.", type);
+    if (type && strcmp(type, "function") != 0 && strcmp(type, "custom") != 0)
+        return td_api_bad(
+            err, "tool_choice",
+            "'tool_choice' of type '%.40s' is not supported; only 'function', 'custom' and 'allowed_tools' are.", type);
     if (!type || !td_api_is_c_string(json_object_get(choice, "name")))
         return td_api_bad(err, "tool_choice",
                           "'tool_choice' must be 'auto', 'none', 'required' or {\"type\": \"function\", \"name\": …}.");
@@ -337,7 +380,8 @@ static td_status put_messages(json_t *chat, const td_response *own, const json_t
     return st == TD_OK ? ended : st;
 }
 
-static td_status make_chat(const json_t *body, const td_response *own, bool logprobs, json_t **out, td_api_error *err) {
+static td_status make_chat(const json_t *body, td_api_request *r, bool logprobs, json_t **out, td_api_error *err) {
+    td_response  *own = r->own;
     json_t       *chat = *out = json_copy((json_t *)body); /* a new object with the same values */
     const json_t *tools = json_object_get(body, "tools");
     if (!chat) return td_api_no_memory(err);
@@ -349,7 +393,7 @@ static td_status make_chat(const json_t *body, const td_response *own, bool logp
         no_memory |= json_object_set_new(chat, "logprobs", json_true()) |
                      put(chat, "top_logprobs", json_object_get(body, "top_logprobs"));
     if (no_memory) return td_api_no_memory(err);
-    if (td_api_is_set(tools)) TD_TRY(put_tools(chat, tools, err));
+    if (td_api_is_set(tools)) TD_TRY(put_tools(chat, tools, own->custom = json_array(), r, err));
     TD_TRY(put_tool_choice(chat, json_object_get(body, "tool_choice"), err));
     TD_TRY(put_format(chat, field_of(body, "text", "format"), err));
     return put_messages(chat, own, json_object_get(body, "instructions"), err);
@@ -374,7 +418,9 @@ static json_t *given_tools(const json_t *body) {
     json_t *list = json_array(), *tool;
     size_t  i;
     json_array_foreach(json_object_get(body, "tools"), i, tool) {
-        json_t *whole = json_pack("{s:n, s:n, s:n}", "parameters", "strict", "description");
+        const char *type = string_of(tool, "type");
+        json_t     *whole = !strcmp(type, "custom") ? json_pack("{s:n, s:{s:s}}", "description", "format", "type", "text")
+                                                    : json_pack("{s:n, s:n, s:n}", "parameters", "strict", "description");
         json_object_update(whole, tool);
         json_array_append_new(list, whole);
     }
@@ -440,10 +486,12 @@ static td_status read_body(const json_t *body, const td_api_context *with, td_ap
     r->own = own;
     own->store = with->responses;
     TD_TRY(read_own(body, own, &logprobs, err));
-    if (make_chat(body, own, logprobs, &chat, err) != TD_OK) {
+    if (make_chat(body, r, logprobs, &chat, err) != TD_OK) {
         json_decref(chat);
         return TD_EINVAL;
     }
+    if (json_is_true(json_object_get(body, "background")))
+        r->warnings[r->n_warnings++] = "'background' has no effect: the answer comes with the request, or streams.";
     if (td_api_read_form(TD_READ_CHAT, chat, with, r, err) != TD_OK) {
         td_api_rename_error(r->api->names, err);
         return TD_EINVAL;
@@ -461,6 +509,7 @@ void td_response_free(void *p) {
     td_response *own = p;
     td_response_store_release(own->store, own->previous);
     json_decref(own->input);
+    json_decref(own->custom);
     free(own->echo);
     for (size_t i = 0; i < own->n_items; i++) {
         td_response_item *item = &own->items[i];

@@ -38,6 +38,7 @@ static const field FIELDS[] = {
     {"parallel_tool_calls", TD_READ_CHAT, FIELD_BOOL, AT(parts.parallel_calls), 0, 0},
     {"echo", TD_READ_COMPLETION, FIELD_BOOL, AT(shown.echo), 0, 0},
     {"return_token_ids", BOTH, FIELD_BOOL, AT(shown.token_ids), 0, 0},
+    {"return_tokens_as_token_ids", BOTH, FIELD_BOOL, AT(shown.tokens_as_ids), 0, 0},
     {"ignore_eos", BOTH, FIELD_BOOL, AT(stop.ignores_eos), 0, 0},
     {"skip_special_tokens", BOTH, FIELD_BOOL, AT(shown.skips_special_tokens), 0, 0},
     {"no_stop_trim", BOTH, FIELD_BOOL, AT(stop.is_shown), 0, 0},
@@ -64,7 +65,6 @@ static const refusal REFUSED[] = {
     {"custom_logit_processor", BOTH, WHEN_TRUE},
     {"session_params", BOTH, WHEN_TRUE},
     {"return_hidden_states", BOTH, WHEN_TRUE},
-    {"prompt_logprobs", BOTH, WHEN_SET},
     {"use_beam_search", BOTH, WHEN_TRUE},
     {"length_penalty", BOTH, WHEN_NOT_1},
     {"early_stopping", BOTH, WHEN_TRUE},
@@ -199,6 +199,23 @@ static td_status read_logprobs(td_api_request *r, td_api_error *err) {
         r->shown.logprobs = true;
     else if (!r->shown.logprobs && r->shown.top_logprobs > 0)
         return td_api_bad(err, name, "'top_logprobs' needs 'logprobs': true.");
+    return TD_OK;
+}
+
+/* Behind read_logprobs and the table of fields. */
+static td_status read_prompt_logprobs(td_api_request *r, td_api_error *err) {
+    const char   *name = "prompt_logprobs";
+    const json_t *v = json_object_get(r->root, name);
+    json_int_t    n;
+    if (!td_api_is_set(v)) return TD_OK;
+    if (!td_api_integer(v, &n) || n < 0 || n > TD_LOGPROBS_MAX)
+        return td_api_bad(err, name, "'%s' must be an integer between 0 and %d.", name, TD_LOGPROBS_MAX);
+    if (r->stream.on) return td_api_bad(err, name, "'%s' is not supported with 'stream'.", name);
+    if (r->shown.echo && r->shown.logprobs && n != (json_int_t)r->shown.top_logprobs)
+        return td_api_bad(err, name, "'%s' must be the same as 'logprobs' with 'echo', which shows the prompt's, too.",
+                          name);
+    r->shown.prompt_logprobs = true;
+    r->shown.top_prompt_logprobs = (uint32_t)n;
     return TD_OK;
 }
 
@@ -341,7 +358,7 @@ td_status td_api_parse_fields(td_api_request *r, const td_engine_info *info, td_
         if (td_api_is_set(v) && read_field(&FIELDS[i], v, r, err) != TD_OK) return TD_EINVAL;
     }
     if (read_string(r->root, "model", &r->model, err) != TD_OK || read_string(r->root, "rid", &r->rid, err) != TD_OK ||
-        read_max_tokens(r, err) != TD_OK || read_logprobs(r, err) != TD_OK ||
+        read_max_tokens(r, err) != TD_OK || read_logprobs(r, err) != TD_OK || read_prompt_logprobs(r, err) != TD_OK ||
         read_top_k(r->root, &r->sampling, err) != TD_OK || read_seed(r->root, &r->sampling, err) != TD_OK ||
         read_stop(r->root, &r->stop, err) != TD_OK || read_logit_bias(r->root, &r->sampling, info, err) != TD_OK ||
         read_stream_options(r->root, &r->stream, err) != TD_OK || refuse_values(r, err) != TD_OK)

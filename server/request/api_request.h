@@ -21,7 +21,7 @@
 #define TD_API_BIAS_MAX 1024
 #define TD_API_CALLS_MAX 16           /* calls that one answer may be forced to have */
 #define TD_API_GRAMMAR_WARNINGS_MAX 4 /* about grammars */
-#define TD_API_WARNINGS_MAX (6 + TD_API_GRAMMAR_WARNINGS_MAX)
+#define TD_API_WARNINGS_MAX (8 + TD_API_GRAMMAR_WARNINGS_MAX)
 #define TD_API_NAME_MAX 256             /* bytes of rid */
 #define TD_API_COMPLETION_MAX_TOKENS 16 /* OpenAI's default of /v1/completions */
 
@@ -40,8 +40,11 @@ typedef struct {
 typedef struct {
     bool     logprobs;     /* of the generated tokens, and with echo of the prompt's */
     uint32_t top_logprobs; /* 0 .. TD_LOGPROBS_MAX */
-    bool     token_ids;
-    bool     echo; /* a completion's prompt, before its text */
+    bool     prompt_logprobs;
+    uint32_t top_prompt_logprobs; /* with prompt_logprobs: 0 .. TD_LOGPROBS_MAX */
+    bool     token_ids;           /* of the answer and of the prompt */
+    bool     tokens_as_ids;       /* log-probabilities name tokens "token_id:N" */
+    bool     echo;                /* a completion's prompt, before its text */
     bool     skips_special_tokens;
 } td_api_shown;
 
@@ -136,6 +139,11 @@ void td_api_request_free(td_api_request *r);
 /** The request that has the parameters of a prompt. */
 static inline const td_api_request *td_api_of_prompt(const td_api_request *r, size_t prompt) {
     return r->each ? &r->each[prompt] : r;
+}
+
+/** How many best tokens are kept beside each position of the prompt. */
+static inline uint32_t td_api_prompt_top(const td_api_shown *shown) {
+    return shown->prompt_logprobs ? shown->top_prompt_logprobs : shown->top_logprobs;
 }
 
 /** Write "warnings": […], or nothing where there are none. */

@@ -164,7 +164,42 @@ class Chat(ApiTest):
         self.assertEqual(r.choices[0].token_ids, [4 + b for b in b"Hello"] + [1])
         streamed = [t for c in self.chat(stream=True, extra_body={"return_token_ids": True}) for t in getattr(c.choices[0], "token_ids", None) or []]
         self.assertEqual(streamed, r.choices[0].token_ids)
+        self.assertEqual(r.prompt_token_ids, [0, 2, *(4 + b for b in b"Hello"), 3])
+        first, *others = self.chat(stream=True, extra_body={"return_token_ids": True})
+        self.assertEqual((first.prompt_token_ids, [hasattr(c, "prompt_token_ids") for c in others]), (r.prompt_token_ids, [False] * len(others)))
+        for stream in (False, True):
+            made = self.client.completions.create(model="fake", prompt=["AB", "C"], stream=stream, extra_body={"return_token_ids": True})
+            chunks = [c for chunk in made for c in chunk.choices] if stream else made.choices
+            ids = [(c.index, c.prompt_token_ids) for c in chunks if hasattr(c, "prompt_token_ids")]
+            self.assertEqual(sorted(ids), [(0, [0, 69, 70]), (1, [0, 71])])
         self.refused_chat("return_token_ids", return_token_ids=1)
+
+    def test_tokens_as_ids(self):
+        shown = {"return_tokens_as_token_ids": True}
+        tokens = [f"token_id:{4 + b}" for b in b"Hello"] + ["token_id:1"]
+        content = self.chat(logprobs=True, top_logprobs=2, extra_body=shown).choices[0].logprobs.content
+        self.assertEqual([t.token for t in content], tokens)
+        self.assertEqual(([t.token for t in content[0].top_logprobs], content[0].bytes), (["token_id:76", "token_id:77"], [72]))
+        lists = self.client.completions.create(model="fake", prompt="Hello", logprobs=1, echo=True, max_tokens=1, extra_body=shown).choices[0].logprobs
+        self.assertEqual(lists.tokens[:3], ["token_id:0", "token_id:76", "token_id:105"])
+        self.assertEqual(set(lists.top_logprobs[1]) - {"token_id:76"}, set())
+
+    def test_prompt_logprobs(self):
+        """As vLLM has them: a list with null for the first token, of a chat beside the choices."""
+        [choice] = self.client.completions.create(model="fake", prompt=[0, 69, 70], max_tokens=1, extra_body={"prompt_logprobs": 2}).choices
+        self.assertIsNone(choice.logprobs)
+        first, *others = choice.prompt_logprobs
+        self.assertIsNone(first)
+        for of, token in zip(others, ("69", "70")):
+            self.assertEqual((next(iter(of)), of[token]["decoded_token"]), (token, chr(int(token) - 4)))
+            self.assertEqual({t["rank"] for t in of.values()} - {None}, {1, 2})
+        r = self.chat(extra_body={"prompt_logprobs": 0})
+        self.assertEqual([len(p or {}) for p in r.prompt_logprobs], [0] + [1] * 7)
+        both = self.client.completions.create(model="fake", prompt="AB", logprobs=1, max_tokens=1, extra_body={"prompt_logprobs": 3}).choices[0]
+        self.assertEqual((len(both.logprobs.tokens), len(both.prompt_logprobs)), (1, 3))
+        for value, more in ((-1, {}), (21, {}), (True, {}), (1, {"stream": True})):
+            self.refused_chat("prompt_logprobs", prompt_logprobs=value, **more)
+        self.refused("/v1/completions", {"prompt": "x", "echo": True, "logprobs": 1, "prompt_logprobs": 2}, "prompt_logprobs")
 
     def test_logit_bias(self):
         r = self.chat(max_tokens=2, logit_bias={str(4 + ord("z")): 100})
@@ -242,7 +277,7 @@ class Chat(ApiTest):
     def test_refused_fields(self):
         for field, value in {"response_format": {"type": "xml"}, "regex": "a(", "ebnf": "root ::= x", "audio": {}, "functions": [{}],
                              "function_call": "auto", "lora_path": "x", "modalities": ["text", "audio"], "web_search_options": {},
-                             "best_of": 2, "prompt_logprobs": 1, "guided_json": {"type": "a"}, "grammar": 1, "echo": True}.items():
+                             "best_of": 2, "guided_json": {"type": "a"}, "grammar": 1, "echo": True}.items():
             with self.subTest(field=field):
                 self.assertIn(field, self.refused_chat(field, **{field: value}))
 
@@ -326,6 +361,8 @@ class Chat(ApiTest):
         self.assertIn("'seed' too, go from -2^63 to 2^63 - 1", self.refused_chat(None, seed=2**64 - 1))
 
     def test_aliases(self):
+        with Server("--served-model-name", "x", "y", "z,zz", "--stream-interval", "1") as server: # words, as vLLM takes them
+            self.assertEqual([m["id"] for m in server.request("GET", "/v1/models")[1]["data"]], ["x", "y", "z", "zz"])
         with Server("--served-model-name", "a,org/b") as server:
             models = server.request("GET", "/v1/models")[1]["data"]
             self.assertEqual([(m["id"], m["root"]) for m in models], [("a", "a"), ("org/b", "a")])
@@ -442,7 +479,7 @@ class Completions(ApiTest):
         self.refused_completion("min_tokens", max_tokens=1, min_tokens=2)
 
     def test_refused_fields(self):
-        for field, value in {"suffix": "x", "best_of": 3, "prompt_embeds": "x", "prompt_logprobs": 1}.items():
+        for field, value in {"suffix": "x", "best_of": 3, "prompt_embeds": "x"}.items():
             with self.subTest(field=field):
                 self.refused_completion(field, **{field: value})
         self.complete("a", suffix=None, best_of=1)
@@ -460,6 +497,7 @@ class Others(ApiTest):
         self.assertEqual([m.id for m in models], ["fake"])
         self.assertEqual(self.server.request("GET", "/models")[1], self.server.request("GET", "/v1/models")[1])
         self.assertEqual(self.server.request("POST", "/chat/completions", {"messages": USER})[1]["choices"][0]["message"]["content"], "Hello")
+        self.assertEqual(self.server.request("POST", "/responses", {"input": "Hello"})[1]["output"][0]["content"][0]["text"], "Hello")
         _, listed, _ = self.server.request("GET", "/v1/models")
         self.assertEqual((listed["has_more"], listed["first_id"], listed["last_id"]), (False, "fake", "fake"))
         self.assertEqual([(m["type"], m["display_name"]) for m in listed["data"]], [("model", "fake")])

@@ -224,6 +224,38 @@ class Answers(Base):
         r = self.create(call("get_time", "X") * 3, tools=TOOLS, parallel_tool_calls=False)
         self.assertEqual(([i.type for i in r.output], r.parallel_tool_calls), (["function_call"], False))
 
+    def test_custom_tools(self):
+        """A custom tool takes a text that is no JSON. The model sees a function with that text as its one argument."""
+        tools = [{"type": "custom", "name": "patch", "description": "Edits"}, *TOOLS]
+        said = '*** "Begin"\n+\tä\0'
+        text = "Hi<tool_call>\n" + json.dumps({"name": "patch", "arguments": {"input": said}}) + "\n</tool_call>" + call("get_time", "X")
+        whole = self.post({"input": text, "tools": tools})
+        self.assertEqual(Response.model_validate(whole).output[1].input, said)
+        self.assertEqual([(i["type"], i["status"]) for i in whole["output"][:3]], [("message", "completed"), ("custom_tool_call", "completed"), ("function_call", "completed")])
+        self.assertRegex(whole["output"][1]["id"], "^ctc_")
+        self.assertEqual(whole["tools"][0], {**tools[0], "format": {"type": "text"}})
+        events = self.stream({"input": text, "tools": tools})
+        self.assertEqual(without_ids(events[-1]["response"]["output"]), without_ids(whole["output"]))
+        sent = [(e["type"], e.get("delta", e.get("input"))) for e in events if e["type"].startswith("response.custom_tool_call_input")]
+        self.assertEqual(sent, [("response.custom_tool_call_input.delta", said), ("response.custom_tool_call_input.done", said)])
+        self.assertEqual(next(e["item"]["input"] for e in events if e["type"] == "response.output_item.added" and e["item"]["type"] == "custom_tool_call"), "")
+        # arguments of another form are the text themselves; a call that is cut off is none
+        self.assertEqual(self.post({"input": '<tool_call>\n{"name": "patch", "arguments": {"x": 1}}\n</tool_call>', "tools": tools})["output"][0]["input"], '{"x": 1}')
+        cut = self.stream({"input": text, "tools": tools, "max_output_tokens": 50})[-1]["response"]["output"]
+        self.assertEqual([(i["type"], i["status"], i.get("input", "")) for i in cut], [("message", "completed", ""), ("custom_tool_call", "incomplete", ""), ("message", "incomplete", "")])
+        forced = self.create('[{"name": "patch", "arguments": {"input": "x"}}]', tools=tools, tool_choice={"type": "custom", "name": "patch"}, extra_body={"stop": "[tools:3]"})
+        self.assertEqual([(i.type, i.input) for i in forced.output], [("custom_tool_call", "x")])
+        # the conversation goes on, kept here or sent again
+        output = {"type": "custom_tool_call_output", "call_id": whole["output"][1]["call_id"], "output": "done"}
+        other = {"type": "function_call_output", "call_id": whole["output"][2]["call_id"], "output": "late"}
+        kept = self.post({"input": [output, other], "previous_response_id": whole["id"], "tools": tools})
+        again = self.post({"input": [{"role": "user", "content": text}, *whole["output"], output, other], "tools": tools})
+        self.assertEqual((kept["usage"]["input_tokens"], kept["output"][0]["content"]), (again["usage"]["input_tokens"], again["output"][0]["content"]))
+        listed = self.server.request("GET", f"/v1/responses/{kept['id']}/input_items?order=asc")[1]["data"]
+        self.assertEqual([ITEM.validate_python(i).type for i in listed][-2:], ["custom_tool_call_output", "function_call_output"])
+        grammar = {"type": "grammar", "syntax": "lark", "definition": "start: /a+/"}
+        self.assertIn("not held to it", self.post({"input": "x", "tools": [{**tools[0], "format": grammar}] * 2})["warnings"][0])
+
     def test_parse(self):
         class Colour(enum.Enum):
             red = "red"
@@ -562,7 +594,7 @@ class Misuse(Base):
     def test_values(self):
         for param, fields in (
                 ("input", {"input": None}), ("input", {"input": []}), ("input", {"input": "x" * 5000}), ("truncation", {"truncation": "auto"}),
-                ("background", {"background": True}), ("conversation", {"conversation": "conv_1"}), ("conversation", {"conversation": {"id": "c"}}),
+                ("prompt_logprobs", {"prompt_logprobs": 1}), ("conversation", {"conversation": "conv_1"}), ("conversation", {"conversation": {"id": "c"}}),
                 ("prompt", {"prompt": {"id": "p"}}), ("context_management", {"context_management": [{"type": "compaction"}]}),
                 ("moderation", {"moderation": {"x": 1}}), ("image", {"image": {"context_compression": "enabled"}}),
                 ("previous_response_id", {"previous_response_id": "resp_none"}), ("previous_response_id", {"previous_response_id": ""}),
@@ -596,12 +628,13 @@ class Misuse(Base):
 
     def test_tools(self):
         tool = {"type": "function", "name": "f", "parameters": {}}
-        for bad in (1, None, {}, {"type": "function"}, {"type": "function", "name": 1}, {"type": "web_search"}, {"type": "custom", "name": "x"}, {**tool, "parameters": 1},
+        for bad in (1, None, {}, {"type": "function"}, {"type": "function", "name": 1}, {"type": "web_search"}, {"type": "custom"}, {"type": "custom", "name": "x", "format": {"type": "grammar"}},
+                    {"type": "custom", "name": "x", "format": {"type": "grammar", "syntax": "ebnf", "definition": "x"}}, {**tool, "parameters": 1},
                     {**tool, "strict": "yes"}, {**tool, "description": 1}, {**tool, "defer_loading": True}, {**tool, "async": True}, {**tool, "allowed_callers": ["programmatic"]},
                     {"type": "function", "function": {"name": "f"}}):
             with self.subTest(tool=bad):
                 self.refused("tools[1]", {"input": "x", "tools": [tool, bad]})
-        self.assertIn("'web_search'", self.refused("tools[0]", {"input": "x", "tools": [{"type": "web_search"}]})["message"])
+        self.assertRegex(self.refused("tools[0]", {"input": "x", "tools": [{"type": "web_search"}]})["message"], "'web_search' is not supported: this server has no tools of its own")
         for choice in ("any", {}, {"type": "function"}, {"type": "function", "name": 1}, {"type": "allowed_tools", "mode": "auto", "tools": []}, {"type": "function", "name": "g"},
                        {"type": "function", "function": {"name": "f"}}):
             with self.subTest(choice=choice):
@@ -611,8 +644,10 @@ class Misuse(Base):
     def test_fields_that_clients_always_send(self):
         """What OpenAI's SDKs and agents send: taken, with a warning where it changes nothing."""
         answer = self.post({"input": [{"role": "user", "content": "a"}, {"role": "assistant", "content": [{"type": "refusal", "refusal": "No."}]}, {"role": "user", "content": "b"}],
-                            "reasoning": {"summary": "detailed"}, "text": {"verbosity": "low"}})
-        self.assertIn("'verbosity' has no effect", answer["warnings"][0])
+                            "reasoning": {"summary": "detailed"}, "text": {"verbosity": "low"}, "background": True})
+        self.assertEqual((answer["status"], answer["background"]), ("completed", False))
+        self.assertIn("'background' has no effect", answer["warnings"][0])
+        self.assertIn("'verbosity' has no effect", answer["warnings"][1])
         self.assertEqual(self.client.responses.input_tokens.count(model="fake", input="Hello").input_tokens, self.create("Hello").usage.input_tokens)
         self.assertEqual(self.post({"input": "x" * 9000}, path="/v1/responses/input_tokens")["object"], "response.input_tokens")
         self.assertEqual(self.post({"input": 5}, 400, path="/v1/responses/input_tokens")["error"]["param"], "input")
@@ -636,6 +671,7 @@ class Misuse(Base):
                 (".content[0]", {"role": "assistant", "content": [{"type": "refusal", "refusal": 1}]}),
                 (".id", {"role": "user", "content": "x", "id": 1}), (".status", {"role": "user", "content": "x", "status": 1}),
                 (".call_id", {**call, "call_id": None}), (".call_id", {**call, "call_id": ""}), (".name", {**call, "name": 1}), (".name", {**call, "name": "a\0b"}),
+                (".input", {"type": "custom_tool_call", "call_id": "c", "name": "f"}), (".call_id", {"type": "custom_tool_call_output", "call_id": "c", "output": "x"}),
                 (".arguments", {**call, "arguments": {}}), (".call_id", {**output, "call_id": 1}), (".output", {**output, "output": None}),
                 (".output", {**output, "output": 1}), (".output[0]", {**output, "output": [{"type": "input_image"}]}), (".call_id", output),
                 (".summary", {**reasoning, "summary": "x"}), (".summary[0]", {**reasoning, "summary": [{"type": "x", "text": "y"}]}),

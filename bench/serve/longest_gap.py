@@ -4,7 +4,7 @@ come meanwhile, and the long prompt's own speed, each beside the same without th
 
 usage: longest_gap.py --preset v2-lite [--prompt 16384] [--max-step-ms 0,500] [--chunks 8192] [--streams 4] [--runs 3]
 
-Starts a server for each row, so --url is refused. Medians over the runs, but for the longest gap, which is the worst. Prompts are random token ids.
+Starts a server for each row, so --url is refused. Medians over the runs, but for the longest gap and the longest wait of a short prompt, which are the worst. Prompts are random token ids.
 Short prompts of --short tokens come when the streams have waited a quarter, a half and three quarters of the long prompt's time alone. Standard
 library only.
 """
@@ -36,7 +36,7 @@ def gaps(running, begin, end):
 
 
 def measure(server, seed):
-    """(usual gap, longest gap, longest wait of a short prompt, the same alone, seconds of the long prompt, the same alone)"""
+    """(usual gap, longest gap, first tokens of short prompts: usual and longest, usual alone, seconds of the long prompt, the same alone)"""
     prompts = iter(range(seed, seed + 100))
     long_alone = stream(server, random_ids(args.prompt, next(prompts), args.vocab), 1)[0]
     short_alone = statistics.median(stream(server, random_ids(args.short, next(prompts), args.vocab), 1)[0] for _ in range(5))
@@ -53,21 +53,21 @@ def measure(server, seed):
         s.wait_tokens(len(s.times) + 2)
         s.leave()
     during, before = zip(*(gaps(s, long.begin, long.begin + seconds) for s in running))
-    return statistics.median(sum(before, [])), max(sum(during, [])), max(shorts), short_alone, seconds, long_alone
+    return statistics.median(sum(before, [])), max(sum(during, [])), statistics.median(shorts), max(shorts), short_alone, seconds, long_alone
 
 
 def row(step_ms, chunk, turns):
     flags = ["--disable-radix-cache", "--chunked-prefill-size", str(chunk), "--max-step-ms", str(step_ms)]
     with service.Service(args, *flags, *(["--disable-mixed-chunk"] if turns else [])) as server:
         columns = list(zip(*(measure(server, 100 * r) for r in range(args.runs))))
-    usual, _, short, short_alone, seconds, alone = map(statistics.median, columns)
+    usual, _, short, _, short_alone, seconds, alone = map(statistics.median, columns)
     return (f"| {step_ms} | {chunk} | {'in turns' if turns else 'mixed'} | {1e3 * usual:.0f} ms | {1e3 * max(columns[1]):.0f} ms | {1e3 * short_alone:.0f} ms | "
-            f"{1e3 * short:.0f} ms | {args.prompt / alone:.0f} | {args.prompt / seconds:.0f} | {alone / seconds:.2f} |")
+            f"{1e3 * short:.0f} ms | {1e3 * max(columns[3]):.0f} ms | {args.prompt / alone:.0f} | {args.prompt / seconds:.0f} | {alone / seconds:.2f} |")
 
 
 if args.url:
     raise SystemExit("the server is started with other flags for each row: --preset or --server-args")
-names = ("`--max-step-ms`", "chunk", "prompts and streams", "usual gap", "longest gap", "short prompt alone", "beside", "long prompt alone, tokens/s", "beside", "share")
+names = ("`--max-step-ms`", "chunk", "prompts and streams", "usual gap", "longest gap", "short prompt alone", "beside", "longest", "long prompt alone, tokens/s", "beside", "share")
 table = ["| " + " | ".join(names) + " |", "|---" * len(names) + "|"]
 for size in map(int, args.chunks.split(",")):
     for ms in map(int, args.max_step_ms.split(",")):

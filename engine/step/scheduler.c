@@ -365,13 +365,31 @@ static bool give_shortest(td_scheduler *s, int32_t priority, prompt_room *room) 
     return room->rows < rows;
 }
 
+/* The work of prompts that a step of so much work can end: each has no more than half of it left. */
+static double ending_work(const td_scheduler *s, int32_t priority, double work) {
+    double sum = 0;
+    for (uint32_t i = 0; i < s->n_running; i++) {
+        const td_request *r = s->running[i];
+        double            left = td_prompt_work(r->n_computed, left_of(r));
+        if (!td_request_generates(r) && r->priority == priority && left <= work / 2) sum += left;
+    }
+    return sum;
+}
+
+/* The prompt work of a step that is not alone. */
+static double limited_work(const td_scheduler *s, const td_request *first, bool streams) {
+    double most = td_step_speed_fits(&s->speed, first->n_computed, streams);
+    double least = td_prompt_work(first->n_computed, s->config.least_rows), ending = ending_work(s, first->priority, most);
+    return s->config.max_step_s > 0 && ending > 0 ? fmin(most, fmax(least, 2 * ending)) : most;
+}
+
 /* Share out the step's prompt rows. @param room rows that are left of the chunk. @param streams as td_step_speed_fits has it. */
 static void share_rows(td_scheduler *s, uint32_t room, bool streams) {
     uint32_t first = 0;
     while (first < s->n_running && td_request_generates(s->running[first])) first++;
     if (first == s->n_running) return;
     bool        alone = s->n_running + s->n_waiting == 1;
-    double      work = alone ? (double)INFINITY : td_step_speed_fits(&s->speed, s->running[first]->n_computed, streams);
+    double      work = alone ? (double)INFINITY : limited_work(s, s->running[first], streams);
     prompt_room ordered = {.rows = (room + 1) / 2, .work = work / 2}, rest;
     give_in_order(s, &ordered);
     rest = (prompt_room){.rows = room / 2 + ordered.rows, .work = work / 2 + ordered.work};

@@ -11,11 +11,12 @@
  * there is always progress.
  *
  * A request that is alone has the whole chunk. Otherwise the step has as much of prompts as fits a time (step_speed.h). One
- * half of that goes to prompts in order of service: whoever has waited longest goes on, however many short prompts come. The
- * other half goes to short prompts, the shortest first: they do not wait behind long ones. A prompt is short when no more
- * than half a chunk of it is left. What short ones leave goes on in order. Requests are admitted in order while less than a
- * chunk of prompts is left to compute, and short ones while less than half a chunk of short ones is. No short prompt passes
- * a longer one of higher priority.
+ * half of that goes to prompts in order of service: whoever has waited longest goes on, however many short prompts come.
+ * The other half goes to short prompts, the shortest first: they do not wait behind long ones. A prompt is short when no
+ * more than half a chunk of it is left. What short ones leave goes on in order. A step in which prompts can end has as much
+ * of others as of these, and least_rows in all at the least. So who waits for a first token does not wait for rows of a
+ * long prompt. Requests are admitted in order while less than a chunk of prompts is left to compute, and short ones while
+ * less than half a chunk of short ones is. No short prompt passes a longer one of higher priority.
  *
  * An admitted request begins behind the pages that the prefix cache has of it, and publishes its own as they are computed. A
  * request waits while another one computes pages that it could share: prompts with a common beginning compute it once, also

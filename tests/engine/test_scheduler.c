@@ -205,6 +205,26 @@ TEST(a_short_prompt_does_not_wait_behind_a_long_one) {
     close_fixture(&f);
 }
 
+/* A step in which prompts end holds few rows of others, but the least that a step has. */
+TEST(steps_in_which_prompts_end_are_short) {
+    fixture     f;
+    td_request *r;
+    open_fixture(&f, 0.500);
+    add_streams(&f, 2);
+    add(&f, 30000, 2, 0);
+    for (int i = 0; i < 20; i++) step(&f, g_machine);
+    assert_true(f.s.n_prefill > 2 * LEAST);
+    r = add(&f, LEAST / 4, 3, 0);
+    uint32_t rows = step(&f, g_machine);
+    assert_true(generates(r) && rows < 1.25 * LEAST); /* a row without context is less work than one of the long prompt */
+    r = add(&f, LEAST - 1, 4, 0);
+    rows = step(&f, g_machine);
+    assert_true(generates(r) && rows >= LEAST && rows <= 2 * LEAST && f.step_s < 0.350);
+    step(&f, g_machine);
+    assert_true(f.s.n_prefill > 2 * LEAST);
+    close_fixture(&f);
+}
+
 /* However many short prompts come, the long one has its half of each step. */
 TEST(a_long_prompt_is_not_starved) {
     fixture     f;

@@ -113,9 +113,10 @@ static activation_sizes sizes_of_activations(const td_card_model *c) {
     const td_model *m = c->model;
     size_t          rows = m->spec.max_tok, hidden = m->config.hidden, all = td_card_model_x_bytes(m);
     size_t          mtp = m->part.layers.end > m->config.n_layers ? all : 0;
-    bool            routes = m->part.experts || m->probe.experts_left == TD_EXPERTS_LEFT_ALL;
-    size_t          routed = routes ? rows * m->config.top_k : 0;
-    size_t          f32 = m->norm_f32 && td_moe_layers_in(&m->config, m->part.layers) ? rows * hidden : 0;
+    bool            routes =
+        m->part.experts || (m->part.resident && c->shard.index > 0) || m->probe.experts_left == TD_EXPERTS_LEFT_ALL;
+    size_t routed = routes ? rows * m->config.top_k : 0;
+    size_t f32 = m->norm_f32 && td_moe_layers_in(&m->config, m->part.layers) ? rows * hidden : 0;
     return (activation_sizes){{
         [BUFFER(x)] = all,
         [BUFFER(h)] = all,
@@ -171,12 +172,10 @@ void td_card_model_memory(const td_card_model *c, td_model_memory *memory) {
         memory->host_scratch_bytes += td_resident_pinned_bytes(&resident);
         if (m->part.streamed) memory->host_scratch_bytes += td_streamed_pinned_bytes(&resident);
         memory->slot_bytes = td_resident_slot_bytes(&resident);
-        memory->slots = m->part.resident;
-        if (m->spec.drop_experts) {
-            memory->saved_bytes = td_resident_saved_bytes(&resident);
-            memory->host_scratch_bytes += td_resident_doubled_bytes(&resident);
-        }
-        memory->slots_least = m->spec.device_experts == TD_GPU_EXPERTS_AUTO ? m->config.top_k : 0;
+        memory->slots = m->part.resident / m->n_cards;
+        if (m->spec.drop_experts) memory->saved_bytes = td_resident_saved_bytes(&resident) * m->n_cards;
+        if (m->spec.device_experts == TD_GPU_EXPERTS_AUTO)
+            memory->slots_least = (uint32_t)td_div_up(m->config.top_k, m->n_cards);
     }
     if (!m->unified) {
         memory->device_scratch_bytes += memory->host_scratch_bytes;
@@ -264,7 +263,7 @@ void td_card_model_keep_weights(const td_card_model *c) {
 static td_status enqueue_pass(td_card_model *c, td_pass_kind kind, bool is_streamed, const td_step_bucket *bucket) {
     td_npu *d = c->npu;
     TD_TRY(td_step_buf_enqueue_upload(&c->step, bucket, c->stream));
-    if (c->model->resident && !is_streamed) TD_TRY(td_resident_enqueue_table(c->model->resident, c->stream));
+    if (c->model->resident && !is_streamed) TD_TRY(td_resident_enqueue_table(c->model->resident, c->shard.index, c->stream));
     TD_TRY(td_program_enqueue(&c->program[kind], d, c->stream, bucket, is_streamed));
     bool with_head = kind == TD_PASS_FORWARD && c->model->part.whole;
     return with_head ? td_program_enqueue(&c->program[TD_PASS_HEAD], d, c->stream, bucket, false) : TD_OK;

@@ -1,5 +1,6 @@
 #include "model/layer_verbs.h"
 
+#include "kernels/exact_sum.h"
 #include "model/operations.h"
 
 typedef struct td_layer_state {
@@ -7,8 +8,11 @@ typedef struct td_layer_state {
     void               *normed;     /* what the router, the shared expert and the routed experts read; */
     td_rows_i8          normed_i8;  /* that as int8, where they take it so, */
     float              *normed_f32; /* and in f32, where there is a router that takes it so */
-    bool                routes;     /* this card chooses experts: card 0, or each where the experts are on the cards */
+    bool                routes;     /* this card chooses experts: card 0, or each where experts are on the cards */
     bool                hands_over; /* card 0 alone, to the CPU's experts */
+    uint32_t            moe_layer;  /* as in the expert store */
+    uint16_t           *ids;        /* the choice of experts: in the hand-over, or this card's own */
+    float              *weights;
     td_bridge_port_desc handover;
     td_bridge_buffers   io;       /* of the hand-over; NULL in an outline */
     const void         *deferred; /* what the MoE layer before may have deferred; or NULL */
@@ -164,7 +168,7 @@ static void open_slot(td_layer_state *st) {
     const td_program_spec *s = d->s;
     uint32_t               parity = d->n_moe % TD_BRIDGE_PARITIES;
     st->handover =
-        (td_bridge_port_desc){.layer = td_moe_layers_in(s->config, (td_layer_range){s->layers.first, d->layer}),
+        (td_bridge_port_desc){.layer = st->moe_layer,
                               .model_layer = d->layer,
                               .parity = parity,
                               .first = d->n_moe == 0,
@@ -181,11 +185,16 @@ static void open_slot(td_layer_state *st) {
 static void aim_at_experts(td_layer_state *st) {
     const td_program_spec *s = st->d->s;
     st->hands_over = s->shard.index == 0 && !s->device_experts;
-    st->routes = st->hands_over || s->device_experts;
+    st->routes = st->hands_over || s->device_experts || s->packed;
+    st->moe_layer = td_moe_layers_in(s->config, (td_layer_range){s->layers.first, st->d->layer});
     st->normed = s->act.h;
+    st->ids = s->act.ids;
+    st->weights = s->act.weights;
     if (st->routes) st->normed_f32 = s->act.h_f32;
     if (!st->hands_over) return;
     open_slot(st);
+    st->ids = st->io.ids;
+    st->weights = st->io.weights;
     if (st->io.x) st->normed = st->io.x;
     if (st->io.x_i8.q) st->normed_i8 = st->io.x_i8;
 }
@@ -203,7 +212,7 @@ static void describe_streamed(const td_layer *l, td_op_kind kind) {
     const td_layer_state *st = l->state;
     td_streamed_experts  *experts = st->d->s->streamed;
     if (experts && l->index < l->c->n_layers)
-        td_describe_op(st->d, (td_op){.kind = kind, .streamed = {experts, st->handover.layer}});
+        td_describe_op(st->d, (td_op){.kind = kind, .streamed = {experts, st->moe_layer}});
 }
 
 /* The stage ends with the hand-over, behind which the other half may run. */
@@ -215,9 +224,9 @@ void td_layer_route(td_layer *l, td_router_desc r) {
     r.top_k = l->c->top_k;
     r.in = st->normed;
     r.in_f32 = st->normed_f32;
-    r.ids = st->hands_over ? st->io.ids : s->act.ids;
-    r.weights = st->hands_over ? st->io.weights : s->act.weights;
-    if (st->hands_over && s->resident) r.slot_of = td_resident_slot_of(s->resident, st->handover.layer);
+    r.ids = st->ids;
+    r.weights = st->weights;
+    if (s->resident) r.slot_of = td_resident_slot_of(s->resident, s->shard.index, st->moe_layer);
     if (st->hands_over) describe_streamed(l, TD_OP_TAKE);
     if (st->routes) td_describe_block(st->d, (td_block_desc){.kind = TD_BLOCK_ROUTER, .router = r});
     if (st->hands_over) hand_over(st);
@@ -244,32 +253,41 @@ static void add_device_experts(td_layer *l, td_experts_desc e) {
     e.top_k = l->c->top_k;
     e.in = st->normed;
     e.in_i8 = st->normed_i8;
-    e.ids = s->act.ids;
-    e.weights = s->act.weights;
+    e.ids = st->ids;
+    e.weights = st->weights;
     e.out = s->act.routed;
     e.group = s->group;
     td_describe_block(st->d, (td_block_desc){.kind = TD_BLOCK_EXPERTS, .experts = e});
 }
 
-/* Experts that are resident on the device, while the CPU computes the others. */
+/* Experts that are resident on the device, while the CPU computes the others. Of several cards each computes those in its slots,
+ * and their parts are added, before the CPU is waited for. */
 static void add_resident(const td_layer *l) {
     const td_layer_state  *st = l->state;
     const td_program_spec *s = st->d->s;
+    int32_t               *sums = s->act.parts;
     td_resident_desc       r = {.hidden = l->c->hidden,
-                                .inter = st->d->sizes.moe_inter,
+                                .inter = l->c->moe_inter,
                                 .n_experts = l->c->n_experts,
                                 .top_k = l->c->top_k,
                                 .packed = s->packed,
-                                .in = st->io.x,
-                                .in_i8 = st->io.x_i8,
-                                .ids = st->io.ids,
-                                .weights = st->io.weights,
-                                .sums = s->act.parts};
+                                .in = st->normed,
+                                .ids = st->ids,
+                                .weights = st->weights,
+                                .sums = sums};
+    if (td_expert_takes_int8(s->model->experts.format)) r.in_i8 = st->normed_i8;
     if (s->resident) {
-        r.slots = td_resident_slots(s->resident, st->handover.layer);
-        r.slot_of = td_resident_slot_of(s->resident, st->handover.layer);
+        r.slots = td_resident_slots(s->resident, s->shard.index, st->moe_layer);
+        r.slot_of = td_resident_slot_of(s->resident, s->shard.index, st->moe_layer);
     }
     td_describe_block(st->d, (td_block_desc){.kind = TD_BLOCK_RESIDENT, .resident = r});
+    if (s->shard.count == 1) return;
+    td_describe_block(st->d, (td_block_desc){.kind = TD_BLOCK_ALL_REDUCE,
+                                             .all_reduce = {.width = (uint32_t)td_exact_words(l->c->hidden),
+                                                            .exact = true,
+                                                            .group = s->group,
+                                                            .out = sums,
+                                                            .add = {sums}}});
 }
 
 /* Both tiers' parts of the sum. */
@@ -287,11 +305,9 @@ void td_layer_add_experts(td_layer *l, td_experts_desc e) {
     const td_layer_state  *st = l->state;
     const td_program_spec *s = st->d->s;
     const void            *routed = NULL;
+    if (s->packed) add_resident(l);
     if (st->hands_over) {
-        if (s->packed) {
-            add_resident(l);
-            describe_streamed(l, TD_OP_LEAVE);
-        }
+        describe_streamed(l, TD_OP_LEAVE);
         td_describe_op(st->d, (td_op){.kind = TD_OP_COLLECT, .handover = {.desc = st->handover}});
         routed = s->packed ? join_parts(l) : st->io.y;
     } else if (s->device_experts && !s->experts_left_out) {

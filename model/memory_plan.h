@@ -17,8 +17,8 @@ typedef struct {
     uint64_t expert_weight_bytes;  /* host: routed experts, those included that expert-memory drop leaves out */
     uint64_t host_scratch_bytes;   /* host: working memory */
     uint64_t slot_bytes;           /* device: of a slot of each layer, for experts that move; 0: none do */
-    uint64_t saved_bytes;          /* host: what a slot of each layer saves, with expert-memory drop */
-    uint32_t slots;                /* of a layer: so many; or at most so many, if slots_least is set */
+    uint64_t saved_bytes;          /* host: what a slot of each layer on each card saves, with expert-memory drop */
+    uint32_t slots;                /* of a layer, on each card: so many; or at most so many, if slots_least is set */
     uint32_t slots_least;          /* num-gpu-experts auto, until td_model_set_slots: fewer are no use */
     bool     unified_memory;
 } td_model_memory;

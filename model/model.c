@@ -59,17 +59,19 @@ static td_bridge_config bridge_config(const td_model *m) {
 }
 
 td_resident_spec td_model_resident_spec(const td_model *m) {
-    return (td_resident_spec){.npu = m->cards->npu,
-                              .experts = m->experts,
-                              .packed = m->packed,
-                              .n_layers = m->spec.experts.n_layers,
-                              .n_experts = m->config.n_experts,
-                              .top_k = m->config.top_k,
-                              .n_slots = m->part.resident,
-                              .stream_slots = m->part.streamed,
-                              .max_tok = m->spec.max_tok,
-                              .chaos_seed = m->probe.residency_seed ? m->probe.residency_seed : td_chaos_residency(),
-                              .drop = m->spec.drop_experts};
+    td_resident_spec s = {.n_cards = m->n_cards,
+                          .experts = m->experts,
+                          .packed = m->packed,
+                          .n_layers = m->spec.experts.n_layers,
+                          .n_experts = m->config.n_experts,
+                          .top_k = m->config.top_k,
+                          .n_slots = m->part.resident,
+                          .stream_slots = m->part.streamed,
+                          .max_tok = m->spec.max_tok,
+                          .chaos_seed = m->probe.residency_seed ? m->probe.residency_seed : td_chaos_residency(),
+                          .drop = m->spec.drop_experts};
+    for (uint32_t i = 0; i < m->n_cards; i++) s.npus[i] = m->cards[i].npu;
+    return s;
 }
 
 static size_t merged_logits_bytes(const td_model *m) {
@@ -84,7 +86,12 @@ void td_model_get_memory(const td_model *m, td_model_memory *memory) {
     memory->device_scratch_bytes *= n;
     memory->kv_bytes_per_page *= n;
     memory->state_bytes *= n;
+    memory->slot_bytes *= n;
     memory->host_scratch_bytes *= m->n_cards;
+    if (m->part.resident && m->spec.drop_experts) {
+        td_resident_spec resident = td_model_resident_spec(m);
+        memory->host_scratch_bytes += td_resident_doubled_bytes(&resident);
+    }
     if (m->n_cards > 1) memory->host_scratch_bytes += merged_logits_bytes(m);
     if (!m->spec.experts.n_layers) return;
     td_bridge_config bc = bridge_config(m);
@@ -168,9 +175,6 @@ static td_status check_movable(const td_model *m, const td_npu_caps *caps, td_er
     if (!caps->resident)
         return td_fail(err, TD_ENOTSUP, "of the %u routed experts of a layer the device keeps all (%u) or none (0)",
                        m->config.n_experts, m->config.n_experts);
-    if (m->n_cards > 1)
-        return td_fail(err, TD_ENOTSUP, "each of several cards keeps all of a layer's routed experts (%u) or none (0)",
-                       m->config.n_experts);
     if (m->spec.experts.max_deferred) return td_fail(err, TD_ENOTSUP, "experts that move cannot be deferred yet");
     if (m->probe.layer_tap) return td_fail(err, TD_EINVAL, "taps of layers see experts of the CPU alone");
     return TD_OK;
@@ -183,6 +187,9 @@ static td_status place_streamed(td_model *m, td_error *err) {
     if (!m->part.resident)
         return td_fail(err, TD_EINVAL, "stream-experts needs some of a layer's experts on the device: add num-gpu-experts");
     if (!m->part.whole) return td_fail(err, TD_EINVAL, "stream-experts: layers by themselves are not streamed");
+    if (m->n_cards > 1)
+        return td_fail(err, TD_ENOTSUP, "stream-experts: experts pass through the memory of one card, not yet of %u",
+                       m->n_cards);
     if (m->unified)
         td_info("no expert is streamed: device and host share one memory");
     else
@@ -197,7 +204,7 @@ static void place_what_fits(td_model *m, const td_npu_caps *caps) {
     if (m->unified || check_movable(m, caps, &why) != TD_OK)
         td_info("num-gpu-experts auto: none: %s", why.text);
     else
-        m->part.resident = m->config.n_experts;
+        m->part.resident = m->config.n_experts / m->n_cards * m->n_cards;
 }
 
 static td_status place_all(td_model *m, const td_npu_caps *caps, td_error *err) {
@@ -219,6 +226,9 @@ static td_status place_some(td_model *m, const td_npu_caps *caps, td_error *err)
     TD_TRY(check_movable(m, caps, err));
     if (m->spec.device_experts < m->config.top_k)
         return td_fail(err, TD_EINVAL, "a token chooses %u experts of a layer: take as many or more", m->config.top_k);
+    if (m->spec.device_experts % m->n_cards)
+        return td_fail(err, TD_EINVAL, "each of %u cards has equally many of a layer: take a multiple of %u", m->n_cards,
+                       m->n_cards);
     m->part.resident = m->spec.device_experts;
     return TD_OK;
 }
@@ -405,8 +415,8 @@ td_status td_model_open(const td_model_spec *spec, const td_model_probe *probe, 
 }
 
 void td_model_set_slots(td_model *m, uint32_t n_slots) {
-    assert(m->spec.device_experts == TD_GPU_EXPERTS_AUTO && n_slots <= m->config.n_experts);
-    m->part.resident = m->spec.device_experts = n_slots;
+    assert(m->spec.device_experts == TD_GPU_EXPERTS_AUTO && n_slots * m->n_cards <= m->config.n_experts);
+    m->part.resident = m->spec.device_experts = n_slots * m->n_cards;
     if (!n_slots || n_slots == m->config.n_experts) m->part.streamed = 0;
     if (!n_slots)
         td_info("num-gpu-experts auto: none: beside weights and KV cache there is no room for %u of a layer",

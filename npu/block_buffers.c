@@ -81,6 +81,7 @@ size_t td_block_buffers(td_block_desc *desc, td_dtype act_dtype, td_block_buffer
             for (int i = 0; i < 3; i++) ADD(desc->combine.add[i], desc->combine.hidden * act);
             break;
         case TD_BLOCK_ALL_REDUCE:
+            if (desc->all_reduce.exact) act = sizeof(int32_t);
             ADD(desc->all_reduce.out, desc->all_reduce.width * act);
             for (int i = 0; i < 3; i++) ADD(desc->all_reduce.add[i], desc->all_reduce.width * act);
             break;

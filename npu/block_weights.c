@@ -276,7 +276,16 @@ static td_status check_resident(const td_resident_desc *x, td_error *err) {
                        TD_EXPERTS_MAX, x->top_k, x->n_experts);
     if (!x->packed || x->packed->hidden != x->hidden || x->packed->inter != x->inter)
         return td_fail(err, TD_EINVAL, "resident experts need to be packed as [%u, %u]", x->inter, x->hidden);
+    if (x->first > td_resident_end(x) || x->end > x->top_k)
+        return td_fail(err, TD_EINVAL, "of %u choices none are %u to %u", x->top_k, x->first, x->end);
     return TD_OK;
+}
+
+static td_status check_all_reduce(const td_all_reduce_desc *a, td_error *err) {
+    SIZES(SIZE(a, width));
+    return !a->exact || (a->add[0] && !a->add[1] && !a->add[2])
+               ? TD_OK
+               : td_fail(err, TD_EINVAL, "a card gives one part of an exact sum");
 }
 
 static td_status check_kind(const td_block_desc *d, td_error *err) {
@@ -293,7 +302,7 @@ static td_status check_kind(const td_block_desc *d, td_error *err) {
         case TD_BLOCK_RESIDENT: return check_resident(&d->resident, err);
         case TD_BLOCK_JOIN: SIZES(SIZE(&d->join, hidden)); return TD_OK;
         case TD_BLOCK_COMBINE: SIZES(SIZE(&d->combine, hidden)); return TD_OK;
-        case TD_BLOCK_ALL_REDUCE: SIZES(SIZE(&d->all_reduce, width)); return TD_OK;
+        case TD_BLOCK_ALL_REDUCE: return check_all_reduce(&d->all_reduce, err);
         case TD_BLOCK_HEAD: SIZES(SIZE(&d->head, hidden), SIZE(&d->head, vocab), SIZE(&d->head, max_out)); return TD_OK;
         case TD_BLOCK_TOP:
             SIZES(SIZE(&d->top, vocab), SIZE(&d->top, k), SIZE(&d->top, max_out));
@@ -314,7 +323,8 @@ td_status td_block_check(const td_block_desc *desc, uint32_t tok_max, td_error *
 
 td_status td_block_check_slotless(const td_block_desc *desc, td_error *err) {
     const bool uses_slots = desc->kind == TD_BLOCK_RESIDENT || desc->kind == TD_BLOCK_JOIN ||
-                            (desc->kind == TD_BLOCK_ROUTER && desc->router.slot_of);
+                            (desc->kind == TD_BLOCK_ROUTER && desc->router.slot_of) ||
+                            (desc->kind == TD_BLOCK_ALL_REDUCE && desc->all_reduce.exact);
     return uses_slots ? td_fail(err, TD_ENOTSUP, "this device keeps no experts in slots") : TD_OK;
 }
 

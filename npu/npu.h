@@ -388,24 +388,31 @@ typedef struct {
 } td_experts_desc;
 
 #define TD_NO_SLOT UINT16_MAX
+#define TD_SLOT_ELSEWHERE (TD_NO_SLOT - 1) /* one of another card of a group */
 
 /**
  * Of the routed experts that row r chose, those with TD_ID_RESIDENT, which lie in slots of device memory as the CPU tier packs
  * them. sums[r] = their part of the exact sum (kernels/exact_sum.h) over the row's experts, of weights[r] * down_e(glu(gate_e(x),
- * up_e(x))), with the bits of the CPU tier. Which expert lies in which slot may change between two replays of a graph. Where a
- * marked expert has no slot, the run fails, or, on a card, the row's sums are NaNs.
+ * up_e(x))), with the bits of the CPU tier. Which expert lies in which slot may change between two replays of a graph. Experts
+ * elsewhere have no part in it. Where a marked expert has no slot, the run fails, or, on a card, the row's sums are NaNs.
  */
 typedef struct {
     uint32_t                hidden, inter, n_experts, top_k;
-    const td_packed_expert *packed;  /* copied */
-    const void             *slots;   /* [slots, packed->bytes] device memory; every slot begins with a multiple of 64 */
-    const uint16_t         *slot_of; /* [n_experts] device memory: where an expert lies, or TD_NO_SLOT */
+    uint32_t                first, end; /* of a row's choices: only those count; end 0: all do */
+    const td_packed_expert *packed;     /* copied */
+    const void             *slots;      /* [slots, packed->bytes] device memory; every slot begins with a multiple of 64 */
+    const uint16_t         *slot_of; /* [n_experts] device memory: where an expert lies, TD_SLOT_ELSEWHERE or TD_NO_SLOT */
     const void             *in;      /* [max_tok, hidden] */
     td_rows_i8              in_i8;   /* the same rows in int8; only where the packed format takes int8 */
     const uint16_t         *ids;     /* [max_tok, top_k] of a router with the same slot_of */
     const float            *weights; /* [max_tok, top_k] */
     int32_t                *sums;    /* [max_tok, td_exact_words(hidden)] */
 } td_resident_desc;
+
+/** Behind the last choice of a row that counts. */
+static inline uint32_t td_resident_end(const td_resident_desc *x) {
+    return x->end ? x->end : x->top_k;
+}
 
 /** out = the values of the exact sums parts[0] + parts[1], rounded to act_dtype. */
 typedef struct {
@@ -424,10 +431,12 @@ typedef struct {
 /**
  * Tensor parallel: out = the sum over the cards of a group, in their order, of what each of them adds: add[0] + add[1] +
  * add[2] in f32, NULL entries left out (none: zero), rounded to act_dtype. out may be one of add. Every card of the group
- * runs it in the same place of its stream.
+ * runs it in the same place of its stream. With `exact`, rows are int32 words of exact sums (kernels/exact_sum.h): each card
+ * gives add[0] alone, and out has the words of the whole.
  */
 typedef struct {
-    uint32_t      width;
+    uint32_t      width; /* values, or words */
+    bool          exact;
     td_npu_group *group;
     void         *out;    /* [max_tok, width] */
     const void   *add[3]; /* [max_tok, width] */

@@ -114,7 +114,7 @@ static td_status outline(planner *p, const td_plan_request *r, td_error *err) {
         td_model_handover_bytes(m, &x->to_host, &x->to_device);
     }
     TD_TRY(settle_experts_in_use(r, x, err));
-    x->resident = memory->slots;
+    x->resident = memory->slots * x->n_cards;
     x->hits = r->expert_hits > 0 ? r->expert_hits : fmin(1, x->resident / x->experts_in_use);
     if (r->expert_hits > 0 && !memory->slots)
         return td_fail(err, TD_EINVAL, "expert-hits: no experts move: add --num-gpu-experts");
@@ -322,7 +322,7 @@ static void describe(const planner *p, td_plan *out) {
     if (p->model.experts->n_layers) {
         out->n_experts = p->model.experts->n_experts;
         out->experts_in_use = (uint32_t)p->model.experts_in_use;
-        out->resident = p->placed.memory.slots;
+        out->resident = (uint32_t)p->model.resident;
         out->expert_hits = out->resident ? p->model.hits : 0;
     }
     out->context_length = td_model_context_length(p->placed.model);
@@ -366,14 +366,15 @@ static void more_bandwidth(td_plan_machine *m, char change[96]) {
     snprintf(change, 96, known ? "one memory channel more on every node" : "a tenth more read bandwidth on every node");
 }
 
-/* Returns the next larger number of cards that divides the model, or 0 if there is none. */
+/* Returns the next larger number of cards that divides the model and its experts that move, or 0 if there is none. */
 static uint32_t more_cards(const td_plan_request *r, uint32_t n, td_error *err) {
     td_model_config *c = malloc(sizeof *c);
-    uint32_t         more = 0;
+    uint32_t         more = 0, moving = r->engine.num_gpu_experts;
     td_error         why = {0};
+    if (moving == TD_GPU_EXPERTS_AUTO) moving = 0;
     if (c && td_model_config_read(r->engine.model_path, r->engine.model_override_json, c, err) == TD_OK)
         for (uint32_t i = n + 1; i <= TD_SHARDS_MAX && !more; i++)
-            if (td_shard_check(c, i, false, &why) == TD_OK) more = i;
+            if (td_shard_check(c, i, false, &why) == TD_OK && moving % i == 0) more = i;
     free(c);
     return more;
 }
@@ -396,7 +397,7 @@ static td_status plan_changes(const td_plan_request *r, const td_plan_machine *m
         more_bandwidth(other, out->change[out->n_changes].change);
         st = try_change(r, other, scratch, out, err);
     }
-    const bool may_grow = out->n_cards && !out->resident; /* experts do not move on several cards yet */
+    const bool may_grow = out->n_cards && !r->engine.stream_experts; /* streamed experts pass through one card */
     uint32_t   cards = st == TD_OK && may_grow ? more_cards(r, out->n_cards, err) : 0;
     if (cards && (cards == 1 || m->cards.sum_bytes_per_s > 0)) {
         td_plan_request with = *r;

@@ -216,7 +216,7 @@ static chosen on_the_card(const pricing *p, double n_tok, double top_k) {
     return m->resident > 0 ? (chosen){fmin(m->resident, hits * active), hits * n_tok * top_k} : (chosen){0, 0};
 }
 
-/* Experts in slots have the bytes and products that they have on the CPU. */
+/* Experts in slots have the bytes and products that they have on the CPU. Of several cards each has its share of them. */
 static double resident_cost(pricing *p, double n_tok) {
     const td_plan_model *m = p->model;
     td_plan_part        *part = &p->out->part[TD_PLAN_RESIDENT];
@@ -224,8 +224,9 @@ static double resident_cost(pricing *p, double n_tok) {
     const td_tier_work   expert = td_experts_batch_work(m->experts, m->layer_bytes, 1, 0),
                        pair = td_experts_batch_work(m->experts, m->layer_bytes, 0, 1);
     const double fixed = add_fixed(part, p->device.block_s);
-    return fixed + add_work(part, c.experts * (double)expert.bytes, c.pairs * (double)pair.int8_ops,
-                            c.pairs * (double)pair.f32_ops, (uncounted){0}, &p->device.linear);
+    const double experts = c.experts / m->n_cards, pairs = c.pairs / m->n_cards;
+    return fixed + add_work(part, experts * (double)expert.bytes, pairs * (double)pair.int8_ops,
+                            pairs * (double)pair.f32_ops, (uncounted){0}, &p->device.linear);
 }
 
 static double block_cost(pricing *p, const td_block_desc *b, bool moe_layer, row_range range) {
@@ -233,9 +234,10 @@ static double block_cost(pricing *p, const td_block_desc *b, bool moe_layer, row
     if (b->kind == TD_BLOCK_HEAD && !p->rows->n_out) return 0;
     if (b->kind == TD_BLOCK_ALL_REDUCE) { /* a ring: each card sends and receives 2 (n - 1) / n of all bytes */
         const td_plan_cards *c = &p->machine->cards;
-        double               n = p->model->n_cards, bytes = (double)(range.end - range.first) * b->all_reduce.width;
+        double               n = p->model->n_cards, values = (double)(range.end - range.first) * b->all_reduce.width;
+        size_t               value_bytes = b->all_reduce.exact ? sizeof(int32_t) : p->model->act_bytes;
         part->n++;
-        return add_copy(part, 2 * (n - 1) / n * bytes * p->model->act_bytes, c->sum_bytes_per_s, c->sum_s);
+        return add_copy(part, 2 * (n - 1) / n * values * value_bytes, c->sum_bytes_per_s, c->sum_s);
     }
     if (b->kind == TD_BLOCK_RESIDENT) return resident_cost(p, (double)(range.end - range.first));
     double       n_rows = (double)(range.end - range.first), fixed_s = add_fixed(part, p->device.block_s);

@@ -21,18 +21,25 @@ typedef struct {
     td_error          error;
 } upload;
 
+/* What one card has. */
+typedef struct {
+    td_npu        *npu;
+    char          *slots;           /* device */
+    uint16_t      *table, *on_host; /* [n_layers, n_experts]: on the device; in pinned memory, what it will be */
+    char          *staging;         /* pinned, an expert */
+    td_npu_stream *stream;          /* of uploads */
+} card_part;
+
 struct td_resident_experts {
     td_resident_spec     s;
     bool                 unified;
     td_residency_policy *policy;
-    char                *slots;           /* device */
-    uint16_t            *table, *on_host; /* [n_layers, n_experts]: on the device; in pinned memory, what it will be */
-    uint16_t            *slot_of;         /* the same, with experts that are loading */
-    uint16_t            *free_slots;      /* [n_layers, n_slots] */
-    uint32_t            *n_free;          /* [n_layers] */
-    char                *staging;         /* pinned, an expert */
-    uint16_t            *chosen;          /* [n_layers, max_tok, top_k] of the pass */
-    uint32_t            *n_chosen;        /* [n_layers] rows of it; 0: the pass does not have the layer */
+    card_part            cards[TD_CARDS_MAX];
+    uint16_t            *slot_of;    /* [n_layers, n_experts] numbers of slots, also of experts that are loading */
+    uint16_t            *free_slots; /* [n_layers, n_slots] */
+    uint32_t            *n_free;     /* [n_layers] */
+    uint16_t            *chosen;     /* [n_layers, max_tok, top_k] of the pass */
+    uint32_t            *n_chosen;   /* [n_layers] rows of it; 0: the pass does not have the layer */
     uint64_t             begun_ns;
     /* steps of swaps: a ring, begun by the launching thread, ended by the uploads' */
     upload           ring[TD_UPLOADS_OPEN];
@@ -41,7 +48,6 @@ struct td_resident_experts {
     uint32_t         n_open;           /* swaps, each with one step in the ring */
     td_signal        news;
     _Atomic bool     stop;
-    td_npu_stream   *stream;
     pthread_mutex_t  device; /* held while the uploads' thread calls the device, or a capture is made */
     pthread_t        thread;
     bool             has_thread, has_mutex;
@@ -62,7 +68,7 @@ uint64_t td_resident_table_bytes(const td_resident_spec *s) {
     return (size_t)s->n_layers * s->n_experts * sizeof(uint16_t);
 }
 static size_t slots_bytes(const td_resident_spec *s) {
-    return td_resident_slot_bytes(s) * s->n_slots + td_resident_stream_bytes(s);
+    return td_resident_slot_bytes(s) * (s->n_slots / s->n_cards) + td_resident_stream_bytes(s);
 }
 
 uint64_t td_resident_pinned_bytes(const td_resident_spec *s) {
@@ -84,13 +90,15 @@ static uint16_t *row_of(const td_resident_experts *r, uint16_t *table, uint32_t 
 /* ---- uploads ------------------------------------------------------------------------------------- */
 
 static td_status copy_expert(td_resident_experts *r, uint32_t layer, uint16_t expert, uint16_t to) {
-    td_npu *d = r->s.npu;
-    char   *slot = r->slots + ((size_t)layer * r->s.n_slots + to) * r->s.packed.bytes;
-    td_experts_copy_packed(r->s.experts, layer, expert, r->unified ? slot : r->staging);
+    const uint32_t   n = r->s.n_cards;
+    const card_part *c = &r->cards[to % n];
+    td_npu          *d = c->npu;
+    char            *slot = (char *)td_resident_slots(r, to % n, layer) + to / n * r->s.packed.bytes;
+    td_experts_copy_packed(r->s.experts, layer, expert, r->unified ? slot : c->staging);
     if (r->unified) return TD_OK;
     pthread_mutex_lock(&r->device);
-    td_status st = d->ops->copy(d, r->stream, slot, r->staging, r->s.packed.bytes, TD_COPY_H2D),
-              sync = d->ops->stream_sync(d, r->stream);
+    td_status st = d->ops->copy(d, c->stream, slot, c->staging, r->s.packed.bytes, TD_COPY_H2D),
+              sync = d->ops->stream_sync(d, c->stream);
     pthread_mutex_unlock(&r->device);
     return st != TD_OK ? st : sync;
 }
@@ -150,14 +158,16 @@ static void begin_step(td_resident_experts *r, const upload *u) {
 }
 
 static void enter_table(td_resident_experts *r, uint32_t layer, uint16_t expert, uint16_t slot) {
-    row_of(r, r->on_host, layer)[expert] = slot;
+    const uint32_t n = r->s.n_cards;
+    for (uint32_t c = 0; c < n; c++)
+        row_of(r, r->cards[c].on_host, layer)[expert] = slot % n == c ? (uint16_t)(slot / n) : TD_SLOT_ELSEWHERE;
     atomic_fetch_add_explicit(&r->uploads, 1, memory_order_relaxed);
     atomic_fetch_add_explicit(&r->resident, 1, memory_order_relaxed);
 }
 
 static void leave_table(td_resident_experts *r, uint32_t layer, uint16_t expert) {
     row_of(r, r->slot_of, layer)[expert] = TD_NO_SLOT;
-    row_of(r, r->on_host, layer)[expert] = TD_NO_SLOT;
+    for (uint32_t c = 0; c < r->s.n_cards; c++) row_of(r, r->cards[c].on_host, layer)[expert] = TD_NO_SLOT;
     atomic_fetch_sub_explicit(&r->resident, 1, memory_order_relaxed);
 }
 
@@ -255,7 +265,7 @@ void td_resident_chosen(td_resident_experts *r, uint32_t layer, uint32_t first_r
 
 /* Choices of the layer are counted, and the mark goes. Of what the device computed, what was not resident was streamed. */
 static void unmark(td_resident_experts *r, uint32_t layer, uint16_t *ids, size_t n) {
-    const uint16_t *placed = row_of(r, r->on_host, layer);
+    const uint16_t *placed = td_resident_placement(r, layer);
     uint64_t        hits = 0, streamed = 0;
     for (size_t i = 0; i < n; i++) {
         const bool is_on_device = td_id_is_resident(ids[i]);
@@ -295,39 +305,55 @@ const td_resident_spec *td_resident_get_spec(const td_resident_experts *r) {
     return &r->s;
 }
 
-const void *td_resident_slots(const td_resident_experts *r, uint32_t layer) {
-    return r->slots + (size_t)layer * r->s.n_slots * r->s.packed.bytes;
+const void *td_resident_slots(const td_resident_experts *r, uint32_t card, uint32_t layer) {
+    return r->cards[card].slots + (size_t)layer * (r->s.n_slots / r->s.n_cards) * r->s.packed.bytes;
 }
 
-const uint16_t *td_resident_slot_of(const td_resident_experts *r, uint32_t layer) {
-    return row_of(r, r->table, layer);
+const uint16_t *td_resident_slot_of(const td_resident_experts *r, uint32_t card, uint32_t layer) {
+    return row_of(r, r->cards[card].table, layer);
 }
 
 const uint16_t *td_resident_placement(const td_resident_experts *r, uint32_t layer) {
-    return row_of(r, r->on_host, layer);
+    return row_of(r, r->cards->on_host, layer);
 }
 
 float td_resident_uses(const td_resident_experts *r, uint32_t layer, uint32_t expert) {
     return td_residency_policy_uses(r->policy, layer, (uint16_t)expert);
 }
 
-td_status td_resident_enqueue_table(td_resident_experts *r, td_npu_stream *s) {
+td_status td_resident_enqueue_table(td_resident_experts *r, uint32_t card, td_npu_stream *s) {
+    const card_part *c = &r->cards[card];
     if (r->unified) return TD_OK;
-    return r->s.npu->ops->copy(r->s.npu, s, r->table, r->on_host, td_resident_table_bytes(&r->s), TD_COPY_H2D);
+    return c->npu->ops->copy(c->npu, s, c->table, c->on_host, td_resident_table_bytes(&r->s), TD_COPY_H2D);
+}
+
+static td_status open_card(const td_resident_experts *r, td_npu *d, card_part *c, td_error *err) {
+    const td_resident_spec *s = &r->s;
+    c->npu = d;
+    TD_TRY(d->ops->alloc(d, slots_bytes(s), (void **)&c->slots, err));
+    TD_TRY(d->ops->host_alloc(d, td_resident_table_bytes(s), (void **)&c->on_host, err));
+    memset(c->on_host, 0xff, td_resident_table_bytes(s)); /* TD_NO_SLOT */
+    c->table = c->on_host;
+    if (r->unified) return TD_OK;
+    TD_TRY(d->ops->alloc(d, td_resident_table_bytes(s), (void **)&c->table, err));
+    TD_TRY(d->ops->host_alloc(d, s->packed.bytes, (void **)&c->staging, err));
+    return d->ops->stream_create(d, &c->stream, err);
+}
+
+static void close_card(const td_resident_experts *r, const card_part *c) {
+    const td_resident_spec *s = &r->s;
+    td_npu                 *d = c->npu;
+    if (c->stream) d->ops->stream_destroy(d, c->stream);
+    if (c->slots) d->ops->free(d, c->slots, slots_bytes(s));
+    if (c->table && c->table != c->on_host) d->ops->free(d, c->table, td_resident_table_bytes(s));
+    if (c->on_host) d->ops->host_free(d, c->on_host, td_resident_table_bytes(s));
+    if (c->staging) d->ops->host_free(d, c->staging, s->packed.bytes);
 }
 
 static td_status open_memory(td_resident_experts *r, td_error *err) {
     const td_resident_spec *s = &r->s;
-    td_npu                 *d = s->npu;
     const size_t            slots = (size_t)s->n_layers * s->n_slots;
-    TD_TRY(d->ops->alloc(d, slots_bytes(s), (void **)&r->slots, err));
-    TD_TRY(d->ops->host_alloc(d, td_resident_table_bytes(s), (void **)&r->on_host, err));
-    if (r->unified) {
-        r->table = r->on_host;
-    } else {
-        TD_TRY(d->ops->alloc(d, td_resident_table_bytes(s), (void **)&r->table, err));
-        TD_TRY(d->ops->host_alloc(d, s->packed.bytes, (void **)&r->staging, err));
-    }
+    for (uint32_t c = 0; c < s->n_cards; c++) TD_TRY(open_card(r, s->npus[c], &r->cards[c], err));
     r->slot_of = malloc(td_resident_table_bytes(s));
     r->free_slots = malloc(slots * sizeof *r->free_slots);
     r->n_free = malloc(s->n_layers * sizeof *r->n_free);
@@ -335,8 +361,7 @@ static td_status open_memory(td_resident_experts *r, td_error *err) {
     r->n_chosen = calloc(s->n_layers, sizeof *r->n_chosen);
     if (!r->slot_of || !r->free_slots || !r->n_free || !r->chosen || !r->n_chosen)
         return td_fail(err, TD_ENOMEM, "out of memory for the experts on the device");
-    memset(r->on_host, 0xff, td_resident_table_bytes(s)); /* TD_NO_SLOT */
-    memset(r->slot_of, 0xff, td_resident_table_bytes(s));
+    memset(r->slot_of, 0xff, td_resident_table_bytes(s)); /* TD_NO_SLOT */
     for (uint32_t l = 0; l < s->n_layers; l++) {
         r->n_free[l] = s->n_slots;
         for (uint32_t i = 0; i < s->n_slots; i++) r->free_slots[(size_t)l * s->n_slots + i] = (uint16_t)i;
@@ -347,7 +372,6 @@ static td_status open_memory(td_resident_experts *r, td_error *err) {
 static td_status start_uploads(td_resident_experts *r, td_error *err) {
     r->has_mutex = pthread_mutex_init(&r->device, NULL) == 0;
     if (!r->has_mutex) return td_fail(err, TD_ENOMEM, "out of memory for the experts on the device");
-    if (!r->unified) TD_TRY(r->s.npu->ops->stream_create(r->s.npu, &r->stream, err));
     TD_TRY(td_thread_start(&r->thread, "uploads", uploads_main, r, err));
     r->has_thread = true;
     return TD_OK;
@@ -355,14 +379,15 @@ static td_status start_uploads(td_resident_experts *r, td_error *err) {
 
 td_status td_resident_open(const td_resident_spec *s, td_resident_experts **out, td_error *err) {
     *out = NULL;
-    if (s->stream_slots && (uint64_t)s->n_layers * s->n_slots + s->stream_slots > TD_NO_SLOT)
+    assert(s->n_slots % s->n_cards == 0 && (s->n_cards == 1 || !s->stream_slots));
+    if (s->stream_slots && (uint64_t)s->n_layers * s->n_slots + s->stream_slots > TD_SLOT_ELSEWHERE)
         return td_fail(err, TD_ENOTSUP,
                        "beside streamed experts the device keeps at most %u experts of a layer: lower num-gpu-experts",
-                       (TD_NO_SLOT - s->stream_slots) / s->n_layers);
+                       (TD_SLOT_ELSEWHERE - s->stream_slots) / s->n_layers);
     td_resident_experts *r = calloc(1, sizeof *r);
     if (!r) return td_fail(err, TD_ENOMEM, "out of memory for the experts on the device");
     td_npu_caps caps;
-    s->npu->ops->caps(s->npu, &caps);
+    s->npus[0]->ops->caps(s->npus[0], &caps);
     r->s = *s;
     r->unified = caps.unified_memory;
     r->begun_ns = td_trace_now();
@@ -400,18 +425,13 @@ td_status td_resident_fill(td_resident_experts *r, uint32_t layer, td_error *err
 
 void td_resident_close(td_resident_experts *r) {
     if (!r) return;
-    td_npu *d = r->s.npu;
     if (r->has_thread) {
         atomic_store_explicit(&r->stop, true, memory_order_release);
         td_signal_add(&r->news);
         pthread_join(r->thread, NULL);
     }
-    if (r->stream) d->ops->stream_destroy(d, r->stream);
+    for (uint32_t c = 0; c < r->s.n_cards; c++) close_card(r, &r->cards[c]);
     if (r->has_mutex) pthread_mutex_destroy(&r->device);
-    if (r->slots) d->ops->free(d, r->slots, slots_bytes(&r->s));
-    if (r->table && !r->unified) d->ops->free(d, r->table, td_resident_table_bytes(&r->s));
-    if (r->on_host) d->ops->host_free(d, r->on_host, td_resident_table_bytes(&r->s));
-    if (r->staging) d->ops->host_free(d, r->staging, r->s.packed.bytes);
     td_residency_policy_close(r->policy);
     free(r->slot_of);
     free(r->free_slots);

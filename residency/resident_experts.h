@@ -20,8 +20,11 @@
  *   drop   the memory of that one
  * Where the file cannot be read, or has other bytes, the expert that should go stays on the device for good.
  *
- * Uploads go one after another through one pinned buffer of an expert's size. At most TD_UPLOADS_OPEN swaps are open, and they may
+ * Uploads go one after another through a pinned buffer of an expert's size. At most TD_UPLOADS_OPEN swaps are open, and they may
  * take TD_UPLOADS_SHARE of the time, beside those that fill empty slots.
+ *
+ * Several cards share a layer's slots: slot number s is one of card s % n_cards. Each card has a table of its own, in which the
+ * experts of other cards are TD_SLOT_ELSEWHERE. So all routers mark the same ids, and each card computes its own experts.
  */
 #ifndef TD_RESIDENCY_RESIDENT_EXPERTS_H
 #define TD_RESIDENCY_RESIDENT_EXPERTS_H
@@ -34,21 +37,22 @@
 #define TD_UPLOADS_SHARE 0.25
 
 typedef struct {
-    td_npu          *npu;     /* borrowed, as what follows */
+    td_npu          *npus[TD_CARDS_MAX]; /* borrowed, as what follows */
+    uint32_t         n_cards;
     td_experts      *experts; /* uploads read it: a layer is loaded before td_resident_fill or the first pass */
     td_packed_expert packed;
     uint32_t         n_layers, n_experts, top_k;
-    uint32_t         n_slots;      /* of a layer, top_k .. n_experts */
-    uint32_t         stream_slots; /* of streamed experts (streamed_experts.h), behind the slots of all layers */
-    uint32_t         max_tok;      /* rows of a pass */
-    uint64_t         chaos_seed;   /* random swaps, for tests of determinism; 0: the policy's */
-    bool             drop;         /* what is resident leaves host memory (td_experts_drop): td_resident_fill comes first */
+    uint32_t         n_slots; /* of a layer, top_k .. n_experts; of all cards together, a multiple of their number */
+    uint32_t stream_slots;    /* of streamed experts (streamed_experts.h), behind the slots of all layers; one card alone */
+    uint32_t max_tok;         /* rows of a pass */
+    uint64_t chaos_seed;      /* random swaps, for tests of determinism; 0: the policy's */
+    bool     drop;            /* what is resident leaves host memory (td_experts_drop): td_resident_fill comes first */
 } td_resident_spec;
 
 typedef struct td_resident_experts td_resident_experts;
 
-/** What td_resident_open takes of the device's memory: n_slots slots, each one of each layer's, those of streamed experts, and
- * the table. And of pinned memory. */
+/** What td_resident_open takes of a card's memory: of each of its slots, for all layers; those of streamed experts; the table. And
+ * of pinned memory, for each card. */
 uint64_t td_resident_slot_bytes(const td_resident_spec *s);
 uint64_t td_resident_stream_bytes(const td_resident_spec *s);
 uint64_t td_resident_table_bytes(const td_resident_spec *s);
@@ -69,18 +73,18 @@ TD_NODISCARD td_status td_resident_fill(td_resident_experts *r, uint32_t layer, 
 
 const td_resident_spec *td_resident_get_spec(const td_resident_experts *r);
 
-/** Device memory of a layer: [n_slots, packed.bytes], and the table's row. The slots of streamed experts are behind those of the
- * last layer. */
-const void     *td_resident_slots(const td_resident_experts *r, uint32_t layer);
-const uint16_t *td_resident_slot_of(const td_resident_experts *r, uint32_t layer);
+/** A card's memory of a layer: [n_slots / n_cards, packed.bytes], and the table's row. The slots of streamed experts are behind
+ * those of the last layer. */
+const void     *td_resident_slots(const td_resident_experts *r, uint32_t card, uint32_t layer);
+const uint16_t *td_resident_slot_of(const td_resident_experts *r, uint32_t card, uint32_t layer);
 
-/** From begin_pass on, for the thread that launches: where the pass finds the layer's experts [n_experts], as in the table; and
- * how much an expert was used of late, in uses. */
+/** From begin_pass on, for the thread that launches: where the pass finds the layer's experts [n_experts], as in the first card's
+ * table; and how much an expert was used of late, in uses. */
 const uint16_t *td_resident_placement(const td_resident_experts *r, uint32_t layer);
 float           td_resident_uses(const td_resident_experts *r, uint32_t layer, uint32_t expert);
 
-/** The first operation of a pass: the table to the device. Nothing with unified memory. */
-TD_NODISCARD td_status td_resident_enqueue_table(td_resident_experts *r, td_npu_stream *s);
+/** The first operation of a card's pass: its table to the device. Nothing with unified memory. */
+TD_NODISCARD td_status td_resident_enqueue_table(td_resident_experts *r, uint32_t card, td_npu_stream *s);
 
 /** Before a pass is launched, and after its stream was synchronised; on the thread that launches. */
 void td_resident_begin_pass(td_resident_experts *r);
@@ -91,7 +95,7 @@ void td_resident_end_pass(td_resident_experts *r, const td_step *step);
  * thread, between begin_pass and end_pass. @param ids [n_tok, top_k], read during the call only. */
 void td_resident_chosen(td_resident_experts *r, uint32_t layer, uint32_t first_row, uint32_t n_tok, const uint16_t *ids);
 
-/** While a stream of the device is captured, nobody may synchronise another: uploads rest between these. */
+/** While a stream of a card is captured, nobody may synchronise another: uploads rest between these. One card at a time. */
 void td_resident_pause(td_resident_experts *r);
 void td_resident_resume(td_resident_experts *r);
 

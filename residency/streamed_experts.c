@@ -87,8 +87,8 @@ static bool await_slot(const td_streamed_experts *s, uint32_t i) {
 
 static td_status copy_expert(const lane *l, const upload *u, uint32_t slot) {
     const td_streamed_experts *s = l->s;
-    td_npu                    *d = s->spec.npu;
-    char                      *to = (char *)td_resident_slots(s->resident, u->layer) + slot * s->spec.packed.bytes;
+    td_npu                    *d = s->spec.npus[0];
+    char                      *to = (char *)td_resident_slots(s->resident, 0, u->layer) + slot * s->spec.packed.bytes;
     td_experts_copy_packed(s->spec.experts, u->layer, u->expert, l->staging);
     td_status st = d->ops->copy(d, l->stream, to, l->staging, s->spec.packed.bytes, TD_COPY_H2D),
               sync = d->ops->stream_sync(d, l->stream);
@@ -287,21 +287,21 @@ void td_streamed_end_pass(td_streamed_experts *s, bool ok) {
 }
 
 td_status td_streamed_enqueue_take(td_streamed_experts *s, uint32_t layer, td_npu_stream *stream) {
-    td_npu *d = s->spec.npu;
+    td_npu *d = s->spec.npus[0];
     TD_TRY(d->ops->bell_wait(d, stream, &s->bells[layer].taken));
-    return d->ops->copy(d, stream, (void *)td_resident_slot_of(s->resident, layer), row_of(s, layer),
+    return d->ops->copy(d, stream, (void *)td_resident_slot_of(s->resident, 0, layer), row_of(s, layer),
                         s->spec.n_experts * sizeof *s->rows, TD_COPY_H2D);
 }
 
 td_status td_streamed_enqueue_leave(td_streamed_experts *s, uint32_t layer, td_npu_stream *stream) {
-    return s->spec.npu->ops->bell_ring(s->spec.npu, stream, &s->bells[layer].left);
+    return s->spec.npus[0]->ops->bell_ring(s->spec.npus[0], stream, &s->bells[layer].left);
 }
 
 /* ---- life ------------------------------------------------------------------------------------------- */
 
 static td_status open_memory(td_streamed_experts *s, td_error *err) {
     const td_resident_spec *c = &s->spec;
-    td_npu                 *d = c->npu;
+    td_npu                 *d = c->npus[0];
     TD_TRY(d->ops->host_alloc(d, td_resident_table_bytes(c), (void **)&s->rows, err));
     TD_TRY(d->ops->host_alloc(d, c->n_layers * sizeof *s->bells, (void **)&s->bells, err));
     s->order = malloc(c->n_experts * sizeof *s->order);
@@ -314,7 +314,7 @@ static td_status open_memory(td_streamed_experts *s, td_error *err) {
 }
 
 static td_status start_lane(td_streamed_experts *s, lane *l, td_error *err) {
-    td_npu *d = s->spec.npu;
+    td_npu *d = s->spec.npus[0];
     l->s = s;
     TD_TRY(d->ops->host_alloc(d, s->spec.packed.bytes, (void **)&l->staging, err));
     TD_TRY(d->ops->stream_create(d, &l->stream, err));
@@ -346,7 +346,7 @@ td_status td_streamed_open(td_resident_experts *r, uint32_t n_layers, td_streame
 
 void td_streamed_close(td_streamed_experts *s) {
     if (!s) return;
-    td_npu *d = s->spec.npu;
+    td_npu *d = s->spec.npus[0];
     atomic_store_explicit(&s->stop, true, memory_order_release);
     td_signal_add(&s->news);
     for (lane *l = s->lanes; l < s->lanes + TD_STREAM_LANES; l++) {

@@ -37,6 +37,7 @@ td_cuda_chosen td_cuda_choose(td_cuda_run *r, const td_npu_block *b, const td_cu
     out.places = (td_cuda_count){out.totals, (uint32_t)pairs};
     TD_CUDA_LAUNCH(r, EXPERTS_PLACE, TD_GRID(c->n_experts, 1, 1), c->n_experts * sizeof(int), TD_P(td_cuda_n_tok(r).count),
                    TD_U(first), TD_U(out.rows), TD_P(out.ids), TD_U(c->n_experts), TD_U(c->top_k), TD_U(c->mark),
-                   TD_U(out.tile_rows), TD_P(out.row_at), TD_P(out.place_of), TD_P(out.tile), TD_P(out.totals));
+                   TD_U(c->begin), TD_U(c->end), TD_P(c->slot_of), TD_U(out.tile_rows), TD_P(out.row_at), TD_P(out.place_of),
+                   TD_P(out.tile), TD_P(out.totals));
     return out;
 }

@@ -12,7 +12,9 @@
 /** A block of experts, as its descriptor has it. */
 typedef struct {
     uint32_t        hidden, inter, n_experts, top_k;
-    uint32_t        mark;       /* 0, or TD_ID_RESIDENT: only choices that have it count */
+    uint32_t        mark;       /* 0, or TD_ID_RESIDENT: only choices that have it count, */
+    uint32_t        begin, end; /* of a row's choices these, */
+    const uint16_t *slot_of;    /* and none of experts elsewhere; or NULL */
     bool            takes_many; /* its products take tiles of TD_CUDA_MANY_ROWS, too */
     const uint16_t *ids;        /* [max_tok, top_k] */
     const float    *weights;    /* [max_tok, top_k] */

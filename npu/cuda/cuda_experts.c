@@ -28,6 +28,7 @@ static td_cuda_choice choice_of(const td_experts_desc *x, bool made) {
                             .inter = x->inter,
                             .n_experts = x->n_experts,
                             .top_k = x->top_k,
+                            .end = x->top_k,
                             .takes_many = made && is_int8(x->gate[0]) && is_int8(x->down[0]),
                             .ids = x->ids,
                             .weights = x->weights};

@@ -55,7 +55,7 @@
     X(ROUTE, td_route, 15, 32) \
     X(COMBINE, td_combine, 6, 256) \
     X(GATE_ROWS, td_gate_rows, 5, 256) \
-    X(EXPERTS_PLACE, td_experts_place, 12, TD_CUDA_PLACE_THREADS) \
+    X(EXPERTS_PLACE, td_experts_place, 15, TD_CUDA_PLACE_THREADS) \
     X(EXPERTS_W8A8_8, td_experts_w8a8_8, 10, TD_CUDA_LINEAR_THREADS) \
     X(EXPERTS_W8A8_64, td_experts_w8a8_64, 10, TD_CUDA_LINEAR_THREADS) \
     X(EXPERTS_SWIGLU_8, td_experts_swiglu_8, 10, TD_CUDA_LINEAR_THREADS) \
@@ -71,11 +71,11 @@
     X(PACKED_FP4_GROUPS, td_packed_fp4_groups, 12, TD_CUDA_LINEAR_THREADS) \
     X(PACKED_BF16, td_packed_bf16, 10, TD_CUDA_LINEAR_THREADS) \
     X(PACKED_BF16_F32, td_packed_bf16_f32, 10, TD_CUDA_LINEAR_THREADS) \
-    X(EXPERTS_PART, td_experts_part, 11, 256) \
+    X(EXPERTS_PART, td_experts_part, 13, 256) \
     X(JOIN, td_join, 5, 256) \
-    X(CARDS_PART, td_cards_part, 10, TD_CUDA_SUM_THREADS) \
+    X(CARDS_PART, td_cards_part, 11, TD_CUDA_SUM_THREADS) \
     X(CARDS_MEET, td_cards_meet, 14, 32) \
-    X(CARDS_SUM, td_cards_sum, 18, TD_CUDA_SUM_THREADS) \
+    X(CARDS_SUM, td_cards_sum, 19, TD_CUDA_SUM_THREADS) \
     X(CARDS_GATHER, td_cards_gather, 16, TD_CUDA_SUM_THREADS) \
     X(TOP, td_top, 5, TD_CUDA_TOP_THREADS) \
     X(LOG_SUMS, td_log_sums, 4, TD_CUDA_TOP_THREADS) \

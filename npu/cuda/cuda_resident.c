@@ -18,7 +18,9 @@
 #include "kernels/product/group_layout.h"
 #include "npu/cuda/cuda_chosen.h"
 
-_Static_assert(TD_CUDA_ID_RESIDENT == TD_ID_RESIDENT && TD_CUDA_NO_SLOT == TD_NO_SLOT, "as the kernels have them");
+_Static_assert(TD_CUDA_ID_RESIDENT == TD_ID_RESIDENT && TD_CUDA_NO_SLOT == TD_NO_SLOT &&
+                   TD_CUDA_SLOT_ELSEWHERE == TD_SLOT_ELSEWHERE,
+               "as the kernels have them");
 
 #define SUM_THREADS 256
 
@@ -36,6 +38,9 @@ static td_cuda_choice choice_of(const td_resident_desc *x) {
                             .n_experts = x->n_experts,
                             .top_k = x->top_k,
                             .mark = TD_ID_RESIDENT,
+                            .begin = x->first,
+                            .end = td_resident_end(x),
+                            .slot_of = x->slot_of,
                             .takes_many = !is_bf16(x) && !is_grouped(x),
                             .ids = x->ids,
                             .weights = x->weights};
@@ -159,7 +164,7 @@ static void launch_run(td_cuda_run *r, const td_npu_block *b, const td_cuda_choi
     product(r, b, &e, &h, NULL, true, down, NULL);
     TD_CUDA_LAUNCH(r, EXPERTS_PART, TD_GRID(td_div_up(x->hidden, SUM_THREADS), e.rows, 1), 0, TD_P(td_cuda_n_tok(r).count),
                    TD_U(first), TD_P(e.ids), TD_P(e.weights), TD_P(e.place_of), TD_U(x->n_experts), TD_U(x->top_k),
-                   TD_P(x->slot_of), TD_P(down), TD_U(x->hidden),
+                   TD_U(c->begin), TD_U(c->end), TD_P(x->slot_of), TD_P(down), TD_U(x->hidden),
                    TD_P(td_cuda_at_run(r, first, x->sums, td_exact_words(x->hidden) * sizeof(int32_t))));
 }
 

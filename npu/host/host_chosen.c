@@ -2,18 +2,21 @@
 
 #include <string.h>
 
-static bool counts(const td_host_choice *c, uint16_t id) {
-    return !c->resident || td_id_is_resident(id);
+static uint16_t expert_of(const td_host_choice *c, uint16_t id) {
+    return c->slot_of ? td_id_number(id) : id;
 }
 
-static uint16_t expert_of(const td_host_choice *c, uint16_t id) {
-    return c->resident ? td_id_number(id) : id;
+/* Of ids that are no expert's, too. */
+static bool counts(const td_host_choice *c, size_t choice) {
+    const uint16_t id = c->ids[choice], e = expert_of(c, id);
+    if (choice % c->top_k < c->first_choice || choice % c->top_k >= c->end_choice) return false;
+    return !c->slot_of || (td_id_is_resident(id) && (e >= c->n_experts || c->slot_of[e] != TD_SLOT_ELSEWHERE));
 }
 
 td_status td_host_choice_list(const td_host_choice *c) {
     memset(c->first, 0, (c->n_experts + 1) * sizeof *c->first);
     for (size_t i = 0; i < c->rows * c->top_k; i++) {
-        if (!counts(c, c->ids[i])) continue;
+        if (!counts(c, i)) continue;
         const uint16_t e = expert_of(c, c->ids[i]);
         if (e >= c->n_experts) return TD_EINVAL;
         if (++c->first[e + 1] > c->rows) return TD_EINVAL; /* a row has it twice */
@@ -22,7 +25,7 @@ td_status td_host_choice_list(const td_host_choice *c) {
     for (size_t row = 0; row < c->rows; row++) {
         uint32_t terms = 0;
         for (size_t i = row * c->top_k; i < (row + 1) * c->top_k; i++) {
-            if (!counts(c, c->ids[i])) continue;
+            if (!counts(c, i)) continue;
             c->list[c->first[expert_of(c, c->ids[i])]++] = (td_host_chosen){(uint32_t)row, c->weights[i]};
             terms++;
         }

@@ -12,12 +12,13 @@ typedef struct {
 
 typedef struct {
     size_t          rows, top_k, n_experts, hidden;
-    bool            resident; /* only choices with TD_ID_RESIDENT count; false: none has it */
-    const uint16_t *ids;      /* [rows, top_k] */
-    const float    *weights;  /* [rows, top_k] */
-    uint32_t       *first;    /* [n_experts + 1] out: where each expert's rows begin in list */
-    td_host_chosen *list;     /* [rows * top_k] out: by expert, and of one expert by row */
-    int32_t        *sums;     /* [rows, td_exact_words(hidden)] */
+    size_t          first_choice, end_choice; /* of each row: only those count */
+    const uint16_t *slot_of; /* as of resident experts: only they count, and those elsewhere do not; NULL: no id is marked */
+    const uint16_t *ids;     /* [rows, top_k] */
+    const float    *weights; /* [rows, top_k] */
+    uint32_t       *first;   /* [n_experts + 1] out: where each expert's rows begin in list */
+    td_host_chosen *list;    /* [rows * top_k] out: by expert, and of one expert by row */
+    int32_t        *sums;    /* [rows, td_exact_words(hidden)] */
 } td_host_choice;
 
 /** List the rows and begin their sums. @return TD_EINVAL for ids that are no expert's, or twice in a row. */

@@ -70,6 +70,7 @@ static td_status run_experts(td_host_npu *d, const td_npu_block *b, const td_hos
                                     .top_k = x->top_k,
                                     .n_experts = x->n_experts,
                                     .hidden = x->hidden,
+                                    .end_choice = x->top_k,
                                     .ids = x->ids + row * x->top_k,
                                     .weights = x->weights + row * x->top_k,
                                     .first = (uint32_t *)(d->scratch + b->at.first),

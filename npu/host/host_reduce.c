@@ -1,10 +1,12 @@
 /*
- * The sum over cards that are host devices of one process: in the order of the cards, the same bits whoever comes first.
+ * The sum over cards that are host devices of one process: in the order of the cards, the same bits whoever comes first; and that
+ * of exact sums, which has no order.
  *
  * Each card puts its contribution into its own scratch, waits for the others, and sums all of them for itself. A second wait
  * keeps the scratch until everybody has read it. A card that gives up wakes those that wait for it.
  */
 #include <stdlib.h>
+#include <string.h>
 
 #include "core/error.h"
 #include "kernels/rows/convert.h"
@@ -85,6 +87,11 @@ typedef struct {
     size_t              row0;
 } reduce_job;
 
+/* Bytes of n values, or words. */
+static size_t bytes_of(const td_host_npu *d, const td_all_reduce_desc *a, size_t n) {
+    return a->exact ? n * sizeof(int32_t) : td_host_act_bytes(d, n);
+}
+
 static float *worker_rows(const reduce_job *j, const td_worker *w) {
     return (float *)(j->d->scratch + j->b->at.f32 + w->index * j->b->at.per_worker);
 }
@@ -95,14 +102,31 @@ static void contribute_row(void *ctx, uint32_t i, const td_worker *w) {
     const td_all_reduce_desc *a = &j->b->desc.all_reduce;
     td_dtype                  act = j->d->act;
     float                    *sum = worker_rows(j, w), *f = sum + td_round_up(a->width, 16);
-    size_t                    at = td_host_act_bytes(j->d, (j->row0 + i) * a->width);
+    size_t                    at = bytes_of(j->d, a, (j->row0 + i) * a->width);
+    char                     *part = j->d->scratch + j->b->at.rows + bytes_of(j->d, a, (size_t)i * a->width);
+    if (a->exact) {
+        memcpy(part, (const char *)a->add[0] + at, bytes_of(j->d, a, a->width));
+        return;
+    }
     for (size_t k = 0; k < a->width; k++) sum[k] = 0;
     for (int k = 0; k < 3; k++) {
         if (!a->add[k]) continue;
         td_to_f32(act, (const char *)a->add[k] + at, a->width, f);
         j->d->kernels->math->add(sum, f, a->width);
     }
-    td_from_f32(act, sum, a->width, j->d->scratch + j->b->at.rows + td_host_act_bytes(j->d, (size_t)i * a->width));
+    td_from_f32(act, sum, a->width, part);
+}
+
+static void sum_exact_row(void *ctx, uint32_t i, const td_worker *w) {
+    const reduce_job         *j = ctx;
+    const td_all_reduce_desc *a = &j->b->desc.all_reduce;
+    uint32_t                 *out = (uint32_t *)a->out + (j->row0 + i) * a->width;
+    (void)w;
+    memset(out, 0, a->width * sizeof *out);
+    for (uint32_t m = 0; m < a->group->n; m++) {
+        const uint32_t *part = (const uint32_t *)(const void *)a->group->members[m].part + (size_t)i * a->width;
+        for (size_t k = 0; k < a->width; k++) out[k] += part[k];
+    }
 }
 
 static void sum_row(void *ctx, uint32_t i, const td_worker *w) {
@@ -128,7 +152,7 @@ static td_status run_reduce(td_host_npu *d, const td_npu_block *b, const td_host
         td_host_for(d, contribute_row, &j, rows, rows * a->width);
         own->part = d->scratch + b->at.rows;
         TD_TRY(meet(a->group));
-        td_host_for(d, sum_row, &j, rows, rows * a->width * a->group->n);
+        td_host_for(d, a->exact ? sum_exact_row : sum_row, &j, rows, rows * a->width * a->group->n);
         TD_TRY(meet(a->group));
     }
     return TD_OK;
@@ -145,7 +169,7 @@ static void place_reduce(const td_host_npu *d, const td_block_desc *desc, td_npu
     size_t width = desc->all_reduce.width;
     b->run = run_reduce;
     b->at.chunk = desc->max_tok < CHUNK_ROWS ? desc->max_tok : CHUNK_ROWS;
-    b->at.rows = td_host_place(&used, td_host_act_bytes(d, b->at.chunk * width));
+    b->at.rows = td_host_place(&used, bytes_of(d, &desc->all_reduce, b->at.chunk * width));
     b->at.per_worker = td_round_up(2 * td_round_up(width, 16) * sizeof(float), TD_CACHE_LINE);
     b->at.f32 = td_host_place(&used, b->at.per_worker * d->n_workers);
     b->scratch_bytes = used;

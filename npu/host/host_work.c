@@ -27,7 +27,8 @@ static void add_resident(td_tier_work *sum, const td_npu_block *b, const td_host
     bool                    chosen[TD_EXPERTS_MAX] = {false};
     for (size_t i = 0; i < (size_t)s->n_tok * x->top_k; i++) {
         const uint16_t e = td_id_number(x->ids[i]);
-        if (!td_id_is_resident(x->ids[i]) || e >= x->n_experts) continue;
+        if (i % x->top_k < x->first || i % x->top_k >= td_resident_end(x)) continue;
+        if (!td_id_is_resident(x->ids[i]) || e >= x->n_experts || x->slot_of[e] == TD_SLOT_ELSEWHERE) continue;
         rows++;
         if (!chosen[e]) sum->bytes += b->packed.bytes;
         chosen[e] = true;

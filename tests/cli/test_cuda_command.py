@@ -126,7 +126,7 @@ class Cuda(unittest.TestCase):
     def test_refusals(self):
         self.assertIn("there is no CUDA card 2: this process sees 2", self.refused("--tensor-parallel-size", "4"))
         self.assertIn("there is no CUDA card 5: this process sees 2", self.refused("--base-gpu-id", "5"))
-        self.assertIn("each of several cards keeps all of a layer's routed experts (16) or none (0)", self.refused("--num-gpu-experts", "8", "--tensor-parallel-size", "2"))
+        self.assertIn("num-gpu-experts 7: each of 2 cards has equally many of a layer: take a multiple of 2", self.refused("--num-gpu-experts", "7", "--tensor-parallel-size", "2"))
         self.assertIn("bf16 activations only", self.refused("--quantization", "none"))
         self.assertIn("NVRTC, which compiles the kernels for the card, was not found", self.refused(TD_CUDA_KERNELS="", TD_NVRTC="/nowhere", TD_CUDA_CACHE="/nowhere"))
         self.assertRegex(self.refused(TD_STANDIN_MEMORY=str(8 << 20)), r"device memory: the weights take .* of the 0\.01 GiB available may .* use one with [\d.]+ GiB or more")

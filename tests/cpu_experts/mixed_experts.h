@@ -35,9 +35,10 @@ typedef struct {
     void            *x;     /* [rows, hidden] act */
     char            *slots; /* [MIXED_SLOTS, packed.bytes] */
     uint16_t         slot_of[MIXED_EXPERTS];
-    uint16_t        *ids;      /* [rows, MIXED_K] */
-    int32_t         *parts[2]; /* [rows] sums: of the device, of the CPU tier */
-    void            *want;     /* [rows, hidden] act: of the CPU tier alone */
+    uint32_t         first, end; /* as the block's descriptor has them */
+    uint16_t        *ids;        /* [rows, MIXED_K] */
+    int32_t         *parts[2];   /* [rows] sums: of the device, of the CPU tier */
+    void            *want;       /* [rows, hidden] act: of the CPU tier alone */
 } mixed;
 
 static inline void mixed_ffn(mixed *m, const uint16_t *ids, void *y, bool in_parts) {
@@ -175,12 +176,16 @@ static inline void mixed_place(mixed *m, uint32_t n, uint64_t draw) {
 
 /** All but the arrays, which are the device's. */
 static inline td_block_desc mixed_resident_desc(const mixed *m, uint32_t max_tok) {
-    return (td_block_desc){
-        .kind = TD_BLOCK_RESIDENT,
-        .layer = TD_NO_LAYER,
-        .max_tok = max_tok,
-        .resident = {
-            .hidden = m->s.hidden, .inter = m->s.inter, .n_experts = MIXED_EXPERTS, .top_k = MIXED_K, .packed = &m->packed}};
+    return (td_block_desc){.kind = TD_BLOCK_RESIDENT,
+                           .layer = TD_NO_LAYER,
+                           .max_tok = max_tok,
+                           .resident = {.hidden = m->s.hidden,
+                                        .inter = m->s.inter,
+                                        .n_experts = MIXED_EXPERTS,
+                                        .top_k = MIXED_K,
+                                        .first = m->first,
+                                        .end = m->end,
+                                        .packed = &m->packed}};
 }
 
 #endif

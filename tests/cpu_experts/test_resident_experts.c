@@ -55,6 +55,34 @@ TEST(any_placement_gives_the_bits_of_the_cpu_tier) {
             }
 }
 
+/* Parts of two cards, each of the first choices and of the others, add up to the words of one block of all. */
+TEST(parts_of_cards_and_of_choices_add_up) {
+    const mixed_shape s = {TD_EXPERT_INT8C, TD_DT_BF16, 128, 96, 1, N_TOK, false};
+    const size_t      words = N_TOK * td_exact_words(s.hidden);
+    mixed             m = mixed_open(&s, NULL, NULL);
+    rig               g = rig_open(2, s.act, false);
+    int32_t          *whole = calloc(words, sizeof *whole);
+    uint16_t          slot_of[MIXED_EXPERTS];
+    mixed_place(&m, MIXED_SLOTS - 2, 0);
+    memcpy(slot_of, m.slot_of, sizeof slot_of);
+    for (uint32_t part = 0; part <= 4; part++) { /* the last one is all */
+        for (uint32_t e = 0; e < MIXED_EXPERTS; e++)
+            m.slot_of[e] =
+                part < 4 && slot_of[e] != TD_NO_SLOT && slot_of[e] % 2 == part % 2 ? TD_SLOT_ELSEWHERE : slot_of[e];
+        m.first = part < 4 && part / 2 ? 1 : 0;
+        m.end = part < 2 ? 1 : 0;
+        td_block_desc desc = resident_desc(&m);
+        td_npu_block *b = make_block(&g, &desc);
+        run_rows(&g, b, N_TOK);
+        g.npu->ops->block_destroy(g.npu, b);
+        for (size_t i = 0; i < words && part < 4; i++) whole[i] = (int32_t)((uint32_t)whole[i] + (uint32_t)m.parts[0][i]);
+    }
+    assert_memory_equal(whole, m.parts[0], words * sizeof *whole);
+    free(whole);
+    rig_close(&g);
+    mixed_close(&m);
+}
+
 TEST(ids_that_are_not_in_a_slot_fail) {
     const mixed_shape s = {TD_EXPERT_INT4C, TD_DT_BF16, 128, 96, 1, N_TOK, false};
     mixed             m = mixed_open(&s, NULL, NULL);
@@ -87,6 +115,9 @@ TEST(blocks_of_other_sizes_are_refused) {
     assert_non_null(strstr(err.text, "packed as [64, 128]"));
     desc = resident_desc(&m);
     desc.resident.top_k = MIXED_EXPERTS + 1;
+    assert_int_equal(g.npu->ops->block_create(g.npu, &desc, &b, &err), TD_EINVAL);
+    desc = resident_desc(&m);
+    desc.resident.end = MIXED_K + 1;
     assert_int_equal(g.npu->ops->block_create(g.npu, &desc, &b, &err), TD_EINVAL);
     rig_close(&g);
     mixed_close(&m);

@@ -20,6 +20,11 @@ TEST(int4_with_biases_and_limits) {
     check_model(GOLDEN "gpt_oss", 3, TD_EXPERT_INT4C);
 }
 
+TEST(on_two_cards) {
+    model_run_options o = {.path = GOLDEN "deepseek_v3_yarn", .w8a8 = true, .experts = TD_EXPERT_INT8C, .n_cards = 2};
+    check_residency(o, 4, 4, (const char *const[]){"cuda", NULL});
+}
+
 TEST(streamed) {
     model_run_options o = {
         .path = GOLDEN "deepseek_v3_yarn", .w8a8 = true, .experts = TD_EXPERT_INT8C, .stream_experts = true};
@@ -27,6 +32,7 @@ TEST(streamed) {
 }
 
 int main(void) {
+    setenv("TD_STANDIN_DEVICES", "2", 1);
     use_cuda_standin("5", NULL);
     return tests_run(NULL, NULL);
 }

@@ -46,6 +46,23 @@ TEST(streamed_bf16) {
     check_streamed(GOLDEN "qwen3_moe", 4, TD_EXPERT_BF16);
 }
 
+/* Several cards share the slots. Steps go whole, or in halves. */
+static void check_cards(const char *path, uint32_t resident, td_expert_format format, uint32_t n_cards) {
+    model_run_options o = {
+        .path = path, .w8a8 = format != TD_EXPERT_BF16, .experts = format, .n_cards = n_cards, .overlap_min_tok = 20};
+    for (; o.overlap_min_tok; o.overlap_min_tok -= 20) check_residency(o, resident, 12, DEVICES);
+}
+
+TEST(int4_on_two_cards) {
+    check_cards("models/tale-v3-14m", 6, TD_EXPERT_INT4C, 2);
+}
+TEST(int8_on_four_cards) {
+    check_cards(GOLDEN "deepseek_v3_yarn", 4, TD_EXPERT_INT8C, 4);
+}
+TEST(bf16_on_two_cards) {
+    check_cards(GOLDEN "qwen3_moe", 4, TD_EXPERT_BF16, 2);
+}
+
 /* ---- what is resident leaves host memory ----------------------------------------------------------- */
 
 static char folder[] = "/tmp/test_residency.XXXXXX";
@@ -99,6 +116,13 @@ TEST_WITH(experts_that_left_host_memory, quantised, removed) {
     check_residency(DROPPED, 6, 60, DEVICES);
     assert_true(residency_counts.reads > 0 && residency_counts.unread == 0);
     assert_true(residency_counts.dropped_bytes > 0);
+}
+
+TEST_WITH(experts_of_two_cards_that_left_host_memory, quantised, removed) {
+    model_run_options o = DROPPED;
+    o.n_cards = 2;
+    check_residency(o, 6, 60, DEVICES);
+    assert_true(residency_counts.reads > 0 && residency_counts.unread == 0);
 }
 
 /* Those that pass through the device are in host memory meanwhile. */

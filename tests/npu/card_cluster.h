@@ -29,6 +29,7 @@ typedef struct {
     td_bf16          *add[3], *out;        /* device */
     td_bf16          *parts[3], *got;      /* pinned, [N] */
     bool              captured;
+    bool              exact; /* parts are words of exact sums, as many as their bytes have */
     td_status         st;
     pthread_t         thread;
 } card;
@@ -69,7 +70,7 @@ static inline void close_cards(cluster *x) {
 /* What card c adds: n_adds arrays, of which one may be the output itself. */
 static inline td_status prepare(card *c, td_npu_group *g, uint32_t n_adds, bool in_place, td_error *err) {
     td_block_desc desc = {.kind = TD_BLOCK_ALL_REDUCE, .layer = TD_NO_LAYER, .max_tok = ROWS};
-    desc.all_reduce = (td_all_reduce_desc){.width = WIDTH, .group = g};
+    desc.all_reduce = (td_all_reduce_desc){.width = c->exact ? WIDTH / 2 : WIDTH, .exact = c->exact, .group = g};
     td_status st = c->ops->stream_create(c->npu, &c->stream, err);
     if (st == TD_OK) st = c->ops->host_alloc(c->npu, sizeof *c->counts, (void **)&c->counts, err);
     if (st == TD_OK) st = c->ops->alloc(c->npu, sizeof *c->counts, (void **)&c->dev_counts, err);

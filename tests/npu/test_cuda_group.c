@@ -30,6 +30,27 @@ TEST(without_peer_access) {
     }
 }
 
+/* Words of exact sums are added as integers, with a carry from one half to the other. */
+TEST(exact_sums) {
+    for (uint32_t n = 2; n <= CARDS_MAX; n += 2) {
+        cluster  x;
+        td_error err = {0};
+        if (open_cards(&x, n, &err) != TD_OK) fail_msg("%s", err.text);
+        for (uint32_t c = 0; c < n; c++) {
+            x.cards[c].captured = x.cards[c].exact = true;
+            if (prepare(&x.cards[c], x.group, 1, true, &err) != TD_OK) fail_msg("%s", err.text);
+        }
+        assert_int_equal(sum_all(&x), TD_OK);
+        for (size_t at = 0; at < N / 2; at++) {
+            uint32_t want = 0;
+            for (uint32_t c = 0; c < n; c++) want += ((const uint32_t *)(const void *)x.cards[c].parts[0])[at];
+            for (uint32_t c = 0; c < n; c++) assert_int_equal(((const uint32_t *)(const void *)x.cards[c].got)[at], want);
+        }
+        for (uint32_t c = 0; c < n; c++) give_back(&x.cards[c]);
+        close_cards(&x);
+    }
+}
+
 TEST(what_is_no_group) {
     cluster       x;
     td_error      err = {0};

@@ -224,6 +224,28 @@ TEST(more_rows_than_a_run) {
     run_mixed(&(mixed_shape){TD_EXPERT_INT4C, TD_DT_BF16, 32, 16, 1, 1029, false}, NULL, NULL, 1032, false);
 }
 
+/* Experts in slots of another card, and choices of another block, have no part in the words. */
+TEST(a_part_of_the_cards_and_of_the_choices) {
+    const mixed_shape s = {TD_EXPERT_INT8C, TD_DT_BF16, 64, 48, 1, 5, false};
+    mixed             m = mixed_open(&s, NULL, NULL);
+    for (m.first = 0; m.first < MIXED_K; m.first++) {
+        m.end = m.first ? MIXED_K : 1;
+        pair     p = open_pair(s.rows, 8);
+        arrays   a = arrays_open(&p, &m);
+        captured c = capture(&p, &m, &a, false);
+        mixed_place(&m, MIXED_SLOTS - 1, 0);
+        for (uint32_t e = 0; e < MIXED_EXPERTS; e++)
+            if (m.slot_of[e] != TD_NO_SLOT && m.slot_of[e] % 2) m.slot_of[e] = TD_SLOT_ELSEWHERE;
+        send_placement(&p, &m, &a);
+        launch(&p, &c);
+        check_sums(&p, &m, &a, "a part");
+        release(&p, &c);
+        arrays_close(&p, &a);
+        close_pair(&p);
+    }
+    mixed_close(&m);
+}
+
 /* A marked expert without a slot, or one that there is not: the row's sum is no number, and the others are what they were. */
 TEST(ids_that_are_not_in_a_slot_give_no_number) {
     const mixed_shape s = {TD_EXPERT_INT8C, TD_DT_BF16, 64, 48, 1, 5, false};

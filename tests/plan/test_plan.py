@@ -182,7 +182,10 @@ class Plan(unittest.TestCase):
         self.assertIn(", 64 of 128 only on the card, which", run(*flags, "--num-gpu-experts", "64", "--expert-memory", "drop").stdout)
         self.assertIn("expert-memory drop: no experts are on the device: add num-gpu-experts", self.refused(*flags, "--expert-memory", "drop", status=1))
         self.assertIn("expert-hits: no experts move", self.refused(*flags, "--expert-hits", "0.5", status=1))
-        self.assertIn("each of several cards keeps all", self.refused("--config", QWEN, "--machine", AK, "--num-gpu-experts", "64", status=1))
+        self.assertIn("each of 2 cards has equally many of a layer", self.refused("--config", QWEN, "--machine", AK, "--num-gpu-experts", "63", status=1))
+        both = self.plan("--config", QWEN, "--machine", AK, "--num-gpu-experts", "64")
+        self.assertEqual(both["model"]["experts_on_card"], 64)
+        self.assertAlmostEqual(both["memory"][-1]["expert_bytes"], card["expert_bytes"] / 2, msg="half of them on each card")
 
     def test_refusals(self):
         machine = self.machine(MACHINE)

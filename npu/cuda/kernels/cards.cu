@@ -1,6 +1,6 @@
 /*
  * The sum over cards: each leaves its part where the others can read it, they meet, and every card adds all parts in the
- * order of the cards. So all have the same bits, and none depends on who comes first.
+ * order of the cards. So all have the same bits, and none depends on who comes first. Exact sums are added in the same way.
  *
  * Why it is shaped so. A card's part lies in memory that the others read directly (peer access, else pinned memory of the
  * host). With few rows every card adds all of them (one shot: one meeting). With many, a card adds a stretch, puts its sums
@@ -56,6 +56,9 @@ TD_FN void add_words(sums *to, const uint4 &words) {
         to->v[2 * i + 1] += __uint_as_float(w[i] & 0xffff0000u);
     }
 }
+TD_FN void add_exact(uint4 *to, const uint4 &words) {
+    *to = {to->x + words.x, to->y + words.y, to->z + words.z, to->w + words.w};
+}
 TD_FN uint4 words_of(const sums &x) {
     return {td_bf16_pair(x.v[0], x.v[1]), td_bf16_pair(x.v[2], x.v[3]), td_bf16_pair(x.v[4], x.v[5]),
             td_bf16_pair(x.v[6], x.v[7])};
@@ -67,10 +70,11 @@ TD_FN uint4 words_of(const sums &x) {
  * @param a, b, c [most, width] bf16, of row `first` of the step on; 16-byte aligned; width a multiple of 8
  * @param state   [3] meetings, and sums begun so far; not 0: it gave up
  * @param part    [2, groups_of_place] groups of TD_CUDA_SUM_VALUES values
+ * @param exact   not 0: the part is a as it is, int32 words of exact sums, of which one is two values
  */
 TD_KERNEL(TD_CUDA_SUM_THREADS)
 td_cards_part(const td_u32 *n_rows, td_u32 first, td_u32 most, const td_bf16 *a, const td_bf16 *b, const td_bf16 *c,
-              td_u32 width, const td_u32 *state, td_exchange *part, td_u32 groups_of_place) {
+              td_u32 width, const td_u32 *state, td_exchange *part, td_u32 groups_of_place, td_u32 exact) {
     const size_t      group = group_of_thread();
     const group_range mine = groups_of_block(groups_of_rows(n_rows, first, most, width), 1, 1);
     if (state[2]) return;
@@ -81,7 +85,7 @@ td_cards_part(const td_u32 *n_rows, td_u32 first, td_u32 most, const td_bf16 *a,
     if (a) add_words(&sum, td_load<uint4>(a + group * TD_CUDA_SUM_VALUES));
     if (b) add_words(&sum, td_load<uint4>(b + group * TD_CUDA_SUM_VALUES));
     if (c) add_words(&sum, td_load<uint4>(c + group * TD_CUDA_SUM_VALUES));
-    td_store(part + group, words_of(sum));
+    td_store(part + group, exact ? td_load<uint4>(a + group * TD_CUDA_SUM_VALUES) : words_of(sum));
 }
 
 /**
@@ -125,30 +129,37 @@ td_cards_meet(td_signal *s0, td_signal *s1, td_signal *s2, td_signal *s3, td_sig
  * @param stretch the card whose stretch alone is summed, into `own`; n_cards: all, into out
  * @param own     the card's own part, in whose place its sums go; not used with all
  * @param out     [most, width], of row `first` of the step on
+ * @param exact   not 0: words are added as integers
  */
 TD_KERNEL(TD_CUDA_SUM_THREADS)
 td_cards_sum(const td_u32 *n_rows, td_u32 first, td_u32 most, const td_exchange *p0, const td_exchange *p1,
              const td_exchange *p2, const td_exchange *p3, const td_exchange *p4, const td_exchange *p5,
              const td_exchange *p6, const td_exchange *p7, td_u32 n_cards, td_u32 width, const td_u32 *state,
-             td_u32 groups_of_place, td_u32 stretch, td_exchange *own, td_bf16 *out) {
+             td_u32 groups_of_place, td_u32 stretch, td_exchange *own, td_bf16 *out, td_u32 exact) {
     const td_exchange *const parts[TD_CUDA_CARDS] = {p0, p1, p2, p3, p4, p5, p6, p7};
     const size_t             group = group_of_thread(), place = place_of_sum(state, groups_of_place, false);
     const group_range        mine = groups_of_block(groups_of_rows(n_rows, first, most, width), stretch, n_cards);
     const bool               whole = stretch == n_cards;
     sums                     sum = {{0, 0, 0, 0, 0, 0, 0, 0}};
+    uint4                    words = {0, 0, 0, 0};
     if (state[2]) return;
 #pragma unroll
     for (td_u32 i = 0; i < TD_CUDA_CARDS; i++) {
         if (i >= n_cards) continue;
         tell_used(parts[i] + place, mine, false);
-        if (is_in(mine, group)) add_words(&sum, td_load<uint4>(parts[i] + place + group));
+        if (!is_in(mine, group)) continue;
+        if (exact)
+            add_exact(&words, td_load<uint4>(parts[i] + place + group));
+        else
+            add_words(&sum, td_load<uint4>(parts[i] + place + group));
     }
     if (!whole) tell_used(own + place, mine, true);
     if (!is_in(mine, group)) return;
+    if (!exact) words = words_of(sum);
     if (whole)
-        td_store(out + group * TD_CUDA_SUM_VALUES, words_of(sum));
+        td_store(out + group * TD_CUDA_SUM_VALUES, words);
     else
-        td_store(own + place + group, words_of(sum));
+        td_store(own + place + group, words);
 }
 
 /** out = the stretch of each card's sums, from where its part was. Arguments, grid and block as td_cards_sum's. */

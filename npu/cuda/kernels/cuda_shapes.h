@@ -60,6 +60,7 @@ typedef struct {
 /* As in core/expert_id.h and npu.h: cuda_resident.c holds them to each other. */
 #define TD_CUDA_ID_RESIDENT 0x8000
 #define TD_CUDA_NO_SLOT 0xffff
+#define TD_CUDA_SLOT_ELSEWHERE 0xfffe
 
 #define TD_CUDA_PACKED_BF16_N 64 /* outputs of a block, of experts in bf16 */
 

@@ -16,6 +16,8 @@
  * grid (n_experts), block TD_CUDA_PLACE_THREADS, dynamic shared memory n_experts ints.
  * @param ids      [most, top_k], of the first of these rows on
  * @param mark     0, or TD_CUDA_ID_RESIDENT: only choices that are marked count
+ * @param begin_choice, end_choice of a row's choices: only those count
+ * @param slot_of  [n_experts]: choices of experts elsewhere do not count; NULL: none is
  * @param row_at   [most * top_k] of a place: its row, of the step
  * @param place_of [most, top_k] of a pair; not written where an id is no expert's
  * @param tiles    [*, 3]: expert, first place, place behind the last; up to tile_rows places each
@@ -23,17 +25,23 @@
  */
 TD_KERNEL(TD_CUDA_PLACE_THREADS)
 td_experts_place(const td_u32 *n_rows, td_u32 first, td_u32 most, const unsigned short *ids, td_u32 n_experts, td_u32 top_k,
-                 td_u32 mark, td_u32 tile_rows, td_u32 *row_at, td_u32 *place_of, td_u32 *tiles, td_u32 *totals) {
+                 td_u32 mark, td_u32 begin_choice, td_u32 end_choice, const unsigned short *slot_of, td_u32 tile_rows,
+                 td_u32 *row_at, td_u32 *place_of, td_u32 *tiles, td_u32 *totals) {
     TD_SHARED_DYNAMIC(int, count);
     TD_SHARED(int, before, 2); /* places and tiles of the experts before this one */
     TD_SHARED(td_u32, of_warp, TD_CUDA_PLACE_THREADS / 32);
     const td_u32 rows = *n_rows > first ? min(*n_rows - first, most) : 0, pairs = rows * top_k, expert = blockIdx.x;
     const td_u32 lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    const auto   chosen_at = [&](td_u32 i) {
+        const td_u32 e = expert_of(ids[i], mark);
+        const bool   counts = i % top_k >= begin_choice && i % top_k < end_choice;
+        return counts && e < n_experts && !is_elsewhere(slot_of, e) ? e : n_experts;
+    };
     for (td_u32 i = threadIdx.x; i < n_experts; i += blockDim.x) count[i] = 0;
     if (threadIdx.x < 2) before[threadIdx.x] = 0;
     __syncthreads();
     for (td_u32 i = threadIdx.x; i < pairs; i += blockDim.x)
-        if (expert_of(ids[i], mark) < n_experts) atomicAdd(&count[expert_of(ids[i], mark)], 1);
+        if (chosen_at(i) < n_experts) atomicAdd(&count[chosen_at(i)], 1);
     __syncthreads();
     for (td_u32 i = threadIdx.x; i < expert; i += blockDim.x) {
         atomicAdd(&before[0], count[i]);
@@ -45,7 +53,7 @@ td_experts_place(const td_u32 *n_rows, td_u32 first, td_u32 most, const unsigned
     td_u32       next = begin;
     for (td_u32 base = 0; base < pairs && begin < end; base += blockDim.x) {
         const td_u32   i = base + threadIdx.x;
-        const bool     mine = i < pairs && expert_of(ids[i], mark) == expert;
+        const bool     mine = i < pairs && chosen_at(i) == expert;
         const unsigned chosen = __ballot_sync(TD_ALL_LANES, mine);
         if (lane == 0) of_warp[warp] = static_cast<td_u32>(__popc(chosen));
         __syncthreads();
@@ -73,13 +81,14 @@ td_experts_place(const td_u32 *n_rows, td_u32 first, td_u32 most, const unsigned
 }
 
 /* The exact sum of a column over the choices of a row that count, of weight * x[its place]. slot_of: of a choice that has no
- * slot the term is a NaN, as it would be of ids that are no expert's; NULL: there are none. */
+ * slot the term is a NaN, as it would be of ids that are no expert's; one elsewhere has none; NULL: there are none. */
 TD_FN td_exact_sum sum_of_choices(const unsigned short *ids, const float *weights, const td_u32 *place_of, td_u32 n_experts,
-                                  td_u32 top_k, td_u32 mark, const unsigned short *slot_of, const float *x, td_u32 hidden,
-                                  size_t row, td_u32 column) {
+                                  td_u32 top_k, td_u32 begin_choice, td_u32 end_choice, td_u32 mark,
+                                  const unsigned short *slot_of, const float *x, td_u32 hidden, size_t row, td_u32 column) {
     td_exact_sum sum = {0, 0};
-    for (size_t pair = row * top_k; pair < (row + 1) * top_k; pair++) {
+    for (size_t pair = row * top_k + begin_choice; pair < row * top_k + end_choice; pair++) {
         const td_u32 e = expert_of(ids[pair], mark);
+        if (e < n_experts && is_elsewhere(slot_of, e)) continue;
         if (e < n_experts && (!slot_of || slot_of[e] != TD_CUDA_NO_SLOT))
             td_exact_add(&sum, weights[pair], x[static_cast<size_t>(place_of[pair]) * hidden + column]);
         else if (slot_of && e < TD_CUDA_ID_RESIDENT)
@@ -100,21 +109,22 @@ td_experts_sum(const td_u32 *n_rows, td_u32 first, const unsigned short *ids, co
     const size_t row = blockIdx.y;
     const td_u32 column = blockIdx.x * 256 + threadIdx.x;
     if (first + row >= *n_rows || column >= hidden) return;
-    out[row * hidden + column] = td_to_bf16(
-        td_exact_value(sum_of_choices(ids, weights, place_of, n_experts, top_k, 0, nullptr, x, hidden, row, column)));
+    out[row * hidden + column] = td_to_bf16(td_exact_value(
+        sum_of_choices(ids, weights, place_of, n_experts, top_k, 0, top_k, 0, nullptr, x, hidden, row, column)));
 }
 
-/** The same over the experts that are marked, as the words of a part of the sum. A choice that is marked, and has no slot,
- * makes the row's sums NaNs. @param sums [most, words of a row of hidden sums] */
+/** The same over the choices that td_experts_place counts, as the words of a part of the sum. A choice that is marked, and has no
+ * slot, makes the row's sums NaNs. @param sums [most, words of a row of hidden sums] */
 TD_KERNEL(256)
 td_experts_part(const td_u32 *n_rows, td_u32 first, const unsigned short *ids, const float *weights, const td_u32 *place_of,
-                td_u32 n_experts, td_u32 top_k, const unsigned short *slot_of, const float *x, td_u32 hidden, int *sums) {
+                td_u32 n_experts, td_u32 top_k, td_u32 begin_choice, td_u32 end_choice, const unsigned short *slot_of,
+                const float *x, td_u32 hidden, int *sums) {
     const size_t row = blockIdx.y;
     const td_u32 column = blockIdx.x * 256 + threadIdx.x;
     if (first + row >= *n_rows || column >= hidden) return;
-    td_exact_store(
-        sums + row * td_exact_words(hidden) + td_exact_at(column),
-        sum_of_choices(ids, weights, place_of, n_experts, top_k, TD_CUDA_ID_RESIDENT, slot_of, x, hidden, row, column));
+    td_exact_store(sums + row * td_exact_words(hidden) + td_exact_at(column),
+                   sum_of_choices(ids, weights, place_of, n_experts, top_k, begin_choice, end_choice, TD_CUDA_ID_RESIDENT,
+                                  slot_of, x, hidden, row, column));
 }
 
 /** out = the values of the sums a + b, rounded once. grid (hidden / 256 rounded up, rows), block 256. a, b as

@@ -46,6 +46,11 @@ TD_FN td_u32 expert_of(unsigned short id, td_u32 mark) {
     return id ^ mark;
 }
 
+/** Whether an expert lies in a slot of another card. slot_of: NULL, or as in td_resident_desc. */
+TD_FN bool is_elsewhere(const unsigned short *slot_of, td_u32 expert) {
+    return slot_of && slot_of[expert] == TD_CUDA_SLOT_ELSEWHERE;
+}
+
 /* Rows of one expert that a block computes: places first .. end - 1. */
 struct expert_tile {
     td_u32 expert, first, end;

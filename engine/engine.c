@@ -144,8 +144,6 @@ static td_status open_model(td_engine *e, uint64_t available_bytes, td_error *er
         return td_fail(err, TD_ENOTSUP,
                        "speculative-algorithm NEXTN: the model in %s has no multi-token-prediction layer that could draft",
                        e->model_path);
-    if (e->config.drafts && td_model_recurrent(e->placed.model))
-        return td_fail(err, TD_ENOTSUP, "speculative-algorithm NEXTN: a model with recurrent layers cannot draft yet");
     const td_model_memory *memory = &e->placed.memory;
     /* The device's figures are one card's where each card has a memory of its own. */
     uint64_t cards = memory->unified_memory ? 1 : e->placed.n_npus;

@@ -302,7 +302,8 @@ static td_status settle_spec(td_model *m, td_error *err) {
     if (!s->context_length) s->context_length = c->max_position;
     if (s->context_length > c->max_position) return refuse_context(s->context_length, c, err);
     if (c->n_mtp_layers > 1)
-        return td_fail(err, TD_ENOTSUP, "num_nextn_predict_layers %u: only one MTP layer is supported", c->n_mtp_layers);
+        return td_fail(err, TD_ENOTSUP, "the model has %u multi-token-prediction layers, and only one is supported",
+                       c->n_mtp_layers);
     if (s->experts.max_deferred && (!s->experts.n_layers || c->top_k == 1)) {
         const char *without = m->part.experts ? "experts are on the device" : "model has no routed experts";
         td_warn("deferral has no effect: the %s", s->experts.n_layers ? "model has one expert per token" : without);

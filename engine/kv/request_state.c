@@ -46,12 +46,17 @@ bool td_request_state_can_step(const td_request_state *r, const td_state_slots *
     return !ends_block(begin, end) || !is_kept(r, s) || td_state_slots_can_take(s);
 }
 
+bool td_request_state_can_draft(const td_state_slots *s, uint32_t pos) {
+    return (pos + 1) % TD_STATE_BLOCK || td_state_slots_can_take(s);
+}
+
 /* The first border of a page in (begin, end] where a snapshot is wanted; UINT32_MAX: nowhere. */
 static uint32_t next_border(const td_request_state *r, td_snapshot_rule rule, uint32_t begin, uint32_t end) {
     uint32_t prompt = (rule.n_prompt - 1) / TD_KV_PAGE * TD_KV_PAGE, last = end / TD_KV_PAGE * TD_KV_PAGE;
     uint32_t wanted[] = {r->branch, prompt, begin >= rule.n_prompt ? last : 0}, first = UINT32_MAX;
     for (size_t i = 0; i < sizeof wanted / sizeof *wanted; i++)
-        if (wanted[i] > begin && wanted[i] <= end && wanted[i] <= rule.n_cacheable && wanted[i] < first) first = wanted[i];
+        if (wanted[i] > begin && wanted[i] <= end && wanted[i] <= rule.n_cacheable + rule.drafted && wanted[i] < first)
+            first = wanted[i];
     return first;
 }
 
@@ -75,7 +80,8 @@ uint32_t td_request_state_next_part(td_request_state *r, td_state_slots *s, td_s
     if (border < end && !may_split) border = UINT32_MAX;
     slots->in = r->after;
     slots->open = r->open;
-    if (ends_block(begin, end) && is_kept(r, s)) move_on(r, s);
+    r->awaits = rule.drafted && end % TD_STATE_BLOCK == 0;
+    if (ends_block(begin, end) && (is_kept(r, s) || r->awaits)) move_on(r, s);
     slots->out = r->after;
     if (border < end && ends_block(border, end) && !td_state_slots_can_take(s)) border = UINT32_MAX;
     if (border == UINT32_MAX) return end;
@@ -83,8 +89,17 @@ uint32_t td_request_state_next_part(td_request_state *r, td_state_slots *s, td_s
     return border;
 }
 
+void td_request_state_take_back(td_request_state *r, td_state_slots *s) {
+    if (!r->awaits) return;
+    drop_made(r, s);
+    td_state_slots_drop(s, r->after);
+    r->after = r->now;
+    r->awaits = false;
+}
+
 void td_request_state_commit(td_request_state *r, td_state_slots *s, td_snapshot_rule rule, const uint32_t *pages,
                              uint32_t n_published) {
+    r->awaits = false;
     for (uint32_t i = 0; i < r->n_made; i++) {
         uint32_t n = r->made[i].n_pages;
         if (n > n_published) continue;

@@ -11,6 +11,10 @@
  * A state is written in place, so a step that fails cannot simply run again: its requests begin again from their pages
  * (td_scheduler_retract_step). A request whose step ends a block needs a slot to write to. If there is none, because other
  * requests stand on snapshots, it waits for the next step; the first in order of service always gets one.
+ *
+ * A draft is the last row of its request in a step. In the middle of a block nothing of it lasts: the next row at its place
+ * is written over its own. Where it ends a block, the step writes another slot than `now`, and the work of the step counts
+ * only once the draft is accepted. A rejected one leaves `now` as it was (td_request_state_take_back).
  */
 #ifndef TD_ENGINE_KV_REQUEST_STATE_H
 #define TD_ENGINE_KV_REQUEST_STATE_H
@@ -28,6 +32,7 @@ typedef struct {
         uint32_t slot, n_pages;    /* a reference, and how many of the request's pages lie before it */
     } made[TD_STEP_SNAPSHOTS_MAX]; /* [n_made] by the step under way */
     uint32_t n_made;
+    bool     awaits;    /* a draft ends a block in the step: whether it is accepted decides what becomes of the work */
     uint32_t branch;    /* tokens that another prompt has in common with this one: a snapshot is wanted there; or 0 */
     uint32_t generated; /* pages before the newest snapshot of generated tokens; or 0 */
 } td_request_state;
@@ -48,10 +53,14 @@ void td_request_state_end(td_request_state *r, td_state_slots *s);
 /** Whether a step with the tokens begin .. end - 1 finds the slot that it needs. */
 bool td_request_state_can_step(const td_request_state *r, const td_state_slots *s, uint32_t begin, uint32_t end);
 
+/** Whether the step may have a draft at position pos, too: if that ends a block, there must be a slot for the state then. */
+bool td_request_state_can_draft(const td_state_slots *s, uint32_t pos);
+
 /** What the snapshots of a request depend on. */
 typedef struct {
     uint32_t n_prompt;
     uint32_t n_cacheable; /* tokens that pages are published of; 0: none are */
+    bool     drafted;     /* the request's last row in the step is a draft */
 } td_snapshot_rule;
 
 /**
@@ -62,7 +71,10 @@ typedef struct {
 uint32_t td_request_state_next_part(td_request_state *r, td_state_slots *s, td_snapshot_rule rule, uint32_t begin,
                                     uint32_t end, bool may_split, td_sequence_state *slots);
 
-/** The step has succeeded. @param pages of the request, of which the first n_published are in the cache. */
+/** The awaited draft was rejected: the state is what it was before the step. Nothing happens if none was awaited. */
+void td_request_state_take_back(td_request_state *r, td_state_slots *s);
+
+/** The step has succeeded, and an awaited draft was accepted. @param pages of the request, of which the first n_published are in the cache. */
 void td_request_state_commit(td_request_state *r, td_state_slots *s, td_snapshot_rule rule, const uint32_t *pages,
                              uint32_t n_published);
 

@@ -146,6 +146,11 @@ static td_snapshot_rule snapshot_rule(const td_scheduler *s, const td_request *r
     return (td_snapshot_rule){.n_prompt = r->n_prompt, .n_cacheable = published ? cacheable_tokens(s, r) : 0};
 }
 
+/* The step's work on r's state counts, as far as r's published pages go. */
+static void commit_state(td_scheduler *s, td_request *r) {
+    if (s->states) td_request_state_commit(&r->state, s->states, snapshot_rule(s, r), r->pages, r->n_published);
+}
+
 static void publish(td_scheduler *s, td_request *r) {
     uint32_t n = cacheable_tokens(s, r), pages = (r->n_computed < n ? r->n_computed : n) / TD_KV_PAGE;
     if (!r->publishes || pages <= r->n_published) return;
@@ -284,19 +289,24 @@ static bool may_split(const td_scheduler *s, bool last) {
 
 /* Add rows begin .. end - 1 of the newest entry's request, which are all of its prompt or all generated. */
 static void add_sequence(td_scheduler *s, td_request *r, uint32_t begin, uint32_t end, bool absorbed) {
-    const uint32_t   last = r->n_computed + s->entries[s->n_entries - 1].n_rows;
-    td_step_sequence seq = {.pages = r->pages, .n_pages = r->n_pages, .absorbed = absorbed};
+    const td_step_entry *entry = &s->entries[s->n_entries - 1];
+    const uint32_t       last = entry->first_pos + entry->n_rows + entry->drafted;
+    td_step_sequence     seq = {.pages = r->pages, .n_pages = r->n_pages, .absorbed = absorbed};
+    td_snapshot_rule     rule = snapshot_rule(s, r);
+    rule.drafted = entry->drafted;
     for (uint32_t part_end = end; begin < end; begin = part_end) {
         if (s->states)
-            part_end = td_request_state_next_part(&r->state, s->states, snapshot_rule(s, r), begin, end,
-                                                  may_split(s, end == last), &seq.state);
+            part_end =
+                td_request_state_next_part(&r->state, s->states, rule, begin, end, may_split(s, end == last), &seq.state);
         td_step_rows_add(&s->rows, r->tokens + begin, begin, part_end - begin, &seq);
     }
 }
 
-/* Whether there is room and a page for the draft behind the last token, and the request may have a token after the draft. */
+/* Whether there is room for the draft behind the last token, and a page and a slot, and the request may have a token after the
+ * draft. */
 static bool may_draft(td_scheduler *s, td_request *r, uint32_t room) {
     if (r->draft == TD_NO_DRAFT || room < 1 || r->n_tokens + 1 >= r->n_prompt + r->max_tokens) return false;
+    if (s->states && !td_request_state_can_draft(s->states, r->n_tokens)) return false;
     if (r->n_tokens / TD_KV_PAGE < r->n_pages) return true;
     bool taken = td_prefix_cache_take(s->cache, r->pages + r->n_pages, 1);
     r->n_pages += taken;
@@ -435,6 +445,12 @@ bool td_scheduler_build(td_scheduler *s) {
 void td_scheduler_commit_draft(td_scheduler *s, td_request *r) {
     r->n_computed++;
     publish(s, r);
+    if (r->state.awaits) commit_state(s, r);
+}
+
+void td_scheduler_drop_drafts(td_scheduler *s) {
+    for (uint32_t i = 0; s->states && i < s->n_entries; i++)
+        if (s->entries[i].request) td_request_state_take_back(&s->entries[i].request->state, s->states);
 }
 
 void td_scheduler_commit(td_scheduler *s, double seconds) {
@@ -445,7 +461,7 @@ void td_scheduler_commit(td_scheduler *s, double seconds) {
         r->n_computed += s->entries[i].n_rows;
         r->failed_before = false;
         publish(s, r);
-        if (s->states) td_request_state_commit(&r->state, s->states, snapshot_rule(s, r), r->pages, r->n_published);
+        if (!r->state.awaits) commit_state(s, r);
     }
 }
 

@@ -102,4 +102,7 @@ void td_scheduler_retract_step(td_scheduler *s);
 /** After td_scheduler_commit: r's draft was accepted, so count the draft's row as computed. */
 void td_scheduler_commit_draft(td_scheduler *s, td_request *r);
 
+/** After all of these: every other draft of the step was rejected, and leaves no trace in a recurrent state. */
+void td_scheduler_drop_drafts(td_scheduler *s);
+
 #endif

@@ -7,7 +7,8 @@
  * number, so it is the next token wherever the layer's distribution is near enough to the model's. The next step computes
  * the draft as a row behind the newest token's, in the form of a generated token. If the token that is then sampled is the
  * draft, the draft's row is already that token's, and gives another one (step_loop.c). Otherwise nothing of the row is
- * used: its KV is overwritten by the row of the token that came.
+ * used: its KV is overwritten by the row of the token that came. So is its row of a recurrent layer's open block, and a
+ * state behind it is dropped (engine/kv/request_state.h).
  *
  * Nothing here can change a token, so nothing here can fail a request: a layer that fails drafts nothing.
  *

@@ -498,6 +498,7 @@ static bool run_step(td_engine *e) {
     for (uint32_t i = 0; i < s->n_entries; i++) hand_out(e, i);
     begin_s = td_now_s();
     uint32_t n_accepted = hand_out_behind_drafts(e, e->jobs + n_jobs, s->n_drafts);
+    td_scheduler_drop_drafts(s);
     seconds += td_now_s() - begin_s;
     td_trace_end(begin, &(td_trace_label){TD_TRACE_ENGINE, "deliver", {"requests"}, {s->n_entries}});
     if (e->config.drafts) td_drafts_run(e, n_accepted, seconds);

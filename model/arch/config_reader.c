@@ -174,11 +174,11 @@ void td_config_gqa(td_config_reader *r, td_model_config *c, uint32_t head_dim) {
     c->head_dim = td_config_u32(r, "head_dim", head_dim ? head_dim : c->hidden / c->heads, 2, TD_CONFIG_HEAD_DIM_MAX);
 }
 
-void td_config_mtp_layers(td_config_reader *r, td_model_config *c) {
-    c->n_mtp_layers = td_config_u32(r, "num_nextn_predict_layers", 0, 0, TD_LAYERS_MAX);
-    if (c->n_layers + c->n_mtp_layers > TD_LAYERS_MAX)
-        td_config_refuse(r, TD_EFORMAT, "num_hidden_layers and num_nextn_predict_layers are more than %u together",
-                         TD_LAYERS_MAX);
+void td_config_mtp_layers(td_config_reader *r, td_model_config *c, const char *key, uint32_t absent) {
+    c->n_mtp_layers = td_config_u32(r, key, absent, 0, TD_LAYERS_MAX);
+    if (c->n_layers + c->n_mtp_layers <= TD_LAYERS_MAX) return;
+    c->n_mtp_layers = 0; /* what goes on reading stays within the arrays */
+    td_config_refuse(r, TD_EFORMAT, "%snum_hidden_layers and %s are more than %u together", r->prefix, key, TD_LAYERS_MAX);
 }
 
 static void read_mlp_only_layers(td_config_reader *r, td_model_config *c) {

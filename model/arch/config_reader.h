@@ -73,8 +73,8 @@ void td_config_router_groups(td_config_reader *r, td_model_config *c, uint32_t n
 /** Refuse a top_k, or groups, that cannot be chosen from the experts. */
 void td_config_check_experts(td_config_reader *r, const td_model_config *c);
 
-/** n_mtp_layers, from num_nextn_predict_layers. */
-void td_config_mtp_layers(td_config_reader *r, td_model_config *c);
+/** n_mtp_layers, from that key. @param absent what it is without the key. */
+void td_config_mtp_layers(td_config_reader *r, td_model_config *c, const char *key, uint32_t absent);
 
 /** Which layers have experts, from Qwen's decoder_sparse_step and mlp_only_layers. */
 void td_config_sparse_layers(td_config_reader *r, td_model_config *c);

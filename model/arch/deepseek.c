@@ -28,7 +28,7 @@ static void read_either(td_config_reader *r, td_model_config *c, bool v3) {
     static const td_config_defaults V2 = {32000, 4096, 11008, 32, 32, 0, 2048}, V3 = {129280, 7168, 18432, 61, 128, 0, 4096};
     td_config_common(r, c, v3 ? &V3 : &V2);
     td_config_mla(r, c, &(td_config_mla_defaults){.q_lora = 1536, .kv_lora = 512, .nope = 128, .rope = 64, .v = 128});
-    td_config_mtp_layers(r, c);
+    td_config_mtp_layers(r, c, "num_nextn_predict_layers", 0);
     td_config_refuse_sliding_window(r);
 
     c->moe_inter = td_config_u32(r, "moe_intermediate_size", v3 ? 2048 : 1407, 1, TD_CONFIG_DIM_MAX);

@@ -15,7 +15,7 @@ static void read_config(td_config_reader *r, td_model_config *c) {
     td_config_gqa(r, c, 0);
     c->qkv_bias = td_config_bool(r, "attention_bias", false);
     c->qk_norm = td_config_bool(r, "use_qk_norm", false);
-    td_config_mtp_layers(r, c);
+    td_config_mtp_layers(r, c, "num_nextn_predict_layers", 0);
     td_config_refuse_sliding_window(r);
 
     c->moe_inter = td_config_u32(r, "moe_intermediate_size", 1408, 1, TD_CONFIG_DIM_MAX);
@@ -29,7 +29,7 @@ static void read_config(td_config_reader *r, td_model_config *c) {
     td_config_check_experts(r, c);
 
     uint32_t first = td_config_u32(r, "first_k_dense_replace", 1, 0, TD_LAYERS_MAX);
-    for (uint32_t i = 0; i < TD_LAYERS_MAX && i < c->n_layers + c->n_mtp_layers; i++) c->is_moe[i] = i >= first;
+    for (uint32_t i = 0; i < c->n_layers + c->n_mtp_layers; i++) c->is_moe[i] = i >= first;
 
     td_config_rope(r, c, c->head_dim, 0.5);
     c->softmax_scale = 1 / sqrt((double)c->head_dim);

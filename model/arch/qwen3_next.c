@@ -42,9 +42,12 @@ static void read_delta(td_config_reader *r, td_model_config *c) {
     td_config_only_text(r, c, "mamba_ssm_dtype", "float32");
 }
 
-/* What both have; the rest of transformers' Qwen3NextConfig and Qwen3_5MoeTextConfig follows. */
-static void read_either(td_config_reader *r, td_model_config *c, const td_config_defaults *d) {
+/* What both have; the rest of transformers' Qwen3NextConfig and Qwen3_5MoeTextConfig follows.
+ * @param mtp_key how many multi-token-prediction layers there are; without it one, if the checkpoint has it. */
+static void read_either(td_config_reader *r, td_model_config *c, const td_config_defaults *d, const char *mtp_key) {
     td_config_common(r, c, d);
+    td_config_mtp_layers(r, c, mtp_key, 1);
+    td_config_refuse_true(r, "mtp_use_dedicated_embeddings", "an embedding of the multi-token-prediction layer's own");
     td_config_gqa(r, c, 256);
     c->qk_norm = true;
     td_config_refuse_true(r, "attention_bias", "a bias in this architecture's attention");
@@ -70,23 +73,24 @@ static void read_either(td_config_reader *r, td_model_config *c, const td_config
 
 static void read_next(td_config_reader *r, td_model_config *c) {
     static const td_config_defaults D = {151936, 2048, 5632, 48, 16, 2, 32768};
-    read_either(r, c, &D);
+    read_either(r, c, &D, "num_nextn_predict_layers");
     c->n_experts = td_config_u32(r, "num_experts", 512, 1, TD_EXPERTS_MAX);
     c->top_k = td_config_u32(r, "num_experts_per_tok", 10, 1, TD_TOP_K_MAX);
     c->norm_topk = td_config_bool(r, "norm_topk_prob", true);
     td_config_check_experts(r, c);
     td_config_sparse_layers(r, c);
+    for (uint32_t i = 0; i < c->n_mtp_layers; i++) c->is_moe[c->n_layers + i] = true;
 }
 
 /* Text and images share positions in three sections of the rotated values (mrope_section): of text all three are equal, and
  * this is plain rope. */
 static void read_35(td_config_reader *r, td_model_config *c) {
     static const td_config_defaults D = {248320, 2048, 512, 40, 16, 2, 32768};
-    read_either(r, c, &D);
+    read_either(r, c, &D, "mtp_num_hidden_layers");
     c->n_experts = td_config_u32(r, "num_experts", 256, 1, TD_EXPERTS_MAX);
     c->top_k = td_config_u32(r, "num_experts_per_tok", 8, 1, TD_TOP_K_MAX);
     td_config_check_experts(r, c);
-    memset(c->is_moe, 1, c->n_layers);
+    memset(c->is_moe, 1, c->n_layers + c->n_mtp_layers);
 }
 
 /* ---- weights --------------------------------------------------------------------------------- */
@@ -103,7 +107,8 @@ static void read_35(td_config_reader *r, td_model_config *c) {
                   .rotation = TD_WRITES),                                                                                   \
         TD_ROUTER_WEIGHT, TD_SHARED_WEIGHTS("mlp.shared_expert"),                                                           \
         TD_MATRIX(SHARED_OUT_GATE, MOE, "model.layers.#.mlp.shared_expert_gate.weight", ONE, HIDDEN, .keep = TD_KEEP_F32,   \
-                  .rotation = TD_READS(POST_NORM))
+                  .rotation = TD_READS(POST_NORM)),                                                                         \
+        TD_MTP_WEIGHTS_OF(TD_NORM_PLUS_ONE, "mtp.", "pre_fc_norm_embedding", "pre_fc_norm_hidden", "fc", "norm", "lm_head")
 
 /* One of the projections of a DeltaNet's input. */
 #define PROJECTION(role, name, rows, ...)                                                                      \
@@ -159,6 +164,7 @@ static td_layer_caches caches(const td_model_config *c, uint32_t layer) {
     return (td_layer_caches){{state, open}, 2};
 }
 
+/* The MTP layer too, which has attention and experts, behind a projection (model/program.c). */
 static void layer(td_layer *l) {
     const td_model_config *c = l->c;
     /* h = norm(x) */
@@ -186,12 +192,21 @@ static void layer(td_layer *l) {
     add_experts(l, .gate = l->gates, .up = l->ups, .down = l->downs);
 }
 
-const td_arch TD_ARCH_QWEN3_NEXT = {
-    .name = "Qwen3NextForCausalLM", .read_config = read_next, .weights = WEIGHTS_NEXT, .caches = caches, .layer = layer};
-const td_arch TD_ARCH_QWEN3_5_MOE_TEXT = {
-    .name = "Qwen3_5MoeForCausalLM", .read_config = read_35, .weights = WEIGHTS_35, .caches = caches, .layer = layer};
+const td_arch TD_ARCH_QWEN3_NEXT = {.name = "Qwen3NextForCausalLM",
+                                    .mtp = "mtp.",
+                                    .read_config = read_next,
+                                    .weights = WEIGHTS_NEXT,
+                                    .caches = caches,
+                                    .layer = layer};
+const td_arch TD_ARCH_QWEN3_5_MOE_TEXT = {.name = "Qwen3_5MoeForCausalLM",
+                                          .mtp = "mtp.",
+                                          .read_config = read_35,
+                                          .weights = WEIGHTS_35,
+                                          .caches = caches,
+                                          .layer = layer};
 const td_arch TD_ARCH_QWEN3_5_MOE = {.name = "Qwen3_5MoeForConditionalGeneration",
                                      .body = "model.language_model.",
+                                     .mtp = "mtp.",
                                      .read_config = read_35,
                                      .weights = WEIGHTS_35,
                                      .caches = caches,

@@ -58,12 +58,20 @@ static bool in_scope(const td_model_config *c, td_weight_scope scope, uint32_t l
     return false;
 }
 
-static void write_name(const td_arch *a, const char *pattern, uint32_t layer, uint32_t expert, char *out, size_t size) {
-    static const char MODEL[] = "model.";
+static void write_name(const td_model_config *c, const char *pattern, uint32_t layer, uint32_t expert, char *out,
+                       size_t size) {
+    static const char MODEL[] = "model.", LAYER[] = "model.layers.#.";
+    const td_arch    *a = c->arch;
     uint32_t          numbers[2] = {layer, expert}, n = 0;
-    bool              in_body = a->body && !strncmp(pattern, MODEL, sizeof MODEL - 1);
+    bool              in_mtp = a->mtp && layer >= c->n_layers && !strncmp(pattern, LAYER, sizeof LAYER - 1);
+    bool              in_body = !in_mtp && a->body && !strncmp(pattern, MODEL, sizeof MODEL - 1);
     size_t            at = (size_t)snprintf(out, size, "%s", in_body ? a->body : a->prefix ? a->prefix : "");
     if (in_body) pattern += sizeof MODEL - 1;
+    if (in_mtp) {
+        at += (size_t)snprintf(out + at, size - at, "%slayers.%u.", a->mtp, layer - c->n_layers);
+        pattern += sizeof LAYER - 1;
+        n = 1;
+    }
     for (; *pattern && at + 1 < size; pattern++)
         if (*pattern == '#')
             at += (size_t)snprintf(out + at, size - at, "%u", numbers[n++ % 2]);
@@ -148,10 +156,10 @@ bool td_tensor_spec_get(const td_model_config *c, td_role role, uint32_t layer, 
                             .filling = kept->filling,
                             .plus_one = kept->plus_one,
                             .fallback = stored->fallback.exists ? stored->fallback.role : TD_ROLE_COUNT};
-    write_name(c->arch, stored->name, layer, expert, out->name, sizeof out->name);
+    write_name(c, stored->name, layer, expert, out->name, sizeof out->name);
     out->order = own_order(c, stored->order);
     out->stack = stack_part(c, stored->stack, expert, (uint32_t)out->shape[0]);
-    if (stored->within) write_name(c->arch, stored->within, layer, expert, out->within, sizeof out->within);
+    if (stored->within) write_name(c, stored->within, layer, expert, out->within, sizeof out->within);
     return true;
 }
 

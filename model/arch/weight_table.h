@@ -183,21 +183,23 @@ static inline bool td_when_mtp_rotated(const td_model_config *c) {
     TD_MATRIX(EXPERT_DOWN, EXPERT, "model.layers.#.mlp.experts.#.down_proj.weight", HIDDEN, MOE_INTER, \
               .split = TD_SPLIT_COLUMNS, .rotation = TD_WRITES)
 
-/* DeepSeek-V3, arXiv 2412.19437 section 2.2. */
-#define TD_MTP_WEIGHTS \
-    TD_NORM(MTP_ENORM, MTP, "model.layers.#.enorm.weight", HIDDEN, .rotation = TD_GAIN), \
-    TD_NORM(MTP_HNORM, MTP, "model.layers.#.hnorm.weight", HIDDEN), \
-    TD_MATRIX(MTP_EH_PROJ, MTP, "model.layers.#.eh_proj.weight", HIDDEN, TWO_HIDDEN, \
-              .rotation = TD_JOINS(MTP_ENORM)), \
-    TD_MATRIX(MTP_EMBED, MTP, "model.layers.#.embed_tokens.weight", VOCAB, HIDDEN, \
+/* DeepSeek-V3, arXiv 2412.19437 section 2.2.
+   @param NORM as above. @param of before all names; the others are names of the two norms that are joined, the projection of
+   both, and the last norm and head */
+#define TD_MTP_WEIGHTS_OF(NORM, of, enorm, hnorm, proj, norm, head) \
+    NORM(MTP_ENORM, MTP, of enorm ".weight", HIDDEN, .rotation = TD_GAIN), \
+    NORM(MTP_HNORM, MTP, of hnorm ".weight", HIDDEN), \
+    TD_MATRIX(MTP_EH_PROJ, MTP, of proj ".weight", HIDDEN, TWO_HIDDEN, .rotation = TD_JOINS(MTP_ENORM)), \
+    TD_MATRIX(MTP_EMBED, MTP, of "embed_tokens.weight", VOCAB, HIDDEN, \
               .place = TD_PLACE_SHARED, .keep = TD_KEEP_BF16, .rotation = TD_STREAM, .fallback = TD_OR(EMBED)), \
-    TD_NORM(MTP_NORM, MTP, "model.layers.#.shared_head.norm.weight", HIDDEN, \
-            .rotation = TD_GAIN, .fallback = TD_OR(FINAL_NORM)), \
-    TD_MATRIX(MTP_HEAD, MTP, "model.layers.#.shared_head.head.weight", VOCAB, HIDDEN, \
+    NORM(MTP_NORM, MTP, of norm ".weight", HIDDEN, .rotation = TD_GAIN, .fallback = TD_OR(FINAL_NORM)), \
+    TD_MATRIX(MTP_HEAD, MTP, of head ".weight", VOCAB, HIDDEN, \
               .place = TD_PLACE_SHARED_UNLESS_ROTATED, .split = TD_SPLIT_ROWS, \
               .rotation = TD_READS(MTP_NORM), .fallback = TD_OR(LM_HEAD)), \
-    TD_MATRIX(MTP_UNROTATE, MTP, "model.layers.#.hidden_proj.weight", HIDDEN, HIDDEN, \
+    TD_MATRIX(MTP_UNROTATE, MTP, of "hidden_proj.weight", HIDDEN, HIDDEN, \
               .rotation = TD_UNDOES(FINAL_NORM), .when = td_when_mtp_rotated)
+#define TD_MTP_WEIGHTS \
+    TD_MTP_WEIGHTS_OF(TD_NORM, "model.layers.#.", "enorm", "hnorm", "eh_proj", "shared_head.norm", "shared_head.head")
 /* clang-format on */
 
 #endif

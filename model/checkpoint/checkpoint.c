@@ -373,6 +373,7 @@ bool td_checkpoint_has_experts(const td_checkpoint *c, const td_model_config *co
 /* Whether the checkpoint has any tensor of the MTP layer. */
 static bool has_mtp_layer(const td_checkpoint *c, const td_model_config *config) {
     char prefix[96];
+    if (config->arch->mtp) return td_checkpoint_files_have(c->files, config->arch->mtp);
     snprintf(prefix, sizeof prefix, "%smodel.layers.%u.", config->arch->prefix ? config->arch->prefix : "",
              config->n_layers);
     return td_checkpoint_files_have(c->files, prefix);
@@ -394,29 +395,19 @@ static bool is_outside(const td_arch *a, const char *name) {
     return a->body && !strncmp(name, "model.", 6) && strncmp(name, a->body, strlen(a->body)) != 0;
 }
 
-/* Whether a tensor is of the prediction layer of a family that is read without one. */
-static bool is_prediction(const td_arch *a, const char *name) {
-    return !a->weights[TD_ROLE_MTP_EH_PROJ].name && !strncmp(name, "mtp.", 4);
-}
-
-static void log_unread(const td_checkpoint *c, const td_arch *a, bool (*is_unread)(const td_arch *, const char *),
-                       const char *what) {
+void td_checkpoint_log_unread(const td_checkpoint *c, const td_model_config *config) {
     size_t n = 0, bytes = 0;
+    if (td_checkpoint_is_dummy(c)) return;
     for (size_t f = 0; f < td_checkpoint_files_count(c->files); f++) {
         const td_safetensors *file = td_checkpoint_files_at(c->files, f);
         for (size_t i = 0; i < td_safetensors_count(file); i++) {
             const td_safetensors_entry *e = td_safetensors_at(file, i);
-            if (!is_unread(a, e->name)) continue;
+            if (!is_outside(config->arch, e->name)) continue;
             n++;
             bytes += e->bytes;
         }
     }
-    if (n) td_info("%zu tensors (%.1f MB) %s", n, (double)bytes * 1e-6, what);
-}
-
-void td_checkpoint_log_unread(const td_checkpoint *c, const td_model_config *config) {
-    if (td_checkpoint_is_dummy(c)) return;
-    log_unread(c, config->arch, is_outside,
-               "outside of the language model are not read: the model is served for text alone");
-    log_unread(c, config->arch, is_prediction, "of the prediction layer (mtp.) are not read: this family runs without it");
+    if (n)
+        td_info("%zu tensors (%.1f MB) outside of the language model are not read: the model is served for text alone", n,
+                (double)bytes * 1e-6);
 }

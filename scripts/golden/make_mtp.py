@@ -3,15 +3,16 @@
 
   make_mtp.py [VARIANT ...]   extend tests/data/golden/VARIANT/ (default: all; run from the repository root)
 
-Needs torch, transformers 5.23 (the first that has such layers: MtpModel of modeling_layers.py) and numpy.  The layers
-before stay as make_golden.py wrote them, and so do their outputs, which are checked again on the way.  The layer's logits
-come from transformers, and reference_numpy.py must agree.
+Needs torch, transformers 5.23 (the first that has such layers: MtpModel of modeling_layers.py) and numpy; Qwen's need 5.24.
+The layers before stay as make_golden.py wrote them, and so do their outputs, which are checked again on the way.  The layer's
+logits come from transformers, and reference_numpy.py must agree.  transformers has no such layer of Qwen's: there it is made of
+its classes of a decoder layer and a norm.
 """
-import json, os, sys
+import copy, json, os, sys
 import numpy as np
 import torch
 from safetensors.torch import load_file, save_file
-from transformers import AutoModelForCausalLM
+from transformers import AutoModelForCausalLM, AutoModelForImageTextToText
 from transformers.cache_utils import MtpCache
 from transformers.modeling_layers import MtpModel
 from transformers.utils import logging
@@ -21,7 +22,7 @@ from reference_numpy import Model
 
 OUT = "tests/data/golden"
 LEAST_MARGIN = 1e-4
-VARIANTS = ("glm4_moe", "deepseek_v3_noqlora")
+VARIANTS = ("glm4_moe", "deepseek_v3_noqlora", "qwen3_next", "qwen3_5_moe")
 
 
 def layer_weights(like, n, seed):
@@ -48,13 +49,62 @@ def layer_weights(like, n, seed):
     return out
 
 
-def write_layer(folder, main, layer):
-    save_file({**main, **layer}, os.path.join(folder, "model.safetensors"), {"format": "pt"})
-    path = os.path.join(folder, "config.json")
-    config = dict(json.load(open(path)), num_nextn_predict_layers=1)
+def qwen_layer_weights(like, n, seed):
+    """The tensors mtp. of Qwen3-Next or Qwen3.5; the layer is shaped as the last one with attention.  What it writes is little, and the projection
+    passes the embedding on, so that some of its predictions are the model's own."""
+    rng, out, hidden = np.random.default_rng(seed), {}, like["lm_head.weight"].shape[1]
+    name = [k for k in like if k.endswith("self_attn.o_proj.weight")][-1]
+    of = name[:-len("self_attn.o_proj.weight")]
+    shapes = {"mtp.layers.0." + k[len(of):]: v.shape for k, v in like.items() if k.startswith(of)}
+    shapes.update({"mtp.%s.weight" % k: (hidden,) for k in ("pre_fc_norm_embedding", "pre_fc_norm_hidden", "norm")})
+    shapes["mtp.fc.weight"] = (hidden, 2 * hidden)
+    for name, shape in sorted(shapes.items()):
+        x = rng.standard_normal(tuple(shape), dtype=np.float32)
+        if name.endswith(("norm.weight", "norm_embedding.weight", "norm_hidden.weight")):
+            x = 0.2 * x                                                             # a gain less one
+        elif name == "mtp.fc.weight":
+            x = 0.2 * x / np.sqrt(shape[-1]) + np.eye(*shape, dtype=np.float32)
+        else:
+            peaked = any(k in name for k in ("q_proj", "k_proj", "mlp.gate.weight"))
+            x = x * (1.5 if peaked else 0.3 if "down_proj" in name or "o_proj" in name else 1.0) / np.sqrt(shape[-1])
+        out[name] = torch.from_numpy(x.astype(np.float32)).to(torch.bfloat16)
+    return out
+
+
+def is_of_layer(name, n):
+    return name.startswith(("model.layers.%d." % n, "mtp."))
+
+
+def write_json(path, value):
     with open(path, "w") as f:
-        json.dump(config, f, indent=1)
+        json.dump(value, f, indent=1)
         f.write("\n")
+
+
+def last_file(folder):
+    """The file that the layer goes into, and the index that lists it, or None."""
+    index = os.path.join(folder, "model.safetensors.index.json")
+    if not os.path.exists(index):
+        return os.path.join(folder, "model.safetensors"), None
+    return os.path.join(folder, max(json.load(open(index))["weight_map"].values())), index
+
+
+def write_layer(folder, n, main, layer):
+    path, index = last_file(folder)
+    others = {k: v for k, v in load_file(path).items() if not is_of_layer(k, n)}
+    save_file({**others, **layer}, path, {"format": "pt"})
+    if index:
+        where = {k: v for k, v in json.load(open(index))["weight_map"].items() if k in main}
+        where.update({k: os.path.basename(path) for k in layer})
+        total = sum(v.nbytes for v in {**main, **layer}.values())
+        write_json(index, {"metadata": {"total_size": total}, "weight_map": where})
+    path = os.path.join(folder, "config.json")
+    config = json.load(open(path))
+    if "text_config" in config:
+        config["text_config"]["mtp_num_hidden_layers"] = 1
+    elif config["model_type"] != "qwen3_next":                                      # whose checkpoints do not say it
+        config["num_nextn_predict_layers"] = 1
+    write_json(path, config)
 
 
 class Reference:
@@ -73,33 +123,73 @@ class Reference:
         return out.logits[0].numpy(), self.mtp._project_to_logits(hidden)[0].numpy()
 
 
+class QwenReference:
+    """transformers' model and, behind it, its own classes of a decoder layer and of a norm: x = layer(fc [norm(embedding) | norm(h)])."""
+
+    def __init__(self, folder, n):
+        several = "text_config" in json.load(open(os.path.join(folder, "config.json")))
+        load = AutoModelForImageTextToText if several else AutoModelForCausalLM
+        self.main = load.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager").eval()
+        self.text = self.main.model.language_model if several else self.main.model
+        layer, norm = type(self.text.layers[0]), type(self.text.norm)
+        config = copy.deepcopy(self.text.config)
+        config.layer_types, config.mlp_only_layers = ["full_attention"], []
+        weights = {k[len("mtp."):]: v.float() for k, v in load_file(last_file(folder)[0]).items() if k.startswith("mtp.")}
+        self.fc, self.norms = weights.pop("fc.weight"), {}
+        for k in ("pre_fc_norm_embedding", "pre_fc_norm_hidden", "norm"):
+            self.norms[k] = norm(config.hidden_size, eps=config.rms_norm_eps)
+            self.norms[k].load_state_dict({"weight": weights.pop(k + ".weight")})
+        weights = {k[len("layers.0."):]: v for k, v in weights.items()}
+        if "mlp.experts.0.up_proj.weight" in weights:                               # the class has them in two tensors
+            part = lambda k: [weights.pop("mlp.experts.%d.%s.weight" % (e, k)) for e in range(config.num_experts)]
+            gate, up, down = part("gate_proj"), part("up_proj"), part("down_proj")
+            weights["mlp.experts.gate_up_proj"] = torch.stack([torch.cat(pair) for pair in zip(gate, up)])
+            weights["mlp.experts.down_proj"] = torch.stack(down)
+        self.layer = layer(config, 0).float().eval()
+        self.layer.load_state_dict(weights)
+
+    @torch.no_grad()
+    def forward(self, ids, next_ids):
+        hidden = self.text(torch.tensor([ids]), use_cache=False).last_hidden_state
+        e = self.text.embed_tokens(torch.tensor([next_ids]))
+        x = torch.cat((self.norms["pre_fc_norm_embedding"](e), self.norms["pre_fc_norm_hidden"](hidden)), -1) @ self.fc.T
+        places = torch.arange(len(ids))[None]
+        mask = torch.full((len(ids), len(ids)), torch.finfo(torch.float32).min).triu(1)[None, None]
+        x = self.layer(x, position_embeddings=self.text.rotary_emb(x, places), attention_mask=mask, position_ids=places)
+        x = self.norms["norm"](x[0] if isinstance(x, tuple) else x)
+        return self.main.lm_head(hidden)[0].numpy(), self.main.lm_head(x)[0].numpy()
+
+
 def make(name):
     folder = os.path.join(OUT, name)
-    n = json.load(open(os.path.join(folder, "config.json")))["num_hidden_layers"]
+    config = json.load(open(os.path.join(folder, "config.json")))
+    n, is_qwen = config.get("text_config", config)["num_hidden_layers"], name.startswith("qwen")
     golden = golden_io.read(folder)
     fed = [p["ids"][1:] + [p["greedy"][0]] for p in golden["prompts"]]
-    main = {k: v for k, v in load_file(os.path.join(folder, "model.safetensors")).items() if not k.startswith("model.layers.%d." % n)}
+    files = [os.path.join(folder, f) for f in sorted(os.listdir(folder)) if f.endswith(".safetensors")]
+    main = {k: v for f in files for k, v in load_file(f).items() if not is_of_layer(k, n)}
     for seed in range(1, 1000):
-        write_layer(folder, main, layer_weights(main, n, seed))
+        write_layer(folder, n, main, (qwen_layer_weights if is_qwen else layer_weights)(main, n, seed))
         check, margin, drafts = Model(folder), np.inf, []
         for p, ids in zip(golden["prompts"], fed):
             drafts.append(check.mtp_logits(check.forward(p["ids"])["hidden"], ids))
             margin = min(margin, float(check.routed[0][2].min()))
         if margin > LEAST_MARGIN:
             break
-    ref, worst = Reference(folder, n), 0.0
+    ref, worst, same = (QwenReference if is_qwen else Reference)(folder, n), 0.0, 0
     path = os.path.join(folder, "manifest.json")
     manifest = json.load(open(path))
     for i, (p, ids) in enumerate(zip(golden["prompts"], fed)):
         logits, mtp = ref.forward(p["ids"], ids)
         assert np.abs(logits - p["logits"]).max() < 2e-5 * np.abs(p["logits"]).max(), "another main model"
         worst = max(worst, float(np.abs(mtp - drafts[i]).max() / np.abs(mtp).max()))
+        same += int((mtp[:-1].argmax(-1) == logits[1:].argmax(-1)).sum())
         array = "p%d_mtp_logits.f32" % i
         mtp.astype("<f4").tofile(os.path.join(folder, array))
         manifest["prompts"][i]["mtp_logits"] = {"file": array, "dtype": "f32", "shape": list(mtp.shape)}
     with open(path, "w") as f:
         f.write(golden_io.dump(manifest) + "\n")
-    print("%-20s seed %d  margin %.1e  numpy's differ by %.1e" % (name, seed, margin, worst))
+    print("%-20s seed %d  margin %.1e  numpy's differ by %.1e  the model's own choices %d" % (name, seed, margin, worst, same))
     assert worst < 2e-5
 
 

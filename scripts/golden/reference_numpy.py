@@ -96,6 +96,14 @@ def rope_table(dim, theta, scaling):
     return plain / s * ramp + plain * (1 - ramp), on_cos_sin
 
 
+def mtp_name(name, n):
+    """A tensor of Qwen3-Next's and Qwen3.5's multi-token-prediction layer, as DeepSeek-V3 calls that of layer n."""
+    for of, to in (("layers.0", ""), ("fc", "eh_proj"), ("pre_fc_norm_embedding", "enorm"), ("pre_fc_norm_hidden", "hnorm"), ("norm", "shared_head.norm")):
+        if name.startswith("mtp.%s." % of):
+            return "model.layers.%d." % n + (to + "." if to else "") + name[len("mtp.%s." % of):]
+    return name
+
+
 class Model:
     def __init__(self, folder):
         config, weights = json.load(open(os.path.join(folder, "config.json"))), load_weights(folder)
@@ -105,6 +113,8 @@ class Model:
         elif "text_config" in config:    # Kimi-K2.5: the language model is a DeepSeek-V3
             config = dict(config["text_config"], model_type="deepseek_v3")
             weights = {name.removeprefix("language_model."): w for name, w in weights.items() if name.startswith("language_model.")}
+        if config["model_type"] in ("qwen3_next", "qwen3_5_moe_text"):
+            weights = {mtp_name(name, config["num_hidden_layers"]): w for name, w in weights.items()}
         self.hold(config, weights)
 
     def hold(self, c, weights):
@@ -213,7 +223,7 @@ class Model:
 
     def is_delta(self, i):
         c = self.c
-        if not self.gated:
+        if not self.gated or i == c["num_hidden_layers"]:              # the multi-token-prediction layer has attention
             return False
         return c["layer_types"][i] == "linear_attention" if "layer_types" in c else (i + 1) % c["full_attention_interval"] != 0
 

@@ -61,8 +61,8 @@ static const model_row MODELS[] = {
     {"minimax", "tests/data/golden/minimax_m2", 320, true, false},       /* GQA, norms of whole rows of queries and keys */
     {"kimi_k25", "tests/data/golden/kimi_k25", 320, false, false},       /* V3 under a prefix */
     {"gpt_oss", "tests/data/golden/gpt_oss", 320, true, false},          /* windows, sinks, experts with biases */
-    {"qwen3_next", "tests/data/golden/qwen3_next", 320, true, false},    /* gated DeltaNet and attention */
-    {"qwen3_5", "tests/data/golden/qwen3_5_moe", 320, true, false},      /* the same in other tensors */
+    {"qwen3_next", "tests/data/golden/qwen3_next", 320, true, true},     /* gated DeltaNet and attention */
+    {"qwen3_5", "tests/data/golden/qwen3_5_moe", 320, true, true},       /* the same in other tensors */
     {"gpt_oss_mxfp4", "tests/data/golden/gpt_oss_mxfp4", 320, true,
      false}, /* the same from codes, and another order of layers */
 };
@@ -269,6 +269,8 @@ static void same_bits(void **state) {
     if (v->drafts) assert_true(s.drafts_verified > 0);
     if (v->drafts && !strcmp(g_model->name, "tale")) /* its layer is trained; few requests' drafts are too few for a share */
         assert_true(g_requests > SAMPLE_REQUESTS ? 3 * s.drafts_accepted > s.drafts_verified : s.drafts_accepted > 0);
+    if (v->drafts && !strncmp(g_model->name, "qwen3_", 6) && g_requests > SAMPLE_REQUESTS) /* a few are right */
+        assert_true(s.drafts_accepted > 0);
     if (v->must_retract) assert_true(s.retractions > 0);
     if (v->must_hit) assert_true(n_hit > 0);
     if (v->must_evict) assert_true(s.cache_evictions > 0);

@@ -22,6 +22,10 @@ static uint32_t         draw(uint32_t n) {
 static td_engine_options options(uint64_t kv_tokens, uint32_t max_running) {
     td_engine_options o;
     td_engine_options_init(&o);
+    if (getenv("TD_TEST_RECURRENT")) {
+        fake_recurrent(true);
+        o.state_snapshots_gib = 8 * (double)FAKE_STATE_BYTES / (1 << 30);
+    }
     o.model_path = TD_SOURCE_DIR "/models/tale-v3-14m";
     o.max_total_tokens = kv_tokens;
     o.chunked_prefill_size = 512;

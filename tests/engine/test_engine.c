@@ -335,7 +335,6 @@ TEST(turns_of_a_chat) {
 /* Prompts of 400 tokens that have 300 in common. The second one finds pages but no state where it goes its own way, and leaves
  * one there for the third. */
 TEST(states_at_branches) {
-    if (getenv("TD_TEST_DRAFTS")) skip(); /* such a model does not draft */
     fake_recurrent(true);
     td_engine *e = open_engine(4096, 512, 4);
     probe     *p[3];
@@ -358,7 +357,6 @@ TEST(states_at_branches) {
 
 /* Requests with a common beginning that arrive together: the first computes it, and leaves its state for the others. */
 TEST(states_for_those_that_wait) {
-    if (getenv("TD_TEST_DRAFTS")) skip(); /* such a model does not draft */
     fake_recurrent(true);
     td_engine *e = open_engine(4096, 512, 8);
     probe     *first = random_prompt(10, 1), *p[4];
@@ -380,7 +378,6 @@ TEST(states_for_those_that_wait) {
 
 /* The longer an answer, the more borders it passes; only the newest state of it is kept. */
 TEST(states_of_a_long_answer) {
-    if (getenv("TD_TEST_DRAFTS")) skip();
     fake_recurrent(true);
     fake_one_form(true);
     td_engine *e = open_engine(4096, 64, 1);

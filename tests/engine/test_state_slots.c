@@ -128,6 +128,44 @@ TEST(states_of_a_request) {
     close_rig(&g);
 }
 
+/* A draft that ends a block: the step writes another slot, which becomes the state, and a snapshot, once it is accepted. */
+TEST(a_draft_at_the_end_of_a_block) {
+    rig               g;
+    td_request_state  r = TD_REQUEST_STATE_IDLE;
+    td_sequence_state s;
+    td_snapshot_rule  rule = {.n_prompt = 200, .n_cacheable = 255};
+    uint32_t          pages[2];
+    open_rig(&g, SLOTS);
+    cache_path(&g, 0, 2, pages);
+    td_request_state_begin(&r, &g.slots, pages, 0);
+    assert_int_equal(next_part(&r, &g, rule, 0, 254, &s), 128); /* behind the prompt's last full page */
+    assert_int_equal(next_part(&r, &g, rule, 128, 254, &s), 254);
+    td_request_state_commit(&r, &g.slots, rule, pages, 1);
+    uint32_t now = r.now, n_free = g.slots.n_free;
+    rule.drafted = true;
+    for (int accepted = 0; accepted < 2; accepted++) {
+        assert_true(td_request_state_can_draft(&g.slots, 255));
+        assert_int_equal(next_part(&r, &g, rule, 254, 256, &s), 256);
+        assert_true(s.in == now && s.out != now && r.awaits);
+        if (accepted) {
+            td_request_state_commit(&r, &g.slots, rule, pages, 2);
+            assert_true(r.now == s.out && td_state_slots_find(&g.slots, pages[1]) == r.now);
+        } else {
+            td_request_state_take_back(&r, &g.slots);
+            assert_int_equal(r.now, now);
+        }
+        assert_true(r.after == r.now && !r.awaits && g.slots.n_free == n_free);
+    }
+    assert_int_equal(next_part(&r, &g, rule, 287, 289, &s), 289); /* the token ends the block, and the draft does not */
+    assert_true(s.in == r.now && !r.awaits);
+    td_request_state_end(&r, &g.slots);
+    while (g.slots.n_free) td_state_slots_take(&g.slots);
+    assert_true(td_request_state_can_draft(&g.slots, 254)); /* ends no block */
+    for (uint32_t slot = 0; slot < SLOTS; slot++)
+        if (g.slots.page[slot] == UINT32_MAX) td_state_slots_drop(&g.slots, slot);
+    close_rig(&g);
+}
+
 /* What a step that failed has taken comes back. */
 TEST(a_step_that_fails_leaves_nothing) {
     rig               g;

@@ -163,6 +163,9 @@ TEST(gated_delta_net) {
     assert_false(td_tensor_spec_get(&c, TD_ROLE_DELTA_QKV, 3, 0, &s));
     assert_false(td_tensor_spec_get(&c, TD_ROLE_Q, 0, 0, &s));
     assert_true(td_tensor_spec_get(&c, TD_ROLE_Q, 3, 0, &s) && s.shape[0] == 2 * 16 * 256);
+    assert_true(c.n_mtp_layers == 1 && !c.is_delta[48] && c.is_moe[48]);
+    assert_true(td_tensor_spec_get(&c, TD_ROLE_EXPERT_UP, 48, 7, &s));
+    assert_string_equal(s.name, "mtp.layers.0.mlp.experts.7.up_proj.weight");
 
     c = read_ok("configs/models/qwen3.5-35b-a3b.json", NULL);
     assert_true(c.n_layers == 40 && c.n_experts == 256 && c.top_k == 8 && c.rope.dim == 64 && c.rope.theta == 1e7);
@@ -172,6 +175,10 @@ TEST(gated_delta_net) {
     assert_string_equal(s.name, "lm_head.weight");
     assert_true(td_tensor_spec_get(&c, TD_ROLE_EXPERT_UP, 39, 255, &s));
     assert_string_equal(s.within, "model.language_model.layers.39.mlp.experts.gate_up_proj");
+    assert_true(td_tensor_spec_get(&c, TD_ROLE_EXPERT_UP, 40, 255, &s));
+    assert_string_equal(s.within, "mtp.layers.0.mlp.experts.gate_up_proj");
+    assert_true(td_tensor_spec_get(&c, TD_ROLE_MTP_EH_PROJ, 40, 0, &s) && s.shape[1] == 4096);
+    assert_string_equal(s.name, "mtp.fc.weight");
     assert_int_equal(td_layer_caches_cut_heads(&c, TD_PER_STATE), 16);
     assert_int_equal(td_layer_caches_cut_heads(&c, TD_PER_TOKEN), 2);
     c = read_ok("configs/models/qwen3.5-35b-a3b.json", /* text alone */
@@ -475,6 +482,8 @@ TEST(impossible_and_unsupported_values_are_refused) {
         {"qwen3-next-80b-a3b", "{\"use_sliding_window\": true}", TD_ENOTSUP, "use_sliding_window is true"},
         {"qwen3.5-35b-a3b", "{\"text_config\": {\"attn_output_gate\": false}}", TD_ENOTSUP,
          "text_config.attn_output_gate is false"},
+        {"qwen3.5-35b-a3b", "{\"text_config\": {\"mtp_use_dedicated_embeddings\": true}}", TD_ENOTSUP,
+         "text_config.mtp_use_dedicated_embeddings is true"},
         {"qwen3.5-35b-a3b", "{\"text_config\": {\"mamba_ssm_dtype\": \"bfloat16\"}}", TD_ENOTSUP,
          "mamba_ssm_dtype is 'bfloat16'"},
         {"qwen3-30b-a3b", "{\"tie_word_embeddings\": 1}", TD_EFORMAT, "tie_word_embeddings"},

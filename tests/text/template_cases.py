@@ -315,6 +315,105 @@ STYLES = [
     <|assistant|>{{- '\\n<think></think>' if (enable_thinking is defined and not enable_thinking) else '' -}}
 {%- endif -%}
 """,
+    # Qwen3.5: arguments in tags of their own, results in one user turn by the items before and behind, thought since the last real query
+    """{%- macro text_of(content, is_system=false) -%}
+    {%- if content is string -%}
+        {{- content }}
+    {%- elif content is iterable and content is not mapping -%}
+        {%- for item in content -%}
+            {%- if 'image_url' in item or item.type == 'image' -%}
+                {%- if is_system -%}
+                    {{- raise_exception('System message cannot contain images.') }}
+                {%- endif -%}
+                {{- '<|vision_start|><|image_pad|><|vision_end|>' }}
+            {%- elif 'text' in item -%}
+                {{- item.text }}
+            {%- endif -%}
+        {%- endfor -%}
+    {%- elif content is none or content is undefined -%}
+        {{- '' }}
+    {%- endif -%}
+{%- endmacro -%}
+{%- if not messages -%}
+    {{- raise_exception('No messages provided.') }}
+{%- endif -%}
+{%- set first_system = text_of(messages[0].content, true)|trim if messages[0].role == 'system' else '' -%}
+{%- if tools and tools is iterable and tools is not mapping -%}
+    {{- '<|im_start|>system\n# Tools\n\nYou have access to the following functions:\n\n<tools>' }}
+    {%- for tool in tools -%}
+        {{- '\n' }}{{- tool | tojson }}
+    {%- endfor -%}
+    {{- '\n</tools>\n\nCall one as <tool_call>\n<function=name>\n<parameter=key>\nvalue\n</parameter>\n</function>\n</tool_call>' }}
+    {{- '\n\n' + first_system if first_system else '' }}
+    {{- '<|im_end|>\n' }}
+{%- elif first_system -%}
+    {{- '<|im_start|>system\n' + first_system + '<|im_end|>\n' }}
+{%- endif -%}
+{%- set ns = namespace(in_turn=true, last_query=messages|length - 1) -%}
+{%- for message in messages[::-1] -%}
+    {%- set index = (messages|length - 1) - loop.index0 -%}
+    {%- if ns.in_turn and message.role == 'user' -%}
+        {%- set text = text_of(message.content)|trim -%}
+        {%- if not (text.startswith('<tool_response>') and text.endswith('</tool_response>')) -%}
+            {%- set ns.in_turn = false -%}
+            {%- set ns.last_query = index -%}
+        {%- endif -%}
+    {%- endif -%}
+{%- endfor -%}
+{%- if ns.in_turn -%}
+    {{- raise_exception('No user query found in messages.') }}
+{%- endif -%}
+{%- for message in messages -%}
+    {%- set text = text_of(message.content)|trim -%}
+    {%- if message.role == 'system' -%}
+        {%- if not loop.first -%}
+            {{- raise_exception('System message must be at the beginning.') }}
+        {%- endif -%}
+    {%- elif message.role == 'user' -%}
+        {{- '<|im_start|>user\n' + text + '<|im_end|>\n' }}
+    {%- elif message.role == 'assistant' -%}
+        {%- set thought = '' -%}
+        {%- if message.reasoning_content is string -%}
+            {%- set thought = message.reasoning_content -%}
+        {%- elif '</think>' in text -%}
+            {%- set thought = text.split('</think>')[0].rstrip('\n').split('<think>')[-1].lstrip('\n') -%}
+            {%- set text = text.split('</think>')[-1].lstrip('\n') -%}
+        {%- endif -%}
+        {{- '<|im_start|>assistant\n' }}
+        {{- '<think>\n' + thought|trim + '\n</think>\n\n' if loop.index0 > ns.last_query else '' }}{{- text }}
+        {%- if message.tool_calls and message.tool_calls is iterable and message.tool_calls is not mapping -%}
+            {%- for tool_call in message.tool_calls -%}
+                {%- if tool_call.function is defined -%}
+                    {%- set tool_call = tool_call.function -%}
+                {%- endif -%}
+                {{- ('\n\n' if loop.first and text|trim else '' if loop.first else '\n') + '<tool_call>\n<function=' + tool_call.name + '>\n' }}
+                {%- if tool_call.arguments is mapping -%}
+                    {%- for key, value in tool_call.arguments|items -%}
+                        {{- '<parameter=' + key + '>\n' }}
+                        {{- value | tojson if value is mapping or (value is sequence and value is not string) else value | string }}
+                        {{- '\n</parameter>\n' }}
+                    {%- endfor -%}
+                {%- endif -%}
+                {{- '</function>\n</tool_call>' }}
+            {%- endfor -%}
+        {%- endif -%}
+        {{- '<|im_end|>\n' }}
+    {%- elif message.role == 'tool' -%}
+        {%- if loop.previtem and loop.previtem.role != 'tool' -%}
+            {{- '<|im_start|>user' }}
+        {%- endif -%}
+        {{- '\n<tool_response>\n' }}{{- text }}{{- '\n</tool_response>' }}
+        {%- if loop.last or loop.nextitem.role != 'tool' -%}
+            {{- '<|im_end|>\n' }}
+        {%- endif -%}
+    {%- else -%}
+        {{- raise_exception('Unexpected message role.') }}
+    {%- endif -%}
+{%- endfor -%}
+{%- if add_generation_prompt -%}
+    {{- '<|im_start|>assistant\n' + ('<think>\n\n</think>\n\n' if enable_thinking is defined and enable_thinking is false else '<think>\n') }}
+{%- endif -%}
+""",
     # gpt-oss: types of JSON schemas as TypeScript, macros that call each other, defaults, loops with previous items
     """{%- macro render_type(param_spec, is_nullable=false) -%}
     {%- if param_spec.type == "array" -%}

@@ -61,6 +61,11 @@ CASES = [
     ("qwen3_coder", None, "<function=get_weather>\n<parameter=city>\n12\n</parameter>\n<parameter=days>\n12\n</parameter>\n<parameter=metric>\nTrue\n</parameter>\n<parameter=tags>\n"
      "[\"a\", 1]\n</parameter>\n<parameter=note>\nnull\n</parameter>\n<parameter=size>\nbig\n</parameter>\n<parameter=other>\n{\"a\": 1}\n</parameter>\n</function>\n</tool_call>", "", "",
      [call("get_weather", city="12", days=12, metric=True, tags=["a", 1], note=None, size="big", other={"a": 1})]),
+    # Qwen3.5, whose prompt opens the reasoning: two calls behind it, a value that is an object, a parameter that is not closed
+    ("qwen3_coder", "qwen3-thinking", "Both cities.\n</think>\n\nI look.\n\n<tool_call>\n<function=get_weather>\n<parameter=city>\nParis\n</parameter>\n</function>\n</tool_call>\n"
+     "<tool_call>\n<function=get_weather>\n<parameter=city>\nRome\n<parameter=days>\n3\n</parameter>\n</function>\n</tool_call>", "\n\nI look.\n\n", "Both cities.\n", [PARIS, ROME]),
+    ("qwen3_coder", "qwen3", "<think>\n\n</think>\n\n<tool_call>\n<function=get_weather>\n<parameter=other>\n{\"a\": [1, \"b\"]}\n</parameter>\n</function>\n</tool_call>", "", "\n\n",
+     [call("get_weather", other={"a": [1, "b"]})]),
     ("qwen3_coder", None, "<tool_call>\n<function=get_weather>\n</function>\n</tool_call>\n\n<tool_call>\n<function=get_weather>\n<parameter=city>\n\n</parameter>\n</function>\n</tool_call>",
      "", "", [call("get_weather"), call("get_weather", city="")]),
     ("qwen3_coder", None, "<function=get_weather>\n<parameter=city>Paris\n<parameter=days>3\n</function>", "", "", [call("get_weather", city="Paris", days=3)]),

@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
 """Refuse two kinds of comments: those whose lists, tables or drawings were merged into sentences, and those with a sentence of more than 35 words.
 
-A merged list shows as a line of prose with three blanks or more in a row. Lines that begin with @param or another tag may have them. Lines indented
-behind the comment's margin by two blanks or more are lists, tables and drawings, whose blanks are content; they are not sentences either.
+A merged list shows as a line of prose with three blanks or more in a row, merged paragraphs as a star behind a sentence's end. Lines that begin with
+@param or another tag may have such blanks. Lines indented behind the comment's margin by two blanks or more are lists, tables and drawings, whose
+blanks are content; they are not sentences either.
 
 usage: check_comments.py [FILE...]     default: every .c, .h, .inc, .cu and .cuh file of the repository; exits 1 and names each offence
 """
@@ -17,6 +18,7 @@ ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 # Strings and characters are matched first, so that no comment begins within one.
 TOKEN = re.compile(r'"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n])*\'|/\*.*?\*/|//[^\n]*', re.S)
 RUN = re.compile(r"\S {3,}\S")
+STAR = re.compile(r"[.:] \*( [A-Z]|$)")
 
 
 def comment_lines(comment, margin):
@@ -32,10 +34,14 @@ def comment_lines(comment, margin):
 
 
 def merged_lines(lines):
-    """(line within the comment, what is wrong) of each line of prose with a run of blanks."""
+    """(line within the comment, what is wrong) of each line of prose with a run of blanks, or a margin's star, in it."""
     for i, text in enumerate(lines):
-        if not re.match(r" {2}|@", text) and RUN.search(text):
+        if re.match(r" {2}|@", text):
+            continue
+        if RUN.search(text):
             yield i, f"three blanks in a row: {text}"
+        if STAR.search(text):
+            yield i, f"a star behind a sentence: {text}"
 
 
 def long_paragraphs(lines):

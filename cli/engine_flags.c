@@ -86,7 +86,7 @@ static const td_flag FLAGS[] = {
      .help = "Routed experts of a layer that the device keeps. All of the layer's: the CPU has none. Fewer: those of most "
              "use, which changes while it runs (docs/residency.md). auto: of these as many as fit beside weights and KV cache.",
      .sglang = "kt_num_gpu_experts"},
-    {{"stream-experts"}, TD_FLAG_SWITCH, E(stream_experts), .in = MODEL, .by_default = "off",
+    {{"stream-experts"}, TD_FLAG_SWITCH, E(stream_experts), .in = MODEL | PLAN, .by_default = "off",
      .help = "With --num-gpu-experts, fewer than all: in steps with many prompt rows, the other experts pass through the "
              "device's memory where that is faster (docs/residency.md). It has room for two layers of them."},
     {{"expert-memory"}, TD_FLAG_TEXT, E(expert_memory), .in = MODEL | PLAN, .arg = "HOW", .choices = TD_CHOICES("keep", "drop"),

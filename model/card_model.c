@@ -171,6 +171,7 @@ void td_card_model_memory(const td_card_model *c, td_model_memory *memory) {
         memory->npu_weight_bytes += td_resident_table_bytes(&resident) + td_resident_stream_bytes(&resident);
         memory->host_scratch_bytes += td_resident_pinned_bytes(&resident);
         if (m->part.streamed) memory->host_scratch_bytes += td_streamed_pinned_bytes(&resident);
+        memory->stream_slots = m->part.streamed;
         memory->slot_bytes = td_resident_slot_bytes(&resident);
         memory->slots = m->part.resident / m->n_cards;
         if (m->spec.drop_experts) memory->saved_bytes = td_resident_saved_bytes(&resident) * m->n_cards;

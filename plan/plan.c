@@ -5,9 +5,11 @@
 #include <string.h>
 
 #include "core/error.h"
+#include "core/memory/mem.h"
 #include "engine/engine_placement.h"
 #include "model/arch/config_file.h"
 #include "model/layer_caches.h"
+#include "residency/streamed_experts.h"
 
 #define ROOMY ((uint64_t)1 << 52) /* bytes, more than any model needs */
 #define DEVICE_OF_CARDS "apart"   /* a device whose memory is its own; it is planned for here, never run */
@@ -21,6 +23,7 @@ typedef struct {
     td_model_room    room; /* of the machine that is planned for */
     td_placed_model  placed;
     td_plan_model    model;
+    bool             streams_ahead; /* experts are to be streamed to several cards, which no server does yet */
 } planner;
 
 /* Makes pools of threads that never run anything. The model's memory depends on their number. */
@@ -57,6 +60,8 @@ static td_status settle_options(planner *p, const td_plan_request *r, const td_p
     if (!r->cards_given && has) o.tensor_parallel_size = has;
     if (o.tensor_parallel_size > (has ? has : 1))
         return td_fail(err, TD_EINVAL, "--tensor-parallel-size %u: the machine has %u cards", o.tensor_parallel_size, has);
+    p->streams_ahead = o.stream_experts && o.tensor_parallel_size > 1;
+    if (p->streams_ahead) o.stream_experts = false;
     return td_engine_resolve(&o, &p->config, err);
 }
 
@@ -67,6 +72,18 @@ static void close_planner(planner *p) {
     while (p->n_cards) td_pool_destroy(p->cards[--p->n_cards]);
     if (p->experts) td_pool_destroy(p->experts);
     *p = (planner){0};
+}
+
+/* Takes room for streamed experts on several cards, from resident ones if their number is not given. */
+static void reserve_streamed(planner *p) {
+    td_model_memory         *m = &p->placed.memory;
+    const td_experts_config *c = &td_model_get_spec(p->placed.model)->experts;
+    const uint32_t           n_cards = p->config.model.n_cards;
+    if (!p->streams_ahead || !m->slots || m->slots * n_cards >= c->n_experts) return;
+    m->stream_slots = TD_STREAM_LAYERS * c->n_experts;
+    const uint64_t bytes = m->slot_bytes / c->n_layers * m->stream_slots / n_cards, slots = td_div_up(bytes, m->slot_bytes);
+    m->npu_weight_bytes += bytes;
+    if (p->config.model.device_experts == TD_GPU_EXPERTS_AUTO) m->slots -= slots < m->slots ? (uint32_t)slots : m->slots;
 }
 
 /* Places the model in the machine's memory. If it does not fit, writes the reason to out->lack and places it in memory
@@ -115,6 +132,8 @@ static td_status outline(planner *p, const td_plan_request *r, td_error *err) {
     }
     TD_TRY(settle_experts_in_use(r, x, err));
     x->resident = memory->slots * x->n_cards;
+    x->stream_slots = memory->stream_slots;
+    x->max_tok = p->config.model.max_tok;
     x->hits = r->expert_hits > 0 ? r->expert_hits : fmin(1, x->resident / x->experts_in_use);
     if (r->expert_hits > 0 && !memory->slots)
         return td_fail(err, TD_EINVAL, "expert-hits: no experts move: add --num-gpu-experts");
@@ -133,6 +152,7 @@ static td_status open_planner(planner *p, const td_plan_request *r, const td_pla
                               .device_bytes = (uint64_t)(m->cards.count > 0 ? m->cards.memory_bytes : 0)};
     if (st == TD_OK) p->room.bytes_per_vocab_entry = td_engine_bytes_per_vocab_entry(p->experts);
     if (st == TD_OK) st = place(p, out, err);
+    if (st == TD_OK) reserve_streamed(p);
     if (st == TD_OK) st = outline(p, r, err);
     if (st != TD_OK) close_planner(p);
     return st;
@@ -200,8 +220,9 @@ static void list_memories(const planner *p, const td_plan_machine *m, td_plan *o
     for (uint32_t i = 0; i < out->n_memories && out->fits; i++) /* the nodes may fit together while one of them does not */
         if (out->memory[i].lacks > 0) {
             out->fits = false;
-            (void)td_fail(&out->lack, TD_ENOMEM, "%s lacks %.2f GiB: every node has an equal share of every expert",
-                          out->memory[i].name, out->memory[i].lacks / (1 << 30));
+            (void)td_fail(&out->lack, TD_ENOMEM, "%s lacks %.2f GiB%s", out->memory[i].name,
+                          out->memory[i].lacks / (1 << 30),
+                          i < m->n_nodes ? ": every node has an equal share of every expert" : " for streamed experts");
         }
 }
 
@@ -281,6 +302,7 @@ static void add_step(td_plan_step *sum, const td_plan_step *x) {
         s->fixed_s += y->fixed_s;
         s->time_s += y->time_s;
     }
+    if (x->streamed > sum->streamed) sum->streamed = x->streamed;
     sum->step_s += x->step_s;
     sum->waited_s += x->waited_s;
 }
@@ -312,7 +334,15 @@ static void plan_prefills(const planner *p, const td_plan_request *r, const td_p
 
 /* ---- the whole --------------------------------------------------------------------------------- */
 
-static void describe(const planner *p, td_plan *out) {
+static void describe_streamed(const planner *p, const td_plan_machine *m, td_plan *out) {
+    if (!p->model.stream_slots) return;
+    const td_stream_shape shape = td_plan_stream_shape(&p->model);
+    out->streams = true;
+    out->stream_speeds = td_plan_stream_speeds(m, &p->model);
+    out->stream_crossover = td_stream_crossover(&shape, &out->stream_speeds, p->model.max_tok);
+}
+
+static void describe(const planner *p, const td_plan_machine *m, td_plan *out) {
     const td_model_config *c = td_model_get_config(p->placed.model);
     snprintf(out->architecture, sizeof out->architecture, "%s", c->arch_name);
     out->n_layers = c->n_layers;
@@ -324,6 +354,7 @@ static void describe(const planner *p, td_plan *out) {
         out->experts_in_use = (uint32_t)p->model.experts_in_use;
         out->resident = (uint32_t)p->model.resident;
         out->expert_hits = out->resident ? p->model.hits : 0;
+        describe_streamed(p, m, out);
     }
     out->context_length = td_model_context_length(p->placed.model);
     out->expert_quantization = td_model_expert_quantization(p->placed.model);
@@ -333,7 +364,7 @@ static td_status plan_once(const td_plan_request *r, const td_plan_machine *m, t
     planner p;
     *out = (td_plan){0};
     TD_TRY(open_planner(&p, r, m, out, err));
-    describe(&p, out);
+    describe(&p, m, out);
     td_status st = count_kv(&p, out, err);
     if (st == TD_OK) {
         list_memories(&p, m, out);
@@ -397,8 +428,7 @@ static td_status plan_changes(const td_plan_request *r, const td_plan_machine *m
         more_bandwidth(other, out->change[out->n_changes].change);
         st = try_change(r, other, scratch, out, err);
     }
-    const bool may_grow = out->n_cards && !r->engine.stream_experts; /* streamed experts pass through one card */
-    uint32_t   cards = st == TD_OK && may_grow ? more_cards(r, out->n_cards, err) : 0;
+    uint32_t cards = st == TD_OK && out->n_cards ? more_cards(r, out->n_cards, err) : 0;
     if (cards && (cards == 1 || m->cards.sum_bytes_per_s > 0)) {
         td_plan_request with = *r;
         *other = *m;

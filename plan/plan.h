@@ -65,6 +65,9 @@ typedef struct {
     uint32_t         n_experts, experts_in_use; /* of a layer; 0: the model has no routed experts */
     uint32_t         resident;                  /* of these so many may be on the card */
     double           expert_hits;               /* of decoded tokens; 0 without resident */
+    bool             streams;                   /* prompts have other experts pass through the card's memory */
+    td_stream_speeds stream_speeds;             /* of it */
+    uint32_t         stream_crossover;          /* rows of a step from which on that pays; 0: it never does */
     uint32_t         n_layers, n_moe_layers, n_cards, context_length;
     const char      *expert_quantization; /* static */
     td_engine_config engine;              /* the request's options, resolved; the prefill chunk is reduced until it fits */

@@ -4,8 +4,13 @@
 
 #include "npu/block_buffers.h"
 #include "npu/block_work.h"
+#include "residency/streamed_experts.h"
 
 #define OVERLAP 1.5 /* docs/plan.md, "Time of an operation" */
+
+/* Rows of the steps in which a server measures its CPU: an expert has many of them, or hardly any. */
+#define CPU_MANY 1024
+#define CPU_FEW 2
 
 const char *td_plan_part_name(td_plan_part_kind p) {
     static const char *const NAMES[TD_PLAN_PARTS] = {[TD_PLAN_ATTENTION] = "attention, products",
@@ -15,6 +20,7 @@ const char *td_plan_part_name(td_plan_part_kind p) {
                                                      [TD_PLAN_DENSE] = "dense MLP",
                                                      [TD_PLAN_EXPERTS] = "routed experts",
                                                      [TD_PLAN_RESIDENT] = "experts on the card",
+                                                     [TD_PLAN_UPLOADS] = "uploads of experts",
                                                      [TD_PLAN_HANDOVER] = "hand-over",
                                                      [TD_PLAN_SUMS] = "sums over cards",
                                                      [TD_PLAN_HEAD] = "head",
@@ -89,6 +95,7 @@ typedef struct {
     const td_plan_rows    *rows;
     device_rates           device;
     rates                  experts;
+    uint32_t               streamed; /* experts of a layer, in this step */
     td_plan_step          *out;
 } pricing;
 
@@ -208,24 +215,23 @@ typedef struct {
 } chosen;
 
 /* The part of n_tok tokens' choices, top_k each, that is on the card. A prompt chooses nearly all experts, so its hits are the
- * share of them that is there. */
+ * share of them that is there, streamed ones included. */
 static chosen on_the_card(const pricing *p, double n_tok, double top_k) {
     const td_plan_model *m = p->model;
-    const double         hits = p->rows->n_new == 1 ? m->hits : fmin(1, m->resident / m->experts_in_use);
+    const double         there = m->resident + p->streamed;
+    const double         hits = p->rows->n_new == 1 && !p->streamed ? m->hits : fmin(1, there / m->experts_in_use);
     const double         active = td_plan_active_experts(m->experts_in_use, top_k, n_tok);
-    return m->resident > 0 ? (chosen){fmin(m->resident, hits * active), hits * n_tok * top_k} : (chosen){0, 0};
+    return there > 0 ? (chosen){fmin(there, hits * active), hits * n_tok * top_k} : (chosen){0, 0};
 }
 
 /* Experts in slots have the bytes and products that they have on the CPU. Of several cards each has its share of them. */
-static double resident_cost(pricing *p, double n_tok) {
+static double resident_cost(pricing *p, chosen c) {
     const td_plan_model *m = p->model;
     td_plan_part        *part = &p->out->part[TD_PLAN_RESIDENT];
-    const chosen         c = on_the_card(p, n_tok, m->experts->top_k);
     const td_tier_work   expert = td_experts_batch_work(m->experts, m->layer_bytes, 1, 0),
                        pair = td_experts_batch_work(m->experts, m->layer_bytes, 0, 1);
-    const double fixed = add_fixed(part, p->device.block_s);
-    const double experts = c.experts / m->n_cards, pairs = c.pairs / m->n_cards;
-    return fixed + add_work(part, experts * (double)expert.bytes, pairs * (double)pair.int8_ops,
+    const double fixed = add_fixed(part, p->device.block_s), pairs = c.pairs / m->n_cards;
+    return fixed + add_work(part, c.experts / m->n_cards * (double)expert.bytes, pairs * (double)pair.int8_ops,
                             pairs * (double)pair.f32_ops, (uncounted){0}, &p->device.linear);
 }
 
@@ -239,7 +245,8 @@ static double block_cost(pricing *p, const td_block_desc *b, bool moe_layer, row
         part->n++;
         return add_copy(part, 2 * (n - 1) / n * values * value_bytes, c->sum_bytes_per_s, c->sum_s);
     }
-    if (b->kind == TD_BLOCK_RESIDENT) return resident_cost(p, (double)(range.end - range.first));
+    if (b->kind == TD_BLOCK_RESIDENT)
+        return resident_cost(p, on_the_card(p, (double)(range.end - range.first), p->model->experts->top_k));
     double       n_rows = (double)(range.end - range.first), fixed_s = add_fixed(part, p->device.block_s);
     td_tier_work products = product_work(p, b, range.end - range.first), attention = attention_work(p, b, range);
     if (part == &p->out->part[TD_PLAN_ROWS])
@@ -261,6 +268,46 @@ static double experts_cost(pricing *p, double n_active, double n_pairs) {
            add_fixed(part, p->machine->block_s);
 }
 
+/* ---- streamed experts -------------------------------------------------------------------------- */
+
+td_stream_shape td_plan_stream_shape(const td_plan_model *m) {
+    const uint32_t in_use = (uint32_t)m->experts_in_use, resident = (uint32_t)fmin(m->resident, m->experts_in_use),
+                   most = m->stream_slots / TD_STREAM_LAYERS, others = in_use - resident;
+    return (td_stream_shape){.n_layers = m->experts->n_layers,
+                             .n_experts = in_use,
+                             .top_k = m->experts->top_k,
+                             .n_resident = resident,
+                             .n_most = most < others ? most : others};
+}
+
+/* Seconds of an expert's upload, while all cards' links are busy. */
+static double upload_s(const td_plan_machine *m, const td_plan_model *model) {
+    const td_plan_cards *c = &m->cards;
+    const double         bytes = (double)td_experts_batch_work(model->experts, model->layer_bytes, 1, 0).bytes;
+    return (c->link_s + bytes / c->link_bytes_per_s) / model->n_cards;
+}
+
+/* Seconds of a layer in a step of n_tok rows whose experts all are the CPU's. */
+static double cpu_s(pricing *p, double n_tok) {
+    const td_plan_model *m = p->model;
+    return experts_cost(p, td_plan_active_experts(m->experts_in_use, m->experts->top_k, n_tok), n_tok * m->experts->top_k);
+}
+
+td_stream_speeds td_plan_stream_speeds(const td_plan_machine *machine, const td_plan_model *m) {
+    td_plan_step unused = {0};
+    pricing      p = {.machine = machine,
+                      .model = m,
+                      .device = rates_of_device(machine),
+                      .experts = rates_of_experts(machine),
+                      .out = &unused};
+    const double k = m->experts->top_k, many = fmin(m->max_tok, CPU_MANY), few = fmin(m->max_tok, CPU_FEW);
+    const chosen all = {m->experts_in_use, m->max_tok * k};
+    return (td_stream_speeds){.upload = upload_s(machine, m),
+                              .card_row = resident_cost(&p, all) / all.pairs,
+                              .cpu_row = cpu_s(&p, many) / (many * k),
+                              .cpu_read = cpu_s(&p, few) / td_plan_active_experts(m->experts_in_use, k, few)};
+}
+
 /* ---- the step in time -------------------------------------------------------------------------- */
 
 typedef struct {
@@ -271,6 +318,10 @@ typedef struct {
     double   device_s, experts_s; /* when the device and the expert threads are free */
     ticket   open[TD_HALVES];     /* of the current layer, one for each half */
     uint32_t n_left[TD_HALVES];   /* hand-overs that follow in the step */
+
+    double   link_s;                   /* when the link to the device is free */
+    double   left_s[TD_STREAM_LAYERS]; /* when the slots of the last layers with streamed experts were free again */
+    uint32_t n_taken, n_gone;          /* such layers so far: whose experts came, whose slots are free again */
 } timeline;
 
 /* With deferral, the experts that a token needs in its own layer are computed first, the deferred ones after them
@@ -280,6 +331,7 @@ static ticket run_experts(pricing *p, double begin_s, double n_tok, bool last) {
     const chosen             there = on_the_card(p, n_tok, c->top_k);
     double                   in_use = p->model->experts_in_use, pairs = n_tok * c->top_k - there.pairs;
     double                   active = td_plan_active_experts(in_use, c->top_k, n_tok) - there.experts, now = active;
+    if (pairs <= 0) return (ticket){begin_s, begin_s};
     if (!last && c->max_deferred && n_tok <= TD_EXPERTS_HELD_TOK)
         now = td_plan_active_experts(in_use, c->top_k - c->max_deferred, n_tok);
     ticket t = {.now_s = begin_s + experts_cost(p, now, pairs * now / active)};
@@ -320,7 +372,29 @@ static void collect(pricing *p, timeline *t, uint32_t half, row_range range) {
         p->out->waited_s += seen_s - t->device_s;
         t->device_s = seen_s;
     }
-    t->device_s += add_copy(part, n_tok * (double)p->model->to_device, c->link_bytes_per_s, c->link_s);
+    const double copy_s = add_copy(part, n_tok * (double)p->model->to_device, c->link_bytes_per_s, c->link_s);
+    t->device_s += copy_s;
+    t->link_s += copy_s; /* uploads go the same way */
+}
+
+/* Before a layer's router, once in a step: its streamed experts come, as soon as the layer that had their slots is gone. */
+static void take_streamed(pricing *p, timeline *t) {
+    td_plan_part *part = &p->out->part[TD_PLAN_UPLOADS];
+    const double  one = upload_s(p->machine, p->model), all = p->streamed * one,
+                 begin_s = fmax(t->link_s, t->left_s[t->n_taken++ % TD_STREAM_LAYERS]);
+    part->n++;
+    part->bytes += p->streamed * (double)td_experts_batch_work(p->model->experts, p->model->layer_bytes, 1, 0).bytes;
+    part->read_s += all;
+    part->time_s += all;
+    t->link_s = begin_s + all;
+    if (t->link_s <= t->device_s) return;
+    p->out->waited_s += t->link_s - t->device_s;
+    t->device_s = t->link_s;
+}
+
+/* Behind the last of a layer's experts. */
+static void leave_streamed(timeline *t) {
+    t->left_s[t->n_gone++ % TD_STREAM_LAYERS] = t->device_s;
 }
 
 /* Whether a layer has routed experts, which is to say a router. */
@@ -331,14 +405,30 @@ static bool has_router(const td_outline *o, uint32_t layer) {
     return false;
 }
 
+static uint32_t streamed_in(const td_plan_machine *m, const td_plan_model *model, const td_plan_rows *rows) {
+    if (!model->stream_slots) return 0;
+    const td_stream_shape  shape = td_plan_stream_shape(model);
+    const td_stream_speeds speeds = td_plan_stream_speeds(m, model);
+    return td_stream_share(&shape, &speeds, rows->n_seq * rows->n_new);
+}
+
+static void block(pricing *p, timeline *t, const td_outline_op *op, bool moe_layer, row_range range) {
+    const bool is_first = op->half == TD_OUTLINE_WHOLE || op->half == 0,
+               is_last = op->half == TD_OUTLINE_WHOLE || op->half > 0;
+    if (p->streamed && is_first && op->block.kind == TD_BLOCK_ROUTER) take_streamed(p, t);
+    t->device_s += block_cost(p, &op->block, moe_layer, range);
+    if (p->streamed && is_last && op->block.kind == TD_BLOCK_RESIDENT) leave_streamed(t);
+}
+
 void td_plan_step_cost(const td_plan_machine *machine, const td_plan_model *model, const td_plan_rows *rows,
                        td_plan_step *out) {
-    *out = (td_plan_step){0};
+    *out = (td_plan_step){.streamed = streamed_in(machine, model, rows)};
     pricing           p = {.machine = machine,
                            .model = model,
                            .rows = rows,
                            .device = rates_of_device(machine),
                            .experts = rates_of_experts(machine),
+                           .streamed = out->streamed,
                            .out = out};
     timeline          t = {0};
     const td_outline *o = rows->n_halves > 1 ? &model->halves : &model->whole;
@@ -349,8 +439,7 @@ void td_plan_step_cost(const td_plan_machine *machine, const td_plan_model *mode
         row_range            range = range_of(rows, op->half);
         switch (op->kind) {
             case TD_OP_BLOCK:
-                t.device_s +=
-                    block_cost(&p, &op->block, op->block.kind == TD_BLOCK_MLP && has_router(o, op->block.layer), range);
+                block(&p, &t, op, op->block.kind == TD_BLOCK_MLP && has_router(o, op->block.layer), range);
                 break;
             case TD_OP_SUBMIT: submit(&p, &t, op->half, range); break;
             case TD_OP_COLLECT: collect(&p, &t, op->half, range); break;

@@ -1,7 +1,7 @@
 /*
  * What a step costs on a machine. npu/block_work.h and cpu_experts/cpu_experts.h count the work of each operation of a
  * forward pass. That work is divided by the machine's rates. The operations are then laid out in time, as the device's
- * stream and the expert threads would run them. docs/plan.md has the formulas. Pure arithmetic.
+ * stream, the expert threads and the link would run them. docs/plan.md has the formulas. Pure arithmetic.
  */
 #ifndef TD_PLAN_PLAN_COST_H
 #define TD_PLAN_PLAN_COST_H
@@ -9,6 +9,7 @@
 #include "cpu_experts/cpu_experts.h"
 #include "model/program.h"
 #include "plan/plan_machine.h"
+#include "residency/stream_plan.h"
 
 /** What the costs need to know of a model. */
 typedef struct {
@@ -22,6 +23,8 @@ typedef struct {
     uint64_t                 layer_bytes;        /* bytes of all experts of a layer */
     size_t                   to_host, to_device; /* bytes that a hand-over copies each way for a row */
     uint32_t                 n_cards;
+    uint32_t                 stream_slots; /* of experts that are streamed, on all cards together; 0: none are */
+    uint32_t                 max_tok;      /* rows of a step at most */
 } td_plan_model;
 
 /** The parts of a step, as reports list them. */
@@ -32,7 +35,8 @@ typedef enum {
     TD_PLAN_SHARED,
     TD_PLAN_DENSE,
     TD_PLAN_EXPERTS,
-    TD_PLAN_RESIDENT, /* experts that are on the card */
+    TD_PLAN_RESIDENT, /* experts that are on the card, streamed ones too */
+    TD_PLAN_UPLOADS,  /* of streamed experts */
     TD_PLAN_HANDOVER,
     TD_PLAN_SUMS, /* sums over cards */
     TD_PLAN_HEAD,
@@ -64,8 +68,9 @@ typedef struct {
 
 typedef struct {
     td_plan_part part[TD_PLAN_PARTS];
+    uint32_t     streamed; /* experts of a layer that are streamed; of several steps, the most */
     double       step_s;   /* from the first operation to the last */
-    double       waited_s; /* the part of step_s in which the device waits for the experts */
+    double       waited_s; /* the part of step_s in which the device waits for the experts, uploads included */
 } td_plan_step;
 
 /** The expected number of distinct experts that n_tok tokens choose, top_k each, all experts being equally likely. */
@@ -74,6 +79,13 @@ double td_plan_active_experts(double n_experts, double top_k, double n_tok);
 /** Time of work that reads and computes at once: (read^1.5 + compute^1.5)^(1/1.5). A much shorter part is hidden behind the
  * longer one; two equal parts of 1 take 1.59. */
 double td_plan_work_s(double read_s, double compute_s);
+
+/**
+ * What residency/stream_plan.h needs to say how many experts a step streams: the shape of the model, and the speeds that a
+ * server would measure at its start. @param m with cards, and a model with stream_slots.
+ */
+td_stream_shape  td_plan_stream_shape(const td_plan_model *model);
+td_stream_speeds td_plan_stream_speeds(const td_plan_machine *m, const td_plan_model *model);
 
 void td_plan_step_cost(const td_plan_machine *machine, const td_plan_model *model, const td_plan_rows *rows,
                        td_plan_step *out);

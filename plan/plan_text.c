@@ -82,11 +82,13 @@ static void print_streams(const td_plan *p, FILE *f) {
                 d->streams / d->tpot_s, 1e3 * d->step.waited_s,
                 d->has_kv || !p->fits ? "" : "  more than the KV cache holds");
     }
-    fprintf(f, "\n%8s %8s %10s %14s %14s\n", "prompt", "chunks", "TTFT, s", "tokens/s", "waits, s");
+    fprintf(f, "\n%8s %8s %10s %14s %14s%s\n", "prompt", "chunks", "TTFT, s", "tokens/s", "waits, s",
+            p->streams ? "  streamed experts" : "");
     for (uint32_t i = 0; i < p->n_prefills; i++) {
         const td_plan_prefill *x = &p->prefill[i];
-        fprintf(f, "%8u %8u %10.2f %14.1f %14.2f%s\n", x->prompt, x->chunks, x->ttft_s, x->prompt / x->ttft_s,
-                x->step.waited_s, x->has_kv || !p->fits ? "" : "  more than the KV cache holds");
+        fprintf(f, "%8u %8u %10.2f %14.1f %14.2f", x->prompt, x->chunks, x->ttft_s, x->prompt / x->ttft_s, x->step.waited_s);
+        if (p->streams) fprintf(f, " %12u a layer", x->step.streamed);
+        fprintf(f, "%s\n", x->has_kv || !p->fits ? "" : "  more than the KV cache holds");
     }
     if (p->n_left_out)
         fprintf(f, "%u rows are left out: the longest sequence is %u tokens, and %u streams run at a time\n", p->n_left_out,
@@ -104,6 +106,7 @@ static uint32_t layers_with(const td_plan *p, td_plan_part_kind part) {
         case TD_PLAN_SHARED:
         case TD_PLAN_EXPERTS:
         case TD_PLAN_RESIDENT:
+        case TD_PLAN_UPLOADS:
         case TD_PLAN_HANDOVER: return p->n_moe_layers;
         case TD_PLAN_DENSE: return p->n_layers - p->n_moe_layers;
         case TD_PLAN_HEAD:
@@ -158,6 +161,24 @@ static void print_changes(const td_plan *p, FILE *f) {
     }
 }
 
+/* Of experts that move to a card. */
+static void print_moving(const td_plan *p, FILE *f) {
+    const td_stream_speeds *v = &p->stream_speeds;
+    if (p->streams) {
+        fprintf(
+            f,
+            "  streamed experts: an upload takes %.3f ms; a row of one takes %.3f us on the %s, %.3f us on the CPU; they ",
+            1e3 * v->upload, 1e6 * v->card_row, p->n_cards > 1 ? "cards" : "card", 1e6 * v->cpu_row);
+        if (p->stream_crossover)
+            fprintf(f, "pay from %u rows of a step on\n", p->stream_crossover);
+        else
+            fprintf(f, "never pay\n");
+    }
+    if (p->n_cards && p->resident)
+        fprintf(f, "  experts do not move on npu yet%s (docs/residency.md): there this is what they would give\n",
+                p->streams && p->n_cards > 1 ? ", and are not streamed to several cards yet" : "");
+}
+
 void td_plan_print(const td_plan *p, const td_plan_machine *m, FILE *f) {
     print_machine(m, f);
     fprintf(f, "model: %s, %u layers, %u with experts; device tier %s, experts %s", p->architecture, p->n_layers,
@@ -169,6 +190,7 @@ void td_plan_print(const td_plan *p, const td_plan_machine *m, FILE *f) {
     uint32_t deferred = p->engine.model.experts.max_deferred;
     if (deferred) fprintf(f, ", %u deferred per token", deferred);
     fprintf(f, "; %u streams at most, prefill in chunks of %u\n", p->engine.model.max_running, p->engine.chunk);
+    print_moving(p, f);
     print_memory(p, f);
     print_streams(p, f);
     for (uint32_t i = 0; i<p->n_decodes; i += p->n_decodes> 1 ? p->n_decodes - 1 : 1) {

@@ -33,7 +33,7 @@ MAY_INCLUDE = {
     "scale": ["core"],
     "server": ["core"],
     "bench": ["core", "kernels", "quant", "npu", "cpu_experts", "bridge", "residency", "model", "text", "engine"],
-    "plan": ["core", "kernels", "quant", "npu", "cpu_experts", "bridge", "model", "engine"],
+    "plan": ["core", "kernels", "quant", "npu", "cpu_experts", "bridge", "residency", "model", "engine"],
     "doctor": ["core", "npu"],
     "cli": ["core", "kernels", "npu", "scale", "server", "bench", "plan", "doctor"],
 }

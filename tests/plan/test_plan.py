@@ -187,6 +187,30 @@ class Plan(unittest.TestCase):
         self.assertEqual(both["model"]["experts_on_card"], 64)
         self.assertAlmostEqual(both["memory"][-1]["expert_bytes"], card["expert_bytes"] / 2, msg="half of them on each card")
 
+    def test_streamed_experts(self):
+        """Long prompts have others pass through the card's memory, where the link is faster than the CPU."""
+        flags = ("--config", QWEN, "--machine", AK, "--tensor-parallel-size", "1", "--streams", "1", "--max-total-tokens", "32768", "--context-length", "32768", "--num-gpu-experts", "32")
+        plain, streamed = self.plan(*flags), self.plan(*flags, "--stream-experts")
+        self.assertIsNone(plain["streaming"])
+        self.assertEqual([x["streamed_experts"] for x in plain["prefill"]], [0, 0])
+        speeds = streamed["streaming"]
+        self.assertTrue(128 < speeds["from_rows"] < 8192)
+        self.assertTrue(0 < speeds["card_row_us"] < speeds["cpu_row_us"] < speeds["upload_us"])
+        (short, long), (short_before, long_before) = streamed["prefill"], plain["prefill"]
+        self.assertEqual((short["streamed_experts"], short["ttft_ms"]), (0, short_before["ttft_ms"]), "too few rows")
+        self.assertTrue(0 < long["streamed_experts"] <= 96)
+        self.assertLess(long["ttft_ms"], 0.5 * long_before["ttft_ms"])
+        uploads = next(part for part in long["parts"] if part["part"] == "uploads of experts")
+        expert = sum(m["expert_bytes"] for m in plain["memory"][:-1]) / 48 / 128
+        self.assertAlmostEqual(uploads["bytes"] / (48 * long["streamed_experts"] * expert), 1, delta=0.02)
+        ring = streamed["memory"][-1]["device_weight_bytes"] - plain["memory"][-1]["device_weight_bytes"]
+        self.assertAlmostEqual(ring / (2 * 128 * expert), 1, delta=0.02)
+        text = run(*flags, "--stream-experts").stdout
+        self.assertIn("they pay from %d rows of a step on" % speeds["from_rows"], text)
+        self.assertIn("experts do not move on npu yet", text)
+        self.assertIn("%d a layer" % long["streamed_experts"], text)
+        self.assertIn("add num-gpu-experts", self.refused(*flags[:-2], "--stream-experts", status=1))
+
     def test_refusals(self):
         machine = self.machine(MACHINE)
         for args, words in ((("--machine", machine), "--model-path is missing"),

@@ -298,6 +298,55 @@ TEST(experts_on_the_card) {
     near(s.part[TD_PLAN_EXPERTS].bytes, 5 * expert_bytes);
 }
 
+/* Two of eight experts are on the card, and of a long prompt four more pass through its memory: the link has the time of the
+ * CPU, which computes two. Only the first layer's uploads have nothing to hide behind. */
+TEST(streamed_experts) {
+    td_outline_op ops[4 * LAYERS];
+    uint32_t      n = 0;
+    for (uint32_t layer = 0; layer < LAYERS; layer++) {
+        ops[n++] = block(router(layer), TD_OUTLINE_WHOLE);
+        ops[n++] = (td_outline_op){.kind = TD_OP_SUBMIT, .half = TD_OUTLINE_WHOLE};
+        ops[n++] = block((td_block_desc){.kind = TD_BLOCK_RESIDENT}, TD_OUTLINE_WHOLE);
+        ops[n++] = (td_outline_op){.kind = TD_OP_COLLECT, .half = TD_OUTLINE_WHOLE};
+    }
+    td_plan_model   model = plain_model(ops, n);
+    td_plan_machine m = plain_machine(1);
+    td_plan_step    s;
+    td_plan_rows    rows = {.n_seq = 1, .n_new = 1000, .n_halves = 1};
+    m.cards.link_bytes_per_s = 4e9;
+    model.to_host = model.to_device = 0;
+    model.resident = 2;
+    model.hits = 0.25;
+    model.stream_slots = 2 * EXPERTS;
+    model.max_tok = 1000;
+    const td_stream_shape  shape = td_plan_stream_shape(&model);
+    const td_stream_speeds v = td_plan_stream_speeds(&m, &model);
+    assert_int_equal(shape.n_most, 6);
+    near(v.upload, 750000 / 4e9);
+    near(v.cpu_row, expert_s(8, 2000) / 2000); /* of 1000 rows, which choose all experts */
+    near(v.cpu_read, expert_s(td_plan_active_experts(8, 2, 2), 4) / td_plan_active_experts(8, 2, 2));
+    td_plan_step_cost(&m, &model, &rows, &s);
+    assert_int_equal(s.streamed, 4);
+    assert_int_equal(s.streamed, td_stream_share(&shape, &v, 1000));
+    near(s.part[TD_PLAN_UPLOADS].bytes, LAYERS * 4 * 750000.0);
+    near(s.part[TD_PLAN_RESIDENT].bytes, LAYERS * 6 * 750000.0);
+    near(s.part[TD_PLAN_EXPERTS].bytes, LAYERS * 2 * 750000.0);
+    const double first_s = 4 * v.upload, router_s = s.part[TD_PLAN_ROUTER].time_s / LAYERS, cpu_s = expert_s(2, 500);
+    assert_true(cpu_s > first_s);
+    near(s.step_s, first_s + LAYERS * (router_s + cpu_s));
+    near(s.waited_s, s.step_s - s.part[TD_PLAN_ROUTER].time_s - s.part[TD_PLAN_RESIDENT].time_s);
+
+    model.n_cards = 2; /* both links upload, and each card has half of the experts */
+    td_plan_step_cost(&m, &model, &rows, &s);
+    assert_true(s.streamed > 4);
+    near(s.part[TD_PLAN_UPLOADS].time_s, LAYERS * s.streamed * v.upload / 2);
+    near(s.part[TD_PLAN_RESIDENT].bytes, LAYERS * (2 + s.streamed) * 750000.0 / 2);
+
+    rows.n_new = 31; /* not eight rows an expert */
+    td_plan_step_cost(&m, &model, &rows, &s);
+    assert_int_equal(s.streamed, 0);
+}
+
 TEST(sums_over_cards) {
     td_block_desc   sum = {.kind = TD_BLOCK_ALL_REDUCE, .all_reduce = {.width = HIDDEN}};
     td_outline_op   ops[] = {block(sum, TD_OUTLINE_WHOLE)};

@@ -141,6 +141,22 @@ void td_bench_print_cards(td_bench *b, const char *shape, uint64_t down_bytes, u
     fflush(stdout);
 }
 
+void td_bench_print_moved(td_bench *b, const char *shape, const td_residency_counts *of, uint32_t top_k) {
+    const double pairs = (double)(of->hits + of->streamed + of->misses);
+    const double hits = (double)of->hits / pairs, streamed = (double)of->streamed / pairs,
+                 uploads = (double)of->uploads * top_k / pairs;
+    if (b->o->json)
+        printf(
+            "{\"bench\":\"%s\",\"shape\":\"%s\",\"hits\":%.4f,\"streamed\":%.4f,\"uploads\":%.3f,\"streamed_uploads\":"
+            "%" PRIu64 ",\"streamed_from_rows\":%u}\n",
+            b->bench, shape, hits, streamed, uploads, of->stream.uploads, of->stream.crossover);
+    else
+        printf(
+            "%s, %s: %.1f %% of pairs were of resident experts, %.1f %% of streamed ones; %.2f uploads a layer and token\n",
+            b->bench, shape, 100 * hits, 100 * streamed, uploads);
+    fflush(stdout);
+}
+
 /* ---- what rows stand against ------------------------------------------------------------------- */
 
 void td_bench_stand(td_bench *b, const char *name, td_npu *device) {

@@ -26,19 +26,22 @@
 
 typedef struct {
     const char              *model_path; /* decode and prefill: config.json or folder; load: a folder of tandem quantize */
-    const char              *override_json; /* merged over it, or NULL */
-    const char              *trace_path;    /* or NULL */
-    const char              *routing_path;  /* of residency: a routing trace; NULL: generated ones */
-    const td_expert_numbers *experts;       /* of experts, decode and prefill */
-    const char              *device;        /* NULL: host */
-    uint32_t                 first_card;    /* of that device */
-    const char              *filter;        /* only rows whose shape contains it; NULL: all */
-    uint32_t                 threads;       /* 0: every core */
-    uint32_t                 subpool_count; /* 0: one per NUMA node */
-    uint32_t                 rounds;        /* a row is their median; at most TD_BENCH_ROUNDS_MAX */
-    uint32_t                 divide;        /* of kernels and attention: sizes are divided by it */
-    td_experts_left          experts_left;  /* of decode and prefill: what of the routed experts' work is left out */
-    bool                     json;          /* JSON lines instead of a table */
+    const char              *override_json;  /* merged over it, or NULL */
+    const char              *trace_path;     /* or NULL */
+    const char              *routing_path;   /* of residency: a routing trace; NULL: generated ones */
+    const td_expert_numbers *experts;        /* of experts, decode and prefill */
+    const char              *device;         /* NULL: host */
+    uint32_t                 first_card;     /* of that device */
+    const char              *filter;         /* only rows whose shape contains it; NULL: all */
+    uint32_t                 threads;        /* 0: every core */
+    uint32_t                 subpool_count;  /* 0: one per NUMA node */
+    uint32_t                 rounds;         /* a row is their median; at most TD_BENCH_ROUNDS_MAX */
+    uint32_t                 divide;         /* of kernels and attention: sizes are divided by it */
+    td_experts_left          experts_left;   /* of decode and prefill: what of the routed experts' work is left out */
+    bool                     moves;          /* of both: device_experts was given, and tokens recur as texts' do */
+    uint32_t                 device_experts; /* of both: as td_engine_options.num_gpu_experts */
+    bool                     stream_experts; /* of prefill: as td_engine_options.stream_experts */
+    bool                     json;           /* JSON lines instead of a table */
 } td_bench_options;
 
 typedef struct {
@@ -102,6 +105,10 @@ void td_bench_print_link(td_bench *b, const char *shape, const char *kernel, dou
  * their work. */
 void td_bench_print_cards(td_bench *b, const char *shape, uint64_t down_bytes, uint64_t up_bytes, uint64_t launches,
                           uint64_t replays);
+
+/** Print where a row's pairs of a token and an expert were computed, of experts that move, and how many were copied.
+ * @param of the row's steps. @param top_k experts that a token chooses of a layer. */
+void td_bench_print_moved(td_bench *b, const char *shape, const td_residency_counts *of, uint32_t top_k);
 
 /* The suites. */
 TD_NODISCARD td_status td_bench_roofline(td_bench *b, td_error *err);

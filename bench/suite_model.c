@@ -4,6 +4,7 @@
 #include <stdlib.h>
 
 #include "bench/bench.h"
+#include "bench/routing_generator.h"
 #include "core/error.h"
 #include "core/memory/mem.h"
 #include "model/arch/config_file.h"
@@ -11,25 +12,39 @@
 #include "model/program.h"
 #include "npu/block_work.h"
 
+#define TEXT_TOKENS 1024 /* of each sequence at least, where tokens recur; then it begins anew */
+#define TEXT_SEED 1
+/* Steps before a row where experts move: those of most use come to the device, and speeds are learnt. */
+#define WARM_DECODE 96
+#define WARM_PREFILL 2
+
 /* Steps of one shape over and over, with other tokens each time, so that other experts are chosen. */
 typedef struct {
-    td_placed_model placed;
-    td_pool        *npu_pool; /* the device's own threads, or NULL */
-    td_model       *model;    /* of placed */
-    uint32_t        vocab, round;
-    uint32_t        n_seq, n_new, context;
-    td_step_rows    rows;
-    uint32_t       *token, *pages; /* [max_tok] of a sequence, [n_pages] */
-    uint32_t       *out_row;       /* [max_seq] the last row of each sequence */
-    bool           *best;          /* [max_seq] true: what greedy sampling takes */
-    td_outline      outline;       /* what a step enqueues, on a card */
+    td_placed_model  placed;
+    td_pool         *npu_pool; /* the device's own threads, or NULL */
+    td_model        *model;    /* of placed */
+    uint32_t         vocab, round;
+    uint32_t         n_seq, n_new, context;
+    td_step_rows     rows;
+    uint32_t        *token, *pages; /* [max_tok] of a sequence, [n_pages] */
+    uint32_t        *out_row;       /* [max_seq] the last row of each sequence */
+    bool            *best;          /* [max_seq] true: what greedy sampling takes */
+    td_outline       outline;       /* what a step enqueues, on a card */
+    td_routing_trace text;          /* tokens that recur, a "layer" for each sequence; without ids: none do */
 } steps;
+
+static uint32_t token_of(const steps *s, uint32_t q, uint32_t i) {
+    const td_routing_trace *t = &s->text;
+    if (!t->ids) return (s->round * 7919u + (q * s->n_new + i) * 104729u) % s->vocab;
+    const uint64_t at = ((uint64_t)s->round * s->n_new + i) % t->n_tok;
+    return (t->ids[at * t->n_layers + q] * 104729u) % s->vocab;
+}
 
 static void fill_rows(steps *s) {
     uint32_t pages = (s->context + s->n_new + TD_KV_PAGE - 1) / TD_KV_PAGE;
     td_step_rows_clear(&s->rows);
     for (uint32_t q = 0; q < s->n_seq; q++) {
-        for (uint32_t i = 0; i < s->n_new; i++) s->token[i] = (s->round * 7919u + (q * s->n_new + i) * 104729u) % s->vocab;
+        for (uint32_t i = 0; i < s->n_new; i++) s->token[i] = token_of(s, q, i);
         td_step_sequence seq = {.pages = s->pages + (size_t)q * pages,
                                 .n_pages = pages,
                                 .absorbed = s->n_new == 1,
@@ -83,6 +98,7 @@ static void close_steps(steps *s) {
     td_placed_model_close(&s->placed);
     td_pool_destroy(s->npu_pool);
     td_step_rows_close(&s->rows);
+    td_routing_trace_close(&s->text);
     free(s->token);
     free(s->pages);
     free(s->out_row);
@@ -102,10 +118,18 @@ static td_status check_memory(const td_bench *b, const td_placed_model *m, uint3
     if (!b->device) return td_bench_check_memory(b, "the model", td_model_memory_bytes(p, n_pages), err);
     TD_TRY(td_bench_check_memory(b, "the model's part on the host", p->expert_weight_bytes + p->host_scratch_bytes, err));
     m->npus[0]->ops->caps(m->npus[0], &caps);
-    uint64_t wanted = p->npu_weight_bytes + p->device_scratch_bytes + p->kv_bytes_per_page * n_pages;
+    uint64_t wanted =
+        p->npu_weight_bytes + p->slots * p->slot_bytes + p->device_scratch_bytes + p->kv_bytes_per_page * n_pages;
     if (wanted <= caps.memory_free) return TD_OK;
     return td_fail(err, TD_ENOMEM, "the model's part on the device takes %.2f GiB, of which %.2f GiB are free there",
                    (double)wanted / (1 << 30), (double)caps.memory_free / (1 << 30));
+}
+
+/* num-gpu-experts auto takes what the pages leave, which are planned with it. */
+static void leave_room(const td_bench *b, td_model_spec *spec, td_model_room *room) {
+    spec->max_total_tokens = (uint64_t)spec->n_pages * TD_KV_PAGE;
+    spec->n_pages = 0;
+    room->available_bytes = b->available_bytes;
 }
 
 static td_status open_steps(steps *s, td_bench *b, uint32_t max_tok, uint32_t max_seq, uint32_t max_len, uint32_t n_pages,
@@ -126,6 +150,9 @@ static td_status open_steps(steps *s, td_bench *b, uint32_t max_tok, uint32_t ma
     spec.max_out = max_seq;
     spec.context_length = max_len;
     spec.n_pages = n_pages;
+    spec.device_experts = b->o->device_experts;
+    spec.stream_experts = b->o->stream_experts;
+    if (spec.device_experts == TD_GPU_EXPERTS_AUTO) leave_room(b, &spec, &room);
     TD_TRY(td_placed_model_open(&spec, &room, &probe, &s->placed, err));
     s->model = s->placed.model;
     td_bench_stand(b, b->o->device ? b->o->device : "host", s->placed.npus[0]);
@@ -133,6 +160,11 @@ static td_status open_steps(steps *s, td_bench *b, uint32_t max_tok, uint32_t ma
     if (b->device) TD_TRY(td_model_outline(s->model, 1, &s->outline, err));
     TD_TRY(td_model_load(s->model, n_pages, err));
     s->vocab = td_model_get_config(s->model)->vocab;
+    if (b->o->moves) {
+        const uint32_t n_new = max_tok / max_seq;
+        TD_TRY(td_routing_generate(&TD_ROUTING_TOKENS, max_seq, n_new > TEXT_TOKENS ? n_new : TEXT_TOKENS, TEXT_SEED,
+                                   &s->text, err));
+    }
     TD_TRY(td_step_rows_open(&s->rows, max_tok, max_seq, max_len, err));
     s->token = calloc(max_tok, sizeof *s->token);
     s->pages = calloc(n_pages, sizeof *s->pages);
@@ -195,6 +227,23 @@ static td_status print_cards(td_bench *b, steps *s, const char *shape, td_error 
     return TD_OK;
 }
 
+/* A row of a model whose experts move, and where its pairs were computed. */
+static td_status time_moving(td_bench *b, steps *s, const td_bench_case *c, td_error *err) {
+    td_model_work        before, after;
+    td_residency_counts *x = &after.residency;
+    for (uint32_t i = 0; i < (s->n_new == 1 ? WARM_DECODE : WARM_PREFILL); i++) TD_TRY(run(s, err));
+    td_model_get_work(s->model, &before);
+    TD_TRY(td_bench_time(b, c, err));
+    td_model_get_work(s->model, &after);
+    x->hits -= before.residency.hits;
+    x->streamed -= before.residency.streamed;
+    x->misses -= before.residency.misses;
+    x->uploads -= before.residency.uploads;
+    x->stream.uploads -= before.residency.stream.uploads;
+    if (x->slots) td_bench_print_moved(b, c->shape, x, td_model_get_config(s->model)->top_k);
+    return TD_OK;
+}
+
 static void set_work(const td_bench *b, const steps *s, td_bench_case *c) {
     if (!b->device) {
         c->work = work;
@@ -231,7 +280,7 @@ static td_status time_shapes(td_bench *b, const step_shape *all, size_t n_all, t
         s.n_new = p->n_new;
         s.context = p->context;
         set_work(b, &s, &c);
-        st = td_bench_time(b, &c, err);
+        st = b->o->moves ? time_moving(b, &s, &c, err) : td_bench_time(b, &c, err);
         if (st == TD_OK && !s.placed.memory.unified_memory) st = print_cards(b, &s, c.shape, err);
     }
     close_steps(&s);

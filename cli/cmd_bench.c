@@ -24,6 +24,8 @@ enum {
     DIVIDE = 16,
     SKIP = 32,
     ROUTING = 64,
+    MOVING = 128,    /* --num-gpu-experts */
+    STREAMING = 256, /* --stream-experts */
 };
 
 typedef struct {
@@ -42,9 +44,10 @@ static const suite SUITES[] = {
     {"attention", td_bench_attention, FILTER | DEVICE | DIVIDE, "MLA, GQA and gated DeltaNet, decode and prefill"},
     {"experts", td_bench_experts, FILTER | EXPERTS,
      "the routed experts of a layer: DeepSeek-V3, V2-Lite and Qwen3-30B shapes"},
-    {"decode", td_bench_decode, CONFIG | FILTER | EXPERTS | DEVICE | SKIP,
+    {"decode", td_bench_decode, CONFIG | FILTER | EXPERTS | DEVICE | SKIP | MOVING,
      "whole steps of generating, by streams and context (--model-path)"},
-    {"prefill", td_bench_prefill, CONFIG | FILTER | EXPERTS | DEVICE | SKIP, "whole steps of a prompt (--model-path)"},
+    {"prefill", td_bench_prefill, CONFIG | FILTER | EXPERTS | DEVICE | SKIP | MOVING | STREAMING,
+     "whole steps of a prompt (--model-path)"},
     {"load", td_bench_load, CONFIG | FILTER,
      "a folder of tandem quantize to memory and to the first token, cached and from disk (--model-path FOLDER)"},
     {"link", td_bench_link, FILTER | DEVICE,
@@ -87,6 +90,11 @@ static const td_flag FLAGS[] = {
     {{"skip-experts"}, TD_FLAG_TEXT, offsetof(options, skip), .arg = "WHAT", .choices = TD_CHOICES("none", "compute", "all"), .by_default = "none",
      .help = "Of decode and prefill: what of the routed experts' work is left out, and their weights with it. compute: tokens are "
              "handed over, but nothing is computed; all: they are not handed over either. The steps' results mean nothing then."},
+    {{"num-gpu-experts"}, TD_FLAG_U32_AUTO, B(device_experts), .max = 2048, .arg = "N", .by_default = "0",
+     .help = "Of decode and prefill: as of launch_server. Given, also as 0, tokens recur as those of a text do, and so do the experts "
+             "that they choose (docs/residency.md); a row is measured when these have come to the device."},
+    {{"stream-experts"}, TD_FLAG_SWITCH, B(stream_experts), .by_default = "off",
+     .help = "Of prefill, with --num-gpu-experts: as of launch_server."},
     {{"divide"}, TD_FLAG_U32, B(divide), .min = 1, .max = 1024, .arg = "N", .by_default = "1",
      .help = "Of kernels and attention: sizes, contexts and rows are divided by it, for where they would take too long, as on an emulator. "
              "Names and m stay; the figures are of no use."},
@@ -110,11 +118,17 @@ static const char *idle_option(const suite *s, const td_bench_options *o) {
         unsigned    bit;
         bool        given;
         const char *name;
-    } list[] = {{CONFIG, o->model_path, "model-path"},  {CONFIG, o->override_json, "json-model-override-args"},
-                {FILTER, o->filter, "filter"},          {DEVICE, o->device, "device"},
-                {DEVICE, o->first_card, "base-gpu-id"}, {EXPERTS, o->experts, "expert-quantization"},
-                {DIVIDE, o->divide > 1, "divide"},      {SKIP, o->experts_left, "skip-experts"},
-                {ROUTING, o->routing_path, "routing"}};
+    } list[] = {{CONFIG, o->model_path, "model-path"},
+                {CONFIG, o->override_json, "json-model-override-args"},
+                {FILTER, o->filter, "filter"},
+                {DEVICE, o->device, "device"},
+                {DEVICE, o->first_card, "base-gpu-id"},
+                {EXPERTS, o->experts, "expert-quantization"},
+                {DIVIDE, o->divide > 1, "divide"},
+                {SKIP, o->experts_left, "skip-experts"},
+                {ROUTING, o->routing_path, "routing"},
+                {MOVING, o->moves, "num-gpu-experts"},
+                {STREAMING, o->stream_experts, "stream-experts"}};
     for (size_t i = 0; i < sizeof list / sizeof *list; i++)
         if (list[i].given && !(s->takes & list[i].bit)) return list[i].name;
     return NULL;
@@ -128,7 +142,8 @@ static td_experts_left experts_left_of(const char *name) {
 
 /* @return -1 to go on, or the exit status. */
 static int parse_options(int argc, char **argv, options *o) {
-    td_flag_group group = {.flags = FLAGS, .n = sizeof FLAGS / sizeof *FLAGS, .options = o};
+    uint8_t       given[sizeof FLAGS / sizeof *FLAGS] = {0};
+    td_flag_group group = {.flags = FLAGS, .n = sizeof FLAGS / sizeof *FLAGS, .options = o, .given = given};
     td_jbuf       about = {0};
     td_device_flag_fill();
     for (const suite *s = SUITES; s->name; s++) td_jbuf_printf(&about, "  %-10s %s\n", s->name, s->help);
@@ -146,6 +161,8 @@ static int parse_options(int argc, char **argv, options *o) {
                                      .operand = &o->suite};
     int                   rc = td_flags_take(&command, argc, argv);
     td_jbuf_free(&about);
+    for (size_t i = 0; i < group.n; i++)
+        if (given[i] && FLAGS[i].offset == B(device_experts)) o->b.moves = true;
     if (rc < 0 && o->experts) o->b.experts = td_expert_numbers_find(o->experts);
     if (rc < 0 && o->skip) o->b.experts_left = experts_left_of(o->skip);
     return rc;

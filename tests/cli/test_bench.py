@@ -34,6 +34,27 @@ class Bench(unittest.TestCase):
         self.assertEqual([r["shape"] for r in rows][:3], ["1 streams, context 16", "1 streams, context 1024", "4 streams, context 16"])
         self.assertIn(16, [r["m"] for r in rows])
 
+    def test_experts_that_move(self):
+        """Tokens recur, so a part of the experts has most of the hits; a row of shares follows each row."""
+        few = ("--config", TINY, "--threads", "2", "--rounds", "1", "--json", "--device", "apart")
+        p = bench("decode", *few, "--num-gpu-experts", "4", "--filter", "1 streams, context 16")
+        self.assertEqual(p.returncode, 0, p.stderr)
+        moved = [r for r in map(json.loads, p.stdout.splitlines()) if "hits" in r]
+        self.assertEqual([r["shape"] for r in moved], ["1 streams, context 16"])
+        self.assertTrue(0 < moved[0]["hits"] < 1 and moved[0]["uploads"] >= 0, moved)
+        p = bench("prefill", *few, "--num-gpu-experts", "4", "--stream-experts", "--filter", "128 tokens")
+        self.assertEqual(p.returncode, 0, p.stderr)
+        (moved,) = [r for r in map(json.loads, p.stdout.splitlines()) if "hits" in r]
+        self.assertEqual(set(moved), {"bench", "shape", "hits", "streamed", "uploads", "streamed_uploads", "streamed_from_rows"})
+        p = bench("decode", *few, "--num-gpu-experts", "0", "--filter", "1 streams, context 16")
+        self.assertEqual((p.returncode, [r for r in map(json.loads, p.stdout.splitlines()) if "hits" in r]), (0, []), "the same tokens, all experts on the CPU")
+        for args, words in ((("experts", "--num-gpu-experts", "4"), "--num-gpu-experts means nothing to experts"),
+                            (("decode", "--config", TINY, "--stream-experts"), "--stream-experts means nothing to decode"),
+                            (("prefill", "--config", TINY, "--stream-experts"), "add num-gpu-experts")):
+            p = bench(*args)
+            self.assertNotEqual(p.returncode, 0)
+            self.assertIn(words, p.stderr)
+
     def test_prefill(self):
         rows = self.rows("prefill", "--config", TINY, "--threads", "2", "--filter", "128 tokens")
         self.assertEqual([(r["shape"], r["m"]) for r in rows], [("1 prompts of 128 tokens", 128)])

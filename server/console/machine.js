@@ -15,6 +15,7 @@ const PLOTS = {
   bandwidth: new Plot("bandwidth", { format: rate }),
   nodes: new Plot("nodes", { format: rate }),
   resident: new Plot("resident", { format: percent, max: 100 }),
+  link: new Plot("link", { format: rate, note: "note_link" }),
   tokens: new Plot("tokens", { format: (v) => number(v, v < 100 ? 1 : 0) }),
   queue: new Plot("queue", { format: count }),
   ttft: new Plot("ttft", { format: duration }),
@@ -26,7 +27,8 @@ const SERIES = {
   busy: ["device", "experts"],
   bound: ["device", "experts"],
   bandwidth: ["device", "experts"],
-  resident: ["series_hits_pairs"],
+  resident: ["series_resident", "series_streamed", "series_on_cpu"],
+  link: ["series_resident", "series_streamed"],
   tokens: ["series_generated", "series_prompt"],
   queue: ["series_running", "series_waiting"],
   ttft: ["series_mean"],
@@ -54,13 +56,36 @@ function addNodes(samples) {
   return nodes.map(({ labels }) => labels.node);
 }
 
-/* Pairs whose expert was on the device. Hidden where the device has none, or all. */
+const orDash = (value, format) => (Number.isFinite(value) ? format(value) : "–");
+
+/* Where pairs of a token and an expert were computed. */
 function pushResident(interval) {
-  PLOTS.resident.node.hidden = interval.after.all("tandem:resident_expert_slots").length === 0;
-  const hits = interval.grown("tandem:expert_hits_total");
-  const all = hits + interval.grown("tandem:expert_misses_total");
-  const text = () => t("residentNow", { n: number(interval.after.value("tandem:resident_experts")), slots: number(interval.after.value("tandem:resident_expert_slots")) });
-  PLOTS.resident.push([all > 0 ? (100 * hits) / all : NaN], all > 0 ? [`${percent((100 * hits) / all)}, ${text()}`] : []);
+  const { after } = interval;
+  const pairs = ["hits", "streamed", "misses"].map((name) => interval.grown(`tandem:expert_${name}_total`));
+  const all = pairs.reduce((sum, n) => sum + (n || 0), 0);
+  const shares = pairs.map((n) => (all > 0 ? (100 * n) / all : NaN));
+  const [resident, streamed] = shares.map((share) => orDash(share, percent));
+  const places = t("residentNow", { n: number(after.value("tandem:resident_experts")), slots: number(after.value("tandem:resident_expert_slots")) });
+  const rows = after.value("tandem:streamed_from_rows"); // NaN: nothing is streamed
+  const layer = rows > 0 ? t("streamedNow", { n: number(after.value("tandem:streamed_layer_experts")), rows: number(rows) }) : t("streamedNever");
+  PLOTS.resident.push(shares, [`${resident}, ${places}`, Number.isFinite(rows) ? `${streamed}, ${layer}` : "–"]);
+}
+
+/* Copies of experts to the device. */
+function pushLink(interval) {
+  const uploads = ["expert", "streamed"].map((name) => `tandem:${name}_upload`);
+  const speeds = uploads.map((name) => interval.rate(`${name}_bytes_total`) / 1e9);
+  const busy = uploads.map((name) => Math.min(100, 100 * interval.rate(`${name}_seconds_total`)));
+  PLOTS.link.push(speeds, speeds.map((speed, i) => orDash(speed, (v) => `${rate(v)}, ${t("linkBusy", { percent: number(busy[i]) })}`)));
+}
+
+/* Hidden where the device has none of the routed experts, or all. */
+function pushMoving(interval) {
+  const hidden = interval.after.all("tandem:resident_expert_slots").length === 0;
+  for (const plot of [PLOTS.resident, PLOTS.link]) plot.node.hidden = hidden;
+  if (hidden) return;
+  pushResident(interval);
+  pushLink(interval);
 }
 
 /* Busy time is counted operation by operation: one that ends now may have begun before the interval. */
@@ -75,7 +100,7 @@ function pushInterval(interval) {
   PLOTS.bound.push(bounds, measured ? [] : bounds.map(() => t("notMeasured")));
   PLOTS.bandwidth.push(TIERS.map((tier) => interval.rate("tandem:tier_bytes_total", { tier }) / 1e9));
   PLOTS.nodes.push(addNodes(after).map((node) => interval.rate(NODE_BYTES, { node }) / 1e9));
-  pushResident(interval);
+  pushMoving(interval);
   PLOTS.tokens.push([interval.rate("sglang:generation_tokens_total"), interval.rate("sglang:prompt_tokens_total")]);
   PLOTS.ttft.push([interval.mean("sglang:time_to_first_token_seconds")]);
   PLOTS.tpot.push([interval.mean("sglang:inter_token_latency_seconds")]);

@@ -15,7 +15,6 @@ from server_process import Server, free_port, wait_until
 TANDEM = os.environ["TD_TANDEM"]
 PROMETHEUS, PROMTOOL = unpacked("prometheus", "usr/bin/prometheus"), unpacked("prometheus", "usr/bin/promtool")
 METRIC = re.compile(r"\b(?:sglang|tandem):[a-z0-9_]+")
-STREAMED = "tandem:streamed_uploads_total"  # on the host nothing is
 
 
 def read(name):
@@ -35,7 +34,7 @@ def as_grafana_asks(query):
 class Dashboard(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
-        cls.server = Server("--model-path", MODEL, "--cpuinfer", "2", "--num-gpu-experts", "8", program=[TANDEM], model=MODEL)
+        cls.server = Server("--model-path", MODEL, "--cpuinfer", "2", "--device", "apart", "--num-gpu-experts", "8", "--stream-experts", program=[TANDEM], model=MODEL)
         cls.folder = tempfile.TemporaryDirectory()
         cls.port, cls.prometheus = free_port(), None
         if not PROMETHEUS:
@@ -71,15 +70,16 @@ class Dashboard(unittest.TestCase):
         board = read("grafana/tandem.json")
         names = set(METRIC.findall(" ".join(dashboard_queries()))) | set(METRIC.findall(read("prometheus/tandem.rules.yml"))) | set(METRIC.findall(board))
         self.assertGreater(len(names), 25)
-        self.assertEqual(sorted(names - there), [STREAMED])
+        self.assertEqual(sorted(names - there), [])
         # And what the dashboard does not show is left out on purpose: figures of a past that no plot needs, or the same figure under another name.
         families = set(re.findall(r"^# TYPE (\S+)", text, re.MULTILINE))
         shown = {re.sub("_bucket$", "", name) for name in names}
         self.assertEqual(sorted(families - shown), sorted([
             "sglang:cache_config_info", "sglang:cache_hit_rate", "sglang:gen_throughput", "sglang:num_aborted_requests_total", "sglang:num_pages",
             "sglang:num_requests_total", "sglang:num_retracted_reqs", "sglang:page_size", "sglang:time_per_output_token_seconds",
-            "tandem:chunked_prefill_size", "tandem:expert_dropped_bytes", "tandem:expert_upload_bytes_total", "tandem:expert_upload_seconds_total", "tandem:log_lines_dropped_total",
-            "tandem:prefill_tokens_done", "tandem:prefill_tokens_left", "tandem:resident_expert_slots", "tandem:resident_experts", "tandem:state_snapshots", "tandem:tier_bound_operations_per_second", "tandem:tier_bytes_per_second"]))
+            "tandem:card_captures_total", "tandem:card_failures_total", "tandem:card_launches_total", "tandem:card_memory_bytes", "tandem:card_memory_free_bytes", "tandem:card_replays_total",
+            "tandem:chunked_prefill_size", "tandem:expert_dropped_bytes", "tandem:log_lines_dropped_total",
+            "tandem:prefill_tokens_done", "tandem:prefill_tokens_left", "tandem:resident_expert_slots", "tandem:resident_experts", "tandem:state_snapshots", "tandem:streamed_steps_total", "tandem:tier_bound_operations_per_second", "tandem:tier_bytes_per_second"]))
 
     @unittest.skipUnless(PROMTOOL, "there is no promtool (scripts/deps.sh test unpacks it)")
     def test_promtool(self):
@@ -92,7 +92,7 @@ class Dashboard(unittest.TestCase):
     @unittest.skipUnless(PROMETHEUS, "there is no prometheus (scripts/deps.sh test unpacks it)")
     def test_prometheus_answers_every_query(self):
         """Each expression gives samples once the server has answered requests; the alerts are known, healthy and quiet."""
-        there = [q for q in dashboard_queries() if STREAMED not in q]
+        there = dashboard_queries()
         def answered():
             self.complete()
             return not [q for q in there if not self.ask("query", query=as_grafana_asks(q))["result"]]

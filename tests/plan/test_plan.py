@@ -15,6 +15,7 @@ R1 = SOURCE + "/configs/models/deepseek-r1.json"
 QWEN = SOURCE + "/configs/models/qwen3-30b-a3b.json"
 OSS = SOURCE + "/configs/models/gpt-oss-20b.json"
 AK = SOURCE + "/configs/machines/kunpeng920-2x910b4.yaml"
+REFERENCE = SOURCE + "/configs/machines/kunpeng920-7263z-2x910b4-1.yaml"
 EDGE = SOURCE + "/configs/machines/edge-epyc-9534.yaml"
 MACHINE = """nodes: 1
 node-cores: 2
@@ -82,6 +83,21 @@ class Plan(unittest.TestCase):
         self.assertEqual([c["change"] for c in p["changes"]], ["one memory channel more on every node", "4 cards instead of 2"])
         for c in p["changes"]:
             self.assertLess(c["first_tpot_ms"], p["decode"][0]["tpot_ms"])
+
+    def test_reference_machine(self):
+        """The same model with experts on cards of 64 GiB, resident and streamed, as docs/plan.md has it: figures of its table, to a twentieth."""
+        flags = ("--config", R1, "--machine", REFERENCE, "--max-total-tokens", "190000", "--context-length", "65536", "--streams", "1", "--contexts", "128,8192,40960")
+        for more, rates, firsts in (((), (23.7, 23.1, 21.1), (0.79, 10.2, 52.1)),
+                                    (("--num-gpu-experts", "auto", "--stream-experts", "--expert-hits", "0.67"), (34.6, 33.4, 29.4), (0.69, 5.7, 47.1))):
+            p = self.plan(*flags, *more)
+            self.assertTrue(p["fits"])
+            for d, rate in zip(p["decode"], rates):
+                self.assertAlmostEqual(1e3 / d["tpot_ms"] / rate, 1, delta=0.05)
+            for x, first in zip(p["prefill"], firsts):
+                self.assertAlmostEqual(1e-3 * x["ttft_ms"] / first, 1, delta=0.05)
+        self.assertEqual((p["kv_tokens"], p["model"]["experts_on_card"]), (190080, 38))
+        self.assertIn("are not streamed to several cards yet", run(*flags, *more).stdout)
+        self.assertIn("card 0 lacks", self.plan(*flags, "--num-gpu-experts", "48", "--stream-experts", status=3)["lack"], "48 leave no room for streamed ones")
 
     def test_deferral_and_halves_overlap(self):
         """With cards, deferral shortens a decode step, halves a long prompt's; on the CPU alone the tiers take turns and neither does."""

@@ -218,6 +218,7 @@ void td_launch_options_free(td_launch_options *o) {
 void td_launch_flags_print_markdown(const td_launch_options *o, FILE *f) {
     fprintf(f,
             "# Flags of `tandem launch_server`\n\n"
+            "[中文](flags.zh.md)\n\n"
             "Written by `tandem launch_server --help-markdown`; the tables are in `cli/engine_flags.c` and "
             "`cli/launch_flags.c`.\n"
             "Any flag may also stand in a `--config FILE.yaml` as `flag: value` (switches as `true` or `false`; `_` may "

@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
-"""The table of what each device serves, in docs/devices.md: a server of every family's small shape is started on every device, cards by the stand-ins.
+"""The table of what each device serves, in docs/devices.md and its translation: a server of every family's small shape is started on every device,
+cards by the stand-ins.
 
-usage: devices_table.py BUILD [--check]     BUILD: a build with its tests; --check: exit 1 unless docs/devices.md has the table as it is
+usage: devices_table.py BUILD [--check]     BUILD: a build with its tests; --check: exit 1 unless both pages have the table as it is
 """
 import argparse
 import concurrent.futures
@@ -32,6 +33,22 @@ DEVICES = [
     ("`cuda`, one card", "cuda", 1, ["scripts/cuda_emulated.sh"]),
     ("`cuda`, two", "cuda", 2, ["scripts/cuda_emulated.sh"]),
 ]
+# The cells of docs/devices.zh.md: a whole cell, or, behind a comma, its end.
+CHINESE = {
+    "models": "模型", ", one card": "，一张卡", ", two": "，两张卡", ", text only": "，仅文本", "yes": "能", "no: recurrent layers": "不能：递归层",
+    "no: rope on a part of a head": "不能：只旋转一部分头", "no: sliding window": "不能：滑动窗口", "no: norm over all heads": "不能：跨所有头的归一化",
+}
+
+
+def in_chinese(cell):
+    for end in (", one card", ", two", ", text only"):
+        if cell.endswith(end):
+            return cell.removesuffix(end) + CHINESE[end]
+    return CHINESE.get(cell, cell)
+
+
+def as_table(rows):
+    return "".join(f"| {' | '.join(row)} |\n" for row in rows)
 
 
 def reason(line):
@@ -64,13 +81,13 @@ def main():
         cells = list(pool.map(lambda job: serves(build, *job), jobs))
     rows = [["models", *(title for title, *_ in DEVICES)], ["---"] * (len(DEVICES) + 1)]
     rows += [[name, *cells[i * len(DEVICES):(i + 1) * len(DEVICES)]] for i, (name, _) in enumerate(FAMILIES)]
-    table = "".join(f"| {' | '.join(row)} |\n" for row in rows)
-    if not o.check:
-        print(table, end="")
-        return
-    with open(f"{ROOT}/docs/devices.md", encoding="utf-8") as f:
-        if table not in f.read():
-            sys.exit(f"docs/devices.md has another table than this:\n{table}")
+    for page, table in (("docs/devices.md", as_table(rows)), ("docs/devices.zh.md", as_table([[in_chinese(cell) for cell in row] for row in rows]))):
+        if not o.check:
+            print(table)
+            continue
+        with open(f"{ROOT}/{page}", encoding="utf-8") as f:
+            if table not in f.read():
+                sys.exit(f"{page} has another table than this:\n{table}")
 
 
 if __name__ == "__main__":

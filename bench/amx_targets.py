@@ -112,7 +112,7 @@ def main():
     print("\nexperts of a layer, 2048 tokens: of the tiles' peak")
     judge_fractions(report, in_turns(["experts", "--filter", "deepseek"], options), 0.40, lambda r: r["m"] == 2048)
     print("\nprefill, DeepSeek-V2-Lite, a prompt of 2048 tokens: times the base's speed (2.75 is the mark to aim at)")
-    prefill = in_turns(["prefill", "--config", CONFIG, "--filter", PROMPT], options)
+    prefill = in_turns(["prefill", "--model-path", CONFIG, "--filter", PROMPT], options)
     for name, (now, base) in prefill.items():
         rate = statistics.median(r["m"] / r["time_us"] * 1e6 for r in now)
         value, text = against_base(now, base) if base else (None, "give --base")

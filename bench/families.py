@@ -26,7 +26,7 @@ PROMPT = "1 prompts of 2048 tokens"
 
 def model_of(shape):
     config, layers = LAYERS[shape]
-    return ["--config", os.path.join(ROOT, "configs", "models", config), "--json-model-override-args", json.dumps(layers)]
+    return ["--model-path", os.path.join(ROOT, "configs", "models", config), "--json-model-override-args", json.dumps(layers)]
 
 
 def measure(args, shape, suite):

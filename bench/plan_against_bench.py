@@ -91,7 +91,7 @@ def main():
         for name in args.shapes.split(","):
             print("pass %d of %d, %s, load %.1f" % (number + 1, args.passes, name, os.getloadavg()[0]), file=sys.stderr)
             config, override = SHAPES[name]
-            model = ["--config", "%s/configs/models/%s" % (ROOT, config), "--json-model-override-args", json.dumps(override)]
+            model = ["--model-path", "%s/configs/models/%s" % (ROOT, config), "--json-model-override-args", json.dumps(override)]
             if name not in in_use:
                 in_use[name] = experts_in_use(args.tandem, model, measure(args, model, "decode", "16 streams, context 16")[0])
                 print("  tokens choose among %d experts of a layer" % in_use[name], file=sys.stderr)

@@ -68,7 +68,7 @@ typedef struct {
 /* One row for each flag. clang-format would put every member on a line of its own. */
 /* clang-format off */
 static const td_flag FLAGS[] = {
-    {{"model-path", "model", "config", "m"}, TD_FLAG_TEXT, B(model_path), .arg = "FILE",
+    {{"model-path", "model", "m"}, TD_FLAG_TEXT, B(model_path), .arg = "FILE",
      .help = "config.json of a model, e.g. configs/models/deepseek-v2-lite.json."},
     {{"json-model-override-args"}, TD_FLAG_TEXT, B(override_json), .arg = "JSON",
      .help = "Merged over it, e.g. '{\"num_hidden_layers\": 4}'."},

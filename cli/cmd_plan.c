@@ -28,7 +28,7 @@ typedef struct {
 /* One row for each flag. clang-format would put every member on a line of its own. */
 /* clang-format off */
 static const td_flag FLAGS[] = {
-    {{"model-path", "model", "config", "m"}, TD_FLAG_TEXT, O(request.engine.model_path), .arg = "PATH",
+    {{"model-path", "model", "m"}, TD_FLAG_TEXT, O(request.engine.model_path), .arg = "PATH",
      .help = "config.json of a model, or the folder with it; e.g. configs/models/deepseek-r1.json. Required."},
     {{"machine"}, TD_FLAG_TEXT, O(machine), .arg = "FILE.yaml", .by_default = "this one, measured",
      .help = "The machine to plan for (docs/plan.md lists the keys); examples: configs/machines/."},

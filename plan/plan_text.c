@@ -5,6 +5,10 @@
 
 #define GIB (double)(1 << 30)
 
+static const char *plural(uint64_t n) {
+    return n == 1 ? "" : "s";
+}
+
 static void print_machine(const td_plan_machine *m, FILE *f) {
     fprintf(f, "machine: %s%s\n", m->name, m->measured ? ", measured now" : "");
     for (uint32_t i = 0, n; i < m->n_nodes; i += n) { /* equal nodes share a line */
@@ -14,8 +18,8 @@ static void print_machine(const td_plan_machine *m, FILE *f) {
              m->node[i + n].read_bytes_per_s == x->read_bytes_per_s && m->node[i + n].int8_ops_per_s == x->int8_ops_per_s &&
              m->node[i + n].float_ops_per_s == x->float_ops_per_s;)
             n++;
-        fprintf(f, "  %u node%s of %.0f cores, %.1f GiB, read %.1f GB/s, int8 %.0f GOP/s, f32 %.0f GFLOP/s\n", n,
-                n > 1 ? "s" : "", x->cores, x->memory_bytes / GIB, 1e-9 * x->read_bytes_per_s, 1e-9 * x->int8_ops_per_s,
+        fprintf(f, "  %u node%s of %.0f cores, %.1f GiB, read %.1f GB/s, int8 %.0f GOP/s, f32 %.0f GFLOP/s\n", n, plural(n),
+                x->cores, x->memory_bytes / GIB, 1e-9 * x->read_bytes_per_s, 1e-9 * x->int8_ops_per_s,
                 1e-9 * x->float_ops_per_s);
     }
     if (m->spread > TD_PLAN_BUSY_SPREAD)
@@ -69,7 +73,8 @@ static void print_memory(const td_plan *p, FILE *f) {
             p->kv_sliding_bytes / 1024, p->kv_window);
     fprintf(f, "Room for");
     for (uint32_t i = 0; i < p->n_rooms; i++)
-        fprintf(f, "%s %llu streams of %u tokens", i ? "," : "", (unsigned long long)p->room[i].streams, p->room[i].tokens);
+        fprintf(f, "%s %llu stream%s of %u token%s", i ? "," : "", (unsigned long long)p->room[i].streams,
+                plural(p->room[i].streams), p->room[i].tokens, plural(p->room[i].tokens));
     fputc('\n', f);
 }
 
@@ -91,8 +96,9 @@ static void print_streams(const td_plan *p, FILE *f) {
         fprintf(f, "%s\n", x->has_kv || !p->fits ? "" : "  more than the KV cache holds");
     }
     if (p->n_left_out)
-        fprintf(f, "%u rows are left out: the longest sequence is %u tokens, and %u streams run at a time\n", p->n_left_out,
-                p->context_length, p->engine.model.max_running);
+        fprintf(f, "%u row%s left out: the longest sequence is %u tokens, and at most %u stream%s run at a time\n",
+                p->n_left_out, plural(p->n_left_out), p->context_length, p->engine.model.max_running,
+                plural(p->engine.model.max_running));
 }
 
 /* How many layers have the part; 0: the part does not belong to layers. */
@@ -194,7 +200,9 @@ void td_plan_print(const td_plan *p, const td_plan_machine *m, FILE *f) {
     print_memory(p, f);
     print_streams(p, f);
     for (uint32_t i = 0; i<p->n_decodes; i += p->n_decodes> 1 ? p->n_decodes - 1 : 1) {
-        fprintf(f, "\na step of %u streams at %u tokens of context\n", p->decode[i].streams, p->decode[i].context);
+        const td_plan_decode *d = &p->decode[i];
+        fprintf(f, "\na step of %u stream%s at %u token%s of context\n", d->streams, plural(d->streams), d->context,
+                plural(d->context));
         print_parts(p, &p->decode[i].step, f);
     }
     if (p->n_prefills) {

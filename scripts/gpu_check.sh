@@ -157,8 +157,8 @@ if wanted targets; then
     bench attention-mla attention --divide $divide --filter "mla v3"
     bench attention-gqa attention --divide $divide --filter "gqa"
     bench link link --filter hand-over
-    bench step decode --config "$v3" --json-model-override-args "$step" --skip-experts all --filter "$step_rows"
-    bench step-handover decode --config "$v3" --json-model-override-args "$step" --skip-experts compute --filter "$step_rows"
+    bench step decode --model-path "$v3" --json-model-override-args "$step" --skip-experts all --filter "$step_rows"
+    bench step-handover decode --model-path "$v3" --json-model-override-args "$step" --skip-experts compute --filter "$step_rows"
 fi
 if wanted tests; then
     if [ -e "$build/CTestTestfile.cmake" ]; then
@@ -171,8 +171,8 @@ if wanted models; then
     for model in $models; do
         config=$here/configs/models/$model.json override=$small
         [ "$model" != deepseek-v3 ] || override=$slice
-        bench "decode-$model" decode --config "$config" --json-model-override-args "$override" --filter "$decode_rows"
-        bench "prefill-$model" prefill --config "$config" --json-model-override-args "$override" --filter " $prompt tokens"
+        bench "decode-$model" decode --model-path "$config" --json-model-override-args "$override" --filter "$decode_rows"
+        bench "prefill-$model" prefill --model-path "$config" --json-model-override-args "$override" --filter " $prompt tokens"
     done
 fi
 

@@ -38,7 +38,7 @@ KV_TOKENS = 32768
 
 
 def plan(tandem, shape, machine):
-    run = subprocess.run([tandem, "plan", "--json", "--config", f"{ROOT}/configs/models/{shape}.json", "--machine", f"{ROOT}/configs/machines/{machine}.yaml",
+    run = subprocess.run([tandem, "plan", "--json", "--model-path", f"{ROOT}/configs/models/{shape}.json", "--machine", f"{ROOT}/configs/machines/{machine}.yaml",
                           "--streams", "1", "--contexts", "1024", "--prompts", "1024", "--context-length", "8192", "--max-total-tokens", str(KV_TOKENS)],
                          capture_output=True, text=True, check=False)
     if run.returncode not in (0, 3):

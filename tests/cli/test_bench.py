@@ -30,7 +30,7 @@ class Bench(unittest.TestCase):
         return rows
 
     def test_decode(self):
-        rows = self.rows("decode", "--config", TINY, "--threads", "2")
+        rows = self.rows("decode", "--model-path", TINY, "--threads", "2")
         self.assertEqual([r["shape"] for r in rows][:3], ["1 streams, context 16", "1 streams, context 1024", "4 streams, context 16"])
         self.assertIn(16, [r["m"] for r in rows])
 
@@ -56,18 +56,18 @@ class Bench(unittest.TestCase):
             self.assertIn(words, p.stderr)
 
     def test_prefill(self):
-        rows = self.rows("prefill", "--config", TINY, "--threads", "2", "--filter", "128 tokens")
+        rows = self.rows("prefill", "--model-path", TINY, "--threads", "2", "--filter", "128 tokens")
         self.assertEqual([(r["shape"], r["m"]) for r in rows], [("1 prompts of 128 tokens", 128)])
         self.assertGreater(rows[0]["gops"], rows[0]["gbps"])
-        rows = self.rows("prefill", "--config", TINY, "--threads", "2", "--filter", "128 tokens", "--expert-quantization", "int8")
+        rows = self.rows("prefill", "--model-path", TINY, "--threads", "2", "--filter", "128 tokens", "--expert-quantization", "int8")
         self.assertTrue(rows[0]["kernel"].startswith("int8c_"), rows)
 
     def test_a_model_beyond_the_memory_is_refused(self):
-        p = bench("decode", "--config", TINY, "--threads", "1", "--filter", "4 streams", "--json-model-override-args",
+        p = bench("decode", "--model-path", TINY, "--threads", "1", "--filter", "4 streams", "--json-model-override-args",
                   '{"n_routed_experts": 2048, "n_group": 1, "hidden_size": 8192, "moe_intermediate_size": 65536, "num_hidden_layers": 100}')
         self.assertEqual((p.returncode, p.stdout), (1, ""))
         said = p.stderr
-        p = bench("decode", "--config", TINY, "--threads", "1", "--filter", "4 streams", "--json-model-override-args", '{"moe_intermediate_size": 100000}')
+        p = bench("decode", "--model-path", TINY, "--threads", "1", "--filter", "4 streams", "--json-model-override-args", '{"moe_intermediate_size": 100000}')
         self.assertEqual((p.returncode, p.stdout), (1, ""))
         self.assertIn("intermediate size 100000: at most 65536 is supported", p.stderr)
         self.assertRegex(said, r"^tandem bench: the model takes \d+\.\d\d GiB, but only \d+\.\d\d GiB of memory are available\n$")
@@ -82,7 +82,7 @@ class Bench(unittest.TestCase):
 
     def test_left_out_experts(self):
         """A step without its experts computes less; with hand-overs alone as many bytes cross the link as with them."""
-        at = ("decode", "--config", TINY, "--threads", "1", "--filter", "4 streams, context 16", "--device", "apart", "--rounds", "1", "--json")
+        at = ("decode", "--model-path", TINY, "--threads", "1", "--filter", "4 streams, context 16", "--device", "apart", "--rounds", "1", "--json")
         rows = {}
         for left in ("none", "compute", "all"):
             p = bench(*at, "--skip-experts", left)
@@ -106,7 +106,7 @@ class Bench(unittest.TestCase):
         self.assertEqual([r["m"] for r in rows], [1, 4, 16, 64, 256, 1024])
         p = bench("roofline", "--device", "apart")
         self.assertEqual((p.returncode, p.stderr), (1, "tandem bench: --device apart: this device cannot measure its own bounds\n"))
-        p = bench("decode", "--config", TINY, "--divide", "2")
+        p = bench("decode", "--model-path", TINY, "--divide", "2")
         self.assertEqual((p.returncode, p.stderr), (2, "tandem bench: --divide means nothing to decode\n"))
 
     def test_load(self):
@@ -114,11 +114,11 @@ class Bench(unittest.TestCase):
             model = os.path.join(folder, "model")
             subprocess.run([TANDEM, "quantize", "--load-format", "dummy", "--model-path", TINY, "--output", model, "--subpool-count", "1",
                             "--expert-quantization", "int8"], check=True, capture_output=True, timeout=60)
-            rows = self.rows("load", "--config", model, "--threads", "2", "--filter", "cached")
+            rows = self.rows("load", "--model-path", model, "--threads", "2", "--filter", "cached")
             self.assertEqual([(r["shape"], r["m"]) for r in rows], [("cached, to memory", 0), ("cached, to the first token", 8)])
-            rows = self.rows("load", "--config", model, "--threads", "2", "--filter", "from disk", bounds=("disk",))
+            rows = self.rows("load", "--model-path", model, "--threads", "2", "--filter", "from disk", bounds=("disk",))
             self.assertEqual([r["shape"] for r in rows], ["from disk, mapped", "from disk, read"])
-        p = bench("load", "--config", os.path.dirname(TINY))
+        p = bench("load", "--model-path", os.path.dirname(TINY))
         self.assertEqual((p.returncode, p.stdout), (1, ""))
         self.assertIn("load wants a folder that tandem quantize has written", p.stderr)
 
@@ -177,7 +177,7 @@ class Bench(unittest.TestCase):
     def test_phases(self):
         with tempfile.TemporaryDirectory() as folder:
             trace = os.path.join(folder, "trace.json")
-            self.rows("decode", "--config", TINY, "--threads", "2", "--filter", "16 streams, context 16", "--trace", trace)
+            self.rows("decode", "--model-path", TINY, "--threads", "2", "--filter", "16 streams, context 16", "--trace", trace)
             p = subprocess.run([os.path.join(os.environ["TD_SOURCE_DIR"], "bench/phases.py"), trace], capture_output=True, text=True, timeout=60)
         self.assertEqual(p.returncode, 0, p.stderr)
         names = [line.split("|")[1].strip() for line in p.stdout.splitlines()[2:]]
@@ -185,7 +185,7 @@ class Bench(unittest.TestCase):
         self.assertEqual(names[-2], "between phases")
 
     def test_left_out(self):
-        p = bench("decode", "--config", TINY, "--threads", "2", "--rounds", "1", "--filter", "context 16384")
+        p = bench("decode", "--model-path", TINY, "--threads", "2", "--rounds", "1", "--filter", "context 16384")
         self.assertEqual(p.returncode, 1)
         self.assertRegex(p.stderr, r"^1 streams, context 16384: left out, the model has \d+ positions\ntandem bench: no row is left to measure\n$")
 
@@ -193,7 +193,7 @@ class Bench(unittest.TestCase):
         for args, said in [((), "which suite?"), (("decode",), "decode needs --model-path"), (("speed",), "no suite 'speed'"),
                            (("roofline", "experts"), "'experts' is one argument too many, beside 'roofline'"), (("roofline", "--rounds", "0"), "--rounds must be between 1 and 99, not 0"),
                            (("roofline", "--threads", "x"), "--threads needs a whole number"), (("roofline", "--filter", "int8"), "--filter means nothing to roofline"),
-                           (("pool", "--config", TINY), "--model-path means nothing to pool"),
+                           (("pool", "--model-path", TINY), "--model-path means nothing to pool"),
                            (("attention", "--expert-quantization", "int8"), "--expert-quantization means nothing to attention"),
                            (("experts", "--expert-quantization", "int3"), "--expert-quantization must be one of none, int4, ")]:
             with self.subTest(args=args):
@@ -201,14 +201,14 @@ class Bench(unittest.TestCase):
                 self.assertEqual((p.returncode, p.stdout), (2, ""))
                 self.assertIn("tandem bench: ", p.stderr)
                 self.assertIn(said, p.stderr)
-        p = bench("decode", "--config", "/nonexistent.json")
+        p = bench("decode", "--model-path", "/nonexistent.json")
         self.assertEqual(p.returncode, 1)
         self.assertIn("/nonexistent.json", p.stderr)
         p = bench("attention", "--filter", "no such row", "--threads", "1")
         self.assertEqual((p.returncode, p.stdout, p.stderr), (1, "", "tandem bench: no row is left to measure\n"))
 
     def test_a_full_disk_is_told(self):
-        for command in (["bench", "prefill", "--config", TINY, "--rounds", "1", "--filter", "128 tokens"], ["topo"]):
+        for command in (["bench", "prefill", "--model-path", TINY, "--rounds", "1", "--filter", "128 tokens"], ["topo"]):
             with self.subTest(command=command), open("/dev/full", "w") as full:
                 p = subprocess.run([TANDEM, *command], stdout=full, stderr=subprocess.PIPE, text=True, timeout=60)
                 self.assertEqual((p.returncode, p.stderr), (1, f"tandem {command[0]}: cannot write standard output\n"))

@@ -113,7 +113,7 @@ class Cuda(unittest.TestCase):
         rows = [json.loads(line) for line in p.stdout.splitlines()]
         self.assertEqual([r["kernel"] for r in rows], ["copy"] * 8 + ["host call", "doorbell"])
         self.assertTrue(all(r["time_us"] > 0 and (r["gbps"] > 0) == (r["kernel"] == "copy") for r in rows), rows)
-        p = run("bench", "decode", "--device", "cuda", "--config", TINY, "--threads", "1", "--rounds", "1", "--filter", "4 streams, context 16")
+        p = run("bench", "decode", "--device", "cuda", "--model-path", TINY, "--threads", "1", "--rounds", "1", "--filter", "4 streams, context 16")
         self.assertEqual(p.returncode, 0, p.stderr)
         self.assertRegex(p.stdout, r"bytes to the device and \d+ from it a step; [1-9]\d* launches, of which 1 are replays")
         self.assertIn("there is no CUDA card 7: this process sees 2", run("bench", "link", "--device", "cuda", "--base-gpu-id", "7", "--threads", "1").stderr)

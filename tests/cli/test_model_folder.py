@@ -63,7 +63,7 @@ class ModelFolder(unittest.TestCase):
         self.refused(os.path.join(folder, "model.gguf"), "is a GGUF file", "safetensors")
         renamed = self.made("renamed", weights__bin=b"GGUF\3\0\0\0")
         self.refused(os.path.join(renamed, "weights.bin"), "is a GGUF file")
-        p = tandem("plan", "--config", os.path.join(folder, "model.gguf"))
+        p = tandem("plan", "--model-path", os.path.join(folder, "model.gguf"))
         self.assertEqual(p.returncode, 1)
         self.assertIn("is a GGUF file", p.stderr)
 

@@ -120,7 +120,7 @@ def same_work():
     config = ROOT / "tests" / "data" / "golden" / "deepseek_v2_lite" / "config.json"
     done = []
     for device, environment in (("cuda", EMULATED), ("host", os.environ)):
-        run = subprocess.run([BUILD / "cli" / "tandem", "bench", "decode", "--config", config, "--device", device, "--skip-experts", "all", "--rounds", "1", "--threads", "1", "--json",
+        run = subprocess.run([BUILD / "cli" / "tandem", "bench", "decode", "--model-path", config, "--device", device, "--skip-experts", "all", "--rounds", "1", "--threads", "1", "--json",
                               "--filter", "4 streams, context 16"], capture_output=True, text=True, env=environment)
         assert run.returncode == 0, run.stderr
         row = json.loads(run.stdout.splitlines()[0])

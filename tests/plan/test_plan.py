@@ -53,18 +53,18 @@ class Plan(unittest.TestCase):
 
     def test_layers_that_slide(self):
         """Half of gpt-oss's layers read 128 tokens and keep all; no other model says so."""
-        p = self.plan("--config", OSS, "--machine", EDGE)
+        p = self.plan("--model-path", OSS, "--machine", EDGE)
         self.assertTrue(p["fits"])
         self.assertEqual(p["kv_window"], 128)
         self.assertAlmostEqual(p["kv_sliding_bytes"], p["kv_token_bytes"] / 2)
-        text = run("--config", OSS, "--machine", EDGE).stdout
+        text = run("--model-path", OSS, "--machine", EDGE).stdout
         self.assertIn("%.1f KiB of a token's are in layers that read the last 128 tokens alone" % (p["kv_sliding_bytes"] / 1024), text)
-        p = self.plan("--config", QWEN, "--machine", EDGE)
+        p = self.plan("--model-path", QWEN, "--machine", EDGE)
         self.assertEqual((p["kv_window"], p["kv_sliding_bytes"]), (0, 0))
 
     def test_published_machine(self):
         """DeepSeek-R1 on two cards and 128 cores: the published 17.3 tokens/s, 35.5 of 16 streams, 2.4 s to the first token of 128."""
-        p = self.plan("--config", R1, "--machine", AK, "--max-total-tokens", "190000", "--context-length", "65536", "--enable-defer")
+        p = self.plan("--model-path", R1, "--machine", AK, "--max-total-tokens", "190000", "--context-length", "65536", "--enable-defer")
         self.assertTrue(p["fits"])
         self.assertEqual([m["memory"] for m in p["memory"]], ["node 0", "node 1", "node 2", "node 3", "card 0", "card 1"])
         self.assertEqual(p["kv_tokens"], 190080)
@@ -104,13 +104,13 @@ class Plan(unittest.TestCase):
         for machine, smaller in ((AK, True), (EDGE, False)):
             step = {}
             for name, flags in {"as it is": (), "defer": ("--enable-defer",), "whole": ("--disable-two-chunk-overlap",)}.items():
-                p = self.plan("--config", R1, "--machine", machine, "--context-length", "16384", "--prompts", "8192", *flags)
+                p = self.plan("--model-path", R1, "--machine", machine, "--context-length", "16384", "--prompts", "8192", *flags)
                 step[name] = (p["decode"][0]["step_ms"], p["prefill"][0]["step_ms"])
             self.assertEqual(step["defer"][0] < step["as it is"][0], smaller)
             self.assertEqual(step["as it is"][1] < step["whole"][1], smaller)
 
     def test_this_machine(self):
-        p = self.plan("--config", TINY, "--streams", "1,3", "--contexts", "16,64", "--prompts", "32")
+        p = self.plan("--model-path", TINY, "--streams", "1,3", "--contexts", "16,64", "--prompts", "32")
         self.assertTrue(p["machine"]["measured"] and p["fits"])
         self.assertGreater(p["machine"]["spread"], 0)
         self.assertEqual([(d["streams"], d["context"]) for d in p["decode"]], [(1, 16), (3, 16), (1, 64), (3, 64)])
@@ -121,46 +121,46 @@ class Plan(unittest.TestCase):
         self.assertEqual([c["change"] for c in p["changes"]], ["a tenth more read bandwidth on every node"])
 
     def test_streams_at_most(self):
-        p = self.plan("--config", TINY, "--machine", self.machine(MACHINE), "--max-running-requests", "4", "--contexts", "16", "--prompts", "32")
+        p = self.plan("--model-path", TINY, "--machine", self.machine(MACHINE), "--max-running-requests", "4", "--contexts", "16", "--prompts", "32")
         self.assertEqual([d["streams"] for d in p["decode"]], [1, 4])
         self.assertEqual([r["tokens"] for r in p["room"]], [16, 32])
         self.assertEqual(p["room"][0]["streams"], p["kv_tokens_most"] // 128)
         # a step of more streams than a chunk has tokens goes in halves too, with cards
-        p = self.plan("--config", R1, "--machine", AK, "--context-length", "4096", "--chunked-prefill-size", "64", "--max-running-requests", "1024", "--streams", "1024", "--prompts", "64")
+        p = self.plan("--model-path", R1, "--machine", AK, "--context-length", "4096", "--chunked-prefill-size", "64", "--max-running-requests", "1024", "--streams", "1024", "--prompts", "64")
         self.assertGreater(p["decode"][0]["step_ms"], 100)
 
     def test_does_not_fit(self):
         """The server's sentence, what each memory lacks, and times all the same."""
         machine = self.machine(MACHINE)
-        p = self.plan("--config", R1, "--machine", machine, "--context-length", "16384", status=3)
+        p = self.plan("--model-path", R1, "--machine", machine, "--context-length", "16384", status=3)
         self.assertFalse(p["fits"])
         self.assertIn("but only 7.20 GiB of the 8.00 GiB available may be used (mem-fraction-static 0.90)", p["lack"])
         self.assertGreater(p["memory"][0]["lacks_bytes"], 300e9)
         self.assertGreater(p["decode"][0]["tpot_ms"], 100)
-        text = run("--config", R1, "--machine", machine, "--context-length", "16384")
+        text = run("--model-path", R1, "--machine", machine, "--context-length", "16384")
         self.assertEqual(text.returncode, 3)
         self.assertIn("It does not fit: ", text.stdout)
-        p = self.plan("--config", TINY, "--machine", machine, "--max-total-tokens", "1000000000", "--prompts", "32", "--contexts", "16", status=3)
+        p = self.plan("--model-path", TINY, "--machine", machine, "--max-total-tokens", "1000000000", "--prompts", "32", "--contexts", "16", status=3)
         self.assertIn("max-total-tokens 1000000000 does not fit", p["lack"])
 
     def test_one_node_is_short(self):
         """All nodes together have room; with equal shares, one of them has not."""
         text = MACHINE.replace("nodes: 1", "nodes: 2").replace("node-memory-gib: 8", "node-memory-gib: 1000 100")
-        p = self.plan("--config", R1, "--machine", self.machine(text), "--context-length", "16384", "--max-total-tokens", "16384", status=3)
+        p = self.plan("--model-path", R1, "--machine", self.machine(text), "--context-length", "16384", "--max-total-tokens", "16384", status=3)
         self.assertIn("node 1 lacks", p["lack"])
         self.assertEqual([m["lacks_bytes"] > 0 for m in p["memory"]], [False, True])
 
     def test_text(self):
-        p = run("--config", R1, "--machine", AK, "--context-length", "16384")
+        p = run("--model-path", R1, "--machine", AK, "--context-length", "16384")
         self.assertEqual((p.returncode, p.stderr), (0, ""))
         for words in ("4 nodes of 32 cores", "2 cards of 32.0 GiB", "It fits.", "TPOT, ms", "TTFT, s", "routed experts", "hand-over", "waits", "what would change",
-                      "1 rows are left out: the longest sequence is 16384 tokens, and 32 streams run at a time", "the backend for cards has never run on one"):
+                      "1 row left out: the longest sequence is 16384 tokens, and at most 32 streams run at a time", "a step of 1 stream at 1024 tokens of context", "the backend for cards has never run on one"):
             self.assertIn(words, p.stdout)
 
     def test_experts_in_use(self):
         """Where tokens choose among fewer experts, a step of several reads less."""
         def experts(*args):
-            p = self.plan("--config", QWEN, "--machine", EDGE, "--streams", "1,16", *args)
+            p = self.plan("--model-path", QWEN, "--machine", EDGE, "--streams", "1,16", *args)
             return [next(part["bytes"] for part in d["parts"] if part["part"] == "routed experts") for d in p["decode"]], p["model"]["experts_in_use"]
         (one, many), n = experts()
         self.assertEqual(n, 128)
@@ -172,7 +172,7 @@ class Plan(unittest.TestCase):
 
     def test_experts_on_the_card(self):
         """Half of a layer's experts on the card: half of their bytes lie there too, and half of the reads, or as many as hit."""
-        flags = ("--config", QWEN, "--machine", AK, "--tensor-parallel-size", "1", "--streams", "1", "--max-total-tokens", "32768", "--context-length", "32768")
+        flags = ("--model-path", QWEN, "--machine", AK, "--tensor-parallel-size", "1", "--streams", "1", "--max-total-tokens", "32768", "--context-length", "32768")
         def parts(step):
             bytes_of = {part["part"]: part["bytes"] for part in step["parts"]}
             return bytes_of["routed experts"], bytes_of.get("experts on the card", 0)
@@ -198,8 +198,8 @@ class Plan(unittest.TestCase):
         self.assertIn(", 64 of 128 only on the card, which", run(*flags, "--num-gpu-experts", "64", "--expert-memory", "drop").stdout)
         self.assertIn("expert-memory drop: no experts are on the device: add num-gpu-experts", self.refused(*flags, "--expert-memory", "drop", status=1))
         self.assertIn("expert-hits: no experts move", self.refused(*flags, "--expert-hits", "0.5", status=1))
-        self.assertIn("each of 2 cards has equally many of a layer", self.refused("--config", QWEN, "--machine", AK, "--num-gpu-experts", "63", status=1))
-        both = self.plan("--config", QWEN, "--machine", AK, "--num-gpu-experts", "64")
+        self.assertIn("each of 2 cards has equally many of a layer", self.refused("--model-path", QWEN, "--machine", AK, "--num-gpu-experts", "63", status=1))
+        both = self.plan("--model-path", QWEN, "--machine", AK, "--num-gpu-experts", "64")
         self.assertEqual(both["model"]["experts_on_card"], 64)
         self.assertAlmostEqual(both["memory"][-1]["expert_bytes"], card["expert_bytes"] / 2, msg="half of them on each card")
 
@@ -230,29 +230,30 @@ class Plan(unittest.TestCase):
     def test_refusals(self):
         machine = self.machine(MACHINE)
         for args, words in ((("--machine", machine), "--model-path is missing"),
-                            (("--config", TINY, "--streams", "0"), "--streams needs whole numbers from 1 to 4096"),
-                            (("--config", TINY, "--contexts", "1,x"), "--contexts needs whole numbers"),
-                            (("--config", TINY, "--prompts", "1,2,3,4,5,6,7,8,9"), "--prompts takes 8 numbers at most"),
-                            (("--config", TINY, "--experts-in-use", "0"), "experts-in-use"),
-                            (("--config", TINY, "--npu-threads", "2"), "there is no flag '--npu-threads'"),
-                            (("--config", TINY, "--mem-fraction-static", "nan"), "needs a number")):
+                            (("--model-path", TINY, "--streams", "0"), "--streams needs whole numbers from 1 to 4096"),
+                            (("--model-path", TINY, "--contexts", "1,x"), "--contexts needs whole numbers"),
+                            (("--model-path", TINY, "--prompts", "1,2,3,4,5,6,7,8,9"), "--prompts takes 8 numbers at most"),
+                            (("--model-path", TINY, "--experts-in-use", "0"), "experts-in-use"),
+                            (("--model-path", TINY, "--npu-threads", "2"), "there is no flag '--npu-threads'"),
+                            (("--config", TINY), "there is no flag '--config'"), # of launch_server alone
+                            (("--model-path", TINY, "--mem-fraction-static", "nan"), "needs a number")):
             self.assertIn(words, self.refused(*args))
-        for args, words in ((("--config", "/nowhere/config.json", "--machine", machine), "/nowhere/config.json"),
-                            (("--config", TINY, "--machine", "/nowhere.yaml"), "--machine: /nowhere.yaml cannot be opened"),
-                            (("--config", TINY, "--machine", machine, "--tensor-parallel-size", "2"), "the machine has 0 cards"),
-                            (("--config", R1, "--machine", AK, "--experts-in-use", "7"), "256 routed experts a layer, of which a token uses 8"),
-                            (("--config", R1, "--machine", AK, "--experts-in-use", "257"), "256 routed experts a layer"),
-                            (("--config", R1, "--machine", AK, "--tensor-parallel-size", "3"), "the machine has 2 cards"),
-                            (("--config", TINY, "--machine", self.machine(MACHINE + "node-speed: 3\n")), "there is no key 'node-speed'"),
-                            (("--config", TINY, "--machine", self.machine(MACHINE.replace("20", "-20"))), "'node-read-gbps' must be a number from 0.1 to 10000 GB/s, not '-20'"),
-                            (("--config", TINY, "--machine", self.machine(MACHINE.replace("1000", "1e30"))), "'node-int8-gops' must be")):
+        for args, words in ((("--model-path", "/nowhere/config.json", "--machine", machine), "/nowhere/config.json"),
+                            (("--model-path", TINY, "--machine", "/nowhere.yaml"), "--machine: /nowhere.yaml cannot be opened"),
+                            (("--model-path", TINY, "--machine", machine, "--tensor-parallel-size", "2"), "the machine has 0 cards"),
+                            (("--model-path", R1, "--machine", AK, "--experts-in-use", "7"), "256 routed experts a layer, of which a token uses 8"),
+                            (("--model-path", R1, "--machine", AK, "--experts-in-use", "257"), "256 routed experts a layer"),
+                            (("--model-path", R1, "--machine", AK, "--tensor-parallel-size", "3"), "the machine has 2 cards"),
+                            (("--model-path", TINY, "--machine", self.machine(MACHINE + "node-speed: 3\n")), "there is no key 'node-speed'"),
+                            (("--model-path", TINY, "--machine", self.machine(MACHINE.replace("20", "-20"))), "'node-read-gbps' must be a number from 0.1 to 10000 GB/s, not '-20'"),
+                            (("--model-path", TINY, "--machine", self.machine(MACHINE.replace("1000", "1e30"))), "'node-int8-gops' must be")):
             self.assertIn(words, self.refused(*args, status=1))
 
     def test_unknown_architecture_as_the_server(self):
         with tempfile.TemporaryDirectory() as folder:
             with open(folder + "/config.json", "w") as f:
                 f.write('{"architectures": ["GPT9ForCausalLM"], "model_type": "gpt9"}')
-            said = self.refused("--config", folder, "--machine", self.machine(MACHINE), status=1)
+            said = self.refused("--model-path", folder, "--machine", self.machine(MACHINE), status=1)
             server = subprocess.run([TANDEM, "launch_server", "--model-path", folder, "--load-format", "dummy", "--port", "0"], capture_output=True, text=True, timeout=60)
             self.assertIn("GPT9ForCausalLM", said)
             self.assertIn(said.removeprefix("tandem plan: ").strip(), server.stderr)
@@ -260,7 +261,7 @@ class Plan(unittest.TestCase):
     def test_memory_is_the_servers(self):
         """The same bytes as the log of a server with the same flags on this machine."""
         flags = ("--max-total-tokens", "4096", "--chunked-prefill-size", "512", "--max-running-requests", "4")
-        p = self.plan("--config", TINY, "--contexts", "16", "--prompts", "32", *flags)
+        p = self.plan("--model-path", TINY, "--contexts", "16", "--prompts", "32", *flags)
         gib = {k: sum(m[k] for m in p["memory"]) / 2**30 for k in ("device_weight_bytes", "expert_bytes", "working_bytes", "kv_bytes")}
         server = subprocess.Popen([TANDEM, "launch_server", "--model-path", TINY, "--load-format", "dummy", "--port", "0", "--skip-server-warmup", *flags],
                                   stderr=subprocess.PIPE, text=True)
@@ -285,7 +286,7 @@ class Plan(unittest.TestCase):
     def test_more_bandwidth_is_never_slower(self):
         last = None
         for read in (10, 20, 40, 80):
-            p = self.plan("--config", R1, "--machine", self.machine(MACHINE.replace("gbps: 20", "gbps: %d" % read).replace("gib: 8", "gib: 2000")), "--context-length", "16384")
+            p = self.plan("--model-path", R1, "--machine", self.machine(MACHINE.replace("gbps: 20", "gbps: %d" % read).replace("gib: 8", "gib: 2000")), "--context-length", "16384")
             times = [d["step_ms"] for d in p["decode"]] + [x["step_ms"] for x in p["prefill"]]
             if last:
                 self.assertTrue(all(a <= b for a, b in zip(times, last)))

@@ -21,12 +21,33 @@ void tests_add(int line, struct CMUnitTest test) {
     g_n_tests++;
 }
 
-int tests_run(CMFixtureFunction setup, CMFixtureFunction teardown) {
+static void (*g_before_all)(void);
+static void (*g_after_all)(void);
+
+void tests_before_all(void (*call)(void)) {
+    g_before_all = call;
+}
+void tests_after_all(void (*call)(void)) {
+    g_after_all = call;
+}
+
+static int before_all(void **state) {
+    (void)state;
+    if (g_before_all) g_before_all();
+    return 0;
+}
+static int after_all(void **state) {
+    (void)state;
+    if (g_after_all) g_after_all();
+    return 0;
+}
+
+int tests_run(void) {
     if (g_n_tests == 0) {
         fprintf(stderr, "this program has no case\n");
         return 1;
     }
-    return _cmocka_run_group_tests("tests", g_tests, g_n_tests, setup, teardown);
+    return _cmocka_run_group_tests("tests", g_tests, g_n_tests, before_all, after_all);
 }
 
 /* The first argument, where there is one, is a pattern of the cases that run. */
@@ -38,5 +59,5 @@ __attribute__((weak)) int main(int argc, char **argv) {
         fprintf(stderr, "no case of this program is called %s\n", argv[1]);
         return 1;
     }
-    return tests_run(NULL, NULL);
+    return tests_run();
 }

@@ -6,6 +6,8 @@
  *   FIRST_TEST(name) { … }                    a case that comes before all others, as it counts the calls of its process
  *   TEST_ROWS(check, TABLE)                   a case a row: check(state) with *state the row, which has a `name`
  *
+ *   BEFORE_ALL { … }                          what comes before the first case, and AFTER_ALL { … } behind the last one
+ *
  * Cases add themselves, and run in the order of their lines; those of a header stand among the file's. The main of tests/td_test.c runs them; a program that has to do
  * more has a main of its own, which ends with tests_run.
  */
@@ -23,11 +25,17 @@
 
 #include <cmocka.h>
 
+#include "tests/forms.h"
+
 /** Add a case behind all of the same or a smaller line. What it points to must last until the program ends. */
 void tests_add(int line, struct CMUnitTest test);
 
-/** Run every case; setup before the first and teardown after the last one, where they are not NULL. @return main's. */
-int tests_run(CMFixtureFunction setup, CMFixtureFunction teardown);
+/** What is called before the first case, or after the last one; assertions may fail in it. */
+void tests_before_all(void (*call)(void));
+void tests_after_all(void (*call)(void));
+
+/** Run every case. @return main's. */
+int tests_run(void);
 
 /* line: in the file; cases of smaller lines come before. */
 #define TEST_AT(line, name, setup, teardown)                                      \
@@ -39,6 +47,15 @@ int tests_run(CMFixtureFunction setup, CMFixtureFunction teardown);
 #define TEST_WITH(name, setup, teardown) TEST_AT(__LINE__, name, setup, teardown)
 #define TEST(name) TEST_WITH(name, NULL, NULL)
 #define FIRST_TEST(name) TEST_AT(__LINE__ - 1000000, name, NULL, NULL)
+
+#define CALLED_BY(tests_call, name)                             \
+    static void                              name(void);        \
+    __attribute__((constructor)) static void add_##name(void) { \
+        tests_call(name);                                       \
+    }                                                           \
+    static void name(void)
+#define BEFORE_ALL CALLED_BY(tests_before_all, before_all)
+#define AFTER_ALL CALLED_BY(tests_after_all, after_all)
 
 #define TEST_ROWS(check, TABLE)                                                                                       \
     __attribute__((constructor)) static void add_rows_of_##TABLE(void) {                                              \

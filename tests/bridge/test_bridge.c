@@ -42,8 +42,7 @@ static void fill(float *v, size_t n, double scale) {
     }
 }
 
-static int make_data(void **state) {
-    (void)state;
+BEFORE_ALL {
     print_message("seed %u\n", SEED);
     for (int l = 0; l < LAYERS; l++) {
         for (int e = 0; e < EXPERTS; e++) {
@@ -65,7 +64,6 @@ static int make_data(void **state) {
             }
         }
     }
-    return 0;
 }
 
 static void plain_expert(int l, int e, const float *x, double *y) {
@@ -140,15 +138,9 @@ static void open_machine(machine *m, const kind *k, uint32_t deferred) {
     *m = (machine){.experts_pool = open_pool(2), .npu_pool = k->async ? open_pool(1) : NULL};
     td_host_npu_config hc = {.pool = k->async ? m->npu_pool : m->experts_pool, .own_threads = k->async};
     assert_int_equal(td_npu_open(k->device, &(td_npu_config){.act_dtype = TD_DT_F32, .host = &hc}, &m->npu, &err), TD_OK);
-    m->spec = (td_experts_config){.n_layers = LAYERS,
-                                  .n_experts = EXPERTS,
-                                  .hidden = HIDDEN,
-                                  .inter = INTER,
-                                  .top_k = TOP_K,
-                                  .format = TD_EXPERT_BF16,
-                                  .act_dtype = TD_DT_F32,
-                                  .max_tok = TOKENS,
-                                  .max_deferred = deferred};
+    m->spec =
+        WITH(td_experts_config, .n_layers = LAYERS, .n_experts = EXPERTS, .hidden = HIDDEN, .inter = INTER, .top_k = TOP_K,
+             .format = TD_EXPERT_BF16, .act_dtype = TD_DT_F32, .max_tok = TOKENS, .max_deferred = deferred);
     assert_int_equal(td_experts_create(&m->spec, m->experts_pool, &m->experts, &err), TD_OK);
     for (uint32_t l = 0; l < LAYERS; l++) {
         td_expert_weights w[EXPERTS];
@@ -159,13 +151,8 @@ static void open_machine(machine *m, const kind *k, uint32_t deferred) {
                 .down = {.dtype = TD_DT_F32, .rank = 2, .shape = {HIDDEN, INTER}, .data = data.down[l][e]}};
         assert_int_equal(load_views(m->experts, l, w, &err), TD_OK);
     }
-    td_bridge_config bc = {.npu = m->npu,
-                           .spec = &m->spec,
-                           .experts = m->experts,
-                           .pool = m->experts_pool,
-                           .async = k->async,
-                           .max_ports = 3 * LAYERS,
-                           .handover = k->handover};
+    td_bridge_config bc = WITH(td_bridge_config, .npu = m->npu, .spec = &m->spec, .experts = m->experts,
+                               .pool = m->experts_pool, .async = k->async, .max_ports = 3 * LAYERS, .handover = k->handover);
     assert_int_equal(td_bridge_open(&bc, &m->bridge, &err), TD_OK);
     assert_int_equal(m->npu->ops->stream_create(m->npu, &m->stream, &err), TD_OK);
     assert_int_equal(m->npu->ops->host_alloc(m->npu, sizeof *m->staging, (void **)&m->staging, &err), TD_OK);
@@ -200,12 +187,9 @@ static void make_pass(machine *m, pass *p, uint32_t n_halves) {
         p->step[h] = td_step_unified(&(td_step_arrays){.counts = &p->counts[h]}, 0);
         p->step[h].first_row = h * first;
         for (uint32_t l = 0; l < LAYERS; l++) {
-            td_bridge_port_desc desc = {.layer = l,
-                                        .model_layer = l,
-                                        .parity = l % TD_BRIDGE_PARITIES,
-                                        .half = h,
-                                        .first = l == 0,
-                                        .last = l == LAYERS - 1};
+            td_bridge_port_desc desc =
+                WITH(td_bridge_port_desc, .layer = l, .model_layer = l, .parity = l % TD_BRIDGE_PARITIES, .half = h,
+                     .first = l == 0, .last = l == LAYERS - 1);
             assert_int_equal(td_bridge_port_create(m->bridge, &desc, &p->port[h][l], NULL), TD_OK);
             p->order[l * n_halves + h] = p->port[h][l];
         }
@@ -274,9 +258,9 @@ static void run_pass(machine *m, const pass *p, uint32_t deferred, sums *out) {
 }
 
 static void run_machine(const kind *k, uint32_t deferred, sums *out) {
-    machine m;
-    pass    whole, halves;
-    sums    again;
+    AT_END(close_machine) machine m;
+    pass                          whole, halves;
+    sums                          again;
     open_machine(&m, k, deferred);
     make_pass(&m, &whole, 1);
     make_pass(&m, &halves, 2);
@@ -286,7 +270,6 @@ static void run_machine(const kind *k, uint32_t deferred, sums *out) {
         run_pass(&m, repeat % 3 ? &halves : &whole, deferred, &again);
         assert_memory_equal(&again, out, sizeof again);
     }
-    close_machine(&m);
 }
 
 TEST(sums_follow_the_definition_everywhere) {
@@ -313,9 +296,9 @@ TEST(sums_follow_the_definition_everywhere) {
 TEST(a_captured_pass_replays) {
     static sums want[2], got;
     for (size_t k = 0; k < N_KINDS; k++) {
-        machine       m;
-        pass          p;
-        td_npu_graph *graph;
+        AT_END(close_machine) machine m;
+        pass                          p;
+        td_npu_graph                 *graph;
         open_machine(&m, &KINDS[k], 1);
         make_pass(&m, &p, 2);
         const td_npu_ops *o = m.npu->ops;
@@ -340,7 +323,6 @@ TEST(a_captured_pass_replays) {
         }
         p.counts[1].n_tok = p.step[1].max_tok;
         o->graph_destroy(m.npu, graph);
-        close_machine(&m);
     }
 }
 
@@ -348,9 +330,9 @@ TEST(a_captured_pass_replays) {
  */
 TEST(a_wild_expert_id_fails_the_step_only) {
     for (size_t k = 0; k < N_KINDS; k++) {
-        machine     m;
-        pass        p;
-        static sums first, again;
+        AT_END(close_machine) machine m;
+        pass                          p;
+        static sums                   first, again;
         open_machine(&m, &KINDS[k], 0);
         make_pass(&m, &p, 1);
         run_pass(&m, &p, 0, &first);
@@ -362,7 +344,6 @@ TEST(a_wild_expert_id_fails_the_step_only) {
         m.staging->ids[0][4] = data.ids[0][4];
         run_pass(&m, &p, 0, &again);
         assert_memory_equal(&again, &first, sizeof first);
-        close_machine(&m);
     }
 }
 
@@ -370,8 +351,8 @@ TEST(a_wild_expert_id_fails_the_step_only) {
 TEST(a_pass_that_broke_off_leaves_nothing_behind) {
     static sums first, other;
     for (size_t k = 0; k < N_KINDS; k++) {
-        machine m;
-        pass    halves;
+        AT_END(close_machine) machine m;
+        pass                          halves;
         open_machine(&m, &KINDS[k], 1);
         make_pass(&m, &halves, 2);
         run_pass(&m, &halves, 1, &first);
@@ -382,7 +363,6 @@ TEST(a_pass_that_broke_off_leaves_nothing_behind) {
             run_pass(&m, &halves, 1, &other);
             assert_memory_equal(&other, &first, sizeof first);
         }
-        close_machine(&m);
     }
 }
 
@@ -392,8 +372,4 @@ TEST(deferring_every_expert_is_refused) {
     assert_int_equal(
         td_bridge_open(&(td_bridge_config){.spec = &(td_experts_config){.top_k = 4, .max_deferred = 4}}, &b, &err),
         TD_EINVAL);
-}
-
-int main(void) {
-    return tests_run(make_data, NULL);
 }

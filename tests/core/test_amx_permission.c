@@ -37,12 +37,8 @@ static bool answer_arch_prctl(uint32_t number) {
 
 /* Every bit of a Xeon of the 4th generation that the features are about. */
 static td_cpuid sapphire_rapids(void) {
-    return (td_cpuid){.ecx1 = UINT32_MAX,
-                      .ebx7 = UINT32_MAX,
-                      .ecx7 = UINT32_MAX,
-                      .edx7 = UINT32_MAX,
-                      .eax7_1 = UINT32_MAX,
-                      .xcr0 = 0x602e7};
+    return WITH(td_cpuid, .ecx1 = UINT32_MAX, .ebx7 = UINT32_MAX, .ecx7 = UINT32_MAX, .edx7 = UINT32_MAX,
+                .eax7_1 = UINT32_MAX, .xcr0 = 0x602e7);
 }
 
 /* The features that a process gets whose arch_prctl answers so, and what it says. */

@@ -16,28 +16,25 @@ static int   g_fd;
 static char *g_data, *g_want, *g_have; /* page-aligned; want: what the file should hold */
 static void *g_bounce;
 
-static int open_all(void **state) {
-    (void)state;
+BEFORE_ALL {
     g_fd = mkstemp(g_path);
     g_data = aligned_alloc(TD_FILE_BLOCK, FILE_BYTES + TD_FILE_BLOCK);
     g_want = calloc(1, FILE_BYTES);
     g_have = malloc(FILE_BYTES);
     g_bounce = aligned_alloc(TD_FILE_BLOCK, TD_WRITE_BYTES);
-    if (g_fd < 0 || !g_data || !g_want || !g_have || !g_bounce || ftruncate(g_fd, (off_t)FILE_BYTES)) return -1;
+    assert_true(g_fd >= 0 && g_data && g_want && g_have && g_bounce && !ftruncate(g_fd, (off_t)FILE_BYTES));
     for (size_t i = 0; i < FILE_BYTES + TD_FILE_BLOCK; i += 8) {
         uint64_t bits = td_rng_u64(SEED, i, 0);
         memcpy(g_data + i, &bits, sizeof bits);
     }
-    return 0;
 }
 
-static int close_all(void **state) {
-    (void)state;
+AFTER_ALL {
     free(g_data);
     free(g_want);
     free(g_have);
     free(g_bounce);
-    return close(g_fd) | unlink(g_path);
+    assert_int_equal(close(g_fd) | unlink(g_path), 0);
 }
 
 static void write_piece(size_t from, size_t bytes, size_t to, void *bounce) {
@@ -73,8 +70,4 @@ TEST(errors_have_their_number) {
     fd = open("/dev/full", O_WRONLY);
     assert_int_equal(td_file_write_past_cache(fd, g_data, 3 * TD_FILE_BLOCK, 5, g_bounce), ENOSPC);
     close(fd);
-}
-
-int main(void) {
-    return tests_run(open_all, close_all);
 }

@@ -15,7 +15,7 @@ static uint32_t draw(uint32_t n) {
 
 static void same(const char *text, size_t len, size_t flags) {
     json_error_t want = {0}, got = {0};
-    json_t      *a = json_loadb(text, len, flags, &want), *b;
+    json_auto_t *a = json_loadb(text, len, flags, &want), *b;
     td_status    st = td_json_load(text, len, flags, &b, &got);
     assert_int_equal(st, a ? TD_OK : TD_EFORMAT);
     assert_true(a ? json_equal(a, b) : b == NULL);
@@ -25,8 +25,6 @@ static void same(const char *text, size_t len, size_t flags) {
         assert_int_equal(got.column, want.column);
         assert_int_equal(got.position, want.position);
     }
-    json_decref(a);
-    json_decref(b);
 }
 
 TEST(known_texts) {
@@ -89,11 +87,9 @@ TEST(random_texts) {
 }
 
 TEST(dumps) {
-    json_t *o = json_pack("{s:[i,s]}", "a", 7, "\xc3\xa9");
-    char   *text = td_json_dump(o, JSON_COMPACT);
+    json_auto_t *o = json_pack("{s:[i,s]}", "a", 7, "\xc3\xa9");
+    FREED char  *text = td_json_dump(o, JSON_COMPACT);
     assert_string_equal(text, "{\"a\":[7,\"\xc3\xa9\"]}");
-    free(text);
-    json_decref(o);
     assert_null(td_json_dump(NULL, 0));
 }
 
@@ -122,32 +118,27 @@ TEST(reals) {
                  {0.1 + 0.2, "0.30000000000000004"},
                  {123456.789, "123456.789"}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        json_t *list = json_pack("[s,f,I,f]", "1.10000000000000009\\\"2.2", cases[i].value, (json_int_t)9007199254740993,
-                                 cases[i].value);
-        char    want[200], *text = td_json_dump(list, 0);
+        json_auto_t *list = json_pack("[s,f,I,f]", "1.10000000000000009\\\"2.2", cases[i].value,
+                                      (json_int_t)9007199254740993, cases[i].value);
+        char         want[200], *text = td_json_dump(list, 0);
         snprintf(want, sizeof want, "[\"1.10000000000000009\\\\\\\"2.2\", %s, 9007199254740993, %s]", cases[i].text,
                  cases[i].text);
         assert_non_null(text);
         assert_string_equal(text, want);
         free(text);
-        json_decref(list);
     }
-    json_t *tenth = json_real(0.123456789);
-    char   *rounded = td_json_dump(tenth, JSON_ENCODE_ANY | JSON_REAL_PRECISION(6));
+    json_auto_t *tenth = json_real(0.123456789);
+    FREED char  *rounded = td_json_dump(tenth, JSON_ENCODE_ANY | JSON_REAL_PRECISION(6));
     assert_string_equal(rounded, "0.123457");
-    free(rounded);
-    json_decref(tenth);
     for (int i = 0; i < 20000; i++) {
         uint64_t bits = td_rng_u64(SEED, 1, (uint64_t)i);
         double   value;
         memcpy(&value, &bits, sizeof value);
         if (i % 2) value = (double)(int64_t)bits / (double)(1 + (i % 50) * 1000);
         if (!isfinite(value)) continue;
-        json_t *real = json_real(value);
-        char   *text = td_json_dump(real, JSON_ENCODE_ANY);
+        json_auto_t *real = json_real(value);
+        FREED char  *text = td_json_dump(real, JSON_ENCODE_ANY);
         assert_non_null(text);
         assert_true(strtod(text, NULL) == value && strlen(text) < 25 && strpbrk(text, ".e"));
-        free(text);
-        json_decref(real);
     }
 }

@@ -62,7 +62,7 @@ TEST_WITH(figures_are_members, as_json, NULL) {
     CAPTURE(text, td_info(TD_FIGURE("event", "%s") ": " TD_FIGURE("n", "%u") " of " TD_FIGURE("x", "%.2f") " " TD_FIGURE(
                               "nan", "%f") " " TD_FIGURE("zeros", "%s") " " TD_FIGURE("big", "%g"),
                           "decode", 7u, -0.5, (double)NAN, "007", 1e300));
-    json_t *doc = json_line();
+    json_auto_t *doc = json_line();
     assert_string_equal(msg(doc), "decode: 7 of -0.50 nan 007 1e+300");
     assert_string_equal(json_string_value(json_object_get(doc, "event")), "decode");
     assert_int_equal(json_integer_value(json_object_get(doc, "n")), 7);
@@ -72,15 +72,13 @@ TEST_WITH(figures_are_members, as_json, NULL) {
     assert_true(json_real_value(json_object_get(doc, "big")) == 1e300);
     assert_string_equal(json_string_value(json_object_get(doc, "level")), "info");
     assert_int_equal(strlen(json_string_value(json_object_get(doc, "ts"))), 24);
-    json_decref(doc);
 }
 
 TEST_WITH(foreign_text_is_escaped, as_json, NULL) {
     CAPTURE(text, td_err("say \"%s\" \\ %s", "\xe2\x82\xac \xff \xc0\xaf \xed\xa0\x80 \xe2\x82", "a\n\001ts\002forged\003"));
-    json_t *doc = json_line();
+    json_auto_t *doc = json_line();
     assert_string_equal(msg(doc), "say \"\u20ac \ufffd \ufffd\ufffd \ufffd\ufffd\ufffd \ufffd\ufffd\" \\ a??ts?forged?");
     assert_int_equal(json_object_size(doc), 3);
-    json_decref(doc);
 }
 
 /* Cut at every place: always one valid line, and a figure that was cut is no member. */
@@ -125,9 +123,9 @@ TEST(nobody_reads) {
     assert_true(dropped > 0 && dropped < LINES);
     assert_false(td_log_writer_flush(0.01));
 
-    char  *all = calloc(1, ROOM);
-    size_t n = 0;
-    bool   again = false;
+    FREED char *all = calloc(1, ROOM);
+    size_t      n = 0;
+    bool        again = false;
     assert_non_null(all);
     /* All that was not dropped, "read again" and the notices; a writer that comes late makes more than one. */
     while (!again || (uint64_t)lines < LINES - dropped + 1 + (uint64_t)notices || told < dropped) {
@@ -144,5 +142,4 @@ TEST(nobody_reads) {
     assert_int_equal(told, dropped);
     assert_int_equal(lines, LINES - (int)dropped + 1 + notices);
     assert_non_null(strstr(all, "read again\n"));
-    free(all);
 }

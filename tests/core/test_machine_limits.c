@@ -127,7 +127,9 @@ TEST_WITH(processor_time_is_counted_in_cores, empty_root, NULL) {
     assert_float_equal(td_machine_cpu_time(root), 2, 1e-9);
 }
 
-int main(void) {
-    if (!mkdtemp(root)) return 1;
-    return tests_run(NULL, remove_root);
+BEFORE_ALL {
+    assert_non_null(mkdtemp(root));
+}
+AFTER_ALL {
+    remove_root(NULL);
 }

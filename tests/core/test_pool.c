@@ -6,6 +6,8 @@
 #include "core/threads/pool.h"
 #include "tests/td_test.h"
 
+AT_END_OF(end_pool, td_pool, td_pool_destroy)
+
 #define ITEMS 1000
 
 typedef struct {
@@ -30,9 +32,9 @@ static td_pool *make_pool(uint32_t workers, uint32_t subpools) {
 
 TEST(every_item_runs_once) {
     static const uint32_t shapes[][2] = {{1, 1}, {2, 1}, {4, 1}, {4, 2}, {6, 3}, {8, 8}};
-    tally                *t = malloc(sizeof *t);
+    FREED tally          *t = malloc(sizeof *t);
     for (size_t s = 0; s < sizeof shapes / sizeof shapes[0]; s++) {
-        td_pool *p = make_pool(shapes[s][0], shapes[s][1]);
+        AT_END(end_pool) td_pool *p = make_pool(shapes[s][0], shapes[s][1]);
         for (uint32_t n = 0; n <= ITEMS; n = n * 3 + 1) {
             memset(t, 0, sizeof *t);
             td_pool_run(p, count_item, t, n);
@@ -46,36 +48,29 @@ TEST(every_item_runs_once) {
             for (uint32_t k = 0; k < shapes[s][1]; k++)
                 for (uint32_t i = 0; i < ITEMS; i++) assert_int_equal(t->count[k][i], i < n);
         }
-        td_pool_destroy(p);
     }
-    free(t);
 }
 
 TEST(sleeping_workers_wake) {
-    tally   *t = calloc(1, sizeof *t);
-    td_pool *p = make_pool(3, 3);
+    FREED tally              *t = calloc(1, sizeof *t);
+    AT_END(end_pool) td_pool *p = make_pool(3, 3);
     for (int round = 0; round < 4; round++) {
         usleep(10000); /* longer than the spin */
         td_pool_run_each(p, count_item, t, 10);
     }
     for (int k = 0; k < 3; k++) assert_int_equal(t->count[k][9], 4);
-    td_pool_destroy(p);
-    free(t);
 }
 
 /* A run's number comes round after 256 runs: what a worker's word said then must not count. With 2 items and 3 workers a
    share is empty, so its word is not written in between. */
 TEST(numbers_come_round) {
-    tally   *t = calloc(1, sizeof *t), *few = calloc(1, sizeof *few);
-    td_pool *p = make_pool(3, 1);
+    FREED tally              *t = calloc(1, sizeof *t), *few = calloc(1, sizeof *few);
+    AT_END(end_pool) td_pool *p = make_pool(3, 1);
     td_pool_run(p, count_item, t, ITEMS);
     for (uint32_t i = 0; i < 255; i++) td_pool_run(p, count_item, few, 2);
     td_pool_run(p, count_item, t, ITEMS);
     for (uint32_t i = 0; i < ITEMS; i++) assert_int_equal(t->count[0][i], 2);
     assert_int_equal(few->count[0][0], 255);
-    td_pool_destroy(p);
-    free(few);
-    free(t);
 }
 
 typedef struct {
@@ -96,12 +91,11 @@ static void wait_for_others(void *ctx, uint32_t item, const td_worker *w) {
 }
 
 TEST(shares_are_taken_over) {
-    td_pool *p = make_pool(3, 1);
-    uneven   u = {0};
+    AT_END(end_pool) td_pool *p = make_pool(3, 1);
+    uneven                    u = {0};
     td_pool_run(p, wait_for_others, &u, ITEMS);
     assert_int_equal(u.by_worker[0] + u.by_worker[1] + u.by_worker[2], ITEMS);
     if (u.first == 0) assert_int_equal(u.by_worker[0], 1); /* else worker 0 came late, and another took item 0 too */
-    td_pool_destroy(p);
 }
 
 static void look_at_affinity(void *ctx, uint32_t item, const td_worker *w) {
@@ -117,8 +111,8 @@ TEST(workers_without_a_core_may_use_all) {
     while (!CPU_ISSET(cpu, &all)) cpu++;
     CPU_ZERO(&one);
     CPU_SET(cpu, &one);
-    td_pool *pinned, *p;
-    td_error err = {0};
+    AT_END(end_pool) td_pool *pinned, *p;
+    td_error                  err = {0};
     assert_int_equal(td_pool_create(&(td_worker_place){.cpu = cpu}, 1, &pinned, &err), TD_OK);
     td_pool_pin_caller(pinned);
     p = make_pool(4, 4);
@@ -128,8 +122,6 @@ TEST(workers_without_a_core_may_use_all) {
     td_pool_pin_caller(p);
     td_pool_run_each(p, look_at_affinity, seen, 1);
     assert_true(CPU_EQUAL(&seen[0], &all));
-    td_pool_destroy(p);
-    td_pool_destroy(pinned);
 }
 
 /* A worker that goes on looking on a core that others want takes away the time of what it waits for. */
@@ -139,20 +131,19 @@ TEST(only_cores_that_nobody_shares_are_looked_from_for_long) {
         bool            is_long;
     } CASES[] = {{{.cpu = 0}, true}, {{.cpu = 0, .shares = true}, false}, {{.cpu = TD_CPU_ANY}, false}};
     for (size_t i = 0; i < sizeof CASES / sizeof *CASES; i++) {
-        td_pool *p;
-        td_error err = {0};
+        AT_END(end_pool) td_pool *p;
+        td_error                  err = {0};
         assert_int_equal(td_pool_create(&CASES[i].place, 1, &p, &err), TD_OK);
         td_spin spin = td_pool_spin(p);
         assert_int_equal(spin.held != NULL, CASES[i].is_long);
         assert_int_equal(spin.us > 100, CASES[i].is_long);
-        td_pool_destroy(p);
     }
 }
 
 TEST(other_programs_on_the_cores_make_every_core_a_shared_one) {
-    cpu_set_t all, seen[2];
-    td_pool  *p;
-    td_error  err = {0};
+    cpu_set_t                 all, seen[2];
+    AT_END(end_pool) td_pool *p;
+    td_error                  err = {0};
     assert_int_equal(sched_getaffinity(0, sizeof all, &all), 0);
     setenv("TD_SHARED_CORES", "1", 1);
     assert_int_equal(td_pool_create((td_worker_place[2]){{.cpu = 0}, {.cpu = 0, .subpool = 1}}, 2, &p, &err), TD_OK);
@@ -161,7 +152,6 @@ TEST(other_programs_on_the_cores_make_every_core_a_shared_one) {
     td_pool_pin_caller(p);
     td_pool_run_each(p, look_at_affinity, seen, 1);
     for (size_t i = 0; i < 2; i++) assert_true(CPU_EQUAL(&seen[i], &all));
-    td_pool_destroy(p);
 }
 
 TEST(bad_sizes_are_refused) {

@@ -79,5 +79,5 @@ TEST(memory_is_there_on_any_node) {
 
 int main(void) {
     unsetenv("HWLOC_SYNTHETIC");
-    return tests_run(NULL, NULL);
+    return tests_run();
 }

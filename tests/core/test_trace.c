@@ -25,15 +25,14 @@ static json_t *parse(const char *end) {
     assert_non_null(f);
     struct stat st;
     assert_int_equal(fstat(fileno(f), &st), 0);
-    size_t size = (size_t)st.st_size, n_end = strlen(end);
-    char  *text = malloc(size + n_end);
+    size_t      size = (size_t)st.st_size, n_end = strlen(end);
+    FREED char *text = malloc(size + n_end);
     assert_int_equal(fread(text, 1, size, f), size);
     memcpy(text + size, end, n_end);
     fclose(f);
     json_error_t why;
     json_t      *root = json_loadb(text, size + n_end, 0, &why);
     if (!root) fail_msg("%s at byte %d", why.text, why.position);
-    free(text);
     assert_true(json_is_array(root));
     return root;
 }
@@ -130,9 +129,8 @@ TEST(a_killed_process_leaves_a_file_that_lacks_only_its_end) {
     start(TD_TRACE_BYTES_MAX);
     int id = 0;
     trace_much(&id);
-    json_t *root = parse("]"); /* what the viewers do */
+    json_auto_t *root = parse("]"); /* what the viewers do */
     assert_true(json_array_size(root) > ROUNDS);
-    json_decref(root);
     td_trace_stop();
 }
 
@@ -222,18 +220,11 @@ TEST(pools_show_their_workers) {
     json_decref(root);
 }
 
-static int make_path(void **state) {
-    (void)state;
+BEFORE_ALL {
     int fd = mkstemp(path);
-    return fd < 0 ? -1 : close(fd);
+    assert_true(fd >= 0 && close(fd) == 0);
 }
 
-static int remove_path(void **state) {
-    (void)state;
+AFTER_ALL {
     unlink(path);
-    return 0;
-}
-
-int main(void) {
-    return tests_run(make_path, remove_path);
 }

@@ -43,14 +43,8 @@ typedef struct {
 
 static inline void mixed_ffn(mixed *m, const uint16_t *ids, void *y, bool in_parts) {
     td_experts_ffn(m->store, 0,
-                   &(td_ffn_args){.n_tok = m->s.rows,
-                                  .top_k = MIXED_K,
-                                  .x = m->x,
-                                  .ids = ids,
-                                  .weights = m->tokens.weights,
-                                  .n_immediate = MIXED_K,
-                                  .y = y,
-                                  .in_parts = in_parts});
+                   &WITH(td_ffn_args, .n_tok = m->s.rows, .top_k = MIXED_K, .x = m->x, .ids = ids,
+                         .weights = m->tokens.weights, .n_immediate = MIXED_K, .y = y, .in_parts = in_parts));
 }
 
 /** Experts packed as `from`, but in tiles of another layout, and in so many pieces. */
@@ -76,10 +70,8 @@ static inline td_packed_expert mixed_packed_as(const td_packed_expert *from, con
 /* Those from a row on. */
 static inline td_gemm_weights mixed_rows_from(const td_gemm_weights *all, size_t row, size_t k, size_t scales,
                                               size_t element) {
-    return (td_gemm_weights){.rows = (char *)all->rows + row * k * element,
-                             .scale = all->scale + row * scales,
-                             .zero = all->zero + row * scales,
-                             .factor = all->factor + row};
+    return WITH(td_gemm_weights, .rows = (char *)all->rows + row * k * element, .scale = all->scale + row * scales,
+                .zero = all->zero + row * scales, .factor = all->factor + row);
 }
 
 static inline void mixed_repack_matrix(const td_packed_expert *from, const char *src, const td_packed_expert *to, char *dst,
@@ -89,11 +81,10 @@ static inline void mixed_repack_matrix(const td_packed_expert *from, const char 
                  rows = (n + TD_GEMM_NR_MAX - 1) / TD_GEMM_NR_MAX * TD_GEMM_NR_MAX,
                  scales = from->groups.size ? k / from->groups.size : 1, element = td_gemm_element(from->product);
     float          *bias = calloc(rows, sizeof *bias);
-    td_gemm_weights all = {.rows = calloc(rows * k, element),
-                           .scale = calloc(rows * scales, sizeof(float)),
-                           .zero = malloc(rows * scales),
-                           .factor = calloc(rows, sizeof(float))};
-    size_t          bias_at;
+    td_gemm_weights all =
+        WITH(td_gemm_weights, .rows = calloc(rows * k, element), .scale = calloc(rows * scales, sizeof(float)),
+             .zero = malloc(rows * scales), .factor = calloc(rows, sizeof(float)));
+    size_t bias_at;
     memset(all.zero, 8, rows * scales);
     for (size_t nr = from->sizes.nr, t = 0; t * nr < n; t++) {
         td_gemm_weights w = mixed_rows_from(&all, t * nr, k, scales, element);
@@ -115,17 +106,10 @@ static inline mixed mixed_open(const mixed_shape *s, const mixed_codes *codes, c
     if (s->gated) fixture_weights_gate(&m.weights, MIXED_SEED);
     m.tokens = fixture_tokens_new(MIXED_SEED, s->rows, MIXED_K, MIXED_EXPERTS, s->hidden);
     m.pool = fixture_pool(s->shards, s->shards);
-    td_experts_config c = {.n_layers = 1,
-                           .n_experts = MIXED_EXPERTS,
-                           .hidden = s->hidden,
-                           .inter = s->inter,
-                           .top_k = MIXED_K,
-                           .format = s->format,
-                           .groups = codes ? codes->groups : fixture_groups(s->format),
-                           .glu = m.weights.glu,
-                           .bias = m.weights.biases != NULL,
-                           .act_dtype = s->act,
-                           .max_tok = s->rows};
+    td_experts_config c =
+        WITH(td_experts_config, .n_layers = 1, .n_experts = MIXED_EXPERTS, .hidden = s->hidden, .inter = s->inter,
+             .top_k = MIXED_K, .format = s->format, .groups = codes ? codes->groups : fixture_groups(s->format),
+             .glu = m.weights.glu, .bias = m.weights.biases != NULL, .act_dtype = s->act, .max_tok = s->rows);
     assert_int_equal(td_experts_create(&c, m.pool, &m.store, &err), TD_OK);
     assert_int_equal(load_views(m.store, 0, codes ? codes->experts : m.weights.experts, &err), TD_OK);
     assert_int_equal(td_experts_packed(&c, s->shards, &m.own, &err), TD_OK);

@@ -11,6 +11,9 @@
 #include "tests/guard_page.h"
 #include "tests/td_test.h"
 
+AT_END_OF(end_experts, td_experts, td_experts_destroy)
+AT_END_OF(end_pool, td_pool, td_pool_destroy)
+
 #define SEED 31415u
 
 static td_experts *open_experts(td_experts_config c, td_pool *pool, const fixture_weights *w) {
@@ -25,31 +28,16 @@ static td_experts *open_experts(td_experts_config c, td_pool *pool, const fixtur
 
 static td_experts_config config_of(const fixture_weights *w, td_expert_format format, td_dtype act, uint32_t top_k,
                                    uint32_t max_tok, uint32_t max_deferred) {
-    return (td_experts_config){.n_layers = 1,
-                               .n_experts = w->n_experts,
-                               .hidden = w->hidden,
-                               .inter = w->inter,
-                               .top_k = top_k,
-                               .format = format,
-                               .groups = fixture_groups(format),
-                               .glu = w->glu,
-                               .bias = w->biases != NULL,
-                               .act_dtype = act,
-                               .max_tok = max_tok,
-                               .max_deferred = max_deferred};
+    return WITH(td_experts_config, .n_layers = 1, .n_experts = w->n_experts, .hidden = w->hidden, .inter = w->inter,
+                .top_k = top_k, .format = format, .groups = fixture_groups(format), .glu = w->glu, .bias = w->biases != NULL,
+                .act_dtype = act, .max_tok = max_tok, .max_deferred = max_deferred);
 }
 
 static void run_ffn(td_experts *x, const fixture_tokens *t, const void *in, uint32_t n_immediate, void *y,
                     void *y_deferred) {
     td_experts_ffn(x, x->config.n_layers - 1,
-                   &(td_ffn_args){.n_tok = t->n_tok,
-                                  .top_k = t->top_k,
-                                  .x = in,
-                                  .ids = t->ids,
-                                  .weights = t->weights,
-                                  .n_immediate = n_immediate,
-                                  .y = y,
-                                  .y_deferred = y_deferred});
+                   &WITH(td_ffn_args, .n_tok = t->n_tok, .top_k = t->top_k, .x = in, .ids = t->ids, .weights = t->weights,
+                         .n_immediate = n_immediate, .y = y, .y_deferred = y_deferred));
 }
 
 /* ---- the formula in double ---------------------------------------------------------------------- */
@@ -136,7 +124,7 @@ static void linear(const td_tensor_view *w, const td_tensor_view *bias, td_exper
 /* format: what the weights are rounded to. int8: activations are quantised. */
 static void expert_in_double(const fixture_weights *w, uint32_t e, td_expert_format format, bool int8, const float *x,
                              double *y) {
-    double *in = malloc(w->hidden * sizeof *in), *g = malloc(w->inter * sizeof *g), *u = malloc(w->inter * sizeof *u);
+    FREED double *in = malloc(w->hidden * sizeof *in), *g = malloc(w->inter * sizeof *g), *u = malloc(w->inter * sizeof *u);
     for (size_t i = 0; i < w->hidden; i++) in[i] = x[i];
     if (int8) quantise_row(in, w->hidden, 127);
     linear(&w->experts[e].gate, &w->experts[e].gate_bias, format, in, g);
@@ -148,20 +136,17 @@ static void expert_in_double(const fixture_weights *w, uint32_t e, td_expert_for
     }
     if (int8) quantise_row(g, w->inter, 127);
     linear(&w->experts[e].down, &w->experts[e].down_bias, format, g, y);
-    free(in);
-    free(g);
-    free(u);
 }
 
 static void compare_with_double(td_expert_format format, uint32_t hidden, uint32_t inter, bool gated, double tolerance) {
     enum { N_TOK = 9, K = 3, N_EXPERTS = 7, DEFERRED = 1 };
-    fixture_weights w = fixture_weights_new(SEED, N_EXPERTS, hidden, inter);
-    fixture_tokens  t = fixture_tokens_new(SEED, N_TOK, K, N_EXPERTS, hidden);
-    td_pool        *pool = fixture_pool(2, 1);
+    AT_END(fixture_weights_free) fixture_weights w = fixture_weights_new(SEED, N_EXPERTS, hidden, inter);
+    AT_END(fixture_tokens_free) fixture_tokens   t = fixture_tokens_new(SEED, N_TOK, K, N_EXPERTS, hidden);
+    AT_END(end_pool) td_pool                    *pool = fixture_pool(2, 1);
     if (gated) fixture_weights_gate(&w, SEED);
-    td_experts *x = open_experts(config_of(&w, format, TD_DT_F32, K, N_TOK, DEFERRED), pool, &w);
-    guarded     y = guard_alloc(N_TOK * hidden * 4), yd = guard_alloc(N_TOK * hidden * 4);
-    double     *out = malloc(hidden * sizeof *out), *want = calloc(2 * hidden, sizeof *want);
+    AT_END(end_experts) td_experts *x = open_experts(config_of(&w, format, TD_DT_F32, K, N_TOK, DEFERRED), pool, &w);
+    AT_END(guard_free) guarded      y = guard_alloc(N_TOK * hidden * 4), yd = guard_alloc(N_TOK * hidden * 4);
+    FREED double                   *out = malloc(hidden * sizeof *out), *want = calloc(2 * hidden, sizeof *want);
     run_ffn(x, &t, t.x, K - DEFERRED, y.data, yd.data);
     const double rounding = K * 0x1p-27; /* of the terms of an exact sum */
     double       worst = 0;
@@ -182,14 +167,6 @@ static void compare_with_double(td_expert_format format, uint32_t hidden, uint32
     print_message("  %s hidden %u inter %u%s: worst error %.2g of the largest output\n", td_experts_kernel_name(x), hidden,
                   inter, gated ? " with biases and limits" : "", worst);
     assert_true(worst < tolerance);
-    guard_free(&y);
-    guard_free(&yd);
-    free(out);
-    free(want);
-    td_experts_destroy(x);
-    td_pool_destroy(pool);
-    fixture_tokens_free(&t);
-    fixture_weights_free(&w);
 }
 
 TEST(matches_the_formula) {
@@ -240,12 +217,10 @@ static void invariance_open(invariance *v, td_expert_format format, td_dtype act
             ((float *)v->in)[i] = v->t.x[i];
         else
             ((td_bf16 *)v->in)[i] = td_f32_to_bf16(v->t.x[i]);
-    td_pool    *pool = fixture_pool(1, 1);
-    td_experts *x = open_experts(config_of(&v->w, format, act, INV_K, INV_TOK, INV_DEFER), pool, &v->w);
+    AT_END(end_pool) td_pool       *pool = fixture_pool(1, 1);
+    AT_END(end_experts) td_experts *x = open_experts(config_of(&v->w, format, act, INV_K, INV_TOK, INV_DEFER), pool, &v->w);
     x->scratch.defer_tok = 0; /* never hold outputs back */
     run_ffn(x, &v->t, v->in, INV_K - INV_DEFER, v->y, v->yd);
-    td_experts_destroy(x);
-    td_pool_destroy(pool);
 }
 
 static void invariance_close(invariance *v) {
@@ -255,7 +230,8 @@ static void invariance_close(invariance *v) {
 }
 
 static void check_schedules(invariance *v, uint32_t workers, uint32_t subpools) {
-    td_pool    *pool = fixture_pool(workers, subpools);
+    AT_END(end_pool) td_pool *pool = fixture_pool(workers, subpools);
+    AT_END(end_experts)
     td_experts *x = open_experts(config_of(&v->w, v->format, v->act, INV_K, INV_TOK, INV_DEFER), pool, &v->w);
     uint32_t    planned = x->scratch.batch_tok, defer_tok = x->scratch.defer_tok;
     assert_int_equal(planned, INV_TOK);
@@ -266,7 +242,7 @@ static void check_schedules(invariance *v, uint32_t workers, uint32_t subpools) 
     for (size_t p = 0; p < n_pieces; p++)
         for (size_t b = 0; b < 2; b++)
             for (int hold = 0; hold < 2; hold++) {
-                guarded y = guard_alloc(INV_TOK * v->row_bytes), yd = guard_alloc(INV_TOK * v->row_bytes);
+                AT_END(guard_free) guarded y = guard_alloc(INV_TOK * v->row_bytes), yd = guard_alloc(INV_TOK * v->row_bytes);
                 x->scratch.batch_tok = batches[b];
                 x->scratch.defer_tok = hold ? defer_tok : 0;
                 done_calls = 0;
@@ -274,25 +250,16 @@ static void check_schedules(invariance *v, uint32_t workers, uint32_t subpools) 
                 for (uint32_t at = 0; at < INV_TOK; at += pieces[p], calls++) {
                     uint32_t n = INV_TOK - at < pieces[p] ? INV_TOK - at : pieces[p];
                     td_experts_ffn(x, 0,
-                                   &(td_ffn_args){.n_tok = n,
-                                                  .top_k = INV_K,
-                                                  .x = (char *)v->in + at * v->row_bytes,
-                                                  .ids = v->t.ids + at * INV_K,
-                                                  .weights = v->t.weights + at * INV_K,
-                                                  .n_immediate = INV_K - INV_DEFER,
-                                                  .y = (char *)y.data + at * v->row_bytes,
-                                                  .y_deferred = (char *)yd.data + at * v->row_bytes,
-                                                  .immediate_done = count_done});
+                                   &WITH(td_ffn_args, .n_tok = n, .top_k = INV_K, .x = (char *)v->in + at * v->row_bytes,
+                                         .ids = v->t.ids + at * INV_K, .weights = v->t.weights + at * INV_K,
+                                         .n_immediate = INV_K - INV_DEFER, .y = (char *)y.data + at * v->row_bytes,
+                                         .y_deferred = (char *)yd.data + at * v->row_bytes, .immediate_done = count_done));
                 }
                 assert_int_equal(done_calls, calls);
                 assert_memory_equal(y.data, v->y, INV_TOK * v->row_bytes);
                 assert_memory_equal(yd.data, v->yd, INV_TOK * v->row_bytes);
-                guard_free(&y);
-                guard_free(&yd);
             }
     x->scratch.batch_tok = planned;
-    td_experts_destroy(x);
-    td_pool_destroy(pool);
 }
 
 TEST(results_do_not_depend_on_threads_shards_batch_or_schedule) {
@@ -347,16 +314,10 @@ TEST(parts_of_a_sum_add_up) {
         td_experts *x = open_experts(config_of(&v.w, v.format, v.act, INV_K, INV_TOK, INV_DEFER), pool, &v.w);
         draw_places(&v, ids[0], ids[1]);
         for (int part = 0; part < 2; part++)
-            td_experts_ffn(x, 0,
-                           &(td_ffn_args){.n_tok = INV_TOK,
-                                          .top_k = INV_K,
-                                          .x = v.in,
-                                          .ids = ids[part],
-                                          .weights = v.t.weights,
-                                          .n_immediate = INV_K - INV_DEFER,
-                                          .y = now[part],
-                                          .y_deferred = deferred[part],
-                                          .in_parts = true});
+            td_experts_ffn(
+                x, 0,
+                &WITH(td_ffn_args, .n_tok = INV_TOK, .top_k = INV_K, .x = v.in, .ids = ids[part], .weights = v.t.weights,
+                      .n_immediate = INV_K - INV_DEFER, .y = now[part], .y_deferred = deferred[part], .in_parts = true));
         assert_parts_add_up(&v, (int32_t *const[]){now[0], now[1]}, v.y);
         assert_parts_add_up(&v, (int32_t *const[]){deferred[0], deferred[1]}, v.yd);
         uint64_t     pairs;
@@ -381,15 +342,8 @@ TEST(resident_experts_leave_zeros) {
     memset(y, 1, sizeof y);
     done_calls = 0;
     td_experts_ffn(x, 0,
-                   &(td_ffn_args){.n_tok = INV_TOK,
-                                  .top_k = INV_K,
-                                  .x = v.in,
-                                  .ids = ids,
-                                  .weights = v.t.weights,
-                                  .n_immediate = INV_K - INV_DEFER,
-                                  .y = y[0],
-                                  .y_deferred = y[1],
-                                  .immediate_done = count_done});
+                   &WITH(td_ffn_args, .n_tok = INV_TOK, .top_k = INV_K, .x = v.in, .ids = ids, .weights = v.t.weights,
+                         .n_immediate = INV_K - INV_DEFER, .y = y[0], .y_deferred = y[1], .immediate_done = count_done));
     for (int i = 0; i < 2; i++) assert_memory_equal(y[i], zeros, INV_TOK * v.row_bytes);
     assert_int_equal(done_calls, 1);
     td_tier_work work;
@@ -417,13 +371,8 @@ TEST(deferral_is_exact) {
         }
     for (int part = 0; part < 2; part++) {
         td_experts_ffn(x, 0,
-                       &(td_ffn_args){.n_tok = INV_TOK,
-                                      .top_k = INV_DEFER,
-                                      .x = v.in,
-                                      .ids = ids[part],
-                                      .weights = weights[part],
-                                      .n_immediate = INV_DEFER,
-                                      .y = y});
+                       &WITH(td_ffn_args, .n_tok = INV_TOK, .top_k = INV_DEFER, .x = v.in, .ids = ids[part],
+                             .weights = weights[part], .n_immediate = INV_DEFER, .y = y));
         assert_memory_equal(y, part ? v.yd : v.y, sizeof y);
     }
     uint64_t     pairs;
@@ -474,15 +423,8 @@ TEST(y_is_complete_when_immediate_done_is_called) {
     seen_y = y;
     wanted_y = v.y;
     td_experts_ffn(x, 0,
-                   &(td_ffn_args){.n_tok = INV_TOK,
-                                  .top_k = INV_K,
-                                  .x = v.in,
-                                  .ids = v.t.ids,
-                                  .weights = v.t.weights,
-                                  .n_immediate = INV_K - INV_DEFER,
-                                  .y = y,
-                                  .y_deferred = yd,
-                                  .immediate_done = look_at_y});
+                   &WITH(td_ffn_args, .n_tok = INV_TOK, .top_k = INV_K, .x = v.in, .ids = v.t.ids, .weights = v.t.weights,
+                         .n_immediate = INV_K - INV_DEFER, .y = y, .y_deferred = yd, .immediate_done = look_at_y));
     assert_true(y_was_complete);
     td_experts_destroy(x);
     td_pool_destroy(pool);
@@ -491,68 +433,43 @@ TEST(y_is_complete_when_immediate_done_is_called) {
 
 TEST(random_weights_do_not_depend_on_shards) {
     for (int format = 0; format < TD_EXPERT_FORMATS; format++) {
-        td_experts_config c = {.n_layers = 2,
-                               .n_experts = 6,
-                               .hidden = 130,
-                               .inter = 75,
-                               .top_k = 3,
-                               .format = (td_expert_format)format,
-                               .groups = fixture_groups((td_expert_format)format),
-                               .bias = format & 1,
-                               .act_dtype = TD_DT_F32,
-                               .max_tok = 4};
-        fixture_tokens    t = fixture_tokens_new(SEED, 4, 3, 6, 130);
-        float             y[2][4 * 130], rms = 0;
+        td_experts_config c = WITH(td_experts_config, .n_layers = 2, .n_experts = 6, .hidden = 130, .inter = 75, .top_k = 3,
+                                   .format = (td_expert_format)format, .groups = fixture_groups((td_expert_format)format),
+                                   .bias = format & 1, .act_dtype = TD_DT_F32, .max_tok = 4);
+        AT_END(fixture_tokens_free) fixture_tokens t = fixture_tokens_new(SEED, 4, 3, 6, 130);
+        float                                      y[2][4 * 130], rms = 0;
         for (uint32_t i = 0; i < 2; i++) {
-            td_pool    *pool = fixture_pool(2, i + 1);
-            td_experts *x;
+            AT_END(end_pool) td_pool       *pool = fixture_pool(2, i + 1);
+            AT_END(end_experts) td_experts *x;
             assert_int_equal(td_experts_create(&c, pool, &x, NULL), TD_OK);
             assert_int_equal(td_experts_fill_layer(x, 1, 77, NULL), TD_OK);
             run_ffn(x, &t, t.x, 3, y[i], NULL);
-            td_experts_destroy(x);
-            td_pool_destroy(pool);
         }
         assert_memory_equal(y[0], y[1], sizeof y[0]);
         for (uint32_t i = 0; i < 4 * 130; i++) rms += y[0][i] * y[0][i];
         rms = sqrtf(rms / (4 * 130));
         assert_true(rms > 0.01f && rms < 10);
-        fixture_tokens_free(&t);
     }
 }
 
 TEST(plan_counts_what_create_takes) {
-    td_experts_config c = {.n_layers = 3,
-                           .n_experts = 5,
-                           .hidden = 200,
-                           .inter = 90,
-                           .top_k = 2,
-                           .format = TD_EXPERT_INT4C,
-                           .act_dtype = TD_DT_BF16,
-                           .max_tok = 100,
-                           .max_deferred = 1};
+    td_experts_config c = WITH(td_experts_config, .n_layers = 3, .n_experts = 5, .hidden = 200, .inter = 90, .top_k = 2,
+                               .format = TD_EXPERT_INT4C, .act_dtype = TD_DT_BF16, .max_tok = 100, .max_deferred = 1);
     for (uint32_t s = 1; s <= 3; s++) {
-        uint64_t    weights, scratch, mapped = 0;
-        td_pool    *pool = fixture_pool(3, s);
-        td_experts *x;
+        uint64_t                        weights, scratch, mapped = 0;
+        AT_END(end_pool) td_pool       *pool = fixture_pool(3, s);
+        AT_END(end_experts) td_experts *x;
         assert_int_equal(td_experts_measure(&c, s, td_pool_workers(pool), &weights, &scratch, NULL), TD_OK);
         assert_int_equal(td_experts_create(&c, pool, &x, NULL), TD_OK);
         for (uint32_t i = 0; i < s; i++) mapped += x->layout.shard[i].bytes;
         assert_int_equal(weights, mapped * c.n_layers);
         assert_int_equal(scratch, x->arena.size + td_pool_workers(pool) * x->scratch.worker_bytes);
-        td_experts_destroy(x);
-        td_pool_destroy(pool);
     }
     /* DeepSeek-V3 with 8192 tokens stays within a few hundred MiB */
     uint64_t          weights, scratch;
-    td_experts_config v3 = {.n_layers = 59,
-                            .n_experts = 256,
-                            .hidden = 7168,
-                            .inter = 2048,
-                            .top_k = 8,
-                            .format = TD_EXPERT_INT4C,
-                            .act_dtype = TD_DT_BF16,
-                            .max_tok = 8192,
-                            .max_deferred = 6};
+    td_experts_config v3 =
+        WITH(td_experts_config, .n_layers = 59, .n_experts = 256, .hidden = 7168, .inter = 2048, .top_k = 8,
+             .format = TD_EXPERT_INT4C, .act_dtype = TD_DT_BF16, .max_tok = 8192, .max_deferred = 6);
     assert_int_equal(td_experts_measure(&v3, 2, 64, &weights, &scratch, NULL), TD_OK);
     assert_true(scratch < (uint64_t)640 << 20 && scratch > (uint64_t)64 * 2 << 20);
     assert_true(weights > (uint64_t)59 * 256 * 3 * 7168 * 1024 &&
@@ -627,9 +544,9 @@ TEST(bad_views_are_refused) {
 
 /* f16, bf16 and f32 views of the same values give the same store. */
 TEST(views_of_any_float_type) {
-    fixture_weights w = fixture_weights_new(SEED, 2, 64, 32);
-    size_t          n = 3 * 2 * 64 * 32;
-    uint16_t       *half = malloc(n * 2), *bf = malloc(n * 2);
+    AT_END(fixture_weights_free) fixture_weights w = fixture_weights_new(SEED, 2, 64, 32);
+    size_t                                       n = 3 * 2 * 64 * 32;
+    FREED uint16_t                              *half = malloc(n * 2), *bf = malloc(n * 2);
     for (size_t i = 0; i < n; i++) { /* values that all three types hold: 2^-8 steps of at most 6 bits */
         int v = (int)(td_rng_u64(SEED, 12, i) % 127) - 63;
         w.values[i] = (float)v / 256;
@@ -639,8 +556,8 @@ TEST(views_of_any_float_type) {
         half[i] = v ? (uint16_t)((bits >> 16 & 0x8000u) | (((bits >> 23 & 255u) - 112u) << 10) | (bits >> 13 & 0x3ffu)) : 0;
     }
     for (int format = 0; format < TD_EXPERT_FORMATS; format++) {
-        fixture_tokens t = fixture_tokens_new(SEED, 3, 2, 2, 64);
-        float          y[3][3 * 64];
+        AT_END(fixture_tokens_free) fixture_tokens t = fixture_tokens_new(SEED, 3, 2, 2, 64);
+        float                                      y[3][3 * 64];
         for (int kind = 0; kind < 3; kind++) {
             td_expert_weights e[2];
             for (size_t i = 0; i < 2; i++) {
@@ -652,22 +569,16 @@ TEST(views_of_any_float_type) {
                     if (kind) views[m]->data = (kind == 1 ? bf : half) + at;
                 }
             }
-            td_pool          *pool = fixture_pool(1, 1);
-            td_experts_config c = config_of(&w, (td_expert_format)format, TD_DT_F32, 2, 3, 0);
-            td_experts       *x;
+            AT_END(end_pool) td_pool       *pool = fixture_pool(1, 1);
+            td_experts_config               c = config_of(&w, (td_expert_format)format, TD_DT_F32, 2, 3, 0);
+            AT_END(end_experts) td_experts *x;
             assert_int_equal(td_experts_create(&c, pool, &x, NULL), TD_OK);
             assert_int_equal(load_views(x, 0, e, NULL), TD_OK);
             run_ffn(x, &t, t.x, 2, y[kind], NULL);
-            td_experts_destroy(x);
-            td_pool_destroy(pool);
         }
         assert_memory_equal(y[0], y[1], sizeof y[0]);
         assert_memory_equal(y[0], y[2], sizeof y[0]);
-        fixture_tokens_free(&t);
     }
-    free(half);
-    free(bf);
-    fixture_weights_free(&w);
 }
 
 /*
@@ -691,11 +602,11 @@ static void oss_numbers(const td_coded_matrix *m, float *out) {
 TEST(mxfp4_is_taken_as_gpt_oss_stores_it) {
     static uint8_t blocks[2][OSS_EXPERTS][2 * OSS_INTER * OSS_HIDDEN / 2],
         scales[2][OSS_EXPERTS][2 * OSS_INTER * OSS_HIDDEN / 32];
-    uint32_t        row_of[2][OSS_INTER];
-    td_coded_matrix coded[OSS_EXPERTS][TD_EXPERT_MATRICES];
-    fixture_weights w = fixture_weights_new(SEED, OSS_EXPERTS, OSS_HIDDEN, OSS_INTER);
-    fixture_tokens  t = fixture_tokens_new(SEED, OSS_TOK, OSS_K, OSS_EXPERTS, OSS_HIDDEN);
-    td_error        err = {0};
+    uint32_t                                     row_of[2][OSS_INTER];
+    td_coded_matrix                              coded[OSS_EXPERTS][TD_EXPERT_MATRICES];
+    AT_END(fixture_weights_free) fixture_weights w = fixture_weights_new(SEED, OSS_EXPERTS, OSS_HIDDEN, OSS_INTER);
+    AT_END(fixture_tokens_free) fixture_tokens   t = fixture_tokens_new(SEED, OSS_TOK, OSS_K, OSS_EXPERTS, OSS_HIDDEN);
+    td_error                                     err = {0};
     fixture_weights_gate(&w, SEED);
     w.glu.limit = 7;
     for (uint32_t i = 0; i < OSS_INTER; i++) row_of[0][i] = 2 * i, row_of[1][i] = 2 * i + 1;
@@ -707,21 +618,11 @@ TEST(mxfp4_is_taken_as_gpt_oss_stores_it) {
         for (int m = 0; m < TD_EXPERT_MATRICES; m++) {
             const bool   down = m == TD_EXPERT_DOWN;
             const size_t k = down ? OSS_INTER : OSS_HIDDEN, n = down ? OSS_HIDDEN : OSS_INTER;
-            coded[e][m] = (td_coded_matrix){.codes = TD_CODES_E2M1,
-                                            .bits = 4,
-                                            .n = n,
-                                            .k = k,
-                                            .stored_n = down ? n : 2 * n,
-                                            .stored_k = k,
-                                            .row_of = down ? NULL : row_of[m == TD_EXPERT_UP],
-                                            .data = blocks[down][e],
-                                            .scale_dtype = TD_DT_F8_E8M0,
-                                            .scale = scales[down][e],
-                                            .scale_rows = 1,
-                                            .scale_row_step = k / 32,
-                                            .scale_group_step = 1,
-                                            .group = 32,
-                                            .factor = 1};
+            coded[e][m] =
+                WITH(td_coded_matrix, .codes = TD_CODES_E2M1, .bits = 4, .n = n, .k = k, .stored_n = down ? n : 2 * n,
+                     .stored_k = k, .row_of = down ? NULL : row_of[m == TD_EXPERT_UP], .data = blocks[down][e],
+                     .scale_dtype = TD_DT_F8_E8M0, .scale = scales[down][e], .scale_rows = 1, .scale_row_step = k / 32,
+                     .scale_group_step = 1, .group = 32, .factor = 1);
             td_tensor_view *view = m == TD_EXPERT_GATE ? &experts[e].gate
                                    : m == TD_EXPERT_UP ? &experts[e].up
                                                        : &experts[e].down;
@@ -735,8 +636,8 @@ TEST(mxfp4_is_taken_as_gpt_oss_stores_it) {
     assert_string_equal(found.name, "mxfp4");
     td_experts_config c = config_of(&w, mxfp4->format, TD_DT_F32, OSS_K, OSS_TOK, 0);
     c.groups = mxfp4->groups;
-    td_pool    *pool = fixture_pool(2, 2);
-    td_experts *x;
+    AT_END(end_pool) td_pool       *pool = fixture_pool(2, 2);
+    AT_END(end_experts) td_experts *x;
     assert_int_equal(td_experts_create(&c, pool, &x, &err), TD_OK);
     if (load_views(x, 0, experts, &err) != TD_OK) fail_msg("%s", err.text);
     float got[OSS_INTER * OSS_HIDDEN], y[OSS_TOK * OSS_HIDDEN];
@@ -756,10 +657,6 @@ TEST(mxfp4_is_taken_as_gpt_oss_stores_it) {
         for (uint32_t h = 0; h < OSS_HIDDEN; h++) amax = fmax(amax, fabs(want[h]));
         for (uint32_t h = 0; h < OSS_HIDDEN; h++) assert_true(fabs(want[h] - (double)y[i * OSS_HIDDEN + h]) < 2e-2 * amax);
     }
-    td_experts_destroy(x);
-    td_pool_destroy(pool);
-    fixture_tokens_free(&t);
-    fixture_weights_free(&w);
 }
 
 TEST(many_rows_of_one_expert) {

@@ -16,6 +16,9 @@
 #include "tests/cpu_experts/expert_fixture.h"
 #include "tests/td_test.h"
 
+AT_END_OF(end_experts, td_experts, td_experts_destroy)
+AT_END_OF(end_pool, td_pool, td_pool_destroy)
+
 #define SEED 2718u
 enum { N_EXPERTS = 5, HIDDEN = 200, INTER = 90, N_TOK = 6, TOP_K = 2, N_LAYERS = 2 };
 
@@ -25,16 +28,9 @@ static char path[sizeof dir + 32];
 static bool biased; /* experts of the stores that are opened */
 
 static td_experts *open_wide_store(td_expert_format format, td_pool *pool, uint32_t hidden) {
-    td_experts_config c = {.n_layers = N_LAYERS,
-                           .n_experts = N_EXPERTS,
-                           .hidden = hidden,
-                           .inter = INTER,
-                           .top_k = TOP_K,
-                           .format = format,
-                           .groups = fixture_groups(format),
-                           .bias = biased,
-                           .act_dtype = TD_DT_F32,
-                           .max_tok = N_TOK};
+    td_experts_config c = WITH(td_experts_config, .n_layers = N_LAYERS, .n_experts = N_EXPERTS, .hidden = hidden,
+                               .inter = INTER, .top_k = TOP_K, .format = format, .groups = fixture_groups(format),
+                               .bias = biased, .act_dtype = TD_DT_F32, .max_tok = N_TOK);
     td_experts       *x;
     assert_int_equal(td_experts_create(&c, pool, &x, NULL), TD_OK);
     return x;
@@ -45,25 +41,22 @@ static td_experts *open_store(td_expert_format format, td_pool *pool) {
 }
 
 static void outputs(td_experts *x, uint32_t layer, float *y) {
-    fixture_tokens t = fixture_tokens_new(SEED, N_TOK, TOP_K, N_EXPERTS, HIDDEN);
+    AT_END(fixture_tokens_free) fixture_tokens t = fixture_tokens_new(SEED, N_TOK, TOP_K, N_EXPERTS, HIDDEN);
     td_experts_ffn(
         x, layer,
         &(td_ffn_args){
             .n_tok = N_TOK, .top_k = TOP_K, .x = t.x, .ids = t.ids, .weights = t.weights, .n_immediate = TOP_K, .y = y});
-    fixture_tokens_free(&t);
 }
 
 /* A store of one worker with random weights in layer 1, saved to path; y is what it computes. */
 static void save_one(td_expert_format format, uint64_t source_hash, float *y) {
-    td_pool    *pool = fixture_pool(1, 1);
-    td_experts *x = open_store(format, pool);
-    td_error    err = {0};
+    AT_END(end_pool) td_pool       *pool = fixture_pool(1, 1);
+    AT_END(end_experts) td_experts *x = open_store(format, pool);
+    td_error                        err = {0};
     assert_int_equal(td_experts_save_file(x, 1, path, source_hash, &err), TD_EINVAL); /* nothing loaded yet */
     assert_int_equal(td_experts_fill_layer(x, 1, SEED, &err), TD_OK);
     assert_int_equal(td_experts_save_file(x, 1, path, source_hash, &err), TD_OK);
     outputs(x, 1, y);
-    td_experts_destroy(x);
-    td_pool_destroy(pool);
 }
 
 static unsigned files_in_dir(void) {
@@ -94,9 +87,9 @@ TEST_WITH(a_layer_survives_the_round_trip, NULL, empty_dir) {
             empty_dir(NULL);
             save_one((td_expert_format)format, 99, want);
             for (int again = 0; again < 2; again++) { /* the second time from the repacked file */
-                td_pool    *pool = fixture_pool(shards, shards);
-                td_experts *x = open_store((td_expert_format)format, pool);
-                td_error    err = {0};
+                AT_END(end_pool) td_pool       *pool = fixture_pool(shards, shards);
+                AT_END(end_experts) td_experts *x = open_store((td_expert_format)format, pool);
+                td_error                        err = {0};
                 for (int copy = 0; copy < 2; copy++) { /* mapped, then read */
                     x->config.copy_files = copy;
                     assert_int_equal(td_experts_load_file(x, 1, path, 99, &err), TD_OK);
@@ -106,8 +99,6 @@ TEST_WITH(a_layer_survives_the_round_trip, NULL, empty_dir) {
                 }
                 assert_int_equal(files_in_dir(), shards == 1 ? 1 : 2);
                 assert_int_equal(td_experts_check_file(&x->config, 1, path, 99, &err), TD_OK);
-                td_experts_destroy(x);
-                td_pool_destroy(pool);
             }
         }
     biased = false;
@@ -117,9 +108,10 @@ TEST_WITH(a_layer_survives_the_round_trip, NULL, empty_dir) {
 TEST_WITH(other_kernels_files_are_repacked, NULL, empty_dir) {
     for (int format = 0; format < TD_EXPERT_FORMATS; format++) {
         biased = format != TD_EXPERT_INT4C;
-        float       want[N_TOK * HIDDEN], got[N_TOK * HIDDEN];
-        td_pool    *pool = fixture_pool(1, 1);
-        td_experts *x = open_store((td_expert_format)format, pool);
+        float                           want[N_TOK * HIDDEN], got[N_TOK * HIDDEN];
+        AT_END(end_pool) td_pool       *pool = fixture_pool(1, 1);
+        AT_END(end_experts) td_experts *x = open_store((td_expert_format)format, pool);
+        AT_END(end_experts)
         td_experts *packer =
             open_wide_store((td_expert_format)format, pool, HIDDEN + 128); /* its mappings have room for every padding */
         assert_int_equal(td_experts_fill_layer(x, 0, SEED, NULL), TD_OK);
@@ -139,9 +131,6 @@ TEST_WITH(other_kernels_files_are_repacked, NULL, empty_dir) {
             outputs(x, 0, got);
             assert_memory_equal(got, want, sizeof want);
         }
-        td_experts_destroy(packer);
-        td_experts_destroy(x);
-        td_pool_destroy(pool);
     }
     biased = false;
 }
@@ -178,12 +167,12 @@ TEST_WITH(a_mapped_layer_can_be_filled_anew, NULL, empty_dir) {
 TEST_WITH(a_stale_repacked_file_is_not_used, NULL, empty_dir) {
     float want[N_TOK * HIDDEN], got[N_TOK * HIDDEN];
     save_one(TD_EXPERT_INT4C, 0, want);
-    td_pool    *pool = fixture_pool(2, 2);
-    td_experts *x = open_store(TD_EXPERT_INT4C, pool);
+    AT_END(end_pool) td_pool *pool = fixture_pool(2, 2);
+    td_experts               *x = open_store(TD_EXPERT_INT4C, pool);
     assert_int_equal(td_experts_load_file(x, 1, path, 0, NULL), TD_OK); /* leaves a repacked file */
     assert_int_equal(td_experts_fill_layer(x, 0, SEED + 1, NULL), TD_OK);
-    td_pool    *one = fixture_pool(1, 1); /* the original changes */
-    td_experts *y = open_store(TD_EXPERT_INT4C, one);
+    AT_END(end_pool) td_pool       *one = fixture_pool(1, 1); /* the original changes */
+    AT_END(end_experts) td_experts *y = open_store(TD_EXPERT_INT4C, one);
     assert_int_equal(td_experts_fill_layer(y, 1, SEED + 5, NULL), TD_OK);
     assert_int_equal(td_experts_save_file(y, 1, path, 0, NULL), TD_OK);
     outputs(y, 1, want);
@@ -191,9 +180,6 @@ TEST_WITH(a_stale_repacked_file_is_not_used, NULL, empty_dir) {
     outputs(x, 1, got);
     assert_memory_equal(got, want, sizeof want);
     td_experts_destroy(x);
-    td_experts_destroy(y);
-    td_pool_destroy(pool);
-    td_pool_destroy(one);
 }
 
 static void overwrite(off_t at, const void *bytes, size_t n) {
@@ -267,18 +253,18 @@ TEST_WITH(damage_is_refused_in_one_sentence, NULL, empty_dir) {
 
 TEST_WITH(words_of_no_format_are_refused, NULL, empty_dir) {
     enum { ZEROS = 1 << 24 };
-    static const uint32_t WORDS[] = {TD_EXPERT_FORMATS,
-                                     TD_EXPERT_INT4C | 32 << 8,
-                                     TD_EXPERT_INT4G | 48 << 8 | TD_DT_BF16 << 16,
-                                     TD_EXPERT_INT4G | 32 << 8 | TD_DT_F8_E8M0 << 16,
-                                     TD_EXPERT_INT4G | 32 << 8 | TD_DT_BF16 << 16 | 2 * ZEROS,
-                                     TD_EXPERT_FP4G | 16 << 8 | TD_DT_F8_E8M0 << 16,
-                                     TD_EXPERT_FP4G | 32 << 8 | TD_DT_F8_E4M3 << 16,
-                                     TD_EXPERT_FP4G | 32 << 8 | TD_DT_F8_E8M0 << 16 | ZEROS};
-    float                 y[N_TOK * HIDDEN];
-    td_pool              *pool = fixture_pool(1, 1);
-    td_experts           *x = open_store(TD_EXPERT_FP4G, pool);
-    td_expert_numbers     n;
+    static const uint32_t           WORDS[] = {TD_EXPERT_FORMATS,
+                                               TD_EXPERT_INT4C | 32 << 8,
+                                               TD_EXPERT_INT4G | 48 << 8 | TD_DT_BF16 << 16,
+                                               TD_EXPERT_INT4G | 32 << 8 | TD_DT_F8_E8M0 << 16,
+                                               TD_EXPERT_INT4G | 32 << 8 | TD_DT_BF16 << 16 | 2 * ZEROS,
+                                               TD_EXPERT_FP4G | 16 << 8 | TD_DT_F8_E8M0 << 16,
+                                               TD_EXPERT_FP4G | 32 << 8 | TD_DT_F8_E4M3 << 16,
+                                               TD_EXPERT_FP4G | 32 << 8 | TD_DT_F8_E8M0 << 16 | ZEROS};
+    float                           y[N_TOK * HIDDEN];
+    AT_END(end_pool) td_pool       *pool = fixture_pool(1, 1);
+    AT_END(end_experts) td_experts *x = open_store(TD_EXPERT_FP4G, pool);
+    td_expert_numbers               n;
     save_one(TD_EXPERT_FP4G, 7, y);
     assert_int_equal(td_experts_file_format(path, &n, NULL), TD_OK);
     assert_string_equal(n.name, "nvfp4");
@@ -298,8 +284,6 @@ TEST_WITH(words_of_no_format_are_refused, NULL, empty_dir) {
         assert_int_equal(td_experts_file_format(path, &n, &err), TD_ENOTSUP);
         expect_refusal(x, 7, true, TD_ENOTSUP, "unknown format");
     }
-    td_experts_destroy(x);
-    td_pool_destroy(pool);
 }
 
 static bool takes_memory(const td_experts *x, uint32_t layer, uint32_t expert) {
@@ -344,9 +328,9 @@ TEST_WITH(dropped_experts_come_back_as_they_were, NULL, empty_dir) {
             biased = format % 2;
             empty_dir(NULL);
             save_one((td_expert_format)format, 99, want);
-            td_pool         *pool = fixture_pool(shards, shards);
-            td_experts      *x = open_droppable((td_expert_format)format, pool);
-            td_packed_expert packed;
+            AT_END(end_pool) td_pool       *pool = fixture_pool(shards, shards);
+            AT_END(end_experts) td_experts *x = open_droppable((td_expert_format)format, pool);
+            td_packed_expert                packed;
             assert_int_equal(td_experts_packed(&x->config, shards, &packed, NULL), TD_OK);
             assert_in_range(td_packed_drop_bytes(&packed), td_page_bytes() > 4096 ? 0 : 1, packed.bytes);
             empty_dir(NULL);
@@ -363,20 +347,18 @@ TEST_WITH(dropped_experts_come_back_as_they_were, NULL, empty_dir) {
                 assert_memory_equal(got, want, sizeof want);
             }
             assert_int_equal(td_experts_save_file(x, 1, path, 99, NULL), TD_EINVAL); /* some may not be there */
-            td_experts_destroy(x);
-            td_pool_destroy(pool);
         }
     biased = false;
 }
 
 TEST_WITH(an_expert_whose_file_has_changed_stays_dropped, NULL, empty_dir) {
-    float       y[N_TOK * HIDDEN];
-    td_error    err = {0};
-    struct stat st;
-    td_pool    *pool = fixture_pool(1, 1);
+    float                     y[N_TOK * HIDDEN];
+    td_error                  err = {0};
+    struct stat               st;
+    AT_END(end_pool) td_pool *pool = fixture_pool(1, 1);
     save_one(TD_EXPERT_INT4C, 99, y);
-    td_experts  *x = open_droppable(TD_EXPERT_INT4C, pool);
-    const size_t bytes = x->layout.shard[0].expert.bytes;
+    AT_END(end_experts) td_experts *x = open_droppable(TD_EXPERT_INT4C, pool);
+    const size_t                    bytes = x->layout.shard[0].expert.bytes;
     for (uint32_t e = 1; e < N_EXPERTS; e++) td_experts_drop(x, 1, e);
     overwrite((off_t)(TD_FILE_BLOCK + 2 * bytes - 1), "\x55", 1);
     assert_int_equal(stat(path, &st), 0);
@@ -388,33 +370,29 @@ TEST_WITH(an_expert_whose_file_has_changed_stays_dropped, NULL, empty_dir) {
     assert_non_null(strstr(err.text, "ends too early"));
     assert_false(takes_memory(x, 1, 1) || takes_memory(x, 1, 3));
     assert_int_equal(takes_memory(x, 1, 2), has_whole_page(x, 1, 2));
-    td_experts_destroy(x);
-    td_pool_destroy(pool);
 }
 
 /* What was repacked must lie in a file too: here a folder has its name. */
 TEST_WITH(experts_without_a_file_of_their_layout_cannot_be_dropped, NULL, empty_dir) {
-    float    y[N_TOK * HIDDEN];
-    char     sibling[PATH_MAX];
-    td_error err = {0};
-    td_pool *pool = fixture_pool(2, 2);
+    float                     y[N_TOK * HIDDEN];
+    char                      sibling[PATH_MAX];
+    td_error                  err = {0};
+    AT_END(end_pool) td_pool *pool = fixture_pool(2, 2);
     save_one(TD_EXPERT_INT4C, 99, y);
-    td_experts *x = open_store(TD_EXPERT_INT4C, pool);
+    AT_END(end_experts) td_experts *x = open_store(TD_EXPERT_INT4C, pool);
     x->config.droppable = true;
     snprintf(sibling, sizeof sibling, "%s.%s-2", path, x->kernel->tiles->name);
     assert_int_equal(mkdir(sibling, 0700), 0);
     assert_int_equal(td_experts_load_file(x, 1, path, 99, &err), TD_EIO);
     assert_non_null(strstr(err.text, "experts that leave memory need a file packed for this machine: cannot write"));
     assert_int_equal(rmdir(sibling), 0);
-    td_experts_destroy(x);
-    td_pool_destroy(pool);
 }
 
 TEST_WITH(a_write_that_does_not_fit_is_an_error_and_leaves_nothing, NULL, empty_dir) {
-    td_pool      *pool = fixture_pool(1, 1);
-    td_experts   *x = open_store(TD_EXPERT_INT4C, pool);
-    td_error      err = {0};
-    struct rlimit old, limit;
+    AT_END(end_pool) td_pool       *pool = fixture_pool(1, 1);
+    AT_END(end_experts) td_experts *x = open_store(TD_EXPERT_INT4C, pool);
+    td_error                        err = {0};
+    struct rlimit                   old, limit;
     empty_dir(NULL);
     assert_int_equal(td_experts_fill_layer(x, 1, SEED, NULL), TD_OK);
     signal(SIGXFSZ, SIG_IGN);
@@ -429,8 +407,6 @@ TEST_WITH(a_write_that_does_not_fit_is_an_error_and_leaves_nothing, NULL, empty_
     assert_int_equal(files_in_dir(), 0);
     assert_int_equal(td_experts_save_file(x, 1, "/nonexistent/folder/file.tdx", 0, &err), TD_EIO);
     assert_int_equal(td_packed_write("/dev/full/x", NULL, 0, &err), TD_EIO);
-    td_experts_destroy(x);
-    td_pool_destroy(pool);
 }
 
 TEST_WITH(a_killed_write_leaves_nothing, NULL, empty_dir) {
@@ -452,9 +428,9 @@ TEST_WITH(a_killed_write_leaves_nothing, NULL, empty_dir) {
 }
 
 TEST_WITH(every_way_of_reading_gives_the_bytes, NULL, empty_dir) {
-    size_t   page = 4096, bytes = 37 * ((size_t)1 << 20) + 3 * page;
-    char    *data = aligned_alloc(page, bytes), *got = aligned_alloc(page, bytes);
-    td_error err = {0};
+    size_t      page = 4096, bytes = 37 * ((size_t)1 << 20) + 3 * page;
+    FREED char *data = aligned_alloc(page, bytes), *got = aligned_alloc(page, bytes);
+    td_error    err = {0};
     for (size_t i = 0; i < bytes; i += 8) {
         uint64_t v = i * 0x9e3779b97f4a7c15u;
         memcpy(data + i, &v, 8);
@@ -472,15 +448,13 @@ TEST_WITH(every_way_of_reading_gives_the_bytes, NULL, empty_dir) {
     }
     packed_span one = {0, page, got};
     assert_int_equal(td_packed_read(dir, &one, 1, NULL, &err), TD_EIO); /* a folder */
-    free(data);
-    free(got);
 }
 
 int main(void) {
     if (!mkdtemp(dir)) return 1;
     snprintf(path, sizeof path, "%s/experts-00001.tdx", dir);
     printf("seed %u\n", SEED);
-    int rc = tests_run(NULL, NULL);
+    int rc = tests_run();
     rmdir(dir);
     return rc;
 }

@@ -12,21 +12,18 @@
 #include "tests/cpu_experts/load_views.h"
 #include "tests/td_test.h"
 
+AT_END_OF(end_experts, td_experts, td_experts_destroy)
+AT_END_OF(end_pool, td_pool, td_pool_destroy)
+
 #define SEED 31337u
 enum { N_EXPERTS = 3, HIDDEN = 200, INTER = 90, MOST = HIDDEN * INTER };
 
 static td_experts *loaded(td_expert_format format, td_pool *pool, const fixture_weights *w) {
-    td_experts_config c = {.n_layers = 2,
-                           .n_experts = N_EXPERTS,
-                           .hidden = HIDDEN,
-                           .inter = INTER,
-                           .top_k = 1,
-                           .format = format,
-                           .groups = fixture_groups(format),
-                           .act_dtype = TD_DT_F32,
-                           .max_tok = 1};
-    td_experts       *x;
-    td_error          err = {0};
+    td_experts_config c =
+        WITH(td_experts_config, .n_layers = 2, .n_experts = N_EXPERTS, .hidden = HIDDEN, .inter = INTER, .top_k = 1,
+             .format = format, .groups = fixture_groups(format), .act_dtype = TD_DT_F32, .max_tok = 1);
+    td_experts *x;
+    td_error    err = {0};
     assert_int_equal(td_experts_create(&c, pool, &x, &err), TD_OK);
     assert_int_equal(load_views(x, 1, w->experts, &err), TD_OK);
     return x;
@@ -60,13 +57,13 @@ static void expected_row(td_expert_format format, const float *w, size_t k, floa
 }
 
 static void check(td_expert_format format, uint32_t n_shards) {
-    td_pool            *pool = fixture_pool(n_shards + 1, n_shards);
-    fixture_weights     w = fixture_weights_new(SEED, N_EXPERTS, HIDDEN, INTER);
-    td_experts         *x = loaded(format, pool, &w);
-    float              *got = malloc(MOST * sizeof *got), want[HIDDEN];
-    int8_t             *codes = malloc(MOST);
-    float               scale[HIDDEN * (HIDDEN / 32 + 1)];
-    td_error            err = {0};
+    AT_END(end_pool) td_pool                    *pool = fixture_pool(n_shards + 1, n_shards);
+    AT_END(fixture_weights_free) fixture_weights w = fixture_weights_new(SEED, N_EXPERTS, HIDDEN, INTER);
+    AT_END(end_experts) td_experts              *x = loaded(format, pool, &w);
+    float                                       *got = malloc(MOST * sizeof *got), want[HIDDEN];
+    FREED int8_t                                *codes = malloc(MOST);
+    float                                        scale[HIDDEN * (HIDDEN / 32 + 1)];
+    td_error                                     err = {0};
     bool                integers = format == TD_EXPERT_INT4C || format == TD_EXPERT_INT8C || format == TD_EXPERT_INT4G;
     static const size_t RANGES[][2] = {
         {0, SIZE_MAX}, {0, 1}, {31, 2}, {33, 40}, {INTER - 1, 1}}; /* first row, rows; SIZE_MAX: all */
@@ -88,10 +85,6 @@ static void check(td_expert_format format, uint32_t n_shards) {
                 }
             }
     free(got);
-    free(codes);
-    td_experts_destroy(x);
-    fixture_weights_free(&w);
-    td_pool_destroy(pool);
 }
 
 TEST(every_format_gives_what_rounding_gave) {
@@ -105,12 +98,12 @@ TEST(every_format_gives_what_rounding_gave) {
 TEST(codes_from_outside_give_the_same_layer) {
     static const td_expert_format FORMATS[] = {TD_EXPERT_INT4C, TD_EXPERT_INT8C, TD_EXPERT_INT4G};
     for (size_t f = 0; f < sizeof FORMATS / sizeof *FORMATS; f++) {
-        td_pool        *pool = fixture_pool(3, 2);
-        fixture_weights w = fixture_weights_new(SEED, N_EXPERTS, HIDDEN, INTER);
-        td_experts     *want = loaded(FORMATS[f], pool, &w), *got = loaded(FORMATS[f], pool, &w);
-        td_expert_codes codes[N_EXPERTS];
-        td_error        err = {0};
-        float           a[HIDDEN], b[HIDDEN], tmp[HIDDEN];
+        AT_END(end_pool) td_pool                    *pool = fixture_pool(3, 2);
+        AT_END(fixture_weights_free) fixture_weights w = fixture_weights_new(SEED, N_EXPERTS, HIDDEN, INTER);
+        AT_END(end_experts) td_experts *want = loaded(FORMATS[f], pool, &w), *got = loaded(FORMATS[f], pool, &w);
+        td_expert_codes                 codes[N_EXPERTS];
+        td_error                        err = {0};
+        float                           a[HIDDEN], b[HIDDEN], tmp[HIDDEN];
         for (uint32_t e = 0; e < N_EXPERTS; e++)
             for (td_expert_matrix m = TD_EXPERT_GATE; m <= TD_EXPERT_DOWN; m++) {
                 const td_tensor_view *view = td_expert_view(&w.experts[e], m);
@@ -146,17 +139,13 @@ TEST(codes_from_outside_give_the_same_layer) {
                 free((void *)codes[e].codes[m]);
                 free((void *)codes[e].scale[m]);
             }
-        td_experts_destroy(want);
-        td_experts_destroy(got);
-        fixture_weights_free(&w);
-        td_pool_destroy(pool);
     }
 }
 
 /* Of a store whose layer 1 is known to be right. */
 static void assert_same_layers(const td_experts *x, const td_expert_weights *shapes) {
-    float   *want = malloc(MOST * sizeof *want), *got = malloc(MOST * sizeof *got);
-    td_error err = {0};
+    FREED float *want = malloc(MOST * sizeof *want), *got = malloc(MOST * sizeof *got);
+    td_error     err = {0};
     for (uint32_t e = 0; e < N_EXPERTS; e++)
         for (td_expert_matrix m = TD_EXPERT_GATE; m <= TD_EXPERT_DOWN; m++) {
             size_t rows = td_expert_view(&shapes[e], m)->shape[0];
@@ -164,8 +153,6 @@ static void assert_same_layers(const td_experts *x, const td_expert_weights *sha
             assert_int_equal(td_experts_get_values(x, 0, e, m, 0, rows, got, &err), TD_OK);
             assert_memory_equal(got, want, MOST * sizeof *got);
         }
-    free(want);
-    free(got);
 }
 
 /* Matrices that are made in the worker's buffer. */
@@ -196,9 +183,9 @@ static void leave(const void *ctx, size_t expert, td_expert_matrix m) {
 TEST(made_matrices_give_the_same_layer) {
     for (uint32_t n_shards = 1; n_shards <= 2; n_shards++)
         for (td_expert_format format = 0; format < TD_EXPERT_FORMATS; format++) {
-            td_pool         *pool = fixture_pool(n_shards + 1, n_shards);
-            fixture_weights  w = fixture_weights_new(SEED, N_EXPERTS, HIDDEN, INTER);
-            td_experts      *x = loaded(format, pool, &w);
+            AT_END(end_pool) td_pool                    *pool = fixture_pool(n_shards + 1, n_shards);
+            AT_END(fixture_weights_free) fixture_weights w = fixture_weights_new(SEED, N_EXPERTS, HIDDEN, INTER);
+            AT_END(end_experts) td_experts              *x = loaded(format, pool, &w);
             workshop         shop = {.w = &w, .fails_at = SIZE_MAX}, broken = {.w = &w, .fails_at = 1};
             td_expert_source good = {take, leave, NULL, MOST * sizeof(float), &shop}, bad = good;
             td_error         err = {0};
@@ -210,8 +197,5 @@ TEST(made_matrices_give_the_same_layer) {
             assert_int_equal(shop.n_taken, 3 * N_EXPERTS * n_shards);
             assert_int_equal(shop.n_left, 3 * N_EXPERTS * n_shards);
             assert_same_layers(x, w.experts);
-            td_experts_destroy(x);
-            fixture_weights_free(&w);
-            td_pool_destroy(pool);
         }
 }

@@ -179,11 +179,8 @@ static bool drops_experts(void) {
 /* The model with packed experts, for experts that are read again. */
 static void quantise_model(void) {
     td_error            err = {0};
-    td_quantize_options q = {.output_path = g_quantised,
-                             .quantization = "w8a8_int8",
-                             .expert_quantization = "auto",
-                             .subpool_count = 1,
-                             .threads = 2};
+    td_quantize_options q = WITH(td_quantize_options, .output_path = g_quantised, .quantization = "w8a8_int8",
+                                 .expert_quantization = "auto", .subpool_count = 1, .threads = 2);
     char                path[512], folder[] = "/tmp/test_determinism.XXXXXX";
     snprintf(path, sizeof path, TD_SOURCE_DIR "/%s", g_model->path);
     q.model_path = path;
@@ -295,8 +292,8 @@ static void generated_text_as_a_prompt(void **state) {
     for (uint32_t i = 0; i < g_requests; i++) {
         const probe *was = g_reference[i];
         if (!was->params.logprobs) continue;
-        size_t    n = was->params.n_prompt, all = n + was->n_tokens;
-        uint32_t *ids = malloc(all * sizeof *ids);
+        size_t          n = was->params.n_prompt, all = n + was->n_tokens;
+        FREED uint32_t *ids = malloc(all * sizeof *ids);
         memcpy(ids, was->prompt, n * sizeof *ids);
         memcpy(ids + n, was->tokens, was->n_tokens * sizeof *ids);
         probe *p = probe_new(ids, all, 0);
@@ -310,7 +307,6 @@ static void generated_text_as_a_prompt(void **state) {
             worst = fmax(worst, d);
         }
         probe_free(p);
-        free(ids);
     }
     td_engine_close(e, 0);
     print_message("    %u of %u tokens have the same log-probability to the last bit, the largest difference is %.1e\n",

@@ -71,21 +71,17 @@ static void close_patient(patient *p) {
 static td_status examine(patient *p, uint32_t n_cards, uint32_t patience_s, report *out) {
     td_error err = {0};
     *out = (report){.n = 0};
-    return td_doctor_run(&(td_doctor_exam){.cards = p->cards,
-                                           .n_cards = n_cards,
-                                           .reference = p->reference,
-                                           .patience_s = patience_s,
-                                           .tell = collect,
-                                           .user = out},
+    return td_doctor_run(&WITH(td_doctor_exam, .cards = p->cards, .n_cards = n_cards, .reference = p->reference,
+                               .patience_s = patience_s, .tell = collect, .user = out),
                          &err);
 }
 
 /* ---- devices that are right ------------------------------------------------------------------------ */
 
 static void passes(const char *name, bool own_threads, uint32_t n_cards, size_t notes) {
-    patient p;
-    report  r;
-    size_t  n_notes = 0;
+    AT_END(close_patient) patient p;
+    report                        r;
+    size_t                        n_notes = 0;
     open_patient(&p, name, own_threads);
     assert_int_equal(examine(&p, n_cards, PATIENCE_S, &r), TD_OK);
     for (size_t i = 0; i < r.n; i++) {
@@ -95,7 +91,6 @@ static void passes(const char *name, bool own_threads, uint32_t n_cards, size_t 
     }
     assert_true(r.n > 30);
     assert_int_equal(n_notes, notes);
-    close_patient(&p);
 }
 
 TEST(host_passes) {
@@ -279,9 +274,9 @@ TEST(wrong_blocks_are_named) {
         {KIND(ALL_REDUCE), CARDS, {"sum", "a card does not come"}},
     };
     for (size_t i = 0; i < sizeof CASES / sizeof *CASES; i++) {
-        patient p;
-        report  r;
-        char    what[32];
+        AT_END(close_patient) patient p;
+        report                        r;
+        char                          what[32];
         open_patient(&p, "host", false);
         seed(&p);
         seeded.kinds = CASES[i].kinds;
@@ -296,7 +291,6 @@ TEST(wrong_blocks_are_named) {
         assert_int_equal(examine(&p, CASES[i].n_cards, PATIENCE_S, &r), TD_OK);
         expect_failures(what, &r, CASES[i].words);
         p.cards[0]->ops = seeded.real;
-        close_patient(&p);
     }
 }
 

@@ -12,6 +12,7 @@
 #include "core/log/tier_meter.h"
 #include "engine/step/sampler.h"
 #include "model/model.h"
+#include "tests/forms.h"
 
 struct td_model {
     td_model_spec   spec;
@@ -151,15 +152,9 @@ td_status td_model_open(const td_model_spec *spec, const td_model_probe *probe, 
     td_model *m = calloc(1, sizeof *m);
     m->spec = *spec;
     if (!m->spec.context_length) m->spec.context_length = FAKE_CONTEXT;
-    m->config = (td_model_config){.arch_name = "FakeForCausalLM",
-                                  .vocab = FAKE_VOCAB,
-                                  .bos_id = 0,
-                                  .eos_ids = {FAKE_EOS},
-                                  .n_eos = 1,
-                                  .n_mtp_layers = !spec->without_mtp && !atomic_load(&g_no_layer),
-                                  .temperature = NAN,
-                                  .top_p = NAN,
-                                  .repetition_penalty = NAN};
+    m->config = WITH(td_model_config, .arch_name = "FakeForCausalLM", .vocab = FAKE_VOCAB, .bos_id = 0,
+                     .eos_ids = {FAKE_EOS}, .n_eos = 1, .n_mtp_layers = !spec->without_mtp && !atomic_load(&g_no_layer),
+                     .temperature = NAN, .top_p = NAN, .repetition_penalty = NAN);
     if (!atomic_load(&g_recurrent)) {
         m->spec.state_slots = m->spec.open_slots = 0;
     } else {

@@ -136,10 +136,10 @@ static void add(run *r, uint32_t token) {
 }
 
 static void jump(run *r) {
-    char      bytes[JUMP_BYTES_MAX];
-    bool      opening, ends;
-    size_t    begin = form_begin(r, r->text, r->len, &opening), at = 0, n_ids, n;
-    uint32_t *ids;
+    char            bytes[JUMP_BYTES_MAX];
+    bool            opening, ends;
+    size_t          begin = form_begin(r, r->text, r->len, &opening), at = 0, n_ids, n;
+    FREED uint32_t *ids = NULL;
     if (begin == SIZE_MAX || r->p->params.sampling.n_bias) return;
     size_t len = forced(r, begin, bytes, &ends), closed = len;
     for (size_t k = 1; k <= len && !ends; k++)
@@ -151,7 +151,6 @@ static void jump(run *r) {
         add(r, ids[i]);
         r->n_jumped++;
     }
-    free(ids);
 }
 
 static bool must_end(const run *r) {
@@ -183,7 +182,7 @@ uint32_t form_check(const probe *p, const form *f, const td_tokenizer *tok, cons
     uint32_t                 mask[TD_TRIE_WORDS(FAKE_VOCAB)], token, stop_token = UINT32_MAX;
     td_finish                finish = TD_FINISH_NONE;
     td_sampler               s;
-    run                     *r = calloc(1, sizeof *r);
+    FREED run               *r = calloc(1, sizeof *r);
     r->p = p, r->f = f, r->tok = tok;
     r->n = r->n_prompt = (uint32_t)q->n_prompt;
     memcpy(r->tokens, q->prompt, q->n_prompt * sizeof *r->tokens);
@@ -194,15 +193,9 @@ uint32_t form_check(const probe *p, const form *f, const td_tokenizer *tok, cons
     assert_int_equal(td_sampler_open(&s, FAKE_VOCAB, NULL), TD_OK);
     for (jump(r); finish == TD_FINISH_NONE; jump(r)) {
         uint32_t       n = r->n - r->n_prompt;
-        td_sample_args a = {.sampling = &q->sampling,
-                            .seed = q->sampling.seed,
-                            .prompt = r->tokens,
-                            .n_prompt = r->n_prompt,
-                            .generated = r->tokens + r->n_prompt,
-                            .n_generated = n,
-                            .banned = r->stops,
-                            .n_banned = n < q->min_tokens ? r->n_stops : 0,
-                            .allowed = mask};
+        td_sample_args a = WITH(td_sample_args, .sampling = &q->sampling, .seed = q->sampling.seed, .prompt = r->tokens,
+                                .n_prompt = r->n_prompt, .generated = r->tokens + r->n_prompt, .n_generated = n,
+                                .banned = r->stops, .n_banned = n < q->min_tokens ? r->n_stops : 0, .allowed = mask);
         if (n && must_end(r)) {
             finish = TD_FINISH_STOP;
             break;
@@ -237,6 +230,5 @@ uint32_t form_check(const probe *p, const form *f, const td_tokenizer *tok, cons
     td_sampler_close(&s);
     td_grammar_release(r->grammar);
     td_vocab_trie_release(r->trie);
-    free(r);
     return n_jumped;
 }

@@ -43,12 +43,12 @@ static int find_stop(const td_request_params *p, const char *text, size_t len, s
 }
 
 static outcome run_plain(const td_request_params *p, const td_tokenizer *tok, uint64_t kv_tokens, uint32_t context) {
-    uint64_t   room = (kv_tokens < context ? kv_tokens : context) - p->n_prompt;
-    uint32_t   max = p->max_tokens < room ? p->max_tokens : (uint32_t)room, banned[64], n_banned = 0;
-    float     *logits = malloc(FAKE_VOCAB * sizeof *logits);
-    outcome    o = {.n_prompt = (uint32_t)p->n_prompt, .n = (uint32_t)p->n_prompt, .stop_token = UINT32_MAX, .stop = -1};
-    td_sampler s;
-    size_t     armed_from = 0;
+    uint64_t     room = (kv_tokens < context ? kv_tokens : context) - p->n_prompt;
+    uint32_t     max = p->max_tokens < room ? p->max_tokens : (uint32_t)room, banned[64], n_banned = 0;
+    FREED float *logits = malloc(FAKE_VOCAB * sizeof *logits);
+    outcome      o = {.n_prompt = (uint32_t)p->n_prompt, .n = (uint32_t)p->n_prompt, .stop_token = UINT32_MAX, .stop = -1};
+    AT_END(td_sampler_close) td_sampler s;
+    size_t                              armed_from = 0;
     assert_int_equal(td_sampler_open(&s, FAKE_VOCAB, NULL), TD_OK);
     o.tokens = malloc((p->n_prompt + max + 1) * sizeof *o.tokens);
     memcpy(o.tokens, p->prompt, p->n_prompt * sizeof *o.tokens);
@@ -57,14 +57,9 @@ static outcome run_plain(const td_request_params *p, const td_tokenizer *tok, ui
     if (max == 0) o.finish = TD_FINISH_LENGTH;
     while (o.finish == TD_FINISH_NONE) {
         uint32_t       n = o.n - o.n_prompt, token;
-        td_sample_args a = {.sampling = &p->sampling,
-                            .seed = p->sampling.seed,
-                            .prompt = o.tokens,
-                            .n_prompt = o.n_prompt,
-                            .generated = o.tokens + o.n_prompt,
-                            .n_generated = n,
-                            .banned = banned,
-                            .n_banned = n < p->min_tokens ? n_banned : 0};
+        td_sample_args a = WITH(td_sample_args, .sampling = &p->sampling, .seed = p->sampling.seed, .prompt = o.tokens,
+                                .n_prompt = o.n_prompt, .generated = o.tokens + o.n_prompt, .n_generated = n,
+                                .banned = banned, .n_banned = n < p->min_tokens ? n_banned : 0);
         fake_logits(o.tokens, o.n, o.n_prompt, logits);
         assert_int_equal(td_sample(&s, logits, &a, &token), TD_OK);
         o.tokens[o.n++] = token;
@@ -84,8 +79,6 @@ static outcome run_plain(const td_request_params *p, const td_tokenizer *tok, ui
             o.finish = TD_FINISH_LENGTH;
         }
     }
-    td_sampler_close(&s);
-    free(logits);
     return o;
 }
 
@@ -160,4 +153,10 @@ td_engine_stats idle_stats(td_engine *e) {
     assert_int_equal(s.queued_tokens, 0);
     assert_int_equal(s.kv_tokens_used, 0);
     return s;
+}
+
+void close_engine(td_engine *e) {
+    idle_stats(e);
+    td_engine_close(e, 10);
+    if (fake_complaint()) fail_msg("%s", fake_complaint());
 }

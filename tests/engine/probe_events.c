@@ -95,3 +95,23 @@ void probe_free(probe *p) {
     free(p->text);
     free(p);
 }
+
+td_engine_options engine_options(uint64_t kv_tokens, uint32_t chunk, uint32_t max_running) {
+    td_engine_options o;
+    td_engine_options_init(&o);
+    o.model_path = TD_SOURCE_DIR "/models/tale-v3-14m";
+    o.max_total_tokens = kv_tokens;
+    o.chunked_prefill_size = chunk;
+    o.max_running_requests = max_running;
+    o.cpuinfer = 2;
+    o.subpool_count = 1;
+    o.decode_log_interval = 0;
+    return o;
+}
+
+td_engine *engine_open(const td_engine_options *o) {
+    td_engine *e;
+    td_error   err = {0};
+    if (td_engine_open(o, &e, &err) != TD_OK) fail_msg("%s", err.text);
+    return e;
+}

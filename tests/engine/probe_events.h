@@ -6,6 +6,11 @@
 
 #include "tandem.h"
 
+/** An engine on the demo model with two threads in one subpool, which logs no steps. */
+td_engine_options engine_options(uint64_t kv_tokens, uint32_t chunk, uint32_t max_running);
+/** Fails the test when it does not open. */
+td_engine *engine_open(const td_engine_options *o);
+
 typedef struct {
     td_request_params params;
     uint32_t         *prompt;

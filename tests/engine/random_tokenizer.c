@@ -50,7 +50,7 @@ static void join(cut_text *t, const char *a, const char *b) {
 
 static void draw_merges(uint64_t seed, const char *const *texts, size_t n_texts, json_t *vocab, json_t *merges,
                         uint32_t *id) {
-    cut_text *cut = calloc(n_texts, sizeof *cut);
+    FREED cut_text *cut = calloc(n_texts, sizeof *cut);
     for (size_t i = 0; i < n_texts; i++)
         for (const char *c = texts[i]; *c && cut[i].n < 512; c++) put_byte(cut[i].piece[cut[i].n++], (unsigned char)*c);
     for (uint64_t m = 0; m < MERGES; m++) {
@@ -64,7 +64,6 @@ static void draw_merges(uint64_t seed, const char *const *texts, size_t n_texts,
         merge(vocab, merges, a, b, id);
         for (size_t i = 0; i < n_texts; i++) join(&cut[i], a, b);
     }
-    free(cut);
 }
 
 static json_t *added(uint32_t id, const char *content, bool special) {
@@ -94,7 +93,7 @@ void random_tokenizer_write(uint64_t seed, const char *const *texts, size_t n_te
     }
     json_t *bytes =
         json_pack("{s:s, s:b, s:b, s:b}", "type", "ByteLevel", "add_prefix_space", 0, "trim_offsets", 1, "use_regex", 1);
-    json_t *all =
+    json_auto_t *all =
         json_pack("{s:s, s:o, s:n, s:O, s:n, s:o, s:{s:s, s:n, s:n, s:b, s:b, s:o, s:o}}", "version", "1.0", "added_tokens",
                   extra, "normalizer", "pre_tokenizer", bytes, "post_processor", "decoder", bytes, "model", "type", "BPE",
                   "dropout", "unk_token", "fuse_unk", 0, "byte_fallback", 0, "vocab", vocab, "merges", merges);
@@ -103,7 +102,6 @@ void random_tokenizer_write(uint64_t seed, const char *const *texts, size_t n_te
     assert_non_null(mkdtemp(dir));
     snprintf(path, sizeof path, "%s/tokenizer.json", dir);
     assert_int_equal(json_dump_file(all, path, JSON_COMPACT), 0);
-    json_decref(all);
 }
 
 void random_tokenizer_remove(const char *dir) {

@@ -31,13 +31,6 @@ static td_engine_options options(const char *quantization) {
     return o;
 }
 
-static td_engine *open_engine(const td_engine_options *o) {
-    td_engine *e;
-    td_error   err = {0};
-    if (td_engine_open(o, &e, &err) != TD_OK) fail_msg("%s", err.text);
-    return e;
-}
-
 static uint32_t ids_of(const json_t *list, uint32_t *ids) {
     for (size_t i = 0; i < json_array_size(list); i++) ids[i] = (uint32_t)json_integer_value(json_array_get(list, i));
     return (uint32_t)json_array_size(list);
@@ -45,7 +38,7 @@ static uint32_t ids_of(const json_t *list, uint32_t *ids) {
 
 TEST(greedy_tokens_and_text) {
     td_engine_options o = options("none");
-    td_engine        *e = open_engine(&o);
+    td_engine        *e = engine_open(&o);
     probe            *probes[PROMPTS];
     uint32_t          ids[512];
     for (size_t i = 0; i < PROMPTS; i++) { /* all at once */
@@ -76,12 +69,12 @@ TEST(greedy_tokens_and_text) {
 /* The reference is float32, and so is the arithmetic of quantization none: only the order of sums differs. */
 TEST(prompt_scores) {
     td_engine_options o = options("none");
-    td_engine        *e = open_engine(&o);
+    td_engine        *e = engine_open(&o);
     for (size_t i = 0; i < PROMPTS; i++) {
         const json_t *prompt = json_array_get(json_object_get(g_manifest, "prompts"), i);
         uint32_t      ids[512], n = ids_of(json_object_get(prompt, "ids"), ids);
         char          path[512];
-        float        *logits = malloc((size_t)n * VOCAB * sizeof *logits);
+        FREED float  *logits = malloc((size_t)n * VOCAB * sizeof *logits);
         snprintf(path, sizeof path, GOLDEN "p%zu_logits.f32", i);
         FILE *f = fopen(path, "rb");
         assert_non_null(f);
@@ -105,7 +98,6 @@ TEST(prompt_scores) {
         print_message("prompt %zu: worst difference of a log-probability %.2e\n", i, worst);
         assert_true(worst < 1e-3);
         probe_free(p);
-        free(logits);
     }
     td_engine_close(e, 0);
 }
@@ -116,7 +108,7 @@ static uint64_t deferred_pairs(const char *override_json, uint32_t d, uint32_t *
     o.model_override_json = override_json;
     o.enable_defer = true;
     o.max_deferred_experts_per_token = d;
-    td_engine     *e = open_engine(&o);
+    td_engine     *e = engine_open(&o);
     const uint32_t ids[8] = {1, 2, 3, 4, 5, 6, 7, 8};
     probe         *p = probe_new(ids, 8, 2);
     p->params.ignore_eos = true;
@@ -159,10 +151,10 @@ TEST(a_longer_context_than_the_model_has) {
     assert_non_null(end);
     end[1] = 0;
     o.model_override_json = advice + 1;
-    e = open_engine(&o);
+    e = engine_open(&o);
     td_engine_get_info(e, &info);
     assert_int_equal(info.context_length, 5000);
-    uint32_t *ids = malloc(4900 * sizeof *ids);
+    FREED uint32_t *ids = malloc(4900 * sizeof *ids);
     for (uint32_t i = 0; i < 4900; i++) ids[i] = 4 + i * 37 % (VOCAB - 4);
     probe *p = probe_new(ids, 4900, 5);
     p->params.ignore_eos = true;
@@ -170,7 +162,6 @@ TEST(a_longer_context_than_the_model_has) {
     probe_wait(p);
     assert_int_equal(p->n_tokens, 5);
     probe_free(p);
-    free(ids);
     td_engine_close(e, 1);
 }
 
@@ -200,26 +191,19 @@ TEST(every_familys_context_can_be_stretched) {
         assert_non_null(end);
         end[1] = 0;
         o.model_override_json = advice + 1;
-        e = open_engine(&o);
+        e = engine_open(&o);
         td_engine_get_info(e, &info);
         assert_int_equal(info.context_length, o.context_length);
         td_engine_close(e, 1);
     }
 }
 
-static int load_manifest(void **state) {
-    (void)state;
+BEFORE_ALL {
     td_log_set_level(TD_LOG_WARNING);
     g_manifest = json_load_file(GOLDEN "manifest.json", 0, NULL);
-    return g_manifest ? 0 : -1;
+    assert_non_null(g_manifest);
 }
 
-static int free_manifest(void **state) {
-    (void)state;
+AFTER_ALL {
     json_decref(g_manifest);
-    return 0;
-}
-
-int main(void) {
-    return tests_run(load_manifest, free_manifest);
 }

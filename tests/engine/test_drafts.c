@@ -20,35 +20,14 @@ static uint32_t         draw(uint32_t n) {
 }
 
 static td_engine_options options(uint64_t kv_tokens, uint32_t max_running) {
-    td_engine_options o;
-    td_engine_options_init(&o);
+    td_engine_options o = engine_options(kv_tokens, 512, max_running);
     if (getenv("TD_TEST_RECURRENT")) {
         fake_recurrent(true);
         o.state_snapshots_gib = 8 * (double)FAKE_STATE_BYTES / (1 << 30);
     }
-    o.model_path = TD_SOURCE_DIR "/models/tale-v3-14m";
-    o.max_total_tokens = kv_tokens;
-    o.chunked_prefill_size = 512;
-    o.max_running_requests = max_running;
-    o.cpuinfer = 2;
-    o.subpool_count = 1;
-    o.decode_log_interval = 0;
     o.speculative_algorithm = "NEXTN";
     o.speculative_always = true;
     return o;
-}
-
-static td_engine *open_engine(const td_engine_options *o) {
-    td_engine *e;
-    td_error   err = {0};
-    if (td_engine_open(o, &e, &err) != TD_OK) fail_msg("%s", err.text);
-    return e;
-}
-
-static void close_engine(td_engine *e) {
-    idle_stats(e);
-    td_engine_close(e, 10);
-    if (fake_complaint()) fail_msg("%s", fake_complaint());
 }
 
 static probe *random_prompt(uint32_t n_prompt, uint32_t max_tokens) {
@@ -124,12 +103,8 @@ static void follow_drafts(const probe *p, td_sampler *s, acceptance *a) {
     memcpy(ids, p->prompt, n_prompt * sizeof *ids);
     memcpy(ids + n_prompt, p->tokens, p->n_tokens * sizeof *ids);
     for (uint32_t n = 1; n + 1 < p->params.max_tokens; n++) {
-        td_sample_args args = {.sampling = &p->params.sampling,
-                               .seed = p->params.sampling.seed,
-                               .prompt = ids,
-                               .n_prompt = n_prompt,
-                               .generated = ids + n_prompt,
-                               .n_generated = n};
+        td_sample_args args = WITH(td_sample_args, .sampling = &p->params.sampling, .seed = p->params.sampling.seed,
+                                   .prompt = ids, .n_prompt = n_prompt, .generated = ids + n_prompt, .n_generated = n);
         fake_logits(ids, n_prompt + n, n_prompt, model);
         fake_layer_logits(ids, n_prompt + n, n_prompt, layer);
         assert_int_equal(td_sample(s, layer, &args, &token), TD_OK);
@@ -149,14 +124,14 @@ static void follow_drafts(const probe *p, td_sampler *s, acceptance *a) {
 /* Of many seeds: the tokens are those of the plain loop, and drafts are accepted as often as the two distributions say. */
 TEST(sampled_drafts) {
     enum { REQUESTS = 48, AT_ONCE = 8, TOKENS = 40 };
-    static const float NOISE[] = {0.001f, 0.02f, 0.3f};
-    td_sampler         sampler;
+    static const float                  NOISE[] = {0.001f, 0.02f, 0.3f};
+    AT_END(td_sampler_close) td_sampler sampler;
     assert_int_equal(td_sampler_open(&sampler, FAKE_VOCAB, NULL), TD_OK);
     for (size_t k = 0; k < sizeof NOISE / sizeof *NOISE; k++) {
         fake_layer_noise(NOISE[k]);
-        td_engine_options o = options(4096, AT_ONCE);
-        td_engine        *e = open_engine(&o);
-        acceptance        a = {0};
+        td_engine_options             o = options(4096, AT_ONCE);
+        AT_END(end_engine) td_engine *e = engine_open(&o);
+        acceptance                    a = {0};
         for (uint32_t first = 0; first < REQUESTS; first += AT_ONCE) {
             probe *p[AT_ONCE];
             for (uint32_t i = 0; i < AT_ONCE; i++) {
@@ -182,17 +157,15 @@ TEST(sampled_drafts) {
         assert_true(a.expected <= a.most * (1 + 1e-9));
         assert_true(fabs((double)s.drafts_accepted - a.expected) < 4 * sqrt(a.variance));
         assert_int_equal(s.drafted_tokens, s.drafted_seqs + s.drafts_accepted);
-        close_engine(e);
     }
     fake_layer_noise(0);
-    td_sampler_close(&sampler);
 }
 
 /* A draft is verified only where a token may follow it. */
 TEST(short_answers) {
     td_engine_options o = options(2048, 4);
     for (uint32_t tokens = 1; tokens <= 4; tokens++) {
-        td_engine *e = open_engine(&o);
+        AT_END(end_engine) td_engine *e = engine_open(&o);
         for (int i = 0; i < 6; i++) {
             probe *p = random_prompt(30, tokens);
             probe_submit(e, p);
@@ -201,7 +174,6 @@ TEST(short_answers) {
         td_engine_stats s = idle_stats(e);
         assert_int_equal(s.drafts_verified > 0, tokens > 2);
         assert_true(s.drafts_verified <= 6u * (tokens > 2 ? tokens - 2 : 0));
-        close_engine(e);
     }
 }
 
@@ -255,7 +227,7 @@ TEST(the_cache_has_no_rejected_draft) {
     fake_one_form(true);
     td_engine_options o = options(12 * PAGE, 6);
     o.cache_listener = &listener;
-    td_engine *e = open_engine(&o);
+    td_engine *e = engine_open(&o);
     probe     *p[REQUESTS];
     for (uint32_t i = 0; i < REQUESTS; i++) {
         p[i] = random_prompt(1 + draw(2 * PAGE), PAGE + draw(2 * PAGE));
@@ -283,9 +255,9 @@ TEST(the_cache_has_no_rejected_draft) {
 /* The layer or its head fails, once or often: the requests go on, and the next ones are drafted for again. */
 TEST(a_layer_that_fails_drafts_nothing) {
     for (int failures = 1; failures <= 64; failures *= 4) {
-        td_engine_options o = options(4096, 4);
-        td_engine        *e = open_engine(&o);
-        probe            *p[4];
+        td_engine_options             o = options(4096, 4);
+        AT_END(end_engine) td_engine *e = engine_open(&o);
+        probe                        *p[4];
         for (int first = 0; first < 2; first++) { /* the first pass of all fails, and one amid drafted steps */
             for (int i = 0; i < 4; i++) {
                 p[i] = random_prompt(40 + 30 * (uint32_t)i, 60);
@@ -306,14 +278,13 @@ TEST(a_layer_that_fails_drafts_nothing) {
         td_engine_stats after = idle_stats(e);
         assert_int_equal(after.requests_failed, 0);
         assert_true(after.drafts_accepted > before.drafts_accepted);
-        close_engine(e);
     }
 }
 
 /* A drafted step fails, or the head that the drafts' logits come from: what comes out is the same. */
 TEST(a_drafted_step_that_fails_is_run_again) {
-    td_engine_options o = options(4096, 40); /* so many that the drafts' logits are computed apart */
-    td_engine        *e = open_engine(&o);
+    td_engine_options             o = options(4096, 40); /* so many that the drafts' logits are computed apart */
+    AT_END(end_engine) td_engine *e = engine_open(&o);
     for (int heads = 0; heads < 2; heads++) {
         probe *p[40];
         for (int i = 0; i < 40; i++) {
@@ -334,7 +305,6 @@ TEST(a_drafted_step_that_fails_is_run_again) {
     td_engine_stats s = idle_stats(e);
     assert_int_equal(s.requests_failed, 0);
     assert_true(s.drafts_accepted > 0);
-    close_engine(e);
 }
 
 /* ---- what is refused --------------------------------------------------------------------------- */

@@ -19,11 +19,7 @@ static uint32_t         draw(uint32_t n) {
 }
 
 static td_engine_options options(uint64_t kv_tokens, uint32_t chunk, uint32_t max_running) {
-    td_engine_options o;
-    td_engine_options_init(&o);
-    o.model_path = TD_SOURCE_DIR "/models/tale-v3-14m";
-    o.max_total_tokens = kv_tokens;
-    o.chunked_prefill_size = chunk;
+    td_engine_options o = engine_options(kv_tokens, chunk, max_running);
     if (getenv("TD_TEST_DRAFTS")) {
         o.speculative_algorithm = "NEXTN";
         o.speculative_always = true;
@@ -32,25 +28,12 @@ static td_engine_options options(uint64_t kv_tokens, uint32_t chunk, uint32_t ma
         fake_recurrent(true);
         o.state_snapshots_gib = 4 * (double)FAKE_STATE_BYTES / (1 << 30); /* four snapshots: fewer than prompts want */
     }
-    o.max_running_requests = max_running;
-    o.cpuinfer = 2;
-    o.subpool_count = 1;
-    o.decode_log_interval = 0;
     return o;
 }
 
 static td_engine *open_engine(uint64_t kv_tokens, uint32_t chunk, uint32_t max_running) {
     td_engine_options o = options(kv_tokens, chunk, max_running);
-    td_engine        *e;
-    td_error          err = {0};
-    if (td_engine_open(&o, &e, &err) != TD_OK) fail_msg("%s", err.text);
-    return e;
-}
-
-static void close_engine(td_engine *e) {
-    idle_stats(e);
-    td_engine_close(e, 10);
-    if (fake_complaint()) fail_msg("%s", fake_complaint());
+    return engine_open(&o);
 }
 
 static probe *random_prompt(uint32_t n_prompt, uint32_t max_tokens) {
@@ -64,13 +47,12 @@ static probe *random_prompt(uint32_t n_prompt, uint32_t max_tokens) {
 TEST(chunks_do_not_matter) {
     static const uint32_t chunks[] = {1, 7, 128, 1000};
     for (size_t c = 0; c < 4; c++) {
-        td_engine *e = open_engine(2048, chunks[c], 4);
+        AT_END(end_engine) td_engine *e = open_engine(2048, chunks[c], 4);
         for (uint32_t n = 1; n < 600; n = n * 3 + 1) {
             probe *p = random_prompt(n, 40);
             probe_submit(e, p);
             probe_finish(e, p);
         }
-        close_engine(e);
     }
 }
 
@@ -99,7 +81,7 @@ TEST(lengths_are_clipped) {
 }
 
 TEST(stops) {
-    td_engine *e = open_engine(2048, 64, 4);
+    AT_END(end_engine) td_engine *e = open_engine(2048, 64, 4);
     /* A first run tells what comes; then stop in the middle of it, in every way. */
     probe *p = random_prompt(20, 30);
     p->params.ignore_eos = true;
@@ -135,11 +117,10 @@ TEST(stops) {
         if (!(c & 2) && c >= 4) assert_int_equal(p->stop_token, id);
         probe_finish(e, p);
     }
-    close_engine(e);
 }
 
 TEST(prompt_scores) {
-    td_engine *e = open_engine(2048, 50, 3); /* more rows than max_out */
+    AT_END(end_engine) td_engine *e = open_engine(2048, 50, 3); /* more rows than max_out */
     for (uint32_t n = 1; n < 700; n = n * 2 + 7) {
         probe *p = random_prompt(n, n % 3);
         p->params.prompt_logprobs = true;
@@ -147,7 +128,6 @@ TEST(prompt_scores) {
         probe_submit(e, p);
         probe_finish(e, p);
     }
-    close_engine(e);
 }
 
 /* ---- many at a time -------------------------------------------------------------------------- */
@@ -212,7 +192,7 @@ static void *run_client(void *arg) {
 static td_engine_stats run_company(td_engine_options o, const uint32_t lengths[4], const uint32_t outputs[4]) {
     print_message("seed %u\n", SEED);
     o.max_queued_requests = 40;
-    td_engine *e;
+    AT_END(end_engine) td_engine *e;
     assert_int_equal(td_engine_open(&o, &e, NULL), TD_OK);
     client    clients[THREADS];
     pthread_t threads[THREADS];
@@ -245,7 +225,6 @@ static td_engine_stats run_company(td_engine_options o, const uint32_t lengths[4
     assert_int_equal(s.requests_total, THREADS * PER_THREAD);
     assert_int_equal(s.requests_aborted, aborted);
     assert_int_equal(s.requests_failed, 0);
-    close_engine(e);
     return s;
 }
 
@@ -311,8 +290,8 @@ static uint32_t cached_tokens_of(td_engine *e, probe *p) {
 TEST(turns_of_a_chat) {
     for (int one_form = 0; one_form < 2; one_form++) {
         fake_one_form(one_form);
-        td_engine *e = open_engine(4096, 64, 4);
-        probe     *first = random_prompt(200, 100); /* 300 tokens: one page of the prompt, two of all */
+        AT_END(end_engine) td_engine *e = open_engine(4096, 64, 4);
+        probe                        *first = random_prompt(200, 100); /* 300 tokens: one page of the prompt, two of all */
         assert_int_equal(cached_tokens_of(e, first), 0);
         probe *second = next_turn(first, 10);
         assert_int_equal(cached_tokens_of(e, second), one_form ? 256 : 128);
@@ -327,7 +306,6 @@ TEST(turns_of_a_chat) {
         assert_int_equal(idle_stats(e).cached_tokens, (one_form ? 256 : 128) + 256);
         probe *all[] = {first, second, again, flushed, scored};
         for (int i = 0; i < 5; i++) probe_finish(e, all[i]);
-        close_engine(e);
     }
     fake_one_form(false);
 }
@@ -394,19 +372,18 @@ TEST(states_of_a_long_answer) {
 }
 
 TEST(whole_pages_leave_one_token_to_compute) {
-    td_engine *e = open_engine(2048, 64, 4);
-    probe     *first = random_prompt(256, 5), *again = probe_new(first->prompt, 256, 5);
+    AT_END(end_engine) td_engine *e = open_engine(2048, 64, 4);
+    probe                        *first = random_prompt(256, 5), *again = probe_new(first->prompt, 256, 5);
     assert_int_equal(cached_tokens_of(e, first), 0);
     assert_int_equal(cached_tokens_of(e, again), 128);
     probe_finish(e, first);
     probe_finish(e, again);
-    close_engine(e);
 }
 
 /* Choices of one prompt, submitted together: the first computes it, the others wait for its pages. */
 TEST(common_prompt_is_computed_once) {
-    td_engine *e = open_engine(4096, 64, 8);
-    probe     *first = random_prompt(10, 1), *p[6];
+    AT_END(end_engine) td_engine *e = open_engine(4096, 64, 8);
+    probe                        *first = random_prompt(10, 1), *p[6];
     fake_hold(true);
     submit_running(e, first);
     for (int i = 0; i < 6; i++) {
@@ -422,12 +399,11 @@ TEST(common_prompt_is_computed_once) {
     assert_int_equal(s.kv_tokens_cached, 384);
     probe_finish(e, first);
     for (int i = 0; i < 6; i++) probe_finish(e, p[i]);
-    close_engine(e);
 }
 
 /* Flushing in the middle of requests that share pages takes nothing from them. */
 TEST(flush_while_running) {
-    td_engine *e = open_engine(4096, 32, 8);
+    AT_END(end_engine) td_engine *e = open_engine(4096, 32, 8);
     for (int round = 0; round < 20; round++) {
         probe *p[6];
         for (int i = 0; i < 6; i++) {
@@ -439,7 +415,6 @@ TEST(flush_while_running) {
         }
         for (int i = 0; i < 6; i++) probe_finish(e, p[i]);
     }
-    close_engine(e);
 }
 
 TEST(retraction_is_invisible) {
@@ -462,8 +437,8 @@ TEST(retraction_is_invisible) {
 }
 
 TEST(priority_goes_first) {
-    td_engine *e = open_engine(2048, 64, 1);
-    probe     *p[4];
+    AT_END(end_engine) td_engine *e = open_engine(2048, 64, 1);
+    probe                        *p[4];
     fake_hold(true);
     for (int i = 0; i < 4; i++) {
         p[i] = random_prompt(10, 60);
@@ -477,7 +452,6 @@ TEST(priority_goes_first) {
     assert_true(p[3]->end_number < p[1]->end_number);
     assert_true(p[1]->end_number < p[2]->end_number);
     for (int i = 0; i < 4; i++) probe_finish(e, p[i]);
-    close_engine(e);
 }
 
 /* ---- trouble --------------------------------------------------------------------------------- */
@@ -513,8 +487,8 @@ static const char *spoil(int c, td_request_params *p) {
 }
 
 TEST(bad_requests_are_refused) {
-    td_engine  *e = open_engine(640, 64, 4);
-    const char *word;
+    AT_END(end_engine) td_engine *e = open_engine(640, 64, 4);
+    const char                   *word;
     for (int c = 0;; c++) {
         probe      *p = random_prompt(700, 10);
         td_request *r;
@@ -529,15 +503,14 @@ TEST(bad_requests_are_refused) {
         probe_free(p);
         if (!word) break;
     }
-    close_engine(e);
 }
 
 TEST(full_queue_is_busy) {
-    td_engine_options o = options(2048, 64, 2);
-    td_engine        *e;
-    td_request       *r;
-    probe            *p[5];
-    td_error          err = {0};
+    td_engine_options             o = options(2048, 64, 2);
+    AT_END(end_engine) td_engine *e;
+    td_request                   *r;
+    probe                        *p[5];
+    td_error                      err = {0};
     o.max_queued_requests = 3;
     assert_int_equal(td_engine_open(&o, &e, NULL), TD_OK);
     fake_hold(true);
@@ -555,17 +528,16 @@ TEST(full_queue_is_busy) {
     idle_stats(e);
     probe_submit(e, p[4]);
     probe_finish(e, p[4]);
-    close_engine(e);
 }
 
 /* Requests that are submitted together are queued together or not at all, and take no room in the second case. */
 TEST(all_are_queued_or_none) {
-    td_engine_options o = options(2048, 64, 2);
-    td_engine        *e;
-    td_request       *handles[3];
-    td_request_params params[3];
-    probe            *p[7];
-    td_error          err = {0};
+    td_engine_options             o = options(2048, 64, 2);
+    AT_END(end_engine) td_engine *e;
+    td_request                   *handles[3];
+    td_request_params             params[3];
+    probe                        *p[7];
+    td_error                      err = {0};
     o.max_queued_requests = 3;
     assert_int_equal(td_engine_open(&o, &e, NULL), TD_OK);
     fake_hold(true);
@@ -591,11 +563,10 @@ TEST(all_are_queued_or_none) {
         probe_finish(e, p[4 + i]);
     }
     assert_int_equal(idle_stats(e).requests_total, 7);
-    close_engine(e);
 }
 
 TEST(failed_step_is_run_again) {
-    td_engine *e = open_engine(2048, 64, 4);
+    AT_END(end_engine) td_engine *e = open_engine(2048, 64, 4);
     for (int c = 0; c < 4; c++) {
         probe *p[3];
         for (int i = 0; i < 3; i++) {
@@ -612,7 +583,6 @@ TEST(failed_step_is_run_again) {
         for (int i = 0; i < 3; i++) probe_finish(e, p[i]);
     }
     assert_int_equal(idle_stats(e).requests_failed, 0);
-    close_engine(e);
 }
 
 /* Those that run and those that wait are told so at once, and whoever comes later; no step is tried again. */
@@ -652,8 +622,8 @@ TEST(a_lost_card_ends_all_requests) {
 }
 
 TEST(step_that_fails_twice_ends_its_requests_only) {
-    td_engine *e = open_engine(2048, 64, 2);
-    probe     *p[3];
+    AT_END(end_engine) td_engine *e = open_engine(2048, 64, 2);
+    probe                        *p[3];
     fake_hold(true);
     for (int i = 0; i < 3; i++) { /* the third waits: two run at a time */
         p[i] = random_prompt(40, 500);
@@ -680,12 +650,11 @@ TEST(step_that_fails_twice_ends_its_requests_only) {
     p[0] = random_prompt(40, 30); /* and the engine goes on */
     probe_submit(e, p[0]);
     probe_finish(e, p[0]);
-    close_engine(e);
 }
 
 TEST(output_that_is_no_number_is_an_error) {
-    td_engine *e = open_engine(2048, 64, 2);
-    probe     *p = random_prompt(10, 10);
+    AT_END(end_engine) td_engine *e = open_engine(2048, 64, 2);
+    probe                        *p = random_prompt(10, 10);
     fake_give_nan(true);
     probe_submit(e, p);
     probe_wait(p);
@@ -693,12 +662,11 @@ TEST(output_that_is_no_number_is_an_error) {
     assert_int_equal(p->finish, TD_FINISH_ERROR);
     assert_non_null(strstr(p->error.text, "not a number"));
     probe_free(p);
-    close_engine(e);
 }
 
 TEST(cancel) {
-    td_engine *e = open_engine(2048, 64, 1);
-    probe     *running = random_prompt(10, 600), *waiting = random_prompt(10, 10);
+    AT_END(end_engine) td_engine *e = open_engine(2048, 64, 1);
+    probe                        *running = random_prompt(10, 600), *waiting = random_prompt(10, 10);
     running->params.ignore_eos = true;
     fake_delay(1000);
     probe_submit(e, running);
@@ -718,7 +686,6 @@ TEST(cancel) {
     probe_finish(e, running);
     probe_finish(e, waiting);
     assert_int_equal(idle_stats(e).requests_aborted, 2);
-    close_engine(e);
 }
 
 TEST(closing) {
@@ -746,8 +713,8 @@ TEST(closing) {
 }
 
 TEST(seeds_are_drawn_per_request) {
-    td_engine *e = open_engine(2048, 64, 4);
-    probe     *a = random_prompt(10, 30), *b = probe_new(a->prompt, 10, 30);
+    AT_END(end_engine) td_engine *e = open_engine(2048, 64, 4);
+    probe                        *a = random_prompt(10, 30), *b = probe_new(a->prompt, 10, 30);
     a->params.sampling.temperature = b->params.sampling.temperature = 2;
     a->params.ignore_eos = b->params.ignore_eos = true;
     probe_submit(e, a);
@@ -757,7 +724,6 @@ TEST(seeds_are_drawn_per_request) {
     assert_memory_not_equal(a->tokens, b->tokens, 30 * sizeof *a->tokens);
     probe_free(a);
     probe_free(b);
-    close_engine(e);
 }
 
 /* ---- opening --------------------------------------------------------------------------------- */
@@ -791,7 +757,7 @@ TEST(bad_options_are_refused) {
     o = good, o.chat_template = "/nowhere/at/all", check_open_fails(&o, TD_EIO, "/nowhere/at/all");
     o = good, o.tokenizer_path = "/nowhere/at/all", check_open_fails(&o, TD_ENOTFOUND, "/nowhere/at/all");
 
-    td_engine *e;
+    AT_END(end_engine) td_engine *e;
     o = good, o.quantization = "none", o.kv_cache_dtype = "f32", o.attention_backend = "flashinfer", o.max_total_tokens = 0;
     o.load_format = "dummy", o.tokenizer_path = "/nowhere/at/all", o.npu_threads = 1, o.cpuinfer = 1,
     o.tensor_parallel_size = 0;
@@ -809,5 +775,4 @@ TEST(bad_options_are_refused) {
     assert_int_equal(p->n_tokens, 10);
     assert_int_equal(p->text_len, 0);
     probe_free(p);
-    close_engine(e);
 }

@@ -72,42 +72,29 @@ static char *draw_regex(uint64_t stream) {
     return text;
 }
 
-static int draw_forms(void **state) {
-    (void)state;
+BEFORE_ALL {
     const char *seed = getenv("TD_SEED");
     if (seed) g_seed = strtoull(seed, NULL, 10);
     printf("seed %llu (TD_SEED)\n", (unsigned long long)g_seed);
     td_log_set_level(TD_LOG_ERROR);
     for (int i = FIXED; i < KINDS; i++) g_forms[i] = (form){.kind = TD_GRAMMAR_REGEX, .source = draw_regex((uint64_t)i)};
-    return 0;
 }
 
-static int free_forms(void **state) {
-    (void)state;
+AFTER_ALL {
     for (int i = FIXED; i < KINDS; i++) free((char *)g_forms[i].source);
-    return 0;
 }
 
 static const char *g_tokenizer; /* NULL: the demo model's */
 
 static td_engine *open_engine_with(uint64_t kv_tokens, uint32_t chunk, uint32_t running, bool in_turns) {
-    td_engine_options o;
-    td_engine        *e;
-    td_error          err = {0};
-    td_engine_options_init(&o);
-    o.model_path = TD_SOURCE_DIR "/models/tale-v3-14m";
+    td_engine_options o = engine_options(kv_tokens, chunk, running);
     o.tokenizer_path = g_tokenizer;
-    o.max_total_tokens = kv_tokens;
-    o.chunked_prefill_size = chunk;
     if (getenv("TD_TEST_DRAFTS")) {
         o.speculative_algorithm = "NEXTN";
         o.speculative_always = true;
     }
-    o.max_running_requests = running;
     o.disable_mixed_chunk = in_turns;
-    o.decode_log_interval = 0;
-    if (td_engine_open(&o, &e, &err) != TD_OK) fail_msg("%s", err.text);
-    return e;
+    return engine_open(&o);
 }
 
 static td_engine *open_engine(uint64_t kv_tokens, uint32_t chunk, uint32_t running) {
@@ -338,11 +325,10 @@ TEST(cancelled_within_what_is_forced) {
 
 /* What the fake model says before noise. */
 static void say(td_engine *e, const char *text) {
-    uint32_t *ids;
-    size_t    n;
+    FREED uint32_t *ids;
+    size_t          n;
     assert_int_equal(td_tokenizer_encode(td_engine_tokenizer(e), text, strlen(text), true, false, &ids, &n), TD_OK);
     fake_says(ids, n);
-    free(ids);
 }
 
 /* The grammar begins behind the reasoning, where there is one. */
@@ -561,8 +547,4 @@ TEST(a_grammar_that_allows_nothing_is_an_error) {
     td_engine_close(e, 0);
     td_grammar_release(grammar);
     td_grammar_release(choices);
-}
-
-int main(void) {
-    return tests_run(draw_forms, free_forms);
 }

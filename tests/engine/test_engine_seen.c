@@ -12,24 +12,9 @@
 
 #define SEED 1701u
 
-static td_engine_options options(void) {
-    td_engine_options o;
-    td_engine_options_init(&o);
-    o.model_path = TD_SOURCE_DIR "/models/tale-v3-14m";
-    o.max_total_tokens = 2048;
-    o.chunked_prefill_size = 64;
-    o.max_running_requests = 4;
-    o.cpuinfer = 2;
-    o.subpool_count = 1;
-    o.decode_log_interval = 0;
-    return o;
-}
-
-static td_engine *open_engine(td_engine_options o) {
-    td_engine *e;
-    td_error   err = {0};
-    if (td_engine_open(&o, &e, &err) != TD_OK) fail_msg("%s", err.text);
-    return e;
+static td_engine *open_engine(void) {
+    td_engine_options o = engine_options(2048, 64, 4);
+    return engine_open(&o);
 }
 
 static probe *new_probe(uint32_t n_prompt, uint32_t max_tokens) {
@@ -41,15 +26,10 @@ static probe *new_probe(uint32_t n_prompt, uint32_t max_tokens) {
     return p;
 }
 
-static void close_engine(td_engine *e) {
-    td_engine_close(e, 10);
-    if (fake_complaint()) fail_msg("%s", fake_complaint());
-}
-
 TEST(progress_is_published) {
-    td_engine      *e = open_engine(options());
-    probe          *p = new_probe(300, 20), *second = new_probe(10, 20);
-    td_engine_stats s;
+    AT_END(end_engine) td_engine *e = open_engine();
+    probe                        *p = new_probe(300, 20), *second = new_probe(10, 20);
+    td_engine_stats               s;
     fake_hold(true);
     probe_submit(e, p);
     do td_engine_get_stats(e, &s);
@@ -78,17 +58,16 @@ TEST(progress_is_published) {
     uint64_t ended = 0;
     for (uint32_t i = 0; i <= s.e2e.n; i++) ended += s.e2e.count[i];
     assert_int_equal(ended, 2);
-    close_engine(e);
 }
 
 /* The fake's experts read FAKE_STEP_BYTES in FAKE_STEP_NS a step; the bounds are this machine's. */
 TEST(work_is_told_against_the_bounds) {
-    td_engine_options o = options();
+    td_engine_options o = engine_options(2048, 64, 4);
     td_engine_info    info;
     td_engine_stats   s;
     o.measure_bounds = true;
     o.decode_log_interval = 4;
-    td_engine *e = open_engine(o);
+    AT_END(end_engine) td_engine *e = engine_open(&o);
     td_engine_get_info(e, &info);
     assert_true(info.expert_bounds.read_bytes_per_s > 1e8 && info.expert_bounds.int8_ops_per_s > 1e8 &&
                 info.expert_bounds.f32_ops_per_s > 1e8);
@@ -111,7 +90,6 @@ TEST(work_is_told_against_the_bounds) {
     assert_int_equal(s.experts.bytes, steps * FAKE_STEP_BYTES);
     assert_int_equal(s.experts.int8_ops, (10 + steps - 1) * FAKE_TOKEN_OPS);
     assert_int_equal(s.experts.busy_ns, steps * FAKE_STEP_NS);
-    close_engine(e);
 }
 
 typedef struct {
@@ -127,9 +105,9 @@ static void look_at_step(void *user, const td_event *event) {
 }
 
 TEST(a_stuck_step_is_named) {
-    td_engine     *e = open_engine(options());
-    probe         *p = new_probe(100, 5), *second = new_probe(10, 5);
-    td_engine_step s, later;
+    AT_END(end_engine) td_engine *e = open_engine();
+    probe                        *p = new_probe(100, 5), *second = new_probe(10, 5);
+    td_engine_step                s, later;
     td_engine_get_step(e, &s);
     assert_int_equal(s.tokens, 0);
     fake_hold(true);
@@ -163,5 +141,4 @@ TEST(a_stuck_step_is_named) {
     while (s.phase != TD_STEP_NONE);
     assert_int_equal(d.step.number, stats.steps_prefill + stats.steps_decode); /* every step has one number */
     probe_free(second);
-    close_engine(e);
 }

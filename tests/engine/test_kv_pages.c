@@ -9,8 +9,8 @@
 #define SEED 20240611u
 
 TEST(all_or_nothing) {
-    td_kv_pages p;
-    uint32_t    a[8];
+    AT_END(td_kv_pages_close) td_kv_pages p;
+    uint32_t                              a[8];
     assert_int_equal(td_kv_pages_open(&p, 8, NULL), TD_OK);
     assert_true(td_kv_pages_take(&p, a, 6));
     assert_int_equal(td_kv_pages_used(&p), 6);
@@ -20,12 +20,11 @@ TEST(all_or_nothing) {
     td_kv_pages_drop(&p, first);
     assert_true(td_kv_pages_take(&p, &again, 1));
     assert_int_equal(again, first); /* last freed, first taken */
-    td_kv_pages_close(&p);
 }
 
 TEST(shared_page_lives_until_last_drop) {
-    td_kv_pages p;
-    uint32_t    a;
+    AT_END(td_kv_pages_close) td_kv_pages p;
+    uint32_t                              a;
     assert_int_equal(td_kv_pages_open(&p, 1, NULL), TD_OK);
     assert_true(td_kv_pages_take(&p, &a, 1));
     td_kv_pages_share(&p, a);
@@ -33,13 +32,12 @@ TEST(shared_page_lives_until_last_drop) {
     assert_int_equal(td_kv_pages_used(&p), 1);
     td_kv_pages_drop(&p, a);
     assert_int_equal(td_kv_pages_used(&p), 0);
-    td_kv_pages_close(&p);
 }
 
 TEST(random_history) {
     print_message("seed %u\n", SEED);
-    td_kv_pages p;
-    uint32_t    owners[PAGES] = {0}, used = 0;
+    AT_END(td_kv_pages_close) td_kv_pages p;
+    uint32_t                              owners[PAGES] = {0}, used = 0;
     assert_int_equal(td_kv_pages_open(&p, PAGES, NULL), TD_OK);
     for (uint64_t step = 0; step < 20000; step++) {
         uint64_t r = td_rng_u64(SEED, 0, step);
@@ -61,5 +59,4 @@ TEST(random_history) {
         }
         assert_int_equal(td_kv_pages_used(&p), used);
     }
-    td_kv_pages_close(&p);
 }

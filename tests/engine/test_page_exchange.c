@@ -200,35 +200,23 @@ static void free_memory(memory_store *m) {
     pthread_mutex_destroy(&m->lock);
     free(m);
 }
+AT_END_OF(end_memory, memory_store, free_memory)
 
 /* ---- engines ---- */
 
 static td_engine *open_engine(engine_store *s, memory_store *m, uint64_t kv_tokens, double wait_s) {
-    td_engine_options o;
-    td_engine        *e;
-    td_error          err = {0};
+    td_engine_options o = engine_options(kv_tokens, 100, 4);
     *s = (engine_store){.memory = m};
     s->ops = (td_page_store){store_open,  store_close, store_put,   store_put_end, store_look, store_next,
                              store_taken, store_end,   store_stats, wait_s,        s};
-    td_engine_options_init(&o);
-    o.model_path = TD_SOURCE_DIR "/models/tale-v3-14m";
-    o.max_total_tokens = kv_tokens;
-    o.chunked_prefill_size = 100;
-    o.max_running_requests = 4;
-    o.cpuinfer = 2;
-    o.subpool_count = 1;
-    o.decode_log_interval = 0;
     o.page_store = &s->ops;
-    if (td_engine_open(&o, &e, &err) != TD_OK) fail_msg("%s", err.text);
-    return e;
+    return engine_open(&o);
 }
 
-static void close_engine(td_engine *e, engine_store *s) {
-    idle_stats(e);
+static void close_with_store(td_engine *e, engine_store *s) {
     assert_int_equal(s->n_open, 0);
-    td_engine_close(e, 10);
+    close_engine(e);
     assert_int_equal(s->n_closed, 1);
-    if (fake_complaint()) fail_msg("%s", fake_complaint());
 }
 
 typedef struct {
@@ -252,9 +240,9 @@ static uint32_t ask(td_engine *e, const prompt *p, uint32_t n) {
 /* ---- the tests ---- */
 
 TEST(one_computes_and_the_other_takes) {
-    memory_store *m = new_memory();
-    engine_store  sa, sb;
-    prompt        p;
+    AT_END(end_memory) memory_store *m = new_memory();
+    engine_store                     sa, sb;
+    prompt                           p;
     draw_prompt(&p);
     td_engine *a = open_engine(&sa, m, 2048, 10), *b = open_engine(&sb, m, 2048, 10);
     assert_int_equal(ask(a, &p, 600), 0);
@@ -270,15 +258,14 @@ TEST(one_computes_and_the_other_takes) {
     assert_int_equal(ask(b, &p, 600), 256);
     assert_int_equal(ask(a, &p, 512), 256 + 128); /* its own two, and the third from b; the last token is computed */
     assert_int_equal(sa.n_pages_in, 1);
-    close_engine(a, &sa);
-    close_engine(b, &sb);
-    free_memory(m);
+    close_with_store(a, &sa);
+    close_with_store(b, &sb);
 }
 
 TEST(a_store_that_does_not_answer_costs_its_deadline) {
-    memory_store *m = new_memory();
-    engine_store  s;
-    prompt        p, other;
+    AT_END(end_memory) memory_store *m = new_memory();
+    engine_store                     s;
+    prompt                           p, other;
     draw_prompt(&p);
     draw_prompt(&other);
     td_engine *e = open_engine(&s, m, 2048, 0.2);
@@ -292,8 +279,7 @@ TEST(a_store_that_does_not_answer_costs_its_deadline) {
     m->manner = REFUSES;
     draw_prompt(&p);
     assert_int_equal(ask(e, &p, 600), 0);
-    close_engine(e, &s);
-    free_memory(m);
+    close_with_store(e, &s);
 }
 
 TEST(what_waits_can_be_cancelled_and_flushed) {
@@ -328,9 +314,9 @@ TEST(what_waits_can_be_cancelled_and_flushed) {
 }
 
 TEST(copies_that_fail_are_computed) {
-    memory_store *m = new_memory();
-    engine_store  sa, sb;
-    prompt        p;
+    AT_END(end_memory) memory_store *m = new_memory();
+    engine_store                     sa, sb;
+    prompt                           p;
     draw_prompt(&p);
     td_engine *a = open_engine(&sa, m, 2048, 10), *b = open_engine(&sb, m, 2048, 10);
     fake_fail_copies(1);
@@ -343,18 +329,17 @@ TEST(copies_that_fail_are_computed) {
     assert_int_equal(ask(a, &p, 600), 0);
     td_engine_flush_cache(a);
     assert_int_equal(ask(a, &p, 600), 512);
-    close_engine(a, &sa);
-    close_engine(b, &sb);
-    free_memory(m);
+    close_with_store(a, &sa);
+    close_with_store(b, &sb);
 }
 
 /* Two engines short of pages, prompts with common beginnings, a store that is slow and loses pages. */
 static void company(bool one_form, uint32_t slow, uint32_t lost) {
-    memory_store *m = new_memory();
-    engine_store  s[2];
-    td_engine    *e[2];
-    prompt        p[4];
-    probe        *running[24];
+    AT_END(end_memory) memory_store *m = new_memory();
+    engine_store                     s[2];
+    td_engine                       *e[2];
+    prompt                           p[4];
+    probe                           *running[24];
     fake_one_form(one_form);
     m->slow = slow;
     m->lost = lost;
@@ -374,9 +359,8 @@ static void company(bool one_form, uint32_t slow, uint32_t lost) {
         }
     }
     assert_true(s[0].n_pages_in + s[1].n_pages_in > 0);
-    for (int i = 0; i < 2; i++) close_engine(e[i], &s[i]);
+    for (int i = 0; i < 2; i++) close_with_store(e[i], &s[i]);
     fake_one_form(false);
-    free_memory(m);
 }
 
 TEST(random_company) {

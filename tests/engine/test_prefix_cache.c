@@ -102,8 +102,8 @@ static void drop_all(fixture *f, const uint32_t *pages, uint32_t n) {
 }
 
 TEST(finds_the_longest_common_beginning) {
-    fixture  f;
-    uint32_t a[4], b[4], c[4];
+    AT_END(close_fixture) fixture f;
+    uint32_t                      a[4], b[4], c[4];
     open_fixture(&f, 16, true);
     assert_int_equal(run_sequence(&f, (uint32_t[]){1, 2, 3, 4}, 4, a), 0);
     assert_int_equal(run_sequence(&f, (uint32_t[]){1, 2, 5, 4}, 4, b), 2);
@@ -117,13 +117,12 @@ TEST(finds_the_longest_common_beginning) {
     assert_int_equal(f.cache.n_idle, 10);
     assert_int_equal(run_sequence(&f, (uint32_t[]){1, 2, 5, 4}, 4, c), 4);
     assert_memory_equal(b, c, sizeof b);
-    close_fixture(&f);
 }
 
 TEST(same_tokens_end_in_one_page) {
-    fixture        f;
-    const uint32_t branch[] = {7, 8, 9};
-    uint32_t       tokens[3 * TD_KV_PAGE], a[3], b[3];
+    AT_END(close_fixture) fixture f;
+    const uint32_t                branch[] = {7, 8, 9};
+    uint32_t                      tokens[3 * TD_KV_PAGE], a[3], b[3];
     open_fixture(&f, 8, true);
     fill_tokens(tokens, branch, 3);
     assert_true(td_prefix_cache_take(&f.cache, a, 3)); /* two requests compute the same beginning at the same time */
@@ -137,12 +136,11 @@ TEST(same_tokens_end_in_one_page) {
     assert_int_equal(f.cache.n_idle, 0);
     drop_all(&f, b, 3);
     assert_int_equal(f.cache.n_idle, 3);
-    close_fixture(&f);
 }
 
 TEST(evicts_the_oldest_leaf) {
-    fixture  f;
-    uint32_t a[3], b[2], got[4];
+    AT_END(close_fixture) fixture f;
+    uint32_t                      a[3], b[2], got[4];
     open_fixture(&f, 5, true);
     run_sequence(&f, (uint32_t[]){1, 2, 3}, 3, a);
     run_sequence(&f, (uint32_t[]){4, 5}, 2, b);
@@ -159,12 +157,11 @@ TEST(evicts_the_oldest_leaf) {
     assert_int_equal(f.cache.evictions, 3);
     assert_int_equal(run_sequence(&f, (uint32_t[]){1, 2}, 2, a), 2);
     assert_false(td_prefix_cache_take(&f.cache, got + 3, 1)); /* what is in use is not evicted */
-    close_fixture(&f);
 }
 
 TEST(flush_keeps_pages_in_use) {
-    fixture  f;
-    uint32_t a[3], b[3];
+    AT_END(close_fixture) fixture f;
+    uint32_t                      a[3], b[3];
     open_fixture(&f, 8, true);
     run_sequence(&f, (uint32_t[]){1, 2, 3}, 3, a);
     run_sequence(&f, (uint32_t[]){1, 4}, 2, b);
@@ -175,19 +172,17 @@ TEST(flush_keeps_pages_in_use) {
     assert_int_equal(run_sequence(&f, (uint32_t[]){1, 2, 3}, 3, b), 0);
     drop_all(&f, a, 3);
     assert_int_equal(td_kv_pages_used(&f.pages), 3);
-    close_fixture(&f);
 }
 
 TEST(off_keeps_nothing) {
-    fixture  f;
-    uint32_t a[2];
+    AT_END(close_fixture) fixture f;
+    uint32_t                      a[2];
     open_fixture(&f, 4, false);
     for (int i = 0; i < 3; i++) {
         assert_int_equal(run_sequence(&f, (uint32_t[]){1, 2}, 2, a), 0);
         drop_all(&f, a, 2);
         assert_int_equal(td_kv_pages_used(&f.pages), 0);
     }
-    close_fixture(&f);
 }
 
 typedef struct {
@@ -203,10 +198,10 @@ static uint64_t content_of(const sequence *q, uint32_t i) {
 
 TEST(random_history) {
     print_message("seed %u\n", SEED);
-    static uint32_t tokens[LONGEST * TD_KV_PAGE];
-    fixture         f;
-    sequence        live[LIVE] = {0};
-    uint64_t        content[PAGES] = {0}, draws = 0, found_pages = 0;
+    static uint32_t               tokens[LONGEST * TD_KV_PAGE];
+    AT_END(close_fixture) fixture f;
+    sequence                      live[LIVE] = {0};
+    uint64_t                      content[PAGES] = {0}, draws = 0, found_pages = 0;
     open_fixture(&f, PAGES, true);
     for (int step = 0; step < 30000; step++) {
         uint64_t  r = td_rng_u64(SEED, 0, draws++);
@@ -255,5 +250,4 @@ TEST(random_history) {
     td_prefix_cache_flush(&f.cache);
     assert_int_equal(td_kv_pages_used(&f.pages), 0);
     assert_true(f.n_told == 0 && f.n_cleared == 1);
-    close_fixture(&f);
 }

@@ -123,21 +123,15 @@ static void make_trial(trial *t, float *logits) {
 }
 
 static td_sample_args args_of(const trial *t, uint64_t seed) {
-    return (td_sample_args){.sampling = &t->sampling,
-                            .seed = seed,
-                            .prompt = t->prompt,
-                            .generated = t->generated,
-                            .n_prompt = t->n_prompt,
-                            .n_generated = t->n_generated,
-                            .banned = t->banned,
-                            .n_banned = t->n_banned,
-                            .allowed = t->has_allowed ? t->allowed : NULL};
+    return WITH(td_sample_args, .sampling = &t->sampling, .seed = seed, .prompt = t->prompt, .generated = t->generated,
+                .n_prompt = t->n_prompt, .n_generated = t->n_generated, .banned = t->banned, .n_banned = t->n_banned,
+                .allowed = t->has_allowed ? t->allowed : NULL);
 }
 
 /* The token's slice of the CDF, in ascending id, must hold u. */
 static void check_against_plain(td_sampler *s, const trial *t, uint64_t seed) {
     td_sample_args a = args_of(t, seed);
-    scored        *kept;
+    FREED scored  *kept;
     size_t         n = plain_distribution(t->logits, t->vocab, &a, &kept), at = 0;
     uint32_t       token;
     assert_int_equal(td_sample(s, t->logits, &a, &token), TD_OK);
@@ -147,22 +141,19 @@ static void check_against_plain(td_sampler *s, const trial *t, uint64_t seed) {
     for (size_t i = 0; i < n; i++) below += (kept[i].id < token) * kept[i].x;
     if (n > 1 && !(below - 1e-5 <= u && u <= below + kept[at].x + 1e-5))
         fail_msg("token %u covers [%.9f, %.9f], u is %.9f", token, below, below + kept[at].x, u);
-    free(kept);
 }
 
 TEST(agrees_with_a_plain_sampler) {
     print_message("seed %u\n", SEED);
-    float *logits = malloc(40003 * sizeof *logits);
+    FREED float *logits = malloc(40003 * sizeof *logits);
     for (int round = 0; round < 500; round++) {
-        trial      t;
-        td_sampler s;
+        trial                               t;
+        AT_END(td_sampler_close) td_sampler s;
         make_trial(&t, logits);
         assert_int_equal(td_sampler_open(&s, t.vocab, NULL), TD_OK);
         for (uint64_t seed = 0; seed < 3; seed++) check_against_plain(&s, &t, SEED + seed);
         for (uint32_t v = 0; v < t.vocab; v++) assert_int_equal(s.count[v], 0);
-        td_sampler_close(&s);
     }
-    free(logits);
 }
 
 /* 60000 draws of a known distribution: sum (observed - expected)^2 / expected stays below its 99.99 % quantile. */
@@ -172,7 +163,7 @@ TEST(follows_the_distribution) {
     td_sampling cases[3] = {neutral, neutral, neutral};
     cases[1].top_k = 6, cases[1].temperature = 1.7;
     cases[2].top_p = 0.9, cases[2].min_p = 0.02, cases[2].temperature = 0.8;
-    td_sampler s;
+    AT_END(td_sampler_close) td_sampler s;
     assert_int_equal(td_sampler_open(&s, VOCAB, NULL), TD_OK);
     for (int c = 0; c < 3; c++) {
         td_sample_args a = {.sampling = &cases[c], .seed = SEED + (uint64_t)c};
@@ -198,16 +189,15 @@ TEST(follows_the_distribution) {
         assert_int_equal(total, DRAWS);
         assert_true(chi2 < 37.4); /* 99.99 % quantile for 11 degrees of freedom; fewer have a smaller one */
     }
-    td_sampler_close(&s);
 }
 
 TEST(greedy_ties_go_to_the_lowest_id) {
     float logits[2000];
     for (int v = 0; v < 2000; v++) logits[v] = v % 7 == 5 ? 3.5f : 1;
-    td_sampling    greedy = neutral;
-    td_sample_args a = {.sampling = &greedy};
-    td_sampler     s;
-    uint32_t       token;
+    td_sampling                         greedy = neutral;
+    td_sample_args                      a = {.sampling = &greedy};
+    AT_END(td_sampler_close) td_sampler s;
+    uint32_t                            token;
     greedy.temperature = 0;
     assert_int_equal(td_sampler_open(&s, 2000, NULL), TD_OK);
     assert_int_equal(td_sample(&s, logits, &a, &token), TD_OK);
@@ -216,14 +206,13 @@ TEST(greedy_ties_go_to_the_lowest_id) {
     greedy.top_k = 1; /* the same rule */
     assert_int_equal(td_sample(&s, logits, &a, &token), TD_OK);
     assert_int_equal(token, 5);
-    td_sampler_close(&s);
 }
 
 TEST(hopeless_logits_are_refused) {
-    float          logits[40] = {0};
-    uint32_t       all[40], token;
-    td_sample_args a = {.sampling = &neutral, .banned = all, .n_banned = 40};
-    td_sampler     s;
+    float                               logits[40] = {0};
+    uint32_t                            all[40], token;
+    td_sample_args                      a = {.sampling = &neutral, .banned = all, .n_banned = 40};
+    AT_END(td_sampler_close) td_sampler s;
     for (uint32_t v = 0; v < 40; v++) all[v] = v;
     assert_int_equal(td_sampler_open(&s, 40, NULL), TD_OK);
     assert_int_equal(td_sample(&s, logits, &a, &token), TD_EINVAL);
@@ -237,23 +226,20 @@ TEST(hopeless_logits_are_refused) {
         assert_int_equal(td_sample(&s, logits, &a, &token), TD_EDEVICE);
         logits[at] = 0;
     }
-    td_sampler_close(&s);
 }
 
 /* Where td_sample_takes_best says so, what is behind the best logits may as well be -inf. */
 TEST(best_logits_are_enough) {
     enum { VOCAB = 3000, BEST = 256 };
-    td_sampler s;
-    td_error   err = {0};
-    float      logits[VOCAB], best[VOCAB];
-    scored     order[VOCAB];
+    AT_END(td_sampler_close) td_sampler s;
+    td_error                            err = {0};
+    float                               logits[VOCAB], best[VOCAB];
+    scored                              order[VOCAB];
     assert_int_equal(td_sampler_open(&s, VOCAB, &err), TD_OK);
     for (int round = 0; round < 300; round++) {
-        td_sampling    p = {.temperature = round % 5 ? 0.3 + draw() : 0,
-                            .top_k = round % 7 ? 1 + draw_below(BEST) : BEST,
-                            .top_p = round % 3 ? 1 : 0.2 + 0.8 * draw(),
-                            .min_p = round % 4 ? 0 : 0.1 * draw(),
-                            .repetition_penalty = 1};
+        td_sampling    p = WITH(td_sampling, .temperature = round % 5 ? 0.3 + draw() : 0,
+                                .top_k = round % 7 ? 1 + draw_below(BEST) : BEST, .top_p = round % 3 ? 1 : 0.2 + 0.8 * draw(),
+                                .min_p = round % 4 ? 0 : 0.1 * draw(), .repetition_penalty = 1);
         td_sample_args a = {.sampling = &p, .seed = (uint64_t)round};
         uint32_t       of_all, of_best;
         for (uint32_t v = 0; v < VOCAB; v++) {
@@ -277,16 +263,15 @@ TEST(best_logits_are_enough) {
     p.top_k = 5, p.frequency_penalty = 0.5;
     a.generated = (const uint32_t[]){3}, a.n_generated = 1;
     assert_false(td_sample_takes_best(&a, BEST)); /* a penalty changes which are the best */
-    td_sampler_close(&s);
 }
 
 TEST(logprobs_match_double_precision) {
     static const uint32_t vocabs[] = {1, 5, 21, 1024, 30011};
-    float                *logits = malloc(30011 * sizeof *logits);
+    FREED float          *logits = malloc(30011 * sizeof *logits);
     for (int round = 0; round < 60; round++) {
-        uint32_t vocab = vocabs[round % 5], id = draw_below(vocab), n_top = draw_below(TD_LOGPROBS_MAX + 1);
-        scored  *order = malloc(vocab * sizeof *order);
-        double   sum = 0;
+        uint32_t      vocab = vocabs[round % 5], id = draw_below(vocab), n_top = draw_below(TD_LOGPROBS_MAX + 1);
+        FREED scored *order = malloc(vocab * sizeof *order);
+        double        sum = 0;
         for (uint32_t v = 0; v < vocab; v++) {
             logits[v] = (float)(20 * draw() - 30);
             if (v % 3 == 0) logits[v] = roundf(logits[v]);
@@ -315,7 +300,5 @@ TEST(logprobs_match_double_precision) {
             assert_true(of_best.top[i].logprob == out.top[i].logprob);
         }
         assert_true(of_best.logprob == out.logprob);
-        free(order);
     }
-    free(logits);
 }

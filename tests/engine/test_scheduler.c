@@ -33,12 +33,8 @@ typedef struct {
 } fixture;
 
 static void open_fixture(fixture *f, double max_step_s) {
-    td_scheduler_config c = {.max_running = REQUESTS_MAX,
-                             .chunk = CHUNK,
-                             .max_seq_tokens = LONGEST,
-                             .max_step_s = max_step_s,
-                             .least_rows = LEAST,
-                             .mixed = true};
+    td_scheduler_config c = WITH(td_scheduler_config, .max_running = REQUESTS_MAX, .chunk = CHUNK, .max_seq_tokens = LONGEST,
+                                 .max_step_s = max_step_s, .least_rows = LEAST, .mixed = true);
     memset(f, 0, sizeof *f);
     assert_int_equal(td_kv_pages_open(&f->pages, PAGES, NULL), TD_OK);
     assert_int_equal(td_prefix_cache_open(&f->cache, &f->pages, true, NULL), TD_OK);
@@ -117,29 +113,27 @@ static void add_streams(fixture *f, uint32_t n) {
 }
 
 TEST(alone_it_has_the_whole_chunk) {
-    fixture     f;
-    td_request *r;
+    AT_END(close_fixture) fixture f;
+    td_request                   *r;
     open_fixture(&f, 0.250);
     r = add(&f, 3 * CHUNK, 2, 0);
     for (int i = 0; i < 3; i++) assert_int_equal(step(&f, g_machine), CHUNK);
     assert_true(generates(r));
-    close_fixture(&f);
 }
 
 TEST(without_a_limit_too) {
-    fixture f;
+    AT_END(close_fixture) fixture f;
     open_fixture(&f, 0);
     add_streams(&f, 2);
     add(&f, 2 * CHUNK, 2, 0);
     for (int i = 0; i < 2; i++) assert_int_equal(step(&f, g_machine), CHUNK);
-    close_fixture(&f);
 }
 
 /* The first step has the least rows; from then on steps take the time, however much context there is. */
 TEST(beside_streams_steps_fit_the_time) {
-    fixture     f;
-    td_request *r;
-    uint32_t    n = 0;
+    AT_END(close_fixture) fixture f;
+    td_request                   *r;
+    uint32_t                      n = 0;
     open_fixture(&f, 0.250);
     add_streams(&f, 4);
     r = add(&f, 32768, 2, 0);
@@ -151,14 +145,13 @@ TEST(beside_streams_steps_fit_the_time) {
         if (n > 8 && !generates(r)) assert_true(f.step_s > 0.7 * 0.250);
         if (generates(r)) print_message("    %u steps, mean %.0f ms\n", n, 1e3 * (f.now_s - begin_s) / n);
     }
-    close_fixture(&f);
 }
 
 /* A machine on which the least rows take longer gets no fewer, and one that becomes slower gets less. */
 TEST(rows_follow_the_machine) {
     static const machine slow = {.step_s = 0.020, .row_s = 0.002, .key_s = 0},
                          fast = {.step_s = 0.020, .row_s = 0.0002, .key_s = 0};
-    fixture f;
+    AT_END(close_fixture) fixture f;
     open_fixture(&f, 0.250);
     add_streams(&f, 4);
     add(&f, 100000, 2, 0);
@@ -168,13 +161,12 @@ TEST(rows_follow_the_machine) {
     assert_int_equal(f.s.n_prefill, LEAST);
     for (int i = 0; i < 10; i++) step(&f, fast);
     assert_true(f.s.n_prefill > 2 * LEAST);
-    close_fixture(&f);
 }
 
 /* Steps of a few rows say nothing of the speed of many. */
 TEST(few_rows_are_not_measured) {
-    fixture f;
-    double  unit_s;
+    AT_END(close_fixture) fixture f;
+    double                        unit_s;
     open_fixture(&f, 0.250);
     add_streams(&f, 2);
     add(&f, 8 * LEAST, 2, 0);
@@ -183,12 +175,11 @@ TEST(few_rows_are_not_measured) {
     add(&f, 5, 3, 0);
     while (f.s.n_prefill) step(&f, g_machine);
     assert_true(unit_s > 0 && fabs(f.s.speed.unit_s - unit_s) < unit_s);
-    close_fixture(&f);
 }
 
 TEST(a_short_prompt_does_not_wait_behind_a_long_one) {
-    fixture     f;
-    td_request *longs[2], *shorts[2];
+    AT_END(close_fixture) fixture f;
+    td_request                   *longs[2], *shorts[2];
     open_fixture(&f, 0.250);
     add_streams(&f, 2);
     for (uint32_t i = 0; i < 2; i++) longs[i] = add(&f, 30000, 2 + i, 0);
@@ -202,7 +193,6 @@ TEST(a_short_prompt_does_not_wait_behind_a_long_one) {
     assert_true(longs[0]->n_computed - before >= LEAST / 3); /* half of the work; its rows have context */
     for (int i = 0; i < 5; i++) step(&f, g_machine);
     assert_true(generates(shorts[0]));
-    close_fixture(&f);
 }
 
 /* A step in which prompts end holds few rows of others, but the least that a step has. */
@@ -227,9 +217,9 @@ TEST(steps_in_which_prompts_end_are_short) {
 
 /* However many short prompts come, the long one has its half of each step. */
 TEST(a_long_prompt_is_not_starved) {
-    fixture     f;
-    td_request *r, *newest = NULL;
-    uint32_t    steps = 0;
+    AT_END(close_fixture) fixture f;
+    td_request                   *r, *newest = NULL;
+    uint32_t                      steps = 0;
     open_fixture(&f, 0.250);
     add_streams(&f, 1);
     r = add(&f, 20000, 2, 0);
@@ -248,13 +238,12 @@ TEST(a_long_prompt_is_not_starved) {
         assert_true(rows_of(&f, r) >= LEAST / 2 || generates(r));
     }
     assert_true(steps <= 20000 / (LEAST / 2) + 1);
-    close_fixture(&f);
 }
 
 /* Of one priority a short prompt passes a long one, of a lower one it does not. */
 TEST(priority_comes_first) {
-    fixture     f;
-    td_request *first, *low, *same;
+    AT_END(close_fixture) fixture f;
+    td_request                   *first, *low, *same;
     open_fixture(&f, 0.250);
     first = add(&f, 3 * CHUNK, 2, 1);
     step(&f, g_machine);
@@ -264,13 +253,12 @@ TEST(priority_comes_first) {
     assert_true(generates(same) && !rows_of(&f, low) && !generates(first));
     while (!generates(first)) step(&f, g_machine);
     assert_false(generates(low) && low->n_tokens > first->n_tokens);
-    close_fixture(&f);
 }
 
 /* A prompt whose beginning is in the cache is as short as what is left of it. */
 TEST(what_the_cache_has_does_not_count) {
-    fixture     f;
-    td_request *told, *r;
+    AT_END(close_fixture) fixture f;
+    td_request                   *told, *r;
     open_fixture(&f, 0.250);
     told = add(&f, 3 * CHUNK, 2, 0);
     while (!generates(told)) step(&f, g_machine);
@@ -282,5 +270,4 @@ TEST(what_the_cache_has_does_not_count) {
         assert_true(f.s.n_prefill && f.s.running[1]->n_computed < 10 * LEAST);
     }
     assert_true(r->n_cached > 2 * CHUNK);
-    close_fixture(&f);
 }

@@ -46,8 +46,8 @@ static void keep_new(rig *r, uint32_t page) {
 }
 
 TEST(the_least_useful_snapshot_gives_way) {
-    rig      r;
-    uint32_t pages[4];
+    AT_END(close_rig) rig r;
+    uint32_t              pages[4];
     open_rig(&r, 3);
     cache_path(&r, 0, 4, pages);
     for (int i = 0; i < 3; i++) keep_new(&r, pages[i]);
@@ -65,12 +65,11 @@ TEST(the_least_useful_snapshot_gives_way) {
     assert_true(td_state_slots_can_take(&r.slots));
     td_state_slots_drop(&r.slots, a);
     td_state_slots_drop(&r.slots, b);
-    close_rig(&r);
 }
 
 TEST(a_page_that_leaves_takes_its_snapshot) {
-    rig      r;
-    uint32_t pages[2], taken[PAGES];
+    AT_END(close_rig) rig r;
+    uint32_t              pages[2], taken[PAGES];
     open_rig(&r, SLOTS);
     cache_path(&r, 0, 2, pages);
     keep_new(&r, pages[1]);
@@ -84,7 +83,6 @@ TEST(a_page_that_leaves_takes_its_snapshot) {
     assert_false(td_state_slots_is_shared(&r.slots, slot));
     td_state_slots_drop(&r.slots, slot);
     for (uint32_t i = PAGES; i-- > 0;) td_prefix_cache_drop(&r.cache, taken[i]);
-    close_rig(&r);
 }
 
 static uint32_t next_part(td_request_state *r, rig *g, td_snapshot_rule rule, uint32_t begin, uint32_t end,
@@ -94,11 +92,11 @@ static uint32_t next_part(td_request_state *r, rig *g, td_snapshot_rule rule, ui
 
 /* A prompt of 270 tokens in steps of 100, then an answer. */
 TEST(states_of_a_request) {
-    rig               g;
-    td_request_state  r = TD_REQUEST_STATE_IDLE;
-    td_sequence_state s;
-    td_snapshot_rule  rule = {.n_prompt = 270, .n_cacheable = 1000};
-    uint32_t          pages[4];
+    AT_END(close_rig) rig g;
+    td_request_state      r = TD_REQUEST_STATE_IDLE;
+    td_sequence_state     s;
+    td_snapshot_rule      rule = {.n_prompt = 270, .n_cacheable = 1000};
+    uint32_t              pages[4];
     open_rig(&g, SLOTS);
     cache_path(&g, 0, 4, pages);
     assert_int_equal(td_request_state_begin(&r, &g.slots, pages, 0), 0);
@@ -125,7 +123,6 @@ TEST(states_of_a_request) {
     assert_true(td_state_slots_find(&g.slots, pages[2]) == r.now && r.now != own);
     td_request_state_end(&r, &g.slots);
     assert_int_equal(g.slots.n_snapshots, 2);
-    close_rig(&g);
 }
 
 /* A draft that ends a block: the step writes another slot, which becomes the state, and a snapshot, once it is accepted. */
@@ -168,11 +165,11 @@ TEST(a_draft_at_the_end_of_a_block) {
 
 /* What a step that failed has taken comes back. */
 TEST(a_step_that_fails_leaves_nothing) {
-    rig               g;
-    td_request_state  r = TD_REQUEST_STATE_IDLE;
-    td_sequence_state s;
-    td_snapshot_rule  rule = {.n_prompt = 300, .n_cacheable = 300};
-    uint32_t          pages[4];
+    AT_END(close_rig) rig g;
+    td_request_state      r = TD_REQUEST_STATE_IDLE;
+    td_sequence_state     s;
+    td_snapshot_rule      rule = {.n_prompt = 300, .n_cacheable = 300};
+    uint32_t              pages[4];
     open_rig(&g, SLOTS);
     cache_path(&g, 0, 4, pages);
     keep_new(&g, pages[0]);
@@ -186,16 +183,15 @@ TEST(a_step_that_fails_leaves_nothing) {
     td_request_state_end(&r, &g.slots);
     assert_int_equal(g.slots.n_free, SLOTS - 1);
     assert_int_equal(td_state_slots_find(&g.slots, pages[1]), TD_STATE_NONE);
-    close_rig(&g);
 }
 
 /* Without a second slot a snapshot is left out, and one that a request stands on makes it wait. */
 TEST(short_of_slots) {
-    rig               g;
-    td_request_state  r = TD_REQUEST_STATE_IDLE, other = TD_REQUEST_STATE_IDLE;
-    td_sequence_state s;
-    td_snapshot_rule  rule = {.n_prompt = 270, .n_cacheable = 270};
-    uint32_t          pages[4];
+    AT_END(close_rig) rig g;
+    td_request_state      r = TD_REQUEST_STATE_IDLE, other = TD_REQUEST_STATE_IDLE;
+    td_sequence_state     s;
+    td_snapshot_rule      rule = {.n_prompt = 270, .n_cacheable = 270};
+    uint32_t              pages[4];
     open_rig(&g, 2);
     cache_path(&g, 0, 4, pages);
     keep_new(&g, pages[0]);
@@ -211,5 +207,4 @@ TEST(short_of_slots) {
     td_request_state_end(&r, &g.slots);
     assert_true(td_request_state_can_step(&other, &g.slots, 128, 200));
     td_request_state_end(&other, &g.slots);
-    close_rig(&g);
 }

@@ -23,12 +23,12 @@ static size_t plain_cut(const char *text, size_t len, const char *const *stop, s
 /* Feed the text in pieces: bit i of cuts ends a piece after character i (width bytes each). */
 static void feed(const char *text, size_t chars, size_t width, uint32_t cuts, const char *const *stop, size_t n_stop,
                  bool include) {
-    td_stream_text s;
-    char           got[256];
-    size_t         n_got = 0, begin = 0, n = 0;
-    int            match = -1, expected;
-    const char    *out;
-    size_t         keep = plain_cut(text, chars * width, stop, n_stop, include, &expected);
+    AT_END(td_stream_text_close) td_stream_text s;
+    char                                        got[256];
+    size_t                                      n_got = 0, begin = 0, n = 0;
+    int                                         match = -1, expected;
+    const char                                 *out;
+    size_t                                      keep = plain_cut(text, chars * width, stop, n_stop, include, &expected);
     assert_int_equal(td_stream_text_open(&s, stop, n_stop, include, NULL), TD_OK);
     for (size_t i = 0; i < chars && match < 0; i++) {
         if (i + 1 < chars && !(cuts >> i & 1)) continue;
@@ -50,7 +50,6 @@ static void feed(const char *text, size_t chars, size_t width, uint32_t cuts, co
     assert_int_equal(match, expected);
     assert_int_equal(n_got, keep);
     assert_memory_equal(got, text, keep);
-    td_stream_text_close(&s);
 }
 
 TEST(every_text_cut_everywhere) {
@@ -81,11 +80,11 @@ TEST(whole_characters) {
 }
 
 TEST(unarmed_text_passes) {
-    const char *const stop[] = {"xy"};
-    td_stream_text    s;
-    const char       *out;
-    size_t            n;
-    int               match;
+    const char *const                           stop[] = {"xy"};
+    AT_END(td_stream_text_close) td_stream_text s;
+    const char                                 *out;
+    size_t                                      n;
+    int                                         match;
     assert_int_equal(td_stream_text_open(&s, stop, 1, false, NULL), TD_OK);
     assert_int_equal(td_stream_text_add(&s, "xyx", 3, false, &out, &n, &match), TD_OK);
     assert_int_equal(match, -1);
@@ -94,16 +93,15 @@ TEST(unarmed_text_passes) {
     assert_int_equal(match, 0);
     assert_int_equal(n, 2);
     assert_memory_equal(out, "ya", 2);
-    td_stream_text_close(&s);
 }
 
 TEST(long_pieces_fit) {
-    const char *const stop[] = {"#"};
-    td_stream_text    s;
-    const char       *out;
-    size_t            n, big = 100000;
-    int               match;
-    char             *text = malloc(big);
+    const char *const                           stop[] = {"#"};
+    AT_END(td_stream_text_close) td_stream_text s;
+    const char                                 *out;
+    size_t                                      n, big = 100000;
+    int                                         match;
+    FREED char                                 *text = malloc(big);
     memset(text, 'q', big);
     assert_int_equal(td_stream_text_open(&s, stop, 1, false, NULL), TD_OK);
     for (int i = 0; i < 3; i++) {
@@ -111,8 +109,6 @@ TEST(long_pieces_fit) {
         assert_int_equal(n, big);
         assert_memory_equal(out, text, big);
     }
-    td_stream_text_close(&s);
-    free(text);
 }
 
 TEST(bad_stops_are_refused) {

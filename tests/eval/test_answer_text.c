@@ -38,30 +38,26 @@ static const example EXAMPLES[] = {
 
 TEST(answers_are_found) {
     for (size_t i = 0; i < sizeof EXAMPLES / sizeof *EXAMPLES; i++) {
-        const example *x = &EXAMPLES[i];
-        td_answer_rule rule;
-        td_error       err = {0};
-        char          *answer;
+        const example                              *x = &EXAMPLES[i];
+        AT_END(td_answer_rule_close) td_answer_rule rule;
+        td_error                                    err = {0};
+        FREED char                                 *answer;
         if (td_answer_rule_open(&rule, x->rule, &err) != TD_OK) fail_msg("%s: %s", x->rule, err.text);
-        char *text = malloc(strlen(x->text)); /* not terminated: what reads on is noticed */
+        FREED char *text = malloc(strlen(x->text)); /* not terminated: what reads on is noticed */
         if (*x->text) memcpy(text, x->text, strlen(x->text));
         assert_int_equal(td_answer_find(&rule, text, strlen(x->text), &answer), TD_OK);
         if (!answer != !x->answer || (answer && strcmp(answer, x->answer)))
             fail_msg("%s of '%s' is '%s', not '%s'", x->rule, x->text, answer ? answer : "none",
                      x->answer ? x->answer : "none");
-        free(text);
-        free(answer);
-        td_answer_rule_close(&rule);
     }
 }
 
 TEST(rules_are_refused) {
     const char *const rules[] = {"", "first-number", "regex", "regex:(", "regex:[z-a]"};
     for (size_t i = 0; i < sizeof rules / sizeof *rules; i++) {
-        td_answer_rule rule;
-        td_error       err = {0};
+        AT_END(td_answer_rule_close) td_answer_rule rule;
+        td_error                                    err = {0};
         assert_int_equal(td_answer_rule_open(&rule, rules[i], &err), TD_EINVAL);
         assert_true(strlen(err.text) > 10);
-        td_answer_rule_close(&rule);
     }
 }

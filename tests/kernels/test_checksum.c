@@ -22,13 +22,12 @@ static unsigned char *noise(size_t bytes) {
 }
 
 TEST(every_copy_is_xxh3) {
-    unsigned char *p = noise(70000);
+    FREED unsigned char *p = noise(70000);
     for (size_t bytes = 1; bytes < 70000 - 3; bytes += 1 + bytes / 7)
         for (size_t at = 0; at < 3; at++) {
             uint64_t want = XXH3_64bits(p + at, bytes);
             EACH_TABLE(t, checksum) assert_int_equal(t->checksum(p + at, bytes), want);
         }
-    free(p);
 }
 
 static uint64_t by_definition(const unsigned char *p, size_t bytes) {
@@ -40,7 +39,7 @@ static uint64_t by_definition(const unsigned char *p, size_t bytes) {
 
 TEST(spans_are_hashed_in_pieces) {
     size_t                 all = 9 * PIECE + 4321;
-    unsigned char         *p = noise(all);
+    FREED unsigned char   *p = noise(all);
     const td_checksum_span spans[] = {{p, all}, {p + 64, PIECE}, {p + 1, 1}, {p + 4096, PIECE + 1}, {p, 4 * PIECE}};
     enum { N = sizeof spans / sizeof *spans };
     for (uint32_t workers = 1; workers <= 3; workers++) {
@@ -53,10 +52,9 @@ TEST(spans_are_hashed_in_pieces) {
         for (size_t i = 0; i < N; i++) assert_int_equal(hash[i], by_definition(spans[i].data, spans[i].bytes));
         td_pool_destroy(pool);
     }
-    free(p);
 }
 
 int main(void) {
     printf("seed %u\n", SEED);
-    return tests_run(NULL, NULL);
+    return tests_run();
 }

@@ -71,24 +71,12 @@ static void check_product(const td_attn16 *k, rnd *r, product_shape s, int most)
     for (size_t i = 0; i < s.m; i++) ((float *)scale.p)[i] = rnd_real(r), ((float *)keep.p)[i] = rnd_real(r);
     for (size_t i = 0; i < s.n; i++) ((float *)column.p)[i] = rnd_real(r);
     memcpy(before, cs, ((s.m - 1) * ldc + s.n) * sizeof *before);
-    td_attn16_gemm g = {.m = s.m,
-                        .n = s.n,
-                        .used = s.used,
-                        .pairs = s.pairs,
-                        .a = as,
-                        .lda = lda,
-                        .scale = scale.p,
-                        .b = bs,
-                        .panel_stride = stride,
-                        .crossed = s.b == CROSSED,
-                        .ldb = s.b == IN_ROWS ? ldb : 0,
-                        .column = s.column ? column.p : NULL,
-                        .keep = s.keep ? keep.p : NULL,
-                        .c = cs,
-                        .ldc = ldc,
-                        .ahead = rnd_u64(r) & 1 ? (const char *)bs : NULL,
-                        .ahead_bytes = 4096};
-    fenced         a_planes = {0}, b_planes = {0};
+    td_attn16_gemm g =
+        WITH(td_attn16_gemm, .m = s.m, .n = s.n, .used = s.used, .pairs = s.pairs, .a = as, .lda = lda, .scale = scale.p,
+             .b = bs, .panel_stride = stride, .crossed = s.b == CROSSED, .ldb = s.b == IN_ROWS ? ldb : 0,
+             .column = s.column ? column.p : NULL, .keep = s.keep ? keep.p : NULL, .c = cs, .ldc = ldc,
+             .ahead = rnd_u64(r) & 1 ? (const char *)bs : NULL, .ahead_bytes = 4096);
+    fenced a_planes = {0}, b_planes = {0};
     if (k->planes_bytes && s.b != IN_ROWS) { /* those of rows, of panels, of both, of none */
         const size_t which = rnd_range(r, 0, 3);
         if (which & 1) g.a_planes = planes_of_rows(r, k, &g, &a_planes);
@@ -195,16 +183,8 @@ TEST(bytes_at_their_ends_are_exact) {
                 b[j / 16][at][j % 16][0] = LARGE[full ? j / 2 & 1 : rnd_range(&r, 0, 7)];
                 if (full) b[j / 16][at][j % 16][1] = LARGE[j / 2 & 1];
             }
-            k->gemm(&(td_attn16_gemm){.m = M,
-                                      .n = N,
-                                      .pairs = PAIRS,
-                                      .a = a,
-                                      .lda = 2 * PAIRS,
-                                      .scale = ones,
-                                      .b = b[0][0][0],
-                                      .panel_stride = PAIRS * 32,
-                                      .c = c,
-                                      .ldc = N});
+            k->gemm(&WITH(td_attn16_gemm, .m = M, .n = N, .pairs = PAIRS, .a = a, .lda = 2 * PAIRS, .scale = ones,
+                          .b = b[0][0][0], .panel_stride = PAIRS * 32, .c = c, .ldc = N));
             for (size_t i = 0; i < M; i++)
                 for (size_t j = 0; j < N; j++) {
                     int64_t sum = 0;
@@ -247,19 +227,9 @@ TEST(rows_become_integers) {
             bool   with_max = rnd_u64(&r) & 1;
             for (size_t i = 0; i < rows * n2; i++) ((int16_t *)x2.p)[i] = rnd_int16(&r, 9000);
             for (size_t i = 0; i < rows; i++) ((float *)x2_scale.p)[i] = magnitude * 1e-3f * (1 + rnd_real(&r) / 2);
-            k->convert(&(td_attn16_rows){.rows = rows,
-                                         .n = n,
-                                         .n2 = n2,
-                                         .dtype = dtype,
-                                         .x = x.p,
-                                         .ld = n,
-                                         .x2 = x2.p,
-                                         .ld2 = n2,
-                                         .x2_scale = x2_scale.p,
-                                         .out = q.p,
-                                         .ld_out = ld_out,
-                                         .scale = scale.p,
-                                         .max = with_max ? max.p : NULL});
+            k->convert(&WITH(td_attn16_rows, .rows = rows, .n = n, .n2 = n2, .dtype = dtype, .x = x.p, .ld = n, .x2 = x2.p,
+                             .ld2 = n2, .x2_scale = x2_scale.p, .out = q.p, .ld_out = ld_out, .scale = scale.p,
+                             .max = with_max ? max.p : NULL));
             for (size_t row = 0; row < rows; row++) {
                 double         norm = 0, largest = 0, step = (double)((float *)scale.p)[row];
                 const int16_t *to = (int16_t *)q.p + row * ld_out;
@@ -353,9 +323,10 @@ static float rounded(const td_attn16 *k, const double *x, size_t n, int16_t *out
 
 /* out [LANES, DV]; error [LANES]: what the rounding of weights may add, in units of out. Checks that no sum can overflow. */
 static void attend(const td_attn16 *k, const problem *p, float softmax_scale, float *out, double *error) {
-    int16_t *q_row = calloc(LANES * p->dk, 2), *q = malloc(LANES * p->dk * 2), *key = malloc(TD_ATTN16_KEYS * p->dk * 2);
-    int16_t  v[TD_ATTN16_KEYS][DV], pairs[DV / 16][TD_ATTN16_KEYS / 2][16][2], weights[LANES][TD_ATTN16_KEYS];
-    float    row_scale[LANES], max[LANES], sum[LANES] = {0}, keep[LANES], p_scale[LANES], k_scale[TD_ATTN16_KEYS],
+    FREED int16_t *q_row = calloc(LANES * p->dk, 2), *q = malloc(LANES * p->dk * 2),
+                  *key = malloc(TD_ATTN16_KEYS * p->dk * 2);
+    int16_t v[TD_ATTN16_KEYS][DV], pairs[DV / 16][TD_ATTN16_KEYS / 2][16][2], weights[LANES][TD_ATTN16_KEYS];
+    float   row_scale[LANES], max[LANES], sum[LANES] = {0}, keep[LANES], p_scale[LANES], k_scale[TD_ATTN16_KEYS],
                                         v_scale[TD_ATTN16_KEYS], v_max[TD_ATTN16_KEYS];
     float x[TD_ATTN16_KEYS][LANES];
     for (size_t i = 0; i < LANES; i++) {
@@ -378,29 +349,11 @@ static void attend(const td_attn16 *k, const problem *p, float softmax_scale, fl
             seen[i] = !some ? 0 : (int32_t)(p->n[i] - first < n ? p->n[i] - first : n);
             from[i] = !some || p->from[i] <= first ? 0 : (int32_t)(p->from[i] - first);
         }
-        k->gemm(&(td_attn16_gemm){.m = n,
-                                  .n = LANES,
-                                  .pairs = p->dk / 2,
-                                  .a = key,
-                                  .lda = p->dk,
-                                  .scale = k_scale,
-                                  .b = q,
-                                  .panel_stride = LANES * p->dk,
-                                  .c = x[0],
-                                  .ldc = LANES});
-        k->softmax(&(td_attn16_softmax){.x = x[0],
-                                        .ldx = LANES,
-                                        .n = n,
-                                        .seen = seen,
-                                        .from = p->windows ? from : NULL,
-                                        .row_scale = row_scale,
-                                        .v_scale = v_scale,
-                                        .v_max = v_max,
-                                        .max = max,
-                                        .sum = sum,
-                                        .keep = keep,
-                                        .p = weights[0],
-                                        .p_scale = p_scale});
+        k->gemm(&WITH(td_attn16_gemm, .m = n, .n = LANES, .pairs = p->dk / 2, .a = key, .lda = p->dk, .scale = k_scale,
+                      .b = q, .panel_stride = LANES * p->dk, .c = x[0], .ldc = LANES));
+        k->softmax(&WITH(td_attn16_softmax, .x = x[0], .ldx = LANES, .n = n, .seen = seen, .from = p->windows ? from : NULL,
+                         .row_scale = row_scale, .v_scale = v_scale, .v_max = v_max, .max = max, .sum = sum, .keep = keep,
+                         .p = weights[0], .p_scale = p_scale));
         for (size_t i = 0; i < LANES; i++) {
             error[i] *= (double)keep[i];
             for (size_t j = 0; j < n; j++) {
@@ -414,24 +367,14 @@ static void attend(const td_attn16 *k, const problem *p, float softmax_scale, fl
                 assert_true(reach <= INT32_MAX);
             }
         }
-        k->gemm(&(td_attn16_gemm){.m = LANES,
-                                  .n = DV,
-                                  .pairs = (n + 1) / 2,
-                                  .a = weights[0],
-                                  .lda = TD_ATTN16_KEYS,
-                                  .scale = p_scale,
-                                  .b = pairs[0][0][0],
-                                  .panel_stride = TD_ATTN16_KEYS * 16,
-                                  .crossed = true,
-                                  .keep = first ? keep : NULL,
-                                  .c = out,
-                                  .ldc = DV});
+        k->gemm(&WITH(td_attn16_gemm, .m = LANES, .n = DV, .pairs = (n + 1) / 2, .a = weights[0], .lda = TD_ATTN16_KEYS,
+                      .scale = p_scale, .b = pairs[0][0][0], .panel_stride = TD_ATTN16_KEYS * 16, .crossed = true,
+                      .keep = first ? keep : NULL, .c = out, .ldc = DV));
     }
     for (size_t i = 0; i < LANES; i++) {
         for (size_t c = 0; c < DV; c++) out[i * DV + c] /= sum[i];
         error[i] /= (double)sum[i];
     }
-    free(q_row), free(q), free(key);
 }
 
 /*

@@ -107,8 +107,8 @@ static void check_lower(const td_delta_math *math, rnd *r) {
     const size_t keys = rnd_range(r, 0, 20), m = rnd_range(r, 1, 20), n = rnd_range(r, 1, 150), lda = keys + m + 1;
     fenced       a = reals(r, m * lda, 0.3f), u = reals(r, (keys + m) * n, 1), c = reals(r, m * n, 1),
            u1 = copy_of(&u, (keys + m) * n), c1 = copy_of(&c, m * n);
-    float *const us = u.p;
-    double      *want = malloc((keys + m) * n * sizeof *want), *size = malloc((keys + m) * n * sizeof *size);
+    float *const  us = u.p;
+    FREED double *want = malloc((keys + m) * n * sizeof *want), *size = malloc((keys + m) * n * sizeof *size);
     for (size_t t = 0; t < keys + m; t++)
         for (size_t j = 0; j < n; j++) {
             double sum = (double)us[t * n + j], all = fabs(sum);
@@ -137,12 +137,8 @@ static void check_lower(const td_delta_math *math, rnd *r) {
     for (size_t i = 0; i < m; i++)
         for (size_t part = 0, cut = rnd_range(r, 0, n); part < 2; part++) {
             const size_t  from = part ? cut : 0;
-            td_lower_args one = {.m = 1,
-                                 .n = part ? n - cut : cut,
-                                 .keys = keys + i,
-                                 .a = (float *)a.p + i * lda,
-                                 .u = (float *)u1.p + from,
-                                 .ldu = n};
+            td_lower_args one = WITH(td_lower_args, .m = 1, .n = part ? n - cut : cut, .keys = keys + i,
+                                     .a = (float *)a.p + i * lda, .u = (float *)u1.p + from, .ldu = n);
             one.c = (float *)u1.p + (keys + i) * n + from;
             math->lower(&one);
             one.keys++;
@@ -151,8 +147,6 @@ static void check_lower(const td_delta_math *math, rnd *r) {
         }
     assert_memory_equal(u1.p, u.p, (keys + m) * n * sizeof(float));
     assert_memory_equal(c1.p, c.p, m * n * sizeof(float));
-    free(want);
-    free(size);
     UNFENCE(&a, &u, &c, &u1, &c1);
 }
 
@@ -161,17 +155,8 @@ static void check_fold(const td_delta_math *math, rnd *r, bool zeros) {
     const size_t m = rnd_range(r, 1, 40), n = rnd_range(r, 1, 100), keys = rnd_range(r, 1, 40), cut = rnd_range(r, 0, keys);
     fenced k = reals(r, keys * m, 1), u = reals(r, keys * n, 1), in = reals(r, m * n, 1), out = fence(m * n * sizeof(float)),
            parts = copy_of(&in, m * n);
-    td_fold_args f = {.m = m,
-                      .n = n,
-                      .keys = keys,
-                      .k = k.p,
-                      .ldk = m,
-                      .u = u.p,
-                      .ldu = n,
-                      .in = zeros ? NULL : in.p,
-                      .scale = 0.37f,
-                      .out = out.p,
-                      .ld = n};
+    td_fold_args f = WITH(td_fold_args, .m = m, .n = n, .keys = keys, .k = k.p, .ldk = m, .u = u.p, .ldu = n,
+                          .in = zeros ? NULL : in.p, .scale = 0.37f, .out = out.p, .ld = n);
     math->fold(&f);
     for (size_t i = 0; i < m; i++)
         for (size_t j = 0; j < n; j++) {

@@ -15,9 +15,9 @@ static const float SCALES[] = {NAN, INFINITY, -0.0f, 1e-43f, -1e-40f, 3e38f};
 
 /* The tiles of a matrix of int8 codes q [n, k] with scales sw [n], k padded; both end at a fence. */
 static fenced pack_tiles(const td_tile_layout *tiles, const int8_t *q, const float *sw, size_t n, size_t k) {
-    size_t  padded = (k + tiles->kr - 1) / tiles->kr * tiles->kr, bytes = td_tile_bytes(tiles, padded, NULL);
-    fenced  w = fence((n + tiles->nr - 1) / tiles->nr * bytes);
-    int8_t *rows = malloc(tiles->nr * padded);
+    size_t        padded = (k + tiles->kr - 1) / tiles->kr * tiles->kr, bytes = td_tile_bytes(tiles, padded, NULL);
+    fenced        w = fence((n + tiles->nr - 1) / tiles->nr * bytes);
+    FREED int8_t *rows = malloc(tiles->nr * padded);
     for (size_t first = 0; first < n; first += tiles->nr) {
         float scale[TD_GEMM_NR_MAX] = {0};
         memset(rows, 0, tiles->nr * padded);
@@ -28,7 +28,6 @@ static fenced pack_tiles(const td_tile_layout *tiles, const int8_t *q, const flo
         td_tile_pack(tiles, (char *)w.p + first / tiles->nr * bytes, &(td_gemm_weights){.rows = rows, .scale = scale},
                      padded, NULL);
     }
-    free(rows);
     return w;
 }
 
@@ -38,8 +37,8 @@ static void check_w8a8(const td_gemm_kernel *kernel, rnd *r, size_t m, size_t n,
     size_t element = td_dtype_bytes(out_dtype);
     fenced x = fence(m * padded), sw = fence(n * 4), out = fence((m * ldo - 3) * element), b = fence(n * 4),
            q = fence(n * k);
-    int8_t      *xs = x.p, *qs = q.p;
-    td_gemm_row *rows = calloc(m, sizeof *rows);
+    int8_t            *xs = x.p, *qs = q.p;
+    FREED td_gemm_row *rows = calloc(m, sizeof *rows);
     memset(xs, 0, m * padded);
     for (size_t i = 0; i < n * k; i++) qs[i] = (int8_t)(rnd_u64(r) & 255); /* all of int8 */
     for (size_t i = 0; i < m; i++) {
@@ -55,12 +54,8 @@ static void check_w8a8(const td_gemm_kernel *kernel, rnd *r, size_t m, size_t n,
     for (size_t j = 0; j < n; j++) ((float *)b.p)[j] = rnd_real(r) * 1000;
     fenced       w = pack_tiles(tiles, qs, sw.p, n, k);
     size_t       cut = rnd_range(r, 0, n_tiles); /* two items */
-    td_gemm_args a = {.tile = w.p,
-                      .n_tiles = cut,
-                      .k = padded,
-                      .m = m,
-                      .rows = rows,
-                      .end = {.n = n, .bias = bias ? b.p : NULL, .out = out.p, .ld = ldo, .dtype = out_dtype}};
+    td_gemm_args a = WITH(td_gemm_args, .tile = w.p, .n_tiles = cut, .k = padded, .m = m, .rows = rows,
+                          .end = {.n = n, .bias = bias ? b.p : NULL, .out = out.p, .ld = ldo, .dtype = out_dtype});
     if (a.n_tiles) kernel->run(&a);
     a.tile = (char *)w.p + cut * td_tile_bytes(tiles, padded, NULL);
     a.n_tiles = n_tiles - cut;
@@ -79,7 +74,6 @@ static void check_w8a8(const td_gemm_kernel *kernel, rnd *r, size_t m, size_t n,
         for (size_t c = 0; i + 1 < m && c < 3 * element; c++) /* between rows nothing is written */
             assert_int_equal(((unsigned char *)out.p)[(i * ldo + n) * element + c], 0x5a);
     }
-    free(rows);
     fenced *all[] = {&x, &w, &sw, &out, &b, &q};
     for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) unfence(all[i]);
 }
@@ -124,12 +118,8 @@ TEST(w8a8_holds_the_largest_sums) {
             for (size_t i = 0; i < m; i++)
                 rows[i] = (td_gemm_row){.x = x + i * k, .scale = 1, .sum = 127 * sign * (int32_t)k};
             fenced tiles = pack_tiles(kernel->tiles, w, sw, n, k);
-            kernel->run(&(td_gemm_args){.tile = tiles.p,
-                                        .n_tiles = (n + kernel->tiles->nr - 1) / kernel->tiles->nr,
-                                        .k = k,
-                                        .m = m,
-                                        .rows = rows,
-                                        .end = {.n = n, .out = out, .ld = n, .dtype = TD_DT_F32}});
+            kernel->run(&WITH(td_gemm_args, .tile = tiles.p, .n_tiles = (n + kernel->tiles->nr - 1) / kernel->tiles->nr,
+                              .k = k, .m = m, .rows = rows, .end = {.n = n, .out = out, .ld = n, .dtype = TD_DT_F32}));
             for (size_t i = 0; i < m * n; i++) assert_true(out[i] == (float)(weight * 127 * (int64_t)sign * (int64_t)k));
             free(w), free(x), unfence(&tiles);
         }
@@ -160,19 +150,10 @@ TEST(products_agree_in_every_tile) {
         fill(&r, &a, m * k, TD_DT_F32);
         fill(&r, &b, (k - 1) * ldb + n, dtype);
         fill(&r, &c, m * n, TD_DT_F32);
-        float *before = malloc(m * n * sizeof *before);
+        FREED float *before = malloc(m * n * sizeof *before);
         memcpy(before, c.p, m * n * sizeof *before);
-        td_fgemm_args g = {.m = m,
-                           .n = n,
-                           .k = k,
-                           .a = a.p,
-                           .lda = k,
-                           .b = b.p,
-                           .ldb = ldb,
-                           .b_dtype = dtype,
-                           .accumulate = round & 4,
-                           .c = c.p,
-                           .ldc = n};
+        td_fgemm_args g = WITH(td_fgemm_args, .m = m, .n = n, .k = k, .a = a.p, .lda = k, .b = b.p, .ldb = ldb,
+                               .b_dtype = dtype, .accumulate = round & 4, .c = c.p, .ldc = n);
         math->gemm(&g);
         for (size_t i = 0; i < m; i++)
             for (size_t j = 0; j < n; j++) {
@@ -200,7 +181,6 @@ TEST(products_agree_in_every_tile) {
             }
             assert_memory_equal(one.p, (float *)c.p + i * n, n * 4);
         }
-        free(before);
         fenced *all[] = {&a, &b, &c, &one};
         for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) unfence(all[i]);
     }

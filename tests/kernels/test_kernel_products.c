@@ -71,11 +71,10 @@ typedef struct {
 
 static test_tile empty_tile(const variant *v, size_t k) {
     size_t    nr = v->kernel->tiles->nr, n_scales = nr * scales_of_row(v, k);
-    test_tile t = {.tile = guard_alloc(td_tile_bytes(v->kernel->tiles, k, &v->groups)),
-                   .rows = guard_alloc(nr * k * td_gemm_element((td_product)v->format)),
-                   .scale = guard_alloc(n_scales * sizeof(float)),
-                   .zero = guard_alloc(n_scales),
-                   .factor = guard_alloc(nr * sizeof(float))};
+    test_tile t = WITH(test_tile, .tile = guard_alloc(td_tile_bytes(v->kernel->tiles, k, &v->groups)),
+                       .rows = guard_alloc(nr * k * td_gemm_element((td_product)v->format)),
+                       .scale = guard_alloc(n_scales * sizeof(float)), .zero = guard_alloc(n_scales),
+                       .factor = guard_alloc(nr * sizeof(float)));
     t.w = (td_gemm_weights){t.rows.data, t.scale.data, t.zero.data, t.factor.data};
     return t;
 }
@@ -189,10 +188,10 @@ TEST(kernels_match_plain_sums) {
             if (k == last || (k > 1024 && v->groups.size && v->groups.scale_dtype != TD_DT_BF16 &&
                               v->groups.scale_dtype != TD_DT_F8_E4M3))
                 continue;
-            test_tile t = make_tile(v, k);
+            AT_END(free_tile) test_tile t = make_tile(v, k);
             last = k;
-            size_t n_rows = z == 0 ? ROWS_MAX : 47, nr = kernel->tiles->nr;
-            float *want = malloc(n_rows * nr * sizeof *want);
+            size_t       n_rows = z == 0 ? ROWS_MAX : 47, nr = kernel->tiles->nr;
+            FREED float *want = malloc(n_rows * nr * sizeof *want);
             for (size_t r = 0; r < n_rows; r++) {
                 x[r] = make_row(v, k, 100 + r, 0.5f + (float)r);
                 for (size_t n = 0; n < nr; n++) want[r * nr + n] = expected(v, &t.w, n, k, &x[r].row);
@@ -200,30 +199,21 @@ TEST(kernels_match_plain_sums) {
             for (size_t q = 0; q < sizeof ms / sizeof ms[0]; q++) {
                 size_t m = ms[q];
                 if (m > n_rows) continue;
-                guarded out = guard_alloc(m * nr * sizeof(float));
-                size_t  row_bytes = k * (v->format == TD_EXPERT_BF16 ? sizeof(float) : 1);
-                guarded even = guard_alloc(m * row_bytes);
+                AT_END(guard_free) guarded out = guard_alloc(m * nr * sizeof(float));
+                size_t                     row_bytes = k * (v->format == TD_EXPERT_BF16 ? sizeof(float) : 1);
+                AT_END(guard_free) guarded even = guard_alloc(m * row_bytes);
                 for (size_t r = 0; r < m; r++) {
                     rows[r] = x[r].row;
                     rows[r].x = memcpy((char *)even.data + r * row_bytes, x[r].x.data, row_bytes);
                 }
-                kernel->run(&(td_gemm_args){.tile = t.tile.data,
-                                            .n_tiles = 1,
-                                            .k = k,
-                                            .m = m,
-                                            .rows = rows,
-                                            .groups = v->groups,
-                                            .end = plain_end(kernel, out.data)});
+                kernel->run(&WITH(td_gemm_args, .tile = t.tile.data, .n_tiles = 1, .k = k, .m = m, .rows = rows,
+                                  .groups = v->groups, .end = plain_end(kernel, out.data)));
                 assert_memory_equal(out.data, want, m * nr * sizeof *want);
-                guard_free(&even);
-                guard_free(&out);
             }
             for (size_t r = 0; r < n_rows; r++) {
                 guard_free(&x[r].x);
                 guard_free(&x[r].sums);
             }
-            free(want);
-            free_tile(&t);
         }
     }
 }
@@ -242,35 +232,26 @@ TEST(random_shapes_match_the_scalar_kernel) {
                k = (1 + td_rng_u64(SEED, 21, i) % (K_MAX / kernel->tiles->kr)) * kernel->tiles->kr;
         size_t element = v->format == TD_EXPERT_BF16 ? sizeof(float) : 1,
                stride = k * element + td_rng_u64(SEED, 22, i) % 5 * 64;
-        guarded  x = guard_alloc((m - 1) * stride + k * element), out = guard_alloc(m * kernel->tiles->nr * sizeof(float));
-        float   *want = malloc(m * kernel->tiles->nr * sizeof(float));
-        test_row row[ROWS_MAX];
-        td_gemm_row rows[ROWS_MAX];
-        test_tile   t = make_tile(v, k);
-        void       *scalar_tile = aligned_alloc(64, td_tile_bytes(scalar->tiles, k, &v->groups));
+        AT_END(guard_free)
+        guarded x = guard_alloc((m - 1) * stride + k * element), out = guard_alloc(m * kernel->tiles->nr * sizeof(float));
+        FREED float                *want = malloc(m * kernel->tiles->nr * sizeof(float));
+        test_row                    row[ROWS_MAX];
+        td_gemm_row                 rows[ROWS_MAX];
+        AT_END(free_tile) test_tile t = make_tile(v, k);
+        FREED void                 *scalar_tile = aligned_alloc(64, td_tile_bytes(scalar->tiles, k, &v->groups));
         for (size_t r = 0; r < m; r++) {
             rows[r] = (row[r] = make_row(v, k, 300 + i * ROWS_MAX + r, 0.5f + (float)r)).row;
             rows[r].x = memcpy((char *)x.data + r * stride, row[r].x.data, k * element);
         }
-        kernel->run(&(td_gemm_args){.tile = t.tile.data,
-                                    .n_tiles = 1,
-                                    .k = k,
-                                    .m = m,
-                                    .rows = rows,
-                                    .groups = v->groups,
-                                    .end = plain_end(kernel, out.data)});
+        kernel->run(&WITH(td_gemm_args, .tile = t.tile.data, .n_tiles = 1, .k = k, .m = m, .rows = rows, .groups = v->groups,
+                          .end = plain_end(kernel, out.data)));
         for (size_t n0 = 0; n0 < kernel->tiles->nr; n0 += scalar->tiles->nr) {
             size_t          first = n0 * scales_of_row(v, k);
             td_gemm_weights w = {(char *)t.w.rows + n0 * k * td_gemm_element((td_product)v->format), t.w.scale + first,
                                  t.w.zero + first, t.w.factor + n0};
             td_tile_pack(scalar->tiles, scalar_tile, &w, k, &v->groups);
-            scalar->run(&(td_gemm_args){.tile = scalar_tile,
-                                        .n_tiles = 1,
-                                        .k = k,
-                                        .m = m,
-                                        .rows = rows,
-                                        .groups = v->groups,
-                                        .end = plain_end(scalar, want)});
+            scalar->run(&WITH(td_gemm_args, .tile = scalar_tile, .n_tiles = 1, .k = k, .m = m, .rows = rows,
+                              .groups = v->groups, .end = plain_end(scalar, want)));
             for (size_t r = 0; r < m; r++)
                 if (memcmp((float *)out.data + r * kernel->tiles->nr + n0, want + r * scalar->tiles->nr,
                            scalar->tiles->nr * sizeof *want))
@@ -281,11 +262,6 @@ TEST(random_shapes_match_the_scalar_kernel) {
             guard_free(&row[r].x);
             guard_free(&row[r].sums);
         }
-        guard_free(&x);
-        guard_free(&out);
-        free_tile(&t);
-        free(scalar_tile);
-        free(want);
     }
 }
 
@@ -303,19 +279,19 @@ TEST(borders_of_tiles_match_the_scalar_kernel) {
         size_t                nr = kernel->tiles->nr;
         if (kernel == scalar || (v->format != TD_EXPERT_INT4C && v->format != TD_EXPERT_INT8C)) continue;
         for (size_t z = 0; z < sizeof ks / sizeof ks[0]; z++) {
-            size_t    k = ks[z];
-            test_tile t = make_tile(v, k);
-            void     *scalar_tile = aligned_alloc(64, td_tile_bytes(scalar->tiles, k, &v->groups));
-            int8_t   *codes = malloc(ROWS_MAX * k);
-            float    *want = aligned_alloc(64, 2 * ROWS_MAX * nr * sizeof(float));
+            size_t                      k = ks[z];
+            AT_END(free_tile) test_tile t = make_tile(v, k);
+            FREED void                 *scalar_tile = aligned_alloc(64, td_tile_bytes(scalar->tiles, k, &v->groups));
+            FREED int8_t               *codes = malloc(ROWS_MAX * k);
+            FREED float                *want = aligned_alloc(64, 2 * ROWS_MAX * nr * sizeof(float));
             for (size_t r = 0; r < ROWS_MAX; r++) {
                 rows[r] = (td_gemm_row){.scale = 0.5f + (float)r};
                 for (size_t j = 0; j < k; j++)
                     rows[r].sum += codes[r * k + j] = (int8_t)((int)(td_rng_u64(SEED, 30 + r, j) % 255) - 127);
             }
             for (size_t q = 0; q < sizeof ms / sizeof ms[0]; q++) {
-                size_t  m = ms[q];
-                guarded x = guard_alloc(m * k), out = guard_alloc(m * nr * sizeof(float));
+                size_t                     m = ms[q];
+                AT_END(guard_free) guarded x = guard_alloc(m * k), out = guard_alloc(m * nr * sizeof(float));
                 memcpy(x.data, codes, m * k);
                 for (size_t r = 0; r < m; r++) rows[r].x = (int8_t *)x.data + r * k;
                 kernel->run(&(td_gemm_args){
@@ -330,13 +306,7 @@ TEST(borders_of_tiles_match_the_scalar_kernel) {
                                    scalar->tiles->nr * sizeof *want))
                             fail_msg("%s, k %zu, row %zu of %zu: not as %s", kernel->name, k, r, m, scalar->name);
                 }
-                guard_free(&x);
-                guard_free(&out);
             }
-            free(codes);
-            free(want);
-            free(scalar_tile);
-            free_tile(&t);
         }
     }
 }
@@ -356,35 +326,28 @@ TEST(extremes_do_not_saturate) {
         for (int ends = 0; ends < 4; ends++) {
             int code = ends & 1 ? EXTREME[v->format].lo : EXTREME[v->format].hi,
                 zero = v->groups.zero_points ? (ends & 1 ? 15 : 0) : 8;
-            int8_t    value = ends & 2 ? -127 : 127;
-            test_tile t = empty_tile(v, k);
+            int8_t                      value = ends & 2 ? -127 : 127;
+            AT_END(free_tile) test_tile t = empty_tile(v, k);
             memset(t.w.rows, code, kernel->tiles->nr * k);
             memset(t.w.zero, zero, kernel->tiles->nr * scales_of_row(v, k));
             for (size_t n = 0; n < kernel->tiles->nr * scales_of_row(v, k); n++) t.w.scale[n] = 1;
             for (size_t n = 0; n < kernel->tiles->nr; n++) t.w.factor[n] = 1;
             td_tile_pack(kernel->tiles, t.tile.data, &t.w, k, &v->groups);
-            test_row    x = make_row(v, k, 1, 1);
-            guarded     out = guard_alloc(ROWS * kernel->tiles->nr * sizeof(float));
-            td_gemm_row rows[ROWS]; /* the same one: no distance between them */
+            test_row                   x = make_row(v, k, 1, 1);
+            AT_END(guard_free) guarded out = guard_alloc(ROWS * kernel->tiles->nr * sizeof(float));
+            td_gemm_row                rows[ROWS]; /* the same one: no distance between them */
             memset(x.x.data, value, k);
             x.row.sum = value * (int32_t)k;
             if (v->groups.size) td_group_sums_i8(x.x.data, k, v->groups.size, x.sums.data);
             float want = expected(v, &t.w, 0, k, &x.row);
             for (size_t r = 0; r < ROWS; r++) rows[r] = x.row;
             for (size_t m = 1; m <= ROWS; m += ROWS - 1) {
-                kernel->run(&(td_gemm_args){.tile = t.tile.data,
-                                            .n_tiles = 1,
-                                            .k = k,
-                                            .m = m,
-                                            .rows = rows,
-                                            .groups = v->groups,
-                                            .end = plain_end(kernel, out.data)});
+                kernel->run(&WITH(td_gemm_args, .tile = t.tile.data, .n_tiles = 1, .k = k, .m = m, .rows = rows,
+                                  .groups = v->groups, .end = plain_end(kernel, out.data)));
                 for (size_t n = 0; n < m * kernel->tiles->nr; n++) assert_true(((float *)out.data)[n] == want);
             }
             guard_free(&x.x);
             guard_free(&x.sums);
-            guard_free(&out);
-            free_tile(&t);
         }
     }
 }
@@ -427,17 +390,11 @@ static void check_end(const variant *v, end_kind kind, uint64_t seed) {
         rows[r].x = memcpy((char *)even.data + r * row_bytes, x[r].x.data, row_bytes);
     }
     for (size_t t = 0; t < n_tiles; t++) {
-        test_tile one = make_tile(v, k);
+        AT_END(free_tile) test_tile one = make_tile(v, k);
         memcpy((char *)tiles.data + t * bytes, one.tile.data, bytes);
-        free_tile(&one);
     }
-    td_gemm_args a = {.tile = tiles.data,
-                      .n_tiles = n_tiles,
-                      .k = k,
-                      .m = m,
-                      .rows = rows,
-                      .groups = v->groups,
-                      .end = {.n = n_tiles * nr, .out = y, .ld = COLUMNS_MAX, .dtype = TD_DT_F32}};
+    td_gemm_args a = WITH(td_gemm_args, .tile = tiles.data, .n_tiles = n_tiles, .k = k, .m = m, .rows = rows,
+                          .groups = v->groups, .end = {.n = n_tiles * nr, .out = y, .ld = COLUMNS_MAX, .dtype = TD_DT_F32});
     kernel->run(&a);
     for (size_t i = 0; i < n; i++) ((float *)bias.data)[i] = (float)td_rng_uniform(SEED, 44, i) * 100;
     for (size_t i = 0; i < (m - 1) * ld + n; i++) ((float *)gate.data)[i] = (float)td_rng_uniform(SEED, 45, i) * 20 - 10;
@@ -500,10 +457,10 @@ TEST(unpack_inverts_pack) {
     static variant variants[VARIANTS_MAX];
     size_t         n_variants = list_variants(variants, false), k = 384;
     for (size_t i = 0; i < n_variants; i++) {
-        const variant        *v = &variants[i];
-        const td_gemm_kernel *kernel = v->kernel;
-        test_tile             t = make_tile(v, k), u = empty_tile(v, k);
-        size_t                n_scales = kernel->tiles->nr * scales_of_row(v, k);
+        const variant              *v = &variants[i];
+        const td_gemm_kernel       *kernel = v->kernel;
+        AT_END(free_tile) test_tile t = make_tile(v, k), u = empty_tile(v, k);
+        size_t                      n_scales = kernel->tiles->nr * scales_of_row(v, k);
         assert_int_equal(td_tile_bytes(kernel->tiles, k, &v->groups) % 64, 0);
         assert_true(strlen(kernel->tiles->name) <= 15);
         td_tile_unpack(kernel->tiles, t.tile.data, &u.w, k, &v->groups);
@@ -512,8 +469,6 @@ TEST(unpack_inverts_pack) {
         if (v->format == TD_EXPERT_INT4G) assert_memory_equal(u.w.zero, t.w.zero, n_scales);
         if (v->format == TD_EXPERT_FP4G) assert_memory_equal(u.w.factor, t.w.factor, kernel->tiles->nr * sizeof(float));
         assert_ptr_equal(td_tile_layout_named((td_product)v->format, kernel->tiles->name), kernel->tiles);
-        free_tile(&t);
-        free_tile(&u);
     }
 }
 
@@ -545,7 +500,7 @@ TEST(bytes_are_tight) {
 
 TEST(silu_is_accurate_and_the_same_in_every_tier) {
     enum { N = 1 << 16 };
-    float *g = malloc(N * 4), *u = malloc(N * 4), *first = malloc(N * 4);
+    FREED float *g = malloc(N * 4), *u = malloc(N * 4), *first = malloc(N * 4);
     for (uint32_t i = 0; i < N; i++) {
         g[i] = (float)(td_rng_uniform(SEED, 6, i) * 60 - 30);
         if (i % 8 == 0) g[i] = (float)(td_rng_uniform(SEED, 7, i) * 400 - 200);
@@ -556,7 +511,7 @@ TEST(silu_is_accurate_and_the_same_in_every_tier) {
     g[6] = -0.0f;
     size_t n_seen = 0;
     EACH_TABLE(t, rows) {
-        guarded out = guard_alloc(N * 4);
+        AT_END(guard_free) guarded out = guard_alloc(N * 4);
         t->rows->glu(&SILU, g, u, 1, N, out.data, N);
         if (n_seen++ == 0) memcpy(first, out.data, N * 4);
         assert_memory_equal(out.data, first, N * 4);
@@ -573,7 +528,6 @@ TEST(silu_is_accurate_and_the_same_in_every_tier) {
             assert_memory_equal(rows[r], (float *)out.data + 32 * r, 32 * sizeof(float));
             for (uint32_t i = 32; i < 48; i++) assert_true(rows[r][i] == -1);
         }
-        guard_free(&out);
     }
     double worst = 0;
     for (uint32_t i = 0; i < N; i++) {
@@ -592,15 +546,12 @@ TEST(silu_is_accurate_and_the_same_in_every_tier) {
         t->rows->glu(&SILU, g, u, 1, 16, first, 16);
         assert_true(isnan(first[0]) && !isnan(first[1]));
     }
-    free(g);
-    free(u);
-    free(first);
 }
 
 /* Errors are of a product with (u' + up_add) and a sigmoid: a few roundings each. */
 TEST(gated_units_are_accurate_and_the_same_in_every_tier) {
     enum { N = 5000 };
-    float *g = malloc(N * 4), *u = malloc(N * 4), *first = malloc(N * 4);
+    FREED float *g = malloc(N * 4), *u = malloc(N * 4), *first = malloc(N * 4);
     for (uint32_t i = 0; i < N; i++) {
         g[i] = (float)(td_rng_uniform(SEED, 50, i) * 40 - 20);
         u[i] = (float)(td_rng_uniform(SEED, 51, i) * 40 - 20);
@@ -610,13 +561,12 @@ TEST(gated_units_are_accurate_and_the_same_in_every_tier) {
         const td_glu *p = &GLUS[k];
         size_t        n_seen = 0;
         EACH_TABLE(t, rows) {
-            guarded out = guard_alloc(N * 4);
+            AT_END(guard_free) guarded out = guard_alloc(N * 4);
             t->rows->glu(p, g, u, 1, N, out.data, N);
             if (n_seen++ == 0) memcpy(first, out.data, N * 4);
             for (uint32_t i = 0; i < N; i++) /* a NaN may have any bits */
                 if (memcmp((float *)out.data + i, first + i, 4) && !(isnan(first[i]) && isnan(((float *)out.data)[i])))
                     fail_msg("%s: unit %zu, value %u", t->name, k, i);
-            guard_free(&out);
         }
         assert_true(isnan(first[3]) && isnan(first[4]));
         for (uint32_t i = 5; i < N; i++) {
@@ -627,9 +577,6 @@ TEST(gated_units_are_accurate_and_the_same_in_every_tier) {
             assert_true(fabs((double)first[i] - want) <= allowed * (fabs(want) + 0.1 * size / (1 + exp(-alpha * gate))));
         }
     }
-    free(g);
-    free(u);
-    free(first);
 }
 
 TEST(tables_are_whole_and_in_order) {

@@ -51,11 +51,11 @@ TEST(tiers_match_the_rule) {
     for (size_t d = 0; d < 3; d++)
         for (size_t z = 0; z < sizeof sizes / sizeof sizes[0]; z++)
             for (int limit = 0; limit < 2; limit++) {
-                size_t  k = sizes[z];
-                float   qmax = limit ? 7.0f : 127.0f, want_scale;
-                guarded x = guard_alloc(k * td_dtype_bytes(dtypes[d])), q = guard_alloc(k);
-                int8_t  want[7168];
-                int32_t want_sum;
+                size_t                     k = sizes[z];
+                float                      qmax = limit ? 7.0f : 127.0f, want_scale;
+                AT_END(guard_free) guarded x = guard_alloc(k * td_dtype_bytes(dtypes[d])), q = guard_alloc(k);
+                int8_t                     want[7168];
+                int32_t                    want_sum;
                 for (size_t i = 0; i < k; i++) set_value(dtypes[d], x.data, i, (float)(td_rng_uniform(SEED, z, i) * 6 - 3));
                 model(dtypes[d], x.data, k, qmax, want, &want_scale, &want_sum);
                 EACH_TABLE(t, rows) {
@@ -67,8 +67,6 @@ TEST(tiers_match_the_rule) {
                     assert_memory_equal(&scale, &want_scale, sizeof scale);
                     assert_int_equal(sum, want_sum);
                 }
-                guard_free(&x);
-                guard_free(&q);
             }
 }
 

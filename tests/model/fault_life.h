@@ -32,10 +32,10 @@ typedef struct {
 
 /* A prompt, and a token after it; a pass that fails is run again, unless a card is lost, as the engine does. */
 static inline void run_passes(td_model *m, life *l) {
-    static const uint32_t ids[TOKENS] = {5, 17, 99, 3, 200, 41}, page[1] = {1};
-    td_step_rows          rows = {0};
-    const float          *logits = NULL;
-    td_error              err = {0};
+    static const uint32_t                   ids[TOKENS] = {5, 17, 99, 3, 200, 41}, page[1] = {1};
+    AT_END(td_step_rows_close) td_step_rows rows = {0};
+    const float                            *logits = NULL;
+    td_error                                err = {0};
     if (td_step_rows_open(&rows, 8, 2, 128, &err) != TD_OK) return;
     for (uint32_t i = 0; i < 2; i++) {
         td_out_rows out = {.row = (const uint32_t[]){i ? 0 : TOKENS - 2}, .n = 1};
@@ -53,7 +53,6 @@ static inline void run_passes(td_model *m, life *l) {
         memcpy(l->logits, logits, sizeof l->logits);
     }
     l->lost = td_model_is_lost(m, NULL);
-    td_step_rows_close(&rows);
 }
 
 static inline life live(const life_case *c) {
@@ -65,7 +64,7 @@ static inline life live(const life_case *c) {
     char            path[256];
     json_error_t    e;
     snprintf(path, sizeof path, "tests/data/golden/%s/manifest.json", c->folder);
-    json_t *manifest = json_load_file(repo_path(path), 0, &e);
+    json_auto_t *manifest = json_load_file(repo_path(path), 0, &e);
     if (td_pool_create(&place, 1, &pool, &err) != TD_OK) _exit(90);
     td_model_spec spec = td_model_spec_of(repo_path(json_string_value(json_object_get(manifest, "model"))), 8);
     spec.override_json = "{\"num_hidden_layers\": 2}";
@@ -85,7 +84,6 @@ static inline life live(const life_case *c) {
     }
     snprintf(l.said, sizeof l.said, "%s", err.text);
     td_pool_destroy(pool);
-    json_decref(manifest);
     return l;
 }
 

@@ -30,23 +30,6 @@ size_t remove_folder(const char *folder) {
     return n;
 }
 
-static char *g_folder;
-
-static int make_it(void **state) {
-    (void)state;
-    return mkdtemp(g_folder) ? 0 : -1;
-}
-static int remove_it(void **state) {
-    (void)state;
-    remove_folder(g_folder);
-    return 0;
-}
-
-int run_in_folder(char *folder) {
-    g_folder = folder;
-    return tests_run(make_it, remove_it);
-}
-
 char *read_file(const char *path, size_t *size) {
     FILE *f = fopen(path, "rb");
     if (!f) fail_msg("cannot open %s", path);
@@ -78,9 +61,8 @@ void copy_files(const char *from, const char *to, const char *const *names, size
         char   path[PATH_BYTES];
         size_t size;
         if (access(path_of(path, from, names[i]), F_OK) != 0) continue;
-        char *data = read_file(path, &size);
+        FREED char *data = read_file(path, &size);
         write_file(path_of(path, to, names[i]), data, size);
-        free(data);
     }
 }
 

@@ -10,8 +10,14 @@ size_t empty_folder(const char *folder);
 /** The folder too. @return how many files there were; 0 when there is no folder. */
 size_t remove_folder(const char *folder);
 
-/** Run every case (td_test.h) with a folder, whose template of mkdtemp's becomes its path; it is removed at the end. @return main's. */
-int run_in_folder(char *folder);
+/** Every case of a program (td_test.h) has this folder, whose template of mkdtemp's becomes its path; it is removed at the end. */
+#define IN_FOLDER(folder)                 \
+    BEFORE_ALL {                          \
+        assert_non_null(mkdtemp(folder)); \
+    }                                     \
+    AFTER_ALL {                           \
+        remove_folder(folder);            \
+    }
 
 /** A whole file, malloc'd, with a 0 behind it. */
 char *read_file(const char *path, size_t *size);

@@ -80,8 +80,8 @@ static inline void check_mtp(model_run *host, model_run *card, const char *folde
     assert_true(n <= all && all <= TOKENS_MAX);
     for (uint32_t i = 0; i < all; i++) fed[i] = (uint32_t)json_integer_value(json_array_get(list, i));
     fed[all] = (uint32_t)json_integer_value(json_array_get(json_object_get(prompt, "greedy"), 0));
-    float *want = read_logits(folder, prompt, "mtp_logits", all * vocab), *whole = malloc(values * sizeof *whole),
-          *got = malloc(values * sizeof *got);
+    FREED float *want = read_logits(folder, prompt, "mtp_logits", all * vocab), *whole = malloc(values * sizeof *whole),
+                *got = malloc(values * sizeof *got);
     assert_true(whole && got);
     bool one_by_one = n <= ONE_BY_ONE_MAX || getenv("TD_TEST_FULL");
     for (int absorbed = 0; absorbed < 1 + one_by_one; absorbed++) {
@@ -96,16 +96,13 @@ static inline void check_mtp(model_run *host, model_run *card, const char *folde
     }
     run_mtp_in_chunks(card, fed, n, 5, false, got);
     assert_memory_equal(got, whole, values * sizeof *got);
-    free(want);
-    free(whole);
-    free(got);
 }
 
 /* Sequence 1 beside two others of the same step. */
 static inline void run_in_company(model_run *r, const uint32_t *ids, uint32_t n, float *logits) {
-    size_t   vocab = td_model_get_config(r->model)->vocab;
-    uint32_t first = n / 3, rows = first + n + 1;
-    float   *all = malloc((size_t)rows * vocab * sizeof *all);
+    size_t       vocab = td_model_get_config(r->model)->vocab;
+    uint32_t     first = n / 3, rows = first + n + 1;
+    FREED float *all = malloc((size_t)rows * vocab * sizeof *all);
     assert_non_null(all);
     model_run_forward(
         r,
@@ -113,7 +110,6 @@ static inline void run_in_company(model_run *r, const uint32_t *ids, uint32_t n,
         3);
     model_run_logits(r, rows, all);
     memcpy(logits, all + (size_t)first * vocab, (size_t)n * vocab * sizeof *logits);
-    free(all);
 }
 
 #define MIXED_MAX 40 /* tokens of the longer prompt */
@@ -121,9 +117,9 @@ static inline void run_in_company(model_run *r, const uint32_t *ids, uint32_t n,
 /* Two prompts, of n_long and n_short tokens, and a generated token of a third sequence in one step, twice: the second time
  * is a replay with nothing changed. The same bits as *want, or what becomes *want, malloc'd. */
 static inline void run_mixed(model_run *r, uint32_t n_long, uint32_t n_short, float **want) {
-    uint32_t ids[MIXED_MAX], rows = n_long + n_short + 1;
-    size_t   values = rows * (size_t)td_model_get_config(r->model)->vocab;
-    float   *got = malloc(values * sizeof *got);
+    uint32_t     ids[MIXED_MAX], rows = n_long + n_short + 1;
+    size_t       values = rows * (size_t)td_model_get_config(r->model)->vocab;
+    FREED float *got = malloc(values * sizeof *got);
     assert_true(got && n_long <= MIXED_MAX);
     for (uint32_t i = 0; i < n_long; i++) ids[i] = 2 + i * 37 % 300;
     model_run_forward(r, &(model_piece){.seq = 2, .n = 9, .ids = ids}, 1);
@@ -139,7 +135,6 @@ static inline void run_mixed(model_run *r, uint32_t n_long, uint32_t n_short, fl
         else
             *want = memcpy(malloc(values * sizeof *got), got, values * sizeof *got);
     }
-    free(got);
 }
 
 #endif

@@ -83,12 +83,9 @@ void model_run_open(model_run *r, const model_run_options *o) {
     r->n_pages = r->pages_per_seq * o->n_seq;
     td_model_spec  spec = td_model_spec_of(repo_path(o->path), max_tok);
     td_model_room  room = {.expert_pool = r->pool, .npu_pools = r->n_npu_pools ? r->npu_pools : NULL};
-    td_model_probe probe = {.other_handover = o->other_handover || getenv("TD_TEST_OTHER_HANDOVER"),
-                            .residency_seed = o->residency_seed,
-                            .keep_routing = true,
-                            .layer_tap = o->layer_tap,
-                            .rows_tap = o->rows_tap,
-                            .user = o->tap_user};
+    td_model_probe probe = WITH(td_model_probe, .other_handover = o->other_handover || getenv("TD_TEST_OTHER_HANDOVER"),
+                                .residency_seed = o->residency_seed, .keep_routing = true, .layer_tap = o->layer_tap,
+                                .rows_tap = o->rows_tap, .user = o->tap_user);
     spec.checkpoint = o->checkpoint;
     spec.cpu_weight_path = o->cpu_weight_path;
     spec.override_json = o->override_json;
@@ -132,10 +129,9 @@ static const td_step_rows *fill_rows(model_run *r, const model_piece *pieces, ui
     td_step_rows_clear(&r->rows);
     for (uint32_t s = 0; s < n_pieces; s++) {
         const model_piece *p = &pieces[s];
-        td_step_sequence   seq = {.pages = r->page + (size_t)p->seq * r->pages_per_seq,
-                                  .n_pages = r->pages_per_seq,
-                                  .absorbed = p->absorbed,
-                                  .state = td_own_state(p->seq, p->first)};
+        td_step_sequence   seq =
+            WITH(td_step_sequence, .pages = r->page + (size_t)p->seq * r->pages_per_seq, .n_pages = r->pages_per_seq,
+                 .absorbed = p->absorbed, .state = td_own_state(p->seq, p->first));
         td_step_rows_add(&r->rows, p->ids, p->first, p->n, &seq);
     }
     return &r->rows;

@@ -17,7 +17,7 @@ static td_residency_counts residency_counts; /* of the last run */
 
 /* Logits [o->max_len, N_SEQ, vocab]: prompts in chunks, then a token of each sequence in a step. */
 static inline float *run_model(const model_run_options *o, uint32_t *vocab) {
-    model_run r;
+    AT_END(model_run_close) model_run r;
     model_run_open(&r, o);
     const td_model_config *c = td_model_get_config(r.model);
     *vocab = c->vocab;
@@ -56,7 +56,6 @@ static inline float *run_model(const model_run_options *o, uint32_t *vocab) {
         }
         assert_int_equal(counts->drops, o->drop_experts);
     }
-    model_run_close(&r);
     return out;
 }
 
@@ -67,18 +66,16 @@ static inline void check_residency(model_run_options o, uint32_t resident, uint3
     const bool streams = o.stream_experts;
     o.stream_experts = false;
     o.n_seq = N_SEQ, o.max_len = PROMPT + decoded, o.max_tok = N_SEQ * PROMPT, o.device = devices[0];
-    float *want = run_model(&o, &vocab);
+    FREED float *want = run_model(&o, &vocab);
     o.device_experts = resident;
     o.stream_experts = streams;
     for (uint64_t seed = 0; seed < 3; seed++)
         for (const char *const *d = devices; *d; d++) {
             o.residency_seed = seed;
             o.device = *d;
-            float *got = run_model(&o, &vocab);
+            FREED float *got = run_model(&o, &vocab);
             assert_memory_equal(got, want, (size_t)o.max_len * N_SEQ * vocab * sizeof *got);
-            free(got);
         }
-    free(want);
 }
 
 #endif

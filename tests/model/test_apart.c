@@ -82,11 +82,10 @@ static void run_step(model_run *r, const td_step_rows *rows, shown *s) {
     const td_model_config *c = td_model_get_config(r->model);
     uint32_t               all[MAX_TOK];
     const float           *mtp;
-    float                 *logits = malloc(rows->n_tok * c->vocab * sizeof *logits);
+    FREED float           *logits = malloc(rows->n_tok * c->vocab * sizeof *logits);
     assert_non_null(logits);
     model_run_logits(r, rows->n_tok, logits);
     mix(&s->logits[s->step], logits, rows->n_tok * c->vocab * sizeof *logits);
-    free(logits);
     if (c->n_mtp_layers) {
         for (uint32_t i = 0; i < rows->n_tok; i++) all[i] = i;
         assert_int_equal(td_model_mtp(r->model, rows->token), TD_OK);
@@ -97,11 +96,11 @@ static void run_step(model_run *r, const td_step_rows *rows, shown *s) {
 }
 
 static shown run_all(const model_run_options *given) {
-    shown             s = {0};
-    model_run_options o = *given;
-    model_run         r;
-    model_piece       pieces[N_SEQ];
-    uint32_t          ids[N_SEQ][MAX_LEN], done[N_SEQ] = {0};
+    shown                             s = {0};
+    model_run_options                 o = *given;
+    AT_END(model_run_close) model_run r;
+    model_piece                       pieces[N_SEQ];
+    uint32_t                          ids[N_SEQ][MAX_LEN], done[N_SEQ] = {0};
     o.tap_user = &s;
     model_run_open(&r, &o);
     const td_model_config *c = td_model_get_config(r.model);
@@ -113,7 +112,6 @@ static shown run_all(const model_run_options *given) {
         uint32_t n = make_pieces(s.step, ids, done, pieces);
         run_step(&r, model_run_forward(&r, pieces, n), &s);
     }
-    model_run_close(&r);
     return s;
 }
 
@@ -145,14 +143,9 @@ static void check_forms(model_run_options o) {
 static void check_model(const char *path, bool w8a8) {
     static const uint32_t DEFERRED[] = {0, 1};
     for (size_t i = 0; i < 2; i++) {
-        model_run_options o = {.device = "host",
-                               .path = path,
-                               .w8a8 = w8a8,
-                               .max_deferred = DEFERRED[i],
-                               .experts = w8a8 ? TD_EXPERT_INT4C : TD_EXPERT_BF16,
-                               .max_tok = MAX_TOK,
-                               .n_seq = N_SEQ,
-                               .max_len = MAX_LEN};
+        model_run_options o =
+            WITH(model_run_options, .device = "host", .path = path, .w8a8 = w8a8, .max_deferred = DEFERRED[i],
+                 .experts = w8a8 ? TD_EXPERT_INT4C : TD_EXPERT_BF16, .max_tok = MAX_TOK, .n_seq = N_SEQ, .max_len = MAX_LEN);
         o.overlap_min_tok = 2;
         check_forms(o);
         o.overlap_min_tok = 0;
@@ -193,17 +186,11 @@ static void decode(model_run *r, uint32_t n, uint32_t at, row_form form, td_out_
 }
 
 static void check_link(const char *path, uint32_t max_deferred, bool other_handover) {
-    model_run_options o = {.device = "apart",
-                           .path = path,
-                           .w8a8 = true,
-                           .other_handover = other_handover,
-                           .experts = TD_EXPERT_INT4C,
-                           .max_deferred = max_deferred,
-                           .max_tok = 64,
-                           .n_seq = 8,
-                           .max_len = 100};
-    model_run         r;
-    td_model_work     before, after;
+    model_run_options o =
+        WITH(model_run_options, .device = "apart", .path = path, .w8a8 = true, .other_handover = other_handover,
+             .experts = TD_EXPERT_INT4C, .max_deferred = max_deferred, .max_tok = 64, .n_seq = 8, .max_len = 100);
+    AT_END(model_run_close) model_run r;
+    td_model_work                     before, after;
     model_run_open(&r, &o);
     const td_model_config *c = td_model_get_config(r.model);
     uint64_t               n_moe = td_model_config_moe_layers(c) - c->n_mtp_layers, row = c->hidden * sizeof(td_bf16);
@@ -211,7 +198,7 @@ static void check_link(const char *path, uint32_t max_deferred, bool other_hando
     uint64_t               chosen = c->top_k * (sizeof(uint16_t) + sizeof(float)), deferred = max_deferred ? n_moe - 1 : 0;
     uint64_t               longest = (uint64_t)r.n_pages * TD_KV_PAGE; /* that a sequence can be */
     if (longest > td_model_context_length(r.model)) longest = td_model_context_length(r.model);
-    float *whole = malloc(8 * (size_t)c->vocab * sizeof *whole);
+    FREED float *whole = malloc(8 * (size_t)c->vocab * sizeof *whole);
     assert_non_null(whole);
     for (uint32_t step = 0; step < 4 * FORMS; step++) { /* every form of the same tokens */
         row_form        form = step % FORMS;
@@ -234,8 +221,6 @@ static void check_link(const char *path, uint32_t max_deferred, bool other_hando
         assert_int_equal(after.link_down_bytes - before.link_down_bytes, down);
         assert_int_equal(after.link_up_bytes - before.link_up_bytes, up);
     }
-    free(whole);
-    model_run_close(&r);
 }
 
 TEST(link_bytes) {
@@ -275,5 +260,5 @@ TEST(the_demo_model) {
 
 int main(void) {
     td_log_set_level(TD_LOG_WARNING); /* it loads a hundred models */
-    return tests_run(NULL, NULL);
+    return tests_run();
 }

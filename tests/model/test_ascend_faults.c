@@ -64,5 +64,5 @@ int main(int argc, char **argv) {
     }
     setenv("ASCEND_HOME_PATH", TD_ASCEND_STANDIN, 1);
     setenv("TD_STANDIN_DELAY_US", "5", 0);
-    return tests_run(NULL, NULL);
+    return tests_run();
 }

@@ -16,22 +16,19 @@
 #include "golden_run.h"
 #include "tests/td_test.h"
 
+AT_END_OF(end_checkpoint, td_checkpoint, td_checkpoint_close)
+
 #define STEP_MAX 512
 
 static void open_model(model_run *r, const char *path, const char *device) {
-    model_run_open(r, &(model_run_options){.path = path,
-                                           .device = device,
-                                           .w8a8 = true,
-                                           .experts = TD_EXPERT_BF16,
-                                           .n_seq = 3,
-                                           .max_tok = STEP_MAX,
-                                           .max_len = TOKENS_MAX});
+    model_run_open(r, &WITH(model_run_options, .path = path, .device = device, .w8a8 = true, .experts = TD_EXPERT_BF16,
+                            .n_seq = 3, .max_tok = STEP_MAX, .max_len = TOKENS_MAX));
 }
 
 /* On the stand-in a row's result depends on nothing but the row: the same bits as `whole`. */
 static void same_bits(model_run *card, const uint32_t *ids, uint32_t n, const float *whole) {
-    size_t values = n * (size_t)td_model_get_config(card->model)->vocab;
-    float *got = malloc(values * sizeof *got);
+    size_t       values = n * (size_t)td_model_get_config(card->model)->vocab;
+    FREED float *got = malloc(values * sizeof *got);
     assert_non_null(got);
     run_in_chunks(card, ids, n, 5, false, got);
     assert_memory_equal(got, whole, values * sizeof *got);
@@ -41,7 +38,6 @@ static void same_bits(model_run *card, const uint32_t *ids, uint32_t n, const fl
     }
     run_in_company(card, ids, n, got);
     assert_memory_equal(got, whole, values * sizeof *got);
-    free(got);
 }
 
 /* With TD_TEST_SAMPLE one prompt of a folder, drawn at random (TD_TEST_DRAW=n draws the same again); with TD_TEST_FULL all.
@@ -58,10 +54,10 @@ static bool is_drawn(size_t index, size_t n) {
 }
 
 static void run_folder(const char *folder) {
-    json_t     *manifest = read_manifest(folder), *prompt;
-    const char *path = json_string_value(json_object_get(manifest, "model"));
-    size_t      index;
-    model_run   host, card;
+    json_t                           *manifest = read_manifest(folder), *prompt;
+    const char                       *path = json_string_value(json_object_get(manifest, "model"));
+    size_t                            index;
+    AT_END(model_run_close) model_run host, card;
     open_model(&host, path, "host");
     open_model(&card, path, "npu");
     size_t vocab = td_model_get_config(host.model)->vocab;
@@ -71,9 +67,9 @@ static void run_folder(const char *folder) {
         uint32_t ids[TOKENS_MAX], n = (uint32_t)json_array_size(list);
         assert_true(n + n / 3 + 1 <= STEP_MAX);
         for (uint32_t i = 0; i < n; i++) ids[i] = (uint32_t)json_integer_value(json_array_get(list, i));
-        size_t values = n * vocab;
-        float *want = read_logits(folder, prompt, "logits", values), *whole = malloc(values * sizeof *whole),
-              *got = malloc(values * sizeof *got);
+        size_t       values = n * vocab;
+        FREED float *want = read_logits(folder, prompt, "logits", values), *whole = malloc(values * sizeof *whole),
+                    *got = malloc(values * sizeof *got);
         assert_true(whole && got);
         run_in_chunks(&host, ids, n, n, false, got);
         double of_host = error_of(got, want, n, vocab), allowed = CARD_FACTOR * of_host + CARD_SLACK;
@@ -83,12 +79,7 @@ static void run_folder(const char *folder) {
         assert_true(of_card <= allowed);
         same_bits(&card, ids, n, whole);
         check_mtp(&host, &card, folder, prompt, n);
-        free(want);
-        free(whole);
-        free(got);
     }
-    model_run_close(&host);
-    model_run_close(&card);
     json_decref(manifest);
 }
 
@@ -117,16 +108,12 @@ FOLDER_TEST(qwen2_moe)
 /* Random weights; no reference has outputs for them: near the host's, and the same bits however the rows are split. */
 TEST(deepseek_v3_sizes) {
     enum { N = 13 };
-    td_checkpoint    *dummy;
-    model_run         host, card;
-    uint32_t          ids[N];
-    model_run_options o = {.path = "tests/data/golden/deepseek_v3_yarn",
-                           .override_json = "{\"num_hidden_layers\": 2, " V3_SIZES "}",
-                           .w8a8 = true,
-                           .experts = TD_EXPERT_BF16,
-                           .n_seq = 3,
-                           .max_tok = 32,
-                           .max_len = 128};
+    AT_END(end_checkpoint) td_checkpoint *dummy;
+    AT_END(model_run_close) model_run     host, card;
+    uint32_t                              ids[N];
+    model_run_options                     o = WITH(model_run_options, .path = "tests/data/golden/deepseek_v3_yarn",
+                                                   .override_json = "{\"num_hidden_layers\": 2, " V3_SIZES "}", .w8a8 = true,
+                                                   .experts = TD_EXPERT_BF16, .n_seq = 3, .max_tok = 32, .max_len = 128);
     assert_int_equal(td_checkpoint_open_dummy(1, &dummy, NULL), TD_OK);
     o.checkpoint = dummy;
     o.device = "host";
@@ -134,8 +121,8 @@ TEST(deepseek_v3_sizes) {
     o.device = "npu";
     model_run_open(&card, &o);
     for (uint32_t i = 0; i < N; i++) ids[i] = 2 + i * 37 % 300;
-    size_t vocab = td_model_get_config(host.model)->vocab;
-    float *want = malloc(N * vocab * sizeof *want), *got = malloc(N * vocab * sizeof *got);
+    size_t       vocab = td_model_get_config(host.model)->vocab;
+    FREED float *want = malloc(N * vocab * sizeof *want), *got = malloc(N * vocab * sizeof *got);
     assert_true(want && got);
     run_in_chunks(&host, ids, N, N, false, want);
     run_in_chunks(&card, ids, N, N, false, got);
@@ -143,18 +130,13 @@ TEST(deepseek_v3_sizes) {
     print_message("    DeepSeek-V3's sizes, random weights: %.4f off the host\n", error);
     assert_true(error <= V3_NEAR);
     same_bits(&card, ids, N, got);
-    free(want);
-    free(got);
-    model_run_close(&host);
-    model_run_close(&card);
-    td_checkpoint_close(dummy);
 }
 
 /* ---- ways through a step ------------------------------------------------------------------------ */
 
 static void open_with(model_run *r, const model_run_options *ways) {
     model_run_options o = *ways;
-    json_t           *manifest = read_manifest("deepseek_v3_yarn");
+    json_auto_t      *manifest = read_manifest("deepseek_v3_yarn");
     o.path = json_string_value(json_object_get(manifest, "model"));
     o.device = "npu";
     o.w8a8 = true;
@@ -163,21 +145,18 @@ static void open_with(model_run *r, const model_run_options *ways) {
     o.max_tok = 128;
     o.max_len = TOKENS_MAX;
     model_run_open(r, &o);
-    json_decref(manifest);
 }
 
 /* Two prompts and a generated token of a third sequence in one step: the same bits in halves, and by either hand-over. */
 TEST(halves_and_handovers) {
     static const model_run_options WAYS[] = {
         {0}, {.overlap_min_tok = 2}, {.other_handover = true}, {.overlap_min_tok = 2, .other_handover = true}};
-    float *want = NULL;
+    FREED float *want = NULL;
     for (size_t w = 0; w < sizeof WAYS / sizeof *WAYS; w++) {
-        model_run r;
+        AT_END(model_run_close) model_run r;
         open_with(&r, &WAYS[w]);
         run_mixed(&r, 40, 21, &want);
-        model_run_close(&r);
     }
-    free(want);
 }
 
 /* ---- the demo's model ---------------------------------------------------------------------------- */
@@ -186,25 +165,20 @@ TEST(halves_and_handovers) {
 #define TALE_NEAR 0.05 /* mean difference of log probabilities; what int8 alone costs is 0.01 to 0.02 */
 
 static void open_tale(model_run *r, const char *device) {
-    model_run_open(r, &(model_run_options){.path = "models/tale-v3-14m",
-                                           .device = device,
-                                           .w8a8 = true,
-                                           .experts = TD_EXPERT_INT4C,
-                                           .max_deferred = 1,
-                                           .n_seq = 1,
-                                           .max_tok = 64,
-                                           .max_len = TOKENS_MAX});
+    model_run_open(
+        r, &WITH(model_run_options, .path = "models/tale-v3-14m", .device = device, .w8a8 = true, .experts = TD_EXPERT_INT4C,
+                 .max_deferred = 1, .n_seq = 1, .max_tok = 64, .max_len = TOKENS_MAX));
 }
 
 /* What the host writes, the card finds as likely. With deferral, as the reference deployment has it. */
 TEST(tale_agrees) {
-    uint32_t  ids[TALE_TOKENS + 1] = {0, 300, 17};
-    model_run host, card;
-    double    sum[2] = {0};
+    uint32_t                          ids[TALE_TOKENS + 1] = {0, 300, 17};
+    AT_END(model_run_close) model_run host, card;
+    double                            sum[2] = {0};
     open_tale(&host, "host");
     open_tale(&card, "npu");
-    size_t vocab = td_model_get_config(host.model)->vocab;
-    float *logits = malloc(vocab * sizeof *logits);
+    size_t       vocab = td_model_get_config(host.model)->vocab;
+    FREED float *logits = malloc(vocab * sizeof *logits);
     assert_non_null(logits);
     for (uint32_t i = 0; i < TALE_TOKENS; i++) {
         model_run *both[2] = {&host, &card};
@@ -221,9 +195,6 @@ TEST(tale_agrees) {
     print_message("    mean log probability %.3f, mean difference of the card's %.4f\n", sum[0] / TALE_TOKENS,
                   sum[1] / TALE_TOKENS);
     assert_true(sum[1] / TALE_TOKENS <= TALE_NEAR);
-    free(logits);
-    model_run_close(&host);
-    model_run_close(&card);
 }
 
 /* ---- launches ---------------------------------------------------------------------------------- */
@@ -242,16 +213,9 @@ static uint32_t launches_of(const char *path, const td_checkpoint *checkpoint, c
     assert_true(file >= 0);
     setenv("TD_STANDIN_LOG", log, 1);
     snprintf(override, sizeof override, "{\"num_hidden_layers\": %u%s}", n_layers, sizes);
-    model_run_open(&r, &(model_run_options){.path = path,
-                                            .checkpoint = checkpoint,
-                                            .override_json = override,
-                                            .device = "npu",
-                                            .w8a8 = true,
-                                            .experts = TD_EXPERT_INT4C,
-                                            .device_experts = device_experts,
-                                            .n_seq = 1,
-                                            .max_tok = 8,
-                                            .max_len = 128});
+    model_run_open(&r, &WITH(model_run_options, .path = path, .checkpoint = checkpoint, .override_json = override,
+                             .device = "npu", .w8a8 = true, .experts = TD_EXPERT_INT4C, .device_experts = device_experts,
+                             .n_seq = 1, .max_tok = 8, .max_len = 128));
     model_run_close(&r);
     unsetenv("TD_STANDIN_LOG");
     char     text[16384];
@@ -277,14 +241,13 @@ TEST(launches_per_layer) {
         uint32_t    n_layers; /* the last one has experts */
     } MODELS[] = {{"deepseek_v3_yarn", 3}, {"deepseek_v3_noqlora", 3}, {"qwen2_moe", 4}, {"qwen3_moe", 4}};
     for (size_t i = 0; i < sizeof MODELS / sizeof *MODELS; i++) {
-        json_t     *manifest = read_manifest(MODELS[i].folder);
-        const char *path = json_string_value(json_object_get(manifest, "model"));
-        uint32_t    all = launches_of(path, NULL, WITHOUT_MTP, MODELS[i].n_layers, 0),
+        json_auto_t *manifest = read_manifest(MODELS[i].folder);
+        const char  *path = json_string_value(json_object_get(manifest, "model"));
+        uint32_t     all = launches_of(path, NULL, WITHOUT_MTP, MODELS[i].n_layers, 0),
                  last = all - launches_of(path, NULL, WITHOUT_MTP, MODELS[i].n_layers - 1, 0);
         print_message("    %s: %u launches in a layer with experts, %u in a token of %u layers\n", MODELS[i].folder, last,
                       all, MODELS[i].n_layers);
         assert_true(last > 10 && last <= LAUNCHES_MAX);
-        json_decref(manifest);
     }
 }
 
@@ -313,5 +276,5 @@ int main(int argc, char **argv) {
     if (argc > 1) cmocka_set_test_filter(argv[1]);
     setenv("ASCEND_HOME_PATH", TD_ASCEND_STANDIN, 1);
     setenv("TD_STANDIN_DELAY_US", "5", 0); /* some 200000 operations */
-    return tests_run(NULL, NULL);
+    return tests_run();
 }

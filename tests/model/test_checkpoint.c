@@ -13,6 +13,8 @@
 #include "model/checkpoint/stored_weight.h"
 #include "tests/td_test.h"
 
+AT_END_OF(end_checkpoint, td_checkpoint, td_checkpoint_close)
+
 static char TMP[] = "/tmp/td_checkpoint_XXXXXX";
 
 static const char *in_tmp(const char *name) {
@@ -32,23 +34,20 @@ static void copy_golden(const char *model) {
     for (struct dirent *e; (e = readdir(d));) {
         if (!strstr(e->d_name, "model") && !strstr(e->d_name, "config")) continue;
         snprintf(from, sizeof from, TD_SOURCE_DIR "/tests/data/golden/%s/%.200s", model, e->d_name);
-        size_t size;
-        char  *p = read_file(from, &size);
+        size_t      size;
+        FREED char *p = read_file(from, &size);
         write_file(in_tmp(e->d_name), p, size);
-        free(p);
     }
     closedir(d);
 }
 
 static td_status open_and_check(const char *dir, const char *override_json, td_error *err) {
-    td_model_config config;
-    td_checkpoint  *c;
-    td_status       s = td_model_config_read(dir, override_json, &config, err);
+    td_model_config                       config;
+    AT_END(end_checkpoint) td_checkpoint *c = NULL;
+    td_status                             s = td_model_config_read(dir, override_json, &config, err);
     if (s == TD_OK) s = td_checkpoint_open(dir, &c, err);
     if (s != TD_OK) return s;
-    s = td_checkpoint_check_all(c, &config, true, err);
-    td_checkpoint_close(c);
-    return s;
+    return td_checkpoint_check_all(c, &config, true, err);
 }
 
 /* Replace the first occurrence of a text in a file by another of any length that fits the header's padding: same length
@@ -87,10 +86,10 @@ static bool is_of_language_model(const td_arch *a, const char *name) {
 /* Every tensor that a checkpoint has is asked for by some role: a rule that is left out would show here. */
 TEST(no_tensor_is_left_over) {
     for (size_t i = 0; i <= sizeof GOLDEN / sizeof *GOLDEN; i++) {
-        char            dir[512];
-        td_model_config config;
-        td_checkpoint  *c;
-        size_t          n_stored = 0, n_asked = 0;
+        char                                  dir[512];
+        td_model_config                       config;
+        AT_END(end_checkpoint) td_checkpoint *c;
+        size_t                                n_stored = 0, n_asked = 0;
         if (i < sizeof GOLDEN / sizeof *GOLDEN)
             snprintf(dir, sizeof dir, TD_SOURCE_DIR "/tests/data/golden/%s", GOLDEN[i]);
         else
@@ -115,7 +114,6 @@ TEST(no_tensor_is_left_over) {
                 }
         }
         if (n_stored != n_asked) fail_msg("%s stores %zu tensors, the roles ask for %zu", dir, n_stored, n_asked);
-        td_checkpoint_close(c);
     }
 }
 
@@ -188,10 +186,9 @@ TEST(broken_folders_are_refused) {
     assert_non_null(strstr(err.text, "FP8"));
 
     copy_golden("deepseek_v3_yarn"); /* the same tensor in two shards */
-    size_t n;
-    char  *shard = read_file(in_tmp("model-00001-of-00003.safetensors"), &n);
+    size_t      n;
+    FREED char *shard = read_file(in_tmp("model-00001-of-00003.safetensors"), &n);
     write_file(in_tmp("model-00002-of-00003.safetensors"), shard, n);
-    free(shard);
     EXPECT(TD_EFORMAT, "and in");
 }
 
@@ -219,9 +216,8 @@ static void rename_tensor(const char *from, const char *to) {
     for (size_t i = 0; i < sizeof FILES / sizeof *FILES; i++) {
         size_t size;
         if (access(in_tmp(FILES[i]), F_OK) != 0) continue;
-        char *p = read_file(in_tmp(FILES[i]), &size);
-        bool  named = memmem(p, size, quoted_from, strlen(quoted_from));
-        free(p);
+        FREED char *p = read_file(in_tmp(FILES[i]), &size);
+        bool        named = memmem(p, size, quoted_from, strlen(quoted_from));
         if (named) patch(in_tmp(FILES[i]), quoted_from, quoted_to);
     }
 }
@@ -455,11 +451,9 @@ TEST(missing_mtp_layers_are_dropped) {
 }
 
 static uint64_t hash_of_tmp(void) {
-    td_checkpoint *c;
+    AT_END(end_checkpoint) td_checkpoint *c;
     assert_int_equal(td_checkpoint_open(TMP, &c, NULL), TD_OK);
-    uint64_t h = td_checkpoint_source_hash(c);
-    td_checkpoint_close(c);
-    return h;
+    return td_checkpoint_source_hash(c);
 }
 
 TEST(source_hash_follows_the_weights) {
@@ -468,22 +462,21 @@ TEST(source_hash_follows_the_weights) {
     assert_true(h != 0);
     write_file(in_tmp("config.json"), "{}", 2);
     assert_true(hash_of_tmp() == h);
-    size_t n;
-    char  *shard = read_file(in_tmp("model-00002-of-00003.safetensors"), &n);
+    size_t      n;
+    FREED char *shard = read_file(in_tmp("model-00002-of-00003.safetensors"), &n);
     shard[n - 1] ^= 1;
     write_file(in_tmp("model-00002-of-00003.safetensors"), shard, n);
     assert_true(hash_of_tmp() != h);
     shard[n - 1] ^= 1;
     write_file(in_tmp("model-00002-of-00003.safetensors"), shard, n);
     assert_true(hash_of_tmp() == h);
-    free(shard);
 }
 
 TEST(dummy_weights) {
-    td_model_config config;
-    td_checkpoint  *a, *b;
-    td_scratch      scratch = {0};
-    td_tensor_view  v, w, norm, bias;
+    td_model_config                       config;
+    AT_END(end_checkpoint) td_checkpoint *a, *b;
+    td_scratch                            scratch = {0};
+    td_tensor_view                        v, w, norm, bias;
     assert_int_equal(td_model_config_read(TD_SOURCE_DIR "/configs/models/deepseek-v3.json", NULL, &config, NULL), TD_OK);
     assert_int_equal(td_checkpoint_open_dummy(1, &a, NULL), TD_OK);
     assert_int_equal(td_checkpoint_open_dummy(1, &b, NULL), TD_OK);
@@ -511,10 +504,6 @@ TEST(dummy_weights) {
                      TD_OK); /* the MTP layer's */
     assert_int_equal(v.shape[0] * 10000 + v.shape[1], 71682048);
     td_scratch_reset(&scratch);
-    td_checkpoint_close(a);
-    td_checkpoint_close(b);
 }
 
-int main(void) {
-    return run_in_folder(TMP);
-}
+IN_FOLDER(TMP)

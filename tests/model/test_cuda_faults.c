@@ -139,17 +139,16 @@ TEST(refusals) {
     setenv("TD_STANDIN_MEMORY", "3", 1);
     refused(0, TD_DT_BF16, TD_ENOMEM, "out of memory");
     unsetenv("TD_STANDIN_MEMORY");
-    char *kept = strdup(image);
+    FREED char *kept = strdup(image);
     setenv("TD_CUDA_KERNELS", damaged, 1);
     refused(0, TD_DT_BF16, TD_EDEVICE, "does not take the kernels of");
     setenv("TD_CUDA_KERNELS", "/nowhere/kernels", 1);
     refused(0, TD_DT_BF16, TD_ENOTFOUND, "/nowhere/kernels");
     setenv("TD_CUDA_KERNELS", kept, 1);
-    free(kept);
     unlink(damaged);
 }
 
 int main(void) {
     use_cuda_standin("5", "words"); /* what fails while ways are compared is told to nobody (test_cuda_runtime) */
-    return tests_run(NULL, NULL);
+    return tests_run();
 }

@@ -19,15 +19,9 @@
 #define STEP_MAX 256
 
 static void open_model(model_run *r, const char *path, const char *device, bool other_handover, uint32_t overlap) {
-    model_run_open(r, &(model_run_options){.path = path,
-                                           .device = device,
-                                           .w8a8 = true,
-                                           .experts = TD_EXPERT_BF16,
-                                           .other_handover = other_handover,
-                                           .overlap_min_tok = overlap,
-                                           .n_seq = 3,
-                                           .max_tok = STEP_MAX,
-                                           .max_len = TOKENS_MAX});
+    model_run_open(r, &WITH(model_run_options, .path = path, .device = device, .w8a8 = true, .experts = TD_EXPERT_BF16,
+                            .other_handover = other_handover, .overlap_min_tok = overlap, .n_seq = 3, .max_tok = STEP_MAX,
+                            .max_len = TOKENS_MAX));
 }
 
 static const char *model_of(json_t *manifest) {
@@ -36,14 +30,13 @@ static const char *model_of(json_t *manifest) {
 
 /* The form of MLA is the token's, so chunks of a prompt and company change no bit of it. */
 static void same_bits(model_run *card, const uint32_t *ids, uint32_t n, const float *whole) {
-    size_t values = n * (size_t)td_model_get_config(card->model)->vocab;
-    float *got = malloc(values * sizeof *got);
+    size_t       values = n * (size_t)td_model_get_config(card->model)->vocab;
+    FREED float *got = malloc(values * sizeof *got);
     assert_non_null(got);
     run_in_chunks(card, ids, n, 7, false, got);
     assert_memory_equal(got, whole, values * sizeof *got);
     run_in_company(card, ids, n, got);
     assert_memory_equal(got, whole, values * sizeof *got);
-    free(got);
 }
 
 /* Log-probabilities of rows of the last pass, of which the best logits come alone. */
@@ -64,10 +57,10 @@ static void check_logprobs(model_run *card, uint32_t n, const float *whole) {
 }
 
 static void run_folder(const char *folder) {
-    json_t     *manifest = read_manifest(folder), *prompt;
-    const char *path = model_of(manifest);
-    size_t      index;
-    model_run   host, card;
+    json_t                           *manifest = read_manifest(folder), *prompt;
+    const char                       *path = model_of(manifest);
+    size_t                            index;
+    AT_END(model_run_close) model_run host, card;
     open_model(&host, path, "host", false, 0);
     open_model(&card, path, "cuda", false, 0);
     size_t vocab = td_model_get_config(host.model)->vocab;
@@ -77,9 +70,9 @@ static void run_folder(const char *folder) {
         if (!getenv("TD_TEST_FULL") && n > ROWS_MAX) n = ROWS_MAX;
         if (!getenv("TD_TEST_FULL") && index == PROMPTS_MAX) break;
         for (uint32_t i = 0; i < n; i++) ids[i] = (uint32_t)json_integer_value(json_array_get(list, i));
-        size_t values = n * vocab;
-        float *want = read_logits(folder, prompt, "logits", all * vocab), *whole = malloc(values * sizeof *whole),
-              *got = malloc(values * sizeof *got);
+        size_t       values = n * vocab;
+        FREED float *want = read_logits(folder, prompt, "logits", all * vocab), *whole = malloc(values * sizeof *whole),
+                    *got = malloc(values * sizeof *got);
         assert_true(whole && got);
         double of_host[2], of_card[2]; /* as a prompt, and token by token, absorbed */
         for (int absorbed = 0; absorbed < 2; absorbed++) {
@@ -95,12 +88,7 @@ static void run_folder(const char *folder) {
         for (int i = 0; i < 2; i++) assert_true(of_card[i] <= CARD_FACTOR * of_host[i] + CARD_SLACK);
         same_bits(&card, ids, n, whole);
         check_mtp(&host, &card, folder, prompt, n);
-        free(want);
-        free(whole);
-        free(got);
     }
-    model_run_close(&host);
-    model_run_close(&card);
     json_decref(manifest);
 }
 
@@ -139,26 +127,22 @@ static uint64_t library_products(void) {
 /* cuBLASLt multiplies a prompt of more than 64 rows; in chunks of 64 it has nothing to do. The logits have the same bits. */
 static void by_library_and_in_chunks(const char *folder) {
     enum { LONG = 70, CHUNK = 64 };
-    json_t   *manifest = read_manifest(folder);
-    json_t   *list = json_object_get(json_array_get(json_object_get(manifest, "prompts"), 2), "ids");
-    uint32_t  ids[LONG];
-    model_run card;
+    json_auto_t                      *manifest = read_manifest(folder);
+    json_t                           *list = json_object_get(json_array_get(json_object_get(manifest, "prompts"), 2), "ids");
+    uint32_t                          ids[LONG];
+    AT_END(model_run_close) model_run card;
     assert_true(json_array_size(list) >= LONG);
     for (uint32_t i = 0; i < LONG; i++) ids[i] = (uint32_t)json_integer_value(json_array_get(list, i));
     open_model(&card, model_of(manifest), "cuda", false, 0);
-    size_t   values = LONG * (size_t)td_model_get_config(card.model)->vocab;
-    float   *whole = malloc(values * sizeof *whole), *chunks = malloc(values * sizeof *chunks);
-    uint64_t before = library_products();
+    size_t       values = LONG * (size_t)td_model_get_config(card.model)->vocab;
+    FREED float *whole = malloc(values * sizeof *whole), *chunks = malloc(values * sizeof *chunks);
+    uint64_t     before = library_products();
     assert_true(whole && chunks);
     run_in_chunks(&card, ids, LONG, CHUNK, false, chunks);
     assert_int_equal(library_products(), before);
     run_in_chunks(&card, ids, LONG, LONG, false, whole);
     assert_true(library_products() > before + td_model_get_config(card.model)->n_layers);
     assert_memory_equal(whole, chunks, values * sizeof *whole);
-    free(whole);
-    free(chunks);
-    model_run_close(&card);
-    json_decref(manifest);
 }
 
 TEST(many_rows) {
@@ -174,23 +158,20 @@ TEST(halves_and_handovers) {
         bool        other;
         const char *bells;
     } WAYS[] = {{0, false, "words"}, {2, false, "calls"}, {0, true, "calls"}, {2, true, "words"}};
-    float  *want = NULL;
-    json_t *manifest = read_manifest("deepseek_v3_yarn");
+    FREED float *want = NULL;
+    json_auto_t *manifest = read_manifest("deepseek_v3_yarn");
     for (size_t w = 0; w < sizeof WAYS / sizeof *WAYS; w++) {
-        model_run r;
+        AT_END(model_run_close) model_run r;
         setenv("TD_CUDA_BELLS", WAYS[w].bells, 1);
         open_model(&r, model_of(manifest), "cuda", WAYS[w].other, WAYS[w].overlap);
         run_mixed(&r, 20, 11, &want);
-        model_run_close(&r);
     }
     setenv("TD_CUDA_BELLS", "words", 1);
-    free(want);
-    json_decref(manifest);
 }
 
 /* A filter of cmocka, as "qwen*". */
 int main(int argc, char **argv) {
     if (argc > 1) cmocka_set_test_filter(argv[1]);
     use_cuda_standin("5", "words");
-    return tests_run(NULL, NULL);
+    return tests_run();
 }

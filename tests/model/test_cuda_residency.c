@@ -34,5 +34,5 @@ TEST(streamed) {
 int main(void) {
     setenv("TD_STANDIN_DEVICES", "2", 1);
     use_cuda_standin("5", NULL);
-    return tests_run(NULL, NULL);
+    return tests_run();
 }

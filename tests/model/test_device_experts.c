@@ -20,12 +20,12 @@ typedef struct {
 
 /* The sequences first_seq .. end_seq - 1, prompts in chunks of `chunk`, then one token. */
 static record run_model(const model_run_options *o, uint32_t first_seq, uint32_t end_seq, uint32_t chunk) {
-    model_run r;
-    uint32_t  ids[N_SEQ][TOKENS + 1];
+    AT_END(model_run_close) model_run r;
+    uint32_t                          ids[N_SEQ][TOKENS + 1];
     model_run_open(&r, o);
     const td_model_config *c = td_model_get_config(r.model);
     record                 out = {.vocab = c->vocab, .n_experts = c->n_experts, .n_moe = td_model_config_moe_layers(c)};
-    float                 *logits = malloc((size_t)N_SEQ * TOKENS * c->vocab * sizeof *logits);
+    FREED float           *logits = malloc((size_t)N_SEQ * TOKENS * c->vocab * sizeof *logits);
     out.logits = calloc((size_t)N_SEQ * (TOKENS + 1) * c->vocab, sizeof *out.logits);
     assert_true(logits && out.logits);
     for (uint32_t s = 0; s < N_SEQ; s++)
@@ -45,8 +45,6 @@ static record run_model(const model_run_options *o, uint32_t first_seq, uint32_t
     td_model_work w;
     td_model_get_work(r.model, &w);
     assert_int_equal(w.experts.bytes > 0, !o->device_experts);
-    free(logits);
-    model_run_close(&r);
     return out;
 }
 
@@ -64,13 +62,10 @@ static double record_distance(const record *a, const record *b) {
 }
 
 static void check_model(const char *path, uint32_t n_experts, bool w8a8) {
-    model_run_options o = {.path = path,
-                           .w8a8 = w8a8,
-                           .experts = w8a8 ? TD_EXPERT_INT8C : TD_EXPERT_BF16,
-                           .n_seq = N_SEQ,
-                           .max_len = TOKENS + 1,
-                           .max_tok = N_SEQ * TOKENS};
-    record            cpu = run_model(&o, 0, N_SEQ, 23);
+    model_run_options o =
+        WITH(model_run_options, .path = path, .w8a8 = w8a8, .experts = w8a8 ? TD_EXPERT_INT8C : TD_EXPERT_BF16,
+             .n_seq = N_SEQ, .max_len = TOKENS + 1, .max_tok = N_SEQ * TOKENS);
+    record cpu = run_model(&o, 0, N_SEQ, 23);
     o.device_experts = n_experts;
     record device = run_model(&o, 0, N_SEQ, 23), alone = run_model(&o, 1, 2, 7);
     expect_same_bits(&device, &alone, 1, 2);

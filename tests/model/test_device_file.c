@@ -36,13 +36,12 @@ static td_npu_weight *new_weight(uint32_t i) {
                            {TD_WEIGHT_W8A8, 2, 1024, 4096}, {TD_WEIGHT_F32, 2, 40, 24},  {TD_WEIGHT_BF16, 1, 1, 7},
                            {TD_WEIGHT_BF16, 2, 1, 64}};
     size_t         n = SHAPES[i].n * SHAPES[i].k;
-    float         *values = malloc(n * sizeof *values);
+    FREED float   *values = malloc(n * sizeof *values);
     td_npu_weight *w;
     for (size_t j = 0; j < n; j++) values[j] = (float)td_rng_uniform(SEED, i, j) - 0.5f;
     td_tensor_view view = {.dtype = TD_DT_F32, .rank = SHAPES[i].rank, .shape = {SHAPES[i].n, SHAPES[i].k}, .data = values};
     if (view.rank == 1) view.shape[0] = SHAPES[i].k;
     assert_int_equal(npu->ops->weight_create(npu, SHAPES[i].format, &view, &w, NULL), TD_OK);
-    free(values);
     return w;
 }
 
@@ -156,7 +155,7 @@ TEST(a_lent_weight_is_copied_before_it_changes) {
     td_npu_packed   p, own;
     td_npu_weight  *w;
     td_npu_block   *block;
-    float          *in = calloc(8, 50 * sizeof *in), *out = calloc(8, 33 * sizeof *out);
+    FREED float    *in = calloc(8, 50 * sizeof *in), *out = calloc(8, 33 * sizeof *out);
     write_file();
     assert_int_equal(td_device_file_open(path, tag, 99, pool, &f, NULL), TD_OK);
     assert_true(td_device_file_find(f, &ids[1], &p));
@@ -170,37 +169,29 @@ TEST(a_lent_weight_is_copied_before_it_changes) {
     npu->ops->block_destroy(npu, block);
     npu->ops->weight_destroy(npu, w);
     td_device_file_close(f);
-    free(in);
-    free(out);
 }
 
-static int open_all(void **state) {
-    (void)state;
+BEFORE_ALL {
+    printf("seed %u\n", SEED);
     td_worker_place places[2] = {{.cpu = TD_CPU_ANY, .node = UINT32_MAX}, {.cpu = TD_CPU_ANY, .node = UINT32_MAX}};
-    if (!mkdtemp(dir) || td_pool_create(places, 2, &pool, NULL) != TD_OK) return -1;
+    assert_non_null(mkdtemp(dir));
+    assert_int_equal(td_pool_create(places, 2, &pool, NULL), TD_OK);
     snprintf(path, sizeof path, "%s/weights.tdw", dir);
-    if (td_npu_open("host", &(td_npu_config){.act_dtype = TD_DT_F32, .host = &(td_host_npu_config){.pool = pool}}, &npu,
-                    NULL) != TD_OK)
-        return -1;
+    td_npu_config c = {.act_dtype = TD_DT_F32, .host = &(td_host_npu_config){.pool = pool}};
+    assert_int_equal(td_npu_open("host", &c, &npu, NULL), TD_OK);
     npu->ops->weight_tag(npu, tag);
     for (uint32_t i = 0; i < N_WEIGHTS; i++) {
         weights[i] = new_weight(i);
         npu->ops->weight_export(npu, weights[i], &packed[i]);
         ids[i] = (td_device_weight_id){.role = i % 3, .layer = i / 3, .key = 10 + i};
     }
-    return tag[0] ? 0 : -1;
+    assert_true(tag[0]);
 }
 
-static int close_all(void **state) {
-    (void)state;
+AFTER_ALL {
     for (uint32_t i = 0; i < N_WEIGHTS; i++) npu->ops->weight_destroy(npu, weights[i]);
     npu->ops->close(npu);
     td_pool_destroy(pool);
     unlink(path);
-    return rmdir(dir);
-}
-
-int main(void) {
-    printf("seed %u\n", SEED);
-    return tests_run(open_all, close_all);
+    assert_int_equal(rmdir(dir), 0);
 }

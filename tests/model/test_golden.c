@@ -86,10 +86,10 @@ static void check_routing(model_run *r, const char *folder, json_t *prompt, uint
 }
 
 static void check_greedy(model_run *r, json_t *prompt, const uint32_t *ids, uint32_t n, const float *last_logits) {
-    size_t   vocab = td_model_get_config(r->model)->vocab;
-    json_t  *greedy = json_object_get(prompt, "greedy"), *gaps = json_object_get(prompt, "greedy_gaps");
-    uint32_t token = arg_max(last_logits, vocab);
-    float   *logits = malloc(vocab * sizeof *logits);
+    size_t       vocab = td_model_get_config(r->model)->vocab;
+    json_t      *greedy = json_object_get(prompt, "greedy"), *gaps = json_object_get(prompt, "greedy_gaps");
+    uint32_t     token = arg_max(last_logits, vocab);
+    FREED float *logits = malloc(vocab * sizeof *logits);
     (void)ids;
     for (uint32_t i = 0; i < json_array_size(greedy); i++) {
         if (token != json_integer_value(json_array_get(greedy, i))) {
@@ -102,15 +102,14 @@ static void check_greedy(model_run *r, json_t *prompt, const uint32_t *ids, uint
         model_run_logits(r, 1, logits);
         token = arg_max(logits, vocab);
     }
-    free(logits);
 }
 
 /* Each row is fed the token behind its own. */
 static void check_mtp(model_run *r, const char *folder, json_t *prompt, const uint32_t *ids, uint32_t n) {
     if (!json_object_get(prompt, "mtp_logits")) return;
-    size_t   vocab = td_model_get_config(r->model)->vocab;
-    float   *want = read_member(folder, prompt, "mtp_logits"), *got = malloc(n * vocab * sizeof *got);
-    uint32_t fed[513];
+    size_t       vocab = td_model_get_config(r->model)->vocab;
+    FREED float *want = read_member(folder, prompt, "mtp_logits"), *got = malloc(n * vocab * sizeof *got);
+    uint32_t     fed[513];
     memcpy(fed, ids, n * sizeof *ids);
     fed[n] = (uint32_t)json_integer_value(json_array_get(json_object_get(prompt, "greedy"), 0));
     model_run_forward(r, &(model_piece){.n = n, .ids = ids}, 1);
@@ -128,15 +127,13 @@ static void check_mtp(model_run *r, const char *folder, json_t *prompt, const ui
         model_run_mtp_logits(r, fed + at + 1, 1, got + at * vocab);
     }
     check_logits(got, want, n * vocab, "MTP layer, token by token");
-    free(want);
-    free(got);
 }
 
 /* In chunks, and token by token: the same numbers as whole. */
 static void same_in_pieces(model_run *r, const uint32_t *ids, uint32_t n, bool absorbed, uint32_t chunk,
                            const float *whole) {
-    size_t vocab = td_model_get_config(r->model)->vocab;
-    float *logits = malloc(chunk * vocab * sizeof *logits);
+    size_t       vocab = td_model_get_config(r->model)->vocab;
+    FREED float *logits = malloc(chunk * vocab * sizeof *logits);
     assert_non_null(logits);
     for (uint32_t at = 0; at < n; at += chunk) {
         uint32_t len = n - at < chunk ? n - at : chunk;
@@ -144,21 +141,18 @@ static void same_in_pieces(model_run *r, const uint32_t *ids, uint32_t n, bool a
         model_run_logits(r, len, logits);
         assert_memory_equal(logits, whole + at * vocab, len * vocab * sizeof *logits);
     }
-    free(logits);
 }
 
 static void run_folder(const char *folder) {
-    json_t   *manifest = read_manifest(folder), *prompt;
-    size_t    index;
-    model_run r;
-    model_run_open(&r, &(model_run_options){.path = json_string_value(json_object_get(manifest, "model")),
-                                            .experts = TD_EXPERT_BF16,
-                                            .n_seq = 1,
-                                            .max_len = 512});
+    json_t                           *manifest = read_manifest(folder), *prompt;
+    size_t                            index;
+    AT_END(model_run_close) model_run r;
+    model_run_open(&r, &WITH(model_run_options, .path = json_string_value(json_object_get(manifest, "model")),
+                             .experts = TD_EXPERT_BF16, .n_seq = 1, .max_len = 512));
     size_t vocab = td_model_get_config(r.model)->vocab;
     json_array_foreach(json_object_get(manifest, "prompts"), index, prompt) {
-        uint32_t ids[512], n = read_ids(json_object_get(prompt, "ids"), ids, 512);
-        float   *want = read_member(folder, prompt, "logits"), *got = malloc(n * vocab * sizeof *got);
+        uint32_t     ids[512], n = read_ids(json_object_get(prompt, "ids"), ids, 512);
+        FREED float *want = read_member(folder, prompt, "logits"), *got = malloc(n * vocab * sizeof *got);
 
         model_run_forward(&r, &(model_piece){.n = n, .ids = ids}, 1);
         model_run_logits(&r, n, got);
@@ -175,10 +169,7 @@ static void run_folder(const char *folder) {
         check_logits(got, want, n * vocab, "absorbed");
         if (n <= TOKEN_BY_TOKEN_MAX) same_in_pieces(&r, ids, n, true, 1, got);
         check_mtp(&r, folder, prompt, ids, n);
-        free(want);
-        free(got);
     }
-    model_run_close(&r);
     json_decref(manifest);
 }
 
@@ -202,17 +193,15 @@ static void run_long(const json_t *want) {
     char     path[256];
     uint32_t n = (uint32_t)json_integer_value(json_object_get(want, "tokens")),
              last = (uint32_t)json_integer_value(json_object_get(want, "last"));
-    uint32_t *ids = malloc(LONG_MAX * sizeof *ids);
-    model_run r;
+    FREED uint32_t                   *ids = malloc(LONG_MAX * sizeof *ids);
+    AT_END(model_run_close) model_run r;
     assert_true(ids && n <= LONG_MAX && last <= LONG_LAST);
     snprintf(path, sizeof path, LONG "%s", json_string_value(json_object_get(want, "file")));
-    model_run_open(&r, &(model_run_options){.path = json_string_value(json_object_get(want, "model")),
-                                            .experts = TD_EXPERT_BF16,
-                                            .n_seq = 1,
-                                            .max_len = LONG_MAX,
-                                            .override_json = "{\"max_position_embeddings\": 16384}"});
-    uint32_t vocab = td_model_get_config(r.model)->vocab;
-    float   *expected = read_array(path, (size_t)last * vocab, 4), *got = malloc((size_t)last * vocab * sizeof *got);
+    model_run_open(
+        &r, &WITH(model_run_options, .path = json_string_value(json_object_get(want, "model")), .experts = TD_EXPERT_BF16,
+                  .n_seq = 1, .max_len = LONG_MAX, .override_json = "{\"max_position_embeddings\": 16384}"));
+    uint32_t     vocab = td_model_get_config(r.model)->vocab;
+    FREED float *expected = read_array(path, (size_t)last * vocab, 4), *got = malloc((size_t)last * vocab * sizeof *got);
     long_prompt((uint32_t)json_integer_value(json_object_get(want, "seed")), ids, n, vocab);
     print_message("    %s, %u tokens\n", json_string_value(json_object_get(want, "model")), n);
     for (uint32_t at = 0, chunk = 2000; at < n - last; at += chunk) {
@@ -224,10 +213,6 @@ static void run_long(const json_t *want) {
         model_run_logits(&r, last, got);
         check_logits(got, expected, (size_t)last * vocab, generated ? "absorbed" : "in chunks");
     }
-    model_run_close(&r);
-    free(ids);
-    free(expected);
-    free(got);
 }
 
 TEST(long_prompts) {
@@ -290,28 +275,22 @@ TEST(gpt_oss_as_stored) {
     json_t *manifest = read_manifest("gpt_oss_mxfp4"), *prompt;
     size_t  index;
     for (size_t way = 0; way < sizeof WAYS / sizeof *WAYS; way++) {
-        model_run r;
-        model_run_open(&r, &(model_run_options){.path = json_string_value(json_object_get(manifest, "model")),
-                                                .w8a8 = WAYS[way].w8a8,
-                                                .experts = mxfp4->format,
-                                                .groups = mxfp4->groups,
-                                                .n_seq = 1,
-                                                .max_len = 512});
+        AT_END(model_run_close) model_run r;
+        model_run_open(&r, &WITH(model_run_options, .path = json_string_value(json_object_get(manifest, "model")),
+                                 .w8a8 = WAYS[way].w8a8, .experts = mxfp4->format, .groups = mxfp4->groups, .n_seq = 1,
+                                 .max_len = 512));
         size_t vocab = td_model_get_config(r.model)->vocab;
         json_array_foreach(json_object_get(manifest, "prompts"), index, prompt) {
-            uint32_t ids[512], n = read_ids(json_object_get(prompt, "ids"), ids, 512);
-            float   *want = read_member("gpt_oss_mxfp4", prompt, "logits"), *got = malloc(n * vocab * sizeof *got);
-            double   error[512];
+            uint32_t     ids[512], n = read_ids(json_object_get(prompt, "ids"), ids, 512);
+            FREED float *want = read_member("gpt_oss_mxfp4", prompt, "logits"), *got = malloc(n * vocab * sizeof *got);
+            double       error[512];
             model_run_forward(&r, &(model_piece){.n = n, .ids = ids}, 1);
             model_run_logits(&r, n, got);
             for (uint32_t i = 0; i < n; i++) error[i] = distance(got + i * vocab, want + i * vocab, vocab);
             qsort(error, n, sizeof *error, by_size);
             print_message("    %s, %u tokens: %.3f\n", WAYS[way].w8a8 ? "w8a8" : "experts alone", n, error[n / 2]);
             assert_true(error[n / 2] < WAYS[way].bound);
-            free(want);
-            free(got);
         }
-        model_run_close(&r);
     }
     json_decref(manifest);
 }
@@ -319,5 +298,5 @@ TEST(gpt_oss_as_stored) {
 /* "short": without the prompts of thousands of tokens, which an emulated processor takes too long for. */
 int main(int argc, char **argv) {
     if (argc > 1 && !strcmp(argv[1], "short")) cmocka_set_skip_filter("long_prompts");
-    return tests_run(NULL, NULL);
+    return tests_run();
 }

@@ -70,16 +70,9 @@ static void forget(seen *s) {
 }
 
 static model_run_options options_for(const char *folder, bool w8a8, seen *s, td_layer_range layers) {
-    return (model_run_options){.path = folder,
-                               .w8a8 = w8a8,
-                               .experts = w8a8 ? TD_EXPERT_INT4C : TD_EXPERT_BF16,
-                               .layers = layers,
-                               .layer_tap = see_layer,
-                               .rows_tap = see_rows,
-                               .tap_user = s,
-                               .max_tok = N_TOK,
-                               .n_seq = N_SEQ,
-                               .max_len = LEN};
+    return WITH(model_run_options, .path = folder, .w8a8 = w8a8, .experts = w8a8 ? TD_EXPERT_INT4C : TD_EXPERT_BF16,
+                .layers = layers, .layer_tap = see_layer, .rows_tap = see_rows, .tap_user = s, .max_tok = N_TOK,
+                .n_seq = N_SEQ, .max_len = LEN);
 }
 
 static void make_pieces(model_piece pieces[N_SEQ], uint32_t ids[N_SEQ][LEN], uint32_t vocab) {
@@ -107,7 +100,7 @@ static void compare_range(const char *folder, bool w8a8, const seen *whole, td_l
     open_run(&r, &s, &o);
     const td_model_config *c = td_model_get_config(r.model);
     make_pieces(pieces, ids, c->vocab);
-    char *out = malloc(N_TOK * s.row_bytes);
+    FREED char *out = malloc(N_TOK * s.row_bytes);
     assert_non_null(out);
     if (range.end - range.first == 1 && !w8a8) s.attention_in = malloc(N_TOK * c->hidden * sizeof(float));
     model_run_layers(&r, pieces, N_SEQ, whole->x[range.first - 1], out);
@@ -141,7 +134,6 @@ static void compare_range(const char *folder, bool w8a8, const seen *whole, td_l
             }
         }
     }
-    free(out);
     forget(&s);
     model_run_close(&r);
 }
@@ -206,7 +198,7 @@ static void check_mtp(bool w8a8, const td_checkpoint *ck) {
     o.checkpoint = ck;
     open_run(&r, &s, &o);
     for (uint32_t q = 0; q < N_SEQ; q++) next_pieces[q] = (model_piece){.seq = q, .n = LEN, .ids = next + (size_t)q * LEN};
-    char *out = malloc(N_TOK * s.row_bytes);
+    FREED char *out = malloc(N_TOK * s.row_bytes);
     assert_non_null(out);
     model_run_layers(&r, next_pieces, N_SEQ, whole.x[mtp - 1], out);
     assert_memory_equal(s.ids[mtp], chosen, s.pairs * sizeof *chosen);
@@ -215,7 +207,6 @@ static void check_mtp(bool w8a8, const td_checkpoint *ck) {
     assert_int_equal(s.rows[mtp][TD_ROLE_MTP_EH_PROJ], N_TOK);
     assert_int_equal(s.width[mtp][TD_ROLE_MTP_EH_PROJ], 2 * td_model_get_config(r.model)->hidden);
     assert_int_equal(s.rows[mtp][TD_ROLE_MTP_UNROTATE], ck ? N_TOK : 0);
-    free(out);
     free((void *)chosen);
     free((void *)weights);
     forget(&whole);
@@ -266,5 +257,5 @@ TEST(other_ranges_are_refused) {
 
 int main(void) {
     print_message("seed %u\n", SEED);
-    return tests_run(NULL, NULL);
+    return tests_run();
 }

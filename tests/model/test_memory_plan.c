@@ -8,13 +8,8 @@
 
 /* 16 GiB, half of it usable; 5 GiB weights, 1 GiB scratch: 2 GiB are left, 256 pages of 8 MiB, 32768 tokens. */
 static td_memory_plan_input machine(void) {
-    return (td_memory_plan_input){.available_bytes = 16 * GIB,
-                                  .fraction = 0.5,
-                                  .weight_bytes = 5 * GIB,
-                                  .scratch_bytes = GIB,
-                                  .kv_bytes_per_page = 8 * MIB,
-                                  .context_length = 131072,
-                                  .max_running = 32};
+    return WITH(td_memory_plan_input, .available_bytes = 16 * GIB, .fraction = 0.5, .weight_bytes = 5 * GIB,
+                .scratch_bytes = GIB, .kv_bytes_per_page = 8 * MIB, .context_length = 131072, .max_running = 32);
 }
 
 TEST(takes_what_fits) {

@@ -22,11 +22,11 @@ static const char *word_of(const td_outline_op *op, char *text, size_t size) {
 
 /* The words of all operations; of halves "A:", "B:" or "whole:" before those of each. */
 static void outline_text(const td_model *m, uint32_t n_halves, char *text) {
-    td_outline o;
-    td_error   err = {0};
-    uint32_t   half = TD_OUTLINE_WHOLE;
-    char       word[32];
-    size_t     at = 0;
+    AT_END(td_outline_free) td_outline o;
+    td_error                           err = {0};
+    uint32_t                           half = TD_OUTLINE_WHOLE;
+    char                               word[32];
+    size_t                             at = 0;
     assert_int_equal(td_model_outline(m, n_halves, &o, &err), TD_OK);
     for (uint32_t i = 0; i < o.n; i++) {
         bool another = o.ops[i].half != half;
@@ -35,7 +35,6 @@ static void outline_text(const td_model *m, uint32_t n_halves, char *text) {
         at += (size_t)snprintf(text + at, TEXT_MAX - at, "%s %s", of, word_of(&o.ops[i], word, sizeof word));
         assert_true(at < TEXT_MAX);
     }
-    td_outline_free(&o);
 }
 
 #define DENSE(attention) " norm " attention " norm mlp combine"
@@ -72,8 +71,8 @@ static const struct {
 
 TEST(passes_are_as_the_families_say) {
     for (size_t i = 0; i < sizeof FAMILIES / sizeof *FAMILIES; i++) {
-        char              path[128], text[TEXT_MAX];
-        model_run         r;
+        char                              path[128], text[TEXT_MAX];
+        AT_END(model_run_close) model_run r;
         model_run_options o = {.path = path, .w8a8 = true, .experts = TD_EXPERT_INT4C, .device = "host", .n_cards = 1};
         o.npu_threads = o.overlap_min_tok = o.n_seq = 1;
         o.max_len = TD_KV_PAGE;
@@ -83,6 +82,5 @@ TEST(passes_are_as_the_families_say) {
         assert_string_equal(text, FAMILIES[i].whole);
         outline_text(r.model, TD_HALVES, text);
         if (FAMILIES[i].halves) assert_string_equal(text, FAMILIES[i].halves);
-        model_run_close(&r);
     }
 }

@@ -65,11 +65,11 @@ static void append(record *r, const void *v, size_t bytes) {
 
 /* All logits and all routing of the scenario, the MTP layer's too. */
 static record run_scenario(const scenario *s, const model_run_options *o) {
-    model_run r;
-    record    out = {0};
+    AT_END(model_run_close) model_run r;
+    record                            out = {0};
     model_run_open(&r, o);
     const td_model_config *c = td_model_get_config(r.model);
-    float                 *logits = malloc((size_t)MAX_TOK * c->vocab * sizeof *logits);
+    FREED float           *logits = malloc((size_t)MAX_TOK * c->vocab * sizeof *logits);
     for (uint32_t i = 0; i < STEPS; i++) {
         if (s->n_tok[i] == 0) continue;
         const td_step_rows *step = model_run_forward(&r, s->pieces[i], s->n_pieces[i]);
@@ -92,8 +92,6 @@ static record run_scenario(const scenario *s, const model_run_options *o) {
             append(&out, weights, pairs * sizeof *weights);
         }
     }
-    free(logits);
-    model_run_close(&r);
     return out;
 }
 
@@ -113,15 +111,11 @@ static void check_model(const char *path, uint32_t vocab, uint32_t top_k, bool w
     for (uint32_t deferred = 0; deferred < top_k; deferred++) {
         record first = {0};
         for (size_t i = 0; i < sizeof runs / sizeof *runs; i++) {
-            record got = run_scenario(&s, &(model_run_options){.path = path,
-                                                               .w8a8 = w8a8,
-                                                               .experts = w8a8 ? TD_EXPERT_INT4C : TD_EXPERT_BF16,
-                                                               .max_deferred = deferred,
-                                                               .npu_threads = runs[i].npu_threads,
-                                                               .overlap_min_tok = runs[i].overlap_min_tok,
-                                                               .max_tok = MAX_TOK,
-                                                               .n_seq = N_SEQ,
-                                                               .max_len = MAX_LEN});
+            record got =
+                run_scenario(&s, &WITH(model_run_options, .path = path, .w8a8 = w8a8,
+                                       .experts = w8a8 ? TD_EXPERT_INT4C : TD_EXPERT_BF16, .max_deferred = deferred,
+                                       .npu_threads = runs[i].npu_threads, .overlap_min_tok = runs[i].overlap_min_tok,
+                                       .max_tok = MAX_TOK, .n_seq = N_SEQ, .max_len = MAX_LEN));
             if (i == 0) {
                 first = got;
                 continue;
@@ -156,14 +150,8 @@ TEST(demo_model_with_mtp) {
     check_model("models/tale-v3-14m", 4096, 4, true);
 }
 
-static int print_seeds(void **state) {
-    const char *chaos = getenv("TD_CHAOS_SEED");
-    (void)state;
-    print_message("seed %u, TD_CHAOS_SEED %s\n", SEED, chaos ? chaos : "not set");
-    return 0;
-}
-
-int main(void) {
+BEFORE_ALL {
     td_log_set_level(TD_LOG_WARNING); /* it loads a hundred models */
-    return tests_run(print_seeds, NULL);
+    const char *chaos = getenv("TD_CHAOS_SEED");
+    print_message("seed %u, TD_CHAOS_SEED %s\n", SEED, chaos ? chaos : "not set");
 }

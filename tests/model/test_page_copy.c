@@ -25,16 +25,11 @@ static const way WAYS[] = {{"host", "host", 0, 1},
 #define N_WAYS (sizeof WAYS / sizeof WAYS[0])
 
 static void open_way(model_run *r, const char *path, bool w8a8, const way *w) {
-    model_run_options o = {.device = w->device,
-                           .path = path,
-                           .w8a8 = w8a8,
-                           .npu_threads = w->npu_threads,
-                           .n_cards = w->n_cards,
-                           .experts = w8a8 ? TD_EXPERT_INT4C : TD_EXPERT_BF16,
-                           .max_tok = TD_KV_PAGE,
-                           .n_seq = 2,
-                           .max_len = TD_KV_PAGE + TAIL};
-    td_error          err = {0};
+    model_run_options o =
+        WITH(model_run_options, .device = w->device, .path = path, .w8a8 = w8a8, .npu_threads = w->npu_threads,
+             .n_cards = w->n_cards, .experts = w8a8 ? TD_EXPERT_INT4C : TD_EXPERT_BF16, .max_tok = TD_KV_PAGE, .n_seq = 2,
+             .max_len = TD_KV_PAGE + TAIL);
+    td_error err = {0};
     model_run_open(r, &o);
     if (td_model_prepare_page_copies(r->model, &err) != TD_OK) fail_msg("%s", err.text);
 }
@@ -61,39 +56,31 @@ static uint32_t first_page(const model_run *r, uint32_t seq) {
 
 /* One computes the page; the other, where other tokens lay, gets it. */
 static void check_ways(const char *path, bool w8a8, const way *from, const way *to) {
-    model_run a, b;
+    AT_END(model_run_close) model_run a, b;
     open_way(&a, path, w8a8, from);
     open_way(&b, path, w8a8, to);
     size_t bytes = td_model_page_bytes(a.model),
            logits_bytes = (size_t)TAIL * td_model_get_config(a.model)->vocab * sizeof(float);
     assert_int_equal(td_model_page_bytes(b.model), bytes);
-    char *page = malloc(bytes + 1), *again = malloc(bytes);
+    FREED char *page = malloc(bytes + 1), *again = malloc(bytes);
     assert_non_null(page);
     assert_non_null(again);
     page[bytes] = 77;
     compute(&a, 1, 0, 0, TD_KV_PAGE);
     compute(&b, 0, 1, 0, TD_KV_PAGE);
     compute(&b, 1, 2, 0, TD_KV_PAGE);
-    float *computed = tail_logits(&a, 1), *other = tail_logits(&b, 0);
+    FREED float *computed = tail_logits(&a, 1), *other = tail_logits(&b, 0);
     assert_true(memcmp(computed, other, logits_bytes) != 0);
     assert_int_equal(td_model_read_page(a.model, first_page(&a, 1), page), TD_OK);
     assert_int_equal(page[bytes], 77);
     assert_int_equal(td_model_write_page(b.model, first_page(&b, 0), page), TD_OK);
     assert_int_equal(td_model_read_page(b.model, first_page(&b, 0), again), TD_OK);
     assert_memory_equal(again, page, bytes);
-    float *taken = tail_logits(&b, 0);
+    FREED float *taken = tail_logits(&b, 0);
     if (memcmp(computed, taken, logits_bytes)) fail_msg("%s: from %s to %s: other bits", path, from->name, to->name);
     assert_int_equal(td_model_write_page(b.model, first_page(&b, 0), page), TD_OK);
-    float *neighbour = tail_logits(&b, 1); /* whose page is as it was */
+    FREED float *neighbour = tail_logits(&b, 1); /* whose page is as it was */
     assert_true(memcmp(computed, neighbour, logits_bytes) != 0);
-    free(computed);
-    free(other);
-    free(taken);
-    free(neighbour);
-    free(page);
-    free(again);
-    model_run_close(&a);
-    model_run_close(&b);
 }
 
 static void check_model(const char *path, bool w8a8) {
@@ -115,5 +102,5 @@ TEST(grouped_query_attention) {
 
 int main(void) {
     td_log_set_level(TD_LOG_WARNING);
-    return tests_run(NULL, NULL);
+    return tests_run();
 }

@@ -16,55 +16,44 @@
 static char OUT[] = "/tmp/td_quantized_XXXXXX";
 
 static float *logits_of(const char *path, const char *cpu_weight_path, uint32_t subpools, uint32_t *vocab) {
-    model_run r;
-    uint32_t  ids[N_TOK];
-    model_run_open(&r, &(model_run_options){.path = path,
-                                            .cpu_weight_path = cpu_weight_path,
-                                            .w8a8 = true,
-                                            .experts = TD_EXPERT_INT4C,
-                                            .subpools = subpools,
-                                            .n_seq = 1,
-                                            .max_len = 128});
+    AT_END(model_run_close) model_run r;
+    uint32_t                          ids[N_TOK];
+    model_run_open(&r, &WITH(model_run_options, .path = path, .cpu_weight_path = cpu_weight_path, .w8a8 = true,
+                             .experts = TD_EXPERT_INT4C, .subpools = subpools, .n_seq = 1, .max_len = 128));
     *vocab = td_model_get_config(r.model)->vocab;
     float *logits = malloc((size_t)N_TOK * *vocab * sizeof *logits);
     assert_non_null(logits);
     for (uint32_t i = 0; i < N_TOK; i++) ids[i] = 2 + i * 151 % (*vocab - 2);
     model_run_forward(&r, &(model_piece){.n = N_TOK, .ids = ids}, 1);
     model_run_logits(&r, N_TOK, logits);
-    model_run_close(&r);
     return logits;
 }
 
 TEST(folders_give_the_same_logits) {
     td_error            err = {0};
     uint32_t            vocab;
-    td_quantize_options o = {.model_path = TD_SOURCE_DIR "/" MODEL,
-                             .output_path = OUT,
-                             .quantization = "w8a8_int8",
-                             .expert_quantization = "int4",
-                             .threads = 2,
-                             .subpool_count = 1};
+    td_quantize_options o =
+        WITH(td_quantize_options, .model_path = TD_SOURCE_DIR "/" MODEL, .output_path = OUT, .quantization = "w8a8_int8",
+             .expert_quantization = "int4", .threads = 2, .subpool_count = 1);
     if (td_quantize(&o, &err) != TD_OK) fail_msg("%s", err.text);
-    float *want = logits_of(MODEL, NULL, 1, &vocab);
+    FREED float *want = logits_of(MODEL, NULL, 1, &vocab);
     const struct {
         const char *path, *experts;
         uint32_t    subpools;
     } WAYS[] = {{OUT, NULL, 1}, {MODEL, OUT, 1}, {OUT, OUT, 2}};
     for (size_t i = 0; i < sizeof WAYS / sizeof *WAYS; i++) {
-        float *have = logits_of(WAYS[i].path, WAYS[i].experts, WAYS[i].subpools, &vocab);
+        FREED float *have = logits_of(WAYS[i].path, WAYS[i].experts, WAYS[i].subpools, &vocab);
         assert_memory_equal(have, want, (size_t)N_TOK * vocab * sizeof *have);
-        free(have);
     }
-    free(want);
 }
 
 /* The device's weights are kept beside the packed experts by the first start: later ones map them, unless the file is
    damaged, partial or of other weights, and then write it anew. */
 TEST(kept_device_weights_give_the_same_logits) {
-    char     path[512] = "";
-    uint32_t vocab;
-    float   *want = logits_of(MODEL, NULL, 1, &vocab);
-    DIR     *d = opendir(OUT);
+    char         path[512] = "";
+    uint32_t     vocab;
+    FREED float *want = logits_of(MODEL, NULL, 1, &vocab);
+    DIR         *d = opendir(OUT);
     for (struct dirent *e; (e = readdir(d));)
         if (strstr(e->d_name, ".tdw")) snprintf(path, sizeof path, "%s/%s", OUT, e->d_name);
     closedir(d);
@@ -80,14 +69,12 @@ TEST(kept_device_weights_give_the_same_logits) {
         }
         if (c == TRUNCATED) assert_int_equal(truncate(path, before.st_size / 2), 0);
         if (c == GONE) assert_int_equal(unlink(path), 0);
-        float *have = logits_of(OUT, NULL, 1, &vocab);
+        FREED float *have = logits_of(OUT, NULL, 1, &vocab);
         assert_memory_equal(have, want, (size_t)N_TOK * vocab * sizeof *have);
-        free(have);
         assert_int_equal(stat(path, &after), 0);
         assert_int_equal(after.st_size, before.st_size);
         if (c == AS_IT_IS) assert_int_equal(after.st_ino, before.st_ino); /* not written again */
     }
-    free(want);
 }
 
 /* Load the quantised folder. @return why it was refused, or "". */
@@ -153,6 +140,4 @@ TEST(damaged_weights_are_refused) {
     assert_string_equal(refusal(), "");
 }
 
-int main(void) {
-    return run_in_folder(OUT);
-}
+IN_FOLDER(OUT)

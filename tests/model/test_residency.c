@@ -70,12 +70,9 @@ static char folder[] = "/tmp/test_residency.XXXXXX";
 static int quantised(void **state) {
     (void)state;
     td_error            err = {0};
-    td_quantize_options q = {.model_path = TD_SOURCE_DIR "/models/tale-v3-14m",
-                             .output_path = folder,
-                             .quantization = "w8a8_int8",
-                             .expert_quantization = "int4",
-                             .subpool_count = 1,
-                             .threads = 2};
+    td_quantize_options q =
+        WITH(td_quantize_options, .model_path = TD_SOURCE_DIR "/models/tale-v3-14m", .output_path = folder,
+             .quantization = "w8a8_int8", .expert_quantization = "int4", .subpool_count = 1, .threads = 2);
     if (!mkdtemp(folder) || rmdir(folder) != 0 || td_quantize(&q, &err) != TD_OK) fail_msg("%s", err.text);
     return 0;
 }
@@ -138,14 +135,12 @@ static void check_midway(const char *device, void (*midway)(const char *of)) {
     uint32_t          vocab;
     model_run_options o = DROPPED;
     o.n_seq = N_SEQ, o.max_len = PROMPT + 60, o.max_tok = N_SEQ * PROMPT, o.device = device;
-    float *want = run_model(&o, &vocab);
+    FREED float *want = run_model(&o, &vocab);
     o.device_experts = 6;
     o.residency_seed = 1;
     residency_midway = midway;
-    float *got = run_model(&o, &vocab);
+    FREED float *got = run_model(&o, &vocab);
     assert_memory_equal(got, want, (size_t)o.max_len * N_SEQ * vocab * sizeof *got);
-    free(got);
-    free(want);
 }
 
 /* Files stay open: names may go. */

@@ -19,6 +19,9 @@ typedef struct {
     double scale;
 } rope_case;
 
+#define YARN(...) \
+    { .kind = TD_ROPE_YARN, .beta_slow = 1, .truncate = true, __VA_ARGS__ }
+
 static const rope_case CASES[] = {
     {"plain, Qwen3",
      {.kind = TD_ROPE_PLAIN, .theta = 1e6, .dim = 128, .factor = 1},
@@ -26,16 +29,8 @@ static const rope_case CASES[] = {
      1},
     {"linear, factor 2", {.kind = TD_ROPE_PLAIN, .theta = 1e4, .dim = 64, .factor = 2}, {{0, 0.5}, {16, 0.005}}, 1},
     {"DeepSeek-V3",
-     {.kind = TD_ROPE_YARN,
-      .theta = 1e4,
-      .dim = 64,
-      .factor = 40,
-      .beta_fast = 32,
-      .beta_slow = 1,
-      .mscale = 1,
-      .mscale_all_dim = 1,
-      .truncate = true,
-      .original_max_position = 4096},
+     YARN(.theta = 1e4, .dim = 64, .factor = 40, .beta_fast = 32, .mscale = 1, .mscale_all_dim = 1,
+          .original_max_position = 4096),
      {{0, 1},
       {10, 0.05623413251903491},
       {11, 0.03900692656714386},
@@ -44,16 +39,8 @@ static const rope_case CASES[] = {
       {31, 3.3338035804083097e-06}},
      1},
     {"Kimi-K2: a step between two pairs",
-     {.kind = TD_ROPE_YARN,
-      .theta = 5e4,
-      .dim = 64,
-      .factor = 32,
-      .beta_fast = 1,
-      .beta_slow = 1,
-      .mscale = 1,
-      .mscale_all_dim = 1,
-      .truncate = true,
-      .original_max_position = 4096},
+     YARN(.theta = 5e4, .dim = 64, .factor = 32, .beta_fast = 1, .mscale = 1, .mscale_all_dim = 1,
+          .original_max_position = 4096),
      {{0, 1},
       {15, 0.00627130337702138},
       {19, 0.0016217599081159522},
@@ -61,26 +48,11 @@ static const rope_case CASES[] = {
       {31, 8.764412911589874e-07}},
      1},
     {"Qwen3 with YaRN 4",
-     {.kind = TD_ROPE_YARN,
-      .theta = 1e6,
-      .dim = 128,
-      .factor = 4,
-      .beta_fast = 32,
-      .beta_slow = 1,
-      .truncate = true,
-      .original_max_position = 32768},
+     YARN(.theta = 1e6, .dim = 128, .factor = 4, .beta_fast = 32, .original_max_position = 32768),
      {{0, 1}, {23, 0.006978305848598663}, {31, 0.0008029597275452302}, {63, 3.102344401879299e-07}},
      1.138629436111989},
     {"an attention factor that is given",
-     {.kind = TD_ROPE_YARN,
-      .theta = 1e6,
-      .dim = 128,
-      .factor = 4,
-      .beta_fast = 32,
-      .beta_slow = 1,
-      .truncate = true,
-      .attention_factor = 1.25,
-      .original_max_position = 32768},
+     YARN(.theta = 1e6, .dim = 128, .factor = 4, .beta_fast = 32, .attention_factor = 1.25, .original_max_position = 32768),
      {{0, 1}, {63, 3.102344401879299e-07}},
      1.25},
 };
@@ -111,7 +83,7 @@ TEST(softmax_factor_is_the_square_of_mscale) {
 TEST(table_is_cos_then_sin) {
     enum { N = 50 };
     const td_rope_config *c = &CASES[4].c;
-    float                *t = malloc(sizeof(float) * N * c->dim);
+    FREED float          *t = malloc(sizeof(float) * N * c->dim);
     double                f[64], scale;
     assert_non_null(t);
     td_rope_table(c, 4096, N, t);
@@ -122,7 +94,6 @@ TEST(table_is_cos_then_sin) {
             assert_true(fabs((double)a * a + (double)b * b - scale * scale) < 1e-6);
             assert_true(fabs(a - cos(p * f[i]) * scale) < 1e-7 && fabs(b - sin(p * f[i]) * scale) < 1e-7);
         }
-    free(t);
 }
 
 #define TABLES TD_SOURCE_DIR "/tests/data/rope/"
@@ -143,8 +114,8 @@ static void check_table(const json_t *want) {
         fail_msg("%s: %s", name, err.text);
     assert_true(last < c.max_position);
 
-    float *row = malloc(c.rope.dim * sizeof *row), *table = malloc((last + 1) * c.rope.dim * sizeof *table);
-    double worst = 0;
+    FREED float *row = malloc(c.rope.dim * sizeof *row), *table = malloc((last + 1) * c.rope.dim * sizeof *table);
+    double       worst = 0;
     snprintf(path, sizeof path, TABLES "%s", json_string_value(json_object_get(want, "file")));
     FILE *f = fopen(path, "rb");
     assert_true(f && row && table);
@@ -157,8 +128,6 @@ static void check_table(const json_t *want) {
     print_message("%s: up to position %zu, largest difference %.1e\n", name, last, worst);
     assert_true(worst <= TABLE_TOLERANCE);
     fclose(f);
-    free(row);
-    free(table);
 }
 
 TEST(tables_beyond_the_training_length) {

@@ -29,14 +29,9 @@
    one the first. */
 static void logits_of(const char *folder, const td_checkpoint *ck, td_expert_format experts, const uint32_t *ids,
                       float *logits) {
-    model_run         r;
-    model_run_options o = {.path = folder,
-                           .checkpoint = ck,
-                           .w8a8 = experts != TD_EXPERT_BF16,
-                           .experts = experts,
-                           .max_tok = LEN,
-                           .n_seq = 1,
-                           .max_len = LEN};
+    AT_END(model_run_close) model_run r;
+    model_run_options o = WITH(model_run_options, .path = folder, .checkpoint = ck, .w8a8 = experts != TD_EXPERT_BF16,
+                               .experts = experts, .max_tok = LEN, .n_seq = 1, .max_len = LEN);
     model_run_open(&r, &o);
     model_run_forward(&r, &(model_piece){.n = LEN, .ids = ids}, 1);
     const td_model_config *c = td_model_get_config(r.model);
@@ -49,7 +44,6 @@ static void logits_of(const char *folder, const td_checkpoint *ck, td_expert_for
         assert_int_equal(td_model_mtp_head(r.model, (td_out_rows){.row = rows, .n = LEN}, &mtp), TD_OK);
         memcpy(logits + (size_t)LEN * c->vocab, mtp, (size_t)LEN * c->vocab * sizeof *mtp);
     }
-    model_run_close(&r);
 }
 
 static size_t rows_of(const td_model_config *c) {
@@ -98,7 +92,7 @@ static void check(const char *folder, double most) {
     td_model_config c = config_of(folder);
     uint32_t        ids[LEN];
     size_t          n = rows_of(&c) * c.vocab;
-    float          *plain = malloc(n * sizeof *plain), *rotated = malloc(n * sizeof *rotated);
+    FREED float    *plain = malloc(n * sizeof *plain), *rotated = malloc(n * sizeof *rotated);
     assert_true(plain && rotated);
     for (uint32_t i = 0; i < LEN; i++) ids[i] = (uint32_t)(td_rng_u64(SEED, 0, i) % c.vocab);
     logits_of(folder, NULL, TD_EXPERT_BF16, ids, plain);
@@ -109,8 +103,6 @@ static void check(const char *folder, double most) {
     logits_of(folder, ck, TD_EXPERT_BF16, ids, rotated);
     td_checkpoint_close(ck);
     check_error(rotated, plain, &c, folder, most);
-    free(plain);
-    free(rotated);
 }
 
 static void refuse_experts_alone(const char *folder, const char *experts) {
@@ -155,24 +147,18 @@ TEST(test_same_function) {
 /* `from`, rotated by td_quantize and written to `out` in int8 on both tiers, against the model in `path`. */
 static void check_written(const char *from, const char *path, const char *out) {
     td_error            err = {0};
-    td_quantize_options o = {.model_path = from,
-                             .output_path = out,
-                             .quantization = "w8a8_int8",
-                             .expert_quantization = "int8",
-                             .rotation = "hadamard",
-                             .threads = 2,
-                             .subpool_count = 1};
+    td_quantize_options o = WITH(td_quantize_options, .model_path = from, .output_path = out, .quantization = "w8a8_int8",
+                                 .expert_quantization = "int8", .rotation = "hadamard", .threads = 2, .subpool_count = 1);
     if (td_quantize(&o, &err) != TD_OK) fail_msg("%s", err.text);
     td_model_config c = config_of(path);
     uint32_t        ids[LEN];
-    float *plain = malloc(rows_of(&c) * c.vocab * sizeof *plain), *written = malloc(rows_of(&c) * c.vocab * sizeof *written);
+    FREED float    *plain = malloc(rows_of(&c) * c.vocab * sizeof *plain),
+                *written = malloc(rows_of(&c) * c.vocab * sizeof *written);
     assert_true(plain && written);
     for (uint32_t t = 0; t < LEN; t++) ids[t] = (uint32_t)(td_rng_u64(SEED, 0, t) % c.vocab);
     logits_of(path, NULL, TD_EXPERT_BF16, ids, plain);
     logits_of(out, NULL, TD_EXPERT_INT8C, ids, written);
     check_error(written, plain, &c, path, WRITTEN_ERROR);
-    free(plain);
-    free(written);
 }
 
 /* The folder that td_quantize writes, in int8 on both tiers; its packed experts are not to be had without its device
@@ -215,14 +201,10 @@ TEST(test_other_engines) {
     td_error err = {0};
     char     out[] = "/tmp/td_rotated_XXXXXX";
     assert_non_null(mkdtemp(out));
-    td_quantize_options o = {.model_path = repo_path(DEMO),
-                             .output_path = out,
-                             .quantization = "w8a8_int8",
-                             .expert_quantization = "int4",
-                             .output_format = "compressed-tensors",
-                             .rotation = "hadamard",
-                             .threads = 2,
-                             .subpool_count = 1};
+    td_quantize_options o =
+        WITH(td_quantize_options, .model_path = repo_path(DEMO), .output_path = out, .quantization = "w8a8_int8",
+             .expert_quantization = "int4", .output_format = "compressed-tensors", .rotation = "hadamard", .threads = 2,
+             .subpool_count = 1);
     assert_int_equal(td_quantize(&o, &err), TD_ENOTSUP);
     print_message("    %s\n", err.text);
     assert_non_null(strstr(err.text, "multi-token-prediction"));

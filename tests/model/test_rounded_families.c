@@ -36,9 +36,9 @@ static const bound BOUNDS[] = {
 };
 
 static float *logits_of(const char *folder, bool w8a8, td_expert_format experts, uint32_t *vocab) {
-    char      path[128];
-    uint32_t  ids[N_TOK];
-    model_run r;
+    char                              path[128];
+    uint32_t                          ids[N_TOK];
+    AT_END(model_run_close) model_run r;
     snprintf(path, sizeof path, "tests/data/golden/%s", folder);
     model_run_open(&r,
                    &(model_run_options){.path = path, .w8a8 = w8a8, .experts = experts, .n_seq = 1, .max_len = 2 * N_TOK});
@@ -48,7 +48,6 @@ static float *logits_of(const char *folder, bool w8a8, td_expert_format experts,
     for (uint32_t i = 0; i < N_TOK; i++) ids[i] = 2 + (uint32_t)(td_rng_u64(SEED, 0, i) % (*vocab - 2));
     model_run_forward(&r, &(model_piece){.n = N_TOK, .ids = ids}, 1);
     model_run_logits(&r, N_TOK, logits);
-    model_run_close(&r);
     return logits;
 }
 
@@ -80,9 +79,9 @@ TEST(rounding_stays_within_the_familys_bound) {
     for (size_t i = 0; i < sizeof BOUNDS / sizeof *BOUNDS; i++) {
         const bound *b = &BOUNDS[i];
         uint32_t     vocab;
-        float       *want = logits_of(b->folder, false, TD_EXPERT_BF16, &vocab),
-              *w8a8 = logits_of(b->folder, true, TD_EXPERT_BF16, &vocab),
-              *int4 = logits_of(b->folder, true, TD_EXPERT_INT4C, &vocab);
+        FREED float *want = logits_of(b->folder, false, TD_EXPERT_BF16, &vocab),
+                    *w8a8 = logits_of(b->folder, true, TD_EXPERT_BF16, &vocab),
+                    *int4 = logits_of(b->folder, true, TD_EXPERT_INT4C, &vocab);
         double of_w8a8 = median_distance(w8a8, want, vocab), of_int4 = median_distance(int4, want, vocab),
                log_prob_difference = mean_log_prob_difference(int4, want, vocab);
         bool within =
@@ -90,14 +89,11 @@ TEST(rounding_stays_within_the_familys_bound) {
         print_message("    %-20s  %.4f  %.4f        %.3f%s\n", b->folder, of_w8a8, of_int4, log_prob_difference,
                       within ? "" : "   beyond its bound");
         beyond += !within;
-        free(want);
-        free(w8a8);
-        free(int4);
     }
     assert_int_equal(beyond, 0);
 }
 
 int main(void) {
     td_log_set_level(TD_LOG_WARNING); /* it loads three dozen models */
-    return tests_run(NULL, NULL);
+    return tests_run();
 }

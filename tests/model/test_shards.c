@@ -45,8 +45,8 @@ static void hear_row(heard *h, const td_tensor_view *v, size_t r) {
     for (size_t c = 0; c < k; c++) zero[c] = 0, scale[c] = 1;
     if (v->coded) {
         td_gemm_groups groups;
-        uint8_t       *codes = calloc(2, k);
-        float         *scales = calloc(k, sizeof *scales);
+        FREED uint8_t *codes = calloc(2, k);
+        FREED float   *scales = calloc(k, sizeof *scales);
         assert_true(codes && scales && td_coded_exact_tiles(v->coded, &groups) != TD_CODED_ROUNDED &&
                     td_coded_scales(v->coded, r, scales));
         td_coded_codes(v->coded, r, 0, k, codes);
@@ -55,7 +55,6 @@ static void hear_row(heard *h, const td_tensor_view *v, size_t r) {
             size_t g = c / v->coded->group;
             code[c] = codes[c], zero[c] = codes[k + g], scale[c] = scales[g] * v->coded->factor;
         }
-        free(codes), free(scales);
         return;
     }
     const char *row = (const char *)v->data + r * k * td_dtype_bytes(v->dtype);
@@ -63,15 +62,14 @@ static void hear_row(heard *h, const td_tensor_view *v, size_t r) {
         td_to_f32(v->dtype, row, k, code);
         return;
     }
-    int8_t *codes = malloc(k);
-    float   of_row = v->scale ? v->scale[r] : 0;
+    FREED int8_t *codes = malloc(k);
+    float         of_row = v->scale ? v->scale[r] : 0;
     assert_non_null(codes);
     if (v->dtype == TD_DT_I8)
         memcpy(codes, row, k);
     else
         assert_true(td_quantize_weight_i8(v->dtype, row, 1, k, codes, k, &of_row));
     for (size_t c = 0; c < k; c++) code[c] = codes[c], scale[c] = of_row;
-    free(codes);
 }
 
 static td_status listen_create(td_npu *npu, td_weight_format format, const td_tensor_view *v, td_npu_weight **out,
@@ -95,11 +93,10 @@ static td_status listen_create(td_npu *npu, td_weight_format format, const td_te
 }
 
 static void listen_destroy(td_npu *npu, td_npu_weight *w) {
-    listener *l = (listener *)npu;
-    heard    *h = (heard *)w;
+    listener    *l = (listener *)npu;
+    FREED heard *h = (heard *)w;
     l->host->ops->weight_destroy(l->host, h->on_host);
     free(h->code);
-    free(h);
 }
 
 static size_t listen_bytes(td_npu *npu, td_weight_format format, size_t n, size_t k) {
@@ -113,21 +110,19 @@ static const td_npu_ops LISTENER = {
 static td_pool *pool;
 static td_npu  *host;
 
-static int open_host(void **state) {
+BEFORE_ALL {
     td_worker_place    places[2] = {{.cpu = TD_CPU_ANY, .node = UINT32_MAX}, {.cpu = TD_CPU_ANY, .node = UINT32_MAX}};
     td_host_npu_config threads = {0};
     td_npu_config      config = {.act_dtype = TD_DT_BF16, .host = &threads};
-    (void)state;
-    if (td_pool_create(places, 2, &pool, NULL) != TD_OK) return -1;
+    td_log_set_level(TD_LOG_WARNING); /* it loads hundreds of cards */
+    assert_int_equal(td_pool_create(places, 2, &pool, NULL), TD_OK);
     threads.pool = pool;
-    return td_npu_open("host", &config, &host, NULL) == TD_OK ? 0 : -1;
+    assert_int_equal(td_npu_open("host", &config, &host, NULL), TD_OK);
 }
 
-static int close_host(void **state) {
-    (void)state;
+AFTER_ALL {
     host->ops->close(host);
     td_pool_destroy(pool);
-    return 0;
 }
 
 /* ---- putting together -------------------------------------------------------------------------- */
@@ -373,19 +368,18 @@ TEST(codes_are_cut_between_groups) {
 /* Every row of the window, decoded, is that stretch of the whole's row. */
 static void compare_window(const td_coded_matrix *m, const float *whole, size_t row, size_t n, size_t column, size_t k) {
     td_coded_matrix w = td_coded_window(m, row, n, column, k);
-    float          *values = malloc(k * sizeof *values);
+    FREED float    *values = malloc(k * sizeof *values);
     assert_non_null(values);
     for (size_t r = 0; r < n; r++) {
         assert_true(td_coded_row(&w, r, values));
         assert_memory_equal(values, whole + (row + r) * m->k + column, k * sizeof *values);
     }
-    free(values);
 }
 
 /* Both halves of the rows, all stretches of columns that cut no group, and windows of windows. */
 static size_t compare_windows(const td_coded_matrix *m) {
-    float *whole = malloc(m->n * m->k * sizeof *whole);
-    size_t n_cuts = 0, half = m->n / 2;
+    FREED float *whole = malloc(m->n * m->k * sizeof *whole);
+    size_t       n_cuts = 0, half = m->n / 2;
     assert_non_null(whole);
     for (size_t r = 0; r < m->n; r++) assert_true(td_coded_row(m, r, whole + r * m->k));
     for (size_t cards = 1; cards <= 8; cards++) {
@@ -399,7 +393,6 @@ static size_t compare_windows(const td_coded_matrix *m) {
             compare_window(&lower, whole + half * m->k, 1, 3, c * k, k);
         }
     }
-    free(whole);
     return n_cuts;
 }
 
@@ -432,13 +425,12 @@ TEST(windows_are_stretches_of_the_whole) {
                                  TD_OK);
                 if (v.coded) {
                     td_coded_matrix upside_down = *v.coded;
-                    uint32_t       *row_of = malloc(v.coded->n * sizeof *row_of);
+                    FREED uint32_t *row_of = malloc(v.coded->n * sizeof *row_of);
                     assert_non_null(row_of);
                     for (size_t r = 0; r < v.coded->n; r++) row_of[r] = (uint32_t)(v.coded->n - 1 - r);
                     upside_down.row_of = row_of;
                     n_cuts += compare_windows(v.coded) + compare_windows(&upside_down);
                     n++;
-                    free(row_of);
                 }
                 td_scratch_reset(&scratch);
             }
@@ -453,7 +445,7 @@ TEST(windows_are_stretches_of_the_whole) {
 TEST(an_infinity_is_refused_on_every_card) {
     model_files    f = open_files(GOLDEN "qwen3_moe", AS_IT_IS);
     size_t         n = (size_t)f.config.hidden * f.config.heads * f.config.head_dim;
-    float         *values = calloc(n, sizeof *values);
+    FREED float   *values = calloc(n, sizeof *values);
     td_tensor_view replaced[TD_ROLE_COUNT] = {
         [TD_ROLE_O] = {.dtype = TD_DT_F32,
                        .rank = 2,
@@ -469,7 +461,6 @@ TEST(an_infinity_is_refused_on_every_card) {
         assert_non_null(strstr(err.text, "infinity"));
     }
     td_checkpoint_close(f.ck);
-    free(values);
 }
 
 /* ---- refusals ---------------------------------------------------------------------------------- */
@@ -551,9 +542,4 @@ TEST(a_kept_file_is_of_one_card) {
     td_device_file_close(file);
     unlink(path);
     td_checkpoint_close(f.ck);
-}
-
-int main(void) {
-    td_log_set_level(TD_LOG_WARNING); /* it loads hundreds of cards */
-    return tests_run(open_host, close_host);
 }

@@ -19,19 +19,16 @@ static uint32_t draw(uint32_t n) {
 static td_pool *g_pool;
 static td_npu  *g_npu;
 
-static int open_device(void **state) {
+BEFORE_ALL {
     td_worker_place place = {.cpu = TD_CPU_ANY};
-    (void)state;
-    if (td_pool_create(&place, 1, &g_pool, NULL) != TD_OK) return -1;
-    return td_npu_open("host", &(td_npu_config){.act_dtype = TD_DT_F32, .host = &(td_host_npu_config){.pool = g_pool}},
-                       &g_npu, NULL);
+    assert_int_equal(td_pool_create(&place, 1, &g_pool, NULL), TD_OK);
+    td_npu_config c = {.act_dtype = TD_DT_F32, .host = &(td_host_npu_config){.pool = g_pool}};
+    assert_int_equal(td_npu_open("host", &c, &g_npu, NULL), TD_OK);
 }
 
-static int close_device(void **state) {
-    (void)state;
+AFTER_ALL {
     g_npu->ops->close(g_npu);
     td_pool_destroy(g_pool);
-    return 0;
 }
 
 /* Sequences of 1 to 2 * mean - 1 rows. */
@@ -105,9 +102,9 @@ static const td_step_shape SHAPE = {.max_tok = MAX_TOK,
                                     .splits = from_five_rows};
 
 TEST(buckets_hold_the_rows) {
-    td_step_buf  buf;
-    td_step_rows rows;
-    uint32_t     across = 0, between = 0, out_row[MAX_OUT];
+    AT_END(td_step_buf_close) td_step_buf   buf;
+    AT_END(td_step_rows_close) td_step_rows rows;
+    uint32_t                                across = 0, between = 0, out_row[MAX_OUT];
     print_message("seed %u\n", SEED);
     assert_int_equal(td_step_buf_open(&buf, &SHAPE, g_npu, NULL), TD_OK);
     assert_int_equal(td_step_rows_open(&rows, MAX_TOK, MAX_TOK, PAGES * TD_KV_PAGE, NULL), TD_OK);
@@ -130,13 +127,11 @@ TEST(buckets_hold_the_rows) {
     }
     print_message("%u cuts within a sequence, %u between two\n", across, between);
     assert_true(across > STEPS / 10 && between > STEPS / 100);
-    td_step_rows_close(&rows);
-    td_step_buf_close(&buf);
 }
 
 /* Every number of rows has a bucket, and a large one wastes less than an eighth of its copies. */
 TEST(buckets_cover_every_step) {
-    td_step_buf buf;
+    AT_END(td_step_buf_close) td_step_buf buf;
     assert_int_equal(td_step_buf_open(&buf, &SHAPE, g_npu, NULL), TD_OK);
     assert_int_equal(buf.buckets[0].max_tok, 1);
     assert_int_equal(buf.buckets[buf.n - 1].max_tok, MAX_TOK);
@@ -146,14 +141,13 @@ TEST(buckets_cover_every_step) {
         if (now > 256) assert_true(8 * (now - before) <= before);
         assert_true(td_first_half(now) <= before); /* the first half of a step in halves is full */
     }
-    td_step_buf_close(&buf);
 }
 
 /* An MTP pass is fed other tokens at the same places. */
 TEST(tokens_can_be_others) {
-    td_step_buf  buf;
-    td_step_rows rows;
-    uint32_t     tokens[] = {7, 8, 9}, next[] = {8, 9, 10}, page = 4;
+    AT_END(td_step_buf_close) td_step_buf   buf;
+    AT_END(td_step_rows_close) td_step_rows rows;
+    uint32_t                                tokens[] = {7, 8, 9}, next[] = {8, 9, 10}, page = 4;
     assert_int_equal(td_step_buf_open(&buf, &SHAPE, g_npu, NULL), TD_OK);
     assert_int_equal(td_step_rows_open(&rows, 8, 8, TD_KV_PAGE, NULL), TD_OK);
     td_step_rows_add(&rows, tokens, 5, 3, &(td_step_sequence){.pages = &page, .n_pages = 1});
@@ -161,10 +155,4 @@ TEST(tokens_can_be_others) {
     assert_memory_equal(b->whole.host.token, next, sizeof next);
     assert_int_equal(b->whole.host.slot[2], 4 * TD_KV_PAGE + 7);
     assert_int_equal(rows.token[0], 7);
-    td_step_rows_close(&rows);
-    td_step_buf_close(&buf);
-}
-
-int main(void) {
-    return tests_run(open_device, close_device);
 }

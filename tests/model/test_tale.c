@@ -58,14 +58,14 @@ static bool same_experts(const uint16_t *got, const int32_t *want) {
 }
 
 TEST(logits_and_routing_agree) {
-    model_run r;
-    double    difference = 0;
-    size_t    compared = 0, routed = 0, same = 0;
+    AT_END(model_run_close) model_run r;
+    double                            difference = 0;
+    size_t                            compared = 0, routed = 0, same = 0;
     open_reference(&r, 0);
     for (size_t p = 0; p < PROMPTS; p++) {
-        uint32_t ids[256], n = prompt_ids(p, ids);
-        float   *want = prompt_array(p, "logits.f32", (size_t)n * VOCAB), *got = malloc((size_t)n * VOCAB * sizeof *got);
-        int32_t *experts = prompt_array(p, "router_ids.i32", 6u * n * TOP_K);
+        uint32_t     ids[256], n = prompt_ids(p, ids);
+        FREED float *want = prompt_array(p, "logits.f32", (size_t)n * VOCAB), *got = malloc((size_t)n * VOCAB * sizeof *got);
+        FREED int32_t *experts = prompt_array(p, "router_ids.i32", 6u * n * TOP_K);
         model_run_forward(&r, &(model_piece){.n = n, .ids = ids}, 1);
         model_run_logits(&r, n, got);
         for (uint32_t t = 0; t < n; t++)
@@ -78,16 +78,12 @@ TEST(logits_and_routing_agree) {
             for (uint32_t t = 0; t < n; t++, routed++)
                 same += same_experts(got_ids + t * TOP_K, experts + ((size_t)layer * n + t) * TOP_K);
         }
-        free(want);
-        free(got);
-        free(experts);
     }
     difference /= (double)compared;
     print_message("    mean |difference of log-probability| %.2e, same experts at %zu of %zu positions\n", difference, same,
                   routed);
     assert_true(difference <= 0.02);
     assert_true(same >= 0.98 * routed);
-    model_run_close(&r);
 }
 
 /* The largest |got - want|, and the largest |want|. (Not by fmax: the vectoriser of aarch64's gcc 12 breaks down over it.)
@@ -104,12 +100,12 @@ static double largest_difference(const float *got, const float *want, size_t n, 
 
 /* From the KV cache, a token at a time; paths may part at a near tie of the reference. */
 TEST(greedy_tokens_agree) {
-    model_run r;
+    AT_END(model_run_close) model_run r;
     open_reference(&r, 0);
     for (size_t p = 0; p < PROMPTS; p++) {
-        uint32_t ids[256], n = prompt_ids(p, ids), i;
-        json_t  *prompt = json_array_get(json_object_get(golden, "prompts"), p);
-        float   *logits = malloc((size_t)n * VOCAB * sizeof *logits);
+        uint32_t     ids[256], n = prompt_ids(p, ids), i;
+        json_t      *prompt = json_array_get(json_object_get(golden, "prompts"), p);
+        FREED float *logits = malloc((size_t)n * VOCAB * sizeof *logits);
         model_run_forward(&r, &(model_piece){.n = n, .ids = ids}, 1);
         model_run_logits(&r, n, logits);
         uint32_t token = arg_max(logits + (size_t)(n - 1) * VOCAB, VOCAB);
@@ -125,17 +121,15 @@ TEST(greedy_tokens_agree) {
             token = arg_max(logits, VOCAB);
         }
         print_message("    prompt %zu: %u greedy tokens agree\n", p, i);
-        free(logits);
     }
-    model_run_close(&r);
 }
 
 TEST(mtp_layer_agrees) {
-    model_run r;
+    AT_END(model_run_close) model_run r;
     open_reference(&r, 0);
     for (size_t p = 0; p < PROMPTS; p++) {
         uint32_t     ids[257], n = prompt_ids(p, ids), rows[256];
-        float       *want = prompt_array(p, "mtp_logits.f32", (size_t)n * VOCAB);
+        FREED float *want = prompt_array(p, "mtp_logits.f32", (size_t)n * VOCAB);
         const float *got;
         double       largest = 0;
         ids[n] = (uint32_t)json_integer_value(
@@ -147,9 +141,7 @@ TEST(mtp_layer_agrees) {
         double worst = largest_difference(got, want, (size_t)n * VOCAB, &largest);
         print_message("    prompt %zu: largest difference %.2e of %.2f\n", p, worst, largest);
         assert_true(worst <= 5e-5 * largest); /* two float32 programs; see test_golden.c */
-        free(want);
     }
-    model_run_close(&r);
 }
 
 /* Against scripts/golden/make_deferral.py, which follows the definition one expert at a time. */
@@ -157,42 +149,35 @@ TEST(deferred_experts_follow_the_definition) {
     json_t *m = load_json("tests/data/tale_deferral/manifest.json"), *entry;
     size_t  index;
     json_array_foreach(json_object_get(m, "deferred"), index, entry) {
-        uint32_t  d = (uint32_t)json_integer_value(json_object_get(entry, "max_deferred"));
-        model_run r;
+        uint32_t                          d = (uint32_t)json_integer_value(json_object_get(entry, "max_deferred"));
+        AT_END(model_run_close) model_run r;
         open_reference(&r, d);
         for (size_t p = 0; p < PROMPTS; p++) {
             char     path[256];
             uint32_t ids[256], n = prompt_ids(p, ids);
             snprintf(path, sizeof path, "tests/data/tale_deferral/%s",
                      json_string_value(json_array_get(json_object_get(entry, "last_logits"), p)));
-            float *want = read_array(path, VOCAB, 4), *got = malloc((size_t)n * VOCAB * sizeof *got);
-            double largest = 0;
+            FREED float *want = read_array(path, VOCAB, 4), *got = malloc((size_t)n * VOCAB * sizeof *got);
+            double       largest = 0;
             model_run_forward(&r, &(model_piece){.n = n, .ids = ids}, 1);
             model_run_logits(&r, n, got);
             double worst = largest_difference(got + (size_t)(n - 1) * VOCAB, want, VOCAB, &largest);
             print_message("    D = %u, prompt %zu: largest difference %.2e of %.2f\n", d, p, worst, largest);
             assert_true(worst <= 5e-5 * largest);
-            free(want);
-            free(got);
         }
         td_model_work work;
         td_model_get_work(r.model, &work);
         assert_true(work.deferred_pairs > 0 && work.deferred_pairs < work.expert_pairs);
-        model_run_close(&r);
     }
     json_decref(m);
 }
 
-static int load_golden(void **state) {
-    (void)state;
+BEFORE_ALL {
     golden = load_json(GOLDEN "manifest.json");
-    return 0;
 }
 
-static int free_golden(void **state) {
-    (void)state;
+AFTER_ALL {
     json_decref(golden);
-    return 0;
 }
 
 typedef struct {
@@ -223,10 +208,10 @@ static void *watch(void *arg) {
 }
 
 TEST(what_the_tiers_are_in_can_be_read) {
-    model_run r;
-    uint32_t  ids[256], n = prompt_ids(0, ids);
-    char      text[96];
-    pthread_t thread;
+    AT_END(model_run_close) model_run r;
+    uint32_t                          ids[256], n = prompt_ids(0, ids);
+    char                              text[96];
+    pthread_t                         thread;
     open_reference(&r, 0);
     watcher w = {.model = r.model};
     assert_int_equal(pthread_create(&thread, NULL, watch, &w), 0);
@@ -238,9 +223,4 @@ TEST(what_the_tiers_are_in_can_be_read) {
     assert_false(atomic_load(&w.wrong));
     td_model_describe(r.model, text, sizeof text);
     assert_string_equal(text, "");
-    model_run_close(&r);
-}
-
-int main(void) {
-    return tests_run(load_golden, free_golden);
 }

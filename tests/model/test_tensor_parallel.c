@@ -25,12 +25,12 @@ static void keep(record *r, const float *values, size_t n) {
 
 /* Three prompts in two chunks of one step each, one token of all three, the MTP layer where there is one. */
 static record run_model(const model_run_options *o) {
-    model_run r;
-    record    out = {0};
-    uint32_t  ids[N_SEQ][TOKENS + 1], next[N_SEQ * TOKENS], rows[N_SEQ * TOKENS];
+    AT_END(model_run_close) model_run r;
+    record                            out = {0};
+    uint32_t                          ids[N_SEQ][TOKENS + 1], next[N_SEQ * TOKENS], rows[N_SEQ * TOKENS];
     model_run_open(&r, o);
     const td_model_config *c = td_model_get_config(r.model);
-    float                 *logits = malloc((size_t)N_SEQ * TOKENS * c->vocab * sizeof *logits);
+    FREED float           *logits = malloc((size_t)N_SEQ * TOKENS * c->vocab * sizeof *logits);
     out.vocab = c->vocab;
     for (uint32_t s = 0; s < N_SEQ; s++)
         for (uint32_t i = 0; i <= TOKENS; i++) ids[s][i] = (uint32_t)(td_rng_u64(5, s, i) % c->vocab);
@@ -60,8 +60,6 @@ static record run_model(const model_run_options *o) {
         td_model_get_routing(r.model, l, &chosen, &weights);
         keep(&out, weights, (size_t)N_SEQ * c->top_k);
     }
-    free(logits);
-    model_run_close(&r);
     return out;
 }
 
@@ -72,13 +70,10 @@ static void expect_same_bits(const record *a, const record *b) {
 
 /* @param bound of the distance between one card and several. */
 static void check_within(const char *path, uint32_t n_cards, bool w8a8, double bound) {
-    model_run_options o = {.path = path,
-                           .w8a8 = w8a8,
-                           .experts = w8a8 ? TD_EXPERT_INT4C : TD_EXPERT_BF16,
-                           .n_seq = N_SEQ,
-                           .max_len = TOKENS + 1,
-                           .max_tok = N_SEQ * TOKENS};
-    record            one = run_model(&o);
+    model_run_options o =
+        WITH(model_run_options, .path = path, .w8a8 = w8a8, .experts = w8a8 ? TD_EXPERT_INT4C : TD_EXPERT_BF16,
+             .n_seq = N_SEQ, .max_len = TOKENS + 1, .max_tok = N_SEQ * TOKENS);
+    record one = run_model(&o);
     o.n_cards = n_cards;
     record host = run_model(&o);
     o.device = "apart";

@@ -177,8 +177,8 @@ TEST(cluster_sums) {
     for (uint32_t n = 2; n <= CARDS_MAX; n += 2)
         for (uint32_t n_adds = 0; n_adds <= 3; n_adds++)
             for (int way = 0; way < 3; way++) { /* eager, in place, captured */
-                cluster  x;
-                td_error err = {0};
+                AT_END(close_cards) cluster x = {0};
+                td_error                    err = {0};
                 if (way == 1 && !n_adds) continue;
                 if (open_cards(&x, n, &err) != TD_OK) fail_msg("%s", err.text);
                 for (uint32_t i = 0; i < n; i++) {
@@ -188,15 +188,14 @@ TEST(cluster_sums) {
                 assert_int_equal(sum_all(&x), TD_OK);
                 expect_sums(&x, n_adds);
                 for (uint32_t i = 0; i < n; i++) give_back(&x.cards[i]);
-                close_cards(&x);
             }
 }
 
 /* One waits; it is freed, the group is useless until the reset, and whole after it. */
 TEST(cluster_gives_up) {
     for (uint32_t n = 2; n <= CARDS_MAX; n += 2) {
-        cluster  x;
-        td_error err = {0};
+        AT_END(close_cards) cluster x;
+        td_error                    err = {0};
         if (open_cards(&x, n, &err) != TD_OK) fail_msg("%s", err.text);
         for (uint32_t i = 0; i < n; i++)
             if (prepare(&x.cards[i], x.group, 1, false, &err) != TD_OK) fail_msg("%s", err.text);
@@ -212,7 +211,6 @@ TEST(cluster_gives_up) {
         assert_int_equal(sum_all(&x), TD_OK);
         expect_sums(&x, 1);
         for (uint32_t i = 0; i < n; i++) give_back(&x.cards[i]);
-        close_cards(&x);
     }
 }
 

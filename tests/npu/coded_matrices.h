@@ -56,22 +56,11 @@ static inline coded make_coded(rnd *r, size_t kind, size_t n, size_t k) {
         size_t row = i / c.groups, g = i % c.groups;
         zero[row / 8 * c.groups + g] |= (uint32_t)c.zeros[i] << row % 8 * 4;
     }
-    c.m = (td_coded_matrix){.codes = fp4 ? TD_CODES_E2M1 : TD_CODES_ROW_WORDS,
-                            .bits = 4,
-                            .n = n,
-                            .k = k,
-                            .stored_n = n,
-                            .stored_k = k,
-                            .data = data,
-                            .scale_dtype = KINDS[kind].dtype,
-                            .scale = scale,
-                            .scale_rows = 1,
-                            .scale_row_step = c.groups,
-                            .scale_group_step = 1,
-                            .group = size,
-                            .zeros = KINDS[kind].zeros ? TD_ZEROS_ROW_WORDS : TD_ZEROS_NONE,
-                            .zero = zero,
-                            .factor = KINDS[kind].dtype == TD_DT_F8_E4M3 ? 0.3f : 1};
+    c.m = WITH(td_coded_matrix, .codes = fp4 ? TD_CODES_E2M1 : TD_CODES_ROW_WORDS, .bits = 4, .n = n, .k = k, .stored_n = n,
+               .stored_k = k, .data = data, .scale_dtype = KINDS[kind].dtype, .scale = scale, .scale_rows = 1,
+               .scale_row_step = c.groups, .scale_group_step = 1, .group = size,
+               .zeros = KINDS[kind].zeros ? TD_ZEROS_ROW_WORDS : TD_ZEROS_NONE, .zero = zero,
+               .factor = KINDS[kind].dtype == TD_DT_F8_E4M3 ? 0.3f : 1);
     c.memory[0] = data, c.memory[1] = scale, c.memory[2] = zero;
     return c;
 }

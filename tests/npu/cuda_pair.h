@@ -5,6 +5,15 @@
 
 #include "npu_test_util.h"
 
+enum { HOST, CARD, PAIR_MOST = 256 };
+
+/** A buffer on both. */
+typedef struct {
+    void  *at[2];
+    size_t bytes;
+} both;
+
+/** What is put on both goes when the pair is closed. */
 typedef struct {
     uint32_t       first, rows, bucket; /* of the step; first: its first row in the buffers */
     rig            host;
@@ -15,9 +24,10 @@ typedef struct {
     td_step_arrays arrays[2]; /* of attention: all but the counts */
     uint32_t       block_stride;
     td_step        step[2]; /* of the host, and of the card */
+    both           buffers[PAIR_MOST];
+    td_npu_weight *weights[PAIR_MOST][2];
+    size_t         n_buffers, n_weights;
 } pair;
-
-enum { HOST, CARD };
 
 static inline uint32_t all_rows(const pair *p) {
     return p->first + p->bucket;
@@ -37,12 +47,6 @@ static inline void copy(pair *p, void *host, void *dev, size_t bytes, td_copy_ki
     o->host_free(p->card, pinned, bytes);
 }
 
-/** A buffer on both. */
-typedef struct {
-    void  *at[2];
-    size_t bytes;
-} both;
-
 static inline both put(pair *p, const void *from, size_t bytes) { /* from NULL: zeros */
     both     b = {.bytes = bytes, .at = {calloc(1, bytes)}};
     td_error err = {0};
@@ -51,21 +55,14 @@ static inline both put(pair *p, const void *from, size_t bytes) { /* from NULL: 
         memcpy(b.at[HOST], from, bytes);
         copy(p, b.at[HOST], b.at[CARD], bytes, TD_COPY_H2D);
     }
-    return b;
+    assert_true(p->n_buffers < PAIR_MOST);
+    return p->buffers[p->n_buffers++] = b;
 }
 
 static inline both put_rows(pair *p, rnd *r, size_t width) {
-    float *f = rnd_array(r, all_rows(p) * width, 1);
-    void  *x = act_array(TD_DT_BF16, f, all_rows(p) * width);
-    both   b = put(p, x, all_rows(p) * width * sizeof(td_bf16));
-    free(f);
-    free(x);
-    return b;
-}
-
-static inline void drop(pair *p, both *b) {
-    p->card->ops->free(p->card, b->at[CARD], b->bytes);
-    free(b->at[HOST]);
+    FREED float *f = rnd_array(r, all_rows(p) * width, 1);
+    FREED void  *x = act_array(TD_DT_BF16, f, all_rows(p) * width);
+    return put(p, x, all_rows(p) * width * sizeof(td_bf16));
 }
 
 static inline pair open_pair(uint32_t rows, uint32_t bucket) {
@@ -91,6 +88,14 @@ static inline void set_step(pair *p) {
 }
 
 static inline void close_pair(pair *p) {
+    for (size_t i = 0; i < p->n_weights; i++) {
+        p->host.npu->ops->weight_destroy(p->host.npu, p->weights[i][HOST]);
+        p->card->ops->weight_destroy(p->card, p->weights[i][CARD]);
+    }
+    for (size_t i = 0; i < p->n_buffers; i++) {
+        p->card->ops->free(p->card, p->buffers[i].at[CARD], p->buffers[i].bytes);
+        free(p->buffers[i].at[HOST]);
+    }
     p->card->ops->free(p->card, p->dev_counts, sizeof p->counts);
     p->card->ops->stream_destroy(p->card, p->stream);
     p->card->ops->close(p->card);
@@ -102,19 +107,15 @@ static inline void weights_of(pair *p, td_weight_format format, const td_tensor_
     td_error err = {0};
     for (int d = 0; d < 2; d++)
         if (npu[d]->ops->weight_create(npu[d], format, v, &w[d], &err) != TD_OK) fail_msg("%s", err.text);
+    assert_true(p->n_weights < PAIR_MOST);
+    memcpy(p->weights[p->n_weights++], w, 2 * sizeof *w);
 }
 
 static inline void random_weights(pair *p, rnd *r, td_weight_format format, size_t n, size_t k,
                                   td_npu_weight *w[2]) { /* n 0: a vector */
-    float         *f = rnd_array(r, (n ? n : 1) * k, 1);
+    FREED float   *f = rnd_array(r, (n ? n : 1) * k, 1);
     td_tensor_view v = {.dtype = TD_DT_F32, .rank = n ? 2 : 1, .shape = {n ? n : k, k}, .data = f};
     weights_of(p, format, &v, w);
-    free(f);
-}
-
-static inline void drop_weights(pair *p, td_npu_weight *w[2]) {
-    p->host.npu->ops->weight_destroy(p->host.npu, w[HOST]);
-    p->card->ops->weight_destroy(p->card, w[CARD]);
 }
 
 /* On the host; on the card at once and twice from a graph, which gives the same bits in `out`. */
@@ -123,11 +124,10 @@ static inline void run_both(pair *p, const td_block_desc desc[2], const both *ou
     td_npu_block     *b;
     td_npu_graph     *g;
     td_error          err = {0};
-    void             *at_once = malloc(out->bytes), *replayed = malloc(out->bytes);
+    FREED void       *at_once = malloc(out->bytes), *replayed = malloc(out->bytes);
     set_step(p);
     td_npu_block *host = make_block(&p->host, &desc[HOST]);
     run_block(&p->host, host, &p->step[HOST]);
-    p->host.npu->ops->block_destroy(p->host.npu, host);
     if (o->block_create(p->card, &desc[CARD], &b, &err) != TD_OK) fail_msg("%s", err.text);
     assert_int_equal(o->enqueue(p->card, p->stream, b, &p->step[CARD]), TD_OK);
     assert_int_equal(o->stream_sync(p->card, p->stream), TD_OK);
@@ -142,14 +142,12 @@ static inline void run_both(pair *p, const td_block_desc desc[2], const both *ou
     }
     o->graph_destroy(p->card, g);
     o->block_destroy(p->card, b);
-    free(at_once);
-    free(replayed);
 }
 
 /* The step's rows are near, or the same bits with tolerance 0 (a NaN has any of its own); the card has written no others. */
 static inline void check(pair *p, const both *b, size_t width, double tolerance, const char *what) {
-    td_bf16 *got = malloc(b->bytes), *want = b->at[HOST];
-    double  *w = malloc(p->rows * width * sizeof *w);
+    td_bf16      *got = malloc(b->bytes), *want = b->at[HOST];
+    FREED double *w = malloc(p->rows * width * sizeof *w);
     copy(p, got, b->at[CARD], b->bytes, TD_COPY_D2H);
     for (size_t i = 0; i < all_rows(p) * width; i++)
         if ((i < p->first * width || i >= (p->first + p->rows) * width) && got[i])
@@ -164,7 +162,6 @@ static inline void check(pair *p, const both *b, size_t width, double tolerance,
     if (tolerance > 0 ? !(error <= tolerance) : !same)
         fail_msg("%s: the card is %.6f off, allowed is %.6f", what, error, tolerance);
     free(got);
-    free(w);
 }
 
 #endif

@@ -94,9 +94,9 @@ typedef struct {
 } int8_weight;
 
 static inline int8_weight int8_weight_make(rig *g, rnd *r, size_t n, size_t k) {
-    int8_weight w = {.n = n, .k = k, .ldk = cuda_up(k, TD_CUDA_QUANT_STRIDE) * TD_CUDA_QUANT_STRIDE};
-    int8_t     *q = malloc(n * k);
-    td_error    err = {0};
+    int8_weight   w = {.n = n, .k = k, .ldk = cuda_up(k, TD_CUDA_QUANT_STRIDE) * TD_CUDA_QUANT_STRIDE};
+    FREED int8_t *q = malloc(n * k);
+    td_error      err = {0};
     w.codes = cuda_alloc(n * w.ldk);
     w.scale = cuda_alloc(n * sizeof(float));
     memset(w.codes.p, 0, w.codes.bytes);
@@ -107,7 +107,6 @@ static inline int8_weight int8_weight_make(rig *g, rnd *r, size_t n, size_t k) {
     }
     td_tensor_view v = {.dtype = TD_DT_I8, .rank = 2, .shape = {n, k}, .data = q, .scale = w.scale.p};
     assert_int_equal(g->npu->ops->weight_create(g->npu, TD_WEIGHT_W8A8, &v, &w.host, &err), TD_OK);
-    free(q);
     return w;
 }
 
@@ -169,14 +168,10 @@ static inline void cuda_step_open(cuda_step *s, cuda_sequences *q, const uint32_
     s->pages = cuda_copy(q->block_table, sizeof q->block_table), s->forms = cuda_copy(absorbed, CUDA_SEQS);
     s->lens = cuda_copy(s->kv_len, sizeof s->kv_len);
     s->counts = (td_step_counts){.n_tok = s->n, .n_seq = CUDA_SEQS};
-    s->step = td_step_unified(&(td_step_arrays){.counts = &s->counts,
-                                                .pos = s->pos.p,
-                                                .slot = s->slot.p,
-                                                .seq_start = s->seq_start,
-                                                .kv_len = s->kv_len,
-                                                .absorbed = s->absorbed,
-                                                .block_table = q->block_table},
-                              CUDA_SEQ_PAGES);
+    s->step = td_step_unified(
+        &WITH(td_step_arrays, .counts = &s->counts, .pos = s->pos.p, .slot = s->slot.p, .seq_start = s->seq_start,
+              .kv_len = s->kv_len, .absorbed = s->absorbed, .block_table = q->block_table),
+        CUDA_SEQ_PAGES);
 }
 
 static inline void cuda_step_close(cuda_step *s) {
@@ -213,10 +208,9 @@ static inline cuda_buf cuda_product(const float *w, const float *x, size_t rows,
 }
 
 static inline void assert_close(const char *what, const void *got, const float *want, size_t n, double limit) {
-    double *w = malloc((n + 1) * sizeof *w);
+    FREED double *w = malloc((n + 1) * sizeof *w);
     for (size_t i = 0; i < n; i++) w[i] = (double)want[i];
     double error = error_of(TD_DT_F32, got, w, n);
-    free(w);
     if (!(error < limit)) fail_msg("%s: relative error %g, limit %g", what, error, limit);
 }
 

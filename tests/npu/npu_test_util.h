@@ -69,11 +69,15 @@ static inline void unfence(fenced *f) {
 
 /* ---- device ---------------------------------------------------------------------------------- */
 
+/** A device with what was made on it: blocks and weights go when it is closed. */
 typedef struct {
-    td_pool       *pool;
-    td_npu        *npu;
-    td_npu_stream *stream;
-    td_dtype       act;
+    td_pool        *pool;
+    td_npu         *npu;
+    td_npu_stream  *stream;
+    td_dtype        act;
+    td_npu_block  **blocks;
+    td_npu_weight **weights;
+    size_t          n_blocks, n_weights;
 } rig;
 
 #ifndef RIG_DEVICE
@@ -93,29 +97,34 @@ static inline rig rig_open(uint32_t threads, td_dtype act, bool own_threads) {
 }
 
 static inline void rig_close(rig *g) {
+    for (size_t i = 0; i < g->n_blocks; i++) g->npu->ops->block_destroy(g->npu, g->blocks[i]);
+    for (size_t i = 0; i < g->n_weights; i++) g->npu->ops->weight_destroy(g->npu, g->weights[i]);
+    free(g->blocks), free(g->weights);
     g->npu->ops->stream_destroy(g->npu, g->stream);
     g->npu->ops->close(g->npu);
     td_pool_destroy(g->pool);
 }
 
+static inline td_npu_weight *weight_of(rig *g, td_weight_format format, const td_tensor_view *v) {
+    td_error err = {0};
+    g->weights = realloc(g->weights, (g->n_weights + 1) * sizeof *g->weights);
+    td_npu_weight **out = &g->weights[g->n_weights++];
+    if (g->npu->ops->weight_create(g->npu, format, v, out, &err) != TD_OK) fail_msg("%s", err.text);
+    return *out;
+}
+
 static inline td_npu_weight *make_weight(rig *g, td_weight_format format, const float *w, size_t n,
                                          size_t k) { /* n 0: a vector */
-    td_tensor_view v = {.dtype = TD_DT_F32, .rank = n ? 2 : 1, .shape = {n ? n : k, k}, .data = w};
-    td_npu_weight *out;
-    td_error       err = {0};
-    td_status      status = g->npu->ops->weight_create(g->npu, format, &v, &out, &err);
-    if (status) print_error("%s\n", err.text);
-    assert_int_equal(status, TD_OK);
-    return out;
+    return weight_of(g, format,
+                     &(td_tensor_view){.dtype = TD_DT_F32, .rank = n ? 2 : 1, .shape = {n ? n : k, k}, .data = w});
 }
 
 static inline td_npu_block *make_block(rig *g, const td_block_desc *desc) {
-    td_npu_block *b;
-    td_error      err = {0};
-    td_status     status = g->npu->ops->block_create(g->npu, desc, &b, &err);
-    if (status) print_error("%s\n", err.text);
-    assert_int_equal(status, TD_OK);
-    return b;
+    td_error err = {0};
+    g->blocks = realloc(g->blocks, (g->n_blocks + 1) * sizeof *g->blocks);
+    td_npu_block **out = &g->blocks[g->n_blocks++];
+    if (g->npu->ops->block_create(g->npu, desc, out, &err) != TD_OK) fail_msg("%s", err.text);
+    return *out;
 }
 
 static inline void run_block(rig *g, td_npu_block *b, const td_step *step) {

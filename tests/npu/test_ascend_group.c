@@ -18,9 +18,9 @@ static void be_slow(void *arg) {
 
 /* Whoever has synchronised a stream that was aborted finds no host call of it running. */
 TEST(host_calls_end_before_the_stream_does) {
-    cluster      x;
-    td_error     err = {0};
-    _Atomic bool ended = false;
+    AT_END(close_cards) cluster x;
+    td_error                    err = {0};
+    _Atomic bool                ended = false;
     if (open_cards(&x, 2, &err) != TD_OK) fail_msg("%s", err.text);
     for (uint32_t i = 0; i < 2; i++)
         if (prepare(&x.cards[i], x.group, 1, false, &err) != TD_OK) fail_msg("%s", err.text);
@@ -35,7 +35,6 @@ TEST(host_calls_end_before_the_stream_does) {
     c->ops->group_reset(x.group);
     assert_int_equal(sum_all(&x), TD_OK);
     for (uint32_t i = 0; i < 2; i++) give_back(&x.cards[i]);
-    close_cards(&x);
 }
 
 /* Mutexes that the program has, counted: linked with --wrap=pthread_mutex_init,--wrap=pthread_mutex_destroy. */
@@ -185,9 +184,9 @@ static void run_experts(cluster *x, share *shares, td_npu_group *group, bool cap
 /* Each card's router has chosen other experts with other weights. In a group all compute the first card's, to the bit. */
 TEST(experts_of_the_first_card) {
     for (uint32_t n = 2; n <= CARDS_MAX; n += 2) {
-        cluster  x;
-        share    same[CARDS_MAX], others[CARDS_MAX];
-        td_error err = {0};
+        AT_END(close_cards) cluster x;
+        share                       same[CARDS_MAX], others[CARDS_MAX];
+        td_error                    err = {0};
         if (open_cards(&x, n, &err) != TD_OK) fail_msg("%s", err.text);
         for (uint32_t i = 0; i < n; i++) {
             if (x.cards[i].ops->stream_create(x.cards[i].npu, &x.cards[i].stream, &err) != TD_OK) fail_msg("%s", err.text);
@@ -208,7 +207,6 @@ TEST(experts_of_the_first_card) {
             close_share(&x.cards[i], &others[i]);
             give_back(&x.cards[i]);
         }
-        close_cards(&x);
     }
 }
 
@@ -247,5 +245,5 @@ int main(void) {
     setenv("ASCEND_HOME_PATH", TD_ASCEND_STANDIN, 1);
     setenv("TD_STANDIN_DEVICES", "4", 1);
     setenv("TD_STANDIN_DELAY_US", "30", 0);
-    return tests_run(NULL, NULL);
+    return tests_run();
 }

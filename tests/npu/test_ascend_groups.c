@@ -22,10 +22,10 @@ typedef struct {
 
 /* Tiles of 16 inputs x 32 outputs: [ceil(n / 32)][ceil(k / 16)][16][32] (docs/zh/context/data_format.md of CANN's ops). */
 static rounded read_back(td_ascend_npu *d, const td_ascend_matrix *m, size_t n, size_t k) {
-    size_t   k_tiles = (k + 15) / 16, n_tiles = (n + 31) / 32;
-    rounded  r = {.codes = malloc(n * k), .scale = malloc(n_tiles * 32 * sizeof(float))};
-    int8_t  *nz = malloc(n_tiles * k_tiles * 512);
-    td_error err = {0};
+    size_t        k_tiles = (k + 15) / 16, n_tiles = (n + 31) / 32;
+    rounded       r = {.codes = malloc(n * k), .scale = malloc(n_tiles * 32 * sizeof(float))};
+    FREED int8_t *nz = malloc(n_tiles * k_tiles * 512);
+    td_error      err = {0};
     assert_int_equal(td_ascend_download(d, nz, m->data, n_tiles * k_tiles * 512, &err), TD_OK);
     assert_int_equal(td_ascend_download(d, r.scale, m->scale, n_tiles * 32 * sizeof(float), &err), TD_OK);
     for (size_t o = 0; o < n_tiles * 32; o++)
@@ -36,7 +36,6 @@ static rounded read_back(td_ascend_npu *d, const td_ascend_matrix *m, size_t n, 
             else
                 assert_int_equal(code, 0); /* what is filled up */
         }
-    free(nz);
     return r;
 }
 
@@ -100,9 +99,8 @@ TEST(rounded_to_int8) {
     for (size_t kind = 0; kind < N_KINDS; kind++) {
         double worst = 0;
         for (size_t i = 0; i < sizeof SIZES / sizeof *SIZES; i++) {
-            coded c = make_coded(&r, kind, SIZES[i][0], SIZES[i][1]);
+            AT_END(free_coded) coded c = make_coded(&r, kind, SIZES[i][0], SIZES[i][1]);
             worst = fmax(worst, check_matrix(d, &c));
-            free_coded(&c);
         }
         print_message("    kind %zu: the largest error is %.5f of a row's largest value; half a step is %.5f\n", kind, worst,
                       1.0 / 254);
@@ -113,43 +111,41 @@ TEST(rounded_to_int8) {
 
 /* A row of zeros: codes of zero, whatever its scales are. */
 TEST(row_of_zeros) {
-    td_ascend_npu *d = open_card();
-    rnd            r = rnd_open("a row of zeros");
-    coded          c = make_coded(&r, 1, 4, 128);
+    td_ascend_npu           *d = open_card();
+    rnd                      r = rnd_open("a row of zeros");
+    AT_END(free_coded) coded c = make_coded(&r, 1, 4, 128);
     for (size_t i = 0; i < 128; i++) { /* in the third row every code is its group's zero */
         uint8_t zero = c.zeros[2 * c.groups + i / c.m.group], *byte = (uint8_t *)c.memory[0] + 2 * 64 + i / 2;
         c.codes[2 * 128 + i] = zero;
         *byte = (uint8_t)((*byte & (i % 2 ? 0x0f : 0xf0)) | zero << 4 * (i % 2));
     }
     (void)check_matrix(d, &c);
-    free_coded(&c);
     d->base.npu.ops->close(&d->base.npu);
 }
 
 TEST(scales_that_are_none) {
-    td_ascend_npu *d = open_card();
-    rnd            r = rnd_open("bad scales");
-    td_npu_weight *w;
-    td_error       err = {0};
-    coded          c = make_coded(&r, 0, 4, 64);
-    td_tensor_view v = view_of(&c);
+    td_ascend_npu           *d = open_card();
+    rnd                      r = rnd_open("bad scales");
+    td_npu_weight           *w;
+    td_error                 err = {0};
+    AT_END(free_coded) coded c = make_coded(&r, 0, 4, 64);
+    td_tensor_view           v = view_of(&c);
     ((uint16_t *)c.memory[1])[3] = 0x7fc0; /* a NaN of bf16 */
     assert_int_equal(d->base.npu.ops->weight_create(&d->base.npu, c.format, &v, &w, &err), TD_EFORMAT);
     assert_non_null(strstr(err.text, "a scale that is no positive number"));
     v.coded = NULL;
     assert_int_equal(d->base.npu.ops->weight_create(&d->base.npu, c.format, &v, &w, &err), TD_ENOTSUP);
     assert_non_null(strstr(err.text, "from a checkpoint's codes"));
-    free_coded(&c);
     d->base.npu.ops->close(&d->base.npu);
 }
 
 TEST(codes_that_are_refused) {
-    td_ascend_npu *d = open_card();
-    rnd            r = rnd_open("refused codes");
-    td_npu_weight *w;
-    td_error       err = {0};
-    coded          c = make_coded(&r, 0, 4, 64);
-    td_tensor_view v = view_of(&c), wide = v;
+    td_ascend_npu           *d = open_card();
+    rnd                      r = rnd_open("refused codes");
+    td_npu_weight           *w;
+    td_error                 err = {0};
+    AT_END(free_coded) coded c = make_coded(&r, 0, 4, 64);
+    td_tensor_view           v = view_of(&c), wide = v;
     wide.shape[0] = 0;
     assert_int_equal(d->base.npu.ops->weight_create(&d->base.npu, c.format, &wide, &w, &err), TD_EINVAL);
     assert_non_null(strstr(err.text, "a weight's sides are 1 to"));
@@ -158,6 +154,5 @@ TEST(codes_that_are_refused) {
     assert_non_null(strstr(err.text, "from a checkpoint's codes"));
     assert_int_equal(d->base.npu.ops->weight_create(&d->base.npu, TD_WEIGHT_W8A8, &v, &w, &err), TD_ENOTSUP);
     assert_non_null(strstr(err.text, "codes are taken by weights in groups only"));
-    free_coded(&c);
     d->base.npu.ops->close(&d->base.npu);
 }

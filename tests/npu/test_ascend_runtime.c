@@ -29,8 +29,8 @@ TEST(refusals) {
 }
 
 TEST(memory_is_zeroed_and_aligned) {
-    card        c = open_card(0);
-    td_npu_caps before, caps;
+    AT_END(close_card) card c = open_card(0);
+    td_npu_caps             before, caps;
     c.ops->caps(c.npu, &before);
     assert_non_null(strstr(before.text, "Ascend910B4, card 0 (CANN 9.1.0)"));
     assert_true(before.memory_free > 0 && before.memory_free <= before.memory_total);
@@ -55,7 +55,6 @@ TEST(memory_is_zeroed_and_aligned) {
     assert_non_null(strstr(err.text, "aclrtMalloc of"));
     assert_non_null(strstr(err.text, "more do not fit"));
     assert_null(p);
-    close_card(&c);
 }
 
 typedef struct {
@@ -102,8 +101,8 @@ static void twice(void *arg) {
 }
 
 TEST(a_capture_replays_with_new_contents) {
-    card      c = open_card(0);
-    uint32_t *in = pinned_memory(&c, 64), *mid = pinned_memory(&c, 64), *out = pinned_memory(&c, 64),
+    AT_END(close_card) card c = open_card(0);
+    uint32_t               *in = pinned_memory(&c, 64), *mid = pinned_memory(&c, 64), *out = pinned_memory(&c, 64),
              *device = device_memory(&c, 64);
     doubling      d = {mid, out};
     td_npu_graph *g;
@@ -154,13 +153,11 @@ TEST(a_capture_replays_with_new_contents) {
     c.ops->host_free(c.npu, in, 64);
     c.ops->host_free(c.npu, mid, 64);
     c.ops->host_free(c.npu, out, 64);
-    close_card(&c);
 }
 
 TEST(bells_hand_over) {
-    card c = open_card(0);
+    AT_END(close_card) card c = open_card(0);
     hand_over(&c);
-    close_card(&c);
 }
 
 /* Two cards at once, each on a thread that did not open it; one is captured while the other works. */
@@ -329,9 +326,9 @@ TEST(a_lost_card_says_what_happened) {
                  {"507901", "(507901): the card was reset"},
                  {"507015", NULL}};
     for (size_t i = 0; i < sizeof CASES / sizeof *CASES; i++) {
-        card      c = open_card(0);
-        uint32_t *pinned = pinned_memory(&c, 64), *device = device_memory(&c, 64);
-        td_error  why = {0};
+        AT_END(close_card) card c = open_card(0);
+        uint32_t               *pinned = pinned_memory(&c, 64), *device = device_memory(&c, 64);
+        td_error                why = {0};
         assert_false(c.ops->lost(c.npu, &why));
         setenv("TD_STANDIN_STATUS", CASES[i].status, 1);
         setenv("TD_STANDIN_LOST", "/", 1);
@@ -344,12 +341,11 @@ TEST(a_lost_card_says_what_happened) {
         if (CASES[i].words && !strstr(why.text, CASES[i].words)) fail_msg("\"%s\" has no \"%s\"", why.text, CASES[i].words);
         c.ops->free(c.npu, device, 64);
         c.ops->host_free(c.npu, pinned, 64);
-        close_card(&c);
     }
 }
 
 int main(void) {
     /* Else LD_LIBRARY_PATH has them. */
     if (!getenv("TD_TEST_ASCEND_BY_PATH")) setenv("ASCEND_HOME_PATH", TD_ASCEND_STANDIN, 1);
-    return tests_run(NULL, NULL);
+    return tests_run();
 }

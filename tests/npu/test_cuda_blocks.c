@@ -59,10 +59,6 @@ static void run_format(pair *p, rnd *r, td_weight_format format, td_npu_weight *
         run_both(p, desc, &mlp);
         check(p, &mlp, k, gated || !of_int8 ? 0.006 : 0, "mlp"); /* the gate's product has an order of its own */
     }
-    both *const all[] = {&in, &out, &normed, &codes, &scale, &mlp};
-    for (size_t i = 0; i < sizeof all / sizeof *all; i++) drop(p, all[i]);
-    td_npu_weight **const weights[] = {bias, up, down, gamma, gate};
-    for (size_t i = 0; i < sizeof weights / sizeof *weights; i++) drop_weights(p, weights[i]);
 }
 
 TEST(formats) {
@@ -70,28 +66,24 @@ TEST(formats) {
         td_weight_format format;
         size_t           n, k;
     } CASES[] = {{TD_WEIGHT_W8A8, 33, 50}, {TD_WEIGHT_W8A8, 40, 128}, {TD_WEIGHT_BF16, 40, 48}};
-    rnd  r = rnd_open("formats");
-    pair p = open_pair(5, 8);
+    rnd                     r = rnd_open("formats");
+    AT_END(close_pair) pair p = open_pair(5, 8);
     for (size_t i = 0; i < sizeof CASES / sizeof *CASES; i++) {
         td_npu_weight *w[2];
         random_weights(&p, &r, CASES[i].format, CASES[i].n, CASES[i].k, w);
         run_format(&p, &r, CASES[i].format, w, CASES[i].n, CASES[i].k, CASES[i].format == TD_WEIGHT_BF16 ? "bf16" : "w8a8");
-        drop_weights(&p, w);
     }
     for (size_t kind = 0; kind < N_KINDS; kind++) {
-        td_npu_weight *w[2];
-        size_t         n = rnd_range(&r, 1, 40), k = rnd_range(&r, 20, 100) * 2;
-        char           what[64];
-        coded          c = make_coded(&r, kind, n, k);
-        td_tensor_view v = view_of(&c);
+        td_npu_weight           *w[2];
+        size_t                   n = rnd_range(&r, 1, 40), k = rnd_range(&r, 20, 100) * 2;
+        char                     what[64];
+        AT_END(free_coded) coded c = make_coded(&r, kind, n, k);
+        td_tensor_view           v = view_of(&c);
         weights_of(&p, c.format, &v, w);
         assert_true(p.card->ops->weight_bytes(p.card, c.format, n, k) >= n * k / 2);
         snprintf(what, sizeof what, "groups of kind %zu, %zu x %zu", kind, n, k);
         run_format(&p, &r, c.format, w, n, k, what);
-        drop_weights(&p, w);
-        free_coded(&c);
     }
-    close_pair(&p);
 }
 
 /* ---- many rows -------------------------------------------------------------------------------------- */
@@ -116,10 +108,10 @@ typedef struct {
 } many_rows_case;
 
 static void run_many_rows(const many_rows_case *c, rnd *r) {
-    pair           p = open_pair(c->rows, c->bucket);
-    td_cuda_blas  *blas = &((td_cuda_npu *)p.card)->blas;
-    td_npu_weight *w[2];
-    char           what[64];
+    AT_END(close_pair) pair p = open_pair(c->rows, c->bucket);
+    td_cuda_blas           *blas = &((td_cuda_npu *)p.card)->blas;
+    td_npu_weight          *w[2];
+    char                    what[64];
     random_weights(&p, r, TD_WEIGHT_W8A8, c->n, c->k, w);
     assert_non_null(blas->api);
     if (c->sums_bytes) blas->sums_bytes = c->sums_bytes;
@@ -132,8 +124,6 @@ static void run_many_rows(const many_rows_case *c, rnd *r) {
             fail_msg("%s: the library has computed %llu products, not %llu", what,
                      (unsigned long long)(library_products() - before), (unsigned long long)(own ? 0 : c->products));
     }
-    drop_weights(&p, w);
-    close_pair(&p);
 }
 
 /* From 65 rows of a bucket on, the library's, with fewer true rows than the bucket has; but for shapes that it does not
@@ -179,17 +169,8 @@ static void next_step(pair *p, sequences *s, const uint32_t rows[SEQS]) {
     p->block_stride = SEQ_PAGES;
     copy(p, &p->counts, p->dev_counts, sizeof p->counts, TD_COPY_H2D);
     for (int d = 0; d < 2; d++)
-        p->arrays[d] = (td_step_arrays){.pos = s->pos.at[d],
-                                        .slot = s->slot.at[d],
-                                        .seq_start = s->start.at[d],
-                                        .kv_len = s->len.at[d],
-                                        .absorbed = s->absorbed.at[d],
-                                        .block_table = s->pages.at[d]};
-}
-
-static void end_step(pair *p, sequences *s) {
-    both *const all[] = {&s->pos, &s->slot, &s->start, &s->len, &s->absorbed, &s->pages};
-    for (size_t i = 0; i < sizeof all / sizeof *all; i++) drop(p, all[i]);
+        p->arrays[d] = WITH(td_step_arrays, .pos = s->pos.at[d], .slot = s->slot.at[d], .seq_start = s->start.at[d],
+                            .kv_len = s->len.at[d], .absorbed = s->absorbed.at[d], .block_table = s->pages.at[d]);
 }
 
 typedef struct {
@@ -201,8 +182,8 @@ typedef struct {
 #define GQA_TOLERANCE 0.012
 
 static void run_gqa(const gqa_case *c, rnd *r) {
-    static const uint32_t ROWS[][SEQS] = {{21, 3}, {1, 20}, {2, 1}}; /* of each step: prefill's and decode's */
-    pair                  p = open_pair(1, STEP_MOST);
+    static const uint32_t   ROWS[][SEQS] = {{21, 3}, {1, 20}, {2, 1}}; /* of each step: prefill's and decode's */
+    AT_END(close_pair) pair p = open_pair(1, STEP_MOST);
     uint32_t  hidden = 40, q_width = c->heads * c->head_dim, kv_width = c->kv_heads * c->head_dim, pages = SEQS * SEQ_PAGES;
     sequences s = {0};
     td_npu_weight *w[4][2], *bias[4][2], *norm[2][2], *sinks[2], *rope[2];
@@ -224,45 +205,19 @@ static void run_gqa(const gqa_case *c, rnd *r) {
         both out = put(&p, NULL, all_rows(&p) * hidden * sizeof(td_bf16));
         next_step(&p, &s, ROWS[step]);
         for (int d = 0; d < 2; d++)
-            desc[d] = (td_block_desc){.kind = TD_BLOCK_GQA,
-                                      .max_tok = all_rows(&p),
-                                      .max_kv = SEQ_PAGES * TD_KV_PAGE,
-                                      .gqa = {.hidden = hidden,
-                                              .heads = c->heads,
-                                              .kv_heads = c->kv_heads,
-                                              .head_dim = c->head_dim,
-                                              .rope_dim = c->rope_dim,
-                                              .window = c->window,
-                                              .norm_rows = c->norm_rows,
-                                              .eps = 1e-6f,
-                                              .softmax_scale = 0.3f,
-                                              .q = w[0][d],
-                                              .k = w[1][d],
-                                              .v = w[2][d],
-                                              .o = w[3][d],
-                                              .q_bias = c->has_biases ? bias[0][d] : NULL,
-                                              .k_bias = c->has_biases ? bias[1][d] : NULL,
-                                              .v_bias = c->has_biases ? bias[2][d] : NULL,
-                                              .o_bias = c->has_biases ? bias[3][d] : NULL,
-                                              .q_norm = c->has_norm ? norm[0][d] : NULL,
-                                              .k_norm = c->has_norm ? norm[1][d] : NULL,
-                                              .sinks = c->has_sinks ? sinks[d] : NULL,
-                                              .rope = rope[d],
-                                              .kv_k = cache[0].at[d],
-                                              .kv_v = cache[1].at[d],
-                                              .kv_pages = pages,
-                                              .in = in.at[d],
-                                              .out = out.at[d]}};
+            desc[d] = ATTENTION_OF(TD_BLOCK_GQA, all_rows(&p), SEQ_PAGES * TD_KV_PAGE, gqa, .hidden = hidden,
+                                   .heads = c->heads, .kv_heads = c->kv_heads, .head_dim = c->head_dim,
+                                   .rope_dim = c->rope_dim, .window = c->window, .norm_rows = c->norm_rows, .eps = 1e-6f,
+                                   .softmax_scale = 0.3f, .q = w[0][d], .k = w[1][d], .v = w[2][d], .o = w[3][d],
+                                   .q_bias = c->has_biases ? bias[0][d] : NULL, .k_bias = c->has_biases ? bias[1][d] : NULL,
+                                   .v_bias = c->has_biases ? bias[2][d] : NULL, .o_bias = c->has_biases ? bias[3][d] : NULL,
+                                   .q_norm = c->has_norm ? norm[0][d] : NULL, .k_norm = c->has_norm ? norm[1][d] : NULL,
+                                   .sinks = c->has_sinks ? sinks[d] : NULL, .rope = rope[d], .kv_k = cache[0].at[d],
+                                   .kv_v = cache[1].at[d], .kv_pages = pages, .in = in.at[d], .out = out.at[d]);
         run_both(&p, desc, &out);
         snprintf(what, sizeof what, "gqa of %u heads, window %u, step %zu", c->heads, c->window, step);
         check(&p, &out, hidden, GQA_TOLERANCE, what);
-        end_step(&p, &s);
-        drop(&p, &out);
     }
-    drop(&p, &in), drop(&p, &cache[0]), drop(&p, &cache[1]);
-    for (int i = 0; i < 4; i++) drop_weights(&p, w[i]), drop_weights(&p, bias[i]);
-    drop_weights(&p, norm[0]), drop_weights(&p, norm[1]), drop_weights(&p, sinks), drop_weights(&p, rope);
-    close_pair(&p);
 }
 
 /* Attention of MiniMax-M2, of both kinds of layers of gpt-oss, and what else a descriptor can say of it. */
@@ -304,39 +259,33 @@ static void run_router(pair *p, rnd *r, td_router_score score, bool has_logit_bi
         if (got_ids[i] != want_ids[i] || !(fabsf(got[i] - want[i]) <= 1e-5f))
             fail_msg("score %d, row %zu: expert %u with %g on the card, %u with %g on the host", (int)score, i / TOP_K,
                      got_ids[i], (double)got[i], want_ids[i], (double)want[i]);
-    drop(p, &in), drop(p, &ids), drop(p, &weights), drop(p, &slot_of);
-    drop_weights(p, w), drop_weights(p, logit_bias), drop_weights(p, bias);
     free(got_ids), free(got);
 }
 
 TEST(router) {
-    rnd  r = rnd_open("router");
-    pair p = open_pair(5, 8);
+    rnd                     r = rnd_open("router");
+    AT_END(close_pair) pair p = open_pair(5, 8);
     for (unsigned i = 0; i < TD_ROUTER_SCORES * 4; i++) run_router(&p, &r, (td_router_score)(i / 4), i & 1, i & 2);
-    close_pair(&p);
 }
 
 /* ---- the best logits, and log-softmax's sums ------------------------------------------------------ */
 
 TEST(best_logits) {
     enum { VOCAB = 3001, BEST = 20, OUT = 3 };
-    rnd           r = rnd_open("best logits");
-    pair          p = open_pair(5, 8);
-    td_block_desc desc[2];
-    float        *x = rnd_array(&r, (size_t)OUT * VOCAB, 9);
-    td_logit      got_top[OUT * BEST];
-    td_log_sum    got[OUT];
+    rnd                     r = rnd_open("best logits");
+    AT_END(close_pair) pair p = open_pair(5, 8);
+    td_block_desc           desc[2];
+    FREED float            *x = rnd_array(&r, (size_t)OUT * VOCAB, 9);
+    td_logit                got_top[OUT * BEST];
+    td_log_sum              got[OUT];
     for (int i = 0; i < VOCAB; i++) x[VOCAB + i] = rintf(x[VOCAB + i]); /* many equal ones */
     p.counts.n_out = OUT - 1;                                           /* the last row is nobody's */
     copy(&p, &p.counts, p.dev_counts, sizeof p.counts, TD_COPY_H2D);
     both logits = put(&p, x, (size_t)OUT * VOCAB * sizeof *x), top = put(&p, NULL, sizeof got_top),
          sums = put(&p, NULL, sizeof got);
     for (int d = 0; d < 2; d++)
-        desc[d] = (td_block_desc){
-            .kind = TD_BLOCK_TOP,
-            .max_tok = all_rows(&p),
-            .top = {
-                .vocab = VOCAB, .k = BEST, .max_out = OUT, .logits = logits.at[d], .top = top.at[d], .sums = sums.at[d]}};
+        desc[d] = BLOCK_OF(TD_BLOCK_TOP, all_rows(&p), top, .vocab = VOCAB, .k = BEST, .max_out = OUT,
+                           .logits = logits.at[d], .top = top.at[d], .sums = sums.at[d]);
     run_both(&p, desc, &sums);
     copy(&p, got_top, top.at[CARD], sizeof got_top, TD_COPY_D2H);
     copy(&p, got, sums.at[CARD], sizeof got, TD_COPY_D2H);
@@ -348,9 +297,6 @@ TEST(best_logits) {
             fail_msg("row %d: %.9g and %.9g on the card, %.9g and %.9g on the host", i, (double)got[i].max,
                      (double)got[i].sum, (double)want.max, (double)want.sum);
     }
-    drop(&p, &logits), drop(&p, &top), drop(&p, &sums);
-    free(x);
-    close_pair(&p);
 }
 
 /* ---- what the card does not compute -------------------------------------------------------------- */
@@ -364,9 +310,9 @@ static void refused(pair *p, const td_block_desc *desc, const char *words) {
 
 /* Fields of a block that this device does not know are not ignored: each is a sentence. */
 TEST(refusals) {
-    pair           p = open_pair(1, 1);
-    rnd            r = rnd_open("refusals");
-    td_npu_weight *matrix[2];
+    AT_END(close_pair) pair p = open_pair(1, 1);
+    rnd                     r = rnd_open("refusals");
+    td_npu_weight          *matrix[2];
     random_weights(&p, &r, TD_WEIGHT_BF16, 64, 64, matrix);
     td_block_desc gqa = {
         .kind = TD_BLOCK_GQA, .max_tok = 1, .max_kv = 8, .gqa = {.hidden = 64, .heads = 2, .kv_heads = 2, .head_dim = 256}};
@@ -375,22 +321,9 @@ TEST(refusals) {
     refused(&p, &gqa, "has no gate");
     const td_npu_weight *list[1] = {matrix[CARD]};
     refused(&p,
-            &(td_block_desc){.kind = TD_BLOCK_EXPERTS,
-                             .max_tok = 1,
-                             .experts = {.hidden = 64,
-                                         .inter = 64,
-                                         .n_experts = 1,
-                                         .top_k = 1,
-                                         .gate = list,
-                                         .up = list,
-                                         .down = list,
-                                         .in = &r,
-                                         .ids = (uint16_t[]){0},
-                                         .weights = (float[]){1},
-                                         .out = &r}},
+            &BLOCK_OF(TD_BLOCK_EXPERTS, 1, experts, .hidden = 64, .inter = 64, .n_experts = 1, .top_k = 1, .gate = list,
+                      .up = list, .down = list, .in = &r, .ids = (uint16_t[]){0}, .weights = (float[]){1}, .out = &r),
             "an expert's gate is bf16");
-    drop_weights(&p, matrix);
-    close_pair(&p);
 }
 
 /* What a launch is held to is what the kernels take. */
@@ -479,5 +412,5 @@ FIRST_TEST(bounds_that_fail) {
 
 int main(void) {
     use_cuda_standin("5", "calls"); /* nothing to measure: no bell is rung here */
-    return tests_run(NULL, NULL);
+    return tests_run();
 }

@@ -14,7 +14,6 @@
 
 /* Matrices of one kind on both, and what they were made of. */
 typedef struct {
-    td_npu_weight       *w[2][EXPERTS_MOST];
     const td_npu_weight *list[2][EXPERTS_MOST];
     coded                of[EXPERTS_MOST];     /* of a kind of KINDS */
     float               *values[EXPERTS_MOST]; /* else */
@@ -34,13 +33,12 @@ static void make_experts(pair *p, rnd *r, size_t kind, uint32_t n_experts, size_
             out->view[e] = view_of(&out->of[e]);
         }
         weights_of(p, kind == N_KINDS ? TD_WEIGHT_W8A8 : KINDS[kind].format, &out->view[e], w);
-        for (int d = 0; d < 2; d++) out->list[d][e] = out->w[d][e] = w[d];
+        for (int d = 0; d < 2; d++) out->list[d][e] = w[d];
     }
 }
 
-static void drop_experts(pair *p, uint32_t n_experts, expert_matrices *m) {
+static void drop_experts(uint32_t n_experts, expert_matrices *m) {
     for (uint32_t e = 0; e < n_experts; e++) {
-        drop_weights(p, (td_npu_weight *[]){m->w[HOST][e], m->w[CARD][e]});
         free(m->values[e]);
         free_coded(&m->of[e]);
     }
@@ -58,14 +56,9 @@ static int32_t *sums_of_cpu(pair *p, const experts_case *c, expert_matrices *con
     td_expert_weights experts[EXPERTS_MOST] = {0};
     td_experts       *cpu;
     td_error          err = {0};
-    td_experts_config config = {.n_layers = 1,
-                                .n_experts = c->n_experts,
-                                .hidden = c->hidden,
-                                .inter = c->inter,
-                                .top_k = c->top_k,
-                                .format = TD_EXPERT_INT8C,
-                                .act_dtype = TD_DT_BF16,
-                                .max_tok = c->rows};
+    td_experts_config config =
+        WITH(td_experts_config, .n_layers = 1, .n_experts = c->n_experts, .hidden = c->hidden, .inter = c->inter,
+             .top_k = c->top_k, .format = TD_EXPERT_INT8C, .act_dtype = TD_DT_BF16, .max_tok = c->rows);
     if (!int8) {
         bool fp4 = KINDS[c->of_gate].format == TD_WEIGHT_FP4G;
         config.format = fp4 ? TD_EXPERT_FP4G : TD_EXPERT_INT4G;
@@ -79,14 +72,9 @@ static int32_t *sums_of_cpu(pair *p, const experts_case *c, expert_matrices *con
         fail_msg("%s", err.text);
     const size_t first = p->first, words = td_exact_words(c->hidden);
     int32_t     *sums = calloc(c->rows * words, sizeof *sums);
-    td_ffn_args  a = {.n_tok = c->rows,
-                      .top_k = c->top_k,
-                      .x = (const td_bf16 *)x->in + first * c->hidden,
-                      .ids = x->ids + first * c->top_k,
-                      .weights = x->weights + first * c->top_k,
-                      .n_immediate = c->top_k,
-                      .y = sums,
-                      .in_parts = true};
+    td_ffn_args  a = WITH(td_ffn_args, .n_tok = c->rows, .top_k = c->top_k, .x = (const td_bf16 *)x->in + first * c->hidden,
+                          .ids = x->ids + first * c->top_k, .weights = x->weights + first * c->top_k, .n_immediate = c->top_k,
+                          .y = sums, .in_parts = true);
     if (c->of_codes) a.x = NULL, a.x_i8 = x->in_i8.q + first * c->hidden, a.x_scale = x->in_i8.scale + first;
     td_experts_ffn(cpu, 0, &a);
     td_experts_destroy(cpu);
@@ -100,9 +88,9 @@ static void check_rows_of_experts(pair *p, const experts_case *c, expert_matrice
     const size_t           pairs = (size_t)c->rows * c->top_k, words = td_exact_words(c->hidden);
     char                  *scratch = ((td_cuda_npu *)p->card)->base.scratch.at;
     td_cuda_places         at;
-    uint32_t              *place_of = malloc(pairs * sizeof *place_of);
-    float                 *down = malloc(pairs * c->hidden * sizeof *down);
-    int32_t               *want = sums_of_cpu(p, c, m, x), *got = malloc(words * sizeof *got);
+    FREED uint32_t        *place_of = malloc(pairs * sizeof *place_of);
+    FREED float           *down = malloc(pairs * c->hidden * sizeof *down);
+    FREED int32_t         *want = sums_of_cpu(p, c, m, x), *got = malloc(words * sizeof *got);
     td_cuda_experts.place(&desc[CARD], &at);
     copy(p, place_of, scratch + at.place_of, pairs * sizeof *place_of, TD_COPY_D2H);
     copy(p, down, scratch + at.up, pairs * c->hidden * sizeof *down, TD_COPY_D2H);
@@ -120,8 +108,6 @@ static void check_rows_of_experts(pair *p, const experts_case *c, expert_matrice
                          (double)td_exact_value(b));
         }
     }
-    void *mem[] = {place_of, down, want, got};
-    for (size_t i = 0; i < sizeof mem / sizeof mem[0]; i++) free(mem[i]);
 }
 
 #define RUN_ROWS 1024 /* cuda_experts.c: the scratch holds one run's */
@@ -135,14 +121,14 @@ static void put_odd_rows(pair *p, const both *in, uint32_t hidden) {
 }
 
 static void run_experts(const experts_case *c, rnd *r) {
-    pair            p = open_pair(c->rows, c->bucket);
-    size_t          pairs = (size_t)all_rows(&p) * c->top_k;
-    uint16_t       *ids = calloc(pairs, sizeof *ids);
-    float          *weights = rnd_array(r, pairs, 1), *x_scale = calloc(all_rows(&p), sizeof *x_scale);
-    int8_t         *codes = calloc(all_rows(&p), c->hidden);
-    expert_matrices gate, up, down;
-    td_block_desc   desc[2];
-    char            what[96];
+    AT_END(close_pair) pair p = open_pair(c->rows, c->bucket);
+    size_t                  pairs = (size_t)all_rows(&p) * c->top_k;
+    FREED uint16_t         *ids = calloc(pairs, sizeof *ids);
+    FREED float            *weights = rnd_array(r, pairs, 1), *x_scale = calloc(all_rows(&p), sizeof *x_scale);
+    FREED int8_t           *codes = calloc(all_rows(&p), c->hidden);
+    expert_matrices         gate, up, down;
+    td_block_desc           desc[2];
+    char                    what[96];
     make_experts(&p, r, c->of_gate, c->n_experts, c->inter, c->hidden, &gate);
     make_experts(&p, r, c->of_gate, c->n_experts, c->inter, c->hidden, &up);
     make_experts(&p, r, c->of_down, c->n_experts, c->hidden, c->inter, &down);
@@ -157,30 +143,17 @@ static void run_experts(const experts_case *c, rnd *r) {
     if (c->rows > 3) put_odd_rows(&p, &in, c->hidden);
     both q = put(&p, codes, (size_t)all_rows(&p) * c->hidden), scale = put(&p, x_scale, all_rows(&p) * sizeof *x_scale);
     for (int d = 0; d < 2; d++)
-        desc[d] = (td_block_desc){.kind = TD_BLOCK_EXPERTS,
-                                  .max_tok = all_rows(&p),
-                                  .experts = {.hidden = c->hidden,
-                                              .inter = c->inter,
-                                              .n_experts = c->n_experts,
-                                              .top_k = c->top_k,
-                                              .gate = gate.list[d],
-                                              .up = up.list[d],
-                                              .down = down.list[d],
-                                              .in = in.at[d],
-                                              .in_i8 = {c->of_codes ? q.at[d] : NULL, c->of_codes ? scale.at[d] : NULL},
-                                              .ids = chosen.at[d],
-                                              .weights = by.at[d],
-                                              .out = out.at[d]}};
+        desc[d] = BLOCK_OF(TD_BLOCK_EXPERTS, all_rows(&p), experts, .hidden = c->hidden, .inter = c->inter,
+                           .n_experts = c->n_experts, .top_k = c->top_k, .gate = gate.list[d], .up = up.list[d],
+                           .down = down.list[d], .in = in.at[d],
+                           .in_i8 = {c->of_codes ? q.at[d] : NULL, c->of_codes ? scale.at[d] : NULL}, .ids = chosen.at[d],
+                           .weights = by.at[d], .out = out.at[d]);
     run_both(&p, desc, &out);
     snprintf(what, sizeof what, "%u of %u experts, kinds %zu and %zu", c->top_k, c->n_experts, c->of_gate, c->of_down);
     check(&p, &out, c->hidden, 0, what);
     expert_matrices *const matrices[] = {&gate, &up, &down};
     if (c->of_gate == c->of_down && c->bucket <= RUN_ROWS) check_rows_of_experts(&p, c, matrices, desc, what);
-    both *const all[] = {&in, &out, &chosen, &by, &q, &scale};
-    for (size_t i = 0; i < sizeof all / sizeof *all; i++) drop(&p, all[i]);
-    for (size_t i = 0; i < 3; i++) drop_experts(&p, c->n_experts, matrices[i]);
-    free(ids), free(weights), free(codes), free(x_scale);
-    close_pair(&p);
+    for (size_t i = 0; i < 3; i++) drop_experts(c->n_experts, matrices[i]);
 }
 
 /* Few rows of an expert and many, so that both tiles of int8 run; every kind of numbers; a step of more than one run. */
@@ -200,5 +173,5 @@ TEST(experts) {
 
 int main(void) {
     use_cuda_standin("5", "calls");
-    return tests_run(NULL, NULL);
+    return tests_run();
 }

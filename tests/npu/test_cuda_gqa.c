@@ -34,15 +34,11 @@ typedef struct {
 } model;
 
 static model model_open(rnd *r, const gqa_case *of) {
-    uint32_t heads = of->heads, kv_heads = of->kv_heads, dim = of->dim, turned = of->turned;
-    model    m = {.of = *of,
-                  .width = heads * dim,
-                  .kv = kv_heads * dim,
-                  .eps = 1e-6f,
-                  .scale = 1 / sqrtf((float)dim),
-                  .seqs = cuda_sequences_open(r)};
-    size_t   max_pos = CUDA_SEQ_PAGES * TD_KV_PAGE, cache = (size_t)CUDA_PAGES * kv_heads * TD_KV_PAGE * dim;
-    float   *identity = cuda_identity(m.width), *rope = cuda_rope_table(max_pos, turned);
+    uint32_t     heads = of->heads, kv_heads = of->kv_heads, dim = of->dim, turned = of->turned;
+    model        m = WITH(model, .of = *of, .width = heads * dim, .kv = kv_heads * dim, .eps = 1e-6f,
+                          .scale = 1 / sqrtf((float)dim), .seqs = cuda_sequences_open(r));
+    size_t       max_pos = CUDA_SEQ_PAGES * TD_KV_PAGE, cache = (size_t)CUDA_PAGES * kv_heads * TD_KV_PAGE * dim;
+    FREED float *identity = cuda_identity(m.width), *rope = cuda_rope_table(max_pos, turned);
     m.g = rig_open(2, TD_DT_F32, false);
     for (int i = 0; i < 3; i++) {
         m.w[i] = rnd_array(r, (size_t)(i ? m.kv : m.width) * m.width, 3 / sqrtf((float)m.width));
@@ -52,25 +48,21 @@ static model model_open(rnd *r, const gqa_case *of) {
     m.weights[4] = make_weight(&m.g, TD_WEIGHT_F32, rope, max_pos, turned);
     m.table = cuda_copy(rope, max_pos * turned * sizeof(float));
     for (int i = 0; i < 2; i++) {
-        size_t n = of->norm != NORM_ROWS ? dim : i ? m.kv : m.width;
-        float *norm = rnd_array(r, n, 2);
+        size_t       n = of->norm != NORM_ROWS ? dim : i ? m.kv : m.width;
+        FREED float *norm = rnd_array(r, n, 2);
         m.weights[5 + i] = make_weight(&m.g, TD_WEIGHT_F32, norm, 0, n);
         m.norms[i] = cuda_copy(norm, n * sizeof(float));
-        free(norm);
     }
-    float *sinks = rnd_array(r, heads, 4);
+    FREED float *sinks = rnd_array(r, heads, 4);
     m.weights[7] = make_weight(&m.g, TD_WEIGHT_F32, sinks, 0, heads);
     m.sinks = cuda_copy(sinks, heads * sizeof(float));
-    free(sinks);
     m.k_cache = cuda_alloc(cache * sizeof(td_bf16)), m.v_cache = cuda_alloc(cache * sizeof(td_bf16));
     m.host_k = calloc((size_t)CUDA_PAGES * kv_heads, m.g.npu->ops->kv_page_bytes(m.g.npu, TD_KV_HEAD, dim));
     m.host_v = calloc((size_t)CUDA_PAGES * kv_heads, m.g.npu->ops->kv_page_bytes(m.g.npu, TD_KV_HEAD, dim));
-    free(identity), free(rope);
     return m;
 }
 
 static void model_close(model *m) {
-    for (int i = 0; i < 8; i++) m->g.npu->ops->weight_destroy(m->g.npu, m->weights[i]);
     rig_close(&m->g);
     CUDA_FREE(m->k_cache, m->v_cache, m->norms[0], m->norms[1], m->table, m->sinks);
     for (int i = 0; i < 3; i++) free(m->w[i]);
@@ -79,33 +71,16 @@ static void model_close(model *m) {
 
 static float *host_attention(model *m, const cuda_step *s, float *x) {
     float        *out = malloc((size_t)s->n * m->width * sizeof(float));
-    td_npu_block *b = make_block(&m->g, &(td_block_desc){.kind = TD_BLOCK_GQA,
-                                                         .max_tok = s->n,
-                                                         .max_kv = CUDA_SEQ_PAGES * TD_KV_PAGE,
-                                                         .gqa = {.hidden = m->width,
-                                                                 .heads = m->of.heads,
-                                                                 .kv_heads = m->of.kv_heads,
-                                                                 .head_dim = m->of.dim,
-                                                                 .rope_dim = m->of.turned,
-                                                                 .window = m->of.window,
-                                                                 .norm_rows = m->of.norm == NORM_ROWS,
-                                                                 .eps = m->eps,
-                                                                 .softmax_scale = m->scale,
-                                                                 .q = m->weights[0],
-                                                                 .k = m->weights[1],
-                                                                 .v = m->weights[2],
-                                                                 .o = m->weights[3],
-                                                                 .q_norm = m->of.norm ? m->weights[5] : NULL,
-                                                                 .k_norm = m->of.norm ? m->weights[6] : NULL,
-                                                                 .sinks = m->of.sinks ? m->weights[7] : NULL,
-                                                                 .rope = m->weights[4],
-                                                                 .kv_k = m->host_k,
-                                                                 .kv_v = m->host_v,
-                                                                 .kv_pages = CUDA_PAGES,
-                                                                 .in = x,
-                                                                 .out = out}});
+    td_npu_block *b = make_block(
+        &m->g,
+        &ATTENTION_OF(TD_BLOCK_GQA, s->n, CUDA_SEQ_PAGES * TD_KV_PAGE, gqa, .hidden = m->width, .heads = m->of.heads,
+                      .kv_heads = m->of.kv_heads, .head_dim = m->of.dim, .rope_dim = m->of.turned, .window = m->of.window,
+                      .norm_rows = m->of.norm == NORM_ROWS, .eps = m->eps, .softmax_scale = m->scale, .q = m->weights[0],
+                      .k = m->weights[1], .v = m->weights[2], .o = m->weights[3],
+                      .q_norm = m->of.norm ? m->weights[5] : NULL, .k_norm = m->of.norm ? m->weights[6] : NULL,
+                      .sinks = m->of.sinks ? m->weights[7] : NULL, .rope = m->weights[4], .kv_k = m->host_k,
+                      .kv_v = m->host_v, .kv_pages = CUDA_PAGES, .in = x, .out = out));
     run_block(&m->g, b, &s->step);
-    m->g.npu->ops->block_destroy(m->g.npu, b);
     return out;
 }
 
@@ -143,12 +118,12 @@ static void attend(model *m, const cuda_step *s, const cuda_buf *q, uint32_t few
 }
 
 static void run_step(model *m, rnd *r, const uint32_t rows[CUDA_SEQS]) {
-    cuda_step s;
-    uint32_t  norm_rows = m->of.norm == NORM_ROWS;
+    AT_END(cuda_step_close) cuda_step s;
+    uint32_t                          norm_rows = m->of.norm == NORM_ROWS;
     cuda_step_open(&s, &m->seqs, rows, (uint8_t[CUDA_SEQS]){0});
-    size_t   n = (size_t)s.n * m->width;
-    float   *x = rnd_array(r, n, 1), *want = host_attention(m, &s, x);
-    cuda_buf proj[3], q = cuda_alloc(n * sizeof(td_bf16)), out[3];
+    size_t       n = (size_t)s.n * m->width;
+    FREED float *x = rnd_array(r, n, 1), *want = host_attention(m, &s, x);
+    cuda_buf     proj[3], q = cuda_alloc(n * sizeof(td_bf16)), out[3];
     for (int i = 0; i < 3; i++) proj[i] = cuda_product(m->w[i], x, s.n, i ? m->kv : m->width, m->width);
     cuda_run(&td_cuda_kernel_td_gqa_place, cuda_grid(s.n + 2, 1, 1, 128, 0), CUDA_OUT(q, m->k_cache, m->v_cache),
              CUDA_ARGS(&s.n_rows.p, &s.pos.p, &s.slot.p, &proj[0].p, &proj[1].p, &proj[2].p,
@@ -162,8 +137,6 @@ static void run_step(model *m, rnd *r, const uint32_t rows[CUDA_SEQS]) {
     }
     assert_close("gqa", out[0].p, want, n, 8e-3); /* queries, keys, values and probabilities have 8 bits */
     CUDA_FREE(proj[0], proj[1], proj[2], q, out[0], out[1], out[2]);
-    cuda_step_close(&s);
-    free(x), free(want);
 }
 
 TEST(steps) {
@@ -181,9 +154,8 @@ TEST(steps) {
         {2, 1, 64, 64, NO_NORM, 64, true, {{130, 3, 65}, {1, 1, 1}}},
     };
     for (size_t c = 0; c < sizeof cases / sizeof cases[0]; c++) {
-        model m = model_open(&r, &cases[c]);
+        AT_END(model_close) model m = model_open(&r, &cases[c]);
         for (int i = 0; i < 4; i++)
             if (cases[c].rows[i][0] + cases[c].rows[i][1] + cases[c].rows[i][2]) run_step(&m, &r, cases[c].rows[i]);
-        model_close(&m);
     }
 }

@@ -28,13 +28,13 @@ static void host_product(td_product product, td_gemm_groups groups, size_t n, si
     const td_gemm_kernel *kernel = td_kernels_scalar.product[product];
     const size_t          nr = kernel->tiles->nr, kp = td_round_up(k, kernel->tiles->kr), tiles = cuda_up(n, nr),
                  of_k = k / groups.size, padded = kp / groups.size, bytes = td_tile_bytes(kernel->tiles, kp, &groups);
-    char       *packed = aligned_alloc(64, tiles * bytes);
-    float      *tile_scale = malloc(nr * padded * sizeof(float));
-    uint8_t    *tile_codes = malloc(nr * kp), *tile_zero = malloc(nr * padded);
-    float      *tile_factor = malloc(nr * sizeof(float));
-    int8_t     *xp = aligned_alloc(64, td_round_up(rows * kp, 64));
-    int32_t    *group_sum = malloc(rows * padded * sizeof(int32_t));
-    td_gemm_row row[ROWS_MAX];
+    FREED char    *packed = aligned_alloc(64, tiles * bytes);
+    FREED float   *tile_scale = malloc(nr * padded * sizeof(float));
+    FREED uint8_t *tile_codes = malloc(nr * kp), *tile_zero = malloc(nr * padded);
+    FREED float   *tile_factor = malloc(nr * sizeof(float));
+    FREED int8_t  *xp = aligned_alloc(64, td_round_up(rows * kp, 64));
+    FREED int32_t *group_sum = malloc(rows * padded * sizeof(int32_t));
+    td_gemm_row    row[ROWS_MAX];
     for (size_t t = 0; t < tiles; t++) {
         memset(tile_codes, product == TD_PRODUCT_INT4G ? 8 : 0, nr * kp), memset(tile_zero, 8, nr * padded);
         memset(tile_scale, 0, nr * padded * sizeof(float)), memset(tile_factor, 0, nr * sizeof(float));
@@ -53,20 +53,11 @@ static void host_product(td_product product, td_gemm_groups groups, size_t n, si
     for (size_t i = 0; i < rows; i++) {
         memcpy(xp + i * kp, x + i * ldx, k);
         td_group_sums_i8(xp + i * kp, kp, groups.size, group_sum + i * padded);
-        row[i] = (td_gemm_row){.x = xp + i * kp,
-                               .scale = x_scale[i],
-                               .sum = td_sum_codes_i8(xp + i * kp, kp),
-                               .group_sum = group_sum + i * padded};
+        row[i] = WITH(td_gemm_row, .x = xp + i * kp, .scale = x_scale[i], .sum = td_sum_codes_i8(xp + i * kp, kp),
+                      .group_sum = group_sum + i * padded);
     }
-    kernel->run(&(td_gemm_args){.tile = packed,
-                                .n_tiles = tiles,
-                                .k = kp,
-                                .m = rows,
-                                .rows = row,
-                                .groups = groups,
-                                .end = {.n = n, .bias = bias, .out = out, .ld = n, .dtype = TD_DT_F32}});
-    void *mem[] = {packed, tile_scale, tile_codes, tile_zero, tile_factor, xp, group_sum};
-    for (size_t i = 0; i < sizeof mem / sizeof mem[0]; i++) free(mem[i]);
+    kernel->run(&WITH(td_gemm_args, .tile = packed, .n_tiles = tiles, .k = kp, .m = rows, .rows = row, .groups = groups,
+                      .end = {.n = n, .bias = bias, .out = out, .ld = n, .dtype = TD_DT_F32}));
 }
 
 /* Scales that are positive and of ordinary size, in their own type. */
@@ -102,10 +93,10 @@ TEST(products) {
             uint32_t             n = (uint32_t)rnd_range(&r, 1, 50), size = groups.size,
                      k = size * (uint32_t)rnd_range(&r, 1, round ? 12 : 2600 / size),
                      rows = (uint32_t)rnd_range(&r, 1, ROWS_MAX), ldx = (k + 127) / 128 * 128, one = 1;
-            size_t   n_groups = (size_t)n * (k / size), row_bytes = td_cuda_packed_bytes(k);
-            uint8_t *codes = malloc((size_t)n * k), *zero = malloc(n_groups);
-            float   *factor = malloc(n * sizeof(float)), *bias = rnd_array(&r, n, 1),
-                  *want = malloc((size_t)rows * n * sizeof(float));
+            size_t         n_groups = (size_t)n * (k / size), row_bytes = td_cuda_packed_bytes(k);
+            FREED uint8_t *codes = malloc((size_t)n * k), *zero = malloc(n_groups);
+            FREED float   *factor = malloc(n * sizeof(float)), *bias = rnd_array(&r, n, 1),
+                        *want = malloc((size_t)rows * n * sizeof(float));
             cuda_buf nb = cuda_word(rows), x = cuda_alloc((size_t)rows * ldx), x_scale = cuda_alloc(rows * 4),
                      packed = cuda_alloc(n * row_bytes), scale = cuda_alloc(n_groups * td_dtype_bytes(groups.scale_dtype)),
                      out = cuda_alloc((size_t)rows * n * 4);
@@ -141,6 +132,5 @@ TEST(products) {
                     fail_msg("case %zu, n %u, k %u: element %zu is %g, not %g", c, n, k, i, (double)((float *)out.p)[i],
                              (double)want[i]);
             CUDA_FREE(nb, x, x_scale, packed, scale, out, zb, fb, bb);
-            free(codes), free(zero), free(factor), free(bias), free(want);
         }
 }

@@ -164,10 +164,9 @@ static void a_pipe(void) {
 }
 
 static void get_again(const void *what) {
-    td_cuda_image got;
+    AT_END(td_cuda_image_free) td_cuda_image got;
     (void)what;
     if (td_cuda_image_get(&got, 90, DRIVER, NULL) != TD_OK) _exit(7);
-    td_cuda_image_free(&got);
 }
 
 /** What is wrong with a kept file is said, and the file is made again. */
@@ -290,10 +289,10 @@ TEST_WITH(faults, new_folder, remove_folder) {
 /* ---- into a card ------------------------------------------------------------------------------- */
 
 static void load(const void *what) {
-    driver_rig   r;
-    td_cu_module m;
-    td_cu_kernel k;
-    td_error     err = {0};
+    AT_END(driver_close) driver_rig r;
+    td_cu_module                    m;
+    td_cu_kernel                    k;
+    td_error                        err = {0};
     setenv("TD_STANDIN_KERNELS", TD_CUDA_STANDIN "/libstandin_kernels.so", 1);
     setenv("TD_STANDIN_NVRTC_NEWEST", what ? "89" : "90", 1);
     driver_open(&r);
@@ -304,7 +303,6 @@ static void load(const void *what) {
         TRY(r.cu->cuModuleGetFunction(&k, m, "add"));
         TRY(r.cu->cuModuleUnload(m));
     }
-    driver_close(&r);
 }
 
 TEST_WITH(loaded, new_folder, remove_folder) {

@@ -30,20 +30,14 @@ typedef struct {
 } model;
 
 static model model_open(rnd *r, uint32_t heads, uint32_t kv_lora, uint32_t nope, uint32_t rope, uint32_t v_dim) {
-    model  m = {.heads = heads,
-                .kv_lora = kv_lora,
-                .nope = nope,
-                .rope = rope,
-                .v_dim = v_dim,
-                .hidden = heads * v_dim,
-                .per_head = nope + v_dim,
-                .eps = 1e-6f,
-                .scale = 1 / sqrtf((float)(nope + rope)),
-                .seqs = cuda_sequences_open(r)};
+    model  m = WITH(model, .heads = heads, .kv_lora = kv_lora, .nope = nope, .rope = rope, .v_dim = v_dim,
+                    .hidden = heads * v_dim, .per_head = nope + v_dim, .eps = 1e-6f, .scale = 1 / sqrtf((float)(nope + rope)),
+                    .seqs = cuda_sequences_open(r));
     size_t max_pos = CUDA_SEQ_PAGES * TD_KV_PAGE, slots = (size_t)CUDA_PAGES * TD_KV_PAGE,
            rows[2] = {heads * (nope + rope), kv_lora + rope};
-    float *identity = cuda_identity(m.hidden), *table = cuda_rope_table(max_pos, rope), *gamma = rnd_array(r, kv_lora, 1.5f),
-          *kv_b = rnd_array(r, (size_t)heads * m.per_head * kv_lora, 2 / sqrtf((float)kv_lora));
+    FREED float *identity = cuda_identity(m.hidden), *table = cuda_rope_table(max_pos, rope),
+                *gamma = rnd_array(r, kv_lora, 1.5f),
+                *kv_b = rnd_array(r, (size_t)heads * m.per_head * kv_lora, 2 / sqrtf((float)kv_lora));
     m.g = rig_open(2, TD_DT_F32, false);
     for (int i = 0; i < 2; i++) {
         m.w[i] = rnd_array(r, rows[i] * m.hidden, 3 / sqrtf((float)m.hidden));
@@ -58,12 +52,10 @@ static model model_open(rnd *r, uint32_t heads, uint32_t kv_lora, uint32_t nope,
     m.latent = cuda_alloc(slots * kv_lora * sizeof(td_bf16)), m.keys = cuda_alloc(slots * rope * sizeof(td_bf16));
     m.host_latent = calloc(CUDA_PAGES, m.g.npu->ops->kv_page_bytes(m.g.npu, TD_KV_LATENT, kv_lora));
     m.host_rope = calloc(CUDA_PAGES, m.g.npu->ops->kv_page_bytes(m.g.npu, TD_KV_ROPE, rope));
-    free(identity), free(table), free(gamma), free(kv_b);
     return m;
 }
 
 static void model_close(model *m) {
-    for (int i = 0; i < 6; i++) m->g.npu->ops->weight_destroy(m->g.npu, m->weights[i]);
     rig_close(&m->g);
     CUDA_FREE(m->latent, m->keys, m->gamma, m->table, m->kv_b);
     free(m->w[0]), free(m->w[1]), free(m->host_latent), free(m->host_rope);
@@ -71,30 +63,14 @@ static void model_close(model *m) {
 
 static float *host_attention(model *m, const cuda_step *s, float *x) {
     float        *out = malloc((size_t)s->n * m->hidden * sizeof(float));
-    td_npu_block *b = make_block(&m->g, &(td_block_desc){.kind = TD_BLOCK_MLA,
-                                                         .max_tok = s->n,
-                                                         .max_kv = CUDA_SEQ_PAGES * TD_KV_PAGE,
-                                                         .mla = {.hidden = m->hidden,
-                                                                 .heads = m->heads,
-                                                                 .kv_lora = m->kv_lora,
-                                                                 .nope_dim = m->nope,
-                                                                 .rope_dim = m->rope,
-                                                                 .v_dim = m->v_dim,
-                                                                 .eps = m->eps,
-                                                                 .softmax_scale = m->scale,
-                                                                 .q = m->weights[0],
-                                                                 .kv_a = m->weights[1],
-                                                                 .o = m->weights[2],
-                                                                 .rope = m->weights[3],
-                                                                 .kv_a_norm = m->weights[4],
-                                                                 .kv_b = m->weights[5],
-                                                                 .kv_latent = m->host_latent,
-                                                                 .kv_rope = m->host_rope,
-                                                                 .kv_pages = CUDA_PAGES,
-                                                                 .in = x,
-                                                                 .out = out}});
+    td_npu_block *b =
+        make_block(&m->g, &ATTENTION_OF(TD_BLOCK_MLA, s->n, CUDA_SEQ_PAGES * TD_KV_PAGE, mla, .hidden = m->hidden,
+                                        .heads = m->heads, .kv_lora = m->kv_lora, .nope_dim = m->nope, .rope_dim = m->rope,
+                                        .v_dim = m->v_dim, .eps = m->eps, .softmax_scale = m->scale, .q = m->weights[0],
+                                        .kv_a = m->weights[1], .o = m->weights[2], .rope = m->weights[3],
+                                        .kv_a_norm = m->weights[4], .kv_b = m->weights[5], .kv_latent = m->host_latent,
+                                        .kv_rope = m->host_rope, .kv_pages = CUDA_PAGES, .in = x, .out = out));
     run_block(&m->g, b, &s->step);
-    m->g.npu->ops->block_destroy(m->g.npu, b);
     return out;
 }
 
@@ -158,11 +134,11 @@ static void attend_expanded(model *m, const cuda_step *s, const cuda_buf *q, uin
 }
 
 static void run_step(model *m, rnd *r, const uint32_t rows[CUDA_SEQS], const uint8_t absorbed[CUDA_SEQS]) {
-    cuda_step s;
+    AT_END(cuda_step_close) cuda_step s;
     cuda_step_open(&s, &m->seqs, rows, absorbed);
-    size_t   n = (size_t)s.n * m->hidden, dim = m->nope + m->rope;
-    float   *x = rnd_array(r, n, 1), *want = host_attention(m, &s, x);
-    cuda_buf proj = cuda_product(m->w[0], x, s.n, m->heads * dim, m->hidden),
+    size_t       n = (size_t)s.n * m->hidden, dim = m->nope + m->rope;
+    FREED float *x = rnd_array(r, n, 1), *want = host_attention(m, &s, x);
+    cuda_buf     proj = cuda_product(m->w[0], x, s.n, m->heads * dim, m->hidden),
              kv = cuda_product(m->w[1], x, s.n, m->kv_lora + m->rope, m->hidden),
              q = cuda_alloc(s.n * m->heads * dim * sizeof(td_bf16)),
              q_lat = cuda_alloc((size_t)s.n * m->heads * m->kv_lora * sizeof(td_bf16)), out = cuda_alloc(n * sizeof(float)),
@@ -180,8 +156,6 @@ static void run_step(model *m, rnd *r, const uint32_t rows[CUDA_SEQS], const uin
     attend_expanded(m, &s, &q, 2, &again);
     assert_same_bits("heads at once", again.p, out.p, n * sizeof(float), sizeof(float));
     CUDA_FREE(proj, kv, q, q_lat, out, again);
-    cuda_step_close(&s);
-    free(x), free(want);
 }
 
 TEST(steps) {
@@ -197,11 +171,11 @@ TEST(steps) {
         {1, 40, 8, 8, 24, {{600, 0, 0}, {1, 1, 0}, {2, 0, 0}}, {{0, 0, 0}, {1, 1, 1}, {1, 0, 1}}}, /* two spans */
     };
     for (size_t c = 0; c < sizeof cases / sizeof cases[0]; c++) {
+        AT_END(model_close)
         model m = model_open(&r, cases[c].heads, cases[c].kv_lora, cases[c].nope, cases[c].rope, cases[c].v_dim);
         for (int i = 0; i < 4; i++)
             if (cases[c].rows[i][0] + cases[c].rows[i][1] + cases[c].rows[i][2])
                 run_step(&m, &r, cases[c].rows[i], cases[c].absorbed[i]);
-        model_close(&m);
     }
 }
 
@@ -211,7 +185,8 @@ TEST(float_linears) {
     for (int round = 0; round < 6; round++) {
         uint32_t n = (uint32_t)rnd_range(&r, 1, 70), k = 8 * (uint32_t)rnd_range(&r, 1, 80),
                  rows = (uint32_t)rnd_range(&r, 1, 40), one = 1, none = 0;
-        float *w = rnd_array(&r, (size_t)n * k, 1), *x = rnd_array(&r, (size_t)rows * k, 1), *bias = rnd_array(&r, n, 1);
+        FREED float *w = rnd_array(&r, (size_t)n * k, 1), *x = rnd_array(&r, (size_t)rows * k, 1),
+                    *bias = rnd_array(&r, n, 1);
         for (size_t i = 0; i < (size_t)n * k; i++) w[i] = td_bf16_to_f32(td_f32_to_bf16(w[i]));
         for (size_t i = 0; i < (size_t)rows * k; i++) x[i] = td_bf16_to_f32(td_f32_to_bf16(x[i]));
         cuda_buf nb = cuda_word(rows), wb = cuda_bf16(w, (size_t)n * k), wf = cuda_copy(w, (size_t)n * k * 4),
@@ -234,7 +209,7 @@ TEST(float_linears) {
                  cuda_grid(cuda_up(n, TD_CUDA_TILE_N), cuda_up(rows, 32), 1, TD_CUDA_LINEAR_THREADS, 0), CUDA_OUT(again),
                  CUDA_ARGS(&nb.p, &xb.p, &k, &none, &wb.p, &none, &bb.p, &n, &k, &again.p, &n, &none, &one));
         assert_same_bits("variants", again.p, out.p, (size_t)rows * n * 4, 4);
-        float *turned = malloc((size_t)n * k * sizeof(float));
+        FREED float *turned = malloc((size_t)n * k * sizeof(float));
         for (size_t i = 0; i < (size_t)n * k; i++) turned[i % k * n + i / k] = w[i];
         cuda_buf tb = cuda_bf16(turned, (size_t)n * k);
         for (int wide = 0; wide < 2; wide++) {
@@ -245,9 +220,7 @@ TEST(float_linears) {
             assert_same_bits("weights by columns", again.p, out.p, (size_t)rows * n * 4, 4);
         }
         CUDA_FREE(tb);
-        free(turned);
         CUDA_FREE(nb, wb, wf, xb, bb, out, again, alone, one_row, want);
-        free(w), free(x), free(bias);
     }
 }
 

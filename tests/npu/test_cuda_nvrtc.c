@@ -26,8 +26,8 @@ static bool has(const td_cuda_image *image, const char *name) {
 }
 
 TEST(compiled_and_kept) {
-    td_cuda_image first, again;
-    td_error      err = {0};
+    AT_END(td_cuda_image_free) td_cuda_image first, again;
+    td_error                                 err = {0};
     if (td_cuda_image_get(&first, 86, DRIVER, &err) != TD_OK) fail_msg("%s", err.text);
     assert_memory_equal(first.data, "\177ELF", 4);
     assert_true(has(&first, "td_embed") && has(&first, "td_gqa_decode_128") && has(&first, "td_log_sums"));
@@ -35,8 +35,6 @@ TEST(compiled_and_kept) {
     assert_int_equal(again.bytes, first.bytes);
     assert_memory_equal(again.data, first.data, first.bytes);
     assert_int_equal(remove(again.path), 0);
-    td_cuda_image_free(&first);
-    td_cuda_image_free(&again);
 }
 
 int main(void) {
@@ -45,6 +43,6 @@ int main(void) {
         return SKIPPED;
     }
     if (!mkdtemp(folder) || setenv("TD_CUDA_CACHE", folder, 1) != 0) return 1;
-    int failed = tests_run(NULL, NULL);
+    int failed = tests_run();
     return rmdir(folder) != 0 || failed;
 }

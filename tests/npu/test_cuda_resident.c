@@ -37,30 +37,19 @@ static void *fetched(pair *p, both *b, size_t row_bytes) {
 
 static arrays arrays_open(pair *p, mixed *m) {
     const size_t hidden = m->s.hidden, words = td_exact_words(hidden) * sizeof(int32_t);
-    arrays       a = {.x = rows_of(p, hidden * sizeof(td_bf16)),
-                      .q = rows_of(p, hidden),
-                      .scale = rows_of(p, sizeof(float)),
-                      .ids = rows_of(p, MIXED_K * sizeof(uint16_t)),
-                      .weights = rows_of(p, MIXED_K * sizeof(float)),
-                      .slots = put(p, NULL, MIXED_SLOTS * m->packed.bytes),
-                      .slot_of = put(p, NULL, sizeof m->slot_of),
-                      .parts = {rows_of(p, words), rows_of(p, words)},
-                      .out = rows_of(p, hidden * sizeof(td_bf16))};
-    int8_t      *codes = malloc(p->rows * hidden);
-    float       *scale = malloc(p->rows * sizeof *scale);
+    arrays       a =
+        WITH(arrays, .x = rows_of(p, hidden * sizeof(td_bf16)), .q = rows_of(p, hidden), .scale = rows_of(p, sizeof(float)),
+             .ids = rows_of(p, MIXED_K * sizeof(uint16_t)), .weights = rows_of(p, MIXED_K * sizeof(float)),
+             .slots = put(p, NULL, MIXED_SLOTS * m->packed.bytes), .slot_of = put(p, NULL, sizeof m->slot_of),
+             .parts = {rows_of(p, words), rows_of(p, words)}, .out = rows_of(p, hidden * sizeof(td_bf16)));
+    FREED int8_t *codes = malloc(p->rows * hidden);
+    FREED float  *scale = malloc(p->rows * sizeof *scale);
     td_quantize_rows_i8(TD_DT_BF16, m->x, p->rows, hidden, hidden, codes, hidden, scale, NULL);
     send_rows(p, &a.x, m->x, hidden * sizeof(td_bf16));
     send_rows(p, &a.q, codes, hidden);
     send_rows(p, &a.scale, scale, sizeof *scale);
     send_rows(p, &a.weights, m->tokens.weights, MIXED_K * sizeof(float));
-    free(codes), free(scale);
     return a;
-}
-
-static void arrays_close(pair *p, arrays *a) {
-    both *const all[] = {&a->x,     &a->q,       &a->scale,    &a->ids,      &a->weights,
-                         &a->slots, &a->slot_of, &a->parts[0], &a->parts[1], &a->out};
-    for (size_t i = 0; i < sizeof all / sizeof *all; i++) drop(p, all[i]);
 }
 
 /* A placement as the card gets it, and the CPU tier's part. */
@@ -131,7 +120,6 @@ static void check_sums(pair *p, mixed *m, arrays *a, const char *what) {
     d.resident.weights = m->tokens.weights, d.resident.sums = m->parts[0];
     td_npu_block *b = make_block(&p->host, &d);
     run_rows(&p->host, b, m->s.rows);
-    p->host.npu->ops->block_destroy(p->host.npu, b);
     const int32_t *got = fetched(p, &a->parts[0], words * sizeof *got);
     for (size_t row = 0; row < m->s.rows; row++)
         for (size_t i = 0; i < m->s.hidden; i++)
@@ -145,11 +133,11 @@ static void check_sums(pair *p, mixed *m, arrays *a, const char *what) {
 
 static void run_mixed(const mixed_shape *s, const mixed_codes *codes, const td_tile_layout *tiles, uint32_t bucket,
                       bool rows_in_int8) {
-    mixed    m = mixed_open(s, codes, tiles);
-    pair     p = open_pair(s->rows, bucket);
-    arrays   a = arrays_open(&p, &m);
-    captured c = capture(&p, &m, &a, rows_in_int8);
-    char     what[96];
+    AT_END(mixed_close) mixed m = mixed_open(s, codes, tiles);
+    AT_END(close_pair) pair   p = open_pair(s->rows, bucket);
+    arrays                    a = arrays_open(&p, &m);
+    captured                  c = capture(&p, &m, &a, rows_in_int8);
+    char                      what[96];
     for (uint32_t n = 0; n <= MIXED_SLOTS; n += n ? 4 : 3) {
         mixed_place(&m, n, 100 * n);
         send_placement(&p, &m, &a);
@@ -165,9 +153,6 @@ static void run_mixed(const mixed_shape *s, const mixed_codes *codes, const td_t
                 fail_msg("%s: a row that is not of the step is written", what);
     }
     release(&p, &c);
-    arrays_close(&p, &a);
-    close_pair(&p);
-    mixed_close(&m);
 }
 
 /* Decoded tokens and prompts, so that both tiles of rows run; sizes that fill no tile; experts in one piece and in several. */
@@ -240,7 +225,6 @@ TEST(a_part_of_the_cards_and_of_the_choices) {
         launch(&p, &c);
         check_sums(&p, &m, &a, "a part");
         release(&p, &c);
-        arrays_close(&p, &a);
         close_pair(&p);
     }
     mixed_close(&m);
@@ -248,11 +232,11 @@ TEST(a_part_of_the_cards_and_of_the_choices) {
 
 /* A marked expert without a slot, or one that there is not: the row's sum is no number, and the others are what they were. */
 TEST(ids_that_are_not_in_a_slot_give_no_number) {
-    const mixed_shape s = {TD_EXPERT_INT8C, TD_DT_BF16, 64, 48, 1, 5, false};
-    mixed             m = mixed_open(&s, NULL, NULL);
-    pair              p = open_pair(s.rows, 8);
-    arrays            a = arrays_open(&p, &m);
-    captured          c = capture(&p, &m, &a, false);
+    const mixed_shape         s = {TD_EXPERT_INT8C, TD_DT_BF16, 64, 48, 1, 5, false};
+    AT_END(mixed_close) mixed m = mixed_open(&s, NULL, NULL);
+    AT_END(close_pair) pair   p = open_pair(s.rows, 8);
+    arrays                    a = arrays_open(&p, &m);
+    captured                  c = capture(&p, &m, &a, false);
     mixed_place(&m, 3, 0);
     for (uint16_t e = 0; e <= MIXED_EXPERTS; e++) {
         if (e < MIXED_EXPERTS && m.slot_of[e] != TD_NO_SLOT) continue;
@@ -268,29 +252,24 @@ TEST(ids_that_are_not_in_a_slot_give_no_number) {
                 fail_msg("expert %u: row %zu, value %zu", e, i / s.hidden, i % s.hidden);
     }
     release(&p, &c);
-    arrays_close(&p, &a);
-    close_pair(&p);
-    mixed_close(&m);
 }
 
 TEST(blocks_that_the_card_cannot_make) {
-    const mixed_shape s = {TD_EXPERT_BF16, TD_DT_BF16, 64, 48, 1, 1, false};
-    mixed             m = mixed_open(&s, NULL, NULL);
-    pair              p = open_pair(1, 1);
-    td_error          err = {0};
-    td_npu_block     *b;
-    td_block_desc     d = mixed_resident_desc(&m, 1);
+    const mixed_shape         s = {TD_EXPERT_BF16, TD_DT_BF16, 64, 48, 1, 1, false};
+    AT_END(mixed_close) mixed m = mixed_open(&s, NULL, NULL);
+    AT_END(close_pair) pair   p = open_pair(1, 1);
+    td_error                  err = {0};
+    td_npu_block             *b;
+    td_block_desc             d = mixed_resident_desc(&m, 1);
     assert_int_equal(p.card->ops->block_create(p.card, &d, &b, &err), TD_EINVAL); /* no rows in bf16 */
     assert_non_null(strstr(err.text, "rows in bf16"));
     d.resident.in = m.x;
     d.resident.inter = 32;
     assert_int_equal(p.card->ops->block_create(p.card, &d, &b, &err), TD_EINVAL);
     assert_non_null(strstr(err.text, "packed as [32, 64]"));
-    close_pair(&p);
-    mixed_close(&m);
 }
 
 int main(void) {
     use_cuda_standin("5", "calls");
-    return tests_run(NULL, NULL);
+    return tests_run();
 }

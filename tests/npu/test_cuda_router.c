@@ -15,12 +15,11 @@ CUDA_KERNEL(td_log_sums);
 TEST(routers) {
     rnd r = rnd_open("cuda router");
     for (int round = 0; round < 60; round++) {
-        td_router_desc d = {.n_group = (uint32_t)rnd_range(&r, 1, 8),
-                            .group = (td_router_group)rnd_range(&r, 0, 2),
-                            .score = (td_router_score)rnd_range(&r, 0, TD_ROUTER_SCORES - 1),
-                            .normalise = rnd_u64(&r) & 1,
-                            .scale = rnd_real(&r) + 2};
-        uint32_t       rows = (uint32_t)rnd_range(&r, 1, 5), size = (uint32_t)rnd_range(&r, 1, round < 2 ? 48 : 12);
+        td_router_desc d =
+            WITH(td_router_desc, .n_group = (uint32_t)rnd_range(&r, 1, 8), .group = (td_router_group)rnd_range(&r, 0, 2),
+                 .score = (td_router_score)rnd_range(&r, 0, TD_ROUTER_SCORES - 1), .normalise = rnd_u64(&r) & 1,
+                 .scale = rnd_real(&r) + 2);
+        uint32_t rows = (uint32_t)rnd_range(&r, 1, 5), size = (uint32_t)rnd_range(&r, 1, round < 2 ? 48 : 12);
         d.n_experts = d.hidden = d.n_group * size;
         d.topk_group = (uint32_t)rnd_range(&r, 1, d.n_group);
         size_t allowed = d.group ? size * d.topk_group : d.n_experts;
@@ -32,10 +31,10 @@ TEST(routers) {
               *logit_bias = rnd_array(&r, d.n_experts, 1), *identity = cuda_identity(d.n_experts);
         for (size_t i = 0; i < n; i++) logits[i] = coarse ? roundf(logits[i]) : td_bf16_to_f32(td_f32_to_bf16(logits[i]));
         for (size_t i = 0; i < d.n_experts; i++) bias[i] = coarse ? roundf(bias[i] * 2) / 2 : bias[i];
-        rig            g = rig_open(2, TD_DT_F32, false);
-        uint16_t      *ids = calloc((size_t)rows * d.top_k, sizeof *ids);
-        float         *weights = calloc((size_t)rows * d.top_k, sizeof *weights);
-        td_npu_weight *w = make_weight(&g, TD_WEIGHT_F32, identity, d.n_experts, d.n_experts),
+        AT_END(rig_close) rig g = rig_open(2, TD_DT_F32, false);
+        uint16_t             *ids = calloc((size_t)rows * d.top_k, sizeof *ids);
+        float                *weights = calloc((size_t)rows * d.top_k, sizeof *weights);
+        td_npu_weight        *w = make_weight(&g, TD_WEIGHT_F32, identity, d.n_experts, d.n_experts),
                       *wb = make_weight(&g, TD_WEIGHT_F32, bias, 0, d.n_experts),
                       *wl = make_weight(&g, TD_WEIGHT_F32, logit_bias, 0, d.n_experts);
         d.w = w, d.bias = with_bias ? wb : NULL, d.logit_bias = with_logit_bias ? wl : NULL, d.in = logits, d.ids = ids,
@@ -61,10 +60,6 @@ TEST(routers) {
             assert_same_bits("weights", got.p, weights, (size_t)rows * d.top_k * sizeof(float), sizeof(float));
         else
             assert_close("weights", got.p, weights, (size_t)rows * d.top_k, 1e-6);
-        g.npu->ops->block_destroy(g.npu, b);
-        g.npu->ops->weight_destroy(g.npu, w), g.npu->ops->weight_destroy(g.npu, wb);
-        g.npu->ops->weight_destroy(g.npu, wl);
-        rig_close(&g);
         CUDA_FREE(nb, lb, bb, jb, slots, got_ids, got);
         free(logits), free(bias), free(logit_bias), free(identity), free(ids), free(weights), free(slot_of);
     }
@@ -73,27 +68,21 @@ TEST(routers) {
 TEST(sums) {
     rnd r = rnd_open("cuda combine");
     for (int which = 0; which < 8; which++) {
-        uint32_t rows = 3, hidden = (uint32_t)rnd_range(&r, 1, 600);
-        size_t   n = (size_t)rows * hidden;
-        rig      g = rig_open(2, TD_DT_BF16, false);
-        float   *v[4];
-        cuda_buf c[4], nb = cuda_word(rows);
-        void    *h[4];
+        uint32_t              rows = 3, hidden = (uint32_t)rnd_range(&r, 1, 600);
+        size_t                n = (size_t)rows * hidden;
+        AT_END(rig_close) rig g = rig_open(2, TD_DT_BF16, false);
+        float                *v[4];
+        cuda_buf              c[4], nb = cuda_word(rows);
+        void                 *h[4];
         for (int i = 0; i < 4; i++) v[i] = rnd_array(&r, n, 5), c[i] = cuda_bf16(v[i], n), h[i] = act_array(g.act, v[i], n);
-        td_npu_block *b = make_block(
-            &g, &(td_block_desc){
-                    .kind = TD_BLOCK_COMBINE,
-                    .max_tok = rows,
-                    .combine = {.hidden = hidden,
-                                .x = h[3],
-                                .add = {which & 1 ? h[0] : NULL, which & 2 ? h[1] : NULL, which & 4 ? h[2] : NULL}}});
+        td_npu_block *b =
+            make_block(&g, &BLOCK_OF(TD_BLOCK_COMBINE, rows, combine, .hidden = hidden, .x = h[3],
+                                     .add = {which & 1 ? h[0] : NULL, which & 2 ? h[1] : NULL, which & 4 ? h[2] : NULL}));
         run_rows(&g, b, rows);
         cuda_run(&td_cuda_kernel_td_combine, cuda_grid(cuda_up(hidden, 256), rows + 1, 1, 256, 0), CUDA_OUT(c[3]),
                  CUDA_ARGS(&nb.p, &c[3].p, which & 1 ? &c[0].p : CUDA_NULL, which & 2 ? &c[1].p : CUDA_NULL,
                            which & 4 ? &c[2].p : CUDA_NULL, &hidden));
         assert_same_bits("combine", c[3].p, h[3], n * 2, 2);
-        g.npu->ops->block_destroy(g.npu, b);
-        rig_close(&g);
         for (int i = 0; i < 4; i++) free(v[i]), free(h[i]);
         CUDA_FREE(nb, c[0], c[1], c[2], c[3]);
     }
@@ -116,16 +105,16 @@ TEST(best_logits) {
         uint32_t rows = (uint32_t)rnd_range(&r, 1, 3), vocab = (uint32_t)rnd_range(&r, 1, round == 0 ? 20000 : 900),
                  k = (uint32_t)rnd_range(&r, 1, vocab < 40 ? vocab : 40);
         if (round == 1) k = vocab;
-        float *x = rnd_array(&r, (size_t)rows * vocab, 8);
+        FREED float *x = rnd_array(&r, (size_t)rows * vocab, 8);
         for (size_t i = 0; round % 3 == 1 && i < (size_t)rows * vocab; i++)
             x[i] = roundf(x[i]) * (rnd_u64(&r) & 1 ? 1.0f : -1.0f); /* ties, -0 */
         if (round % 6 == 2) x[rnd_range(&r, 0, vocab - 1)] = round % 12 == 2 ? NAN : INFINITY;
         if (round % 6 == 3) x[rnd_range(&r, 0, vocab - 1)] = -INFINITY;
-        rig            g = rig_open(2, TD_DT_F32, false);
-        td_logit      *want = calloc((size_t)rows * k, sizeof *want);
-        td_step_counts counts = {.n_out = rows};
-        td_step        step = td_step_unified(&(td_step_arrays){.counts = &counts}, 0);
-        td_npu_block  *b =
+        AT_END(rig_close) rig g = rig_open(2, TD_DT_F32, false);
+        FREED td_logit       *want = calloc((size_t)rows * k, sizeof *want);
+        td_step_counts        counts = {.n_out = rows};
+        td_step               step = td_step_unified(&(td_step_arrays){.counts = &counts}, 0);
+        td_npu_block         *b =
             make_block(&g, &(td_block_desc){.kind = TD_BLOCK_TOP,
                                             .max_tok = 1,
                                             .top = {.vocab = vocab, .k = k, .max_out = rows, .logits = x, .top = want}});
@@ -148,9 +137,6 @@ TEST(best_logits) {
             assert_true(((float *)sum.p)[i * 2] == e[0].value);
             assert_true(fabs((double)((float *)sum.p)[i * 2 + 1] - total) <= total * 2e-6);
         }
-        g.npu->ops->block_destroy(g.npu, b);
-        rig_close(&g);
         CUDA_FREE(nb, xb, top, sum);
-        free(x), free(want);
     }
 }

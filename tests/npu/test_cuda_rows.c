@@ -38,8 +38,8 @@ TEST(embeddings) {
     for (int round = 0; round < 6; round++) {
         uint32_t vocab = (uint32_t)rnd_range(&r, 1, 40), rows = (uint32_t)rnd_range(&r, 1, 9), bucket = rows + 3,
                  hidden = (uint32_t)rnd_range(&r, 1, 300) * (round & 1 ? 8 : 1);
-        float   *table = rnd_array(&r, (size_t)vocab * hidden, 1);
-        uint32_t token[16];
+        FREED float *table = rnd_array(&r, (size_t)vocab * hidden, 1);
+        uint32_t     token[16];
         for (uint32_t i = 0; i < bucket; i++) token[i] = i < rows ? (uint32_t)rnd_range(&r, 0, vocab - 1) : UINT32_MAX;
         cuda_buf n = cuda_word(rows), ids = cuda_copy(token, bucket * 4), t = cuda_bf16(table, (size_t)vocab * hidden),
                  out = cuda_alloc((size_t)rows * hidden * 2);
@@ -53,7 +53,6 @@ TEST(embeddings) {
                  CUDA_ARGS(&n.p, &ids.p, &t.p, &vocab, &hidden, &out.p));
         assert_true(isnan(td_bf16_to_f32(*(td_bf16 *)out.p)));
         CUDA_FREE(n, ids, t, out);
-        free(table);
     }
 }
 
@@ -63,23 +62,20 @@ TEST(norms) {
         uint32_t rows = (uint32_t)rnd_range(&r, 1, 6), bucket = rows + 2,
                  hidden = (uint32_t)rnd_range(&r, 1, round == 0 ? 7168 : 700), stride = hidden + (round & 2 ? 5 : 0),
                  ldq = (uint32_t)cuda_up(hidden, TD_CUDA_QUANT_STRIDE) * TD_CUDA_QUANT_STRIDE;
-        bool   with_add = round & 1;
-        float  eps = 1e-6f;
-        float *x = rnd_array(&r, (size_t)rows * hidden, 3), *add = rnd_array(&r, (size_t)rows * hidden, 3),
-              *gamma = rnd_array(&r, hidden, 2);
+        bool         with_add = round & 1;
+        float        eps = 1e-6f;
+        FREED float *x = rnd_array(&r, (size_t)rows * hidden, 3), *add = rnd_array(&r, (size_t)rows * hidden, 3),
+                    *gamma = rnd_array(&r, hidden, 2);
         for (uint32_t j = 0; round == 3 && j < hidden; j++) x[j] = add[j] = 0;
         cuda_buf n = cuda_word(rows), xb = cuda_bf16(x, (size_t)rows * hidden), ab = cuda_bf16(add, (size_t)rows * hidden),
                  gb = cuda_copy(gamma, hidden * sizeof(float)), out = cuda_alloc((size_t)rows * stride * 2),
                  q = cuda_alloc((size_t)rows * ldq), scale = cuda_alloc(rows * sizeof(float));
-        rig   g = rig_open(2, TD_DT_BF16, false);
-        void *hx = act_array(g.act, x, (size_t)rows * hidden), *ha = act_array(g.act, add, (size_t)rows * hidden),
-             *hout = act_array(g.act, NULL, (size_t)rows * hidden);
+        AT_END(rig_close) rig g = rig_open(2, TD_DT_BF16, false);
+        FREED void *hx = act_array(g.act, x, (size_t)rows * hidden), *ha = act_array(g.act, add, (size_t)rows * hidden),
+                   *hout = act_array(g.act, NULL, (size_t)rows * hidden);
         td_npu_weight *w = make_weight(&g, TD_WEIGHT_F32, gamma, 0, hidden);
-        td_npu_block  *b = make_block(
-             &g, &(td_block_desc){
-                     .kind = TD_BLOCK_NORM,
-                     .max_tok = rows,
-                     .norm = {.hidden = hidden, .eps = eps, .gamma = w, .x = hx, .add = with_add ? ha : NULL, .out = hout}});
+        td_npu_block  *b = make_block(&g, &BLOCK_OF(TD_BLOCK_NORM, rows, norm, .hidden = hidden, .eps = eps, .gamma = w,
+                                                    .x = hx, .add = with_add ? ha : NULL, .out = hout));
         run_rows(&g, b, rows);
         cuda_run(&td_cuda_kernel_td_norm, cuda_grid(bucket, 1, 1, TD_CUDA_NORM_THREADS, hidden * sizeof(float)),
                  CUDA_OUT(xb, out, q, scale),
@@ -88,7 +84,7 @@ TEST(norms) {
         assert_same_bits("the residual", xb.p, hx, (size_t)rows * hidden * 2, 2);
         for (uint32_t i = 0; i < rows; i++) {
             const td_bf16 *got = (td_bf16 *)out.p + (size_t)i * stride, *want = (td_bf16 *)hout + (size_t)i * hidden;
-            int8_t        *codes = malloc(ldq);
+            FREED int8_t  *codes = malloc(ldq);
             float          row_scale;
             for (uint32_t j = 0; j < hidden;
                  j++) { /* the sums differ in order: the factor by some 2^-22, a result by a step */
@@ -98,14 +94,8 @@ TEST(norms) {
             td_quantize_rows_i8(TD_DT_BF16, got, 1, hidden, hidden, codes, ldq, &row_scale, NULL);
             assert_same_bits("codes", (int8_t *)q.p + (size_t)i * ldq, codes, ldq, 1);
             assert_same_bits("scale", (float *)scale.p + i, &row_scale, 4, 4);
-            free(codes);
         }
-        g.npu->ops->block_destroy(g.npu, b);
-        g.npu->ops->weight_destroy(g.npu, w);
-        rig_close(&g);
         CUDA_FREE(n, xb, ab, gb, out, q, scale);
-        void *mem[] = {x, add, gamma, hx, ha, hout};
-        for (size_t i = 0; i < sizeof mem / sizeof mem[0]; i++) free(mem[i]);
     }
 }
 
@@ -131,9 +121,9 @@ TEST(norms_of_chosen_rows) {
 TEST(codes) {
     rnd r = rnd_open("cuda codes");
     for (int round = 0; round < 8; round++) {
-        uint32_t rows = 7, k = (uint32_t)rnd_range(&r, 1, 900), stride = k + 3, ldq = (k + 63) / 64 * 64;
-        bool     is_bf16 = round & 1;
-        float   *x = rnd_array(&r, rows * stride, 50);
+        uint32_t     rows = 7, k = (uint32_t)rnd_range(&r, 1, 900), stride = k + 3, ldq = (k + 63) / 64 * 64;
+        bool         is_bf16 = round & 1;
+        FREED float *x = rnd_array(&r, rows * stride, 50);
         for (uint32_t j = 0; j < stride; j++) x[stride + j] = 0, x[2 * stride + j] = 1e-42f; /* zeros; 1 / scale overflows */
         x[3 * stride + k / 2] = INFINITY, x[4 * stride] = NAN;
         cuda_buf n = cuda_word(rows), in = is_bf16 ? cuda_bf16(x, rows * stride) : cuda_copy(x, rows * stride * 4),
@@ -141,14 +131,13 @@ TEST(codes) {
         cuda_run(is_bf16 ? &td_cuda_kernel_td_quantize_bf16 : &td_cuda_kernel_td_quantize_f32,
                  cuda_grid(rows + 1, 1, 1, TD_CUDA_QUANT_THREADS, 0), CUDA_OUT(q, scale),
                  CUDA_ARGS(&n.p, &in.p, &k, &stride, &q.p, &ldq, &scale.p));
-        int8_t *want = malloc(rows * ldq);
-        float   want_scale[7];
+        FREED int8_t *want = malloc(rows * ldq);
+        float         want_scale[7];
         td_quantize_rows_i8(is_bf16 ? TD_DT_BF16 : TD_DT_F32, in.p, rows, k, stride, want, ldq, want_scale, NULL);
         assert_same_bits("codes", q.p, want, rows * ldq, 1);
         for (int i = 0; i < 7; i++)
             assert_true(((float *)scale.p)[i] == want_scale[i] || (isnan(((float *)scale.p)[i]) && isnan(want_scale[i])));
         CUDA_FREE(n, in, q, scale);
-        free(x), free(want);
     }
 }
 
@@ -169,15 +158,15 @@ TEST(int8_linears) {
     for (int round = 0; round < 8; round++) {
         uint32_t n = (uint32_t)rnd_range(&r, 1, 150), k = (uint32_t)rnd_range(&r, 1, round == 0 ? 1500 : 300), zero = 0,
                  one = 1, rows = (uint32_t)rnd_range(&r, 1, round & 1 ? 70 : 9);
-        bool        biased = round & 2;
-        rig         g = rig_open(2, TD_DT_BF16, false);
-        int8_weight w = int8_weight_make(&g, &r, n, k);
-        uint32_t    ldk = (uint32_t)w.ldk;
-        float      *x = rnd_array(&r, (size_t)rows * k, 1), *bias = rnd_array(&r, n, 1);
-        cuda_buf    nb = cuda_word(rows), xb = cuda_bf16(x, (size_t)rows * k), q = cuda_alloc((size_t)rows * ldk),
+        bool                  biased = round & 2;
+        AT_END(rig_close) rig g = rig_open(2, TD_DT_BF16, false);
+        int8_weight           w = int8_weight_make(&g, &r, n, k);
+        uint32_t              ldk = (uint32_t)w.ldk;
+        FREED float          *x = rnd_array(&r, (size_t)rows * k, 1), *bias = rnd_array(&r, n, 1);
+        cuda_buf              nb = cuda_word(rows), xb = cuda_bf16(x, (size_t)rows * k), q = cuda_alloc((size_t)rows * ldk),
                  scale = cuda_alloc(rows * 4), bb = cuda_copy(bias, n * 4), out = cuda_alloc((size_t)rows * n * 2),
                  floats = cuda_alloc((size_t)rows * n * 4), sums = cuda_alloc((size_t)rows * n * 4);
-        void          *hout = act_array(g.act, NULL, (size_t)rows * n);
+        FREED void    *hout = act_array(g.act, NULL, (size_t)rows * n);
         td_npu_weight *hb = make_weight(&g, TD_WEIGHT_F32, bias, 0, n);
         td_npu_block  *b = make_block(
              &g, &(td_block_desc){
@@ -207,12 +196,8 @@ TEST(int8_linears) {
         assert_same_bits("td_w8a8_epilogue", out.p, hout, (size_t)rows * n * 2, 2);
         for (size_t i = 0; i < (size_t)rows * n; i++)
             assert_int_equal(td_f32_to_bf16(((float *)floats.p)[i]), ((td_bf16 *)hout)[i]);
-        g.npu->ops->block_destroy(g.npu, b);
-        g.npu->ops->weight_destroy(g.npu, hb);
         int8_weight_free(&g, &w);
-        rig_close(&g);
         CUDA_FREE(nb, xb, q, scale, bb, out, floats, sums);
-        free(x), free(bias), free(hout);
     }
 }
 
@@ -222,26 +207,19 @@ TEST(int8_mlps) {
     for (int round = 0; round < 4; round++) {
         uint32_t h = (uint32_t)rnd_range(&r, 2, 200), inter = (uint32_t)rnd_range(&r, 2, 260),
                  rows = (uint32_t)rnd_range(&r, 1, 12), zero = 0, one = 1;
-        rig         g = rig_open(2, TD_DT_BF16, false);
-        int8_weight gate = int8_weight_make(&g, &r, inter, h), up = int8_weight_make(&g, &r, inter, h),
+        AT_END(rig_close) rig g = rig_open(2, TD_DT_BF16, false);
+        int8_weight           gate = int8_weight_make(&g, &r, inter, h), up = int8_weight_make(&g, &r, inter, h),
                     down = int8_weight_make(&g, &r, h, inter);
-        uint32_t ldh = (uint32_t)gate.ldk, ldi = (uint32_t)down.ldk;
-        float   *x = rnd_array(&r, (size_t)rows * h, 4);
-        cuda_buf n = cuda_word(rows), xb = cuda_bf16(x, (size_t)rows * h), q = cuda_alloc((size_t)rows * ldh),
+        uint32_t     ldh = (uint32_t)gate.ldk, ldi = (uint32_t)down.ldk;
+        FREED float *x = rnd_array(&r, (size_t)rows * h, 4);
+        cuda_buf     n = cuda_word(rows), xb = cuda_bf16(x, (size_t)rows * h), q = cuda_alloc((size_t)rows * ldh),
                  scale = cuda_alloc(rows * 4), act = cuda_alloc((size_t)rows * inter * 4),
                  two[2] = {cuda_alloc((size_t)rows * inter * 4), cuda_alloc((size_t)rows * inter * 4)},
                  q2 = cuda_alloc((size_t)rows * ldi), q3 = cuda_alloc((size_t)rows * ldi), scale2 = cuda_alloc(rows * 4),
                  scale3 = cuda_alloc(rows * 4), out = cuda_alloc((size_t)rows * h * 2);
-        void         *hout = act_array(g.act, NULL, (size_t)rows * h);
-        td_npu_block *b = make_block(&g, &(td_block_desc){.kind = TD_BLOCK_MLP,
-                                                          .max_tok = rows,
-                                                          .mlp = {.hidden = h,
-                                                                  .inter = inter,
-                                                                  .gate = gate.host,
-                                                                  .up = up.host,
-                                                                  .down = down.host,
-                                                                  .in = xb.p,
-                                                                  .out = hout}});
+        FREED void   *hout = act_array(g.act, NULL, (size_t)rows * h);
+        td_npu_block *b = make_block(&g, &BLOCK_OF(TD_BLOCK_MLP, rows, mlp, .hidden = h, .inter = inter, .gate = gate.host,
+                                                   .up = up.host, .down = down.host, .in = xb.p, .out = hout));
         run_rows(&g, b, rows);
         cuda_run(&td_cuda_kernel_td_quantize_bf16, cuda_grid(rows, 1, 1, TD_CUDA_QUANT_THREADS, 0), CUDA_OUT(q, scale),
                  CUDA_ARGS(&n.p, &xb.p, &h, &h, &q.p, &ldh, &scale.p));
@@ -283,11 +261,8 @@ TEST(int8_mlps) {
                            &scale3.p));
         assert_same_bits("td_glu_quantize", q3.p, q2.p, (size_t)rows * ldi, 1);
         assert_same_bits("td_glu_quantize's scale", scale3.p, scale2.p, rows * 4, 4);
-        g.npu->ops->block_destroy(g.npu, b);
         int8_weight_free(&g, &gate), int8_weight_free(&g, &up), int8_weight_free(&g, &down);
-        rig_close(&g);
         CUDA_FREE(n, xb, q, scale, act, two[0], two[1], q2, q3, scale2, scale3, out);
-        free(x), free(hout);
     }
 }
 

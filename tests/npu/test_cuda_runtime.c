@@ -15,11 +15,11 @@ static void nothing(void *arg) {
 }
 
 TEST(counts_what_it_is_given) {
-    card          c = open_card(1);
-    uint32_t     *pinned = pinned_memory(&c, 64), *device = device_memory(&c, 1 << 20);
-    td_npu_graph *g;
-    td_card_stats first, captured, ran;
-    td_error      err = {0};
+    AT_END(close_card) card c = open_card(1);
+    uint32_t               *pinned = pinned_memory(&c, 64), *device = device_memory(&c, 1 << 20);
+    td_npu_graph           *g;
+    td_card_stats           first, captured, ran;
+    td_error                err = {0};
     c.ops->stats(c.npu, &first);
     assert_int_equal(first.memory_total, (uint64_t)2 << 30);
     assert_true(first.memory_free <= first.memory_total - (1 << 20));
@@ -42,15 +42,14 @@ TEST(counts_what_it_is_given) {
     c.ops->graph_destroy(c.npu, g);
     c.ops->free(c.npu, device, 1 << 20);
     c.ops->host_free(c.npu, pinned, 64);
-    close_card(&c);
 }
 
 TEST(counts_kernels) {
-    card            c = open_card(0);
-    td_step_counts *counts = pinned_memory(&c, 64), *there = device_memory(&c, 64);
-    td_bf16        *x = device_memory(&c, 128), *add = device_memory(&c, 128);
-    td_block_desc   desc = {
-          .kind = TD_BLOCK_COMBINE, .layer = TD_NO_LAYER, .max_tok = 1, .combine = {.hidden = 64, .x = x, .add = {add}}};
+    AT_END(close_card) card c = open_card(0);
+    td_step_counts         *counts = pinned_memory(&c, 64), *there = device_memory(&c, 64);
+    td_bf16                *x = device_memory(&c, 128), *add = device_memory(&c, 128);
+    td_block_desc           desc = {
+                  .kind = TD_BLOCK_COMBINE, .layer = TD_NO_LAYER, .max_tok = 1, .combine = {.hidden = 64, .x = x, .add = {add}}};
     td_step       step = {.max_tok = 1, .max_seq = 1, .max_out = 1, .host = {.counts = counts}, .dev = {.counts = there}};
     td_npu_block *b;
     td_card_stats before, after;
@@ -68,19 +67,17 @@ TEST(counts_kernels) {
     c.ops->free(c.npu, add, 128);
     c.ops->free(c.npu, there, 64);
     c.ops->host_free(c.npu, counts, 64);
-    close_card(&c);
 }
 
 TEST(counts_failures) {
-    card          c = open_card(0);
-    void         *p;
-    td_card_stats before, after;
-    td_error      err = {0};
+    AT_END(close_card) card c = open_card(0);
+    void                   *p;
+    td_card_stats           before, after;
+    td_error                err = {0};
     c.ops->stats(c.npu, &before);
     assert_int_equal(c.ops->alloc(c.npu, (size_t)3 << 30, &p, &err), TD_ENOMEM);
     c.ops->stats(c.npu, &after);
     assert_int_equal(after.failures - before.failures, 1);
-    close_card(&c);
 }
 
 /* ---- a card that is lost -------------------------------------------------------------------------- */
@@ -123,10 +120,10 @@ TEST(a_lost_card_says_what_happened) {
 
 /* Who reads the figures finds a loss that nobody has waited for. */
 TEST(figures_find_a_loss) {
-    card          c = open_card(0);
-    uint32_t     *pinned = pinned_memory(&c, 64), *device = device_memory(&c, 64);
-    td_error      why = {0};
-    td_card_stats s;
+    AT_END(close_card) card c = open_card(0);
+    uint32_t               *pinned = pinned_memory(&c, 64), *device = device_memory(&c, 64);
+    td_error                why = {0};
+    td_card_stats           s;
     setenv("TD_STANDIN_LOST", "/", 1);
     to_device(&c, device, pinned, 64);
     for (int i = 0; i < 20000 && !c.ops->lost(c.npu, &why); i++) {
@@ -137,18 +134,16 @@ TEST(figures_find_a_loss) {
     assert_non_null(strstr(why.text, "CUDA_ERROR_LAUNCH_FAILED"));
     c.ops->free(c.npu, device, 64);
     c.ops->host_free(c.npu, pinned, 64);
-    close_card(&c);
 }
 
 /* A call that fails by itself can be made again (in a step: test_cuda_faults). */
 TEST(a_call_that_fails_is_no_loss) {
-    card     c = open_card(0);
-    void    *p;
-    td_error err = {0}, why = {0};
+    AT_END(close_card) card c = open_card(0);
+    void                   *p;
+    td_error                err = {0}, why = {0};
     assert_int_equal(c.ops->alloc(c.npu, (size_t)3 << 30, &p, &err), TD_ENOMEM);
     assert_non_null(strstr(err.text, "3221225472 bytes of device memory, of which "));
     assert_false(c.ops->lost(c.npu, &why));
-    close_card(&c);
 }
 
 /* What another process has, at the start. */
@@ -179,9 +174,8 @@ TEST(bells_in_either_way) {
                 setenv("TD_CUDA_BELLS", WAYS[i], 1);
             else
                 unsetenv("TD_CUDA_BELLS");
-            card c = open_card(0);
+            AT_END(close_card) card c = open_card(0);
             hand_over(&c);
-            close_card(&c);
         }
     unsetenv("TD_STANDIN_REGISTER");
 }
@@ -199,9 +193,8 @@ TEST(a_driver_without_words) {
     for (size_t i = 0; i < 2; i++) {
         assert_int_equal(ftruncate(file, 0), 0);
         assert_int_equal(pwrite(file, CALLS[i], strlen(CALLS[i]), 0), strlen(CALLS[i]));
-        card c = open_card(0);
+        AT_END(close_card) card c = open_card(0);
         hand_over(&c);
-        close_card(&c);
     }
     unsetenv("TD_STANDIN_FAIL_CALLS");
     unsetenv("TD_STANDIN_STATUS");
@@ -221,8 +214,8 @@ TEST(pinned_memory_is_zeroed_either_way) {
     static const char *const REGISTER[] = {"1", "0"};
     for (size_t i = 0; i < 2; i++) {
         setenv("TD_STANDIN_REGISTER", REGISTER[i], 1);
-        card  c = open_card(0);
-        char *p = pinned_memory(&c, 100000), *device = device_memory(&c, 100000);
+        AT_END(close_card) card c = open_card(0);
+        char                   *p = pinned_memory(&c, 100000), *device = device_memory(&c, 100000);
         assert_int_equal((uintptr_t)p % 64, 0);
         for (size_t k = 0; k < 100000; k++) assert_int_equal(p[k], 0);
         memset(p, 7, 100000);
@@ -234,7 +227,6 @@ TEST(pinned_memory_is_zeroed_either_way) {
         assert_int_equal(p[99999], 7);
         c.ops->host_free(c.npu, p, 100000);
         c.ops->free(c.npu, device, 100000);
-        close_card(&c);
     }
     unsetenv("TD_STANDIN_REGISTER");
 }
@@ -259,5 +251,5 @@ int main(void) {
         fprintf(stderr, "%s\n", dlerror());
         return 1;
     }
-    return tests_run(NULL, NULL);
+    return tests_run();
 }

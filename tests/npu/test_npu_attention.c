@@ -64,11 +64,8 @@ static float *matrix(rnd *r, size_t n, size_t k) {
 }
 
 static shape make_shape(rnd *r, bool mla, uint32_t max_pos, uint32_t window) {
-    shape  s = {.mla = mla,
-                .hidden = (uint32_t)rnd_range(r, 17, 70),
-                .bias = rnd_u64(r) & 1,
-                .qk_norm = rnd_u64(r) & 1,
-                .window = window};
+    shape  s = WITH(shape, .mla = mla, .hidden = (uint32_t)rnd_range(r, 17, 70), .bias = rnd_u64(r) & 1,
+                    .qk_norm = rnd_u64(r) & 1, .window = window);
     size_t rope;
     if (mla) {
         s.heads = (uint32_t)rnd_range(r, 1, 5);
@@ -148,12 +145,12 @@ static void ref_turn(const shape *s, const float *norm, uint32_t pos, size_t n, 
 /* One sequence, all positions at once: keys and values per head, then softmax over what came before. out [len, hidden] */
 static void ref_attention(const shape *s, const float *x, uint32_t len, double *out) {
     size_t kv_heads = s->mla ? s->heads : s->kv_heads, dk = s->mla ? s->nope + s->rope : s->dim, dv = s->mla ? s->v : s->dim;
-    double *k = malloc(len * kv_heads * dk * sizeof *k), *v = malloc(len * kv_heads * dv * sizeof *v);
-    double *projected = malloc(2 * s->heads * dk * sizeof *projected), *gate = malloc(s->heads * dk * sizeof *gate);
-    double *q = malloc(s->heads * dk * sizeof *q), *attn = malloc(s->heads * dv * sizeof *attn),
-           *p = malloc((len + 1) * sizeof *p);
-    double *row = malloc(s->hidden * sizeof *row), *low = malloc((s->q_lora + 1) * sizeof *low);
-    double *kv = malloc((s->kv_lora + s->rope + 1) * sizeof *kv), *up = malloc((s->nope + s->v + 1) * sizeof *up);
+    FREED double *k = malloc(len * kv_heads * dk * sizeof *k), *v = malloc(len * kv_heads * dv * sizeof *v);
+    FREED double *projected = malloc(2 * s->heads * dk * sizeof *projected), *gate = malloc(s->heads * dk * sizeof *gate);
+    FREED double *q = malloc(s->heads * dk * sizeof *q), *attn = malloc(s->heads * dv * sizeof *attn),
+                 *p = malloc((len + 1) * sizeof *p);
+    FREED double *row = malloc(s->hidden * sizeof *row), *low = malloc((s->q_lora + 1) * sizeof *low);
+    FREED double *kv = malloc((s->kv_lora + s->rope + 1) * sizeof *kv), *up = malloc((s->nope + s->v + 1) * sizeof *up);
     for (uint32_t t = 0; t < len; t++) {
         for (size_t i = 0; i < s->hidden; i++) row[i] = (double)x[t * s->hidden + i];
         if (s->mla) {
@@ -203,8 +200,6 @@ static void ref_attention(const shape *s, const float *x, uint32_t len, double *
         }
         ref_linear(s->o, s->bias ? s->o_bias : NULL, attn, s->hidden, s->heads * dv, out + t * s->hidden);
     }
-    double *all[] = {k, v, q, attn, p, row, low, kv, up, projected, gate};
-    for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) free(all[i]);
 }
 
 /* ---- running a conversation on the device ------------------------------------------------------ */
@@ -221,12 +216,11 @@ typedef struct {
 
 /* @return per sequence [len, hidden] act; the caller frees */
 static void run_talk(const shape *s, const talk *t, const way *w, uint64_t schedule_seed, void **out) {
-    rnd            r = {.seed = schedule_seed};
-    rig            g = rig_open(w->threads, w->act, w->own_threads);
-    td_npu_weight *all[20];
-    size_t         n_all = 0, act = td_dtype_bytes(w->act), longest = 0, total = 0, stride = 0, n_pages = 0;
-#define LINEAR(f, n, k) (all[n_all++] = make_weight(&g, w->format, f, n, k))
-#define VECTOR(f, k) (all[n_all++] = make_weight(&g, TD_WEIGHT_F32, f, 0, k))
+    rnd                   r = {.seed = schedule_seed};
+    AT_END(rig_close) rig g = rig_open(w->threads, w->act, w->own_threads);
+    size_t                act = td_dtype_bytes(w->act), longest = 0, total = 0, stride = 0, n_pages = 0;
+#define LINEAR(f, n, k) make_weight(&g, w->format, f, n, k)
+#define VECTOR(f, k) make_weight(&g, TD_WEIGHT_F32, f, 0, k)
     for (uint32_t q = 0; q < t->n_seq; q++) {
         longest = t->len[q] > longest ? t->len[q] : longest;
         total += t->len[q];
@@ -236,30 +230,19 @@ static void run_talk(const shape *s, const talk *t, const way *w, uint64_t sched
     stride = PAGES_OF(longest) + rnd_range(&r, 0, 2);
     n_pages += 3;
     size_t (*page)(td_npu *, td_kv_rows, size_t) = g.npu->ops->kv_page_bytes;
-    void *cache_a =
+    FREED void *cache_a =
         calloc(n_pages, s->mla ? page(g.npu, TD_KV_LATENT, s->kv_lora) : s->kv_heads * page(g.npu, TD_KV_HEAD, s->dim));
-    void *cache_b =
+    FREED void *cache_b =
         calloc(n_pages, s->mla ? page(g.npu, TD_KV_ROPE, s->rope) : s->kv_heads * page(g.npu, TD_KV_HEAD, s->dim));
-    void          *in = calloc(total * t->hidden, act), *result = calloc(total * t->hidden, act);
-    td_npu_weight *table = all[n_all++] = make_weight(&g, TD_WEIGHT_F32, s->table, longest, table_dim(s));
+    FREED void    *in = calloc(total * t->hidden, act), *result = calloc(total * t->hidden, act);
+    td_npu_weight *table = make_weight(&g, TD_WEIGHT_F32, s->table, longest, table_dim(s));
     td_block_desc  desc = {.max_tok = (uint32_t)total, .max_kv = (uint32_t)longest};
     if (s->mla) {
         size_t q_width = s->heads * (s->nope + s->rope);
         desc.kind = TD_BLOCK_MLA;
-        desc.mla = (td_mla_desc){.hidden = s->hidden,
-                                 .heads = s->heads,
-                                 .q_lora = s->q_lora,
-                                 .kv_lora = s->kv_lora,
-                                 .nope_dim = s->nope,
-                                 .rope_dim = s->rope,
-                                 .v_dim = s->v,
-                                 .eps = 1e-6f,
-                                 .softmax_scale = s->scale,
-                                 .rope = table,
-                                 .kv_latent = cache_a,
-                                 .kv_rope = cache_b,
-                                 .in = in,
-                                 .out = result};
+        desc.mla = WITH(td_mla_desc, .hidden = s->hidden, .heads = s->heads, .q_lora = s->q_lora, .kv_lora = s->kv_lora,
+                        .nope_dim = s->nope, .rope_dim = s->rope, .v_dim = s->v, .eps = 1e-6f, .softmax_scale = s->scale,
+                        .rope = table, .kv_latent = cache_a, .kv_rope = cache_b, .in = in, .out = result);
         if (s->q_lora) {
             desc.mla.q_a = LINEAR(s->q_a, s->q_lora, s->hidden);
             desc.mla.q_a_norm = VECTOR(s->q_a_norm, s->q_lora);
@@ -270,7 +253,7 @@ static void run_talk(const shape *s, const talk *t, const way *w, uint64_t sched
         }
         desc.mla.kv_a = LINEAR(s->k, s->kv_lora + s->rope, s->hidden);
         desc.mla.kv_a_norm = VECTOR(s->kv_a_norm, s->kv_lora);
-        desc.mla.kv_b = all[n_all++] = make_weight(&g, TD_WEIGHT_BF16, s->kv_b, s->heads * (s->nope + s->v), s->kv_lora);
+        desc.mla.kv_b = make_weight(&g, TD_WEIGHT_BF16, s->kv_b, s->heads * (s->nope + s->v), s->kv_lora);
         desc.mla.o = LINEAR(s->o, s->hidden, s->heads * s->v);
         if (s->bias) {
             desc.mla.kv_a_bias = VECTOR(s->k_bias, s->kv_lora + s->rope);
@@ -278,21 +261,10 @@ static void run_talk(const shape *s, const talk *t, const way *w, uint64_t sched
         }
     } else {
         desc.kind = TD_BLOCK_GQA;
-        desc.gqa = (td_gqa_desc){.hidden = s->hidden,
-                                 .heads = s->heads,
-                                 .kv_heads = s->kv_heads,
-                                 .head_dim = s->dim,
-                                 .rope_dim = s->turned,
-                                 .window = s->window,
-                                 .norm_rows = s->norm_rows,
-                                 .gated = s->gated,
-                                 .eps = 1e-6f,
-                                 .softmax_scale = s->scale,
-                                 .rope = table,
-                                 .kv_k = cache_a,
-                                 .kv_v = cache_b,
-                                 .in = in,
-                                 .out = result};
+        desc.gqa =
+            WITH(td_gqa_desc, .hidden = s->hidden, .heads = s->heads, .kv_heads = s->kv_heads, .head_dim = s->dim,
+                 .rope_dim = s->turned, .window = s->window, .norm_rows = s->norm_rows, .gated = s->gated, .eps = 1e-6f,
+                 .softmax_scale = s->scale, .rope = table, .kv_k = cache_a, .kv_v = cache_b, .in = in, .out = result);
         desc.gqa.q = LINEAR(s->q, q_rows(s), s->hidden);
         desc.gqa.k = LINEAR(s->k, s->kv_heads * s->dim, s->hidden);
         desc.gqa.v = LINEAR(s->vw, s->kv_heads * s->dim, s->hidden);
@@ -342,33 +314,26 @@ static void run_talk(const shape *s, const talk *t, const way *w, uint64_t sched
             for (uint32_t k = 0; k < n; k++, rows++) {
                 pos[rows] = done[q] + k;
                 slot[rows] = tables[q][pos[rows] / TD_KV_PAGE] * TD_KV_PAGE + pos[rows] % TD_KV_PAGE;
-                void *row = act_array(w->act, t->x[q] + (size_t)pos[rows] * t->hidden, t->hidden);
+                FREED void *row = act_array(w->act, t->x[q] + (size_t)pos[rows] * t->hidden, t->hidden);
                 memcpy((char *)in + rows * t->hidden * act, row, t->hidden * act);
-                free(row);
             }
             done[q] += n;
             step.n_seq++;
         }
         if (step.n_seq == 0) break;
         start[step.n_seq] = step.n_tok = rows;
-        td_step whole = td_step_unified(&(td_step_arrays){.counts = &step,
-                                                          .pos = pos,
-                                                          .slot = slot,
-                                                          .seq_start = start,
-                                                          .kv_len = kv_len,
-                                                          .absorbed = absorbed,
-                                                          .block_table = block_table},
+        td_step whole = td_step_unified(&WITH(td_step_arrays, .counts = &step, .pos = pos, .slot = slot, .seq_start = start,
+                                              .kv_len = kv_len, .absorbed = absorbed, .block_table = block_table),
                                         (uint32_t)stride);
         run_block(&g, block, &whole);
         for (uint32_t i = 0; i < step.n_seq; i++)
             memcpy((char *)out[who[i]] + (size_t)pos[start[i]] * t->hidden * act,
                    (char *)result + start[i] * t->hidden * act, (start[i + 1] - start[i]) * t->hidden * act);
     }
-    g.npu->ops->block_destroy(g.npu, block);
-    for (size_t i = 0; i < n_all; i++) g.npu->ops->weight_destroy(g.npu, all[i]);
-    rig_close(&g);
-    void *mem[] = {cache_a, cache_b, in, result, free_pages, pos, slot, block_table};
-    for (size_t i = 0; i < sizeof mem / sizeof mem[0]; i++) free(mem[i]);
+    free(free_pages);
+    free(pos);
+    free(slot);
+    free(block_table);
 }
 
 /* ---- tests ------------------------------------------------------------------------------------- */
@@ -386,9 +351,9 @@ static void agrees(bool mla, const char *name) {
                  {1100, 130}, {1100, 600}, {140, 1}, {140, 128}, {140, 1100}};
     rnd r = rnd_open(name);
     for (int round = 0; round < (mla ? 5 : 10); round++) {
-        shape   s = make_shape(&r, mla, 1100, cases[round].window);
-        talk    t = make_talk(&r, s.hidden, cases[round].longest);
-        double *want[SEQS_MAX];
+        AT_END(free_shape) shape s = make_shape(&r, mla, 1100, cases[round].window);
+        AT_END(free_talk) talk   t = make_talk(&r, s.hidden, cases[round].longest);
+        double                  *want[SEQS_MAX];
         for (uint32_t q = 0; q < t.n_seq; q++)
             ref_attention(&s, t.x[q], t.len[q], want[q] = malloc(sizeof(double) * t.len[q] * s.hidden));
         const struct {
@@ -415,8 +380,6 @@ static void agrees(bool mla, const char *name) {
             }
         }
         for (uint32_t q = 0; q < t.n_seq; q++) free(want[q]);
-        free_talk(&t);
-        free_shape(&s);
     }
 }
 
@@ -430,14 +393,11 @@ TEST(mla_agrees_with_the_model) {
 TEST(bits_are_the_same_in_any_company) {
     rnd r = rnd_open("invariance");
     for (int round = 0; round < 8; round++) {
-        bool  mla = round & 1 && round < 6, is_long = round < 2 || round >= 6; /* the last two: windows */
-        shape s = make_shape(&r, mla, 1100, round == 6 ? 515 : round == 7 ? 70 : 0);
-        talk  t = make_talk(&r, s.hidden, is_long ? 1100 : (uint32_t)rnd_range(&r, 20, 200));
-        way   plain = {.threads = 1,
-                       .act = round == 6 || (round & 2 && round < 6) ? TD_DT_F32 : TD_DT_BF16,
-                       .format = (td_weight_format)(round % 3),
-                       .seqs_max = 1,
-                       .absorbed = 2};
+        bool                     mla = round & 1 && round < 6, is_long = round < 2 || round >= 6; /* the last two: windows */
+        AT_END(free_shape) shape s = make_shape(&r, mla, 1100, round == 6 ? 515 : round == 7 ? 70 : 0);
+        AT_END(free_talk) talk   t = make_talk(&r, s.hidden, is_long ? 1100 : (uint32_t)rnd_range(&r, 20, 200));
+        way   plain = WITH(way, .threads = 1, .act = round == 6 || (round & 2 && round < 6) ? TD_DT_F32 : TD_DT_BF16,
+                           .format = (td_weight_format)(round % 3), .seqs_max = 1, .absorbed = 2);
         way   ways[] = {plain, plain, plain, plain};
         void *want[SEQS_MAX], *got[SEQS_MAX];
         ways[0].threads = 2, ways[0].seqs_max = SEQS_MAX;
@@ -457,8 +417,6 @@ TEST(bits_are_the_same_in_any_company) {
             }
         }
         for (uint32_t q = 0; q < t.n_seq; q++) free(want[q]);
-        free_talk(&t);
-        free_shape(&s);
     }
 }
 
@@ -469,9 +427,9 @@ static void run_with_window(shape s, uint32_t window, const talk *t, td_dtype ac
 }
 
 TEST(a_window_of_everything_changes_no_bit) {
-    rnd   r = rnd_open("wide window");
-    shape s = make_shape(&r, false, 1100, 0);
-    talk  t = make_talk(&r, s.hidden, 700);
+    rnd                      r = rnd_open("wide window");
+    AT_END(free_shape) shape s = make_shape(&r, false, 1100, 0);
+    AT_END(free_talk) talk   t = make_talk(&r, s.hidden, 700);
     for (int f32 = 0; f32 < 2; f32++) {
         td_dtype act = f32 ? TD_DT_F32 : TD_DT_BF16;
         void    *plain[SEQS_MAX], *wide[SEQS_MAX], *narrow[SEQS_MAX];
@@ -486,14 +444,12 @@ TEST(a_window_of_everything_changes_no_bit) {
             free(plain[q]), free(wide[q]), free(narrow[q]);
         }
     }
-    free_talk(&t);
-    free_shape(&s);
 }
 
 TEST(what_no_head_has_is_refused) {
-    rnd            r = rnd_open("refused");
-    rig            g = rig_open(1, TD_DT_F32, false);
-    float         *f = rnd_array(&r, 32 * 32, 1);
+    rnd                   r = rnd_open("refused");
+    AT_END(rig_close) rig g = rig_open(1, TD_DT_F32, false);
+    FREED float          *f = rnd_array(&r, 32 * 32, 1);
     td_npu_weight *square = make_weight(&g, TD_WEIGHT_F32, f, 32, 32), *half = make_weight(&g, TD_WEIGHT_F32, f, 16, 32),
                   *of_32 = make_weight(&g, TD_WEIGHT_F32, f, 0, 32), *of_8 = make_weight(&g, TD_WEIGHT_F32, f, 0, 8),
                   *of_4 = make_weight(&g, TD_WEIGHT_F32, f, 0, 4), *table = make_weight(&g, TD_WEIGHT_F32, f, 16, 8),
@@ -538,10 +494,6 @@ TEST(what_no_head_has_is_refused) {
             fail_msg("case %zu: status %d, %s", i, status, err.text);
         if (b) g.npu->ops->block_destroy(g.npu, b);
     }
-    td_npu_weight *const all[] = {square, half, of_32, of_8, of_4, table, short_table};
-    for (size_t i = 0; i < sizeof all / sizeof *all; i++) g.npu->ops->weight_destroy(g.npu, all[i]);
-    rig_close(&g);
-    free(f);
 }
 
 /*
@@ -568,14 +520,14 @@ static void check_long_row(const float *wq, const float *x, const float *k, cons
 }
 
 TEST(the_longest_context_fits) {
-    rnd            r = rnd_open("long context");
-    rig            g = rig_open(2, TD_DT_F32, false);
-    const uint32_t pages = LONG_KV / TD_KV_PAGE;
-    float         *identity = calloc(LONG_H * LONG_H, sizeof *identity), *wq = rnd_array(&r, LONG_H * LONG_H, 2);
-    float         *table = calloc((size_t)LONG_KV * LONG_H, sizeof *table), *in = rnd_array(&r, LONG_TOK * LONG_H, 1);
-    float         *k = rnd_array(&r, (size_t)LONG_KV * LONG_H, 1), *v = rnd_array(&r, (size_t)LONG_KV * LONG_H, 1);
-    float         *out = calloc(LONG_TOK * LONG_H, sizeof *out);
-    uint32_t      *pos = malloc(LONG_TOK * sizeof *pos), *block_table = malloc(pages * sizeof *block_table),
+    rnd                   r = rnd_open("long context");
+    AT_END(rig_close) rig g = rig_open(2, TD_DT_F32, false);
+    const uint32_t        pages = LONG_KV / TD_KV_PAGE;
+    FREED float          *identity = calloc(LONG_H * LONG_H, sizeof *identity), *wq = rnd_array(&r, LONG_H * LONG_H, 2);
+    FREED float          *table = calloc((size_t)LONG_KV * LONG_H, sizeof *table), *in = rnd_array(&r, LONG_TOK * LONG_H, 1);
+    FREED float          *k = rnd_array(&r, (size_t)LONG_KV * LONG_H, 1), *v = rnd_array(&r, (size_t)LONG_KV * LONG_H, 1);
+    FREED float          *out = calloc(LONG_TOK * LONG_H, sizeof *out);
+    uint32_t             *pos = malloc(LONG_TOK * sizeof *pos), *block_table = malloc(pages * sizeof *block_table),
              start[2] = {0, LONG_TOK}, kv = LONG_TOK;
     uint8_t absorbed = 0;
     for (size_t i = 0; i < LONG_H; i++) identity[i * LONG_H + i] = 1;
@@ -586,34 +538,14 @@ TEST(the_longest_context_fits) {
     td_npu_weight *w[3] = {make_weight(&g, TD_WEIGHT_F32, identity, LONG_H, LONG_H),
                            make_weight(&g, TD_WEIGHT_F32, wq, LONG_H, LONG_H),
                            make_weight(&g, TD_WEIGHT_F32, table, LONG_KV, LONG_H)};
-    td_block_desc  desc = {.kind = TD_BLOCK_GQA,
-                           .max_tok = LONG_TOK,
-                           .max_kv = LONG_KV,
-                           .gqa = {.hidden = LONG_H,
-                                   .heads = 1,
-                                   .kv_heads = 1,
-                                   .head_dim = LONG_H,
-                                   .eps = 1e-6f,
-                                   .softmax_scale = 1,
-                                   .q = w[1],
-                                   .k = w[0],
-                                   .v = w[0],
-                                   .o = w[0],
-                                   .rope = w[2],
-                                   .kv_k = k,
-                                   .kv_v = v,
-                                   .in = in,
-                                   .out = out}};
+    td_block_desc  desc = ATTENTION_OF(TD_BLOCK_GQA, LONG_TOK, LONG_KV, gqa, .hidden = LONG_H, .heads = 1, .kv_heads = 1,
+                                       .head_dim = LONG_H, .eps = 1e-6f, .softmax_scale = 1, .q = w[1], .k = w[0], .v = w[0],
+                                       .o = w[0], .rope = w[2], .kv_k = k, .kv_v = v, .in = in, .out = out);
     td_npu_block  *b = make_block(&g, &desc);
     td_step_counts counts = {.n_tok = LONG_TOK, .n_seq = 1};
-    td_step        step = td_step_unified(&(td_step_arrays){.counts = &counts,
-                                                            .pos = pos,
-                                                            .slot = pos,
-                                                            .seq_start = start,
-                                                            .kv_len = &kv,
-                                                            .absorbed = &absorbed,
-                                                            .block_table = block_table},
-                                          pages);
+    td_step step = td_step_unified(&WITH(td_step_arrays, .counts = &counts, .pos = pos, .slot = pos, .seq_start = start,
+                                         .kv_len = &kv, .absorbed = &absorbed, .block_table = block_table),
+                                   pages);
     run_block(&g, b, &step);
     for (uint32_t row = 0; row < LONG_TOK; row += 1023) check_long_row(wq, in + row * LONG_H, k, v, row, out + row * LONG_H);
     counts.n_tok = start[1] = 1;
@@ -621,18 +553,11 @@ TEST(the_longest_context_fits) {
     pos[0] = LONG_KV - 1;
     run_block(&g, b, &step);
     check_long_row(wq, in, k, v, LONG_KV - 1, out);
-    g.npu->ops->block_destroy(g.npu, b);
-    for (int i = 0; i < 3; i++) g.npu->ops->weight_destroy(g.npu, w[i]);
 
     /* what DeepSeek-V3 plans at these sizes, and that it can be had */
-    td_block_desc v3 = {
-        .kind = TD_BLOCK_MLA,
-        .max_tok = LONG_TOK,
-        .max_kv = LONG_KV,
-        .mla = {
-            .hidden = 7168, .heads = 128, .q_lora = 1536, .kv_lora = 512, .nope_dim = 128, .rope_dim = 64, .v_dim = 128}};
+    td_block_desc v3 = ATTENTION_OF(TD_BLOCK_MLA, LONG_TOK, LONG_KV, mla, .hidden = 7168, .heads = 128, .q_lora = 1536,
+                                    .kv_lora = 512, .nope_dim = 128, .rope_dim = 64, .v_dim = 128);
     assert_in_range(g.npu->ops->block_scratch_bytes(g.npu, &v3), 1, (size_t)1 << 30);
-    rig_close(&g);
-    void *mem[] = {identity, wq, table, in, k, v, out, pos, block_table};
-    for (size_t i = 0; i < sizeof mem / sizeof mem[0]; i++) free(mem[i]);
+    free(pos);
+    free(block_table);
 }

@@ -32,14 +32,14 @@ static double worst_error(td_dtype act, const void *y, const float *want, size_t
 }
 
 static void check_linear(td_weight_format format, td_dtype act, double tolerance) {
-    rnd r = rnd_open("linear against OpenBLAS");
-    rig g = rig_open(2, act, false);
+    rnd                   r = rnd_open("linear against OpenBLAS");
+    AT_END(rig_close) rig g = rig_open(2, act, false);
     for (int s = 0; s < N_SHAPES; s++) {
-        size_t m = SHAPES[s].m, n = SHAPES[s].n, k = SHAPES[s].k;
-        float *w = rnd_array(&r, n * k, 1), *x = rnd_array(&r, m * k, 1), *want = rnd_array(&r, m * n, 0);
+        size_t       m = SHAPES[s].m, n = SHAPES[s].n, k = SHAPES[s].k;
+        FREED float *w = rnd_array(&r, n * k, 1), *x = rnd_array(&r, m * k, 1), *want = rnd_array(&r, m * n, 0);
         round_to_bf16(w, n * k);
         round_to_bf16(x, m * k);
-        void          *in = act_array(act, x, m * k), *out = act_array(act, NULL, m * n);
+        FREED void    *in = act_array(act, x, m * k), *out = act_array(act, NULL, m * n);
         td_npu_weight *weight = make_weight(&g, format, w, n, k);
         td_npu_block  *b = make_block(
              &g, &(td_block_desc){.kind = TD_BLOCK_LINEAR,
@@ -50,15 +50,7 @@ static void check_linear(td_weight_format format, td_dtype act, double tolerance
         double error = worst_error(act, out, want, m * n);
         print_message("    [%zu, %zu] x [%zu, %zu]: largest error %.2e of the rms\n", m, k, k, n, error);
         assert_true(error <= tolerance);
-        g.npu->ops->block_destroy(g.npu, b);
-        g.npu->ops->weight_destroy(g.npu, weight);
-        free(w);
-        free(x);
-        free(want);
-        free(in);
-        free(out);
     }
-    rig_close(&g);
 }
 
 /* Two f32 sums of 2048 products in different orders: sqrt(2048) x 2^-24 of the terms' scale, times a few. */
@@ -79,5 +71,5 @@ TEST(w8a8_to_its_quantisation) {
 
 int main(void) {
     openblas_set_num_threads(1);
-    return tests_run(NULL, NULL);
+    return tests_run();
 }

@@ -32,45 +32,38 @@ TEST(linears) {
         td_dtype         act = round & 1 ? TD_DT_BF16 : TD_DT_F32;
         td_weight_format format = (td_weight_format)(round % 3);
         size_t           n = rnd_range(&r, 1, 150), k = rnd_range(&r, 1, 200), m = rnd_range(&r, 1, round < 6 ? 2100 : 70);
-        float           *w = bf16_array(&r, n * k, 1), *bias = rnd_array(&r, n, 1), *x = bf16_array(&r, m * k, 1);
-        double          *xd = doubles(x, m * k), *want = malloc(m * n * sizeof *want);
-        rig              g = rig_open(2, act, false);
-        void            *in = act_array(act, x, m * k), *out = act_array(act, NULL, m * n);
-        td_npu_weight   *ws[2] = {make_weight(&g, format, w, n, k), make_weight(&g, TD_WEIGHT_F32, bias, 0, n)};
-        td_block_desc    desc = {.kind = TD_BLOCK_LINEAR,
-                                 .max_tok = (uint32_t)m,
-                                 .linear = {(uint32_t)n, (uint32_t)k, ws[0], round & 4 ? ws[1] : NULL, in, out}};
-        td_npu_block    *b = make_block(&g, &desc);
+        FREED float     *w = bf16_array(&r, n * k, 1), *bias = rnd_array(&r, n, 1), *x = bf16_array(&r, m * k, 1);
+        FREED double    *xd = doubles(x, m * k), *want = malloc(m * n * sizeof *want);
+        AT_END(rig_close) rig g = rig_open(2, act, false);
+        FREED void           *in = act_array(act, x, m * k), *out = act_array(act, NULL, m * n);
+        td_npu_weight        *ws[2] = {make_weight(&g, format, w, n, k), make_weight(&g, TD_WEIGHT_F32, bias, 0, n)};
+        td_block_desc         desc = {.kind = TD_BLOCK_LINEAR,
+                                      .max_tok = (uint32_t)m,
+                                      .linear = {(uint32_t)n, (uint32_t)k, ws[0], round & 4 ? ws[1] : NULL, in, out}};
+        td_npu_block         *b = make_block(&g, &desc);
         run_rows(&g, b, m);
         for (size_t i = 0; i < m; i++) ref_linear(w, round & 4 ? bias : NULL, xd + i * k, n, k, want + i * n);
         check("linear", act, out, want, m * n, tolerance(act, format));
-        g.npu->ops->block_destroy(g.npu, b);
-        for (int i = 0; i < 2; i++) g.npu->ops->weight_destroy(g.npu, ws[i]);
-        rig_close(&g);
-        void *mem[] = {w, bias, x, xd, want, in, out};
-        for (size_t i = 0; i < sizeof mem / sizeof mem[0]; i++) free(mem[i]);
     }
 }
 
 /* int8 weights with scales are taken as they are: with inputs that quantise exactly, the result is exact. */
 TEST(int8_weights_are_exact) {
-    rnd      r = rnd_open("int8 weights");
-    size_t   n = 77, k = 131, m = 19;
-    int8_t  *w = malloc(n * k);
-    float    scale[77], *x = malloc(m * k * sizeof *x);
-    rig      g = rig_open(2, TD_DT_F32, false);
-    float   *out = calloc(m * n, sizeof *out);
-    td_error err = {0};
+    rnd                   r = rnd_open("int8 weights");
+    size_t                n = 77, k = 131, m = 19;
+    int8_t               *w = malloc(n * k);
+    float                 scale[77], *x = malloc(m * k * sizeof *x);
+    AT_END(rig_close) rig g = rig_open(2, TD_DT_F32, false);
+    float                *out = calloc(m * n, sizeof *out);
     for (size_t i = 0; i < n * k; i++) w[i] = (int8_t)(rnd_u64(&r) & 255); /* -128 too */
     for (size_t i = 0; i < n; i++) scale[i] = ldexpf(1, (int)rnd_range(&r, 0, 6) - 9);
     for (size_t i = 0; i < m * k; i++)
         x[i] = i % k == 5 ? 127 : (float)rnd_range(&r, 0, 254) - 127; /* the row's scale is 1 */
     td_tensor_view v = {.dtype = TD_DT_I8, .rank = 2, .shape = {n, k}, .data = w, .scale = scale};
-    td_npu_weight *weight;
-    assert_int_equal(g.npu->ops->weight_create(g.npu, TD_WEIGHT_W8A8, &v, &weight, &err), TD_OK);
-    td_npu_block *b = make_block(
-        &g, &(td_block_desc){
-                .kind = TD_BLOCK_LINEAR, .max_tok = 19, .linear = {(uint32_t)n, (uint32_t)k, weight, NULL, x, out}});
+    td_npu_weight *weight = weight_of(&g, TD_WEIGHT_W8A8, &v);
+    td_npu_block  *b = make_block(
+         &g, &(td_block_desc){
+                 .kind = TD_BLOCK_LINEAR, .max_tok = 19, .linear = {(uint32_t)n, (uint32_t)k, weight, NULL, x, out}});
     run_rows(&g, b, 19);
     for (size_t i = 0; i < m; i++)
         for (size_t j = 0; j < n; j++) {
@@ -78,33 +71,24 @@ TEST(int8_weights_are_exact) {
             for (size_t l = 0; l < k; l++) sum += w[j * k + l] * (int32_t)x[i * k + l];
             assert_true(out[i * n + j] == (float)sum * scale[j]);
         }
-    g.npu->ops->block_destroy(g.npu, b);
-    g.npu->ops->weight_destroy(g.npu, weight);
-    rig_close(&g);
     free(w), free(x), free(out);
 }
 
 TEST(norms) {
     rnd r = rnd_open("norm");
     for (int round = 0; round < 20; round++) {
-        td_dtype act = round & 1 ? TD_DT_BF16 : TD_DT_F32;
-        size_t   n = rnd_range(&r, 1, 300), m = rnd_range(&r, 1, 300), stride = round & 2 ? n + rnd_range(&r, 0, 9) : 0;
-        size_t   ldo = stride ? stride : n;
-        bool     with_add = round & 4;
-        float   *x = bf16_array(&r, m * n, 1), *add = bf16_array(&r, m * n, 1), *gamma = rnd_array(&r, n, 1);
-        double  *sum = doubles(x, m * n), *row = malloc(n * sizeof *row);
-        rig      g = rig_open(2, act, false);
-        void    *xa = act_array(act, x, m * n), *adda = act_array(act, add, m * n), *out = act_array(act, NULL, m * ldo);
+        td_dtype      act = round & 1 ? TD_DT_BF16 : TD_DT_F32;
+        size_t        n = rnd_range(&r, 1, 300), m = rnd_range(&r, 1, 300), stride = round & 2 ? n + rnd_range(&r, 0, 9) : 0;
+        size_t        ldo = stride ? stride : n;
+        bool          with_add = round & 4;
+        FREED float  *x = bf16_array(&r, m * n, 1), *add = bf16_array(&r, m * n, 1), *gamma = rnd_array(&r, n, 1);
+        FREED double *sum = doubles(x, m * n), *row = malloc(n * sizeof *row);
+        AT_END(rig_close) rig g = rig_open(2, act, false);
+        FREED void *xa = act_array(act, x, m * n), *adda = act_array(act, add, m * n), *out = act_array(act, NULL, m * ldo);
         td_npu_weight *w = make_weight(&g, TD_WEIGHT_F32, gamma, 0, n);
-        td_npu_block  *b = make_block(&g, &(td_block_desc){.kind = TD_BLOCK_NORM,
-                                                           .max_tok = (uint32_t)m,
-                                                           .norm = {.hidden = (uint32_t)n,
-                                                                    .eps = 1e-5f,
-                                                                    .gamma = w,
-                                                                    .x = xa,
-                                                                    .add = with_add ? adda : NULL,
-                                                                    .out = out,
-                                                                    .out_stride = stride}});
+        td_npu_block  *b =
+            make_block(&g, &BLOCK_OF(TD_BLOCK_NORM, (uint32_t)m, norm, .hidden = (uint32_t)n, .eps = 1e-5f, .gamma = w,
+                                     .x = xa, .add = with_add ? adda : NULL, .out = out, .out_stride = stride));
         run_rows(&g, b, m);
         for (size_t i = 0; with_add && i < m * n; i++) sum[i] += (double)add[i];
         check("residual", act, xa, sum, m * n, tolerance(act, TD_WEIGHT_F32));
@@ -113,11 +97,6 @@ TEST(norms) {
             check("norm", act, (char *)out + i * ldo * td_dtype_bytes(act), row, n,
                   n < 8 ? 3e-2 : tolerance(act, TD_WEIGHT_F32));
         }
-        g.npu->ops->block_destroy(g.npu, b);
-        g.npu->ops->weight_destroy(g.npu, w);
-        rig_close(&g);
-        void *mem[] = {x, add, gamma, sum, row, xa, adda, out};
-        for (size_t i = 0; i < sizeof mem / sizeof mem[0]; i++) free(mem[i]);
     }
 }
 
@@ -128,24 +107,17 @@ TEST(mlps) {
         td_weight_format format = (td_weight_format)(round % 3);
         size_t           h = rnd_range(&r, 2, 90), n = rnd_range(&r, 2, 130), m = rnd_range(&r, 1, round == 0 ? 1500 : 40);
         bool             gated = round & 2;
-        float           *gate = bf16_array(&r, n * h, 1), *up = bf16_array(&r, n * h, 1), *down = bf16_array(&r, n * h, 1);
-        float           *out_gate = rnd_array(&r, h, 1), *x = bf16_array(&r, m * h, 1);
+        FREED float     *gate = bf16_array(&r, n * h, 1), *up = bf16_array(&r, n * h, 1), *down = bf16_array(&r, n * h, 1);
+        FREED float     *out_gate = rnd_array(&r, h, 1), *x = bf16_array(&r, m * h, 1);
         double          *xd = doubles(x, m * h), *want = malloc(m * h * sizeof *want), *a = malloc(n * sizeof *a),
                *c = malloc(n * sizeof *c), s;
-        rig            g = rig_open(3, act, false);
-        void          *in = act_array(act, x, m * h), *out = act_array(act, NULL, m * h);
-        td_npu_weight *ws[4] = {make_weight(&g, format, gate, n, h), make_weight(&g, format, up, n, h),
-                                make_weight(&g, format, down, h, n), make_weight(&g, TD_WEIGHT_F32, out_gate, 1, h)};
-        td_npu_block  *b = make_block(&g, &(td_block_desc){.kind = TD_BLOCK_MLP,
-                                                           .max_tok = (uint32_t)m,
-                                                           .mlp = {.hidden = (uint32_t)h,
-                                                                   .inter = (uint32_t)n,
-                                                                   .gate = ws[0],
-                                                                   .up = ws[1],
-                                                                   .down = ws[2],
-                                                                   .out_gate = gated ? ws[3] : NULL,
-                                                                   .in = in,
-                                                                   .out = out}});
+        AT_END(rig_close) rig g = rig_open(3, act, false);
+        FREED void           *in = act_array(act, x, m * h), *out = act_array(act, NULL, m * h);
+        td_npu_weight        *ws[4] = {make_weight(&g, format, gate, n, h), make_weight(&g, format, up, n, h),
+                                       make_weight(&g, format, down, h, n), make_weight(&g, TD_WEIGHT_F32, out_gate, 1, h)};
+        td_npu_block         *b = make_block(
+                    &g, &BLOCK_OF(TD_BLOCK_MLP, (uint32_t)m, mlp, .hidden = (uint32_t)h, .inter = (uint32_t)n, .gate = ws[0],
+                                  .up = ws[1], .down = ws[2], .out_gate = gated ? ws[3] : NULL, .in = in, .out = out));
         run_rows(&g, b, m);
         for (size_t i = 0; i < m; i++) {
             ref_linear(gate, NULL, xd + i * h, n, h, a);
@@ -156,11 +128,10 @@ TEST(mlps) {
             for (size_t l = 0; gated && l < h; l++) want[i * h + l] /= 1 + exp(-s);
         }
         check("mlp", act, out, want, m * h, tolerance(act, format) * 2);
-        g.npu->ops->block_destroy(g.npu, b);
-        for (int i = 0; i < 4; i++) g.npu->ops->weight_destroy(g.npu, ws[i]);
-        rig_close(&g);
-        void *mem[] = {gate, up, down, out_gate, x, xd, want, a, c, in, out};
-        for (size_t i = 0; i < sizeof mem / sizeof mem[0]; i++) free(mem[i]);
+        free(xd);
+        free(want);
+        free(a);
+        free(c);
     }
 }
 
@@ -272,8 +243,6 @@ TEST(routers) {
                              want[k]);
             }
         }
-        g.npu->ops->block_destroy(g.npu, b);
-        for (int i = 0; i < 3; i++) g.npu->ops->weight_destroy(g.npu, ws[i]);
         rig_close(&g);
         void *mem[] = {w, x, xd, (void *)d.in, d.ids, d.weights};
         for (size_t i = 0; i < sizeof mem / sizeof mem[0]; i++) free(mem[i]);
@@ -283,70 +252,46 @@ TEST(routers) {
 TEST(a_nan_routes_to_experts_that_exist) {
     float w[24 * 3], x[3] = {NAN, 1, INFINITY};
     for (size_t i = 0; i < 24 * 3; i++) w[i] = (float)i - 30;
-    rig            g = rig_open(1, TD_DT_F32, false);
-    td_npu_weight *weight = make_weight(&g, TD_WEIGHT_F32, w, 24, 3);
+    AT_END(rig_close) rig g = rig_open(1, TD_DT_F32, false);
+    td_npu_weight        *weight = make_weight(&g, TD_WEIGHT_F32, w, 24, 3);
     for (int round = 0; round < 2 * TD_ROUTER_SCORES; round++) {
         uint16_t       ids[6];
         float          weights[6];
-        td_router_desc d = {.hidden = 3,
-                            .n_experts = 24,
-                            .top_k = 6,
-                            .n_group = 6,
-                            .topk_group = 3,
-                            .score = (td_router_score)(round / 2),
-                            .group = round & 1 ? TD_GROUP_TOP2_SUM : TD_GROUP_NONE,
-                            .normalise = true,
-                            .scale = 1,
-                            .w = weight,
-                            .in = x,
-                            .ids = ids,
-                            .weights = weights};
-        td_npu_block  *b = make_block(&g, &(td_block_desc){.kind = TD_BLOCK_ROUTER, .max_tok = 1, .router = d});
+        td_router_desc d =
+            WITH(td_router_desc, .hidden = 3, .n_experts = 24, .top_k = 6, .n_group = 6, .topk_group = 3,
+                 .score = (td_router_score)(round / 2), .group = round & 1 ? TD_GROUP_TOP2_SUM : TD_GROUP_NONE,
+                 .normalise = true, .scale = 1, .w = weight, .in = x, .ids = ids, .weights = weights);
+        td_npu_block *b = make_block(&g, &(td_block_desc){.kind = TD_BLOCK_ROUTER, .max_tok = 1, .router = d});
         run_rows(&g, b, 1);
         for (int i = 0; i < 6; i++) {
             assert_true(ids[i] < 24);
             for (int k = 0; k < i; k++) assert_int_not_equal(ids[i], ids[k]);
         }
-        g.npu->ops->block_destroy(g.npu, b);
     }
-    g.npu->ops->weight_destroy(g.npu, weight);
-    rig_close(&g);
 }
 
 /* The choice and its weights do not depend on which experts have a slot; the bit in the ids says it. */
 TEST(a_router_marks_experts_that_have_a_slot) {
     enum { ROWS = 9, HIDDEN = 16, EXPERTS = 20, K = 5 };
-    rnd            r = rnd_open("experts in slots");
-    float         *w = rnd_array(&r, EXPERTS * HIDDEN, 1), *x = rnd_array(&r, ROWS * HIDDEN, 1);
-    rig            g = rig_open(2, TD_DT_F32, false);
-    td_npu_weight *weight = make_weight(&g, TD_WEIGHT_F32, w, EXPERTS, HIDDEN);
-    uint16_t       ids[2][ROWS * K], slot_of[EXPERTS];
-    float          weights[2][ROWS * K];
+    rnd                   r = rnd_open("experts in slots");
+    FREED float          *w = rnd_array(&r, EXPERTS * HIDDEN, 1), *x = rnd_array(&r, ROWS * HIDDEN, 1);
+    AT_END(rig_close) rig g = rig_open(2, TD_DT_F32, false);
+    td_npu_weight        *weight = make_weight(&g, TD_WEIGHT_F32, w, EXPERTS, HIDDEN);
+    uint16_t              ids[2][ROWS * K], slot_of[EXPERTS];
+    float                 weights[2][ROWS * K];
     for (uint16_t e = 0; e < EXPERTS; e++) slot_of[e] = e % 3 ? TD_NO_SLOT : e;
     for (int marked = 0; marked < 2; marked++) {
-        td_router_desc d = {.hidden = HIDDEN,
-                            .n_experts = EXPERTS,
-                            .top_k = K,
-                            .normalise = true,
-                            .scale = 1,
-                            .w = weight,
-                            .in = x,
-                            .ids = ids[marked],
-                            .weights = weights[marked],
-                            .slot_of = marked ? slot_of : NULL};
-        td_npu_block  *b = make_block(&g, &(td_block_desc){.kind = TD_BLOCK_ROUTER, .max_tok = ROWS, .router = d});
+        td_router_desc d =
+            WITH(td_router_desc, .hidden = HIDDEN, .n_experts = EXPERTS, .top_k = K, .normalise = true, .scale = 1,
+                 .w = weight, .in = x, .ids = ids[marked], .weights = weights[marked], .slot_of = marked ? slot_of : NULL);
+        td_npu_block *b = make_block(&g, &(td_block_desc){.kind = TD_BLOCK_ROUTER, .max_tok = ROWS, .router = d});
         run_rows(&g, b, ROWS);
-        g.npu->ops->block_destroy(g.npu, b);
     }
     for (size_t i = 0; i < ROWS * K; i++) {
         assert_int_equal(td_id_number(ids[1][i]), ids[0][i]);
         assert_int_equal(td_id_is_resident(ids[1][i]), ids[0][i] % 3 == 0);
     }
     assert_memory_equal(weights[0], weights[1], sizeof weights[0]);
-    g.npu->ops->weight_destroy(g.npu, weight);
-    rig_close(&g);
-    free(w);
-    free(x);
 }
 
 /* ---- embed, combine, head ---------------------------------------------------------------------- */
@@ -369,10 +314,8 @@ TEST(embed_combine_head) {
         for (size_t i = 0; i < n_out; i++) rows[i] = (uint32_t)rnd_range(&r, 0, m - 1);
         td_npu_weight *w = make_weight(&g, TD_WEIGHT_BF16, table, vocab, h),
                       *gw = make_weight(&g, TD_WEIGHT_F32, gamma, 0, h);
-        td_block_desc head = {
-            .kind = TD_BLOCK_HEAD,
-            .max_tok = (uint32_t)m,
-            .head = {(uint32_t)h, (uint32_t)vocab, (uint32_t)n_out, 1e-6f, round & 2 ? gw : NULL, w, x, got}};
+        td_block_desc head = BLOCK_OF(TD_BLOCK_HEAD, (uint32_t)m, head, (uint32_t)h, (uint32_t)vocab, (uint32_t)n_out, 1e-6f,
+                                      round & 2 ? gw : NULL, w, x, got);
         td_npu_block *blocks[3] = {
             make_block(&g, &(td_block_desc){.kind = TD_BLOCK_EMBED, .max_tok = (uint32_t)m, .embed = {w, (uint32_t)h, x}})};
         td_combine_desc c = {.hidden = (uint32_t)h, .x = x};
@@ -402,9 +345,6 @@ TEST(embed_combine_head) {
             ref_linear(table, NULL, normed, vocab, h, logits);
             check("head", TD_DT_F32, got + i * vocab, logits, vocab, 1e-5);
         }
-        for (int i = 0; i < 3; i++) g.npu->ops->block_destroy(g.npu, blocks[i]);
-        g.npu->ops->weight_destroy(g.npu, w);
-        g.npu->ops->weight_destroy(g.npu, gw);
         rig_close(&g);
         void *mem[] = {table, gamma,  want,   normed, logits,  x,       got,    token,
                        rows,  add[0], add[1], add[2], adds[0], adds[1], adds[2]};
@@ -420,10 +360,10 @@ TEST(rows_are_alone) {
     size_t h = 75, n = 100, m = 61, e = 40, k = 5;
     for (int round = 0; round < 6; round++) {
         td_weight_format format = (td_weight_format)(round % 3);
-        float           *w = bf16_array(&r, n * h * 3, 1), *router = rnd_array(&r, e * h, 1), *x = bf16_array(&r, m * h, 1);
-        void            *whole = NULL;
+        FREED float     *w = bf16_array(&r, n * h * 3, 1), *router = rnd_array(&r, e * h, 1), *x = bf16_array(&r, m * h, 1);
+        FREED void      *whole = NULL;
         for (uint32_t threads = 1; threads <= 3; threads++) {
-            rig      g = rig_open(threads, TD_DT_BF16, false);
+            AT_END(rig_close) rig g = rig_open(threads, TD_DT_BF16, false);
             char    *in = act_array(g.act, x, m * h), *out = act_array(g.act, NULL, m * h), *mine = calloc(m, h * 2 + k * 6);
             uint16_t ids[61 * 5];
             float    weights[61 * 5];
@@ -432,25 +372,12 @@ TEST(rows_are_alone) {
                                     make_weight(&g, TD_WEIGHT_F32, router, e, h)};
             for (size_t row = 0; row < m;) {
                 size_t        rows = threads == 1 ? m : rnd_range(&r, 1, m - row > 14 ? 14 : m - row);
-                td_npu_block *b[2] = {make_block(&g, &(td_block_desc){.kind = TD_BLOCK_MLP,
-                                                                      .max_tok = 61,
-                                                                      .mlp = {.hidden = (uint32_t)h,
-                                                                              .inter = (uint32_t)n,
-                                                                              .gate = ws[0],
-                                                                              .up = ws[1],
-                                                                              .down = ws[2],
-                                                                              .in = in + row * h * 2,
-                                                                              .out = out}}),
-                                      make_block(&g, &(td_block_desc){.kind = TD_BLOCK_ROUTER,
-                                                                      .max_tok = 61,
-                                                                      .router = {.hidden = (uint32_t)h,
-                                                                                 .n_experts = (uint32_t)e,
-                                                                                 .top_k = (uint32_t)k,
-                                                                                 .scale = 1,
-                                                                                 .w = ws[3],
-                                                                                 .in = in + row * h * 2,
-                                                                                 .ids = ids,
-                                                                                 .weights = weights}})};
+                td_npu_block *b[2] = {
+                    make_block(&g, &BLOCK_OF(TD_BLOCK_MLP, 61, mlp, .hidden = (uint32_t)h, .inter = (uint32_t)n,
+                                             .gate = ws[0], .up = ws[1], .down = ws[2], .in = in + row * h * 2, .out = out)),
+                    make_block(&g, &BLOCK_OF(TD_BLOCK_ROUTER, 61, router, .hidden = (uint32_t)h, .n_experts = (uint32_t)e,
+                                             .top_k = (uint32_t)k, .scale = 1, .w = ws[3], .in = in + row * h * 2,
+                                             .ids = ids, .weights = weights))};
                 for (int i = 0; i < 2; i++) run_rows(&g, b[i], rows);
                 for (size_t i = 0; i < rows; i++) {
                     char *at = mine + (row + i) * (h * 2 + k * 6);
@@ -458,7 +385,6 @@ TEST(rows_are_alone) {
                     memcpy(at + h * 2, ids + i * k, k * 2);
                     memcpy(at + h * 2 + k * 2, weights + i * k, k * 4);
                 }
-                for (int i = 0; i < 2; i++) g.npu->ops->block_destroy(g.npu, b[i]);
                 row += rows;
             }
             if (!whole) {
@@ -467,11 +393,8 @@ TEST(rows_are_alone) {
                 assert_memory_equal(mine, whole, m * (h * 2 + k * 6));
                 free(mine);
             }
-            for (int i = 0; i < 4; i++) g.npu->ops->weight_destroy(g.npu, ws[i]);
-            rig_close(&g);
             free(in), free(out);
         }
-        free(whole), free(w), free(router), free(x);
     }
 }
 
@@ -492,13 +415,8 @@ TEST(rows_quantised_by_the_norm_are_the_same) {
                                 make_weight(&g, TD_WEIGHT_W8A8, w + h * inter, inter, h),
                                 make_weight(&g, TD_WEIGHT_W8A8, w + 2 * h * inter, h, inter)};
         td_norm_desc  norm = {.hidden = (uint32_t)h, .eps = 1e-6f, .gamma = gw, .x = x, .out = normed, .out_i8 = rows};
-        td_mlp_desc   mlp = {.hidden = (uint32_t)h,
-                             .inter = (uint32_t)inter,
-                             .gate = ws[0],
-                             .up = ws[1],
-                             .down = ws[2],
-                             .in = normed,
-                             .out = out[0]};
+        td_mlp_desc   mlp = WITH(td_mlp_desc, .hidden = (uint32_t)h, .inter = (uint32_t)inter, .gate = ws[0], .up = ws[1],
+                                 .down = ws[2], .in = normed, .out = out[0]);
         td_npu_block *blocks[4] = {
             make_block(&g, &(td_block_desc){.kind = TD_BLOCK_NORM, .max_tok = (uint32_t)m, .norm = norm}),
             make_block(&g, &(td_block_desc){.kind = TD_BLOCK_MLP, .max_tok = (uint32_t)m, .mlp = mlp})};
@@ -529,10 +447,6 @@ TEST(rows_quantised_by_the_norm_are_the_same) {
         assert_int_equal(g.npu->ops->block_create(g.npu, &(td_block_desc){.kind = TD_BLOCK_NORM, .max_tok = 1, .norm = norm},
                                                   &none, &err),
                          TD_EINVAL);
-        for (int i = 0; i < 4; i++) g.npu->ops->block_destroy(g.npu, blocks[i]);
-        for (int i = 0; i < 3; i++) g.npu->ops->weight_destroy(g.npu, ws[i]);
-        g.npu->ops->weight_destroy(g.npu, gw);
-        g.npu->ops->weight_destroy(g.npu, bf16);
         rig_close(&g);
         void *mem[] = {values, gamma, w, x, normed, out[0], out[1], rows.q, rows.scale, want.q, want.scale};
         for (size_t i = 0; i < sizeof mem / sizeof *mem; i++) free(mem[i]);
@@ -547,13 +461,13 @@ static int in_order(const void *a, const void *b) {
 
 /* The best logits are the beginning of the sorted row, equal ones by their ids. */
 TEST(the_best_logits_are_those_of_the_sorted_row) {
-    rnd r = rnd_open("top");
-    rig g = rig_open(2, TD_DT_BF16, false);
+    rnd                   r = rnd_open("top");
+    AT_END(rig_close) rig g = rig_open(2, TD_DT_BF16, false);
     for (int round = 0; round < 20; round++) {
-        size_t     vocab = rnd_range(&r, 1, 3000), k = rnd_range(&r, 1, vocab < 256 ? vocab : 256), n = rnd_range(&r, 1, 5);
-        float     *logits = rnd_array(&r, n * vocab, 8);
-        td_log_sum sums[5];
-        td_logit  *top = calloc(n * k, sizeof *top), *all = malloc(vocab * sizeof *all);
+        size_t vocab = rnd_range(&r, 1, 3000), k = rnd_range(&r, 1, vocab < 256 ? vocab : 256), n = rnd_range(&r, 1, 5);
+        FREED float    *logits = rnd_array(&r, n * vocab, 8);
+        td_log_sum      sums[5];
+        FREED td_logit *top = calloc(n * k, sizeof *top), *all = malloc(vocab * sizeof *all);
         for (size_t i = 0; i < n * vocab && round % 2; i++)
             logits[i] = rintf(logits[i]); /* many equal ones, zeros of both signs */
         for (size_t i = 0; i < n * vocab && round % 3 == 2; i += 5) logits[i] = -INFINITY;
@@ -581,8 +495,6 @@ TEST(the_best_logits_are_those_of_the_sorted_row) {
         logits[rnd_range(&r, 0, vocab - 1)] = round % 2 ? NAN : INFINITY;
         run_block(&g, b, &step);
         assert_true(isnan(top[0].value) && !isfinite(sums[0].sum));
-        g.npu->ops->block_destroy(g.npu, b);
-        free(logits), free(top), free(all);
     }
     td_npu_block *none;
     td_error      err = {0};
@@ -591,7 +503,6 @@ TEST(the_best_logits_are_those_of_the_sorted_row) {
             g.npu, &(td_block_desc){.kind = TD_BLOCK_TOP, .max_tok = 1, .top = {.vocab = 4, .k = 5, .max_out = 1}}, &none,
             &err),
         TD_EINVAL);
-    rig_close(&g);
 }
 
 /* What a run returns: of an inline device enqueuing does, of others the wait. */
@@ -603,24 +514,24 @@ static td_status status_of_run(rig *g, td_npu_block *b, const td_step *step) {
 }
 
 TEST(bad_blocks_are_refused) {
-    rnd            r = rnd_open("refusals");
-    rig            g = rig_open(1, TD_DT_BF16, false);
-    float         *f = rnd_array(&r, 64, 1);
-    td_npu_weight *w = make_weight(&g, TD_WEIGHT_W8A8, f, 8, 8), *v = make_weight(&g, TD_WEIGHT_F32, f, 0, 8), *out;
-    td_npu_block  *b;
-    td_error       err = {0};
-    td_block_desc  bad[] = {
-         {.kind = TD_BLOCK_LINEAR, .max_tok = 1},
-         {.kind = TD_BLOCK_LINEAR, .max_tok = 0, .linear = {.n = 8, .k = 8, .w = w}},
-         {.kind = TD_BLOCK_LINEAR, .max_tok = 1, .linear = {.n = 8, .k = 8, .w = v}},
-         {.kind = TD_BLOCK_NORM, .max_tok = 1, .norm = {.hidden = 9, .gamma = v}},
-         {.kind = TD_BLOCK_NORM, .max_tok = 1, .norm = {.hidden = 0, .gamma = v}},
-         {.kind = TD_BLOCK_MLP, .max_tok = 1, .mlp = {.hidden = 8, .inter = 9, .gate = w, .up = w, .down = w}},
-         {.kind = TD_BLOCK_ROUTER, .max_tok = 1, .router = {.hidden = 8, .n_experts = 8, .top_k = 9, .w = w}},
-         {.kind = TD_BLOCK_ROUTER, .max_tok = 1, .router = {.hidden = 8, .n_experts = 8, .top_k = 2, .w = w}},
-         {.kind = TD_BLOCK_EMBED, .max_tok = 1, .embed = {.hidden = 8, .table = w}},
-         {.kind = TD_BLOCK_GQA, .max_tok = 1, .max_kv = 1, .gqa = {.hidden = 8, .heads = 3, .kv_heads = 2, .head_dim = 8}},
-         {.kind = TD_BLOCK_COUNT, .max_tok = 1},
+    rnd                   r = rnd_open("refusals");
+    AT_END(rig_close) rig g = rig_open(1, TD_DT_BF16, false);
+    FREED float          *f = rnd_array(&r, 64, 1);
+    td_npu_weight        *w = make_weight(&g, TD_WEIGHT_W8A8, f, 8, 8), *v = make_weight(&g, TD_WEIGHT_F32, f, 0, 8), *out;
+    td_npu_block         *b;
+    td_error              err = {0};
+    td_block_desc         bad[] = {
+                {.kind = TD_BLOCK_LINEAR, .max_tok = 1},
+                {.kind = TD_BLOCK_LINEAR, .max_tok = 0, .linear = {.n = 8, .k = 8, .w = w}},
+                {.kind = TD_BLOCK_LINEAR, .max_tok = 1, .linear = {.n = 8, .k = 8, .w = v}},
+                {.kind = TD_BLOCK_NORM, .max_tok = 1, .norm = {.hidden = 9, .gamma = v}},
+                {.kind = TD_BLOCK_NORM, .max_tok = 1, .norm = {.hidden = 0, .gamma = v}},
+                {.kind = TD_BLOCK_MLP, .max_tok = 1, .mlp = {.hidden = 8, .inter = 9, .gate = w, .up = w, .down = w}},
+                {.kind = TD_BLOCK_ROUTER, .max_tok = 1, .router = {.hidden = 8, .n_experts = 8, .top_k = 9, .w = w}},
+                {.kind = TD_BLOCK_ROUTER, .max_tok = 1, .router = {.hidden = 8, .n_experts = 8, .top_k = 2, .w = w}},
+                {.kind = TD_BLOCK_EMBED, .max_tok = 1, .embed = {.hidden = 8, .table = w}},
+                {.kind = TD_BLOCK_GQA, .max_tok = 1, .max_kv = 1, .gqa = {.hidden = 8, .heads = 3, .kv_heads = 2, .head_dim = 8}},
+                {.kind = TD_BLOCK_COUNT, .max_tok = 1},
     };
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
         err = (td_error){0};
@@ -650,15 +561,10 @@ TEST(bad_blocks_are_refused) {
     too_many.n_tok = 1;
     step.first_row = 2;
     assert_int_equal(status_of_run(&g, ok, &step), TD_EINVAL); /* behind the buffers' end */
-    g.npu->ops->block_destroy(g.npu, ok);
-    g.npu->ops->weight_destroy(g.npu, w);
-    g.npu->ops->weight_destroy(g.npu, v);
-    rig_close(&g);
-    free(f);
 }
 
 TEST(weights_take_what_was_planned) {
-    rig g = rig_open(1, TD_DT_BF16, false);
+    AT_END(rig_close) rig g = rig_open(1, TD_DT_BF16, false);
     /* at most a tile of rows, a step of k, the scales and a page more than the numbers themselves */
     for (size_t n = 100; n < 1000; n += 333)
         for (size_t k = 100; k < 1000; k += 333) {
@@ -667,5 +573,4 @@ TEST(weights_take_what_was_planned) {
             assert_in_range(g.npu->ops->weight_bytes(g.npu, TD_WEIGHT_BF16, n, k), n * k * 2, (n + 32) * k * 2 + 4096 + 64);
             assert_in_range(g.npu->ops->weight_bytes(g.npu, TD_WEIGHT_F32, n, k), n * k * 4, (n + 16) * k * 4 + 4096 + 64);
         }
-    rig_close(&g);
 }

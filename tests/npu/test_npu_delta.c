@@ -31,12 +31,9 @@ static size_t conv_rows(const layer *l) {
 }
 
 static layer make_layer(rnd *r, bool wide) {
-    layer        l = {.hidden = (uint32_t)rnd_range(r, 17, 60),
-                      .key_heads = (uint32_t)rnd_range(r, 1, 3),
-                      .r = (uint32_t)rnd_range(r, 1, 3),
-                      .dk = wide ? 128 : (uint32_t)rnd_range(r, 3, 40),
-                      .dv = wide ? 128 : (uint32_t)rnd_range(r, 3, 40),
-                      .joint = rnd_u64(r) & 1};
+    layer        l = WITH(layer, .hidden = (uint32_t)rnd_range(r, 17, 60), .key_heads = (uint32_t)rnd_range(r, 1, 3),
+                          .r = (uint32_t)rnd_range(r, 1, 3), .dk = wide ? 128 : (uint32_t)rnd_range(r, 3, 40),
+                          .dv = wide ? 128 : (uint32_t)rnd_range(r, 3, 40), .joint = rnd_u64(r) & 1);
     const float  scale = 2.5f / sqrtf((float)l.hidden);
     const size_t heads = l.key_heads * l.r;
     l.qkv = numbers(r, l.key_heads * conv_rows(&l) * l.hidden, scale);
@@ -73,10 +70,10 @@ static void ref_unit(double *x, size_t n, double scale) {
 
 /* One sequence. out [len, hidden] */
 static void ref_delta(const layer *l, const float *x, uint32_t len, double *out) {
-    const size_t conv = l->key_heads * conv_rows(l), heads = l->key_heads * l->r, dk = l->dk, dv = l->dv;
-    double *in = calloc(len * conv, sizeof *in), *row = calloc(l->hidden, sizeof *row), *z = calloc(heads * dv, sizeof *z),
-           *a = calloc(heads, sizeof *a), *b = calloc(heads, sizeof *b), *c = calloc(conv, sizeof *c),
-           *s = calloc(heads * dk * dv, sizeof *s), *o = calloc(heads * dv, sizeof *o);
+    const size_t  conv = l->key_heads * conv_rows(l), heads = l->key_heads * l->r, dk = l->dk, dv = l->dv;
+    FREED double *in = calloc(len * conv, sizeof *in), *row = calloc(l->hidden, sizeof *row),
+                 *z = calloc(heads * dv, sizeof *z), *a = calloc(heads, sizeof *a), *b = calloc(heads, sizeof *b),
+                 *c = calloc(conv, sizeof *c), *s = calloc(heads * dk * dv, sizeof *s), *o = calloc(heads * dv, sizeof *o);
     for (uint32_t t = 0; t < len; t++) {
         for (size_t i = 0; i < l->hidden; i++) row[i] = (double)x[t * l->hidden + i];
         ref_linear(l->qkv, NULL, row, conv, l->hidden, in + t * conv);
@@ -110,29 +107,21 @@ static void ref_delta(const layer *l, const float *x, uint32_t len, double *out)
         }
         ref_linear(l->o, NULL, o, l->hidden, heads * dv, out + t * l->hidden);
     }
-    double *all[] = {in, row, z, a, b, c, s, o};
-    for (size_t i = 0; i < sizeof all / sizeof *all; i++) free(all[i]);
 }
 
 /* ---- the block ------------------------------------------------------------------------------- */
 
-enum { WEIGHTS = 9, STATES = 3 * SEQS, OPENS = SEQS + 2, TOK_MAX = 2 * SEQS * LONGEST };
+enum { STATES = 3 * SEQS, OPENS = SEQS + 2, TOK_MAX = 2 * SEQS * LONGEST };
 
 typedef struct {
-    const layer   *l;
-    rig            g;
-    td_npu_weight *w[WEIGHTS];
-    size_t         n_weights;
-    void          *state, *open, *in, *out;
-    int8_t        *q;
-    float         *scale;
-    size_t         state_bytes, open_bytes;
-    td_npu_block  *block;
+    const layer  *l;
+    rig           g;
+    void         *state, *open, *in, *out;
+    int8_t       *q;
+    float        *scale;
+    size_t        state_bytes, open_bytes;
+    td_npu_block *block;
 } model;
-
-static td_npu_weight *weight(model *m, td_weight_format format, const float *f, size_t n, size_t k) {
-    return m->w[m->n_weights++] = make_weight(&m->g, format, f, n, k);
-}
 
 /* Rows of a and b in turn, `a_rows` and `b_rows` for each key head. */
 static float *joined(const layer *l, const float *a, size_t a_rows, const float *b, size_t b_rows) {
@@ -148,31 +137,23 @@ static float *joined(const layer *l, const float *a, size_t a_rows, const float 
 static td_delta_desc describe(model *m, td_weight_format format) {
     const layer  *l = m->l;
     const size_t  heads = l->key_heads * l->r;
-    td_delta_desc d = {.hidden = l->hidden,
-                       .key_heads = l->key_heads,
-                       .value_heads = (uint32_t)heads,
-                       .key_dim = l->dk,
-                       .value_dim = l->dv,
-                       .conv_width = WIDTH,
-                       .eps = 1e-6f,
-                       .conv = weight(m, TD_WEIGHT_F32, l->conv, l->key_heads * conv_rows(l), WIDTH),
-                       .a_log = weight(m, TD_WEIGHT_F32, l->a_log, 0, heads),
-                       .dt_bias = weight(m, TD_WEIGHT_F32, l->dt_bias, 0, heads),
-                       .norm = weight(m, TD_WEIGHT_F32, l->norm, 0, l->dv),
-                       .o = weight(m, format, l->o, l->hidden, heads * l->dv),
-                       .state_slots = STATES,
-                       .open_slots = OPENS};
+    td_delta_desc d =
+        WITH(td_delta_desc, .hidden = l->hidden, .key_heads = l->key_heads, .value_heads = (uint32_t)heads, .key_dim = l->dk,
+             .value_dim = l->dv, .conv_width = WIDTH, .eps = 1e-6f,
+             .conv = make_weight(&m->g, TD_WEIGHT_F32, l->conv, l->key_heads * conv_rows(l), WIDTH),
+             .a_log = make_weight(&m->g, TD_WEIGHT_F32, l->a_log, 0, heads),
+             .dt_bias = make_weight(&m->g, TD_WEIGHT_F32, l->dt_bias, 0, heads),
+             .norm = make_weight(&m->g, TD_WEIGHT_F32, l->norm, 0, l->dv),
+             .o = make_weight(&m->g, format, l->o, l->hidden, heads * l->dv), .state_slots = STATES, .open_slots = OPENS);
     if (l->joint) {
-        float *qkvz = joined(l, l->qkv, conv_rows(l), l->z, l->r * l->dv), *ba = joined(l, l->b, l->r, l->a, l->r);
-        d.qkv = weight(m, format, qkvz, l->key_heads * (conv_rows(l) + l->r * l->dv), l->hidden);
-        d.b = weight(m, TD_WEIGHT_F32, ba, 2 * heads, l->hidden);
-        free(qkvz);
-        free(ba);
+        FREED float *qkvz = joined(l, l->qkv, conv_rows(l), l->z, l->r * l->dv), *ba = joined(l, l->b, l->r, l->a, l->r);
+        d.qkv = make_weight(&m->g, format, qkvz, l->key_heads * (conv_rows(l) + l->r * l->dv), l->hidden);
+        d.b = make_weight(&m->g, TD_WEIGHT_F32, ba, 2 * heads, l->hidden);
     } else {
-        d.qkv = weight(m, format, l->qkv, l->key_heads * conv_rows(l), l->hidden);
-        d.z = weight(m, format, l->z, heads * l->dv, l->hidden);
-        d.b = weight(m, TD_WEIGHT_F32, l->b, heads, l->hidden);
-        d.a = weight(m, TD_WEIGHT_F32, l->a, heads, l->hidden);
+        d.qkv = make_weight(&m->g, format, l->qkv, l->key_heads * conv_rows(l), l->hidden);
+        d.z = make_weight(&m->g, format, l->z, heads * l->dv, l->hidden);
+        d.b = make_weight(&m->g, TD_WEIGHT_F32, l->b, heads, l->hidden);
+        d.a = make_weight(&m->g, TD_WEIGHT_F32, l->a, heads, l->hidden);
     }
     return d;
 }
@@ -196,8 +177,6 @@ static void open_model(model *m, const layer *l, uint32_t threads, td_dtype act,
 }
 
 static void close_model(model *m) {
-    m->g.npu->ops->block_destroy(m->g.npu, m->block);
-    for (size_t i = 0; i < m->n_weights; i++) m->g.npu->ops->weight_destroy(m->g.npu, m->w[i]);
     rig_close(&m->g);
     void *all[] = {m->state, m->open, m->in, m->out, m->q, m->scale};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) free(all[i]);
@@ -219,24 +198,17 @@ static td_status try_step(model *m, const part *parts, uint32_t n_parts) {
     const size_t   hidden = m->l->hidden;
     for (uint32_t i = 0; i < n_parts; i++) {
         const part *p = &parts[i];
-        void       *x = act_array(m->g.act, p->x, p->n * hidden);
+        FREED void *x = act_array(m->g.act, p->x, p->n * hidden);
         memcpy((char *)m->in + counts.n_tok * hidden * td_dtype_bytes(m->g.act), x,
                p->n * hidden * td_dtype_bytes(m->g.act));
-        free(x);
         for (uint32_t k = 0; k < p->n; k++) pos[counts.n_tok++] = p->pos + k;
         start[i + 1] = counts.n_tok;
         kv_len[i] = p->pos + p->n;
         in[i] = p->in, out[i] = p->out, open[i] = p->open;
     }
     td_quantize_rows_i8(m->g.act, m->in, counts.n_tok, hidden, hidden, m->q, hidden, m->scale, NULL);
-    td_step step = td_step_unified(&(td_step_arrays){.counts = &counts,
-                                                     .pos = pos,
-                                                     .seq_start = start,
-                                                     .kv_len = kv_len,
-                                                     .absorbed = absorbed,
-                                                     .state_in = in,
-                                                     .state_out = out,
-                                                     .state_open = open},
+    td_step step = td_step_unified(&WITH(td_step_arrays, .counts = &counts, .pos = pos, .seq_start = start, .kv_len = kv_len,
+                                         .absorbed = absorbed, .state_in = in, .state_out = out, .state_open = open),
                                    0);
     TD_TRY(m->g.npu->ops->enqueue(m->g.npu, m->g.stream, m->block, &step));
     return m->g.npu->ops->stream_sync(m->g.npu, m->g.stream);
@@ -296,11 +268,11 @@ static uint32_t next_slot(const way *w, size_t q, uint32_t state) {
 /* @return per sequence [len, hidden] act; the caller frees. */
 static void run_talk(const layer *l, const talk *t, td_dtype act, td_weight_format format, const way *w, uint64_t seed,
                      void **out) {
-    rnd          r = {.seed = seed};
-    model        m;
-    progress     at[SEQS];
-    const size_t row_bytes = l->hidden * td_dtype_bytes(act);
-    float       *wrong = numbers(&r, LONGEST * l->hidden, 1);
+    rnd                       r = {.seed = seed};
+    AT_END(close_model) model m;
+    progress                  at[SEQS];
+    const size_t              row_bytes = l->hidden * td_dtype_bytes(act);
+    FREED float              *wrong = numbers(&r, LONGEST * l->hidden, 1);
     open_model(&m, l, w->threads, act, format, w->given);
     for (uint32_t q = 0; q < SEQS; q++) {
         out[q] = calloc(t->len[q], row_bytes);
@@ -332,7 +304,7 @@ static void run_talk(const layer *l, const talk *t, td_dtype act, td_weight_form
         if (w->drafts && rnd_u64(&r) & 1) { /* the last part goes on with rows of nothing, up to the end of a block */
             part           p = parts[n_parts - 1];
             const uint32_t next = p.pos + p.n, left = BLOCK - next % BLOCK;
-            float         *x = malloc((p.n + left) * l->hidden * sizeof *x);
+            FREED float   *x = malloc((p.n + left) * l->hidden * sizeof *x);
             memcpy(x, p.x, p.n * l->hidden * sizeof *x);
             memcpy(x + p.n * l->hidden, wrong, left * l->hidden * sizeof *x);
             if (!ends(p.pos, p.n)) p.out = (uint32_t)who[n_parts - 1] * 3 + (p.in == TD_STATE_NONE ? 0 : (p.in + 1) % 3);
@@ -343,7 +315,6 @@ static void run_talk(const layer *l, const talk *t, td_dtype act, td_weight_form
             parts[n_parts - 1] = p;
             run_step(&m, parts, n_parts);
             parts[n_parts - 1] = swap;
-            free(x);
         } else {
             run_step(&m, parts, n_parts);
         }
@@ -356,8 +327,6 @@ static void run_talk(const layer *l, const talk *t, td_dtype act, td_weight_form
             of->state = ends(p->pos, p->n) ? p->out : p->in;
         }
     }
-    free(wrong);
-    close_model(&m);
 }
 
 static void check_same(const layer *l, const talk *t, td_dtype act, void *const *want, void *const *got, const char *what) {
@@ -377,21 +346,18 @@ static const way WHOLE = {.threads = 1, .chunk_max = UINT32_MAX, .seqs_max = 1};
 TEST(is_the_papers_recurrence) {
     rnd r = rnd_open("delta");
     for (int trial = 0; trial < 6; trial++) {
-        layer l = make_layer(&r, trial == 5);
-        talk  t = make_talk(&r, &l);
-        void *out[SEQS];
+        AT_END(free_layer) layer l = make_layer(&r, trial == 5);
+        AT_END(free_talk) talk   t = make_talk(&r, &l);
+        void                    *out[SEQS];
         run_talk(&l, &t, TD_DT_F32, TD_WEIGHT_F32, &WHOLE, 1, out);
         for (size_t q = 0; q < SEQS; q++) {
-            double *want = malloc(t.len[q] * l.hidden * sizeof *want);
+            FREED double *want = malloc(t.len[q] * l.hidden * sizeof *want);
             ref_delta(&l, t.x[q], t.len[q], want);
             const double error = error_of(TD_DT_F32, out[q], want, t.len[q] * l.hidden);
             print_message("    %u tokens: error %.1e\n", t.len[q], error);
             assert_true(error < 3e-6);
-            free(want);
         }
         free_results(out);
-        free_talk(&t);
-        free_layer(&l);
     }
 }
 
@@ -410,9 +376,9 @@ static void check_ways(rnd *r, td_dtype act, td_weight_format format) {
         {"all of it", {.threads = 5, .chunk_max = 11, .seqs_max = SEQS, .drafts = true, .halves = true}},
     };
     for (int trial = 0; trial < 2; trial++) {
-        layer l = make_layer(r, trial == 1);
-        talk  t = make_talk(r, &l);
-        void *want[SEQS], *got[SEQS];
+        AT_END(free_layer) layer l = make_layer(r, trial == 1);
+        AT_END(free_talk) talk   t = make_talk(r, &l);
+        void                    *want[SEQS], *got[SEQS];
         run_talk(&l, &t, act, format, &WHOLE, 1, want);
         for (size_t i = 0; i < sizeof ways / sizeof *ways; i++) {
             way w = ways[i].way;
@@ -422,8 +388,6 @@ static void check_ways(rnd *r, td_dtype act, td_weight_format format) {
             free_results(got);
         }
         free_results(want);
-        free_talk(&t);
-        free_layer(&l);
     }
 }
 
@@ -437,13 +401,13 @@ TEST(has_the_same_bits_in_any_step) {
 /* Two sequences that begin with the same blocks: the second goes on from a state that the first left, which nobody changes. */
 TEST(goes_on_from_a_snapshot) {
     enum { SHARED = 2 * TD_STATE_BLOCK, MORE = TD_STATE_BLOCK + 5, KEPT = 4, SECOND = 5 };
-    rnd    r = rnd_open("delta snapshots");
-    layer  l = make_layer(&r, false);
-    float *x = numbers(&r, (SHARED + MORE) * l.hidden, 1);
-    model  m;
+    rnd                       r = rnd_open("delta snapshots");
+    AT_END(free_layer) layer  l = make_layer(&r, false);
+    FREED float              *x = numbers(&r, (SHARED + MORE) * l.hidden, 1);
+    AT_END(close_model) model m;
     open_model(&m, &l, 2, TD_DT_F32, TD_WEIGHT_F32, false);
     const size_t slot_bytes = m.state_bytes / STATES, bytes = MORE * l.hidden * sizeof(float);
-    void        *want = malloc(bytes), *kept = malloc(slot_bytes);
+    FREED void  *want = malloc(bytes), *kept = malloc(slot_bytes);
     run_step(&m, &(part){x, 0, SHARED + MORE, TD_STATE_NONE, 0, 0}, 1);
     memcpy(want, result_row(&m, SHARED), bytes);
     run_step(&m, &(part){x, 0, SHARED, TD_STATE_NONE, KEPT, 1}, 1);
@@ -458,18 +422,13 @@ TEST(goes_on_from_a_snapshot) {
     assert_memory_equal(want, result_row(&m, MORE - 1), bytes);
     assert_memory_equal(kept, (char *)m.state + KEPT * slot_bytes, slot_bytes);
     assert_memory_equal((char *)m.state + SECOND * slot_bytes, (char *)m.state + (SECOND + 1) * slot_bytes, slot_bytes);
-    free(want);
-    free(kept);
-    free(x);
-    close_model(&m);
-    free_layer(&l);
 }
 
 TEST(refuses_wrong_steps_and_shapes) {
-    rnd    r = rnd_open("delta refusals");
-    layer  l = make_layer(&r, false);
-    float *x = numbers(&r, 2 * BLOCK * l.hidden, 1);
-    model  m;
+    rnd                       r = rnd_open("delta refusals");
+    AT_END(free_layer) layer  l = make_layer(&r, false);
+    FREED float              *x = numbers(&r, 2 * BLOCK * l.hidden, 1);
+    AT_END(close_model) model m;
     open_model(&m, &l, 1, TD_DT_F32, TD_WEIGHT_F32, false);
     const part wrong[] = {{x, 0, 1, TD_STATE_NONE, 0, OPENS},
                           {x, BLOCK, 1, TD_STATE_NONE, 0, 0},
@@ -501,7 +460,4 @@ TEST(refuses_wrong_steps_and_shapes) {
         assert_int_equal(m.g.npu->ops->block_create(m.g.npu, &desc, &b, &err), TD_EINVAL);
         assert_non_null(strstr(err.text, shapes[i].says));
     }
-    free(x);
-    close_model(&m);
-    free_layer(&l);
 }

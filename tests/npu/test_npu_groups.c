@@ -8,10 +8,8 @@
 
 static td_npu_weight *coded_weight(rig *g, const coded *c) {
     td_tensor_view v = view_of(c);
-    td_npu_weight *w;
+    td_npu_weight *w = weight_of(g, c->format, &v);
     td_npu_packed  p;
-    td_error       err = {0};
-    if (g->npu->ops->weight_create(g->npu, c->format, &v, &w, &err) != TD_OK) fail_msg("%s", err.text);
     g->npu->ops->weight_export(g->npu, w, &p);
     assert_true(p.bytes <= g->npu->ops->weight_bytes(g->npu, c->format, c->m.n, c->m.k));
     return w;
@@ -39,7 +37,6 @@ static void run_linear(rig *g, const td_npu_weight *w, const td_npu_weight *bias
         g, &(td_block_desc){
                .kind = TD_BLOCK_LINEAR, .max_tok = (uint32_t)m, .linear = {(uint32_t)n, (uint32_t)k, w, bias, in, out}});
     run_rows(g, b, m);
-    g->npu->ops->block_destroy(g->npu, b);
 }
 
 TEST(linears_are_exact) {
@@ -48,12 +45,12 @@ TEST(linears_are_exact) {
         td_dtype act = round & 1 ? TD_DT_BF16 : TD_DT_F32;
         size_t   n = rnd_range(&r, 1, 100), k = rnd_range(&r, 9, 300) * 2,
                m = round % 5 ? rnd_range(&r, 1, 40) : rnd_range(&r, 100, 400);
-        coded  c = make_coded(&r, (size_t)round / 2 % N_KINDS, n, k);
-        rig    g = rig_open(2, act, false);
-        float *x = malloc(m * k * sizeof *x), *bias = rnd_array(&r, n, 1);
+        AT_END(free_coded) coded c = make_coded(&r, (size_t)round / 2 % N_KINDS, n, k);
+        AT_END(rig_close) rig    g = rig_open(2, act, false);
+        FREED float             *x = malloc(m * k * sizeof *x), *bias = rnd_array(&r, n, 1);
         for (size_t i = 0; i < m * k; i++)
             x[i] = i % k == 5 ? 127 : (float)rnd_range(&r, 0, 254) - 127; /* the row's scale is 1; exact in bf16 */
-        void          *in = act_array(act, x, m * k), *out = act_array(act, NULL, m * n), *alone = act_array(act, NULL, n);
+        FREED void    *in = act_array(act, x, m * k), *out = act_array(act, NULL, m * n), *alone = act_array(act, NULL, n);
         td_npu_weight *w = coded_weight(&g, &c), *b = make_weight(&g, TD_WEIGHT_F32, bias, 0, n);
         bool           has_bias = round & 4;
         size_t         element = td_dtype_bytes(act);
@@ -68,12 +65,6 @@ TEST(linears_are_exact) {
             run_linear(&g, w, has_bias ? b : NULL, (char *)in + i * k * element, alone, 1, n, k);
             assert_memory_equal(alone, (char *)out + i * n * element, n * element);
         }
-        g.npu->ops->weight_destroy(g.npu, w);
-        g.npu->ops->weight_destroy(g.npu, b);
-        rig_close(&g);
-        free_coded(&c);
-        void *mem[] = {x, bias, in, out, alone};
-        for (size_t i = 0; i < sizeof mem / sizeof mem[0]; i++) free(mem[i]);
     }
 }
 
@@ -83,28 +74,23 @@ TEST(blocks_mix_kinds) {
     rnd r = rnd_open("mlp in groups");
     for (size_t round = 0; round < 2 * N_KINDS; round++) {
         size_t hidden = 2 * rnd_range(&r, 20, 90), inter = 2 * rnd_range(&r, 20, 90), m = rnd_range(&r, 1, 150);
-        coded  gate = make_coded(&r, round % N_KINDS, inter, hidden),
+        AT_END(free_coded)
+        coded gate = make_coded(&r, round % N_KINDS, inter, hidden),
               up = make_coded(&r, (round + 1 + round / N_KINDS) % N_KINDS, inter, hidden),
               down = make_coded(&r, (round + 2) % N_KINDS, hidden, inter);
-        rig    g = rig_open(2, TD_DT_F32, false);
-        float *x = rnd_array(&r, m * hidden, 0.02f), *wg = values_of(&gate), *wu = values_of(&up), *wd = values_of(&down),
-              *out = calloc(m * hidden, sizeof *out);
+        AT_END(rig_close) rig g = rig_open(2, TD_DT_F32, false);
+        FREED float          *x = rnd_array(&r, m * hidden, 0.02f), *wg = values_of(&gate), *wu = values_of(&up),
+                    *wd = values_of(&down), *out = calloc(m * hidden, sizeof *out);
         td_npu_weight *ws[3] = {coded_weight(&g, &gate),
                                 round % 3 ? coded_weight(&g, &up)
                                           : make_weight(&g, round % 2 ? TD_WEIGHT_W8A8 : TD_WEIGHT_BF16, wu, inter, hidden),
                                 coded_weight(&g, &down)};
-        td_npu_block  *b = make_block(&g, &(td_block_desc){.kind = TD_BLOCK_MLP,
-                                                           .max_tok = (uint32_t)m,
-                                                           .mlp = {.hidden = (uint32_t)hidden,
-                                                                   .inter = (uint32_t)inter,
-                                                                   .gate = ws[0],
-                                                                   .up = ws[1],
-                                                                   .down = ws[2],
-                                                                   .in = x,
-                                                                   .out = out}});
+        td_npu_block  *b =
+            make_block(&g, &BLOCK_OF(TD_BLOCK_MLP, (uint32_t)m, mlp, .hidden = (uint32_t)hidden, .inter = (uint32_t)inter,
+                                     .gate = ws[0], .up = ws[1], .down = ws[2], .in = x, .out = out));
         run_rows(&g, b, m);
-        double *row = malloc(hidden * sizeof *row), *hg = malloc(inter * sizeof *hg), *hu = malloc(inter * sizeof *hu),
-               *want = malloc(m * hidden * sizeof *want);
+        FREED double *row = malloc(hidden * sizeof *row), *hg = malloc(inter * sizeof *hg), *hu = malloc(inter * sizeof *hu),
+                     *want = malloc(m * hidden * sizeof *want);
         for (size_t t = 0; t < m; t++) {
             for (size_t i = 0; i < hidden; i++) row[i] = (double)x[t * hidden + i];
             ref_linear(wg, NULL, row, inter, hidden, hg);
@@ -115,27 +101,21 @@ TEST(blocks_mix_kinds) {
         double error = error_of(TD_DT_F32, out, want, m * hidden);
         if (!(error < 3e-2))
             fail_msg("mlp %zu: relative error %g", round, error); /* steps of 1/127 of a row's maximum, twice */
-        g.npu->ops->block_destroy(g.npu, b);
-        for (size_t i = 0; i < 3; i++) g.npu->ops->weight_destroy(g.npu, ws[i]);
-        rig_close(&g);
-        free_coded(&gate), free_coded(&up), free_coded(&down);
-        void *mem[] = {x, wg, wu, wd, out, row, hg, hu, want};
-        for (size_t i = 0; i < sizeof mem / sizeof mem[0]; i++) free(mem[i]);
     }
 }
 
 TEST(rows_in_another_order_and_bytes_from_a_file) {
     enum { N = 50, K = 96, M = 3 };
-    rnd      r = rnd_open("rows and exports");
-    uint32_t reversed[N];
-    float    x[M * K], out[2][M * N];
-    rig      g = rig_open(2, TD_DT_F32, false);
-    td_error err = {0};
+    rnd                   r = rnd_open("rows and exports");
+    uint32_t              reversed[N];
+    float                 x[M * K], out[2][M * N];
+    AT_END(rig_close) rig g = rig_open(2, TD_DT_F32, false);
+    td_error              err = {0};
     for (uint32_t i = 0; i < N; i++) reversed[i] = N - 1 - i;
     for (size_t i = 0; i < M * K; i++) x[i] = rnd_real(&r);
     for (size_t kind = 0; kind < N_KINDS; kind++) {
-        coded          c = make_coded(&r, kind, N, K);
-        td_npu_weight *w = coded_weight(&g, &c), *again;
+        AT_END(free_coded) coded c = make_coded(&r, kind, N, K);
+        td_npu_weight           *w = coded_weight(&g, &c), *again;
         c.m.row_of = reversed;
         td_npu_weight *turned = coded_weight(&g, &c);
         run_linear(&g, w, NULL, x, out[0], M, c.m.n, c.m.k);
@@ -153,23 +133,19 @@ TEST(rows_in_another_order_and_bytes_from_a_file) {
         bad[1].format = kind < 4 ? TD_WEIGHT_FP4G : TD_WEIGHT_INT4G;
         bad[2].bytes -= 4096;
         for (size_t i = 0; i < 3; i++) assert_int_equal(g.npu->ops->weight_adopt(g.npu, &bad[i], &again, &err), TD_EINVAL);
-        g.npu->ops->weight_destroy(g.npu, w);
-        g.npu->ops->weight_destroy(g.npu, turned);
-        free_coded(&c);
     }
-    rig_close(&g);
 }
 
 TEST(what_is_not_in_groups_is_refused) {
     enum { N = 40, K = 64 };
-    rnd            r = rnd_open("refusals");
-    rig            g = rig_open(1, TD_DT_BF16, false);
-    coded          c = make_coded(&r, 0, N, K), fp4 = make_coded(&r, 5, N, K);
-    uint32_t       group_of[K] = {0};
-    float          plain[N * K] = {0};
-    td_npu_weight *w;
-    td_error       err = {0};
-    td_tensor_view v = view_of(&c), other = view_of(&fp4),
+    rnd                      r = rnd_open("refusals");
+    AT_END(rig_close) rig    g = rig_open(1, TD_DT_BF16, false);
+    AT_END(free_coded) coded c = make_coded(&r, 0, N, K), fp4 = make_coded(&r, 5, N, K);
+    uint32_t                 group_of[K] = {0};
+    float                    plain[N * K] = {0};
+    td_npu_weight           *w;
+    td_error                 err = {0};
+    td_tensor_view           v = view_of(&c), other = view_of(&fp4),
                    floats = {.dtype = TD_DT_F32, .rank = 2, .shape = {N, K}, .data = plain};
     assert_int_equal(g.npu->ops->weight_create(g.npu, TD_WEIGHT_INT4G, &other, &w, &err), TD_ENOTSUP);
     assert_int_equal(g.npu->ops->weight_create(g.npu, TD_WEIGHT_FP4G, &v, &w, &err), TD_ENOTSUP);
@@ -183,6 +159,4 @@ TEST(what_is_not_in_groups_is_refused) {
     assert_int_equal(g.npu->ops->weight_create(g.npu, TD_WEIGHT_INT4G, &v, &w, &err), TD_ENOTSUP);
     c.m.group_of = NULL, c.m.bits = 8;
     assert_int_equal(g.npu->ops->weight_create(g.npu, TD_WEIGHT_INT4G, &v, &w, &err), TD_ENOTSUP);
-    free_coded(&c), free_coded(&fp4);
-    rig_close(&g);
 }

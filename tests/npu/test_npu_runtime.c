@@ -27,7 +27,7 @@ TEST(names) {
 }
 
 TEST(memory_is_zeroed_and_aligned) {
-    rig g = rig_open(1, TD_DT_BF16, false);
+    AT_END(rig_close) rig g = rig_open(1, TD_DT_BF16, false);
     for (size_t bytes = 1; bytes < 10000000; bytes = bytes * 7 + 3) {
         char    *p, *h;
         td_error err = {0};
@@ -42,7 +42,6 @@ TEST(memory_is_zeroed_and_aligned) {
     td_npu_caps caps;
     g.npu->ops->caps(g.npu, &caps);
     assert_true(caps.unified_memory && caps.memory_total > 0 && strstr(caps.text, "host"));
-    rig_close(&g);
 }
 
 /* ---- order --------------------------------------------------------------------------------------- */
@@ -64,10 +63,10 @@ static void take_note(void *arg) {
 
 TEST(a_stream_runs_in_order) {
     for (int own = 0; own < 2; own++) {
-        rig            g = rig_open(2, TD_DT_F32, own);
-        static int     log[MANY];
-        static note    notes[MANY];
-        _Atomic size_t n = 0;
+        AT_END(rig_close) rig g = rig_open(2, TD_DT_F32, own);
+        static int            log[MANY];
+        static note           notes[MANY];
+        _Atomic size_t        n = 0;
         for (int i = 0; i < MANY; i++) {
             notes[i] = (note){log, &n, i, i == 0 ? 2000 : 0};
             assert_int_equal(g.npu->ops->host_call(g.npu, g.stream, take_note, &notes[i]), TD_OK);
@@ -75,7 +74,6 @@ TEST(a_stream_runs_in_order) {
         assert_int_equal(g.npu->ops->stream_sync(g.npu, g.stream), TD_OK);
         assert_int_equal(n, MANY);
         for (int i = 0; i < MANY; i++) assert_int_equal(log[i], i);
-        rig_close(&g);
     }
 }
 
@@ -85,12 +83,12 @@ static void add_one(void *arg) {
 
 /* Two streams hand a value to and fro by bells, each hop rings the other's. */
 TEST(bells_order_streams) {
-    rig               g = rig_open(2, TD_DT_F32, true);
-    const td_npu_ops *o = g.npu->ops;
-    td_npu_stream    *s[2] = {g.stream};
-    static td_bell    bell[2];
-    td_error          err = {0};
-    int               value[2] = {0};
+    AT_END(rig_close) rig g = rig_open(2, TD_DT_F32, true);
+    const td_npu_ops     *o = g.npu->ops;
+    td_npu_stream        *s[2] = {g.stream};
+    static td_bell        bell[2];
+    td_error              err = {0};
+    int                   value[2] = {0};
     assert_int_equal(o->stream_create(g.npu, &s[1], &err), TD_OK);
     for (int hop = 0; hop < 500; hop++) {
         int me = hop & 1;
@@ -105,7 +103,6 @@ TEST(bells_order_streams) {
     assert_int_equal(atomic_load(&bell[1]), 1); /* nobody waited for the last */
     atomic_store(&bell[1], 0);
     o->stream_destroy(g.npu, s[1]);
-    rig_close(&g);
 }
 
 /* A host call may wait for the outside; the other stream's blocks go on meanwhile. */
@@ -135,37 +132,27 @@ typedef struct {
 } mlp;
 
 static void open_mlp(rig *g, mlp *m, uint64_t seed) {
-    rnd    r = {.seed = seed};
-    float *w = rnd_array(&r, 3 * H * N, 1), *x = rnd_array(&r, M * H, 1);
+    rnd          r = {.seed = seed};
+    FREED float *w = rnd_array(&r, 3 * H * N, 1), *x = rnd_array(&r, M * H, 1);
     m->w[0] = make_weight(g, TD_WEIGHT_W8A8, w, N, H);
     m->w[1] = make_weight(g, TD_WEIGHT_W8A8, w + H * N, N, H);
     m->w[2] = make_weight(g, TD_WEIGHT_BF16, w + 2 * H * N, H, N);
-    m->b = make_block(
-        g,
-        &(td_block_desc){
-            .kind = TD_BLOCK_MLP,
-            .max_tok = M,
-            .mlp = {.hidden = H, .inter = N, .gate = m->w[0], .up = m->w[1], .down = m->w[2], .in = m->in, .out = m->out}});
+    m->b = make_block(g, &BLOCK_OF(TD_BLOCK_MLP, M, mlp, .hidden = H, .inter = N, .gate = m->w[0], .up = m->w[1],
+                                   .down = m->w[2], .in = m->in, .out = m->out));
     for (int i = 0; i < M * H; i++) m->in[i] = td_f32_to_bf16(x[i]);
     memset(m->out, 0, sizeof m->out);
-    free(w), free(x);
-}
-
-static void close_mlp(rig *g, mlp *m) {
-    g->npu->ops->block_destroy(g->npu, m->b);
-    for (int i = 0; i < 3; i++) g->npu->ops->weight_destroy(g->npu, m->w[i]);
 }
 
 /* Two streams share pool and scratch; while a host call of one stands still the other finishes. */
 TEST(streams_take_turns) {
-    rig               g = rig_open(2, TD_DT_BF16, true);
-    const td_npu_ops *o = g.npu->ops;
-    td_npu_stream    *other;
-    td_error          err = {0};
-    static mlp        m[2], alone[2];
-    td_step_counts    counts = {.n_tok = M};
-    td_step           step = td_step_unified(&(td_step_arrays){.counts = &counts}, 0);
-    gate              door = {PTHREAD_MUTEX_INITIALIZER, PTHREAD_COND_INITIALIZER, false};
+    AT_END(rig_close) rig g = rig_open(2, TD_DT_BF16, true);
+    const td_npu_ops     *o = g.npu->ops;
+    td_npu_stream        *other;
+    td_error              err = {0};
+    static mlp            m[2], alone[2];
+    td_step_counts        counts = {.n_tok = M};
+    td_step               step = td_step_unified(&(td_step_arrays){.counts = &counts}, 0);
+    gate                  door = {PTHREAD_MUTEX_INITIALIZER, PTHREAD_COND_INITIALIZER, false};
     assert_int_equal(o->stream_create(g.npu, &other, &err), TD_OK);
     for (int i = 0; i < 2; i++) {
         open_mlp(&g, &m[i], 10 + (uint64_t)i);
@@ -186,22 +173,20 @@ TEST(streams_take_turns) {
     pthread_mutex_unlock(&door.lock);
     assert_int_equal(o->stream_sync(g.npu, g.stream), TD_OK);
     assert_memory_equal(m[0].out, alone[0].out, sizeof m[0].out);
-    for (int i = 0; i < 2; i++) close_mlp(&g, &m[i]), close_mlp(&g, &alone[i]);
     o->stream_destroy(g.npu, other);
-    rig_close(&g);
 }
 
 TEST(a_graph_replays_with_new_contents) {
     for (int own = 0; own < 2; own++) {
-        rig               g = rig_open(2, TD_DT_BF16, own);
-        const td_npu_ops *o = g.npu->ops;
-        static mlp        a, b;
-        td_error          err = {0};
-        td_npu_graph     *graph;
-        int               calls = 0;
-        td_step_counts    counts = {.n_tok = M};
-        td_step           step = td_step_unified(&(td_step_arrays){.counts = &counts}, 0);
-        td_bf16           input[M * H], want[M * H];
+        AT_END(rig_close) rig g = rig_open(2, TD_DT_BF16, own);
+        const td_npu_ops     *o = g.npu->ops;
+        static mlp            a, b;
+        td_error              err = {0};
+        td_npu_graph         *graph;
+        int                   calls = 0;
+        td_step_counts        counts = {.n_tok = M};
+        td_step               step = td_step_unified(&(td_step_arrays){.counts = &counts}, 0);
+        td_bf16               input[M * H], want[M * H];
         open_mlp(&g, &a, 1);
         open_mlp(&g, &b, 2);
         assert_int_equal(o->graph_begin(g.npu, g.stream), TD_OK);
@@ -238,17 +223,14 @@ TEST(a_graph_replays_with_new_contents) {
         assert_int_equal(o->graph_end(g.npu, g.stream, NULL, &err), TD_OK);
         assert_int_equal(o->stream_sync(g.npu, g.stream), TD_OK);
         assert_int_equal(calls, 3);
-        close_mlp(&g, &a);
-        close_mlp(&g, &b);
-        rig_close(&g);
     }
 }
 
 /* A step that does not fit fails at once, or at the next sync of a stream with a thread; the stream goes on after it. */
 TEST(a_bad_step_is_reported) {
     for (int own = 0; own < 2; own++) {
-        rig        g = rig_open(1, TD_DT_BF16, own);
-        static mlp m;
+        AT_END(rig_close) rig g = rig_open(1, TD_DT_BF16, own);
+        static mlp            m;
         open_mlp(&g, &m, 3);
         td_step_counts counts = {.n_tok = M + 1};
         td_step        step = td_step_unified(&(td_step_arrays){.counts = &counts}, 0);
@@ -256,7 +238,5 @@ TEST(a_bad_step_is_reported) {
         assert_int_equal(now, own ? TD_OK : TD_EINVAL);
         assert_int_equal(g.npu->ops->stream_sync(g.npu, g.stream), own ? TD_EINVAL : TD_OK);
         run_rows(&g, m.b, M);
-        close_mlp(&g, &m);
-        rig_close(&g);
     }
 }

@@ -15,10 +15,8 @@ static rig g;
 static rnd r;
 
 static td_npu_weight *weight(td_weight_format format, size_t n, size_t k) {
-    float         *f = rnd_array(&r, (n ? n : 1) * k, 0.1f);
-    td_npu_weight *w = make_weight(&g, format, f, n, k);
-    free(f);
-    return w;
+    FREED float *f = rnd_array(&r, (n ? n : 1) * k, 0.1f);
+    return make_weight(&g, format, f, n, k);
 }
 
 static uint64_t w8a8_bytes(uint64_t n, uint64_t k) {
@@ -37,7 +35,6 @@ static td_tier_work work_at(td_block_desc desc, td_step_arrays arrays) {
     memset(&after, 0xff, sizeof after);
     g.npu->ops->report(g.npu, &after);
     assert_true(after.link_down_bytes == 0 && after.link_up_bytes == 0);
-    g.npu->ops->block_destroy(g.npu, b);
     assert_null(after.doing);
     assert_true(after.work.busy_ns > before.work.busy_ns);
     return (td_tier_work){.bytes = after.work.bytes - before.work.bytes,
@@ -46,15 +43,9 @@ static td_tier_work work_at(td_block_desc desc, td_step_arrays arrays) {
 }
 
 static td_tier_work work_of(td_block_desc desc) {
-    return work_at(desc, (td_step_arrays){.counts = &counts,
-                                          .token = token,
-                                          .pos = pos,
-                                          .slot = slot,
-                                          .seq_start = seq_start,
-                                          .kv_len = kv_len,
-                                          .absorbed = absorbed,
-                                          .block_table = table,
-                                          .out_row = out_row});
+    return work_at(desc,
+                   WITH(td_step_arrays, .counts = &counts, .token = token, .pos = pos, .slot = slot, .seq_start = seq_start,
+                        .kv_len = kv_len, .absorbed = absorbed, .block_table = table, .out_row = out_row));
 }
 
 static void check(td_tier_work got, uint64_t bytes, uint64_t int8_macs, uint64_t f32_macs) {
@@ -67,8 +58,8 @@ TEST(small_blocks) {
     td_npu_weight *w[] = {weight(TD_WEIGHT_W8A8, INTER, HIDDEN), weight(TD_WEIGHT_W8A8, INTER, HIDDEN),
                           weight(TD_WEIGHT_W8A8, HIDDEN, INTER), weight(TD_WEIGHT_BF16, 200, HIDDEN),
                           weight(TD_WEIGHT_F32, 0, HIDDEN)};
-    void          *x = act_array(TD_DT_BF16, NULL, TOK * HIDDEN), *y = act_array(TD_DT_BF16, NULL, TOK * HIDDEN);
-    float         *logits = calloc(2 * 200, sizeof *logits);
+    FREED void    *x = act_array(TD_DT_BF16, NULL, TOK * HIDDEN), *y = act_array(TD_DT_BF16, NULL, TOK * HIDDEN);
+    FREED float   *logits = calloc(2 * 200, sizeof *logits);
     check(work_of((td_block_desc){
               .kind = TD_BLOCK_MLP,
               .mlp = {.hidden = HIDDEN, .inter = INTER, .gate = w[0], .up = w[1], .down = w[2], .in = x, .out = y}}),
@@ -81,19 +72,15 @@ TEST(small_blocks) {
           200 * HIDDEN * 2, 0, 2 * 200 * HIDDEN);
     check(work_of((td_block_desc){.kind = TD_BLOCK_NORM, .norm = {.hidden = HIDDEN, .gamma = w[4], .x = x, .out = y}}), 0, 0,
           0);
-    for (size_t i = 0; i < sizeof w / sizeof *w; i++) g.npu->ops->weight_destroy(g.npu, w[i]);
-    free(x);
-    free(y);
-    free(logits);
 }
 
 TEST(gqa) {
     td_npu_weight *q = weight(TD_WEIGHT_W8A8, HEADS * DIM, HIDDEN), *k = weight(TD_WEIGHT_W8A8, KV_HEADS * DIM, HIDDEN),
                   *v = weight(TD_WEIGHT_W8A8, KV_HEADS * DIM, HIDDEN), *o = weight(TD_WEIGHT_W8A8, HIDDEN, HEADS * DIM),
                   *rope = weight(TD_WEIGHT_F32, 16, DIM);
-    void *x = act_array(TD_DT_BF16, NULL, TOK * HIDDEN), *y = act_array(TD_DT_BF16, NULL, TOK * HIDDEN);
-    void *kc = calloc(PAGES * KV_HEADS, g.npu->ops->kv_page_bytes(g.npu, TD_KV_HEAD, DIM)),
-         *vc = calloc(PAGES * KV_HEADS, g.npu->ops->kv_page_bytes(g.npu, TD_KV_HEAD, DIM));
+    FREED void *x = act_array(TD_DT_BF16, NULL, TOK * HIDDEN), *y = act_array(TD_DT_BF16, NULL, TOK * HIDDEN);
+    FREED void *kc = calloc(PAGES * KV_HEADS, g.npu->ops->kv_page_bytes(g.npu, TD_KV_HEAD, DIM)),
+               *vc = calloc(PAGES * KV_HEADS, g.npu->ops->kv_page_bytes(g.npu, TD_KV_HEAD, DIM));
     for (uint32_t window = 0; window <= 11; window++) { /* 0: none; 11: more keys than there are */
         uint64_t f32 = 0, keys = 0;
         bool     met[2][10] = {{0}};
@@ -125,12 +112,6 @@ TEST(gqa) {
                   keys * 2 * KV_HEADS * DIM * 2,
               TOK * HIDDEN * DIM * (HEADS + 2 * KV_HEADS + HEADS), f32);
     }
-    td_npu_weight *const all[] = {q, k, v, o, rope};
-    for (int i = 0; i < 5; i++) g.npu->ops->weight_destroy(g.npu, all[i]);
-    free(x);
-    free(y);
-    free(kc);
-    free(vc);
 }
 
 /* The prompt's rows are the last two of a block and the first two of the next; the generated token is a block's seventh. */
@@ -147,43 +128,21 @@ TEST(delta) {
                                 weight(TD_WEIGHT_F32, 0, V),
                                 weight(TD_WEIGHT_W8A8, HIDDEN, HEADS_V * V)};
     void                *x = act_array(TD_DT_BF16, NULL, TOK * HIDDEN), *y = act_array(TD_DT_BF16, NULL, TOK * HIDDEN);
-    td_delta_desc        d = {.hidden = HIDDEN,
-                              .key_heads = KV_HEADS,
-                              .value_heads = HEADS_V,
-                              .key_dim = NOPE,
-                              .value_dim = V,
-                              .conv_width = 4,
-                              .eps = 1e-6f,
-                              .qkv = w[0],
-                              .z = w[1],
-                              .b = w[2],
-                              .a = w[3],
-                              .conv = w[4],
-                              .a_log = w[5],
-                              .dt_bias = w[5],
-                              .norm = w[6],
-                              .o = w[7],
-                              .state_slots = 2,
-                              .open_slots = 2,
-                              .in = x,
-                              .out = y};
+    td_delta_desc        d =
+        WITH(td_delta_desc, .hidden = HIDDEN, .key_heads = KV_HEADS, .value_heads = HEADS_V, .key_dim = NOPE, .value_dim = V,
+             .conv_width = 4, .eps = 1e-6f, .qkv = w[0], .z = w[1], .b = w[2], .a = w[3], .conv = w[4], .a_log = w[5],
+             .dt_bias = w[5], .norm = w[6], .o = w[7], .state_slots = 2, .open_slots = 2, .in = x, .out = y);
     d.state = calloc(2 * KV_HEADS * td_delta_state_values(&d), sizeof(float));
     d.open = calloc(2 * KV_HEADS * td_delta_open_values(&d), sizeof(float));
     uint64_t f32 = 2 * TOK * HEADS_V * HIDDEN + TOK * HEADS_V * 2 * NOPE * V + BLOCK * HEADS_V * NOPE * V, bytes = 0;
     for (int row = 0; row < TOK; row++) f32 += (at[row] % BLOCK + 1) * KV_HEADS * 2 * (NOPE + R * V);
     for (int q = 0; q < 2; q++) bytes += at[seq_start[q]] % BLOCK * KV_HEADS * (NOPE + R * V) * 4;
-    check(work_at((td_block_desc){.kind = TD_BLOCK_DELTA, .delta = d}, (td_step_arrays){.counts = &counts,
-                                                                                        .pos = at,
-                                                                                        .seq_start = seq_start,
-                                                                                        .kv_len = keys,
-                                                                                        .absorbed = absorbed,
-                                                                                        .state_in = none,
-                                                                                        .state_out = two,
-                                                                                        .state_open = two}),
+    check(work_at((td_block_desc){.kind = TD_BLOCK_DELTA, .delta = d},
+                  WITH(td_step_arrays, .counts = &counts, .pos = at, .seq_start = seq_start, .kv_len = keys,
+                       .absorbed = absorbed, .state_in = none, .state_out = two, .state_open = two)),
           w8a8_bytes(KV_HEADS * CONV, HIDDEN) + w8a8_bytes(HEADS_V * V, HIDDEN) + w8a8_bytes(HIDDEN, HEADS_V * V) +
               2 * HEADS_V * HIDDEN * 4 + bytes,
           TOK * HIDDEN * (KV_HEADS * CONV + 2 * HEADS_V * V), f32);
-    for (size_t i = 0; i < sizeof w / sizeof *w; i++) g.npu->ops->weight_destroy(g.npu, w[i]);
     void *all[] = {x, y, d.state, d.open};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) free(all[i]);
 }
@@ -193,9 +152,9 @@ TEST(mla) {
                   *kv_a = weight(TD_WEIGHT_W8A8, LORA + ROPE, HIDDEN), *norm = weight(TD_WEIGHT_F32, 0, LORA),
                   *kv_b = weight(TD_WEIGHT_BF16, HEADS * (NOPE + V), LORA), *o = weight(TD_WEIGHT_W8A8, HIDDEN, HEADS * V),
                   *rope = weight(TD_WEIGHT_F32, 16, ROPE);
-    void *x = act_array(TD_DT_BF16, NULL, TOK * HIDDEN), *y = act_array(TD_DT_BF16, NULL, TOK * HIDDEN);
-    void *lc = calloc(PAGES, g.npu->ops->kv_page_bytes(g.npu, TD_KV_LATENT, LORA)),
-         *rc = calloc(PAGES, g.npu->ops->kv_page_bytes(g.npu, TD_KV_ROPE, ROPE));
+    FREED void *x = act_array(TD_DT_BF16, NULL, TOK * HIDDEN), *y = act_array(TD_DT_BF16, NULL, TOK * HIDDEN);
+    FREED void *lc = calloc(PAGES, g.npu->ops->kv_page_bytes(g.npu, TD_KV_LATENT, LORA)),
+               *rc = calloc(PAGES, g.npu->ops->kv_page_bytes(g.npu, TD_KV_ROPE, ROPE));
     uint64_t f32 = 0;
     for (uint32_t key = 0; key < kv_len[0]; key++) f32 += HEADS * (NOPE + V) * LORA; /* expanded: every key */
     for (int row = 0; row < 4; row++)
@@ -224,18 +183,12 @@ TEST(mla) {
           w8a8_bytes(HEADS * (NOPE + ROPE), HIDDEN) + w8a8_bytes(LORA + ROPE, HIDDEN) + w8a8_bytes(HIDDEN, HEADS * V) +
               HEADS * (NOPE + V) * LORA * 2 + (10 + 7) * (LORA + ROPE) * 2,
           TOK * HIDDEN * (HEADS * (NOPE + ROPE) + LORA + ROPE + HEADS * V), f32);
-    td_npu_weight *const all[] = {q, kv_a, norm, kv_b, o, rope};
-    for (int i = 0; i < 6; i++) g.npu->ops->weight_destroy(g.npu, all[i]);
-    free(x);
-    free(y);
-    free(lc);
-    free(rc);
 }
 
 int main(void) {
     r = rnd_open("work");
     g = rig_open(2, TD_DT_BF16, false);
-    int failed = tests_run(NULL, NULL);
+    int failed = tests_run();
     rig_close(&g);
     return failed;
 }

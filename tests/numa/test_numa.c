@@ -143,14 +143,8 @@ enum { N_EXPERTS = 8, HIDDEN = 512, INTER = 768, TOP_K = 3, N_TOK = 40 };
 
 /* From the weights, and kept in a file; or from that file. */
 static td_experts *open_store(td_pool *pool, const fixture_weights *w, const char *file) {
-    td_experts_config c = {.n_layers = 1,
-                           .n_experts = N_EXPERTS,
-                           .hidden = HIDDEN,
-                           .inter = INTER,
-                           .top_k = TOP_K,
-                           .format = TD_EXPERT_INT4C,
-                           .act_dtype = TD_DT_F32,
-                           .max_tok = N_TOK};
+    td_experts_config c = WITH(td_experts_config, .n_layers = 1, .n_experts = N_EXPERTS, .hidden = HIDDEN, .inter = INTER,
+                               .top_k = TOP_K, .format = TD_EXPERT_INT4C, .act_dtype = TD_DT_F32, .max_tok = N_TOK);
     td_experts       *x = NULL;
     td_error          err = {0};
     td_status         st = td_experts_create(&c, pool, &x, &err);
@@ -162,13 +156,8 @@ static td_experts *open_store(td_pool *pool, const fixture_weights *w, const cha
 
 static void run_ffn(td_experts *x, const fixture_tokens *t, float *y) {
     td_experts_ffn(x, 0,
-                   &(td_ffn_args){.n_tok = t->n_tok,
-                                  .top_k = t->top_k,
-                                  .x = t->x,
-                                  .ids = t->ids,
-                                  .weights = t->weights,
-                                  .n_immediate = t->top_k,
-                                  .y = y});
+                   &WITH(td_ffn_args, .n_tok = t->n_tok, .top_k = t->top_k, .x = t->x, .ids = t->ids, .weights = t->weights,
+                         .n_immediate = t->top_k, .y = y));
 }
 
 TEST(shards_and_scratch_lie_on_their_nodes) {
@@ -248,5 +237,5 @@ int main(void) {
         return SKIPPED;
     }
     if (sched_getaffinity(0, sizeof all_cpus, &all_cpus)) return 1;
-    return tests_run(NULL, NULL);
+    return tests_run();
 }

@@ -23,13 +23,8 @@ static td_plan_machine plain_machine(double cards) {
     m.cpu = m.card = (td_plan_efficiency){1, 1, 1, 1, 1, 0, 1, 1, 0};
     m.block_s = m.step_s = 0;
     if (cards > 0)
-        m.cards = (td_plan_cards){.count = cards,
-                                  .read_bytes_per_s = 1e12,
-                                  .int8_ops_per_s = 1e14,
-                                  .float_ops_per_s = 1e13,
-                                  .link_bytes_per_s = 1e9,
-                                  .sum_bytes_per_s = 1e9,
-                                  .memory_bytes = 1e10};
+        m.cards = WITH(td_plan_cards, .count = cards, .read_bytes_per_s = 1e12, .int8_ops_per_s = 1e14,
+                       .float_ops_per_s = 1e13, .link_bytes_per_s = 1e9, .sum_bytes_per_s = 1e9, .memory_bytes = 1e10);
     return m;
 }
 
@@ -49,18 +44,9 @@ static const td_experts_config g_experts = {
     .n_layers = LAYERS, .n_experts = EXPERTS, .hidden = HIDDEN, .inter = INTER, .top_k = TOP_K, .format = TD_EXPERT_INT4C};
 
 static td_plan_model plain_model(td_outline_op *ops, uint32_t n) {
-    return (td_plan_model){.whole = {ops, n},
-                           .halves = {ops, n},
-                           .linear = TD_WEIGHT_W8A8,
-                           .latent = TD_WEIGHT_BF16,
-                           .table = TD_WEIGHT_BF16,
-                           .act_bytes = 2,
-                           .n_cards = 1,
-                           .experts = &g_experts,
-                           .experts_in_use = EXPERTS,
-                           .layer_bytes = EXPERTS * 750000,
-                           .to_host = 1000,
-                           .to_device = 2000};
+    return WITH(td_plan_model, .whole = {ops, n}, .halves = {ops, n}, .linear = TD_WEIGHT_W8A8, .latent = TD_WEIGHT_BF16,
+                .table = TD_WEIGHT_BF16, .act_bytes = 2, .n_cards = 1, .experts = &g_experts, .experts_in_use = EXPERTS,
+                .layer_bytes = EXPERTS * 750000, .to_host = 1000, .to_device = 2000);
 }
 
 static void near(double got, double want) {

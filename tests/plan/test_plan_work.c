@@ -54,10 +54,10 @@ static void compare(const td_model_config *c, const td_plan_step *s, const td_mo
 
 /* A measurement whose rounds differ says that the machine was busy; one whose rounds agree does not. */
 TEST(a_busy_machine_is_told) {
-    td_error         err = {0};
-    td_plan_machine *m = malloc(sizeof *m);
-    td_plan         *plan = malloc(sizeof *plan);
-    td_plan_request  request = {.streams = {1, {1}}, .contexts = {1, {CONTEXT}}, .prompts = {1, {PROMPT}}};
+    td_error               err = {0};
+    FREED td_plan_machine *m = malloc(sizeof *m);
+    FREED td_plan         *plan = malloc(sizeof *plan);
+    td_plan_request        request = {.streams = {1, {1}}, .contexts = {1, {CONTEXT}}, .prompts = {1, {PROMPT}}};
     td_plan_machine_init(m);
     m->n_nodes = 1;
     m->node[0] = (td_plan_node){
@@ -66,26 +66,23 @@ TEST(a_busy_machine_is_told) {
     request.engine.model_path = repo_path(MODELS[0]);
     assert_int_equal(td_plan_make(&request, m, plan, &err), TD_OK);
     for (int busy = 0; busy < 2; busy++) {
-        char  *text = NULL;
-        size_t n = 0;
-        FILE  *f = open_memstream(&text, &n);
+        FREED char *text = NULL;
+        size_t      n = 0;
+        FILE       *f = open_memstream(&text, &n);
         m->spread = busy ? TD_PLAN_BUSY_SPREAD + 0.1 : TD_PLAN_BUSY_SPREAD;
         td_plan_print(plan, m, f);
         fclose(f);
         assert_int_equal(strstr(text, "the machine was busy") != NULL, busy);
-        free(text);
     }
-    free(m);
-    free(plan);
 }
 
 TEST(same_work) {
     for (size_t i = 0; i < sizeof MODELS / sizeof *MODELS; i++) {
-        td_error         err = {0};
-        uint32_t         ids[PROMPT];
-        td_plan_machine *m = malloc(sizeof *m);
-        td_plan         *plan = malloc(sizeof *plan);
-        td_plan_request  request = {.streams = {2, {1, STREAMS}}, .contexts = {1, {CONTEXT}}, .prompts = {1, {PROMPT}}};
+        td_error               err = {0};
+        uint32_t               ids[PROMPT];
+        FREED td_plan_machine *m = malloc(sizeof *m);
+        FREED td_plan         *plan = malloc(sizeof *plan);
+        td_plan_request request = {.streams = {2, {1, STREAMS}}, .contexts = {1, {CONTEXT}}, .prompts = {1, {PROMPT}}};
         td_plan_machine_init(m);
         m->n_nodes = 1;
         m->node[0] = (td_plan_node){
@@ -97,14 +94,9 @@ TEST(same_work) {
         assert_int_equal(plan->n_decodes, 2);
         assert_true(plan->fits && plan->decode[0].has_kv);
 
-        model_run r;
-        model_run_open(&r, &(model_run_options){.path = MODELS[i],
-                                                .w8a8 = true,
-                                                .experts = TD_EXPERT_INT4C,
-                                                .device = "host",
-                                                .n_cards = 1,
-                                                .n_seq = STREAMS,
-                                                .max_len = 2 * PROMPT});
+        AT_END(model_run_close) model_run r;
+        model_run_open(&r, &WITH(model_run_options, .path = MODELS[i], .w8a8 = true, .experts = TD_EXPERT_INT4C,
+                                 .device = "host", .n_cards = 1, .n_seq = STREAMS, .max_len = 2 * PROMPT));
         const td_model_config *c = td_model_get_config(r.model);
         for (uint32_t k = 0; k < PROMPT; k++) ids[k] = (k * 7 + 1) % c->vocab;
         model_piece piece[STREAMS], prompt = {.n = PROMPT, .ids = ids};
@@ -116,8 +108,5 @@ TEST(same_work) {
         compare(c, &plan->decode[1].step, &ran, STREAMS);
         ran = work_of(&r, &prompt, 1);
         compare(c, &plan->prefill[0].step, &ran, PROMPT);
-        model_run_close(&r);
-        free(m);
-        free(plan);
     }
 }

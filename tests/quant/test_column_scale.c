@@ -14,12 +14,9 @@
 
 static td_blas blas;
 
-static int open_blas(void **state) {
-    (void)state;
+BEFORE_ALL {
     td_error err = {0};
-    if (td_blas_open(&blas, &err) == TD_OK) return 0;
-    print_error("%s\n", err.text);
-    return -1;
+    if (td_blas_open(&blas, &err) != TD_OK) fail_msg("%s", err.text);
 }
 
 static float normal(uint64_t stream, uint64_t i) {
@@ -128,8 +125,4 @@ TEST(columns_of_zeros_do_no_harm) {
     assert_true(gain == 1);
     w[3] = NAN;
     assert_int_equal(td_column_scales(&blas, w, N, K, h, NULL, 0, &o, s, &gain, NULL), TD_EFORMAT);
-}
-
-int main(void) {
-    return tests_run(open_blas, NULL);
 }

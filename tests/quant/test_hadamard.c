@@ -14,9 +14,9 @@ TEST(matrices_are_orthonormal) {
                                     60, 64, 76, 96, 112, 144, 192, 352, 576, 896, 1408};
     for (size_t z = 0; z < sizeof orders / sizeof orders[0]; z++)
         for (uint64_t seed = 0; seed < 2; seed++) {
-            size_t      k = orders[z];
-            td_hadamard h;
-            float      *m = calloc(k * k, sizeof *m);
+            size_t                                k = orders[z];
+            AT_END(td_hadamard_close) td_hadamard h;
+            FREED float                          *m = calloc(k * k, sizeof *m);
             assert_int_equal(td_hadamard_open(&h, k, seed, NULL), TD_OK);
             for (size_t i = 0; i < k; i++) m[i * k + i] = 1;
             td_hadamard_rows(&h, m, k);
@@ -28,8 +28,6 @@ TEST(matrices_are_orthonormal) {
                     for (size_t c = 0; c < k; c++) dot += (double)m[i * k + c] * m[j * k + c];
                     assert_true(fabs(dot) < 1e-6);
                 }
-            free(m);
-            td_hadamard_close(&h);
         }
 }
 
@@ -37,9 +35,8 @@ TEST(orders_of_models_are_there) {
     static const size_t orders[] = {576,  768,  896,  1408, 1536, 2048,  2560,  2816, 3584,
                                     4096, 5120, 5632, 6144, 7168, 10944, 14336, 18432};
     for (size_t z = 0; z < sizeof orders / sizeof orders[0]; z++) {
-        td_hadamard h;
+        AT_END(td_hadamard_close) td_hadamard h;
         assert_int_equal(td_hadamard_open(&h, orders[z], 0, NULL), TD_OK);
-        td_hadamard_close(&h);
     }
     static const size_t none[] = {0, 3, 6, 18, 92, 1000001};
     for (size_t z = 0; z < sizeof none / sizeof none[0]; z++) {
@@ -66,9 +63,9 @@ static double dot(const float *x, const float *w, size_t k) {
 
 TEST(rotations_cancel) {
     enum { K = 576, T = 5, N = 11 };
-    td_hadamard h;
-    float      *x = random_matrix(1, T * K), *w = random_matrix(2, N * K), *v = random_matrix(3, K * N),
-          *y = random_matrix(4, T * N);
+    AT_END(td_hadamard_close) td_hadamard h;
+    FREED float *x = random_matrix(1, T * K), *w = random_matrix(2, N * K), *v = random_matrix(3, K * N),
+                *y = random_matrix(4, T * N);
     double want[T][N];
     assert_int_equal(td_hadamard_open(&h, K, SEED, NULL), TD_OK);
     for (size_t t = 0; t < T; t++)
@@ -78,19 +75,13 @@ TEST(rotations_cancel) {
     for (size_t t = 0; t < T; t++)
         for (size_t n = 0; n < N; n++) assert_true(fabs(dot(x + t * K, w + n * K, K) - want[t][n]) < 1e-5);
     /* outputs of v [K, N] on y, rotated afterwards or in the weight */
-    float *out = calloc(T * K, sizeof *out);
+    FREED float *out = calloc(T * K, sizeof *out);
     for (size_t t = 0; t < T; t++)
         for (size_t i = 0; i < K; i++) out[t * K + i] = (float)dot(y + t * N, v + i * N, N);
     td_hadamard_rows(&h, out, T);
     td_hadamard_columns(&h, v, N);
     for (size_t t = 0; t < T; t++)
         for (size_t i = 0; i < K; i++) assert_true(fabs(dot(y + t * N, v + i * N, N) - out[t * K + i]) < 1e-5);
-    td_hadamard_close(&h);
-    free(x);
-    free(w);
-    free(v);
-    free(y);
-    free(out);
 }
 
 /* What they are for: one loud column becomes even; and with signs a mean does not become one. */
@@ -99,12 +90,11 @@ TEST(spikes_are_spread) {
     static float x[2 * K];
     for (size_t j = 0; j < K; j++) x[K + j] = 1;
     x[700] = 100;
-    td_hadamard h;
+    AT_END(td_hadamard_close) td_hadamard h;
     assert_int_equal(td_hadamard_open(&h, K, SEED, NULL), TD_OK);
     td_hadamard_rows(&h, x, 2);
     for (size_t j = 0; j < K; j++) {
         assert_true(fabsf(x[j]) < 100 / 39.0f);
         assert_true(fabsf(x[K + j]) < 6);
     }
-    td_hadamard_close(&h);
 }

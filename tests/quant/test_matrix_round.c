@@ -29,12 +29,9 @@ static void read_golden(const char *name, void *to, size_t bytes) {
     fclose(f);
 }
 
-static int open_blas(void **state) {
-    (void)state;
+BEFORE_ALL {
     td_error err = {0};
-    if (td_blas_open(&blas, &err) == TD_OK) return 0;
-    print_error("%s\n", err.text);
-    return -1;
+    if (td_blas_open(&blas, &err) != TD_OK) fail_msg("%s", err.text);
 }
 
 static double normal(uint64_t stream, uint64_t i) {
@@ -51,9 +48,9 @@ typedef struct {
 
 static layer make_layer(size_t n, size_t k, size_t dead) {
     enum { ROWS = 400, LATENTS = 12 };
-    layer  l = {n, k, malloc(n * k * sizeof(float)), calloc(k * k, sizeof(float))};
-    float *x = malloc(ROWS * k * sizeof *x);
-    float *z = malloc(ROWS * LATENTS * sizeof *z), *a = malloc(LATENTS * k * sizeof *a);
+    layer        l = {n, k, malloc(n * k * sizeof(float)), calloc(k * k, sizeof(float))};
+    FREED float *x = malloc(ROWS * k * sizeof *x);
+    FREED float *z = malloc(ROWS * LATENTS * sizeof *z), *a = malloc(LATENTS * k * sizeof *a);
     assert_true(l.w && l.h && x && z && a);
     for (size_t i = 0; i < ROWS * LATENTS; i++) z[i] = (float)(normal(3, i) / (double)(1 + i % LATENTS));
     for (size_t i = 0; i < LATENTS * k; i++) a[i] = (float)normal(4, i);
@@ -69,9 +66,6 @@ static layer make_layer(size_t n, size_t k, size_t dead) {
         }
     td_hessian_add(&blas, x, ROWS, k, k, l.h);
     assert_true(td_hessian_mirror(l.h, k));
-    free(x);
-    free(z);
-    free(a);
     return l;
 }
 
@@ -183,9 +177,9 @@ static const struct {
 #define N_FORMATS (sizeof FORMATS / sizeof FORMATS[0])
 
 TEST(nearest_is_that_of_weight_quant) {
-    layer  l = make_layer(37, 300, SIZE_MAX);
-    float *tmp = malloc(300 * sizeof *tmp), scale[37 * 10], want_scale[37 * 10];
-    int8_t q[37 * 300], want[37 * 384];
+    AT_END(free_layer) layer l = make_layer(37, 300, SIZE_MAX);
+    float                   *tmp = malloc(300 * sizeof *tmp), scale[37 * 10], want_scale[37 * 10];
+    int8_t                   q[37 * 300], want[37 * 384];
     for (size_t i = 0; i < 300; i++) l.w[5 * 300 + i] = 0;
     for (size_t i = 0; i < N_FORMATS; i++) {
         td_round_options o = td_round_options_of(TD_ROUND_NEAREST, FORMATS[i].bits, FORMATS[i].group);
@@ -203,7 +197,6 @@ TEST(nearest_is_that_of_weight_quant) {
         assert_memory_equal(scale, want_scale, 37 * n_scales * sizeof *scale);
     }
     free(tmp);
-    free_layer(&l);
 }
 
 /* The 16 codes of a group reach all its weights with the least step that can: that of the wider end's 8, or of the
@@ -235,9 +228,9 @@ TEST(steps_of_groups_are_the_least_that_reach_all_weights) {
 
 /* clip against every scale of a fine grid, by the definition. */
 TEST(clip_finds_the_best_scale) {
-    layer  l = make_layer(19, 200, SIZE_MAX);
-    float  scale[19], diagonal[200 * 200] = {0};
-    int8_t q[19 * 200];
+    AT_END(free_layer) layer l = make_layer(19, 200, SIZE_MAX);
+    float                    scale[19], diagonal[200 * 200] = {0};
+    int8_t                   q[19 * 200];
     for (size_t j = 0; j < 200; j++) diagonal[j * 200 + j] = l.h[j * 200 + j];
     for (size_t bits = 4; bits <= 8; bits += 4)
         for (int with_h = 0; with_h < 2; with_h++) {
@@ -266,7 +259,6 @@ TEST(clip_finds_the_best_scale) {
                 assert_true(got <= best * 1.05);
             }
         }
-    free_layer(&l);
 }
 
 /* On inputs that depend on each other every method is at least as good as the one before; a row more or less does not
@@ -276,7 +268,8 @@ TEST(each_method_beats_the_one_before) {
     print_message("seed %u\n", SEED);
     for (size_t z = 0; z < 4; z++)
         for (size_t i = 0; i < N_FORMATS; i++) {
-            layer   l = make_layer(shapes[z][0], shapes[z][1], 7);
+            AT_END(free_layer) layer l = make_layer(shapes[z][0], shapes[z][1], 7);
+            AT_END(guard_free)
             guarded q = guard_alloc(l.n * l.k),
                     scale = guard_alloc(l.n * sizeof(float) *
                                         (FORMATS[i].group ? (l.k + FORMATS[i].group - 1) / FORMATS[i].group : 1));
@@ -305,19 +298,16 @@ TEST(each_method_beats_the_one_before) {
                 assert_true(error <= before * (s >= 5 ? 1.0001 : s >= 2 ? 1.15 : 1));
                 before = error;
             }
-            guard_free(&q);
-            guard_free(&scale);
-            free_layer(&l);
         }
 }
 
 /* After many sweeps no single code could be better where it is alone to change. */
 TEST(descent_ends_in_a_minimum) {
-    layer            l = make_layer(6, 40, SIZE_MAX);
-    td_round_options o = td_round_options_of(TD_ROUND_GPTQ, 4, 0);
-    int8_t           q[6 * 40];
-    float            scale[6];
-    double           of_w;
+    AT_END(free_layer) layer l = make_layer(6, 40, SIZE_MAX);
+    td_round_options         o = td_round_options_of(TD_ROUND_GPTQ, 4, 0);
+    int8_t                   q[6 * 40];
+    float                    scale[6];
+    double                   of_w;
     o.sweeps = 100;
     o.damping = 1e-7f;
     round_layer(&l, l.h, &o, q, scale);
@@ -336,13 +326,12 @@ TEST(descent_ends_in_a_minimum) {
             assert_true(error_of(&l, l.h, &o, q, scale, &of_w) >= best * (1 - 1e-3));
             scale[r] = keep;
         }
-    free_layer(&l);
 }
 
 TEST(group_scales_have_their_type) {
-    layer  l = make_layer(20, 96, 7);
-    int8_t q[20 * 96];
-    float  scale[20 * 3];
+    AT_END(free_layer) layer l = make_layer(20, 96, 7);
+    int8_t                   q[20 * 96];
+    float                    scale[20 * 3];
     for (size_t j = 32; j < 64; j++) l.w[3 * 96 + j] = 0; /* a group of zeros */
     for (int f16 = 0; f16 < 2; f16++)
         for (int m = TD_ROUND_NEAREST; m <= TD_ROUND_GPTQ; m++) {
@@ -355,14 +344,13 @@ TEST(group_scales_have_their_type) {
             assert_true(scale[3 * 3 + 1] == 0);
             for (size_t j = 32; j < 64; j++) assert_int_equal(q[3 * 96 + j], 0);
         }
-    free_layer(&l);
 }
 
 TEST(corner_rows) {
-    layer    l = make_layer(4, 64, SIZE_MAX);
-    int8_t   q[4 * 64], zero[64] = {0};
-    float    scale[4 * 2], *none = calloc(64 * 64, sizeof *none);
-    td_error err = {0};
+    AT_END(free_layer) layer l = make_layer(4, 64, SIZE_MAX);
+    int8_t                   q[4 * 64], zero[64] = {0};
+    float                    scale[4 * 2], *none = calloc(64 * 64, sizeof *none);
+    td_error                 err = {0};
     for (size_t j = 0; j < 64; j++) {
         l.w[64 + j] = 0;
         l.w[128 + j] = j % 5 ? 0 : 1e-44f; /* no scale can be inverted */
@@ -406,7 +394,6 @@ TEST(corner_rows) {
     gptq.group = 0;
     assert_int_equal(td_round_matrix(&blas, l.w, 4, 64, l.h, &gptq, q, scale, &err), TD_EINVAL);
     free(none);
-    free_layer(&l);
 }
 
 typedef struct {
@@ -427,9 +414,9 @@ static void *run_job(void *arg) {
 
 /* Alone and in company the same bits. */
 TEST(threads_do_not_disturb_each_other) {
-    layer      l = make_layer(100, 192, 3);
-    static job alone, together[4];
-    pthread_t  threads[4];
+    AT_END(free_layer) layer l = make_layer(100, 192, 3);
+    static job               alone, together[4];
+    pthread_t                threads[4];
     alone.l = &l;
     run_job(&alone);
     for (size_t i = 0; i < 4; i++) {
@@ -441,9 +428,4 @@ TEST(threads_do_not_disturb_each_other) {
         assert_memory_equal(together[i].q, alone.q, sizeof alone.q);
         assert_memory_equal(together[i].scale, alone.scale, sizeof alone.scale);
     }
-    free_layer(&l);
-}
-
-int main(void) {
-    return tests_run(open_blas, NULL);
 }

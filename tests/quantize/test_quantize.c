@@ -48,12 +48,8 @@ static void on_progress(void *user, uint64_t done, uint64_t total, const char *w
 }
 
 static td_quantize_options options_for(const char *model) {
-    return (td_quantize_options){.model_path = model,
-                                 .output_path = OUT,
-                                 .quantization = "w8a8_int8",
-                                 .expert_quantization = "int4",
-                                 .threads = 2,
-                                 .subpool_count = 1};
+    return WITH(td_quantize_options, .model_path = model, .output_path = OUT, .quantization = "w8a8_int8",
+                .expert_quantization = "int4", .threads = 2, .subpool_count = 1);
 }
 
 static void quantize_ok(const td_quantize_options *o) {
@@ -77,16 +73,14 @@ static void compare_weight(const td_tensor_view *have, const td_tensor_view *sou
         assert_memory_equal(have->data, source->data, n * k * td_dtype_bytes(source->dtype));
         return;
     }
-    int8_t *codes = malloc(n * k);
-    float  *scales = malloc(n * sizeof *scales);
+    FREED int8_t *codes = malloc(n * k);
+    FREED float  *scales = malloc(n * sizeof *scales);
     assert_non_null(codes);
     assert_non_null(scales);
     assert_true(td_quantize_weight_i8(source->dtype, source->data, n, k, codes, k, scales));
     assert_int_equal(have->dtype, TD_DT_I8);
     assert_memory_equal(have->data, codes, n * k);
     assert_memory_equal(have->scale, scales, n * sizeof *scales);
-    free(codes);
-    free(scales);
 }
 
 static td_pool *make_pool(uint32_t subpools) {
@@ -98,20 +92,14 @@ static td_pool *make_pool(uint32_t subpools) {
 
 /* Pack a layer straight from the source, as quantising on load does, and compare with the folder's file byte by byte. */
 static void compare_experts(const td_checkpoint *source, const td_model_config *c) {
-    td_experts_config  shape = {.n_layers = td_model_config_moe_layers(c),
-                                .n_experts = c->n_experts,
-                                .hidden = c->hidden,
-                                .inter = c->moe_inter,
-                                .top_k = c->top_k,
-                                .format = TD_EXPERT_INT4C,
-                                .bias = c->expert_bias,
-                                .act_dtype = TD_DT_BF16,
-                                .max_tok = 1};
-    td_pool           *pool = make_pool(1);
-    td_expert_weights *e = calloc(c->n_experts, sizeof *e);
-    td_experts        *x;
-    td_error           err = {0};
-    uint32_t           index = 0;
+    td_experts_config shape = WITH(td_experts_config, .n_layers = td_model_config_moe_layers(c), .n_experts = c->n_experts,
+                                   .hidden = c->hidden, .inter = c->moe_inter, .top_k = c->top_k, .format = TD_EXPERT_INT4C,
+                                   .bias = c->expert_bias, .act_dtype = TD_DT_BF16, .max_tok = 1);
+    td_pool          *pool = make_pool(1);
+    FREED td_expert_weights *e = calloc(c->n_experts, sizeof *e);
+    td_experts              *x;
+    td_error                 err = {0};
+    uint32_t                 index = 0;
     assert_non_null(e);
     if (td_experts_create(&shape, pool, &x, &err) != TD_OK) fail_msg("%s", err.text);
     for (uint32_t layer = 0; layer < c->n_layers + c->n_mtp_layers; layer++) {
@@ -131,11 +119,9 @@ static void compare_experts(const td_checkpoint *source, const td_model_config *
         snprintf(mine, sizeof mine, "%s/mine.tdx", TMP);
         td_expert_file_path(theirs, sizeof theirs, OUT, index);
         assert_int_equal(td_experts_save_file(x, index, mine, td_checkpoint_source_hash(source), NULL), TD_OK);
-        char *a = read_file(mine, &n_mine), *b = read_file(theirs, &n_theirs);
+        FREED char *a = read_file(mine, &n_mine), *b = read_file(theirs, &n_theirs);
         assert_int_equal(n_mine, n_theirs);
         assert_memory_equal(a, b, n_mine);
-        free(a);
-        free(b);
         unlink(mine);
         td_scratch_reset(&scratch);
         index++;
@@ -143,7 +129,6 @@ static void compare_experts(const td_checkpoint *source, const td_model_config *
     assert_int_equal(index, td_model_config_moe_layers(c));
     td_experts_destroy(x);
     td_pool_destroy(pool);
-    free(e);
 }
 
 static void compare_folder(const char *model, bool w8a8) {
@@ -199,13 +184,11 @@ TEST(output_equals_quantising_on_load) {
     td_quantize_options o = options_for(TD_SOURCE_DIR "/models/tale-v3-14m"); /* with an MTP layer and a tokenizer */
     quantize_ok(&o);
     compare_folder(o.model_path, true);
-    size_t a_len, b_len;
-    char  *a = read_file(TD_SOURCE_DIR "/models/tale-v3-14m/tokenizer.json", &a_len),
-         *b = read_file(in_out("tokenizer.json"), &b_len);
+    size_t      a_len, b_len;
+    FREED char *a = read_file(TD_SOURCE_DIR "/models/tale-v3-14m/tokenizer.json", &a_len),
+               *b = read_file(in_out("tokenizer.json"), &b_len);
     assert_int_equal(a_len, b_len);
     assert_memory_equal(a, b, a_len);
-    free(a);
-    free(b);
     remove_folder(OUT);
 }
 
@@ -236,22 +219,18 @@ TEST(dummy_weights_make_a_whole_folder) {
         assert_int_equal(td_checkpoint_open(OUT, &ck, &err), TD_OK);
         assert_int_equal(td_checkpoint_check_all(ck, &c, false, &err), TD_OK);
         assert_false(td_checkpoint_has_experts(ck, &c));
-        td_experts_config ec = {.n_layers = td_model_config_moe_layers(&c),
-                                .n_experts = c.n_experts,
-                                .hidden = c.hidden,
-                                .inter = c.moe_inter,
-                                .top_k = c.top_k};
+        td_experts_config ec = WITH(td_experts_config, .n_layers = td_model_config_moe_layers(&c), .n_experts = c.n_experts,
+                                    .hidden = c.hidden, .inter = c.moe_inter, .top_k = c.top_k);
         for (uint32_t i = 0; i < ec.n_layers; i++) {
             char path[512];
             td_expert_file_path(path, sizeof path, OUT, i);
             assert_int_equal(td_experts_check_file(&ec, i, path, td_checkpoint_source_hash(ck), &err), TD_OK);
         }
         td_checkpoint_close(ck);
-        size_t   len;
-        char    *bytes = read_file(in_out("model-00002-of-00004.safetensors"), &len);
-        uint64_t sum = len;
+        size_t      len;
+        FREED char *bytes = read_file(in_out("model-00002-of-00004.safetensors"), &len);
+        uint64_t    sum = len;
         for (size_t i = 0; i < len; i++) sum = sum * 31 + (unsigned char)bytes[i];
-        free(bytes);
         if (turn) assert_int_equal(sum, first);
         first = sum;
         remove_folder(OUT);
@@ -273,8 +252,8 @@ TEST(an_interrupted_run_is_continued) {
     assert_int_equal(inode(in_out("tandem_quantize.json.part")), 0);
     td_expert_file_path(first, sizeof first, OUT, 0);
     td_expert_file_path(second, sizeof second, OUT, 1);
-    ino_t shard = inode(in_out("model-00001-of-00005.safetensors")), kept = inode(first);
-    char *want = read_file(second, &n);
+    ino_t       shard = inode(in_out("model-00001-of-00005.safetensors")), kept = inode(first);
+    FREED char *want = read_file(second, &n);
     assert_true(shard && kept);
     /* the state after a kill: no config, a layer missing, one torn under a temporary name, leftovers */
     unlink(in_out("config.json"));
@@ -284,17 +263,15 @@ TEST(an_interrupted_run_is_continued) {
     quantize_ok(&o);
     assert_true(!inode(in_out("model-00001-of-00005.safetensors.part")) && !inode(in_out("experts-00001.tdx.tmp.123")));
     assert_true(inode(in_out("model-00001-of-00005.safetensors")) == shard && inode(first) == kept);
-    char *have = read_file(second, &m);
+    FREED char *have = read_file(second, &m);
     assert_int_equal(n, m);
     assert_memory_equal(have, want, n);
-    free(have);
     compare_folder(o.model_path, true);
     /* damage under a final name is written anew */
     assert_int_equal(truncate(in_out("model-00001-of-00005.safetensors"), 1000), 0);
     assert_int_equal(truncate(second, 1000), 0);
     quantize_ok(&o);
     compare_folder(o.model_path, true);
-    free(want);
     remove_folder(OUT);
 }
 
@@ -450,10 +427,9 @@ TEST(a_weight_that_is_not_finite_is_refused) {
         size_t      at =
             (size_t)((const char *)td_checkpoint_files_find(td_checkpoint_get_files(c), CASE[i].tensor)->data - base);
         td_checkpoint_close(c);
-        char *weights = read_file(golden("qwen3_moe/model.safetensors"), &n);
+        FREED char *weights = read_file(golden("qwen3_moe/model.safetensors"), &n);
         memcpy(weights + at + 8, "\xc0\x7f\xc0\x7f", 4); /* NaN in bf16 and in f32 */
         write_file(to, weights, n);
-        free(weights);
         td_quantize_options o = options_for(dir);
         o.quantization = CASE[i].quantization;
         snprintf(says, sizeof says, "%s holds an infinity or a NaN", CASE[i].tensor);
@@ -463,19 +439,12 @@ TEST(a_weight_that_is_not_finite_is_refused) {
     remove_folder(dir);
 }
 
-static int make_tmp(void **state) {
-    (void)state;
-    if (!mkdtemp(TMP)) return -1;
+BEFORE_ALL {
+    assert_non_null(mkdtemp(TMP));
     snprintf(OUT, sizeof OUT, "%s/out", TMP);
-    return 0;
 }
 
-static int remove_tmp(void **state) {
-    (void)state;
+AFTER_ALL {
     remove_folder(OUT);
-    return rmdir(TMP);
-}
-
-int main(void) {
-    return tests_run(make_tmp, remove_tmp);
+    assert_int_equal(rmdir(TMP), 0);
 }

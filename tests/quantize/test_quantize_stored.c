@@ -37,17 +37,11 @@ static const struct {
 
 /* @param experts NULL: auto. */
 static float *logits_of(const char *path, const char *packed, const char *experts, const char *expect, size_t *bytes) {
-    const td_expert_numbers *n = td_expert_numbers_find(experts ? experts : "int4");
-    model_run                r;
-    uint32_t                 ids[N_TOK];
-    model_run_open(&r, &(model_run_options){.path = path,
-                                            .cpu_weight_path = packed,
-                                            .w8a8 = true,
-                                            .experts = n->format,
-                                            .groups = n->groups,
-                                            .experts_as_stored = !experts,
-                                            .n_seq = 1,
-                                            .max_len = 128});
+    const td_expert_numbers          *n = td_expert_numbers_find(experts ? experts : "int4");
+    AT_END(model_run_close) model_run r;
+    uint32_t                          ids[N_TOK];
+    model_run_open(&r, &WITH(model_run_options, .path = path, .cpu_weight_path = packed, .w8a8 = true, .experts = n->format,
+                             .groups = n->groups, .experts_as_stored = !experts, .n_seq = 1, .max_len = 128));
     assert_string_equal(td_model_expert_quantization(r.model), expect);
     uint32_t vocab = td_model_get_config(r.model)->vocab;
     *bytes = (size_t)N_TOK * vocab * sizeof(float);
@@ -56,7 +50,6 @@ static float *logits_of(const char *path, const char *packed, const char *expert
     for (uint32_t i = 0; i < N_TOK; i++) ids[i] = 2 + i * 151 % (vocab - 2);
     model_run_forward(&r, &(model_piece){.n = N_TOK, .ids = ids}, 1);
     model_run_logits(&r, N_TOK, logits);
-    model_run_close(&r);
     return logits;
 }
 
@@ -66,12 +59,8 @@ static float *check(const char *name, const char *experts, const char *expect, b
     td_error err = {0};
     snprintf(in, sizeof in, "tests/data/quantised/%s", name);
     snprintf(model, sizeof model, "%s", repo_path(in));
-    td_quantize_options o = {.model_path = model,
-                             .output_path = OUT,
-                             .quantization = "w8a8_int8",
-                             .expert_quantization = experts ? experts : "auto",
-                             .threads = 2,
-                             .subpool_count = 1};
+    td_quantize_options o = WITH(td_quantize_options, .model_path = model, .output_path = OUT, .quantization = "w8a8_int8",
+                                 .expert_quantization = experts ? experts : "auto", .threads = 2, .subpool_count = 1);
     empty_folder(OUT);
     if (td_quantize(&o, &err) != TD_OK) fail_msg("%s: %s", name, err.text);
     float *want = logits_of(in, NULL, experts, expect, bytes), *have = logits_of(in, OUT, experts, expect, bytes);
@@ -92,11 +81,9 @@ TEST(folders_of_quantised_checkpoints_give_the_same_logits) {
 TEST(experts_are_rounded_again_on_request) {
     size_t bytes, same_bytes;
     for (size_t i = 0; i < sizeof CASES / sizeof *CASES; i += 3) {
-        float *int4 = check(CASES[i].name, "int4-channel", "int4", CASES[i].linears_alike, &bytes);
-        float *fp4 = check(CASES[i].name, "nvfp4", "nvfp4", CASES[i].linears_alike, &same_bytes);
+        FREED float *int4 = check(CASES[i].name, "int4-channel", "int4", CASES[i].linears_alike, &bytes);
+        FREED float *fp4 = check(CASES[i].name, "nvfp4", "nvfp4", CASES[i].linears_alike, &same_bytes);
         assert_true(memcmp(int4, fp4, bytes) != 0); /* other numbers, and these were chosen */
-        free(int4);
-        free(fp4);
     }
 }
 
@@ -106,16 +93,10 @@ TEST(own_output_is_refused) {
     size_t   bytes;
     free(check("packed_int4", NULL, "int4-g32", true, &bytes));
     snprintf(again, sizeof again, "%s/again", OUT);
-    td_quantize_options o = {.model_path = OUT,
-                             .output_path = again,
-                             .quantization = "w8a8_int8",
-                             .expert_quantization = "auto",
-                             .threads = 1,
-                             .subpool_count = 1};
+    td_quantize_options o = WITH(td_quantize_options, .model_path = OUT, .output_path = again, .quantization = "w8a8_int8",
+                                 .expert_quantization = "auto", .threads = 1, .subpool_count = 1);
     assert_int_equal(td_quantize(&o, &err), TD_EINVAL);
     assert_non_null(strstr(err.text, "is quantised already, and has its experts in packed files"));
 }
 
-int main(void) {
-    return run_in_folder(OUT);
-}
+IN_FOLDER(OUT)

@@ -6,6 +6,8 @@
 #include "residency/residency_policy.h"
 #include "tests/td_test.h"
 
+AT_END_OF(end_policy, td_residency_policy, td_residency_policy_close)
+
 #define SEED 20261127
 #define LAYERS 3
 #define EXPERTS 24
@@ -148,10 +150,10 @@ TEST(chaos_keeps_the_rules_that_are_about_memory) {
 
 /* The swaps of a seed's first steps, as one number. */
 static uint64_t swaps_of(uint64_t seed) {
-    td_residency_policy *p;
-    td_residency_swap    s;
-    uint64_t             all = 0;
-    uint16_t             ids[TOP_K] = {0, 1, 2, 3};
+    AT_END(end_policy) td_residency_policy *p;
+    td_residency_swap                       s;
+    uint64_t                                all = 0;
+    uint16_t                                ids[TOP_K] = {0, 1, 2, 3};
     assert_int_equal(td_residency_policy_open_chaos(&CONFIG, seed, &p, NULL), TD_OK);
     for (uint32_t step = 0; step < 50; step++) {
         td_residency_policy_begin_step(p);
@@ -164,7 +166,6 @@ static uint64_t swaps_of(uint64_t seed) {
         assert_in_range(n, 0, 100); /* it comes to rest */
         all = all * 31 + n;
     }
-    td_residency_policy_close(p);
     return all;
 }
 
@@ -174,10 +175,10 @@ TEST(chaos_is_reproduced_by_its_seed) {
 }
 
 TEST(it_keeps_what_is_used_and_lets_go_what_is_not) {
-    td_residency_config  c = {.n_layers = 1, .n_experts = 8, .top_k = 2, .n_slots = 2, .upload_cost = 1};
-    td_residency_swap    s;
-    td_residency_policy *p;
-    uint16_t             first[] = {0, 1}, mixed[] = {0, 5}, later[] = {4, 5};
+    td_residency_config                     c = {.n_layers = 1, .n_experts = 8, .top_k = 2, .n_slots = 2, .upload_cost = 1};
+    td_residency_swap                       s;
+    AT_END(end_policy) td_residency_policy *p;
+    uint16_t                                first[] = {0, 1}, mixed[] = {0, 5}, later[] = {4, 5};
     assert_int_equal(td_residency_policy_open(&c, &p, NULL), TD_OK);
     assert_false(td_residency_policy_next(p, &s)); /* nothing was used */
     for (int i = 0; i < 20; i++) td_residency_policy_count(p, 0, 1, first, false);
@@ -200,15 +201,14 @@ TEST(it_keeps_what_is_used_and_lets_go_what_is_not) {
     assert_in_range(n, 8, 20); /* about as often as the others were, which have faded meanwhile */
     assert_int_equal(s.in, 5);
     assert_int_equal(s.out, 1);
-    td_residency_policy_close(p);
 }
 
 /* Who goes later is neither resident nor absent meanwhile, so nobody asks for it twice. */
 TEST(an_expert_that_goes_later_is_leaving_until_it_is_told) {
-    td_residency_config  c = {.n_layers = 1, .n_experts = 6, .top_k = 1, .n_slots = 2, .upload_cost = 1, .goes_later = true};
-    td_residency_policy *p;
-    td_residency_swap    s, next;
-    uint16_t             ids[] = {3, 4};
+    td_residency_config c = {.n_layers = 1, .n_experts = 6, .top_k = 1, .n_slots = 2, .upload_cost = 1, .goes_later = true};
+    AT_END(end_policy) td_residency_policy *p;
+    td_residency_swap                       s, next;
+    uint16_t                                ids[] = {3, 4};
     assert_int_equal(td_residency_policy_open(&c, &p, NULL), TD_OK);
     for (uint16_t e = 0; e < 2; e++) td_residency_policy_place(p, 0, e);
     assert_false(td_residency_policy_next(p, &s)); /* no slot is empty, and nothing was used */
@@ -234,28 +234,26 @@ TEST(an_expert_that_goes_later_is_leaving_until_it_is_told) {
     assert_true(td_residency_policy_next(p, &s)); /* the other slot's */
     assert_true(s.in == 5 && s.out != next.out);
     assert_false(td_residency_policy_next(p, &s));
-    td_residency_policy_close(p);
 }
 
 TEST(a_prompt_does_not_outweigh_what_decodes) {
-    td_residency_config  c = {.n_layers = 1, .n_experts = 8, .top_k = 1, .n_slots = 1, .upload_cost = 1};
-    td_residency_policy *p;
-    static uint16_t      prompt[4096];
-    uint16_t             decoded = 1;
+    td_residency_config                     c = {.n_layers = 1, .n_experts = 8, .top_k = 1, .n_slots = 1, .upload_cost = 1};
+    AT_END(end_policy) td_residency_policy *p;
+    static uint16_t                         prompt[4096];
+    uint16_t                                decoded = 1;
     for (size_t i = 0; i < 4096; i++) prompt[i] = 2;
     assert_int_equal(td_residency_policy_open(&c, &p, NULL), TD_OK);
     for (int i = 0; i < 500; i++) td_residency_policy_count(p, 0, 1, &decoded, false);
     td_residency_policy_count(p, 0, 4096, prompt, true);
     float decoding = td_residency_policy_uses(p, 0, 1), prompts = td_residency_policy_uses(p, 0, 2);
     assert_true(fabsf(decoding - prompts) < 0.02F * decoding); /* the last half-life of two */
-    td_residency_policy_close(p);
 }
 
 TEST(a_prompt_that_chose_all_changes_what_is_resident_in_the_next_step) {
-    td_residency_config  c = {.n_layers = 1, .n_experts = 8, .top_k = 1, .n_slots = 1, .upload_cost = 1};
-    td_residency_policy *p;
-    td_residency_swap    s;
-    uint16_t             decoded = 1, prompt[] = {0, 1, 2, 3, 4, 5, 6, 7, 2, 2, 2, 2};
+    td_residency_config                     c = {.n_layers = 1, .n_experts = 8, .top_k = 1, .n_slots = 1, .upload_cost = 1};
+    AT_END(end_policy) td_residency_policy *p;
+    td_residency_swap                       s;
+    uint16_t                                decoded = 1, prompt[] = {0, 1, 2, 3, 4, 5, 6, 7, 2, 2, 2, 2};
     assert_int_equal(td_residency_policy_open(&c, &p, NULL), TD_OK);
     td_residency_policy_count(p, 0, 1, &decoded, false);
     assert_true(td_residency_policy_next(p, &s));
@@ -267,7 +265,6 @@ TEST(a_prompt_that_chose_all_changes_what_is_resident_in_the_next_step) {
     assert_true(td_residency_policy_next(p, &s));
     assert_int_equal(s.in, 2);
     assert_int_equal(s.out, 1);
-    td_residency_policy_close(p);
 }
 
 typedef struct {

@@ -33,8 +33,8 @@ static double overlap(const td_routing_trace *t, uint32_t apart) {
 }
 
 TEST(the_generator_has_the_locality_of_real_traces) {
-    static const double OVERLAP[][2] = {{1, .38}, {2, .30}, {8, .25}, {32, .22}};
-    td_routing_trace    t, again;
+    static const double                             OVERLAP[][2] = {{1, .38}, {2, .30}, {8, .25}, {32, .22}};
+    AT_END(td_routing_trace_close) td_routing_trace t, again;
     assert_int_equal(td_routing_generate(&TD_ROUTING_LOCAL, 4, 2000, 1, &t, NULL), TD_OK);
     for (size_t i = 0; i < sizeof OVERLAP / sizeof *OVERLAP; i++) {
         double found = overlap(&t, (uint32_t)OVERLAP[i][0]);
@@ -43,15 +43,13 @@ TEST(the_generator_has_the_locality_of_real_traces) {
     }
     assert_int_equal(td_routing_generate(&TD_ROUTING_LOCAL, 4, 2000, 1, &again, NULL), TD_OK);
     assert_memory_equal(t.ids, again.ids, 2000 * 4 * 6 * sizeof *t.ids);
-    td_routing_trace_close(&t);
-    td_routing_trace_close(&again);
 }
 
 /* The targets, on traces of other seeds than `tandem bench residency` shows. */
 TEST(the_policy_comes_near_the_best_possible) {
     static const double TARGET[][2] = {{8, .75}, {4, .85}}; /* experts by slots, share of Belady's hits */
     for (uint64_t seed = 11; seed < 13; seed++) {
-        td_routing_trace t;
+        AT_END(td_routing_trace_close) td_routing_trace t;
         assert_int_equal(td_routing_generate(&TD_ROUTING_LOCAL, 3, 2000, seed, &t, NULL), TD_OK);
         for (size_t i = 0; i < 2; i++) {
             td_replayed policy, belady, lru;
@@ -65,15 +63,13 @@ TEST(the_policy_comes_near_the_best_possible) {
             assert_true(policy.hits >= TARGET[i][1] * belady.hits);
             assert_true(policy.uploads <= 0.5);
         }
-        td_routing_trace_close(&t);
     }
 }
 
 TEST(the_budget_is_kept) {
-    td_routing_trace t;
-    td_replayed      r;
+    AT_END(td_routing_trace_close) td_routing_trace t;
+    td_replayed                                     r;
     assert_int_equal(td_routing_generate(&TD_ROUTING_FLAT, 1, 500, 1, &t, NULL), TD_OK);
     assert_int_equal(td_replay_policy(&t, 64, 0.25, &r, NULL), TD_OK);
     assert_true(r.uploads > 0.2 && r.uploads <= 0.25 + 64 / 500.0);
-    td_routing_trace_close(&t);
 }

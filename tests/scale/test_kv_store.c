@@ -73,24 +73,15 @@ static void wait_up(const node *n, bool up) {
 }
 
 static td_page_format format(node *n, uint64_t fingerprint) {
-    return (td_page_format){.page_tokens = PAGE_TOKENS,
-                            .max_pages = MAX_PAGES,
-                            .page_bytes = PAGE_BYTES,
-                            .fingerprint = {fingerprint, fingerprint << 32},
-                            .wake = on_wake,
-                            .wake_user = n};
+    return WITH(td_page_format, .page_tokens = PAGE_TOKENS, .max_pages = MAX_PAGES, .page_bytes = PAGE_BYTES,
+                .fingerprint = {fingerprint, fingerprint << 32}, .wake = on_wake, .wake_user = n);
 }
 
 /* @param buffers bytes of page buffers. */
 static void start(node *n, const char *folder, uint64_t fingerprint, uint64_t buffers) {
-    td_kv_store_config c = {.library = TD_FAKE_MOONCAKE,
-                            .local_hostname = "127.0.0.1",
-                            .listen_address = "127.0.0.1",
-                            .metadata_server = "P2PHANDSHAKE",
-                            .protocol = "tcp",
-                            .local_buffer_size = 1 << 20,
-                            .page_buffer_size = buffers,
-                            .max_wait_ms = 200};
+    td_kv_store_config c = WITH(td_kv_store_config, .library = TD_FAKE_MOONCAKE, .local_hostname = "127.0.0.1",
+                                .listen_address = "127.0.0.1", .metadata_server = "P2PHANDSHAKE", .protocol = "tcp",
+                                .local_buffer_size = 1 << 20, .page_buffer_size = buffers, .max_wait_ms = 200);
     td_error           err = {0};
     *n = (node){0};
     snprintf(n->folder, sizeof n->folder, "%s", folder);
@@ -357,7 +348,7 @@ TEST(every_byte_of_a_frame_counts) {
     sequence       s;
     td_page_format f = format(&n, 9);
     size_t         bytes = td_kv_page_frame_bytes(&f);
-    uint8_t       *frame = malloc(bytes);
+    FREED uint8_t *frame = malloc(bytes);
     assert_non_null(frame);
     memset(frame, 0xaa, bytes);
     fill(&s, 3, 9);
@@ -378,7 +369,6 @@ TEST(every_byte_of_a_frame_counts) {
     assert_string_equal(td_kv_page_frame_fault(&f, &other, frame, bytes), "it is another page");
     f.fingerprint.low++;
     assert_string_equal(td_kv_page_frame_fault(&f, &name, frame, bytes), "it is another page");
-    free(frame);
 }
 
 /* ---- --kv-store-config ---- */
@@ -444,5 +434,5 @@ TEST(config_is_read_and_refused) {
 
 int main(void) {
     td_log_set_level(TD_LOG_ERROR);
-    return tests_run(NULL, NULL);
+    return tests_run();
 }

@@ -37,6 +37,7 @@
 #include "core/error.h"
 #include "core/math/rng.h"
 #include "tandem.h"
+#include "tests/forms.h"
 
 #define VOCAB 260
 #define BYTE_BASE 4u
@@ -235,16 +236,9 @@ struct td_engine {
 };
 
 void td_engine_options_init(td_engine_options *o) {
-    *o = (td_engine_options){.load_format = "auto",
-                             .device = "host",
-                             .quantization = "auto",
-                             .expert_quantization = "auto",
-                             .kv_cache_dtype = "auto",
-                             .mem_fraction_static = 0.9,
-                             .page_size = 128,
-                             .chunked_prefill_size = 8192,
-                             .max_prefill_tokens = 16384,
-                             .decode_log_interval = 40};
+    *o = WITH(td_engine_options, .load_format = "auto", .device = "host", .quantization = "auto",
+              .expert_quantization = "auto", .kv_cache_dtype = "auto", .mem_fraction_static = 0.9, .page_size = 128,
+              .chunked_prefill_size = 8192, .max_prefill_tokens = 16384, .decode_log_interval = 40);
 }
 
 void td_request_params_init(td_request_params *p) {
@@ -448,31 +442,16 @@ void td_engine_close(td_engine *e, double grace_s) {
 }
 
 void td_engine_get_info(const td_engine *e, td_engine_info *info) {
-    *info = (td_engine_info){.architecture = "Fake",
-                             .model_type = "fake",
-                             .model_path = e->path,
-                             .device = "fake",
-                             .quantization = "none",
-                             .expert_quantization = "none",
-                             .expert_kernel = "none",
-                             .vocab_size = VOCAB,
-                             .context_length = e->o.context_length ? e->o.context_length : 4096,
-                             .max_total_tokens = 1 << 20,
-                             .kv_page_tokens = 128,
-                             .weight_bytes = (uint64_t)3 << 30,
-                             .expert_weight_bytes = (uint64_t)2 << 30,
-                             .kv_bytes = (uint64_t)1 << 29,
-                             .scratch_bytes = 1 << 20,
-                             .max_running_requests = max_running(e),
-                             .max_queued_requests = max_queued(e),
-                             .chunked_prefill_size = e->o.chunked_prefill_size,
-                             .device_bounds = {e->o.measure_bounds ? 30e9 : 0, 1e12, 1e11},
-                             .expert_bounds = {e->o.measure_bounds ? 60e9 : 0, 2e12, 2e11},
-                             .n_expert_nodes = 2,
-                             .expert_nodes = {{0, 0.75}, {1, 0.25}},
-                             .default_temperature = 0,
-                             .default_top_p = NAN,
-                             .default_repetition_penalty = NAN};
+    *info = WITH(td_engine_info, .architecture = "Fake", .model_type = "fake", .model_path = e->path, .device = "fake",
+                 .quantization = "none", .expert_quantization = "none", .expert_kernel = "none", .vocab_size = VOCAB,
+                 .context_length = e->o.context_length ? e->o.context_length : 4096, .max_total_tokens = 1 << 20,
+                 .kv_page_tokens = 128, .weight_bytes = (uint64_t)3 << 30, .expert_weight_bytes = (uint64_t)2 << 30,
+                 .kv_bytes = (uint64_t)1 << 29, .scratch_bytes = 1 << 20, .max_running_requests = max_running(e),
+                 .max_queued_requests = max_queued(e), .chunked_prefill_size = e->o.chunked_prefill_size,
+                 .device_bounds = {e->o.measure_bounds ? 30e9 : 0, 1e12, 1e11},
+                 .expert_bounds = {e->o.measure_bounds ? 60e9 : 0, 2e12, 2e11}, .n_expert_nodes = 2,
+                 .expert_nodes = {{0, 0.75}, {1, 0.25}}, .default_temperature = 0, .default_top_p = NAN,
+                 .default_repetition_penalty = NAN);
 }
 
 const td_tokenizer *td_engine_tokenizer(const td_engine *e) {
@@ -529,21 +508,10 @@ void td_engine_get_stats(td_engine *e, td_engine_stats *s) {
                                                           .share = 48,
                                                           .crossover = 700}};
     e->stats.has_page_store = true;
-    e->stats.page_store = (td_page_store_stats){.up = true,
-                                                .pages_out = 11,
-                                                .pages_in = 7,
-                                                .pages_bad = 1,
-                                                .pages_unsent = 2,
-                                                .lookups = 9,
-                                                .lookups_late = 3,
-                                                .lookups_refused = 4,
-                                                .failures = 5,
-                                                .out_s = 0.5,
-                                                .in_s = 0.25,
-                                                .page_bytes = 1000,
-                                                .buffers_used = 6,
-                                                .buffers = 8,
-                                                .lookups_open = 1};
+    e->stats.page_store =
+        WITH(td_page_store_stats, .up = true, .pages_out = 11, .pages_in = 7, .pages_bad = 1, .pages_unsent = 2,
+             .lookups = 9, .lookups_late = 3, .lookups_refused = 4, .failures = 5, .out_s = 0.5, .in_s = 0.25,
+             .page_bytes = 1000, .buffers_used = 6, .buffers = 8, .lookups_open = 1);
     *s = e->stats;
     pthread_mutex_unlock(&e->lock);
 }
@@ -559,13 +527,9 @@ bool td_engine_is_lost(td_engine *e, td_error *why) {
 uint32_t td_engine_get_cards(td_engine *e, td_card_stats out[TD_CARDS_MAX]) {
     pthread_mutex_lock(&e->lock);
     for (uint32_t i = 0; i < 2; i++)
-        out[i] = (td_card_stats){.memory_total = (uint64_t)32 << 30,
-                                 .memory_free = ((uint64_t)7 << 30) + i,
-                                 .launches = 5 * e->stats.steps_decode + i,
-                                 .captures = 3,
-                                 .replays = 2 * e->stats.steps_decode,
-                                 .failures = i,
-                                 .temperature_c = 40.5 + i};
+        out[i] = WITH(td_card_stats, .memory_total = (uint64_t)32 << 30, .memory_free = ((uint64_t)7 << 30) + i,
+                      .launches = 5 * e->stats.steps_decode + i, .captures = 3, .replays = 2 * e->stats.steps_decode,
+                      .failures = i, .temperature_c = 40.5 + i);
     pthread_mutex_unlock(&e->lock);
     return 2;
 }

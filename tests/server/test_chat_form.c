@@ -4,6 +4,8 @@
 #include "server/request/api_read.h"
 #include "tests/td_test.h"
 
+AT_END_OF(end_template, td_chat_template, td_chat_template_free)
+
 #define TEMPLATES TD_SOURCE_DIR "/tests/data/templates/"
 
 /* What stands before the messages' loop in all of them. */
@@ -59,28 +61,25 @@ static td_chat_template *compile(const char *source) {
 
 /* The text of a body, malloc'd; NULL with err filled. */
 static char *render(const char *source, const char *body, td_error *err) {
-    td_chat_template *t = compile(source);
-    td_chat_form      form;
-    td_api_request    r;
-    td_api_error      why;
-    char             *text = NULL;
-    size_t            len;
+    AT_END(end_template) td_chat_template     *t = compile(source);
+    td_chat_form                               form;
+    AT_END(td_api_request_free) td_api_request r;
+    td_api_error                               why;
+    char                                      *text = NULL;
+    size_t                                     len;
     td_chat_form_learn(&form, t, NULL, NULL);
     if (td_api_read(&td_api_chat, body, strlen(body), &(td_api_context){.info = &INFO}, &r, &why) != TD_OK)
         fail_msg("%s", why.message);
     *err = (td_error){0};
     if (td_chat_form_render(&form, r.chat.template_doc, &text, &len, err) != TD_OK) text = NULL;
-    td_api_request_free(&r);
-    td_chat_template_free(t);
     return text;
 }
 
 static void assert_renders(const char *source, const char *body, const char *expected) {
-    td_error err;
-    char    *text = render(source, body, &err);
+    td_error    err;
+    FREED char *text = render(source, body, &err);
     if (!text) fail_msg("%s\n%s", source, err.text);
     assert_string_equal(text, expected);
-    free(text);
 }
 
 TEST(calls_reach_every_kind_of_template) {
@@ -138,12 +137,12 @@ TEST(refusals_are_those_of_the_template) {
 TEST(tools_and_effort_that_nothing_shows) {
     td_chat_form form;
     for (int shows = 0; shows < 2; shows++) {
+        AT_END(end_template)
         td_chat_template *t = compile(shows ? "{{ tools | length if tools }}{{ reasoning_effort }}{{ messages[0].content }}"
                                             : "{{ messages[0].content }}");
         td_chat_form_learn(&form, t, NULL, NULL);
         assert_int_equal(form.ignores_tools, !shows);
         assert_int_equal(form.ignores_effort, !shows);
-        td_chat_template_free(t);
     }
     td_chat_form_learn(&form, NULL, NULL, NULL);
     assert_false(form.ignores_tools);
@@ -157,11 +156,10 @@ TEST(a_switch_for_thinking) {
                  {"{{ '<think></think>' if enable_thinking is defined and not enable_thinking }}", false},
                  {"{{ '<think>' if thinking else '</think>' }}", false}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        td_chat_form      form;
-        td_chat_template *t = compile(cases[i].source);
+        td_chat_form                           form;
+        AT_END(end_template) td_chat_template *t = compile(cases[i].source);
         td_chat_form_learn(&form, t, NULL, NULL);
         assert_int_equal(form.ignores_thinking, cases[i].ignores);
-        td_chat_template_free(t);
     }
 }
 

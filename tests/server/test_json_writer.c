@@ -39,12 +39,10 @@ TEST(test_structure) {
     td_jw_null(&b);
     td_jw_close(&b, ']');
     td_jw_close(&b, '}');
-    json_t *doc = read_back(&b),
-           *want = json_pack("{s:s, s:n, s:I, s:b, s:[i,i,i,[],{},f,n,n,{s:i},s,n]}", "s", "x", "none", "i",
-                             (json_int_t)INT64_MIN, "t", 1, "list", 0, 1, 2, 0.1, "a", 1, "ends with a bracket [");
+    json_auto_t *doc = read_back(&b),
+                *want = json_pack("{s:s, s:n, s:I, s:b, s:[i,i,i,[],{},f,n,n,{s:i},s,n]}", "s", "x", "none", "i",
+                                  (json_int_t)INT64_MIN, "t", 1, "list", 0, 1, 2, 0.1, "a", 1, "ends with a bracket [");
     assert_true(json_equal(doc, want));
-    json_decref(doc);
-    json_decref(want);
 }
 
 /* Every character comes back as it was. */
@@ -64,10 +62,9 @@ TEST(test_characters) {
         for (size_t i = 1; i < n; i++) text[i] = (char)(0x80 | (c >> 6 * (n - 1 - i) & 0x3f));
         td_jbuf b = {0};
         td_jw_text(&b, text, n);
-        json_t *doc = read_back(&b);
+        json_auto_t *doc = read_back(&b);
         assert_int_equal(json_string_length(doc), n);
         assert_memory_equal(json_string_value(doc), text, n);
-        json_decref(doc);
     }
 }
 

@@ -252,13 +252,12 @@ static const struct {
 
 TEST(refused_by_name) {
     for (size_t i = 0; i < sizeof REFUSED / sizeof *REFUSED; i++) {
-        char           body[4096];
-        td_api_request r;
-        td_api_error   err;
+        char                                       body[4096];
+        AT_END(td_api_request_free) td_api_request r;
+        td_api_error                               err;
         body_of(REFUSED[i].message, body, sizeof body);
         if (td_api_read(&td_api_messages, body, strlen(body), &(td_api_context){.info = &INFO}, &r, &err) == TD_OK)
             fail_msg("accepted: %s", body);
         if (err.http != 400 || !strstr(err.message, REFUSED[i].names)) fail_msg("%s\n%d %s", body, err.http, err.message);
-        td_api_request_free(&r);
     }
 }

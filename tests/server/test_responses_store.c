@@ -48,7 +48,7 @@ TEST(the_least_recently_used_goes) {
 }
 
 TEST(bytes_are_bounded) {
-    td_response_store s;
+    AT_END(td_response_store_close) td_response_store s;
     td_response_store_init(&s, 100, 10000);
     for (int i = 0; i < 50; i++) {
         char id[16];
@@ -62,11 +62,10 @@ TEST(bytes_are_bounded) {
     put(&s, "huge", NULL, 20000);
     assert_int_equal(s.n, 0);
     assert_int_equal(s.bytes, 0);
-    td_response_store_close(&s);
 }
 
 TEST(a_conversation_lives_while_it_is_needed) {
-    td_response_store s;
+    AT_END(td_response_store_close) td_response_store s;
     td_response_store_init(&s, 2, SIZE_MAX);
     put(&s, "1", NULL, 10);
     put(&s, "2", "1", 10);
@@ -86,13 +85,12 @@ TEST(a_conversation_lives_while_it_is_needed) {
     assert_int_equal(s.bytes, two / 2 * 3);
     assert_true(td_response_store_delete(&s, "3"));
     assert_int_equal(s.bytes, 0);
-    td_response_store_close(&s);
 }
 
 /* As long as conversations get: freeing one must not take a stack frame for each. */
 TEST(long_conversations_end) {
-    td_response_store s;
-    char              id[16], before[16] = "0";
+    AT_END(td_response_store_close) td_response_store s;
+    char                                              id[16], before[16] = "0";
     td_response_store_init(&s, 1, SIZE_MAX);
     put(&s, before, NULL, 1);
     for (int i = 1; i < 200000; i++) {
@@ -103,7 +101,6 @@ TEST(long_conversations_end) {
     assert_int_equal(s.n, 1);
     assert_true(td_response_store_delete(&s, before));
     assert_int_equal(s.bytes, 0);
-    td_response_store_close(&s);
 }
 
 typedef struct {

@@ -79,7 +79,7 @@ static inline void rule_break(const rule *broken, rule_rig *r) {
 static inline int rules_run(const char *speaker, void (*act)(const void *broken)) {
     g_speaker = speaker;
     g_rule_act = act;
-    return tests_run(NULL, NULL);
+    return tests_run();
 }
 
 #endif

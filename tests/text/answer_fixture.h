@@ -52,9 +52,8 @@ static inline void answer_on_event(void *user, const td_answer_event *e) {
     answer_require(text == !s->in_call || e->kind == TD_ANSWER_CALL_BEGIN, "text within a call, or a part of none");
     answer_require(!text || e->len > 0, "an empty text");
     if (s->whole_characters && e->text) {
-        json_t *characters = json_stringn(e->text, e->len);
+        json_auto_t *characters = json_stringn(e->text, e->len);
         answer_require(g_memory_ends || characters, "half a character");
-        json_decref(characters);
     }
     if (e->kind == TD_ANSWER_CONTENT) answer_put(s->content, &s->n_content, sizeof s->content, e->text, e->len);
     if (e->kind == TD_ANSWER_REASONING) answer_put(s->reasoning, &s->n_reasoning, sizeof s->reasoning, e->text, e->len);
@@ -82,10 +81,9 @@ static inline void answer_on_event(void *user, const td_answer_event *e) {
     const char  *arguments = s->calls + s->arguments_at;
     size_t       n = s->n_calls - s->arguments_at;
     json_error_t why;
-    json_t      *v = json_loadb(arguments, n, JSON_ALLOW_NUL, &why);
+    json_auto_t *v = json_loadb(arguments, n, JSON_ALLOW_NUL, &why);
     bool         large = !v && json_error_code(&why) == json_error_numeric_overflow; /* a number that only text holds */
     answer_require(g_memory_ends || large || json_is_object(v), "arguments that are no object");
-    json_decref(v);
 }
 
 /* Parse text, in pieces of 1 to step bytes (0: whole), of whole characters where s->whole_characters. @return false when

@@ -348,5 +348,5 @@ int main(void) {
         g_seed = 1;
     if (random) fclose(random);
     print_message("seed %llu\n", (unsigned long long)g_seed);
-    return tests_run(NULL, NULL);
+    return tests_run();
 }

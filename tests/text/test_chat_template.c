@@ -6,6 +6,8 @@
 #include "tandem.h"
 #include "tests/td_test.h"
 
+AT_END_OF(end_template, td_chat_template, td_chat_template_free)
+
 #define TEMPLATES TD_SOURCE_DIR "/tests/data/templates/"
 
 /* ---- allocations that fail: linked with --wrap=malloc,--wrap=calloc ---- */
@@ -39,8 +41,8 @@ static td_status compile(const char *source, size_t len, td_chat_template **t, t
 
 /* Compile and render; *text is NULL unless TD_OK. */
 static td_status render(const char *source, const char *request, char **text, td_error *err) {
-    td_chat_template *t = NULL;
-    size_t            len = 0;
+    AT_END(end_template) td_chat_template *t = NULL;
+    size_t                                 len = 0;
     *text = NULL;
     td_status status = compile(source, strlen(source), &t, err);
     if (status == TD_OK) status = td_chat_template_render(t, request, strlen(request), NULL, NULL, text, &len, err);
@@ -48,16 +50,14 @@ static td_status render(const char *source, const char *request, char **text, td
         assert_int_equal(len, strlen(*text));
     else
         assert_null(*text);
-    td_chat_template_free(t);
     return status;
 }
 
 static void assert_renders(const char *source, const char *request, const char *expected) {
-    td_error err;
-    char    *text;
+    td_error    err;
+    FREED char *text;
     if (render(source, request, &text, &err) != TD_OK) fail_msg("%s: %s", source, err.text);
     assert_string_equal(text, expected);
-    free(text);
 }
 
 static void assert_fails(const char *source, const char *request, td_status status, const char *words) {
@@ -95,7 +95,7 @@ static bool check_case(const json_t *c, const json_t *sources, const json_t *req
     const json_t *inline_source = json_array_get(sources, (size_t)json_integer_value(json_object_get(c, "source")));
     const char   *source = file ? bytes : json_string_value(inline_source);
     if (!file) n = json_string_length(inline_source);
-    char *request =
+    FREED char *request =
         json_dumps(json_array_get(requests, (size_t)json_integer_value(json_object_get(c, "request"))), JSON_ENCODE_ANY);
     td_chat_template *t = NULL;
     td_status         status = compile(source, n, &t, &err);
@@ -114,14 +114,13 @@ static bool check_case(const json_t *c, const json_t *sources, const json_t *req
                     expected ? json_string_value(expected) : json_string_value(json_object_get(c, "error")));
     td_chat_template_free(t);
     free(text);
-    free(request);
     free(bytes);
     return good;
 }
 
 TEST(renders_as_jinja2) {
     json_error_t e;
-    json_t      *doc = json_load_file(TEMPLATES "fixtures.json", JSON_ALLOW_NUL, &e);
+    json_auto_t *doc = json_load_file(TEMPLATES "fixtures.json", JSON_ALLOW_NUL, &e);
     if (!doc) fail_msg("fixtures.json: %s", e.text);
     const json_t *cases = json_object_get(doc, "cases");
     size_t        wrong = 0;
@@ -129,7 +128,6 @@ TEST(renders_as_jinja2) {
         wrong += !check_case(json_array_get(cases, k), json_object_get(doc, "sources"), json_object_get(doc, "requests"));
     print_message("%zu fixtures\n", json_array_size(cases));
     assert_true(json_array_size(cases) > 1000);
-    json_decref(doc);
     assert_int_equal(wrong, 0);
 }
 
@@ -345,16 +343,14 @@ TEST(deep_nesting_ends_with_an_error) {
         {"{% set x ", "| upper ", "%}{% endset %}", "", "", TD_EINVAL},
     };
     for (size_t k = 0; k < sizeof CASES / sizeof *CASES; k++) {
-        char *source = repeated(CASES[k].head, CASES[k].piece, CASES[k].middle, CASES[k].close, CASES[k].tail, 20000);
+        FREED char *source = repeated(CASES[k].head, CASES[k].piece, CASES[k].middle, CASES[k].close, CASES[k].tail, 20000);
         assert_fails(source, "{}", CASES[k].status, "nested deeper");
-        free(source);
     }
-    char *request = repeated("{\"a\": ", "[", "1", "]", "}", 1000);
+    FREED char *request = repeated("{\"a\": ", "[", "1", "]", "}", 1000);
     assert_fails("x", request, TD_EINVAL, "nested deeper");
-    free(request);
-    char *chain = repeated("{% if 0 %}", "{% elif 0 %}a", "", "", "{% else %}b{% endif %}", 20000); /* wide is not deep */
+    FREED char *chain =
+        repeated("{% if 0 %}", "{% elif 0 %}a", "", "", "{% else %}b{% endif %}", 20000); /* wide is not deep */
     assert_renders(chain, "{}", "b");
-    free(chain);
 }
 
 TEST(survives_failing_allocations) {
@@ -362,10 +358,10 @@ TEST(survives_failing_allocations) {
         "{% macro m(a) %}{{ a }}{% endmacro %}{% for x in range(40) %}{{ m('abc' * 900) | tojson }}{% endfor %}";
     bool done = false;
     for (long k = 0; k < 1000 && !done; k++) {
-        td_chat_template *t = NULL;
-        td_error          err;
-        char             *text = NULL;
-        size_t            len;
+        AT_END(end_template) td_chat_template *t = NULL;
+        td_error                               err;
+        FREED char                            *text = NULL;
+        size_t                                 len;
         allocations_left = k;
         td_status status = compile(SOURCE, sizeof SOURCE - 1, &t, &err);
         if (status == TD_OK) status = td_chat_template_render(t, "{}", 2, NULL, NULL, &text, &len, &err);
@@ -373,8 +369,6 @@ TEST(survives_failing_allocations) {
         assert_true(status == TD_OK || status == TD_ENOMEM || status == TD_EINVAL); /* EINVAL: jansson without memory */
         assert_true((text != NULL) == (status == TD_OK));
         done = status == TD_OK;
-        free(text);
-        td_chat_template_free(t);
     }
     assert_true(done);
 }
@@ -397,15 +391,14 @@ static void *render_many(void *arg) {
 
 TEST(threads_share_a_template) {
     static const char SOURCE[] = "{% for m in messages %}{{ m['role'] }}:{{ m.content }}{{ {'role': 1} }};{% endfor %}";
-    td_chat_template *t = NULL;
-    td_error          err;
-    pthread_t         thread[4];
-    void             *wrong;
+    AT_END(end_template) td_chat_template *t = NULL;
+    td_error                               err;
+    pthread_t                              thread[4];
+    void                                  *wrong;
     assert_int_equal(compile(SOURCE, sizeof SOURCE - 1, &t, &err), TD_OK);
     for (size_t k = 0; k < 4; k++) assert_int_equal(pthread_create(&thread[k], NULL, render_many, t), 0);
     for (size_t k = 0; k < 4; k++) {
         pthread_join(thread[k], &wrong);
         if (wrong) fail_msg("%s", (const char *)wrong);
     }
-    td_chat_template_free(t);
 }

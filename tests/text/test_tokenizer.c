@@ -11,6 +11,8 @@
 #include "text/tokenizer/tokenizer.h"
 #include "text/tokenizer/tokenizer_norm.h"
 
+AT_END_OF(end_tokenizer, td_tokenizer, td_tokenizer_close)
+
 static td_tokenizer *open_named(const char *name) {
     char path[1024];
     if (!strcmp(name, "tale"))
@@ -28,38 +30,34 @@ static td_tokenizer *open_bare(const char *name) {
     snprintf(path, sizeof path, "%s/%s/tokenizer.json", strcmp(name, "tale") ? TOKENIZERS : TD_SOURCE_DIR "/models",
              strcmp(name, "tale") ? name : "tale-v3-14m");
     size_t             len;
-    char              *text = fixture_read(path, &len);
+    FREED char        *text = fixture_read(path, &len);
     td_tokenizer_files files = {.tokenizer_json = text, .tokenizer_json_len = len};
     td_tokenizer      *tok = NULL;
     td_error           err = {0};
     if (td_tokenizer_load(&files, &tok, &err) != TD_OK) fail_msg("%s", err.text);
-    free(text);
     return tok;
 }
 
 static void check_encode(const td_tokenizer *tok, const json_t *text, bool parse_special, bool add_special,
                          const json_t *expected) {
-    uint32_t *ids;
-    size_t    n;
+    FREED uint32_t *ids;
+    size_t          n;
     assert_int_equal(
         td_tokenizer_encode(tok, json_string_value(text), json_string_length(text), parse_special, add_special, &ids, &n),
         TD_OK);
     fixture_same_ids(expected, ids, n, json_string_value(text));
-    free(ids);
 }
 
 static void check_decode(const td_tokenizer *tok, const json_t *list, bool skip_special, const json_t *expected) {
-    size_t    n = json_array_size(list), len;
-    uint32_t *ids = calloc(n + 1, sizeof *ids);
-    char     *text;
+    size_t          n = json_array_size(list), len;
+    FREED uint32_t *ids = calloc(n + 1, sizeof *ids);
+    FREED char     *text;
     for (size_t i = 0; i < n; i++) ids[i] = (uint32_t)json_integer_value(json_array_get(list, i));
     assert_int_equal(td_tokenizer_decode(tok, ids, n, skip_special, &text, &len), TD_OK);
     if (len != json_string_length(expected) || memcmp(text, json_string_value(expected), len) != 0) {
         char *e = json_dumps(list, 0);
         fail_msg("ids %s\nexpected: %s\ngot:      %s", e, json_string_value(expected), text);
     }
-    free(ids);
-    free(text);
 }
 
 /* A member that is left out of a row is the same as the plain one. */
@@ -73,25 +71,24 @@ TEST(published_vectors) {
     for (size_t k = 0; k < 2; k++) {
         char path[1024];
         snprintf(path, sizeof path, DATA "%s/vectors.jsonl", NAMES[k]);
-        td_tokenizer *tok = open_named(NAMES[k]);
-        json_t       *rows = fixture_lines(path), *row;
-        size_t        i;
+        AT_END(end_tokenizer) td_tokenizer *tok = open_named(NAMES[k]);
+        json_t                             *rows = fixture_lines(path), *row;
+        size_t                              i;
         json_array_foreach(rows, i, row) {
             check_encode(tok, json_object_get(row, "text"), true, false, json_object_get(row, "ids"));
             if (!strcmp(NAMES[k], "deepseek_v3")) /* qwen3 normalizes, so not every text comes back */
                 check_decode(tok, json_object_get(row, "ids"), false, json_object_get(row, "text"));
         }
         json_decref(rows);
-        td_tokenizer_close(tok);
     }
 }
 
 static void random_vectors(const char *name) {
     char path[1024];
     snprintf(path, sizeof path, DATA "%s/random.jsonl", name);
-    td_tokenizer *tok = open_bare(name);
-    json_t       *rows = fixture_lines(path), *row;
-    size_t        i;
+    AT_END(end_tokenizer) td_tokenizer *tok = open_bare(name);
+    json_t                             *rows = fixture_lines(path), *row;
+    size_t                              i;
     json_array_foreach(rows, i, row) {
         const json_t *text = json_object_get(row, "text"), *ids = json_object_get(row, "ids");
         if (text) {
@@ -105,7 +102,6 @@ static void random_vectors(const char *name) {
         check_decode(tok, ids, true, member_or(row, "skipped", text));
     }
     json_decref(rows);
-    td_tokenizer_close(tok);
 }
 
 TEST(random_deepseek_v3) {
@@ -123,16 +119,14 @@ static void check_repeated(const td_tokenizer *tok, const json_t *row) {
     const json_t *unit = json_object_get(row, "unit");
     size_t unit_len = json_string_length(unit), len = unit_len * (size_t)json_integer_value(json_object_get(row, "times")),
            n;
-    char     *text = malloc(len);
-    uint32_t *ids;
-    uint64_t  weighted = 0;
+    FREED char     *text = malloc(len);
+    FREED uint32_t *ids;
+    uint64_t        weighted = 0;
     for (size_t i = 0; i < len; i++) text[i] = json_string_value(unit)[i % unit_len];
     assert_int_equal(td_tokenizer_encode(tok, text, len, true, false, &ids, &n), TD_OK);
     for (size_t i = 0; i < n; i++) weighted += (i + 1) * ids[i];
     assert_int_equal(n, json_integer_value(json_object_get(row, "n")));
     assert_int_equal(weighted, json_integer_value(json_object_get(row, "weighted")));
-    free(ids);
-    free(text);
 }
 
 TEST(kimi_vectors) {
@@ -170,13 +164,13 @@ TEST(variants) {
     json_array_foreach(rows, i, row) {
         if (i == 0) continue;
         static const char *const PARTS[] = {"pre_tokenizer", "normalizer"};
-        json_t                  *spec = json_copy(json_object_get(json_array_get(rows, 0), "base"));
+        json_auto_t             *spec = json_copy(json_object_get(json_array_get(rows, 0), "base"));
         for (k = 0; k < 2; k++)
             if (json_object_get(row, PARTS[k])) json_object_set(spec, PARTS[k], json_object_get(row, PARTS[k]));
-        char              *json = json_dumps(spec, 0);
-        td_tokenizer_files files = {.tokenizer_json = json, .tokenizer_json_len = strlen(json)};
-        td_tokenizer      *tok = NULL;
-        td_error           err = {0};
+        FREED char                         *json = json_dumps(spec, 0);
+        td_tokenizer_files                  files = {.tokenizer_json = json, .tokenizer_json_len = strlen(json)};
+        AT_END(end_tokenizer) td_tokenizer *tok = NULL;
+        td_error                            err = {0};
         if (td_tokenizer_load(&files, &tok, &err) != TD_OK)
             fail_msg("%s: %s", json_string_value(json_object_get(row, "name")), err.text);
         print_message("%s\n", json_string_value(json_object_get(row, "name")));
@@ -184,9 +178,6 @@ TEST(variants) {
             check_encode(tok, text, true, false, json_array_get(json_object_get(row, "ids"), k));
             check_encode(tok, text, false, false, json_array_get(json_object_get(row, "plain"), k));
         }
-        td_tokenizer_close(tok);
-        free(json);
-        json_decref(spec);
     }
     json_decref(rows);
 }
@@ -240,18 +231,15 @@ TEST(invalid_utf8) {
         {"\xF0\x9F\x98 x", "\xEF\xBF\xBD x"},
         {"\xF4\x90\x80\x80", "\xEF\xBF\xBD\xEF\xBF\xBD\xEF\xBF\xBD\xEF\xBF\xBD"},
     };
-    td_tokenizer *tok = open_named("tale");
+    AT_END(end_tokenizer) td_tokenizer *tok = open_named("tale");
     for (size_t i = 0; i < sizeof CASES / sizeof *CASES; i++) {
-        uint32_t *ids;
-        size_t    n, len;
-        char     *text;
+        FREED uint32_t *ids;
+        size_t          n, len;
+        FREED char     *text;
         assert_int_equal(td_tokenizer_encode(tok, CASES[i].in, strlen(CASES[i].in), true, false, &ids, &n), TD_OK);
         assert_int_equal(td_tokenizer_decode(tok, ids, n, false, &text, &len), TD_OK);
         assert_string_equal(text, CASES[i].out);
-        free(ids);
-        free(text);
     }
-    td_tokenizer_close(tok);
 }
 
 /* A megabyte of one word, of white space, of marks out of order: with quadratic steps these would outlive the time limit. */
@@ -276,13 +264,13 @@ TEST(hostile_megabytes) {
         {"kimi", "\u0301"},
         {"kimi", " "},
     };
-    size_t len = 1 << 20;
-    char  *text = malloc(len);
+    size_t      len = 1 << 20;
+    FREED char *text = malloc(len);
     for (size_t i = 0; i < sizeof CASES / sizeof *CASES; i++) {
         if (i == 0 || strcmp(CASES[i].name, CASES[i - 1].name)) *state = open_named(CASES[i].name);
-        size_t    unit = strlen(CASES[i].unit), n, back_len, whole = len / unit * unit;
-        uint32_t *ids;
-        char     *back;
+        size_t          unit = strlen(CASES[i].unit), n, back_len, whole = len / unit * unit;
+        FREED uint32_t *ids;
+        FREED char     *back;
         for (size_t k = 0; k < whole; k++) text[k] = CASES[i].unit[k % unit];
         assert_int_equal(td_tokenizer_encode(*state, text, whole, true, false, &ids, &n), TD_OK);
         assert_int_equal(td_tokenizer_decode(*state, ids, n, false, &back, &back_len), TD_OK);
@@ -290,11 +278,8 @@ TEST(hostile_megabytes) {
             assert_int_equal(back_len, whole);
             assert_memory_equal(back, text, whole);
         }
-        free(ids);
-        free(back);
         if (i + 1 == sizeof CASES / sizeof *CASES || strcmp(CASES[i].name, CASES[i + 1].name)) td_tokenizer_close(*state);
     }
-    free(text);
 }
 
 /* NFC of every character, its decomposition, and either before a mark, against utf8proc's own. */
@@ -313,16 +298,14 @@ TEST(nfc_against_utf8proc) {
             n[1] += (size_t)utf8proc_encode_char(parts[i], (utf8proc_uint8_t *)in + n[1]);
         n[2] = n[1] + (size_t)utf8proc_encode_char(0x0301, (utf8proc_uint8_t *)in + n[1]);
         for (size_t i = 0; i < 3; i++) {
-            char             *got = NULL;
-            size_t            len;
-            utf8proc_uint8_t *want = NULL;
-            utf8proc_ssize_t  want_len =
+            FREED char             *got = NULL;
+            size_t                  len;
+            FREED utf8proc_uint8_t *want = NULL;
+            utf8proc_ssize_t        want_len =
                 utf8proc_map((utf8proc_uint8_t *)in, (utf8proc_ssize_t)n[i], &want, UTF8PROC_STABLE | UTF8PROC_COMPOSE);
             assert_int_equal(td_norm_apply(&nfc, in, n[i], &got, &len), TD_OK);
             if (len != (size_t)want_len || memcmp(got ? got : in, want, len) != 0)
                 fail_msg("NFC differs at U+%04X, case %zu", (unsigned)c, i);
-            free(got);
-            free(want);
         }
     }
 }
@@ -338,24 +321,23 @@ typedef struct {
 static void *encode_repeatedly(void *arg) {
     worker *w = arg;
     for (int i = 0; i < 8; i++) {
-        uint32_t *ids;
-        size_t    n;
-        int       k = i & 1; /* two tokenizers in turn: the word cache changes hands */
+        FREED uint32_t *ids;
+        size_t          n;
+        int             k = i & 1; /* two tokenizers in turn: the word cache changes hands */
         if (td_tokenizer_encode(w->tok[k], w->text, w->len, true, false, &ids, &n) != TD_OK ||
             (w->n_ids[k] && n != w->n_ids[k]))
             w->failed = true;
         w->n_ids[k] = n;
-        free(ids);
     }
     return NULL;
 }
 
 TEST(threads_agree) {
-    td_tokenizer *a = open_named("tale"), *b = open_named("kimi");
-    size_t        len;
-    char         *text = fixture_read(TD_SOURCE_DIR "/models/tale-v3-14m/valid.txt", &len);
-    worker        w[4];
-    pthread_t     t[4];
+    AT_END(end_tokenizer) td_tokenizer *a = open_named("tale"), *b = open_named("kimi");
+    size_t                              len;
+    FREED char                         *text = fixture_read(TD_SOURCE_DIR "/models/tale-v3-14m/valid.txt", &len);
+    worker                              w[4];
+    pthread_t                           t[4];
     for (int i = 0; i < 4; i++) {
         w[i] = (worker){.tok = {a, b}, .text = text, .len = len};
         assert_int_equal(pthread_create(&t[i], NULL, encode_repeatedly, &w[i]), 0);
@@ -365,7 +347,4 @@ TEST(threads_agree) {
         assert_false(w[i].failed);
         assert_true(w[i].n_ids[0] > 0 && w[i].n_ids[0] == w[0].n_ids[0] && w[i].n_ids[1] == w[0].n_ids[1]);
     }
-    free(text);
-    td_tokenizer_close(a);
-    td_tokenizer_close(b);
 }

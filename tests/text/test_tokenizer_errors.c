@@ -117,21 +117,20 @@ TEST(spoilt_json) {
             json_object_set_new(at, name, json_loads(s->replacement, JSON_DECODE_ANY, NULL));
         else
             json_object_del(at, name);
-        char         *json = json_dumps(root, 0);
+        FREED char   *json = json_dumps(root, 0);
         td_tokenizer *tok;
         td_error      err;
         td_status     st = load(json, strlen(json), NULL, &tok, &err);
         if (st != s->status || !strstr(err.text, s->sentence) || !strstr(err.text, "tokenizer.json"))
             fail_msg("%s = %s: status %d, '%s'", s->path, s->replacement ? s->replacement : "(none)", st, err.text);
-        free(json);
         json_decref(root);
     }
 }
 
 /* Every way to cut the file short is an error and never more than that. */
 TEST(truncated_json) {
-    json_t       *root = usable();
-    char         *json = json_dumps(root, JSON_COMPACT);
+    json_auto_t  *root = usable();
+    FREED char   *json = json_dumps(root, JSON_COMPACT);
     td_tokenizer *tok;
     td_error      err;
     assert_int_equal(load(json, strlen(json), NULL, &tok, &err), TD_OK);
@@ -142,8 +141,6 @@ TEST(truncated_json) {
         assert_int_equal(load(cut, len, NULL, &tok, &err), TD_EFORMAT);
         free(cut);
     }
-    free(json);
-    json_decref(root);
 }
 
 TEST(duplicate_keys) {
@@ -169,8 +166,8 @@ TEST(configs) {
         {"[]", TD_EFORMAT, "not a JSON object"},
         {"{", TD_EFORMAT, "tokenizer_config.json is not valid JSON"},
     };
-    json_t *root = usable();
-    char   *json = json_dumps(root, 0);
+    json_auto_t *root = usable();
+    FREED char  *json = json_dumps(root, 0);
     for (size_t i = 0; i < sizeof CASES / sizeof *CASES; i++) {
         td_tokenizer *tok;
         td_error      err;
@@ -178,30 +175,27 @@ TEST(configs) {
         if (st != CASES[i].status || !strstr(err.text, CASES[i].sentence))
             fail_msg("%s: %d '%s'", CASES[i].config, st, err.text);
         if (tok) {
-            uint32_t *ids;
-            size_t    n;
+            FREED uint32_t *ids;
+            size_t          n;
             assert_int_equal(td_tokenizer_encode(tok, "the", 3, true, true, &ids, &n), TD_OK);
             assert_int_equal(n, 2);
             assert_int_equal(ids[1], 257);
-            free(ids);
             td_tokenizer_close(tok);
         }
     }
-    free(json);
-    json_decref(root);
 }
 
 /* A vocabulary without the byte 4 (SmolLM2's is like that): text loses it, and what stood on both sides merges, in short
    words and in long ones. So it is with Hugging Face's tokenizers 0.23.3. */
 TEST(missing_byte) {
-    json_t       *root = usable();
+    json_auto_t  *root = usable();
     td_tokenizer *tok;
     td_error      err;
     char          text[100];
     json_object_set_new(json_object_get(root, "pre_tokenizer"), "use_regex",
                         json_false()); /* else words are cut at the byte */
     assert_int_equal(json_object_del(json_object_get(json_object_get(root, "model"), "vocab"), "\xC4\x84"), 0); /* U+0104 */
-    char *json = json_dumps(root, 0);
+    FREED char *json = json_dumps(root, 0);
     assert_int_equal(load(json, strlen(json), NULL, &tok, &err), TD_OK);
     for (size_t n_x = 0; n_x <= 60; n_x += 60) {
         uint32_t *ids;
@@ -217,15 +211,13 @@ TEST(missing_byte) {
         free(ids);
     }
     td_tokenizer_close(tok);
-    free(json);
-    json_decref(root);
 }
 
 TEST(ids_out_of_range) {
-    json_t *root = usable();
+    json_auto_t *root = usable();
     json_object_set_new(json_object_get(json_object_get(root, "model"), "vocab"), "zz",
                         json_integer(300)); /* 259..299 are gaps */
-    char         *json = json_dumps(root, 0);
+    FREED char   *json = json_dumps(root, 0);
     td_tokenizer *tok;
     td_error      err;
     assert_int_equal(load(json, strlen(json), NULL, &tok, &err), TD_OK);
@@ -240,8 +232,6 @@ TEST(ids_out_of_range) {
         assert_null(td_tokenizer_token(tok, BAD[i], &len, &special));
     }
     td_tokenizer_close(tok);
-    free(json);
-    json_decref(root);
 }
 
 TEST(tiktoken_files) {
@@ -329,15 +319,14 @@ TEST(regex_translation) {
         {"\\K", NULL},
     };
     for (size_t i = 0; i < sizeof CASES / sizeof *CASES; i++) {
-        char     *got = NULL;
-        td_error  err = {0};
-        td_status st = td_regex_translate(CASES[i].pattern, strlen(CASES[i].pattern), &got, &err);
+        FREED char *got = NULL;
+        td_error    err = {0};
+        td_status   st = td_regex_translate(CASES[i].pattern, strlen(CASES[i].pattern), &got, &err);
         if (!CASES[i].translated) {
             if (st != TD_ENOTSUP) fail_msg("'%s' should be refused, got '%s'", CASES[i].pattern, got);
         } else {
             if (st != TD_OK || strcmp(got, CASES[i].translated))
                 fail_msg("'%s' became '%s' (%s)", CASES[i].pattern, got ? got : "", err.text);
         }
-        free(got);
     }
 }

@@ -26,9 +26,9 @@ static inline char *fixture_read(const char *path, size_t *len) {
 
 /* A JSON array of the file's lines. */
 static inline json_t *fixture_lines(const char *path) {
-    size_t  len;
-    char   *text = fixture_read(path, &len);
-    json_t *rows = json_array();
+    size_t      len;
+    FREED char *text = fixture_read(path, &len);
+    json_t     *rows = json_array();
     for (char *line = text; *line;) {
         char        *end = strchr(line, '\n');
         json_error_t e;
@@ -37,7 +37,6 @@ static inline json_t *fixture_lines(const char *path) {
         json_array_append_new(rows, row);
         line = end + 1;
     }
-    free(text);
     assert_true(json_array_size(rows) > 0);
     return rows;
 }
@@ -47,11 +46,10 @@ static inline void fixture_same_ids(const json_t *expected, const uint32_t *ids,
     bool same = json_array_size(expected) == n;
     for (size_t i = 0; same && i < n; i++) same = json_integer_value(json_array_get(expected, i)) == ids[i];
     if (same) return;
-    char *e = json_dumps(expected, JSON_COMPACT);
+    FREED char *e = json_dumps(expected, JSON_COMPACT);
     print_error("text: %s\nexpected: %s\ngot:      [", text, e);
     for (size_t i = 0; i < n; i++) print_error("%s%u", i ? "," : "", ids[i]);
     print_error("]\n");
-    free(e);
     fail();
 }
 

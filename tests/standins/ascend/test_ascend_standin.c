@@ -18,6 +18,10 @@ static float random_value(void) { /* -1..1 */
     return (float)(int64_t)(seed >> 40) / (1 << 23) - 1;
 }
 
+static float f32(td_bf16 x) {
+    return td_bf16_to_f32(x);
+}
+
 static void fill(td_bf16 *x, size_t n) {
     for (size_t i = 0; i < n; i++) x[i] = td_f32_to_bf16(random_value());
 }
@@ -27,22 +31,39 @@ static void assert_near(double got, double want, double scale, const char *what,
         fail_msg("%s[%zu]: %g, and %g is right", what, i, got, want);
 }
 
-static int start(void **state) {
-    (void)state;
+BEFORE_ALL {
     rig_open(&rig);
-    return 0;
 }
 
-static int stop(void **state) {
-    (void)state;
+AFTER_ALL {
     rig_close(&rig);
-    return 0;
 }
 
-static void give_back(void *const *list, size_t n) {
-    for (size_t i = 0; i < n; i++) TRY(rig.acl->aclrtFree(list[i]));
+/* Device memory of a case: it is given back behind it. */
+static void  *given[64];
+static size_t n_given;
+
+static void *room(size_t bytes) {
+    assert_true(n_given < sizeof given / sizeof *given);
+    return given[n_given++] = rig_alloc(&rig, bytes);
 }
-#define GIVE_BACK(...) give_back((void *const[]){__VA_ARGS__}, sizeof((void *const[]){__VA_ARGS__}) / sizeof(void *))
+
+static void *upload(const void *from, size_t bytes) {
+    void *at = room(bytes);
+    TRY(rig.acl->aclrtMemcpy(at, bytes, from, bytes, TD_ACL_MEMCPY_HOST_TO_DEVICE));
+    return at;
+}
+#define UP(array) upload(array, sizeof(array))
+#define ROOM(array) room(sizeof(array))
+#define DOWN(array, from) rig_download(&rig, array, from, sizeof(array))
+
+static int give_back(void **state) {
+    (void)state;
+    while (n_given) TRY(rig.acl->aclrtFree(given[--n_given]));
+    return 0;
+}
+#undef TEST
+#define TEST(name) TEST_WITH(name, NULL, give_back)
 
 /* ---- products ---------------------------------------------------------------------------------- */
 
@@ -60,10 +81,8 @@ TEST(quantised_products) {
             nz[((k / 32 * 3 + n / 16) * 16 + n % 16) * 32 + k % 32] = w[n][k];        /* of [n, k]: [k1, n1, n0, k0] */
             nz_turned[((n / 32 * 7 + k / 16) * 16 + k % 16) * 32 + n % 32] = w[n][k]; /* of [k, n]: [n1, k1, k0, n0] */
         }
-    void *dx = rig_upload(&rig, x, sizeof x), *dw = rig_upload(&rig, w, sizeof w),
-         *dt = rig_upload(&rig, turned, sizeof turned), *dnz = rig_upload(&rig, nz, sizeof nz),
-         *dnt = rig_upload(&rig, nz_turned, sizeof nz_turned), *dxs = rig_upload(&rig, xs, sizeof xs),
-         *dws = rig_upload(&rig, ws, sizeof ws), *out = rig_alloc(&rig, M * ROWS * 2);
+    void *dx = UP(x), *dw = UP(w), *dt = UP(turned), *dnz = UP(nz), *dnt = UP(nz_turned), *dxs = UP(xs), *dws = UP(ws),
+         *out = room(M * ROWS * 2);
     td_acl_tensor *tx = T2(&rig, dx, TD_ACL_INT8, M, K), *txs = T1(&rig, dxs, TD_ACL_FLOAT, M),
                   *tws = T1(&rig, dws, TD_ACL_FLOAT, ROWS), *to = T2(&rig, out, TD_ACL_BF16, M, ROWS);
     td_acl_tensor *nd = T2(&rig, dw, TD_ACL_INT8, ROWS, K), *nd_turned = T2(&rig, dt, TD_ACL_INT8, K, ROWS);
@@ -90,7 +109,7 @@ TEST(quantised_products) {
                     0, to);
                 break;
         }
-        rig_download(&rig, got, out, sizeof got);
+        DOWN(got, out);
         for (int m = 0; m < M; m++)
             for (int n = 0; n < ROWS; n++) {
                 int32_t sum = 0;
@@ -98,7 +117,6 @@ TEST(quantised_products) {
                 assert_int_equal(got[m][n], td_f32_to_bf16((float)sum * ws[n] * xs[m]));
             }
     }
-    GIVE_BACK(dx, dw, dt, dnz, dnt, dxs, dws, out);
 }
 
 TEST(float_products) {
@@ -106,29 +124,28 @@ TEST(float_products) {
     td_bf16 x[M][B][K], w[B][K][COLUMNS], got[M][B][COLUMNS];
     fill(&x[0][0][0], sizeof x / 2);
     fill(&w[0][0][0], sizeof w / 2);
-    void *dx = rig_upload(&rig, x, sizeof x), *dw = rig_upload(&rig, w, sizeof w), *out = rig_alloc(&rig, sizeof got);
+    void             *dx = UP(x), *dw = UP(w), *out = ROOM(got);
     const int64_t     inside[] = {1, 0, 2}, plain[] = {0, 1, 2};
     td_acl_int_array *p1 = rig.acl->aclCreateIntArray(inside, 3), *p2 = rig.acl->aclCreateIntArray(plain, 3);
     const int64_t     x_view[] = {B, M, K}, x_strides[] = {K, B * K, 1}, x_storage[] = {M, B, K}, o_view[] = {B, M, COLUMNS};
     /* Heads inside, once by the operation that transposes and once by a view. */
     RUN(&rig, aclnnTransposeBatchMatMul, T3(&rig, dx, TD_ACL_BF16, M, B, K), T3(&rig, dw, TD_ACL_BF16, B, K, COLUMNS), NULL,
         NULL, p1, p2, p1, 0, 1, T3(&rig, out, TD_ACL_BF16, M, B, COLUMNS));
-    rig_download(&rig, got, out, sizeof got);
+    DOWN(got, out);
     td_acl_tensor *turned =
         rig.acl->aclCreateTensor(x_view, 3, TD_ACL_BF16, x_strides, 0, TD_ACL_FORMAT_ND, x_storage, 3, dx);
     td_bf16 again[B][M][COLUMNS];
     RUN(&rig, aclnnBatchMatMul, turned, T3(&rig, dw, TD_ACL_BF16, B, K, COLUMNS),
         rig_tensor(&rig, out, TD_ACL_BF16, 3, o_view), 0);
-    rig_download(&rig, again, out, sizeof again);
+    DOWN(again, out);
     for (int m = 0; m < M; m++)
         for (int b = 0; b < B; b++)
             for (int n = 0; n < COLUMNS; n++) {
                 double sum = 0;
-                for (int k = 0; k < K; k++) sum += (double)td_bf16_to_f32(x[m][b][k]) * td_bf16_to_f32(w[b][k][n]);
-                assert_near(td_bf16_to_f32(got[m][b][n]), sum, 4, "product", (size_t)n);
+                for (int k = 0; k < K; k++) sum += (double)f32(x[m][b][k]) * f32(w[b][k][n]);
+                assert_near(f32(got[m][b][n]), sum, 4, "product", (size_t)n);
                 assert_int_equal(got[m][b][n], again[b][m][n]);
             }
-    GIVE_BACK(dx, dw, out);
 }
 
 /* ---- rows -------------------------------------------------------------------------------------- */
@@ -143,55 +160,50 @@ TEST(norms_and_codes) {
     fill(gamma, H);
     memset(add[3], 0, sizeof add[3]);
     memset(x[3], 0, sizeof x[3]); /* a row of zeros */
-    void *dx = rig_upload(&rig, x, sizeof x), *da = rig_upload(&rig, add, sizeof add),
-         *dg = rig_upload(&rig, gamma, sizeof gamma), *dout = rig_alloc(&rig, sizeof out),
-         *dsum = rig_alloc(&rig, sizeof sum), *drstd = rig_alloc(&rig, sizeof rstd), *dcodes = rig_alloc(&rig, sizeof codes),
-         *dscale = rig_alloc(&rig, sizeof scale);
+    void *dx = UP(x), *da = UP(add), *dg = UP(gamma), *dout = ROOM(out), *dsum = ROOM(sum), *drstd = ROOM(rstd),
+         *dcodes = ROOM(codes), *dscale = ROOM(scale);
     td_acl_tensor *to = T2(&rig, dout, TD_ACL_BF16, ROWS, H);
     RUN(&rig, aclnnAddRmsNorm, T2(&rig, dx, TD_ACL_BF16, ROWS, H), T2(&rig, da, TD_ACL_BF16, ROWS, H),
         T1(&rig, dg, TD_ACL_BF16, H), 1e-6, to, T2(&rig, drstd, TD_ACL_FLOAT, ROWS, 1),
         T2(&rig, dsum, TD_ACL_BF16, ROWS, H));
     RUN(&rig, aclnnDynamicQuant, to, NULL, T2(&rig, dcodes, TD_ACL_INT8, ROWS, H), T1(&rig, dscale, TD_ACL_FLOAT, ROWS));
-    rig_download(&rig, out, dout, sizeof out);
-    rig_download(&rig, sum, dsum, sizeof sum);
-    rig_download(&rig, codes, dcodes, sizeof codes);
-    rig_download(&rig, scale, dscale, sizeof scale);
+    DOWN(out, dout);
+    DOWN(sum, dsum);
+    DOWN(codes, dcodes);
+    DOWN(scale, dscale);
     for (int r = 0; r < ROWS; r++) {
         double squares = 0, most = 0;
-        for (int i = 0; i < H; i++) squares += pow((double)td_bf16_to_f32(x[r][i]) + td_bf16_to_f32(add[r][i]), 2);
+        for (int i = 0; i < H; i++) squares += pow((double)f32(x[r][i]) + f32(add[r][i]), 2);
         for (int i = 0; i < H; i++) {
-            double s = (double)td_bf16_to_f32(x[r][i]) + td_bf16_to_f32(add[r][i]);
-            assert_near(td_bf16_to_f32(sum[r][i]), s, 1, "sum", (size_t)i);
-            assert_near(td_bf16_to_f32(out[r][i]), s / sqrt(squares / H + 1e-6) * td_bf16_to_f32(gamma[i]), 1, "norm",
-                        (size_t)i);
-            most = fmax(most, fabsf(td_bf16_to_f32(out[r][i])));
+            double s = (double)f32(x[r][i]) + f32(add[r][i]);
+            assert_near(f32(sum[r][i]), s, 1, "sum", (size_t)i);
+            assert_near(f32(out[r][i]), s / sqrt(squares / H + 1e-6) * f32(gamma[i]), 1, "norm", (size_t)i);
+            most = fmax(most, fabsf(f32(out[r][i])));
         }
         assert_true(fabs(scale[r] - most / 127) <= 1e-7 * most);
-        for (int i = 0; i < H; i++)
-            assert_true(fabs(codes[r][i] * (double)scale[r] - td_bf16_to_f32(out[r][i])) <= 0.5001 * scale[r]);
+        for (int i = 0; i < H; i++) assert_true(fabs(codes[r][i] * (double)scale[r] - f32(out[r][i])) <= 0.5001 * scale[r]);
     }
 
     float floats[ROWS][H];
-    void *dfloats = rig_alloc(&rig, sizeof floats);
+    void *dfloats = ROOM(floats);
     RUN(&rig, aclnnAddRmsNormCast, T2(&rig, dx, TD_ACL_BF16, ROWS, H), T2(&rig, da, TD_ACL_BF16, ROWS, H),
         T1(&rig, dg, TD_ACL_BF16, H), 1e-6, T2(&rig, dfloats, TD_ACL_FLOAT, ROWS, H), to,
         T2(&rig, drstd, TD_ACL_FLOAT, ROWS, 1), T2(&rig, dsum, TD_ACL_BF16, ROWS, H));
-    rig_download(&rig, floats, dfloats, sizeof floats);
-    rig_download(&rig, out, dout, sizeof out);
-    rig_download(&rig, sum, dsum, sizeof sum);
-    rig_download(&rig, rstd, drstd, sizeof rstd);
+    DOWN(floats, dfloats);
+    DOWN(out, dout);
+    DOWN(sum, dsum);
+    DOWN(rstd, drstd);
     for (int r = 0; r < ROWS; r++) {
         double squares = 0;
-        for (int i = 0; i < H; i++) squares += pow((double)td_bf16_to_f32(x[r][i]) + td_bf16_to_f32(add[r][i]), 2);
+        for (int i = 0; i < H; i++) squares += pow((double)f32(x[r][i]) + f32(add[r][i]), 2);
         assert_true(fabs(rstd[r] * sqrt(squares / H + 1e-6) - 1) < 1e-5);
         for (int i = 0; i < H; i++) {
-            double s = (double)td_bf16_to_f32(x[r][i]) + td_bf16_to_f32(add[r][i]);
-            assert_near(td_bf16_to_f32(sum[r][i]), s, 1, "sum", (size_t)i);
-            assert_true(fabs(floats[r][i] - s / sqrt(squares / H + 1e-6) * td_bf16_to_f32(gamma[i])) <= 1e-5);
+            double s = (double)f32(x[r][i]) + f32(add[r][i]);
+            assert_near(f32(sum[r][i]), s, 1, "sum", (size_t)i);
+            assert_true(fabs(floats[r][i] - s / sqrt(squares / H + 1e-6) * f32(gamma[i])) <= 1e-5);
             assert_int_equal(out[r][i], td_f32_to_bf16(floats[r][i]));
         }
     }
-    GIVE_BACK(dx, da, dg, dout, dsum, drstd, dcodes, dscale, dfloats);
 }
 
 /* Norm and codes in one, SwiGLU and codes in one: nothing is rounded but codes, to the nearest. */
@@ -206,50 +218,47 @@ TEST(codes_of_floats) {
     fill(gamma, H);
     memset(add[3], 0, sizeof add[3]);
     memset(x[3], 0, sizeof x[3]);
-    void *dx = rig_upload(&rig, x, sizeof x), *da = rig_upload(&rig, add, sizeof add),
-         *dg = rig_upload(&rig, gamma, sizeof gamma), *dsum = rig_alloc(&rig, sizeof sum),
-         *dcodes = rig_alloc(&rig, sizeof codes), *dscale = rig_alloc(&rig, sizeof scale), *dnone = rig_alloc(&rig, 512);
+    void *dx = UP(x), *da = UP(add), *dg = UP(gamma), *dsum = ROOM(sum), *dcodes = ROOM(codes), *dscale = ROOM(scale),
+         *dnone = room(512);
     RUN(&rig, aclnnAddRmsNormDynamicQuant, T2(&rig, dx, TD_ACL_BF16, ROWS, H), T2(&rig, da, TD_ACL_BF16, ROWS, H),
         T1(&rig, dg, TD_ACL_BF16, H), NULL, NULL, 1e-3, T2(&rig, dcodes, TD_ACL_INT8, ROWS, H),
         T1(&rig, dnone, TD_ACL_INT8, 1), T2(&rig, dsum, TD_ACL_BF16, ROWS, H), T1(&rig, dscale, TD_ACL_FLOAT, ROWS),
         T1(&rig, dnone, TD_ACL_FLOAT, ROWS));
-    rig_download(&rig, sum, dsum, sizeof sum);
-    rig_download(&rig, codes, dcodes, sizeof codes);
-    rig_download(&rig, scale, dscale, sizeof scale);
+    DOWN(sum, dsum);
+    DOWN(codes, dcodes);
+    DOWN(scale, dscale);
     RUN(&rig, aclnnDequantSwigluQuant, T2(&rig, dx, TD_ACL_BF16, ROWS, H), NULL, NULL, NULL, NULL, NULL, NULL, true, dynamic,
         T2(&rig, dcodes, TD_ACL_INT8, ROWS, H / 2), T1(&rig, dscale, TD_ACL_FLOAT, ROWS));
-    rig_download(&rig, gate_codes, dcodes, sizeof gate_codes);
-    rig_download(&rig, gate_scale, dscale, sizeof gate_scale);
+    DOWN(gate_codes, dcodes);
+    DOWN(gate_scale, dscale);
     /* The newer form, whose rows are one group: the same of rows of 64. */
     enum { WIDE = 64 };
     int8_t        grouped_codes[ROWS * H / WIDE][WIDE / 2];
     float         grouped_scale[ROWS * H / WIDE];
     const int64_t rows_of_64[] = {ROWS * H / WIDE};
-    void         *dall = rig_upload(&rig, rows_of_64, sizeof rows_of_64), *dgrouped = rig_alloc(&rig, sizeof grouped_codes),
-         *dgrouped_scale = rig_alloc(&rig, sizeof grouped_scale);
+    void         *dall = UP(rows_of_64), *dgrouped = ROOM(grouped_codes), *dgrouped_scale = ROOM(grouped_scale);
     RUN(&rig, aclnnDequantSwigluQuantV2, T2(&rig, dx, TD_ACL_BF16, ROWS * H / WIDE, WIDE), NULL, NULL, NULL, NULL, NULL,
         T1(&rig, dall, TD_ACL_INT64, 1), true, dynamic, TD_ACL_INT8, NULL, -1, 0, 7, 1.702, 1,
         T2(&rig, dgrouped, TD_ACL_INT8, ROWS * H / WIDE, WIDE / 2), T1(&rig, dgrouped_scale, TD_ACL_FLOAT, ROWS * H / WIDE));
-    rig_download(&rig, grouped_codes, dgrouped, sizeof grouped_codes);
-    rig_download(&rig, grouped_scale, dgrouped_scale, sizeof grouped_scale);
+    DOWN(grouped_codes, dgrouped);
+    DOWN(grouped_scale, dgrouped_scale);
     for (int r = 0; r < ROWS * H / WIDE; r++)
         for (int i = 0; i < WIDE / 2; i++) {
-            double a = td_bf16_to_f32((&x[0][0])[r * WIDE + i]);
-            double want = a / (1 + exp(-a)) * td_bf16_to_f32((&x[0][0])[r * WIDE + WIDE / 2 + i]);
+            double a = f32((&x[0][0])[r * WIDE + i]);
+            double want = a / (1 + exp(-a)) * f32((&x[0][0])[r * WIDE + WIDE / 2 + i]);
             assert_true(fabs(grouped_codes[r][i] * (double)grouped_scale[r] - want) <= 0.501 * grouped_scale[r]);
         }
-    GIVE_BACK(dall, dgrouped, dgrouped_scale);
     for (int r = 0; r < ROWS; r++) {
         double squares = 0, most = 0, gate_most = 0, y[H], gate[H / 2];
-        for (int i = 0; i < H; i++) squares += pow(y[i] = (double)td_bf16_to_f32(x[r][i]) + td_bf16_to_f32(add[r][i]), 2);
+        for (int i = 0; i < H; i++) squares += pow(y[i] = (double)f32(x[r][i]) + f32(add[r][i]), 2);
         for (int i = 0; i < H; i++) {
-            assert_near(td_bf16_to_f32(sum[r][i]), y[i], 1, "sum", (size_t)i);
-            y[i] = y[i] / sqrt(squares / H + 1e-3) * td_bf16_to_f32(gamma[i]);
+            assert_near(f32(sum[r][i]), y[i], 1, "sum", (size_t)i);
+            y[i] = y[i] / sqrt(squares / H + 1e-3) * f32(gamma[i]);
             most = fmax(most, fabs(y[i]));
         }
         for (int i = 0; i < H / 2; i++) {
-            double a = td_bf16_to_f32(x[r][i]);
-            gate[i] = a / (1 + exp(-a)) * td_bf16_to_f32(x[r][H / 2 + i]);
+            double a = f32(x[r][i]);
+            gate[i] = a / (1 + exp(-a)) * f32(x[r][H / 2 + i]);
             gate_most = fmax(gate_most, fabs(gate[i]));
         }
         assert_true(fabs(scale[r] - most / 127) <= 1e-5 * most && fabs(gate_scale[r] - gate_most / 127) <= 1e-5 * gate_most);
@@ -257,7 +266,6 @@ TEST(codes_of_floats) {
         for (int i = 0; i < H / 2; i++)
             assert_true(fabs(gate_codes[r][i] * (double)gate_scale[r] - gate[i]) <= 0.501 * gate_scale[r]);
     }
-    GIVE_BACK(dx, da, dg, dsum, dcodes, dscale, dnone);
 }
 
 /* An MLA's front from its formulas: products of codes, norm, codes, product, W_UK, pairs turned into halves, slots. */
@@ -270,15 +278,12 @@ TEST(latent_front) {
     static double cq[HCQ], kv[HCKV + DR], q[Q];
     int64_t       slots[ROWS] = {131, 7};
     char          mode[] = "PA_BSND";
-    void         *at[20];
-    int           n = 0;
 #define CODES(w, rows, columns)      \
     for (int i = 0; i < (rows); i++) \
         for (int j = 0; j < (columns); j++) (w)[i][j] = (int8_t)(random_value() * 127)
 #define TILES(w, rows, columns)      \
     for (int i = 0; i < (rows); i++) \
         for (int j = 0; j < (columns); j++) nz[((j / 32 * ((rows) / 16) + i / 16) * 16 + i % 16) * 32 + j % 32] = (w)[i][j]
-#define UP(a) (at[n++] = rig_upload(&rig, a, sizeof(a)))
 #define WEIGHT(w, rows, columns)                                                                                  \
     rig.acl->aclCreateTensor((const int64_t[]){rows, columns}, 2, TD_ACL_INT8, NULL, 0, TD_ACL_FORMAT_FRACTAL_NZ, \
                              (const int64_t[]){(columns) / 32, (rows) / 16, 16, 32}, 4, w)
@@ -311,10 +316,10 @@ TEST(latent_front) {
         T2(&rig, dsx, TD_ACL_FLOAT, ROWS, 1), T2(&rig, dsdq, TD_ACL_FLOAT, 1, HCQ), T2(&rig, dsuq, TD_ACL_FLOAT, 1, Q),
         T2(&rig, dskv, TD_ACL_FLOAT, 1, HCKV + DR), NULL, NULL, T2(&rig, dsmooth, TD_ACL_FLOAT, 1, HCQ), 1e-5, 1e-6, mode,
         T3(&rig, dquery, TD_ACL_BF16, ROWS, HEADS, HCKV), T3(&rig, dturned, TD_ACL_BF16, ROWS, HEADS, DR), NULL);
-    rig_download(&rig, query, dquery, sizeof query);
-    rig_download(&rig, turned, dturned, sizeof turned);
-    rig_download(&rig, latent, dlatent, sizeof latent);
-    rig_download(&rig, rope, drope, sizeof rope);
+    DOWN(query, dquery);
+    DOWN(turned, dturned);
+    DOWN(latent, dlatent);
+    DOWN(rope, drope);
     for (int r = 0; r < ROWS; r++) {
         double squares = 0, most = 0;
         for (int j = 0; j < HCQ; j++) {
@@ -323,7 +328,7 @@ TEST(latent_front) {
             squares += pow(cq[j] = (double)sum * sx[r] * sdq[j], 2);
         }
         for (int j = 0; j < HCQ; j++) {
-            cq[j] = cq[j] / sqrt(squares / HCQ + 1e-5) * td_bf16_to_f32(gq[j]) * smooth[j];
+            cq[j] = cq[j] / sqrt(squares / HCQ + 1e-5) * f32(gq[j]) * smooth[j];
             most = fmax(most, fabs(cq[j]));
         }
         for (int j = 0; j < Q; j++) {
@@ -338,17 +343,15 @@ TEST(latent_front) {
             if (j < HCKV) squares += kv[j] * kv[j];
         }
         for (int j = 0; j < HCKV; j++)
-            assert_near(td_bf16_to_f32(latent[slots[r]][j]), kv[j] / sqrt(squares / HCKV + 1e-6) * td_bf16_to_f32(gkv[j]), 1,
-                        "latent", (size_t)j);
+            assert_near(f32(latent[slots[r]][j]), kv[j] / sqrt(squares / HCKV + 1e-6) * f32(gkv[j]), 1, "latent", (size_t)j);
         for (int h = 0; h <= HEADS; h++) { /* the last one is the key's */
             const double  *from = h < HEADS ? q + h * (D + DR) + D : kv + HCKV;
             const td_bf16 *to = h < HEADS ? turned[r][h] : rope[slots[r]];
             for (int j = 0; j < DR; j++) {
                 int    pair = j % (DR / 2);
-                double a = from[2 * pair], b = from[2 * pair + 1], c = td_bf16_to_f32(cs[r][j]),
-                       s = td_bf16_to_f32(sn[r][j]);
+                double a = from[2 * pair], b = from[2 * pair + 1], c = f32(cs[r][j]), s = f32(sn[r][j]);
                 /* a code that is rounded the other way moves a query's value a little */
-                assert_near(td_bf16_to_f32(to[j]), j < DR / 2 ? a * c - b * s : b * c + a * s, h < HEADS ? 1000 : 10, "rope",
+                assert_near(f32(to[j]), j < DR / 2 ? a * c - b * s : b * c + a * s, h < HEADS ? 1000 : 10, "rope",
                             (size_t)j);
             }
         }
@@ -356,16 +359,15 @@ TEST(latent_front) {
             for (int j = 0; j < HCKV; j++) {
                 double sum = 0, size = 0;
                 for (int i = 0; i < D; i++) {
-                    double term = q[h * (D + DR) + i] * td_bf16_to_f32(wuk[h][i][j]);
+                    double term = q[h * (D + DR) + i] * f32(wuk[h][i][j]);
                     sum += term;
                     size += term * term;
                 }
                 /* each term is rounded by 2^-9 / sqrt(3) of itself, 0.3 BF16_EPS, of a thousand sums one is 4 times as far
                  */
-                assert_true(fabs(td_bf16_to_f32(query[r][h][j]) - sum) <= BF16_EPS * (fabs(sum) + 2 * sqrt(size)));
+                assert_true(fabs(f32(query[r][h][j]) - sum) <= BF16_EPS * (fabs(sum) + 2 * sqrt(size)));
             }
     }
-    give_back(at, (size_t)n);
 }
 
 /* Rows [latent, rope part] out of wider ones, normed, turned from pairs to halves, into their slots. */
@@ -379,34 +381,29 @@ TEST(latent_write) {
     fill(gamma, L);
     fill(&cs[0][0], ROWS * R);
     fill(&sn[0][0], ROWS * R);
-    void *dkv = rig_upload(&rig, kv, sizeof kv), *dg = rig_upload(&rig, gamma, sizeof gamma),
-         *dcs = rig_upload(&rig, cs, sizeof cs), *dsn = rig_upload(&rig, sn, sizeof sn),
-         *ds = rig_upload(&rig, slots, sizeof slots), *dl = rig_upload(&rig, latent, sizeof latent),
-         *dr = rig_upload(&rig, rope, sizeof rope), *du = rig_alloc(&rig, sizeof unread);
+    void *dkv = UP(kv), *dg = UP(gamma), *dcs = UP(cs), *dsn = UP(sn), *ds = UP(slots), *dl = UP(latent), *dr = UP(rope),
+         *du = ROOM(unread);
     RUN(&rig, aclnnKvRmsNormRopeCache,
         rig.acl->aclCreateTensor(view, 4, TD_ACL_BF16, strides, 0, TD_ACL_FORMAT_ND, storage, 2, dkv),
         T1(&rig, dg, TD_ACL_BF16, L), T4(&rig, dcs, TD_ACL_BF16, ROWS, 1, 1, R), T4(&rig, dsn, TD_ACL_BF16, ROWS, 1, 1, R),
         T1(&rig, ds, TD_ACL_INT64, ROWS), T4(&rig, dr, TD_ACL_BF16, 1, 128, 1, R), T4(&rig, dl, TD_ACL_BF16, 1, 128, 1, L),
         NULL, NULL, NULL, NULL, 1e-5, mode, false, T4(&rig, du, TD_ACL_BF16, ROWS, 1, 1, R),
         T4(&rig, du, TD_ACL_BF16, ROWS, 1, 1, L));
-    rig_download(&rig, latent, dl, sizeof latent);
-    rig_download(&rig, rope, dr, sizeof rope);
+    DOWN(latent, dl);
+    DOWN(rope, dr);
     for (int r = 0; r < ROWS; r++) {
         double squares = 0;
-        for (int i = 0; i < L; i++) squares += pow(td_bf16_to_f32(kv[r][i]), 2);
+        for (int i = 0; i < L; i++) squares += pow(f32(kv[r][i]), 2);
         for (int i = 0; i < L; i++)
-            assert_near(td_bf16_to_f32(latent[slots[r]][i]),
-                        td_bf16_to_f32(kv[r][i]) / sqrt(squares / L + 1e-5) * td_bf16_to_f32(gamma[i]), 1, "latent",
+            assert_near(f32(latent[slots[r]][i]), f32(kv[r][i]) / sqrt(squares / L + 1e-5) * f32(gamma[i]), 1, "latent",
                         (size_t)i);
         for (int i = 0; i < R; i++) {
-            double a = td_bf16_to_f32(kv[r][L + i % (R / 2) * 2]), b = td_bf16_to_f32(kv[r][L + i % (R / 2) * 2 + 1]);
+            double a = f32(kv[r][L + i % (R / 2) * 2]), b = f32(kv[r][L + i % (R / 2) * 2 + 1]);
             double turned = i < R / 2 ? -b : a;
-            assert_near(td_bf16_to_f32(rope[slots[r]][i]),
-                        (i < R / 2 ? a : b) * td_bf16_to_f32(cs[r][i]) + turned * td_bf16_to_f32(sn[r][i]), 1, "rope",
+            assert_near(f32(rope[slots[r]][i]), (i < R / 2 ? a : b) * f32(cs[r][i]) + turned * f32(sn[r][i]), 1, "rope",
                         (size_t)i);
         }
     }
-    GIVE_BACK(dkv, dg, dcs, dsn, ds, dl, dr, du);
 }
 
 TEST(gates_and_rope) {
@@ -418,25 +415,22 @@ TEST(gates_and_rope) {
         for (int i = 0; i < D; i++)
             cs[r][i] = td_f32_to_bf16(cosf((float)(r * (i % (D / 2) + 1)))),
             sn[r][i] = td_f32_to_bf16(sinf((float)(r * (i % (D / 2) + 1))));
-    void *dx = rig_upload(&rig, x, sizeof x), *dg = rig_alloc(&rig, sizeof g), *dq = rig_upload(&rig, q, sizeof q),
-         *dc = rig_upload(&rig, cs, sizeof cs), *ds = rig_upload(&rig, sn, sizeof sn), *dt = rig_alloc(&rig, sizeof turned);
+    void *dx = UP(x), *dg = ROOM(g), *dq = UP(q), *dc = UP(cs), *ds = UP(sn), *dt = ROOM(turned);
     RUN(&rig, aclnnSwiGlu, T2(&rig, dx, TD_ACL_BF16, ROWS, 2 * D), -1, T2(&rig, dg, TD_ACL_BF16, ROWS, D));
     RUN(&rig, aclnnRotaryPositionEmbedding, T3(&rig, dq, TD_ACL_BF16, ROWS, HEADS, D), T3(&rig, dc, TD_ACL_BF16, ROWS, 1, D),
         T3(&rig, ds, TD_ACL_BF16, ROWS, 1, D), 0, T3(&rig, dt, TD_ACL_BF16, ROWS, HEADS, D));
-    rig_download(&rig, g, dg, sizeof g);
-    rig_download(&rig, turned, dt, sizeof turned);
+    DOWN(g, dg);
+    DOWN(turned, dt);
     for (int r = 0; r < ROWS; r++)
         for (int i = 0; i < D; i++) {
-            double a = td_bf16_to_f32(x[r][i]), b = td_bf16_to_f32(x[r][D + i]);
-            assert_near(td_bf16_to_f32(g[r][i]), a / (1 + exp(-a)) * b, 1, "swiglu", (size_t)i);
+            double a = f32(x[r][i]), b = f32(x[r][D + i]);
+            assert_near(f32(g[r][i]), a / (1 + exp(-a)) * b, 1, "swiglu", (size_t)i);
             for (int h = 0; h < HEADS; h++) {
-                double other = i < D / 2 ? -td_bf16_to_f32(q[r][h][i + D / 2]) : td_bf16_to_f32(q[r][h][i - D / 2]);
-                assert_near(td_bf16_to_f32(turned[r][h][i]),
-                            td_bf16_to_f32(q[r][h][i]) * (double)td_bf16_to_f32(cs[r][i]) + other * td_bf16_to_f32(sn[r][i]),
-                            1, "rope", (size_t)i);
+                double other = i < D / 2 ? -f32(q[r][h][i + D / 2]) : f32(q[r][h][i - D / 2]);
+                assert_near(f32(turned[r][h][i]), f32(q[r][h][i]) * (double)f32(cs[r][i]) + other * f32(sn[r][i]), 1, "rope",
+                            (size_t)i);
             }
         }
-    GIVE_BACK(dx, dg, dq, dc, ds, dt);
 }
 
 /* Rows by index, written by index, cast, added, and the largest of them. */
@@ -448,10 +442,8 @@ TEST(small_operations) {
     const int32_t ids[N] = {7, 0, 7}, to[N] = {4, 8, 1};
     float         two = 2;
     fill(&table[0][0], TABLE * H);
-    void *dt = rig_upload(&rig, table, sizeof table), *di = rig_upload(&rig, ids, sizeof ids),
-         *dto = rig_upload(&rig, to, sizeof to), *dr = rig_alloc(&rig, sizeof rows), *dg = rig_alloc(&rig, sizeof rows),
-         *dw = rig_alloc(&rig, sizeof wide), *ds = rig_alloc(&rig, sizeof wide), *dh = rig_alloc(&rig, sizeof half),
-         *db = rig_alloc(&rig, sizeof best), *da = rig_alloc(&rig, sizeof at);
+    void *dt = UP(table), *di = UP(ids), *dto = UP(to), *dr = ROOM(rows), *dg = ROOM(rows), *dw = ROOM(wide),
+         *ds = ROOM(wide), *dh = ROOM(half), *db = ROOM(best), *da = ROOM(at);
     td_acl_tensor *tt = T2(&rig, dt, TD_ACL_BF16, TABLE, H), *tr = T2(&rig, dr, TD_ACL_BF16, N, H),
                   *tw = T2(&rig, dw, TD_ACL_FLOAT, N, H), *ts = T2(&rig, ds, TD_ACL_FLOAT, N, H);
     td_acl_scalar *alpha = rig.acl->aclCreateScalar(&two, TD_ACL_FLOAT);
@@ -462,21 +454,21 @@ TEST(small_operations) {
     RUN(&rig, aclnnCast, ts, TD_ACL_BF16, T2(&rig, dh, TD_ACL_BF16, N, H));
     RUN(&rig, aclnnTopk, ts, K, -1, true, true, T2(&rig, db, TD_ACL_FLOAT, N, K), T2(&rig, da, TD_ACL_INT64, N, K));
     RUN(&rig, aclnnScatterNdUpdate, tt, T2(&rig, dto, TD_ACL_INT32, N, 1), T2(&rig, dh, TD_ACL_BF16, N, H));
-    rig_download(&rig, rows, dr, sizeof rows);
-    rig_download(&rig, again, dg, sizeof again);
-    rig_download(&rig, wide, dw, sizeof wide);
-    rig_download(&rig, twice_wide, ds, sizeof twice_wide);
-    rig_download(&rig, half, dh, sizeof half);
-    rig_download(&rig, best, db, sizeof best);
-    rig_download(&rig, at, da, sizeof at);
+    DOWN(rows, dr);
+    DOWN(again, dg);
+    DOWN(wide, dw);
+    DOWN(twice_wide, ds);
+    DOWN(half, dh);
+    DOWN(best, db);
+    DOWN(at, da);
     td_bf16 after[TABLE][H];
-    rig_download(&rig, after, dt, sizeof after);
+    DOWN(after, dt);
     for (int r = 0; r < N; r++) {
         assert_memory_equal(rows[r], table[ids[r]], sizeof rows[r]);
         assert_memory_equal(again[r], table[ids[r]], sizeof rows[r]);
         assert_memory_equal(after[to[r]], half[r], sizeof half[r]);
         for (int i = 0; i < H; i++) {
-            assert_true(wide[r][i] == td_bf16_to_f32(rows[r][i]) && twice_wide[r][i] == 3 * wide[r][i]);
+            assert_true(wide[r][i] == f32(rows[r][i]) && twice_wide[r][i] == 3 * wide[r][i]);
             assert_int_equal(half[r][i], td_f32_to_bf16(twice_wide[r][i]));
         }
         for (int j = 0; j < K; j++) {
@@ -489,7 +481,6 @@ TEST(small_operations) {
     }
     assert_memory_equal(after[0], table[0], sizeof after[0]);
     TRY(rig.acl->aclDestroyScalar(alpha));
-    GIVE_BACK(dt, di, dto, dr, dg, dw, ds, dh, db, da);
 }
 
 /* ---- routers ----------------------------------------------------------------------------------- */
@@ -500,12 +491,11 @@ TEST(routers) {
     int32_t ids[ROWS][K];
     for (int i = 0; i < ROWS * E; i++) x[i / E][i % E] = 3 * random_value();
     for (int i = 0; i < E; i++) bias[i] = 0.1f * random_value();
-    void *dx = rig_upload(&rig, x, sizeof x), *db = rig_upload(&rig, bias, sizeof bias), *dw = rig_alloc(&rig, sizeof w),
-         *di = rig_alloc(&rig, sizeof ids);
+    void *dx = UP(x), *db = UP(bias), *dw = ROOM(w), *di = ROOM(ids);
     RUN(&rig, aclnnMoeGatingTopK, T2(&rig, dx, TD_ACL_FLOAT, ROWS, E), T1(&rig, db, TD_ACL_FLOAT, E), K, KEEP, GROUPS, 1, 0,
         1, false, 2.5, 1e-20, T2(&rig, dw, TD_ACL_FLOAT, ROWS, K), T2(&rig, di, TD_ACL_INT32, ROWS, K), NULL);
-    rig_download(&rig, w, dw, sizeof w);
-    rig_download(&rig, ids, di, sizeof ids);
+    DOWN(w, dw);
+    DOWN(ids, di);
     for (int r = 0; r < ROWS; r++) {
         double score[E], group[GROUPS], total = 0;
         for (int i = 0; i < E; i++) score[i] = 1 / (1 + exp(-x[r][i]));
@@ -536,8 +526,8 @@ TEST(routers) {
     }
     RUN(&rig, aclnnMoeGatingTopKSoftmaxV2, T2(&rig, dx, TD_ACL_FLOAT, ROWS, E), NULL, K, 0, false,
         T2(&rig, dw, TD_ACL_FLOAT, ROWS, K), T2(&rig, di, TD_ACL_INT32, ROWS, K), NULL);
-    rig_download(&rig, w, dw, sizeof w);
-    rig_download(&rig, ids, di, sizeof ids);
+    DOWN(w, dw);
+    DOWN(ids, di);
     for (int r = 0; r < ROWS; r++) {
         double all = 0;
         for (int i = 0; i < E; i++) all += exp(x[r][i]);
@@ -548,7 +538,6 @@ TEST(routers) {
             assert_true(fabs(w[r][j] - exp(x[r][ids[r][j]]) / all) < 1e-5);
         }
     }
-    GIVE_BACK(dx, db, dw, di);
 }
 
 /* ---- attention --------------------------------------------------------------------------------- */
@@ -569,10 +558,8 @@ TEST(grouped_attention) {
     for (int j = 0; j < KEYS0 + KEYS1; j++)
         slots[j] = j < KEYS0 ? table[0][j / BLOCK] * BLOCK + j % BLOCK : table[1][0] * BLOCK + j - KEYS0;
     size_t cache_bytes = (size_t)PAGES * KV * BLOCK * D * 2;
-    void  *dk = rig_upload(&rig, key, sizeof key), *dv = rig_upload(&rig, value, sizeof value),
-         *dq = rig_upload(&rig, q, sizeof q), *dm = rig_upload(&rig, mask, sizeof mask),
-         *ds = rig_upload(&rig, slots, sizeof slots), *dt = rig_upload(&rig, table, sizeof table),
-         *kc = rig_alloc(&rig, cache_bytes), *vc = rig_alloc(&rig, cache_bytes), *o = rig_alloc(&rig, sizeof out);
+    void  *dk = UP(key), *dv = UP(value), *dq = UP(q), *dm = UP(mask), *ds = UP(slots), *dt = UP(table),
+         *kc = room(cache_bytes), *vc = room(cache_bytes), *o = ROOM(out);
     td_acl_tensor *tk = T4(&rig, kc, TD_ACL_BF16, PAGES, KV, BLOCK, D), *tv = T4(&rig, vc, TD_ACL_BF16, PAGES, KV, BLOCK, D);
     char           mode[] = "NHSD", layout[] = "TND";
     RUN(&rig, aclnnScatterPaKvCache, T3(&rig, dk, TD_ACL_BF16, KEYS0 + KEYS1, KV, D), tk,
@@ -586,7 +573,7 @@ TEST(grouped_attention) {
         T2(&rig, dt, TD_ACL_INT32, SEQ, TABLE), NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL,
         NULL, HEADS, 0.088, 0, 0, layout, KV, 3, 0, BLOCK, 0, false, 0, 0, 0, T3(&rig, o, TD_ACL_BF16, ROWS, HEADS, D),
         NULL);
-    rig_download(&rig, out, o, sizeof out);
+    DOWN(out, o);
     for (int t = 0; t < ROWS; t++)
         for (int h = 0; h < HEADS; h++) {
             int first = t ? KEYS0 : 0,
@@ -594,22 +581,20 @@ TEST(grouped_attention) {
             double p[KEYS0], total = 0, want[D] = {0};
             for (int j = 0; j < n; j++) {
                 double dot = 0;
-                for (int i = 0; i < D; i++)
-                    dot += (double)td_bf16_to_f32(q[t][h][i]) * td_bf16_to_f32(key[first + j][h / 2][i]);
+                for (int i = 0; i < D; i++) dot += (double)f32(q[t][h][i]) * f32(key[first + j][h / 2][i]);
                 total += p[j] = exp(dot * 0.088);
             }
             for (int j = 0; j < n; j++)
-                for (int i = 0; i < D; i++) want[i] += p[j] / total * td_bf16_to_f32(value[first + j][h / 2][i]);
-            for (int i = 0; i < D; i++) assert_near(td_bf16_to_f32(out[t][h][i]), want[i], 4, "attention", (size_t)i);
+                for (int i = 0; i < D; i++) want[i] += p[j] / total * f32(value[first + j][h / 2][i]);
+            for (int i = 0; i < D; i++) assert_near(f32(out[t][h][i]), want[i], 4, "attention", (size_t)i);
         }
     TRY(rig.acl->aclDestroyTensorList(lk));
-    GIVE_BACK(dk, dv, dq, dm, ds, dt, kc, vc, o);
 }
 
 /* x [n] turned by halves at a position whose table row has cos, then sin. */
 static void turn_in_double(double *x, int n, const td_bf16 *row) {
     for (int i = 0; i < n / 2; i++) {
-        double a = x[i], b = x[n / 2 + i], c = td_bf16_to_f32(row[i]), s = td_bf16_to_f32(row[n / 2 + i]);
+        double a = x[i], b = x[n / 2 + i], c = f32(row[i]), s = f32(row[n / 2 + i]);
         x[i] = a * c - b * s;
         x[n / 2 + i] = b * c + a * s;
     }
@@ -623,9 +608,7 @@ TEST(rope_of_both) {
                   storage[] = {ROWS, WIDE};
     fill(&wide[0][0], ROWS * WIDE);
     fill(&table[0][0], POSITIONS * R);
-    void *dw = rig_upload(&rig, wide, sizeof wide), *dt = rig_upload(&rig, table, sizeof table),
-         *dp = rig_upload(&rig, positions, sizeof positions), *dq = rig_alloc(&rig, sizeof out[0]),
-         *dk = rig_alloc(&rig, sizeof out[0]);
+    void          *dw = UP(wide), *dt = UP(table), *dp = UP(positions), *dq = ROOM(out[0]), *dk = ROOM(out[0]);
     td_acl_tensor *part[2];
     for (int i = 0; i < 2; i++)
         part[i] = rig.acl->aclCreateTensor(view[i], 2, TD_ACL_BF16, strides, i ? AT + HEADS * D : AT, TD_ACL_FORMAT_ND,
@@ -633,17 +616,16 @@ TEST(rope_of_both) {
     RUN(&rig, aclnnRopeWithSinCosCache, T1(&rig, dp, TD_ACL_INT64, ROWS), part[0], part[1],
         T2(&rig, dt, TD_ACL_BF16, POSITIONS, R), NULL, D, true, T2(&rig, dq, TD_ACL_BF16, ROWS, HEADS * D),
         T2(&rig, dk, TD_ACL_BF16, ROWS, KV * D));
-    rig_download(&rig, out[0], dq, sizeof out[0]);
+    DOWN(out[0], dq);
     rig_download(&rig, out[1], dk, ROWS * KV * D * sizeof(td_bf16));
     for (int t = 0; t < ROWS; t++)
         for (int h = 0; h < HEADS + KV; h++) {
             double x[D];
-            for (int i = 0; i < D; i++) x[i] = td_bf16_to_f32(wide[t][AT + h * D + i]);
+            for (int i = 0; i < D; i++) x[i] = f32(wide[t][AT + h * D + i]);
             turn_in_double(x, R, table[positions[t]]);
             const td_bf16 *got = h < HEADS ? &out[0][t][h * D] : (const td_bf16 *)out[1] + (t * KV + h - HEADS) * D;
-            for (int i = 0; i < D; i++) assert_near(td_bf16_to_f32(got[i]), x[i], 2, "rope", (size_t)i);
+            for (int i = 0; i < D; i++) assert_near(f32(got[i]), x[i], 2, "rope", (size_t)i);
         }
-    GIVE_BACK(dw, dt, dp, dq, dk);
 }
 
 /* Norm, rope and write of q, k and v in one, into NZ pages; and attention over those, of one query. */
@@ -664,11 +646,8 @@ TEST(heads_front) {
             cos[t][i] = table[t][i % (D / 2)];
             sin[t][i] = table[t][D / 2 + i % (D / 2)];
         }
-    void *dx = rig_upload(&rig, qkv, sizeof qkv), *dqg = rig_upload(&rig, gamma[0], sizeof gamma[0]),
-         *dkg = rig_upload(&rig, gamma[1], sizeof gamma[1]), *dc = rig_upload(&rig, cos, sizeof cos),
-         *dsin = rig_upload(&rig, sin, sizeof sin), *ds = rig_upload(&rig, slots, sizeof slots),
-         *dq = rig_alloc(&rig, sizeof q), *kc = rig_alloc(&rig, sizeof cache[0]), *vc = rig_alloc(&rig, sizeof cache[1]),
-         *dt = rig_upload(&rig, pages, sizeof pages), *o = rig_alloc(&rig, sizeof out);
+    void *dx = UP(qkv), *dqg = UP(gamma[0]), *dkg = UP(gamma[1]), *dc = UP(cos), *dsin = UP(sin), *ds = UP(slots),
+         *dq = ROOM(q), *kc = ROOM(cache[0]), *vc = ROOM(cache[1]), *dt = UP(pages), *o = ROOM(out);
     td_acl_int_array *asize = rig.acl->aclCreateIntArray(size, 4), *aheads = rig.acl->aclCreateIntArray(heads, 3),
                      *akeys = rig.acl->aclCreateIntArray(keys, 1);
     RUN(&rig, aclnnQkvRmsNormRopeCache, T2(&rig, dx, TD_ACL_BF16, ROWS, N * D), T1(&rig, dqg, TD_ACL_BF16, D),
@@ -676,21 +655,19 @@ TEST(heads_front) {
         T1(&rig, ds, TD_ACL_INT64, ROWS), T2(&rig, dq, TD_ACL_BF16, ROWS, HEADS * D),
         T4(&rig, kc, TD_ACL_BF16, PAGES, TILES, BLOCK, 16), T4(&rig, vc, TD_ACL_BF16, PAGES, TILES, BLOCK, 16), NULL, NULL,
         NULL, NULL, asize, aheads, 1e-5, mode, NULL, NULL, NULL);
-    rig_download(&rig, q, dq, sizeof q);
-    rig_download(&rig, cache[0], kc, sizeof cache[0]);
-    rig_download(&rig, cache[1], vc, sizeof cache[1]);
+    DOWN(q, dq);
+    DOWN(cache[0], kc);
+    DOWN(cache[1], vc);
     for (int t = 0; t < ROWS; t++)
         for (int h = 0; h < N; h++) {
             double squares = 0, *x = want[t][h];
-            for (int i = 0; i < D; i++) squares += pow(x[i] = td_bf16_to_f32(qkv[t][h][i]), 2);
-            for (int i = 0; i < D && h < HEADS + KV; i++)
-                x[i] *= td_bf16_to_f32(gamma[h >= HEADS][i]) / sqrt(squares / D + 1e-5);
+            for (int i = 0; i < D; i++) squares += pow(x[i] = f32(qkv[t][h][i]), 2);
+            for (int i = 0; i < D && h < HEADS + KV; i++) x[i] *= f32(gamma[h >= HEADS][i]) / sqrt(squares / D + 1e-5);
             if (h < HEADS + KV) turn_in_double(x, D, table[t]);
             int head = (h - HEADS) % KV;
             for (int i = 0; i < D; i++)
-                assert_near(
-                    td_bf16_to_f32(h < HEADS ? q[t][h][i] : cache[h >= HEADS + KV][2][(head * D + i) / 16][t][i % 16]), x[i],
-                    4, "front", (size_t)i);
+                assert_near(f32(h < HEADS ? q[t][h][i] : cache[h >= HEADS + KV][2][(head * D + i) / 16][t][i % 16]), x[i], 4,
+                            "front", (size_t)i);
         }
     const int64_t       nz[] = {PAGES, KV, D / 16, BLOCK, 16};
     td_acl_tensor      *tk = rig_tensor(&rig, kc, TD_ACL_BF16, 5, nz), *tv = rig_tensor(&rig, vc, TD_ACL_BF16, 5, nz);
@@ -700,26 +677,24 @@ TEST(heads_front) {
         NULL, NULL, NULL, NULL, NULL, NULL, NULL, T2(&rig, dt, TD_ACL_INT32, 1, 1), NULL, NULL, NULL, NULL, NULL, NULL, NULL,
         NULL, NULL, NULL, NULL, NULL, NULL, NULL, HEADS, 0.088, 0, 0, layout, KV, 0, 0, BLOCK, 0, false, 0, 0, 0,
         T4(&rig, o, TD_ACL_BF16, 1, 1, HEADS, D), NULL);
-    rig_download(&rig, out, o, sizeof out);
+    DOWN(out, o);
     for (int h = 0; h < HEADS; h++) {
         double p[ROWS], total = 0;
         for (int j = 0; j < ROWS; j++) {
             double dot = 0;
-            for (int i = 0; i < D; i++)
-                dot += td_bf16_to_f32(q[0][h][i]) * (double)td_bf16_to_f32(cache[0][2][(h / 2 * D + i) / 16][j][i % 16]);
+            for (int i = 0; i < D; i++) dot += f32(q[0][h][i]) * (double)f32(cache[0][2][(h / 2 * D + i) / 16][j][i % 16]);
             total += p[j] = exp(dot * 0.088);
         }
         for (int i = 0; i < D; i++) {
             double sum = 0;
             for (int j = 0; j < ROWS; j++) sum += p[j] / total * want[j][HEADS + KV + h / 2][i];
-            assert_near(td_bf16_to_f32(out[h][i]), sum, 4, "attention over NZ", (size_t)i);
+            assert_near(f32(out[h][i]), sum, 4, "attention over NZ", (size_t)i);
         }
     }
     TRY(rig.acl->aclDestroyTensorList(lk));
     TRY(rig.acl->aclDestroyTensorList(lv));
     TRY(rig.acl->aclDestroyIntArray(asize));
     TRY(rig.acl->aclDestroyIntArray(aheads));
-    GIVE_BACK(dx, dqg, dkg, dc, dsin, ds, dq, kc, vc, dt, o);
 }
 
 /* MLA: two sequences that generate, against the latent itself (BSND, pages, rope apart), and a prompt of five rows with keys
@@ -737,9 +712,7 @@ TEST(latent_attention) {
     fill(&rope[0][0][0], sizeof rope / 2);
     fill(&q[0][0][0], sizeof q / 2);
     fill(&qr[0][0][0], sizeof qr / 2);
-    void *dl = rig_upload(&rig, latent, sizeof latent), *dr = rig_upload(&rig, rope, sizeof rope),
-         *dq = rig_upload(&rig, q, sizeof q), *dqr = rig_upload(&rig, qr, sizeof qr),
-         *dt = rig_upload(&rig, table, sizeof table), *o = rig_alloc(&rig, sizeof out);
+    void               *dl = UP(latent), *dr = UP(rope), *dq = UP(q), *dqr = UP(qr), *dt = UP(table), *o = ROOM(out);
     td_acl_tensor      *cache = T3(&rig, dl, TD_ACL_BF16, PAGES, BLOCK, D);
     td_acl_tensor_list *lk = rig.acl->aclCreateTensorList((const td_acl_tensor *const[]){cache}, 1);
     td_acl_int_array   *ak = rig.acl->aclCreateIntArray(keys, SEQ), *ar = rig.acl->aclCreateIntArray(rows, 1);
@@ -747,24 +720,22 @@ TEST(latent_attention) {
         NULL, NULL, NULL, NULL, NULL, NULL, NULL, T2(&rig, dt, TD_ACL_INT32, SEQ, TABLE), NULL, NULL, NULL, NULL, NULL, NULL,
         NULL, NULL, NULL, T4(&rig, dqr, TD_ACL_BF16, SEQ, 1, HEADS, R), T3(&rig, dr, TD_ACL_BF16, PAGES, BLOCK, R), NULL,
         HEADS, 0.06, 0, 0, bsnd, 1, 0, 0, BLOCK, 0, false, 0, 0, T4(&rig, o, TD_ACL_BF16, SEQ, 1, HEADS, D), NULL);
-    rig_download(&rig, out, o, sizeof out);
+    DOWN(out, o);
     for (int b = 0; b < SEQ; b++)
         for (int h = 0; h < HEADS; h++) {
             double p[130], total = 0, want[D] = {0};
             for (int j = 0; j < keys[b]; j++) {
                 const td_bf16 *c = latent[table[b][j / BLOCK]][j % BLOCK], *r = rope[table[b][j / BLOCK]][j % BLOCK];
                 double         dot = 0;
-                for (int i = 0; i < D; i++) dot += (double)td_bf16_to_f32(q[b][h][i]) * td_bf16_to_f32(c[i]);
-                for (int i = 0; i < R; i++) dot += (double)td_bf16_to_f32(qr[b][h][i]) * td_bf16_to_f32(r[i]);
+                for (int i = 0; i < D; i++) dot += (double)f32(q[b][h][i]) * f32(c[i]);
+                for (int i = 0; i < R; i++) dot += (double)f32(qr[b][h][i]) * f32(r[i]);
                 total += p[j] = exp(dot * 0.06);
             }
             for (int j = 0; j < keys[b]; j++)
-                for (int i = 0; i < D; i++)
-                    want[i] += p[j] / total * td_bf16_to_f32(latent[table[b][j / BLOCK]][j % BLOCK][i]);
-            for (int i = 0; i < D; i++) assert_near(td_bf16_to_f32(out[b][h][i]), want[i], 4, "absorbed", (size_t)i);
+                for (int i = 0; i < D; i++) want[i] += p[j] / total * f32(latent[table[b][j / BLOCK]][j % BLOCK][i]);
+            for (int i = 0; i < D; i++) assert_near(f32(out[b][h][i]), want[i], 4, "absorbed", (size_t)i);
         }
     TRY(rig.acl->aclDestroyTensorList(lk));
-    GIVE_BACK(dl, dr, dq, dqr, dt, o);
 
     fill(&k2[0][0][0], sizeof k2 / 2);
     fill(&v2[0][0][0], sizeof v2 / 2);
@@ -772,10 +743,7 @@ TEST(latent_attention) {
     fill(&q2[0][0][0], sizeof q2 / 2);
     fill(&qr2[0][0][0], sizeof qr2 / 2);
     for (int i = 0; i < 2048; i++) memset(mask[i] + i + 1, 1, (size_t)(2047 - i));
-    void *dk2 = rig_upload(&rig, k2, sizeof k2), *dv2 = rig_upload(&rig, v2, sizeof v2),
-         *dkr2 = rig_upload(&rig, kr2, sizeof kr2), *dq2 = rig_upload(&rig, q2, sizeof q2),
-         *dqr2 = rig_upload(&rig, qr2, sizeof qr2), *dm = rig_upload(&rig, mask, sizeof mask),
-         *o2 = rig_alloc(&rig, sizeof out2);
+    void *dk2 = UP(k2), *dv2 = UP(v2), *dkr2 = UP(kr2), *dq2 = UP(q2), *dqr2 = UP(qr2), *dm = UP(mask), *o2 = ROOM(out2);
     td_acl_tensor_list *l2 =
         rig.acl->aclCreateTensorList((const td_acl_tensor *const[]){T3(&rig, dk2, TD_ACL_BF16, ROWS, H2, D2)}, 1);
     td_acl_tensor_list *m2 =
@@ -785,23 +753,22 @@ TEST(latent_attention) {
         NULL, NULL, NULL, NULL, NULL, NULL, T3(&rig, dqr2, TD_ACL_BF16, ROWS, H2, R),
         T3(&rig, dkr2, TD_ACL_BF16, ROWS, H2, R), NULL, H2, 0.07, 0, 0, tnd, H2, 3, 0, 0, 0, false, 0, 0,
         T3(&rig, o2, TD_ACL_BF16, ROWS, H2, D2), NULL);
-    rig_download(&rig, out2, o2, sizeof out2);
+    DOWN(out2, o2);
     for (int t = 0; t < ROWS; t++)
         for (int h = 0; h < H2; h++) {
             double p[ROWS], total = 0, want[D2] = {0};
             for (int j = 0; j <= t; j++) {
                 double dot = 0;
-                for (int i = 0; i < D2; i++) dot += (double)td_bf16_to_f32(q2[t][h][i]) * td_bf16_to_f32(k2[j][h][i]);
-                for (int i = 0; i < R; i++) dot += (double)td_bf16_to_f32(qr2[t][h][i]) * td_bf16_to_f32(kr2[j][h][i]);
+                for (int i = 0; i < D2; i++) dot += (double)f32(q2[t][h][i]) * f32(k2[j][h][i]);
+                for (int i = 0; i < R; i++) dot += (double)f32(qr2[t][h][i]) * f32(kr2[j][h][i]);
                 total += p[j] = exp(dot * 0.07);
             }
             for (int j = 0; j <= t; j++)
-                for (int i = 0; i < D2; i++) want[i] += p[j] / total * td_bf16_to_f32(v2[j][h][i]);
-            for (int i = 0; i < D2; i++) assert_near(td_bf16_to_f32(out2[t][h][i]), want[i], 4, "expanded", (size_t)i);
+                for (int i = 0; i < D2; i++) want[i] += p[j] / total * f32(v2[j][h][i]);
+            for (int i = 0; i < D2; i++) assert_near(f32(out2[t][h][i]), want[i], 4, "expanded", (size_t)i);
         }
     TRY(rig.acl->aclDestroyTensorList(l2));
     TRY(rig.acl->aclDestroyTensorList(m2));
-    GIVE_BACK(dk2, dv2, dkr2, dq2, dqr2, dm, o2);
 }
 
 /* ---- the runtime ------------------------------------------------------------------------------- */
@@ -809,7 +776,7 @@ TEST(latent_attention) {
 TEST(replays_by_address) {
     enum { BYTES = 4096 };
     uint8_t     *from = rig_pinned(&rig, BYTES), *to = rig_pinned(&rig, BYTES);
-    void        *a = rig_alloc(&rig, BYTES), *b = rig_alloc(&rig, BYTES);
+    void        *a = room(BYTES), *b = room(BYTES);
     td_acl_event go, back;
     td_acl_graph graph;
     TRY(rig.acl->aclrtCreateEventExWithFlag(&go, TD_ACL_EVENT_SYNC));
@@ -835,7 +802,6 @@ TEST(replays_by_address) {
     TRY(rig.acl->aclrtDestroyEvent(back));
     TRY(rig.acl->aclrtFreeHost(from));
     TRY(rig.acl->aclrtFreeHost(to));
-    GIVE_BACK(a, b);
 }
 
 typedef struct {
@@ -852,7 +818,7 @@ static void hand_over(void *arg) { /* between two copies: sees the first one's b
 
 TEST(callbacks_in_order) {
     uint8_t     *up = rig_pinned(&rig, 64), *down = rig_pinned(&rig, 64);
-    void        *device = rig_alloc(&rig, 64);
+    void        *device = room(64);
     hand         h = {up, down, 0};
     td_acl_graph graph;
     rig_report_start(&rig, rig.stream);
@@ -870,12 +836,11 @@ TEST(callbacks_in_order) {
     TRY(rig.acl->aclmdlRIDestroy(graph));
     TRY(rig.acl->aclrtFreeHost(up));
     TRY(rig.acl->aclrtFreeHost(down));
-    GIVE_BACK(device);
 }
 
 TEST(values_hold_streams) {
     const uint64_t zero = 0;
-    void          *word = rig_upload(&rig, &zero, sizeof zero);
+    void          *word = upload(&zero, sizeof zero);
     uint64_t      *seen = rig_pinned(&rig, 64);
     for (uint64_t i = 1; i < 10; i++) {
         TRY(rig.acl->aclrtValueWait(word, i, TD_ACL_STREAM_WAIT_VALUE_EQ, rig.stream));
@@ -888,7 +853,6 @@ TEST(values_hold_streams) {
         assert_int_equal(*seen, i);
     }
     TRY(rig.acl->aclrtFreeHost(seen));
-    GIVE_BACK(word);
 }
 
 TEST(memory_runs_out) {
@@ -900,7 +864,7 @@ TEST(memory_runs_out) {
     assert_int_equal(rig.acl->aclrtMalloc(&more, 64, TD_ACL_MEM_MALLOC_HUGE_FIRST), TD_ACL_ERROR_RT_MEMORY_ALLOCATION);
     assert_non_null(strstr(rig.acl->aclGetRecentErrMsg(), "64 more do not fit"));
     assert_null(rig.acl->aclGetRecentErrMsg());
-    GIVE_BACK(big);
+    TRY(rig.acl->aclrtFree(big));
 }
 
 /* ---- two cards --------------------------------------------------------------------------------- */
@@ -936,7 +900,8 @@ static void *join_in(void *arg) {
     TRY(rig.acl->aclrtMemcpy(m->sum, sizeof m->sum, dout, sizeof m->sum, TD_ACL_MEMCPY_DEVICE_TO_HOST));
     TRY(rig.acl->aclrtMemcpy(m->all, sizeof m->all, dall, sizeof m->all, TD_ACL_MEMCPY_DEVICE_TO_HOST));
     TRY(rig.acl->HcclCommDestroy(comm));
-    GIVE_BACK(dx, dout, dhalf, dall);
+    void *const all[] = {dx, dout, dhalf, dall};
+    for (int i = 0; i < 4; i++) TRY(rig.acl->aclrtFree(all[i]));
     TRY(rig.acl->aclrtDestroyStream(s));
     TRY(rig.acl->aclrtDestroyContext(c));
     return NULL;
@@ -953,7 +918,7 @@ TEST(two_cards) {
     for (int i = 0; i < 2; i++)
         for (int k = 0; k < 8; k++) {
             assert_true(members[i].sum[k] == 3.0f * (float)(k + 1));
-            assert_true(td_bf16_to_f32(members[i].all[k]) == (float)(k < 4 ? k : 10 + k - 4));
+            assert_true(f32(members[i].all[k]) == (float)(k < 4 ? k : 10 + k - 4));
         }
 }
 
@@ -987,21 +952,17 @@ TEST(experts) {
             scale16[e][n] = td_f32_to_bf16(scale[e][n] = fabsf(random_value()) * 1e-3f);
             for (int k = 0; k < H; k++) w[e][k][n] = nz[e][n / 32][k / 16][k % 16][n % 32] = (int8_t)(random_value() * 127);
         }
-    void *dx = rig_upload(&rig, x, sizeof x), *di = rig_upload(&rig, ids, sizeof ids),
-         *dt = rig_upload(&rig, token, sizeof token), *d16 = rig_upload(&rig, rows16, sizeof rows16),
-         *dw = rig_upload(&rig, w, sizeof w), *dnz = rig_upload(&rig, nz, sizeof nz),
-         *ds = rig_upload(&rig, scale, sizeof scale), *ds16 = rig_upload(&rig, scale16, sizeof scale16),
-         *dweights = rig_upload(&rig, weights, sizeof weights), *dsent = rig_alloc(&rig, sizeof sent16),
-         *dplaces = rig_alloc(&rig, sizeof places), *dcounts = rig_alloc(&rig, sizeof counts),
-         *dsent_token = rig_alloc(&rig, sizeof sent_token), *dwide = rig_alloc(&rig, sizeof sum),
-         *dy = rig_alloc(&rig, sizeof y), *dy_scale = rig_alloc(&rig, sizeof y_scale), *dback = rig_alloc(&rig, sizeof back);
+    void *dx = UP(x), *di = UP(ids), *dt = UP(token), *d16 = UP(rows16), *dw = UP(w), *dnz = UP(nz), *ds = UP(scale),
+         *ds16 = UP(scale16), *dweights = UP(weights), *dsent = ROOM(sent16), *dplaces = ROOM(places),
+         *dcounts = ROOM(counts), *dsent_token = ROOM(sent_token), *dwide = ROOM(sum), *dy = ROOM(y),
+         *dy_scale = ROOM(y_scale), *dback = ROOM(back);
 
     RUN(&rig, aclnnMoeInitRoutingV2, T2(&rig, d16, TD_ACL_BF16, ROWS, H), T2(&rig, di, TD_ACL_INT32, ROWS, K), 0, 0,
         N_EXPERTS, 0, 1, false, T2(&rig, dsent, TD_ACL_BF16, PAIRS, H), T1(&rig, dplaces, TD_ACL_INT32, PAIRS),
         T1(&rig, dcounts, TD_ACL_INT32, N_EXPERTS), NULL);
-    rig_download(&rig, sent16, dsent, sizeof sent16);
-    rig_download(&rig, places, dplaces, sizeof places);
-    rig_download(&rig, counts32, dcounts, sizeof counts32);
+    DOWN(sent16, dsent);
+    DOWN(places, dplaces);
+    DOWN(counts32, dcounts);
     for (int e = 0, all = 0; e < N_EXPERTS; e++) assert_int_equal(counts32[e], all += (int)counts_want[e]);
     for (int i = 0; i < PAIRS; i++) assert_memory_equal(sent16[places[i]], rows16[i / K], sizeof rows16[0]);
 
@@ -1011,10 +972,10 @@ TEST(experts) {
         T2(&rig, dsent, TD_ACL_INT8, PAIRS, H), T1(&rig, dplaces, TD_ACL_INT32, PAIRS),
         T1(&rig, dcounts, TD_ACL_INT64, N_EXPERTS), T1(&rig, dsent_token, TD_ACL_FLOAT, PAIRS));
     TRY(rig.acl->aclDestroyIntArray(all_experts));
-    rig_download(&rig, sent, dsent, sizeof sent);
-    rig_download(&rig, places, dplaces, sizeof places);
-    rig_download(&rig, counts, dcounts, sizeof counts);
-    rig_download(&rig, sent_token, dsent_token, sizeof sent_token);
+    DOWN(sent, dsent);
+    DOWN(places, dplaces);
+    DOWN(counts, dcounts);
+    DOWN(sent_token, dsent_token);
     assert_memory_equal(counts, counts_want, sizeof counts);
     int expert_of[PAIRS] = {0};
     for (int i = 0; i < PAIRS; i++) {
@@ -1032,33 +993,33 @@ TEST(experts) {
         list_of(T2(&rig, ds16, TD_ACL_BF16, N_EXPERTS, 2 * INTER)), NULL, NULL, NULL,
         list_of(T1(&rig, dsent_token, TD_ACL_FLOAT, PAIRS)), T1(&rig, dcounts, TD_ACL_INT64, N_EXPERTS), NULL, NULL, NULL, 3,
         0, 1, 0, NULL, list_of(T2(&rig, dwide, TD_ACL_BF16, PAIRS, 2 * INTER)), NULL, NULL);
-    rig_download(&rig, wide, dwide, sizeof wide);
+    DOWN(wide, dwide);
     RUN(&rig, aclnnMoeFinalizeRoutingV2, T2(&rig, dwide, TD_ACL_BF16, PAIRS, 2 * INTER),
         T1(&rig, dplaces, TD_ACL_INT32, PAIRS), NULL, NULL, NULL, T2(&rig, dweights, TD_ACL_FLOAT, ROWS, K), NULL, 2,
         T2(&rig, dback, TD_ACL_BF16, ROWS, 2 * INTER));
-    rig_download(&rig, back, dback, sizeof back);
+    DOWN(back, dback);
     for (int r = 0; r < ROWS; r++)
         for (int n = 0; n < 2 * INTER; n++) {
             double want = 0, most = 0;
             for (int j = 0; j < K; j++) {
-                double part = weights[r][j] * (double)td_bf16_to_f32(wide[places[r * K + j]][n]);
+                double part = weights[r][j] * (double)f32(wide[places[r * K + j]][n]);
                 want += part;
                 most += fabs(part);
             }
-            assert_near(td_bf16_to_f32(back[r][n]), want, most, "back", (size_t)(r * 2 * INTER + n));
+            assert_near(f32(back[r][n]), want, most, "back", (size_t)(r * 2 * INTER + n));
         }
 
     RUN(&rig, aclnnGroupedMatmulV5, list_of(T2(&rig, dsent, TD_ACL_INT8, PAIRS, H)), list_of(tiles), NULL, NULL, NULL, NULL,
         NULL, NULL, T1(&rig, dcounts, TD_ACL_INT64, N_EXPERTS), NULL, NULL, NULL, 2, 0, 1, 0, NULL,
         list_of(T2(&rig, dwide, TD_ACL_INT32, PAIRS, 2 * INTER)), NULL, NULL);
-    rig_download(&rig, sum, dwide, sizeof sum);
+    DOWN(sum, dwide);
     char dynamic[] = "dynamic", rint_mode[] = "rint";
     RUN(&rig, aclnnDequantSwigluQuantV2, T2(&rig, dwide, TD_ACL_INT32, PAIRS, 2 * INTER),
         T2(&rig, ds, TD_ACL_FLOAT, N_EXPERTS, 2 * INTER), T1(&rig, dsent_token, TD_ACL_FLOAT, PAIRS), NULL, NULL, NULL,
         T1(&rig, dcounts, TD_ACL_INT64, N_EXPERTS), true, dynamic, TD_ACL_INT8, rint_mode, -1, 0, 7, 1.702, 1,
         T2(&rig, dy, TD_ACL_INT8, PAIRS, INTER), T1(&rig, dy_scale, TD_ACL_FLOAT, PAIRS));
-    rig_download(&rig, y, dy, sizeof y);
-    rig_download(&rig, y_scale, dy_scale, sizeof y_scale);
+    DOWN(y, dy);
+    DOWN(y_scale, dy_scale);
     for (int i = 0; i < PAIRS; i++) {
         int    e = expert_of[i];
         double gated[INTER], most = 0;
@@ -1066,7 +1027,7 @@ TEST(experts) {
             int32_t want = 0;
             for (int k = 0; k < H; k++) want += sent[i][k] * w[e][k][n];
             assert_int_equal(sum[i][n], want);
-            assert_int_equal(wide[i][n], td_f32_to_bf16((float)want * td_bf16_to_f32(scale16[e][n]) * sent_token[i]));
+            assert_int_equal(wide[i][n], td_f32_to_bf16((float)want * f32(scale16[e][n]) * sent_token[i]));
         }
         for (int n = 0; n < INTER; n++) {
             double gate = (double)sum[i][n] * scale[e][n] * sent_token[i],
@@ -1088,7 +1049,7 @@ TEST(experts) {
         T2(&rig, dsent, TD_ACL_INT8, PAIRS, H), T1(&rig, dplaces, TD_ACL_INT32, PAIRS),
         T1(&rig, dcounts, TD_ACL_INT64, N_EXPERTS), T1(&rig, dsent_token, TD_ACL_FLOAT, PAIRS));
     TRY(rig.acl->aclDestroyIntArray(all_experts));
-    rig_download(&rig, sums, dcounts, sizeof sums);
+    DOWN(sums, dcounts);
     for (int e = 0, all = 0; e < N_EXPERTS; e++) assert_int_equal(sums[e], all += (int)counts_want[e]);
     const int64_t tile_view[] = {N_EXPERTS, 2, K_TILES, 16, 32};
     RUN(&rig, aclnnGroupedMatmulSwigluQuantWeightNZ, T2(&rig, dsent, TD_ACL_INT8, PAIRS, H),
@@ -1096,16 +1057,10 @@ TEST(experts) {
         NULL, T2(&rig, ds, TD_ACL_FLOAT, N_EXPERTS, 2 * INTER), T1(&rig, dsent_token, TD_ACL_FLOAT, PAIRS),
         T1(&rig, dcounts, TD_ACL_INT64, N_EXPERTS), T2(&rig, dy, TD_ACL_INT8, PAIRS, INTER),
         T1(&rig, dy_scale, TD_ACL_FLOAT, PAIRS), NULL);
-    rig_download(&rig, one, dy, sizeof one);
-    rig_download(&rig, one_scale, dy_scale, sizeof one_scale);
+    DOWN(one, dy);
+    DOWN(one_scale, dy_scale);
     for (int i = 0; i < PAIRS; i++) {
         assert_true(fabs(one_scale[i] / y_scale[i] - 1) < 1e-5);
         for (int n = 0; n < INTER; n++) assert_in_range(one[i][n] - y[i][n] + 1, 0, 2); /* f32 in another order */
     }
-    GIVE_BACK(dx, di, dt, d16, dw, dnz, ds, ds16, dweights, dsent, dplaces, dcounts, dsent_token, dwide, dy, dy_scale,
-              dback);
-}
-
-int main(void) {
-    return tests_run(start, stop);
 }

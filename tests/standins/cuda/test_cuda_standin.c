@@ -13,7 +13,7 @@ static void assert_all(const uint32_t *x, uint32_t value) {
 
 /** Additions on two streams, back and forth by events. */
 TEST(streams_and_events) {
-    driver_rig r;
+    AT_END(driver_close) driver_rig r;
     driver_open(&r);
     td_cu_address x = driver_alloc(&r, BYTES);
     uint32_t     *from = driver_pinned(&r, BYTES), *to = driver_pinned(&r, BYTES);
@@ -35,12 +35,11 @@ TEST(streams_and_events) {
     TRY(r.cu->cuMemFree(x));
     TRY(r.cu->cuMemFreeHost(from));
     TRY(r.cu->cuMemFreeHost(to));
-    driver_close(&r);
 }
 
 /** An event is not done before what lies before it. */
 TEST(events_are_late) {
-    driver_rig r;
+    AT_END(driver_close) driver_rig r;
     driver_open(&r);
     td_cu_address x = driver_alloc(&r, BYTES);
     td_cu_event   e = driver_event(&r);
@@ -53,7 +52,6 @@ TEST(events_are_late) {
     TRY(r.cu->cuStreamSynchronize(r.stream));
     TRY(r.cu->cuEventDestroy(e));
     TRY(r.cu->cuMemFree(x));
-    driver_close(&r);
 }
 
 static void doubles(void *arg) {
@@ -72,11 +70,11 @@ static void capture_round_trip(driver_rig *r, td_cu_address x, uint32_t *host, u
 
 /** A graph keeps addresses and values, is launched again and again, and is made to add something else by an update. */
 TEST(graphs) {
-    driver_rig          r;
-    td_cu_graph         g[3];
-    td_cu_graph_exec    x;
-    td_cu_update_result result;
-    td_cu_capture_state capturing;
+    AT_END(driver_close) driver_rig r;
+    td_cu_graph                     g[3];
+    td_cu_graph_exec                x;
+    td_cu_update_result             result;
+    td_cu_capture_state             capturing;
     driver_open(&r);
     td_cu_address a = driver_alloc(&r, BYTES);
     uint32_t     *host = driver_pinned(&r, BYTES);
@@ -108,14 +106,13 @@ TEST(graphs) {
     TRY(r.cu->cuGraphExecDestroy(x));
     TRY(r.cu->cuMemFree(a));
     TRY(r.cu->cuMemFreeHost(host));
-    driver_close(&r);
 }
 
 /** Two streams in one capture, joined by events: every order that a replay picks has the same result. */
 TEST(graph_of_two_streams) {
-    driver_rig       r;
-    td_cu_graph      g;
-    td_cu_graph_exec x;
+    AT_END(driver_close) driver_rig r;
+    td_cu_graph                     g;
+    td_cu_graph_exec                x;
     driver_open(&r);
     td_cu_address a = driver_alloc(&r, BYTES), b = driver_alloc(&r, BYTES);
     uint32_t     *to = driver_pinned(&r, 2 * BYTES);
@@ -147,15 +144,14 @@ TEST(graph_of_two_streams) {
     TRY(r.cu->cuMemFree(a));
     TRY(r.cu->cuMemFree(b));
     TRY(r.cu->cuMemFreeHost(to));
-    driver_close(&r);
 }
 
 /** A stream waits for a word of the host's, and the host for one of the stream's: by its own thread, in captures too. */
 TEST(words) {
-    driver_rig       r;
-    td_cu_graph      g;
-    td_cu_graph_exec x;
-    td_cu_event      fork, join;
+    AT_END(driver_close) driver_rig r;
+    td_cu_graph                     g;
+    td_cu_graph_exec                x;
+    td_cu_event                     fork, join;
     driver_open(&r);
     td_cu_address     a = driver_alloc(&r, BYTES);
     uint32_t         *host = driver_pinned(&r, BYTES);
@@ -217,18 +213,17 @@ TEST(words) {
     TRY(r.cu->cuMemFreeHost((void *)(uintptr_t)go));
     TRY(r.cu->cuMemFreeHost((void *)(uintptr_t)done));
     TRY(r.cu->cuMemFreeHost((void *)(uintptr_t)wide));
-    driver_close(&r);
 }
 
 /** What is not the caller's fault is a status: no memory, a card that is not there, an image that is damaged or another's.
  */
 TEST(statuses) {
-    driver_rig    r;
-    td_cu_address a;
-    td_cu_device  card;
-    td_cu_module  m;
-    td_cu_kernel  k;
-    size_t        free_bytes, total, then;
+    AT_END(driver_close) driver_rig r;
+    td_cu_address                   a;
+    td_cu_device                    card;
+    td_cu_module                    m;
+    td_cu_kernel                    k;
+    size_t                          free_bytes, total, then;
     driver_open(&r);
     TRY(r.cu->cuMemGetInfo(&free_bytes, &total));
     assert_int_equal(r.cu->cuMemAlloc(&a, free_bytes + 1), TD_CUDA_ERROR_OUT_OF_MEMORY);
@@ -244,13 +239,12 @@ TEST(statuses) {
                                             "ELF"),
                      TD_CUDA_ERROR_INVALID_IMAGE);
     assert_int_equal(r.cu->cuModuleGetFunction(&k, r.module, "subtract"), TD_CUDA_ERROR_NOT_FOUND);
-    driver_close(&r);
 }
 
 /** A kernel that fails takes its context with it: every later call says so, and everything can be given back. */
 FIRST_TEST(failed_kernel) {
-    driver_rig  r;
-    td_cu_event e;
+    AT_END(driver_close) driver_rig r;
+    td_cu_event                     e;
     driver_open(&r);
     td_cu_address a = driver_alloc(&r, BYTES);
     uint32_t     *host = driver_pinned(&r, BYTES);
@@ -272,5 +266,4 @@ FIRST_TEST(failed_kernel) {
     unsetenv("TD_STANDIN_FAIL_OP");
     unsetenv("TD_STANDIN_STATUS");
     driver_open(&r); /* the card's next context is a new one */
-    driver_close(&r);
 }

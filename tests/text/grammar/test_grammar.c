@@ -250,16 +250,13 @@ TEST(explosions_are_refused) {
                 {TD_GRAMMAR_REGEX, "", "a", "", "bytes", (1 << 20) + 1},
                 {TD_GRAMMAR_JSON_SCHEMA, "", " ", "", "bytes", 1 << 20}};
     for (size_t i = 0; i < sizeof deep / sizeof *deep; i++) {
-        char *source = nested(deep[i].head, deep[i].middle, deep[i].tail, deep[i].n);
+        FREED char *source = nested(deep[i].head, deep[i].middle, deep[i].tail, deep[i].n);
         refuse(deep[i].kind, source, deep[i].said);
-        free(source);
     }
-    char *items = nested("{\"items\":{\"x-\":1,", "\"items\":{", "}", 200), *schema = malloc(strlen(items) + 10);
+    FREED char *items = nested("{\"items\":{\"x-\":1,", "\"items\":{", "}", 200), *schema = malloc(strlen(items) + 10);
     assert_non_null(schema);
     sprintf(schema, "%s}}", items);
     refuse(TD_GRAMMAR_JSON_SCHEMA, schema, "");
-    free(items);
-    free(schema);
 }
 
 /* ---- the matcher ------------------------------------------------------------------------------- */
@@ -276,8 +273,8 @@ static void open_regex(td_gr_pda *pda, td_gr_matcher *m, const char *regex) {
 }
 
 TEST(copies_and_going_back) {
-    td_gr_pda     pda;
-    td_gr_matcher m, copy;
+    AT_END(td_gr_pda_free) td_gr_pda          pda;
+    AT_END(td_gr_matcher_close) td_gr_matcher m, copy;
     open_regex(&pda, &m, "ab(cd|ce)f?");
     assert_int_equal(td_gr_matcher_advance(&m, "abc", 3), 3);
     uint32_t here = m.current;
@@ -288,30 +285,25 @@ TEST(copies_and_going_back) {
     assert_int_equal(td_gr_matcher_advance(&m, "ef", 2), 2);
     assert_int_equal(td_gr_matcher_advance(&copy, "d", 1), 1);
     assert_true(copy.sets[copy.current].may_end && copy.sets[copy.current].n == 1);
-    td_gr_matcher_close(&m);
-    td_gr_matcher_close(&copy);
-    td_gr_pda_free(&pda);
 }
 
 /* 4,096 states of characters of which each may be the last or not; every text can go on. */
 TEST(ends_of_the_whole_text_tell_nothing_apart) {
-    td_gr_pda     pda;
-    td_gr_matcher m;
-    size_t        n_classes = 0;
+    AT_END(td_gr_pda_free) td_gr_pda          pda;
+    AT_END(td_gr_matcher_close) td_gr_matcher m;
+    size_t                                    n_classes = 0;
     open_regex(&pda, &m, "(.|\n)*a(.|\n){11}");
     for (size_t i = 0; i < pda.a.n_states; i++) n_classes += pda.alike[i] == i;
     assert_true(pda.a.n_states > 4096);
     assert_true(n_classes < 16);
     assert_true(pda.alike_always);
-    td_gr_matcher_close(&m);
-    td_gr_pda_free(&pda);
 }
 
 TEST(what_is_forced) {
-    td_gr_pda     pda;
-    td_gr_matcher m;
-    char          bytes[16];
-    bool          ends;
+    AT_END(td_gr_pda_free) td_gr_pda          pda;
+    AT_END(td_gr_matcher_close) td_gr_matcher m;
+    char                                      bytes[16];
+    bool                                      ends;
     open_regex(&pda, &m, "hello (world|word)!");
     assert_int_equal(td_gr_matcher_forced(&m, bytes, sizeof bytes, &ends), 9);
     assert_memory_equal(bytes, "hello wor", 9);
@@ -324,8 +316,6 @@ TEST(what_is_forced) {
     assert_true(ends);
     assert_int_equal(td_gr_matcher_forced(&m, bytes, 1, &ends), 1);
     assert_false(ends); /* one byte more */
-    td_gr_matcher_close(&m);
-    td_gr_pda_free(&pda);
 }
 
 /* Long and deep texts: what is remembered stays small, and limits are told, not passed. */

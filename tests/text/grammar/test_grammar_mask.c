@@ -43,14 +43,13 @@ static uint32_t draw(uint32_t n) {
 
 /* Whether the text can go on by these bytes: by a new place, from its beginning. */
 static bool takes(td_grammar *g, const char *text, size_t len, const char *bytes, size_t n) {
-    char  *whole = malloc(len + n + 1);
-    bool   accepted;
-    size_t at;
+    FREED char *whole = malloc(len + n + 1);
+    bool        accepted;
+    size_t      at;
     assert_non_null(whole);
     memcpy(whole, text, len);
     memcpy(whole + len, bytes, n);
     td_status st = td_grammar_check(g, whole, len + n, &accepted, &at);
-    free(whole);
     assert_int_equal(st, TD_OK);
     return at == len + n;
 }
@@ -100,21 +99,14 @@ TEST(masks_are_what_the_matcher_takes) {
     for (size_t i = 0; i < sizeof SOURCES / sizeof *SOURCES; i++) follow(i);
 }
 
-static int open_demo(void **state) {
-    td_error err = {0};
-    (void)state;
+BEFORE_ALL {
+    td_error    err = {0};
     const char *seed = getenv("TD_SEED");
     if (seed) g_seed = strtoull(seed, NULL, 10);
     printf("seed %llu (TD_SEED)\n", (unsigned long long)g_seed);
-    return td_tokenizer_open(TD_SOURCE_DIR "/models/tale-v3-14m", &g_demo, &err);
+    assert_int_equal(td_tokenizer_open(TD_SOURCE_DIR "/models/tale-v3-14m", &g_demo, &err), TD_OK);
 }
 
-static int close_demo(void **state) {
-    (void)state;
+AFTER_ALL {
     td_tokenizer_close(g_demo);
-    return 0;
-}
-
-int main(void) {
-    return tests_run(open_demo, close_demo);
 }

@@ -213,8 +213,8 @@ static void say_known(void) {
 
 /* A random grammar's automaton. @return false: it was refused. */
 static bool make_grammar(td_gr_pda *pda) {
-    td_gr_builder b;
-    td_error      err = {0};
+    AT_END(td_gr_close) td_gr_builder b;
+    td_error                          err = {0};
     td_gr_open(&b, &err);
     g_len = 0;
     switch (draw(4)) {
@@ -239,7 +239,6 @@ static bool make_grammar(td_gr_pda *pda) {
     if (b.status == TD_OK) td_gr_pda_make(&b, pda);
     bool made = b.status == TD_OK;
     if (!made) td_gr_pda_free(pda);
-    td_gr_close(&b);
     return made;
 }
 
@@ -256,11 +255,11 @@ static bool takes(td_gr_matcher *m, const char *bytes, size_t n) {
 
 /* Along a random text. @return the masks that were compared. */
 static size_t follow(const td_gr_pda *pda, td_vocab_trie *trie, bool warm) {
-    td_gr_masks   masks;
-    td_gr_matcher m, plain;
-    td_gr_walk    walk;
-    size_t        words = TD_TRIE_WORDS(trie->vocab), n_masks = 0;
-    uint32_t     *mask = malloc(words * sizeof *mask);
+    AT_END(td_gr_masks_close) td_gr_masks masks;
+    td_gr_matcher                         m, plain;
+    td_gr_walk                            walk;
+    size_t                                words = TD_TRIE_WORDS(trie->vocab), n_masks = 0;
+    FREED uint32_t                       *mask = malloc(words * sizeof *mask);
     assert_non_null(mask);
     assert_int_equal(td_gr_masks_open(&masks, pda, trie), TD_OK);
     assert_int_equal(td_gr_matcher_open(&m, pda), TD_OK);
@@ -286,10 +285,8 @@ static size_t follow(const td_gr_pda *pda, td_vocab_trie *trie, bool warm) {
         n_masks++;
         assert_int_equal(td_gr_matcher_advance(&m, g_vocab.bytes[chosen], g_vocab.len[chosen]), g_vocab.len[chosen]);
     }
-    free(mask);
     td_gr_walk_close(&walk);
     td_gr_matcher_close(&m);
-    td_gr_masks_close(&masks);
     return n_masks;
 }
 
@@ -317,5 +314,5 @@ TEST(masks_are_what_the_matcher_takes) {
 int main(void) {
     const char *seed = getenv("TD_SEED");
     if (seed) g_seed = strtoull(seed, NULL, 10);
-    return tests_run(NULL, NULL);
+    return tests_run();
 }

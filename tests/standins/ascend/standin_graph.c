@@ -112,7 +112,7 @@ td_acl_status aclmdlRICaptureBegin(td_acl_stream stream, td_acl_capture_mode mod
         standin_refuse("runtime 25-02 aclmdlRICaptureMode", "the capture mode %u is none of its values", mode);
     if (standin_fails("aclmdlRICaptureBegin")) return standin_failure(TD_ACL_ERROR_RT_AICORE_EXCEPTION);
     standin_graph *g = calloc(1, sizeof *g);
-    standin_lock();
+    STANDIN_LOCKED;
     if (s->capture) standin_refuse("runtime 15 aclmdlRICaptureBegin", "the stream is captured already");
     *g = (standin_graph){.alive = true, .open = true, .mode = mode, .thread = pthread_self(), .device = s->context->device};
     standin_keep(g);
@@ -124,7 +124,6 @@ td_acl_status aclmdlRICaptureBegin(td_acl_stream stream, td_acl_capture_mode mod
             open_captures[i] = g;
             break;
         }
-    standin_unlock();
     return TD_ACL_SUCCESS;
 }
 
@@ -162,7 +161,7 @@ static void log_capture(const standin_graph *g) {
 td_acl_status aclmdlRICaptureEnd(td_acl_stream stream, td_acl_graph *graph) {
     standin_enter("aclmdlRICaptureEnd", STANDIN_LAUNCHES);
     standin_stream *s = standin_stream_of(stream, "aclmdlRICaptureEnd");
-    standin_lock();
+    STANDIN_LOCKED;
     standin_graph *g = s->capture;
     if (!g) standin_refuse("runtime 15 aclmdlRICaptureEnd", "a capture is ended on a stream that is not captured");
     if (g->branches[0] != s)
@@ -182,7 +181,6 @@ td_acl_status aclmdlRICaptureEnd(td_acl_stream stream, td_acl_graph *graph) {
     bool fails = standin_fails("aclmdlRICaptureEnd");
     if (fails) destroy(g); /* an invalid capture leaves nothing */
     if (!fails) log_capture(g);
-    standin_unlock();
     *graph = fails ? NULL : g;
     return fails ? standin_failure(TD_ACL_ERROR_RT_AICORE_EXCEPTION) : TD_ACL_SUCCESS;
 }
@@ -192,7 +190,7 @@ td_acl_status aclmdlRICaptureEnd(td_acl_stream stream, td_acl_graph *graph) {
 td_acl_status aclmdlRICaptureTaskGrpBegin(td_acl_stream stream) {
     standin_enter("aclmdlRICaptureTaskGrpBegin", STANDIN_LAUNCHES);
     standin_stream *s = standin_stream_of(stream, "aclmdlRICaptureTaskGrpBegin");
-    standin_lock();
+    STANDIN_LOCKED;
     standin_graph *g = s->capture;
     if (!g)
         standin_refuse("runtime 15 aclmdlRICaptureTaskGrpBegin", "a task group is begun on a stream that is not captured");
@@ -205,20 +203,18 @@ td_acl_status aclmdlRICaptureTaskGrpBegin(td_acl_stream stream) {
     *group = (task_group){g, g->n, 0};
     g->groups[g->n_groups++] = group;
     g->group = g->n_groups;
-    standin_unlock();
     return TD_ACL_SUCCESS;
 }
 
 td_acl_status aclmdlRICaptureTaskGrpEnd(td_acl_stream stream, td_acl_task_group *out) {
     standin_enter("aclmdlRICaptureTaskGrpEnd", STANDIN_LAUNCHES);
     standin_stream *s = standin_stream_of(stream, "aclmdlRICaptureTaskGrpEnd");
-    standin_lock();
+    STANDIN_LOCKED;
     standin_graph *g = s->capture;
     if (!g || !g->group)
         standin_refuse("runtime 15 aclmdlRICaptureTaskGrpEnd", "a task group is ended that was not begun on this stream");
     *out = g->groups[g->group - 1];
     g->group = 0;
-    standin_unlock();
     return TD_ACL_SUCCESS;
 }
 
@@ -228,7 +224,7 @@ td_acl_status aclmdlRICaptureTaskUpdateBegin(td_acl_stream stream, td_acl_task_g
     standin_stream *s = standin_stream_of(stream, "aclmdlRICaptureTaskUpdateBegin");
     task_group     *group = handle;
     update         *u = calloc(1, sizeof *u);
-    standin_lock();
+    STANDIN_LOCKED;
     if (s->capture) standin_refuse(document, "a task group is updated on a stream that is captured");
     if (s->in_update) standin_refuse(document, "an update is begun inside another");
     if (!group || !group->graph->alive || group->graph->open)
@@ -236,7 +232,6 @@ td_acl_status aclmdlRICaptureTaskUpdateBegin(td_acl_stream stream, td_acl_task_g
     *u = (update){group, 0, calloc(group->n ? group->n : 1, sizeof(standin_op *))};
     s->update = u;
     s->in_update = true;
-    standin_unlock();
     return TD_ACL_SUCCESS;
 }
 
@@ -266,7 +261,7 @@ static void run_update(standin_op *op, standin_stream *s) {
     update     *u = op->payload;
     task_group *group = u->group;
     (void)s;
-    standin_lock();
+    STANDIN_LOCKED;
     if (!group->graph->alive)
         standin_refuse("runtime 15 aclmdlRIDestroy", "a capture is destroyed before an update of its task group has run");
     for (size_t i = 0; i < group->n; i++) {
@@ -279,14 +274,13 @@ static void run_update(standin_op *op, standin_stream *s) {
     }
     free(u->ops);
     free(u);
-    standin_unlock();
 }
 
 td_acl_status aclmdlRICaptureTaskUpdateEnd(td_acl_stream stream) {
     const char *document = "runtime 15 aclmdlRICaptureTaskUpdateEnd";
     standin_enter("aclmdlRICaptureTaskUpdateEnd", STANDIN_LAUNCHES);
     standin_stream *s = standin_stream_of(stream, "aclmdlRICaptureTaskUpdateEnd");
-    standin_lock();
+    STANDIN_LOCKED;
     update *u = s->update;
     if (!s->in_update) standin_refuse(document, "an update is ended that was not begun on this stream");
     if (u->n != u->group->n)
@@ -298,7 +292,6 @@ td_acl_status aclmdlRICaptureTaskUpdateEnd(td_acl_stream stream) {
     op->payload = u;
     standin_enqueue(s, op);
     use_group(s, u->group, true);
-    standin_unlock();
     return TD_ACL_SUCCESS;
 }
 
@@ -313,9 +306,8 @@ static void run_replay(standin_op *op, standin_stream *s) {
     standin_walk   walk = standin_walk_begin(g->nodes, g->n, g->n_branches);
     for (size_t i; (i = standin_walk_next(&walk, &s->random)) < g->n;)
         if (g->nodes[i].op->kind != STANDIN_OP_SIGNAL) standin_run_op(g->nodes[i].op, s);
-    standin_lock();
+    STANDIN_LOCKED;
     g->replays--;
-    standin_unlock();
 }
 
 static void drop_replay(standin_op *op) {
@@ -347,7 +339,7 @@ td_acl_status aclmdlRIExecuteAsync(td_acl_graph graph, td_acl_stream stream) {
     if (standin_fails("aclmdlRIExecuteAsync")) return standin_failure(TD_ACL_ERROR_RT_AICORE_EXCEPTION);
     standin_op *op = standin_op_new("aclmdlRIExecuteAsync", STANDIN_OP_GRAPH, run_replay);
     replay     *r = calloc(1, sizeof *r);
-    standin_lock();
+    STANDIN_LOCKED;
     if (!g || !g->alive || g->open)
         standin_refuse("runtime 15 aclmdlRIExecuteAsync", "a capture is run that is not finished, or is destroyed");
     if (g->device != s->context->device)
@@ -363,19 +355,17 @@ td_acl_status aclmdlRIExecuteAsync(td_acl_graph graph, td_acl_stream stream) {
     order_replay(g, s);
     g->replays++;
     standin_enqueue(s, op);
-    standin_unlock();
     return TD_ACL_SUCCESS;
 }
 
 td_acl_status aclmdlRIDestroy(td_acl_graph graph) {
     standin_enter("aclmdlRIDestroy", STANDIN_LAUNCHES);
     standin_graph *g = graph;
-    standin_lock();
+    STANDIN_LOCKED;
     if (!g || !g->alive || g->open)
         standin_refuse("runtime 15 aclmdlRIDestroy", "a capture is destroyed that is not finished, or was destroyed before");
     if (g->replays)
         standin_refuse("runtime dev_guide 04-01, limit 7", "a capture is destroyed while a run of it is enqueued");
     destroy(g);
-    standin_unlock();
     return TD_ACL_SUCCESS;
 }

@@ -107,9 +107,8 @@ td_hccl_status HcclCommInitRootInfo(uint32_t n_ranks, const td_hccl_root *root, 
     if (!came) return TD_HCCL_E_TIMEOUT;
     comm *m = calloc(1, sizeof *m);
     *m = (comm){.alive = true, .world = w, .rank = rank};
-    standin_lock();
+    STANDIN_LOCKED;
     standin_keep(m);
-    standin_unlock();
     *out = m;
     return TD_HCCL_SUCCESS;
 }

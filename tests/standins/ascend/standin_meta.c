@@ -36,9 +36,8 @@ struct aclOpExecutor {
 };
 
 static void keep(void *thing) {
-    standin_lock();
+    STANDIN_LOCKED;
     standin_keep(thing);
-    standin_unlock();
 }
 
 /* ---- tensors ----------------------------------------------------------------------------------- */

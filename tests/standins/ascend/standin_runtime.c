@@ -109,10 +109,9 @@ standin_stream *standin_stream_of(td_acl_stream stream, const char *call) {
 td_acl_status aclInit(const char *config_path) {
     (void)config_path;
     if (standin_fails("aclInit")) return standin_failure(TD_ACL_ERROR_RT_AICORE_EXCEPTION);
-    standin_lock();
+    STANDIN_LOCKED;
     bool again = started;
     started = true;
-    standin_unlock();
     return again ? standin_fail(TD_ACL_ERROR_REPEAT_INITIALIZE, "aclInit was called before") : TD_ACL_SUCCESS;
 }
 
@@ -160,7 +159,7 @@ td_acl_status aclrtSetDevice(int32_t device) {
     standin_enter("aclrtSetDevice", STANDIN_NOT_IN_CALLBACK);
     td_acl_status st = check_device(device);
     if (st != TD_ACL_SUCCESS) return st;
-    standin_lock();
+    STANDIN_LOCKED;
     if (!defaults[device]) {
         defaults[device] = calloc(1, sizeof *defaults[device]);
         standin_keep(defaults[device]);
@@ -169,7 +168,6 @@ td_acl_status aclrtSetDevice(int32_t device) {
         (standin_context){.device = device, .alive = true, .is_default = true, .n_streams = defaults[device]->n_streams};
     n_set[device]++;
     current = defaults[device];
-    standin_unlock();
     return TD_ACL_SUCCESS;
 }
 
@@ -177,7 +175,7 @@ td_acl_status aclrtResetDevice(int32_t device) {
     standin_enter("aclrtResetDevice", STANDIN_NOT_IN_CALLBACK);
     td_acl_status st = check_device(device);
     if (st != TD_ACL_SUCCESS) return st;
-    standin_lock();
+    STANDIN_LOCKED;
     if (!n_set[device])
         standin_refuse("runtime 04 aclrtResetDevice", "device %d is reset more often than it was set", device);
     if (--n_set[device] == 0) {
@@ -186,7 +184,6 @@ td_acl_status aclrtResetDevice(int32_t device) {
         defaults[device]->alive = false;
         if (current == defaults[device]) current = NULL;
     }
-    standin_unlock();
     return TD_ACL_SUCCESS;
 }
 
@@ -198,10 +195,9 @@ td_acl_status aclrtCreateContext(td_acl_context *context, int32_t device) {
     if (standin_fails("aclrtCreateContext")) return standin_failure(TD_ACL_ERROR_RT_AICORE_EXCEPTION);
     standin_context *c = calloc(1, sizeof *c);
     *c = (standin_context){.device = device, .alive = true};
-    standin_lock();
+    STANDIN_LOCKED;
     standin_keep(c);
     n_contexts++;
-    standin_unlock();
     *context = current = c;
     return TD_ACL_SUCCESS;
 }
@@ -212,13 +208,12 @@ td_acl_status aclrtDestroyContext(td_acl_context context) {
     if (!c || !c->alive || c->is_default)
         standin_refuse("runtime 05 aclrtDestroyContext",
                        "a context is destroyed that is none, is a default one or was destroyed before");
-    standin_lock();
+    STANDIN_LOCKED;
     if (c->n_streams)
         standin_refuse("runtime 04 aclrtResetDevice", "a context is destroyed with %u streams: streams first", c->n_streams);
     c->alive = false;
     n_contexts--;
     if (current == c) current = NULL;
-    standin_unlock();
     return TD_ACL_SUCCESS;
 }
 
@@ -480,18 +475,16 @@ td_acl_status aclrtCreateStreamWithConfig(td_acl_stream *stream, uint32_t priori
                        "a stream with flags 0x%x: such a one cannot be synchronised, or is not for a host's work", flags);
     if (standin_fails("aclrtCreateStreamWithConfig")) return standin_failure(TD_ACL_ERROR_RT_AICORE_EXCEPTION);
     *stream = standin_stream_new(c);
-    standin_lock();
+    STANDIN_LOCKED;
     n_streams++;
-    standin_unlock();
     return TD_ACL_SUCCESS;
 }
 
 td_acl_status aclrtDestroyStream(td_acl_stream stream) {
     standin_enter("aclrtDestroyStream", STANDIN_LAUNCHES);
     standin_stream_delete(standin_stream_of(stream, "aclrtDestroyStream"));
-    standin_lock();
+    STANDIN_LOCKED;
     n_streams--;
-    standin_unlock();
     return TD_ACL_SUCCESS;
 }
 
@@ -524,10 +517,9 @@ td_acl_status aclrtCreateEventExWithFlag(td_acl_event *event, uint32_t flags) {
     if (standin_fails("aclrtCreateEventExWithFlag")) return standin_failure(TD_ACL_ERROR_RT_AICORE_EXCEPTION);
     standin_event *e = calloc(1, sizeof *e);
     *e = (standin_event){.alive = true, .flags = flags};
-    standin_lock();
+    STANDIN_LOCKED;
     standin_keep(e);
     n_events++;
-    standin_unlock();
     *event = e;
     return TD_ACL_SUCCESS;
 }
@@ -535,12 +527,11 @@ td_acl_status aclrtCreateEventExWithFlag(td_acl_event *event, uint32_t flags) {
 td_acl_status aclrtDestroyEvent(td_acl_event event) {
     standin_enter("aclrtDestroyEvent", STANDIN_LAUNCHES);
     standin_event *e = event_of(event, "aclrtDestroyEvent");
-    standin_lock();
+    STANDIN_LOCKED;
     if (standin_capture_open(e->capture))
         standin_refuse("runtime 07 aclrtDestroyEvent", "an event is destroyed while a capture is made with it");
     e->alive = false;
     n_events--;
-    standin_unlock();
     return TD_ACL_SUCCESS;
 }
 
@@ -589,11 +580,10 @@ td_acl_status aclrtSynchronizeEvent(td_acl_event event) {
 td_acl_status aclrtQueryEventStatus(td_acl_event event, td_acl_event_state *state) {
     standin_enter("aclrtQueryEventStatus", STANDIN_NEEDS_CONTEXT | STANDIN_SYNCHRONISES);
     standin_event *e = event_of(event, "aclrtQueryEventStatus");
-    standin_lock();
+    STANDIN_LOCKED;
     standin_check_event(e, "aclrtQueryEventStatus");
     bool done = standin_event_done(e);
     if (done && e->stream) standin_host_saw(&e->clock);
-    standin_unlock();
     *state = done ? TD_ACL_EVENT_RECORDED_STATUS_COMPLETE : TD_ACL_EVENT_RECORDED_STATUS_NOT_READY;
     return TD_ACL_SUCCESS;
 }

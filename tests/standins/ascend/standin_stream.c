@@ -85,13 +85,12 @@ standin_stream *standin_stream_new(standin_context *c) {
 }
 
 td_acl_status standin_stream_wait(standin_stream *s) {
-    standin_lock();
+    STANDIN_LOCKED;
     uint32_t until = s->enqueued;
     while (s->done < until) pthread_cond_wait(&progress, &standin_mutex);
     standin_host_saw(&s->clock);
     td_acl_status failure = s->failure;
     s->failure = TD_ACL_SUCCESS;
-    standin_unlock();
     return failure == TD_ACL_SUCCESS ? failure : standin_fail(failure, "an operation of the stream has failed");
 }
 
@@ -120,12 +119,11 @@ bool standin_is_aborted(const standin_stream *s) {
 /* runtime 06 aclrtStreamAbort: what runs is stopped, what is enqueued is dropped; who synchronises the stream is told. A
  * callback that a thread has begun goes on there: nothing stops a thread of the host. */
 void standin_stream_abort(standin_stream *s) {
-    standin_lock();
+    STANDIN_LOCKED;
     if (s->capture) standin_refuse("runtime 06 aclrtStreamAbort", "a stream is aborted while it is captured");
     atomic_store(&s->aborted, s->enqueued);
     if (s->done < s->enqueued) s->failure = TD_ACL_ERROR_RT_STREAM_ABORT;
     pthread_cond_broadcast(&progress);
-    standin_unlock();
 }
 
 void standin_enqueue(standin_stream *s, standin_op *op) {
@@ -152,7 +150,7 @@ void standin_enqueue(standin_stream *s, standin_op *op) {
 }
 
 void standin_submit(standin_stream *s, standin_op *op) {
-    standin_lock();
+    STANDIN_LOCKED;
     /* A stream enters a capture by waiting for an event that was recorded in it (dev_guide 04-02). */
     if (!s->capture && op->waits && standin_capture_open(op->waits->capture)) s->capture = op->waits->capture;
     if (s->capture)
@@ -161,7 +159,6 @@ void standin_submit(standin_stream *s, standin_op *op) {
         standin_update_add(s, op);
     else
         standin_enqueue(s, op);
-    standin_unlock();
 }
 
 /* ---- events ------------------------------------------------------------------------------------ */
@@ -185,9 +182,8 @@ typedef struct {
 
 static void run_wait(standin_op *op, standin_stream *s) {
     wait_for *w = op->payload;
-    standin_lock();
+    STANDIN_LOCKED;
     while (w->stream && w->stream->done < w->number && !standin_is_aborted(s)) pthread_cond_wait(&progress, &standin_mutex);
-    standin_unlock();
 }
 
 static void drop_payload(standin_op *op) {
@@ -243,7 +239,7 @@ static subscriber *subscriber_of(uint64_t thread) {
 
 td_acl_status standin_subscribe(uint64_t thread, standin_stream *s) {
     const char *document = "runtime 12 aclrtSubscribeReport";
-    standin_lock();
+    STANDIN_LOCKED;
     if (s->is_subscribed) standin_refuse(document, "a second thread subscribes to a stream: one stream has one thread");
     subscriber *found = subscriber_of(thread);
     for (size_t i = 0; i < SUBSCRIBERS_MAX && !found; i++)
@@ -259,13 +255,12 @@ td_acl_status standin_subscribe(uint64_t thread, standin_stream *s) {
     s->is_subscribed = true;
     s->subscriber = thread;
     pthread_cond_broadcast(&progress);
-    standin_unlock();
     return TD_ACL_SUCCESS;
 }
 
 td_acl_status standin_unsubscribe(uint64_t thread, standin_stream *s) {
     const char *document = "runtime 12 aclrtUnSubscribeReport";
-    standin_lock();
+    STANDIN_LOCKED;
     subscriber *found = subscriber_of(thread);
     if (!s->is_subscribed || s->subscriber != thread || !found)
         standin_refuse(document, "a thread unsubscribes from a stream that it has not subscribed to");
@@ -276,7 +271,6 @@ td_acl_status standin_unsubscribe(uint64_t thread, standin_stream *s) {
             s->callbacks);
     s->is_subscribed = false;
     found->n_streams--;
-    standin_unlock();
     return TD_ACL_SUCCESS;
 }
 
@@ -355,7 +349,7 @@ static void run_callback(standin_op *op, standin_stream *s) {
     struct timespec until;
     uint64_t        patience = standin_setting("TD_STANDIN_POLL_MS", 5000);
     *r = (report){.fn = c->fn, .arg = c->arg, .stream = c->bound, .holders = 2};
-    standin_lock();
+    STANDIN_LOCKED;
     subscriber *to = c->bound->is_subscribed ? subscriber_of(c->bound->subscriber) : NULL;
     if (!to)
         standin_refuse("runtime 12 aclrtLaunchCallback",
@@ -381,7 +375,6 @@ static void run_callback(standin_op *op, standin_stream *s) {
     while (c->blocks && r->begun && !r->finished && !standin_is_aborted(s)) pthread_cond_wait(&progress, &standin_mutex);
     if (!r->begun) withdraw(to, r);
     let_go(r);
-    standin_unlock();
 }
 
 standin_op *standin_callback_op(standin_stream *s, td_acl_callback fn, void *arg, td_acl_blocking blocking) {

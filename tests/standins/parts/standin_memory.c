@@ -56,14 +56,12 @@ standin_memory *standin_memory_of_real(const void *real, size_t bytes) {
 }
 
 void *standin_real(const void *at, size_t bytes, const char *what) {
-    standin_lock();
+    STANDIN_LOCKED;
     standin_memory *m = standin_memory_of(at, bytes);
     if (!m)
         standin_refuse(STANDIN_DOCUMENTS.free_device, "%s uses %zu bytes at %p, which are in no live memory of a device",
                        what, bytes, at);
-    void *real = m->real + ((const char *)at - m->given);
-    standin_unlock();
-    return real;
+    return m->real + ((const char *)at - m->given);
 }
 
 size_t standin_memory_room(void) {
@@ -124,7 +122,7 @@ bool standin_memory_add(int32_t device, size_t bytes, void **out, char why[256])
 
 bool standin_memory_adopt(void *at, size_t bytes) {
     char *from = at;
-    standin_lock();
+    STANDIN_LOCKED;
     size_t i = behind(from + bytes - 1);
     bool   is_free = !i || pieces[i - 1]->given + pieces[i - 1]->bytes <= from;
     if (is_free) {
@@ -132,7 +130,6 @@ bool standin_memory_adopt(void *at, size_t bytes) {
         *m = (standin_memory){.given = from, .real = from, .bytes = bytes, .device = -1, .adopted = true};
         insert(m);
     }
-    standin_unlock();
     return is_free;
 }
 

@@ -37,6 +37,10 @@ bool                   standin_nth(const char *variable, _Atomic uint64_t *asked
 extern pthread_mutex_t standin_mutex;
 STANDIN_EXPORT void    standin_lock(void);
 STANDIN_EXPORT void    standin_unlock(void);
+STANDIN_EXPORT bool    standin_locked(void);         /* takes the lock; true */
+STANDIN_EXPORT void    standin_unlocked(bool *lock); /* gives it back */
+/** The lock, up to the end of the block. */
+#define STANDIN_LOCKED __attribute__((cleanup(standin_unlocked), unused)) bool locked_ = standin_locked()
 /** Handles are kept when they are dead, so that one that is used afterwards is told from one that was never there. Under the
  * lock. */
 STANDIN_EXPORT void standin_keep(void *thing);

@@ -99,11 +99,10 @@ td_cublas_status cublasLtCreate(td_cublaslt *out) {
     CAN_FAIL(CUBLAS_STATUS_NOT_INITIALIZED);
     td_cublaslt lt = calloc(1, sizeof *lt);
     *lt = (struct cublasLtContext){.alive = true, .context = standin_current()};
-    standin_lock();
+    STANDIN_LOCKED;
     standin_keep(lt);
     lt->context->n_things++;
     n_handles++;
-    standin_unlock();
     *out = lt;
     return TD_CUBLAS_STATUS_SUCCESS;
 }
@@ -123,10 +122,9 @@ td_cublas_status cublasLtDestroy(td_cublaslt handle) {
     if (--n_handles == 0 && n_descriptors)
         standin_refuse("stand-in", "the last handle is destroyed with %d descriptors that were not destroyed",
                        n_descriptors);
-    standin_lock();
+    STANDIN_LOCKED;
     lt->alive = false;
     lt->context->n_things--;
-    standin_unlock();
     return standin_left() == TD_CUDA_SUCCESS ? TD_CUBLAS_STATUS_SUCCESS : TD_CUBLAS_STATUS_EXECUTION_FAILED;
 }
 
@@ -354,13 +352,12 @@ static void check_memory(const char *what, const void *at, size_t bytes, size_t 
     if ((uintptr_t)at % alignment)
         standin_refuse("cublasLtMatmulPreferenceAttributes_t", "%s at %p, and the algorithm was asked for with %zu bytes",
                        what, at, alignment);
-    standin_lock();
+    STANDIN_LOCKED;
     standin_memory *m = standin_memory_of(at, bytes), *some = standin_memory_of(at, 1);
     if (some && !m) standin_refuse("cublasLtMatmul", "%s goes beyond the end of the memory at %p", what, at);
     if (!m) standin_refuse("cublasLtMatmul", "%s at %p is in no live memory of a device", what, at);
     if (m->device != standin_current()->device)
         standin_refuse("cublasLtMatmul", "%s at %p is not memory of the thread's device", what, at);
-    standin_unlock();
 }
 
 static bool overlap(const void *a, size_t a_bytes, const void *b, size_t b_bytes) {

@@ -220,13 +220,12 @@ td_cu_status cuDevicePrimaryCtxRetain(td_cu_context *context, td_cu_device devic
     STANDIN_CAN_FAIL;
     if (standin_setting("TD_STANDIN_REFUSE_CONTEXT", 0))
         return (td_cu_status)standin_setting("TD_STANDIN_STATUS", TD_CUDA_ERROR_DEVICE_UNAVAILABLE);
-    standin_lock();
+    STANDIN_LOCKED;
     td_cu_context c = &primary[device];
     if (c->retained++ == 0) {
         c->device = device;
         atomic_store(&c->failure, TD_CUDA_SUCCESS);
     }
-    standin_unlock();
     *context = c;
     return TD_CUDA_SUCCESS;
 }
@@ -256,13 +255,12 @@ static void check_given_back(const struct CUctx_st *c) {
 td_cu_status cuDevicePrimaryCtxRelease_v2(td_cu_device device) {
     STANDIN_ENTER(STANDIN_ANYWHERE);
     standin_check_device(device, __func__);
-    standin_lock();
+    STANDIN_LOCKED;
     td_cu_context c = &primary[device];
     if (!c->retained)
         standin_refuse("cuDevicePrimaryCtxRelease", "the context of device %d is released more often than it was retained",
                        device);
     if (--c->retained == 0) check_given_back(c);
-    standin_unlock();
     return TD_CUDA_SUCCESS;
 }
 
@@ -283,10 +281,9 @@ static void *at_of(td_cu_address a) {
 td_cu_status cuMemGetInfo_v2(size_t *free_bytes, size_t *total_bytes) {
     STANDIN_ENTER(STANDIN_NEEDS_CONTEXT);
     STANDIN_CAN_FAIL;
-    standin_lock();
+    STANDIN_LOCKED;
     *total_bytes = standin_setting("TD_STANDIN_MEMORY", (size_t)2 << 30);
     *free_bytes = standin_memory_room() - standin_memory_bytes(current->device);
-    standin_unlock();
     return TD_CUDA_SUCCESS;
 }
 
@@ -402,7 +399,7 @@ static void drop_copy(standin_op *op) {
 
 /** What lies there must be all of one piece, of the thread's card (or pinned). */
 static void check_side(const char *call, const char *what, const void *at, size_t bytes, bool pinned) {
-    standin_lock();
+    STANDIN_LOCKED;
     standin_memory *whole = standin_memory_of(at, bytes), *some = standin_memory_of(at, 1);
     if (some && !whole)
         standin_refuse(call, "%s of %zu bytes: its %s goes beyond the end of the memory at %p", call, bytes, what, at);
@@ -417,7 +414,6 @@ static void check_side(const char *call, const char *what, const void *at, size_
             call,
             "%s: its %s is memory of device %d, and the context is of device %d: access between devices was not enabled",
             call, what, whole->device, current->device);
-    standin_unlock();
 }
 
 static td_cu_status copy(const char *call, copy_args args, bool to_host, bool from_host, td_cu_stream stream) {

@@ -134,7 +134,7 @@ td_cu_status cuStreamBeginCapture_v2(td_cu_stream stream, td_cu_capture_mode mod
     STANDIN_CAN_FAIL;
     td_cu_graph g = calloc(1, sizeof *g);
     size_t      i = 0;
-    standin_lock();
+    STANDIN_LOCKED;
     if (s->capture) standin_refuse("cuStreamBeginCapture", "a capture is begun on a stream that is captured already");
     *g = (struct CUgraph_st){.alive = true, .open = true, .mode = mode, .thread = pthread_self(), .context = s->context};
     g->nodes = calloc(1, sizeof *g->nodes);
@@ -146,7 +146,6 @@ td_cu_status cuStreamBeginCapture_v2(td_cu_stream stream, td_cu_capture_mode mod
     while (i < CAPTURES_MAX && captures[i]) i++;
     if (i == CAPTURES_MAX) standin_refuse("stand-in", "more than %d captures at a time", CAPTURES_MAX);
     captures[i] = g;
-    standin_unlock();
     return TD_CUDA_SUCCESS;
 }
 
@@ -160,7 +159,7 @@ static void destroy(td_cu_graph g) {
 td_cu_status cuStreamEndCapture(td_cu_stream stream, td_cu_graph *graph) {
     STANDIN_ENTER(STANDIN_NEEDS_CONTEXT | STANDIN_RELEASES);
     td_cu_stream s = standin_stream_of(stream, "cuStreamEndCapture");
-    standin_lock();
+    STANDIN_LOCKED;
     td_cu_graph g = s->capture;
     if (!g) standin_refuse("cuStreamEndCapture", "a capture is ended on a stream that is not captured");
     if (g->branches[0] != s)
@@ -179,7 +178,6 @@ td_cu_status cuStreamEndCapture(td_cu_stream stream, td_cu_graph *graph) {
     td_cu_status st = standin_left();
     if (st == TD_CUDA_SUCCESS) st = standin_fails(__func__);
     if (st != TD_CUDA_SUCCESS) destroy(g); /* "If the capture was invalidated, a NULL graph is returned" */
-    standin_unlock();
     *graph = st == TD_CUDA_SUCCESS ? g : NULL;
     return st;
 }
@@ -212,28 +210,26 @@ td_cu_status cuGraphInstantiateWithFlags(td_cu_graph_exec *exec, td_cu_graph gra
     if (flags) standin_refuse("stand-in", "cuGraphInstantiate with flags %llu, which are not here", flags);
     STANDIN_CAN_FAIL;
     td_cu_graph_exec x = calloc(1, sizeof *x);
-    standin_lock();
+    STANDIN_LOCKED;
     td_cu_graph g = graph_of(graph, "cuGraphInstantiate");
     *x = (struct CUgraphExec_st){.alive = true, .context = g->context, .nodes = share(g->nodes)};
     for (size_t i = 0; i < STANDIN_BRANCHES_MAX; i++) x->lines[i] = standin_line_take();
     standin_keep(x);
     x->context->n_things++;
-    standin_unlock();
     *exec = x;
     return TD_CUDA_SUCCESS;
 }
 
 td_cu_status cuGraphDestroy(td_cu_graph graph) {
     STANDIN_ENTER(STANDIN_NEEDS_CONTEXT | STANDIN_RELEASES);
-    standin_lock();
+    STANDIN_LOCKED;
     destroy(graph_of(graph, "cuGraphDestroy"));
-    standin_unlock();
     return standin_left();
 }
 
 td_cu_status cuGraphExecDestroy(td_cu_graph_exec exec) {
     STANDIN_ENTER(STANDIN_NEEDS_CONTEXT | STANDIN_RELEASES);
-    standin_lock();
+    STANDIN_LOCKED;
     td_cu_graph_exec x = exec_of(exec, "cuGraphExecDestroy");
     if (x->done < x->launched)
         standin_refuse("cuGraphExecDestroy",
@@ -243,7 +239,6 @@ td_cu_status cuGraphExecDestroy(td_cu_graph_exec exec) {
     let_go(x->nodes);
     x->alive = false;
     x->context->n_things--;
-    standin_unlock();
     return standin_left();
 }
 
@@ -264,7 +259,7 @@ static td_cu_graph_difference difference(const nodes *a, const nodes *b) {
 td_cu_status cuGraphExecUpdate_v2(td_cu_graph_exec exec, td_cu_graph graph, td_cu_update_result *result) {
     STANDIN_ENTER(STANDIN_NEEDS_CONTEXT);
     STANDIN_CAN_FAIL;
-    standin_lock();
+    STANDIN_LOCKED;
     td_cu_graph_exec x = exec_of(exec, "cuGraphExecUpdate");
     td_cu_graph      g = graph_of(graph, "cuGraphExecUpdate");
     *result = (td_cu_update_result){.result = difference(x->nodes, g->nodes)};
@@ -274,7 +269,6 @@ td_cu_status cuGraphExecUpdate_v2(td_cu_graph_exec exec, td_cu_graph graph, td_c
         x->nodes = share(g->nodes);
         let_go(was);
     }
-    standin_unlock();
     return same ? TD_CUDA_SUCCESS : TD_CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE;
 }
 
@@ -342,12 +336,11 @@ td_cu_status cuGraphLaunch(td_cu_graph_exec exec, td_cu_stream stream) {
     launch     *l = calloc(1, sizeof *l);
     op->payload = l;
     op->drop = drop_launch;
-    standin_lock();
+    STANDIN_LOCKED;
     td_cu_graph_exec x = exec_of(exec, "cuGraphLaunch");
     if (s->capture) standin_capture_add(s, op);
     order_launch(x, s);
     *l = (launch){x, share(x->nodes), ++x->launched};
     standin_enqueue(s, op);
-    standin_unlock();
     return TD_CUDA_SUCCESS;
 }

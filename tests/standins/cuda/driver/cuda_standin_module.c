@@ -83,10 +83,9 @@ td_cu_status cuModuleLoadData(td_cu_module *module, const void *image) {
                        path);
     set_reach(reach);
     set_exchanges(exchanged);
-    standin_lock();
+    STANDIN_LOCKED;
     standin_keep(m);
     m->context->n_things++;
-    standin_unlock();
     *module = m;
     return TD_CUDA_SUCCESS;
 }
@@ -120,10 +119,9 @@ td_cu_status cuModuleGetFunction(td_cu_kernel *kernel, td_cu_module module, cons
     const td_cuda_kernel *record = dlsym(m->library, symbol);
     if (!record) return TD_CUDA_ERROR_NOT_FOUND;
     td_cu_kernel k = calloc(1, sizeof *k);
-    standin_lock();
+    STANDIN_LOCKED;
     *k = (struct CUfunc_st){m->kernels, m, record, SHARED_WITHOUT_ASKING};
     m->kernels = k;
-    standin_unlock();
     *kernel = k;
     return TD_CUDA_SUCCESS;
 }
@@ -211,14 +209,13 @@ static void drop_call(standin_op *op) {
  * tells what it uses. */
 static void note_argument(standin_op *op, uint64_t value, bool written, bool is_exchange) {
     const char *at = (const char *)(uintptr_t)value;
-    standin_lock();
+    STANDIN_LOCKED;
     standin_memory *m = standin_memory_of(at, 1);
     if (m) {
         standin_op_use(op, at, m->bytes - (size_t)(at - m->given), written, written);
         op->uses[op->n_uses - 1].is_exchange = is_exchange;
         m->is_told |= is_exchange;
     }
-    standin_unlock();
 }
 
 td_cu_status cuLaunchKernel(td_cu_kernel kernel, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x,

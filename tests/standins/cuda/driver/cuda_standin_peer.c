@@ -44,21 +44,19 @@ td_cu_status cuCtxEnablePeerAccess(td_cu_context peer, unsigned flags) {
                        peer->device);
     if (__builtin_popcount(own->peers) >= peers_most()) return TD_CUDA_ERROR_TOO_MANY_PEERS;
     STANDIN_CAN_FAIL;
-    standin_lock();
+    STANDIN_LOCKED;
     own->peers |= 1u << peer->device; /* "unidirectional" */
     reached |= 1u << peer->device;
-    standin_unlock();
     return TD_CUDA_SUCCESS;
 }
 
 td_cu_status cuCtxDisablePeerAccess(td_cu_context peer) {
     STANDIN_ENTER(STANDIN_NEEDS_CONTEXT | STANDIN_RELEASES);
     td_cu_context own = standin_current();
-    standin_lock();
+    STANDIN_LOCKED;
     if (!peer || !(own->peers >> peer->device & 1))
         standin_refuse("cuCtxDisablePeerAccess", "access is disabled that device %d does not have", own->device);
     own->peers &= ~(1u << peer->device);
-    standin_unlock();
     return standin_left();
 }
 
@@ -73,7 +71,7 @@ typedef struct word {
 static word *words; /* under the lock */
 
 void standin_ran(const standin_op *op, td_cu_stream s) {
-    standin_lock();
+    STANDIN_LOCKED;
     uint32_t step = standin_line_step(s->run_line, &s->run_clock);
     for (size_t i = 0; i < op->n_uses; i++) {
         standin_use     use = op->uses[i];
@@ -82,7 +80,6 @@ void standin_ran(const standin_op *op, td_cu_stream s) {
         use.device = 0; /* all cards' are compared */
         standin_used(&m->run_history, &use, s->run_line, step, &s->run_clock, op->name);
     }
-    standin_unlock();
 }
 
 /** Under the lock. */
@@ -101,7 +98,7 @@ static void signalled(td_cu_stream s, const void *at, bool is_set) {
 }
 
 void standin_exchanged(td_cu_stream s, const void *at, size_t bytes, td_cuda_exchange what) {
-    standin_lock();
+    STANDIN_LOCKED;
     standin_memory *m = standin_memory_of_real(at, bytes);
     if (!m) standin_refuse("stand-in", "a kernel says that it uses %zu bytes of no live memory", bytes);
     if (what == TD_CUDA_SIGNAL_SET || what == TD_CUDA_SIGNAL_READ)
@@ -111,7 +108,6 @@ void standin_exchanged(td_cu_stream s, const void *at, size_t bytes, td_cuda_exc
             .at = m->given + ((const char *)at - m->real), .bytes = bytes, .write = what == TD_CUDA_EXCHANGE_WRITTEN};
         standin_used(&m->run_history, &use, s->run_line, s->run_clock.seen[s->run_line], &s->run_clock, "a kernel");
     }
-    standin_unlock();
 }
 
 void standin_signals_forget(const void *at, size_t bytes) {

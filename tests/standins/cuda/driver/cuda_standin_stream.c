@@ -66,14 +66,13 @@ void standin_enqueue(td_cu_stream s, standin_op *op) {
 }
 
 void standin_submit(td_cu_stream s, standin_op *op) {
-    standin_lock();
+    STANDIN_LOCKED;
     /* guide, Cross-stream Dependencies and Events: a stream enters a capture by waiting for an event of it. */
     if (!s->capture && op->kind == STANDIN_WAIT && standin_capture_open(op->event->capture)) s->capture = op->event->capture;
     if (s->capture)
         standin_capture_add(s, op);
     else
         standin_enqueue(s, op);
-    standin_unlock();
 }
 
 /* ---- the thread of a stream -------------------------------------------------------------------- */
@@ -84,16 +83,14 @@ static bool meets_host(const standin_op *op) {
 }
 
 static void tell_host(td_cu_stream s) {
-    standin_lock();
+    STANDIN_LOCKED;
     standin_clock_merge(&told, &s->run_clock);
-    standin_unlock();
 }
 
 /* What the host has synchronised by now comes before what the stream runs next. */
 static void hear_host(td_cu_stream s) {
-    standin_lock();
+    STANDIN_LOCKED;
     standin_host_into(&s->run_clock);
-    standin_unlock();
 }
 
 void standin_run_op(standin_op *op, td_cu_stream s) {
@@ -222,10 +219,9 @@ td_cu_status cuEventCreate(td_cu_event *event, unsigned flags) {
     STANDIN_CAN_FAIL;
     td_cu_event e = calloc(1, sizeof *e);
     *e = (struct CUevent_st){.context = standin_current(), .alive = true};
-    standin_lock();
+    STANDIN_LOCKED;
     standin_keep(e);
     e->context->n_things++;
-    standin_unlock();
     *event = e;
     return TD_CUDA_SUCCESS;
 }
@@ -233,12 +229,11 @@ td_cu_status cuEventCreate(td_cu_event *event, unsigned flags) {
 td_cu_status cuEventDestroy_v2(td_cu_event event) {
     STANDIN_ENTER(STANDIN_NEEDS_CONTEXT | STANDIN_RELEASES);
     td_cu_event e = event_of(event, "cuEventDestroy");
-    standin_lock();
+    STANDIN_LOCKED;
     if (standin_capture_open(e->capture))
         standin_refuse("cuEventDestroy", "an event is destroyed while a capture is made with it");
     e->alive = false;
     e->context->n_things--;
-    standin_unlock();
     return standin_left();
 }
 
@@ -269,9 +264,8 @@ typedef struct {
 static void run_wait(standin_op *op, td_cu_stream s) {
     const wait_for *w = op->payload;
     (void)s;
-    standin_lock();
+    STANDIN_LOCKED;
     while (w->stream && w->stream->done < w->number) standin_wait_progress();
-    standin_unlock();
 }
 
 static void drop_payload(standin_op *op) {
@@ -315,18 +309,16 @@ static bool event_done(td_cu_event e, const char *call) {
 td_cu_status cuEventQuery(td_cu_event event) {
     STANDIN_ENTER(STANDIN_NEEDS_CONTEXT);
     td_cu_event e = event_of(event, "cuEventQuery");
-    standin_lock();
+    STANDIN_LOCKED;
     bool done = event_done(e, "cuEventQuery");
-    standin_unlock();
     return done ? standin_left() : TD_CUDA_ERROR_NOT_READY;
 }
 
 td_cu_status cuEventSynchronize(td_cu_event event) {
     STANDIN_ENTER(STANDIN_NEEDS_CONTEXT | STANDIN_RELEASES);
     td_cu_event e = event_of(event, "cuEventSynchronize");
-    standin_lock();
+    STANDIN_LOCKED;
     while (!event_done(e, "cuEventSynchronize")) standin_wait_progress();
-    standin_unlock();
     return standin_left();
 }
 

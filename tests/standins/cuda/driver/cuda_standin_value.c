@@ -74,13 +74,12 @@ static void drop(standin_op *op) {
 static void check(const char *call, const word *w, unsigned flags_most) {
     if ((uintptr_t)w->at % w->bytes) standin_refuse(call, "%s of the word at %p, which is not aligned", call, w->at);
     if (w->flags > flags_most) standin_refuse("stand-in", "%s with flags 0x%x, which are not here", call, w->flags);
-    standin_lock();
+    STANDIN_LOCKED;
     const standin_memory *m = standin_memory_of(w->at, w->bytes);
     if (!m) standin_refuse(call, "%s of a word at %p, in no live memory of a device and in no pinned memory", call, w->at);
     if (m->device >= 0 && m->device != standin_current()->device)
         standin_refuse(call, "%s of a word of device %d on a stream of device %d: access between devices was not enabled",
                        call, m->device, standin_current()->device);
-    standin_unlock();
 }
 
 static td_cu_status submit(const char *call, standin_op_kind kind, word given, td_cu_stream stream) {

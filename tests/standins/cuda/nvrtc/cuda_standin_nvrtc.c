@@ -127,11 +127,10 @@ td_nvrtc_status nvrtcCreateProgram(td_nvrtc_program *out, const char *source, co
     }
     p->texts[n_headers] = copy_of(source, "the program's text");
     p->names[n_headers] = copy_of(name ? name : "default_program", "the program's name");
-    standin_lock();
+    STANDIN_LOCKED;
     p->next = programs;
     programs = p;
     n_alive++;
-    standin_unlock();
     *out = p;
     return TD_NVRTC_SUCCESS;
 }
@@ -150,9 +149,8 @@ td_nvrtc_status nvrtcDestroyProgram(td_nvrtc_program *program) {
     free(p->texts);
     free(p->names);
     p->alive = false;
-    standin_lock();
+    STANDIN_LOCKED;
     n_alive--;
-    standin_unlock();
     return TD_NVRTC_SUCCESS;
 }
 

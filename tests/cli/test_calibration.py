@@ -2,6 +2,7 @@
 is checked. A run that was killed and continued gives the bytes of one that was not. Wrong options are refused."""
 import json
 import os
+import pathlib
 import resource
 import shutil
 import signal
@@ -20,8 +21,7 @@ sys.path.insert(0, MODEL)
 from bpe import Tokenizer  # noqa: E402
 from reference import DeepSeekV3, sigmoid  # noqa: E402
 
-with open(os.path.join(MODEL, "valid.txt")) as f:
-    VALID = f.read()
+VALID = pathlib.Path(os.path.join(MODEL, "valid.txt")).read_text()
 SCORED_TOKENS = 8192                # of valid.txt, from its beginning: less than 40 kB
 CALIBRATION_TEXT = VALID[60000:]    # so nothing of it is scored
 FEW = ("--calibration-tokens", "1024", "--calibration-window", "128")
@@ -37,8 +37,7 @@ class Calibration(unittest.TestCase):
         self.folder = tempfile.TemporaryDirectory()
         self.addCleanup(self.folder.cleanup)
         self.text = self.path("text.txt")
-        with open(self.text, "w") as f:
-            f.write(CALIBRATION_TEXT)
+        pathlib.Path(self.text).write_text(CALIBRATION_TEXT)
 
     def path(self, name):
         return os.path.join(self.folder.name, name)
@@ -57,8 +56,7 @@ class Calibration(unittest.TestCase):
     def calibrate(self, output, *args, **kwargs):
         p = self.quantize(output, "--calibration", self.text, *args, **kwargs)
         self.assertEqual(p.returncode, 0, p.stderr)
-        with open(self.path(os.path.join(output, "calibration.json"))) as f:
-            return json.load(f)
+        return json.loads(pathlib.Path(self.path(os.path.join(output, "calibration.json"))).read_text())
 
     def refused(self, output, sentence, *args, **kwargs):
         p = self.quantize(output, *args, **kwargs)
@@ -68,8 +66,7 @@ class Calibration(unittest.TestCase):
     def files(self, output):
         got = {}
         for name in os.listdir(self.path(output)):
-            with open(os.path.join(self.path(output), name), "rb") as f:
-                got[name] = f.read()
+            got[name] = pathlib.Path(os.path.join(self.path(output), name)).read_bytes()
         return got
 
     def assert_same_files(self, a, b):
@@ -194,8 +191,7 @@ class Calibration(unittest.TestCase):
             time.sleep(0.002)
         p.send_signal(signal.SIGKILL)
         p.wait()
-        with open(state) as f:
-            stream = "calibration-%05d.safetensors" % len(json.load(f)["layers"])
+        stream = "calibration-%05d.safetensors" % len(json.loads(pathlib.Path(state).read_text())["layers"])
         for name, damage in ("removed", os.remove), ("damaged", lambda path: os.truncate(path, 5000)):
             shutil.copytree(self.path("stopped"), self.path(name))
             damage(self.path(os.path.join(name, stream)))
@@ -212,12 +208,10 @@ class Calibration(unittest.TestCase):
         self.assertEqual(self.calibrate("out", *FEW, "--method", "clip", "--force")["method"], "clip")
         model = self.path("model")
         shutil.copytree(MODEL, model)
-        with open(os.path.join(model, "config.json")) as f:
-            config = json.load(f)
+        config = json.loads(pathlib.Path(os.path.join(model, "config.json")).read_text())
         for change, refused in ({}, False), ({"rms_norm_eps": 1e-3}, True):  # written in another way, and with another value
             os.remove(os.path.join(model, "config.json"))
-            with open(os.path.join(model, "config.json"), "w") as f:
-                json.dump({**config, **change}, f)
+            pathlib.Path(os.path.join(model, "config.json")).write_text(json.dumps({**config, **change}))
             p = self.quantize("out", "--calibration", self.text, *FEW, "--method", "clip", model=model)
             self.assertEqual((p.returncode, "other options; choose another folder or use --force" in p.stderr), (int(refused), refused), p.stderr)
 
@@ -230,8 +224,7 @@ class Calibration(unittest.TestCase):
         self.assertEqual(self.quantize("chat", "--calibration", chats, *FEW).returncode, 0)
         hashes = []
         for name in "text", "chat":
-            with open(self.path(name + "/calibration.json")) as f:
-                hashes.append(json.load(f)["text_hash"])
+            hashes.append(json.loads(pathlib.Path(self.path(name + "/calibration.json")).read_text())["text_hash"])
         self.assertNotEqual(*hashes)
 
     def test_bad_texts(self):

@@ -4,6 +4,7 @@ import array
 import hashlib
 import json
 import os
+import pathlib
 import re
 import shutil
 import struct
@@ -24,20 +25,17 @@ def tandem(*args):
 
 
 def sha(path):
-    with open(path, "rb") as f:
-        return hashlib.sha256(f.read()).hexdigest()
+    return hashlib.sha256(pathlib.Path(path).read_bytes()).hexdigest()
 
 
 class Folder:
     """Tensors of a folder with an index, checked against the safetensors format as they are read."""
 
     def __init__(self, path):
-        with open(os.path.join(path, "model.safetensors.index.json")) as f:
-            index = json.load(f)
+        index = json.loads(pathlib.Path(os.path.join(path, "model.safetensors.index.json")).read_text())
         self.files, self.where, total = {}, index["weight_map"], 0
         for name in sorted(set(self.where.values())):
-            with open(os.path.join(path, name), "rb") as f:
-                data = f.read()
+            data = pathlib.Path(os.path.join(path, name)).read_bytes()
             n = struct.unpack("<Q", data[:8])[0]
             header = json.loads(data[8:8 + n])
             assert header.pop("__metadata__")["format"] == "pt", name  # transformers refuses the file otherwise
@@ -50,8 +48,7 @@ class Folder:
             self.files[name] = (header, data[8 + n:])
             total += at
         assert index["metadata"]["total_size"] == total
-        with open(os.path.join(path, "config.json")) as f:
-            self.quantization = json.load(f)["quantization_config"]
+        self.quantization = json.loads(pathlib.Path(os.path.join(path, "config.json")).read_text())["quantization_config"]
 
     def get(self, name):
         """dtype, shape, values."""

@@ -3,6 +3,7 @@ Also reference files, damaged ones too, and refusals."""
 import json
 import math
 import os
+import pathlib
 import shutil
 import struct
 import subprocess
@@ -20,8 +21,7 @@ from bpe import Tokenizer  # noqa: E402
 from reference import DeepSeekV3  # noqa: E402
 DATA = os.path.join(SOURCE, "tests/data/perplexity")
 TEXTS = {"valid.txt": os.path.join(MODEL, "valid.txt"), "documents.jsonl": os.path.join(DATA, "documents.jsonl")}
-with open(os.path.join(DATA, "expected.json")) as expected:
-    EXPECTED = json.load(expected)
+EXPECTED = json.loads(pathlib.Path(os.path.join(DATA, "expected.json")).read_text())
 NONE = ("--quantization", "none")
 SMALL = ("--text", TEXTS["valid.txt"], "--window", "64", "--limit", "200")
 HEADER = struct.Struct("<8s4I4Q")  # magic, version, vocabulary, window, stride, limit, hash, rows, windows
@@ -63,19 +63,16 @@ class Perplexity(unittest.TestCase):
 
     def write(self, name, data):
         path = os.path.join(self.folder.name, name)
-        with open(path, "wb") as f:
-            f.write(data)
+        pathlib.Path(path).write_bytes(data)
         return path
 
     def tokenizer_without_bos(self):
         folder = os.path.join(self.folder.name, "no_bos")
         os.makedirs(folder, exist_ok=True)
         for name, key, value in (("tokenizer.json", "post_processor", None), ("tokenizer_config.json", "add_bos_token", False)):
-            with open(os.path.join(MODEL, name)) as f:
-                content = json.load(f)
+            content = json.loads(pathlib.Path(os.path.join(MODEL, name)).read_text())
             content[key] = value
-            with open(os.path.join(folder, name), "w") as f:
-                json.dump(content, f)
+            pathlib.Path(os.path.join(folder, name)).write_text(json.dumps(content))
         return folder
 
     def test_protocol(self):
@@ -201,8 +198,7 @@ class Perplexity(unittest.TestCase):
         """What linears give for rows that they read: layer 0's, which read the normed embeddings of the first window's tokens."""
         got = {x["name"]: x for x in self.figures(*SMALL, "--against", MODEL, "--per-tensor")["tensors"]}
         model = DeepSeekV3(MODEL)
-        with open(TEXTS["valid.txt"]) as f:
-            ids = [0] + list(Tokenizer(MODEL).encode_plain(f.read()))[:31]
+        ids = [0] + list(Tokenizer(MODEL).encode_plain(pathlib.Path(TEXTS["valid.txt"]).read_text()))[:31]
         x = model.norm(model.w["model.embed_tokens.weight"][ids], "model.layers.0.input_layernorm")
         for name in ("model.layers.0.self_attn.q_a_proj", "model.layers.0.self_attn.kv_a_proj_with_mqa"):
             w = model.w[name + ".weight"]
@@ -230,8 +226,7 @@ class Perplexity(unittest.TestCase):
         self.assertAlmostEqual(itself["ratio"], 1, delta=1e-6)
 
     def test_damaged_reference_files(self):
-        with open(self.saved, "rb") as f:
-            whole = f.read()
+        whole = pathlib.Path(self.saved).read_bytes()
         fields = list(HEADER.unpack(whole[:HEADER.size]))
         self.assertEqual(fields[:2] + fields[2:6], [b"TDLOGPRB", 1, 4096, 64, 32, 200])
         self.assertEqual(len(whole), HEADER.size + fields[7] * (8 + 2 * 4096))

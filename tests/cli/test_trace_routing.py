@@ -1,5 +1,6 @@
 """`tandem trace-routing` on the demo model: its file compared with the routing of the plain numpy model, its replay, and refusals."""
 import os
+import pathlib
 import struct
 import subprocess
 import sys
@@ -36,8 +37,7 @@ class TraceRouting(unittest.TestCase):
         return tandem("trace-routing", "--model-path", MODEL, "--text", TEXT, "--output", self.output, *args)
 
     def read(self):
-        with open(self.output, "rb") as f:
-            data = f.read()
+        data = pathlib.Path(self.output).read_bytes()
         self.assertEqual((data[:8], struct.unpack("<4I", data[8:24])), (b"TDROUTES", (1, LAYERS, EXPERTS, TOP_K)))
         (n_tok,) = struct.unpack("<Q", data[24:32])
         return np.frombuffer(data[32:], "<u2").reshape(n_tok, LAYERS, TOP_K)
@@ -71,13 +71,11 @@ class TraceRouting(unittest.TestCase):
             for phase, step, layer, experts in ((0, 0, 0, (0, 1)), (1, 1, 0, (2, 3)), (1, 1, 1, (4, 5)), (1, 2, 0, (6, 7)), (1, 3, 0, (1, 2)), (1, 3, 1, (3, 4))):
                 f.writelines(f"0,{phase},{step},{layer},{slot},{expert},0.5\n" for slot, expert in enumerate(experts))
         subprocess.run([sys.executable, os.path.join(SOURCE, "bench/public_trace.py"), source, self.output], check=True, timeout=60)
-        with open(self.output, "rb") as f:
-            self.assertEqual(f.read(), b"TDROUTES" + struct.pack("<4IQ8H", 1, 2, 8, 2, 2, 2, 3, 4, 5, 1, 2, 3, 4))
+        self.assertEqual(pathlib.Path(self.output).read_bytes(), b"TDROUTES" + struct.pack("<4IQ8H", 1, 2, 8, 2, 2, 2, 3, 4, 5, 1, 2, 3, 4))
 
     def test_refusals(self):
         text = os.path.join(self.folder.name, "text")
-        with open(text, "w") as f:
-            f.write("Once upon a time")
+        pathlib.Path(text).write_text("Once upon a time")
         for args, status, said in [
                 ((), 2, "--model-path, --text and --output are needed; --help lists the flags"),
                 (("--model-path", MODEL, "--text", TEXT), 2, "--model-path, --text and --output are needed"),
@@ -94,8 +92,7 @@ class TraceRouting(unittest.TestCase):
                     self.assertEqual(p.stdout, "")
                     self.assertIn("tandem trace-routing: ", p.stderr.splitlines()[-1])
                     self.assertIn(said, p.stderr.splitlines()[-1])
-        with open(text) as f:
-            self.assertEqual(f.read(), "Once upon a time")
+        self.assertEqual(pathlib.Path(text).read_text(), "Once upon a time")
 
 
 if __name__ == "__main__":

@@ -33,6 +33,10 @@ class ApiTest(OpenaiTest):
     def refused_completion(self, param, **fields):
         return self.refused("/v1/completions", {"prompt": "Hello", **fields}, param)
 
+    def refused_values(self, refused, field, *values):
+        for value in values:
+            refused(field, **{field: value})
+
 
 class Chat(ApiTest):
     def test_answer(self):
@@ -96,18 +100,14 @@ class Chat(ApiTest):
             self.assertEqual(mine[0].delta.role, "assistant")
             self.assertEqual([c.finish_reason for c in mine if c.finish_reason], ["stop"])
             self.assertEqual("".join(c.delta.content or "" for c in mine), r.choices[i].message.content)
-        self.refused_chat("n", n=0)
-        self.refused_chat("n", n=129)
-        self.refused_chat("n", n="two")
-        self.refused_chat("n", n=1.5)
+        self.refused_values(self.refused_chat, "n", 0, 129, "two", 1.5)
 
     def test_seed(self):
         first, second, other = (self.chat(temperature=1, seed=s).choices[0].message.content for s in (1, 1, 2))
         self.assertEqual(first, second)
         self.assertNotEqual(first, other)
         self.chat(temperature=1, seed=-5)
-        self.refused_chat("seed", seed="x")
-        self.refused_chat("seed", seed=1.5)
+        self.refused_values(self.refused_chat, "seed", "x", 1.5)
 
     def test_stop(self):
         r = self.chat(stop="lo")
@@ -116,19 +116,14 @@ class Chat(ApiTest):
         self.assertEqual(self.chat(stop=["x", "l"]).choices[0].message.content, "He")
         self.assertEqual(self.chat(stop="lo", extra_body={"no_stop_trim": True}).choices[0].message.content, "Hello")
         self.assertEqual("".join(c.choices[0].delta.content or "" for c in self.chat(stop="lo", stream=True)), "Hel")
-        self.refused_chat("stop", stop="")
-        self.refused_chat("stop", stop=["a", 1])
-        self.refused_chat("stop", stop=5)
-        self.refused_chat("stop", stop=["a"] * 17)
+        self.refused_values(self.refused_chat, "stop", "", ["a", 1], 5, ["a"] * 17)
 
     def test_stop_token_ids_and_eos(self):
         r = self.chat(extra_body={"stop_token_ids": [4 + ord("l")]})
         self.assertEqual(r.choices[0].matched_stop, 4 + ord("l"))
         r = self.chat(max_tokens=12, extra_body={"ignore_eos": True})
         self.assertEqual((r.choices[0].message.content, r.choices[0].finish_reason), ("HelloHelloHe", "length"))
-        self.refused_chat("stop_token_ids", stop_token_ids=[260])
-        self.refused_chat("stop_token_ids", stop_token_ids=[-1])
-        self.refused_chat("stop_token_ids", stop_token_ids="x")
+        self.refused_values(self.refused_chat, "stop_token_ids", [260], [-1], "x")
         self.refused_chat("ignore_eos", ignore_eos="yes")
 
     def test_max_tokens(self):
@@ -137,9 +132,7 @@ class Chat(ApiTest):
         self.assertEqual(self.chat(max_tokens=2, max_completion_tokens=3).choices[0].message.content, "Hel")
         r = self.chat(extra_body={"ignore_eos": True})
         self.assertEqual(r.usage.total_tokens, 2048, "the default is what is left of the context")
-        self.refused_chat("max_tokens", max_tokens=0)
-        self.refused_chat("max_tokens", max_tokens=-1)
-        self.refused_chat("max_tokens", max_tokens="many")
+        self.refused_values(self.refused_chat, "max_tokens", 0, -1, "many")
         self.refused_chat("messages", max_tokens=3000)
 
     def test_logprobs(self):
@@ -204,10 +197,7 @@ class Chat(ApiTest):
     def test_logit_bias(self):
         r = self.chat(max_tokens=2, logit_bias={str(4 + ord("z")): 100})
         self.assertEqual(r.choices[0].message.content, "zz")
-        self.refused_chat("logit_bias", logit_bias={"x": 1})
-        self.refused_chat("logit_bias", logit_bias={"300": 1})
-        self.refused_chat("logit_bias", logit_bias={"5": 101})
-        self.refused_chat("logit_bias", logit_bias=[1])
+        self.refused_values(self.refused_chat, "logit_bias", {"x": 1}, {"300": 1}, {"5": 101}, [1])
 
     def test_numbers(self):
         self.chat(temperature=0.5, top_p=0.9, frequency_penalty=1, presence_penalty=-1,
@@ -355,8 +345,7 @@ class Chat(ApiTest):
         """3.0 is an integer to some clients; a number that no integer holds gets a sentence about numbers."""
         r = self.chat(max_tokens=3.0, n=2.0, seed=5.0, extra_body={"top_k": -1.0, "min_tokens": 1.0})
         self.assertEqual([c.message.content for c in r.choices], ["Hel", "Hel"])
-        self.refused_chat("max_tokens", max_tokens=3.5)
-        self.refused_chat("max_tokens", max_tokens=1e300)
+        self.refused_values(self.refused_chat, "max_tokens", 3.5, 1e300)
         self.assertEqual(self.chat(seed=2**63 - 1).choices[0].message.content, "Hello")
         self.assertIn("'seed' too, go from -2^63 to 2^63 - 1", self.refused_chat(None, seed=2**64 - 1))
 
@@ -468,10 +457,7 @@ class Completions(ApiTest):
         self.assertEqual(lp.top_logprobs[0], {"a": -0.5, "b": -1.5})
         self.assertEqual(lp.text_offset, [0, 1, 2])
         self.assertEqual(self.complete("ab", logprobs=0).choices[0].logprobs.top_logprobs[0], {"a": -0.5})
-        self.refused_completion("logprobs", logprobs=21)
-        self.refused_completion("logprobs", logprobs=-1)
-        self.refused_completion("logprobs", logprobs=True)
-        self.refused_completion("logprobs", logprobs="1")
+        self.refused_values(self.refused_completion, "logprobs", 21, -1, True, "1")
 
     def test_max_tokens_zero(self):
         r = self.complete("Hello", max_tokens=0)

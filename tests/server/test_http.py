@@ -38,6 +38,12 @@ class HttpTest(unittest.TestCase):
         self.addCleanup(s.close)
         return s
 
+    def sent(self, data, rcvbuf=None):
+        """A connection on which this was sent."""
+        s = self.connect(rcvbuf)
+        s.sendall(data)
+        return s
+
     def wait_read(self, s):
         """Until the server has taken all that was sent: the system's receive queue of its side of the connection is empty."""
         ends = tuple("0100007F:%04X" % port for port in (self.server.port, s.getsockname()[1]))
@@ -73,8 +79,7 @@ class Clients(HttpTest):
                                   {"prompt": "!slow go on", "stream": True, "max_tokens": 4000, "ignore_eos": True},
                                   {"prompt": ["!hang"] * 3, "n": 2}]):
             with self.subTest(body):
-                s = self.connect()
-                s.sendall(request_bytes("/v1/completions", body))
+                s = self.sent(request_bytes("/v1/completions", body))
                 n = 6 if isinstance(body["prompt"], list) else 1
                 self.server.wait_metric("sglang:num_running_reqs", n)
                 if i == 2:
@@ -84,11 +89,8 @@ class Clients(HttpTest):
         self.alive()
 
     def test_leaving_is_not_felt_by_others(self):
-        stay = self.connect()
-        stay.sendall(completion("!slow stay here please", stream=True, max_tokens=30))
-        leavers = [self.connect() for _ in range(20)]
-        for s in leavers:
-            s.sendall(completion("!slow leave", stream=True, max_tokens=3000, ignore_eos=True))
+        stay = self.sent(completion("!slow stay here please", stream=True, max_tokens=30))
+        leavers = [self.sent(completion("!slow leave", stream=True, max_tokens=3000, ignore_eos=True)) for _ in range(20)]
         self.server.wait_metric("sglang:num_running_reqs", 21)
         for s in leavers:
             s.close()
@@ -110,8 +112,7 @@ class Clients(HttpTest):
 
     def test_slow_reader(self):
         """Nobody reads: the engine goes on, the buffer is bounded, the request is cancelled."""
-        s = self.connect(rcvbuf=4096)
-        s.sendall(request_bytes("/v1/completions", {"prompt": "!flood", "stream": True, "max_tokens": 1040000, "ignore_eos": True, "logprobs": 20}))
+        s = self.sent(request_bytes("/v1/completions", {"prompt": "!flood", "stream": True, "max_tokens": 1040000, "ignore_eos": True, "logprobs": 20}), rcvbuf=4096)
         self.server.wait_metric("sglang:num_aborted_requests_total", 1, timeout=60)
         self.assertLess(self.server.metric("sglang:generation_tokens_total"), 1040000)
         self.server.wait_log("reader is too slow")
@@ -172,8 +173,7 @@ class LargeBodies(HttpTest):
 
     def test_others_are_not_held_up(self):
         """Bodies whose text takes as long as the gate is shut, on more connections than there are HTTP threads: meanwhile the others are answered."""
-        stream = self.connect()
-        stream.sendall(completion("!slow", stream=True, max_tokens=4000, ignore_eos=True))
+        stream = self.sent(completion("!slow", stream=True, max_tokens=4000, ignore_eos=True))
         self.read_until(stream, b"data: ")
         done = []
 
@@ -198,8 +198,7 @@ class LargeBodies(HttpTest):
     def test_clients_that_leave(self):
         for path in ("/tokenize", "/v1/completions"):
             self.gate.shut()
-            s = self.connect()
-            s.sendall(request_bytes(path, {"prompt": self.LONG}))
+            s = self.sent(request_bytes(path, {"prompt": self.LONG}))
             self.gate.wait_reached()
             s.close()
             self.gate.open()
@@ -210,12 +209,10 @@ class LargeBodies(HttpTest):
         kinds = [("/tokenize", {"prompt": self.LONG}), ("/v1/completions", {"prompt": self.LONG, "truncate_prompt_tokens": 5, "max_tokens": 3})]
         running, waiting = [], []
         for path, body in kinds:
-            running.append(self.connect())
-            running[-1].sendall(request_bytes(path, body))
+            running.append(self.sent(request_bytes(path, body)))
             self.gate.wait_reached()
         for path, body in [kinds[0]] * 3:
-            waiting.append(self.connect())
-            waiting[-1].sendall(request_bytes(path, body))
+            waiting.append(self.sent(request_bytes(path, body)))
         for s in waiting:  # a request that the server has not begun to read has its connection reset
             self.wait_read(s)
         self.server.process.send_signal(signal.SIGTERM)
@@ -243,15 +240,13 @@ class Protocol(HttpTest):
     flags = ("--idle-timeout", "3")
 
     def test_keep_alive_and_pipelining(self):
-        s = self.connect()
-        s.sendall(completion("one") + completion("two", stream=True) + request_bytes("/tokenize", {"prompt": "A"}))
+        s = self.sent(completion("one") + completion("two", stream=True) + request_bytes("/tokenize", {"prompt": "A"}))
         text = self.read_until(s, b'"max_model_len"').decode()
         self.assertEqual(text.count("HTTP/1.1 200"), 3)
         self.assertLess(text.index('"one"'), text.index("[DONE]"))
 
     def test_http_1_0(self):
-        s = self.connect()
-        s.sendall(request_bytes("/v1/completions", {"prompt": "old", "stream": True}, version="1.0"))
+        s = self.sent(request_bytes("/v1/completions", {"prompt": "old", "stream": True}, version="1.0"))
         text = self.read_all(s)
         self.assertTrue(text.endswith(b"data: [DONE]\n\n"), text[-100:])
 
@@ -263,8 +258,7 @@ class Protocol(HttpTest):
 
     def test_chunked_request(self):
         body = json.dumps({"prompt": "chunked"}).encode()
-        s = self.connect()
-        s.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json; charset=utf-8\r\nTransfer-Encoding: chunked\r\n\r\n")
+        s = self.sent(b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json; charset=utf-8\r\nTransfer-Encoding: chunked\r\n\r\n")
         for b in body:
             s.sendall(b"1\r\n" + bytes([b]) + b"\r\n")
         s.sendall(b"0\r\n\r\n")
@@ -272,8 +266,7 @@ class Protocol(HttpTest):
 
     def test_expect_continue(self):
         body = json.dumps({"prompt": "e"}).encode()
-        s = self.connect()
-        s.sendall(request_bytes("/v1/completions", body, "Expect: 100-continue\r\n")[:-len(body)])
+        s = self.sent(request_bytes("/v1/completions", body, "Expect: 100-continue\r\n")[:-len(body)])
         self.assertIn(b"100 Continue", s.recv(1000))
         s.sendall(body)
         self.assertIn(b" 200 ", self.read_until(s, b"usage"))
@@ -295,8 +288,7 @@ class Protocol(HttpTest):
         self.alive()
 
     def test_large_headers(self):
-        s = self.connect()
-        s.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\n" + b"".join(b"X-%d: %s\r\n" % (i, b"y" * 1000) for i in range(100)))
+        s = self.sent(b"GET /health HTTP/1.1\r\nHost: localhost\r\n" + b"".join(b"X-%d: %s\r\n" % (i, b"y" * 1000) for i in range(100)))
         try:
             self.assertRegex(self.read_all(s).split(b"\r\n")[0], rb"HTTP/1.1 4\d\d")
         except (ConnectionResetError, BrokenPipeError):
@@ -304,8 +296,7 @@ class Protocol(HttpTest):
         self.alive()
 
     def test_large_body(self):
-        s = self.connect()
-        s.sendall(f"POST /tokenize HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: {BODY_MAX + 1}\r\n\r\n".encode())
+        s = self.sent(f"POST /tokenize HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: {BODY_MAX + 1}\r\n\r\n".encode())
         self.assertTrue(self.read_until(s, b"}}").startswith(b"HTTP/1.1 413"))
         s = self.connect()  # a length that is not told
         s.sendall(b"POST /tokenize HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n")
@@ -319,8 +310,7 @@ class Protocol(HttpTest):
 
     def test_body_of_untold_length_is_cut(self):
         """The answer comes when the limit is passed, not at the end that the client chooses; and the connection ends."""
-        s = self.connect()
-        s.sendall(b"POST /tokenize HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n")
+        s = self.sent(b"POST /tokenize HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n")
         for _ in range(16):
             s.sendall(b"100000\r\n" + b"x" * (1 << 20) + b"\r\n")
         s.sendall(b"1\r\nx\r\n")
@@ -344,21 +334,18 @@ class Protocol(HttpTest):
                             (b"GET /health HTTP/1.1\r\n\r\n", b"400"), (b"GET /health HTTP/1.1\r\nHost: localhost\r\nHost: y\r\n\r\n", b"400"),
                             (b"GET /health HTTP/1.1\r\nHost: localhost\r\nX A: y\r\n\r\n", b"400")]:
             with self.subTest(raw):
-                s = self.connect()
-                s.sendall(raw)
+                s = self.sent(raw)
                 head, _, text = self.read_all(s).partition(b"\r\n\r\n")
                 self.assertEqual(head[9:12], status)
                 self.assertIn(b"Connection: close", head)
                 self.assertTrue(json.loads(text)["error"]["message"])
-        s = self.connect()
-        s.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\nX\0A: y\r\n\r\n")
+        s = self.sent(b"GET /health HTTP/1.1\r\nHost: localhost\r\nX\0A: y\r\n\r\n")
         self.assertEqual(self.read_all(s)[9:12], b"400")
         self.alive()
 
     def test_absolute_uri(self):
         for uri, status in ((b"http://x:1/health", b"200"), (b"HTTPS://x/health?a", b"200"), (b"http://x", b"404"), (b"ftp://x/health", b"404")):
-            s = self.connect()
-            s.sendall(b"GET " + uri + b" HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+            s = self.sent(b"GET " + uri + b" HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
             self.assertEqual(self.read_all(s)[9:12], status, uri)
 
     def test_methods_of_a_path(self):
@@ -460,9 +447,7 @@ class Queue(HttpTest):
     flags = ("--max-running-requests", "1", "--max-queued-requests", "2")
 
     def test_full_queue(self):
-        running = [self.connect() for _ in range(3)]
-        for s in running:
-            s.sendall(completion("!hang"))
+        running = [self.sent(completion("!hang")) for _ in range(3)]
         self.server.wait_metric("sglang:num_queue_reqs", 2)
         code, answer, headers = self.server.request("POST", "/v1/completions", {"prompt": "x"})
         self.assertEqual((code, answer["error"]["code"], headers["Retry-After"]), (503, "queue_full", "1"))
@@ -500,9 +485,7 @@ class Untaken(HttpTest):
             return 1024 * int(next(line for line in f if line.startswith("VmRSS")).split()[1])
 
     def ask(self, body=LARGE):
-        s = self.connect(rcvbuf=4096)
-        s.sendall(request_bytes("/detokenize", body))
-        return s
+        return self.sent(request_bytes("/detokenize", body), rcvbuf=4096)
 
     def test_memory_is_bounded(self):
         """64 clients: some answers are held, the others refused at once, and who asks for little is served."""
@@ -551,8 +534,7 @@ class Deadlines(HttpTest):
 
     def drip(self, request, at_once):
         """The answer to a request whose last bytes come one by one, each well before the idle timeout."""
-        s = self.connect()
-        s.sendall(request[:at_once])
+        s = self.sent(request[:at_once])
         s.settimeout(0.2)
         answer = b""
         for byte in request[at_once:]:
@@ -581,8 +563,7 @@ class Deadlines(HttpTest):
         self.alive()
 
     def test_second_request(self):
-        s = self.connect()
-        s.sendall(completion("one"))
+        s = self.sent(completion("one"))
         self.read_until(s, b"usage")
         time.sleep(2.5)  # what lies between two requests is no part of either
         s.sendall(completion("two"))
@@ -606,9 +587,7 @@ class Timeouts(HttpTest):
 
     def test_too_many_connections(self):
         """New clients get an answer at once, and the server can still be watched."""
-        held = [self.connect() for _ in range(4)]
-        for s in held:
-            s.sendall(completion("!hang", stream=True))
+        held = [self.sent(completion("!hang", stream=True)) for _ in range(4)]
         self.server.wait_metric("sglang:num_running_reqs", 4)
         status, answer, headers = self.server.request("POST", "/v1/completions", {"prompt": "x"})
         self.assertEqual((status, answer["error"]["code"], headers["Retry-After"], headers["Connection"]), (503, "queue_full", "1", "close"))

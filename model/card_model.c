@@ -116,6 +116,8 @@ static activation_sizes sizes_of_activations(const td_card_model *c) {
     bool            routes =
         m->part.experts || (m->part.resident && c->shard.index > 0) || m->probe.experts_left == TD_EXPERTS_LEFT_ALL;
     size_t routed = routes ? rows * m->config.top_k : 0;
+    size_t sums = m->part.resident ? rows * td_exact_words(hidden) * sizeof(int32_t) : 0;
+    size_t later = m->spec.experts.max_deferred ? sums : 0;
     size_t f32 = m->norm_f32 && td_moe_layers_in(&m->config, m->part.layers) ? rows * hidden : 0;
     return (activation_sizes){{
         [BUFFER(x)] = all,
@@ -126,7 +128,10 @@ static activation_sizes sizes_of_activations(const td_card_model *c) {
         [BUFFER(attn)] = all,
         [BUFFER(mlp)] = all,
         [BUFFER(routed)] = m->part.experts || m->part.resident ? all : 0,
-        [BUFFER(parts)] = m->part.resident ? rows * td_exact_words(hidden) * sizeof(int32_t) : 0,
+        [BUFFER(parts)] = sums,
+        [BUFFER(later[0])] = later,
+        [BUFFER(later[1])] = later,
+        [BUFFER(deferred)] = later ? all : 0,
         [BUFFER(ids)] = routed * sizeof *c->act.ids,
         [BUFFER(weights)] = routed * sizeof *c->act.weights,
         [BUFFER(mtp_x)] = m->part.whole ? mtp : 0,

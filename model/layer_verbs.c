@@ -11,11 +11,13 @@ typedef struct td_layer_state {
     bool                routes;     /* this card chooses experts: card 0, or each where experts are on the cards */
     bool                hands_over; /* card 0 alone, to the CPU's experts */
     uint32_t            moe_layer;  /* as in the expert store */
-    uint16_t           *ids;        /* the choice of experts: in the hand-over, or this card's own */
+    uint32_t            parity;     /* of the layer among those with experts in its pass */
+    bool                is_first, is_last;
+    uint16_t           *ids; /* the choice of experts: in the hand-over, or this card's own */
     float              *weights;
     td_bridge_port_desc handover;
     td_bridge_buffers   io;       /* of the hand-over; NULL in an outline */
-    const void         *deferred; /* what the MoE layer before may have deferred; or NULL */
+    const void         *deferred; /* what the MoE layer before may have deferred to the CPU; or NULL */
     void               *shared;   /* the shared expert's output; NULL without one */
     bool                ended_stage;
 } td_layer_state;
@@ -162,22 +164,26 @@ void td_layer_add(td_layer *l) {
 
 /* ---- layers with experts ------------------------------------------------------------------------- */
 
+/* Whether some of the layer's experts are added in the next one, and some of the layer before in this one. */
+static bool defers(const td_layer_state *st) {
+    return st->d->s->model->experts.max_deferred > 0 && !st->is_last;
+}
+static bool deferred_arrive(const td_layer_state *st) {
+    return st->d->s->model->experts.max_deferred > 0 && !st->is_first;
+}
+
 /* Of the hand-over; an outline needs no buffers. */
 static void open_slot(td_layer_state *st) {
-    td_description        *d = st->d;
-    const td_program_spec *s = d->s;
-    uint32_t               parity = d->n_moe % TD_BRIDGE_PARITIES;
-    st->handover =
-        (td_bridge_port_desc){.layer = st->moe_layer,
-                              .model_layer = d->layer,
-                              .parity = parity,
-                              .first = d->n_moe == 0,
-                              .last = td_moe_layers_in(s->config, (td_layer_range){d->layer + 1, s->layers.end}) == 0};
-    bool deferred_arrive = d->n_moe++ > 0 && s->model->experts.max_deferred > 0;
+    const td_program_spec *s = st->d->s;
+    st->handover = (td_bridge_port_desc){.layer = st->moe_layer,
+                                         .model_layer = st->d->layer,
+                                         .parity = st->parity,
+                                         .first = st->is_first,
+                                         .last = st->is_last};
     if (!s->bridge) return;
     td_bridge_buffers before = {0};
-    td_bridge_get_buffers(s->bridge, parity, &st->io);
-    if (deferred_arrive) td_bridge_get_buffers(s->bridge, (parity + 1) % TD_BRIDGE_PARITIES, &before);
+    td_bridge_get_buffers(s->bridge, st->parity, &st->io);
+    if (deferred_arrive(st)) td_bridge_get_buffers(s->bridge, (st->parity + 1) % TD_BRIDGE_PARITIES, &before);
     st->deferred = before.y_deferred;
 }
 
@@ -187,6 +193,9 @@ static void aim_at_experts(td_layer_state *st) {
     st->hands_over = s->shard.index == 0 && !s->device_experts;
     st->routes = st->hands_over || s->device_experts || s->packed;
     st->moe_layer = td_moe_layers_in(s->config, (td_layer_range){s->layers.first, st->d->layer});
+    st->is_first = st->d->n_moe == 0;
+    st->is_last = td_moe_layers_in(s->config, (td_layer_range){st->d->layer + 1, s->layers.end}) == 0;
+    st->parity = st->d->n_moe++ % TD_BRIDGE_PARITIES;
     st->normed = s->act.h;
     st->ids = s->act.ids;
     st->weights = s->act.weights;
@@ -260,16 +269,17 @@ static void add_device_experts(td_layer *l, td_experts_desc e) {
     td_describe_block(st->d, (td_block_desc){.kind = TD_BLOCK_EXPERTS, .experts = e});
 }
 
-/* Experts that are resident on the device, while the CPU computes the others. Of several cards each computes those in its slots,
- * and their parts are added, before the CPU is waited for. */
-static void add_resident(const td_layer *l) {
+/* Experts that are resident on the device, of each row's choices first to end - 1, while the CPU computes the others. Of several
+ * cards each computes those in its slots, and their parts are added, before the CPU is waited for. */
+static void add_resident(const td_layer *l, uint32_t first, uint32_t end, int32_t *sums) {
     const td_layer_state  *st = l->state;
     const td_program_spec *s = st->d->s;
-    int32_t               *sums = s->act.parts;
     td_resident_desc       r = {.hidden = l->c->hidden,
                                 .inter = l->c->moe_inter,
                                 .n_experts = l->c->n_experts,
                                 .top_k = l->c->top_k,
+                                .first = first,
+                                .end = end,
                                 .packed = s->packed,
                                 .in = st->normed,
                                 .ids = st->ids,
@@ -290,35 +300,43 @@ static void add_resident(const td_layer *l) {
                                                             .add = {sums}}});
 }
 
-/* Both tiers' parts of the sum. */
-static const void *join_parts(const td_layer *l) {
-    const td_layer_state  *st = l->state;
-    const td_program_spec *s = st->d->s;
-    td_describe_block(
-        st->d, (td_block_desc){.kind = TD_BLOCK_JOIN,
-                               .join = {.hidden = l->c->hidden, .parts = {st->io.y, s->act.parts}, .out = s->act.routed}});
-    return s->act.routed;
+/* As with all experts on the CPU, a row's first choices are added now, and the others in the next layer. */
+static void add_all_resident(const td_layer *l) {
+    const td_layer_state *st = l->state;
+    const td_activations *a = &st->d->s->act;
+    const uint32_t        top_k = l->c->top_k, n_now = top_k - (defers(st) ? st->d->s->model->experts.max_deferred : 0);
+    add_resident(l, 0, n_now, a->parts);
+    if (n_now < top_k) add_resident(l, n_now, top_k, a->later[st->parity]);
+}
+
+/* Both tiers' parts of a sum. @return out */
+static const void *join_parts(const td_layer *l, const void *cpus, const int32_t *devices, void *out) {
+    td_describe_block(l->state->d, (td_block_desc){.kind = TD_BLOCK_JOIN,
+                                                   .join = {.hidden = l->c->hidden, .parts = {cpus, devices}, .out = out}});
+    return out;
 }
 
 /* Among several cards, what the CPU's experts add is card 0's part of the sum; of experts on the device each has its own. */
 void td_layer_add_experts(td_layer *l, td_experts_desc e) {
     const td_layer_state  *st = l->state;
     const td_program_spec *s = st->d->s;
-    const void            *routed = NULL;
-    if (s->packed) add_resident(l);
+    const void            *routed = NULL, *deferred = st->deferred;
+    if (s->packed) add_all_resident(l);
     if (st->hands_over) {
         describe_streamed(l, TD_OP_LEAVE);
         td_describe_op(st->d, (td_op){.kind = TD_OP_COLLECT, .handover = {.desc = st->handover}});
-        routed = s->packed ? join_parts(l) : st->io.y;
+        routed = s->packed ? join_parts(l, st->io.y, s->act.parts, s->act.routed) : st->io.y;
+        if (s->packed && deferred_arrive(st))
+            deferred = join_parts(l, st->deferred, s->act.later[(st->parity + 1) % TD_BRIDGE_PARITIES], s->act.deferred);
     } else if (s->device_experts && !s->experts_left_out) {
         add_device_experts(l, e);
         routed = s->act.routed;
     }
     if (s->shard.count == 1) {
-        add_up(st->d, st->shared, routed, st->deferred);
+        add_up(st->d, st->shared, routed, deferred);
         return;
     }
-    sum_cards(st->d, s->act.mlp, st->shared, routed, st->deferred);
+    sum_cards(st->d, s->act.mlp, st->shared, routed, deferred);
     add_up(st->d, s->act.mlp, NULL, NULL);
 }
 

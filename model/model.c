@@ -175,7 +175,6 @@ static td_status check_movable(const td_model *m, const td_npu_caps *caps, td_er
     if (!caps->resident)
         return td_fail(err, TD_ENOTSUP, "of the %u routed experts of a layer the device keeps all (%u) or none (0)",
                        m->config.n_experts, m->config.n_experts);
-    if (m->spec.experts.max_deferred) return td_fail(err, TD_ENOTSUP, "experts that move cannot be deferred yet");
     if (m->probe.layer_tap) return td_fail(err, TD_EINVAL, "taps of layers see experts of the CPU alone");
     return TD_OK;
 }

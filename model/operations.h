@@ -59,21 +59,23 @@ typedef struct {
 /* What the blocks read and write; [max_tok, hidden] act_dtype unless noted. Nothing but pointers of buffers
  * (model/card_model.c). */
 typedef struct {
-    void       *x;      /* the residual stream */
-    void       *h;      /* normed */
-    td_rows_i8  h_i8;   /* the same in int8, for linears with int8 weights; q NULL: norms do not give it */
-    float      *h_f32;  /* the same in f32, for routers; NULL: norms do not give it */
-    void       *attn;   /* attention's output */
-    void       *mlp;    /* dense or shared MLP's output */
-    void       *routed; /* output of routed experts where the device has a part; ids and weights are their router's choice */
-    int32_t    *parts;  /* [max_tok, td_exact_words(hidden)] of resident experts, their part of that sum */
-    uint16_t   *ids;    /* [max_tok, top_k] */
-    float      *weights; /* [max_tok, top_k] */
-    void       *mtp_x;   /* the MTP layer's residual stream */
-    void       *mtp_cat; /* [max_tok, 2*hidden] */
-    float      *logits;  /* [max_out, vocab of the shard] */
-    td_logit   *top;     /* [max_out, top_k] the largest of logits, or NULL */
-    td_log_sum *sums;    /* [max_out] or NULL */
+    void      *x;      /* the residual stream */
+    void      *h;      /* normed */
+    td_rows_i8 h_i8;   /* the same in int8, for linears with int8 weights; q NULL: norms do not give it */
+    float     *h_f32;  /* the same in f32, for routers; NULL: norms do not give it */
+    void      *attn;   /* attention's output */
+    void      *mlp;    /* dense or shared MLP's output */
+    void      *routed; /* output of routed experts where the device has a part; ids and weights are their router's choice */
+    int32_t   *parts;  /* [max_tok, td_exact_words(hidden)] of resident experts, their part of that sum */
+    int32_t  *later[TD_BRIDGE_PARITIES]; /* the same of the deferred sum of a layer, by its parity; NULL: none is deferred */
+    void     *deferred; /* output of experts that the layer before deferred, where the device has a part of them */
+    uint16_t *ids;      /* [max_tok, top_k] */
+    float    *weights;  /* [max_tok, top_k] */
+    void     *mtp_x;    /* the MTP layer's residual stream */
+    void     *mtp_cat;  /* [max_tok, 2*hidden] */
+    float    *logits;   /* [max_out, vocab of the shard] */
+    td_logit *top;      /* [max_out, top_k] the largest of logits, or NULL */
+    td_log_sum *sums;   /* [max_out] or NULL */
 } td_activations;
 
 /** What passes are described from. An outline leaves out what memory holds: bridge, weights, kv and act. */

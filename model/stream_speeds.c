@@ -74,10 +74,10 @@ static td_status time_card(td_card_model *c, const job *j, uint32_t n_tok, doubl
 }
 
 static td_status time_card_rows(td_card_model *c, const job *j, const uint16_t *experts, uint32_t n, double *seconds) {
-    const uint32_t n_tok = j->m->spec.max_tok;
+    const uint32_t n_tok = j->m->spec.max_tok, n_choices = td_resident_end(&j->desc->resident) - j->desc->resident.first;
     fill_ids(j, experts, n, n_tok, j->m->config.top_k, TD_ID_RESIDENT);
     TD_TRY(time_card(c, j, n_tok, seconds));
-    *seconds /= (double)n_tok * j->m->config.top_k;
+    *seconds /= (double)n_tok * n_choices;
     return TD_OK;
 }
 

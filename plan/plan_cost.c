@@ -246,7 +246,8 @@ static double block_cost(pricing *p, const td_block_desc *b, bool moe_layer, row
         return add_copy(part, 2 * (n - 1) / n * values * value_bytes, c->sum_bytes_per_s, c->sum_s);
     }
     if (b->kind == TD_BLOCK_RESIDENT)
-        return resident_cost(p, on_the_card(p, (double)(range.end - range.first), p->model->experts->top_k));
+        return resident_cost(
+            p, on_the_card(p, (double)(range.end - range.first), td_resident_end(&b->resident) - b->resident.first));
     double       n_rows = (double)(range.end - range.first), fixed_s = add_fixed(part, p->device.block_s);
     td_tier_work products = product_work(p, b, range.end - range.first), attention = attention_work(p, b, range);
     if (part == &p->out->part[TD_PLAN_ROWS])
@@ -333,7 +334,8 @@ static ticket run_experts(pricing *p, double begin_s, double n_tok, bool last) {
     double                   active = td_plan_active_experts(in_use, c->top_k, n_tok) - there.experts, now = active;
     if (pairs <= 0) return (ticket){begin_s, begin_s};
     if (!last && c->max_deferred && n_tok <= TD_EXPERTS_HELD_TOK)
-        now = td_plan_active_experts(in_use, c->top_k - c->max_deferred, n_tok);
+        now = td_plan_active_experts(in_use, c->top_k - c->max_deferred, n_tok) -
+              on_the_card(p, n_tok, c->top_k - c->max_deferred).experts;
     ticket t = {.now_s = begin_s + experts_cost(p, now, pairs * now / active)};
     t.all_s = now < active ? t.now_s + experts_cost(p, active - now, pairs * (active - now) / active) : t.now_s;
     return t;
@@ -392,7 +394,11 @@ static void take_streamed(pricing *p, timeline *t) {
     t->device_s = t->link_s;
 }
 
-/* Behind the last of a layer's experts. */
+/* Behind the last of a layer's experts, which are those of the last choices. */
+static bool is_last_resident(const td_block_desc *b) {
+    return b->kind == TD_BLOCK_RESIDENT && td_resident_end(&b->resident) == b->resident.top_k;
+}
+
 static void leave_streamed(timeline *t) {
     t->left_s[t->n_gone++ % TD_STREAM_LAYERS] = t->device_s;
 }
@@ -417,7 +423,7 @@ static void block(pricing *p, timeline *t, const td_outline_op *op, bool moe_lay
                is_last = op->half == TD_OUTLINE_WHOLE || op->half > 0;
     if (p->streamed && is_first && op->block.kind == TD_BLOCK_ROUTER) take_streamed(p, t);
     t->device_s += block_cost(p, &op->block, moe_layer, range);
-    if (p->streamed && is_last && op->block.kind == TD_BLOCK_RESIDENT) leave_streamed(t);
+    if (p->streamed && is_last && is_last_resident(&op->block)) leave_streamed(t);
 }
 
 void td_plan_step_cost(const td_plan_machine *machine, const td_plan_model *model, const td_plan_rows *rows,

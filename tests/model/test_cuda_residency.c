@@ -20,8 +20,9 @@ TEST(int4_with_biases_and_limits) {
     check_model(GOLDEN "gpt_oss", 3, TD_EXPERT_INT4C);
 }
 
-TEST(on_two_cards) {
-    model_run_options o = {.path = GOLDEN "deepseek_v3_yarn", .w8a8 = true, .experts = TD_EXPERT_INT8C, .n_cards = 2};
+TEST(deferred_on_two_cards) {
+    model_run_options o = {
+        .path = GOLDEN "deepseek_v3_yarn", .w8a8 = true, .experts = TD_EXPERT_INT8C, .n_cards = 2, .max_deferred = 1};
     check_residency(o, 4, 4, (const char *const[]){"cuda", NULL});
 }
 

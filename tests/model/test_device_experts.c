@@ -124,9 +124,6 @@ TEST(refusals) {
     s.device_experts = 8;
     s.stream_experts = false;
     s.n_cards = 1;
-    s.experts.max_deferred = 1;
-    assert_non_null(strstr(refusal_of(s).text, "num-gpu-experts 8: experts that move cannot be deferred yet"));
-    s.experts.max_deferred = 0;
     s.device_experts = 16;
     s.cpu_weight_path = "/nowhere";
     assert_non_null(strstr(refusal_of(s).text, "the experts in /nowhere are packed for the CPU"));

@@ -46,6 +46,33 @@ TEST(streamed_bf16) {
     check_streamed(GOLDEN "qwen3_moe", 4, TD_EXPERT_BF16);
 }
 
+/* Of each row some experts are added in the next layer, wherever they lie. Steps go in halves, or whole. */
+static void check_deferred(model_run_options o, uint32_t resident) {
+    for (o.overlap_min_tok = 20; o.overlap_min_tok; o.overlap_min_tok -= 20) check_residency(o, resident, 12, DEVICES);
+}
+
+TEST(deferred_int4) {
+    check_deferred(
+        (model_run_options){.path = "models/tale-v3-14m", .w8a8 = true, .experts = TD_EXPERT_INT4C, .max_deferred = 3}, 6);
+}
+TEST(deferred_bf16) {
+    check_deferred((model_run_options){.path = GOLDEN "qwen3_moe", .experts = TD_EXPERT_BF16, .max_deferred = 1}, 4);
+}
+TEST(deferred_on_two_cards) {
+    model_run_options o = {
+        .path = GOLDEN "deepseek_v3_yarn", .w8a8 = true, .experts = TD_EXPERT_INT8C, .max_deferred = 1, .n_cards = 2};
+    check_deferred(o, 4);
+}
+TEST(deferred_and_streamed) {
+    model_run_options o = {.path = "models/tale-v3-14m",
+                           .w8a8 = true,
+                           .experts = TD_EXPERT_INT4C,
+                           .max_deferred = 2,
+                           .stream_experts = true,
+                           .overlap_min_tok = 20};
+    check_residency(o, 4, 12, (const char *const[]){"apart", NULL});
+}
+
 /* Several cards share the slots. Steps go whole, or in halves. */
 static void check_cards(const char *path, uint32_t resident, td_expert_format format, uint32_t n_cards) {
     model_run_options o = {

@@ -265,7 +265,7 @@ TEST(experts_in_use) {
 /* Three of eight experts are on the card, and nine of ten choices find theirs there; a prompt's find three of eight. */
 TEST(experts_on_the_card) {
     td_outline_op   ops[] = {{.kind = TD_OP_SUBMIT, .half = TD_OUTLINE_WHOLE},
-                             block((td_block_desc){.kind = TD_BLOCK_RESIDENT}, TD_OUTLINE_WHOLE),
+                             block((td_block_desc){.kind = TD_BLOCK_RESIDENT, .resident = {.top_k = TOP_K}}, TD_OUTLINE_WHOLE),
                              {.kind = TD_OP_COLLECT, .half = TD_OUTLINE_WHOLE}};
     td_plan_model   model = plain_model(ops, 3);
     td_plan_machine m = plain_machine(1);
@@ -279,6 +279,10 @@ TEST(experts_on_the_card) {
     near(s.part[TD_PLAN_RESIDENT].bytes, 0.9 * TOP_K * expert_bytes);
     near(s.part[TD_PLAN_EXPERTS].bytes, 0.1 * TOP_K * expert_bytes);
     near(s.part[TD_PLAN_RESIDENT].int8_ops, 9 * s.part[TD_PLAN_EXPERTS].int8_ops);
+    model.n_cards = 2; /* which share them */
+    td_plan_step_cost(&m, &model, &(td_plan_rows){.n_seq = 1, .n_new = 1, .n_halves = 1}, &s);
+    near(s.part[TD_PLAN_RESIDENT].bytes, 0.45 * TOP_K * expert_bytes);
+    model.n_cards = 1;
     td_plan_step_cost(&m, &model, &(td_plan_rows){.n_seq = 1, .n_new = 1000, .n_halves = 1}, &s);
     near(s.part[TD_PLAN_RESIDENT].bytes, 3 * expert_bytes);
     near(s.part[TD_PLAN_EXPERTS].bytes, 5 * expert_bytes);
@@ -292,7 +296,7 @@ TEST(streamed_experts) {
     for (uint32_t layer = 0; layer < LAYERS; layer++) {
         ops[n++] = block(router(layer), TD_OUTLINE_WHOLE);
         ops[n++] = (td_outline_op){.kind = TD_OP_SUBMIT, .half = TD_OUTLINE_WHOLE};
-        ops[n++] = block((td_block_desc){.kind = TD_BLOCK_RESIDENT}, TD_OUTLINE_WHOLE);
+        ops[n++] = block((td_block_desc){.kind = TD_BLOCK_RESIDENT, .resident = {.top_k = TOP_K}}, TD_OUTLINE_WHOLE);
         ops[n++] = (td_outline_op){.kind = TD_OP_COLLECT, .half = TD_OUTLINE_WHOLE};
     }
     td_plan_model   model = plain_model(ops, n);
@@ -344,4 +348,7 @@ TEST(sums_over_cards) {
     td_plan_step_cost(&m, &model, &(td_plan_rows){.n_seq = 5, .n_new = 1, .n_halves = 1}, &s);
     near(s.part[TD_PLAN_SUMS].bytes, 2 * 0.75 * 5 * HIDDEN * 2);
     near(s.step_s, 1e-5 + 2 * 0.75 * 5 * HIDDEN * 2 / 1e9);
+    ops[0].block.all_reduce.exact = true;
+    td_plan_step_cost(&m, &model, &(td_plan_rows){.n_seq = 5, .n_new = 1, .n_halves = 1}, &s);
+    near(s.part[TD_PLAN_SUMS].bytes, 2 * 0.75 * 5 * HIDDEN * 4);
 }

@@ -216,7 +216,6 @@ class Launch(unittest.TestCase):
         self.assertEqual(info["kt_num_gpu_experts"], 16)
         for flags, words in ((("--num-gpu-experts", "17"), "num-gpu-experts 17: a layer has 16 routed experts"),
                              (("--num-gpu-experts", "1"), "num-gpu-experts 1: a token chooses 4 experts of a layer"),
-                             (("--num-gpu-experts", "8", "--enable-defer"), "num-gpu-experts 8: experts that move cannot be deferred yet"),
                              (("--num-gpu-experts", "16", "--cpu-weight-path", "/nowhere"), "packed for the CPU"),
                              (("--stream-experts",), "stream-experts needs some of a layer's experts on the device: add num-gpu-experts"),
                              (("--expert-memory", "drop"), "expert-memory drop: no experts are on the device: add num-gpu-experts"),

@@ -20,7 +20,7 @@ typedef struct {
 /* The overlap of the choices of two tokens 1, 2, 8 and 32 tokens apart is .38 .30 .25 .22 in the first kind. It was fitted
  * to public traces of Qwen3-30B-A3B and Gemma-4-26B-A4B, with .38 .29 .27 .24. The second kind was fitted to a flatter
  * trace: .16 .08 .05. The third one is of tokens, one of 512 a step: .31 .23 .18 .13. Where routers are random, tokens that
- * differ share a few experts by chance, so the experts of such a text are as local as those of the first kind. */
+ * differ share a few experts by chance, so the experts of such a text are nearly as local as those of the first kind. */
 static const td_routing_kind TD_ROUTING_LOCAL = {"128 experts, 6 a token", 128, 6, 0.5, 1.2, 150, 0.35, 1.2};
 static const td_routing_kind TD_ROUTING_FLAT = {"512 experts, 10 a token", 512, 10, 0.2, 0.8, 150, 0.35, 1.6};
 static const td_routing_kind TD_ROUTING_TOKENS = {"tokens of a text", 512, 1, 0.5, 1.6, 150, 0.35, 1.0};

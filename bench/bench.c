@@ -165,6 +165,7 @@ void td_bench_stand(td_bench *b, const char *name, td_npu *device) {
     b->device = NULL;
     b->card = NULL;
     snprintf(b->card_text, sizeof b->card_text, "%s", caps.text);
+    b->by_clock = !caps.unified_memory;
     if (caps.unified_memory || td_npu_threads_needed(name, 1)) return;
     b->device = name;
     if (device->ops->bound) b->card = device;
@@ -239,9 +240,9 @@ typedef struct {
     amounts of;
 } measured;
 
-/* Where a device works, its time is not the processor's. */
+/* Where a device works, its time is not this thread's. */
 static double now_s(const td_bench *b) {
-    return b->device ? (double)td_trace_now() * 1e-9 : td_roofline_now_s(b->pool);
+    return b->by_clock ? (double)td_trace_now() * 1e-9 : td_roofline_now_s(b->pool);
 }
 
 static td_status time_round(td_bench *b, const td_bench_case *c, measured *out, td_error *err) {

@@ -51,6 +51,7 @@ typedef struct {
     td_pool                *pool;            /* of both tiers; the caller is worker 0 */
     td_roofline            *roofline;        /* NULL until a row stands against it */
     const char             *device;          /* what rows stand against: NULL this machine, else the device of that name */
+    bool                    by_clock;        /* times are the clock's: a device works beside this thread */
     td_npu                 *card;            /* the device, which measures itself; NULL: rows on it have no fraction */
     char                    card_text[128];  /* of the card's caps */
     const char             *bench;           /* the suite's name */

@@ -36,7 +36,7 @@ class Bench(unittest.TestCase):
 
     def test_experts_that_move(self):
         """Tokens recur, so a part of the experts has most of the hits; a row of shares follows each row."""
-        few = ("--config", TINY, "--threads", "2", "--rounds", "1", "--json", "--device", "apart")
+        few = ("--model-path", TINY, "--threads", "2", "--rounds", "1", "--json", "--device", "apart")
         p = bench("decode", *few, "--num-gpu-experts", "4", "--filter", "1 streams, context 16")
         self.assertEqual(p.returncode, 0, p.stderr)
         moved = [r for r in map(json.loads, p.stdout.splitlines()) if "hits" in r]
@@ -49,8 +49,8 @@ class Bench(unittest.TestCase):
         p = bench("decode", *few, "--num-gpu-experts", "0", "--filter", "1 streams, context 16")
         self.assertEqual((p.returncode, [r for r in map(json.loads, p.stdout.splitlines()) if "hits" in r]), (0, []), "the same tokens, all experts on the CPU")
         for args, words in ((("experts", "--num-gpu-experts", "4"), "--num-gpu-experts means nothing to experts"),
-                            (("decode", "--config", TINY, "--stream-experts"), "--stream-experts means nothing to decode"),
-                            (("prefill", "--config", TINY, "--stream-experts"), "add num-gpu-experts")):
+                            (("decode", "--model-path", TINY, "--stream-experts"), "--stream-experts means nothing to decode"),
+                            (("prefill", "--model-path", TINY, "--stream-experts"), "add num-gpu-experts")):
             p = bench(*args)
             self.assertNotEqual(p.returncode, 0)
             self.assertIn(words, p.stderr)

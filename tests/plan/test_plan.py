@@ -86,7 +86,7 @@ class Plan(unittest.TestCase):
 
     def test_reference_machine(self):
         """The same model with experts on cards of 64 GiB, resident and streamed, as docs/plan.md has it: figures of its table, to a twentieth."""
-        flags = ("--config", R1, "--machine", REFERENCE, "--max-total-tokens", "190000", "--context-length", "65536", "--streams", "1", "--contexts", "128,8192,40960")
+        flags = ("--model-path", R1, "--machine", REFERENCE, "--max-total-tokens", "190000", "--context-length", "65536", "--streams", "1", "--contexts", "128,8192,40960")
         for more, rates, firsts in (((), (23.7, 23.1, 21.1), (0.79, 10.2, 52.1)),
                                     (("--num-gpu-experts", "auto", "--stream-experts", "--expert-hits", "0.67"), (34.6, 33.4, 29.4), (0.69, 5.7, 47.1))):
             p = self.plan(*flags, *more)
@@ -205,7 +205,7 @@ class Plan(unittest.TestCase):
 
     def test_streamed_experts(self):
         """Long prompts have others pass through the card's memory, where the link is faster than the CPU."""
-        flags = ("--config", QWEN, "--machine", AK, "--tensor-parallel-size", "1", "--streams", "1", "--max-total-tokens", "32768", "--context-length", "32768", "--num-gpu-experts", "32")
+        flags = ("--model-path", QWEN, "--machine", AK, "--tensor-parallel-size", "1", "--streams", "1", "--max-total-tokens", "32768", "--context-length", "32768", "--num-gpu-experts", "32")
         plain, streamed = self.plan(*flags), self.plan(*flags, "--stream-experts")
         self.assertIsNone(plain["streaming"])
         self.assertEqual([x["streamed_experts"] for x in plain["prefill"]], [0, 0])

@@ -2,7 +2,8 @@
 # Build and run every test: installs what is missing, builds with warnings as errors, runs the soak under sanitizers and the aarch64 build's tests under
 # qemu, makes the second test model, runs CTest.
 # usage: scripts/test.sh [--full] [--under-load] [ctest options, e.g. -L quick; then without the sanitizers, aarch64 and the second model]
-# --full: where a test tries a sample, it tries everything (TD_TEST_FULL=1), and threads wait as on a machine of their own
+# --full: where a test tries a sample, it tries everything (TD_TEST_FULL=1), and threads wait as on a machine of their own; and the API suites of vLLM,
+# SGLang and llama.cpp
 # --under-load: CTest alone, beside two loops that keep two cores busy: no test may depend on the machine's speed
 set -euo pipefail
 set -m # every stage in the background is a process group, which can be ended whole
@@ -59,6 +60,7 @@ whole=''
 if [ -n "$whole" ]; then # downloads, beside the build
     begin "second test model" second_model
     begin "routers and stores" scripts/scale_venv.sh
+    [ -z "$full" ] || begin "suites of other engines" scripts/suites_venv.sh
 fi
 echo "== building (release, warnings are errors)"
 cmake --preset release -DTD_WERROR=ON >"$logs/configure" 2>&1 || { cat "$logs/configure"; exit 1; }

@@ -77,20 +77,74 @@ def merged(events):
     return {"choices": dict(choices), "usage": said(usage)}
 
 
-class Run(unittest.TestCase):
+class Serving(unittest.TestCase):
+    """A model that is asked some questions, with operations of its device that fail."""
+    model, questions = MODEL, QUESTIONS
+
     def start(self, *flags, **env):
         self.control = Control()
-        server = launch(self.control, *flags, wait=True, **env)
+        server = launch(self.control, *flags, model=self.model, wait=True, **env)
         self.addCleanup(server.__exit__, RuntimeError, None, None)
         return server
 
     def assertWell(self, server, right):
-        for question, answer in zip(QUESTIONS, right):
+        for question, answer in zip(self.questions, right):
             self.assertEqual(ask(server, *question), answer)
         for name in ("sglang:num_running_reqs", "sglang:num_queue_reqs"):
             server.wait_metric(name, 0)
         self.assertEqual(server.metric("sglang:num_used_tokens"), 0)
 
+    def failing_operation(self, count, *flags):
+        """Start with an operation that fails `count` times; (right answers, server)."""
+        with launch(Control(), *flags, model=self.model, wait=True) as calm:
+            right = [ask(calm, *q) for q in self.questions]
+        return right, self.start(*flags, TD_CHAOS_FAIL_OP=f"{random.Random(SEED).randrange(700, 1200)},{count}")
+
+    def fails_once(self, *flags):
+        right, server = self.failing_operation(1, *flags)
+        self.assertWell(server, right)
+        server.wait_log("trying once more")
+        self.assertEqual(server.metric("tandem:failed_requests_total"), 0)
+        self.assertEqual(server.stop(), 0)
+
+    def fails_twice(self, *flags):
+        right, server = self.failing_operation(2, *flags)
+        failed = []
+        for i, question in enumerate(self.questions):
+            try:
+                self.assertEqual(ask(server, *question), right[i])
+            except Error as e:
+                failed.append(str(e))
+        self.assertEqual(len(failed), 1, failed)
+        self.assertRegex(failed[0], "^(500|event): the step failed twice: accelerator runtime failed")
+        self.assertWell(server, right)
+        self.assertEqual(server.stop(), 0)
+
+    def fail_for_a_while(self, count, *flags):
+        right, server = self.failing_operation(count, *flags)
+        ends, n = collections.Counter(), len(self.questions)
+
+        def one(i):
+            try:
+                self.assertEqual(ask(server, *self.questions[i % n]), right[i % n])
+                ends["right"] += 1
+            except Error as e:
+                ends[str(e)] += 1
+
+        with concurrent.futures.ThreadPoolExecutor(12) as pool:
+            list(pool.map(one, range(48)))
+        print(dict(ends), flush=True)
+        self.assertGreater(len(ends), 1)
+        for _ in range(40):  # what is left of the failures
+            try:
+                ask(server, *self.questions[0])
+                break
+            except Error:
+                pass
+        self.assertWell(server, right)
+
+
+class Run(Serving):
     def test_short_of_memory(self):
         print("seed", SEED, flush=True)
         draw = random.Random(SEED)
@@ -122,61 +176,21 @@ class Run(unittest.TestCase):
             self.assertWell(server, right)
         self.assertEqual(server.stop(), 0, "it ends in order: nothing was left hanging")
 
-    def failing_operation(self, count, *flags):
-        """Start with an operation that fails `count` times; (server, right answers, number of the operation)."""
-        with launch(Control(), *flags, wait=True) as calm:
-            right = [ask(calm, *q) for q in QUESTIONS]
-        return right, self.start(*flags, TD_CHAOS_FAIL_OP=f"{random.Random(SEED).randrange(700, 1200)},{count}")
-
     def test_operation_fails_once(self):
         """The step is run again, and nobody notices."""
         for flags in ((), ("--cpuinfer", "1", "--npu-threads", "1")):
             with self.subTest(flags=flags):
-                right, server = self.failing_operation(1, *flags)
-                self.assertWell(server, right)
-                server.wait_log("trying once more")
-                self.assertEqual(server.metric("tandem:failed_requests_total"), 0)
-                self.assertEqual(server.stop(), 0)
+                self.fails_once(*flags)
 
     def test_operation_fails_twice(self):
         """The requests of that step end with an error, a stream with an event; the others and all that come later are right."""
         for flags in ((), ("--cpuinfer", "1", "--npu-threads", "1")):
             with self.subTest(flags=flags):
-                right, server = self.failing_operation(2, *flags)
-                failed = []
-                for i, question in enumerate(QUESTIONS):
-                    try:
-                        self.assertEqual(ask(server, *question), right[i])
-                    except Error as e:
-                        failed.append(str(e))
-                self.assertEqual(len(failed), 1, failed)
-                self.assertRegex(failed[0], "^(500|event): the step failed twice: accelerator runtime failed")
-                self.assertWell(server, right)
-                self.assertEqual(server.stop(), 0)
+                self.fails_twice(*flags)
 
     def test_operations_fail_for_a_while(self):
         """Many in a row, among many requests at once."""
-        right, server = self.failing_operation(40)
-        ends = collections.Counter()
-
-        def one(i):
-            try:
-                self.assertEqual(ask(server, *QUESTIONS[i % len(QUESTIONS)]), right[i % len(QUESTIONS)])
-                ends["right"] += 1
-            except Error as e:
-                ends[str(e)] += 1
-
-        with concurrent.futures.ThreadPoolExecutor(12) as pool:
-            list(pool.map(one, range(48)))
-        print(dict(ends), flush=True)
-        self.assertGreater(len(ends), 1)
-        for _ in range(40):  # what is left of the failures
-            try:
-                ask(server, *QUESTIONS[0])
-                break
-            except Error:
-                pass
-        self.assertWell(server, right)
+        self.fail_for_a_while(40)
 
     def test_warm_up_fails(self):
         """An operation that fails in the warm-up and again: the server does not pretend to be ready."""
@@ -186,6 +200,26 @@ class Run(unittest.TestCase):
         with launch(Control(), TD_CHAOS_FAIL_OP="3") as server:
             server.wait_ready()
             texts(server)
+
+
+class RecurrentStates(Serving):
+    """A step that fails has written states in place: its requests begin again, from the states that the prefix cache keeps."""
+    model = os.path.join(os.environ["TD_SOURCE_DIR"], "tests/data/golden/qwen3_next")
+    questions = [(COMPLETIONS, {"prompt": list(range(first, first + n)), "max_tokens": 40, "ignore_eos": True, "logprobs": 2})
+                 for first, n in ((10, 40), (5, 300), (5, 280), (20, 130))]
+    flags = ("--tokenizer-path", MODEL)
+    drafts = ("--speculative-algorithm", "NEXTN", "--speculative-always")
+
+    def test_operation_fails_once(self):
+        for flags in ((), self.drafts, ("--cpuinfer", "1", "--npu-threads", "1")):
+            with self.subTest(flags=flags):
+                self.fails_once(*self.flags, *flags)
+
+    def test_operation_fails_twice(self):
+        self.fails_twice(*self.flags, *self.drafts)
+
+    def test_operations_fail_for_a_while(self):
+        self.fail_for_a_while(10, *self.flags)
 
 
 class ExpertsReadAgain(unittest.TestCase):

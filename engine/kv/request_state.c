@@ -52,8 +52,9 @@ bool td_request_state_can_draft(const td_state_slots *s, uint32_t pos) {
 
 /* The first border of a page in (begin, end] where a snapshot is wanted; UINT32_MAX: nowhere. */
 static uint32_t next_border(const td_request_state *r, td_snapshot_rule rule, uint32_t begin, uint32_t end) {
-    uint32_t prompt = (rule.n_prompt - 1) / TD_KV_PAGE * TD_KV_PAGE, last = end / TD_KV_PAGE * TD_KV_PAGE;
-    uint32_t wanted[] = {r->branch, prompt, begin >= rule.n_prompt ? last : 0}, first = UINT32_MAX;
+    uint32_t retry = (rule.n_prompt - 1) / TD_KV_PAGE * TD_KV_PAGE, prompt = rule.n_prompt / TD_KV_PAGE * TD_KV_PAGE,
+             last = end / TD_KV_PAGE * TD_KV_PAGE;
+    uint32_t wanted[] = {r->branch, retry, prompt, begin >= rule.n_prompt ? last : 0}, first = UINT32_MAX;
     for (size_t i = 0; i < sizeof wanted / sizeof *wanted; i++)
         if (wanted[i] > begin && wanted[i] <= end && wanted[i] <= rule.n_cacheable + rule.drafted && wanted[i] < first)
             first = wanted[i];
@@ -104,7 +105,7 @@ void td_request_state_commit(td_request_state *r, td_state_slots *s, td_snapshot
         uint32_t n = r->made[i].n_pages;
         if (n > n_published) continue;
         td_state_slots_keep(s, r->made[i].slot, pages[n - 1]);
-        if (n * TD_KV_PAGE <= rule.n_prompt) continue;
+        if (n * TD_KV_PAGE < rule.n_prompt) continue;
         if (r->generated) td_state_slots_give_up(s, pages[r->generated - 1]);
         r->generated = n;
     }

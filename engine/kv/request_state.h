@@ -3,8 +3,9 @@
  *
  * DESIGN. A request that runs owns one slot: `now`, the state at the last border of a block before its computed tokens. A
  * step that goes beyond such a border writes the next state in place, unless `now` is a snapshot. A snapshot is made
- *   - at the last page of a prompt, which a retry and the next turn of a chat begin with,
- *   - at the last page of what is generated, for the next turn; it takes the place of the one before,
+ *   - at the last page of a prompt that ends before the prompt, which a retry and the next turn of a chat begin with,
+ *   - at the prompt's end, if a page ends there, and at the last page of what is generated, for the next turn; each takes the
+ *     place of the one before,
  *   - where the prompt of another request goes its own way, for those that come after.
  * To make one within a step, the step takes the request's rows as two parts, before and behind the border.
  *
@@ -22,7 +23,7 @@
 #include "engine/kv/state_slots.h"
 #include "model/step_rows.h"
 
-#define TD_STEP_SNAPSHOTS_MAX 2 /* of a request, in one step */
+#define TD_STEP_SNAPSHOTS_MAX 3 /* of a request, in one step */
 
 typedef struct {
     uint32_t now;   /* a slot; TD_STATE_NONE: nothing is computed, or no block is full yet */

@@ -125,6 +125,31 @@ TEST(states_of_a_request) {
     assert_int_equal(g.slots.n_snapshots, 2);
 }
 
+/* A prompt that ends where a page does: a retry begins before its last page, and the next turn behind it. */
+TEST(a_prompt_of_whole_pages) {
+    rig               g;
+    td_request_state  r = TD_REQUEST_STATE_IDLE;
+    td_sequence_state s;
+    td_snapshot_rule  rule = {.n_prompt = 256, .n_cacheable = 1000};
+    uint32_t          pages[3];
+    open_rig(&g, SLOTS);
+    cache_path(&g, 0, 3, pages);
+    td_request_state_begin(&r, &g.slots, pages, 0);
+    assert_int_equal(next_part(&r, &g, rule, 0, 256, &s), 128);
+    assert_int_equal(next_part(&r, &g, rule, 128, 256, &s), 256);
+    td_request_state_commit(&r, &g.slots, rule, pages, 2);
+    assert_true(td_state_slots_find(&g.slots, pages[0]) != TD_STATE_NONE);
+    assert_int_equal(td_state_slots_find(&g.slots, pages[1]), r.now);
+    for (uint32_t at = 256; at < 384; at += TD_STATE_BLOCK) { /* and from there on the answer's are of use */
+        assert_int_equal(next_part(&r, &g, rule, at, at + TD_STATE_BLOCK, &s), at + TD_STATE_BLOCK);
+        td_request_state_commit(&r, &g.slots, rule, pages, (at + TD_STATE_BLOCK) / TD_KV_PAGE);
+    }
+    assert_int_equal(td_state_slots_find(&g.slots, pages[1]), TD_STATE_NONE);
+    assert_int_equal(td_state_slots_find(&g.slots, pages[2]), r.now);
+    td_request_state_end(&r, &g.slots);
+    close_rig(&g);
+}
+
 /* A draft that ends a block: the step writes another slot, which becomes the state, and a snapshot, once it is accepted. */
 TEST(a_draft_at_the_end_of_a_block) {
     rig               g;

@@ -28,6 +28,14 @@ class ChatTurns(unittest.TestCase):
                     self.assertLessEqual(max(computed[1:]), PAGE, computed)
                     self.assertGreater(max(computed[1:]), PAGE // 2)  # turns that end in the middle of a page are among them
 
+    def test_prompts_of_whole_pages(self):
+        """Prompts and answers that end where a page does, or just behind it."""
+        for model in ("qwen3_next", "gpt_oss"):
+            with self.subTest(model=model), self.serve(model) as server:
+                for new, answer in ((128, 4), (256, 128), (127, 1)):
+                    computed = [t.prompt - t.cached - t.new for t in turns(server, 8, new, answer, vocab=320, seed=new)]
+                    self.assertLessEqual(max(computed), PAGE, (new, answer, computed))
+
     def test_retry_and_branch(self):
         """The same prompt again finds all its pages; one that leaves the chat behind an earlier turn finds those of that turn's prompt."""
         with self.serve("qwen3_next") as server:

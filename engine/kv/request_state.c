@@ -50,15 +50,16 @@ bool td_request_state_can_draft(const td_state_slots *s, uint32_t pos) {
     return (pos + 1) % TD_STATE_BLOCK || td_state_slots_can_take(s);
 }
 
-/* The first border of a page in (begin, end] where a snapshot is wanted; UINT32_MAX: nowhere. */
-static uint32_t next_border(const td_request_state *r, td_snapshot_rule rule, uint32_t begin, uint32_t end) {
+/* The first border of a page in (begin, end] where a snapshot is wanted, or the last one of them; UINT32_MAX: nowhere. */
+static uint32_t next_border(const td_request_state *r, td_snapshot_rule rule, uint32_t begin, uint32_t end, bool the_last) {
     uint32_t retry = (rule.n_prompt - 1) / TD_KV_PAGE * TD_KV_PAGE, prompt = rule.n_prompt / TD_KV_PAGE * TD_KV_PAGE,
-             last = end / TD_KV_PAGE * TD_KV_PAGE;
-    uint32_t wanted[] = {r->branch, retry, prompt, begin >= rule.n_prompt ? last : 0}, first = UINT32_MAX;
+             last = end / TD_KV_PAGE * TD_KV_PAGE, border = UINT32_MAX;
+    uint32_t wanted[] = {r->branch, retry, prompt, begin >= rule.n_prompt ? last : 0};
     for (size_t i = 0; i < sizeof wanted / sizeof *wanted; i++)
-        if (wanted[i] > begin && wanted[i] <= end && wanted[i] <= rule.n_cacheable + rule.drafted && wanted[i] < first)
-            first = wanted[i];
-    return first;
+        if (wanted[i] > begin && wanted[i] <= end && wanted[i] <= rule.n_cacheable + rule.drafted &&
+            (border == UINT32_MAX || (wanted[i] > border) == the_last))
+            border = wanted[i];
+    return border;
 }
 
 static void make_snapshot(td_request_state *r, td_state_slots *s, uint32_t n_pages) {
@@ -76,9 +77,9 @@ static void move_on(td_request_state *r, td_state_slots *s) {
 }
 
 uint32_t td_request_state_next_part(td_request_state *r, td_state_slots *s, td_snapshot_rule rule, uint32_t begin,
-                                    uint32_t end, bool may_split, td_sequence_state *slots) {
-    uint32_t border = r->n_made < TD_STEP_SNAPSHOTS_MAX ? next_border(r, rule, begin, end) : UINT32_MAX;
-    if (border < end && !may_split) border = UINT32_MAX;
+                                    uint32_t end, uint32_t splits, td_sequence_state *slots) {
+    uint32_t border = r->n_made < TD_STEP_SNAPSHOTS_MAX ? next_border(r, rule, begin, end, splits < 2) : UINT32_MAX;
+    if (border < end && !splits) border = UINT32_MAX;
     slots->in = r->after;
     slots->open = r->open;
     r->awaits = rule.drafted && end % TD_STATE_BLOCK == 0;

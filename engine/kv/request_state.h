@@ -67,10 +67,11 @@ typedef struct {
 /**
  * The first part of the rows begin .. end - 1 in a step. Call it for the rest until there is none, after
  * td_request_state_can_step.
- * @param may_split the step has room for one part more. @param slots receives the part's. @return the end of the part.
+ * @param splits the step has room for so many parts more: if for one, the last border is of most use, that of the prompt's
+ * end. @param slots receives the part's. @return the end of the part.
  */
 uint32_t td_request_state_next_part(td_request_state *r, td_state_slots *s, td_snapshot_rule rule, uint32_t begin,
-                                    uint32_t end, bool may_split, td_sequence_state *slots);
+                                    uint32_t end, uint32_t splits, td_sequence_state *slots);
 
 /** The awaited draft was rejected: the state is what it was before the step. Nothing happens if none was awaited. */
 void td_request_state_take_back(td_request_state *r, td_state_slots *s);

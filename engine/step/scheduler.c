@@ -281,10 +281,10 @@ static void admit(td_scheduler *s) {
 
 /* ---- the step -------------------------------------------------------------------------------- */
 
-/* Whether the step has room for one part more of the newest entry, besides two for each request that may follow. */
-static bool may_split(const td_scheduler *s, bool last) {
-    uint32_t others = s->n_running - s->n_entries;
-    return s->rows.n_seq + (last ? 2 : 3) + 2 * others <= s->rows.max_seq;
+/* How many parts more of the newest entry the step has room for, besides two for each request that may follow. */
+static uint32_t splits_left(const td_scheduler *s, bool last) {
+    uint32_t others = s->n_running - s->n_entries, wanted = s->rows.n_seq + (last ? 1 : 2) + 2 * others;
+    return s->rows.max_seq > wanted ? s->rows.max_seq - wanted : 0;
 }
 
 /* Add rows begin .. end - 1 of the newest entry's request, which are all of its prompt or all generated. */
@@ -297,7 +297,7 @@ static void add_sequence(td_scheduler *s, td_request *r, uint32_t begin, uint32_
     for (uint32_t part_end = end; begin < end; begin = part_end) {
         if (s->states)
             part_end =
-                td_request_state_next_part(&r->state, s->states, rule, begin, end, may_split(s, end == last), &seq.state);
+                td_request_state_next_part(&r->state, s->states, rule, begin, end, splits_left(s, end == last), &seq.state);
         td_step_rows_add(&s->rows, r->tokens + begin, begin, part_end - begin, &seq);
     }
 }

@@ -87,7 +87,7 @@ TEST(a_page_that_leaves_takes_its_snapshot) {
 
 static uint32_t next_part(td_request_state *r, rig *g, td_snapshot_rule rule, uint32_t begin, uint32_t end,
                           td_sequence_state *s) {
-    return td_request_state_next_part(r, &g->slots, rule, begin, end, true, s);
+    return td_request_state_next_part(r, &g->slots, rule, begin, end, TD_STEP_SNAPSHOTS_MAX, s);
 }
 
 /* A prompt of 270 tokens in steps of 100, then an answer. */
@@ -146,6 +146,27 @@ TEST(a_prompt_of_whole_pages) {
     }
     assert_int_equal(td_state_slots_find(&g.slots, pages[1]), TD_STATE_NONE);
     assert_int_equal(td_state_slots_find(&g.slots, pages[2]), r.now);
+    td_request_state_end(&r, &g.slots);
+    close_rig(&g);
+}
+
+/* With room for one part more, the end of the prompt goes before the place where another prompt went its own way. */
+TEST(room_for_one_part_more) {
+    rig               g;
+    td_request_state  r = TD_REQUEST_STATE_IDLE;
+    td_sequence_state s;
+    td_snapshot_rule  rule = {.n_prompt = 300, .n_cacheable = 300};
+    uint32_t          pages[2];
+    open_rig(&g, SLOTS);
+    cache_path(&g, 0, 2, pages);
+    assert_int_equal(td_request_state_begin(&r, &g.slots, pages, 1), 0); /* a branch behind the first page */
+    assert_int_equal(td_request_state_next_part(&r, &g.slots, rule, 0, 300, 0, &s), 300);
+    td_request_state_end(&r, &g.slots);
+    td_request_state_begin(&r, &g.slots, pages, 1);
+    assert_int_equal(td_request_state_next_part(&r, &g.slots, rule, 0, 300, 1, &s), 256);
+    td_request_state_end(&r, &g.slots);
+    td_request_state_begin(&r, &g.slots, pages, 1);
+    assert_int_equal(td_request_state_next_part(&r, &g.slots, rule, 0, 300, 2, &s), 128);
     td_request_state_end(&r, &g.slots);
     close_rig(&g);
 }

@@ -63,7 +63,7 @@ class Host(Server):
         self.config = f"/tmp/{BRIDGE}{i}.json"
         with open(self.config, "w") as f:
             json.dump({**store.config(), "local_hostname": self.address, "global_segment_size": "1GB", "max_wait_ms": 60000}, f)
-        super().__init__("--host", self.address, "--load-format", "dummy", "--json-model-override-args", json.dumps({"num_hidden_layers": layers}), "--context-length", str(tokens + 256), "--max-total-tokens", str(4 * tokens),
+        super().__init__("--host", self.address, "--allow-no-key", "--load-format", "dummy", "--json-model-override-args", json.dumps({"num_hidden_layers": layers}), "--context-length", str(tokens + 256), "--max-total-tokens", str(4 * tokens),
                          "--max-running-requests", "2", "--served-model-name", "m", "--skip-server-warmup", "--kv-store", "mooncake", "--kv-store-config", self.config,
                          program=["ip", "netns", "exec", f"{BRIDGE}{i}", TANDEM], model=os.path.join(ROOT, "configs/models/deepseek-v2-lite.json"), env=store.env, timeout=600)
         self.wait_metric("tandem:kv_store_up", 1, timeout=60)

@@ -32,7 +32,8 @@ static const td_flag FLAGS[] = {
      .help = "Demand 'Authorization: Bearer KEY' or 'x-api-key: KEY' everywhere but on /health and the console's files. "
              "Better kept in a --config file than on the command line."},
     {{"allow-no-key"}, TD_FLAG_SWITCH, S(allow_no_key),
-     .help = "Do not warn that others can reach a server without --api-key."},
+     .help = "Let everybody who reaches the server use it. Without this, and without --api-key, only addresses of this "
+             "machine alone (127.0.0.1) are listened on."},
     {{"allowed-hosts"}, TD_FLAG_TEXT, S(allowed_hosts), .arg = "NAMES",
      .by_default = "local ones on a loopback address without --api-key, else all",
      .help = "Names in the header Host that are answered: a,b,c, or * for all. Others get a 403, so that no page of another "

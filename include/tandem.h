@@ -50,7 +50,8 @@ extern "C" {
     X(EBUSY, -9, "queue full or resource in use") \
     X(ECANCELLED, -10, "cancelled")               \
     X(ESHUTDOWN, -11, "shutting down")            \
-    X(ELOST, -12, "accelerator lost")
+    X(ELOST, -12, "accelerator lost")             \
+    X(ELIMIT, -13, "more work than is allowed")
 
 typedef enum td_status {
 #define TD_STATUS_ENUM(name, value, text) TD_##name = (value),
@@ -81,15 +82,33 @@ typedef struct td_tokenizer td_tokenizer;
 TD_NODISCARD td_status td_tokenizer_open(const char *dir, td_tokenizer **out, td_error *err);
 void                   td_tokenizer_close(td_tokenizer *tok);
 
+/* Steps of a tokenizer's expressions that one text may take: some for every byte, and some for every text. A step is an item
+ * of an expression or a character that it passes, where a match backtracks or is long; published tokenizers take 5 a byte. */
+#define TD_ENCODE_STEPS_PER_BYTE 64
+#define TD_ENCODE_STEPS_FREE ((uint64_t)1 << 24)
+
 /**
  * Encode text. Added tokens in the text become their ids, the special ones among them ("<|user|>") only when parse_special; BOS/EOS
  * of the post-processor or tokenizer_config.json are added when add_special. Invalid UTF-8 is encoded byte by byte, so
  * decode(encode(x)) == x but for what the tokenizer normalizes and for invalid bytes.
+ * @return TD_ELIMIT when the expressions of the tokenizer file take too many steps on this text; TD_ECANCELLED as
+ *         td_tokenizer_stop_when says.
  * @param ids  receives a malloc'd array of *n_ids ids; the caller frees it. NULL with *n_ids == 0 for empty output.
  * Thread-safe.
  */
 TD_NODISCARD td_status td_tokenizer_encode(const td_tokenizer *tok, const char *text, size_t text_len, bool parse_special,
                                            bool add_special, uint32_t **ids, size_t *n_ids);
+
+/**
+ * Have encodings on this thread ask now and then whether to stop; they then end with TD_ECANCELLED. It may be some tenths of
+ * a second between two questions, and more where a word has megabytes.
+ * @param stops NULL: never.
+ */
+void td_tokenizer_stop_when(bool (*stops)(void *user), void *user);
+
+/** The fewest tokens that a text of len bytes can have: what is longer than all of a context need not be encoded. 0 where
+ * texts may lose bytes before they become tokens. */
+size_t td_tokenizer_tokens_min(const td_tokenizer *tok, size_t len);
 
 /**
  * Decode ids to bytes (terminated, length in *text_len; the caller frees). Special tokens are left out when skip_special.

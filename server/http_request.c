@@ -1,6 +1,7 @@
 /* The way of a request from libmicrohttpd to its route. */
 #include "server/http_request.h"
 
+#include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -187,16 +188,29 @@ static void choose_route(td_call *c, const char *method, const char *url) {
 
 /* ---- one request ---- */
 
-/* On a text thread. */
-static void run_text_job(void *call, bool closing) {
+/* Whether nobody waits for the text of a call any more: its client has left, or the server ends. libmicrohttpd does not look
+ * at the socket meanwhile. */
+static bool is_unwanted(void *call) {
+    td_call      *c = call;
+    struct pollfd p = {.fd = c->socket->fd, .events = POLLRDHUP};
+    return td_text_work_cancelled(&c->server->text) || poll(&p, 1, 0) > 0;
+}
+
+/* On a text thread. A long text has its grammar compiled where it is, since that adds little. */
+static bool run_text_job(void *call, bool closing) {
     td_call *c = call;
+    bool     more = false;
     uint64_t begin = td_trace_begin();
-    if (closing)
+    if (closing || is_unwanted(c)) {
         c->failed = td_api_fail(&c->err, 503, "shutting_down", "The server is shutting down.") != TD_OK;
-    else
-        while (c->work(c)) {
-        }
+    } else {
+        td_tokenizer_stop_when(is_unwanted, c);
+        do more = c->work(c);
+        while (more && c->text.kind != TD_TEXT_SHORT);
+        td_tokenizer_stop_when(NULL, NULL);
+    }
     td_trace_end(begin, &(td_trace_label){TD_TRACE_HTTP, c->route, {"request"}, {c->number}});
+    return more;
 }
 
 static td_call *call_new(td_server *s, struct MHD_Connection *connection) {
@@ -309,8 +323,9 @@ enum MHD_Result td_on_request(void *cls, struct MHD_Connection *connection, cons
     if (!strcmp(method, "OPTIONS")) return answer_preflight(c);
     if (c->broken) return td_answer_error(c, &c->err);
     if (c->work && !td_text_work_done(&s->text, &c->text)) {
-        bool more = c->body.len > TD_TEXT_INLINE_BYTES || (c->api && c->api->long_texts) || c->work(c);
-        c->text.bytes = c->body.len;
+        bool is_read = c->body.len <= TD_TEXT_INLINE_BYTES && !(c->api && c->api->long_texts);
+        bool more = !is_read || c->work(c);
+        c->text.kind = is_read ? TD_TEXT_GRAMMAR : c->body.len > TD_TEXT_SHORT_BYTES ? TD_TEXT_LONG : TD_TEXT_SHORT;
         if (more && td_text_work_put(&s->text, &c->text)) return MHD_YES;
         while (more) more = c->work(c); /* text threads take no work any more: the server is closing */
     }

@@ -63,8 +63,8 @@ static int listen_socket(const struct addrinfo *a) {
     return -1;
 }
 
-/* Find out where the server can be reached: its URL, and by whom. */
-static void note_address(td_server *s) {
+/* Find out where the server can be reached: its URL, and by whom. Others need a key, or somebody's word that they need none. */
+static td_status note_address(td_server *s, td_error *err) {
     struct sockaddr_storage at = {0};
     socklen_t               len = sizeof at;
     unsigned                port = s->opt.port;
@@ -73,12 +73,14 @@ static void note_address(td_server *s) {
                                               : ((struct sockaddr_in *)&at)->sin_port);
     s->is_local = td_is_loopback((struct sockaddr *)&at);
     if (!s->is_local && !s->opt.api_key && !s->opt.allow_no_key)
-        td_warn(
-            "everybody who reaches %s may use this server, read its metrics and end its requests: give --api-key, or "
-            "--allow-no-key to have no key without this warning",
+        return td_fail(
+            err, TD_EINVAL,
+            "everybody who reaches %s could use this server, read its metrics and end its requests: give --api-key "
+            "KEY, or --allow-no-key where that is meant",
             s->opt.host);
     bool v6 = strchr(s->opt.host, ':') != NULL;
     snprintf(s->url, sizeof s->url, "http://%s%.200s%s:%u", v6 ? "[" : "", s->opt.host, v6 ? "]" : "", port);
+    return TD_OK;
 }
 
 static td_status bind_address(td_server *s, td_error *err) {
@@ -144,12 +146,12 @@ td_status td_server_bind(const td_server_options *o, td_server **out, td_error *
     td_response_store_init(&s->responses, o->stored_responses_max, (size_t)o->stored_responses_mib << 20);
     td_status st = td_watcher_init(&s->watcher, o->connections_max, o->watchdog_s, tick, s);
     st = st == TD_OK ? bind_address(s, err) : td_fail(err, st, "out of memory");
+    if (st == TD_OK) st = note_address(s, err);
     if (st != TD_OK) {
         td_server_free(s);
         return st;
     }
     raise_descriptor_limit(o->connections_max + TD_CONNECTIONS_RESERVE);
-    note_address(s);
     *out = s;
     return TD_OK;
 }

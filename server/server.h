@@ -50,7 +50,7 @@ typedef struct {
     const char *allowed_hosts;        /* names in `Host` that are answered, with commas between, "*" for all; NULL: where
                                        * only this machine reaches a server without a key, local ones, else all */
     bool        allow_get_flush;      /* GET /flush_cache, too */
-    bool        allow_no_key;         /* not to warn of an address that others reach without a key */
+    bool        allow_no_key;         /* an address that others reach needs no key */
     td_server_pulse_fn on_pulse;      /* called each second; NULL: none */
     void              *pulse_user;
 } td_server_options;
@@ -59,7 +59,8 @@ void td_server_options_init(td_server_options *o);
 
 /**
  * Take the address, so that a busy port is known before a model is loaded; connections are refused until td_server_start.
- * @return TD_EBUSY for a port in use, TD_EINVAL for a host that cannot be resolved or bound, with a sentence.
+ * @return TD_EBUSY for a port in use; TD_EINVAL for a host that cannot be resolved or bound, or that others reach without a
+ *         key; with a sentence.
  */
 TD_NODISCARD td_status td_server_bind(const td_server_options *o, td_server **out, td_error *err);
 

@@ -19,11 +19,11 @@ static td_status check_can_answer(const td_served_model *m, const json_t *root, 
 
 static td_status encode_text(const td_served_model *m, const json_t *text, bool add_special, td_token_answer *to,
                              td_api_error *err) {
-    uint32_t *ids = NULL;
-    size_t    n = 0;
-    td_status st =
-        td_tokenizer_encode(m->tokenizer, json_string_value(text), json_string_length(text), true, add_special, &ids, &n);
-    if (st != TD_OK) return td_api_from_status(err, st, NULL, "prompt");
+    const td_api_request as = {.form = TD_READ_COMPLETION, .add_special_tokens = add_special};
+    uint32_t            *ids = NULL;
+    size_t               n = 0;
+    TD_TRY(td_api_encode_text(&as, m->tokenizer, json_string_value(text), json_string_length(text), m->info.context_length,
+                              &ids, &n, err));
     return td_token_answer_add(to, ids, n, err);
 }
 
@@ -33,7 +33,7 @@ static td_status encode_chat(const td_served_model *m, json_t *root, td_token_an
     size_t         n = 0;
     td_status      st = td_api_read_form(TD_READ_CHAT, json_incref(root), &(td_api_context){.info = &m->info}, &req, err);
     if (st == TD_OK && req.n_prompts) st = td_api_bad(err, "input_ids", "'input_ids' are tokens already.");
-    if (st == TD_OK) st = td_api_encode_chat(&req, m->tokenizer, &m->chat, &ids, &n, err);
+    if (st == TD_OK) st = td_api_encode_chat(&req, m->tokenizer, &m->chat, m->info.context_length, &ids, &n, err);
     td_api_request_free(&req);
     return st == TD_OK ? td_token_answer_add(to, ids, n, err) : st;
 }

@@ -18,7 +18,7 @@ static td_status count(const td_served_model *m, json_t *body, size_t *n, td_api
     else
         json_decref(chat);
     if (st == TD_OK) st = td_check_model(m, r.model, err);
-    if (st == TD_OK) st = td_api_encode_chat(&r, m->tokenizer, &m->chat, &ids, n, err);
+    if (st == TD_OK) st = td_api_encode_chat(&r, m->tokenizer, &m->chat, 0, &ids, n, err);
     free(ids);
     td_api_request_free(&r);
     return st;

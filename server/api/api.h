@@ -67,7 +67,7 @@ typedef struct td_api {
      * API's own fields. */
     td_status (*read)(json_t *body, const td_api_context *with, td_api_request *r, td_api_error *err);
     /* Say in the words of this API's clients that prompt_tokens, with the length asked for, do not fit the context; NULL:
-     * OpenAI's. Sets err->param and err->message. */
+     * OpenAI's. Sets err->param and err->message. prompt_tokens are the fewest there can be, where nobody counted. */
     void (*say_too_long)(const td_api_request *r, size_t prompt_tokens, uint32_t context, td_api_error *err);
     void (*free_own)(void *own); /* r->own: what the API keeps with a request; NULL: nothing */
 

@@ -6,6 +6,8 @@
 #include "server/connection/connections.h"
 
 typedef struct {
+    const char *line;     /* where the next line has to begin, if all before it end in CR LF */
+    bool        bad_line; /* one does not, or has a CR in it */
     unsigned    hosts, lengths, codings;
     bool        bad_name, encoded;
     const char *coding;
@@ -24,7 +26,8 @@ static enum MHD_Result look(void *cls, enum MHD_ValueKind kind, const char *name
                             size_t value_n) {
     framing *f = cls;
     (void)kind;
-    (void)value_n;
+    f->bad_line = f->bad_line || name != f->line || (value && memchr(value, '\r', value_n));
+    f->line = value ? value + value_n + 2 : NULL;
     f->bad_name = f->bad_name || !is_token(name, n);
     f->hosts += !strcasecmp(name, "Host");
     f->lengths += !strcasecmp(name, "Content-Length");
@@ -57,14 +60,23 @@ static bool first_line_good(const td_connection *c, const char *method, const ch
     return c && is_token(method, n) && c->uri == method + n + 1 && c->uri_end + 1 == version;
 }
 
+/* The empty line that ends the head. libmicrohttpd puts NULs in place of all ends of lines, so lengths alone tell of them. */
+static bool head_ends_at(struct MHD_Connection *connection, const char *method, const char *line) {
+    const union MHD_ConnectionInfo *info = MHD_get_connection_info(connection, MHD_CONNECTION_INFO_REQUEST_HEADER_SIZE);
+    return info && line + 2 == method + info->header_size;
+}
+
 td_status td_check_framing(struct MHD_Connection *connection, const char *method, const char *version, td_api_error *err) {
-    framing f = {0};
+    framing f = {.line = version + strlen(version) + 2};
     bool    old = !strcmp(version, "HTTP/1.0");
     if (!first_line_good(td_connection_of(connection), method, version))
         return td_api_bad(err, NULL,
                           "The request's first line is not a method, a path and a version with one space between.");
     if (td_connection_of(connection)->path_has_nul) return td_api_bad(err, NULL, "The request's path has a NUL in it.");
     MHD_get_connection_values_n(connection, MHD_HEADER_KIND, look, &f);
+    if (f.bad_line || !head_ends_at(connection, method, f.line))
+        return td_api_bad(
+            err, NULL, "A line of the request's head does not end in CR LF, has a CR in it, or goes on in the next line.");
     if (f.bad_name) return td_api_bad(err, NULL, "A header's name is empty or has a character that names do not have.");
     if (f.hosts > 1 || (f.hosts == 0 && !old)) return td_api_bad(err, NULL, "The request must have one 'Host' header.");
     if (f.lengths > 1) return td_api_bad(err, NULL, "The request has more than one 'Content-Length' header.");

@@ -6,7 +6,18 @@
 #include "core/error.h"
 #include "core/threads/thread.h"
 
+#define CANCEL_S 2  /* how long cancelled work has to end */
 #define ANSWERS_S 2 /* how long answers that are being written have when the server stops */
+
+/* What each thread takes, in this order. */
+static const struct {
+    unsigned     n;
+    td_text_kind kinds[TD_TEXT_KINDS];
+} TAKES[TD_TEXT_THREADS] = {
+    {1, {TD_TEXT_SHORT}},
+    {3, {TD_TEXT_LONG, TD_TEXT_GRAMMAR, TD_TEXT_SHORT}},
+    {3, {TD_TEXT_GRAMMAR, TD_TEXT_LONG, TD_TEXT_SHORT}},
+};
 
 void td_text_work_init(td_text_work *w) {
     *w = (td_text_work){0};
@@ -15,18 +26,30 @@ void td_text_work_init(td_text_work *w) {
     pthread_cond_init(&w->fewer, NULL);
 }
 
-static td_text_job *take_from(td_text_work *w, bool is_long) {
-    td_text_job *job = w->queues[is_long].first;
-    if (job) w->queues[is_long].first = job->next;
-    if (!w->queues[is_long].first) w->queues[is_long].last = NULL;
+static td_text_job *take_from(td_text_work *w, td_text_kind kind) {
+    td_text_job *job = w->queues[kind].first;
+    if (job) w->queues[kind].first = job->next;
+    if (!w->queues[kind].first) w->queues[kind].last = NULL;
     return job;
 }
 
-/* Wait for the next job. When the queue closes, every thread takes all kinds, to tell them. NULL: there will be none. */
-static td_text_job *take(td_text_work *w, bool short_only) {
+static void append(td_text_work *w, td_text_job *job) {
+    job->next = NULL;
+    if (w->queues[job->kind].last)
+        w->queues[job->kind].last->next = job;
+    else
+        w->queues[job->kind].first = job;
+    w->queues[job->kind].last = job;
+    pthread_cond_broadcast(&w->queued); /* not every thread may take it */
+}
+
+/* Wait for the next job of a thread. When the queue closes, every thread takes all kinds, to tell them. NULL: there will be
+ * none. */
+static td_text_job *take(td_text_work *w, unsigned thread) {
     for (;;) {
-        td_text_job *job = short_only && !w->closing ? NULL : take_from(w, true);
-        if (!job) job = take_from(w, false);
+        td_text_job *job = NULL;
+        for (unsigned i = 0; !job && i < TAKES[thread].n; i++) job = take_from(w, TAKES[thread].kinds[i]);
+        for (unsigned kind = 0; !job && w->closing && kind < TD_TEXT_KINDS; kind++) job = take_from(w, kind);
         if (job || w->closing) return job;
         pthread_cond_wait(&w->queued, &w->lock);
     }
@@ -35,12 +58,17 @@ static td_text_job *take(td_text_work *w, bool short_only) {
 static void *run_jobs(void *arg) {
     td_text_work *w = arg;
     pthread_mutex_lock(&w->lock);
-    bool short_only = w->n_begun++ == 0;
-    for (td_text_job *job; (job = take(w, short_only));) {
+    unsigned thread = w->n_begun++;
+    for (td_text_job *job; (job = take(w, thread));) {
         bool closing = w->closing;
         pthread_mutex_unlock(&w->lock);
-        job->run(job->call, closing);
+        bool has_grammar = job->run(job->call, closing);
         pthread_mutex_lock(&w->lock);
+        if (has_grammar) {
+            job->kind = TD_TEXT_GRAMMAR;
+            append(w, job);
+            continue;
+        }
         job->state = TD_TEXT_DONE;
         w->n_suspended--;
         MHD_resume_connection(job->connection); /* from here the job is the HTTP thread's */
@@ -61,17 +89,10 @@ bool td_text_work_put(td_text_work *w, td_text_job *job) {
     bool put = !w->closing;
     if (put) {
         MHD_suspend_connection(job->connection);
-        bool is_long = job->bytes > TD_TEXT_SHORT_BYTES;
-        job->next = NULL;
-        if (w->queues[is_long].last)
-            w->queues[is_long].last->next = job;
-        else
-            w->queues[is_long].first = job;
-        w->queues[is_long].last = job;
+        append(w, job);
         job->state = TD_TEXT_QUEUED;
         w->n_suspended++;
         w->n_held++;
-        pthread_cond_broadcast(&w->queued); /* not every thread may take it */
     }
     pthread_mutex_unlock(&w->lock);
     return put;
@@ -82,6 +103,13 @@ bool td_text_work_done(td_text_work *w, const td_text_job *job) {
     bool done = job->state == TD_TEXT_DONE;
     pthread_mutex_unlock(&w->lock);
     return done;
+}
+
+bool td_text_work_cancelled(td_text_work *w) {
+    pthread_mutex_lock(&w->lock);
+    bool cancelled = w->cancelled;
+    pthread_mutex_unlock(&w->lock);
+    return cancelled;
 }
 
 void td_text_work_left(td_text_work *w, td_text_job *job) {
@@ -119,6 +147,8 @@ bool td_text_work_stop(td_text_work *w, double seconds) {
     w->closing = true;
     pthread_cond_broadcast(&w->queued);
     bool ended = await_none(w, &w->n_suspended, &w->hurry, seconds);
+    w->cancelled = true;
+    if (!ended) ended = await_none(w, &w->n_suspended, &NEVER, CANCEL_S);
     if (ended) await_none(w, &w->n_held, &NEVER, ANSWERS_S); /* some clients do not read */
     pthread_mutex_unlock(&w->lock);
     if (!ended) return false;

@@ -3,8 +3,9 @@
  * grammar some tenths of one; on an HTTP thread that would hold up all its connections. The request's connection is
  * suspended meanwhile.
  *
- * There is a queue of short texts and one of long ones. One thread takes short ones only, so that they never wait for all the
- * long ones before them. The others take long ones first, so that these get their turn, too.
+ * There are queues of short texts, of long ones, and of grammars to compile for short ones. The first thread takes short
+ * texts only, so that they never wait for all the others before them. The second takes long ones first, the third grammars,
+ * so that these get their turn, too.
  */
 #ifndef TD_SERVER_CONNECTION_TEXT_WORK_H
 #define TD_SERVER_CONNECTION_TEXT_WORK_H
@@ -19,16 +20,21 @@
 /* The HTTP thread works on smaller bodies itself, which takes milliseconds, unless td_work_fn says that it takes long. */
 #define TD_TEXT_INLINE_BYTES ((size_t)32 << 10)
 
-/** NONE: not in the queue, because it was never put or has left. */
+/** What a job's queue holds. */
+typedef enum { TD_TEXT_SHORT, TD_TEXT_LONG, TD_TEXT_GRAMMAR, TD_TEXT_KINDS } td_text_kind;
+
+/** NONE: not in a queue, because it was never put or has left. */
 typedef enum { TD_TEXT_NONE, TD_TEXT_QUEUED, TD_TEXT_DONE } td_text_state;
 
 /** The work of one request on its text; a member of its call. Zero-initialise what the queue has. */
 typedef struct td_text_job td_text_job;
 struct td_text_job {
-    struct MHD_Connection *connection;     /* suspended while the job waits and runs */
-    void (*run)(void *call, bool closing); /* on a text thread; closing: fail it instead */
-    void  *call;
-    size_t bytes; /* of its text */
+    struct MHD_Connection *connection; /* suspended while the job waits and runs */
+    /* On a text thread; closing: fail it instead. @return true: what is left of a short text is to compile a grammar; then it
+     * is run again, in its turn. */
+    bool (*run)(void *call, bool closing);
+    void        *call;
+    td_text_kind kind;
 
     /* the queue's */
     td_text_job  *next;
@@ -40,13 +46,14 @@ typedef struct {
     pthread_cond_t  queued, fewer; /* a job was put; n_held or n_suspended fell */
     struct {
         td_text_job *first, *last;
-    } queues[2];      /* of short texts; of long ones */
+    } queues[TD_TEXT_KINDS];
     unsigned  n_held; /* jobs that were put and have not left */
     unsigned  n_suspended;
     unsigned  n_threads;
     bool      closing;
-    bool      hurry;   /* td_text_work_hurry was called */
-    unsigned  n_begun; /* threads that have begun: the first takes short texts only */
+    bool      cancelled; /* what runs is to end */
+    bool      hurry;     /* td_text_work_hurry was called */
+    unsigned  n_begun;   /* threads that have begun: each has its own order of kinds */
     pthread_t threads[TD_TEXT_THREADS];
 } td_text_work;
 
@@ -59,13 +66,17 @@ TD_NODISCARD bool td_text_work_put(td_text_work *w, td_text_job *job);
 /** Whether a job was run; asked when its connection was resumed. */
 TD_NODISCARD bool td_text_work_done(td_text_work *w, const td_text_job *job);
 
+/** Whether work is to end early, because the time that td_text_work_stop gave it is over. Any thread. */
+TD_NODISCARD bool td_text_work_cancelled(td_text_work *w);
+
 /** Take a job out: its request is answered, or its generation runs. Does nothing for a job that was not put. */
 void td_text_work_left(td_text_work *w, td_text_job *job);
 
 /**
- * Stop. Jobs that run are finished, jobs that wait fail with a 503. When this returns true, all connections are resumed, their
- * jobs have left or had two seconds for it, and the threads have ended. @return false: a job still ran after so many
- * seconds, or when td_text_work_hurry was called; its thread and connection are left as they are.
+ * Stop. Jobs that wait fail with a 503. Jobs that run have so many seconds, or until td_text_work_hurry is called, and are
+ * then cancelled. When this returns true, all connections are resumed, their jobs have left or had two seconds for it, and
+ * the threads have ended. @return false: a job still ran two seconds after it was cancelled; its thread and connection are
+ * left as they are.
  */
 bool td_text_work_stop(td_text_work *w, double seconds);
 void td_text_work_hurry(td_text_work *w); /* ends the wait of a td_text_work_stop that another thread is in */

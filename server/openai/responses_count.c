@@ -11,7 +11,7 @@ static td_status count(td_call *c, td_api_request *r, size_t *n) {
     uint32_t            *ids = NULL;
     td_status            st = td_api_read(c->api, c->body.data, c->body.len, &with, r, &c->err);
     if (st == TD_OK) st = td_check_model(&s->model, r->model, &c->err);
-    if (st == TD_OK) st = td_api_encode_chat(r, s->model.tokenizer, &s->model.chat, &ids, n, &c->err);
+    if (st == TD_OK) st = td_api_encode_chat(r, s->model.tokenizer, &s->model.chat, 0, &ids, n, &c->err);
     free(ids);
     return st;
 }

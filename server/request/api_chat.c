@@ -254,8 +254,8 @@ static void add_warnings(td_api_request *r, const td_chat_form *chat) {
         r->warnings[r->n_warnings++] = "Thinking cannot be switched on or off: the chat template has no switch for it.";
 }
 
-td_status td_api_encode_chat(td_api_request *r, const td_tokenizer *tok, const td_chat_form *chat, uint32_t **ids,
-                             size_t *n_ids, td_api_error *err) {
+td_status td_api_encode_chat(td_api_request *r, const td_tokenizer *tok, const td_chat_form *chat, uint32_t context,
+                             uint32_t **ids, size_t *n_ids, td_api_error *err) {
     if (!tok)
         return td_api_bad(err, "messages", "This model has no tokenizer; send the prompt as token ids, as 'input_ids'.");
     if (!chat->tmpl)
@@ -282,7 +282,7 @@ td_status td_api_encode_chat(td_api_request *r, const td_tokenizer *tok, const t
         r->parts.reasoning_start = td_reasoning_after(r->parts.reasoning_format, prompt.data, prompt.len,
                                                       r->chat.continued ? json_string_length(r->chat.continued) : 0);
     /* Special tokens are parsed: the template wrote BOS and the markers of turns as text. */
-    st = td_tokenizer_encode(tok, prompt.data, prompt.len, true, r->add_special_tokens, ids, n_ids);
+    st = td_api_encode_text(r, tok, prompt.data, prompt.len, context, ids, n_ids, err);
     td_jbuf_free(&prompt);
-    return st == TD_OK ? TD_OK : td_api_from_status(err, st, NULL, "messages");
+    return st;
 }

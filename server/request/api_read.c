@@ -129,6 +129,35 @@ static void say_too_long(const td_api_request *r, size_t prompt_tokens, uint32_t
                  context, what, prompt_tokens, what);
 }
 
+static td_status refuse_too_long(const td_api_request *r, size_t prompt_tokens, uint32_t context, td_api_error *err) {
+    *err = (td_api_error){.http = 400, .code = "context_length_exceeded"};
+    (r->api && r->api->say_too_long ? r->api->say_too_long : say_too_long)(r, prompt_tokens, context, err);
+    return TD_EINVAL;
+}
+
+td_status td_api_encode_text(const td_api_request *r, const td_tokenizer *tok, const char *text, size_t len,
+                             uint32_t context, uint32_t **ids, size_t *n_ids, td_api_error *err) {
+    const char *what = r->form == TD_READ_CHAT ? "messages" : "prompt";
+    size_t      fewest = td_tokenizer_tokens_min(tok, len);
+    if (context && fewest >= context) {
+        refuse_too_long(r, fewest, context, err);
+        size_t n = strlen(err->message);
+        snprintf(err->message + n, sizeof err->message - n, " That is the fewest tokens that a text of %zu bytes can have.",
+                 len);
+        return TD_EINVAL;
+    }
+    td_status st = td_tokenizer_encode(tok, text, len, true, r->add_special_tokens, ids, n_ids);
+    if (st == TD_OK) return TD_OK;
+    if (st == TD_ECANCELLED)
+        return td_api_fail(err, 503, "shutting_down", "The server is shutting down, or the client has left.");
+    if (st == TD_ELIMIT)
+        return td_api_bad(err, what,
+                          "The expressions of this model's tokenizer take too many steps on this text: %d a byte and %llu "
+                          "more are the limit.",
+                          TD_ENCODE_STEPS_PER_BYTE, (unsigned long long)TD_ENCODE_STEPS_FREE);
+    return td_api_from_status(err, st, NULL, what);
+}
+
 /* The prompts must leave room for at least what is asked for; max_tokens is what is left where it was not given. */
 static td_status fit_context(td_api_request *r, const td_api_prompt *prompts, size_t n_prompts, const td_engine_info *info,
                              td_api_error *err) {
@@ -147,11 +176,7 @@ static td_status fit_context(td_api_request *r, const td_api_prompt *prompts, si
         r->length.context_ends = true;
     }
     uint64_t wanted = longest + (r->length.has_max ? (uint64_t)r->length.max : 1);
-    if (wanted > info->context_length) {
-        *err = (td_api_error){.http = 400, .code = "context_length_exceeded"};
-        (r->api->say_too_long ? r->api->say_too_long : say_too_long)(r, longest, info->context_length, err);
-        return TD_EINVAL;
-    }
+    if (wanted > info->context_length) return refuse_too_long(r, longest, info->context_length, err);
     if (!r->length.has_max) r->length.max = (uint32_t)(room - longest);
     if (r->length.min > r->length.max)
         return td_api_bad(err, "min_tokens", "'min_tokens' is above the %u tokens that the context has left.",
@@ -169,9 +194,10 @@ static void keep_last(td_api_prompt *p, size_t n) {
 
 td_status td_api_encode(td_api_request *r, const td_tokenizer *tok, const td_chat_form *chat, const td_engine_info *info,
                         td_api_error *err) {
+    uint32_t context = r->prompt_tokens_max ? 0 : info->context_length;
     if (r->form == TD_READ_CHAT && r->n_prompts == 0) {
         TD_TRY(add_prompts(r, 1, err));
-        TD_TRY(td_api_encode_chat(r, tok, chat, &r->prompts[0].ids, &r->prompts[0].n_ids, err));
+        TD_TRY(td_api_encode_chat(r, tok, chat, context, &r->prompts[0].ids, &r->prompts[0].n_ids, err));
         /* The conversation as JSON is not needed any more, and takes many times the room of its tokens. */
         json_decref(r->chat.template_doc);
         r->chat.template_doc = NULL;
@@ -181,8 +207,7 @@ td_status td_api_encode(td_api_request *r, const td_tokenizer *tok, const td_cha
         td_api_prompt *p = &r->prompts[i];
         if (!p->text) continue;
         if (!tok) return td_api_bad(err, "prompt", "This model has no tokenizer; send the prompt as token ids.");
-        td_status st = td_tokenizer_encode(tok, p->text, p->text_len, true, r->add_special_tokens, &p->ids, &p->n_ids);
-        if (st != TD_OK) return td_api_from_status(err, st, NULL, "prompt");
+        TD_TRY(td_api_encode_text(r, tok, p->text, p->text_len, context, &p->ids, &p->n_ids, err));
     }
     for (size_t i = 0; i < r->n_prompts && r->prompt_tokens_max; i++) keep_last(&r->prompts[i], r->prompt_tokens_max);
     if (!r->each) return fit_context(r, r->prompts, r->n_prompts, info, err);

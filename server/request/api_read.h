@@ -33,9 +33,16 @@ TD_NODISCARD td_status td_api_read_probe(const td_api *api, uint32_t *ids, size_
 TD_NODISCARD td_status td_api_encode(td_api_request *r, const td_tokenizer *tok, const td_chat_form *chat,
                                      const td_engine_info *info, td_api_error *err);
 
-/** Render template_doc (and continued) and encode it; sets reasoning_start, adds the warnings. @param ids receives a
- * malloc'd array. */
+/** Render template_doc (and continued) and encode it, as td_api_encode_text; sets reasoning_start, adds the warnings. */
 TD_NODISCARD td_status td_api_encode_chat(td_api_request *r, const td_tokenizer *tok, const td_chat_form *chat,
-                                          uint32_t **ids, size_t *n_ids, td_api_error *err);
+                                          uint32_t context, uint32_t **ids, size_t *n_ids, td_api_error *err);
+
+/**
+ * Encode a prompt of a request, of which form and add_special_tokens count.
+ * @param context refuse a text, before it is encoded, that cannot have fewer tokens than these; 0: take any.
+ * @param ids     receives a malloc'd array.
+ */
+TD_NODISCARD td_status td_api_encode_text(const td_api_request *r, const td_tokenizer *tok, const char *text, size_t len,
+                                          uint32_t context, uint32_t **ids, size_t *n_ids, td_api_error *err);
 
 #endif

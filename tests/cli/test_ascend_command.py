@@ -25,8 +25,8 @@ def run(*args, timeout=300, **more):
 
 
 def command(folder):
-    """As published, but for the port and the folder."""
-    return ("launch_server --host 0.0.0.0 --port 0 --model-path DIR --attention-backend ascend --chunked-prefill-size 8192 "
+    """As published, but for the port and the folder, and that it needs no key."""
+    return ("launch_server --host 0.0.0.0 --allow-no-key --port 0 --model-path DIR --attention-backend ascend --chunked-prefill-size 8192 "
             "--tensor-parallel-size 2 --device npu --trust-remote-code --mem-fraction-static 0.92 --disable-radix-cache "
             "--max-total-tokens 190000 --cpu-weight-path DIR --cpuinfer 128 --subpool-count 4 --num-gpu-experts 0 "
             "--quantization w8a8_int8 --served-model-name " + NAME + " --enable-defer").replace("DIR", folder).split()

@@ -93,7 +93,7 @@ class Image(unittest.TestCase):
         port = free_port()
         inside = ["buildah", "--root", f"{ROOTS}/containers", "--runroot", f"{ROOTS}/containers-run", "--storage-driver", "vfs", "run", "--isolation", "chroot"]
         with open(f"{self.context}/log", "w+") as log:
-            server = subprocess.Popen([*inside, "--volume", f"{MODEL}:/model:ro", self.container, "--", "tandem", "launch_server", "--host", "0.0.0.0", "--model-path", "/model",
+            server = subprocess.Popen([*inside, "--volume", f"{MODEL}:/model:ro", self.container, "--", "tandem", "launch_server", "--host", "0.0.0.0", "--allow-no-key", "--model-path", "/model",
                                        "--served-model-name", "tale", "--port", str(port)], stdout=log, stderr=log)
             try:
                 health = lambda: run(*inside, self.container, "--", "tandem-healthcheck", str(port), check=False).returncode == 0

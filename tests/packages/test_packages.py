@@ -405,7 +405,7 @@ class Arm64(unittest.TestCase):
             self.assertTrue(os.path.exists(f"{root}/var/lib/dpkg/status.d/libhwloc15"))
             emulated = ["qemu-aarch64", "-L", root]
             with open(f"{folder}/log", "w+") as log:
-                server = subprocess.Popen([*emulated, f"{root}/usr/bin/tandem", *config["Entrypoint"][1:], "--model-path", MODEL, "--served-model-name", "tale", "--port", str(port)],
+                server = subprocess.Popen([*emulated, f"{root}/usr/bin/tandem", *config["Entrypoint"][1:], "--allow-no-key", "--model-path", MODEL, "--served-model-name", "tale", "--port", str(port)],
                                           stdout=log, stderr=log)
                 try:
                     health = [*emulated, f"{root}/bin/bash", f"{root}/usr/local/bin/tandem-healthcheck", str(port)]

@@ -13,7 +13,7 @@
  *   !hang      no token ever
  *   !held      no token while the gate is shut
  *   !halfway   none but the first HALFWAY_TOKENS while the gate is shut
- *   !encode    tokenizing waits at the gate
+ *   !encode    tokenizing waits at the gate, or until it is stopped; !stuck: stopped or not
  *   !linger    the request runs, and what a call asks of the engine about it is done, LINGER_US before the call returns
  *   !lose      the card is lost after 3 tokens
  * So do words in the model's path:
@@ -38,6 +38,7 @@
 #include "core/math/rng.h"
 #include "tandem.h"
 #include "tests/forms.h"
+#include "text/tokenizer/encode_work.h"
 
 #define VOCAB 260
 #define BYTE_BASE 4u
@@ -54,12 +55,24 @@ static bool gate_is_shut(void) {
     return gate && access(gate, F_OK) == 0;
 }
 
-static void wait_at_gate(void) {
+static void tell_gate(void) {
     char reached[512];
-    if (!gate_is_shut()) return;
     snprintf(reached, sizeof reached, "%s.reached", getenv("TD_FAKE_GATE"));
     close(creat(reached, 0600));
+}
+
+static void wait_at_gate(void) {
+    if (gate_is_shut()) tell_gate();
     while (gate_is_shut()) usleep(1000);
+}
+
+/* The same as an encoding does it. @return TD_ECANCELLED: it was stopped. */
+static td_status encode_at_gate(void) {
+    td_encode_work work = {0};
+    td_status      st = TD_OK;
+    if (gate_is_shut()) tell_gate();
+    while (gate_is_shut() && (st = td_encode_work_ask(&work)) == TD_OK) usleep(1000);
+    return st;
 }
 
 /* ---- tokenizer ---- */
@@ -80,7 +93,12 @@ td_status td_tokenizer_encode(const td_tokenizer *tok, const char *text, size_t 
     size_t    k = 0;
     (void)tok;
     if (!to) return TD_ENOMEM;
-    if (memmem(text, n, "!encode", 7)) wait_at_gate();
+    if (memmem(text, n, "!stuck", 6)) wait_at_gate();
+    td_status st = memmem(text, n, "!encode", 7) ? encode_at_gate() : TD_OK;
+    if (st != TD_OK) {
+        free(to);
+        return st;
+    }
     if (add_special) to[k++] = 0;
     for (size_t i = 0; i < n;) {
         size_t len = 0;
@@ -94,6 +112,12 @@ td_status td_tokenizer_encode(const td_tokenizer *tok, const char *text, size_t 
     *ids = to;
     *n_ids = k;
     return TD_OK;
+}
+
+size_t td_tokenizer_tokens_min(const td_tokenizer *tok, size_t len) {
+    (void)tok;
+    (void)len;
+    return 0;
 }
 
 /* Length of the whole character at s, 0 for an invalid or unfinished one (the fake trusts continuation bytes). */

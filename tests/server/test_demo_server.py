@@ -177,12 +177,12 @@ class Launch(unittest.TestCase):
             server.wait()
 
     def test_ak_command(self):
-        """The command of the 2-card A+K deployment, device and paths changed (and a free port)."""
+        """The command of the 2-card A+K deployment, device and paths changed (and a free port, and no key)."""
         packed = tempfile.TemporaryDirectory()
         self.addCleanup(packed.cleanup)
         weights = os.path.join(packed.name, "tale-int4")
         subprocess.run([TANDEM, "quantize", "--model-path", MODEL, "--output", weights, "--subpool-count", "1"], check=True, capture_output=True, timeout=120)
-        with start("--host", "0.0.0.0", "--port", "0", "--attention-backend", "ascend", "--chunked-prefill-size", "8192", "--tensor-parallel-size", "1",
+        with start("--host", "0.0.0.0", "--allow-no-key", "--port", "0", "--attention-backend", "ascend", "--chunked-prefill-size", "8192", "--tensor-parallel-size", "1",
                    "--device", "host", "--trust-remote-code", "--mem-fraction-static", "0.92", "--disable-radix-cache", "--max-total-tokens",
                    "190000", "--cpu-weight-path", weights, "--cpuinfer", "2", "--subpool-count", "1", "--num-gpu-experts", "0", "--quantization",
                    "w8a8_int8", "--served-model-name", "DeepSeek-R1-W8A8", "--enable-defer") as server:

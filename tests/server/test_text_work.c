@@ -28,7 +28,7 @@ void __wrap_MHD_resume_connection(struct MHD_Connection *connection) {
     g_suspended--;
 }
 
-static void run(void *call, bool closing) {
+static bool run(void *call, bool closing) {
     outcome *o = call;
     g_running++;
     if (!closing) {
@@ -36,10 +36,12 @@ static void run(void *call, bool closing) {
         pthread_mutex_unlock(&g_gate);
     }
     *o = closing ? TOLD : FINISHED;
+    return false;
 }
 
-static void run_freely(void *call, bool closing) {
+static bool run_freely(void *call, bool closing) {
     *(outcome *)call = closing ? TOLD : FINISHED;
+    return false;
 }
 
 static void *stop(void *arg) {
@@ -82,20 +84,18 @@ TEST(what_runs_is_finished_and_what_waits_is_told) {
     assert_int_equal(*(outcome *)late.call, UNTOUCHED);
 }
 
-#define LONG (TD_TEXT_SHORT_BYTES + 1)
-
-TEST(short_texts_do_not_wait_for_long_ones) {
+static void hold_up_no_short_text(td_text_kind kind) {
     td_text_work work;
     td_error     err = {0};
     td_text_job  jobs[JOBS];
     outcome      outcomes[JOBS] = {UNTOUCHED}, of_short = UNTOUCHED;
-    td_text_job  short_job = {.run = run_freely, .call = &of_short, .bytes = TD_TEXT_SHORT_BYTES};
+    td_text_job  short_job = {.run = run_freely, .call = &of_short, .kind = TD_TEXT_SHORT};
     const int    before = g_running;
     td_text_work_init(&work);
     assert_int_equal(td_text_work_start(&work, &err), TD_OK);
     pthread_mutex_lock(&g_gate);
     for (int i = 0; i < JOBS; i++) {
-        jobs[i] = (td_text_job){.run = run, .call = &outcomes[i], .bytes = LONG};
+        jobs[i] = (td_text_job){.run = run, .call = &outcomes[i], .kind = kind};
         assert_true(td_text_work_put(&work, &jobs[i]));
     }
     assert_true(td_text_work_put(&work, &short_job));
@@ -104,11 +104,64 @@ TEST(short_texts_do_not_wait_for_long_ones) {
     for (int i = 0; i < JOBS; i++) assert_int_equal(outcomes[i], UNTOUCHED);
     td_text_work_left(&work, &short_job);
     while (g_running == before) sched_yield();
-    assert_false(td_text_work_stop(&work, 0.01)); /* a job runs: it is not waited for without a limit */
+    if (kind == TD_TEXT_LONG)
+        assert_false(td_text_work_stop(&work, 0.01)); /* a job runs, and does not see that it is cancelled */
     pthread_mutex_unlock(&g_gate);
     for (int i = 0; i < JOBS; i++) {
         while (!td_text_work_done(&work, &jobs[i])) sched_yield();
         td_text_work_left(&work, &jobs[i]);
     }
     assert_true(td_text_work_stop(&work, 1e6));
+}
+
+TEST(short_texts_do_not_wait_for_long_ones) {
+    hold_up_no_short_text(TD_TEXT_LONG);
+}
+
+TEST(short_texts_do_not_wait_for_grammars) {
+    hold_up_no_short_text(TD_TEXT_GRAMMAR);
+}
+
+/* Its text is read at once; its grammar waits for its turn. */
+static bool read_before_grammar(void *call, bool closing) {
+    outcome *o = call;
+    if (*o == UNTOUCHED && !closing) {
+        *o = TOLD;
+        return true;
+    }
+    return run_freely(call, closing);
+}
+
+TEST(the_grammar_of_a_short_text_is_compiled_in_its_turn) {
+    td_text_work work;
+    td_error     err = {0};
+    outcome      of_job = UNTOUCHED;
+    td_text_job  job = {.run = read_before_grammar, .call = &of_job, .kind = TD_TEXT_SHORT};
+    td_text_work_init(&work);
+    assert_true(td_text_work_put(&work, &job));
+    assert_int_equal(td_text_work_start(&work, &err), TD_OK);
+    while (!td_text_work_done(&work, &job)) sched_yield();
+    assert_int_equal(of_job, FINISHED);
+    assert_int_equal(job.kind, TD_TEXT_GRAMMAR);
+    td_text_work_left(&work, &job);
+    assert_true(td_text_work_stop(&work, 1e6));
+}
+
+static td_text_work g_stopped;
+
+static bool run_until_cancelled(void *call, bool closing) {
+    while (!closing && !td_text_work_cancelled(&g_stopped)) sched_yield();
+    return run_freely(call, closing);
+}
+
+/* What runs without an end is cancelled when the time of the stop is over. */
+TEST(a_stop_cancels_what_runs) {
+    td_error    err = {0};
+    outcome     of_job = UNTOUCHED;
+    td_text_job job = {.run = run_until_cancelled, .call = &of_job, .kind = TD_TEXT_LONG};
+    td_text_work_init(&g_stopped);
+    assert_true(td_text_work_put(&g_stopped, &job));
+    assert_int_equal(td_text_work_start(&g_stopped, &err), TD_OK);
+    assert_true(td_text_work_stop(&g_stopped, 0.01));
+    assert_int_equal(of_job, FINISHED);
 }

@@ -275,6 +275,61 @@ TEST(folder_without_tokenizer) {
     assert_int_equal(td_tokenizer_open("/nonexistent/folder", &tok, NULL), TD_ENOTFOUND);
 }
 
+static td_tokenizer *with_pattern(const char *pattern) {
+    json_t       *root = usable();
+    td_tokenizer *tok;
+    td_error      err;
+    json_object_set_new(root, "pre_tokenizer",
+                        json_pack("{s:s, s:[{s:s, s:{s:s}, s:s}, {s:s, s:b, s:b}]}", "type", "Sequence", "pretokenizers",
+                                  "type", "Split", "pattern", "Regex", pattern, "behavior", "Isolated", "type", "ByteLevel",
+                                  "add_prefix_space", 0, "use_regex", 0));
+    char *json = json_dumps(root, 0);
+    assert_int_equal(load(json, strlen(json), NULL, &tok, &err), TD_OK);
+    free(json);
+    json_decref(root);
+    return tok;
+}
+
+static bool always(void *user) {
+    ++*(size_t *)user;
+    return true;
+}
+
+/* Expressions that would take hours: their steps are counted over all matches of a text, and whoever called may stop them. */
+TEST(backtracking_is_bounded) {
+    static const char *const HOSTILE[] = {"(?=(a+))a*b", "(?:a(?=.*b))*|.", "(a*)*b|.", "a*a*a*b|."};
+    static char              text[1 << 18];
+    uint32_t                *ids;
+    size_t                   n, asked = 0;
+    memset(text, 'a', sizeof text);
+    for (size_t i = 0; i < sizeof HOSTILE / sizeof *HOSTILE; i++) {
+        td_tokenizer *tok = with_pattern(HOSTILE[i]);
+        assert_int_equal(td_tokenizer_encode(tok, text, 10, false, false, &ids, &n), TD_OK);
+        assert_int_equal(n, 10);
+        free(ids);
+        assert_int_equal(td_tokenizer_encode(tok, text, sizeof text, false, false, &ids, &n), TD_ELIMIT);
+        assert_null(ids);
+        td_tokenizer_stop_when(always, &asked);
+        assert_int_equal(td_tokenizer_encode(tok, text, sizeof text, false, false, &ids, &n), TD_ECANCELLED);
+        assert_int_equal(asked, i + 1);
+        td_tokenizer_stop_when(NULL, NULL);
+        td_tokenizer_close(tok);
+    }
+    td_tokenizer *tok = with_pattern("aa|."); /* nothing is counted, and it can be stopped all the same */
+    td_tokenizer_stop_when(always, &asked);
+    assert_int_equal(td_tokenizer_encode(tok, text, sizeof text, false, false, &ids, &n), TD_ECANCELLED);
+    td_tokenizer_stop_when(NULL, NULL);
+    assert_int_equal(td_tokenizer_encode(tok, text, sizeof text, false, false, &ids, &n), TD_OK);
+    free(ids);
+    td_tokenizer_close(tok);
+}
+
+TEST(fewest_tokens) {
+    td_tokenizer *tok = with_pattern("."); /* its longest token has three bytes */
+    assert_int_equal(td_tokenizer_tokens_min(tok, 3000), 1000);
+    td_tokenizer_close(tok);
+}
+
 /* Translation of regular expressions: what means the same under PCRE2, what is rewritten, what is refused. */
 TEST(regex_translation) {
     static const struct {

@@ -386,65 +386,116 @@ td_status td_regex_translate(const char *pattern, size_t len, char **out, td_err
     return TD_OK;
 }
 
+/*
+ * A match is looked for twice at most, by two programs made of the pattern:
+ *
+ *   windowed   on a window of the text; ends as soon as it would look behind the window's end (PCRE2_PARTIAL_HARD), or
+ *              backtracks often. Whatever the pattern is, that takes a bounded time a byte, and nearly all words need no more
+ *   counted    on the whole text, with a callout before every item of the pattern: its steps are counted, and so the work on
+ *              a text is bounded
+ */
+#define WINDOW_BYTES 256
+
 struct td_regex {
-    pcre2_code *code;
-    bool        jit;
+    pcre2_code *windowed, *counted;
+    bool        jit;         /* of both */
+    bool        has_windows; /* else only the second program is used */
 };
 
+/* PCRE2 10.42 takes the end of a window for the end of the text after '^', and with JIT in atomic groups. Published
+ * tokenizers have neither. */
+static bool has_windows(const char *translated) {
+    return !strstr(translated, "(?m:^)") && !strstr(translated, "(?>");
+}
+
+static td_status compile(const char *translated, uint32_t options, pcre2_compile_context *context, pcre2_code **out,
+                         td_error *err) {
+    int        code = 0;
+    PCRE2_SIZE offset = 0;
+    *out = pcre2_compile((PCRE2_SPTR)translated, PCRE2_ZERO_TERMINATED,
+                         PCRE2_UTF | PCRE2_UCP | PCRE2_NEVER_BACKSLASH_C | options, &code, &offset, context);
+    if (*out) return TD_OK;
+    PCRE2_UCHAR why[128] = "";
+    pcre2_get_error_message(code, why, sizeof why);
+    return td_fail(err, TD_EFORMAT, "%s", (char *)why);
+}
+
 td_status td_regex_compile(const char *pattern, size_t len, td_regex **out, td_error *err) {
-    char *translated;
+    char    *translated;
+    td_error why = {0};
     TD_TRY(td_regex_translate(pattern, len, &translated, err));
     td_regex              *re = calloc(1, sizeof *re);
     pcre2_compile_context *context = pcre2_compile_context_create(NULL);
-    td_status              st = TD_OK;
-    if (!re || !context) {
-        st = td_fail(err, TD_ENOMEM, "regular expression: out of memory");
-    } else {
-        int        code = 0;
-        PCRE2_SIZE offset = 0;
+    td_status              st = TD_ENOMEM;
+    if (re && context) {
         pcre2_set_newline(context, PCRE2_NEWLINE_LF);
-        re->code = pcre2_compile((PCRE2_SPTR)translated, PCRE2_ZERO_TERMINATED,
-                                 PCRE2_UTF | PCRE2_UCP | PCRE2_NEVER_BACKSLASH_C, &code, &offset, context);
-        if (!re->code) {
-            PCRE2_UCHAR why[128] = "";
-            pcre2_get_error_message(code, why, sizeof why);
-            st = td_fail(err, TD_EFORMAT, "regular expression '%.*s': %s", (int)(len < 200 ? len : 200), pattern,
-                         (char *)why);
-        } else {
-            re->jit = pcre2_jit_compile(re->code, PCRE2_JIT_COMPLETE) == 0;
-        }
+        st = compile(translated, 0, context, &re->windowed, &why);
+        if (st == TD_OK) st = compile(translated, PCRE2_AUTO_CALLOUT | PCRE2_NO_START_OPTIMIZE, context, &re->counted, &why);
     }
+    if (re) re->has_windows = has_windows(translated);
     pcre2_compile_context_free(context);
     free(translated);
     if (st != TD_OK) {
-        free(re);
-        return st;
+        td_regex_free(re);
+        if (st == TD_ENOMEM) return td_fail(err, st, "regular expression: out of memory");
+        return td_fail(err, st, "regular expression '%.*s': %s", (int)(len < 200 ? len : 200), pattern, why.text);
     }
+    re->jit = pcre2_jit_compile(re->windowed, PCRE2_JIT_COMPLETE | PCRE2_JIT_PARTIAL_HARD) == 0 &&
+              pcre2_jit_compile(re->counted, PCRE2_JIT_COMPLETE) == 0;
     *out = re;
     return TD_OK;
 }
 
 void td_regex_free(td_regex *re) {
     if (!re) return;
-    pcre2_code_free(re->code);
+    pcre2_code_free(re->windowed);
+    pcre2_code_free(re->counted);
     free(re);
+}
+
+/* Match in the window that begins at *from. Where there is no match, *from goes to the window's end. */
+static int match_window(const td_regex *re, td_tokenizer_scratch *scratch, const char *s, size_t len, size_t *from) {
+    size_t   end = len;
+    uint32_t options = 0;
+    if (len - *from > WINDOW_BYTES) {
+        end = *from + WINDOW_BYTES;
+        while (((unsigned char)s[end] & 0xC0) == 0x80) end--;
+        options = PCRE2_PARTIAL_HARD;
+    }
+    int rc = re->jit ? pcre2_jit_match(re->windowed, (PCRE2_SPTR)s, end, *from, options, scratch->match, scratch->windowed)
+                     : pcre2_match(re->windowed, (PCRE2_SPTR)s, end, *from, options | PCRE2_NO_UTF_CHECK, scratch->match,
+                                   scratch->windowed);
+    if (rc == PCRE2_ERROR_NOMATCH) *from = end;
+    return rc;
+}
+
+static int match_counted(const td_regex *re, td_tokenizer_scratch *scratch, const char *s, size_t len, size_t from) {
+    int rc = PCRE2_ERROR_JIT_STACKLIMIT;
+    scratch->work.at = from;
+    if (re->jit) rc = pcre2_jit_match(re->counted, (PCRE2_SPTR)s, len, from, 0, scratch->match, scratch->counted);
+    if (rc != PCRE2_ERROR_JIT_STACKLIMIT) return rc;
+    return pcre2_match(re->counted, (PCRE2_SPTR)s, len, from, PCRE2_NO_UTF_CHECK | PCRE2_NO_JIT, scratch->match,
+                       scratch->counted);
 }
 
 td_status td_regex_find(const td_regex *re, td_tokenizer_scratch *scratch, const char *s, size_t len, size_t from,
                         size_t *start, size_t *end) {
-    PCRE2_SPTR text = (PCRE2_SPTR)s;
-    for (;;) {
-        int rc = PCRE2_ERROR_JIT_STACKLIMIT;
-        if (re->jit) rc = pcre2_jit_match(re->code, text, len, from, 0, scratch->match, scratch->context);
-        if (rc == PCRE2_ERROR_JIT_STACKLIMIT)
-            rc = pcre2_match(re->code, text, len, from, PCRE2_NO_UTF_CHECK | PCRE2_NO_JIT, scratch->match, scratch->context);
-        if (rc == PCRE2_ERROR_NOMATCH) {
-            *start = *end = len;
-            return TD_OK;
+    while (from < len) {
+        TD_TRY(td_encode_work_done(&scratch->work, 1));
+        size_t next = from;
+        int    rc = re->has_windows ? match_window(re, scratch, s, len, &next) : PCRE2_ERROR_PARTIAL;
+        if (rc == PCRE2_ERROR_NOMATCH && next < len) {
+            TD_TRY(td_encode_work_done(&scratch->work, next - from));
+            from = next;
+            continue;
         }
+        if (rc < 0 && rc != PCRE2_ERROR_NOMATCH) rc = match_counted(re, scratch, s, len, from);
+        if (rc == PCRE2_ERROR_NOMATCH) break;
         if (rc == PCRE2_ERROR_NOMEMORY || rc == PCRE2_ERROR_HEAPLIMIT) return TD_ENOMEM;
-        if (rc < 0) return TD_EINVAL;
+        if (rc == PCRE2_ERROR_CALLOUT) return scratch->work.end;
+        if (rc < 0) return TD_ELIMIT; /* the interpreter's own limit of depth */
         const PCRE2_SIZE *span = pcre2_get_ovector_pointer(scratch->match);
+        TD_TRY(td_encode_work_done(&scratch->work, span[0] - from));
         if (span[1] > span[0]) {
             *start = span[0];
             *end = span[1];
@@ -452,11 +503,9 @@ td_status td_regex_find(const td_regex *re, td_tokenizer_scratch *scratch, const
         }
         /* An empty match: look on from the next character. */
         from = span[0] > from ? span[0] : from;
-        if (from >= len) {
-            *start = *end = len;
-            return TD_OK;
-        }
         do from++;
         while (from < len && ((unsigned char)s[from] & 0xC0) == 0x80);
     }
+    *start = *end = len;
+    return TD_OK;
 }

@@ -26,7 +26,7 @@ void                   td_regex_free(td_regex *re);
 /**
  * The first match in s[from, len) that is not empty, at [*start, *end); *start == len when there is none. s is valid UTF-8.
  * Lookarounds see all of s[0, len) and nothing else.
- * @return TD_ENOMEM, or TD_EINVAL when the pattern backtracks without end on this text. Thread-safe.
+ * @return TD_ENOMEM; TD_ELIMIT or TD_ECANCELLED as scratch->work says. Thread-safe.
  */
 TD_NODISCARD td_status td_regex_find(const td_regex *re, td_tokenizer_scratch *scratch, const char *s, size_t len,
                                      size_t from, size_t *start, size_t *end);

@@ -84,7 +84,10 @@ td_status td_tokenizer_encode(const td_tokenizer *tok, const char *text, size_t 
     *n_ids = 0;
     td_status st = e.scratch ? td_ids_reserve(&out, text_len / 4 + 8) : TD_ENOMEM;
     if (st == TD_OK && add_special) st = append_all(&out, &tok->prefix);
-    if (st == TD_OK) st = encode(&e, text, text_len);
+    if (st == TD_OK) {
+        td_encode_work_begin(&e.scratch->work, text_len);
+        st = encode(&e, text, text_len);
+    }
     if (st == TD_OK && add_special) st = append_all(&out, &tok->suffix);
     if (st != TD_OK || out.n == 0) {
         free(out.v);
@@ -148,6 +151,22 @@ const char *td_tokenizer_token(const td_tokenizer *tok, uint32_t id, size_t *len
     *len = tok->vocab.tokens[id].len;
     *special = tok->vocab.tokens[id].special;
     return td_vocab_bytes(&tok->vocab, id);
+}
+
+/* Whether some bytes of a text may be in no token. */
+static bool loses_bytes(const td_tokenizer *tok) {
+    for (size_t i = 0; i < tok->pretok.n; i++)
+        if (tok->pretok.stages[i].behaviour == TD_SPLIT_REMOVED) return true;
+    for (size_t i = 0; i < tok->added.n; i++)
+        if (tok->added.v[i].lstrip || tok->added.v[i].rstrip) return true;
+    for (size_t i = 0; i < 256; i++)
+        if (tok->bpe.byte_id[i] == TD_BPE_NO_BYTE) return true;
+    return false;
+}
+
+size_t td_tokenizer_tokens_min(const td_tokenizer *tok, size_t len) {
+    size_t longest = tok->vocab.token_len_max * (tok->norm.n ? TD_NORM_SHRINKS_MAX : 1);
+    return loses_bytes(tok) ? 0 : len / longest;
 }
 
 size_t td_tokenizer_token_len_max(const td_tokenizer *tok) {

@@ -5,7 +5,7 @@
  *   tokenizer.c          encode and decode
  *   tokenizer_added      added tokens out of the text
  *   tokenizer_norm       Unicode normalization of the rest
- *   pretok, pretok_regex words
+ *   pretok, pretok_regex words; encode_work: how much work they may be
  *   bpe                  ids of a word; tokenizer_scratch: the per-thread word cache in front of it
  *   detok                ids to text, one by one
  * and on loading:

@@ -7,6 +7,8 @@
 #include "tandem.h"
 
 #define TD_NORM_FORMS_MAX 8
+/* A text has at least one byte in four after any of the forms: four-byte letters of mathematics become ASCII. */
+#define TD_NORM_SHRINKS_MAX 4
 
 typedef enum { TD_NFC, TD_NFD, TD_NFKC, TD_NFKD } td_norm_form;
 

@@ -9,6 +9,9 @@
 #define JIT_STACK_MAX_BYTES ((size_t)8 << 20) /* reserved, touched only by patterns that backtrack over long runs */
 #define MATCH_HEAP_MAX_KIB (512u << 10)       /* of the interpreter, which takes over when that stack is full */
 
+/* How often the program for a window may go through a repeat for one start of a match: words take about ten. */
+#define WINDOW_MATCHES_MAX 64
+
 static __thread td_tokenizer_scratch *mine;
 static pthread_key_t                  on_exit_key;
 static pthread_once_t                 once = PTHREAD_ONCE_INIT;
@@ -18,10 +21,15 @@ static void scratch_free(void *p) {
     td_tokenizer_scratch *s = p;
     if (!s) return;
     pcre2_match_data_free(s->match);
-    pcre2_match_context_free(s->context);
+    pcre2_match_context_free(s->windowed);
+    pcre2_match_context_free(s->counted);
     pcre2_jit_stack_free(s->jit_stack);
     free(s);
     mine = NULL;
+}
+
+static int on_step(pcre2_callout_block *b, void *work) {
+    return td_encode_work_step(work, b->current_position) == TD_OK ? 0 : PCRE2_ERROR_CALLOUT;
 }
 
 /* The main thread never runs key destructors. */
@@ -40,14 +48,19 @@ td_tokenizer_scratch *td_tokenizer_scratch_get(void) {
     td_tokenizer_scratch *s = calloc(1, sizeof *s);
     if (!s) return NULL;
     s->match = pcre2_match_data_create(1, NULL);
-    s->context = pcre2_match_context_create(NULL);
+    s->windowed = pcre2_match_context_create(NULL);
+    s->counted = pcre2_match_context_create(NULL);
     s->jit_stack = pcre2_jit_stack_create(JIT_STACK_START_BYTES, JIT_STACK_MAX_BYTES, NULL);
-    if (!s->match || !s->context || !s->jit_stack || pthread_setspecific(on_exit_key, s) != 0) {
+    if (!s->match || !s->windowed || !s->counted || !s->jit_stack || pthread_setspecific(on_exit_key, s) != 0) {
         scratch_free(s);
         return NULL;
     }
-    pcre2_set_heap_limit(s->context, MATCH_HEAP_MAX_KIB);
-    pcre2_jit_stack_assign(s->context, NULL, s->jit_stack);
+    pcre2_jit_stack_assign(s->windowed, NULL, s->jit_stack);
+    pcre2_jit_stack_assign(s->counted, NULL, s->jit_stack);
+    pcre2_set_match_limit(s->windowed, WINDOW_MATCHES_MAX);
+    pcre2_set_match_limit(s->counted, UINT32_MAX); /* its steps are counted instead, over all matches */
+    pcre2_set_heap_limit(s->counted, MATCH_HEAP_MAX_KIB);
+    pcre2_set_callout(s->counted, on_step, &s->work);
     return mine = s;
 }
 

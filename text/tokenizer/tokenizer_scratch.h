@@ -1,5 +1,5 @@
 /*
- * What encoding keeps per thread: PCRE2's match data and JIT stack, and a bounded cache of words.
+ * What encoding keeps per thread: PCRE2's match data and JIT stack, a count of the work, and a bounded cache of words.
  *
  * One block per thread, made on first use and freed when the thread ends; no locks. The cache belongs to the tokenizer that
  * used it last (by serial number, since an address may be reused) and is emptied when another one comes.
@@ -11,6 +11,7 @@
 #include <pcre2.h>
 
 #include "text/tokenizer/bpe.h"
+#include "text/tokenizer/encode_work.h"
 
 #define TD_WORD_CACHE_BITS 14 /* 16384 words x 40 bytes: English text has a few thousand distinct words per megabyte */
 #define TD_WORD_BYTES_MAX 16  /* longer words are not cached */
@@ -25,8 +26,9 @@ typedef struct {
 
 typedef struct {
     pcre2_match_data    *match;
-    pcre2_match_context *context;
+    pcre2_match_context *windowed, *counted; /* of the two programs of a regex: pretok_regex.c */
     pcre2_jit_stack     *jit_stack;
+    td_encode_work       work;        /* on the text that is being encoded */
     uint64_t             cache_owner; /* serial of the tokenizer whose words are cached; 0: nobody's */
     td_cached_word       cache[1 << TD_WORD_CACHE_BITS];
 } td_tokenizer_scratch;

@@ -41,8 +41,9 @@ struct td_resident_experts {
     uint16_t            *chosen;     /* [n_layers, max_tok, top_k] of the pass */
     uint32_t            *n_chosen;   /* [n_layers] rows of it; 0: the pass does not have the layer */
     uint64_t             begun_ns;
+    uint64_t             pass_begun_ns, pass_ns; /* of the pass under way; how long the one before took */
     /* steps of swaps: a ring, begun by the launching thread, ended by the uploads' */
-    upload           ring[TD_UPLOADS_OPEN];
+    upload           ring[TD_FILLS_OPEN];
     _Atomic uint32_t n_begun, n_ended; /* acq_rel: what the other side wrote before */
     uint32_t         n_taken;          /* by the launching thread, which begins the swap's next step */
     uint32_t         n_open;           /* swaps, each with one step in the ring */
@@ -133,7 +134,7 @@ static void *uploads_main(void *arg) {
             if (atomic_load_explicit(&r->stop, memory_order_acquire)) return NULL;
             seen = td_signal_wait(&r->news, seen, (td_spin){0});
         }
-        upload  *u = &r->ring[n % TD_UPLOADS_OPEN];
+        upload  *u = &r->ring[n % TD_FILLS_OPEN];
         uint64_t begin = td_trace_now();
         do_step(r, u);
         uint64_t end = td_trace_now();
@@ -152,7 +153,7 @@ static void *uploads_main(void *arg) {
 
 static void begin_step(td_resident_experts *r, const upload *u) {
     const uint32_t n = atomic_load_explicit(&r->n_begun, memory_order_relaxed);
-    r->ring[n % TD_UPLOADS_OPEN] = *u;
+    r->ring[n % TD_FILLS_OPEN] = *u;
     atomic_store_explicit(&r->n_begun, n + 1, memory_order_release);
     td_signal_add(&r->news);
 }
@@ -225,7 +226,7 @@ static bool take_step(td_resident_experts *r, const upload *u) {
 
 static void take_ended(td_resident_experts *r) {
     while (r->n_taken != atomic_load_explicit(&r->n_ended, memory_order_acquire)) {
-        upload u = r->ring[r->n_taken++ % TD_UPLOADS_OPEN];
+        upload u = r->ring[r->n_taken++ % TD_FILLS_OPEN];
         if (take_step(r, &u)) {
             u.step++;
             begin_step(r, &u);
@@ -235,21 +236,34 @@ static void take_ended(td_resident_experts *r) {
     }
 }
 
+static bool has_empty_slot(const td_resident_experts *r) {
+    for (uint32_t l = 0; l < r->s.n_layers; l++)
+        if (r->n_free[l]) return true;
+    return false;
+}
+
+/* Uploads to empty slots that TD_FILLS_SHARE of the pass before would have sufficed for; the first ones are not known. */
+static uint32_t fills_of_pass(const td_resident_experts *r) {
+    const uint32_t n = atomic_load_explicit(&r->n_ended, memory_order_relaxed);
+    const double   all_ns = (double)atomic_load_explicit(&r->upload_ns, memory_order_relaxed);
+    const double   fit = n ? TD_FILLS_SHARE * (double)r->pass_ns * n / all_ns : TD_FILLS_OPEN;
+    return fit < TD_UPLOADS_OPEN ? TD_UPLOADS_OPEN : fit > TD_FILLS_OPEN ? TD_FILLS_OPEN : (uint32_t)fit;
+}
+
 /* Whether another swap may begin: few are open, and they have not had more than their share of the time, unless slots are
- * empty. Chaos has no such limits: it would be another one each time. */
+ * empty. With drop these are few, as each swap's expert takes host memory. Chaos would be another one each time by a share. */
 static bool may_begin(const td_resident_experts *r) {
-    if (r->n_open == TD_UPLOADS_OPEN) return false;
-    if (r->s.chaos_seed) return true;
-    bool empty = false;
-    for (uint32_t l = 0; l < r->s.n_layers && !empty; l++) empty = r->n_free[l] > 0;
-    return empty || (double)atomic_load_explicit(&r->upload_ns, memory_order_relaxed) <=
-                        TD_UPLOADS_SHARE * (double)(td_trace_now() - r->begun_ns);
+    if (r->s.chaos_seed) return r->n_open < TD_UPLOADS_OPEN;
+    if (has_empty_slot(r)) return r->n_open < (r->s.drop ? TD_UPLOADS_OPEN : fills_of_pass(r));
+    return r->n_open < TD_UPLOADS_OPEN && (double)atomic_load_explicit(&r->upload_ns, memory_order_relaxed) <=
+                                              TD_UPLOADS_SHARE * (double)(td_trace_now() - r->begun_ns);
 }
 
 /* ---- passes --------------------------------------------------------------------------------------- */
 
 void td_resident_begin_pass(td_resident_experts *r) {
     td_residency_swap swap;
+    r->pass_begun_ns = td_trace_now();
     memset(r->n_chosen, 0, r->s.n_layers * sizeof *r->n_chosen);
     td_residency_policy_begin_step(r->policy);
     take_ended(r);
@@ -279,6 +293,7 @@ static void unmark(td_resident_experts *r, uint32_t layer, uint16_t *ids, size_t
 }
 
 void td_resident_end_pass(td_resident_experts *r, const td_step *step) {
+    r->pass_ns = td_trace_now() - r->pass_begun_ns;
     if (!step) return;
     const td_step_arrays *a = &step->host;
     for (uint32_t l = 0; l < r->s.n_layers; l++) {

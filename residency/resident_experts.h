@@ -21,7 +21,8 @@
  * Where the file cannot be read, or has other bytes, the expert that should go stays on the device for good.
  *
  * Uploads go one after another through a pinned buffer of an expert's size. At most TD_UPLOADS_OPEN swaps are open, and they may
- * take TD_UPLOADS_SHARE of the time, beside those that fill empty slots.
+ * take TD_UPLOADS_SHARE of the time. While slots are empty, more may be open: as many as TD_FILLS_SHARE of the time of the pass before
+ * suffices for. So what one chunk of a prompt chose is resident for the chunk after the next.
  *
  * Several cards share a layer's slots: slot number s is one of card s % n_cards. Each card has a table of its own, in which the
  * experts of other cards are TD_SLOT_ELSEWHERE. So all routers mark the same ids, and each card computes its own experts.
@@ -35,6 +36,8 @@
 
 #define TD_UPLOADS_OPEN 4
 #define TD_UPLOADS_SHARE 0.25
+#define TD_FILLS_OPEN 256
+#define TD_FILLS_SHARE 0.5
 
 typedef struct {
     td_npu          *npus[TD_CARDS_MAX]; /* borrowed, as what follows */

@@ -81,7 +81,8 @@ static void build_embed(td_rig *r, const void *arg, float *out) {
     float        *table = td_rig_noise(r, 1, (size_t)VOCAB * HIDDEN, 1);
     void         *x = td_rig_alloc(r, td_rig_act_bytes(r, (size_t)ROWS * HIDDEN));
     td_block_desc desc = {.kind = TD_BLOCK_EMBED, .layer = TD_NO_LAYER, .max_tok = ROWS};
-    desc.embed = (td_embed_desc){td_rig_weight(r, TD_WEIGHT_BF16, table, VOCAB, HIDDEN), HIDDEN, x};
+    desc.embed =
+        (td_embed_desc){.table = td_rig_weight(r, TD_WEIGHT_BF16, table, VOCAB, HIDDEN), .hidden = HIDDEN, .out = x};
     td_npu_block *b = td_rig_block(r, &desc);
     td_rig_step_fill(r, &s, &(td_step_arrays){.counts = &(td_step_counts){.n_tok = ROWS}, .token = token});
     td_rig_step_upload(r, &s);

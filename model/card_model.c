@@ -111,7 +111,8 @@ typedef struct {
 
 static activation_sizes sizes_of_activations(const td_card_model *c) {
     const td_model *m = c->model;
-    size_t          rows = m->spec.max_tok, hidden = m->config.hidden, all = td_card_model_x_bytes(m);
+    size_t          rows = m->spec.max_tok, hidden = m->config.hidden, streams = td_model_streams(&m->config);
+    size_t          all = td_card_model_x_bytes(m) / streams;
     size_t          mtp = m->part.layers.end > m->config.n_layers ? all : 0;
     bool            routes =
         m->part.experts || (m->part.resident && c->shard.index > 0) || m->probe.experts_left == TD_EXPERTS_LEFT_ALL;
@@ -120,7 +121,8 @@ static activation_sizes sizes_of_activations(const td_card_model *c) {
     size_t later = m->spec.experts.max_deferred ? sums : 0;
     size_t f32 = m->norm_f32 && td_moe_layers_in(&m->config, m->part.layers) ? rows * hidden : 0;
     return (activation_sizes){{
-        [BUFFER(x)] = all,
+        [BUFFER(x)] = all * streams,
+        [BUFFER(post)] = streams > 1 ? rows * streams * (1 + streams) * sizeof(float) : 0,
         [BUFFER(h)] = all,
         [BUFFER(h_i8.q)] = m->int8_rows ? rows * hidden : 0,
         [BUFFER(h_i8.scale)] = m->int8_rows ? rows * sizeof(float) : 0,

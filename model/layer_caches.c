@@ -6,8 +6,8 @@ td_layer_caches td_layer_caches_of(const td_model_config *c, uint32_t layer) {
 
 size_t td_layer_cache_unit_bytes(const td_layer_cache *cache, td_npu *d, uint32_t n_cards) {
     size_t heads = cache->split == TD_SPLIT_ROWS ? cache->heads / n_cards : cache->heads;
-    return heads * (cache->kind == TD_KV_STATE ? cache->values * sizeof(float)
-                                               : d->ops->kv_page_bytes(d, cache->kind, cache->values));
+    if (cache->kind == TD_KV_STATE) return heads * cache->values * sizeof(float);
+    return heads * d->ops->kv_page_bytes(d, cache->kind, cache->values) / (cache->tokens ? cache->tokens : 1);
 }
 
 uint64_t td_layer_caches_unit_bytes(const td_model_config *c, td_layer_range layers, td_cache_per per, td_npu *d,

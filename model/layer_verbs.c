@@ -25,6 +25,16 @@ typedef struct td_layer_state {
 /* ---- sums -------------------------------------------------------------------------------------- */
 
 static void add_up(td_description *d, const void *first, const void *second, const void *third) {
+    const td_model_config *c = d->s->config;
+    if (td_model_streams(c) > 1) {
+        td_describe_block(d, (td_block_desc){.kind = TD_BLOCK_SPREAD,
+                                             .spread = {.hidden = c->hidden,
+                                                        .streams = td_model_streams(c),
+                                                        .x = d->x,
+                                                        .post = d->s->act.post,
+                                                        .add = {first, second, third}}});
+        return;
+    }
     td_describe_block(
         d, (td_block_desc){.kind = TD_BLOCK_COMBINE, .combine = {d->s->config->hidden, d->x, {first, second, third}}});
 }
@@ -62,6 +72,33 @@ void td_layer_add_norm(td_layer *l, td_norm_desc n) {
     n.out_i8 = st->normed_i8;
     n.out_f32 = st->normed_f32;
     td_describe_block(st->d, (td_block_desc){.kind = TD_BLOCK_NORM, .norm = n});
+}
+
+static void describe_mix(const td_layer *l, td_mix_desc m) {
+    td_description *d = l->state->d;
+    m.hidden = l->c->hidden;
+    m.streams = td_model_streams(l->c);
+    m.rounds = l->c->sparse.mix_rounds;
+    m.eps = l->c->eps;
+    m.mix_eps = l->c->sparse.mix_eps;
+    m.x = d->x;
+    m.post = d->s->act.post;
+    td_describe_block(d, (td_block_desc){.kind = TD_BLOCK_MIX, .mix = m});
+}
+
+/* Compressors read the rows as they are, beside linears that take int8. */
+void td_layer_mix(td_layer *l, td_mix_desc m) {
+    m.out = l->state->d->s->act.h;
+    m.out_i8 = l->state->d->s->act.h_i8;
+    describe_mix(l, m);
+}
+
+void td_layer_spread_mix(td_layer *l, td_mix_desc m) {
+    const td_layer_state *st = l->state;
+    add_up(st->d, st->d->s->act.attn, NULL, NULL);
+    m.out = st->normed || st->normed_i8.q ? st->normed : st->d->s->act.h;
+    m.out_i8 = st->normed_i8;
+    describe_mix(l, m);
 }
 
 static td_layer_kv kv_of(const td_layer *l) {
@@ -141,6 +178,26 @@ void td_layer_delta(td_layer *l, td_delta_desc e) {
     e.out = s->act.attn;
     td_describe_block(d, (td_block_desc){.kind = TD_BLOCK_DELTA, .delta = e});
     sum_cards(d, s->act.attn, s->act.attn, NULL, NULL);
+}
+
+/* The caches are in the order of the family's list: a layer without compressed rows has the first alone. */
+void td_layer_sparse(td_layer *l, td_sparse_desc p) {
+    td_description        *d = l->state->d;
+    const td_program_spec *s = d->s;
+    const td_layer_kv      kv = kv_of(l);
+    td_sparse_sizes_of(l->c, l->index, &p);
+    p.rope = p.ratio && s->weights ? s->weights->rope_far : rope_of(l);
+    p.kv_rows = kv.cache[0];
+    p.state = kv.cache[1];
+    p.open = kv.cache[2];
+    p.compressed = kv.cache[3];
+    p.keys = kv.cache[4];
+    p.state_slots = s->model->state_slots;
+    p.open_slots = s->model->open_slots;
+    p.in = s->act.h;
+    p.in_i8 = s->act.h_i8;
+    p.out = s->act.attn;
+    td_describe_block(d, (td_block_desc){.kind = TD_BLOCK_SPARSE, .sparse = p});
 }
 
 /* ---- layers without experts ---------------------------------------------------------------------- */

@@ -289,6 +289,11 @@ static td_status settle_spec(td_model *m, td_error *err) {
     if (s->without_mtp) c->n_mtp_layers = 0;
     td_checkpoint_log_unread(m->checkpoint, c);
     m->part = (td_model_part){.layers = s->layers.end ? s->layers : td_all_layers(c), .whole = s->layers.end == 0};
+    if (td_model_streams(c) > 1 && (!m->part.whole || m->probe.layer_tap))
+        return td_fail(
+            err, TD_ENOTSUP,
+            "%s has several residual streams, and layers by themselves, which calibration and comparison need, have one",
+            c->arch_name);
     bool mtp_alone = m->part.layers.first == c->n_layers && m->part.layers.end == c->n_layers + 1;
     if (!m->part.whole && (m->part.layers.first >= m->part.layers.end ||
                            (m->part.layers.end > c->n_layers && !(mtp_alone && c->n_mtp_layers)) || s->experts.max_deferred))

@@ -55,7 +55,7 @@ typedef struct {
     float           *logits; /* [max_out, vocab of the shard] on the host; act.logits with unified memory */
     td_logit        *top;    /* [max_out, top_k] on the host; NULL with unified memory */
     td_log_sum      *sums;   /* [max_out] on the host; NULL with unified memory, and where the device gives none */
-    void            *x;      /* [max_tok, hidden] on the host, with a layer_tap or spec.layers; act.x with unified memory */
+    void *x; /* [max_tok, streams * hidden] on the host, with a layer_tap or spec.layers; act.x with unified memory */
     const td_step_bucket *bucket;    /* of the pass under way */
     td_npu_graph         *graph;     /* of the pass under way */
     void                 *page_copy; /* pinned, for a page on its way; NULL with unified memory, and until it is needed */
@@ -166,7 +166,7 @@ static inline bool td_card_model_gives_sum(const td_card_model *c, uint32_t row)
 size_t td_card_model_asked(const td_card_model *c, uint32_t row);
 
 static inline size_t td_card_model_x_bytes(const td_model *m) {
-    return (size_t)m->spec.max_tok * m->config.hidden * td_dtype_bytes(td_model_act_dtype(&m->spec));
+    return m->spec.max_tok * td_model_width(&m->config) * td_dtype_bytes(td_model_act_dtype(&m->spec));
 }
 
 /* ---- page_copy.c ----------------------------------------------------------------------------- */

@@ -59,12 +59,13 @@ typedef struct {
 /* What the blocks read and write; [max_tok, hidden] act_dtype unless noted. Nothing but pointers of buffers
  * (model/card_model.c). */
 typedef struct {
-    void      *x;      /* the residual stream */
-    void      *h;      /* normed */
-    td_rows_i8 h_i8;   /* the same in int8, for linears with int8 weights; q NULL: norms do not give it */
-    float     *h_f32;  /* the same in f32, for routers; NULL: norms do not give it */
-    void      *attn;   /* attention's output */
-    void      *mlp;    /* dense or shared MLP's output */
+    void      *x;     /* the residual stream; [max_tok, streams * hidden] of a model with several */
+    float     *post;  /* [max_tok, streams + streams * streams]: how they take what a sublayer gives; NULL with one stream */
+    void      *h;     /* normed */
+    td_rows_i8 h_i8;  /* the same in int8, for linears with int8 weights; q NULL: norms do not give it */
+    float     *h_f32; /* the same in f32, for routers; NULL: norms do not give it */
+    void      *attn;  /* attention's output */
+    void      *mlp;   /* dense or shared MLP's output */
     void      *routed; /* output of routed experts where the device has a part; ids and weights are their router's choice */
     int32_t   *parts;  /* [max_tok, td_exact_words(hidden)] of resident experts, their part of that sum */
     int32_t  *later[TD_BRIDGE_PARITIES]; /* the same of the deferred sum of a layer, by its parity; NULL: none is deferred */

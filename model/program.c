@@ -24,10 +24,11 @@ static void add_linear(td_description *d, const td_npu_weight *w, uint32_t k, co
                                          .linear = {.n = d->s->config->hidden, .k = k, .w = w, .in = in, .out = out}});
 }
 
-static void add_embed(td_description *d, void *out) {
+static void add_embed(td_description *d, uint32_t streams, void *out) {
     td_describe_block(d, (td_block_desc){.kind = TD_BLOCK_EMBED,
                                          .embed = {.table = td_spec_weights(d->s, TD_NO_LAYER)[TD_ROLE_EMBED],
                                                    .hidden = d->s->config->hidden,
+                                                   .streams = streams,
                                                    .out = out}});
 }
 
@@ -62,7 +63,7 @@ static void add_mtp_input(td_description *d) {
     td_npu_weight *const  *w = td_spec_weights(d->s, c->n_layers);
     void                  *hidden = c->mtp_rotated ? a->attn : a->h;
     void *second_half = a->mtp_cat ? (char *)a->mtp_cat + c->hidden * td_dtype_bytes(td_model_act_dtype(d->s->model)) : NULL;
-    add_embed(d, a->h);
+    add_embed(d, 1, a->h);
     add_norm_of(d, w[TD_ROLE_MTP_ENORM], a->h, a->mtp_cat, 2 * (size_t)c->hidden);
     add_norm_of(d, td_spec_weights(d->s, TD_NO_LAYER)[TD_ROLE_FINAL_NORM], a->x, a->h, 0);
     if (c->mtp_rotated) add_linear(d, w[TD_ROLE_MTP_UNROTATE], c->hidden, a->h, hidden);
@@ -81,7 +82,7 @@ static void show_layer(td_description *d, uint32_t layer) {
 
 static void describe_forward(td_description *d) {
     const td_program_spec *s = d->s;
-    if (s->whole) add_embed(d, d->x);
+    if (s->whole) add_embed(d, td_model_streams(s->config), d->x);
     if (s->layers.first == s->config->n_layers) add_mtp_input(d);
     for (uint32_t i = s->layers.first; i < s->layers.end; i++) {
         td_describe_layer(d, i);
@@ -89,8 +90,26 @@ static void describe_forward(td_description *d) {
     }
 }
 
+/* x = the mixture of a model's streams. */
+static void add_last_mix(td_description *d, td_npu_weight *const *w) {
+    const td_model_config *c = d->s->config;
+    td_describe_block(d, (td_block_desc){.kind = TD_BLOCK_MIX,
+                                         .mix = {.hidden = c->hidden,
+                                                 .streams = td_model_streams(c),
+                                                 .is_last = true,
+                                                 .eps = c->eps,
+                                                 .mix_eps = c->sparse.mix_eps,
+                                                 .fn = w[TD_ROLE_MIX_HEAD],
+                                                 .base = w[TD_ROLE_MIX_HEAD_BASE],
+                                                 .scale = w[TD_ROLE_MIX_HEAD_SCALE],
+                                                 .x = d->x,
+                                                 .out = d->s->act.h}});
+    d->x = d->s->act.h;
+}
+
 static void describe_head(td_description *d) {
     td_npu_weight *const *w = td_spec_weights(d->s, TD_NO_LAYER);
+    if (td_model_streams(d->s->config) > 1) add_last_mix(d, w);
     add_head(d, w[TD_ROLE_FINAL_NORM], w[TD_ROLE_LM_HEAD]);
 }
 

@@ -61,6 +61,7 @@ static uint32_t tensors_of(const td_model_config *c, td_role role) {
 uint64_t td_model_weights_bytes(td_npu *d, const td_model_config *c, const td_model_part *part, td_shard shard, bool w8a8,
                                 uint32_t max_pos) {
     uint64_t sum = d->ops->weight_bytes(d, TD_WEIGHT_F32, max_pos, c->rope.dim);
+    if (c->rope_far.dim) sum += d->ops->weight_bytes(d, TD_WEIGHT_F32, max_pos, c->rope_far.dim);
     for (td_role role = 0; role < TD_ROLE_COUNT; role++)
         if (!td_role_is_of_model(c, role))
             for (uint32_t i = part->layers.first; i < part->layers.end; i++)
@@ -82,10 +83,11 @@ static td_device_weight_id id_of(const td_tensor_spec *spec, const td_shard_part
 }
 
 /* The rope table is made from frequencies and a scale. */
-static td_device_weight_id rope_id(const td_model_config *c) {
+static td_device_weight_id rope_id(const td_model_config *c, const td_rope_config *rope) {
     double made_from[TD_ROPE_DIM_MAX / 2 + 1] = {0};
-    td_rope_frequencies(&c->rope, c->max_position, made_from + 1, made_from);
-    return (td_device_weight_id){.role = TD_ROLE_COUNT, .key = XXH3_64bits(made_from, sizeof made_from)};
+    td_rope_frequencies(rope, c->max_position, made_from + 1, made_from);
+    return (td_device_weight_id){
+        .role = TD_ROLE_COUNT, .layer = rope == &c->rope_far, .key = XXH3_64bits(made_from, sizeof made_from)};
 }
 
 /* ---- loading ---------------------------------------------------------------------------------- */
@@ -175,14 +177,15 @@ static td_status load_experts(loader *l, uint32_t layer, td_layer_experts *out) 
     return load_list(l, TD_ROLE_EXPERT_DOWN, layer, &out->down);
 }
 
-static td_status load_rope(loader *l, uint32_t max_pos, td_npu_weight **out) {
-    td_device_weight_id id = rope_id(l->c);
-    adopt(l, &id, TD_WEIGHT_F32, max_pos, l->c->rope.dim, out);
+static td_status load_rope(loader *l, const td_rope_config *rope, uint32_t max_pos, td_npu_weight **out) {
+    td_device_weight_id id = rope_id(l->c, rope);
+    if (!rope->dim) return TD_OK;
+    adopt(l, &id, TD_WEIGHT_F32, max_pos, rope->dim, out);
     if (*out) return TD_OK; /* a table of another length is computed each time: no reason to write the file anew */
-    float *table = malloc((size_t)max_pos * l->c->rope.dim * sizeof *table);
+    float *table = malloc((size_t)max_pos * rope->dim * sizeof *table);
     if (!table) return td_fail(l->err, TD_ENOMEM, "out of memory for the rope table of %u positions", max_pos);
-    td_rope_table(&l->c->rope, l->c->max_position, max_pos, table);
-    td_tensor_view view = {.dtype = TD_DT_F32, .rank = 2, .shape = {max_pos, l->c->rope.dim}, .data = table};
+    td_rope_table(rope, l->c->max_position, max_pos, table);
+    td_tensor_view view = {.dtype = TD_DT_F32, .rank = 2, .shape = {max_pos, rope->dim}, .data = table};
     td_status      st = l->d->ops->weight_create(l->d, TD_WEIGHT_F32, &view, out, l->err);
     free(table);
     return st;
@@ -248,7 +251,8 @@ td_status td_model_weights_load(td_npu *d, const td_model_config *c, const td_mo
     *w = (td_model_weights){.layers = calloc(all_layers(c), sizeof *w->layers),
                             .experts = calloc(all_layers(c), sizeof *w->experts)};
     if (!w->layers || !w->experts) return td_fail(err, TD_ENOMEM, "out of memory for the weights");
-    TD_TRY(load_rope(&l, max_pos, &w->rope));
+    TD_TRY(load_rope(&l, &c->rope, max_pos, &w->rope));
+    TD_TRY(load_rope(&l, &c->rope_far, max_pos, &w->rope_far));
     for (td_role role = 0; role < TD_ROLE_COUNT; role++)
         if (td_role_is_of_model(c, role)) TD_TRY(load_tensor(&l, role, 0, 0, &w->model.role[role]));
     for (uint32_t i = part->layers.first; i < part->layers.end; i++) {
@@ -286,7 +290,7 @@ static void list_role(td_npu *d, const td_model_config *c, td_shard shard, td_ro
 
 td_status td_model_weights_keep(td_npu *d, const td_model_config *c, td_shard shard, const td_model_weights *w,
                                 const char *path, const char *tag, uint64_t source_hash, td_pool *pool, td_error *err) {
-    size_t    most = (size_t)TD_ROLE_COUNT * (all_layers(c) + 1) + 1;
+    size_t    most = (size_t)TD_ROLE_COUNT * (all_layers(c) + 1) + 2;
     kept_list list = {.ids = calloc(most, sizeof *list.ids), .weights = calloc(most, sizeof *list.weights)};
     td_status st = list.ids && list.weights ? TD_OK : td_fail(err, TD_ENOMEM, "out of memory for %s", path);
     if (st == TD_OK) {
@@ -294,8 +298,12 @@ td_status td_model_weights_keep(td_npu *d, const td_model_config *c, td_shard sh
         for (uint32_t i = 0; i < all_layers(c); i++)
             for (td_role role = 0; role < TD_ROLE_COUNT; role++)
                 list_role(d, c, shard, role, i, w->layers[i].role[role], &list);
-        list.ids[list.n] = rope_id(c);
+        list.ids[list.n] = rope_id(c, &c->rope);
         d->ops->weight_export(d, w->rope, &list.weights[list.n++]);
+        if (w->rope_far) {
+            list.ids[list.n] = rope_id(c, &c->rope_far);
+            d->ops->weight_export(d, w->rope_far, &list.weights[list.n++]);
+        }
         st = td_device_file_write(path, tag, source_hash, pool, list.ids, list.weights, list.n, err);
     }
     free(list.ids);
@@ -321,6 +329,7 @@ void td_model_weights_free(td_npu *d, const td_model_config *c, td_model_weights
         free_list(d, w->experts[i].down, c->n_experts);
     }
     if (w->rope) d->ops->weight_destroy(d, w->rope);
+    if (w->rope_far) d->ops->weight_destroy(d, w->rope_far);
     free(w->experts);
     free(w->layers);
     *w = (td_model_weights){0};

@@ -18,10 +18,11 @@ typedef struct {
 } td_layer_experts;
 
 typedef struct {
-    td_role_weights   model;   /* roles of the whole model: embedding, final norm, head (the embedding again when tied) */
-    td_role_weights  *layers;  /* [n_layers + n_mtp_layers] */
-    td_layer_experts *experts; /* [n_layers + n_mtp_layers] */
-    td_npu_weight    *rope;    /* [max_pos, rope dim] */
+    td_role_weights   model;    /* roles of the whole model: embedding, final norm, head (the embedding again when tied) */
+    td_role_weights  *layers;   /* [n_layers + n_mtp_layers] */
+    td_layer_experts *experts;  /* [n_layers + n_mtp_layers] */
+    td_npu_weight    *rope;     /* [max_pos, rope dim] */
+    td_npu_weight    *rope_far; /* the same of layers with compressed rows; NULL if there are none */
 } td_model_weights;
 
 /** The part of a model that is loaded: some layers, and with `whole` the roles of the whole model, too. An MTP layer alone

@@ -11,13 +11,26 @@
 size_t td_block_buffers(td_block_desc *desc, td_dtype act_dtype, td_block_buffer list[TD_BLOCK_BUFFERS_MAX]) {
     size_t n = 0, act = td_dtype_bytes(act_dtype);
     switch (desc->kind) {
-        case TD_BLOCK_EMBED: ADD(desc->embed.out, desc->embed.hidden * act); break;
+        case TD_BLOCK_EMBED:
+            ADD(desc->embed.out, (desc->embed.streams ? desc->embed.streams : 1) * desc->embed.hidden * act);
+            break;
         case TD_BLOCK_NORM:
             ADD(desc->norm.x, desc->norm.hidden * act);
             ADD(desc->norm.add, desc->norm.hidden * act);
             ADD(desc->norm.out, (desc->norm.out_stride ? desc->norm.out_stride : desc->norm.hidden) * act);
             ADD_I8(desc->norm.out_i8, desc->norm.hidden);
             ADD(desc->norm.out_f32, desc->norm.hidden * sizeof(float));
+            break;
+        case TD_BLOCK_MIX:
+            ADD(desc->mix.x, (size_t)desc->mix.streams * desc->mix.hidden * act);
+            ADD(desc->mix.out, desc->mix.hidden * act);
+            ADD_I8(desc->mix.out_i8, desc->mix.hidden);
+            ADD(desc->mix.post, (1 + (size_t)desc->mix.streams) * desc->mix.streams * sizeof(float));
+            break;
+        case TD_BLOCK_SPREAD:
+            ADD(desc->spread.x, (size_t)desc->spread.streams * desc->spread.hidden * act);
+            ADD(desc->spread.post, (1 + (size_t)desc->spread.streams) * desc->spread.streams * sizeof(float));
+            for (int i = 0; i < 3; i++) ADD(desc->spread.add[i], desc->spread.hidden * act);
             break;
         case TD_BLOCK_LINEAR:
             ADD(desc->linear.in, desc->linear.k * act);
@@ -43,6 +56,16 @@ size_t td_block_buffers(td_block_desc *desc, td_dtype act_dtype, td_block_buffer
             ADD(desc->delta.out, desc->delta.hidden * act);
             ADD(desc->delta.state, 0);
             ADD(desc->delta.open, 0);
+            break;
+        case TD_BLOCK_SPARSE:
+            ADD(desc->sparse.in, desc->sparse.hidden * act);
+            ADD_I8(desc->sparse.in_i8, desc->sparse.hidden);
+            ADD(desc->sparse.out, desc->sparse.hidden * act);
+            ADD(desc->sparse.kv_rows, 0);
+            ADD(desc->sparse.compressed, 0);
+            ADD(desc->sparse.keys, 0);
+            ADD(desc->sparse.state, 0);
+            ADD(desc->sparse.open, 0);
             break;
         case TD_BLOCK_MLP:
             ADD(desc->mlp.in, desc->mlp.hidden * act);

@@ -4,7 +4,7 @@
 
 #include "npu/npu.h"
 
-#define TD_BLOCK_BUFFERS_MAX 8
+#define TD_BLOCK_BUFFERS_MAX 10
 
 typedef struct {
     void **at;        /* the descriptor's pointer; *at may be NULL */

@@ -114,6 +114,46 @@ static size_t delta_weights(const td_delta_desc *d, td_block_weight *list) {
     return n;
 }
 
+/* @param dim of a compressed row */
+static size_t compressor_weights(const td_sparse_desc *s, const td_compressor *c, size_t dim, td_block_weight *list) {
+    const size_t width = td_sparse_width(s, dim);
+    size_t       n = 0;
+    LINEAR("of a compressor's rows", c->kv, width, s->hidden);
+    LINEAR("of a compressor's gates", c->gate, width, s->hidden);
+    ADD("of a compressor's positions", c->ape, TD_USE_ROPE, s->ratio, width);
+    VECTOR("of a compressor's norm", c->norm, dim);
+    return n;
+}
+
+static size_t sparse_weights(const td_sparse_desc *s, td_block_weight *list) {
+    const size_t q = (size_t)s->heads * s->dim, low = (size_t)s->groups * s->o_lora;
+    size_t       n = 0;
+    READS(s->in_i8, "q_a", s->q_a, s->q_lora, s->hidden);
+    VECTOR("q norm", s->q_norm, s->q_lora);
+    LINEAR("q_b", s->q_b, q, s->q_lora);
+    READS(s->in_i8, "kv", s->kv, s->dim, s->hidden);
+    VECTOR("kv norm", s->kv_norm, s->dim);
+    LINEAR("o_a", s->o_a, low, q / s->groups);
+    LINEAR("o_b", s->o_b, s->hidden, low);
+    VECTOR("sinks", s->sinks, s->heads);
+    ADD("rope table", s->rope, TD_USE_ROPE, 0, s->rope_dim);
+    if (s->ratio) n += compressor_weights(s, &s->rows, s->dim, list + n);
+    if (!s->index_heads) return n;
+    LINEAR("of the indexer's queries", s->index_q, (size_t)s->index_heads * s->index_dim, s->q_lora);
+    LINEAR("of the indexer's heads", s->index_weights, s->index_heads, s->hidden);
+    return n + compressor_weights(s, &s->index, s->index_dim, list + n);
+}
+
+static size_t mix_weights(const td_mix_desc *m, td_block_weight *list) {
+    const size_t rows = td_mix_rows(m);
+    size_t       n = 0;
+    ADD("of a mixture", m->fn, TD_USE_SCORES, rows, (size_t)m->streams * m->hidden);
+    VECTOR("of a mixture's base", m->base, rows);
+    VECTOR("of a mixture's scale", m->scale, m->is_last ? 1 : 3);
+    OPTIONAL("gamma", m->gamma, m->hidden);
+    return n;
+}
+
 static size_t mlp_weights(const td_mlp_desc *m, td_block_weight *list) {
     size_t n = 0;
     READS(m->in_i8, "gate", m->gate, m->inter, m->hidden);
@@ -128,6 +168,7 @@ static size_t router_weights(const td_router_desc *r, td_block_weight *list) {
     ADD("router", r->w, TD_USE_SCORES, r->n_experts, r->hidden);
     OPTIONAL("bias of the router's logits", r->logit_bias, r->n_experts);
     OPTIONAL("router bias", r->bias, r->n_experts);
+    if (r->by_token) ADD("of the tokens' experts", r->by_token, TD_USE_TABLE, 0, r->top_k);
     return n;
 }
 
@@ -145,6 +186,7 @@ size_t td_block_weights(const td_block_desc *d, td_block_weight list[TD_BLOCK_WE
     switch (d->kind) {
         case TD_BLOCK_EMBED: ADD("embedding", d->embed.table, TD_USE_TABLE, 0, d->embed.hidden); return n;
         case TD_BLOCK_NORM: VECTOR("gamma", d->norm.gamma, d->norm.hidden); return n;
+        case TD_BLOCK_MIX: return mix_weights(&d->mix, list);
         case TD_BLOCK_LINEAR:
             LINEAR("w", d->linear.w, d->linear.n, d->linear.k);
             OPTIONAL("bias", d->linear.bias, d->linear.n);
@@ -152,6 +194,7 @@ size_t td_block_weights(const td_block_desc *d, td_block_weight list[TD_BLOCK_WE
         case TD_BLOCK_MLA: return mla_weights(&d->mla, list);
         case TD_BLOCK_GQA: return gqa_weights(&d->gqa, list);
         case TD_BLOCK_DELTA: return delta_weights(&d->delta, list);
+        case TD_BLOCK_SPARSE: return sparse_weights(&d->sparse, list);
         case TD_BLOCK_MLP: return mlp_weights(&d->mlp, list);
         case TD_BLOCK_ROUTER: return router_weights(&d->router, list);
         case TD_BLOCK_EXPERTS: return experts_weights(&d->experts, list);
@@ -159,6 +202,7 @@ size_t td_block_weights(const td_block_desc *d, td_block_weight list[TD_BLOCK_WE
             OPTIONAL("gamma", d->head.gamma, d->head.hidden);
             ADD("head", d->head.w, TD_USE_HEAD, d->head.vocab, d->head.hidden);
             return n;
+        case TD_BLOCK_SPREAD:
         case TD_BLOCK_RESIDENT:
         case TD_BLOCK_JOIN:
         case TD_BLOCK_COMBINE:
@@ -246,6 +290,40 @@ static td_status check_delta(const td_delta_desc *d, td_error *err) {
     return TD_OK;
 }
 
+static td_status check_sparse(const td_block_desc *d, td_error *err) {
+    const td_sparse_desc *s = &d->sparse;
+    SIZES(SIZE(s, hidden), SIZE(s, heads), SIZE(s, dim), SIZE(s, rope_dim), SIZE(s, q_lora), SIZE(s, window),
+          SIZE(s, groups), SIZE(s, o_lora));
+    if (s->heads > TD_SPARSE_HEADS_MAX || s->heads % s->groups || s->o_lora % TD_SPARSE_O_LORA)
+        return td_fail(err, TD_EINVAL,
+                       "%u heads in %u groups cannot have %u outputs each: at most %d heads, a multiple of %d", s->heads,
+                       s->groups, s->o_lora, TD_SPARSE_HEADS_MAX, TD_SPARSE_O_LORA);
+    if (s->rope_dim % 2 || s->rope_dim > s->dim)
+        return td_fail(err, TD_EINVAL, "rope turns an even number of a head's %u values, not %u", s->dim, s->rope_dim);
+    if (!s->ratio && (s->overlap || s->index_heads))
+        return td_fail(err, TD_EINVAL, "without compressed rows there is nothing to overlap or to choose from");
+    if (s->ratio) {
+        SIZES(SIZE(s, state_slots), SIZE(s, open_slots));
+        if (TD_KV_PAGE % s->ratio || (s->overlap && s->ratio > TD_STATE_BLOCK))
+            return td_fail(err, TD_EINVAL, "a compressed row cannot stand for %u tokens%s", s->ratio,
+                           s->overlap ? " that overlap" : "");
+    }
+    if (s->index_heads) {
+        SIZES(SIZE(s, index_heads), SIZE(s, index_dim), SIZE(s, index_top));
+        if (s->rope_dim > s->index_dim)
+            return td_fail(err, TD_EINVAL, "rope cannot turn %u of an index head's %u values", s->rope_dim, s->index_dim);
+    }
+    return check_keys(d, err);
+}
+
+/* @param streams of hyper-connections */
+static td_status check_streams(uint32_t hidden, uint32_t streams, td_error *err) {
+    SIZES({"hidden", hidden}, {"streams", streams});
+    return streams <= TD_STREAMS_MAX
+               ? TD_OK
+               : td_fail(err, TD_EINVAL, "a token has at most %d streams, not %u", TD_STREAMS_MAX, streams);
+}
+
 static td_status check_router(const td_router_desc *r, td_error *err) {
     SIZES(SIZE(r, hidden), SIZE(r, n_experts), SIZE(r, top_k));
     if ((unsigned)r->score >= TD_ROUTER_SCORES) return td_fail(err, TD_EINVAL, "a router has no score %d", (int)r->score);
@@ -296,6 +374,9 @@ static td_status check_kind(const td_block_desc *d, td_error *err) {
         case TD_BLOCK_MLA: return check_mla(d, err);
         case TD_BLOCK_GQA: return check_gqa(d, err);
         case TD_BLOCK_DELTA: return check_delta(&d->delta, err);
+        case TD_BLOCK_SPARSE: return check_sparse(d, err);
+        case TD_BLOCK_MIX: return check_streams(d->mix.hidden, d->mix.streams, err);
+        case TD_BLOCK_SPREAD: return check_streams(d->spread.hidden, d->spread.streams, err);
         case TD_BLOCK_MLP: SIZES(SIZE(&d->mlp, hidden), SIZE(&d->mlp, inter)); return TD_OK;
         case TD_BLOCK_ROUTER: return check_router(&d->router, err);
         case TD_BLOCK_EXPERTS: return check_experts(&d->experts, err);
@@ -329,7 +410,17 @@ td_status td_block_check_slotless(const td_block_desc *desc, td_error *err) {
 }
 
 td_status td_block_check_stateless(const td_block_desc *desc, td_error *err) {
-    return desc->kind == TD_BLOCK_DELTA ? td_fail(err, TD_ENOTSUP, "this device has no recurrent layers") : TD_OK;
+    const bool is_recurrent = desc->kind == TD_BLOCK_DELTA || desc->kind == TD_BLOCK_SPARSE,
+               has_streams = desc->kind == TD_BLOCK_MIX || desc->kind == TD_BLOCK_SPREAD ||
+                             (desc->kind == TD_BLOCK_EMBED && desc->embed.streams > 1),
+               is_other = (desc->kind == TD_BLOCK_ROUTER &&
+                           (desc->router.by_token || desc->router.score == TD_SCORE_SQRT_SOFTPLUS)) ||
+                          (desc->kind == TD_BLOCK_MLP && !td_glu_is_silu(&desc->mlp.glu));
+    if (is_recurrent) return td_fail(err, TD_ENOTSUP, "this device has no recurrent layers");
+    if (has_streams) return td_fail(err, TD_ENOTSUP, "this device has one residual stream a token");
+    return is_other
+               ? td_fail(err, TD_ENOTSUP, "this device has no such %s", desc->kind == TD_BLOCK_MLP ? "gated unit" : "router")
+               : TD_OK;
 }
 
 td_status td_block_check_step(const td_block_desc *desc, const td_step *step) {

@@ -11,6 +11,9 @@
 #define TD_WEIGHT_SIDE_MAX ((size_t)1 << 22) /* of any side, so that products of three sizes cannot overflow */
 #define TD_KEYS_MAX ((uint32_t)1 << 24)      /* of attention */
 #define TD_CONV_WIDTH_MAX 8
+#define TD_STREAMS_MAX 16 /* of a token, with hyper-connections */
+#define TD_SPARSE_HEADS_MAX 1024
+#define TD_SPARSE_O_LORA 32 /* divides the outputs of a group of sparse attention */
 
 /** First member of every backend's td_npu_weight. */
 typedef struct {
@@ -65,7 +68,7 @@ typedef struct {
     bool                        given_int8; /* the block's input is int8 already, and this reads it */
 } td_block_weight;
 
-#define TD_BLOCK_WEIGHTS_MAX 12
+#define TD_BLOCK_WEIGHTS_MAX 20
 
 /** The weights of a block, by the sizes of its descriptor, vectors that it leaves out excepted; the weights may all be NULL,
  * and then the gate of a shared expert is not known of. @return how many there are. */
@@ -80,7 +83,8 @@ TD_NODISCARD td_status td_block_check(const td_block_desc *desc, uint32_t tok_ma
 /** For devices without caps.resident. @return TD_ENOTSUP for blocks that only those with it have. */
 TD_NODISCARD td_status td_block_check_slotless(const td_block_desc *desc, td_error *err);
 
-/** For devices without caps.recurrent. @return as td_block_check_slotless. */
+/** For devices without caps.recurrent, which have nothing else of DeepSeek-V4 either: its streams, router and gated unit.
+ * @return as td_block_check_slotless. */
 TD_NODISCARD td_status td_block_check_stateless(const td_block_desc *desc, td_error *err);
 
 /** Whether a step's rows are rows of the block's buffers. @return TD_EINVAL, and a line in the log. */

@@ -71,10 +71,23 @@ static void add_delta(td_tier_work *sum, const td_delta_desc *d, const td_work_s
     sum->f32_ops += d->key_heads * (2 * s->rows * r * dk * dv + pairs * 2 * (dk + r * dv) + ended * r * dk * dv) * 2;
 }
 
+/* Keys of the window and compressed rows; with an indexer also the scores of all of these. */
+static void add_sparse(td_tier_work *sum, const td_sparse_desc *m, size_t act_bytes, const td_work_sequence *s) {
+    const uint64_t rows = m->ratio ? s->keys / m->ratio : 0,
+                   met = m->index_heads && m->index_top < rows ? m->index_top : rows;
+    if (!s->rows) return;
+    sum->bytes += (keys_of(s, m->window) + met) * m->dim * act_bytes;
+    sum->f32_ops += (pairs_of(s, m->window) + s->rows * met) * m->heads * m->dim * 2 * 2;
+    if (met == rows) return;
+    sum->bytes += rows * m->index_dim * act_bytes;
+    sum->f32_ops += s->rows * rows * m->index_heads * m->index_dim * 2;
+}
+
 void td_work_add_attention(td_tier_work *sum, const td_block_desc *desc, size_t act_bytes, const td_work_sequence *s) {
     const td_gqa_desc *g = &desc->gqa;
     if (desc->kind == TD_BLOCK_MLA) add_mla(sum, &desc->mla, act_bytes, s);
     if (desc->kind == TD_BLOCK_DELTA) add_delta(sum, &desc->delta, s);
+    if (desc->kind == TD_BLOCK_SPARSE) add_sparse(sum, &desc->sparse, act_bytes, s);
     if (desc->kind != TD_BLOCK_GQA) return;
     sum->bytes += keys_of(s, g->window) * g->kv_heads * g->head_dim * 2 * act_bytes;
     sum->f32_ops += pairs_of(s, g->window) * g->heads * g->head_dim * 2 * 2;

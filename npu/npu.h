@@ -40,6 +40,7 @@
 #include "core/expert_id.h"
 #include "core/log/tier_meter.h"
 #include "core/threads/thread_layout.h"
+#include "kernels/glu.h"
 #include "kernels/product/packed_expert.h"
 #include "tandem.h"
 
@@ -187,7 +188,8 @@ typedef struct {
 typedef struct {
     const td_npu_weight *table; /* [vocab, hidden] BF16 */
     uint32_t             hidden;
-    void                *out; /* [max_tok, hidden] */
+    uint32_t             streams; /* each row is written so many times, side by side; 0: once */
+    void                *out;     /* [max_tok, streams * hidden] */
 } td_embed_desc;
 
 /** x += add (where add is given); out = x / sqrt(mean(x^2) + eps) * gamma, the mean over `hidden`. */
@@ -202,6 +204,44 @@ typedef struct {
     td_rows_i8           out_i8;     /* the same rows in int8, for linears that take int8 input */
     float               *out_f32;    /* [max_tok, hidden] out before it is rounded, with caps.norm_f32; or NULL */
 } td_norm_desc;
+
+/**
+ * Hyper-connections (arXiv 2409.19606; with a doubly stochastic comb arXiv 2512.24880): a token has S residual streams X_i, and a
+ * sublayer reads a mixture of them. Per token, in f32, with X the streams side by side:
+ *   [p S | q S | C S*S] = fn X / sqrt(mean(X^2) + eps)
+ *   pre   = sigmoid(p * scale[0] + base) + mix_eps
+ *   post  = 2 * sigmoid(q * scale[1] + base)
+ *   comb  = softmax of each row of (C * scale[2] + base), + mix_eps; then each column is divided by its sum + mix_eps; then
+ *           rounds - 1 times each row, and then each column is
+ *   out   = norm(sum over i of pre_i X_i)
+ * The mixture of a model's last streams has pre alone, and fn, base and scale have what belongs to it.
+ */
+typedef struct {
+    uint32_t             hidden, streams, rounds;
+    bool                 is_last; /* pre alone */
+    float                eps, mix_eps;
+    const td_npu_weight *fn;     /* [2*S + S*S, S*hidden] F32; of the last [S, S*hidden] */
+    const td_npu_weight *base;   /* [rows of fn] F32 */
+    const td_npu_weight *scale;  /* [3] F32; of the last [1] */
+    const td_npu_weight *gamma;  /* [hidden] F32 of the norm; NULL: out is the mixture itself */
+    const void          *x;      /* [max_tok, S*hidden] */
+    void                *out;    /* [max_tok, hidden] */
+    td_rows_i8           out_i8; /* the same rows in int8, for linears that take int8 input */
+    float               *post;   /* [max_tok, S + S*S] post and comb, for td_spread_desc; not of the last */
+} td_mix_desc;
+
+/** Outputs of its fn. */
+static inline size_t td_mix_rows(const td_mix_desc *m) {
+    return m->streams * (m->is_last ? 1 : 2 + (size_t)m->streams);
+}
+
+/** Behind the sublayer: X_j = post_j (add[0] + add[1] + add[2]) + sum over i of comb_ij X_i, in f32. NULL entries are left out. */
+typedef struct {
+    uint32_t     hidden, streams;
+    void        *x;    /* [max_tok, S*hidden] */
+    const float *post; /* [max_tok, S + S*S] of the mixture that the sublayer has read */
+    const void  *add[3];
+} td_spread_desc;
 
 typedef struct {
     uint32_t             n, k;
@@ -332,9 +372,76 @@ static inline size_t td_delta_open_values(const td_delta_desc *d) {
     return TD_STATE_BLOCK * (d->key_dim + r * d->value_dim + r + td_delta_conv_rows(d));
 }
 
-/** out = down(silu(gate(x)) * up(x)), times sigmoid(out_gate . x) where out_gate is given (Qwen2-MoE's shared expert). */
+/** How rows of a sequence become compressed rows: td_sparse_desc. */
+typedef struct {
+    const td_npu_weight *kv, *gate; /* [width, hidden], width = dim, or with overlap 2*dim */
+    const td_npu_weight *ape;       /* [ratio, width] F32 */
+    const td_npu_weight *norm;      /* [dim] F32 */
+} td_compressor;
+
+/**
+ * DeepSeek-V4's attention, from the normed input to the output projection. One key-value head of `dim` values, whose keys are its
+ * values. Rope turns pairs that lie side by side among the last rope_dim values of a row.
+ *   r = norm(q_a x);  q = rope(q_b r / rms of each head);  k = rope(norm(kv x))
+ *   o = the sum over keys of softmax(q . key * dim^-0.5, with a sink for each head) key;  o = rope back of o
+ *   out = o_b [o_a_g o_g], o_g the heads of group g and o_a_g its rows of o_a
+ * The row at position p meets the keys of positions p - window + 1 .. p, and with a ratio compressed rows that end at or before p:
+ *   row w stands for tokens w * ratio ..; per channel it is the sum of softmax(gate x_j + ape_j) kv x_j over these tokens, then
+ *   norm, then rope at position w * ratio
+ *   with overlap (ratio 4) kv and gate have two halves: the sum goes over the first halves of the run of tokens before and over the
+ *   second halves of the row's own
+ *   with index_top of them at most: those of the largest score(w) = sum over index heads h of weights_h relu(q_h . key_w), ties to
+ *   the lowest w. q_h = rope(index_q r), weights = index_weights x, and key_w are rows of a compressor of their own.
+ *
+ * Bits do not depend on how a sequence is cut, as those of td_delta_desc do not. A run of tokens that is longer than
+ * TD_STATE_BLOCK is summed up block by block. A slot of states has what a run needs of the tokens before the block. With overlap
+ * these are the first halves of the last `ratio` rows; else per channel the largest gate, the sum of weights and that of values. A
+ * slot of open blocks has kv x and gate x of the block's rows. How states, open blocks and rows of a step belong together:
+ * td_delta_desc.
+ * Rows that may be taken back (drafts) are not allowed.
+ */
+typedef struct {
+    uint32_t hidden, heads, dim, rope_dim, q_lora, window, groups, o_lora;
+    uint32_t
+         ratio; /* tokens of a compressed row; 0: there are none. Divides TD_KV_PAGE; TD_STATE_BLOCK a multiple or divisor */
+    bool overlap;
+    uint32_t             index_heads, index_dim, index_top; /* index_heads 0: a row meets all compressed rows */
+    float                eps;
+    const td_npu_weight *q_a, *q_norm, *q_b; /* [q_lora, hidden], [q_lora] F32, [heads*dim, q_lora] */
+    const td_npu_weight *kv, *kv_norm;       /* [dim, hidden], [dim] F32 */
+    const td_npu_weight *o_a, *o_b;          /* [groups*o_lora, heads/groups*dim] BF16 or F32, [hidden, groups*o_lora] */
+    const td_npu_weight *sinks;              /* [heads] F32 */
+    const td_npu_weight *rope;               /* [max_pos, rope_dim] F32: cos half | sin half */
+    td_compressor        rows, index;   /* of compressed rows; of the indexer's keys, with index_dim in the place of dim */
+    const td_npu_weight *index_q;       /* [index_heads*index_dim, q_lora] */
+    const td_npu_weight *index_weights; /* [index_heads, hidden] */
+    void                *kv_rows;       /* this layer's caches, of rows in act_dtype: pages of TD_KV_PAGE rows */
+    void                *compressed, *keys; /* pages of TD_KV_PAGE / ratio rows */
+    void                *state, *open;      /* slots of td_sparse_state_values, td_sparse_open_values f32 */
+    uint32_t             state_slots, open_slots;
+    const void          *in;    /* [max_tok, hidden]; where in_i8 is given, compressors and index_weights alone read it */
+    void                *out;   /* [max_tok, hidden] */
+    td_rows_i8           in_i8; /* only where q_a and kv take int8 */
+} td_sparse_desc;
+
+/** Values of a row of kv x or gate x, for rows of `dim` values. */
+static inline size_t td_sparse_width(const td_sparse_desc *s, size_t dim) {
+    return s->overlap ? 2 * dim : dim;
+}
+
+/** f32 values of a slot of states, and of one of open blocks; 0 without compressed rows. */
+static inline size_t td_sparse_state_values(const td_sparse_desc *s) {
+    const size_t per_channel = s->overlap ? 2 * (size_t)s->ratio : 3;
+    return s->ratio ? per_channel * ((size_t)s->dim + s->index_dim) : 0;
+}
+static inline size_t td_sparse_open_values(const td_sparse_desc *s) {
+    return s->ratio ? 2 * TD_STATE_BLOCK * (td_sparse_width(s, s->dim) + td_sparse_width(s, s->index_dim)) : 0;
+}
+
+/** out = down(glu(gate(x), up(x))), times sigmoid(out_gate . x) where out_gate is given (Qwen2-MoE's shared expert). */
 typedef struct {
     uint32_t             hidden, inter;
+    td_glu               glu;              /* kernels/glu.h; all 0: silu(gate) * up */
     const td_npu_weight *gate, *up, *down; /* [inter, hidden] x 2, [hidden, inter] */
     const td_npu_weight *out_gate;         /* [1, hidden] F32 or NULL */
     const void          *in;               /* where in_i8 is given, only out_gate reads it */
@@ -342,8 +449,8 @@ typedef struct {
     td_rows_i8           in_i8; /* only where gate and up take int8 */
 } td_mlp_desc;
 
-typedef enum { TD_SCORE_SOFTMAX, TD_SCORE_SIGMOID, TD_SCORE_SOFTMAX_CHOSEN } td_router_score;
-#define TD_ROUTER_SCORES 3
+typedef enum { TD_SCORE_SOFTMAX, TD_SCORE_SIGMOID, TD_SCORE_SOFTMAX_CHOSEN, TD_SCORE_SQRT_SOFTPLUS } td_router_score;
+#define TD_ROUTER_SCORES 4
 typedef enum { TD_GROUP_NONE, TD_GROUP_MAX, TD_GROUP_TOP2_SUM } td_router_group;
 
 /**
@@ -351,7 +458,7 @@ typedef enum { TD_GROUP_NONE, TD_GROUP_MAX, TD_GROUP_TOP2_SUM } td_router_group;
  * choice. Then the top_k of the kept experts by choice, ties to the lower index;  w = s of the chosen, divided by their sum +
  * 1e-20 when normalise, times scale. Output order: descending w, ties to the lower expert index. Softmax is over all
  * experts; of the chosen (SOFTMAX_CHOSEN), s are the logits until the choice is made, and then their softmax over the
- * chosen.
+ * chosen. With by_token no choice is made: the experts of a row are its token's.
  */
 typedef struct {
     uint32_t             hidden, n_experts, top_k, n_group, topk_group;
@@ -361,6 +468,7 @@ typedef struct {
     float                scale;
     const td_npu_weight *w;                 /* [n_experts, hidden] F32 */
     const td_npu_weight *logit_bias, *bias; /* [n_experts] F32 or NULL */
+    const td_npu_weight *by_token;          /* [vocab, top_k] F32: ids of experts, those of a row distinct; or NULL */
     const void          *in;                /* [max_tok, hidden] */
     const float         *in_f32;            /* a norm's out_f32, read in its place with caps.norm_f32; or NULL */
     uint16_t            *ids;               /* [max_tok, top_k]; with TD_ID_RESIDENT where slot_of has a slot */
@@ -474,10 +582,13 @@ typedef struct {
 typedef enum {
     TD_BLOCK_EMBED,
     TD_BLOCK_NORM,
+    TD_BLOCK_MIX,
+    TD_BLOCK_SPREAD,
     TD_BLOCK_LINEAR,
     TD_BLOCK_MLA,
     TD_BLOCK_GQA,
     TD_BLOCK_DELTA,
+    TD_BLOCK_SPARSE,
     TD_BLOCK_MLP,
     TD_BLOCK_ROUTER,
     TD_BLOCK_EXPERTS,
@@ -501,10 +612,13 @@ typedef struct {
     union {
         td_embed_desc      embed;
         td_norm_desc       norm;
+        td_mix_desc        mix;
+        td_spread_desc     spread;
         td_linear_desc     linear;
         td_mla_desc        mla;
         td_gqa_desc        gqa;
         td_delta_desc      delta;
+        td_sparse_desc     sparse;
         td_mlp_desc        mlp;
         td_router_desc     router;
         td_experts_desc    experts;
@@ -517,8 +631,8 @@ typedef struct {
     };
 } td_block_desc;
 
-/** Rows of a cache: keys or values of one head, MLA's latents, its rope parts; f32 of a recurrent layer. */
-typedef enum { TD_KV_HEAD, TD_KV_LATENT, TD_KV_ROPE, TD_KV_STATE } td_kv_rows;
+/** Rows of a cache: keys or values of one head, MLA's latents, its rope parts; f32 of a recurrent layer; rows in act_dtype. */
+typedef enum { TD_KV_HEAD, TD_KV_LATENT, TD_KV_ROPE, TD_KV_STATE, TD_KV_ROW } td_kv_rows;
 
 /* ---- the table ------------------------------------------------------------------------------- */
 

@@ -153,7 +153,8 @@ static td_plan_part_kind part_of(const td_block_desc *b, bool moe_layer) {
     switch (b->kind) {
         case TD_BLOCK_MLA:
         case TD_BLOCK_GQA:
-        case TD_BLOCK_DELTA: return TD_PLAN_ATTENTION;
+        case TD_BLOCK_DELTA:
+        case TD_BLOCK_SPARSE: return TD_PLAN_ATTENTION;
         case TD_BLOCK_ROUTER: return TD_PLAN_ROUTER;
         case TD_BLOCK_MLP: return moe_layer ? TD_PLAN_SHARED : TD_PLAN_DENSE;
         case TD_BLOCK_RESIDENT: return TD_PLAN_RESIDENT;

@@ -21,6 +21,7 @@ FAMILIES = [
     ("Qwen3-MoE", "qwen3_moe"),
     ("Qwen3-Next, Coder-Next", "qwen3_next"),
     ("Qwen3.5-MoE, 3.6, text only", "qwen3_5_moe"),
+    ("DeepSeek-V4", "deepseek_v4"),
     ("GLM-4.5, 4.6, 4.7, 4.5-Air", "glm4_moe"),
     ("GLM-4.7-Flash", "glm4_moe_lite"),
     ("MiniMax-M2", "minimax_m2"),
@@ -53,8 +54,8 @@ def as_table(rows):
 
 def reason(line):
     """What a refusal says, without what comes before and after it."""
-    m = re.search(r"has no ([a-z ]+), which this model needs|has a (norm over all heads)", line)
-    return (m[1] or m[2]) if m else line
+    m = re.search(r"has no ([a-z ]+), which this model needs|has a (norm over all heads)|has (several residual streams)", line)
+    return (m[1] or m[2] or m[3]) if m else line
 
 
 def serves(build, shape, device, n_cards, within):

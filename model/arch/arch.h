@@ -19,6 +19,10 @@ typedef enum {
     TD_SCOPE_DENSE,     /* in layers without experts */
     TD_SCOPE_MOE,       /* in layers with experts */
     TD_SCOPE_EXPERT,
+    TD_SCOPE_COMPRESSED, /* in layers with compressed rows */
+    TD_SCOPE_INDEXED,    /* in those whose compressed rows are chosen by an indexer */
+    TD_SCOPE_SCORED,     /* in layers whose experts are chosen by their scores */
+    TD_SCOPE_BY_TOKEN,   /* in layers whose experts are chosen by the token */
     TD_SCOPE_MTP,
 } td_weight_scope;
 
@@ -51,6 +55,19 @@ typedef enum {
     TD_DIM_DELTA_HEADS,  /* value heads */
     TD_DIM_DELTA_HEADS2, /* twice as many */
     TD_DIM_DELTA_CONV,   /* inputs of the convolution */
+    TD_DIM_THREE,
+    TD_DIM_TOP_K,      /* experts of a token */
+    TD_DIM_STREAMS,    /* residual streams */
+    TD_DIM_MIX,        /* outputs of a mixture: streams * (2 + streams) */
+    TD_DIM_WIDTH,      /* streams * hidden */
+    TD_DIM_O_LOW,      /* o_groups * o_lora */
+    TD_DIM_O_GROUP,    /* heads / o_groups * head_dim */
+    TD_DIM_RATIO,      /* tokens of a compressed row of the layer */
+    TD_DIM_COMPRESSED, /* head_dim, twice where they overlap */
+    TD_DIM_INDEX_Q,    /* index_heads * index_dim */
+    TD_DIM_INDEX_HEADS,
+    TD_DIM_INDEX_DIM,
+    TD_DIM_INDEX_COMPRESSED, /* index_dim, twice where compressed rows overlap */
 } td_weight_dim;
 
 /** How the device tier keeps a weight. "In floats" is --quantization none. */
@@ -92,9 +109,10 @@ typedef struct {
     td_weight_order    order;
     td_rotation_effect rotation;
     td_filling         filling;
-    bool               plus_one; /* the weight is one more than what the checkpoint has */
-    td_weight_stack    stack;    /* if not NONE, `within`, or else `name`, has no # for the expert */
-    const char        *within;   /* the tensor of all experts, read where an expert has none of its own; or NULL */
+    bool               plus_one;   /* the weight is one more than what the checkpoint has */
+    bool               is_experts; /* its values are numbers of experts, stored as integers */
+    td_weight_stack    stack;      /* if not NONE, `within`, or else `name`, has no # for the expert */
+    const char        *within;     /* the tensor of all experts, read where an expert has none of its own; or NULL */
     bool (*when)(const td_model_config *c); /* NULL: always */
     struct {
         bool    exists;
@@ -102,7 +120,7 @@ typedef struct {
     } fallback; /* the weight that stands in if the checkpoint lacks this one; without it the weight is required */
 } td_weight_rule;
 
-#define TD_CACHES_MAX 4 /* of a layer */
+#define TD_CACHES_MAX 5 /* of a layer */
 
 /** What has a share of a cache of its own. */
 typedef enum {
@@ -118,6 +136,7 @@ typedef struct {
     uint32_t     heads;  /* rows of a token, state or block, on all cards together */
     uint32_t     values; /* of a row */
     uint32_t     window; /* the last tokens that are read; 0: all */
+    uint32_t     tokens; /* of a row, which divide a page; 0: 1 */
     td_split     split;  /* ROWS: each card has a share of the heads; WHOLE: each card has all */
 } td_layer_cache;
 
@@ -154,6 +173,9 @@ static inline bool td_arch_has_more(const td_arch *a) {
 td_layer_caches td_gqa_caches(const td_model_config *c, uint32_t layer);
 /** Caches of a layer with multi-head latent attention: the latent, then the rotated key (arch.c). */
 td_layer_caches td_mla_caches(const td_model_config *c, uint32_t layer);
+
+/** Sizes of a layer's sparse attention (deepseek_v4.c); weights and buffers of out stay as they are. */
+void td_sparse_sizes_of(const td_model_config *c, uint32_t layer, td_sparse_desc *out);
 
 /** DeepSeek-V3's layer (deepseek.c), which GLM-4.7-Flash has too. */
 void td_deepseek_layer(td_layer *l);

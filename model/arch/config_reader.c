@@ -88,7 +88,7 @@ void td_config_only_text(td_config_reader *r, const td_model_config *c, const ch
 
 /* ---- what several families have ---------------------------------------------------------------- */
 
-void td_config_common(td_config_reader *r, td_model_config *c, const td_config_defaults *d) {
+void td_config_sizes(td_config_reader *r, td_model_config *c, const td_config_defaults *d) {
     c->vocab = td_config_u32(r, "vocab_size", d->vocab, 1, TD_CONFIG_VOCAB_MAX);
     c->hidden = td_config_u32(r, "hidden_size", d->hidden, 1, TD_CONFIG_DIM_MAX);
     c->inter = td_config_u32(r, "intermediate_size", d->inter, 1, TD_CONFIG_DIM_MAX);
@@ -102,6 +102,10 @@ void td_config_common(td_config_reader *r, td_model_config *c, const td_config_d
     if (strcmp(act, "silu") && strcmp(act, "swish"))
         td_config_refuse(r, TD_ENOTSUP, "%shidden_act is '%.40s', and only silu is supported", r->prefix, act);
     td_config_refuse_true(r, "mlp_bias", "a bias in the feed-forward");
+}
+
+void td_config_common(td_config_reader *r, td_model_config *c, const td_config_defaults *d) {
+    td_config_sizes(r, c, d);
     uint32_t chosen = td_config_u32(r, "index_topk", 0, 0, UINT32_MAX); /* DeepSeek-V3.2, GLM-5 */
     if (chosen)
         td_config_refuse(r, TD_ENOTSUP, "%sindex_topk is %u, and attention over chosen tokens is not supported", r->prefix,

@@ -48,7 +48,10 @@ typedef struct {
     uint32_t vocab, hidden, inter, layers, heads, kv_heads, max_position;
 } td_config_defaults;
 
-/** Sizes, eps and activation; an indexer of sparse attention is refused. */
+/** Sizes, eps and activation. */
+void td_config_sizes(td_config_reader *r, td_model_config *c, const td_config_defaults *d);
+
+/** The same; an indexer of sparse attention is refused. */
 void td_config_common(td_config_reader *r, td_model_config *c, const td_config_defaults *d);
 
 /** head_dim of grouped-query attention; checks that the heads are whole groups. @param head_dim if the key is absent; 0:

@@ -18,7 +18,8 @@
     X(GPT_OSS)                                                                             \
     X(QWEN3_NEXT)                                                                          \
     X(QWEN3_5_MOE_TEXT)                                                                    \
-    X(QWEN3_5_MOE)
+    X(QWEN3_5_MOE)                                                                         \
+    X(DEEPSEEK_V4)
 
 #define TD_DECLARE_FAMILY(NAME) extern const td_arch TD_ARCH_##NAME;
 TD_FAMILIES(TD_DECLARE_FAMILY)

@@ -30,6 +30,18 @@ typedef struct {
     uint32_t conv; /* the last values that the causal convolution takes, the token's own included */
 } td_delta_config;
 
+/** DeepSeek-V4: residual streams of a token, attention over compressed rows, experts by token. */
+typedef struct {
+    uint32_t streams, mix_rounds;
+    float    mix_eps;
+    uint32_t o_groups, o_lora; /* the output projection's first step: groups of heads, outputs of each */
+    uint32_t index_heads, index_dim, index_top;
+    uint8_t  ratio[TD_LAYERS_MAX];    /* tokens of a compressed row; 0: the layer has none */
+    uint8_t  by_token[TD_LAYERS_MAX]; /* 1: a token's experts are those of a table */
+} td_sparse_config;
+
+#define TD_OVERLAP_RATIO 4 /* whose compressed rows overlap, and are chosen by an indexer */
+
 typedef struct {
     const struct td_arch *arch;          /* the family (model/arch/arch.h); static */
     char                  arch_name[64]; /* the family, as `architectures` of config.json calls it */
@@ -38,18 +50,20 @@ typedef struct {
     float                 eps;
     bool                  tie_embeddings;
     /* attention */
-    uint32_t        heads, kv_heads, head_dim;                  /* GQA */
-    uint32_t        q_lora, kv_lora, nope_dim, rope_dim, v_dim; /* MLA; q_lora 0: q_proj */
-    bool            attn_bias;                                  /* MLA: biases of q_a, kv_a, o (attention_bias) */
-    bool            qkv_bias;                                   /* GQA: biases of q, k, v (Qwen2) */
-    uint32_t        window;                /* keys that a token attends to in layers with a sliding window */
-    uint8_t         slides[TD_LAYERS_MAX]; /* [n_layers + n_mtp_layers] 1: the layer has the window */
-    bool            qk_norm;               /* GQA: RMS norm per head (Qwen3) */
-    bool            qk_norm_rows;          /* qk_norm's norm is over all heads together (MiniMax-M2) */
-    double          softmax_scale;         /* YaRN's mscale included */
-    td_rope_config  rope;
-    uint8_t         is_delta[TD_LAYERS_MAX]; /* [n_layers + n_mtp_layers] 1: a gated DeltaNet in the place of attention */
-    td_delta_config delta;
+    uint32_t         heads, kv_heads, head_dim;                  /* GQA */
+    uint32_t         q_lora, kv_lora, nope_dim, rope_dim, v_dim; /* MLA; q_lora 0: q_proj */
+    bool             attn_bias;                                  /* MLA: biases of q_a, kv_a, o (attention_bias) */
+    bool             qkv_bias;                                   /* GQA: biases of q, k, v (Qwen2) */
+    uint32_t         window;                /* keys that a token attends to in layers with a sliding window */
+    uint8_t          slides[TD_LAYERS_MAX]; /* [n_layers + n_mtp_layers] 1: the layer has the window */
+    bool             qk_norm;               /* GQA: RMS norm per head (Qwen3) */
+    bool             qk_norm_rows;          /* qk_norm's norm is over all heads together (MiniMax-M2) */
+    double           softmax_scale;         /* YaRN's mscale included */
+    td_rope_config   rope;
+    td_rope_config   rope_far;                /* of layers with compressed rows; dim 0: there are none */
+    uint8_t          is_delta[TD_LAYERS_MAX]; /* [n_layers + n_mtp_layers] 1: a gated DeltaNet in the place of attention */
+    td_delta_config  delta;
+    td_sparse_config sparse; /* streams 0: none of it */
     /* feed-forward */
     uint32_t        inter; /* dense layers */
     uint32_t        moe_inter, n_experts, top_k;
@@ -75,6 +89,14 @@ typedef struct {
     double   temperature, top_p, repetition_penalty;
     uint32_t top_k_sampling;
 } td_model_config;
+
+/** Residual streams of a token; values of all of them. */
+static inline uint32_t td_model_streams(const td_model_config *c) {
+    return c->sparse.streams ? c->sparse.streams : 1;
+}
+static inline size_t td_model_width(const td_model_config *c) {
+    return (size_t)td_model_streams(c) * c->hidden;
+}
 
 #define TD_FULL_STEP_LEAST 256 /* rows of a step, whatever the experts */
 #define TD_EXPERT_ROWS_FULL 16 /* rows of an expert on average from which arithmetic hides the reading of its weights */

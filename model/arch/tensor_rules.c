@@ -10,7 +10,12 @@ static uint32_t values_of_head(const td_delta_config *d) {
     return d->v_heads / d->k_heads * d->v_dim;
 }
 
-static size_t dim_size(const td_model_config *c, td_weight_dim d) {
+/* Whether the compressed rows of a layer overlap. */
+static bool overlaps(const td_model_config *c, uint32_t layer) {
+    return c->sparse.ratio[layer] == TD_OVERLAP_RATIO;
+}
+
+static size_t dim_size(const td_model_config *c, uint32_t layer, td_weight_dim d) {
     switch (d) {
         case TD_DIM_NONE: return 0;
         case TD_DIM_ONE: return 1;
@@ -39,6 +44,19 @@ static size_t dim_size(const td_model_config *c, td_weight_dim d) {
         case TD_DIM_DELTA_HEADS: return c->delta.v_heads;
         case TD_DIM_DELTA_HEADS2: return 2 * (size_t)c->delta.v_heads;
         case TD_DIM_DELTA_CONV: return c->delta.conv;
+        case TD_DIM_THREE: return 3;
+        case TD_DIM_TOP_K: return c->top_k;
+        case TD_DIM_STREAMS: return c->sparse.streams;
+        case TD_DIM_MIX: return c->sparse.streams * (2 + (size_t)c->sparse.streams);
+        case TD_DIM_WIDTH: return td_model_width(c);
+        case TD_DIM_O_LOW: return (size_t)c->sparse.o_groups * c->sparse.o_lora;
+        case TD_DIM_O_GROUP: return (size_t)c->heads / c->sparse.o_groups * c->head_dim;
+        case TD_DIM_RATIO: return c->sparse.ratio[layer];
+        case TD_DIM_COMPRESSED: return (overlaps(c, layer) ? 2 : 1) * (size_t)c->head_dim;
+        case TD_DIM_INDEX_Q: return (size_t)c->sparse.index_heads * c->sparse.index_dim;
+        case TD_DIM_INDEX_HEADS: return c->sparse.index_heads;
+        case TD_DIM_INDEX_DIM: return c->sparse.index_dim;
+        case TD_DIM_INDEX_COMPRESSED: return (overlaps(c, layer) ? 2 : 1) * (size_t)c->sparse.index_dim;
     }
     return 0;
 }
@@ -53,6 +71,10 @@ static bool in_scope(const td_model_config *c, td_weight_scope scope, uint32_t l
         case TD_SCOPE_DENSE: return layer < n_all && !c->is_moe[layer];
         case TD_SCOPE_MOE:
         case TD_SCOPE_EXPERT: return layer < n_all && c->is_moe[layer];
+        case TD_SCOPE_COMPRESSED: return layer < n_all && c->sparse.ratio[layer];
+        case TD_SCOPE_INDEXED: return layer < n_all && overlaps(c, layer);
+        case TD_SCOPE_SCORED: return layer < n_all && c->is_moe[layer] && !c->sparse.by_token[layer];
+        case TD_SCOPE_BY_TOKEN: return layer < n_all && c->is_moe[layer] && c->sparse.by_token[layer];
         case TD_SCOPE_MTP: return layer >= c->n_layers && layer < n_all;
     }
     return false;
@@ -147,7 +169,7 @@ bool td_tensor_spec_get(const td_model_config *c, td_role role, uint32_t layer, 
     if (!stored->name || !in_scope(c, stored->scope, layer) || (stored->when && !stored->when(c))) return false;
     if (stored->scope == TD_SCOPE_EXPERT && expert >= c->n_experts) return false;
     *out = (td_tensor_spec){.rank = stored->columns == TD_DIM_NONE ? 1 : 2,
-                            .shape = {dim_size(c, stored->rows), dim_size(c, stored->columns)},
+                            .shape = {dim_size(c, layer, stored->rows), dim_size(c, layer, stored->columns)},
                             .format = FORMATS[kept->keep],
                             .linear = kept->keep == TD_KEEP_LINEAR || kept->keep == TD_KEEP_LINEAR_BF16,
                             .place = kept->scope == TD_SCOPE_EXPERT ? TD_PLACE_EXPERTS : kept->place,
@@ -155,6 +177,7 @@ bool td_tensor_spec_get(const td_model_config *c, td_role role, uint32_t layer, 
                             .rotation = kept->rotation,
                             .filling = kept->filling,
                             .plus_one = kept->plus_one,
+                            .n_experts = kept->is_experts ? c->n_experts : 0,
                             .fallback = stored->fallback.exists ? stored->fallback.role : TD_ROLE_COUNT};
     write_name(c, stored->name, layer, expert, out->name, sizeof out->name);
     out->order = own_order(c, stored->order);

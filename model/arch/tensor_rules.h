@@ -47,9 +47,10 @@ typedef struct {
     td_row_order       order;       /* of the tensor of that name */
     char               within[160]; /* the stack's name, if it is read only where there is none of `name`; else "" */
     td_rotation_effect rotation;
-    td_filling         filling;  /* of a dummy checkpoint */
-    bool               plus_one; /* the weight is one more than what the checkpoint has */
-    td_role            fallback; /* stands in when the checkpoint has no such tensor; TD_ROLE_COUNT: it is required */
+    td_filling         filling;   /* of a dummy checkpoint */
+    bool               plus_one;  /* the weight is one more than what the checkpoint has */
+    uint32_t           n_experts; /* its values are numbers below this, stored as integers; 0: they are not */
+    td_role            fallback;  /* stands in when the checkpoint has no such tensor; TD_ROLE_COUNT: it is required */
 } td_tensor_spec;
 
 /**

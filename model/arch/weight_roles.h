@@ -48,14 +48,37 @@ typedef enum {
     TD_ROLE_DELTA_DT_BIAS,
     TD_ROLE_DELTA_NORM,
     TD_ROLE_DELTA_O,
+    /* hyper-connections: the mixtures before attention, before the feed-forward, and before the head */
+    TD_ROLE_MIX_ATTENTION,
+    TD_ROLE_MIX_ATTENTION_BASE,
+    TD_ROLE_MIX_ATTENTION_SCALE,
+    TD_ROLE_MIX_EXPERTS,
+    TD_ROLE_MIX_EXPERTS_BASE,
+    TD_ROLE_MIX_EXPERTS_SCALE,
+    TD_ROLE_MIX_HEAD,
+    TD_ROLE_MIX_HEAD_BASE,
+    TD_ROLE_MIX_HEAD_SCALE,
+    /* DeepSeek-V4's attention, whose q_a, q_b, kv_a and norms are those of MLA by name */
+    TD_ROLE_O_A,
+    TD_ROLE_COMPRESS_KV,
+    TD_ROLE_COMPRESS_GATE,
+    TD_ROLE_COMPRESS_APE,
+    TD_ROLE_COMPRESS_NORM,
+    TD_ROLE_INDEX_Q,
+    TD_ROLE_INDEX_WEIGHTS,
+    TD_ROLE_INDEX_KV,
+    TD_ROLE_INDEX_GATE,
+    TD_ROLE_INDEX_APE,
+    TD_ROLE_INDEX_NORM,
     /* layers without experts */
     TD_ROLE_DENSE_GATE,
     TD_ROLE_DENSE_UP,
     TD_ROLE_DENSE_DOWN,
     /* layers with experts */
     TD_ROLE_ROUTER,
-    TD_ROLE_ROUTER_BIAS, /* for the choice alone */
-    TD_ROLE_LOGIT_BIAS,  /* on the router's logits */
+    TD_ROLE_ROUTER_BIAS,   /* for the choice alone */
+    TD_ROLE_LOGIT_BIAS,    /* on the router's logits */
+    TD_ROLE_TOKEN_EXPERTS, /* [vocab, top_k] */
     TD_ROLE_SHARED_GATE,
     TD_ROLE_SHARED_UP,
     TD_ROLE_SHARED_DOWN,
@@ -111,6 +134,6 @@ typedef struct {
 } td_rotation_effect;
 
 /** What dummy weights are filled with. */
-typedef enum { TD_FILLING_RANDOM, TD_FILLING_ONES, TD_FILLING_ZEROS } td_filling;
+typedef enum { TD_FILLING_RANDOM, TD_FILLING_ONES, TD_FILLING_ZEROS, TD_FILLING_EXPERTS } td_filling;
 
 #endif

@@ -189,6 +189,26 @@ static td_status make_identity(size_t n, td_scratch *scratch, td_tensor_view *ou
     return TD_OK;
 }
 
+/* Numbers of experts become f32. */
+static td_status take_experts(const td_tensor_spec *spec, td_tensor_view *v, td_scratch *scratch, td_error *err) {
+    const size_t n = v->shape[0] * v->shape[1], bytes = td_dtype_bytes(v->dtype);
+    float       *p = td_scratch_take(scratch, n * sizeof *p, err);
+    if (!p) return TD_ENOMEM;
+    for (size_t i = 0; i < n; i++) {
+        int64_t number = 0;
+        int32_t narrow;
+        memcpy(v->dtype == TD_DT_I64 ? (void *)&number : &narrow, (const char *)v->data + i * bytes, bytes);
+        if (v->dtype == TD_DT_I32) number = narrow;
+        if (number < 0 || number >= spec->n_experts)
+            return td_fail(err, TD_EFORMAT, "%s has expert %lld, and there are %u", spec->name, (long long)number,
+                           spec->n_experts);
+        p[i] = (float)number;
+    }
+    v->dtype = TD_DT_F32;
+    v->data = p;
+    return TD_OK;
+}
+
 static td_status read_stored(const td_checkpoint *c, const td_model_config *config, const td_tensor_spec *spec,
                              td_weight_form form, bool computed, td_scratch *scratch, td_tensor_view *out, td_error *err) {
     static const td_row_order IN_PLACE;
@@ -202,6 +222,7 @@ static td_status read_stored(const td_checkpoint *c, const td_model_config *conf
     } else if (w.plain) {
         v = (td_tensor_view){.dtype = w.plain->dtype, .rank = spec->rank, .data = w.plain->data};
         memcpy(v.shape, w.found.shape, sizeof w.found.shape);
+        if (v.dtype == TD_DT_I64 || v.dtype == TD_DT_I32) TD_TRY(take_experts(spec, &v, scratch, err));
     } else if (form == TD_FORM_STORED || form == TD_FORM_CODES) {
         td_coded_matrix *coded = td_scratch_take(scratch, sizeof *coded, err);
         if (!coded) return TD_ENOMEM;

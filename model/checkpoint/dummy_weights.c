@@ -41,8 +41,19 @@ static td_status make_vector(const td_tensor_spec *spec, td_scratch *scratch, td
     return TD_OK;
 }
 
+/* A row's experts follow one another, from another one in each row. */
+static td_status make_experts(const td_tensor_spec *spec, td_scratch *scratch, td_tensor_view *out, td_error *err) {
+    const size_t k = spec->shape[1];
+    float       *p = td_scratch_take(scratch, spec->shape[0] * k * sizeof *p, err);
+    if (!p) return TD_ENOMEM;
+    for (size_t i = 0; i < spec->shape[0] * k; i++) p[i] = (float)((i / k * (k + 1) + i % k) % spec->n_experts);
+    *out = (td_tensor_view){.dtype = TD_DT_F32, .rank = 2, .shape = {spec->shape[0], k}, .data = p};
+    return TD_OK;
+}
+
 td_status td_dummy_weights_make(const td_dummy_weights *d, const td_tensor_spec *spec, td_scratch *scratch,
                                 td_tensor_view *out, td_error *err) {
+    if (spec->filling == TD_FILLING_EXPERTS) return make_experts(spec, scratch, out, err);
     if (spec->filling != TD_FILLING_RANDOM) return make_vector(spec, scratch, out, err);
     size_t   n = spec->shape[0] * (spec->rank > 1 ? spec->shape[1] : 1);
     td_bf16 *p = td_scratch_take(scratch, n * sizeof *p, err);

@@ -10,6 +10,7 @@ td_status td_rotation_open(td_hadamard *h, const td_model_config *c, td_error *e
     if (c->n_mtp_layers > 1)
         return td_fail(err, TD_ENOTSUP, "a model with %u multi-token-prediction layers cannot be rotated", c->n_mtp_layers);
     if (c->expert_bias) return td_fail(err, TD_ENOTSUP, "a model whose experts have biases cannot be rotated");
+    if (td_model_streams(c) > 1) return td_fail(err, TD_ENOTSUP, "a model with several residual streams cannot be rotated");
     return td_hadamard_open(h, c->hidden, SIGN_SEED, err);
 }
 

@@ -11,6 +11,8 @@ TD_NODISCARD td_status td_stored_int8(const stored_query *q, const td_safetensor
 /** @param e X.weight_packed. */
 TD_NODISCARD td_status td_stored_packed_int(const stored_query *q, const td_safetensors_entry *e, td_coded_matrix *out);
 TD_NODISCARD td_status td_stored_fp4(const stored_query *q, const td_safetensors_entry *e, td_coded_matrix *out);
+/** @param e X.weight, in I8 or U8, of a checkpoint in FP8. */
+TD_NODISCARD td_status td_stored_fp4_beside_fp8(const stored_query *q, const td_safetensors_entry *e, td_coded_matrix *out);
 /** @param e X.qweight. */
 TD_NODISCARD td_status td_stored_gptq(const stored_query *q, const td_safetensors_entry *e, td_coded_matrix *out);
 TD_NODISCARD td_status td_stored_awq(const stored_query *q, const td_safetensors_entry *e, td_coded_matrix *out);

@@ -1,6 +1,7 @@
 /*
  * FP8: X.weight is e4m3 [n, k] and its scale, which multiplies,
  *   DeepSeek-V3 ("fp8")   X.weight_scale_inv [ceil(n / rows), ceil(k / columns)], weight_block_size [rows, columns]
+ *   DeepSeek-V4 ("fp8")   X.scale, the same blocks, F8_E8M0
  *   compressed-tensors    X.weight_scale, [n, 1] a row each, one element for all, or blocks as above
  */
 #include "core/error.h"
@@ -29,12 +30,15 @@ static const td_quant_scheme *find_scheme(const stored_query *q, const td_safete
 }
 
 td_status td_stored_fp8(const stored_query *q, const td_safetensors_entry *e, td_coded_matrix *out) {
-    const char                 *scale_name = q->quant->method == TD_QUANT_FP8 ? "weight_scale_inv" : "weight_scale";
+    const char                 *scale_name = q->quant->method != TD_QUANT_FP8 ? "weight_scale"
+                                             : td_stored_entry(q, "scale")    ? "scale"
+                                                                              : "weight_scale_inv";
     const td_safetensors_entry *scale = td_stored_entry(q, scale_name);
     const td_quant_scheme      *s = find_scheme(q, scale);
     if (!s) return td_stored_fail(q, e, TD_EFORMAT, "is F8_E4M3, and quantization_config does not describe FP8 weights");
     TD_TRY(td_stored_need(q, scale_name, &scale));
-    TD_TRY(td_stored_scale_dtype(q, scale, &out->scale_dtype));
+    out->scale_dtype = scale->dtype;
+    if (scale->dtype != TD_DT_F8_E8M0) TD_TRY(td_stored_scale_dtype(q, scale, &out->scale_dtype));
     bool one = !s->group && is_one(scale);
     out->codes = TD_CODES_E4M3;
     out->bits = 8;

@@ -16,6 +16,8 @@ static td_status check_whole(const stored_query *q, const td_safetensors_entry *
 
 /* X.weight of a type that needs scales. */
 static td_status find_codes(const stored_query *q, const td_safetensors_entry *e, td_stored_weight *out) {
+    const bool bytes = e->dtype == TD_DT_I8 || e->dtype == TD_DT_U8;
+    if (q->base_len && bytes && q->quant->method == TD_QUANT_FP8) return td_stored_fp4_beside_fp8(q, e, &out->coded);
     TD_TRY(check_whole(q, e));
     if (q->base_len && e->dtype == TD_DT_F8_E4M3) return td_stored_fp8(q, e, &out->coded);
     if (q->base_len && e->dtype == TD_DT_I8) return td_stored_int8(q, e, &out->coded);
@@ -49,6 +51,10 @@ td_status td_stored_find(const td_checkpoint_files *files, const td_model_config
     size_t                      n = spec->shape[0], k = spec->shape[1];
     out->coded = (td_coded_matrix){.n = n, .k = k, .stored_n = n, .stored_k = k, .scale_rows = 1, .factor = 1};
     if (spec->stack.n_experts) return td_stored_stack(&q, &out->plain, &out->coded);
+    if (e && spec->n_experts && (e->dtype == TD_DT_I64 || e->dtype == TD_DT_I32)) {
+        out->plain = e;
+        return check_whole(&q, e);
+    }
     if (e && td_stored_is_plain(e)) {
         const td_safetensors_entry *codes = NULL;
         if (config->quant.method != TD_QUANT_NONE && q.base_len && !(codes = td_stored_entry(&q, "weight_packed")))
@@ -83,7 +89,7 @@ td_status td_stored_check_values(const td_checkpoint_files *files, const td_tens
     size_t         row, group;
     td_coded_fault fault = td_coded_check(m, &row, &group);
     if (fault == TD_CODED_OK) return TD_OK;
-    static const char *const    SCALES[] = {"weight_scale", "weight_scale_inv", "scales"};
+    static const char *const    SCALES[] = {"weight_scale", "weight_scale_inv", "scale", "scales"};
     static const char *const    ZEROS[] = {"qzeros", "weight_zero_point"};
     const td_safetensors_entry *e = NULL;
     if (spec->stack.n_experts) e = td_stored_stack_scales(&q);

@@ -2,12 +2,13 @@
  * How a checkpoint stores the matrix X.weight: as it is, or as codes in the tensors of one of these families.
  *
  *   tensors of X                                              family                          file
- *   weight F8_E4M3, weight_scale_inv or weight_scale          FP8                             stored_fp8.c
+ *   weight F8_E4M3, weight_scale_inv, scale or weight_scale   FP8                             stored_fp8.c
  *   weight I8, weight_scale                                   W8A8                            stored_int8.c
  *   weight_packed I32, weight_scale, weight_shape
  *       [, weight_zero_point, weight_g_idx]                   compressed-tensors int4, int8   stored_words.c
  *   qweight, qzeros, scales [, g_idx]                         GPTQ, AWQ                       stored_words.c
  *   weight_packed U8, weight_scale [, weight_global_scale]    MXFP4, NVFP4                    stored_fp4.c
+ *   weight I8, scale                                          MXFP4 beside FP8                stored_fp4.c
  *
  * Tensors with the weights of all experts, plain, or as MXFP4 as gpt-oss has them, are in stored_stack.c. Shapes and types are
  * checked here, against the model's and quantization_config. Values (scales, zeros) are checked where they are read.
@@ -21,9 +22,10 @@
 #include "quant/coded_matrix.h"
 
 typedef struct {
-    td_tensor_spec              found; /* as the checkpoint has it: its own, or in a tensor of all experts (.stack) */
-    const td_safetensors_entry *plain; /* BF16, F16 or F32; for a stack, the tensor of all experts; NULL: in codes */
-    td_coded_matrix             coded;
+    td_tensor_spec found; /* as the checkpoint has it: its own, or in a tensor of all experts (.stack) */
+    const td_safetensors_entry *
+        plain; /* BF16, F16 or F32, or integers where the spec has them; for a stack, the tensor of all experts; NULL: in codes */
+    td_coded_matrix coded;
 } td_stored_weight;
 
 /**

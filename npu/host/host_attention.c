@@ -116,8 +116,8 @@ const void *td_attn_values(const td_attn *a, const td_attn_tile *t) {
 }
 
 size_t td_host_kv_page_bytes(td_npu *d, td_kv_rows what, size_t n) {
-    (void)what;
-    return td_attn_path_of((td_host_npu *)d)->page_bytes(n);
+    const td_host_npu *host = (td_host_npu *)d;
+    return what == TD_KV_ROW ? td_host_act_bytes(host, TD_KV_PAGE * n) : td_attn_path_of(host)->page_bytes(n);
 }
 
 /* ---- spans ----------------------------------------------------------------------------------- */

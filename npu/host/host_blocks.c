@@ -42,7 +42,9 @@ static void embed_row(void *ctx, uint32_t i, const td_worker *w) {
     const td_embed_desc *e = &j->b->desc.embed;
     float               *f = worker_rows(j, w);
     td_host_weight_row(e->table, j->step->a.token[i], f);
-    td_from_f32(j->d->act, f, e->hidden, act_out(j->d, e->out, (size_t)i * e->hidden));
+    const size_t streams = e->streams ? e->streams : 1;
+    for (size_t s = 0; s < streams; s++)
+        td_from_f32(j->d->act, f, e->hidden, act_out(j->d, e->out, (i * streams + s) * e->hidden));
 }
 
 static td_status run_embed(td_host_npu *d, const td_npu_block *b, const td_host_step *s) {

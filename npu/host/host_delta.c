@@ -25,10 +25,8 @@
 #define PANEL ((size_t)TD_ATTN_PANEL) /* keys of a block, and columns of values, that lie side by side */
 
 typedef struct {
-    uint32_t row, n, pos;    /* first row in the strip, rows, position of the first */
-    uint32_t from, to, open; /* slots: the state at the first row's block, the next state's, the rows' */
-    bool     is_last;        /* the step has no more rows of the sequence */
-    uint32_t first_piece, n_pieces;
+    td_host_part of; /* rows of the strip */
+    uint32_t     first_piece, n_pieces;
 } delta_part;
 
 typedef struct {
@@ -121,10 +119,10 @@ static float *input_row(const delta_job *j, size_t head, size_t row) {
 /* The convolution's input at a position of the part, at most conv_width - 1 before its first row. NULL: before the sequence's
  * beginning. */
 static const float *input_at(const delta_job *j, const delta_part *p, size_t head, int64_t pos) {
-    const int64_t border = p->pos - p->pos % BLOCK, kept = (int64_t)j->m->conv_width - 1;
-    if (pos >= p->pos) return input_row(j, head, p->row + (size_t)(pos - p->pos));
-    if (pos >= border) return open_inputs(j, p->open, head) + (size_t)(pos - border) * j->conv;
-    return p->from == TD_STATE_NONE ? NULL : last_inputs(j, p->from, head) + (size_t)(pos - border + kept) * j->conv;
+    const int64_t border = p->of.pos - p->of.pos % BLOCK, kept = (int64_t)j->m->conv_width - 1;
+    if (pos >= p->of.pos) return input_row(j, head, p->of.row + (size_t)(pos - p->of.pos));
+    if (pos >= border) return open_inputs(j, p->of.open, head) + (size_t)(pos - border) * j->conv;
+    return p->of.from == TD_STATE_NONE ? NULL : last_inputs(j, p->of.from, head) + (size_t)(pos - border + kept) * j->conv;
 }
 
 /* ---- prepare --------------------------------------------------------------------------------- */
@@ -161,7 +159,7 @@ static void meet(const delta_job *j, const workspace *w, const delta_piece *x, s
     const td_float_math *math = j->d->kernels->math;
     const size_t         dk = j->m->key_dim, begun = x->pos % BLOCK, keys = begun + x->n;
     const float         *qk = head_row(j, j->qk, head, x->row, 2 * dk);
-    memcpy(w->keys, open_keys(j, j->parts[x->part].open, head), begun * dk * sizeof(float));
+    memcpy(w->keys, open_keys(j, j->parts[x->part].of.open, head), begun * dk * sizeof(float));
     for (size_t i = 0; i < x->n; i++) memcpy(w->keys + (begun + i) * dk, qk + (2 * i + 1) * dk, dk * sizeof(float));
     math->transpose(w->across, PANEL * dk, TD_DT_F32, w->keys, dk, keys, dk);
     for (size_t s = 0; s < keys; s += PANEL)
@@ -183,7 +181,7 @@ static void prepare_item(void *ctx, uint32_t item, const td_worker *worker) {
     const delta_piece *x = &j->pieces[item / j->m->key_heads];
     const delta_part  *p = &j->parts[x->part];
     const workspace    w = workspace_of(j, worker);
-    const float       *before = x->pos % BLOCK ? open_sums(j, p->open, head) + x->pos % BLOCK - 1 : NULL;
+    const float       *before = x->pos % BLOCK ? open_sums(j, p->of.open, head) + x->pos % BLOCK - 1 : NULL;
     size_t             stride = BLOCK;
     memset(w.zeros, 0, j->conv * sizeof(float));
     for (size_t i = 0; i < x->n; i++) {
@@ -218,7 +216,7 @@ static float *panel_of(float *array, const delta_panel *c, size_t rows) {
 /* G, and what the block's rows weigh for one another: w->of_v and w->of_o. */
 static void weigh(const delta_job *j, const recurrence *c, const workspace *w, const delta_piece *x) {
     const size_t begun = x->pos % BLOCK;
-    memcpy(w->sum, open_sums(j, c->p->open, c->head) + c->i * BLOCK, begun * sizeof(float));
+    memcpy(w->sum, open_sums(j, c->p->of.open, c->head) + c->i * BLOCK, begun * sizeof(float));
     for (size_t t = 0; t < x->n; t++) w->sum[begun + t] = head_row(j, j->sum, c->head, x->row + t, j->r)[c->i];
     j->d->kernels->delta->decays(w->sum + begun, x->n, w->decay);
     for (size_t t = 0; t < x->n; t++) {
@@ -278,7 +276,7 @@ static void end_block(const delta_job *j, const recurrence *c, const workspace *
     td_fold_args f = {.m = dk,
                       .n = n,
                       .keys = begun,
-                      .k = open_keys(j, c->p->open, c->head),
+                      .k = open_keys(j, c->p->of.open, c->head),
                       .ldk = dk,
                       .u = w->product,
                       .ldu = n,
@@ -303,7 +301,7 @@ static void keep_inputs(const delta_job *j, const recurrence *c, const delta_pie
     const size_t  kept = j->m->conv_width - 1;
     const int64_t first = (int64_t)x->pos + x->n - (int64_t)kept;
     for (size_t i = 0; i < kept; i++)
-        memcpy(last_inputs(j, c->p->to, c->head) + i * j->conv, input_at(j, c->p, c->head, first + (int64_t)i),
+        memcpy(last_inputs(j, c->p->of.to, c->head) + i * j->conv, input_at(j, c->p, c->head, first + (int64_t)i),
                j->conv * sizeof(float));
 }
 
@@ -314,14 +312,14 @@ static void recur_item(void *ctx, uint32_t item, const td_worker *worker) {
                  first = item % splits * j->panels, dv = m->value_dim, of_head = m->key_dim * dv;
     const workspace w = workspace_of(j, worker);
     recurrence      c = {.p = &j->parts[item / splits / m->value_heads], .head = value_head / j->r, .i = value_head % j->r};
-    c.v = open_values(j, c.p->open, c.head) + c.i * BLOCK * dv;
-    if (c.p->from != TD_STATE_NONE) c.state = state_of(j, c.p->from, c.head) + c.i * of_head;
+    c.v = open_values(j, c.p->of.open, c.head) + c.i * BLOCK * dv;
+    if (c.p->of.from != TD_STATE_NONE) c.state = state_of(j, c.p->of.from, c.head) + c.i * of_head;
     for (uint32_t k = 0; k < c.p->n_pieces; k++) {
         const delta_piece *x = &j->pieces[c.p->first_piece + k];
         const bool         ends = x->pos % BLOCK + x->n == BLOCK;
         weigh(j, &c, &w, x);
         if (ends) {
-            c.next = state_of(j, c.p->to, c.head) + c.i * of_head;
+            c.next = state_of(j, c.p->of.to, c.head) + c.i * of_head;
             for (size_t s = 0; s < BLOCK; s++) w.weight[s] = 1;
             j->d->kernels->delta->fade(w.sum[BLOCK - 1], w.sum, BLOCK, w.weight, 1, NULL);
         }
@@ -352,56 +350,19 @@ static void finish_item(void *ctx, uint32_t item, const td_worker *worker) {
     const delta_piece   *x = &j->pieces[item / m->key_heads];
     const delta_part    *p = &j->parts[x->part];
     const uint32_t       end = x->pos + x->n;
-    const bool keeps = end == p->pos + p->n && (p->is_last || end % BLOCK); /* a last block's last row may be a draft */
+    const bool           keeps =
+        end == p->of.pos + p->of.n && (p->of.is_last || end % BLOCK); /* a last block's last row may be a draft */
     (void)worker;
     for (size_t t = 0; t < x->n; t++) {
         const size_t row = x->row + t, first = (row * m->value_heads + head * j->r) * dv;
         const float *z = m->z ? j->z + first : input_row(j, head, row) + j->conv;
         for (size_t i = 0; i < j->r; i++)
             j->d->kernels->delta->gated_norm(j->out + first + i * dv, td_host_vector(m->norm), z + i * dv, m->eps, dv);
-        if (keeps) keep_row(j, p->open, head, row, x->pos % BLOCK + t);
+        if (keeps) keep_row(j, p->of.open, head, row, x->pos % BLOCK + t);
     }
 }
 
 /* ---- strips ---------------------------------------------------------------------------------- */
-
-static td_status check_step(const td_delta_desc *m, const td_host_step *s) {
-    const td_step_arrays *a = &s->a;
-    if (s->n_tok == 0) return TD_OK;
-    if (!a->state_in || !a->state_out || !a->state_open) return TD_EINVAL;
-    if (a->seq_start[0] != 0 || a->seq_start[s->n_seq] != s->n_tok) return TD_EINVAL;
-    for (uint32_t q = 0; q < s->n_seq; q++) {
-        const uint32_t first = a->seq_start[q], end = a->seq_start[q + 1], in = a->state_in[q];
-        if (end < first || end > s->n_tok) return TD_EINVAL;
-        if (first == end) continue;
-        const uint32_t pos = a->pos[first], n = end - first;
-        if (n > UINT32_MAX - pos || a->state_open[q] >= m->open_slots) return TD_EINVAL;
-        if (in == TD_STATE_NONE ? pos >= BLOCK : in >= m->state_slots) return TD_EINVAL;
-        if (pos % BLOCK + n >= BLOCK && a->state_out[q] >= m->state_slots) return TD_EINVAL;
-        for (uint32_t i = 1; i < n; i++)
-            if (a->pos[first + i] != pos + i) return TD_EINVAL;
-    }
-    return TD_OK;
-}
-
-/* The part of sequence q in the strip's rows; n 0: none. A block that ended in rows of an earlier strip left state_out. The
- * first block begins from zeros whatever state_in is. */
-static delta_part part_of(const td_step_arrays *a, uint32_t q, size_t row0, size_t rows) {
-    const size_t first = a->seq_start[q] > row0 ? a->seq_start[q] : row0,
-                 end = a->seq_start[q + 1] < row0 + rows ? a->seq_start[q + 1] : row0 + rows;
-    if (first >= end) return (delta_part){0};
-    const uint32_t pos = a->pos[first];
-    const bool     ended = pos / BLOCK > a->pos[a->seq_start[q]] / BLOCK;
-    return (delta_part){.row = (uint32_t)(first - row0),
-                        .n = (uint32_t)(end - first),
-                        .pos = pos,
-                        .from = pos < BLOCK ? TD_STATE_NONE
-                                : ended     ? a->state_out[q]
-                                            : a->state_in[q],
-                        .to = a->state_out[q],
-                        .open = a->state_open[q],
-                        .is_last = end == a->seq_start[q + 1]};
-}
 
 /* Rows of a strip that begins at a row. It ends with the chunk, or where a block does in the sequence that goes on behind it. */
 static size_t strip_rows(const td_step_arrays *a, size_t first, size_t end, size_t most) {
@@ -412,7 +373,7 @@ static size_t strip_rows(const td_step_arrays *a, size_t first, size_t end, size
 
 static bool has_open(const delta_part *parts, size_t n, uint32_t open) {
     for (size_t i = 0; i < n; i++)
-        if (parts[i].open == open) return true;
+        if (parts[i].of.open == open) return true;
     return false;
 }
 
@@ -420,10 +381,10 @@ static bool has_open(const delta_part *parts, size_t n, uint32_t open) {
 static size_t take_wave(const td_host_step *s, uint32_t *q, size_t row0, size_t rows, delta_part *parts) {
     size_t n = 0;
     for (; *q < s->n_seq; ++*q) {
-        const delta_part p = part_of(&s->a, *q, row0, rows);
+        const td_host_part p = td_host_part_of(&s->a, *q, row0, rows);
         if (p.n == 0) continue;
         if (has_open(parts, n, p.open)) break;
-        parts[n++] = p;
+        parts[n++] = (delta_part){.of = p};
     }
     return n;
 }
@@ -434,10 +395,10 @@ static size_t cut_parts(delta_part *parts, size_t n_parts, delta_piece *pieces) 
     for (uint32_t i = 0; i < n_parts; i++) {
         delta_part *p = &parts[i];
         p->first_piece = (uint32_t)n;
-        for (uint32_t done = 0, rows; done < p->n; done += rows) {
-            const uint32_t pos = p->pos + done, left = (uint32_t)(BLOCK - pos % BLOCK);
-            rows = p->n - done < left ? p->n - done : left;
-            pieces[n++] = (delta_piece){.part = i, .row = p->row + done, .n = rows, .pos = pos};
+        for (uint32_t done = 0, rows; done < p->of.n; done += rows) {
+            const uint32_t pos = p->of.pos + done, left = (uint32_t)(BLOCK - pos % BLOCK);
+            rows = p->of.n - done < left ? p->of.n - done : left;
+            pieces[n++] = (delta_piece){.part = i, .row = p->of.row + done, .n = rows, .pos = pos};
         }
         p->n_pieces = (uint32_t)(n - p->first_piece);
     }
@@ -449,7 +410,7 @@ static void run_wave(delta_job *j, delta_part *parts, size_t n_parts, delta_piec
     const size_t         n_pieces = cut_parts(parts, n_parts, pieces), items = n_parts * m->value_heads;
     const size_t         panels = panels_of(m);
     size_t               rows = 0, splits = 1;
-    for (size_t i = 0; i < n_parts; i++) rows += parts[i].n;
+    for (size_t i = 0; i < n_parts; i++) rows += parts[i].of.n;
     while (splits < panels && items * splits < 2 * j->d->n_workers) splits *= 2;
     j->panels = splits < panels ? panels / splits : 1;
     splits = (panels + j->panels - 1) / j->panels;
@@ -492,7 +453,7 @@ static td_status run_delta(td_host_npu *d, const td_npu_block *b, const td_host_
                                 .out = (float *)(d->scratch + b->at.out)};
     j.ld_head = j.conv + (m->z ? 0 : r * m->value_dim);
     j.a_out = m->a ? (float *)(d->scratch + at->a) : j.b_out + r;
-    TD_TRY(check_step(m, s));
+    TD_TRY(td_host_check_states(s, m->state_slots, m->open_slots));
     for (size_t row = 0; row < s->n_tok; row += b->at.chunk) {
         const size_t    rows = s->n_tok - row < b->at.chunk ? s->n_tok - row : b->at.chunk;
         td_host_product wide[] = {{.w = m->qkv, .out = j.qkv, .ldo = m->key_heads * j.ld_head, .out_dtype = TD_DT_F32},

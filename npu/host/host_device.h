@@ -9,12 +9,13 @@
  *   host_open       device, memory, table          host_attention  softmax(q K) V over paged keys: one core for three forms;
  *                                                  host_attn_f32, host_attn_int16   its two arithmetics
  *   host_stream     streams, captures              host_mla, host_gqa, host_delta, host_mlp, host_router, host_experts,
- *                                                  host_resident, host_blocks     the blocks
+ *                                                  host_resident, host_sparse, host_streams, host_blocks     the blocks
  *                                                  host_chosen     rows by expert, for both blocks of experts
  *   host_weight     conversion and layouts         host_weight_file   weights in a file of an earlier process
  *                                                  kernels/        what depends on the instruction set
  *   host_linear     quantise rows, matrix products host_work       what a block has to read and compute
  *   host_reduce     sums over cards                host_top        the best logits
+ *   host_states     what recurrent layers share: parts of sequences
  */
 #ifndef TD_NPU_HOST_DEVICE_H
 #define TD_NPU_HOST_DEVICE_H
@@ -206,6 +207,27 @@ typedef struct {
     size_t spans_max, units_max;               /* of the units that are computed together */
 } td_attn_places;
 
+/** Rows of a sequence that a recurrent layer computes together, and the slots of its state (td_delta_desc). */
+typedef struct {
+    uint32_t row, n, pos;    /* first row among those that are computed together, rows, position of the first */
+    uint32_t from, to, open; /* slots: the state at the first row's block, the next state's, the rows' */
+    bool     is_last;        /* the step has no more rows of the sequence */
+} td_host_part;
+
+/** Whether rows and slots of a step fit together. */
+TD_NODISCARD td_status td_host_check_states(const td_host_step *s, uint32_t state_slots, uint32_t open_slots);
+
+/** The part of sequence q in the rows [row0, row0 + rows); n 0: none. A block that ended in earlier rows of the step left
+ * state_out. The first block begins from zeros whatever state_in is. */
+td_host_part td_host_part_of(const td_step_arrays *a, uint32_t q, size_t row0, size_t rows);
+
+/** Where sparse attention keeps things in the scratch (host_sparse.c): offsets; floats of a row of scores. */
+typedef struct {
+    size_t rows_in, low, kv, gate_in, index_q, weights, main_kv, main_gate, key_kv, key_gate, scores, chosen, seq_of,
+        projected;
+    size_t ld_scores; /* of the indexer */
+} td_sparse_places;
+
 /** Where a recurrent layer keeps things in the scratch (host_delta.c): offsets; the rows of a strip. */
 typedef struct {
     size_t strip, parts, pieces, qkv, z, b, a, qk, v, met, sum, beta;
@@ -218,14 +240,15 @@ struct td_npu_block {
     td_packed_expert packed; /* resident: the descriptor's */
     td_status (*run)(td_host_npu *d, const td_npu_block *b, const td_host_step *s);
     struct { /* the rows of a chunk; the rest are offsets into the scratch, those that the kind needs */
-        size_t          chunk, x, rows, f32, per_worker;
-        size_t          inter, down;                           /* mlp, experts */
-        size_t          first, chosen, gathered, scales, sums; /* experts */
-        size_t          inter_columns;                         /* resident: floats of an intermediate row, whole tiles */
-        size_t          q, k, v, out;                          /* attention */
-        size_t          q_low, q_rows, kv, q_lat, ctx;         /* latent attention; of gated attention q_rows alone */
-        td_attn_places  attn;
-        td_delta_places delta;
+        size_t           chunk, x, rows, f32, per_worker;
+        size_t           inter, up, down;                       /* mlp, experts */
+        size_t           first, chosen, gathered, scales, sums; /* experts */
+        size_t           inter_columns;                         /* resident: floats of an intermediate row, whole tiles */
+        size_t           q, k, v, out;                          /* attention */
+        size_t           q_low, q_rows, kv, q_lat, ctx;         /* latent attention; of gated attention q_rows alone */
+        td_attn_places   attn;
+        td_delta_places  delta;
+        td_sparse_places sparse;
     } at;
     size_t scratch_bytes;
 };
@@ -238,8 +261,8 @@ typedef struct {
 } td_host_block_kind;
 
 extern const td_host_block_kind td_host_embed, td_host_norm, td_host_linear, td_host_mla, td_host_gqa, td_host_delta,
-    td_host_mlp, td_host_router, td_host_experts, td_host_resident, td_host_join, td_host_combine, td_host_all_reduce,
-    td_host_head, td_host_top;
+    td_host_sparse, td_host_mix, td_host_spread, td_host_mlp, td_host_router, td_host_experts, td_host_resident,
+    td_host_join, td_host_combine, td_host_all_reduce, td_host_head, td_host_top;
 
 size_t    td_host_kv_page_bytes(td_npu *d, td_kv_rows what, size_t n); /* host_attention.c */
 size_t    td_host_block_scratch_bytes(td_npu *d, const td_block_desc *desc);

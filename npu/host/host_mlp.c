@@ -1,4 +1,6 @@
 /* The gated MLP: dense layers and shared experts. */
+#include <math.h>
+
 #include "core/error.h"
 #include "kernels/rows/convert.h"
 #include "npu/host/host_device.h"
@@ -22,6 +24,31 @@ typedef struct {
     size_t              row0;
 } mlp_job;
 
+/* inter = (up' + up_add) * gate' * sigmoid(alpha * gate'), both cut at the limit */
+static void glu_item(void *ctx, uint32_t i, const td_worker *w) {
+    const mlp_job     *j = ctx;
+    const td_mlp_desc *m = &j->b->desc.mlp;
+    const td_glu       glu = td_glu_in_full(&m->glu);
+    float             *gate = (float *)(j->d->scratch + j->b->at.inter) + (size_t)i * m->inter,
+          *up = (float *)(j->d->scratch + j->b->at.up) + (size_t)i * m->inter;
+    (void)w;
+    for (size_t k = 0; k < m->inter; k++) {
+        const float g = fminf(gate[k], glu.limit);
+        up[k] = (fminf(fmaxf(up[k], -glu.limit), glu.limit) + glu.up_add) * g;
+        gate[k] = glu.alpha * g;
+    }
+    j->d->kernels->math->sigmoid(gate, m->inter);
+    for (size_t k = 0; k < m->inter; k++) gate[k] *= up[k];
+}
+
+static void gate_up_limited(mlp_job *j, td_host_rows *x, size_t rows) {
+    const td_mlp_desc *m = &j->b->desc.mlp;
+    td_host_product    p[] = {{.w = m->gate, .out = j->d->scratch + j->b->at.inter, .ldo = m->inter, .out_dtype = TD_DT_F32},
+                              {.w = m->up, .out = j->d->scratch + j->b->at.up, .ldo = m->inter, .out_dtype = TD_DT_F32}};
+    td_host_products(j->d, x, p, 2);
+    td_host_for(j->d, glu_item, j, rows, rows * m->inter * 4);
+}
+
 /* out = down * sigmoid(out_gate . x) */
 static void gate_item(void *ctx, uint32_t i, const td_worker *w) {
     const mlp_job     *j = ctx;
@@ -44,7 +71,10 @@ static td_status run_mlp(td_host_npu *d, const td_npu_block *b, const td_host_st
         mlp_job      j = {.d = d, .b = b, .row0 = row};
         td_host_rows x, h;
         td_host_rows_input(d, &x, d->scratch + b->at.x, m->in, m->in_i8, row, rows, m->hidden);
-        td_host_gate_up(d, &x, m->gate, m->up, inter);
+        if (td_glu_is_silu(&m->glu))
+            td_host_gate_up(d, &x, m->gate, m->up, inter);
+        else
+            gate_up_limited(&j, &x, rows);
         td_host_rows_init(&h, d->scratch + b->at.rows, inter, TD_DT_F32, rows, m->inter);
         if (m->out_gate) {
             td_host_products(d, &h, &(td_host_product){.w = m->down, .out = down, .ldo = m->hidden, .out_dtype = TD_DT_F32},
@@ -66,6 +96,7 @@ static void place_mlp(const td_host_npu *d, const td_block_desc *desc, td_npu_bl
     b->at.chunk = chunk;
     b->at.x = td_host_place(&used, td_host_rows_bytes(chunk, m->hidden, d->act));
     b->at.inter = td_host_place(&used, chunk * m->inter * sizeof(float));
+    b->at.up = td_host_place(&used, td_glu_is_silu(&m->glu) ? 0 : chunk * m->inter * sizeof(float));
     b->at.per_worker = td_host_place(&used, m->out_gate ? d->n_workers * td_round_up(m->hidden, 16) * sizeof(float) : 0);
     b->at.rows = td_host_place(&used, td_host_rows_bytes(chunk, m->inter, TD_DT_F32));
     b->at.down = td_host_place(&used, chunk * m->hidden * sizeof(float));

@@ -68,6 +68,7 @@ static const td_host_block_kind *const KINDS[TD_BLOCK_COUNT] = {
     [TD_BLOCK_ROUTER] = &td_host_router, [TD_BLOCK_EXPERTS] = &td_host_experts, [TD_BLOCK_RESIDENT] = &td_host_resident,
     [TD_BLOCK_JOIN] = &td_host_join,     [TD_BLOCK_COMBINE] = &td_host_combine, [TD_BLOCK_ALL_REDUCE] = &td_host_all_reduce,
     [TD_BLOCK_HEAD] = &td_host_head,     [TD_BLOCK_TOP] = &td_host_top,         [TD_BLOCK_DELTA] = &td_host_delta,
+    [TD_BLOCK_MIX] = &td_host_mix,       [TD_BLOCK_SPREAD] = &td_host_spread,   [TD_BLOCK_SPARSE] = &td_host_sparse,
 };
 
 size_t td_host_block_scratch_bytes(td_npu *npu, const td_block_desc *desc) {

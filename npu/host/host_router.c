@@ -9,6 +9,7 @@
 typedef struct {
     td_host_npu        *d;
     const td_npu_block *b;
+    const td_host_step *step;
     size_t              row0;
 } router_job;
 
@@ -56,6 +57,17 @@ static void softmax_chosen(const td_float_math *m, float *s, const uint16_t *ids
     for (size_t k = 0; k < n; k++) s[ids[k]] = chosen[k] / sum;
 }
 
+static void sqrt_softplus(float *s, size_t n) {
+    for (size_t e = 0; e < n; e++) s[e] = sqrtf(s[e] > 20 ? s[e] : log1pf(expf(s[e])));
+}
+
+/* The experts that the table has for the row's token. */
+static void look_up(const td_router_desc *r, uint32_t token, uint16_t *ids) {
+    float row[TD_TOP_K_MAX];
+    td_host_weight_row(r->by_token, token, row);
+    for (size_t k = 0; k < r->top_k; k++) ids[k] = (uint16_t)row[k];
+}
+
 static void route_row(void *ctx, uint32_t i, const td_worker *worker) {
     const router_job     *j = ctx;
     const td_router_desc *r = &j->b->desc.router;
@@ -67,6 +79,8 @@ static void route_row(void *ctx, uint32_t i, const td_worker *worker) {
     (void)worker;
     if (r->score == TD_SCORE_SIGMOID) {
         m->sigmoid(s, r->n_experts);
+    } else if (r->score == TD_SCORE_SQRT_SOFTPLUS) {
+        sqrt_softplus(s, r->n_experts);
     } else if (r->score == TD_SCORE_SOFTMAX) {
         float max = -INFINITY;
         for (size_t e = 0; e < r->n_experts; e++) max = s[e] > max ? s[e] : max;
@@ -76,7 +90,10 @@ static void route_row(void *ctx, uint32_t i, const td_worker *worker) {
     memcpy(choice, s, r->n_experts * sizeof *s);
     if (r->bias) m->add(choice, td_host_vector(r->bias), r->n_experts);
     if (r->group != TD_GROUP_NONE) limit_to_groups(r, choice, allowed);
-    pick_largest(choice, r->group != TD_GROUP_NONE ? allowed : NULL, r->n_experts, r->top_k, ids);
+    if (r->by_token)
+        look_up(r, j->step->a.token[j->row0 + i], ids);
+    else
+        pick_largest(choice, r->group != TD_GROUP_NONE ? allowed : NULL, r->n_experts, r->top_k, ids);
 
     if (r->score == TD_SCORE_SOFTMAX_CHOSEN) softmax_chosen(m, s, ids, r->top_k);
 
@@ -101,10 +118,12 @@ static void route_row(void *ctx, uint32_t i, const td_worker *worker) {
 
 static td_status run_router(td_host_npu *d, const td_npu_block *b, const td_host_step *s) {
     const td_router_desc *r = &b->desc.router;
+    for (uint32_t i = 0; r->by_token && i < s->n_tok; i++)
+        if (s->a.token[i] >= r->by_token->shape.n) return TD_EINVAL;
     for (size_t row = 0; row < s->n_tok; row += b->at.chunk) {
         size_t       rows = s->n_tok - row < b->at.chunk ? s->n_tok - row : b->at.chunk;
         float       *logits = (float *)(d->scratch + b->at.f32);
-        router_job   j = {.d = d, .b = b, .row0 = row};
+        router_job   j = {.d = d, .b = b, .step = s, .row0 = row};
         td_host_rows x;
         td_host_rows_init(&x, d->scratch + b->at.rows, (const char *)r->in + td_host_act_bytes(d, row * r->hidden), d->act,
                           rows, r->hidden);
@@ -126,4 +145,22 @@ static void place_router(const td_host_npu *d, const td_block_desc *desc, td_npu
     b->scratch_bytes = used;
 }
 
-const td_host_block_kind td_host_router = {.place = place_router};
+/* The table of tokens has distinct experts that there are. */
+static td_status check_router(td_host_npu *d, const td_block_desc *desc, td_error *err) {
+    const td_router_desc *r = &desc->router;
+    (void)d;
+    for (uint32_t token = 0; r->by_token && token < r->by_token->shape.n; token++) {
+        float row[TD_TOP_K_MAX];
+        td_host_weight_row(r->by_token, token, row);
+        for (size_t k = 0; k < r->top_k; k++) {
+            bool is_new = row[k] >= 0 && row[k] < (float)r->n_experts;
+            for (size_t before = 0; before < k; before++) is_new &= (uint16_t)row[before] != (uint16_t)row[k];
+            if (!is_new)
+                return td_fail(err, TD_EFORMAT, "token %u has expert %g, which there is not, or twice", token,
+                               (double)row[k]);
+        }
+    }
+    return TD_OK;
+}
+
+const td_host_block_kind td_host_router = {.place = place_router, .check = check_router};

@@ -140,6 +140,7 @@ static td_status run_block(td_host_npu *d, const td_npu_block *b, const td_step 
         [TD_BLOCK_ROUTER] = "router", [TD_BLOCK_EXPERTS] = "experts", [TD_BLOCK_RESIDENT] = "resident experts",
         [TD_BLOCK_JOIN] = "join",     [TD_BLOCK_COMBINE] = "combine", [TD_BLOCK_ALL_REDUCE] = "all-reduce",
         [TD_BLOCK_HEAD] = "head",     [TD_BLOCK_TOP] = "top",         [TD_BLOCK_DELTA] = "delta",
+        [TD_BLOCK_MIX] = "mix",       [TD_BLOCK_SPREAD] = "spread",   [TD_BLOCK_SPARSE] = "sparse",
     };
     td_host_step seen;
     td_npu_block at_rows;

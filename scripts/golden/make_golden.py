@@ -17,14 +17,14 @@ from transformers import AutoModelForCausalLM, AutoConfig
 from transformers.utils import logging
 
 import golden_io
-from reference_numpy import Model, yarn_mscale
+from reference_numpy import Model, model_of, yarn_mscale
 
 FIVE = int(transformers.__version__.split(".")[0]) >= 5
 
 OUT = "tests/data/golden"
 PROMPT_LENGTHS, GREEDY = (7, 33, 150), 16
 RECURRENT_LENGTHS = (7, 33, 300)         # beyond two pages, and several blocks of a DeltaNet's tokens
-LEAST_MARGIN, LEAST_GAP = 1e-4, 0.02
+LEAST_MARGIN, LEAST_GAP, LEAST_INDEX_MARGIN = 1e-4, 0.02, 2e-5
 STORED = {"bf16": torch.bfloat16, "f16": torch.float16, "f32": torch.float32}
 TORCH_NAME = {"bf16": "bfloat16", "f16": "float16", "f32": "float32"}
 
@@ -61,6 +61,14 @@ GPT_OSS = dict({k: v for k, v in COMMON.items() if k != "attention_bias"}, archi
 QWEN3_NEXT = dict(COMMON, num_hidden_layers=5, num_key_value_heads=2, head_dim=32, rope_theta=10000000.0, num_experts=8, num_experts_per_tok=2,
                   moe_intermediate_size=32, shared_expert_intermediate_size=32, max_position_embeddings=512, linear_num_key_heads=2,
                   linear_num_value_heads=4, linear_key_head_dim=16, linear_value_head_dim=24, linear_conv_kernel_dim=4)
+
+# Every kind of layer; more index heads than usual, since a key that no head likes scores exactly 0, and few heads make many such ties.
+DEEPSEEK_V4 = dict({k: v for k, v in COMMON.items() if k not in ("intermediate_size", "rope_scaling")}, architectures=["DeepseekV4ForCausalLM"],
+                   model_type="deepseek_v4", num_hidden_layers=6, num_key_value_heads=1, head_dim=32, qk_rope_head_dim=8, q_lora_rank=24, o_groups=2,
+                   o_lora_rank=32, sliding_window=20, compress_ratios=[0, 0, 4, 128, 4, 128], compress_rope_theta=160000.0, index_n_heads=32,
+                   index_head_dim=16, index_topk=4, hc_mult=4, hc_sinkhorn_iters=20, hc_eps=1e-6, num_hash_layers=1, n_routed_experts=8,
+                   n_shared_experts=1, num_experts_per_tok=2, moe_intermediate_size=32, scoring_func="sqrtsoftplus", norm_topk_prob=True,
+                   routed_scaling_factor=1.5, swiglu_limit=0.5, num_nextn_predict_layers=1, max_position_embeddings=1024)
 
 
 def yarn(factor, length, **more):
@@ -120,8 +128,9 @@ VARIANTS = {
                                           "mrope_section": [2, 1, 1], "mrope_interleaved": True}),
         vision_config=dict(model_type="qwen3_5_moe_vision", depth=1, hidden_size=32, intermediate_size=48, num_heads=2, out_hidden_size=64,
                            num_position_embeddings=16, patch_size=4, deepstack_visual_indexes=[]))),
+    "deepseek_v4": ("bf16", 1, 2.0, dict(DEEPSEEK_V4, rope_scaling=yarn(16, 64, beta_fast=32, beta_slow=1))),
 }
-OF_5 = ("glm4_moe_lite", "minimax_m2", "kimi_k25", "gpt_oss", "gpt_oss_mxfp4", "qwen3_next", "qwen3_5_moe")
+OF_5 = ("glm4_moe_lite", "minimax_m2", "kimi_k25", "gpt_oss", "gpt_oss_mxfp4", "qwen3_next", "qwen3_5_moe", "deepseek_v4")
 
 
 def text_of(config):
@@ -143,8 +152,16 @@ def stored_tensors(config):
         stored = load_file(os.path.join(folder, "model.safetensors"))
     if config["model_type"] == "qwen3_5_moe":
         stored = with_packed_experts(stored)
+    if config["model_type"] == "deepseek_v4":
+        stored = {published_name_v4(name): t for name, t in stored.items()}
     # transformers 5.23 renames the language model's layers of a Kimi-K2.5, too, when it writes its encoder's blocks
     return {name.replace("language_model.model.blocks.", "language_model.model.layers."): t for name, t in stored.items()}
+
+
+def published_name_v4(name):
+    """transformers puts all but the head under model., and has other names for four tensors."""
+    name = name.removeprefix("model.").replace("embed_tokens.", "embed.").replace("hc_head.hc_", "hc_head_")
+    return name.replace(".attn.norm.", ".attn.kv_norm.")
 
 
 def with_packed_experts(stored):
@@ -170,27 +187,32 @@ def random_weights(config, dtype, down_gain, seed):
         if tied and name == "lm_head.weight":
             continue
         x = rng.standard_normal(tuple(t.shape), dtype=np.float32)
-        if name.endswith("e_score_correction_bias"):
+        if name.endswith("tid2eid"):                                               # each token's experts
+            out[name] = torch.from_numpy(np.argsort(rng.random((len(x), config["n_routed_experts"])), -1)[:, :x.shape[1]].copy())
+            continue
+        if name.endswith(("e_score_correction_bias", "ffn.gate.bias")):
             out[name] = torch.from_numpy(0.1 * x)                                  # float32 in every checkpoint
             continue
         if name.endswith("norm.weight"):
             x = 0.2 * x if is_less_one(config, name) else 1 + 0.2 * x
-        elif name.endswith((".bias", "_proj_bias", "dt_bias")):
+        elif name.endswith("_scale"):                                                 # of hyper-connections
+            x = 1 + 0.2 * x
+        elif name.endswith((".bias", "_proj_bias", "dt_bias", "_base", ".ape")):
             x = 0.5 * x
         elif name.endswith("A_log"):
             x = x - 2                                                             # most states last for many tokens
-        elif name.endswith(".sinks"):
+        elif name.endswith((".sinks", ".attn_sink")):
             x = 2 * x                                                             # beside scores of that size
         elif config["model_type"] == "gpt_oss" and ".experts." in name and t.dim() == 3:                                # of all experts, [in, out] each; gates beyond the limit
             x = x * (3.0 if "gate_up" in name else down_gain) / np.sqrt(t.shape[1])
-        elif name.endswith("embed_tokens.weight"):
+        elif name.endswith(("embed_tokens.weight", "embed.weight")):
             x = x * (0.35 if tied else 1.0)
         else:
             gain = 1.0
             if any(k in name for k in ("q_proj", "q_b_proj", "k_proj", "kv_a_proj", "kv_b_proj", "in_proj", "mlp.gate.weight", "moe.gate.weight",
-                                       "mlp.router.weight")):
+                                       "mlp.router.weight", "wq_b", "wgate", "ffn.gate.weight")):
                 gain = 1.5                                                        # peaked attention, decided routing
-            elif "lm_head" in name:
+            elif "lm_head" in name or name == "head.weight":
                 gain = 3.0
             elif ".experts." in name and ("down_proj" in name or ".w2." in name):
                 gain = down_gain
@@ -304,7 +326,7 @@ def bias_matters(folder, ids):
     """The share of choices that the selection bias changes."""
     with_bias, without = Model(folder), Model(folder)
     for name in without.w:
-        if name.endswith("e_score_correction_bias"):
+        if name.endswith(("e_score_correction_bias", "ffn.gate.bias")):
             without.w[name] = without.w[name] * 0 + 1.0       # equal for all, and keeps every masked choice below
     a, b = (np.sort(m.forward(ids)["router_ids"][0], -1) for m in (with_bias, without))
     return float((a != b).any(-1).mean())
@@ -328,10 +350,11 @@ def make(name):
         save(folder, config, random_weights(config, dtype, down_gain, seed), shards)
         rng = np.random.default_rng(1000 + seed)
         first = 6 if name == "qwen3_5_moe" else 2                                  # not a token of an image
-        lengths = RECURRENT_LENGTHS if name in ("qwen3_next", "qwen3_5_moe") else PROMPT_LENGTHS
+        lengths = RECURRENT_LENGTHS if name in ("qwen3_next", "qwen3_5_moe", "deepseek_v4") else PROMPT_LENGTHS
         prompts = [rng.integers(first, text_of(config)["vocab_size"], n).tolist() for n in lengths]
-        check = Model(folder)
-        margins = each_while(lambda p: check.forward(p)["router_margin"], prompts, lambda m: m.min() >= LEAST_MARGIN)
+        check = model_of(folder)
+        margins = each_while(lambda p: check.forward(p)["router_margin"], prompts,
+                             lambda m: m.min() >= LEAST_MARGIN and getattr(check, "index_margin", np.inf) >= LEAST_INDEX_MARGIN)
         if not margins:
             continue
         ref = Reference(folder)
@@ -345,8 +368,9 @@ def make(name):
                          seed=seed, router_layers=ref.moe)
     for p, margin, (greedy, gaps) in zip(prompts, margins, continued):
         out = ref.forward(p)
+        layers = {} if name == "deepseek_v4" else {"layer_hidden": ("f32", out["layer_hidden"])}     # of several streams
         w.prompt(p, greedy, gaps, {
-            "logits": ("f32", out["logits"]), "hidden": ("f32", out["hidden"]), "layer_hidden": ("f32", out["layer_hidden"]),
+            "logits": ("f32", out["logits"]), "hidden": ("f32", out["hidden"]), **layers,
             "router_ids": ("i32", out["router_ids"]), "router_weights": ("f32", out["router_weights"]), "router_margin": ("f32", margin)})
     w.close()
     used = len(np.unique(out["router_ids"]))

@@ -14,7 +14,7 @@ from reference_numpy import Model
 
 OUT = "tests/data/quantised"
 TOKENS, LEAST_MARGIN = 24, 2e-3
-DTYPES = {"F32": "<f4", "F16": "<f2", "BF16": "<u2", "I8": "i1", "U8": "u1", "I32": "<i4", "I64": "<i8", "F8_E4M3": "u1"}
+DTYPES = {"F32": "<f4", "F16": "<f2", "BF16": "<u2", "I8": "i1", "U8": "u1", "I32": "<i4", "I64": "<i8", "F8_E4M3": "u1", "F8_E8M0": "u1"}
 AWQ_ORDER = [0, 2, 4, 6, 1, 3, 5, 7]
 
 COMMON = dict(vocab_size=64, hidden_size=128, intermediate_size=96, moe_intermediate_size=96, num_hidden_layers=2, num_attention_heads=4, hidden_act="silu",

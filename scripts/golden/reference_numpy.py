@@ -29,10 +29,10 @@ def load_file(path):
         data = raw[8 + n + a:8 + n + b]
         if t["dtype"] == "BF16":
             v = (np.frombuffer(data, "<u2").astype(np.uint32) << 16).view(np.float32)
-        elif t["dtype"] == "U8":                                  # gpt-oss's MXFP4, decoded below
+        elif t["dtype"] in ("U8", "I8", "F8_E4M3", "F8_E8M0"):    # codes, decoded below or in reference_v4.py
             v = np.frombuffer(data, "u1")
         else:
-            v = np.frombuffer(data, {"F16": "<f2", "F32": "<f4"}[t["dtype"]])
+            v = np.frombuffer(data, {"F16": "<f2", "F32": "<f4", "I64": "<i8"}[t["dtype"]])
         out[name] = v.reshape(t["shape"]).astype(np.float32)
     return out
 
@@ -371,9 +371,17 @@ class Model:
                 "router_ids": routed[0], "router_weights": routed[1], "router_margin": routed[2]}
 
 
+def model_of(folder):
+    """The class that computes a checkpoint."""
+    if json.load(open(os.path.join(folder, "config.json")))["model_type"] != "deepseek_v4":
+        return Model(folder)
+    from reference_v4 import ModelV4               # which takes functions from here
+    return ModelV4(folder)
+
+
 def check(folder):
     m = golden_io.read(folder)
-    model, worst = Model(m["model"]), {}
+    model, worst = model_of(m["model"]), {}
     for p in m["prompts"]:
         got = model.forward(p["ids"])
         count = len(got["router_ids"])          # tale's arrays have one router more, that of the MTP layer

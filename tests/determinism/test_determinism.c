@@ -63,6 +63,7 @@ static const model_row MODELS[] = {
     {"gpt_oss", "tests/data/golden/gpt_oss", 320, true, false},          /* windows, sinks, experts with biases */
     {"qwen3_next", "tests/data/golden/qwen3_next", 320, true, true},     /* gated DeltaNet and attention */
     {"qwen3_5", "tests/data/golden/qwen3_5_moe", 320, true, true},       /* the same in other tensors */
+    {"deepseek_v4", "tests/data/golden/deepseek_v4", 320, true, false},  /* streams, compressed rows, an indexer */
     {"gpt_oss_mxfp4", "tests/data/golden/gpt_oss_mxfp4", 320, true,
      false}, /* the same from codes, and another order of layers */
 };

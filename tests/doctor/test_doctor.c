@@ -152,6 +152,9 @@ static void spoil(const td_block_desc *d) {
         case TD_BLOCK_MLA: negate_bf16(d->mla.out); break;
         case TD_BLOCK_GQA: negate_bf16(d->gqa.out); break;
         case TD_BLOCK_DELTA: negate_bf16(d->delta.out); break;
+        case TD_BLOCK_SPARSE: negate_bf16(d->sparse.out); break;
+        case TD_BLOCK_MIX: negate_bf16(d->mix.out); break;
+        case TD_BLOCK_SPREAD: negate_bf16(d->spread.x); break;
         case TD_BLOCK_MLP: negate_bf16(d->mlp.out); break;
         case TD_BLOCK_ROUTER: d->router.weights[0] *= 1.1f; break;
         case TD_BLOCK_EXPERTS: negate_bf16(d->experts.out); break;

@@ -253,6 +253,7 @@ FOLDER_TEST(kimi_k25)
 FOLDER_TEST(gpt_oss)
 FOLDER_TEST(qwen3_next)
 FOLDER_TEST(qwen3_5_moe)
+FOLDER_TEST(deepseek_v4)
 
 TEST(the_demo_model) {
     check_model("models/tale-v3-14m", true);

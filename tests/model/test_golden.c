@@ -241,6 +241,19 @@ FOLDER_TEST(kimi_k25)
 FOLDER_TEST(qwen3_next)
 FOLDER_TEST(qwen3_5_moe)
 
+static void run_deepseek_v4(const char *name) {
+    if (getenv("TD_TEST_CARDS") || getenv("TD_TEST_DEVICE_EXPERTS")) skip(); /* refused: test_shards, test_device_experts */
+    run_folder(name);
+}
+
+TEST(deepseek_v4) {
+    run_deepseek_v4("deepseek_v4");
+}
+
+TEST(deepseek_v4_fp8) {
+    run_deepseek_v4("deepseek_v4_fp8");
+}
+
 TEST(minimax_m2) {
     if (getenv("TD_TEST_CARDS")) skip(); /* several are refused: test_shards */
     run_folder("minimax_m2");

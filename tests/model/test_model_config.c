@@ -133,6 +133,26 @@ TEST(kimi_k25) {
     assert_true(c.quant.method == TD_QUANT_COMPRESSED && c.arch == &TD_ARCH_KIMI_K25_OF_TRANSFORMERS);
 }
 
+/* DeepSeek-V4: which layers have compressed rows, and what these and their indexer keep; two rope tables. */
+TEST(compressed_rows) {
+    td_model_config c = read_ok("configs/models/deepseek-v4-flash.json", NULL);
+    assert_ptr_equal(c.arch, &TD_ARCH_DEEPSEEK_V4);
+    assert_true(c.n_mtp_layers == 0 && td_model_streams(&c) == 4 && td_model_width(&c) == 16384);
+    assert_true(c.sparse.ratio[1] == 0 && c.sparse.ratio[2] == 4 && c.sparse.ratio[3] == 128 && c.sparse.ratio[42] == 4);
+    assert_true(c.sparse.by_token[2] && !c.sparse.by_token[3] && td_model_config_moe_layers(&c) == 43);
+    assert_true(c.route_score == TD_SCORE_SQRT_SOFTPLUS && c.routed_scale == 1.5 && c.shared_inter == 2048);
+    assert_true(c.expert_glu.limit == 10 && c.expert_glu.up_add == 0 && c.rope.dim == 64 && c.rope_far.dim == 64);
+    assert_true(c.rope.kind == TD_ROPE_PLAIN && c.rope.theta == 1e4 && c.rope_far.kind == TD_ROPE_YARN);
+    assert_true(c.rope_far.theta == 160000 && c.rope_far.attention_factor == 1 && c.max_position == 1048576);
+    assert_int_equal(td_layer_caches_of(&c, 0).n, 1);
+    td_layer_caches list = td_layer_caches_of(&c, 2);
+    assert_true(list.n == 5 && list.cache[0].window == 128 && list.cache[0].values == 512 && list.cache[0].tokens == 0);
+    assert_true(list.cache[1].per == TD_PER_STATE && list.cache[1].values == 8 * 640 && list.cache[2].per == TD_PER_OPEN);
+    assert_true(list.cache[3].tokens == 4 && list.cache[4].tokens == 4 && list.cache[4].values == 128);
+    assert_true(td_layer_caches_of(&c, 3).n == 4 && td_layer_caches_of(&c, 3).cache[1].values == 3 * 512);
+    assert_true(td_layer_caches_recurrent(&c, td_all_layers(&c)) && td_layer_caches_share_generated(&c));
+}
+
 /* gpt-oss: every second layer slides; YaRN whose range is not rounded; the softmax of the chosen. */
 TEST(layers_slide) {
     td_model_config c = read_ok("configs/models/gpt-oss-20b.json", NULL);
@@ -486,6 +506,15 @@ TEST(impossible_and_unsupported_values_are_refused) {
          "text_config.mtp_use_dedicated_embeddings is true"},
         {"qwen3.5-35b-a3b", "{\"text_config\": {\"mamba_ssm_dtype\": \"bfloat16\"}}", TD_ENOTSUP,
          "mamba_ssm_dtype is 'bfloat16'"},
+        {"deepseek-v4-flash", "{\"compress_ratios\": [0, 4]}", TD_EFORMAT, "compress_ratios is not a list of at least 43"},
+        {"deepseek-v4-flash", "{\"num_hidden_layers\": 2, \"compress_ratios\": [0, 8]}", TD_ENOTSUP,
+         "compress_ratios[1] is 8"},
+        {"deepseek-v4-flash", "{\"num_key_value_heads\": 2}", TD_ENOTSUP, "num_key_value_heads is 2"},
+        {"deepseek-v4-flash", "{\"o_groups\": 7}", TD_EFORMAT, "o_groups is 7"},
+        {"deepseek-v4-flash", "{\"o_lora_rank\": 100}", TD_ENOTSUP, "o_lora_rank is 100"},
+        {"deepseek-v4-flash", "{\"qk_rope_head_dim\": 256}", TD_EFORMAT, "qk_rope_head_dim is 256"},
+        {"deepseek-v4-flash", "{\"scoring_func\": \"sigmoid\"}", TD_ENOTSUP, "scoring_func is 'sigmoid'"},
+        {"deepseek-v4-flash", "{\"rope_parameters\": {\"compress\": {}}}", TD_ENOTSUP, "rope_parameters.compress is there"},
         {"qwen3-30b-a3b", "{\"tie_word_embeddings\": 1}", TD_EFORMAT, "tie_word_embeddings"},
         {"qwen3-30b-a3b", "{\"a\": 1, \"a\": 2}", TD_EFORMAT, "override"},
         {"qwen3-30b-a3b", "[1]", TD_EFORMAT, "override"},

@@ -8,9 +8,9 @@
 
 /* One word an operation; blocks with what the family said of them. */
 static const char *word_of(const td_outline_op *op, char *text, size_t size) {
-    static const char *const BLOCKS[TD_BLOCK_COUNT] = {"embed", "norm",    "linear",     "mla",     "gqa",
-                                                       "delta", "mlp",     "router",     "experts", "resident",
-                                                       "join",  "combine", "all_reduce", "head",    "top"};
+    static const char *const BLOCKS[TD_BLOCK_COUNT] = {"embed",    "norm",  "mix",     "spread",     "linear", "mla",
+                                                       "gqa",      "delta", "sparse",  "mlp",        "router", "experts",
+                                                       "resident", "join",  "combine", "all_reduce", "head",   "top"};
     if (op->kind == TD_OP_SUBMIT) return "SUBMIT";
     if (op->kind == TD_OP_COLLECT) return "COLLECT";
     if (op->block.kind == TD_BLOCK_GQA && op->block.gqa.window)
@@ -43,6 +43,7 @@ static void outline_text(const td_model *m, uint32_t n_halves, char *text) {
 #define END_SHARED " mlp COLLECT combine"
 #define MOE(attention) BEGIN(attention) END
 #define MOE_SHARED(attention) BEGIN(attention) END_SHARED
+#define STREAMS " mix sparse spread mix router SUBMIT mlp COLLECT spread"
 
 /* Where halves is NULL only the whole step is looked at. */
 /* clang-format off */
@@ -66,6 +67,7 @@ static const struct {
     {"minimax_m2", " embed" MOE("gqa") MOE("gqa") MOE("gqa") " head", NULL},
     {"gpt_oss", " embed" MOE("gqa(20)") MOE("gqa") MOE("gqa(20)") MOE("gqa") " head", NULL},
     {"qwen3_next", " embed" MOE_SHARED("delta") DENSE("delta") MOE_SHARED("delta") MOE_SHARED("gqa") MOE_SHARED("delta") " head", NULL},
+    {"deepseek_v4", " embed" STREAMS STREAMS STREAMS STREAMS STREAMS STREAMS " mix head", NULL},
 };
 /* clang-format on */
 

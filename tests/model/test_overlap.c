@@ -145,6 +145,7 @@ FOLDER_TEST(minimax_m2, 4)
 FOLDER_TEST(gpt_oss, 3)
 FOLDER_TEST(qwen3_next, 2)
 FOLDER_TEST(qwen3_5_moe, 2)
+FOLDER_TEST(deepseek_v4, 2)
 
 TEST(demo_model_with_mtp) {
     check_model("models/tale-v3-14m", 4096, 4, true);

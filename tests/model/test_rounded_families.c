@@ -32,7 +32,7 @@ static const bound BOUNDS[] = {
     {"glm4_moe_yarn", 0.058, 0.156, 0.30},    {"glm4_moe_lite", 0.066, 0.135, 0.25},
     {"minimax_m2", 0.021, 0.130, 0.30},       {"kimi_k25", 0.120, 0.200, 0.47},
     {"gpt_oss", 0.062, 0.494, 1.36},          {"qwen3_next", 0.170, 0.510, 1.34},
-    {"qwen3_5_moe", 0.145, 0.540, 1.45},
+    {"qwen3_5_moe", 0.145, 0.540, 1.45},      {"deepseek_v4", 0.044, 0.220, 0.46},
 };
 
 static float *logits_of(const char *folder, bool w8a8, td_expert_format experts, uint32_t *vocab) {

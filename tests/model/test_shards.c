@@ -302,6 +302,15 @@ TEST(cards_together_are_one_card) {
         }
 }
 
+TEST(several_streams_are_on_one_card) {
+    td_error    err = {0};
+    model_files f = open_files(GOLDEN "deepseek_v4", AS_IT_IS);
+    assert_int_equal(td_shard_check(&f.config, 1, false, NULL), TD_OK);
+    assert_int_equal(td_shard_check(&f.config, 2, false, &err), TD_ENOTSUP);
+    assert_non_null(strstr(err.text, "several residual streams"));
+    td_checkpoint_close(f.ck);
+}
+
 /* DeepSeek's biases, which no golden checkpoint has: made-up ones. */
 TEST(a_bias_on_a_sum_is_on_one_card) {
     model_files f = open_files(GOLDEN "deepseek_v3_yarn", DUMMY);

@@ -316,8 +316,9 @@ TEST(embed_combine_head) {
                       *gw = make_weight(&g, TD_WEIGHT_F32, gamma, 0, h);
         td_block_desc head = BLOCK_OF(TD_BLOCK_HEAD, (uint32_t)m, head, (uint32_t)h, (uint32_t)vocab, (uint32_t)n_out, 1e-6f,
                                       round & 2 ? gw : NULL, w, x, got);
-        td_npu_block *blocks[3] = {
-            make_block(&g, &(td_block_desc){.kind = TD_BLOCK_EMBED, .max_tok = (uint32_t)m, .embed = {w, (uint32_t)h, x}})};
+        td_npu_block *blocks[3] = {make_block(&g, &(td_block_desc){.kind = TD_BLOCK_EMBED,
+                                                                   .max_tok = (uint32_t)m,
+                                                                   .embed = {.table = w, .hidden = (uint32_t)h, .out = x}})};
         td_combine_desc c = {.hidden = (uint32_t)h, .x = x};
         for (int i = 0; i < 3; i++) {
             adds[i] = bf16_array(&r, m * h, 1);

@@ -167,6 +167,13 @@ static void compare_folder(const char *model, bool w8a8) {
     td_checkpoint_close(out);
 }
 
+TEST(several_streams_are_refused) {
+    td_error            err = {0};
+    td_quantize_options o = options_for(golden("deepseek_v4"));
+    assert_int_equal(td_quantize(&o, &err), TD_ENOTSUP);
+    assert_non_null(strstr(err.text, "several residual streams"));
+}
+
 TEST(output_equals_quantising_on_load) {
     static const char *const MODELS[] = {"deepseek_v3_yarn", "deepseek_v2_group", "qwen2_moe",  "qwen3_moe_tied",
                                          "glm4_moe",         "glm4_moe_lite",     "minimax_m2", "kimi_k25",

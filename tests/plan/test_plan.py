@@ -235,7 +235,7 @@ class Plan(unittest.TestCase):
                             (("--model-path", TINY, "--prompts", "1,2,3,4,5,6,7,8,9"), "--prompts takes 8 numbers at most"),
                             (("--model-path", TINY, "--experts-in-use", "0"), "experts-in-use"),
                             (("--model-path", TINY, "--npu-threads", "2"), "there is no flag '--npu-threads'"),
-                            (("--model-path", TINY), "there is no flag '--config'"), # of launch_server alone
+                            (("--config", TINY), "there is no flag '--config'"), # of launch_server alone
                             (("--model-path", TINY, "--mem-fraction-static", "nan"), "needs a number")):
             self.assertIn(words, self.refused(*args))
         for args, words in ((("--model-path", "/nowhere/config.json", "--machine", machine), "/nowhere/config.json"),

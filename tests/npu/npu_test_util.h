@@ -14,6 +14,8 @@
 #include "tests/npu/unified_step.h"
 #include "tests/td_test.h"
 
+#define CARD_SCORES (TD_SCORE_SOFTMAX_CHOSEN + 1) /* that routers of cards have: the first of td_router_score */
+
 /* ---- numbers --------------------------------------------------------------------------------- */
 
 typedef struct {

@@ -265,7 +265,7 @@ static void run_router(pair *p, rnd *r, td_router_score score, bool has_logit_bi
 TEST(router) {
     rnd                     r = rnd_open("router");
     AT_END(close_pair) pair p = open_pair(5, 8);
-    for (unsigned i = 0; i < TD_ROUTER_SCORES * 4; i++) run_router(&p, &r, (td_router_score)(i / 4), i & 1, i & 2);
+    for (unsigned i = 0; i < CARD_SCORES * 4; i++) run_router(&p, &r, (td_router_score)(i / 4), i & 1, i & 2);
 }
 
 /* ---- the best logits, and log-softmax's sums ------------------------------------------------------ */

@@ -17,7 +17,7 @@ TEST(routers) {
     for (int round = 0; round < 60; round++) {
         td_router_desc d =
             WITH(td_router_desc, .n_group = (uint32_t)rnd_range(&r, 1, 8), .group = (td_router_group)rnd_range(&r, 0, 2),
-                 .score = (td_router_score)rnd_range(&r, 0, TD_ROUTER_SCORES - 1), .normalise = rnd_u64(&r) & 1,
+                 .score = (td_router_score)rnd_range(&r, 0, CARD_SCORES - 1), .normalise = rnd_u64(&r) & 1,
                  .scale = rnd_real(&r) + 2);
         uint32_t rows = (uint32_t)rnd_range(&r, 1, 5), size = (uint32_t)rnd_range(&r, 1, round < 2 ? 48 : 12);
         d.n_experts = d.hidden = d.n_group * size;

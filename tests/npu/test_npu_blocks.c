@@ -161,6 +161,8 @@ static void ref_route(const td_router_desc *d, const double *logits, const float
         ref_softmax(s, n);
     else if (d->score == TD_SCORE_SIGMOID)
         for (size_t e = 0; e < n; e++) s[e] = 1 / (1 + exp(-s[e]));
+    else if (d->score == TD_SCORE_SQRT_SOFTPLUS)
+        for (size_t e = 0; e < n; e++) s[e] = sqrt(log1p(exp(s[e])));
     for (size_t e = 0; e < n; e++) choice[e] = s[e] + (bias ? (double)bias[e] : 0), allowed[e] = true;
     if (d->group != TD_GROUP_NONE) {
         double group[64];

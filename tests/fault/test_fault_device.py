@@ -157,8 +157,10 @@ class Device(unittest.TestCase):
         for n in sample(range(1, of_start + 1), 4):
             with self.subTest(start=n):
                 self.assertRegex(outcome(launch(str(n), *some, drawn=True), right), "as TD_CHAOS_FAIL_DEVICE wants it|cannot be captured|accelerator")
-        streamed_failed = 0
-        for n in sample(range(of_start + 1, (of_start + of_all) // 2), 10):
+        streamed_failed, numbers = 0, range(of_start + 1, (of_start + of_all) // 2)
+        for tried, n in enumerate(draw.sample(numbers, len(numbers))):
+            if tried >= 10 and streamed_failed and not FULL: # few of the calls are streamed uploads
+                break
             with self.subTest(serving=n), launch(f"{n},2", *some, drawn=True, wait=True) as server:
                 try:
                     self.assertEqual(texts(server), right)

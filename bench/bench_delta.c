@@ -1,6 +1,6 @@
 /*
- * Gated DeltaNet of Qwen3.5-35B's sizes on one thread, in CPU seconds: a prompt by blocks of TD_STATE_BLOCK tokens beside the
- * plain recurrence, and what generated tokens reach of the rate at which memory is read.
+ * Gated DeltaNet of Qwen3.5-35B's sizes on one thread, in CPU seconds: a prompt by blocks of TD_STATE_BLOCK tokens beside
+ * the plain recurrence, and what generated tokens reach of the rate at which memory is read.
  *
  * usage: bench_delta [ROUNDS]
  *

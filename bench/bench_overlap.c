@@ -1,10 +1,12 @@
 /*
- * A step that goes through whole against the same step in two halves (model/program.h), with threads of its own for each tier.
+ * A step that goes through whole against the same step in two halves (model/program.h), with threads of its own for each
+ * tier.
  *
  *   bench_overlap CONFIG.json [layers] [device threads] [expert threads] [rows ...]
  *
- * Random weights of the config's shape, cut to so many layers (4); both models are loaded, so that their steps can take turns. A row of the
- * table is the median over rounds of the two times and of their ratio within a round: shared machines drift. The rows are one prompt.
+ * Random weights of the config's shape, cut to so many layers (4); both models are loaded, so that their steps can take
+ * turns. A row of the table is the median over rounds of the two times and of their ratio within a round: shared machines
+ * drift. The rows are one prompt.
  */
 #include <stdio.h>
 #include <stdlib.h>

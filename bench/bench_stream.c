@@ -3,9 +3,9 @@
  *
  *   TD_APART_SPEEDS=link,memory,operations bench_stream prompt|decode CONFIG.json [layers] [rows] [resident experts] [expert threads]
  *
- * The card is the device "apart" with given speeds: bytes a second of its link and of its memory, operations a second. What its
- * products would take is waited for. All else is real: routing, hand-over, copies, and the experts of the CPU. Random weights of
- * the config's shape, cut to so many layers. Two models take turns.
+ * The card is the device "apart" with given speeds: bytes a second of its link and of its memory, operations a second. What
+ * its products would take is waited for. All else is real: routing, hand-over, copies, and the experts of the CPU. Random
+ * weights of the config's shape, cut to so many layers. Two models take turns.
  *
  *   prompt  a prompt of so many rows as one step, with and without streamed experts; the fastest step of each counts. Of a step: what
  *           the link had to carry down, as uploads and for hand-overs; and the time that the card and the CPU's experts were busy

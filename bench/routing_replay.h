@@ -14,7 +14,8 @@ typedef struct {
 
 /* Each replays a trace with n_slots a layer, top_k..n_experts of them, all empty at the beginning. @return TD_ENOMEM. */
 
-/** The policy (residency/residency_policy.h). @param budget uploads a layer and token at most, beside those that fill the slots. */
+/** The policy (residency/residency_policy.h). @param budget uploads a layer and token at most, beside those that fill the
+ * slots. */
 TD_NODISCARD td_status td_replay_policy(const td_routing_trace *t, uint32_t n_slots, double budget, td_replayed *out,
                                         td_error *err);
 /** Every missing expert comes, for the one of its layer that was used longest ago. */

@@ -1,8 +1,8 @@
 /*
  * Attention blocks with their projections, decode and prefill. The operations are those of the projections (int8) and of
  * scores, values and, for an expanded prompt, of the keys and values made from the latents, which a card does in bf16. On
- * the host all stand against the int8 peak. Blocks of recurrent layers stand among them, where the device has any: states and
- * open blocks are what they read, and their products are in f32.
+ * the host all stand against the int8 peak. Blocks of recurrent layers stand among them, where the device has any: states
+ * and open blocks are what they read, and their products are in f32.
  */
 #include <stdlib.h>
 

@@ -1,8 +1,8 @@
 /*
  * The bridge: carries a layer's tokens from the device stream to the expert pool and the sums back.
  *
- * DESIGN. Both directions are operations on the device stream, so every hand-over is a happens-before edge there, and a capture of the stream
- * replays them:
+ * DESIGN. Both directions are operations on the device stream, so every hand-over is a happens-before edge there, and a
+ * capture of the stream replays them:
  *   enqueue_submit   copies x, ids and weights to the host (where memory is not shared) and says that the slot is filled; the
  *                    stream goes on at once, so the shared experts overlap the routed ones;
  *   enqueue_collect  waits until the ticket's immediate sum and the previous layer's deferred one are there, then copies both to the device.
@@ -10,21 +10,23 @@
  *   host call  a function of ours, called in stream order: submit_call counts the ticket, collect_call waits for the expert thread's count;
  *   doorbell   two bells of the port in pinned memory: the device rings `filled`, which the expert thread polls; the expert thread rings
  *              `summed`, which the device waits for. No host thread stands between the two tiers.
- * What a pass will hand over, and in which order, is told before it begins (td_bridge_begin_pass): ticket n of a pass is port order[n].
- * Tickets run in that order: on one expert thread (async), or inside collect on the stream's own thread when the device and the experts
- * share the pool (inline; host calls only). A pass takes its rows as one, or as two halves whose layers alternate on the stream, so that the
- * device has one half's attention to do while the CPU works on the other's experts:
+ * What a pass will hand over, and in which order, is told before it begins (td_bridge_begin_pass): ticket n of a pass is
+ * port order[n]. Tickets run in that order: on one expert thread (async), or inside collect on the stream's own thread when
+ * the device and the experts share the pool (inline; host calls only). A pass takes its rows as one, or as two halves whose
+ * layers alternate on the stream, so that the device has one half's attention to do while the CPU works on the other's
+ * experts:
  *   one:  submit 0, collect 0, submit 1, collect 1, ...         two:  submit A0, submit B0, collect A0, submit A1, collect B0, ...
- * Tickets are collected in the order of their submits, and at most TD_BRIDGE_OPEN_MAX are open. A slot is (parity of the MoE layer
- * in its pass, half): the halves share a parity's buffers, each at its step's first_row. A slot's buffers are free again when
- * the *next* layer of the same half has been collected, because that is when its deferred sum is taken. The last ticket of a half is waited
- * for to its end. What the two sides count in a pass, from 0 at its begin:
+ * Tickets are collected in the order of their submits, and at most TD_BRIDGE_OPEN_MAX are open. A slot is (parity of the MoE
+ * layer in its pass, half): the halves share a parity's buffers, each at its step's first_row. A slot's buffers are free
+ * again when the *next* layer of the same half has been collected, because that is when its deferred sum is taken. The last
+ * ticket of a half is waited for to its end. What the two sides count in a pass, from 0 at its begin:
  *   n_filled   tickets whose slot is filled (host calls)      raised by the stream, awaited by the expert thread
  *   progress   2n + 1: ticket n has its immediate sum; 2n + 2: it is done      raised by the expert thread, awaited by the stream
- * td_bridge_end_pass, after the stream was synchronised, closes the pass: a ticket that was not filled by then never will be.
- * ticket_protocol.pml is the same as a model whose every interleaving CTest visits (test_ticket_protocol): its inlines and processes carry
- * the names of the functions here and in core/threads/signal_word.c. Who changes the order of two statements in submit_call, collect_call,
- * run_ticket, expert_main, td_bridge_begin_pass, td_bridge_end_pass or td_bridge_close changes it there first.
+ * td_bridge_end_pass, after the stream was synchronised, closes the pass: a ticket that was not filled by then never will
+ * be. ticket_protocol.pml is the same as a model whose every interleaving CTest visits (test_ticket_protocol): its inlines
+ * and processes carry the names of the functions here and in core/threads/signal_word.c. Who changes the order of two
+ * statements in submit_call, collect_call, run_ticket, expert_main, td_bridge_begin_pass, td_bridge_end_pass or
+ * td_bridge_close changes it there first.
  */
 #ifndef TD_BRIDGE_BRIDGE_H
 #define TD_BRIDGE_BRIDGE_H
@@ -50,8 +52,8 @@ typedef struct {
     td_handover              handover;  /* host calls are used without async, whatever this says */
     bool                     x_int8;    /* the device gives the experts' input as int8 codes and scales */
     bool                     in_parts;  /* the device has some of the experts: sums are given as td_ffn_args.in_parts */
-    /** Told what the routers chose, ids [n_tok, top_k] of rows first_row on, before a ticket runs; on the thread that runs it.
-     * NULL: nobody wants to know. */
+    /** Told what the routers chose, ids [n_tok, top_k] of rows first_row on, before a ticket runs; on the thread that runs
+     * it. NULL: nobody wants to know. */
     void (*chosen)(void *user, uint32_t layer, uint32_t first_row, uint32_t n_tok, const uint16_t *ids);
     void *user; /* of chosen */
 } td_bridge_config;
@@ -95,9 +97,9 @@ TD_NODISCARD td_status td_bridge_port_create(td_bridge *b, const td_bridge_port_
                                              td_error *err);
 
 /**
- * Per token, the top_k - D experts of highest weight are added in their own layer; the others' sum arrives with the collect of the same
- * half's next MoE layer; the last MoE layer defers nothing. (Expert deferral as published for KTransformers, but per token, so that a
- * token's result does not depend on the batch.) Every submit is collected once, in order.
+ * Per token, the top_k - D experts of highest weight are added in their own layer; the others' sum arrives with the collect
+ * of the same half's next MoE layer; the last MoE layer defers nothing. (Expert deferral as published for KTransformers, but
+ * per token, so that a token's result does not depend on the batch.) Every submit is collected once, in order.
  * @param step the half's, of the pass that these operations will be part of. @return TD_EDEVICE when the stream failed.
  */
 TD_NODISCARD td_status td_bridge_enqueue_submit(td_bridge_port *port, td_npu_stream *s, const td_step *step);

@@ -335,8 +335,8 @@ static void print_wrapped(const char *text, size_t at, size_t indent, FILE *out)
     fputc('\n', out);
 }
 
-/* Prints the sentences of a command. Lines that begin with a blank are rows of a list, "  name  text": their text is wrapped under
- * itself. Other lines are joined until an empty one. */
+/* Prints the sentences of a command. Lines that begin with a blank are rows of a list, "  name  text": their text is wrapped
+ * under itself. Other lines are joined until an empty one. */
 static void print_about(const char *text, FILE *out) {
     td_jbuf paragraph = {0};
     while (*text) {

@@ -101,8 +101,8 @@ typedef enum { TD_HELP_NONE, TD_HELP_TEXT, TD_HELP_ALL, TD_HELP_JSON } td_flag_h
 
 #define TD_HELP_COLUMNS 80
 
-/** How many characters must be added, removed or replaced to make b of a (Levenshtein's distance). SIZE_MAX for names longer than
- * any flag's. */
+/** How many characters must be added, removed or replaced to make b of a (Levenshtein's distance). SIZE_MAX for names longer
+ * than any flag's. */
 size_t td_name_distance(const char *a, const char *b);
 
 /**
@@ -121,8 +121,8 @@ int td_flags_take(const td_flag_command *c, int argc, char **argv);
 /** Set one flag from text: a switch from true, yes, on, false, no or off. @param text borrowed as the flag's type says. */
 TD_NODISCARD td_status td_flag_set(const td_flag *f, const char *prefix, void *options, const char *text, td_error *err);
 
-/** Print --help or --help-all, texts of 80 columns, or --help-json: an object with the command's sentences and rows, from which packaging/make_pages.py
- * makes man pages and completions. */
+/** Print --help or --help-all, texts of 80 columns, or --help-json: an object with the command's sentences and rows, from
+ * which packaging/make_pages.py makes man pages and completions. */
 void td_flags_print_help(const td_flag_command *c, td_flag_help help, FILE *f);
 
 /** Print the rows as tables in Markdown. Each title becomes a heading. */

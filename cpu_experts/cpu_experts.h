@@ -163,7 +163,8 @@ void td_experts_copy_packed(const td_experts *x, uint32_t layer, uint32_t expert
 
 /**
  * Give back the memory of an expert that is somewhere else too: of a store with droppable, in a layer from a packed file.
- * Until td_experts_read_again nobody may read it. These two are for one thread at a time, beside those that use other experts.
+ * Until td_experts_read_again nobody may read it. These two are for one thread at a time, beside those that use other
+ * experts.
  */
 void td_experts_drop(td_experts *x, uint32_t layer, uint32_t expert);
 /**
@@ -186,7 +187,8 @@ TD_NODISCARD td_status td_experts_get_values(const td_experts *x, uint32_t layer
                                              size_t row, size_t n, float *values, td_error *err);
 
 /**
- * The same as stored, of integers: weight = code * scale. int4c, int8c: scale [n]; int4g: less the zeros, scale [n, ceil(k / size)].
+ * The same as stored, of integers: weight = code * scale. int4c, int8c: scale [n]; int4g: less the zeros, scale
+ * [n, ceil(k / size)].
  * @param codes [n, k].
  * @return TD_ENOTSUP for other formats, TD_ENOMEM.
  */
@@ -194,13 +196,14 @@ TD_NODISCARD td_status td_experts_get_codes(const td_experts *x, uint32_t layer,
                                             size_t row, size_t n, int8_t *codes, float *scale, td_error *err);
 
 /**
- * Packed files, one per layer ("experts-00003.tdx"): a header page (magic, version, kernel, shapes, shards, source hash, checksum), then each
- * shard page-aligned exactly as the kernels read it. save writes to a temporary name, syncs and renames; it leaves the pool alone, so that another store can be
- * packed meanwhile.
+ * Packed files, one per layer ("experts-00003.tdx"): a header page (magic, version, kernel, shapes, shards, source hash,
+ * checksum), then each shard page-aligned exactly as the kernels read it. save writes to a temporary name, syncs and
+ * renames; it leaves the pool alone, so that another store can be packed meanwhile.
  * @param source_hash identifies the checkpoint; checked on load unless 0.
- * load takes the file as it is when kernel and shard count match, else repacks it in memory and writes the repacked file next to it
- * where the folder is writable. As it is: mapped in place, or, with copy_files or shards on NUMA nodes, read into the shards' memory. Every byte is
- * read and compared with the checksum before the layer can be used. A mapped file must not change until the store is destroyed.
+ * load takes the file as it is when kernel and shard count match, else repacks it in memory and writes the repacked file
+ * next to it where the folder is writable. As it is: mapped in place, or, with copy_files or shards on NUMA nodes, read into
+ * the shards' memory. Every byte is read and compared with the checksum before the layer can be used. A mapped file must not
+ * change until the store is destroyed.
  * @return TD_ENOTFOUND, TD_EFORMAT (truncated, checksum, other shape) with the file's name.
  */
 TD_NODISCARD td_status td_experts_save_file(const td_experts *x, uint32_t layer, const char *path, uint64_t source_hash,

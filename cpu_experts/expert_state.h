@@ -2,8 +2,8 @@
  * The expert store, as its own files see it.
  *
  * A shard (one per subpool) of a layer is memory on the subpool's node, or a stretch of the layer's mapped file. It has its
- * piece of each expert (kernels/product/packed_expert.h), exactly as the kernels read it and as a packed file holds it: a part
- * of the intermediate dimension, and one of the hidden dimension.
+ * piece of each expert (kernels/product/packed_expert.h), exactly as the kernels read it and as a packed file holds it: a
+ * part of the intermediate dimension, and one of the hidden dimension.
  */
 #ifndef TD_CPU_EXPERTS_EXPERT_STATE_H
 #define TD_CPU_EXPERTS_EXPERT_STATE_H

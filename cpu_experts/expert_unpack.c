@@ -1,4 +1,5 @@
-/* Weights of a loaded layer for others: as numbers again, for measuring and for other file formats; as they lie, for a device. */
+/* Weights of a loaded layer for others: as numbers again, for measuring and for other file formats; as they lie, for a
+ * device. */
 #include <assert.h>
 #include <stdlib.h>
 #include <string.h>

@@ -15,7 +15,8 @@ typedef struct {
 } td_answer_rule;
 
 /**
- * @param spec "last-number": the last number, without thousands separators and needless zeros; "whole": all but the white space around it;
+ * @param spec "last-number": the last number, without thousands separators and needless zeros; "whole": all but the white
+ * space around it;
  *             "regex:PATTERN" (PCRE2, UTF-8): the first group of the last match, or the match where the pattern has no group.
  * @return TD_EINVAL for another spec or a pattern that does not compile.
  */

@@ -4,8 +4,8 @@
  *   header  td_logprob_header, 56 bytes, little endian
  *   rows    [n_rows] of 8 + 2 * vocab bytes: f32 log-probability of the token that comes, f32 range, u16 [vocab] codes (logit_rows.h)
  *
- * A file gets its name when it is whole (core/files/partial_file.h). Every byte read is checked: what is not exactly a file for this text,
- * protocol and vocabulary is refused.
+ * A file gets its name when it is whole (core/files/partial_file.h). Every byte read is checked: what is not exactly a file
+ * for this text, protocol and vocabulary is refused.
  */
 #ifndef TD_EVAL_LOGPROB_FILE_H
 #define TD_EVAL_LOGPROB_FILE_H

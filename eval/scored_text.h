@@ -1,9 +1,10 @@
 /*
  * A text as windows of tokens of which some are scored: the protocol of td_perplexity (docs/evaluation.md).
  *
- * The text is tokenised whole, a JSONL file document by document; windows do not cross documents. Window k of a document t has the
- * tokens t[b .. e), b = k * stride, e = min(b + window, length). The model is fed what the tokenizer puts before a text (BOS, or nothing)
- * and t[b .. e - 1); scored is every token of the window that no earlier window has scored and that something stands before.
+ * The text is tokenised whole, a JSONL file document by document; windows do not cross documents. Window k of a document t
+ * has the tokens t[b .. e), b = k * stride, e = min(b + window, length). The model is fed what the tokenizer puts before a
+ * text (BOS, or nothing) and t[b .. e - 1); scored is every token of the window that no earlier window has scored and that
+ * something stands before.
  */
 #ifndef TD_EVAL_SCORED_TEXT_H
 #define TD_EVAL_SCORED_TEXT_H

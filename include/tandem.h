@@ -83,14 +83,15 @@ TD_NODISCARD td_status td_tokenizer_open(const char *dir, td_tokenizer **out, td
 void                   td_tokenizer_close(td_tokenizer *tok);
 
 /* Steps of a tokenizer's expressions that one text may take: some for every byte, and some for every text. A step is an item
- * of an expression or a character that it passes, where a match backtracks or is long; published tokenizers take 5 a byte. */
+ * of an expression or a character that it passes, where a match backtracks or is long; published tokenizers take 5 a
+ * byte. */
 #define TD_ENCODE_STEPS_PER_BYTE 64
 #define TD_ENCODE_STEPS_FREE ((uint64_t)1 << 24)
 
 /**
- * Encode text. Added tokens in the text become their ids, the special ones among them ("<|user|>") only when parse_special; BOS/EOS
- * of the post-processor or tokenizer_config.json are added when add_special. Invalid UTF-8 is encoded byte by byte, so
- * decode(encode(x)) == x but for what the tokenizer normalizes and for invalid bytes.
+ * Encode text. Added tokens in the text become their ids, the special ones among them ("<|user|>") only when parse_special;
+ * BOS/EOS of the post-processor or tokenizer_config.json are added when add_special. Invalid UTF-8 is encoded byte by byte,
+ * so decode(encode(x)) == x but for what the tokenizer normalizes and for invalid bytes.
  * @return TD_ELIMIT when the expressions of the tokenizer file take too many steps on this text; TD_ECANCELLED as
  *         td_tokenizer_stop_when says.
  * @param ids  receives a malloc'd array of *n_ids ids; the caller frees it. NULL with *n_ids == 0 for empty output.
@@ -213,9 +214,9 @@ typedef struct {
 } td_answer_parser_options;
 
 /**
- * A parser of one answer, for text in pieces. What comes out does not depend on how the text is cut, but for where text of one kind
- * is cut. What is no call is content, byte for byte; white space between calls, and between a call and an end of the content, is
- * part of the syntax. At most 1 MiB of text is held. Not thread-safe.
+ * A parser of one answer, for text in pieces. What comes out does not depend on how the text is cut, but for where text of
+ * one kind is cut. What is no call is content, byte for byte; white space between calls, and between a call and an end of
+ * the content, is part of the syntax. At most 1 MiB of text is held. Not thread-safe.
  * @return TD_EINVAL for an unknown format, or two that do not go together; TD_ENOMEM.
  */
 TD_NODISCARD td_status td_answer_parser_new(const td_answer_parser_options *o, td_answer_parser **out, td_error *err);
@@ -266,7 +267,8 @@ TD_NODISCARD td_status td_grammar_compile(td_grammar_kind kind, const char *sour
 td_grammar            *td_grammar_hold(td_grammar *g);    /* one reference more; returns g */
 void                   td_grammar_release(td_grammar *g); /* g may be NULL */
 
-/** A sentence that names the parts of a JSON Schema that the grammar does not follow; the grammar's. NULL: there are none. */
+/** A sentence that names the parts of a JSON Schema that the grammar does not follow; the grammar's. NULL: there are
+ * none. */
 const char *td_grammar_warning(const td_grammar *g);
 
 /**
@@ -432,8 +434,8 @@ TD_NODISCARD td_status td_engine_open(const td_engine_options *o, td_engine **ou
 
 /**
  * Check what td_engine_open would read, without threads, cards or weights: the options, config.json, the names, types and
- * shapes of all weights, the tokenizer and the chat template. Whether memory is enough is not looked at. Takes less than a second
- * for most models.
+ * shapes of all weights, the tokenizer and the chat template. Whether memory is enough is not looked at. Takes less than a
+ * second for most models.
  * @return the statuses of td_engine_open.
  */
 TD_NODISCARD td_status td_engine_check(const td_engine_options *o, td_error *err);
@@ -493,7 +495,8 @@ typedef struct {
     uint64_t busy_ns;           /* time of its operations, without waits */
 } td_tier_work;
 
-/** Routed experts that pass through the device's memory in steps with many prompt rows (docs/residency.md), since the start. */
+/** Routed experts that pass through the device's memory in steps with many prompt rows (docs/residency.md), since the
+ * start. */
 typedef struct {
     uint64_t steps;           /* that ended well */
     uint64_t uploads, failed; /* copies of an expert to the device that have ended */
@@ -505,8 +508,8 @@ typedef struct {
 
 /** Routed experts that move between host and device (docs/residency.md), since the start. */
 typedef struct {
-    /** (token, expert) pairs of steps that ended well: computed on the device, of a resident expert; of a streamed one; on the
-     * CPU. */
+    /** (token, expert) pairs of steps that ended well: computed on the device, of a resident expert; of a streamed one; on
+     * the CPU. */
     uint64_t         hits, streamed, misses;
     uint64_t         uploads, failed;         /* copies of an expert to the device that have ended */
     uint64_t         upload_bytes, upload_ns; /* the time is that of reads too */

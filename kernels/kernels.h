@@ -1,7 +1,7 @@
 /*
  * The kernels of one instruction set, as a table, and the choice of the table: once, by what the processor can do and what
- * TD_CPU_MASK leaves of it (core/machine/cpu.h). Everything that a wide vector is good for goes through here; docs/kernels.md tells
- * how to add an instruction set.
+ * TD_CPU_MASK leaves of it (core/machine/cpu.h). Everything that a wide vector is good for goes through here;
+ * docs/kernels.md tells how to add an instruction set.
  *
  * A table is whole: where an instruction set has nothing better for some work, its table names the kernel of a lesser set.
  * Every build has the scalar table, which is plain C, the reference of all others, and enough to run.

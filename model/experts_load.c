@@ -190,8 +190,8 @@ static td_status pack_views(layer_source *src, td_experts *x, const td_experts_c
     return st;
 }
 
-/* Whether reading an expert's matrix copies it, because it is rotated or lies transposed in a tensor of all experts. Copies of all
- * experts would be as large as the layer, so each is made when it is packed. */
+/* Whether reading an expert's matrix copies it, because it is rotated or lies transposed in a tensor of all experts. Copies
+ * of all experts would be as large as the layer, so each is made when it is packed. */
 static bool copied_as_read(const td_checkpoint *ck, const td_model_config *c, uint32_t layer) {
     td_tensor_spec              spec;
     const td_safetensors_entry *plain;

@@ -326,8 +326,8 @@ static void add_device_experts(td_layer *l, td_experts_desc e) {
     td_describe_block(st->d, (td_block_desc){.kind = TD_BLOCK_EXPERTS, .experts = e});
 }
 
-/* Experts that are resident on the device, of each row's choices first to end - 1, while the CPU computes the others. Of several
- * cards each computes those in its slots, and their parts are added, before the CPU is waited for. */
+/* Experts that are resident on the device, of each row's choices first to end - 1, while the CPU computes the others. Of
+ * several cards each computes those in its slots, and their parts are added, before the CPU is waited for. */
 static void add_resident(const td_layer *l, uint32_t first, uint32_t end, int32_t *sums) {
     const td_layer_state  *st = l->state;
     const td_program_spec *s = st->d->s;

@@ -2,10 +2,10 @@
  * What a family's layer says, one line an operation, in the order of the paper.
  *
  * x is the residual stream; h, a and m are what the verbs before left behind. A verb is given a block's members (npu/npu.h)
- * that are the family's to say: weights, and what is special about them. It fills in what is the engine's: the sizes of
- * this card's part, the buffers, the KV cache. Where several cards share a layer it adds the sum over them, and where the
- * experts are on the CPU the hand-over to them. In a model of several residual streams, which mix and spread_mix make, x += y
- * means that the streams take y, each its share, and a mixture of the others (td_spread_desc).
+ * that are the family's to say: weights, and what is special about them. It fills in what is the engine's: the sizes of this
+ * card's part, the buffers, the KV cache. Where several cards share a layer it adds the sum over them, and where the experts
+ * are on the CPU the hand-over to them. In a model of several residual streams, which mix and spread_mix make, x += y means
+ * that the streams take y, each its share, and a mixture of the others (td_spread_desc).
  *
  * Keep this header narrow: a family knows nothing of buffers, cards, or how passes are run.
  */

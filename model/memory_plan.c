@@ -44,8 +44,8 @@ static bool others_have_much(const td_memory_plan_input *in) {
     return in->taken_bytes > in->available_bytes / 8 && in->taken_bytes > (uint64_t)1 << 30;
 }
 
-/* Up to what max_running sequences of context_length take. Slots for experts get a share: half of the room, if the other half
- * holds one such sequence. */
+/* Up to what max_running sequences of context_length take. Slots for experts get a share: half of the room, if the other
+ * half holds one such sequence. */
 static uint64_t useful_pages(const td_memory_plan_input *in, uint64_t fit) {
     const uint64_t longest = in->context_length / TD_KV_PAGE + 1, useful = in->max_running * longest;
     if (in->slot_bytes && fit / 2 >= longest) fit /= 2;

@@ -4,9 +4,9 @@
  *   td_engine_options --td_engine_resolve--> td_model_spec --td_model_open--> the settled spec of the model
  *
  * Options of the API have defaults, names and limits; td_engine_resolve (engine/engine_options.h) resolves them to a spec.
- * td_model_open copies the spec once, and settles in the copy what only the checkpoint and the device can tell. Experts, bridge
- * and cards then read that copy through const pointers: an option is added to the API, here (or to td_experts_config, if the
- * expert tier needs it), and where it is used.
+ * td_model_open copies the spec once, and settles in the copy what only the checkpoint and the device can tell. Experts,
+ * bridge and cards then read that copy through const pointers: an option is added to the API, here (or to td_experts_config,
+ * if the expert tier needs it), and where it is used.
  */
 #ifndef TD_MODEL_MODEL_SPEC_H
 #define TD_MODEL_MODEL_SPEC_H

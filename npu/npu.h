@@ -1,8 +1,8 @@
 /*
  * The device tier: attention, router, norms, embeddings, dense and shared MLPs, head.
  *
- * DESIGN. A *backend* is the code for one kind of hardware: a folder of npu/, which defines one value (td_backend, at the end
- * of this file). A *device* is something that a backend has opened, and a *card* is one opened device where several work
+ * DESIGN. A *backend* is the code for one kind of hardware: a folder of npu/, which defines one value (td_backend, at the
+ * end of this file). A *device* is something that a backend has opened, and a *card* is one opened device where several work
  * together. A device is a table of functions (td_npu_ops). The upper layers prepare *layer blocks* once: weights, shapes and
  * the buffers that a block reads and writes are bound then. They enqueue the blocks on a stream for every step. A backend
  * chooses what a block is made of, and how a weight lies in memory. Work on one stream runs in order.
@@ -97,7 +97,8 @@ typedef struct {
     bool        measure;        /* the faster form depends on the machine and has to be measured (npu/handover_time.h) */
     bool        experts;        /* it has TD_BLOCK_EXPERTS */
     bool        resident;       /* it has TD_BLOCK_RESIDENT and TD_BLOCK_JOIN, and its routers know slot_of */
-    /** A norm gives its rows in f32, too (td_norm_desc.out_f32), and a router reads those. False: both fields are ignored. */
+    /** A norm gives its rows in f32, too (td_norm_desc.out_f32), and a router reads those. False: both fields are
+     * ignored. */
     bool norm_f32;
     /** Rows beyond a step's counts are computed like the others. So each cache needs pages for their keys and values, behind
      * the pages of sequences (td_mla_desc.kv_spare_pages). */
@@ -126,8 +127,9 @@ typedef struct {
     const uint32_t *block_table; /* [max_seq, block_stride] pages of each sequence in order */
     const uint32_t *out_row;     /* [max_out] rows whose logits are wanted (head only) */
 
-    /* Slots of recurrent layers' caches; NULL if the model has no such layers. What is between a state's border and the first row lies in the open block. Of two
-     * parts of a sequence in a step, the second has the state_out of the first as its state_in if a block ends in the first. */
+    /* Slots of recurrent layers' caches; NULL if the model has no such layers. What is between a state's border and the
+     * first row lies in the open block. Of two parts of a sequence in a step, the second has the state_out of the first as
+     * its state_in if a block ends in the first. */
     const uint32_t *state_in;   /* [max_seq] the state that the rows begin from, or TD_STATE_NONE */
     const uint32_t *state_out;  /* [max_seq] where the state goes if a block ends in the rows: state_in or another */
     const uint32_t *state_open; /* [max_seq] the sequence's open block */
@@ -155,7 +157,8 @@ typedef enum {
     TD_WEIGHT_W8A8, /* linear [n, k]: int8 + one f32 scale per output row; activations quantised per token */
     TD_WEIGHT_BF16, /* linear [n, k]: bf16, f32 arithmetic */
     TD_WEIGHT_F32,  /* linear or vector, kept in f32 (norms, router, biases, rope tables) */
-    /** linear [n, k]: int4 codes in groups, as a checkpoint has them (kernels/product/tile_gemm.h); activations as of W8A8 */
+    /** linear [n, k]: int4 codes in groups, as a checkpoint has them (kernels/product/tile_gemm.h); activations as of
+     * W8A8 */
     TD_WEIGHT_INT4G,
     TD_WEIGHT_FP4G, /* the same with codes of e2m1 */
 } td_weight_format;
@@ -206,8 +209,8 @@ typedef struct {
 } td_norm_desc;
 
 /**
- * Hyper-connections (arXiv 2409.19606; with a doubly stochastic comb arXiv 2512.24880): a token has S residual streams X_i, and a
- * sublayer reads a mixture of them. Per token, in f32, with X the streams side by side:
+ * Hyper-connections (arXiv 2409.19606; with a doubly stochastic comb arXiv 2512.24880): a token has S residual streams X_i,
+ * and a sublayer reads a mixture of them. Per token, in f32, with X the streams side by side:
  *   [p S | q S | C S*S] = fn X / sqrt(mean(X^2) + eps)
  *   pre   = sigmoid(p * scale[0] + base) + mix_eps
  *   post  = 2 * sigmoid(q * scale[1] + base)
@@ -235,7 +238,8 @@ static inline size_t td_mix_rows(const td_mix_desc *m) {
     return m->streams * (m->is_last ? 1 : 2 + (size_t)m->streams);
 }
 
-/** Behind the sublayer: X_j = post_j (add[0] + add[1] + add[2]) + sum over i of comb_ij X_i, in f32. NULL entries are left out. */
+/** Behind the sublayer: X_j = post_j (add[0] + add[1] + add[2]) + sum over i of comb_ij X_i, in f32. NULL entries are left
+ * out. */
 typedef struct {
     uint32_t     hidden, streams;
     void        *x;    /* [max_tok, S*hidden] */
@@ -268,8 +272,8 @@ typedef struct {
     const td_npu_weight *rope;                /* [max_pos, rope_dim] F32: cos half | sin half, scaled */
     void                *kv_latent, *kv_rope; /* this layer's cache: pages of kv_page_bytes of latents and of rope parts */
     uint32_t             kv_pages;            /* of them: what sequences may have */
-    /** Pages behind those, for rows beyond the counts: as many as a bucket has of such rows at most. 0 where the device's caps
-     * do not want them. */
+    /** Pages behind those, for rows beyond the counts: as many as a bucket has of such rows at most. 0 where the device's
+     * caps do not want them. */
     uint32_t    kv_spare_pages;
     const void *in;    /* [max_tok, hidden]; not read where in_i8 is given */
     void       *out;   /* [max_tok, hidden] */
@@ -321,8 +325,8 @@ static inline uint32_t td_gqa_rope_dim(const td_gqa_desc *g) {
  *   S       = exp(g) S;  S = S + k (beta * (v - S^T k))^T;  o = S^T q        S [key_dim, value_dim], zeros at first
  *   out     = W_o (o / sqrt(mean(o^2) + eps) * norm * silu(z x))
  *
- * Tokens are computed in blocks of TD_STATE_BLOCK, at positions that are multiples of it. S is that at a block's beginning b;
- * the rows since then, the open block, are kept as rows. With G_t = g_b + ... + g_t:
+ * Tokens are computed in blocks of TD_STATE_BLOCK, at positions that are multiples of it. S is that at a block's beginning
+ * b; the rows since then, the open block, are kept as rows. With G_t = g_b + ... + g_t:
  *   v'_t = beta_t * (v_t - exp(G_t) S^T k_t - sum over b <= s < t of exp(G_t - G_s) (k_t . k_s) v'_s)
  *   o_t  = exp(G_t) S^T q_t + sum over b <= s <= t of exp(G_t - G_s) (q_t . k_s) v'_s
  *   S    = exp(G_e) S + sum over b <= s <= e of exp(G_e - G_s) k_s v'_s^T   behind the block's last row e
@@ -380,12 +384,13 @@ typedef struct {
 } td_compressor;
 
 /**
- * DeepSeek-V4's attention, from the normed input to the output projection. One key-value head of `dim` values, whose keys are its
- * values. Rope turns pairs that lie side by side among the last rope_dim values of a row.
+ * DeepSeek-V4's attention, from the normed input to the output projection. One key-value head of `dim` values, whose keys
+ * are its values. Rope turns pairs that lie side by side among the last rope_dim values of a row.
  *   r = norm(q_a x);  q = rope(q_b r / rms of each head);  k = rope(norm(kv x))
  *   o = the sum over keys of softmax(q . key * dim^-0.5, with a sink for each head) key;  o = rope back of o
  *   out = o_b [o_a_g o_g], o_g the heads of group g and o_a_g its rows of o_a
- * The row at position p meets the keys of positions p - window + 1 .. p, and with a ratio compressed rows that end at or before p:
+ * The row at position p meets the keys of positions p - window + 1 .. p, and with a ratio compressed rows that end at or
+ * before p:
  *   row w stands for tokens w * ratio ..; per channel it is the sum of softmax(gate x_j + ape_j) kv x_j over these tokens, then
  *   norm, then rope at position w * ratio
  *   with overlap (ratio 4) kv and gate have two halves: the sum goes over the first halves of the run of tokens before and over the
@@ -394,10 +399,10 @@ typedef struct {
  *   the lowest w. q_h = rope(index_q r), weights = index_weights x, and key_w are rows of a compressor of their own.
  *
  * Bits do not depend on how a sequence is cut, as those of td_delta_desc do not. A run of tokens that is longer than
- * TD_STATE_BLOCK is summed up block by block. A slot of states has what a run needs of the tokens before the block. With overlap
- * these are the first halves of the last `ratio` rows; else per channel the largest gate, the sum of weights and that of values. A
- * slot of open blocks has kv x and gate x of the block's rows. How states, open blocks and rows of a step belong together:
- * td_delta_desc.
+ * TD_STATE_BLOCK is summed up block by block. A slot of states has what a run needs of the tokens before the block. With
+ * overlap these are the first halves of the last `ratio` rows; else per channel the largest gate, the sum of weights and
+ * that of values. A slot of open blocks has kv x and gate x of the block's rows. How states, open blocks and rows of a step
+ * belong together: td_delta_desc.
  * Rows that may be taken back (drafts) are not allowed.
  */
 typedef struct {
@@ -490,8 +495,8 @@ typedef struct {
     const uint16_t *ids;     /* [max_tok, top_k] of a router: those of a row are distinct */
     const float    *weights; /* [max_tok, top_k] */
     void           *out;     /* [max_tok, hidden] */
-    /** The cards that share the experts, or NULL. Each has a part of every expert's `inter`, and gives a part of one sum. All
-     * use the same ids and weights: where their routers might differ, those of the first card. */
+    /** The cards that share the experts, or NULL. Each has a part of every expert's `inter`, and gives a part of one sum.
+     * All use the same ids and weights: where their routers might differ, those of the first card. */
     td_npu_group *group;
 } td_experts_desc;
 
@@ -499,10 +504,11 @@ typedef struct {
 #define TD_SLOT_ELSEWHERE (TD_NO_SLOT - 1) /* one of another card of a group */
 
 /**
- * Of the routed experts that row r chose, those with TD_ID_RESIDENT, which lie in slots of device memory as the CPU tier packs
- * them. sums[r] = their part of the exact sum (kernels/exact_sum.h) over the row's experts, of weights[r] * down_e(glu(gate_e(x),
- * up_e(x))), with the bits of the CPU tier. Which expert lies in which slot may change between two replays of a graph. Experts
- * elsewhere have no part in it. Where a marked expert has no slot, the run fails, or, on a card, the row's sums are NaNs.
+ * Of the routed experts that row r chose, those with TD_ID_RESIDENT, which lie in slots of device memory as the CPU tier
+ * packs them. sums[r] = their part of the exact sum (kernels/exact_sum.h) over the row's experts, of weights[r] *
+ * down_e(glu(gate_e(x), up_e(x))), with the bits of the CPU tier. Which expert lies in which slot may change between two
+ * replays of a graph. Experts elsewhere have no part in it. Where a marked expert has no slot, the run fails, or, on a card,
+ * the row's sums are NaNs.
  */
 typedef struct {
     uint32_t                hidden, inter, n_experts, top_k;
@@ -631,7 +637,8 @@ typedef struct {
     };
 } td_block_desc;
 
-/** Rows of a cache: keys or values of one head, MLA's latents, its rope parts; f32 of a recurrent layer; rows in act_dtype. */
+/** Rows of a cache: keys or values of one head, MLA's latents, its rope parts; f32 of a recurrent layer; rows in
+ * act_dtype. */
 typedef enum { TD_KV_HEAD, TD_KV_LATENT, TD_KV_ROPE, TD_KV_STATE, TD_KV_ROW } td_kv_rows;
 
 /* ---- the table ------------------------------------------------------------------------------- */
@@ -648,7 +655,8 @@ typedef enum {
     TD_BOUND_BF16, /* of bf16 products with f32 sums */
 } td_npu_bound;
 
-/** A word of pinned host memory: 0 silent, 1 rung. One side sets it to 1; the other waits for that, and sets it back to 0. */
+/** A word of pinned host memory: 0 silent, 1 rung. One side sets it to 1; the other waits for that, and sets it back to
+ * 0. */
 typedef _Atomic uint32_t td_bell;
 
 /** What the device has done since it was opened, and which block it computes now. */
@@ -691,7 +699,8 @@ struct td_npu_ops {
     /** Call fn(arg) on a host thread, in stream order; the stream goes on when it returns. fn may block, and must not call
      * the device. */
     TD_NODISCARD td_status (*host_call)(td_npu *d, td_npu_stream *s, td_host_fn fn, void *arg);
-    /** Ring in stream order. A thread that sees the bell rung (acquire) may read what the stream copied to the host before. */
+    /** Ring in stream order. A thread that sees the bell rung (acquire) may read what the stream copied to the host
+     * before. */
     TD_NODISCARD td_status (*bell_ring)(td_npu *d, td_npu_stream *s, td_bell *bell);
     /** Wait in stream order until the host has rung the bell (release), and silence it. */
     TD_NODISCARD td_status (*bell_wait)(td_npu *d, td_npu_stream *s, td_bell *bell);
@@ -705,7 +714,8 @@ struct td_npu_ops {
     TD_NODISCARD td_status (*graph_launch)(td_npu *d, td_npu_stream *s, td_npu_graph *g);
     void (*graph_destroy)(td_npu *d, td_npu_graph *g);
 
-    /* Several cards of one backend as one tensor-parallel device. These functions may be taken from the table of any card. */
+    /* Several cards of one backend as one tensor-parallel device. These functions may be taken from the table of any
+     * card. */
     /** Before the blocks that use the group. */
     TD_NODISCARD td_status (*group_create)(td_npu *const *cards, uint32_t n, td_npu_group **out, td_error *err);
     void (*group_destroy)(td_npu_group *g);
@@ -742,7 +752,8 @@ struct td_npu_ops {
     TD_NODISCARD td_status (*enqueue)(td_npu *d, td_npu_stream *s, td_npu_block *b, const td_step *step);
 
     /** Measure what the device can do at most, with work made for that. It takes some ms, in which the caller gives the card
-     * nothing else to do. @param per_s out. NULL: the device cannot measure; kernels/machine/roofline.h does it for the host. */
+     * nothing else to do. @param per_s out. NULL: the device cannot measure; kernels/machine/roofline.h does it for the
+     * host. */
     TD_NODISCARD td_status (*bound)(td_npu *d, td_npu_bound what, double *per_s, td_error *err);
 };
 

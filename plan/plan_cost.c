@@ -215,8 +215,8 @@ typedef struct {
     double experts, pairs;
 } chosen;
 
-/* The part of n_tok tokens' choices, top_k each, that is on the card. A prompt chooses nearly all experts, so its hits are the
- * share of them that is there, streamed ones included. */
+/* The part of n_tok tokens' choices, top_k each, that is on the card. A prompt chooses nearly all experts, so its hits are
+ * the share of them that is there, streamed ones included. */
 static chosen on_the_card(const pricing *p, double n_tok, double top_k) {
     const td_plan_model *m = p->model;
     const double         there = m->resident + p->streamed;

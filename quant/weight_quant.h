@@ -21,8 +21,8 @@ bool td_quantize_weight_i8(td_dtype dtype, const void *w, size_t n, size_t k, in
 bool td_quantize_weight_i4(td_dtype dtype, const void *w, size_t n, size_t k, int8_t *q, size_t q_stride, float *scale);
 
 /**
- * INT4 in groups along k: codes in [0, 15] with zeros of 8, scale = td_int4_scale rounded to scale_dtype, code = 8 + rint(w / scale)
- * limited to [0, 15]. A group of zeros, or of values too small for the type of the scale, has scale 0.
+ * INT4 in groups along k: codes in [0, 15] with zeros of 8, scale = td_int4_scale rounded to scale_dtype, code = 8 + rint(w
+ * / scale) limited to [0, 15]. A group of zeros, or of values too small for the type of the scale, has scale 0.
  * @param size  weights of a group; the last one of a row may be shorter.
  * @param q     [n, q_stride]; beyond k codes are 8.
  * @param scale [n, q_stride / size], groups beyond k 0.
@@ -46,8 +46,8 @@ float td_amax(td_dtype dtype, const void *x, size_t n);
 float td_fp4_factor(float amax);
 
 /**
- * FP4 in groups along k: weight = e2m1 code * scale * factor (core/math/small_float.h), codes by rounding weight / (scale * factor) to nearest, ties
- * to even, limited to [-6, 6]. amax is that of the group.
+ * FP4 in groups along k: weight = e2m1 code * scale * factor (core/math/small_float.h), codes by rounding weight / (scale *
+ * factor) to nearest, ties to even, limited to [-6, 6]. amax is that of the group.
  *   F8_E8M0  scale = 2^(floor(log2(amax)) - 2), at least 2^-127 (OCP Microscaling Formats 1.0, section 6.3); factor is 1
  *   F8_E4M3  scale = amax / 6 / factor, rounded to e4m3 (NVFP4)
  * @param q     [n, q_stride] codes in [0, 15]; beyond k they are 0.

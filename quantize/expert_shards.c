@@ -1,6 +1,6 @@
 /*
- * The routed experts for other engines: a safetensors shard per MoE layer with compressed-tensors' tensors, made from the layer's packed file,
- * which then goes. Codes and scales are those of the packed file.
+ * The routed experts for other engines: a safetensors shard per MoE layer with compressed-tensors' tensors, made from the
+ * layer's packed file, which then goes. Codes and scales are those of the packed file.
  *
  *   int4, int4-gN   X.weight_packed I32 [n, ceil(k / 8)], code + 8 of column 8 j + i in bits 4 i .. 4 i + 3 of word j, 0 beyond k;
  *                   X.weight_scale [n, 1] F32, or [n, k / N] BF16; X.weight_shape I64 {n, k}

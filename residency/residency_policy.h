@@ -3,18 +3,18 @@
  * swaps: this expert in, that one out. Nothing here moves a byte, waits, or looks at a clock: the same calls give the same
  * swaps.
  *
- * Every MoE layer has the same number of slots, each for one of its experts. An expert is absent, loading or resident; a slot
- * is taken from the swap on that gives it to an expert, until a later swap gives it to another.
+ * Every MoE layer has the same number of slots, each for one of its experts. An expert is absent, loading or resident; a
+ * slot is taken from the swap on that gives it to an expert, until a later swap gives it to another.
  *
- * DESIGN. Each expert has a count of its uses, in which a use from n tokens ago weighs 2^(-n / TD_RESIDENCY_HALF_LIFE):
- * LRFU (Lee et al., IEEE Transactions on Computers 50(12), 2001). Such a count is also how often the expert will be used in
- * the next TD_RESIDENCY_HALF_LIFE / ln 2 tokens, if it goes on like that. So a swap pays if the count of the expert that comes
+ * DESIGN. Each expert has a count of its uses, in which a use from n tokens ago weighs 2^(-n / TD_RESIDENCY_HALF_LIFE): LRFU
+ * (Lee et al., IEEE Transactions on Computers 50(12), 2001). Such a count is also how often the expert will be used in the
+ * next TD_RESIDENCY_HALF_LIFE / ln 2 tokens, if it goes on like that. So a swap pays if the count of the expert that comes
  * exceeds that of the one that goes by what an upload costs, in uses. An empty slot goes to the best absent expert that was
  * used at all. Layers do not share slots: that would win up to 1.2 points of hits (docs/residency.md) and need slots of one
  * size. No call loops over all experts for each token: instead of old uses losing weight, new ones gain it.
  *
- * A prompt has many more tokens than are decoded at its side, and would push out what decoding needs. Of a prompt's rows in a
- * step the last TD_RESIDENCY_PROMPT_ROWS count, as much as decoded ones: what comes next is most like them.
+ * A prompt has many more tokens than are decoded at its side, and would push out what decoding needs. Of a prompt's rows in
+ * a step the last TD_RESIDENCY_PROMPT_ROWS count, as much as decoded ones: what comes next is most like them.
  *
  * A policy belongs to one thread at a time.
  */
@@ -28,7 +28,8 @@
 #define TD_RESIDENCY_HALF_LIFE 24 /* tokens */
 /** Of each prompt and step. As many as a half-life: so they weigh as much as all tokens before them. */
 #define TD_RESIDENCY_PROMPT_ROWS TD_RESIDENCY_HALF_LIFE
-/** An upload reads an expert from the host's memory once, as a use on the CPU does: where that memory binds, it costs a use. */
+/** An upload reads an expert from the host's memory once, as a use on the CPU does: where that memory binds, it costs a
+ * use. */
 #define TD_RESIDENCY_UPLOAD_COST 1.0F
 
 #define TD_RESIDENCY_NO_EXPERT UINT16_MAX
@@ -76,8 +77,8 @@ void                   td_residency_policy_close(td_residency_policy *p); /* NUL
 
 /**
  * A new step begins: what rows of the last one chose may go. Who asks for swaps right after it, before anything is counted,
- * finds them while prompts are computed too. A chunk of a prompt chooses nearly all experts, and none of those goes in its own
- * step.
+ * finds them while prompts are computed too. A chunk of a prompt chooses nearly all experts, and none of those goes in its
+ * own step.
  */
 void td_residency_policy_begin_step(td_residency_policy *p);
 
@@ -98,11 +99,12 @@ void td_residency_policy_count(td_residency_policy *p, uint32_t layer, uint32_t 
  */
 bool td_residency_policy_next(td_residency_policy *p, td_residency_swap *out);
 
-/** An upload that td_residency_policy_next began has ended: the expert is resident, or, if it failed, absent as if never used. */
+/** An upload that td_residency_policy_next began has ended: the expert is resident, or, if it failed, absent as if never
+ * used. */
 void td_residency_policy_end_upload(td_residency_policy *p, uint32_t layer, uint16_t expert, bool failed);
 
-/** The expert that a swap lets go, with goes_later, has left. Or it cannot: then it stays for good, and the one that should have
- * come is absent again, with no upload to end. */
+/** The expert that a swap lets go, with goes_later, has left. Or it cannot: then it stays for good, and the one that should
+ * have come is absent again, with no upload to end. */
 void td_residency_policy_end_leave(td_residency_policy *p, const td_residency_swap *s, bool stays);
 
 /** Before the first step: an absent expert is resident, in a slot that was empty. */

@@ -251,7 +251,8 @@ static uint32_t fills_of_pass(const td_resident_experts *r) {
 }
 
 /* Whether another swap may begin: few are open, and they have not had more than their share of the time, unless slots are
- * empty. With drop these are few, as each swap's expert takes host memory. Chaos would be another one each time by a share. */
+ * empty. With drop these are few, as each swap's expert takes host memory. Chaos would be another one each time by a
+ * share. */
 static bool may_begin(const td_resident_experts *r) {
     if (r->s.chaos_seed) return r->n_open < TD_UPLOADS_OPEN;
     if (has_empty_slot(r)) return r->n_open < (r->s.drop ? TD_UPLOADS_OPEN : fills_of_pass(r));

@@ -2,14 +2,15 @@
  * The routed experts that lie in a device's memory: their slots, the table that says which expert lies in which, and the
  * uploads that change it while a model decodes.
  *
- * DESIGN. Every MoE layer has n_slots slots, and the table has a row [n_experts] u16 for it, in pinned memory and on the device.
- * A pass copies the table to the device first, in stream order. So a captured pass reads the table of its own launch. The host
- * changes the pinned table between passes alone, when nothing is under way that reads it:
+ * DESIGN. Every MoE layer has n_slots slots, and the table has a row [n_experts] u16 for it, in pinned memory and on the
+ * device. A pass copies the table to the device first, in stream order. So a captured pass reads the table of its own
+ * launch. The host changes the pinned table between passes alone, when nothing is under way that reads it:
  *   begin_pass   uploads that have ended enter the table; the policy's swaps begin: the expert that goes leaves the table, and its
  *                slot is free at once, as no pass is under way
  *   the pass     reads slots that are in the table; the uploads' thread writes slots that are not
  *   end_pass     the policy is told what the pass chose
- * So there are no events between streams: an upload has ended when its stream was synchronised, on the host, before the launch.
+ * So there are no events between streams: an upload has ended when its stream was synchronised, on the host, before the
+ * launch.
  *
  *   absent --swap--> loading --copied, next begin_pass--> resident --swap of another--> absent
  *
@@ -20,12 +21,13 @@
  *   drop   the memory of that one
  * Where the file cannot be read, or has other bytes, the expert that should go stays on the device for good.
  *
- * Uploads go one after another through a pinned buffer of an expert's size. At most TD_UPLOADS_OPEN swaps are open, and they may
- * take TD_UPLOADS_SHARE of the time. While slots are empty, more may be open: as many as TD_FILLS_SHARE of the time of the pass before
- * suffices for. So what one chunk of a prompt chose is resident for the chunk after the next.
+ * Uploads go one after another through a pinned buffer of an expert's size. At most TD_UPLOADS_OPEN swaps are open, and they
+ * may take TD_UPLOADS_SHARE of the time. While slots are empty, more may be open: as many as TD_FILLS_SHARE of the time of
+ * the pass before suffices for. So what one chunk of a prompt chose is resident for the chunk after the next.
  *
- * Several cards share a layer's slots: slot number s is one of card s % n_cards. Each card has a table of its own, in which the
- * experts of other cards are TD_SLOT_ELSEWHERE. So all routers mark the same ids, and each card computes its own experts.
+ * Several cards share a layer's slots: slot number s is one of card s % n_cards. Each card has a table of its own, in which
+ * the experts of other cards are TD_SLOT_ELSEWHERE. So all routers mark the same ids, and each card computes its own
+ * experts.
  */
 #ifndef TD_RESIDENCY_RESIDENT_EXPERTS_H
 #define TD_RESIDENCY_RESIDENT_EXPERTS_H
@@ -54,8 +56,8 @@ typedef struct {
 
 typedef struct td_resident_experts td_resident_experts;
 
-/** What td_resident_open takes of a card's memory: of each of its slots, for all layers; those of streamed experts; the table. And
- * of pinned memory, for each card. */
+/** What td_resident_open takes of a card's memory: of each of its slots, for all layers; those of streamed experts; the
+ * table. And of pinned memory, for each card. */
 uint64_t td_resident_slot_bytes(const td_resident_spec *s);
 uint64_t td_resident_stream_bytes(const td_resident_spec *s);
 uint64_t td_resident_table_bytes(const td_resident_spec *s);
@@ -64,8 +66,8 @@ uint64_t td_resident_pinned_bytes(const td_resident_spec *s);
 uint64_t td_resident_saved_bytes(const td_resident_spec *s);
 uint64_t td_resident_doubled_bytes(const td_resident_spec *s);
 
-/** No expert is resident. @param s copied. @return TD_ENOMEM, TD_EINVAL for n_slots out of range, TD_ENOTSUP for more slots than
- * the table can number, what the device returns. */
+/** No expert is resident. @param s copied. @return TD_ENOMEM, TD_EINVAL for n_slots out of range, TD_ENOTSUP for more slots
+ * than the table can number, what the device returns. */
 TD_NODISCARD td_status td_resident_open(const td_resident_spec *s, td_resident_experts **out, td_error *err);
 /** Waits for the upload that is under way. No pass may be. NULL is fine. */
 void td_resident_close(td_resident_experts *r);
@@ -76,13 +78,13 @@ TD_NODISCARD td_status td_resident_fill(td_resident_experts *r, uint32_t layer, 
 
 const td_resident_spec *td_resident_get_spec(const td_resident_experts *r);
 
-/** A card's memory of a layer: [n_slots / n_cards, packed.bytes], and the table's row. The slots of streamed experts are behind
- * those of the last layer. */
+/** A card's memory of a layer: [n_slots / n_cards, packed.bytes], and the table's row. The slots of streamed experts are
+ * behind those of the last layer. */
 const void     *td_resident_slots(const td_resident_experts *r, uint32_t card, uint32_t layer);
 const uint16_t *td_resident_slot_of(const td_resident_experts *r, uint32_t card, uint32_t layer);
 
-/** From begin_pass on, for the thread that launches: where the pass finds the layer's experts [n_experts], as in the first card's
- * table; and how much an expert was used of late, in uses. */
+/** From begin_pass on, for the thread that launches: where the pass finds the layer's experts [n_experts], as in the first
+ * card's table; and how much an expert was used of late, in uses. */
 const uint16_t *td_resident_placement(const td_resident_experts *r, uint32_t layer);
 float           td_resident_uses(const td_resident_experts *r, uint32_t layer, uint32_t expert);
 

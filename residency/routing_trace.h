@@ -4,8 +4,8 @@
  *   header  td_routing_header, 32 bytes, little endian
  *   ids     u16 [n_tok, n_layers, top_k]
  *
- * Tokens stand in the order of the text. `tandem trace-routing` writes such a file, `tandem bench residency` replays it. Every
- * byte read is checked: what is not exactly such a file is refused.
+ * Tokens stand in the order of the text. `tandem trace-routing` writes such a file, `tandem bench residency` replays it.
+ * Every byte read is checked: what is not exactly such a file is refused.
  */
 #ifndef TD_RESIDENCY_ROUTING_TRACE_H
 #define TD_RESIDENCY_ROUTING_TRACE_H

@@ -17,8 +17,8 @@
 /** Streaming has to take so little of the time without it: speeds are measured, and change. */
 #define TD_STREAM_GAIN 0.9
 
-/** Rows of an expert, on average, that a streamed step has at least. With fewer, most uploads would be of experts that hardly a
- * row chose; steps without prompts are such. */
+/** Rows of an expert, on average, that a streamed step has at least. With fewer, most uploads would be of experts that
+ * hardly a row chose; steps without prompts are such. */
 #define TD_STREAM_ROWS 8
 
 /** Seconds; all above 0. */

@@ -1,15 +1,17 @@
 /*
- * Experts that pass through the device's memory in a step with many rows of prompts, beside those that are resident: while the
- * device computes a layer, the next layers' experts are on their way. The CPU computes what is neither resident nor streamed.
+ * Experts that pass through the device's memory in a step with many rows of prompts, beside those that are resident: while
+ * the device computes a layer, the next layers' experts are on their way. The CPU computes what is neither resident nor
+ * streamed.
  *
- * DESIGN. A ring of slots lies behind the slots of the resident experts, and an expert in it is in its layer's row of the table
- * as a resident one is. So blocks and captures are those of resident experts, and only two operations are new in a streamed
- * pass, at each MoE layer:
+ * DESIGN. A ring of slots lies behind the slots of the resident experts, and an expert in it is in its layer's row of the
+ * table as a resident one is. So blocks and captures are those of resident experts, and only two operations are new in a
+ * streamed pass, at each MoE layer:
  *   take   before the router: wait until the layer's uploads have ended, and copy the layer's row of the table to the device
  *   leave  behind the resident experts: the layer's slots may be written again
- * A pass's uploads are a list, layer by layer, and each takes the next slot of the ring. The threads of the uploads, "lanes",
- * take them in turn; each has a stream and a pinned buffer, so copies to the buffers and over the link overlap. An upload waits
- * until the layer that had its slot has left. Both waits are bells: the device rings `left`, a lane rings `taken`.
+ * A pass's uploads are a list, layer by layer, and each takes the next slot of the ring. The threads of the uploads,
+ * "lanes", take them in turn; each has a stream and a pinned buffer, so copies to the buffers and over the link overlap. An
+ * upload waits until the layer that had its slot has left. Both waits are bells: the device rings `left`, a lane rings
+ * `taken`.
  *
  *   device   take 0 | layer 0, leave 0 | take 1 | layer 1, leave 1 | ...
  *   lanes    0 0 0 0 1 1 1 1 ... 2 2 2 2 (from leave 0 on) ...
@@ -17,8 +19,8 @@
  * In two halves the first half takes, and the last half leaves: layer n is taken before layer n - 1 has left. So a layer has
  * half of the ring at most, and no wait is for something behind it.
  *
- * The router marks what its row has, so both tiers see one choice. An upload that fails is not in the row: the CPU computes the
- * expert.
+ * The router marks what its row has, so both tiers see one choice. An upload that fails is not in the row: the CPU computes
+ * the expert.
  */
 #ifndef TD_RESIDENCY_STREAMED_EXPERTS_H
 #define TD_RESIDENCY_STREAMED_EXPERTS_H
@@ -46,8 +48,8 @@ void                   td_streamed_close(td_streamed_experts *s); /* no pass may
 TD_NODISCARD td_status td_streamed_enqueue_take(td_streamed_experts *s, uint32_t layer, td_npu_stream *stream);
 TD_NODISCARD td_status td_streamed_enqueue_leave(td_streamed_experts *s, uint32_t layer, td_npu_stream *stream);
 
-/** How many experts of a layer a pass of n_tok rows is to stream; 0: it is not to be a streamed pass. Before begin_pass, once
- * for each pass; on the thread that launches. */
+/** How many experts of a layer a pass of n_tok rows is to stream; 0: it is not to be a streamed pass. Before begin_pass,
+ * once for each pass; on the thread that launches. */
 uint32_t td_streamed_share(td_streamed_experts *s, uint32_t n_tok);
 
 /** Around a pass, behind td_resident_begin_pass and before td_resident_end_pass, on the same thread.

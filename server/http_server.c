@@ -63,7 +63,8 @@ static int listen_socket(const struct addrinfo *a) {
     return -1;
 }
 
-/* Find out where the server can be reached: its URL, and by whom. Others need a key, or somebody's word that they need none. */
+/* Find out where the server can be reached: its URL, and by whom. Others need a key, or somebody's word that they need
+ * none. */
 static td_status note_address(td_server *s, td_error *err) {
     struct sockaddr_storage at = {0};
     socklen_t               len = sizeof at;

@@ -8,8 +8,8 @@
  *
  *   BEFORE_ALL { … }                          what comes before the first case, and AFTER_ALL { … } behind the last one
  *
- * Cases add themselves, and run in the order of their lines; those of a header stand among the file's. The main of tests/td_test.c runs them; a program that has to do
- * more has a main of its own, which ends with tests_run.
+ * Cases add themselves, and run in the order of their lines; those of a header stand among the file's. The main of
+ * tests/td_test.c runs them; a program that has to do more has a main of its own, which ends with tests_run.
  */
 #ifndef TD_TESTS_TD_TEST_H
 #define TD_TESTS_TD_TEST_H

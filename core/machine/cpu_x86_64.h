@@ -15,8 +15,8 @@ typedef struct {
 td_cpuid td_cpuid_read(void);
 
 /**
- * TD_CPU_* bits (core/machine/cpu.h). Where there is AMX, asks the kernel for the tile registers; when it refuses, AMX is left out,
- * and a warning says so.
+ * TD_CPU_* bits (core/machine/cpu.h). Where there is AMX, asks the kernel for the tile registers; when it refuses, AMX is
+ * left out, and a warning says so.
  */
 uint32_t td_cpuid_features(const td_cpuid *id);
 

@@ -76,7 +76,8 @@ uint32_t td_request_state_next_part(td_request_state *r, td_state_slots *s, td_s
 /** The awaited draft was rejected: the state is what it was before the step. Nothing happens if none was awaited. */
 void td_request_state_take_back(td_request_state *r, td_state_slots *s);
 
-/** The step has succeeded, and an awaited draft was accepted. @param pages of the request, of which the first n_published are in the cache. */
+/** The step has succeeded, and an awaited draft was accepted. @param pages of the request, of which the first n_published
+ * are in the cache. */
 void td_request_state_commit(td_request_state *r, td_state_slots *s, td_snapshot_rule rule, const uint32_t *pages,
                              uint32_t n_published);
 

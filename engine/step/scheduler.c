@@ -168,7 +168,8 @@ static uint32_t common_pages(const td_scheduler *s, const td_request *r, const t
     return common;
 }
 
-/* A running request that is about to compute a page that r could share, beyond the r->n_pages that the cache has; or NULL. */
+/* A running request that is about to compute a page that r could share, beyond the r->n_pages that the cache has; or
+ * NULL. */
 static td_request *computes_for(const td_scheduler *s, const td_request *r) {
     size_t end = ((size_t)r->n_pages + 1) * TD_KV_PAGE;
     if (r->n_pages >= matchable_pages(s, r)) return NULL;
@@ -302,8 +303,8 @@ static void add_sequence(td_scheduler *s, td_request *r, uint32_t begin, uint32_
     }
 }
 
-/* Whether there is room for the draft behind the last token, and a page and a slot, and the request may have a token after the
- * draft. */
+/* Whether there is room for the draft behind the last token, and a page and a slot, and the request may have a token after
+ * the draft. */
 static bool may_draft(td_scheduler *s, td_request *r, uint32_t room) {
     if (r->draft == TD_NO_DRAFT || room < 1 || r->n_tokens + 1 >= r->n_prompt + r->max_tokens) return false;
     if (s->states && !td_request_state_can_draft(s->states, r->n_tokens)) return false;
@@ -393,7 +394,8 @@ static double limited_work(const td_scheduler *s, const td_request *first, bool 
     return s->config.max_step_s > 0 && ending > 0 ? fmin(most, fmax(least, 2 * ending)) : most;
 }
 
-/* Share out the step's prompt rows. @param room rows that are left of the chunk. @param streams as td_step_speed_fits has it. */
+/* Share out the step's prompt rows. @param room rows that are left of the chunk. @param streams as td_step_speed_fits has
+ * it. */
 static void share_rows(td_scheduler *s, uint32_t room, bool streams) {
     uint32_t first = 0;
     while (first < s->n_running && td_request_generates(s->running[first])) first++;
@@ -407,7 +409,8 @@ static void share_rows(td_scheduler *s, uint32_t room, bool streams) {
     give_in_order(s, &rest);
 }
 
-/* Whether the next n rows of r have a slot for their recurrent state. If not, r waits for a step in which others need none. */
+/* Whether the next n rows of r have a slot for their recurrent state. If not, r waits for a step in which others need
+ * none. */
 static bool has_slot(const td_scheduler *s, const td_request *r, uint32_t n) {
     return !s->states || td_request_state_can_step(&r->state, s->states, r->n_computed, r->n_computed + n);
 }

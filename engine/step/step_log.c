@@ -27,8 +27,8 @@ void td_log_end(const td_engine *e, const td_request *r, td_finish finish) {
             r->number, names[finish], r->n_prompt, r->n_told - r->n_prompt, td_now_s() - r->submit_s);
 }
 
-/* A line each chunk, however many steps it took. The time left is at the pace of this step: a little too short, because later
- * ones attend to more. */
+/* A line each chunk, however many steps it took. The time left is at the pace of this step: a little too short, because
+ * later ones attend to more. */
 void td_log_prefill(const td_engine *e, double seconds) {
     for (uint32_t i = 0; i < e->scheduler.n_entries; i++) {
         const td_step_entry *entry = &e->scheduler.entries[i];
@@ -73,8 +73,8 @@ static void tier_text(const char *tier, td_tier_rate rate, char *text, size_t si
                  100 * rate.bound_fraction);
 }
 
-/* ", 61.2 % of experts on the device, 12 uploads, 3 streamed steps, 9 read again": of the interval, the last two where there are
- * some; nothing if no experts move. */
+/* ", 61.2 % of experts on the device, 12 uploads, 3 streamed steps, 9 read again": of the interval, the last two where there
+ * are some; nothing if no experts move. */
 static void residency_text(const td_residency_counts *from, const td_residency_counts *to, char *text, size_t size) {
     const uint64_t hits = to->hits - from->hits + to->streamed - from->streamed, all = hits + to->misses - from->misses,
                    steps = to->stream.steps - from->stream.steps;

@@ -13,8 +13,8 @@
  * attention that costs more or less. From step to step rows and context change little, and so the estimate is right where it
  * is used. Steps of fewer than `least_rows` prompt rows do not tell it: their rows cost more.
  *
- * Fewer rows than `least_rows` would leave the experts' kernels far from their bound. So this is the least whatever it takes,
- * and what a step has before anything is measured. The clock is the caller's: the same times give the same rows.
+ * Fewer rows than `least_rows` would leave the experts' kernels far from their bound. So this is the least whatever it
+ * takes, and what a step has before anything is measured. The clock is the caller's: the same times give the same rows.
  */
 #ifndef TD_ENGINE_STEP_STEP_SPEED_H
 #define TD_ENGINE_STEP_STEP_SPEED_H

@@ -1,12 +1,14 @@
 /*
- * Attention in integers of 16 bits, one table per instruction set: what a quantised device computes scores and weighted values with.
+ * Attention in integers of 16 bits, one table per instruction set: what a quantised device computes scores and weighted
+ * values with.
  *
- * A row x becomes integers and a scale: x[i] ~ scale * q[i], with scale = |x| / 32767 (the Euclidean norm). By the inequality of Cauchy
- * and Schwarz every sum of products of two such rows, and every part of it, stays below 2^31: products are exact in int32 in any order.
- * Weights of values are scaled by what their products can sum to (softmax).
+ * A row x becomes integers and a scale: x[i] ~ scale * q[i], with scale = |x| / 32767 (the Euclidean norm). By the
+ * inequality of Cauchy and Schwarz every sum of products of two such rows, and every part of it, stays below 2^31: products
+ * are exact in int32 in any order. Weights of values are scaled by what their products can sum to (softmax).
  *
- * Sixteen query rows stand side by side in the lanes of a vector: scores are [keys][16], a softmax goes down the keys, and a row's
- * result depends on its own lane only. Given the same arguments all tables compute the same integers; floats may differ in the last bits.
+ * Sixteen query rows stand side by side in the lanes of a vector: scores are [keys][16], a softmax goes down the keys, and a
+ * row's result depends on its own lane only. Given the same arguments all tables compute the same integers; floats may
+ * differ in the last bits.
  */
 #ifndef TD_KERNELS_ATTENTION_ATTN16_H
 #define TD_KERNELS_ATTENTION_ATTN16_H

@@ -111,8 +111,8 @@ static void fade(float last, const float *sum, size_t n, float *x, float scale, 
 
 /* ---- products -------------------------------------------------------------------------------- */
 
-/* Rows i0 .. i0 + rows - 1: over what all of them meet, then one by one. rows, nv and tail are constants after inlining, here and
- * below; of a TAIL, nv is 1 vector of `last` lanes. */
+/* Rows i0 .. i0 + rows - 1: over what all of them meet, then one by one. rows, nv and tail are constants after inlining,
+ * here and below; of a TAIL, nv is 1 vector of `last` lanes. */
 TILE void lower_tile(const td_lower_args *l, size_t i0, size_t j, int rows, int nv, bool tail, size_t last) {
     const size_t common = l->keys + i0;
     const float *a = l->a + i0 * l->lda, *u = l->u + j;

@@ -57,8 +57,8 @@ typedef struct {
     /** out[i] = a * x[i] + b * y[i]; y NULL: without the second. */
     void (*mix)(float *out, float a, const float *x, float b, const float *y, size_t n);
 
-    /** td_float_math.gemm over f32 without `accumulate`, with its bits: for few rows, and for a b that is read from memory; rows
-     * of b, and the next b behind it, lie side by side. */
+    /** td_float_math.gemm over f32 without `accumulate`, with its bits: for few rows, and for a b that is read from memory;
+     * rows of b, and the next b behind it, lie side by side. */
     void (*few)(const td_fgemm_args *g);
 
     void (*lower)(const td_lower_args *l);

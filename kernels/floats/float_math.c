@@ -282,8 +282,8 @@ static void transpose(float *dst, size_t panel_stride, td_dtype dtype, const voi
 /* ---- value by value -------------------------------------------------------------------------- */
 
 /*
- * In vectors of 16 lanes that the compiler maps to the set. Multiply-adds are fused in exp only, and a tail is computed as a full vector
- * whose surplus lanes are dropped, so an element's bits depend on its own inputs only.
+ * In vectors of 16 lanes that the compiler maps to the set. Multiply-adds are fused in exp only, and a tail is computed as a
+ * full vector whose surplus lanes are dropped, so an element's bits depend on its own inputs only.
  */
 typedef float   v16 __attribute__((vector_size(64)));
 typedef int32_t v16i __attribute__((vector_size(64)));

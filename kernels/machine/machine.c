@@ -15,8 +15,8 @@
 #include <xxhash.h>
 
 /*
- * The library's own copy of XXH3 is compiled for SSE2 and prefetches 384 bytes ahead. Compiled here for wider vectors, and with blocks fetched
- * further ahead, it comes near the memory's speed.
+ * The library's own copy of XXH3 is compiled for SSE2 and prefetches 384 bytes ahead. Compiled here for wider vectors, and
+ * with blocks fetched further ahead, it comes near the memory's speed.
  */
 #define BLOCK_BYTES ((size_t)1024)
 #define AHEAD_BYTES ((size_t)8192)

@@ -1,4 +1,5 @@
-/* bf16 weights times f32 activations: acc = fma(w, x, acc) in the order of k, one chain per output. The kernels of all instruction sets. */
+/* bf16 weights times f32 activations: acc = fma(w, x, acc) in the order of k, one chain per output. The kernels of all
+ * instruction sets. */
 #include "kernels/vec/vec.h"
 
 #include "kernels/product/gemm_end.inc"

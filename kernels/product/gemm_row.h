@@ -1,5 +1,5 @@
-/* Rows of activations, made as products take them (td_gemm_row): f32 for bf16 weights; else int8 codes, for formats in groups
- * with the sums of their groups behind them. */
+/* Rows of activations, made as products take them (td_gemm_row): f32 for bf16 weights; else int8 codes, for formats in
+ * groups with the sums of their groups behind them. */
 #ifndef TD_KERNELS_PRODUCT_GEMM_ROW_H
 #define TD_KERNELS_PRODUCT_GEMM_ROW_H
 

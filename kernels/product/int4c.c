@@ -93,8 +93,8 @@ TD_TILE_KERNEL(int4c, "6x16", .mr = TD_YMM_ROWS_MAX);
 #elif TD_FOR_AVXVNNI || TD_FOR_AVX512VNNI
 
 /*
- * vpdpbusd: one load of codes feeds two of them per row of activations. One multiplies the low nibbles, the other whole bytes, low + 16 * high:
- * so the high nibbles need no instruction before the end.
+ * vpdpbusd: one load of codes feeds two of them per row of activations. One multiplies the low nibbles, the other whole
+ * bytes, low + 16 * high: so the high nibbles need no instruction before the end.
  */
 #include "kernels/product/gemm_end.inc"
 

@@ -67,7 +67,8 @@ TD_TILE_KERNEL(int4g, "6x16", .mr = TD_YMM_ROWS_MAX);
 
 #elif TD_FOR_AVXVNNI || TD_FOR_AVX512VNNI
 
-/* vpdpbusd: one load of codes feeds two of them per row. High nibbles stay where they are: their sums are 16 times too large, exactly. */
+/* vpdpbusd: one load of codes feeds two of them per row. High nibbles stay where they are: their sums are 16 times too
+ * large, exactly. */
 #define HALF LANES
 #if TD_FOR_AVXVNNI
 #define TILES td_int4g_16x4

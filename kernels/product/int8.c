@@ -276,8 +276,8 @@ VEC void tile(int32_t *out, const uint8_t *codes, size_t k4, const int8_t *rows_
 #endif
 
 #if TD_FOR_AVX2 || TD_FOR_AVXVNNI
-/* Two vectors of outputs times up to MR rows: dot(acc, w, x) adds four products of the dword lanes to acc[i], w a vector of codes made ready
- * once, by load_weights(at). */
+/* Two vectors of outputs times up to MR rows: dot(acc, w, x) adds four products of the dword lanes to acc[i], w a vector of
+ * codes made ready once, by load_weights(at). */
 VEC void tile(int32_t *out, const uint8_t *w, size_t k4, const int8_t *rows_x, size_t ldx, const int rows,
               const uint8_t *ahead, size_t step) {
     const int8_t *x[MR];

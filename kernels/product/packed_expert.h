@@ -1,9 +1,9 @@
 /*
- * A routed expert as the CPU tier packs it, and as a device keeps it in a slot: pieces, one of each shard of the expert store,
- * one behind the other. A piece has
+ * A routed expert as the CPU tier packs it, and as a device keeps it in a slot: pieces, one of each shard of the expert
+ * store, one behind the other. A piece has
  *   gate tile, up tile, gate tile, up tile, … | down tiles | the biases of these tiles, f32, in this order, if experts have biases
- * and is a multiple of TD_CACHE_LINE bytes. Gate and up are [inter, hidden], down is [hidden, inter]; a piece has consecutive
- * tiles of each, and the pieces follow each other in the order of their tiles.
+ * and is a multiple of TD_CACHE_LINE bytes. Gate and up are [inter, hidden], down is [hidden, inter]; a piece has
+ * consecutive tiles of each, and the pieces follow each other in the order of their tiles.
  */
 #ifndef TD_KERNELS_PRODUCT_PACKED_EXPERT_H
 #define TD_KERNELS_PRODUCT_PACKED_EXPERT_H
@@ -63,8 +63,8 @@ static inline size_t td_piece_bytes(const td_expert_sizes *s, const td_expert_pi
                    : td_piece_tile_at(s, p, TD_EXPERT_DOWN, p->n_down);
 }
 
-/** Where a tile begins, in bytes from the expert on. @param tile counts over all pieces. @param bias out: where the biases of
- * its rows begin, in experts that have some. */
+/** Where a tile begins, in bytes from the expert on. @param tile counts over all pieces. @param bias out: where the biases
+ * of its rows begin, in experts that have some. */
 static inline size_t td_packed_tile_at(const td_packed_expert *x, td_expert_matrix m, size_t tile, size_t *bias) {
     size_t                 at = 0;
     const td_expert_piece *p = x->piece;

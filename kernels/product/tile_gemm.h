@@ -107,8 +107,8 @@ struct td_tile_layout {
     const char *name;   /* "int4c_32x4", at most 15 characters: packed files tell it */
     uint16_t    nr, kr; /* output rows per tile, k padding */
     uint16_t    run;    /* k of a row that lie beside each other: 4 or 8; of bf16 1 */
-    /** What four bytes of codes are xored with when they are packed. int8c: the bytes, which were signed. int4c, int4g, fp4g:
-     * those of the high row, in [0, 15] before (int4c: code + 8). */
+    /** What four bytes of codes are xored with when they are packed. int8c: the bytes, which were signed. int4c, int4g,
+     * fp4g: those of the high row, in [0, 15] before (int4c: code + 8). */
     uint32_t flip;
     size_t (*tile_bytes)(size_t nr, size_t k, const td_gemm_groups *groups); /* multiple of 64 */
     void (*pack)(const td_tile_layout *l, void *tile, const td_gemm_weights *w, size_t k, const td_gemm_groups *groups);

@@ -18,7 +18,8 @@ extern const td_gemm_kernel td_int4g_scalar, td_int4g_avx2, td_int4g_avxvnni, td
 extern const td_gemm_kernel td_fp4g_scalar, td_fp4g_avx2, td_fp4g_avxvnni, td_fp4g_avx512vnni, td_fp4g_amx;
 extern const td_gemm_kernel td_bf16_scalar, td_bf16_avx2, td_bf16_avx512;
 
-/* The kernel of a format for the set that a file is compiled for: td_int4c_avx2, named "int4c_avx2_6x16". TILES is its layout. */
+/* The kernel of a format for the set that a file is compiled for: td_int4c_avx2, named "int4c_avx2_6x16". TILES is its
+ * layout. */
 #define TD_GEMM_KERNEL(format, tile, ...) \
     const td_gemm_kernel TD_OF_SET(format) = {.name = #format "_" TD_SET_NAME "_" tile, .tiles = &TILES, __VA_ARGS__}
 

@@ -1,5 +1,6 @@
 /*
- * The inner loop of products with codes of 4 bits on AVX2: up to 6 rows of activations times two vectors of 8 outputs, as text.
+ * The inner loop of products with codes of 4 bits on AVX2: up to 6 rows of activations times two vectors of 8 outputs, as
+ * text.
  *
  * vpmaddubsw multiplies 32 pairs of bytes. Its sums of two are added in int16 over a chunk of k, within which they cannot
  * overflow: 32 with codes in [0, 15] (8 * 15 * 127 * 2 = 30480), 16 with codes in [0, 32]. Then vpmaddwd widens them into
@@ -8,7 +9,8 @@
  * loop's work, which is worth their stores from TD_YMM_UNPACK_M rows on. Written out because gcc 12 keeps some sums of such
  * a loop in memory.
  *
- * ymm0 .. 11 are the sums in int16, row r's 2r and 2r + 1; ymm12 and 13 the codes of low and of high nibbles; ymm14 the broadcast.
+ * ymm0 .. 11 are the sums in int16, row r's 2r and 2r + 1; ymm12 and 13 the codes of low and of high nibbles; ymm14 the
+ * broadcast.
  */
 #ifndef TD_KERNELS_PRODUCT_YMM_ROWS_H
 #define TD_KERNELS_PRODUCT_YMM_ROWS_H

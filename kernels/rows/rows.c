@@ -10,7 +10,8 @@
 #include "kernels/vec/vec_exact.inc"
 #include "kernels/vec/vec_exp.inc"
 
-/* Set *scale, from the bits of the row's largest magnitude; return 1 / scale, or 0 for a row whose codes are all 0 (kernels/rows/row_quant.h). */
+/* Set *scale, from the bits of the row's largest magnitude; return 1 / scale, or 0 for a row whose codes are all 0
+ * (kernels/rows/row_quant.h). */
 static inline float row_inverse_scale(uint32_t amax_bits, float qmax, float *scale) {
     float amax;
     memcpy(&amax, &amax_bits, sizeof amax);

@@ -1,10 +1,10 @@
 /*
  * The tile instructions of AMX-INT8 that kernels use, by hand: compilers do not take tile loads for reads of memory. With
- * TD_AMX_EMULATED they are plain C on thread-local tiles, which checks what the processor would: so a kernel's logic can be tested on
- * machines without them (Intel SDM volume 2, "Intel AMX instruction set reference").
+ * TD_AMX_EMULATED they are plain C on thread-local tiles, which checks what the processor would: so a kernel's logic can be
+ * tested on machines without them (Intel SDM volume 2, "Intel AMX instruction set reference").
  *
- * A tile is up to 16 rows of up to 64 bytes; the numbers of tiles are constants, 0 .. 7. The kernel releases the tiles at its end, so
- * that the system has nothing to save.
+ * A tile is up to 16 rows of up to 64 bytes; the numbers of tiles are constants, 0 .. 7. The kernel releases the tiles at
+ * its end, so that the system has nothing to save.
  */
 #ifndef TD_KERNELS_VEC_AMX_H
 #define TD_KERNELS_VEC_AMX_H

@@ -1,10 +1,10 @@
 /*
  * The inner loop of integer products on AVX-512: up to 14 rows of activations times two vectors of weights, as text.
  *
- * Rows go two at a time, the second `stride` bytes behind the first. The first is broadcast by the multiplications themselves, the second
- * once for both: a broadcast of its own costs an instruction, an embedded one a load, and neither should be the narrow place. Four steps
- * share their counting. Written out because gcc 12 keeps some accumulators of such a loop in memory, and because instructions count
- * while the core's other hyperthread is busy.
+ * Rows go two at a time, the second `stride` bytes behind the first. The first is broadcast by the multiplications
+ * themselves, the second once for both: a broadcast of its own costs an instruction, an embedded one a load, and neither
+ * should be the narrow place. Four steps share their counting. Written out because gcc 12 keeps some accumulators of such a
+ * loop in memory, and because instructions count while the core's other hyperthread is busy.
  *
  * zmm0 .. 27 are the sums, row r's 2r and 2r + 1; zmm28 and 29 the weights, 30 the broadcast, 31 is the includer's.
  */

@@ -1,7 +1,7 @@
 /*
- * DeepSeek-V4: hyper-connections (arXiv 2512.24880), and attention over a window and compressed rows. Every ratio-4 layer chooses
- * among its compressed rows by an indexer, a ratio-128 layer attends to all. The experts of the first layers are those of a
- * token's entry in a table.
+ * DeepSeek-V4: hyper-connections (arXiv 2512.24880), and attention over a window and compressed rows. Every ratio-4 layer
+ * chooses among its compressed rows by an indexer, a ratio-128 layer attends to all. The experts of the first layers are
+ * those of a token's entry in a table.
  */
 #include <math.h>
 #include <string.h>
@@ -58,8 +58,8 @@ static void read_attention(td_config_reader *r, td_model_config *c) {
     read_ratios(r, c);
 }
 
-/* rope_theta as it is for layers with a window alone; the others have compress_rope_theta with rope_scaling, which does not scale
- * cosines and sines here. */
+/* rope_theta as it is for layers with a window alone; the others have compress_rope_theta with rope_scaling, which does not
+ * scale cosines and sines here. */
 static void read_rope(td_config_reader *r, td_model_config *c) {
     const json_t *nested = json_object_get(td_config_get(r, "rope_parameters"), "compress");
     if (nested)
@@ -173,8 +173,8 @@ void td_sparse_sizes_of(const td_model_config *c, uint32_t layer, td_sparse_desc
     out->eps = c->eps;
 }
 
-/* Rows of the window; of a layer with compressed rows also the state of the tokens that are not in one yet, the open block of
- * these, the compressed rows and the indexer's keys. */
+/* Rows of the window; of a layer with compressed rows also the state of the tokens that are not in one yet, the open block
+ * of these, the compressed rows and the indexer's keys. */
 static td_layer_caches caches(const td_model_config *c, uint32_t layer) {
     td_sparse_desc s = {0};
     td_sparse_sizes_of(c, layer, &s);

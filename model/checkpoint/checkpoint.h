@@ -62,9 +62,9 @@ typedef enum {
 /**
  * The weight of a role, ready for td_npu_ops.weight_create: of the expected shape, aligned, and with its rows in the model's
  * order (for a weight in codes, row_of says where they are). The fallback of td_tensor_spec is applied. A rotated model's
- * weights are decoded, in F32; so is a norm's gain that is stored less one. A replaced weight (td_checkpoint_replace) is given
- * as it is, whatever the form. out->data and out->coded are NULL (and TD_OK returned) when a model of this configuration has
- * no such weight.
+ * weights are decoded, in F32; so is a norm's gain that is stored less one. A replaced weight (td_checkpoint_replace) is
+ * given as it is, whatever the form. out->data and out->coded are NULL (and TD_OK returned) when a model of this
+ * configuration has no such weight.
  * @param scratch holds bytes that had to be made, permuted or realigned; views of files live until td_checkpoint_close.
  * @return TD_ENOTFOUND (missing tensor), TD_EFORMAT (shape, dtype), TD_ENOTSUP (a dtype that is not read), TD_EIO,
  * TD_ENOMEM.

@@ -49,8 +49,8 @@ const struct json_t *td_checkpoint_files_description(const td_checkpoint_files *
  */
 uint64_t td_checkpoint_files_hash(const td_checkpoint_files *f);
 
-/** What tells the files as they lie there from others, changed or replaced ones: the hash, and each one's size, time of change
- * and inode. Another for a copy of the folder. */
+/** What tells the files as they lie there from others, changed or replaced ones: the hash, and each one's size, time of
+ * change and inode. Another for a copy of the folder. */
 uint64_t td_checkpoint_files_stamp(const td_checkpoint_files *f);
 
 /** Told of bytes that were compared; with 0 before the first ones. */

@@ -54,8 +54,8 @@ const char *td_safetensors_metadata(const td_safetensors *f, const char *key);
 /** The header's bytes with its length word, and the whole file, for hashing. */
 const void *td_safetensors_bytes(const td_safetensors *f, size_t *header_bytes, size_t *file_bytes);
 
-/** The checksum of all its bytes (kernels/machine/checksum.h), never 0, by all threads of the pool, whose worker 0 the caller
- * is; NULL: by the caller alone. @return TD_ENOMEM. */
+/** The checksum of all its bytes (kernels/machine/checksum.h), never 0, by all threads of the pool, whose worker 0 the
+ * caller is; NULL: by the caller alone. @return TD_ENOMEM. */
 TD_NODISCARD td_status td_safetensors_checksum(const td_safetensors *f, td_pool *pool, uint64_t *out, td_error *err);
 
 /** A hash of seed and of what tells the file from one that was changed or put in its place: size, time of change, inode. */

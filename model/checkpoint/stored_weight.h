@@ -10,8 +10,8 @@
  *   weight_packed U8, weight_scale [, weight_global_scale]    MXFP4, NVFP4                    stored_fp4.c
  *   weight I8, scale                                          MXFP4 beside FP8                stored_fp4.c
  *
- * Tensors with the weights of all experts, plain, or as MXFP4 as gpt-oss has them, are in stored_stack.c. Shapes and types are
- * checked here, against the model's and quantization_config. Values (scales, zeros) are checked where they are read.
+ * Tensors with the weights of all experts, plain, or as MXFP4 as gpt-oss has them, are in stored_stack.c. Shapes and types
+ * are checked here, against the model's and quantization_config. Values (scales, zeros) are checked where they are read.
  */
 #ifndef TD_MODEL_CHECKPOINT_STORED_WEIGHT_H
 #define TD_MODEL_CHECKPOINT_STORED_WEIGHT_H

@@ -1,9 +1,9 @@
 /*
  * An Ascend card as the contract of npu/npu.h has it.
  *
- * DESIGN. The card is a td_card (npu/card/card.h), and most functions of its table are those of npu/card. It has a context of
- * its own: AscendCL knows a card by the calling thread's context (runtime 05). A stream has a host thread that fetches its
- * callbacks (runtime 12): a host call may block, so no two streams share one. The process has the libraries, and calls
+ * DESIGN. The card is a td_card (npu/card/card.h), and most functions of its table are those of npu/card. It has a context
+ * of its own: AscendCL knows a card by the calling thread's context (runtime 05). A stream has a host thread that fetches
+ * its callbacks (runtime 12): a host call may block, so no two streams share one. The process has the libraries, and calls
  * aclInit once.
  *
  * Hand-over. A host call is a blocking callback, in captures too. No documented operation of a 910B lets a stream wait for a
@@ -11,10 +11,10 @@
  * it, and the form that suits the card is host calls.
  *
  * Blocks. A block is a list of the vendor's operations; its kind (td_ascend_block_kind) checks a descriptor, lays its
- * weights out and launches the list (ascend_op.h). Shapes are those of the step's bucket, so what is launched while a
- * stream is captured serves every step of the bucket. Two things do not lie in the device's arrays as operations want them,
- * and are made of step->host before each launch (ascend_step.h). They are rows beyond the counts, which operations compute like
- * all others, and the lengths of sequences, which an attention takes from the host when it is prepared.
+ * weights out and launches the list (ascend_op.h). Shapes are those of the step's bucket, so what is launched while a stream
+ * is captured serves every step of the bucket. Two things do not lie in the device's arrays as operations want them, and are
+ * made of step->host before each launch (ascend_step.h). They are rows beyond the counts, which operations compute like all
+ * others, and the lengths of sequences, which an attention takes from the host when it is prepared.
  *
  *   ascend_device  the card: its failures, its memory    ascend_group   several cards: HCCL
  *   ascend_step    a step as operations want it: rows, pieces of sequences

@@ -6,8 +6,9 @@
  * slot is named twice.
  *
  * Attention takes lengths of sequences from the host. A cut divides the rows of a bucket into so many pieces, always the
- * same number. Pieces are runs of rows of one sequence, each with the keys that its last row sees, and runs of the rows beyond
- * the counts. So shapes never change, no piece is empty, and the pieces' rows are all rows. Pieces of a row each need no mask.
+ * same number. Pieces are runs of rows of one sequence, each with the keys that its last row sees, and runs of the rows
+ * beyond the counts. So shapes never change, no piece is empty, and the pieces' rows are all rows. Pieces of a row each need
+ * no mask.
  *
  * The arrays are copied to the device before a launch, only when they differ, and by a copy that the host waits for. The
  * contract allows it: nothing enqueued with the step is under way then. A copy in stream order that fails would leave what

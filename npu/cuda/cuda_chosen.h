@@ -1,5 +1,6 @@
-/* Rows of a step by the routed experts that they chose, on the card (experts.cu): for both blocks of experts. Rows go through in
- * runs, so that what lies between the launches does not grow with the prompts of a step; each run reads the weights anew. */
+/* Rows of a step by the routed experts that they chose, on the card (experts.cu): for both blocks of experts. Rows go
+ * through in runs, so that what lies between the launches does not grow with the prompts of a step; each run reads the
+ * weights anew. */
 #ifndef TD_NPU_CUDA_CUDA_CHOSEN_H
 #define TD_NPU_CUDA_CUDA_CHOSEN_H
 

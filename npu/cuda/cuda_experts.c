@@ -3,10 +3,10 @@
  *
  * DESIGN. The rows of a step are put in the order of their experts on the card (experts.cu). Products take a tile of one
  * expert's rows a block, with the expert's matrix from a table in device memory; and a row's results are added, times their
- * weights, to an exact sum. An expert's row and the sum have the CPU tier's bits (docs/determinism.md, "A routed expert on any
- * tier"): every operation is the CPU tier's. No length is the host's, so a graph serves every step of its bucket. With several
- * cards each has a stretch of every expert. All add parts of the same experts: the router's sums have the same bits on every
- * card, and so have the rows that it reads.
+ * weights, to an exact sum. An expert's row and the sum have the CPU tier's bits (docs/determinism.md, "A routed expert on
+ * any tier"): every operation is the CPU tier's. No length is the host's, so a graph serves every step of its bucket. With
+ * several cards each has a stretch of every expert. All add parts of the same experts: the router's sums have the same bits
+ * on every card, and so have the rows that it reads.
  */
 #include <stdlib.h>
 

@@ -1,15 +1,16 @@
 /*
- * Routed experts that lie in slots of the card's memory, packed as the CPU tier packs them, and the sum of both tiers' parts.
+ * Routed experts that lie in slots of the card's memory, packed as the CPU tier packs them, and the sum of both tiers'
+ * parts.
  *
- * DESIGN. As cuda_experts.c, over the choices that have TD_ID_RESIDENT alone. A product's blocks find an expert by its slot, and
- * a tile in it by a table of offsets that the block is made with: kernels/product/packed_expert.h knows where tiles lie. Which
- * expert lies in which slot is read on the card (packed.cuh), so a graph serves any placement. A row whose marked expert has no
- * slot gets a sum of NaNs, which its logits show.
+ * DESIGN. As cuda_experts.c, over the choices that have TD_ID_RESIDENT alone. A product's blocks find an expert by its slot,
+ * and a tile in it by a table of offsets that the block is made with: kernels/product/packed_expert.h knows where tiles lie.
+ * Which expert lies in which slot is read on the card (packed.cuh), so a graph serves any placement. A row whose marked
+ * expert has no slot gets a sum of NaNs, which its logits show.
  *
- * Why there is no second form. An upload could make the rows of cuda_weight.h, for the kernels of cuda_experts.c. Each upload
- * would be a pass over the expert's bytes, on the CPU or on the card, with room for a copy. Those rows have no int4 with a scale
- * a row, no bf16 and no biases. And products of few rows would gain nothing: they wait for bytes, which are as many in either
- * form.
+ * Why there is no second form. An upload could make the rows of cuda_weight.h, for the kernels of cuda_experts.c. Each
+ * upload would be a pass over the expert's bytes, on the CPU or on the card, with room for a copy. Those rows have no int4
+ * with a scale a row, no bf16 and no biases. And products of few rows would gain nothing: they wait for bytes, which are as
+ * many in either form.
  */
 #include <stdlib.h>
 

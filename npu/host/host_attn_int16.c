@@ -7,8 +7,8 @@
  * scores are the sum of two products, with the latents and with the rope parts.
  *
  * A set that multiplies bytes takes integers apart into planes. Those of what is multiplied more than once are kept, beside
- * the integers, which products of few rows take. They are those of query rows, of a head's W_UK and W_UV, and of the keys and
- * values of a tile that many rows attend to.
+ * the integers, which products of few rows take. They are those of query rows, of a head's W_UK and W_UV, and of the keys
+ * and values of a tile that many rows attend to.
  */
 
 #include "npu/host/host_attention.h"

@@ -1,4 +1,5 @@
-/* Rows of a chunk by the experts that they chose, and the exact sums of what the experts give: for both blocks of experts. */
+/* Rows of a chunk by the experts that they chose, and the exact sums of what the experts give: for both blocks of
+ * experts. */
 #ifndef TD_NPU_HOST_HOST_CHOSEN_H
 #define TD_NPU_HOST_HOST_CHOSEN_H
 

@@ -8,9 +8,9 @@
  *   recur    part x value head x panels of columns of values, pieces in order: v' and o, and the state where a block ends.
  *            Columns of v', o and S do not meet, so few heads make many items;
  *   finish   piece x key head: the norm of o; the last block's rows go to the open slot.
- * Only recur goes from block to block. It writes v' where the open slot has them, from block to block in the same place; what
- * else is in the slots is read by prepare and recur, and written by finish. Parts of one open slot go through the passes in
- * waves, one after the other.
+ * Only recur goes from block to block. It writes v' where the open slot has them, from block to block in the same place;
+ * what else is in the slots is read by prepare and recur, and written by finish. Parts of one open slot go through the
+ * passes in waves, one after the other.
  */
 #include <math.h>
 
@@ -86,7 +86,8 @@ static size_t panels_of(const td_delta_desc *m) {
     return (m->value_dim + PANEL - 1) / PANEL;
 }
 
-/* Of a key head in a state slot: S [r][panel of value_dim][key_dim][of panel], then the last inputs [conv_width - 1][conv]. */
+/* Of a key head in a state slot: S [r][panel of value_dim][key_dim][of panel], then the last inputs [conv_width -
+ * 1][conv]. */
 static float *state_of(const delta_job *j, uint32_t slot, size_t head) {
     return (float *)j->m->state + (slot * (size_t)j->m->key_heads + head) * td_delta_state_values(j->m);
 }
@@ -116,8 +117,8 @@ static float *input_row(const delta_job *j, size_t head, size_t row) {
     return j->qkv + (row * j->m->key_heads + head) * j->ld_head;
 }
 
-/* The convolution's input at a position of the part, at most conv_width - 1 before its first row. NULL: before the sequence's
- * beginning. */
+/* The convolution's input at a position of the part, at most conv_width - 1 before its first row. NULL: before the
+ * sequence's beginning. */
 static const float *input_at(const delta_job *j, const delta_part *p, size_t head, int64_t pos) {
     const int64_t border = p->of.pos - p->of.pos % BLOCK, kept = (int64_t)j->m->conv_width - 1;
     if (pos >= p->of.pos) return input_row(j, head, p->of.row + (size_t)(pos - p->of.pos));
@@ -364,7 +365,8 @@ static void finish_item(void *ctx, uint32_t item, const td_worker *worker) {
 
 /* ---- strips ---------------------------------------------------------------------------------- */
 
-/* Rows of a strip that begins at a row. It ends with the chunk, or where a block does in the sequence that goes on behind it. */
+/* Rows of a strip that begins at a row. It ends with the chunk, or where a block does in the sequence that goes on behind
+ * it. */
 static size_t strip_rows(const td_step_arrays *a, size_t first, size_t end, size_t most) {
     if (end - first <= most) return end - first;
     const size_t open = a->pos[first + most] % BLOCK; /* 0 also where a sequence begins */

@@ -1,6 +1,7 @@
 /*
  * Routed experts on the device. The rows of each expert are gathered, go through its MLP, and are added, times their
- * weights, to the exact sums of the step's rows (kernels/exact_sum.h). So a row has the bits that the CPU tier would give it.
+ * weights, to the exact sums of the step's rows (kernels/exact_sum.h). So a row has the bits that the CPU tier would give
+ * it.
  */
 #include <string.h>
 

@@ -1,6 +1,6 @@
 /*
- * The sum over cards that are host devices of one process: in the order of the cards, the same bits whoever comes first; and that
- * of exact sums, which has no order.
+ * The sum over cards that are host devices of one process: in the order of the cards, the same bits whoever comes first; and
+ * that of exact sums, which has no order.
  *
  * Each card puts its contribution into its own scratch, waits for the others, and sums all of them for itself. A second wait
  * keeps the scratch until everybody has read it. A card that gives up wakes those that wait for it.

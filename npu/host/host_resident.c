@@ -1,7 +1,7 @@
 /*
- * Routed experts that lie in slots, packed as the CPU tier packs them: the CPU tier's kernels over the CPU tier's tiles, so an
- * expert's outputs have its bits. A chunk's rows are made once, as kernels take them. Then experts take their turns: gate and up
- * by tiles, the intermediate rows, down by tiles, and each output times its weight into the exact sum of its row.
+ * Routed experts that lie in slots, packed as the CPU tier packs them: the CPU tier's kernels over the CPU tier's tiles, so
+ * an expert's outputs have its bits. A chunk's rows are made once, as kernels take them. Then experts take their turns: gate
+ * and up by tiles, the intermediate rows, down by tiles, and each output times its weight into the exact sum of its row.
  */
 #include <string.h>
 

@@ -1,5 +1,6 @@
 /*
- * DeepSeek-V4's attention (td_sparse_desc): projections, compressed rows, the indexer's choice, attention, output projection.
+ * DeepSeek-V4's attention (td_sparse_desc): projections, compressed rows, the indexer's choice, attention, output
+ * projection.
  *
  * DESIGN. A chunk of rows goes through passes, each an item list for the pool:
  *   rows      norms and rope of q and of the key, which goes to its page
@@ -162,7 +163,8 @@ typedef struct {
     size_t pos, n, at;
 } run;
 
-/* A softmax per channel over rows, as w->sums has it: take rows, one or two runs together, into the sums. @param begun the sums have some already */
+/* A softmax per channel over rows, as w->sums has it: take rows, one or two runs together, into the sums. @param begun the
+ * sums have some already */
 static void fold(const job *j, const stream *st, const workspace *w, const run *runs, size_t n_runs, bool begun) {
     const td_float_math *math = j->d->kernels->math;
     const size_t         dim = st->dim;

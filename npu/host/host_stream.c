@@ -1,10 +1,10 @@
 /*
  * Streams and captures of the host device.
  *
- * DESIGN. Every enqueuing call makes an op and submits it. A stream without a thread runs it at once; a stream with one puts it in
- * a ring that its thread empties in order; a stream that is being captured appends it to the graph. A launch is one op, which runs the
- * graph's in order. A block op holds the device's lock while it runs; host calls and copies do not. An op that fails stops nothing on a
- * stream with a thread, which keeps the first failure until it is synchronised.
+ * DESIGN. Every enqueuing call makes an op and submits it. A stream without a thread runs it at once; a stream with one puts
+ * it in a ring that its thread empties in order; a stream that is being captured appends it to the graph. A launch is one
+ * op, which runs the graph's in order. A block op holds the device's lock while it runs; host calls and copies do not. An op
+ * that fails stops nothing on a stream with a thread, which keeps the first failure until it is synchronised.
  *
  * With TD_CHAOS_SEED every op is preceded by a random delay, with TD_CHAOS_FAIL_OP a block fails (core/threads/chaos.h).
  */

@@ -95,8 +95,8 @@ void td_connection_set_errors(td_connection *c, td_error_writer write_error);
  * still comes; the connection ends within seconds. */
 void td_connection_refuse(td_connection *c, const td_api_error *err);
 
-/** Refuse the connections that are beyond their deadline, and end those that were refused before or take no answer. To be called every
- * second. */
+/** Refuse the connections that are beyond their deadline, and end those that were refused before or take no answer. To be
+ * called every second. */
 void td_connections_sweep(td_connections *all);
 
 /** End all connections, within seconds: requests that have arrived are answered, the others are not. To be called when no

@@ -60,7 +60,8 @@ static bool first_line_good(const td_connection *c, const char *method, const ch
     return c && is_token(method, n) && c->uri == method + n + 1 && c->uri_end + 1 == version;
 }
 
-/* The empty line that ends the head. libmicrohttpd puts NULs in place of all ends of lines, so lengths alone tell of them. */
+/* The empty line that ends the head. libmicrohttpd puts NULs in place of all ends of lines, so lengths alone tell of
+ * them. */
 static bool head_ends_at(struct MHD_Connection *connection, const char *method, const char *line) {
     const union MHD_ConnectionInfo *info = MHD_get_connection_info(connection, MHD_CONNECTION_INFO_REQUEST_HEADER_SIZE);
     return info && line + 2 == method + info->header_size;

@@ -14,8 +14,8 @@ void *td_note_uri(void *cls, const char *uri, struct MHD_Connection *connection)
 
 /**
  * @param method, version as libmicrohttpd gives them with the headers.
- * @return TD_EINVAL with err a 400, the 415 of a body that is encoded, or the 501 of a transfer coding other than chunked; the
- * connection must then end.
+ * @return TD_EINVAL with err a 400, the 415 of a body that is encoded, or the 501 of a transfer coding other than chunked;
+ * the connection must then end.
  */
 TD_NODISCARD td_status td_check_framing(struct MHD_Connection *connection, const char *method, const char *version,
                                         td_api_error *err);

@@ -30,8 +30,8 @@ typedef enum { TD_TEXT_NONE, TD_TEXT_QUEUED, TD_TEXT_DONE } td_text_state;
 typedef struct td_text_job td_text_job;
 struct td_text_job {
     struct MHD_Connection *connection; /* suspended while the job waits and runs */
-    /* On a text thread; closing: fail it instead. @return true: what is left of a short text is to compile a grammar; then it
-     * is run again, in its turn. */
+    /* On a text thread; closing: fail it instead. @return true: what is left of a short text is to compile a grammar; then
+     * it is run again, in its turn. */
     bool (*run)(void *call, bool closing);
     void        *call;
     td_text_kind kind;

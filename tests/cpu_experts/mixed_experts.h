@@ -1,5 +1,5 @@
-/* Experts of which some lie in a device's slots, for tests: an expert store, rows that chose among its experts, placements, and
- * what the CPU tier gives alone. */
+/* Experts of which some lie in a device's slots, for tests: an expert store, rows that chose among its experts, placements,
+ * and what the CPU tier gives alone. */
 #ifndef TD_TESTS_CPU_EXPERTS_MIXED_EXPERTS_H
 #define TD_TESTS_CPU_EXPERTS_MIXED_EXPERTS_H
 

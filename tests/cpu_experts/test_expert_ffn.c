@@ -280,7 +280,8 @@ TEST(results_do_not_depend_on_threads_shards_batch_or_schedule) {
     }
 }
 
-/* Each pair's expert is here or resident on the device, by a draw: of a third of the tokens none is here, of some experts none anywhere. */
+/* Each pair's expert is here or resident on the device, by a draw: of a third of the tokens none is here, of some experts
+ * none anywhere. */
 static void draw_places(const invariance *v, uint16_t *here, uint16_t *there) {
     for (uint32_t i = 0; i < INV_TOK * INV_K; i++) {
         const bool is_here = i / INV_K % 3 && td_rng_u64(SEED, 200, i) & 1;

@@ -310,8 +310,8 @@ TEST(turns_of_a_chat) {
     fake_one_form(false);
 }
 
-/* Prompts of 400 tokens that have 300 in common. The second one finds pages but no state where it goes its own way, and leaves
- * one there for the third. */
+/* Prompts of 400 tokens that have 300 in common. The second one finds pages but no state where it goes its own way, and
+ * leaves one there for the third. */
 TEST(states_at_branches) {
     fake_recurrent(true);
     td_engine *e = open_engine(4096, 512, 4);

@@ -10,7 +10,8 @@ size_t empty_folder(const char *folder);
 /** The folder too. @return how many files there were; 0 when there is no folder. */
 size_t remove_folder(const char *folder);
 
-/** Every case of a program (td_test.h) has this folder, whose template of mkdtemp's becomes its path; it is removed at the end. */
+/** Every case of a program (td_test.h) has this folder, whose template of mkdtemp's becomes its path; it is removed at the
+ * end. */
 #define IN_FOLDER(folder)                 \
     BEFORE_ALL {                          \
         assert_non_null(mkdtemp(folder)); \

@@ -1,5 +1,5 @@
-/* A model whose experts move, for tests: its logits with some of them on the device, in whatever placement, beside those with
- * all on the CPU. */
+/* A model whose experts move, for tests: its logits with some of them on the device, in whatever placement, beside those
+ * with all on the CPU. */
 #ifndef TD_TESTS_RESIDENCY_RUN_H
 #define TD_TESTS_RESIDENCY_RUN_H
 

@@ -1,5 +1,5 @@
-/* Experts that move on an NVIDIA card, on the stand-in: logits have the bits that they have with all experts on the CPU, and the
- * rest of the model on the card. */
+/* Experts that move on an NVIDIA card, on the stand-in: logits have the bits that they have with all experts on the CPU, and
+ * the rest of the model on the card. */
 #include "residency_run.h"
 #include "tests/standins/cuda/use_cuda_standin.h"
 

@@ -121,8 +121,8 @@ TEST(two_memories) {
     assert_int_equal(td_memory_plan(&in, &shares, &err), TD_ENOMEM);
 }
 
-/* Experts that leave host memory for a slot: as many slots as it needs come before KV. The host may use 20 GiB; of the device 2
- * GiB are left, for 256 pages or 64 slots. */
+/* Experts that leave host memory for a slot: as many slots as it needs come before KV. The host may use 20 GiB; of the
+ * device 2 GiB are left, for 256 pages or 64 slots. */
 TEST(slots_that_host_memory_needs) {
     td_memory_plan_input in = machine();
     td_host_budget       host = {

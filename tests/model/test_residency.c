@@ -1,7 +1,7 @@
 /*
- * Experts that move: whichever lie on the device, and whenever that changes, a model's logits have the bits that they have with
- * all experts on the CPU. Placements are drawn anew in each pass, or the policy's. The same where what is resident has left host
- * memory, and where its file can be read no more.
+ * Experts that move: whichever lie on the device, and whenever that changes, a model's logits have the bits that they have
+ * with all experts on the CPU. Placements are drawn anew in each pass, or the policy's. The same where what is resident has
+ * left host memory, and where its file can be read no more.
  */
 #include <stdlib.h>
 #include <unistd.h>

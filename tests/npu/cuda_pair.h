@@ -1,5 +1,5 @@
-/* What tests of blocks on the backend for NVIDIA cards share: the host's device and a card of the stand-in side by side, with
- * the same buffers, weights and steps. */
+/* What tests of blocks on the backend for NVIDIA cards share: the host's device and a card of the stand-in side by side,
+ * with the same buffers, weights and steps. */
 #ifndef TD_TESTS_CUDA_PAIR_H
 #define TD_TESTS_CUDA_PAIR_H
 

@@ -1,6 +1,6 @@
 /*
- * Routed experts in slots of an NVIDIA card, on the stand-in. The words of their exact sums are those of the host's block. Joined
- * with the CPU tier's part, they are what the CPU tier gives alone. In every format and every layout of tiles, this
+ * Routed experts in slots of an NVIDIA card, on the stand-in. The words of their exact sums are those of the host's block.
+ * Joined with the CPU tier's part, they are what the CPU tier gives alone. In every format and every layout of tiles, this
  * processor's or not; one graph for all placements.
  */
 #include "coded_matrices.h"
@@ -155,7 +155,8 @@ static void run_mixed(const mixed_shape *s, const mixed_codes *codes, const td_t
     release(&p, &c);
 }
 
-/* Decoded tokens and prompts, so that both tiles of rows run; sizes that fill no tile; experts in one piece and in several. */
+/* Decoded tokens and prompts, so that both tiles of rows run; sizes that fill no tile; experts in one piece and in
+ * several. */
 TEST(any_placement_gives_the_bits_of_the_cpu_tier) {
     static const struct {
         uint32_t rows, bucket, hidden, inter, shards;
@@ -230,7 +231,8 @@ TEST(a_part_of_the_cards_and_of_the_choices) {
     mixed_close(&m);
 }
 
-/* A marked expert without a slot, or one that there is not: the row's sum is no number, and the others are what they were. */
+/* A marked expert without a slot, or one that there is not: the row's sum is no number, and the others are what they
+ * were. */
 TEST(ids_that_are_not_in_a_slot_give_no_number) {
     const mixed_shape         s = {TD_EXPERT_INT8C, TD_DT_BF16, 64, 48, 1, 5, false};
     AT_END(mixed_close) mixed m = mixed_open(&s, NULL, NULL);

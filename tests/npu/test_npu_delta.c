@@ -398,7 +398,8 @@ TEST(has_the_same_bits_in_any_step) {
     check_ways(&r, TD_DT_BF16, TD_WEIGHT_W8A8);
 }
 
-/* Two sequences that begin with the same blocks: the second goes on from a state that the first left, which nobody changes. */
+/* Two sequences that begin with the same blocks: the second goes on from a state that the first left, which nobody
+ * changes. */
 TEST(goes_on_from_a_snapshot) {
     enum { SHARED = 2 * TD_STATE_BLOCK, MORE = TD_STATE_BLOCK + 5, KEPT = 4, SECOND = 5 };
     rnd                       r = rnd_open("delta snapshots");

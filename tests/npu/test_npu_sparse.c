@@ -1,6 +1,6 @@
 /*
- * DeepSeek-V4's attention and its residual streams against plain double precision, and against themselves: a token's output must
- * have the same bits whatever chunk and number of threads it was computed with.
+ * DeepSeek-V4's attention and its residual streams against plain double precision, and against themselves: a token's output
+ * must have the same bits whatever chunk and number of threads it was computed with.
  */
 #include "npu/block_weights.h"
 #include "npu_test_util.h"

@@ -1,8 +1,8 @@
 /*
- * A third backend is a folder, a line in a list and sources for CMake: that of tests/npu/soroban is in this program's list, and
- * flags, --device auto, the thread layout and the doctor know it. The doctor's checks are the contract's: memory, link, streams,
- * hand-overs, captures, each block against the host device, sums over cards. test_soroban_blocks and test_soroban_attention are
- * the host device's tests of blocks, on it.
+ * A third backend is a folder, a line in a list and sources for CMake: that of tests/npu/soroban is in this program's list,
+ * and flags, --device auto, the thread layout and the doctor know it. The doctor's checks are the contract's: memory, link,
+ * streams, hand-overs, captures, each block against the host device, sums over cards. test_soroban_blocks and
+ * test_soroban_attention are the host device's tests of blocks, on it.
  */
 
 #include "cli/device_flag.h"

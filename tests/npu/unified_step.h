@@ -5,7 +5,8 @@
 #include "npu/npu.h"
 #include "tests/forms.h"
 
-/** BLOCK_OF(TD_BLOCK_NORM, max_tok, norm, .hidden = 64, …): the kind's name, rows at most, its member and that one's fields. */
+/** BLOCK_OF(TD_BLOCK_NORM, max_tok, norm, .hidden = 64, …): the kind's name, rows at most, its member and that one's
+ * fields. */
 #define BLOCK_OF(kind_, max_tok_, member_, ...) \
     WITH(td_block_desc, .kind = kind_, .max_tok = max_tok_, .member_ = {__VA_ARGS__})
 #define ATTENTION_OF(kind_, max_tok_, max_kv_, member_, ...) \

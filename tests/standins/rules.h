@@ -1,6 +1,6 @@
 /*
- * The rules of a stand-in: each is broken in a process of its own, which must end by the signal and with the sentence that is
- * expected. A process that keeps all rules must live.
+ * The rules of a stand-in: each is broken in a process of its own, which must end by the signal and with the sentence that
+ * is expected. A process that keeps all rules must live.
  *
  * A rule is a function,
  *   BREAKS(name, sentence) { … }   ends by SIGABRT with that sentence
@@ -9,8 +9,8 @@
  * or a row of a table: a call whose arguments are right but for one.
  *   static const rule TABLE[] = {WRONG(call, field, value, sentence), …, RIGHT(call)};
  *   RULES(TABLE)
- * There `call` is a function void call(rule_rig *r, const void *args), and call_right its right arguments, of type call_args;
- * a field that a row sets is an int64_t.
+ * There `call` is a function void call(rule_rig *r, const void *args), and call_right its right arguments, of type
+ * call_args; a field that a row sets is an int64_t.
  *
  * The including file defines rule_rig, which every rule gets opened, and ends with rules_run.
  */

@@ -295,7 +295,8 @@ static bool always(void *user) {
     return true;
 }
 
-/* Expressions that would take hours: their steps are counted over all matches of a text, and whoever called may stop them. */
+/* Expressions that would take hours: their steps are counted over all matches of a text, and whoever called may stop
+ * them. */
 TEST(backtracking_is_bounded) {
     static const char *const HOSTILE[] = {"(?=(a+))a*b", "(?:a(?=.*b))*|.", "(a*)*b|.", "a*a*a*b|."};
     static char              text[1 << 18];

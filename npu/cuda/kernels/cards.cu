@@ -4,11 +4,11 @@
  *
  * Why it is shaped so. A card's part lies in memory that the others read directly (peer access, else pinned memory of the
  * host). With few rows every card adds all of them (one shot: one meeting). With many, a card adds a stretch, puts its sums
- * in the place of its own part's stretch, and all gather the stretches. That is two shots: two meetings, and each value crosses
- * twice in place of once for every other card. A value's sum is the same either way.
+ * in the place of its own part's stretch, and all gather the stretches. That is two shots: two meetings, and each value
+ * crosses twice in place of once for every other card. A value's sum is the same either way.
  *
- * Cards meet in a kernel of one warp, by words that each sets in the others' memory. A graph of one card can neither wait for
- * an event that another card's graph is still to record, nor may two streams' host functions wait for each other
+ * Cards meet in a kernel of one warp, by words that each sets in the others' memory. A graph of one card can neither wait
+ * for an event that another card's graph is still to record, nor may two streams' host functions wait for each other
  * (cuLaunchHostFunc: they may be serialised). The kernels before and behind are ordered by the stream, so that no block ever
  * waits for another of its own card, and nothing needs blocks to run at the same time. A part has two places, taken in turn:
  * who writes one knows by the last meeting that everybody has read it. A card that gave up a meeting knows nothing of the

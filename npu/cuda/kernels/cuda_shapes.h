@@ -71,15 +71,16 @@ typedef struct {
     unsigned           nr, run, flip;       /* td_tile_layout */
     unsigned           n_matrices, n_tiles; /* 2 or 1; of all matrices together */
     unsigned           has_bias;
-    /* 4-bit groups: how many k share a scale, and what scales are; bytes before the first block of k, and of a block; 2 to the
-     * power of block_shift: k of a block */
+    /* 4-bit groups: how many k share a scale, and what scales are; bytes before the first block of k, and of a block; 2 to
+     * the power of block_shift: k of a block */
     unsigned group_size, scale_kind, scale_bytes, has_zeros, head_bytes, block_bytes, block_shift;
 } td_cuda_packed;
 typedef struct {
     unsigned long long tile, bias; /* bytes from the beginning of a slot */
 } td_cuda_packed_tile;
 
-/* As in kernels/exact_sum.h, which has the method. cuda_experts.c includes both, so a compiler refuses another value here. */
+/* As in kernels/exact_sum.h, which has the method. cuda_experts.c includes both, so a compiler refuses another value
+ * here. */
 #define TD_EXACT_MAX 262143.0f
 #define TD_EXACT_HIGH_UNIT 0x1p-4f
 #define TD_EXACT_LOW_UNIT 0x1p-26f

@@ -113,8 +113,8 @@ td_experts_sum(const td_u32 *n_rows, td_u32 first, const unsigned short *ids, co
         sum_of_choices(ids, weights, place_of, n_experts, top_k, 0, top_k, 0, nullptr, x, hidden, row, column)));
 }
 
-/** The same over the choices that td_experts_place counts, as the words of a part of the sum. A choice that is marked, and has no
- * slot, makes the row's sums NaNs. @param sums [most, words of a row of hidden sums] */
+/** The same over the choices that td_experts_place counts, as the words of a part of the sum. A choice that is marked, and
+ * has no slot, makes the row's sums NaNs. @param sums [most, words of a row of hidden sums] */
 TD_KERNEL(256)
 td_experts_part(const td_u32 *n_rows, td_u32 first, const unsigned short *ids, const float *weights, const td_u32 *place_of,
                 td_u32 n_experts, td_u32 top_k, td_u32 begin_choice, td_u32 end_choice, const unsigned short *slot_of,

@@ -51,8 +51,9 @@ TD_FN T *td_device_pointer(td_u64 address) {
     return reinterpret_cast<T *>(address);
 }
 
-/** A word by which kernels of several cards meet. What a thread's kernel, and those before it on its stream, have written can
- * be read by who has read it from the word on. See PTX ISA, "Memory Consistency Model": release and acquire of system scope. */
+/** A word by which kernels of several cards meet. What a thread's kernel, and those before it on its stream, have written
+ * can be read by who has read it from the word on. See PTX ISA, "Memory Consistency Model": release and acquire of system
+ * scope. */
 struct td_signal {
     unsigned word;
 };
@@ -65,8 +66,8 @@ TD_FN unsigned td_signal_get(const td_signal *s) {
     return v;
 }
 
-/** Memory of which others use other parts while a kernel runs, or the same ones in an order that signals make: kernels of other
- * cards, copies of other streams. The emulation is told what of it a block uses, by its first thread. */
+/** Memory of which others use other parts while a kernel runs, or the same ones in an order that signals make: kernels of
+ * other cards, copies of other streams. The emulation is told what of it a block uses, by its first thread. */
 struct td_exchange {
     uint4 words;
 };

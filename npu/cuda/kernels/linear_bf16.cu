@@ -6,8 +6,8 @@
  * instruction. Sums are of floats here, so their order is fixed: a warp takes every eighth 32 of k, ascending, and the
  * warps' sums are added in the order of their numbers. The order depends on k alone, and a row of the product on its own
  * row. The router's products are of f32 and must not be rounded: they are fused multiply-adds, a warp an output. Those of
- * experts in slots have the CPU tier's order, one fused multiply-add a k: a thread has two outputs of one row, and the pace is
- * that of a chain of them.
+ * experts in slots have the CPU tier's order, one fused multiply-add a k: a thread has two outputs of one row, and the pace
+ * is that of a chain of them.
  */
 #include "npu/cuda/kernels/packed.cuh"
 
@@ -133,8 +133,8 @@ td_f32_linear(const td_u32 *n_rows, const td_bf16 *x, const float *w, td_u32 n, 
     }
 }
 
-/* Of an expert in a slot, rows of bf16 or f32: a warp has a row, a thread two outputs. A word of a tile has a k of two rows, nr / 2 apart, that of the first in its
- * high half. */
+/* Of an expert in a slot, rows of bf16 or f32: a warp has a row, a thread two outputs. A word of a tile has a k of two rows,
+ * nr / 2 apart, that of the first in its high half. */
 template <class T>
 TD_FN void packed_bf16(const packed_slots &slots, const td_u32 *row_at, const T *x, const expert_tile &rows,
                        const packed_out &out) {
@@ -161,15 +161,16 @@ TD_FN void packed_bf16(const packed_slots &slots, const td_u32 *row_at, const T 
     }
 }
 
-/** As td_packed_int8_8 (linear_w8a8.cu), but grid (n_tiles * nr / 64 rounded up, tiles of rows), tiles as td_experts_place makes
- * them with 8 rows. @param x [*, k] bf16, or f32 */
-#define PACKED_BF16(name, type)                                                                                         \
-    TD_KERNEL(TD_CUDA_LINEAR_THREADS)                                                                                   \
-    name(const td_u32 *totals, const td_u32 *tiles, const td_u32 *row_at, const type *x, const td_cuda_packed *shape,   \
-         const td_cuda_packed_tile *packed, const td_exchange *slots, const unsigned short *slot_of, float *out, float *up) { \
-        expert_tile tile;                                                                                               \
-        if (!expert_tile_of_block(totals, tiles, &tile)) return;                                                        \
-        packed_bf16({shape, packed, slots, slot_of}, row_at, x, tile, {out, up});                                       \
+/** As td_packed_int8_8 (linear_w8a8.cu), but grid (n_tiles * nr / 64 rounded up, tiles of rows), tiles as td_experts_place
+ * makes them with 8 rows. @param x [*, k] bf16, or f32 */
+#define PACKED_BF16(name, type)                                                                                       \
+    TD_KERNEL(TD_CUDA_LINEAR_THREADS)                                                                                 \
+    name(const td_u32 *totals, const td_u32 *tiles, const td_u32 *row_at, const type *x, const td_cuda_packed *shape, \
+         const td_cuda_packed_tile *packed, const td_exchange *slots, const unsigned short *slot_of, float *out,      \
+         float *up) {                                                                                                 \
+        expert_tile tile;                                                                                             \
+        if (!expert_tile_of_block(totals, tiles, &tile)) return;                                                      \
+        packed_bf16({shape, packed, slots, slot_of}, row_at, x, tile, {out, up});                                     \
     }
 PACKED_BF16(td_packed_bf16, td_bf16)
 PACKED_BF16(td_packed_bf16_f32, float)

@@ -61,8 +61,8 @@ TD_FN void store_output(const linear_args &a, size_t row, td_u32 column, float v
         static_cast<td_bf16 *>(a.out)[row * a.ldo + column] = td_to_bf16(v);
 }
 
-/* sums [8 * GROUPS, 16 * TILES] of the codes of rows from first_row on, those before `rows`, and TILES tiles of weights. Called
- * by all threads. fetch(j, k, words): words[half] are the codes k .. k + 15 of row g + 8 * half of tile j. */
+/* sums [8 * GROUPS, 16 * TILES] of the codes of rows from first_row on, those before `rows`, and TILES tiles of weights.
+ * Called by all threads. fetch(j, k, words): words[half] are the codes k .. k + 15 of row g + 8 * half of tile j. */
 template <int GROUPS, int TILES, class F>
 TD_FN void int8_sums(const int8_rows &a, td_u32 first_row, td_u32 rows, const F &fetch, td_shared<int> sums) {
     constexpr int ROWS = 8 * GROUPS, COLUMNS = 16 * TILES;

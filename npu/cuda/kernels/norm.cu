@@ -90,8 +90,8 @@ td_quantize_f32(const td_u32 *n_rows, const float *x, td_u32 k, td_u32 x_stride,
 }
 
 /**
- * h = what the gated unit makes of gate and up, and its codes. grid (rows), block TD_CUDA_NORM_THREADS, dynamic shared memory
- * inter floats. @param gate, up [rows, inter]
+ * h = what the gated unit makes of gate and up, and its codes. grid (rows), block TD_CUDA_NORM_THREADS, dynamic shared
+ * memory inter floats. @param gate, up [rows, inter]
  * @param alpha, limit, up_add  td_glu
  */
 TD_KERNEL(TD_CUDA_NORM_THREADS)

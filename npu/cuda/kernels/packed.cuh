@@ -1,12 +1,12 @@
 /*
  * Routed experts in slots of the card's memory, packed as the CPU tier packs them: what their products share.
  *
- * Why slots keep that layout. An expert that becomes resident is copied once, as it lies in the CPU's memory or in its file, and
- * nothing has to be computed before it can be used. The same bytes serve when it leaves the card. A tile is a poorer fit for the
- * matrix instruction than the rows of linear_w8a8.cu: codes of neighbouring rows lie beside each other, 4 or 8 k of each. So a
- * lane loads 4 to 16 bytes at a time instead of 16. A warp's loads are of whole sectors of 32 bytes all the same, and it is
- * bytes that a product of few rows waits for. Where offsets come from is kernels/product/packed_expert.h, for the whole expert,
- * and tile_gemm.h there, for a tile.
+ * Why slots keep that layout. An expert that becomes resident is copied once, as it lies in the CPU's memory or in its file,
+ * and nothing has to be computed before it can be used. The same bytes serve when it leaves the card. A tile is a poorer fit
+ * for the matrix instruction than the rows of linear_w8a8.cu: codes of neighbouring rows lie beside each other, 4 or 8 k of
+ * each. So a lane loads 4 to 16 bytes at a time instead of 16. A warp's loads are of whole sectors of 32 bytes all the same,
+ * and it is bytes that a product of few rows waits for. Where offsets come from is kernels/product/packed_expert.h, for the
+ * whole expert, and tile_gemm.h there, for a tile.
  */
 #ifndef TD_NPU_CUDA_PACKED_CUH
 #define TD_NPU_CUDA_PACKED_CUH

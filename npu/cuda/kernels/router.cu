@@ -3,8 +3,8 @@
  * outputs back.
  *
  * Why it is shaped so. A row has some hundred experts, so a warp has a row, and all it needs is in its shared memory. The
- * largest are found one after the other, each as the maximum of words that hold value and index. So ties go to the lower index
- * without a branch, and the order of the lanes cannot matter. Some tens of steps of a few shuffles cost less than the
+ * largest are found one after the other, each as the maximum of words that hold value and index. So ties go to the lower
+ * index without a branch, and the order of the lanes cannot matter. Some tens of steps of a few shuffles cost less than the
  * launch.
  */
 #include "npu/cuda/kernels/kernel.cuh"

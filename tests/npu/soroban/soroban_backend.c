@@ -2,8 +2,8 @@
  * A made-up backend, which shows what a third one takes. Its cards have a memory of their own, streams, captures and groups.
  * What they compute with, in place of a vendor's library, is the host device, by its table td_npu_ops.
  *
- * npu/card does what cards have in common; here is what it asks a runtime for (td_card_driver), then blocks and weights, then
- * the backend as a value.
+ * npu/card does what cards have in common; here is what it asks a runtime for (td_card_driver), then blocks and weights,
+ * then the backend as a value.
  */
 #include <math.h>
 #include <stdlib.h>

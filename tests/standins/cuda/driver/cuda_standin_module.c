@@ -205,8 +205,8 @@ static void drop_call(standin_op *op) {
 
 /* An argument of a pointer's size that is an address of live memory is one; the kernel may use all that lies from there to
  * the memory's end. A kernel that may write writes somewhere in there, as with slots of a cache. So two kernels that write
- * the same memory are taken to keep apart, and a kernel that reads it has to be ordered against both. Of an exchange the kernel
- * tells what it uses. */
+ * the same memory are taken to keep apart, and a kernel that reads it has to be ordered against both. Of an exchange the
+ * kernel tells what it uses. */
 static void note_argument(standin_op *op, uint64_t value, bool written, bool is_exchange) {
     const char *at = (const char *)(uintptr_t)value;
     STANDIN_LOCKED;

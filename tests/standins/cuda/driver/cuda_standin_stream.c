@@ -40,8 +40,8 @@ static void hold(const standin_op *op, int by) {
     if (op->module) op->module->in_use += (uint32_t)by;
 }
 
-/* What has run before a stream wrote a word or called a host function: the host may know it, and enqueue what comes after it.
- * Under the lock. */
+/* What has run before a stream wrote a word or called a host function: the host may know it, and enqueue what comes after
+ * it. Under the lock. */
 static standin_clock told;
 
 void standin_enqueue(td_cu_stream s, standin_op *op) {

@@ -4,8 +4,8 @@
  * Waiting for a word orders nothing between streams here. The manual says that "Synchronization ordering established through
  * these APIs is not visible to CUDA". It adds that tasks so ordered "should also have that order expressed with CUDA-visible
  * dependencies such as events". The check of memory that two streams use reports a missing event. Order between a stream and
- * the host, which writes the word or reads it, is not checked. Of what kernels tell while they run, a word that a stream writes
- * comes before what the host enqueues then; and what the host has synchronised comes before what waited for a word.
+ * the host, which writes the word or reads it, is not checked. Of what kernels tell while they run, a word that a stream
+ * writes comes before what the host enqueues then; and what the host has synchronised comes before what waited for a word.
  */
 #include <stdlib.h>
 #include <time.h>

@@ -94,7 +94,7 @@ static td_status copy_expert(td_resident_experts *r, uint32_t layer, uint16_t ex
     const uint32_t   n = r->s.n_cards;
     const card_part *c = &r->cards[to % n];
     td_npu          *d = c->npu;
-    char            *slot = (char *)td_resident_slots(r, to % n, layer) + to / n * r->s.packed.bytes;
+    char            *slots = td_resident_slots(r, to % n, layer), *slot = slots + to / n * r->s.packed.bytes;
     td_experts_copy_packed(r->s.experts, layer, expert, r->unified ? slot : c->staging);
     if (r->unified) return TD_OK;
     pthread_mutex_lock(&r->device);
@@ -321,7 +321,7 @@ const td_resident_spec *td_resident_get_spec(const td_resident_experts *r) {
     return &r->s;
 }
 
-const void *td_resident_slots(const td_resident_experts *r, uint32_t card, uint32_t layer) {
+void *td_resident_slots(const td_resident_experts *r, uint32_t card, uint32_t layer) {
     return r->cards[card].slots + (size_t)layer * (r->s.n_slots / r->s.n_cards) * r->s.packed.bytes;
 }
 

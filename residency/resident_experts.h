@@ -80,7 +80,7 @@ const td_resident_spec *td_resident_get_spec(const td_resident_experts *r);
 
 /** A card's memory of a layer: [n_slots / n_cards, packed.bytes], and the table's row. The slots of streamed experts are
  * behind those of the last layer. */
-const void     *td_resident_slots(const td_resident_experts *r, uint32_t card, uint32_t layer);
+void           *td_resident_slots(const td_resident_experts *r, uint32_t card, uint32_t layer);
 const uint16_t *td_resident_slot_of(const td_resident_experts *r, uint32_t card, uint32_t layer);
 
 /** From begin_pass on, for the thread that launches: where the pass finds the layer's experts [n_experts], as in the first

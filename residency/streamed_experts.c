@@ -88,7 +88,7 @@ static bool await_slot(const td_streamed_experts *s, uint32_t i) {
 static td_status copy_expert(const lane *l, const upload *u, uint32_t slot) {
     const td_streamed_experts *s = l->s;
     td_npu                    *d = s->spec.npus[0];
-    char                      *to = (char *)td_resident_slots(s->resident, 0, u->layer) + slot * s->spec.packed.bytes;
+    char *slots = td_resident_slots(s->resident, 0, u->layer), *to = slots + slot * s->spec.packed.bytes;
     td_experts_copy_packed(s->spec.experts, u->layer, u->expert, l->staging);
     td_status st = d->ops->copy(d, l->stream, to, l->staging, s->spec.packed.bytes, TD_COPY_H2D),
               sync = d->ops->stream_sync(d, l->stream);

@@ -359,6 +359,21 @@ void td_host_attn_merge(const td_attn *a, const td_attn_unit *u, size_t head) {
 
 /* ---- places and sorting ---------------------------------------------------------------------- */
 
+void td_host_attn_meet(const td_float_math *math, const float *a, size_t m, size_t k, const float *panels, size_t n,
+                       float *c, size_t ldc) {
+    for (size_t at = 0; at < n; at += TD_ATTN_PANEL)
+        math->gemm(&(td_fgemm_args){.m = m,
+                                    .n = n - at < TD_ATTN_PANEL ? n - at : TD_ATTN_PANEL,
+                                    .k = k,
+                                    .a = a,
+                                    .lda = k,
+                                    .b = panels + at * k,
+                                    .ldb = TD_ATTN_PANEL,
+                                    .b_dtype = TD_DT_F32,
+                                    .c = c + at,
+                                    .ldc = ldc});
+}
+
 size_t td_host_chunk_rows(size_t max_tok, size_t row_bytes) {
     size_t rows = CHUNK_BYTES / row_bytes;
     if (rows < 64) rows = 64;

@@ -153,6 +153,11 @@ static inline const void *td_attn_up(const td_npu_weight *kv_b, size_t head, siz
 void td_host_attn_place(const td_host_npu *d, size_t *used, const td_attn_shape *walk, const td_attn_shape *split,
                         size_t chunk, size_t max_kv, size_t units_max, td_attn_places *at);
 
+/** c [m, ldc] = a [m, k] times n rows of k that td_float_math.transpose has laid into panels, TD_ATTN_PANEL rows side by side
+ * in each. */
+void td_host_attn_meet(const td_float_math *math, const float *a, size_t m, size_t k, const float *panels, size_t n,
+                       float *c, size_t ldc);
+
 /** Rows of a chunk so that what it needs per row stays bounded; a function of the sizes alone. */
 size_t td_host_chunk_rows(size_t max_tok, size_t row_bytes);
 

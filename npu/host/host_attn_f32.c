@@ -142,19 +142,7 @@ static void attend(const td_attn *a, void *mem, const td_attn_tile *t, size_t at
     }
     if (n_max == 0) return;
     size_t n_fill = td_round_up(n_max, 16);
-    for (size_t p = 0; p < n_fill; p += PANEL)
-        m->gemm(&(td_fgemm_args){
-            .m = nq,
-            .n = n_fill - p < PANEL ? n_fill - p : PANEL,
-            .k = s->dk,
-            .a = b.q + at * s->dk,
-            .lda = s->dk,
-            .b = b.kt + (t->place * TILE + p) * s->dk,
-            .ldb = PANEL,
-            .b_dtype = TD_DT_F32,
-            .c = b.s + p,
-            .ldc = TILE,
-        });
+    td_host_attn_meet(m, b.q + at * s->dk, nq, s->dk, b.kt + t->place * TILE * s->dk, n_fill, b.s, TILE);
     for (size_t i = 0; i < nq; i++) {
         if (seen[i].to == 0) {
             memset(b.s + i * TILE, 0, n_fill * sizeof(float));

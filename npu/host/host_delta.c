@@ -163,17 +163,7 @@ static void meet(const delta_job *j, const workspace *w, const delta_piece *x, s
     memcpy(w->keys, open_keys(j, j->parts[x->part].of.open, head), begun * dk * sizeof(float));
     for (size_t i = 0; i < x->n; i++) memcpy(w->keys + (begun + i) * dk, qk + (2 * i + 1) * dk, dk * sizeof(float));
     math->transpose(w->across, PANEL * dk, TD_DT_F32, w->keys, dk, keys, dk);
-    for (size_t s = 0; s < keys; s += PANEL)
-        math->gemm(&(td_fgemm_args){.m = 2 * (size_t)x->n,
-                                    .n = keys - s < PANEL ? keys - s : PANEL,
-                                    .k = dk,
-                                    .a = qk,
-                                    .lda = dk,
-                                    .b = w->across + s * dk,
-                                    .ldb = PANEL,
-                                    .b_dtype = TD_DT_F32,
-                                    .c = head_row(j, j->met, head, x->row, 2 * BLOCK) + s,
-                                    .ldc = BLOCK});
+    td_host_attn_meet(math, qk, 2 * (size_t)x->n, dk, w->across, keys, head_row(j, j->met, head, x->row, 2 * BLOCK), BLOCK);
 }
 
 static void prepare_item(void *ctx, uint32_t item, const td_worker *worker) {

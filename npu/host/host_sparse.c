@@ -307,21 +307,6 @@ static void transpose(const job *j, const workspace *w, size_t n, size_t dim) {
                                        n - at < TD_ATTN_TILE ? n - at : TD_ATTN_TILE, dim);
 }
 
-/* c [m, ldc] = a [m, dim] times the n transposed rows. */
-static void meet(const job *j, const workspace *w, const float *a, size_t m, size_t dim, size_t n, float *c, size_t ldc) {
-    for (size_t at = 0; at < n; at += PANEL)
-        j->d->kernels->math->gemm(&(td_fgemm_args){.m = m,
-                                                   .n = n - at < PANEL ? n - at : PANEL,
-                                                   .k = dim,
-                                                   .a = a,
-                                                   .lda = dim,
-                                                   .b = w->across + at * dim,
-                                                   .ldb = PANEL,
-                                                   .b_dtype = TD_DT_F32,
-                                                   .c = c + at,
-                                                   .ldc = ldc});
-}
-
 static size_t score_tiles(const job *j) {
     size_t most = 0;
     for (size_t i = 0; i < j->rows; i++)
@@ -345,16 +330,8 @@ static void score_item(void *ctx, uint32_t item, const td_worker *worker) {
     for (size_t at = 0; at < n; at += PANEL) {
         const size_t some = n - at < PANEL ? n - at : PANEL;
         float        sum[TD_ATTN_PANEL] = {0};
-        j->d->kernels->math->gemm(&(td_fgemm_args){.m = heads,
-                                                   .n = some,
-                                                   .k = dim,
-                                                   .a = j->index_q + i * heads * dim,
-                                                   .lda = dim,
-                                                   .b = w.across + at * dim,
-                                                   .ldb = PANEL,
-                                                   .b_dtype = TD_DT_F32,
-                                                   .c = w.scores,
-                                                   .ldc = PANEL});
+        td_host_attn_meet(j->d->kernels->math, j->index_q + i * heads * dim, heads, dim, w.across + at * dim, some, w.scores,
+                          PANEL);
         for (size_t h = 0; h < heads; h++)
             for (size_t k = 0; k < some; k++) sum[k] += weights[h] * scale * fmaxf(w.scores[h * PANEL + k], 0);
         memcpy(scores + at, sum, some * sizeof *sum);
@@ -463,7 +440,7 @@ static void attend_item(void *ctx, uint32_t item, const td_worker *worker) {
         const size_t n = keys.n - at < TILE ? keys.n - at : TILE;
         gather(j, &w, j->seq_of[i], &keys, at, n);
         transpose(j, &w, n, dim);
-        meet(j, &w, q, heads, dim, n, w.scores + at, ld);
+        td_host_attn_meet(j->d->kernels->math, q, heads, dim, w.across, n, w.scores + at, ld);
     }
     for (size_t h = 0; h < heads; h++) factor[h] = weigh(j, w.scores + h * ld, keys.n, head + h);
     for (size_t at = 0; at < keys.n; at += TILE) {

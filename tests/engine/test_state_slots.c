@@ -127,11 +127,11 @@ TEST(states_of_a_request) {
 
 /* A prompt that ends where a page does: a retry begins before its last page, and the next turn behind it. */
 TEST(a_prompt_of_whole_pages) {
-    rig               g;
-    td_request_state  r = TD_REQUEST_STATE_IDLE;
-    td_sequence_state s;
-    td_snapshot_rule  rule = {.n_prompt = 256, .n_cacheable = 1000};
-    uint32_t          pages[3];
+    AT_END(close_rig) rig g;
+    td_request_state      r = TD_REQUEST_STATE_IDLE;
+    td_sequence_state     s;
+    td_snapshot_rule      rule = {.n_prompt = 256, .n_cacheable = 1000};
+    uint32_t              pages[3];
     open_rig(&g, SLOTS);
     cache_path(&g, 0, 3, pages);
     td_request_state_begin(&r, &g.slots, pages, 0);
@@ -147,37 +147,32 @@ TEST(a_prompt_of_whole_pages) {
     assert_int_equal(td_state_slots_find(&g.slots, pages[1]), TD_STATE_NONE);
     assert_int_equal(td_state_slots_find(&g.slots, pages[2]), r.now);
     td_request_state_end(&r, &g.slots);
-    close_rig(&g);
 }
 
 /* With room for one part more, the end of the prompt goes before the place where another prompt went its own way. */
 TEST(room_for_one_part_more) {
-    rig               g;
-    td_request_state  r = TD_REQUEST_STATE_IDLE;
-    td_sequence_state s;
-    td_snapshot_rule  rule = {.n_prompt = 300, .n_cacheable = 300};
-    uint32_t          pages[2];
+    static const uint32_t ENDS[] = {300, 256, 128}; /* of the first part, with room for so many more */
+    AT_END(close_rig) rig g;
+    td_sequence_state     s;
+    td_snapshot_rule      rule = {.n_prompt = 300, .n_cacheable = 300};
+    uint32_t              pages[2];
     open_rig(&g, SLOTS);
     cache_path(&g, 0, 2, pages);
-    assert_int_equal(td_request_state_begin(&r, &g.slots, pages, 1), 0); /* a branch behind the first page */
-    assert_int_equal(td_request_state_next_part(&r, &g.slots, rule, 0, 300, 0, &s), 300);
-    td_request_state_end(&r, &g.slots);
-    td_request_state_begin(&r, &g.slots, pages, 1);
-    assert_int_equal(td_request_state_next_part(&r, &g.slots, rule, 0, 300, 1, &s), 256);
-    td_request_state_end(&r, &g.slots);
-    td_request_state_begin(&r, &g.slots, pages, 1);
-    assert_int_equal(td_request_state_next_part(&r, &g.slots, rule, 0, 300, 2, &s), 128);
-    td_request_state_end(&r, &g.slots);
-    close_rig(&g);
+    for (uint32_t splits = 0; splits < 3; splits++) {
+        td_request_state r = TD_REQUEST_STATE_IDLE;
+        assert_int_equal(td_request_state_begin(&r, &g.slots, pages, 1), 0); /* a branch behind the first page */
+        assert_int_equal(td_request_state_next_part(&r, &g.slots, rule, 0, 300, splits, &s), ENDS[splits]);
+        td_request_state_end(&r, &g.slots);
+    }
 }
 
 /* A draft that ends a block: the step writes another slot, which becomes the state, and a snapshot, once it is accepted. */
 TEST(a_draft_at_the_end_of_a_block) {
-    rig               g;
-    td_request_state  r = TD_REQUEST_STATE_IDLE;
-    td_sequence_state s;
-    td_snapshot_rule  rule = {.n_prompt = 200, .n_cacheable = 255};
-    uint32_t          pages[2];
+    AT_END(close_rig) rig g;
+    td_request_state      r = TD_REQUEST_STATE_IDLE;
+    td_sequence_state     s;
+    td_snapshot_rule      rule = {.n_prompt = 200, .n_cacheable = 255};
+    uint32_t              pages[2];
     open_rig(&g, SLOTS);
     cache_path(&g, 0, 2, pages);
     td_request_state_begin(&r, &g.slots, pages, 0);
@@ -206,7 +201,6 @@ TEST(a_draft_at_the_end_of_a_block) {
     assert_true(td_request_state_can_draft(&g.slots, 254)); /* ends no block */
     for (uint32_t slot = 0; slot < SLOTS; slot++)
         if (g.slots.page[slot] == UINT32_MAX) td_state_slots_drop(&g.slots, slot);
-    close_rig(&g);
 }
 
 /* What a step that failed has taken comes back. */

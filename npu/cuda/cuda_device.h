@@ -54,9 +54,10 @@ typedef struct {
     uint32_t        pinned_node; /* of pinned memory; TD_NODE_ANY: nothing tells where the card hangs */
     bool            registers;   /* memory of ours can be pinned */
     int             capability;  /* 10 * major + minor */
-    char           *staging;     /* pinned: what is uploaded goes through it */
-    td_npu_group   *group;       /* that it sums with, or NULL */
-    bool            bell_words;  /* the way of its bells: cuda_bell.h */
+    unsigned        multiprocessors;
+    char           *staging;    /* pinned: what is uploaded goes through it */
+    td_npu_group   *group;      /* that it sums with, or NULL */
+    bool            bell_words; /* the way of its bells: cuda_bell.h */
     /* of blocks; all are of the thread that calls */
     size_t block_bytes; /* that the blocks want of the scratch */
 } td_cuda_npu;

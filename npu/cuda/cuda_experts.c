@@ -108,7 +108,7 @@ static void product(td_cuda_run *r, const td_npu_block *b, const td_cuda_chosen 
                               TD_U(like->groups.size),
                               TD_P(out)};
         td_cuda_launch(r, like->shape.format == TD_WEIGHT_INT4G ? TD_CUDA_KERNEL_EXPERTS_INT4 : TD_CUDA_KERNEL_EXPERTS_FP4,
-                       TD_GRID(td_div_up(like->shape.n, TD_CUDA_TILE_N), e->tiles, 1), 0, args, sizeof args / sizeof *args);
+                       TD_GRID(e->tiles, td_div_up(like->shape.n, TD_CUDA_TILE_N), 1), 0, args, sizeof args / sizeof *args);
         return;
     }
     static const td_cuda_kernel_id IDS[2][2] = {{TD_CUDA_KERNEL_EXPERTS_W8A8_8, TD_CUDA_KERNEL_EXPERTS_W8A8_64},
@@ -124,7 +124,7 @@ static void product(td_cuda_run *r, const td_npu_block *b, const td_cuda_chosen 
                                              TD_U(like->shape.n),
                                              TD_U(td_cuda_row_codes(like->shape.k)),
                                              TD_P(out)};
-    td_cuda_launch(r, IDS[swiglu][many], TD_GRID(td_div_up(like->shape.n, outputs), e->tiles, 1), 0, args,
+    td_cuda_launch(r, IDS[swiglu][many], TD_GRID(e->tiles, td_div_up(like->shape.n, outputs), 1), 0, args,
                    sizeof args / sizeof *args);
 }
 

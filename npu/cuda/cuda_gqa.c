@@ -56,9 +56,8 @@ static void place_heads(td_cuda_run *r, const td_npu_block *b) {
     void              *q = r->scratch + b->at.q, *k = r->scratch + b->at.k, *v = r->scratch + b->at.v;
     td_cuda_rows       in =
         td_cuda_input(r, &b->at.in, (const td_npu_weight *const[]){g->q, g->k, g->v}, 3, g->in, g->in_i8, g->hidden);
-    td_cuda_product(r, &in, g->q, g->q_bias, q, true);
-    td_cuda_product(r, &in, g->k, g->k_bias, k, true);
-    td_cuda_product(r, &in, g->v, g->v_bias, v, true);
+    td_cuda_products(r, &in, (const td_cuda_factor[]){{g->q, g->q_bias, q}, {g->k, g->k_bias, k}, {g->v, g->v_bias, v}}, 3,
+                     true);
     TD_CUDA_LAUNCH(r, GQA_PLACE, TD_GRID(in.n.most, 1, 1), 0, TD_P(in.n.count), TD_P(r->step->dev.pos),
                    TD_P(r->step->dev.slot), TD_P(q), TD_P(k), TD_P(v), TD_P(data_of(g->q_norm)), TD_P(data_of(g->k_norm)),
                    TD_U(g->norm_rows), TD_F(g->eps), TD_P(g->rope->data), TD_U(td_gqa_rope_dim(g)), TD_U(g->heads),

@@ -47,30 +47,25 @@ static td_status prepare_mlp(td_cuda_npu *d, td_npu_block *b, td_error *err) {
     return td_cuda_need_shared(d, m->inter * sizeof(float), "an MLP of this inter", err);
 }
 
-/* As W8A8 in cuda_op.c, with half as many outputs of a block. */
-static const struct {
-    td_cuda_kernel_id id;
-    uint32_t          rows, outputs;
-} SWIGLU[] = {{TD_CUDA_KERNEL_W8A8_SWIGLU_8, 8, 8},
-              {TD_CUDA_KERNEL_W8A8_SWIGLU_16, 16, 8},
-              {TD_CUDA_KERNEL_W8A8_SWIGLU_32, 32, 16},
-              {TD_CUDA_KERNEL_W8A8_SWIGLU_64, 64, 32}};
-#define SWIGLU_VARIANTS (sizeof SWIGLU / sizeof *SWIGLU)
+/* As W8A8 in cuda_product.c, with half as many outputs of a block. */
+static const td_cuda_variant SWIGLU[] = {{TD_CUDA_KERNEL_W8A8_SWIGLU_8, 8, 8},
+                                         {TD_CUDA_KERNEL_W8A8_SWIGLU_16, 16, 8},
+                                         {TD_CUDA_KERNEL_W8A8_SWIGLU_32, 32, 16},
+                                         {TD_CUDA_KERNEL_W8A8_SWIGLU_64, 64, 32}};
 
 /* Both products and what becomes of them in one launch. */
 static td_cuda_rows swiglu_int8(td_cuda_run *r, const td_npu_block *b, const td_cuda_rows *in) {
     const td_mlp_desc *m = &b->desc.mlp;
     void              *wide = r->scratch + b->at.wide;
-    size_t             i = 0;
     if (td_cuda_product_by_library(r, in, m->gate, m->up, NULL, wide, true))
         return td_cuda_rows_of_f32(r, &b->at.mid, m->down, in->n, wide, m->inter);
-    while (i + 1 < SWIGLU_VARIANTS && SWIGLU[i].rows < in->n.most) i++;
-    void *const args[] = {TD_P(in->n.count),   TD_P(in->q),          TD_P(in->scale),
-                          TD_P(m->gate->data), TD_P(m->gate->scale), TD_P(m->up->data),
-                          TD_P(m->up->scale),  TD_U(m->inter),       TD_U(td_cuda_row_codes(m->hidden)),
-                          TD_P(wide),          TD_U(m->inter)};
-    td_cuda_launch(r, SWIGLU[i].id,
-                   TD_GRID(td_div_up(m->inter, SWIGLU[i].outputs), td_div_up(in->n.most, SWIGLU[i].rows), 1), 0, args,
+    const td_cuda_variant v = td_cuda_variant_for(r->d, SWIGLU, sizeof SWIGLU / sizeof *SWIGLU, in->n.most, m->inter);
+    void *const           args[] = {TD_P(in->n.count),   TD_P(in->q),
+                                    TD_P(in->scale),     TD_U(td_cuda_row_codes(m->hidden)),
+                                    TD_P(m->gate->data), TD_P(m->gate->scale),
+                                    TD_P(m->up->data),   TD_P(m->up->scale),
+                                    TD_U(m->inter),      TD_P(wide)};
+    td_cuda_launch(r, v.id, TD_GRID(td_div_up(in->n.most, v.rows), td_div_up(m->inter, v.outputs), 1), 0, args,
                    sizeof args / sizeof *args);
     return td_cuda_rows_of_f32(r, &b->at.mid, m->down, in->n, wide, m->inter);
 }

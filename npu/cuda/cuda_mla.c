@@ -97,14 +97,12 @@ static void place(td_cuda_run *r, const td_npu_block *b) {
     void                 *q = r->scratch + b->at.q, *kv = r->scratch + b->at.k, *low = r->scratch + b->at.wide;
     td_cuda_rows in = td_cuda_input(r, &b->at.in, (const td_npu_weight *const[]){m->q_lora ? m->q_a : m->q, m->kv_a}, 2,
                                     m->in, m->in_i8, m->hidden);
+    const td_cuda_factor of_q = m->q_lora ? (td_cuda_factor){m->q_a, m->q_a_bias, low} : (td_cuda_factor){m->q, NULL, q};
+    td_cuda_products(r, &in, (const td_cuda_factor[]){of_q, {m->kv_a, m->kv_a_bias, kv}}, 2, true);
     if (m->q_lora) {
-        td_cuda_product(r, &in, m->q_a, m->q_a_bias, low, true);
         td_cuda_rows rows = norm_low(r, b, in.n, low);
         td_cuda_product(r, &rows, m->q_b, NULL, q, true);
-    } else {
-        td_cuda_product(r, &in, m->q, NULL, q, true);
     }
-    td_cuda_product(r, &in, m->kv_a, m->kv_a_bias, kv, true);
     TD_CUDA_LAUNCH(r, MLA_PLACE, TD_GRID(in.n.most, 1, 1), 0, TD_P(in.n.count), TD_P(a->pos), TD_P(a->slot), TD_P(kv),
                    TD_P(m->kv_a_norm->data), TD_F(m->eps), TD_P(m->rope->data), TD_U(m->kv_lora), TD_U(m->rope_dim),
                    TD_P(m->kv_latent), TD_P(m->kv_rope));

@@ -76,9 +76,9 @@ td_cuda_rows td_cuda_input_codes(td_cuda_run *r, const td_cuda_rows_places *at, 
 /* ---- int8 products of many rows ----------------------------------------------------------------- */
 
 /*
- * Int8 products of many rows: cuBLASLt's sums of some rows at a time, and our kernel that scales them. Our own products read
- * the weights again for every TD_CUDA_LINEAR_ROWS_MAX rows, so from there on they are bound by that and not by what the card
- * can compute.
+ * Int8 products of many rows: cuBLASLt's sums of some rows at a time, and our kernel that scales them. Our own products are
+ * shaped for rows that wait for the weights: a warp loads and multiplies in turns, so from some TD_CUDA_LINEAR_ROWS_MAX rows
+ * on the card could compute more.
  *
  * A library's product has the rows of the bucket, so those beyond the step's count are multiplied too. They are whatever the
  * memory holds; sums of a row are of that row alone, and the kernel does not read theirs.
@@ -158,25 +158,36 @@ bool td_cuda_product_by_library(td_cuda_run *r, const td_cuda_rows *rows, const 
 /* ---- products ---------------------------------------------------------------------------------- */
 
 /* Variants of the int8 product: rows and outputs of a block. All give the same bits; few rows want few outputs. */
-static const struct {
-    td_cuda_kernel_id id;
-    uint32_t          rows, outputs;
-} W8A8[] = {{TD_CUDA_KERNEL_W8A8_8, 8, 16},
-            {TD_CUDA_KERNEL_W8A8_16, 16, 16},
-            {TD_CUDA_KERNEL_W8A8_32, 32, 32},
-            {TD_CUDA_KERNEL_W8A8_64, 64, 64}};
-#define W8A8_VARIANTS (sizeof W8A8 / sizeof *W8A8)
+static const td_cuda_variant W8A8[] = {{TD_CUDA_KERNEL_W8A8_8, 8, 16},
+                                       {TD_CUDA_KERNEL_W8A8_16, 16, 16},
+                                       {TD_CUDA_KERNEL_W8A8_32, 32, 32},
+                                       {TD_CUDA_KERNEL_W8A8_64, 64, 64}};
 
-static void launch_int8(td_cuda_run *r, const td_cuda_rows *rows, const td_npu_weight *w, const void *bias, void *out,
-                        bool out_is_f32) {
+td_cuda_variant td_cuda_variant_for(const td_cuda_npu *d, const td_cuda_variant *of, size_t n_of, size_t rows,
+                                    size_t outputs) {
     size_t i = 0;
-    if (td_cuda_product_by_library(r, rows, w, NULL, bias, out, out_is_f32)) return;
-    while (i + 1 < W8A8_VARIANTS && W8A8[i].rows < rows->n.most) i++;
-    void *const args[] = {TD_P(rows->n.count), TD_P(rows->q),    TD_P(rows->scale), TD_P(w->data),
-                          TD_P(w->scale),      TD_P(bias),       TD_U(w->shape.n),  TD_U(td_cuda_row_codes(w->shape.k)),
-                          TD_P(out),           TD_U(w->shape.n), TD_U(out_is_f32)};
-    td_cuda_launch(r, W8A8[i].id, TD_GRID(td_div_up(w->shape.n, W8A8[i].outputs), td_div_up(rows->n.most, W8A8[i].rows), 1),
-                   0, args, sizeof args / sizeof *args);
+    while (i + 1 < n_of && of[i].rows < rows) i++;
+    while (i && td_div_up(rows, of[i].rows) * td_div_up(outputs, of[i].outputs) < d->multiprocessors) i--;
+    return of[i];
+}
+
+static void launch_int8(td_cuda_run *r, const td_cuda_rows *rows, const td_cuda_factor *of, size_t n_of, bool out_is_f32) {
+    const td_cuda_factor none = {0}, *m[TD_CUDA_FACTORS_MAX];
+    size_t               n[TD_CUDA_FACTORS_MAX] = {0}, outputs = 0, blocks = 0;
+    for (size_t i = 0; i < TD_CUDA_FACTORS_MAX; i++) {
+        m[i] = i < n_of ? &of[i] : &none;
+        n[i] = i < n_of ? of[i].w->shape.n : 0;
+        outputs += n[i];
+    }
+    const td_cuda_variant v = td_cuda_variant_for(r->d, W8A8, sizeof W8A8 / sizeof *W8A8, rows->n.most, outputs);
+    for (size_t i = 0; i < n_of; i++) blocks += td_div_up(n[i], v.outputs);
+#define FACTOR(i)                                                                                                      \
+    TD_P(m[i]->w ? m[i]->w->data : NULL), TD_P(m[i]->w ? m[i]->w->scale : NULL), TD_P(td_cuda_bias(m[i])), TD_U(n[i]), \
+        TD_P(m[i]->out)
+    void *const args[] = {TD_P(rows->n.count), TD_P(rows->q), TD_P(rows->scale), TD_U(td_cuda_row_codes(of->w->shape.k)),
+                          TD_U(out_is_f32),    FACTOR(0),     FACTOR(1),         FACTOR(2)};
+#undef FACTOR
+    td_cuda_launch(r, v.id, TD_GRID(td_div_up(rows->n.most, v.rows), blocks, 1), 0, args, sizeof args / sizeof *args);
 }
 
 uint32_t td_cuda_scale_kind(td_dtype dtype) {
@@ -193,7 +204,7 @@ static void launch_groups(td_cuda_run *r, const td_cuda_rows *rows, const td_npu
                           bool out_is_f32) {
     bool         is_int4 = w->shape.format == TD_WEIGHT_INT4G;
     size_t       k = td_round_up(w->shape.k, w->groups.size);
-    td_cuda_grid grid = TD_GRID(td_div_up(w->shape.n, TD_CUDA_TILE_N), td_div_up(rows->n.most, 8), 1);
+    td_cuda_grid grid = TD_GRID(td_div_up(rows->n.most, 8), td_div_up(w->shape.n, TD_CUDA_TILE_N), 1);
     const void  *zero_or_factor = is_int4 ? w->zero : w->factor;
     void *const  args[] = {TD_P(rows->n.count),
                            TD_P(rows->q),
@@ -230,24 +241,40 @@ void td_cuda_product_of_heads(td_cuda_run *r, const td_cuda_heads_product *p) {
     launch_bf16(r, p, NULL);
 }
 
+/* One matrix. */
+static void multiply_one(td_cuda_run *r, const td_cuda_rows *rows, const td_cuda_factor *of, bool out_is_f32) {
+    const td_npu_weight *w = of->w;
+    if (w->shape.format != TD_WEIGHT_BF16) {
+        launch_groups(r, rows, w, td_cuda_bias(of), of->out, out_is_f32);
+        return;
+    }
+    launch_bf16(r,
+                &(td_cuda_heads_product){.n_rows = rows->n,
+                                         .x = rows->x,
+                                         .w = w->data,
+                                         .out = of->out,
+                                         .n = w->shape.n,
+                                         .k = w->shape.k,
+                                         .ldx = w->shape.k,
+                                         .ldo = w->shape.n,
+                                         .heads = 1,
+                                         .out_is_f32 = out_is_f32},
+                td_cuda_bias(of));
+}
+
+void td_cuda_products(td_cuda_run *r, const td_cuda_rows *rows, const td_cuda_factor *of, size_t n_of, bool out_is_f32) {
+    td_cuda_factor own[TD_CUDA_FACTORS_MAX];
+    size_t         n_own = 0; /* int8, and ours to multiply */
+    for (size_t i = 0; i < n_of; i++) {
+        if (of[i].w->shape.format != TD_WEIGHT_W8A8)
+            multiply_one(r, rows, &of[i], out_is_f32);
+        else if (!td_cuda_product_by_library(r, rows, of[i].w, NULL, td_cuda_bias(&of[i]), of[i].out, out_is_f32))
+            own[n_own++] = of[i];
+    }
+    if (n_own) launch_int8(r, rows, own, n_own, out_is_f32);
+}
+
 void td_cuda_product(td_cuda_run *r, const td_cuda_rows *rows, const td_npu_weight *w, const td_npu_weight *bias, void *out,
                      bool out_is_f32) {
-    const void *b = bias ? bias->data : NULL;
-    if (w->shape.format == TD_WEIGHT_W8A8)
-        launch_int8(r, rows, w, b, out, out_is_f32);
-    else if (w->shape.format != TD_WEIGHT_BF16)
-        launch_groups(r, rows, w, b, out, out_is_f32);
-    else
-        launch_bf16(r,
-                    &(td_cuda_heads_product){.n_rows = rows->n,
-                                             .x = rows->x,
-                                             .w = w->data,
-                                             .out = out,
-                                             .n = w->shape.n,
-                                             .k = w->shape.k,
-                                             .ldx = w->shape.k,
-                                             .ldo = w->shape.n,
-                                             .heads = 1,
-                                             .out_is_f32 = out_is_f32},
-                    b);
+    td_cuda_products(r, rows, &(td_cuda_factor){w, bias, out}, 1, out_is_f32);
 }

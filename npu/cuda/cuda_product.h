@@ -39,7 +39,21 @@ td_cuda_rows td_cuda_gated_rows(td_cuda_run *r, const td_cuda_rows_places *at, t
 td_cuda_rows td_cuda_rows_of_bf16(td_cuda_run *r, const td_cuda_rows_places *at, const td_npu_weight *w, td_cuda_count n,
                                   const void *x, size_t k);
 
-/** out [most, w->n] = rows w^T + bias, in f32 or bf16. @param bias NULL: none. */
+/** A matrix that rows are multiplied with. */
+typedef struct {
+    const td_npu_weight *w, *bias; /* bias NULL: none */
+    void                *out;      /* [most, w->n] = rows w^T + bias */
+} td_cuda_factor;
+
+static inline const void *td_cuda_bias(const td_cuda_factor *f) {
+    return f->bias ? f->bias->data : NULL;
+}
+
+/** Products of the same rows, in f32 or bf16; those of few int8 rows in one launch. @param n_of up to TD_CUDA_FACTORS_MAX,
+ * all with the same k. */
+#define TD_CUDA_FACTORS_MAX 3
+void td_cuda_products(td_cuda_run *r, const td_cuda_rows *rows, const td_cuda_factor *of, size_t n_of, bool out_is_f32);
+/** One of them. */
 void td_cuda_product(td_cuda_run *r, const td_cuda_rows *rows, const td_npu_weight *w, const td_npu_weight *bias, void *out,
                      bool out_is_f32);
 
@@ -52,6 +66,18 @@ size_t td_cuda_library_bytes(const td_cuda_npu *d, uint32_t max_tok);
  */
 bool td_cuda_product_by_library(td_cuda_run *r, const td_cuda_rows *rows, const td_npu_weight *w, const td_npu_weight *up,
                                 const void *bias, void *out, bool out_is_f32);
+
+/** A kernel for products of rows, and what a block of it computes. */
+typedef struct {
+    td_cuda_kernel_id id;
+    uint32_t          rows, outputs;
+} td_cuda_variant;
+/**
+ * Of n_of variants, by ascending rows: the first that takes all rows in one block. Where such blocks are fewer than the
+ * card's multiprocessors, a smaller one: its blocks read the same weights, one from memory and the others from the cache.
+ */
+td_cuda_variant td_cuda_variant_for(const td_cuda_npu *d, const td_cuda_variant *of, size_t n_of, size_t rows,
+                                    size_t outputs);
 
 /** TD_CUDA_SCALE_… of the scales of groups. */
 uint32_t td_cuda_scale_kind(td_dtype dtype);

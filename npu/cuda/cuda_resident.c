@@ -133,14 +133,14 @@ static void product(td_cuda_run *r, const td_npu_block *b, const td_cuda_chosen 
         void *const args[] = {TD_P(e->totals), TD_P(e->tile),  TD_P(row_at),     TD_P(in->x), TD_P(at),
                               TD_P(tiles),     TD_P(x->slots), TD_P(x->slot_of), TD_P(out),   TD_P(up)};
         td_cuda_launch(r, down ? TD_CUDA_KERNEL_PACKED_BF16_F32 : TD_CUDA_KERNEL_PACKED_BF16,
-                       TD_GRID(td_div_up(outputs, TD_CUDA_PACKED_BF16_N), e->tiles, 1), 0, args, sizeof args / sizeof *args);
+                       TD_GRID(e->tiles, td_div_up(outputs, TD_CUDA_PACKED_BF16_N), 1), 0, args, sizeof args / sizeof *args);
         return;
     }
     void *const args[] = {TD_P(e->totals),  TD_P(e->tile),   TD_P(row_at),
                           TD_P(in->q),      TD_P(in->scale), TD_U(td_cuda_row_codes(down ? x->inter : x->hidden)),
                           TD_P(at),         TD_P(tiles),     TD_P(x->slots),
                           TD_P(x->slot_of), TD_P(out),       TD_P(up)};
-    td_cuda_launch(r, IDS[x->packed->product][many], TD_GRID(td_div_up(outputs, many ? 64 : TD_CUDA_TILE_N), e->tiles, 1), 0,
+    td_cuda_launch(r, IDS[x->packed->product][many], TD_GRID(e->tiles, td_div_up(outputs, many ? 64 : TD_CUDA_TILE_N), 1), 0,
                    args, sizeof args / sizeof *args);
 }
 

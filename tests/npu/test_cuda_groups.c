@@ -114,7 +114,7 @@ TEST(products) {
             }
             cuda_buf       zb = cuda_copy(zero, n_groups), fb = cuda_copy(factor, n * 4), bb = cuda_copy(bias, n * 4);
             bool           biased = round & 1;
-            td_cuda_launch grid = cuda_grid(cuda_up(n, TD_CUDA_TILE_N), cuda_up(rows, 8), 1, TD_CUDA_LINEAR_THREADS, 0);
+            td_cuda_launch grid = cuda_grid(cuda_up(rows, 8), cuda_up(n, TD_CUDA_TILE_N), 1, TD_CUDA_LINEAR_THREADS, 0);
             host_product(cases[c].is_e2m1 ? TD_PRODUCT_FP4G : TD_PRODUCT_INT4G, groups, n, k, codes, scale.p,
                          groups.zero_points ? zero : NULL, cases[c].is_e2m1 ? factor : NULL, rows, x.p, ldx, x_scale.p,
                          biased ? bias : NULL, want);

@@ -152,6 +152,34 @@ static void sums_of(const int8_weight *w, const cuda_buf *q, size_t rows, const 
         }
 }
 
+/* out [rows, n] = rows of codes w^T, by the v-th variant. The weight is cut into up to three, which one launch multiplies. */
+static void int8_product(rnd *r, size_t v, const cuda_buf *n_rows, uint32_t rows, const cuda_buf *q, const cuda_buf *scale,
+                         const int8_weight *w, uint32_t n, const cuda_buf *bias, uint32_t f32, cuda_buf *out) {
+    const size_t outputs = TD_CUDA_TILE_N * variants[v].tiles, item = f32 ? 4 : 2;
+    uint32_t     ldk = (uint32_t)w->ldk, at[4] = {0, n, n, n}, of[3];
+    size_t       blocks = 0;
+    void        *codes[3], *scales[3], *biases[3], *outs[3];
+    for (int i = 1; i < 3 && rnd_range(r, 0, 1); i++) at[i] = (uint32_t)rnd_range(r, at[i - 1], n);
+    for (int i = 0; i < 3; i++) {
+        of[i] = at[i + 1] - at[i];
+        blocks += cuda_up(of[i], outputs);
+        codes[i] = (int8_t *)w->codes.p + (size_t)at[i] * ldk;
+        scales[i] = (float *)w->scale.p + at[i];
+        biases[i] = bias ? (float *)bias->p + at[i] : NULL;
+        outs[i] = (char *)out->p + (size_t)at[i] * rows * item;
+    }
+    cuda_run(
+        variants[v].plain, cuda_grid(cuda_up(rows, variants[v].rows), blocks, 1, TD_CUDA_LINEAR_THREADS, 0), CUDA_OUT(*out),
+        CUDA_ARGS(&n_rows->p, &q->p, &scale->p, &ldk, &f32, &codes[0], &scales[0], &biases[0], &of[0], &outs[0], &codes[1],
+                  &scales[1], &biases[1], &of[1], &outs[1], &codes[2], &scales[2], &biases[2], &of[2], &outs[2]));
+    FREED char *parts = malloc((size_t)rows * n * item);
+    memcpy(parts, out->p, (size_t)rows * n * item);
+    for (int i = 0; i < 3; i++)
+        for (size_t row = 0; row < rows; row++)
+            memcpy((char *)out->p + (row * n + at[i]) * item, parts + (at[i] * (size_t)rows + row * of[i]) * item,
+                   of[i] * item);
+}
+
 /* Every variant gives the bits of the host's linear, at any number of rows. */
 TEST(int8_linears) {
     rnd r = rnd_open("cuda w8a8");
@@ -175,11 +203,7 @@ TEST(int8_linears) {
         cuda_run(&td_cuda_kernel_td_quantize_bf16, cuda_grid(rows, 1, 1, TD_CUDA_QUANT_THREADS, 0), CUDA_OUT(q, scale),
                  CUDA_ARGS(&nb.p, &xb.p, &k, &k, &q.p, &ldk, &scale.p));
         for (size_t v = 0; v < VARIANTS; v++) {
-            td_cuda_launch grid = cuda_grid(cuda_up(n, TD_CUDA_TILE_N * variants[v].tiles), cuda_up(rows, variants[v].rows),
-                                            1, TD_CUDA_LINEAR_THREADS, 0);
-            cuda_run(variants[v].plain, grid, CUDA_OUT(out),
-                     CUDA_ARGS(&nb.p, &q.p, &scale.p, &w.codes.p, &w.scale.p, biased ? &bb.p : CUDA_NULL, &n, &ldk, &out.p,
-                               &n, &zero));
+            int8_product(&r, v, &nb, rows, &q, &scale, &w, n, biased ? &bb : NULL, zero, &out);
             assert_same_bits(variants[v].plain->name, out.p, hout, (size_t)rows * n * 2, 2);
         }
         sums_of(&w, &q, rows, &sums);
@@ -225,19 +249,14 @@ TEST(int8_mlps) {
                  CUDA_ARGS(&n.p, &xb.p, &h, &h, &q.p, &ldh, &scale.p));
         for (size_t v = 0; v < VARIANTS; v++) {
             cuda_run(variants[v].swiglu,
-                     cuda_grid(cuda_up(inter, 8 * variants[v].tiles), cuda_up(rows, variants[v].rows), 1,
+                     cuda_grid(cuda_up(rows, variants[v].rows), cuda_up(inter, 8 * variants[v].tiles), 1,
                                TD_CUDA_LINEAR_THREADS, 0),
                      CUDA_OUT(act),
-                     CUDA_ARGS(&n.p, &q.p, &scale.p, &gate.codes.p, &gate.scale.p, &up.codes.p, &up.scale.p, &inter, &ldh,
-                               &act.p, &inter));
+                     CUDA_ARGS(&n.p, &q.p, &scale.p, &ldh, &gate.codes.p, &gate.scale.p, &up.codes.p, &up.scale.p, &inter,
+                               &act.p));
             cuda_run(&td_cuda_kernel_td_quantize_f32, cuda_grid(rows, 1, 1, TD_CUDA_QUANT_THREADS, 0), CUDA_OUT(q2, scale2),
                      CUDA_ARGS(&n.p, &act.p, &inter, &inter, &q2.p, &ldi, &scale2.p));
-            cuda_run(
-                variants[v].plain,
-                cuda_grid(cuda_up(h, TD_CUDA_TILE_N * variants[v].tiles), cuda_up(rows, variants[v].rows), 1,
-                          TD_CUDA_LINEAR_THREADS, 0),
-                CUDA_OUT(out),
-                CUDA_ARGS(&n.p, &q2.p, &scale2.p, &down.codes.p, &down.scale.p, CUDA_NULL, &h, &ldi, &out.p, &h, &zero));
+            int8_product(&r, v, &n, rows, &q2, &scale2, &down, h, NULL, zero, &out);
             assert_same_bits(variants[v].swiglu->name, out.p, hout, (size_t)rows * h * 2, 2);
         }
         cuda_buf gated = cuda_alloc((size_t)rows * inter * 4),
@@ -248,13 +267,7 @@ TEST(int8_mlps) {
                            &gated.p, &one));
         assert_same_bits("td_w8a8_epilogue, gated", gated.p, act.p, (size_t)rows * inter * 4, 4);
         CUDA_FREE(gated, sums[0], sums[1]);
-        for (int i = 0; i < 2; i++) {
-            int8_weight *w = i ? &up : &gate;
-            cuda_run(
-                &td_cuda_kernel_td_w8a8_16,
-                cuda_grid(cuda_up(inter, TD_CUDA_TILE_N), cuda_up(rows, 16), 1, TD_CUDA_LINEAR_THREADS, 0), CUDA_OUT(two[i]),
-                CUDA_ARGS(&n.p, &q.p, &scale.p, &w->codes.p, &w->scale.p, CUDA_NULL, &inter, &ldh, &two[i].p, &inter, &one));
-        }
+        for (int i = 0; i < 2; i++) int8_product(&r, 1, &n, rows, &q, &scale, i ? &up : &gate, inter, NULL, one, &two[i]);
         cuda_run(&td_cuda_kernel_td_glu_quantize, cuda_grid(rows, 1, 1, TD_CUDA_NORM_THREADS, inter * sizeof(float)),
                  CUDA_OUT(q3, scale3),
                  CUDA_ARGS(&n.p, &two[0].p, &two[1].p, &inter, &(float){1}, &(float){INFINITY}, &(float){0}, &q3.p, &ldi,

@@ -58,9 +58,9 @@ struct expert_tile {
 
 /** @return false: the step has fewer tiles, and the block nothing to do. */
 TD_FN bool expert_tile_of_block(const td_u32 *totals, const td_u32 *tiles, expert_tile *out) {
-    if (blockIdx.y >= totals[1]) return false;
-    *out = {tiles[blockIdx.y * 3], tiles[blockIdx.y * 3 + 1], tiles[blockIdx.y * 3 + 2]};
-    return true;
+    const td_u32 n_tiles = totals[1]; /* the four words are asked for together: each takes as long as all */
+    *out = {tiles[blockIdx.x * 3], tiles[blockIdx.x * 3 + 1], tiles[blockIdx.x * 3 + 2]};
+    return blockIdx.x < n_tiles;
 }
 
 #endif

@@ -40,6 +40,28 @@ template <class T>
 TD_FN T td_load(const void *p) {
     return *static_cast<const T *>(p);
 }
+/** The same of 4, 8 or 16 bytes that nothing writes while the kernel runs and that a block reads once: weights. They take no
+ * room in the first-level cache, where the rows that they are multiplied with may stay. */
+template <class T>
+TD_FN T td_load_once(const void *p);
+template <>
+__device__ __forceinline__ unsigned td_load_once<unsigned>(const void *p) {
+    unsigned v;
+    asm("ld.global.nc.L1::no_allocate.u32 %0, [%1];" : "=r"(v) : "l"(p));
+    return v;
+}
+template <>
+__device__ __forceinline__ uint2 td_load_once<uint2>(const void *p) {
+    uint2 v;
+    asm("ld.global.nc.L1::no_allocate.v2.u32 {%0, %1}, [%2];" : "=r"(v.x), "=r"(v.y) : "l"(p));
+    return v;
+}
+template <>
+__device__ __forceinline__ uint4 td_load_once<uint4>(const void *p) {
+    uint4 v;
+    asm("ld.global.nc.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];" : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "l"(p));
+    return v;
+}
 template <class T>
 TD_FN void td_store(void *p, T v) {
     *static_cast<T *>(p) = v;

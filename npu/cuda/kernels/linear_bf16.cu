@@ -143,7 +143,7 @@ TD_FN void packed_bf16(const packed_slots &slots, const td_u32 *row_at, const T 
     const td_u32          place = rows.first + threadIdx.x / 32, pair = threadIdx.x % 8, half = p.nr / 2;
     if (!expert || place >= rows.end) return;
     const packed_part own =
-        packed_part_at(slots, expert, blockIdx.x * (TD_CUDA_PACKED_BF16_N / TD_CUDA_TILE_N) + threadIdx.x % 32 / 8);
+        packed_part_at(slots, expert, blockIdx.y * (TD_CUDA_PACKED_BF16_N / TD_CUDA_TILE_N) + threadIdx.x % 32 / 8);
     if (!own.tile) return;
     const T        *row = x + static_cast<size_t>(row_at ? row_at[place] : place) * p.k;
     const unsigned *w = reinterpret_cast<const unsigned *>(own.tile) + own.part * 8 + pair;
@@ -161,7 +161,7 @@ TD_FN void packed_bf16(const packed_slots &slots, const td_u32 *row_at, const T 
     }
 }
 
-/** As td_packed_int8_8 (linear_w8a8.cu), but grid (n_tiles * nr / 64 rounded up, tiles of rows), tiles as td_experts_place
+/** As td_packed_int8_8 (linear_w8a8.cu), but grid (tiles of rows, n_tiles * nr / 64 rounded up), tiles as td_experts_place
  * makes them with 8 rows. @param x [*, k] bf16, or f32 */
 #define PACKED_BF16(name, type)                                                                                       \
     TD_KERNEL(TD_CUDA_LINEAR_THREADS)                                                                                 \

@@ -137,7 +137,7 @@ TD_FN float group_sums(const group_rows &a, td_u32 k_all, td_u32 size, td_u32 fi
 /* Rows from first_row on, those before `rows`. */
 template <bool FLOAT>
 TD_FN void group_linear(const group_args &a, td_u32 first_row, td_u32 rows) {
-    const td_u32 g = threadIdx.x % 32 / 4, t = threadIdx.x % 4, first_output = blockIdx.x * TD_CUDA_TILE_N;
+    const td_u32 g = threadIdx.x % 32 / 4, t = threadIdx.x % 4, first_output = blockIdx.y * TD_CUDA_TILE_N;
     const td_u32 groups = a.k / a.size, blocks = (a.k + TD_CUDA_GROUP_BLOCK - 1) / TD_CUDA_GROUP_BLOCK;
     const td_u32 column = first_output + threadIdx.x % TD_CUDA_TILE_N;
     if (first_row >= rows) return;
@@ -181,7 +181,7 @@ TD_FN void group_linear(const group_args &a, td_u32 first_row, td_u32 rows) {
 }
 
 /**
- * grid (n / TILE_N rounded up, rows of the bucket / 8 rounded up), block TD_CUDA_LINEAR_THREADS.
+ * grid (rows of the bucket / 8 rounded up, n / TILE_N rounded up), block TD_CUDA_LINEAR_THREADS.
  * @param x      [rows, ldx] codes; ldx at least k rounded up to TD_CUDA_GROUP_BLOCK, zeros from k on
  * @param codes  [n, blocks of TD_CUDA_GROUP_BLOCK, 64 bytes] (cuda_pack.h), 16-byte aligned
  * @param scale  [n, k / size] of the kind TD_CUDA_SCALE_…
@@ -194,7 +194,7 @@ td_int4_linear(const td_u32 *n_rows, const td_i8 *x, td_u32 ldx, const float *x_
                td_u32 ldo, td_u32 out_is_f32) {
     group_linear<false>(
         {{nullptr, x, ldx, x_scale}, codes, scale, scale_kind, zero, nullptr, bias, n, k, size, ldo, out_is_f32, out},
-        blockIdx.y * GROUP_ROWS, *n_rows);
+        blockIdx.x * GROUP_ROWS, *n_rows);
 }
 /** @param factor [n] */
 TD_KERNEL(TD_CUDA_LINEAR_THREADS)
@@ -203,11 +203,11 @@ td_fp4_linear(const td_u32 *n_rows, const td_i8 *x, td_u32 ldx, const float *x_s
               td_u32 ldo, td_u32 out_is_f32) {
     group_linear<true>(
         {{nullptr, x, ldx, x_scale}, codes, scale, scale_kind, nullptr, factor, bias, n, k, size, ldo, out_is_f32, out},
-        blockIdx.y * GROUP_ROWS, *n_rows);
+        blockIdx.x * GROUP_ROWS, *n_rows);
 }
 
 /**
- * out [places, n] f32 = x w^T of each expert's rows. grid (n / TILE_N rounded up, tiles), block TD_CUDA_LINEAR_THREADS; of
+ * out [places, n] f32 = x w^T of each expert's rows. grid (tiles, n / TILE_N rounded up), block TD_CUDA_LINEAR_THREADS; of
  * tiles as td_experts_place makes them with 8 rows.
  * @param row_at [places] the row of x that a place has; NULL: x has a row for each place
  * @param w      [n_experts]
@@ -249,7 +249,7 @@ TD_FN void packed_groups(const packed_slots &slots, const group_rows &in, const 
     const td_u8          *expert = packed_expert_at(slots, rows.expert);
     const td_u32          g = threadIdx.x % 32 / 4, t = threadIdx.x % 4, half = p.nr / 2;
     if (!expert) return;
-    const packed_part own = packed_part_at(slots, expert, blockIdx.x);
+    const packed_part own = packed_part_at(slots, expert, blockIdx.y);
     if (!own.tile) return;
     const td_u32 pair = own.part * 8 + g, row = row_of_pair(p.nr, own.part, threadIdx.x % TD_CUDA_TILE_N);
     const td_u32 in_block = (1u << p.block_shift) / p.group_size, scales = in_block * p.nr * p.scale_bytes;

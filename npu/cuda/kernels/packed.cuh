@@ -26,7 +26,7 @@ TD_FN const td_u8 *packed_expert_at(const packed_slots &s, td_u32 expert) {
     const td_u32 slot = s.slot_of[expert];
     if (slot == TD_CUDA_NO_SLOT) return nullptr;
     const td_exchange *at = s.slots + slot * (s.shape->slot_bytes / sizeof *at);
-    if (blockIdx.x == 0 && threadIdx.x == 0) td_exchange_used(at, s.shape->slot_bytes / sizeof *at, false);
+    if (blockIdx.y == 0 && threadIdx.x == 0) td_exchange_used(at, s.shape->slot_bytes / sizeof *at, false);
     return reinterpret_cast<const td_u8 *>(at);
 }
 

@@ -192,6 +192,10 @@ T td_load(const void *p) {
     return v;
 }
 template <class T>
+T td_load_once(const void *p) {
+    return td_load<T>(p);
+}
+template <class T>
 void td_store(void *p, T v) {
     memcpy(const_cast<T *>(td_emulated_aligned<T>(p)), &v, sizeof v);
 }

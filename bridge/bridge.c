@@ -2,10 +2,10 @@
 
 #include <assert.h>
 #include <pthread.h>
+#include <sched.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "core/error.h"
 #include "core/memory/mem.h"
@@ -13,11 +13,11 @@
 #include "core/threads/signal_word.h"
 #include "core/threads/thread.h"
 #include "kernels/exact_sum.h"
+#include "npu/carried_rows.h"
 
 /* A slot's buffers in the order in which they are copied: up, then down. */
 enum { X, X_CODES, X_SCALE, IDS, WEIGHTS, Y, Y_DEFERRED, N_BUFFERS };
 #define LAST_UP WEIGHTS
-#define NAP_NS 50000 /* between looks at a bell that was not rung while the thread span */
 
 /* A parity's buffers on both sides; the same pointers with unified memory. */
 typedef struct {
@@ -161,8 +161,10 @@ static bool await_call(td_bridge *b, uint32_t n) {
     }
 }
 
+/* Never asleep: a pass is under way. A thread that has its core to itself keeps it. */
 static bool await_bell(td_bridge *b, td_bell *bell) {
-    uint64_t until_ns = td_trace_now() + td_pool_spin(b->c.pool).us * UINT64_C(1000);
+    const td_spin spin = wait_policy(b);
+    uint64_t      until_ns = td_trace_now() + spin.us * UINT64_C(1000);
     for (;;) {
         bool closed = atomic_load_explicit(&b->closed, memory_order_acquire);
         if (atomic_load_explicit(bell, memory_order_acquire)) {   /* with the device's bell_ring */
@@ -170,10 +172,10 @@ static bool await_bell(td_bridge *b, td_bell *bell) {
             return true;
         }
         if (closed) return false;
-        if (td_trace_now() < until_ns)
+        if (spin.held || td_trace_now() < until_ns)
             td_cpu_relax();
         else
-            nanosleep(&(struct timespec){.tv_nsec = NAP_NS}, NULL);
+            sched_yield();
     }
 }
 
@@ -396,32 +398,39 @@ static void collect_call(void *arg) {
     td_trace_end(begin, &label);
 }
 
-/* Rows of the bucket, of buffers first to last. */
-static td_status copy_each(td_bridge *b, td_npu_stream *s, td_bridge_buffers *to, td_bridge_buffers *from, int first,
-                           int last, const td_step *step, td_copy_kind kind) {
-    td_npu *d = b->c.npu;
-    for (int i = first; i <= last; i++)
-        if (b->row_bytes[i])
-            TD_TRY(d->ops->copy(d, s, row_of(b, to, i, step->first_row), row_of(b, from, i, step->first_row),
-                                b->row_bytes[i] * step->max_tok, kind));
-    return TD_OK;
+/* Put the step's rows of buffers first to last behind the others; of two memories only. */
+static void add_carried(const td_bridge *b, td_carried *rows, td_bridge_buffers *to, td_bridge_buffers *from, int first,
+                        int last) {
+    uint32_t row = rows->step->first_row;
+    for (int i = first; i <= last && !b->unified; i++) {
+        if (!b->row_bytes[i]) continue;
+        assert(rows->n < TD_CARRIED_ARRAYS);
+        rows->arrays[rows->n].to = row_of(b, to, i, row);
+        rows->arrays[rows->n].from = row_of(b, from, i, row);
+        rows->arrays[rows->n++].row_bytes = b->row_bytes[i];
+    }
 }
 
 td_status td_bridge_enqueue_submit(td_bridge_port *p, td_npu_stream *s, const td_step *step) {
     td_bridge *b = p->bridge;
     td_npu    *d = b->c.npu;
+    td_carried rows = {.step = step};
     assert(step->first_row + step->max_tok <= b->c.spec->max_tok);
-    if (!b->unified) TD_TRY(copy_each(b, s, &p->slot->host, &p->slot->dev, X, LAST_UP, step, TD_COPY_D2H));
-    return p->bells ? d->ops->bell_ring(d, s, &p->bells->filled) : d->ops->host_call(d, s, submit_call, p);
+    add_carried(b, &rows, &p->slot->host, &p->slot->dev, X, LAST_UP);
+    if (p->bells) return d->ops->bell_ring(d, s, &p->bells->filled, &rows);
+    TD_TRY(td_carry_by_copies(d, s, &rows, TD_COPY_D2H));
+    return d->ops->host_call(d, s, submit_call, p);
 }
 
 td_status td_bridge_enqueue_collect(td_bridge_port *p, td_npu_stream *s, const td_step *step) {
     td_bridge *b = p->bridge;
     td_npu    *d = b->c.npu;
-    TD_TRY(p->bells ? d->ops->bell_wait(d, s, &p->bells->summed) : d->ops->host_call(d, s, collect_call, p));
-    if (b->unified) return TD_OK;
-    TD_TRY(copy_each(b, s, &p->slot->dev, &p->slot->host, Y, Y, step, TD_COPY_H2D));
-    return p->before ? copy_each(b, s, &p->before->dev, &p->before->host, Y_DEFERRED, Y_DEFERRED, step, TD_COPY_H2D) : TD_OK;
+    td_carried rows = {.step = step};
+    add_carried(b, &rows, &p->slot->dev, &p->slot->host, Y, Y);
+    if (p->before) add_carried(b, &rows, &p->before->dev, &p->before->host, Y_DEFERRED, Y_DEFERRED);
+    if (p->bells) return d->ops->bell_wait(d, s, &p->bells->summed, &rows);
+    TD_TRY(d->ops->host_call(d, s, collect_call, p));
+    return td_carry_by_copies(d, s, &rows, TD_COPY_H2D);
 }
 
 static bool steps_are_on(const td_bridge *b) {

@@ -3,13 +3,15 @@
  *
  * DESIGN. Both directions are operations on the device stream, so every hand-over is a happens-before edge there, and a
  * capture of the stream replays them:
- *   enqueue_submit   copies x, ids and weights to the host (where memory is not shared) and says that the slot is filled; the
+ *   enqueue_submit   carries x, ids and weights to the host (where memory is not shared) and says that the slot is filled; the
  *                    stream goes on at once, so the shared experts overlap the routed ones;
- *   enqueue_collect  waits until the ticket's immediate sum and the previous layer's deferred one are there, then copies both to the device.
+ *   enqueue_collect  waits until the ticket's immediate sum and the previous layer's deferred one are there, then carries both to the device.
  * "Says" and "waits" have two forms (td_handover), chosen when the bridge is opened:
  *   host call  a function of ours, called in stream order: submit_call counts the ticket, collect_call waits for the expert thread's count;
+ *              rows go by copies, submit_call behind them and collect_call before;
  *   doorbell   two bells of the port in pinned memory: the device rings `filled`, which the expert thread polls; the expert thread rings
- *              `summed`, which the device waits for. No host thread stands between the two tiers.
+ *              `summed`, which the device waits for. No host thread stands between the two tiers. Rows are of the bells'
+ *              operations, so a device may make one kernel of each.
  * What a pass will hand over, and in which order, is told before it begins (td_bridge_begin_pass): ticket n of a pass is
  * port order[n]. Tickets run in that order: on one expert thread (async), or inside collect on the stream's own thread when
  * the device and the experts share the pool (inline; host calls only). A pass takes its rows as one, or as two halves whose

@@ -19,7 +19,7 @@
  *
  * Memory is sequentially consistent here. In C a signal's value and n_sleeping are (seq_cst), and the data is published by
  * raising a count or ringing a bell (release) and seen by who read it (acquire). A sum takes time: it is written, and x is
- * read, in two steps. With two memories the copies are operations of the stream within the spans in which this model has the
+ * read, in two steps. With two memories the rows are carried by the stream within the spans in which this model has the
  * device write x and read y, so one memory covers both. Who polls a bell looks once, and again when there is something new:
  * looks in between are that first one.
  *

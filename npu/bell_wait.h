@@ -2,22 +2,21 @@
 #ifndef TD_NPU_BELL_WAIT_H
 #define TD_NPU_BELL_WAIT_H
 
-#include <time.h>
+#include <sched.h>
 
 #include "core/log/trace.h"
 #include "core/threads/signal_word.h"
 #include "npu/npu.h"
 
-#define TD_BELL_NAP_NS 50000 /* between looks at a bell that was not rung while the thread span */
-
-/** Wait until the bell is rung, and silence it. @param spin_ns for so long the thread spins; then it naps. */
+/** Wait until the bell is rung, and silence it. A pass is under way, so the thread never sleeps. @param spin_ns for so long
+ * it keeps its core; then it lets others run there between looks. */
 static inline void td_bell_await(td_bell *bell, uint64_t spin_ns) {
     uint64_t until_ns = td_trace_now() + spin_ns;
     while (atomic_load_explicit(bell, memory_order_acquire) == 0) { /* with who rings it */
         if (td_trace_now() < until_ns)
             td_cpu_relax();
         else
-            nanosleep(&(struct timespec){.tv_nsec = TD_BELL_NAP_NS}, NULL);
+            sched_yield();
     }
     atomic_store_explicit(bell, 0, memory_order_relaxed); /* whoever rings it next has heard from us in between */
 }

@@ -13,6 +13,7 @@
  *   block_weights   what a weight is made from, which weights a block has, what a descriptor has to be
  *   block_work      what a block has to read and to compute: metrics, bounds, plans
  *   bell_wait       waiting for a doorbell on a host thread
+ *   carried_rows    a hand-over's rows by copies, where no kernel carries them
  *   card_meter      what a card was given and has taken: for metrics
  *   card/           what cards behind a vendor's runtime have in common
  *   handover_time   how long a hand-over takes      link_time      how fast copies to the device and from it are
@@ -77,7 +78,8 @@ typedef struct {
     td_dtype                  act_dtype; /* of activations: TD_DT_BF16 or TD_DT_F32 */
     const td_host_npu_config *host;      /* "host" and "apart" need it, others ignore it; copied */
     uint32_t                  card;      /* number among the cards that the process sees; ignored by the host */
-    /** No block will be made, only memory, link and hand-overs measured: what blocks alone need may be left out. */
+    /** No block will be made, only memory, link and hand-overs measured: what blocks alone need may be left out, or
+     * missing. */
     bool bare;
 } td_npu_config;
 
@@ -659,14 +661,30 @@ typedef enum {
  * 0. */
 typedef _Atomic uint32_t td_bell;
 
+#define TD_CARRIED_ARRAYS 4
+
+/** What a hand-over takes from one memory to the other: arrays with a row for each of the step's. One side of an array is in
+ * device memory, the other in memory of host_alloc. Of a device's streams, one at a time carries rows. */
+typedef struct {
+    const td_step *step; /* its counts are read when the rows are carried */
+    uint32_t       n;    /* arrays; 0 with unified memory */
+    struct {
+        void       *to;
+        const void *from; /* where the step's first row is */
+        size_t      row_bytes;
+    } arrays[TD_CARRIED_ARRAYS];
+} td_carried;
+
 /** What the device has done since it was opened, and which block it computes now. */
 typedef struct {
     /** Of all runs of blocks together: weights and the KV of sequences, read once by each run, and the multiply-adds of
      * products and attention. */
     td_tier_work work;
-    const char  *doing;                          /* "mla", …; static; NULL: no block runs */
-    uint32_t     layer;                          /* of it, or TD_NO_LAYER */
-    uint64_t     link_down_bytes, link_up_bytes; /* copied to the device and from it; 0 with unified memory */
+    const char  *doing; /* "mla", …; static; NULL: no block runs */
+    uint32_t     layer; /* of it, or TD_NO_LAYER */
+    /** Copied to the device and from it, and carried by hand-overs, of which the bucket's rows count; 0 with unified
+     * memory. */
+    uint64_t link_down_bytes, link_up_bytes;
 } td_npu_report;
 
 struct td_npu_ops {
@@ -699,11 +717,13 @@ struct td_npu_ops {
     /** Call fn(arg) on a host thread, in stream order; the stream goes on when it returns. fn may block, and must not call
      * the device. */
     TD_NODISCARD td_status (*host_call)(td_npu *d, td_npu_stream *s, td_host_fn fn, void *arg);
-    /** Ring in stream order. A thread that sees the bell rung (acquire) may read what the stream copied to the host
-     * before. */
-    TD_NODISCARD td_status (*bell_ring)(td_npu *d, td_npu_stream *s, td_bell *bell);
-    /** Wait in stream order until the host has rung the bell (release), and silence it. */
-    TD_NODISCARD td_status (*bell_wait)(td_npu *d, td_npu_stream *s, td_bell *bell);
+    /** Carry rows to the host, then ring, in stream order. A thread that sees the bell rung (acquire) may read them, and what
+     * the stream copied to the host before. Rows within the step's counts are carried; those beyond may be.
+     * @param rows copied; NULL: none. @return TD_EDEVICE: no ring is enqueued, though some rows may be carried. */
+    TD_NODISCARD td_status (*bell_ring)(td_npu *d, td_npu_stream *s, td_bell *bell, const td_carried *rows);
+    /** Wait in stream order until the host has rung the bell (release), silence it, and carry rows to the device. @param rows
+     * as of bell_ring. */
+    TD_NODISCARD td_status (*bell_wait)(td_npu *d, td_npu_stream *s, td_bell *bell, const td_carried *rows);
 
     /* Captures. Between begin and end, what is enqueued on s is recorded and not run; a launch runs it all in order on s.
        td_step says what may change between launches. While s is captured, the caller allocates and frees nothing on the

@@ -288,13 +288,13 @@ void td_streamed_end_pass(td_streamed_experts *s, bool ok) {
 
 td_status td_streamed_enqueue_take(td_streamed_experts *s, uint32_t layer, td_npu_stream *stream) {
     td_npu *d = s->spec.npus[0];
-    TD_TRY(d->ops->bell_wait(d, stream, &s->bells[layer].taken));
+    TD_TRY(d->ops->bell_wait(d, stream, &s->bells[layer].taken, NULL));
     return d->ops->copy(d, stream, (void *)td_resident_slot_of(s->resident, 0, layer), row_of(s, layer),
                         s->spec.n_experts * sizeof *s->rows, TD_COPY_H2D);
 }
 
 td_status td_streamed_enqueue_leave(td_streamed_experts *s, uint32_t layer, td_npu_stream *stream) {
-    return s->spec.npus[0]->ops->bell_ring(s->spec.npus[0], stream, &s->bells[layer].left);
+    return s->spec.npus[0]->ops->bell_ring(s->spec.npus[0], stream, &s->bells[layer].left, NULL);
 }
 
 /* ---- life ------------------------------------------------------------------------------------------- */

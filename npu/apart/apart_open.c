@@ -23,6 +23,7 @@
 #include "core/threads/chaos.h"
 #include "npu/apart/guarded_memory.h"
 #include "npu/block_buffers.h"
+#include "npu/carried_rows.h"
 #include "npu/host/host_device.h"
 
 typedef struct {
@@ -186,14 +187,17 @@ static void check_bell(td_npu *d, td_bell *bell) {
         broken("the bell at %p is not in pinned memory", (void *)bell);
 }
 
-static td_status bell_ring(td_npu *d, td_npu_stream *s, td_bell *bell) {
+static td_status bell_ring(td_npu *d, td_npu_stream *s, td_bell *bell, const td_carried *rows) {
     check_bell(d, bell);
-    return fails(d) ? TD_EDEVICE : td_host_bell_ring(d, s, bell);
+    TD_TRY(td_carry_by_copies(d, s, rows, TD_COPY_D2H));
+    return fails(d) ? TD_EDEVICE : td_host_bell_ring(d, s, bell, NULL);
 }
 
-static td_status bell_wait(td_npu *d, td_npu_stream *s, td_bell *bell) {
+static td_status bell_wait(td_npu *d, td_npu_stream *s, td_bell *bell, const td_carried *rows) {
     check_bell(d, bell);
-    return fails(d) ? TD_EDEVICE : td_host_bell_wait(d, s, bell);
+    if (fails(d)) return TD_EDEVICE;
+    TD_TRY(td_host_bell_wait(d, s, bell, NULL));
+    return td_carry_by_copies(d, s, rows, TD_COPY_H2D);
 }
 
 static td_status graph_begin(td_npu *d, td_npu_stream *s) {

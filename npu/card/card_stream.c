@@ -4,8 +4,9 @@
 
 #include "core/error.h"
 #include "npu/bell_wait.h"
+#include "npu/carried_rows.h"
 
-#define SPIN_NS 300000 /* of a wait for a bell before it naps */
+#define SPIN_NS 300000 /* of a wait for a bell before it lets others run on its core */
 
 static td_card_stream *of(td_npu_stream *s) {
     return (td_card_stream *)s;
@@ -55,14 +56,8 @@ static td_status copy(td_card *c, td_npu_stream *s, void *dst, const void *src, 
 }
 
 td_status td_card_copy(td_npu *base, td_npu_stream *s, void *dst, const void *src, size_t bytes, td_copy_kind kind) {
-    td_card       *c = (td_card *)base;
-    td_card_graph *g = (td_card_graph *)of(s)->capture;
-    bool           down = kind == TD_COPY_H2D;
-    TD_TRY(copy(c, s, dst, src, bytes, kind));
-    if (g)
-        *(down ? &g->down_bytes : &g->up_bytes) += bytes;
-    else
-        atomic_fetch_add_explicit(down ? &c->down_bytes : &c->up_bytes, bytes, memory_order_relaxed);
+    TD_TRY(copy((td_card *)base, s, dst, src, bytes, kind));
+    td_card_linked(s, kind, bytes);
     return TD_OK;
 }
 
@@ -76,8 +71,9 @@ td_status td_card_host_call(td_npu *base, td_npu_stream *s, td_host_fn fn, void 
 
 /* ---- bells ------------------------------------------------------------------------------------- */
 
-td_status td_card_bell_ring(td_npu *base, td_npu_stream *s, td_bell *bell) {
+td_status td_card_bell_ring(td_npu *base, td_npu_stream *s, td_bell *bell, const td_carried *rows) {
     td_card *c = (td_card *)base;
+    TD_TRY(td_carry_by_copies(base, s, rows, TD_COPY_D2H));
     return copy(c, s, (void *)bell, c->one, sizeof *bell, TD_COPY_D2H);
 }
 
@@ -85,8 +81,9 @@ static void await_bell(void *bell) {
     td_bell_await(bell, SPIN_NS);
 }
 
-td_status td_card_bell_wait(td_npu *base, td_npu_stream *s, td_bell *bell) {
-    return td_card_host_call(base, s, await_bell, (void *)bell);
+td_status td_card_bell_wait(td_npu *base, td_npu_stream *s, td_bell *bell, const td_carried *rows) {
+    TD_TRY(td_card_host_call(base, s, await_bell, (void *)bell));
+    return td_carry_by_copies(base, s, rows, TD_COPY_H2D);
 }
 
 /* ---- captures ---------------------------------------------------------------------------------- */

@@ -21,6 +21,17 @@ static inline void td_card_launched(td_npu_stream *s, uint32_t n) {
     if (!of->capture) atomic_fetch_add_explicit(&of->card->given.launches, n, memory_order_relaxed);
 }
 
+/** Count bytes that go over the link, to the device or from it. */
+static inline void td_card_linked(td_npu_stream *s, td_copy_kind kind, uint64_t bytes) {
+    td_card_stream *of = (td_card_stream *)s;
+    td_card_graph  *g = (td_card_graph *)of->capture;
+    bool            down = kind == TD_COPY_H2D;
+    if (g)
+        *(down ? &g->down_bytes : &g->up_bytes) += bytes;
+    else
+        atomic_fetch_add_explicit(down ? &of->card->down_bytes : &of->card->up_bytes, bytes, memory_order_relaxed);
+}
+
 /* Functions of td_npu_ops. */
 TD_NODISCARD td_status td_card_stream_create(td_npu *d, td_npu_stream **out, td_error *err);
 void                   td_card_stream_destroy(td_npu *d, td_npu_stream *s);
@@ -28,11 +39,11 @@ TD_NODISCARD td_status td_card_stream_sync(td_npu *d, td_npu_stream *s);
 TD_NODISCARD td_status td_card_copy(td_npu *d, td_npu_stream *s, void *dst, const void *src, size_t bytes,
                                     td_copy_kind kind);
 TD_NODISCARD td_status td_card_host_call(td_npu *d, td_npu_stream *s, td_host_fn fn, void *arg);
-/** A ring is a copy of a word to pinned memory, in stream order. */
-TD_NODISCARD td_status td_card_bell_ring(td_npu *d, td_npu_stream *s, td_bell *bell);
+/** Rows go by copies. A ring is a copy of a word to pinned memory, in stream order. */
+TD_NODISCARD td_status td_card_bell_ring(td_npu *d, td_npu_stream *s, td_bell *bell, const td_carried *rows);
 /** A wait is a host call that polls the word, which every runtime can do. A card that can wait by itself has a function of
  * its own instead. */
-TD_NODISCARD td_status td_card_bell_wait(td_npu *d, td_npu_stream *s, td_bell *bell);
+TD_NODISCARD td_status td_card_bell_wait(td_npu *d, td_npu_stream *s, td_bell *bell, const td_carried *rows);
 TD_NODISCARD td_status td_card_graph_begin(td_npu *d, td_npu_stream *s);
 TD_NODISCARD td_status td_card_graph_end(td_npu *d, td_npu_stream *s, td_npu_graph **out, td_error *err);
 TD_NODISCARD td_status td_card_graph_launch(td_npu *d, td_npu_stream *s, td_npu_graph *g);

@@ -39,6 +39,9 @@
 
 #define TD_CUDA_STAGING_BYTES ((size_t)8 << 20)
 
+/** The ways of a card's bells: cuda_bell.h. */
+typedef enum { TD_CUDA_BELLS_CALLS, TD_CUDA_BELLS_WORDS, TD_CUDA_BELLS_KERNELS, TD_CUDA_BELLS_COUNT } td_cuda_bells;
+
 typedef struct {
     td_card         base; /* first */
     const td_cuda  *cu;
@@ -55,9 +58,10 @@ typedef struct {
     bool            registers;   /* memory of ours can be pinned */
     int             capability;  /* 10 * major + minor */
     unsigned        multiprocessors;
-    char           *staging;    /* pinned: what is uploaded goes through it */
-    td_npu_group   *group;      /* that it sums with, or NULL */
-    bool            bell_words; /* the way of its bells: cuda_bell.h */
+    char           *staging; /* pinned: what is uploaded goes through it */
+    td_npu_group   *group;   /* that it sums with, or NULL */
+    td_cuda_bells   bells;
+    void           *came; /* device memory: a word for the blocks of a hand-over's kernel (kernels/handover.cu) */
     /* of blocks; all are of the thread that calls */
     size_t block_bytes; /* that the blocks want of the scratch */
 } td_cuda_npu;

@@ -77,6 +77,8 @@
     X(CARDS_MEET, td_cards_meet, 14, 32) \
     X(CARDS_SUM, td_cards_sum, 19, TD_CUDA_SUM_THREADS) \
     X(CARDS_GATHER, td_cards_gather, 16, TD_CUDA_SUM_THREADS) \
+    X(RING_ROWS, td_ring_rows, 15, TD_CUDA_CARRY_THREADS) \
+    X(AWAIT_ROWS, td_await_rows, 15, TD_CUDA_CARRY_THREADS) \
     X(TOP, td_top, 5, TD_CUDA_TOP_THREADS) \
     X(LOG_SUMS, td_log_sums, 4, TD_CUDA_TOP_THREADS) \
     X(BOUND_READ, td_bound_read, 3, TD_CUDA_BOUND_THREADS) \

@@ -64,6 +64,7 @@ static void close_card(td_npu *base) {
     td_cuda_npu *d = (td_cuda_npu *)base;
     td_error     err = {0};
     if (d->context && td_card_enter(&d->base) == TD_OK) {
+        td_card_give(&d->base, d->came);
         td_card_close_memory(&d->base);
         if (d->staging) td_cuda_unpin(&d->base, d->staging, TD_CUDA_STAGING_BYTES);
         if (td_cuda_blas_close(&d->blas, &err) != TD_OK) td_err("CUDA card %u: %s", d->base.config.card, err.text);
@@ -163,6 +164,16 @@ static void open_blas(td_cuda_npu *d) {
         td_warn("CUDA card %u: %s; its int8 products of many rows are our own kernels'", d->base.config.card, why.text);
 }
 
+/* A card that is measured alone can do without kernels: its hand-overs go another way then. */
+static td_status open_kernels(td_cuda_npu *d, td_error *err) {
+    td_error  why = {0};
+    td_status st = td_cuda_kernels_open(d->cu, d->device, &d->kernels, &why);
+    if (st != TD_OK && !d->base.config.bare) return td_fail(err, st, "%s", why.text);
+    if (st != TD_OK) td_info("CUDA card %u: measured without its kernels: %s", d->base.config.card, why.text);
+    if (!d->base.config.bare) open_blas(d);
+    return TD_OK;
+}
+
 static td_status open_card(td_cuda_npu *d, int n_cards, td_error *err) {
     if (d->base.config.card >= (uint32_t)n_cards)
         return td_fail(err, TD_EINVAL,
@@ -189,12 +200,10 @@ static td_status open_card(td_cuda_npu *d, int n_cards, td_error *err) {
         d->setup = NULL;
         return td_cuda_failed(d, "cuStreamCreate", said, err);
     }
-    if (!d->base.config.bare) {
-        TD_TRY(td_cuda_kernels_open(d->cu, d->device, &d->kernels, err));
-        open_blas(d);
-    }
+    TD_TRY(open_kernels(d, err));
     TD_TRY(td_cuda_pin(&d->base, TD_CUDA_STAGING_BYTES, (void **)&d->staging, err));
     TD_TRY(td_card_open_memory(&d->base, err));
+    TD_TRY(td_card_alloc(&d->base.npu, sizeof(uint32_t), &d->came, err));
     return td_cuda_bells_open(d, err);
 }
 

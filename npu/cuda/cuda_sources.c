@@ -11,6 +11,7 @@
     X(embed, "embed.cu")          \
     X(experts, "experts.cu")      \
     X(gqa, "gqa.cu")              \
+    X(handover, "handover.cu")    \
     X(bf16, "linear_bf16.cu")     \
     X(groups, "linear_groups.cu") \
     X(w8a8, "linear_w8a8.cu")     \

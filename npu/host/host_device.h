@@ -293,8 +293,8 @@ td_status td_host_copy(td_npu *d, td_npu_stream *s, void *dst, const void *src, 
 /** As copy, between addresses within reach; a run of it is counted on the link, where one is given. */
 td_status td_host_link_copy(td_npu *d, td_npu_stream *s, void *dst, const void *src, size_t bytes, td_host_link *link);
 td_status td_host_call(td_npu *d, td_npu_stream *s, td_host_fn fn, void *arg);
-td_status td_host_bell_ring(td_npu *d, td_npu_stream *s, td_bell *bell);
-td_status td_host_bell_wait(td_npu *d, td_npu_stream *s, td_bell *bell);
+td_status td_host_bell_ring(td_npu *d, td_npu_stream *s, td_bell *bell, const td_carried *rows);
+td_status td_host_bell_wait(td_npu *d, td_npu_stream *s, td_bell *bell, const td_carried *rows);
 td_status td_host_enqueue(td_npu *d, td_npu_stream *s, td_npu_block *b, const td_step *step);
 td_status td_host_graph_begin(td_npu *d, td_npu_stream *s);
 td_status td_host_graph_end(td_npu *d, td_npu_stream *s, td_npu_graph **out, td_error *err);

@@ -337,13 +337,15 @@ td_status td_host_call(td_npu *d, td_npu_stream *s, td_host_fn fn, void *arg) {
     return submit(s, &(op){.kind = OP_HOST_CALL, .fn = fn, .arg = arg});
 }
 
-td_status td_host_bell_ring(td_npu *d, td_npu_stream *s, td_bell *bell) {
+td_status td_host_bell_ring(td_npu *d, td_npu_stream *s, td_bell *bell, const td_carried *rows) {
     (void)d;
+    (void)rows; /* one address space */
     return submit(s, &(op){.kind = OP_RING, .bell = bell});
 }
 
-td_status td_host_bell_wait(td_npu *d, td_npu_stream *s, td_bell *bell) {
+td_status td_host_bell_wait(td_npu *d, td_npu_stream *s, td_bell *bell, const td_carried *rows) {
     (void)d;
+    (void)rows; /* one address space */
     return submit(s, &(op){.kind = OP_WAIT, .bell = bell});
 }
 

@@ -61,7 +61,7 @@ class Topo(unittest.TestCase):
     def test_cards_that_cannot_be_measured(self):
         """They are listed, with the reason."""
         there = {"LD_LIBRARY_PATH": os.environ["TD_CUDA_STANDIN"], "TD_STANDIN_DEVICES": "1"}
-        for more, said in [({"TD_STANDIN_ARCH": "75"}, "compute capability 7.5"), ({"TD_STANDIN_MEMORY": "1048576"}, "of which 1048572 are free"),
+        for more, said in [({"TD_STANDIN_ARCH": "75"}, "compute capability 7.5"), ({"TD_STANDIN_MEMORY": "1048576"}, "of which 1048568 are free"),
                            ({"TD_STANDIN_REFUSE_CONTEXT": "1"}, "busy or unavailable")]:
             p = topo(**there, **more)
             self.assertEqual(p.returncode, 0, p.stderr)

@@ -157,7 +157,8 @@ TEST(halves_and_handovers) {
         uint32_t    overlap;
         bool        other;
         const char *bells;
-    } WAYS[] = {{0, false, "words"}, {2, false, "calls"}, {0, true, "calls"}, {2, true, "words"}};
+    } WAYS[] = {{0, false, "words"}, {2, false, "calls"},  {0, true, "calls"},
+                {2, true, "words"},  {0, true, "kernels"}, {2, true, "kernels"}};
     FREED float *want = NULL;
     json_auto_t *manifest = read_manifest("deepseek_v3_yarn");
     for (size_t w = 0; w < sizeof WAYS / sizeof *WAYS; w++) {

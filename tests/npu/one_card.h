@@ -53,12 +53,16 @@ static inline void sync_stream(card *c) {
     assert_int_equal(c->ops->stream_sync(c->npu, c->stream), TD_OK);
 }
 
-/* What the expert tier does: hears a bell, reads what came before it, answers, rings. */
+/* Arrays of a hand-over: rows whose ends are a multiple of 16, of 4, of neither, and rows of which a few are more than a
+ * block of threads carries at a time. */
+enum { HANDED_ARRAYS = 4, HANDED_ROWS = 5, HANDED_BUCKET = 6, HANDED_FIRST = 3, HANDED_ROW_MAX = 17488 };
+static const size_t HANDED_BYTES[HANDED_ARRAYS] = {17488, 4, 27, 64};
+
+/* What the expert tier does: hears a bell, reads the rows that came before it, answers, rings. */
 typedef struct {
-    td_bell        *up, *down;
-    const uint32_t *in;
-    uint32_t       *out;
-    int             rounds;
+    td_bell *up, *down;
+    uint8_t *in[HANDED_ARRAYS], *out[HANDED_ARRAYS]; /* where the step's first row is */
+    int      rounds;
 } partner;
 
 static inline void *answer(void *arg) {
@@ -66,41 +70,63 @@ static inline void *answer(void *arg) {
     for (int i = 0; i < p->rounds; i++) {
         while (atomic_load_explicit(p->up, memory_order_acquire) == 0) usleep(10);
         atomic_store_explicit(p->up, 0, memory_order_relaxed);
-        *p->out = *p->in + 1;
+        for (int a = 0; a < HANDED_ARRAYS; a++)
+            for (size_t k = 0; k < HANDED_ROWS * HANDED_BYTES[a]; k++) p->out[a][k] = (uint8_t)(p->in[a][k] + 1);
         atomic_store_explicit(p->down, 1, memory_order_release);
     }
     return NULL;
 }
 
-/* A number goes to and fro, in a graph that is replayed. */
+/* Rows go to and fro, in a graph that is replayed: those of the step's counts, from its first row on. */
 static inline void hand_over(card *c) {
-    enum { ROUNDS = 60 };
-    char         *bells = pinned_memory(c, 128);
-    uint32_t     *up = pinned_memory(c, 64), *down = pinned_memory(c, 64), *device = device_memory(c, 64);
-    partner       p = {(td_bell *)bells, (td_bell *)(bells + 64), up, down, ROUNDS};
-    pthread_t     thread;
-    td_npu_graph *g;
-    td_error      err = {0};
+    enum { ROUNDS = 20, ROWS = HANDED_FIRST + HANDED_BUCKET, BYTES = ROWS * HANDED_ROW_MAX };
+    char           *bells = pinned_memory(c, 128);
+    td_step_counts *counts = pinned_memory(c, 64), *there = device_memory(c, 64);
+    uint8_t        *up[HANDED_ARRAYS], *down[HANDED_ARRAYS], *device[HANDED_ARRAYS];
+    partner         p = {.up = (td_bell *)bells, .down = (td_bell *)(bells + 64), .rounds = ROUNDS};
+    td_step         step = {.max_tok = HANDED_BUCKET, .first_row = HANDED_FIRST, .host = {.counts = counts}};
+    td_carried      rise = {.step = &step, .n = HANDED_ARRAYS}, fall = rise;
+    pthread_t       thread;
+    td_npu_graph   *g;
+    td_error        err = {0};
+    step.dev.counts = there;
+    counts->n_tok = HANDED_ROWS;
+    to_device(c, there, counts, sizeof *counts);
+    for (int a = 0; a < HANDED_ARRAYS; a++) {
+        const size_t first = HANDED_FIRST * HANDED_BYTES[a];
+        up[a] = pinned_memory(c, BYTES), down[a] = pinned_memory(c, BYTES), device[a] = device_memory(c, BYTES);
+        for (size_t k = 0; k < BYTES; k++) down[a][k] = (uint8_t)(k * 7 + (size_t)a);
+        to_device(c, device[a], down[a], BYTES);
+        sync_stream(c);
+        rise.arrays[a].to = p.in[a] = up[a] + first, rise.arrays[a].from = device[a] + first;
+        fall.arrays[a].to = device[a] + first, fall.arrays[a].from = p.out[a] = down[a] + first;
+        rise.arrays[a].row_bytes = fall.arrays[a].row_bytes = HANDED_BYTES[a];
+    }
     assert_int_equal(c->ops->graph_begin(c->npu, c->stream), TD_OK);
-    to_host(c, up, device, 64);
-    assert_int_equal(c->ops->bell_ring(c->npu, c->stream, p.up), TD_OK);
-    assert_int_equal(c->ops->bell_wait(c->npu, c->stream, p.down), TD_OK);
-    to_device(c, device, down, 64);
+    assert_int_equal(c->ops->bell_ring(c->npu, c->stream, p.up, &rise), TD_OK);
+    assert_int_equal(c->ops->bell_wait(c->npu, c->stream, p.down, &fall), TD_OK);
     assert_int_equal(c->ops->graph_end(c->npu, c->stream, &g, &err), TD_OK);
     assert_int_equal(pthread_create(&thread, NULL, answer, &p), 0);
     for (int i = 0; i < ROUNDS; i++) assert_int_equal(c->ops->graph_launch(c->npu, c->stream, g), TD_OK);
     sync_stream(c);
     pthread_join(thread, NULL);
-    to_host(c, up, device, 64);
-    sync_stream(c);
-    assert_int_equal(*up, ROUNDS);
+    c->ops->graph_destroy(c->npu, g);
     assert_int_equal(atomic_load(p.up), 0);
     assert_int_equal(atomic_load(p.down), 0);
-    c->ops->graph_destroy(c->npu, g);
-    c->ops->free(c->npu, device, 64);
+    for (int a = 0; a < HANDED_ARRAYS; a++) {
+        const size_t first = HANDED_FIRST * HANDED_BYTES[a], end = first + HANDED_ROWS * HANDED_BYTES[a];
+        to_host(c, up[a], device[a], BYTES);
+        sync_stream(c);
+        for (size_t k = 0; k < BYTES; k++) /* rows of the bucket beyond the counts may be carried */
+            if (k < end || k >= end + (HANDED_BUCKET - HANDED_ROWS) * HANDED_BYTES[a])
+                assert_int_equal(up[a][k], (uint8_t)(k * 7 + (size_t)a + (k >= first && k < end ? ROUNDS : 0)));
+        c->ops->free(c->npu, device[a], BYTES);
+        c->ops->host_free(c->npu, up[a], BYTES);
+        c->ops->host_free(c->npu, down[a], BYTES);
+    }
+    c->ops->free(c->npu, there, 64);
+    c->ops->host_free(c->npu, counts, 64);
     c->ops->host_free(c->npu, bells, 128);
-    c->ops->host_free(c->npu, up, 64);
-    c->ops->host_free(c->npu, down, 64);
 }
 
 #endif

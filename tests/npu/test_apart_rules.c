@@ -39,7 +39,7 @@ BREAKS(copy_too_much, "is not in its memory") {
 }
 BREAKS(ring_unpinned, "is not in pinned memory") {
     td_bell bell = 0;
-    ignore(r->ops->bell_ring(r->npu, r->stream, &bell));
+    ignore(r->ops->bell_ring(r->npu, r->stream, &bell, NULL));
 }
 BREAKS(alloc_in_capture, "device memory is allocated while a stream is captured") {
     void *p;

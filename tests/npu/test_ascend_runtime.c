@@ -227,8 +227,8 @@ static td_status live_with_failure(char *said, size_t said_bytes) {
         if (begun) {
             td_status in = o->copy(npu, s, device, pinned, 64, TD_COPY_H2D);
             if (in == TD_OK) in = o->host_call(npu, s, twice, &d);
-            if (in == TD_OK) in = o->bell_ring(npu, s, (td_bell *)bells);
-            if (in == TD_OK) in = o->bell_wait(npu, s, (td_bell *)(bells + 64));
+            if (in == TD_OK) in = o->bell_ring(npu, s, (td_bell *)bells, NULL);
+            if (in == TD_OK) in = o->bell_wait(npu, s, (td_bell *)(bells + 64), NULL);
             if (in == TD_OK) in = o->copy(npu, s, pinned, device, 64, TD_COPY_D2H);
             st = o->graph_end(npu, s, in == TD_OK ? &g : NULL, &err);
             if (in != TD_OK) st = in;

@@ -165,8 +165,8 @@ TEST(a_card_that_another_process_has) {
 
 /* ---- doorbells -------------------------------------------------------------------------------- */
 
-TEST(bells_in_either_way) {
-    static const char *const WAYS[] = {"words", "calls", NULL}; /* NULL: the faster one */
+TEST(bells_in_each_way) {
+    static const char *const WAYS[] = {"words", "calls", "kernels", NULL}; /* NULL: the fastest one */
     for (size_t i = 0; i < sizeof WAYS / sizeof *WAYS; i++)
         for (int registers = 0; registers < 2; registers++) {
             setenv("TD_STANDIN_REGISTER", registers ? "1" : "0", 1);
@@ -202,7 +202,7 @@ TEST(a_driver_without_words) {
     unlink(path);
     setenv("TD_CUDA_BELLS", "gongs", 1);
     assert_int_equal(td_npu_open("cuda", &(td_npu_config){.act_dtype = TD_DT_BF16}, &npu, &err), TD_EINVAL);
-    assert_string_equal(err.text, "TD_CUDA_BELLS is words or calls, not \"gongs\"");
+    assert_string_equal(err.text, "TD_CUDA_BELLS is calls, words or kernels, not \"gongs\"");
     unsetenv("TD_CUDA_BELLS");
 }
 
@@ -243,6 +243,12 @@ TEST(a_bare_card_has_no_blocks) {
     assert_int_equal(npu->ops->block_create(npu, &desc, &b, &err), TD_EINVAL);
     assert_string_equal(err.text, "the card was opened without its kernels");
     npu->ops->close(npu);
+    setenv("TD_CUDA_KERNELS", "/nowhere", 1);
+    setenv("TD_CUDA_BELLS", "kernels", 1);
+    assert_int_equal(td_npu_open("cuda", &(td_npu_config){.act_dtype = TD_DT_BF16, .bare = true}, &npu, &err), TD_ENOTFOUND);
+    assert_string_equal(err.text, "TD_CUDA_BELLS is kernels, and the card was opened without its kernels");
+    unsetenv("TD_CUDA_BELLS");
+    setenv("TD_CUDA_KERNELS", TD_CUDA_STANDIN "/kernels.image", 1);
 }
 
 int main(void) {

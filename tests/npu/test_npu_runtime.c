@@ -92,10 +92,10 @@ TEST(bells_order_streams) {
     assert_int_equal(o->stream_create(g.npu, &s[1], &err), TD_OK);
     for (int hop = 0; hop < 500; hop++) {
         int me = hop & 1;
-        if (hop) assert_int_equal(o->bell_wait(g.npu, s[me], &bell[!me]), TD_OK);
+        if (hop) assert_int_equal(o->bell_wait(g.npu, s[me], &bell[!me], NULL), TD_OK);
         assert_int_equal(o->copy(g.npu, s[me], &value[me], &value[!me], sizeof(int), TD_COPY_H2D), TD_OK);
         assert_int_equal(o->host_call(g.npu, s[me], add_one, &value[me]), TD_OK);
-        assert_int_equal(o->bell_ring(g.npu, s[me], &bell[me]), TD_OK);
+        assert_int_equal(o->bell_ring(g.npu, s[me], &bell[me], NULL), TD_OK);
     }
     for (int i = 0; i < 2; i++) assert_int_equal(o->stream_sync(g.npu, s[i]), TD_OK);
     assert_int_equal(value[1], 500); /* hop 499 ran on stream 1 */

@@ -97,6 +97,14 @@ typedef struct {
 #define TD_CUDA_SUM_THREADS 256
 #define TD_CUDA_SUM_VALUES 8
 
+/* The hand-over to the host's experts: arrays of rows at most; vectors of 16 bytes that a thread has on their way, bytes of a
+ * block; blocks at most. */
+#define TD_CUDA_CARRIED 4
+#define TD_CUDA_CARRY_THREADS 512
+#define TD_CUDA_CARRY_FLIGHT 4
+#define TD_CUDA_CARRY_BYTES (TD_CUDA_CARRY_THREADS * TD_CUDA_CARRY_FLIGHT * 16)
+#define TD_CUDA_CARRY_BLOCKS 32
+
 /* The kernels that a card's bounds are measured with: products of a thread that do not wait for each other, and blocks for
  * each multiprocessor of the card. */
 #define TD_CUDA_BOUND_THREADS 256

@@ -6,7 +6,7 @@
  * fused multiply-adds are written as such; division and square root are IEEE's. So every float operation outside of
  * td_mma_bf16 has the same bits on every card, and on a CPU that runs these sources (TD_CUDA_EMULATION; the header that
  * defines it is included before). Sums over threads have an order that is fixed by indices. No kernel uses float atomics, or
- * waits for another block of its card; those of cards.cu wait for other cards.
+ * waits for another block of its card; those of cards.cu wait for other cards, one of handover.cu for the host.
  */
 #ifndef TD_NPU_CUDA_KERNEL_CUH
 #define TD_NPU_CUDA_KERNEL_CUH
@@ -73,7 +73,7 @@ TD_FN T *td_device_pointer(td_u64 address) {
     return reinterpret_cast<T *>(address);
 }
 
-/** A word by which kernels of several cards meet. What a thread's kernel, and those before it on its stream, have written
+/** A word by which kernels of several cards meet, or a kernel and the host. What a thread's kernel, and those before it on its stream, have written
  * can be read by who has read it from the word on. See PTX ISA, "Memory Consistency Model": release and acquire of system
  * scope. */
 struct td_signal {
@@ -86,6 +86,17 @@ TD_FN unsigned td_signal_get(const td_signal *s) {
     unsigned v;
     asm volatile("ld.acquire.sys.global.u32 %0, [%1];" : "=r"(v) : "l"(&s->word) : "memory");
     return v;
+}
+/** Set to 0, in no order with anything else: who sets it next has heard of this kernel's end. */
+TD_FN void td_signal_silence(td_signal *s) {
+    asm volatile("st.relaxed.sys.global.u32 [%0], %1;" ::"l"(&s->word), "r"(0) : "memory");
+}
+/** Add 1 to a word by which the blocks of a kernel tell what they have done: with a release and an acquire. @return what it
+ * was. */
+TD_FN unsigned td_count_in_order(unsigned *p) {
+    unsigned was;
+    asm volatile("atom.acq_rel.gpu.global.add.u32 %0, [%1], 1;" : "=r"(was) : "l"(p) : "memory");
+    return was;
 }
 
 /** Memory of which others use other parts while a kernel runs, or the same ones in an order that signals make: kernels of

@@ -236,13 +236,19 @@ inline int atomicMax(int *p, int v) {
     return old;
 }
 
-/** A word by which kernels of several cards meet: set with a release of system scope, read with an acquire. Reading waits a
+/** A word by which kernels of several cards meet, or a kernel and the host: set with a release of system scope, read with an acquire. Reading waits a
  * little, so that a thread that polls does not keep the others from running. */
 struct td_signal {
     unsigned word;
 };
-void     td_signal_set(td_signal *s, unsigned v);
-unsigned td_signal_get(const td_signal *s);
+void        td_signal_set(td_signal *s, unsigned v);
+unsigned    td_signal_get(const td_signal *s);
+inline void td_signal_silence(td_signal *s) {
+    __atomic_store_n(&s->word, 0, __ATOMIC_RELAXED);
+}
+inline unsigned td_count_in_order(unsigned *p) {
+    return __atomic_fetch_add(p, 1, __ATOMIC_ACQ_REL);
+}
 
 /** Memory of which others use other parts, or all of it in an order that signals make, while a kernel runs. */
 struct td_exchange {

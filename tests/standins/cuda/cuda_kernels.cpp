@@ -7,6 +7,7 @@
 #include "npu/cuda/kernels/embed.cu"
 #include "npu/cuda/kernels/experts.cu"
 #include "npu/cuda/kernels/gqa.cu"
+#include "npu/cuda/kernels/handover.cu"
 #include "npu/cuda/kernels/linear_bf16.cu"
 #include "npu/cuda/kernels/linear_groups.cu"
 #include "npu/cuda/kernels/linear_w8a8.cu"
@@ -81,6 +82,8 @@ TD_CUDA_EXPORT(td_packed_int4_groups, TD_CUDA_LINEAR_THREADS)
 TD_CUDA_EXPORT(td_packed_fp4_groups, TD_CUDA_LINEAR_THREADS)
 TD_CUDA_EXPORT(td_packed_bf16, TD_CUDA_LINEAR_THREADS)
 TD_CUDA_EXPORT(td_packed_bf16_f32, TD_CUDA_LINEAR_THREADS)
+TD_CUDA_EXPORT(td_ring_rows, TD_CUDA_CARRY_THREADS)
+TD_CUDA_EXPORT(td_await_rows, TD_CUDA_CARRY_THREADS)
 TD_CUDA_EXPORT(td_bound_read, TD_CUDA_BOUND_THREADS)
 TD_CUDA_EXPORT(td_bound_int8, TD_CUDA_BOUND_THREADS)
 TD_CUDA_EXPORT(td_bound_bf16, TD_CUDA_BOUND_THREADS)

@@ -193,7 +193,8 @@ td_status td_bench_steps_fill(td_bench_steps *s, const td_bench_device *d, const
         td_step_rows_add(&s->rows, s->numbers, shape->context, shape->n_new, &seq);
     }
     const td_step_bucket *bucket = td_step_buf_fill(&s->buf, &s->rows, NULL, s->numbers, n_out);
-    td_status             st = td_step_buf_enqueue_upload(&s->buf, bucket, d->stream);
+    td_step_buf_set_kind(&s->buf, bucket, td_step_rows_kind(&s->rows));
+    td_status st = td_step_buf_enqueue_upload(&s->buf, bucket, d->stream);
     if (st == TD_OK) st = d->npu->ops->stream_sync(d->npu, d->stream);
     *out = &bucket->whole;
     return st == TD_OK ? TD_OK : td_fail(err, st, "a step's arrays cannot be copied to the device: %s", td_status_text(st));

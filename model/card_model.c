@@ -264,7 +264,7 @@ void td_card_model_keep_weights(const td_card_model *c) {
         td_info("the device's weights are not kept: %s", why.text);
 }
 
-#define GRAPHS(c) ((TD_PASSES + 1) * (size_t)(c)->step.n)
+#define GRAPHS(c) ((TD_PASSES + 1) * TD_STEP_KINDS * (size_t)(c)->step.n)
 
 /* ---- captures ---------------------------------------------------------------------------------- */
 
@@ -278,14 +278,16 @@ static td_status enqueue_pass(td_card_model *c, td_pass_kind kind, bool is_strea
 }
 
 /* The pass over the bucket as a graph, recorded when it is needed first. A graph holds no counts: it serves every step of
- * the bucket. */
+ * the bucket that is of this kind, where the device tells kinds apart. */
 static td_status capture(td_card_model *c, td_pass_kind kind, bool is_streamed, const td_step_bucket *bucket,
-                         td_npu_graph **out, td_error *err) {
-    td_npu        *d = c->npu;
-    const size_t   row = is_streamed ? TD_PASSES : kind;
-    td_npu_graph **graph = &c->graphs[row * c->step.n + (size_t)(bucket - c->step.buckets)];
+                         td_step_kind of_step, td_npu_graph **out, td_error *err) {
+    td_npu      *d = c->npu;
+    const size_t row = is_streamed ? TD_PASSES : kind;
+    if (!c->model->step_kinds) of_step = TD_STEP_ANY;
+    td_npu_graph **graph = &c->graphs[(row * TD_STEP_KINDS + of_step) * c->step.n + (size_t)(bucket - c->step.buckets)];
     *out = *graph;
     if (*graph) return TD_OK;
+    td_step_buf_set_kind(&c->step, bucket, of_step);
     if (c->model->resident) td_resident_pause(c->model->resident);
     td_status st = d->ops->graph_begin(d, c->stream), ended = TD_OK;
     if (st == TD_OK) {
@@ -367,7 +369,7 @@ static td_status build_programs(td_card_model *c, td_error *err) {
 static td_status capture_decode(td_card_model *c, td_error *err) {
     td_npu_graph *graph;
     for (uint32_t i = 0; i < c->step.n && (i == 0 || c->step.buckets[i - 1].max_tok < c->model->spec.max_seq); i++)
-        TD_TRY(capture(c, TD_PASS_FORWARD, false, &c->step.buckets[i], &graph, err));
+        TD_TRY(capture(c, TD_PASS_FORWARD, false, &c->step.buckets[i], TD_STEP_GENERATED, &graph, err));
     return TD_OK;
 }
 
@@ -452,7 +454,7 @@ static td_status download_logits(td_card_model *c) {
 td_status td_card_model_prepare(td_card_model *c) {
     const td_model *m = c->model;
     c->bucket = td_step_buf_fill(&c->step, m->rows, m->pass.token, m->pass.out.row, m->pass.out.n);
-    return capture(c, m->pass.kind, m->pass.share > 0, c->bucket, &c->graph, &c->error);
+    return capture(c, m->pass.kind, m->pass.share > 0, c->bucket, td_step_rows_kind(m->rows), &c->graph, &c->error);
 }
 
 td_status td_card_model_run(td_card_model *c) {

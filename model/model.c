@@ -363,6 +363,7 @@ static td_status open_cards(td_model *m, td_npu *const *npus, td_error *err) {
     if (caps.inline_work) m->spec.overlap_min_tok = 0; /* device and experts alternate on the same threads */
     m->unified = caps.unified_memory;
     m->log_sums = caps.log_sums;
+    m->step_kinds = caps.step_kinds;
     m->norm_f32 = caps.norm_f32;
     m->kv_spare_pages = caps.kv_spare ? (uint32_t)td_div_up(td_step_spare_rows(m->spec.max_tok), TD_KV_PAGE) : 0;
     m->handover = m->probe.other_handover

@@ -51,10 +51,11 @@ typedef struct {
     td_activations   act;
     td_program       program[TD_PASSES];
     td_step_buf      step;
-    td_npu_graph   **graphs; /* [TD_PASSES + 1, step.n] each NULL until it is needed; the last ones are streamed passes */
-    float           *logits; /* [max_out, vocab of the shard] on the host; act.logits with unified memory */
-    td_logit        *top;    /* [max_out, top_k] on the host; NULL with unified memory */
-    td_log_sum      *sums;   /* [max_out] on the host; NULL with unified memory, and where the device gives none */
+    /* [TD_PASSES + 1, TD_STEP_KINDS, step.n] each NULL until it is needed; the last ones are streamed passes */
+    td_npu_graph **graphs;
+    float         *logits; /* [max_out, vocab of the shard] on the host; act.logits with unified memory */
+    td_logit      *top;    /* [max_out, top_k] on the host; NULL with unified memory */
+    td_log_sum    *sums;   /* [max_out] on the host; NULL with unified memory, and where the device gives none */
     void *x; /* [max_tok, streams * hidden] on the host, with a layer_tap or spec.layers; act.x with unified memory */
     const td_step_bucket *bucket;    /* of the pass under way */
     td_npu_graph         *graph;     /* of the pass under way */
@@ -83,6 +84,7 @@ struct td_model {
     bool                 async_experts;  /* the experts have threads of their own */
     td_handover          handover;
     bool                 log_sums;     /* the device gives log-sums of rows of logits */
+    bool                 step_kinds;   /* the device tells kinds of steps apart */
     bool                 norm_f32;     /* norms give their rows in f32, too, for routers */
     bool                 int8_rows;    /* norms give their rows in int8, too, for linears with int8 weights */
     bool                 int8_experts; /* the routed experts take these rows */

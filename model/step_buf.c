@@ -228,6 +228,13 @@ const td_step_bucket *td_step_buf_fill(td_step_buf *b, const td_step_rows *rows,
     return bucket;
 }
 
+void td_step_buf_set_kind(td_step_buf *b, const td_step_bucket *bucket, td_step_kind kind) {
+    td_step_bucket *own = &b->buckets[bucket - b->buckets];
+    own->whole.kind = kind;
+    for (uint32_t h = 0; h < TD_HALVES; h++)
+        own->half[h].kind = kind; /* a half has a part of the sequences, or of one's rows */
+}
+
 td_status td_step_buf_enqueue_upload(const td_step_buf *b, const td_step_bucket *bucket, td_npu_stream *s) {
     return b->unified ? TD_OK : b->npu->ops->copy(b->npu, s, b->dev, b->host, bucket->bytes, TD_COPY_H2D);
 }

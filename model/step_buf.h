@@ -65,6 +65,9 @@ const td_step_bucket *td_step_buf_fill(td_step_buf *b, const td_step_rows *rows,
 /** The same of a step for a measurement, of which nothing but the number of rows is read. */
 const td_step_bucket *td_step_buf_count(td_step_buf *b, uint32_t n_tok);
 
+/** What the bucket is enqueued for next, its halves too. */
+void td_step_buf_set_kind(td_step_buf *b, const td_step_bucket *bucket, td_step_kind kind);
+
 /** The copy to the device, of the bucket's size; nothing with unified memory. */
 TD_NODISCARD td_status td_step_buf_enqueue_upload(const td_step_buf *b, const td_step_bucket *bucket, td_npu_stream *s);
 

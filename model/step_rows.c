@@ -50,3 +50,17 @@ void td_step_rows_add(td_step_rows *r, const uint32_t *tokens, uint32_t first, u
     r->state_open[at] = seq->state.open;
     memcpy(r->block_table + (size_t)at * r->block_stride, seq->pages, seq->n_pages * sizeof *seq->pages);
 }
+
+/* A half may have some rows of a sequence that is not short. */
+td_step_kind td_step_rows_kind(const td_step_rows *r) {
+    bool     all_generated = true;
+    uint32_t few = 0;
+    for (uint32_t q = 0; q < r->n_seq; q++) {
+        uint32_t rows = r->seq_start[q + 1] - r->seq_start[q];
+        bool     is_short = rows < TD_SHORT_ROWS;
+        all_generated = all_generated && is_short && r->absorbed[q];
+        if (is_short || r->absorbed[q]) few += rows;
+    }
+    if (all_generated) return TD_STEP_GENERATED;
+    return few == 0 ? TD_STEP_PROMPTS : few + TD_SHORT_ROWS <= TD_MIXED_ROWS ? TD_STEP_MIXED : TD_STEP_ANY;
+}

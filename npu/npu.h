@@ -107,6 +107,7 @@ typedef struct {
     bool     kv_spare;
     bool     recurrent;                 /* it has TD_BLOCK_DELTA */
     bool     log_sums;                  /* it fills td_top_desc.sums */
+    bool     step_kinds;                /* what it enqueues depends on td_step.kind */
     uint64_t memory_total, memory_free; /* bytes; 0: it does not say */
 } td_npu_caps;
 
@@ -137,9 +138,24 @@ typedef struct {
     const uint32_t *state_open; /* [max_seq] the sequence's open block */
 } td_step_arrays;
 
+/** A sequence with fewer rows in a step is *short*: its keys are read for each row anew. */
+#define TD_SHORT_ROWS 4
+/** Short and absorbed rows of a mixed step at most. */
+#define TD_MIXED_ROWS 64
+
+/** What sequences a step may have, for devices that leave out what none of them needs. Each row is computed as in any other
+ * step. */
+typedef enum {
+    TD_STEP_ANY,
+    TD_STEP_GENERATED, /* all are short and absorbed */
+    TD_STEP_PROMPTS,   /* none is absorbed, and none is short but where two halves share its rows */
+    TD_STEP_MIXED,     /* those that are short or absorbed have TD_MIXED_ROWS rows together at most, in a half too */
+    TD_STEP_KINDS,
+} td_step_kind;
+
 /**
  * A shape bucket: what a pass is enqueued with. The struct and its pointers are fixed from the first enqueue on, and a
- * graph holds them by address. Between two replays of a graph, or two runs of enqueued work, only the contents of the
+ * graph holds them by address; `kind` alone is read when work is enqueued, and may be another one then. Between two replays of a graph, or two runs of enqueued work, only the contents of the
  * arrays may change, counts included, within the bucket. The host writes the host's arrays only while nothing that was
  * enqueued with the step is under way; copies on the stream write the device's. Rows and sequences beyond the counts are
  * padding: their contents and results are unspecified, and must not affect other rows.
@@ -148,6 +164,7 @@ typedef struct {
     uint32_t       max_tok, max_seq, max_out;
     uint32_t       first_row; /* row 0 of the step is this row of the blocks' buffers; logits begin at their row 0 */
     uint32_t       block_stride;
+    td_step_kind   kind; /* of all steps that what is enqueued will serve */
     td_step_arrays host; /* pinned: for devices whose operations take lengths from the host */
     td_step_arrays dev;  /* the same on the device; equal to host with unified memory */
 } td_step;

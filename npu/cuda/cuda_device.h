@@ -19,6 +19,7 @@
  *   cuda_kind     a block, and what a kind of blocks is
  *   cuda_rows     embed, norm, combine, head, top      cuda_linear   linear, mlp
  *   cuda_router   cuda_gqa   cuda_mla   cuda_sum      the sum over cards
+ *   cuda_decode   rows whose attention is computed by spans
  *   cuda_experts  routed experts, all of a layer       cuda_resident some of them, in slots; join
  *   cuda_chosen   rows by the experts that they chose, for both
  *   cuda_block    blocks in general: made, launched, their scratch

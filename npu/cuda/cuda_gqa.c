@@ -1,11 +1,11 @@
 /*
- * Grouped-query attention, from the normed input to the output projection. Sequences with few rows in the step are decode's,
- * whose spans are merged from memory, some rows at a time; the others are prefill's. Both give a row the same bits (gqa.cu).
+ * Grouped-query attention, from the normed input to the output projection. Short sequences are decode's, whose spans are
+ * merged from memory, some rows at a time; the others are prefill's. Both give a row the same bits (gqa.cu), and a step that
+ * has rows of one kind alone launches the kernels of that one.
  */
 #include "core/error.h"
-#include "npu/cuda/cuda_kind.h"
+#include "npu/cuda/cuda_decode.h"
 
-#define FEW_ROWS 4
 #define DIM_MAX 128
 #define DIM_MULTIPLE 8
 
@@ -18,7 +18,7 @@ static size_t kv_width(const td_gqa_desc *g) {
 /* Of the spans of a row. */
 static size_t partial_bytes(const td_block_desc *desc) {
     const td_gqa_desc *g = &desc->gqa;
-    return (size_t)g->heads * td_cuda_spans(desc->max_kv) * (g->head_dim + 2) * sizeof(float);
+    return (size_t)g->heads * TD_CUDA_SPANS * (g->head_dim + 2) * sizeof(float);
 }
 
 static size_t place_gqa(const td_block_desc *desc, td_cuda_places *at) {
@@ -32,7 +32,7 @@ static size_t place_gqa(const td_block_desc *desc, td_cuda_places *at) {
     at->q_placed = td_cuda_place(&used, rows * q_width(g) * sizeof(td_bf16));
     at->ctx = td_cuda_place(&used, rows * q_width(g) * sizeof(float));
     at->out = td_cuda_place_rows(&used, rows, q_width(g), true);
-    at->partial = td_cuda_place(&used, td_cuda_rows_at_once(desc->max_tok, partial_bytes(desc)) * partial_bytes(desc));
+    td_cuda_decode_place(&used, desc->max_tok, partial_bytes(desc), at);
     return used;
 }
 
@@ -73,7 +73,7 @@ static void prefill(td_cuda_run *r, const td_npu_block *b) {
                                     TD_P(a->pos),
                                     TD_P(a->block_table),
                                     TD_U(r->step->block_stride),
-                                    TD_U(FEW_ROWS),
+                                    TD_U(r->step->kind == TD_STEP_PROMPTS ? 0 : TD_SHORT_ROWS),
                                     TD_P(r->scratch + b->at.q_placed),
                                     TD_P(g->kv_k),
                                     TD_P(g->kv_v),
@@ -83,29 +83,27 @@ static void prefill(td_cuda_run *r, const td_npu_block *b) {
                                     TD_U(g->window),
                                     TD_P(data_of(g->sinks)),
                                     TD_F(g->softmax_scale),
+                                    TD_U(TD_CUDA_SPANS),
                                     TD_P(r->scratch + b->at.ctx)};
-    if (r->step->max_tok < FEW_ROWS) return;
+    if (r->step->kind == TD_STEP_GENERATED || (r->step->kind != TD_STEP_PROMPTS && r->step->max_tok < TD_SHORT_ROWS)) return;
     td_cuda_launch(r, small ? TD_CUDA_KERNEL_GQA_PREFILL_64 : TD_CUDA_KERNEL_GQA_PREFILL_128,
                    TD_GRID(td_cuda_prefill_blocks(r->step), g->heads, 1),
                    small ? TD_CUDA_PREFILL_SHARED(64, 64) : TD_CUDA_PREFILL_SHARED(128, 128), args,
                    sizeof args / sizeof *args);
 }
 
-static void decode(td_cuda_run *r, const td_npu_block *b, uint32_t first, uint32_t rows) {
+static void decode(td_cuda_run *r, const td_npu_block *b, const td_cuda_piece *piece) {
     const td_gqa_desc    *g = &b->desc.gqa;
     const td_step_arrays *a = &r->step->dev;
-    td_cuda_count         n = td_cuda_n_tok(r);
     bool                  small = g->head_dim <= 64;
-    uint32_t              spans = td_cuda_spans(b->desc.max_kv);
     void                 *partial = r->scratch + b->at.partial;
-    void *const           args[] = {TD_P(n.count),
-                                    TD_U(first),
+    void *const           args[] = {TD_P(piece->n.count),
+                                    TD_P(piece->list),
                                     TD_P(td_cuda_n_seq(r)),
                                     TD_P(a->seq_start),
                                     TD_P(a->pos),
                                     TD_P(a->block_table),
                                     TD_U(r->step->block_stride),
-                                    TD_U(FEW_ROWS),
                                     TD_P(r->scratch + b->at.q_placed),
                                     TD_P(g->kv_k),
                                     TD_P(g->kv_v),
@@ -114,25 +112,25 @@ static void decode(td_cuda_run *r, const td_npu_block *b, uint32_t first, uint32
                                     TD_U(g->head_dim),
                                     TD_U(g->window),
                                     TD_F(g->softmax_scale),
-                                    TD_U(spans),
+                                    TD_U(TD_CUDA_SPANS),
                                     TD_P(partial)};
-    td_cuda_launch(r, small ? TD_CUDA_KERNEL_GQA_DECODE_64 : TD_CUDA_KERNEL_GQA_DECODE_128,
-                   TD_GRID(td_div_up(spans, TD_CUDA_DECODE_SPANS),
-                           g->kv_heads * td_div_up(g->heads / g->kv_heads, TD_CUDA_DECODE_HEADS), rows),
-                   small ? TD_CUDA_DECODE_SHARED(64) : TD_CUDA_DECODE_SHARED(128), args, sizeof args / sizeof *args);
-    TD_CUDA_LAUNCH(r, MERGE_SPANS, TD_GRID(g->heads, rows, 1), 0, TD_P(n.count), TD_U(first), TD_P(td_cuda_n_seq(r)),
-                   TD_P(a->seq_start), TD_P(a->pos), TD_P(NULL), TD_U(FEW_ROWS), TD_U(TD_CUDA_SPAN), TD_U(g->window),
-                   TD_P(data_of(g->sinks)), TD_P(partial), TD_U(g->heads), TD_U(g->head_dim), TD_U(spans),
-                   TD_P(r->scratch + b->at.ctx + first * q_width(g) * sizeof(float)), TD_P(NULL));
+    td_cuda_launch(
+        r, small ? TD_CUDA_KERNEL_GQA_DECODE_64 : TD_CUDA_KERNEL_GQA_DECODE_128,
+        TD_GRID(TD_CUDA_SPANS, g->kv_heads * td_div_up(g->heads / g->kv_heads, TD_CUDA_DECODE_HEADS), piece->n.most),
+        small ? TD_CUDA_DECODE_SHARED(64) : TD_CUDA_DECODE_SHARED(128), args, sizeof args / sizeof *args);
+    TD_CUDA_LAUNCH(r, MERGE_SPANS, TD_GRID(g->heads, piece->n.most, td_div_up(g->head_dim, TD_CUDA_MERGE_THREADS)), 0,
+                   TD_P(piece->n.count), TD_P(piece->list), TD_P(td_cuda_n_seq(r)), TD_P(a->seq_start), TD_P(a->pos),
+                   TD_U(g->window), TD_P(data_of(g->sinks)), TD_P(partial), TD_U(g->heads), TD_U(g->head_dim),
+                   TD_U(TD_CUDA_SPANS), TD_P(r->scratch + b->at.ctx), TD_P(NULL));
 }
 
 static void launch_gqa(td_cuda_run *r, const td_npu_block *b) {
     const td_gqa_desc *g = &b->desc.gqa;
-    uint32_t           rows = r->step->max_tok, at_once = td_cuda_rows_at_once(b->desc.max_tok, partial_bytes(&b->desc));
+    td_cuda_piece      piece;
     place_heads(r, b);
     prefill(r, b);
-    for (uint32_t first = 0; first < rows; first += at_once)
-        decode(r, b, first, rows - first < at_once ? rows - first : at_once);
+    td_cuda_decode rows = td_cuda_decode_rows(r, b, NULL, td_cuda_decode_at_once(b->desc.max_tok, partial_bytes(&b->desc)));
+    for (uint32_t i = 0; td_cuda_decode_piece(&rows, i, &piece); i++) decode(r, b, &piece);
     td_cuda_rows in = td_cuda_rows_of_f32(r, &b->at.out, g->o, td_cuda_n_tok(r), r->scratch + b->at.ctx, q_width(g));
     td_cuda_product(r, &in, g->o, g->o_bias, td_cuda_at_row(r, g->out, g->hidden * sizeof(td_bf16)), false);
 }

@@ -40,16 +40,17 @@
     X(BF16_COLUMNS_32, td_bf16_columns_32, 13, TD_CUDA_LINEAR_THREADS) \
     X(F32_LINEAR, td_f32_linear, 6, 256) \
     X(GQA_PLACE, td_gqa_place, 18, 128) \
-    X(GQA_DECODE_64, td_gqa_decode_64, 18, TD_CUDA_ATTN_THREADS) \
-    X(GQA_DECODE_128, td_gqa_decode_128, 18, TD_CUDA_ATTN_THREADS) \
-    X(GQA_PREFILL_64, td_gqa_prefill_64, 16, TD_CUDA_ATTN_THREADS) \
-    X(GQA_PREFILL_128, td_gqa_prefill_128, 16, TD_CUDA_ATTN_THREADS) \
-    X(MERGE_SPANS, td_merge_spans, 16, TD_CUDA_MERGE_THREADS) \
+    X(GQA_DECODE_64, td_gqa_decode_64, 17, TD_CUDA_ATTN_THREADS) \
+    X(GQA_DECODE_128, td_gqa_decode_128, 17, TD_CUDA_ATTN_THREADS) \
+    X(GQA_PREFILL_64, td_gqa_prefill_64, 17, TD_CUDA_ATTN_THREADS) \
+    X(GQA_PREFILL_128, td_gqa_prefill_128, 17, TD_CUDA_ATTN_THREADS) \
+    X(LIST_ROWS, td_list_rows, 8, 32) \
+    X(MERGE_SPANS, td_merge_spans, 13, TD_CUDA_MERGE_THREADS) \
     X(MLA_PLACE, td_mla_place, 11, TD_CUDA_NORM_THREADS) \
     X(MLA_QUERY, td_mla_query, 8, TD_CUDA_NORM_THREADS) \
-    X(MLA_PIECES, td_mla_pieces, 7, 32) \
-    X(MLA_ABSORBED_16, td_mla_absorbed_16, 19, TD_CUDA_LATENT_THREADS) \
-    X(MLA_ABSORBED_64, td_mla_absorbed_64, 19, TD_CUDA_LATENT_THREADS) \
+    X(COPY_LISTED, td_copy_listed, 6, 128) \
+    X(MLA_ABSORBED_16, td_mla_absorbed_16, 18, TD_CUDA_LATENT_THREADS) \
+    X(MLA_ABSORBED_64, td_mla_absorbed_64, 18, TD_CUDA_LATENT_THREADS) \
     X(MLA_EXPAND, td_mla_expand, 11, TD_CUDA_ATTN_THREADS) \
     X(MLA_PREFILL, td_mla_prefill, 17, TD_CUDA_ATTN_THREADS) \
     X(ROUTE, td_route, 15, 32) \

@@ -15,8 +15,10 @@ typedef struct {
     size_t              ctx;                     /* f32: what attention gave */
     size_t              partial;                 /* f32: spans of some rows */
     size_t              row_at, place_of, tiles; /* of experts: rows by expert (experts.cu) */
-    size_t count, q_latent, ctx_latent; /* rows of MLA's pieces, and of experts' places; of one piece's rows, bf16 */
-    size_t expanded;                    /* of MLA, bf16: keys and values of some heads, for all slots */
+    size_t              count, list; /* rows of attention's pieces, and of experts' places; decode's rows (cuda_decode.h) */
+    size_t              q_latent, ctx_latent; /* of one piece's rows, bf16 */
+    size_t              q_piece, ctx_piece; /* the same where its rows are listed: queries, bf16; what attention gave, f32 */
+    size_t              expanded;           /* of MLA, bf16: keys and values of some heads, for all slots */
 } td_cuda_places;
 
 struct td_npu_block {
@@ -43,17 +45,6 @@ typedef struct td_cuda_block_kind {
 extern const td_cuda_block_kind td_cuda_embed, td_cuda_norm, td_cuda_combine, td_cuda_head, td_cuda_top, td_cuda_linear,
     td_cuda_mlp, td_cuda_router, td_cuda_experts, td_cuda_resident, td_cuda_join, td_cuda_gqa, td_cuda_mla,
     td_cuda_all_reduce;
-
-/** Rows whose spans of attention are computed together: all of them, or as many as have room in TD_CUDA_PARTIAL_BYTES. */
-#define TD_CUDA_PARTIAL_BYTES ((size_t)256 << 20)
-
-static inline uint32_t td_cuda_spans(uint32_t max_kv) {
-    return (uint32_t)td_div_up(max_kv, TD_CUDA_SPAN);
-}
-static inline uint32_t td_cuda_rows_at_once(uint32_t rows, size_t row_bytes) {
-    size_t most = TD_CUDA_PARTIAL_BYTES / row_bytes;
-    return most < 1 ? 1 : most < rows ? (uint32_t)most : rows;
-}
 
 /** Blocks of rows that prefill needs for a step of this bucket. */
 static inline size_t td_cuda_prefill_blocks(const td_step *step) {

@@ -1,15 +1,17 @@
 /*
  * Multi-head latent attention, from the normed input to the output projection. Absorbed rows go in pieces, whose latent
- * queries and spans have room in the scratch; a piece without such rows multiplies nothing. Expanded rows go some heads at a
- * time, over keys and values that are computed for the slots of the cache that their sequences have.
+ * queries and spans have room in the scratch; beside others they are listed, and copied to where a piece multiplies them.
+ * Expanded rows go some heads at a time, over keys and values that are computed for the slots of the cache that their
+ * sequences have. A step that has rows of one form alone launches the kernels of that one.
  */
 #include "core/error.h"
-#include "npu/cuda/cuda_kind.h"
+#include "npu/cuda/cuda_decode.h"
 
 #define MULTIPLE 8               /* of every size: kernels load 16 bytes at a time */
 #define EXPANDED_SLOT_BYTES 4096 /* of keys and values of a slot, or one head's */
-
-#define EXPAND_BLOCKS 32 /* of keys, of a sequence and a head: a longer one takes several rounds */
+#define EXPAND_BLOCKS 32         /* of keys, of a head: more keys take several rounds */
+#define NARROW_ROWS 2            /* of a launch at most: with blocks of 16 heads they fill a card */
+#define COPY_BLOCKS 8            /* of a row */
 
 static size_t q_width(const td_mla_desc *m) {
     return (size_t)m->heads * (m->nope_dim + m->rope_dim);
@@ -20,10 +22,10 @@ static size_t v_width(const td_mla_desc *m) {
 /* Of the spans of a row. */
 static size_t partial_bytes(const td_block_desc *desc) {
     const td_mla_desc *m = &desc->mla;
-    return (size_t)m->heads * td_cuda_spans(desc->max_kv) * (m->kv_lora + 2) * sizeof(float);
+    return (size_t)m->heads * TD_CUDA_LATENT_SPANS * (m->kv_lora + 2) * sizeof(float);
 }
 static uint32_t piece_rows(const td_block_desc *desc) {
-    return td_cuda_rows_at_once(desc->max_tok, partial_bytes(desc));
+    return td_cuda_decode_at_once(desc->max_tok, partial_bytes(desc));
 }
 static uint32_t heads_at_once(const td_mla_desc *m) {
     uint32_t most = EXPANDED_SLOT_BYTES / ((m->nope_dim + m->v_dim) * (uint32_t)sizeof(td_bf16));
@@ -42,10 +44,11 @@ static size_t place_mla(const td_block_desc *desc, td_cuda_places *at) {
     at->q_placed = td_cuda_place(&used, rows * q_width(m) * sizeof(td_bf16));
     at->ctx = td_cuda_place(&used, rows * v_width(m) * sizeof(float));
     at->out = td_cuda_place_rows(&used, rows, v_width(m), true);
-    at->count = td_cuda_place(&used, td_div_up(rows, piece) * sizeof(uint32_t));
+    td_cuda_decode_place(&used, desc->max_tok, partial_bytes(desc), at);
+    at->q_piece = td_cuda_place(&used, piece * q_width(m) * sizeof(td_bf16));
+    at->ctx_piece = td_cuda_place(&used, piece * v_width(m) * sizeof(float));
     at->q_latent = td_cuda_place(&used, piece * m->heads * m->kv_lora * sizeof(td_bf16));
     at->ctx_latent = td_cuda_place(&used, piece * m->heads * m->kv_lora * sizeof(td_bf16));
-    at->partial = td_cuda_place(&used, piece * partial_bytes(desc));
     at->expanded = td_cuda_place(
         &used, (size_t)m->kv_pages * TD_KV_PAGE * heads_at_once(m) * (m->nope_dim + m->v_dim) * sizeof(td_bf16));
     return used;
@@ -112,36 +115,39 @@ static void place(td_cuda_run *r, const td_npu_block *b) {
 
 /* ---- absorbed ---------------------------------------------------------------------------------- */
 
-/* Rows first .. first + n.most - 1 of the step; n counts those of them that are there, or none. */
-static void attend_piece(td_cuda_run *r, const td_npu_block *b, td_cuda_count n, uint32_t first) {
+static void copy_listed(td_cuda_run *r, const td_cuda_piece *piece, size_t row_bytes, bool to_step, const void *from,
+                        const void *to) {
+    TD_CUDA_LAUNCH(r, COPY_LISTED, TD_GRID(COPY_BLOCKS, piece->n.most, 1), 0, TD_P(piece->n.count), TD_P(piece->list),
+                   TD_U(row_bytes / 16), TD_U(to_step), TD_P(from), TD_P(to));
+}
+
+/* q and ctx have the rows of the piece. */
+static void attend_piece(td_cuda_run *r, const td_npu_block *b, const td_cuda_piece *piece, const char *q, void *ctx) {
     const td_mla_desc    *m = &b->desc.mla;
     const td_step_arrays *a = &r->step->dev;
-    td_cuda_count         all = td_cuda_n_tok(r);
     size_t                dim = m->nope_dim + m->rope_dim, per_head = (size_t)(m->nope_dim + m->v_dim) * m->kv_lora;
-    uint32_t              spans = td_cuda_spans(b->desc.max_kv);
-    void *q = r->scratch + b->at.q_placed + first * q_width(m) * sizeof(td_bf16), *q_latent = r->scratch + b->at.q_latent,
-         *ctx = r->scratch + b->at.ctx_latent, *partial = r->scratch + b->at.partial;
-    bool                        wide = m->heads > 16 && TD_CUDA_LATENT_SHARED(64) + 2048 <= r->d->shared_most;
-    void *const                 args[] = {TD_P(all.count),
-                                          TD_U(first),
-                                          TD_P(td_cuda_n_seq(r)),
-                                          TD_P(a->seq_start),
-                                          TD_P(a->pos),
-                                          TD_P(a->block_table),
-                                          TD_U(r->step->block_stride),
-                                          TD_P(a->absorbed),
-                                          TD_P(q_latent),
-                                          TD_P(q),
-                                          TD_P(m->kv_latent),
-                                          TD_P(m->kv_rope),
-                                          TD_U(m->heads),
-                                          TD_U(m->kv_lora),
-                                          TD_U(m->nope_dim),
-                                          TD_U(m->rope_dim),
-                                          TD_F(m->softmax_scale),
-                                          TD_U(spans),
-                                          TD_P(partial)};
-    const td_cuda_heads_product to_latent = {.n_rows = n,
+    void                 *q_latent = r->scratch + b->at.q_latent, *ctx_latent = r->scratch + b->at.ctx_latent,
+         *partial = r->scratch + b->at.partial;
+    bool        wide = m->heads > 16 && piece->n.most > NARROW_ROWS && TD_CUDA_LATENT_SHARED(64) + 2048 <= r->d->shared_most;
+    void *const args[] = {TD_P(piece->n.count),
+                          TD_P(piece->list),
+                          TD_P(td_cuda_n_seq(r)),
+                          TD_P(a->seq_start),
+                          TD_P(a->pos),
+                          TD_P(a->block_table),
+                          TD_U(r->step->block_stride),
+                          TD_P(q_latent),
+                          TD_P(q),
+                          TD_P(m->kv_latent),
+                          TD_P(m->kv_rope),
+                          TD_U(m->heads),
+                          TD_U(m->kv_lora),
+                          TD_U(m->nope_dim),
+                          TD_U(m->rope_dim),
+                          TD_F(m->softmax_scale),
+                          TD_U(TD_CUDA_LATENT_SPANS),
+                          TD_P(partial)};
+    const td_cuda_heads_product to_latent = {.n_rows = piece->n,
                                              .x = q,
                                              .w = m->kv_b->data,
                                              .out = q_latent,
@@ -156,15 +162,16 @@ static void attend_piece(td_cuda_run *r, const td_npu_block *b, td_cuda_count n,
                                              .by_columns = true};
     td_cuda_product_of_heads(r, &to_latent);
     td_cuda_launch(r, wide ? TD_CUDA_KERNEL_MLA_ABSORBED_64 : TD_CUDA_KERNEL_MLA_ABSORBED_16,
-                   TD_GRID(spans, td_div_up(m->heads, wide ? 64 : 16), n.most),
+                   TD_GRID(TD_CUDA_LATENT_SPANS, td_div_up(m->heads, wide ? 64 : 16), piece->n.most),
                    wide ? TD_CUDA_LATENT_SHARED(64) : TD_CUDA_LATENT_SHARED(16), args, sizeof args / sizeof *args);
-    TD_CUDA_LAUNCH(r, MERGE_SPANS, TD_GRID(m->heads, n.most, 1), 0, TD_P(all.count), TD_U(first), TD_P(td_cuda_n_seq(r)),
-                   TD_P(a->seq_start), TD_P(a->pos), TD_P(a->absorbed), TD_U(0), TD_U(TD_CUDA_SPAN), TD_U(0), TD_P(NULL),
-                   TD_P(partial), TD_U(m->heads), TD_U(m->kv_lora), TD_U(spans), TD_P(NULL), TD_P(ctx));
-    const td_cuda_heads_product to_values = {.n_rows = n,
-                                             .x = ctx,
+    TD_CUDA_LAUNCH(r, MERGE_SPANS, TD_GRID(m->heads, piece->n.most, td_div_up(m->kv_lora, TD_CUDA_MERGE_THREADS)), 0,
+                   TD_P(piece->n.count), TD_P(piece->list), TD_P(td_cuda_n_seq(r)), TD_P(a->seq_start), TD_P(a->pos),
+                   TD_U(0), TD_P(NULL), TD_P(partial), TD_U(m->heads), TD_U(m->kv_lora), TD_U(TD_CUDA_LATENT_SPANS),
+                   TD_P(NULL), TD_P(ctx_latent));
+    const td_cuda_heads_product to_values = {.n_rows = piece->n,
+                                             .x = ctx_latent,
                                              .w = m->kv_b->data + m->nope_dim * m->kv_lora * sizeof(td_bf16),
-                                             .out = r->scratch + b->at.ctx + first * v_width(m) * sizeof(float),
+                                             .out = ctx,
                                              .n = m->v_dim,
                                              .k = m->kv_lora,
                                              .ldx = (size_t)m->heads * m->kv_lora,
@@ -178,33 +185,38 @@ static void attend_piece(td_cuda_run *r, const td_npu_block *b, td_cuda_count n,
 }
 
 static void attend_absorbed(td_cuda_run *r, const td_npu_block *b) {
-    const td_step_arrays *a = &r->step->dev;
-    td_cuda_count         all = td_cuda_n_tok(r);
-    uint32_t              rows = piece_rows(&b->desc), n_pieces = (uint32_t)td_div_up(all.most, rows);
-    char                 *count = r->scratch + b->at.count;
-    TD_CUDA_LAUNCH(r, MLA_PIECES, TD_GRID(1, 1, 1), 0, TD_P(all.count), TD_P(td_cuda_n_seq(r)), TD_P(a->seq_start),
-                   TD_P(a->absorbed), TD_U(rows), TD_U(n_pieces), TD_P(count));
-    for (uint32_t i = 0; i < n_pieces; i++) {
-        uint32_t first = i * rows, most = all.most - first < rows ? all.most - first : rows;
-        attend_piece(r, b, (td_cuda_count){count + i * sizeof(uint32_t), most}, first);
+    const td_mla_desc *m = &b->desc.mla;
+    size_t             q_bytes = q_width(m) * sizeof(td_bf16), v_bytes = v_width(m) * sizeof(float);
+    char              *q = r->scratch + b->at.q_placed, *ctx = r->scratch + b->at.ctx;
+    td_cuda_decode     rows = td_cuda_decode_rows(r, b, r->step->dev.absorbed, piece_rows(&b->desc));
+    td_cuda_piece      piece;
+    for (uint32_t i = 0; td_cuda_decode_piece(&rows, i, &piece); i++) {
+        if (!piece.list) {
+            attend_piece(r, b, &piece, q, ctx);
+            continue;
+        }
+        copy_listed(r, &piece, q_bytes, false, q, r->scratch + b->at.q_piece);
+        attend_piece(r, b, &piece, r->scratch + b->at.q_piece, r->scratch + b->at.ctx_piece);
+        copy_listed(r, &piece, v_bytes, true, r->scratch + b->at.ctx_piece, ctx);
     }
 }
 
 /* ---- expanded ---------------------------------------------------------------------------------- */
 
-/* Rows of sequences that are not absorbed; what the pieces left there is written over. */
+/* Rows of sequences that are not absorbed. */
 static void attend_expanded(td_cuda_run *r, const td_npu_block *b) {
     const td_mla_desc    *m = &b->desc.mla;
     const td_step_arrays *a = &r->step->dev;
     uint32_t              per_head = m->nope_dim + m->v_dim, at_once = heads_at_once(m);
     size_t                key_blocks = td_div_up(b->desc.max_kv, TD_CUDA_EXPAND_KEYS);
     void                 *expanded = r->scratch + b->at.expanded;
+    if (r->step->kind == TD_STEP_GENERATED) return;
     for (uint32_t head = 0; head < m->heads; head += at_once) {
         uint32_t    n = m->heads - head < at_once ? m->heads - head : at_once;
         const char *kv_b = m->kv_b->data + (size_t)head * per_head * m->kv_lora * sizeof(td_bf16);
         TD_CUDA_LAUNCH(r, MLA_EXPAND,
                        TD_GRID(key_blocks < EXPAND_BLOCKS ? key_blocks : EXPAND_BLOCKS,
-                               n * td_div_up(per_head, TD_CUDA_EXPAND_KEYS), r->step->max_seq),
+                               n * td_div_up(per_head, TD_CUDA_EXPAND_KEYS), 1),
                        0, TD_P(td_cuda_n_seq(r)), TD_P(a->kv_len), TD_P(a->block_table), TD_U(r->step->block_stride),
                        TD_P(a->absorbed), TD_P(m->kv_latent), TD_U(m->kv_lora), TD_P(kv_b), TD_U(n), TD_U(per_head),
                        TD_P(expanded));

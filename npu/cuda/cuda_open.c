@@ -53,8 +53,12 @@ static const td_cublaslt_library *cublaslt_get(int driver_version) {
 
 static void caps(td_npu *base, td_npu_caps *out) {
     td_cuda_npu *d = (td_cuda_npu *)base;
-    *out = (td_npu_caps){
-        .handover = TD_HANDOVER_HOST_CALL, .measure = true, .experts = true, .resident = true, .log_sums = true};
+    *out = (td_npu_caps){.handover = TD_HANDOVER_HOST_CALL,
+                         .measure = true,
+                         .experts = true,
+                         .resident = true,
+                         .log_sums = true,
+                         .step_kinds = true};
     td_cuda_memory(&d->base, &out->memory_free, &out->memory_total);
     snprintf(out->text, sizeof out->text, "%.60s, card %u (sm_%d, CUDA %d.%d)", d->name, d->base.config.card, d->capability,
              d->version / 1000, d->version % 1000 / 10);

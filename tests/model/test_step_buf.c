@@ -156,3 +156,27 @@ TEST(tokens_can_be_others) {
     assert_int_equal(b->whole.host.slot[2], 4 * TD_KV_PAGE + 7);
     assert_int_equal(rows.token[0], 7);
 }
+
+/* What a device is told of a step: by its sequences' rows and forms. */
+TEST(kinds) {
+    static const struct {
+        uint32_t     rows[3];
+        bool         absorbed[3];
+        td_step_kind kind;
+    } CASES[] = {{{1, 1, 2}, {true, true, true}, TD_STEP_GENERATED}, {{4, 70, 9}, {false}, TD_STEP_PROMPTS},
+                 {{1, 70, 2}, {true, false, true}, TD_STEP_MIXED},   {{1, 70, 0}, {false}, TD_STEP_MIXED},
+                 {{1, 40, 1}, {true, true, true}, TD_STEP_MIXED},    {{70, 70, 0}, {true, false}, TD_STEP_ANY}};
+    static const uint32_t tokens[70] = {0}, pages[1] = {0};
+    td_error              err = {0};
+    td_step_rows          r = {0};
+    assert_int_equal(td_step_rows_open(&r, 256, 3, 128, &err), TD_OK);
+    for (size_t i = 0; i < sizeof CASES / sizeof *CASES; i++) {
+        td_step_rows_clear(&r);
+        for (int q = 0; q < 3; q++)
+            if (CASES[i].rows[q])
+                td_step_rows_add(&r, tokens, 0, CASES[i].rows[q],
+                                 &(td_step_sequence){.pages = pages, .n_pages = 1, .absorbed = CASES[i].absorbed[q]});
+        assert_int_equal(td_step_rows_kind(&r), CASES[i].kind);
+    }
+    td_step_rows_close(&r);
+}

@@ -88,16 +88,18 @@ TEST(formats) {
 
 /* ---- many rows -------------------------------------------------------------------------------------- */
 
-/* Products that the stand-in for cuBLASLt has computed. */
-static uint64_t library_products(void) {
+/* What a stand-in has counted. */
+static uint64_t counted(const char *file, const char *name) {
     uint64_t (*count)(void);
-    void *library = dlopen(TD_CUDA_STANDIN "/libcublasLt.so.12", RTLD_NOW | RTLD_LOCAL | RTLD_NOLOAD),
-         *at = library ? dlsym(library, "standin_cublaslt_products") : NULL;
-    if (!at) fail_msg("the stand-in for cuBLASLt is not loaded");
+    void *library = dlopen(file, RTLD_NOW | RTLD_LOCAL | RTLD_NOLOAD), *at = library ? dlsym(library, name) : NULL;
+    if (!at) fail_msg("%s is not loaded, or has no %s", file, name);
     memcpy(&count, &at, sizeof at);
     uint64_t n = count();
     dlclose(library);
     return n;
+}
+static uint64_t library_products(void) {
+    return counted(TD_CUDA_STANDIN "/libcublasLt.so.12", "standin_cublaslt_products");
 }
 
 typedef struct {
@@ -230,6 +232,83 @@ TEST(attention) {
         {.heads = 2, .kv_heads = 2, .head_dim = 16, .rope_dim = 16, .window = 1, .has_norm = true, .has_sinks = true}};
     rnd r = rnd_open("attention");
     for (size_t i = 0; i < sizeof CASES / sizeof *CASES; i++) run_gqa(&CASES[i], &r);
+}
+
+/* Cards of the older and the smaller generations have less shared memory: the largest heads fit there, too. */
+TEST(attention_on_other_cards) {
+    static const char *const ARCHS[] = {"80", "86", "89", "120"};
+    rnd                      r = rnd_open("other cards");
+    for (size_t i = 0; i < sizeof ARCHS / sizeof *ARCHS; i++) {
+        setenv("TD_STANDIN_ARCH", ARCHS[i], 1);
+        run_gqa(&(gqa_case){.heads = 3, .kv_heads = 1, .head_dim = 128, .rope_dim = 128, .window = i % 2 ? 20 : 0}, &r);
+    }
+    unsetenv("TD_STANDIN_ARCH");
+}
+
+/* Attention of DeepSeek-V3, whose layer is captured for each kind of step: an upper limit of the graph's nodes. Nothing
+ * runs, and the products' other sizes do not change what is launched. */
+TEST(nodes_of_latent_attention) {
+    enum {
+        HIDDEN = 64,
+        LORA = 64,
+        HEADS = 128,
+        NOPE = 128,
+        ROPE = 64,
+        V = 128,
+        LATENT = 512,
+        ROWS = 2048,
+        CONTEXT = 163840
+    };
+    static const struct {
+        td_step_kind kind;
+        uint32_t     rows, most;
+    } CASES[] = {{TD_STEP_GENERATED, 1, 14},
+                 {TD_STEP_GENERATED, 64, 14},
+                 {TD_STEP_GENERATED, 256, 40},
+                 {TD_STEP_PROMPTS, ROWS, 52},
+                 {TD_STEP_MIXED, ROWS, 60}};
+    AT_END(close_pair) pair p = open_pair(1, ROWS);
+    td_npu_weight          *w[5], *f[3];
+    const size_t            n[] = {LORA, HEADS * (NOPE + ROPE), LATENT + ROPE, HEADS * (NOPE + V), HIDDEN},
+                 k[] = {HIDDEN, LORA, HIDDEN, LATENT, HEADS * V}, n_f[] = {LORA, LATENT, ROPE};
+    const td_npu_ops *o = p.card->ops;
+    td_npu_block     *b;
+    td_error          err = {0};
+    FREED float      *zeros = calloc((size_t)HEADS * (NOPE + V) * LATENT, sizeof *zeros);
+    for (int i = 0; i < 5; i++) {
+        td_tensor_view v = {.dtype = TD_DT_F32, .rank = 2, .shape = {n[i], k[i]}, .data = zeros};
+        assert_int_equal(o->weight_create(p.card, i == 3 ? TD_WEIGHT_BF16 : TD_WEIGHT_W8A8, &v, &w[i], &err), TD_OK);
+    }
+    for (int i = 0; i < 3; i++) {
+        td_tensor_view v = {.dtype = TD_DT_F32, .rank = 2, .shape = {i == 2 ? CONTEXT : 1, n_f[i]}, .data = zeros};
+        if (i < 2) v = (td_tensor_view){.dtype = TD_DT_F32, .rank = 1, .shape = {n_f[i]}, .data = zeros};
+        assert_int_equal(o->weight_create(p.card, TD_WEIGHT_F32, &v, &f[i], &err), TD_OK);
+    }
+    both in = put(&p, NULL, (size_t)all_rows(&p) * HIDDEN * sizeof(td_bf16)),
+         latent = put(&p, NULL, TD_KV_PAGE * LATENT * sizeof(td_bf16)),
+         rope = put(&p, NULL, TD_KV_PAGE * ROPE * sizeof(td_bf16));
+    td_block_desc desc = ATTENTION_OF(
+        TD_BLOCK_MLA, all_rows(&p), CONTEXT, mla, .hidden = HIDDEN, .heads = HEADS, .q_lora = LORA, .kv_lora = LATENT,
+        .nope_dim = NOPE, .rope_dim = ROPE, .v_dim = V, .eps = 1e-6f, .softmax_scale = 0.1f, .q_a = w[0], .q_a_norm = f[0],
+        .q_b = w[1], .kv_a = w[2], .kv_a_norm = f[1], .kv_b = w[3], .o = w[4], .rope = f[2], .kv_latent = latent.at[CARD],
+        .kv_rope = rope.at[CARD], .kv_pages = 1, .in = in.at[CARD], .out = in.at[CARD]);
+    if (o->block_create(p.card, &desc, &b, &err) != TD_OK) fail_msg("%s", err.text);
+    next_step(&p, &(sequences){0}, (uint32_t[SEQS]){1, 1});
+    set_step(&p);
+    for (size_t i = 0; i < sizeof CASES / sizeof *CASES; i++) {
+        p.step[CARD].kind = CASES[i].kind;
+        p.step[CARD].max_tok = CASES[i].rows;
+        assert_int_equal(o->graph_begin(p.card, p.stream), TD_OK);
+        assert_int_equal(o->enqueue(p.card, p.stream, b, &p.step[CARD]), TD_OK);
+        assert_int_equal(o->graph_end(p.card, p.stream, NULL, &err), TD_OK);
+        uint64_t nodes = counted(TD_CUDA_STANDIN "/libcuda.so.1", "standin_graph_nodes");
+        if (nodes > CASES[i].most)
+            fail_msg("a layer's attention over %u rows, kind %d, has %lu nodes and not at most %u", CASES[i].rows,
+                     (int)CASES[i].kind, (unsigned long)nodes, CASES[i].most);
+    }
+    o->block_destroy(p.card, b);
+    for (int i = 0; i < 5; i++) o->weight_destroy(p.card, w[i]);
+    for (int i = 0; i < 3; i++) o->weight_destroy(p.card, f[i]);
 }
 
 /* ---- router -------------------------------------------------------------------------------------- */

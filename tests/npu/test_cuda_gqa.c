@@ -8,6 +8,7 @@ CUDA_KERNEL(td_gqa_decode_64);
 CUDA_KERNEL(td_gqa_decode_128);
 CUDA_KERNEL(td_gqa_prefill_64);
 CUDA_KERNEL(td_gqa_prefill_128);
+CUDA_KERNEL(td_list_rows);
 CUDA_KERNEL(td_merge_spans);
 
 typedef enum { NO_NORM, NORM_HEADS, NORM_ROWS } norm_kind;
@@ -86,40 +87,41 @@ static float *host_attention(model *m, const cuda_step *s, float *x) {
 
 #define PIECE 40 /* rows of a launch of decode */
 
-/* Attention of the rows in q; sequences with fewer than `few` rows are decode's. */
-static void attend(model *m, const cuda_step *s, const cuda_buf *q, uint32_t few, const cuda_buf *out) {
+/* Attention of the rows in q; sequences with fewer than `few` rows are decode's. @param spans of a row at most */
+static void attend(model *m, const cuda_step *s, const cuda_buf *q, uint32_t few, uint32_t spans, const cuda_buf *out) {
     const gqa_case *c = &m->of;
     const void     *sinks = c->sinks ? &m->sinks.p : CUDA_NULL;
-    uint32_t        d = c->dim <= 64 ? 64 : 128, span_keys = TD_CUDA_SPAN,
-             spans = (uint32_t)cuda_up(CUDA_SEQ_PAGES * TD_KV_PAGE, TD_CUDA_SPAN);
-    size_t   blocks = c->kv_heads * cuda_up(c->heads / c->kv_heads, TD_CUDA_DECODE_HEADS);
-    cuda_buf partial = cuda_alloc((size_t)PIECE * c->heads * spans * (c->dim + 2) * sizeof(float));
+    uint32_t        d = c->dim <= 64 ? 64 : 128, most = PIECE, n_pieces = (uint32_t)cuda_up(s->n, PIECE);
+    size_t          blocks = c->kv_heads * cuda_up(c->heads / c->kv_heads, TD_CUDA_DECODE_HEADS);
+    cuda_buf        partial = cuda_alloc((size_t)PIECE * c->heads * spans * (c->dim + 2) * sizeof(float)),
+             list = cuda_alloc(s->n * 2 * sizeof(uint32_t)), count = cuda_alloc(n_pieces * sizeof(uint32_t));
     cuda_run(
         d == 64 ? &td_cuda_kernel_td_gqa_prefill_64 : &td_cuda_kernel_td_gqa_prefill_128,
         cuda_grid(s->n / TD_CUDA_PREFILL_ROWS + CUDA_SEQS, c->heads, 1, TD_CUDA_ATTN_THREADS, TD_CUDA_PREFILL_SHARED(d, d)),
         CUDA_OUT(*out),
         CUDA_ARGS(&s->n_seq.p, &s->starts.p, &s->pos.p, &s->pages.p, &s->stride, &few, &q->p, &m->k_cache.p, &m->v_cache.p,
-                  &c->heads, &c->kv_heads, &c->dim, &c->window, sinks, &m->scale, &out->p));
-    for (uint32_t first = 0; first < s->n; first += PIECE) {
-        cuda_buf piece = {.p = (float *)out->p + (size_t)first * m->width,
-                          .bytes = (s->n - first < PIECE ? s->n - first : PIECE) * m->width * sizeof(float)};
-        cuda_run(
-            d == 64 ? &td_cuda_kernel_td_gqa_decode_64 : &td_cuda_kernel_td_gqa_decode_128,
-            cuda_grid(cuda_up(spans, TD_CUDA_DECODE_SPANS), blocks, PIECE, TD_CUDA_ATTN_THREADS, TD_CUDA_DECODE_SHARED(d)),
-            CUDA_OUT(partial),
-            CUDA_ARGS(&s->n_rows.p, &first, &s->n_seq.p, &s->starts.p, &s->pos.p, &s->pages.p, &s->stride, &few, &q->p,
-                      &m->k_cache.p, &m->v_cache.p, &c->heads, &c->kv_heads, &c->dim, &c->window, &m->scale, &spans,
-                      &partial.p));
-        cuda_run(&td_cuda_kernel_td_merge_spans, cuda_grid(c->heads, PIECE, 1, TD_CUDA_MERGE_THREADS, 0), CUDA_OUT(piece),
-                 CUDA_ARGS(&s->n_rows.p, &first, &s->n_seq.p, &s->starts.p, &s->pos.p, CUDA_NULL, &few, &span_keys,
-                           &c->window, sinks, &partial.p, &c->heads, &c->dim, &spans, &piece.p, CUDA_NULL));
+                  &c->heads, &c->kv_heads, &c->dim, &c->window, sinks, &m->scale, &spans, &out->p));
+    cuda_run(&td_cuda_kernel_td_list_rows, cuda_grid(1, 1, 1, 32, 0), CUDA_OUT(list, count),
+             CUDA_ARGS(&s->n_seq.p, &s->starts.p, CUDA_NULL, &few, &most, &n_pieces, &list.p, &count.p));
+    for (uint32_t i = 0; i < n_pieces; i++) {
+        void *n = (uint32_t *)count.p + i, *rows = (uint32_t *)list.p + (size_t)i * PIECE * 2;
+        if (*(uint32_t *)n == 0) continue;
+        cuda_run(d == 64 ? &td_cuda_kernel_td_gqa_decode_64 : &td_cuda_kernel_td_gqa_decode_128,
+                 cuda_grid(spans, blocks, PIECE, TD_CUDA_ATTN_THREADS, TD_CUDA_DECODE_SHARED(d)), CUDA_OUT(partial),
+                 CUDA_ARGS(&n, &rows, &s->n_seq.p, &s->starts.p, &s->pos.p, &s->pages.p, &s->stride, &q->p, &m->k_cache.p,
+                           &m->v_cache.p, &c->heads, &c->kv_heads, &c->dim, &c->window, &m->scale, &spans, &partial.p));
+        cuda_run(&td_cuda_kernel_td_merge_spans,
+                 cuda_grid(c->heads, PIECE, cuda_up(c->dim, TD_CUDA_MERGE_THREADS), TD_CUDA_MERGE_THREADS, 0),
+                 CUDA_OUT(*out),
+                 CUDA_ARGS(&n, &rows, &s->n_seq.p, &s->starts.p, &s->pos.p, &c->window, sinks, &partial.p, &c->heads,
+                           &c->dim, &spans, &out->p, CUDA_NULL));
     }
-    CUDA_FREE(partial);
+    CUDA_FREE(partial, list, count);
 }
 
 static void run_step(model *m, rnd *r, const uint32_t rows[CUDA_SEQS]) {
     AT_END(cuda_step_close) cuda_step s;
-    uint32_t                          norm_rows = m->of.norm == NORM_ROWS;
+    uint32_t                          norm_rows = m->of.norm == NORM_ROWS, spans = (uint32_t)rnd_range(r, 1, 3);
     cuda_step_open(&s, &m->seqs, rows, (uint8_t[CUDA_SEQS]){0});
     size_t       n = (size_t)s.n * m->width;
     FREED float *x = rnd_array(r, n, 1), *want = host_attention(m, &s, x);
@@ -132,7 +134,7 @@ static void run_step(model *m, rnd *r, const uint32_t rows[CUDA_SEQS]) {
                        &m->v_cache.p));
     for (int way = 0; way < 3; way++) { /* all rows by prefill, all by decode, both */
         out[way] = cuda_alloc(n * sizeof(float));
-        attend(m, &s, &q, (uint32_t[]){0, 1u << 30, 4}[way], &out[way]);
+        attend(m, &s, &q, (uint32_t[]){0, 1u << 30, 4}[way], spans, &out[way]);
         assert_same_bits("decode and prefill", out[way].p, out[0].p, n * sizeof(float), sizeof(float));
     }
     assert_close("gqa", out[0].p, want, n, 8e-3); /* queries, keys, values and probabilities have 8 bits */

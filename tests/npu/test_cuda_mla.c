@@ -10,6 +10,8 @@ CUDA_KERNEL(td_mla_absorbed_64);
 CUDA_KERNEL(td_mla_expand);
 CUDA_KERNEL(td_mla_prefill);
 CUDA_KERNEL(td_merge_spans);
+CUDA_KERNEL(td_list_rows);
+CUDA_KERNEL(td_copy_listed);
 CUDA_KERNEL(td_bf16_linear_8);
 CUDA_KERNEL(td_bf16_linear_32);
 CUDA_KERNEL(td_bf16_columns_8);
@@ -74,41 +76,53 @@ static float *host_attention(model *m, const cuda_step *s, float *x) {
     return out;
 }
 
+/* Rows of 16-byte words between those of the step and the listed ones. */
+static void copy_listed(const cuda_buf *n, const cuda_buf *list, uint32_t most, uint32_t words, uint32_t to_step,
+                        const cuda_buf *from, const cuda_buf *to) {
+    cuda_run(&td_cuda_kernel_td_copy_listed, cuda_grid(2, most, 1, 128, 0), CUDA_OUT(*to),
+             CUDA_ARGS(&n->p, &list->p, &words, &to_step, &from->p, &to->p));
+}
+
 /* Absorbed rows, by blocks of `heads` heads. */
-static void attend_absorbed(model *m, const cuda_step *s, const cuda_buf *q, const cuda_buf *q_lat, size_t heads,
-                            const cuda_buf *out) {
+static void attend_absorbed(model *m, const cuda_step *s, const cuda_buf *q, size_t heads, const cuda_buf *out) {
     const td_cuda_kernel *kernel = heads == 16 ? &td_cuda_kernel_td_mla_absorbed_16 : &td_cuda_kernel_td_mla_absorbed_64;
-    uint32_t dim = m->nope + m->rope, q_row = m->heads * dim, lat_row = m->heads * m->kv_lora, zero = 0, one = 1,
-             spans = (uint32_t)cuda_up(CUDA_SEQ_PAGES * TD_KV_PAGE, TD_CUDA_SPAN), span_keys = TD_CUDA_SPAN,
+    uint32_t dim = m->nope + m->rope, q_row = m->heads * dim, lat_row = m->heads * m->kv_lora, zero = 0, one = 1, spans = 3,
              head_weights = m->per_head * m->kv_lora, ctx_row = m->heads * m->kv_lora;
-    cuda_buf partial = cuda_alloc((size_t)s->n * m->heads * spans * (m->kv_lora + 2) * sizeof(float)),
-             ctx = cuda_alloc((size_t)s->n * ctx_row * sizeof(td_bf16)), rows = cuda_alloc(out->bytes);
-    void *w_uv = (td_bf16 *)m->kv_b.p + (size_t)m->nope * m->kv_lora;
-    cuda_run(&td_cuda_kernel_td_bf16_columns_8,
-             cuda_grid(cuda_up(m->kv_lora, TD_CUDA_TILE_N), cuda_up(s->n, 8), m->heads, TD_CUDA_LINEAR_THREADS, 0),
-             CUDA_OUT(*q_lat),
-             CUDA_ARGS(&s->n_rows.p, &q->p, &q_row, &dim, &m->kv_b.p, &head_weights, CUDA_NULL, &m->kv_lora, &m->nope,
-                       &q_lat->p, &lat_row, &m->kv_lora, &zero));
-    cuda_run(kernel,
-             cuda_grid(spans, cuda_up(m->heads, heads), s->n + 1, TD_CUDA_LATENT_THREADS, TD_CUDA_LATENT_SHARED(heads)),
-             CUDA_OUT(partial),
-             CUDA_ARGS(&s->n_rows.p, &zero, &s->n_seq.p, &s->starts.p, &s->pos.p, &s->pages.p, &s->stride, &s->forms.p,
-                       &q_lat->p, &q->p, &m->latent.p, &m->keys.p, &m->heads, &m->kv_lora, &m->nope, &m->rope, &m->scale,
-                       &spans, &partial.p));
-    cuda_run(&td_cuda_kernel_td_merge_spans, cuda_grid(m->heads, s->n + 1, 1, TD_CUDA_MERGE_THREADS, 0), CUDA_OUT(ctx),
-             CUDA_ARGS(&s->n_rows.p, &zero, &s->n_seq.p, &s->starts.p, &s->pos.p, &s->forms.p, &zero, &span_keys, &zero,
-                       CUDA_NULL, &partial.p, &m->heads, &m->kv_lora, &spans, CUDA_NULL, &ctx.p));
-    cuda_run(&td_cuda_kernel_td_bf16_linear_8,
-             cuda_grid(cuda_up(m->v_dim, TD_CUDA_TILE_N), cuda_up(s->n, 8), m->heads, TD_CUDA_LINEAR_THREADS, 0),
-             CUDA_OUT(rows),
-             CUDA_ARGS(&s->n_rows.p, &ctx.p, &ctx_row, &m->kv_lora, &w_uv, &head_weights, CUDA_NULL, &m->v_dim, &m->kv_lora,
-                       &rows.p, &m->hidden, &m->v_dim, &one));
-    for (uint32_t q_seq = 0; q_seq < CUDA_SEQS; q_seq++) { /* expanded rows of ctx are nobody's */
-        size_t at = (size_t)s->seq_start[q_seq] * m->hidden,
-               n = (size_t)(s->seq_start[q_seq + 1] - s->seq_start[q_seq]) * m->hidden;
-        if (s->absorbed[q_seq]) memcpy((float *)out->p + at, (float *)rows.p + at, n * sizeof(float));
+    cuda_buf list = cuda_alloc(s->n * 2 * sizeof(uint32_t)), n = cuda_word(0);
+    cuda_run(&td_cuda_kernel_td_list_rows, cuda_grid(1, 1, 1, 32, 0), CUDA_OUT(list, n),
+             CUDA_ARGS(&s->n_seq.p, &s->starts.p, &s->forms.p, &zero, &s->n, &one, &list.p, &n.p));
+    const uint32_t rows = *(uint32_t *)n.p, most = rows + 1;
+    if (!rows) {
+        CUDA_FREE(list, n);
+        return;
     }
-    CUDA_FREE(partial, ctx, rows);
+    cuda_buf partial = cuda_alloc((size_t)rows * m->heads * spans * (m->kv_lora + 2) * sizeof(float)),
+             ctx = cuda_alloc((size_t)rows * ctx_row * sizeof(td_bf16)),
+             mine = cuda_alloc((size_t)rows * q_row * sizeof(td_bf16)),
+             q_lat = cuda_alloc((size_t)rows * lat_row * sizeof(td_bf16)),
+             sums = cuda_alloc((size_t)rows * m->hidden * sizeof(float));
+    void *w_uv = (td_bf16 *)m->kv_b.p + (size_t)m->nope * m->kv_lora;
+    copy_listed(&n, &list, most, q_row / 8, 0, q, &mine);
+    cuda_run(&td_cuda_kernel_td_bf16_columns_8,
+             cuda_grid(cuda_up(m->kv_lora, TD_CUDA_TILE_N), cuda_up(rows, 8), m->heads, TD_CUDA_LINEAR_THREADS, 0),
+             CUDA_OUT(q_lat),
+             CUDA_ARGS(&n.p, &mine.p, &q_row, &dim, &m->kv_b.p, &head_weights, CUDA_NULL, &m->kv_lora, &m->nope, &q_lat.p,
+                       &lat_row, &m->kv_lora, &zero));
+    cuda_run(kernel, cuda_grid(spans, cuda_up(m->heads, heads), most, TD_CUDA_LATENT_THREADS, TD_CUDA_LATENT_SHARED(heads)),
+             CUDA_OUT(partial),
+             CUDA_ARGS(&n.p, &list.p, &s->n_seq.p, &s->starts.p, &s->pos.p, &s->pages.p, &s->stride, &q_lat.p, &mine.p,
+                       &m->latent.p, &m->keys.p, &m->heads, &m->kv_lora, &m->nope, &m->rope, &m->scale, &spans, &partial.p));
+    cuda_run(&td_cuda_kernel_td_merge_spans,
+             cuda_grid(m->heads, most, cuda_up(m->kv_lora, TD_CUDA_MERGE_THREADS), TD_CUDA_MERGE_THREADS, 0), CUDA_OUT(ctx),
+             CUDA_ARGS(&n.p, &list.p, &s->n_seq.p, &s->starts.p, &s->pos.p, &zero, CUDA_NULL, &partial.p, &m->heads,
+                       &m->kv_lora, &spans, CUDA_NULL, &ctx.p));
+    cuda_run(&td_cuda_kernel_td_bf16_linear_8,
+             cuda_grid(cuda_up(m->v_dim, TD_CUDA_TILE_N), cuda_up(rows, 8), m->heads, TD_CUDA_LINEAR_THREADS, 0),
+             CUDA_OUT(sums),
+             CUDA_ARGS(&n.p, &ctx.p, &ctx_row, &m->kv_lora, &w_uv, &head_weights, CUDA_NULL, &m->v_dim, &m->kv_lora, &sums.p,
+                       &m->hidden, &m->v_dim, &one));
+    copy_listed(&n, &list, most, m->hidden / 4, 1, &sums, out);
+    CUDA_FREE(list, n, partial, ctx, mine, q_lat, sums);
 }
 
 /* Expanded rows, `at_once` heads at a time. */
@@ -118,8 +132,7 @@ static void attend_expanded(model *m, const cuda_step *s, const cuda_buf *q, uin
         uint32_t n = m->heads - head < at_once ? m->heads - head : at_once;
         void    *w = (td_bf16 *)m->kv_b.p + (size_t)head * m->per_head * m->kv_lora;
         cuda_run(&td_cuda_kernel_td_mla_expand,
-                 cuda_grid(2, n * cuda_up(m->per_head, TD_CUDA_EXPAND_KEYS), CUDA_SEQS, TD_CUDA_ATTN_THREADS, 0),
-                 CUDA_OUT(expanded),
+                 cuda_grid(2, n * cuda_up(m->per_head, TD_CUDA_EXPAND_KEYS), 1, TD_CUDA_ATTN_THREADS, 0), CUDA_OUT(expanded),
                  CUDA_ARGS(&s->n_seq.p, &s->lens.p, &s->pages.p, &s->stride, &s->forms.p, &m->latent.p, &m->kv_lora, &w, &n,
                            &m->per_head, &expanded.p));
         cuda_run(
@@ -140,22 +153,21 @@ static void run_step(model *m, rnd *r, const uint32_t rows[CUDA_SEQS], const uin
     FREED float *x = rnd_array(r, n, 1), *want = host_attention(m, &s, x);
     cuda_buf     proj = cuda_product(m->w[0], x, s.n, m->heads * dim, m->hidden),
              kv = cuda_product(m->w[1], x, s.n, m->kv_lora + m->rope, m->hidden),
-             q = cuda_alloc(s.n * m->heads * dim * sizeof(td_bf16)),
-             q_lat = cuda_alloc((size_t)s.n * m->heads * m->kv_lora * sizeof(td_bf16)), out = cuda_alloc(n * sizeof(float)),
+             q = cuda_alloc(s.n * m->heads * dim * sizeof(td_bf16)), out = cuda_alloc(n * sizeof(float)),
              again = cuda_alloc(n * sizeof(float));
     cuda_run(&td_cuda_kernel_td_mla_place, cuda_grid(s.n + 1, 1, 1, TD_CUDA_NORM_THREADS, 0), CUDA_OUT(m->latent, m->keys),
              CUDA_ARGS(&s.n_rows.p, &s.pos.p, &s.slot.p, &kv.p, &m->gamma.p, &m->eps, &m->table.p, &m->kv_lora, &m->rope,
                        &m->latent.p, &m->keys.p));
     cuda_run(&td_cuda_kernel_td_mla_query, cuda_grid(s.n + 1, 1, 1, TD_CUDA_NORM_THREADS, 0), CUDA_OUT(q),
              CUDA_ARGS(&s.n_rows.p, &s.pos.p, &proj.p, &m->table.p, &m->heads, &m->nope, &m->rope, &q.p));
-    attend_absorbed(m, &s, &q, &q_lat, 16, &out);
+    attend_absorbed(m, &s, &q, 16, &out);
     attend_expanded(m, &s, &q, m->heads, &out);
     assert_close("mla", out.p, want, n,
                  1.2e-2); /* as gqa, and the absorbed query and the expanded key and value have 8 bits */
-    attend_absorbed(m, &s, &q, &q_lat, 64, &again);
+    attend_absorbed(m, &s, &q, 64, &again);
     attend_expanded(m, &s, &q, 2, &again);
     assert_same_bits("heads at once", again.p, out.p, n * sizeof(float), sizeof(float));
-    CUDA_FREE(proj, kv, q, q_lat, out, again);
+    CUDA_FREE(proj, kv, q, out, again);
 }
 
 TEST(steps) {

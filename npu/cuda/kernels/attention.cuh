@@ -1,12 +1,13 @@
 /*
- * softmax(q K^T * scale) V by one warp for 16 query rows: what decode and prefill share.
+ * softmax(q K^T * scale) V for 16 query rows of a warp: what decode and prefill share.
  *
- * Why it is shaped so. A warp keeps its rows' sums in registers and goes through the keys of a span in tiles of 64: scores
- * by the matrix instruction, a running maximum, then values times probabilities in bf16. Each row of the instruction is
- * independent of the others, so a row has the same bits beside whatever other rows it is computed. A tile of which a row
- * sees no key leaves the row's sums as they are. Spans begin anew at multiples of TD_CUDA_SPAN keys and are
- * merged in ascending order, by td_merge_state in registers (prefill) or from memory (decode): both give the same bits.
- * Tiles lie in shared memory with rows of d + 8 elements, so that the 32 lanes' words are of 32 banks.
+ * Why it is shaped so. Keys go in tiles of 64: scores by the matrix instruction, a running maximum, then values times
+ * probabilities in bf16. Each row of the instruction is independent of the others, so a row has the same bits beside
+ * whatever other rows it is computed. A tile of which a row sees no key leaves the row's sums as they are. A row's tiles are
+ * cut into spans, whose length depends on how many keys there are up to the row's own alone (td_span_keys). Each span begins
+ * anew. They are merged in ascending order, by td_merge_state in registers (prefill) or from memory (decode): both give the
+ * same bits. A tile never crosses a page, so its rows are one piece of memory and its page is looked up once. Tiles lie
+ * in shared memory with rows of d + 8 elements, so that eight rows' 16 bytes are of 32 banks, as ldmatrix wants them.
  */
 #ifndef TD_NPU_CUDA_ATTENTION_CUH
 #define TD_NPU_CUDA_ATTENTION_CUH
@@ -49,91 +50,154 @@ TD_FN void td_merge_state(float &max, float &sum, float other_max, float other_s
     max = most;
 }
 
-/**
- * One tile of keys for 16 rows.
- * @param q      [16, DK + 8] shared: the rows
- * @param k, v   [TILE_KEYS, DK + 8], [TILE_KEYS, DV + 8] shared
- * @param first  number of the tile's first key
- * @param keys   of this lane's two rows
- * @param acc    DV / 8 fragments: rows g, g + 8
- */
-template <int DK, int DV>
-TD_FN void td_attend_tile(td_shared<td_bf16> q, td_shared<td_bf16> k, td_shared<td_bf16> v, td_u32 first,
-                          const td_row_keys keys[2], float scale, td_row_state &state, float acc[DV / 8][4]) {
-    constexpr int TILES = TD_CUDA_TILE_KEYS / 8;
-    const td_u32  lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
-    float         s[TILES][4];
-    for (int j = 0; j < TILES; j++)
+/** Keys of a span of a row that has so many up to its own: whole tiles, SPAN_TILES at least, and `most` spans at most. */
+TD_FN td_u32 td_span_keys(td_u32 keys, td_u32 most) {
+    const td_u32 tiles = (keys + TD_CUDA_TILE_KEYS - 1) / TD_CUDA_TILE_KEYS;
+    return max(static_cast<td_u32>(TD_CUDA_SPAN_TILES), (tiles + most - 1) / most) * TD_CUDA_TILE_KEYS;
+}
+
+/** Where the first tile begins that has a key that is seen. */
+TD_FN td_u32 td_first_tile(const td_row_keys &seen) {
+    return seen.from / TD_CUDA_TILE_KEYS * TD_CUDA_TILE_KEYS;
+}
+
+/** The a words of a 16 x 16 matrix whose rows are `stride` elements apart in shared memory. */
+TD_FN void td_load_rows(unsigned a[4], td_shared<td_bf16> at, td_u32 stride) {
+    const td_u32 lane = threadIdx.x % 32;
+    td_load_matrices(a, at + (lane % 16 * stride + lane / 16 * 8));
+}
+/** The b words of 16 columns of k 0..15, which lie as 16 rows: of columns 0..7 in b[0] and b[1], of the others behind. */
+TD_FN void td_load_columns(unsigned b[4], td_shared<td_bf16> at, td_u32 stride) {
+    const td_u32 lane = threadIdx.x % 32;
+    td_load_matrices(b, at + ((lane / 16 * 8 + lane % 8) * stride + lane / 8 % 2 * 8));
+}
+/** The same of columns that lie as columns, with k as 16 rows. */
+TD_FN void td_load_columns_transposed(unsigned b[4], td_shared<td_bf16> at, td_u32 stride) {
+    const td_u32 lane = threadIdx.x % 32;
+    td_load_matrices_transposed(b, at + (lane % 16 * stride + lane / 16 * 8));
+}
+
+/** s[j] = scores of 16 rows with KEYS keys, fragments of 8 keys. @param q, k [16, DK + 8], [KEYS, DK + 8] shared */
+template <int DK, int KEYS>
+TD_FN void td_tile_scores(td_shared<td_bf16> q, td_shared<td_bf16> k, float s[KEYS / 8][4]) {
+    for (int j = 0; j < KEYS / 8; j++)
         for (int e = 0; e < 4; e++) s[j][e] = 0;
 #pragma unroll
     for (int d = 0; d < DK; d += 16) {
         unsigned a[4];
-        for (int e = 0; e < 4; e++) a[e] = td_load<unsigned>(q + ((g + e % 2 * 8) * (DK + 8) + d + e / 2 * 8 + t * 2));
+        td_load_rows(a, q + d, DK + 8);
 #pragma unroll
-        for (int j = 0; j < TILES; j++) {
-            unsigned b[2];
-            for (int e = 0; e < 2; e++) b[e] = td_load<unsigned>(k + ((j * 8 + g) * (DK + 8) + d + e * 8 + t * 2));
+        for (int j = 0; j < KEYS / 8; j += 2) {
+            unsigned b[4];
+            td_load_columns(b, k + (j * 8 * (DK + 8) + d), DK + 8);
             td_mma_bf16(s[j], a, b);
+            td_mma_bf16(s[j + 1], a, b + 2);
         }
     }
-    float factor[2];
+}
+
+/** Scale scores, those of keys that are not seen become -inf. @param first number of the first key @return the largest of
+ * this lane's row g + 8 * half, over the lanes of that row */
+template <int KEYS>
+TD_FN float td_tile_scale(float s[KEYS / 8][4], int half, td_u32 first, const td_row_keys &keys, float scale) {
+    const td_u32 t = threadIdx.x % 4;
+    float        most = -td_infinity();
+    for (int j = 0; j < KEYS / 8; j++)
+        for (int e = 0; e < 2; e++) {
+            const td_u32 key = first + j * 8 + t * 2 + e;
+            float       &x = s[j][half * 2 + e];
+            x = key >= keys.from && key < keys.end ? x * scale : -td_infinity();
+            most = x > most ? x : most;
+        }
+    for (int bits = 1; bits < 4; bits *= 2) {
+        const float other = __shfl_xor_sync(TD_ALL_LANES, most, bits);
+        most = other > most ? other : most;
+    }
+    return most;
+}
+/** Scores to weights. @return this lane's sum over 16 keys: two fragments */
+TD_FN float td_tile_weigh(float s[2][4], int half, float most) {
+    float sum = 0;
+    for (int j = 0; j < 2; j++)
+        for (int e = 0; e < 2; e++) {
+            float &x = s[j][half * 2 + e];
+            x = x == -td_infinity() ? 0.0f : td_exp(x - most);
+            sum += x;
+        }
+    return sum;
+}
+/** Sums over 16 keys of the four lanes of a row, to the row's sum over the tile: first over the tile's quarters, then over
+ * lanes. */
+TD_FN float td_tile_sum(const float quarter[TD_CUDA_TILE_KEYS / 16]) {
+    float sum = quarter[0];
+    for (int i = 1; i < TD_CUDA_TILE_KEYS / 16; i++) sum += quarter[i];
+    for (int bits = 1; bits < 4; bits *= 2) sum = sum + __shfl_xor_sync(TD_ALL_LANES, sum, bits);
+    return sum;
+}
+/** A row's maximum goes to `most`. @return what its sums so far are multiplied with */
+TD_FN float td_row_rescale(float max, float most) {
+    return max == most ? 1.0f : td_exp(max - most);
+}
+
+/**
+ * Weights of 16 rows and a tile of keys.
+ * @param s     TILE_KEYS / 8 fragments of scores, which become weights
+ * @param first number of the tile's first key
+ * @param keys  of this lane's two rows
+ * @param acc   N fragments: rows g, g + 8
+ */
+template <int N>
+TD_FN void td_tile_weights(float s[TD_CUDA_TILE_KEYS / 8][4], td_u32 first, const td_row_keys keys[2], float scale,
+                           td_row_state &state, float acc[N][4]) {
 #pragma unroll
     for (int half = 0; half < 2; half++) {
-        float most = -td_infinity();
-        for (int j = 0; j < TILES; j++)
-            for (int e = 0; e < 2; e++) {
-                const td_u32 key = first + j * 8 + t * 2 + e;
-                const bool   seen = key >= keys[half].from && key < keys[half].end;
-                float       &x = s[j][half * 2 + e];
-                x = seen ? x * scale : -td_infinity();
-                most = x > most ? x : most;
-            }
-        for (int bits = 1; bits < 4; bits *= 2) {
-            const float other = __shfl_xor_sync(TD_ALL_LANES, most, bits);
-            most = other > most ? other : most;
-        }
+        float most = td_tile_scale<TD_CUDA_TILE_KEYS>(s, half, first, keys[half], scale), quarter[TD_CUDA_TILE_KEYS / 16];
         most = state.max[half] > most ? state.max[half] : most;
-        factor[half] = state.max[half] == most ? 1.0f : td_exp(state.max[half] - most);
-        float sum = 0;
-        for (int j = 0; j < TILES; j++)
-            for (int e = 0; e < 2; e++) {
-                float &x = s[j][half * 2 + e];
-                x = x == -td_infinity() ? 0.0f : td_exp(x - most);
-                sum += x;
-            }
-        for (int bits = 1; bits < 4; bits *= 2) sum = sum + __shfl_xor_sync(TD_ALL_LANES, sum, bits);
+        const float factor = td_row_rescale(state.max[half], most);
+        for (int i = 0; i < TD_CUDA_TILE_KEYS / 16; i++) quarter[i] = td_tile_weigh(s + i * 2, half, most);
         state.max[half] = most;
-        state.sum[half] = state.sum[half] * factor[half] + sum;
-    }
+        state.sum[half] = state.sum[half] * factor + td_tile_sum(quarter);
 #pragma unroll
-    for (int j = 0; j < DV / 8; j++)
-        for (int e = 0; e < 4; e++) acc[j][e] *= factor[e / 2];
+        for (int j = 0; j < N; j++)
+            for (int e = half * 2; e < half * 2 + 2; e++) acc[j][e] *= factor;
+    }
+}
+
+/** acc += weights of 16 rows and a tile of keys, times DV values of a key. @param v [TILE_KEYS, DV + 8] shared */
+template <int DV>
+TD_FN void td_tile_values(const float s[TD_CUDA_TILE_KEYS / 8][4], td_shared<td_bf16> v, float acc[DV / 8][4]) {
 #pragma unroll
     for (int i = 0; i < TD_CUDA_TILE_KEYS; i += 16) {
         const float   *low = s[i / 8], *high = s[i / 8 + 1];
         const unsigned a[4] = {td_bf16_pair(low[0], low[1]), td_bf16_pair(low[2], low[3]), td_bf16_pair(high[0], high[1]),
                                td_bf16_pair(high[2], high[3])};
 #pragma unroll
-        for (int j = 0; j < DV / 8; j++) {
-            unsigned b[2];
-            td_load_transposed(b, v + ((i + lane % 16) * (DV + 8) + j * 8));
+        for (int j = 0; j < DV / 8; j += 2) {
+            unsigned b[4];
+            td_load_columns_transposed(b, v + (i * (DV + 8) + j * 8), DV + 8);
             td_mma_bf16(acc[j], a, b);
+            td_mma_bf16(acc[j + 1], a, b + 2);
         }
     }
 }
 
-/** Start copies of `rows` rows of d elements into shared rows that are STRIDE apart; up to D elements of each row, and rows
- * from `there` on, become zeros. By `threads` threads, of which this is number `thread`. d and D are multiples of 8. */
-template <int D, int STRIDE = D + 8, class F>
-TD_FN void td_fetch_rows(td_shared<td_bf16> to, td_u32 rows, td_u32 there, td_u32 d, const F &row_at, td_u32 thread,
-                         td_u32 threads) {
-#pragma unroll 1 /* copies are under way by themselves; addresses would take registers from the sums */
-    for (td_u32 i = thread; i < rows * (D / 8); i += threads) {
-        const td_u32   row = i / (D / 8), column = i % (D / 8) * 8;
-        const bool     wanted = row < there && column < d;
-        const td_bf16 *from = wanted ? row_at(row) + column : row_at(0);
-        td_async_16(to + (row * STRIDE + column), from, wanted);
+/** Start copies of `rows` rows of d elements, `pitch` elements apart, into shared rows that are STRIDE apart; up to D elements
+ * of each row, and rows from `there` on, become zeros. By `threads` threads, of which this is number `thread`: a multiple of
+ * D / 8. d and D are multiples of 8. */
+template <int D, int STRIDE = D + 8>
+TD_FN void td_fetch_rows(td_shared<td_bf16> to, td_u32 rows, td_u32 there, td_u32 d, const td_bf16 *from, size_t pitch,
+                         td_u32 thread, td_u32 threads) {
+    const td_u32 column = thread % (D / 8) * 8;
+#pragma unroll 4
+    for (td_u32 row = thread / (D / 8); row < rows; row += threads / (D / 8)) {
+        const bool wanted = row < there && column < d;
+        td_async_16(to + (row * STRIDE + column), wanted ? from + row * pitch + column : from, wanted);
     }
+}
+
+/** The slot of a tile's first key; the others follow. */
+TD_FN size_t td_slot_of(const td_u32 *pages, td_u32 key) {
+    return static_cast<size_t>(pages[key / TD_CUDA_PAGE]) * TD_CUDA_PAGE + key % TD_CUDA_PAGE;
 }
 
 /** The sequence that a row of the step is of: seq_start[s] <= row < seq_start[s + 1]. */
@@ -147,6 +211,16 @@ TD_FN td_u32 td_sequence_of(const td_u32 *seq_start, td_u32 n_seq, td_u32 row) {
             high = middle - 1;
     }
     return low;
+}
+
+/** A row that decode computes: number i of the launch. list: [rows of the launch, 2] rows and their sequences
+ * (td_list_rows); NULL: all rows of the step. @return false: the launch has not so many. */
+TD_FN bool td_decode_row(const td_u32 *n_rows, const td_u32 *list, const td_u32 *n_seq, const td_u32 *seq_start, td_u32 i,
+                         td_u32 *row, td_u32 *seq) {
+    if (i >= *n_rows) return false;
+    *row = list ? list[i * 2] : i;
+    *seq = list ? list[i * 2 + 1] : td_sequence_of(seq_start, *n_seq, i);
+    return true;
 }
 
 /** The rows of a block of prefill: number blockIdx.x of the blocks of sequences that are prefill's, which have at least

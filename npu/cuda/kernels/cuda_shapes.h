@@ -20,19 +20,21 @@
 #define TD_CUDA_SCALE_E4M3 3
 #define TD_CUDA_SCALE_E8M0 4
 
-/* Attention: keys go in tiles; spans of them are computed by themselves and then merged in order. */
+/* Attention: keys go in tiles; spans of some tiles are computed by themselves and then merged in order (td_span_keys). */
 #define TD_CUDA_PAGE 128 /* TD_KV_PAGE */
 #define TD_CUDA_TILE_KEYS 64
-#define TD_CUDA_SPAN 512
+#define TD_CUDA_SPAN_TILES 2     /* of a span at least */
+#define TD_CUDA_SPANS 32         /* of a row at most */
+#define TD_CUDA_LATENT_SPANS 16  /* of a row of absorbed latent attention, whose sums are large */
 #define TD_CUDA_ATTN_THREADS 128 /* four warps of 16 rows */
 #define TD_CUDA_PREFILL_ROWS 64
-#define TD_CUDA_DECODE_HEADS 16 /* of one group that a warp takes together */
-#define TD_CUDA_DECODE_SPANS 4  /* of a block: one a warp */
+#define TD_CUDA_DECODE_HEADS 16 /* of one group that a block takes together */
 #define TD_CUDA_MERGE_THREADS 128
-/** Dynamic shared memory for rows of at most dk and values of at most dv: 64 or 128 (GQA), 192 and 128 (expanded). */
+/** Dynamic shared memory for rows of at most dk and values of at most dv: 64 or 128 (GQA), 192 and 128 (expanded).
+ * Decode's has two tiles, and behind them maxima of four warps and sums of their lanes. */
 #define TD_CUDA_TILE_BYTES(dk, dv) (TD_CUDA_TILE_KEYS * ((dk) + 8 + (dv) + 8) * 2)
 #define TD_CUDA_PREFILL_SHARED(dk, dv) (TD_CUDA_PREFILL_ROWS * ((dk) + 8) * 2 + TD_CUDA_TILE_BYTES(dk, dv))
-#define TD_CUDA_DECODE_SHARED(d) (4 * TD_CUDA_TILE_BYTES(d, d) + TD_CUDA_DECODE_HEADS * ((d) + 8) * 2)
+#define TD_CUDA_DECODE_SHARED(d) (2 * TD_CUDA_TILE_BYTES(d, d) + TD_CUDA_DECODE_HEADS * ((d) + 8) * 2 + 4 * 16 * 5 * 4)
 
 /* Absorbed latent attention: a block takes HEADS (16 or 64) heads of a row through a span. Rows in shared memory have the
  * latent, of up to LATENT_MAX, and behind it the rope part. 64 heads need a card that has 160 KiB of shared memory. */

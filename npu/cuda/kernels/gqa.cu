@@ -2,12 +2,14 @@
  * Grouped-query attention: heads are normed, rotated and put into the cache; decode by spans; prefill by blocks of rows.
  *
  * Why it is shaped so. Decode reads a sequence's keys and values once, so what counts is that enough of these reads are
- * under way. A warp takes one span of 512 keys for all query heads of its group, with tiles of its own in shared memory. A
- * group has up to 16 heads: the matrix instruction has room for so many. The warp leaves the span's sums in memory, and
- * td_merge_spans puts the spans together. Prefill reuses keys: four warps share a tile for 64 rows of one head, the next
- * tile's keys arrive while values are multiplied, and spans are merged in registers. Both give a row the same bits
- * (attention.cuh), so which of the two computes it is a matter of speed: decode takes the sequences with fewer than `few`
- * rows in the step.
+ * under way. A block takes one span for all query heads of its group, which has up to 16: the matrix instruction has room for
+ * so many. A row has up to 32 spans, so one stream of 4096 keys fills a card. Two tiles of keys and values are in shared
+ * memory: one is fetched while four warps share the other, for scores by keys, for values by columns. Maxima, weights and
+ * sums of the warps' parts go through shared memory, in the order of the keys. A block leaves the span's sums in memory, and
+ * td_merge_spans puts the spans together. Prefill reuses keys: four warps share a tile for 64 rows of one head. The values of
+ * a tile arrive while its scores are computed, the keys of the next one while values are multiplied. Spans are merged in
+ * registers. Both give a row the same bits (attention.cuh), so which of the two computes it is a matter of speed. Decode takes
+ * the sequences with fewer than `few` rows in the step; td_list_rows lists them where others are in the step, too.
  */
 #include "npu/cuda/kernels/attention.cuh"
 
@@ -97,147 +99,228 @@ td_gqa_place(const td_u32 *n_rows, const td_u32 *pos, const td_u32 *slot, const 
     }
 }
 
-/* Where a sequence's keys are: key i of a group. */
-struct paged_heads {
-    const td_bf16                            *cache;
-    const td_u32                             *pages; /* of the sequence */
-    td_u32                                    kv_heads, group, dim;
-    __device__ __forceinline__ const td_bf16 *operator()(td_u32 key) const {
-        const size_t page = pages[key / TD_CUDA_PAGE];
-        return cache + ((page * kv_heads + group) * TD_CUDA_PAGE + key % TD_CUDA_PAGE) * dim;
+/**
+ * The rows of the sequences that decode computes, in order: those with 1 in `absorbed`, or without it those that have fewer
+ * than `few` rows. grid (1), block 32.
+ * @param list  [their rows, 2] row, sequence
+ * @param count [n_pieces] how many there are in each piece of `most` of them
+ */
+TD_KERNEL(32)
+td_list_rows(const td_u32 *n_seq, const td_u32 *seq_start, const td_u8 *absorbed, td_u32 few, td_u32 most, td_u32 n_pieces,
+             td_u32 *list, td_u32 *count) {
+    const td_u32 lane = threadIdx.x, n = *n_seq;
+    td_u32       total = 0;
+    for (td_u32 first = 0; first < n; first += 32) {
+        const td_u32 seq = first + lane, begin = seq < n ? seq_start[seq] : 0;
+        td_u32       rows = seq < n ? seq_start[seq + 1] - begin : 0;
+        if (seq < n && (absorbed ? !absorbed[seq] : rows >= few)) rows = 0;
+        td_u32 up_to = rows; /* of this lane and those before it */
+        for (td_u32 by = 1; by < 32; by *= 2) {
+            const td_u32 before = __shfl_sync(TD_ALL_LANES, up_to, static_cast<int>(lane - by));
+            if (lane >= by) up_to += before;
+        }
+        td_u32 *to = list + static_cast<size_t>(total + up_to - rows) * 2;
+        for (td_u32 i = 0; i < rows; i++) {
+            to[i * 2] = begin + i;
+            to[i * 2 + 1] = seq;
+        }
+        total += __shfl_sync(TD_ALL_LANES, up_to, 31);
     }
-};
+    for (td_u32 piece = lane; piece < n_pieces; piece += 32)
+        count[piece] = total > piece * most ? min(total - piece * most, most) : 0;
+}
 
-/* Where the first tile begins that has a key that is seen. */
-TD_FN td_u32 first_tile(const td_row_keys &seen) {
-    return seen.from / TD_CUDA_TILE_KEYS * TD_CUDA_TILE_KEYS;
+/* Where the keys of a page and group begin, from a tile's first key on. */
+TD_FN size_t tile_at(const td_u32 *pages, td_u32 key, td_u32 kv_heads, td_u32 group, td_u32 dim) {
+    const size_t page = pages[key / TD_CUDA_PAGE];
+    return ((page * kv_heads + group) * TD_CUDA_PAGE + key % TD_CUDA_PAGE) * dim;
 }
 
 /* d + 8 elements a row. */
 template <int D>
-TD_FN void decode(const td_u32 *n_rows, td_u32 first_row, const td_u32 *n_seq, const td_u32 *seq_start, const td_u32 *pos,
-                  const td_u32 *block_table, td_u32 block_stride, td_u32 few, const td_bf16 *q, const td_bf16 *k_cache,
+TD_FN void decode(const td_u32 *n_rows, const td_u32 *list, const td_u32 *n_seq, const td_u32 *seq_start, const td_u32 *pos,
+                  const td_u32 *block_table, td_u32 block_stride, const td_bf16 *q, const td_bf16 *k_cache,
                   const td_bf16 *v_cache, td_u32 heads, td_u32 kv_heads, td_u32 dim, td_u32 window, float scale,
                   td_u32 spans_max, float *partial) {
+    constexpr int WARPS = TD_CUDA_ATTN_THREADS / 32, KEYS = TD_CUDA_TILE_KEYS / WARPS, FRAGMENTS = D / 8 / WARPS,
+                  TILE = TD_CUDA_TILE_KEYS * (D + 8), P_STRIDE = TD_CUDA_TILE_KEYS + 8, HEADS = TD_CUDA_DECODE_HEADS;
+    static_assert(KEYS == 16, "a warp sums its keys as prefill does a quarter of a tile");
     TD_SHARED_DYNAMIC(td_bf16, shared);
-    const td_u32 row = first_row + blockIdx.z, warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
-    if (row >= *n_rows) return;
-    const td_u32      seq = td_sequence_of(seq_start, *n_seq, row), block_keys = TD_CUDA_DECODE_SPANS * TD_CUDA_SPAN;
-    const td_row_keys seen = td_keys_at(pos[row], window), of_rows[2] = {seen, seen};
-    if (seq_start[seq + 1] - seq_start[seq] >= few || blockIdx.x * block_keys >= seen.end ||
-        (blockIdx.x + 1) * block_keys <= seen.from)
-        return;
-    const td_u32 per_group = heads / kv_heads, blocks = (per_group + TD_CUDA_DECODE_HEADS - 1) / TD_CUDA_DECODE_HEADS;
-    const td_u32 group = blockIdx.y / blocks, head = group * per_group + blockIdx.y % blocks * TD_CUDA_DECODE_HEADS;
-    const td_u32 there = min(static_cast<td_u32>(TD_CUDA_DECODE_HEADS), (group + 1) * per_group - head);
-    const td_u32 span = blockIdx.x * TD_CUDA_DECODE_SPANS + warp, begin = span * TD_CUDA_SPAN;
+    const td_u32 warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4, span = blockIdx.x;
+    td_u32       row, seq;
+    if (!td_decode_row(n_rows, list, n_seq, seq_start, blockIdx.z, &row, &seq)) return;
+    const td_row_keys seen = td_keys_at(pos[row], window);
+    const td_u32      span_keys = td_span_keys(seen.end, spans_max), begin = max(span * span_keys, td_first_tile(seen)),
+                 end = min(seen.end, (span + 1) * span_keys);
+    if (begin >= end) return;
+    const td_u32 per_group = heads / kv_heads, blocks = (per_group + HEADS - 1) / HEADS;
+    const td_u32 group = blockIdx.y / blocks, head = group * per_group + blockIdx.y % blocks * HEADS;
+    const td_u32 there = min(static_cast<td_u32>(HEADS), (group + 1) * per_group - head);
 
-    td_shared<td_bf16> rows = shared;
-    td_shared<td_bf16> k = shared + (TD_CUDA_DECODE_HEADS * (D + 8) + warp * 2 * TD_CUDA_TILE_KEYS * (D + 8));
-    td_shared<td_bf16> v = k + TD_CUDA_TILE_KEYS * (D + 8);
-    td_fetch_rows<D>(
-        rows, TD_CUDA_DECODE_HEADS, there, dim,
-        [&](td_u32 i) { return q + (static_cast<size_t>(row) * heads + head + i) * dim; }, threadIdx.x, blockDim.x);
-    td_async_commit();
-    td_async_wait<0>();
-    __syncthreads();
-    if (begin >= seen.end || begin + TD_CUDA_SPAN <= seen.from) return;
-
-    const td_u32     *pages = block_table + static_cast<size_t>(seq) * block_stride;
-    const paged_heads key_at = {k_cache, pages, kv_heads, group, dim}, value_at = {v_cache, pages, kv_heads, group, dim};
-    const td_u32      end = min(seen.end, begin + TD_CUDA_SPAN);
-    td_row_state      state = td_row_start();
-    float             acc[D / 8][4];
-    for (int j = 0; j < D / 8; j++)
-        for (int e = 0; e < 4; e++) acc[j][e] = 0;
-    for (td_u32 first = max(begin, first_tile(seen)); first < end; first += TD_CUDA_TILE_KEYS) {
-        __syncwarp();
-        td_fetch_rows<D>(
-            k, TD_CUDA_TILE_KEYS, end - first, dim, [&](td_u32 i) { return key_at(first + i); }, lane, 32);
-        td_fetch_rows<D>(
-            v, TD_CUDA_TILE_KEYS, end - first, dim, [&](td_u32 i) { return value_at(first + i); }, lane, 32);
+    const td_u32      *pages = block_table + static_cast<size_t>(seq) * block_stride;
+    td_shared<td_bf16> rows = shared, tiles = rows + HEADS * (D + 8);
+    td_shared<float>   most_of = td_shared_as<float>(tiles + 4 * TILE), sum_of = most_of + WARPS * HEADS;
+    const auto         tile_of = [&](td_u32 first) { return tiles + first / TD_CUDA_TILE_KEYS % 2 * (2 * TILE); };
+    const auto         fetch = [&](td_u32 first) {
+        const size_t at = tile_at(pages, first, kv_heads, group, dim);
+        td_fetch_rows<D>(tile_of(first), TD_CUDA_TILE_KEYS, end - first, dim, k_cache + at, dim, threadIdx.x, blockDim.x);
+        td_fetch_rows<D>(tile_of(first) + TILE, TD_CUDA_TILE_KEYS, end - first, dim, v_cache + at, dim, threadIdx.x,
+                         blockDim.x);
         td_async_commit();
-        td_async_wait<0>();
-        __syncwarp();
-        td_attend_tile<D, D>(rows, k, v, first, of_rows, scale, state, acc);
+    };
+    td_fetch_rows<D>(rows, HEADS, there, dim, q + (static_cast<size_t>(row) * heads + head) * dim, dim, threadIdx.x,
+                     blockDim.x);
+    fetch(begin);
+    if (begin + TD_CUDA_TILE_KEYS < end) fetch(begin + TD_CUDA_TILE_KEYS);
+
+    td_row_state state = td_row_start();
+    float        acc[FRAGMENTS][4];
+    for (int j = 0; j < FRAGMENTS; j++)
+        for (int e = 0; e < 4; e++) acc[j][e] = 0;
+#pragma unroll 1
+    for (td_u32 first = begin; first < end; first += TD_CUDA_TILE_KEYS) {
+        const td_u32 next = first + TD_CUDA_TILE_KEYS;
+        if (first == begin && next < end)
+            td_async_wait<1>();
+        else
+            td_async_wait<0>();
+        __syncthreads(); /* the tile is there, and nobody reads the one before it any more */
+        if (first != begin && next < end) fetch(next);
+        const td_shared<td_bf16> k = tile_of(first), v = k + TILE, p = k; /* weights go where the keys were */
+        float                    s[2][4];
+        td_tile_scores<D, KEYS>(rows, k + warp * KEYS * (D + 8), s);
+        for (int half = 0; half < 2; half++) {
+            const float most = td_tile_scale<KEYS>(s, half, first + warp * KEYS, seen, scale);
+            if (t == 0) most_of[warp * HEADS + g + half * 8] = most;
+        }
+        __syncthreads();
+        float factor[2];
+        for (int half = 0; half < 2; half++) {
+            const td_u32 at = g + half * 8;
+            float        most = state.max[half];
+            for (int w = 0; w < WARPS; w++) most = most_of[w * HEADS + at] > most ? most_of[w * HEADS + at] : most;
+            factor[half] = td_row_rescale(state.max[half], most);
+            state.max[half] = most;
+            sum_of[(warp * HEADS + at) * 4 + t] = td_tile_weigh(s, half, most);
+            for (int j = 0; j < 2; j++)
+                td_store<unsigned>(p + (at * P_STRIDE + warp * KEYS + j * 8 + t * 2),
+                                   td_bf16_pair(s[j][half * 2], s[j][half * 2 + 1]));
+        }
+        __syncthreads();
+        for (int half = 0; half < 2; half++) {
+            float quarter[WARPS];
+            for (int w = 0; w < WARPS; w++) quarter[w] = sum_of[(w * HEADS + g + half * 8) * 4 + t];
+            state.sum[half] = state.sum[half] * factor[half] + td_tile_sum(quarter);
+        }
+        for (int j = 0; j < FRAGMENTS; j++)
+            for (int e = 0; e < 4; e++) acc[j][e] *= factor[e / 2];
+#pragma unroll
+        for (int i = 0; i < TD_CUDA_TILE_KEYS; i += 16) {
+            unsigned a[4];
+            td_load_rows(a, p + i, P_STRIDE);
+#pragma unroll
+            for (int j = 0; j < FRAGMENTS; j += 2) {
+                unsigned b[4];
+                td_load_columns_transposed(b, v + (i * (D + 8) + (warp * FRAGMENTS + j) * 8), D + 8);
+                td_mma_bf16(acc[j], a, b);
+                td_mma_bf16(acc[j + 1], a, b + 2);
+            }
+        }
     }
     for (int half = 0; half < 2; half++) {
         if (g + half * 8 >= there) continue;
         float *out =
             partial + ((static_cast<size_t>(blockIdx.z) * heads + head + g + half * 8) * spans_max + span) * (dim + 2);
-        if (t == 0) {
+        if (warp == 0 && t == 0) {
             out[0] = state.max[half];
             out[1] = state.sum[half];
         }
-        for (int j = 0; j < D / 8; j++)
-            for (td_u32 e = 0; e < 2; e++)
-                if (j * 8 + t * 2 + e < dim) out[2 + j * 8 + t * 2 + e] = acc[j][half * 2 + e];
+        for (int j = 0; j < FRAGMENTS; j++)
+            for (td_u32 e = 0; e < 2; e++) {
+                const td_u32 column = (warp * FRAGMENTS + j) * 8 + t * 2 + e;
+                if (column < dim) out[2 + column] = acc[j][half * 2 + e];
+            }
     }
 }
 
 /**
- * The spans of rows of sequences that have fewer than `few` rows; a launch has the rows from first_row on that its grid has
- * room for. grid (spans_max / DECODE_SPANS rounded up, kv_heads * (heads / kv_heads / DECODE_HEADS rounded up), rows of the
- * launch), block ATTN_THREADS, dynamic shared memory DECODE_SHARED(D).
- * @param n_rows   of the step
+ * The spans of rows that decode computes. grid (spans_max, kv_heads * (heads / kv_heads / DECODE_HEADS rounded up), rows of
+ * the launch), block ATTN_THREADS, dynamic shared memory DECODE_SHARED(D).
+ * @param n_rows   of the launch; list as td_decode_row's
  * @param q        [rows of the step, heads, dim] bf16; dim a multiple of 8 up to D
  * @param window   keys that a row meets at most, the last ones; 0: all. Spans without one of them are not written
+ * @param spans_max  of a row (td_span_keys), up to SPANS
  * @param partial  [rows of the launch, heads, spans_max, 2 + dim]: maximum, sum, values
  */
 #define DECODE(D)                                                                                                       \
     TD_KERNEL(TD_CUDA_ATTN_THREADS)                                                                                     \
-    td_gqa_decode_##D(const td_u32 *n_rows, td_u32 first_row, const td_u32 *n_seq, const td_u32 *seq_start,             \
-                      const td_u32 *pos, const td_u32 *block_table, td_u32 block_stride, td_u32 few, const td_bf16 *q,  \
+    td_gqa_decode_##D(const td_u32 *n_rows, const td_u32 *list, const td_u32 *n_seq, const td_u32 *seq_start,           \
+                      const td_u32 *pos, const td_u32 *block_table, td_u32 block_stride, const td_bf16 *q,              \
                       const td_bf16 *k_cache, const td_bf16 *v_cache, td_u32 heads, td_u32 kv_heads, td_u32 dim,        \
                       td_u32 window, float scale, td_u32 spans_max, float *partial) {                                   \
-        decode<D>(n_rows, first_row, n_seq, seq_start, pos, block_table, block_stride, few, q, k_cache, v_cache, heads, \
-                  kv_heads, dim, window, scale, spans_max, partial);                                                    \
+        decode<D>(n_rows, list, n_seq, seq_start, pos, block_table, block_stride, q, k_cache, v_cache, heads, kv_heads, \
+                  dim, window, scale, spans_max, partial);                                                              \
     }
 DECODE(64)
 DECODE(128)
 
 /**
- * The spans of rows, merged in order. grid (heads, rows of the launch), block MERGE_THREADS.
- * @param n_rows   of the step, of which the launch has those from first_row on
- * @param absorbed [sequences]: rows of sequences with 1 are written; or NULL: rows of sequences with fewer than `few` rows
+ * The spans of rows, merged in order. grid (heads, rows of the launch, dim / MERGE_THREADS rounded up), block MERGE_THREADS.
+ * @param n_rows   of the launch; list as td_decode_row's
  * @param window   as the spans were computed with
  * @param sinks    [heads] or NULL
- * @param partial  [rows of the launch, heads, spans_max, 2 + dim]
- * @param out      [rows of the launch, heads * dim] f32, or bf16 where out_bf16 is given
+ * @param partial  [rows of the launch, heads, spans_max, 2 + dim]; spans_max up to SPANS
+ * @param out      [rows of the step, heads * dim] f32, or where out_bf16 is given [rows of the launch, heads * dim] bf16
  */
 TD_KERNEL(TD_CUDA_MERGE_THREADS)
-td_merge_spans(const td_u32 *n_rows, td_u32 first_row, const td_u32 *n_seq, const td_u32 *seq_start, const td_u32 *pos,
-               const td_u8 *absorbed, td_u32 few, td_u32 span_keys, td_u32 window, const float *sinks, const float *partial,
-               td_u32 heads, td_u32 dim, td_u32 spans_max, float *out, td_bf16 *out_bf16) {
-    const size_t row = blockIdx.y, head = blockIdx.x;
-    const td_u32 of_step = first_row + blockIdx.y;
-    if (of_step >= *n_rows) return;
-    const td_u32      seq = td_sequence_of(seq_start, *n_seq, of_step);
-    const td_row_keys seen = td_keys_at(pos[of_step], window);
-    const td_u32      spans = (seen.end + span_keys - 1) / span_keys, first_span = seen.from / span_keys;
-    if (absorbed ? !absorbed[seq] : seq_start[seq + 1] - seq_start[seq] >= few) return;
-    const float *part = partial + (row * heads + head) * spans_max * (dim + 2);
-    for (td_u32 i = threadIdx.x; i < dim; i += blockDim.x) {
-        const float *first = part + static_cast<size_t>(first_span) * (dim + 2);
-        float        most = first[0], sum = first[1], value = first[2 + i];
-        for (td_u32 s = first_span + 1; s < spans; s++) {
-            const float *other = part + static_cast<size_t>(s) * (dim + 2);
-            float        factor, other_factor;
-            td_merge_state(most, sum, other[0], other[1], factor, other_factor);
-            value = value * factor + other[2 + i] * other_factor;
-        }
-        value = value * td_row_factor(most, sum, sinks ? sinks + head : nullptr);
-        if (out_bf16)
-            out_bf16[(row * heads + head) * dim + i] = td_to_bf16(value);
-        else
-            out[(row * heads + head) * dim + i] = value;
+td_merge_spans(const td_u32 *n_rows, const td_u32 *list, const td_u32 *n_seq, const td_u32 *seq_start, const td_u32 *pos,
+               td_u32 window, const float *sinks, const float *partial, td_u32 heads, td_u32 dim, td_u32 spans_max,
+               float *out, td_bf16 *out_bf16) {
+    TD_SHARED(float, max_of, TD_CUDA_SPANS);
+    TD_SHARED(float, sum_of, TD_CUDA_SPANS);
+    TD_SHARED(float, factor_of, TD_CUDA_SPANS); /* of what is merged before a span, and of the span */
+    TD_SHARED(float, weight_of, TD_CUDA_SPANS);
+    const td_u32 head = blockIdx.x, at = blockIdx.z * TD_CUDA_MERGE_THREADS + threadIdx.x, column = min(at, dim - 1);
+    td_u32       row, seq;
+    if (!td_decode_row(n_rows, list, n_seq, seq_start, blockIdx.y, &row, &seq)) return;
+    const td_row_keys seen = td_keys_at(pos[row], window);
+    const td_u32      span_keys = td_span_keys(seen.end, spans_max), first_span = seen.from / span_keys,
+                 spans = (seen.end + span_keys - 1) / span_keys - first_span;
+    const size_t of_launch = static_cast<size_t>(blockIdx.y) * heads + head;
+    const float *part = partial + (of_launch * spans_max + first_span) * (dim + 2);
+    if (threadIdx.x < spans) {
+        max_of[threadIdx.x] = part[static_cast<size_t>(threadIdx.x) * (dim + 2)];
+        sum_of[threadIdx.x] = part[static_cast<size_t>(threadIdx.x) * (dim + 2) + 1];
     }
+    __syncthreads();
+    if (threadIdx.x < spans) {
+        float before = -td_infinity();
+        for (td_u32 s = 0; s < threadIdx.x; s++) before = max_of[s] > before ? max_of[s] : before;
+        float sum = 0, most = before;
+        td_merge_state(most, sum, max_of[threadIdx.x], sum_of[threadIdx.x], factor_of[threadIdx.x], weight_of[threadIdx.x]);
+    }
+    __syncthreads();
+    float most = -td_infinity(), sum = 0, value = 0;
+#pragma unroll 8
+    for (td_u32 s = 0; s < spans; s++) {
+        const float other = part[static_cast<size_t>(s) * (dim + 2) + 2 + column];
+        most = max_of[s] > most ? max_of[s] : most;
+        sum = sum * factor_of[s] + sum_of[s] * weight_of[s]; /* as td_merge_state */
+        value = value * factor_of[s] + other * weight_of[s];
+    }
+    value = value * td_row_factor(most, sum, sinks ? sinks + head : nullptr);
+    if (at >= dim) return;
+    if (out_bf16)
+        out_bf16[of_launch * dim + at] = td_to_bf16(value);
+    else
+        out[(static_cast<size_t>(row) * heads + head) * dim + at] = value;
 }
 
 template <int D>
 TD_FN void prefill(const td_u32 *n_seq, const td_u32 *seq_start, const td_u32 *pos, const td_u32 *block_table,
                    td_u32 block_stride, td_u32 few, const td_bf16 *q, const td_bf16 *k_cache, const td_bf16 *v_cache,
-                   td_u32 heads, td_u32 kv_heads, td_u32 dim, td_u32 window, const float *sinks, float scale, float *out) {
+                   td_u32 heads, td_u32 kv_heads, td_u32 dim, td_u32 window, const float *sinks, float scale,
+                   td_u32 spans_max, float *out) {
     TD_SHARED_DYNAMIC(td_bf16, shared);
     const td_u32 warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4, head = blockIdx.y;
     td_u32       seq, first_row, n_rows;
@@ -246,60 +329,57 @@ TD_FN void prefill(const td_u32 *n_seq, const td_u32 *seq_start, const td_u32 *p
     td_shared<td_bf16> rows = shared, k = shared + TD_CUDA_PREFILL_ROWS * (D + 8), v = k + TD_CUDA_TILE_KEYS * (D + 8);
     const td_u32      *pages = block_table + static_cast<size_t>(seq) * block_stride;
     const td_u32       group = head / (heads / kv_heads), keys = pos[first_row + n_rows - 1] + 1;
-    const paged_heads  key_at = {k_cache, pages, kv_heads, group, dim}, value_at = {v_cache, pages, kv_heads, group, dim};
-    const td_u32       begin = first_tile(td_keys_at(pos[first_row], window)); /* later rows see no earlier key */
+    const td_u32       begin = td_first_tile(td_keys_at(pos[first_row], window)); /* later rows see no earlier key */
     td_row_keys        seen[2] = {{0, 0}, {0, 0}};
+    td_u32             span_keys[2] = {1, 1}, span_end[2] = {0, 0}; /* of the span under way */
     for (td_u32 half = 0; half < 2; half++) {
         const td_u32 row = warp * 16 + g + half * 8;
-        if (row < n_rows) seen[half] = td_keys_at(pos[first_row + row], window);
+        if (row >= n_rows) continue;
+        seen[half] = td_keys_at(pos[first_row + row], window);
+        span_keys[half] = td_span_keys(seen[half].end, spans_max);
+        span_end[half] = min(seen[half].end, (seen[half].from / span_keys[half] + 1) * span_keys[half]);
     }
-    td_fetch_rows<D>(
-        rows, TD_CUDA_PREFILL_ROWS, n_rows, dim,
-        [&](td_u32 i) { return q + (static_cast<size_t>(first_row + i) * heads + head) * dim; }, threadIdx.x, blockDim.x);
-    td_fetch_rows<D>(
-        k, TD_CUDA_TILE_KEYS, keys - begin, dim, [&](td_u32 i) { return key_at(begin + i); }, threadIdx.x, blockDim.x);
-    td_async_commit();
+    const auto fetch = [&](td_shared<td_bf16> to, const td_bf16 *cache, td_u32 first) {
+        td_fetch_rows<D>(to, TD_CUDA_TILE_KEYS, keys - first, dim, cache + tile_at(pages, first, kv_heads, group, dim), dim,
+                         threadIdx.x, blockDim.x);
+        td_async_commit();
+    };
+    td_fetch_rows<D>(rows, TD_CUDA_PREFILL_ROWS, n_rows, dim, q + (static_cast<size_t>(first_row) * heads + head) * dim,
+                     static_cast<size_t>(heads) * dim, threadIdx.x, blockDim.x);
+    fetch(k, k_cache, begin);
 
     td_row_state total = td_row_start(), state = td_row_start();
     float        sums[D / 8][4], acc[D / 8][4];
     for (int j = 0; j < D / 8; j++)
         for (int e = 0; e < 4; e++) sums[j][e] = acc[j][e] = 0;
+#pragma unroll 1
     for (td_u32 first = begin; first < keys; first += TD_CUDA_TILE_KEYS) {
-        td_fetch_rows<D>(
-            v, TD_CUDA_TILE_KEYS, keys - first, dim, [&](td_u32 i) { return value_at(first + i); }, threadIdx.x, blockDim.x);
-        td_async_commit();
-        td_async_wait<0>();
-        __syncthreads();
-        td_attend_tile<D, D>(rows + warp * 16 * (D + 8), k, v, first, seen, scale, state, acc);
-        __syncthreads();
         const td_u32 next = first + TD_CUDA_TILE_KEYS;
-        if (next < keys) {
-            td_fetch_rows<D>(
-                k, TD_CUDA_TILE_KEYS, keys - next, dim, [&](td_u32 i) { return key_at(next + i); }, threadIdx.x, blockDim.x);
-            td_async_commit();
-        }
-        if (next % TD_CUDA_SPAN && next < keys) continue;
+        td_async_wait<0>();
+        __syncthreads(); /* the keys are there, and nobody reads the values before them any more */
+        fetch(v, v_cache, first);
+        float s[TD_CUDA_TILE_KEYS / 8][4];
+        td_tile_scores<D, TD_CUDA_TILE_KEYS>(rows + warp * 16 * (D + 8), k, s);
+        td_tile_weights<D / 8>(s, first, seen, scale, state, acc);
+        td_async_wait<0>();
+        __syncthreads(); /* the values are there, and nobody reads the keys any more */
+        if (next < keys) fetch(k, k_cache, next);
+        td_tile_values<D>(s, v, acc);
 #pragma unroll
         for (int half = 0; half < 2; half++) {
-            float        factor, other_factor;
-            const td_u32 span = first / TD_CUDA_SPAN, first_span = seen[half].from / TD_CUDA_SPAN;
-            if (span < first_span || span * TD_CUDA_SPAN >= seen[half].end) continue; /* a row without keys in this span */
-            if (span == first_span) {
-                total.max[half] = state.max[half];
-                total.sum[half] = state.sum[half];
-                factor = 0, other_factor = 1;
-            } else {
-                td_merge_state(total.max[half], total.sum[half], state.max[half], state.sum[half], factor, other_factor);
-            }
+            if (first >= span_end[half] || next < span_end[half]) continue; /* no span of this row ends here */
+            float factor, other_factor;
+            td_merge_state(total.max[half], total.sum[half], state.max[half], state.sum[half], factor, other_factor);
+            state.max[half] = -td_infinity();
+            state.sum[half] = 0;
+            span_end[half] = min(seen[half].end, span_end[half] + span_keys[half]);
 #pragma unroll
             for (int j = 0; j < D / 8; j++)
-                for (int e = half * 2; e < half * 2 + 2; e++)
-                    sums[j][e] = span == first_span ? acc[j][e] : sums[j][e] * factor + acc[j][e] * other_factor;
+                for (int e = half * 2; e < half * 2 + 2; e++) {
+                    sums[j][e] = sums[j][e] * factor + acc[j][e] * other_factor;
+                    acc[j][e] = 0;
+                }
         }
-        state = td_row_start();
-#pragma unroll
-        for (int j = 0; j < D / 8; j++)
-            for (int e = 0; e < 4; e++) acc[j][e] = 0;
     }
 #pragma unroll
     for (td_u32 half = 0; half < 2; half++) {
@@ -318,17 +398,17 @@ TD_FN void prefill(const td_u32 *n_seq, const td_u32 *seq_start, const td_u32 *p
 /**
  * Rows of sequences that have at least `few` rows. grid (PREFILL_ROWS blocks: rows of the bucket / PREFILL_ROWS rounded
  * down, plus its sequences; heads), block ATTN_THREADS, dynamic shared memory PREFILL_SHARED(D, D).
- * @param window as decode's; sinks [heads] or NULL
+ * @param window, spans_max as decode's; sinks [heads] or NULL
  * @param out    [rows, heads * dim] f32
  */
-#define PREFILL(D)                                                                                                          \
-    TD_KERNEL(TD_CUDA_ATTN_THREADS)                                                                                         \
-    td_gqa_prefill_##D(const td_u32 *n_seq, const td_u32 *seq_start, const td_u32 *pos, const td_u32 *block_table,          \
-                       td_u32 block_stride, td_u32 few, const td_bf16 *q, const td_bf16 *k_cache, const td_bf16 *v_cache,   \
-                       td_u32 heads, td_u32 kv_heads, td_u32 dim, td_u32 window, const float *sinks, float scale,           \
-                       float *out) {                                                                                        \
-        prefill<D>(n_seq, seq_start, pos, block_table, block_stride, few, q, k_cache, v_cache, heads, kv_heads, dim,        \
-                   window, sinks, scale, out);                                                                              \
+#define PREFILL(D)                                                                                                        \
+    TD_KERNEL(TD_CUDA_ATTN_THREADS)                                                                                       \
+    td_gqa_prefill_##D(const td_u32 *n_seq, const td_u32 *seq_start, const td_u32 *pos, const td_u32 *block_table,        \
+                       td_u32 block_stride, td_u32 few, const td_bf16 *q, const td_bf16 *k_cache, const td_bf16 *v_cache, \
+                       td_u32 heads, td_u32 kv_heads, td_u32 dim, td_u32 window, const float *sinks, float scale,         \
+                       td_u32 spans_max, float *out) {                                                                    \
+        prefill<D>(n_seq, seq_start, pos, block_table, block_stride, few, q, k_cache, v_cache, heads, kv_heads, dim,      \
+                   window, sinks, scale, spans_max, out);                                                                 \
     }
 PREFILL(64)
 PREFILL(128)

@@ -142,13 +142,20 @@ TD_FN void td_mma_bf16(float d[4], const unsigned a[4], const unsigned b[2]) {
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 }
 
-/** b[j] of lane l: elements (2t, g) and (2t + 1, g) of the 8 x 8 matrix j whose rows begin at the addresses that lanes
- * 8j..8j
- * + 7 give. That is what td_mma_bf16 wants of a matrix that lies with k as rows. 16-byte aligned. */
-TD_FN void td_load_transposed(unsigned b[2], const td_bf16 *row) {
+/** Word j of lane l: elements (g, 2t) and (g, 2t + 1) of the 8 x 8 matrix j whose rows begin at the addresses that lanes 8j..8j
+ * + 7 give. 16-byte aligned. */
+TD_FN void td_load_matrices(unsigned w[4], const td_bf16 *row) {
     unsigned at = static_cast<unsigned>(__cvta_generic_to_shared(row));
-    asm volatile("ldmatrix.sync.aligned.m8n8.x2.trans.shared.b16 {%0,%1}, [%2];"
-                 : "=r"(b[0]), "=r"(b[1])
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
+                 : "=r"(w[0]), "=r"(w[1]), "=r"(w[2]), "=r"(w[3])
+                 : "r"(at)
+                 : "memory");
+}
+/** The same of elements (2t, g) and (2t + 1, g). That is what td_mma_bf16 wants as b of a matrix that lies with k as rows. */
+TD_FN void td_load_matrices_transposed(unsigned w[4], const td_bf16 *row) {
+    unsigned at = static_cast<unsigned>(__cvta_generic_to_shared(row));
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
+                 : "=r"(w[0]), "=r"(w[1]), "=r"(w[2]), "=r"(w[3])
                  : "r"(at)
                  : "memory");
 }

@@ -69,29 +69,23 @@ td_mla_query(const td_u32 *n_rows, const td_u32 *pos, const float *q, const floa
 }
 
 /**
- * Absorbed rows go in pieces of `most` rows of the step: how many rows each piece has, 0 where none of them is absorbed, so
- * that nothing is multiplied for them. grid (1), block 32.
- * @param count [n_pieces]
+ * Copies of rows between those of the step and those of a launch. grid (any number of blocks, rows of the launch), block 128.
+ * @param n_rows of the launch; list as td_decode_row's
+ * @param words  of a row, of 16 bytes
+ * @param to_step 0: to := the listed rows of `from`; 1: the listed rows of `to` := from
  */
-TD_KERNEL(32)
-td_mla_pieces(const td_u32 *n_rows, const td_u32 *n_seq, const td_u32 *seq_start, const td_u8 *absorbed, td_u32 most,
-              td_u32 n_pieces, td_u32 *count) {
-    const td_u32 rows = *n_rows, n = *n_seq;
-    for (td_u32 piece = threadIdx.x; piece < n_pieces; piece += 32) {
-        const td_u32 first = piece * most, end = min(rows, first + most);
-        td_u32       wanted = 0;
-        for (td_u32 seq = 0; seq < n; seq++)
-            if (absorbed[seq] && seq_start[seq] < end && seq_start[seq + 1] > first) wanted = end - first;
-        count[piece] = wanted;
-    }
+TD_KERNEL(128)
+td_copy_listed(const td_u32 *n_rows, const td_u32 *list, td_u32 words, td_u32 to_step, const uint4 *from, uint4 *to) {
+    const td_u32 i = blockIdx.y;
+    if (i >= *n_rows) return;
+    const size_t row = list[i * 2], source = (to_step ? i : row) * words, target = (to_step ? row : i) * words;
+    for (td_u32 at = blockIdx.x * blockDim.x + threadIdx.x; at < words; at += gridDim.x * blockDim.x)
+        td_store<uint4>(to + target + at, td_load<uint4>(from + source + at));
 }
 
 struct latent_args {
-    const td_u32  *n_rows;
-    td_u32         first_row;
-    const td_u32  *n_seq, *seq_start, *pos, *block_table;
+    const td_u32  *n_rows, *list, *n_seq, *seq_start, *pos, *block_table;
     td_u32         block_stride;
-    const td_u8   *absorbed;
     const td_bf16 *q_latent, *q, *latent_cache, *rope_cache;
     td_u32         heads, kv_lora, nope, rope_dim;
     float          scale;
@@ -106,24 +100,22 @@ TD_FN void latent_span(const latent_args &a) {
                   COLUMNS = TD_CUDA_LATENT_MAX / 8 / WARPS; /* fragments of a warp */
     TD_SHARED_DYNAMIC(td_bf16, shared);
     const td_u32 row = blockIdx.z, warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
-    const td_u32 of_step = a.first_row + row;
-    if (of_step >= *a.n_rows) return;
-    const td_u32 seq = td_sequence_of(a.seq_start, *a.n_seq, of_step), keys = a.pos[of_step] + 1,
-                 begin = blockIdx.x * TD_CUDA_SPAN;
-    if (!a.absorbed[seq] || begin >= keys) return;
-    const td_u32 end = min(keys, begin + TD_CUDA_SPAN), head = blockIdx.y * HEADS,
+    td_u32       of_step, seq;
+    if (!td_decode_row(a.n_rows, a.list, a.n_seq, a.seq_start, row, &of_step, &seq)) return;
+    const td_u32 keys = a.pos[of_step] + 1, span_keys = td_span_keys(keys, a.spans_max), begin = blockIdx.x * span_keys;
+    if (begin >= keys) return;
+    const td_u32 end = min(keys, begin + span_keys), head = blockIdx.y * HEADS,
                  there = min(static_cast<td_u32>(HEADS), a.heads - head);
     const td_u32 *pages = a.block_table + static_cast<size_t>(seq) * a.block_stride;
 
     td_shared<td_bf16> q = shared, k = q + HEADS * STRIDE, p = k + TD_CUDA_TILE_KEYS * STRIDE;
     td_shared<float>   most_of = td_shared_as<float>(p + HEADS * P_STRIDE), sum_of = most_of + WARPS * HEADS;
     const size_t       first_head = static_cast<size_t>(row) * a.heads + head;
-    td_fetch_rows<TD_CUDA_LATENT_MAX, STRIDE>(
-        q, HEADS, there, a.kv_lora, [&](td_u32 i) { return a.q_latent + (first_head + i) * a.kv_lora; }, threadIdx.x,
-        blockDim.x);
-    td_fetch_rows<TD_CUDA_LATENT_ROPE_MAX, STRIDE>(
-        q + TD_CUDA_LATENT_MAX, HEADS, there, a.rope_dim,
-        [&](td_u32 i) { return a.q + (first_head + i) * (a.nope + a.rope_dim) + a.nope; }, threadIdx.x, blockDim.x);
+    td_fetch_rows<TD_CUDA_LATENT_MAX, STRIDE>(q, HEADS, there, a.kv_lora, a.q_latent + first_head * a.kv_lora, a.kv_lora,
+                                              threadIdx.x, blockDim.x);
+    td_fetch_rows<TD_CUDA_LATENT_ROPE_MAX, STRIDE>(q + TD_CUDA_LATENT_MAX, HEADS, there, a.rope_dim,
+                                                   a.q + first_head * (a.nope + a.rope_dim) + a.nope, a.nope + a.rope_dim,
+                                                   threadIdx.x, blockDim.x);
 
     float max_of_row[BANDS][2], sum_of_row[BANDS][2], acc[BANDS][COLUMNS][4];
     for (int m = 0; m < BANDS; m++) {
@@ -133,15 +125,12 @@ TD_FN void latent_span(const latent_args &a) {
     }
 #pragma unroll 1
     for (td_u32 first = begin; first < end; first += TD_CUDA_TILE_KEYS) {
-        const auto slot_of = [&](td_u32 i) {
-            return static_cast<size_t>(pages[(first + i) / TD_CUDA_PAGE]) * TD_CUDA_PAGE + (first + i) % TD_CUDA_PAGE;
-        };
-        td_fetch_rows<TD_CUDA_LATENT_MAX, STRIDE>(
-            k, TD_CUDA_TILE_KEYS, end - first, a.kv_lora, [&](td_u32 i) { return a.latent_cache + slot_of(i) * a.kv_lora; },
-            threadIdx.x, blockDim.x);
-        td_fetch_rows<TD_CUDA_LATENT_ROPE_MAX, STRIDE>(
-            k + TD_CUDA_LATENT_MAX, TD_CUDA_TILE_KEYS, end - first, a.rope_dim,
-            [&](td_u32 i) { return a.rope_cache + slot_of(i) * a.rope_dim; }, threadIdx.x, blockDim.x);
+        const size_t slot = td_slot_of(pages, first);
+        td_fetch_rows<TD_CUDA_LATENT_MAX, STRIDE>(k, TD_CUDA_TILE_KEYS, end - first, a.kv_lora,
+                                                  a.latent_cache + slot * a.kv_lora, a.kv_lora, threadIdx.x, blockDim.x);
+        td_fetch_rows<TD_CUDA_LATENT_ROPE_MAX, STRIDE>(k + TD_CUDA_LATENT_MAX, TD_CUDA_TILE_KEYS, end - first, a.rope_dim,
+                                                       a.rope_cache + slot * a.rope_dim, a.rope_dim, threadIdx.x,
+                                                       blockDim.x);
         td_async_commit();
         td_async_wait<0>();
         __syncthreads();
@@ -216,17 +205,18 @@ TD_FN void latent_span(const latent_args &a) {
         for (td_u32 i = 0; i < TD_CUDA_TILE_KEYS; i += 16) {
             unsigned x[BANDS][4];
 #pragma unroll
-            for (int m = 0; m < BANDS; m++)
-                for (int e = 0; e < 4; e++)
-                    x[m][e] = td_load<unsigned>(p + ((m * 16 + g + e % 2 * 8) * P_STRIDE + i + e / 2 * 8 + t * 2));
+            for (int m = 0; m < BANDS; m++) td_load_rows(x[m], p + (m * 16 * P_STRIDE + i), P_STRIDE);
 #pragma unroll
-            for (int j = 0; j < COLUMNS; j++) {
-                const td_u32 column = (j * WARPS + warp) * 8;
+            for (int j = 0; j < COLUMNS; j += 2) {
+                const td_u32 column = (warp * COLUMNS + j) * 8;
                 if (column >= a.kv_lora) continue;
-                unsigned b[2];
-                td_load_transposed(b, k + ((i + lane % 16) * STRIDE + column));
+                unsigned b[4];
+                td_load_columns_transposed(b, k + (i * STRIDE + column), STRIDE);
 #pragma unroll
-                for (int m = 0; m < BANDS; m++) td_mma_bf16(acc[m][j], x[m], b);
+                for (int m = 0; m < BANDS; m++) {
+                    td_mma_bf16(acc[m][j], x[m], b);
+                    td_mma_bf16(acc[m][j + 1], x[m], b + 2);
+                }
             }
         }
         __syncthreads();
@@ -245,37 +235,36 @@ TD_FN void latent_span(const latent_args &a) {
             }
             for (int j = 0; j < COLUMNS; j++)
                 for (td_u32 e = 0; e < 2; e++) {
-                    const td_u32 column = (j * WARPS + warp) * 8 + t * 2 + e;
+                    const td_u32 column = (warp * COLUMNS + j) * 8 + t * 2 + e;
                     if (column < a.kv_lora) out[2 + column] = acc[m][j][half * 2 + e];
                 }
         }
 }
 
 /**
- * The spans of absorbed rows; a launch has the rows from first_row on that its grid has room for. grid (spans_max, heads /
- * HEADS rounded up, rows of the launch), block LATENT_THREADS, dynamic shared memory LATENT_SHARED(HEADS).
- * @param n_rows   of the step
+ * The spans of absorbed rows. grid (spans_max, heads / HEADS rounded up, rows of the launch), block LATENT_THREADS, dynamic
+ * shared memory LATENT_SHARED(HEADS).
+ * @param n_rows   of the launch; list as td_decode_row's
  * @param q_latent [rows of the launch, heads, kv_lora] bf16; kv_lora a multiple of 8 up to LATENT_MAX
  * @param q        [rows of the launch, heads, nope + rope_dim] bf16, of which the rope parts are read; nope and rope_dim
  *                 multiples of 8, rope_dim up to LATENT_ROPE_MAX
  * @param partial  [rows of the launch, heads, spans_max, 2 + kv_lora], for td_merge_spans
  */
-#define LATENT(HEADS)                                                                                                   \
-    TD_KERNEL(TD_CUDA_LATENT_THREADS)                                                                                   \
-    td_mla_absorbed_##HEADS(const td_u32 *n_rows, td_u32 first_row, const td_u32 *n_seq, const td_u32 *seq_start,       \
-                            const td_u32 *pos, const td_u32 *block_table, td_u32 block_stride, const td_u8 *absorbed,   \
-                            const td_bf16 *q_latent, const td_bf16 *q, const td_bf16 *latent_cache,                     \
-                            const td_bf16 *rope_cache, td_u32 heads, td_u32 kv_lora, td_u32 nope, td_u32 rope_dim,      \
-                            float scale, td_u32 spans_max, float *partial) {                                            \
-        latent_span<HEADS>({n_rows, first_row, n_seq, seq_start, pos, block_table, block_stride, absorbed, q_latent, q, \
-                            latent_cache, rope_cache, heads, kv_lora, nope, rope_dim, scale, spans_max, partial});      \
+#define LATENT(HEADS)                                                                                                      \
+    TD_KERNEL(TD_CUDA_LATENT_THREADS)                                                                                      \
+    td_mla_absorbed_##HEADS(const td_u32 *n_rows, const td_u32 *list, const td_u32 *n_seq, const td_u32 *seq_start,        \
+                            const td_u32 *pos, const td_u32 *block_table, td_u32 block_stride, const td_bf16 *q_latent,    \
+                            const td_bf16 *q, const td_bf16 *latent_cache, const td_bf16 *rope_cache, td_u32 heads,        \
+                            td_u32 kv_lora, td_u32 nope, td_u32 rope_dim, float scale, td_u32 spans_max, float *partial) { \
+        latent_span<HEADS>({n_rows, list, n_seq, seq_start, pos, block_table, block_stride, q_latent, q, latent_cache,     \
+                            rope_cache, heads, kv_lora, nope, rope_dim, scale, spans_max, partial});                       \
     }
 LATENT(16)
 LATENT(64)
 
 /**
  * Keys and values of some heads, from the latents of sequences that are not absorbed. grid (any number of blocks, which take
- * EXPAND_KEYS keys each in turn; heads * ((nope + v_dim) / EXPAND_KEYS rounded up); sequences), block ATTN_THREADS.
+ * EXPAND_KEYS keys of a sequence each in turn; heads * ((nope + v_dim) / EXPAND_KEYS rounded up)), block ATTN_THREADS.
  * @param kv_b      [heads, nope + v_dim, kv_lora] bf16: those heads' rows
  * @param expanded  [slots, heads, nope + v_dim] bf16: as the cache has them; of a page that sequences share, each writes the
  *                  same
@@ -285,56 +274,53 @@ td_mla_expand(const td_u32 *n_seq, const td_u32 *kv_len, const td_u32 *block_tab
               const td_u8 *absorbed, const td_bf16 *latent_cache, td_u32 kv_lora, const td_bf16 *kv_b, td_u32 heads,
               td_u32 per_head, td_bf16 *expanded) {
     constexpr int FRAGMENTS = TD_CUDA_EXPAND_KEYS / 8;
-    const td_u32  seq = blockIdx.z;
-    if (seq >= *n_seq || absorbed[seq]) return;
-    const td_u32 blocks = (per_head + TD_CUDA_EXPAND_KEYS - 1) / TD_CUDA_EXPAND_KEYS, head = blockIdx.y / blocks,
-                 first_out = blockIdx.y % blocks * TD_CUDA_EXPAND_KEYS;
-    const td_u32  g = threadIdx.x % 32 / 4, t = threadIdx.x % 4, keys = kv_len[seq];
-    const td_u32 *pages = block_table + static_cast<size_t>(seq) * block_stride;
-    for (td_u32 begin = blockIdx.x * TD_CUDA_EXPAND_KEYS; begin < keys; begin += gridDim.x * TD_CUDA_EXPAND_KEYS) {
-        const td_u32   first = begin + threadIdx.x / 32 * 16;
-        const td_bf16 *latent[2], *w[FRAGMENTS];
-        float          acc[FRAGMENTS][4];
-        for (int half = 0; half < 2; half++) {
-            const td_u32 key = first + g + half * 8;
-            latent[half] =
-                key < keys
-                    ? latent_cache +
-                          (static_cast<size_t>(pages[key / TD_CUDA_PAGE]) * TD_CUDA_PAGE + key % TD_CUDA_PAGE) * kv_lora
-                    : nullptr;
-        }
-        for (int j = 0; j < FRAGMENTS; j++) {
-            const td_u32 out = first_out + j * 8 + g;
-            w[j] = out < per_head ? kv_b + (static_cast<size_t>(head) * per_head + out) * kv_lora : nullptr;
-            for (int e = 0; e < 4; e++) acc[j][e] = 0;
-        }
-        const uint4 zero = {0, 0, 0, 0};
+    const td_u32  blocks = (per_head + TD_CUDA_EXPAND_KEYS - 1) / TD_CUDA_EXPAND_KEYS, head = blockIdx.y / blocks,
+                 first_out = blockIdx.y % blocks * TD_CUDA_EXPAND_KEYS, g = threadIdx.x % 32 / 4, t = threadIdx.x % 4,
+                 n = *n_seq;
+    td_u32 at = blockIdx.x; /* of the blocks of keys that are left */
+    for (td_u32 seq = 0; seq < n; seq++) {
+        if (absorbed[seq]) continue;
+        const td_u32  keys = kv_len[seq], key_blocks = (keys + TD_CUDA_EXPAND_KEYS - 1) / TD_CUDA_EXPAND_KEYS;
+        const td_u32 *pages = block_table + static_cast<size_t>(seq) * block_stride;
+        for (; at < key_blocks; at += gridDim.x) {
+            const td_u32   begin = at * TD_CUDA_EXPAND_KEYS, first = begin + threadIdx.x / 32 * 16 + g;
+            const size_t   slot = td_slot_of(pages, begin) + (first - begin);
+            const td_bf16 *latent[2], *w[FRAGMENTS];
+            float          acc[FRAGMENTS][4];
+            for (td_u32 half = 0; half < 2; half++)
+                latent[half] = first + half * 8 < keys ? latent_cache + (slot + half * 8) * kv_lora : nullptr;
+            for (int j = 0; j < FRAGMENTS; j++) {
+                const td_u32 out = first_out + j * 8 + g;
+                w[j] = out < per_head ? kv_b + (static_cast<size_t>(head) * per_head + out) * kv_lora : nullptr;
+                for (int e = 0; e < 4; e++) acc[j][e] = 0;
+            }
+            const uint4 zero = {0, 0, 0, 0};
 #pragma unroll 1
-        for (td_u32 k0 = 0; k0 < kv_lora; k0 += 32) {
-            const td_u32 k = k0 + t * 8;
-            const uint4  low = latent[0] && k < kv_lora ? td_load<uint4>(latent[0] + k) : zero,
-                        high = latent[1] && k < kv_lora ? td_load<uint4>(latent[1] + k) : zero;
-            const unsigned x[2][4] = {{low.x, high.x, low.y, high.y}, {low.z, high.z, low.w, high.w}};
+            for (td_u32 k0 = 0; k0 < kv_lora; k0 += 32) {
+                const td_u32 k = k0 + t * 8;
+                const uint4  low = latent[0] && k < kv_lora ? td_load<uint4>(latent[0] + k) : zero,
+                            high = latent[1] && k < kv_lora ? td_load<uint4>(latent[1] + k) : zero;
+                const unsigned x[2][4] = {{low.x, high.x, low.y, high.y}, {low.z, high.z, low.w, high.w}};
 #pragma unroll
-            for (int j = 0; j < FRAGMENTS; j++) {
-                const uint4    in = w[j] && k < kv_lora ? td_load<uint4>(w[j] + k) : zero;
-                const unsigned b[2][2] = {{in.x, in.y}, {in.z, in.w}};
-                td_mma_bf16(acc[j], x[0], b[0]);
-                td_mma_bf16(acc[j], x[1], b[1]);
+                for (int j = 0; j < FRAGMENTS; j++) {
+                    const uint4    in = w[j] && k < kv_lora ? td_load<uint4>(w[j] + k) : zero;
+                    const unsigned b[2][2] = {{in.x, in.y}, {in.z, in.w}};
+                    td_mma_bf16(acc[j], x[0], b[0]);
+                    td_mma_bf16(acc[j], x[1], b[1]);
+                }
+            }
+#pragma unroll
+            for (td_u32 e = 0; e < 4; e++) {
+                if (first + e / 2 * 8 >= keys) continue;
+                td_bf16 *to = expanded + ((slot + e / 2 * 8) * heads + head) * per_head;
+#pragma unroll
+                for (int j = 0; j < FRAGMENTS; j++) {
+                    const td_u32 out = first_out + j * 8 + t * 2 + e % 2;
+                    if (out < per_head) to[out] = td_to_bf16(acc[j][e]);
+                }
             }
         }
-#pragma unroll
-        for (int e = 0; e < 4; e++) {
-            const td_u32 key = first + g + e / 2 * 8;
-            if (key >= keys) continue;
-            const size_t slot = static_cast<size_t>(pages[key / TD_CUDA_PAGE]) * TD_CUDA_PAGE + key % TD_CUDA_PAGE;
-            td_bf16     *to = expanded + (slot * heads + head) * per_head;
-#pragma unroll
-            for (int j = 0; j < FRAGMENTS; j++) {
-                const td_u32 out = first_out + j * 8 + t * 2 + e % 2;
-                if (out < per_head) to[out] = td_to_bf16(acc[j][e]);
-            }
-        }
+        at -= key_blocks;
     }
 }
 
@@ -365,32 +351,39 @@ td_mla_prefill(const td_u32 *n_seq, const td_u32 *seq_start, const td_u32 *pos, 
         if (row < n_rows) seen[half] = td_keys_at(pos[first_row + row], 0);
     }
     /* Rows have the part without rope in their first NOPE columns, then the rope part; what is between is zeros. */
-    const auto row_at = [&](td_u32 i) { return q + (static_cast<size_t>(first_row + i) * all_heads + head) * dk; };
-    td_fetch_rows<NOPE, DK + 8>(rows, TD_CUDA_PREFILL_ROWS, n_rows, nope, row_at, threadIdx.x, blockDim.x);
-    td_fetch_rows<DK - NOPE, DK + 8>(
-        rows + NOPE, TD_CUDA_PREFILL_ROWS, n_rows, rope_dim, [&](td_u32 i) { return row_at(i) + nope; }, threadIdx.x,
-        blockDim.x);
+    const td_bf16 *own = q + (static_cast<size_t>(first_row) * all_heads + head) * dk;
+    const size_t   row_pitch = static_cast<size_t>(all_heads) * dk, key_pitch = static_cast<size_t>(heads) * per_head;
+    td_fetch_rows<NOPE, DK + 8>(rows, TD_CUDA_PREFILL_ROWS, n_rows, nope, own, row_pitch, threadIdx.x, blockDim.x);
+    td_fetch_rows<DK - NOPE, DK + 8>(rows + NOPE, TD_CUDA_PREFILL_ROWS, n_rows, rope_dim, own + nope, row_pitch, threadIdx.x,
+                                     blockDim.x);
+    const auto fetch_keys = [&](td_u32 first) {
+        const size_t slot = td_slot_of(pages, first);
+        td_fetch_rows<NOPE, DK + 8>(k, TD_CUDA_TILE_KEYS, keys - first, nope,
+                                    expanded + (slot * heads + blockIdx.y) * per_head, key_pitch, threadIdx.x, blockDim.x);
+        td_fetch_rows<DK - NOPE, DK + 8>(k + NOPE, TD_CUDA_TILE_KEYS, keys - first, rope_dim, rope_cache + slot * rope_dim,
+                                         rope_dim, threadIdx.x, blockDim.x);
+        td_async_commit();
+    };
+    fetch_keys(0);
     td_row_state state = td_row_start();
     float        acc[DV / 8][4];
     for (int j = 0; j < DV / 8; j++)
         for (int e = 0; e < 4; e++) acc[j][e] = 0;
 #pragma unroll 1
     for (td_u32 first = 0; first < keys; first += TD_CUDA_TILE_KEYS) {
-        const auto slot_of = [&](td_u32 i) {
-            return static_cast<size_t>(pages[(first + i) / TD_CUDA_PAGE]) * TD_CUDA_PAGE + (first + i) % TD_CUDA_PAGE;
-        };
-        const auto key_at = [&](td_u32 i) { return expanded + (slot_of(i) * heads + blockIdx.y) * per_head; };
-        const auto rope_at = [&](td_u32 i) { return rope_cache + slot_of(i) * rope_dim; };
-        td_fetch_rows<NOPE, DK + 8>(k, TD_CUDA_TILE_KEYS, keys - first, nope, key_at, threadIdx.x, blockDim.x);
-        td_fetch_rows<DK - NOPE, DK + 8>(k + NOPE, TD_CUDA_TILE_KEYS, keys - first, rope_dim, rope_at, threadIdx.x,
-                                         blockDim.x);
-        td_fetch_rows<DV>(
-            v, TD_CUDA_TILE_KEYS, keys - first, v_dim, [&](td_u32 i) { return key_at(i) + nope; }, threadIdx.x, blockDim.x);
-        td_async_commit();
         td_async_wait<0>();
-        __syncthreads();
-        td_attend_tile<DK, DV>(rows + warp * 16 * (DK + 8), k, v, first, seen, scale, state, acc);
-        __syncthreads();
+        __syncthreads(); /* the keys are there, and nobody reads the values before them any more */
+        td_fetch_rows<DV>(v, TD_CUDA_TILE_KEYS, keys - first, v_dim,
+                          expanded + (td_slot_of(pages, first) * heads + blockIdx.y) * per_head + nope, key_pitch,
+                          threadIdx.x, blockDim.x);
+        td_async_commit();
+        float s[TD_CUDA_TILE_KEYS / 8][4];
+        td_tile_scores<DK, TD_CUDA_TILE_KEYS>(rows + warp * 16 * (DK + 8), k, s);
+        td_tile_weights<DV / 8>(s, first, seen, scale, state, acc);
+        td_async_wait<0>();
+        __syncthreads(); /* the values are there, and nobody reads the keys any more */
+        if (first + TD_CUDA_TILE_KEYS < keys) fetch_keys(first + TD_CUDA_TILE_KEYS);
+        td_tile_values<DV>(s, v, acc);
     }
     for (td_u32 half = 0; half < 2; half++) {
         const td_u32 row = warp * 16 + g + half * 8;

@@ -363,19 +363,28 @@ inline void td_mma_bf16(float d[4], const unsigned a[4], const unsigned b[2]) {
         }
 }
 
-/** ldmatrix.m8n8.x2.trans: of lane l element pairs (2t, g), (2t + 1, g) of two matrices, whose rows lanes 0..15 point to. */
-inline void td_load_transposed(unsigned b[2], td_shared<uint16_t> row) {
-    const uint16_t      *mine = td_emulated_lane() < 16 ? (td_emulated_aligned<uint4>(row.span(8)), row.span(8)) : nullptr;
-    const unsigned char *all = td_emulated_meet("ldmatrix", &mine, sizeof mine);
-    for (unsigned j = 0; j < 2; j++) {
+/** ldmatrix.m8n8.x4: of lane l the element pairs (g, 2t), (g, 2t + 1) of four matrices, whose rows the lanes point to;
+ * transposed (2t, g), (2t + 1, g). */
+inline void td_emulated_matrices(const char *what, unsigned w[4], td_shared<uint16_t> row, bool transposed) {
+    const uint16_t      *mine = (td_emulated_aligned<uint4>(row.span(8)), row.span(8));
+    const unsigned char *all = td_emulated_meet(what, &mine, sizeof mine);
+    const unsigned       g = td_emulated_lane() / 4, t = td_emulated_lane() % 4;
+    for (unsigned j = 0; j < 4; j++) {
         unsigned pair[2];
         for (unsigned i = 0; i < 2; i++) {
             const uint16_t *from;
-            memcpy(&from, all + (size_t)(j * 8 + td_emulated_lane() % 4 * 2 + i) * TD_EMULATED_LANE_BYTES, sizeof from);
-            pair[i] = from[td_emulated_lane() / 4];
+            const unsigned  of_row = transposed ? t * 2 + i : g;
+            memcpy(&from, all + (size_t)(j * 8 + of_row) * TD_EMULATED_LANE_BYTES, sizeof from);
+            pair[i] = from[transposed ? g : t * 2 + i];
         }
-        b[j] = pair[0] | pair[1] << 16;
+        w[j] = pair[0] | pair[1] << 16;
     }
+}
+inline void td_load_matrices(unsigned w[4], td_shared<uint16_t> row) {
+    td_emulated_matrices("ldmatrix", w, row, false);
+}
+inline void td_load_matrices_transposed(unsigned w[4], td_shared<uint16_t> row) {
+    td_emulated_matrices("ldmatrix.trans", w, row, true);
 }
 
 /* ---- launches -------------------------------------------------------------------------------- */

@@ -20,7 +20,7 @@ function(td_emulated_kernels target source)
 endfunction()
 td_emulated_kernels(tandem_cuda_kernels_emulated cuda_kernels.cpp)
 td_emulated_kernels(cuda_emulation_kernels emulation_kernels.cpp)
-# What cuModuleLoadData of the stand-in takes: the emulated kernels, as those of an H100.
+# What cuModuleLoadData of the stand-in takes: the emulated kernels, as PTX that any card takes.
 file(GENERATE OUTPUT ${CMAKE_BINARY_DIR}/cuda_standin/kernels.image
-     CONTENT "tandem cuda stand-in image\nsm_90\n$<TARGET_FILE:tandem_cuda_kernels_emulated>\n")
+     CONTENT "tandem cuda stand-in image\ncompute_80\n$<TARGET_FILE:tandem_cuda_kernels_emulated>\n")
 td_test(test_cuda_emulation LABELS quick cuda-emulated SOURCES test_cuda_emulation.c LIBS cuda_emulation_kernels)

@@ -156,6 +156,14 @@ static void destroy(td_cu_graph g) {
     g->context->n_things--;
 }
 
+static size_t last_nodes; /* of the capture that ended last */
+
+STANDIN_EXPORT size_t standin_graph_nodes(void);
+size_t                standin_graph_nodes(void) {
+                   STANDIN_LOCKED;
+                   return last_nodes;
+}
+
 td_cu_status cuStreamEndCapture(td_cu_stream stream, td_cu_graph *graph) {
     STANDIN_ENTER(STANDIN_NEEDS_CONTEXT | STANDIN_RELEASES);
     td_cu_stream s = standin_stream_of(stream, "cuStreamEndCapture");
@@ -175,6 +183,7 @@ td_cu_status cuStreamEndCapture(td_cu_stream stream, td_cu_graph *graph) {
     for (size_t i = 0; i < CAPTURES_MAX; i++)
         if (captures[i] == g) captures[i] = NULL;
     g->open = false;
+    last_nodes = g->nodes->n;
     td_cu_status st = standin_left();
     if (st == TD_CUDA_SUCCESS) st = standin_fails(__func__);
     if (st != TD_CUDA_SUCCESS) destroy(g); /* "If the capture was invalidated, a NULL graph is returned" */

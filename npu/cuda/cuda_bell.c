@@ -133,6 +133,13 @@ static td_status named_way(td_cuda_npu *d, const char *name, td_error *err) {
     return TD_OK;
 }
 
+/* A wait takes as long as the experts: seconds, where they come from a file. */
+static bool may_wait_in_kernels(const td_cuda_npu *d) {
+    if (d->kernels.module && d->ends_long_kernels)
+        td_info("doorbells: not by kernels: the driver ends those of this card that run for seconds, as for a display");
+    return d->kernels.module && !d->ends_long_kernels;
+}
+
 td_status td_cuda_bells_open(td_cuda_npu *d, td_error *err) {
     const char   *named = getenv("TD_CUDA_BELLS");
     td_cuda_bells best = TD_CUDA_BELLS_CALLS;
@@ -141,7 +148,7 @@ td_status td_cuda_bells_open(td_cuda_npu *d, td_error *err) {
     td_info("doorbells: trying host functions, the driver's waits for words, kernels that wait (TD_CUDA_BELLS names one)");
     for (d->bells = 0; d->bells < TD_CUDA_BELLS_COUNT; d->bells++) {
         td_error why = {0};
-        if (d->bells == TD_CUDA_BELLS_KERNELS && !d->kernels.module) continue;
+        if (d->bells == TD_CUDA_BELLS_KERNELS && !may_wait_in_kernels(d)) continue;
         td_status st = td_handover_time(&d->base.npu, TD_HANDOVER_DOORBELL, ROUNDS, &took[d->bells], &why);
         if (st != TD_OK && td_card_loss_get(&d->base.loss, err)) return TD_EDEVICE;
         if (st != TD_OK && d->bells == TD_CUDA_BELLS_CALLS) return td_fail(err, st, "%s", why.text);

@@ -59,8 +59,9 @@ typedef struct {
     bool            registers;   /* memory of ours can be pinned */
     int             capability;  /* 10 * major + minor */
     unsigned        multiprocessors;
-    char           *staging; /* pinned: what is uploaded goes through it */
-    td_npu_group   *group;   /* that it sums with, or NULL */
+    char           *staging;           /* pinned: what is uploaded goes through it */
+    td_npu_group   *group;             /* that it sums with, or NULL */
+    bool            ends_long_kernels; /* its driver ends kernels that run for seconds: a display may hang on it */
     td_cuda_bells   bells;
     void           *came; /* device memory: a word for the blocks of a hand-over's kernel (kernels/handover.cu) */
     /* of blocks; all are of the thread that calls */

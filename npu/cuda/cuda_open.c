@@ -133,7 +133,7 @@ static const td_npu_ops OPS = {
 };
 
 static td_status ask(td_cuda_npu *d, td_error *err) {
-    int          major = 0, minor = 0, shared = 0, registers = 0, multiprocessors = 0;
+    int          major = 0, minor = 0, shared = 0, registers = 0, multiprocessors = 0, timeout = 0;
     td_cu_status said = d->cu->cuDeviceGetName(d->name, sizeof d->name, d->device);
     if (said == TD_CUDA_SUCCESS)
         said = d->cu->cuDeviceGetAttribute(&major, TD_CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, d->device);
@@ -145,6 +145,8 @@ static td_status ask(td_cuda_npu *d, td_error *err) {
         said = d->cu->cuDeviceGetAttribute(&registers, TD_CU_DEVICE_ATTRIBUTE_HOST_REGISTER_SUPPORTED, d->device);
     if (said == TD_CUDA_SUCCESS)
         said = d->cu->cuDeviceGetAttribute(&multiprocessors, TD_CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, d->device);
+    if (said == TD_CUDA_SUCCESS)
+        said = d->cu->cuDeviceGetAttribute(&timeout, TD_CU_DEVICE_ATTRIBUTE_KERNEL_EXEC_TIMEOUT, d->device);
     if (said == TD_CUDA_SUCCESS) said = td_cuda_pci_of(d->cu, d->device, d->pci);
     if (said != TD_CUDA_SUCCESS) return td_cuda_failed(d, "the driver does not describe it", said, err);
     d->name[sizeof d->name - 1] = 0;
@@ -154,6 +156,7 @@ static td_status ask(td_cuda_npu *d, td_error *err) {
     d->capability = 10 * major + minor;
     d->shared_most = (unsigned)shared;
     d->multiprocessors = (unsigned)multiprocessors;
+    d->ends_long_kernels = timeout != 0;
     if (d->capability < TD_CUDA_CAPABILITY_OLDEST)
         return td_fail(err, TD_ENOTSUP, "CUDA card %u (%s) is of compute capability %d.%d; the kernels need %d.%d or later",
                        d->base.config.card, d->name, major, minor, TD_CUDA_CAPABILITY_OLDEST / 10,

@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #define CARD_DEVICE "cuda"
+#include "npu/cuda/cuda_device.h"
 #include "npu_test_util.h"
 #include "one_card.h"
 #include "tests/standins/cuda/use_cuda_standin.h"
@@ -178,6 +179,14 @@ TEST(bells_in_each_way) {
             hand_over(&c);
         }
     unsetenv("TD_STANDIN_REGISTER");
+}
+
+/* A wait for the experts may take seconds: it is no kernel's where the driver ends those. */
+TEST(a_driver_that_ends_long_kernels) {
+    setenv("TD_STANDIN_KERNEL_LIMIT", "1", 1);
+    AT_END(close_card) card c = open_card(0);
+    assert_int_not_equal(((td_cuda_npu *)c.npu)->bells, TD_CUDA_BELLS_KERNELS);
+    unsetenv("TD_STANDIN_KERNEL_LIMIT");
 }
 
 /* Where the driver does not take words, functions on the host do; and what is asked for must be one of the ways. */

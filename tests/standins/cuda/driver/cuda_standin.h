@@ -42,6 +42,7 @@
  *   TD_STANDIN_REFUSE_CONTEXT=0  1: no context is given, with TD_STANDIN_STATUS, 46
  *   TD_STANDIN_64_BIT=1          whether 64-bit words can be waited for
  *   TD_STANDIN_REGISTER=1        whether memory of the process can be pinned
+ *   TD_STANDIN_KERNEL_LIMIT=0    whether the driver says that it ends kernels that run long; none is ended here
  *   TD_STANDIN_WAIT_MS=60000     the longest that a stream waits for a word
  *   TD_STANDIN_PEERS=8           cards to whose memory a card can be given access
  */

@@ -128,7 +128,7 @@ static void attend_piece(td_cuda_run *r, const td_npu_block *b, const td_cuda_pi
     size_t                dim = m->nope_dim + m->rope_dim, per_head = (size_t)(m->nope_dim + m->v_dim) * m->kv_lora;
     void                 *q_latent = r->scratch + b->at.q_latent, *ctx_latent = r->scratch + b->at.ctx_latent,
          *partial = r->scratch + b->at.partial;
-    bool        wide = m->heads > 16 && piece->n.most > NARROW_ROWS && TD_CUDA_LATENT_SHARED(64) + 2048 <= r->d->shared_most;
+    bool        wide = m->heads > 16 && piece->n.most > NARROW_ROWS && TD_CUDA_LATENT_SHARED(64) <= r->d->shared_most;
     void *const args[] = {TD_P(piece->n.count),
                           TD_P(piece->list),
                           TD_P(td_cuda_n_seq(r)),

@@ -37,13 +37,15 @@
 #define TD_CUDA_DECODE_SHARED(d) (2 * TD_CUDA_TILE_BYTES(d, d) + TD_CUDA_DECODE_HEADS * ((d) + 8) * 2 + 4 * 16 * 5 * 4)
 
 /* Absorbed latent attention: a block takes HEADS (16 or 64) heads of a row through a span. Rows in shared memory have the
- * latent, of up to LATENT_MAX, and behind it the rope part. 64 heads need a card that has 160 KiB of shared memory. */
+ * latent, of up to LATENT_MAX, and behind it the rope part: of heads, and of two tiles of keys. Behind them are two halves of
+ * scores, and a factor for each head. 64 heads need a card that has 162.25 KiB of shared memory. */
 #define TD_CUDA_LATENT_MAX 512
 #define TD_CUDA_LATENT_ROPE_MAX 64
 #define TD_CUDA_LATENT_STRIDE (TD_CUDA_LATENT_MAX + TD_CUDA_LATENT_ROPE_MAX + 8)
+#define TD_CUDA_LATENT_KEYS 32
 #define TD_CUDA_LATENT_THREADS 256
 #define TD_CUDA_LATENT_SHARED(heads) \
-    (((heads) + TD_CUDA_TILE_KEYS) * TD_CUDA_LATENT_STRIDE * 2 + (heads) * (TD_CUDA_TILE_KEYS + 8) * 2 + 2 * 8 * (heads)*4)
+    (((heads) + 2 * TD_CUDA_LATENT_KEYS) * TD_CUDA_LATENT_STRIDE * 2 + (2 * TD_CUDA_LATENT_KEYS + 1) * (heads)*4)
 #define TD_CUDA_EXPANDED_NOPE_MAX 128
 #define TD_CUDA_EXPANDED_DV_MAX 128
 #define TD_CUDA_EXPAND_KEYS 64 /* of a block, and as many outputs of a head */

@@ -2,11 +2,13 @@
  * Multi-head latent attention: latents and rope parts are put into the cache; absorbed rows by spans; expanded rows by
  * blocks, over keys and values that are computed from the latents first.
  *
- * Why it is shaped so. In the absorbed form all heads read the same keys, and the values are a part of these. A tile of 64
- * keys in shared memory serves up to 64 heads. Eight warps share the work on a tile, for scores by keys, for values by
- * columns, since the sums of 512 columns are too many for one warp's registers. Maxima and sums of the warps' parts go
- * through shared memory, in the order of the warps' numbers. A span leaves its sums in memory, and td_merge_spans (gqa.cu)
- * puts the spans together. In the expanded form, that of a prompt, a row multiplies with 192 and 128 columns a key instead
+ * Why it is shaped so. In the absorbed form all heads read the same keys, and the values are a part of these. A tile of 32
+ * keys in shared memory serves up to 64 heads, while the next one is fetched. Eight warps share the work on a tile. For scores
+ * they take heads, keys, and halves of the columns, so that a fragment that is loaded serves several products. For values they
+ * take columns, since the sums of 512 columns are too many for one warp's registers. Between them four lanes weigh a row's keys
+ * in shared memory. A row's bits are the same with 16 and with 64 heads a block: with few rows, blocks of 16 heads fill a card,
+ * with more, blocks of 64 read the keys less often. A span leaves its sums in memory, and td_merge_spans (gqa.cu) puts the
+ * spans together. In the expanded form, that of a prompt, a row multiplies with 192 and 128 columns a key instead
  * of 576 and 512. But then keys and values must be computed from the latents: once for all rows of the step, a head after
  * the other, into memory that the caller lends. Which of the two forms a row takes is the sequence's property (npu.h), never
  * the step's.
@@ -93,11 +95,64 @@ struct latent_args {
     float         *partial;
 };
 
+/* Where a score of the first or the second half of the products is, and where a weight is: a row's weights lie in the place of
+ * its scores. Rows follow each other without a gap, so that 64 heads fit an A100; groups of eight change places by the row, so
+ * that eight rows are of different banks. */
+template <int HEADS>
+TD_FN td_u32 score_at(td_u32 half, td_u32 row, td_u32 key) {
+    return (half * HEADS + row) * TD_CUDA_LATENT_KEYS + (key ^ row % 4 * 8);
+}
+TD_FN td_u32 weight_at(td_u32 row, td_u32 key) {
+    return row * 2 * TD_CUDA_LATENT_KEYS + (key / 8 ^ row % 8) * 8 + key % 8;
+}
+
+/* Scores of all heads with a tile of keys. Four warps take a half of the columns each: of 64 heads a warp takes 32 and 16 keys,
+ * of 16 heads 16 and 8 keys. */
+template <int HEADS>
+TD_FN void latent_scores(td_shared<td_bf16> q, td_shared<td_bf16> k, td_u32 kv_lora, td_shared<float> scores) {
+    constexpr int WIDTH = TD_CUDA_LATENT_MAX + TD_CUDA_LATENT_ROPE_MAX, STRIDE = TD_CUDA_LATENT_STRIDE,
+                  BANDS = HEADS == 64 ? 2 : 1, FRAGMENTS = BANDS; /* of eight keys */
+    static_assert(HEADS == 64 || HEADS == 16, "how warps share a tile");
+    const td_u32 warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4, half = warp / 4;
+    const td_u32 row = HEADS == 64 ? warp % 4 / 2 * 32 : 0, key = HEADS == 64 ? warp % 2 * 16 : warp % 4 * 8;
+    float        s[BANDS][FRAGMENTS][4];
+    for (int m = 0; m < BANDS; m++)
+        for (int j = 0; j < FRAGMENTS; j++)
+            for (int e = 0; e < 4; e++) s[m][j][e] = 0;
+#pragma unroll 3
+    for (td_u32 d = half * (WIDTH / 2); d < (half + 1) * (WIDTH / 2); d += 32) {
+        if (d >= kv_lora && d + 32 <= TD_CUDA_LATENT_MAX) continue; /* zeros */
+        unsigned b[2][4];
+        if (HEADS == 64) {
+            td_load_columns(b[0], k + (key * STRIDE + d), STRIDE);
+            td_load_columns(b[1], k + (key * STRIDE + d + 16), STRIDE);
+        } else {
+            unsigned both[4]; /* of eight keys, the words of two steps */
+            td_load_matrices(both, k + ((key + lane % 8) * STRIDE + d + lane / 8 * 8));
+            for (int e = 0; e < 2; e++) b[0][e] = both[e], b[1][e] = both[2 + e];
+        }
+#pragma unroll
+        for (int step = 0; step < 2; step++)
+#pragma unroll
+            for (int m = 0; m < BANDS; m++) {
+                unsigned x[4];
+                td_load_rows(x, q + ((row + m * 16) * STRIDE + d + step * 16), STRIDE);
+                for (int j = 0; j < FRAGMENTS; j++) td_mma_bf16(s[m][j], x, b[step] + j * 2);
+            }
+    }
+#pragma unroll
+    for (int m = 0; m < BANDS; m++)
+        for (int j = 0; j < FRAGMENTS; j++)
+            for (td_u32 e = 0; e < 4; e += 2)
+                td_store<uint2>(scores + score_at<HEADS>(half, row + m * 16 + g + e / 2 * 8, key + j * 8 + t * 2),
+                                {__float_as_uint(s[m][j][e]), __float_as_uint(s[m][j][e + 1])});
+}
+
 /* HEADS heads of a row in one span. */
 template <int HEADS>
 TD_FN void latent_span(const latent_args &a) {
-    constexpr int BANDS = HEADS / 16, STRIDE = TD_CUDA_LATENT_STRIDE, P_STRIDE = TD_CUDA_TILE_KEYS + 8, WARPS = 8,
-                  COLUMNS = TD_CUDA_LATENT_MAX / 8 / WARPS; /* fragments of a warp */
+    constexpr int BANDS = HEADS / 16, STRIDE = TD_CUDA_LATENT_STRIDE, KEYS = TD_CUDA_LATENT_KEYS, TILE = KEYS * STRIDE,
+                  COLUMNS = TD_CUDA_LATENT_MAX / 8 / (TD_CUDA_LATENT_THREADS / 32); /* fragments of a warp */
     TD_SHARED_DYNAMIC(td_bf16, shared);
     const td_u32 row = blockIdx.z, warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
     td_u32       of_step, seq;
@@ -108,104 +163,91 @@ TD_FN void latent_span(const latent_args &a) {
                  there = min(static_cast<td_u32>(HEADS), a.heads - head);
     const td_u32 *pages = a.block_table + static_cast<size_t>(seq) * a.block_stride;
 
-    td_shared<td_bf16> q = shared, k = q + HEADS * STRIDE, p = k + TD_CUDA_TILE_KEYS * STRIDE;
-    td_shared<float>   most_of = td_shared_as<float>(p + HEADS * P_STRIDE), sum_of = most_of + WARPS * HEADS;
+    td_shared<td_bf16> q = shared, tiles = q + HEADS * STRIDE;
+    td_shared<float>   scores = td_shared_as<float>(tiles + 2 * TILE), factor_of = scores + 2 * HEADS * KEYS;
+    td_shared<td_bf16> weights = td_shared_as<td_bf16>(scores);
     const size_t       first_head = static_cast<size_t>(row) * a.heads + head;
+    const auto         fetch = [&](td_u32 first) {
+        const td_shared<td_bf16> to = tiles + first / KEYS % 2 * TILE;
+        const size_t             slot = td_slot_of(pages, first);
+        td_fetch_rows<TD_CUDA_LATENT_MAX, STRIDE>(to, KEYS, end - first, a.kv_lora, a.latent_cache + slot * a.kv_lora,
+                                                  a.kv_lora, threadIdx.x, blockDim.x);
+        td_fetch_rows<TD_CUDA_LATENT_ROPE_MAX, STRIDE>(to + TD_CUDA_LATENT_MAX, KEYS, end - first, a.rope_dim,
+                                                       a.rope_cache + slot * a.rope_dim, a.rope_dim, threadIdx.x,
+                                                       blockDim.x);
+        td_async_commit();
+    };
     td_fetch_rows<TD_CUDA_LATENT_MAX, STRIDE>(q, HEADS, there, a.kv_lora, a.q_latent + first_head * a.kv_lora, a.kv_lora,
                                               threadIdx.x, blockDim.x);
     td_fetch_rows<TD_CUDA_LATENT_ROPE_MAX, STRIDE>(q + TD_CUDA_LATENT_MAX, HEADS, there, a.rope_dim,
                                                    a.q + first_head * (a.nope + a.rope_dim) + a.nope, a.nope + a.rope_dim,
                                                    threadIdx.x, blockDim.x);
+    fetch(begin);
+    if (begin + KEYS < end) fetch(begin + KEYS);
 
-    float max_of_row[BANDS][2], sum_of_row[BANDS][2], acc[BANDS][COLUMNS][4];
-    for (int m = 0; m < BANDS; m++) {
-        for (int half = 0; half < 2; half++) max_of_row[m][half] = -td_infinity(), sum_of_row[m][half] = 0;
+    /* Four lanes keep a row's maximum and sum, and weigh eight keys each. */
+    const td_u32 mine = threadIdx.x / 4, first_key = threadIdx.x % 4 * 8;
+    float        max = -td_infinity(), sum = 0, acc[BANDS][COLUMNS][4];
+    for (int m = 0; m < BANDS; m++)
         for (int j = 0; j < COLUMNS; j++)
             for (int e = 0; e < 4; e++) acc[m][j][e] = 0;
-    }
 #pragma unroll 1
-    for (td_u32 first = begin; first < end; first += TD_CUDA_TILE_KEYS) {
-        const size_t slot = td_slot_of(pages, first);
-        td_fetch_rows<TD_CUDA_LATENT_MAX, STRIDE>(k, TD_CUDA_TILE_KEYS, end - first, a.kv_lora,
-                                                  a.latent_cache + slot * a.kv_lora, a.kv_lora, threadIdx.x, blockDim.x);
-        td_fetch_rows<TD_CUDA_LATENT_ROPE_MAX, STRIDE>(k + TD_CUDA_LATENT_MAX, TD_CUDA_TILE_KEYS, end - first, a.rope_dim,
-                                                       a.rope_cache + slot * a.rope_dim, a.rope_dim, threadIdx.x,
-                                                       blockDim.x);
-        td_async_commit();
-        td_async_wait<0>();
+    for (td_u32 first = begin; first < end; first += KEYS) {
+        const td_shared<td_bf16> k = tiles + first / KEYS % 2 * TILE;
+        if (first == begin && first + KEYS < end)
+            td_async_wait<1>();
+        else
+            td_async_wait<0>();
+        __syncthreads(); /* the tile is there, and nobody reads the one before it any more */
+        if (first != begin && first + KEYS < end) fetch(first + KEYS);
+        latent_scores<HEADS>(q, k, a.kv_lora, scores);
         __syncthreads();
-
-        float s[BANDS][4]; /* of this warp's eight keys */
-        for (int m = 0; m < BANDS; m++)
-            for (int e = 0; e < 4; e++) s[m][e] = 0;
-#pragma unroll 2
-        for (td_u32 d = 0; d < TD_CUDA_LATENT_MAX + TD_CUDA_LATENT_ROPE_MAX; d += 16) {
-            if (d >= a.kv_lora && d < TD_CUDA_LATENT_MAX) continue; /* zeros */
-            unsigned b[2];
-            for (int e = 0; e < 2; e++) b[e] = td_load<unsigned>(k + ((warp * 8 + g) * STRIDE + d + e * 8 + t * 2));
-#pragma unroll
-            for (int m = 0; m < BANDS; m++) {
-                unsigned x[4];
-                for (int e = 0; e < 4; e++)
-                    x[e] = td_load<unsigned>(q + ((m * 16 + g + e % 2 * 8) * STRIDE + d + e / 2 * 8 + t * 2));
-                td_mma_bf16(s[m], x, b);
+        if (mine < HEADS) {
+            float x[8], most = max, part = 0;
+            for (td_u32 i = 0; i < 8; i++) {
+                const float score =
+                    scores[score_at<HEADS>(0, mine, first_key + i)] + scores[score_at<HEADS>(1, mine, first_key + i)];
+                x[i] = first + first_key + i < end ? score * a.scale : -td_infinity();
+                most = x[i] > most ? x[i] : most;
             }
+            for (int bits = 1; bits < 4; bits *= 2) {
+                const float other = __shfl_xor_sync(TD_ALL_LANES, most, bits);
+                most = other > most ? other : most;
+            }
+            for (int i = 0; i < 8; i++) {
+                x[i] = x[i] == -td_infinity() ? 0.0f : td_exp(x[i] - most);
+                part += x[i];
+            }
+            for (int bits = 1; bits < 4; bits *= 2) part = part + __shfl_xor_sync(TD_ALL_LANES, part, bits);
+            __syncwarp(); /* the row's scores are read */
+            td_store<uint4>(weights + weight_at(mine, first_key), {td_bf16_pair(x[0], x[1]), td_bf16_pair(x[2], x[3]),
+                                                                   td_bf16_pair(x[4], x[5]), td_bf16_pair(x[6], x[7])});
+            const float factor = td_row_rescale(max, most);
+            max = most;
+            sum = sum * factor + part;
+            if (threadIdx.x % 4 == 0) factor_of[mine] = factor;
         }
-#pragma unroll
-        for (int m = 0; m < BANDS; m++)
-#pragma unroll
-            for (int half = 0; half < 2; half++) {
-                float most = -td_infinity();
-                for (int e = 0; e < 2; e++) {
-                    float &x = s[m][half * 2 + e];
-                    x = first + warp * 8 + t * 2 + e < keys ? x * a.scale : -td_infinity();
-                    most = x > most ? x : most;
-                }
-                for (int bits = 1; bits < 4; bits *= 2) {
-                    const float other = __shfl_xor_sync(TD_ALL_LANES, most, bits);
-                    most = other > most ? other : most;
-                }
-                if (t == 0) most_of[warp * HEADS + m * 16 + g + half * 8] = most;
-            }
         __syncthreads();
         float factor[BANDS][2];
-#pragma unroll
+        bool  changed = false;
         for (int m = 0; m < BANDS; m++)
-#pragma unroll
-            for (int half = 0; half < 2; half++) {
-                const td_u32 at = m * 16 + g + half * 8;
-                float        most = max_of_row[m][half], sum = 0;
-                for (int w = 0; w < WARPS; w++) {
-                    const float other = most_of[w * HEADS + at];
-                    most = other > most ? other : most;
-                }
-                factor[m][half] = max_of_row[m][half] == most ? 1.0f : td_exp(max_of_row[m][half] - most);
-                max_of_row[m][half] = most;
-                float x[2];
-                for (int e = 0; e < 2; e++) {
-                    x[e] = s[m][half * 2 + e] == -td_infinity() ? 0.0f : td_exp(s[m][half * 2 + e] - most);
-                    sum += x[e];
-                }
-                for (int bits = 1; bits < 4; bits *= 2) sum = sum + __shfl_xor_sync(TD_ALL_LANES, sum, bits);
-                if (t == 0) sum_of[warp * HEADS + at] = sum;
-                td_store<unsigned>(p + (at * P_STRIDE + warp * 8 + t * 2), td_bf16_pair(x[0], x[1]));
+            for (td_u32 half = 0; half < 2; half++) {
+                factor[m][half] = factor_of[m * 16 + g + half * 8];
+                changed = changed || factor[m][half] != 1.0f;
             }
-        __syncthreads();
+        if (__ballot_sync(TD_ALL_LANES, changed)) {
 #pragma unroll
-        for (int m = 0; m < BANDS; m++)
+            for (int m = 0; m < BANDS; m++)
 #pragma unroll
-            for (int half = 0; half < 2; half++) {
-                float sum = 0;
-                for (int w = 0; w < WARPS; w++) sum += sum_of[w * HEADS + m * 16 + g + half * 8];
-                sum_of_row[m][half] = sum_of_row[m][half] * factor[m][half] + sum;
                 for (int j = 0; j < COLUMNS; j++)
-                    for (int e = half * 2; e < half * 2 + 2; e++) acc[m][j][e] *= factor[m][half];
-            }
-#pragma unroll 1
-        for (td_u32 i = 0; i < TD_CUDA_TILE_KEYS; i += 16) {
+                    for (int e = 0; e < 4; e++) acc[m][j][e] *= factor[m][e / 2];
+        }
+#pragma unroll
+        for (td_u32 i = 0; i < KEYS; i += 16) {
             unsigned x[BANDS][4];
 #pragma unroll
-            for (int m = 0; m < BANDS; m++) td_load_rows(x[m], p + (m * 16 * P_STRIDE + i), P_STRIDE);
+            for (int m = 0; m < BANDS; m++)
+                td_load_matrices(x[m], weights + weight_at(m * 16 + lane % 16, i + lane / 16 * 8));
 #pragma unroll
             for (int j = 0; j < COLUMNS; j += 2) {
                 const td_u32 column = (warp * COLUMNS + j) * 8;
@@ -219,7 +261,13 @@ TD_FN void latent_span(const latent_args &a) {
                 }
             }
         }
-        __syncthreads();
+    }
+    const auto out_of = [&](td_u32 i) {
+        return a.partial + ((first_head + i) * a.spans_max + blockIdx.x) * (a.kv_lora + 2);
+    };
+    if (mine < there && threadIdx.x % 4 == 0) {
+        out_of(mine)[0] = max;
+        out_of(mine)[1] = sum;
     }
 #pragma unroll
     for (int m = 0; m < BANDS; m++)
@@ -227,16 +275,10 @@ TD_FN void latent_span(const latent_args &a) {
         for (int half = 0; half < 2; half++) {
             const td_u32 at = m * 16 + g + half * 8;
             if (at >= there) continue;
-            float *out =
-                a.partial + ((static_cast<size_t>(row) * a.heads + head + at) * a.spans_max + blockIdx.x) * (a.kv_lora + 2);
-            if (warp == 0 && t == 0) {
-                out[0] = max_of_row[m][half];
-                out[1] = sum_of_row[m][half];
-            }
             for (int j = 0; j < COLUMNS; j++)
                 for (td_u32 e = 0; e < 2; e++) {
                     const td_u32 column = (warp * COLUMNS + j) * 8 + t * 2 + e;
-                    if (column < a.kv_lora) out[2 + column] = acc[m][j][half * 2 + e];
+                    if (column < a.kv_lora) out_of(at)[2 + column] = acc[m][j][half * 2 + e];
                 }
         }
 }

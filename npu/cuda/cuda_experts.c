@@ -59,13 +59,12 @@ static td_status check_experts(const td_cuda_npu *d, const td_block_desc *desc, 
     return desc->experts.in ? TD_OK : td_fail(err, TD_EINVAL, "experts on a CUDA card need rows in bf16");
 }
 
-static td_status check_formats(const td_cuda_npu *d, const td_experts_desc *x, td_error *err) {
+static td_status check_formats(const td_experts_desc *x, td_error *err) {
     TD_TRY(check_matrices(x->gate, x->n_experts, "an expert's gate", err));
     TD_TRY(check_matrices(x->up, x->n_experts, "an expert's up", err));
     TD_TRY(check_matrices(x->down, x->n_experts, "an expert's down", err));
     if (is_int8(x->gate[0]) != is_int8(x->up[0]))
         return td_fail(err, TD_ENOTSUP, "of an expert's gate and up one is W8A8 and one is not");
-    if (!is_int8(x->gate[0])) TD_TRY(td_cuda_need_shared(d, x->inter * sizeof(float), "an expert of this inter", err));
     return TD_OK;
 }
 
@@ -74,7 +73,7 @@ static td_status prepare_experts(td_cuda_npu *d, td_npu_block *b, td_error *err)
     const td_experts_desc            *x = &b->desc.experts;
     const td_npu_weight *const *const of[MATRICES] = {x->gate, x->up, x->down};
     size_t                            n = (size_t)MATRICES * x->n_experts;
-    TD_TRY(check_formats(d, x, err));
+    TD_TRY(check_formats(x, err));
     td_cuda_expert_matrix *table = calloc(n, sizeof *table);
     for (size_t i = 0; table && i < n; i++) {
         const td_npu_weight *w = of[i / x->n_experts][i % x->n_experts];

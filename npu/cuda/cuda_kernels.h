@@ -19,10 +19,10 @@
     X(QUANTIZE_BF16, td_quantize_bf16, 7, TD_CUDA_QUANT_THREADS) \
     X(QUANTIZE_F32, td_quantize_f32, 7, TD_CUDA_QUANT_THREADS) \
     X(PLACE_CODES, td_place_codes, 5, TD_CUDA_QUANT_THREADS) \
-    X(GLU_QUANTIZE, td_glu_quantize, 10, TD_CUDA_NORM_THREADS) \
-    X(SWIGLU, td_swiglu, 5, TD_CUDA_NORM_THREADS) \
-    X(GLU_F32, td_glu_f32, 7, TD_CUDA_NORM_THREADS) \
-    X(ROUND, td_round, 4, TD_CUDA_NORM_THREADS) \
+    X(GLU_QUANTIZE, td_glu_quantize, 10, TD_CUDA_QUANT_THREADS) \
+    X(SWIGLU, td_swiglu, 5, TD_CUDA_EACH_THREADS) \
+    X(GLU_F32, td_glu_f32, 7, TD_CUDA_EACH_THREADS) \
+    X(ROUND, td_round, 4, TD_CUDA_EACH_THREADS) \
     X(W8A8_8, td_w8a8_8, 20, TD_CUDA_LINEAR_THREADS) \
     X(W8A8_16, td_w8a8_16, 20, TD_CUDA_LINEAR_THREADS) \
     X(W8A8_32, td_w8a8_32, 20, TD_CUDA_LINEAR_THREADS) \
@@ -36,9 +36,10 @@
     X(FP4_LINEAR, td_fp4_linear, 15, TD_CUDA_LINEAR_THREADS) \
     X(BF16_LINEAR_8, td_bf16_linear_8, 13, TD_CUDA_LINEAR_THREADS) \
     X(BF16_LINEAR_32, td_bf16_linear_32, 13, TD_CUDA_LINEAR_THREADS) \
-    X(BF16_COLUMNS_8, td_bf16_columns_8, 13, TD_CUDA_LINEAR_THREADS) \
-    X(BF16_COLUMNS_32, td_bf16_columns_32, 13, TD_CUDA_LINEAR_THREADS) \
-    X(F32_LINEAR, td_f32_linear, 6, 256) \
+    X(BF16_COLUMNS_8, td_bf16_columns_8, 11, TD_CUDA_LINEAR_THREADS) \
+    X(BF16_COLUMNS_32, td_bf16_columns_32, 11, TD_CUDA_LINEAR_THREADS) \
+    X(F32_LINEAR_1, td_f32_linear_1, 6, TD_CUDA_F32_THREADS) \
+    X(F32_LINEAR_8, td_f32_linear_8, 6, TD_CUDA_F32_THREADS) \
     X(GQA_PLACE, td_gqa_place, 18, 128) \
     X(GQA_DECODE_64, td_gqa_decode_64, 17, TD_CUDA_ATTN_THREADS) \
     X(GQA_DECODE_128, td_gqa_decode_128, 17, TD_CUDA_ATTN_THREADS) \
@@ -46,8 +47,7 @@
     X(GQA_PREFILL_128, td_gqa_prefill_128, 17, TD_CUDA_ATTN_THREADS) \
     X(LIST_ROWS, td_list_rows, 8, 32) \
     X(MERGE_SPANS, td_merge_spans, 13, TD_CUDA_MERGE_THREADS) \
-    X(MLA_PLACE, td_mla_place, 11, TD_CUDA_NORM_THREADS) \
-    X(MLA_QUERY, td_mla_query, 8, TD_CUDA_NORM_THREADS) \
+    X(MLA_PLACE, td_mla_place, 15, TD_CUDA_LATENT_PLACE_THREADS) \
     X(COPY_LISTED, td_copy_listed, 6, 128) \
     X(MLA_ABSORBED_16, td_mla_absorbed_16, 18, TD_CUDA_LATENT_THREADS) \
     X(MLA_ABSORBED_64, td_mla_absorbed_64, 18, TD_CUDA_LATENT_THREADS) \
@@ -80,8 +80,8 @@
     X(CARDS_GATHER, td_cards_gather, 16, TD_CUDA_SUM_THREADS) \
     X(RING_ROWS, td_ring_rows, 15, TD_CUDA_CARRY_THREADS) \
     X(AWAIT_ROWS, td_await_rows, 15, TD_CUDA_CARRY_THREADS) \
-    X(TOP, td_top, 5, TD_CUDA_TOP_THREADS) \
-    X(LOG_SUMS, td_log_sums, 4, TD_CUDA_TOP_THREADS) \
+    X(TOP_PARTS, td_top_parts, 6, TD_CUDA_TOP_THREADS) \
+    X(TOP, td_top, 9, TD_CUDA_TOP_MERGE_THREADS) \
     X(BOUND_READ, td_bound_read, 3, TD_CUDA_BOUND_THREADS) \
     X(BOUND_INT8, td_bound_int8, 2, TD_CUDA_BOUND_THREADS) \
     X(BOUND_BF16, td_bound_bf16, 2, TD_CUDA_BOUND_THREADS)

@@ -22,8 +22,6 @@ const td_cuda_block_kind td_cuda_linear = {.place = place_linear, .launch = laun
 /* ---- mlp --------------------------------------------------------------------------------------- */
 
 #define GATE_THREADS 256
-#define F32_OUTPUTS 8 /* of a block of td_f32_linear, and its rows */
-#define F32_ROWS 4
 
 static size_t place_mlp(const td_block_desc *desc, td_cuda_places *at) {
     const td_mlp_desc *m = &desc->mlp;
@@ -39,12 +37,6 @@ static size_t place_mlp(const td_block_desc *desc, td_cuda_places *at) {
 
 static bool is_int8_pair(const td_mlp_desc *m) {
     return m->gate->shape.format == TD_WEIGHT_W8A8 && m->up->shape.format == TD_WEIGHT_W8A8;
-}
-
-static td_status prepare_mlp(td_cuda_npu *d, td_npu_block *b, td_error *err) {
-    const td_mlp_desc *m = &b->desc.mlp;
-    if (is_int8_pair(m) || !td_weight_takes_int8(m->down->shape.format)) return TD_OK;
-    return td_cuda_need_shared(d, m->inter * sizeof(float), "an MLP of this inter", err);
 }
 
 /* As W8A8 in cuda_product.c, with half as many outputs of a block. */
@@ -81,8 +73,8 @@ static td_cuda_rows gate_and_up(td_cuda_run *r, const td_npu_block *b, const td_
         return td_cuda_gated_rows(r, &b->at.mid, in->n, (td_glu){0}, gate, up, m->inter);
     td_cuda_rows h = {.n = in->n};
     h.x = r->scratch + b->at.mid.x;
-    TD_CUDA_LAUNCH(r, SWIGLU, TD_GRID(in->n.most, 1, 1), 0, TD_P(in->n.count), TD_P(gate), TD_P(up), TD_U(m->inter),
-                   TD_P(h.x));
+    TD_CUDA_LAUNCH(r, SWIGLU, TD_GRID(td_div_up(m->inter, TD_CUDA_EACH_VALUES), in->n.most, 1), 0, TD_P(in->n.count),
+                   TD_P(gate), TD_P(up), TD_U(m->inter), TD_P(h.x));
     return h;
 }
 
@@ -99,10 +91,9 @@ static void launch_mlp(td_cuda_run *r, const td_npu_block *b) {
     }
     void *down = r->scratch + b->at.up, *gate = r->scratch + b->at.gate;
     td_cuda_product(r, &h, m->down, NULL, down, true);
-    TD_CUDA_LAUNCH(r, F32_LINEAR, TD_GRID(td_div_up(1, F32_OUTPUTS), td_div_up(h.n.most, F32_ROWS), 1), 0, TD_P(h.n.count),
-                   TD_P(td_cuda_at_row(r, m->in, row)), TD_P(m->out_gate->data), TD_U(1), TD_U(m->hidden), TD_P(gate));
+    td_cuda_product_f32(r, h.n, td_cuda_at_row(r, m->in, row), m->out_gate, 1, m->hidden, gate);
     TD_CUDA_LAUNCH(r, GATE_ROWS, TD_GRID(td_div_up(m->hidden, GATE_THREADS), h.n.most, 1), 0, TD_P(h.n.count), TD_P(down),
                    TD_P(gate), TD_U(m->hidden), TD_P(out));
 }
 
-const td_cuda_block_kind td_cuda_mlp = {.place = place_mlp, .prepare = prepare_mlp, .launch = launch_mlp};
+const td_cuda_block_kind td_cuda_mlp = {.place = place_mlp, .launch = launch_mlp};

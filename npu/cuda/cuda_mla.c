@@ -73,7 +73,7 @@ static td_status check_sizes(const td_cuda_npu *d, const td_block_desc *desc, td
 static td_status check_mla(const td_cuda_npu *d, const td_block_desc *desc, td_error *err) {
     const td_mla_desc *m = &desc->mla;
     TD_TRY(check_sizes(d, desc, err));
-    return m->q_lora ? td_cuda_need_shared(d, m->q_lora * sizeof(float), "a norm of this q_lora", err) : TD_OK;
+    return m->q_lora ? td_cuda_check_norm(m->q_lora, "a norm of q_lora", err) : TD_OK;
 }
 
 /* ---- queries, latents -------------------------------------------------------------------------- */
@@ -87,9 +87,8 @@ static td_cuda_rows norm_low(td_cuda_run *r, const td_npu_block *b, td_cuda_coun
         rows.q = r->scratch + b->at.mid.q;
         rows.scale = r->scratch + b->at.mid.scale;
     }
-    TD_CUDA_LAUNCH(r, NORM_F32, TD_GRID(n.most, 1, 1), m->q_lora * sizeof(float), TD_P(n.count), TD_P(low),
-                   TD_P(m->q_a_norm->data), TD_F(m->eps), TD_U(m->q_lora), TD_P(rows.x), TD_P(rows.q),
-                   TD_U(td_cuda_row_codes(m->q_lora)), TD_P(rows.scale));
+    TD_CUDA_LAUNCH(r, NORM_F32, TD_GRID(n.most, 1, 1), 0, TD_P(n.count), TD_P(low), TD_P(m->q_a_norm->data), TD_F(m->eps),
+                   TD_U(m->q_lora), TD_P(rows.x), TD_P(rows.q), TD_U(td_cuda_row_codes(m->q_lora)), TD_P(rows.scale));
     return rows;
 }
 
@@ -106,11 +105,10 @@ static void place(td_cuda_run *r, const td_npu_block *b) {
         td_cuda_rows rows = norm_low(r, b, in.n, low);
         td_cuda_product(r, &rows, m->q_b, NULL, q, true);
     }
-    TD_CUDA_LAUNCH(r, MLA_PLACE, TD_GRID(in.n.most, 1, 1), 0, TD_P(in.n.count), TD_P(a->pos), TD_P(a->slot), TD_P(kv),
-                   TD_P(m->kv_a_norm->data), TD_F(m->eps), TD_P(m->rope->data), TD_U(m->kv_lora), TD_U(m->rope_dim),
-                   TD_P(m->kv_latent), TD_P(m->kv_rope));
-    TD_CUDA_LAUNCH(r, MLA_QUERY, TD_GRID(in.n.most, 1, 1), 0, TD_P(in.n.count), TD_P(a->pos), TD_P(q), TD_P(m->rope->data),
-                   TD_U(m->heads), TD_U(m->nope_dim), TD_U(m->rope_dim), TD_P(r->scratch + b->at.q_placed));
+    TD_CUDA_LAUNCH(r, MLA_PLACE, TD_GRID(1 + td_div_up(q_width(m) + m->rope_dim, TD_CUDA_LATENT_PLACE_VALUES), in.n.most, 1),
+                   0, TD_P(in.n.count), TD_P(a->pos), TD_P(a->slot), TD_P(q), TD_P(kv), TD_P(m->kv_a_norm->data),
+                   TD_F(m->eps), TD_P(m->rope->data), TD_U(m->heads), TD_U(m->nope_dim), TD_U(m->rope_dim), TD_U(m->kv_lora),
+                   TD_P(r->scratch + b->at.q_placed), TD_P(m->kv_latent), TD_P(m->kv_rope));
 }
 
 /* ---- absorbed ---------------------------------------------------------------------------------- */

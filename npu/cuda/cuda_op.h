@@ -47,6 +47,9 @@ void td_cuda_launch(td_cuda_run *r, td_cuda_kernel_id id, td_cuda_grid grid, siz
 /** Whether a block of threads can have so much dynamic shared memory. */
 TD_NODISCARD td_status td_cuda_need_shared(const td_cuda_npu *d, size_t bytes, const char *what, td_error *err);
 
+/** Whether a row of so many values can be normed. */
+TD_NODISCARD td_status td_cuda_check_norm(size_t values, const char *what, td_error *err);
+
 static inline td_cuda_count td_cuda_n_tok(const td_cuda_run *r) {
     return (td_cuda_count){&r->step->dev.counts->n_tok, r->step->max_tok};
 }

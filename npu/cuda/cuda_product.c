@@ -37,7 +37,8 @@ td_cuda_rows td_cuda_rows_of_f32(td_cuda_run *r, const td_cuda_rows_places *at, 
                        TD_U(td_cuda_row_codes(k)), TD_P(rows.scale));
     } else {
         rows.x = r->scratch + at->x;
-        TD_CUDA_LAUNCH(r, ROUND, TD_GRID(n.most, 1, 1), 0, TD_P(n.count), TD_P(x), TD_U(k), TD_P(rows.x));
+        TD_CUDA_LAUNCH(r, ROUND, TD_GRID(td_div_up(k, TD_CUDA_EACH_VALUES), n.most, 1), 0, TD_P(n.count), TD_P(x), TD_U(k),
+                       TD_P(rows.x));
     }
     return rows;
 }
@@ -46,7 +47,7 @@ td_cuda_rows td_cuda_gated_rows(td_cuda_run *r, const td_cuda_rows_places *at, t
                                 const void *up, size_t k) {
     const td_glu whole = td_glu_in_full(&glu);
     td_cuda_rows rows = {.n = n, .q = r->scratch + at->q, .scale = r->scratch + at->scale};
-    TD_CUDA_LAUNCH(r, GLU_QUANTIZE, TD_GRID(n.most, 1, 1), k * sizeof(float), TD_P(n.count), TD_P(gate), TD_P(up), TD_U(k),
+    TD_CUDA_LAUNCH(r, GLU_QUANTIZE, TD_GRID(n.most, 1, 1), 0, TD_P(n.count), TD_P(gate), TD_P(up), TD_U(k),
                    TD_F(whole.alpha), TD_F(whole.limit), TD_F(whole.up_add), TD_P(rows.q), TD_U(td_cuda_row_codes(k)),
                    TD_P(rows.scale));
     return rows;
@@ -226,19 +227,40 @@ static void launch_groups(td_cuda_run *r, const td_cuda_rows *rows, const td_npu
 }
 
 static void launch_bf16(td_cuda_run *r, const td_cuda_heads_product *p, const void *bias) {
-    static const td_cuda_kernel_id IDS[2][2] = {{TD_CUDA_KERNEL_BF16_LINEAR_8, TD_CUDA_KERNEL_BF16_LINEAR_32},
-                                                {TD_CUDA_KERNEL_BF16_COLUMNS_8, TD_CUDA_KERNEL_BF16_COLUMNS_32}};
-    bool                           many = p->n_rows.most > 8;
+    bool        many = p->n_rows.most > 8;
     void *const args[] = {TD_P(p->n_rows.count), TD_P(p->x),        TD_U(p->ldx),       TD_U(p->x_head), TD_P(p->w),
                           TD_U(p->w_head),       TD_P(bias),        TD_U(p->n),         TD_U(p->k),      TD_P(p->out),
                           TD_U(p->ldo),          TD_U(p->out_head), TD_U(p->out_is_f32)};
-    td_cuda_launch(r, IDS[p->by_columns][many],
+    td_cuda_launch(r, many ? TD_CUDA_KERNEL_BF16_LINEAR_32 : TD_CUDA_KERNEL_BF16_LINEAR_8,
                    TD_GRID(td_div_up(p->n, TD_CUDA_TILE_N), td_div_up(p->n_rows.most, many ? 32 : 8), p->heads), 0, args,
                    sizeof args / sizeof *args);
 }
 
+static void launch_columns(td_cuda_run *r, const td_cuda_heads_product *p) {
+    bool        many = p->n_rows.most > 8;
+    void *const args[] = {TD_P(p->n_rows.count), TD_P(p->x), TD_U(p->ldx), TD_U(p->x_head), TD_P(p->w),
+                          TD_U(p->w_head),       TD_U(p->n), TD_U(p->k),   TD_P(p->out),    TD_U(p->ldo),
+                          TD_U(p->out_head)};
+    td_cuda_launch(r, many ? TD_CUDA_KERNEL_BF16_COLUMNS_32 : TD_CUDA_KERNEL_BF16_COLUMNS_8,
+                   TD_GRID(td_div_up(p->n, TD_CUDA_COLUMNS_N), td_div_up(p->n_rows.most, many ? 32 : 8), p->heads), 0, args,
+                   sizeof args / sizeof *args);
+}
+
 void td_cuda_product_of_heads(td_cuda_run *r, const td_cuda_heads_product *p) {
-    launch_bf16(r, p, NULL);
+    if (p->by_columns)
+        launch_columns(r, p);
+    else
+        launch_bf16(r, p, NULL);
+}
+
+void td_cuda_product_f32(td_cuda_run *r, td_cuda_count n, const void *x, const td_npu_weight *w, size_t outputs, size_t k,
+                         void *out) {
+    bool         many = n.most > 1;
+    void *const  args[] = {TD_P(n.count), TD_P(x), TD_P(w->data), TD_U(outputs), TD_U(k), TD_P(out)};
+    td_cuda_grid grid = many ? TD_GRID(td_div_up(outputs, TD_CUDA_F32_OUTPUTS), td_div_up(n.most, TD_CUDA_F32_ROWS), 1)
+                             : TD_GRID(outputs, 1, 1);
+    td_cuda_launch(r, many ? TD_CUDA_KERNEL_F32_LINEAR_8 : TD_CUDA_KERNEL_F32_LINEAR_1, grid, 0, args,
+                   sizeof args / sizeof *args);
 }
 
 /* One matrix. */

@@ -88,10 +88,14 @@ typedef struct {
     const void   *x, *w;
     void         *out;
     size_t        n, k, ldx, x_head, w_head, ldo, out_head, heads;
-    bool          by_columns; /* w[b] is [k, n] */
+    bool          by_columns; /* w[b] is [k, n]; all sizes are multiples of eight, and out is bf16 */
     bool          out_is_f32;
 } td_cuda_heads_product;
 
 void td_cuda_product_of_heads(td_cuda_run *r, const td_cuda_heads_product *p);
+
+/** out [most, outputs] f32 = x w^T of rows in bf16 [most, k] and weights in f32 [outputs, k], which are not rounded. */
+void td_cuda_product_f32(td_cuda_run *r, td_cuda_count n, const void *x, const td_npu_weight *w, size_t outputs, size_t k,
+                         void *out);
 
 #endif

@@ -2,9 +2,6 @@
 #include "core/error.h"
 #include "npu/cuda/cuda_kind.h"
 
-#define OUTPUTS 8 /* of a block of td_f32_linear, and its rows */
-#define ROWS 4
-
 static const uint32_t SCORES[TD_ROUTER_SCORES] = {[TD_SCORE_SOFTMAX] = TD_CUDA_SCORE_SOFTMAX,
                                                   [TD_SCORE_SIGMOID] = TD_CUDA_SCORE_SIGMOID,
                                                   [TD_SCORE_SOFTMAX_CHOSEN] = TD_CUDA_SCORE_SOFTMAX_CHOSEN};
@@ -29,9 +26,7 @@ static void launch_router(td_cuda_run *r, const td_npu_block *b) {
     td_cuda_count         n = td_cuda_n_tok(r);
     void                 *logits = r->scratch + b->at.wide;
     uint32_t              group = d->group == TD_GROUP_NONE ? 0 : d->group == TD_GROUP_MAX ? 1 : 2;
-    TD_CUDA_LAUNCH(r, F32_LINEAR, TD_GRID(td_div_up(d->n_experts, OUTPUTS), td_div_up(n.most, ROWS), 1), 0, TD_P(n.count),
-                   TD_P(td_cuda_at_row(r, d->in, d->hidden * sizeof(td_bf16))), TD_P(d->w->data), TD_U(d->n_experts),
-                   TD_U(d->hidden), TD_P(logits));
+    td_cuda_product_f32(r, n, td_cuda_at_row(r, d->in, d->hidden * sizeof(td_bf16)), d->w, d->n_experts, d->hidden, logits);
     TD_CUDA_LAUNCH(r, ROUTE, TD_GRID(n.most, 1, 1), shared_bytes(d), TD_P(n.count), TD_P(logits),
                    TD_P(d->logit_bias ? d->logit_bias->data : NULL), TD_P(d->bias ? d->bias->data : NULL),
                    TD_U(d->n_experts), TD_U(d->top_k), TD_U(SCORES[d->score]), TD_U(group), TD_U(d->n_group),

@@ -3,6 +3,7 @@
 #define FILES(X)                  \
     X(shapes, "cuda_shapes.h")    \
     X(kernel, "kernel.cuh")       \
+    X(rows, "rows.cuh")           \
     X(attention, "attention.cuh") \
     X(tiles, "experts.cuh")       \
     X(packed, "packed.cuh")       \

@@ -4,7 +4,6 @@
 #include "tests/td_test.h"
 
 CUDA_KERNEL(td_mla_place);
-CUDA_KERNEL(td_mla_query);
 CUDA_KERNEL(td_mla_absorbed_16);
 CUDA_KERNEL(td_mla_absorbed_64);
 CUDA_KERNEL(td_mla_expand);
@@ -16,7 +15,8 @@ CUDA_KERNEL(td_bf16_linear_8);
 CUDA_KERNEL(td_bf16_linear_32);
 CUDA_KERNEL(td_bf16_columns_8);
 CUDA_KERNEL(td_bf16_columns_32);
-CUDA_KERNEL(td_f32_linear);
+CUDA_KERNEL(td_f32_linear_1);
+CUDA_KERNEL(td_f32_linear_8);
 CUDA_KERNEL(td_norm_f32);
 
 /* hidden is heads * v_dim, so that the block's o can be an identity. */
@@ -104,10 +104,10 @@ static void attend_absorbed(model *m, const cuda_step *s, const cuda_buf *q, siz
     void *w_uv = (td_bf16 *)m->kv_b.p + (size_t)m->nope * m->kv_lora;
     copy_listed(&n, &list, most, q_row / 8, 0, q, &mine);
     cuda_run(&td_cuda_kernel_td_bf16_columns_8,
-             cuda_grid(cuda_up(m->kv_lora, TD_CUDA_TILE_N), cuda_up(rows, 8), m->heads, TD_CUDA_LINEAR_THREADS, 0),
+             cuda_grid(cuda_up(m->kv_lora, TD_CUDA_COLUMNS_N), cuda_up(rows, 8), m->heads, TD_CUDA_LINEAR_THREADS, 0),
              CUDA_OUT(q_lat),
-             CUDA_ARGS(&n.p, &mine.p, &q_row, &dim, &m->kv_b.p, &head_weights, CUDA_NULL, &m->kv_lora, &m->nope, &q_lat.p,
-                       &lat_row, &m->kv_lora, &zero));
+             CUDA_ARGS(&n.p, &mine.p, &q_row, &dim, &m->kv_b.p, &head_weights, &m->kv_lora, &m->nope, &q_lat.p, &lat_row,
+                       &m->kv_lora));
     cuda_run(kernel, cuda_grid(spans, cuda_up(m->heads, heads), most, TD_CUDA_LATENT_THREADS, TD_CUDA_LATENT_SHARED(heads)),
              CUDA_OUT(partial),
              CUDA_ARGS(&n.p, &list.p, &s->n_seq.p, &s->starts.p, &s->pos.p, &s->pages.p, &s->stride, &q_lat.p, &mine.p,
@@ -155,11 +155,12 @@ static void run_step(model *m, rnd *r, const uint32_t rows[CUDA_SEQS], const uin
              kv = cuda_product(m->w[1], x, s.n, m->kv_lora + m->rope, m->hidden),
              q = cuda_alloc(s.n * m->heads * dim * sizeof(td_bf16)), out = cuda_alloc(n * sizeof(float)),
              again = cuda_alloc(n * sizeof(float));
-    cuda_run(&td_cuda_kernel_td_mla_place, cuda_grid(s.n + 1, 1, 1, TD_CUDA_NORM_THREADS, 0), CUDA_OUT(m->latent, m->keys),
-             CUDA_ARGS(&s.n_rows.p, &s.pos.p, &s.slot.p, &kv.p, &m->gamma.p, &m->eps, &m->table.p, &m->kv_lora, &m->rope,
-                       &m->latent.p, &m->keys.p));
-    cuda_run(&td_cuda_kernel_td_mla_query, cuda_grid(s.n + 1, 1, 1, TD_CUDA_NORM_THREADS, 0), CUDA_OUT(q),
-             CUDA_ARGS(&s.n_rows.p, &s.pos.p, &proj.p, &m->table.p, &m->heads, &m->nope, &m->rope, &q.p));
+    cuda_run(&td_cuda_kernel_td_mla_place,
+             cuda_grid(1 + cuda_up(m->heads * dim + m->rope, TD_CUDA_LATENT_PLACE_VALUES), s.n + 1, 1,
+                       TD_CUDA_LATENT_PLACE_THREADS, 0),
+             CUDA_OUT(q, m->latent, m->keys),
+             CUDA_ARGS(&s.n_rows.p, &s.pos.p, &s.slot.p, &proj.p, &kv.p, &m->gamma.p, &m->eps, &m->table.p, &m->heads,
+                       &m->nope, &m->rope, &m->kv_lora, &q.p, &m->latent.p, &m->keys.p));
     attend_absorbed(m, &s, &q, 16, &out);
     attend_expanded(m, &s, &q, m->heads, &out);
     assert_close("mla", out.p, want, n,
@@ -195,8 +196,8 @@ TEST(steps) {
 TEST(float_linears) {
     rnd r = rnd_open("cuda bf16");
     for (int round = 0; round < 6; round++) {
-        uint32_t n = (uint32_t)rnd_range(&r, 1, 70), k = 8 * (uint32_t)rnd_range(&r, 1, 80),
-                 rows = (uint32_t)rnd_range(&r, 1, 40), one = 1, none = 0;
+        uint32_t n = 8 * (uint32_t)rnd_range(&r, 1, round ? 10 : 80), k = 8 * (uint32_t)rnd_range(&r, 1, 80),
+                 odd = k - (uint32_t)rnd_range(&r, 0, 7), rows = (uint32_t)rnd_range(&r, 1, 40), one = 1, none = 0;
         FREED float *w = rnd_array(&r, (size_t)n * k, 1), *x = rnd_array(&r, (size_t)rows * k, 1),
                     *bias = rnd_array(&r, n, 1);
         for (size_t i = 0; i < (size_t)n * k; i++) w[i] = td_bf16_to_f32(td_f32_to_bf16(w[i]));
@@ -205,13 +206,19 @@ TEST(float_linears) {
                  xb = cuda_bf16(x, (size_t)rows * k), bb = cuda_copy(bias, n * 4), out = cuda_alloc((size_t)rows * n * 4),
                  again = cuda_alloc((size_t)rows * n * 4), alone = cuda_alloc(n * 4), one_row = cuda_word(1),
                  want = cuda_product(w, x, rows, n, k);
-        void *last = (td_bf16 *)xb.p + (size_t)(rows - 1) * k;
-        cuda_run(&td_cuda_kernel_td_f32_linear, cuda_grid(cuda_up(n, 8), cuda_up(rows, 4), 1, 256, 0), CUDA_OUT(out),
-                 CUDA_ARGS(&nb.p, &xb.p, &wf.p, &n, &k, &out.p));
-        assert_close("td_f32_linear", out.p, want.p, (size_t)rows * n, 1e-6);
-        cuda_run(&td_cuda_kernel_td_f32_linear, cuda_grid(cuda_up(n, 8), 1, 1, 256, 0), CUDA_OUT(alone),
-                 CUDA_ARGS(&one_row.p, &last, &wf.p, &n, &k, &alone.p));
-        assert_same_bits("a row alone", alone.p, (float *)out.p + (size_t)(rows - 1) * n, n * 4, 4);
+        for (uint32_t part = 0; part < 2; part++) { /* all of k, and rows that are not aligned */
+            uint32_t of = part ? odd : k;
+            cuda_buf cut = cuda_product(w, x, rows, n, of), *sums = part ? &cut : &want;
+            void    *last = (td_bf16 *)xb.p + (size_t)(rows - 1) * of;
+            cuda_run(&td_cuda_kernel_td_f32_linear_8,
+                     cuda_grid(cuda_up(n, TD_CUDA_F32_OUTPUTS), cuda_up(rows, TD_CUDA_F32_ROWS), 1, TD_CUDA_F32_THREADS, 0),
+                     CUDA_OUT(out), CUDA_ARGS(&nb.p, &xb.p, &wf.p, &n, &of, &out.p));
+            assert_close("td_f32_linear_8", out.p, sums->p, (size_t)rows * n, 1e-6);
+            cuda_run(&td_cuda_kernel_td_f32_linear_1, cuda_grid(n, 2, 1, TD_CUDA_F32_THREADS, 0), CUDA_OUT(alone),
+                     CUDA_ARGS(&one_row.p, &last, &wf.p, &n, &of, &alone.p));
+            assert_same_bits("a row alone", alone.p, (float *)out.p + (size_t)(rows - 1) * n, n * 4, 4);
+            CUDA_FREE(cut);
+        }
         for (size_t i = 0; i < (size_t)rows * n; i++) ((float *)want.p)[i] += bias[i % n];
         cuda_run(&td_cuda_kernel_td_bf16_linear_8,
                  cuda_grid(cuda_up(n, TD_CUDA_TILE_N), cuda_up(rows, 8), 1, TD_CUDA_LINEAR_THREADS, 0), CUDA_OUT(out),
@@ -223,14 +230,20 @@ TEST(float_linears) {
         assert_same_bits("variants", again.p, out.p, (size_t)rows * n * 4, 4);
         FREED float *turned = malloc((size_t)n * k * sizeof(float));
         for (size_t i = 0; i < (size_t)n * k; i++) turned[i % k * n + i / k] = w[i];
-        cuda_buf tb = cuda_bf16(turned, (size_t)n * k);
+        cuda_buf tb = cuda_bf16(turned, (size_t)n * k), halves = cuda_alloc((size_t)rows * n * 2);
         for (int wide = 0; wide < 2; wide++) {
             cuda_run(wide ? &td_cuda_kernel_td_bf16_columns_32 : &td_cuda_kernel_td_bf16_columns_8,
-                     cuda_grid(cuda_up(n, TD_CUDA_TILE_N), cuda_up(rows, wide ? 32 : 8), 1, TD_CUDA_LINEAR_THREADS, 0),
-                     CUDA_OUT(again),
-                     CUDA_ARGS(&nb.p, &xb.p, &k, &none, &tb.p, &none, &bb.p, &n, &k, &again.p, &n, &none, &one));
-            assert_same_bits("weights by columns", again.p, out.p, (size_t)rows * n * 4, 4);
+                     cuda_grid(cuda_up(n, TD_CUDA_COLUMNS_N), cuda_up(rows, wide ? 32 : 8), 1, TD_CUDA_LINEAR_THREADS, 0),
+                     CUDA_OUT(halves), CUDA_ARGS(&nb.p, &xb.p, &k, &none, &tb.p, &none, &n, &k, &halves.p, &n, &none));
+            for (size_t i = 0; i < (size_t)rows * n; i++) {
+                double got = (double)td_bf16_to_f32(((td_bf16 *)halves.p)[i]),
+                       sum = (double)((float *)want.p)[i] - (double)bias[i % n];
+                assert_true(fabs(got - sum) <= fabs(sum) / 250 + 1e-5 * sqrt(k));
+            }
+            if (wide) assert_same_bits("variants by columns", halves.p, again.p, (size_t)rows * n * 2, 2);
+            memcpy(again.p, halves.p, (size_t)rows * n * 2);
         }
+        CUDA_FREE(halves);
         CUDA_FREE(tb);
         CUDA_FREE(nb, wb, wf, xb, bb, out, again, alone, one_row, want);
     }
@@ -243,7 +256,7 @@ TEST(norms_of_floats) {
     float   *x = rnd_array(&r, 600, 5), *gamma = rnd_array(&r, 200, 1), eps = 1e-6f;
     cuda_buf n = cuda_word(rows), xb = cuda_copy(x, 2400), gb = cuda_copy(gamma, 800), out = cuda_alloc(1200),
              q = cuda_alloc(3 * 256), scale = cuda_alloc(12);
-    cuda_run(&td_cuda_kernel_td_norm_f32, cuda_grid(4, 1, 1, TD_CUDA_NORM_THREADS, 800), CUDA_OUT(out, q, scale),
+    cuda_run(&td_cuda_kernel_td_norm_f32, cuda_grid(4, 1, 1, TD_CUDA_NORM_THREADS, 0), CUDA_OUT(out, q, scale),
              CUDA_ARGS(&n.p, &xb.p, &gb.p, &eps, &k, &out.p, &q.p, &ldq, &scale.p));
     for (int i = 0; i < 3; i++) {
         double row[200], want[200];

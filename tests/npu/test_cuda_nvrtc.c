@@ -30,7 +30,7 @@ TEST(compiled_and_kept) {
     td_error                                 err = {0};
     if (td_cuda_image_get(&first, 86, DRIVER, &err) != TD_OK) fail_msg("%s", err.text);
     assert_memory_equal(first.data, "\177ELF", 4);
-    assert_true(has(&first, "td_embed") && has(&first, "td_gqa_decode_128") && has(&first, "td_log_sums"));
+    assert_true(has(&first, "td_embed") && has(&first, "td_gqa_decode_128") && has(&first, "td_top_parts"));
     if (td_cuda_image_get(&again, 86, DRIVER, &err) != TD_OK) fail_msg("%s", err.text);
     assert_int_equal(again.bytes, first.bytes);
     assert_memory_equal(again.data, first.data, first.bytes);

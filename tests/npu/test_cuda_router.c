@@ -7,7 +7,7 @@ CUDA_KERNEL(td_route);
 CUDA_KERNEL(td_combine);
 CUDA_KERNEL(td_gate_rows);
 CUDA_KERNEL(td_top);
-CUDA_KERNEL(td_log_sums);
+CUDA_KERNEL(td_top_parts);
 
 /* Both get the same logits: the host's router multiplies them with an identity. With sigmoid every operation is elementwise
  * or in the same order, so all is the same bits. Softmax's sum has an order of its own; logits of distinct values, far
@@ -105,6 +105,8 @@ TEST(best_logits) {
         uint32_t rows = (uint32_t)rnd_range(&r, 1, 3), vocab = (uint32_t)rnd_range(&r, 1, round == 0 ? 20000 : 900),
                  k = (uint32_t)rnd_range(&r, 1, vocab < 40 ? vocab : 40);
         if (round == 1) k = vocab;
+        if (round == 0) vocab += 20000, k = TD_CUDA_TOP_MAX; /* more words than threads keep, and a short last part */
+        uint32_t     parts = (uint32_t)cuda_up(vocab, TD_CUDA_TOP_PART);
         FREED float *x = rnd_array(&r, (size_t)rows * vocab, 8);
         for (size_t i = 0; round % 3 == 1 && i < (size_t)rows * vocab; i++)
             x[i] = roundf(x[i]) * (rnd_u64(&r) & 1 ? 1.0f : -1.0f); /* ties, -0 */
@@ -120,11 +122,12 @@ TEST(best_logits) {
                                             .top = {.vocab = vocab, .k = k, .max_out = rows, .logits = x, .top = want}});
         run_block(&g, b, &step);
         cuda_buf nb = cuda_word(rows), xb = cuda_copy(x, (size_t)rows * vocab * 4),
-                 top = cuda_alloc((size_t)rows * k * sizeof(td_logit)), sum = cuda_alloc(rows * 8);
-        cuda_run(&td_cuda_kernel_td_top, cuda_grid(rows + 1, 1, 1, TD_CUDA_TOP_THREADS, 0), CUDA_OUT(top),
-                 CUDA_ARGS(&nb.p, &xb.p, &vocab, &k, &top.p));
-        cuda_run(&td_cuda_kernel_td_log_sums, cuda_grid(rows + 1, 1, 1, TD_CUDA_TOP_THREADS, 0), CUDA_OUT(sum),
-                 CUDA_ARGS(&nb.p, &xb.p, &vocab, &sum.p));
+                 top = cuda_alloc((size_t)rows * k * sizeof(td_logit)), sum = cuda_alloc(rows * 8),
+                 words = cuda_alloc((size_t)rows * parts * k * 8), of_parts = cuda_alloc((size_t)rows * parts * 8);
+        cuda_run(&td_cuda_kernel_td_top_parts, cuda_grid(parts, rows + 1, 1, TD_CUDA_TOP_THREADS, 0), CUDA_OUT(of_parts),
+                 CUDA_ARGS(&nb.p, &xb.p, &vocab, &k, &words.p, &of_parts.p));
+        cuda_run(&td_cuda_kernel_td_top, cuda_grid(rows + 1, 1, 1, TD_CUDA_TOP_MERGE_THREADS, 0), CUDA_OUT(top, sum),
+                 CUDA_ARGS(&nb.p, &xb.p, &vocab, &k, &words.p, &of_parts.p, &parts, &top.p, &sum.p));
         for (uint32_t i = 0; i < rows; i++) {
             const td_logit *a = (td_logit *)top.p + (size_t)i * k, *e = want + (size_t)i * k;
             if (isnan(e[0].value)) {
@@ -137,6 +140,6 @@ TEST(best_logits) {
             assert_true(((float *)sum.p)[i * 2] == e[0].value);
             assert_true(fabs((double)((float *)sum.p)[i * 2 + 1] - total) <= total * 2e-6);
         }
-        CUDA_FREE(nb, xb, top, sum);
+        CUDA_FREE(nb, xb, top, sum, words, of_parts);
     }
 }

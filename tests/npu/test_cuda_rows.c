@@ -43,13 +43,15 @@ TEST(embeddings) {
         for (uint32_t i = 0; i < bucket; i++) token[i] = i < rows ? (uint32_t)rnd_range(&r, 0, vocab - 1) : UINT32_MAX;
         cuda_buf n = cuda_word(rows), ids = cuda_copy(token, bucket * 4), t = cuda_bf16(table, (size_t)vocab * hidden),
                  out = cuda_alloc((size_t)rows * hidden * 2);
-        cuda_run(&td_cuda_kernel_td_embed, cuda_grid(bucket, 1, 1, TD_CUDA_EMBED_THREADS, 0), CUDA_OUT(out),
+        cuda_run(&td_cuda_kernel_td_embed,
+                 cuda_grid(cuda_up(hidden, TD_CUDA_EMBED_VALUES), bucket, 1, TD_CUDA_EMBED_THREADS, 0), CUDA_OUT(out),
                  CUDA_ARGS(&n.p, &ids.p, &t.p, &vocab, &hidden, &out.p));
         for (uint32_t i = 0; i < rows; i++)
             assert_same_bits("embed", (td_bf16 *)out.p + (size_t)i * hidden, (td_bf16 *)t.p + (size_t)token[i] * hidden,
                              hidden * 2, 2);
         *(uint32_t *)ids.p = vocab; /* no such token */
-        cuda_run(&td_cuda_kernel_td_embed, cuda_grid(bucket, 1, 1, TD_CUDA_EMBED_THREADS, 0), CUDA_OUT(out),
+        cuda_run(&td_cuda_kernel_td_embed,
+                 cuda_grid(cuda_up(hidden, TD_CUDA_EMBED_VALUES), bucket, 1, TD_CUDA_EMBED_THREADS, 0), CUDA_OUT(out),
                  CUDA_ARGS(&n.p, &ids.p, &t.p, &vocab, &hidden, &out.p));
         assert_true(isnan(td_bf16_to_f32(*(td_bf16 *)out.p)));
         CUDA_FREE(n, ids, t, out);
@@ -77,8 +79,7 @@ TEST(norms) {
         td_npu_block  *b = make_block(&g, &BLOCK_OF(TD_BLOCK_NORM, rows, norm, .hidden = hidden, .eps = eps, .gamma = w,
                                                     .x = hx, .add = with_add ? ha : NULL, .out = hout));
         run_rows(&g, b, rows);
-        cuda_run(&td_cuda_kernel_td_norm, cuda_grid(bucket, 1, 1, TD_CUDA_NORM_THREADS, hidden * sizeof(float)),
-                 CUDA_OUT(xb, out, q, scale),
+        cuda_run(&td_cuda_kernel_td_norm, cuda_grid(bucket, 1, 1, TD_CUDA_NORM_THREADS, 0), CUDA_OUT(xb, out, q, scale),
                  CUDA_ARGS(&n.p, CUDA_NULL, &xb.p, with_add ? &ab.p : CUDA_NULL, &gb.p, &eps, &hidden, &out.p, &stride, &q.p,
                            &ldq, &scale.p));
         assert_same_bits("the residual", xb.p, hx, (size_t)rows * hidden * 2, 2);
@@ -107,9 +108,9 @@ TEST(norms_of_chosen_rows) {
     cuda_buf n = cuda_word(rows), n_all = cuda_word(all), of = cuda_copy(row_of, sizeof row_of), xb = cuda_bf16(x, 5 * 72),
              gb = cuda_copy(gamma, 72 * sizeof(float)), out = cuda_alloc(3 * 72 * 2), every = cuda_alloc(5 * 72 * 2);
     uint32_t none = 0;
-    cuda_run(&td_cuda_kernel_td_norm, cuda_grid(3, 1, 1, TD_CUDA_NORM_THREADS, 72 * 4), CUDA_OUT(out),
+    cuda_run(&td_cuda_kernel_td_norm, cuda_grid(3, 1, 1, TD_CUDA_NORM_THREADS, 0), CUDA_OUT(out),
              CUDA_ARGS(&n.p, &of.p, &xb.p, CUDA_NULL, &gb.p, &eps, &hidden, &out.p, &hidden, CUDA_NULL, &none, CUDA_NULL));
-    cuda_run(&td_cuda_kernel_td_norm, cuda_grid(5, 1, 1, TD_CUDA_NORM_THREADS, 72 * 4), CUDA_OUT(every),
+    cuda_run(&td_cuda_kernel_td_norm, cuda_grid(5, 1, 1, TD_CUDA_NORM_THREADS, 0), CUDA_OUT(every),
              CUDA_ARGS(&n_all.p, CUDA_NULL, &xb.p, CUDA_NULL, &gb.p, &eps, &hidden, &every.p, &hidden, CUDA_NULL, &none,
                        CUDA_NULL));
     for (int i = 0; i < 3; i++)
@@ -268,8 +269,7 @@ TEST(int8_mlps) {
         assert_same_bits("td_w8a8_epilogue, gated", gated.p, act.p, (size_t)rows * inter * 4, 4);
         CUDA_FREE(gated, sums[0], sums[1]);
         for (int i = 0; i < 2; i++) int8_product(&r, 1, &n, rows, &q, &scale, i ? &up : &gate, inter, NULL, one, &two[i]);
-        cuda_run(&td_cuda_kernel_td_glu_quantize, cuda_grid(rows, 1, 1, TD_CUDA_NORM_THREADS, inter * sizeof(float)),
-                 CUDA_OUT(q3, scale3),
+        cuda_run(&td_cuda_kernel_td_glu_quantize, cuda_grid(rows, 1, 1, TD_CUDA_QUANT_THREADS, 0), CUDA_OUT(q3, scale3),
                  CUDA_ARGS(&n.p, &two[0].p, &two[1].p, &inter, &(float){1}, &(float){INFINITY}, &(float){0}, &q3.p, &ldi,
                            &scale3.p));
         assert_same_bits("td_glu_quantize", q3.p, q2.p, (size_t)rows * ldi, 1);

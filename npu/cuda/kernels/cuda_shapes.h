@@ -2,15 +2,24 @@
 #ifndef TD_NPU_CUDA_SHAPES_H
 #define TD_NPU_CUDA_SHAPES_H
 
-#define TD_CUDA_EMBED_THREADS 128 /* a block: one row */
-#define TD_CUDA_NORM_THREADS 256  /* a block: one row; dynamic shared memory: hidden floats */
-#define TD_CUDA_QUANT_THREADS 256 /* a block: one row */
-#define TD_CUDA_QUANT_STRIDE 64   /* rows of codes are padded with zeros to a multiple of it, those of int8 weights too */
+#define TD_CUDA_EMBED_THREADS 128 /* a thread: eight values */
+#define TD_CUDA_EMBED_VALUES (TD_CUDA_EMBED_THREADS * 8)
+#define TD_CUDA_NORM_THREADS 1024  /* a block: one row */
+#define TD_CUDA_NORM_MAX 16384     /* values of a row that is normed */
+#define TD_CUDA_QUANT_THREADS 1024 /* a block: one row */
+#define TD_CUDA_QUANT_STRIDE 64    /* rows of codes are padded with zeros to a multiple of it, those of int8 weights too */
+#define TD_CUDA_EACH_THREADS 256   /* a thread: eight values, one by one */
+#define TD_CUDA_EACH_VALUES (TD_CUDA_EACH_THREADS * 8)
 
 /* Products of few rows: a block computes TD_CUDA_TILE_N outputs of all rows; its warps share k. */
 #define TD_CUDA_LINEAR_THREADS 256
 #define TD_CUDA_TILE_N 16
 #define TD_CUDA_LINEAR_ROWS_MAX 64
+
+#define TD_CUDA_COLUMNS_N 512   /* of weights by columns: outputs of a block, 64 a warp */
+#define TD_CUDA_F32_THREADS 256 /* f32 products: a block has one output of a row, or F32_OUTPUTS of F32_ROWS rows */
+#define TD_CUDA_F32_OUTPUTS 4
+#define TD_CUDA_F32_ROWS 8
 
 /* Weights of four bits in groups: k of a warp at a time, and what their scales are. */
 #define TD_CUDA_GROUP_BLOCK 128
@@ -44,6 +53,8 @@
 #define TD_CUDA_LATENT_STRIDE (TD_CUDA_LATENT_MAX + TD_CUDA_LATENT_ROPE_MAX + 8)
 #define TD_CUDA_LATENT_KEYS 32
 #define TD_CUDA_LATENT_THREADS 256
+#define TD_CUDA_LATENT_PLACE_THREADS 256 /* a thread: four values */
+#define TD_CUDA_LATENT_PLACE_VALUES (TD_CUDA_LATENT_PLACE_THREADS * 4)
 #define TD_CUDA_LATENT_SHARED(heads) \
     (((heads) + 2 * TD_CUDA_LATENT_KEYS) * TD_CUDA_LATENT_STRIDE * 2 + (2 * TD_CUDA_LATENT_KEYS + 1) * (heads)*4)
 #define TD_CUDA_EXPANDED_NOPE_MAX 128
@@ -119,6 +130,8 @@ typedef struct {
 #define TD_CUDA_BOUND_BF16_OPS (2 * 16 * 8 * 16)
 
 #define TD_CUDA_TOP_THREADS 512
+#define TD_CUDA_TOP_PART (TD_CUDA_TOP_THREADS * 8) /* logits of a block */
+#define TD_CUDA_TOP_MERGE_THREADS 1024
 #define TD_CUDA_TOP_MAX 2048 /* logits of a row that are found at most */
 
 #endif

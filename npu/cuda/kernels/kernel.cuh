@@ -21,6 +21,9 @@ typedef unsigned           td_u32;
 typedef unsigned long long td_u64;
 
 #define TD_KERNEL(threads) extern "C" __global__ void __launch_bounds__(threads)
+/* So many blocks of a multiprocessor are enough. Without a number the compiler saves registers for more of them, and asks for
+ * the next values only when it has used the first. */
+#define TD_KERNEL_BLOCKS(threads, blocks) extern "C" __global__ void __launch_bounds__(threads, blocks)
 #define TD_FN static __device__ __forceinline__
 #define TD_ALL_LANES 0xffffffffu
 
@@ -244,24 +247,24 @@ TD_FN float td_warp_max(float v) {
 
 /** The sum over all threads, in an order of their numbers; each gets it. part: one float a warp, free again after. */
 TD_FN float td_block_sum(float v, td_shared<float> part) {
+    const unsigned lane = threadIdx.x % 32;
     v = td_warp_sum(v);
-    if (threadIdx.x % 32 == 0) part[threadIdx.x / 32] = v;
+    if (lane == 0) part[threadIdx.x / 32] = v;
     __syncthreads();
-    float sum = part[0];
-    for (unsigned i = 1; i < blockDim.x / 32; i++) sum += part[i];
+    v = td_warp_sum(lane < blockDim.x / 32 ? part[lane] : 0.0f);
     __syncthreads();
-    return sum;
+    return v;
 }
 
 /** The largest of all threads' words; each gets it. */
 TD_FN unsigned td_block_max(unsigned v, td_shared<unsigned> part) {
-    for (int bits = 16; bits; bits >>= 1) v = max(v, __shfl_xor_sync(TD_ALL_LANES, v, bits));
-    if (threadIdx.x % 32 == 0) part[threadIdx.x / 32] = v;
+    const unsigned lane = threadIdx.x % 32;
+    v = __reduce_max_sync(TD_ALL_LANES, v);
+    if (lane == 0) part[threadIdx.x / 32] = v;
     __syncthreads();
-    unsigned most = part[0];
-    for (unsigned i = 1; i < blockDim.x / 32; i++) most = max(most, part[i]);
+    v = __reduce_max_sync(TD_ALL_LANES, lane < blockDim.x / 32 ? part[lane] : 0u);
     __syncthreads();
-    return most;
+    return v;
 }
 
 /* ---- quantisation ---------------------------------------------------------------------------- */

@@ -5,9 +5,18 @@
  * Why it is shaped so. As linear_w8a8.cu: weights are read once, in words of 16 bytes, as the 16 rows of the matrix
  * instruction. Sums are of floats here, so their order is fixed: a warp takes every eighth 32 of k, ascending, and the
  * warps' sums are added in the order of their numbers. The order depends on k alone, and a row of the product on its own
- * row. The router's products are of f32 and must not be rounded: they are fused multiply-adds, a warp an output. Those of
- * experts in slots have the CPU tier's order, one fused multiply-add a k: a thread has two outputs of one row, and the pace
- * is that of a chain of them.
+ * row.
+ *
+ * Weights by columns have neighbouring outputs side by side, and k is short: there a warp has 64 outputs and all of k, and
+ * words are put together in registers. So nothing goes through shared memory.
+ *
+ * The router's products are of f32 and must not be rounded: they are fused multiply-adds. Its matrix is some megabytes, so
+ * for one row a block has one output, and all that its threads read is under way at once. For more rows a block has 32 sums,
+ * since then the rows are what is read most. Thread t sums every 256th four of k, ascending, lanes and warps in a fixed
+ * tree: both give the same bits.
+ *
+ * Those of experts in slots have the CPU tier's order, one fused multiply-add a k: a thread has two outputs of one row, and
+ * the pace is that of a chain of them.
  */
 #include "npu/cuda/kernels/packed.cuh"
 
@@ -23,17 +32,7 @@ struct bf16_args {
     void          *out;
 };
 
-/* Eight k of an output, from k on: of w [k, n] they lie in eight rows. */
-TD_FN uint4 weights_of_column(const td_bf16 *column, td_u32 k, td_u32 n) {
-    unsigned word[4];
-#pragma unroll
-    for (td_u32 i = 0; i < 4; i++)
-        word[i] = column[static_cast<size_t>(k + i * 2) * n] |
-                  static_cast<unsigned>(column[static_cast<size_t>(k + i * 2 + 1) * n]) << 16;
-    return {word[0], word[1], word[2], word[3]};
-}
-
-template <int GROUPS, bool COLUMNS>
+template <int GROUPS>
 TD_FN void bf16_linear(const bf16_args &a, size_t x_at, size_t w_at, size_t out_at) {
     constexpr int ROWS = 8 * GROUPS;
     TD_SHARED(float, sums, BF16_WARPS *ROWS *TD_CUDA_TILE_N);
@@ -44,7 +43,7 @@ TD_FN void bf16_linear(const bf16_args &a, size_t x_at, size_t w_at, size_t out_
     float          acc[GROUPS][4];
     for (int half = 0; half < 2; half++) {
         const td_u32 output = blockIdx.x * TD_CUDA_TILE_N + g + half * 8;
-        w[half] = output < a.n ? a.w + w_at + (COLUMNS ? output : static_cast<size_t>(output) * a.k) : nullptr;
+        w[half] = output < a.n ? a.w + w_at + static_cast<size_t>(output) * a.k : nullptr;
     }
     for (int i = 0; i < GROUPS; i++) {
         const td_u32 row = first_row + i * 8 + g;
@@ -56,10 +55,7 @@ TD_FN void bf16_linear(const bf16_args &a, size_t x_at, size_t w_at, size_t out_
     for (td_u32 k0 = warp * BF16_CHUNK; k0 < a.k; k0 += BF16_WARPS * BF16_CHUNK) {
         const td_u32 k = k0 + t * 8;
         uint4        part[2];
-        for (int half = 0; half < 2; half++)
-            part[half] = !w[half] || k >= a.k ? zero
-                         : COLUMNS            ? weights_of_column(w[half], k, a.n)
-                                              : td_load<uint4>(w[half] + k);
+        for (int half = 0; half < 2; half++) part[half] = w[half] && k < a.k ? td_load<uint4>(w[half] + k) : zero;
         const uint4    low = part[0], high = part[1];
         const unsigned first[4] = {low.x, high.x, low.y, high.y}, second[4] = {low.z, high.z, low.w, high.w};
         for (int i = 0; i < GROUPS; i++) {
@@ -91,46 +87,251 @@ TD_FN void bf16_linear(const bf16_args &a, size_t x_at, size_t w_at, size_t out_
  * bucket / rows of the variant rounded up, batch), block TD_CUDA_LINEAR_THREADS.
  * @param x_batch, w_batch, out_batch  elements between the matrices of a batch
  * @param k  a multiple of 8, as ldx and the batches' distances; x and w 16-byte aligned
- * A variant `columns` has w [k, n], of any alignment, and gives the same bits.
  */
-#define BF16_LINEAR(name, groups, columns)                                                                            \
-    TD_KERNEL(TD_CUDA_LINEAR_THREADS)                                                                                 \
-    name(const td_u32 *n_rows, const td_bf16 *x, td_u32 ldx, td_u32 x_batch, const td_bf16 *w, td_u32 w_batch,        \
-         const float *bias, td_u32 n, td_u32 k, void *out, td_u32 ldo, td_u32 out_batch, td_u32 out_is_f32) {         \
-        const size_t b = blockIdx.z;                                                                                  \
-        bf16_linear<groups, columns>({n_rows, x, w, bias, ldx, n, k, ldo, out_is_f32, out}, b * x_batch, b * w_batch, \
-                                     b * out_batch);                                                                  \
+#define BF16_LINEAR(name, groups)                                                                              \
+    TD_KERNEL(TD_CUDA_LINEAR_THREADS)                                                                          \
+    name(const td_u32 *n_rows, const td_bf16 *x, td_u32 ldx, td_u32 x_batch, const td_bf16 *w, td_u32 w_batch, \
+         const float *bias, td_u32 n, td_u32 k, void *out, td_u32 ldo, td_u32 out_batch, td_u32 out_is_f32) {  \
+        const size_t b = blockIdx.z;                                                                           \
+        bf16_linear<groups>({n_rows, x, w, bias, ldx, n, k, ldo, out_is_f32, out}, b * x_batch, b * w_batch,   \
+                            b * out_batch);                                                                    \
     }
-BF16_LINEAR(td_bf16_linear_8, 1, false)
-BF16_LINEAR(td_bf16_linear_32, 4, false)
-BF16_LINEAR(td_bf16_columns_8, 1, true)
-BF16_LINEAR(td_bf16_columns_32, 4, true)
+BF16_LINEAR(td_bf16_linear_8, 1)
+BF16_LINEAR(td_bf16_linear_32, 4)
 
-#define F32_ROWS 4
+/* Of rows k and k + 1 of a matrix by columns, eight columns each: the pair of column c. */
+TD_FN unsigned pair_of_column(const uint4 &first, const uint4 &second, int c) {
+    const unsigned a[4] = {first.x, first.y, first.z, first.w}, b[4] = {second.x, second.y, second.z, second.w};
+    return __byte_perm(a[c / 2], b[c / 2], c % 2 ? 0x7632u : 0x5410u);
+}
+
+/* A lane has eight columns, those at its group's number, and eight k, those at its place. A matrix instruction takes columns
+ * 2m and 2m + 1 of every lane; its words are pairs of k. DEPTH times 32 k are under way. What is beyond the rows', the
+ * columns' or k's end is the last one again, and for k multiplied with 0. */
+template <int GROUPS, int DEPTH>
+TD_FN void bf16_columns(const td_u32 *n_rows, const td_bf16 *x, td_u32 ldx, const td_bf16 *w, td_u32 n, td_u32 k,
+                        td_bf16 *out, td_u32 ldo) {
+    constexpr int ROWS = 8 * GROUPS, VECTOR = 8;
+    const td_u32  first_row = blockIdx.y * ROWS, rows = *n_rows, g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
+    const td_u32  column = blockIdx.x * TD_CUDA_COLUMNS_N + threadIdx.x / 32 * 64 + g * VECTOR;
+    if (first_row >= rows || column - g * VECTOR >= n) return;
+    const td_bf16 *weights = w + min(column, n - VECTOR), *in[GROUPS];
+    float          acc[GROUPS][4][4];
+    for (td_u32 i = 0; i < GROUPS; i++) {
+        in[i] = x + static_cast<size_t>(min(first_row + i * 8 + g, rows - 1)) * ldx;
+        for (int e = 0; e < 16; e++) acc[i][e / 4][e % 4] = 0;
+    }
+#pragma unroll 1
+    for (td_u32 k0 = 0; k0 < k; k0 += DEPTH * BF16_CHUNK) {
+        uint4 word[DEPTH][VECTOR], values[DEPTH][GROUPS];
+#pragma unroll
+        for (td_u32 d = 0; d < DEPTH; d++) {
+            const td_u32 at = min(k0 + d * BF16_CHUNK + t * VECTOR, k - VECTOR);
+#pragma unroll
+            for (td_u32 i = 0; i < VECTOR; i++) word[d][i] = td_load<uint4>(weights + static_cast<size_t>(at + i) * n);
+#pragma unroll
+            for (int i = 0; i < GROUPS; i++) values[d][i] = td_load<uint4>(in[i] + at);
+        }
+#pragma unroll
+        for (td_u32 d = 0; d < DEPTH; d++) {
+            const bool there = k0 + d * BF16_CHUNK + t * VECTOR < k;
+#pragma unroll
+            for (int m = 0; m < 4; m++) {
+                unsigned part[2][4];
+#pragma unroll
+                for (int e = 0; e < 8; e++) /* column 2m or 2m + 1, of k pair e / 2 */
+                    part[e / 4][e % 4] = pair_of_column(word[d][e / 2 * 2], word[d][e / 2 * 2 + 1], m * 2 + e % 2);
+#pragma unroll
+                for (int i = 0; i < GROUPS; i++) {
+                    const uint4    v = values[d][i];
+                    const unsigned b[2][2] = {{there ? v.x : 0, there ? v.y : 0}, {there ? v.z : 0, there ? v.w : 0}};
+                    td_mma_bf16(acc[i][m], part[0], b[0]);
+                    td_mma_bf16(acc[i][m], part[1], b[1]);
+                }
+            }
+        }
+    }
+    for (int i = 0; i < GROUPS; i++)
+        for (td_u32 half = 0; half < 2; half++) {
+            const td_u32 row = first_row + i * 8 + t * 2 + half;
+            if (row >= rows || column >= n) continue;
+            unsigned pair[4];
+            for (int m = 0; m < 4; m++) pair[m] = td_bf16_pair(acc[i][m][half], acc[i][m][half + 2]);
+            const uint4 words = {pair[0], pair[1], pair[2], pair[3]};
+            td_store(out + static_cast<size_t>(row) * ldo + column, words);
+        }
+}
 
 /**
- * out = x w^T for x in bf16 and w in f32: the router's logits, and the gates of shared experts. grid (n / 8 rounded up, rows
- * / 4 rounded up), block 256: a warp an output, for four rows.
+ * out[b, r, :] = x[b, r, :] w[b] in bf16 for the matrices b of a batch (heads), w[b] [k, n]. grid (n / TD_CUDA_COLUMNS_N
+ * rounded up, rows of the bucket / rows of the variant rounded up, batch), block TD_CUDA_LINEAR_THREADS.
+ * @param x_batch, w_batch, out_batch  elements between the matrices of a batch
+ * @param k  a multiple of 8, as n, ldx, ldo and the batches' distances; x, w and out 16-byte aligned
+ */
+#define BF16_COLUMNS(name, groups, depth)                                                                                \
+    TD_KERNEL_BLOCKS(TD_CUDA_LINEAR_THREADS, 1)                                                                          \
+    name(const td_u32 *n_rows, const td_bf16 *x, td_u32 ldx, td_u32 x_batch, const td_bf16 *w, td_u32 w_batch, td_u32 n, \
+         td_u32 k, td_bf16 *out, td_u32 ldo, td_u32 out_batch) {                                                         \
+        const size_t b = blockIdx.z;                                                                                     \
+        bf16_columns<groups, depth>(n_rows, x + b * x_batch, ldx, w + b * w_batch, n, k, out + b * out_batch, ldo);      \
+    }
+BF16_COLUMNS(td_bf16_columns_8, 1, 2)
+BF16_COLUMNS(td_bf16_columns_32, 4, 1)
+
+#define F32_WARPS (TD_CUDA_F32_THREADS / 32)
+#define F32_STEP (TD_CUDA_F32_THREADS * 4)
+
+/* Four values of a row of k: of f32 weights, and of bf16. WHOLE: k is a multiple of four, and behind the row's end come its
+ * last values again, so that no load waits for a condition. */
+template <bool WHOLE>
+TD_FN uint4 four_weights(const float *w, td_u32 at, td_u32 k) {
+    if (WHOLE) return td_load<uint4>(w + min(at, k - 4));
+    unsigned word[4] = {0, 0, 0, 0};
+#pragma unroll
+    for (td_u32 i = 0; i < 4; i++)
+        if (at + i < k) word[i] = __float_as_uint(w[at + i]);
+    return {word[0], word[1], word[2], word[3]};
+}
+template <bool WHOLE>
+TD_FN uint2 four_values(const td_bf16 *x, td_u32 at, td_u32 k) {
+    if (WHOLE) return td_load<uint2>(x + min(at, k - 4));
+    unsigned word[2] = {0, 0};
+#pragma unroll
+    for (td_u32 i = 0; i < 4; i++)
+        if (at + i < k) word[i / 2] |= static_cast<unsigned>(x[at + i]) << i % 2 * 16;
+    return {word[0], word[1]};
+}
+
+TD_FN float four_products(float sum, const uint4 &w, const uint2 &x) {
+    sum = fmaf(__uint_as_float(w.x), __uint_as_float(x.x << 16), sum);
+    sum = fmaf(__uint_as_float(w.y), __uint_as_float(x.x & 0xffff0000u), sum);
+    sum = fmaf(__uint_as_float(w.z), __uint_as_float(x.y << 16), sum);
+    return fmaf(__uint_as_float(w.w), __uint_as_float(x.y & 0xffff0000u), sum);
+}
+
+/* Of N sums of the warp's lanes: lane i has the i-th (of N = 32) after. Each step halves what a lane has, and adds its
+ * partner's part of what it keeps: the additions of td_warp_sum. */
+template <int N>
+TD_FN float sum_of_lane(float *v) {
+    constexpr int HALF = N / 2;
+    if constexpr (HALF > 0) {
+        const bool upper = threadIdx.x & HALF;
+#pragma unroll
+        for (int i = 0; i < HALF; i++) {
+            const float mine = upper ? v[i + HALF] : v[i], other = upper ? v[i] : v[i + HALF];
+            v[i] = mine + __shfl_xor_sync(TD_ALL_LANES, other, HALF);
+        }
+        return sum_of_lane<HALF>(v);
+    }
+    return v[0];
+}
+
+struct f32_args {
+    const td_u32  *n_rows;
+    const td_bf16 *x;
+    const float   *w;
+    td_u32         n, k;
+    float         *out;
+};
+
+/* The last step of a sum: those of the warps, in the order of their numbers. */
+TD_FN void store_sum(const f32_args &a, td_shared<float> sums, td_u32 stride, td_u32 row, td_u32 column) {
+    float v = sums[0];
+    for (td_u32 warp = 1; warp < F32_WARPS; warp++) v += sums[warp * stride];
+    a.out[static_cast<size_t>(row) * a.n + column] = v;
+}
+
+/* One row and one output of a block; DEPTH loads of weights of a thread are under way. */
+template <bool WHOLE>
+TD_FN void f32_linear_1(const f32_args &a) {
+    constexpr int DEPTH = 8;
+    TD_SHARED(float, sums, F32_WARPS);
+    const td_bf16 *x = a.x + static_cast<size_t>(blockIdx.y) * a.k;
+    const float   *w = a.w + static_cast<size_t>(blockIdx.x) * a.k;
+    float          acc = 0;
+    for (td_u32 k0 = threadIdx.x * 4; k0 < a.k; k0 += DEPTH * F32_STEP) {
+        uint4 weights[DEPTH];
+        uint2 values[DEPTH];
+#pragma unroll
+        for (int j = 0; j < DEPTH; j++) {
+            weights[j] = four_weights<WHOLE>(w, k0 + j * F32_STEP, a.k);
+            values[j] = four_values<WHOLE>(x, k0 + j * F32_STEP, a.k);
+        }
+#pragma unroll
+        for (int j = 0; j < DEPTH; j++)
+            if (k0 + j * F32_STEP < a.k) acc = four_products(acc, weights[j], values[j]);
+    }
+    acc = td_warp_sum(acc);
+    if (threadIdx.x % 32 == 0) sums[threadIdx.x / 32] = acc;
+    __syncthreads();
+    if (threadIdx.x == 0) store_sum(a, sums, 1, blockIdx.y, blockIdx.x);
+}
+
+/* Eight rows and four outputs of a block. */
+template <bool WHOLE>
+TD_FN void f32_linear_8(const f32_args &a) {
+    constexpr int DEPTH = 2;
+    TD_SHARED(float, sums, F32_WARPS * 32);
+    const td_u32 first_row = blockIdx.y * TD_CUDA_F32_ROWS, first = blockIdx.x * TD_CUDA_F32_OUTPUTS, rows = *a.n_rows,
+                 warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    const td_bf16 *x[TD_CUDA_F32_ROWS]; /* beyond the last one: that one again, of which nothing is stored */
+    const float   *w[TD_CUDA_F32_OUTPUTS];
+    float          acc[32];
+    for (td_u32 i = 0; i < TD_CUDA_F32_ROWS; i++) x[i] = a.x + static_cast<size_t>(min(first_row + i, rows - 1)) * a.k;
+    for (td_u32 i = 0; i < TD_CUDA_F32_OUTPUTS; i++) w[i] = a.w + static_cast<size_t>(min(first + i, a.n - 1)) * a.k;
+    for (int i = 0; i < 32; i++) acc[i] = 0;
+    for (td_u32 k0 = threadIdx.x * 4; k0 < a.k; k0 += DEPTH * F32_STEP) {
+        uint4 weights[DEPTH][TD_CUDA_F32_OUTPUTS];
+        uint2 values[DEPTH][TD_CUDA_F32_ROWS];
+#pragma unroll
+        for (int j = 0; j < DEPTH; j++) {
+#pragma unroll
+            for (int i = 0; i < TD_CUDA_F32_OUTPUTS; i++) weights[j][i] = four_weights<WHOLE>(w[i], k0 + j * F32_STEP, a.k);
+#pragma unroll
+            for (int i = 0; i < TD_CUDA_F32_ROWS; i++) values[j][i] = four_values<WHOLE>(x[i], k0 + j * F32_STEP, a.k);
+        }
+#pragma unroll
+        for (int j = 1; j < DEPTH; j++)
+#pragma unroll
+            for (int i = 0; i < TD_CUDA_F32_ROWS; i++)
+                if (k0 + j * F32_STEP >= a.k) values[j][i] = {0, 0};
+#pragma unroll
+        for (int j = 0; j < DEPTH; j++)
+#pragma unroll
+            for (int i = 0; i < 32; i++)
+                acc[i] = four_products(acc[i], weights[j][i % TD_CUDA_F32_OUTPUTS], values[j][i / TD_CUDA_F32_OUTPUTS]);
+    }
+    sums[warp * 32 + lane] = sum_of_lane<32>(acc);
+    __syncthreads();
+    const td_u32 row = first_row + lane / TD_CUDA_F32_OUTPUTS, column = first + lane % TD_CUDA_F32_OUTPUTS;
+    if (warp == 0 && row < rows && column < a.n) store_sum(a, sums + lane, 32, row, column);
+}
+
+/**
+ * out = x w^T for x in bf16 and w in f32: the router's logits, and the gates of shared experts. Block TD_CUDA_F32_THREADS,
+ * grid of td_f32_linear_1 (n, rows), of _8 (n / TD_CUDA_F32_OUTPUTS, rows / TD_CUDA_F32_ROWS, both rounded up). Both give
+ * the same bits.
  * @param x   [rows, k] bf16
- * @param w   [n, k]
+ * @param w   [n, k], 16-byte aligned
  * @param out [rows, n] f32
  */
-TD_KERNEL(256)
-td_f32_linear(const td_u32 *n_rows, const td_bf16 *x, const float *w, td_u32 n, td_u32 k, float *out) {
-    const td_u32 first_row = blockIdx.y * F32_ROWS, column = blockIdx.x * 8 + threadIdx.x / 32, lane = threadIdx.x % 32;
-    const td_u32 rows = *n_rows;
-    if (first_row >= rows || column >= n) return;
-    const float *weights = w + static_cast<size_t>(column) * k;
-    float        acc[F32_ROWS] = {0, 0, 0, 0};
-    for (td_u32 i = lane; i < k; i += 32) {
-        const float v = weights[i];
-        for (int r = 0; r < F32_ROWS; r++)
-            if (first_row + r < rows) acc[r] = fmaf(v, td_from_bf16(x[static_cast<size_t>(first_row + r) * k + i]), acc[r]);
-    }
-    for (int r = 0; r < F32_ROWS; r++) {
-        const float sum = td_warp_sum(acc[r]);
-        if (lane == 0 && first_row + r < rows) out[static_cast<size_t>(first_row + r) * n + column] = sum;
-    }
+TD_KERNEL_BLOCKS(TD_CUDA_F32_THREADS, 2)
+td_f32_linear_1(const td_u32 *n_rows, const td_bf16 *x, const float *w, td_u32 n, td_u32 k, float *out) {
+    const f32_args a = {n_rows, x, w, n, k, out};
+    if (blockIdx.y >= *n_rows) return;
+    if (k % 4 == 0)
+        f32_linear_1<true>(a);
+    else
+        f32_linear_1<false>(a);
+}
+TD_KERNEL_BLOCKS(TD_CUDA_F32_THREADS, 1)
+td_f32_linear_8(const td_u32 *n_rows, const td_bf16 *x, const float *w, td_u32 n, td_u32 k, float *out) {
+    const f32_args a = {n_rows, x, w, n, k, out};
+    if (blockIdx.y * TD_CUDA_F32_ROWS >= *n_rows) return;
+    if (k % 4 == 0)
+        f32_linear_8<true>(a);
+    else
+        f32_linear_8<false>(a);
 }
 
 /* Of an expert in a slot, rows of bf16 or f32: a warp has a row, a thread two outputs. A word of a tile has a k of two rows,

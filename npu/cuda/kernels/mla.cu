@@ -15,59 +15,74 @@
  */
 #include "npu/cuda/kernels/attention.cuh"
 
-/**
- * latent = norm(kv[:, :kv_lora]) and the rotated rope part, to the cache. grid (rows), block TD_CUDA_NORM_THREADS.
- * @param kv     [rows, kv_lora + rope_dim] f32
- * @param rope   [positions, rope_dim]: cos half | sin half
- * @param latent_cache, rope_cache  [slots, kv_lora], [slots, rope_dim] bf16
- */
-TD_KERNEL(TD_CUDA_NORM_THREADS)
-td_mla_place(const td_u32 *n_rows, const td_u32 *pos, const td_u32 *slot, const float *kv, const float *gamma, float eps,
-             const float *rope, td_u32 kv_lora, td_u32 rope_dim, td_bf16 *latent_cache, td_bf16 *rope_cache) {
-    TD_SHARED(float, part, TD_CUDA_NORM_THREADS / 32);
-    const size_t row = blockIdx.x;
-    if (row >= *n_rows) return;
-    const float *latent = kv + row * (kv_lora + rope_dim), *key = latent + kv_lora;
-    const float *angle = rope + static_cast<size_t>(pos[row]) * rope_dim;
-    const td_u32 half = rope_dim / 2;
-    float        sum = 0;
-    for (td_u32 i = threadIdx.x; i < kv_lora; i += blockDim.x) sum = fmaf(latent[i], latent[i], sum);
-    sum = td_block_sum(sum, part);
-    const float  factor = 1.0f / sqrtf(sum / static_cast<float>(kv_lora) + eps);
-    const size_t to = slot[row];
-    for (td_u32 i = threadIdx.x; i < kv_lora; i += blockDim.x)
-        latent_cache[to * kv_lora + i] = td_to_bf16(latent[i] * factor * gamma[i]);
-    for (td_u32 i = threadIdx.x; i < half; i += blockDim.x) {
-        rope_cache[to * rope_dim + i] = td_to_bf16(key[i] * angle[i] - key[half + i] * angle[half + i]);
-        rope_cache[to * rope_dim + half + i] = td_to_bf16(key[half + i] * angle[i] + key[i] * angle[half + i]);
+/* Four values of x from `at` on in bf16. Behind the first `plain` ones x is rotated by angle: cos half | sin half. */
+TD_FN uint2 rotated_values(const float *x, td_u32 at, td_u32 plain, td_u32 half, const float *angle) {
+    const uint4 own = td_load<uint4>(x + at);
+    float       v[4] = {__uint_as_float(own.x), __uint_as_float(own.y), __uint_as_float(own.z), __uint_as_float(own.w)};
+    if (at >= plain) {
+        const bool   is_low = at - plain < half;
+        const td_u32 place = is_low ? at - plain : at - plain - half;
+        const uint4  other = td_load<uint4>(x + (is_low ? at + half : at - half)), cosine = td_load<uint4>(angle + place),
+                    sine = td_load<uint4>(angle + half + place);
+        const unsigned its[4] = {other.x, other.y, other.z, other.w}, c[4] = {cosine.x, cosine.y, cosine.z, cosine.w},
+                       s[4] = {sine.x, sine.y, sine.z, sine.w};
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            const float mine = v[i] * __uint_as_float(c[i]), more = __uint_as_float(its[i]) * __uint_as_float(s[i]);
+            v[i] = is_low ? mine - more : mine + more;
+        }
     }
+    return {td_bf16_pair(v[0], v[1]), td_bf16_pair(v[2], v[3])};
+}
+
+/* out = norm(x) * gamma in bf16, by a block. */
+TD_FN void place_latent(const float *x, const float *gamma, float eps, td_u32 kv_lora, td_bf16 *out, td_shared<float> part) {
+    const td_u32 at = threadIdx.x * 4;
+    const bool   mine = at < kv_lora;
+    const uint4  zero = {0, 0, 0, 0}, raw = mine ? td_load<uint4>(x + at) : zero,
+                by = mine ? td_load<uint4>(gamma + at) : zero;
+    float v[4] = {__uint_as_float(raw.x), __uint_as_float(raw.y), __uint_as_float(raw.z), __uint_as_float(raw.w)};
+    float sum = 0;
+    for (int i = 0; i < 4; i++) sum = fmaf(v[i], v[i], sum);
+    const float factor = 1.0f / sqrtf(td_block_sum(sum, part) / static_cast<float>(kv_lora) + eps);
+    const uint2 words = {
+        td_bf16_pair(v[0] * factor * __uint_as_float(by.x), v[1] * factor * __uint_as_float(by.y)),
+        td_bf16_pair(v[2] * factor * __uint_as_float(by.z), v[3] * factor * __uint_as_float(by.w)),
+    };
+    if (mine) td_store(out + at, words);
 }
 
 /**
- * Queries in bf16, their rope parts rotated. grid (rows), block TD_CUDA_NORM_THREADS.
- * @param q   [rows, heads, nope + rope_dim] f32
- * @param out the same in bf16
+ * Queries in bf16, their rope parts rotated; latent = norm(kv[:, :kv_lora]) and the rotated rope part, to the cache.
+ * grid (1 + (heads * (nope + rope_dim) + rope_dim) / LATENT_PLACE_VALUES rounded up, rows), block LATENT_PLACE_THREADS: the
+ * first block has the latent, the others what is rotated, value by value.
+ * @param q      [rows, heads, nope + rope_dim] f32; all sizes are multiples of 8, kv_lora up to LATENT_MAX
+ * @param kv     [rows, kv_lora + rope_dim] f32
+ * @param rope   [positions, rope_dim]: cos half | sin half
+ * @param q_out  as q, in bf16
+ * @param latent_cache, rope_cache  [slots, kv_lora], [slots, rope_dim] bf16
  */
-TD_KERNEL(TD_CUDA_NORM_THREADS)
-td_mla_query(const td_u32 *n_rows, const td_u32 *pos, const float *q, const float *rope, td_u32 heads, td_u32 nope,
-             td_u32 rope_dim, td_bf16 *out) {
-    const size_t row = blockIdx.x;
+TD_KERNEL(TD_CUDA_LATENT_PLACE_THREADS)
+td_mla_place(const td_u32 *n_rows, const td_u32 *pos, const td_u32 *slot, const float *q, const float *kv,
+             const float *gamma, float eps, const float *rope, td_u32 heads, td_u32 nope, td_u32 rope_dim, td_u32 kv_lora,
+             td_bf16 *q_out, td_bf16 *latent_cache, td_bf16 *rope_cache) {
+    TD_SHARED(float, part, TD_CUDA_LATENT_PLACE_THREADS / 32);
+    const size_t row = blockIdx.y;
     if (row >= *n_rows) return;
-    const td_u32 dim = nope + rope_dim, half = rope_dim / 2;
-    const float *angle = rope + static_cast<size_t>(pos[row]) * rope_dim;
-    for (td_u32 i = threadIdx.x; i < heads * dim; i += blockDim.x) {
-        const td_u32 head = i / dim, at = i % dim;
-        const float *x = q + (row * heads + head) * dim;
-        if (at < nope) {
-            out[row * heads * dim + i] = td_to_bf16(x[at]);
-            continue;
-        }
-        const td_u32 place = (at - nope) % half;
-        const float  low = x[nope + place], high = x[nope + half + place];
-        const bool   is_low = at - nope < half;
-        const float  cosine = angle[place], sine = angle[half + place];
-        out[row * heads * dim + i] = td_to_bf16(is_low ? low * cosine - high * sine : high * cosine + low * sine);
+    const float *latent = kv + row * (kv_lora + rope_dim);
+    const size_t to = slot[row];
+    if (blockIdx.x == 0) {
+        place_latent(latent, gamma, eps, kv_lora, latent_cache + to * kv_lora, part);
+        return;
     }
+    const float *angle = rope + static_cast<size_t>(pos[row]) * rope_dim;
+    const td_u32 dim = nope + rope_dim, width = heads * dim,
+                 i = ((blockIdx.x - 1) * TD_CUDA_LATENT_PLACE_THREADS + threadIdx.x) * 4, at = i % dim;
+    if (i < width)
+        td_store(q_out + row * width + i, rotated_values(q + row * width + (i - at), at, nope, rope_dim / 2, angle));
+    else if (i - width < rope_dim)
+        td_store(rope_cache + to * rope_dim + (i - width),
+                 rotated_values(latent + kv_lora, i - width, 0, rope_dim / 2, angle));
 }
 
 /**

@@ -1,66 +1,162 @@
 /*
- * RMS norm of rows, with what is added to them before and the int8 codes of the result; and quantisation alone.
+ * RMS norm of rows, with what is added to them before and the int8 codes of the result; quantisation alone; and what becomes
+ * of rows value by value.
  *
- * Why it is shaped so. Decode gives these kernels a few rows of some thousand values. What counts is that a step launches
- * few of them, so residual, norm and codes are one launch, and the row stays in shared memory between its three passes. A
- * block has a row; a thread's values are those at its number plus multiples of the block's size, and sums go over threads in
- * a fixed tree. So a row's bits depend on the row alone.
+ * Why it is shaped so. Decode gives these kernels a few rows of some thousand values, and what counts is how often one waits
+ * for memory. A sum or a largest value needs the whole row, so there a block has a row: residual, norm and codes are one
+ * launch. All loads of a thread, gamma's too, are under way before the first is used, and the row stays in registers between
+ * its passes (rows.cuh). Sums go over threads in a fixed tree, so a row's bits depend on the row alone. What needs no sum
+ * has several blocks a row.
  */
-#include "npu/cuda/kernels/kernel.cuh"
+#include "npu/cuda/kernels/rows.cuh"
 
-/* Codes of a row that f(i) gives, for i < k, and zeros up to the stride. */
-template <class F>
-TD_FN void quantize_row(const F &f, td_u32 k, td_u32 stride, unsigned amax_bits, td_i8 *q, float *scale_out) {
+#define NORM_KEPT (TD_CUDA_NORM_MAX / TD_CUDA_NORM_THREADS / ROW_VECTOR)
+#define QUANT_KEPT 3 /* in registers: rows of up to 24,576 */
+#define GLU_KEPT 1   /* what is longer is computed twice: few rows are */
+
+/* v = v / sqrt(mean(v^2) + eps) * gamma of a row of k, rounded to bf16 where ROUNDED; to out where that is given, and as
+ * codes where q is. */
+template <bool WHOLE, bool ROUNDED>
+TD_FN void norm_values(float (&v)[NORM_KEPT][ROW_VECTOR], const row_f32 (&gamma)[NORM_KEPT], float eps, td_u32 k,
+                       td_bf16 *out, td_i8 *q, td_u32 q_stride, float *scale_out, td_shared<float> part) {
+    const td_u32 begin = threadIdx.x * ROW_VECTOR, step = TD_CUDA_NORM_THREADS * ROW_VECTOR;
+    float        sum = 0;
+#pragma unroll
+    for (int j = 0; j < NORM_KEPT; j++)
+#pragma unroll
+        for (int i = 0; i < ROW_VECTOR; i++) sum = fmaf(v[j][i], v[j][i], sum);
+    const float factor = 1.0f / sqrtf(td_block_sum(sum, part) / static_cast<float>(k) + eps);
+    unsigned    amax = 0;
+#pragma unroll
+    for (int j = 0; j < NORM_KEPT; j++) {
+        float by[ROW_VECTOR];
+        row_values(gamma[j], by);
+#pragma unroll
+        for (int i = 0; i < ROW_VECTOR; i++) {
+            v[j][i] = v[j][i] * factor * by[i];
+            if (ROUNDED) v[j][i] = td_from_bf16(td_to_bf16(v[j][i]));
+        }
+        if (out) row_store<WHOLE>(out, begin + j * step, k, v[j]);
+        amax = max(amax, row_magnitude(v[j]));
+    }
+    if (!q) return;
     float       scale;
-    const float inverse = td_inverse_scale(amax_bits, &scale);
-    for (td_u32 i = threadIdx.x; i < stride; i += blockDim.x) q[i] = i < k ? td_code(f(i), inverse) : static_cast<td_i8>(0);
+    const float inverse = td_inverse_scale(td_block_max(amax, td_shared_as<unsigned>(part)), &scale);
+#pragma unroll
+    for (int j = 0; j < NORM_KEPT; j++) row_store_codes<WHOLE>(q, begin + j * step, q_stride, v[j], inverse);
     if (threadIdx.x == 0) *scale_out = scale;
+}
+
+struct norm_args {
+    td_bf16       *x;
+    const td_bf16 *add;
+    const float   *gamma;
+    float          eps;
+    td_u32         hidden;
+    td_bf16       *out;
+    td_i8         *q;
+    td_u32         q_stride;
+    float         *scale;
+};
+
+template <bool WHOLE>
+TD_FN void norm_row(const norm_args &a, td_shared<float> part) {
+    const td_u32 begin = threadIdx.x * ROW_VECTOR, step = TD_CUDA_NORM_THREADS * ROW_VECTOR;
+    row_bf16     x[NORM_KEPT], add[NORM_KEPT];
+    row_f32      gamma[NORM_KEPT];
+    float        v[NORM_KEPT][ROW_VECTOR];
+#pragma unroll
+    for (int j = 0; j < NORM_KEPT; j++) x[j] = row_load<WHOLE>(a.x, begin + j * step, a.hidden);
+    if (a.add)
+#pragma unroll
+        for (int j = 0; j < NORM_KEPT; j++) add[j] = row_load<WHOLE>(a.add, begin + j * step, a.hidden);
+#pragma unroll
+    for (int j = 0; j < NORM_KEPT; j++) gamma[j] = row_load<WHOLE>(a.gamma, begin + j * step, a.hidden);
+#pragma unroll
+    for (int j = 0; j < NORM_KEPT; j++) {
+        row_values(x[j], v[j]);
+        if (!a.add) continue;
+        float more[ROW_VECTOR];
+        row_values(add[j], more);
+#pragma unroll
+        for (int i = 0; i < ROW_VECTOR; i++) /* the norm is of what others will read */
+            v[j][i] = td_from_bf16(td_to_bf16(v[j][i] + more[i]));
+        row_store<WHOLE>(a.x, begin + j * step, a.hidden, v[j]);
+    }
+    norm_values<WHOLE, true>(v, gamma, a.eps, a.hidden, a.out, a.q, a.q_stride, a.scale, part);
 }
 
 /**
  * x += add, where that is given, rounded to bf16; out = x / sqrt(mean(x^2) + eps) * gamma; and out once more as codes, made
  * from the rounded values.
- * grid (rows), block TD_CUDA_NORM_THREADS, dynamic shared memory hidden floats.
+ * grid (rows), block TD_CUDA_NORM_THREADS.
  * @param row_of [rows] the row of x and add that row i is; NULL: i. Only without add.
- * @param x      [*, hidden] bf16
+ * @param x      [*, hidden] bf16; hidden up to TD_CUDA_NORM_MAX
  * @param add    [*, hidden] bf16 or NULL
  * @param gamma  [hidden]
  * @param out    [rows, out_stride] bf16 or NULL
- * @param q      [rows, q_stride], q_stride a multiple of TD_CUDA_QUANT_STRIDE, or NULL
+ * @param q      [rows, q_stride] or NULL
  * @param scale  [rows] where q is given
  */
 TD_KERNEL(TD_CUDA_NORM_THREADS)
 td_norm(const td_u32 *n_rows, const td_u32 *row_of, td_bf16 *x, const td_bf16 *add, const float *gamma, float eps,
         td_u32 hidden, td_bf16 *out, td_u32 out_stride, td_i8 *q, td_u32 q_stride, float *scale) {
     TD_SHARED(float, part, TD_CUDA_NORM_THREADS / 32);
-    TD_SHARED_DYNAMIC(float, row);
     const size_t i = blockIdx.x;
     if (i >= *n_rows) return;
-    const size_t from = row_of ? row_of[i] : i;
-    td_bf16     *values = x + from * hidden;
-    float        sum = 0;
-    for (td_u32 j = threadIdx.x; j < hidden; j += blockDim.x) {
-        float v = td_from_bf16(values[j]);
-        if (add) {
-            const td_bf16 rounded = td_to_bf16(v + td_from_bf16(add[from * hidden + j]));
-            values[j] = rounded;
-            v = td_from_bf16(rounded); /* the norm is of what others will read */
-        }
-        row[j] = v;
-        sum = fmaf(v, v, sum);
-    }
-    sum = td_block_sum(sum, part);
-    const float factor = 1.0f / sqrtf(sum / static_cast<float>(hidden) + eps);
-    unsigned    amax = 0;
-    for (td_u32 j = threadIdx.x; j < hidden; j += blockDim.x) {
-        const td_bf16 rounded = td_to_bf16(row[j] * factor * gamma[j]);
-        if (out) out[i * out_stride + j] = rounded;
-        row[j] = td_from_bf16(rounded);
-        amax = max(amax, td_magnitude(row[j]));
-    }
-    if (!q) return;
-    amax = td_block_max(amax, td_shared_as<unsigned>(part));
-    quantize_row([&](td_u32 j) { return row[j]; }, hidden, q_stride, amax, q + i * q_stride, scale + i);
+    const size_t    from = row_of ? row_of[i] : i;
+    const norm_args a = {x + from * hidden,
+                         add ? add + from * hidden : nullptr,
+                         gamma,
+                         eps,
+                         hidden,
+                         out ? out + i * out_stride : nullptr,
+                         q ? q + i * q_stride : nullptr,
+                         q_stride,
+                         q ? scale + i : nullptr};
+    if (hidden % ROW_VECTOR == 0 && q_stride % ROW_VECTOR == 0 && is_aligned(a.x, 16) && is_aligned(a.add, 16) &&
+        is_aligned(a.out, 16) && is_aligned(a.q, 8))
+        norm_row<true>(a, part);
+    else
+        norm_row<false>(a, part);
+}
+
+template <bool WHOLE>
+TD_FN void norm_row_f32(const float *x, const float *gamma_at, float eps, td_u32 k, td_bf16 *out, td_i8 *q, td_u32 q_stride,
+                        float *scale, td_shared<float> part) {
+    const td_u32 begin = threadIdx.x * ROW_VECTOR, step = TD_CUDA_NORM_THREADS * ROW_VECTOR;
+    row_f32      raw[NORM_KEPT], gamma[NORM_KEPT];
+    float        v[NORM_KEPT][ROW_VECTOR];
+#pragma unroll
+    for (int j = 0; j < NORM_KEPT; j++) raw[j] = row_load<WHOLE>(x, begin + j * step, k);
+#pragma unroll
+    for (int j = 0; j < NORM_KEPT; j++) gamma[j] = row_load<WHOLE>(gamma_at, begin + j * step, k);
+#pragma unroll
+    for (int j = 0; j < NORM_KEPT; j++) row_values(raw[j], v[j]);
+    norm_values<WHOLE, false>(v, gamma, eps, k, out, q, q_stride, scale, part);
+}
+
+/**
+ * Rows in f32, normed, and their codes, made from values that are not rounded: q's low-rank part. grid (rows), block
+ * TD_CUDA_NORM_THREADS.
+ * @param x [rows, k]; k up to TD_CUDA_NORM_MAX
+ * @param out [rows, k] bf16 or NULL
+ * @param q, scale  td_quantize_f32's, or NULL
+ */
+TD_KERNEL(TD_CUDA_NORM_THREADS)
+td_norm_f32(const td_u32 *n_rows, const float *x, const float *gamma, float eps, td_u32 k, td_bf16 *out, td_i8 *q,
+            td_u32 q_stride, float *scale) {
+    TD_SHARED(float, part, TD_CUDA_NORM_THREADS / 32);
+    const size_t i = blockIdx.x;
+    if (i >= *n_rows) return;
+    const float *row = x + i * k;
+    td_bf16     *out_row = out ? out + i * k : nullptr;
+    td_i8       *codes = q ? q + i * q_stride : nullptr;
+    float       *scale_out = q ? scale + i : nullptr;
+    if (k % ROW_VECTOR == 0)
+        norm_row_f32<true>(row, gamma, eps, k, out_row, codes, q_stride, scale_out, part);
+    else
+        norm_row_f32<false>(row, gamma, eps, k, out_row, codes, q_stride, scale_out, part);
 }
 
 template <class T>
@@ -68,16 +164,20 @@ TD_FN void quantize(const td_u32 *n_rows, const T *x, td_u32 k, size_t x_stride,
     TD_SHARED(unsigned, part, TD_CUDA_QUANT_THREADS / 32);
     const size_t i = blockIdx.x;
     if (i >= *n_rows) return;
-    const T *row = x + i * x_stride;
-    unsigned amax = 0;
-    for (td_u32 j = threadIdx.x; j < k; j += blockDim.x) amax = max(amax, td_magnitude(td_get(row, j)));
-    amax = td_block_max(amax, part);
-    quantize_row([&](td_u32 j) { return td_get(row, j); }, k, q_stride, amax, q + i * q_stride, scale + i);
+    const T   *row = x + i * x_stride;
+    const auto values = [](const auto &raw, float v[ROW_VECTOR]) { row_values(raw, v); };
+    if (k % ROW_VECTOR == 0 && is_aligned(row, 16))
+        row_codes<QUANT_KEPT>([&](td_u32 at) { return row_load<true>(row, at, k); }, values, q_stride, q + i * q_stride,
+                              scale + i, part);
+    else
+        row_codes<QUANT_KEPT>([&](td_u32 at) { return row_load<false>(row, at, k); }, values, q_stride, q + i * q_stride,
+                              scale + i, part);
 }
 
 /**
  * Codes of rows (npu.h, int8 rule). grid (rows), block TD_CUDA_QUANT_THREADS.
- * @param x [rows, x_stride] bf16, or f32; q and scale as td_norm's.
+ * @param x [rows, x_stride] bf16, or f32
+ * @param q [rows, q_stride], q_stride a multiple of TD_CUDA_QUANT_STRIDE; zeros behind k
  */
 TD_KERNEL(TD_CUDA_QUANT_THREADS)
 td_quantize_bf16(const td_u32 *n_rows, const td_bf16 *x, td_u32 k, td_u32 x_stride, td_i8 *q, td_u32 q_stride,
@@ -89,25 +189,41 @@ td_quantize_f32(const td_u32 *n_rows, const float *x, td_u32 k, td_u32 x_stride,
     quantize(n_rows, x, k, x_stride, q, q_stride, scale);
 }
 
+struct gate_and_up {
+    row_f32 gate, up;
+};
+
 /**
- * h = what the gated unit makes of gate and up, and its codes. grid (rows), block TD_CUDA_NORM_THREADS, dynamic shared
- * memory inter floats. @param gate, up [rows, inter]
+ * h = what the gated unit makes of gate and up, and its codes. grid (rows), block TD_CUDA_QUANT_THREADS.
+ * @param gate, up [rows, inter]
  * @param alpha, limit, up_add  td_glu
  */
-TD_KERNEL(TD_CUDA_NORM_THREADS)
+TD_KERNEL(TD_CUDA_QUANT_THREADS)
 td_glu_quantize(const td_u32 *n_rows, const float *gate, const float *up, td_u32 inter, float alpha, float limit,
                 float up_add, td_i8 *q, td_u32 q_stride, float *scale) {
-    TD_SHARED(unsigned, part, TD_CUDA_NORM_THREADS / 32);
-    TD_SHARED_DYNAMIC(float, row);
+    TD_SHARED(unsigned, part, TD_CUDA_QUANT_THREADS / 32);
     const size_t i = blockIdx.x;
     if (i >= *n_rows) return;
-    unsigned amax = 0;
-    for (td_u32 j = threadIdx.x; j < inter; j += blockDim.x) {
-        row[j] = td_gated({alpha, limit, up_add}, gate[i * inter + j], up[i * inter + j]);
-        amax = max(amax, td_magnitude(row[j]));
-    }
-    amax = td_block_max(amax, part);
-    quantize_row([&](td_u32 j) { return row[j]; }, inter, q_stride, amax, q + i * q_stride, scale + i);
+    const float *gate_row = gate + i * inter, *up_row = up + i * inter;
+    const auto   values = [&](const gate_and_up &raw, float v[ROW_VECTOR]) {
+        float more[ROW_VECTOR];
+        row_values(raw.gate, v);
+        row_values(raw.up, more);
+#pragma unroll
+        for (int j = 0; j < ROW_VECTOR; j++) v[j] = td_gated({alpha, limit, up_add}, v[j], more[j]);
+    };
+    if (inter % ROW_VECTOR == 0)
+        row_codes<GLU_KEPT>(
+            [&](td_u32 at) {
+                return gate_and_up{row_load<true>(gate_row, at, inter), row_load<true>(up_row, at, inter)};
+            },
+            values, q_stride, q + i * q_stride, scale + i, part);
+    else
+        row_codes<GLU_KEPT>(
+            [&](td_u32 at) {
+                return gate_and_up{row_load<false>(gate_row, at, inter), row_load<false>(up_row, at, inter)};
+            },
+            values, q_stride, q + i * q_stride, scale + i, part);
 }
 
 /** Codes of rows, placed where rows are longer. grid (rows), block TD_CUDA_QUANT_THREADS. x [rows, k], q [rows, q_stride],
@@ -120,59 +236,51 @@ td_place_codes(const td_u32 *n_rows, const td_i8 *x, td_u32 k, td_i8 *q, td_u32 
         q[i * q_stride + j] = j < k ? x[i * k + j] : static_cast<td_i8>(0);
 }
 
-/** h = silu(gate) * up. grid (rows), block TD_CUDA_NORM_THREADS. gate, up [rows, inter] f32, h [rows, inter] bf16. */
-TD_KERNEL(TD_CUDA_NORM_THREADS)
+/* out = f(i) of k values of a row, eight of a thread. */
+template <class T, class F>
+TD_FN void row_each(const td_u32 *n_rows, td_u32 k, T *out, const F &f) {
+    const size_t row = blockIdx.y;
+    const td_u32 at = (blockIdx.x * blockDim.x + threadIdx.x) * ROW_VECTOR;
+    if (row >= *n_rows || at >= k) return;
+    float v[ROW_VECTOR];
+    f(row * k, at, v);
+    if (k % ROW_VECTOR == 0)
+        row_store<true>(out + row * k, at, k, v);
+    else
+        row_store<false>(out + row * k, at, k, v);
+}
+TD_FN void row_read(const float *row, td_u32 at, td_u32 k, float v[ROW_VECTOR]) {
+    row_values(k % ROW_VECTOR == 0 ? row_load<true>(row, at, k) : row_load<false>(row, at, k), v);
+}
+
+/** h = silu(gate) * up. grid (inter / TD_CUDA_EACH_VALUES rounded up, rows), block TD_CUDA_EACH_THREADS.
+ * @param gate, up [rows, inter] f32
+ * @param h        [rows, inter] bf16 */
+TD_KERNEL(TD_CUDA_EACH_THREADS)
 td_swiglu(const td_u32 *n_rows, const float *gate, const float *up, td_u32 inter, td_bf16 *h) {
-    const size_t i = blockIdx.x;
-    if (i >= *n_rows) return;
-    for (td_u32 j = threadIdx.x; j < inter; j += blockDim.x)
-        h[i * inter + j] = td_to_bf16(td_silu(gate[i * inter + j]) * up[i * inter + j]);
+    row_each(n_rows, inter, h, [&](size_t row, td_u32 at, float v[ROW_VECTOR]) {
+        float more[ROW_VECTOR];
+        row_read(gate + row, at, inter, v);
+        row_read(up + row, at, inter, more);
+#pragma unroll
+        for (int i = 0; i < ROW_VECTOR; i++) v[i] = td_silu(v[i]) * more[i];
+    });
 }
 
-/** gate = what the gated unit makes of gate and up, [rows, inter] f32. grid (rows), block TD_CUDA_NORM_THREADS. */
-TD_KERNEL(TD_CUDA_NORM_THREADS)
+/** gate = what the gated unit makes of gate and up, [rows, inter] f32. Grid and block as td_swiglu. */
+TD_KERNEL(TD_CUDA_EACH_THREADS)
 td_glu_f32(const td_u32 *n_rows, float *gate, const float *up, td_u32 inter, float alpha, float limit, float up_add) {
-    const size_t i = blockIdx.x;
-    if (i >= *n_rows) return;
-    for (td_u32 j = threadIdx.x; j < inter; j += blockDim.x)
-        gate[i * inter + j] = td_gated({alpha, limit, up_add}, gate[i * inter + j], up[i * inter + j]);
+    row_each(n_rows, inter, gate, [&](size_t row, td_u32 at, float v[ROW_VECTOR]) {
+        float more[ROW_VECTOR];
+        row_read(gate + row, at, inter, v);
+        row_read(up + row, at, inter, more);
+#pragma unroll
+        for (int i = 0; i < ROW_VECTOR; i++) v[i] = td_gated({alpha, limit, up_add}, v[i], more[i]);
+    });
 }
 
-/** Rows of f32 as bf16. grid (rows), block TD_CUDA_NORM_THREADS. x, out [rows, k]. */
-TD_KERNEL(TD_CUDA_NORM_THREADS)
+/** Rows of f32 as bf16. Grid and block as td_swiglu, of k. x, out [rows, k]. */
+TD_KERNEL(TD_CUDA_EACH_THREADS)
 td_round(const td_u32 *n_rows, const float *x, td_u32 k, td_bf16 *out) {
-    const size_t i = blockIdx.x;
-    if (i >= *n_rows) return;
-    for (td_u32 j = threadIdx.x; j < k; j += blockDim.x) out[i * k + j] = td_to_bf16(x[i * k + j]);
-}
-
-/**
- * Rows in f32, normed, and their codes, made from values that are not rounded: q's low-rank part. grid (rows), block
- * TD_CUDA_NORM_THREADS, dynamic shared memory k floats.
- * @param x [rows, k]
- * @param out [rows, k] bf16 or NULL; q and scale as td_norm's, q may be NULL
- */
-TD_KERNEL(TD_CUDA_NORM_THREADS)
-td_norm_f32(const td_u32 *n_rows, const float *x, const float *gamma, float eps, td_u32 k, td_bf16 *out, td_i8 *q,
-            td_u32 q_stride, float *scale) {
-    TD_SHARED(float, part, TD_CUDA_NORM_THREADS / 32);
-    TD_SHARED_DYNAMIC(float, row);
-    const size_t i = blockIdx.x;
-    if (i >= *n_rows) return;
-    float sum = 0;
-    for (td_u32 j = threadIdx.x; j < k; j += blockDim.x) {
-        row[j] = x[i * k + j];
-        sum = fmaf(row[j], row[j], sum);
-    }
-    sum = td_block_sum(sum, part);
-    const float factor = 1.0f / sqrtf(sum / static_cast<float>(k) + eps);
-    unsigned    amax = 0;
-    for (td_u32 j = threadIdx.x; j < k; j += blockDim.x) {
-        row[j] = row[j] * factor * gamma[j];
-        if (out) out[i * k + j] = td_to_bf16(row[j]);
-        amax = max(amax, td_magnitude(row[j]));
-    }
-    if (!q) return;
-    amax = td_block_max(amax, td_shared_as<unsigned>(part));
-    quantize_row([&](td_u32 j) { return row[j]; }, k, q_stride, amax, q + i * q_stride, scale + i);
+    row_each(n_rows, k, out, [&](size_t row, td_u32 at, float v[ROW_VECTOR]) { row_read(x + row, at, k, v); });
 }

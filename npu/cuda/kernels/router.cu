@@ -2,39 +2,80 @@
  * The choice of experts from the router's logits, in all the variants of td_router_desc; and the sums that bring experts'
  * outputs back.
  *
- * Why it is shaped so. A row has some hundred experts, so a warp has a row, and all it needs is in its shared memory. The
- * largest are found one after the other, each as the maximum of words that hold value and index. So ties go to the lower
- * index without a branch, and the order of the lanes cannot matter. Some tens of steps of a few shuffles cost less than the
- * launch.
+ * Why it is shaped so. A row has some hundred experts, so a warp has a row, and all it needs is in its shared memory. What
+ * one waits for is the chain of choices, one after the other. So a value becomes a key, a number that is larger where the
+ * value is, and the warp's largest key is two instructions. A lane remembers the best of its own experts, and only the lane
+ * whose expert was chosen looks again. Lanes share a group where there are fewer groups than lanes. Ties go to the lower
+ * index, so the order of the lanes cannot matter. The weights of the chosen are computed by a lane each, but for their sum,
+ * which is in the order of the choices.
  */
 #include "npu/cuda/kernels/kernel.cuh"
 
-/* Larger values have larger words; of equal ones the lower index. NaN comes last; 0 is nobody. */
-TD_FN td_u64 order_word(float v, td_u32 index) {
+/* Larger values have larger keys, equal ones the same. NaN comes last; 0 is no value's. */
+TD_FN td_u32 key_of(float v) {
     const unsigned bits = __float_as_uint(v + 0.0f); /* -0 and 0 are equal */
-    const unsigned order = v != v ? 1u : bits >> 31 ? ~bits : bits | 0x80000000u;
-    return static_cast<td_u64>(order) << 32 | static_cast<unsigned>(~index);
+    return v != v ? 1u : bits >> 31 ? ~bits : bits | 0x80000000u;
 }
-TD_FN td_u32 index_of(td_u64 word) {
-    return ~static_cast<td_u32>(word);
-}
-TD_FN td_u64 warp_largest(td_u64 v) {
-    for (int bits = 16; bits; bits >>= 1) v = max(v, __shfl_xor_sync(TD_ALL_LANES, v, bits));
-    return v;
-}
-TD_FN bool comes_before(float a, float b) {
-    return a > b || (b != b && a == a);
+TD_FN float value_of(td_u32 key) {
+    return __uint_as_float(key >> 31 ? key & 0x7fffffffu : ~key);
 }
 
-/* The logits of the chosen become their softmax. By one thread. */
-TD_FN void softmax_of(td_shared<float> score, td_shared<td_u32> chosen, td_u32 n) {
-    float most = -td_infinity(), sum = 0;
-    for (td_u32 k = 0; k < n; k++) most = score[chosen[k]] > most ? score[chosen[k]] : most;
-    for (td_u32 k = 0; k < n; k++) {
-        score[chosen[k]] = td_exp(score[chosen[k]] - most);
-        sum += score[chosen[k]];
+/* Of some indices, the one with the largest key; of equal ones the lowest. */
+struct best_key {
+    td_u32 key, index;
+};
+/* Of first, first + 32, … below n. */
+TD_FN best_key best_of(td_shared<td_u32> keys, td_u32 first, td_u32 n) {
+    best_key best = {0, ~0u};
+#pragma unroll 4
+    for (td_u32 i = first; i < n; i += 32)
+        if (keys[i] > best.key) best = {keys[i], i};
+    return best;
+}
+TD_FN td_u32 warp_best(const best_key &mine) {
+    const td_u32 most = __reduce_max_sync(TD_ALL_LANES, mine.key);
+    return ~__reduce_max_sync(TD_ALL_LANES, mine.key == most ? ~mine.index : 0u);
+}
+
+/* sum of v of the lanes below n, in their order */
+TD_FN float sum_in_order(float v, td_u32 n) {
+    float sum = 0;
+    for (td_u32 i = 0; i < n; i++) sum += __shfl_sync(TD_ALL_LANES, v, i);
+    return sum;
+}
+
+/* The keys of experts outside of the best `wanted` groups become 0. @param of_group [n_group] shared */
+TD_FN void close_groups(td_shared<td_u32> key, td_u32 n_experts, td_u32 n_group, td_u32 wanted, bool of_two,
+                        td_shared<td_u32> of_group) {
+    const td_u32 lane = threadIdx.x, size = n_experts / n_group;
+    td_u32       lanes = 32; /* that share a group */
+    while (lanes > 1 && lanes * n_group > 32) lanes /= 2;
+    for (td_u32 first = 0; first < n_group; first += 32 / lanes) {
+        const td_u32 group = first + lane / lanes;
+        td_u32       best = 0, second = 0;
+        for (td_u32 e = lane % lanes; group < n_group && e < size; e += lanes) {
+            const td_u32 other = key[group * size + e];
+            second = max(second, min(best, other));
+            best = max(best, other);
+        }
+        for (td_u32 bits = 1; bits < lanes; bits *= 2) {
+            const td_u32 its_best = __shfl_xor_sync(TD_ALL_LANES, best, bits),
+                         its_second = __shfl_xor_sync(TD_ALL_LANES, second, bits);
+            second = max(max(second, its_second), min(best, its_best));
+            best = max(best, its_best);
+        }
+        if (group < n_group && lane % lanes == 0)
+            of_group[group] = of_two && size > 1 ? key_of(value_of(best) + value_of(second)) : best;
     }
-    for (td_u32 k = 0; k < n; k++) score[chosen[k]] = score[chosen[k]] / sum;
+    __syncwarp();
+    for (td_u32 i = 0; i < wanted; i++) {
+        const td_u32 taken = warp_best(best_of(of_group, lane, n_group));
+        __syncwarp();
+        if (lane == 0) of_group[taken] = 0;
+        __syncwarp();
+    }
+    for (td_u32 e = lane; e < n_experts; e += 32)
+        if (e / size >= n_group || of_group[e / size]) key[e] = 0;
 }
 
 /**
@@ -50,16 +91,12 @@ td_route(const td_u32 *n_rows, const float *logits, const float *logit_bias, con
          td_u32 top_k, td_u32 kind, td_u32 group, td_u32 n_group, td_u32 topk_group, td_u32 normalise, float scale,
          const unsigned short *slot_of, unsigned short *ids, float *weights) {
     TD_SHARED_DYNAMIC(float, score);
-    TD_SHARED(td_u32, chosen, 32);
-    TD_SHARED(td_u32, sorted, 32);
-    TD_SHARED(float, weight, 32);
     const size_t row = blockIdx.x;
     const td_u32 lane = threadIdx.x;
     if (row >= *n_rows) return;
-    td_shared<float>  choice = score + n_experts;
-    td_shared<td_u32> closed =
-        td_shared_as<td_u32>(choice + n_experts); /* of an expert: its group was not taken, or it was chosen */
-    const float *x = logits + row * n_experts;
+    td_shared<td_u32> key = td_shared_as<td_u32>(score + n_experts); /* 0: not to be chosen any more */
+    const float      *x = logits + row * n_experts;
+#pragma unroll 8
     for (td_u32 e = lane; e < n_experts; e += 32) score[e] = logit_bias ? x[e] + logit_bias[e] : x[e];
     if (kind == TD_CUDA_SCORE_SIGMOID) {
         for (td_u32 e = lane; e < n_experts; e += 32) score[e] = 1.0f / (1.0f + td_exp(-score[e]));
@@ -74,67 +111,36 @@ td_route(const td_u32 *n_rows, const float *logits, const float *logit_bias, con
         sum = td_warp_sum(sum);
         for (td_u32 e = lane; e < n_experts; e += 32) score[e] = score[e] / sum;
     }
-    for (td_u32 e = lane; e < n_experts; e += 32) {
-        choice[e] = bias ? score[e] + bias[e] : score[e];
-        closed[e] = group != 0;
-    }
+#pragma unroll 8
+    for (td_u32 e = lane; e < n_experts; e += 32) key[e] = key_of(bias ? score[e] + bias[e] : score[e]);
     __syncwarp();
-    if (group) {
-        const td_u32 size = n_experts / n_group;
-        td_u64       mine = 0; /* of the groups that are this lane's, the best that is not taken */
-        td_u64       taken = ~0ull;
-        for (td_u32 i = 0; i < topk_group; i++) {
-            mine = 0;
-            for (td_u32 g = lane; g < n_group; g += 32) {
-                float best = choice[g * size], second = -td_infinity();
-                for (td_u32 e = g * size + 1; e < (g + 1) * size; e++) {
-                    const float c = choice[e];
-                    if (comes_before(c, best)) {
-                        second = best;
-                        best = c;
-                    } else if (e == g * size + 1 || comes_before(c, second)) {
-                        second = c;
-                    }
-                }
-                const td_u64 word = order_word(group == 2 && size > 1 ? best + second : best, g);
-                if (word < taken) mine = max(mine, word);
-            }
-            taken = warp_largest(mine);
-            for (td_u32 e = lane; e < size; e += 32) closed[index_of(taken) * size + e] = 0;
-        }
-        __syncwarp();
-    }
+    if (group) close_groups(key, n_experts, n_group, topk_group, group == 2, key + n_experts);
+    best_key mine = best_of(key, lane, n_experts);
+    td_u32   id = 0; /* of lane k: what was chosen as the k-th */
     for (td_u32 k = 0; k < top_k; k++) {
-        td_u64 best = 0;
-        for (td_u32 e = lane; e < n_experts; e += 32)
-            if (!closed[e]) best = max(best, order_word(choice[e], e));
-        best = warp_largest(best);
-        if (lane == 0) {
-            chosen[k] = index_of(best);
-            closed[index_of(best)] = 1;
-        }
-        __syncwarp();
+        const td_u32 best = warp_best(mine);
+        if (lane == k) id = best;
+        if (mine.index != best) continue;
+        key[best] = 0;
+        mine = best_of(key, lane, n_experts);
     }
-    if (lane != 0) return;
-    if (kind == TD_CUDA_SCORE_SOFTMAX_CHOSEN) softmax_of(score, chosen, top_k);
-    float sum = 0;
-    for (td_u32 k = 0; k < top_k; k++) sum += score[chosen[k]];
-    for (td_u32 k = 0; k < top_k; k++) { /* by descending weight, ties to the lower index */
-        const td_u32 id = chosen[k];
-        const float  w = (normalise ? score[id] / (sum + 1e-20f) : score[id]) * scale;
-        td_u32       at = k;
-        for (; at > 0 && (w > weight[at - 1] || (w == weight[at - 1] && id < sorted[at - 1])); at--) {
-            weight[at] = weight[at - 1];
-            sorted[at] = sorted[at - 1];
-        }
-        weight[at] = w;
-        sorted[at] = id;
+    float of_chosen = lane < top_k ? score[id] : -td_infinity();
+    if (kind == TD_CUDA_SCORE_SOFTMAX_CHOSEN) {
+        of_chosen = td_exp(of_chosen - td_warp_max(of_chosen));
+        of_chosen = of_chosen / sum_in_order(of_chosen, top_k);
     }
+    const float  sum = sum_in_order(of_chosen, top_k);
+    const float  w = (normalise ? of_chosen / (sum + 1e-20f) : of_chosen) * scale;
+    const td_u32 rank = key_of(w);
+    td_u32       at = 0; /* by descending weight, ties to the lower index */
     for (td_u32 k = 0; k < top_k; k++) {
-        const td_u32 mark = slot_of && slot_of[sorted[k]] != TD_CUDA_NO_SLOT ? TD_CUDA_ID_RESIDENT : 0;
-        ids[row * top_k + k] = static_cast<unsigned short>(sorted[k] | mark);
-        weights[row * top_k + k] = weight[k];
+        const td_u32 other = __shfl_sync(TD_ALL_LANES, rank, k), its_id = __shfl_sync(TD_ALL_LANES, id, k);
+        at += other > rank || (other == rank && its_id < id);
     }
+    if (lane >= top_k) return;
+    const td_u32 mark = slot_of && slot_of[id] != TD_CUDA_NO_SLOT ? TD_CUDA_ID_RESIDENT : 0;
+    ids[row * top_k + at] = static_cast<unsigned short>(id | mark);
+    weights[row * top_k + at] = w;
 }
 
 /** x += (a + b + c), summed in that order in f32, NULL left out; rounded to bf16. grid (hidden / 256 rounded up, rows),

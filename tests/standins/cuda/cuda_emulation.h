@@ -123,6 +123,25 @@ inline unsigned __ballot_sync(unsigned mask, int yes) {
     }
     return out;
 }
+/* Of all lanes' words: the largest, and the sum. */
+template <class F>
+unsigned td_emulated_reduce(const char *what, unsigned mask, unsigned v, const F &with) {
+    td_emulated_full(mask);
+    const unsigned char *all = td_emulated_meet(what, &v, sizeof v);
+    unsigned             out = 0;
+    for (unsigned i = 0; i < 32; i++) {
+        unsigned other;
+        memcpy(&other, all + (size_t)i * TD_EMULATED_LANE_BYTES, sizeof other);
+        out = with(out, other);
+    }
+    return out;
+}
+inline unsigned __reduce_max_sync(unsigned mask, unsigned v) {
+    return td_emulated_reduce("__reduce_max_sync", mask, v, [](unsigned a, unsigned b) { return a < b ? b : a; });
+}
+inline unsigned __reduce_add_sync(unsigned mask, unsigned v) {
+    return td_emulated_reduce("__reduce_add_sync", mask, v, [](unsigned a, unsigned b) { return a + b; });
+}
 
 /* ---- memory ---------------------------------------------------------------------------------- */
 

@@ -11,6 +11,7 @@
 #define EXPANDED_SLOT_BYTES 4096 /* of keys and values of a slot, or one head's */
 #define EXPAND_BLOCKS 32         /* of keys, of a head: more keys take several rounds */
 #define NARROW_ROWS 2            /* of a launch at most: with blocks of 16 heads they fill a card */
+#define NARROW_HEADS 32          /* at most: blocks of 64 heads would be half empty */
 #define COPY_BLOCKS 8            /* of a row */
 
 static size_t q_width(const td_mla_desc *m) {
@@ -126,25 +127,25 @@ static void attend_piece(td_cuda_run *r, const td_npu_block *b, const td_cuda_pi
     size_t                dim = m->nope_dim + m->rope_dim, per_head = (size_t)(m->nope_dim + m->v_dim) * m->kv_lora;
     void                 *q_latent = r->scratch + b->at.q_latent, *ctx_latent = r->scratch + b->at.ctx_latent,
          *partial = r->scratch + b->at.partial;
-    bool        wide = m->heads > 16 && piece->n.most > NARROW_ROWS && TD_CUDA_LATENT_SHARED(64) <= r->d->shared_most;
-    void *const args[] = {TD_P(piece->n.count),
-                          TD_P(piece->list),
-                          TD_P(td_cuda_n_seq(r)),
-                          TD_P(a->seq_start),
-                          TD_P(a->pos),
-                          TD_P(a->block_table),
-                          TD_U(r->step->block_stride),
-                          TD_P(q_latent),
-                          TD_P(q),
-                          TD_P(m->kv_latent),
-                          TD_P(m->kv_rope),
-                          TD_U(m->heads),
-                          TD_U(m->kv_lora),
-                          TD_U(m->nope_dim),
-                          TD_U(m->rope_dim),
-                          TD_F(m->softmax_scale),
-                          TD_U(TD_CUDA_LATENT_SPANS),
-                          TD_P(partial)};
+    bool wide = m->heads > NARROW_HEADS && piece->n.most > NARROW_ROWS && TD_CUDA_LATENT_SHARED(64) <= r->d->shared_most;
+    void *const                 args[] = {TD_P(piece->n.count),
+                                          TD_P(piece->list),
+                                          TD_P(td_cuda_n_seq(r)),
+                                          TD_P(a->seq_start),
+                                          TD_P(a->pos),
+                                          TD_P(a->block_table),
+                                          TD_U(r->step->block_stride),
+                                          TD_P(q_latent),
+                                          TD_P(q),
+                                          TD_P(m->kv_latent),
+                                          TD_P(m->kv_rope),
+                                          TD_U(m->heads),
+                                          TD_U(m->kv_lora),
+                                          TD_U(m->nope_dim),
+                                          TD_U(m->rope_dim),
+                                          TD_F(m->softmax_scale),
+                                          TD_U(TD_CUDA_LATENT_SPANS),
+                                          TD_P(partial)};
     const td_cuda_heads_product to_latent = {.n_rows = piece->n,
                                              .x = q,
                                              .w = m->kv_b->data,
@@ -212,12 +213,12 @@ static void attend_expanded(td_cuda_run *r, const td_npu_block *b) {
     for (uint32_t head = 0; head < m->heads; head += at_once) {
         uint32_t    n = m->heads - head < at_once ? m->heads - head : at_once;
         const char *kv_b = m->kv_b->data + (size_t)head * per_head * m->kv_lora * sizeof(td_bf16);
-        TD_CUDA_LAUNCH(r, MLA_EXPAND,
-                       TD_GRID(key_blocks < EXPAND_BLOCKS ? key_blocks : EXPAND_BLOCKS,
-                               n * td_div_up(per_head, TD_CUDA_EXPAND_KEYS), 1),
-                       0, TD_P(td_cuda_n_seq(r)), TD_P(a->kv_len), TD_P(a->block_table), TD_U(r->step->block_stride),
-                       TD_P(a->absorbed), TD_P(m->kv_latent), TD_U(m->kv_lora), TD_P(kv_b), TD_U(n), TD_U(per_head),
-                       TD_P(expanded));
+        TD_CUDA_LAUNCH(
+            r, MLA_EXPAND,
+            TD_GRID(key_blocks < EXPAND_BLOCKS ? key_blocks : EXPAND_BLOCKS, n * td_div_up(per_head, TD_CUDA_EXPAND_OUT), 1),
+            TD_CUDA_EXPAND_SHARED, TD_P(td_cuda_n_seq(r)), TD_P(a->kv_len), TD_P(a->block_table),
+            TD_U(r->step->block_stride), TD_P(a->absorbed), TD_P(m->kv_latent), TD_U(m->kv_lora), TD_P(kv_b), TD_U(n),
+            TD_U(per_head), TD_P(expanded));
         TD_CUDA_LAUNCH(r, MLA_PREFILL, TD_GRID(td_cuda_prefill_blocks(r->step), n, 1),
                        TD_CUDA_PREFILL_SHARED(TD_CUDA_EXPANDED_NOPE_MAX + TD_CUDA_LATENT_ROPE_MAX, TD_CUDA_EXPANDED_DV_MAX),
                        TD_P(td_cuda_n_seq(r)), TD_P(a->seq_start), TD_P(a->pos), TD_P(a->block_table),

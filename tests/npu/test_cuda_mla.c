@@ -132,7 +132,8 @@ static void attend_expanded(model *m, const cuda_step *s, const cuda_buf *q, uin
         uint32_t n = m->heads - head < at_once ? m->heads - head : at_once;
         void    *w = (td_bf16 *)m->kv_b.p + (size_t)head * m->per_head * m->kv_lora;
         cuda_run(&td_cuda_kernel_td_mla_expand,
-                 cuda_grid(2, n * cuda_up(m->per_head, TD_CUDA_EXPAND_KEYS), 1, TD_CUDA_ATTN_THREADS, 0), CUDA_OUT(expanded),
+                 cuda_grid(2, n * cuda_up(m->per_head, TD_CUDA_EXPAND_OUT), 1, TD_CUDA_ATTN_THREADS, TD_CUDA_EXPAND_SHARED),
+                 CUDA_OUT(expanded),
                  CUDA_ARGS(&s->n_seq.p, &s->lens.p, &s->pages.p, &s->stride, &s->forms.p, &m->latent.p, &m->kv_lora, &w, &n,
                            &m->per_head, &expanded.p));
         cuda_run(

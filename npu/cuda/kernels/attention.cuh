@@ -202,6 +202,7 @@ TD_FN size_t td_slot_of(const td_u32 *pages, td_u32 key) {
 
 /** The sequence that a row of the step is of: seq_start[s] <= row < seq_start[s + 1]. */
 TD_FN td_u32 td_sequence_of(const td_u32 *seq_start, td_u32 n_seq, td_u32 row) {
+    if (row < n_seq && seq_start[row] == row && seq_start[row + 1] > row) return row; /* all before it have one row */
     td_u32 low = 0, high = n_seq - 1;
     while (low < high) {
         const td_u32 middle = (low + high + 1) / 2;

@@ -59,7 +59,10 @@
     (((heads) + 2 * TD_CUDA_LATENT_KEYS) * TD_CUDA_LATENT_STRIDE * 2 + (2 * TD_CUDA_LATENT_KEYS + 1) * (heads)*4)
 #define TD_CUDA_EXPANDED_NOPE_MAX 128
 #define TD_CUDA_EXPANDED_DV_MAX 128
-#define TD_CUDA_EXPAND_KEYS 64 /* of a block, and as many outputs of a head */
+#define TD_CUDA_EXPAND_KEYS 64  /* of a block */
+#define TD_CUDA_EXPAND_OUT 128  /* outputs of a head, of a block */
+#define TD_CUDA_EXPAND_DEPTH 64 /* columns that are fetched at a time */
+#define TD_CUDA_EXPAND_SHARED (2 * (TD_CUDA_EXPAND_KEYS + TD_CUDA_EXPAND_OUT) * (TD_CUDA_EXPAND_DEPTH + 8) * 2)
 
 /* A router's scores, in the order of td_router_score: softmax over all experts, sigmoid, softmax over the chosen. */
 #define TD_CUDA_SCORE_SOFTMAX 0

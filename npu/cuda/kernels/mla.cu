@@ -121,45 +121,71 @@ TD_FN td_u32 weight_at(td_u32 row, td_u32 key) {
     return row * 2 * TD_CUDA_LATENT_KEYS + (key / 8 ^ row % 8) * 8 + key % 8;
 }
 
-/* Scores of all heads with a tile of keys. Four warps take a half of the columns each: of 64 heads a warp takes 32 and 16 keys,
- * of 16 heads 16 and 8 keys. */
+/* What warps take of a tile's scores: a half of the columns each, of 64 heads 32 heads and 16 keys, of 16 heads all of them and
+ * 8 keys. Of 16 heads the rows stay in registers. */
 template <int HEADS>
-TD_FN void latent_scores(td_shared<td_bf16> q, td_shared<td_bf16> k, td_u32 kv_lora, td_shared<float> scores) {
-    constexpr int WIDTH = TD_CUDA_LATENT_MAX + TD_CUDA_LATENT_ROPE_MAX, STRIDE = TD_CUDA_LATENT_STRIDE,
-                  BANDS = HEADS == 64 ? 2 : 1, FRAGMENTS = BANDS; /* of eight keys */
+struct latent_rows {
+    static constexpr int WIDTH = TD_CUDA_LATENT_MAX + TD_CUDA_LATENT_ROPE_MAX, STRIDE = TD_CUDA_LATENT_STRIDE,
+                         BANDS = HEADS == 64 ? 2 : 1, FRAGMENTS = BANDS, /* of eight keys */
+        KEPT = HEADS == 64 ? 1 : WIDTH / 32;
     static_assert(HEADS == 64 || HEADS == 16, "how warps share a tile");
-    const td_u32 warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4, half = warp / 4;
-    const td_u32 row = HEADS == 64 ? warp % 4 / 2 * 32 : 0, key = HEADS == 64 ? warp % 2 * 16 : warp % 4 * 8;
-    float        s[BANDS][FRAGMENTS][4];
-    for (int m = 0; m < BANDS; m++)
-        for (int j = 0; j < FRAGMENTS; j++)
+    td_u32             half, row, key; /* of this warp */
+    td_shared<td_bf16> q;
+    unsigned           kept[KEPT][4];
+};
+template <int HEADS>
+TD_FN latent_rows<HEADS> latent_rows_of(td_shared<td_bf16> q) {
+    const td_u32 warp = threadIdx.x / 32;
+    return {warp / 4, HEADS == 64 ? warp % 4 / 2 * 32 : 0, HEADS == 64 ? warp % 2 * 16 : warp % 4 * 8, q, {}};
+}
+/* When the rows are in shared memory. */
+template <int HEADS>
+TD_FN void latent_rows_keep(latent_rows<HEADS> &r) {
+    if constexpr (HEADS == 16) {
+#pragma unroll
+        for (int i = 0; i < r.KEPT; i++) td_load_rows(r.kept[i], r.q + (r.half * (r.WIDTH / 2) + i * 16), r.STRIDE);
+    }
+}
+
+/* Scores of all heads with a tile of keys. */
+template <int HEADS>
+TD_FN void latent_scores(const latent_rows<HEADS> &r, td_shared<td_bf16> k, td_u32 kv_lora, td_shared<float> scores) {
+    using rows = latent_rows<HEADS>;
+    const td_u32 lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
+    float        s[rows::BANDS][rows::FRAGMENTS][4];
+    for (int m = 0; m < rows::BANDS; m++)
+        for (int j = 0; j < rows::FRAGMENTS; j++)
             for (int e = 0; e < 4; e++) s[m][j][e] = 0;
-#pragma unroll 3
-    for (td_u32 d = half * (WIDTH / 2); d < (half + 1) * (WIDTH / 2); d += 32) {
+#pragma unroll(HEADS == 64 ? 3 : 9)
+    for (int i = 0; i < rows::WIDTH / 2 / 32; i++) {
+        const td_u32 d = r.half * (rows::WIDTH / 2) + i * 32;
         if (d >= kv_lora && d + 32 <= TD_CUDA_LATENT_MAX) continue; /* zeros */
         unsigned b[2][4];
         if (HEADS == 64) {
-            td_load_columns(b[0], k + (key * STRIDE + d), STRIDE);
-            td_load_columns(b[1], k + (key * STRIDE + d + 16), STRIDE);
+            td_load_columns(b[0], k + (r.key * rows::STRIDE + d), rows::STRIDE);
+            td_load_columns(b[1], k + (r.key * rows::STRIDE + d + 16), rows::STRIDE);
         } else {
             unsigned both[4]; /* of eight keys, the words of two steps */
-            td_load_matrices(both, k + ((key + lane % 8) * STRIDE + d + lane / 8 * 8));
+            td_load_matrices(both, k + ((r.key + lane % 8) * rows::STRIDE + d + lane / 8 * 8));
             for (int e = 0; e < 2; e++) b[0][e] = both[e], b[1][e] = both[2 + e];
         }
 #pragma unroll
         for (int step = 0; step < 2; step++)
 #pragma unroll
-            for (int m = 0; m < BANDS; m++) {
+            for (int m = 0; m < rows::BANDS; m++) {
                 unsigned x[4];
-                td_load_rows(x, q + ((row + m * 16) * STRIDE + d + step * 16), STRIDE);
-                for (int j = 0; j < FRAGMENTS; j++) td_mma_bf16(s[m][j], x, b[step] + j * 2);
+                if constexpr (HEADS == 64)
+                    td_load_rows(x, r.q + ((r.row + m * 16) * rows::STRIDE + d + step * 16), rows::STRIDE);
+                else
+                    for (int e = 0; e < 4; e++) x[e] = r.kept[i * 2 + step][e];
+                for (int j = 0; j < rows::FRAGMENTS; j++) td_mma_bf16(s[m][j], x, b[step] + j * 2);
             }
     }
 #pragma unroll
-    for (int m = 0; m < BANDS; m++)
-        for (int j = 0; j < FRAGMENTS; j++)
+    for (int m = 0; m < rows::BANDS; m++)
+        for (int j = 0; j < rows::FRAGMENTS; j++)
             for (td_u32 e = 0; e < 4; e += 2)
-                td_store<uint2>(scores + score_at<HEADS>(half, row + m * 16 + g + e / 2 * 8, key + j * 8 + t * 2),
+                td_store<uint2>(scores + score_at<HEADS>(r.half, r.row + m * 16 + g + e / 2 * 8, r.key + j * 8 + t * 2),
                                 {__float_as_uint(s[m][j][e]), __float_as_uint(s[m][j][e + 1])});
 }
 
@@ -201,8 +227,9 @@ TD_FN void latent_span(const latent_args &a) {
     if (begin + KEYS < end) fetch(begin + KEYS);
 
     /* Four lanes keep a row's maximum and sum, and weigh eight keys each. */
-    const td_u32 mine = threadIdx.x / 4, first_key = threadIdx.x % 4 * 8;
-    float        max = -td_infinity(), sum = 0, acc[BANDS][COLUMNS][4];
+    const td_u32       mine = threadIdx.x / 4, first_key = threadIdx.x % 4 * 8;
+    latent_rows<HEADS> rows = latent_rows_of<HEADS>(q);
+    float              max = -td_infinity(), sum = 0, acc[BANDS][COLUMNS][4];
     for (int m = 0; m < BANDS; m++)
         for (int j = 0; j < COLUMNS; j++)
             for (int e = 0; e < 4; e++) acc[m][j][e] = 0;
@@ -215,7 +242,8 @@ TD_FN void latent_span(const latent_args &a) {
             td_async_wait<0>();
         __syncthreads(); /* the tile is there, and nobody reads the one before it any more */
         if (first != begin && first + KEYS < end) fetch(first + KEYS);
-        latent_scores<HEADS>(q, k, a.kv_lora, scores);
+        if (first == begin) latent_rows_keep(rows);
+        latent_scores<HEADS>(rows, k, a.kv_lora, scores);
         __syncthreads();
         if (mine < HEADS) {
             float x[8], most = max, part = 0;
@@ -320,8 +348,10 @@ LATENT(16)
 LATENT(64)
 
 /**
- * Keys and values of some heads, from the latents of sequences that are not absorbed. grid (any number of blocks, which take
- * EXPAND_KEYS keys of a sequence each in turn; heads * ((nope + v_dim) / EXPAND_KEYS rounded up)), block ATTN_THREADS.
+ * Keys and values of some heads, from the latents of sequences that are not absorbed. Two stages of 64 columns of keys and
+ * weights are in shared memory: one is fetched while four warps multiply the other. A warp has 32 keys and 64 outputs, so that
+ * a fragment serves two to four products. grid (any number of blocks, which take EXPAND_KEYS keys of a sequence each in turn;
+ * heads * ((nope + v_dim) / EXPAND_OUT rounded up)), block ATTN_THREADS, dynamic shared memory EXPAND_SHARED.
  * @param kv_b      [heads, nope + v_dim, kv_lora] bf16: those heads' rows
  * @param expanded  [slots, heads, nope + v_dim] bf16: as the cache has them; of a page that sequences share, each writes the
  *                  same
@@ -330,52 +360,69 @@ TD_KERNEL(TD_CUDA_ATTN_THREADS)
 td_mla_expand(const td_u32 *n_seq, const td_u32 *kv_len, const td_u32 *block_table, td_u32 block_stride,
               const td_u8 *absorbed, const td_bf16 *latent_cache, td_u32 kv_lora, const td_bf16 *kv_b, td_u32 heads,
               td_u32 per_head, td_bf16 *expanded) {
-    constexpr int FRAGMENTS = TD_CUDA_EXPAND_KEYS / 8;
-    const td_u32  blocks = (per_head + TD_CUDA_EXPAND_KEYS - 1) / TD_CUDA_EXPAND_KEYS, head = blockIdx.y / blocks,
-                 first_out = blockIdx.y % blocks * TD_CUDA_EXPAND_KEYS, g = threadIdx.x % 32 / 4, t = threadIdx.x % 4,
-                 n = *n_seq;
-    td_u32 at = blockIdx.x; /* of the blocks of keys that are left */
+    constexpr int KEYS = TD_CUDA_EXPAND_KEYS, OUT = TD_CUDA_EXPAND_OUT, DEPTH = TD_CUDA_EXPAND_DEPTH, STRIDE = DEPTH + 8,
+                  STAGE = (KEYS + OUT) * STRIDE, FRAGMENTS = OUT / 2 / 8;
+    TD_SHARED_DYNAMIC(td_bf16, shared);
+    const td_u32 blocks = (per_head + OUT - 1) / OUT, head = blockIdx.y / blocks, first_out = blockIdx.y % blocks * OUT,
+                 warp = threadIdx.x / 32, g = threadIdx.x % 32 / 4, t = threadIdx.x % 4, key = warp / 2 * 32,
+                 out = warp % 2 * (OUT / 2), n = *n_seq;
+    const td_bf16 *w = kv_b + (static_cast<size_t>(head) * per_head + first_out) * kv_lora;
+    td_u32         at = blockIdx.x; /* of the blocks of keys that are left */
     for (td_u32 seq = 0; seq < n; seq++) {
         if (absorbed[seq]) continue;
-        const td_u32  keys = kv_len[seq], key_blocks = (keys + TD_CUDA_EXPAND_KEYS - 1) / TD_CUDA_EXPAND_KEYS;
+        const td_u32  keys = kv_len[seq], key_blocks = (keys + KEYS - 1) / KEYS;
         const td_u32 *pages = block_table + static_cast<size_t>(seq) * block_stride;
         for (; at < key_blocks; at += gridDim.x) {
-            const td_u32   begin = at * TD_CUDA_EXPAND_KEYS, first = begin + threadIdx.x / 32 * 16 + g;
-            const size_t   slot = td_slot_of(pages, begin) + (first - begin);
-            const td_bf16 *latent[2], *w[FRAGMENTS];
-            float          acc[FRAGMENTS][4];
-            for (td_u32 half = 0; half < 2; half++)
-                latent[half] = first + half * 8 < keys ? latent_cache + (slot + half * 8) * kv_lora : nullptr;
-            for (int j = 0; j < FRAGMENTS; j++) {
-                const td_u32 out = first_out + j * 8 + g;
-                w[j] = out < per_head ? kv_b + (static_cast<size_t>(head) * per_head + out) * kv_lora : nullptr;
-                for (int e = 0; e < 4; e++) acc[j][e] = 0;
-            }
-            const uint4 zero = {0, 0, 0, 0};
+            const td_u32   begin = at * KEYS, there = keys - begin;
+            const size_t   slot = td_slot_of(pages, begin);
+            const td_bf16 *latent = latent_cache + slot * kv_lora;
+            const auto     fetch = [&](td_u32 k) {
+                const td_shared<td_bf16> to = shared + k / DEPTH % 2 * STAGE;
+                td_fetch_rows<DEPTH>(to, KEYS, there, kv_lora - k, latent + k, kv_lora, threadIdx.x, blockDim.x);
+                td_fetch_rows<DEPTH>(to + KEYS * STRIDE, OUT, per_head - first_out, kv_lora - k, w + k, kv_lora, threadIdx.x,
+                                     blockDim.x);
+                td_async_commit();
+            };
+            float acc[2][FRAGMENTS][4];
+            for (int m = 0; m < 2; m++)
+                for (int j = 0; j < FRAGMENTS; j++)
+                    for (int e = 0; e < 4; e++) acc[m][j][e] = 0;
+            __syncthreads(); /* nobody reads the last keys any more */
+            fetch(0);
 #pragma unroll 1
-            for (td_u32 k0 = 0; k0 < kv_lora; k0 += 32) {
-                const td_u32 k = k0 + t * 8;
-                const uint4  low = latent[0] && k < kv_lora ? td_load<uint4>(latent[0] + k) : zero,
-                            high = latent[1] && k < kv_lora ? td_load<uint4>(latent[1] + k) : zero;
-                const unsigned x[2][4] = {{low.x, high.x, low.y, high.y}, {low.z, high.z, low.w, high.w}};
+            for (td_u32 k = 0; k < kv_lora; k += DEPTH) {
+                const td_shared<td_bf16> rows = shared + k / DEPTH % 2 * STAGE;
+                td_async_wait<0>();
+                __syncthreads();
+                if (k + DEPTH < kv_lora) fetch(k + DEPTH);
 #pragma unroll
-                for (int j = 0; j < FRAGMENTS; j++) {
-                    const uint4    in = w[j] && k < kv_lora ? td_load<uint4>(w[j] + k) : zero;
-                    const unsigned b[2][2] = {{in.x, in.y}, {in.z, in.w}};
-                    td_mma_bf16(acc[j], x[0], b[0]);
-                    td_mma_bf16(acc[j], x[1], b[1]);
+                for (int d = 0; d < DEPTH; d += 16) {
+                    unsigned x[2][4];
+                    for (int m = 0; m < 2; m++) td_load_rows(x[m], rows + ((key + m * 16) * STRIDE + d), STRIDE);
+#pragma unroll
+                    for (int j = 0; j < FRAGMENTS; j += 2) {
+                        unsigned b[4];
+                        td_load_columns(b, rows + ((KEYS + out + j * 8) * STRIDE + d), STRIDE);
+                        for (int m = 0; m < 2; m++) {
+                            td_mma_bf16(acc[m][j], x[m], b);
+                            td_mma_bf16(acc[m][j + 1], x[m], b + 2);
+                        }
+                    }
                 }
             }
 #pragma unroll
-            for (td_u32 e = 0; e < 4; e++) {
-                if (first + e / 2 * 8 >= keys) continue;
-                td_bf16 *to = expanded + ((slot + e / 2 * 8) * heads + head) * per_head;
+            for (int m = 0; m < 2; m++)
 #pragma unroll
-                for (int j = 0; j < FRAGMENTS; j++) {
-                    const td_u32 out = first_out + j * 8 + t * 2 + e % 2;
-                    if (out < per_head) to[out] = td_to_bf16(acc[j][e]);
+                for (td_u32 half = 0; half < 2; half++) {
+                    const td_u32 of = key + m * 16 + g + half * 8;
+                    if (of >= there) continue;
+                    td_bf16 *to = expanded + ((slot + of) * heads + head) * per_head + first_out + out;
+#pragma unroll
+                    for (int j = 0; j < FRAGMENTS; j++)
+                        if (first_out + out + j * 8 + t * 2 < per_head)
+                            td_store<unsigned>(to + (j * 8 + t * 2),
+                                               td_bf16_pair(acc[m][j][half * 2], acc[m][j][half * 2 + 1]));
                 }
-            }
         }
         at -= key_blocks;
     }

@@ -136,12 +136,12 @@ static void by_library_and_in_chunks(const char *folder) {
     open_model(&card, model_of(manifest), "cuda", false, 0);
     size_t       values = LONG * (size_t)td_model_get_config(card.model)->vocab;
     FREED float *whole = malloc(values * sizeof *whole), *chunks = malloc(values * sizeof *chunks);
-    uint64_t     before = library_products();
+    uint64_t     before = on_own_card() ? 0 : library_products();
     assert_true(whole && chunks);
     run_in_chunks(&card, ids, LONG, CHUNK, false, chunks);
-    assert_int_equal(library_products(), before);
+    if (!on_own_card()) assert_int_equal(library_products(), before);
     run_in_chunks(&card, ids, LONG, LONG, false, whole);
-    assert_true(library_products() > before + td_model_get_config(card.model)->n_layers);
+    if (!on_own_card()) assert_true(library_products() > before + td_model_get_config(card.model)->n_layers);
     assert_memory_equal(whole, chunks, values * sizeof *whole);
 }
 

@@ -118,11 +118,11 @@ static void run_many_rows(const many_rows_case *c, rnd *r) {
     assert_non_null(blas->api);
     if (c->sums_bytes) blas->sums_bytes = c->sums_bytes;
     for (int own = 0; own < 2; own++) {
-        uint64_t before = library_products();
+        uint64_t before = on_own_card() ? 0 : library_products();
         snprintf(what, sizeof what, "%s, %u rows of %u, %zu x %zu", own ? "own" : "library", c->rows, c->bucket, c->n, c->k);
         blas->has_failed = own;
         run_format(&p, r, TD_WEIGHT_W8A8, w, c->n, c->k, what);
-        if (library_products() - before != (own ? 0 : c->products))
+        if (!on_own_card() && library_products() - before != (own ? 0 : c->products))
             fail_msg("%s: the library has computed %llu products, not %llu", what,
                      (unsigned long long)(library_products() - before), (unsigned long long)(own ? 0 : c->products));
     }
@@ -478,6 +478,7 @@ static int bounds_with_failure(int i) {
 #define HARMLESS_MAX 25
 
 FIRST_TEST(bounds_that_fail) {
+    if (on_own_card()) skip(); /* its calls do not fail when they are told to */
     int n_bounds = 0, harmless = 0;
     for (int i = 1; harmless < HARMLESS_MAX; i++) {
         int said = bounds_with_failure(i);

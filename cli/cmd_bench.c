@@ -179,7 +179,10 @@ static td_status run_suite(const suite *s, const td_bench_options *o, td_error *
     b.available_bytes -= TD_BENCH_BUFFER_BYTES;
     if (o->trace_path) TD_TRY(td_trace_start(o->trace_path, TRACE_BYTES, err));
     TD_TRY(td_pool_create(layout.experts, layout.n_experts, &b.pool, err));
-    td_pool_pin_caller(b.pool);
+    if (wishes.card)
+        td_pool_avoid(b.pool);
+    else
+        td_pool_pin_caller(b.pool);
     td_status st = s->run(&b, err);
     if (st == TD_OK && b.n_rows == 0) st = td_fail(err, TD_EINVAL, "no row is left to measure");
     td_roofline_close(b.roofline);

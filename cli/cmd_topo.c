@@ -263,6 +263,8 @@ static void print_tables(const options *o, const facts *f) {
     printf("%-21s ", "device");
     if (p->n_npu)
         print_places(p->npu, p->n_npu);
+    else if (o->wishes.card)
+        printf("%u cores are left to the card's driver; memory %s\n", p->n_left, memory_text(device_memory(p), text));
     else
         printf("shares the experts' threads; memory %s\n", memory_text(device_memory(p), text));
 }
@@ -333,7 +335,7 @@ static json_t *cards_json(const card_list *cards) {
     return list;
 }
 
-static json_t *plan_json(const facts *f) {
+static json_t *plan_json(const td_thread_wishes *wishes, const facts *f) {
     const td_thread_layout *p = &f->layout;
     json_t                 *subpools = json_array(), *device = places_json(p->npu, p->n_npu);
     for (uint32_t s = 0; s < p->n_subpools; s++) {
@@ -345,7 +347,7 @@ static json_t *plan_json(const facts *f) {
         json_array_append_new(subpools, o);
     }
     json_object_set_new(device, "memory", memory_json(device_memory(p)));
-    json_object_set_new(device, "shares_experts", json_boolean(p->n_npu == 0));
+    json_object_set_new(device, "shares_experts", json_boolean(p->n_npu == 0 && !wishes->card));
     return json_pack("{s:i,s:o,s:i,s:o}", "cpuinfer", (int)p->n_experts, "subpools", subpools, "npu_threads", (int)p->n_npu,
                      "device", device);
 }
@@ -361,7 +363,7 @@ static void add_cards_json(json_t *o, const facts *f) {
     }
 }
 
-static void print_json(const facts *f) {
+static void print_json(const td_thread_wishes *wishes, const facts *f) {
     const td_machine *m = &f->topology.machine;
     json_t *o = json_pack("{s:s,s:b,s:i,s:i,s:i,s:I,s:I,s:o,s:o,s:o}", "cpu", m->cpu, "real", f->topology.is_real, "cores",
                           (int)m->n_cores, "threads", (int)m->n_cpus, "l3", (int)m->n_l3, "l3_bytes",
@@ -369,7 +371,7 @@ static void print_json(const facts *f) {
                           isfinite(m->cpu_time) ? json_real(m->cpu_time) : json_null(), "nodes", nodes_json(&f->topology),
                           "read_gbps", bandwidth_json(f));
     add_cards_json(o, f);
-    json_object_set_new(o, "plan", plan_json(f));
+    json_object_set_new(o, "plan", plan_json(wishes, f));
     json_dumpf(o, stdout, JSON_COMPACT | JSON_REAL_PRECISION(6));
     putchar('\n');
     json_decref(o);
@@ -389,7 +391,7 @@ int td_cmd_topo(int argc, char **argv) {
     td_status st = find_facts(&o, f, &err);
     if (st == TD_OK) {
         if (o.json)
-            print_json(f);
+            print_json(&o.wishes, f);
         else
             print_tables(&o, f);
     }

@@ -1,5 +1,8 @@
 #include "model/placed_model.h"
 
+#include <pthread.h>
+#include <sched.h>
+
 #include "core/error.h"
 #include "model/memory_plan.h"
 
@@ -55,9 +58,13 @@ static td_status open_card(const td_model_spec *spec, const td_model_room *room,
         host.rows_tap = probe->rows_tap;
         host.rows_tap_user = probe->user;
     }
-    TD_TRY(td_npu_open(spec->device, &config, &m->npus[m->n_npus], err));
-    m->n_npus++;
-    return TD_OK;
+    cpu_set_t mine;
+    bool      known = pthread_getaffinity_np(pthread_self(), sizeof mine, &mine) == 0;
+    td_pool_avoid(room->expert_pool); /* for the threads of a card's driver */
+    td_status st = td_npu_open(spec->device, &config, &m->npus[m->n_npus], err);
+    if (known) pthread_setaffinity_np(pthread_self(), sizeof mine, &mine);
+    m->n_npus += st == TD_OK;
+    return st;
 }
 
 static td_status open_parts(const td_model_spec *spec, const td_model_room *room, const td_model_probe *probe,

@@ -871,7 +871,8 @@ const char *td_npu_auto(char *why, size_t bytes);
 uint32_t td_npu_threads_needed(const char *name, uint32_t n_cards);
 
 /** Add what cards of a device, from first_card on, want of the thread layout. They want threads of their own, at least those
- * that they cannot do without, and the experts' first subpool on the NUMA node that the first card hangs on. */
+ * that they cannot do without, and cores for a card's driver and launches. They want the experts' first subpool on the NUMA
+ * node that the first card hangs on. */
 void td_npu_wish(const char *name, uint32_t first_card, uint32_t n_cards, td_thread_wishes *wishes);
 
 #endif

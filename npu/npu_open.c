@@ -73,5 +73,6 @@ void td_npu_wish(const char *name, uint32_t first_card, uint32_t n_cards, td_thr
     const td_backend *b = td_backend_find(name);
     uint32_t          needed = td_npu_threads_needed(name, n_cards);
     if (wishes->npu_threads < needed) wishes->npu_threads = needed;
+    wishes->card = b && b->list_accelerators;
     wishes->near_card = b && node_of_card(b, first_card, &wishes->card_node);
 }

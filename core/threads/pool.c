@@ -248,6 +248,15 @@ void td_pool_pin_caller(const td_pool *p) {
     pin(p->workers[0].place.cpu);
 }
 
+void td_pool_avoid(const td_pool *p) {
+    cpu_set_t all, left;
+    if (!td_thread_cpus(&all)) return;
+    left = all;
+    for (uint32_t i = 0; i < p->n_workers; i++)
+        if (p->workers[i].place.cpu < CPU_SETSIZE) CPU_CLR(p->workers[i].place.cpu, &left);
+    (void)pthread_setaffinity_np(pthread_self(), sizeof left, CPU_COUNT(&left) ? &left : &all);
+}
+
 void td_pool_label(td_pool *p, const td_trace_label *label) {
     if (td_trace_on()) p->label = *label;
 }

@@ -63,6 +63,12 @@ void td_pool_release(td_pool *p);
 void td_pool_pin_caller(const td_pool *p);
 
 /**
+ * The calling thread may use the cpus that no worker is pinned to; all, where there are none. What it starts inherits that, a
+ * driver's threads too: beside a worker that spins on its cpu they would wait for the system to part the two.
+ */
+void td_pool_avoid(const td_pool *p);
+
+/**
  * Name the next runs in a trace. Each worker but the caller gets a span per run; the caller gets one while it waits for the
  * others. From the thread that calls td_pool_run.
  */

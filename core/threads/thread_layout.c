@@ -11,6 +11,7 @@
 
 #define AS_FAST 0.9 /* times the best: a short measurement cannot tell these apart */
 #define LINE_BYTES 1024
+#define CARD_CORES 2
 
 typedef struct {
     const td_topology       *t;
@@ -169,6 +170,11 @@ static uint32_t cores_with_time(const td_topology *t) {
     return time < t->n_cores ? (uint32_t)fmax(time, 1) : t->n_cores;
 }
 
+/* Cores that a card's threads have to themselves. */
+static uint32_t cores_of_card(uint32_t n_cores, const td_thread_wishes *w) {
+    return !w->card ? 0 : n_cores / 4 < CARD_CORES ? n_cores / 4 : CARD_CORES;
+}
+
 td_status td_thread_layout_of(const td_topology *t, const td_node_bandwidth *b, const td_thread_wishes *w,
                               td_thread_layout *layout, td_error *err) {
     memset(layout, 0, sizeof *layout);
@@ -176,9 +182,9 @@ td_status td_thread_layout_of(const td_topology *t, const td_node_bandwidth *b, 
     for (uint32_t i = 0; i < t->n_nodes; i++) p.n_free[i] = t->nodes[i].n_cores;
     find_homes(&p);
     begin_at_card(&p, w);
-    uint32_t n_cores = cores_with_time(t);
+    uint32_t n_cores = cores_with_time(t), apart = w->npu_threads + cores_of_card(n_cores, w);
     layout->n_npu = w->npu_threads;
-    layout->n_experts = w->cpuinfer ? w->cpuinfer : n_cores > w->npu_threads ? n_cores - w->npu_threads : 1;
+    layout->n_experts = w->cpuinfer ? w->cpuinfer : n_cores > apart ? n_cores - apart : 1;
     layout->n_subpools = w->subpool_count ? w->subpool_count : p.n_homes < layout->n_experts ? p.n_homes : layout->n_experts;
     if (layout->n_experts > TD_POOL_WORKERS_MAX || layout->n_npu > TD_POOL_WORKERS_MAX)
         return td_fail(err, TD_EINVAL, "at most %d threads per tier", TD_POOL_WORKERS_MAX);
@@ -190,8 +196,10 @@ td_status td_thread_layout_of(const td_topology *t, const td_node_bandwidth *b, 
     if (layout->n_subpools < p.n_homes) choose_homes(&p, layout->n_subpools);
     place_experts(&p, layout);
     place_device(&p, layout);
-    for (uint32_t i = 0; i < layout->n_experts; i++) layout->experts[i].shares = layout->n_unpinned > 0;
-    for (uint32_t i = 0; i < layout->n_npu; i++) layout->npu[i].shares = layout->n_unpinned > 0;
+    for (uint32_t i = 0; i < t->n_nodes; i++) layout->n_left += p.n_free[i];
+    const bool shares = layout->n_unpinned > 0 || (w->card && !layout->n_left);
+    for (uint32_t i = 0; i < layout->n_experts; i++) layout->experts[i].shares = shares;
+    for (uint32_t i = 0; i < layout->n_npu; i++) layout->npu[i].shares = shares;
     return TD_OK;
 }
 
@@ -238,6 +246,9 @@ td_status td_thread_layout_here(td_read_fn read, const td_thread_wishes *w, td_t
     if (st == TD_OK && layout->n_unpinned)
         td_warn("%u expert and %u device threads on %u cores: the surplus is not pinned, expect less speed",
                 layout->n_experts, layout->n_npu, k->topology.n_cores);
+    if (st == TD_OK && w->card && !layout->n_left && !layout->n_unpinned && k->topology.n_cores > 1)
+        td_warn("every core has an expert thread, and the card's driver wants one: give --cpuinfer %u, or expect less speed",
+                k->topology.n_cores - (cores_of_card(k->topology.n_cores, w) ? cores_of_card(k->topology.n_cores, w) : 1));
     if (st == TD_OK && layout->n_experts + layout->n_npu > ceil(k->topology.machine.cpu_time))
         td_warn(
             "the cgroup leaves %u threads the time of %.1f cores: they will be stopped again and again; give --cpuinfer and "

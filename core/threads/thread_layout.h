@@ -13,6 +13,9 @@
  *             spread over all nodes with cores, so that every memory channel serves.
  *   Device    Threads of its own take the cores left over, from as few nodes as possible. Its memory lies on their node, or
  *             is spread.
+ *   Card      Beside a card, the thread that launches steps and waits for them is busy all the time, and so is the driver's
+ *             thread that calls functions of the host. Two cores are left to them, of at most a quarter of all. Without, a
+ *             hand-over waits until the system takes the core from an expert thread: some ms a layer.
  *   Surplus   Threads beyond the cores are not pinned, and then no core belongs to a thread alone: a thread that waits soon
  *             gives its core back.
  */
@@ -23,10 +26,12 @@
 #include "core/machine/topology.h"
 
 typedef struct {
-    uint32_t cpuinfer;      /* expert threads; 0: every core, or as many as the cgroup leaves time, less npu_threads */
+    uint32_t cpuinfer;      /* expert threads; 0: every core, or as many as the cgroup leaves time, less npu_threads and
+                             * those of a card */
     uint32_t subpool_count; /* 0: one per node with cores and memory, at most cpuinfer */
     uint32_t npu_threads;   /* 0: the host device shares the expert threads */
-    bool     near_card;     /* the device is a card on the node card_node, by its os_index */
+    bool     card;          /* the device is a card, whose driver and launches want cores */
+    bool     near_card;     /* that hangs on the node card_node, by its os_index */
     uint32_t card_node;
 } td_thread_wishes;
 
@@ -35,6 +40,7 @@ typedef struct {
     uint32_t        n_subpools;
     uint32_t        n_npu;                        /* threads of the host device of its own; 0: it uses the expert pool */
     uint32_t        n_unpinned;                   /* threads of both without a core of their own */
+    uint32_t        n_left;                       /* cores with none of these threads */
     uint32_t        home[TD_POOL_SUBPOOLS_MAX];   /* [n_subpools] index into the topology's nodes */
     td_worker_place experts[TD_POOL_WORKERS_MAX]; /* [n_experts], subpool by subpool, spread over L3 domains */
     td_worker_place npu[TD_POOL_WORKERS_MAX];     /* [n_npu] */

@@ -541,7 +541,12 @@ void *td_engine_thread(void *engine) {
     td_engine    *e = engine;
     td_error      lost = {0};
     td_scheduler *s = &e->scheduler;
-    if (!e->n_npu_pools) td_pool_pin_caller(e->expert_pool); /* else the pool is driven by a thread of the bridge */
+    td_npu_caps   caps;
+    e->placed.npus[0]->ops->caps(e->placed.npus[0], &caps);
+    if (caps.inline_work)
+        td_pool_pin_caller(e->expert_pool);
+    else
+        td_pool_avoid(e->expert_pool); /* a thread of the bridge drives it */
     for (bool ran = true;;) {
         bool idle = s->n_running == 0 && s->waiting == NULL;
         /* If nothing could run though requests wait, they wait for the page store. */

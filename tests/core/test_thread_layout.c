@@ -85,8 +85,6 @@ static void cores_are_used_once(void) {
     uint32_t all = layout.n_experts + layout.n_npu;
     assert_int_equal(n_unpinned, all > topo.n_cores ? all - topo.n_cores : 0);
     assert_int_equal(n_unpinned, layout.n_unpinned);
-    for (uint32_t i = 0; i < layout.n_experts; i++) assert_int_equal(layout.experts[i].shares, n_unpinned > 0);
-    for (uint32_t i = 0; i < layout.n_npu; i++) assert_int_equal(layout.npu[i].shares, n_unpinned > 0);
 }
 
 static uint32_t cores_left(uint32_t node) {
@@ -148,9 +146,27 @@ static void the_device_is_together(void) {
     if (n_nodes > 1) assert_int_equal(layout.npu[0].node, TD_NODE_SPREAD);
 }
 
+/* Where nobody asked for more threads, a card has cores left; else expert threads know that they share theirs. */
+static void cores_that_are_left(const td_thread_wishes *w) {
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < topo.n_nodes; i++) n += cores_left(i);
+    for (uint32_t i = 0; i < layout.n_npu; i++) n -= layout.npu[i].cpu != TD_CPU_ANY;
+    assert_int_equal(layout.n_left, n);
+    if (w->card && !w->cpuinfer && topo.n_cores >= 4 && topo.n_cores - w->npu_threads >= 3) assert_true(n >= 1);
+    const bool shares = layout.n_unpinned > 0 || (w->card && n == 0);
+    for (uint32_t i = 0; i < layout.n_experts; i++) assert_int_equal(layout.experts[i].shares, shares);
+    for (uint32_t i = 0; i < layout.n_npu; i++) assert_int_equal(layout.npu[i].shares, shares);
+}
+
 static void check_wish(const char *machine, td_thread_wishes w) {
-    td_error  err = {0};
-    uint32_t  threads = w.cpuinfer ? w.cpuinfer : topo.n_cores > w.npu_threads ? topo.n_cores - w.npu_threads : 1;
+    td_error err = {0};
+    uint32_t of_card = !w.card                ? 0
+                       : topo.n_cores / 4 < 2 ? topo.n_cores / 4
+                                              : 2,
+             apart = w.npu_threads + of_card,
+             threads = w.cpuinfer             ? w.cpuinfer
+                       : topo.n_cores > apart ? topo.n_cores - apart
+                                              : 1;
     td_status st = td_thread_layout_of(&topo, &bandwidth, &w, &layout, &err);
     if (w.subpool_count > threads) {
         assert_int_equal(st, TD_EINVAL);
@@ -162,6 +178,7 @@ static void check_wish(const char *machine, td_thread_wishes w) {
     assert_int_equal(layout.n_npu, w.npu_threads);
     if (w.subpool_count) assert_int_equal(layout.n_subpools, w.subpool_count);
     count_experts();
+    cores_that_are_left(&w);
     cores_are_used_once();
     subpools_are_even_and_at_home();
     workers_go_round();
@@ -192,6 +209,7 @@ TEST(every_layout_keeps_its_promises) {
             check_wish(MACHINES[m].name, (td_thread_wishes){.cpuinfer = (uint32_t)(r[0] % (topo.n_cores + 4)),
                                                             .subpool_count = (uint32_t)(r[1] % 10),
                                                             .npu_threads = (uint32_t)(r[2] % topo.n_cores),
+                                                            .card = r[0] >> 62 & 1,
                                                             .near_card = r[0] >> 63,
                                                             .card_node = (uint32_t)((r[1] >> 32) % (topo.n_nodes + 1))});
         }

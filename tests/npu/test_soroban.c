@@ -40,7 +40,7 @@ TEST(placement) {
     assert_string_equal(td_npu_auto(why, sizeof why), "soroban");
     assert_string_equal(why, "2 Wooden cards, 2 of 13 rods or more");
     td_npu_wish("suanpan", 1, 1, &wishes);
-    assert_true(wishes.near_card);
+    assert_true(wishes.card && wishes.near_card);
     assert_int_equal(wishes.card_node, 1);
     assert_int_equal(wishes.npu_threads, 0);
 }

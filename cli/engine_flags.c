@@ -77,7 +77,8 @@ static const td_flag FLAGS[] = {
      .by_default = "quantise while loading", .help = "Folder of packed experts, written by tandem quantize.",
      .sglang = "kt_weight_path"},
     {{"cpuinfer", "kt-cpuinfer", "threads", "t"}, TD_FLAG_U32, E(cpuinfer), .in = THREADS, .max = 1024, .arg = "N", .by_default = "0",
-     .basic = true, .help = "Expert threads; 0 takes one per physical core, or as many as the cgroup leaves time, less --npu-threads.",
+     .basic = true, .help = "Expert threads; 0 takes one per physical core, or as many as the cgroup leaves time, less --npu-threads "
+     "and, beside a card, two for its driver.",
      .sglang = "kt_cpuinfer"},
     {{"subpool-count", "kt-threadpool-count"}, TD_FLAG_U32, E(subpool_count), .in = THREADS, .max = 64, .arg = "N",
      .by_default = "0", .help = "Groups of expert threads; 0 makes one per NUMA node.", .sglang = "kt_threadpool_count"},

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Run a command with the stand-in for NVIDIA's driver in place of it, and the kernels on the CPU (tests/standins/cuda; its environment is listed in driver/cuda_standin.h there).
-# usage: scripts/cuda_emulated.sh COMMAND…      TD_BUILD=folder is the build that has it (build/release)
+# usage: scripts/cuda_emulated.sh COMMAND…      TD_BUILD=folder is the build that has it (build/release); TD_TEST_CARD=own runs the command on the machine's own card
 set -euo pipefail
+[ "${TD_TEST_CARD:-}" != own ] || [ $# -eq 0 ] || exec "$@"
 build=${TD_BUILD:-$(cd "$(dirname "$0")/.." && pwd)/build/release}
 standin=$build/cuda_standin
 if [ $# -eq 0 ] || [ ! -e "$standin/libcuda.so.1" ] || [ ! -e "$standin/kernels.image" ]; then

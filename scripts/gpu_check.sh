@@ -162,7 +162,7 @@ if wanted targets; then
 fi
 if wanted tests; then
     if [ -e "$build/CTestTestfile.cmake" ]; then
-        stage tests none ctest --test-dir "$build" -L '^cuda(-emulated|-card)?$' --output-on-failure --timeout 300 --parallel "$(nproc)"
+        stage tests none env TD_TEST_CARD=own ctest --test-dir "$build" -L '^cuda-card$' --output-on-failure --timeout 300 --parallel 4
     else
         note tests skipped 0 "$build has no tests"
     fi

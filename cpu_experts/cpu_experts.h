@@ -157,6 +157,19 @@ TD_NODISCARD td_status td_experts_load_codes(td_experts *x, uint32_t layer, cons
 TD_NODISCARD td_status td_experts_packed(const td_experts_config *c, uint32_t n_subpools, td_packed_expert *out,
                                          td_error *err);
 
+/** A stretch of the store's memory. */
+typedef struct {
+    void  *at;
+    size_t bytes;
+} td_expert_stretch;
+
+/** Where the bytes of one expert of a loaded layer lie: a piece for each subpool, which one after the other are
+ * td_packed_expert.bytes. @return how many. */
+uint32_t td_experts_pieces(const td_experts *x, uint32_t layer, uint32_t expert,
+                           td_expert_stretch out[TD_POOL_SUBPOOLS_MAX]);
+/** The same of all experts of a layer. They stay there as long as the store has the layer. */
+uint32_t td_experts_layer_pieces(const td_experts *x, uint32_t layer, td_expert_stretch out[TD_POOL_SUBPOOLS_MAX]);
+
 /** Copy the bytes of one expert of a loaded layer, td_packed_expert.bytes of them. May be called from several threads, and
  * while the store is used. */
 void td_experts_copy_packed(const td_experts *x, uint32_t layer, uint32_t expert, void *out);

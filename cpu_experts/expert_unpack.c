@@ -99,13 +99,27 @@ td_status td_experts_get_codes(const td_experts *x, uint32_t layer, uint32_t exp
     return each_tile(x, layer, expert, m, row, n, give_codes, &(coded){codes, scale}, err);
 }
 
-void td_experts_copy_packed(const td_experts *x, uint32_t layer, uint32_t expert, void *out) {
-    char *to = out;
+uint32_t td_experts_layer_pieces(const td_experts *x, uint32_t layer, td_expert_stretch out[TD_POOL_SUBPOOLS_MAX]) {
+    assert(layer < x->config.n_layers && x->loaded[layer]);
+    for (uint32_t s = 0; s < x->layout.n_shards; s++)
+        out[s] = (td_expert_stretch){expert_shard_data(x, layer, s), x->layout.shard[s].bytes};
+    return x->layout.n_shards;
+}
+
+uint32_t td_experts_pieces(const td_experts *x, uint32_t layer, uint32_t expert,
+                           td_expert_stretch out[TD_POOL_SUBPOOLS_MAX]) {
     assert(layer < x->config.n_layers && x->loaded[layer] && expert < x->config.n_experts);
     assert(!expert_is_dropped(x, layer, expert));
     for (uint32_t s = 0; s < x->layout.n_shards; s++) {
         const size_t bytes = x->layout.shard[s].expert.bytes;
-        memcpy(to, (const char *)expert_shard_data(x, layer, s) + expert * bytes, bytes);
-        to += bytes;
+        out[s] = (td_expert_stretch){(char *)expert_shard_data(x, layer, s) + expert * bytes, bytes};
     }
+    return x->layout.n_shards;
+}
+
+void td_experts_copy_packed(const td_experts *x, uint32_t layer, uint32_t expert, void *out) {
+    td_expert_stretch piece[TD_POOL_SUBPOOLS_MAX];
+    const uint32_t    n = td_experts_pieces(x, layer, expert, piece);
+    char             *to = out;
+    for (uint32_t s = 0; s < n; to += piece[s++].bytes) memcpy(to, piece[s].at, piece[s].bytes);
 }

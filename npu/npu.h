@@ -719,6 +719,10 @@ struct td_npu_ops {
     void (*free)(td_npu *d, void *p, size_t bytes);
     TD_NODISCARD td_status (*host_alloc)(td_npu *d, size_t bytes, void **out, td_error *err);
     void (*host_free)(td_npu *d, void *p, size_t bytes);
+    /** Memory of the caller's becomes such host memory, all of its pages, until it is unregistered; then it may be given
+     * back. @return TD_ENOTSUP: not on this device, or not this memory. */
+    TD_NODISCARD td_status (*host_register)(td_npu *d, void *p, size_t bytes, td_error *err);
+    void (*host_unregister)(td_npu *d, void *p, size_t bytes);
 
     /* Streams. A call that enqueues returns TD_EDEVICE when the runtime fails, and then it has enqueued nothing. With
        inline_work it also returns what an operation returns, and then nothing behind that has run. An asynchronous stream runs
@@ -727,7 +731,7 @@ struct td_npu_ops {
     void (*stream_destroy)(td_npu *d, td_npu_stream *s); /* after what is enqueued has run */
     /** Wait for what is enqueued. @return the first failure of what ran since the last wait. */
     TD_NODISCARD td_status (*stream_sync)(td_npu *d, td_npu_stream *s);
-    /** One side is in device memory, the other in memory of host_alloc. */
+    /** One side is in device memory, the other in memory of host_alloc or host_register. */
     TD_NODISCARD td_status (*copy)(td_npu *d, td_npu_stream *s, void *dst, const void *src, size_t bytes, td_copy_kind kind);
 
     /* the hand-over, see td_handover */

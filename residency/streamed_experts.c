@@ -1,6 +1,7 @@
 #include "residency/streamed_experts.h"
 
 #include <assert.h>
+#include <math.h>
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
@@ -14,7 +15,8 @@
 #include "core/threads/signal_word.h"
 #include "core/threads/thread.h"
 
-#define NAP_NS 20000   /* between looks at a layer that has not left */
+#define NAP_S 2e-5     /* between looks at a layer that has not left */
+#define AT_ONCE 4      /* uploads that a lane takes */
 #define NEWS_SHARE 0.2 /* of a new measurement in a speed */
 /* Rows of an expert on the CPU on average: from so many on its arithmetic is measured, and up to so many its reading. */
 #define MANY_ROWS 16
@@ -51,7 +53,8 @@ struct td_streamed_experts {
     upload              *list;        /* [shape.n_layers, n_most] of the pass */
     _Atomic uint32_t    *n_under_way; /* [shape.n_layers] uploads of the layer that have not ended */
     uint32_t             n_list;
-    bool                 is_streamed; /* the pass */
+    bool                 is_streamed;   /* the pass */
+    bool                *is_registered; /* [spec.n_layers]: the layer's experts are copied from where they lie */
     lane                 lanes[TD_STREAM_LANES];
     td_signal            news, steps_on;   /* for the lanes; for who waits for them */
     _Atomic uint32_t     n_begun, n_ended; /* lists; of them by lanes, each for itself; acq_rel */
@@ -74,25 +77,44 @@ static uint16_t *row_of(const td_streamed_experts *s, uint32_t layer) {
 
 /* ---- lanes --------------------------------------------------------------------------------------- */
 
-/* Until the layer that had upload i's slot before has left. @return false: the pass was broken off. */
-static bool await_slot(const td_streamed_experts *s, uint32_t i) {
+static void nap(double seconds) {
+    nanosleep(&(struct timespec){.tv_sec = (time_t)seconds, .tv_nsec = (long)(1e9 * (seconds - floor(seconds)))}, NULL);
+}
+
+/* Whether the layer that had upload i's slot before has left. */
+static bool slot_is_free(const td_streamed_experts *s, uint32_t i) {
     const uint32_t ring = s->spec.stream_slots;
-    const td_bell *left = i < ring ? NULL : &s->bells[s->list[i - ring].layer].left;
+    return i < ring || atomic_load_explicit(&s->bells[s->list[i - ring].layer].left, memory_order_acquire);
+} /* acquire: with the device's bell_ring */
+
+/* @return false: the pass was broken off. */
+static bool await_slot(const td_streamed_experts *s, uint32_t i) {
     for (;;) {
         if (atomic_load_explicit(&s->broken_off, memory_order_acquire)) return false;
-        if (!left || atomic_load_explicit(left, memory_order_acquire)) return true; /* with the device's bell_ring */
-        nanosleep(&(struct timespec){.tv_nsec = NAP_NS}, NULL);
+        if (slot_is_free(s, i)) return true;
+        nap(NAP_S);
     }
 }
 
-static td_status copy_expert(const lane *l, const upload *u, uint32_t slot) {
+static uint32_t slot_of(const td_streamed_experts *s, uint32_t i) {
+    return (s->spec.n_layers - s->list[i].layer) * s->spec.n_slots + i % s->spec.stream_slots;
+}
+
+/* From where they lie, or through the lane's buffer, which must be free. */
+static td_status enqueue_copy(const lane *l, uint32_t i) {
     const td_streamed_experts *s = l->s;
     td_npu                    *d = s->spec.npus[0];
-    char *slots = td_resident_slots(s->resident, 0, u->layer), *to = slots + slot * s->spec.packed.bytes;
-    td_experts_copy_packed(s->spec.experts, u->layer, u->expert, l->staging);
-    td_status st = d->ops->copy(d, l->stream, to, l->staging, s->spec.packed.bytes, TD_COPY_H2D),
-              sync = d->ops->stream_sync(d, l->stream);
-    return st != TD_OK ? st : sync;
+    const upload              *u = &s->list[i];
+    td_expert_stretch          piece[TD_POOL_SUBPOOLS_MAX];
+    char *slots = td_resident_slots(s->resident, 0, u->layer), *to = slots + slot_of(s, i) * s->spec.packed.bytes;
+    if (!s->is_registered[u->layer]) {
+        td_experts_copy_packed(s->spec.experts, u->layer, u->expert, l->staging);
+        return d->ops->copy(d, l->stream, to, l->staging, s->spec.packed.bytes, TD_COPY_H2D);
+    }
+    const uint32_t n = td_experts_pieces(s->spec.experts, u->layer, u->expert, piece);
+    for (uint32_t p = 0; p < n; to += piece[p++].bytes)
+        TD_TRY(d->ops->copy(d, l->stream, to, piece[p].at, piece[p].bytes, TD_COPY_H2D));
+    return TD_OK;
 }
 
 /* The layer's row is complete. Only with the last of its uploads: lanes end in any order. */
@@ -101,27 +123,46 @@ static void end_upload(td_streamed_experts *s, uint32_t layer) {
         atomic_store_explicit(&s->bells[layer].taken, 1, memory_order_release); /* with the device's bell_wait */
 }
 
-static void run_upload(const lane *l, uint32_t i) {
-    td_streamed_experts *s = l->s;
-    const upload        *u = &s->list[i];
-    td_chaos_delay();
-    if (await_slot(s, i)) {
-        const uint64_t begin = td_trace_now();
-        const uint32_t slot = (s->spec.n_layers - u->layer) * s->spec.n_slots + i % s->spec.stream_slots;
-        td_status      st = copy_expert(l, u, slot);
-        const uint64_t end = td_trace_now();
-        if (st == TD_OK) {
-            row_of(s, u->layer)[u->expert] = (uint16_t)slot;
-            atomic_fetch_add_explicit(&s->uploads, 1, memory_order_relaxed);
-            atomic_fetch_add_explicit(&s->upload_ns, end - begin, memory_order_relaxed);
-        } else if (atomic_fetch_add_explicit(&s->failed, 1, memory_order_relaxed) == 0) {
+/* Uploads `first` to `end` - 1 have ended, with status st; their rows are written. */
+static void end_uploads(td_streamed_experts *s, uint32_t first, uint32_t end, td_status st) {
+    for (uint32_t i = first; i < end; i++) {
+        const upload *u = &s->list[i];
+        if (st == TD_OK)
+            row_of(s, u->layer)[u->expert] = (uint16_t)slot_of(s, i);
+        else if (atomic_fetch_add_explicit(&s->failed, 1, memory_order_relaxed) == 0)
             td_warn("an expert could not be streamed to the device: %s; the CPU computes it", td_status_text(st));
-        }
-        if (td_trace_on())
-            td_trace_span(begin, end,
-                          &(td_trace_label){TD_TRACE_BRIDGE, "streamed upload", {"layer", "expert"}, {u->layer, u->expert}});
+        end_upload(s, u->layer);
     }
-    end_upload(s, u->layer);
+    if (st == TD_OK) atomic_fetch_add_explicit(&s->uploads, end - first, memory_order_relaxed);
+}
+
+/* As many of first .. end - 1 as can go at once; the slot of the first is free. Waiting costs no core but at the end: a
+ * stream_sync spins. @return the next one. */
+static uint32_t run_some(const lane *l, uint32_t first, uint32_t end) {
+    td_streamed_experts *s = l->s;
+    td_npu              *d = s->spec.npus[0];
+    const uint64_t       begin = td_trace_now();
+    const uint32_t       layer = s->list[first].layer;
+    uint32_t             i = first;
+    td_status            st = TD_OK;
+    do st = enqueue_copy(l, i++);
+    while (st == TD_OK && i < end && s->is_registered[layer] && s->list[i].layer == layer && slot_is_free(s, i));
+    if (s->is_registered[layer]) nap(0.75 * (i - first) * s->speeds.upload);
+    const td_status sync = d->ops->stream_sync(d, l->stream);
+    const uint64_t  now = td_trace_now();
+    if (st == TD_OK && sync == TD_OK) atomic_fetch_add_explicit(&s->upload_ns, now - begin, memory_order_relaxed);
+    if (td_trace_on())
+        td_trace_span(begin, now,
+                      &(td_trace_label){TD_TRACE_BRIDGE, "streamed uploads", {"layer", "experts"}, {layer, i - first}});
+    end_uploads(s, first, i, st != TD_OK ? st : sync);
+    return i;
+}
+
+static void run_uploads(const lane *l, uint32_t first, uint32_t end) {
+    td_streamed_experts *s = l->s;
+    td_chaos_delay();
+    while (first < end && await_slot(s, first)) first = run_some(l, first, end);
+    for (; first < end; first++) end_upload(s, s->list[first].layer); /* the pass was broken off */
 }
 
 static void *lane_main(void *arg) {
@@ -132,7 +173,8 @@ static void *lane_main(void *arg) {
             if (atomic_load_explicit(&s->stop, memory_order_acquire)) return NULL;
             seen = td_signal_wait(&s->news, seen, (td_spin){0});
         }
-        for (uint32_t i; (i = atomic_fetch_add_explicit(&s->next, 1, memory_order_relaxed)) < s->n_list;) run_upload(l, i);
+        for (uint32_t i; (i = atomic_fetch_add_explicit(&s->next, AT_ONCE, memory_order_relaxed)) < s->n_list;)
+            run_uploads(l, i, i + AT_ONCE < s->n_list ? i + AT_ONCE : s->n_list);
         atomic_fetch_add_explicit(&s->n_ended, 1, memory_order_release);
         td_signal_add(&s->steps_on);
     }
@@ -299,6 +341,28 @@ td_status td_streamed_enqueue_leave(td_streamed_experts *s, uint32_t layer, td_n
 
 /* ---- life ------------------------------------------------------------------------------------------- */
 
+static void register_layer(td_streamed_experts *s, uint32_t layer) {
+    td_npu           *d = s->spec.npus[0];
+    td_expert_stretch piece[TD_POOL_SUBPOOLS_MAX];
+    const uint32_t    n = td_experts_layer_pieces(s->spec.experts, layer, piece);
+    td_error          why = {0};
+    uint32_t          i = 0;
+    while (i < n && d->ops->host_register(d, piece[i].at, piece[i].bytes, &why) == TD_OK) i++;
+    s->is_registered[layer] = i == n;
+    if (i == n) return;
+    for (; i > 0; i--) d->ops->host_unregister(d, piece[i - 1].at, piece[i - 1].bytes);
+    td_info("experts of MoE layer %u are streamed through a buffer: %s", layer, why.text);
+}
+
+static void unregister_layers(td_streamed_experts *s) {
+    td_expert_stretch piece[TD_POOL_SUBPOOLS_MAX];
+    for (uint32_t layer = 0; s->is_registered && layer < s->spec.n_layers; layer++) {
+        if (!s->is_registered[layer]) continue;
+        const uint32_t n = td_experts_layer_pieces(s->spec.experts, layer, piece);
+        for (uint32_t i = 0; i < n; i++) s->spec.npus[0]->ops->host_unregister(s->spec.npus[0], piece[i].at, piece[i].bytes);
+    }
+}
+
 static td_status open_memory(td_streamed_experts *s, td_error *err) {
     const td_resident_spec *c = &s->spec;
     td_npu                 *d = c->npus[0];
@@ -308,8 +372,10 @@ static td_status open_memory(td_streamed_experts *s, td_error *err) {
     s->uses = malloc(c->n_experts * sizeof *s->uses);
     s->list = malloc((size_t)s->shape.n_layers * s->shape.n_most * sizeof *s->list);
     s->n_under_way = calloc(s->shape.n_layers, sizeof *s->n_under_way);
-    if (!s->order || !s->uses || !s->list || !s->n_under_way)
+    s->is_registered = calloc(c->n_layers, sizeof *s->is_registered);
+    if (!s->order || !s->uses || !s->list || !s->n_under_way || !s->is_registered)
         return td_fail(err, TD_ENOMEM, "out of memory for the experts that are streamed");
+    for (uint32_t i = 0; !c->drop && i < c->n_layers; i++) register_layer(s, i);
     return TD_OK;
 }
 
@@ -354,12 +420,14 @@ void td_streamed_close(td_streamed_experts *s) {
         if (l->stream) d->ops->stream_destroy(d, l->stream);
         if (l->staging) d->ops->host_free(d, l->staging, s->spec.packed.bytes);
     }
+    unregister_layers(s);
     if (s->rows) d->ops->host_free(d, s->rows, td_resident_table_bytes(&s->spec));
     if (s->bells) d->ops->host_free(d, s->bells, s->spec.n_layers * sizeof *s->bells);
     free(s->order);
     free(s->uses);
     free(s->list);
     free(s->n_under_way);
+    free(s->is_registered);
     free(s);
 }
 

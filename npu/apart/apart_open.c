@@ -140,6 +140,13 @@ static td_status host_alloc(td_npu *d, size_t bytes, void **out, td_error *err) 
     return td_regions_add(&a->pinned, bytes, td_pool_home(a->host.pool), true, out, err);
 }
 
+static td_status host_register(td_npu *d, void *p, size_t bytes, td_error *err) {
+    apart *a = (apart *)d;
+    not_captured(a, "memory is pinned");
+    if (fails(d)) return refused(err, "memory that is to be pinned");
+    return td_regions_adopt(&a->pinned, p, bytes, err);
+}
+
 static void release(td_npu *d, void *p, size_t bytes) {
     apart *a = (apart *)d;
     not_captured(a, "device memory is freed");
@@ -278,6 +285,8 @@ static const td_npu_ops OPS = {
     .free = release,
     .host_alloc = host_alloc,
     .host_free = host_release,
+    .host_register = host_register,
+    .host_unregister = host_release,
     .stream_create = stream_create,
     .stream_destroy = td_host_stream_destroy,
     .stream_sync = stream_sync,

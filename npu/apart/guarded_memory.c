@@ -14,6 +14,7 @@ void td_regions_open(td_regions *r) {
 }
 
 static void unmap(const td_region *region) {
+    if (region->adopted) return;
     if (region->given != region->real) munmap(region->given, td_round_up(region->bytes, td_page_bytes()));
     td_mem_unmap(region->real, region->bytes);
 }
@@ -63,25 +64,33 @@ static td_status map(size_t bytes, uint32_t node, bool shared, td_region *out, t
     return TD_OK;
 }
 
+static td_status insert(td_regions *r, const td_region *region, td_error *err) {
+    pthread_mutex_lock(&r->lock);
+    bool ok = make_room(r);
+    if (ok) {
+        size_t at = first_behind(r, region->given);
+        memmove(r->regions + at + 1, r->regions + at, (r->n++ - at) * sizeof *r->regions);
+        r->regions[at] = *region;
+        r->bytes += region->bytes;
+    }
+    pthread_mutex_unlock(&r->lock);
+    return ok ? TD_OK : td_fail(err, TD_ENOMEM, "out of memory for the list of device memory");
+}
+
 td_status td_regions_add(td_regions *r, size_t bytes, uint32_t node, bool shared, void **out, td_error *err) {
     td_region region;
     *out = NULL;
     TD_TRY(map(bytes, node, shared, &region, err));
-    pthread_mutex_lock(&r->lock);
-    bool ok = make_room(r);
-    if (ok) {
-        size_t at = first_behind(r, region.given);
-        memmove(r->regions + at + 1, r->regions + at, (r->n++ - at) * sizeof *r->regions);
-        r->regions[at] = region;
-        r->bytes += bytes;
-    }
-    pthread_mutex_unlock(&r->lock);
-    if (!ok) {
+    td_status st = insert(r, &region, err);
+    if (st == TD_OK)
+        *out = region.given;
+    else
         unmap(&region);
-        return td_fail(err, TD_ENOMEM, "out of memory for the list of device memory");
-    }
-    *out = region.given;
-    return TD_OK;
+    return st;
+}
+
+td_status td_regions_adopt(td_regions *r, void *p, size_t bytes, td_error *err) {
+    return insert(r, &(td_region){.given = p, .real = p, .bytes = bytes, .adopted = true}, err);
 }
 
 bool td_regions_remove(td_regions *r, void *given) {

@@ -16,6 +16,7 @@ typedef struct {
     char  *given; /* the address that is given out */
     char  *real;  /* where it is; equal to given for memory that both sides reach */
     size_t bytes;
+    bool   adopted; /* the caller's */
 } td_region;
 
 typedef struct {
@@ -30,6 +31,8 @@ void td_regions_close(td_regions *r);
 
 /** Zeroed memory behind a guard, or with `shared` without one. @param node as td_mem_map's. */
 TD_NODISCARD td_status td_regions_add(td_regions *r, size_t bytes, uint32_t node, bool shared, void **out, td_error *err);
+/** Memory of the caller's, without a guard; it stays the caller's. */
+TD_NODISCARD td_status td_regions_adopt(td_regions *r, void *p, size_t bytes, td_error *err);
 /** Give a piece back. @return false: it is none of them. */
 bool td_regions_remove(td_regions *r, void *given);
 /** Where `bytes` bytes from `given` on are. @return NULL: they are not of one piece. */

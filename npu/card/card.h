@@ -61,6 +61,9 @@ typedef struct {
     /** Host memory that the card copies from and to at full speed, zeroed. @param out NULL on failure. */
     td_status (*pin)(td_card *c, size_t bytes, void **out, td_error *err);
     void (*unpin)(td_card *c, void *p, size_t bytes);
+    /** Memory of the caller's becomes such memory, and is the caller's alone again. NULL: the runtime cannot. */
+    td_status (*register_host)(td_card *c, void *p, size_t bytes, td_error *err);
+    void (*unregister_host)(td_card *c, void *p, size_t bytes);
 
     /* streams; the context is bound, the stream's td_card_stream is set */
     td_status (*stream_open)(td_npu_stream *s, td_error *err);
@@ -160,6 +163,8 @@ TD_NODISCARD td_status td_card_alloc(td_npu *d, size_t bytes, void **out, td_err
 void                   td_card_free(td_npu *d, void *p, size_t bytes);
 TD_NODISCARD td_status td_card_host_alloc(td_npu *d, size_t bytes, void **out, td_error *err);
 void                   td_card_host_free(td_npu *d, void *p, size_t bytes);
+TD_NODISCARD td_status td_card_host_register(td_npu *d, void *p, size_t bytes, td_error *err);
+void                   td_card_host_unregister(td_npu *d, void *p, size_t bytes);
 /** A card's memory cannot be taken from a file's pages: no weight is exported. */
 void td_card_weight_tag(td_npu *d, char tag[TD_NPU_TAG_BYTES]);
 

@@ -115,6 +115,19 @@ void td_card_host_free(td_npu *base, void *p, size_t bytes) {
     if (p && td_card_enter(c) == TD_OK) c->driver->unpin(c, p, bytes);
 }
 
+td_status td_card_host_register(td_npu *base, void *p, size_t bytes, td_error *err) {
+    td_card *c = (td_card *)base;
+    if (!c->driver->register_host)
+        return td_fail(err, TD_ENOTSUP, "this device copies from memory of its own runtime alone");
+    TD_TRY(td_card_enter(c));
+    return c->driver->register_host(c, p, bytes, err);
+}
+
+void td_card_host_unregister(td_npu *base, void *p, size_t bytes) {
+    td_card *c = (td_card *)base;
+    if (td_card_enter(c) == TD_OK) c->driver->unregister_host(c, p, bytes);
+}
+
 /* ---- arenas ------------------------------------------------------------------------------------ */
 
 td_status td_card_arena_grow(td_card *c, td_card_arena *a, size_t bytes, td_error *err) {

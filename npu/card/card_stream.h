@@ -53,6 +53,7 @@ void                   td_card_graph_destroy(td_npu *d, td_npu_graph *g);
 #define TD_CARD_OPS                                                                                                       \
     .report = td_card_report, .stats = td_card_stats_get, .lost = td_card_lost, .alloc = td_card_alloc,                   \
     .free = td_card_free, .host_alloc = td_card_host_alloc, .host_free = td_card_host_free,                               \
+    .host_register = td_card_host_register, .host_unregister = td_card_host_unregister,                                   \
     .stream_create = td_card_stream_create, .stream_destroy = td_card_stream_destroy, .stream_sync = td_card_stream_sync, \
     .copy = td_card_copy, .host_call = td_card_host_call, .graph_begin = td_card_graph_begin,                             \
     .graph_end = td_card_graph_end, .graph_launch = td_card_graph_launch, .graph_destroy = td_card_graph_destroy,         \

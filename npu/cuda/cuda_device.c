@@ -120,6 +120,22 @@ void td_cuda_unpin(td_card *c, void *p, size_t bytes) {
     if (d->registers) td_mem_unmap(p, bytes);
 }
 
+/* A file that is mapped is one that many drivers refuse; nothing is wrong with the card then. */
+td_status td_cuda_register_host(td_card *c, void *p, size_t bytes, td_error *err) {
+    td_cuda_npu *d = (td_cuda_npu *)c;
+    td_cu_status said = d->registers ? d->cu->cuMemHostRegister(p, bytes, TD_CU_MEMHOSTREGISTER_PORTABLE) : TD_CUDA_SUCCESS;
+    if (d->registers && said == TD_CUDA_SUCCESS) return TD_OK;
+    return td_fail(err, TD_ENOTSUP, "the driver does not pin %zu bytes of this process (cuMemHostRegister, status %d)",
+                   bytes, (int)said);
+}
+
+void td_cuda_unregister_host(td_card *c, void *p, size_t bytes) {
+    td_cuda_npu *d = (td_cuda_npu *)c;
+    td_cu_status said = d->cu->cuMemHostUnregister(p);
+    (void)bytes;
+    if (said != TD_CUDA_SUCCESS) (void)td_cuda_failed(d, "cuMemHostUnregister", said, NULL);
+}
+
 td_status td_cuda_scratch_ready(td_cuda_npu *d) {
     return td_card_arena_grow(&d->base, &d->base.scratch, d->block_bytes, NULL);
 }

@@ -97,5 +97,7 @@ TD_NODISCARD td_status td_cuda_zero(td_card *c, void *p, size_t bytes, td_error 
 TD_NODISCARD td_status td_cuda_upload(td_card *c, void *dev, const void *host, size_t bytes, td_error *err);
 TD_NODISCARD td_status td_cuda_pin(td_card *c, size_t bytes, void **out, td_error *err);
 void                   td_cuda_unpin(td_card *c, void *p, size_t bytes);
+TD_NODISCARD td_status td_cuda_register_host(td_card *c, void *p, size_t bytes, td_error *err);
+void                   td_cuda_unregister_host(td_card *c, void *p, size_t bytes);
 
 #endif

@@ -108,6 +108,15 @@ void td_host_block_destroy(td_npu *d, td_npu_block *b) {
     free(b);
 }
 
+/* Copies are this process's own, from any of its memory. */
+static td_status register_any(td_npu *d, void *p, size_t bytes, td_error *err) {
+    (void)d, (void)p, (void)bytes, (void)err;
+    return TD_OK;
+}
+static void forget(td_npu *d, void *p, size_t bytes) {
+    (void)d, (void)p, (void)bytes;
+}
+
 static const td_npu_ops OPS = {
     .name = "host",
     .close = close_device,
@@ -117,6 +126,8 @@ static const td_npu_ops OPS = {
     .free = release,
     .host_alloc = alloc,
     .host_free = release,
+    .host_register = register_any,
+    .host_unregister = forget,
     .stream_create = td_host_stream_create,
     .stream_destroy = td_host_stream_destroy,
     .stream_sync = td_host_stream_sync,

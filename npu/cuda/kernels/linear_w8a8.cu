@@ -326,7 +326,7 @@ TD_FN void packed_linear(const packed_slots &slots, const int8_rows &in, const e
         else
             return load_int8<RUN>(codes[j], nr, first[j], k);
     };
-    const auto words = [&](const auto &raw, uint4 *to) {
+    const auto words = [&](const decltype(fetch(0, 0u)) &raw, uint4 *to) {
         if constexpr (INT4)
             words_of_int4(raw, flip, to);
         else

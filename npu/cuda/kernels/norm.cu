@@ -165,7 +165,7 @@ TD_FN void quantize(const td_u32 *n_rows, const T *x, td_u32 k, size_t x_stride,
     const size_t i = blockIdx.x;
     if (i >= *n_rows) return;
     const T   *row = x + i * x_stride;
-    const auto values = [](const auto &raw, float v[ROW_VECTOR]) { row_values(raw, v); };
+    const auto values = [](const decltype(row_load<true>(row, 0, k)) &raw, float v[ROW_VECTOR]) { row_values(raw, v); };
     if (k % ROW_VECTOR == 0 && is_aligned(row, 16))
         row_codes<QUANT_KEPT>([&](td_u32 at) { return row_load<true>(row, at, k); }, values, q_stride, q + i * q_stride,
                               scale + i, part);

@@ -26,7 +26,7 @@ size_t td_cuda_place_experts(uint32_t max_tok, const td_cuda_choice *c, td_cuda_
 td_cuda_chosen td_cuda_choose(td_cuda_run *r, const td_npu_block *b, const td_cuda_choice *c, size_t first) {
     td_cuda_chosen out = {.first = first, .rows = rows_of_run(r->step->max_tok - first), .tile_rows = TD_CUDA_FEW_ROWS};
     const size_t   pairs = out.rows * c->top_k;
-    if (c->takes_many && pairs >= (size_t)TD_CUDA_FEW_ROWS * c->n_experts) out.tile_rows = TD_CUDA_MANY_ROWS;
+    if (c->many_rows && pairs >= (size_t)TD_CUDA_FEW_ROWS * c->n_experts) out.tile_rows = c->many_rows;
     out.tiles = tiles_most(c->n_experts, pairs, out.tile_rows);
     out.ids = td_cuda_at_run(r, first, c->ids, c->top_k * sizeof(uint16_t));
     out.weights = td_cuda_at_run(r, first, c->weights, c->top_k * sizeof(float));

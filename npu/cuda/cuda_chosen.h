@@ -7,8 +7,9 @@
 #include "npu/cuda/cuda_kind.h"
 
 #define TD_CUDA_RUN_ROWS 1024
-#define TD_CUDA_FEW_ROWS 8 /* of a tile */
-#define TD_CUDA_MANY_ROWS 64
+#define TD_CUDA_FEW_ROWS 8   /* of a tile */
+#define TD_CUDA_MANY_ROWS 64 /* of int8, and of int4 with a scale a row */
+#define TD_CUDA_MANY_IN_GROUPS 16
 
 /** A block of experts, as its descriptor has it. */
 typedef struct {
@@ -16,10 +17,15 @@ typedef struct {
     uint32_t        mark;       /* 0, or TD_ID_RESIDENT: only choices that have it count, */
     uint32_t        begin, end; /* of a row's choices these, */
     const uint16_t *slot_of;    /* and none of experts elsewhere; or NULL */
-    bool            takes_many; /* its products take tiles of TD_CUDA_MANY_ROWS, too */
+    uint32_t        many_rows;  /* of the larger tiles that its products take; 0: there are none */
     const uint16_t *ids;        /* [max_tok, top_k] */
     const float    *weights;    /* [max_tok, top_k] */
 } td_cuda_choice;
+
+/** Rows of a tile of 4-bit weights in groups where there are many; 0: not with these groups. */
+static inline uint32_t td_cuda_many_in_groups(uint32_t size) {
+    return size >= 32 ? TD_CUDA_MANY_IN_GROUPS : 0;
+}
 
 /** One run: rows of the step from `first` on. A place is where a choice comes in the order of experts. */
 typedef struct {

@@ -22,6 +22,15 @@ static bool is_int8(const td_npu_weight *w) {
     return w->shape.format == TD_WEIGHT_W8A8;
 }
 
+/* Both products have tiles of the same rows. */
+static uint32_t many_rows(const td_experts_desc *x) {
+    const td_npu_weight *gate = x->gate[0], *up = x->up[0], *down = x->down[0];
+    if (is_int8(gate) != is_int8(down)) return 0;
+    if (is_int8(gate)) return TD_CUDA_MANY_ROWS;
+    const uint32_t of[] = {gate->groups.size, up->groups.size, down->groups.size};
+    return td_cuda_many_in_groups(of[0] < of[1] ? of[0] < of[2] ? of[0] : of[2] : of[1] < of[2] ? of[1] : of[2]);
+}
+
 /* @param made false: the weights may be NULL, as in place */
 static td_cuda_choice choice_of(const td_experts_desc *x, bool made) {
     return (td_cuda_choice){.hidden = x->hidden,
@@ -29,7 +38,7 @@ static td_cuda_choice choice_of(const td_experts_desc *x, bool made) {
                             .n_experts = x->n_experts,
                             .top_k = x->top_k,
                             .end = x->top_k,
-                            .takes_many = made && is_int8(x->gate[0]) && is_int8(x->down[0]),
+                            .many_rows = made ? many_rows(x) : 0,
                             .ids = x->ids,
                             .weights = x->weights};
 }
@@ -92,21 +101,23 @@ static const void *table_of(const td_npu_block *b, int matrix) {
 /* out [places, n] f32; of gate with W8A8, silu(gate) * up. @param row_at NULL: in has a row for each place */
 static void product(td_cuda_run *r, const td_npu_block *b, const td_cuda_chosen *e, const td_cuda_rows *in,
                     const void *row_at, int matrix, const td_npu_weight *like, void *out) {
-    bool swiglu = matrix == GATE, many = e->tile_rows == TD_CUDA_MANY_ROWS;
+    bool swiglu = matrix == GATE, many = e->tile_rows > TD_CUDA_FEW_ROWS;
     if (!is_int8(like)) {
-        void *const args[] = {TD_P(e->totals),
-                              TD_P(e->tile),
-                              TD_P(row_at),
-                              TD_P(in->q),
-                              TD_U(td_cuda_row_codes(like->shape.k)),
-                              TD_P(in->scale),
-                              TD_P(table_of(b, matrix)),
-                              TD_U(td_cuda_scale_kind(like->groups.scale_dtype)),
-                              TD_U(like->shape.n),
-                              TD_U(td_round_up(like->shape.k, like->groups.size)),
-                              TD_U(like->groups.size),
-                              TD_P(out)};
-        td_cuda_launch(r, like->shape.format == TD_WEIGHT_INT4G ? TD_CUDA_KERNEL_EXPERTS_INT4 : TD_CUDA_KERNEL_EXPERTS_FP4,
+        void *const                    args[] = {TD_P(e->totals),
+                                                 TD_P(e->tile),
+                                                 TD_P(row_at),
+                                                 TD_P(in->q),
+                                                 TD_U(td_cuda_row_codes(like->shape.k)),
+                                                 TD_P(in->scale),
+                                                 TD_P(table_of(b, matrix)),
+                                                 TD_U(td_cuda_scale_kind(like->groups.scale_dtype)),
+                                                 TD_U(like->shape.n),
+                                                 TD_U(td_round_up(like->shape.k, like->groups.size)),
+                                                 TD_U(like->groups.size),
+                                                 TD_P(out)};
+        static const td_cuda_kernel_id IDS[2][2] = {{TD_CUDA_KERNEL_EXPERTS_FP4_8, TD_CUDA_KERNEL_EXPERTS_FP4_16},
+                                                    {TD_CUDA_KERNEL_EXPERTS_INT4_8, TD_CUDA_KERNEL_EXPERTS_INT4_16}};
+        td_cuda_launch(r, IDS[like->shape.format == TD_WEIGHT_INT4G][many],
                        TD_GRID(e->tiles, td_div_up(like->shape.n, TD_CUDA_TILE_N), 1), 0, args, sizeof args / sizeof *args);
         return;
     }

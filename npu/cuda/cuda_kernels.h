@@ -32,8 +32,10 @@
     X(W8A8_SWIGLU_32, td_w8a8_swiglu_32, 10, TD_CUDA_LINEAR_THREADS) \
     X(W8A8_SWIGLU_64, td_w8a8_swiglu_64, 10, TD_CUDA_LINEAR_THREADS) \
     X(W8A8_EPILOGUE, td_w8a8_epilogue, 11, 256) \
-    X(INT4_LINEAR, td_int4_linear, 15, TD_CUDA_LINEAR_THREADS) \
-    X(FP4_LINEAR, td_fp4_linear, 15, TD_CUDA_LINEAR_THREADS) \
+    X(INT4_LINEAR_8, td_int4_linear_8, 14, TD_CUDA_LINEAR_THREADS) \
+    X(INT4_LINEAR_16, td_int4_linear_16, 14, TD_CUDA_LINEAR_THREADS) \
+    X(FP4_LINEAR_8, td_fp4_linear_8, 14, TD_CUDA_LINEAR_THREADS) \
+    X(FP4_LINEAR_16, td_fp4_linear_16, 14, TD_CUDA_LINEAR_THREADS) \
     X(BF16_LINEAR_8, td_bf16_linear_8, 13, TD_CUDA_LINEAR_THREADS) \
     X(BF16_LINEAR_32, td_bf16_linear_32, 13, TD_CUDA_LINEAR_THREADS) \
     X(BF16_COLUMNS_8, td_bf16_columns_8, 11, TD_CUDA_LINEAR_THREADS) \
@@ -61,15 +63,19 @@
     X(EXPERTS_W8A8_64, td_experts_w8a8_64, 10, TD_CUDA_LINEAR_THREADS) \
     X(EXPERTS_SWIGLU_8, td_experts_swiglu_8, 10, TD_CUDA_LINEAR_THREADS) \
     X(EXPERTS_SWIGLU_64, td_experts_swiglu_64, 10, TD_CUDA_LINEAR_THREADS) \
-    X(EXPERTS_INT4, td_experts_int4, 12, TD_CUDA_LINEAR_THREADS) \
-    X(EXPERTS_FP4, td_experts_fp4, 12, TD_CUDA_LINEAR_THREADS) \
+    X(EXPERTS_INT4_8, td_experts_int4_8, 12, TD_CUDA_LINEAR_THREADS) \
+    X(EXPERTS_INT4_16, td_experts_int4_16, 12, TD_CUDA_LINEAR_THREADS) \
+    X(EXPERTS_FP4_8, td_experts_fp4_8, 12, TD_CUDA_LINEAR_THREADS) \
+    X(EXPERTS_FP4_16, td_experts_fp4_16, 12, TD_CUDA_LINEAR_THREADS) \
     X(EXPERTS_SUM, td_experts_sum, 10, 256) \
     X(PACKED_INT8_8, td_packed_int8_8, 12, TD_CUDA_LINEAR_THREADS) \
     X(PACKED_INT8_64, td_packed_int8_64, 12, TD_CUDA_LINEAR_THREADS) \
     X(PACKED_INT4_8, td_packed_int4_8, 12, TD_CUDA_LINEAR_THREADS) \
     X(PACKED_INT4_64, td_packed_int4_64, 12, TD_CUDA_LINEAR_THREADS) \
-    X(PACKED_INT4_GROUPS, td_packed_int4_groups, 12, TD_CUDA_LINEAR_THREADS) \
-    X(PACKED_FP4_GROUPS, td_packed_fp4_groups, 12, TD_CUDA_LINEAR_THREADS) \
+    X(PACKED_INT4_GROUPS_8, td_packed_int4_groups_8, 12, TD_CUDA_LINEAR_THREADS) \
+    X(PACKED_INT4_GROUPS_16, td_packed_int4_groups_16, 12, TD_CUDA_LINEAR_THREADS) \
+    X(PACKED_FP4_GROUPS_8, td_packed_fp4_groups_8, 12, TD_CUDA_LINEAR_THREADS) \
+    X(PACKED_FP4_GROUPS_16, td_packed_fp4_groups_16, 12, TD_CUDA_LINEAR_THREADS) \
     X(PACKED_BF16, td_packed_bf16, 10, TD_CUDA_LINEAR_THREADS) \
     X(PACKED_BF16_F32, td_packed_bf16_f32, 10, TD_CUDA_LINEAR_THREADS) \
     X(EXPERTS_PART, td_experts_part, 13, 256) \

@@ -203,27 +203,29 @@ uint32_t td_cuda_scale_kind(td_dtype dtype) {
 
 static void launch_groups(td_cuda_run *r, const td_cuda_rows *rows, const td_npu_weight *w, const void *bias, void *out,
                           bool out_is_f32) {
-    bool         is_int4 = w->shape.format == TD_WEIGHT_INT4G;
-    size_t       k = td_round_up(w->shape.k, w->groups.size);
-    td_cuda_grid grid = TD_GRID(td_div_up(rows->n.most, 8), td_div_up(w->shape.n, TD_CUDA_TILE_N), 1);
-    const void  *zero_or_factor = is_int4 ? w->zero : w->factor;
-    void *const  args[] = {TD_P(rows->n.count),
-                           TD_P(rows->q),
-                           TD_U(td_cuda_row_codes(w->shape.k)),
-                           TD_P(rows->scale),
-                           TD_P(w->data),
-                           TD_P(w->scale),
-                           TD_U(td_cuda_scale_kind(w->groups.scale_dtype)),
-                           TD_P(zero_or_factor),
-                           TD_P(bias),
-                           TD_U(w->shape.n),
-                           TD_U(k),
-                           TD_U(w->groups.size),
-                           TD_P(out),
-                           TD_U(w->shape.n),
-                           TD_U(out_is_f32)};
-    td_cuda_launch(r, is_int4 ? TD_CUDA_KERNEL_INT4_LINEAR : TD_CUDA_KERNEL_FP4_LINEAR, grid, 0, args,
-                   sizeof args / sizeof *args);
+    static const td_cuda_variant OF[2][2] = {
+        {{TD_CUDA_KERNEL_FP4_LINEAR_8, 8, 16}, {TD_CUDA_KERNEL_FP4_LINEAR_16, 16, 16}},
+        {{TD_CUDA_KERNEL_INT4_LINEAR_8, 8, 16}, {TD_CUDA_KERNEL_INT4_LINEAR_16, 16, 16}}};
+    bool                  is_int4 = w->shape.format == TD_WEIGHT_INT4G;
+    size_t                k = td_round_up(w->shape.k, w->groups.size), n_of = w->groups.size < 32 ? 1 : 2;
+    const td_cuda_variant v = td_cuda_variant_for(r->d, OF[is_int4], n_of, rows->n.most, w->shape.n);
+    td_cuda_grid          grid = TD_GRID(td_div_up(rows->n.most, v.rows), td_div_up(w->shape.n, v.outputs), 1);
+    const void           *zero_or_factor = is_int4 ? w->zero : w->factor;
+    void *const           args[] = {TD_P(rows->n.count),
+                                    TD_P(rows->q),
+                                    TD_U(td_cuda_row_codes(w->shape.k)),
+                                    TD_P(rows->scale),
+                                    TD_P(w->data),
+                                    TD_P(w->scale),
+                                    TD_U(td_cuda_scale_kind(w->groups.scale_dtype)),
+                                    TD_P(zero_or_factor),
+                                    TD_P(bias),
+                                    TD_U(w->shape.n),
+                                    TD_U(k),
+                                    TD_U(w->groups.size),
+                                    TD_P(out),
+                                    TD_U(out_is_f32)};
+    td_cuda_launch(r, v.id, grid, 0, args, sizeof args / sizeof *args);
 }
 
 static void launch_bf16(td_cuda_run *r, const td_cuda_heads_product *p, const void *bias) {

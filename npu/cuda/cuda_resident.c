@@ -42,7 +42,9 @@ static td_cuda_choice choice_of(const td_resident_desc *x) {
                             .begin = x->first,
                             .end = td_resident_end(x),
                             .slot_of = x->slot_of,
-                            .takes_many = !is_bf16(x) && !is_grouped(x),
+                            .many_rows = is_bf16(x)      ? 0
+                                         : is_grouped(x) ? td_cuda_many_in_groups(x->packed->groups.size)
+                                                         : TD_CUDA_MANY_ROWS,
                             .ids = x->ids,
                             .weights = x->weights};
 }
@@ -121,13 +123,13 @@ static void product(td_cuda_run *r, const td_npu_block *b, const td_cuda_chosen 
     static const td_cuda_kernel_id IDS[TD_PRODUCTS][2] = {
         [TD_PRODUCT_INT8C] = {TD_CUDA_KERNEL_PACKED_INT8_8, TD_CUDA_KERNEL_PACKED_INT8_64},
         [TD_PRODUCT_INT4C] = {TD_CUDA_KERNEL_PACKED_INT4_8, TD_CUDA_KERNEL_PACKED_INT4_64},
-        [TD_PRODUCT_INT4G] = {TD_CUDA_KERNEL_PACKED_INT4_GROUPS},
-        [TD_PRODUCT_FP4G] = {TD_CUDA_KERNEL_PACKED_FP4_GROUPS}};
+        [TD_PRODUCT_INT4G] = {TD_CUDA_KERNEL_PACKED_INT4_GROUPS_8, TD_CUDA_KERNEL_PACKED_INT4_GROUPS_16},
+        [TD_PRODUCT_FP4G] = {TD_CUDA_KERNEL_PACKED_FP4_GROUPS_8, TD_CUDA_KERNEL_PACKED_FP4_GROUPS_16}};
     const td_resident_desc *x = &b->desc.resident;
     const resident_tables  *t = b->tables; /* an address of the card: not read here */
     const td_cuda_packed    shape = shape_of(x->packed, down);
     const size_t            outputs = (size_t)shape.n_tiles * shape.nr;
-    const bool              many = e->tile_rows == TD_CUDA_MANY_ROWS;
+    const bool              many = e->tile_rows > TD_CUDA_FEW_ROWS;
     const void *at = down ? &t->down : &t->gate_up, *tiles = &t->tile[down ? shape_of(x->packed, false).n_tiles : 0];
     if (is_bf16(x)) {
         void *const args[] = {TD_P(e->totals), TD_P(e->tile),  TD_P(row_at),     TD_P(in->x), TD_P(at),
@@ -140,8 +142,9 @@ static void product(td_cuda_run *r, const td_npu_block *b, const td_cuda_chosen 
                           TD_P(in->q),      TD_P(in->scale), TD_U(td_cuda_row_codes(down ? x->inter : x->hidden)),
                           TD_P(at),         TD_P(tiles),     TD_P(x->slots),
                           TD_P(x->slot_of), TD_P(out),       TD_P(up)};
-    td_cuda_launch(r, IDS[x->packed->product][many], TD_GRID(e->tiles, td_div_up(outputs, many ? 64 : TD_CUDA_TILE_N), 1), 0,
-                   args, sizeof args / sizeof *args);
+    td_cuda_launch(r, IDS[x->packed->product][many],
+                   TD_GRID(e->tiles, td_div_up(outputs, many && !is_grouped(x) ? 64 : TD_CUDA_TILE_N), 1), 0, args,
+                   sizeof args / sizeof *args);
 }
 
 /* What the gated unit makes of each place, as down takes it. */

@@ -8,8 +8,10 @@
 #include "npu/cuda/cuda_pack.h"
 #include "tests/td_test.h"
 
-CUDA_KERNEL(td_int4_linear);
-CUDA_KERNEL(td_fp4_linear);
+CUDA_KERNEL(td_int4_linear_8);
+CUDA_KERNEL(td_int4_linear_16);
+CUDA_KERNEL(td_fp4_linear_8);
+CUDA_KERNEL(td_fp4_linear_16);
 
 #define ROWS_MAX 20
 
@@ -114,19 +116,21 @@ TEST(products) {
             }
             cuda_buf       zb = cuda_copy(zero, n_groups), fb = cuda_copy(factor, n * 4), bb = cuda_copy(bias, n * 4);
             bool           biased = round & 1;
-            td_cuda_launch grid = cuda_grid(cuda_up(rows, 8), cuda_up(n, TD_CUDA_TILE_N), 1, TD_CUDA_LINEAR_THREADS, 0);
+            const bool     many = size >= 32 && rnd_range(&r, 0, 1);
+            td_cuda_launch grid =
+                cuda_grid(cuda_up(rows, many ? 16 : 8), cuda_up(n, TD_CUDA_TILE_N), 1, TD_CUDA_LINEAR_THREADS, 0);
             host_product(cases[c].is_e2m1 ? TD_PRODUCT_FP4G : TD_PRODUCT_INT4G, groups, n, k, codes, scale.p,
                          groups.zero_points ? zero : NULL, cases[c].is_e2m1 ? factor : NULL, rows, x.p, ldx, x_scale.p,
                          biased ? bias : NULL, want);
             if (cases[c].is_e2m1)
-                cuda_run(&td_cuda_kernel_td_fp4_linear, grid, CUDA_OUT(out),
+                cuda_run(many ? &td_cuda_kernel_td_fp4_linear_16 : &td_cuda_kernel_td_fp4_linear_8, grid, CUDA_OUT(out),
                          CUDA_ARGS(&nb.p, &x.p, &ldx, &x_scale.p, &packed.p, &scale.p, &cases[c].kind, &fb.p,
-                                   biased ? &bb.p : CUDA_NULL, &n, &k, &size, &out.p, &n, &one));
+                                   biased ? &bb.p : CUDA_NULL, &n, &k, &size, &out.p, &one));
             else
-                cuda_run(&td_cuda_kernel_td_int4_linear, grid, CUDA_OUT(out),
+                cuda_run(many ? &td_cuda_kernel_td_int4_linear_16 : &td_cuda_kernel_td_int4_linear_8, grid, CUDA_OUT(out),
                          CUDA_ARGS(&nb.p, &x.p, &ldx, &x_scale.p, &packed.p, &scale.p, &cases[c].kind,
                                    groups.zero_points ? &zb.p : CUDA_NULL, biased ? &bb.p : CUDA_NULL, &n, &k, &size, &out.p,
-                                   &n, &one));
+                                   &one));
             for (size_t i = 0; i < (size_t)rows * n; i++)
                 if (memcmp((float *)out.p + i, want + i, 4) != 0)
                     fail_msg("case %zu, n %u, k %u: element %zu is %g, not %g", c, n, k, i, (double)((float *)out.p)[i],

@@ -25,6 +25,7 @@ typedef unsigned long long td_u64;
  * the next values only when it has used the first. */
 #define TD_KERNEL_BLOCKS(threads, blocks) extern "C" __global__ void __launch_bounds__(threads, blocks)
 #define TD_FN static __device__ __forceinline__
+#define TD_METHOD __device__ __forceinline__
 #define TD_ALL_LANES 0xffffffffu
 
 #ifndef TD_CUDA_EMULATION
@@ -68,6 +69,12 @@ __device__ __forceinline__ uint4 td_load_once<uint4>(const void *p) {
 template <class T>
 TD_FN void td_store(void *p, T v) {
     *static_cast<T *>(p) = v;
+}
+
+/** A value of which the compiler knows nothing: what a loop makes of it is made there, and waits in no register outside. */
+TD_FN td_u32 td_hidden(td_u32 v) {
+    asm volatile("" : "+r"(v));
+    return v;
 }
 
 /** A pointer to device memory that was read from there. */

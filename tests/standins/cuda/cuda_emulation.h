@@ -275,6 +275,12 @@ struct td_exchange {
 };
 void td_exchange_used(const td_exchange *p, size_t n, bool is_written);
 
+inline unsigned td_hidden(unsigned v) {
+    return v;
+}
+inline int __clz(int v) {
+    return v ? __builtin_clz((unsigned)v) : 32;
+}
 inline int __popc(unsigned v) {
     return __builtin_popcount(v);
 }

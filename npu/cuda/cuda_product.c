@@ -234,7 +234,7 @@ static void launch_bf16(td_cuda_run *r, const td_cuda_heads_product *p, const vo
                           TD_U(p->w_head),       TD_P(bias),        TD_U(p->n),         TD_U(p->k),      TD_P(p->out),
                           TD_U(p->ldo),          TD_U(p->out_head), TD_U(p->out_is_f32)};
     td_cuda_launch(r, many ? TD_CUDA_KERNEL_BF16_LINEAR_32 : TD_CUDA_KERNEL_BF16_LINEAR_8,
-                   TD_GRID(td_div_up(p->n, TD_CUDA_TILE_N), td_div_up(p->n_rows.most, many ? 32 : 8), p->heads), 0, args,
+                   TD_GRID(td_div_up(p->n_rows.most, many ? 32 : 8), td_div_up(p->n, TD_CUDA_TILE_N), p->heads), 0, args,
                    sizeof args / sizeof *args);
 }
 

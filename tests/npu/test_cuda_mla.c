@@ -117,7 +117,7 @@ static void attend_absorbed(model *m, const cuda_step *s, const cuda_buf *q, siz
              CUDA_ARGS(&n.p, &list.p, &s->n_seq.p, &s->starts.p, &s->pos.p, &zero, CUDA_NULL, &partial.p, &m->heads,
                        &m->kv_lora, &spans, CUDA_NULL, &ctx.p));
     cuda_run(&td_cuda_kernel_td_bf16_linear_8,
-             cuda_grid(cuda_up(m->v_dim, TD_CUDA_TILE_N), cuda_up(rows, 8), m->heads, TD_CUDA_LINEAR_THREADS, 0),
+             cuda_grid(cuda_up(rows, 8), cuda_up(m->v_dim, TD_CUDA_TILE_N), m->heads, TD_CUDA_LINEAR_THREADS, 0),
              CUDA_OUT(sums),
              CUDA_ARGS(&n.p, &ctx.p, &ctx_row, &m->kv_lora, &w_uv, &head_weights, CUDA_NULL, &m->v_dim, &m->kv_lora, &sums.p,
                        &m->hidden, &m->v_dim, &one));
@@ -222,11 +222,11 @@ TEST(float_linears) {
         }
         for (size_t i = 0; i < (size_t)rows * n; i++) ((float *)want.p)[i] += bias[i % n];
         cuda_run(&td_cuda_kernel_td_bf16_linear_8,
-                 cuda_grid(cuda_up(n, TD_CUDA_TILE_N), cuda_up(rows, 8), 1, TD_CUDA_LINEAR_THREADS, 0), CUDA_OUT(out),
+                 cuda_grid(cuda_up(rows, 8), cuda_up(n, TD_CUDA_TILE_N), 1, TD_CUDA_LINEAR_THREADS, 0), CUDA_OUT(out),
                  CUDA_ARGS(&nb.p, &xb.p, &k, &none, &wb.p, &none, &bb.p, &n, &k, &out.p, &n, &none, &one));
         assert_close("td_bf16_linear_8", out.p, want.p, (size_t)rows * n, 1e-6);
         cuda_run(&td_cuda_kernel_td_bf16_linear_32,
-                 cuda_grid(cuda_up(n, TD_CUDA_TILE_N), cuda_up(rows, 32), 1, TD_CUDA_LINEAR_THREADS, 0), CUDA_OUT(again),
+                 cuda_grid(cuda_up(rows, 32), cuda_up(n, TD_CUDA_TILE_N), 1, TD_CUDA_LINEAR_THREADS, 0), CUDA_OUT(again),
                  CUDA_ARGS(&nb.p, &xb.p, &k, &none, &wb.p, &none, &bb.p, &n, &k, &again.p, &n, &none, &one));
         assert_same_bits("variants", again.p, out.p, (size_t)rows * n * 4, 4);
         FREED float *turned = malloc((size_t)n * k * sizeof(float));

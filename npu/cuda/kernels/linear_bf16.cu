@@ -15,8 +15,8 @@
  * since then the rows are what is read most. Thread t sums every 256th four of k, ascending, lanes and warps in a fixed
  * tree: both give the same bits.
  *
- * Those of experts in slots have the CPU tier's order, one fused multiply-add a k: a thread has two outputs of one row, and
- * the pace is that of a chain of them.
+ * Those of experts in slots have the CPU tier's order, one fused multiply-add a k. A thread has two outputs of one row, and
+ * the pace of a block is that of a chain of them. What keeps the memory busy is that all warps copy ahead.
  */
 #include "npu/cuda/kernels/packed.cuh"
 
@@ -34,42 +34,65 @@ struct bf16_args {
 
 template <int GROUPS>
 TD_FN void bf16_linear(const bf16_args &a, size_t x_at, size_t w_at, size_t out_at) {
-    constexpr int ROWS = 8 * GROUPS;
+    constexpr int    ROWS = 8 * GROUPS, CHUNKS = GROUPS == 1 ? 4 : 2; /* that a thread has on the way */
+    constexpr td_u32 STEP = CHUNKS * BF16_WARPS * BF16_CHUNK;
     TD_SHARED(float, sums, BF16_WARPS *ROWS *TD_CUDA_TILE_N);
-    const td_u32 first_row = blockIdx.y * ROWS, warp = threadIdx.x / 32, g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
+    const td_u32   first_row = blockIdx.x * ROWS, first_output = blockIdx.y * TD_CUDA_TILE_N;
+    const td_u32   warp = threadIdx.x / 32, g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
+    const td_bf16 *w[2], *x[GROUPS]; /* outputs and rows behind the last are the last one, and not stored */
+    uint4          part[CHUNKS][2], in[CHUNKS][GROUPS];
+    float          acc[GROUPS][4];
+    const uint4    zero = {0, 0, 0, 0};
+    if (first_row && first_row >= *a.n_rows) return;
+    for (int half = 0; half < 2; half++)
+        w[half] = a.w + w_at + static_cast<size_t>(min(first_output + g + half * 8, a.n - 1)) * a.k;
+    const auto load = [&](td_u32 from) {
+#pragma unroll
+        for (td_u32 c = 0; c < CHUNKS; c++)
+#pragma unroll
+            for (int half = 0; half < 2; half++)
+                part[c][half] = td_load_once<uint4>(w[half] + min(from + c * BF16_WARPS * BF16_CHUNK + t * 8, a.k - 8));
+    };
+    const auto load_x = [&](td_u32 from) {
+#pragma unroll
+        for (td_u32 c = 0; c < CHUNKS; c++)
+#pragma unroll
+            for (int i = 0; i < GROUPS; i++)
+                in[c][i] = td_load<uint4>(x[i] + min(from + c * BF16_WARPS * BF16_CHUNK + t * 8, a.k - 8));
+    };
+    td_u32 k0 = warp * BF16_CHUNK;
+    if (k0 < a.k) load(k0);
     const td_u32 rows = *a.n_rows;
     if (first_row >= rows) return;
-    const td_bf16 *w[2], *x[GROUPS];
-    float          acc[GROUPS][4];
-    for (int half = 0; half < 2; half++) {
-        const td_u32 output = blockIdx.x * TD_CUDA_TILE_N + g + half * 8;
-        w[half] = output < a.n ? a.w + w_at + static_cast<size_t>(output) * a.k : nullptr;
-    }
     for (int i = 0; i < GROUPS; i++) {
-        const td_u32 row = first_row + i * 8 + g;
-        x[i] = row < rows ? a.x + x_at + static_cast<size_t>(row) * a.ldx : nullptr;
+        x[i] = a.x + x_at + static_cast<size_t>(min(first_row + i * 8 + g, rows - 1)) * a.ldx;
         for (int e = 0; e < 4; e++) acc[i][e] = 0;
     }
-    const uint4 zero = {0, 0, 0, 0};
-#pragma unroll 2
-    for (td_u32 k0 = warp * BF16_CHUNK; k0 < a.k; k0 += BF16_WARPS * BF16_CHUNK) {
-        const td_u32 k = k0 + t * 8;
-        uint4        part[2];
-        for (int half = 0; half < 2; half++) part[half] = w[half] && k < a.k ? td_load<uint4>(w[half] + k) : zero;
-        const uint4    low = part[0], high = part[1];
-        const unsigned first[4] = {low.x, high.x, low.y, high.y}, second[4] = {low.z, high.z, low.w, high.w};
-        for (int i = 0; i < GROUPS; i++) {
-            const uint4    in = x[i] && k < a.k ? td_load<uint4>(x[i] + k) : zero;
-            const unsigned b[2][2] = {{in.x, in.y}, {in.z, in.w}};
-            td_mma_bf16(acc[i], first, b[0]);
-            td_mma_bf16(acc[i], second, b[1]);
+    if (k0 < a.k) load_x(k0);
+#pragma unroll 1
+    for (; k0 < a.k; k0 += STEP) {
+#pragma unroll
+        for (td_u32 c = 0; c < CHUNKS; c++) {
+            const td_u32 first = k0 + c * BF16_WARPS * BF16_CHUNK, k = first + t * 8;
+            if (first >= a.k) continue;
+            const uint4    low = k < a.k ? part[c][0] : zero, high = k < a.k ? part[c][1] : zero;
+            const unsigned a0[4] = {low.x, high.x, low.y, high.y}, a1[4] = {low.z, high.z, low.w, high.w};
+            for (int i = 0; i < GROUPS; i++) {
+                const uint4    v = k < a.k ? in[c][i] : zero;
+                const unsigned b[2][2] = {{v.x, v.y}, {v.z, v.w}};
+                td_mma_bf16(acc[i], a0, b[0]);
+                td_mma_bf16(acc[i], a1, b[1]);
+            }
         }
+        if (k0 + STEP >= a.k) continue;
+        load(k0 + STEP);
+        load_x(k0 + STEP);
     }
     for (int i = 0; i < GROUPS; i++)
         for (int e = 0; e < 4; e++) sums[(warp * ROWS + i * 8 + t * 2 + e % 2) * TD_CUDA_TILE_N + g + e / 2 * 8] = acc[i][e];
     __syncthreads();
     for (td_u32 i = threadIdx.x; i < ROWS * TD_CUDA_TILE_N; i += blockDim.x) {
-        const td_u32 row = first_row + i / TD_CUDA_TILE_N, column = blockIdx.x * TD_CUDA_TILE_N + i % TD_CUDA_TILE_N;
+        const td_u32 row = first_row + i / TD_CUDA_TILE_N, column = first_output + i % TD_CUDA_TILE_N;
         if (row >= rows || column >= a.n) continue;
         float v = sums[i];
         for (td_u32 s = 1; s < BF16_WARPS; s++) v += sums[s * ROWS * TD_CUDA_TILE_N + i];
@@ -83,8 +106,8 @@ TD_FN void bf16_linear(const bf16_args &a, size_t x_at, size_t w_at, size_t out_
 }
 
 /**
- * out[b, r, :] = x[b, r, :] w[b]^T + bias for the matrices b of a batch (heads). grid (n / TILE_N rounded up, rows of the
- * bucket / rows of the variant rounded up, batch), block TD_CUDA_LINEAR_THREADS.
+ * out[b, r, :] = x[b, r, :] w[b]^T + bias for the matrices b of a batch (heads). grid (rows of the bucket / rows of the
+ * variant rounded up, n / TILE_N rounded up, batch), block TD_CUDA_LINEAR_THREADS.
  * @param x_batch, w_batch, out_batch  elements between the matrices of a batch
  * @param k  a multiple of 8, as ldx and the batches' distances; x and w 16-byte aligned
  */
@@ -334,30 +357,59 @@ td_f32_linear_8(const td_u32 *n_rows, const td_bf16 *x, const float *w, td_u32 n
         f32_linear_8<false>(a);
 }
 
-/* Of an expert in a slot, rows of bf16 or f32: a warp has a row, a thread two outputs. A word of a tile has a k of two rows,
- * nr / 2 apart, that of the first in its high half. */
+#define PACKED_K 64 /* of a stage */
+#define PACKED_STAGES 4
+#define PACKED_WORDS (PACKED_K * TD_CUDA_PACKED_BF16_N / 2)
+
+/* Of an expert in a slot, rows of bf16 or f32: a warp has a row, a lane two outputs. A word of a tile has a k of two rows, nr
+ * / 2 apart, that of the first in its high half. All warps copy, with PACKED_STAGES - 1 stages on the way, as the warps that
+ * have rows are too few to have enough loads under way. */
 template <class T>
 TD_FN void packed_bf16(const packed_slots &slots, const td_u32 *row_at, const T *x, const expert_tile &rows,
                        const packed_out &out) {
+    TD_SHARED(unsigned, words, PACKED_STAGES *PACKED_WORDS); /* [stages, PACKED_K, lanes] */
     const td_cuda_packed &p = *slots.shape;
-    const td_u8          *expert = packed_expert_at(slots, rows.expert);
-    const td_u32          place = rows.first + threadIdx.x / 32, pair = threadIdx.x % 8, half = p.nr / 2;
-    if (!expert || place >= rows.end) return;
-    const packed_part own =
-        packed_part_at(slots, expert, blockIdx.y * (TD_CUDA_PACKED_BF16_N / TD_CUDA_TILE_N) + threadIdx.x % 32 / 8);
-    if (!own.tile) return;
-    const T        *row = x + static_cast<size_t>(row_at ? row_at[place] : place) * p.k;
-    const unsigned *w = reinterpret_cast<const unsigned *>(own.tile) + own.part * 8 + pair;
-    float           acc[2] = {0, 0};
-#pragma unroll 8
-    for (td_u32 k = 0; k < p.k; k++) {
-        const unsigned both = w[static_cast<size_t>(k) * half];
-        const float    v = td_get(row, k);
-        acc[0] = fmaf(__uint_as_float(both & 0xffff0000u), v, acc[0]);
-        acc[1] = fmaf(__uint_as_float(both << 16), v, acc[1]);
+    const td_u8          *expert = packed_expert_at(slots, rows.expert), *from[2];
+    const td_u32          place = rows.first + threadIdx.x / 32, lane = threadIdx.x % 32, half = p.nr / 2, k_all = p.k;
+    const td_u32 first_part = blockIdx.y * (TD_CUDA_PACKED_BF16_N / TD_CUDA_TILE_N), k_of_copy = threadIdx.x % 128 / 2;
+    td_u32       to[2];
+    if (!expert) return;
+    const packed_part own = packed_part_at(slots, expert, first_part + lane / 8);
+    for (td_u32 i = 0; i < 2; i++) { /* 16 bytes of a k and a part each */
+        const td_u32      part = i * 2 + threadIdx.x / 128, side = threadIdx.x % 2;
+        const packed_part of = packed_part_at(slots, expert, first_part + part);
+        from[i] = of.tile ? of.tile + of.part * 32 + k_of_copy * half * 4 + side * 16 : nullptr;
+        to[i] = k_of_copy * 32 + part * 8 + side * 4;
     }
+    const auto copy = [&](td_u32 k, td_u32 stage) {
+        for (td_u32 i = 0; i < 2; i++) {
+            const bool wanted = from[i] && k + k_of_copy < k_all;
+            td_async_16(words + (stage * PACKED_WORDS + to[i]),
+                        wanted ? from[i] + static_cast<size_t>(k) * half * 4 : expert, wanted);
+        }
+        td_async_commit();
+    };
+    for (td_u32 stage = 0; stage + 1 < PACKED_STAGES; stage++) copy(stage * PACKED_K, stage);
+    const T *row = x + static_cast<size_t>(row_at && place < rows.end ? row_at[place] : min(place, rows.end - 1)) * k_all;
+    float    acc[2] = {0, 0};
+    td_u32   stage = 0;
+    for (td_u32 k0 = 0; k0 < k_all; k0 += PACKED_K, stage = (stage + 1) % PACKED_STAGES) {
+        td_async_wait<PACKED_STAGES - 2>();
+        __syncthreads();
+        copy(k0 + (PACKED_STAGES - 1) * PACKED_K, (stage + PACKED_STAGES - 1) % PACKED_STAGES);
+        const td_u32 some = place < rows.end ? min(k_all - k0, static_cast<td_u32>(PACKED_K)) : 0;
+#pragma unroll 16
+        for (td_u32 k = 0; k < some; k++) {
+            const unsigned both = words[stage * PACKED_WORDS + k * 32 + lane];
+            const float    v = td_get(row, k0 + k);
+            acc[0] = fmaf(__uint_as_float(both & 0xffff0000u), v, acc[0]);
+            acc[1] = fmaf(__uint_as_float(both << 16), v, acc[1]);
+        }
+    }
+    td_async_wait<0>();
+    if (place >= rows.end || !own.tile) return;
     for (td_u32 i = 0; i < 2; i++) {
-        const td_u32 r = row_of_pair(p.nr, own.part, pair + i * 8);
+        const td_u32 r = row_of_pair(p.nr, own.part, lane % 8 + i * 8);
         if (own.column + r < p.n) packed_store(out, own, p.n, place, r, acc[i]);
     }
 }

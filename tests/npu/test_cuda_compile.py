@@ -98,8 +98,8 @@ def compilers():
 
 def defined(text):
     """Kernels of a source, also those that its macros define: name(…) and name_##PARAMETER(…) of a macro's first parameter."""
-    names = set(re.findall(r"^TD_KERNEL\(\w+\)\s*(td_\w+)\(", text, re.M))
-    for macro, parameter, name in re.findall(r"#define (\w+)\((\w+)[^\n]*\\\n\s*TD_KERNEL\(\w+\)\s*\\\n\s*([\w#]+)\(", text):
+    names = set(re.findall(r"^TD_KERNEL(?:_BLOCKS)?\([^)\n]*\)\s*(td_\w+)\(", text, re.M))
+    for macro, parameter, name in re.findall(r"#define (\w+)\((\w+)[^\n]*\\\n\s*TD_KERNEL(?:_BLOCKS)?\([^)\n]*\)\s*\\\n\s*([\w#]+)\(", text):
         for given in re.findall(r"^%s\((\w+)" % macro, text, re.M):
             names.add(given if name == parameter else name.replace("##" + parameter, given))
     return names

@@ -11,7 +11,7 @@
  *
  * As fast as they arrive means that enough of them are on the way. A warp asks for 4 KB (of 9 rows and more 2 to 4 KB)
  * before it multiplies, and for the next while others multiply. They are neighbouring k of a row, so that lines of the cache
- * are used up at once. With the blocks that the registers allow that is 96 KB a multiprocessor of one to eight rows. The first are
+ * are used up at once. With the four blocks that a multiprocessor holds that is 128 KB of one to eight rows. The first are
  * asked for before the kernel knows how many rows there are. Matrices of the same rows (q, k, v) come in one launch, so that
  * small ones fill a card together.
  *
@@ -52,8 +52,8 @@ TD_FN float scaled(int sum, float w_scale, float x_scale) {
     return static_cast<float>(sum) * w_scale * x_scale;
 }
 
-TD_FN void store_output(const linear_args &a, size_t row, td_u32 column, float v, float bias) {
-    if (a.bias) v += bias;
+TD_FN void store_output(const linear_args &a, size_t row, td_u32 column, float v) {
+    if (a.bias) v += a.bias[column];
     if (a.out_is_f32)
         static_cast<float *>(a.out)[row * a.n + column] = v;
     else
@@ -174,7 +174,7 @@ TD_FN void linear(const linear_args &a, td_u32 block_n, td_u32 first_row, const 
         return two_rows{{td_load_once<uint4>(w[j][0] + k), td_load_once<uint4>(w[j][1] + k)}};
     };
     const auto   words = [](const two_rows &raw, uint4 *out) { out[0] = raw.of[0], out[1] = raw.of[1]; };
-    const float  w_scale = a.w_scale[own], up_scale = SWIGLU ? a.up_scale[own] : 0, bias = a.bias ? a.bias[own] : 0;
+    const float  w_scale = a.w_scale[own], up_scale = SWIGLU ? a.up_scale[own] : 0;
     const td_u32 rows = int8_sums<GROUPS, TILES>(a.in, first_row, a.in.ldk, fetch, words, count, sums);
 
     for (td_u32 r = threadIdx.x / OUTPUTS; r < ROWS; r += TD_CUDA_LINEAR_THREADS / OUTPUTS) {
@@ -183,7 +183,7 @@ TD_FN void linear(const linear_args &a, td_u32 block_n, td_u32 first_row, const 
         const float  x_scale = a.in.x_scale[source_row(a.in, row)];
         const td_u32 at = r * STRIDE + (SWIGLU ? place / 8 * 16 + place % 8 : place);
         const float  v = scaled(sums[at], w_scale, x_scale);
-        store_output(a, row, column, SWIGLU ? td_silu(v) * scaled(sums[at + 8], up_scale, x_scale) : v, bias);
+        store_output(a, row, column, SWIGLU ? td_silu(v) * scaled(sums[at + 8], up_scale, x_scale) : v);
     }
 }
 
@@ -194,8 +194,8 @@ TD_FN void linear(const linear_args &a, td_u32 block_n, td_u32 first_row, const 
  * @param w   [n, ldk], its w_scale and bias [n], bias NULL: none; n 0: no more matrices
  * @param out [rows, n]
  */
-#define LINEAR(name, groups, tiles)                                                                                        \
-    TD_KERNEL(TD_CUDA_LINEAR_THREADS)                                                                                      \
+#define LINEAR(name, groups, tiles, blocks_at_once)                                                                        \
+    TD_KERNEL_BLOCKS(TD_CUDA_LINEAR_THREADS, blocks_at_once)                                                               \
     name(const td_u32 *n_rows, const td_i8 *x, const float *x_scale, td_u32 ldk, td_u32 out_is_f32, const td_i8 *w,        \
          const float *w_scale, const float *bias, td_u32 n, void *out, const td_i8 *w1, const float *w_scale1,             \
          const float *bias1, td_u32 n1, void *out1, const td_i8 *w2, const float *w_scale2, const float *bias2, td_u32 n2, \
@@ -210,23 +210,23 @@ TD_FN void linear(const linear_args &a, td_u32 block_n, td_u32 first_row, const 
         }                                                                                                                  \
         linear<groups, tiles, false>(a, block_n, blockIdx.x * 8 * groups, [&] { return *n_rows; });                        \
     }
-LINEAR(td_w8a8_8, 1, 1)
-LINEAR(td_w8a8_16, 2, 1)
-LINEAR(td_w8a8_32, 4, 2)
-LINEAR(td_w8a8_64, 8, 4)
+LINEAR(td_w8a8_8, 1, 1, 4)
+LINEAR(td_w8a8_16, 2, 1, 3)
+LINEAR(td_w8a8_32, 4, 2, 2)
+LINEAR(td_w8a8_64, 8, 4, 1)
 
 /** out [rows, n] f32 = silu(x gate^T) * (x up^T). As above, of one pair, and a block has half as many outputs. */
-#define SWIGLU(name, groups, tiles)                                                                                   \
-    TD_KERNEL(TD_CUDA_LINEAR_THREADS)                                                                                 \
+#define SWIGLU(name, groups, tiles, blocks_at_once)                                                                   \
+    TD_KERNEL_BLOCKS(TD_CUDA_LINEAR_THREADS, blocks_at_once)                                                          \
     name(const td_u32 *n_rows, const td_i8 *x, const float *x_scale, td_u32 ldk, const td_i8 *gate,                   \
          const float *gate_scale, const td_i8 *up, const float *up_scale, td_u32 n, float *out) {                     \
         linear<groups, tiles, true>({{nullptr, x, x_scale, ldk}, gate, gate_scale, up, up_scale, nullptr, n, 1, out}, \
                                     blockIdx.y, blockIdx.x * 8 * groups, [&] { return *n_rows; });                    \
     }
-SWIGLU(td_w8a8_swiglu_8, 1, 1)
-SWIGLU(td_w8a8_swiglu_16, 2, 1)
-SWIGLU(td_w8a8_swiglu_32, 4, 2)
-SWIGLU(td_w8a8_swiglu_64, 8, 4)
+SWIGLU(td_w8a8_swiglu_8, 1, 1, 4)
+SWIGLU(td_w8a8_swiglu_16, 2, 1, 3)
+SWIGLU(td_w8a8_swiglu_32, 4, 2, 2)
+SWIGLU(td_w8a8_swiglu_64, 8, 4, 1)
 
 /**
  * out [places, n] f32 = x w^T of each expert's rows, or silu(x gate^T) * (x up^T). As above with a tile of rows for each
@@ -384,6 +384,5 @@ td_w8a8_epilogue(const td_u32 *n_rows, td_u32 first_row, const int *sums, const 
     const linear_args a = {{nullptr, nullptr, x_scale, 0}, nullptr, w_scale, nullptr, nullptr, bias, n, out_is_f32, out};
     const size_t      at = static_cast<size_t>(blockIdx.y) * n + column;
     const float       v = scaled(sums[at], w_scale[column], x_scale[row]);
-    store_output(a, row, column, up_sums ? td_silu(v) * scaled(up_sums[at], up_scale[column], x_scale[row]) : v,
-                 bias ? bias[column] : 0);
+    store_output(a, row, column, up_sums ? td_silu(v) * scaled(up_sums[at], up_scale[column], x_scale[row]) : v);
 }

@@ -14,12 +14,16 @@
 /* clang-format off */
 #define TD_CUDA_KERNELS(X) \
     X(EMBED, td_embed, 6, TD_CUDA_EMBED_THREADS) \
-    X(NORM, td_norm, 12, TD_CUDA_NORM_THREADS) \
-    X(NORM_F32, td_norm_f32, 9, TD_CUDA_NORM_THREADS) \
-    X(QUANTIZE_BF16, td_quantize_bf16, 7, TD_CUDA_QUANT_THREADS) \
-    X(QUANTIZE_F32, td_quantize_f32, 7, TD_CUDA_QUANT_THREADS) \
-    X(PLACE_CODES, td_place_codes, 5, TD_CUDA_QUANT_THREADS) \
-    X(GLU_QUANTIZE, td_glu_quantize, 10, TD_CUDA_QUANT_THREADS) \
+    X(NORM, td_norm, 12, TD_CUDA_ROW_THREADS) \
+    X(NORM_SHORT, td_norm_short, 12, TD_CUDA_SHORT_THREADS) \
+    X(NORM_F32, td_norm_f32, 9, TD_CUDA_SHORT_THREADS) \
+    X(QUANTIZE_BF16, td_quantize_bf16, 7, TD_CUDA_ROW_THREADS) \
+    X(QUANTIZE_BF16_SHORT, td_quantize_bf16_short, 7, TD_CUDA_SHORT_THREADS) \
+    X(QUANTIZE_F32, td_quantize_f32, 7, TD_CUDA_ROW_THREADS) \
+    X(QUANTIZE_F32_SHORT, td_quantize_f32_short, 7, TD_CUDA_SHORT_THREADS) \
+    X(PLACE_CODES, td_place_codes, 5, TD_CUDA_SHORT_THREADS) \
+    X(GLU_QUANTIZE, td_glu_quantize, 10, TD_CUDA_ROW_THREADS) \
+    X(GLU_QUANTIZE_SHORT, td_glu_quantize_short, 10, TD_CUDA_SHORT_THREADS) \
     X(SWIGLU, td_swiglu, 5, TD_CUDA_EACH_THREADS) \
     X(GLU_F32, td_glu_f32, 7, TD_CUDA_EACH_THREADS) \
     X(ROUND, td_round, 4, TD_CUDA_EACH_THREADS) \
@@ -55,7 +59,7 @@
     X(MLA_ABSORBED_64, td_mla_absorbed_64, 18, TD_CUDA_LATENT_THREADS) \
     X(MLA_EXPAND, td_mla_expand, 11, TD_CUDA_ATTN_THREADS) \
     X(MLA_PREFILL, td_mla_prefill, 17, TD_CUDA_ATTN_THREADS) \
-    X(ROUTE, td_route, 15, 32) \
+    X(ROUTE, td_route, 15, TD_CUDA_ROUTE_THREADS) \
     X(COMBINE, td_combine, 6, 256) \
     X(GATE_ROWS, td_gate_rows, 5, 256) \
     X(EXPERTS_PLACE, td_experts_place, 15, TD_CUDA_PLACE_THREADS) \

@@ -74,7 +74,7 @@ static td_status check_sizes(const td_cuda_npu *d, const td_block_desc *desc, td
 static td_status check_mla(const td_cuda_npu *d, const td_block_desc *desc, td_error *err) {
     const td_mla_desc *m = &desc->mla;
     TD_TRY(check_sizes(d, desc, err));
-    return m->q_lora ? td_cuda_check_norm(m->q_lora, "a norm of q_lora", err) : TD_OK;
+    return m->q_lora ? td_cuda_check_norm(m->q_lora, TD_CUDA_SHORT_MAX, "a norm of q_lora", err) : TD_OK;
 }
 
 /* ---- queries, latents -------------------------------------------------------------------------- */

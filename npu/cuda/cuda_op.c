@@ -14,9 +14,9 @@ td_status td_cuda_need_shared(const td_cuda_npu *d, size_t bytes, const char *wh
                    bytes + SHARED_STATIC_MOST, d->shared_most);
 }
 
-td_status td_cuda_check_norm(size_t values, const char *what, td_error *err) {
-    if (values <= TD_CUDA_NORM_MAX) return TD_OK;
-    return td_fail(err, TD_ENOTSUP, "%s of %zu values is wanted; the card's take up to %d", what, values, TD_CUDA_NORM_MAX);
+td_status td_cuda_check_norm(size_t values, size_t most, const char *what, td_error *err) {
+    if (values <= most) return TD_OK;
+    return td_fail(err, TD_ENOTSUP, "%s of %zu values is wanted; the card's take up to %zu", what, values, most);
 }
 
 /* A kernel may have more than 48 KiB of dynamic shared memory where it was asked for. */

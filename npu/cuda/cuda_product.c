@@ -17,8 +17,8 @@ td_cuda_rows_places td_cuda_place_rows(size_t *used, size_t rows, size_t k, bool
 
 static td_cuda_rows codes_of_bf16(td_cuda_run *r, const td_cuda_rows_places *at, td_cuda_count n, const void *x, size_t k) {
     td_cuda_rows rows = {.n = n, .x = x, .q = r->scratch + at->q, .scale = r->scratch + at->scale};
-    TD_CUDA_LAUNCH(r, QUANTIZE_BF16, TD_GRID(n.most, 1, 1), 0, TD_P(n.count), TD_P(x), TD_U(k), TD_U(k), TD_P(rows.q),
-                   TD_U(td_cuda_row_codes(k)), TD_P(rows.scale));
+    TD_CUDA_LAUNCH_ROWS(r, QUANTIZE_BF16, k, n.most, TD_P(n.count), TD_P(x), TD_U(k), TD_U(k), TD_P(rows.q),
+                        TD_U(td_cuda_row_codes(k)), TD_P(rows.scale));
     return rows;
 }
 
@@ -33,8 +33,8 @@ td_cuda_rows td_cuda_rows_of_f32(td_cuda_run *r, const td_cuda_rows_places *at, 
     if (td_weight_takes_int8(w->shape.format)) {
         rows.q = r->scratch + at->q;
         rows.scale = r->scratch + at->scale;
-        TD_CUDA_LAUNCH(r, QUANTIZE_F32, TD_GRID(n.most, 1, 1), 0, TD_P(n.count), TD_P(x), TD_U(k), TD_U(k), TD_P(rows.q),
-                       TD_U(td_cuda_row_codes(k)), TD_P(rows.scale));
+        TD_CUDA_LAUNCH_ROWS(r, QUANTIZE_F32, k, n.most, TD_P(n.count), TD_P(x), TD_U(k), TD_U(k), TD_P(rows.q),
+                            TD_U(td_cuda_row_codes(k)), TD_P(rows.scale));
     } else {
         rows.x = r->scratch + at->x;
         TD_CUDA_LAUNCH(r, ROUND, TD_GRID(td_div_up(k, TD_CUDA_EACH_VALUES), n.most, 1), 0, TD_P(n.count), TD_P(x), TD_U(k),
@@ -47,9 +47,8 @@ td_cuda_rows td_cuda_gated_rows(td_cuda_run *r, const td_cuda_rows_places *at, t
                                 const void *up, size_t k) {
     const td_glu whole = td_glu_in_full(&glu);
     td_cuda_rows rows = {.n = n, .q = r->scratch + at->q, .scale = r->scratch + at->scale};
-    TD_CUDA_LAUNCH(r, GLU_QUANTIZE, TD_GRID(n.most, 1, 1), 0, TD_P(n.count), TD_P(gate), TD_P(up), TD_U(k),
-                   TD_F(whole.alpha), TD_F(whole.limit), TD_F(whole.up_add), TD_P(rows.q), TD_U(td_cuda_row_codes(k)),
-                   TD_P(rows.scale));
+    TD_CUDA_LAUNCH_ROWS(r, GLU_QUANTIZE, k, n.most, TD_P(n.count), TD_P(gate), TD_P(up), TD_U(k), TD_F(whole.alpha),
+                        TD_F(whole.limit), TD_F(whole.up_add), TD_P(rows.q), TD_U(td_cuda_row_codes(k)), TD_P(rows.scale));
     return rows;
 }
 

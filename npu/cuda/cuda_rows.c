@@ -26,18 +26,18 @@ const td_cuda_block_kind td_cuda_embed = {.place = place_nothing, .launch = laun
 
 static td_status check_norm(const td_cuda_npu *d, const td_block_desc *desc, td_error *err) {
     (void)d;
-    return td_cuda_check_norm(desc->norm.hidden, "a norm", err);
+    return td_cuda_check_norm(desc->norm.hidden, TD_CUDA_NORM_MAX, "a norm", err);
 }
 
 static void launch_norm(td_cuda_run *r, const td_npu_block *b) {
     const td_norm_desc *d = &b->desc.norm;
     td_cuda_count       n = td_cuda_n_tok(r);
     size_t              stride = d->out_stride ? d->out_stride : d->hidden, row = d->hidden * sizeof(td_bf16);
-    TD_CUDA_LAUNCH(r, NORM, TD_GRID(n.most, 1, 1), 0, TD_P(n.count), TD_P(NULL), TD_P(td_cuda_at_row(r, d->x, row)),
-                   TD_P(td_cuda_at_row(r, d->add, row)), TD_P(d->gamma->data), TD_F(d->eps), TD_U(d->hidden),
-                   TD_P(td_cuda_at_row(r, d->out, stride * sizeof(td_bf16))), TD_U(stride),
-                   TD_P(td_cuda_at_row(r, d->out_i8.q, d->hidden)), TD_U(d->hidden),
-                   TD_P(td_cuda_at_row(r, d->out_i8.scale, sizeof(float))));
+    TD_CUDA_LAUNCH_ROWS(r, NORM, d->hidden, n.most, TD_P(n.count), TD_P(NULL), TD_P(td_cuda_at_row(r, d->x, row)),
+                        TD_P(td_cuda_at_row(r, d->add, row)), TD_P(d->gamma->data), TD_F(d->eps), TD_U(d->hidden),
+                        TD_P(td_cuda_at_row(r, d->out, stride * sizeof(td_bf16))), TD_U(stride),
+                        TD_P(td_cuda_at_row(r, d->out_i8.q, d->hidden)), TD_U(d->hidden),
+                        TD_P(td_cuda_at_row(r, d->out_i8.scale, sizeof(float))));
 }
 
 const td_cuda_block_kind td_cuda_norm = {.place = place_nothing, .check = check_norm, .launch = launch_norm};
@@ -68,7 +68,7 @@ static size_t place_head(const td_block_desc *desc, td_cuda_places *at) {
 
 static td_status check_head(const td_cuda_npu *d, const td_block_desc *desc, td_error *err) {
     (void)d;
-    return desc->head.gamma ? td_cuda_check_norm(desc->head.hidden, "the head's norm", err) : TD_OK;
+    return desc->head.gamma ? td_cuda_check_norm(desc->head.hidden, TD_CUDA_NORM_MAX, "the head's norm", err) : TD_OK;
 }
 
 /* Wanted rows count from the step's first one. */
@@ -78,9 +78,9 @@ static void launch_head(td_cuda_run *r, const td_npu_block *b) {
     void               *rows = r->scratch + b->at.rows;
     const void         *x = td_cuda_at_row(r, h->x, h->hidden * sizeof(td_bf16)), *row_of = r->step->dev.out_row;
     if (h->gamma)
-        TD_CUDA_LAUNCH(r, NORM, TD_GRID(n.most, 1, 1), 0, TD_P(n.count), TD_P(row_of), TD_P(x), TD_P(NULL),
-                       TD_P(h->gamma->data), TD_F(h->eps), TD_U(h->hidden), TD_P(rows), TD_U(h->hidden), TD_P(NULL), TD_U(0),
-                       TD_P(NULL));
+        TD_CUDA_LAUNCH_ROWS(r, NORM, h->hidden, n.most, TD_P(n.count), TD_P(row_of), TD_P(x), TD_P(NULL),
+                            TD_P(h->gamma->data), TD_F(h->eps), TD_U(h->hidden), TD_P(rows), TD_U(h->hidden), TD_P(NULL),
+                            TD_U(0), TD_P(NULL));
     else /* rows of x as those of a table */
         TD_CUDA_LAUNCH(r, EMBED, TD_GRID(td_div_up(h->hidden, TD_CUDA_EMBED_VALUES), n.most, 1), 0, TD_P(n.count),
                        TD_P(row_of), TD_P(x), TD_U(r->step->max_tok), TD_U(h->hidden), TD_P(rows));

@@ -257,7 +257,7 @@ TEST(norms_of_floats) {
     float   *x = rnd_array(&r, 600, 5), *gamma = rnd_array(&r, 200, 1), eps = 1e-6f;
     cuda_buf n = cuda_word(rows), xb = cuda_copy(x, 2400), gb = cuda_copy(gamma, 800), out = cuda_alloc(1200),
              q = cuda_alloc(3 * 256), scale = cuda_alloc(12);
-    cuda_run(&td_cuda_kernel_td_norm_f32, cuda_grid(4, 1, 1, TD_CUDA_NORM_THREADS, 0), CUDA_OUT(out, q, scale),
+    cuda_run(&td_cuda_kernel_td_norm_f32, cuda_grid(4, 1, 1, TD_CUDA_SHORT_THREADS, 0), CUDA_OUT(out, q, scale),
              CUDA_ARGS(&n.p, &xb.p, &gb.p, &eps, &k, &out.p, &q.p, &ldq, &scale.p));
     for (int i = 0; i < 3; i++) {
         double row[200], want[200];

@@ -50,7 +50,7 @@ TEST(routers) {
                  got_ids = cuda_alloc((size_t)rows * d.top_k * sizeof(uint16_t)),
                  got = cuda_alloc((size_t)rows * d.top_k * sizeof(float));
         uint32_t kind = (uint32_t)d.score, group = (uint32_t)d.group, normalise = d.normalise;
-        cuda_run(&td_cuda_kernel_td_route, cuda_grid(rows + 1, 1, 1, 32, 3 * d.n_experts * sizeof(float)),
+        cuda_run(&td_cuda_kernel_td_route, cuda_grid(rows + 1, 1, 1, TD_CUDA_ROUTE_THREADS, 3 * d.n_experts * sizeof(float)),
                  CUDA_OUT(got_ids, got),
                  CUDA_ARGS(&nb.p, &lb.p, with_logit_bias ? &jb.p : CUDA_NULL, with_bias ? &bb.p : CUDA_NULL, &d.n_experts,
                            &d.top_k, &kind, &group, &d.n_group, &d.topk_group, &normalise, &d.scale,

@@ -6,9 +6,13 @@
 
 CUDA_KERNEL(td_embed);
 CUDA_KERNEL(td_norm);
+CUDA_KERNEL(td_norm_short);
 CUDA_KERNEL(td_quantize_bf16);
+CUDA_KERNEL(td_quantize_bf16_short);
 CUDA_KERNEL(td_quantize_f32);
+CUDA_KERNEL(td_quantize_f32_short);
 CUDA_KERNEL(td_glu_quantize);
+CUDA_KERNEL(td_glu_quantize_short);
 CUDA_KERNEL(td_w8a8_8);
 CUDA_KERNEL(td_w8a8_16);
 CUDA_KERNEL(td_w8a8_32);
@@ -64,7 +68,7 @@ TEST(norms) {
         uint32_t rows = (uint32_t)rnd_range(&r, 1, 6), bucket = rows + 2,
                  hidden = (uint32_t)rnd_range(&r, 1, round == 0 ? 7168 : 700), stride = hidden + (round & 2 ? 5 : 0),
                  ldq = (uint32_t)cuda_up(hidden, TD_CUDA_QUANT_STRIDE) * TD_CUDA_QUANT_STRIDE;
-        bool         with_add = round & 1;
+        bool         with_add = round & 1, is_short = hidden <= TD_CUDA_SHORT_MAX && round % 3;
         float        eps = 1e-6f;
         FREED float *x = rnd_array(&r, (size_t)rows * hidden, 3), *add = rnd_array(&r, (size_t)rows * hidden, 3),
                     *gamma = rnd_array(&r, hidden, 2);
@@ -79,7 +83,9 @@ TEST(norms) {
         td_npu_block  *b = make_block(&g, &BLOCK_OF(TD_BLOCK_NORM, rows, norm, .hidden = hidden, .eps = eps, .gamma = w,
                                                     .x = hx, .add = with_add ? ha : NULL, .out = hout));
         run_rows(&g, b, rows);
-        cuda_run(&td_cuda_kernel_td_norm, cuda_grid(bucket, 1, 1, TD_CUDA_NORM_THREADS, 0), CUDA_OUT(xb, out, q, scale),
+        cuda_run(is_short ? &td_cuda_kernel_td_norm_short : &td_cuda_kernel_td_norm,
+                 cuda_grid(bucket, 1, 1, is_short ? TD_CUDA_SHORT_THREADS : TD_CUDA_ROW_THREADS, 0),
+                 CUDA_OUT(xb, out, q, scale),
                  CUDA_ARGS(&n.p, CUDA_NULL, &xb.p, with_add ? &ab.p : CUDA_NULL, &gb.p, &eps, &hidden, &out.p, &stride, &q.p,
                            &ldq, &scale.p));
         assert_same_bits("the residual", xb.p, hx, (size_t)rows * hidden * 2, 2);
@@ -108,9 +114,9 @@ TEST(norms_of_chosen_rows) {
     cuda_buf n = cuda_word(rows), n_all = cuda_word(all), of = cuda_copy(row_of, sizeof row_of), xb = cuda_bf16(x, 5 * 72),
              gb = cuda_copy(gamma, 72 * sizeof(float)), out = cuda_alloc(3 * 72 * 2), every = cuda_alloc(5 * 72 * 2);
     uint32_t none = 0;
-    cuda_run(&td_cuda_kernel_td_norm, cuda_grid(3, 1, 1, TD_CUDA_NORM_THREADS, 0), CUDA_OUT(out),
+    cuda_run(&td_cuda_kernel_td_norm_short, cuda_grid(3, 1, 1, TD_CUDA_SHORT_THREADS, 0), CUDA_OUT(out),
              CUDA_ARGS(&n.p, &of.p, &xb.p, CUDA_NULL, &gb.p, &eps, &hidden, &out.p, &hidden, CUDA_NULL, &none, CUDA_NULL));
-    cuda_run(&td_cuda_kernel_td_norm, cuda_grid(5, 1, 1, TD_CUDA_NORM_THREADS, 0), CUDA_OUT(every),
+    cuda_run(&td_cuda_kernel_td_norm_short, cuda_grid(5, 1, 1, TD_CUDA_SHORT_THREADS, 0), CUDA_OUT(every),
              CUDA_ARGS(&n_all.p, CUDA_NULL, &xb.p, CUDA_NULL, &gb.p, &eps, &hidden, &every.p, &hidden, CUDA_NULL, &none,
                        CUDA_NULL));
     for (int i = 0; i < 3; i++)
@@ -120,17 +126,22 @@ TEST(norms_of_chosen_rows) {
 }
 
 TEST(codes) {
+    static const td_cuda_kernel *const KERNELS[2][2] = {
+        {&td_cuda_kernel_td_quantize_f32, &td_cuda_kernel_td_quantize_f32_short},
+        {&td_cuda_kernel_td_quantize_bf16, &td_cuda_kernel_td_quantize_bf16_short}};
     rnd r = rnd_open("cuda codes");
     for (int round = 0; round < 8; round++) {
-        uint32_t     rows = 7, k = (uint32_t)rnd_range(&r, 1, 900), stride = k + 3, ldq = (k + 63) / 64 * 64;
-        bool         is_bf16 = round & 1;
-        FREED float *x = rnd_array(&r, rows * stride, 50);
+        uint32_t rows = 7, k = (uint32_t)rnd_range(&r, 1, 900), stride = k + 3;
+        bool     is_bf16 = round & 1, is_short = round & 2;
+        if (round < 4) k = stride = (k + 7) / 8 * 8 + (round == 3 ? 6200 : 0); /* aligned; more than threads keep */
+        const uint32_t ldq = (k + 63) / 64 * 64;
+        FREED float   *x = rnd_array(&r, rows * stride, 50);
         for (uint32_t j = 0; j < stride; j++) x[stride + j] = 0, x[2 * stride + j] = 1e-42f; /* zeros; 1 / scale overflows */
         x[3 * stride + k / 2] = INFINITY, x[4 * stride] = NAN;
         cuda_buf n = cuda_word(rows), in = is_bf16 ? cuda_bf16(x, rows * stride) : cuda_copy(x, rows * stride * 4),
                  q = cuda_alloc(rows * ldq), scale = cuda_alloc(rows * 4);
-        cuda_run(is_bf16 ? &td_cuda_kernel_td_quantize_bf16 : &td_cuda_kernel_td_quantize_f32,
-                 cuda_grid(rows + 1, 1, 1, TD_CUDA_QUANT_THREADS, 0), CUDA_OUT(q, scale),
+        cuda_run(KERNELS[is_bf16][is_short],
+                 cuda_grid(rows + 1, 1, 1, is_short ? TD_CUDA_SHORT_THREADS : TD_CUDA_ROW_THREADS, 0), CUDA_OUT(q, scale),
                  CUDA_ARGS(&n.p, &in.p, &k, &stride, &q.p, &ldq, &scale.p));
         FREED int8_t *want = malloc(rows * ldq);
         float         want_scale[7];
@@ -201,7 +212,7 @@ TEST(int8_linears) {
              &g, &(td_block_desc){
                      .kind = TD_BLOCK_LINEAR, .max_tok = rows, .linear = {n, k, w.host, biased ? hb : NULL, xb.p, hout}});
         run_rows(&g, b, rows);
-        cuda_run(&td_cuda_kernel_td_quantize_bf16, cuda_grid(rows, 1, 1, TD_CUDA_QUANT_THREADS, 0), CUDA_OUT(q, scale),
+        cuda_run(&td_cuda_kernel_td_quantize_bf16_short, cuda_grid(rows, 1, 1, TD_CUDA_SHORT_THREADS, 0), CUDA_OUT(q, scale),
                  CUDA_ARGS(&nb.p, &xb.p, &k, &k, &q.p, &ldk, &scale.p));
         for (size_t v = 0; v < VARIANTS; v++) {
             int8_product(&r, v, &nb, rows, &q, &scale, &w, n, biased ? &bb : NULL, zero, &out);
@@ -246,7 +257,7 @@ TEST(int8_mlps) {
         td_npu_block *b = make_block(&g, &BLOCK_OF(TD_BLOCK_MLP, rows, mlp, .hidden = h, .inter = inter, .gate = gate.host,
                                                    .up = up.host, .down = down.host, .in = xb.p, .out = hout));
         run_rows(&g, b, rows);
-        cuda_run(&td_cuda_kernel_td_quantize_bf16, cuda_grid(rows, 1, 1, TD_CUDA_QUANT_THREADS, 0), CUDA_OUT(q, scale),
+        cuda_run(&td_cuda_kernel_td_quantize_bf16_short, cuda_grid(rows, 1, 1, TD_CUDA_SHORT_THREADS, 0), CUDA_OUT(q, scale),
                  CUDA_ARGS(&n.p, &xb.p, &h, &h, &q.p, &ldh, &scale.p));
         for (size_t v = 0; v < VARIANTS; v++) {
             cuda_run(variants[v].swiglu,
@@ -255,8 +266,8 @@ TEST(int8_mlps) {
                      CUDA_OUT(act),
                      CUDA_ARGS(&n.p, &q.p, &scale.p, &ldh, &gate.codes.p, &gate.scale.p, &up.codes.p, &up.scale.p, &inter,
                                &act.p));
-            cuda_run(&td_cuda_kernel_td_quantize_f32, cuda_grid(rows, 1, 1, TD_CUDA_QUANT_THREADS, 0), CUDA_OUT(q2, scale2),
-                     CUDA_ARGS(&n.p, &act.p, &inter, &inter, &q2.p, &ldi, &scale2.p));
+            cuda_run(&td_cuda_kernel_td_quantize_f32_short, cuda_grid(rows, 1, 1, TD_CUDA_SHORT_THREADS, 0),
+                     CUDA_OUT(q2, scale2), CUDA_ARGS(&n.p, &act.p, &inter, &inter, &q2.p, &ldi, &scale2.p));
             int8_product(&r, v, &n, rows, &q2, &scale2, &down, h, NULL, zero, &out);
             assert_same_bits(variants[v].swiglu->name, out.p, hout, (size_t)rows * h * 2, 2);
         }
@@ -269,11 +280,14 @@ TEST(int8_mlps) {
         assert_same_bits("td_w8a8_epilogue, gated", gated.p, act.p, (size_t)rows * inter * 4, 4);
         CUDA_FREE(gated, sums[0], sums[1]);
         for (int i = 0; i < 2; i++) int8_product(&r, 1, &n, rows, &q, &scale, i ? &up : &gate, inter, NULL, one, &two[i]);
-        cuda_run(&td_cuda_kernel_td_glu_quantize, cuda_grid(rows, 1, 1, TD_CUDA_QUANT_THREADS, 0), CUDA_OUT(q3, scale3),
-                 CUDA_ARGS(&n.p, &two[0].p, &two[1].p, &inter, &(float){1}, &(float){INFINITY}, &(float){0}, &q3.p, &ldi,
-                           &scale3.p));
-        assert_same_bits("td_glu_quantize", q3.p, q2.p, (size_t)rows * ldi, 1);
-        assert_same_bits("td_glu_quantize's scale", scale3.p, scale2.p, rows * 4, 4);
+        for (int is_short = 0; is_short < 2; is_short++) {
+            cuda_run(is_short ? &td_cuda_kernel_td_glu_quantize_short : &td_cuda_kernel_td_glu_quantize,
+                     cuda_grid(rows, 1, 1, is_short ? TD_CUDA_SHORT_THREADS : TD_CUDA_ROW_THREADS, 0), CUDA_OUT(q3, scale3),
+                     CUDA_ARGS(&n.p, &two[0].p, &two[1].p, &inter, &(float){1}, &(float){INFINITY}, &(float){0}, &q3.p, &ldi,
+                               &scale3.p));
+            assert_same_bits("td_glu_quantize", q3.p, q2.p, (size_t)rows * ldi, 1);
+            assert_same_bits("td_glu_quantize's scale", scale3.p, scale2.p, rows * 4, 4);
+        }
         int8_weight_free(&g, &gate), int8_weight_free(&g, &up), int8_weight_free(&g, &down);
         CUDA_FREE(n, xb, q, scale, act, two[0], two[1], q2, q3, scale2, scale3, out);
     }

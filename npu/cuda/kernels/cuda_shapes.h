@@ -4,11 +4,12 @@
 
 #define TD_CUDA_EMBED_THREADS 128 /* a thread: eight values */
 #define TD_CUDA_EMBED_VALUES (TD_CUDA_EMBED_THREADS * 8)
-#define TD_CUDA_NORM_THREADS 1024  /* a block: one row */
-#define TD_CUDA_NORM_MAX 16384     /* values of a row that is normed */
-#define TD_CUDA_QUANT_THREADS 1024 /* a block: one row */
-#define TD_CUDA_QUANT_STRIDE 64    /* rows of codes are padded with zeros to a multiple of it, those of int8 weights too */
-#define TD_CUDA_EACH_THREADS 256   /* a thread: eight values, one by one */
+#define TD_CUDA_ROW_THREADS 1024  /* a block: one row that is normed or becomes codes */
+#define TD_CUDA_SHORT_THREADS 256 /* the same of a row of up to SHORT_MAX values */
+#define TD_CUDA_SHORT_MAX 4096
+#define TD_CUDA_NORM_MAX 16384   /* values of a row that is normed */
+#define TD_CUDA_QUANT_STRIDE 64  /* rows of codes are padded with zeros to a multiple of it, those of int8 weights too */
+#define TD_CUDA_EACH_THREADS 256 /* a thread: eight values, one by one */
 #define TD_CUDA_EACH_VALUES (TD_CUDA_EACH_THREADS * 8)
 
 /* Products of few rows: a block computes TD_CUDA_TILE_N outputs of all rows; its warps share k. */
@@ -63,6 +64,8 @@
 #define TD_CUDA_EXPAND_OUT 128  /* outputs of a head, of a block */
 #define TD_CUDA_EXPAND_DEPTH 64 /* columns that are fetched at a time */
 #define TD_CUDA_EXPAND_SHARED (2 * (TD_CUDA_EXPAND_KEYS + TD_CUDA_EXPAND_OUT) * (TD_CUDA_EXPAND_DEPTH + 8) * 2)
+
+#define TD_CUDA_ROUTE_THREADS 256 /* a block: one row */
 
 /* A router's scores, in the order of td_router_score: softmax over all experts, sigmoid, softmax over the chosen. */
 #define TD_CUDA_SCORE_SOFTMAX 0

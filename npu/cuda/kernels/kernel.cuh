@@ -274,6 +274,17 @@ TD_FN unsigned td_block_max(unsigned v, td_shared<unsigned> part) {
     return v;
 }
 
+/** The largest of all threads' values; each gets it. NaN is not looked at. */
+TD_FN float td_block_largest(float v, td_shared<float> part) {
+    const unsigned lane = threadIdx.x % 32;
+    v = td_warp_max(v);
+    if (lane == 0) part[threadIdx.x / 32] = v;
+    __syncthreads();
+    v = td_warp_max(lane < blockDim.x / 32 ? part[lane] : -td_infinity());
+    __syncthreads();
+    return v;
+}
+
 /* ---- quantisation ---------------------------------------------------------------------------- */
 
 /** Set *scale from the bits of a row's largest magnitude; 1 / scale, or 0 for a row whose codes are all 0 (npu.h, int8

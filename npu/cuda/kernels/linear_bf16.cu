@@ -151,7 +151,7 @@ TD_FN void bf16_columns(const td_u32 *n_rows, const td_bf16 *x, td_u32 ldx, cons
         for (td_u32 d = 0; d < DEPTH; d++) {
             const td_u32 at = min(k0 + d * BF16_CHUNK + t * VECTOR, k - VECTOR);
 #pragma unroll
-            for (td_u32 i = 0; i < VECTOR; i++) word[d][i] = td_load<uint4>(weights + static_cast<size_t>(at + i) * n);
+            for (td_u32 i = 0; i < VECTOR; i++) word[d][i] = td_load_once<uint4>(weights + static_cast<size_t>(at + i) * n);
 #pragma unroll
             for (int i = 0; i < GROUPS; i++) values[d][i] = td_load<uint4>(in[i] + at);
         }
@@ -208,7 +208,7 @@ BF16_COLUMNS(td_bf16_columns_32, 4, 1)
  * last values again, so that no load waits for a condition. */
 template <bool WHOLE>
 TD_FN uint4 four_weights(const float *w, td_u32 at, td_u32 k) {
-    if (WHOLE) return td_load<uint4>(w + min(at, k - 4));
+    if (WHOLE) return td_load_once<uint4>(w + min(at, k - 4));
     unsigned word[4] = {0, 0, 0, 0};
 #pragma unroll
     for (td_u32 i = 0; i < 4; i++)

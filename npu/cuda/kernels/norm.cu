@@ -7,11 +7,15 @@
  * launch. All loads of a thread, gamma's too, are under way before the first is used, and the row stays in registers between
  * its passes (rows.cuh). Sums go over threads in a fixed tree, so a row's bits depend on the row alone. What needs no sum
  * has several blocks a row.
+ *
+ * A block of many threads has the fewest loads to wait for one after the other, but a multiprocessor has room for few of
+ * them. So kernels come twice: a variant `short` for rows of up to TD_CUDA_SHORT_MAX values, which prompts and experts bring
+ * by the thousand.
  */
 #include "npu/cuda/kernels/rows.cuh"
 
-#define NORM_KEPT (TD_CUDA_NORM_MAX / TD_CUDA_NORM_THREADS / ROW_VECTOR)
-#define QUANT_KEPT 3 /* in registers: rows of up to 24,576 */
+#define NORM_KEPT (TD_CUDA_NORM_MAX / TD_CUDA_ROW_THREADS / ROW_VECTOR)
+#define QUANT_KEPT 3 /* in registers: rows of up to 24,576; of short ones up to 6,144 */
 #define GLU_KEPT 1   /* what is longer is computed twice: few rows are */
 
 /* v = v / sqrt(mean(v^2) + eps) * gamma of a row of k, rounded to bf16 where ROUNDED; to out where that is given, and as
@@ -19,7 +23,7 @@
 template <bool WHOLE, bool ROUNDED>
 TD_FN void norm_values(float (&v)[NORM_KEPT][ROW_VECTOR], const row_f32 (&gamma)[NORM_KEPT], float eps, td_u32 k,
                        td_bf16 *out, td_i8 *q, td_u32 q_stride, float *scale_out, td_shared<float> part) {
-    const td_u32 begin = threadIdx.x * ROW_VECTOR, step = TD_CUDA_NORM_THREADS * ROW_VECTOR;
+    const td_u32 begin = threadIdx.x * ROW_VECTOR, step = blockDim.x * ROW_VECTOR;
     float        sum = 0;
 #pragma unroll
     for (int j = 0; j < NORM_KEPT; j++)
@@ -61,7 +65,7 @@ struct norm_args {
 
 template <bool WHOLE>
 TD_FN void norm_row(const norm_args &a, td_shared<float> part) {
-    const td_u32 begin = threadIdx.x * ROW_VECTOR, step = TD_CUDA_NORM_THREADS * ROW_VECTOR;
+    const td_u32 begin = threadIdx.x * ROW_VECTOR, step = blockDim.x * ROW_VECTOR;
     row_bf16     x[NORM_KEPT], add[NORM_KEPT];
     row_f32      gamma[NORM_KEPT];
     float        v[NORM_KEPT][ROW_VECTOR];
@@ -86,22 +90,9 @@ TD_FN void norm_row(const norm_args &a, td_shared<float> part) {
     norm_values<WHOLE, true>(v, gamma, a.eps, a.hidden, a.out, a.q, a.q_stride, a.scale, part);
 }
 
-/**
- * x += add, where that is given, rounded to bf16; out = x / sqrt(mean(x^2) + eps) * gamma; and out once more as codes, made
- * from the rounded values.
- * grid (rows), block TD_CUDA_NORM_THREADS.
- * @param row_of [rows] the row of x and add that row i is; NULL: i. Only without add.
- * @param x      [*, hidden] bf16; hidden up to TD_CUDA_NORM_MAX
- * @param add    [*, hidden] bf16 or NULL
- * @param gamma  [hidden]
- * @param out    [rows, out_stride] bf16 or NULL
- * @param q      [rows, q_stride] or NULL
- * @param scale  [rows] where q is given
- */
-TD_KERNEL(TD_CUDA_NORM_THREADS)
-td_norm(const td_u32 *n_rows, const td_u32 *row_of, td_bf16 *x, const td_bf16 *add, const float *gamma, float eps,
-        td_u32 hidden, td_bf16 *out, td_u32 out_stride, td_i8 *q, td_u32 q_stride, float *scale) {
-    TD_SHARED(float, part, TD_CUDA_NORM_THREADS / 32);
+TD_FN void norm(const td_u32 *n_rows, const td_u32 *row_of, td_bf16 *x, const td_bf16 *add, const float *gamma, float eps,
+                td_u32 hidden, td_bf16 *out, td_u32 out_stride, td_i8 *q, td_u32 q_stride, float *scale) {
+    TD_SHARED(float, part, TD_CUDA_ROW_THREADS / 32);
     const size_t i = blockIdx.x;
     if (i >= *n_rows) return;
     const size_t    from = row_of ? row_of[i] : i;
@@ -121,10 +112,31 @@ td_norm(const td_u32 *n_rows, const td_u32 *row_of, td_bf16 *x, const td_bf16 *a
         norm_row<false>(a, part);
 }
 
+/**
+ * x += add, where that is given, rounded to bf16; out = x / sqrt(mean(x^2) + eps) * gamma; and out once more as codes, made
+ * from the rounded values.
+ * grid (rows), block TD_CUDA_ROW_THREADS, of the variant for short rows TD_CUDA_SHORT_THREADS.
+ * @param row_of [rows] the row of x and add that row i is; NULL: i. Only without add.
+ * @param x      [*, hidden] bf16; hidden up to TD_CUDA_NORM_MAX, or TD_CUDA_SHORT_MAX
+ * @param add    [*, hidden] bf16 or NULL
+ * @param gamma  [hidden]
+ * @param out    [rows, out_stride] bf16 or NULL
+ * @param q      [rows, q_stride] or NULL
+ * @param scale  [rows] where q is given
+ */
+#define NORM(name, threads)                                                                                         \
+    TD_KERNEL(threads)                                                                                              \
+    name(const td_u32 *n_rows, const td_u32 *row_of, td_bf16 *x, const td_bf16 *add, const float *gamma, float eps, \
+         td_u32 hidden, td_bf16 *out, td_u32 out_stride, td_i8 *q, td_u32 q_stride, float *scale) {                 \
+        norm(n_rows, row_of, x, add, gamma, eps, hidden, out, out_stride, q, q_stride, scale);                      \
+    }
+NORM(td_norm, TD_CUDA_ROW_THREADS)
+NORM(td_norm_short, TD_CUDA_SHORT_THREADS)
+
 template <bool WHOLE>
 TD_FN void norm_row_f32(const float *x, const float *gamma_at, float eps, td_u32 k, td_bf16 *out, td_i8 *q, td_u32 q_stride,
                         float *scale, td_shared<float> part) {
-    const td_u32 begin = threadIdx.x * ROW_VECTOR, step = TD_CUDA_NORM_THREADS * ROW_VECTOR;
+    const td_u32 begin = threadIdx.x * ROW_VECTOR, step = blockDim.x * ROW_VECTOR;
     row_f32      raw[NORM_KEPT], gamma[NORM_KEPT];
     float        v[NORM_KEPT][ROW_VECTOR];
 #pragma unroll
@@ -138,15 +150,15 @@ TD_FN void norm_row_f32(const float *x, const float *gamma_at, float eps, td_u32
 
 /**
  * Rows in f32, normed, and their codes, made from values that are not rounded: q's low-rank part. grid (rows), block
- * TD_CUDA_NORM_THREADS.
- * @param x [rows, k]; k up to TD_CUDA_NORM_MAX
+ * TD_CUDA_SHORT_THREADS.
+ * @param x [rows, k]; k up to TD_CUDA_SHORT_MAX
  * @param out [rows, k] bf16 or NULL
  * @param q, scale  td_quantize_f32's, or NULL
  */
-TD_KERNEL(TD_CUDA_NORM_THREADS)
+TD_KERNEL(TD_CUDA_SHORT_THREADS)
 td_norm_f32(const td_u32 *n_rows, const float *x, const float *gamma, float eps, td_u32 k, td_bf16 *out, td_i8 *q,
             td_u32 q_stride, float *scale) {
-    TD_SHARED(float, part, TD_CUDA_NORM_THREADS / 32);
+    TD_SHARED(float, part, TD_CUDA_SHORT_THREADS / 32);
     const size_t i = blockIdx.x;
     if (i >= *n_rows) return;
     const float *row = x + i * k;
@@ -161,7 +173,7 @@ td_norm_f32(const td_u32 *n_rows, const float *x, const float *gamma, float eps,
 
 template <class T>
 TD_FN void quantize(const td_u32 *n_rows, const T *x, td_u32 k, size_t x_stride, td_i8 *q, td_u32 q_stride, float *scale) {
-    TD_SHARED(unsigned, part, TD_CUDA_QUANT_THREADS / 32);
+    TD_SHARED(unsigned, part, TD_CUDA_ROW_THREADS / 32);
     const size_t i = blockIdx.x;
     if (i >= *n_rows) return;
     const T   *row = x + i * x_stride;
@@ -175,33 +187,28 @@ TD_FN void quantize(const td_u32 *n_rows, const T *x, td_u32 k, size_t x_stride,
 }
 
 /**
- * Codes of rows (npu.h, int8 rule). grid (rows), block TD_CUDA_QUANT_THREADS.
+ * Codes of rows (npu.h, int8 rule). grid (rows), block TD_CUDA_ROW_THREADS, of the variants for short rows
+ * TD_CUDA_SHORT_THREADS: all take rows of any length.
  * @param x [rows, x_stride] bf16, or f32
  * @param q [rows, q_stride], q_stride a multiple of TD_CUDA_QUANT_STRIDE; zeros behind k
  */
-TD_KERNEL(TD_CUDA_QUANT_THREADS)
-td_quantize_bf16(const td_u32 *n_rows, const td_bf16 *x, td_u32 k, td_u32 x_stride, td_i8 *q, td_u32 q_stride,
-                 float *scale) {
-    quantize(n_rows, x, k, x_stride, q, q_stride, scale);
-}
-TD_KERNEL(TD_CUDA_QUANT_THREADS)
-td_quantize_f32(const td_u32 *n_rows, const float *x, td_u32 k, td_u32 x_stride, td_i8 *q, td_u32 q_stride, float *scale) {
-    quantize(n_rows, x, k, x_stride, q, q_stride, scale);
-}
+#define QUANTIZE(name, type, threads)                                                                               \
+    TD_KERNEL(threads)                                                                                              \
+    name(const td_u32 *n_rows, const type *x, td_u32 k, td_u32 x_stride, td_i8 *q, td_u32 q_stride, float *scale) { \
+        quantize(n_rows, x, k, x_stride, q, q_stride, scale);                                                       \
+    }
+QUANTIZE(td_quantize_bf16, td_bf16, TD_CUDA_ROW_THREADS)
+QUANTIZE(td_quantize_bf16_short, td_bf16, TD_CUDA_SHORT_THREADS)
+QUANTIZE(td_quantize_f32, float, TD_CUDA_ROW_THREADS)
+QUANTIZE(td_quantize_f32_short, float, TD_CUDA_SHORT_THREADS)
 
 struct gate_and_up {
     row_f32 gate, up;
 };
 
-/**
- * h = what the gated unit makes of gate and up, and its codes. grid (rows), block TD_CUDA_QUANT_THREADS.
- * @param gate, up [rows, inter]
- * @param alpha, limit, up_add  td_glu
- */
-TD_KERNEL(TD_CUDA_QUANT_THREADS)
-td_glu_quantize(const td_u32 *n_rows, const float *gate, const float *up, td_u32 inter, float alpha, float limit,
-                float up_add, td_i8 *q, td_u32 q_stride, float *scale) {
-    TD_SHARED(unsigned, part, TD_CUDA_QUANT_THREADS / 32);
+TD_FN void glu_quantize(const td_u32 *n_rows, const float *gate, const float *up, td_u32 inter, const td_glu &glu, td_i8 *q,
+                        td_u32 q_stride, float *scale) {
+    TD_SHARED(unsigned, part, TD_CUDA_ROW_THREADS / 32);
     const size_t i = blockIdx.x;
     if (i >= *n_rows) return;
     const float *gate_row = gate + i * inter, *up_row = up + i * inter;
@@ -210,7 +217,7 @@ td_glu_quantize(const td_u32 *n_rows, const float *gate, const float *up, td_u32
         row_values(raw.gate, v);
         row_values(raw.up, more);
 #pragma unroll
-        for (int j = 0; j < ROW_VECTOR; j++) v[j] = td_gated({alpha, limit, up_add}, v[j], more[j]);
+        for (int j = 0; j < ROW_VECTOR; j++) v[j] = td_gated(glu, v[j], more[j]);
     };
     if (inter % ROW_VECTOR == 0)
         row_codes<GLU_KEPT>(
@@ -226,9 +233,23 @@ td_glu_quantize(const td_u32 *n_rows, const float *gate, const float *up, td_u32
             values, q_stride, q + i * q_stride, scale + i, part);
 }
 
-/** Codes of rows, placed where rows are longer. grid (rows), block TD_CUDA_QUANT_THREADS. x [rows, k], q [rows, q_stride],
+/**
+ * h = what the gated unit makes of gate and up, and its codes. Grid and blocks as td_quantize_f32.
+ * @param gate, up [rows, inter]
+ * @param alpha, limit, up_add  td_glu
+ */
+#define GLU_QUANTIZE(name, threads)                                                                                      \
+    TD_KERNEL(threads)                                                                                                   \
+    name(const td_u32 *n_rows, const float *gate, const float *up, td_u32 inter, float alpha, float limit, float up_add, \
+         td_i8 *q, td_u32 q_stride, float *scale) {                                                                      \
+        glu_quantize(n_rows, gate, up, inter, {alpha, limit, up_add}, q, q_stride, scale);                               \
+    }
+GLU_QUANTIZE(td_glu_quantize, TD_CUDA_ROW_THREADS)
+GLU_QUANTIZE(td_glu_quantize_short, TD_CUDA_SHORT_THREADS)
+
+/** Codes of rows, placed where rows are longer. grid (rows), block TD_CUDA_SHORT_THREADS. x [rows, k], q [rows, q_stride],
  * zeros behind k. */
-TD_KERNEL(TD_CUDA_QUANT_THREADS)
+TD_KERNEL(TD_CUDA_SHORT_THREADS)
 td_place_codes(const td_u32 *n_rows, const td_i8 *x, td_u32 k, td_i8 *q, td_u32 q_stride) {
     const size_t i = blockIdx.x;
     if (i >= *n_rows) return;

@@ -2,14 +2,17 @@
  * The choice of experts from the router's logits, in all the variants of td_router_desc; and the sums that bring experts'
  * outputs back.
  *
- * Why it is shaped so. A row has some hundred experts, so a warp has a row, and all it needs is in its shared memory. What
- * one waits for is the chain of choices, one after the other. So a value becomes a key, a number that is larger where the
+ * Why it is shaped so. A row has some hundred experts. A block has a row, and a thread an expert or two until scores are
+ * known; from there on one warp has all of it, in shared memory. What it waits for is the chain of choices, one after the
+ * other. So a value becomes a key, a number that is larger where the
  * value is, and the warp's largest key is two instructions. A lane remembers the best of its own experts, and only the lane
  * whose expert was chosen looks again. Lanes share a group where there are fewer groups than lanes. Ties go to the lower
  * index, so the order of the lanes cannot matter. The weights of the chosen are computed by a lane each, but for their sum,
  * which is in the order of the choices.
  */
 #include "npu/cuda/kernels/kernel.cuh"
+
+#define AT_ONCE 8 /* keys of a lane that are read before the first is looked at */
 
 /* Larger values have larger keys, equal ones the same. NaN comes last; 0 is no value's. */
 TD_FN td_u32 key_of(float v) {
@@ -27,9 +30,13 @@ struct best_key {
 /* Of first, first + 32, … below n. */
 TD_FN best_key best_of(td_shared<td_u32> keys, td_u32 first, td_u32 n) {
     best_key best = {0, ~0u};
-#pragma unroll 4
-    for (td_u32 i = first; i < n; i += 32)
-        if (keys[i] > best.key) best = {keys[i], i};
+    for (td_u32 base = first; base < n; base += 32 * AT_ONCE) {
+        td_u32 key[AT_ONCE];
+#pragma unroll
+        for (td_u32 j = 0; j < AT_ONCE; j++) key[j] = base + j * 32 < n ? keys[base + j * 32] : 0;
+#pragma unroll
+        for (td_u32 j = 0; j < AT_ONCE; j++) best = key[j] > best.key ? best_key{key[j], base + j * 32} : best;
+    }
     return best;
 }
 TD_FN td_u32 warp_best(const best_key &mine) {
@@ -53,6 +60,7 @@ TD_FN void close_groups(td_shared<td_u32> key, td_u32 n_experts, td_u32 n_group,
     for (td_u32 first = 0; first < n_group; first += 32 / lanes) {
         const td_u32 group = first + lane / lanes;
         td_u32       best = 0, second = 0;
+#pragma unroll 8
         for (td_u32 e = lane % lanes; group < n_group && e < size; e += lanes) {
             const td_u32 other = key[group * size + e];
             second = max(second, min(best, other));
@@ -79,41 +87,45 @@ TD_FN void close_groups(td_shared<td_u32> key, td_u32 n_experts, td_u32 n_group,
 }
 
 /**
- * grid (rows), block 32, dynamic shared memory 3 * n_experts floats.
+ * grid (rows), block TD_CUDA_ROUTE_THREADS, dynamic shared memory 3 * n_experts floats.
  * @param logits  [rows, n_experts]
  * @param logit_bias, bias  [n_experts] or NULL
  * @param kind    of score: TD_CUDA_SCORE_…; group 0: none, 1: maximum, 2: sum of the two best (td_router_group)
  * @param slot_of [n_experts] or NULL: the slot of an expert that is resident, whose ids are marked; else TD_CUDA_NO_SLOT
  * @param ids, weights  [rows, top_k]; top_k up to 32
  */
-TD_KERNEL(32)
+TD_KERNEL(TD_CUDA_ROUTE_THREADS)
 td_route(const td_u32 *n_rows, const float *logits, const float *logit_bias, const float *bias, td_u32 n_experts,
          td_u32 top_k, td_u32 kind, td_u32 group, td_u32 n_group, td_u32 topk_group, td_u32 normalise, float scale,
          const unsigned short *slot_of, unsigned short *ids, float *weights) {
     TD_SHARED_DYNAMIC(float, score);
+    TD_SHARED(float, part, TD_CUDA_ROUTE_THREADS / 32);
     const size_t row = blockIdx.x;
     const td_u32 lane = threadIdx.x;
     if (row >= *n_rows) return;
-    td_shared<td_u32> key = td_shared_as<td_u32>(score + n_experts); /* 0: not to be chosen any more */
+    td_shared<float>  added = score + n_experts;
+    td_shared<td_u32> key = td_shared_as<td_u32>(added); /* 0: not to be chosen any more */
     const float      *x = logits + row * n_experts;
-#pragma unroll 8
-    for (td_u32 e = lane; e < n_experts; e += 32) score[e] = logit_bias ? x[e] + logit_bias[e] : x[e];
-    if (kind == TD_CUDA_SCORE_SIGMOID) {
-        for (td_u32 e = lane; e < n_experts; e += 32) score[e] = 1.0f / (1.0f + td_exp(-score[e]));
-    } else if (kind == TD_CUDA_SCORE_SOFTMAX) {
-        float most = -td_infinity(), sum = 0;
-        for (td_u32 e = lane; e < n_experts; e += 32) most = score[e] > most ? score[e] : most;
-        most = td_warp_max(most);
-        for (td_u32 e = lane; e < n_experts; e += 32) {
-            score[e] = td_exp(score[e] - most);
-            sum += score[e];
-        }
-        sum = td_warp_sum(sum);
-        for (td_u32 e = lane; e < n_experts; e += 32) score[e] = score[e] / sum;
+    float             most = -td_infinity(), of_all = 0;
+    for (td_u32 e = lane; e < n_experts; e += TD_CUDA_ROUTE_THREADS) {
+        const float logit = x[e], more = logit_bias ? logit_bias[e] : 0.0f;
+        added[e] = bias ? bias[e] : 0.0f;
+        const float v = logit_bias ? logit + more : logit;
+        score[e] = kind == TD_CUDA_SCORE_SIGMOID ? 1.0f / (1.0f + td_exp(-v)) : v;
+        most = v > most ? v : most;
     }
-#pragma unroll 8
-    for (td_u32 e = lane; e < n_experts; e += 32) key[e] = key_of(bias ? score[e] + bias[e] : score[e]);
-    __syncwarp();
+    if (kind == TD_CUDA_SCORE_SOFTMAX) {
+        most = td_block_largest(most, part);
+        for (td_u32 e = lane; e < n_experts; e += TD_CUDA_ROUTE_THREADS) {
+            score[e] = td_exp(score[e] - most);
+            of_all += score[e];
+        }
+        of_all = td_block_sum(of_all, part);
+        for (td_u32 e = lane; e < n_experts; e += TD_CUDA_ROUTE_THREADS) score[e] = score[e] / of_all;
+    }
+    for (td_u32 e = lane; e < n_experts; e += TD_CUDA_ROUTE_THREADS) key[e] = key_of(score[e] + added[e]);
+    __syncthreads();
+    if (lane >= 32) return;
     if (group) close_groups(key, n_experts, n_group, topk_group, group == 2, key + n_experts);
     best_key mine = best_of(key, lane, n_experts);
     td_u32   id = 0; /* of lane k: what was chosen as the k-th */

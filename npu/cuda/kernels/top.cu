@@ -49,16 +49,6 @@ TD_FN td_u64 bound_of_largest(const td_u64 (&kept)[KEPT], const td_u64 *rest, td
     return max(bound, 1ull);
 }
 
-TD_FN float block_largest(float v, td_shared<float> part) {
-    const td_u32 lane = threadIdx.x % 32;
-    v = td_warp_max(v);
-    if (lane == 0) part[threadIdx.x / 32] = v;
-    __syncthreads();
-    v = td_warp_max(lane < blockDim.x / 32 ? part[lane] : -td_infinity());
-    __syncthreads();
-    return v;
-}
-
 /**
  * Of each part of TD_CUDA_TOP_PART logits its k largest, and (max, sum of exp(logit - max)). grid (vocab / TOP_PART rounded
  * up, rows), block TOP_THREADS.
@@ -99,7 +89,7 @@ td_top_parts(const td_u32 *n_rows, const float *logits, td_u32 vocab, td_u32 k, 
     float most = -td_infinity(), sum = 0;
 #pragma unroll
     for (int i = 0; i < TOP_VALUES; i++) most = v[i] > most ? v[i] : most;
-    most = block_largest(most, part);
+    most = td_block_largest(most, part);
 #pragma unroll
     for (int i = 0; i < TOP_VALUES; i++) sum += v[i] == -td_infinity() ? 0.0f : td_exp(v[i] - most);
     sum = td_block_sum(sum, part);

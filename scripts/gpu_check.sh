@@ -153,12 +153,12 @@ fi
 if wanted targets; then
     v3=$here/configs/models/deepseek-v3.json
     bench bounds roofline
-    bench kernels kernels --divide $divide --filter "$linears"
-    bench attention-mla attention --divide $divide --filter "mla v3"
-    bench attention-gqa attention --divide $divide --filter "gqa"
-    bench link link --filter hand-over
     bench step decode --model-path "$v3" --json-model-override-args "$step" --skip-experts all --filter "$step_rows"
     bench step-handover decode --model-path "$v3" --json-model-override-args "$step" --skip-experts compute --filter "$step_rows"
+    bench link link --filter hand-over
+    bench attention-mla attention --divide $divide --filter "mla v3"
+    bench attention-gqa attention --divide $divide --filter "gqa"
+    bench kernels kernels --divide $divide --filter "$linears"
 fi
 if wanted tests; then
     if [ -e "$build/CTestTestfile.cmake" ]; then

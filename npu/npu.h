@@ -155,10 +155,11 @@ typedef enum {
 
 /**
  * A shape bucket: what a pass is enqueued with. The struct and its pointers are fixed from the first enqueue on, and a
- * graph holds them by address; `kind` alone is read when work is enqueued, and may be another one then. Between two replays of a graph, or two runs of enqueued work, only the contents of the
- * arrays may change, counts included, within the bucket. The host writes the host's arrays only while nothing that was
- * enqueued with the step is under way; copies on the stream write the device's. Rows and sequences beyond the counts are
- * padding: their contents and results are unspecified, and must not affect other rows.
+ * graph holds them by address; `kind` alone is read when work is enqueued, and may be another one then. Between two replays
+ * of a graph, or two runs of enqueued work, only the contents of the arrays may change, counts included, within the bucket.
+ * The host writes the host's arrays only while nothing that was enqueued with the step is under way; copies on the stream
+ * write the device's. Rows and sequences beyond the counts are padding: their contents and results are unspecified, and must
+ * not affect other rows.
  */
 typedef struct {
     uint32_t       max_tok, max_seq, max_out;

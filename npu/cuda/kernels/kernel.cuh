@@ -83,9 +83,9 @@ TD_FN T *td_device_pointer(td_u64 address) {
     return reinterpret_cast<T *>(address);
 }
 
-/** A word by which kernels of several cards meet, or a kernel and the host. What a thread's kernel, and those before it on its stream, have written
- * can be read by who has read it from the word on. See PTX ISA, "Memory Consistency Model": release and acquire of system
- * scope. */
+/** A word by which kernels of several cards meet, or a kernel and the host. What a thread's kernel, and those before it on
+ * its stream, have written can be read by who has read it from the word on. See PTX ISA, "Memory Consistency Model": release
+ * and acquire of system scope. */
 struct td_signal {
     unsigned word;
 };

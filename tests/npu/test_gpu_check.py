@@ -80,8 +80,8 @@ def llama():
         status, said, report = check(given, STANDIN)
         assert status == 1 and stages(report)["llama"]["why"] == "exit status 4: no such model", said
         program.write_text("#!/bin/sh\nexec sleep 60\n")
-        status, said, report = check([*given, "--seconds", "2"], STANDIN)
-        assert status == 1 and stages(report)["llama"]["why"] == "not done when the 2 seconds were over", said
+        status, said, report = check([*given, "--seconds", "6"], STANDIN)
+        assert status == 1 and stages(report)["llama"]["why"] == "not done when the 6 seconds were over", said
         model.unlink()
         status, said, report = check(given, STANDIN)
         assert status == 1 and "cannot be read" in stages(report)["llama"]["why"], said

@@ -123,29 +123,35 @@ TEST(which_device) {
     unsetenv("TD_STANDIN_DEVICES");
 }
 
+/* TD_CUDA_KERNELS names a file with this in it. */
+static void with_kernels(const char *path, const char *image) {
+    FILE *file = fopen(path, "w");
+    assert_true(file && fputs(image, file) >= 0 && fclose(file) == 0);
+    setenv("TD_CUDA_KERNELS", path, 1);
+}
+
 TEST(refusals) {
-    char        damaged[] = "/tmp/td_cuda_kernels_XXXXXX";
-    const char *image = getenv("TD_CUDA_KERNELS");
-    int         file = mkstemp(damaged);
-    assert_true(file >= 0 && write(file, "no image", 8) == 8);
+    char        path[] = "/tmp/td_cuda_kernels_XXXXXX";
+    FREED char *kept = strdup(getenv("TD_CUDA_KERNELS"));
+    int         file = mkstemp(path);
+    assert_true(file >= 0);
     close(file);
     refused(2, TD_DT_BF16, TD_EINVAL, "there is no CUDA card 2: this process sees 2");
     refused(0, TD_DT_F32, TD_ENOTSUP, "bf16 activations only");
     setenv("TD_STANDIN_ARCH", "75", 1);
     refused(0, TD_DT_BF16, TD_ENOTSUP, "compute capability 7.5; the kernels need 8.0");
-    setenv("TD_STANDIN_ARCH", "89", 1);
-    refused(0, TD_DT_BF16, TD_EDEVICE, "no kernel image is available");
     unsetenv("TD_STANDIN_ARCH");
     setenv("TD_STANDIN_MEMORY", "3", 1);
     refused(0, TD_DT_BF16, TD_ENOMEM, "out of memory");
     unsetenv("TD_STANDIN_MEMORY");
-    FREED char *kept = strdup(image);
-    setenv("TD_CUDA_KERNELS", damaged, 1);
+    with_kernels(path, "tandem cuda stand-in image\nsm_89 12080\nof another card\n");
+    refused(0, TD_DT_BF16, TD_EDEVICE, "no kernel image is available");
+    with_kernels(path, "no image");
     refused(0, TD_DT_BF16, TD_EDEVICE, "does not take the kernels of");
     setenv("TD_CUDA_KERNELS", "/nowhere/kernels", 1);
     refused(0, TD_DT_BF16, TD_ENOTFOUND, "/nowhere/kernels");
     setenv("TD_CUDA_KERNELS", kept, 1);
-    unlink(damaged);
+    unlink(path);
 }
 
 int main(void) {

@@ -47,7 +47,7 @@ STANDIN_EXPORT void standin_keep(void *thing);
 
 /* ---- standin_order.c --------------------------------------------------------------------------- */
 
-#define STANDIN_LINES_MAX 512 /* streams, and streams inside captures, at a time */
+#define STANDIN_LINES_MAX 1024 /* streams, and streams inside captures, at a time */
 
 /** For each line the operation up to which everything has happened before. */
 typedef struct {

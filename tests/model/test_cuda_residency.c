@@ -35,6 +35,6 @@ TEST(streamed) {
 
 int main(void) {
     setenv("TD_STANDIN_DEVICES", "2", 1);
-    use_cuda_standin("5", NULL);
+    use_cuda_standin("5", "words");
     return tests_run();
 }

@@ -70,9 +70,8 @@ class Seeing(unittest.TestCase):
             self.assertEqual((d["running"], d["queued"], d["retracted"]), (1, 0, 0))
             self.assertIn(f"{d['running']} running", d["msg"])
             self.assertEqual(d["kv_tokens_used"], 256)
-            for tier in ("experts", "device"):
-                self.assertGreater(d[f"{tier}_gb_per_s"], 0)
-                self.assertGreater(d[f"{tier}_bound_percent"], 0)
+        for figure in ("experts_gb_per_s", "experts_bound_percent", "device_gb_per_s", "device_bound_percent"):
+            self.assertGreater(max(d[figure] for d in of("decode")), 0)  # a line of a few slow steps may round to 0
         arrival, end = [r for r in of("request") if r["request"] == 2]
         self.assertEqual((arrival["prompt_tokens"], arrival["max_tokens"]), (200, 12))
         self.assertEqual((end["finish"], end["completion_tokens"]), ("length", 12))

@@ -9,7 +9,8 @@
  *   take   before the router: wait until the layer's uploads have ended, and copy the layer's row of the table to the device
  *   leave  behind the resident experts: the layer's slots may be written again
  * A pass's uploads are a list, layer by layer, and each takes the next slot of the ring. The threads of the uploads,
- * "lanes", take them in turn; each has a stream and a pinned buffer, so copies to the buffers and over the link overlap. An
+ * "lanes", take some at a time; each has a stream. Experts are copied from where they lie, where the device takes the store's
+ * memory (host_register); else through the lane's pinned buffer, so copies to the buffers and over the link overlap. An
  * upload waits until the layer that had its slot has left. Both waits are bells: the device rings `left`, a lane rings
  * `taken`.
  *

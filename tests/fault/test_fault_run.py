@@ -15,6 +15,7 @@ import unittest
 from fault import CHAT, EIO, END, MODEL, SHORT, TANDEM, Control, launch, texts
 
 SEED = int(os.environ.get("TD_FAULT_SEED") or random.randrange(1 << 32))
+WITHOUT_DRAFTS = "the requests of the step go on without drafts"  # said where the operation that failed was one of the MTP layer
 COMPLETIONS, CHATS = "/v1/completions", "/v1/chat/completions"
 QUESTIONS = [(COMPLETIONS, {"prompt": "The king", "max_tokens": 20}),
              (COMPLETIONS, {"prompt": "The queen", "max_tokens": 30, "stream": True, "stream_options": {"include_usage": True}}),
@@ -103,7 +104,7 @@ class Serving(unittest.TestCase):
     def fails_once(self, *flags):
         right, server = self.failing_operation(1, *flags)
         self.assertWell(server, right)
-        server.wait_log("trying once more")
+        server.wait_log_match("trying once more|" + WITHOUT_DRAFTS)
         self.assertEqual(server.metric("tandem:failed_requests_total"), 0)
         self.assertEqual(server.stop(), 0)
 
@@ -115,8 +116,10 @@ class Serving(unittest.TestCase):
                 self.assertEqual(ask(server, *question), right[i])
             except Error as e:
                 failed.append(str(e))
-        self.assertEqual(len(failed), 1, failed)
-        self.assertRegex(failed[0], "^(500|event): the step failed twice: accelerator runtime failed")
+        in_the_drafts = server.wait_log_match("trying once more|" + WITHOUT_DRAFTS)[0] == WITHOUT_DRAFTS
+        self.assertEqual(len(failed), 0 if in_the_drafts else 1, failed)  # the first of two fails the draft, the second a step that is run again
+        for why in failed:
+            self.assertRegex(why, "^(500|event): the step failed twice: accelerator runtime failed")
         self.assertWell(server, right)
         self.assertEqual(server.stop(), 0)
 

@@ -18,8 +18,9 @@
 #include "npu/cuda/cuda_device.h"
 
 /**
- * Choose the way: the fastest one, all measured that the driver takes; kernels where the card was opened with them, and its
- * driver lets them run for long. Or the one that TD_CUDA_BELLS names. To be called last when a card is opened.
+ * Choose the way: all are measured that the driver takes, kernels where the card was opened with them and its driver lets
+ * them run for long. Kernels are taken unless they are far slower, else the fastest. Or the one that TD_CUDA_BELLS names.
+ * To be called last when a card is opened.
  * @return TD_EINVAL for a TD_CUDA_BELLS that names none; TD_ENOTFOUND for kernels that the card was opened without; what
  * td_handover_time returns for the calls.
  */

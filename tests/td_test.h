@@ -8,6 +8,8 @@
  *
  *   BEFORE_ALL { … }                          what comes before the first case, and AFTER_ALL { … } behind the last one
  *
+ *   OK(td_call(…));                           the call returns TD_OK
+ *
  * Cases add themselves, and run in the order of their lines; those of a header stand among the file's. The main of
  * tests/td_test.c runs them; a program that has to do more has a main of its own, which ends with tests_run.
  */
@@ -36,6 +38,8 @@ void tests_after_all(void (*call)(void));
 
 /** Run every case. @return main's. */
 int tests_run(void);
+
+#define OK(...) assert_int_equal((__VA_ARGS__), TD_OK)
 
 /* line: in the file; cases of smaller lines come before. */
 #define TEST_AT(line, name, setup, teardown)                                      \

@@ -129,7 +129,7 @@ static td_pool *open_pool(uint32_t n) {
     td_worker_place places[4];
     td_pool        *p;
     for (uint32_t i = 0; i < n; i++) places[i] = (td_worker_place){.cpu = TD_CPU_ANY, .node = UINT32_MAX};
-    assert_int_equal(td_pool_create(places, n, &p, NULL), TD_OK);
+    OK(td_pool_create(places, n, &p, NULL));
     return p;
 }
 
@@ -137,11 +137,11 @@ static void open_machine(machine *m, const kind *k, uint32_t deferred) {
     td_error err = {0};
     *m = (machine){.experts_pool = open_pool(2), .npu_pool = k->async ? open_pool(1) : NULL};
     td_host_npu_config hc = {.pool = k->async ? m->npu_pool : m->experts_pool, .own_threads = k->async};
-    assert_int_equal(td_npu_open(k->device, &(td_npu_config){.act_dtype = TD_DT_F32, .host = &hc}, &m->npu, &err), TD_OK);
+    OK(td_npu_open(k->device, &(td_npu_config){.act_dtype = TD_DT_F32, .host = &hc}, &m->npu, &err));
     m->spec =
         WITH(td_experts_config, .n_layers = LAYERS, .n_experts = EXPERTS, .hidden = HIDDEN, .inter = INTER, .top_k = TOP_K,
              .format = TD_EXPERT_BF16, .act_dtype = TD_DT_F32, .max_tok = TOKENS, .max_deferred = deferred);
-    assert_int_equal(td_experts_create(&m->spec, m->experts_pool, &m->experts, &err), TD_OK);
+    OK(td_experts_create(&m->spec, m->experts_pool, &m->experts, &err));
     for (uint32_t l = 0; l < LAYERS; l++) {
         td_expert_weights w[EXPERTS];
         for (int e = 0; e < EXPERTS; e++)
@@ -149,13 +149,13 @@ static void open_machine(machine *m, const kind *k, uint32_t deferred) {
                 .gate = {.dtype = TD_DT_F32, .rank = 2, .shape = {INTER, HIDDEN}, .data = data.gate[l][e]},
                 .up = {.dtype = TD_DT_F32, .rank = 2, .shape = {INTER, HIDDEN}, .data = data.up[l][e]},
                 .down = {.dtype = TD_DT_F32, .rank = 2, .shape = {HIDDEN, INTER}, .data = data.down[l][e]}};
-        assert_int_equal(load_views(m->experts, l, w, &err), TD_OK);
+        OK(load_views(m->experts, l, w, &err));
     }
     td_bridge_config bc = WITH(td_bridge_config, .npu = m->npu, .spec = &m->spec, .experts = m->experts,
                                .pool = m->experts_pool, .async = k->async, .max_ports = 3 * LAYERS, .handover = k->handover);
-    assert_int_equal(td_bridge_open(&bc, &m->bridge, &err), TD_OK);
-    assert_int_equal(m->npu->ops->stream_create(m->npu, &m->stream, &err), TD_OK);
-    assert_int_equal(m->npu->ops->host_alloc(m->npu, sizeof *m->staging, (void **)&m->staging, &err), TD_OK);
+    OK(td_bridge_open(&bc, &m->bridge, &err));
+    OK(m->npu->ops->stream_create(m->npu, &m->stream, &err));
+    OK(m->npu->ops->host_alloc(m->npu, sizeof *m->staging, (void **)&m->staging, &err));
     memcpy(m->staging->x, data.x, sizeof data.x);
     memcpy(m->staging->ids, data.ids, sizeof data.ids);
     memcpy(m->staging->w, data.w, sizeof data.w);
@@ -190,7 +190,7 @@ static void make_pass(machine *m, pass *p, uint32_t n_halves) {
             td_bridge_port_desc desc =
                 WITH(td_bridge_port_desc, .layer = l, .model_layer = l, .parity = l % TD_BRIDGE_PARITIES, .half = h,
                      .first = l == 0, .last = l == LAYERS - 1);
-            assert_int_equal(td_bridge_port_create(m->bridge, &desc, &p->port[h][l], NULL), TD_OK);
+            OK(td_bridge_port_create(m->bridge, &desc, &p->port[h][l], NULL));
             p->order[l * n_halves + h] = p->port[h][l];
         }
     }
@@ -210,16 +210,11 @@ static void put(machine *m, const pass *p, uint32_t h, uint32_t l) {
     td_bridge_buffers io;
     size_t            n = p->counts[h].n_tok, row = p->step[h].first_row;
     td_bridge_get_buffers(m->bridge, l % TD_BRIDGE_PARITIES, &io);
-    assert_int_equal(d->ops->copy(d, m->stream, (float *)io.x + row * HIDDEN, s->x[l] + row * HIDDEN,
-                                  n * HIDDEN * sizeof(float), TD_COPY_H2D),
-                     TD_OK);
-    assert_int_equal(
-        d->ops->copy(d, m->stream, io.ids + row * TOP_K, s->ids[l] + row * TOP_K, n * TOP_K * sizeof(uint16_t), TD_COPY_H2D),
-        TD_OK);
-    assert_int_equal(
-        d->ops->copy(d, m->stream, io.weights + row * TOP_K, s->w[l] + row * TOP_K, n * TOP_K * sizeof(float), TD_COPY_H2D),
-        TD_OK);
-    assert_int_equal(td_bridge_enqueue_submit(p->port[h][l], m->stream, &p->step[h]), TD_OK);
+    OK(d->ops->copy(d, m->stream, (float *)io.x + row * HIDDEN, s->x[l] + row * HIDDEN, n * HIDDEN * sizeof(float),
+                    TD_COPY_H2D));
+    OK(d->ops->copy(d, m->stream, io.ids + row * TOP_K, s->ids[l] + row * TOP_K, n * TOP_K * sizeof(uint16_t), TD_COPY_H2D));
+    OK(d->ops->copy(d, m->stream, io.weights + row * TOP_K, s->w[l] + row * TOP_K, n * TOP_K * sizeof(float), TD_COPY_H2D));
+    OK(td_bridge_enqueue_submit(p->port[h][l], m->stream, &p->step[h]));
 }
 
 static void take(machine *m, const pass *p, uint32_t h, uint32_t l, uint32_t deferred) {
@@ -229,11 +224,10 @@ static void take(machine *m, const pass *p, uint32_t h, uint32_t l, uint32_t def
     size_t            bytes = p->counts[h].n_tok * HIDDEN * sizeof(float), at = p->step[h].first_row * HIDDEN;
     td_bridge_get_buffers(m->bridge, l % TD_BRIDGE_PARITIES, &io);
     td_bridge_get_buffers(m->bridge, (l + 1) % TD_BRIDGE_PARITIES, &before);
-    assert_int_equal(td_bridge_enqueue_collect(p->port[h][l], m->stream, &p->step[h]), TD_OK);
-    assert_int_equal(d->ops->copy(d, m->stream, out->now[l] + at, (float *)io.y + at, bytes, TD_COPY_D2H), TD_OK);
+    OK(td_bridge_enqueue_collect(p->port[h][l], m->stream, &p->step[h]));
+    OK(d->ops->copy(d, m->stream, out->now[l] + at, (float *)io.y + at, bytes, TD_COPY_D2H));
     if (l && deferred)
-        assert_int_equal(
-            d->ops->copy(d, m->stream, out->later[l - 1] + at, (float *)before.y_deferred + at, bytes, TD_COPY_D2H), TD_OK);
+        OK(d->ops->copy(d, m->stream, out->later[l - 1] + at, (float *)before.y_deferred + at, bytes, TD_COPY_D2H));
 }
 
 static void enqueue_pass(machine *m, const pass *p, uint32_t deferred) {
@@ -245,8 +239,8 @@ static void enqueue_pass(machine *m, const pass *p, uint32_t deferred) {
 }
 
 static void end(machine *m, sums *out) {
-    assert_int_equal(m->npu->ops->stream_sync(m->npu, m->stream), TD_OK);
-    assert_int_equal(td_bridge_end_pass(m->bridge), TD_OK);
+    OK(m->npu->ops->stream_sync(m->npu, m->stream));
+    OK(td_bridge_end_pass(m->bridge));
     *out = m->staging->out;
 }
 
@@ -307,15 +301,15 @@ TEST(a_captured_pass_replays) {
             run_pass(&m, &p, 1, &want[round]);
         }
         assert_memory_not_equal(&want[0], &want[1], sizeof got);
-        assert_int_equal(o->graph_begin(m.npu, m.stream), TD_OK);
+        OK(o->graph_begin(m.npu, m.stream));
         enqueue_pass(&m, &p, 1);
-        assert_int_equal(o->graph_end(m.npu, m.stream, &graph, NULL), TD_OK);
+        OK(o->graph_end(m.npu, m.stream, &graph, NULL));
         for (int repeat = 0; repeat < 6; repeat++) {
             memcpy(m.staging->x[0], data.x[repeat % 2], sizeof data.x[0]);
             memset(&m.staging->out, 0, sizeof m.staging->out);
             p.counts[1].n_tok = repeat < 4 ? p.step[1].max_tok : 1; /* counts lie in the step, not in the capture */
             begin(&m, &p);
-            assert_int_equal(o->graph_launch(m.npu, m.stream, graph), TD_OK);
+            OK(o->graph_launch(m.npu, m.stream, graph));
             end(&m, &got);
             size_t rows = p.step[1].first_row + p.counts[1].n_tok;
             for (int l = 0; l < LAYERS; l++)
@@ -339,7 +333,7 @@ TEST(a_wild_expert_id_fails_the_step_only) {
         m.staging->ids[0][4] = EXPERTS;
         begin(&m, &p);
         enqueue_pass(&m, &p, 0);
-        assert_int_equal(m.npu->ops->stream_sync(m.npu, m.stream), TD_OK);
+        OK(m.npu->ops->stream_sync(m.npu, m.stream));
         assert_int_equal(td_bridge_end_pass(m.bridge), TD_EDEVICE);
         m.staging->ids[0][4] = data.ids[0][4];
         run_pass(&m, &p, 0, &again);

@@ -41,7 +41,7 @@ static int remove_root(void **state) {
 static void assert_memory(uint64_t mib, uint64_t available_mib) {
     uint64_t bytes, available;
     td_error err = {0};
-    assert_int_equal(td_machine_memory(root, &bytes, &available, &err), TD_OK);
+    OK(td_machine_memory(root, &bytes, &available, &err));
     assert_int_equal(bytes / MIB, mib);
     assert_int_equal(available / MIB, available_mib);
 }

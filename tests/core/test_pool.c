@@ -24,7 +24,7 @@ static td_pool *make_pool(uint32_t workers, uint32_t subpools) {
     td_error        err = {0};
     for (uint32_t i = 0; i < workers; i++)
         places[i] = (td_worker_place){.cpu = TD_CPU_ANY, .subpool = i * subpools / workers, .node = 0};
-    assert_int_equal(td_pool_create(places, workers, &p, &err), TD_OK);
+    OK(td_pool_create(places, workers, &p, &err));
     assert_int_equal(td_pool_workers(p), workers);
     assert_int_equal(td_pool_subpools(p), subpools);
     return p;
@@ -113,7 +113,7 @@ TEST(workers_without_a_core_may_use_all) {
     CPU_SET(cpu, &one);
     AT_END(end_pool) td_pool *pinned, *p;
     td_error                  err = {0};
-    assert_int_equal(td_pool_create(&(td_worker_place){.cpu = cpu}, 1, &pinned, &err), TD_OK);
+    OK(td_pool_create(&(td_worker_place){.cpu = cpu}, 1, &pinned, &err));
     td_pool_pin_caller(pinned);
     p = make_pool(4, 4);
     td_pool_run_each(p, look_at_affinity, seen, 1);
@@ -133,7 +133,7 @@ TEST(only_cores_that_nobody_shares_are_looked_from_for_long) {
     for (size_t i = 0; i < sizeof CASES / sizeof *CASES; i++) {
         AT_END(end_pool) td_pool *p;
         td_error                  err = {0};
-        assert_int_equal(td_pool_create(&CASES[i].place, 1, &p, &err), TD_OK);
+        OK(td_pool_create(&CASES[i].place, 1, &p, &err));
         td_spin spin = td_pool_spin(p);
         assert_int_equal(spin.held != NULL, CASES[i].is_long);
         assert_int_equal(spin.us > 100, CASES[i].is_long);
@@ -146,7 +146,7 @@ TEST(other_programs_on_the_cores_make_every_core_a_shared_one) {
     td_error                  err = {0};
     assert_int_equal(sched_getaffinity(0, sizeof all, &all), 0);
     setenv("TD_SHARED_CORES", "1", 1);
-    assert_int_equal(td_pool_create((td_worker_place[2]){{.cpu = 0}, {.cpu = 0, .subpool = 1}}, 2, &p, &err), TD_OK);
+    OK(td_pool_create((td_worker_place[2]){{.cpu = 0}, {.cpu = 0, .subpool = 1}}, 2, &p, &err));
     unsetenv("TD_SHARED_CORES");
     assert_null(td_pool_spin(p).held);
     td_pool_pin_caller(p);

@@ -16,7 +16,7 @@ static td_machine        machine;
 
 TEST(this_machine_has_cores_and_memory) {
     td_error err = {0};
-    assert_int_equal(td_thread_layout_here(td_kernels_here()->read, &(td_thread_wishes){0}, &layout, &machine, &err), TD_OK);
+    OK(td_thread_layout_here(td_kernels_here()->read, &(td_thread_wishes){0}, &layout, &machine, &err));
     assert_true(machine.n_cores >= 1 && machine.n_cpus >= machine.n_cores && machine.n_nodes >= 1);
     assert_true(machine.memory_bytes > 0 && machine.available_bytes <= machine.memory_bytes);
     assert_int_equal(layout.n_experts, machine.n_cores);
@@ -30,9 +30,9 @@ TEST(every_node_reads_itself) {
     td_error  err = {0};
     cpu_set_t before, after;
     assert_int_equal(sched_getaffinity(0, sizeof before, &before), 0);
-    assert_int_equal(td_topology_read(&topo, &err), TD_OK);
+    OK(td_topology_read(&topo, &err));
     assert_true(topo.is_real);
-    assert_int_equal(td_node_bandwidth_measure(&topo, td_kernels_here()->read, 0.02, &bandwidth, &err), TD_OK);
+    OK(td_node_bandwidth_measure(&topo, td_kernels_here()->read, 0.02, &bandwidth, &err));
     assert_int_equal(sched_getaffinity(0, sizeof after, &after), 0);
     assert_true(CPU_EQUAL(&before, &after));
     for (uint32_t i = 0; i < topo.n_nodes; i++)
@@ -42,11 +42,9 @@ TEST(every_node_reads_itself) {
 TEST(a_made_up_machine_is_neither_measured_nor_bound_to) {
     td_error err = {0};
     setenv("HWLOC_SYNTHETIC", "numa:2 core:4 pu:1", 1);
-    assert_int_equal(td_topology_read(&topo, &err), TD_OK);
+    OK(td_topology_read(&topo, &err));
     assert_int_equal(td_node_bandwidth_measure(&topo, td_kernels_here()->read, 0.02, &bandwidth, &err), TD_EINVAL);
-    assert_int_equal(
-        td_thread_layout_here(td_kernels_here()->read, &(td_thread_wishes){.npu_threads = 2}, &layout, &machine, &err),
-        TD_OK);
+    OK(td_thread_layout_here(td_kernels_here()->read, &(td_thread_wishes){.npu_threads = 2}, &layout, &machine, &err));
     unsetenv("HWLOC_SYNTHETIC");
     assert_int_equal(layout.n_subpools, 2);
     for (uint32_t i = 0; i < layout.n_experts; i++)
@@ -61,7 +59,7 @@ TEST(memory_is_there_on_any_node) {
     for (size_t i = 0; i < sizeof NODES / sizeof *NODES; i++) {
         void  *p;
         size_t n_known, bytes = 64 * td_page_bytes();
-        assert_int_equal(td_mem_map(bytes, NODES[i], &p, NULL), TD_OK);
+        OK(td_mem_map(bytes, NODES[i], &p, NULL));
         td_pages_on_node(p, bytes, 0, &n_known);
         assert_int_equal(n_known, 0); /* nothing touched yet */
         for (size_t k = 0; k < bytes; k++) assert_int_equal(((char *)p)[k], 0);

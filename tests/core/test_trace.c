@@ -17,7 +17,7 @@ static char path[] = "/tmp/td_trace_XXXXXX";
 
 static void start(uint64_t max_bytes) {
     td_error err = {0};
-    assert_int_equal(td_trace_start(path, max_bytes, &err), TD_OK);
+    OK(td_trace_start(path, max_bytes, &err));
 }
 
 static json_t *parse(const char *end) {
@@ -201,7 +201,7 @@ TEST(pools_show_their_workers) {
         {.cpu = TD_CPU_ANY}, {.cpu = TD_CPU_ANY, .name = "experts"}, {.cpu = TD_CPU_ANY, .name = "experts"}};
     td_pool *p;
     td_error err = {0};
-    assert_int_equal(td_pool_create(places, 3, &p, &err), TD_OK);
+    OK(td_pool_create(places, 3, &p, &err));
     start(TD_TRACE_BYTES_MAX);
     td_pool_run(p, work, NULL, 30); /* has no label: no spans */
     td_pool_label(p, &(td_trace_label){TD_TRACE_CPU, "up", {"tokens"}, {5}});

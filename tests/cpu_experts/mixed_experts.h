@@ -110,9 +110,9 @@ static inline mixed mixed_open(const mixed_shape *s, const mixed_codes *codes, c
         WITH(td_experts_config, .n_layers = 1, .n_experts = MIXED_EXPERTS, .hidden = s->hidden, .inter = s->inter,
              .top_k = MIXED_K, .format = s->format, .groups = codes ? codes->groups : fixture_groups(s->format),
              .glu = m.weights.glu, .bias = m.weights.biases != NULL, .act_dtype = s->act, .max_tok = s->rows);
-    assert_int_equal(td_experts_create(&c, m.pool, &m.store, &err), TD_OK);
-    assert_int_equal(load_views(m.store, 0, codes ? codes->experts : m.weights.experts, &err), TD_OK);
-    assert_int_equal(td_experts_packed(&c, s->shards, &m.own, &err), TD_OK);
+    OK(td_experts_create(&c, m.pool, &m.store, &err));
+    OK(load_views(m.store, 0, codes ? codes->experts : m.weights.experts, &err));
+    OK(td_experts_packed(&c, s->shards, &m.own, &err));
     m.packed = tiles ? mixed_packed_as(&m.own, tiles, s->shards) : m.own;
     m.slots = aligned_alloc(64, MIXED_SLOTS * m.packed.bytes);
     memset(m.slots, 0, MIXED_SLOTS * m.packed.bytes);

@@ -393,7 +393,7 @@ TEST(deferral_is_exact) {
             distinct += chosen;
         }
     td_experts_config c = config_of(&v.w, v.format, v.act, INV_K, INV_TOK, INV_DEFER);
-    assert_int_equal(td_experts_measure(&c, 1, 1, &weight_bytes, &scratch_bytes, NULL), TD_OK);
+    OK(td_experts_measure(&c, 1, 1, &weight_bytes, &scratch_bytes, NULL));
     assert_int_equal(work.bytes, distinct * (weight_bytes / INV_EXPERTS));
     td_expert_node nodes[TD_EXPERT_NODES_MAX];
     uint32_t       n_nodes = td_experts_nodes(x, nodes);
@@ -442,8 +442,8 @@ TEST(random_weights_do_not_depend_on_shards) {
         for (uint32_t i = 0; i < 2; i++) {
             AT_END(end_pool) td_pool       *pool = fixture_pool(2, i + 1);
             AT_END(end_experts) td_experts *x;
-            assert_int_equal(td_experts_create(&c, pool, &x, NULL), TD_OK);
-            assert_int_equal(td_experts_fill_layer(x, 1, 77, NULL), TD_OK);
+            OK(td_experts_create(&c, pool, &x, NULL));
+            OK(td_experts_fill_layer(x, 1, 77, NULL));
             run_ffn(x, &t, t.x, 3, y[i], NULL);
         }
         assert_memory_equal(y[0], y[1], sizeof y[0]);
@@ -460,8 +460,8 @@ TEST(plan_counts_what_create_takes) {
         uint64_t                        weights, scratch, mapped = 0;
         AT_END(end_pool) td_pool       *pool = fixture_pool(3, s);
         AT_END(end_experts) td_experts *x;
-        assert_int_equal(td_experts_measure(&c, s, td_pool_workers(pool), &weights, &scratch, NULL), TD_OK);
-        assert_int_equal(td_experts_create(&c, pool, &x, NULL), TD_OK);
+        OK(td_experts_measure(&c, s, td_pool_workers(pool), &weights, &scratch, NULL));
+        OK(td_experts_create(&c, pool, &x, NULL));
         for (uint32_t i = 0; i < s; i++) mapped += x->layout.shard[i].bytes;
         assert_int_equal(weights, mapped * c.n_layers);
         assert_int_equal(scratch, x->arena.size + td_pool_workers(pool) * x->scratch.worker_bytes);
@@ -471,7 +471,7 @@ TEST(plan_counts_what_create_takes) {
     td_experts_config v3 =
         WITH(td_experts_config, .n_layers = 59, .n_experts = 256, .hidden = 7168, .inter = 2048, .top_k = 8,
              .format = TD_EXPERT_INT4C, .act_dtype = TD_DT_BF16, .max_tok = 8192, .max_deferred = 6);
-    assert_int_equal(td_experts_measure(&v3, 2, 64, &weights, &scratch, NULL), TD_OK);
+    OK(td_experts_measure(&v3, 2, 64, &weights, &scratch, NULL));
     assert_true(scratch < (uint64_t)640 << 20 && scratch > (uint64_t)64 * 2 << 20);
     assert_true(weights > (uint64_t)59 * 256 * 3 * 7168 * 1024 &&
                 weights < (uint64_t)59 * 256 * 3 * 7168 * 1024 / 100 * 102);
@@ -487,7 +487,7 @@ TEST(bad_views_are_refused) {
     td_experts_config c = config_of(&w, TD_EXPERT_INT4C, TD_DT_F32, 2, 4, 0);
     td_experts       *x = NULL;
     td_error          err = {0};
-    assert_int_equal(td_experts_create(&c, pool, &x, &err), TD_OK);
+    OK(td_experts_create(&c, pool, &x, &err));
     w.experts[1].down.shape[1] = 33;
     assert_int_equal(load_views(x, 0, w.experts, &err), TD_EINVAL);
     assert_non_null(strstr(err.text, "down_proj of expert 1"));
@@ -513,16 +513,16 @@ TEST(bad_views_are_refused) {
     assert_int_equal(load_views(x, 1, w.experts, &err), TD_EINVAL);
     td_experts_destroy(x);
     c.format = TD_EXPERT_BF16;
-    assert_int_equal(td_experts_create(&c, pool, &x, &err), TD_OK);
+    OK(td_experts_create(&c, pool, &x, &err));
     assert_int_equal(load_views(x, 0, w.experts, &err), TD_EFORMAT);
     assert_non_null(strstr(err.text, "expert 1 in MoE layer 0"));
     td_experts_destroy(x);
     w.values[3 * 64 * 32 + 17] = 0;
     c.bias = true;
-    assert_int_equal(td_experts_create(&c, pool, &x, &err), TD_OK);
+    OK(td_experts_create(&c, pool, &x, &err));
     fixture_weights biased = fixture_weights_new(SEED, 3, 64, 32);
     fixture_weights_gate(&biased, SEED);
-    assert_int_equal(load_views(x, 0, biased.experts, &err), TD_OK);
+    OK(load_views(x, 0, biased.experts, &err));
     biased.biases[3 * (2 * 32 + 64) - 1] = NAN; /* down of expert 2 */
     assert_int_equal(load_views(x, 0, biased.experts, &err), TD_EFORMAT);
     assert_non_null(strstr(err.text, "expert 2 in MoE layer 0"));
@@ -573,8 +573,8 @@ TEST(views_of_any_float_type) {
             AT_END(end_pool) td_pool       *pool = fixture_pool(1, 1);
             td_experts_config               c = config_of(&w, (td_expert_format)format, TD_DT_F32, 2, 3, 0);
             AT_END(end_experts) td_experts *x;
-            assert_int_equal(td_experts_create(&c, pool, &x, NULL), TD_OK);
-            assert_int_equal(load_views(x, 0, e, NULL), TD_OK);
+            OK(td_experts_create(&c, pool, &x, NULL));
+            OK(load_views(x, 0, e, NULL));
             run_ffn(x, &t, t.x, 2, y[kind], NULL);
         }
         assert_memory_equal(y[0], y[1], sizeof y[0]);
@@ -639,13 +639,13 @@ TEST(mxfp4_is_taken_as_gpt_oss_stores_it) {
     c.groups = mxfp4->groups;
     AT_END(end_pool) td_pool       *pool = fixture_pool(2, 2);
     AT_END(end_experts) td_experts *x;
-    assert_int_equal(td_experts_create(&c, pool, &x, &err), TD_OK);
+    OK(td_experts_create(&c, pool, &x, &err));
     if (load_views(x, 0, experts, &err) != TD_OK) fail_msg("%s", err.text);
     float got[OSS_INTER * OSS_HIDDEN], y[OSS_TOK * OSS_HIDDEN];
     for (uint32_t e = 0; e < OSS_EXPERTS; e++)
         for (int m = 0; m < TD_EXPERT_MATRICES; m++) {
             const td_tensor_view *v = td_expert_view(&w.experts[e], (td_expert_matrix)m);
-            assert_int_equal(td_experts_get_values(x, 0, e, (td_expert_matrix)m, 0, v->shape[0], got, &err), TD_OK);
+            OK(td_experts_get_values(x, 0, e, (td_expert_matrix)m, 0, v->shape[0], got, &err));
             for (size_t i = 0; i < OSS_INTER * OSS_HIDDEN; i++) assert_true(got[i] == ((const float *)v->data)[i]);
         }
     run_ffn(x, &t, t.x, OSS_K, y, NULL);

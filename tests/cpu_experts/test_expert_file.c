@@ -32,7 +32,7 @@ static td_experts *open_wide_store(td_expert_format format, td_pool *pool, uint3
                                .inter = INTER, .top_k = TOP_K, .format = format, .groups = fixture_groups(format),
                                .bias = biased, .act_dtype = TD_DT_F32, .max_tok = N_TOK);
     td_experts       *x;
-    assert_int_equal(td_experts_create(&c, pool, &x, NULL), TD_OK);
+    OK(td_experts_create(&c, pool, &x, NULL));
     return x;
 }
 
@@ -54,8 +54,8 @@ static void save_one(td_expert_format format, uint64_t source_hash, float *y) {
     AT_END(end_experts) td_experts *x = open_store(format, pool);
     td_error                        err = {0};
     assert_int_equal(td_experts_save_file(x, 1, path, source_hash, &err), TD_EINVAL); /* nothing loaded yet */
-    assert_int_equal(td_experts_fill_layer(x, 1, SEED, &err), TD_OK);
-    assert_int_equal(td_experts_save_file(x, 1, path, source_hash, &err), TD_OK);
+    OK(td_experts_fill_layer(x, 1, SEED, &err));
+    OK(td_experts_save_file(x, 1, path, source_hash, &err));
     outputs(x, 1, y);
 }
 
@@ -92,13 +92,13 @@ TEST_WITH(a_layer_survives_the_round_trip, NULL, empty_dir) {
                 td_error                        err = {0};
                 for (int copy = 0; copy < 2; copy++) { /* mapped, then read */
                     x->config.copy_files = copy;
-                    assert_int_equal(td_experts_load_file(x, 1, path, 99, &err), TD_OK);
+                    OK(td_experts_load_file(x, 1, path, 99, &err));
                     assert_int_equal(x->files[1].base != NULL, !copy && (shards == 1 || again));
                     outputs(x, 1, got);
                     assert_memory_equal(got, want, sizeof want);
                 }
                 assert_int_equal(files_in_dir(), shards == 1 ? 1 : 2);
-                assert_int_equal(td_experts_check_file(&x->config, 1, path, 99, &err), TD_OK);
+                OK(td_experts_check_file(&x->config, 1, path, 99, &err));
             }
         }
     biased = false;
@@ -114,7 +114,7 @@ TEST_WITH(other_kernels_files_are_repacked, NULL, empty_dir) {
         AT_END(end_experts)
         td_experts *packer =
             open_wide_store((td_expert_format)format, pool, HIDDEN + 128); /* its mappings have room for every padding */
-        assert_int_equal(td_experts_fill_layer(x, 0, SEED, NULL), TD_OK);
+        OK(td_experts_fill_layer(x, 0, SEED, NULL));
         outputs(x, 0, want);
         const size_t room = packer->layout.shard[0].bytes;
         packer->config.hidden = HIDDEN;
@@ -122,12 +122,12 @@ TEST_WITH(other_kernels_files_are_repacked, NULL, empty_dir) {
             const td_gemm_kernel *other = (*t)->product[format];
             empty_dir(NULL);
             packer->kernel = other; /* to pack, not to multiply */
-            assert_int_equal(td_expert_layout_init(&packer->layout, &packer->config, other->tiles, 1, NULL), TD_OK);
+            OK(td_expert_layout_init(&packer->layout, &packer->config, other->tiles, 1, NULL));
             assert_true(packer->layout.shard[0].bytes <= room);
-            assert_int_equal(td_experts_fill_layer(packer, 0, SEED, NULL), TD_OK);
-            assert_int_equal(td_experts_save_file(packer, 0, path, 5, NULL), TD_OK);
+            OK(td_experts_fill_layer(packer, 0, SEED, NULL));
+            OK(td_experts_save_file(packer, 0, path, 5, NULL));
             assert_int_equal(td_experts_load_file(x, 1, path, 5, NULL), TD_EFORMAT); /* it is layer 0 */
-            assert_int_equal(td_experts_load_file(x, 0, path, 5, NULL), TD_OK);
+            OK(td_experts_load_file(x, 0, path, 5, NULL));
             outputs(x, 0, got);
             assert_memory_equal(got, want, sizeof want);
         }
@@ -142,14 +142,14 @@ TEST_WITH(a_mapped_layer_can_be_filled_anew, NULL, empty_dir) {
     td_pool    *pool = fixture_pool(1, 1);
     td_experts *x = open_store(TD_EXPERT_INT4C, pool);
     struct stat st;
-    assert_int_equal(td_experts_fill_layer(x, 1, SEED + 1, NULL), TD_OK);
+    OK(td_experts_fill_layer(x, 1, SEED + 1, NULL));
     outputs(x, 1, want);
     save_one(TD_EXPERT_INT4C, 0, mapped);
-    assert_int_equal(td_experts_load_file(x, 1, path, 0, NULL), TD_OK);
+    OK(td_experts_load_file(x, 1, path, 0, NULL));
     assert_non_null(x->files[1].base);
     outputs(x, 1, got);
     assert_memory_equal(got, mapped, sizeof mapped);
-    assert_int_equal(td_experts_fill_layer(x, 1, SEED + 1, NULL), TD_OK);
+    OK(td_experts_fill_layer(x, 1, SEED + 1, NULL));
     assert_null(x->files[1].base);
     outputs(x, 1, got);
     assert_memory_equal(got, want, sizeof want);
@@ -169,14 +169,14 @@ TEST_WITH(a_stale_repacked_file_is_not_used, NULL, empty_dir) {
     save_one(TD_EXPERT_INT4C, 0, want);
     AT_END(end_pool) td_pool *pool = fixture_pool(2, 2);
     td_experts               *x = open_store(TD_EXPERT_INT4C, pool);
-    assert_int_equal(td_experts_load_file(x, 1, path, 0, NULL), TD_OK); /* leaves a repacked file */
-    assert_int_equal(td_experts_fill_layer(x, 0, SEED + 1, NULL), TD_OK);
+    OK(td_experts_load_file(x, 1, path, 0, NULL)); /* leaves a repacked file */
+    OK(td_experts_fill_layer(x, 0, SEED + 1, NULL));
     AT_END(end_pool) td_pool       *one = fixture_pool(1, 1); /* the original changes */
     AT_END(end_experts) td_experts *y = open_store(TD_EXPERT_INT4C, one);
-    assert_int_equal(td_experts_fill_layer(y, 1, SEED + 5, NULL), TD_OK);
-    assert_int_equal(td_experts_save_file(y, 1, path, 0, NULL), TD_OK);
+    OK(td_experts_fill_layer(y, 1, SEED + 5, NULL));
+    OK(td_experts_save_file(y, 1, path, 0, NULL));
     outputs(y, 1, want);
-    assert_int_equal(td_experts_load_file(x, 1, path, 0, NULL), TD_OK);
+    OK(td_experts_load_file(x, 1, path, 0, NULL));
     outputs(x, 1, got);
     assert_memory_equal(got, want, sizeof want);
     td_experts_destroy(x);
@@ -266,7 +266,7 @@ TEST_WITH(words_of_no_format_are_refused, NULL, empty_dir) {
     AT_END(end_experts) td_experts *x = open_store(TD_EXPERT_FP4G, pool);
     td_expert_numbers               n;
     save_one(TD_EXPERT_FP4G, 7, y);
-    assert_int_equal(td_experts_file_format(path, &n, NULL), TD_OK);
+    OK(td_experts_file_format(path, &n, NULL));
     assert_string_equal(n.name, "nvfp4");
     assert_true(n.format == TD_EXPERT_FP4G && n.groups.size == 16 && n.groups.scale_dtype == TD_DT_F8_E4M3 &&
                 !n.groups.zero_points);
@@ -315,7 +315,7 @@ static bool has_whole_page(const td_experts *x, uint32_t layer, uint32_t expert)
 static td_experts *open_droppable(td_expert_format format, td_pool *pool) {
     td_experts *x = open_store(format, pool);
     x->config.droppable = true;
-    assert_int_equal(td_experts_load_file(x, 1, path, 99, NULL), TD_OK);
+    OK(td_experts_load_file(x, 1, path, 99, NULL));
     assert_null(x->files[1].base);
     return x;
 }
@@ -331,7 +331,7 @@ TEST_WITH(dropped_experts_come_back_as_they_were, NULL, empty_dir) {
             AT_END(end_pool) td_pool       *pool = fixture_pool(shards, shards);
             AT_END(end_experts) td_experts *x = open_droppable((td_expert_format)format, pool);
             td_packed_expert                packed;
-            assert_int_equal(td_experts_packed(&x->config, shards, &packed, NULL), TD_OK);
+            OK(td_experts_packed(&x->config, shards, &packed, NULL));
             assert_in_range(td_packed_drop_bytes(&packed), td_page_bytes() > 4096 ? 0 : 1, packed.bytes);
             empty_dir(NULL);
             for (int again = 0; again < 2; again++) {
@@ -342,7 +342,7 @@ TEST_WITH(dropped_experts_come_back_as_they_were, NULL, empty_dir) {
                     assert_false(takes_memory(x, 1, e));
                     if (e + 1 < N_EXPERTS) assert_int_equal(takes_memory(x, 1, e + 1), has_whole_page(x, 1, e + 1));
                 }
-                for (uint32_t e = 0; e < N_EXPERTS; e++) assert_int_equal(td_experts_read_again(x, 1, e, NULL), TD_OK);
+                for (uint32_t e = 0; e < N_EXPERTS; e++) OK(td_experts_read_again(x, 1, e, NULL));
                 outputs(x, 1, got);
                 assert_memory_equal(got, want, sizeof want);
             }
@@ -365,7 +365,7 @@ TEST_WITH(an_expert_whose_file_has_changed_stays_dropped, NULL, empty_dir) {
     assert_int_equal(truncate(path, (off_t)(TD_FILE_BLOCK + 4 * bytes - 1)), 0);
     assert_int_equal(td_experts_read_again(x, 1, 1, &err), TD_EFORMAT);
     assert_non_null(strstr(err.text, "was changed: expert 1 is not what it was"));
-    assert_int_equal(td_experts_read_again(x, 1, 2, &err), TD_OK);
+    OK(td_experts_read_again(x, 1, 2, &err));
     assert_int_equal(td_experts_read_again(x, 1, 3, &err), TD_EIO);
     assert_non_null(strstr(err.text, "ends too early"));
     assert_false(takes_memory(x, 1, 1) || takes_memory(x, 1, 3));
@@ -394,7 +394,7 @@ TEST_WITH(a_write_that_does_not_fit_is_an_error_and_leaves_nothing, NULL, empty_
     td_error                        err = {0};
     struct rlimit                   old, limit;
     empty_dir(NULL);
-    assert_int_equal(td_experts_fill_layer(x, 1, SEED, NULL), TD_OK);
+    OK(td_experts_fill_layer(x, 1, SEED, NULL));
     signal(SIGXFSZ, SIG_IGN);
     getrlimit(RLIMIT_FSIZE, &old);
     limit = old;
@@ -435,12 +435,12 @@ TEST_WITH(every_way_of_reading_gives_the_bytes, NULL, empty_dir) {
         uint64_t v = i * 0x9e3779b97f4a7c15u;
         memcpy(data + i, &v, 8);
     }
-    assert_int_equal(td_packed_write(path, &(packed_part){data, bytes}, 1, &err), TD_OK);
+    OK(td_packed_write(path, &(packed_part){data, bytes}, 1, &err));
     for (int way = 0; way < 4; way++) {
         packed_read_options o = {.no_uring = way & 1, .no_direct = way & 2};
         packed_span spans[3] = {{0, 5 * page, got}, {5 * page, 0, got}, {5 * page, bytes - 5 * page, got + 5 * page}};
         memset(got, 0, bytes);
-        assert_int_equal(td_packed_read(path, spans, 3, &o, &err), TD_OK);
+        OK(td_packed_read(path, spans, 3, &o, &err));
         assert_memory_equal(got, data, bytes);
         packed_span beyond = {page, bytes, got};
         assert_int_equal(td_packed_read(path, &beyond, 1, &o, &err), TD_EIO);

@@ -24,8 +24,8 @@ static td_experts *loaded(td_expert_format format, td_pool *pool, const fixture_
              .format = format, .groups = fixture_groups(format), .act_dtype = TD_DT_F32, .max_tok = 1);
     td_experts *x;
     td_error    err = {0};
-    assert_int_equal(td_experts_create(&c, pool, &x, &err), TD_OK);
-    assert_int_equal(load_views(x, 1, w->experts, &err), TD_OK);
+    OK(td_experts_create(&c, pool, &x, &err));
+    OK(load_views(x, 1, w->experts, &err));
     return x;
 }
 
@@ -74,7 +74,7 @@ static void check(td_expert_format format, uint32_t n_shards) {
                 size_t k = view->shape[1], row = RANGES[i][0], n = RANGES[i][1] == SIZE_MAX ? view->shape[0] : RANGES[i][1];
                 size_t size = format == TD_EXPERT_INT4G ? 32 : k, in_row = (k + size - 1) / size; /* scales */
                 float  factor = td_fp4_factor(td_amax(TD_DT_F32, view->data, view->shape[0] * k));
-                assert_int_equal(td_experts_get_values(x, 1, e, m, row, n, got, &err), TD_OK);
+                OK(td_experts_get_values(x, 1, e, m, row, n, got, &err));
                 assert_int_equal(td_experts_get_codes(x, 1, e, m, row, n, codes, scale, &err),
                                  integers ? TD_OK : TD_ENOTSUP);
                 for (size_t r = 0; r < n; r++) {
@@ -123,13 +123,13 @@ TEST(codes_from_outside_give_the_same_layer) {
                 codes[e].codes[m] = q;
                 codes[e].scale[m] = scale;
             }
-        assert_int_equal(td_experts_load_codes(got, 0, codes, &err), TD_OK);
+        OK(td_experts_load_codes(got, 0, codes, &err));
         for (uint32_t e = 0; e < N_EXPERTS; e++)
             for (td_expert_matrix m = TD_EXPERT_GATE; m <= TD_EXPERT_DOWN; m++)
                 for (size_t row = 0; row < td_expert_view(&w.experts[e], m)->shape[0]; row++) {
                     size_t k = td_expert_view(&w.experts[e], m)->shape[1];
-                    assert_int_equal(td_experts_get_values(want, 1, e, m, row, 1, a, &err), TD_OK);
-                    assert_int_equal(td_experts_get_values(got, 0, e, m, row, 1, b, &err), TD_OK);
+                    OK(td_experts_get_values(want, 1, e, m, row, 1, a, &err));
+                    OK(td_experts_get_values(got, 0, e, m, row, 1, b, &err));
                     assert_memory_equal(a, b, k * sizeof *a);
                 }
         for (size_t i = 0; i < INTER; i++) ((float *)codes[1].scale[TD_EXPERT_GATE])[i] = NAN;
@@ -149,8 +149,8 @@ static void assert_same_layers(const td_experts *x, const td_expert_weights *sha
     for (uint32_t e = 0; e < N_EXPERTS; e++)
         for (td_expert_matrix m = TD_EXPERT_GATE; m <= TD_EXPERT_DOWN; m++) {
             size_t rows = td_expert_view(&shapes[e], m)->shape[0];
-            assert_int_equal(td_experts_get_values(x, 1, e, m, 0, rows, want, &err), TD_OK);
-            assert_int_equal(td_experts_get_values(x, 0, e, m, 0, rows, got, &err), TD_OK);
+            OK(td_experts_get_values(x, 1, e, m, 0, rows, want, &err));
+            OK(td_experts_get_values(x, 0, e, m, 0, rows, got, &err));
             assert_memory_equal(got, want, MOST * sizeof *got);
         }
 }
@@ -193,7 +193,7 @@ TEST(made_matrices_give_the_same_layer) {
             assert_int_equal(td_experts_load(x, 0, &bad, &err), TD_ENOMEM);
             assert_string_equal(err.text, "nothing left");
             assert_int_equal(td_experts_load(x, 2, &good, &err), TD_EINVAL);
-            assert_int_equal(td_experts_load(x, 0, &good, &err), TD_OK);
+            OK(td_experts_load(x, 0, &good, &err));
             assert_int_equal(shop.n_taken, 3 * N_EXPERTS * n_shards);
             assert_int_equal(shop.n_left, 3 * N_EXPERTS * n_shards);
             assert_same_layers(x, w.experts);

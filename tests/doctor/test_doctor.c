@@ -83,7 +83,7 @@ static void passes(const char *name, bool own_threads, uint32_t n_cards, size_t 
     report                        r;
     size_t                        n_notes = 0;
     open_patient(&p, name, own_threads);
-    assert_int_equal(examine(&p, n_cards, PATIENCE_S, &r), TD_OK);
+    OK(examine(&p, n_cards, PATIENCE_S, &r));
     for (size_t i = 0; i < r.n; i++) {
         if (r.rows[i].outcome == TD_DOCTOR_FAILED)
             fail_msg("%s: %s, %s: %s", name, r.rows[i].part, r.rows[i].what, r.rows[i].text);
@@ -291,7 +291,7 @@ TEST(wrong_blocks_are_named) {
         p.ops.graph_launch = wrong_launch;
         p.cards[0]->ops = &p.ops;
         snprintf(what, sizeof what, "kinds 0x%x", CASES[i].kinds);
-        assert_int_equal(examine(&p, CASES[i].n_cards, PATIENCE_S, &r), TD_OK);
+        OK(examine(&p, CASES[i].n_cards, PATIENCE_S, &r));
         expect_failures(what, &r, CASES[i].words);
         p.cards[0]->ops = seeded.real;
     }
@@ -303,7 +303,7 @@ TEST(wrong_blocks_are_named) {
 static void examine_broken(patient *p, uint32_t n_cards, const char *part) {
     report r;
     p->cards[0]->ops = &p->ops;
-    assert_int_equal(examine(p, n_cards, PATIENCE_S, &r), TD_OK);
+    OK(examine(p, n_cards, PATIENCE_S, &r));
     p->cards[0]->ops = seeded.real;
     for (size_t i = 0; i < r.n; i++)
         if (!strcmp(r.rows[i].part, part) && r.rows[i].outcome != TD_DOCTOR_FAILED)
@@ -318,14 +318,14 @@ TEST(wrong_runtimes_are_named) {
     seed(&p);
     p.cards[0]->ops = &p.ops;
     p.ops.alloc = dirty_alloc;
-    assert_int_equal(examine(&p, 1, PATIENCE_S, &r), TD_OK);
+    OK(examine(&p, 1, PATIENCE_S, &r));
     expect_failures("memory that is not zeroed", &r, MEMORY);
     p.ops = *seeded.real;
     p.ops.graph_begin = begin_capture;
     p.ops.graph_end = end_capture;
     p.ops.enqueue = step_of_capture;
     p.ops.graph_launch = stale_launch;
-    assert_int_equal(examine(&p, 1, PATIENCE_S, &r), TD_OK);
+    OK(examine(&p, 1, PATIENCE_S, &r));
     expect_failures("a replay with old lengths", &r, REPLAY);
     p.cards[0]->ops = seeded.real;
     close_patient(&p);

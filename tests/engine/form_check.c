@@ -57,7 +57,7 @@ static size_t form_begin(const run *r, const char *text, size_t len, bool *openi
 
 static bool begins_text(const run *r, const char *text, size_t len, bool *whole) {
     size_t at;
-    assert_int_equal(td_grammar_check(r->grammar, text, len, whole, &at), TD_OK);
+    OK(td_grammar_check(r->grammar, text, len, whole, &at));
     return at == len;
 }
 
@@ -71,9 +71,9 @@ static void make_mask(const run *r, uint32_t *mask) {
         td_grammar_place *place;
         uint32_t         *of_grammar;
         size_t            from = begin == SIZE_MAX ? 0 : begin;
-        assert_int_equal(td_grammar_place_open(r->grammar, r->trie, &place, NULL), TD_OK);
-        assert_int_equal(td_grammar_place_advance(place, r->text + from, r->len - from), TD_OK);
-        assert_int_equal(td_grammar_place_mask(place, &of_grammar), TD_OK);
+        OK(td_grammar_place_open(r->grammar, r->trie, &place, NULL));
+        OK(td_grammar_place_advance(place, r->text + from, r->len - from));
+        OK(td_grammar_place_mask(place, &of_grammar));
         memcpy(mask, of_grammar, words * sizeof *mask);
         whole = td_grammar_place_may_end(place);
         td_grammar_place_close(place);
@@ -144,7 +144,7 @@ static void jump(run *r) {
     size_t len = forced(r, begin, bytes, &ends), closed = len;
     for (size_t k = 1; k <= len && !ends; k++)
         if (some_token_goes_on(r, bytes + len - k, k)) closed = len - k;
-    assert_int_equal(td_tokenizer_encode(r->tok, bytes, len, false, false, &ids, &n_ids), TD_OK);
+    OK(td_tokenizer_encode(r->tok, bytes, len, false, false, &ids, &n_ids));
     for (size_t i = 0; i < n_ids && r->n - r->n_prompt < r->p->params.max_tokens; i++, at += n) {
         bytes_of(r, ids[i], &n);
         if (ids[i] >= FAKE_VOCAB || at + n > closed || stops_at(r, ids[i])) break;
@@ -188,9 +188,9 @@ uint32_t form_check(const probe *p, const form *f, const td_tokenizer *tok, cons
     memcpy(r->tokens, q->prompt, q->n_prompt * sizeof *r->tokens);
     if (!q->ignore_eos) r->stops[r->n_stops++] = FAKE_EOS;
     for (size_t i = 0; i < q->n_stop_ids; i++) r->stops[r->n_stops++] = q->stop_ids[i];
-    assert_int_equal(td_grammar_compile(f->kind, f->source, strlen(f->source), &r->grammar, NULL), TD_OK);
-    assert_int_equal(td_vocab_trie_make(tok, FAKE_VOCAB, &r->trie), TD_OK);
-    assert_int_equal(td_sampler_open(&s, FAKE_VOCAB, NULL), TD_OK);
+    OK(td_grammar_compile(f->kind, f->source, strlen(f->source), &r->grammar, NULL));
+    OK(td_vocab_trie_make(tok, FAKE_VOCAB, &r->trie));
+    OK(td_sampler_open(&s, FAKE_VOCAB, NULL));
     for (jump(r); finish == TD_FINISH_NONE; jump(r)) {
         uint32_t       n = r->n - r->n_prompt;
         td_sample_args a = WITH(td_sample_args, .sampling = &q->sampling, .seed = q->sampling.seed, .prompt = r->tokens,
@@ -206,7 +206,7 @@ uint32_t form_check(const probe *p, const form *f, const td_tokenizer *tok, cons
         }
         make_mask(r, mask);
         fake_logits(r->tokens, r->n, r->n_prompt, logits);
-        assert_int_equal(td_sample(&s, logits, &a, &token), TD_OK);
+        OK(td_sample(&s, logits, &a, &token));
         if (!stops_at(r, token)) {
             add(r, token);
             continue;

@@ -25,7 +25,7 @@ static bool in(const uint32_t *ids, size_t n, uint32_t id) {
 /* The text of the first n generated tokens, up to where it is whole characters (or with U+FFFD for what is not, at the end).
  */
 static void decode(const td_tokenizer *tok, const outcome *o, uint32_t n, bool skip_special, char **text, size_t *len) {
-    assert_int_equal(td_tokenizer_decode(tok, o->tokens + o->n_prompt, n, skip_special, text, len), TD_OK);
+    OK(td_tokenizer_decode(tok, o->tokens + o->n_prompt, n, skip_special, text, len));
 }
 
 /* The first end of a stop string in text that begins at or after `from`. */
@@ -49,7 +49,7 @@ static outcome run_plain(const td_request_params *p, const td_tokenizer *tok, ui
     outcome      o = {.n_prompt = (uint32_t)p->n_prompt, .n = (uint32_t)p->n_prompt, .stop_token = UINT32_MAX, .stop = -1};
     AT_END(td_sampler_close) td_sampler s;
     size_t                              armed_from = 0;
-    assert_int_equal(td_sampler_open(&s, FAKE_VOCAB, NULL), TD_OK);
+    OK(td_sampler_open(&s, FAKE_VOCAB, NULL));
     o.tokens = malloc((p->n_prompt + max + 1) * sizeof *o.tokens);
     memcpy(o.tokens, p->prompt, p->n_prompt * sizeof *o.tokens);
     if (!p->ignore_eos) banned[n_banned++] = FAKE_EOS;
@@ -61,7 +61,7 @@ static outcome run_plain(const td_request_params *p, const td_tokenizer *tok, ui
                                 .n_prompt = o.n_prompt, .generated = o.tokens + o.n_prompt, .n_generated = n,
                                 .banned = banned, .n_banned = n < p->min_tokens ? n_banned : 0);
         fake_logits(o.tokens, o.n, o.n_prompt, logits);
-        assert_int_equal(td_sample(&s, logits, &a, &token), TD_OK);
+        OK(td_sample(&s, logits, &a, &token));
         o.tokens[o.n++] = token;
         bool stops = in(banned, n_banned, token);
         free(o.text);

@@ -107,7 +107,7 @@ static void follow_drafts(const probe *p, td_sampler *s, acceptance *a) {
                                    .prompt = ids, .n_prompt = n_prompt, .generated = ids + n_prompt, .n_generated = n);
         fake_logits(ids, n_prompt + n, n_prompt, model);
         fake_layer_logits(ids, n_prompt + n, n_prompt, layer);
-        assert_int_equal(td_sample(s, layer, &args, &token), TD_OK);
+        OK(td_sample(s, layer, &args, &token));
         distribution of_model = distribution_of(model), of_layer = distribution_of(layer);
         double       most, same_number;
         overlap(&of_model, &of_layer, &most, &same_number);
@@ -126,7 +126,7 @@ TEST(sampled_drafts) {
     enum { REQUESTS = 48, AT_ONCE = 8, TOKENS = 40 };
     static const float                  NOISE[] = {0.001f, 0.02f, 0.3f};
     AT_END(td_sampler_close) td_sampler sampler;
-    assert_int_equal(td_sampler_open(&sampler, FAKE_VOCAB, NULL), TD_OK);
+    OK(td_sampler_open(&sampler, FAKE_VOCAB, NULL));
     for (size_t k = 0; k < sizeof NOISE / sizeof *NOISE; k++) {
         fake_layer_noise(NOISE[k]);
         td_engine_options             o = options(4096, AT_ONCE);

@@ -193,7 +193,7 @@ static td_engine_stats run_company(td_engine_options o, const uint32_t lengths[4
     print_message("seed %u\n", SEED);
     o.max_queued_requests = 40;
     AT_END(end_engine) td_engine *e;
-    assert_int_equal(td_engine_open(&o, &e, NULL), TD_OK);
+    OK(td_engine_open(&o, &e, NULL));
     client    clients[THREADS];
     pthread_t threads[THREADS];
     for (int t = 0; t < THREADS; t++) {
@@ -512,7 +512,7 @@ TEST(full_queue_is_busy) {
     probe                        *p[5];
     td_error                      err = {0};
     o.max_queued_requests = 3;
-    assert_int_equal(td_engine_open(&o, &e, NULL), TD_OK);
+    OK(td_engine_open(&o, &e, NULL));
     fake_hold(true);
     for (int i = 0; i < 5; i++) p[i] = random_prompt(10, 20);
     submit_running(e, p[0]);
@@ -539,7 +539,7 @@ TEST(all_are_queued_or_none) {
     probe                        *p[7];
     td_error                      err = {0};
     o.max_queued_requests = 3;
-    assert_int_equal(td_engine_open(&o, &e, NULL), TD_OK);
+    OK(td_engine_open(&o, &e, NULL));
     fake_hold(true);
     for (int i = 0; i < 7; i++) p[i] = random_prompt(10, 20);
     submit_running(e, p[0]);
@@ -557,7 +557,7 @@ TEST(all_are_queued_or_none) {
     assert_int_equal(td_engine_submit_all(e, params, 3, handles, &err), TD_EINVAL);
     for (int i = 0; i < 3; i++) assert_null(handles[i]);
     params[2].n_prompt = 10;
-    assert_int_equal(td_engine_submit_all(e, params, 3, handles, &err), TD_OK);
+    OK(td_engine_submit_all(e, params, 3, handles, &err));
     for (int i = 0; i < 3; i++) {
         p[4 + i]->request = handles[i];
         probe_finish(e, p[4 + i]);
@@ -761,7 +761,7 @@ TEST(bad_options_are_refused) {
     o = good, o.quantization = "none", o.kv_cache_dtype = "f32", o.attention_backend = "flashinfer", o.max_total_tokens = 0;
     o.load_format = "dummy", o.tokenizer_path = "/nowhere/at/all", o.npu_threads = 1, o.cpuinfer = 1,
     o.tensor_parallel_size = 0;
-    assert_int_equal(td_engine_open(&o, &e, NULL), TD_OK);
+    OK(td_engine_open(&o, &e, NULL));
     td_engine_info info;
     td_engine_get_info(e, &info);
     assert_string_equal(info.quantization, "none");

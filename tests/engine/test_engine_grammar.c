@@ -122,7 +122,7 @@ static void check_text(const probe *p, td_grammar *g, int i) {
     bool   accepted;
     size_t at;
     if (p->finish == TD_FINISH_ERROR) fail_msg("request %d: %s", i, p->error.text);
-    assert_int_equal(td_grammar_check(g, p->text, p->text_len, &accepted, &at), TD_OK);
+    OK(td_grammar_check(g, p->text, p->text_len, &accepted, &at));
     if (p->finish == TD_FINISH_STOP && !accepted) fail_msg("request %d ended with '%s'", i, p->text);
     size_t len = p->text_len; /* a character that was cut is U+FFFD */
     if (p->finish == TD_FINISH_LENGTH && len >= 3 && !memcmp(p->text + len - 3, "\uFFFD", 3)) len -= 3;
@@ -327,7 +327,7 @@ TEST(cancelled_within_what_is_forced) {
 static void say(td_engine *e, const char *text) {
     FREED uint32_t *ids;
     size_t          n;
-    assert_int_equal(td_tokenizer_encode(td_engine_tokenizer(e), text, strlen(text), true, false, &ids, &n), TD_OK);
+    OK(td_tokenizer_encode(td_engine_tokenizer(e), text, strlen(text), true, false, &ids, &n));
     fake_says(ids, n);
 }
 
@@ -385,7 +385,7 @@ TEST(a_form_behind_the_reasoning) {
         }
         if (p->finish == TD_FINISH_STOP) {
             size_t until;
-            assert_int_equal(td_grammar_check(grammar, p->text + at, p->text_len - at, &accepted, &until), TD_OK);
+            OK(td_grammar_check(grammar, p->text + at, p->text_len - at, &accepted, &until));
             assert_true(accepted);
         } else {
             assert_true(p->n_tokens == cases[k].max_tokens);
@@ -413,7 +413,7 @@ static void say_beyond(td_engine *e, const char *before, const char *token) {
     const td_tokenizer *tok = td_engine_tokenizer(e);
     uint32_t           *ids, says[FAKE_SAYS_MAX];
     size_t              n;
-    assert_int_equal(td_tokenizer_encode(tok, before, strlen(before), true, false, &ids, &n), TD_OK);
+    OK(td_tokenizer_encode(tok, before, strlen(before), true, false, &ids, &n));
     memcpy(says, ids, n * sizeof *ids);
     free(ids);
     says[n++] = find_token(tok, token);
@@ -520,7 +520,7 @@ TEST(a_grammar_that_allows_nothing_is_an_error) {
     td_error       err = {0};
     td_engine     *e = open_engine(4096, 512, 4);
     const uint32_t prompt[] = {10, 11, 12};
-    assert_int_equal(td_grammar_compile(TD_GRAMMAR_REGEX, "", 0, &grammar, &err), TD_OK);
+    OK(td_grammar_compile(TD_GRAMMAR_REGEX, "", 0, &grammar, &err));
     probe *p = probe_new(prompt, 3, 10);
     p->params.grammar = grammar;
     p->params.ignore_eos = true; /* the empty text can only end, and nothing ends it */

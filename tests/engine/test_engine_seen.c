@@ -132,7 +132,7 @@ TEST(a_stuck_step_is_named) {
     delivery d = {.e = e};
     second->params.on_event = look_at_step;
     second->params.user = &d;
-    assert_int_equal(td_engine_submit(e, &second->params, &second->request, NULL), TD_OK);
+    OK(td_engine_submit(e, &second->params, &second->request, NULL));
     while (!atomic_load(&d.ended)) usleep(1000);
     assert_int_equal(d.step.phase, TD_STEP_DELIVERING);
     assert_int_equal(d.step.tokens, 1);

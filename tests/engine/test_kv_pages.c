@@ -11,7 +11,7 @@
 TEST(all_or_nothing) {
     AT_END(td_kv_pages_close) td_kv_pages p;
     uint32_t                              a[8];
-    assert_int_equal(td_kv_pages_open(&p, 8, NULL), TD_OK);
+    OK(td_kv_pages_open(&p, 8, NULL));
     assert_true(td_kv_pages_take(&p, a, 6));
     assert_int_equal(td_kv_pages_used(&p), 6);
     assert_false(td_kv_pages_take(&p, a, 3));
@@ -25,7 +25,7 @@ TEST(all_or_nothing) {
 TEST(shared_page_lives_until_last_drop) {
     AT_END(td_kv_pages_close) td_kv_pages p;
     uint32_t                              a;
-    assert_int_equal(td_kv_pages_open(&p, 1, NULL), TD_OK);
+    OK(td_kv_pages_open(&p, 1, NULL));
     assert_true(td_kv_pages_take(&p, &a, 1));
     td_kv_pages_share(&p, a);
     td_kv_pages_drop(&p, a);
@@ -38,7 +38,7 @@ TEST(random_history) {
     print_message("seed %u\n", SEED);
     AT_END(td_kv_pages_close) td_kv_pages p;
     uint32_t                              owners[PAGES] = {0}, used = 0;
-    assert_int_equal(td_kv_pages_open(&p, PAGES, NULL), TD_OK);
+    OK(td_kv_pages_open(&p, PAGES, NULL));
     for (uint64_t step = 0; step < 20000; step++) {
         uint64_t r = td_rng_u64(SEED, 0, step);
         uint32_t page = (uint32_t)(r >> 8) % PAGES, got[4], n = 1 + (uint32_t)(r >> 40) % 4;

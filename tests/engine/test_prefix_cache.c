@@ -60,9 +60,9 @@ static void listen_cleared(void *user) {
 static void open_fixture(fixture *f, uint32_t n_pages, bool on) {
     memset(f, 0, sizeof *f);
     f->listener = (td_cache_listener){listen_open, listen_stored, listen_removed, listen_cleared, f};
-    assert_int_equal(td_kv_pages_open(&f->pages, n_pages, NULL), TD_OK);
-    assert_int_equal(td_prefix_cache_open(&f->cache, &f->pages, on, NULL), TD_OK);
-    assert_int_equal(td_prefix_cache_listen(&f->cache, &f->listener, NULL), TD_OK);
+    OK(td_kv_pages_open(&f->pages, n_pages, NULL));
+    OK(td_prefix_cache_open(&f->cache, &f->pages, on, NULL));
+    OK(td_prefix_cache_listen(&f->cache, &f->listener, NULL));
 }
 
 /* The page that the listener was told has this beginning, UINT32_MAX: none. */

@@ -134,7 +134,7 @@ static void check_against_plain(td_sampler *s, const trial *t, uint64_t seed) {
     FREED scored  *kept;
     size_t         n = plain_distribution(t->logits, t->vocab, &a, &kept), at = 0;
     uint32_t       token;
-    assert_int_equal(td_sample(s, t->logits, &a, &token), TD_OK);
+    OK(td_sample(s, t->logits, &a, &token));
     while (at < n && kept[at].id != token) at++;
     if (at == n) fail_msg("token %u is not among the %zu kept of %u", token, n, t->vocab);
     double u = td_rng_uniform(seed, 0, t->n_generated), below = 0;
@@ -150,7 +150,7 @@ TEST(agrees_with_a_plain_sampler) {
         trial                               t;
         AT_END(td_sampler_close) td_sampler s;
         make_trial(&t, logits);
-        assert_int_equal(td_sampler_open(&s, t.vocab, NULL), TD_OK);
+        OK(td_sampler_open(&s, t.vocab, NULL));
         for (uint64_t seed = 0; seed < 3; seed++) check_against_plain(&s, &t, SEED + seed);
         for (uint32_t v = 0; v < t.vocab; v++) assert_int_equal(s.count[v], 0);
     }
@@ -164,7 +164,7 @@ TEST(follows_the_distribution) {
     cases[1].top_k = 6, cases[1].temperature = 1.7;
     cases[2].top_p = 0.9, cases[2].min_p = 0.02, cases[2].temperature = 0.8;
     AT_END(td_sampler_close) td_sampler s;
-    assert_int_equal(td_sampler_open(&s, VOCAB, NULL), TD_OK);
+    OK(td_sampler_open(&s, VOCAB, NULL));
     for (int c = 0; c < 3; c++) {
         td_sample_args a = {.sampling = &cases[c], .seed = SEED + (uint64_t)c};
         scored        *kept;
@@ -174,7 +174,7 @@ TEST(follows_the_distribution) {
             uint32_t token;
             a.n_generated = 0;
             a.seed = SEED * 1000003ull + (uint64_t)c * DRAWS + i;
-            assert_int_equal(td_sample(&s, logits, &a, &token), TD_OK);
+            OK(td_sample(&s, logits, &a, &token));
             seen[token]++;
         }
         double   chi2 = 0;
@@ -199,12 +199,12 @@ TEST(greedy_ties_go_to_the_lowest_id) {
     AT_END(td_sampler_close) td_sampler s;
     uint32_t                            token;
     greedy.temperature = 0;
-    assert_int_equal(td_sampler_open(&s, 2000, NULL), TD_OK);
-    assert_int_equal(td_sample(&s, logits, &a, &token), TD_OK);
+    OK(td_sampler_open(&s, 2000, NULL));
+    OK(td_sample(&s, logits, &a, &token));
     assert_int_equal(token, 5);
     greedy.temperature = 1;
     greedy.top_k = 1; /* the same rule */
-    assert_int_equal(td_sample(&s, logits, &a, &token), TD_OK);
+    OK(td_sample(&s, logits, &a, &token));
     assert_int_equal(token, 5);
 }
 
@@ -214,10 +214,10 @@ TEST(hopeless_logits_are_refused) {
     td_sample_args                      a = {.sampling = &neutral, .banned = all, .n_banned = 40};
     AT_END(td_sampler_close) td_sampler s;
     for (uint32_t v = 0; v < 40; v++) all[v] = v;
-    assert_int_equal(td_sampler_open(&s, 40, NULL), TD_OK);
+    OK(td_sampler_open(&s, 40, NULL));
     assert_int_equal(td_sample(&s, logits, &a, &token), TD_EINVAL);
     a.n_banned = 39;
-    assert_int_equal(td_sample(&s, logits, &a, &token), TD_OK);
+    OK(td_sample(&s, logits, &a, &token));
     assert_int_equal(token, 39);
     for (int at = 0; at < 40; at += 39) {
         logits[at] = NAN;
@@ -235,7 +235,7 @@ TEST(best_logits_are_enough) {
     td_error                            err = {0};
     float                               logits[VOCAB], best[VOCAB];
     scored                              order[VOCAB];
-    assert_int_equal(td_sampler_open(&s, VOCAB, &err), TD_OK);
+    OK(td_sampler_open(&s, VOCAB, &err));
     for (int round = 0; round < 300; round++) {
         td_sampling    p = WITH(td_sampling, .temperature = round % 5 ? 0.3 + draw() : 0,
                                 .top_k = round % 7 ? 1 + draw_below(BEST) : BEST, .top_p = round % 3 ? 1 : 0.2 + 0.8 * draw(),
@@ -251,8 +251,8 @@ TEST(best_logits_are_enough) {
         qsort(order, VOCAB, sizeof *order, by_score);
         for (uint32_t i = 0; i < BEST; i++) best[order[i].id] = logits[order[i].id];
         assert_true(td_sample_takes_best(&a, BEST));
-        assert_int_equal(td_sample(&s, logits, &a, &of_all), TD_OK);
-        assert_int_equal(td_sample(&s, best, &a, &of_best), TD_OK);
+        OK(td_sample(&s, logits, &a, &of_all));
+        OK(td_sample(&s, best, &a, &of_best));
         assert_int_equal(of_all, of_best);
     }
     td_sampling    p = {.temperature = 1, .top_k = BEST + 1, .top_p = 1, .repetition_penalty = 1};

@@ -36,11 +36,11 @@ static void open_fixture(fixture *f, double max_step_s) {
     td_scheduler_config c = WITH(td_scheduler_config, .max_running = REQUESTS_MAX, .chunk = CHUNK, .max_seq_tokens = LONGEST,
                                  .max_step_s = max_step_s, .least_rows = LEAST, .mixed = true);
     memset(f, 0, sizeof *f);
-    assert_int_equal(td_kv_pages_open(&f->pages, PAGES, NULL), TD_OK);
-    assert_int_equal(td_prefix_cache_open(&f->cache, &f->pages, true, NULL), TD_OK);
-    assert_int_equal(td_waker_create(&f->waker, NULL), TD_OK);
-    assert_int_equal(td_inbox_create(f->waker, REQUESTS_MAX, 1, &f->inbox, NULL), TD_OK);
-    assert_int_equal(td_scheduler_open(&f->s, &c, &f->cache, NULL, &f->exchange, f->inbox, NULL), TD_OK);
+    OK(td_kv_pages_open(&f->pages, PAGES, NULL));
+    OK(td_prefix_cache_open(&f->cache, &f->pages, true, NULL));
+    OK(td_waker_create(&f->waker, NULL));
+    OK(td_inbox_create(f->waker, REQUESTS_MAX, 1, &f->inbox, NULL));
+    OK(td_scheduler_open(&f->s, &c, &f->cache, NULL, &f->exchange, f->inbox, NULL));
 }
 
 static void close_fixture(fixture *f) {
@@ -73,8 +73,8 @@ static td_request *add(fixture *f, uint32_t n_prompt, uint32_t token, int32_t pr
     p.max_tokens = 1000;
     p.priority = priority;
     p.on_event = no_event;
-    assert_int_equal(td_request_create(&p, &limits, f->waker, &r, NULL), TD_OK);
-    assert_int_equal(td_inbox_put(f->inbox, &r, 1), TD_OK);
+    OK(td_request_create(&p, &limits, f->waker, &r, NULL));
+    OK(td_inbox_put(f->inbox, &r, 1));
     assert_ptr_equal(td_inbox_take(f->inbox, 0).requests, r);
     td_scheduler_add(&f->s, r);
     f->all[f->n++] = r;

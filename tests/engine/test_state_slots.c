@@ -14,9 +14,9 @@ typedef struct {
 } rig;
 
 static void open_rig(rig *r, uint32_t n_slots) {
-    assert_int_equal(td_kv_pages_open(&r->pages, PAGES, NULL), TD_OK);
-    assert_int_equal(td_prefix_cache_open(&r->cache, &r->pages, true, NULL), TD_OK);
-    assert_int_equal(td_state_slots_open(&r->slots, n_slots, OPEN, &r->cache, NULL), TD_OK);
+    OK(td_kv_pages_open(&r->pages, PAGES, NULL));
+    OK(td_prefix_cache_open(&r->cache, &r->pages, true, NULL));
+    OK(td_state_slots_open(&r->slots, n_slots, OPEN, &r->cache, NULL));
 }
 
 /* Every slot is free in the end, as every snapshot goes with the cache. */

@@ -29,11 +29,10 @@ static void feed(const char *text, size_t chars, size_t width, uint32_t cuts, co
     int                                         match = -1, expected;
     const char                                 *out;
     size_t                                      keep = plain_cut(text, chars * width, stop, n_stop, include, &expected);
-    assert_int_equal(td_stream_text_open(&s, stop, n_stop, include, NULL), TD_OK);
+    OK(td_stream_text_open(&s, stop, n_stop, include, NULL));
     for (size_t i = 0; i < chars && match < 0; i++) {
         if (i + 1 < chars && !(cuts >> i & 1)) continue;
-        assert_int_equal(td_stream_text_add(&s, text + begin * width, (i + 1 - begin) * width, true, &out, &n, &match),
-                         TD_OK);
+        OK(td_stream_text_add(&s, text + begin * width, (i + 1 - begin) * width, true, &out, &n, &match));
         begin = i + 1;
         memcpy(got + n_got, out, n);
         n_got += n;
@@ -42,7 +41,7 @@ static void feed(const char *text, size_t chars, size_t width, uint32_t cuts, co
     }
     if (match < 0) {
         n_got -= n; /* finish gives the last piece again, with what follows it */
-        assert_int_equal(td_stream_text_finish(&s, "!", 1, &out, &n), TD_OK);
+        OK(td_stream_text_finish(&s, "!", 1, &out, &n));
         memcpy(got + n_got, out, n);
         n_got += n - 1;
         assert_int_equal(got[n_got], '!');
@@ -85,11 +84,11 @@ TEST(unarmed_text_passes) {
     const char                                 *out;
     size_t                                      n;
     int                                         match;
-    assert_int_equal(td_stream_text_open(&s, stop, 1, false, NULL), TD_OK);
-    assert_int_equal(td_stream_text_add(&s, "xyx", 3, false, &out, &n, &match), TD_OK);
+    OK(td_stream_text_open(&s, stop, 1, false, NULL));
+    OK(td_stream_text_add(&s, "xyx", 3, false, &out, &n, &match));
     assert_int_equal(match, -1);
     assert_int_equal(n, 3);
-    assert_int_equal(td_stream_text_add(&s, "yaxy", 4, true, &out, &n, &match), TD_OK);
+    OK(td_stream_text_add(&s, "yaxy", 4, true, &out, &n, &match));
     assert_int_equal(match, 0);
     assert_int_equal(n, 2);
     assert_memory_equal(out, "ya", 2);
@@ -103,9 +102,9 @@ TEST(long_pieces_fit) {
     int                                         match;
     FREED char                                 *text = malloc(big);
     memset(text, 'q', big);
-    assert_int_equal(td_stream_text_open(&s, stop, 1, false, NULL), TD_OK);
+    OK(td_stream_text_open(&s, stop, 1, false, NULL));
     for (int i = 0; i < 3; i++) {
-        assert_int_equal(td_stream_text_add(&s, text, big, true, &out, &n, &match), TD_OK);
+        OK(td_stream_text_add(&s, text, big, true, &out, &n, &match));
         assert_int_equal(n, big);
         assert_memory_equal(out, text, big);
     }

@@ -47,8 +47,8 @@ TEST(spans_are_hashed_in_pieces) {
         td_pool        *pool;
         uint64_t        hash[N];
         for (uint32_t i = 0; i < workers; i++) places[i] = (td_worker_place){.cpu = TD_CPU_ANY, .node = UINT32_MAX};
-        assert_int_equal(td_pool_create(places, workers, &pool, NULL), TD_OK);
-        assert_int_equal(td_checksums(pool, spans, N, hash, NULL), TD_OK);
+        OK(td_pool_create(places, workers, &pool, NULL));
+        OK(td_checksums(pool, spans, N, hash, NULL));
         for (size_t i = 0; i < N; i++) assert_int_equal(hash[i], by_definition(spans[i].data, spans[i].bytes));
         td_pool_destroy(pool);
     }

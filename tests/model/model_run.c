@@ -138,12 +138,12 @@ static const td_step_rows *fill_rows(model_run *r, const model_piece *pieces, ui
 }
 
 const td_step_rows *model_run_forward(model_run *r, const model_piece *pieces, uint32_t n_pieces) {
-    assert_int_equal(td_model_forward(r->model, fill_rows(r, pieces, n_pieces), (td_out_rows){0}, NULL), TD_OK);
+    OK(td_model_forward(r->model, fill_rows(r, pieces, n_pieces), (td_out_rows){0}, NULL));
     return &r->rows;
 }
 
 void model_run_layers(model_run *r, const model_piece *pieces, uint32_t n_pieces, const void *in, void *out) {
-    assert_int_equal(td_model_run_layers(r->model, fill_rows(r, pieces, n_pieces), in, out), TD_OK);
+    OK(td_model_run_layers(r->model, fill_rows(r, pieces, n_pieces), in, out));
 }
 
 typedef td_status (*head_fn)(td_model *m, td_out_rows out, const float **logits);
@@ -154,7 +154,7 @@ static void read_logits(model_run *r, head_fn head, uint32_t n_tok, float *out) 
         uint32_t     rows[MAX_OUT], n = n_tok - at < MAX_OUT ? n_tok - at : MAX_OUT;
         const float *logits;
         for (uint32_t i = 0; i < n; i++) rows[i] = at + i;
-        assert_int_equal(head(r->model, (td_out_rows){.row = rows, .n = n}, &logits), TD_OK);
+        OK(head(r->model, (td_out_rows){.row = rows, .n = n}, &logits));
         memcpy(out + at * vocab, logits, n * vocab * sizeof *out);
     }
 }
@@ -164,7 +164,7 @@ void model_run_logits(model_run *r, uint32_t n_tok, float *out) {
 }
 
 void model_run_mtp_logits(model_run *r, const uint32_t *next, uint32_t n_tok, float *out) {
-    assert_int_equal(td_model_mtp(r->model, next), TD_OK);
+    OK(td_model_mtp(r->model, next));
     read_logits(r, td_model_mtp_head, n_tok, out);
 }
 

@@ -88,8 +88,8 @@ static void run_step(model_run *r, const td_step_rows *rows, shown *s) {
     mix(&s->logits[s->step], logits, rows->n_tok * c->vocab * sizeof *logits);
     if (c->n_mtp_layers) {
         for (uint32_t i = 0; i < rows->n_tok; i++) all[i] = i;
-        assert_int_equal(td_model_mtp(r->model, rows->token), TD_OK);
-        assert_int_equal(td_model_mtp_head(r->model, (td_out_rows){.row = all, .n = rows->n_tok}, &mtp), TD_OK);
+        OK(td_model_mtp(r->model, rows->token));
+        OK(td_model_mtp_head(r->model, (td_out_rows){.row = all, .n = rows->n_tok}, &mtp));
         mix(&s->mtp[s->step], mtp, rows->n_tok * c->vocab * sizeof *mtp);
     }
     see_routing(r, rows->n_tok, &s->routing[s->step]);
@@ -184,7 +184,7 @@ static void decode(model_run *r, uint32_t n, uint32_t at, row_form form, td_out_
     }
     td_out_rows wanted = {
         .row = out, .best = form != WHOLE ? all : NULL, .logprobs = form == BEST_AND_SUM ? sums : NULL, .n = n};
-    assert_int_equal(td_model_forward(r->model, &r->rows, wanted, logits), TD_OK);
+    OK(td_model_forward(r->model, &r->rows, wanted, logits));
 }
 
 static void check_link(const char *path, uint32_t max_deferred, bool other_handover) {

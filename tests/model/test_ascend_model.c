@@ -114,7 +114,7 @@ TEST(deepseek_v3_sizes) {
     model_run_options                     o = WITH(model_run_options, .path = "tests/data/golden/deepseek_v3_yarn",
                                                    .override_json = "{\"num_hidden_layers\": 2, " V3_SIZES "}", .w8a8 = true,
                                                    .experts = TD_EXPERT_BF16, .n_seq = 3, .max_tok = 32, .max_len = 128);
-    assert_int_equal(td_checkpoint_open_dummy(1, &dummy, NULL), TD_OK);
+    OK(td_checkpoint_open_dummy(1, &dummy, NULL));
     o.checkpoint = dummy;
     o.device = "host";
     model_run_open(&host, &o);
@@ -254,7 +254,7 @@ TEST(launches_per_layer) {
 static uint32_t launches_of_a_v3_layer(uint32_t device_experts) {
     td_checkpoint *dummy;
     const char    *path = repo_path("tests/data/golden/deepseek_v3_yarn");
-    assert_int_equal(td_checkpoint_open_dummy(1, &dummy, NULL), TD_OK);
+    OK(td_checkpoint_open_dummy(1, &dummy, NULL));
     uint32_t last = launches_of(path, dummy, ", " V3_SIZES, 3, device_experts) -
                     launches_of(path, dummy, ", " V3_SIZES, 2, device_experts);
     td_checkpoint_close(dummy);

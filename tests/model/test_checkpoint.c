@@ -94,8 +94,8 @@ TEST(no_tensor_is_left_over) {
             snprintf(dir, sizeof dir, TD_SOURCE_DIR "/tests/data/golden/%s", GOLDEN[i]);
         else
             snprintf(dir, sizeof dir, TD_SOURCE_DIR "/models/tale-v3-14m");
-        assert_int_equal(td_model_config_read(dir, NULL, &config, NULL), TD_OK);
-        assert_int_equal(td_checkpoint_open(dir, &c, NULL), TD_OK);
+        OK(td_model_config_read(dir, NULL, &config, NULL));
+        OK(td_checkpoint_open(dir, &c, NULL));
         for (size_t f = 0; f < td_checkpoint_files_count(td_checkpoint_get_files(c)); f++) {
             const td_safetensors *file = td_checkpoint_files_at(td_checkpoint_get_files(c), f);
             for (size_t t = 0; t < td_safetensors_count(file); t++)
@@ -228,7 +228,7 @@ TEST(every_missing_weight_is_named) {
         td_model_config config;
         size_t          n = 0;
         copy_golden(GOLDEN[i]);
-        assert_int_equal(td_model_config_read(TMP, NULL, &config, NULL), TD_OK);
+        OK(td_model_config_read(TMP, NULL, &config, NULL));
         for (td_role role = 0; role < TD_ROLE_COUNT; role++) {
             td_tensor_spec spec;
             td_error       err = {0};
@@ -256,12 +256,10 @@ TEST(weights_of_qwen3_5) {
     td_checkpoint    *ck;
     td_scratch        scratch = {0};
     td_tensor_view    v, stored;
-    assert_int_equal(td_model_config_read(GOLDEN_DIR, NULL, &c, NULL), TD_OK);
-    assert_int_equal(td_checkpoint_open(GOLDEN_DIR, &ck, NULL), TD_OK);
-#define GET(role, expert) \
-    assert_int_equal(td_checkpoint_get(ck, &c, role, 0, expert, TD_FORM_FLOAT, &scratch, &v, NULL), TD_OK)
-#define STORED(role) \
-    assert_int_equal(td_checkpoint_get_as_stored(ck, &c, role, 0, TD_FORM_FLOAT, &scratch, &stored, NULL), TD_OK)
+    OK(td_model_config_read(GOLDEN_DIR, NULL, &c, NULL));
+    OK(td_checkpoint_open(GOLDEN_DIR, &ck, NULL));
+#define GET(role, expert) OK(td_checkpoint_get(ck, &c, role, 0, expert, TD_FORM_FLOAT, &scratch, &v, NULL))
+#define STORED(role) OK(td_checkpoint_get_as_stored(ck, &c, role, 0, TD_FORM_FLOAT, &scratch, &stored, NULL))
     GET(TD_ROLE_INPUT_NORM, 0);
     STORED(TD_ROLE_INPUT_NORM);
     assert_true(v.dtype == TD_DT_F32 && stored.dtype == TD_DT_BF16);
@@ -284,8 +282,8 @@ TEST(weights_of_qwen3_5) {
     td_checkpoint_close(ck);
 
     /* A rotated model's gain is one, and so zero where it is stored less one. */
-    assert_int_equal(td_checkpoint_open(GOLDEN_DIR, &ck, NULL), TD_OK);
-    assert_int_equal(td_checkpoint_rotate(ck, &c, NULL), TD_OK);
+    OK(td_checkpoint_open(GOLDEN_DIR, &ck, NULL));
+    OK(td_checkpoint_rotate(ck, &c, NULL));
     GET(TD_ROLE_POST_NORM, 0);
     STORED(TD_ROLE_POST_NORM);
     for (size_t i = 0; i < c.hidden; i++)
@@ -330,7 +328,7 @@ TEST(unaligned_and_unreadable_tensors) {
     copy_golden("qwen3_moe");
     td_model_config config;
     td_error        err = {0};
-    assert_int_equal(td_model_config_read(TMP, NULL, &config, &err), TD_OK);
+    OK(td_model_config_read(TMP, NULL, &config, &err));
     uint16_t norm[64];
     for (int i = 0; i < 64; i++) norm[i] = (uint16_t)(0x3f80 + i);
     char header[256], file[1024] = {0};
@@ -344,10 +342,9 @@ TEST(unaligned_and_unreadable_tensors) {
     td_checkpoint *c;
     td_tensor_view v;
     td_scratch     scratch = {0};
-    assert_int_equal(td_checkpoint_open(TMP, &c, &err), TD_OK);
+    OK(td_checkpoint_open(TMP, &c, &err));
     assert_int_equal((uintptr_t)td_checkpoint_files_find(td_checkpoint_get_files(c), "model.norm.weight")->data % 2, 1);
-    assert_int_equal(td_checkpoint_get(c, &config, TD_ROLE_FINAL_NORM, 0, 0, TD_FORM_FLOAT_OR_INT8, &scratch, &v, &err),
-                     TD_OK);
+    OK(td_checkpoint_get(c, &config, TD_ROLE_FINAL_NORM, 0, 0, TD_FORM_FLOAT_OR_INT8, &scratch, &v, &err));
     assert_int_equal((uintptr_t)v.data % 2, 0);
     assert_memory_equal(v.data, norm, sizeof norm);
     td_checkpoint_close(c);
@@ -358,7 +355,7 @@ TEST(unaligned_and_unreadable_tensors) {
     file[0] = (char)n;
     memcpy(file + 8, header, (size_t)n);
     write_file(in_tmp("model.safetensors"), file, 8 + (size_t)n + 64);
-    assert_int_equal(td_checkpoint_open(TMP, &c, &err), TD_OK);
+    OK(td_checkpoint_open(TMP, &c, &err));
     assert_int_equal(td_checkpoint_get(c, &config, TD_ROLE_FINAL_NORM, 0, 0, TD_FORM_FLOAT_OR_INT8, &scratch, &v, &err),
                      TD_ENOTSUP);
     assert_non_null(strstr(err.text, "F8_E4M3"));
@@ -396,9 +393,9 @@ TEST(get_permutes_only_what_rope_turns) {
     td_scratch      scratch = {0};
     td_tensor_view  v;
     const char     *dir = TD_SOURCE_DIR "/tests/data/golden/deepseek_v3_yarn";
-    assert_int_equal(td_model_config_read(dir, NULL, &config, NULL), TD_OK);
-    assert_int_equal(td_checkpoint_open(dir, &c, NULL), TD_OK);
-    assert_int_equal(td_checkpoint_get(c, &config, TD_ROLE_KV_A, 1, 0, TD_FORM_FLOAT_OR_INT8, &scratch, &v, NULL), TD_OK);
+    OK(td_model_config_read(dir, NULL, &config, NULL));
+    OK(td_checkpoint_open(dir, &c, NULL));
+    OK(td_checkpoint_get(c, &config, TD_ROLE_KV_A, 1, 0, TD_FORM_FLOAT_OR_INT8, &scratch, &v, NULL));
     const char *stored =
         td_checkpoint_files_find(td_checkpoint_get_files(c), "model.layers.1.self_attn.kv_a_proj_with_mqa.weight")->data;
     size_t row = config.hidden * 2;
@@ -407,22 +404,21 @@ TEST(get_permutes_only_what_rope_turns) {
     assert_memory_equal((const char *)v.data + (config.kv_lora + config.rope_dim / 2) * row,
                         stored + (config.kv_lora + 1) * row, row);
     /* straight from the file: no copy */
-    assert_int_equal(td_checkpoint_get(c, &config, TD_ROLE_MLA_O, 1, 0, TD_FORM_FLOAT_OR_INT8, &scratch, &v, NULL), TD_OK);
+    OK(td_checkpoint_get(c, &config, TD_ROLE_MLA_O, 1, 0, TD_FORM_FLOAT_OR_INT8, &scratch, &v, NULL));
     assert_ptr_equal(v.data,
                      td_checkpoint_files_find(td_checkpoint_get_files(c), "model.layers.1.self_attn.o_proj.weight")->data);
     /* nothing there: no error, no data */
-    assert_int_equal(td_checkpoint_get(c, &config, TD_ROLE_MLA_Q, 1, 0, TD_FORM_FLOAT_OR_INT8, &scratch, &v, NULL), TD_OK);
+    OK(td_checkpoint_get(c, &config, TD_ROLE_MLA_Q, 1, 0, TD_FORM_FLOAT_OR_INT8, &scratch, &v, NULL));
     assert_null(v.data);
-    assert_int_equal(td_checkpoint_get(c, &config, TD_ROLE_MTP_HEAD, 1, 0, TD_FORM_FLOAT_OR_INT8, &scratch, &v, NULL),
-                     TD_OK);
+    OK(td_checkpoint_get(c, &config, TD_ROLE_MTP_HEAD, 1, 0, TD_FORM_FLOAT_OR_INT8, &scratch, &v, NULL));
     assert_null(v.data);
     td_checkpoint_close(c);
     td_scratch_reset(&scratch);
 
     dir = TD_SOURCE_DIR "/tests/data/golden/qwen3_moe_tied";
-    assert_int_equal(td_model_config_read(dir, NULL, &config, NULL), TD_OK);
-    assert_int_equal(td_checkpoint_open(dir, &c, NULL), TD_OK);
-    assert_int_equal(td_checkpoint_get(c, &config, TD_ROLE_LM_HEAD, 0, 0, TD_FORM_FLOAT_OR_INT8, &scratch, &v, NULL), TD_OK);
+    OK(td_model_config_read(dir, NULL, &config, NULL));
+    OK(td_checkpoint_open(dir, &c, NULL));
+    OK(td_checkpoint_get(c, &config, TD_ROLE_LM_HEAD, 0, 0, TD_FORM_FLOAT_OR_INT8, &scratch, &v, NULL));
     assert_ptr_equal(v.data, td_checkpoint_files_find(td_checkpoint_get_files(c), "model.embed_tokens.weight")->data);
     td_checkpoint_close(c);
     td_scratch_reset(&scratch);
@@ -432,8 +428,8 @@ TEST(missing_mtp_layers_are_dropped) {
     td_model_config config;
     td_checkpoint  *c;
     const char     *dir = TD_SOURCE_DIR "/tests/data/golden/deepseek_v3_yarn";
-    assert_int_equal(td_model_config_read(dir, "{\"num_nextn_predict_layers\": 1}", &config, NULL), TD_OK);
-    assert_int_equal(td_checkpoint_open(dir, &c, NULL), TD_OK);
+    OK(td_model_config_read(dir, "{\"num_nextn_predict_layers\": 1}", &config, NULL));
+    OK(td_checkpoint_open(dir, &c, NULL));
     assert_int_equal(config.n_mtp_layers, 1);
     td_checkpoint_look_at_mtp(c, &config);
     assert_int_equal(config.n_mtp_layers, 0);
@@ -442,8 +438,8 @@ TEST(missing_mtp_layers_are_dropped) {
     for (size_t i = 0; i < sizeof HAVE_ONE / sizeof *HAVE_ONE; i++) {
         char has_one[512];
         snprintf(has_one, sizeof has_one, "%s/%s", TD_SOURCE_DIR, HAVE_ONE[i]);
-        assert_int_equal(td_model_config_read(has_one, NULL, &config, NULL), TD_OK);
-        assert_int_equal(td_checkpoint_open(has_one, &c, NULL), TD_OK);
+        OK(td_model_config_read(has_one, NULL, &config, NULL));
+        OK(td_checkpoint_open(has_one, &c, NULL));
         td_checkpoint_look_at_mtp(c, &config);
         assert_int_equal(config.n_mtp_layers, 1);
         td_checkpoint_close(c);
@@ -452,7 +448,7 @@ TEST(missing_mtp_layers_are_dropped) {
 
 static uint64_t hash_of_tmp(void) {
     AT_END(end_checkpoint) td_checkpoint *c;
-    assert_int_equal(td_checkpoint_open(TMP, &c, NULL), TD_OK);
+    OK(td_checkpoint_open(TMP, &c, NULL));
     return td_checkpoint_source_hash(c);
 }
 
@@ -477,16 +473,16 @@ TEST(dummy_weights) {
     AT_END(end_checkpoint) td_checkpoint *a, *b;
     td_scratch                            scratch = {0};
     td_tensor_view                        v, w, norm, bias;
-    assert_int_equal(td_model_config_read(TD_SOURCE_DIR "/configs/models/deepseek-v3.json", NULL, &config, NULL), TD_OK);
-    assert_int_equal(td_checkpoint_open_dummy(1, &a, NULL), TD_OK);
-    assert_int_equal(td_checkpoint_open_dummy(1, &b, NULL), TD_OK);
-    assert_int_equal(td_checkpoint_check_all(a, &config, true, NULL), TD_OK);
-    assert_int_equal(td_checkpoint_get(a, &config, TD_ROLE_Q_A, 5, 0, TD_FORM_FLOAT_OR_INT8, &scratch, &v, NULL), TD_OK);
-    assert_int_equal(td_checkpoint_get(b, &config, TD_ROLE_Q_A, 5, 0, TD_FORM_FLOAT_OR_INT8, &scratch, &w, NULL), TD_OK);
+    OK(td_model_config_read(TD_SOURCE_DIR "/configs/models/deepseek-v3.json", NULL, &config, NULL));
+    OK(td_checkpoint_open_dummy(1, &a, NULL));
+    OK(td_checkpoint_open_dummy(1, &b, NULL));
+    OK(td_checkpoint_check_all(a, &config, true, NULL));
+    OK(td_checkpoint_get(a, &config, TD_ROLE_Q_A, 5, 0, TD_FORM_FLOAT_OR_INT8, &scratch, &v, NULL));
+    OK(td_checkpoint_get(b, &config, TD_ROLE_Q_A, 5, 0, TD_FORM_FLOAT_OR_INT8, &scratch, &w, NULL));
     assert_int_equal(v.shape[0] * 10000 + v.shape[1], 15367168);
     size_t n = v.shape[0] * v.shape[1];
     assert_memory_equal(v.data, w.data, n * 2);
-    assert_int_equal(td_checkpoint_get(b, &config, TD_ROLE_Q_A, 6, 0, TD_FORM_FLOAT_OR_INT8, &scratch, &w, NULL), TD_OK);
+    OK(td_checkpoint_get(b, &config, TD_ROLE_Q_A, 6, 0, TD_FORM_FLOAT_OR_INT8, &scratch, &w, NULL));
     assert_true(memcmp(v.data, w.data, n * 2) != 0);
     double sum = 0, sum2 = 0;
     for (size_t i = 0; i < n; i++) {
@@ -495,13 +491,11 @@ TEST(dummy_weights) {
         sum2 += x * x;
     }
     assert_true(fabs(sum / (double)n) < 1e-4 && fabs(sqrt(sum2 / (double)n) - 0.02) < 1e-3);
-    assert_int_equal(td_checkpoint_get(a, &config, TD_ROLE_INPUT_NORM, 0, 0, TD_FORM_FLOAT_OR_INT8, &scratch, &norm, NULL),
-                     TD_OK);
-    assert_int_equal(td_checkpoint_get(a, &config, TD_ROLE_ROUTER_BIAS, 4, 0, TD_FORM_FLOAT_OR_INT8, &scratch, &bias, NULL),
-                     TD_OK);
+    OK(td_checkpoint_get(a, &config, TD_ROLE_INPUT_NORM, 0, 0, TD_FORM_FLOAT_OR_INT8, &scratch, &norm, NULL));
+    OK(td_checkpoint_get(a, &config, TD_ROLE_ROUTER_BIAS, 4, 0, TD_FORM_FLOAT_OR_INT8, &scratch, &bias, NULL));
     assert_true(((const float *)norm.data)[7167] == 1 && ((const float *)bias.data)[255] == 0);
-    assert_int_equal(td_checkpoint_get(a, &config, TD_ROLE_EXPERT_DOWN, 61, 255, TD_FORM_FLOAT_OR_INT8, &scratch, &v, NULL),
-                     TD_OK); /* the MTP layer's */
+    OK(td_checkpoint_get(a, &config, TD_ROLE_EXPERT_DOWN, 61, 255, TD_FORM_FLOAT_OR_INT8, &scratch, &v,
+                         NULL)); /* the MTP layer's */
     assert_int_equal(v.shape[0] * 10000 + v.shape[1], 71682048);
     td_scratch_reset(&scratch);
 }

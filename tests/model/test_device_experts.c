@@ -103,7 +103,7 @@ static td_error refusal_of(td_model_spec spec) {
     spec.max_out = 8;
     spec.experts.format = TD_EXPERT_INT4C;
     spec.n_pages = 1;
-    assert_int_equal(td_pool_create(&place, 1, &pool, &err), TD_OK);
+    OK(td_pool_create(&place, 1, &pool, &err));
     assert_int_not_equal(td_placed_model_open(&spec, &(td_model_room){.expert_pool = pool}, NULL, &m, &err), TD_OK);
     td_pool_destroy(pool);
     return err;

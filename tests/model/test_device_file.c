@@ -41,7 +41,7 @@ static td_npu_weight *new_weight(uint32_t i) {
     for (size_t j = 0; j < n; j++) values[j] = (float)td_rng_uniform(SEED, i, j) - 0.5f;
     td_tensor_view view = {.dtype = TD_DT_F32, .rank = SHAPES[i].rank, .shape = {SHAPES[i].n, SHAPES[i].k}, .data = values};
     if (view.rank == 1) view.shape[0] = SHAPES[i].k;
-    assert_int_equal(npu->ops->weight_create(npu, SHAPES[i].format, &view, &w, NULL), TD_OK);
+    OK(npu->ops->weight_create(npu, SHAPES[i].format, &view, &w, NULL));
     return w;
 }
 
@@ -60,7 +60,7 @@ TEST(weights_come_back) {
     td_npu_packed   p, again;
     td_error        err = {0};
     write_file();
-    assert_int_equal(td_device_file_open(path, tag, 99, pool, &f, &err), TD_OK);
+    OK(td_device_file_open(path, tag, 99, pool, &f, &err));
     for (uint32_t i = 0; i < N_WEIGHTS; i++) {
         td_npu_weight *w;
         assert_true(td_device_file_find(f, &ids[i], &p));
@@ -157,9 +157,9 @@ TEST(a_lent_weight_is_copied_before_it_changes) {
     td_npu_block   *block;
     FREED float    *in = calloc(8, 50 * sizeof *in), *out = calloc(8, 33 * sizeof *out);
     write_file();
-    assert_int_equal(td_device_file_open(path, tag, 99, pool, &f, NULL), TD_OK);
+    OK(td_device_file_open(path, tag, 99, pool, &f, NULL));
     assert_true(td_device_file_find(f, &ids[1], &p));
-    assert_int_equal(npu->ops->weight_adopt(npu, &p, &w, NULL), TD_OK);
+    OK(npu->ops->weight_adopt(npu, &p, &w, NULL));
     td_block_desc desc = {.kind = TD_BLOCK_LINEAR, .max_tok = 8, .linear = {.n = 33, .k = 50, .w = w, .in = in, .out = out}};
     td_error      err = {0};
     if (npu->ops->block_create(npu, &desc, &block, &err) != TD_OK) fail_msg("%s", err.text);
@@ -175,10 +175,10 @@ BEFORE_ALL {
     printf("seed %u\n", SEED);
     td_worker_place places[2] = {{.cpu = TD_CPU_ANY, .node = UINT32_MAX}, {.cpu = TD_CPU_ANY, .node = UINT32_MAX}};
     assert_non_null(mkdtemp(dir));
-    assert_int_equal(td_pool_create(places, 2, &pool, NULL), TD_OK);
+    OK(td_pool_create(places, 2, &pool, NULL));
     snprintf(path, sizeof path, "%s/weights.tdw", dir);
     td_npu_config c = {.act_dtype = TD_DT_F32, .host = &(td_host_npu_config){.pool = pool}};
-    assert_int_equal(td_npu_open("host", &c, &npu, NULL), TD_OK);
+    OK(td_npu_open("host", &c, &npu, NULL));
     npu->ops->weight_tag(npu, tag);
     for (uint32_t i = 0; i < N_WEIGHTS; i++) {
         weights[i] = new_weight(i);

@@ -188,7 +188,7 @@ static void check_mtp(bool w8a8, const td_checkpoint *ck) {
     make_pieces(pieces, ids, c->vocab);
     for (uint32_t i = 0; i < N_TOK; i++) next[i] = (uint32_t)(td_rng_u64(SEED, 99, i) % c->vocab);
     model_run_forward(&r, pieces, N_SEQ);
-    assert_int_equal(td_model_mtp(r.model, next), TD_OK);
+    OK(td_model_mtp(r.model, next));
     td_model_get_routing(r.model, td_model_config_moe_layers(c) - 1, &chosen, &weights);
     chosen = copy_of(chosen, whole.pairs * sizeof *chosen);
     weights = copy_of(weights, whole.pairs * sizeof *weights);
@@ -218,9 +218,9 @@ TEST(the_mtp_layer) {
     td_checkpoint  *ck;
     td_model_config c;
     for (int w8a8 = 0; w8a8 < 2; w8a8++) check_mtp(w8a8, NULL);
-    assert_int_equal(td_model_config_read(repo_path("models/tale-v3-14m"), NULL, &c, NULL), TD_OK);
-    assert_int_equal(td_checkpoint_open(repo_path("models/tale-v3-14m"), &ck, NULL), TD_OK);
-    assert_int_equal(td_checkpoint_rotate(ck, &c, NULL), TD_OK);
+    OK(td_model_config_read(repo_path("models/tale-v3-14m"), NULL, &c, NULL));
+    OK(td_checkpoint_open(repo_path("models/tale-v3-14m"), &ck, NULL));
+    OK(td_checkpoint_rotate(ck, &c, NULL));
     for (int w8a8 = 0; w8a8 < 2; w8a8++) check_mtp(w8a8, ck);
     td_checkpoint_close(ck);
 }
@@ -235,11 +235,9 @@ TEST(other_ranges_are_refused) {
     td_worker_place place = {.cpu = TD_CPU_ANY};
     td_pool        *pool;
     td_npu         *npu;
-    assert_int_equal(td_pool_create(&place, 1, &pool, NULL), TD_OK);
-    assert_int_equal(
-        td_npu_open("host", &(td_npu_config){.act_dtype = TD_DT_F32, .host = &(td_host_npu_config){.pool = pool}}, &npu,
-                    NULL),
-        TD_OK);
+    OK(td_pool_create(&place, 1, &pool, NULL));
+    OK(td_npu_open("host", &(td_npu_config){.act_dtype = TD_DT_F32, .host = &(td_host_npu_config){.pool = pool}}, &npu,
+                   NULL));
     for (size_t i = 0; i < sizeof CASES / sizeof *CASES; i++) {
         td_model     *m;
         td_error      err = {0};

@@ -15,7 +15,7 @@ static td_memory_plan_input machine(void) {
 TEST(takes_what_fits) {
     td_memory_plan_input in = machine();
     td_memory_shares     shares;
-    assert_int_equal(td_memory_plan(&in, &shares, NULL), TD_OK);
+    OK(td_memory_plan(&in, &shares, NULL));
     assert_int_equal(shares.n_pages, 256);
 }
 
@@ -24,7 +24,7 @@ TEST(takes_no_more_than_is_useful) {
     td_memory_shares     shares;
     in.context_length = 1000;
     in.max_running = 3;
-    assert_int_equal(td_memory_plan(&in, &shares, NULL), TD_OK);
+    OK(td_memory_plan(&in, &shares, NULL));
     assert_int_equal(shares.n_pages, 3 * 8);
 }
 
@@ -36,22 +36,22 @@ TEST(slots_beside_kv) {
     in.slots_least = 4;
     in.slots_most = 60;
     in.context_length = 128 * 128 - 1; /* half of the pages hold one sequence */
-    assert_int_equal(td_memory_plan(&in, &shares, NULL), TD_OK);
+    OK(td_memory_plan(&in, &shares, NULL));
     assert_int_equal(shares.n_pages, 128);
     assert_int_equal(shares.n_slots, 32);
     in.context_length = 128 * 128; /* they do not */
-    assert_int_equal(td_memory_plan(&in, &shares, NULL), TD_OK);
+    OK(td_memory_plan(&in, &shares, NULL));
     assert_int_equal(shares.n_pages, 256);
     assert_int_equal(shares.n_slots, 0);
     in.max_total_tokens = 1024;
-    assert_int_equal(td_memory_plan(&in, &shares, NULL), TD_OK);
+    OK(td_memory_plan(&in, &shares, NULL));
     assert_int_equal(shares.n_pages, 8);
     assert_int_equal(shares.n_slots, 60); /* 62 would fit */
     in.max_total_tokens = 128 * 240;      /* 4 slots are left */
-    assert_int_equal(td_memory_plan(&in, &shares, NULL), TD_OK);
+    OK(td_memory_plan(&in, &shares, NULL));
     assert_int_equal(shares.n_slots, 4);
     in.max_total_tokens = 128 * 241;
-    assert_int_equal(td_memory_plan(&in, &shares, NULL), TD_OK);
+    OK(td_memory_plan(&in, &shares, NULL));
     assert_int_equal(shares.n_slots, 0);
 }
 
@@ -60,14 +60,14 @@ TEST(exact_limit) {
     td_memory_shares     shares;
     td_error             err = {0};
     in.max_total_tokens = 32768;
-    assert_int_equal(td_memory_plan(&in, &shares, &err), TD_OK);
+    OK(td_memory_plan(&in, &shares, &err));
     assert_int_equal(shares.n_pages, 256);
     in.max_total_tokens = 32769;
     assert_int_equal(td_memory_plan(&in, &shares, &err), TD_ENOMEM);
     assert_non_null(strstr(err.text, "max-total-tokens 32769"));
     assert_non_null(strstr(err.text, "the largest is 32768"));
     in.max_total_tokens = 1;
-    assert_int_equal(td_memory_plan(&in, &shares, &err), TD_OK);
+    OK(td_memory_plan(&in, &shares, &err));
     assert_int_equal(shares.n_pages, 1);
     in.max_total_tokens = UINT64_MAX;
     assert_int_equal(td_memory_plan(&in, &shares, &err), TD_ENOMEM);
@@ -84,7 +84,7 @@ TEST(weights_that_do_not_fit) {
     assert_int_equal(td_memory_plan(&in, &shares, &err), TD_ENOMEM);
     in = machine();
     in.weight_bytes = 7 * GIB - 8 * MIB;
-    assert_int_equal(td_memory_plan(&in, &shares, &err), TD_OK);
+    OK(td_memory_plan(&in, &shares, &err));
     assert_int_equal(shares.n_pages, 1);
 }
 
@@ -95,7 +95,7 @@ TEST(two_memories) {
     td_memory_shares     shares;
     td_error             err = {0};
     in.host = &host;
-    assert_int_equal(td_memory_plan(&in, &shares, &err), TD_OK); /* half of 64 GiB, to the byte */
+    OK(td_memory_plan(&in, &shares, &err)); /* half of 64 GiB, to the byte */
     assert_int_equal(shares.n_pages, 256);
     host.scratch_bytes++;
     assert_int_equal(td_memory_plan(&in, &shares, &err), TD_ENOMEM);
@@ -133,22 +133,22 @@ TEST(slots_that_host_memory_needs) {
     in.slot_bytes = 32 * MIB;
     in.slots_least = 4;
     in.slots_most = 60;
-    assert_int_equal(td_memory_plan(&in, &shares, &err), TD_OK); /* one sequence takes all that the ten leave */
+    OK(td_memory_plan(&in, &shares, &err)); /* one sequence takes all that the ten leave */
     assert_int_equal(shares.n_slots, 10);
     assert_int_equal(shares.n_pages, 256 - 40);
     in.context_length = 1000;
     in.max_running = 1;
-    assert_int_equal(td_memory_plan(&in, &shares, &err), TD_OK);
+    OK(td_memory_plan(&in, &shares, &err));
     assert_int_equal(shares.n_slots, 60);
     host.weight_bytes = 20 * GIB + 1;
     in.context_length = 131072;
-    assert_int_equal(td_memory_plan(&in, &shares, &err), TD_OK);
+    OK(td_memory_plan(&in, &shares, &err));
     assert_int_equal(shares.n_slots, 4); /* fewer are no use */
     host.weight_bytes = 20 * GIB + 60 * 32 * MIB + 1;
     assert_int_equal(td_memory_plan(&in, &shares, &err), TD_ENOMEM);
     assert_non_null(strstr(err.text, "host memory: the experts take 20.00 GiB"));
     host.weight_bytes = 20 * GIB + 60 * 32 * MIB;
-    assert_int_equal(td_memory_plan(&in, &shares, &err), TD_OK);
+    OK(td_memory_plan(&in, &shares, &err));
     assert_int_equal(shares.n_slots, 60);
     in.weight_bytes += 256 * MIB;
     assert_int_equal(td_memory_plan(&in, &shares, &err), TD_ENOMEM);

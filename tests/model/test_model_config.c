@@ -269,7 +269,7 @@ TEST(generation_config_gives_defaults) {
 
     static const char CONFIG[] = "{\"architectures\":[\"Qwen3MoeForCausalLM\"],\"eos_token_id\":7}";
     static const char GEN[] = "{\"eos_token_id\":[7,9],\"bos_token_id\":3,\"top_k\":20}";
-    assert_int_equal(td_model_config_parse(CONFIG, strlen(CONFIG), GEN, strlen(GEN), NULL, &c, NULL), TD_OK);
+    OK(td_model_config_parse(CONFIG, strlen(CONFIG), GEN, strlen(GEN), NULL, &c, NULL));
     assert_int_equal(c.n_eos, 2);
     assert_int_equal(c.eos_ids[0] * 10 + c.eos_ids[1], 79);
     assert_int_equal(c.bos_id, 3);
@@ -283,14 +283,14 @@ TEST(rope_parameters_of_transformers_5) {
         "\"factor\":2.0,"
         "\"original_max_position_embeddings\":1000,\"beta_fast\":16}}";
     td_model_config c;
-    assert_int_equal(td_model_config_parse(CONFIG, strlen(CONFIG), NULL, 0, NULL, &c, NULL), TD_OK);
+    OK(td_model_config_parse(CONFIG, strlen(CONFIG), NULL, 0, NULL, &c, NULL));
     assert_true(c.rope.kind == TD_ROPE_YARN && c.rope.theta == 5e6 && c.rope.factor == 2 && c.rope.beta_fast == 16 &&
                 c.rope.beta_slow == 1);
     assert_int_equal(c.n_layers, 24);
     assert_int_equal(c.n_experts, 128);
     assert_int_equal(c.head_dim, 64); /* hidden 2048 / 32 heads */
     static const char ADDED[] = "{\"rope_scaling\": {\"rope_type\": \"linear\", \"factor\": 3.0}}"; /* theta stays */
-    assert_int_equal(td_model_config_parse(CONFIG, strlen(CONFIG), NULL, 0, ADDED, &c, NULL), TD_OK);
+    OK(td_model_config_parse(CONFIG, strlen(CONFIG), NULL, 0, ADDED, &c, NULL));
     assert_true(c.rope.kind == TD_ROPE_PLAIN && c.rope.theta == 5e6 && c.rope.factor == 3);
     assert_int_equal(c.bos_id, UINT32_MAX);
     assert_int_equal(c.n_eos, 0);

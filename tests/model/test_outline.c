@@ -27,7 +27,7 @@ static void outline_text(const td_model *m, uint32_t n_halves, char *text) {
     uint32_t                           half = TD_OUTLINE_WHOLE;
     char                               word[32];
     size_t                             at = 0;
-    assert_int_equal(td_model_outline(m, n_halves, &o, &err), TD_OK);
+    OK(td_model_outline(m, n_halves, &o, &err));
     for (uint32_t i = 0; i < o.n; i++) {
         bool another = o.ops[i].half != half;
         half = o.ops[i].half;

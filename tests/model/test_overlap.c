@@ -79,8 +79,8 @@ static record run_scenario(const scenario *s, const model_run_options *o) {
             uint32_t     rows[MAX_TOK];
             const float *mtp;
             for (uint32_t row = 0; row < s->n_tok[i]; row++) rows[row] = row;
-            assert_int_equal(td_model_mtp(r.model, step->token), TD_OK);
-            assert_int_equal(td_model_mtp_head(r.model, (td_out_rows){.row = rows, .n = s->n_tok[i]}, &mtp), TD_OK);
+            OK(td_model_mtp(r.model, step->token));
+            OK(td_model_mtp_head(r.model, (td_out_rows){.row = rows, .n = s->n_tok[i]}, &mtp));
             append(&out, mtp, (size_t)s->n_tok[i] * c->vocab * sizeof *mtp);
         }
         for (uint32_t l = 0; l < td_model_config_moe_layers(c); l++) {

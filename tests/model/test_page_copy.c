@@ -71,14 +71,14 @@ static void check_ways(const char *path, bool w8a8, const way *from, const way *
     compute(&b, 1, 2, 0, TD_KV_PAGE);
     FREED float *computed = tail_logits(&a, 1), *other = tail_logits(&b, 0);
     assert_true(memcmp(computed, other, logits_bytes) != 0);
-    assert_int_equal(td_model_read_page(a.model, first_page(&a, 1), page), TD_OK);
+    OK(td_model_read_page(a.model, first_page(&a, 1), page));
     assert_int_equal(page[bytes], 77);
-    assert_int_equal(td_model_write_page(b.model, first_page(&b, 0), page), TD_OK);
-    assert_int_equal(td_model_read_page(b.model, first_page(&b, 0), again), TD_OK);
+    OK(td_model_write_page(b.model, first_page(&b, 0), page));
+    OK(td_model_read_page(b.model, first_page(&b, 0), again));
     assert_memory_equal(again, page, bytes);
     FREED float *taken = tail_logits(&b, 0);
     if (memcmp(computed, taken, logits_bytes)) fail_msg("%s: from %s to %s: other bits", path, from->name, to->name);
-    assert_int_equal(td_model_write_page(b.model, first_page(&b, 0), page), TD_OK);
+    OK(td_model_write_page(b.model, first_page(&b, 0), page));
     FREED float *neighbour = tail_logits(&b, 1); /* whose page is as it was */
     assert_true(memcmp(computed, neighbour, logits_bytes) != 0);
 }

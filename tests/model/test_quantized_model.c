@@ -84,7 +84,7 @@ static const char *refusal(void) {
     td_worker_place place = {.cpu = TD_CPU_ANY};
     td_placed_model placed;
     td_model_spec   spec = td_model_spec_of(OUT, 64);
-    assert_int_equal(td_pool_create(&place, 1, &pool, &err), TD_OK);
+    OK(td_pool_create(&place, 1, &pool, &err));
     spec.w8a8 = spec.experts_as_stored = true;
     spec.n_pages = 1;
     if (td_placed_model_open(&spec, &(td_model_room){.expert_pool = pool}, NULL, &placed, &err) != TD_OK)

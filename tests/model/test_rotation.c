@@ -40,8 +40,8 @@ static void logits_of(const char *folder, const td_checkpoint *ck, td_expert_for
         const float *mtp;
         uint32_t     next[LEN], rows[LEN];
         for (uint32_t i = 0; i < LEN; i++) rows[i] = i, next[i] = ids[(i + 1) % LEN];
-        assert_int_equal(td_model_mtp(r.model, next), TD_OK);
-        assert_int_equal(td_model_mtp_head(r.model, (td_out_rows){.row = rows, .n = LEN}, &mtp), TD_OK);
+        OK(td_model_mtp(r.model, next));
+        OK(td_model_mtp_head(r.model, (td_out_rows){.row = rows, .n = LEN}, &mtp));
         memcpy(logits + (size_t)LEN * c->vocab, mtp, (size_t)LEN * c->vocab * sizeof *mtp);
     }
 }
@@ -112,9 +112,9 @@ static void refuse_experts_alone(const char *folder, const char *experts) {
     td_model          *m;
     td_host_npu_config hc = {0};
     td_npu_config      nc = {.act_dtype = TD_DT_BF16, .host = &hc};
-    assert_int_equal(td_pool_create(&(td_worker_place){.cpu = TD_CPU_ANY, .node = UINT32_MAX}, 1, &pool, &err), TD_OK);
+    OK(td_pool_create(&(td_worker_place){.cpu = TD_CPU_ANY, .node = UINT32_MAX}, 1, &pool, &err));
     hc.pool = pool;
-    assert_int_equal(td_npu_open("host", &nc, &npu, &err), TD_OK);
+    OK(td_npu_open("host", &nc, &npu, &err));
     td_model_spec spec = td_model_spec_of(repo_path(folder), 1);
     spec.cpu_weight_path = experts;
     spec.w8a8 = true;

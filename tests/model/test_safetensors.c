@@ -113,8 +113,8 @@ TEST(files) {
     unsigned char file[1024];
     size_t        size = build(file, "{" T("a", "F32", "[4]", "0", "16") "}", 16);
     assert_int_equal(write(fd, file, size), (ssize_t)size);
-    assert_int_equal(td_safetensors_open(path, &f, &err), TD_OK);
-    assert_int_equal(td_safetensors_check_size(f, &err), TD_OK);
+    OK(td_safetensors_open(path, &f, &err));
+    OK(td_safetensors_check_size(f, &err));
     assert_int_equal(ftruncate(fd, (off_t)size - 1), 0);
     assert_int_equal(td_safetensors_check_size(f, &err), TD_EIO);
     assert_non_null(strstr(err.text, "shorter"));

@@ -115,9 +115,9 @@ BEFORE_ALL {
     td_host_npu_config threads = {0};
     td_npu_config      config = {.act_dtype = TD_DT_BF16, .host = &threads};
     td_log_set_level(TD_LOG_WARNING); /* it loads hundreds of cards */
-    assert_int_equal(td_pool_create(places, 2, &pool, NULL), TD_OK);
+    OK(td_pool_create(places, 2, &pool, NULL));
     threads.pool = pool;
-    assert_int_equal(td_npu_open("host", &config, &host, NULL), TD_OK);
+    OK(td_npu_open("host", &config, &host, NULL));
 }
 
 AFTER_ALL {
@@ -305,7 +305,7 @@ TEST(cards_together_are_one_card) {
 TEST(several_streams_are_on_one_card) {
     td_error    err = {0};
     model_files f = open_files(GOLDEN "deepseek_v4", AS_IT_IS);
-    assert_int_equal(td_shard_check(&f.config, 1, false, NULL), TD_OK);
+    OK(td_shard_check(&f.config, 1, false, NULL));
     assert_int_equal(td_shard_check(&f.config, 2, false, &err), TD_ENOTSUP);
     assert_non_null(strstr(err.text, "several residual streams"));
     td_checkpoint_close(f.ck);
@@ -430,8 +430,7 @@ TEST(windows_are_stretches_of_the_whole) {
             for (uint32_t layer = 0; layer < f.config.n_layers; layer++) {
                 td_scratch     scratch = {0};
                 td_tensor_view v;
-                assert_int_equal(td_checkpoint_get(f.ck, &f.config, role, layer, 0, TD_FORM_STORED, &scratch, &v, NULL),
-                                 TD_OK);
+                OK(td_checkpoint_get(f.ck, &f.config, role, layer, 0, TD_FORM_STORED, &scratch, &v, NULL));
                 if (v.coded) {
                     td_coded_matrix upside_down = *v.coded;
                     FREED uint32_t *row_of = malloc(v.coded->n * sizeof *row_of);
@@ -482,8 +481,8 @@ static void expect_refusal(const td_model_config *c, uint32_t count, const char 
 
 TEST(what_does_not_divide_is_named) {
     td_model_config qwen, deepseek, c;
-    assert_int_equal(td_model_config_read(repo_path(GOLDEN "qwen2_moe"), NULL, &qwen, NULL), TD_OK);
-    assert_int_equal(td_model_config_read(repo_path(GOLDEN "deepseek_v3_yarn"), NULL, &deepseek, NULL), TD_OK);
+    OK(td_model_config_read(repo_path(GOLDEN "qwen2_moe"), NULL, &qwen, NULL));
+    OK(td_model_config_read(repo_path(GOLDEN "deepseek_v3_yarn"), NULL, &deepseek, NULL));
     expect_refusal(&qwen, 4,
                    "--tensor-parallel-size 4 does not divide the model's 2 key-value heads; sizes that would do: 1, 2");
     expect_refusal(&qwen, 3,
@@ -504,10 +503,10 @@ TEST(what_does_not_divide_is_named) {
         &c, 2,
         "--tensor-parallel-size 2 does not divide the model's 63 rows of the shared expert's gate; sizes that would do: 1");
     c.shared_inter = 0; /* none to cut */
-    assert_int_equal(td_shard_check(&c, 2, false, NULL), TD_OK);
+    OK(td_shard_check(&c, 2, false, NULL));
     memset(c.is_moe, 1, sizeof c.is_moe);
     c.inter = 97;
-    assert_int_equal(td_shard_check(&c, 2, false, NULL), TD_OK);
+    OK(td_shard_check(&c, 2, false, NULL));
 }
 
 /* ---- kept weights ------------------------------------------------------------------------------ */
@@ -522,21 +521,17 @@ TEST(a_kept_file_is_of_one_card) {
     bool              all_kept;
     const td_npu_ops *ops = host->ops;
     close(mkstemp(path));
-    assert_int_equal(
-        td_model_weights_load(host, &f.config, &f.part, (td_shard){1, 2}, f.ck, true, MAX_POS, NULL, &w, &all_kept, NULL),
-        TD_OK);
-    assert_int_equal(td_model_weights_keep(host, &f.config, (td_shard){1, 2}, &w, path, "tag", 1, pool, NULL), TD_OK);
+    OK(td_model_weights_load(host, &f.config, &f.part, (td_shard){1, 2}, f.ck, true, MAX_POS, NULL, &w, &all_kept, NULL));
+    OK(td_model_weights_keep(host, &f.config, (td_shard){1, 2}, &w, path, "tag", 1, pool, NULL));
     td_model_weights_free(host, &f.config, &w);
-    assert_int_equal(td_device_file_open(path, "tag", 1, pool, &file, NULL), TD_OK);
+    OK(td_device_file_open(path, "tag", 1, pool, &file, NULL));
     for (uint32_t index = 0; index < 2; index++) {
         td_model_weights fresh;
         bool             none_kept;
-        assert_int_equal(td_model_weights_load(host, &f.config, &f.part, (td_shard){index, 2}, f.ck, true, MAX_POS, file, &w,
-                                               &all_kept, NULL),
-                         TD_OK);
-        assert_int_equal(td_model_weights_load(host, &f.config, &f.part, (td_shard){index, 2}, f.ck, true, MAX_POS, NULL,
-                                               &fresh, &none_kept, NULL),
-                         TD_OK);
+        OK(td_model_weights_load(host, &f.config, &f.part, (td_shard){index, 2}, f.ck, true, MAX_POS, file, &w, &all_kept,
+                                 NULL));
+        OK(td_model_weights_load(host, &f.config, &f.part, (td_shard){index, 2}, f.ck, true, MAX_POS, NULL, &fresh,
+                                 &none_kept, NULL));
         assert_int_equal(all_kept, index == 1);
         for (td_role role = 0; role < TD_ROLE_COUNT; role++) {
             if (!fresh.layers[1].role[role]) continue;

@@ -21,9 +21,9 @@ static td_npu  *g_npu;
 
 BEFORE_ALL {
     td_worker_place place = {.cpu = TD_CPU_ANY};
-    assert_int_equal(td_pool_create(&place, 1, &g_pool, NULL), TD_OK);
+    OK(td_pool_create(&place, 1, &g_pool, NULL));
     td_npu_config c = {.act_dtype = TD_DT_F32, .host = &(td_host_npu_config){.pool = g_pool}};
-    assert_int_equal(td_npu_open("host", &c, &g_npu, NULL), TD_OK);
+    OK(td_npu_open("host", &c, &g_npu, NULL));
 }
 
 AFTER_ALL {
@@ -106,8 +106,8 @@ TEST(buckets_hold_the_rows) {
     AT_END(td_step_rows_close) td_step_rows rows;
     uint32_t                                across = 0, between = 0, out_row[MAX_OUT];
     print_message("seed %u\n", SEED);
-    assert_int_equal(td_step_buf_open(&buf, &SHAPE, g_npu, NULL), TD_OK);
-    assert_int_equal(td_step_rows_open(&rows, MAX_TOK, MAX_TOK, PAGES * TD_KV_PAGE, NULL), TD_OK);
+    OK(td_step_buf_open(&buf, &SHAPE, g_npu, NULL));
+    OK(td_step_rows_open(&rows, MAX_TOK, MAX_TOK, PAGES * TD_KV_PAGE, NULL));
     for (int i = 0; i < STEPS; i++) {
         uint32_t n_tok = 1 + draw(i % 2 ? 40 : MAX_TOK), n_out = draw(n_tok < MAX_OUT ? n_tok : MAX_OUT);
         random_rows(&rows, n_tok, 1 + draw(40));
@@ -132,7 +132,7 @@ TEST(buckets_hold_the_rows) {
 /* Every number of rows has a bucket, and a large one wastes less than an eighth of its copies. */
 TEST(buckets_cover_every_step) {
     AT_END(td_step_buf_close) td_step_buf buf;
-    assert_int_equal(td_step_buf_open(&buf, &SHAPE, g_npu, NULL), TD_OK);
+    OK(td_step_buf_open(&buf, &SHAPE, g_npu, NULL));
     assert_int_equal(buf.buckets[0].max_tok, 1);
     assert_int_equal(buf.buckets[buf.n - 1].max_tok, MAX_TOK);
     for (uint32_t i = 1; i < buf.n; i++) {
@@ -148,8 +148,8 @@ TEST(tokens_can_be_others) {
     AT_END(td_step_buf_close) td_step_buf   buf;
     AT_END(td_step_rows_close) td_step_rows rows;
     uint32_t                                tokens[] = {7, 8, 9}, next[] = {8, 9, 10}, page = 4;
-    assert_int_equal(td_step_buf_open(&buf, &SHAPE, g_npu, NULL), TD_OK);
-    assert_int_equal(td_step_rows_open(&rows, 8, 8, TD_KV_PAGE, NULL), TD_OK);
+    OK(td_step_buf_open(&buf, &SHAPE, g_npu, NULL));
+    OK(td_step_rows_open(&rows, 8, 8, TD_KV_PAGE, NULL));
     td_step_rows_add(&rows, tokens, 5, 3, &(td_step_sequence){.pages = &page, .n_pages = 1});
     const td_step_bucket *b = td_step_buf_fill(&buf, &rows, next, NULL, 0);
     assert_memory_equal(b->whole.host.token, next, sizeof next);
@@ -169,7 +169,7 @@ TEST(kinds) {
     static const uint32_t tokens[70] = {0}, pages[1] = {0};
     td_error              err = {0};
     td_step_rows          r = {0};
-    assert_int_equal(td_step_rows_open(&r, 256, 3, 128, &err), TD_OK);
+    OK(td_step_rows_open(&r, 256, 3, 128, &err));
     for (size_t i = 0; i < sizeof CASES / sizeof *CASES; i++) {
         td_step_rows_clear(&r);
         for (int q = 0; q < 3; q++)

@@ -109,8 +109,7 @@ TEST(every_weight_is_what_numpy_decodes) {
                     if (fingerprint_of_view(&v) != expected(manifest, spec.name))
                         fail_msg("%s: %s differs", CASES[i], spec.name);
                     FREED float *rows = malloc(spec.shape[0] * spec.shape[1] * sizeof *rows);
-                    assert_int_equal(td_checkpoint_get(c, &config, role, l, e, TD_FORM_STORED, &scratch, &coded, &err),
-                                     TD_OK);
+                    OK(td_checkpoint_get(c, &config, role, l, e, TD_FORM_STORED, &scratch, &coded, &err));
                     if (decode_coded(&coded, rows) &&
                         fingerprint(rows, spec.shape[0] * spec.shape[1]) != expected(manifest, spec.name))
                         fail_msg("%s: the codes of %s differ", CASES[i], spec.name);
@@ -140,7 +139,7 @@ static td_pool *open_pool(void) {
     td_worker_place places[2] = {{.cpu = TD_CPU_ANY, .node = UINT32_MAX},
                                  {.cpu = TD_CPU_ANY, .node = UINT32_MAX, .subpool = 1}};
     td_pool        *p;
-    assert_int_equal(td_pool_create(places, 2, &p, NULL), TD_OK);
+    OK(td_pool_create(places, 2, &p, NULL));
     return p;
 }
 
@@ -151,9 +150,8 @@ static void check_store(const td_experts *x, const td_model_config *config, cons
         for (td_role role = TD_ROLE_EXPERT_GATE; role <= TD_ROLE_EXPERT_DOWN; role++) {
             td_tensor_spec spec;
             assert_true(td_tensor_spec_get(config, role, layer, e, &spec));
-            assert_int_equal(td_experts_get_values(x, 0, e, (td_expert_matrix)(role - TD_ROLE_EXPERT_GATE), 0, spec.shape[0],
-                                                   values, NULL),
-                             TD_OK);
+            OK(td_experts_get_values(x, 0, e, (td_expert_matrix)(role - TD_ROLE_EXPERT_GATE), 0, spec.shape[0], values,
+                                     NULL));
             if (fingerprint(values, spec.shape[0] * spec.shape[1]) != expected(manifest, spec.name))
                 fail_msg("%s differs in the store", spec.name);
         }
@@ -173,7 +171,7 @@ TEST(experts_are_carried_exactly) {
         json_auto_t      *manifest = manifest_of(CASES[i]);
         const char       *want = json_string_value(json_object_get(manifest, "experts"));
         open_case(repo_path(path), NULL, &config, &c);
-        assert_int_equal(td_checkpoint_expert_numbers(c, &config, &numbers, &stored, NULL), TD_OK);
+        OK(td_checkpoint_expert_numbers(c, &config, &numbers, &stored, NULL));
         bool exact = stored == TD_EXPERTS_EXACT;
         if (exact) name_of(&numbers, name);
         assert_string_equal(exact ? name : "", want);
@@ -185,8 +183,8 @@ TEST(experts_are_carried_exactly) {
             FREED td_expert_weights *e = calloc(config.n_experts, sizeof *e);
             td_scratch               scratch = {0};
             td_experts              *x;
-            assert_int_equal(td_experts_create(&ec, pool, &x, NULL), TD_OK);
-            assert_int_equal(td_checkpoint_get_experts(c, &config, 1, &scratch, e, NULL), TD_OK);
+            OK(td_experts_create(&ec, pool, &x, NULL));
+            OK(td_checkpoint_get_experts(c, &config, 1, &scratch, e, NULL));
             if (load_views(x, 0, e, &err) != TD_OK) fail_msg("%s", err.text);
             check_store(x, &config, manifest, 1);
             td_experts_destroy(x);
@@ -244,7 +242,7 @@ TEST(a_stack_is_transposed_a_matrix_at_a_time) {
     td_experts_config ec = WITH(td_experts_config, .n_layers = 1, .n_experts = c.n_experts, .hidden = c.hidden,
                                 .inter = c.moe_inter, .top_k = c.top_k, .format = TD_EXPERT_BF16, .glu = c.expert_glu,
                                 .bias = c.expert_bias, .act_dtype = TD_DT_F32, .max_tok = 1);
-    assert_int_equal(td_experts_create(&ec, pool, &x, NULL), TD_OK);
+    OK(td_experts_create(&ec, pool, &x, NULL));
     size_t before = scratch_peak = scratch_bytes, matrix = (size_t)c.hidden * c.moe_inter * 2;
     if (td_checkpoint_pack_experts(ck, &c, 0, x, &ec, 0, false, &err) != TD_OK) fail_msg("%s", err.text);
     size_t taken = scratch_peak - before, layer = matrix * TD_EXPERT_MATRICES * c.n_experts;
@@ -304,7 +302,7 @@ TEST(logits_are_those_of_the_decoded_weights) {
         td_stored_experts stored;
         json_t *manifest = manifest_of(CASES[i]), *prompt = json_array_get(json_object_get(manifest, "prompts"), 0);
         open_case(repo_path(path), NULL, &config, &c);
-        assert_int_equal(td_checkpoint_expert_numbers(c, &config, &numbers, &stored, NULL), TD_OK);
+        OK(td_checkpoint_expert_numbers(c, &config, &numbers, &stored, NULL));
         bool exact = stored == TD_EXPERTS_EXACT;
         td_checkpoint_close(c);
         check_logits(CASES[i], prompt, "logits_bf16_experts", td_expert_numbers_find("none"), false, LOGIT_TOLERANCE);
@@ -528,7 +526,7 @@ static td_status load(const char *override_json, td_error *err) {
     td_npu                   *npu;
     td_model                 *m;
     td_npu_config             nc = {.act_dtype = TD_DT_F32, .host = &(td_host_npu_config){.pool = pool}};
-    assert_int_equal(td_npu_open("host", &nc, &npu, NULL), TD_OK);
+    OK(td_npu_open("host", &nc, &npu, NULL));
     td_model_spec spec = td_model_spec_of(TMP, 1);
     spec.override_json = override_json;
     td_status s = td_model_open(&spec, NULL, &npu, pool, &m, err);
@@ -650,8 +648,7 @@ TEST(scales_of_integer_codes_have_a_sign) {
             td_tensor_view                        v;
             if (negative) flip_bit(CASE[i].tensor, 15 + 2 * 8); /* the sign of the second scale */
             open_case(TMP, NULL, &config, &c);
-            assert_int_equal(td_checkpoint_get(c, &config, TD_ROLE_EXPERT_GATE, 1, 2, TD_FORM_FLOAT, &scratch, &v, NULL),
-                             TD_OK);
+            OK(td_checkpoint_get(c, &config, TD_ROLE_EXPERT_GATE, 1, 2, TD_FORM_FLOAT, &scratch, &v, NULL));
             assert_int_equal(v.dtype, TD_DT_F32);
             n = v.shape[0] * v.shape[1];
             weights[negative] = malloc(n * sizeof(float));
@@ -692,7 +689,7 @@ TEST(the_store_names_the_tensor_that_it_refuses) {
         td_experts_config ec = WITH(td_experts_config, .n_layers = 1, .n_experts = config.n_experts, .hidden = config.hidden,
                                     .inter = config.moe_inter, .top_k = config.top_k, .format = n->format,
                                     .groups = n->groups, .act_dtype = TD_DT_F32, .max_tok = 1);
-        assert_int_equal(td_experts_create(&ec, pool, &x, NULL), TD_OK);
+        OK(td_experts_create(&ec, pool, &x, NULL));
         assert_int_equal(td_checkpoint_pack_experts(c, &config, 1, x, &ec, 0, NULL, &err), TD_EFORMAT);
         if (!strstr(err.text, STORED[i].tensor) || !strstr(err.text, "not a positive number"))
             fail_msg("%s: '%s'", STORED[i].name, err.text);

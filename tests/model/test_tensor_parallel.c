@@ -48,8 +48,8 @@ static record run_model(const model_run_options *o) {
                 next[i] = (step->token[i] + 1) % c->vocab;
                 rows[i] = i;
             }
-            assert_int_equal(td_model_mtp(r.model, next), TD_OK);
-            assert_int_equal(td_model_mtp_head(r.model, (td_out_rows){.row = rows, .n = step->n_tok}, &mtp), TD_OK);
+            OK(td_model_mtp(r.model, next));
+            OK(td_model_mtp_head(r.model, (td_out_rows){.row = rows, .n = step->n_tok}, &mtp));
             keep(&out, mtp, (size_t)step->n_tok * c->vocab);
         }
     }

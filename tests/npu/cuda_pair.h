@@ -37,12 +37,10 @@ static inline void copy(pair *p, void *host, void *dev, size_t bytes, td_copy_ki
     const td_npu_ops *o = p->card->ops;
     void             *pinned;
     td_error          err = {0};
-    assert_int_equal(o->host_alloc(p->card, bytes, &pinned, &err), TD_OK);
+    OK(o->host_alloc(p->card, bytes, &pinned, &err));
     if (kind == TD_COPY_H2D) memcpy(pinned, host, bytes);
-    assert_int_equal(
-        o->copy(p->card, p->stream, kind == TD_COPY_H2D ? dev : pinned, kind == TD_COPY_H2D ? pinned : dev, bytes, kind),
-        TD_OK);
-    assert_int_equal(o->stream_sync(p->card, p->stream), TD_OK);
+    OK(o->copy(p->card, p->stream, kind == TD_COPY_H2D ? dev : pinned, kind == TD_COPY_H2D ? pinned : dev, bytes, kind));
+    OK(o->stream_sync(p->card, p->stream));
     if (kind == TD_COPY_D2H) memcpy(host, pinned, bytes);
     o->host_free(p->card, pinned, bytes);
 }
@@ -50,7 +48,7 @@ static inline void copy(pair *p, void *host, void *dev, size_t bytes, td_copy_ki
 static inline both put(pair *p, const void *from, size_t bytes) { /* from NULL: zeros */
     both     b = {.bytes = bytes, .at = {calloc(1, bytes)}};
     td_error err = {0};
-    assert_int_equal(p->card->ops->alloc(p->card, bytes, &b.at[CARD], &err), TD_OK);
+    OK(p->card->ops->alloc(p->card, bytes, &b.at[CARD], &err));
     if (from) {
         memcpy(b.at[HOST], from, bytes);
         copy(p, b.at[HOST], b.at[CARD], bytes, TD_COPY_H2D);
@@ -70,8 +68,8 @@ static inline pair open_pair(uint32_t rows, uint32_t bucket) {
     td_error      err = {0};
     td_npu_config c = {.act_dtype = TD_DT_BF16};
     if (td_npu_open("cuda", &c, &p.card, &err) != TD_OK) fail_msg("%s", err.text);
-    assert_int_equal(p.card->ops->stream_create(p.card, &p.stream, &err), TD_OK);
-    assert_int_equal(p.card->ops->alloc(p.card, sizeof p.counts, &p.dev_counts, &err), TD_OK);
+    OK(p.card->ops->stream_create(p.card, &p.stream, &err));
+    OK(p.card->ops->alloc(p.card, sizeof p.counts, &p.dev_counts, &err));
     copy(&p, &p.counts, p.dev_counts, sizeof p.counts, TD_COPY_H2D);
     return p;
 }
@@ -129,14 +127,14 @@ static inline void run_both(pair *p, const td_block_desc desc[2], const both *ou
     td_npu_block *host = make_block(&p->host, &desc[HOST]);
     run_block(&p->host, host, &p->step[HOST]);
     if (o->block_create(p->card, &desc[CARD], &b, &err) != TD_OK) fail_msg("%s", err.text);
-    assert_int_equal(o->enqueue(p->card, p->stream, b, &p->step[CARD]), TD_OK);
-    assert_int_equal(o->stream_sync(p->card, p->stream), TD_OK);
+    OK(o->enqueue(p->card, p->stream, b, &p->step[CARD]));
+    OK(o->stream_sync(p->card, p->stream));
     copy(p, at_once, out->at[CARD], out->bytes, TD_COPY_D2H);
-    assert_int_equal(o->graph_begin(p->card, p->stream), TD_OK);
-    assert_int_equal(o->enqueue(p->card, p->stream, b, &p->step[CARD]), TD_OK);
-    assert_int_equal(o->graph_end(p->card, p->stream, &g, &err), TD_OK);
+    OK(o->graph_begin(p->card, p->stream));
+    OK(o->enqueue(p->card, p->stream, b, &p->step[CARD]));
+    OK(o->graph_end(p->card, p->stream, &g, &err));
     for (int i = 0; i < 2; i++) {
-        assert_int_equal(o->graph_launch(p->card, p->stream, g), TD_OK);
+        OK(o->graph_launch(p->card, p->stream, g));
         copy(p, replayed, out->at[CARD], out->bytes, TD_COPY_D2H);
         assert_memory_equal(replayed, at_once, out->bytes);
     }

@@ -106,7 +106,7 @@ static inline int8_weight int8_weight_make(rig *g, rnd *r, size_t n, size_t k) {
         ((float *)w.scale.p)[i] = (rnd_real(r) + 1.5f) / 127 / sqrtf((float)k);
     }
     td_tensor_view v = {.dtype = TD_DT_I8, .rank = 2, .shape = {n, k}, .data = q, .scale = w.scale.p};
-    assert_int_equal(g->npu->ops->weight_create(g->npu, TD_WEIGHT_W8A8, &v, &w.host, &err), TD_OK);
+    OK(g->npu->ops->weight_create(g->npu, TD_WEIGHT_W8A8, &v, &w.host, &err));
     return w;
 }
 

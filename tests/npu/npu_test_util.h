@@ -91,10 +91,10 @@ static inline rig rig_open(uint32_t threads, td_dtype act, bool own_threads) {
     rig             g = {.act = act};
     td_error        err = {0};
     for (uint32_t i = 0; i < threads; i++) places[i] = (td_worker_place){.cpu = TD_CPU_ANY};
-    assert_int_equal(td_pool_create(places, threads, &g.pool, &err), TD_OK);
+    OK(td_pool_create(places, threads, &g.pool, &err));
     td_npu_config c = {.act_dtype = act, .host = &(td_host_npu_config){.pool = g.pool, .own_threads = own_threads}};
-    assert_int_equal(td_npu_open(RIG_DEVICE, &c, &g.npu, &err), TD_OK);
-    assert_int_equal(g.npu->ops->stream_create(g.npu, &g.stream, &err), TD_OK);
+    OK(td_npu_open(RIG_DEVICE, &c, &g.npu, &err));
+    OK(g.npu->ops->stream_create(g.npu, &g.stream, &err));
     return g;
 }
 
@@ -130,8 +130,8 @@ static inline td_npu_block *make_block(rig *g, const td_block_desc *desc) {
 }
 
 static inline void run_block(rig *g, td_npu_block *b, const td_step *step) {
-    assert_int_equal(g->npu->ops->enqueue(g->npu, g->stream, b, step), TD_OK);
-    assert_int_equal(g->npu->ops->stream_sync(g->npu, g->stream), TD_OK);
+    OK(g->npu->ops->enqueue(g->npu, g->stream, b, step));
+    OK(g->npu->ops->stream_sync(g->npu, g->stream));
 }
 
 /* Over n rows of no sequence: for blocks that are about rows alone. */

@@ -22,7 +22,7 @@ static inline card open_card(uint32_t which) {
     if (td_npu_open(CARD_DEVICE, &(td_npu_config){.act_dtype = TD_DT_BF16, .card = which}, &c.npu, &err) != TD_OK)
         fail_msg("%s", err.text);
     c.ops = c.npu->ops;
-    assert_int_equal(c.ops->stream_create(c.npu, &c.stream, &err), TD_OK);
+    OK(c.ops->stream_create(c.npu, &c.stream, &err));
     return c;
 }
 
@@ -44,13 +44,13 @@ static inline void *pinned_memory(card *c, size_t bytes) {
     return p;
 }
 static inline void to_device(card *c, void *dst, const void *src, size_t bytes) {
-    assert_int_equal(c->ops->copy(c->npu, c->stream, dst, src, bytes, TD_COPY_H2D), TD_OK);
+    OK(c->ops->copy(c->npu, c->stream, dst, src, bytes, TD_COPY_H2D));
 }
 static inline void to_host(card *c, void *dst, const void *src, size_t bytes) {
-    assert_int_equal(c->ops->copy(c->npu, c->stream, dst, src, bytes, TD_COPY_D2H), TD_OK);
+    OK(c->ops->copy(c->npu, c->stream, dst, src, bytes, TD_COPY_D2H));
 }
 static inline void sync_stream(card *c) {
-    assert_int_equal(c->ops->stream_sync(c->npu, c->stream), TD_OK);
+    OK(c->ops->stream_sync(c->npu, c->stream));
 }
 
 /* Arrays of a hand-over: rows whose ends are a multiple of 16, of 4, of neither, and rows of which a few are more than a
@@ -102,12 +102,12 @@ static inline void hand_over(card *c) {
         fall.arrays[a].to = device[a] + first, fall.arrays[a].from = p.out[a] = down[a] + first;
         rise.arrays[a].row_bytes = fall.arrays[a].row_bytes = HANDED_BYTES[a];
     }
-    assert_int_equal(c->ops->graph_begin(c->npu, c->stream), TD_OK);
-    assert_int_equal(c->ops->bell_ring(c->npu, c->stream, p.up, &rise), TD_OK);
-    assert_int_equal(c->ops->bell_wait(c->npu, c->stream, p.down, &fall), TD_OK);
-    assert_int_equal(c->ops->graph_end(c->npu, c->stream, &g, &err), TD_OK);
+    OK(c->ops->graph_begin(c->npu, c->stream));
+    OK(c->ops->bell_ring(c->npu, c->stream, p.up, &rise));
+    OK(c->ops->bell_wait(c->npu, c->stream, p.down, &fall));
+    OK(c->ops->graph_end(c->npu, c->stream, &g, &err));
     assert_int_equal(pthread_create(&thread, NULL, answer, &p), 0);
-    for (int i = 0; i < ROUNDS; i++) assert_int_equal(c->ops->graph_launch(c->npu, c->stream, g), TD_OK);
+    for (int i = 0; i < ROUNDS; i++) OK(c->ops->graph_launch(c->npu, c->stream, g));
     sync_stream(c);
     pthread_join(thread, NULL);
     c->ops->graph_destroy(c->npu, g);

@@ -15,7 +15,7 @@ static td_status open_apart(const char *speeds, td_npu **npu, td_pool **pool, td
     td_host_npu_config    host = {.own_threads = true};
     td_npu_config         config = {.act_dtype = TD_DT_F32, .host = &host};
     assert_int_equal(setenv("TD_APART_SPEEDS", speeds, 1), 0);
-    assert_int_equal(td_pool_create(&place, 1, pool, NULL), TD_OK);
+    OK(td_pool_create(&place, 1, pool, NULL));
     host.pool = *pool;
     td_status st = td_npu_open("apart", &config, npu, err);
     unsetenv("TD_APART_SPEEDS");
@@ -27,13 +27,13 @@ TEST(copies_of_two_streams_share_the_link) {
     td_pool       *pool;
     td_npu_stream *stream[2];
     void          *device, *pinned;
-    assert_int_equal(open_apart(LINK_PER_S ",1e9,1e9", &d, &pool, NULL), TD_OK);
-    assert_int_equal(d->ops->alloc(d, BYTES, &device, NULL), TD_OK);
-    assert_int_equal(d->ops->host_alloc(d, BYTES, &pinned, NULL), TD_OK);
-    for (int i = 0; i < 2; i++) assert_int_equal(d->ops->stream_create(d, &stream[i], NULL), TD_OK);
+    OK(open_apart(LINK_PER_S ",1e9,1e9", &d, &pool, NULL));
+    OK(d->ops->alloc(d, BYTES, &device, NULL));
+    OK(d->ops->host_alloc(d, BYTES, &pinned, NULL));
+    for (int i = 0; i < 2; i++) OK(d->ops->stream_create(d, &stream[i], NULL));
     const uint64_t begin = td_trace_now();
-    for (int i = 0; i < 2; i++) assert_int_equal(d->ops->copy(d, stream[i], device, pinned, BYTES, TD_COPY_H2D), TD_OK);
-    for (int i = 0; i < 2; i++) assert_int_equal(d->ops->stream_sync(d, stream[i]), TD_OK);
+    for (int i = 0; i < 2; i++) OK(d->ops->copy(d, stream[i], device, pinned, BYTES, TD_COPY_H2D));
+    for (int i = 0; i < 2; i++) OK(d->ops->stream_sync(d, stream[i]));
     assert_true(td_trace_now() - begin >= 40000000);
     for (int i = 0; i < 2; i++) d->ops->stream_destroy(d, stream[i]);
     d->ops->free(d, device, BYTES);

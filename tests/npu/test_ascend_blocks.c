@@ -66,12 +66,11 @@ static void card_copy(pair *p, void *host, void *dev, size_t bytes, td_copy_kind
     const td_npu_ops *o = p->npu[CARD]->ops;
     void             *pinned;
     td_error          err = {0};
-    assert_int_equal(o->host_alloc(p->npu[CARD], bytes, &pinned, &err), TD_OK);
+    OK(o->host_alloc(p->npu[CARD], bytes, &pinned, &err));
     if (kind == TD_COPY_H2D) memcpy(pinned, host, bytes);
-    assert_int_equal(o->copy(p->npu[CARD], p->stream[CARD], kind == TD_COPY_H2D ? dev : pinned,
-                             kind == TD_COPY_H2D ? pinned : dev, bytes, kind),
-                     TD_OK);
-    assert_int_equal(o->stream_sync(p->npu[CARD], p->stream[CARD]), TD_OK);
+    OK(o->copy(p->npu[CARD], p->stream[CARD], kind == TD_COPY_H2D ? dev : pinned, kind == TD_COPY_H2D ? pinned : dev, bytes,
+               kind));
+    OK(o->stream_sync(p->npu[CARD], p->stream[CARD]));
     if (kind == TD_COPY_D2H) memcpy(host, pinned, bytes);
     o->host_free(p->npu[CARD], pinned, bytes);
 }
@@ -81,7 +80,7 @@ static both put(pair *p, const void *from, size_t bytes) { /* from NULL: zeros *
     td_error err = {0};
     b.at[HOST] = calloc(1, bytes + 64);
     if (from) memcpy(b.at[HOST], from, bytes);
-    assert_int_equal(p->npu[CARD]->ops->alloc(p->npu[CARD], bytes, &b.at[CARD], &err), TD_OK);
+    OK(p->npu[CARD]->ops->alloc(p->npu[CARD], bytes, &b.at[CARD], &err));
     if (from) card_copy(p, (void *)(uintptr_t)from, b.at[CARD], bytes, TD_COPY_H2D);
     assert_true(p->n_buffers < PAIR_MOST);
     return p->buffers[p->n_buffers++] = b;
@@ -133,17 +132,17 @@ static void run_both(pair *p, const td_block_desc desc[DEVICES], const td_step *
     packed.max_out = step->host.counts->n_out;
     for (int d = 0; d < DEVICES; d++) {
         if (p->npu[d]->ops->block_create(p->npu[d], &desc[d], &b[d], &err) != TD_OK) fail_msg("device %d: %s", d, err.text);
-        assert_int_equal(p->npu[d]->ops->enqueue(p->npu[d], p->stream[d], b[d], d == HOST ? &packed : step), TD_OK);
-        assert_int_equal(p->npu[d]->ops->stream_sync(p->npu[d], p->stream[d]), TD_OK);
+        OK(p->npu[d]->ops->enqueue(p->npu[d], p->stream[d], b[d], d == HOST ? &packed : step));
+        OK(p->npu[d]->ops->stream_sync(p->npu[d], p->stream[d]));
     }
     if (out) {
         FREED void *at_once = card_bytes(p, out);
-        assert_int_equal(o->graph_begin(p->npu[CARD], p->stream[CARD]), TD_OK);
-        assert_int_equal(o->enqueue(p->npu[CARD], p->stream[CARD], b[CARD], step), TD_OK);
-        assert_int_equal(o->graph_end(p->npu[CARD], p->stream[CARD], &g, &err), TD_OK);
+        OK(o->graph_begin(p->npu[CARD], p->stream[CARD]));
+        OK(o->enqueue(p->npu[CARD], p->stream[CARD], b[CARD], step));
+        OK(o->graph_end(p->npu[CARD], p->stream[CARD], &g, &err));
         for (int i = 0; i < 2; i++) {
-            assert_int_equal(o->graph_launch(p->npu[CARD], p->stream[CARD], g), TD_OK);
-            assert_int_equal(o->stream_sync(p->npu[CARD], p->stream[CARD]), TD_OK);
+            OK(o->graph_launch(p->npu[CARD], p->stream[CARD], g));
+            OK(o->stream_sync(p->npu[CARD], p->stream[CARD]));
             FREED void *replayed = card_bytes(p, out);
             assert_memory_equal(replayed, at_once, out->bytes);
         }

@@ -26,14 +26,14 @@ TEST(host_calls_end_before_the_stream_does) {
         if (prepare(&x.cards[i], x.group, 1, false, &err) != TD_OK) fail_msg("%s", err.text);
     card   *c = &x.cards[0];
     td_step step = step_of(c);
-    assert_int_equal(c->ops->host_call(c->npu, c->stream, be_slow, &ended), TD_OK);
-    assert_int_equal(c->ops->enqueue(c->npu, c->stream, c->block, &step), TD_OK);
+    OK(c->ops->host_call(c->npu, c->stream, be_slow, &ended));
+    OK(c->ops->enqueue(c->npu, c->stream, c->block, &step));
     usleep(50000);
     c->ops->group_abort(x.group);
     assert_int_equal(c->ops->stream_sync(c->npu, c->stream), TD_EDEVICE);
     assert_true(ended);
     c->ops->group_reset(x.group);
-    assert_int_equal(sum_all(&x), TD_OK);
+    OK(sum_all(&x));
     for (uint32_t i = 0; i < 2; i++) give_back(&x.cards[i]);
 }
 
@@ -58,7 +58,7 @@ int __wrap_pthread_mutex_destroy(pthread_mutex_t *m) {
 TEST(what_is_no_group) {
     cluster  x;
     td_error err = {0};
-    assert_int_equal(open_cards(&x, 2, &err), TD_OK);
+    OK(open_cards(&x, 2, &err));
     int           before = mutexes;
     td_npu       *twice[] = {x.cards[1].npu, x.cards[1].npu};
     td_npu_group *g;
@@ -88,11 +88,11 @@ typedef struct {
 static void *put_bytes(card *c, const void *from, size_t bytes) {
     void    *dev, *pinned;
     td_error err = {0};
-    assert_int_equal(c->ops->alloc(c->npu, bytes, &dev, &err), TD_OK);
-    assert_int_equal(c->ops->host_alloc(c->npu, bytes, &pinned, &err), TD_OK);
+    OK(c->ops->alloc(c->npu, bytes, &dev, &err));
+    OK(c->ops->host_alloc(c->npu, bytes, &pinned, &err));
     memcpy(pinned, from, bytes);
-    assert_int_equal(c->ops->copy(c->npu, c->stream, dev, pinned, bytes, TD_COPY_H2D), TD_OK);
-    assert_int_equal(c->ops->stream_sync(c->npu, c->stream), TD_OK);
+    OK(c->ops->copy(c->npu, c->stream, dev, pinned, bytes, TD_COPY_H2D));
+    OK(c->ops->stream_sync(c->npu, c->stream));
     c->ops->host_free(c->npu, pinned, bytes);
     return dev;
 }
@@ -120,7 +120,7 @@ static void open_share(card *c, share *s, uint32_t chosen_by) {
     s->ids = put_bytes(c, ids, sizeof ids);
     s->weights = put_bytes(c, weights, sizeof weights);
     s->out = put_bytes(c, x, sizeof x);
-    assert_int_equal(c->ops->host_alloc(c->npu, sizeof x, (void **)&s->got, &err), TD_OK);
+    OK(c->ops->host_alloc(c->npu, sizeof x, (void **)&s->got, &err));
 }
 
 static void close_share(card *c, share *s) {
@@ -162,20 +162,18 @@ static void run_experts(cluster *x, share *shares, td_npu_group *group, bool cap
         card         *c = &x->cards[i];
         td_block_desc desc = experts_of(&shares[i], group);
         if (c->ops->block_create(c->npu, &desc, &blocks[i], &err) != TD_OK) fail_msg("%s", err.text);
-        if (captured) assert_int_equal(c->ops->graph_begin(c->npu, c->stream), TD_OK);
-        assert_int_equal(c->ops->enqueue(c->npu, c->stream, blocks[i], &step), TD_OK);
-        if (captured) assert_int_equal(c->ops->graph_end(c->npu, c->stream, &graphs[i], &err), TD_OK);
+        if (captured) OK(c->ops->graph_begin(c->npu, c->stream));
+        OK(c->ops->enqueue(c->npu, c->stream, blocks[i], &step));
+        if (captured) OK(c->ops->graph_end(c->npu, c->stream, &graphs[i], &err));
     }
     for (uint32_t i = 0; i < x->n; i++) {
         card *c = &x->cards[i];
-        if (captured) assert_int_equal(c->ops->graph_launch(c->npu, c->stream, graphs[i]), TD_OK);
-        assert_int_equal(
-            c->ops->copy(c->npu, c->stream, shares[i].got, shares[i].out, TOKENS * HIDDEN * sizeof(td_bf16), TD_COPY_D2H),
-            TD_OK);
+        if (captured) OK(c->ops->graph_launch(c->npu, c->stream, graphs[i]));
+        OK(c->ops->copy(c->npu, c->stream, shares[i].got, shares[i].out, TOKENS * HIDDEN * sizeof(td_bf16), TD_COPY_D2H));
     }
     for (uint32_t i = 0; i < x->n; i++) {
         card *c = &x->cards[i];
-        assert_int_equal(c->ops->stream_sync(c->npu, c->stream), TD_OK);
+        OK(c->ops->stream_sync(c->npu, c->stream));
         if (captured) c->ops->graph_destroy(c->npu, graphs[i]);
         c->ops->block_destroy(c->npu, blocks[i]);
     }
@@ -228,7 +226,7 @@ FIRST_TEST(a_ring_that_does_not_form) {
 
 FIRST_TEST(every_call_fails_once) {
     char said[4096];
-    assert_int_equal(cluster_failure(0, said, sizeof said), TD_OK);
+    OK(cluster_failure(0, said, sizeof said));
     char *count = strstr(said, "stand-in: ");
     assert_non_null(count);
     int n = atoi(count + strlen("stand-in: ")), failed = 0, step = getenv("TD_TEST_FULL") ? 1 : 3;

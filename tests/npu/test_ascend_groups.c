@@ -26,8 +26,8 @@ static rounded read_back(td_ascend_npu *d, const td_ascend_matrix *m, size_t n, 
     rounded       r = {.codes = malloc(n * k), .scale = malloc(n_tiles * 32 * sizeof(float))};
     FREED int8_t *nz = malloc(n_tiles * k_tiles * 512);
     td_error      err = {0};
-    assert_int_equal(td_ascend_download(d, nz, m->data, n_tiles * k_tiles * 512, &err), TD_OK);
-    assert_int_equal(td_ascend_download(d, r.scale, m->scale, n_tiles * 32 * sizeof(float), &err), TD_OK);
+    OK(td_ascend_download(d, nz, m->data, n_tiles * k_tiles * 512, &err));
+    OK(td_ascend_download(d, r.scale, m->scale, n_tiles * 32 * sizeof(float), &err));
     for (size_t o = 0; o < n_tiles * 32; o++)
         for (size_t i = 0; i < k_tiles * 16; i++) {
             int8_t code = nz[((o / 32 * k_tiles + i / 16) * 16 + i % 16) * 32 + o % 32];

@@ -77,14 +77,14 @@ TEST(host_calls_come_in_order) {
     card           c = open_card(0);
     for (int i = 0; i < MANY; i++) {
         notes[i] = (note){log, &n, i};
-        assert_int_equal(c.ops->host_call(c.npu, c.stream, take_note, &notes[i]), TD_OK);
+        OK(c.ops->host_call(c.npu, c.stream, take_note, &notes[i]));
     }
     sync_stream(&c);
     assert_int_equal(n, MANY);
     for (int i = 0; i < MANY; i++) assert_int_equal(log[i], i);
     /* A stream is destroyed after what is enqueued has run. */
     n = 0;
-    for (int i = 0; i < MANY; i++) assert_int_equal(c.ops->host_call(c.npu, c.stream, take_note, &notes[i]), TD_OK);
+    for (int i = 0; i < MANY; i++) OK(c.ops->host_call(c.npu, c.stream, take_note, &notes[i]));
     close_card(&c);
     assert_int_equal(n, MANY);
 }
@@ -110,14 +110,14 @@ TEST(a_capture_replays_with_new_contents) {
     td_npu_report before, after;
     td_card_stats card_before, card_after;
     c.ops->stats(c.npu, &card_before);
-    assert_int_equal(c.ops->graph_begin(c.npu, c.stream), TD_OK);
+    OK(c.ops->graph_begin(c.npu, c.stream));
     assert_int_equal(c.ops->graph_begin(c.npu, c.stream), TD_EINVAL);
     to_device(&c, device, in, 64);
     to_host(&c, mid, device, 64);
-    assert_int_equal(c.ops->host_call(c.npu, c.stream, twice, &d), TD_OK);
+    OK(c.ops->host_call(c.npu, c.stream, twice, &d));
     to_device(&c, device, out, 64);
     to_host(&c, mid, device, 64);
-    assert_int_equal(c.ops->graph_end(c.npu, c.stream, &g, &err), TD_OK);
+    OK(c.ops->graph_end(c.npu, c.stream, &g, &err));
     assert_int_equal(c.ops->graph_end(c.npu, c.stream, NULL, &err), TD_EINVAL);
     sync_stream(&c);
     assert_int_equal(*mid, 0); /* recorded, not run */
@@ -126,7 +126,7 @@ TEST(a_capture_replays_with_new_contents) {
     c.ops->report(c.npu, &before);
     for (uint32_t i = 0; i < 50; i++) {
         *in = i;
-        assert_int_equal(c.ops->graph_launch(c.npu, c.stream, g), TD_OK);
+        OK(c.ops->graph_launch(c.npu, c.stream, g));
         sync_stream(&c);
         assert_int_equal(*mid, 2 * i + 1);
     }
@@ -141,13 +141,13 @@ TEST(a_capture_replays_with_new_contents) {
     assert_true(card_after.memory_free > 0 && card_after.memory_free < card_after.memory_total);
     c.ops->graph_destroy(c.npu, g);
     /* One that is thrown away, and one that its stream is destroyed in. */
-    assert_int_equal(c.ops->graph_begin(c.npu, c.stream), TD_OK);
+    OK(c.ops->graph_begin(c.npu, c.stream));
     to_device(&c, device, in, 64);
-    assert_int_equal(c.ops->graph_end(c.npu, c.stream, NULL, &err), TD_OK);
+    OK(c.ops->graph_end(c.npu, c.stream, NULL, &err));
     td_npu_stream *other;
-    assert_int_equal(c.ops->stream_create(c.npu, &other, &err), TD_OK);
-    assert_int_equal(c.ops->graph_begin(c.npu, other), TD_OK);
-    assert_int_equal(c.ops->copy(c.npu, other, device, in, 64, TD_COPY_H2D), TD_OK);
+    OK(c.ops->stream_create(c.npu, &other, &err));
+    OK(c.ops->graph_begin(c.npu, other));
+    OK(c.ops->copy(c.npu, other, device, in, 64, TD_COPY_H2D));
     c.ops->stream_destroy(c.npu, other);
     c.ops->free(c.npu, device, 64);
     c.ops->host_free(c.npu, in, 64);
@@ -173,11 +173,11 @@ static void *work(void *arg) {
         td_npu_graph *g;
         td_error      err = {0};
         *in = i;
-        assert_int_equal(w->c.ops->graph_begin(w->c.npu, w->c.stream), TD_OK);
+        OK(w->c.ops->graph_begin(w->c.npu, w->c.stream));
         to_device(&w->c, device, in, 64);
         to_host(&w->c, out, device, 64);
-        assert_int_equal(w->c.ops->graph_end(w->c.npu, w->c.stream, &g, &err), TD_OK);
-        assert_int_equal(w->c.ops->graph_launch(w->c.npu, w->c.stream, g), TD_OK);
+        OK(w->c.ops->graph_end(w->c.npu, w->c.stream, &g, &err));
+        OK(w->c.ops->graph_launch(w->c.npu, w->c.stream, g));
         sync_stream(&w->c);
         w->seen += *out == i;
         w->c.ops->graph_destroy(w->c.npu, g);
@@ -283,7 +283,7 @@ static td_status try_failure(const char *variable, int n, char *said, size_t sai
 
 FIRST_TEST(every_call_fails_once) {
     char said[2048], *count;
-    assert_int_equal(try_failure("TD_STANDIN_FAIL", 0, said, sizeof said), TD_OK);
+    OK(try_failure("TD_STANDIN_FAIL", 0, said, sizeof said));
     count = strstr(said, "stand-in: ");
     assert_non_null(count);
     int n = atoi(count + strlen("stand-in: "));
@@ -297,7 +297,7 @@ FIRST_TEST(every_call_fails_once) {
         if (st != TD_OK && !strstr(said, "as TD_STANDIN_FAIL wants it")) fail_msg("call %d is told as: %s", i, said);
     }
     assert_true(quiet <= 1); /* the synchronisation of a stream that is destroyed: nobody is told */
-    assert_int_equal(try_failure("TD_STANDIN_FAIL", n + 1, said, sizeof said), TD_OK);
+    OK(try_failure("TD_STANDIN_FAIL", n + 1, said, sizeof said));
 }
 
 FIRST_TEST(every_operation_fails_once) {

@@ -187,8 +187,8 @@ static life live(const char *variable, const char *value, char *said, size_t byt
 static void falls_back(const char *variable, const char *value, const life *want, const char *words) {
     char said[4096];
     life l = live(variable, value, said, sizeof said);
-    assert_int_equal(l.opened, TD_OK);
-    assert_int_equal(l.ran, TD_OK);
+    OK(l.opened);
+    OK(l.ran);
     assert_int_equal(l.products, 0);
     assert_memory_equal(l.out, want->out, sizeof l.out);
     if (!strstr(said, words)) fail_msg("%s=%s: \"%s\" has no \"%s\"", variable, value, said, words);
@@ -197,8 +197,8 @@ static void falls_back(const char *variable, const char *value, const life *want
 TEST(without_an_answer) {
     char said[4096];
     life want = live("TD_STANDIN_SEED", "1", said, sizeof said);
-    assert_int_equal(want.opened, TD_OK);
-    assert_int_equal(want.ran, TD_OK);
+    OK(want.opened);
+    OK(want.ran);
     assert_int_equal(want.products, 1);
     assert_non_null(strstr(said, "int8 products of many rows are cuBLASLt's, 12.8.4 of " TD_CUDA_STANDIN));
     falls_back("TD_CUBLASLT", "/nowhere", &want, "our own kernels', which are slower: cuBLASLt was not found in /nowhere");

@@ -277,12 +277,12 @@ TEST(nodes_of_latent_attention) {
     FREED float      *zeros = calloc((size_t)HEADS * (NOPE + V) * LATENT, sizeof *zeros);
     for (int i = 0; i < 5; i++) {
         td_tensor_view v = {.dtype = TD_DT_F32, .rank = 2, .shape = {n[i], k[i]}, .data = zeros};
-        assert_int_equal(o->weight_create(p.card, i == 3 ? TD_WEIGHT_BF16 : TD_WEIGHT_W8A8, &v, &w[i], &err), TD_OK);
+        OK(o->weight_create(p.card, i == 3 ? TD_WEIGHT_BF16 : TD_WEIGHT_W8A8, &v, &w[i], &err));
     }
     for (int i = 0; i < 3; i++) {
         td_tensor_view v = {.dtype = TD_DT_F32, .rank = 2, .shape = {i == 2 ? CONTEXT : 1, n_f[i]}, .data = zeros};
         if (i < 2) v = (td_tensor_view){.dtype = TD_DT_F32, .rank = 1, .shape = {n_f[i]}, .data = zeros};
-        assert_int_equal(o->weight_create(p.card, TD_WEIGHT_F32, &v, &f[i], &err), TD_OK);
+        OK(o->weight_create(p.card, TD_WEIGHT_F32, &v, &f[i], &err));
     }
     both in = put(&p, NULL, (size_t)all_rows(&p) * HIDDEN * sizeof(td_bf16)),
          latent = put(&p, NULL, TD_KV_PAGE * LATENT * sizeof(td_bf16)),
@@ -298,9 +298,9 @@ TEST(nodes_of_latent_attention) {
     for (size_t i = 0; i < sizeof CASES / sizeof *CASES; i++) {
         p.step[CARD].kind = CASES[i].kind;
         p.step[CARD].max_tok = CASES[i].rows;
-        assert_int_equal(o->graph_begin(p.card, p.stream), TD_OK);
-        assert_int_equal(o->enqueue(p.card, p.stream, b, &p.step[CARD]), TD_OK);
-        assert_int_equal(o->graph_end(p.card, p.stream, NULL, &err), TD_OK);
+        OK(o->graph_begin(p.card, p.stream));
+        OK(o->enqueue(p.card, p.stream, b, &p.step[CARD]));
+        OK(o->graph_end(p.card, p.stream, NULL, &err));
         uint64_t nodes = counted(TD_CUDA_STANDIN "/libcuda.so.1", "standin_graph_nodes");
         if (nodes > CASES[i].most)
             fail_msg("a layer's attention over %u rows, kind %d, has %lu nodes and not at most %u", CASES[i].rows,
@@ -437,12 +437,12 @@ TEST(bounds) {
     const double before = (double)free_memory(p.card);
     for (size_t i = 0; i < sizeof BOUNDS / sizeof *BOUNDS; i++) {
         double per_s = 0;
-        assert_int_equal(p.card->ops->bound(p.card, BOUNDS[i], &per_s, &err), TD_OK);
+        OK(p.card->ops->bound(p.card, BOUNDS[i], &per_s, &err));
         assert_true(per_s > 0 && isfinite(per_s));
         assert_true((double)free_memory(p.card) == before);
     }
     close_pair(&p);
-    assert_int_equal(td_npu_open("cuda", &(td_npu_config){.act_dtype = TD_DT_BF16, .bare = true}, &bare, &err), TD_OK);
+    OK(td_npu_open("cuda", &(td_npu_config){.act_dtype = TD_DT_BF16, .bare = true}, &bare, &err));
     double per_s;
     assert_int_equal(bare->ops->bound(bare, TD_BOUND_READ, &per_s, &err), TD_EINVAL);
     assert_string_equal(err.text, "the card was opened without its kernels");

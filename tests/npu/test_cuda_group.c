@@ -22,7 +22,7 @@ TEST(without_peer_access) {
             if (prepare(&x.cards[c], x.group, 2, i == 1, &err) != TD_OK) fail_msg("%s", err.text);
             x.cards[c].captured = true;
         }
-        assert_int_equal(sum_all(&x), TD_OK);
+        OK(sum_all(&x));
         expect_sums(&x, 2);
         for (uint32_t c = 0; c < 3; c++) give_back(&x.cards[c]);
         close_cards(&x);
@@ -40,7 +40,7 @@ TEST(exact_sums) {
             x.cards[c].captured = x.cards[c].exact = true;
             if (prepare(&x.cards[c], x.group, 1, true, &err) != TD_OK) fail_msg("%s", err.text);
         }
-        assert_int_equal(sum_all(&x), TD_OK);
+        OK(sum_all(&x));
         for (size_t at = 0; at < N / 2; at++) {
             uint32_t want = 0;
             for (uint32_t c = 0; c < n; c++) want += ((const uint32_t *)(const void *)x.cards[c].parts[0])[at];
@@ -56,7 +56,7 @@ TEST(what_is_no_group) {
     td_error                    err = {0};
     td_npu_group               *g;
     td_npu_block               *b;
-    assert_int_equal(open_cards(&x, 2, &err), TD_OK);
+    OK(open_cards(&x, 2, &err));
     const td_npu_ops *ops = x.cards[0].ops;
     td_npu           *cards[] = {x.cards[0].npu, x.cards[1].npu};
     assert_int_equal(ops->group_create(cards, 2, &g, &err), TD_EINVAL);
@@ -74,7 +74,7 @@ TEST(what_is_no_group) {
 
 FIRST_TEST(every_call_fails_once) {
     char said[8192];
-    assert_int_equal(cluster_failure(0, said, sizeof said), TD_OK);
+    OK(cluster_failure(0, said, sizeof said));
     char *count = strstr(said, "stand-in: ");
     assert_non_null(count);
     int n = atoi(count + strlen("stand-in: ")), failed = 0, lives = 0, step = getenv("TD_TEST_FULL") ? 1 : n / 20;

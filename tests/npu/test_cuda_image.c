@@ -250,7 +250,7 @@ TEST_WITH(sentences, new_folder, remove_folder) {
     assert_int_equal(symlink(TD_CUDA_STANDIN "/libnvrtc.so.12", path), 0);
     get_fails(90, DRIVER, TD_ENOTFOUND, "libnvrtc.so.13 is too new for the driver, which serves CUDA 12.8");
     td_cuda_image got;
-    assert_int_equal(td_cuda_image_get(&got, 90, 13000, NULL), TD_OK); /* a driver of that version takes it */
+    OK(td_cuda_image_get(&got, 90, 13000, NULL)); /* a driver of that version takes it */
     td_cuda_image_free(&got);
     snprintf(path, sizeof path, "%s/libnvrtc.so.12", folder);
     int fd = open(path, O_WRONLY | O_CREAT, 0600);

@@ -92,18 +92,18 @@ static captured capture(pair *p, const mixed *m, const arrays *a, bool rows_in_i
     set_step(p);
     if (o->block_create(p->card, &desc, &c.resident, &err) != TD_OK) fail_msg("%s", err.text);
     if (o->block_create(p->card, &join, &c.join, &err) != TD_OK) fail_msg("%s", err.text);
-    assert_int_equal(o->enqueue(p->card, p->stream, c.resident, &p->step[CARD]), TD_OK); /* the scratch is made here */
-    assert_int_equal(o->stream_sync(p->card, p->stream), TD_OK);
-    assert_int_equal(o->graph_begin(p->card, p->stream), TD_OK);
-    assert_int_equal(o->enqueue(p->card, p->stream, c.resident, &p->step[CARD]), TD_OK);
-    assert_int_equal(o->enqueue(p->card, p->stream, c.join, &p->step[CARD]), TD_OK);
-    assert_int_equal(o->graph_end(p->card, p->stream, &c.graph, &err), TD_OK);
+    OK(o->enqueue(p->card, p->stream, c.resident, &p->step[CARD])); /* the scratch is made here */
+    OK(o->stream_sync(p->card, p->stream));
+    OK(o->graph_begin(p->card, p->stream));
+    OK(o->enqueue(p->card, p->stream, c.resident, &p->step[CARD]));
+    OK(o->enqueue(p->card, p->stream, c.join, &p->step[CARD]));
+    OK(o->graph_end(p->card, p->stream, &c.graph, &err));
     return c;
 }
 
 static void launch(pair *p, const captured *c) {
-    assert_int_equal(p->card->ops->graph_launch(p->card, p->stream, c->graph), TD_OK);
-    assert_int_equal(p->card->ops->stream_sync(p->card, p->stream), TD_OK);
+    OK(p->card->ops->graph_launch(p->card, p->stream, c->graph));
+    OK(p->card->ops->stream_sync(p->card, p->stream));
 }
 
 static void release(pair *p, captured *c) {

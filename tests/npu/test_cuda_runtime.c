@@ -25,14 +25,14 @@ TEST(counts_what_it_is_given) {
     assert_int_equal(first.memory_total, (uint64_t)2 << 30);
     assert_true(first.memory_free <= first.memory_total - (1 << 20));
     assert_true(fabs(first.temperature_c - 51) < 1e-9); /* of card 1 */
-    assert_int_equal(c.ops->graph_begin(c.npu, c.stream), TD_OK);
+    OK(c.ops->graph_begin(c.npu, c.stream));
     to_device(&c, device, pinned, 64);
-    assert_int_equal(c.ops->host_call(c.npu, c.stream, nothing, NULL), TD_OK);
-    assert_int_equal(c.ops->graph_end(c.npu, c.stream, &g, &err), TD_OK);
+    OK(c.ops->host_call(c.npu, c.stream, nothing, NULL));
+    OK(c.ops->graph_end(c.npu, c.stream, &g, &err));
     c.ops->stats(c.npu, &captured);
     assert_int_equal(captured.captures - first.captures, 1);
     assert_int_equal(captured.launches, first.launches); /* recorded, not run */
-    for (int i = 0; i < 5; i++) assert_int_equal(c.ops->graph_launch(c.npu, c.stream, g), TD_OK);
+    for (int i = 0; i < 5; i++) OK(c.ops->graph_launch(c.npu, c.stream, g));
     to_host(&c, pinned, device, 64);
     sync_stream(&c);
     c.ops->stats(c.npu, &ran);
@@ -56,10 +56,10 @@ TEST(counts_kernels) {
     td_card_stats before, after;
     td_error      err = {0};
     *counts = (td_step_counts){1, 1, 1};
-    assert_int_equal(c.ops->block_create(c.npu, &desc, &b, &err), TD_OK);
+    OK(c.ops->block_create(c.npu, &desc, &b, &err));
     to_device(&c, there, counts, sizeof *counts);
     c.ops->stats(c.npu, &before);
-    assert_int_equal(c.ops->enqueue(c.npu, c.stream, b, &step), TD_OK);
+    OK(c.ops->enqueue(c.npu, c.stream, b, &step));
     sync_stream(&c);
     c.ops->stats(c.npu, &after);
     assert_int_equal(after.launches - before.launches, 1);
@@ -247,7 +247,7 @@ TEST(a_bare_card_has_no_blocks) {
     td_error      err = {0};
     td_block_desc desc = {.kind = TD_BLOCK_COMBINE, .max_tok = 1, .combine = {.hidden = 64}};
     setenv("TD_CUDA_KERNELS", "/nowhere", 1);
-    assert_int_equal(td_npu_open("cuda", &(td_npu_config){.act_dtype = TD_DT_BF16, .bare = true}, &npu, &err), TD_OK);
+    OK(td_npu_open("cuda", &(td_npu_config){.act_dtype = TD_DT_BF16, .bare = true}, &npu, &err));
     setenv("TD_CUDA_KERNELS", TD_CUDA_STANDIN "/kernels.image", 1);
     assert_int_equal(npu->ops->block_create(npu, &desc, &b, &err), TD_EINVAL);
     assert_string_equal(err.text, "the card was opened without its kernels");

@@ -31,8 +31,8 @@ TEST(memory_is_zeroed_and_aligned) {
     for (size_t bytes = 1; bytes < 10000000; bytes = bytes * 7 + 3) {
         char    *p, *h;
         td_error err = {0};
-        assert_int_equal(g.npu->ops->alloc(g.npu, bytes, (void **)&p, &err), TD_OK);
-        assert_int_equal(g.npu->ops->host_alloc(g.npu, bytes, (void **)&h, &err), TD_OK);
+        OK(g.npu->ops->alloc(g.npu, bytes, (void **)&p, &err));
+        OK(g.npu->ops->host_alloc(g.npu, bytes, (void **)&h, &err));
         assert_int_equal((uintptr_t)p % 64 + (uintptr_t)h % 64, 0);
         for (size_t i = 0; i < bytes; i += 997) assert_int_equal(p[i] | h[i], 0);
         memset(p, 1, bytes);
@@ -69,9 +69,9 @@ TEST(a_stream_runs_in_order) {
         _Atomic size_t        n = 0;
         for (int i = 0; i < MANY; i++) {
             notes[i] = (note){log, &n, i, i == 0 ? 2000 : 0};
-            assert_int_equal(g.npu->ops->host_call(g.npu, g.stream, take_note, &notes[i]), TD_OK);
+            OK(g.npu->ops->host_call(g.npu, g.stream, take_note, &notes[i]));
         }
-        assert_int_equal(g.npu->ops->stream_sync(g.npu, g.stream), TD_OK);
+        OK(g.npu->ops->stream_sync(g.npu, g.stream));
         assert_int_equal(n, MANY);
         for (int i = 0; i < MANY; i++) assert_int_equal(log[i], i);
     }
@@ -89,15 +89,15 @@ TEST(bells_order_streams) {
     static td_bell        bell[2];
     td_error              err = {0};
     int                   value[2] = {0};
-    assert_int_equal(o->stream_create(g.npu, &s[1], &err), TD_OK);
+    OK(o->stream_create(g.npu, &s[1], &err));
     for (int hop = 0; hop < 500; hop++) {
         int me = hop & 1;
-        if (hop) assert_int_equal(o->bell_wait(g.npu, s[me], &bell[!me], NULL), TD_OK);
-        assert_int_equal(o->copy(g.npu, s[me], &value[me], &value[!me], sizeof(int), TD_COPY_H2D), TD_OK);
-        assert_int_equal(o->host_call(g.npu, s[me], add_one, &value[me]), TD_OK);
-        assert_int_equal(o->bell_ring(g.npu, s[me], &bell[me], NULL), TD_OK);
+        if (hop) OK(o->bell_wait(g.npu, s[me], &bell[!me], NULL));
+        OK(o->copy(g.npu, s[me], &value[me], &value[!me], sizeof(int), TD_COPY_H2D));
+        OK(o->host_call(g.npu, s[me], add_one, &value[me]));
+        OK(o->bell_ring(g.npu, s[me], &bell[me], NULL));
     }
-    for (int i = 0; i < 2; i++) assert_int_equal(o->stream_sync(g.npu, s[i]), TD_OK);
+    for (int i = 0; i < 2; i++) OK(o->stream_sync(g.npu, s[i]));
     assert_int_equal(value[1], 500); /* hop 499 ran on stream 1 */
     assert_int_equal(atomic_load(&bell[0]), 0);
     assert_int_equal(atomic_load(&bell[1]), 1); /* nobody waited for the last */
@@ -153,25 +153,25 @@ TEST(streams_take_turns) {
     td_step_counts        counts = {.n_tok = M};
     td_step               step = td_step_unified(&(td_step_arrays){.counts = &counts}, 0);
     gate                  door = {PTHREAD_MUTEX_INITIALIZER, PTHREAD_COND_INITIALIZER, false};
-    assert_int_equal(o->stream_create(g.npu, &other, &err), TD_OK);
+    OK(o->stream_create(g.npu, &other, &err));
     for (int i = 0; i < 2; i++) {
         open_mlp(&g, &m[i], 10 + (uint64_t)i);
         open_mlp(&g, &alone[i], 10 + (uint64_t)i);
         run_block(&g, alone[i].b, &step);
     }
-    assert_int_equal(o->host_call(g.npu, g.stream, wait_for_gate, &door), TD_OK);
+    OK(o->host_call(g.npu, g.stream, wait_for_gate, &door));
     for (int i = 0; i < 50; i++) {
-        assert_int_equal(o->enqueue(g.npu, g.stream, m[0].b, &step), TD_OK);
-        assert_int_equal(o->enqueue(g.npu, other, m[1].b, &step), TD_OK);
+        OK(o->enqueue(g.npu, g.stream, m[0].b, &step));
+        OK(o->enqueue(g.npu, other, m[1].b, &step));
     }
-    assert_int_equal(o->stream_sync(g.npu, other), TD_OK);
+    OK(o->stream_sync(g.npu, other));
     assert_memory_equal(m[1].out, alone[1].out, sizeof m[1].out);
     assert_int_equal(m[0].out[0], 0); /* still behind the gate */
     pthread_mutex_lock(&door.lock);
     door.open = true;
     pthread_cond_broadcast(&door.changed);
     pthread_mutex_unlock(&door.lock);
-    assert_int_equal(o->stream_sync(g.npu, g.stream), TD_OK);
+    OK(o->stream_sync(g.npu, g.stream));
     assert_memory_equal(m[0].out, alone[0].out, sizeof m[0].out);
     o->stream_destroy(g.npu, other);
 }
@@ -189,23 +189,23 @@ TEST(a_graph_replays_with_new_contents) {
         td_bf16               input[M * H], want[M * H];
         open_mlp(&g, &a, 1);
         open_mlp(&g, &b, 2);
-        assert_int_equal(o->graph_begin(g.npu, g.stream), TD_OK);
+        OK(o->graph_begin(g.npu, g.stream));
         assert_int_equal(o->graph_begin(g.npu, g.stream), TD_EINVAL);
-        assert_int_equal(o->copy(g.npu, g.stream, a.in, input, sizeof input, TD_COPY_H2D), TD_OK);
-        assert_int_equal(o->enqueue(g.npu, g.stream, a.b, &step), TD_OK);
-        assert_int_equal(o->copy(g.npu, g.stream, b.in, a.out, sizeof a.out, TD_COPY_D2H), TD_OK);
-        assert_int_equal(o->enqueue(g.npu, g.stream, b.b, &step), TD_OK);
-        assert_int_equal(o->host_call(g.npu, g.stream, add_one, &calls), TD_OK);
-        assert_int_equal(o->graph_end(g.npu, g.stream, &graph, &err), TD_OK);
-        assert_int_equal(o->stream_sync(g.npu, g.stream), TD_OK);
+        OK(o->copy(g.npu, g.stream, a.in, input, sizeof input, TD_COPY_H2D));
+        OK(o->enqueue(g.npu, g.stream, a.b, &step));
+        OK(o->copy(g.npu, g.stream, b.in, a.out, sizeof a.out, TD_COPY_D2H));
+        OK(o->enqueue(g.npu, g.stream, b.b, &step));
+        OK(o->host_call(g.npu, g.stream, add_one, &calls));
+        OK(o->graph_end(g.npu, g.stream, &graph, &err));
+        OK(o->stream_sync(g.npu, g.stream));
         assert_int_equal(calls, 0);
         assert_int_equal(a.out[0], 0); /* recorded, not run */
         for (int round = 0; round < 3; round++) {
             for (int i = 0; i < M * H; i++) input[i] = td_f32_to_bf16((float)((i * 7 + round) % 31) / 16 - 1);
             counts.n_tok = round == 1 ? 2 : M; /* a step's contents may change too */
             memset(b.out, 0, sizeof b.out);
-            assert_int_equal(o->graph_launch(g.npu, g.stream, graph), TD_OK);
-            assert_int_equal(o->stream_sync(g.npu, g.stream), TD_OK);
+            OK(o->graph_launch(g.npu, g.stream, graph));
+            OK(o->stream_sync(g.npu, g.stream));
             assert_int_equal(calls, round + 1);
             memcpy(want, b.out, sizeof want);
             memcpy(a.in, input, sizeof input);
@@ -218,10 +218,10 @@ TEST(a_graph_replays_with_new_contents) {
         }
         o->graph_destroy(g.npu, graph);
         assert_int_equal(o->graph_end(g.npu, g.stream, &graph, &err), TD_EINVAL);
-        assert_int_equal(o->graph_begin(g.npu, g.stream), TD_OK); /* a capture that is thrown away leaves nothing */
-        assert_int_equal(o->host_call(g.npu, g.stream, add_one, &calls), TD_OK);
-        assert_int_equal(o->graph_end(g.npu, g.stream, NULL, &err), TD_OK);
-        assert_int_equal(o->stream_sync(g.npu, g.stream), TD_OK);
+        OK(o->graph_begin(g.npu, g.stream)); /* a capture that is thrown away leaves nothing */
+        OK(o->host_call(g.npu, g.stream, add_one, &calls));
+        OK(o->graph_end(g.npu, g.stream, NULL, &err));
+        OK(o->stream_sync(g.npu, g.stream));
         assert_int_equal(calls, 3);
     }
 }

@@ -81,12 +81,12 @@ TEST(memory_lies_where_it_was_asked_for) {
     void *p;
     for (uint32_t i = 0; i < topo.n_nodes; i++) {
         if (!topo.nodes[i].memory_bytes) continue;
-        assert_int_equal(td_mem_map(MANY_BYTES / 8, topo.nodes[i].os_index, &p, NULL), TD_OK);
+        OK(td_mem_map(MANY_BYTES / 8, topo.nodes[i].os_index, &p, NULL));
         memset(p, 1, MANY_BYTES / 8);
         all_pages_are_on(p, MANY_BYTES / 8, topo.nodes[i].os_index);
         td_mem_unmap(p, MANY_BYTES / 8);
     }
-    assert_int_equal(td_mem_map(MANY_BYTES, TD_NODE_SPREAD, &p, NULL), TD_OK);
+    OK(td_mem_map(MANY_BYTES, TD_NODE_SPREAD, &p, NULL));
     memset(p, 1, MANY_BYTES);
     pages_are_spread(p, MANY_BYTES);
     td_mem_unmap(p, MANY_BYTES);
@@ -99,7 +99,7 @@ TEST(memory_beyond_a_node_lies_elsewhere) {
         if (size < 0 || free_bytes > FULL_BYTES) continue;
         size_t bytes = td_round_up((size_t)free_bytes + (MANY_BYTES >> 1), td_page_bytes()), n_known;
         void  *p;
-        assert_int_equal(td_mem_map(bytes, topo.nodes[i].os_index, &p, NULL), TD_OK);
+        OK(td_mem_map(bytes, topo.nodes[i].os_index, &p, NULL));
         memset(p, 1, bytes);
         size_t n_on = td_pages_on_node(p, bytes, topo.nodes[i].os_index, &n_known);
         td_mem_unmap(p, bytes);
@@ -208,7 +208,7 @@ static void check_device_memory(td_pool *pool, bool own_threads, uint32_t node) 
                                      .host = &(td_host_npu_config){.pool = pool, .own_threads = own_threads}},
                     &npu, &err) != TD_OK)
         fail_msg("%s", err.text);
-    assert_int_equal(npu->ops->alloc(npu, MANY_BYTES, &p, &err), TD_OK);
+    OK(npu->ops->alloc(npu, MANY_BYTES, &p, &err));
     memset(p, 1, MANY_BYTES);
     if (node == TD_NODE_SPREAD)
         pages_are_spread(p, MANY_BYTES);

@@ -111,7 +111,7 @@ TEST(examples) {
 
 TEST(this_machine) {
     td_error err = {0};
-    assert_int_equal(td_plan_machine_measure(&m, &err), TD_OK);
+    OK(td_plan_machine_measure(&m, &err));
     assert_true(m.measured && m.n_nodes >= 1);
     for (uint32_t i = 0; i < m.n_nodes; i++)
         assert_true(m.node[i].cores >= 1 && m.node[i].memory_bytes > 0 && m.node[i].read_bytes_per_s > 1e8 &&

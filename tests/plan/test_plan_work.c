@@ -64,7 +64,7 @@ TEST(a_busy_machine_is_told) {
         .cores = 2, .memory_bytes = 8e9, .read_bytes_per_s = 1e10, .int8_ops_per_s = 1e12, .float_ops_per_s = 1e11};
     td_engine_options_init(&request.engine);
     request.engine.model_path = repo_path(MODELS[0]);
-    assert_int_equal(td_plan_make(&request, m, plan, &err), TD_OK);
+    OK(td_plan_make(&request, m, plan, &err));
     for (int busy = 0; busy < 2; busy++) {
         FREED char *text = NULL;
         size_t      n = 0;
@@ -90,7 +90,7 @@ TEST(same_work) {
         td_engine_options_init(&request.engine);
         request.engine.model_path = repo_path(MODELS[i]);
         request.engine.expert_quantization = "int4";
-        assert_int_equal(td_plan_make(&request, m, plan, &err), TD_OK);
+        OK(td_plan_make(&request, m, plan, &err));
         assert_int_equal(plan->n_decodes, 2);
         assert_true(plan->fits && plan->decode[0].has_kv);
 

@@ -41,7 +41,7 @@ static double measured(const td_round_options *o, const float *s, bool round_inp
     static int8_t q[N * K];
     td_scale_columns(w, N, K, s, ws);
     td_scale_hessian(h, K, s, hs);
-    assert_int_equal(td_round_matrix(&blas, ws, N, K, hs, o, q, scale, NULL), TD_OK);
+    OK(td_round_matrix(&blas, ws, N, K, hs, o, q, scale, NULL));
     size_t n_scales = td_round_scales(o, K), group = o->group ? o->group : K;
     double sum = 0;
     for (size_t t = 0; t < TOKENS; t++) {
@@ -80,12 +80,12 @@ TEST(columns_that_differ_are_found) {
                 td_round_options o = td_round_options_of((td_round_method)m, formats[f].bits, formats[f].group);
                 double           gain;
                 make_layer(which == 0 ? loud : ones, which == 1 ? loud : ones);
-                assert_int_equal(td_column_scales(&blas, w, N, K, h, NULL, 0, &o, s, &gain, NULL), TD_OK);
+                OK(td_column_scales(&blas, w, N, K, h, NULL, 0, &o, s, &gain, NULL));
                 double before = measured(&o, ones, false), after = measured(&o, s, false);
                 assert_true(fabs(after / before - gain) < 1e-3);
                 assert_true(gain <= (which == 1 ? 0.3 : which == 2 ? 1 : m == TD_ROUND_NEAREST ? 0.75 : 0.98));
                 /* inputs in int8 as well: the expected error is what happens */
-                assert_int_equal(td_column_scales(&blas, w, N, K, h, x, TOKENS, &o, s, &gain, NULL), TD_OK);
+                OK(td_column_scales(&blas, w, N, K, h, x, TOKENS, &o, s, &gain, NULL));
                 before = measured(&o, ones, true);
                 after = measured(&o, s, true);
                 assert_true(fabs(after / before - gain) < 0.08);
@@ -102,7 +102,7 @@ TEST(loud_inputs_are_smoothed) {
     td_round_options o = td_round_options_of(TD_ROUND_NEAREST, 8, 0);
     double           gain;
     make_layer(loud, ones);
-    assert_int_equal(td_column_scales(&blas, w, N, K, h, x, TOKENS, &o, s, &gain, NULL), TD_OK);
+    OK(td_column_scales(&blas, w, N, K, h, x, TOKENS, &o, s, &gain, NULL));
     assert_true(gain < 0.3);
     assert_true(measured(&o, s, true) < 0.3 * measured(&o, ones, true));
     assert_true(s[17] > 4 * s[16]);
@@ -117,11 +117,11 @@ TEST(columns_of_zeros_do_no_harm) {
     td_round_options o = td_round_options_of(TD_ROUND_GPTQ, 4, 0);
     double           gain;
     make_layer(f, g);
-    assert_int_equal(td_column_scales(&blas, w, N, K, h, x, TOKENS, &o, s, &gain, NULL), TD_OK);
+    OK(td_column_scales(&blas, w, N, K, h, x, TOKENS, &o, s, &gain, NULL));
     for (size_t j = 0; j < K; j++) assert_true(isfinite(s[j]) && s[j] > 0);
     assert_true(gain < 1);
     memset(h, 0, sizeof h); /* no inputs at all */
-    assert_int_equal(td_column_scales(&blas, w, N, K, h, NULL, 0, &o, s, &gain, NULL), TD_OK);
+    OK(td_column_scales(&blas, w, N, K, h, NULL, 0, &o, s, &gain, NULL));
     assert_true(gain == 1);
     w[3] = NAN;
     assert_int_equal(td_column_scales(&blas, w, N, K, h, NULL, 0, &o, s, &gain, NULL), TD_EFORMAT);

@@ -17,7 +17,7 @@ TEST(matrices_are_orthonormal) {
             size_t                                k = orders[z];
             AT_END(td_hadamard_close) td_hadamard h;
             FREED float                          *m = calloc(k * k, sizeof *m);
-            assert_int_equal(td_hadamard_open(&h, k, seed, NULL), TD_OK);
+            OK(td_hadamard_open(&h, k, seed, NULL));
             for (size_t i = 0; i < k; i++) m[i * k + i] = 1;
             td_hadamard_rows(&h, m, k);
             float element = 1 / sqrtf((float)k);
@@ -36,7 +36,7 @@ TEST(orders_of_models_are_there) {
                                     4096, 5120, 5632, 6144, 7168, 10944, 14336, 18432};
     for (size_t z = 0; z < sizeof orders / sizeof orders[0]; z++) {
         AT_END(td_hadamard_close) td_hadamard h;
-        assert_int_equal(td_hadamard_open(&h, orders[z], 0, NULL), TD_OK);
+        OK(td_hadamard_open(&h, orders[z], 0, NULL));
     }
     static const size_t none[] = {0, 3, 6, 18, 92, 1000001};
     for (size_t z = 0; z < sizeof none / sizeof none[0]; z++) {
@@ -67,7 +67,7 @@ TEST(rotations_cancel) {
     FREED float *x = random_matrix(1, T * K), *w = random_matrix(2, N * K), *v = random_matrix(3, K * N),
                 *y = random_matrix(4, T * N);
     double want[T][N];
-    assert_int_equal(td_hadamard_open(&h, K, SEED, NULL), TD_OK);
+    OK(td_hadamard_open(&h, K, SEED, NULL));
     for (size_t t = 0; t < T; t++)
         for (size_t n = 0; n < N; n++) want[t][n] = dot(x + t * K, w + n * K, K);
     td_hadamard_rows(&h, x, T);
@@ -91,7 +91,7 @@ TEST(spikes_are_spread) {
     for (size_t j = 0; j < K; j++) x[K + j] = 1;
     x[700] = 100;
     AT_END(td_hadamard_close) td_hadamard h;
-    assert_int_equal(td_hadamard_open(&h, K, SEED, NULL), TD_OK);
+    OK(td_hadamard_open(&h, K, SEED, NULL));
     td_hadamard_rows(&h, x, 2);
     for (size_t j = 0; j < K; j++) {
         assert_true(fabsf(x[j]) < 100 / 39.0f);

@@ -160,7 +160,7 @@ TEST(gptq_is_numpys) {
         round_layer(&l, l.h, &o, q, scale);
         assert_memory_equal(scale, want_scale, N * n_scales * sizeof(float));
         for (size_t r = 0; r < N; r++) same += memcmp(q + r * K, want + r * K, K) == 0;
-        assert_int_equal(td_round_error(&blas, w, N, K, l.h, &o, q, scale, &relative, NULL), TD_OK);
+        OK(td_round_error(&blas, w, N, K, l.h, &o, q, scale, &relative, NULL));
         print_message("%s: %zu of %d rows have numpy's codes, error %.7f, numpy's %.7f\n", cases[c].name, same, N, relative,
                       (double)errors[c]);
         assert_true(same >= N - 2); /* where a target lies halfway between codes, float32 may take the other, and the row
@@ -289,7 +289,7 @@ TEST(each_method_beats_the_one_before) {
                 o.sweeps = steps[s].sweeps;
                 round_layer(&l, l.h, &o, q.data, scale.data);
                 double error = error_of(&l, l.h, &o, q.data, scale.data, &of_w), relative;
-                assert_int_equal(td_round_error(&blas, l.w, l.n, l.k, l.h, &o, q.data, scale.data, &relative, NULL), TD_OK);
+                OK(td_round_error(&blas, l.w, l.n, l.k, l.h, &o, q.data, scale.data, &relative, NULL));
                 double apart = l.n > TD_ROUND_ERROR_ROWS ? 0.05 : 1e-3; /* some rows are not looked at */
                 assert_true(fabs(relative * of_w - error) <= apart * error + 1e-7 * of_w);
                 /* act-order and its like win in the sum over a matrix, not always in a small one */

@@ -86,7 +86,7 @@ static void compare_weight(const td_tensor_view *have, const td_tensor_view *sou
 static td_pool *make_pool(uint32_t subpools) {
     td_worker_place places[2] = {{.cpu = TD_CPU_ANY}, {.cpu = TD_CPU_ANY, .subpool = subpools - 1}};
     td_pool        *pool;
-    assert_int_equal(td_pool_create(places, 2, &pool, NULL), TD_OK);
+    OK(td_pool_create(places, 2, &pool, NULL));
     return pool;
 }
 
@@ -111,14 +111,13 @@ static void compare_experts(const td_checkpoint *source, const td_model_config *
             td_tensor_view *const views[] = {&e[i].gate,      &e[i].up,      &e[i].down,
                                              &e[i].gate_bias, &e[i].up_bias, &e[i].down_bias};
             for (size_t v = 0; v < sizeof views / sizeof *views; v++)
-                assert_int_equal(td_checkpoint_get(source, c, TD_ROLE_EXPERT_GATE + (td_role)v, layer, i,
-                                                   TD_FORM_FLOAT_OR_INT8, &scratch, views[v], NULL),
-                                 TD_OK);
+                OK(td_checkpoint_get(source, c, TD_ROLE_EXPERT_GATE + (td_role)v, layer, i, TD_FORM_FLOAT_OR_INT8, &scratch,
+                                     views[v], NULL));
         }
-        assert_int_equal(load_views(x, index, e, NULL), TD_OK);
+        OK(load_views(x, index, e, NULL));
         snprintf(mine, sizeof mine, "%s/mine.tdx", TMP);
         td_expert_file_path(theirs, sizeof theirs, OUT, index);
-        assert_int_equal(td_experts_save_file(x, index, mine, td_checkpoint_source_hash(source), NULL), TD_OK);
+        OK(td_experts_save_file(x, index, mine, td_checkpoint_source_hash(source), NULL));
         FREED char *a = read_file(mine, &n_mine), *b = read_file(theirs, &n_theirs);
         assert_int_equal(n_mine, n_theirs);
         assert_memory_equal(a, b, n_mine);
@@ -135,10 +134,10 @@ static void compare_folder(const char *model, bool w8a8) {
     td_model_config source_config, config;
     td_checkpoint  *source, *out;
     td_error        err = {0};
-    assert_int_equal(td_model_config_read(model, NULL, &source_config, NULL), TD_OK);
-    assert_int_equal(td_model_config_read(OUT, NULL, &config, NULL), TD_OK);
+    OK(td_model_config_read(model, NULL, &source_config, NULL));
+    OK(td_model_config_read(OUT, NULL, &config, NULL));
     assert_int_equal(td_quant_config_has_int8(&config.quant), w8a8);
-    assert_int_equal(td_checkpoint_open(model, &source, NULL), TD_OK);
+    OK(td_checkpoint_open(model, &source, NULL));
     if (td_checkpoint_open(OUT, &out, &err) != TD_OK) fail_msg("%s", err.text);
     if (td_checkpoint_check_all(out, &config, false, &err) != TD_OK) fail_msg("%s", err.text);
     assert_false(td_checkpoint_has_experts(out, &config));
@@ -151,10 +150,8 @@ static void compare_folder(const char *model, bool w8a8) {
             td_scratch     scratch = {0};
             td_tensor_view a, b;
             td_tensor_spec spec;
-            assert_int_equal(td_checkpoint_get(out, &config, role, layer, 0, TD_FORM_FLOAT_OR_INT8, &scratch, &a, NULL),
-                             TD_OK);
-            assert_int_equal(
-                td_checkpoint_get(source, &source_config, role, layer, 0, TD_FORM_FLOAT_OR_INT8, &scratch, &b, NULL), TD_OK);
+            OK(td_checkpoint_get(out, &config, role, layer, 0, TD_FORM_FLOAT_OR_INT8, &scratch, &a, NULL));
+            OK(td_checkpoint_get(source, &source_config, role, layer, 0, TD_FORM_FLOAT_OR_INT8, &scratch, &b, NULL));
             assert_int_equal(a.data != NULL, b.data != NULL);
             bool tied_head = role == TD_ROLE_LM_HEAD && config.tie_embeddings;
             if (td_tensor_spec_get(&config, role, layer, 0, &spec))
@@ -221,17 +218,17 @@ TEST(dummy_weights_make_a_whole_folder) {
     for (int turn = 0; turn < 2; turn++) {
         quantize_ok(&o);
         quantize_ok(&o); /* finished files are kept */
-        assert_int_equal(td_model_config_read(OUT, NULL, &c, &err), TD_OK);
+        OK(td_model_config_read(OUT, NULL, &c, &err));
         assert_true(td_quant_config_has_int8(&c.quant));
-        assert_int_equal(td_checkpoint_open(OUT, &ck, &err), TD_OK);
-        assert_int_equal(td_checkpoint_check_all(ck, &c, false, &err), TD_OK);
+        OK(td_checkpoint_open(OUT, &ck, &err));
+        OK(td_checkpoint_check_all(ck, &c, false, &err));
         assert_false(td_checkpoint_has_experts(ck, &c));
         td_experts_config ec = WITH(td_experts_config, .n_layers = td_model_config_moe_layers(&c), .n_experts = c.n_experts,
                                     .hidden = c.hidden, .inter = c.moe_inter, .top_k = c.top_k);
         for (uint32_t i = 0; i < ec.n_layers; i++) {
             char path[512];
             td_expert_file_path(path, sizeof path, OUT, i);
-            assert_int_equal(td_experts_check_file(&ec, i, path, td_checkpoint_source_hash(ck), &err), TD_OK);
+            OK(td_experts_check_file(&ec, i, path, td_checkpoint_source_hash(ck), &err));
         }
         td_checkpoint_close(ck);
         size_t      len;
@@ -429,7 +426,7 @@ TEST(a_weight_that_is_not_finite_is_refused) {
         td_checkpoint *c;
         size_t         header, size;
         char           says[96];
-        assert_int_equal(td_checkpoint_open(golden("qwen3_moe"), &c, NULL), TD_OK);
+        OK(td_checkpoint_open(golden("qwen3_moe"), &c, NULL));
         const char *base = td_safetensors_bytes(td_checkpoint_files_at(td_checkpoint_get_files(c), 0), &header, &size);
         size_t      at =
             (size_t)((const char *)td_checkpoint_files_find(td_checkpoint_get_files(c), CASE[i].tensor)->data - base);

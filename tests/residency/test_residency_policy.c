@@ -133,7 +133,7 @@ static void run(watched *w, uint32_t n_steps) {
 
 TEST(every_swap_keeps_the_rules) {
     watched w = {.pays = true};
-    assert_int_equal(td_residency_policy_open(&CONFIG, &w.policy, NULL), TD_OK);
+    OK(td_residency_policy_open(&CONFIG, &w.policy, NULL));
     print_message("seed %d\n", SEED);
     run(&w, STEPS * 8); /* beyond a scaling of the counts */
     assert_in_range(w.n_swaps, LAYERS * SLOTS, STEPS * 8 * LAYERS);
@@ -142,7 +142,7 @@ TEST(every_swap_keeps_the_rules) {
 
 TEST(chaos_keeps_the_rules_that_are_about_memory) {
     watched w = {0};
-    assert_int_equal(td_residency_policy_open_chaos(&CONFIG, SEED, &w.policy, NULL), TD_OK);
+    OK(td_residency_policy_open_chaos(&CONFIG, SEED, &w.policy, NULL));
     run(&w, STEPS);
     assert_true(w.n_swaps > STEPS);
     td_residency_policy_close(w.policy);
@@ -154,7 +154,7 @@ static uint64_t swaps_of(uint64_t seed) {
     td_residency_swap                       s;
     uint64_t                                all = 0;
     uint16_t                                ids[TOP_K] = {0, 1, 2, 3};
-    assert_int_equal(td_residency_policy_open_chaos(&CONFIG, seed, &p, NULL), TD_OK);
+    OK(td_residency_policy_open_chaos(&CONFIG, seed, &p, NULL));
     for (uint32_t step = 0; step < 50; step++) {
         td_residency_policy_begin_step(p);
         for (uint32_t l = 0; l < LAYERS; l++) td_residency_policy_count(p, l, 1, ids, false);
@@ -179,7 +179,7 @@ TEST(it_keeps_what_is_used_and_lets_go_what_is_not) {
     td_residency_swap                       s;
     AT_END(end_policy) td_residency_policy *p;
     uint16_t                                first[] = {0, 1}, mixed[] = {0, 5}, later[] = {4, 5};
-    assert_int_equal(td_residency_policy_open(&c, &p, NULL), TD_OK);
+    OK(td_residency_policy_open(&c, &p, NULL));
     assert_false(td_residency_policy_next(p, &s)); /* nothing was used */
     for (int i = 0; i < 20; i++) td_residency_policy_count(p, 0, 1, first, false);
     for (uint16_t e = 0; e < 2; e++) {
@@ -209,7 +209,7 @@ TEST(an_expert_that_goes_later_is_leaving_until_it_is_told) {
     AT_END(end_policy) td_residency_policy *p;
     td_residency_swap                       s, next;
     uint16_t                                ids[] = {3, 4};
-    assert_int_equal(td_residency_policy_open(&c, &p, NULL), TD_OK);
+    OK(td_residency_policy_open(&c, &p, NULL));
     for (uint16_t e = 0; e < 2; e++) td_residency_policy_place(p, 0, e);
     assert_false(td_residency_policy_next(p, &s)); /* no slot is empty, and nothing was used */
     for (int i = 0; i < 4; i++) td_residency_policy_count(p, 0, 2, ids, false);
@@ -242,7 +242,7 @@ TEST(a_prompt_does_not_outweigh_what_decodes) {
     static uint16_t                         prompt[4096];
     uint16_t                                decoded = 1;
     for (size_t i = 0; i < 4096; i++) prompt[i] = 2;
-    assert_int_equal(td_residency_policy_open(&c, &p, NULL), TD_OK);
+    OK(td_residency_policy_open(&c, &p, NULL));
     for (int i = 0; i < 500; i++) td_residency_policy_count(p, 0, 1, &decoded, false);
     td_residency_policy_count(p, 0, 4096, prompt, true);
     float decoding = td_residency_policy_uses(p, 0, 1), prompts = td_residency_policy_uses(p, 0, 2);
@@ -254,7 +254,7 @@ TEST(a_prompt_that_chose_all_changes_what_is_resident_in_the_next_step) {
     AT_END(end_policy) td_residency_policy *p;
     td_residency_swap                       s;
     uint16_t                                decoded = 1, prompt[] = {0, 1, 2, 3, 4, 5, 6, 7, 2, 2, 2, 2};
-    assert_int_equal(td_residency_policy_open(&c, &p, NULL), TD_OK);
+    OK(td_residency_policy_open(&c, &p, NULL));
     td_residency_policy_count(p, 0, 1, &decoded, false);
     assert_true(td_residency_policy_next(p, &s));
     td_residency_policy_end_upload(p, 0, s.in, false);

@@ -10,13 +10,13 @@ TEST(a_short_trace_as_by_hand) {
     static const uint16_t  ids[] = {0, 1, 0, 2, 0, 1, 3, 0};
     const td_routing_trace t = {.n_layers = 1, .n_experts = 4, .top_k = 1, .n_tok = 8, .ids = ids};
     td_replayed            r;
-    assert_int_equal(td_replay_lru(&t, 2, &r, NULL), TD_OK);
+    OK(td_replay_lru(&t, 2, &r, NULL));
     CLOSE(r.hits, 2 / 8.0); /* 0 twice; then 1 pushes out 2, 3 pushes out 0 */
     CLOSE(r.uploads, 6 / 8.0);
-    assert_int_equal(td_replay_static(&t, 2, &r, NULL), TD_OK);
+    OK(td_replay_static(&t, 2, &r, NULL));
     CLOSE(r.hits, 6 / 8.0);
     CLOSE(r.uploads, 2 / 8.0);
-    assert_int_equal(td_replay_belady(&t, 2, &r, NULL), TD_OK);
+    OK(td_replay_belady(&t, 2, &r, NULL));
     CLOSE(r.hits, 4 / 8.0); /* all but first uses: 2 and 3 do not come */
     CLOSE(r.uploads, 2 / 8.0);
 }
@@ -35,13 +35,13 @@ static double overlap(const td_routing_trace *t, uint32_t apart) {
 TEST(the_generator_has_the_locality_of_real_traces) {
     static const double                             OVERLAP[][2] = {{1, .38}, {2, .30}, {8, .25}, {32, .22}};
     AT_END(td_routing_trace_close) td_routing_trace t, again;
-    assert_int_equal(td_routing_generate(&TD_ROUTING_LOCAL, 4, 2000, 1, &t, NULL), TD_OK);
+    OK(td_routing_generate(&TD_ROUTING_LOCAL, 4, 2000, 1, &t, NULL));
     for (size_t i = 0; i < sizeof OVERLAP / sizeof *OVERLAP; i++) {
         double found = overlap(&t, (uint32_t)OVERLAP[i][0]);
         print_message("overlap %g tokens apart: %.3f, of real traces %.2f\n", OVERLAP[i][0], found, OVERLAP[i][1]);
         assert_true(found > OVERLAP[i][1] - 0.03 && found < OVERLAP[i][1] + 0.03);
     }
-    assert_int_equal(td_routing_generate(&TD_ROUTING_LOCAL, 4, 2000, 1, &again, NULL), TD_OK);
+    OK(td_routing_generate(&TD_ROUTING_LOCAL, 4, 2000, 1, &again, NULL));
     assert_memory_equal(t.ids, again.ids, 2000 * 4 * 6 * sizeof *t.ids);
 }
 
@@ -50,13 +50,13 @@ TEST(the_policy_comes_near_the_best_possible) {
     static const double TARGET[][2] = {{8, .75}, {4, .85}}; /* experts by slots, share of Belady's hits */
     for (uint64_t seed = 11; seed < 13; seed++) {
         AT_END(td_routing_trace_close) td_routing_trace t;
-        assert_int_equal(td_routing_generate(&TD_ROUTING_LOCAL, 3, 2000, seed, &t, NULL), TD_OK);
+        OK(td_routing_generate(&TD_ROUTING_LOCAL, 3, 2000, seed, &t, NULL));
         for (size_t i = 0; i < 2; i++) {
             td_replayed policy, belady, lru;
             uint32_t    n_slots = t.n_experts / (uint32_t)TARGET[i][0];
-            assert_int_equal(td_replay_policy(&t, n_slots, 0.5, &policy, NULL), TD_OK);
-            assert_int_equal(td_replay_belady(&t, n_slots, &belady, NULL), TD_OK);
-            assert_int_equal(td_replay_lru(&t, n_slots, &lru, NULL), TD_OK);
+            OK(td_replay_policy(&t, n_slots, 0.5, &policy, NULL));
+            OK(td_replay_belady(&t, n_slots, &belady, NULL));
+            OK(td_replay_lru(&t, n_slots, &lru, NULL));
             print_message("seed %d, %u slots: policy %.3f, LRU %.3f, best %.3f; uploads %.2f, LRU %.2f\n", (int)seed,
                           n_slots, policy.hits, lru.hits, belady.hits, policy.uploads, lru.uploads);
             assert_true(policy.hits <= belady.hits && lru.hits <= belady.hits);
@@ -69,7 +69,7 @@ TEST(the_policy_comes_near_the_best_possible) {
 TEST(the_budget_is_kept) {
     AT_END(td_routing_trace_close) td_routing_trace t;
     td_replayed                                     r;
-    assert_int_equal(td_routing_generate(&TD_ROUTING_FLAT, 1, 500, 1, &t, NULL), TD_OK);
-    assert_int_equal(td_replay_policy(&t, 64, 0.25, &r, NULL), TD_OK);
+    OK(td_routing_generate(&TD_ROUTING_FLAT, 1, 500, 1, &t, NULL));
+    OK(td_replay_policy(&t, 64, 0.25, &r, NULL));
     assert_true(r.uploads > 0.2 && r.uploads <= 0.25 + 64 / 500.0);
 }

@@ -31,7 +31,7 @@ static void open_fixture(fixture *f) {
     memset(f, 0, sizeof *f);
     f->event_fd = eventfd(0, EFD_NONBLOCK);
     f->change.tokens = f->tokens;
-    assert_int_equal(td_kv_page_table_open(&f->table, PAGES, TOKENS, f->event_fd, NULL), TD_OK);
+    OK(td_kv_page_table_open(&f->table, PAGES, TOKENS, f->event_fd, NULL));
 }
 
 static void close_fixture(fixture *f) {

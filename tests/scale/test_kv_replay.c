@@ -32,7 +32,7 @@ TEST(gives_what_is_kept) {
     td_kv_replay_request r;
     s = (fake_socket){.room = FAKE_FRAMES_MAX};
     td_zmq zmq = fake_zmq(&s);
-    assert_int_equal(td_kv_event_log_open(&log, &zmq, 4, 1000, 100, NULL), TD_OK);
+    OK(td_kv_event_log_open(&log, &zmq, 4, 1000, 100, NULL));
     fill_log(&log, &zmq, 6, 10);
     assert_int_equal(log.begin, 102);
     assert_int_equal(log.end, 106);
@@ -63,7 +63,7 @@ TEST(keeps_bytes_within_bounds) {
     td_kv_event_log    log;
     s = (fake_socket){0};
     td_zmq zmq = fake_zmq(&s);
-    assert_int_equal(td_kv_event_log_open(&log, &zmq, 50, 100, 100, NULL), TD_OK);
+    OK(td_kv_event_log_open(&log, &zmq, 50, 100, 100, NULL));
     fill_log(&log, &zmq, 1, 40);
     assert_true(td_kv_event_log_has_base(&log));
     fill_log(&log, &zmq, 20, 40);
@@ -104,7 +104,7 @@ TEST(a_peer_that_takes_nothing) {
     for (size_t room = 0; room < 16; room++) {
         s = (fake_socket){.room = room};
         td_zmq zmq = fake_zmq(&s);
-        assert_int_equal(td_kv_event_log_open(&log, &zmq, 4, 1000, 100, NULL), TD_OK);
+        OK(td_kv_event_log_open(&log, &zmq, 4, 1000, 100, NULL));
         fill_log(&log, &zmq, 3, 10);
         assert_false(td_kv_replay_answer(&zmq, &s, &r, &log, 0));
         assert_int_equal(s.n_out, room);
@@ -115,21 +115,20 @@ TEST(a_peer_that_takes_nothing) {
 
 TEST(config_that_is_taken) {
     td_kv_events_config c;
-    assert_int_equal(td_kv_events_config_parse("{\"publisher\": \"zmq\"}", &c, NULL), TD_OK);
+    OK(td_kv_events_config_parse("{\"publisher\": \"zmq\"}", &c, NULL));
     assert_true(c.on && c.buffer_steps == 10000 && c.hwm == 10000);
     assert_string_equal(c.endpoint, "tcp://127.0.0.1:5557"); /* this machine, unless told otherwise */
     assert_string_equal(c.replay_endpoint, "");
     assert_string_equal(c.topic, "");
-    assert_int_equal(
+    OK(
         td_kv_events_config_parse("{\"publisher\":\"zmq\",\"endpoint\":\"tcp://*:5557\",\"replay_endpoint\":\"ipc:///"
                                   "x\",\"topic\":\"kv@a@b\",\"buffer_steps\":1,\"hwm\":1000000}",
-                                  &c, NULL),
-        TD_OK);
+                                  &c, NULL));
     assert_string_equal(c.endpoint, "tcp://*:5557");
     assert_string_equal(c.replay_endpoint, "ipc:///x");
     assert_string_equal(c.topic, "kv@a@b");
     assert_true(c.buffer_steps == 1 && c.hwm == 1000000);
-    assert_int_equal(td_kv_events_config_parse("{\"publisher\":\"null\",\"replay_endpoint\":null}", &c, NULL), TD_OK);
+    OK(td_kv_events_config_parse("{\"publisher\":\"null\",\"replay_endpoint\":null}", &c, NULL));
     assert_false(c.on);
 }
 

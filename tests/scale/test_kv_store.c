@@ -89,7 +89,7 @@ static void start(node *n, const char *folder, uint64_t fingerprint, uint64_t bu
     if (td_kv_store_open(&c, &n->store, &err) != TD_OK) fail_msg("%s", err.text);
     n->p = td_kv_store_pages(n->store);
     td_page_format f = format(n, fingerprint);
-    assert_int_equal(n->p->open(n->p->user, &f, &err), TD_OK);
+    OK(n->p->open(n->p->user, &f, &err));
 }
 
 static void stop(node *n) {
@@ -407,23 +407,22 @@ TEST(config_is_read_and_refused) {
                  {"{\"master_server_address\": \"a:1\", \"master_server_address\": \"b:1\"}", "JSON"}};
     td_kv_store_config c;
     td_error           err = {0};
-    assert_int_equal(
+    OK(
         read_config("{\"master_server_address\": \"a:1\", \"global_segment_size\": \"4GB\", \"local_hostname\": "
                     "\"10.0.0.1\", \"page_buffer_size\": 1000, \"max_wait_ms\": 500}",
-                    &c, &err),
-        TD_OK);
+                    &c, &err));
     assert_true(c.global_segment_size == (uint64_t)4 << 30 && c.page_buffer_size == 1000 && c.max_wait_ms == 500);
     assert_string_equal(c.master_server_address, "a:1");
     assert_string_equal(c.local_hostname, "10.0.0.1");
     assert_string_equal(c.listen_address, "10.0.0.1");
     assert_string_equal(c.library, "libmooncake_store.so");
     assert_string_equal(c.protocol, "tcp");
-    assert_int_equal(read_config("{\"master_server_address\": \"a:1\", \"global_segment_size\": 0}", &c, &err), TD_OK);
+    OK(read_config("{\"master_server_address\": \"a:1\", \"global_segment_size\": 0}", &c, &err));
     assert_string_equal(c.listen_address, "127.0.0.1");
-    assert_int_equal(read_config("{\"master_server_address\": \"a:1\", \"global_segment_size\": 0, \"local_hostname\": "
-                                 "\"host-a\", \"listen_address\": \"::\"}",
-                                 &c, &err),
-                     TD_OK);
+    OK(
+        read_config("{\"master_server_address\": \"a:1\", \"global_segment_size\": 0, \"local_hostname\": "
+                    "\"host-a\", \"listen_address\": \"::\"}",
+                    &c, &err));
     assert_string_equal(c.listen_address, "::");
     for (size_t i = 0; i < sizeof WRONG / sizeof WRONG[0]; i++) {
         assert_true(read_config(WRONG[i].text, &c, &err) != TD_OK);

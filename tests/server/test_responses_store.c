@@ -19,7 +19,7 @@ static void put(td_response_store *s, const char *id, const char *previous, size
     td_stored_response r = {.input = text_of(1), .input_len = 1, .text = text_of(n), .text_len = n};
     snprintf(r.id, sizeof r.id, "%s", id);
     if (previous) r.previous = td_response_store_find(s, previous);
-    assert_int_equal(td_response_store_put(s, &r), TD_OK);
+    OK(td_response_store_put(s, &r));
 }
 
 static bool has(td_response_store *s, const char *id) {

@@ -62,7 +62,7 @@ TEST(what_runs_is_finished_and_what_waits_is_told) {
     pthread_t   stopping;
     td_text_job late = {.run = run, .call = &(outcome){UNTOUCHED}};
     td_text_work_init(&g_work);
-    assert_int_equal(td_text_work_start(&g_work, &err), TD_OK);
+    OK(td_text_work_start(&g_work, &err));
     pthread_mutex_lock(&g_gate);
     for (int i = 0; i < JOBS; i++) {
         g_jobs[i] = (td_text_job){.run = run, .call = &g_outcomes[i]};
@@ -92,7 +92,7 @@ static void hold_up_no_short_text(td_text_kind kind) {
     td_text_job  short_job = {.run = run_freely, .call = &of_short, .kind = TD_TEXT_SHORT};
     const int    before = g_running;
     td_text_work_init(&work);
-    assert_int_equal(td_text_work_start(&work, &err), TD_OK);
+    OK(td_text_work_start(&work, &err));
     pthread_mutex_lock(&g_gate);
     for (int i = 0; i < JOBS; i++) {
         jobs[i] = (td_text_job){.run = run, .call = &outcomes[i], .kind = kind};
@@ -139,7 +139,7 @@ TEST(the_grammar_of_a_short_text_is_compiled_in_its_turn) {
     td_text_job  job = {.run = read_before_grammar, .call = &of_job, .kind = TD_TEXT_SHORT};
     td_text_work_init(&work);
     assert_true(td_text_work_put(&work, &job));
-    assert_int_equal(td_text_work_start(&work, &err), TD_OK);
+    OK(td_text_work_start(&work, &err));
     while (!td_text_work_done(&work, &job)) sched_yield();
     assert_int_equal(of_job, FINISHED);
     assert_int_equal(job.kind, TD_TEXT_GRAMMAR);
@@ -161,7 +161,7 @@ TEST(a_stop_cancels_what_runs) {
     td_text_job job = {.run = run_until_cancelled, .call = &of_job, .kind = TD_TEXT_LONG};
     td_text_work_init(&g_stopped);
     assert_true(td_text_work_put(&g_stopped, &job));
-    assert_int_equal(td_text_work_start(&g_stopped, &err), TD_OK);
+    OK(td_text_work_start(&g_stopped, &err));
     assert_true(td_text_work_stop(&g_stopped, 0.01));
     assert_int_equal(of_job, FINISHED);
 }

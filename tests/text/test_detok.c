@@ -27,7 +27,7 @@ static void joined_pieces_equal_decode(const char *dir, uint64_t seed) {
     uint32_t      vocab = (uint32_t)td_tokenizer_vocab_size(tok);
     for (int skip = 0; skip < 2; skip++) {
         td_detok *d;
-        assert_int_equal(td_detok_create(tok, skip, &d), TD_OK);
+        OK(td_detok_create(tok, skip, &d));
         for (int round = 0; round < 300; round++) {
             uint32_t    ids[64];
             size_t      n = next_random(&seed) % 64, whole_len, joined = 0, len;
@@ -35,10 +35,10 @@ static void joined_pieces_equal_decode(const char *dir, uint64_t seed) {
             const char *piece;
             /* low ids are the single bytes in these vocabularies: cuts and wrong sequences abound */
             for (size_t i = 0; i < n; i++) ids[i] = (uint32_t)(next_random(&seed) % (next_random(&seed) & 1 ? 300 : vocab));
-            assert_int_equal(td_tokenizer_decode(tok, ids, n, skip, &whole, &whole_len), TD_OK);
+            OK(td_tokenizer_decode(tok, ids, n, skip, &whole, &whole_len));
             size_t before = mallocs;
             for (size_t i = 0; i < n; i++) {
-                assert_int_equal(td_detok_push(d, ids[i], &piece, &len), TD_OK);
+                OK(td_detok_push(d, ids[i], &piece, &len));
                 if (td_utf8_valid_prefix(piece, len) != len)
                     fail_msg("half a character (seed state %llu)", (unsigned long long)seed);
                 memcpy(pieces + joined, piece, len);
@@ -74,23 +74,23 @@ TEST(character_by_bytes) {
     td_detok     *d;
     const char   *s;
     size_t        n;
-    assert_int_equal(td_detok_create(tok, true, &d), TD_OK);
+    OK(td_detok_create(tok, true, &d));
     static const uint8_t FACE[] = {0xF0, 0x9F, 0x98, 0x80};
     for (int i = 0; i < 4; i++) {
-        assert_int_equal(td_detok_push(d, FACE[i], &s, &n), TD_OK);
+        OK(td_detok_push(d, FACE[i], &s, &n));
         assert_int_equal(n, i == 3 ? 4 : 0);
     }
     assert_memory_equal(s, FACE, 4);
-    for (int i = 0; i < 3; i++) assert_int_equal(td_detok_push(d, FACE[i], &s, &n), TD_OK);
-    assert_int_equal(td_detok_push(d, 'x', &s, &n), TD_OK);
+    for (int i = 0; i < 3; i++) OK(td_detok_push(d, FACE[i], &s, &n));
+    OK(td_detok_push(d, 'x', &s, &n));
     assert_int_equal(n, 4);
     assert_memory_equal(s, "\xEF\xBF\xBDx", 4);
-    assert_int_equal(td_detok_push(d, FACE[0], &s, &n), TD_OK);
+    OK(td_detok_push(d, FACE[0], &s, &n));
     td_detok_flush(d, &s, &n);
     assert_int_equal(n, 3);
     td_detok_flush(d, &s, &n);
     assert_int_equal(n, 0);
-    assert_int_equal(td_detok_push(d, 1001, &s, &n), TD_OK); /* [EOS] is special */
+    OK(td_detok_push(d, 1001, &s, &n)); /* [EOS] is special */
     assert_int_equal(n, 0);
     td_detok_free(d);
     td_tokenizer_close(tok);

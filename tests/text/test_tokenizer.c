@@ -42,9 +42,7 @@ static void check_encode(const td_tokenizer *tok, const json_t *text, bool parse
                          const json_t *expected) {
     FREED uint32_t *ids;
     size_t          n;
-    assert_int_equal(
-        td_tokenizer_encode(tok, json_string_value(text), json_string_length(text), parse_special, add_special, &ids, &n),
-        TD_OK);
+    OK(td_tokenizer_encode(tok, json_string_value(text), json_string_length(text), parse_special, add_special, &ids, &n));
     fixture_same_ids(expected, ids, n, json_string_value(text));
 }
 
@@ -53,7 +51,7 @@ static void check_decode(const td_tokenizer *tok, const json_t *list, bool skip_
     FREED uint32_t *ids = calloc(n + 1, sizeof *ids);
     FREED char     *text;
     for (size_t i = 0; i < n; i++) ids[i] = (uint32_t)json_integer_value(json_array_get(list, i));
-    assert_int_equal(td_tokenizer_decode(tok, ids, n, skip_special, &text, &len), TD_OK);
+    OK(td_tokenizer_decode(tok, ids, n, skip_special, &text, &len));
     if (len != json_string_length(expected) || memcmp(text, json_string_value(expected), len) != 0) {
         char *e = json_dumps(list, 0);
         fail_msg("ids %s\nexpected: %s\ngot:      %s", e, json_string_value(expected), text);
@@ -123,7 +121,7 @@ static void check_repeated(const td_tokenizer *tok, const json_t *row) {
     FREED uint32_t *ids;
     uint64_t        weighted = 0;
     for (size_t i = 0; i < len; i++) text[i] = json_string_value(unit)[i % unit_len];
-    assert_int_equal(td_tokenizer_encode(tok, text, len, true, false, &ids, &n), TD_OK);
+    OK(td_tokenizer_encode(tok, text, len, true, false, &ids, &n));
     for (size_t i = 0; i < n; i++) weighted += (i + 1) * ids[i];
     assert_int_equal(n, json_integer_value(json_object_get(row, "n")));
     assert_int_equal(weighted, json_integer_value(json_object_get(row, "weighted")));
@@ -188,24 +186,24 @@ TEST(config_rules) {
     uint32_t     *ids;
     size_t        n;
     /* deepseek_v3: ByteLevel post-processor, LlamaTokenizerFast with add_bos_token. */
-    assert_int_equal(td_tokenizer_encode(deepseek, "a", 1, true, true, &ids, &n), TD_OK);
+    OK(td_tokenizer_encode(deepseek, "a", 1, true, true, &ids, &n));
     assert_int_equal(n, 2);
     assert_int_equal(ids[0], 0);
     free(ids);
     assert_string_equal(td_tokenizer_bos(deepseek), "<｜begin▁of▁sentence｜>");
     assert_non_null(td_tokenizer_chat_template(deepseek));
     /* qwen3: no BOS at all. */
-    assert_int_equal(td_tokenizer_encode(qwen, "a", 1, true, true, &ids, &n), TD_OK);
+    OK(td_tokenizer_encode(qwen, "a", 1, true, true, &ids, &n));
     assert_int_equal(n, 1);
     free(ids);
     assert_null(td_tokenizer_bos(qwen));
     assert_string_equal(td_tokenizer_eos(qwen), "<|im_end|>");
     /* the demo model: a template and add_bos_token both ask for BOS, which comes once. */
-    assert_int_equal(td_tokenizer_encode(tale, "", 0, true, true, &ids, &n), TD_OK);
+    OK(td_tokenizer_encode(tale, "", 0, true, true, &ids, &n));
     assert_int_equal(n, 1);
     assert_int_equal(ids[0], 0);
     free(ids);
-    assert_int_equal(td_tokenizer_encode(tale, "", 0, true, false, &ids, &n), TD_OK);
+    OK(td_tokenizer_encode(tale, "", 0, true, false, &ids, &n));
     assert_int_equal(n, 0);
     assert_null(ids);
     assert_int_equal(td_tokenizer_find(qwen, "</think>", 8), 151668);
@@ -236,8 +234,8 @@ TEST(invalid_utf8) {
         FREED uint32_t *ids;
         size_t          n, len;
         FREED char     *text;
-        assert_int_equal(td_tokenizer_encode(tok, CASES[i].in, strlen(CASES[i].in), true, false, &ids, &n), TD_OK);
-        assert_int_equal(td_tokenizer_decode(tok, ids, n, false, &text, &len), TD_OK);
+        OK(td_tokenizer_encode(tok, CASES[i].in, strlen(CASES[i].in), true, false, &ids, &n));
+        OK(td_tokenizer_decode(tok, ids, n, false, &text, &len));
         assert_string_equal(text, CASES[i].out);
     }
 }
@@ -272,8 +270,8 @@ TEST(hostile_megabytes) {
         FREED uint32_t *ids;
         FREED char     *back;
         for (size_t k = 0; k < whole; k++) text[k] = CASES[i].unit[k % unit];
-        assert_int_equal(td_tokenizer_encode(*state, text, whole, true, false, &ids, &n), TD_OK);
-        assert_int_equal(td_tokenizer_decode(*state, ids, n, false, &back, &back_len), TD_OK);
+        OK(td_tokenizer_encode(*state, text, whole, true, false, &ids, &n));
+        OK(td_tokenizer_decode(*state, ids, n, false, &back, &back_len));
         if (strcmp(CASES[i].unit, "\u0301\u0323\u0301")) { /* normalized */
             assert_int_equal(back_len, whole);
             assert_memory_equal(back, text, whole);
@@ -303,7 +301,7 @@ TEST(nfc_against_utf8proc) {
             FREED utf8proc_uint8_t *want = NULL;
             utf8proc_ssize_t        want_len =
                 utf8proc_map((utf8proc_uint8_t *)in, (utf8proc_ssize_t)n[i], &want, UTF8PROC_STABLE | UTF8PROC_COMPOSE);
-            assert_int_equal(td_norm_apply(&nfc, in, n[i], &got, &len), TD_OK);
+            OK(td_norm_apply(&nfc, in, n[i], &got, &len));
             if (len != (size_t)want_len || memcmp(got ? got : in, want, len) != 0)
                 fail_msg("NFC differs at U+%04X, case %zu", (unsigned)c, i);
         }

@@ -22,7 +22,7 @@ static void expect(td_grammar_kind kind, const char *source, const char *const *
             wanted = false;
             continue;
         }
-        assert_int_equal(td_grammar_check(g, *texts, strlen(*texts), &accepted, &at), TD_OK);
+        OK(td_grammar_check(g, *texts, strlen(*texts), &accepted, &at));
         if (accepted != wanted)
             fail_msg("%s: '%s' is %saccepted, up to byte %zu", source, *texts, accepted ? "" : "not ", at);
         assert_true(at <= strlen(*texts));
@@ -267,9 +267,9 @@ static void open_regex(td_gr_pda *pda, td_gr_matcher *m, const char *regex) {
     b.root = td_gr_rule_new(&b, "regex");
     td_gr_define(&b, b.root, td_gr_regex(&b, regex, strlen(regex)));
     td_gr_pda_make(&b, pda);
-    assert_int_equal(b.status, TD_OK);
+    OK(b.status);
     td_gr_close(&b);
-    assert_int_equal(td_gr_matcher_open(m, pda), TD_OK);
+    OK(td_gr_matcher_open(m, pda));
 }
 
 TEST(copies_and_going_back) {
@@ -278,7 +278,7 @@ TEST(copies_and_going_back) {
     open_regex(&pda, &m, "ab(cd|ce)f?");
     assert_int_equal(td_gr_matcher_advance(&m, "abc", 3), 3);
     uint32_t here = m.current;
-    assert_int_equal(td_gr_matcher_copy(&copy, &m), TD_OK);
+    OK(td_gr_matcher_copy(&copy, &m));
     assert_int_equal(td_gr_matcher_advance(&m, "dx", 2), 1);
     assert_true(m.sets[m.current].may_end);
     m.current = here;
@@ -324,7 +324,7 @@ TEST(long_texts) {
     bool        accepted;
     size_t      at;
     char       *text = nested("", "[", "]", 500);
-    assert_int_equal(td_grammar_check(g, text, 1000, &accepted, &at), TD_OK);
+    OK(td_grammar_check(g, text, 1000, &accepted, &at));
     assert_true(accepted);
     free(text);
     text = nested("", "[", "]", 5000);
@@ -334,7 +334,7 @@ TEST(long_texts) {
 
     g = compile(TD_GRAMMAR_JSON_OBJECT, "");
     text = nested("{\"a\":[", "{\"b\":\"some text\",\"c\":[1,2,3]},", "", 5000);
-    assert_int_equal(td_grammar_check(g, text, strlen(text), &accepted, &at), TD_OK);
+    OK(td_grammar_check(g, text, strlen(text), &accepted, &at));
     assert_int_equal(at, strlen(text));
     free(text);
     td_grammar_release(g);

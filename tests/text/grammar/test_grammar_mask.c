@@ -50,7 +50,7 @@ static bool takes(td_grammar *g, const char *text, size_t len, const char *bytes
     memcpy(whole, text, len);
     memcpy(whole + len, bytes, n);
     td_status st = td_grammar_check(g, whole, len + n, &accepted, &at);
-    assert_int_equal(st, TD_OK);
+    OK(st);
     return at == len + n;
 }
 
@@ -62,13 +62,12 @@ static void follow(size_t source) {
     uint32_t          vocab = (uint32_t)td_tokenizer_vocab_size(g_demo);
     char              text[STEPS * 64];
     size_t            len = 0;
-    assert_int_equal(
-        td_grammar_compile(SOURCES[source].kind, SOURCES[source].source, strlen(SOURCES[source].source), &g, &err), TD_OK);
-    assert_int_equal(td_vocab_trie_make(g_demo, vocab, &trie), TD_OK);
-    assert_int_equal(td_grammar_place_open(g, trie, &p, &err), TD_OK);
+    OK(td_grammar_compile(SOURCES[source].kind, SOURCES[source].source, strlen(SOURCES[source].source), &g, &err));
+    OK(td_vocab_trie_make(g_demo, vocab, &trie));
+    OK(td_grammar_place_open(g, trie, &p, &err));
     for (int step = 0; step < STEPS && len + 64 < sizeof text; step++) {
         uint32_t *mask, n_allowed = 0, chosen = UINT32_MAX;
-        assert_int_equal(td_grammar_place_mask(p, &mask), TD_OK);
+        OK(td_grammar_place_mask(p, &mask));
         for (uint32_t id = 0; id < vocab; id++) {
             size_t      n;
             bool        special, allowed = mask[id / 32] >> id % 32 & 1;
@@ -86,7 +85,7 @@ static void follow(size_t source) {
         size_t      n;
         bool        special;
         const char *bytes = td_tokenizer_token(g_demo, chosen, &n, &special);
-        assert_int_equal(td_grammar_place_advance(p, bytes, n), TD_OK);
+        OK(td_grammar_place_advance(p, bytes, n));
         memcpy(text + len, bytes, n);
         len += n;
     }
@@ -104,7 +103,7 @@ BEFORE_ALL {
     const char *seed = getenv("TD_SEED");
     if (seed) g_seed = strtoull(seed, NULL, 10);
     printf("seed %llu (TD_SEED)\n", (unsigned long long)g_seed);
-    assert_int_equal(td_tokenizer_open(TD_SOURCE_DIR "/models/tale-v3-14m", &g_demo, &err), TD_OK);
+    OK(td_tokenizer_open(TD_SOURCE_DIR "/models/tale-v3-14m", &g_demo, &err));
 }
 
 AFTER_ALL {

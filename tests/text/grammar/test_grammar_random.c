@@ -261,14 +261,14 @@ static size_t follow(const td_gr_pda *pda, td_vocab_trie *trie, bool warm) {
     size_t                                words = TD_TRIE_WORDS(trie->vocab), n_masks = 0;
     FREED uint32_t                       *mask = malloc(words * sizeof *mask);
     assert_non_null(mask);
-    assert_int_equal(td_gr_masks_open(&masks, pda, trie), TD_OK);
-    assert_int_equal(td_gr_matcher_open(&m, pda), TD_OK);
-    assert_int_equal(td_gr_walk_open(&walk, trie), TD_OK);
-    if (warm) assert_int_equal(td_gr_masks_warm(&masks, &walk), TD_OK);
+    OK(td_gr_masks_open(&masks, pda, trie));
+    OK(td_gr_matcher_open(&m, pda));
+    OK(td_gr_walk_open(&walk, trie));
+    if (warm) OK(td_gr_masks_warm(&masks, &walk));
     for (int step = 0; step < STEPS; step++) {
         uint32_t chosen = UINT32_MAX, n_allowed = 0, n_bytes = draw(2) ? 256 : 0; /* single bytes are rather taken */
         if (td_gr_mask(&masks, &m, &walk, mask) != TD_OK) break;                  /* too many readings */
-        assert_int_equal(td_gr_matcher_copy(&plain, &m), TD_OK);
+        OK(td_gr_matcher_copy(&plain, &m));
         for (uint32_t id = 0; id < g_vocab.n; id++) {
             bool allowed = mask[id / 32] >> id % 32 & 1, wanted = takes(&plain, g_vocab.bytes[id], g_vocab.len[id]);
             if (plain.overflow) break;
@@ -298,7 +298,7 @@ TEST(masks_are_what_the_matcher_takes) {
         td_gr_pda      pda;
         g_draw = 0;
         make_vocabulary();
-        assert_int_equal(td_vocab_trie_make(NULL, g_vocab.n, &trie), TD_OK);
+        OK(td_vocab_trie_make(NULL, g_vocab.n, &trie));
         for (int i = 0; i < 3; i++) {
             if (!make_grammar(&pda)) continue;
             n_masks += follow(&pda, trie, false) + follow(&pda, trie, true);

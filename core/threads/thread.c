@@ -3,7 +3,9 @@
 #include <semaphore.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <time.h>
+#include <unistd.h>
 
 #include "core/error.h"
 
@@ -54,6 +56,11 @@ td_status td_thread_start(pthread_t *out, const char *name, void *(*run)(void *)
         st = td_fail(err, TD_ENOMEM, "the thread '%s' ended before it began", s.name);
     sem_destroy(&s.running);
     return st;
+}
+
+void td_thread_give_way(int nice) {
+    const id_t self = (id_t)gettid();
+    (void)setpriority(PRIO_PROCESS, self, getpriority(PRIO_PROCESS, self) + nice);
 }
 
 static pthread_once_t g_once = PTHREAD_ONCE_INIT;

@@ -14,6 +14,10 @@
  */
 TD_NODISCARD td_status td_thread_start(pthread_t *out, const char *name, void *(*run)(void *), void *arg, td_error *err);
 
+/** The calling thread gives way to others from now on. @param nice added to its niceness, 1 to 19 (setpriority(2), which is
+ * a thread's own in Linux). A system that refuses it changes nothing. */
+void td_thread_give_way(int nice);
+
 /**
  * The cpus that the thread of the first call could use then (taskset). Later calls give the same, because their threads may
  * be pinned, or inherit that.

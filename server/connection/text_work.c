@@ -9,14 +9,20 @@
 #define CANCEL_S 2  /* how long cancelled work has to end */
 #define ANSWERS_S 2 /* how long answers that are being written have when the server stops */
 
-/* What each thread takes, in this order. */
+/* Long texts take a tenth of a core that others want: a decode step waits for the slowest of its threads, and each of them
+ * may share its core with a text. */
+#define LONG_GIVES_WAY 10
+
+/* What each thread takes, in this order, and how far it gives way. */
 static const struct {
+    int          nice;
     unsigned     n;
     td_text_kind kinds[TD_TEXT_KINDS];
 } TAKES[TD_TEXT_THREADS] = {
-    {1, {TD_TEXT_SHORT}},
-    {3, {TD_TEXT_LONG, TD_TEXT_GRAMMAR, TD_TEXT_SHORT}},
-    {3, {TD_TEXT_GRAMMAR, TD_TEXT_LONG, TD_TEXT_SHORT}},
+    {0, 1, {TD_TEXT_SHORT}},
+    {0, 2, {TD_TEXT_GRAMMAR, TD_TEXT_SHORT}},
+    {LONG_GIVES_WAY, 1, {TD_TEXT_LONG}},
+    {LONG_GIVES_WAY, 1, {TD_TEXT_LONG}},
 };
 
 void td_text_work_init(td_text_work *w) {
@@ -59,6 +65,7 @@ static void *run_jobs(void *arg) {
     td_text_work *w = arg;
     pthread_mutex_lock(&w->lock);
     unsigned thread = w->n_begun++;
+    if (TAKES[thread].nice) td_thread_give_way(TAKES[thread].nice);
     for (td_text_job *job; (job = take(w, thread));) {
         bool closing = w->closing;
         pthread_mutex_unlock(&w->lock);

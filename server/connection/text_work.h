@@ -4,8 +4,8 @@
  * suspended meanwhile.
  *
  * There are queues of short texts, of long ones, and of grammars to compile for short ones. The first thread takes short
- * texts only, so that they never wait for all the others before them. The second takes long ones first, the third grammars,
- * so that these get their turn, too.
+ * texts only, so that they never wait for all the others before them. The second takes grammars, and short texts when there
+ * are none. The other two take long texts, and give way to all other threads.
  */
 #ifndef TD_SERVER_CONNECTION_TEXT_WORK_H
 #define TD_SERVER_CONNECTION_TEXT_WORK_H
@@ -15,7 +15,7 @@
 
 #include "tandem.h"
 
-#define TD_TEXT_THREADS 3
+#define TD_TEXT_THREADS 4
 #define TD_TEXT_SHORT_BYTES ((size_t)1 << 20) /* up to here a text is short */
 /* The HTTP thread works on smaller bodies itself, which takes milliseconds, unless td_work_fn says that it takes long. */
 #define TD_TEXT_INLINE_BYTES ((size_t)32 << 10)

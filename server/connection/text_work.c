@@ -9,8 +9,8 @@
 #define CANCEL_S 2  /* how long cancelled work has to end */
 #define ANSWERS_S 2 /* how long answers that are being written have when the server stops */
 
-/* Long texts take what others leave, and of a core that others want all the time a seventieth: a step waits for the slowest
- * of its threads, and each of them may share its core with a text. With 10 chats took 1.3 times as long beside them. */
+/* Long texts take what others leave; of a core that others want all the time that is a seventieth. A step waits for the
+ * slowest of its threads, and each of them may share its core with a text. With 10 chats took 1.3 times as long. */
 #define LONG_GIVES_WAY 19
 
 /* What each thread takes, in this order, and how far it gives way. */

@@ -97,7 +97,30 @@ static td_status read_file(const char *path, char **text, size_t *len, td_error 
     return st;
 }
 
-td_status td_engine_open_text(td_engine *e, const td_engine_options *o, uint32_t vocab, td_error *err) {
+/* The template of a file, of the tokenizer's folder, or of the model's generation, in this order. */
+static td_status open_chat_template(td_engine *e, const td_engine_options *o, const char *model_type, td_error *err) {
+    td_error  why = {0};
+    td_status st;
+    if (o->chat_template) {
+        char  *source = NULL;
+        size_t len = 0;
+        TD_TRY(read_file(o->chat_template, &source, &len, err));
+        st = td_chat_template_compile(source, len, &e->chat_template, err);
+        free(source);
+        return st == TD_OK ? st : td_fail_within(err, "chat-template %s", o->chat_template);
+    }
+    const char *source = e->tokenizer ? td_tokenizer_chat_template(e->tokenizer) : NULL;
+    st = source ? td_chat_template_compile(source, strlen(source), &e->chat_template, &why)
+                : td_chat_template_of_model(model_type, &e->chat_template, &why);
+    if (st == TD_ENOMEM) return td_fail(err, st, "the chat template: %s", why.text);
+    if (st != TD_OK) e->chat_template = NULL;
+    if (st != TD_OK && source)
+        td_warn("the model's chat template cannot be used, so there are no chat completions: %s", why.text);
+    return TD_OK;
+}
+
+td_status td_engine_open_text(td_engine *e, const td_engine_options *o, const td_model_config *c, td_error *err) {
+    uint32_t    vocab = c->vocab;
     td_error    why = {0};
     const char *dir = o->tokenizer_path ? o->tokenizer_path : o->model_path;
     td_status   st = td_tokenizer_open(dir, &e->tokenizer, &why);
@@ -115,22 +138,7 @@ td_status td_engine_open_text(td_engine *e, const td_engine_options *o, uint32_t
         td_warn("the tokenizer in %s has %zu ids, the model %u: requests with an id beyond the model's are refused", dir,
                 td_tokenizer_vocab_size(e->tokenizer), vocab);
     }
-    if (o->chat_template) {
-        char  *source = NULL;
-        size_t len = 0;
-        TD_TRY(read_file(o->chat_template, &source, &len, err));
-        st = td_chat_template_compile(source, len, &e->chat_template, err);
-        free(source);
-        return st == TD_OK ? st : td_fail_within(err, "chat-template %s", o->chat_template);
-    }
-    const char *source = e->tokenizer ? td_tokenizer_chat_template(e->tokenizer) : NULL;
-    st = source ? td_chat_template_compile(source, strlen(source), &e->chat_template, &why) : TD_OK;
-    if (st == TD_ENOMEM) return td_fail(err, st, "the chat template: %s", why.text);
-    if (st != TD_OK) {
-        td_warn("the model's chat template cannot be used, so there are no chat completions: %s", why.text);
-        e->chat_template = NULL;
-    }
-    return TD_OK;
+    return open_chat_template(e, o, c->model_type, err);
 }
 
 static td_status open_model(td_engine *e, uint64_t available_bytes, td_error *err) {
@@ -271,7 +279,7 @@ static td_status open_engine(td_engine *e, const td_engine_options *o, td_error 
     TD_TRY(open_pools(e, o, &available_bytes, err));
     TD_TRY(open_model(e, available_bytes, err));
     uint32_t n_pages = e->placed.shares.n_pages;
-    TD_TRY(td_engine_open_text(e, o, td_model_get_config(e->placed.model)->vocab, err));
+    TD_TRY(td_engine_open_text(e, o, td_model_get_config(e->placed.model), err));
     uint64_t source_hash = o->page_store ? td_model_source_hash(e->placed.model) : 0;
     TD_TRY(td_model_load(e->placed.model, n_pages, err));
     fill_limits_and_info(e, n_pages);

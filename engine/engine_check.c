@@ -7,12 +7,10 @@
 #include "model/checkpoint/checkpoint.h"
 #include "model/shard.h"
 
-/* @param vocab receives the model's. */
-static td_status check_model(const td_model_spec *spec, uint32_t *vocab, td_error *err) {
-    td_checkpoint   *ck = NULL;
-    td_model_config *c = calloc(1, sizeof *c);
-    td_status        st = c ? TD_OK : td_fail(err, TD_ENOMEM, "out of memory for the model's configuration");
-    if (st == TD_OK) st = td_model_config_read(spec->model_path, spec->override_json, c, err);
+/* @param c receives the model's configuration. */
+static td_status check_model(const td_model_spec *spec, td_model_config *c, td_error *err) {
+    td_checkpoint *ck = NULL;
+    td_status      st = td_model_config_read(spec->model_path, spec->override_json, c, err);
     if (st == TD_OK)
         st = spec->load_dummy ? td_checkpoint_open_dummy(0, &ck, err) : td_checkpoint_open(spec->model_path, &ck, err);
     if (st == TD_OK) {
@@ -21,20 +19,23 @@ static td_status check_model(const td_model_spec *spec, uint32_t *vocab, td_erro
         st = td_shard_check(c, spec->n_cards, c->n_experts && spec->device_experts == c->n_experts, err);
     }
     if (st == TD_OK) st = td_checkpoint_check_all(ck, c, td_checkpoint_has_experts(ck, c), err);
-    if (st == TD_OK) *vocab = c->vocab;
     td_checkpoint_close(ck);
-    free(c);
     return st;
 }
 
 td_status td_engine_check(const td_engine_options *o, td_error *err) {
-    td_engine *e = calloc(1, sizeof *e);
-    uint32_t   vocab = 0;
-    if (!e) return td_fail(err, TD_ENOMEM, "out of memory for the engine");
+    td_engine       *e = calloc(1, sizeof *e);
+    td_model_config *c = calloc(1, sizeof *c);
+    if (!e || !c) {
+        free(e);
+        free(c);
+        return td_fail(err, TD_ENOMEM, "out of memory for the engine");
+    }
     pthread_mutex_init(&e->trie_lock, NULL);
     td_status st = td_engine_resolve(o, &e->config, err);
-    if (st == TD_OK) st = check_model(&e->config.model, &vocab, err);
-    if (st == TD_OK) st = td_engine_open_text(e, o, vocab, err);
+    if (st == TD_OK) st = check_model(&e->config.model, c, err);
+    if (st == TD_OK) st = td_engine_open_text(e, o, c, err);
     td_engine_close(e, 0);
+    free(c);
     return st;
 }

@@ -113,10 +113,11 @@ void td_drafts_run(td_engine *e, uint32_t n_accepted, double seconds);
 
 void *td_engine_thread(void *engine);
 
-/** engine.c: open the tokenizer and the chat template. A template that cannot be used is a warning, and so is a tokenizer of
- * tokenizer_path with ids beyond the model's vocabulary. @param vocab the model's. @return TD_EFORMAT where the model's own
- * tokenizer has such ids, or the statuses of td_tokenizer_open. */
-TD_NODISCARD td_status td_engine_open_text(td_engine *e, const td_engine_options *o, uint32_t vocab, td_error *err);
+/** engine.c: open the tokenizer and the chat template. A template that cannot be used is a warning, and so is a tokenizer
+ * of tokenizer_path with ids beyond the model's vocabulary. @return TD_EFORMAT where the model's own tokenizer has such ids, or
+ * the statuses of td_tokenizer_open. */
+TD_NODISCARD td_status td_engine_open_text(td_engine *e, const td_engine_options *o, const td_model_config *c,
+                                           td_error *err);
 
 /* step_log.c: what the log says while steps run. Engine thread. */
 void td_log_window_open(td_engine *e); /* a new interval begins: the engine was idle */

@@ -143,7 +143,13 @@ typedef struct td_chat_template td_chat_template;
 TD_NODISCARD td_status td_chat_template_compile(const char *source, size_t len, td_chat_template **out, td_error *err);
 void                   td_chat_template_free(td_chat_template *tmpl);
 
-/** The text that was compiled; owned by tmpl. */
+/**
+ * The encoding of chats of a model generation that is published without a chat template: DeepSeek-V3.2 and V4. It renders as
+ * a template does (docs/templates.md). @param model_type of config.json. @return TD_ENOTFOUND for any other model; TD_ENOMEM.
+ */
+TD_NODISCARD td_status td_chat_template_of_model(const char *model_type, td_chat_template **out, td_error *err);
+
+/** The text that was compiled, or one that has the markers of an encoding's answers; owned by tmpl. */
 const char *td_chat_template_source(const td_chat_template *tmpl);
 
 struct json_t; /* a JSON value of jansson's */

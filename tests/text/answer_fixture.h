@@ -11,9 +11,10 @@
 
 #define ANSWER_BYTES_MAX ((size_t)1 << 16)
 
-static const char *const TOOL_FORMATS[] = {NULL,      "deepseekv3",  "deepseekv31", "deepseekv32", "kimi_k2",    "qwen25",
-                                           "hermes",  "qwen3_coder", "glm45",       "glm47",       "minimax-m2", "llama3",
-                                           "mistral", "pythonic",    "json-list",   "gpt-oss"}; /* the last one */
+/* gpt-oss is the last one. */
+static const char *const TOOL_FORMATS[] = {NULL,     "deepseekv3", "deepseekv31", "deepseekv32", "deepseekv4", "kimi_k2",
+                                           "qwen25", "hermes",     "qwen3_coder", "glm45",       "glm47",      "minimax-m2",
+                                           "llama3", "mistral",    "pythonic",    "json-list",   "gpt-oss"};
 static const char *const REASONING_FORMATS[] = {NULL,   "deepseek-r1", "qwen3",   "glm45",
                                                 "kimi", "kimi_k2",     "minimax", "gpt-oss"};
 #define N_TOOL_FORMATS (sizeof TOOL_FORMATS / sizeof *TOOL_FORMATS)

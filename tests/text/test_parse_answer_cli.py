@@ -25,6 +25,11 @@ def call(name, **arguments):
 
 PARIS, ROME = call("get_weather", city="Paris"), call("get_weather", city="Rome", days=3)
 
+# Calls of PARIS and ROME in DSML.
+DSML_PARIS = '<｜DSML｜invoke name="get_weather">\n<｜DSML｜parameter name="city" string="true">Paris</｜DSML｜parameter>\n</｜DSML｜invoke>\n'
+DSML_ROME = ('<｜DSML｜invoke name="get_weather">\n<｜DSML｜parameter name="city" string="true">Rome</｜DSML｜parameter>\n'
+             '<｜DSML｜parameter name="days" string="false">3</｜DSML｜parameter>\n</｜DSML｜invoke>\n')
+
 # (tool format, reasoning format, text, content, reasoning, calls)
 CASES = [
     # ---- deepseek_v3, v31, v32
@@ -42,6 +47,19 @@ CASES = [
      "</｜DSML｜function_calls>", "", "", [call("get_weather", city="3")]),
     # Without the mark these are tags of a text, as of one about such calls.
     ("deepseekv32", None, "<function_calls>\n<invoke name=\"f\">\n</invoke>\n</function_calls>", "<function_calls>\n<invoke name=\"f\">\n</invoke>\n</function_calls>", "", []),
+    ("deepseekv32", None, f"I look.\n\n<｜DSML｜function_calls>\n{DSML_PARIS}</｜DSML｜function_calls>", "I look.", "", [PARIS]),
+    # ---- deepseek_v4
+    ("deepseekv4", "deepseek-v4", f"<think>Hm.</think>I look.\n\n<｜DSML｜tool_calls>\n{DSML_PARIS}{DSML_ROME}</｜DSML｜tool_calls>", "I look.", "Hm.", [PARIS, ROME]),
+    ("deepseekv4", "deepseek-v4", f"<think>Hm.\n\n<｜DSML｜tool_calls>\n{DSML_PARIS}</｜DSML｜tool_calls>", "", "Hm.", [PARIS]),
+    ("deepseekv4", None, f"\n\n\n<｜DSML｜toolcalls>\n{DSML_PARIS}</｜DSML｜tool_calls>", "", "", [PARIS]),
+    ("deepseekv4", None, f"I look.<｜DSML｜tool>\n{DSML_PARIS}</｜DSML｜tool_calls>", "I look.", "", [PARIS]),
+    ("deepseekv4", None, f"I look.\n{DSML_PARIS}", "I look.\n", "", [PARIS]),
+    ("deepseekv4", None, f"<｜DSML｜tool_calls>\n{DSML_PARIS}</｜DSML｜tool_calls>\n\nI have called.\n\n<｜DSML｜tool_calls>\n{DSML_ROME}</｜DSML｜tool_calls>", "", "", [PARIS, ROME]),
+    ("deepseekv4", None, '<｜DSML｜tool_calls>\n<｜DSML｜invoke name="get_weather">\n<｜DSML｜parameter name="city">Rome</｜DSML｜parameter>\n'
+     '<｜DSML｜parameter name="days">3</｜DSML｜parameter>\n</｜DSML｜invoke>\n</｜DSML｜tool_calls>', "", "", [ROME]),
+    ("deepseekv4", None, '<｜DSML｜tool_calls>\n<｜DSML｜invoke name="get_weather">\n<｜DSML｜parameter name="city" string="true">Rome'
+     '<｜DSML｜parameter name="days" string="false">3</｜DSML｜invoke>\n</｜DSML｜tool_calls>', "", "", [ROME]),
+    ("deepseekv4", None, "See:\n\n<｜DSML｜tool_calls> are no calls.\n\n", "See:\n\n<｜DSML｜tool_calls> are no calls.\n\n", "", []),
     # ---- kimi
     ("kimi_k2", "kimi_k2", "<think>The user wants the weather.</think>I check.<|tool_calls_section_begin|><|tool_call_begin|>functions.get_weather:0<|tool_call_argument_begin|>"
      "{\"city\": \"Paris\"}<|tool_call_end|><|tool_call_begin|>functions.get_weather:1<|tool_call_argument_begin|>{\"city\": \"Rome\", \"days\": 3}"
@@ -160,6 +178,9 @@ NUMBERED = [
     ("deepseekv32", '<｜DSML｜function_calls>\n<｜DSML｜invoke name="f">\n<｜DSML｜parameter name="n" string="false">N</｜DSML｜parameter>\n'
      '<｜DSML｜parameter name="list" string="false">[N]</｜DSML｜parameter>\n<｜DSML｜parameter name="map" string="false">{"k": N}</｜DSML｜parameter>\n'
      "</｜DSML｜invoke>\n</｜DSML｜function_calls>"),
+    ("deepseekv4", '<｜DSML｜tool_calls>\n<｜DSML｜invoke name="f">\n<｜DSML｜parameter name="n">N</｜DSML｜parameter>\n'
+     '<｜DSML｜parameter name="list" string="false">[N]</｜DSML｜parameter>\n<｜DSML｜parameter name="map" string="false">{"k": N}</｜DSML｜parameter>\n'
+     "</｜DSML｜invoke>\n</｜DSML｜tool_calls>"),
     ("kimi_k2", f"<|tool_calls_section_begin|><|tool_call_begin|>functions.f:0<|tool_call_argument_begin|>{J}<|tool_call_end|><|tool_calls_section_end|>"),
     ("qwen3_coder", "<tool_call>\n<function=f>\n<parameter=n>\nN\n</parameter>\n<parameter=list>\n[N]\n</parameter>\n"
      '<parameter=map>\n{"k": N}\n</parameter>\n</function>\n</tool_call>'),

@@ -1,5 +1,5 @@
 /*
- * Chat templates: compile once, render many requests at once.
+ * Chat templates: compile once, render many requests at once. The body is a tree of statements, or a model's own encoding.
  *
  * The variables of a rendering are those of transformers' apply_chat_template: the request's members and those of its
  * chat_template_kwargs; bos_token and eos_token; and tools, documents (None) and add_generation_prompt (False) where the
@@ -11,13 +11,15 @@
 
 #include "core/error.h"
 #include "core/files/json_text.h"
+#include "text/encoding/chat_encoding.h"
 #include "text/jinja/jinja_eval.h"
 #include "text/jinja/jinja_utf8.h"
 
 struct td_chat_template {
-    jj_arena arena; /* owns the tree */
-    jj_stmt *body;
-    char    *source; /* as given */
+    jj_arena                arena; /* owns the tree */
+    jj_stmt                *body;
+    char                   *source;   /* as given; NULL beside an encoding */
+    const td_chat_encoding *encoding; /* in place of the tree; NULL: none */
 };
 
 /* The one place where a compilation that fails lands. */
@@ -53,6 +55,16 @@ td_status td_chat_template_compile(const char *source, size_t len, td_chat_templ
     return TD_OK;
 }
 
+td_status td_chat_template_of_model(const char *model_type, td_chat_template **out, td_error *err) {
+    const td_chat_encoding *encoding = td_chat_encoding_find(model_type);
+    *out = NULL;
+    if (!encoding) return td_fail(err, TD_ENOTFOUND, "models of type '%.64s' have no encoding of chats", model_type);
+    *out = calloc(1, sizeof **out);
+    if (!*out) return td_fail(err, TD_ENOMEM, "out of memory");
+    (*out)->encoding = encoding;
+    return TD_OK;
+}
+
 void td_chat_template_free(td_chat_template *t) {
     if (!t) return;
     td_jj_arena_free(&t->arena);
@@ -61,7 +73,7 @@ void td_chat_template_free(td_chat_template *t) {
 }
 
 const char *td_chat_template_source(const td_chat_template *t) {
-    return t->source;
+    return t->encoding ? t->encoding->words : t->source;
 }
 
 /* ---- the request ---- */
@@ -136,7 +148,10 @@ static td_status render(jj_state *s, const td_chat_template *t, const json_t *re
     if (setjmp(s->fail)) return s->status;
     jj_render r = {.s = s, .vars = variables(s, request, bos, eos), .out = text};
     allow_by_request(s);
-    td_jj_render(&r, t->body);
+    if (t->encoding)
+        t->encoding->render(&r);
+    else
+        td_jj_render(&r, t->body);
     return TD_OK;
 }
 

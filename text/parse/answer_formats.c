@@ -24,15 +24,16 @@ static const td_token_dialect KIMI_K2 = {.call_open = "<|tool_call_begin|>",
                                          .section_close = "<|tool_calls_section_end|>",
                                          .has_id = true};
 
-static const td_tag_dialect DEEPSEEK_V32 = {.call_open = "<｜DSML｜invoke name=\"",
-                                            .name_end = "\">",
-                                            .param_open = "<｜DSML｜parameter name=\"",
-                                            .key_end = "\" string=\"",
-                                            .flag_end = "\">",
-                                            .value_close = "</｜DSML｜parameter>",
-                                            .call_close = "</｜DSML｜invoke>",
-                                            .section_close = "</｜DSML｜function_calls>",
-                                            .json = true};
+#define DSML_INVOKE "<｜DSML｜invoke name=\""
+#define DSML_PARAMETER "<｜DSML｜parameter name=\""
+#define DSML_DIALECT(close)                                                                                   \
+    {                                                                                                         \
+        .call_open = DSML_INVOKE, .name_end = "\">", .param_open = DSML_PARAMETER, .key_end = "\" string=\"", \
+        .flag_end = "\">", .value_close = "</｜DSML｜parameter>", .call_close = "</｜DSML｜invoke>",          \
+        .section_close = close, .next_param = DSML_PARAMETER, .next_close = "</｜DSML｜invoke>", .json = true \
+    }
+static const td_tag_dialect DEEPSEEK_V32 = DSML_DIALECT("</｜DSML｜function_calls>");
+static const td_tag_dialect DEEPSEEK_V4 = DSML_DIALECT("</｜DSML｜tool_calls>");
 static const td_tag_dialect QWEN3_CODER = {.call_open = "<function=",
                                            .name_end = ">",
                                            .param_open = "<parameter=",
@@ -60,9 +61,21 @@ static const td_tag_dialect MINIMAX_M2 = {.call_open = "<invoke name=\"",
 /* A row whose words include another row's comes before it. */
 static const td_tool_format TOOLS[] = {
     {.names = {"gpt-oss", "openai", "harmony"}, .in_template = {"<|channel|>", "<|message|>"}},
+    /* The empty line before the calls is theirs: it is written again when the answer comes back as a message. V4 has been
+     * seen to shorten the opener's name, and to leave it out. */
+    {.names = {"deepseekv4", "deepseek_v4"},
+     .syntax = &td_syntax_tags,
+     .openers = {{"\n\n<｜DSML｜tool_calls>", &DEEPSEEK_V4},
+                 {"<｜DSML｜tool_calls>", &DEEPSEEK_V4},
+                 {"<｜DSML｜toolcalls>", &DEEPSEEK_V4},
+                 {"<｜DSML｜tool>", &DEEPSEEK_V4},
+                 {DSML_INVOKE, &DEEPSEEK_V4}},
+     .ends_answer = true,
+     .in_template = {"<｜DSML｜tool_calls>"}},
     {.names = {"deepseekv32", "deepseek_v32"},
      .syntax = &td_syntax_tags,
-     .openers = {{"<｜DSML｜function_calls>", &DEEPSEEK_V32}},
+     .openers = {{"\n\n<｜DSML｜function_calls>", &DEEPSEEK_V32}, {"<｜DSML｜function_calls>", &DEEPSEEK_V32}},
+     .ends_answer = true,
      .in_template = {"｜DSML｜"}},
     {.names = {"deepseekv3", "deepseek_v3"},
      .syntax = &td_syntax_tokens,
@@ -130,6 +143,8 @@ static const td_reasoning_format REASONINGS[] = {
     {{"kimi_k2"}, "<think>", "</think>", false, {"<|tool_calls_section_begin|>", "<think>"}},
     {{"minimax"}, "<think>", "</think>", true, {"<think>", "minimax"}},
     {{"glm45"}, "<think>", "</think>", false, {"<think>", "<|assistant|>", "<|observation|>"}},
+    {{"deepseek-v4", "deepseek_v4"}, "<think>", "</think>", false, {"<think>", "<｜DSML｜tool_calls>"}},
+    {{"deepseek-v3"}, "<think>", "</think>", false, {"<think>", "<｜DSML｜function_calls>"}},
     {{"deepseek-v3"}, "<think>", "</think>", false, {"<think>", "<｜Assistant｜>", "not thinking"}},
     {{"deepseek-r1", "deepseek_r1"}, "<think>", "</think>", true, {"<｜Assistant｜><think>"}},
     {{"qwen3", "interns1"}, "<think>", "</think>", false, {"<think>", "enable_thinking"}},

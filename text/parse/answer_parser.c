@@ -47,6 +47,7 @@ static void enter(td_answer_parser *p, td_section section) {
 
 static void put_content(td_answer_parser *p, char c) {
     bool blank = td_is_blank(c);
+    if (p->n_calls && p->tools->ends_answer) return;
     p->line_start = c == '\n' || (blank && p->line_start);
     p->seen_text = p->seen_text || !blank;
     if (blank && p->fresh && p->tools && p->blank.n < TD_BLANKS_MAX) {

@@ -22,7 +22,7 @@
 #define TD_CALL_BYTES_MAX ((size_t)1 << 20) /* of one call's text; a longer one is content */
 #define TD_CALL_NAME_MAX ((size_t)16 << 10) /* bytes of a tool's or an argument's name */
 #define TD_BLANKS_MAX ((size_t)4096)        /* white space held back before it is content */
-#define TD_OPENERS_MAX 2
+#define TD_OPENERS_MAX 5
 
 typedef enum {
     TD_CALL_MORE,
@@ -46,6 +46,7 @@ typedef struct {
     } openers[TD_OPENERS_MAX + 1]; /* what calls begin with; no marker after the last */
     char        bare;              /* a byte that opens calls at the beginning of a line; 0: none */
     bool        bare_first;        /* it does so only at the beginning of the answer */
+    bool        ends_answer;       /* what follows a call and is none is dropped */
     const char *in_template[3];    /* a chat template that has all of them makes the model write this format */
 } td_tool_format;
 
@@ -198,7 +199,8 @@ typedef struct {
     const char *name_end;   /* NULL: where its line ends or a tag begins */
     const char *param_open; /* up to the argument's name */
     const char *key_end;
-    const char *flag_end;   /* behind the word true or false that says whether the value is a string; NULL: no such word */
+    const char *flag_end;   /* behind the word true or false, whether the value is a string; in place of key_end where the
+                               word is left out; NULL: no such word */
     const char *value_open; /* NULL: the value follows the name */
     const char *value_close, *call_close;
     const char *next_param, *next_close; /* what ends a value whose closing tag is missing; NULL: nothing does */

@@ -4,7 +4,8 @@
  *   glm45, glm47:  <tool_call>NAME\n<arg_key>KEY</arg_key>\n<arg_value>VALUE</arg_value>\n</tool_call>, 4.7 without \n
  *   minimax-m2:    <minimax:tool_call>\n<invoke name="NAME">\n<parameter name="KEY">VALUE</parameter>\n</invoke>\n</…>
  *   deepseekv32:   the same with <｜DSML｜function_calls>, <｜DSML｜invoke …>, and after the key string="true" or "false"
- * Sources: the models' chat templates, and DeepSeek-V3.2's encoding.
+ *   deepseekv4:    the same with <｜DSML｜tool_calls>
+ * Sources: the models' chat templates, and DeepSeek-V3.2's and V4's encodings.
  *
  * The arguments are written as a JSON object while they come: a string as its characters arrive, any other value at its
  * closing tag.
@@ -171,15 +172,18 @@ static td_call_verdict members_byte(td_answer_parser *p, const td_tag_dialect *d
 static td_call_verdict key_byte(td_answer_parser *p, const td_tag_dialect *d, char c) {
     size_t from = p->at.from, n = p->raw.n - from;
     if (c == '\n' || n > TD_CALL_NAME_MAX) return TD_CALL_NOT;
-    if (!td_bytes_end_with(&p->raw, from, d->key_end)) return TD_CALL_MORE;
-    n -= strlen(d->key_end);
+    bool flagless = d->flag_end && td_bytes_end_with(&p->raw, from, d->flag_end);
+    if (!flagless && !td_bytes_end_with(&p->raw, from, d->key_end)) return TD_CALL_MORE;
+    n -= strlen(flagless ? d->flag_end : d->key_end);
     td_trim(p->raw.at, &from, &n);
     if (n == 0) return TD_CALL_NOT;
     p->tag.key_at = from;
     p->tag.key_len = n;
     p->at.from = p->raw.n;
     p->literal.n = 0;
-    if (d->flag_end)
+    if (flagless)
+        value_begins(p, false);
+    else if (d->flag_end)
         p->at.phase = FLAG;
     else if (d->value_open)
         p->at.phase = VALUE_OPEN;

@@ -141,7 +141,7 @@ struct td_answer_parser {
     td_harmony_state harmony;
 };
 
-/* ---- for the syntaxes ---- */
+/* ---- for the syntaxes: answer_sections.c ---- */
 
 /** Report a call. @param id the model's own, or NULL. */
 void td_call_begin(td_answer_parser *p, const char *name, size_t name_len, const char *id, size_t id_len);
@@ -167,6 +167,17 @@ void td_trim(const char *at, size_t *from, size_t *n);
 
 /** A JSON object or array by td_json_load_shape. @return NULL when it is none, or memory is short (then failed). */
 json_t *td_parse_json(td_answer_parser *p, const char *text, size_t n);
+
+/* ---- for the parser: answer_sections.c ---- */
+
+/** Open a section, and look for the markers that may end it. */
+void td_section_enter(td_answer_parser *p, td_section section);
+/** The answer has begun with something else than a marker of reasoning. */
+void td_section_leave_start(td_answer_parser *p);
+/** Collect text for an event of this kind; it goes out when another kind comes, or the piece ends. */
+void td_answer_put(td_answer_parser *p, td_answer_event_kind kind, const char *text, size_t n);
+/** Tell what was collected. */
+void td_answer_flush(td_answer_parser *p);
 
 /* ---- the syntaxes ---- */
 

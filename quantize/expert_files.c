@@ -7,37 +7,6 @@
 #include "quantize/expert_rounding.h"
 #include "quantize/quantizer.h"
 
-uint64_t td_expert_source_bytes(const td_quantizer *q, uint32_t layer) {
-    const bool     dummy = td_checkpoint_is_dummy(q->source);
-    td_tensor_spec spec;
-    uint64_t       bytes = 0;
-    for (uint32_t i = 0; i < q->config.n_experts; i++)
-        for (td_role role = TD_ROLE_EXPERT_GATE; role <= TD_ROLE_EXPERT_DOWN; role++) {
-            if (!td_tensor_spec_get(&q->config, role, layer, i, &spec)) continue;
-            uint64_t bf16_bytes = spec.shape[0] * spec.shape[1] * sizeof(td_bf16);
-            bytes += dummy ? bf16_bytes : td_checkpoint_stored_bytes(q->source, &q->config, &spec);
-        }
-    return bytes;
-}
-
-td_experts_config td_expert_file_shape(const td_quantizer *q, uint32_t layer, char path[PATH_MAX]) {
-    const td_model_config *c = &q->config;
-    uint32_t               index = td_moe_layers_in(c, (td_layer_range){0, layer});
-    td_expert_file_path(path, PATH_MAX, q->o->output_path, index);
-    return (td_experts_config){.n_layers = 1,
-                               .first_layer = index,
-                               .n_experts = c->n_experts,
-                               .hidden = c->hidden,
-                               .inter = c->moe_inter,
-                               .top_k = c->top_k,
-                               .format = q->experts->format,
-                               .groups = q->experts->groups,
-                               .glu = c->expert_glu,
-                               .bias = c->expert_bias,
-                               .act_dtype = TD_DT_BF16,
-                               .max_tok = 1};
-}
-
 bool td_expert_file_is_done(td_quantizer *q, uint32_t layer) {
     char              path[PATH_MAX];
     td_experts_config shape = td_expert_file_shape(q, layer, path);

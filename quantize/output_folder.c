@@ -18,16 +18,6 @@
 #define MARKER "tandem_quantize.json"
 #define CONFIG "config.json"
 
-td_status td_output_path(const td_quantizer *q, char path[PATH_MAX], const char *name) {
-    if ((size_t)snprintf(path, PATH_MAX, "%s/%s", q->o->output_path, name) < PATH_MAX) return TD_OK;
-    return td_fail(q->err, TD_EINVAL, "the output path is too long");
-}
-
-td_status td_source_path(const td_quantizer *q, char path[PATH_MAX], const char *name) {
-    if ((size_t)snprintf(path, PATH_MAX, "%s/%s", q->o->model_path, name) < PATH_MAX) return TD_OK;
-    return td_fail(q->err, TD_EINVAL, "the model path is too long");
-}
-
 /* Whether a file of the output folder is removed before a new run: all that an earlier run may have left, because another
  * model's template or end tokens would be taken for this one's. The marker stays, and is replaced afterwards. */
 static bool is_ours(const char *name) {

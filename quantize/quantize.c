@@ -44,29 +44,13 @@
 #define DUMMY_SOURCE_HASH \
     UINT64_C(0x64756d6d79) /* "dummy": its weights depend on the shape alone, which is compared anyway */
 
-void td_quantizer_progress(td_quantizer *q, uint64_t bytes, const char *what) {
-    td_quantizer_meter *m = q->meter;
-    pthread_mutex_lock(&m->lock);
-    m->done_bytes += bytes;
-    if (q->o->progress) q->o->progress(q->o->user, m->done_bytes, m->total_bytes, what);
-    pthread_mutex_unlock(&m->lock);
-}
-
 /* ---- opening --------------------------------------------------------------------------------- */
-
-static const char *const METHODS[] = {[TD_ROUND_NEAREST] = "nearest", [TD_ROUND_CLIP] = "clip", [TD_ROUND_GPTQ] = "gptq"};
-
-const char *td_quantizer_method(const td_quantizer *q) {
-    return METHODS[q->method];
-}
 
 static td_status choose_method(td_quantizer *q) {
     const td_quantize_options *o = q->o;
     const char                *name = o->method ? o->method : o->calibration_path ? "gptq" : "nearest";
-    size_t                     i = 0, n = sizeof METHODS / sizeof *METHODS;
-    while (i < n && strcmp(name, METHODS[i])) i++;
-    if (i == n) return td_fail(q->err, TD_EINVAL, "method is '%.40s', expected nearest, clip or gptq", name);
-    q->method = (td_round_method)i;
+    if (!td_quantizer_method_find(name, &q->method))
+        return td_fail(q->err, TD_EINVAL, "method is '%.40s', expected nearest, clip or gptq", name);
     if (q->experts->format == TD_EXPERT_FP4G && (o->calibration_path || q->method != TD_ROUND_NEAREST))
         return td_fail(q->err, TD_EINVAL, "experts in %s are rounded to nearest alone: leave out --calibration and --method",
                        q->experts->name);

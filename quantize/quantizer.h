@@ -71,7 +71,8 @@ static inline uint32_t td_quantizer_layers(const td_quantizer *q) {
     return q->config.n_layers + q->config.n_mtp_layers;
 }
 
-const char *td_quantizer_method(const td_quantizer *q); /* its name; static */
+const char *td_quantizer_method(const td_quantizer *q);                       /* its name; static */
+bool        td_quantizer_method_find(const char *name, td_round_method *out); /* false: there is none of that name */
 
 /** Whether a weight becomes int8 in the output: the device tier's linears, but with compressed_tensors not those that other
  * engines expect as they are. */
@@ -84,11 +85,16 @@ static inline bool td_quantizer_makes_int8(const td_quantizer *q, td_role role, 
 /** More input is done. Thread-safe. @param what a label for people. */
 void td_quantizer_progress(td_quantizer *q, uint64_t bytes, const char *what);
 
-/* ---- output_folder.c ------------------------------------------------------------------------- */
-
+/** The path of a file in the output folder. */
 TD_NODISCARD td_status td_output_path(const td_quantizer *q, char path[PATH_MAX], const char *name);
 TD_NODISCARD td_status td_source_path(const td_quantizer *q, char path[PATH_MAX],
                                       const char *name); /* the same in the model's folder */
+/** Bytes of a layer's routed experts in the source; 0: it has none. */
+uint64_t td_expert_source_bytes(const td_quantizer *q, uint32_t layer);
+/** A store of one layer, its layer 0, and its file. */
+td_experts_config td_expert_file_shape(const td_quantizer *q, uint32_t layer, char path[PATH_MAX]);
+
+/* ---- output_folder.c ------------------------------------------------------------------------- */
 
 /**
  * A new or empty folder gets the marker; one with the same marker is continued; another run's is emptied with force;
@@ -115,10 +121,6 @@ TD_NODISCARD td_status td_device_tensors_index(td_quantizer *q);
 
 /* ---- expert_files.c -------------------------------------------------------------------------- */
 
-/** Bytes of a layer's routed experts in the source; 0: it has none. */
-uint64_t td_expert_source_bytes(const td_quantizer *q, uint32_t layer);
-/** A store of one layer, its layer 0, and its file. */
-td_experts_config td_expert_file_shape(const td_quantizer *q, uint32_t layer, char path[PATH_MAX]);
 /** Whether the layer's packed file is there and whole, or what was made of it. */
 bool td_expert_file_is_done(td_quantizer *q, uint32_t layer);
 /**

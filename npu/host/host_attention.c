@@ -93,28 +93,6 @@ static size_t first_tile(const td_attn_shape *s, size_t n_keys, size_t span) {
 
 /* ---- pages ----------------------------------------------------------------------------------- */
 
-static size_t page_of(const td_attn *a, const td_attn_tile *t) {
-    return a->step->a.block_table[(size_t)t->seq * a->step->block_stride + t->tile];
-}
-
-static size_t page_of_group(const td_attn *a, const td_attn_tile *t) {
-    return page_of(a, t) * a->shape.groups + t->group;
-}
-
-const void *td_attn_keys(const td_attn *a, const td_attn_tile *t) {
-    const td_attn_shape *s = &a->shape;
-    const char          *pages = a->k;
-    if (s->form == TD_ATTN_GQA) return pages + page_of_group(a, t) * a->path->page_bytes(s->dk);
-    return pages + page_of(a, t) * a->path->page_bytes(s->kv_lora);
-}
-
-const void *td_attn_values(const td_attn *a, const td_attn_tile *t) {
-    const td_attn_shape *s = &a->shape;
-    const char          *pages = a->v;
-    if (s->form == TD_ATTN_GQA) return pages + page_of_group(a, t) * a->path->page_bytes(s->dv);
-    return pages + page_of(a, t) * a->path->page_bytes(s->rope);
-}
-
 size_t td_host_kv_page_bytes(td_npu *d, td_kv_rows what, size_t n) {
     const td_host_npu *host = (td_host_npu *)d;
     return what == TD_KV_ROW ? td_host_act_bytes(host, TD_KV_PAGE * n) : td_attn_path_of(host)->page_bytes(n);
@@ -358,21 +336,6 @@ void td_host_attn_merge(const td_attn *a, const td_attn_unit *u, size_t head) {
 }
 
 /* ---- places and sorting ---------------------------------------------------------------------- */
-
-void td_host_attn_meet(const td_float_math *math, const float *a, size_t m, size_t k, const float *panels, size_t n,
-                       float *c, size_t ldc) {
-    for (size_t at = 0; at < n; at += TD_ATTN_PANEL)
-        math->gemm(&(td_fgemm_args){.m = m,
-                                    .n = n - at < TD_ATTN_PANEL ? n - at : TD_ATTN_PANEL,
-                                    .k = k,
-                                    .a = a,
-                                    .lda = k,
-                                    .b = panels + at * k,
-                                    .ldb = TD_ATTN_PANEL,
-                                    .b_dtype = TD_DT_F32,
-                                    .c = c + at,
-                                    .ldc = ldc});
-}
 
 size_t td_host_chunk_rows(size_t max_tok, size_t row_bytes) {
     size_t rows = CHUNK_BYTES / row_bytes;

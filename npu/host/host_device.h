@@ -87,6 +87,9 @@ static inline size_t td_host_place(size_t *used, size_t bytes) {
     return at;
 }
 
+/* host_memory.c; as in td_npu_ops. */
+TD_NODISCARD td_status td_host_alloc(td_npu *d, size_t bytes, void **out, td_error *err);
+void                   td_host_free(td_npu *d, void *p, size_t bytes);
 /** Grow the scratch; the caller holds the lock. */
 TD_NODISCARD td_status td_host_scratch_grow(td_host_npu *d, size_t bytes, td_error *err);
 

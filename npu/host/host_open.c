@@ -41,25 +41,6 @@ static void report(td_npu *npu, td_npu_report *out) {
     out->doing = td_tier_doing(&d->meter, &out->layer);
 }
 
-static td_status alloc(td_npu *d, size_t bytes, void **out, td_error *err) {
-    return td_mem_map(bytes, td_pool_home(((td_host_npu *)d)->pool), out, err);
-}
-
-static void release(td_npu *d, void *p, size_t bytes) {
-    (void)d;
-    td_mem_unmap(p, bytes);
-}
-
-td_status td_host_scratch_grow(td_host_npu *d, size_t bytes, td_error *err) {
-    if (bytes <= d->scratch_bytes) return TD_OK;
-    void *p;
-    TD_TRY(td_mem_map(bytes, td_pool_home(d->pool), &p, err));
-    td_mem_unmap(d->scratch, d->scratch_bytes);
-    d->scratch = p;
-    d->scratch_bytes = bytes;
-    return TD_OK;
-}
-
 /* ---- blocks ---------------------------------------------------------------------------------- */
 
 static const td_host_block_kind *const KINDS[TD_BLOCK_COUNT] = {
@@ -122,10 +103,10 @@ static const td_npu_ops OPS = {
     .close = close_device,
     .caps = caps,
     .report = report,
-    .alloc = alloc,
-    .free = release,
-    .host_alloc = alloc,
-    .host_free = release,
+    .alloc = td_host_alloc,
+    .free = td_host_free,
+    .host_alloc = td_host_alloc,
+    .host_free = td_host_free,
     .host_register = register_any,
     .host_unregister = forget,
     .stream_create = td_host_stream_create,

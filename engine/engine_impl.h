@@ -94,10 +94,12 @@ typedef struct {
     const td_out_logprobs *logprobs; /* [jobs] */
 } td_row_batch;
 
-/* step_loop.c: what step_draft.c needs of it. */
+/* sample_rows.c */
 td_sample_args td_row_sample_args(const td_request *r);
 bool           td_row_takes_best(const td_engine *e, const td_row_job *job); /* it needs only its row's best logits */
 td_status td_row_allowed_ids(td_request *r, const uint32_t **allowed); /* by the request's form; untouched without one */
+/** The first n jobs of a batch: results[], and log-probabilities in their requests. Engine thread. */
+void td_rows_sample(td_engine *e, td_row_batch *batch, uint32_t n);
 
 /* step_draft.c: the MTP layer behind a step. Engine thread. */
 TD_NODISCARD td_status td_drafts_open(td_engine *e, td_error *err);

@@ -6,9 +6,26 @@
 #include "core/error.h"
 #include "core/log/log.h"
 #include "core/memory/mem.h"
+#include "core/threads/chaos.h"
 #include "kernels/exact_sum.h"
 #include "model/load_progress.h"
 #include "model/model_state.h"
+
+td_resident_spec td_model_resident_spec(const td_model *m) {
+    td_resident_spec s = {.n_cards = m->n_cards,
+                          .experts = m->experts,
+                          .packed = m->packed,
+                          .n_layers = m->spec.experts.n_layers,
+                          .n_experts = m->config.n_experts,
+                          .top_k = m->config.top_k,
+                          .n_slots = m->part.resident,
+                          .stream_slots = m->part.streamed,
+                          .max_tok = m->spec.max_tok,
+                          .chaos_seed = m->probe.residency_seed ? m->probe.residency_seed : td_chaos_residency(),
+                          .drop = m->spec.drop_experts};
+    for (uint32_t i = 0; i < m->n_cards; i++) s.npus[i] = m->cards[i].npu;
+    return s;
+}
 
 /* ---- sizes ----------------------------------------------------------------------------------- */
 

@@ -12,7 +12,6 @@
 #include "core/error.h"
 #include "core/log/log.h"
 #include "core/memory/mem.h"
-#include "core/threads/chaos.h"
 #include "core/threads/thread.h"
 #include "model/arch/config_file.h"
 #include "model/checkpoint/checkpoint.h"
@@ -56,22 +55,6 @@ static td_bridge_config bridge_config(const td_model *m) {
                               .in_parts = m->part.resident > 0,
                               .chosen = m->part.resident ? note_chosen : NULL,
                               .user = m->resident};
-}
-
-td_resident_spec td_model_resident_spec(const td_model *m) {
-    td_resident_spec s = {.n_cards = m->n_cards,
-                          .experts = m->experts,
-                          .packed = m->packed,
-                          .n_layers = m->spec.experts.n_layers,
-                          .n_experts = m->config.n_experts,
-                          .top_k = m->config.top_k,
-                          .n_slots = m->part.resident,
-                          .stream_slots = m->part.streamed,
-                          .max_tok = m->spec.max_tok,
-                          .chaos_seed = m->probe.residency_seed ? m->probe.residency_seed : td_chaos_residency(),
-                          .drop = m->spec.drop_experts};
-    for (uint32_t i = 0; i < m->n_cards; i++) s.npus[i] = m->cards[i].npu;
-    return s;
 }
 
 static size_t merged_logits_bytes(const td_model *m) {

@@ -6,6 +6,7 @@
 #include "server/answer/answer.h"
 #include "server/request/api_read.h"
 #include "server/request/json_fields.h"
+#include "server/request/prompt_tokens.h"
 #include "server/server_state.h"
 #include "server/token_answer.h"
 

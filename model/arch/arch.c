@@ -12,3 +12,21 @@ td_layer_caches td_mla_caches(const td_model_config *c, uint32_t layer) {
                               {.kind = TD_KV_ROPE, .heads = 1, .values = c->rope_dim, .split = TD_SPLIT_WHOLE}},
                              2};
 }
+
+void td_sparse_sizes_of(const td_model_config *c, uint32_t layer, td_sparse_desc *out) {
+    const bool indexed = c->sparse.ratio[layer] == TD_OVERLAP_RATIO;
+    out->hidden = c->hidden;
+    out->heads = c->heads;
+    out->dim = c->head_dim;
+    out->rope_dim = c->rope_dim;
+    out->q_lora = c->q_lora;
+    out->window = c->window;
+    out->groups = c->sparse.o_groups;
+    out->o_lora = c->sparse.o_lora;
+    out->ratio = c->sparse.ratio[layer];
+    out->overlap = indexed;
+    out->index_heads = indexed ? c->sparse.index_heads : 0;
+    out->index_dim = indexed ? c->sparse.index_dim : 0;
+    out->index_top = indexed ? c->sparse.index_top : 0;
+    out->eps = c->eps;
+}

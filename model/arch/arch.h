@@ -174,7 +174,7 @@ td_layer_caches td_gqa_caches(const td_model_config *c, uint32_t layer);
 /** Caches of a layer with multi-head latent attention: the latent, then the rotated key (arch.c). */
 td_layer_caches td_mla_caches(const td_model_config *c, uint32_t layer);
 
-/** Sizes of a layer's sparse attention (deepseek_v4.c); weights and buffers of out stay as they are. */
+/** Sizes of a layer's sparse attention (arch.c); weights and buffers of out stay as they are. */
 void td_sparse_sizes_of(const td_model_config *c, uint32_t layer, td_sparse_desc *out);
 
 /** DeepSeek-V3's layer (deepseek.c), which GLM-4.7-Flash has too. */

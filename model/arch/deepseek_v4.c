@@ -155,24 +155,6 @@ static const td_weight_rule WEIGHTS[TD_ROLE_COUNT] = {
 
 /* ---- layers ---------------------------------------------------------------------------------- */
 
-void td_sparse_sizes_of(const td_model_config *c, uint32_t layer, td_sparse_desc *out) {
-    const bool indexed = c->sparse.ratio[layer] == TD_OVERLAP_RATIO;
-    out->hidden = c->hidden;
-    out->heads = c->heads;
-    out->dim = c->head_dim;
-    out->rope_dim = c->rope_dim;
-    out->q_lora = c->q_lora;
-    out->window = c->window;
-    out->groups = c->sparse.o_groups;
-    out->o_lora = c->sparse.o_lora;
-    out->ratio = c->sparse.ratio[layer];
-    out->overlap = indexed;
-    out->index_heads = indexed ? c->sparse.index_heads : 0;
-    out->index_dim = indexed ? c->sparse.index_dim : 0;
-    out->index_top = indexed ? c->sparse.index_top : 0;
-    out->eps = c->eps;
-}
-
 /* Rows of the window; of a layer with compressed rows also the state of the tokens that are not in one yet, the open block
  * of these, the compressed rows and the indexer's keys. */
 static td_layer_caches caches(const td_model_config *c, uint32_t layer) {

@@ -7,6 +7,7 @@
 #include "core/files/json_text.h"
 #include "server/request/api_read.h"
 #include "server/request/api_readers.h"
+#include "server/request/prompt_tokens.h"
 
 #define MESSAGES_MAX 65536
 

@@ -1,11 +1,11 @@
 #include "server/request/api_read.h"
 
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "core/error.h"
 #include "server/request/api_readers.h"
+#include "server/request/prompt_tokens.h"
 
 static td_status add_prompts(td_api_request *r, size_t n, td_api_error *err) {
     r->prompts = calloc(n, sizeof *r->prompts);
@@ -112,78 +112,6 @@ td_status td_api_read_probe(const td_api *api, uint32_t *ids, size_t n_ids, td_a
     return TD_OK;
 }
 
-/* OpenAI's sentence: programs look for its beginning to shorten a conversation, or to try a model with a longer context. */
-static void say_too_long(const td_api_request *r, size_t prompt_tokens, uint32_t context, td_api_error *err) {
-    const char *what = r->form == TD_READ_CHAT ? "messages" : "prompt";
-    strcpy(err->param, what);
-    if (r->length.has_max)
-        snprintf(
-            err->message, sizeof err->message,
-            "This model's maximum context length is %u tokens. However, you requested %llu tokens (%zu in the %s, %u in "
-            "the completion). Please reduce the length of the %s or completion.",
-            context, (unsigned long long)prompt_tokens + r->length.max, prompt_tokens, what, r->length.max, what);
-    else
-        snprintf(err->message, sizeof err->message,
-                 "This model's maximum context length is %u tokens. However, your %s resulted in %zu tokens. Please reduce "
-                 "the length of the %s.",
-                 context, what, prompt_tokens, what);
-}
-
-static td_status refuse_too_long(const td_api_request *r, size_t prompt_tokens, uint32_t context, td_api_error *err) {
-    *err = (td_api_error){.http = 400, .code = "context_length_exceeded"};
-    (r->api && r->api->say_too_long ? r->api->say_too_long : say_too_long)(r, prompt_tokens, context, err);
-    return TD_EINVAL;
-}
-
-td_status td_api_encode_text(const td_api_request *r, const td_tokenizer *tok, const char *text, size_t len,
-                             uint32_t context, uint32_t **ids, size_t *n_ids, td_api_error *err) {
-    const char *what = r->form == TD_READ_CHAT ? "messages" : "prompt";
-    size_t      fewest = td_tokenizer_tokens_min(tok, len);
-    if (context && fewest >= context) {
-        refuse_too_long(r, fewest, context, err);
-        size_t n = strlen(err->message);
-        snprintf(err->message + n, sizeof err->message - n, " That is the fewest tokens that a text of %zu bytes can have.",
-                 len);
-        return TD_EINVAL;
-    }
-    td_status st = td_tokenizer_encode(tok, text, len, true, r->add_special_tokens, ids, n_ids);
-    if (st == TD_OK) return TD_OK;
-    if (st == TD_ECANCELLED)
-        return td_api_fail(err, 503, "shutting_down", "The server is shutting down, or the client has left.");
-    if (st == TD_ELIMIT)
-        return td_api_bad(err, what,
-                          "The expressions of this model's tokenizer take too many steps on this text: %d a byte and %llu "
-                          "more are the limit.",
-                          TD_ENCODE_STEPS_PER_BYTE, (unsigned long long)TD_ENCODE_STEPS_FREE);
-    return td_api_from_status(err, st, NULL, what);
-}
-
-/* The prompts must leave room for at least what is asked for; max_tokens is what is left where it was not given. */
-static td_status fit_context(td_api_request *r, const td_api_prompt *prompts, size_t n_prompts, const td_engine_info *info,
-                             td_api_error *err) {
-    const char *what = r->form == TD_READ_CHAT ? "messages" : "prompt";
-    size_t      longest = 0;
-    for (size_t i = 0; i < n_prompts; i++) {
-        size_t n = prompts[i].n_ids;
-        if (n == 0) return td_api_bad(err, what, "The prompt is empty: it has no tokens.");
-        if (n > longest) longest = n;
-    }
-    /* The KV capacity may be below the context: do not ask for what could never be held. */
-    uint64_t room = info->context_length;
-    if (info->max_total_tokens > longest && info->max_total_tokens < room) room = info->max_total_tokens;
-    if (r->length.fits_max && longest < room && longest + r->length.max > room) {
-        r->length.max = (uint32_t)(room - longest);
-        r->length.context_ends = true;
-    }
-    uint64_t wanted = longest + (r->length.has_max ? (uint64_t)r->length.max : 1);
-    if (wanted > info->context_length) return refuse_too_long(r, longest, info->context_length, err);
-    if (!r->length.has_max) r->length.max = (uint32_t)(room - longest);
-    if (r->length.min > r->length.max)
-        return td_api_bad(err, "min_tokens", "'min_tokens' is above the %u tokens that the context has left.",
-                          r->length.max);
-    return TD_OK;
-}
-
 static void keep_last(td_api_prompt *p, size_t n) {
     if (p->n_ids <= n) return;
     memmove(p->ids, p->ids + p->n_ids - n, n * sizeof *p->ids);
@@ -210,7 +138,7 @@ td_status td_api_encode(td_api_request *r, const td_tokenizer *tok, const td_cha
         TD_TRY(td_api_encode_text(r, tok, p->text, p->text_len, context, &p->ids, &p->n_ids, err));
     }
     for (size_t i = 0; i < r->n_prompts && r->prompt_tokens_max; i++) keep_last(&r->prompts[i], r->prompt_tokens_max);
-    if (!r->each) return fit_context(r, r->prompts, r->n_prompts, info, err);
-    for (size_t i = 0; i < r->n_prompts; i++) TD_TRY(fit_context(&r->each[i], &r->prompts[i], 1, info, err));
+    if (!r->each) return td_api_fit_context(r, r->prompts, r->n_prompts, info, err);
+    for (size_t i = 0; i < r->n_prompts; i++) TD_TRY(td_api_fit_context(&r->each[i], &r->prompts[i], 1, info, err));
     return TD_OK;
 }

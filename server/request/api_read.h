@@ -37,12 +37,4 @@ TD_NODISCARD td_status td_api_encode(td_api_request *r, const td_tokenizer *tok,
 TD_NODISCARD td_status td_api_encode_chat(td_api_request *r, const td_tokenizer *tok, const td_chat_form *chat,
                                           uint32_t context, uint32_t **ids, size_t *n_ids, td_api_error *err);
 
-/**
- * Encode a prompt of a request, of which form and add_special_tokens count.
- * @param context refuse a text, before it is encoded, that cannot have fewer tokens than these; 0: take any.
- * @param ids     receives a malloc'd array.
- */
-TD_NODISCARD td_status td_api_encode_text(const td_api_request *r, const td_tokenizer *tok, const char *text, size_t len,
-                                          uint32_t context, uint32_t **ids, size_t *n_ids, td_api_error *err);
-
 #endif

@@ -174,6 +174,8 @@ def check_names(offences):
         seen[name] = os.path.relpath(path, ROOT)
 
 
+# Folders whose files may call each other: what they do is recursive, as a template's expressions call macros and these evaluate expressions.
+RECURSIVE = ("text/grammar", "text/jinja")
 CROSS = "aarch64-linux-gnu-gcc"  # with the libraries that scripts/deps.sh aarch64 unpacks
 SYSROOT = os.path.join(ROOT, "build", "aarch64-sysroot")
 SETS = {"avx2": ["-mavx2", "-mfma"], "avx512": ["-mavx512f", "-mavx512bw", "-mavx512vl", "-mavx512dq", "-mavx512vnni"], "neon": [], "i8mm": ["-march=armv8.2-a+i8mm"],
@@ -221,8 +223,32 @@ def symbols(archives):
                 yield folder_of[m.group(1)], m.group(1), m.group(3), m.group(2) not in "Uwv"
 
 
+def check_object_circles(found, offences):
+    """Of objects: what a file calls must not call it, straight or by way of others. A header that several files share hides this from check_circles."""
+    folder_of = {os.path.basename(path): os.path.dirname(os.path.relpath(path, ROOT)) for _, path in sources()}
+    home, needs = {}, {}
+    for _, source, symbol, is_defined in found:
+        if is_defined:
+            home[symbol] = source
+    for _, source, symbol, is_defined in found:
+        to = home.get(symbol)
+        if not is_defined and to and to != source and not (folder_of[source] == folder_of[to] and folder_of[to] in RECURSIVE):
+            needs.setdefault(source, {})[to] = symbol
+    for source in sorted(needs):
+        seen, way = set(), [(to, [f"{to} ({symbol})"]) for to, symbol in sorted(needs[source].items())]
+        while way:
+            at, path = way.pop()
+            if at == source:
+                offences.append("a circle of calls: %s -> %s" % (source, " -> ".join(path)))
+                break
+            if at not in seen:
+                seen.add(at)
+                way += [(to, path + [f"{to} ({symbol})"]) for to, symbol in sorted(needs.get(at, {}).items())]
+
+
 def check_objects(archives, offences):
     found = list(symbols(archives))
+    check_object_circles(found, offences)
     home = {symbol: folder for folder, _, symbol, is_defined in found if is_defined}
     engine, tools = declared("tandem.h"), declared("tandem_tools.h")
     for folder, source, symbol, is_defined in found:

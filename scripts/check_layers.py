@@ -114,6 +114,19 @@ def check_includes(offences):
                 offences.append("%s: %s/ must not include %s/" % (where, here, there))
 
 
+def way_back(unit, needs):
+    """The files by which what a file needs leads back to it; None: it does not. needs: {file: files}"""
+    seen, way = set(), [(t, [t]) for t in sorted(needs.get(unit, ()))]
+    while way:
+        at, path = way.pop()
+        if at == unit:
+            return path
+        if at not in seen:
+            seen.add(at)
+            way += [(t, path + [t]) for t in sorted(needs.get(at, ()))]
+    return None
+
+
 def check_circles(offences):
     """Of a .c and its .h together: what they include must not include them, straight or by way of others."""
     includes = {}
@@ -124,15 +137,9 @@ def check_circles(offences):
         targets = re.findall(r'^\s*#\s*include\s+"([^"]+)\.h"', open(path, encoding="utf-8").read(), re.M)
         includes.setdefault(unit, set()).update(t for t in targets if t != unit)
     for unit in includes:
-        seen, way = set(), [(t, [t]) for t in sorted(includes[unit])]
-        while way:
-            at, path = way.pop()
-            if at == unit:
-                offences.append("a circle: %s -> %s" % (unit, " -> ".join(path)))
-                break
-            if at not in seen:
-                seen.add(at)
-                way += [(t, path + [t]) for t in sorted(includes.get(at, ()))]
+        path = way_back(unit, includes)
+        if path:
+            offences.append("a circle: %s -> %s" % (unit, " -> ".join(path)))
 
 
 def check_architecture(offences):
@@ -235,15 +242,10 @@ def check_object_circles(found, offences):
         if not is_defined and to and to != source and not (folder_of[source] == folder_of[to] and folder_of[to] in RECURSIVE):
             needs.setdefault(source, {})[to] = symbol
     for source in sorted(needs):
-        seen, way = set(), [(to, [f"{to} ({symbol})"]) for to, symbol in sorted(needs[source].items())]
-        while way:
-            at, path = way.pop()
-            if at == source:
-                offences.append("a circle of calls: %s -> %s" % (source, " -> ".join(path)))
-                break
-            if at not in seen:
-                seen.add(at)
-                way += [(to, path + [f"{to} ({symbol})"]) for to, symbol in sorted(needs.get(at, {}).items())]
+        path = way_back(source, needs)
+        if path:
+            steps = zip([source, *path], path)
+            offences.append("a circle of calls: %s -> %s" % (source, " -> ".join("%s (%s)" % (to, needs[at][to]) for at, to in steps)))
 
 
 def check_objects(archives, offences):

@@ -152,8 +152,8 @@ TD_FN void td_mma_bf16(float d[4], const unsigned a[4], const unsigned b[2]) {
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 }
 
-/** Word j of lane l: elements (g, 2t) and (g, 2t + 1) of the 8 x 8 matrix j whose rows begin at the addresses that lanes 8j..8j
- * + 7 give. 16-byte aligned. */
+/** Word j of lane l: elements (g, 2t) and (g, 2t + 1) of the 8 x 8 matrix j. Its rows begin at the addresses that lanes 8j to
+ * 8j + 7 give, 16-byte aligned. */
 TD_FN void td_load_matrices(unsigned w[4], const td_bf16 *row) {
     unsigned at = static_cast<unsigned>(__cvta_generic_to_shared(row));
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"

@@ -181,8 +181,8 @@ def check_names(offences):
         seen[name] = os.path.relpath(path, ROOT)
 
 
-# Folders whose files may call each other: what they do is recursive, as a template's expressions call macros and these evaluate expressions.
-RECURSIVE = ("text/grammar", "text/jinja")
+# Folders whose files may call each other: schemas hold schemas.
+RECURSIVE = ("text/grammar",)
 CROSS = "aarch64-linux-gnu-gcc"  # with the libraries that scripts/deps.sh aarch64 unpacks
 SYSROOT = os.path.join(ROOT, "build", "aarch64-sysroot")
 SETS = {"avx2": ["-mavx2", "-mfma"], "avx512": ["-mavx512f", "-mavx512bw", "-mavx512vl", "-mavx512dq", "-mavx512vnni"], "neon": [], "i8mm": ["-march=armv8.2-a+i8mm"],

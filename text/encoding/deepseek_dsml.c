@@ -5,6 +5,9 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "text/jinja/jinja_compare.h"
+#include "text/jinja/jinja_json.h"
+
 void td_dsml_refuse(jj_state *s, const char *fmt, ...) {
     char    text[256];
     va_list args;

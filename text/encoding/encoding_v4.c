@@ -7,6 +7,7 @@
  * there are tools.
  */
 #include "text/encoding/deepseek_dsml.h"
+#include "text/jinja/jinja_compare.h"
 
 static const char TOOLS[] =
     "\n\n## Tools\n\nYou have access to a set of tools to help answer the user's question. You can invoke tools by "

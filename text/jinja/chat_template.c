@@ -12,7 +12,10 @@
 #include "core/error.h"
 #include "core/files/json_text.h"
 #include "text/encoding/chat_encoding.h"
-#include "text/jinja/jinja_eval.h"
+#include "text/jinja/jinja_builtins.h"
+#include "text/jinja/jinja_compare.h"
+#include "text/jinja/jinja_exec.h"
+#include "text/jinja/jinja_parse.h"
 #include "text/jinja/jinja_utf8.h"
 
 struct td_chat_template {
@@ -21,6 +24,26 @@ struct td_chat_template {
     char                   *source;   /* as given; NULL beside an encoding */
     const td_chat_encoding *encoding; /* in place of the tree; NULL: none */
 };
+
+static const jj_environment ENVIRONMENT = {.filters = {TD_JJ_FILTERS, TD_JJ_LIST_FILTERS},
+                                           .tests = TD_JJ_TESTS,
+                                           .functions = TD_JJ_FUNCTIONS,
+                                           .methods = {[JJ_STR] = TD_JJ_STR_METHODS,
+                                                       [JJ_LIST] = TD_JJ_LIST_METHODS,
+                                                       [JJ_TUPLE] = TD_JJ_TUPLE_METHODS,
+                                                       [JJ_RANGE] = TD_JJ_TUPLE_METHODS,
+                                                       [JJ_DICT] = TD_JJ_DICT_METHODS,
+                                                       [JJ_LOOP] = TD_JJ_LOOP_METHODS}};
+
+/* The state of a compilation or rendering; NULL: out of memory. */
+static jj_state *new_state(td_error *err) {
+    jj_state *s = calloc(1, sizeof *s);
+    if (!s) return NULL;
+    s->err = err;
+    s->env = &ENVIRONMENT;
+    td_jj_allow(s, JJ_STEPS_MAX, JJ_TEXT_BYTES_MAX);
+    return s;
+}
 
 /* The one place where a compilation that fails lands. */
 static td_status compile(jj_state *s, const char *source, size_t len, jj_stmt **body) {
@@ -34,14 +57,12 @@ td_status td_chat_template_compile(const char *source, size_t len, td_chat_templ
     if (len > JJ_SOURCE_BYTES_MAX) return td_fail(err, TD_EFORMAT, "the chat template is larger than 4 MiB");
     if (!td_jj_utf8_valid(source, len)) return td_fail(err, TD_EFORMAT, "the chat template is not valid UTF-8");
     td_chat_template *t = calloc(1, sizeof *t);
-    jj_state         *s = calloc(1, sizeof *s);
+    jj_state         *s = new_state(err);
     if (!t || !s) {
         free(t);
         free(s);
         return td_fail(err, TD_ENOMEM, "out of memory");
     }
-    s->err = err;
-    td_jj_allow(s, JJ_STEPS_MAX, JJ_TEXT_BYTES_MAX);
     td_status status = compile(s, source, len, &t->body);
     t->arena = s->arena;
     free(s);
@@ -171,10 +192,8 @@ td_status td_chat_template_render_value(const td_chat_template *t, const json_t 
     if ((bos && !td_jj_utf8_valid(bos, strlen(bos))) || (eos && !td_jj_utf8_valid(eos, strlen(eos))))
         return td_fail(err, TD_EINVAL, "bos_token or eos_token is not valid UTF-8");
     if (!json_is_object(request)) return td_fail(err, TD_EINVAL, "the chat request is not an object");
-    jj_state *s = calloc(1, sizeof *s);
+    jj_state *s = new_state(err);
     if (!s) return td_fail(err, TD_ENOMEM, "out of memory");
-    s->err = err;
-    td_jj_allow(s, JJ_STEPS_MAX, JJ_TEXT_BYTES_MAX);
     jj_buf    out = {0};
     td_status status = render(s, t, request, bos, eos, &out);
     if (status == TD_OK) status = take_text(&out, text, text_len, err);

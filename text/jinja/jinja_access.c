@@ -1,7 +1,13 @@
 /* Attributes, items and slices, with the rules of jinja2's sandboxed environment. */
+#include "text/jinja/jinja_access.h"
+
 #include <string.h>
 
-#include "text/jinja/jinja_eval.h"
+#include "text/jinja/jinja_compare.h"
+#include "text/jinja/jinja_environment.h"
+#include "text/jinja/jinja_loop.h"
+#include "text/jinja/jinja_number.h"
+#include "text/jinja/jinja_text.h"
 #include "text/jinja/jinja_utf8.h"
 
 /* How jinja2 names an object that lacks an attribute. */
@@ -26,7 +32,7 @@ static bool attribute_of(jj_state *s, const jj_value *of, const jj_str *name, jj
     }
     if (of->kind == JJ_LOOP && td_jj_loop_attr(s, of->u.loop, name, out)) return true;
     if (of->kind == JJ_MACRO && td_jj_str_is(name, "name")) {
-        *out = (jj_value){JJ_STR, {.s = td_jj_macro_name(of->u.macro)}};
+        *out = (jj_value){JJ_STR, {.s = of->u.macro->name}};
         return true;
     }
     return td_jj_find_method(s, of, name, out);

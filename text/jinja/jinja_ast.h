@@ -1,33 +1,13 @@
-/* The syntax tree of a template, and the filters and tests that it names. jinja_parse*.c make it; after that it is
- * read-only, so several threads may render it at once. */
+/* The syntax tree of a template. jinja_parse*.c make it; after that it is read-only, so several threads may render it at
+ * once. */
 #ifndef TD_TEXT_JINJA_AST_H
 #define TD_TEXT_JINJA_AST_H
 
-#include "text/jinja/jinja_value.h"
+#include "text/jinja/jinja_environment.h"
+#include "text/jinja/jinja_number.h"
 
 typedef struct jj_expr jj_expr;
 typedef struct jj_stmt jj_stmt;
-
-/* ---- the filters and tests that templates may use (jinja_filters.c, jinja_tests.c) ---- */
-
-typedef struct {
-    const char *name;
-    jj_value (*apply)(jj_state *s, jj_value v, const jj_args *args);
-} jj_filter;
-
-typedef struct {
-    const char *name;
-    bool (*holds)(jj_state *s, jj_value v, const jj_value *arg); /* arg: [n_args] */
-    size_t n_args;
-} jj_test;
-
-/** NULL: there is none of this name. */
-const jj_filter *td_jj_find_filter(const jj_str *name);
-const jj_test   *td_jj_find_test(const jj_str *name);
-
-bool td_jj_apply_test(jj_state *s, const jj_test *test, jj_value v, const jj_args *args);
-
-/* ---- the tree ---- */
 
 typedef enum {
     JJ_E_CONST,   /* value */
@@ -94,7 +74,7 @@ typedef enum {
     JJ_S_CONTINUE
 } jj_stmt_kind;
 
-typedef struct {
+typedef struct jj_macro_def {
     const jj_str  *name;
     const jj_str **params;
     jj_expr      **defaults; /* [n_params], NULL: none */
@@ -116,11 +96,5 @@ struct jj_stmt {
     jj_stmt            *body, *orelse;
     const jj_macro_def *macro;
 };
-
-/** Fail because there is no filter or test of the name that the expression has. */
-_Noreturn void td_jj_fail_unknown(jj_state *s, const jj_expr *e);
-
-/** Parse a template into the arena of s. *out is NULL for an empty one. */
-void td_jj_parse(jj_state *s, const char *source, size_t len, jj_stmt **out);
 
 #endif

@@ -1,6 +1,10 @@
 /* Evaluating expressions. */
 #include "text/jinja/jinja_eval.h"
 
+#include "text/jinja/jinja_access.h"
+#include "text/jinja/jinja_compare.h"
+#include "text/jinja/jinja_text.h"
+
 /* ---- names ---- */
 
 void td_jj_scope_set(jj_state *s, jj_scope *scope, const jj_str *name, jj_value v) {
@@ -22,7 +26,7 @@ static jj_value eval_name(jj_render *r, const jj_str *name) {
     }
     const jj_value *v = td_jj_dict_get_str(r->s, r->vars, name);
     if (v) return *v;
-    const jj_function *f = td_jj_find_global(name);
+    const jj_function *f = td_jj_find_function(r->s, name);
     if (f) return (jj_value){JJ_FUNCTION, {.function = f}};
     return td_jj_undefined(r->s, NULL, (jj_value){JJ_STR, {.s = name}});
 }
@@ -62,11 +66,12 @@ static jj_args eval_args(jj_render *r, const jj_call *call) {
     return (jj_args){at.at, at.n, kw.at, kw.n};
 }
 
-jj_value td_jj_call_value(jj_state *s, const jj_value *callee, const jj_args *args) {
+/* Call anything; fails for what cannot be called. */
+static jj_value call_value(jj_state *s, const jj_value *callee, const jj_args *args) {
     switch (callee->kind) {
         case JJ_FUNCTION: return callee->u.function->call(s, args);
-        case JJ_METHOD: return td_jj_call_method(s, callee->u.method, args);
-        case JJ_MACRO: return td_jj_call_macro(s, callee->u.macro, args);
+        case JJ_METHOD: return callee->u.method->def->call(s, &callee->u.method->self, args);
+        case JJ_MACRO: return callee->u.macro->call(s, callee->u.macro, args);
         case JJ_UNDEFINED: td_jj_fail_undefined(s, callee);
         case JJ_LOOP: td_jj_fail(s, TD_EINVAL, "the loop must have the 'recursive' marker to be called recursively.");
         default: td_jj_fail(s, TD_EINVAL, "'%s' object is not callable", td_jj_type(callee));
@@ -75,7 +80,10 @@ jj_value td_jj_call_value(jj_state *s, const jj_value *callee, const jj_args *ar
 
 jj_value td_jj_eval_filters(jj_render *r, const jj_expr *chain, jj_value v) {
     td_jj_enter(r->s);
-    if (!chain->filter) td_jj_fail_unknown(r->s, chain);
+    if (!chain->filter) {
+        r->s->line = chain->line;
+        td_jj_fail_unknown(r->s, "filter", chain->name);
+    }
     if (chain->a) v = td_jj_eval_filters(r, chain->a, v);
     jj_args args = eval_args(r, chain->call);
     v = chain->filter->apply(r->s, v, &args);
@@ -164,14 +172,14 @@ static jj_value eval_inner(jj_render *r, const jj_expr *e) {
         case JJ_E_CALL:
             a = td_jj_eval(r, e->a);
             args = eval_args(r, e->call);
-            return td_jj_call_value(r->s, &a, &args);
+            return call_value(r->s, &a, &args);
         case JJ_E_FILTER:
-            if (!e->filter) td_jj_fail_unknown(r->s, e);
+            if (!e->filter) td_jj_fail_unknown(r->s, "filter", e->name);
             a = td_jj_eval(r, e->a);
             args = eval_args(r, e->call);
             return e->filter->apply(r->s, a, &args);
         case JJ_E_TEST:
-            if (!e->test) td_jj_fail_unknown(r->s, e);
+            if (!e->test) td_jj_fail_unknown(r->s, "test", e->name);
             a = td_jj_eval(r, e->a);
             args = eval_args(r, e->call);
             return jj_bool(td_jj_apply_test(r->s, e->test, a, &args));

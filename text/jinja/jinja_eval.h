@@ -1,4 +1,21 @@
-/* Rendering: the evaluator's state, variables, loops and macros. */
+/*
+ * Rendering: its state and variables, and the values of expressions.
+ *
+ * DESIGN. Of these files each calls those in lines above its own, and in its line those before it:
+ *
+ *   jinja_state utf8 value text compare number string              values and what Python does with them
+ *   jinja_environment loop access format methods                   names and attributes
+ *   jinja_json tests filters_list filters globals                  what names stand for
+ *   jinja_eval jinja_exec                                          expressions, statements
+ *   chat_template                                                  a template: these, and the parser of jinja_parse.h
+ *
+ * A template is recursive all the same: an expression calls a macro, whose body is statements with expressions in them. The
+ * recursion enters by three pointers, each set where both sides of it are known:
+ *
+ *   jj_macro.call    set by {% macro %} in jinja_exec.c: an expression calls a macro
+ *   jj_loop.passes   set by {% for %} in jinja_exec.c: loop.last draws an item, so the loop's filter is evaluated
+ *   jj_state.env     set by chat_template.c: what has a name looks up other names (jinja_environment.h)
+ */
 #ifndef TD_TEXT_JINJA_EVAL_H
 #define TD_TEXT_JINJA_EVAL_H
 
@@ -23,61 +40,10 @@ typedef struct jj_render {
     jj_buf   *out;
 } jj_render;
 
-struct jj_macro {
-    const jj_macro_def *def;
-    jj_scope           *scope; /* around its definition */
-    jj_render          *render;
-};
-
-/* A running loop: jinja2.runtime.LoopContext. Items are drawn one at a time, since a filter may depend on the body. */
-struct jj_loop {
-    jj_render     *render;
-    const jj_stmt *stmt;
-    jj_scope      *outer; /* scope around the loop, where the filter is evaluated */
-    jj_cursor      cursor;
-    jj_value       before, current, after; /* MISSING where there is none, or not yet drawn */
-    jj_value       changed;                /* arguments of the last loop.changed() */
-    int64_t        index0;
-    int64_t        depth0;
-    bool           has_length;
-    size_t         length;
-};
-
-/** Run statements; text goes to r->out. */
-void     td_jj_render(jj_render *r, const jj_stmt *body);
 jj_value td_jj_eval(jj_render *r, const jj_expr *e);
 /** Apply a chain of filters whose innermost operand is NULL to a value. */
 jj_value td_jj_eval_filters(jj_render *r, const jj_expr *chain, jj_value v);
 
 void td_jj_scope_set(jj_state *s, jj_scope *scope, const jj_str *name, jj_value v);
-
-/** Call anything; fails for what cannot be called. */
-jj_value      td_jj_call_value(jj_state *s, const jj_value *callee, const jj_args *args);
-jj_value      td_jj_call_macro(jj_state *s, const jj_macro *m, const jj_args *args);
-const jj_str *td_jj_macro_name(const jj_macro *m);
-
-/** loop.name; false: no such attribute. */
-bool     td_jj_loop_attr(jj_state *s, jj_loop *loop, const jj_str *name, jj_value *out);
-jj_value td_jj_loop_cycle(jj_state *s, const jj_value *self, const jj_args *args);
-jj_value td_jj_loop_changed(jj_state *s, const jj_value *self, const jj_args *args);
-
-/* ---- attributes and items (jinja_access.c) ---- */
-
-jj_value td_jj_getattr(jj_state *s, jj_value of, const jj_str *name);  /* of.name: methods first, then items */
-jj_value td_jj_getitem(jj_state *s, jj_value of, const jj_value *key); /* of[key]: items first, then methods */
-/** of[start:stop:step]; parts that are not given are NONE. */
-jj_value td_jj_slice(jj_state *s, const jj_value *of, const jj_value part[3]);
-/** A path as the attribute= of filters takes it: "a.b.0", an int, or NONE (v itself). */
-jj_value td_jj_getpath(jj_state *s, jj_value v, const jj_value *path);
-
-/** The method of a value, or false. Those that change their object, append and pop apart, are undefined in the sandbox. */
-bool     td_jj_find_method(jj_state *s, const jj_value *of, const jj_str *name, jj_value *out);
-jj_value td_jj_call_method(jj_state *s, const jj_method *m, const jj_args *args);
-
-/** range, dict, namespace, raise_exception, strftime_now; NULL for another name. */
-const jj_function *td_jj_find_global(const jj_str *name);
-
-/** list in the order of keys[k] (stable), as Python's sorted(). */
-jj_list *td_jj_sorted(jj_state *s, const jj_list *list, const jj_list *keys, bool reverse);
 
 #endif

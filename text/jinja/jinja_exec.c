@@ -1,6 +1,9 @@
 /* Running statements: text, conditions, loops, assignments, macros. */
+#include "text/jinja/jinja_exec.h"
 
-#include "text/jinja/jinja_eval.h"
+#include "text/jinja/jinja_compare.h"
+#include "text/jinja/jinja_loop.h"
+#include "text/jinja/jinja_text.h"
 
 typedef enum { DONE, BREAK, CONTINUE } outcome;
 
@@ -83,114 +86,28 @@ static outcome run_with(jj_render *r, const jj_stmt *st) {
 
 /* ---- loops ---- */
 
-static const jj_value MISSING = {JJ_MISSING, {.i = 0}};
-
-/* The next item that passes the loop's filter, or MISSING. */
-static jj_value draw(jj_loop *loop) {
+/* Whether the loop's filter holds for an item, in the scope around the loop. */
+static bool passes(jj_loop *loop, jj_value item) {
     jj_render *r = loop->render;
-    jj_value   item;
-    while (td_jj_next(r->s, &loop->cursor, &item)) {
-        if (!loop->stmt->filter) return item;
-        jj_scope *inner = r->scope, *scope = new_scope(r->s, loop->outer);
-        r->scope = scope;
-        assign(r, loop->stmt->target, item);
-        jj_value passes = td_jj_eval(r, loop->stmt->filter);
-        r->scope = inner;
-        if (td_jj_truth(&passes)) return item;
-    }
-    return MISSING;
-}
-
-static jj_value peek(jj_loop *loop) {
-    if (loop->after.kind == JJ_MISSING) loop->after = draw(loop);
-    return loop->after;
-}
-
-static bool advance(jj_loop *loop) {
-    jj_value item = peek(loop);
-    if (item.kind == JJ_MISSING) return false;
-    loop->after = MISSING;
-    loop->index0++;
-    loop->before = loop->current;
-    loop->current = item;
-    return true;
-}
-
-/* The number of a loop's items. If they have no length, they are drawn to the end and kept. */
-static size_t loop_length(jj_state *s, jj_loop *loop) {
-    if (loop->has_length) return loop->length;
-    loop->has_length = true;
-    if (!loop->stmt->filter && td_jj_len(&loop->cursor.over, &loop->length)) return loop->length;
-    jj_value rest = td_jj_list(s, JJ_LIST), item;
-    while ((item = draw(loop)).kind != JJ_MISSING) td_jj_append(s, rest.u.list, item);
-    loop->length = rest.u.list->n + (size_t)(loop->index0 + 1) + (loop->after.kind != JJ_MISSING);
-    loop->cursor = td_jj_begin(s, rest);
-    jj_stmt *unfiltered = td_jj_alloc(s, sizeof *unfiltered);
-    *unfiltered = *loop->stmt;
-    unfiltered->filter = NULL;
-    loop->stmt = unfiltered;
-    return loop->length;
-}
-
-bool td_jj_loop_attr(jj_state *s, jj_loop *loop, const jj_str *name, jj_value *out) {
-    if (td_jj_str_is(name, "index"))
-        *out = jj_int(loop->index0 + 1);
-    else if (td_jj_str_is(name, "index0"))
-        *out = jj_int(loop->index0);
-    else if (td_jj_str_is(name, "first"))
-        *out = jj_bool(loop->index0 == 0);
-    else if (td_jj_str_is(name, "last"))
-        *out = jj_bool(peek(loop).kind == JJ_MISSING);
-    else if (td_jj_str_is(name, "length"))
-        *out = jj_int((int64_t)loop_length(s, loop));
-    else if (td_jj_str_is(name, "revindex"))
-        *out = jj_int((int64_t)loop_length(s, loop) - loop->index0);
-    else if (td_jj_str_is(name, "revindex0"))
-        *out = jj_int((int64_t)loop_length(s, loop) - loop->index0 - 1);
-    else if (td_jj_str_is(name, "depth"))
-        *out = jj_int(1);
-    else if (td_jj_str_is(name, "depth0"))
-        *out = jj_int(0);
-    else if (td_jj_str_is(name, "previtem"))
-        *out = loop->index0 == 0 ? td_jj_undefined_hint(s, "there is no previous item") : loop->before;
-    else if (td_jj_str_is(name, "nextitem"))
-        *out = peek(loop).kind == JJ_MISSING ? td_jj_undefined_hint(s, "there is no next item") : loop->after;
-    else
-        return false;
-    return true;
-}
-
-jj_value td_jj_loop_cycle(jj_state *s, const jj_value *self, const jj_args *args) {
-    if (!args->n || args->n_kw) td_jj_fail(s, TD_EINVAL, "no items for cycling given");
-    return args->at[(size_t)self->u.loop->index0 % args->n];
-}
-
-jj_value td_jj_loop_changed(jj_state *s, const jj_value *self, const jj_args *args) {
-    jj_value now = td_jj_list(s, JJ_TUPLE);
-    for (size_t k = 0; k < args->n; k++) td_jj_append(s, now.u.list, args->at[k]);
-    jj_loop *loop = self->u.loop;
-    bool     same = loop->changed.kind == JJ_TUPLE && td_jj_equal(s, &loop->changed, &now);
-    loop->changed = now;
-    return jj_bool(!same);
+    jj_scope  *inner = r->scope;
+    r->scope = new_scope(r->s, loop->outer);
+    assign(r, loop->stmt->target, item);
+    jj_value holds = td_jj_eval(r, loop->stmt->filter);
+    r->scope = inner;
+    return td_jj_truth(&holds);
 }
 
 static outcome run_for(jj_render *r, const jj_stmt *st) {
     static const jj_str LOOP = {"loop", 4, 0};
     jj_state           *s = r->s;
-    jj_value            items = td_jj_eval(r, st->expr);
-    jj_loop            *loop = td_jj_alloc(s, sizeof *loop);
-    *loop = (jj_loop){.render = r,
-                      .stmt = st,
-                      .outer = r->scope,
-                      .cursor = td_jj_begin(s, items),
-                      .before = MISSING,
-                      .current = MISSING,
-                      .after = MISSING,
-                      .changed = MISSING,
-                      .index0 = -1};
+    jj_loop            *loop = td_jj_loop_begin(s, td_jj_eval(r, st->expr));
+    loop->passes = st->filter ? passes : NULL;
+    loop->stmt = st;
+    loop->outer = r->scope;
+    loop->render = r;
     jj_scope *scope = new_scope(s, r->scope);
     bool      any = false;
-    while (advance(loop)) {
+    while (td_jj_loop_advance(s, loop)) {
         scope->n = 0; /* every turn starts with fresh variables */
         td_jj_scope_set(s, scope, &LOOP, (jj_value){JJ_LOOP, {.loop = loop}});
         r->scope = scope;
@@ -206,23 +123,13 @@ static outcome run_for(jj_render *r, const jj_stmt *st) {
 
 /* ---- macros ---- */
 
-static void define_macro(jj_render *r, const jj_macro_def *def) {
-    jj_macro *m = td_jj_alloc(r->s, sizeof *m);
-    *m = (jj_macro){def, r->scope, r};
-    td_jj_scope_set(r->s, r->scope, def->name, (jj_value){JJ_MACRO, {.macro = m}});
-}
-
-const jj_str *td_jj_macro_name(const jj_macro *m) {
-    return m->def->name;
-}
-
 /* Argument k by position or by name; MISSING: not given. */
 static jj_value macro_arg(jj_state *s, const jj_macro_def *def, const jj_args *args, size_t k) {
     if (k < args->n) return args->at[k];
     td_jj_charge(s, args->n_kw / 8);
     for (size_t j = 0; j < args->n_kw; j++)
         if (td_jj_str_equal(args->kw[j].key.u.s, def->params[k])) return args->kw[j].value;
-    return MISSING;
+    return (jj_value){JJ_MISSING, {.i = 0}};
 }
 
 /* Extra arguments: an error, unless the body asks for varargs and kwargs. */
@@ -255,7 +162,7 @@ static jj_value not_provided(jj_state *s, const jj_str *param) {
     return td_jj_undefined_hint(s, hint.p);
 }
 
-jj_value td_jj_call_macro(jj_state *s, const jj_macro *m, const jj_args *args) {
+static jj_value call_macro(jj_state *s, const jj_macro *m, const jj_args *args) {
     const jj_macro_def *def = m->def;
     jj_render          *r = m->render;
     jj_scope           *scope = new_scope(s, m->scope), *caller = r->scope;
@@ -276,6 +183,12 @@ jj_value td_jj_call_macro(jj_state *s, const jj_macro *m, const jj_args *args) {
     td_jj_leave(s);
     s->line = line;
     return text;
+}
+
+static void define_macro(jj_render *r, const jj_macro_def *def) {
+    jj_macro *m = td_jj_alloc(r->s, sizeof *m);
+    *m = (jj_macro){def->name, call_macro, def, r->scope, r};
+    td_jj_scope_set(r->s, r->scope, def->name, (jj_value){JJ_MACRO, {.macro = m}});
 }
 
 /* ---- */

@@ -4,10 +4,14 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "text/jinja/jinja_eval.h"
+#include "text/jinja/jinja_access.h"
+#include "text/jinja/jinja_builtins.h"
 #include "text/jinja/jinja_filters_list.h"
+#include "text/jinja/jinja_json.h"
+#include "text/jinja/jinja_loop.h"
+#include "text/jinja/jinja_number.h"
 #include "text/jinja/jinja_string.h"
-#include "text/jinja/jinja_utf8.h"
+#include "text/jinja/jinja_text.h"
 
 static bool given(const jj_value *v) {
     return v->kind != JJ_MISSING && v->kind != JJ_NONE;
@@ -44,11 +48,7 @@ static jj_value f_string(jj_state *s, jj_value v, const jj_args *args) {
 static jj_value f_length(jj_state *s, jj_value v, const jj_args *args) {
     size_t len;
     td_jj_bind(s, "length", args, "", 0, NULL);
-    if (v.kind == JJ_LOOP) {
-        jj_value length;
-        td_jj_loop_attr(s, v.u.loop, &(jj_str){"length", 6, 0}, &length);
-        return length;
-    }
+    if (v.kind == JJ_LOOP) return jj_int((int64_t)td_jj_loop_length(s, v.u.loop));
     if (!td_jj_len(&v, &len)) td_jj_fail(s, TD_EINVAL, "object of type '%s' has no len()", td_jj_type(&v));
     td_jj_charge(s, v.kind == JJ_STR ? v.u.s->n / 64 : 0);
     return jj_int((int64_t)len);
@@ -238,19 +238,11 @@ static jj_value f_tojson(jj_state *s, jj_value v, const jj_args *args) {
     return td_jj_tojson(s, &v, args);
 }
 
-static const jj_filter FILTERS[] = {
+const jj_filter TD_JJ_FILTERS[] = {
     {"abs", f_abs},       {"attr", f_attr},     {"capitalize", f_capitalize}, {"center", f_center},
     {"count", f_length},  {"d", f_default},     {"default", f_default},       {"e", f_escape},
     {"escape", f_escape}, {"float", f_float},   {"indent", f_indent},         {"int", f_int},
     {"join", f_join},     {"length", f_length}, {"lower", f_lower},           {"replace", f_replace},
     {"round", f_round},   {"safe", f_string},   {"string", f_string},         {"title", f_title},
-    {"tojson", f_tojson}, {"trim", f_trim},     {"upper", f_upper},
+    {"tojson", f_tojson}, {"trim", f_trim},     {"upper", f_upper},           {NULL, NULL},
 };
-
-const jj_filter *td_jj_find_filter(const jj_str *name) {
-    for (size_t k = 0; k < sizeof FILTERS / sizeof *FILTERS; k++)
-        if (td_jj_str_is(name, FILTERS[k].name)) return &FILTERS[k];
-    for (const jj_filter *f = TD_JJ_LIST_FILTERS; f->name; f++)
-        if (td_jj_str_is(name, f->name)) return f;
-    return NULL;
-}

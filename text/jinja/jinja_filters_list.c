@@ -1,10 +1,12 @@
 /* Filters of lists and dicts. What Python gives as a generator is passed over once here too, but computed at once. */
 #include "text/jinja/jinja_filters_list.h"
 
-#include <string.h>
-
-#include "text/jinja/jinja_eval.h"
+#include "text/jinja/jinja_access.h"
+#include "text/jinja/jinja_builtins.h"
+#include "text/jinja/jinja_compare.h"
+#include "text/jinja/jinja_number.h"
 #include "text/jinja/jinja_string.h"
+#include "text/jinja/jinja_text.h"
 
 static bool given(const jj_value *v) {
     return v->kind != JJ_MISSING && v->kind != JJ_NONE;
@@ -17,32 +19,6 @@ static bool flag(const jj_value *v) {
 
 static jj_value ignore_case(jj_state *s, jj_value v, bool case_sensitive) {
     return !case_sensitive && v.kind == JJ_STR ? td_jj_lower(s, v.u.s) : v;
-}
-
-/* Merge order[from, mid) and order[mid, to), both sorted by keys. Equal keys keep their order. */
-static void merge(jj_state *s, const jj_list *keys, size_t *order, size_t *room, size_t from, size_t mid, size_t to,
-                  bool reverse) {
-    size_t i = from, j = mid;
-    for (size_t k = from; k < to; k++) {
-        bool right = false;
-        if (i < mid && j < to) {
-            const jj_value *a = &keys->at[order[i]], *b = &keys->at[order[j]];
-            right = reverse ? td_jj_less(s, a, b, "<") : td_jj_less(s, b, a, "<");
-        }
-        room[k] = i < mid && !right ? order[i++] : order[j++];
-    }
-    memcpy(order + from, room + from, (to - from) * sizeof *order);
-}
-
-jj_list *td_jj_sorted(jj_state *s, const jj_list *list, const jj_list *keys, bool reverse) {
-    size_t n = list->n, *order = td_jj_alloc(s, n * sizeof *order), *room = td_jj_alloc(s, n * sizeof *room);
-    for (size_t k = 0; k < n; k++) order[k] = k;
-    for (size_t width = 1; width < n; width *= 2)
-        for (size_t from = 0; from + width < n; from += 2 * width)
-            merge(s, keys, order, room, from, from + width, from + 2 * width < n ? from + 2 * width : n, reverse);
-    jj_list *sorted = td_jj_list(s, JJ_LIST).u.list;
-    for (size_t k = 0; k < n; k++) td_jj_append(s, sorted, list->at[order[k]]);
-    return sorted;
 }
 
 /* The sort key of an item: the values at comma-separated paths. */
@@ -215,9 +191,8 @@ static jj_value f_map(jj_state *s, jj_value v, const jj_args *args) {
         return td_jj_map_path(s, v, &a[0], given(&a[1]) ? &a[1] : NULL);
     }
     const jj_str    *name = name_arg(s, "map", args, 0);
-    const jj_filter *filter = td_jj_find_filter(name);
-    if (!filter)
-        td_jj_fail(s, TD_ENOTSUP, "the filter '%.*s' is not supported", (int)(name->n < 100 ? name->n : 100), name->p);
+    const jj_filter *filter = td_jj_find_filter(s, name);
+    if (!filter) td_jj_fail_unknown(s, "filter", name);
     jj_args   rest = rest_of(args, 1);
     jj_value  item;
     jj_cursor c = td_jj_begin(s, v);
@@ -238,9 +213,8 @@ static jj_value choose(jj_state *s, jj_value v, const jj_args *args, const char 
     }
     if (args->n > at) {
         const jj_str *name = name_arg(s, what, args, at);
-        test = td_jj_find_test(name);
-        if (!test)
-            td_jj_fail(s, TD_ENOTSUP, "the test '%.*s' is not supported", (int)(name->n < 100 ? name->n : 100), name->p);
+        test = td_jj_find_test(s, name);
+        if (!test) td_jj_fail_unknown(s, "test", name);
         at++;
     }
     jj_args   rest = rest_of(args, at);

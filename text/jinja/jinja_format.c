@@ -1,8 +1,10 @@
 /* str.format: fields by position or name, with .attributes and [items] after them, !s and !r; no format specifications. */
+#include "text/jinja/jinja_format.h"
+
 #include <string.h>
 
-#include "text/jinja/jinja_eval.h"
-#include "text/jinja/jinja_string.h"
+#include "text/jinja/jinja_access.h"
+#include "text/jinja/jinja_text.h"
 
 typedef struct {
     jj_state      *s;

@@ -2,7 +2,9 @@
 #include <string.h>
 #include <time.h>
 
-#include "text/jinja/jinja_eval.h"
+#include "text/jinja/jinja_builtins.h"
+#include "text/jinja/jinja_compare.h"
+#include "text/jinja/jinja_text.h"
 #include "text/jinja/jinja_utf8.h"
 
 static jj_value call_range(jj_state *s, const jj_args *args) {
@@ -77,15 +79,11 @@ static jj_value call_strftime_now(jj_state *s, const jj_args *args) {
     return td_jj_str_copy(s, text, n);
 }
 
-const jj_function *td_jj_find_global(const jj_str *name) {
-    static const jj_function GLOBALS[] = {
-        {"range", call_range},
-        {"dict", call_dict},
-        {"namespace", call_namespace},
-        {"raise_exception", call_raise_exception},
-        {"strftime_now", call_strftime_now},
-    };
-    for (size_t k = 0; k < sizeof GLOBALS / sizeof *GLOBALS; k++)
-        if (td_jj_str_is(name, GLOBALS[k].name)) return &GLOBALS[k];
-    return NULL;
-}
+const jj_function TD_JJ_FUNCTIONS[] = {
+    {"range", call_range},
+    {"dict", call_dict},
+    {"namespace", call_namespace},
+    {"raise_exception", call_raise_exception},
+    {"strftime_now", call_strftime_now},
+    {NULL, NULL},
+};

@@ -3,6 +3,8 @@
 
 #include <string.h>
 
+#include "text/jinja/jinja_compare.h"
+#include "text/jinja/jinja_number.h"
 #include "text/jinja/jinja_utf8.h"
 
 typedef struct {

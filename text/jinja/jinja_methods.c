@@ -1,19 +1,11 @@
 /* Methods of str, list, tuple, dict and range. */
 #include <string.h>
 
-#include "text/jinja/jinja_eval.h"
+#include "text/jinja/jinja_builtins.h"
+#include "text/jinja/jinja_compare.h"
+#include "text/jinja/jinja_format.h"
 #include "text/jinja/jinja_string.h"
 #include "text/jinja/jinja_utf8.h"
-
-typedef struct {
-    const char *name;
-    jj_value (*call)(jj_state *s, const jj_value *self, const jj_args *args);
-} method_def;
-
-struct jj_method {
-    jj_value          self;
-    const method_def *def;
-};
 
 /* ---- helpers ---- */
 
@@ -286,7 +278,7 @@ static jj_value unsupported(jj_state *s, const jj_value *self, const jj_args *ar
     td_jj_fail(s, TD_ENOTSUP, "this method of '%s' is not supported", td_jj_type(self));
 }
 
-static const method_def STR[] = {
+const jj_method_def TD_JJ_STR_METHODS[] = {
     {"capitalize", str_capitalize},
     {"casefold", unsupported},
     {"center", str_center},
@@ -384,15 +376,14 @@ static jj_value list_pop(jj_state *s, const jj_value *self, const jj_args *args)
     return v;
 }
 
-/* NULL: the method changes its object, so the sandbox hides it. append and pop are there because Kimi-K2's templates need
- * them. */
-static const method_def LIST[] = {
+/* NULL: the method changes its object. append and pop are there because Kimi-K2's templates need them. */
+const jj_method_def TD_JJ_LIST_METHODS[] = {
     {"append", list_append}, {"clear", NULL},      {"copy", list_copy}, {"count", seq_count},
     {"extend", NULL},        {"index", seq_index}, {"insert", NULL},    {"pop", list_pop},
     {"remove", NULL},        {"reverse", NULL},    {"sort", NULL},      {NULL, NULL},
 };
 
-static const method_def TUPLE[] = {{"count", seq_count}, {"index", seq_index}, {NULL, NULL}};
+const jj_method_def TD_JJ_TUPLE_METHODS[] = {{"count", seq_count}, {"index", seq_index}, {NULL, NULL}};
 
 /* ---- dict ---- */
 
@@ -439,41 +430,8 @@ static jj_value dict_copy(jj_state *s, const jj_value *self, const jj_args *args
     return copy;
 }
 
-static const method_def DICT[] = {
+const jj_method_def TD_JJ_DICT_METHODS[] = {
     {"clear", NULL},         {"copy", dict_copy}, {"fromkeys", unsupported}, {"get", dict_get},    {"items", dict_items},
     {"keys", dict_keys},     {"pop", NULL},       {"popitem", NULL},         {"setdefault", NULL}, {"update", NULL},
     {"values", dict_values}, {NULL, NULL},
 };
-
-static const method_def LOOP[] = {{"cycle", td_jj_loop_cycle}, {"changed", td_jj_loop_changed}, {NULL, NULL}};
-
-/* ---- */
-
-bool td_jj_find_method(jj_state *s, const jj_value *of, const jj_str *name, jj_value *out) {
-    const method_def *defs = of->kind == JJ_STR     ? STR
-                             : of->kind == JJ_LIST  ? LIST
-                             : of->kind == JJ_TUPLE ? TUPLE
-                             : of->kind == JJ_RANGE ? TUPLE
-                             : of->kind == JJ_DICT  ? DICT
-                             : of->kind == JJ_LOOP  ? LOOP
-                                                    : NULL;
-    for (; defs && defs->name; defs++) {
-        if (!td_jj_str_is(name, defs->name)) continue;
-        if (defs->call) {
-            jj_method *m = td_jj_alloc(s, sizeof *m);
-            *m = (jj_method){*of, defs};
-            *out = (jj_value){JJ_METHOD, {.method = m}};
-        } else {
-            jj_buf hint = {0};
-            td_jj_printf(s, &hint, "access to attribute '%s' of '%s' object is unsafe.", defs->name, td_jj_type(of));
-            td_jj_put(s, &hint, "", 1);
-            *out = td_jj_undefined_hint(s, hint.p);
-        }
-        return true;
-    }
-    return false;
-}
-
-jj_value td_jj_call_method(jj_state *s, const jj_method *m, const jj_args *args) {
-    return m->def->call(s, &m->self, args);
-}

@@ -1,10 +1,12 @@
 /* Numbers of a template: 64-bit integers (an overflow is an error where Python would grow) and doubles. */
+#include "text/jinja/jinja_number.h"
+
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "text/jinja/jinja_text.h"
 #include "text/jinja/jinja_utf8.h"
-#include "text/jinja/jinja_value.h"
 
 static const char *const OP_TEXT[] = {"+", "-", "*", "/", "//", "%", "** or pow()"};
 
@@ -160,15 +162,6 @@ jj_value td_jj_negate(jj_state *s, const jj_value *v, bool positive) {
     if (v->kind == JJ_FLOAT) return jj_float(positive ? v->u.f : -v->u.f);
     if (v->kind == JJ_UNDEFINED) td_jj_fail_undefined(s, v);
     td_jj_fail(s, TD_EINVAL, "bad operand type for unary %c: '%s'", positive ? '+' : '-', td_jj_type(v));
-}
-
-int td_jj_compare_int_float(int64_t i, double f) {
-    if (f >= 0x1p63) return -1;
-    if (f < -0x1p63) return 1;
-    int64_t whole = (int64_t)f; /* toward zero */
-    if (i != whole) return i < whole ? -1 : 1;
-    double rest = f - (double)whole;
-    return rest > 0 ? -1 : rest < 0;
 }
 
 bool td_jj_float_to_int(jj_state *s, double f, int64_t *out) {

@@ -1,80 +1,7 @@
 /* Statements of a template: jinja2/parser.py 3.1 without the constructs that docs/templates.md refuses. */
 #include "text/jinja/jinja_parse.h"
 
-#include <string.h>
-
-/* ---- the cursor ---- */
-
-void td_jj_next_token(jj_parser *p) {
-    if (p->at->kind != JJ_T_EOF) p->at++;
-    p->s->line = p->at->line;
-}
-
-void td_jj_unexpected(jj_parser *p, const char *expected) {
-    const jj_token          *t = p->at;
-    static const char *const KIND[] = {
-        [JJ_T_EOF] = "the end of the template",
-        [JJ_T_TEXT] = "text",
-        [JJ_T_PRINT_BEGIN] = "'{{'",
-        [JJ_T_PRINT_END] = "'}}'",
-        [JJ_T_BLOCK_BEGIN] = "'{%'",
-        [JJ_T_BLOCK_END] = "'%}'",
-        [JJ_T_STRING] = "a string",
-        [JJ_T_NUMBER] = "a number",
-    };
-    static const char *const OPERATOR[] = {"//", "**", "==", "!=", ">=", "<="};
-    if (t->kind == JJ_T_NAME)
-        td_jj_fail(p->s, TD_EFORMAT, "expected %s, not '%.*s'", expected,
-                   (int)(t->value.u.s->n < 100 ? t->value.u.s->n : 100), t->value.u.s->p);
-    if (t->kind == JJ_T_OP && t->op < 256) td_jj_fail(p->s, TD_EFORMAT, "expected %s, not '%c'", expected, t->op);
-    td_jj_fail(p->s, TD_EFORMAT, "expected %s, not %s", expected,
-               t->kind == JJ_T_OP ? OPERATOR[t->op - JJ_OP_FLOORDIV] : KIND[t->kind]);
-}
-
-void td_jj_parse_enter(jj_parser *p) {
-    if (p->depth >= JJ_PARSE_DEPTH_MAX) td_jj_fail(p->s, TD_EFORMAT, "nested deeper than %u levels", JJ_PARSE_DEPTH_MAX);
-    p->depth++;
-}
-
-void td_jj_parse_leave(jj_parser *p) {
-    p->depth--;
-}
-
-bool td_jj_at_op(const jj_parser *p, int op) {
-    return p->at->kind == JJ_T_OP && p->at->op == op;
-}
-
-bool td_jj_skip_op(jj_parser *p, int op) {
-    if (!td_jj_at_op(p, op)) return false;
-    td_jj_next_token(p);
-    return true;
-}
-
-void td_jj_expect_op(jj_parser *p, int op, const char *text) {
-    if (td_jj_skip_op(p, op)) return;
-    char expected[8] = "'";
-    strcat(strcat(expected, text), "'");
-    td_jj_unexpected(p, expected);
-}
-
-bool td_jj_at_name(const jj_parser *p, const char *name) {
-    return p->at->kind == JJ_T_NAME && td_jj_str_is(p->at->value.u.s, name);
-}
-
-bool td_jj_skip_name(jj_parser *p, const char *name) {
-    if (!td_jj_at_name(p, name)) return false;
-    td_jj_next_token(p);
-    return true;
-}
-
-const jj_str *td_jj_expect_name(jj_parser *p, const char *expected) {
-    if (p->at->kind != JJ_T_NAME) td_jj_unexpected(p, expected);
-    const jj_str *name = p->at->value.u.s;
-    td_jj_next_token(p);
-    return name;
-}
-
-/* ---- statements ---- */
+#include "text/jinja/jinja_parse_expr.h"
 
 static jj_stmt *new_stmt(jj_parser *p, jj_stmt_kind kind) {
     jj_stmt *st = td_jj_calloc(p->s, 1, sizeof *st);
@@ -332,15 +259,11 @@ static jj_stmt *parse_nodes(jj_parser *p, const char *const *ends) {
     return first;
 }
 
-void td_jj_fail_unknown(jj_state *s, const jj_expr *e) {
-    s->line = e->line;
-    td_jj_fail(s, TD_ENOTSUP, "the %s '%.*s' is not supported", e->kind == JJ_E_TEST ? "test" : "filter",
-               (int)(e->name->n < 100 ? e->name->n : 100), e->name->p);
-}
-
 void td_jj_parse(jj_state *s, const char *source, size_t len, jj_stmt **out) {
     jj_parser p = {.s = s, .at = td_jj_lex(s, source, len)};
     s->line = p.at->line;
     *out = parse_nodes(&p, NULL);
-    if (p.unknown) td_jj_fail_unknown(s, p.unknown);
+    if (!p.unknown) return;
+    s->line = p.unknown->line;
+    td_jj_fail_unknown(s, p.unknown->kind == JJ_E_TEST ? "test" : "filter", p.unknown->name);
 }

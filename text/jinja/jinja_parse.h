@@ -1,45 +1,10 @@
-/* The parser's cursor, shared by statements (jinja_parse.c) and expressions (jinja_parse_expr.c). */
+/* Parsing a template: statements (jinja_parse.c) out of expressions (jinja_parse_expr.c) out of tokens (jinja_lex.c). */
 #ifndef TD_TEXT_JINJA_PARSE_H
 #define TD_TEXT_JINJA_PARSE_H
 
 #include "text/jinja/jinja_ast.h"
-#include "text/jinja/jinja_lex.h"
 
-typedef struct jj_macro_parse { /* a macro whose body is being parsed */
-    struct jj_macro_parse *outer;
-    jj_macro_def          *def;
-} jj_macro_parse;
-
-typedef struct {
-    jj_state       *s;
-    const jj_token *at;
-    uint32_t        depth;
-    uint32_t        loops;      /* around this point, within the same macro */
-    jj_macro_parse *macro;      /* innermost, or NULL */
-    uint32_t        conditions; /* how many conditions this point is in */
-    const jj_expr  *unknown;    /* the first filter or test of unknown name outside of all conditions; NULL: none */
-} jj_parser;
-
-_Noreturn void td_jj_unexpected(jj_parser *p, const char *expected); /* fails, naming the token at hand */
-void           td_jj_next_token(jj_parser *p);
-void           td_jj_parse_enter(jj_parser *p); /* one bracket or block deeper */
-void           td_jj_parse_leave(jj_parser *p);
-bool           td_jj_at_op(const jj_parser *p, int op);
-bool           td_jj_skip_op(jj_parser *p, int op);
-void           td_jj_expect_op(jj_parser *p, int op, const char *text);
-bool           td_jj_at_name(const jj_parser *p, const char *name);
-bool           td_jj_skip_name(jj_parser *p, const char *name);
-const jj_str  *td_jj_expect_name(jj_parser *p, const char *expected); /* any name */
-
-jj_expr *td_jj_new_expr(jj_parser *p, jj_expr_kind kind);
-void     td_jj_add_item(jj_parser *p, jj_expr ***items, size_t *n, size_t *cap, jj_expr *e);
-
-jj_expr *td_jj_parse_expression(jj_parser *p, bool with_cond);
-/** An expression, or a tuple where commas follow. end_name: a name that ends it ("in"), or NULL. */
-jj_expr *td_jj_parse_tuple(jj_parser *p, bool with_cond, const char *end_name);
-/** The target of an assignment: a name or a tuple of targets. */
-jj_expr *td_jj_parse_target(jj_parser *p, const char *end_name);
-/** A chain of filters around inner (may be NULL). @param first the first name has no "|" before it. NULL: none here. */
-jj_expr *td_jj_parse_filters(jj_parser *p, jj_expr *inner, bool first);
+/** Parse a template into the arena of s. *out is NULL for an empty one. */
+void td_jj_parse(jj_state *s, const char *source, size_t len, jj_stmt **out);
 
 #endif

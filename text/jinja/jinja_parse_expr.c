@@ -1,21 +1,9 @@
 /* Expressions of a template, by recursive descent with the precedences of jinja2/parser.py 3.1. */
-#include <string.h>
+#include "text/jinja/jinja_parse_expr.h"
 
-#include "text/jinja/jinja_parse.h"
+#include "text/jinja/jinja_compare.h"
 
 static jj_expr *parse_unary(jj_parser *p, bool with_filter);
-
-jj_expr *td_jj_new_expr(jj_parser *p, jj_expr_kind kind) {
-    jj_expr *e = td_jj_calloc(p->s, 1, sizeof *e);
-    e->kind = kind;
-    e->line = p->at->line;
-    return e;
-}
-
-void td_jj_add_item(jj_parser *p, jj_expr ***items, size_t *n, size_t *cap, jj_expr *e) {
-    *items = td_jj_grow(p->s, *items, *n, cap, sizeof e);
-    (*items)[(*n)++] = e;
-}
 
 static jj_expr *constant(jj_parser *p, jj_value v) {
     jj_expr *e = td_jj_new_expr(p, JJ_E_CONST);
@@ -281,7 +269,7 @@ jj_expr *td_jj_parse_filters(jj_parser *p, jj_expr *e, bool first) {
         const jj_str *name = td_jj_expect_name(p, "the name of a filter");
         filter->a = e;
         filter->name = name;
-        filter->filter = td_jj_find_filter(name);
+        filter->filter = td_jj_find_filter(p->s, name);
         if (!filter->filter) note_unknown(p, filter);
         filter->call = td_jj_at_op(p, '(') ? parse_call_args(p) : &NO_ARGS;
         e = filter;
@@ -303,7 +291,7 @@ static jj_expr *parse_test(jj_parser *p, jj_expr *of) {
     const jj_str *name = td_jj_expect_name(p, "the name of a test");
     e->a = of;
     e->name = name;
-    e->test = td_jj_find_test(name);
+    e->test = td_jj_find_test(p->s, name);
     if (!e->test) note_unknown(p, e);
     if (td_jj_at_op(p, '(')) {
         e->call = parse_call_args(p);

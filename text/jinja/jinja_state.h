@@ -37,15 +37,16 @@ typedef struct {
 void td_jj_arena_free(jj_arena *arena);
 
 typedef struct jj_state {
-    jj_arena  arena;
-    jmp_buf   fail;
-    td_error *err; /* may be NULL */
-    td_status status;
-    uint64_t  steps, steps_left; /* in all, and of these */
-    size_t    text_bytes;        /* of one string at most */
-    size_t    given_bytes;       /* of the request's strings, and 16 for each value */
-    uint32_t  depth;
-    uint32_t  line; /* of the statement or token at hand, for messages; 0: none */
+    jj_arena                     arena;
+    jmp_buf                      fail;
+    td_error                    *err; /* may be NULL */
+    td_status                    status;
+    uint64_t                     steps, steps_left; /* in all, and of these */
+    size_t                       text_bytes;        /* of one string at most */
+    size_t                       given_bytes;       /* of the request's strings, and 16 for each value */
+    uint32_t                     depth;
+    uint32_t                     line; /* of the statement or token at hand, for messages; 0: none */
+    const struct jj_environment *env;  /* what names mean (jinja_environment.h) */
 } jj_state;
 
 /** n bytes, 16-byte aligned, not cleared. Fails with TD_ENOMEM at the limit. */

@@ -4,6 +4,7 @@
 #include <string.h>
 #include <utf8proc.h>
 
+#include "text/jinja/jinja_text.h"
 #include "text/jinja/jinja_utf8.h"
 
 static bool has_char(const jj_str *chars, uint32_t c) {

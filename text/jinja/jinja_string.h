@@ -21,7 +21,6 @@ jj_value td_jj_split(jj_state *s, const jj_str *str, const jj_str *sep, int64_t 
 jj_value td_jj_splitlines(jj_state *s, const jj_str *str, bool keep_ends);
 jj_value td_jj_join(jj_state *s, const jj_str *sep, jj_value items, bool convert); /* convert: str() of each item */
 jj_value td_jj_center(jj_state *s, const jj_str *str, int64_t width);
-jj_value td_jj_format(jj_state *s, const jj_str *str, const jj_args *args); /* str.format, without format specifications */
-bool     td_jj_is_cased(jj_state *s, const jj_str *str, bool upper);        /* isupper(), islower() */
+bool     td_jj_is_cased(jj_state *s, const jj_str *str, bool upper); /* isupper(), islower() */
 
 #endif

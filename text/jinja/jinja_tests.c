@@ -1,8 +1,9 @@
 /* The tests of "x is test". */
-#include <string.h>
-
-#include "text/jinja/jinja_ast.h"
+#include "text/jinja/jinja_builtins.h"
+#include "text/jinja/jinja_compare.h"
+#include "text/jinja/jinja_number.h"
 #include "text/jinja/jinja_string.h"
+#include "text/jinja/jinja_text.h"
 
 static bool is_defined(jj_state *s, jj_value v, const jj_value *arg) {
     (void)s, (void)arg;
@@ -130,16 +131,16 @@ static bool is_sameas(jj_state *s, jj_value v, const jj_value *arg) {
 }
 
 static bool names_filter(jj_state *s, jj_value v, const jj_value *arg) {
-    (void)s, (void)arg;
-    return v.kind == JJ_STR && td_jj_find_filter(v.u.s);
+    (void)arg;
+    return v.kind == JJ_STR && td_jj_find_filter(s, v.u.s);
 }
 
 static bool names_test(jj_state *s, jj_value v, const jj_value *arg) {
-    (void)s, (void)arg;
-    return v.kind == JJ_STR && td_jj_find_test(v.u.s);
+    (void)arg;
+    return v.kind == JJ_STR && td_jj_find_test(s, v.u.s);
 }
 
-static const jj_test TESTS[] = {
+const jj_test TD_JJ_TESTS[] = {
     {"defined", is_defined, 0},   {"undefined", is_undefined, 0},
     {"none", is_none, 0},         {"boolean", is_boolean, 0},
     {"true", is_true, 0},         {"false", is_false, 0},
@@ -159,18 +160,5 @@ static const jj_test TESTS[] = {
     {">", is_greater, 1},         {"ge", is_at_least, 1},
     {">=", is_at_least, 1},       {"in", is_in, 1},
     {"sameas", is_sameas, 1},     {"filter", names_filter, 0},
-    {"test", names_test, 0},
+    {"test", names_test, 0},      {NULL, NULL, 0},
 };
-
-const jj_test *td_jj_find_test(const jj_str *name) {
-    for (size_t k = 0; k < sizeof TESTS / sizeof *TESTS; k++)
-        if (td_jj_str_is(name, TESTS[k].name)) return &TESTS[k];
-    return NULL;
-}
-
-bool td_jj_apply_test(jj_state *s, const jj_test *test, jj_value v, const jj_args *args) {
-    if (args->n != test->n_args || args->n_kw)
-        td_jj_fail(s, TD_EINVAL, "the test '%s' takes %zu arguments, %zu were given", test->name, test->n_args,
-                   args->n + args->n_kw);
-    return test->holds(s, v, args->at);
-}

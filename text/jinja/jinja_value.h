@@ -38,9 +38,9 @@ typedef struct jj_range  jj_range;
 typedef struct jj_view   jj_view;
 typedef struct jj_iter   jj_iter;
 typedef struct jj_undef  jj_undef;
-typedef struct jj_loop   jj_loop;   /* jinja_eval.h */
-typedef struct jj_macro  jj_macro;  /* jinja_eval.h */
-typedef struct jj_method jj_method; /* jinja_methods.c */
+typedef struct jj_loop   jj_loop;   /* jinja_loop.h */
+typedef struct jj_method jj_method; /* jinja_environment.h */
+typedef struct jj_macro  jj_macro;
 
 typedef struct jj_args     jj_args;
 typedef struct jj_function jj_function;
@@ -115,6 +115,15 @@ struct jj_function {
     jj_value (*call)(jj_state *s, const jj_args *args);
 };
 
+/* What {% macro %} defines. Expressions, which call it, know nothing of the statements that it runs. */
+struct jj_macro {
+    const jj_str *name;
+    jj_value (*call)(jj_state *s, const jj_macro *m, const jj_args *args);
+    const struct jj_macro_def *def;   /* jinja_ast.h */
+    struct jj_scope           *scope; /* around its definition */
+    struct jj_render          *render;
+};
+
 /* ---- making ---- */
 
 #define JJ_UNDEF_VALUE ((jj_value){JJ_UNDEFINED, {.undef = NULL}})
@@ -147,24 +156,11 @@ bool        td_jj_truth(const jj_value *v);
 const char *td_jj_type(const jj_value *v);                 /* Python's type name: "str", "NoneType", "Undefined", … */
 bool        td_jj_is_number(const jj_value *v, double *f); /* BOOL, INT or FLOAT */
 bool        td_jj_as_int(const jj_value *v, int64_t *i);   /* BOOL or INT */
-bool        td_jj_equal(jj_state *s, const jj_value *a, const jj_value *b);
-/** Python's a < b; fails where Python raises TypeError. */
-bool td_jj_less(jj_state *s, const jj_value *a, const jj_value *b, const char *op);
-bool td_jj_contains(jj_state *s, jj_value container, const jj_value *item);
-bool td_jj_len(const jj_value *v, size_t *len); /* false: the type has no len() */
-bool td_jj_str_is(const jj_str *a, const char *b);
-bool td_jj_str_equal(const jj_str *a, const jj_str *b);
+bool        td_jj_len(const jj_value *v, size_t *len);     /* false: the type has no len() */
+bool        td_jj_str_is(const jj_str *a, const char *b);
+bool        td_jj_str_equal(const jj_str *a, const jj_str *b);
 
-/** The item of a key, or NULL. */
-jj_value *td_jj_dict_get(jj_state *s, const jj_dict *d, const jj_value *key);
-jj_value *td_jj_dict_get_str(jj_state *s, const jj_dict *d, const jj_str *key);
-/** Fails for a key that Python cannot hash. */
-void td_jj_dict_set(jj_state *s, jj_dict *d, jj_value key, jj_value value);
-/** Append without looking for the key: the caller knows it is new. */
-void td_jj_dict_add(jj_state *s, jj_dict *d, jj_value key, jj_value value);
-bool td_jj_hashable(jj_state *s, const jj_value *v);
-/** Fill in the hash. A string that several renderings share must have its hash before they begin. */
-void td_jj_hash(jj_str *str);
+/* ---- passing over ---- */
 
 typedef struct {
     jj_value over;
@@ -176,30 +172,6 @@ jj_cursor td_jj_begin(jj_state *s, jj_value v);
 bool      td_jj_iterable(const jj_value *v);
 bool      td_jj_next(jj_state *s, jj_cursor *c, jj_value *out);
 jj_value  td_jj_to_list(jj_state *s, jj_value v); /* a new list */
-
-/** Fail as Python does when an undefined value is used. */
-_Noreturn void td_jj_fail_undefined(jj_state *s, const jj_value *v);
-
-/* ---- text of a value (jinja_text.c) ---- */
-
-void     td_jj_write(jj_state *s, jj_buf *b, const jj_value *v); /* str(v) */
-void     td_jj_write_repr(jj_state *s, jj_buf *b, const jj_value *v);
-jj_value td_jj_to_str(jj_state *s, const jj_value *v); /* str(v); v itself where it is a string */
-/** repr(f): the shortest digits that read back as f. out has room for 32 bytes; returns the length. */
-size_t td_jj_format_float(double f, char out[32]);
-/** json.dumps(v, ensure_ascii, indent, separators, sort_keys); args as transformers' tojson filter takes them. */
-jj_value td_jj_tojson(jj_state *s, const jj_value *v, const jj_args *args);
-
-/* ---- numbers (jinja_number.c) ---- */
-
-typedef enum { JJ_ADD, JJ_SUB, JJ_MUL, JJ_DIV, JJ_FLOORDIV, JJ_MOD, JJ_POW } jj_op;
-
-jj_value td_jj_arith(jj_state *s, jj_op op, const jj_value *a, const jj_value *b);
-jj_value td_jj_negate(jj_state *s, const jj_value *v, bool positive); /* -v, or +v */
-bool     td_jj_parse_int(jj_state *s, const jj_str *text, int base, int64_t *out);
-bool     td_jj_parse_float(jj_state *s, const jj_str *text, double *out);
-bool     td_jj_float_to_int(jj_state *s, double f, int64_t *out); /* truncates; false for NaN */
-int      td_jj_compare_int_float(int64_t i, double f);            /* <0, 0, >0 exactly; f is not NaN */
 
 /* ---- arguments ---- */
 

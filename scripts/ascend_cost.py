@@ -84,13 +84,13 @@ class Step:
         return [self.product("QuantMatmul gate, up", 2 * inter, h)] + middle + [self.product("QuantMatmul down", h, inter)]
 
     def routed(self):
-        """Routed experts on the card: 5 launches, or 9; among several cards the first one's ids, a copy and a message, come first."""
+        """Routed experts on the card: 6 launches, or 9; among several cards the first one's ids, a copy and a message, come first."""
         c, m, k, n_experts = self.c, self.m, self.c["num_experts_per_tok"], self.c["n_routed_experts"]
         h, inter = c["hidden_size"], c["moe_intermediate_size"] // self.n
         read, rows = n_experts * (1 - (1 - k / n_experts) ** m), m * k
         ids = [self.op("Cast of ids", rows=6 * rows)] + ([self.op("broadcast of ids", rows=16 * rows, least=SUM_US)] if self.n > 1 else [])
         if self.fused:
-            send, middle = [self.op("MoeInitRoutingV3", rows=2 * rows * h)], []
+            send, middle = [self.op("MoeInitRoutingV3", rows=2 * rows * h), self.op("Cumsum of counts", rows=16 * n_experts)], []
         else:
             send = [self.op("MoeInitRoutingV2", rows=4 * rows * h), self.op("Cast of counts", rows=12 * n_experts), self.op("DynamicQuant", rows=3 * rows * h)]
             middle = [self.op("SwiGlu", rows=6 * rows * inter), self.op("DynamicQuant", rows=3 * rows * inter)]

@@ -49,6 +49,7 @@
     X(ROUTER, NULL, "a router's scores, groups and choice")                                                            \
     X(TOPK, NULL, "the largest logits")                                                                                \
     X(ROUTE_CODES, "MoeInitRoutingV2, DynamicQuant and Cast", "int8 rows in the order of their experts, with scales")  \
+    X(COUNT_SUMS, "GroupedMatmul, which takes counts, then what takes their sums", "experts' counts cumulated")        \
     X(ROUTE_ROWS, "no routed experts on the card", "rows in the order of their experts")                               \
     X(GROUPED_PRODUCT, "no routed experts on the card", "products of each expert's rows with its own weights")         \
     X(GROUPED_GATE_UP, "GroupedMatmul, then what takes their sums", "experts' products up to silu(gate) * up in int8") \
@@ -71,6 +72,11 @@
     int64_t heads, double scale, int64_t tokens_before, int64_t tokens_after, char *layout, int64_t kv_heads,    \
         int64_t sparse_mode, int64_t inner_precise, int64_t block_tokens, int64_t antiquant_mode, bool with_lse, \
         int64_t key_antiquant_mode, int64_t value_antiquant_mode
+#define TD_ACLNN_ATTENTION_V3_ARGS \
+    TD_ACLNN_ATTENTION_TENSOR_ARGS, TD_ACLNN_ATTENTION_NUMBER_ARGS, const td_acl_tensor *out, const td_acl_tensor *lse
+#define TD_ACLNN_ATTENTION_V4_ARGS                                                                       \
+    TD_ACLNN_ATTENTION_TENSOR_ARGS, const td_acl_tensor *query_dequant_scale, const td_acl_tensor *sink, \
+        TD_ACLNN_ATTENTION_NUMBER_ARGS, int64_t query_quant_mode, const td_acl_tensor *out, const td_acl_tensor *lse
 #define TD_ACLNN_QUANT_MATMUL_ARGS                                                                                          \
     const td_acl_tensor *x1, const td_acl_tensor *x2, const td_acl_tensor *x1_scale, const td_acl_tensor *x2_scale,         \
         const td_acl_tensor *y_scale, const td_acl_tensor *x1_offset, const td_acl_tensor *x2_offset,                       \
@@ -153,10 +159,9 @@
     X(aclnnScatterNdUpdate, KV_WRITE, "nn index/scatter_nd_update", td_acl_tensor *x, const td_acl_tensor *indices,         \
       const td_acl_tensor *updates)                                                                                         \
     X(aclnnFusedInferAttentionScoreV4, ATTENTION, "transformer attention/fused_infer_attention_score",                      \
-      TD_ACLNN_ATTENTION_TENSOR_ARGS, const td_acl_tensor *query_dequant_scale, const td_acl_tensor *sink,                  \
-      TD_ACLNN_ATTENTION_NUMBER_ARGS, int64_t query_quant_mode, const td_acl_tensor *out, const td_acl_tensor *lse)         \
+      TD_ACLNN_ATTENTION_V4_ARGS)                                                                                           \
     X(aclnnFusedInferAttentionScoreV3, ATTENTION, "transformer attention/fused_infer_attention_score",                      \
-      TD_ACLNN_ATTENTION_TENSOR_ARGS, TD_ACLNN_ATTENTION_NUMBER_ARGS, const td_acl_tensor *out, const td_acl_tensor *lse)   \
+      TD_ACLNN_ATTENTION_V3_ARGS)                                                                                           \
     X(aclnnFusedInferAttentionScoreV5, ATTENTION, "transformer attention/fused_infer_attention_score",                      \
       TD_ACLNN_ATTENTION_TENSOR_ARGS, const td_acl_tensor *query_dequant_scale, const td_acl_tensor *sink,                  \
       const td_acl_int_array *query_start, const td_acl_int_array *kv_start, TD_ACLNN_ATTENTION_NUMBER_ARGS,                \
@@ -174,6 +179,8 @@
       int64_t n_experts, int64_t drop_pad_mode, int64_t counts_type, bool with_counts, int64_t quant_mode,                  \
       const td_acl_int_array *expert_range, int64_t places_type, const td_acl_tensor *out, const td_acl_tensor *places,     \
       const td_acl_tensor *counts, const td_acl_tensor *out_scale)                                                          \
+    X(aclnnCumsum, COUNT_SUMS, "math math/cumsum", const td_acl_tensor *x, int64_t dim, td_acl_dtype dtype,                 \
+      td_acl_tensor *out)                                                                                                   \
     X(aclnnMoeInitRoutingV2, ROUTE_ROWS, "transformer moe/moe_init_routing_v2", const td_acl_tensor *x,                     \
       const td_acl_tensor *ids, int64_t active, int64_t capacity, int64_t n_experts, int64_t drop_pad_mode,                 \
       int64_t counts_type, bool with_counts_before, const td_acl_tensor *out, const td_acl_tensor *places,                  \
@@ -216,6 +223,14 @@ typedef struct {
     td_aclnn_run op;
     TD_ACLNN_OPS(TD_ACLNN_MEMBERS)
 #undef TD_ACLNN_MEMBERS
+    /* The workspace that an attention may ask for with any lengths, which are not read; NULL: the library does not say
+     * (ops-transformer, op_api/aclnn_fused_infer_attention_score_v3.cpp and _v4.cpp). */
+    td_aclnn_status (*aclnnFusedInferAttentionScoreV3GetMaxWorkspaceSize)(TD_ACLNN_ATTENTION_V3_ARGS,
+                                                                          uint64_t         *workspace_bytes,
+                                                                          td_acl_executor **executor);
+    td_aclnn_status (*aclnnFusedInferAttentionScoreV4GetMaxWorkspaceSize)(TD_ACLNN_ATTENTION_V4_ARGS,
+                                                                          uint64_t         *workspace_bytes,
+                                                                          td_acl_executor **executor);
 } td_aclnn;
 
 #endif

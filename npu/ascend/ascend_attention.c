@@ -119,36 +119,60 @@ void td_ascend_op_write(td_ascend_run *r, td_ascend_view keys, td_ascend_view ke
 
 /* Arguments that are nothing here: quantisation, padding, prefixes, sums of softmax. */
 #define NONE5 NULL, NULL, NULL, NULL, NULL
-#define ATTENTION_TENSORS                                                                                                 \
-    T(q), td_ascend_list(r, T(a->k)), td_ascend_list(r, T(a->v)), NULL, mask, ends, lengths, NONE5, NULL, NULL, T(table), \
-        NULL, NULL, NONE5, NULL, NULL, q_rope, k_rope, NULL
+#define ATTENTION_TENSORS                                                                                            \
+    query, keys, values, NULL, mask, ends, lengths, NONE5, NULL, NULL, pages, NULL, NULL, NONE5, NULL, NULL, q_rope, \
+        k_rope, NULL
 #define ATTENTION_NUMBERS                                                                                        \
     (int64_t) a->heads, (double)a->scale, INT32_MAX, INT32_MAX, layout, (int64_t)a->kv_heads, single ? 0 : 3, 0, \
         TD_KV_PAGE, 0, false, 0, 0
+#define ATTENTION_V4 ATTENTION_TENSORS, NULL, NULL, ATTENTION_NUMBERS, 0, to, NULL
+#define ATTENTION_V3 ATTENTION_TENSORS, ATTENTION_NUMBERS, to, NULL
+
+/* In a capture the workspace is that of any lengths, which updates of the graph bring: even lengths may need less than
+ * uneven ones, whose pieces several cores share. A library that does not say how much is given what shared pieces take at
+ * most for latents. With 24 cores these are two pieces of 256 rows each, 512 f32 and two scales of 8 a row. */
+#define SHARED_SUMS ((size_t)24 * 2 * 256 * (512 + 16) * sizeof(float))
 
 void td_ascend_op_attention(td_ascend_run *r, const td_ascend_attention_args *a) {
-    const td_acl  *acl = r->d->acl;
-    td_ascend_cut *cut = r->cut;
-    bool           single = cut->n == r->step->max_tok; /* each row a piece: as a batch of one query each */
-    char           layout[8] = "TND";
+    const td_acl   *acl = r->d->acl;
+    const td_aclnn *ops = &r->d->l->ops;
+    td_ascend_cut  *cut = r->cut;
+    bool            single = cut->n == r->step->max_tok; /* each row a piece: as a batch of one query each */
+    bool newer = TD_ASCEND_HAS(r, aclnnFusedInferAttentionScoreV4), captured = r->s->base.capture && !r->workspace_most;
+    char layout[8] = "TND";
     if (single) memcpy(layout, "BSND", 5);
-    uint32_t       at = 1;
-    td_ascend_view q = single ? td_ascend_unsqueeze(a->q, at) : a->q,
-                   out = single ? td_ascend_unsqueeze(a->out, at) : a->out;
-    td_ascend_view    table = td_ascend_rows_of(cut->table, TD_ACL_INT32, 0, cut->n, cut->stride);
     td_acl_int_array *ends = single ? NULL : acl->aclCreateIntArray(cut->rows_end, cut->n);
     td_acl_int_array *lengths = acl->aclCreateIntArray(cut->keys, cut->n);
     if (!lengths || (!single && !ends)) r->status = TD_EDEVICE;
-    td_acl_tensor *mask = NULL, *q_rope = NULL, *k_rope = NULL;
-    if (r->status == TD_OK && !single) mask = T(td_ascend_rows_of(r->d->mask, TD_ACL_INT8, 0, MASK_SIDE, MASK_SIDE));
-    if (r->status == TD_OK && a->q_rope.rank) {
-        q_rope = T(single ? td_ascend_unsqueeze(a->q_rope, at) : a->q_rope);
-        k_rope = T(a->k_rope);
+    if (r->status == TD_OK) {
+        td_acl_tensor *query = T(single ? td_ascend_unsqueeze(a->q, 1) : a->q), *mask = NULL, *q_rope = NULL, *k_rope = NULL,
+                      *to = T(single ? td_ascend_unsqueeze(a->out, 1) : a->out),
+                      *pages = T(td_ascend_rows_of(cut->table, TD_ACL_INT32, 0, cut->n, cut->stride));
+        td_acl_tensor_list *keys = td_ascend_list(r, T(a->k)), *values = td_ascend_list(r, T(a->v));
+        if (!single) mask = T(td_ascend_rows_of(r->d->mask, TD_ACL_INT8, 0, MASK_SIDE, MASK_SIDE));
+        if (a->q_rope.rank) {
+            q_rope = T(single ? td_ascend_unsqueeze(a->q_rope, 1) : a->q_rope);
+            k_rope = T(a->k_rope);
+        }
+        if (captured && r->status == TD_OK) {
+            bool             told = newer ? ops->aclnnFusedInferAttentionScoreV4GetMaxWorkspaceSize != NULL
+                                          : ops->aclnnFusedInferAttentionScoreV3GetMaxWorkspaceSize != NULL;
+            uint64_t         most = 0;
+            td_acl_executor *executor = NULL;
+            td_aclnn_status  prepared;
+            if (newer)
+                prepared = (told ? ops->aclnnFusedInferAttentionScoreV4GetMaxWorkspaceSize
+                                 : ops->aclnnFusedInferAttentionScoreV4GetWorkspaceSize)(ATTENTION_V4, &most, &executor);
+            else
+                prepared = (told ? ops->aclnnFusedInferAttentionScoreV3GetMaxWorkspaceSize
+                                 : ops->aclnnFusedInferAttentionScoreV3GetWorkspaceSize)(ATTENTION_V3, &most, &executor);
+            td_ascend_reserve(r, "attention's workspace", prepared, told ? most : most + SHARED_SUMS, executor);
+        }
+        if (newer)
+            TD_ASCEND_OP(r, aclnnFusedInferAttentionScoreV4, ATTENTION_V4);
+        else
+            TD_ASCEND_OP(r, aclnnFusedInferAttentionScoreV3, ATTENTION_V3);
     }
-    if (TD_ASCEND_HAS(r, aclnnFusedInferAttentionScoreV4))
-        TD_ASCEND_OP(r, aclnnFusedInferAttentionScoreV4, ATTENTION_TENSORS, NULL, NULL, ATTENTION_NUMBERS, 0, T(out), NULL);
-    else
-        TD_ASCEND_OP(r, aclnnFusedInferAttentionScoreV3, ATTENTION_TENSORS, ATTENTION_NUMBERS, T(out), NULL);
     if (ends) (void)acl->aclDestroyIntArray(ends);
     if (lengths) (void)acl->aclDestroyIntArray(lengths);
 }

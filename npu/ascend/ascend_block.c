@@ -11,9 +11,6 @@
 #include "npu/ascend/ascend_stream.h"
 #include "npu/block_weights.h"
 
-/* What operations ask for as workspace is known when they are prepared; this is put aside for it. To be measured on a card:
- * attention and products ask for tens of MiB there. */
-#define WORKSPACE_BYTES ((size_t)96 << 20)
 #define TOK_MAX ((uint32_t)1 << 17)
 
 static const td_ascend_block_kind *const KINDS[TD_BLOCK_COUNT] = {
@@ -36,7 +33,7 @@ static size_t rope_bytes(const td_block_desc *desc) {
 size_t td_ascend_block_scratch_bytes(td_npu *base, const td_block_desc *desc) {
     td_ascend_places at;
     (void)base;
-    return WORKSPACE_BYTES + rope_bytes(desc) + KINDS[desc->kind]->place(desc, &at);
+    return TD_ASCEND_WORKSPACE_BYTES + rope_bytes(desc) + KINDS[desc->kind]->place(desc, &at);
 }
 
 /* ---- life -------------------------------------------------------------------------------------- */

@@ -83,12 +83,13 @@ typedef struct {
     const td_experts_desc *x;
     bool                   sums;               /* counts are cumulated, as one of the operations wants them */
     size_t                 first, rows, pairs; /* of the step's rows; top_k pairs each */
-    td_ascend_view         ids, places, weights, counts, counts32;
+    td_ascend_view         ids, places, weights, counts, counts32, list; /* list: as the products take counts */
 } experts_run;
 
-/* The rules of GroupedMatmulSwigluQuantWeightNZ's document, and whole tiles. */
+/* The rules of GroupedMatmulSwigluQuantWeightNZ's document, and whole tiles. It takes cumulated counts. */
 static bool takes_gate_up(const td_ascend_run *r, const td_ascend_stack *w) {
-    return TD_ASCEND_HAS(r, aclnnGroupedMatmulSwigluQuantWeightNZ) && w->n <= GATE_UP_MAX && w->n % 32 == 0 &&
+    bool has_sums = TD_ASCEND_HAS(r, aclnnCumsum) || !TD_ASCEND_HAS(r, aclnnMoeInitRoutingV3);
+    return TD_ASCEND_HAS(r, aclnnGroupedMatmulSwigluQuantWeightNZ) && has_sums && w->n <= GATE_UP_MAX && w->n % 32 == 0 &&
            w->k % 16 == 0 && w->k < LAST_MAX;
 }
 
@@ -99,12 +100,14 @@ static experts_run run_of(const td_ascend_run *r, const td_npu_block *b, size_t 
                                 .sums = takes_gate_up(r, b->gate_up),
                                 .first = first,
                                 .rows = least(r->step->max_tok - first, TD_ASCEND_EXPERT_ROWS)};
-    size_t                 list = first / TD_ASCEND_EXPERT_ROWS * x->n_experts;
+    size_t                 at = first / TD_ASCEND_EXPERT_ROWS * x->n_experts;
     e.pairs = e.rows * x->top_k;
     e.ids = td_ascend_rows_of(o->ids, TD_ACL_INT32, first, e.rows, x->top_k);
     e.places = td_ascend_vector(o->places, TD_ACL_INT32, first * x->top_k, e.pairs);
-    e.counts = td_ascend_vector(o->counts, TD_ACL_INT64, list, x->n_experts);
-    e.counts32 = td_ascend_vector(o->counts32, TD_ACL_INT32, list, x->n_experts);
+    e.counts = td_ascend_vector(o->counts, TD_ACL_INT64, at, x->n_experts);
+    e.counts32 = td_ascend_vector(o->counts32, TD_ACL_INT32, at, x->n_experts);
+    e.list = e.sums && TD_ASCEND_HAS(r, aclnnMoeInitRoutingV3) ? td_ascend_vector(o->sums, TD_ACL_INT64, at, x->n_experts)
+                                                               : e.counts;
     e.weights = x->group ? td_ascend_rows_of(o->ids, TD_ACL_FLOAT, 0, e.rows, x->top_k)
                          : td_ascend_rows_of(x->weights, TD_ACL_FLOAT, r->step->first_row + first, e.rows, x->top_k);
     if (x->group) e.weights.offset = (int64_t)((r->step->max_tok + first) * x->top_k); /* behind the ids */
@@ -122,7 +125,8 @@ static td_ascend_view some_rows(td_ascend_view v, size_t first, size_t rows) {
     return v;
 }
 
-/* Rows in the order of their experts, as int8. all: the step's rows as int8, where the library sends those. */
+/* Rows in the order of their experts, as int8. The newer operation gives counts only: its tiling refuses cumulated ones
+ * (ops-transformer, moe_init_routing_v3_tiling.cpp). all: the step's rows as int8, where the library sends those. */
 static td_ascend_input send_rows(td_ascend_run *r, const td_npu_block *b, const experts_run *e, td_ascend_input all) {
     const td_experts_desc *x = e->x;
     td_ascend_input        sent = pairs_of(r, b->at.sent, b->at.sent_scale, e->pairs, x->hidden);
@@ -131,8 +135,9 @@ static td_ascend_input send_rows(td_ascend_run *r, const td_npu_block *b, const 
         td_acl_int_array *range = r->status == TD_OK ? r->d->acl->aclCreateIntArray(every, 2) : NULL;
         if (!range && r->status == TD_OK) r->status = TD_EDEVICE;
         TD_ASCEND_OP(r, aclnnMoeInitRoutingV3, T(some_rows(all.x, e->first, e->rows)), T(e->ids),
-                     T(some_rows(all.scale, e->first, e->rows)), NULL, (int64_t)e->pairs, 0, x->n_experts, 0,
-                     e->sums ? 0 : 1, true, -1, range, 0, T(sent.x), T(e->places), T(e->counts), T(sent.scale));
+                     T(some_rows(all.scale, e->first, e->rows)), NULL, (int64_t)e->pairs, 0, x->n_experts, 0, 1, true, -1,
+                     range, 0, T(sent.x), T(e->places), T(e->counts), T(sent.scale));
+        if (e->sums) TD_ASCEND_OP(r, aclnnCumsum, T(e->counts), 0, TD_ACL_INT64, T(e->list));
         if (range) (void)r->d->acl->aclDestroyIntArray(range);
         return sent;
     }
@@ -152,7 +157,7 @@ static void grouped_product(td_ascend_run *r, const experts_run *e, td_ascend_in
     td_ascend_view scale = td_ascend_rows_of(w->scale16, TD_ACL_BF16, 0, w->n_experts, w->n);
     TD_ASCEND_OP(r, aclnnGroupedMatmulV5, L(in.x),
                  td_ascend_list(r, td_ascend_tensor_nz_stack(r, w->data, w->n_experts, w->k, w->n)), NULL,
-                 sums ? NULL : L(scale), NULL, NULL, NULL, sums ? NULL : L(in.scale), T(e->counts), NULL, NULL, NULL, 2, 0,
+                 sums ? NULL : L(scale), NULL, NULL, NULL, sums ? NULL : L(in.scale), T(e->list), NULL, NULL, NULL, 2, 0,
                  e->sums ? 0 : 1, 0, NULL, L(out), NULL, NULL);
 }
 
@@ -165,7 +170,7 @@ static td_ascend_input gate_up(td_ascend_run *r, const td_npu_block *b, const ex
     if (e->sums) {
         TD_ASCEND_OP(r, aclnnGroupedMatmulSwigluQuantWeightNZ, T(sent.x),
                      td_ascend_tensor_tiles(r, w->data, w->n_experts, w->k, w->n), NULL, NULL, T(scale), T(sent.scale),
-                     T(e->counts), T(mid.x), T(mid.scale), NULL);
+                     T(e->list), T(mid.x), T(mid.scale), NULL);
         return mid;
     }
     bool           fused = TD_ASCEND_HAS(r, aclnnDequantSwigluQuantV2) && w->n <= SWIGLU_MAX;
@@ -173,7 +178,7 @@ static td_ascend_input gate_up(td_ascend_run *r, const td_npu_block *b, const ex
     grouped_product(r, e, sent, w, wide);
     if (fused) {
         char dynamic[] = "dynamic", rint_mode[] = "rint";
-        TD_ASCEND_OP(r, aclnnDequantSwigluQuantV2, T(wide), T(scale), T(sent.scale), NULL, NULL, NULL, T(e->counts), true,
+        TD_ASCEND_OP(r, aclnnDequantSwigluQuantV2, T(wide), T(scale), T(sent.scale), NULL, NULL, NULL, T(e->list), true,
                      dynamic, TD_ACL_INT8, rint_mode, -1, 0, 7.0, 1.702, 1.0, T(mid.x), T(mid.scale));
         return mid;
     }

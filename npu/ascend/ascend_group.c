@@ -6,7 +6,11 @@
 #include "core/log/log.h"
 #include "core/threads/thread.h"
 
-#define WARM_VALUES 16 /* bf16 of the first collective: a multiple of 32 bytes */
+/* bf16 of the first collectives: from 32 bytes to what 512 rows of 8192 columns have (ascend_sum.c). HCCL chooses how to sum
+ * by the size, and what it builds for a way must not be built first inside a capture. */
+static const size_t WARM_VALUES[] = {16, 1 << 12, 1 << 16, 1 << 19, 1 << 22};
+#define N_WARM (sizeof WARM_VALUES / sizeof *WARM_VALUES)
+#define WARM_MOST ((size_t)1 << 22)
 #define GATHER_CARDS 3 /* from so many on sums have an order, which HCCL does not keep */
 
 typedef struct {
@@ -61,18 +65,27 @@ static td_hccl_status broadcast(const member *m, void *at, size_t n, td_acl_stre
     return m->d->acl->HcclBroadcast(at, n, TD_HCCL_DATA_TYPE_INT32, 0, m->comm, stream);
 }
 
-/* The first ones, of both kinds. */
-static td_status first_collective(joiner *j, member *m, void *send, void *receive, td_acl_stream stream) {
-    const char    *name = collective_name(j->group);
-    td_hccl_status code = collective(j->group, m, send, receive, WARM_VALUES, stream);
-    if (code == TD_HCCL_SUCCESS) {
-        name = "HcclBroadcast";
-        code = broadcast(m, receive, WARM_VALUES / 2, stream);
-    }
+/* @param n bf16 values. @return what the collective's call has; HCCL_E_TIMEOUT where another card's failure has ended it. */
+static td_hccl_status warm(joiner *j, member *m, bool broadcasts, void *send, void *receive, size_t n,
+                           td_acl_stream stream) {
+    if (td_ascend_group_enter(j->group, m->d, stream) != TD_OK) return TD_HCCL_E_TIMEOUT;
+    td_hccl_status code =
+        broadcasts ? broadcast(m, receive, n / 2, stream) : collective(j->group, m, send, receive, n, stream);
+    td_ascend_group_leave(j->group, m->d);
+    return code;
+}
+
+/* The first ones, of both kinds and of all sizes. Once cards are linked, one that fails leaves the others waiting. */
+static td_status first_collectives(joiner *j, member *m, void *send, void *receive, td_acl_stream stream) {
+    td_hccl_status code = TD_HCCL_SUCCESS;
+    size_t         i = 0;
+    for (; i < 2 * N_WARM && code == TD_HCCL_SUCCESS; i++)
+        code = warm(j, m, i % 2, send, receive, WARM_VALUES[i / 2], stream);
     j->timed_out = code == TD_HCCL_E_TIMEOUT;
-    if (code != TD_HCCL_SUCCESS) return failed(m->d, name, code, &j->err);
+    if (code != TD_HCCL_SUCCESS) return failed(m->d, i % 2 ? collective_name(j->group) : "HcclBroadcast", code, &j->err);
     td_acl_status synced = m->d->acl->aclrtSynchronizeStream(stream);
-    return synced == TD_ACL_SUCCESS ? TD_OK : td_ascend_failed(m->d, "aclrtSynchronizeStream", synced, &j->err);
+    j->timed_out = synced == TD_ACL_ERROR_RT_STREAM_ABORT;
+    return td_ascend_done(m->d, "aclrtSynchronizeStream", synced, &j->err);
 }
 
 static td_status warm_up(joiner *j, member *m) {
@@ -81,12 +94,18 @@ static td_status warm_up(joiner *j, member *m) {
     void          *send = NULL, *receive = NULL;
     td_acl_status  code = d->acl->aclrtCreateStreamWithConfig(&stream, 0, TD_ACL_STREAM_FAST_LAUNCH);
     if (code != TD_ACL_SUCCESS) return td_ascend_failed(d, "aclrtCreateStreamWithConfig", code, &j->err);
-    td_status st = td_card_take(&d->base, WARM_VALUES * sizeof(td_bf16), &send, &j->err);
-    if (st == TD_OK) st = td_card_take(&d->base, j->group->n * WARM_VALUES * sizeof(td_bf16), &receive, &j->err);
-    if (st == TD_OK) st = first_collective(j, m, send, receive, stream);
+    td_status st = td_card_take(&d->base, WARM_MOST * sizeof(td_bf16), &send, &j->err);
+    if (st == TD_OK) st = td_card_take(&d->base, j->group->n * WARM_MOST * sizeof(td_bf16), &receive, &j->err);
+    if (st == TD_OK) st = first_collectives(j, m, send, receive, stream);
+    if (st != TD_OK) {
+        td_ascend_group_abort(j->group);
+        td_status entered = td_card_enter(&d->base); /* the abort has entered the others */
+        if (entered != TD_OK) return st;             /* then nothing can be given back either */
+    }
     (void)d->acl->aclrtSynchronizeStream(stream);
     td_card_give(&d->base, send);
     td_card_give(&d->base, receive);
+    td_ascend_group_idle(j->group, d);
     (void)d->acl->aclrtDestroyStream(stream);
     return st;
 }
@@ -152,9 +171,12 @@ static void leave_all(td_npu_group *g) {
 static td_status join(td_npu_group *g, td_error *err) {
     joiner *list = calloc(g->n, sizeof *list);
     if (!list) return td_fail(err, TD_ENOMEM, "out of memory for a group of cards");
+    atomic_store(&g->aborted, false);
     td_status st = join_all(g, list, err);
     free(list);
-    if (st != TD_OK) leave_all(g);
+    if (st == TD_OK) return TD_OK;
+    atomic_store(&g->aborted, true);
+    leave_all(g);
     return st;
 }
 
@@ -211,10 +233,7 @@ void td_ascend_group_reset(td_npu_group *g) {
     td_error err = {0};
     if (!atomic_load(&g->aborted)) return;
     leave_all(g);
-    if (join(g, &err) != TD_OK)
-        td_err("%s", err.text); /* sums fail until another reset can */
-    else
-        atomic_store(&g->aborted, false);
+    if (join(g, &err) != TD_OK) td_err("%s", err.text); /* sums fail until another reset can */
 }
 
 td_status td_ascend_group_enter(td_npu_group *g, const td_ascend_npu *d, td_acl_stream stream) {

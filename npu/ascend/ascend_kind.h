@@ -14,7 +14,7 @@ typedef struct {
     size_t wide, low, q, q_rope, k, k_rope, v, ctx, gate; /* what lies between two operations */
     size_t f32, order, values;                            /* routers, heads */
     size_t sent, sent_scale, mid, mid_scale;              /* routed experts: rows in the experts' order, step by step */
-    size_t unread;                                        /* td_ascend_unread_bytes: outputs that nobody reads */
+    size_t unread;                                        /* outputs that nobody reads */
 } td_ascend_places;
 
 struct td_npu_block {

@@ -2,6 +2,7 @@
 
 #include <dirent.h>
 #include <dlfcn.h>
+#include <link.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -128,6 +129,38 @@ static td_status open_runtime(td_ascend_libraries *l, td_error *err) {
     return td_fail(err, TD_ENOTFOUND,
                    "CANN's runtime (%s or %s) was found in none of %s: install CANN, or set ASCEND_HOME_PATH to its folder",
                    RUNTIME[0], RUNTIME[1], tried);
+}
+
+/* The folder that the runtime's library was found in, as the dynamic linker names it. @return false: it names none. */
+static bool found_in(const td_ascend_libraries *l, char out[TD_ASCEND_FOLDER_MAX]) {
+    struct link_map *map = NULL;
+    if (dlinfo(l->libraries[0], RTLD_DI_LINKMAP, &map) || !map || strlen(map->l_name) >= TD_ASCEND_FOLDER_MAX) return false;
+    strcpy(out, map->l_name);
+    char *name = strrchr(out, '/');
+    if (name) *name = 0;
+    return name != NULL;
+}
+
+/* Operations look for their kernels below ASCEND_HOME_PATH, else ASCEND_OPP_PATH, which CANN's set_env.sh sets. Without
+ * both, and before the operations are opened, they are pointed to the CANN that the runtime is of. */
+static void point_to_kernels(const td_ascend_libraries *l) {
+    static const char LIB[] = "/lib64";
+    const char       *home = getenv("ASCEND_HOME_PATH"), *opp = getenv("ASCEND_OPP_PATH");
+    char              folder[TD_ASCEND_FOLDER_MAX], kernels[TD_ASCEND_FOLDER_MAX + 8];
+    if ((home && *home) || (opp && *opp) || !found_in(l, folder)) return;
+    size_t n = strlen(folder);
+    if (n < sizeof LIB || strcmp(folder + n - sizeof LIB + 1, LIB)) return;
+    folder[n - sizeof LIB + 1] = 0;
+    snprintf(kernels, sizeof kernels, "%s/opp", folder);
+    if (access(kernels, R_OK)) {
+        td_warn(
+            "ASCEND_HOME_PATH and ASCEND_OPP_PATH are not set, and there is no %s: operations may find no kernels; source "
+            "CANN's set_env.sh",
+            kernels);
+        return;
+    }
+    setenv("ASCEND_HOME_PATH", folder, 1);
+    setenv("ASCEND_OPP_PATH", kernels, 1);
 }
 
 static td_status open_rest(td_ascend_libraries *l, td_error *err) {
@@ -261,6 +294,13 @@ static void find_operations(td_ascend_libraries *l) {
     }
 }
 
+static void find_most(td_ascend_libraries *l) {
+#define FIND(name) find(l, #name, &l->ops.name)
+    FIND(aclnnFusedInferAttentionScoreV3GetMaxWorkspaceSize);
+    FIND(aclnnFusedInferAttentionScoreV4GetMaxWorkspaceSize);
+#undef FIND
+}
+
 static bool has_rung(const td_ascend_libraries *l, td_aclnn_ladder ladder) {
     for (size_t i = 0; i < N_OPERATIONS; i++)
         if (OPERATIONS[i].ladder == ladder && is_there(l, OPERATIONS[i].run_at)) return true;
@@ -297,6 +337,7 @@ static td_status find_symbols(td_ascend_libraries *l, td_error *err) {
                        missing->symbol, files, since);
     }
     find_operations(l);
+    find_most(l);
     for (int i = 0; i < TD_ACLNN_LADDER_COUNT; i++) {
         char rungs[160];
         if (LADDERS[i].without || has_rung(l, (td_aclnn_ladder)i)) continue;
@@ -313,6 +354,7 @@ static td_status find_symbols(td_ascend_libraries *l, td_error *err) {
 td_status td_ascend_load(td_ascend_libraries *out, td_error *err) {
     *out = (td_ascend_libraries){0};
     td_status st = open_runtime(out, err);
+    if (st == TD_OK) point_to_kernels(out);
     if (st == TD_OK) st = open_rest(out, err);
     if (st == TD_OK) st = find_symbols(out, err);
     if (st != TD_OK) {

@@ -4,7 +4,8 @@
  * DESIGN. One folder is looked for that has the runtime library, first where the environment points (ASCEND_HOME_PATH,
  * ASCEND_TOOLKIT_HOME), then as the dynamic linker finds plain names (LD_LIBRARY_PATH), then where CANN installs itself.
  * Every library is taken from that place. A symbol is looked up in each of them in turn, because CANN moves symbols from one
- * file to another between versions. Nothing is opened twice and nothing is mixed: a card's operations come from the same
+ * file to another between versions. Where the environment does not say where the operations' kernels are, it is made to
+ * (ASCEND_HOME_PATH and ASCEND_OPP_PATH), before the operations are opened. Nothing is opened twice and nothing is mixed: a card's operations come from the same
  * CANN as its runtime.
  */
 #ifndef TD_NPU_ASCEND_ASCEND_LOADER_H

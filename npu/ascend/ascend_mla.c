@@ -52,7 +52,7 @@ static size_t place_mla(const td_block_desc *desc, td_ascend_places *at) {
     at->v = td_ascend_place(&used, rows * heads * LATENT * sizeof(td_bf16)); /* the sums */
     at->rows = td_ascend_place(&used, rows * v * sizeof(td_bf16));
     at->f32 = td_ascend_place(&used, rows * hidden * sizeof(td_bf16));
-    at->unread = td_ascend_place(&used, td_ascend_unread_bytes(rows));
+    at->unread = td_ascend_place(&used, TD_ASCEND_UNREAD_BYTES);
     return used;
 }
 

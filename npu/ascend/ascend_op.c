@@ -138,9 +138,12 @@ static void failed(td_ascend_run *r, const char *op, const char *half, td_aclnn_
 }
 
 static bool has_workspace(td_ascend_run *r, const char *op, uint64_t bytes) {
-    r->workspace_used = bytes;
+    size_t room = bytes > r->workspace_least ? bytes : r->workspace_least;
+    r->workspace_least = 0;
+    r->workspace_used = room;
     if (!r->workspace_most) {
-        r->status = td_card_arena_grow(&r->d->base, &r->d->workspace, bytes, NULL);
+        if (room && room < TD_ASCEND_WORKSPACE_BYTES) room = TD_ASCEND_WORKSPACE_BYTES; /* what was outgrown stays */
+        r->status = td_card_arena_grow(&r->d->base, &r->d->workspace, room, NULL);
         return r->status == TD_OK;
     }
     if (bytes <= r->workspace_most) return true;
@@ -168,6 +171,13 @@ void td_ascend_launch(td_ascend_run *r, const char *op, td_aclnn_status prepared
     while (r->n_lists) (void)r->d->acl->aclDestroyTensorList(r->lists[--r->n_lists]);
 }
 
+void td_ascend_reserve(td_ascend_run *r, const char *what, td_aclnn_status prepared, uint64_t workspace_bytes,
+                       td_acl_executor *executor) {
+    if (prepared != TD_ACLNN_OK) failed(r, what, "", prepared);
+    drop(r, executor);
+    r->workspace_least = workspace_bytes;
+}
+
 size_t td_ascend_place(size_t *used, size_t bytes) {
     size_t at = *used;
     *used = at + td_round_up(bytes, TD_ASCEND_ALIGNMENT);
@@ -189,20 +199,16 @@ void td_ascend_op_quantize(td_ascend_run *r, td_ascend_view x, td_ascend_view co
     TD_ASCEND_OP(r, aclnnDynamicQuant, T(x), NULL, T(codes), T(scale));
 }
 
-#define UNREAD_CODES 512 /* bytes in front of the scales */
-
-size_t td_ascend_unread_bytes(size_t rows) {
-    return UNREAD_CODES + rows * sizeof(float);
-}
-
 /* The operation norms a sum, and writes it elsewhere: x + x, whose norm with four times the eps is x's own to the last bit.
- * RmsNormDynamicQuant would take x alone, and no row of zeros. */
+ * RmsNormDynamicQuant would take x alone, and no row of zeros. Without a second smooth scale the second codes and scales are
+ * one element each: newer libraries copy one there, and refuse another shape (ops-nn, op_api/add_rms_norm_dynamic_quant.cpp).
+ */
 void td_ascend_op_norm_quantize(td_ascend_run *r, td_ascend_view x, const void *gamma, double eps, td_ascend_view codes,
                                 td_ascend_view scale, void *sum, char *unread) {
     size_t         rows = (size_t)x.shape[0], k = (size_t)x.shape[1];
     td_ascend_view twice = td_ascend_rows_of(sum, x.dtype, 0, rows, k),
                    no_codes = td_ascend_vector(unread, TD_ACL_INT8, 0, 1),
-                   no_scale = td_ascend_vector(unread + UNREAD_CODES, TD_ACL_FLOAT, 0, rows);
+                   no_scale = td_ascend_vector(unread + TD_ASCEND_UNREAD_BYTES / 2, TD_ACL_FLOAT, 0, 1);
     TD_ASCEND_OP(r, aclnnAddRmsNormDynamicQuant, T(x), T(x), T(td_ascend_vector(gamma, x.dtype, 0, k)), NULL, NULL, 4 * eps,
                  T(codes), T(no_codes), T(twice), T(scale), T(no_scale));
 }

@@ -49,8 +49,9 @@ typedef struct {
     char                *rope;         /* cos and sin of the rows of all steps, [2, rows of the blocks' buffers, dim] bf16 */
     char                *scratch;      /* where td_ascend_places begin */
     char                *workspace_at; /* an update of a graph: where its operation has its workspace */
-    size_t               workspace_most; /* bytes there; an operation that asks for more fails. 0: the workspace grows */
-    size_t               workspace_used; /* that the last operation asked for */
+    size_t               workspace_most;  /* bytes there; an operation that asks for more fails. 0: the workspace grows */
+    size_t               workspace_least; /* bytes that the next operation is given at least; 0 behind it */
+    size_t               workspace_used;  /* that the last operation asked for, or was given at least */
     td_status            status;
     size_t               n_tensors;
     const td_acl_tensor *tensors[TD_ASCEND_TENSORS_MAX]; /* of the operation that is being prepared */
@@ -71,6 +72,9 @@ td_acl_tensor_list *td_ascend_list(td_ascend_run *r, const td_acl_tensor *t);
 /** The second half of a launch: what the first function has said, and the second function. */
 void td_ascend_launch(td_ascend_run *r, const char *op, td_aclnn_status prepared, uint64_t workspace_bytes,
                       td_acl_executor *executor, td_aclnn_run run);
+/** A first half that is no launch: it has told how many bytes the next operation may ask for. It is given so many. */
+void td_ascend_reserve(td_ascend_run *r, const char *what, td_aclnn_status prepared, uint64_t workspace_bytes,
+                       td_acl_executor *executor);
 /** That the library has it, as an operation without which nothing can be done always is (ascend_loader.c). */
 #define TD_ASCEND_HAS(r, op) ((r)->d->l->ops.op != NULL)
 
@@ -84,6 +88,10 @@ void td_ascend_launch(td_ascend_run *r, const char *op, td_aclnn_status prepared
             td_ascend_launch(r, #op, prepared_, bytes_, executor_, (r)->d->l->ops.op);                          \
         }                                                                                                       \
     } while (0)
+
+/* What operations ask for as workspace is known when they are prepared; this is put aside for it. Latent attention asks for
+ * most: 107 MiB with 20 cores and 125 with 24, by its tiling (ops-transformer, fia_tiling_nonquant_mla.cpp). */
+#define TD_ASCEND_WORKSPACE_BYTES ((size_t)128 << 20)
 
 #define TD_ASCEND_ALIGNMENT 512 /* of a block's arrays in its scratch */
 /** The place of the next `bytes` of a block's scratch. */
@@ -103,11 +111,11 @@ void td_ascend_op_norm(td_ascend_run *r, td_ascend_view x, const void *gamma, do
 /**
  * Norm and int8 rule in one operation, f32 between them: x [rows, k] of bf16, gamma [k of bf16].
  * @param sum    scratch of x's size; it becomes 2 x.
- * @param unread scratch of td_ascend_unread_bytes(rows).
+ * @param unread scratch of TD_ASCEND_UNREAD_BYTES.
  */
-void   td_ascend_op_norm_quantize(td_ascend_run *r, td_ascend_view x, const void *gamma, double eps, td_ascend_view codes,
-                                  td_ascend_view scale, void *sum, char *unread);
-size_t td_ascend_unread_bytes(size_t rows);
+void td_ascend_op_norm_quantize(td_ascend_run *r, td_ascend_view x, const void *gamma, double eps, td_ascend_view codes,
+                                td_ascend_view scale, void *sum, char *unread);
+#define TD_ASCEND_UNREAD_BYTES 1024
 /** The norm in f32 and rounded in one operation: x, gamma and sum as above; floats [rows, k] of f32 and out [rows, k] of
  * bf16 without gaps; rstd: scratch, an f32 a row. */
 void td_ascend_op_norm_cast(td_ascend_run *r, td_ascend_view x, const void *gamma, double eps, td_ascend_view floats,

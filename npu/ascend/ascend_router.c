@@ -14,12 +14,13 @@ static size_t place_router(const td_block_desc *desc, td_ascend_places *at) {
     at->f32 = td_ascend_place(&used, rows * o->hidden * sizeof(float));
     at->wide = td_ascend_place(&used, rows * o->n_experts * sizeof(float));
     at->values = td_ascend_place(&used, rows * o->top_k * sizeof(float));
+    at->unread = td_ascend_place(&used, rows * o->n_experts * sizeof(float));
     return used;
 }
 
-/* Older libraries have the softmax alone, without groups, bias and scale. */
-static bool has_choice(const td_ascend_npu *d, const td_router_desc *o) {
-    if (d->l->ops.aclnnMoeGatingTopK) return true;
+/* The softmax alone, without groups, bias and scale, is an operation of its own. It may divide the chosen scores by their
+ * sum, which up to CANN 8.5 the general operation does for sigmoid scores only. */
+static bool is_plain_softmax(const td_ascend_npu *d, const td_router_desc *o) {
     return d->l->ops.aclnnMoeGatingTopKSoftmaxV2 && o->score == TD_SCORE_SOFTMAX && o->group == TD_GROUP_NONE && !o->bias &&
            o->scale >= 1 && o->scale <= 1;
 }
@@ -46,10 +47,15 @@ static td_status check_router(const td_ascend_npu *d, const td_block_desc *desc,
     if (o->score == TD_SCORE_SIGMOID && !o->normalise)
         return td_fail(err, TD_ENOTSUP,
                        "the card's router always divides sigmoid scores by their sum, which this model does not");
+    bool plain = is_plain_softmax(d, o);
+    if (o->score == TD_SCORE_SOFTMAX && o->normalise && !plain)
+        return td_fail(err, TD_ENOTSUP,
+                       "the card's router divides chosen softmax scores by their sum only without groups, bias and scale%s",
+                       d->l->ops.aclnnMoeGatingTopKSoftmaxV2 ? "" : ", by aclnnMoeGatingTopKSoftmaxV2, which is not there");
     uint32_t n_group = groups ? o->n_group : 1, size = o->n_experts / n_group;
     if ((size + 31) / 32 * 32 * n_group > GROUP_EXPERTS_MAX || (o->group == TD_GROUP_TOP2_SUM && size < 2))
         return td_fail(err, TD_ENOTSUP, "the card's router does not take %u experts in %u groups", o->n_experts, n_group);
-    if (!has_choice(d, o))
+    if (!plain && !d->l->ops.aclnnMoeGatingTopK)
         return td_fail(err, TD_ENOTSUP, "the libraries have no aclnnMoeGatingTopK, which this model's router needs");
     return TD_OK;
 }
@@ -62,19 +68,21 @@ static td_status prepare_router(td_ascend_npu *d, td_npu_block *b, td_error *err
     return td_ascend_plain_of(o->bias, "router bias", &b->bias, err);
 }
 
+/* The general operation's last output is required, and written only if a flag asks for it (ops-transformer,
+ * moe_gating_top_k_def.cpp). */
 static void choose(td_ascend_run *r, const td_npu_block *b, td_ascend_view logits, td_ascend_view values,
                    td_ascend_view ids) {
     const td_router_desc *o = &b->desc.router;
-    bool                  groups = o->group != TD_GROUP_NONE, sigmoid = o->score == TD_SCORE_SIGMOID;
-    if (!TD_ASCEND_HAS(r, aclnnMoeGatingTopK)) {
+    bool                  groups = o->group != TD_GROUP_NONE;
+    if (is_plain_softmax(r->d, o)) {
         TD_ASCEND_OP(r, aclnnMoeGatingTopKSoftmaxV2, T(logits), NULL, o->top_k, o->normalise, false, T(values), T(ids),
                      NULL);
         return;
     }
     td_acl_tensor *bias = b->bias && r->status == TD_OK ? T(td_ascend_vector(b->bias, TD_ACL_FLOAT, 0, o->n_experts)) : NULL;
     TD_ASCEND_OP(r, aclnnMoeGatingTopK, T(logits), bias, o->top_k, groups ? o->topk_group : 1, groups ? o->n_group : 1,
-                 o->group == TD_GROUP_TOP2_SUM, o->normalise && !sigmoid, sigmoid, false, (double)o->scale, 1e-20, T(values),
-                 T(ids), NULL);
+                 o->group == TD_GROUP_TOP2_SUM, 0, o->score == TD_SCORE_SIGMOID, false, (double)o->scale, 1e-20, T(values),
+                 T(ids), T(td_ascend_scratch_rows(r, b->at.unread, TD_ACL_FLOAT, o->n_experts)));
 }
 
 /* The operation gives experts by what they were chosen by, bias included, and int32 ids. Sorted by weight, an id's place

@@ -37,7 +37,7 @@ static size_t place_norm(const td_block_desc *desc, td_ascend_places *at) {
     *at = (td_ascend_places){0};
     at->rstd = td_ascend_place(&used, desc->max_tok * sizeof(float));
     at->rows = td_ascend_place(&used, (size_t)desc->max_tok * desc->norm.hidden * sizeof(td_bf16));
-    at->unread = td_ascend_place(&used, td_ascend_unread_bytes(desc->max_tok));
+    at->unread = td_ascend_place(&used, TD_ASCEND_UNREAD_BYTES);
     return used;
 }
 

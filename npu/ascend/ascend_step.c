@@ -272,7 +272,7 @@ td_ascend_route *td_ascend_step_route(td_ascend_npu *d, td_ascend_step *s, uint3
     td_ascend_route o = {.n_experts = n_experts, .top_k = top_k, .most = most};
     size_t          pairs = (size_t)s->step.max_tok * top_k, counts = td_div_up(s->step.max_tok, most) * n_experts;
     /* Ids and weights lie side by side: they are one message between cards. */
-    if (open_mirror(d, &o.m, ints(2 * pairs) + ints(pairs) + ints(2 * counts) + ints(counts)) != TD_OK) {
+    if (open_mirror(d, &o.m, ints(2 * pairs) + ints(pairs) + 2 * ints(2 * counts) + ints(counts)) != TD_OK) {
         td_err("no memory for the routes of a step of %u rows", s->step.max_tok);
         close_mirror(d, &o.m);
         return NULL;
@@ -281,7 +281,8 @@ td_ascend_route *td_ascend_step_route(td_ascend_npu *d, td_ascend_step *s, uint3
     o.weights = (float *)o.ids + pairs;
     o.places = (int32_t *)(o.m.dev + ints(2 * pairs));
     o.counts = (int64_t *)((char *)o.places + ints(pairs));
-    o.counts32 = (int32_t *)((char *)o.counts + ints(2 * counts));
+    o.sums = (int64_t *)((char *)o.counts + ints(2 * counts));
+    o.counts32 = (int32_t *)((char *)o.sums + ints(2 * counts));
     s->routes[s->n_routes] = o;
     return &s->routes[s->n_routes++];
 }

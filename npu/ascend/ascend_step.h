@@ -54,10 +54,10 @@ typedef struct {
 typedef struct {
     uint32_t         n_experts, top_k, most; /* rows of a run at most */
     td_ascend_mirror m;
-    int32_t         *ids, *places; /* device: [max_tok, top_k] each; behind the ids */
-    float           *weights;      /* [max_tok, top_k] */
-    int64_t         *counts;       /* [runs, n_experts], and the same in int32 */
-    int32_t         *counts32;
+    int32_t         *ids, *places;  /* device: [max_tok, top_k] each; behind the ids */
+    float           *weights;       /* [max_tok, top_k] */
+    int64_t         *counts, *sums; /* [runs, n_experts]: rows of each expert; the same cumulated */
+    int32_t         *counts32;      /* counts in int32 */
 } td_ascend_route;
 
 typedef struct {

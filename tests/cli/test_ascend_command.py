@@ -164,7 +164,7 @@ class Ascend(unittest.TestCase):
                 self.assertRegex(self.refused(TD_STANDIN_FAIL=call, TD_STANDIN_STATUS=status), sentence)
         self.assertRegex(self.refused(TD_STANDIN_SOC="Ascend310P3"), "the card is an Ascend310P3: this backend computes on the generations 910B")
         self.assertRegex(self.refused(TD_STANDIN_CANN="8.0.RC3"), "CANN 8.0.RC3 in .* is too old: 8.1 or later is needed")
-        self.assertRegex(self.refused(TD_STANDIN_MEMORY=str(8 << 20)), "device memory: ")
+        self.assertRegex(self.refused(TD_STANDIN_MEMORY=str(40 << 20)), "device memory: ")
         home = os.path.join(self.folder, "no_hccl")
         os.makedirs(os.path.join(home, "lib64"))
         for name in os.listdir(os.path.join(STANDIN, "lib64")):

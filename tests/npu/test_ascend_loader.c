@@ -160,6 +160,34 @@ static void check_loading(void **state) {
 }
 TEST_ROWS(check_loading, CASES)
 
+/* Which environment the operations find, where CANN's set_env.sh was not read: of a CANN with kernels, and of one without. */
+static void load_without_environment(const void *kernels) {
+    static td_ascend_libraries l;
+    td_error                   err = {0};
+    char                       opp[128];
+    const char                *found[2];
+    setenv("ASCEND_TOOLKIT_HOME", home, 1);
+    unsetenv("ASCEND_HOME_PATH");
+    unsetenv("ASCEND_OPP_PATH");
+    snprintf(opp, sizeof opp, "%s/opp", home);
+    if (td_ascend_load(&l, &err) != TD_OK) _exit(1);
+    found[0] = getenv("ASCEND_HOME_PATH");
+    found[1] = getenv("ASCEND_OPP_PATH");
+    if (!*(const bool *)kernels) _exit(found[0] || found[1] ? 2 : 0);
+    _exit(found[0] && found[1] && !strcmp(found[0], home) && !strcmp(found[1], opp) ? 0 : 3);
+}
+
+TEST(kernels) {
+    char opp[128];
+    make_home(&CASES[0]);
+    snprintf(opp, sizeof opp, "%s/opp", home);
+    refusal_check(load_without_environment, &(bool){false}, 0, "ASCEND_OPP_PATH are not set, and there is no ", "");
+    assert_int_equal(mkdir(opp, 0755), 0);
+    refusal_check(load_without_environment, &(bool){true}, 0, "", "");
+    rmdir(opp);
+    remove_home();
+}
+
 TEST(versions) {
     assert_int_equal(td_ascend_cann_number("8.1.RC1"), 801);
     assert_int_equal(td_ascend_cann_number("8.2.RC1.alpha003"), 802);

@@ -4,6 +4,8 @@
  * hccl_env/HCCL_CONNECT_TIMEOUT; comm_mgr_c and aclgraph/aclgraph_introduction of hicann/hcomm. What is stricter here:
  *   - the first collective of a kind sets up its links, so the call itself waits up to TD_STANDIN_CONNECT_MS for all ranks;
  *   - a captured collective meets those of the same capture of the other ranks only: the n-th one of each that has any;
+ *   - a captured collective is of no more bytes than one of its kind that came before it, outside of captures: what a way
+ *     of summing needs is built when it is used first, and the ways are chosen by size;
  *   - captures that hold a collective are destroyed before its communicator;
  *   - a communicator of which a collective was aborted may only be destroyed. The other ranks' collectives wait for it,
  *     until they are aborted too.
@@ -43,10 +45,11 @@ typedef struct {
     bool             alive;
     world           *world;
     uint32_t         rank;
-    bool             broken;   /* one of its collectives was aborted; under the world's lock */
-    _Atomic uint32_t held;     /* operations that are enqueued or captured */
-    standin_graph   *capture;  /* the last one that a collective was captured into */
-    uint64_t         sessions; /* captures with collectives so far */
+    bool             broken;      /* one of its collectives was aborted; under the world's lock */
+    _Atomic uint32_t held;        /* operations that are enqueued or captured */
+    standin_graph   *capture;     /* the last one that a collective was captured into */
+    uint64_t         sessions;    /* captures with collectives so far */
+    size_t           most[KINDS]; /* bytes of the largest one outside of captures */
 } comm;
 
 static pthread_mutex_t worlds_lock = PTHREAD_MUTEX_INITIALIZER;
@@ -293,6 +296,10 @@ static td_hccl_status submit(const char *call, collective args, td_hccl_comm han
     if (args.kind == BROADCASTS && args.root >= m->world->n)
         standin_refuse("hccl comm_op_interface/HcclBroadcast", "root %u of %u ranks", args.root, m->world->n);
     if (!link_up(m->world, args.kind)) return TD_HCCL_E_TIMEOUT;
+    if (s->capture && bytes > m->most[args.kind])
+        standin_refuse("hcomm aclgraph_introduction", "%s of %zu bytes is captured, and the largest before it had %zu", call,
+                       bytes, m->most[args.kind]);
+    if (!s->capture && bytes > m->most[args.kind]) m->most[args.kind] = bytes;
     if (s->capture && s->capture != m->capture) m->sessions++;
     m->capture = s->capture;
     collective *a = malloc(sizeof *a);

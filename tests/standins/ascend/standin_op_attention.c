@@ -469,7 +469,19 @@ static void check_mla(const td_acl_executor *x, const attention_args *a, const s
     need(x, kr->n_view == k->n_view && kr->view[0] == k->view[0], "keyRope's cache is not of key's shape with 64 for d");
 }
 
-static td_aclnn_status attention(td_acl_executor *x, const attention_call *call, uint64_t *ws, td_acl_executor **executor) {
+/* Of the parts' sums where several cores share a piece, which they do where pieces have uneven lengths (ops-transformer,
+ * fia_tiling_nonquant_mla.cpp: the flash-decode part). */
+#define SHARED_SUMS 65536
+
+static bool are_even(const attention_args *a) {
+    for (int64_t b = 1; b < a->n_seq; b++)
+        if (lengths_of(a, 2)[b] != lengths_of(a, 2)[0]) return false;
+    return true;
+}
+
+/* What it asks for; most: with any lengths. */
+static td_aclnn_status attention(td_acl_executor *x, const attention_call *call, bool most_of_all, uint64_t *ws,
+                                 td_acl_executor **executor) {
     const standin_tensor *q = standin_add(x, call->query, "query", STANDIN_IN);
     const standin_tensor *k = standin_add(x, only_entry(x, call->key, "key"), "key", STANDIN_INDEXED),
                          *v = standin_add(x, only_entry(x, call->value, "value"), "value", STANDIN_INDEXED);
@@ -536,7 +548,8 @@ static td_aclnn_status attention(td_acl_executor *x, const attention_call *call,
     } else if (layout == TND) {
         need(x, a->d == 128 && a->value_d == 128, "d is not 128, the one that all versions have in TND without rope");
     }
-    td_aclnn_status st = standin_end(x, run_attention, a, bytes, 4096 + 512 * (uint64_t)n_seq, ws, executor);
+    uint64_t        shared = most_of_all || !are_even(a) ? SHARED_SUMS : 0;
+    td_aclnn_status st = standin_end(x, run_attention, a, bytes, 4096 + 512 * (uint64_t)n_seq + shared, ws, executor);
     free(a);
     return st;
 }
@@ -560,29 +573,48 @@ static void check_product(const td_acl_executor *x, bool is_950) {
         .scale = scale, .layout = layout, .has_more = MORE_TENSORS || (more)                                            \
     }
 
-td_aclnn_status aclnnFusedInferAttentionScoreV3GetWorkspaceSize(TD_ACLNN_ATTENTION_TENSOR_ARGS,
-                                                                TD_ACLNN_ATTENTION_NUMBER_ARGS, const td_acl_tensor *out,
-                                                                const td_acl_tensor *lse, uint64_t *ws,
-                                                                td_acl_executor **executor) {
+static td_aclnn_status begin_v3(TD_ACLNN_ATTENTION_V3_ARGS, bool most_of_all, uint64_t *ws, td_acl_executor **executor) {
     td_acl_executor *x = standin_begin("aclnnFusedInferAttentionScoreV3", FIA);
     attention_call   call = CALL(false);
     (void)lse, (void)tokens_before, (void)tokens_after;
     check_product(x, false);
-    return attention(x, &call, ws, executor);
+    return attention(x, &call, most_of_all, ws, executor);
+}
+
+#define PASS_TENSORS                                                                                                        \
+    query, key, value, pse_shift, mask, query_lengths, kv_lengths, dequant_scale1, quant_scale1, dequant_scale2,            \
+        quant_scale2, quant_offset2, antiquant_scale, antiquant_offset, block_table, query_padding, kv_padding,             \
+        key_antiquant_scale, key_antiquant_offset, value_antiquant_scale, value_antiquant_offset, key_prefix, value_prefix, \
+        prefix_length, query_rope, key_rope, key_rope_antiquant_scale
+#define PASS_NUMBERS                                                                                                       \
+    heads, scale, tokens_before, tokens_after, layout, kv_heads, sparse_mode, inner_precise, block_tokens, antiquant_mode, \
+        with_lse, key_antiquant_mode, value_antiquant_mode
+
+td_aclnn_status aclnnFusedInferAttentionScoreV3GetWorkspaceSize(TD_ACLNN_ATTENTION_V3_ARGS, uint64_t *ws,
+                                                                td_acl_executor **executor) {
+    return begin_v3(PASS_TENSORS, PASS_NUMBERS, out, lse, false, ws, executor);
+}
+td_aclnn_status aclnnFusedInferAttentionScoreV3GetMaxWorkspaceSize(TD_ACLNN_ATTENTION_V3_ARGS, uint64_t *ws,
+                                                                   td_acl_executor **executor) {
+    return begin_v3(PASS_TENSORS, PASS_NUMBERS, out, lse, true, ws, executor);
 }
 STANDIN_SECOND(aclnnFusedInferAttentionScoreV3)
 
-td_aclnn_status aclnnFusedInferAttentionScoreV4GetWorkspaceSize(TD_ACLNN_ATTENTION_TENSOR_ARGS,
-                                                                const td_acl_tensor *query_dequant_scale,
-                                                                const td_acl_tensor *sink, TD_ACLNN_ATTENTION_NUMBER_ARGS,
-                                                                int64_t query_quant_mode, const td_acl_tensor *out,
-                                                                const td_acl_tensor *lse, uint64_t *ws,
-                                                                td_acl_executor **executor) {
+static td_aclnn_status begin_v4(TD_ACLNN_ATTENTION_V4_ARGS, bool most_of_all, uint64_t *ws, td_acl_executor **executor) {
     td_acl_executor *x = standin_begin("aclnnFusedInferAttentionScoreV4", FIA);
     attention_call   call = CALL(query_dequant_scale || sink || query_quant_mode);
     (void)lse, (void)tokens_before, (void)tokens_after;
     check_product(x, false);
-    return attention(x, &call, ws, executor);
+    return attention(x, &call, most_of_all, ws, executor);
+}
+
+td_aclnn_status aclnnFusedInferAttentionScoreV4GetWorkspaceSize(TD_ACLNN_ATTENTION_V4_ARGS, uint64_t *ws,
+                                                                td_acl_executor **executor) {
+    return begin_v4(PASS_TENSORS, query_dequant_scale, sink, PASS_NUMBERS, query_quant_mode, out, lse, false, ws, executor);
+}
+td_aclnn_status aclnnFusedInferAttentionScoreV4GetMaxWorkspaceSize(TD_ACLNN_ATTENTION_V4_ARGS, uint64_t *ws,
+                                                                   td_acl_executor **executor) {
+    return begin_v4(PASS_TENSORS, query_dequant_scale, sink, PASS_NUMBERS, query_quant_mode, out, lse, true, ws, executor);
 }
 STANDIN_SECOND(aclnnFusedInferAttentionScoreV4)
 
@@ -595,6 +627,6 @@ td_aclnn_status aclnnFusedInferAttentionScoreV5GetWorkspaceSize(
     attention_call   call = CALL(query_dequant_scale || sink || query_quant_mode || query_start || kv_start || pse_type);
     (void)lse, (void)tokens_before, (void)tokens_after;
     check_product(x, true);
-    return attention(x, &call, ws, executor);
+    return attention(x, &call, false, ws, executor);
 }
 STANDIN_SECOND(aclnnFusedInferAttentionScoreV5)

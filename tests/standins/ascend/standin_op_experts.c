@@ -131,8 +131,8 @@ td_aclnn_status aclnnMoeInitRoutingV3GetWorkspaceSize(
     need(x, !offset, "offset is given, and nothing is quantised");
     need(x, active == standin_count(i), "activeNum is not rows * k, which all products take");
     need(x, capacity >= 0, "expertCapacity is negative");
-    need(x, (counts_type == 0 || counts_type == 1) && with_counts,
-         "expertTokensNumType is neither 0 nor 1, or without expertTokensNumFlag (2 is not here)");
+    need(x, counts_type == 1 && with_counts, /* moe_init_routing_v3_tiling.cpp refuses 0, and no counts */
+         "expertTokensNumType is not 1 (2 is not here), or without expertTokensNumFlag");
     need(x,
          expert_range && expert_range->alive && expert_range->n == 2 && expert_range->values[0] == 0 &&
              expert_range->values[1] == n_experts,
@@ -141,10 +141,26 @@ td_aclnn_status aclnnMoeInitRoutingV3GetWorkspaceSize(
     need(x, is_vector(n, TD_ACL_INT64, n_experts), "expertTokensCountOrCumsumOut is not INT64 [expertNum]");
     need(x, !s || is_vector(s, TD_ACL_FLOAT, t->view[0]), "scale is not FLOAT [rows]");
     need(x, !s || is_vector(os, TD_ACL_FLOAT, standin_count(i)), "expandedScaleOut is not FLOAT [rows * k]");
-    route_args a = {n_experts, counts_type == 0};
+    route_args a = {n_experts, false};
     return standin_end(x, run_route, &a, sizeof a, 4096, ws, executor);
 }
 STANDIN_SECOND(aclnnMoeInitRoutingV3)
+
+static void run_cumsum(const standin_call *c) {
+    int64_t sum = 0;
+    for (int64_t i = 0; i < standin_count(c->t[0]); i++) ((int64_t *)c->at[1])[i] = sum += ((const int64_t *)c->at[0])[i];
+}
+
+td_aclnn_status aclnnCumsumGetWorkspaceSize(const td_acl_tensor *self, int64_t dim, td_acl_dtype dtype, td_acl_tensor *out,
+                                            uint64_t *ws, td_acl_executor **executor) {
+    td_acl_executor      *x = standin_begin("aclnnCumsum", "hicann/ops-math math/cumsum");
+    const standin_tensor *t = standin_add(x, self, "self", STANDIN_IN), *o = standin_add(x, out, "out", STANDIN_OUT);
+    need(x, t->n_view == 1 && dim == 0 && is_vector(t, TD_ACL_INT64, standin_count(t)),
+         "self is no vector of INT64, or dim not 0, which alone are here");
+    need(x, dtype == TD_ACL_INT64 && is_vector(o, dtype, standin_count(t)), "out is not of dtype and self's shape");
+    return standin_end(x, run_cumsum, NULL, 0, 1024, ws, executor);
+}
+STANDIN_SECOND(aclnnCumsum)
 
 /* ---- products ---------------------------------------------------------------------------------- */
 

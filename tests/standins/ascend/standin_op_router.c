@@ -25,6 +25,7 @@ static int64_t best_of(const float *x, int64_t n) {
 
 typedef struct {
     int64_t k, k_group, n_group, group_mode, renorm, norm_type;
+    bool    with_scores;
     double  scale, eps;
 } gating_args;
 
@@ -73,10 +74,10 @@ static void run_gating(const standin_call *c) {
             sum += chosen[j] = score[best];
         }
         for (int64_t j = 0; j < a->k; j++) {
-            float w = a->norm_type || a->renorm ? chosen[j] / (sum + (float)a->eps) : chosen[j];
+            float w = a->norm_type ? chosen[j] / (sum + (float)a->eps) : chosen[j];
             standin_set(c->at[2], c->t[2]->dtype, r * a->k + j, w * (float)a->scale);
         }
-        for (int64_t i = 0; c->t[4] && i < n; i++) ((float *)c->at[4])[r * n + i] = score[i];
+        for (int64_t i = 0; a->with_scores && i < n; i++) ((float *)c->at[4])[r * n + i] = score[i];
     }
     free(score);
     free(choice);
@@ -93,8 +94,7 @@ td_aclnn_status aclnnMoeGatingTopKGetWorkspaceSize(const td_acl_tensor *self, co
                          *b = standin_add(x, bias, "biasOptional", STANDIN_OPTIONAL),
                          *o = standin_add(x, out, "yOut", STANDIN_OUT),
                          *i = standin_add(x, ids, "expertIdxOut", STANDIN_OUT),
-                         *s = standin_add(x, with_scores ? scores : NULL, "outOut",
-                                          with_scores ? STANDIN_OUT : STANDIN_OPTIONAL);
+                         *s = standin_add(x, scores, "outOut", STANDIN_OUT); /* moe_gating_top_k_def.cpp: REQUIRED */
     need(x, standin_is_float(t->dtype) && o->dtype == t->dtype && i->dtype == TD_ACL_INT32,
          "x is no float, yOut not of x's dtype, or expertIdxOut not INT32");
     need(x, !b || standin_is_float(b->dtype), "bias is no float");
@@ -107,13 +107,13 @@ td_aclnn_status aclnnMoeGatingTopKGetWorkspaceSize(const td_acl_tensor *self, co
          "kGroup is not in 1 to groupCount, or k not in 1 to the experts of kGroup groups");
     need(x, group_mode == 0 || group_mode == 1, "groupSelectMode is neither 0 nor 1");
     need(x, norm_type == 0 || norm_type == 1, "normType is neither 0 nor 1, which A2 and A3 have");
-    need(x, renorm == 0 || renorm == 1, "renorm is neither 0 nor 1");
+    need(x, renorm == 0, "renorm is not 0, the only one of moe_gating_top_k_tiling.cpp up to 8.5");
     need(x, o->n_view == 2 && o->view[0] == t->view[0] && o->view[1] == k && standin_same_shape(o, i),
          "yOut or expertIdxOut is not [rows, k]");
     need(x, !b || (b->n_view == 1 && b->view[0] == n), "bias has not one value an expert");
-    need(x, !s || (s->dtype == TD_ACL_FLOAT && standin_same_shape(s, t)), "outOut is not FLOAT of x's shape");
+    need(x, s->dtype == TD_ACL_FLOAT && standin_same_shape(s, t), "outOut is not FLOAT of x's shape");
     need(x, standin_contiguous(t) && standin_contiguous(o) && standin_contiguous(i), "a tensor is not contiguous");
-    gating_args a = {k, k_group, n_group, group_mode, renorm, norm_type, scale, eps};
+    gating_args a = {k, k_group, n_group, group_mode, renorm, norm_type, with_scores, scale, eps};
     return standin_end(x, run_gating, &a, sizeof a, 1024, ws, executor);
 }
 STANDIN_SECOND(aclnnMoeGatingTopK)

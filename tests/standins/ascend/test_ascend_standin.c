@@ -223,7 +223,7 @@ TEST(codes_of_floats) {
     RUN(&rig, aclnnAddRmsNormDynamicQuant, T2(&rig, dx, TD_ACL_BF16, ROWS, H), T2(&rig, da, TD_ACL_BF16, ROWS, H),
         T1(&rig, dg, TD_ACL_BF16, H), NULL, NULL, 1e-3, T2(&rig, dcodes, TD_ACL_INT8, ROWS, H),
         T1(&rig, dnone, TD_ACL_INT8, 1), T2(&rig, dsum, TD_ACL_BF16, ROWS, H), T1(&rig, dscale, TD_ACL_FLOAT, ROWS),
-        T1(&rig, dnone, TD_ACL_FLOAT, ROWS));
+        T1(&rig, dnone, TD_ACL_FLOAT, 1));
     DOWN(sum, dsum);
     DOWN(codes, dcodes);
     DOWN(scale, dscale);
@@ -491,9 +491,10 @@ TEST(routers) {
     int32_t ids[ROWS][K];
     for (int i = 0; i < ROWS * E; i++) x[i / E][i % E] = 3 * random_value();
     for (int i = 0; i < E; i++) bias[i] = 0.1f * random_value();
-    void *dx = UP(x), *db = UP(bias), *dw = ROOM(w), *di = ROOM(ids);
+    void *dx = UP(x), *db = UP(bias), *dw = ROOM(w), *di = ROOM(ids), *unread = ROOM(x);
     RUN(&rig, aclnnMoeGatingTopK, T2(&rig, dx, TD_ACL_FLOAT, ROWS, E), T1(&rig, db, TD_ACL_FLOAT, E), K, KEEP, GROUPS, 1, 0,
-        1, false, 2.5, 1e-20, T2(&rig, dw, TD_ACL_FLOAT, ROWS, K), T2(&rig, di, TD_ACL_INT32, ROWS, K), NULL);
+        1, false, 2.5, 1e-20, T2(&rig, dw, TD_ACL_FLOAT, ROWS, K), T2(&rig, di, TD_ACL_INT32, ROWS, K),
+        T2(&rig, unread, TD_ACL_FLOAT, ROWS, E));
     DOWN(w, dw);
     DOWN(ids, di);
     for (int r = 0; r < ROWS; r++) {
@@ -1043,19 +1044,16 @@ TEST(experts) {
     static int8_t one[PAIRS][INTER];
     float         one_scale[PAIRS];
     int64_t       sums[N_EXPERTS];
-    all_experts = rig.acl->aclCreateIntArray(range, 2);
-    RUN(&rig, aclnnMoeInitRoutingV3, T2(&rig, dx, TD_ACL_INT8, ROWS, H), T2(&rig, di, TD_ACL_INT32, ROWS, K),
-        T1(&rig, dt, TD_ACL_FLOAT, ROWS), NULL, PAIRS, 0, N_EXPERTS, 0, 0, true, -1, all_experts, 0,
-        T2(&rig, dsent, TD_ACL_INT8, PAIRS, H), T1(&rig, dplaces, TD_ACL_INT32, PAIRS),
-        T1(&rig, dcounts, TD_ACL_INT64, N_EXPERTS), T1(&rig, dsent_token, TD_ACL_FLOAT, PAIRS));
-    TRY(rig.acl->aclDestroyIntArray(all_experts));
-    DOWN(sums, dcounts);
+    void         *dsums = ROOM(sums);
+    RUN(&rig, aclnnCumsum, T1(&rig, dcounts, TD_ACL_INT64, N_EXPERTS), 0, TD_ACL_INT64,
+        T1(&rig, dsums, TD_ACL_INT64, N_EXPERTS));
+    DOWN(sums, dsums);
     for (int e = 0, all = 0; e < N_EXPERTS; e++) assert_int_equal(sums[e], all += (int)counts_want[e]);
     const int64_t tile_view[] = {N_EXPERTS, 2, K_TILES, 16, 32};
     RUN(&rig, aclnnGroupedMatmulSwigluQuantWeightNZ, T2(&rig, dsent, TD_ACL_INT8, PAIRS, H),
         rig.acl->aclCreateTensor(tile_view, 5, TD_ACL_INT8, NULL, 0, TD_ACL_FORMAT_FRACTAL_NZ, tile_view, 5, dnz), NULL,
         NULL, T2(&rig, ds, TD_ACL_FLOAT, N_EXPERTS, 2 * INTER), T1(&rig, dsent_token, TD_ACL_FLOAT, PAIRS),
-        T1(&rig, dcounts, TD_ACL_INT64, N_EXPERTS), T2(&rig, dy, TD_ACL_INT8, PAIRS, INTER),
+        T1(&rig, dsums, TD_ACL_INT64, N_EXPERTS), T2(&rig, dy, TD_ACL_INT8, PAIRS, INTER),
         T1(&rig, dy_scale, TD_ACL_FLOAT, PAIRS), NULL);
     DOWN(one, dy);
     DOWN(one_scale, dy_scale);

@@ -142,21 +142,23 @@ BREAKS(plain_weight_as_nz, "x2's format is not NZ") {
 }
 /* Operations that do what several do. */
 typedef struct {
-    int64_t gamma, sum, second;
+    int64_t gamma, sum, second, second_scale;
 } norm_quant_args;
-static const norm_quant_args norm_quant_right = {TD_ACL_BF16, TD_ACL_BF16, 1};
+static const norm_quant_args norm_quant_right = {TD_ACL_BF16, TD_ACL_BF16, 1, 1};
 
 static void norm_quant(ascend_rig *r, const void *args) {
     const norm_quant_args *a = args;
     void                  *p = rig_alloc(r, 4096);
-    td_acl_tensor         *t = T2(r, p, TD_ACL_BF16, 2, 64), *s = T1(r, p, TD_ACL_FLOAT, 2);
+    td_acl_tensor         *t = T2(r, p, TD_ACL_BF16, 2, 64);
     RUN(r, aclnnAddRmsNormDynamicQuant, t, t, T1(r, p, (td_acl_dtype)a->gamma, 64), NULL, NULL, 1e-6,
-        T2(r, p, TD_ACL_INT8, 2, 64), T1(r, p, TD_ACL_INT8, a->second), T2(r, p, (td_acl_dtype)a->sum, 2, 64), s, s);
+        T2(r, p, TD_ACL_INT8, 2, 64), T1(r, p, TD_ACL_INT8, a->second), T2(r, p, (td_acl_dtype)a->sum, 2, 64),
+        T1(r, p, TD_ACL_FLOAT, 2), T1(r, p, TD_ACL_FLOAT, a->second_scale));
 }
 static const rule NORM_QUANT[] = {
     WRONG(norm_quant, gamma, TD_ACL_FLOAT, "x2, gamma or xOut is not of x1's dtype"),
     WRONG(norm_quant, sum, TD_ACL_FLOAT, "x2, gamma or xOut is not of x1's dtype"),
     WRONG(norm_quant, second, 64, "y2Out has another shape than [1]"),
+    WRONG(norm_quant, second_scale, 2, "scale2Out has another shape than [1]"),
 };
 RULES(NORM_QUANT)
 typedef struct {
@@ -258,8 +260,27 @@ BREAKS(rope_mode, "mode is neither 0 (halves) nor 1 (pairs)") {
 BREAKS(too_many_experts, "there are more than 2048 experts") {
     void *p = rig_alloc(r, 65536);
     RUN(r, aclnnMoeGatingTopK, T2(r, p, TD_ACL_FLOAT, 1, 4096), NULL, 8, 1, 1, 0, 0, 1, false, 1, 1e-20,
-        T2(r, p, TD_ACL_FLOAT, 1, 8), T2(r, p, TD_ACL_INT32, 1, 8), NULL);
+        T2(r, p, TD_ACL_FLOAT, 1, 8), T2(r, p, TD_ACL_INT32, 1, 8), T2(r, p, TD_ACL_FLOAT, 1, 4096));
 }
+
+typedef struct {
+    int64_t renorm, without_scores;
+} gating_args;
+static const gating_args gating_right = {0};
+
+static void gating(ascend_rig *r, const void *args) {
+    const gating_args *a = args;
+    void              *x = rig_upload(r, (float[16]){0}, 16 * sizeof(float));
+    RUN(r, aclnnMoeGatingTopK, T2(r, x, TD_ACL_FLOAT, 1, 16), NULL, 4, 1, 1, 0, a->renorm, 0, false, 1, 1e-20,
+        T2(r, rig_alloc(r, 64), TD_ACL_FLOAT, 1, 4), T2(r, rig_alloc(r, 64), TD_ACL_INT32, 1, 4),
+        a->without_scores ? NULL : T2(r, rig_alloc(r, 64), TD_ACL_FLOAT, 1, 16));
+}
+static const rule GATING[] = {
+    WRONG(gating, without_scores, true, "outOut is a null pointer"),
+    WRONG(gating, renorm, 1, "renorm is not 0"),
+    RIGHT(gating),
+};
+RULES(GATING)
 
 /* ---- attention ------------------------------------------------------------------------------------- */
 
@@ -877,9 +898,10 @@ LIVES(obey) {
 enum { EXPERTS = 3, TOKENS = 2, CHOSEN = 2, PAIRS = TOKENS * CHOSEN, WIDE = 64 };
 
 typedef struct {
-    int64_t x, counts, active, places_type, id, infinite, range[2];
+    int64_t x, counts, counts_type, active, places_type, id, infinite, range[2];
 } route_args;
-static const route_args route_right = {.x = TD_ACL_INT8, .counts = TD_ACL_INT64, .active = PAIRS, .range = {0, EXPERTS}};
+static const route_args route_right = {
+    .x = TD_ACL_INT8, .counts = TD_ACL_INT64, .counts_type = 1, .active = PAIRS, .range = {0, EXPERTS}};
 
 static void route(ascend_rig *r, const void *args) {
     const route_args *a = args;
@@ -889,13 +911,14 @@ static void route(ascend_rig *r, const void *args) {
          *di = rig_upload(r, ids, sizeof ids), *ds = rig_upload(r, scale, sizeof scale);
     td_acl_int_array *range = r->acl->aclCreateIntArray(a->range, 2);
     RUN(r, aclnnMoeInitRoutingV3, T2(r, dx, (td_acl_dtype)a->x, TOKENS, WIDE), T2(r, di, TD_ACL_INT32, TOKENS, CHOSEN),
-        T1(r, ds, TD_ACL_FLOAT, TOKENS), NULL, a->active, 0, EXPERTS, 0, 1, true, -1, range, a->places_type,
+        T1(r, ds, TD_ACL_FLOAT, TOKENS), NULL, a->active, 0, EXPERTS, 0, a->counts_type, true, -1, range, a->places_type,
         T2(r, rig_alloc(r, 512), (td_acl_dtype)a->x, PAIRS, WIDE), T1(r, p, TD_ACL_INT32, PAIRS),
         T1(r, rig_alloc(r, 512), (td_acl_dtype)a->counts, EXPERTS), T1(r, rig_alloc(r, 512), TD_ACL_FLOAT, PAIRS));
 }
 static const rule ROUTE[] = {
     WRONG(route, x, TD_ACL_INT16, "x is none of FLOAT16, BFLOAT16, FLOAT, INT8"),
     WRONG(route, counts, TD_ACL_INT32, "expertTokensCountOrCumsumOut is not INT64 [expertNum]"),
+    WRONG(route, counts_type, 0, "expertTokensNumType is not 1"),
     WRONG(route, active, TOKENS, "activeNum is not rows * k"),
     WRONG(route, places_type, 1, "rowIdxType is not 0"),
     WRONG(route, id, EXPERTS, "expertIdx has expert 3 of 3"),

@@ -221,13 +221,51 @@ static void check_memory(const td_acl_executor *x, const standin_tensor *t, cons
     if (!ok) standin_bad(x, "%s, %zu bytes at %p, does not lie in live memory of the device", name, bytes, (void *)t->data);
 }
 
+/* What a definition of the vendor's says of a tensor. */
+typedef struct {
+    const char *op, *tensor;
+    bool        is_required;
+    uint64_t    types; /* bits 1 << td_acl_dtype; 0: it names none that is here */
+    const char *repository, *where;
+} fact;
+
+static const fact FACTS[] = {
+#define REQUIRED true
+#define OPTIONAL false
+#define DYNAMIC false /* a list may be empty */
+#define D(type) (1ull << TD_ACL_##type)
+#define FACT(op, tensor, direction, kind, types, repository, where) {#op, tensor, kind, types, repository, where},
+#include "op_facts.inc"
+#undef FACT
+#undef D
+#undef DYNAMIC
+#undef OPTIONAL
+#undef REQUIRED
+};
+
+/* @return NULL: no definition was at hand. */
+static const fact *fact_of(const char *op, const char *tensor) {
+    for (size_t i = 0; i < sizeof FACTS / sizeof *FACTS; i++)
+        if (!strcmp(FACTS[i].op, op) && !strcmp(FACTS[i].tensor, tensor)) return &FACTS[i];
+    return NULL;
+}
+
+static void check_fact(const td_acl_executor *x, const standin_tensor *t, const char *name) {
+    const fact *f = fact_of(x->op, name);
+    if (f && !t && f->is_required)
+        standin_bad(x, "%s is a null pointer, and required by hicann/%s %s", name, f->repository, f->where);
+    if (f && t && f->types && !(f->types & 1ull << t->dtype))
+        standin_bad(x, "%s is of type %d, which hicann/%s %s does not have", name, (int)t->dtype, f->repository, f->where);
+}
+
 const standin_tensor *standin_add(td_acl_executor *x, const td_acl_tensor *tensor, const char *name, int role) {
     if (x->n == STANDIN_TENSORS) standin_bad(x, "too many tensors");
     slot *s = &x->slots[x->n++];
     *s = (slot){.handle = tensor, .role = role, .name = name};
-    if (!tensor && role & STANDIN_OPTIONAL) return NULL;
-    if (!tensor) standin_bad(x, "%s is a null pointer", name);
-    s->t = *live(tensor, name);
+    if (!tensor && !(role & STANDIN_OPTIONAL)) standin_bad(x, "%s is a null pointer", name);
+    if (tensor) s->t = *live(tensor, name);
+    check_fact(x, tensor ? &s->t : NULL, name);
+    if (!tensor) return NULL;
     check_memory(x, &s->t, name);
     return &s->t;
 }

@@ -114,7 +114,7 @@ BREAKS(memory_too_small, "yOut, 128 bytes at") {
 
 /* ---- dtypes, formats, shapes of 910B ------------------------------------------------------------------ */
 
-BREAKS(wrong_dtype, "x is neither FLOAT16 nor BFLOAT16") {
+BREAKS(wrong_dtype, "x is of type 0, which hicann/ops-nn quant/dynamic_quant/op_host/dynamic_quant_def.cpp") {
     void *p = rig_alloc(r, 4096);
     RUN(r, aclnnDynamicQuant, T2(r, p, TD_ACL_FLOAT, 2, 32), NULL, T2(r, p, TD_ACL_INT8, 2, 32), T1(r, p, TD_ACL_FLOAT, 2));
 }
@@ -155,8 +155,8 @@ static void norm_quant(ascend_rig *r, const void *args) {
         T1(r, p, TD_ACL_FLOAT, 2), T1(r, p, TD_ACL_FLOAT, a->second_scale));
 }
 static const rule NORM_QUANT[] = {
-    WRONG(norm_quant, gamma, TD_ACL_FLOAT, "x2, gamma or xOut is not of x1's dtype"),
-    WRONG(norm_quant, sum, TD_ACL_FLOAT, "x2, gamma or xOut is not of x1's dtype"),
+    WRONG(norm_quant, gamma, TD_ACL_FLOAT, "gamma is of type 0, which hicann/ops-nn norm/add_rms_norm_dynamic_quant/"),
+    WRONG(norm_quant, sum, TD_ACL_FLOAT, "xOut is of type 0, which hicann/ops-nn norm/add_rms_norm_dynamic_quant/"),
     WRONG(norm_quant, second, 64, "y2Out has another shape than [1]"),
     WRONG(norm_quant, second_scale, 2, "scale2Out has another shape than [1]"),
 };
@@ -175,8 +175,8 @@ static void norm_cast(ascend_rig *r, const void *args) {
         T2(r, rig_alloc(r, 512), TD_ACL_FLOAT, 2, a->rstd), T2(r, rig_alloc(r, 512), TD_ACL_BF16, 2, 64));
 }
 static const rule NORM_CAST[] = {
-    WRONG(norm_cast, gamma, TD_ACL_FLOAT, "x2, gamma, y2Out or xOut is not of x1's dtype"),
-    WRONG(norm_cast, first, TD_ACL_BF16, "y1Out or rstdOut is not FLOAT"),
+    WRONG(norm_cast, gamma, TD_ACL_FLOAT, "gamma is of type 0, which hicann/ops-nn norm/add_rms_norm_cast/"),
+    WRONG(norm_cast, first, TD_ACL_BF16, "y1Out is of type 27, which hicann/ops-nn norm/add_rms_norm_cast/"),
     WRONG(norm_cast, rstd, 64, "rstdOut's shape is not x1's with 1"),
     RIGHT(norm_cast),
 };
@@ -223,7 +223,7 @@ static const rule FRONT[] = {
     WRONG(front, hidden, 1536, "He is not 1024, 2048"),
     WRONG(front, heads, 3, "N is not a power of two up to 128"),
     WRONG(front, plain_weight, true, "weightDq's format is not FRACTAL_NZ"),
-    WRONG(front, slot_type, TD_ACL_INT32, "cacheIndex has another dtype"),
+    WRONG(front, slot_type, TD_ACL_INT32, "cacheIndex is of type 3, which hicann/ops-transformer attention/mla_prolog_v2/"),
     WRONG(front, slots[1], 256, "slot 256 of 256"),
     WRONG(front, slots[1], 0, "slot 0 is there twice"),
 };
@@ -916,7 +916,7 @@ static void route(ascend_rig *r, const void *args) {
         T1(r, rig_alloc(r, 512), (td_acl_dtype)a->counts, EXPERTS), T1(r, rig_alloc(r, 512), TD_ACL_FLOAT, PAIRS));
 }
 static const rule ROUTE[] = {
-    WRONG(route, x, TD_ACL_INT16, "x is none of FLOAT16, BFLOAT16, FLOAT, INT8"),
+    WRONG(route, x, TD_ACL_INT16, "expandedXOut is of type 6, which hicann/ops-transformer moe/moe_init_routing_v3/"),
     WRONG(route, counts, TD_ACL_INT32, "expertTokensCountOrCumsumOut is not INT64 [expertNum]"),
     WRONG(route, counts_type, 0, "expertTokensNumType is not 1"),
     WRONG(route, active, TOKENS, "activeNum is not rows * k"),
@@ -941,8 +941,9 @@ static void route_older(ascend_rig *r, const void *args) {
         T1(r, rig_alloc(r, 64), TD_ACL_INT32, PAIRS), T1(r, rig_alloc(r, 64), (td_acl_dtype)a->counts, EXPERTS), NULL);
 }
 static const rule ROUTE_OLDER[] = {
-    WRONG(route_older, x, TD_ACL_INT8, "x is none of FLOAT16, BFLOAT16, FLOAT"),
-    WRONG(route_older, counts, TD_ACL_INT64, "expertTokensCountOrCumsumOut is not INT32 [expertNum]"),
+    WRONG(route_older, x, TD_ACL_INT8, "x is of type 2, which hicann/ops-transformer moe/moe_init_routing_v2/"),
+    WRONG(route_older, counts, TD_ACL_INT64,
+          "expertTokensCountOrCumsumOut is of type 9, which hicann/ops-transformer moe/moe_init_routing_v2/"),
     WRONG(route_older, counts_type, 0, "expertTokensCountOrCumsumFlag is neither 1 nor 2"),
 };
 RULES(ROUTE_OLDER)

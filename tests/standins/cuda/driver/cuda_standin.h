@@ -8,6 +8,7 @@
  *   cuda_standin_graph.c   captures, graphs and executable graphs
  *   cuda_standin_module.c  modules and launches: kernels that run on the CPU (cuda_launch.h)
  *   cuda_standin_peer.c    access between cards; the order of their kernels
+ *   cuda_standin_list.c    captured graphs, written to a file
  * and libcublasLt.so.12 beside it, in ../cublaslt, which does its work by what is exported here.
  *   ../parts/              memory that the host cannot reach; which operations are ordered
  * Every rule names its function in the "CUDA Driver API" reference manual, or its section of the "CUDA C++ Programming
@@ -45,11 +46,16 @@
  *   TD_STANDIN_KERNEL_LIMIT=0    whether the driver says that it ends kernels that run long; none is ended here
  *   TD_STANDIN_WAIT_MS=60000     the longest that a stream waits for a word
  *   TD_STANDIN_PEERS=8           cards to whose memory a card can be given access
+ *   TD_STANDIN_MULTIPROCESSORS=4 of a card
+ *   TD_STANDIN_GRAPHS=PATH       a file to which the nodes of every capture that ends are added (cuda_standin_list.c)
+ *   TD_STANDIN_DRY=0             1: kernels are launched and checked, but none runs that exchanges nothing with others. For
+ *                                lists of graphs of large models: what is computed means nothing
  */
 #ifndef TD_TESTS_CUDA_STANDIN_H
 #define TD_TESTS_CUDA_STANDIN_H
 
 #include <stdatomic.h>
+#include <stdio.h>
 
 #include "npu/cuda/cuda_api.h"
 #include "tests/standins/cuda/cuda_launch.h"
@@ -85,8 +91,9 @@ typedef enum {
 typedef struct standin_op {
     const char     *name; /* the manual's name of the call */
     standin_op_kind kind;
-    void (*run)(struct standin_op *op, td_cu_stream s); /* on the stream's thread, without the lock, any number of times */
-    void (*drop)(struct standin_op *op);                /* frees payload, under the lock; may be NULL */
+    void (*run)(struct standin_op *op, td_cu_stream s);   /* on the stream's thread, without the lock, any number of times */
+    void (*drop)(struct standin_op *op);                  /* frees payload, under the lock; may be NULL */
+    void (*write)(const struct standin_op *op, FILE *to); /* its line of a graph's list; NULL: name, and bytes of a copy */
     void        *payload;
     uint32_t     refs;
     size_t       n_uses;
@@ -209,6 +216,11 @@ void standin_ran(const standin_op *op, td_cu_stream s);
 void standin_exchanged(td_cu_stream s, const void *at, size_t bytes, td_cuda_exchange what);
 /** Memory is freed: words in it are no more. Under the lock. */
 void standin_signals_forget(const void *at, size_t bytes);
+
+/* ---- cuda_standin_list.c -------------------------------------------------------------------------------- */
+
+/** Add a graph's nodes to the file that TD_STANDIN_GRAPHS names. Under the lock. */
+void standin_graph_write(const standin_node *nodes, size_t n);
 
 /* ---- cuda_standin_graph.c; under the lock --------------------------------------------------------------- */
 

@@ -186,7 +186,7 @@ int standin_card_fact(td_cu_device_fact fact) {
         case TD_CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_BLOCK: return THREADS_PER_BLOCK;
         case TD_CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK: return 48 * 1024;
         case TD_CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN: return shared_most(arch);
-        case TD_CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT: return 4;
+        case TD_CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT: return (int)standin_setting("TD_STANDIN_MULTIPROCESSORS", 4);
         case TD_CU_DEVICE_ATTRIBUTE_KERNEL_EXEC_TIMEOUT: return standin_setting("TD_STANDIN_KERNEL_LIMIT", 0) != 0;
         case TD_CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE: return 64 * 1024;
         case TD_CU_DEVICE_ATTRIBUTE_HOST_REGISTER_SUPPORTED: return can_register();

@@ -184,6 +184,7 @@ td_cu_status cuStreamEndCapture(td_cu_stream stream, td_cu_graph *graph) {
         if (captures[i] == g) captures[i] = NULL;
     g->open = false;
     last_nodes = g->nodes->n;
+    standin_graph_write(g->nodes->list, g->nodes->n);
     td_cu_status st = standin_left();
     if (st == TD_CUDA_SUCCESS) st = standin_fails(__func__);
     if (st != TD_CUDA_SUCCESS) destroy(g); /* "If the capture was invalidated, a NULL graph is returned" */

@@ -193,10 +193,28 @@ typedef struct {
 
 static void run_kernel(standin_op *op, td_cu_stream s) {
     call *c = op->payload;
+    if (standin_setting("TD_STANDIN_DRY", 0) && !c->kernel->record->exchanges) return;
     running = s;
     c->kernel->record->launch(&c->launch, c->args);
     const char *mistake = c->kernel->module->mistake();
     if (mistake) standin_refuse("cuda_emulation.h", "%s: %s", c->kernel->record->name, mistake);
+}
+
+/* Numbers as they are, addresses as "memory". */
+static void write_kernel(const standin_op *op, FILE *to) {
+    const call           *c = op->payload;
+    const td_cuda_launch *l = &c->launch;
+    const td_cuda_kernel *record = c->kernel->record;
+    fprintf(to, "%s\t%u %u %u\t%u\t%zu\t", record->name, l->grid[0], l->grid[1], l->grid[2],
+            l->block[0] * l->block[1] * l->block[2], l->shared_bytes);
+    for (unsigned i = 0; i < record->n_args; i++) {
+        const bool is_memory = record->arg_bytes[i] == sizeof(void *) && c->values[i];
+        if (is_memory)
+            fprintf(to, "%smemory", i ? " " : "");
+        else
+            fprintf(to, "%s%llu", i ? " " : "", (unsigned long long)c->values[i]);
+    }
+    fputc('\n', to);
 }
 
 static void drop_call(standin_op *op) {
@@ -244,6 +262,7 @@ td_cu_status cuLaunchKernel(td_cu_kernel kernel, unsigned grid_x, unsigned grid_
     }
     op->payload = c;
     op->drop = drop_call;
+    op->write = write_kernel;
     op->module = k->module;
     standin_submit(s, op);
     return TD_CUDA_SUCCESS;

@@ -61,29 +61,46 @@ static void run_format(pair *p, rnd *r, td_weight_format format, td_npu_weight *
     }
 }
 
-TEST(formats) {
+static void run_formats(rnd *r) {
     static const struct {
         td_weight_format format;
         size_t           n, k;
     } CASES[] = {{TD_WEIGHT_W8A8, 33, 50}, {TD_WEIGHT_W8A8, 40, 128}, {TD_WEIGHT_BF16, 40, 48}};
-    rnd                     r = rnd_open("formats");
     AT_END(close_pair) pair p = open_pair(5, 8);
     for (size_t i = 0; i < sizeof CASES / sizeof *CASES; i++) {
         td_npu_weight *w[2];
-        random_weights(&p, &r, CASES[i].format, CASES[i].n, CASES[i].k, w);
-        run_format(&p, &r, CASES[i].format, w, CASES[i].n, CASES[i].k, CASES[i].format == TD_WEIGHT_BF16 ? "bf16" : "w8a8");
+        random_weights(&p, r, CASES[i].format, CASES[i].n, CASES[i].k, w);
+        run_format(&p, r, CASES[i].format, w, CASES[i].n, CASES[i].k, CASES[i].format == TD_WEIGHT_BF16 ? "bf16" : "w8a8");
     }
     for (size_t kind = 0; kind < N_KINDS; kind++) {
         td_npu_weight           *w[2];
-        size_t                   n = rnd_range(&r, 1, 40), k = rnd_range(&r, 20, 100) * 2;
+        size_t                   n = rnd_range(r, 1, 40), k = rnd_range(r, 20, 100) * 2;
         char                     what[64];
-        AT_END(free_coded) coded c = make_coded(&r, kind, n, k);
+        AT_END(free_coded) coded c = make_coded(r, kind, n, k);
         td_tensor_view           v = view_of(&c);
         weights_of(&p, c.format, &v, w);
         assert_true(p.card->ops->weight_bytes(p.card, c.format, n, k) >= n * k / 2);
         snprintf(what, sizeof what, "groups of kind %zu, %zu x %zu", kind, n, k);
-        run_format(&p, &r, c.format, w, n, k, what);
+        run_format(&p, r, c.format, w, n, k, what);
     }
+}
+
+TEST(formats) {
+    rnd r = rnd_open("formats");
+    run_formats(&r);
+}
+
+/* Cards of the older and the smaller generations have less shared memory: what is launched fits there, too. */
+static const char *const OTHER_CARDS[] = {"80", "86", "89", "120"};
+#define N_OTHER_CARDS (sizeof OTHER_CARDS / sizeof *OTHER_CARDS)
+
+TEST(formats_on_other_cards) {
+    rnd r = rnd_open("formats of other cards");
+    for (size_t i = 0; i < N_OTHER_CARDS; i++) {
+        setenv("TD_STANDIN_ARCH", OTHER_CARDS[i], 1);
+        run_formats(&r);
+    }
+    unsetenv("TD_STANDIN_ARCH");
 }
 
 /* ---- many rows -------------------------------------------------------------------------------------- */
@@ -182,6 +199,7 @@ typedef struct {
 
 /* Products are of bf16, whose sums' orders cost 0.004; the card's queries, keys, values and probabilities have 8 bits. */
 #define GQA_TOLERANCE 0.012
+#define LATENT_TOLERANCE 0.02 /* queries and sums of values in the latent's space have 8 bits, too */
 
 static void run_gqa(const gqa_case *c, rnd *r) {
     static const uint32_t   ROWS[][SEQS] = {{21, 3}, {1, 20}, {2, 1}}; /* of each step: prefill's and decode's */
@@ -234,20 +252,64 @@ TEST(attention) {
     for (size_t i = 0; i < sizeof CASES / sizeof *CASES; i++) run_gqa(&CASES[i], &r);
 }
 
-/* Cards of the older and the smaller generations have less shared memory: the largest heads fit there, too. */
 TEST(attention_on_other_cards) {
-    static const char *const ARCHS[] = {"80", "86", "89", "120"};
-    rnd                      r = rnd_open("other cards");
-    for (size_t i = 0; i < sizeof ARCHS / sizeof *ARCHS; i++) {
-        setenv("TD_STANDIN_ARCH", ARCHS[i], 1);
-        run_gqa(&(gqa_case){.heads = 3, .kv_heads = 1, .head_dim = 128, .rope_dim = 128, .window = i % 2 ? 20 : 0}, &r);
+    static const uint32_t DIMS[] = {64, 128};
+    rnd                   r = rnd_open("other cards");
+    for (size_t i = 0; i < N_OTHER_CARDS * 2; i++) {
+        uint32_t dim = DIMS[i % 2];
+        setenv("TD_STANDIN_ARCH", OTHER_CARDS[i / 2], 1);
+        run_gqa(&(gqa_case){.heads = 3, .kv_heads = 1, .head_dim = dim, .rope_dim = dim, .window = i / 2 % 2 ? 20 : 0}, &r);
     }
     unsetenv("TD_STANDIN_ARCH");
 }
 
+/* Heads of DeepSeek-V3, so many that rows of generated tokens go by blocks of 64 heads where a card has the shared memory,
+ * and by blocks of 16 where it has not. */
+static void run_mla(rnd *r) {
+    enum { HIDDEN = 64, LORA = 64, HEADS = 33, NOPE = 128, ROPE = 64, V = 128, LATENT = 512, PAGES = SEQS * SEQ_PAGES };
+    static const struct {
+        uint32_t rows[SEQS];
+        uint8_t  absorbed[SEQS];
+    } STEPS[] = {{{2, 3}, {0, 1}}, {{1, 2}, {1, 0}}};
+    AT_END(close_pair) pair p = open_pair(1, STEP_MOST);
+    sequences               s = {0};
+    td_npu_weight          *w[5][2], *f[3][2];
+    td_block_desc           desc[2];
+    const size_t            n[] = {LORA, HEADS * (NOPE + ROPE), LATENT + ROPE, HEADS * (NOPE + V), HIDDEN},
+                 k[] = {HIDDEN, LORA, HIDDEN, LATENT, HEADS * V}, n_f[] = {LORA, LATENT, ROPE};
+    for (int i = 0; i < 5; i++) random_weights(&p, r, TD_WEIGHT_BF16, n[i], k[i], w[i]);
+    for (int i = 0; i < 3; i++) random_weights(&p, r, TD_WEIGHT_F32, i == 2 ? SEQ_PAGES * TD_KV_PAGE : 0, n_f[i], f[i]);
+    both in = put_rows(&p, r, HIDDEN), latent = put(&p, NULL, (size_t)PAGES * TD_KV_PAGE * LATENT * sizeof(float)),
+         keys = put(&p, NULL, (size_t)PAGES * TD_KV_PAGE * ROPE * sizeof(float));
+    for (size_t step = 0; step < sizeof STEPS / sizeof *STEPS; step++) {
+        char what[64];
+        both out = put(&p, NULL, all_rows(&p) * HIDDEN * sizeof(td_bf16));
+        next_step(&p, &s, STEPS[step].rows);
+        memcpy(s.absorbed.at[HOST], STEPS[step].absorbed, SEQS);
+        copy(&p, s.absorbed.at[HOST], s.absorbed.at[CARD], SEQS, TD_COPY_H2D);
+        for (int d = 0; d < 2; d++)
+            desc[d] =
+                ATTENTION_OF(TD_BLOCK_MLA, all_rows(&p), SEQ_PAGES * TD_KV_PAGE, mla, .hidden = HIDDEN, .heads = HEADS,
+                             .q_lora = LORA, .kv_lora = LATENT, .nope_dim = NOPE, .rope_dim = ROPE, .v_dim = V, .eps = 1e-6f,
+                             .softmax_scale = 0.1f, .q_a = w[0][d], .q_a_norm = f[0][d], .q_b = w[1][d], .kv_a = w[2][d],
+                             .kv_a_norm = f[1][d], .kv_b = w[3][d], .o = w[4][d], .rope = f[2][d], .kv_latent = latent.at[d],
+                             .kv_rope = keys.at[d], .kv_pages = PAGES, .in = in.at[d], .out = out.at[d]);
+        run_both(&p, desc, &out);
+        snprintf(what, sizeof what, "latent attention, step %zu", step);
+        check(&p, &out, HIDDEN, LATENT_TOLERANCE, what);
+    }
+}
+
+TEST(latent_attention_on_a_small_card) {
+    rnd r = rnd_open("latent attention of a small card");
+    setenv("TD_STANDIN_ARCH", "86", 1);
+    run_mla(&r);
+    unsetenv("TD_STANDIN_ARCH");
+}
+
 /* Attention of DeepSeek-V3, whose layer is captured for each kind of step: an upper limit of the graph's nodes. Nothing
- * runs, and the products' other sizes do not change what is launched. */
-TEST(nodes_of_latent_attention) {
+ * runs, and the products' other sizes do not change what is launched; each card has the shared memory and threads for it. */
+static void capture_latent_attention(void) {
     enum {
         HIDDEN = 64,
         LORA = 64,
@@ -267,7 +329,6 @@ TEST(nodes_of_latent_attention) {
                  {TD_STEP_GENERATED, 256, 40},
                  {TD_STEP_PROMPTS, ROWS, 52},
                  {TD_STEP_MIXED, ROWS, 60}};
-    if (on_own_card()) skip(); /* the stand-in counts them */
     AT_END(close_pair) pair p = open_pair(1, ROWS);
     td_npu_weight          *w[5], *f[3];
     const size_t            n[] = {LORA, HEADS * (NOPE + ROPE), LATENT + ROPE, HEADS * (NOPE + V), HIDDEN},
@@ -310,6 +371,16 @@ TEST(nodes_of_latent_attention) {
     o->block_destroy(p.card, b);
     for (int i = 0; i < 5; i++) o->weight_destroy(p.card, w[i]);
     for (int i = 0; i < 3; i++) o->weight_destroy(p.card, f[i]);
+}
+
+TEST(nodes_of_latent_attention) {
+    if (on_own_card()) skip(); /* the stand-in counts them */
+    capture_latent_attention();
+    for (size_t i = 0; i < N_OTHER_CARDS; i++) {
+        setenv("TD_STANDIN_ARCH", OTHER_CARDS[i], 1);
+        capture_latent_attention();
+    }
+    unsetenv("TD_STANDIN_ARCH");
 }
 
 /* ---- router -------------------------------------------------------------------------------------- */

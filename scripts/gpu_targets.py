@@ -3,12 +3,17 @@
 
 usage: gpu_targets.py REPORT.json [--tiny] [--int8-tops N] [--bf16-tflops N]
 
-A target's "measured" is null where nothing was measured, and "why" says so; "met" is null then, and where the figures mean nothing: on the stand-in, at tiny sizes, of a
+A target's "model" is what bench/cuda_step.py expects of this card, by arithmetic; null where it says nothing. A target's "measured" is null where nothing was measured, and "why" says so; "met" is null then, and where the figures mean nothing: on the stand-in, at tiny sizes, of a
 slice of the model. Shares of peaks are of those that the card's own mma instructions reached in the same rounds, or of the data sheet's where it is given.
 """
 import argparse
 import json
+import pathlib
 import re
+import sys
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "bench"))
+import cuda_step  # noqa: E402
 
 STEP_MS, STEP_LAYERS, HANDOVER_US = 6.0, 61, 10.0
 LLAMA_MODELS = ("deepseek-v2-lite", "qwen3-30b-a3b")
@@ -23,6 +28,7 @@ class Report:
         self.cards = [c["name"] for c in topo.get("cuda_cards", [])]
         rows = [r for s in self.stages.values() for r in s.get("result") or [] if isinstance(r, dict) and "device" in r]
         self.stand_in = any("stand-in" in name for name in self.cards + [r["device"] for r in rows])
+        self.model = {} if self.stand_in or arguments.tiny else cuda_step.expected(self.cards[0]) if self.cards else {}
         self.no_verdict = "on a stand-in for the card" if self.stand_in else "at tiny sizes" if arguments.tiny else None
 
     def rows(self, stage, wanted=lambda r: True):
@@ -42,7 +48,7 @@ class Report:
         met = None if measured is None or no_verdict else measured >= at_least if at_least is not None else measured <= at_most
         commands = [self.stages[s]["command"] for s in stages if s in self.stages]
         self.targets.append({"what": what, "target": at_least if at_least is not None else at_most, "better": "more" if at_least is not None else "less", "unit": unit,
-                             "measured": measured, "met": met, "why": self.why(*stages) if measured is None else no_verdict, "commands": commands, "details": details})
+                             "measured": measured, "model": self.model.get(what), "met": met, "why": self.why(*stages) if measured is None else no_verdict, "commands": commands, "details": details})
 
     def share(self, row, kind):
         """Of the peak of a kind of products: of the one that was measured beside it, or of the data sheet's."""
@@ -133,7 +139,8 @@ def main():
         json.dump(report, f, indent=1)
     for t in x.targets:
         verdict = {True: "met", False: "NOT MET", None: t["why"]}[t["met"]]
-        print(f"gpu_check: {t['what']}: {shown(t['measured'])} {t['unit']}, target {'>=' if t['better'] == 'more' else '<='} {t['target']:g}: {verdict}")
+        says = f"the model says {shown(t['model'])}, " if t["model"] else ""
+        print(f"gpu_check: {t['what']}: {shown(t['measured'])} {t['unit']}, {says}target {'>=' if t['better'] == 'more' else '<='} {t['target']:g}: {verdict}")
 
 
 main()

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Fetch a vendor's headers out of a wheel of PyPI, for the checks of our own declarations. They are never committed.
+# Fetch a vendor's headers, or a program, out of a wheel of PyPI, for the checks of our own declarations and kernels. They are never committed.
 # usage: scripts/wheel_headers.sh FOLDER PACKAGE VERSION REGEX TO
 #   the files of the wheel PACKAGE==VERSION whose whole name matches REGEX go to build/FOLDER/VERSION/TO, with \1, \2 of the match;
 #   prints build/FOLDER/VERSION; exits 1 with pip's words where the wheel cannot be had
@@ -27,7 +27,7 @@ with zipfile.ZipFile(next((folder / "wheel").glob("*.whl"))) as wheel:
             path.write_bytes(wheel.read(name))
             found += 1
 if not found:
-    sys.exit("the wheel has no such headers")
+    sys.exit("the wheel has no such files")
 PYTHON
     rm -rf "$folder/wheel"
     touch "$folder/complete"

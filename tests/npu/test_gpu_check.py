@@ -7,6 +7,7 @@ usage: test_gpu_check.py BUILD_FOLDER
 import json
 import os
 import pathlib
+import re
 import struct
 import subprocess
 import sys
@@ -169,6 +170,12 @@ def verdicts():
     by_sheet, said = judge(given, "--int8-tops", "2000", "--bf16-tflops", "1000")
     assert abs(by_sheet[TARGETS[1]]["measured"] - 0.4) < 1e-9 and by_sheet[TARGETS[1]]["met"] is False and abs(by_sheet[TARGETS[3]]["measured"] - 0.3) < 1e-9, by_sheet
     assert "by the data sheet" in by_sheet[TARGETS[1]]["unit"], by_sheet[TARGETS[1]]
+    topo = passed("topo", {"cuda_cards": [{"name": "NVIDIA H100 80GB HBM3"}]})
+    modelled, said = judge([topo, *given])
+    has = [t for t in TARGETS if modelled[t]["model"]]
+    assert has == [TARGETS[0], TARGETS[2], TARGETS[6], TARGETS[7]] and 5 < modelled[TARGETS[7]]["model"] < 20 and 0 < modelled[TARGETS[0]]["model"] < 1, modelled
+    assert re.search(r"61 layers, 1 stream: 5 ms, the model says [\d.]+, target <= 6: met", said), said
+    assert not any(t["model"] for t in targets.values()), targets
     few, _ = judge([passed("step", [step(600)], command.replace("61", "6"))])
     assert few[TARGETS[7]]["met"] is None and "of 6 layers only" in few[TARGETS[7]]["why"], few[TARGETS[7]]
 

@@ -57,7 +57,8 @@ void td_layer_norm(td_layer *l, td_norm_desc n) {
     n.hidden = l->c->hidden;
     n.eps = l->c->eps;
     n.x = d->x;
-    n.out = a->h_i8.q && !l->c->is_delta[l->index] ? NULL : a->h; /* a DeltaNet's b and a read it as it is */
+    /* a DeltaNet's b and a, and an indexer, read it as it is */
+    n.out = a->h_i8.q && !l->c->is_delta[l->index] && !l->c->sparse.indexed[l->index] ? NULL : a->h;
     n.out_i8 = a->h_i8;
     td_describe_block(d, (td_block_desc){.kind = TD_BLOCK_NORM, .norm = n});
 }
@@ -128,6 +129,14 @@ void td_layer_mla(td_layer *l, td_mla_desc m) {
     m.kv_rope = kv.cache[1];
     m.kv_pages = s->kv_pages;
     m.kv_spare_pages = s->kv_spare_pages;
+    if (td_model_chooses_tokens(l->c)) {
+        const bool own = l->c->sparse.indexed[l->index];
+        m.index.top = l->c->sparse.index_top;
+        m.index.heads = own ? l->c->sparse.index_heads : 0;
+        m.index.dim = own ? l->c->sparse.index_dim : 0;
+        m.index.keys = kv.cache[2];
+        m.index.chosen = s->act.chosen;
+    }
     m.in = s->act.h;
     m.in_i8 = s->act.h_i8;
     m.out = s->act.attn;

@@ -240,7 +240,7 @@ static td_status place_experts(td_model *m, td_error *err) {
 }
 
 /* The slots of recurrent layers, those of snapshots included. */
-static td_status settle_slots(td_model *m, td_error *err) {
+static td_status settle_slots(td_model *m, const td_npu_caps *caps, td_error *err) {
     td_model_spec       *s = &m->spec;
     const td_layer_range layers = m->part.layers;
     if (!td_layer_caches_recurrent(&m->config, layers)) {
@@ -248,9 +248,7 @@ static td_status settle_slots(td_model *m, td_error *err) {
         s->snapshot_bytes = 0;
         return TD_OK;
     }
-    td_npu_caps caps;
-    m->cards->npu->ops->caps(m->cards->npu, &caps);
-    if (!caps.recurrent) return td_fail(err, TD_ENOTSUP, "%s has no recurrent layers, which this model needs", caps.text);
+    if (!caps->recurrent) return td_fail(err, TD_ENOTSUP, "%s has no recurrent layers, which this model needs", caps->text);
     if (!s->state_slots) s->state_slots = s->max_seq;
     if (!s->open_slots) s->open_slots = s->max_seq;
     if (!s->snapshot_bytes) return TD_OK;
@@ -282,10 +280,19 @@ static td_status settle_spec(td_model *m, td_error *err) {
                            (m->part.layers.end > c->n_layers && !(mtp_alone && c->n_mtp_layers)) || s->experts.max_deferred))
         return td_fail(err, TD_EINVAL, "layers %u to %u of %u cannot be run by themselves", m->part.layers.first,
                        m->part.layers.end, c->n_layers);
+    if (td_model_chooses_tokens(c) && !c->sparse.indexed[m->part.layers.first])
+        return td_fail(
+            err, TD_EINVAL,
+            "layer %u of %s attends to the keys that a layer before it chooses, and cannot be the first that is run",
+            m->part.layers.first, c->arch_name);
     settle_experts(m);
     TD_TRY(place_experts(m, err));
     TD_TRY(place_streamed(m, err));
-    TD_TRY(settle_slots(m, err));
+    td_npu_caps caps;
+    m->cards->npu->ops->caps(m->cards->npu, &caps);
+    if (td_model_chooses_tokens(c) && !caps.chosen_keys)
+        return td_fail(err, TD_ENOTSUP, "%s has no attention to chosen keys, which this model needs", caps.text);
+    TD_TRY(settle_slots(m, &caps, err));
     if (!s->context_length) s->context_length = c->max_position;
     if (s->context_length > c->max_position) return refuse_context(s->context_length, c, err);
     if (c->n_mtp_layers > 1)

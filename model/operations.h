@@ -53,7 +53,7 @@ typedef struct {
 
 /* The caches of one layer on the device, in the order of its list (model/layer_caches.h); see npu.h for the layouts. */
 typedef struct {
-    void *cache[TD_CACHES_MAX]; /* MLA: latents, rope parts; GQA: K, V */
+    void *cache[TD_CACHES_MAX]; /* MLA: latents, rope parts, index keys; GQA: K, V */
 } td_layer_kv;
 
 /* What the blocks read and write; [max_tok, hidden] act_dtype unless noted. Nothing but pointers of buffers
@@ -66,6 +66,7 @@ typedef struct {
     float     *h_f32; /* the same in f32, for routers; NULL: norms do not give it */
     void      *attn;  /* attention's output */
     void      *mlp;   /* dense or shared MLP's output */
+    uint32_t  *chosen; /* [max_tok, index_top] the keys that rows attend to, of the last layer with an indexer */
     void      *routed; /* output of routed experts where the device has a part; ids and weights are their router's choice */
     int32_t   *parts;  /* [max_tok, td_exact_words(hidden)] of resident experts, their part of that sum */
     int32_t  *later[TD_BRIDGE_PARITIES]; /* the same of the deferred sum of a layer, by its parity; NULL: none is deferred */

@@ -80,6 +80,12 @@ static size_t mla_weights(const td_mla_desc *m, td_block_weight *list) {
     LINEAR("o", m->o, m->hidden, v);
     OPTIONAL("o bias", m->o_bias, m->hidden);
     ADD("rope table", m->rope, TD_USE_ROPE, 0, m->rope_dim);
+    if (!m->index.heads) return n;
+    LINEAR("of the indexer's queries", m->index.q, (size_t)m->index.heads * m->index.dim, m->q_lora);
+    LINEAR("of the indexer's keys", m->index.k, m->index.dim, m->hidden);
+    LINEAR("of the indexer's heads", m->index.weights, m->index.heads, m->hidden);
+    VECTOR("of the indexer's norm", m->index.k_norm, m->index.dim);
+    VECTOR("of the bias of the indexer's norm", m->index.k_norm_bias, m->index.dim);
     return n;
 }
 
@@ -277,6 +283,12 @@ static td_status check_mla(const td_block_desc *d, td_error *err) {
     const td_mla_desc *m = &d->mla;
     SIZES(SIZE(m, hidden), SIZE(m, heads), SIZE(m, kv_lora), SIZE(m, nope_dim), SIZE(m, rope_dim), SIZE(m, v_dim));
     if (m->rope_dim % 2) return td_fail(err, TD_EINVAL, "rope_dim must be even, not %u", m->rope_dim);
+    if (m->index.top && !m->q_lora) return td_fail(err, TD_EINVAL, "an indexer needs the latent of q: q_lora is 0");
+    if (m->index.top && m->index.heads) {
+        SIZES(SIZE(&m->index, heads), SIZE(&m->index, dim), SIZE(&m->index, top));
+        if (m->rope_dim > m->index.dim)
+            return td_fail(err, TD_EINVAL, "rope cannot turn %u of an index head's %u values", m->rope_dim, m->index.dim);
+    }
     return check_keys(d, err);
 }
 
@@ -416,6 +428,8 @@ td_status td_block_check_stateless(const td_block_desc *desc, td_error *err) {
                is_other = (desc->kind == TD_BLOCK_ROUTER &&
                            (desc->router.by_token || desc->router.score == TD_SCORE_SQRT_SOFTPLUS)) ||
                           (desc->kind == TD_BLOCK_MLP && !td_glu_is_silu(&desc->mlp.glu));
+    if (desc->kind == TD_BLOCK_MLA && desc->mla.index.top)
+        return td_fail(err, TD_ENOTSUP, "this device has no attention to chosen keys");
     if (is_recurrent) return td_fail(err, TD_ENOTSUP, "this device has no recurrent layers");
     if (has_streams) return td_fail(err, TD_ENOTSUP, "this device has one residual stream a token");
     return is_other

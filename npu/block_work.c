@@ -47,8 +47,24 @@ static uint64_t keys_of(const td_work_sequence *s, uint64_t window) {
 }
 
 /* Expanded, every key's latent goes through W_UK and W_UV; absorbed, every row's query and sum do. */
+/* Rows that choose meet `top` keys in the absorbed form; the few of the same step that do not are counted as if they did.
+ * With an indexer of the layer's own there are the scores of all keys, too. */
+static void add_chosen_mla(td_tier_work *sum, const td_mla_desc *m, size_t act_bytes, const td_work_sequence *s) {
+    const td_index_desc *x = &m->index;
+    const uint64_t       dk = (uint64_t)m->kv_lora + m->rope_dim;
+    sum->bytes += s->rows * x->top * dk * act_bytes;
+    sum->f32_ops += s->rows * m->heads * ((uint64_t)m->nope_dim + m->v_dim) * m->kv_lora * 2;
+    sum->f32_ops += s->rows * x->top * m->heads * (dk + m->kv_lora) * 2;
+    sum->bytes += x->heads ? s->keys * x->dim * act_bytes : 0;
+    sum->f32_ops += pairs_of(s, 0) * x->heads * x->dim * 2;
+}
+
 static void add_mla(td_tier_work *sum, const td_mla_desc *m, size_t act_bytes, const td_work_sequence *s) {
     uint64_t dk = (uint64_t)(s->absorbed ? m->kv_lora : m->nope_dim) + m->rope_dim, dv = s->absorbed ? m->kv_lora : m->v_dim;
+    if (m->index.top && s->keys > m->index.top) {
+        add_chosen_mla(sum, m, act_bytes, s);
+        return;
+    }
     sum->bytes += s->keys * ((uint64_t)m->kv_lora + m->rope_dim) * act_bytes;
     sum->f32_ops += (s->absorbed ? s->rows : s->keys) * m->heads * ((uint64_t)m->nope_dim + m->v_dim) * m->kv_lora * 2;
     sum->f32_ops += pairs_of(s, 0) * m->heads * (dk + dv) * 2;

@@ -106,6 +106,7 @@ typedef struct {
      * the pages of sequences (td_mla_desc.kv_spare_pages). */
     bool     kv_spare;
     bool     recurrent;                 /* it has TD_BLOCK_DELTA */
+    bool     chosen_keys;               /* its TD_BLOCK_MLA may have an indexer */
     bool     log_sums;                  /* it fills td_top_desc.sums */
     bool     step_kinds;                /* what it enqueues depends on td_step.kind */
     uint64_t memory_total, memory_free; /* bytes; 0: it does not say */
@@ -276,9 +277,27 @@ typedef struct {
 } td_linear_desc;
 
 /**
+ * The indexer of DeepSeek Sparse Attention (DeepSeek-V3.2, arXiv 2512.02556, section 2.1): which keys a row attends to.
+ *   q_h = rope(q r), r the normed q_a x;  key = rope(layer_norm(k x));  w = weights x
+ *   score(s) = sum over index heads h of w_h relu(q_h . key_s) / sqrt(dim * heads)
+ * A row at position p >= top attends to the `top` keys of the largest scores among positions 0 .. p, ties to the lowest
+ * position. A row before that attends to all keys up to its own. Rope turns the first rope_dim values of a row, (i, i +
+ * rope_dim/2) together. The layer norm has an eps of 1e-6.
+ */
+typedef struct {
+    uint32_t             top;        /* 0: there is no indexer, a row attends to all keys */
+    uint32_t             heads, dim; /* heads 0: the layer has the choice of the last layer before it that has an indexer */
+    const td_npu_weight *q, *k, *weights;      /* [heads*dim, q_lora], [dim, hidden], [heads, hidden] */
+    const td_npu_weight *k_norm, *k_norm_bias; /* [dim] F32 */
+    void                *keys;                 /* this layer's cache: pages of TD_KV_PAGE rows [dim] in act_dtype */
+    uint32_t            *chosen; /* [max_tok, top] positions in ascending order, of the rows that choose; shared by layers */
+} td_index_desc;
+
+/**
  * Multi-head latent attention (DeepSeek-V2, arXiv 2405.04434 section 2.1), from the normed input to the output projection.
  *   q = q_b(norm(q_a(x))) or q(x), per head [nope | rope];  kv_a(x) = [latent | k_rope];  latent = norm(latent)
  *   expanded: k_nope = W_UK latent, v = W_UV latent per key;  absorbed: q_lat = W_UK^T q_nope, scores against the latent itself.
+ * With an indexer (q_lora is given then) rows that choose their keys are absorbed ones, whatever the step says.
  */
 typedef struct {
     uint32_t             hidden, heads, q_lora, kv_lora, nope_dim, rope_dim, v_dim; /* q_lora 0: no compression */
@@ -294,10 +313,11 @@ typedef struct {
     uint32_t             kv_pages;            /* of them: what sequences may have */
     /** Pages behind those, for rows beyond the counts: as many as a bucket has of such rows at most. 0 where the device's
      * caps do not want them. */
-    uint32_t    kv_spare_pages;
-    const void *in;    /* [max_tok, hidden]; not read where in_i8 is given */
-    void       *out;   /* [max_tok, hidden] */
-    td_rows_i8  in_i8; /* only where q_a or q, and kv_a take int8 */
+    uint32_t      kv_spare_pages;
+    td_index_desc index;
+    const void   *in;    /* [max_tok, hidden]; where in_i8 is given, the indexer alone reads it */
+    void         *out;   /* [max_tok, hidden] */
+    td_rows_i8    in_i8; /* only where q_a or q, and kv_a take int8 */
 } td_mla_desc;
 
 /**

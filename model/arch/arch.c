@@ -7,14 +7,14 @@ td_layer_caches td_gqa_caches(const td_model_config *c, uint32_t layer) {
 }
 
 td_layer_caches td_mla_caches(const td_model_config *c, uint32_t layer) {
-    (void)layer;
     return (td_layer_caches){{{.kind = TD_KV_LATENT, .heads = 1, .values = c->kv_lora, .split = TD_SPLIT_WHOLE},
-                              {.kind = TD_KV_ROPE, .heads = 1, .values = c->rope_dim, .split = TD_SPLIT_WHOLE}},
-                             2};
+                              {.kind = TD_KV_ROPE, .heads = 1, .values = c->rope_dim, .split = TD_SPLIT_WHOLE},
+                              {.kind = TD_KV_ROW, .heads = 1, .values = c->sparse.index_dim, .split = TD_SPLIT_WHOLE}},
+                             c->sparse.indexed[layer] ? 3 : 2};
 }
 
 void td_sparse_sizes_of(const td_model_config *c, uint32_t layer, td_sparse_desc *out) {
-    const bool indexed = c->sparse.ratio[layer] == TD_OVERLAP_RATIO;
+    const bool indexed = c->sparse.indexed[layer];
     out->hidden = c->hidden;
     out->heads = c->heads;
     out->dim = c->head_dim;
@@ -24,7 +24,7 @@ void td_sparse_sizes_of(const td_model_config *c, uint32_t layer, td_sparse_desc
     out->groups = c->sparse.o_groups;
     out->o_lora = c->sparse.o_lora;
     out->ratio = c->sparse.ratio[layer];
-    out->overlap = indexed;
+    out->overlap = c->sparse.ratio[layer] == TD_OVERLAP_RATIO;
     out->index_heads = indexed ? c->sparse.index_heads : 0;
     out->index_dim = indexed ? c->sparse.index_dim : 0;
     out->index_top = indexed ? c->sparse.index_top : 0;

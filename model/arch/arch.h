@@ -20,7 +20,7 @@ typedef enum {
     TD_SCOPE_MOE,       /* in layers with experts */
     TD_SCOPE_EXPERT,
     TD_SCOPE_COMPRESSED, /* in layers with compressed rows */
-    TD_SCOPE_INDEXED,    /* in those whose compressed rows are chosen by an indexer */
+    TD_SCOPE_INDEXED,    /* in layers with an indexer, of tokens or of compressed rows */
     TD_SCOPE_SCORED,     /* in layers whose experts are chosen by their scores */
     TD_SCOPE_BY_TOKEN,   /* in layers whose experts are chosen by the token */
     TD_SCOPE_MTP,
@@ -79,11 +79,12 @@ typedef enum {
 } td_weight_keep;
 
 /** In which order a checkpoint has the rows of a weight, if not in that of the model. In one that rotates interleaved pairs,
- * the last `rope` rows of every block are pairs; the model has them as halves. */
+ * `rope` rows of every block are pairs; the model has them as halves. */
 typedef enum {
     TD_ORDER_SAME,
-    TD_ORDER_MLA_Q,     /* pairs: a block is a head's nope + rope rows */
-    TD_ORDER_KV_A,      /* pairs: the block is all kv_lora + rope rows */
+    TD_ORDER_MLA_Q,     /* pairs: a block is a head's nope + rope rows, and these are the last */
+    TD_ORDER_KV_A,      /* pairs: the block is all kv_lora + rope rows, and these are the last */
+    TD_ORDER_INDEX,     /* pairs: a block is the index_dim rows of a head or key, and these are the first */
     TD_ORDER_DELTA_QKV, /* q of all key heads, k of all, v of all; the model has q, k and v of one key head after the other */
 } td_weight_order;
 
@@ -171,7 +172,7 @@ static inline bool td_arch_has_more(const td_arch *a) {
 
 /** Caches of a layer with grouped-query attention: K, then V (arch.c). */
 td_layer_caches td_gqa_caches(const td_model_config *c, uint32_t layer);
-/** Caches of a layer with multi-head latent attention: the latent, then the rotated key (arch.c). */
+/** Caches of a layer with multi-head latent attention: the latent, then the rotated key, then of an indexer its key (arch.c). */
 td_layer_caches td_mla_caches(const td_model_config *c, uint32_t layer);
 
 /** Sizes of a layer's sparse attention (arch.c); weights and buffers of out stay as they are. */

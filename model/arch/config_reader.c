@@ -185,6 +185,25 @@ void td_config_mtp_layers(td_config_reader *r, td_model_config *c, const char *k
     td_config_refuse(r, TD_EFORMAT, "%snum_hidden_layers and %s are more than %u together", r->prefix, key, TD_LAYERS_MAX);
 }
 
+void td_config_dense_layers(td_config_reader *r, td_model_config *c, uint32_t absent) {
+    const json_t *types = td_config_get(r, "mlp_layer_types"), *v;
+    uint32_t      first = td_config_u32(r, "first_k_dense_replace", absent, 0, TD_LAYERS_MAX);
+    for (uint32_t i = 0; i < c->n_layers + c->n_mtp_layers; i++) c->is_moe[i] = i >= first;
+    if (!types) return;
+    if (json_array_size(types) != c->n_layers)
+        td_config_refuse(r, TD_EFORMAT, "mlp_layer_types has %zu layers, and num_hidden_layers is %u",
+                         json_array_size(types), c->n_layers);
+    size_t i;
+    json_array_foreach(types, i, v) {
+        const char *type = json_is_string(v) ? json_string_value(v) : "no text";
+        if (r->status != TD_OK) return;
+        if (strcmp(type, "dense") && strcmp(type, "sparse"))
+            td_config_refuse(r, TD_ENOTSUP, "mlp_layer_types[%zu] is '%.40s', and only dense and sparse are known", i, type);
+        else
+            c->is_moe[i] = !strcmp(type, "sparse");
+    }
+}
+
 static void read_mlp_only_layers(td_config_reader *r, td_model_config *c) {
     const json_t *list = td_config_get(r, "mlp_only_layers");
     if (!list) return;

@@ -82,6 +82,10 @@ void td_config_mtp_layers(td_config_reader *r, td_model_config *c, const char *k
 /** Which layers have experts, from Qwen's decoder_sparse_step and mlp_only_layers. */
 void td_config_sparse_layers(td_config_reader *r, td_model_config *c);
 
+/** Which layers have experts: by mlp_layer_types, as transformers 5 writes it, or else by first_k_dense_replace, as published
+ * config.json have it. A multi-token-prediction layer has them. @param absent first_k_dense_replace without the key. */
+void td_config_dense_layers(td_config_reader *r, td_model_config *c, uint32_t absent);
+
 /** Refuse sliding windows: all of layer_types must be full_attention, and use_sliding_window false. */
 void td_config_refuse_sliding_window(td_config_reader *r);
 

@@ -93,16 +93,21 @@ static const td_weight_rule WEIGHTS[TD_ROLE_COUNT] = {
 /* The norms inside of the attention have this eps, whatever rms_norm_eps says (modeling_deepseek.py). */
 #define LATENT_EPS 1e-6f
 
-/* DeepSeek-V2, section 2.1 (attention) and 2.2 (experts); DeepSeek-V3, section 2.1, adds the router's bias. An MTP layer of
- * V3 (section 2.2) is one of these behind a projection (model/program.c). */
+/* DeepSeek-V2, section 2.1 (attention) and 2.2 (experts); DeepSeek-V3, section 2.1, adds the router's bias, and DeepSeek-V3.2
+ * the indexer (deepseek_v32.c). An MTP layer of V3 (section 2.2) is one of these behind a projection (model/program.c). */
 void td_deepseek_layer(td_layer *l) {
     const td_model_config *c = l->c;
     /* h = norm(x) */
     norm(l, .gamma = W(INPUT_NORM));
-    /* a = attention(h): q and the latent of k and v are compressed, and normed in between */
+    /* a = attention(h): q and the latent of k and v are compressed, and normed in between; an indexer chooses the keys */
     mla(l, .q_a = W(Q_A), .q_a_bias = W(Q_A_BIAS), .q_a_norm = W(Q_A_NORM), .q_b = W(Q_B), .q = W(MLA_Q), .kv_a = W(KV_A),
         .kv_a_bias = W(KV_A_BIAS), .kv_a_norm = W(KV_A_NORM), .kv_b = W(KV_B), .o = W(MLA_O), .o_bias = W(MLA_O_BIAS),
-        .eps = LATENT_EPS);
+        .eps = LATENT_EPS,
+        .index = {.q = W(INDEX_Q),
+                  .k = W(INDEX_K),
+                  .weights = W(INDEX_WEIGHTS),
+                  .k_norm = W(INDEX_K_NORM),
+                  .k_norm_bias = W(INDEX_K_BIAS)});
     /* x += a; h = norm(x) */
     add_norm(l, .gamma = W(POST_NORM));
     if (!l->is_moe) {

@@ -28,6 +28,7 @@ static void read_ratios(td_config_reader *r, td_model_config *c) {
                              layer, (long long)ratio, TD_OVERLAP_RATIO, TD_KV_PAGE);
         else
             c->sparse.ratio[layer] = (uint8_t)ratio;
+        c->sparse.indexed[layer] = c->sparse.ratio[layer] == TD_OVERLAP_RATIO;
     }
 }
 

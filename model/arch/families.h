@@ -19,7 +19,9 @@
     X(QWEN3_NEXT)                                                                          \
     X(QWEN3_5_MOE_TEXT)                                                                    \
     X(QWEN3_5_MOE)                                                                         \
-    X(DEEPSEEK_V4)
+    X(DEEPSEEK_V4)                                                                         \
+    X(DEEPSEEK_V32)                                                                        \
+    X(GLM_MOE_DSA)
 
 #define TD_DECLARE_FAMILY(NAME) extern const td_arch TD_ARCH_##NAME;
 TD_FAMILIES(TD_DECLARE_FAMILY)

@@ -1,32 +1,10 @@
 /* GLM-4.7-Flash: DeepSeek-V3's latent attention, with heads of other sizes, and its router. */
 #include <math.h>
-#include <string.h>
 
 #include "model/arch/families.h"
 #include "model/arch/weight_table.h"
 
 /* ---- configuration --------------------------------------------------------------------------- */
-
-/* Read which layers are dense: from mlp_layer_types, as transformers 5 writes it, or from first_k_dense_replace, as the
- * published config.json has it. */
-static void read_dense_layers(td_config_reader *r, td_model_config *c) {
-    const json_t *types = td_config_get(r, "mlp_layer_types"), *v;
-    uint32_t      first = td_config_u32(r, "first_k_dense_replace", 1, 0, TD_LAYERS_MAX);
-    for (uint32_t i = 0; i < c->n_layers; i++) c->is_moe[i] = i >= first;
-    if (!types) return;
-    if (json_array_size(types) != c->n_layers)
-        td_config_refuse(r, TD_EFORMAT, "mlp_layer_types has %zu layers, and num_hidden_layers is %u",
-                         json_array_size(types), c->n_layers);
-    size_t i;
-    json_array_foreach(types, i, v) {
-        const char *type = json_is_string(v) ? json_string_value(v) : "no text";
-        if (r->status != TD_OK) return;
-        if (strcmp(type, "dense") && strcmp(type, "sparse"))
-            td_config_refuse(r, TD_ENOTSUP, "mlp_layer_types[%zu] is '%.40s', and only dense and sparse are known", i, type);
-        else
-            c->is_moe[i] = !strcmp(type, "sparse");
-    }
-}
 
 /* transformers' Glm4MoeLiteConfig. The multi-token-prediction layer behind the last one (num_nextn_predict_layers) is not
  * read: nothing drafts with it. */
@@ -46,7 +24,7 @@ static void read_config(td_config_reader *r, td_model_config *c) {
     td_config_sigmoid_router(r, c);
     td_config_router_groups(r, c, 1, 1);
     td_config_check_experts(r, c);
-    read_dense_layers(r, c);
+    td_config_dense_layers(r, c, 1);
 
     td_config_rope(r, c, c->rope_dim, 0);
     c->rope.interleaved = td_config_bool(r, "rope_interleave", true);

@@ -30,14 +30,16 @@ typedef struct {
     uint32_t conv; /* the last values that the causal convolution takes, the token's own included */
 } td_delta_config;
 
-/** DeepSeek-V4: residual streams of a token, attention over compressed rows, experts by token. */
+/** DeepSeek-V3.2 and GLM-5: indexers of tokens. DeepSeek-V4: residual streams of a token, attention over compressed rows, experts by token. */
 typedef struct {
     uint32_t streams, mix_rounds;
     float    mix_eps;
-    uint32_t o_groups, o_lora; /* the output projection's first step: groups of heads, outputs of each */
-    uint32_t index_heads, index_dim, index_top;
-    uint8_t  ratio[TD_LAYERS_MAX];    /* tokens of a compressed row; 0: the layer has none */
-    uint8_t  by_token[TD_LAYERS_MAX]; /* 1: a token's experts are those of a table */
+    uint32_t o_groups, o_lora;                  /* the output projection's first step: groups of heads, outputs of each */
+    uint32_t index_heads, index_dim, index_top; /* with kv_lora an indexer of tokens (td_index_desc) */
+    bool     index_pairs;                       /* of tokens: the checkpoint's rows that rope turns are pairs */
+    uint8_t  indexed[TD_LAYERS_MAX];            /* 1: the layer has an indexer */
+    uint8_t  ratio[TD_LAYERS_MAX];              /* tokens of a compressed row; 0: the layer has none */
+    uint8_t  by_token[TD_LAYERS_MAX];           /* 1: a token's experts are those of a table */
 } td_sparse_config;
 
 #define TD_OVERLAP_RATIO 4 /* whose compressed rows overlap, and are chosen by an indexer */
@@ -96,6 +98,11 @@ static inline uint32_t td_model_streams(const td_model_config *c) {
 }
 static inline size_t td_model_width(const td_model_config *c) {
     return (size_t)td_model_streams(c) * c->hidden;
+}
+
+/** Whether rows of latent attention attend to keys that an indexer chooses. */
+static inline bool td_model_chooses_tokens(const td_model_config *c) {
+    return c->kv_lora && c->sparse.index_top;
 }
 
 #define TD_FULL_STEP_LEAST 256 /* rows of a step, whatever the experts */

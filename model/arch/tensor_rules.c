@@ -72,7 +72,7 @@ static bool in_scope(const td_model_config *c, td_weight_scope scope, uint32_t l
         case TD_SCOPE_MOE:
         case TD_SCOPE_EXPERT: return layer < n_all && c->is_moe[layer];
         case TD_SCOPE_COMPRESSED: return layer < n_all && c->sparse.ratio[layer];
-        case TD_SCOPE_INDEXED: return layer < n_all && overlaps(c, layer);
+        case TD_SCOPE_INDEXED: return layer < n_all && c->sparse.indexed[layer];
         case TD_SCOPE_SCORED: return layer < n_all && c->is_moe[layer] && !c->sparse.by_token[layer];
         case TD_SCOPE_BY_TOKEN: return layer < n_all && c->is_moe[layer] && c->sparse.by_token[layer];
         case TD_SCOPE_MTP: return layer >= c->n_layers && layer < n_all;
@@ -129,10 +129,15 @@ static td_row_order own_order(const td_model_config *c, td_weight_order order) {
     switch (order) {
         case TD_ORDER_SAME: break;
         case TD_ORDER_MLA_Q:
-            if (c->rope.interleaved) return (td_row_order){.block = c->nope_dim + c->rope_dim, .rope = c->rope_dim};
+            if (c->rope.interleaved)
+                return (td_row_order){.block = c->nope_dim + c->rope_dim, .rope = c->rope_dim, .at = c->nope_dim};
             break;
         case TD_ORDER_KV_A:
-            if (c->rope.interleaved) return (td_row_order){.block = c->kv_lora + c->rope_dim, .rope = c->rope_dim};
+            if (c->rope.interleaved)
+                return (td_row_order){.block = c->kv_lora + c->rope_dim, .rope = c->rope_dim, .at = c->kv_lora};
+            break;
+        case TD_ORDER_INDEX:
+            if (c->sparse.index_pairs) return (td_row_order){.block = c->sparse.index_dim, .rope = c->rope_dim};
             break;
         case TD_ORDER_DELTA_QKV:
             return (td_row_order){.groups = c->delta.k_heads,
@@ -148,9 +153,9 @@ static const td_weight_format FORMATS[] = {[TD_KEEP_LINEAR] = TD_WEIGHT_W8A8,
 
 size_t td_row_order_place(const td_row_order *o, size_t r) {
     if (o->rope) {
-        size_t in_block = r % o->block, first = o->block - o->rope, half = o->rope / 2;
-        if (in_block < first) return r;
-        size_t j = in_block - first;
+        size_t in_block = r % o->block, half = o->rope / 2;
+        if (in_block < o->at || in_block >= o->at + o->rope) return r;
+        size_t j = in_block - o->at;
         return r - j + (j < half ? 2 * j : 2 * (j - half) + 1);
     }
     size_t   of_group = (size_t)o->part[0] + o->part[1] + o->part[2], group = r / of_group, first = 0;

@@ -11,11 +11,11 @@
 
 /**
  * Where the rows that the model computes with are in a tensor of a checkpoint. All 0: in their places.
- *   rope    the last `rope` of every `block` rows are stored as pairs, and are halves here
+ *   rope    of every `block` rows those from `at` on, so many, are stored as pairs, and are halves here
  *   groups  the rows are groups of three parts of part[0 .. 2] rows; there, the parts 0 of all groups come first
  */
 typedef struct {
-    uint32_t block, rope;
+    uint32_t block, rope, at;
     uint32_t groups, part[TD_ORDER_PARTS];
 } td_row_order;
 

@@ -70,6 +70,10 @@ typedef enum {
     TD_ROLE_INDEX_GATE,
     TD_ROLE_INDEX_APE,
     TD_ROLE_INDEX_NORM,
+    /* DeepSeek-V3.2's indexer of tokens, which has INDEX_Q and INDEX_WEIGHTS, too */
+    TD_ROLE_INDEX_K,
+    TD_ROLE_INDEX_K_NORM,
+    TD_ROLE_INDEX_K_BIAS,
     /* layers without experts */
     TD_ROLE_DENSE_GATE,
     TD_ROLE_DENSE_UP,

@@ -92,6 +92,7 @@ static void caps(td_npu *d, td_npu_caps *out) {
                          .experts = true,
                          .resident = true,
                          .recurrent = true,
+                         .chosen_keys = true,
                          .log_sums = true,
                          .memory_total = a->memory_bytes,
                          .memory_free = free_bytes(a)};

@@ -248,10 +248,9 @@ static split_place place_of(const split_job *job, uint32_t item) {
             hi = mid - 1;
     }
     const td_attn_unit *u = &job->units[lo];
-    size_t              of_unit = item - u->first_item, of_span = of_unit % (s->groups * job->splits),
-           keys = (size_t)job->a->step->a.pos[u->row] + 1;
-    split_place p = {.unit = u, .span = of_unit / (s->groups * job->splits), .group = of_span / job->splits};
-    size_t      end = (p.group + 1) * per_group, head = p.group * per_group + of_span % job->splits * per_item;
+    size_t              of_unit = item - u->first_item, of_span = of_unit % (s->groups * job->splits), keys = u->n_keys;
+    split_place         p = {.unit = u, .span = of_unit / (s->groups * job->splits), .group = of_span / job->splits};
+    size_t              end = (p.group + 1) * per_group, head = p.group * per_group + of_span % job->splits * per_item;
     p.head = head < end ? head : end;
     p.head_end = p.head + per_item < end ? p.head + per_item : end;
     size_t span = u->first_span + p.span, skip = first_tile(s, keys, span);
@@ -368,6 +367,9 @@ size_t td_host_attn_sort(td_host_npu *d, const td_attn_places *at, const td_attn
         size_t first = s->seq_start[q] > row0 ? s->seq_start[q] : row0,
                last = s->seq_start[q + 1] < row0 + rows ? s->seq_start[q + 1] : row0 + rows;
         if (first >= last) continue;
+        if (shape->chosen && first + shape->chosen < last + s->pos[first])
+            last = s->pos[first] < shape->chosen ? first + shape->chosen - s->pos[first] : first;
+        if (first == last) continue;
         if (!by_spans(step, q, last - first)) {
             segments[n_segments++] = (td_attn_segment){.seq = q, .row = (uint32_t)first, .n_rows = (uint32_t)(last - first)};
             continue;
@@ -377,6 +379,7 @@ size_t td_host_attn_sort(td_host_npu *d, const td_attn_places *at, const td_attn
             td_attn_unit u = {.row = (uint32_t)row,
                               .seq = q,
                               .q_row = (uint32_t)(row - row0),
+                              .n_keys = keys,
                               .first_span = first_span(shape, keys),
                               .n_spans = span_count(keys) - first_span(shape, keys)};
             if (n_units == at->units_max || spans + u.n_spans > at->spans_max) {

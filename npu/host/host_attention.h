@@ -32,6 +32,7 @@ typedef struct {
     size_t       dk, dv;              /* of a query row and of its result */
     size_t       kv_lora, nope, rope; /* latent forms */
     size_t       window;              /* keys that a row meets at most; 0: all up to its own */
+    size_t       chosen;              /* td_host_attn_sort leaves out rows that see more keys than this; 0: it has all */
     float        scale;
 } td_attn_shape;
 
@@ -39,6 +40,7 @@ typedef struct {
 typedef struct {
     uint32_t row, seq; /* of the step */
     uint32_t q_row;    /* its row in q and out */
+    size_t   n_keys;   /* of the sequence, its own the last */
     uint32_t first_span, n_spans;
     size_t   first_item, first_partial; /* filled in by td_host_attn_split */
 } td_attn_unit;
@@ -96,6 +98,8 @@ struct td_attn_path {
     size_t (*page_bytes)(size_t n); /* of a page of rows of n values */
     /** Row `offset` of a page := x [n]. */
     void (*store)(const td_host_npu *d, void *page, size_t offset, const float *x, size_t n);
+    /** Row `offset` of a page := row `from_offset` of another. */
+    void (*copy)(void *page, size_t offset, const void *from, size_t from_offset, size_t n);
     size_t (*bytes)(const td_host_npu *d, const td_attn_shape *s, size_t q_rows);
     /** Before the group's first tile. */
     void (*open)(const td_attn *a, void *scratch, size_t group);

@@ -50,6 +50,10 @@ static void store(const td_host_npu *d, void *page, size_t offset, const float *
     memcpy((float *)page + offset * n, x, n * sizeof *x);
 }
 
+static void copy(void *page, size_t offset, const void *from, size_t from_offset, size_t n) {
+    memcpy((float *)page + offset * n, (const float *)from + from_offset * n, n * sizeof(float));
+}
+
 static size_t bytes(const td_host_npu *d, const td_attn_shape *s, size_t q_rows) {
     (void)d;
     return lay(s, q_rows, NULL, NULL);
@@ -171,6 +175,7 @@ const td_attn_path td_attn_f32 = {.rows = ROWS,
                                   .unit = 1,
                                   .page_bytes = page_bytes,
                                   .store = store,
+                                  .copy = copy,
                                   .bytes = bytes,
                                   .open = open_group,
                                   .load = load,

@@ -120,6 +120,15 @@ static void store(const td_host_npu *d, void *page, size_t offset, const float *
                                                   .max = scale + TILE + offset});
 }
 
+static void copy(void *page, size_t offset, const void *from, size_t from_offset, size_t n) {
+    int16_t       *rows = page;
+    float         *scale = (float *)(void *)(rows + TILE * n);
+    const int16_t *from_rows = from;
+    memcpy(rows + offset * n, from_rows + from_offset * n, n * sizeof *rows);
+    scale[offset] = page_scale(from, n)[from_offset];
+    scale[TILE + offset] = page_max(from, n)[from_offset];
+}
+
 static size_t bytes(const td_host_npu *d, const td_attn_shape *s, size_t q_rows) {
     return lay(d->kernels->attn16, s, q_rows, NULL, NULL);
 }
@@ -452,6 +461,7 @@ const td_attn_path td_attn_int16 = {
     .unit = 0.693147181f,
     .page_bytes = page_bytes,
     .store = store,
+    .copy = copy,
     .bytes = bytes,
     .open = open_group,
     .load = load,

@@ -9,7 +9,7 @@
  *   host_open       device, memory, table          host_attention  softmax(q K) V over paged keys: one core for three forms;
  *                                                  host_attn_f32, host_attn_int16   its two arithmetics
  *   host_stream     streams, captures              host_mla, host_gqa, host_delta, host_mlp, host_router, host_experts,
- *                                                  host_resident, host_sparse, host_streams, host_blocks     the blocks
+ *                                                  host_resident, host_sparse, host_index, host_streams, host_blocks     the blocks
  *                                                  host_chosen     rows by expert, for both blocks of experts
  *   host_weight     conversion and layouts         host_weight_file   weights in a file of an earlier process
  *                                                  kernels/        what depends on the instruction set
@@ -224,10 +224,16 @@ TD_NODISCARD td_status td_host_check_states(const td_host_step *s, uint32_t stat
  * state_out. The first block begins from zeros whatever state_in is. */
 td_host_part td_host_part_of(const td_step_arrays *a, uint32_t q, size_t row0, size_t rows);
 
+/** Where latent attention's indexer keeps things in the scratch (host_mla.c): offsets; floats of a row of scores. */
+typedef struct {
+    size_t q, keys, weights, seq_of, scores, workers;
+    size_t ld_scores;
+} td_index_places;
+
 /** Where sparse attention keeps things in the scratch (host_sparse.c): offsets; floats of a row of scores. */
 typedef struct {
     size_t rows_in, low, kv, gate_in, index_q, weights, main_kv, main_gate, key_kv, key_gate, scores, chosen, seq_of,
-        projected;
+        projected, index_workers;
     size_t ld_scores; /* of the indexer */
 } td_sparse_places;
 
@@ -243,13 +249,15 @@ struct td_npu_block {
     td_packed_expert packed; /* resident: the descriptor's */
     td_status (*run)(td_host_npu *d, const td_npu_block *b, const td_host_step *s);
     struct { /* the rows of a chunk; the rest are offsets into the scratch, those that the kind needs */
-        size_t           chunk, x, rows, f32, per_worker;
-        size_t           inter, up, down;                       /* mlp, experts */
-        size_t           first, chosen, gathered, scales, sums; /* experts */
-        size_t           inter_columns;                         /* resident: floats of an intermediate row, whole tiles */
-        size_t           q, k, v, out;                          /* attention */
-        size_t           q_low, q_rows, kv, q_lat, ctx;         /* latent attention; of gated attention q_rows alone */
+        size_t chunk, x, rows, f32, per_worker;
+        size_t inter, up, down;                             /* mlp, experts */
+        size_t first, chosen, gathered, scales, sums;       /* experts */
+        size_t inter_columns;                               /* resident: floats of an intermediate row, whole tiles */
+        size_t q, k, v, out;                                /* attention */
+        size_t q_low, q_rows, kv, q_lat, ctx;               /* latent attention; of gated attention q_rows alone */
+        size_t choosing, own_pages, own_latents, own_ropes; /* rows with chosen keys: so many together, their pages */
         td_attn_places   attn;
+        td_index_places  index;
         td_delta_places  delta;
         td_sparse_places sparse;
     } at;

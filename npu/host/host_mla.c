@@ -1,8 +1,19 @@
-/* Multi-head latent attention: projections, norms and rope, the cache, attention in either form, output projection. */
+/*
+ * Multi-head latent attention: projections, norms and rope, the cache, attention in either form, output projection.
+ *
+ * A row that chooses its keys (td_index_desc) is an absorbed row. What the cache has of its keys is copied to pages of the
+ * row's own, which it attends to as to a sequence of so many keys.
+ */
+#include <math.h>
+
 #include "core/error.h"
+#include "kernels/rows/convert.h"
 #include "npu/host/host_attention.h"
+#include "npu/host/host_index.h"
 
 #define ABSORBED_ROWS 64 /* computed together: a head's W_UK and W_UV are read once for all of them */
+#define CHOOSING_ROWS 16 /* the same of rows that have pages of their own */
+#define INDEX_EPS 1e-6f
 
 static td_attn_shape shape_of(const td_mla_desc *m, td_attn_form form) {
     bool expanded = form == TD_ATTN_EXPANDED;
@@ -15,6 +26,7 @@ static td_attn_shape shape_of(const td_mla_desc *m, td_attn_form form) {
         .kv_lora = m->kv_lora,
         .nope = m->nope_dim,
         .rope = m->rope_dim,
+        .chosen = m->index.top,
         .scale = m->softmax_scale,
     };
 }
@@ -29,6 +41,10 @@ typedef struct {
     td_attn             absorbed;
     const td_attn_unit *units;
     size_t              n_units;
+    float              *index_q, *index_weights; /* what it reads */
+    float              *index_keys;              /* [rows][dim] keys of the rows */
+    uint32_t           *seq_of;                  /* [rows] sequence of a row */
+    char               *latents, *ropes;         /* pages of rows that choose, [rows][tiles] */
 } mla_job;
 
 /* ---- projections ----------------------------------------------------------------------------- */
@@ -59,6 +75,69 @@ static void rotate_row(void *ctx, uint32_t i, const td_worker *w) {
         j->d->kernels->math->rope(j->q + (i * (size_t)m->heads + h) * dim + m->nope_dim, table, m->rope_dim);
 }
 
+/* ---- the indexer ----------------------------------------------------------------------------- */
+
+/* x = (x - mean) / deviation * gain + bias */
+static void layer_norm(const td_float_math *math, float *x, const float *gain, const float *bias, size_t n) {
+    float sum = 0;
+    for (size_t i = 0; i < n; i++) sum += x[i];
+    for (size_t i = 0; i < n; i++) x[i] -= sum / (float)n;
+    const float unit = 1 / sqrtf(math->dot(x, x, n) / (float)n + INDEX_EPS);
+    for (size_t i = 0; i < n; i++) x[i] = x[i] * unit * gain[i] + bias[i];
+}
+
+static void index_row(void *ctx, uint32_t i, const td_worker *w) {
+    const mla_job       *j = ctx;
+    const td_mla_desc   *m = &j->b->desc.mla;
+    const td_index_desc *x = &m->index;
+    const td_float_math *math = j->d->kernels->math;
+    const size_t         row = j->row0 + i, dim = x->dim;
+    const float         *table = td_host_vector(m->rope) + (size_t)j->step->a.pos[row] * m->rope_dim;
+    float               *key = j->index_keys + i * dim;
+    (void)w;
+    layer_norm(math, key, td_host_vector(x->k_norm), td_host_vector(x->k_norm_bias), dim);
+    math->rope(key, table, m->rope_dim);
+    td_from_f32(j->d->act, key, dim, (char *)x->keys + td_host_act_bytes(j->d, j->step->a.slot[row] * dim));
+    for (size_t h = 0; h < x->heads; h++) math->rope(j->index_q + (i * x->heads + h) * dim, table, m->rope_dim);
+}
+
+/* The keys of the chunk's rows go to their pages; rows choose among those up to their own. q_low is normed. */
+static void choose(mla_job *j, td_host_rows *low, size_t rows) {
+    const td_npu_block  *b = j->b;
+    const td_mla_desc   *m = &b->desc.mla;
+    const td_index_desc *x = &m->index;
+    td_host_npu         *d = j->d;
+    td_host_rows         in;
+    if (!x->heads) return;
+    td_host_products(
+        d, low, &(td_host_product){.w = x->q, .out = j->index_q, .ldo = (size_t)x->heads * x->dim, .out_dtype = TD_DT_F32},
+        1);
+    td_host_rows_input(d, &in, d->scratch + b->at.x, m->in, (td_rows_i8){0}, j->row0, rows, m->hidden);
+    td_host_products(
+        d, &in,
+        (td_host_product[]){{.w = x->k, .out = j->index_keys, .ldo = x->dim, .out_dtype = TD_DT_F32},
+                            {.w = x->weights, .out = j->index_weights, .ldo = x->heads, .out_dtype = TD_DT_F32}},
+        2);
+    td_host_for(d, index_row, j, rows, rows * ((size_t)x->heads * m->rope_dim + x->dim * 4));
+    td_host_find_sequences(j->step, j->row0, rows, j->seq_of);
+    td_host_index_choose(&(td_host_index){.d = d,
+                                          .s = j->step,
+                                          .row0 = j->row0,
+                                          .rows = rows,
+                                          .heads = x->heads,
+                                          .dim = x->dim,
+                                          .top = x->top,
+                                          .ratio = 1,
+                                          .keys = x->keys,
+                                          .seq_of = j->seq_of,
+                                          .q = j->index_q,
+                                          .weights = j->index_weights,
+                                          .scores = (float *)(d->scratch + b->at.index.scores),
+                                          .ld_scores = b->at.index.ld_scores,
+                                          .chosen = x->chosen + j->row0 * x->top,
+                                          .workers = d->scratch + b->at.index.workers});
+}
+
 static void project(mla_job *j, size_t rows) {
     const td_npu_block *b = j->b;
     const td_mla_desc  *m = &b->desc.mla;
@@ -76,6 +155,7 @@ static void project(mla_job *j, size_t rows) {
         td_host_for(d, place_row, j, rows, rows * (kv_width + m->q_lora) * 2);
         td_host_rows_init(&low, d->scratch + b->at.q_rows, j->q_low, TD_DT_F32, rows, m->q_lora);
         td_host_products(d, &low, &(td_host_product){.w = m->q_b, .out = j->q, .ldo = q_width, .out_dtype = TD_DT_F32}, 1);
+        choose(j, &low, rows);
     } else {
         td_host_products(d, &x, (td_host_product[]){{.w = m->q, .out = j->q, .ldo = q_width, .out_dtype = TD_DT_F32}, kv},
                          2);
@@ -170,6 +250,73 @@ static void flush_units(void *ctx, td_attn_unit *units, size_t n) {
     td_pool_run(j->d->pool, unabsorb_head, j, j->b->desc.mla.heads);
 }
 
+/* ---- rows that choose their keys --------------------------------------------------------------- */
+
+static size_t tiles_of_choice(const td_mla_desc *m) {
+    return (m->index.top + TD_ATTN_TILE - 1) / TD_ATTN_TILE;
+}
+
+/* Items are the tiles of one unit after the other. */
+static void gather_item(void *ctx, uint32_t item, const td_worker *w) {
+    const mla_job      *j = ctx;
+    const td_mla_desc  *m = &j->b->desc.mla;
+    const td_attn_path *path = j->absorbed.path;
+    const td_attn_unit *u = &j->units[item / tiles_of_choice(m)];
+    const size_t        latent = path->page_bytes(m->kv_lora), rope = path->page_bytes(m->rope_dim),
+                 first = item % tiles_of_choice(m) * TD_ATTN_TILE, rest = m->index.top - first,
+                 n = rest < TD_ATTN_TILE ? rest : TD_ATTN_TILE;
+    const uint32_t *chosen = m->index.chosen + (size_t)u->row * m->index.top + first,
+                   *pages = j->step->a.block_table + (size_t)u->seq * j->step->block_stride;
+    char *latents = j->latents + item * latent, *ropes = j->ropes + item * rope;
+    (void)w;
+    if (n < TD_ATTN_TILE) { /* what no row has written is no number */
+        memset(latents, 0, latent);
+        memset(ropes, 0, rope);
+    }
+    for (size_t k = 0; k < n; k++) {
+        const size_t page = pages[chosen[k] / TD_KV_PAGE], at = chosen[k] % TD_KV_PAGE;
+        path->copy(latents, k, (const char *)m->kv_latent + page * latent, at, m->kv_lora);
+        path->copy(ropes, k, (const char *)m->kv_rope + page * rope, at, m->rope_dim);
+    }
+}
+
+/* The rows of a batch, as absorbed rows of sequences whose pages lie one after the other. */
+static void attend_to_chosen(mla_job *j, td_attn_unit *units, size_t n) {
+    const td_mla_desc *m = &j->b->desc.mla;
+    const uint32_t     tiles = (uint32_t)tiles_of_choice(m);
+    uint32_t          *pages = (uint32_t *)(j->d->scratch + j->b->at.own_pages);
+    mla_job            own = *j;
+    td_host_step       step = *j->step;
+    j->units = units;
+    td_pool_run(j->d->pool, gather_item, j, (uint32_t)n * tiles);
+    for (uint32_t i = 0; i < n * tiles; i++) pages[i] = i;
+    for (uint32_t i = 0; i < n; i++) units[i].seq = i;
+    step.a.block_table = pages;
+    step.block_stride = tiles;
+    own.absorbed.step = &step;
+    own.absorbed.k = j->latents;
+    own.absorbed.v = j->ropes;
+    flush_units(&own, units, n);
+}
+
+static void attend_choosing_rows(mla_job *j, size_t rows) {
+    const td_mla_desc *m = &j->b->desc.mla;
+    const uint32_t     top = m->index.top, spans = (top + TD_HOST_SPAN - 1) / TD_HOST_SPAN;
+    td_attn_unit      *units = (td_attn_unit *)(j->d->scratch + j->b->at.attn.units);
+    size_t             most = j->b->at.attn.spans_max / spans, n = 0;
+    if (most > j->b->at.choosing) most = j->b->at.choosing;
+    for (uint32_t q = 0; q < j->step->n_seq; q++)
+        for (uint32_t row = j->step->a.seq_start[q]; row < j->step->a.seq_start[q + 1]; row++) {
+            if (row < j->row0 || row >= j->row0 + rows || j->step->a.pos[row] < top) continue;
+            units[n++] = (td_attn_unit){.row = row, .seq = q, .n_keys = top, .n_spans = spans};
+            if (n == most) {
+                attend_to_chosen(j, units, n);
+                n = 0;
+            }
+        }
+    if (n) attend_to_chosen(j, units, n);
+}
+
 /* ---- the block ------------------------------------------------------------------------------- */
 
 static td_status run_mla(td_host_npu *d, const td_npu_block *b, const td_host_step *s) {
@@ -189,6 +336,12 @@ static td_status run_mla(td_host_npu *d, const td_npu_block *b, const td_host_st
             .out = (float *)(d->scratch + b->at.out),
             .q_lat = (float *)(d->scratch + b->at.q_lat),
             .ctx = (float *)(d->scratch + b->at.ctx),
+            .index_q = (float *)(d->scratch + b->at.index.q),
+            .index_weights = (float *)(d->scratch + b->at.index.weights),
+            .index_keys = (float *)(d->scratch + b->at.index.keys),
+            .seq_of = (uint32_t *)(d->scratch + b->at.index.seq_of),
+            .latents = d->scratch + b->at.own_latents,
+            .ropes = d->scratch + b->at.own_ropes,
         };
         td_attn walk = {
             .d = d,
@@ -211,6 +364,7 @@ static td_status run_mla(td_host_npu *d, const td_npu_block *b, const td_host_st
         project(&j, rows);
         size_t n_segments = td_host_attn_sort(d, &b->at.attn, &walk.shape, s, row, rows, is_absorbed, flush_units, &j);
         td_host_attn_walk(&walk, (td_attn_segment *)(d->scratch + b->at.attn.segments), n_segments);
+        if (m->index.top) attend_choosing_rows(&j, rows);
         td_host_rows o;
         td_host_rows_init(&o, d->scratch + b->at.rows, j.out, TD_DT_F32, rows, v_width);
         td_host_products(d, &o,
@@ -225,13 +379,16 @@ static td_status run_mla(td_host_npu *d, const td_npu_block *b, const td_host_st
 }
 
 static void place_mla(const td_host_npu *d, const td_block_desc *desc, td_npu_block *b) {
-    const td_mla_desc *m = &desc->mla;
-    td_attn_shape      walk = shape_of(m, TD_ATTN_EXPANDED), split = shape_of(m, TD_ATTN_ABSORBED);
-    size_t             q_width = (size_t)m->heads * (m->nope_dim + m->rope_dim), v_width = (size_t)m->heads * m->v_dim;
-    size_t             kv_width = (size_t)m->kv_lora + m->rope_dim;
-    size_t             chunk = td_host_chunk_rows(desc->max_tok, (q_width + v_width + kv_width + m->q_lora) * sizeof(float));
-    size_t             absorbed = chunk < ABSORBED_ROWS ? chunk : ABSORBED_ROWS;
-    size_t             used = 0;
+    const td_mla_desc   *m = &desc->mla;
+    td_attn_shape        walk = shape_of(m, TD_ATTN_EXPANDED), split = shape_of(m, TD_ATTN_ABSORBED);
+    size_t               q_width = (size_t)m->heads * (m->nope_dim + m->rope_dim), v_width = (size_t)m->heads * m->v_dim;
+    size_t               kv_width = (size_t)m->kv_lora + m->rope_dim;
+    const td_index_desc *x = &m->index;
+    const size_t         index_q = (size_t)x->heads * x->dim, scores = index_q ? td_host_index_ld(desc->max_kv, 1) : 0;
+    size_t               chunk = td_host_chunk_rows(
+                      desc->max_tok, (q_width + v_width + kv_width + m->q_lora + index_q + x->dim + scores) * sizeof(float));
+    size_t absorbed = chunk < ABSORBED_ROWS ? chunk : ABSORBED_ROWS;
+    size_t used = 0;
     b->run = run_mla;
     b->at.chunk = chunk;
     b->at.x = td_host_place(&used, td_host_rows_bytes(chunk, m->hidden, d->act));
@@ -244,6 +401,23 @@ static void place_mla(const td_host_npu *d, const td_block_desc *desc, td_npu_bl
     b->at.q_lat = td_host_place(&used, absorbed * m->heads * kv_width * sizeof(float));
     b->at.ctx = td_host_place(&used, absorbed * m->heads * m->kv_lora * sizeof(float));
     td_host_attn_place(d, &used, &walk, &split, chunk, desc->max_kv, absorbed, &b->at.attn);
+    if (index_q) {
+        b->at.index.q = td_host_place(&used, chunk * index_q * sizeof(float));
+        b->at.index.keys = td_host_place(&used, chunk * x->dim * sizeof(float));
+        b->at.index.weights = td_host_place(&used, chunk * x->heads * sizeof(float));
+        b->at.index.seq_of = td_host_place(&used, chunk * sizeof(uint32_t));
+        b->at.index.ld_scores = scores;
+        b->at.index.scores = td_host_place(&used, chunk * scores * sizeof(float));
+        b->at.index.workers = td_host_place(&used, td_host_index_worker_bytes(x->heads, x->dim) * d->n_workers);
+    }
+    if (x->top && x->top < desc->max_kv) {
+        const td_attn_path *path = td_attn_path_of(d);
+        b->at.choosing = absorbed < CHOOSING_ROWS ? absorbed : CHOOSING_ROWS;
+        const size_t pages = b->at.choosing * tiles_of_choice(m);
+        b->at.own_pages = td_host_place(&used, pages * sizeof(uint32_t));
+        b->at.own_latents = td_host_place(&used, pages * path->page_bytes(m->kv_lora));
+        b->at.own_ropes = td_host_place(&used, pages * path->page_bytes(m->rope_dim));
+    }
     b->scratch_bytes = used;
 }
 

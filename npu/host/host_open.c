@@ -26,6 +26,7 @@ static void caps(td_npu *npu, td_npu_caps *out) {
         .experts = true,
         .resident = true,
         .recurrent = true,
+        .chosen_keys = true,
         .log_sums = true,
         .handover = TD_HANDOVER_HOST_CALL, /* a futex wakes its threads; bells are polled */
         .memory_total = (uint64_t)sysconf(_SC_PHYS_PAGES) * page,

@@ -6,17 +6,16 @@
  *   rows      norms and rope of q and of the key, which goes to its page
  *   compress  the rows that end in the chunk: part by part (td_host_part), since a part reads what the one before left in its
  *             slots; then the part's state and open block are written
- *   score     of rows that see more compressed rows than may be chosen: row x tile of these
- *   choose    their best
+ *   choose    of rows that see more compressed rows than may be chosen: host_index.c
  *   attend    row x some heads: the keys of the row are gathered tile by tile, and are the second matrix of two products
  * Every sum of a row has an order that its position gives alone.
  */
 #include <math.h>
-#include <stdlib.h>
 
 #include "core/error.h"
 #include "kernels/rows/convert.h"
 #include "npu/host/host_attention.h"
+#include "npu/host/host_index.h"
 
 #define BLOCK ((size_t)TD_STATE_BLOCK)
 #define TILE ((size_t)256)            /* keys that are gathered at a time */
@@ -43,11 +42,12 @@ typedef struct {
     stream                streams[2]; /* main, index */
     td_host_part          part;       /* under way */
     uint32_t              seq;        /* its sequence */
-    float                *low, *q, *kv, *out, *index_q, *weights, *scores, *projected;
-    uint32_t             *chosen, *seq_of; /* [rows][index_top]; [rows] sequence of a row */
+    float                *low, *q, *kv, *out, *index_q, *weights, *projected;
+    uint32_t             *seq_of; /* [rows] sequence of a row */
+    td_host_index         index;  /* of the chunk, in layers that choose */
 } job;
 
-/* A worker's scratch: compress has rows and sums, score and attend keys. */
+/* A worker's scratch: compress has rows and sums, attend keys. */
 typedef struct {
     float *weights, *sums;         /* [FOLD_ROWS][dim], [max | sum | values] */
     float *keys, *across, *scores; /* [TILE][dim], [TILE / PANEL][dim][PANEL], [heads][keys of a row] */
@@ -61,13 +61,12 @@ static size_t keys_max(const td_sparse_desc *m, size_t max_kv) {
 
 static size_t lay_workspace(const td_block_desc *desc, char *at, workspace *w) {
     const td_sparse_desc *m = &desc->sparse;
-    const size_t          dim = m->dim > m->index_dim ? m->dim : m->index_dim, heads = m->heads * keys_max(m, desc->max_kv),
-                 of_index = m->index_heads * PANEL;
-    size_t       used = 0;
-    const size_t offset[] = {td_host_place(&used, FOLD_ROWS * dim * sizeof(float)),
-                             td_host_place(&used, 3 * dim * sizeof(float)), td_host_place(&used, TILE * dim * sizeof(float)),
-                             td_host_place(&used, (TILE * dim + PANEL) * sizeof(float)),
-                             td_host_place(&used, (heads > of_index ? heads : of_index) * sizeof(float))};
+    const size_t          dim = m->dim > m->index_dim ? m->dim : m->index_dim, heads = m->heads * keys_max(m, desc->max_kv);
+    size_t                used = 0;
+    const size_t          offset[] = {td_host_place(&used, FOLD_ROWS * dim * sizeof(float)),
+                                      td_host_place(&used, 3 * dim * sizeof(float)), td_host_place(&used, TILE * dim * sizeof(float)),
+                                      td_host_place(&used, (TILE * dim + PANEL) * sizeof(float)),
+                                      td_host_place(&used, heads * sizeof(float))};
 #define AT(i) ((float *)(at + offset[i]))
     if (w) *w = (workspace){AT(0), AT(1), AT(2), AT(3), AT(4)};
 #undef AT
@@ -94,14 +93,9 @@ static void turn(const td_sparse_desc *m, float *x, size_t dim, size_t pos, floa
     }
 }
 
-static uint32_t page_of(const job *j, uint32_t seq, size_t pos) {
-    return j->s->a.block_table[(size_t)seq * j->s->block_stride + pos / TD_KV_PAGE];
-}
-
 /* Row w of a cache of compressed rows. */
-static char *compressed_row(const job *j, char *cache, uint32_t seq, size_t w, size_t dim) {
-    const size_t per_page = TD_KV_PAGE / j->m->ratio;
-    return cache + td_host_act_bytes(j->d, (page_of(j, seq, w * j->m->ratio) * per_page + w % per_page) * dim);
+static char *compressed_row(const job *j, const void *cache, uint32_t seq, size_t w, size_t dim) {
+    return td_host_cache_row(j->d, j->s, cache, seq, w, j->m->ratio, dim);
 }
 
 static void low_item(void *ctx, uint32_t i, const td_worker *worker) {
@@ -289,100 +283,15 @@ static void compress(job *j) {
     }
 }
 
-/* ---- score and choose ------------------------------------------------------------------------ */
+/* ---- choose ---------------------------------------------------------------------------------- */
 
 /* Compressed rows that row i of the chunk may meet. */
 static size_t visible_to(const job *j, size_t i) {
-    return j->m->ratio ? (j->s->a.pos[j->row0 + i] + 1) / j->m->ratio : 0;
+    return j->m->ratio ? td_host_index_visible(&j->index, i) : 0;
 }
 
 static bool chooses(const job *j, size_t i) {
-    return j->m->index_heads && visible_to(j, i) > j->m->index_top;
-}
-
-/* Panels of n rows, n at most TILE. */
-static void transpose(const job *j, const workspace *w, size_t n, size_t dim) {
-    for (size_t at = 0; at < n; at += TD_ATTN_TILE)
-        j->d->kernels->math->transpose(w->across + at * dim, PANEL * dim, TD_DT_F32, w->keys + at * dim, dim,
-                                       n - at < TD_ATTN_TILE ? n - at : TD_ATTN_TILE, dim);
-}
-
-static size_t score_tiles(const job *j) {
-    size_t most = 0;
-    for (size_t i = 0; i < j->rows; i++)
-        if (chooses(j, i) && visible_to(j, i) > most) most = visible_to(j, i);
-    return (most + TILE - 1) / TILE;
-}
-
-/* ctx's splits: tiles of a row */
-static void score_item(void *ctx, uint32_t item, const td_worker *worker) {
-    const job            *j = ctx;
-    const td_sparse_desc *m = j->m;
-    const size_t          i = item / j->splits, first = item % j->splits * TILE, dim = m->index_dim, heads = m->index_heads;
-    const float          *weights = j->weights + i * heads, scale = 1 / sqrtf((float)dim * (float)heads);
-    float                *scores = j->scores + i * j->b->at.sparse.ld_scores + first;
-    const workspace       w = workspace_of(j, worker);
-    if (!chooses(j, i) || first >= visible_to(j, i)) return;
-    const size_t n = visible_to(j, i) - first < TILE ? visible_to(j, i) - first : TILE;
-    for (size_t k = 0; k < n; k++)
-        td_to_f32(j->d->act, compressed_row(j, m->keys, j->seq_of[i], first + k, dim), dim, w.keys + k * dim);
-    transpose(j, &w, n, dim);
-    for (size_t at = 0; at < n; at += PANEL) {
-        const size_t some = n - at < PANEL ? n - at : PANEL;
-        float        sum[TD_ATTN_PANEL] = {0};
-        td_host_attn_meet(j->d->kernels->math, j->index_q + i * heads * dim, heads, dim, w.across + at * dim, some, w.scores,
-                          PANEL);
-        for (size_t h = 0; h < heads; h++)
-            for (size_t k = 0; k < some; k++) sum[k] += weights[h] * scale * fmaxf(w.scores[h * PANEL + k], 0);
-        memcpy(scores + at, sum, some * sizeof *sum);
-    }
-}
-
-/* Whether compressed row a is chosen before b. A NaN counts as less than everything else. */
-static bool is_before(const float *scores, uint32_t a, uint32_t b) {
-    const float x = scores[a], y = scores[b];
-    if (x > y || (isnan(y) && !isnan(x))) return true;
-    return a < b && !(y > x) && isnan(x) == isnan(y);
-}
-
-/* Put an entry of a heap, whose root is the last to be chosen, below those that are chosen before it. */
-static void sift(const float *scores, uint32_t *heap, size_t n, size_t at) {
-    for (size_t child; (child = 2 * at + 1) < n; at = child) {
-        if (child + 1 < n && is_before(scores, heap[child], heap[child + 1])) child++;
-        if (!is_before(scores, heap[at], heap[child])) return;
-        const uint32_t up = heap[child];
-        heap[child] = heap[at];
-        heap[at] = up;
-    }
-}
-
-static int by_number(const void *a, const void *b) {
-    const uint32_t x = *(const uint32_t *)a, y = *(const uint32_t *)b;
-    return (x > y) - (x < y);
-}
-
-static void choose_item(void *ctx, uint32_t i, const td_worker *worker) {
-    const job   *j = ctx;
-    const size_t n = j->m->index_top;
-    const float *scores = j->scores + i * j->b->at.sparse.ld_scores;
-    uint32_t    *heap = j->chosen + i * n;
-    (void)worker;
-    if (!chooses(j, i)) return;
-    for (size_t k = 0; k < n; k++) heap[k] = (uint32_t)k;
-    for (size_t k = n / 2; k-- > 0;) sift(scores, heap, n, k);
-    for (uint32_t k = (uint32_t)n; k < visible_to(j, i); k++) {
-        if (!is_before(scores, k, heap[0])) continue;
-        heap[0] = k;
-        sift(scores, heap, n, 0);
-    }
-    qsort(heap, n, sizeof *heap, by_number);
-}
-
-static void choose(job *j) {
-    j->splits = j->m->index_heads ? score_tiles(j) : 0;
-    if (!j->splits) return;
-    td_host_for(j->d, score_item, j, j->rows * j->splits, j->rows * j->splits * TILE * j->m->index_dim * j->m->index_heads);
-    td_host_for(j->d, choose_item, j, j->rows, j->rows * j->splits * TILE * 8);
+    return j->m->index_heads && td_host_index_chooses(&j->index, i);
 }
 
 /* ---- attend ---------------------------------------------------------------------------------- */
@@ -399,7 +308,14 @@ static row_keys keys_of(const job *j, size_t i) {
     return (row_keys){.first = first,
                       .in_window = end - first,
                       .n = end - first + (some ? j->m->index_top : visible_to(j, i)),
-                      .chosen = some ? j->chosen + i * j->m->index_top : NULL};
+                      .chosen = some ? j->index.chosen + i * j->m->index_top : NULL};
+}
+
+/* Panels of n rows, n at most TILE. */
+static void transpose(const job *j, const workspace *w, size_t n, size_t dim) {
+    for (size_t at = 0; at < n; at += TD_ATTN_TILE)
+        j->d->kernels->math->transpose(w->across + at * dim, PANEL * dim, TD_DT_F32, w->keys + at * dim, dim,
+                                       n - at < TD_ATTN_TILE ? n - at : TD_ATTN_TILE, dim);
 }
 
 static void gather(const job *j, const workspace *w, uint32_t seq, const row_keys *keys, size_t first, size_t n) {
@@ -409,8 +325,7 @@ static void gather(const job *j, const workspace *w, uint32_t seq, const row_key
         const size_t at = first + k, pos = keys->first + at, other = at - keys->in_window;
         const void  *row;
         if (at < keys->in_window)
-            row = (const char *)m->kv_rows +
-                  td_host_act_bytes(j->d, ((size_t)page_of(j, seq, pos) * TD_KV_PAGE + pos % TD_KV_PAGE) * dim);
+            row = td_host_cache_row(j->d, j->s, m->kv_rows, seq, pos, 1, dim);
         else
             row = compressed_row(j, m->compressed, seq, keys->chosen ? keys->chosen[other] : other, dim);
         td_to_f32(j->d->act, row, dim, w->keys + k * dim);
@@ -495,13 +410,6 @@ static void group_item(void *ctx, uint32_t panel, const td_worker *worker) {
                                                .ldc = ld});
 }
 
-static void find_sequences(const job *j) {
-    for (uint32_t q = 0; q < j->s->n_seq; q++) {
-        const td_host_part p = td_host_part_of(&j->s->a, q, j->row0, j->rows);
-        for (size_t i = 0; i < p.n; i++) j->seq_of[p.row + i] = q;
-    }
-}
-
 static td_host_product product(const td_npu_weight *w, float *out) {
     return (td_host_product){.w = w, .out = out, .ldo = w->shape.n, .out_dtype = TD_DT_F32};
 }
@@ -573,21 +481,35 @@ static td_status run_sparse(td_host_npu *d, const td_npu_block *b, const td_host
              .out = FLOATS(b->at.out),
              .index_q = FLOATS(at->index_q),
              .weights = FLOATS(at->weights),
-             .scores = FLOATS(at->scores),
              .projected = FLOATS(at->projected),
-             .chosen = (uint32_t *)(d->scratch + at->chosen),
-             .seq_of = (uint32_t *)(d->scratch + at->seq_of)};
+             .seq_of = (uint32_t *)(d->scratch + at->seq_of),
+             .index = {.d = d,
+                       .s = s,
+                       .heads = m->index_heads,
+                       .dim = m->index_dim,
+                       .top = m->index_top,
+                       .ratio = m->ratio,
+                       .keys = m->keys,
+                       .seq_of = (uint32_t *)(d->scratch + at->seq_of),
+                       .q = FLOATS(at->index_q),
+                       .weights = FLOATS(at->weights),
+                       .scores = FLOATS(at->scores),
+                       .ld_scores = at->ld_scores,
+                       .chosen = (uint32_t *)(d->scratch + at->chosen),
+                       .workers = d->scratch + at->index_workers}};
 #undef FLOATS
     TD_TRY(td_host_check_attention_step(b, s, m->rope->shape.n));
     if (m->ratio) TD_TRY(td_host_check_states(s, m->state_slots, m->open_slots));
     for (j.row0 = 0; j.row0 < s->n_tok; j.row0 += j.rows) {
         j.rows = s->n_tok - j.row0 < b->at.chunk ? s->n_tok - j.row0 : b->at.chunk;
-        find_sequences(&j);
+        j.index.row0 = j.row0;
+        j.index.rows = j.rows;
+        td_host_find_sequences(s, j.row0, j.rows, j.seq_of);
         project_input(&j);
         project_queries(&j);
         td_host_for(d, row_item, &j, j.rows, j.rows * m->heads * m->dim);
         compress(&j);
-        choose(&j);
+        if (m->index_heads) td_host_index_choose(&j.index);
         attend(&j);
         project_output(&j);
     }
@@ -598,7 +520,7 @@ static void place_sparse(const td_host_npu *d, const td_block_desc *desc, td_npu
     const td_sparse_desc *m = &desc->sparse;
     const size_t          q = (size_t)m->heads * m->dim, index_q = (size_t)m->index_heads * m->index_dim,
                  width = m->ratio ? td_sparse_width(m, m->dim) : 0, index_width = td_sparse_width(m, m->index_dim),
-                 low = (size_t)m->groups * m->o_lora, scores = index_q ? td_round_up(desc->max_kv / m->ratio + 1, 16) : 0,
+                 low = (size_t)m->groups * m->o_lora, scores = index_q ? td_host_index_ld(desc->max_kv, m->ratio) : 0,
                  chosen = index_q ? m->index_top : 0,
                  chunk = td_host_chunk_rows(
                      desc->max_tok, (2 * q + index_q + 2 * (width + index_width) + low + scores + chosen) * sizeof(float));
@@ -628,6 +550,8 @@ static void place_sparse(const td_host_npu *d, const td_block_desc *desc, td_npu
 #undef FLOATS
     b->at.per_worker = lay_workspace(desc, NULL, NULL);
     b->at.f32 = td_host_place(&used, b->at.per_worker * d->n_workers);
+    at->index_workers =
+        td_host_place(&used, index_q ? td_host_index_worker_bytes(m->index_heads, m->index_dim) * d->n_workers : 0);
     b->scratch_bytes = used;
 }
 

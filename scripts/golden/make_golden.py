@@ -70,6 +70,9 @@ DEEPSEEK_V4 = dict({k: v for k, v in COMMON.items() if k not in ("intermediate_s
                    n_shared_experts=1, num_experts_per_tok=2, moe_intermediate_size=32, scoring_func="sqrtsoftplus", norm_topk_prob=True,
                    routed_scaling_factor=1.5, swiglu_limit=0.5, num_nextn_predict_layers=1, max_position_embeddings=1024)
 
+# More index heads than usual, as above.
+INDEXED = dict(V3, q_lora_rank=48, index_n_heads=32)
+
 
 def yarn(factor, length, **more):
     return dict({"type": "yarn", "factor": factor, "original_max_position_embeddings": length}, **more)
@@ -128,9 +131,16 @@ VARIANTS = {
                                           "mrope_section": [2, 1, 1], "mrope_interleaved": True}),
         vision_config=dict(model_type="qwen3_5_moe_vision", depth=1, hidden_size=32, intermediate_size=48, num_heads=2, out_hidden_size=64,
                            num_position_embeddings=16, patch_size=4, deepstack_visual_indexes=[]))),
+    "deepseek_v32": ("bf16", 1, 1.0, dict(INDEXED, **deepseek_yarn(64, 1.0), architectures=["DeepseekV32ForCausalLM"], model_type="deepseek_v32",
+                                          n_group=4, topk_group=2, routed_scaling_factor=2.5, index_head_dim=24, index_topk=24)),
+    "glm_moe_dsa": ("bf16", 2, 1.0, dict({k: v for k, v in INDEXED.items() if k not in ("rope_theta", "rope_scaling")}, num_hidden_layers=5,
+                                         architectures=["GlmMoeDsaForCausalLM"], model_type="glm_moe_dsa", rms_norm_eps=1e-5, qk_nope_head_dim=24,
+                                         qk_rope_head_dim=8, v_head_dim=32, rope_parameters={"rope_theta": 1000000.0, "rope_type": "default"},
+                                         n_group=1, topk_group=1, routed_scaling_factor=2.5, max_position_embeddings=512, index_head_dim=16,
+                                         index_topk=20, index_topk_freq=3, index_skip_topk_offset=2)),
     "deepseek_v4": ("bf16", 1, 2.0, dict(DEEPSEEK_V4, rope_scaling=yarn(16, 64, beta_fast=32, beta_slow=1))),
 }
-OF_5 = ("glm4_moe_lite", "minimax_m2", "kimi_k25", "gpt_oss", "gpt_oss_mxfp4", "qwen3_next", "qwen3_5_moe", "deepseek_v4")
+OF_5 = ("glm4_moe_lite", "minimax_m2", "kimi_k25", "gpt_oss", "gpt_oss_mxfp4", "qwen3_next", "qwen3_5_moe", "deepseek_v4", "deepseek_v32", "glm_moe_dsa")
 
 
 def text_of(config):

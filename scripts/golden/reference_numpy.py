@@ -15,6 +15,7 @@ import numpy as np
 import golden_io
 
 GOLDEN = "tests/data/golden"
+INDEXED = ("deepseek_v32", "glm_moe_dsa")    # a row attends to keys that an indexer chooses
 LATENT_NORM_EPS = 1e-6           # q_a_layernorm and kv_a_layernorm ignore rms_norm_eps in DeepSeek's own code
 
 
@@ -119,7 +120,7 @@ class Model:
 
     def hold(self, c, weights):
         self.c, self.w = c, weights
-        self.mla = c["model_type"] in ("deepseek_v2", "deepseek_v3", "glm4_moe_lite")
+        self.mla = c["model_type"] in ("deepseek_v2", "deepseek_v3", "glm4_moe_lite") + INDEXED
         self.minimax = c["model_type"] == "minimax_m2"
         self.gpt_oss = c["model_type"] == "gpt_oss"
         self.gated = c["model_type"] in ("qwen3_next", "qwen3_5_moe_text")
@@ -158,10 +159,12 @@ class Model:
         g = self.linear(x, gate)
         return self.linear(g * sigmoid(g) * self.linear(x, up), down)
 
-    def rope(self, x):
-        """x [T, heads, dim], position = first index.  MLA: pair i is elements (2i, 2i+1); else: elements (i, i + d/2) of the first d."""
+    def rope(self, x, pairs=None):
+        """x [T, heads, dim], position = first index, the first d elements.  With pairs, as MLA has them, pair i is elements (2i, 2i+1); else
+        (i, i + d/2)."""
         d = self.rotated
-        first, second = (np.s_[..., 0::2], np.s_[..., 1::2]) if self.mla else (np.s_[..., :d // 2], np.s_[..., d // 2:d])
+        pairs = self.mla if pairs is None else pairs
+        first, second = (np.s_[..., 0:d:2], np.s_[..., 1:d:2]) if pairs else (np.s_[..., :d // 2], np.s_[..., d // 2:d])
         angle = np.arange(len(x))[:, None, None] * self.freq
         cos, sin = (np.cos(angle) * self.rope_gain).astype(np.float32), (np.sin(angle) * self.rope_gain).astype(np.float32)
         out = x.copy()
@@ -170,14 +173,16 @@ class Model:
 
     # attention
 
-    def attend(self, q, k, v, scale, window=None, sinks=None):
+    def attend(self, q, k, v, scale, window=None, sinks=None, chosen=None):
         """q [T, H, d], k [T, Hkv, d], v [T, Hkv, dv]: causal softmax(q k^T scale) v, query head h reading kv head h / (H / Hkv).  With a window only
-        the last `window` keys, the own one included; a sink [H] is a score whose value is zero."""
+        the last `window` keys, the own one included; a sink [H] is a score whose value is zero; chosen [T, T]: the keys of each row."""
         T, H, share = len(q), q.shape[1], q.shape[1] // k.shape[1]
         out = np.empty((T, H, v.shape[-1]), np.float32)
         unseen = np.triu(np.ones((T, T), bool), 1)
         if window:
             unseen |= np.tril(np.ones((T, T), bool), -window)
+        if chosen is not None:
+            unseen |= ~chosen
         for h in range(H):
             s = q[:, h] @ k[:, h // share].T * np.float32(scale)
             s[unseen] = -np.inf
@@ -190,7 +195,8 @@ class Model:
         c, T, H = self.c, len(x), self.c["num_attention_heads"]
         dn, dr, dv, rank = c["qk_nope_head_dim"], c["qk_rope_head_dim"], c["v_head_dim"], c["kv_lora_rank"]
         if c.get("q_lora_rank"):
-            q = self.linear(self.norm(self.linear(x, n + ".q_a_proj"), n + ".q_a_layernorm", LATENT_NORM_EPS), n + ".q_b_proj")
+            low = self.norm(self.linear(x, n + ".q_a_proj"), n + ".q_a_layernorm", LATENT_NORM_EPS)
+            q = self.linear(low, n + ".q_b_proj")
         else:
             q = self.linear(x, n + ".q_proj")
         q = q.reshape(T, H, dn + dr)
@@ -202,7 +208,26 @@ class Model:
         scale, yarn = (dn + dr) ** -0.5, c.get("rope_scaling")
         if yarn and yarn.get("mscale_all_dim"):
             scale *= yarn_mscale(yarn["factor"], yarn["mscale_all_dim"]) ** 2
-        return self.linear(self.attend(q, k, kv[..., dn:], scale), n + ".o_proj")
+        if n + ".indexer.wk.weight" in self.w:                      # a layer without an indexer has the choice of the last one that had one
+            self.chosen = self.choose(x, low, n + ".indexer")
+        return self.linear(self.attend(q, k, kv[..., dn:], scale, chosen=self.chosen if c["model_type"] in INDEXED else None), n + ".o_proj")
+
+    def choose(self, x, low, n):
+        """[T, T] the keys of each row: those of the best scores at or before it, of equal ones the first (DeepSeek-V3.2, section 2.1)."""
+        c, T, H, D, K = self.c, len(x), self.c["index_n_heads"], self.c["index_head_dim"], self.c["index_topk"]
+        k = self.linear(x, n + ".wk")
+        k = k - k.mean(-1, keepdims=True)
+        k = k / np.sqrt((k * k).mean(-1, keepdims=True) + np.float32(1e-6)) * self.w[n + ".k_norm.weight"] + self.w[n + ".k_norm.bias"]
+        pairs = c["model_type"] == "glm_moe_dsa"
+        q, k = self.rope(self.linear(low, n + ".wq_b").reshape(T, H, D), pairs), self.rope(k[:, None], pairs)[:, 0]
+        score = np.einsum("ths,th->ts", np.maximum(np.einsum("thd,sd->ths", q, k), 0), self.linear(x, n + ".weights_proj")) * np.float32((H * D) ** -0.5)
+        out = np.zeros((T, T), bool)
+        for t in range(T):
+            order = np.argsort(-score[t, :t + 1], kind="stable")
+            if t >= K:
+                self.index_margin = min(self.index_margin, float(score[t, order[K - 1]] - score[t, order[K]]))
+            out[t, order[:K]] = True
+        return out
 
     def gqa_attention(self, x, n):
         c, T, d = self.c, len(x), self.head_dim
@@ -266,7 +291,7 @@ class Model:
         c, T, K = self.c, len(x), self.c["num_experts_per_tok"]
         logits = self.linear(x, n + ".gate")
         E = logits.shape[1]
-        glm = c["model_type"] in ("glm4_moe", "glm4_moe_lite", "minimax_m2")                    # whose config.json need not name them
+        glm = c["model_type"] in ("glm4_moe", "glm4_moe_lite", "minimax_m2") + INDEXED                    # whose config.json need not name them
         score = sigmoid(logits) if glm or c.get("scoring_func") == "sigmoid" else softmax(logits)
         method = "noaux_tc" if glm else c.get("topk_method", "greedy")
         choice, margin = score, np.full(T, np.inf, np.float32)
@@ -358,8 +383,9 @@ class Model:
         return self.norm(x, n + "shared_head.norm") @ self.w[self.head() + ".weight"].T
 
     def forward(self, ids):
-        """A dict of logits [T, V], hidden [T, D], layer_hidden [L, T, D], router_ids and router_weights [M, T, K], router_margin [M, T]."""
-        self.routed, layers = [], []
+        """A dict of logits [T, V], hidden [T, D], layer_hidden [L, T, D], router_ids and router_weights [M, T, K], router_margin [M, T].
+        self.index_margin is how far a choice of keys is from another one."""
+        self.routed, layers, self.index_margin = [], [], np.inf
         x = self.w["model.embed_tokens.weight"][np.asarray(ids)]
         for i in range(self.c["num_hidden_layers"]):
             x = self.layer(x, i)

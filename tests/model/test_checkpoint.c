@@ -62,10 +62,10 @@ static void patch(const char *path, const char *from, const char *to) {
     free(p);
 }
 
-static const char *const GOLDEN[] = {"deepseek_v2_lite", "deepseek_v2_group", "deepseek_v3_yarn", "deepseek_v3_noqlora",
-                                     "qwen3_moe",        "qwen3_moe_tied",    "qwen2_moe",        "glm4_moe",
-                                     "glm4_moe_yarn",    "glm4_moe_lite",     "minimax_m2",       "kimi_k25",
-                                     "gpt_oss",          "qwen3_next",        "qwen3_5_moe",      "deepseek_v4"};
+static const char *const GOLDEN[] = {
+    "deepseek_v2_lite", "deepseek_v2_group", "deepseek_v3_yarn", "deepseek_v3_noqlora", "qwen3_moe",    "qwen3_moe_tied",
+    "qwen2_moe",        "glm4_moe",          "glm4_moe_yarn",    "glm4_moe_lite",       "minimax_m2",   "kimi_k25",
+    "gpt_oss",          "qwen3_next",        "qwen3_5_moe",      "deepseek_v4",         "deepseek_v32", "glm_moe_dsa"};
 
 TEST(golden_models_are_complete) {
     td_error err = {0};
@@ -380,7 +380,7 @@ TEST(rope_rows_go_from_pairs_to_halves) {
     }
     static const int8_t WANT[12] = {0, 1, 2, 4, 3, 5, 6, 7, 8, 10, 9, 11};
     td_tensor_view      v = {.dtype = TD_DT_I8, .rank = 2, .shape = {12, 3}, .data = data, .scale = scale};
-    td_tensor_take_rows(&v, &(td_row_order){.block = 6, .rope = 4}, out, out_scale);
+    td_tensor_take_rows(&v, &(td_row_order){.block = 6, .rope = 4, .at = 2}, out, out_scale);
     for (int r = 0; r < 12; r++) {
         for (int k = 0; k < 3; k++) assert_int_equal(out[r][k], WANT[r]);
         assert_true(out_scale[r] == (float)WANT[r]);

@@ -238,6 +238,8 @@ FOLDER_TEST(glm4_moe)
 FOLDER_TEST(glm4_moe_yarn)
 FOLDER_TEST(glm4_moe_lite)
 FOLDER_TEST(kimi_k25)
+FOLDER_TEST(deepseek_v32)
+FOLDER_TEST(glm_moe_dsa)
 FOLDER_TEST(qwen3_next)
 FOLDER_TEST(qwen3_5_moe)
 

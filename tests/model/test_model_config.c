@@ -153,6 +153,83 @@ TEST(compressed_rows) {
     assert_true(td_layer_caches_recurrent(&c, td_all_layers(&c)) && td_layer_caches_share_generated(&c));
 }
 
+/* DeepSeek-V3.2 and GLM-5: V3's attention to keys that an indexer chooses, in GLM-5.2 not an indexer in every layer. */
+TEST(indexers_of_tokens) {
+    td_tensor_spec  s;
+    td_model_config c = read_ok("configs/models/deepseek-v3.2.json", NULL);
+    assert_ptr_equal(c.arch, &TD_ARCH_DEEPSEEK_V32);
+    assert_true(td_model_chooses_tokens(&c) && c.sparse.index_heads == 64 && c.sparse.index_dim == 128);
+    assert_true(c.sparse.index_top == 2048 && !c.sparse.index_pairs && c.rope.interleaved && td_model_streams(&c) == 1);
+    assert_true(c.n_mtp_layers == 1 && td_model_config_moe_layers(&c) == 59 && !c.is_moe[2] && c.is_moe[3] && c.is_moe[61]);
+    assert_true(c.route_group == TD_GROUP_TOP2_SUM && c.n_group == 8 && c.topk_group == 4 && c.eps == 1e-6f);
+    for (uint32_t i = 0; i <= 61; i++) assert_int_equal(td_layer_caches_of(&c, i).n, 3);
+    td_layer_cache keys = td_layer_caches_of(&c, 61).cache[2];
+    assert_true(keys.per == TD_PER_TOKEN && keys.kind == TD_KV_ROW && keys.values == 128 && keys.heads == 1);
+    assert_true(td_tensor_spec_get(&c, TD_ROLE_INDEX_Q, 60, 0, &s) && s.shape[0] == 8192 && s.shape[1] == 1536);
+    assert_true(!td_row_order_moves(&s.order) && s.format == TD_WEIGHT_BF16);
+    assert_true(td_tensor_spec_get(&c, TD_ROLE_INDEX_K_BIAS, 0, 0, &s) && s.rank == 1);
+    assert_string_equal(s.name, "model.layers.0.self_attn.indexer.k_norm.bias");
+
+    c = read_ok("configs/models/glm-5.json", NULL);
+    assert_ptr_equal(c.arch, &TD_ARCH_GLM_MOE_DSA);
+    assert_true(c.sparse.index_heads == 32 && c.sparse.index_pairs && c.rope.theta == 1e6 && c.eps == 1e-5f);
+    assert_true(c.rope.kind == TD_ROPE_PLAIN && c.route_group == TD_GROUP_NONE && c.v_dim == 256 && c.n_eos == 3);
+    assert_true(td_tensor_spec_get(&c, TD_ROLE_INDEX_K, 77, 0, &s));
+    assert_true(s.order.block == 128 && s.order.rope == 64 && s.order.at == 0); /* the first half of a row is pairs */
+    assert_true(td_row_order_place(&s.order, 1) == 2 && td_row_order_place(&s.order, 32) == 1);
+    assert_int_equal(td_row_order_place(&s.order, 64), 64);
+
+    c = read_ok("configs/models/glm-5.json", "{\"index_topk_freq\": 4}"); /* as GLM-5.2: 21 of 78 layers */
+    uint32_t own = 0;
+    for (uint32_t i = 0; i < 78; i++) own += c.sparse.indexed[i];
+    assert_true(own == 21 && c.sparse.indexed[0] && c.sparse.indexed[1] && !c.sparse.indexed[2] && c.sparse.indexed[5]);
+    assert_true(c.sparse.indexed[78] && td_layer_caches_of(&c, 2).n == 2 && td_layer_caches_of(&c, 5).n == 3);
+    assert_false(td_tensor_spec_get(&c, TD_ROLE_INDEX_Q, 2, 0, &s));
+    c = read_ok("configs/models/glm-5.json", "{\"num_hidden_layers\": 4, \"index_topk_pattern\": \"FSSF\"}");
+    assert_true(c.sparse.indexed[0] && !c.sparse.indexed[1] && !c.sparse.indexed[2] && c.sparse.indexed[3]);
+    c = read_ok("configs/models/glm-5.json",
+                "{\"num_hidden_layers\": 2, \"indexer_types\": [\"full\", \"shared\"], "
+                "\"layer_types\": [\"indexed_attention\", \"indexed_attention\"], "
+                "\"mlp_layer_types\": [\"sparse\", \"dense\"]}");
+    assert_true(c.sparse.indexed[0] && !c.sparse.indexed[1] && c.is_moe[0] && !c.is_moe[1]);
+}
+
+TEST(options_of_indexers_are_refused) {
+    static const struct {
+        const char *file, *override_json, *says;
+    } CASES[] = {
+        {"deepseek-v3.2", "{\"q_lora_rank\": null}", "q_lora_rank is null"},
+        {"deepseek-v3.2", "{\"index_topk\": 0}", "index_topk is 0"},
+        {"deepseek-v3.2", "{\"index_n_heads\": 0}", "index_n_heads is 0"},
+        {"deepseek-v3.2", "{\"index_head_dim\": 32}", "qk_rope_head_dim is 64, more than an index head's 32"},
+        {"deepseek-v3.2", "{\"num_hidden_layers\": 1, \"layer_types\": [\"full_attention\"]}", "layer_types[0] is 'full_"},
+        {"deepseek-v3.2", "{\"num_hidden_layers\": 1, \"layer_types\": [3]}", "layer_types[0] is 'no text'"},
+        {"deepseek-v3.2", "{\"scoring_func\": \"softmax\"}", "scoring_func is 'softmax'"},
+        {"deepseek-v3.2", "{\"moe_layer_freq\": 2}", "moe_layer_freq is 2"},
+        {"deepseek-v3.2", "{\"hidden_act\": \"relu2\"}", "hidden_act is 'relu2'"},
+        {"deepseek-v3.2", "{\"indexer_rope_interleave\": 1}", "indexer_rope_interleave is not true or false"},
+        {"glm-5", "{\"index_topk_freq\": 0}", "index_topk_freq is 0"},
+        {"glm-5", "{\"index_skip_topk_offset\": -1}", "index_skip_topk_offset is -1"},
+        {"glm-5", "{\"index_topk_pattern\": \"FS\"}", "index_topk_pattern has 2 layers"},
+        {"glm-5", "{\"num_hidden_layers\": 2, \"index_topk_pattern\": \"FX\"}", "[1] is 'another letter'"},
+        {"glm-5", "{\"num_hidden_layers\": 2, \"indexer_types\": [\"full\", \"pooled\"]}", "indexer_types[1] is 'pooled'"},
+        {"glm-5", "{\"num_hidden_layers\": 2, \"indexer_types\": [\"full\", null]}", "indexer_types[1] is 'no text'"},
+        {"glm-5", "{\"num_hidden_layers\": 2, \"indexer_types\": 7}", "indexer_types has 0 layers"},
+        {"glm-5", "{\"num_hidden_layers\": 2, \"indexer_types\": [\"shared\", \"full\"]}", "layer 0 has no indexer"},
+        {"glm-5", "{\"index_skip_topk_offset\": 0, \"index_topk_freq\": 2}", "layer 0 has no indexer"},
+        {"glm-5", "{\"num_hidden_layers\": 2, \"mlp_layer_types\": [\"sparse\"]}", "mlp_layer_types has 1 layers"},
+    };
+    for (size_t i = 0; i < sizeof CASES / sizeof *CASES; i++) {
+        char            path[512];
+        td_model_config c;
+        td_error        err = {0};
+        snprintf(path, sizeof path, TD_SOURCE_DIR "/configs/models/%s.json", CASES[i].file);
+        td_status s = td_model_config_read(path, CASES[i].override_json, &c, &err);
+        if (s == TD_OK || !strstr(err.text, CASES[i].says))
+            fail_msg("%s: status %d, '%s'", CASES[i].override_json, s, err.text);
+    }
+}
+
 /* gpt-oss: every second layer slides; YaRN whose range is not rounded; the softmax of the chosen. */
 TEST(layers_slide) {
     td_model_config c = read_ok("configs/models/gpt-oss-20b.json", NULL);

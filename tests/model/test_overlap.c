@@ -146,6 +146,8 @@ FOLDER_TEST(gpt_oss, 3)
 FOLDER_TEST(qwen3_next, 2)
 FOLDER_TEST(qwen3_5_moe, 2)
 FOLDER_TEST(deepseek_v4, 2)
+FOLDER_TEST(deepseek_v32, 4)
+FOLDER_TEST(glm_moe_dsa, 4)
 
 TEST(demo_model_with_mtp) {
     check_model("models/tale-v3-14m", 4096, 4, true);

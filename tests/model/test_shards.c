@@ -282,6 +282,8 @@ TEST(cards_together_are_one_card) {
                  {GOLDEN "glm4_moe_lite", AS_IT_IS, 4},
                  {GOLDEN "minimax_m2", AS_IT_IS, 1},
                  {GOLDEN "kimi_k25", AS_IT_IS, 4},
+                 {GOLDEN "deepseek_v32", AS_IT_IS, 4},
+                 {GOLDEN "glm_moe_dsa", AS_IT_IS, 4},
                  {GOLDEN "gpt_oss", AS_IT_IS, 2},
                  {GOLDEN "qwen3_next", AS_IT_IS, 2},
                  {GOLDEN "qwen3_5_moe", AS_IT_IS, 2},

@@ -110,6 +110,12 @@ TEST(mla) {
     check_model(GOLDEN "deepseek_v2_lite", 2, true);
 }
 
+/* Every card chooses the keys, all alike. */
+TEST(chosen_keys) {
+    check_model(GOLDEN "deepseek_v32", 2, false);
+    check_model(GOLDEN "glm_moe_dsa", 4, false);
+}
+
 TEST(gqa) {
     check_model(GOLDEN "qwen3_moe", 2, false);
     check_model(GOLDEN "qwen2_moe", 2, true);

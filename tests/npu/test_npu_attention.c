@@ -39,10 +39,12 @@ typedef struct {
     uint32_t turned, window;                 /* gqa: rope_dim, 0 for all; window */
     bool     norm_rows, gated;               /* gqa */
     uint32_t q_lora, kv_lora, nope, rope, v; /* mla */
+    uint32_t top, index_heads, index_dim;    /* mla: an indexer; top 0: none */
     bool     bias, qk_norm;
     float    scale;
     float   *q, *q_a, *q_a_norm, *k, *vw, *kv_a_norm, *kv_b, *o, *table;  /* k: also kv_a */
     float   *q_bias, *k_bias, *v_bias, *o_bias, *q_norm, *k_norm, *sinks; /* sinks: NULL: none */
+    float   *index_q, *index_k, *index_weights, *index_norm, *index_bias;
 } shape;
 
 static uint32_t table_dim(const shape *s) {
@@ -126,9 +128,30 @@ static shape make_shape(rnd *r, bool mla, uint32_t max_pos, uint32_t window) {
 }
 
 static void free_shape(shape *s) {
-    float *all[] = {s->q,     s->q_a,    s->q_a_norm, s->k,      s->vw,     s->kv_a_norm, s->kv_b,   s->o,
-                    s->table, s->q_bias, s->k_bias,   s->v_bias, s->o_bias, s->q_norm,    s->k_norm, s->sinks};
+    float *all[] = {s->q,       s->q_a,     s->q_a_norm,      s->k,          s->vw,        s->kv_a_norm, s->kv_b,   s->o,
+                    s->table,   s->q_bias,  s->k_bias,        s->v_bias,     s->o_bias,    s->q_norm,    s->k_norm, s->sinks,
+                    s->index_q, s->index_k, s->index_weights, s->index_norm, s->index_bias};
     for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) free(all[i]);
+}
+
+/* An mla whose rows choose `top` keys. @param equal all scores are 0 */
+static shape make_choosing_shape(rnd *r, uint32_t max_pos, uint32_t top, bool equal) {
+    shape s = make_shape(r, true, max_pos, 0);
+    while (!s.q_lora) {
+        free_shape(&s);
+        s = make_shape(r, true, max_pos, 0);
+    }
+    s.top = top;
+    s.index_heads = (uint32_t)rnd_range(r, 1, 40);
+    s.index_dim = s.rope + (uint32_t)rnd_range(r, 0, 9);
+    s.index_q = matrix(r, s.index_heads * s.index_dim, s.q_lora);
+    s.index_k = matrix(r, s.index_dim, s.hidden);
+    s.index_weights = matrix(r, s.index_heads, s.hidden);
+    s.index_norm = rnd_array(r, s.index_dim, 2);
+    s.index_bias = rnd_array(r, s.index_dim, 0.5f);
+    if (equal) memset(s.index_weights, 0, s.index_heads * s.hidden * sizeof *s.index_weights);
+    print_message("    top %u of index heads %u dim %u\n", s.top, s.index_heads, s.index_dim);
+    return s;
 }
 
 /* ---- the plain model -------------------------------------------------------------------------- */
@@ -185,16 +208,17 @@ static void ref_attention(const shape *s, const float *x, uint32_t len, double *
         for (size_t h = 0; h < s->heads; h++) {
             size_t   g = h / (s->heads / kv_heads);
             uint32_t first = s->window && t >= s->window ? t - s->window + 1 : 0;
-            for (uint32_t u = first; u <= t; u++) {
+            uint32_t end = s->top && s->top < t + 1 ? s->top : t + 1; /* of equal scores the first are chosen */
+            for (uint32_t u = first; u < end; u++) {
                 p[u] = 0;
                 for (size_t i = 0; i < dk; i++) p[u] += q[h * dk + i] * k[(u * kv_heads + g) * dk + i];
                 p[u] *= (double)s->scale;
             }
-            if (s->sinks) p[t + 1] = (double)s->sinks[h]; /* one score more, whose weight is dropped */
-            ref_softmax(p + first, t + 1 - first + (s->sinks ? 1 : 0));
+            if (s->sinks) p[end] = (double)s->sinks[h]; /* one score more, whose weight is dropped */
+            ref_softmax(p + first, end - first + (s->sinks ? 1 : 0));
             for (size_t i = 0; i < dv; i++) {
                 double sum = 0;
-                for (uint32_t u = first; u <= t; u++) sum += p[u] * v[(u * kv_heads + g) * dv + i];
+                for (uint32_t u = first; u < end; u++) sum += p[u] * v[(u * kv_heads + g) * dv + i];
                 attn[h * dv + i] = s->gated ? sum * gate[h * dv + i] : sum;
             }
         }
@@ -234,9 +258,11 @@ static void run_talk(const shape *s, const talk *t, const way *w, uint64_t sched
         calloc(n_pages, s->mla ? page(g.npu, TD_KV_LATENT, s->kv_lora) : s->kv_heads * page(g.npu, TD_KV_HEAD, s->dim));
     FREED void *cache_b =
         calloc(n_pages, s->mla ? page(g.npu, TD_KV_ROPE, s->rope) : s->kv_heads * page(g.npu, TD_KV_HEAD, s->dim));
-    FREED void    *in = calloc(total * t->hidden, act), *result = calloc(total * t->hidden, act);
-    td_npu_weight *table = make_weight(&g, TD_WEIGHT_F32, s->table, longest, table_dim(s));
-    td_block_desc  desc = {.max_tok = (uint32_t)total, .max_kv = (uint32_t)longest};
+    FREED void     *cache_c = calloc(n_pages, s->top ? page(g.npu, TD_KV_ROW, s->index_dim) : 1);
+    FREED uint32_t *chosen = calloc(total, s->top ? s->top * sizeof *chosen : 1);
+    FREED void     *in = calloc(total * t->hidden, act), *result = calloc(total * t->hidden, act);
+    td_npu_weight  *table = make_weight(&g, TD_WEIGHT_F32, s->table, longest, table_dim(s));
+    td_block_desc   desc = {.max_tok = (uint32_t)total, .max_kv = (uint32_t)longest};
     if (s->mla) {
         size_t q_width = s->heads * (s->nope + s->rope);
         desc.kind = TD_BLOCK_MLA;
@@ -255,6 +281,13 @@ static void run_talk(const shape *s, const talk *t, const way *w, uint64_t sched
         desc.mla.kv_a_norm = VECTOR(s->kv_a_norm, s->kv_lora);
         desc.mla.kv_b = make_weight(&g, TD_WEIGHT_BF16, s->kv_b, s->heads * (s->nope + s->v), s->kv_lora);
         desc.mla.o = LINEAR(s->o, s->hidden, s->heads * s->v);
+        if (s->top)
+            desc.mla.index = WITH(td_index_desc, .top = s->top, .heads = s->index_heads, .dim = s->index_dim,
+                                  .q = make_weight(&g, TD_WEIGHT_BF16, s->index_q, s->index_heads * s->index_dim, s->q_lora),
+                                  .k = make_weight(&g, TD_WEIGHT_BF16, s->index_k, s->index_dim, s->hidden),
+                                  .weights = make_weight(&g, TD_WEIGHT_BF16, s->index_weights, s->index_heads, s->hidden),
+                                  .k_norm = VECTOR(s->index_norm, s->index_dim),
+                                  .k_norm_bias = VECTOR(s->index_bias, s->index_dim), .keys = cache_c, .chosen = chosen);
         if (s->bias) {
             desc.mla.kv_a_bias = VECTOR(s->k_bias, s->kv_lora + s->rope);
             desc.mla.o_bias = VECTOR(s->o_bias, s->hidden);
@@ -343,6 +376,33 @@ static void run_talk(const shape *s, const talk *t, const way *w, uint64_t sched
  * cache, input and output. W8A8: steps of 1/127 of the row maximum in three linears in a row, about 1 % each for uniform
  * numbers.
  */
+static void agrees_once(const shape *s, rnd *r, uint32_t longest) {
+    AT_END(free_talk) talk t = make_talk(r, s->hidden, longest);
+    double                *want[SEQS_MAX];
+    for (uint32_t q = 0; q < t.n_seq; q++)
+        ref_attention(s, t.x[q], t.len[q], want[q] = malloc(sizeof(double) * t.len[q] * s->hidden));
+    const struct {
+        way    w;
+        double tolerance;
+    } ways[] = {
+        {{.threads = 2, .act = TD_DT_F32, .format = TD_WEIGHT_F32, .seqs_max = SEQS_MAX, .absorbed = 0}, 2e-5},
+        {{.threads = 2, .act = TD_DT_F32, .format = TD_WEIGHT_BF16, .seqs_max = 3, .chunk_max = 300, .absorbed = 2}, 2e-5},
+        {{.threads = 1, .act = TD_DT_F32, .format = TD_WEIGHT_BF16, .seqs_max = 3, .chunk_max = 300, .absorbed = 1}, 2e-5},
+        {{.threads = 2, .act = TD_DT_BF16, .format = TD_WEIGHT_BF16, .seqs_max = 3, .chunk_max = 300, .absorbed = 2}, 2e-2},
+        {{.threads = 2, .act = TD_DT_BF16, .format = TD_WEIGHT_W8A8, .seqs_max = 3, .chunk_max = 300, .absorbed = 2}, 8e-2},
+    };
+    for (size_t i = 0; i < sizeof ways / sizeof ways[0]; i++) {
+        void *got[SEQS_MAX];
+        run_talk(s, &t, &ways[i].w, rnd_u64(r), got);
+        for (uint32_t q = 0; q < t.n_seq; q++) {
+            double error = error_of(ways[i].w.act, got[q], want[q], (size_t)t.len[q] * s->hidden);
+            if (!(error < ways[i].tolerance)) fail_msg("way %zu, sequence %u: relative error %g", i, q, error);
+            free(got[q]);
+        }
+    }
+    for (uint32_t q = 0; q < t.n_seq; q++) free(want[q]);
+}
+
 static void agrees(bool mla, const char *name) {
     /* three spans of keys; one or two pages. Windows of whole pages, of parts of them, of one key, and of more than all */
     static const struct {
@@ -352,34 +412,7 @@ static void agrees(bool mla, const char *name) {
     rnd r = rnd_open(name);
     for (int round = 0; round < (mla ? 5 : 10); round++) {
         AT_END(free_shape) shape s = make_shape(&r, mla, 1100, cases[round].window);
-        AT_END(free_talk) talk   t = make_talk(&r, s.hidden, cases[round].longest);
-        double                  *want[SEQS_MAX];
-        for (uint32_t q = 0; q < t.n_seq; q++)
-            ref_attention(&s, t.x[q], t.len[q], want[q] = malloc(sizeof(double) * t.len[q] * s.hidden));
-        const struct {
-            way    w;
-            double tolerance;
-        } ways[] = {
-            {{.threads = 2, .act = TD_DT_F32, .format = TD_WEIGHT_F32, .seqs_max = SEQS_MAX, .absorbed = 0}, 2e-5},
-            {{.threads = 2, .act = TD_DT_F32, .format = TD_WEIGHT_BF16, .seqs_max = 3, .chunk_max = 300, .absorbed = 2},
-             2e-5},
-            {{.threads = 1, .act = TD_DT_F32, .format = TD_WEIGHT_BF16, .seqs_max = 3, .chunk_max = 300, .absorbed = 1},
-             2e-5},
-            {{.threads = 2, .act = TD_DT_BF16, .format = TD_WEIGHT_BF16, .seqs_max = 3, .chunk_max = 300, .absorbed = 2},
-             2e-2},
-            {{.threads = 2, .act = TD_DT_BF16, .format = TD_WEIGHT_W8A8, .seqs_max = 3, .chunk_max = 300, .absorbed = 2},
-             8e-2},
-        };
-        for (size_t i = 0; i < sizeof ways / sizeof ways[0]; i++) {
-            void *got[SEQS_MAX];
-            run_talk(&s, &t, &ways[i].w, r.seed + (uint64_t)round, got);
-            for (uint32_t q = 0; q < t.n_seq; q++) {
-                double error = error_of(ways[i].w.act, got[q], want[q], (size_t)t.len[q] * s.hidden);
-                if (!(error < ways[i].tolerance)) fail_msg("way %zu, sequence %u: relative error %g", i, q, error);
-                free(got[q]);
-            }
-        }
-        for (uint32_t q = 0; q < t.n_seq; q++) free(want[q]);
+        agrees_once(&s, &r, cases[round].longest);
     }
 }
 
@@ -390,12 +423,26 @@ TEST(mla_agrees_with_the_model) {
     agrees(true, "mla against the model");
 }
 
+TEST(of_equal_scores_the_first_are_chosen) {
+    static const uint32_t TOPS[] = {600, 128, 1, 20, 139};
+    rnd                   r = rnd_open("equal scores");
+    for (size_t i = 0; i < sizeof TOPS / sizeof *TOPS; i++) {
+        AT_END(free_shape) shape s = make_choosing_shape(&r, 1100, TOPS[i], true);
+        agrees_once(&s, &r, i == 0 ? 1100 : 140);
+    }
+}
+
 TEST(bits_are_the_same_in_any_company) {
     rnd r = rnd_open("invariance");
-    for (int round = 0; round < 8; round++) {
-        bool                     mla = round & 1 && round < 6, is_long = round < 2 || round >= 6; /* the last two: windows */
-        AT_END(free_shape) shape s = make_shape(&r, mla, 1100, round == 6 ? 515 : round == 7 ? 70 : 0);
-        AT_END(free_talk) talk   t = make_talk(&r, s.hidden, is_long ? 1100 : (uint32_t)rnd_range(&r, 20, 200));
+    for (int round = 0; round < 10; round++) {
+        bool mla = round & 1 && round < 6, is_long = round < 2 || round >= 6; /* two have windows, and */
+        AT_END(free_shape)
+        shape                  s = round < 8 ? make_shape(&r, mla, 1100,
+                                         round == 6   ? 515
+                                                          : round == 7 ? 70
+                                                                       : 0)
+                                             : make_choosing_shape(&r, 1100, round == 8 ? 515 : 70, false); /* two choose */
+        AT_END(free_talk) talk t = make_talk(&r, s.hidden, is_long ? 1100 : (uint32_t)rnd_range(&r, 20, 200));
         way   plain = WITH(way, .threads = 1, .act = round == 6 || (round & 2 && round < 6) ? TD_DT_F32 : TD_DT_BF16,
                            .format = (td_weight_format)(round % 3), .seqs_max = 1, .absorbed = 2);
         way   ways[] = {plain, plain, plain, plain};

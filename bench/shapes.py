@@ -3,6 +3,8 @@ over it. Experts, heads and vocabulary stay as they are; a family has the kinds 
 LAYERS = {
     "v2-lite": ("deepseek-v2-lite.json", {"num_hidden_layers": 6}),
     "v3": ("deepseek-v3.json", {"num_hidden_layers": 2, "first_k_dense_replace": 1, "num_nextn_predict_layers": 0}),
+    "v3.2": ("deepseek-v3.2.json", {"num_hidden_layers": 2, "first_k_dense_replace": 1, "num_nextn_predict_layers": 0}),
+    "glm-5": ("glm-5.json", {"num_hidden_layers": 2, "first_k_dense_replace": 1, "num_nextn_predict_layers": 0}),
     "kimi-k2.5": ("kimi-k2.5.json", {"text_config": {"num_hidden_layers": 2, "first_k_dense_replace": 1, "num_nextn_predict_layers": 0}}),
     "qwen3-30b": ("qwen3-30b-a3b.json", {"num_hidden_layers": 8}),
     "qwen3-next": ("qwen3-next-80b-a3b.json", {"num_hidden_layers": 4, "num_nextn_predict_layers": 0}),

@@ -11,14 +11,14 @@
 #include "core/error.h"
 #include "npu/block_work.h"
 
-#define WEIGHTS 8
-#define BUFFERS 4
+#define WEIGHTS 12
+#define BUFFERS 6
 
 /* A block and everything it uses. */
 typedef struct {
     td_bench_device d;
     td_npu_weight  *w[WEIGHTS];
-    void           *buffers[BUFFERS]; /* two of the cache, input, output */
+    void           *buffers[BUFFERS]; /* two of the cache, input, output; of an indexer its keys, its choice */
     size_t          bytes[BUFFERS];
     td_block_desc   desc;
     td_npu_block   *block;
@@ -36,6 +36,7 @@ typedef struct {
 typedef struct {
     uint32_t hidden, heads;
     uint32_t q_lora, kv_lora, nope, rope, v_dim; /* MLA */
+    uint32_t top, index_heads, index_dim;        /* the same with an indexer */
     uint32_t kv_heads, dim;                      /* GQA */
     uint32_t key_heads, key_dim, conv_width;     /* DeltaNet: `heads` of v_dim are its value heads */
 } model_shape;
@@ -43,6 +44,16 @@ typedef struct {
 static const model_shape
     V2_LITE = {.hidden = 2048, .heads = 16, .kv_lora = 512, .nope = 128, .rope = 64, .v_dim = 128},
     V3 = {.hidden = 7168, .heads = 128, .q_lora = 1536, .kv_lora = 512, .nope = 128, .rope = 64, .v_dim = 128},
+    V32 = {.hidden = 7168,
+           .heads = 128,
+           .q_lora = 1536,
+           .kv_lora = 512,
+           .nope = 128,
+           .rope = 64,
+           .v_dim = 128,
+           .top = 2048,
+           .index_heads = 64,
+           .index_dim = 128},
     QWEN3_30B = {.hidden = 2048, .heads = 32, .kv_heads = 4, .dim = 128},
     QWEN35_35B = {.hidden = 2048, .heads = 32, .v_dim = 128, .key_heads = 16, .key_dim = 128, .conv_width = 4};
 
@@ -61,6 +72,8 @@ static const row_shape ROWS[] = {
     {"mla v2-lite prefill 8192", &V2_LITE, {1, 8192, 0}, false},
     {"mla v3 decode, 16 at 16384", &V3, {16, 1, 16383}, true},
     {"mla v3 prefill 8192", &V3, {1, 8192, 0}, true},
+    {"mla v3.2 decode, context 4096", &V32, {1, 1, 4095}, false},
+    {"mla v3.2 decode, context 32768", &V32, {1, 1, 32767}, false},
     {"gqa qwen3-30b decode, context 4096", &QWEN3_30B, {1, 1, 4095}, false},
     {"gqa qwen3-30b decode, context 16384", &QWEN3_30B, {1, 1, 16383}, false},
     {"gqa qwen3-30b prefill 2048", &QWEN3_30B, {1, 2048, 0}, false},
@@ -122,11 +135,17 @@ static td_status open_mla(attention *a, const sized_row *r, td_block_desc *desc,
                                            {TD_WEIGHT_W8A8, 2, m->hidden, (size_t)m->heads * m->v_dim},
                                            {TD_WEIGHT_F32, 2, r->kv, m->rope},
                                            {TD_WEIGHT_W8A8, 2, m->q_lora, m->hidden},
-                                           {TD_WEIGHT_F32, 1, m->q_lora ? 1 : 0, m->q_lora}};
+                                           {TD_WEIGHT_F32, 1, m->q_lora ? 1 : 0, m->q_lora},
+                                           {TD_WEIGHT_BF16, 2, (size_t)m->index_heads * m->index_dim, m->q_lora},
+                                           {TD_WEIGHT_BF16, 2, m->index_dim, m->hidden},
+                                           {TD_WEIGHT_BF16, 2, m->index_heads, m->hidden},
+                                           {TD_WEIGHT_F32, 1, m->top ? 1 : 0, m->index_dim}};
     const size_t       act = (size_t)r->n_tok * m->hidden;
     TD_TRY(make_weights(a, weights, err));
     TD_TRY(make_buffers(
-        a, (size_t[]){cache_values(a, r, 1, TD_KV_LATENT, m->kv_lora), cache_values(a, r, 1, TD_KV_ROPE, m->rope), act, act},
+        a,
+        (size_t[BUFFERS]){cache_values(a, r, 1, TD_KV_LATENT, m->kv_lora), cache_values(a, r, 1, TD_KV_ROPE, m->rope), act,
+                          act, m->top ? cache_values(a, r, 1, TD_KV_ROW, m->index_dim) : 0, 2 * (size_t)r->n_tok * m->top},
         err));
     *desc = (td_block_desc){.kind = TD_BLOCK_MLA,
                             .mla = {.hidden = m->hidden,
@@ -153,6 +172,17 @@ static td_status open_mla(attention *a, const sized_row *r, td_block_desc *desc,
                                     .kv_spare_pages = spare_pages(a, r),
                                     .in = a->buffers[2],
                                     .out = a->buffers[3]}};
+    if (m->top)
+        desc->mla.index = (td_index_desc){.top = m->top,
+                                          .heads = m->index_heads,
+                                          .dim = m->index_dim,
+                                          .q = a->w[8],
+                                          .k = a->w[9],
+                                          .weights = a->w[10],
+                                          .k_norm = a->w[11],
+                                          .k_norm_bias = a->w[11],
+                                          .keys = a->buffers[4],
+                                          .chosen = a->buffers[5]};
     return TD_OK;
 }
 
@@ -166,7 +196,7 @@ static td_status open_gqa(attention *a, const sized_row *r, td_block_desc *desc,
                                            {TD_WEIGHT_F32, 2, r->kv, m->dim}};
     const size_t       cache = cache_values(a, r, m->kv_heads, TD_KV_HEAD, m->dim), act = (size_t)r->n_tok * m->hidden;
     TD_TRY(make_weights(a, weights, err));
-    TD_TRY(make_buffers(a, (size_t[]){cache, cache, act, act}, err));
+    TD_TRY(make_buffers(a, (size_t[BUFFERS]){cache, cache, act, act}, err));
     *desc = (td_block_desc){.kind = TD_BLOCK_GQA,
                             .gqa = {.hidden = m->hidden,
                                     .heads = m->heads,
@@ -215,7 +245,7 @@ static td_status open_delta(attention *a, const sized_row *r, td_block_desc *des
         TD_TRY(a->d.npu->ops->alloc(a->d.npu, bytes[i], &a->buffers[i], err));
         a->bytes[i] = bytes[i];
     }
-    TD_TRY(make_buffers(a, (size_t[]){0, 0, act, act}, err));
+    TD_TRY(make_buffers(a, (size_t[BUFFERS]){0, 0, act, act}, err));
     d->qkv = a->w[0];
     d->z = a->w[1];
     d->b = a->w[2];
@@ -285,7 +315,8 @@ static void work_of(const sized_row *r, td_bench_case *c) {
     }
 }
 
-static void delta_work(const sized_row *r, const td_block_desc *desc, td_bench_case *c) {
+/* The same where the keys that a row meets are not those before it. */
+static void described_work(const sized_row *r, const td_block_desc *desc, td_bench_case *c) {
     td_tier_work work = {0};
     td_work_add_matrices(&work, desc, &(td_block_formats){.linear = TD_WEIGHT_W8A8}, r->n_tok, 0);
     for (uint32_t q = 0; q < r->step.n_seq; q++)
@@ -308,6 +339,8 @@ static sized_row size_row(const row_shape *row, uint32_t divide) {
     r.m.key_heads = divided(r.m.key_heads, divide, 1);
     r.m.heads = groups ? row->model->heads / groups * (r.m.kv_heads + r.m.key_heads) : divided(r.m.heads, divide, 4);
     r.m.q_lora = divided(r.m.q_lora, divide, 64);
+    r.m.top = divided(r.m.top, divide, r.m.top ? 16 : 0);
+    r.m.index_heads = divided(r.m.index_heads, divide, r.m.top ? 4 : 0);
     r.step.n_seq = divided(r.step.n_seq, divide, 2);
     r.step.n_new = divided(r.step.n_new, divide, 8);
     r.step.context = divided(r.step.context, divide, 63);
@@ -330,8 +363,8 @@ static td_status time_row(td_bench *b, const td_bench_device *d, const sized_row
                            .run = run,
                            .ctx = &a};
         snprintf(c.shape, sizeof c.shape, "%s", r->name);
-        if (r->m.key_heads)
-            delta_work(r, &a.desc, &c);
+        if (r->m.key_heads || r->m.top)
+            described_work(r, &a.desc, &c);
         else
             work_of(r, &c);
         st = td_bench_time(b, &c, err);
@@ -348,7 +381,7 @@ td_status td_bench_attention(td_bench *b, td_error *err) {
     for (size_t i = 0; i < sizeof ROWS / sizeof *ROWS && st == TD_OK; i++) {
         sized_row r = size_row(&ROWS[i], b->o->divide);
         if (!td_bench_wanted(b, r.name) || (ROWS[i].cards_only && !b->device)) continue;
-        if (r.m.key_heads && !caps.recurrent) continue;
+        if ((r.m.key_heads && !caps.recurrent) || (r.m.top && !caps.chosen_keys)) continue;
         st = time_row(b, &d, &r, err);
     }
     td_bench_device_close(&d);

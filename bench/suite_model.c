@@ -187,7 +187,7 @@ static void name_shape(const step_shape *p, char name[TD_BENCH_SHAPE_BYTES]) {
         snprintf(name, TD_BENCH_SHAPE_BYTES, "%u prompts of %u tokens", p->n_seq, p->n_new);
 }
 
-#define SHAPES_MAX 8
+#define SHAPES_MAX 9
 
 /* Those that the filter lets through and the model's context has room for. */
 static td_status select_shapes(const td_bench *b, const step_shape *all, size_t n_all, step_shape *shapes, size_t *n,
@@ -288,7 +288,7 @@ static td_status time_shapes(td_bench *b, const step_shape *all, size_t n_all, t
 }
 
 td_status td_bench_decode(td_bench *b, td_error *err) {
-    static const step_shape SHAPES[] = {{1, 1, 16, 8}, {1, 1, 1024, 8}, {1, 1, 4096, 8},  {1, 1, 16384, 8},
+    static const step_shape SHAPES[] = {{1, 1, 16, 8}, {1, 1, 1024, 8}, {1, 1, 4096, 8},  {1, 1, 16384, 8}, {1, 1, 32768, 8},
                                         {4, 1, 16, 4}, {16, 1, 16, 4},  {16, 1, 1024, 4}, {32, 1, 16, 2}};
     return time_shapes(b, SHAPES, sizeof SHAPES / sizeof *SHAPES, err);
 }

@@ -21,9 +21,11 @@ FAMILIES = [
     ("Qwen3-MoE", "qwen3_moe"),
     ("Qwen3-Next, Coder-Next", "qwen3_next"),
     ("Qwen3.5-MoE, 3.6, text only", "qwen3_5_moe"),
+    ("DeepSeek-V3.2", "deepseek_v32"),
     ("DeepSeek-V4", "deepseek_v4"),
     ("GLM-4.5, 4.6, 4.7, 4.5-Air", "glm4_moe"),
     ("GLM-4.7-Flash", "glm4_moe_lite"),
+    ("GLM-5, 5.1, 5.2", "glm_moe_dsa"),
     ("MiniMax-M2", "minimax_m2"),
     ("gpt-oss", "gpt_oss"),
 ]
@@ -37,6 +39,7 @@ DEVICES = [
 # The cells of docs/devices.zh.md: a whole cell, or, behind a comma, its end.
 CHINESE = {
     "models": "模型", ", one card": "，一张卡", ", two": "，两张卡", ", text only": "，仅文本", "yes": "能", "no: recurrent layers": "不能：递归层",
+    "no: attention to chosen keys": "不能：只看选出的键",
     "no: rope on a part of a head": "不能：只旋转一部分头", "no: sliding window": "不能：滑动窗口", "no: norm over all heads": "不能：跨所有头的归一化",
 }
 

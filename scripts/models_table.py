@@ -27,6 +27,8 @@ MODELS = [
     ("minimax-m2", "MiniMaxAI/MiniMax-M2", 230, False),
     ("qwen3-235b-a22b", "Qwen/Qwen3-235B-A22B", 470, True),
     ("deepseek-r1", "deepseek-ai/DeepSeek-R1", 690, True),
+    ("deepseek-v3.2", "deepseek-ai/DeepSeek-V3.2", 690, False),
+    ("glm-5", "zai-org/GLM-5-FP8", 756, False),
     ("kimi-k2", "moonshotai/Kimi-K2-Instruct", 1030, True),
 ]
 MACHINES = ["edge-epyc-9534", "xeon-8480-amx-2s", "kunpeng920-2x910b4"]

@@ -181,8 +181,6 @@ def check_names(offences):
         seen[name] = os.path.relpath(path, ROOT)
 
 
-# Folders whose files may call each other: schemas hold schemas.
-RECURSIVE = ("text/grammar",)
 CROSS = "aarch64-linux-gnu-gcc"  # with the libraries that scripts/deps.sh aarch64 unpacks
 SYSROOT = os.path.join(ROOT, "build", "aarch64-sysroot")
 SETS = {"avx2": ["-mavx2", "-mfma"], "avx512": ["-mavx512f", "-mavx512bw", "-mavx512vl", "-mavx512dq", "-mavx512vnni"], "neon": [], "i8mm": ["-march=armv8.2-a+i8mm"],
@@ -220,26 +218,25 @@ def declared(header):
 
 
 def symbols(archives):
-    """(folder, object's source, symbol, whether it is defined there) of the td_ symbols in the archives' objects."""
+    """(folder, object's source, symbol, whether it is defined there) of the td_ and TD_ symbols, functions and tables, in the archives' objects."""
     folder_of = {os.path.basename(path): top for top, path in sources()}
     for archive in archives:
         text = subprocess.run(["nm", "-A", "-g", archive], capture_output=True, text=True, check=True).stdout
         for line in text.splitlines():
-            m = re.fullmatch(r"[^:]+:([^:]+)\.o:\s*[0-9a-f]*\s+(\w) (td_\w+)", line)
+            m = re.fullmatch(r"[^:]+:([^:]+)\.o:\s*[0-9a-f]*\s+(\w) ((?:td|TD)_\w+)", line)
             if m:
                 yield folder_of[m.group(1)], m.group(1), m.group(3), m.group(2) not in "Uwv"
 
 
 def check_object_circles(found, offences):
     """Of objects: what a file calls must not call it, straight or by way of others. A header that several files share hides this from check_circles."""
-    folder_of = {os.path.basename(path): os.path.dirname(os.path.relpath(path, ROOT)) for _, path in sources()}
     home, needs = {}, {}
     for _, source, symbol, is_defined in found:
         if is_defined:
             home[symbol] = source
     for _, source, symbol, is_defined in found:
         to = home.get(symbol)
-        if not is_defined and to and to != source and not (folder_of[source] == folder_of[to] and folder_of[to] in RECURSIVE):
+        if not is_defined and to and to != source:
             needs.setdefault(source, {})[to] = symbol
     for source in sorted(needs):
         path = way_back(source, needs)

@@ -1,53 +1,18 @@
 /* The compiler of JSON schemas: what a schema of any kind becomes. */
 #include "text/grammar/grammar_schema.h"
 
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "core/files/json_text.h"
-#include "text/grammar/grammar_class.h"
 #include "text/grammar/schema_compiler.h"
 #include "text/grammar/schema_keywords.h"
+#include "text/grammar/schema_merge.h"
 #include "text/grammar/schema_refs.h"
 
 #define SCHEMA_MAX ((size_t)512 << 10) /* bytes */
 #define NAMED_MAX ((size_t)8 << 20)    /* bytes of schemas that are names of rules */
 #define DEPTH_MAX 100                  /* schemas in schemas */
-
-uint32_t td_schema_as_rule(td_schema_compiler *c, const char *what, uint32_t body) {
-    uint32_t rule = td_gr_rule_new(c->b, what);
-    td_gr_define(c->b, rule, body);
-    return td_gr_use(c->b, rule);
-}
-
-bool td_schema_read_count(td_schema_compiler *c, const json_t *schema, const char *key, uint32_t *to) {
-    const json_t *v = json_object_get(schema, key);
-    double        x = json_number_value(v);
-    if (!v) return c->b->status == TD_OK;
-    if (!json_is_number(v) || x < 0 || x != floor(x))
-        td_gr_fail(c->b, TD_EINVAL, "'%s' must be a whole number of at least 0", key);
-    else if (x > TD_GR_COUNT_MAX)
-        td_gr_fail(c->b, TD_ENOTSUP, "'%s': %g is more than %u", key, x, TD_GR_COUNT_MAX);
-    else
-        *to = (uint32_t)x;
-    return c->b->status == TD_OK;
-}
-
-unsigned td_schema_types(td_schema_compiler *c, const json_t *schema) {
-    const json_t *v = json_object_get(schema, "type");
-    unsigned      types = 0;
-    if (!v) return TD_SCHEMA_ALL;
-    for (size_t i = 0; i < (json_is_array(v) ? json_array_size(v) : 1); i++) {
-        const json_t *name = json_is_array(v) ? json_array_get(v, i) : v;
-        unsigned      bit = td_schema_type_bit(name);
-        if (!bit)
-            td_gr_fail(c->b, TD_EINVAL, "'type': '%.60s' is not a type",
-                       json_is_string(name) ? json_string_value(name) : "(not a string)");
-        types |= bit;
-    }
-    return types & TD_SCHEMA_NUMBER ? types & ~(unsigned)TD_SCHEMA_INTEGER : types;
-}
 
 /* Note what no draft knows. @return the types that the schema's keywords say something about. */
 static unsigned check_keywords(td_schema_compiler *c, json_t *schema) {
@@ -152,6 +117,8 @@ static bool has_others(const json_t *schema, const char *keyword) {
 
 /* ---- schemas ------------------------------------------------------------------------------------ */
 
+static uint32_t compile(td_schema_compiler *c, json_t *schema);
+
 static uint32_t any_of_node(td_schema_compiler *c, json_t *schema) {
     td_gr_builder *b = c->b;
     json_t        *branches = json_object_get(schema, "anyOf"), *rest = NULL;
@@ -165,7 +132,7 @@ static uint32_t any_of_node(td_schema_compiler *c, json_t *schema) {
     for (size_t i = 0; i < json_array_size(branches) && b->status == TD_OK; i++) {
         json_t *branch = json_array_get(branches, i);
         if (rest) branch = td_schema_merge(&c->merger, rest, branch);
-        if (branch) td_gr_add(b, &alternatives, td_schema_compile(c, branch));
+        if (branch) td_gr_add(b, &alternatives, compile(c, branch));
     }
     uint32_t node = td_gr_of(b, TD_GR_ALT, &alternatives);
     td_gr_items_free(&alternatives);
@@ -183,7 +150,7 @@ static uint32_t compile_object(td_schema_compiler *c, json_t *schema) {
     return typed_node(c, schema, types, about);
 }
 
-uint32_t td_schema_compile(td_schema_compiler *c, json_t *schema) {
+static uint32_t compile(td_schema_compiler *c, json_t *schema) {
     if (c->b->status != TD_OK) return 0;
     if (json_is_true(schema)) return td_gr_use(c->b, c->json.any);
     if (json_is_false(schema)) return td_gr_never(c->b);
@@ -195,20 +162,13 @@ uint32_t td_schema_compile(td_schema_compiler *c, json_t *schema) {
     return node;
 }
 
-uint32_t td_schema_compile_both(td_schema_compiler *c, json_t *x, json_t *y) {
-    if (json_is_true(x) || json_is_false(y)) return td_schema_compile(c, y);
-    if (json_is_true(y) || json_is_false(x)) return td_schema_compile(c, x);
-    json_t *both = td_schema_keep(&c->merger, td_schema_both(x, y));
-    return both ? td_schema_compile(c, both) : 0;
-}
-
 /* The body of a rule by name: not the rule itself. */
 static uint32_t compile_body(td_schema_compiler *c, json_t *schema) {
     bool only_ref = json_object_get(schema, "$ref") && !has_others(schema, "$ref");
-    if (!json_is_object(schema) || only_ref || !td_schema_is_combined(schema)) return td_schema_compile(c, schema);
+    if (!json_is_object(schema) || only_ref || !td_schema_is_combined(schema)) return compile(c, schema);
     check_keywords(c, schema);
     json_t *flat = td_schema_merge(&c->merger, schema, json_true());
-    return flat ? td_schema_compile(c, flat) : 0;
+    return flat ? compile(c, flat) : 0;
 }
 
 static json_t *load(td_gr_builder *b, const char *what, const char *text, size_t len) {
@@ -224,7 +184,7 @@ static json_t *load(td_gr_builder *b, const char *what, const char *text, size_t
 }
 
 void td_gr_schema(td_gr_builder *b, const char *text, size_t len) {
-    td_schema_compiler c = {.b = b};
+    td_schema_compiler c = {.b = b, .compile = compile};
     json_t            *root = load(b, "schema", text, len);
     if (!root) return;
     td_schema_link(b, root);

@@ -4,6 +4,8 @@
 
 #include "text/grammar/schema_compiler.h"
 #include "text/grammar/schema_keywords.h"
+#include "text/grammar/schema_merge.h"
+#include "text/grammar/schema_not.h"
 
 #define PREFIX_MAX 100
 #define GRAPH_MAX ((uint64_t)4096) /* states of arrays whose items are counted or told apart */
@@ -24,7 +26,7 @@ static uint32_t items_from(const array *a, size_t k, uint32_t rest) {
     if (b->status != TD_OK || k >= a->max) return td_gr_empty(b);
     if (k > PREFIX_MAX) return td_gr_fail(b, TD_ENOTSUP, "'prefixItems': more than %d items are not supported", PREFIX_MAX);
     bool     fixed = k < json_array_size(a->prefix);
-    uint32_t item = fixed ? td_schema_compile(a->c, json_array_get(a->prefix, k)) : rest, node;
+    uint32_t item = fixed ? a->c->compile(a->c, json_array_get(a->prefix, k)) : rest, node;
     if (!fixed && k > 0) {
         uint32_t n = (uint32_t)k, more = td_gr_pair(b, TD_GR_SEQ, a->c->json.comma, item);
         return td_gr_repeat(b, more, a->min > n ? a->min - n : 0, a->max == TD_GR_NO_MAX ? a->max : a->max - n);
@@ -218,7 +220,7 @@ static uint32_t array_items(const array *a) {
     if (node != UINT32_MAX) return contains ? td_gr_pair(b, TD_GR_BOTH, node, containing(a)) : node;
     if (json_is_true(unique) && a->max > 1) td_gr_warn(b, "'uniqueItems'");
     if (contains) return containing(a);
-    uint32_t rest = a->items && !json_is_false(a->items) ? td_schema_compile(a->c, a->items) : td_gr_use(b, a->c->json.any);
+    uint32_t rest = a->items && !json_is_false(a->items) ? a->c->compile(a->c, a->items) : td_gr_use(b, a->c->json.any);
     return items_from(a, 0, rest);
 }
 

@@ -5,36 +5,20 @@
 
 #include "core/error.h"
 #include "text/grammar/schema_keywords.h"
+#include "text/grammar/schema_not.h"
+#include "text/grammar/schema_pattern.h"
 #include "text/grammar/schema_refs.h"
 
-#define MERGES_MAX 20000
 #define PAIRS_MAX 400 /* branches of an anyOf, where two become one */
 #define SUBSETS_MAX 3 /* branches of which all sets are tried */
 #define DEPTH_MAX 64  /* of references to references, and allOf in allOf */
 
 /* ---- keywords --------------------------------------------------------------------------------- */
 
-json_t *td_schema_keep(td_schema_merger *m, json_t *made) {
-    if (++m->count > MERGES_MAX)
-        td_gr_fail(m->b, TD_EINVAL, "the schema combines others too often");
-    else if (made && json_array_append(m->made, made) == 0) {
-        json_decref(made);
-        return made;
-    } else {
-        td_gr_fail(m->b, TD_ENOMEM, "out of memory for a schema");
-    }
-    json_decref(made);
-    return NULL;
-}
-
 static bool put(td_schema_merger *m, json_t *to, const char *key, json_t *value) { /* takes value */
     if (value && json_object_set_new(to, key, value) == 0) return true;
     td_gr_fail(m->b, TD_ENOMEM, "out of memory for a schema");
     return false;
-}
-
-json_t *td_schema_both(json_t *x, json_t *y) {
-    return json_pack("{s:[O,O]}", "allOf", x, y);
 }
 
 static bool has_type(const json_t *types, const char *name) {

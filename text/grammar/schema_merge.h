@@ -11,17 +11,7 @@
 #ifndef TD_TEXT_GRAMMAR_SCHEMA_MERGE_H
 #define TD_TEXT_GRAMMAR_SCHEMA_MERGE_H
 
-#include <jansson.h>
-
-#include "text/grammar/grammar_ast.h"
-
-/** A document whose schemas are merged. */
-typedef struct {
-    td_gr_builder *b;    /* failures are reported to it */
-    json_t        *root; /* borrowed: where references point to */
-    json_t        *made; /* array: owns the schemas that merging made */
-    unsigned       count;
-} td_schema_merger;
+#include "text/grammar/schema_made.h"
 
 /**
  * The flat schema that accepts what x and y both accept. Borrowed from m; NULL, with the failure reported, if a keyword is
@@ -30,24 +20,7 @@ typedef struct {
  */
 json_t *td_schema_merge(td_schema_merger *m, json_t *x, json_t *y);
 
-/** Take over a schema that was made, NULL for lack of memory; borrowed from m then. */
-json_t *td_schema_keep(td_schema_merger *m, json_t *made);
-
-/** {"allOf": [x, y]}, a new reference. */
-json_t *td_schema_both(json_t *x, json_t *y);
-
 /** Whether flattening would change a schema. */
 bool td_schema_is_combined(const json_t *schema);
-
-/* ---- schema_not.c ---- */
-
-/** A schema, not flat, that accepts what this one does not. Borrowed from m; NULL with the failure reported: it names the
- * keyword that cannot be negated. */
-json_t *td_schema_not(td_schema_merger *m, json_t *schema, unsigned depth);
-
-/* ---- schema_names.c ---- */
-
-/** Whether a pattern matches somewhere in a name. */
-bool td_schema_name_matches(td_gr_builder *b, const char *pattern, const char *name);
 
 #endif

@@ -1,10 +1,11 @@
 /* The negation of a schema: a branch for each of its conditions, which it does not meet. */
+#include "text/grammar/schema_not.h"
+
 #include <stdlib.h>
 #include <string.h>
 
 #include "core/error.h"
 #include "text/grammar/schema_keywords.h"
-#include "text/grammar/schema_merge.h"
 #include "text/grammar/schema_refs.h"
 
 #define DEPTH_MAX 32    /* of references to references */

@@ -4,6 +4,7 @@
 
 #include "text/grammar/grammar_class.h"
 #include "text/grammar/schema_compiler.h"
+#include "text/grammar/schema_pattern.h"
 
 #define PATTERNS_MAX 4               /* of an object: each set of them has members of its own */
 #define COUNTED_MAX ((uint32_t)4096) /* members times counts */
@@ -41,7 +42,7 @@ static void add_member(object *o, const char *name, json_t *schema, bool require
     json_t        *whole = with_patterns(o, name, schema);
     if (!whole) return;
     td_gr_add(b, &o->keys, key);
-    td_gr_add(b, &o->members, td_gr_json_member(&o->c->json, with_condition(o, key), td_schema_compile(o->c, whole)));
+    td_gr_add(b, &o->members, td_gr_json_member(&o->c->json, with_condition(o, key), o->c->compile(o->c, whole)));
     td_gr_add(b, &o->members, required ? 0 : TD_GR_ITEM_OPTIONAL);
 }
 
@@ -79,7 +80,7 @@ static uint32_t other_member(object *o, unsigned set, uint32_t free_key) {
     if (json_is_false(schema)) return td_gr_never(b);
     bool plain = key == free_key && o->keys.n == 0 && o->key_condition == UINT32_MAX;
     key = plain ? td_gr_use(b, o->c->json.string) : td_schema_as_rule(o->c, "key", with_condition(o, key));
-    return td_gr_json_member(&o->c->json, key, td_schema_compile(o->c, schema));
+    return td_gr_json_member(&o->c->json, key, o->c->compile(o->c, schema));
 }
 
 /* All members without a name, as the last item of the list. */

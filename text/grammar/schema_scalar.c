@@ -5,9 +5,9 @@
 
 #include "core/files/json_text.h"
 #include "text/grammar/grammar_class.h"
-#include "text/grammar/grammar_matcher.h"
 #include "text/grammar/grammar_regex.h"
 #include "text/grammar/schema_compiler.h"
+#include "text/grammar/schema_pattern.h"
 
 /* ---- strings ---- */
 
@@ -46,27 +46,6 @@ static uint32_t format_node(td_schema_compiler *c, const json_t *format) {
     return UINT32_MAX;
 }
 
-static uint32_t quoted(td_gr_builder *b, uint32_t inside) {
-    uint32_t quote = td_gr_byte(b, '"', '"');
-    return td_gr_pair(b, TD_GR_SEQ, quote, td_gr_pair(b, TD_GR_SEQ, inside, quote));
-}
-
-/* Failures in a pattern name it, so that the sender finds it in a large schema. */
-static uint32_t pattern_node(td_gr_builder *b, const json_t *pattern) {
-    if (!json_is_string(pattern)) return td_gr_fail(b, TD_EINVAL, "'pattern' must be a string");
-    td_error *err = b->err, cause = {0};
-    bool      was_right = b->status == TD_OK;
-    b->err = &cause;
-    uint32_t node = td_gr_regex_json(b, json_string_value(pattern), json_string_length(pattern));
-    b->err = err;
-    if (was_right && b->status != TD_OK) {
-        td_status st = b->status;
-        b->status = TD_OK;
-        td_gr_fail(b, st, "'pattern': '%.120s': %.200s", json_string_value(pattern), cause.text);
-    }
-    return node;
-}
-
 /* Both conditions; UINT32_MAX: none. */
 static uint32_t both(td_gr_builder *b, uint32_t x, uint32_t y) {
     return x == UINT32_MAX ? y : y == UINT32_MAX ? x : td_gr_pair(b, TD_GR_BOTH, x, y);
@@ -75,7 +54,7 @@ static uint32_t both(td_gr_builder *b, uint32_t x, uint32_t y) {
 /* The inside of a string by pattern, format and lengths; UINT32_MAX: any. */
 static uint32_t conditions(td_schema_compiler *c, const json_t *schema) {
     const json_t *pattern = json_object_get(schema, "pattern"), *format = json_object_get(schema, "format"), *more;
-    uint32_t      min = 0, max = TD_GR_NO_MAX, body = pattern ? pattern_node(c->b, pattern) : UINT32_MAX;
+    uint32_t      min = 0, max = TD_GR_NO_MAX, body = pattern ? td_schema_pattern(c->b, pattern) : UINT32_MAX;
     size_t        i;
     if (format) body = both(c->b, body, format_node(c, format));
     if (!td_schema_read_count(c, schema, "minLength", &min) || !td_schema_read_count(c, schema, "maxLength", &max)) return 0;
@@ -93,7 +72,7 @@ static uint32_t excluded(td_schema_compiler *c, const json_t *schema) {
     size_t        i;
     if (!values) {
         uint32_t body = conditions(c, schema);
-        return body == UINT32_MAX ? td_gr_use(c->b, c->json.string) : quoted(c->b, body);
+        return body == UINT32_MAX ? td_gr_use(c->b, c->json.string) : td_schema_quoted(c->b, body);
     }
     json_array_foreach(values, i, value)
         td_gr_add(c->b, &list, td_gr_json_text(c->b, json_string_value(value), json_string_length(value)));
@@ -107,13 +86,13 @@ static uint32_t string_body(td_schema_compiler *c, const json_t *schema) {
     const json_t  *others = json_object_get(schema, "-string"), *other;
     uint32_t       body = conditions(c, schema), node;
     size_t         i;
-    if (!others) return body == UINT32_MAX ? td_gr_use(b, c->json.string) : quoted(b, body);
+    if (!others) return body == UINT32_MAX ? td_gr_use(b, c->json.string) : td_schema_quoted(b, body);
     td_gr_class all = {0};
     td_gr_class_add(b, &all, 0, TD_GR_CHAR_MAX);
     /* Spelled as what is taken out, so that none of it is left in another spelling. */
-    node = quoted(b, td_gr_repeat(b, td_gr_class_json(b, &all), 0, TD_GR_NO_MAX));
+    node = td_schema_quoted(b, td_gr_repeat(b, td_gr_class_json(b, &all), 0, TD_GR_NO_MAX));
     td_gr_class_free(&all);
-    if (body != UINT32_MAX) node = td_gr_pair(b, TD_GR_BOTH, node, quoted(b, body));
+    if (body != UINT32_MAX) node = td_gr_pair(b, TD_GR_BOTH, node, td_schema_quoted(b, body));
     json_array_foreach(others, i, other) node = td_gr_pair(b, TD_GR_MINUS, node, excluded(c, other));
     return node;
 }
@@ -137,33 +116,6 @@ uint32_t td_schema_string(td_schema_compiler *c, json_t *schema) {
     free(name);
     if (b->status == TD_OK && rule == before) td_gr_define(b, rule, string_body(c, schema));
     return td_gr_use(b, rule);
-}
-
-/* The pattern as a grammar of its own, which the name's text is tried on. */
-bool td_schema_name_matches(td_gr_builder *b, const char *pattern, const char *name) {
-    td_gr_builder own;
-    td_gr_pda     pda = {0};
-    td_gr_matcher m;
-    bool          matches = false;
-    json_t       *source = json_string(pattern), *text = json_string(name);
-    char         *spelled = text ? td_json_dump(text, JSON_ENCODE_ANY) : NULL;
-    td_gr_open(&own, b->err);
-    own.root = td_gr_rule_new(&own, "pattern");
-    if (!source || !spelled) td_gr_fail(&own, TD_ENOMEM, "out of memory for a schema");
-    td_gr_define(&own, own.root, quoted(&own, source ? pattern_node(&own, source) : 0));
-    if (own.status == TD_OK) td_gr_pda_make(&own, &pda);
-    if (own.status == TD_OK && td_gr_matcher_open(&m, &pda) == TD_OK) {
-        size_t n = strlen(spelled);
-        matches = td_gr_matcher_advance(&m, spelled, n) == n && m.sets[m.current].may_end;
-        td_gr_matcher_close(&m);
-    }
-    if (own.status != TD_OK && b->status == TD_OK) b->status = own.status;
-    td_gr_pda_free(&pda);
-    td_gr_close(&own);
-    free(spelled);
-    json_decref(source);
-    json_decref(text);
-    return matches;
 }
 
 /* ---- numbers ---- */

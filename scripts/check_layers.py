@@ -49,7 +49,7 @@ WITHIN = {
     "server/connection": ["server/api", "server/request"],
     "server/generation": ["server/api", "server/request"],
     "server/answer": ["server/api", "server/request", "server/connection", "server/generation"],
-    "server/openai": ["server", "server/request", "server/answer"],
+    "server/openai": ["server", "server/api", "server/request", "server/generation", "server/answer"],
     "server/anthropic": ["server", "server/request", "server/answer"],
     "server/sglang": ["server/request", "server/answer"],
     "server/status": ["server", "server/answer"],

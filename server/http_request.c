@@ -47,8 +47,8 @@ static const route ROUTES[] = {
     {"POST", "/v1/messages", &td_api_messages, td_work_generate, td_route_generate, GENERATES},
     {"POST", "/v1/messages/count_tokens", &td_api_messages, td_work_count_tokens, td_route_reply, 0},
     {"POST", "/generate", &td_api_generate, td_work_generate, td_route_generate, GENERATES},
-    {"POST", "/v1/responses", &td_api_response, td_work_generate, td_route_generate, GENERATES},
-    {"POST", "/responses", &td_api_response, td_work_generate, td_route_generate, GENERATES}, /* as llama.cpp has it */
+    {"POST", "/v1/responses", &td_api_response, td_work_generate, td_route_respond, GENERATES},
+    {"POST", "/responses", &td_api_response, td_work_generate, td_route_respond, GENERATES}, /* as llama.cpp has it */
     {"POST", "/v1/responses/input_tokens", &td_api_response, td_work_count_input, td_route_reply, 0},
     {"GET", "/v1/responses/", NULL, NULL, td_route_get_response, PREFIX},
     {"DELETE", "/v1/responses/", NULL, NULL, td_route_delete_response, PREFIX},
@@ -347,11 +347,7 @@ void td_on_completed(void *cls, struct MHD_Connection *connection, void **state,
     td_text_work_left(&s->text, &c->text);
     td_generation *g = c->generation;
     if (g) {
-        pthread_mutex_lock(&g->lock);
-        g->suspended = false;
-        g->connection = NULL;
-        pthread_mutex_unlock(&g->lock);
-        td_generation_cancel(g);
+        td_generation_leave(g);
         if (g->slot != UINT32_MAX) td_unwatch(&s->watcher, g->slot);
         td_generation_unref(g);
     }

@@ -48,6 +48,10 @@ void td_server_options_init(td_server_options *o) {
                              .answers_mib = 64,
                              .stored_responses_max = 1024,
                              .stored_responses_mib = 64,
+                             .background_max = 64,
+                             .background_timeout_s = 86400,
+                             .background_events_mib = 64,
+                             .background_events_s = 300,
                              .watchdog_s = 300};
 }
 
@@ -145,7 +149,10 @@ td_status td_server_bind(const td_server_options *o, td_server **out, td_error *
     s->generations.answers = &s->answers;
     td_grammar_cache_init(&s->model.grammars);
     td_response_store_init(&s->responses, o->stored_responses_max, (size_t)o->stored_responses_mib << 20);
-    td_status st = td_watcher_init(&s->watcher, o->connections_max, o->watchdog_s, tick, s);
+    td_background_limits limits = {o->background_max, o->background_timeout_s, o->background_events_s,
+                                   (size_t)o->background_events_mib << 20};
+    td_background_init(&s->background, &limits, &s->generations, &s->watcher);
+    td_status st = td_watcher_init(&s->watcher, o->connections_max + o->background_max, o->watchdog_s, tick, s);
     st = st == TD_OK ? bind_address(s, err) : td_fail(err, st, "out of memory");
     if (st == TD_OK) st = note_address(s, err);
     if (st != TD_OK) {
@@ -169,6 +176,7 @@ td_status td_server_start(td_server *s, td_engine *engine, td_error *err) {
     if (getrandom(&all->id_seed, sizeof all->id_seed, 0) != sizeof all->id_seed) all->id_seed = (uint64_t)s->started_s;
     TD_TRY(td_watcher_start(&s->watcher, engine, &all->wake_fd, err));
     TD_TRY(td_text_work_start(&s->text, err));
+    TD_TRY(td_background_start(&s->background, err));
     unsigned threads = s->opt.connections_max < HTTP_THREADS ? s->opt.connections_max : HTTP_THREADS;
     s->daemon = MHD_start_daemon(
         MHD_USE_EPOLL_INTERNAL_THREAD | MHD_USE_NO_LISTEN_SOCKET | MHD_ALLOW_SUSPEND_RESUME | MHD_USE_ERROR_LOG, 0, NULL,
@@ -216,6 +224,7 @@ bool td_server_stop(td_server *s, double grace_s) {
     atomic_store_explicit(&s->phase, TD_SERVER_STOPPING, memory_order_relaxed);
     if (!s->daemon) {
         bool idle = td_text_work_stop(&s->text, grace_s);
+        td_background_stop(&s->background);
         td_watcher_stop(&s->watcher);
         return idle;
     }
@@ -226,6 +235,7 @@ bool td_server_stop(td_server *s, double grace_s) {
         end_all(s, false);
         if (!td_watcher_await_idle(&s->watcher, 2)) end_all(s, true); /* some clients do not read */
     }
+    td_background_stop(&s->background);
     /* libmicrohttpd may not be stopped while a connection is suspended. None is, and a closed watcher keeps it so. It may
      * not be stopped either while it reads a malformed request: it then writes an answer that was not taken (0.9.75: a null
      * pointer). */
@@ -251,6 +261,7 @@ void td_server_free(td_server *s) {
     if (!s) return;
     if (s->listen_fd >= 0) close(s->listen_fd);
     td_watcher_free(&s->watcher);
+    td_background_free(&s->background);
     td_generations_free(&s->generations);
     td_connections_free(&s->connections);
     td_grammar_cache_close(&s->model.grammars);

@@ -5,7 +5,8 @@
  * (large ones: text_work.h), submit them to the engine and write answers. The engine thread calls back with news
  * (generation.c), which only parses them into the request's buffers and resumes the connection. While a connection is
  * suspended libmicrohttpd does not watch its socket: the watcher thread does (EPOLLRDHUP), and cancels the request of a
- * client that left. Everything is bounded: connections, header and body bytes and the time that they take to come, unsent
+ * client that left. A response in the background has no connection; a thread writes its answer
+ * (openai/responses_background.h). Everything is bounded: connections, header and body bytes and the time that they take to come, unsent
  * bytes per stream, idle time.
  */
 #ifndef TD_SERVER_SERVER_H
@@ -43,15 +44,19 @@ typedef struct {
     uint32_t    idle_timeout_s;    /* of a connection that sends or takes nothing */
     uint32_t    request_timeout_s; /* within which a request's headers, and then its body, must have come */
     uint32_t    answers_mib;       /* what answers hold until their clients have taken them, at least 1 */
-    uint32_t    stored_responses_max; /* responses that /v1/responses keeps; 0: none */
-    uint32_t    stored_responses_mib; /* size of their texts together, at least 1 */
-    uint32_t    watchdog_s;           /* /health says 503 if no step ends for so long while requests run; 0: off */
-    bool        disable_console;      /* no page for browsers at / */
-    const char *allowed_hosts;        /* names in `Host` that are answered, with commas between, "*" for all; NULL: where
+    uint32_t    stored_responses_max;  /* responses that /v1/responses keeps; 0: none */
+    uint32_t    stored_responses_mib;  /* size of their texts together, at least 1 */
+    uint32_t    background_max;        /* responses that run or wait in the background; 0: none are taken */
+    uint32_t    background_timeout_s;  /* one that takes longer has failed */
+    uint32_t    background_events_mib; /* size of the events of those that are streams, at least 1 */
+    uint32_t    background_events_s;   /* for so long after its end they are kept */
+    uint32_t    watchdog_s;            /* /health says 503 if no step ends for so long while requests run; 0: off */
+    bool        disable_console;       /* no page for browsers at / */
+    const char *allowed_hosts;         /* names in `Host` that are answered, with commas between, "*" for all; NULL: where
                                        * only this machine reaches a server without a key, local ones, else all */
-    bool        allow_get_flush;      /* GET /flush_cache, too */
-    bool        allow_no_key;         /* an address that others reach needs no key */
-    td_server_pulse_fn on_pulse;      /* called each second; NULL: none */
+    bool        allow_get_flush;       /* GET /flush_cache, too */
+    bool        allow_no_key;          /* an address that others reach needs no key */
+    td_server_pulse_fn on_pulse;       /* called each second; NULL: none */
     void              *pulse_user;
 } td_server_options;
 

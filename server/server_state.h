@@ -5,6 +5,7 @@
 #include "server/connection/acceptor.h"
 #include "server/connection/call.h"
 #include "server/generation/watcher.h"
+#include "server/openai/responses_background.h"
 #include "server/openai/responses_store.h"
 #include "server/request/served_model.h"
 #include "server/server.h"
@@ -30,6 +31,7 @@ struct td_server {
     td_generations    generations;
     td_answer_budget  answers;
     td_watcher        watcher;
+    td_background     background;
 
     /* http_server.c's */
     struct MHD_Daemon   *daemon;
@@ -49,6 +51,8 @@ bool            td_work_generate(td_call *c);
 enum MHD_Result td_route_generate(td_call *c); /* after it */
 enum MHD_Result td_route_health_generate(td_call *c);
 enum MHD_Result td_route_resumed(td_call *c); /* the connection was resumed: its generation is done */
+/* openai/responses_start.c: */
+enum MHD_Result td_route_respond(td_call *c); /* after td_work_generate */
 /* openai/responses_routes.c: */
 enum MHD_Result td_route_get_response(td_call *c);
 enum MHD_Result td_route_delete_response(td_call *c);

@@ -393,7 +393,10 @@ static void note(td_generation *g, td_choice *c, const td_event *e) {
 static void resume_locked(td_generation *g) {
     if (!g->suspended) return;
     g->suspended = false;
-    MHD_resume_connection(g->connection);
+    if (g->connection)
+        MHD_resume_connection(g->connection);
+    else
+        g->waiter.wake(g->waiter.user);
 }
 
 static void on_event(void *user, const td_event *e) {
@@ -509,6 +512,30 @@ void td_generation_cancel(td_generation *g) {
     pthread_mutex_unlock(&g->handles_lock);
 }
 
+/* What the parsers have held back is content now. */
+void td_generation_cut(td_generation *g) {
+    pthread_mutex_lock(&g->lock);
+    for (size_t i = 0; i < g->n_choices; i++) {
+        td_choice *c = &g->choices[i];
+        if (g->dropped || c->finish != TD_FINISH_NONE) continue;
+        if (c->parser && td_answer_parser_end(c->parser) != TD_OK) c->news.text.failed = true;
+        c->started = true;
+        c->finish = TD_FINISH_ABORT;
+    }
+    g->dropped = g->ready = true;
+    pthread_mutex_unlock(&g->lock);
+    td_generation_cancel(g);
+}
+
+void td_generation_leave(td_generation *g) {
+    pthread_mutex_lock(&g->lock);
+    g->suspended = false;
+    g->connection = NULL;
+    g->waiter = (td_generation_waiter){0};
+    pthread_mutex_unlock(&g->lock);
+    td_generation_cancel(g);
+}
+
 /* Have the engine end the choices whose ends_early is set. */
 static void end_some(td_generation *g) {
     pthread_mutex_lock(&g->handles_lock);
@@ -558,7 +585,7 @@ bool td_generation_wait(td_generation *g) {
     bool wait = !g->ready;
     if (wait) {
         g->suspended = true;
-        MHD_suspend_connection(g->connection);
+        if (g->connection) MHD_suspend_connection(g->connection);
     }
     pthread_mutex_unlock(&g->lock);
     return wait;

@@ -6,7 +6,8 @@
  * text through the choice's parser; a libmicrohttpd thread takes them and writes the answer; the watcher (watcher.h)
  * cancels. `lock` guards the choices' news and the suspended/aborted state. `handles_lock` guards the engine's handles and
  * is never taken in the engine's callback, so calling the engine with it held cannot deadlock. References: one of the HTTP
- * call, one of the watcher's slot, one of each engine request until its last event.
+ * call, or of the job that has taken its place (openai/responses_background.h), one of the watcher's slot, one of each engine
+ * request until its last event.
  */
 #ifndef TD_SERVER_GENERATION_GENERATION_H
 #define TD_SERVER_GENERATION_GENERATION_H
@@ -54,6 +55,13 @@ typedef struct {
     uint32_t          n_live; /* generations not freed yet */
     td_ended_requests ended;
 } td_generations;
+
+/** Who is told that there is something to write, where no connection waits for it. */
+typedef struct {
+    void (*wake)(
+        void *user); /* called under the generation's lock, also by the engine thread; must not block. NULL: nobody */
+    void *user;
+} td_generation_waiter;
 
 /** A part of an answer that its parser found: bytes of the news' text. */
 typedef struct {
@@ -112,14 +120,15 @@ struct td_generation {
     bool            submitted; /* the engine was given it; of the call's thread */
 
     pthread_mutex_t        lock;
-    struct MHD_Connection *connection; /* to resume; NULL once the call has ended */
-    bool                   suspended;
-    bool                   aborted;   /* the client has gone, or must go: end the connection */
-    bool                   dropped;   /* what still comes is not kept */
-    bool                   attend;    /* the watcher is to cancel what still runs */
-    bool                   ends_some; /* the watcher is to end the choices whose ends_early is set */
-    bool                   ready;     /* there is something to write */
-    bool                   has_error; /* error is the answer */
+    struct MHD_Connection *connection; /* to resume; NULL once the call has ended, and where there never was one */
+    td_generation_waiter   waiter;     /* in place of a connection */
+    bool                   suspended;  /* the connection is, or the waiter waits */
+    bool                   aborted;    /* the client has gone, or must go: end the connection */
+    bool                   dropped;    /* what still comes is not kept */
+    bool                   attend;     /* the watcher is to cancel what still runs */
+    bool                   ends_some;  /* the watcher is to end the choices whose ends_early is set */
+    bool                   ready;      /* there is something to write */
+    bool                   has_error;  /* error is the answer */
     td_api_error           error;
     size_t                 unsent;       /* bytes of news not taken yet */
     td_answer_hold         unsent_hold;  /* of a stream's unsent bytes */
@@ -167,6 +176,13 @@ bool td_generation_end_early(td_generation *g);
 /** Cancel what runs and release the handles. Any thread but the engine's. Nothing that comes later is kept. */
 void td_generation_cancel(td_generation *g);
 
+/** End it now, without waiting for the engine: what is there is the answer, and choices that still run end as aborted. Nothing
+ * that comes later is kept. Any thread but the engine's, which is the one that writes the answer. */
+void td_generation_cut(td_generation *g);
+
+/** Nobody writes the answer any more, or waits for it: cancel what runs. Any thread but the engine's. */
+void td_generation_leave(td_generation *g);
+
 /** Called by the watcher: cancel, or end some choices, where `attend` or `ends_some` asks for it. */
 void td_generation_attend(td_generation *g);
 
@@ -177,8 +193,9 @@ void td_generation_abort(td_generation *g);
 void td_generation_fail(td_generation *g, int http, const char *code, const char *sentence);
 
 /**
- * Suspend the connection unless there is something to write (for a stream: any news; else: all finished).
- * @return true when it was suspended.
+ * Suspend the connection, or have the waiter told, unless there is something to write now (for a stream: any news; else: all
+ * finished).
+ * @return true: there is nothing yet.
  */
 bool td_generation_wait(td_generation *g);
 

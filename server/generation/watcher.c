@@ -59,7 +59,7 @@ uint32_t td_watch(td_watcher *w, td_generation *g, int fd) {
         td_generation_ref(g);
         struct epoll_event ev = {.events = EPOLLRDHUP | EPOLLONESHOT, .data.u64 = slot_key(slot, at->serial)};
         /* If this fails, a client that leaves is noticed when its next token is sent: no reason to refuse. */
-        if (epoll_ctl(w->epoll_fd, EPOLL_CTL_ADD, fd, &ev) != 0)
+        if (fd >= 0 && epoll_ctl(w->epoll_fd, EPOLL_CTL_ADD, fd, &ev) != 0)
             td_warn("watching a connection failed: %s", strerror(errno));
     }
     pthread_mutex_unlock(&w->lock);
@@ -71,7 +71,7 @@ void td_unwatch(td_watcher *w, uint32_t slot) {
     td_watch_slot *at = &w->slots[slot];
     td_generation *g = at->generation;
     at->generation = NULL;
-    epoll_ctl(w->epoll_fd, EPOLL_CTL_DEL, at->fd, NULL);
+    if (at->fd >= 0) epoll_ctl(w->epoll_fd, EPOLL_CTL_DEL, at->fd, NULL);
     w->n_watched--;
     pthread_cond_broadcast(&w->changed);
     pthread_mutex_unlock(&w->lock);

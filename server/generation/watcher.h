@@ -1,5 +1,5 @@
 /*
- * The watcher: a thread over the generations that have a connection.
+ * The watcher: a thread over the generations whose answer somebody writes.
  *
  * The watcher has four tasks. It looks at suspended connections, which libmicrohttpd does not (EPOLLRDHUP), and ends the
  * generation of a client that has left. It cancels what the engine thread may not cancel itself (td_generation_attend). It
@@ -14,7 +14,7 @@
 typedef struct {
     td_generation *generation; /* NULL: the slot is free; holds a reference */
     uint32_t       serial;     /* tells a reused slot from the one that an event was meant for */
-    int            fd;
+    int            fd;         /* of its connection; -1: it has none */
 } td_watch_slot;
 
 typedef struct {
@@ -46,7 +46,7 @@ void                   td_watcher_free(td_watcher *w);
 TD_NODISCARD td_status td_watcher_start(td_watcher *w, td_engine *engine, int *wake_fd, td_error *err);
 void                   td_watcher_stop(td_watcher *w); /* does nothing for one that was not started */
 
-/** Look after a generation until td_unwatch. Takes a reference. @return the slot, UINT32_MAX when all are in use or the
+/** Look after a generation until td_unwatch. Takes a reference. @param fd its connection's; -1: it has none. @return the slot, UINT32_MAX when all are in use or the
  * watcher is closing. */
 uint32_t td_watch(td_watcher *w, td_generation *g, int fd);
 void     td_unwatch(td_watcher *w, uint32_t slot);

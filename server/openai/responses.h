@@ -35,11 +35,12 @@ typedef struct {
 /** What this API keeps with a request, and then with its answer. */
 typedef struct {
     td_response_store  *store;
-    td_stored_response *previous; /* a reference; NULL: none */
-    bool                stores;   /* the response is to be kept */
-    json_t             *input;    /* the request's items with the members that clients may leave out; owned */
-    json_t             *custom;   /* the names of the request's custom tools, a list; owned */
-    char               *echo;     /* [echo_len] members of the response that repeat the request, with commas; owned */
+    td_stored_response *previous;   /* a reference; NULL: none */
+    bool                stores;     /* the response is to be kept */
+    bool                background; /* it goes on without a connection (responses_background.h) */
+    json_t             *input;      /* the request's items with the members that clients may leave out; owned */
+    json_t             *custom;     /* the names of the request's custom tools, a list; owned */
+    char               *echo;       /* [echo_len] members of the response that repeat the request, with commas; owned */
     size_t              echo_len;
     td_response_item   *items; /* [n_items] of the answer so far */
     size_t              n_items, items_room;
@@ -83,6 +84,12 @@ void td_response_close_items(td_generation *g, bool cut, td_jbuf *b);
 
 /** The list of items. */
 void td_response_write_items(const td_generation *g, td_jbuf *b);
+
+/** Append the response as it is now: queued, or in progress. By whoever may write the answer. */
+void td_response_write_now(td_generation *g, td_jbuf *b);
+
+/** Keep a response that is no stream, and has failed, with its error. */
+void td_response_keep_failed(td_generation *g);
 
 /** Begin and end an event of a stream; members may be added in between. */
 void td_response_begin_event(td_response *own, const char *type, td_jbuf *b);

@@ -35,7 +35,11 @@ typedef struct {
     bool                ended;      /* the answer has ended, so there is a usage */
 } stage;
 
-static const stage IN_PROGRESS = {.status = "in_progress"};
+static const stage QUEUED = {.status = "queued"}, IN_PROGRESS = {.status = "in_progress"};
+
+static stage failed_by(const td_api_error *err) {
+    return (stage){.status = "failed", .error = err};
+}
 
 /* The stage that an answer ended in. A client that ended it early (/abort_request) has cancelled it. */
 static stage stage_of(td_finish finish) {
@@ -119,7 +123,8 @@ static void keep(td_generation *g, const td_jbuf *text, size_t output, size_t ou
                             .text = copy,
                             .text_len = text->len,
                             .output = output,
-                            .output_len = output_len};
+                            .output_len = output_len,
+                            .background = own->background};
     snprintf(r.id, sizeof r.id, "%.*s", TD_RESPONSE_ID_MAX - 1, g->id);
     if (!input || !copy) {
         free(input);
@@ -145,6 +150,22 @@ static void write_answer(td_generation *g, td_jbuf *b) {
     keep(g, b, output, len);
 }
 
+void td_response_write_now(td_generation *g, td_jbuf *b) {
+    size_t output, len;
+    pthread_mutex_lock(&g->lock);
+    bool started = g->choices[0].started;
+    pthread_mutex_unlock(&g->lock);
+    write_response(g, started ? IN_PROGRESS : QUEUED, b, &output, &len);
+}
+
+void td_response_keep_failed(td_generation *g) {
+    td_jbuf text = {0};
+    size_t  output, len;
+    write_response(g, failed_by(&g->error), &text, &output, &len);
+    keep(g, &text, output, len);
+    td_jbuf_free(&text);
+}
+
 /* ---- streams ---- */
 
 static void response_event(td_generation *g, const char *type, stage at, td_jbuf *b) {
@@ -155,9 +176,19 @@ static void response_event(td_generation *g, const char *type, stage at, td_jbuf
     td_response_end_event(b);
 }
 
+/* Where the client waits, its request counts as being in progress at once. */
 static void begin_stream(td_generation *g, td_jbuf *b) {
-    response_event(g, "response.created", IN_PROGRESS, b);
-    response_event(g, "response.in_progress", IN_PROGRESS, b);
+    const td_response *own = g->req.own;
+    stage              at = own->background ? QUEUED : IN_PROGRESS;
+    response_event(g, "response.created", at, b);
+    response_event(g, own->background ? "response.queued" : "response.in_progress", at, b);
+}
+
+static void open_stream(td_choice *c, const td_choice_state *st, const td_news *n, td_jbuf *b) {
+    const td_response *own = c->generation->req.own;
+    (void)st;
+    (void)n;
+    if (own->background) response_event(c->generation, "response.in_progress", IN_PROGRESS, b);
 }
 
 static void write_piece(td_choice *c, const td_choice_state *st, const td_piece *p, td_jbuf *b) {
@@ -169,13 +200,13 @@ static void finish_stream(td_choice *c, const td_choice_state *st, td_jbuf *b) {
     td_response_close_items(c->generation, st->finish != TD_FINISH_STOP, b);
 }
 
-static void end_stream(td_generation *g, td_jbuf *b) {
+/* The last event, with the response, which is kept if it can be. */
+static void last_event(td_generation *g, const char *type, stage at, bool keeps, td_jbuf *b) {
     td_jbuf text = {0};
     size_t  output, len;
-    stage   at = stage_of(td_choice_get_state(&g->choices[0]).finish);
     write_response(g, at, &text, &output, &len);
-    keep(g, &text, output, len);
-    td_response_begin_event(g->req.own, !strcmp(at.status, "completed") ? "response.completed" : "response.incomplete", b);
+    if (keeps) keep(g, &text, output, len);
+    td_response_begin_event(g->req.own, type, b);
     td_jw_key(b, "response");
     td_jw_raw(b, text.data, text.len);
     td_response_end_event(b);
@@ -183,14 +214,21 @@ static void end_stream(td_generation *g, td_jbuf *b) {
     td_jbuf_free(&text);
 }
 
+static void end_stream(td_generation *g, td_jbuf *b) {
+    stage at = stage_of(td_choice_get_state(&g->choices[0]).finish);
+    last_event(g, !strcmp(at.status, "completed") ? "response.completed" : "response.incomplete", at, true, b);
+}
+
+/* One in the background is kept: its client may look for it. */
 static void fail_stream(td_generation *g, td_jbuf *b) {
+    const td_response *own = g->req.own;
     td_response_close_items(g, true, b);
     td_response_begin_event(g->req.own, "error", b);
     td_jw_member_str(b, "code", g->error.code);
     td_jw_member_str(b, "message", g->error.message);
     td_jw_member_str(b, "param", g->error.param[0] ? g->error.param : NULL);
     td_response_end_event(b);
-    response_event(g, "response.failed", (stage){.status = "failed", .error = &g->error}, b);
+    last_event(g, "response.failed", failed_by(&g->error), own->background, b);
 }
 
 /* ---- the API ---- */
@@ -214,6 +252,7 @@ const td_api td_api_response = {.id_prefix = TD_RESPONSE_ID_PREFIX,
                                 .write_error = td_api_error_write,
                                 .write_answer = write_answer,
                                 .begin = begin_stream,
+                                .open = open_stream,
                                 .piece = write_piece,
                                 .finish = finish_stream,
                                 .end = end_stream,

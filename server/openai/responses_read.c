@@ -434,15 +434,16 @@ static td_status keep_echo(const json_t *body, const td_api_request *r, td_respo
     json_t *echo = json_pack(
         "{s:b, s:o, s:o, s:o, s:o, s:b, s:o, s:o, s:{s:o, s:n}, s:o, s:s, s:b, s:f, s:{s:o, s:s}, s:o, s:o, s:I, s:f, s:s, "
         "s:o}",
-        "background", 0, "instructions", given(body, "instructions"), "max_output_tokens", given(body, "max_output_tokens"),
-        "max_tool_calls", given(body, "max_tool_calls"), "metadata", given_or(body, "metadata", json_object()),
-        "parallel_tool_calls", (int)r->parts.parallel_calls, "previous_response_id", given(body, "previous_response_id"),
-        "prompt_cache_key", given(body, "prompt_cache_key"), "reasoning", "effort",
-        td_api_is_set(effort) ? json_incref((json_t *)effort) : json_null(), "summary", "safety_identifier",
-        given(body, "safety_identifier"), "service_tier", "default", "store", (int)own->stores, "temperature",
-        r->sampling.temperature, "text", "format", given_or(text, "format", json_pack("{s:s}", "type", "text")), "verbosity",
-        "medium", "tool_choice", given_or(body, "tool_choice", json_string("auto")), "tools", given_tools(body),
-        "top_logprobs", top, "top_p", r->sampling.top_p, "truncation", "disabled", "user", given(body, "user"));
+        "background", (int)own->background, "instructions", given(body, "instructions"), "max_output_tokens",
+        given(body, "max_output_tokens"), "max_tool_calls", given(body, "max_tool_calls"), "metadata",
+        given_or(body, "metadata", json_object()), "parallel_tool_calls", (int)r->parts.parallel_calls,
+        "previous_response_id", given(body, "previous_response_id"), "prompt_cache_key", given(body, "prompt_cache_key"),
+        "reasoning", "effort", td_api_is_set(effort) ? json_incref((json_t *)effort) : json_null(), "summary",
+        "safety_identifier", given(body, "safety_identifier"), "service_tier", "default", "store", (int)own->stores,
+        "temperature", r->sampling.temperature, "text", "format",
+        given_or(text, "format", json_pack("{s:s}", "type", "text")), "verbosity", "medium", "tool_choice",
+        given_or(body, "tool_choice", json_string("auto")), "tools", given_tools(body), "top_logprobs", top, "top_p",
+        r->sampling.top_p, "truncation", "disabled", "user", given(body, "user"));
     char *dumped = td_json_dump(echo, JSON_COMPACT | JSON_REAL_PRECISION(17));
     json_decref(echo);
     if (!dumped) return td_api_no_memory(err);
@@ -462,7 +463,8 @@ static td_status find_previous(const json_t *body, td_response *own, td_api_erro
                           param);
     own->previous = td_response_store_find(own->store, id);
     if (own->previous) return TD_OK;
-    td_api_fail(err, 400, "previous_response_not_found", "The response '%.100s' is not kept here (any more).", id);
+    td_api_fail(err, 400, "previous_response_not_found",
+                "The response '%.100s' is not kept here: it had to go, never was, or has not ended yet.", id);
     snprintf(err->param, sizeof err->param, "%s", param);
     return TD_EINVAL;
 }
@@ -474,6 +476,12 @@ static td_status read_own(const json_t *body, td_response *own, bool *logprobs, 
     TD_TRY(check_metadata(body, err));
     TD_TRY(check_include(body, logprobs, err));
     own->stores = own->store->n_max > 0 && !json_is_false(store);
+    own->background = json_is_true(json_object_get(body, "background"));
+    if (own->background && json_is_false(store))
+        return td_api_bad(err, "store", "'background' needs 'store': a response that is not kept could not be asked for.");
+    if (own->background && !own->stores)
+        return td_api_bad(err, "background",
+                          "'background' is not supported: this server keeps no responses (--max-stored-responses 0).");
     TD_TRY(find_previous(body, own, err));
     return td_response_read_input(json_object_get(body, "input"), own->store, &own->input, err);
 }
@@ -490,8 +498,6 @@ static td_status read_body(const json_t *body, const td_api_context *with, td_ap
         json_decref(chat);
         return TD_EINVAL;
     }
-    if (json_is_true(json_object_get(body, "background")))
-        r->warnings[r->n_warnings++] = "'background' has no effect: the answer comes with the request, or streams.";
     if (td_api_read_form(TD_READ_CHAT, chat, with, r, err) != TD_OK) {
         td_api_rename_error(r->api->names, err);
         return TD_EINVAL;

@@ -1,4 +1,5 @@
-/* Stored responses: GET and DELETE of /v1/responses/{id}, its input items, and /cancel, which is refused. */
+/* Responses that are kept, or run in the background: GET and DELETE of /v1/responses/{id}, its input items, and /cancel. */
+#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -6,6 +7,7 @@
 #include "core/files/json_text.h"
 #include "server/answer/answer.h"
 #include "server/openai/responses.h"
+#include "server/openai/responses_events.h"
 #include "server/server_state.h"
 
 #define ITEMS_DEFAULT 20
@@ -120,33 +122,104 @@ static enum MHD_Result answer_items(td_call *c, const td_stored_response *r) {
 
 /* ---- routes ---- */
 
-static enum MHD_Result answer_response(td_call *c, const td_stored_response *r) {
-    const char  *stream;
-    td_api_error err;
-    td_jbuf      b = {0};
-    if (query(c, "stream", &stream) == TD_OK && strcmp(stream, "false") != 0) {
-        td_api_bad(&err, "stream", "'stream' is not supported here: the response is finished.");
-        return td_answer_error(c, &err);
+typedef struct {
+    bool            streams; /* the events are wanted */
+    const uint64_t *after;   /* behind the one of this number; NULL: from the beginning */
+    uint64_t        number;
+} get_options;
+
+static td_status read_get(const td_call *c, get_options *o, td_api_error *err) {
+    const char *stream, *after, *obfuscation;
+    char       *end;
+    *o = (get_options){0};
+    if (query(c, "stream", &stream) == TD_OK) {
+        if (strcmp(stream, "true") != 0 && strcmp(stream, "false") != 0)
+            return td_api_bad(err, "stream", "'stream' must be 'true' or 'false'.");
+        o->streams = !strcmp(stream, "true");
     }
-    td_jbuf_put(&b, r->text, r->text_len);
-    return td_answer_json(c, 200, &b);
+    if (query(c, "include_obfuscation", &obfuscation) == TD_OK && strcmp(obfuscation, "false") != 0)
+        return td_api_bad(err, "include_obfuscation", "'include_obfuscation' is not supported.");
+    if (query(c, "starting_after", &after) != TD_OK) return TD_OK;
+    errno = 0;
+    o->number = strtoull(after, &end, 10);
+    o->after = &o->number;
+    if (strspn(after, "0123456789") == 0 || *end || errno)
+        return td_api_bad(err, "starting_after", "'starting_after' must be the 'sequence_number' of an event.");
+    if (!o->streams) return td_api_bad(err, "starting_after", "'starting_after' needs 'stream=true'.");
+    return TD_OK;
+}
+
+static enum MHD_Result answer_no_events(td_call *c, bool background) {
+    td_api_error err;
+    if (background)
+        td_api_bad(&err, "stream",
+                   "The events of this response are not kept: it was not created with 'stream', its end is too long ago, or "
+                   "there was no room.");
+    else
+        td_api_bad(&err, "stream", "'stream' is for responses that were created with 'background'; this one was not.");
+    return td_answer_error(c, &err);
+}
+
+/* What there is to say of a response's job. @return whether something was; else the response is the store's. */
+static bool answer_of_job(td_call *c, td_background_job *job, const get_options *o, bool items, enum MHD_Result *result) {
+    td_jbuf now = {.hold.budget = c->answers};
+    if (o->streams && !items && job->streams) {
+        *result = td_answer_events(c, job, o->after);
+        return true;
+    }
+    if (!td_background_write(job, &now)) return false;
+    if (!o->streams && !items) {
+        *result = td_answer_json(c, 200, &now);
+        return true;
+    }
+    td_jbuf_free(&now);
+    td_api_error err;
+    td_api_bad(&err, NULL, "The items of a response can be listed when it has ended.");
+    *result = items ? td_answer_error(c, &err) : answer_no_events(c, true);
+    return true;
+}
+
+static enum MHD_Result answer_kept(td_call *c, const char *id, const get_options *o, bool items) {
+    td_response_store  *store = &c->server->responses;
+    td_stored_response *r = td_response_store_find(store, id);
+    enum MHD_Result     result;
+    if (!r) return answer_not_found(c);
+    if (items) {
+        result = answer_items(c, r);
+    } else if (o->streams) {
+        result = answer_no_events(c, r->background);
+    } else {
+        td_jbuf b = {0};
+        td_jbuf_put(&b, r->text, r->text_len);
+        result = td_answer_json(c, 200, &b);
+    }
+    td_response_store_release(store, r);
+    return result;
 }
 
 enum MHD_Result td_route_get_response(td_call *c) {
-    char                id[TD_RESPONSE_ID_MAX];
-    td_response_store  *store = &c->server->responses;
-    bool                items = split_path(c->rest, "input_items", id);
-    td_stored_response *r = items || split_path(c->rest, NULL, id) ? td_response_store_find(store, id) : NULL;
-    if (!r) return answer_not_found(c);
-    enum MHD_Result result = items ? answer_items(c, r) : answer_response(c, r);
-    td_response_store_release(store, r);
-    return result;
+    char            id[TD_RESPONSE_ID_MAX];
+    get_options     o;
+    td_api_error    err;
+    bool            items = split_path(c->rest, "input_items", id), answered;
+    enum MHD_Result result;
+    if (!items && !split_path(c->rest, NULL, id)) return answer_not_found(c);
+    if (read_get(c, &o, &err) != TD_OK) return td_answer_error(c, &err);
+    td_background_job *job = td_background_find(&c->server->background, id);
+    answered = job && answer_of_job(c, job, &o, items, &result);
+    if (job) td_background_release(job);
+    return answered ? result : answer_kept(c, id, &o, items);
 }
 
 enum MHD_Result td_route_delete_response(td_call *c) {
     char    id[TD_RESPONSE_ID_MAX];
     td_jbuf b = {0};
-    if (!split_path(c->rest, NULL, id) || !td_response_store_delete(&c->server->responses, id)) return answer_not_found(c);
+    if (!split_path(c->rest, NULL, id)) return answer_not_found(c);
+    td_background_job *job = td_background_find(&c->server->background, id);
+    if (job) td_background_forget(job);
+    bool there = td_response_store_delete(&c->server->responses, id) || job;
+    if (job) td_background_release(job);
+    if (!there) return answer_not_found(c);
     td_jw_open(&b, '{');
     td_jw_member_str(&b, "id", id);
     td_jw_member_str(&b, "object", "response.deleted");
@@ -155,14 +228,27 @@ enum MHD_Result td_route_delete_response(td_call *c) {
     return td_answer_json(c, 200, &b);
 }
 
-/* Always an error: only a response in the background could be cancelled, and those that are kept are finished. */
+/* A response that has ended stays as it is. */
 enum MHD_Result td_route_cancel_response(td_call *c) {
-    char                id[TD_RESPONSE_ID_MAX];
-    td_response_store  *store = &c->server->responses;
-    td_stored_response *r = split_path(c->rest, "cancel", id) ? td_response_store_find(store, id) : NULL;
-    td_api_error        err;
+    char               id[TD_RESPONSE_ID_MAX];
+    td_response_store *store = &c->server->responses;
+    td_jbuf            b = {0};
+    td_api_error       err;
+    if (!split_path(c->rest, "cancel", id)) return answer_not_found(c);
+    td_background_job *job = td_background_find(&c->server->background, id);
+    if (job) {
+        td_background_cancel(job);
+        td_background_release(job);
+    }
+    td_stored_response *r = td_response_store_find(store, id);
     if (!r) return answer_not_found(c);
+    bool background = r->background;
+    if (background) td_jbuf_put(&b, r->text, r->text_len);
     td_response_store_release(store, r);
-    td_api_bad(&err, NULL, "This response is finished; one that still runs ends with its connection, or by /abort_request.");
+    if (background) return td_answer_json(c, 200, &b);
+    td_api_bad(
+        &err, NULL,
+        "Only responses that were created with 'background' can be cancelled; others end with their connection, or by "
+        "/abort_request.");
     return td_answer_error(c, &err);
 }

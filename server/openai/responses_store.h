@@ -27,6 +27,7 @@ struct td_stored_response {
     char               *text; /* [text_len] JSON: the response; owned */
     size_t              text_len;
     size_t              output, output_len; /* where in the text the list of its items is */
+    bool                background;         /* it was made in the background */
 
     /* the store's */
     uint32_t            refs; /* the list's, callers', and of responses that went on from it */

@@ -2,7 +2,8 @@
 """Many clients against one server: every answer complete and equal to what the same request gets alone; nothing left behind.
 
 The clients ask for random requests of a fixed catalogue, streamed or whole, whose answers were taken from the same server one at a
-time. Meanwhile they leave (while queued, in mid-stream, by half-closing, by reset), read late, and send what must be refused.
+time. Meanwhile they leave (while queued, in mid-stream, by half-closing, by reset), read late, have responses made in the background,
+and send what must be refused.
 At the end nothing runs, waits or holds KV pages; the memory is what it was after the warm-up; SIGTERM lets the running streams
 finish, and the exit status is 0.
 
@@ -26,14 +27,14 @@ from server_process import Server
 
 ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../..")
 TALE = os.path.normpath(os.path.join(ROOT, "models/tale-v3-14m"))
-IDLE = ("sglang:num_running_reqs", "sglang:num_queue_reqs", "sglang:num_used_tokens")
+IDLE = ("tandem:background_responses", "sglang:num_running_reqs", "sglang:num_queue_reqs", "sglang:num_used_tokens")
 REPORTS = re.compile(r"ERROR: \w*Sanitizer|WARNING: ThreadSanitizer|runtime error:|\bassert", re.I)
 
 # jemalloc returns freed memory at once in place of keeping it for ten seconds, so that the RSS at idle is what the server holds.
 MALLOC = "background_thread:true,dirty_decay_ms:200,muzzy_decay_ms:0"
 
 # What a client does next, and how often.
-ACTIONS = {"complete": 66, "leave_in_stream": 8, "leave_early": 6, "half_close": 3, "read_late": 2, "broken": 10, "broken_http": 2, "look": 3}
+ACTIONS = {"complete": 66, "leave_in_stream": 8, "leave_early": 6, "half_close": 3, "read_late": 2, "background": 4, "broken": 10, "broken_http": 2, "look": 3}
 
 
 def arguments():
@@ -133,10 +134,10 @@ class Soak:
         if connection:
             connection.close()
 
-    async def begin(self, connection, request, stream):
+    async def begin(self, connection, request, stream, **more):
         """Send; the headers of a 200."""
         path, body = self.catalogue[request]
-        await connection.send("POST", path, json.dumps(body | {"stream": stream}).encode())
+        await connection.send("POST", path, json.dumps(body | {"stream": stream} | more).encode())
         status, headers = await connection.head()
         if status == 200:
             return headers
@@ -198,6 +199,53 @@ class Soak:
         while await connection.reader.read(65536):
             pass
         return False
+
+    async def background(self, connection, draw, request):
+        """A response that goes on without its client, which comes back for it, or cancels it; nothing of it stays."""
+        request = draw.choice([i for i, (path, _) in enumerate(self.catalogue) if path == soak_requests.RESPONSES])
+        headers = await self.begin(connection, request, stream := draw.random() < 0.5, background=True, store=True)
+        id, answer = await (self.read_on if stream else self.poll)(connection, draw, headers)
+        cut = answer[0]["finish"] == "cancelled"
+        if cut:
+            answer[0]["finish"] = None
+        if not (soak_requests.is_beginning(answer, self.answers[request]) if cut else answer == self.answers[request]):
+            self.fail("in the background not what it is alone: " + soak_requests.difference(self.answers[request], answer), request)
+        status, gone, _ = await soak_http.ask(self.port, "DELETE", f"{soak_requests.RESPONSES}/{id}")
+        if (status, gone["id"]) != (200, id):
+            self.fail(f"a response in the background was not there any more: {status} {gone}", request)
+        return not stream
+
+    async def read_on(self, connection, draw, headers):
+        """(id, answer): the events are read on where they were left."""
+        answer, id, number, leaves_after = {}, None, -1, draw.randrange(1, 20)
+        async for event in connection.events(headers):
+            id, number = id or event["response"]["id"], event["sequence_number"]
+            soak_requests.add_event(soak_requests.RESPONSES, answer, event)
+            if number + 1 == leaves_after:
+                break
+        connection.close(reset=draw.random() < 0.5)
+        if answer.get(0, {}).get("finish"):
+            return id, answer
+        connection = await soak_http.Connection.open(self.port)
+        await connection.send("GET", f"{soak_requests.RESPONSES}/{id}?stream=true&starting_after={number}")
+        status, headers = await connection.head()
+        if status != 200:
+            raise soak_http.Broken(f"status {status}: {await connection.body(headers)!r}")
+        async for event in connection.events(headers):
+            soak_requests.add_event(soak_requests.RESPONSES, answer, event)
+        connection.close()
+        return id, answer
+
+    async def poll(self, connection, draw, headers):
+        """(id, answer): it is asked for until it has ended, or is cancelled."""
+        response = json.loads(await connection.body(headers))
+        path = f"{soak_requests.RESPONSES}/{response['id']}"
+        if draw.random() < 0.3:
+            _, response, _ = await soak_http.ask(self.port, "POST", path + "/cancel")
+        while response["status"] in ("queued", "in_progress"):
+            await asyncio.sleep(0.05)
+            _, response, _ = await soak_http.ask(self.port, "GET", path)
+        return response["id"], soak_requests.whole_answer(soak_requests.RESPONSES, response)
 
     async def broken_one(self, connection, row):
         method, path, raw, want, field = row

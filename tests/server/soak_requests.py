@@ -20,7 +20,7 @@ class Catalogue:
         self.draw, self.corpus, self.longest, self.model = draw, corpus, longest, model
         self.openings = [self.passage(draw.randrange(200, 1500)) for _ in range(6)]
         self.id_openings = [self.ids(draw.choice([100, 128, 256, 300])) for _ in range(3)]
-        self.requests = [self.request() for _ in range(n)]
+        self.requests = [(RESPONSES, self.response()), *(self.request() for _ in range(n - 1))]
 
     def passage(self, chars):
         at = self.draw.randrange(len(self.corpus) - chars)

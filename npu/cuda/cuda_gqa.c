@@ -118,7 +118,8 @@ static void decode(td_cuda_run *r, const td_npu_block *b, const td_cuda_piece *p
         r, small ? TD_CUDA_KERNEL_GQA_DECODE_64 : TD_CUDA_KERNEL_GQA_DECODE_128,
         TD_GRID(TD_CUDA_SPANS, g->kv_heads * td_div_up(g->heads / g->kv_heads, TD_CUDA_DECODE_HEADS), piece->n.most),
         small ? TD_CUDA_DECODE_SHARED(64) : TD_CUDA_DECODE_SHARED(128), args, sizeof args / sizeof *args);
-    TD_CUDA_LAUNCH(r, MERGE_SPANS, TD_GRID(g->heads, piece->n.most, td_div_up(g->head_dim, TD_CUDA_MERGE_THREADS)), 0,
+    TD_CUDA_LAUNCH(r, MERGE_SPANS,
+                   TD_GRID(g->heads, piece->n.most, td_div_up(g->head_dim, TD_CUDA_MERGE_VALUES(g->head_dim))), 0,
                    TD_P(piece->n.count), TD_P(piece->list), TD_P(td_cuda_n_seq(r)), TD_P(a->seq_start), TD_P(a->pos),
                    TD_U(g->window), TD_P(data_of(g->sinks)), TD_P(partial), TD_U(g->heads), TD_U(g->head_dim),
                    TD_U(TD_CUDA_SPANS), TD_P(r->scratch + b->at.ctx), TD_P(NULL));

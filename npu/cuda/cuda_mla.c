@@ -163,8 +163,8 @@ static void attend_piece(td_cuda_run *r, const td_npu_block *b, const td_cuda_pi
     td_cuda_launch(r, wide ? TD_CUDA_KERNEL_MLA_ABSORBED_64 : TD_CUDA_KERNEL_MLA_ABSORBED_16,
                    TD_GRID(TD_CUDA_LATENT_SPANS, td_div_up(m->heads, wide ? 64 : 16), piece->n.most),
                    wide ? TD_CUDA_LATENT_SHARED(64) : TD_CUDA_LATENT_SHARED(16), args, sizeof args / sizeof *args);
-    TD_CUDA_LAUNCH(r, MERGE_SPANS, TD_GRID(m->heads, piece->n.most, td_div_up(m->kv_lora, TD_CUDA_MERGE_THREADS)), 0,
-                   TD_P(piece->n.count), TD_P(piece->list), TD_P(td_cuda_n_seq(r)), TD_P(a->seq_start), TD_P(a->pos),
+    TD_CUDA_LAUNCH(r, MERGE_SPANS, TD_GRID(m->heads, piece->n.most, td_div_up(m->kv_lora, TD_CUDA_MERGE_VALUES(m->kv_lora))),
+                   0, TD_P(piece->n.count), TD_P(piece->list), TD_P(td_cuda_n_seq(r)), TD_P(a->seq_start), TD_P(a->pos),
                    TD_U(0), TD_P(NULL), TD_P(partial), TD_U(m->heads), TD_U(m->kv_lora), TD_U(TD_CUDA_LATENT_SPANS),
                    TD_P(NULL), TD_P(ctx_latent));
     const td_cuda_heads_product to_values = {.n_rows = piece->n,

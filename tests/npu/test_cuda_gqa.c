@@ -111,7 +111,7 @@ static void attend(model *m, const cuda_step *s, const cuda_buf *q, uint32_t few
                  CUDA_ARGS(&n, &rows, &s->n_seq.p, &s->starts.p, &s->pos.p, &s->pages.p, &s->stride, &q->p, &m->k_cache.p,
                            &m->v_cache.p, &c->heads, &c->kv_heads, &c->dim, &c->window, &m->scale, &spans, &partial.p));
         cuda_run(&td_cuda_kernel_td_merge_spans,
-                 cuda_grid(c->heads, PIECE, cuda_up(c->dim, TD_CUDA_MERGE_THREADS), TD_CUDA_MERGE_THREADS, 0),
+                 cuda_grid(c->heads, PIECE, cuda_up(c->dim, TD_CUDA_MERGE_VALUES(c->dim)), TD_CUDA_MERGE_THREADS, 0),
                  CUDA_OUT(*out),
                  CUDA_ARGS(&n, &rows, &s->n_seq.p, &s->starts.p, &s->pos.p, &c->window, sinks, &partial.p, &c->heads,
                            &c->dim, &spans, &out->p, CUDA_NULL));

@@ -113,7 +113,8 @@ static void attend_absorbed(model *m, const cuda_step *s, const cuda_buf *q, siz
              CUDA_ARGS(&n.p, &list.p, &s->n_seq.p, &s->starts.p, &s->pos.p, &s->pages.p, &s->stride, &q_lat.p, &mine.p,
                        &m->latent.p, &m->keys.p, &m->heads, &m->kv_lora, &m->nope, &m->rope, &m->scale, &spans, &partial.p));
     cuda_run(&td_cuda_kernel_td_merge_spans,
-             cuda_grid(m->heads, most, cuda_up(m->kv_lora, TD_CUDA_MERGE_THREADS), TD_CUDA_MERGE_THREADS, 0), CUDA_OUT(ctx),
+             cuda_grid(m->heads, most, cuda_up(m->kv_lora, TD_CUDA_MERGE_VALUES(m->kv_lora)), TD_CUDA_MERGE_THREADS, 0),
+             CUDA_OUT(ctx),
              CUDA_ARGS(&n.p, &list.p, &s->n_seq.p, &s->starts.p, &s->pos.p, &zero, CUDA_NULL, &partial.p, &m->heads,
                        &m->kv_lora, &spans, CUDA_NULL, &ctx.p));
     cuda_run(&td_cuda_kernel_td_bf16_linear_8,

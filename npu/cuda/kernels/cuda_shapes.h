@@ -40,6 +40,8 @@
 #define TD_CUDA_PREFILL_ROWS 64
 #define TD_CUDA_DECODE_HEADS 16 /* of one group that a block takes together */
 #define TD_CUDA_MERGE_THREADS 128
+#define TD_CUDA_MERGE_COLUMNS 4 /* of a thread, where a head has more values than a block has threads */
+#define TD_CUDA_MERGE_VALUES(dim) (TD_CUDA_MERGE_THREADS * ((dim) > TD_CUDA_MERGE_THREADS ? TD_CUDA_MERGE_COLUMNS : 1))
 /** Dynamic shared memory for rows of at most dk and values of at most dv: 64 or 128 (GQA), 192 and 128 (expanded).
  * Decode's has two tiles, and behind them maxima of four warps and sums of their lanes. */
 #define TD_CUDA_TILE_BYTES(dk, dv) (TD_CUDA_TILE_KEYS * ((dk) + 8 + (dv) + 8) * 2)

@@ -264,8 +264,68 @@ TD_FN void decode(const td_u32 *n_rows, const td_u32 *list, const td_u32 *n_seq,
 DECODE(64)
 DECODE(128)
 
+#define MERGED_AT_ONCE 8 /* spans */
+
+/* A row's spans, as they lie in memory, and how they are merged: of each, what is multiplied with what came before it, and its
+ * own weight. */
+struct merged_spans {
+    const float     *part; /* of the first span: maximum, sum, values */
+    td_u32           n, dim;
+    td_shared<float> max_of, sum_of, factor_of, weight_of;
+};
+
+/* COLUMNS values of a row and head, TD_CUDA_MERGE_THREADS apart, from `first` on; zeros behind the row's. */
+template <int COLUMNS>
+TD_FN void merge_columns(const merged_spans &m, td_u32 first, const float *sink, float value[COLUMNS]) {
+    float most = -td_infinity(), sum = 0;
+#pragma unroll
+    for (int c = 0; c < COLUMNS; c++) value[c] = 0;
+#pragma unroll 1
+    for (td_u32 begin = 0; begin < m.n; begin += MERGED_AT_ONCE) {
+        float other[MERGED_AT_ONCE][COLUMNS]; /* all are asked for before the first is used */
+#pragma unroll
+        for (td_u32 i = 0; i < MERGED_AT_ONCE; i++) {
+            const float *from = m.part + (min(begin + i, m.n - 1) * (m.dim + 2) + 2 + first);
+#pragma unroll
+            for (td_u32 c = 0; c < COLUMNS; c++)
+                other[i][c] = first + c * TD_CUDA_MERGE_THREADS < m.dim ? from[c * TD_CUDA_MERGE_THREADS] : 0.0f;
+        }
+#pragma unroll
+        for (td_u32 i = 0; i < MERGED_AT_ONCE; i++) { /* those behind the last change nothing */
+            const bool   is_there = begin + i < m.n;
+            const td_u32 s = min(begin + i, m.n - 1);
+            const float  before = m.factor_of[s], own = m.weight_of[s];
+            most = m.max_of[s] > most ? m.max_of[s] : most;
+            sum = is_there ? sum * before + m.sum_of[s] * own : sum; /* as td_merge_state */
+#pragma unroll
+            for (int c = 0; c < COLUMNS; c++) value[c] = is_there ? value[c] * before + other[i][c] * own : value[c];
+        }
+    }
+    const float factor = td_row_factor(most, sum, sink);
+#pragma unroll
+    for (int c = 0; c < COLUMNS; c++) value[c] = value[c] * factor;
+}
+
+/* The same, to where row and head have them. */
+template <int COLUMNS>
+TD_FN void merge_to(const merged_spans &m, const float *sink, float *out, td_bf16 *out_bf16) {
+    const td_u32 first = blockIdx.z * TD_CUDA_MERGE_THREADS * COLUMNS + threadIdx.x;
+    float        value[COLUMNS];
+    merge_columns<COLUMNS>(m, first, sink, value);
+#pragma unroll
+    for (td_u32 c = 0; c < COLUMNS; c++) {
+        const td_u32 at = first + c * TD_CUDA_MERGE_THREADS;
+        if (at >= m.dim) break;
+        if (out_bf16)
+            out_bf16[at] = td_to_bf16(value[c]);
+        else
+            out[at] = value[c];
+    }
+}
+
 /**
- * The spans of rows, merged in order. grid (heads, rows of the launch, dim / MERGE_THREADS rounded up), block MERGE_THREADS.
+ * The spans of rows, merged in order. grid (heads, rows of the launch, dim / MERGE_VALUES(dim) rounded up), block
+ * MERGE_THREADS: what all of a head's values need is computed once for each block.
  * @param n_rows   of the launch; list as td_decode_row's
  * @param window   as the spans were computed with
  * @param sinks    [heads] or NULL
@@ -278,9 +338,9 @@ td_merge_spans(const td_u32 *n_rows, const td_u32 *list, const td_u32 *n_seq, co
                float *out, td_bf16 *out_bf16) {
     TD_SHARED(float, max_of, TD_CUDA_SPANS);
     TD_SHARED(float, sum_of, TD_CUDA_SPANS);
-    TD_SHARED(float, factor_of, TD_CUDA_SPANS); /* of what is merged before a span, and of the span */
+    TD_SHARED(float, factor_of, TD_CUDA_SPANS);
     TD_SHARED(float, weight_of, TD_CUDA_SPANS);
-    const td_u32 head = blockIdx.x, at = blockIdx.z * TD_CUDA_MERGE_THREADS + threadIdx.x, column = min(at, dim - 1);
+    const td_u32 head = blockIdx.x;
     td_u32       row, seq;
     if (!td_decode_row(n_rows, list, n_seq, seq_start, blockIdx.y, &row, &seq)) return;
     const td_row_keys seen = td_keys_at(pos[row], window);
@@ -300,20 +360,14 @@ td_merge_spans(const td_u32 *n_rows, const td_u32 *list, const td_u32 *n_seq, co
         td_merge_state(most, sum, max_of[threadIdx.x], sum_of[threadIdx.x], factor_of[threadIdx.x], weight_of[threadIdx.x]);
     }
     __syncthreads();
-    float most = -td_infinity(), sum = 0, value = 0;
-#pragma unroll 8
-    for (td_u32 s = 0; s < spans; s++) {
-        const float other = part[static_cast<size_t>(s) * (dim + 2) + 2 + column];
-        most = max_of[s] > most ? max_of[s] : most;
-        sum = sum * factor_of[s] + sum_of[s] * weight_of[s]; /* as td_merge_state */
-        value = value * factor_of[s] + other * weight_of[s];
-    }
-    value = value * td_row_factor(most, sum, sinks ? sinks + head : nullptr);
-    if (at >= dim) return;
-    if (out_bf16)
-        out_bf16[of_launch * dim + at] = td_to_bf16(value);
+    const merged_spans m = {part, spans, dim, max_of, sum_of, factor_of, weight_of};
+    const float       *sink = sinks ? sinks + head : nullptr;
+    float             *to = out ? out + (static_cast<size_t>(row) * heads + head) * dim : nullptr;
+    td_bf16           *to_bf16 = out_bf16 ? out_bf16 + of_launch * dim : nullptr;
+    if (dim > TD_CUDA_MERGE_THREADS)
+        merge_to<TD_CUDA_MERGE_COLUMNS>(m, sink, to, to_bf16);
     else
-        out[(static_cast<size_t>(row) * heads + head) * dim + at] = value;
+        merge_to<1>(m, sink, to, to_bf16);
 }
 
 template <int D>

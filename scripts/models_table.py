@@ -3,7 +3,8 @@
 
 usage: models_table.py TANDEM [--language en|zh] [--check en|zh]     --check: exit 1 unless docs/models.md, or docs/models.zh.md, has it as it is
 
-DRAM is the plan's: experts, weights, working memory, and a KV cache of 32768 tokens. Disk is what `tandem quantize` writes: experts and weights. Tokens
+DRAM is the plan's: experts, weights, working memory, and a KV cache of 32768 tokens. A plan's working memory is that of the kernels of the machine that
+computes it; here the scalar ones, so that the table is the same on each (AMX wants somewhat more). Disk is what `tandem quantize` writes: experts and weights. Tokens
 a second are of one stream with 1024 tokens in the cache.
 """
 import argparse
@@ -42,7 +43,7 @@ KV_TOKENS = 32768
 def plan(tandem, shape, machine):
     run = subprocess.run([tandem, "plan", "--json", "--model-path", f"{ROOT}/configs/models/{shape}.json", "--machine", f"{ROOT}/configs/machines/{machine}.yaml",
                           "--streams", "1", "--contexts", "1024", "--prompts", "1024", "--context-length", "8192", "--max-total-tokens", str(KV_TOKENS)],
-                         capture_output=True, text=True, check=False)
+                         capture_output=True, text=True, check=False, env={**os.environ, "TD_CPU_MASK": "scalar"})
     if run.returncode not in (0, 3):
         sys.exit(run.stderr)
     return json.loads(run.stdout)

@@ -3,7 +3,6 @@
 #include <math.h>
 #include <stdlib.h>
 
-#include "kernels/rows/convert.h"
 #include "npu/host/host_attention.h"
 
 #define TILE ((size_t)256)            /* keys of an item */
@@ -20,17 +19,16 @@ void td_host_find_sequences(const td_host_step *s, size_t row0, size_t rows, uin
 
 /* A worker's scratch. */
 typedef struct {
-    float *keys, *across; /* [TILE][dim]; [TILE / PANEL][dim][PANEL] */
-    float *scores;        /* [heads][PANEL] */
+    float *across; /* [TILE / PANEL][dim][PANEL] keys */
+    float *scores; /* [heads][PANEL] */
 } workspace;
 
 static size_t lay_workspace(size_t heads, size_t dim, char *at, workspace *w) {
     size_t       used = 0;
-    const size_t offset[] = {td_host_place(&used, TILE * dim * sizeof(float)),
-                             td_host_place(&used, (TILE * dim + PANEL) * sizeof(float)),
+    const size_t offset[] = {td_host_place(&used, (TILE * dim + PANEL) * sizeof(float)),
                              td_host_place(&used, heads * PANEL * sizeof(float))};
 #define AT(i) ((float *)(at + offset[i]))
-    if (w) *w = (workspace){AT(0), AT(1), AT(2)};
+    if (w) *w = (workspace){AT(0), AT(1)};
 #undef AT
     return used;
 }
@@ -41,12 +39,11 @@ size_t td_host_index_worker_bytes(size_t heads, size_t dim) {
 
 /* Keys [first, first + n) of a sequence, n at most TILE, as panels. */
 static void load_keys(const td_host_index *x, const workspace *w, uint32_t seq, size_t first, size_t n) {
-    for (size_t k = 0; k < n; k++)
-        td_to_f32(x->d->act, td_host_cache_row(x->d, x->s, x->keys, seq, first + k, x->ratio, x->dim), x->dim,
-                  w->keys + k * x->dim);
-    for (size_t at = 0; at < n; at += TD_ATTN_TILE)
-        x->d->kernels->math->transpose(w->across + at * x->dim, PANEL * x->dim, TD_DT_F32, w->keys + at * x->dim, x->dim,
-                                       n - at < TD_ATTN_TILE ? n - at : TD_ATTN_TILE, x->dim);
+    const size_t per_page = TD_KV_PAGE / x->ratio; /* rows that lie together */
+    for (size_t at = 0; at < n; at += per_page)
+        x->d->kernels->math->transpose(w->across + at * x->dim, PANEL * x->dim, x->d->act,
+                                       td_host_cache_row(x->d, x->s, x->keys, seq, first + at, x->ratio, x->dim), x->dim,
+                                       n - at < per_page ? n - at : per_page, x->dim);
 }
 
 /* Scores [n] of row i with the keys that are loaded. */
@@ -59,7 +56,11 @@ static void score_row(const td_host_index *x, const workspace *w, size_t i, size
         td_host_attn_meet(x->d->kernels->math, x->q + i * heads * dim, heads, dim, w->across + at * dim, some, w->scores,
                           PANEL);
         for (size_t h = 0; h < heads; h++)
-            for (size_t k = 0; k < some; k++) sum[k] += weights[h] * scale * fmaxf(w->scores[h * PANEL + k], 0);
+            for (size_t k = 0; k < PANEL; k++) {
+                const float score =
+                    w->scores[h * PANEL + k]; /* behind the last key there is none, and its sum is not read */
+                sum[k] += weights[h] * scale * (score > 0 ? score : 0);
+            }
         memcpy(scores + at, sum, some * sizeof *sum);
     }
 }

@@ -3,7 +3,7 @@
  * td_sparse_desc).
  *
  * DESIGN. Two passes, each an item list for the pool:
- *   score   some rows x a tile of keys: keys are converted and transposed once for the item's rows of a sequence
+ *   score   some rows x a tile of keys: keys are transposed once for the item's rows of a sequence
  *   choose  a row: a heap of its best, which are then put in order
  * A score is a sum in the order of index heads, and of a head's values as td_float_math.gemm has it. So a row's choice
  * depends on the row and its keys alone.
@@ -19,7 +19,7 @@ typedef struct {
     const td_host_step *s;
     size_t              row0, rows;      /* of the chunk in the step */
     size_t              heads, dim, top; /* of the indexer; a row chooses where it sees more than `top` rows of the cache */
-    size_t              ratio;           /* tokens of a row of the cache; divides TD_KV_PAGE */
+    size_t              ratio;           /* tokens of a row of the cache; a page has a multiple of TD_ATTN_PANEL rows */
     const void         *keys;            /* the cache: pages of TD_KV_PAGE / ratio rows [dim] in act_dtype */
     const uint32_t     *seq_of;          /* [rows] sequence of a row */
     const float        *q, *weights;     /* [rows][heads * dim], [rows][heads] */

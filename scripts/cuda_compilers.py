@@ -4,6 +4,7 @@ import pathlib
 import re
 import shutil
 import subprocess
+import sys
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 KERNELS = ROOT / "npu" / "cuda" / "kernels"
@@ -86,3 +87,12 @@ def compilers():
     else:
         print("without nvcc: there is none")
     return found
+
+
+def give_table(path, rows):
+    """Print rows with tabs between their fields; with --write among the program's arguments, write them to a file."""
+    text = "".join("\t".join(map(str, row)) + "\n" for row in rows)
+    if "--write" in sys.argv[1:]:
+        path.write_text(text)
+    else:
+        print(text, end="")

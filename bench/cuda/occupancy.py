@@ -96,11 +96,7 @@ def main():
     with concurrent.futures.ThreadPoolExecutor(2) as pool:
         logs = list(pool.map(lambda job: compiler.compile(job[1], job[0])[0], jobs))
     rows = sorted(row(sm, name, of_launch[name], fact) for (sm, _), log in zip(jobs, logs) for name, fact in facts(log).items())
-    text = "".join("\t".join(map(str, r)) + "\n" for r in [HEAD, *rows])
-    if "--write" in sys.argv[1:]:
-        TABLE.write_text(text)
-    else:
-        print(text, end="")
+    cuda_compilers.give_table(TABLE, [HEAD, *rows])
 
 
 if __name__ == "__main__":

@@ -239,11 +239,7 @@ def main():
     with concurrent.futures.ThreadPoolExecutor(2) as pool:
         texts = list(pool.map(lambda job: shown(compiler, program, job[1], job[0]), jobs))
     rows = sorted([sm, name, *facts(*code)] for (sm, _), text in zip(jobs, texts) for name, code in functions(text).items())
-    text = "".join("\t".join(map(str, r)) + "\n" for r in [HEAD, *rows])
-    if "--write" in sys.argv[1:]:
-        TABLE.write_text(text)
-    else:
-        print(text, end="")
+    cuda_compilers.give_table(TABLE, [HEAD, *rows])
 
 
 if __name__ == "__main__":

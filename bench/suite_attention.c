@@ -145,7 +145,7 @@ static td_status open_mla(attention *a, const sized_row *r, td_block_desc *desc,
     TD_TRY(make_buffers(
         a,
         (size_t[BUFFERS]){cache_values(a, r, 1, TD_KV_LATENT, m->kv_lora), cache_values(a, r, 1, TD_KV_ROPE, m->rope), act,
-                          act, m->top ? cache_values(a, r, 1, TD_KV_ROW, m->index_dim) : 0, 2 * (size_t)r->n_tok * m->top},
+                          act, m->top ? cache_values(a, r, 1, TD_KV_INDEX, m->index_dim) : 0, 2 * (size_t)r->n_tok * m->top},
         err));
     *desc = (td_block_desc){.kind = TD_BLOCK_MLA,
                             .mla = {.hidden = m->hidden,

@@ -46,7 +46,13 @@ static uint64_t keys_of(const td_work_sequence *s, uint64_t window) {
     return window && met < s->keys ? met : s->keys;
 }
 
-/* Expanded, every key's latent goes through W_UK and W_UV; absorbed, every row's query and sum do. */
+/* An indexer's scores of so many (row, key) pairs: of integers of 8 bits where activations are bf16. */
+static void add_index(td_tier_work *sum, uint64_t heads, uint64_t dim, size_t act_bytes, uint64_t keys, uint64_t pairs) {
+    const bool quantised = act_bytes == sizeof(td_bf16);
+    sum->bytes += keys * dim * (quantised ? 1 : act_bytes);
+    *(quantised ? &sum->int8_ops : &sum->f32_ops) += pairs * heads * dim * 2;
+}
+
 /* Rows that choose meet `top` keys in the absorbed form; the few of the same step that do not are counted as if they did.
  * With an indexer of the layer's own there are the scores of all keys, too. */
 static void add_chosen_mla(td_tier_work *sum, const td_mla_desc *m, size_t act_bytes, const td_work_sequence *s) {
@@ -55,10 +61,10 @@ static void add_chosen_mla(td_tier_work *sum, const td_mla_desc *m, size_t act_b
     sum->bytes += s->rows * x->top * dk * act_bytes;
     sum->f32_ops += s->rows * m->heads * ((uint64_t)m->nope_dim + m->v_dim) * m->kv_lora * 2;
     sum->f32_ops += s->rows * x->top * m->heads * (dk + m->kv_lora) * 2;
-    sum->bytes += x->heads ? s->keys * x->dim * act_bytes : 0;
-    sum->f32_ops += pairs_of(s, 0) * x->heads * x->dim * 2;
+    if (x->heads) add_index(sum, x->heads, x->dim, act_bytes, s->keys, pairs_of(s, 0));
 }
 
+/* Expanded, every key's latent goes through W_UK and W_UV; absorbed, every row's query and sum do. */
 static void add_mla(td_tier_work *sum, const td_mla_desc *m, size_t act_bytes, const td_work_sequence *s) {
     uint64_t dk = (uint64_t)(s->absorbed ? m->kv_lora : m->nope_dim) + m->rope_dim, dv = s->absorbed ? m->kv_lora : m->v_dim;
     if (m->index.top && s->keys > m->index.top) {
@@ -94,9 +100,7 @@ static void add_sparse(td_tier_work *sum, const td_sparse_desc *m, size_t act_by
     if (!s->rows) return;
     sum->bytes += (keys_of(s, m->window) + met) * m->dim * act_bytes;
     sum->f32_ops += (pairs_of(s, m->window) + s->rows * met) * m->heads * m->dim * 2 * 2;
-    if (met == rows) return;
-    sum->bytes += rows * m->index_dim * act_bytes;
-    sum->f32_ops += s->rows * rows * m->index_heads * m->index_dim * 2;
+    if (met < rows) add_index(sum, m->index_heads, m->index_dim, act_bytes, rows, s->rows * rows);
 }
 
 void td_work_add_attention(td_tier_work *sum, const td_block_desc *desc, size_t act_bytes, const td_work_sequence *s) {

@@ -3,9 +3,9 @@
  * bench`, and for `tandem plan`, which has no weights.
  *
  * Read once: weights of matrix products, the embedding rows of the tokens, and the KV of every sequence. Computed: two
- * operations a multiply-add of products, scores and sums of values; products of int8 rows in int8, all else counts as f32,
- * attention in 16-bit integers too. Left out: norms, rope, softmax, biases, activations, the KV that is written, and the
- * scales of its rows.
+ * operations a multiply-add of products, scores and sums of values. Products of int8 rows count as int8, and so do an
+ * indexer's scores with bf16 activations; all else counts as f32, attention in 16-bit integers too. Left out: norms, rope,
+ * softmax, biases, activations, the KV that is written, and the scales of its rows.
  */
 #ifndef TD_NPU_BLOCK_WORK_H
 #define TD_NPU_BLOCK_WORK_H

@@ -25,7 +25,7 @@
  *      MLA: latent [slots, kv_lora] (after its norm) and rope [slots, rope_dim] (after rotation), two arrays.
  *      GQA: K and V, each [pages, kv_heads, TD_KV_PAGE, head_dim]; K after norm and rotation.
  *    A backend chooses how it stores TD_KV_PAGE rows of n values; they take kv_page_bytes. host: f32, or with bf16
- *    activations 16-bit integers with a scale per row (docs/quantisation.md).
+ *    activations 16-bit integers with a scale per row, and an indexer's keys in 8 bits (docs/quantisation.md).
  *  - int8 rule: scale = rowmax / 127, q = rint(x * (1 / scale)) (half to even), an all-zero row has scale 1.
  *  - Norms, softmax, router logits and rope are f32; the absorbed matrices W_UK, W_UV stay bf16. The products of attention:
  *    host takes f32 with f32 activations, 16-bit integers with scales per row with bf16 (docs/quantisation.md).
@@ -289,7 +289,7 @@ typedef struct {
     uint32_t             heads, dim; /* heads 0: the layer has the choice of the last layer before it that has an indexer */
     const td_npu_weight *q, *k, *weights;      /* [heads*dim, q_lora], [dim, hidden], [heads, hidden] */
     const td_npu_weight *k_norm, *k_norm_bias; /* [dim] F32 */
-    void                *keys;                 /* this layer's cache: pages of TD_KV_PAGE rows [dim] in act_dtype */
+    void                *keys;                 /* this layer's cache: pages of TD_KV_INDEX */
     uint32_t            *chosen; /* [max_tok, top] positions in ascending order, of the rows that choose; shared by layers */
 } td_index_desc;
 
@@ -461,7 +461,7 @@ typedef struct {
     const td_npu_weight *index_q;       /* [index_heads*index_dim, q_lora] */
     const td_npu_weight *index_weights; /* [index_heads, hidden] */
     void                *kv_rows;       /* this layer's caches, of rows in act_dtype: pages of TD_KV_PAGE rows */
-    void                *compressed, *keys; /* pages of TD_KV_PAGE / ratio rows */
+    void                *compressed, *keys; /* pages of TD_KV_PAGE / ratio rows; keys: of TD_KV_INDEX */
     void                *state, *open;      /* slots of td_sparse_state_values, td_sparse_open_values f32 */
     uint32_t             state_slots, open_slots;
     const void          *in;    /* [max_tok, hidden]; where in_i8 is given, compressors and index_weights alone read it */
@@ -678,8 +678,8 @@ typedef struct {
 } td_block_desc;
 
 /** Rows of a cache: keys or values of one head, MLA's latents, its rope parts; f32 of a recurrent layer; rows in
- * act_dtype. */
-typedef enum { TD_KV_HEAD, TD_KV_LATENT, TD_KV_ROPE, TD_KV_STATE, TD_KV_ROW } td_kv_rows;
+ * act_dtype; keys of an indexer. */
+typedef enum { TD_KV_HEAD, TD_KV_LATENT, TD_KV_ROPE, TD_KV_STATE, TD_KV_ROW, TD_KV_INDEX } td_kv_rows;
 
 /* ---- the table ------------------------------------------------------------------------------- */
 

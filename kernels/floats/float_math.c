@@ -420,6 +420,43 @@ static float dot(const float *a, const float *b, size_t n) {
     return sum16(sum);
 }
 
+static void relu_dot(const float *s, size_t ld, size_t m, const float *w, size_t n, float *out) {
+    for (size_t i = 0; i < m; i++, s += ld) {
+        v16 sum = splat(0);
+        for (size_t j = 0; j < n; j += 16) {
+            const v16 x = load_upto(s + j, n - j);
+            sum = sum + select16(x > splat(0), x, splat(0)) * load_upto(w + j, n - j);
+        }
+        out[i] = sum16(sum);
+    }
+}
+
+/* Of lanes that are w apart, the sum and the difference. w: a power of two, constant */
+#define SWAP(v, w)                                                                                                      \
+    __builtin_shufflevector(v, v, 0 ^ w, 1 ^ w, 2 ^ w, 3 ^ w, 4 ^ w, 5 ^ w, 6 ^ w, 7 ^ w, 8 ^ w, 9 ^ w, 10 ^ w, 11 ^ w, \
+                            12 ^ w, 13 ^ w, 14 ^ w, 15 ^ w)
+#define BUTTERFLY(v, w) (SWAP(v, w) + (v16)((v16i)(v) ^ (((LANE & w) != 0) & INT32_MIN)))
+
+static void hadamard(float *x, size_t n) {
+    const v16i   LANE = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+    const size_t order = n & -n;
+    const float  unit = 1 / sqrtf((float)order);
+    for (size_t i = 0; i < n; i += 16) {
+        v16 v = load_upto(x + i, n - i) * unit;
+        if (order > 1) v = BUTTERFLY(v, 1);
+        if (order > 2) v = BUTTERFLY(v, 2);
+        if (order > 4) v = BUTTERFLY(v, 4);
+        if (order > 8) v = BUTTERFLY(v, 8);
+        store_tail(x + i, v, n - i);
+    }
+    for (size_t half = 16; half < order; half *= 2)
+        for (size_t i = 0; i < n; i += i % half == half - 16 ? half + 16 : 16) {
+            const v16 a = load16(x + i), b = load16(x + i + half);
+            store_tail(x + i, a + b, 16);
+            store_tail(x + i + half, a - b, 16);
+        }
+}
+
 static void add(float *x, const float *y, size_t n) {
     for (size_t i = 0; i < n; i += 16) store_tail(x + i, load_upto(x + i, n - i) + load_upto(y + i, n - i), n - i);
 }
@@ -444,5 +481,7 @@ const td_float_math TD_OF_SET(float_math) = {.name = TD_SET_NAME,
                                              .exp_sum = exp_sum,
                                              .sigmoid = sigmoid,
                                              .dot = dot,
+                                             .relu_dot = relu_dot,
+                                             .hadamard = hadamard,
                                              .add = add,
                                              .rope = rope};

@@ -66,6 +66,13 @@ typedef struct {
     /** sum of a[i] * b[i] */
     float (*dot)(const float *a, const float *b, size_t n);
 
+    /** out[i] = sum over j < n of w[j] * max(s[i, j], 0), where a NaN counts as 0; s [m, ld] */
+    void (*relu_dot)(const float *s, size_t ld, size_t m, const float *w, size_t n, float *out);
+
+    /** x = H x, H orthonormal: blocks of Hadamard's matrix (Sylvester's) of the largest power of two that divides n. Every
+     * table gives the same bits. */
+    void (*hadamard)(float *x, size_t n);
+
     /** x[i] += y[i] */
     void (*add)(float *x, const float *y, size_t n);
 

@@ -9,7 +9,7 @@ td_layer_caches td_gqa_caches(const td_model_config *c, uint32_t layer) {
 td_layer_caches td_mla_caches(const td_model_config *c, uint32_t layer) {
     return (td_layer_caches){{{.kind = TD_KV_LATENT, .heads = 1, .values = c->kv_lora, .split = TD_SPLIT_WHOLE},
                               {.kind = TD_KV_ROPE, .heads = 1, .values = c->rope_dim, .split = TD_SPLIT_WHOLE},
-                              {.kind = TD_KV_ROW, .heads = 1, .values = c->sparse.index_dim, .split = TD_SPLIT_WHOLE}},
+                              {.kind = TD_KV_INDEX, .heads = 1, .values = c->sparse.index_dim, .split = TD_SPLIT_WHOLE}},
                              c->sparse.indexed[layer] ? 3 : 2};
 }
 

@@ -166,7 +166,7 @@ static td_layer_caches caches(const td_model_config *c, uint32_t layer) {
         state = {.per = TD_PER_STATE, .kind = TD_KV_STATE, .heads = 1, .values = (uint32_t)td_sparse_state_values(&s)},
         open = {.per = TD_PER_OPEN, .kind = TD_KV_STATE, .heads = 1, .values = (uint32_t)td_sparse_open_values(&s)},
         compressed = {.kind = TD_KV_ROW, .heads = 1, .values = s.dim, .tokens = s.ratio},
-        keys = {.kind = TD_KV_ROW, .heads = 1, .values = s.index_dim, .tokens = s.ratio};
+        keys = {.kind = TD_KV_INDEX, .heads = 1, .values = s.index_dim, .tokens = s.ratio};
     return (td_layer_caches){{window, state, open, compressed, keys}, !s.ratio ? 1 : s.index_heads ? 5 : 4};
 }
 

@@ -91,13 +91,6 @@ static size_t first_tile(const td_attn_shape *s, size_t n_keys, size_t span) {
     return first > span * TD_HOST_SPAN ? (first - span * TD_HOST_SPAN) / TILE : 0;
 }
 
-/* ---- pages ----------------------------------------------------------------------------------- */
-
-size_t td_host_kv_page_bytes(td_npu *d, td_kv_rows what, size_t n) {
-    const td_host_npu *host = (td_host_npu *)d;
-    return what == TD_KV_ROW ? td_host_act_bytes(host, TD_KV_PAGE * n) : td_attn_path_of(host)->page_bytes(n);
-}
-
 /* ---- spans ----------------------------------------------------------------------------------- */
 
 static void start(td_softmax *state, size_t n) {

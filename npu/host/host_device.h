@@ -9,7 +9,9 @@
  *   host_open       device, memory, table          host_attention  softmax(q K) V over paged keys: one core for three forms;
  *                                                  host_attn_f32, host_attn_int16   its two arithmetics
  *   host_stream     streams, captures              host_mla, host_gqa, host_delta, host_mlp, host_router, host_experts,
- *                                                  host_resident, host_sparse, host_index, host_streams, host_blocks     the blocks
+ *                                                  host_resident, host_sparse, host_streams, host_blocks     the blocks
+ *                                                  host_index      an indexer's choice, for two of them
+ *                                                  host_index_f32, host_index_int8   its two arithmetics
  *                                                  host_chosen     rows by expert, for both blocks of experts
  *   host_weight     conversion and layouts         host_weight_file   weights in a file of an earlier process
  *                                                  kernels/        what depends on the instruction set
@@ -226,14 +228,14 @@ td_host_part td_host_part_of(const td_step_arrays *a, uint32_t q, size_t row0, s
 
 /** Where latent attention's indexer keeps things in the scratch (host_mla.c): offsets; floats of a row of scores. */
 typedef struct {
-    size_t q, keys, weights, seq_of, scores, workers;
+    size_t q, keys, weights, seq_of, queries, scores, workers;
     size_t ld_scores;
 } td_index_places;
 
 /** Where sparse attention keeps things in the scratch (host_sparse.c): offsets; floats of a row of scores. */
 typedef struct {
-    size_t rows_in, low, kv, gate_in, index_q, weights, main_kv, main_gate, key_kv, key_gate, scores, chosen, seq_of,
-        projected, index_workers;
+    size_t rows_in, low, kv, gate_in, index_q, weights, main_kv, main_gate, key_kv, key_gate, queries, scores, chosen,
+        seq_of, projected, index_workers;
     size_t ld_scores; /* of the indexer */
 } td_sparse_places;
 
@@ -275,7 +277,7 @@ extern const td_host_block_kind td_host_embed, td_host_norm, td_host_linear, td_
     td_host_sparse, td_host_mix, td_host_spread, td_host_mlp, td_host_router, td_host_experts, td_host_resident,
     td_host_join, td_host_combine, td_host_all_reduce, td_host_head, td_host_top;
 
-size_t    td_host_kv_page_bytes(td_npu *d, td_kv_rows what, size_t n); /* host_attention.c */
+size_t    td_host_kv_page_bytes(td_npu *d, td_kv_rows what, size_t n); /* host_open.c */
 size_t    td_host_block_scratch_bytes(td_npu *d, const td_block_desc *desc);
 td_status td_host_block_create(td_npu *d, const td_block_desc *desc, td_npu_block **out, td_error *err);
 void      td_host_block_destroy(td_npu *d, td_npu_block *b);

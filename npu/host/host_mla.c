@@ -97,7 +97,7 @@ static void index_row(void *ctx, uint32_t i, const td_worker *w) {
     (void)w;
     layer_norm(math, key, td_host_vector(x->k_norm), td_host_vector(x->k_norm_bias), dim);
     math->rope(key, table, m->rope_dim);
-    td_from_f32(j->d->act, key, dim, (char *)x->keys + td_host_act_bytes(j->d, j->step->a.slot[row] * dim));
+    td_host_index_store(j->d, x->keys, 1, j->step->a.slot[row] / TD_KV_PAGE, j->step->a.slot[row] % TD_KV_PAGE, key, dim);
     for (size_t h = 0; h < x->heads; h++) math->rope(j->index_q + (i * x->heads + h) * dim, table, m->rope_dim);
 }
 
@@ -121,6 +121,7 @@ static void choose(mla_job *j, td_host_rows *low, size_t rows) {
     td_host_for(d, index_row, j, rows, rows * ((size_t)x->heads * m->rope_dim + x->dim * 4));
     td_host_find_sequences(j->step, j->row0, rows, j->seq_of);
     td_host_index_choose(&(td_host_index){.d = d,
+                                          .path = td_index_path_of(d),
                                           .s = j->step,
                                           .row0 = j->row0,
                                           .rows = rows,
@@ -132,6 +133,7 @@ static void choose(mla_job *j, td_host_rows *low, size_t rows) {
                                           .seq_of = j->seq_of,
                                           .q = j->index_q,
                                           .weights = j->index_weights,
+                                          .queries = d->scratch + b->at.index.queries,
                                           .scores = (float *)(d->scratch + b->at.index.scores),
                                           .ld_scores = b->at.index.ld_scores,
                                           .chosen = x->chosen + j->row0 * x->top,
@@ -384,9 +386,11 @@ static void place_mla(const td_host_npu *d, const td_block_desc *desc, td_npu_bl
     size_t               q_width = (size_t)m->heads * (m->nope_dim + m->rope_dim), v_width = (size_t)m->heads * m->v_dim;
     size_t               kv_width = (size_t)m->kv_lora + m->rope_dim;
     const td_index_desc *x = &m->index;
-    const size_t         index_q = (size_t)x->heads * x->dim, scores = index_q ? td_host_index_ld(desc->max_kv, 1) : 0;
-    size_t               chunk = td_host_chunk_rows(
-                      desc->max_tok, (q_width + v_width + kv_width + m->q_lora + index_q + x->dim + scores) * sizeof(float));
+    const td_index_path *index = td_index_path_of(d);
+    const size_t         index_q = (size_t)x->heads * x->dim, scores = index_q ? td_host_index_ld(desc->max_kv, 1) : 0,
+                 queries = index_q ? index->query_bytes(d, x->heads, x->dim) : 0;
+    size_t chunk = td_host_chunk_rows(
+        desc->max_tok, (q_width + v_width + kv_width + m->q_lora + index_q + x->dim + scores) * sizeof(float) + queries);
     size_t absorbed = chunk < ABSORBED_ROWS ? chunk : ABSORBED_ROWS;
     size_t used = 0;
     b->run = run_mla;
@@ -406,9 +410,10 @@ static void place_mla(const td_host_npu *d, const td_block_desc *desc, td_npu_bl
         b->at.index.keys = td_host_place(&used, chunk * x->dim * sizeof(float));
         b->at.index.weights = td_host_place(&used, chunk * x->heads * sizeof(float));
         b->at.index.seq_of = td_host_place(&used, chunk * sizeof(uint32_t));
+        b->at.index.queries = td_host_place(&used, chunk * queries);
         b->at.index.ld_scores = scores;
         b->at.index.scores = td_host_place(&used, chunk * scores * sizeof(float));
-        b->at.index.workers = td_host_place(&used, td_host_index_worker_bytes(x->heads, x->dim) * d->n_workers);
+        b->at.index.workers = td_host_place(&used, index->bytes(d, x->heads, x->dim) * d->n_workers);
     }
     if (x->top && x->top < desc->max_kv) {
         const td_attn_path *path = td_attn_path_of(d);

@@ -5,7 +5,8 @@
 
 #include "core/error.h"
 #include "core/machine/cpu.h"
-#include "npu/host/host_device.h"
+#include "npu/host/host_attention.h"
+#include "npu/host/host_index.h"
 
 void td_host_npu_free(td_host_npu *d) {
     td_mem_unmap(d->scratch, d->scratch_bytes);
@@ -97,6 +98,12 @@ static td_status register_any(td_npu *d, void *p, size_t bytes, td_error *err) {
 }
 static void forget(td_npu *d, void *p, size_t bytes) {
     (void)d, (void)p, (void)bytes;
+}
+
+size_t td_host_kv_page_bytes(td_npu *d, td_kv_rows what, size_t n) {
+    const td_host_npu *host = (td_host_npu *)d;
+    if (what == TD_KV_INDEX) return td_index_path_of(host)->page_bytes(host, TD_KV_PAGE, n);
+    return what == TD_KV_ROW ? td_host_act_bytes(host, TD_KV_PAGE * n) : td_attn_path_of(host)->page_bytes(n);
 }
 
 static const td_npu_ops OPS = {

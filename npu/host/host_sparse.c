@@ -30,6 +30,7 @@ typedef struct {
     const float         *kv, *gate;         /* [rows][width] of the chunk */
     size_t               state_at, open_at; /* its first value in a slot */
     char                *cache;
+    bool                 index; /* its rows are keys of the indexer */
 } stream;
 
 typedef struct {
@@ -212,6 +213,11 @@ static void fold_blocks(const job *j, const stream *st, const workspace *w, size
     }
 }
 
+/* Of the sequence under way, where row w of a cache of compressed rows lies. */
+static size_t page_of(const job *j, size_t w) {
+    return j->s->a.block_table[(size_t)j->seq * j->s->block_stride + w / (TD_KV_PAGE / j->m->ratio)];
+}
+
 static void compress_row(const job *j, const stream *st, const workspace *w, size_t row) {
     const size_t r = j->m->ratio, first = row * r, dim = st->dim;
     float       *sums = w->sums, *values = sums + 2 * dim;
@@ -224,7 +230,10 @@ static void compress_row(const job *j, const stream *st, const workspace *w, siz
     for (size_t c = 0; c < dim; c++) values[c] /= sums[dim + c];
     j->d->kernels->math->rms_norm(values, td_host_vector(st->c->norm), j->m->eps, dim, values);
     turn(j->m, values, dim, first, 1);
-    td_from_f32(j->d->act, values, dim, compressed_row(j, st->cache, j->seq, row, dim));
+    if (st->index)
+        td_host_index_store(j->d, st->cache, r, page_of(j, row), row % (TD_KV_PAGE / r), values, dim);
+    else
+        td_from_f32(j->d->act, values, dim, compressed_row(j, st->cache, j->seq, row, dim));
 }
 
 static size_t stream_count(const td_sparse_desc *m) {
@@ -474,7 +483,8 @@ static td_status run_sparse(td_host_npu *d, const td_npu_block *b, const td_host
                           .gate = FLOATS(at->key_gate),
                           .state_at = (m->overlap ? 2 * m->ratio : 3) * (size_t)m->dim,
                           .open_at = 2 * BLOCK * main_width,
-                          .cache = m->keys}},
+                          .cache = m->keys,
+                          .index = true}},
              .low = FLOATS(at->low),
              .q = FLOATS(b->at.q),
              .kv = FLOATS(at->kv),
@@ -484,6 +494,7 @@ static td_status run_sparse(td_host_npu *d, const td_npu_block *b, const td_host
              .projected = FLOATS(at->projected),
              .seq_of = (uint32_t *)(d->scratch + at->seq_of),
              .index = {.d = d,
+                       .path = td_index_path_of(d),
                        .s = s,
                        .heads = m->index_heads,
                        .dim = m->index_dim,
@@ -493,6 +504,7 @@ static td_status run_sparse(td_host_npu *d, const td_npu_block *b, const td_host
                        .seq_of = (uint32_t *)(d->scratch + at->seq_of),
                        .q = FLOATS(at->index_q),
                        .weights = FLOATS(at->weights),
+                       .queries = d->scratch + at->queries,
                        .scores = FLOATS(at->scores),
                        .ld_scores = at->ld_scores,
                        .chosen = (uint32_t *)(d->scratch + at->chosen),
@@ -522,8 +534,10 @@ static void place_sparse(const td_host_npu *d, const td_block_desc *desc, td_npu
                  width = m->ratio ? td_sparse_width(m, m->dim) : 0, index_width = td_sparse_width(m, m->index_dim),
                  low = (size_t)m->groups * m->o_lora, scores = index_q ? td_host_index_ld(desc->max_kv, m->ratio) : 0,
                  chosen = index_q ? m->index_top : 0,
+                 queries = index_q ? td_index_path_of(d)->query_bytes(d, m->index_heads, m->index_dim) : 0,
                  chunk = td_host_chunk_rows(
-                     desc->max_tok, (2 * q + index_q + 2 * (width + index_width) + low + scores + chosen) * sizeof(float));
+                     desc->max_tok,
+                     (2 * q + index_q + 2 * (width + index_width) + low + scores + chosen) * sizeof(float) + queries);
     td_sparse_places *at = &b->at.sparse;
     size_t            used = 0;
 #define FLOATS(columns) td_host_place(&used, chunk *(columns) * sizeof(float))
@@ -543,6 +557,7 @@ static void place_sparse(const td_host_npu *d, const td_block_desc *desc, td_npu
     at->key_kv = FLOATS(index_width);
     at->key_gate = FLOATS(index_width);
     at->ld_scores = scores;
+    at->queries = td_host_place(&used, chunk * queries);
     at->scores = FLOATS(scores);
     at->chosen = FLOATS(chosen);
     at->seq_of = FLOATS(1);
@@ -551,7 +566,7 @@ static void place_sparse(const td_host_npu *d, const td_block_desc *desc, td_npu
     b->at.per_worker = lay_workspace(desc, NULL, NULL);
     b->at.f32 = td_host_place(&used, b->at.per_worker * d->n_workers);
     at->index_workers =
-        td_host_place(&used, index_q ? td_host_index_worker_bytes(m->index_heads, m->index_dim) * d->n_workers : 0);
+        td_host_place(&used, index_q ? td_index_path_of(d)->bytes(d, m->index_heads, m->index_dim) * d->n_workers : 0);
     b->scratch_bytes = used;
 }
 

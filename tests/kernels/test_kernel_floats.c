@@ -246,3 +246,50 @@ TEST(elementwise) {
     math->exp_sum(nan, 0, 3);
     assert_true(isnan(nan[0]) && !isnan(nan[1]) && isnan(nan[2]));
 }
+
+/* A sum over 80 products; a row's bits do not depend on the rows beside it. */
+TEST(sums_of_what_is_positive) {
+    rnd                  r = rnd_open("sums of what is positive");
+    const td_float_math *math = td_kernels_here()->math;
+    for (size_t n = 1; n < 80; n++) {
+        enum { ROWS = 5 };
+        const size_t ld = n + n % 3;
+        fenced       s = fence((ROWS * ld - ld + n) * 4), w = fence(n * 4), out = fence(ROWS * 4);
+        float       *ss = s.p, *ws = w.p, *got = out.p, alone;
+        for (size_t i = 0; i < ROWS * ld - ld + n; i++) ss[i] = rnd_real(&r);
+        for (size_t i = 0; i < n; i++) ws[i] = rnd_real(&r);
+        ss[n / 2] = NAN;
+        math->relu_dot(ss, ld, ROWS, ws, n, got);
+        for (size_t i = 0; i < ROWS; i++) {
+            double want = 0;
+            for (size_t j = 0; j < n; j++) want += ss[i * ld + j] > 0 ? (double)ss[i * ld + j] * (double)ws[j] : 0;
+            assert_true(fabs((double)got[i] - want) <= 1e-5);
+            math->relu_dot(ss + i * ld, ld, 1, ws, n, &alone);
+            assert_memory_equal(&alone, got + i, sizeof alone);
+        }
+        unfence(&s), unfence(&w), unfence(&out);
+    }
+}
+
+/* Element (i, j) of Sylvester's matrix is -1 to the number of bits that i and j share. */
+TEST(hadamard_matrices) {
+    rnd                  r = rnd_open("hadamard matrices");
+    const td_float_math *math = td_kernels_here()->math;
+    for (size_t n = 1; n <= 256; n = n < 80 ? n + 1 : n == 80 ? 128 : 2 * n) {
+        const size_t order = n & -n;
+        fenced       x = fence(n * 4), bits = fence(n * 4);
+        float       *xs = x.p, *scalar = bits.p;
+        FREED float *from = rnd_array(&r, n, 1);
+        memcpy(xs, from, n * 4), memcpy(scalar, from, n * 4);
+        math->hadamard(xs, n);
+        td_kernels_scalar.math->hadamard(scalar, n);
+        assert_memory_equal(xs, scalar, n * 4);
+        for (size_t i = 0; i < n; i++) {
+            double want = 0;
+            for (size_t j = 0; j < order; j++)
+                want += (__builtin_popcountl(i % order & j) % 2 ? -1 : 1) * (double)from[i / order * order + j];
+            assert_true(fabs((double)xs[i] - want / sqrt((double)order)) <= 1e-5);
+        }
+        unfence(&x), unfence(&bits);
+    }
+}

@@ -164,7 +164,7 @@ TEST(indexers_of_tokens) {
     assert_true(c.route_group == TD_GROUP_TOP2_SUM && c.n_group == 8 && c.topk_group == 4 && c.eps == 1e-6f);
     for (uint32_t i = 0; i <= 61; i++) assert_int_equal(td_layer_caches_of(&c, i).n, 3);
     td_layer_cache keys = td_layer_caches_of(&c, 61).cache[2];
-    assert_true(keys.per == TD_PER_TOKEN && keys.kind == TD_KV_ROW && keys.values == 128 && keys.heads == 1);
+    assert_true(keys.per == TD_PER_TOKEN && keys.kind == TD_KV_INDEX && keys.values == 128 && keys.heads == 1);
     assert_true(td_tensor_spec_get(&c, TD_ROLE_INDEX_Q, 60, 0, &s) && s.shape[0] == 8192 && s.shape[1] == 1536);
     assert_true(!td_row_order_moves(&s.order) && s.format == TD_WEIGHT_BF16);
     assert_true(td_tensor_spec_get(&c, TD_ROLE_INDEX_K_BIAS, 0, 0, &s) && s.rank == 1);

@@ -258,7 +258,7 @@ static void run_talk(const shape *s, const talk *t, const way *w, uint64_t sched
         calloc(n_pages, s->mla ? page(g.npu, TD_KV_LATENT, s->kv_lora) : s->kv_heads * page(g.npu, TD_KV_HEAD, s->dim));
     FREED void *cache_b =
         calloc(n_pages, s->mla ? page(g.npu, TD_KV_ROPE, s->rope) : s->kv_heads * page(g.npu, TD_KV_HEAD, s->dim));
-    FREED void     *cache_c = calloc(n_pages, s->top ? page(g.npu, TD_KV_ROW, s->index_dim) : 1);
+    FREED void     *cache_c = calloc(n_pages, s->top ? page(g.npu, TD_KV_INDEX, s->index_dim) : 1);
     FREED uint32_t *chosen = calloc(total, s->top ? s->top * sizeof *chosen : 1);
     FREED void     *in = calloc(total * t->hidden, act), *result = calloc(total * t->hidden, act);
     td_npu_weight  *table = make_weight(&g, TD_WEIGHT_F32, s->table, longest, table_dim(s));

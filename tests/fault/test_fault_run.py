@@ -226,6 +226,18 @@ class RecurrentStates(Serving):
         self.fail_for_a_while(10, *self.flags)
 
 
+class ChosenKeys(RecurrentStates):
+    """Rows that attend to keys which an indexer chose, in their own layer or in one before: a step that is run again chooses anew."""
+    model = os.path.join(os.environ["TD_SOURCE_DIR"], "tests/data/golden/glm_moe_dsa")
+    drafts = ()
+
+
+class WindowsAndCompressedRows(RecurrentStates):
+    """DeepSeek-V4: a step that fails has written compressed rows and their keys, too."""
+    model = os.path.join(os.environ["TD_SOURCE_DIR"], "tests/data/golden/deepseek_v4")
+    drafts = ()
+
+
 class ExpertsReadAgain(unittest.TestCase):
     """With --expert-memory drop experts are read from their files while the server serves. The files cannot be read for a while, and all answers are right."""
 

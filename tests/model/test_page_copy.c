@@ -100,6 +100,11 @@ TEST(grouped_query_attention) {
     check_model("tests/data/golden/qwen3_moe", true);
 }
 
+TEST(keys_of_an_indexer) {
+    check_model("tests/data/golden/deepseek_v32", false);
+    check_model("tests/data/golden/deepseek_v32", true);
+}
+
 int main(void) {
     td_log_set_level(TD_LOG_WARNING);
     return tests_run();

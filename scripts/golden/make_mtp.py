@@ -3,10 +3,10 @@
 
   make_mtp.py [VARIANT ...]   extend tests/data/golden/VARIANT/ (default: all; run from the repository root)
 
-Needs torch, transformers 5.23 (the first that has such layers: MtpModel of modeling_layers.py) and numpy; Qwen's need 5.24.
+Needs torch, transformers 5.23 (the first that has such layers: MtpModel of modeling_layers.py) and numpy; 5.24 for Qwen's and those whose rows choose keys.
 The layers before stay as make_golden.py wrote them, and so do their outputs, which are checked again on the way.  The layer's
-logits come from transformers, and reference_numpy.py must agree.  transformers has no such layer of Qwen's: there it is made of
-its classes of a decoder layer and a norm.
+logits come from transformers, and reference_numpy.py must agree.  transformers has no such layer of Qwen's, nor of the families
+whose rows choose keys: there it is made of its classes of a decoder layer and a norm.
 """
 import copy, json, os, sys
 import numpy as np
@@ -18,11 +18,11 @@ from transformers.modeling_layers import MtpModel
 from transformers.utils import logging
 
 import golden_io
-from reference_numpy import Model
+from reference_numpy import INDEXED, Model
 
 OUT = "tests/data/golden"
-LEAST_MARGIN = 1e-4
-VARIANTS = ("glm4_moe", "deepseek_v3_noqlora", "qwen3_next", "qwen3_5_moe")
+LEAST_MARGIN, LEAST_INDEX_MARGIN = 1e-4, 2e-5
+VARIANTS = ("glm4_moe", "deepseek_v3_noqlora", "qwen3_next", "qwen3_5_moe") + INDEXED
 
 
 def layer_weights(like, n, seed):
@@ -123,6 +123,50 @@ class Reference:
         return out.logits[0].numpy(), self.mtp._project_to_logits(hidden)[0].numpy()
 
 
+def pack_experts(weights, n):
+    """As the classes have them, in two tensors."""
+    part = lambda k: [weights.pop("mlp.experts.%d.%s.weight" % (e, k)) for e in range(n)]
+    gate, up, down = part("gate_proj"), part("up_proj"), part("down_proj")
+    weights["mlp.experts.gate_up_proj"] = torch.stack([torch.cat(pair) for pair in zip(gate, up)])
+    weights["mlp.experts.down_proj"] = torch.stack(down)
+
+
+def causal_mask(n):
+    return torch.full((n, n), torch.finfo(torch.float32).min).triu(1)[None, None]
+
+
+class IndexedReference:
+    """transformers' model and, behind it, its own classes of a decoder layer and of a norm: x = layer(eh_proj [enorm(embedding) | hnorm(h)]), with an
+    indexer of the layer's own."""
+
+    def __init__(self, folder, n):
+        self.main = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager").eval()
+        config, prefix = copy.deepcopy(self.main.config), "model.layers.%d." % n
+        config.mlp_layer_types = [*config.mlp_layer_types, "sparse"]
+        if hasattr(config, "indexer_types"):
+            config.indexer_types = [*config.indexer_types, "full"]
+        weights = {k[len(prefix):]: v.float() for k, v in load_file(last_file(folder)[0]).items() if k.startswith(prefix)}
+        self.eh_proj, self.norms = weights.pop("eh_proj.weight"), {}
+        for k in ("enorm", "hnorm", "shared_head.norm"):
+            self.norms[k] = type(self.main.model.norm)(config.hidden_size, config.rms_norm_eps)
+            self.norms[k].load_state_dict({"weight": weights.pop(k + ".weight")})
+        for k in ("embed_tokens.weight", "shared_head.head.weight"):                # the model's own
+            weights.pop(k)
+        pack_experts(weights, config.n_routed_experts)
+        self.layer = type(self.main.model.layers[0])(config, n).float().eval()
+        self.layer.load_state_dict(weights)
+
+    @torch.no_grad()
+    def forward(self, ids, next_ids):
+        model, places = self.main.model, torch.arange(len(ids))[None]
+        hidden = model(torch.tensor([ids]), use_cache=False).last_hidden_state
+        e = model.embed_tokens(torch.tensor([next_ids]))
+        x = torch.cat((self.norms["enorm"](e), self.norms["hnorm"](hidden)), -1) @ self.eh_proj.T
+        x = self.layer(x, position_embeddings=model.rotary_emb(x, position_ids=places), attention_mask=causal_mask(len(ids)), position_ids=places)
+        x = self.norms["shared_head.norm"](x[0] if isinstance(x, tuple) else x)
+        return self.main.lm_head(hidden)[0].numpy(), self.main.lm_head(x)[0].numpy()
+
+
 class QwenReference:
     """transformers' model and, behind it, its own classes of a decoder layer and of a norm: x = layer(fc [norm(embedding) | norm(h)])."""
 
@@ -140,11 +184,8 @@ class QwenReference:
             self.norms[k] = norm(config.hidden_size, eps=config.rms_norm_eps)
             self.norms[k].load_state_dict({"weight": weights.pop(k + ".weight")})
         weights = {k[len("layers.0."):]: v for k, v in weights.items()}
-        if "mlp.experts.0.up_proj.weight" in weights:                               # the class has them in two tensors
-            part = lambda k: [weights.pop("mlp.experts.%d.%s.weight" % (e, k)) for e in range(config.num_experts)]
-            gate, up, down = part("gate_proj"), part("up_proj"), part("down_proj")
-            weights["mlp.experts.gate_up_proj"] = torch.stack([torch.cat(pair) for pair in zip(gate, up)])
-            weights["mlp.experts.down_proj"] = torch.stack(down)
+        if "mlp.experts.0.up_proj.weight" in weights:
+            pack_experts(weights, config.num_experts)
         self.layer = layer(config, 0).float().eval()
         self.layer.load_state_dict(weights)
 
@@ -154,8 +195,7 @@ class QwenReference:
         e = self.text.embed_tokens(torch.tensor([next_ids]))
         x = torch.cat((self.norms["pre_fc_norm_embedding"](e), self.norms["pre_fc_norm_hidden"](hidden)), -1) @ self.fc.T
         places = torch.arange(len(ids))[None]
-        mask = torch.full((len(ids), len(ids)), torch.finfo(torch.float32).min).triu(1)[None, None]
-        x = self.layer(x, position_embeddings=self.text.rotary_emb(x, places), attention_mask=mask, position_ids=places)
+        x = self.layer(x, position_embeddings=self.text.rotary_emb(x, places), attention_mask=causal_mask(len(ids)), position_ids=places)
         x = self.norms["norm"](x[0] if isinstance(x, tuple) else x)
         return self.main.lm_head(hidden)[0].numpy(), self.main.lm_head(x)[0].numpy()
 
@@ -170,13 +210,13 @@ def make(name):
     main = {k: v for f in files for k, v in load_file(f).items() if not is_of_layer(k, n)}
     for seed in range(1, 1000):
         write_layer(folder, n, main, (qwen_layer_weights if is_qwen else layer_weights)(main, n, seed))
-        check, margin, drafts = Model(folder), np.inf, []
+        check, margin, index_margin, drafts = Model(folder), np.inf, np.inf, []
         for p, ids in zip(golden["prompts"], fed):
             drafts.append(check.mtp_logits(check.forward(p["ids"])["hidden"], ids))
-            margin = min(margin, float(check.routed[0][2].min()))
-        if margin > LEAST_MARGIN:
+            margin, index_margin = min(margin, float(check.routed[0][2].min())), min(index_margin, check.index_margin)
+        if margin > LEAST_MARGIN and index_margin > LEAST_INDEX_MARGIN:
             break
-    ref, worst, same = (QwenReference if is_qwen else Reference)(folder, n), 0.0, 0
+    ref, worst, same = (QwenReference if is_qwen else IndexedReference if name in INDEXED else Reference)(folder, n), 0.0, 0
     path = os.path.join(folder, "manifest.json")
     manifest = json.load(open(path))
     for i, (p, ids) in enumerate(zip(golden["prompts"], fed)):

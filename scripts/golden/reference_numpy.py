@@ -375,7 +375,7 @@ class Model:
     def mtp_logits(self, hidden, next_ids):
         """The multi-token-prediction layer (arXiv 2412.19437, section 2.2): [T, V].  hidden [T, D]: after the final norm;
         next_ids [T]: row t predicts the token behind next_ids[t]."""
-        self.routed = []
+        self.routed, self.index_margin = [], np.inf
         n = "model.layers.%d." % self.c["num_hidden_layers"]
         e = self.norm(self.w["model.embed_tokens.weight"][np.asarray(next_ids)], n + "enorm")
         x = self.linear(np.concatenate((e, self.norm(hidden, n + "hnorm")), -1), n + "eh_proj")

@@ -64,8 +64,8 @@ static const model_row MODELS[] = {
     {"qwen3_next", "tests/data/golden/qwen3_next", 320, true, true},     /* gated DeltaNet and attention */
     {"qwen3_5", "tests/data/golden/qwen3_5_moe", 320, true, true},       /* the same in other tensors */
     {"deepseek_v4", "tests/data/golden/deepseek_v4", 320, true, false},  /* streams, compressed rows, an indexer */
-    {"deepseek_v32", "tests/data/golden/deepseek_v32", 320, false, false}, /* MLA to keys that an indexer chooses */
-    {"glm_dsa", "tests/data/golden/glm_moe_dsa", 320, false, false},       /* the same, choices shared by layers */
+    {"deepseek_v32", "tests/data/golden/deepseek_v32", 320, false, true}, /* MLA to keys that an indexer chooses */
+    {"glm_dsa", "tests/data/golden/glm_moe_dsa", 320, false, true},       /* the same, choices shared by layers */
     {"gpt_oss_mxfp4", "tests/data/golden/gpt_oss_mxfp4", 320, true,
      false}, /* the same from codes, and another order of layers */
 };

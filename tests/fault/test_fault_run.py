@@ -229,7 +229,6 @@ class RecurrentStates(Serving):
 class ChosenKeys(RecurrentStates):
     """Rows that attend to keys which an indexer chose, in their own layer or in one before: a step that is run again chooses anew."""
     model = os.path.join(os.environ["TD_SOURCE_DIR"], "tests/data/golden/glm_moe_dsa")
-    drafts = ()
 
 
 class WindowsAndCompressedRows(RecurrentStates):

@@ -10,6 +10,8 @@
     { 0.93, 0.82, 0.55, 0.90, 1.60, 850, 0.95, 0.82, 2 }
 #define AVX2_SHARES \
     { 0.95, 0.49, 0.55, 0.75, 1.30, 850, 0.96, 0.82, 1 }
+#define DOTPROD_SHARES \
+    { 0.93, 0.82, 0.55, 0.75, 1.30, 850, 0.95, 0.82, 0.5 }
 
 /* Medians of the rows that `source` names. Tiers that were not measured take the shares of the nearest one that was. */
 static const td_plan_kernels KERNELS[] = {
@@ -19,9 +21,8 @@ static const td_plan_kernels KERNELS[] = {
      "docs/performance.md, \"Xeon with AMX\"; all but the int8 shares those of avx512vnni",
      {0.93, 0.43, 0.55, 0.90, 1.60, 850, 0.95, 0.42, 10}},
     {"avxvnni", "not measured: those of avx512vnni", AVX512_SHARES},
-    {"dotprod",
-     "not measured: those of avx512vnni, attention's those of avx2",
-     {0.93, 0.82, 0.55, 0.75, 1.30, 850, 0.95, 0.82, 0.5}},
+    {"dotprod", "not measured: those of avx512vnni, attention's those of avx2", DOTPROD_SHARES},
+    {"i8mm", "not measured: those of dotprod", DOTPROD_SHARES},
     {"neon", "not measured: those of avx2", AVX2_SHARES},
     {"scalar", "not measured: those of avx2", AVX2_SHARES},
 };

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What a step of generating should cost on Ascend cards, operation by operation, from a config.json: the tables of docs/ascend.md.
+"""What a step of generating should cost on Ascend cards, operation by operation, from a config.json: the tables of docs/ascend-internals.md.
 
 Nothing here was measured by this project. An operation takes the largest of: its bytes over the memory's bandwidth, its multiply-adds over the
 matrix unit's peak, and the time that operations of its kind take when they are small. The constants and where they are from:

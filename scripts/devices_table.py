@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """The table of what each device serves, in docs/devices.md and its translation: a server of every family's small shape is started on every device,
-cards by the stand-ins.
+cards by the stand-ins. And what of it is an Ascend card's, family by family, for pages about that device.
 
-usage: devices_table.py BUILD [--check]     BUILD: a build with its tests; --check: exit 1 unless both pages have the table as it is
+usage: devices_table.py BUILD [--check]     BUILD: a build with its tests; --check: exit 1 unless all pages have their table as it is
 """
 import argparse
 import concurrent.futures
@@ -36,6 +36,7 @@ DEVICES = [
     ("`cuda`, one card", "cuda", 1, ["scripts/cuda_emulated.sh"]),
     ("`cuda`, two", "cuda", 2, ["scripts/cuda_emulated.sh"]),
 ]
+ASCEND = slice(1, 3)  # of DEVICES
 # The cells of docs/devices.zh.md: a whole cell, or, behind a comma, its end.
 CHINESE = {
     "models": "模型", ", one card": "，一张卡", ", two": "，两张卡", ", text only": "，仅文本", "yes": "能", "no: recurrent layers": "不能：递归层",
@@ -74,6 +75,30 @@ def serves(build, shape, device, n_cards, within):
     return f"no: {reason(process.communicate(timeout=240)[1].strip().splitlines()[-1])}"
 
 
+def on_ascend(rows):
+    """What Ascend cards serve, and for each reason what they do not. Where one card and two differ, one card's reason is told."""
+    told = {}
+    for name, *cells in rows:
+        one, two = cells[ASCEND]
+        told.setdefault(one if "yes" not in (one, two) or one == two else f"{one}; two cards: {two}", []).append(name)
+    return [["`npu`", "models"], ["---", "---"]] + [[cell, "; ".join(told[cell])] for cell in sorted(told, key=lambda cell: cell != "yes")]
+
+
+def names_in_chinese(cell):
+    return "；".join(in_chinese(name) for name in cell.split("; "))
+
+
+def pages(rows):
+    """(page, its table)"""
+    yield "docs/devices.md", as_table(rows)
+    yield "docs/devices.zh.md", as_table([[in_chinese(cell) for cell in row] for row in rows])
+    ascend = on_ascend(rows[2:])
+    for page in ("README.md", "docs/ascend.md"):
+        yield page, as_table(ascend)
+    for page in ("README.zh.md", "docs/ascend.zh.md"):
+        yield page, as_table([[in_chinese(cell), names_in_chinese(models)] for cell, models in ascend])
+
+
 def main():
     p = argparse.ArgumentParser(usage=__doc__)
     p.add_argument("build")
@@ -85,9 +110,9 @@ def main():
         cells = list(pool.map(lambda job: serves(build, *job), jobs))
     rows = [["models", *(title for title, *_ in DEVICES)], ["---"] * (len(DEVICES) + 1)]
     rows += [[name, *cells[i * len(DEVICES):(i + 1) * len(DEVICES)]] for i, (name, _) in enumerate(FAMILIES)]
-    for page, table in (("docs/devices.md", as_table(rows)), ("docs/devices.zh.md", as_table([[in_chinese(cell) for cell in row] for row in rows]))):
+    for page, table in pages(rows):
         if not o.check:
-            print(table)
+            print(f"{page}\n{table}")
             continue
         with open(f"{ROOT}/{page}", encoding="utf-8") as f:
             if table not in f.read():

@@ -132,7 +132,7 @@ static td_status prepare_head(td_ascend_npu *d, td_npu_block *b, td_error *err) 
                                           : TD_OK;
 }
 
-/* Products of the card give bf16, so logits are those of bf16 (docs/ascend.md). */
+/* Products of the card give bf16, so logits are those of bf16 (docs/ascend-internals.md). */
 static void launch_head(td_ascend_run *r, const td_npu_block *b) {
     const td_head_desc *h = &b->desc.head;
     size_t              n = r->step->max_out;

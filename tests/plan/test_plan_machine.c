@@ -119,6 +119,6 @@ TEST(this_machine) {
 }
 
 TEST(every_tier_has_shares) {
-    static const char *const tiers[] = {"scalar", "avx2", "avxvnni", "avx512vnni", "amx", "neon", "dotprod"};
+    static const char *const tiers[] = {"scalar", "avx2", "avxvnni", "avx512vnni", "amx", "neon", "dotprod", "i8mm"};
     for (size_t i = 0; i < sizeof tiers / sizeof *tiers; i++) assert_non_null(td_plan_kernels_find(tiers[i]));
 }

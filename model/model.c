@@ -18,6 +18,7 @@
 #include "model/experts_load.h"
 #include "model/model_state.h"
 #include "npu/handover_time.h"
+#include "quant/coded_matrix.h"
 
 #define HANDOVER_ROUNDS 5
 
@@ -333,6 +334,28 @@ static td_status choose_expert_format(td_model *m, td_error *err) {
     return TD_OK;
 }
 
+/* Columns that share a scale, where config.json says that all weights in codes are of 4 bits; else 0. */
+static uint32_t group_of_config(const td_quant_config *q) {
+    const td_quant_scheme *s = &q->scheme[0];
+    if (q->n_schemes != 1 || s->bits != 4 || s->is_float || s->act_order) return 0;
+    return s->group ? s->group : TD_CODED_ROW_GROUP;
+}
+
+/* Of experts on the device: whether they are 4-bit codes that it may keep. Without a checkpoint, as in a plan, config.json is
+ * believed. */
+static td_status find_device_experts(td_model *m, td_error *err) {
+    td_expert_numbers n = {0};
+    td_stored_experts stored;
+    if (!m->part.experts || !m->spec.w8a8 || m->config.quant.method == TD_QUANT_NONE) return TD_OK;
+    if (m->spec.load_dummy) {
+        m->part.expert_group = group_of_config(&m->config.quant);
+        return TD_OK;
+    }
+    TD_TRY(td_checkpoint_expert_numbers(m->checkpoint, &m->config, &n, &stored, err));
+    if (stored == TD_EXPERTS_EXACT && n.format == TD_EXPERT_INT4G) m->part.expert_group = n.groups.size;
+    return TD_OK;
+}
+
 /* Measure which form of hand-over is faster on this machine; the result is in caps. */
 static td_status measure_handover(td_npu *d, td_npu_caps *caps, td_error *err) {
     double call, bell;
@@ -388,6 +411,7 @@ td_status td_model_open(const td_model_spec *spec, const td_model_probe *probe, 
     if (st == TD_OK && !m->cpu_weight_path && has_packed_experts(m) && !(m->cpu_weight_path = strdup(spec->model_path)))
         st = td_fail(err, TD_ENOMEM, "out of memory for the model");
     if (st == TD_OK && m->spec.experts_as_stored) st = choose_expert_format(m, err);
+    if (st == TD_OK) st = find_device_experts(m, err);
     m->int8_rows = m->spec.w8a8 && !m->probe.rows_tap;
     m->int8_experts = m->int8_rows && td_expert_takes_int8(m->spec.experts.format) &&
                       !m->probe.layer_tap; /* a layer_tap sees rows as norms give them */
@@ -523,7 +547,12 @@ void td_model_handover_bytes(const td_model *m, size_t *to_host, size_t *to_devi
 uint32_t td_model_halves(const td_model *m, uint32_t n_tok) {
     return td_card_model_splits(m, n_tok) ? TD_HALVES : 1;
 }
+uint32_t td_model_device_expert_group(const td_model *m) {
+    return m->part.expert_group;
+}
 const char *td_model_expert_quantization(const td_model *m) {
+    if (m->part.expert_group)
+        return td_expert_format_name(TD_EXPERT_INT4G, &(td_gemm_groups){.size = (uint16_t)m->part.expert_group});
     if (m->part.experts) return m->spec.w8a8 ? "w8a8_int8" : "none";
     return td_expert_format_name(m->spec.experts.format, &m->spec.experts.groups);
 }

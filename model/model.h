@@ -28,6 +28,8 @@ TD_NODISCARD td_status td_model_open(const td_model_spec *spec, const td_model_p
                                      td_pool *expert_pool, td_model **out, td_error *err);
 void                   td_model_close(td_model *m);
 
+/** Of 4-bit experts that are all on the device: columns that share a scale; else 0. */
+uint32_t td_model_device_expert_group(const td_model *m);
 /** With device_experts TD_GPU_EXPERTS_AUTO, before td_model_load: how many of a layer's experts each card has room for; 0,
  * or with all cards at least the model's top_k. Until then the memory is that of the slots_most. */
 void td_model_set_slots(td_model *m, uint32_t n_slots);

@@ -46,9 +46,12 @@ static uint64_t bytes_of(td_npu *d, const td_model_config *c, const td_model_par
         return 0;
     td_weight_format format = td_model_weight_format(c, &spec, w8a8);
     size_t           n = spec.rank == 1 ? 1 : held.shape[0], k = held.shape[spec.rank - 1];
-    uint64_t         bytes = d->ops->weight_bytes(d, format, n, k);
+    if (format == TD_WEIGHT_W8A8 && spec.place == TD_PLACE_EXPERTS && part->expert_group &&
+        (k % part->expert_group == 0 || k < part->expert_group))
+        return d->ops->weight_bytes(d, TD_WEIGHT_INT4G, part->expert_group, n, k);
+    uint64_t bytes = d->ops->weight_bytes(d, format, 0, n, k);
     for (size_t i = 0; i < 2 && format == TD_WEIGHT_W8A8 && c->quant.method != TD_QUANT_NONE; i++) {
-        uint64_t in_groups = d->ops->weight_bytes(d, IN_GROUPS[i], n, k);
+        uint64_t in_groups = d->ops->weight_bytes(d, IN_GROUPS[i], 0, n, k);
         if (in_groups > bytes) bytes = in_groups;
     }
     return bytes;
@@ -60,8 +63,8 @@ static uint32_t tensors_of(const td_model_config *c, td_role role) {
 
 uint64_t td_model_weights_bytes(td_npu *d, const td_model_config *c, const td_model_part *part, td_shard shard, bool w8a8,
                                 uint32_t max_pos) {
-    uint64_t sum = d->ops->weight_bytes(d, TD_WEIGHT_F32, max_pos, c->rope.dim);
-    if (c->rope_far.dim) sum += d->ops->weight_bytes(d, TD_WEIGHT_F32, max_pos, c->rope_far.dim);
+    uint64_t sum = d->ops->weight_bytes(d, TD_WEIGHT_F32, 0, max_pos, c->rope.dim);
+    if (c->rope_far.dim) sum += d->ops->weight_bytes(d, TD_WEIGHT_F32, 0, max_pos, c->rope_far.dim);
     for (td_role role = 0; role < TD_ROLE_COUNT; role++)
         if (!td_role_is_of_model(c, role))
             for (uint32_t i = part->layers.first; i < part->layers.end; i++)

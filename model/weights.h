@@ -30,9 +30,10 @@ typedef struct {
 typedef struct {
     td_layer_range layers;
     bool           whole;
-    bool           experts;  /* routed experts are on the device, too */
-    uint32_t       resident; /* of a layer's routed experts so many at a time, beside the CPU's; 0: none */
-    uint32_t       streamed; /* experts of all layers that pass through it, so many at a time; 0: none do */
+    bool           experts;      /* routed experts are on the device, too */
+    uint32_t       expert_group; /* they are INT4G, and so many columns share a scale; 0: they are not, or it is not known */
+    uint32_t       resident;     /* of a layer's routed experts so many at a time, beside the CPU's; 0: none */
+    uint32_t       streamed;     /* experts of all layers that pass through it, so many at a time; 0: none do */
 } td_model_part;
 
 /** How the device tier keeps a weight. Linears: in int8 with w8a8; else in bf16, or all in f32 if the checkpoint has some in

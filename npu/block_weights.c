@@ -40,10 +40,12 @@ td_status td_weight_check_source(td_weight_format format, const td_tensor_view *
     return TD_OK;
 }
 
-td_gemm_groups td_weight_largest_groups(td_weight_format format) {
+td_gemm_groups td_weight_largest_groups(td_weight_format format, uint32_t group) {
+    const uint16_t size = (uint16_t)group;
     switch (format) {
-        case TD_WEIGHT_INT4G: return (td_gemm_groups){.size = 32, .scale_dtype = TD_DT_F32, .zero_points = true};
-        case TD_WEIGHT_FP4G: return (td_gemm_groups){.size = 16, .scale_dtype = TD_DT_F8_E4M3};
+        case TD_WEIGHT_INT4G:
+            return (td_gemm_groups){.size = size ? size : 32, .scale_dtype = TD_DT_F32, .zero_points = true};
+        case TD_WEIGHT_FP4G: return (td_gemm_groups){.size = size ? size : 16, .scale_dtype = TD_DT_F8_E4M3};
         default: return (td_gemm_groups){0};
     }
 }

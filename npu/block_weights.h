@@ -43,8 +43,9 @@ TD_NODISCARD td_status td_weight_check_sides(td_weight_format kept, const td_ten
 TD_NODISCARD td_status td_weight_check_source(td_weight_format format, const td_tensor_view *src, td_weight_shape *shape,
                                               td_gemm_groups *groups, td_error *err);
 
-/** The groups that take the most memory, for planning; of formats without groups all zero. */
-td_gemm_groups td_weight_largest_groups(td_weight_format format);
+/** The groups that take the most memory, for planning; of formats without groups all zero. @param group columns that share a
+ * scale; 0: any. */
+td_gemm_groups td_weight_largest_groups(td_weight_format format, uint32_t group);
 
 /** What a block does with a weight. */
 typedef enum {

@@ -787,8 +787,10 @@ struct td_npu_ops {
     void (*group_reset)(td_npu_group *g); /* while no card's stream has work */
 
     /* Weights. */
-    /** For planning: the device memory that weight_create takes; of INT4G and FP4G the most that it takes. */
-    size_t (*weight_bytes)(td_npu *d, td_weight_format format, size_t n, size_t k);
+    /** For planning: the most device memory that weight_create and the blocks' layouts take. Of INT4G as an expert's: a
+     * device may keep linears of that format as W8A8.
+     * @param group of INT4G and FP4G: columns that share a scale; 0: not known. */
+    size_t (*weight_bytes)(td_npu *d, td_weight_format format, uint32_t group, size_t n, size_t k);
     /** Convert, pack and copy src. @param src a BF16, F16 or F32 view of rank 1 or 2; for W8A8 also I8 [n, k] with scales.
      * For INT4G and FP4G a coded view (quant/coded_matrix.h) that td_coded_exact_tiles finds to be of that kind. */
     TD_NODISCARD td_status (*weight_create)(td_npu *d, td_weight_format format, const td_tensor_view *src,

@@ -125,6 +125,7 @@ static td_status outline(planner *p, const td_plan_request *r, td_error *err) {
                          .table = TD_WEIGHT_BF16,
                          .act_bytes = td_dtype_bytes(td_model_act_dtype(&p->config.model)),
                          .experts = &td_model_get_spec(m)->experts,
+                         .expert_group = td_model_device_expert_group(m),
                          .n_cards = p->config.model.n_cards};
     if (x->experts->n_layers) {
         x->layer_bytes = memory->expert_weight_bytes / x->experts->n_layers;

@@ -157,6 +157,7 @@ static td_plan_part_kind part_of(const td_block_desc *b, bool moe_layer) {
         case TD_BLOCK_SPARSE: return TD_PLAN_ATTENTION;
         case TD_BLOCK_ROUTER: return TD_PLAN_ROUTER;
         case TD_BLOCK_MLP: return moe_layer ? TD_PLAN_SHARED : TD_PLAN_DENSE;
+        case TD_BLOCK_EXPERTS:
         case TD_BLOCK_RESIDENT: return TD_PLAN_RESIDENT;
         case TD_BLOCK_ALL_REDUCE: return TD_PLAN_SUMS;
         case TD_BLOCK_HEAD:
@@ -236,6 +237,19 @@ static double resident_cost(pricing *p, chosen c) {
                             pairs * (double)pair.f32_ops, (uncounted){0}, &p->device.linear);
 }
 
+/* All of a layer's experts on the device, of several cards a stretch of each. 8-bit experts are multiplied in int8, 4-bit ones
+ * in floats: a code and, for each group, a scale and an offset of 16 bits are read. */
+static double device_experts_cost(pricing *p, const td_experts_desc *e, double n_tok) {
+    const td_plan_model *m = p->model;
+    td_plan_part        *part = &p->out->part[TD_PLAN_RESIDENT];
+    const double         weights = 3.0 * e->hidden * e->inter, ops = 2 * weights * n_tok * e->top_k;
+    const double         bytes = weights * (m->expert_group ? 0.5 + 4.0 / m->expert_group : 1);
+    const double         active = td_plan_active_experts(m->experts_in_use, e->top_k, n_tok);
+    const double         fixed = add_fixed(part, p->device.block_s);
+    return fixed + add_work(part, active * bytes, m->expert_group ? 0 : ops, m->expert_group ? ops : 0, (uncounted){0},
+                            &p->device.linear);
+}
+
 static double block_cost(pricing *p, const td_block_desc *b, bool moe_layer, row_range range) {
     td_plan_part *part = &p->out->part[part_of(b, moe_layer)];
     if (b->kind == TD_BLOCK_HEAD && !p->rows->n_out) return 0;
@@ -246,6 +260,7 @@ static double block_cost(pricing *p, const td_block_desc *b, bool moe_layer, row
         part->n++;
         return add_copy(part, 2 * (n - 1) / n * values * value_bytes, c->sum_bytes_per_s, c->sum_s);
     }
+    if (b->kind == TD_BLOCK_EXPERTS) return device_experts_cost(p, &b->experts, (double)(range.end - range.first));
     if (b->kind == TD_BLOCK_RESIDENT)
         return resident_cost(
             p, on_the_card(p, (double)(range.end - range.first), td_resident_end(&b->resident) - b->resident.first));

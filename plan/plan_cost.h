@@ -22,6 +22,7 @@ typedef struct {
     double                   experts_in_use;     /* how many experts of a layer tokens choose from, all equally likely */
     uint64_t                 layer_bytes;        /* bytes of all experts of a layer */
     size_t                   to_host, to_device; /* bytes that a hand-over copies each way for a row */
+    uint32_t                 expert_group;       /* of 4-bit experts that are all on the cards; 0: those there are W8A8 */
     uint32_t                 n_cards;
     uint32_t                 stream_slots; /* of experts that are streamed, on all cards together; 0: none are */
     uint32_t                 max_tok;      /* rows of a step at most */

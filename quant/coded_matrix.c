@@ -212,7 +212,7 @@ bool td_coded_row(const td_coded_matrix *m, size_t row, float *out) {
 td_coded_tiles td_coded_exact_tiles(const td_coded_matrix *m, td_gemm_groups *groups) {
     bool           fp4 = m->codes == TD_CODES_E2M1, whole_rows = m->group >= m->k && !fp4;
     td_gemm_groups g = {.scale_dtype = m->scale_dtype, .zero_points = !fp4 && m->zeros != TD_ZEROS_NONE && !m->symmetric};
-    g.size = whole_rows ? 128 : m->group <= 128 ? (uint16_t)m->group : 0;
+    g.size = whole_rows ? TD_CODED_ROW_GROUP : m->group <= 128 ? (uint16_t)m->group : 0;
     if (m->bits != 4 || !(fp4 || td_coded_is_unsigned(m)) || m->group_of || m->scale_rows != 1 || (m->factor != 1 && !fp4))
         return TD_CODED_ROUNDED;
     if (!(fp4 ? td_fp4g_takes : td_int4g_takes)(&g)) return TD_CODED_ROUNDED;

@@ -101,8 +101,9 @@ bool td_coded_row(const td_coded_matrix *m, size_t row, float *out);
 /** Tiles that hold a matrix without changing a bit (kernels/product/tile_gemm.h). */
 typedef enum { TD_CODED_ROUNDED, TD_CODED_INT4G, TD_CODED_FP4G } td_coded_tiles;
 
+#define TD_CODED_ROW_GROUP 128
 /** Which tiles in groups can hold the matrix code by code, and their groups; TD_CODED_ROUNDED: none. A scale for whole rows
- * serves groups of 128. */
+ * serves groups of TD_CODED_ROW_GROUP. */
 td_coded_tiles td_coded_exact_tiles(const td_coded_matrix *m, td_gemm_groups *groups);
 
 /**

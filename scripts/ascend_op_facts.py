@@ -18,7 +18,7 @@ HEAD = """/* What the vendor's definitions say of the tensors of its operations:
  * FACT(operation, tensor, INPUT or OUTPUT, REQUIRED, OPTIONAL or DYNAMIC (a list), types of 910B, repository of hicann, file:line) */
 /* clang-format off */
 """
-KNOWN = {"FLOAT16", "BF16", "FLOAT", "INT8", "UINT8", "BOOL", "INT16", "INT32", "INT64", "UINT64"}  # of the types that the stand-in tells apart
+KNOWN = {"FLOAT16", "BF16", "FLOAT", "INT4", "INT8", "UINT8", "BOOL", "INT16", "INT32", "INT64", "UINT64"}  # of the types that the stand-in tells apart
 ONE_INPUT, TWO_INPUTS = {"self": "x", "selfRef": "x", "out": "y"}, {"self": "x1", "selfRef": "x1", "other": "x2", "mat2": "x2", "out": "y"}
 # Where a definition's name is another than the function's, but for its case and an ending Optional, Out or Ref.
 NAMES = {

@@ -21,7 +21,8 @@
  *   ascend_stream  streams, captures
  *   ascend_op      an operation and its tensors: what blocks are written in
  *   ascend_kind    a block, and what a kind of blocks is
- *   ascend_weight  weights and their layouts
+ *   ascend_weight  weights and their layouts              ascend_kept     their rows before
+ *   ascend_stack   routed experts' weights, int8 or of 4-bit codes
  *   ascend_rows    embed, norm, combine, head, top       ascend_linear  linear, mlp       ascend_router
  *   ascend_experts    routed experts on the card         ascend_sum     the sum over cards
  *   ascend_attention  pages and attention over them      ascend_mla     ascend_gqa
@@ -55,6 +56,7 @@ typedef struct {
     void         *mask;          /* causal, as attention wants it; NULL until a block does */
     void         *ones;          /* [TD_ASCEND_FRONT_Q_LORA] f32, 1 each; NULL until an MLA's front wants them */
     bool          is_a2;         /* 910B; else 910C */
+    bool          told_rounded;  /* experts' 4-bit codes are rounded to int8, and the log has it */
 } td_ascend_npu;
 
 /** A call of the runtime has failed: status, code and the runtime's words as a sentence, in err where there is one, else in

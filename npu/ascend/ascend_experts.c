@@ -1,5 +1,5 @@
 /*
- * Routed experts that lie on the card, W8A8.
+ * Routed experts that lie on the card, W8A8; W4A16 where a checkpoint has 4-bit codes.
  *
  * DESIGN. The rows of a step are put in the order of their experts, each row once for every expert that it chose. Two
  * grouped products, with the middle of the MLP between them, compute all experts' rows. The results go back to their tokens,
@@ -8,13 +8,17 @@
  * in runs of TD_ASCEND_EXPERT_ROWS, so that what lies between the operations does not grow with the prompts of a step; each
  * run reads the weights anew.
  *
+ * W4A16 has rows and the middle in bf16, and no fused operation: product, SwiGlu, product.
+ *
  * With several cards each has a stretch of every expert, and all must add parts of the same experts. No document says that
  * two cards' routers give the same bits (aclnnMm is not deterministic by default), so the first card's ids and weights are
  * sent to all.
  */
 #include "core/error.h"
+#include "core/log/log.h"
 #include "core/memory/mem.h"
 #include "npu/ascend/ascend_group.h"
+#include "npu/ascend/ascend_stack.h"
 #include "npu/ascend/ascend_stream.h"
 #include "npu/ascend/ascend_sum.h"
 #include "npu/ascend/ascend_weight.h"
@@ -46,7 +50,7 @@ static size_t place_experts(const td_block_desc *desc, td_ascend_places *at) {
     at->sent_scale = td_ascend_place(&used, pairs * sizeof(float));
     at->rows = td_ascend_place(&used, pairs * widest * sizeof(td_bf16)); /* that are quantised next; then what down gives */
     at->wide = td_ascend_place(&used, pairs * 2 * inter * sizeof(int32_t));
-    at->mid = td_ascend_place(&used, pairs * inter);
+    at->mid = td_ascend_place(&used, pairs * inter * sizeof(td_bf16)); /* int8, or bf16 of W4A16 */
     at->mid_scale = td_ascend_place(&used, pairs * sizeof(float));
     return used;
 }
@@ -73,8 +77,17 @@ static td_status prepare_experts(td_ascend_npu *d, td_npu_block *b, td_error *er
     const td_ascend_stack_part gate_up[2] = {{"an expert's gate", x->gate, x->inter, x->hidden},
                                              {"an expert's up", x->up, x->inter, x->hidden}},
                                down = {"an expert's down", x->down, x->hidden, x->inter};
-    TD_TRY(td_ascend_stack_of(d, gate_up, 2, x->n_experts, x->hidden, &b->gate_up, err));
-    return td_ascend_stack_of(d, &down, 1, x->n_experts, tiled(x->inter), &b->down, err);
+    bool int4 = td_ascend_stack_takes_int4(gate_up, 2, x->n_experts, x->hidden) &&
+                td_ascend_stack_takes_int4(&down, 1, x->n_experts, tiled(x->inter));
+    if (!int4 && !d->told_rounded && td_ascend_stack_has_int4(gate_up)) {
+        td_warn(
+            "the experts' 4-bit codes are rounded to int8, twice their bytes: the card's product wants groups of one size "
+            "in all experts of a matrix, which divide its inputs (hidden %u, and inter %u on this card)",
+            x->hidden, x->inter);
+        d->told_rounded = true;
+    }
+    TD_TRY(td_ascend_stack_of(d, gate_up, 2, x->n_experts, x->hidden, int4, &b->gate_up, err));
+    return td_ascend_stack_of(d, &down, 1, x->n_experts, tiled(x->inter), int4, &b->down, err);
 }
 
 /* ---- one run of rows ---------------------------------------------------------------------------- */
@@ -89,8 +102,8 @@ typedef struct {
 /* The rules of GroupedMatmulSwigluQuantWeightNZ's document, and whole tiles. It takes cumulated counts. */
 static bool takes_gate_up(const td_ascend_run *r, const td_ascend_stack *w) {
     bool has_sums = TD_ASCEND_HAS(r, aclnnCumsum) || !TD_ASCEND_HAS(r, aclnnMoeInitRoutingV3);
-    return TD_ASCEND_HAS(r, aclnnGroupedMatmulSwigluQuantWeightNZ) && has_sums && w->n <= GATE_UP_MAX && w->n % 32 == 0 &&
-           w->k % 16 == 0 && w->k < LAST_MAX;
+    return !w->group && TD_ASCEND_HAS(r, aclnnGroupedMatmulSwigluQuantWeightNZ) && has_sums && w->n <= GATE_UP_MAX &&
+           w->n % 32 == 0 && w->k % 16 == 0 && w->k < LAST_MAX;
 }
 
 static experts_run run_of(const td_ascend_run *r, const td_npu_block *b, size_t first) {
@@ -125,28 +138,44 @@ static td_ascend_view some_rows(td_ascend_view v, size_t first, size_t rows) {
     return v;
 }
 
-/* Rows in the order of their experts, as int8. The newer operation gives counts only: its tiling refuses cumulated ones
- * (ops-transformer, moe_init_routing_v3_tiling.cpp). all: the step's rows as int8, where the library sends those. */
-static td_ascend_input send_rows(td_ascend_run *r, const td_npu_block *b, const experts_run *e, td_ascend_input all) {
+/* Rows in the order of their experts, with the newer operation. It gives counts only: its tiling refuses cumulated ones
+ * (ops-transformer, moe_init_routing_v3_tiling.cpp). scales: of int8 rows, which are sent, too; else sent_scale stays as it
+ * is. */
+static void send_by_v3(td_ascend_run *r, const experts_run *e, td_ascend_view rows, const td_ascend_view *scales,
+                       td_ascend_view sent, td_ascend_view sent_scale) {
+    const int64_t     every[2] = {0, e->x->n_experts};
+    td_acl_int_array *range = r->status == TD_OK ? r->d->acl->aclCreateIntArray(every, 2) : NULL;
+    if (!range && r->status == TD_OK) r->status = TD_EDEVICE;
+    TD_ASCEND_OP(r, aclnnMoeInitRoutingV3, T(rows), T(e->ids), scales ? T(*scales) : NULL, NULL, (int64_t)e->pairs, 0,
+                 e->x->n_experts, 0, 1, true, -1, range, 0, T(sent), T(e->places), T(e->counts), T(sent_scale));
+    if (e->sums) TD_ASCEND_OP(r, aclnnCumsum, T(e->counts), 0, TD_ACL_INT64, T(e->list));
+    if (range) (void)r->d->acl->aclDestroyIntArray(range);
+}
+
+/* Rows in the order of their experts, as bf16. */
+static td_ascend_view send_floats(td_ascend_run *r, const td_npu_block *b, const experts_run *e) {
     const td_experts_desc *x = e->x;
-    td_ascend_input        sent = pairs_of(r, b->at.sent, b->at.sent_scale, e->pairs, x->hidden);
+    td_ascend_view         rows = td_ascend_rows_of(x->in, TD_ACL_BF16, r->step->first_row + e->first, e->rows, x->hidden),
+                   sent = td_ascend_rows_of(r->scratch + b->at.rows, TD_ACL_BF16, 0, e->pairs, x->hidden);
     if (TD_ASCEND_HAS(r, aclnnMoeInitRoutingV3)) {
-        const int64_t     every[2] = {0, x->n_experts};
-        td_acl_int_array *range = r->status == TD_OK ? r->d->acl->aclCreateIntArray(every, 2) : NULL;
-        if (!range && r->status == TD_OK) r->status = TD_EDEVICE;
-        TD_ASCEND_OP(r, aclnnMoeInitRoutingV3, T(some_rows(all.x, e->first, e->rows)), T(e->ids),
-                     T(some_rows(all.scale, e->first, e->rows)), NULL, (int64_t)e->pairs, 0, x->n_experts, 0, 1, true, -1,
-                     range, 0, T(sent.x), T(e->places), T(e->counts), T(sent.scale));
-        if (e->sums) TD_ASCEND_OP(r, aclnnCumsum, T(e->counts), 0, TD_ACL_INT64, T(e->list));
-        if (range) (void)r->d->acl->aclDestroyIntArray(range);
+        send_by_v3(r, e, rows, NULL, sent, td_ascend_vector(r->scratch + b->at.sent_scale, TD_ACL_FLOAT, 0, e->pairs));
         return sent;
     }
-    td_ascend_view rows = td_ascend_rows_of(x->in, TD_ACL_BF16, r->step->first_row + e->first, e->rows, x->hidden),
-                   ordered = td_ascend_rows_of(r->scratch + b->at.rows, TD_ACL_BF16, 0, e->pairs, x->hidden);
-    TD_ASCEND_OP(r, aclnnMoeInitRoutingV2, T(rows), T(e->ids), 0, 0, x->n_experts, 0, e->sums ? 1 : 2, false, T(ordered),
+    TD_ASCEND_OP(r, aclnnMoeInitRoutingV2, T(rows), T(e->ids), 0, 0, x->n_experts, 0, e->sums ? 1 : 2, false, T(sent),
                  T(e->places), T(e->counts32), NULL);
     td_ascend_op_cast(r, e->counts32, e->counts);
-    td_ascend_op_quantize(r, ordered, sent.x, sent.scale);
+    return sent;
+}
+
+/* Rows in the order of their experts, as int8. all: the step's rows as int8, where the library sends those. */
+static td_ascend_input send_rows(td_ascend_run *r, const td_npu_block *b, const experts_run *e, td_ascend_input all) {
+    td_ascend_input sent = pairs_of(r, b->at.sent, b->at.sent_scale, e->pairs, e->x->hidden);
+    if (TD_ASCEND_HAS(r, aclnnMoeInitRoutingV3)) {
+        td_ascend_view scales = some_rows(all.scale, e->first, e->rows);
+        send_by_v3(r, e, some_rows(all.x, e->first, e->rows), &scales, sent.x, sent.scale);
+    } else {
+        td_ascend_op_quantize(r, send_floats(r, b, e), sent.x, sent.scale);
+    }
     return sent;
 }
 
@@ -188,12 +217,38 @@ static td_ascend_input gate_up(td_ascend_run *r, const td_npu_block *b, const ex
     return mid;
 }
 
+/* out = x w^T of each expert's rows of bf16, with weights of 4-bit codes. */
+static void grouped_product_int4(td_ascend_run *r, const experts_run *e, td_ascend_view x, const td_ascend_stack *w,
+                                 td_ascend_view out) {
+    size_t         groups = w->n_experts * (w->k / w->group);
+    td_ascend_view scale = td_ascend_heads(
+                       td_ascend_rows_of(w->scale16, TD_ACL_BF16, 0, w->n_experts, groups / w->n_experts * w->n),
+                       w->k / w->group, w->n, w->n),
+                   offset = scale;
+    offset.data = w->offset16;
+    TD_ASCEND_OP(r, aclnnGroupedMatmulV5, L(x),
+                 td_ascend_list(r, td_ascend_tensor_int4(r, w->data, w->n_experts, w->k, w->n)), NULL, NULL, NULL, L(scale),
+                 L(offset), NULL, T(e->list), NULL, NULL, NULL, 2, 0, 1, 0, NULL, L(out), NULL, NULL);
+}
+
+/* What down gives each expert's rows, W4A16. */
+static void run_int4(td_ascend_run *r, const td_npu_block *b, const experts_run *e, td_ascend_view back) {
+    const size_t   n = b->gate_up->n;
+    td_ascend_view wide = td_ascend_rows_of(r->scratch + b->at.wide, TD_ACL_BF16, 0, e->pairs, n),
+                   mid = td_ascend_rows_of(r->scratch + b->at.mid, TD_ACL_BF16, 0, e->pairs, n / 2);
+    grouped_product_int4(r, e, send_floats(r, b, e), b->gate_up, wide);
+    TD_ASCEND_OP(r, aclnnSwiGlu, T(wide), -1, T(mid));
+    grouped_product_int4(r, e, mid, b->down, back);
+}
+
 static void launch_run(td_ascend_run *r, const td_npu_block *b, const experts_run *e, td_ascend_input all) {
     const td_experts_desc *x = e->x;
     td_ascend_view         back = td_ascend_rows_of(r->scratch + b->at.rows, TD_ACL_BF16, 0, e->pairs, b->down->n),
                    out = td_ascend_rows_of(x->out, TD_ACL_BF16, r->step->first_row + e->first, e->rows, x->hidden);
-    td_ascend_input sent = send_rows(r, b, e, all);
-    grouped_product(r, e, gate_up(r, b, e, sent), b->down, back);
+    if (b->down->group)
+        run_int4(r, b, e, back);
+    else
+        grouped_product(r, e, gate_up(r, b, e, send_rows(r, b, e, all)), b->down, back);
     TD_ASCEND_OP(r, aclnnMoeFinalizeRoutingV2, T(td_ascend_columns(back, 0, x->hidden)), T(e->places), NULL, NULL, NULL,
                  T(e->weights), NULL, 2, T(out));
 }
@@ -222,10 +277,11 @@ static void launch_experts(td_ascend_run *r, const td_npu_block *b) {
     size_t                 rows = r->step->max_tok, first = r->step->first_row;
     td_ascend_input        all = {0};
     launch_ids(r, x);
-    if (TD_ASCEND_HAS(r, aclnnMoeInitRoutingV3) && x->in_i8.q)
+    bool codes = TD_ASCEND_HAS(r, aclnnMoeInitRoutingV3) && !b->down->group; /* go to the experts */
+    if (codes && x->in_i8.q)
         all = (td_ascend_input){.x = td_ascend_rows_of(x->in_i8.q, TD_ACL_INT8, first, rows, x->hidden),
                                 .scale = td_ascend_vector(x->in_i8.scale, TD_ACL_FLOAT, first, rows)};
-    else if (TD_ASCEND_HAS(r, aclnnMoeInitRoutingV3))
+    else if (codes)
         all = td_ascend_codes_of(r, b, td_ascend_in_rows(r, x->in, x->hidden));
     for (size_t row = 0; row < rows; row += TD_ASCEND_EXPERT_ROWS) {
         experts_run e = run_of(r, b, row);

@@ -110,6 +110,11 @@ td_acl_tensor *td_ascend_tensor_tiles(td_ascend_run *r, const void *data, size_t
         r, r->d->acl->aclCreateTensor(shape, 5, TD_ACL_INT8, NULL, 0, TD_ACL_FORMAT_FRACTAL_NZ, shape, 5, (void *)data));
 }
 
+td_acl_tensor *td_ascend_tensor_int4(td_ascend_run *r, const void *data, size_t stacked, size_t k, size_t n) {
+    const int64_t shape[3] = {(int64_t)stacked, (int64_t)k, (int64_t)n};
+    return keep(r, r->d->acl->aclCreateTensor(shape, 3, TD_ACL_INT4, NULL, 0, TD_ACL_FORMAT_ND, shape, 3, (void *)data));
+}
+
 td_acl_tensor_list *td_ascend_list(td_ascend_run *r, const td_acl_tensor *t) {
     if (r->status != TD_OK || !t) return NULL;
     td_acl_tensor_list *list = r->n_lists < TD_ASCEND_LISTS_MAX ? r->d->acl->aclCreateTensorList(&t, 1) : NULL;

@@ -1,74 +1,49 @@
-#include "npu/ascend/ascend_weight.h"
-
 #include <stdlib.h>
 #include <string.h>
 
 #include "core/error.h"
 #include "core/memory/mem.h"
 #include "kernels/rows/convert.h"
+#include "npu/ascend/ascend_kept.h"
+#include "npu/ascend/ascend_stack.h"
+#include "npu/ascend/ascend_weight.h"
 #include "npu/card/card_weight.h"
-#include "quant/coded_matrix.h"
 #include "quant/weight_quant.h"
 
-#define ALIGNMENT 512
-#define NZ_N 32 /* outputs and inputs of a tile */
-#define NZ_K 16
-
-/** What a weight has become for attention: two arrays at most. */
-typedef struct {
-    bool   made;
-    size_t sizes[6]; /* that it was made for */
-    void  *at[2];    /* the second lies behind the first */
-} form;
-
-struct td_npu_weight {
-    td_weight_shape   shape;  /* first; its format as it is kept: W8A8, BF16 or F32 */
-    char             *rows;   /* device: [n, k], behind it [n] scales of W8A8; NULL once it is laid out */
-    td_ascend_matrix *matrix; /* that it is part of, counted; */
-    td_ascend_stack  *stack;  /* or this one */
-    form              form;
-};
-
-static size_t element_bytes(td_weight_format format) {
-    return format == TD_WEIGHT_W8A8 ? 1 : format == TD_WEIGHT_BF16 ? sizeof(td_bf16) : sizeof(float);
-}
-
-static size_t codes_bytes(td_weight_format format, size_t n, size_t k) {
-    return td_round_up(n * k * element_bytes(format), ALIGNMENT);
-}
-
-static size_t rows_bytes(td_weight_format format, size_t n, size_t k) {
-    return codes_bytes(format, n, k) + (format == TD_WEIGHT_W8A8 ? td_round_up(n * sizeof(float), ALIGNMENT) : 0);
-}
+#define ALIGNMENT TD_ASCEND_WEIGHT_ALIGNMENT
+#define NZ_N TD_ASCEND_NZ_N
+#define NZ_K TD_ASCEND_NZ_K
 
 static size_t nz_bytes(size_t n, size_t k) {
     return td_round_up(td_round_up(n, NZ_N) * td_round_up(k, NZ_K), ALIGNMENT);
 }
 
 static td_weight_format kept_as(td_weight_format format) {
-    return td_weight_is_grouped(format) ? TD_WEIGHT_W8A8 : format;
+    return format == TD_WEIGHT_FP4G ? TD_WEIGHT_W8A8 : format;
 }
 
-/* Bytes of a weight in NZ, with scales and a bias. What small models are filled up with is not counted. */
-size_t td_ascend_weight_bytes(td_npu *d, td_weight_format format, size_t n, size_t k) {
+/* W8A8: in NZ, with scales and a bias. What small models are filled up with is not counted. */
+size_t td_ascend_weight_bytes(td_npu *d, td_weight_format format, uint32_t group, size_t n, size_t k) {
     (void)d;
-    if (kept_as(format) != TD_WEIGHT_W8A8) return rows_bytes(format, n, k);
+    if (kept_as(format) != TD_WEIGHT_W8A8)
+        return td_ascend_rows_bytes(format, td_weight_largest_groups(format, group).size, n, k);
     return nz_bytes(n, k) + 2 * td_round_up(td_round_up(n, NZ_N) * sizeof(float), ALIGNMENT);
 }
 
 bool td_ascend_weight_is_int8(const td_npu_weight *w) {
-    return w && kept_as(w->shape.format) == TD_WEIGHT_W8A8;
+    return w && td_ascend_taken_as(w->shape.format) == TD_WEIGHT_W8A8;
 }
 
 /* ---- creating ---------------------------------------------------------------------------------- */
 
-/* Codes are rounded to int8, whatever their groups. */
-static td_status check_source(td_weight_format format, const td_tensor_view *src, td_weight_shape *shape, td_error *err) {
-    td_gemm_groups unused;
-    if (!td_weight_is_grouped(format) || !src->coded) return td_weight_check_source(format, src, shape, &unused, err);
-    TD_TRY(td_weight_check_sides(kept_as(format), src, shape, err));
-    if (shape->n == src->coded->n && shape->k == src->coded->k) return TD_OK;
-    return td_fail(err, TD_ENOTSUP, "a weight in groups is made from a checkpoint's codes");
+/* Codes that int8 rows would hold no better are kept: td_coded_exact_tiles says which. Others are rounded to int8. */
+static td_status check_source(td_weight_format format, const td_tensor_view *src, td_npu_weight *w, td_error *err) {
+    if (!td_weight_is_grouped(format) || !src->coded) return td_weight_check_source(format, src, &w->shape, &w->groups, err);
+    TD_TRY(td_weight_check_sides(TD_WEIGHT_W8A8, src, &w->shape, err));
+    if (w->shape.n != src->coded->n || w->shape.k != src->coded->k)
+        return td_fail(err, TD_ENOTSUP, "a weight in groups is made from a checkpoint's codes");
+    if (td_coded_exact_tiles(src->coded, &w->groups) == TD_CODED_INT4G) w->shape.format = TD_WEIGHT_INT4G;
+    return TD_OK;
 }
 
 /* Codes of row after row, each through f32. */
@@ -78,14 +53,15 @@ static td_status round_coded(const td_coded_matrix *m, int8_t *q, float *scale, 
     td_status st = TD_OK;
     for (size_t r = 0; r < m->n && st == TD_OK; r++)
         if (!td_coded_row(m, r, row) || !td_quantize_weight_i8(TD_DT_F32, row, 1, m->k, q + r * m->k, m->k, scale + r))
-            st = td_fail(err, TD_EFORMAT,
-                         "a weight has a scale that is no positive number, or a zero where the checkpoint says it has none");
+            st = td_fail(err, TD_EFORMAT, TD_ASCEND_BAD_SCALE);
     free(row);
     return st;
 }
 
-static td_status convert(const td_weight_shape *shape, const td_tensor_view *src, char *host, td_error *err) {
-    float *scale = (float *)(host + codes_bytes(shape->format, shape->n, shape->k));
+static td_status convert(const td_npu_weight *w, const td_tensor_view *src, char *host, td_error *err) {
+    const td_weight_shape *shape = &w->shape;
+    float                 *scale = (float *)(host + td_ascend_codes_bytes(shape->format, shape->n, shape->k));
+    if (shape->format == TD_WEIGHT_INT4G) return td_ascend_int4_convert(src->coded, &w->groups, host, err);
     if (shape->format != TD_WEIGHT_W8A8) return td_card_weight_floats(shape, src, host, err);
     if (src->coded && !src->data) return round_coded(src->coded, (int8_t *)host, scale, err);
     return td_card_weight_int8(shape, src, (int8_t *)host, shape->k, scale, err);
@@ -93,19 +69,19 @@ static td_status convert(const td_weight_shape *shape, const td_tensor_view *src
 
 td_status td_ascend_weight_create(td_npu *base, td_weight_format format, const td_tensor_view *src, td_npu_weight **out,
                                   td_error *err) {
-    td_ascend_npu  *d = (td_ascend_npu *)base;
-    td_weight_shape shape;
+    td_ascend_npu *d = (td_ascend_npu *)base;
+    td_npu_weight  made = {0};
     *out = NULL;
     TD_TRY(td_card_enter(&d->base));
-    TD_TRY(check_source(format, src, &shape, err));
+    TD_TRY(check_source(format, src, &made, err));
     td_tensor_view view = *src;
     if (td_weight_is_grouped(format)) view.data = NULL;
-    td_npu_weight *w = calloc(1, sizeof *w);
+    td_npu_weight *w = malloc(sizeof *w);
     if (!w) return td_fail(err, TD_ENOMEM, "out of memory for a weight");
-    w->shape = shape;
-    size_t    bytes = rows_bytes(shape.format, shape.n, shape.k);
+    *w = made;
+    size_t    bytes = td_ascend_rows_bytes(w->shape.format, w->groups.size, w->shape.n, w->shape.k);
     char     *host = calloc(1, bytes);
-    td_status st = host ? convert(&shape, &view, host, err) : TD_OK;
+    td_status st = host ? convert(w, &view, host, err) : TD_OK;
     if (st == TD_OK)
         st = td_card_send(&d->base, host, bytes, "a weight", (void **)&w->rows, err);
     else
@@ -125,45 +101,17 @@ static void unref_matrix(td_ascend_npu *d, td_ascend_matrix *m) {
     free(m);
 }
 
-static void unref_stack(td_ascend_npu *d, td_ascend_stack *s) {
-    if (!s || --s->refs) return;
-    td_card_give(&d->base, s->data);
-    td_card_give(&d->base, s->scale);
-    td_card_give(&d->base, s->scale16);
-    free(s->weights);
-    free(s);
-}
-
 void td_ascend_weight_destroy(td_npu *base, td_npu_weight *w) {
     td_ascend_npu *d = (td_ascend_npu *)base;
     if (!w || td_card_enter(&d->base) != TD_OK) return;
     unref_matrix(d, w->matrix);
-    unref_stack(d, w->stack);
+    td_ascend_stack_unref(d, w->stack);
     td_card_give(&d->base, w->rows);
     td_card_give(&d->base, w->form.at[0]);
     free(w);
 }
 
 /* ---- laying out -------------------------------------------------------------------------------- */
-
-/* The rows on the host again. @return NULL: err says why. */
-static char *bring(td_ascend_npu *d, const td_npu_weight *w, td_error *err) {
-    size_t bytes = rows_bytes(w->shape.format, w->shape.n, w->shape.k);
-    char  *host = malloc(bytes);
-    if (!host) {
-        (void)td_fail(err, TD_ENOMEM, "out of memory while a weight is laid out");
-        return NULL;
-    }
-    if (td_ascend_download(d, host, w->rows, bytes, err) == TD_OK) return host;
-    free(host);
-    return NULL;
-}
-
-static void forget_rows(td_ascend_npu *d, const td_npu_weight *weight) {
-    td_npu_weight *w = (td_npu_weight *)weight; /* the handle is opaque: only its layout changes */
-    td_card_give(&d->base, w->rows);
-    w->rows = NULL;
-}
 
 /** Outputs of a part when it is filled up, to whole tiles. */
 static size_t outputs_of(const td_ascend_part *p, td_weight_format format) {
@@ -186,23 +134,17 @@ static bool keeps_places(const td_ascend_part *p) {
            (!p->pairs && p->lead == p->lead_to && p->rope == p->rope_to && p->blocks_to * (p->lead_to + p->rope_to) == p->n);
 }
 
-/* The part's outputs from `first` on, in a matrix of k_to inputs. */
 static void place_nz(const td_ascend_part *p, size_t k_to, size_t first, const int8_t *rows, int8_t *nz) {
-    size_t k_tiles = td_div_up(k_to, NZ_K);
-    for (size_t r = 0; r < p->n; r++) {
-        size_t  n = first + place_of(p, r);
-        int8_t *tile = nz + n / NZ_N * k_tiles * NZ_K * NZ_N + n % NZ_N;
-        for (size_t k = 0; k < p->k; k++) tile[k * NZ_N] = rows[r * p->k + k]; /* tiles of k follow each other */
-    }
+    for (size_t r = 0; r < p->n; r++) td_ascend_place_nz(rows + r * p->k, p->k, k_to, first + place_of(p, r), nz);
 }
 
 static td_status place_parts(td_ascend_npu *d, td_ascend_matrix *m, char *data, float *scale, float *bias, td_error *err) {
     for (size_t i = 0; i < m->n_parts; i++) {
         const td_ascend_part *p = &m->parts[i];
-        char                 *rows = bring(d, p->w, err);
-        size_t                element = element_bytes(m->format), first = m->first[i];
+        char                 *rows = td_ascend_bring(d, p->w, err);
+        size_t                element = td_ascend_element_bytes(m->format), first = m->first[i];
         if (!rows) return err ? err->status : TD_EDEVICE;
-        const float *scales = (const float *)(rows + codes_bytes(m->format, p->n, p->k));
+        const float *scales = (const float *)(rows + td_ascend_codes_bytes(m->format, p->n, p->k));
         if (m->format == TD_WEIGHT_W8A8) place_nz(p, m->k, first, (const int8_t *)rows, (int8_t *)data);
         for (size_t r = 0; r < p->n; r++) {
             size_t to = first + place_of(p, r);
@@ -213,7 +155,7 @@ static td_status place_parts(td_ascend_npu *d, td_ascend_matrix *m, char *data, 
         }
         free(rows);
         if (!p->bias) continue;
-        float *values = (float *)bring(d, p->bias, err);
+        float *values = (float *)td_ascend_bring(d, p->bias, err);
         if (!values) return err ? err->status : TD_EDEVICE;
         for (size_t r = 0; r < p->n; r++) bias[first + place_of(p, r)] = values[r];
         free(values);
@@ -233,7 +175,7 @@ static td_status send_bias(td_ascend_npu *d, td_ascend_matrix *m, float *bias, t
 
 static td_status make_matrix(td_ascend_npu *d, td_ascend_matrix *m, td_error *err) {
     bool   w8a8 = m->format == TD_WEIGHT_W8A8, has_bias = false;
-    size_t bytes = w8a8 ? nz_bytes(m->n, m->k) : m->n * m->k * element_bytes(m->format);
+    size_t bytes = w8a8 ? nz_bytes(m->n, m->k) : m->n * m->k * td_ascend_element_bytes(m->format);
     char  *data = calloc(1, bytes);
     float *scale = calloc(m->n, sizeof *scale), *bias = calloc(m->n, sizeof *bias);
     for (size_t i = 0; i < m->n_parts; i++) has_bias |= m->parts[i].bias != NULL;
@@ -257,7 +199,7 @@ static td_status make_matrix(td_ascend_npu *d, td_ascend_matrix *m, td_error *er
 }
 
 static td_status check_part(const td_ascend_part *p, const td_ascend_part *first, td_error *err) {
-    if (p->w->shape.format != first->w->shape.format)
+    if (td_ascend_taken_as(p->w->shape.format) != td_ascend_taken_as(first->w->shape.format))
         return td_fail(err, TD_ENOTSUP, "the weights %s and %s are multiplied with the same rows and differ in their format",
                        first->what, p->what);
     if (p->bias && !p->bias->rows) return td_fail(err, TD_EINVAL, "the bias of %s is laid out for another block", p->what);
@@ -292,7 +234,7 @@ td_status td_ascend_matrix_of(td_ascend_npu *d, const td_ascend_part *parts, siz
     }
     td_ascend_matrix *m = calloc(1, sizeof *m);
     if (!m) return td_fail(err, TD_ENOMEM, "out of memory for a weight");
-    m->format = parts[0].w->shape.format;
+    m->format = td_ascend_taken_as(parts[0].w->shape.format);
     m->k = k_to;
     m->n_parts = n_parts;
     for (size_t i = 0; i < n_parts; i++) {
@@ -309,95 +251,10 @@ td_status td_ascend_matrix_of(td_ascend_npu *d, const td_ascend_part *parts, siz
     for (size_t i = 0; i < n_parts && st == TD_OK; i++) {
         ((td_npu_weight *)parts[i].w)->matrix = m;
         m->refs++;
-        if (m->owns_data) forget_rows(d, parts[i].w);
+        if (m->owns_data) td_ascend_forget_rows(d, parts[i].w);
     }
     if (st == TD_OK) *out = m;
     unref_matrix(d, m);
-    return st;
-}
-
-/* ---- stacks of experts ------------------------------------------------------------------------- */
-
-/* Check all weights of all parts, expert by expert within a part. */
-static td_status check_parts(const td_ascend_stack_part *parts, size_t n_parts, size_t n_experts,
-                             const td_ascend_stack **made, td_error *err) {
-    *made = parts[0].w[0]->stack;
-    bool found = *made && (*made)->n_weights == n_parts * n_experts;
-    for (size_t i = 0; i < n_parts; i++)
-        for (size_t e = 0; e < n_experts; e++) {
-            const td_npu_weight *w = parts[i].w[e];
-            if (w->shape.format != TD_WEIGHT_W8A8)
-                return td_fail(err, TD_ENOTSUP, "%s is not int8: routed experts on an Ascend card are W8A8", parts[i].what);
-            if (*made ? !found || (*made)->weights[i * n_experts + e] != w : w->stack || w->matrix || !w->rows)
-                return td_fail(err, TD_EINVAL, "%s is laid out for another block", parts[i].what);
-        }
-    return TD_OK;
-}
-
-/* A weight's rows are brought to the host, and their device memory is given back, before the next weight's. So a layer's
- * experts are never in memory twice. */
-static td_status place_stack(td_ascend_npu *d, const td_ascend_stack *s, const td_ascend_stack_part *parts, size_t n_parts,
-                             int8_t *data, float *scale, td_error *err) {
-    size_t each = td_round_up(s->n, NZ_N) * td_round_up(s->k, NZ_K), first = 0;
-    for (size_t i = 0; i < n_parts; first += td_round_up(parts[i].n, NZ_N), i++)
-        for (size_t e = 0; e < s->n_experts; e++) {
-            const td_npu_weight *w = parts[i].w[e];
-            td_ascend_part       p = {.what = parts[i].what, .w = w, .n = parts[i].n, .k = parts[i].k};
-            char                *rows = bring(d, w, err);
-            if (!rows) return err ? err->status : TD_EDEVICE;
-            place_nz(&p, s->k, first, (const int8_t *)rows, data + e * each);
-            memcpy(scale + e * s->n + first, rows + codes_bytes(w->shape.format, p.n, p.k), p.n * sizeof *scale);
-            free(rows);
-            forget_rows(d, w);
-        }
-    return TD_OK;
-}
-
-static td_status make_stack(td_ascend_npu *d, td_ascend_stack *s, const td_ascend_stack_part *parts, size_t n_parts,
-                            td_error *err) {
-    size_t    bytes = s->n_experts * td_round_up(s->n, NZ_N) * td_round_up(s->k, NZ_K), n = s->n_experts * s->n;
-    int8_t   *data = calloc(1, bytes);
-    float    *scale = calloc(n, sizeof *scale);
-    td_bf16  *scale16 = calloc(n, sizeof *scale16);
-    td_status st = data && scale && scale16 ? TD_OK : td_fail(err, TD_ENOMEM, "out of memory while experts are laid out");
-    if (st == TD_OK) st = place_stack(d, s, parts, n_parts, data, scale, err);
-    if (st != TD_OK) {
-        free(data);
-        free(scale);
-        free(scale16);
-        return st;
-    }
-    td_f32_to_bf16_n(scale, n, scale16);
-    st = td_card_send(&d->base, data, bytes, "a weight's layout", &s->data, err);
-    if (st == TD_OK)
-        st = td_card_send(&d->base, scale, n * sizeof *scale, "a weight's layout", (void **)&s->scale, err);
-    else
-        free(scale);
-    if (st == TD_OK)
-        return td_card_send(&d->base, scale16, n * sizeof *scale16, "a weight's layout", (void **)&s->scale16, err);
-    free(scale16);
-    return st;
-}
-
-td_status td_ascend_stack_of(td_ascend_npu *d, const td_ascend_stack_part *parts, size_t n_parts, size_t n_experts,
-                             size_t k_to, const td_ascend_stack **out, td_error *err) {
-    TD_TRY(check_parts(parts, n_parts, n_experts, out, err));
-    if (*out) return TD_OK;
-    td_ascend_stack *s = calloc(1, sizeof *s);
-    if (!s) return td_fail(err, TD_ENOMEM, "out of memory for experts");
-    *s = (td_ascend_stack){.n_experts = n_experts, .k = k_to, .refs = 1, .n_weights = n_parts * n_experts};
-    s->weights = calloc(s->n_weights, sizeof *s->weights);
-    for (size_t i = 0; i < n_parts; i++) {
-        s->n += td_round_up(parts[i].n, NZ_N);
-        for (size_t e = 0; s->weights && e < n_experts; e++) s->weights[i * n_experts + e] = parts[i].w[e];
-    }
-    td_status st = s->weights ? make_stack(d, s, parts, n_parts, err) : td_fail(err, TD_ENOMEM, "out of memory for experts");
-    for (size_t i = 0; i < s->n_weights && st == TD_OK; i++) {
-        ((td_npu_weight *)s->weights[i])->stack = s; /* the handle is opaque: only its layout changes */
-        s->refs++;
-    }
-    if (st == TD_OK) *out = s;
-    unref_stack(d, s);
     return st;
 }
 
@@ -437,7 +294,7 @@ td_status td_ascend_scaled_vector_of(td_ascend_npu *d, const td_npu_weight *w, s
     if (k == k_to) return TD_OK;
     TD_TRY(find_form(w, sizes, what, &made, err));
     if (!made) {
-        float *values = (float *)bring(d, w, err), *to = calloc(1, td_round_up(k_to * sizeof *to, ALIGNMENT));
+        float *values = (float *)td_ascend_bring(d, w, err), *to = calloc(1, td_round_up(k_to * sizeof *to, ALIGNMENT));
         for (size_t i = 0; values && to && i < k; i++) to[i] = (float)(values[i] * factor);
         free(values);
         if (!values) {
@@ -458,7 +315,7 @@ td_status td_ascend_bf16_vector_of(td_ascend_npu *d, const td_npu_weight *w, siz
     if (w->form.made && memcmp(w->form.sizes, sizes, sizeof sizes) != 0)
         return TD_OK; /* an earlier block's values had none */
     if (!w->form.made) {
-        float   *values = (float *)bring(d, w, err);
+        float   *values = (float *)td_ascend_bring(d, w, err);
         td_bf16 *to = values ? calloc(1, td_round_up(k_to * sizeof *to, ALIGNMENT)) : NULL;
         bool     same = to != NULL;
         for (size_t i = 0; same && i < k; i++) {
@@ -484,14 +341,14 @@ td_status td_ascend_rope_both_of(td_ascend_npu *d, const td_npu_weight *w, size_
     bool         made;
     TD_TRY(find_form(w, sizes, "rope", &made, err));
     if (!made) {
-        float *values = (float *)bring(d, w, err);
+        float *values = (float *)td_ascend_bring(d, w, err);
         if (!values) return err ? err->status : TD_EDEVICE;
         size_t   bytes = td_round_up(w->shape.n * dim * sizeof(td_bf16), ALIGNMENT);
         td_bf16 *to = calloc(1, bytes);
         for (size_t i = 0; to && i < w->shape.n * dim; i++) to[i] = td_f32_to_bf16(values[i]);
         free(values);
         TD_TRY(keep_form(d, w, sizes, to, bytes, 0, err));
-        forget_rows(d, w);
+        td_ascend_forget_rows(d, w);
     }
     *table = w->form.at[0];
     *positions = w->shape.n;
@@ -505,7 +362,7 @@ td_status td_ascend_rope_of(td_ascend_npu *d, const td_npu_weight *w, size_t dim
     TD_TRY(find_form(w, sizes, "rope", &made, err));
     size_t bytes = td_round_up(w->shape.n * dim_to * sizeof(td_bf16), ALIGNMENT);
     if (!made) {
-        float *table = (float *)bring(d, w, err);
+        float *table = (float *)td_ascend_bring(d, w, err);
         if (!table) return err ? err->status : TD_EDEVICE;
         td_bf16 *to = calloc(1, 2 * bytes), *to_sin = to ? to + bytes / sizeof *to : NULL;
         for (size_t p = 0; to && p < w->shape.n; p++)
@@ -518,7 +375,7 @@ td_status td_ascend_rope_of(td_ascend_npu *d, const td_npu_weight *w, size_t dim
             }
         free(table);
         TD_TRY(keep_form(d, w, sizes, to, bytes, bytes, err));
-        forget_rows(d, w);
+        td_ascend_forget_rows(d, w);
     }
     *cos = w->form.at[0];
     *sin = w->form.at[1];
@@ -535,7 +392,7 @@ td_status td_ascend_heads_of(td_ascend_npu *d, const td_npu_weight *w, size_t he
     size_t uk_bytes = td_round_up(heads_to * nope * lora_to * sizeof(td_bf16), ALIGNMENT),
            uv_bytes = td_round_up(heads * lora_to * v * sizeof(td_bf16), ALIGNMENT);
     if (!made) {
-        td_bf16 *rows = (td_bf16 *)bring(d, w, err);
+        td_bf16 *rows = (td_bf16 *)td_ascend_bring(d, w, err);
         if (!rows) return err ? err->status : TD_EDEVICE;
         td_bf16 *uk = calloc(1, uk_bytes + uv_bytes), *uv = uk ? uk + uk_bytes / sizeof *uk : NULL;
         for (size_t h = 0; uk && h < heads; h++) {
@@ -546,7 +403,7 @@ td_status td_ascend_heads_of(td_ascend_npu *d, const td_npu_weight *w, size_t he
         }
         free(rows);
         TD_TRY(keep_form(d, w, sizes, uk, uk_bytes, uv_bytes, err));
-        forget_rows(d, w);
+        td_ascend_forget_rows(d, w);
     }
     *w_uk = w->form.at[0];
     *w_uv = w->form.at[1];

@@ -9,7 +9,7 @@
  * INT8. The weight of a product x W^T is stored [k, n] in NZ, tiles of 16 x 32 bytes: [ceil(n / 32)][ceil(k / 16)][16][32]
  * (aclnnQuantMatmulV4: "k0 = 16, n0 = 32"; docs/zh/context/data_format.md). Each part begins at a multiple of 32 outputs;
  * what lies between is zero, and so are its scale and output. Weights in groups of 4-bit codes have no operation on the card
- * that takes them with int8 rows: they are rounded to int8.
+ * that takes them with int8 rows: linears are rounded to int8. Routed experts keep the codes (ascend_stack.c).
  *
  * Attention's operation takes latents of 512, rope parts of 64 and powers of two of heads. What is smaller is filled up with
  * zeros where it is made: rows of weights (td_ascend_part).
@@ -23,7 +23,7 @@
 #define TD_ASCEND_PARTS_MAX 4
 
 /* The table's functions, as in td_npu_ops. */
-size_t                 td_ascend_weight_bytes(td_npu *d, td_weight_format format, size_t n, size_t k);
+size_t                 td_ascend_weight_bytes(td_npu *d, td_weight_format format, uint32_t group, size_t n, size_t k);
 TD_NODISCARD td_status td_ascend_weight_create(td_npu *d, td_weight_format format, const td_tensor_view *src,
                                                td_npu_weight **out, td_error *err);
 void                   td_ascend_weight_destroy(td_npu *d, td_npu_weight *w);
@@ -59,30 +59,6 @@ struct td_ascend_matrix {
  */
 TD_NODISCARD td_status td_ascend_matrix_of(td_ascend_npu *d, const td_ascend_part *parts, size_t n_parts, size_t k_to,
                                            const td_ascend_matrix **out, td_error *err);
-
-/** Weights of experts, one behind the other: what a product of each expert's rows with its own takes. */
-struct td_ascend_stack {
-    size_t                n_experts, n, k; /* n: of all parts, each filled up to whole tiles */
-    void                 *data;            /* NZ of int8 */
-    float                *scale;           /* [n_experts, n] */
-    td_bf16              *scale16;         /* the same, rounded: what the operation takes where it gives bf16 */
-    size_t                refs, n_weights;
-    const td_npu_weight **weights; /* that it was made of */
-};
-
-/** One weight an expert, all [n, k]. */
-typedef struct {
-    const char                 *what; /* "an expert's gate", for sentences */
-    const td_npu_weight *const *w;
-    size_t                      n, k;
-} td_ascend_stack_part;
-
-/**
- * The stack of these parts, made or found. Their rows leave the device before it comes there.
- * @param k_to inputs: beyond the parts' k they are zero.
- */
-TD_NODISCARD td_status td_ascend_stack_of(td_ascend_npu *d, const td_ascend_stack_part *parts, size_t n_parts,
-                                          size_t n_experts, size_t k_to, const td_ascend_stack **out, td_error *err);
 
 /** Where the rows of a weight lie, as they were created; NULL in *out where w is NULL. @return TD_EINVAL: it is laid out. */
 TD_NODISCARD td_status td_ascend_plain_of(const td_npu_weight *w, const char *what, const void **out, td_error *err);

@@ -38,8 +38,8 @@ static layout lay_out(td_weight_format format, const td_gemm_groups *g, size_t n
     return l;
 }
 
-size_t td_cuda_weight_bytes(td_npu *d, td_weight_format format, size_t n, size_t k) {
-    td_gemm_groups groups = td_weight_largest_groups(format);
+size_t td_cuda_weight_bytes(td_npu *d, td_weight_format format, uint32_t group, size_t n, size_t k) {
+    td_gemm_groups groups = td_weight_largest_groups(format, group);
     (void)d;
     return lay_out(format, &groups, n, k).all;
 }

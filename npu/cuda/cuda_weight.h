@@ -27,7 +27,7 @@ static inline size_t td_cuda_row_codes(size_t k) {
 }
 
 /* The table's functions, as in td_npu_ops. */
-size_t                 td_cuda_weight_bytes(td_npu *d, td_weight_format format, size_t n, size_t k);
+size_t                 td_cuda_weight_bytes(td_npu *d, td_weight_format format, uint32_t group, size_t n, size_t k);
 TD_NODISCARD td_status td_cuda_weight_create(td_npu *d, td_weight_format format, const td_tensor_view *src,
                                              td_npu_weight **out, td_error *err);
 void                   td_cuda_weight_destroy(td_npu *d, td_npu_weight *w);

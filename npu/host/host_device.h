@@ -122,7 +122,7 @@ struct td_npu_weight {
 
 size_t    td_host_tiles_bytes(const td_host_npu *d, td_weight_format format, size_t n, size_t k,
                               const td_gemm_groups *groups); /* of W8A8, INT4G, FP4G */
-size_t    td_host_weight_bytes(td_npu *d, td_weight_format format, size_t n, size_t k);
+size_t    td_host_weight_bytes(td_npu *d, td_weight_format format, uint32_t group, size_t n, size_t k);
 td_status td_host_weight_create(td_npu *d, td_weight_format format, const td_tensor_view *src, td_npu_weight **out,
                                 td_error *err);
 void      td_host_weight_destroy(td_npu *d, td_npu_weight *w);

@@ -13,9 +13,9 @@ size_t td_host_tiles_bytes(const td_host_npu *d, td_weight_format format, size_t
     return td_round_up((n + tiles->nr - 1) / tiles->nr * td_host_tile_bytes(tiles, k, groups), TD_FILE_BLOCK);
 }
 
-size_t td_host_weight_bytes(td_npu *npu, td_weight_format format, size_t n, size_t k) {
+size_t td_host_weight_bytes(td_npu *npu, td_weight_format format, uint32_t group, size_t n, size_t k) {
     const td_host_npu *d = (const td_host_npu *)npu;
-    td_gemm_groups     groups = td_weight_largest_groups(format);
+    td_gemm_groups     groups = td_weight_largest_groups(format, group);
     switch (format) {
         case TD_WEIGHT_W8A8:
         case TD_WEIGHT_INT4G:
@@ -124,7 +124,7 @@ td_status td_host_weight_create(td_npu *npu, td_weight_format format, const td_t
     const td_gemm_kernel *kernel = td_host_tile_kernel(d, format);
     const bool            grouped = kernel && format != TD_WEIGHT_W8A8;
     w->bytes = kernel ? td_host_tiles_bytes(d, format, w->shape.n, w->shape.k, &w->groups)
-                      : td_host_weight_bytes(npu, format, w->shape.n, w->shape.k);
+                      : td_host_weight_bytes(npu, format, 0, w->shape.n, w->shape.k);
     td_status status = td_mem_map(w->bytes, td_pool_home(d->pool), &w->data, err);
     if (status == TD_OK) {
         conversion c = {.d = d, .w = w, .src = src};

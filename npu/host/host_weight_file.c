@@ -73,7 +73,7 @@ static bool is_consistent(td_npu *npu, const td_npu_packed *p, const td_npu_weig
     if (p->format == TD_WEIGHT_INT4G || p->format == TD_WEIGHT_FP4G)
         return w->layout == TD_HOST_PANELS && (p->format == TD_WEIGHT_INT4G ? td_int4g_takes : td_fp4g_takes)(&w->groups) &&
                p->bytes == td_host_tiles_bytes((td_host_npu *)npu, p->format, p->n, p->k, &w->groups);
-    size_t bytes = td_host_weight_bytes(npu, p->format, p->n, p->k);
+    size_t bytes = td_host_weight_bytes(npu, p->format, 0, p->n, p->k);
     if (p->format == TD_WEIGHT_W8A8) return w->layout == TD_HOST_PANELS && p->k <= TD_INT8C_K_MAX && p->bytes == bytes;
     if (w->layout == TD_HOST_PANELS && p->n == 1) /* a mapping of its own: to_panels */
         bytes = td_host_nr((td_host_npu *)npu, w) * p->k * (p->format == TD_WEIGHT_F32 ? sizeof(float) : sizeof(td_bf16));

@@ -95,6 +95,46 @@ FOLDER_TEST(qwen3_moe)
 FOLDER_TEST(qwen3_moe_tied)
 FOLDER_TEST(qwen2_moe)
 
+/* ---- experts of 4-bit codes --------------------------------------------------------------------- */
+
+/* All routed experts on the card, W4A16, against the logits of the decoded weights (tests/data/quantised/README.md). */
+static void run_coded(const char *name, uint32_t group) {
+    char         path[160];
+    json_error_t error;
+    snprintf(path, sizeof path, "tests/data/quantised/%s/manifest.json", name);
+    json_auto_t *manifest = json_load_file(repo_path(path), 0, &error);
+    snprintf(path, sizeof path, "tests/data/quantised/%s", name);
+    AT_END(model_run_close) model_run host, card;
+    json_t                           *list = json_object_get(json_array_get(json_object_get(manifest, "prompts"), 0), "ids");
+    uint32_t                          ids[TOKENS_MAX], n = (uint32_t)json_array_size(list);
+    assert_true(n > 0 && n <= TOKENS_MAX);
+    for (uint32_t i = 0; i < n; i++) ids[i] = (uint32_t)json_integer_value(json_array_get(list, i));
+    model_run *both[] = {&host, &card};
+    for (int i = 0; i < 2; i++)
+        model_run_open(both[i], &WITH(model_run_options, .path = path, .device = i ? "npu" : "host", .w8a8 = true,
+                                      .experts = TD_EXPERT_INT4C, .device_experts = 4, .n_seq = 3, .max_tok = STEP_MAX,
+                                      .max_len = TOKENS_MAX));
+    assert_int_equal(td_model_device_expert_group(card.model), group);
+    size_t vocab = td_model_get_config(host.model)->vocab, values = n * vocab;
+    snprintf(path, sizeof path, "tests/data/quantised/%s/p0_logits_bf16_experts.f32", name);
+    FREED float *want = read_array(path, values, sizeof *want), *got = malloc(values * sizeof *got),
+                *whole = malloc(values * sizeof *whole);
+    run_in_chunks(&host, ids, n, n, false, got);
+    double of_host = error_of(got, want, n, vocab);
+    run_in_chunks(&card, ids, n, n, false, whole);
+    double of_card = error_of(whole, want, n, vocab);
+    print_message("    %s, %u tokens, experts on the device: host %.4f, card %.4f\n", name, n, of_host, of_card);
+    assert_true(of_card <= CARD_FACTOR * of_host + CARD_SLACK);
+    same_bits(&card, ids, n, whole);
+}
+
+TEST(experts_of_4_bits) {
+    run_coded("awq", 32);
+    run_coded("packed_int4", 32);
+    run_coded("packed_int4_zeros", 32);
+    run_coded("gptq_int4", 64); /* 96 inputs of down are no whole groups: rounded to int8 */
+}
+
 /* ---- DeepSeek-V3's sizes ------------------------------------------------------------------------ */
 
 /* Its layers, but for their number, heads, experts and rows: what chooses between operations is as it is there. */

@@ -99,9 +99,9 @@ static void listen_destroy(td_npu *npu, td_npu_weight *w) {
     free(h->code);
 }
 
-static size_t listen_bytes(td_npu *npu, td_weight_format format, size_t n, size_t k) {
+static size_t listen_bytes(td_npu *npu, td_weight_format format, uint32_t group, size_t n, size_t k) {
     listener *l = (listener *)npu;
-    return l->host->ops->weight_bytes(l->host, format, n, k);
+    return l->host->ops->weight_bytes(l->host, format, group, n, k);
 }
 
 static const td_npu_ops LISTENER = {

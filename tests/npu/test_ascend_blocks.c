@@ -6,14 +6,17 @@
  * to bf16 is off by up to 2^-9 of itself, 2^-9 / sqrt(3) = 0.0011 as a root mean square. Each block rounds a few times more
  * than the host, which keeps f32 inside. And an int8 code may be another one where a bf16 value was rounded the other way,
  * which costs up to 1/127 of a row's largest value. ROUNDED is for blocks without products of such codes, CODED for those
- * with them. Experts round the scales of their weights to bf16 besides, which is one rounding more for each product.
+ * with them. Experts round the scales of their weights to bf16 besides, which is one rounding more for each product. Experts
+ * of 4-bit codes have bf16 rows on the card, where the host has int8 rows: they are compared with the same sums in doubles. PLAIN is five
+ * roundings to bf16, 0.0025, four times over, for rows whose experts nearly cancel; int8 rows are 0.014 off.
  */
-#include "npu_test_util.h"
+#include "coded_matrices.h"
 #include "tests/td_test.h"
 
 #define EXACT 0.0
 #define ROUNDED 0.006
 #define CODED 0.02
+#define PLAIN 0.01
 
 /* ---- two devices ---------------------------------------------------------------------------------- */
 
@@ -434,18 +437,34 @@ enum { EXPERTS_MOST = 8 };
 typedef struct {
     uint32_t hidden, inter, n_experts, top_k, rows, bucket, first;
     bool     codes; /* rows come as int8, too */
+    size_t   int4;  /* weights of 4-bit codes: 1 + a kind of coded_matrices.h */
+    bool     plain; /* of them: the result is that of doubles; else the card has rounded them to int8 */
 } experts_case;
 
 typedef struct {
     weights              of[3][EXPERTS_MOST]; /* gate, up, down */
     const td_npu_weight *list[DEVICES][3][EXPERTS_MOST];
+    float               *values[3][EXPERTS_MOST]; /* of 4-bit codes */
 } expert_weights;
+
+static weights put_coded(pair *p, rnd *r, size_t kind, size_t n, size_t k, float **values) {
+    AT_END(free_coded) coded c = make_coded(r, kind, n, k);
+    td_tensor_view           v = view_of(&c);
+    weights                  all;
+    td_error                 err = {0};
+    for (int d = 0; d < DEVICES; d++)
+        if (p->npu[d]->ops->weight_create(p->npu[d], c.format, &v, &all.w[d], &err) != TD_OK) fail_msg("%s", err.text);
+    *values = values_of(&c);
+    assert_true(p->n_weights < PAIR_MOST);
+    return p->weights[p->n_weights++] = all;
+}
 
 static void put_experts(pair *p, rnd *r, const experts_case *c, td_weight_format format, expert_weights *w) {
     for (uint32_t e = 0; e < c->n_experts; e++)
         for (int m = 0; m < 3; m++) {
             size_t n = m == 2 ? c->hidden : c->inter, k = m == 2 ? c->inter : c->hidden;
-            w->of[m][e] = random_weight(p, r, format, n, k, 0.3f);
+            w->of[m][e] =
+                c->int4 ? put_coded(p, r, c->int4 - 1, n, k, &w->values[m][e]) : random_weight(p, r, format, n, k, 0.3f);
             for (int d = 0; d < DEVICES; d++) w->list[d][m][e] = w->of[m][e].w[d];
         }
 }
@@ -462,14 +481,49 @@ static void put_choice(pair *p, rnd *r, const experts_case *c, both *ids, both *
     *values = put(p, f, pairs * sizeof *f);
 }
 
+static void free_values(expert_weights *w) {
+    for (size_t i = 0; i < 3 * EXPERTS_MOST; i++) free(w->values[i / EXPERTS_MOST][i % EXPERTS_MOST]);
+}
+
+/* The sum of row `row` in doubles: [hidden]. */
+static void plain_experts(const experts_case *c, const expert_weights *w, const td_bf16 *x, const uint16_t *ids,
+                          const float *values, double *sum) {
+    FREED double *in = malloc(c->hidden * sizeof *in), *mid = malloc(c->inter * 2 * sizeof *mid),
+                 *out = calloc(c->hidden, sizeof *out);
+    for (uint32_t i = 0; i < c->hidden; i++) in[i] = td_bf16_to_f32(x[i]), sum[i] = 0;
+    for (uint32_t j = 0; j < c->top_k; j++) {
+        ref_linear(w->values[0][ids[j]], NULL, in, c->inter, c->hidden, mid);
+        ref_linear(w->values[1][ids[j]], NULL, in, c->inter, c->hidden, mid + c->inter);
+        for (uint32_t i = 0; i < c->inter; i++) mid[i] = mid[i] / (1 + exp(-mid[i])) * mid[c->inter + i];
+        ref_linear(w->values[2][ids[j]], NULL, mid, c->hidden, c->inter, out);
+        for (uint32_t i = 0; i < c->hidden; i++) sum[i] += (double)values[j] * out[i];
+    }
+}
+
+/* The card's rows against doubles: it rounds weights, products, middle and sums to bf16. */
+static void check_plain(pair *p, const experts_case *c, const expert_weights *w, const both *in, const both *ids,
+                        const both *values, const both *out) {
+    FREED char   *got = card_bytes(p, out);
+    FREED double *want = malloc((size_t)c->rows * c->hidden * sizeof *want);
+    for (uint32_t row = 0; row < c->rows; row++) {
+        size_t at = c->first + row;
+        plain_experts(c, w, (const td_bf16 *)in->at[HOST] + at * c->hidden, (const uint16_t *)ids->at[HOST] + at * c->top_k,
+                      (const float *)values->at[HOST] + at * c->top_k, want + (size_t)row * c->hidden);
+    }
+    double error =
+        error_of(TD_DT_BF16, got + (size_t)c->first * c->hidden * sizeof(td_bf16), want, (size_t)c->rows * c->hidden);
+    print_message("    4-bit experts, kind %zu: %.5f off\n", c->int4 - 1, error);
+    assert_true(error <= PLAIN);
+}
+
 static void run_experts(const experts_case *c) {
-    rnd                     r = rnd_open("experts");
-    AT_END(close_pair) pair p = open_pair();
-    td_step_counts          counts = {.n_tok = c->rows};
-    td_step                 step = rows_step(&counts, c->bucket, c->first);
-    size_t                  all = c->first + c->bucket;
-    expert_weights          w;
-    both                    ids, values, in = put_rows(&p, &r, all, c->hidden, 1), codes = put(&p, NULL, all * c->hidden),
+    rnd                                r = rnd_open("experts");
+    AT_END(close_pair) pair            p = open_pair();
+    td_step_counts                     counts = {.n_tok = c->rows};
+    td_step                            step = rows_step(&counts, c->bucket, c->first);
+    size_t                             all = c->first + c->bucket;
+    AT_END(free_values) expert_weights w = {0};
+    both ids, values, in = put_rows(&p, &r, all, c->hidden, 1), codes = put(&p, NULL, all * c->hidden),
                       scale = put(&p, NULL, all * sizeof(float)), out = put(&p, NULL, all * c->hidden * sizeof(td_bf16));
     put_experts(&p, &r, c, TD_WEIGHT_W8A8, &w);
     put_choice(&p, &r, c, &ids, &values);
@@ -493,7 +547,10 @@ static void run_experts(const experts_case *c) {
           .in_i8 = {c->codes ? codes.at[d] : NULL, c->codes ? scale.at[d] : NULL}, .ids = ids.at[d], .weights = values.at[d],
           .out = out.at[d]);
     run_both(&p, desc, &step, &out);
-    check(&p, &out, TD_DT_BF16, c->first, c->rows, c->hidden, CODED, "experts");
+    if (c->plain)
+        check_plain(&p, c, &w, &in, &ids, &values, &out);
+    else
+        check(&p, &out, TD_DT_BF16, c->first, c->rows, c->hidden, CODED, "experts");
     run_both(&p, desc, &step, &out); /* another block of the same weights finds them laid out */
 }
 
@@ -505,6 +562,49 @@ TEST(experts) {
         {.hidden = 32, .inter = 32, .n_experts = 5, .top_k = 1, .rows = 2100, .bucket = 2200, .codes = true}, /* two runs */
         {.hidden = 32, .inter = 3620, .n_experts = 2, .top_k = 1, .rows = 3, .bucket = 4},                    /* wide */
         {.hidden = 32, .inter = 5121, .n_experts = 2, .top_k = 1, .rows = 3, .bucket = 4}, /* too wide to be fused */
+        {.hidden = 64,
+         .inter = 32,
+         .n_experts = 8,
+         .top_k = 2,
+         .rows = 6,
+         .bucket = 8,
+         .first = 3,
+         .codes = true,
+         .int4 = 1,
+         .plain = true},
+        {.hidden = 128,
+         .inter = 64,
+         .n_experts = 5,
+         .top_k = 3,
+         .rows = 9,
+         .bucket = 16,
+         .int4 = 2,
+         .plain = true}, /* zeros, groups of 64 */
+        {.hidden = 256,
+         .inter = 128,
+         .n_experts = 2,
+         .top_k = 2,
+         .rows = 1,
+         .bucket = 1,
+         .codes = true,
+         .int4 = 3,
+         .plain = true},
+        {.hidden = 128,
+         .inter = 96,
+         .n_experts = 4,
+         .top_k = 2,
+         .rows = 5,
+         .bucket = 8,
+         .int4 = 3,
+         .plain = true}, /* no whole groups: int8 */
+        {.hidden = 32,
+         .inter = 32,
+         .n_experts = 5,
+         .top_k = 1,
+         .rows = 2100,
+         .bucket = 2200,
+         .int4 = 1,
+         .plain = true}, /* two runs */
     };
     for (size_t i = 0; i < sizeof CASES / sizeof *CASES; i++) run_experts(&CASES[i]);
 }
@@ -526,7 +626,7 @@ TEST(refused_experts) {
     struct {
         td_block_desc desc;
         const char   *sentence;
-    } cases[] = {{right, "an expert's gate is not int8"},
+    } cases[] = {{right, "an expert's gate is neither int8 nor of 4-bit codes"},
                  {right, "takes at most 1024 experts"},
                  {right, "an expert's gate is 32 x 64, not 64 x 64"},
                  {right, "a token uses 1 to 32 of at most 2048 experts, not 5 of 4"},

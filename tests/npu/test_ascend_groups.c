@@ -1,13 +1,14 @@
 /*
- * Weights in groups of 4-bit codes on an Ascend card: it has no operation that takes them with int8 rows, so they are
- * rounded to int8 while they are loaded, a scale for each row. For every kind of group, the weights on the card, in NZ, are
- * compared with the checkpoint's values as this test computes them in doubles.
+ * Weights in groups of 4-bit codes on an Ascend card: it has no operation that takes them with int8 rows, so linears are
+ * rounded to int8, a scale for each row. For every kind of group, the weights on the card, in NZ, are compared with the
+ * checkpoint's values as this test computes them in doubles. Routed experts keep their codes: these are compared one by one.
  *
  * Bounds. The scale is the row's largest value / 127, to two roundings of f32. A code is the nearest one: off by half a
  * scale, 1/254 of the row's largest value; the weight and the quotient are rounded to f32 before, 2^-22 of 127 scales.
  */
 #include "coded_matrices.h"
 
+#include "npu/ascend/ascend_stack.h"
 #include "npu/ascend/ascend_weight.h"
 #include "tests/td_test.h"
 
@@ -105,6 +106,88 @@ TEST(rounded_to_int8) {
         print_message("    kind %zu: the largest error is %.5f of a row's largest value; half a step is %.5f\n", kind, worst,
                       1.0 / 254);
         assert_true(worst > 0);
+    }
+    d->base.npu.ops->close(&d->base.npu);
+}
+
+/* ---- stacks of experts that keep their codes ----------------------------------------------------- */
+
+enum { STACKED = 3 };
+
+/* Outputs `first` on of the stack are those of the parts c[], an expert each. */
+static void check_stack(td_ascend_npu *d, const td_ascend_stack *s, const coded c[STACKED], size_t first) {
+    const size_t   groups = s->k / s->group, halves = STACKED * groups * s->n;
+    FREED uint8_t *data = malloc(STACKED * s->k * s->n / 2);
+    FREED td_bf16 *scale = malloc(halves * sizeof *scale), *offset = malloc(halves * sizeof *offset);
+    td_error       err = {0};
+    OK(td_ascend_download(d, data, s->data, STACKED * s->k * s->n / 2, &err));
+    OK(td_ascend_download(d, scale, s->scale16, halves * sizeof *scale, &err));
+    OK(td_ascend_download(d, offset, s->offset16, halves * sizeof *offset, &err));
+    for (size_t e = 0; e < STACKED; e++)
+        for (size_t n = 0; n < c[e].m.n; n++)
+            for (size_t k = 0; k < s->k; k++) {
+                size_t at = (e * s->k + k) * s->n + first + n, of = (e * groups + k / s->group) * s->n + first + n;
+                int    code = (int8_t)((data[at / 2] >> (at % 2 ? 4 : 0) & 15) << 4) >> 4;
+                float  w = ((float)code + td_bf16_to_f32(offset[of])) * td_bf16_to_f32(scale[of]);
+                double want = 0.5 * twice(&c[e], n, k) * (double)c[e].scales[n * c[e].groups + k / c[e].m.group];
+                if (fabs((double)w - want) > 0) fail_msg("expert %zu, output %zu, input %zu: %g, not %g", e, n, k, w, want);
+            }
+}
+
+static void make_experts(td_ascend_npu *d, rnd *r, size_t kind, size_t n, size_t k, coded c[STACKED],
+                         const td_npu_weight *w[STACKED]) {
+    td_error err = {0};
+    for (size_t e = 0; e < STACKED; e++) {
+        c[e] = make_coded(r, kind, n, k);
+        td_tensor_view v = view_of(&c[e]);
+        if (d->base.npu.ops->weight_create(&d->base.npu, c[e].format, &v, (td_npu_weight **)&w[e], &err) != TD_OK)
+            fail_msg("%s", err.text);
+    }
+}
+
+static void forget_experts(td_ascend_npu *d, coded c[STACKED], const td_npu_weight *w[STACKED]) {
+    for (size_t e = 0; e < STACKED; e++) {
+        d->base.npu.ops->weight_destroy(&d->base.npu, (td_npu_weight *)w[e]);
+        free_coded(&c[e]);
+    }
+}
+
+/* Scales of these matrices are numbers of bf16, so every weight is there to the last bit. */
+TEST(experts_keep_their_codes) {
+    static const struct {
+        size_t kind, gate, up, k;
+        bool   kept;
+    } CASES[] = {{0, 32, 32, 64, true},   {1, 48, 16, 128, true}, {2, 2, 2, 256, true},   {3, 8, 8, 128, true},
+                 {2, 32, 32, 160, false}, {1, 33, 31, 64, false}, {4, 32, 32, 64, false}, {3, 8, 8, 96, true}};
+    td_ascend_npu *d = open_card();
+    rnd            r = rnd_open("experts keep their codes");
+    for (size_t i = 0; i < sizeof CASES / sizeof *CASES; i++) {
+        coded                  c[2][STACKED];
+        const td_npu_weight   *w[2][STACKED];
+        const td_ascend_stack *s;
+        td_error               err = {0};
+        make_experts(d, &r, CASES[i].kind, CASES[i].gate, CASES[i].k, c[0], w[0]);
+        make_experts(d, &r, CASES[i].kind, CASES[i].up, CASES[i].k, c[1], w[1]);
+        const td_ascend_stack_part parts[2] = {{"gate", w[0], CASES[i].gate, CASES[i].k},
+                                               {"up", w[1], CASES[i].up, CASES[i].k}};
+        assert_int_equal(td_ascend_stack_takes_int4(parts, 2, STACKED, CASES[i].k), CASES[i].kept);
+        if (td_ascend_stack_of(d, parts, 2, STACKED, CASES[i].k, CASES[i].kept, &s, &err) != TD_OK) fail_msg("%s", err.text);
+        assert_int_equal(s->group > 0, CASES[i].kept);
+        for (size_t p = 0; p < 2 && CASES[i].kept; p++) check_stack(d, s, c[p], p ? CASES[i].gate : 0);
+        for (size_t p = 0; p < 2; p++) forget_experts(d, c[p], w[p]);
+    }
+    d->base.npu.ops->close(&d->base.npu);
+}
+
+/* What planning is told covers what lies there, before and after, and is near half of int8. */
+TEST(bytes_of_experts) {
+    td_ascend_npu *d = open_card();
+    for (size_t group = 32; group <= 128; group *= 2) {
+        size_t kept = d->base.npu.ops->weight_bytes(&d->base.npu, TD_WEIGHT_INT4G, (uint32_t)group, 2048, 7168),
+               laid_out = 2048 * 7168 / 2 + 2048 * 7168 / group * 2 * sizeof(td_bf16),
+               int8 = d->base.npu.ops->weight_bytes(&d->base.npu, TD_WEIGHT_W8A8, 0, 2048, 7168);
+        print_message("    groups of %zu: %.3f of int8's bytes\n", group, (double)kept / (double)int8);
+        assert_true(kept >= laid_out && kept < int8 * 17 / 25);
     }
     d->base.npu.ops->close(&d->base.npu);
 }

@@ -79,7 +79,7 @@ static void run_formats(rnd *r) {
         AT_END(free_coded) coded c = make_coded(r, kind, n, k);
         td_tensor_view           v = view_of(&c);
         weights_of(&p, c.format, &v, w);
-        assert_true(p.card->ops->weight_bytes(p.card, c.format, n, k) >= n * k / 2);
+        assert_true(p.card->ops->weight_bytes(p.card, c.format, 0, n, k) >= n * k / 2);
         snprintf(what, sizeof what, "groups of kind %zu, %zu x %zu", kind, n, k);
         run_format(&p, r, c.format, w, n, k, what);
     }

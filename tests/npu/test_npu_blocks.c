@@ -571,9 +571,9 @@ TEST(weights_take_what_was_planned) {
     /* at most a tile of rows, a step of k, the scales and a page more than the numbers themselves */
     for (size_t n = 100; n < 1000; n += 333)
         for (size_t k = 100; k < 1000; k += 333) {
-            assert_in_range(g.npu->ops->weight_bytes(g.npu, TD_WEIGHT_W8A8, n, k), n * k,
+            assert_in_range(g.npu->ops->weight_bytes(g.npu, TD_WEIGHT_W8A8, 0, n, k), n * k,
                             (n + 32) * (k + 32 + 4) + 4096 + 64);
-            assert_in_range(g.npu->ops->weight_bytes(g.npu, TD_WEIGHT_BF16, n, k), n * k * 2, (n + 32) * k * 2 + 4096 + 64);
-            assert_in_range(g.npu->ops->weight_bytes(g.npu, TD_WEIGHT_F32, n, k), n * k * 4, (n + 16) * k * 4 + 4096 + 64);
+            assert_in_range(g.npu->ops->weight_bytes(g.npu, TD_WEIGHT_BF16, 0, n, k), n * k * 2, (n + 32) * k * 2 + 4096 + 64);
+            assert_in_range(g.npu->ops->weight_bytes(g.npu, TD_WEIGHT_F32, 0, n, k), n * k * 4, (n + 16) * k * 4 + 4096 + 64);
         }
 }

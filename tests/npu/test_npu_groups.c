@@ -11,7 +11,7 @@ static td_npu_weight *coded_weight(rig *g, const coded *c) {
     td_npu_weight *w = weight_of(g, c->format, &v);
     td_npu_packed  p;
     g->npu->ops->weight_export(g->npu, w, &p);
-    assert_true(p.bytes <= g->npu->ops->weight_bytes(g->npu, c->format, c->m.n, c->m.k));
+    assert_true(p.bytes <= g->npu->ops->weight_bytes(g->npu, c->format, 0, c->m.n, c->m.k));
     return w;
 }
 

@@ -16,6 +16,7 @@ QWEN = SOURCE + "/configs/models/qwen3-30b-a3b.json"
 OSS = SOURCE + "/configs/models/gpt-oss-20b.json"
 AK = SOURCE + "/configs/machines/kunpeng920-2x910b4.yaml"
 REFERENCE = SOURCE + "/configs/machines/kunpeng920-7263z-2x910b4-1.yaml"
+EIGHT = SOURCE + "/configs/machines/kunpeng920-5250-8x910b1.yaml"
 EDGE = SOURCE + "/configs/machines/edge-epyc-9534.yaml"
 MACHINE = """nodes: 1
 node-cores: 2
@@ -98,6 +99,26 @@ class Plan(unittest.TestCase):
         self.assertEqual((p["kv_tokens"], p["model"]["experts_on_card"]), (190080, 38))
         self.assertIn("are not streamed to several cards yet", run(*flags, *more).stdout)
         self.assertIn("card 0 lacks", self.plan(*flags, "--num-gpu-experts", "48", "--stream-experts", status=3)["lack"], "48 leave no room for streamed ones")
+
+    def test_eight_cards(self):
+        """DeepSeek-R1 wholly on eight cards of 64 GiB: with 4-bit weights it fits beside 128K tokens, in int8 it does not; figures of docs/plan.md."""
+        awq = {"quantization_config": {"quant_method": "awq", "bits": 4, "group_size": 128, "zero_point": True, "version": "gemm"}}
+        flags = ("--model-path", R1, "--machine", EIGHT, "--num-gpu-experts", "256", "--context-length", "131072", "--max-total-tokens", "131072", "--streams", "1,32",
+                 "--contexts", "384", "--prompts", "128,8192,61440")
+        p = self.plan(*flags, "--json-model-override-args", json.dumps(awq))
+        self.assertEqual((p["fits"], p["kv_tokens"], p["model"]["expert_quantization"]), (True, 131072, "int4-g128"))
+        self.assertAlmostEqual(p["memory"][-1]["device_weight_bytes"] / 2**30 / 45.8, 1, delta=0.01)
+        for d, tpot in zip(p["decode"], (17.4, 42.2)):
+            self.assertAlmostEqual(d["tpot_ms"] / tpot, 1, delta=0.05)
+        for x, first in zip(p["prefill"], (0.06, 1.13, 16.9)):
+            self.assertAlmostEqual(x["ttft_ms"] / 1e3 / first, 1, delta=0.05)
+        parts = {x["part"]: x for x in p["decode"][0]["parts"]}
+        self.assertAlmostEqual(parts["experts on the card"]["bytes"] / (58 * 8 * 3 * 7168 * 256 * (0.5 + 4 / 128)), 1, delta=0.001)
+        int8 = self.plan(*flags, status=3)
+        self.assertIn("device memory: the weights take 81.54 GiB", int8["lack"])
+        self.assertIn("use one with 90.", int8["lack"])
+        groups_of_96 = {"quantization_config": {**awq["quantization_config"], "group_size": 96}}  # divide no matrix: int8
+        self.assertFalse(self.plan(*flags, "--json-model-override-args", json.dumps(groups_of_96), status=3)["fits"])
 
     def test_deferral_and_halves_overlap(self):
         """With cards, deferral shortens a decode step, halves a long prompt's; on the CPU alone the tiers take turns and neither does."""

@@ -185,8 +185,8 @@ static void group_reset(td_npu_group *g) {
     group_ops->group_reset(g);
 }
 
-static size_t weight_bytes(td_npu *d, td_weight_format format, size_t n, size_t k) {
-    return of(d)->ops->weight_bytes(of(d), format, n, k);
+static size_t weight_bytes(td_npu *d, td_weight_format format, uint32_t group, size_t n, size_t k) {
+    return of(d)->ops->weight_bytes(of(d), format, group, n, k);
 }
 static td_status weight_create(td_npu *d, td_weight_format format, const td_tensor_view *src, td_npu_weight **out,
                                td_error *err) {

@@ -60,6 +60,11 @@ size_t standin_dtype_bytes(td_acl_dtype t) {
     }
 }
 
+/* Bytes of n elements in a row; two of int4 share one. */
+static size_t bytes_of(td_acl_dtype t, int64_t n) {
+    return t == TD_ACL_INT4 ? (size_t)(n + 1) / 2 : (size_t)n * standin_dtype_bytes(t);
+}
+
 static void check_address(const void *data, const char *what) {
     if ((uintptr_t)data % 32)
         standin_refuse("opbase aclCreateTensor", "%s at %p: its address has to be a multiple of 32 bytes", what, data);
@@ -92,7 +97,9 @@ td_acl_tensor *aclCreateTensor(const int64_t *view, uint64_t n_view, td_acl_dtyp
         last += (view[i] - 1) * t.strides[i];
     }
     for (uint64_t i = 0; i < n_storage; i++) elements *= t.storage[i] = storage[i];
-    (void)standin_dtype_bytes(dtype);
+    (void)bytes_of(dtype, elements);
+    if (dtype == TD_ACL_INT4 && (offset % 2 || (n_view && view[n_view - 1] % 2)))
+        standin_refuse("runtime 25-02 aclDataType", "a tensor of INT4 whose rows do not begin with a byte");
     if (offset < 0 || (!empty && format == TD_ACL_FORMAT_ND && last >= elements))
         standin_refuse(document, "a tensor whose view reaches element %lld of a storage of %lld", (long long)last,
                        (long long)elements);
@@ -199,17 +206,17 @@ static size_t span(const standin_tensor *t) {
     int64_t last = 0, all = 1;
     if (t->format == TD_ACL_FORMAT_FRACTAL_NZ) {
         for (uint32_t i = 0; i < t->n_storage; i++) all *= t->storage[i];
-        return (size_t)all * standin_dtype_bytes(t->dtype);
+        return bytes_of(t->dtype, all);
     }
     for (uint32_t i = 0; i < t->n_view; i++) {
         if (!t->view[i]) return 0;
         last += (t->view[i] - 1) * t->strides[i];
     }
-    return (size_t)(last + 1) * standin_dtype_bytes(t->dtype);
+    return bytes_of(t->dtype, last + 1);
 }
 
 static char *first_element(const standin_tensor *t) {
-    return t->data + (size_t)t->offset * standin_dtype_bytes(t->dtype);
+    return t->data + bytes_of(t->dtype, t->offset);
 }
 
 static void check_memory(const td_acl_executor *x, const standin_tensor *t, const char *name) {

@@ -4,7 +4,7 @@
  * once. Places are row major: place i k + j is where the row of token i for its j-th expert went.
  *
  * Sources: ops-transformer moe/moe_init_routing_v2, moe_init_routing_v3, moe_finalize_routing_v2, gmm/grouped_matmul
- * (aclnnGroupedMatmulV5, the scenarios A8W8 and BFLOAT16), gmm/grouped_matmul_swiglu_quant
+ * (aclnnGroupedMatmulV5, the scenarios A8W8 and A16W4), gmm/grouped_matmul_swiglu_quant
  * (aclnnGroupedMatmulSwigluQuantWeightNZ, A8W8); ops-nn quant/dequant_swiglu_quant (aclnnDequantSwigluQuantV2), as they are
  * for A2. What is stricter here: ids, places, counts and scales are looked at when an operation runs, and an array
  * that the document says is not read must not be given.
@@ -166,10 +166,20 @@ STANDIN_SECOND(aclnnCumsum)
 
 typedef struct {
     int64_t m, n, k, groups;
-    bool    sums, nz; /* the list holds sums; weights in NZ */
+    bool    sums, nz;  /* the list holds sums; weights in NZ */
+    int64_t per_group; /* of A16W4: inputs that share a scale */
 } grouped_args;
 
-enum { GROUPED_X, GROUPED_W, GROUPED_SCALE, GROUPED_TOKEN_SCALE, GROUPED_LIST, GROUPED_OUT };
+enum {
+    GROUPED_X,
+    GROUPED_W,
+    GROUPED_SCALE,
+    GROUPED_ANTI_SCALE,
+    GROUPED_ANTI_OFFSET,
+    GROUPED_TOKEN_SCALE,
+    GROUPED_LIST,
+    GROUPED_OUT
+};
 
 /** Row where group g ends; rules of its list. */
 static int64_t group_end(const standin_call *c, int list, int64_t g, int64_t begin, int64_t rows, bool sums,
@@ -207,12 +217,38 @@ static void int8_row(const standin_call *c, const grouped_args *a, int64_t g, in
     }
 }
 
+/* A16W4: a weight is (code + offset) * scale, rounded to bf16, in which it is multiplied; sums are f32
+ * (op_kernel/grouped_matmul_antiquant.h). */
+static float int4_weight(const standin_call *c, const grouped_args *a, int64_t g, int64_t k, int64_t n) {
+    int64_t i = (g * a->k + k) * a->n + n, at = (g * (a->k / a->per_group) + k / a->per_group) * a->n + n;
+    int     code = ((const uint8_t *)c->at[GROUPED_W])[i / 2] >> (i % 2 ? 4 : 0) & 15;
+    float   w = ((float)((code ^ 8) - 8) + standin_get(c->at[GROUPED_ANTI_OFFSET], TD_ACL_BF16, at)) *
+              standin_get(c->at[GROUPED_ANTI_SCALE], TD_ACL_BF16, at);
+    return td_bf16_to_f32(td_f32_to_bf16(w));
+}
+
+/* The rows of one expert: each weight is made once. */
+static void int4_rows(const standin_call *c, const grouped_args *a, int64_t g, int64_t first, int64_t end) {
+    float *sum = calloc((size_t)((end - first) * a->n) + 1, sizeof *sum);
+    for (int64_t k = 0; k < a->k && first < end; k++)
+        for (int64_t n = 0; n < a->n; n++) {
+            float w = int4_weight(c, a, g, k, n);
+            for (int64_t r = first; r < end; r++)
+                sum[(r - first) * a->n + n] += standin_get(c->at[GROUPED_X], TD_ACL_BF16, r * a->k + k) * w;
+        }
+    for (int64_t i = 0; i < (end - first) * a->n; i++)
+        standin_set(c->at[GROUPED_OUT], TD_ACL_BF16, first * a->n + i, sum[i]);
+    free(sum);
+}
+
 /* Rows behind the last group stay as they are. */
 static void run_grouped(const standin_call *c) {
     const grouped_args *a = c->args;
     for (int64_t g = 0, row = 0; g < a->groups; g++) {
         int64_t end = group_end(c, GROUPED_LIST, g, row, a->m, a->sums, TF "gmm/grouped_matmul");
-        for (; row < end; row++) int8_row(c, a, g, row);
+        if (a->per_group) int4_rows(c, a, g, row, end);
+        for (; row < end && !a->per_group; row++) int8_row(c, a, g, row);
+        row = end;
     }
 }
 
@@ -235,6 +271,22 @@ static void check_weights(const td_acl_executor *x, const standin_tensor *w, con
     need(x, a->nz || (w->format == TD_ACL_FORMAT_ND && standin_contiguous(w)), "weight is neither NZ nor contiguous ND");
 }
 
+/* Scenario A16W4, as op_host/op_api/aclnn_grouped_matmul.cpp checks it: groups of equal size, scale and offset of x's type. */
+static void check_antiquant(const td_acl_executor *x, const standin_tensor *scale, const standin_tensor *offset,
+                            const standin_tensor *w, const grouped_args *a) {
+    need(x, !a->nz, "weight of INT4 is not ND, the format that goes with x of BFLOAT16");
+    need(x, w->view[2] % 2 == 0, "the last axis of weight is not even");
+    const standin_tensor *both[] = {scale, offset};
+    for (size_t i = 0; i < 2; i++) {
+        const standin_tensor *t = both[i];
+        need(x, t->dtype == TD_ACL_BF16, "antiquantScale or antiquantOffset does not have x's dtype");
+        need(x, t->n_view == 3 && t->view[0] == a->groups && t->view[2] == a->n && standin_contiguous(t),
+             "antiquantScale or antiquantOffset is not [E, G, N] (per channel it is not here)");
+        need(x, t->view[1] > 0 && a->k % t->view[1] == 0 && t->view[1] == scale->view[1],
+             "antiquantScale's or antiquantOffset's groups do not divide K, or differ");
+    }
+}
+
 td_aclnn_status aclnnGroupedMatmulV5GetWorkspaceSize(
     const td_acl_tensor_list *xs, const td_acl_tensor_list *weight, const td_acl_tensor_list *bias,
     const td_acl_tensor_list *scale, const td_acl_tensor_list *offset, const td_acl_tensor_list *antiquant_scale,
@@ -247,12 +299,19 @@ td_aclnn_status aclnnGroupedMatmulV5GetWorkspaceSize(
     const standin_tensor *t = standin_add(x, only(x, xs), "x", STANDIN_IN),
                          *w = standin_add(x, only(x, weight), "weight", STANDIN_IN),
                          *s = standin_add(x, only(x, scale), "scale", STANDIN_OPTIONAL),
+                         *as = standin_add(x, only(x, antiquant_scale), "antiquantScale", STANDIN_OPTIONAL),
+                         *ao = standin_add(x, only(x, antiquant_offset), "antiquantOffset", STANDIN_OPTIONAL),
                          *ts = standin_add(x, only(x, token_scale), "perTokenScale", STANDIN_OPTIONAL),
                          *l = standin_add(x, list, "groupList", STANDIN_IN),
                          *o = standin_add(x, only(x, outs), "out", STANDIN_OUT);
-    need(x, t->dtype == TD_ACL_INT8 && w->dtype == TD_ACL_INT8, "x or weight is not INT8 (other scenarios are not here)");
+    const bool int4 = t->dtype == TD_ACL_BF16 && w->dtype == TD_ACL_INT4;
+    need(x, int4 || (t->dtype == TD_ACL_INT8 && w->dtype == TD_ACL_INT8),
+         "x and weight are neither INT8 nor BFLOAT16 with INT4 (other scenarios are not here)");
     need(x, !bias && !offset && !tuning, "bias, offset and tuningConfig are not here");
-    need(x, !antiquant_scale && !antiquant_offset, "antiquantScale or antiquantOffset is given, which A8W8 does not take");
+    need(x, int4 || (!as && !ao), "antiquantScale or antiquantOffset is given, which A8W8 does not take");
+    need(x, !int4 || (as && ao),
+         "antiquantScale and antiquantOffset must not be null in antiquant"); /* aclnn_grouped_matmul.cpp */
+    need(x, !int4 || (!s && !ts), "scale or perTokenScale is given in antiquant");
     need(x, !activation_in && !activation_scale && !activation_offset && !activation_out && !quant_scale_out,
          "an activation's tensor is given, and only null pointers are supported");
     need(x, split == 2 || split == 3, "splitItem is neither 2 nor 3, and out is one tensor");
@@ -266,13 +325,15 @@ td_aclnn_status aclnnGroupedMatmulV5GetWorkspaceSize(
                       .n = o->view[1],
                       .k = t->view[1],
                       .groups = w->n_view ? w->view[0] : 0,
+                      .per_group = int4 && as->n_view == 3 && as->view[1] > 0 ? t->view[1] / as->view[1] : 0,
                       .sums = groups_type == 0,
                       .nz = w->format == TD_ACL_FORMAT_FRACTAL_NZ};
     check_weights(x, w, &a);
     need(x, is_vector(l, TD_ACL_INT64, a.groups) && a.groups <= EXPERTS_MAX,
          "groupList is not INT64 with a value a group, or there are more than 1024 groups");
     need(x, !s || s->dtype == TD_ACL_BF16, "scale is not BFLOAT16, the one that goes with out of BFLOAT16");
-    need(x, o->dtype == (s ? TD_ACL_BF16 : TD_ACL_INT32), "out is not BFLOAT16 with a scale, or not INT32 without");
+    need(x, o->dtype == (s || int4 ? TD_ACL_BF16 : TD_ACL_INT32), "out is not BFLOAT16 with a scale, or not INT32 without");
+    if (int4) check_antiquant(x, as, ao, w, &a);
     need(x, !s || (s->n_view == 2 && s->view[0] == a.groups && s->view[1] == a.n && standin_contiguous(s)),
          "scale is not [E, N]");
     need(x, !ts || (s && is_vector(ts, TD_ACL_FLOAT, a.m)), "perTokenScale is not FLOAT [M], or without scale");

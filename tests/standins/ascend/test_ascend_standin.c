@@ -930,6 +930,51 @@ static td_acl_tensor_list *list_of(td_acl_tensor *t) {
     return rig.acl->aclCreateTensorList(&one, 1);
 }
 
+/* Codes of 4 bits with scales and offsets in groups: each output against a loop over the weights, each rounded to bf16. The
+ * row that belongs to no expert stays as it was. */
+TEST(experts_of_4_bits) {
+    enum { ROWS = 6, N_EXPERTS = 3, H = 64, N = 10, GROUPS = 2 };
+    static td_bf16 x[ROWS][H], scale[N_EXPERTS][GROUPS][N], offset[N_EXPERTS][GROUPS][N], out[ROWS][N];
+    static uint8_t w[N_EXPERTS][H][N / 2];
+    const int64_t  counts[N_EXPERTS] = {2, 0, 3};
+    static int     code[N_EXPERTS][H][N];
+    fill(&x[0][0], ROWS * H);
+    for (int e = 0; e < N_EXPERTS; e++)
+        for (int n = 0; n < N; n++) {
+            for (int g = 0; g < GROUPS; g++) {
+                scale[e][g][n] = td_f32_to_bf16(fabsf(random_value()) * 0.1f);
+                offset[e][g][n] = td_f32_to_bf16(rintf(random_value() * 8));
+            }
+            for (int k = 0; k < H; k++) {
+                code[e][k][n] = (int)floorf(random_value() * 8);
+                w[e][k][n / 2] |= (uint8_t)((code[e][k][n] & 15) << (n % 2 ? 4 : 0));
+            }
+        }
+    memset(out, 0x11, sizeof out);
+    void *dx = UP(x), *dw = UP(w), *ds = UP(scale), *doff = UP(offset), *dc = UP(counts), *dout = UP(out);
+    RUN(&rig, aclnnGroupedMatmulV5, list_of(T2(&rig, dx, TD_ACL_BF16, ROWS, H)),
+        list_of(T3(&rig, dw, TD_ACL_INT4, N_EXPERTS, H, N)), NULL, NULL, NULL,
+        list_of(T3(&rig, ds, TD_ACL_BF16, N_EXPERTS, GROUPS, N)), list_of(T3(&rig, doff, TD_ACL_BF16, N_EXPERTS, GROUPS, N)),
+        NULL, T1(&rig, dc, TD_ACL_INT64, N_EXPERTS), NULL, NULL, NULL, 2, 0, 1, 0, NULL,
+        list_of(T2(&rig, dout, TD_ACL_BF16, ROWS, N)), NULL, NULL);
+    DOWN(out, dout);
+    for (int r = 0; r < ROWS; r++)
+        for (int n = 0; n < N; n++) {
+            int    e = r < 2 ? 0 : 2;
+            double want = 0, most = 0;
+            for (int k = 0; k < H; k++) {
+                float  weight = ((float)code[e][k][n] + f32(offset[e][k / 32][n])) * f32(scale[e][k / 32][n]);
+                double part = (double)f32(x[r][k]) * (double)f32(td_f32_to_bf16(weight));
+                want += part;
+                most += fabs(part);
+            }
+            if (r == ROWS - 1)
+                assert_int_equal(out[r][n], 0x1111);
+            else
+                assert_near(f32(out[r][n]), want, most, "out", (size_t)(r * N + n));
+        }
+}
+
 /* Rows to their experts by both versions, both products with the middle between them, and back: each against loops. */
 TEST(experts) {
     enum { ROWS = 5, K = 2, N_EXPERTS = 4, H = 48, INTER = 32, PAIRS = ROWS * K, K_TILES = H / 16 };

@@ -992,6 +992,37 @@ static const rule GROUPED[] = {
 RULES(GROUPED)
 
 typedef struct {
+    int64_t x, out, groups, offset_groups, n, without_offset, scale, with_scale;
+} int4_args;
+static const int4_args int4_right = {
+    .x = TD_ACL_BF16, .out = TD_ACL_BF16, .groups = 2, .offset_groups = 2, .n = 32, .scale = TD_ACL_BF16};
+
+static void int4(ascend_rig *r, const void *args) {
+    const int4_args *a = args;
+    td_acl_tensor   *w = T3(r, rig_alloc(r, EXPERTS * WIDE * 32), TD_ACL_INT4, EXPERTS, WIDE, a->n),
+                  *s = T3(r, rig_alloc(r, 1024), (td_acl_dtype)a->scale, EXPERTS, a->groups, a->n),
+                  *o = T3(r, rig_alloc(r, 1024), TD_ACL_BF16, EXPERTS, a->offset_groups, a->n),
+                  *y = T2(r, rig_alloc(r, 512), TD_ACL_BF16, EXPERTS, a->n);
+    RUN(r, aclnnGroupedMatmulV5, list_of(r, T2(r, rig_alloc(r, 1024), (td_acl_dtype)a->x, PAIRS, WIDE), 1), list_of(r, w, 1),
+        NULL, a->with_scale ? list_of(r, y, 1) : NULL, NULL, list_of(r, s, 1), a->without_offset ? NULL : list_of(r, o, 1),
+        NULL, T1(r, rig_upload(r, (int64_t[EXPERTS]){1, 0, 2}, EXPERTS * sizeof(int64_t)), TD_ACL_INT64, EXPERTS), NULL,
+        NULL, NULL, 2, 0, 1, 0, NULL, list_of(r, T2(r, rig_alloc(r, 1024), (td_acl_dtype)a->out, PAIRS, a->n), 1), NULL,
+        NULL);
+}
+static const rule INT4[] = {
+    WRONG(int4, x, TD_ACL_FLOAT, "x and weight are neither INT8 nor BFLOAT16 with INT4"),
+    WRONG(int4, out, TD_ACL_INT32, "out is not BFLOAT16"),
+    WRONG(int4, without_offset, true, "must not be null in antiquant"),
+    WRONG(int4, scale, TD_ACL_FLOAT, "antiquantScale is of type 0, which hicann/ops-transformer gmm/grouped_matmul/"),
+    WRONG(int4, offset_groups, 4, "groups do not divide K, or differ"),
+    WRONG(int4, groups, 3, "groups do not divide K, or differ"),
+    WRONG(int4, n, 31, "a tensor of INT4 whose rows do not begin with a byte"),
+    WRONG(int4, with_scale, true, "scale or perTokenScale is given in antiquant"),
+    RIGHT(int4),
+};
+RULES(INT4)
+
+typedef struct {
     int64_t x, wide, scales, without_groups, rounds;
 } middle_args;
 static const middle_args middle_right = {.x = TD_ACL_INT32, .wide = WIDE, .scales = EXPERTS};

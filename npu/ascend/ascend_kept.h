@@ -1,0 +1,67 @@
+/*
+ * A weight as it is kept before blocks lay it out: rows on the device. For the files that make weights and lay them out.
+ *
+ * DESIGN. Rows are int8 with scales, bf16 or f32, or a checkpoint's 4-bit codes in groups. Products with linears take int8
+ * (ascend_weight.c): of 4-bit codes they get the values, rounded. Routed experts keep the codes (ascend_stack.c).
+ */
+#ifndef TD_NPU_ASCEND_ASCEND_KEPT_H
+#define TD_NPU_ASCEND_ASCEND_KEPT_H
+
+#include "npu/ascend/ascend_kind.h"
+#include "npu/block_weights.h"
+#include "quant/coded_matrix.h"
+
+#define TD_ASCEND_WEIGHT_ALIGNMENT 512
+#define TD_ASCEND_NZ_N 32 /* outputs and inputs of a tile */
+#define TD_ASCEND_NZ_K 16
+
+/** What a weight has become for attention: two arrays at most. */
+typedef struct {
+    bool   made;
+    size_t sizes[6]; /* that it was made for */
+    void  *at[2];    /* the second lies behind the first */
+} td_ascend_form;
+
+struct td_npu_weight {
+    td_weight_shape   shape;  /* first; its format as it is kept: not FP4G */
+    td_gemm_groups    groups; /* of INT4G */
+    char             *rows;   /* device: td_ascend_rows_bytes; NULL once it is laid out */
+    td_ascend_matrix *matrix; /* that it is part of, counted; */
+    td_ascend_stack  *stack;  /* or this one */
+    td_ascend_form    form;
+};
+
+/** The format in which products with a linear take it. */
+static inline td_weight_format td_ascend_taken_as(td_weight_format kept) {
+    return td_weight_is_grouped(kept) ? TD_WEIGHT_W8A8 : kept;
+}
+
+size_t td_ascend_element_bytes(td_weight_format format); /* of formats without groups */
+/** Bytes of [n, k] without scales. Of INT4G: rows of ceil(k / 2) bytes, the even column in the low nibble, codes 0 to 15. */
+size_t td_ascend_codes_bytes(td_weight_format format, size_t n, size_t k);
+/** The same with what follows: [n] f32 of W8A8; of INT4G [n, groups] f32 scales, then [n, groups] bytes, the zeros.
+ * @param group of INT4G: columns that share a scale. */
+size_t td_ascend_rows_bytes(td_weight_format format, size_t group, size_t n, size_t k);
+
+/** The rows on the host as products with linears take them: codes of 4 bits become int8. To be freed.
+ * @return NULL: err says why. */
+char *td_ascend_bring(td_ascend_npu *d, const td_npu_weight *w, td_error *err);
+/** The same as they are kept. */
+char *td_ascend_bring_kept(td_ascend_npu *d, const td_npu_weight *w, td_error *err);
+/** Give the rows' device memory back; the weight is laid out. */
+void td_ascend_forget_rows(td_ascend_npu *d, const td_npu_weight *w);
+/** An int8 row [k] as output n of a matrix in NZ of k_to inputs. */
+void td_ascend_place_nz(const int8_t *row, size_t k, size_t k_to, size_t n, int8_t *nz);
+
+#define TD_ASCEND_BAD_SCALE \
+    "a weight has a scale that is no positive number, or a zero where the checkpoint says it has none"
+
+/** A checkpoint's codes as rows of INT4G, code by code. @param host zeroed, of td_ascend_rows_bytes. */
+TD_NODISCARD td_status td_ascend_int4_convert(const td_coded_matrix *m, const td_gemm_groups *groups, char *host,
+                                              td_error *err);
+/** The code of column c of row r, in [0, 15]. */
+static inline unsigned td_ascend_int4_code(const char *rows, size_t k, size_t r, size_t c) {
+    return (unsigned)((const uint8_t *)rows)[r * ((k + 1) / 2) + c / 2] >> (c % 2 ? 4 : 0) & 15;
+}
+
+#endif

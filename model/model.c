@@ -552,7 +552,8 @@ uint32_t td_model_device_expert_group(const td_model *m) {
 }
 const char *td_model_expert_quantization(const td_model *m) {
     if (m->part.expert_group)
-        return td_expert_format_name(TD_EXPERT_INT4G, &(td_gemm_groups){.size = (uint16_t)m->part.expert_group});
+        return td_expert_format_name(TD_EXPERT_INT4G,
+                                     &(td_gemm_groups){.size = (uint16_t)m->part.expert_group, .scale_dtype = TD_DT_BF16});
     if (m->part.experts) return m->spec.w8a8 ? "w8a8_int8" : "none";
     return td_expert_format_name(m->spec.experts.format, &m->spec.experts.groups);
 }

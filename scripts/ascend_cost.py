@@ -4,41 +4,50 @@
 Nothing here was measured by this project. An operation takes the largest of: its bytes over the memory's bandwidth, its multiply-adds over the
 matrix unit's peak, and the time that operations of its kind take when they are small. The constants and where they are from:
 
-  HBM        800 GB/s, of which 60 % are reached         the 910B4's figure; the share is assumed
-  int8       512 tera-operations/s, bf16 256             of a 910B in general: jishuzhan.net/article/1872432607539499010
-  a product  12 us when it is small                      QuantBatchMatmulV3 with 4 MB of weights took 14.8 us on a 950PR, whose memory needs 3 of
-                                                         them: github.com/hw-native-sys/pypto-lib/issues/1054
-  other      4 us when it is small                       assumed
+  HBM        of the card, of which 60 % are reached      910B4-1 and 910B1: 1600 GB/s, 910B4: 800; the share is assumed
+  int8       cores x MHz x 16384, bf16 half of it        20 cores of 1500 MHz (910B4, 910B4-1), 24 of 1850 (910B1): logs of such cards
+  a product  12 us when it is small                      TransposeBatchMatMul 12.5, BatchMatMul 8.4, attention 15.5, QuantMatmul 26 with large ones
+                                                         among them, of DeepSeek-V3 on a 910C die: github.com/Horacehxw/msModeling, dsv3_compute_ops.csv
+  other      5 us when it is small                       SwiGlu 4.0, DynamicQuant 4.3, AddRmsNorm 4.7, RmsNorm 5.6, MoeGatingTopK 6.6: the same
   a sum      20 us for two cards, in a replay            assumed; as calls, 443 us were reported: github.com/lvyufeng/PocketLLM/pull/269
   the link   20 GB/s, 5 us for a copy                    PCIe 4.0 x16 less its overhead; assumed
-  host call  10 us                                       assumed; `tandem doctor --device npu` measures it
+  host call  30 us                                       three tasks of the runtime; the time is assumed: `tandem doctor --device npu` measures it
+  an update  60 us of the host                           of an attention's lengths, before each replay; assumed. From Python 184 and 218 us were
+                                                         reported: vllm-ascend issue 13058 (20 in 3.68 ms), pull 15471 (11 in 2.4 ms)
+
+A launch may be several kernels. By the published sources Topk casts its indices (ops-math, topk.cpp), and Gather of int16 with a stride makes its input
+contiguous first (ops-nn, gather_elements.cpp). The copies and host calls of a hand-over are no kernels.
 
 With --experts-on-cards all routed experts lie on the cards: nothing is handed over, and each card reads its stretch of every expert that some row
 chose. Rows are taken to choose at random: m rows with k of E experts each read E (1 - (1 - k / E)^m) of them. What the experts take of each card's
 memory is printed first.
 
-usage: ascend_cost.py CONFIG.json [--context 4096] [--operations] [--cards 1,2] [--experts-on-cards]
+usage: ascend_cost.py CONFIG.json [--card 910B4-1] [--context 4096] [--operations] [--cards 1,2] [--experts-on-cards]
 """
 import argparse
 import itertools
 import json
 import sys
 
-HBM, INT8, BF16, LINK = 800e9 * 0.6, 512e12, 256e12, 20e9
-PRODUCT_US, OTHER_US, SUM_US, COPY_US, CALL_US = 12, 4, 20, 5, 10
+CARDS = {"910B4": (800e9, 20 * 1500e6), "910B4-1": (1600e9, 20 * 1500e6), "910B1": (1600e9, 24 * 1850e6)}  # bytes/s, cores x Hz
+REACHED, INT8_A_CYCLE, LINK = 0.6, 16384, 20e9
+PRODUCT_US, OTHER_US, SUM_US, COPY_US, CALL_US, UPDATE_US = 12, 5, 20, 5, 30, 60
+KERNELS = {"Topk": 2, "Gather of experts": 2}  # of launches that are more than one
 STREAMS = (1, 16, 32)
 
 
 class Step:
     """The operations of one step: m rows, one of every stream, on one of n cards."""
 
-    def __init__(self, config, m, n, fused, context, experts=False):
+    def __init__(self, config, card, m, n, fused, context, experts=False):
         self.c, self.m, self.n, self.fused, self.context, self.experts = config, m, n, fused, context, experts
+        bandwidth, cycles = CARDS[card]
+        self.hbm, self.int8, self.bf16 = bandwidth * REACHED, cycles * INT8_A_CYCLE, cycles * INT8_A_CYCLE / 2
 
     def op(self, name, weights=0, rows=0, int8=0, bf16=0, least=OTHER_US):
         """Bytes of weights (or keys), bytes of rows, multiply-adds times two."""
         size = weights + rows
-        return name, size, max(least, 1e6 * size / HBM, 1e6 * int8 / INT8, 1e6 * bf16 / BF16)
+        return name, size, max(least, 1e6 * size / self.hbm, 1e6 * int8 / self.int8, 1e6 * bf16 / self.bf16)
 
     def rowwise(self, name, values):
         return self.op(name, rows=2 * 2 * self.m * values)
@@ -105,7 +114,7 @@ class Step:
         c, h = self.c, self.c["hidden_size"]
         router = ([] if self.fused else [self.rowwise("Cast", h)]) + [self.op("Mm of the router, f32", 4 * c["n_routed_experts"] * h, 4 * self.m * h, least=PRODUCT_US),
                   self.rowwise("MoeGatingTopK", c["n_routed_experts"]), self.rowwise("Topk", c["num_experts_per_tok"]),
-                  self.rowwise("Gather", c["num_experts_per_tok"])]  # on card 0, which is the one that is counted
+                  self.rowwise("Gather of experts", c["num_experts_per_tok"])]  # on card 0, which is the one that is counted
         return (self.attention() + self.norm_of_sum(False) + router + self.mlp(c["moe_intermediate_size"] * c["n_shared_experts"]) +
                 (self.routed() if self.experts else []) +
                 [self.rowwise("Add", h), self.rowwise("InplaceAdd", h)] + self.sum_over_cards())
@@ -130,35 +139,39 @@ class Step:
 
 
 def total(ops):
-    return len(ops), sum(b for _, b, _ in ops), sum(us for _, _, us in ops)
+    """Launches, kernels, bytes, us."""
+    return len(ops), sum(KERNELS.get(name, 1) for name, _, _ in ops), sum(b for _, b, _ in ops), sum(us for _, _, us in ops)
 
 
-def print_operations(config, context, cards, experts):
-    print("| operation | MB | us |\n|---|---|---|")
-    for name, size, us in Step(config, 1, cards[0], True, context, experts).moe_layer():
-        print("| %s | %.2f | %.0f |" % (name, size / 1e6, us))
+def print_operations(config, card, context, cards, experts):
+    print("| operation | kernels | MB | us |\n|---|---|---|---|")
+    for name, size, us in Step(config, card, 1, cards[0], True, context, experts).moe_layer():
+        print("| %s | %d | %.2f | %.0f |" % (name, KERNELS.get(name, 1), size / 1e6, us))
 
 
-def print_layouts(config, context, all_cards, experts):
+def print_layouts(config, card, context, all_cards, experts):
     dense = config["first_k_dense_replace"]
     moe = config["num_hidden_layers"] - dense
+    updates_us = (moe + dense) * UPDATE_US
     if experts:
         size = moe * config["n_routed_experts"] * 3 * config["hidden_size"] * config["moe_intermediate_size"]
         print("GB of routed experts on each card: %s\n" % ", ".join("%.1f of %d" % (size / n / 1e9, n) for n in all_cards))
-    print("| operations | cards | streams | launches a layer | us a layer | hand-over, us a layer | launches a step | GB of HBM a step | MB over the link a step | ms a step |")
-    print("|---|---|---|---|---|---|---|---|---|---|")
+    print("| operations | cards | streams | launches a layer | kernels a layer | us a layer | hand-over, us a layer | launches a step | updates, ms a step | "
+          "GB of HBM a step | MB over the link a step | ms a step |")
+    print("|---|---|---|---|---|---|---|---|---|---|---|---|")
     for fused, cards, streams in itertools.product((False, True), all_cards, STREAMS):
-        s = Step(config, streams, cards, fused, context, experts)
+        s = Step(config, card, streams, cards, fused, context, experts)
         layer, other, ends = total(s.moe_layer()), total(s.dense_layer()), total(s.ends())
-        launches, size, us = (moe * a + dense * b + c for a, b, c in zip(layer, other, ends))
+        launches, _, size, us = (moe * a + dense * b + c for a, b, c in zip(layer, other, ends))
         link, link_us = s.handover()
-        print("| %s | %d | %d | %d | %.0f | %.0f | %d | %.1f | %.2f | %.1f |" % ("fused" if fused else "unfused", cards, streams, layer[0], layer[2],
-              link_us, launches, size / 1e9, moe * link / 1e6, (us + moe * link_us) / 1e3))
+        print("| %s | %d | %d | %d | %d | %.0f | %.0f | %d | %.1f | %.1f | %.2f | %.1f |" % ("fused" if fused else "unfused", cards, streams, layer[0], layer[1],
+              layer[3], link_us, launches, updates_us / 1e3, size / 1e9, moe * link / 1e6, (us + moe * link_us + updates_us) / 1e3))
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("config")
+    parser.add_argument("--card", choices=CARDS, default="910B4-1")
     parser.add_argument("--context", type=int, default=4096, help="keys of every stream")
     parser.add_argument("--operations", action="store_true", help="the operations of one layer with experts, one stream, fused, on the first number of cards")
     parser.add_argument("--cards", default="1,2", help="how many share the layers")
@@ -170,7 +183,7 @@ def main():
     if missing:
         sys.exit("ascend_cost.py: %s has no %s: only models with compressed MLA and experts (DeepSeek-V3) are counted here" % (args.config, ", ".join(missing)))
     cards = [int(n) for n in args.cards.split(",")]
-    (print_operations if args.operations else print_layouts)(config, args.context, cards, args.experts_on_cards)
+    (print_operations if args.operations else print_layouts)(config, args.card, args.context, cards, args.experts_on_cards)
 
 
 if __name__ == "__main__":

@@ -573,7 +573,9 @@ TEST(weights_take_what_was_planned) {
         for (size_t k = 100; k < 1000; k += 333) {
             assert_in_range(g.npu->ops->weight_bytes(g.npu, TD_WEIGHT_W8A8, 0, n, k), n * k,
                             (n + 32) * (k + 32 + 4) + 4096 + 64);
-            assert_in_range(g.npu->ops->weight_bytes(g.npu, TD_WEIGHT_BF16, 0, n, k), n * k * 2, (n + 32) * k * 2 + 4096 + 64);
-            assert_in_range(g.npu->ops->weight_bytes(g.npu, TD_WEIGHT_F32, 0, n, k), n * k * 4, (n + 16) * k * 4 + 4096 + 64);
+            assert_in_range(g.npu->ops->weight_bytes(g.npu, TD_WEIGHT_BF16, 0, n, k), n * k * 2,
+                            (n + 32) * k * 2 + 4096 + 64);
+            assert_in_range(g.npu->ops->weight_bytes(g.npu, TD_WEIGHT_F32, 0, n, k), n * k * 4,
+                            (n + 16) * k * 4 + 4096 + 64);
         }
 }

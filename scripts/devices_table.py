@@ -37,6 +37,7 @@ DEVICES = [
     ("`cuda`, two", "cuda", 2, ["scripts/cuda_emulated.sh"]),
 ]
 ASCEND = slice(1, 3)  # of DEVICES
+TWO_CARDS = "; two cards: "
 # The cells of docs/devices.zh.md: a whole cell, or, behind a comma, its end.
 CHINESE = {
     "models": "模型", ", one card": "，一张卡", ", two": "，两张卡", ", text only": "，仅文本", "yes": "能", "no: recurrent layers": "不能：递归层",
@@ -49,6 +50,9 @@ def in_chinese(cell):
     for end in (", one card", ", two", ", text only"):
         if cell.endswith(end):
             return cell.removesuffix(end) + CHINESE[end]
+    if TWO_CARDS in cell:
+        one, two = cell.split(TWO_CARDS)
+        return f"{in_chinese(one)}；两张卡：{in_chinese(two)}"
     return CHINESE.get(cell, cell)
 
 
@@ -80,8 +84,8 @@ def on_ascend(rows):
     told = {}
     for name, *cells in rows:
         one, two = cells[ASCEND]
-        told.setdefault(one if "yes" not in (one, two) or one == two else f"{one}; two cards: {two}", []).append(name)
-    return [["`npu`", "models"], ["---", "---"]] + [[cell, "; ".join(told[cell])] for cell in sorted(told, key=lambda cell: cell != "yes")]
+        told.setdefault(one if "yes" not in (one, two) or one == two else one + TWO_CARDS + two, []).append(name)
+    return [["`npu`", "models"], ["---", "---"]] + [[cell, "; ".join(told[cell])] for cell in sorted(told, key=lambda cell: not cell.startswith("yes"))]
 
 
 def names_in_chinese(cell):

@@ -24,7 +24,7 @@ MODELS = [
     ("gpt-oss-120b", "openai/gpt-oss-120b", 65, False),
     ("qwen3.5-35b-a3b", "Qwen/Qwen3.5-35B-A3B", 70, False),
     ("qwen3-next-80b-a3b", "Qwen/Qwen3-Next-80B-A3B-Instruct", 163, False),
-    ("glm-4.5-air", "zai-org/GLM-4.5-Air", 221, False),
+    ("glm-4.5-air", "zai-org/GLM-4.5-Air", 221, True),
     ("minimax-m2", "MiniMaxAI/MiniMax-M2", 230, False),
     ("qwen3-235b-a22b", "Qwen/Qwen3-235B-A22B", 470, True),
     ("deepseek-r1", "deepseek-ai/DeepSeek-R1", 690, True),

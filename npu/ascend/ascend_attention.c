@@ -43,7 +43,7 @@ td_status td_ascend_attention_prepare(td_ascend_npu *d, td_npu_block *b, uint32_
                        "the libraries have no attention for this card: neither "
                        "aclnnFusedInferAttentionScoreV4 nor V3");
     if (both)
-        TD_TRY(td_ascend_rope_both_of(d, rope, dim, &b->rope_both, &positions, err));
+        TD_TRY(td_ascend_rope_both_of(d, rope, dim, b->rope_to, &b->rope_both, &positions, err));
     else
         TD_TRY(td_ascend_rope_of(d, rope, dim, b->rope_to, &b->cos, &b->sin, &positions, err));
     b->n_positions = positions;

@@ -3,6 +3,9 @@
  * are in NZ (16 values of a head for all tokens of a page, then the next 16), which attention reads from CANN 9.1 on.
  * Otherwise another operation rotates query and keys together.
  *
+ * Where rope rotates a part of a head, the values of queries and keys are placed so that rotating whole heads, by angles of 0
+ * beyond that part, turns the same pairs (td_ascend_part). Scores do not change: both sides are placed alike.
+ *
  * With heads of 128 the operation takes any rows of a sequence together (layout TND); of other
  * sizes, multiples of 16 up to 512, each row is a query of its own.
  */
@@ -14,10 +17,11 @@
 #define T(v) td_ascend_tensor(r, v)
 #define DIM_MAX 512
 #define DIM_IN_PIECES 128
-#define CACHE_WIDTH_MAX 65535 /* of a page's row: heads * size */
-#define FRONT_DIM 128         /* of aclnnQkvRmsNormRopeCache */
-#define FRONT_CANN 901        /* whose attention takes its pages */
-#define ROPE_STEP 32          /* of aclnnRopeWithSinCosCache: heads are multiples, and rows begin at multiples */
+#define CACHE_WIDTH_MAX 65535  /* of a page's row: heads * size */
+#define FRONT_DIM 128          /* of aclnnQkvRmsNormRopeCache */
+#define FRONT_CANN 901         /* whose attention takes its pages */
+#define ROPE_BYTES (192 << 10) /* of a core, into which a row of that operation has to fit */
+#define ROPE_STEP 32           /* of aclnnRopeWithSinCosCache: heads are multiples, and rows begin at multiples */
 
 static size_t place_gqa(const td_block_desc *desc, td_ascend_places *at) {
     const td_gqa_desc *g = &desc->gqa;
@@ -40,24 +44,25 @@ static size_t place_gqa(const td_block_desc *desc, td_ascend_places *at) {
 /* The rules of its document that are the same for all layers of a model; besides, norms have to be in bf16. */
 static bool may_take_front(const td_ascend_npu *d, const td_npu_block *b) {
     const td_gqa_desc *g = &b->desc.gqa;
+    if (g->norm_rows || td_gqa_rope_dim(g) != g->head_dim) return false;
     return d->l->ops.aclnnQkvRmsNormRopeCache && d->l->cann_number >= FRONT_CANN && g->head_dim == FRONT_DIM && g->q_norm &&
            g->k_norm && b->in->n == ((size_t)g->heads + 2 * g->kv_heads) * g->head_dim;
 }
 
+/* The rule of its tiling besides (ops-transformer, rope_with_sin_cos_cache_tiling.cpp): it divides a core's memory by what a
+ * row of all heads wants, and more than that is a division by zero. */
 static bool may_take_rope_both(const td_ascend_npu *d, const td_npu_block *b) {
     const td_ascend_matrix *m = b->in;
+    const td_gqa_desc      *g = &b->desc.gqa;
+    const size_t            heads = g->heads > g->kv_heads ? g->heads : g->kv_heads;
+    if (heads * 9 * g->head_dim * sizeof(float) > ROPE_BYTES) return false;
     return d->l->ops.aclnnRopeWithSinCosCache && b->desc.gqa.head_dim % ROPE_STEP == 0 && m->n % ROPE_STEP == 0 &&
            m->first[0] % ROPE_STEP == 0 && m->first[1] % ROPE_STEP == 0;
 }
 
 static td_status check_gqa(const td_ascend_npu *d, const td_block_desc *desc, td_error *err) {
     const td_gqa_desc *g = &desc->gqa;
-    const char        *unknown = td_gqa_rope_dim(g) != g->head_dim ? "rope on a part of a head"
-                                 : g->norm_rows                    ? "norm over all heads"
-                                 : g->window                       ? "sliding window"
-                                 : g->sinks                        ? "sinks"
-                                 : g->gated                        ? "gate"
-                                                                   : NULL;
+    const char        *unknown = g->window ? "sliding window" : g->sinks ? "sinks" : g->gated ? "gate" : NULL;
     if (unknown)
         return td_fail(err, TD_ENOTSUP, "the attention of an Ascend card has no %s, which this model needs", unknown);
     if (g->head_dim < 16 || g->head_dim % 16 || g->head_dim > DIM_MAX || g->heads > 256 ||
@@ -74,16 +79,17 @@ static td_status check_gqa(const td_ascend_npu *d, const td_block_desc *desc, td
 static td_status prepare_gqa(td_ascend_npu *d, td_npu_block *b, td_error *err) {
     const td_gqa_desc *g = &b->desc.gqa;
     size_t             q = (size_t)g->heads * g->head_dim, kv = (size_t)g->kv_heads * g->head_dim;
-    td_ascend_part     qkv[3] = {{.what = "q", .w = g->q, .bias = g->q_bias, .n = q, .k = g->hidden},
-                                 {.what = "k", .w = g->k, .bias = g->k_bias, .n = kv, .k = g->hidden},
+    size_t             head = g->head_dim, rope = td_gqa_rope_dim(g), rotated = rope == head ? 0 : rope;
+    td_ascend_part     qkv[3] = {{"q", g->q, g->q_bias, q, g->hidden, .head = head, .rotated = rotated},
+                                 {"k", g->k, g->k_bias, kv, g->hidden, .head = head, .rotated = rotated},
                                  {.what = "v", .w = g->v, .bias = g->v_bias, .n = kv, .k = g->hidden}},
                    o = {.what = "o", .w = g->o, .bias = g->o_bias, .n = g->hidden, .k = q};
     TD_TRY(td_ascend_matrix_of(d, qkv, 3, g->hidden, &b->in, err));
     TD_TRY(td_ascend_matrix_of(d, &o, 1, q, &b->out, err));
     if (b->in->format == TD_WEIGHT_F32 || b->out->format == TD_WEIGHT_F32)
         return td_fail(err, TD_ENOTSUP, "the linears of an attention must be W8A8 or bf16 on an Ascend card");
-    TD_TRY(td_ascend_plain_of(g->q_norm, "q norm", &b->gamma[0], err));
-    TD_TRY(td_ascend_plain_of(g->k_norm, "k norm", &b->gamma[1], err));
+    TD_TRY(td_ascend_rotated_vector_of(d, g->q_norm, g->norm_rows ? q : head, head, rope, "q norm", &b->gamma[0], err));
+    TD_TRY(td_ascend_rotated_vector_of(d, g->k_norm, g->norm_rows ? kv : head, head, rope, "k norm", &b->gamma[1], err));
     bool one = may_take_front(d, b);
     if (one) {
         TD_TRY(td_ascend_bf16_vector_of(d, g->q_norm, g->head_dim, g->head_dim, 1, "q norm", &b->gamma16[0], err));
@@ -92,8 +98,8 @@ static td_status prepare_gqa(td_ascend_npu *d, td_npu_block *b, td_error *err) {
     b->heads_to = g->heads;
     b->rope_to = g->head_dim;
     b->front = one && b->gamma16[0] && b->gamma16[1];
-    return td_ascend_attention_prepare(d, b, g->kv_pages, g->kv_spare_pages, g->rope, g->head_dim,
-                                       g->head_dim == DIM_IN_PIECES, UINT32_MAX, !one && may_take_rope_both(d, b), err);
+    return td_ascend_attention_prepare(d, b, g->kv_pages, g->kv_spare_pages, g->rope, rope, g->head_dim == DIM_IN_PIECES,
+                                       UINT32_MAX, !one && may_take_rope_both(d, b), err);
 }
 
 static td_ascend_view heads_at(const td_ascend_run *r, size_t at, size_t heads, size_t size) {
@@ -134,21 +140,22 @@ static void attend_gqa(td_ascend_run *r, const td_npu_block *b) {
     td_ascend_op_attention(r, &args);
 }
 
-/* The heads of x [rows, n, head_dim], normed where there is a norm. */
-static td_ascend_view normed(td_ascend_run *r, const td_npu_block *b, td_ascend_view x, const void *gamma, size_t at) {
-    const td_gqa_desc *g = &b->desc.gqa;
-    if (!gamma) return x;
-    td_ascend_view to = heads_at(r, at, (size_t)x.shape[1], g->head_dim);
-    td_ascend_op_norm(r, x, gamma, (double)g->eps, to, r->scratch + b->at.rstd);
-    return to;
-}
-
 /* Rows of heads, [rows, n, dim], as [rows, n * dim]. */
 static td_ascend_view flat(td_ascend_view heads) {
     heads.rank = 2;
     heads.shape[1] *= heads.shape[2];
     heads.stride[1] = 1;
     return heads;
+}
+
+/* The heads of x [rows, n, head_dim], normed where there is a norm: each by itself, or all of a row together. */
+static td_ascend_view normed(td_ascend_run *r, const td_npu_block *b, td_ascend_view x, const void *gamma, size_t at) {
+    const td_gqa_desc *g = &b->desc.gqa;
+    if (!gamma) return x;
+    td_ascend_view to = heads_at(r, at, (size_t)x.shape[1], g->head_dim);
+    td_ascend_op_norm(r, g->norm_rows ? flat(x) : x, gamma, (double)g->eps, g->norm_rows ? flat(to) : to,
+                      r->scratch + b->at.rstd);
+    return to;
 }
 
 /* Norm and rope of query and keys, which go to their pages with the values; part: the three of a product's. */

@@ -119,8 +119,16 @@ static size_t outputs_of(const td_ascend_part *p, td_weight_format format) {
     return format == TD_WEIGHT_W8A8 ? td_round_up(n, NZ_N) : n;
 }
 
+/** Where value i of a head goes of which the first `rotated` are rotated. */
+static size_t rotated_place(size_t head, size_t rotated, size_t i) {
+    const size_t half = head / 2, lead = rotated / 2;
+    if (i < rotated) return i < lead ? i : half + i - lead;
+    return i - lead < half ? i - lead : i;
+}
+
 /** Where output `row` of a part goes. */
 static size_t place_of(const td_ascend_part *p, size_t row) {
+    if (p->rotated) return row / p->head * p->head + rotated_place(p->head, p->rotated, row % p->head);
     if (!p->lead) return row;
     size_t block = row / (p->lead + p->rope), i = row % (p->lead + p->rope), at = block * (p->lead_to + p->rope_to);
     if (i < p->lead) return at + i;
@@ -130,6 +138,7 @@ static size_t place_of(const td_ascend_part *p, size_t row) {
 }
 
 static bool keeps_places(const td_ascend_part *p) {
+    if (p->rotated) return p->rotated == p->head;
     return !p->lead ||
            (!p->pairs && p->lead == p->lead_to && p->rope == p->rope_to && p->blocks_to * (p->lead_to + p->rope_to) == p->n);
 }
@@ -209,7 +218,7 @@ static td_status check_part(const td_ascend_part *p, const td_ascend_part *first
 
 static bool is_part(const td_ascend_part *a, const td_ascend_part *b) {
     return a->w == b->w && a->bias == b->bias && a->lead == b->lead && a->lead_to == b->lead_to && a->rope == b->rope &&
-           a->rope_to == b->rope_to && a->blocks_to == b->blocks_to;
+           a->rope_to == b->rope_to && a->blocks_to == b->blocks_to && a->head == b->head && a->rotated == b->rotated;
 }
 
 /* Whether the matrix was made of these parts. */
@@ -307,6 +316,28 @@ td_status td_ascend_scaled_vector_of(td_ascend_npu *d, const td_npu_weight *w, s
     return TD_OK;
 }
 
+td_status td_ascend_rotated_vector_of(td_ascend_npu *d, const td_npu_weight *w, size_t n, size_t head, size_t rotated,
+                                      const char *what, const void **out, td_error *err) {
+    size_t sizes[6] = {n, head, rotated};
+    bool   made;
+    TD_TRY(td_ascend_plain_of(w, what, out, err));
+    if (!w || rotated == head) return TD_OK;
+    TD_TRY(find_form(w, sizes, what, &made, err));
+    if (!made) {
+        float *values = (float *)td_ascend_bring(d, w, err), *to = calloc(1, td_round_up(n * sizeof *to, ALIGNMENT));
+        for (size_t i = 0; values && to && i < n; i++)
+            to[i / head * head + rotated_place(head, rotated, i % head)] = values[i];
+        free(values);
+        if (!values) {
+            free(to);
+            return err ? err->status : TD_EDEVICE;
+        }
+        TD_TRY(keep_form(d, w, sizes, to, td_round_up(n * sizeof *to, ALIGNMENT), 0, err));
+    }
+    *out = w->form.at[0];
+    return TD_OK;
+}
+
 td_status td_ascend_bf16_vector_of(td_ascend_npu *d, const td_npu_weight *w, size_t k, size_t k_to, double factor,
                                    const char *what, const void **out, td_error *err) {
     size_t sizes[6] = {k, k_to, sizeof(td_bf16)};
@@ -335,17 +366,21 @@ td_status td_ascend_bf16_vector_of(td_ascend_npu *d, const td_npu_weight *w, siz
     return TD_OK;
 }
 
-td_status td_ascend_rope_both_of(td_ascend_npu *d, const td_npu_weight *w, size_t dim, const void **table, size_t *positions,
-                                 td_error *err) {
-    const size_t sizes[6] = {dim, dim, 1};
+td_status td_ascend_rope_both_of(td_ascend_npu *d, const td_npu_weight *w, size_t dim, size_t dim_to, const void **table,
+                                 size_t *positions, td_error *err) {
+    const size_t sizes[6] = {dim, dim_to, 1};
     bool         made;
     TD_TRY(find_form(w, sizes, "rope", &made, err));
     if (!made) {
         float *values = (float *)td_ascend_bring(d, w, err);
         if (!values) return err ? err->status : TD_EDEVICE;
-        size_t   bytes = td_round_up(w->shape.n * dim * sizeof(td_bf16), ALIGNMENT);
+        size_t   bytes = td_round_up(w->shape.n * dim_to * sizeof(td_bf16), ALIGNMENT);
         td_bf16 *to = calloc(1, bytes);
-        for (size_t i = 0; to && i < w->shape.n * dim; i++) to[i] = td_f32_to_bf16(values[i]);
+        for (size_t p = 0; to && p < w->shape.n; p++)
+            for (size_t i = 0; i < dim_to / 2; i++) {
+                to[p * dim_to + i] = td_f32_to_bf16(i < dim / 2 ? values[p * dim + i] : 1);
+                to[p * dim_to + dim_to / 2 + i] = td_f32_to_bf16(i < dim / 2 ? values[p * dim + dim / 2 + i] : 0);
+            }
         free(values);
         TD_TRY(keep_form(d, w, sizes, to, bytes, 0, err));
         td_ascend_forget_rows(d, w);

@@ -38,6 +38,12 @@ typedef struct {
      * blocks_to blocks are made, the last ones of zeros. lead 0: outputs stay as they are.
      */
     size_t lead, lead_to, rope, rope_to, blocks_to;
+    /**
+     * Outputs in heads of which the first `rotated` are rotated, value i with value i + rotated / 2. The two halves of that
+     * part become the beginnings of the head's halves: operations which rotate whole heads then rotate the same pairs.
+     * rotated 0, or head: outputs stay as they are.
+     */
+    size_t head, rotated;
     bool   pairs; /* the halves' values in turns, as operations want it that rotate pairs */
 } td_ascend_part;
 
@@ -65,12 +71,16 @@ TD_NODISCARD td_status td_ascend_plain_of(const td_npu_weight *w, const char *wh
 /** A vector [k] times factor, with zeros up to k_to behind it. */
 TD_NODISCARD td_status td_ascend_scaled_vector_of(td_ascend_npu *d, const td_npu_weight *w, size_t k, size_t k_to,
                                                   double factor, const char *what, const void **out, td_error *err);
+/** Vectors [n] of f32, their values placed as a part's outputs are: those of a norm of heads that are partly rotated. w NULL:
+ * none. */
+TD_NODISCARD td_status td_ascend_rotated_vector_of(td_ascend_npu *d, const td_npu_weight *w, size_t n, size_t head,
+                                                   size_t rotated, const char *what, const void **out, td_error *err);
 /** The same in bf16. @return NULL in *out where a value is none of bf16. */
 TD_NODISCARD td_status td_ascend_bf16_vector_of(td_ascend_npu *d, const td_npu_weight *w, size_t k, size_t k_to,
                                                 double factor, const char *what, const void **out, td_error *err);
-/** A rope table [positions, dim] f32 in bf16, as it is. */
-TD_NODISCARD td_status td_ascend_rope_both_of(td_ascend_npu *d, const td_npu_weight *w, size_t dim, const void **table,
-                                              size_t *positions, td_error *err);
+/** A rope table [positions, dim] f32 in bf16, its halves filled up to those of dim_to by what does not rotate. */
+TD_NODISCARD td_status td_ascend_rope_both_of(td_ascend_npu *d, const td_npu_weight *w, size_t dim, size_t dim_to,
+                                              const void **table, size_t *positions, td_error *err);
 /**
  * A rope table [positions, dim] f32 as tables of cos and sin, [positions, dim_to] bf16 each, both halves written out;
  * where dim_to is more than dim the rest is not rotated.

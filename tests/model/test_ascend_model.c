@@ -94,6 +94,8 @@ FOLDER_TEST(deepseek_v3_noqlora)
 FOLDER_TEST(qwen3_moe)
 FOLDER_TEST(qwen3_moe_tied)
 FOLDER_TEST(qwen2_moe)
+FOLDER_TEST(glm4_moe)
+FOLDER_TEST(minimax_m2)
 
 /* ---- experts of 4-bit codes --------------------------------------------------------------------- */
 

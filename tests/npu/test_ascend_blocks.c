@@ -646,9 +646,9 @@ TEST(refused_experts) {
     if (card->ops->block_create(card, &right, &b, &err) != TD_OK) fail_msg("%s", err.text);
     card->ops->block_destroy(card, b);
     cases[0].desc = right; /* the weights of another expert's: each is laid out for one place */
-    const td_npu_weight *turned[EXPERTS_MOST] = {w.list[CARD][0][1], w.list[CARD][0][0], w.list[CARD][0][2],
-                                                 w.list[CARD][0][3]};
-    cases[0].desc.experts.gate = turned;
+    const td_npu_weight *rotated[EXPERTS_MOST] = {w.list[CARD][0][1], w.list[CARD][0][0], w.list[CARD][0][2],
+                                                  w.list[CARD][0][3]};
+    cases[0].desc.experts.gate = rotated;
     assert_int_equal(card->ops->block_create(card, &cases[0].desc, &b, &err), TD_EINVAL);
     assert_non_null(strstr(err.text, "laid out for another block"));
 }
@@ -664,7 +664,9 @@ typedef struct {
     const char      *what;
     bool             mla;
     td_weight_format format;
-    size_t           hidden, heads, kv_heads, dim;       /* gqa */
+    size_t           hidden, heads, kv_heads, dim; /* gqa */
+    size_t           rotated;                      /* of a head's values; 0: all */
+    bool             norm_rows;
     size_t           q_lora, kv_lora, nope, rope, v_dim; /* mla */
     bool             extras;                             /* biases; norms of gqa */
     bool             bf16_norms;                         /* norms whose weights bf16 has, as published models' */
@@ -674,9 +676,9 @@ static void run_attention(const attention *a) {
     rnd                     r = rnd_open(a->what);
     AT_END(close_pair) pair p = open_pair();
     weights                 w[12] = {0};
-    size_t                  n_w = 0, table_dim = a->mla ? a->rope : a->dim, positions = STRIDE * TD_KV_PAGE;
-    FREED float            *angles = malloc(positions * table_dim * sizeof *angles);
-    const float             small = 1 / sqrtf((float)a->hidden);
+    size_t       n_w = 0, table_dim = a->mla ? a->rope : a->rotated ? a->rotated : a->dim, positions = STRIDE * TD_KV_PAGE;
+    FREED float *angles = malloc(positions * table_dim * sizeof *angles);
+    const float  small = 1 / sqrtf((float)a->hidden);
     for (size_t pos = 0; pos < positions; pos++)
         for (size_t i = 0; i < table_dim / 2; i++) {
             double angle = (double)pos * pow(10000, -2.0 * (double)i / (double)table_dim);
@@ -720,8 +722,8 @@ static void run_attention(const attention *a) {
         VECTOR(a->heads * a->dim);
         VECTOR(a->kv_heads * a->dim);
         VECTOR(a->kv_heads * a->dim);
-        w[n_w++] = random_norm(&p, &r, a->dim, 1, a->bf16_norms);
-        w[n_w++] = random_norm(&p, &r, a->dim, 1, a->bf16_norms);
+        w[n_w++] = random_norm(&p, &r, (a->norm_rows ? a->heads : 1) * a->dim, 1, a->bf16_norms);
+        w[n_w++] = random_norm(&p, &r, (a->norm_rows ? a->kv_heads : 1) * a->dim, 1, a->bf16_norms);
         VECTOR(a->hidden);
     }
     td_block_desc desc[DEVICES];
@@ -740,14 +742,15 @@ static void run_attention(const attention *a) {
                                .rope = rope.w[d], .kv_latent = cache[0].at[d], .kv_rope = cache[1].at[d], .kv_pages = PAGES,
                                .kv_spare_pages = SPARE, .in = in.at[d], .out = out.at[d]);
         else
-            desc[d].gqa = WITH(
-                td_gqa_desc, .hidden = (uint32_t)a->hidden, .heads = (uint32_t)a->heads, .kv_heads = (uint32_t)a->kv_heads,
-                .head_dim = (uint32_t)a->dim, .eps = 1e-6f, .softmax_scale = 1 / sqrtf((float)a->dim), .q = w[0].w[d],
-                .k = w[1].w[d], .v = w[2].w[d], .o = w[3].w[d], .q_bias = a->extras ? w[4].w[d] : NULL,
-                .k_bias = a->extras ? w[5].w[d] : NULL, .v_bias = a->extras ? w[6].w[d] : NULL,
-                .q_norm = a->extras ? w[7].w[d] : NULL, .k_norm = a->extras ? w[8].w[d] : NULL,
-                .o_bias = a->extras ? w[9].w[d] : NULL, .rope = rope.w[d], .kv_k = cache[0].at[d], .kv_v = cache[1].at[d],
-                .kv_pages = PAGES, .kv_spare_pages = SPARE, .in = in.at[d], .out = out.at[d]);
+            desc[d].gqa =
+                WITH(td_gqa_desc, .hidden = (uint32_t)a->hidden, .heads = (uint32_t)a->heads,
+                     .kv_heads = (uint32_t)a->kv_heads, .head_dim = (uint32_t)a->dim, .rope_dim = (uint32_t)a->rotated,
+                     .norm_rows = a->norm_rows, .eps = 1e-6f, .softmax_scale = 1 / sqrtf((float)a->dim), .q = w[0].w[d],
+                     .k = w[1].w[d], .v = w[2].w[d], .o = w[3].w[d], .q_bias = a->extras ? w[4].w[d] : NULL,
+                     .k_bias = a->extras ? w[5].w[d] : NULL, .v_bias = a->extras ? w[6].w[d] : NULL,
+                     .q_norm = a->extras ? w[7].w[d] : NULL, .k_norm = a->extras ? w[8].w[d] : NULL,
+                     .o_bias = a->extras ? w[9].w[d] : NULL, .rope = rope.w[d], .kv_k = cache[0].at[d],
+                     .kv_v = cache[1].at[d], .kv_pages = PAGES, .kv_spare_pages = SPARE, .in = in.at[d], .out = out.at[d]);
     }
     uint32_t done[SEQS] = {0};
     for (int t = 0; t < STEPS; t++) {
@@ -810,6 +813,14 @@ TEST(grouped_attentions) {
             .bf16_norms = true),
         GQA("gqa, heads of 128 whose norms are no bf16", TD_WEIGHT_W8A8, .heads = 4, .kv_heads = 1, .dim = 128,
             .extras = true),
+        GQA("gqa that rotates half of a head, with norms and biases", TD_WEIGHT_W8A8, .heads = 4, .kv_heads = 2, .dim = 128,
+            .rotated = 64, .extras = true, .bf16_norms = true),
+        GQA("gqa that rotates a quarter of a head", TD_WEIGHT_W8A8, .heads = 4, .kv_heads = 2, .dim = 32, .rotated = 8),
+        GQA("gqa that rotates half, heads of 16, of bf16", TD_WEIGHT_BF16, .heads = 4, .kv_heads = 2, .dim = 16,
+            .rotated = 8, .extras = true),
+        GQA("gqa with norms of whole rows", TD_WEIGHT_W8A8, .heads = 4, .kv_heads = 2, .dim = 128, .rotated = 64,
+            .norm_rows = true, .extras = true),
+        GQA("gqa, more heads than one operation rotates", TD_WEIGHT_W8A8, .heads = 44, .kv_heads = 2, .dim = 128),
         GQA("gqa of bf16", TD_WEIGHT_BF16, .heads = 2, .kv_heads = 2, .dim = 128, .extras = true),
     };
     for (size_t i = 0; i < sizeof CASES / sizeof *CASES; i++) run_attention(&CASES[i]);
@@ -830,15 +841,12 @@ TEST(what_the_card_has_not_is_refused) {
     weights                 w = random_weight(&p, &r, TD_WEIGHT_F32, 0, 64, 1);
     td_block_desc           gqa = {
                   .kind = TD_BLOCK_GQA, .max_tok = 8, .max_kv = 16, .gqa = {.hidden = 64, .heads = 4, .kv_heads = 2, .head_dim = 16}};
-    for (int i = 0; i < 5; i++) {
+    for (int i = 0; i < 3; i++) {
         td_block_desc      desc = gqa;
-        static const char *says[5] = {"no rope on a part of a head", "no norm over all heads", "no sliding window",
-                                      "no sinks", "no gate"};
-        if (i == 0) desc.gqa.rope_dim = 8;
-        if (i == 1) desc.gqa.norm_rows = true;
-        if (i == 2) desc.gqa.window = 128;
-        if (i == 3) desc.gqa.sinks = w.w[CARD];
-        if (i == 4) desc.gqa.gated = true;
+        static const char *says[3] = {"no sliding window", "no sinks", "no gate"};
+        if (i == 0) desc.gqa.window = 128;
+        if (i == 1) desc.gqa.sinks = w.w[CARD];
+        if (i == 2) desc.gqa.gated = true;
         refuse(&p, &desc, says[i]);
     }
     td_block_desc router = {.kind = TD_BLOCK_ROUTER,

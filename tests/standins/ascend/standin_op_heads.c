@@ -86,6 +86,10 @@ td_aclnn_status aclnnRopeWithSinCosCacheGetWorkspaceSize(const td_acl_tensor *po
          "rows of queryIn or keyIn are not aligned to 64 bytes");
     need(x, t->view[1] % 32 == 0 && t->view[1] > 0, "rotaryDim is no multiple of 32, which BFLOAT16 wants");
     need(x, t->view[1] <= head_dim, "rotaryDim is more than headSize");
+    need(x,
+         (q->view[1] > k->view[1] ? q : k)->view[1] / head_dim * (8 * t->view[1] + head_dim) * (int64_t)sizeof(float) <=
+             192 << 10,
+         "a row of all heads does not fit a core's memory, by which the tiling divides");
     need(x, is_plain(t, TD_ACL_BF16, 2, t->view[0], t->view[1]), "cosSinCache is not contiguous, or not of queryIn's dtype");
     need(x, is_plain(qo, TD_ACL_BF16, 2, rows, q->view[1]) && is_plain(ko, TD_ACL_BF16, 2, rows, k->view[1]),
          "queryOut or keyOut is not of its input's shape and dtype, or not contiguous");

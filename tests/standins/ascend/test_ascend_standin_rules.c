@@ -1080,26 +1080,29 @@ RULES(GATE_UP)
 
 /* ---- heads ------------------------------------------------------------------------------------------- */
 
-/* Rope of query and keys of one head each, out of rows of `stride`. */
+/* Rope of query and keys of `heads` heads each, out of rows of `stride` for each head. */
 typedef struct {
-    int64_t size, rotary, stride, position;
+    int64_t size, rotary, stride, position, heads;
 } both_args;
-static const both_args both_right = {.size = 32, .rotary = 32, .stride = 64, .position = 3};
+static const both_args both_right = {.size = 32, .rotary = 32, .stride = 64, .position = 3, .heads = 1};
 
 static void both(ascend_rig *r, const void *args) {
     const both_args *a = args;
-    const int64_t    view[] = {2, a->size}, strides[] = {a->stride, 1}, storage[] = {2, a->stride}, at[] = {0, a->position};
-    td_acl_tensor   *x =
-        r->acl->aclCreateTensor(view, 2, TD_ACL_BF16, strides, 0, TD_ACL_FORMAT_ND, storage, 2, rig_alloc(r, 1024));
+    const int64_t    wide = a->size * a->heads, stride = a->stride * a->heads, view[] = {2, wide}, strides[] = {stride, 1},
+                  storage[] = {2, stride}, at[] = {0, a->position};
+    td_acl_tensor *x = r->acl->aclCreateTensor(view, 2, TD_ACL_BF16, strides, 0, TD_ACL_FORMAT_ND, storage, 2,
+                                               rig_alloc(r, (size_t)stride * 8));
     RUN(r, aclnnRopeWithSinCosCache, T1(r, rig_upload(r, at, sizeof at), TD_ACL_INT64, 2), x, x,
         T2(r, rig_alloc(r, 1024), TD_ACL_BF16, 4, a->rotary), NULL, a->size, true,
-        T2(r, rig_alloc(r, 512), TD_ACL_BF16, 2, a->size), T2(r, rig_alloc(r, 512), TD_ACL_BF16, 2, a->size));
+        T2(r, rig_alloc(r, (size_t)wide * 8), TD_ACL_BF16, 2, wide),
+        T2(r, rig_alloc(r, (size_t)wide * 8), TD_ACL_BF16, 2, wide));
 }
 static const rule BOTH[] = {
     WRONG(both, size, 48, "headSize is no multiple of 32"),
     WRONG(both, rotary, 64, "rotaryDim is more than headSize"),
     WRONG(both, stride, 48, "not aligned to 64 bytes"),
     WRONG(both, position, 4, "position 4 of 4"),
+    WRONG(both, heads, 171, "a row of all heads does not fit a core's memory"),
     RIGHT(both),
 };
 RULES(BOTH)

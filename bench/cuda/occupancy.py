@@ -26,7 +26,7 @@ LIMITS = {80: (2048, 32, 164 << 10), 86: (1536, 16, 100 << 10), 89: (1536, 24, 1
 # Dynamic shared memory of the largest that a launch asks for; 256 experts.
 DYNAMIC = {"td_gqa_decode_64": "TD_CUDA_DECODE_SHARED(64)", "td_gqa_decode_128": "TD_CUDA_DECODE_SHARED(128)", "td_gqa_prefill_64": "TD_CUDA_PREFILL_SHARED(64, 64)",
            "td_gqa_prefill_128": "TD_CUDA_PREFILL_SHARED(128, 128)", "td_mla_absorbed_16": "TD_CUDA_LATENT_SHARED(16)", "td_mla_absorbed_64": "TD_CUDA_LATENT_SHARED(64)",
-           "td_mla_expand": "TD_CUDA_EXPAND_SHARED", "td_mla_prefill": "TD_CUDA_PREFILL_SHARED(192, 128)", "td_route": "3 * 256 * 4", "td_experts_place": "256 * 4"}
+           "td_mla_expand": "TD_CUDA_EXPAND_SHARED", "td_mla_prefill": "TD_CUDA_PREFILL_SHARED(192, 128)", "td_route": "TD_CUDA_ROUTE_SHARED(256)", "td_experts_place": "256 * 4"}
 
 
 def launches():

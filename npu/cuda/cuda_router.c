@@ -13,12 +13,8 @@ static size_t place_router(const td_block_desc *desc, td_cuda_places *at) {
     return used;
 }
 
-static size_t shared_bytes(const td_router_desc *d) {
-    return 3 * (size_t)d->n_experts * sizeof(float);
-}
-
 static td_status check_router(const td_cuda_npu *d, const td_block_desc *desc, td_error *err) {
-    return td_cuda_need_shared(d, shared_bytes(&desc->router), "a router of this size", err);
+    return td_cuda_need_shared(d, TD_CUDA_ROUTE_SHARED(desc->router.n_experts), "a router of this size", err);
 }
 
 static void launch_router(td_cuda_run *r, const td_npu_block *b) {
@@ -27,7 +23,7 @@ static void launch_router(td_cuda_run *r, const td_npu_block *b) {
     void                 *logits = r->scratch + b->at.wide;
     uint32_t              group = d->group == TD_GROUP_NONE ? 0 : d->group == TD_GROUP_MAX ? 1 : 2;
     td_cuda_product_f32(r, n, td_cuda_at_row(r, d->in, d->hidden * sizeof(td_bf16)), d->w, d->n_experts, d->hidden, logits);
-    TD_CUDA_LAUNCH(r, ROUTE, TD_GRID(n.most, 1, 1), shared_bytes(d), TD_P(n.count), TD_P(logits),
+    TD_CUDA_LAUNCH(r, ROUTE, TD_GRID(n.most, 1, 1), TD_CUDA_ROUTE_SHARED(d->n_experts), TD_P(n.count), TD_P(logits),
                    TD_P(d->logit_bias ? d->logit_bias->data : NULL), TD_P(d->bias ? d->bias->data : NULL),
                    TD_U(d->n_experts), TD_U(d->top_k), TD_U(SCORES[d->score]), TD_U(group), TD_U(d->n_group),
                    TD_U(d->topk_group), TD_U(d->normalise), TD_F(d->scale), TD_P(d->slot_of),

@@ -19,7 +19,10 @@ TEST(routers) {
             WITH(td_router_desc, .n_group = (uint32_t)rnd_range(&r, 1, 8), .group = (td_router_group)rnd_range(&r, 0, 2),
                  .score = (td_router_score)rnd_range(&r, 0, CARD_SCORES - 1), .normalise = rnd_u64(&r) & 1,
                  .scale = rnd_real(&r) + 2);
-        uint32_t rows = (uint32_t)rnd_range(&r, 1, 5), size = (uint32_t)rnd_range(&r, 1, round < 2 ? 48 : 12);
+        uint32_t rows = (uint32_t)rnd_range(&r, 1, 5), size = (uint32_t)rnd_range(&r, 1,
+                                                                                  round < 4    ? 200
+                                                                                  : round < 12 ? 48
+                                                                                               : 12);
         d.n_experts = d.hidden = d.n_group * size;
         d.topk_group = (uint32_t)rnd_range(&r, 1, d.n_group);
         size_t allowed = d.group ? size * d.topk_group : d.n_experts;
@@ -50,8 +53,8 @@ TEST(routers) {
                  got_ids = cuda_alloc((size_t)rows * d.top_k * sizeof(uint16_t)),
                  got = cuda_alloc((size_t)rows * d.top_k * sizeof(float));
         uint32_t kind = (uint32_t)d.score, group = (uint32_t)d.group, normalise = d.normalise;
-        cuda_run(&td_cuda_kernel_td_route, cuda_grid(rows + 1, 1, 1, TD_CUDA_ROUTE_THREADS, 3 * d.n_experts * sizeof(float)),
-                 CUDA_OUT(got_ids, got),
+        cuda_run(&td_cuda_kernel_td_route,
+                 cuda_grid(rows + 1, 1, 1, TD_CUDA_ROUTE_THREADS, TD_CUDA_ROUTE_SHARED(d.n_experts)), CUDA_OUT(got_ids, got),
                  CUDA_ARGS(&nb.p, &lb.p, with_logit_bias ? &jb.p : CUDA_NULL, with_bias ? &bb.p : CUDA_NULL, &d.n_experts,
                            &d.top_k, &kind, &group, &d.n_group, &d.topk_group, &normalise, &d.scale,
                            d.slot_of ? &slots.p : CUDA_NULL, &got_ids.p, &got.p));

@@ -67,7 +67,11 @@
 #define TD_CUDA_EXPAND_DEPTH 64 /* columns that are fetched at a time */
 #define TD_CUDA_EXPAND_SHARED (2 * (TD_CUDA_EXPAND_KEYS + TD_CUDA_EXPAND_OUT) * (TD_CUDA_EXPAND_DEPTH + 8) * 2)
 
-#define TD_CUDA_ROUTE_THREADS 256 /* a block: one row */
+/* A block: one row. In its shared memory are keys, 256 or 512 where there are not more experts; behind them scores, and what
+ * groups are worth. */
+#define TD_CUDA_ROUTE_THREADS 256
+#define TD_CUDA_ROUTE_PADDED(experts) ((experts) <= 256 ? 256 : (experts) <= 512 ? 512 : (experts))
+#define TD_CUDA_ROUTE_SHARED(experts) ((TD_CUDA_ROUTE_PADDED(experts) + 2 * (experts)) * 4u)
 
 /* A router's scores, in the order of td_router_score: softmax over all experts, sigmoid, softmax over the chosen. */
 #define TD_CUDA_SCORE_SOFTMAX 0

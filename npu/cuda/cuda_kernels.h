@@ -15,6 +15,7 @@
 #define TD_CUDA_KERNELS(X) \
     X(EMBED, td_embed, 6, TD_CUDA_EMBED_THREADS) \
     X(NORM, td_norm, 12, TD_CUDA_ROW_THREADS) \
+    X(NORM_MIDDLE, td_norm_middle, 12, TD_CUDA_MIDDLE_THREADS) \
     X(NORM_SHORT, td_norm_short, 12, TD_CUDA_SHORT_THREADS) \
     X(NORM_F32, td_norm_f32, 9, TD_CUDA_SHORT_THREADS) \
     X(QUANTIZE_BF16, td_quantize_bf16, 7, TD_CUDA_ROW_THREADS) \

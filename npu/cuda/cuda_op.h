@@ -43,10 +43,12 @@ void td_cuda_launch(td_cuda_run *r, td_cuda_kernel_id id, td_cuda_grid grid, siz
     td_cuda_launch(r, TD_CUDA_KERNEL_##id, grid, shared, (void *const[]){__VA_ARGS__}, \
                    sizeof((void *const[]){__VA_ARGS__}) / sizeof(void *))
 #define TD_GRID(...) ((td_cuda_grid){__VA_ARGS__})
-/** Launch a kernel that has a block for each row of k values, in its variant for so many. */
-#define TD_CUDA_LAUNCH_ROWS(r, id, k, rows, ...)                                                                            \
-    td_cuda_launch(r, (k) <= TD_CUDA_SHORT_MAX ? TD_CUDA_KERNEL_##id##_SHORT : TD_CUDA_KERNEL_##id, TD_GRID(rows, 1, 1), 0, \
-                   (void *const[]){__VA_ARGS__}, sizeof((void *const[]){__VA_ARGS__}) / sizeof(void *))
+/** Launch a kernel, by its td_cuda_kernel_id, that has a block for each row; or one in its variant for rows of k values. */
+#define TD_CUDA_LAUNCH_ONE(r, id, rows, ...)                                    \
+    td_cuda_launch(r, id, TD_GRID(rows, 1, 1), 0, (void *const[]){__VA_ARGS__}, \
+                   sizeof((void *const[]){__VA_ARGS__}) / sizeof(void *))
+#define TD_CUDA_LAUNCH_ROWS(r, id, k, rows, ...) \
+    TD_CUDA_LAUNCH_ONE(r, (k) <= TD_CUDA_SHORT_MAX ? TD_CUDA_KERNEL_##id##_SHORT : TD_CUDA_KERNEL_##id, rows, __VA_ARGS__)
 
 /** Whether a block of threads can have so much dynamic shared memory. */
 TD_NODISCARD td_status td_cuda_need_shared(const td_cuda_npu *d, size_t bytes, const char *what, td_error *err);

@@ -29,15 +29,21 @@ static td_status check_norm(const td_cuda_npu *d, const td_block_desc *desc, td_
     return td_cuda_check_norm(desc->norm.hidden, TD_CUDA_NORM_MAX, "a norm", err);
 }
 
+static td_cuda_kernel_id norm_of(size_t hidden) {
+    return hidden <= TD_CUDA_SHORT_MAX    ? TD_CUDA_KERNEL_NORM_SHORT
+           : hidden <= TD_CUDA_MIDDLE_MAX ? TD_CUDA_KERNEL_NORM_MIDDLE
+                                          : TD_CUDA_KERNEL_NORM;
+}
+
 static void launch_norm(td_cuda_run *r, const td_npu_block *b) {
     const td_norm_desc *d = &b->desc.norm;
     td_cuda_count       n = td_cuda_n_tok(r);
     size_t              stride = d->out_stride ? d->out_stride : d->hidden, row = d->hidden * sizeof(td_bf16);
-    TD_CUDA_LAUNCH_ROWS(r, NORM, d->hidden, n.most, TD_P(n.count), TD_P(NULL), TD_P(td_cuda_at_row(r, d->x, row)),
-                        TD_P(td_cuda_at_row(r, d->add, row)), TD_P(d->gamma->data), TD_F(d->eps), TD_U(d->hidden),
-                        TD_P(td_cuda_at_row(r, d->out, stride * sizeof(td_bf16))), TD_U(stride),
-                        TD_P(td_cuda_at_row(r, d->out_i8.q, d->hidden)), TD_U(d->hidden),
-                        TD_P(td_cuda_at_row(r, d->out_i8.scale, sizeof(float))));
+    TD_CUDA_LAUNCH_ONE(r, norm_of(d->hidden), n.most, TD_P(n.count), TD_P(NULL), TD_P(td_cuda_at_row(r, d->x, row)),
+                       TD_P(td_cuda_at_row(r, d->add, row)), TD_P(d->gamma->data), TD_F(d->eps), TD_U(d->hidden),
+                       TD_P(td_cuda_at_row(r, d->out, stride * sizeof(td_bf16))), TD_U(stride),
+                       TD_P(td_cuda_at_row(r, d->out_i8.q, d->hidden)), TD_U(d->hidden),
+                       TD_P(td_cuda_at_row(r, d->out_i8.scale, sizeof(float))));
 }
 
 const td_cuda_block_kind td_cuda_norm = {.place = place_nothing, .check = check_norm, .launch = launch_norm};
@@ -78,9 +84,9 @@ static void launch_head(td_cuda_run *r, const td_npu_block *b) {
     void               *rows = r->scratch + b->at.rows;
     const void         *x = td_cuda_at_row(r, h->x, h->hidden * sizeof(td_bf16)), *row_of = r->step->dev.out_row;
     if (h->gamma)
-        TD_CUDA_LAUNCH_ROWS(r, NORM, h->hidden, n.most, TD_P(n.count), TD_P(row_of), TD_P(x), TD_P(NULL),
-                            TD_P(h->gamma->data), TD_F(h->eps), TD_U(h->hidden), TD_P(rows), TD_U(h->hidden), TD_P(NULL),
-                            TD_U(0), TD_P(NULL));
+        TD_CUDA_LAUNCH_ONE(r, norm_of(h->hidden), n.most, TD_P(n.count), TD_P(row_of), TD_P(x), TD_P(NULL),
+                           TD_P(h->gamma->data), TD_F(h->eps), TD_U(h->hidden), TD_P(rows), TD_U(h->hidden), TD_P(NULL),
+                           TD_U(0), TD_P(NULL));
     else /* rows of x as those of a table */
         TD_CUDA_LAUNCH(r, EMBED, TD_GRID(td_div_up(h->hidden, TD_CUDA_EMBED_VALUES), n.most, 1), 0, TD_P(n.count),
                        TD_P(row_of), TD_P(x), TD_U(r->step->max_tok), TD_U(h->hidden), TD_P(rows));

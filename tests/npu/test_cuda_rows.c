@@ -6,6 +6,7 @@
 
 CUDA_KERNEL(td_embed);
 CUDA_KERNEL(td_norm);
+CUDA_KERNEL(td_norm_middle);
 CUDA_KERNEL(td_norm_short);
 CUDA_KERNEL(td_quantize_bf16);
 CUDA_KERNEL(td_quantize_bf16_short);
@@ -66,7 +67,8 @@ TEST(norms) {
     rnd r = rnd_open("cuda norm");
     for (int round = 0; round < 12; round++) {
         uint32_t rows = (uint32_t)rnd_range(&r, 1, 6), bucket = rows + 2,
-                 hidden = (uint32_t)rnd_range(&r, 1, round == 0 ? 7168 : 700), stride = hidden + (round & 2 ? 5 : 0),
+                 hidden = round == 6 ? 7168 : (uint32_t)rnd_range(&r, 1, round == 0 ? 7168 : 700),
+                 stride = hidden + (round & 2 ? 5 : 0),
                  ldq = (uint32_t)cuda_up(hidden, TD_CUDA_QUANT_STRIDE) * TD_CUDA_QUANT_STRIDE;
         bool         with_add = round & 1, is_short = hidden <= TD_CUDA_SHORT_MAX && round % 3;
         float        eps = 1e-6f;
@@ -88,6 +90,21 @@ TEST(norms) {
                  CUDA_OUT(xb, out, q, scale),
                  CUDA_ARGS(&n.p, CUDA_NULL, &xb.p, with_add ? &ab.p : CUDA_NULL, &gb.p, &eps, &hidden, &out.p, &stride, &q.p,
                            &ldq, &scale.p));
+        if (!is_short && hidden <= TD_CUDA_MIDDLE_MAX) { /* a kernel of half as many threads gives the same bits */
+            cuda_buf x2 = cuda_bf16(x, (size_t)rows * hidden), out2 = cuda_alloc((size_t)rows * stride * 2),
+                     q2 = cuda_alloc((size_t)rows * ldq), scale2 = cuda_alloc(rows * sizeof(float));
+            cuda_run(&td_cuda_kernel_td_norm_middle, cuda_grid(bucket, 1, 1, TD_CUDA_MIDDLE_THREADS, 0),
+                     CUDA_OUT(x2, out2, q2, scale2),
+                     CUDA_ARGS(&n.p, CUDA_NULL, &x2.p, with_add ? &ab.p : CUDA_NULL, &gb.p, &eps, &hidden, &out2.p, &stride,
+                               &q2.p, &ldq, &scale2.p));
+            assert_same_bits("the residual", x2.p, xb.p, (size_t)rows * hidden * 2, 2);
+            for (uint32_t i = 0; i < rows; i++)
+                assert_same_bits("a norm", (td_bf16 *)out2.p + (size_t)i * stride, (td_bf16 *)out.p + (size_t)i * stride,
+                                 hidden * 2, 2);
+            assert_same_bits("codes", q2.p, q.p, (size_t)rows * ldq, 1);
+            assert_same_bits("scales", scale2.p, scale.p, rows * 4, 4);
+            CUDA_FREE(x2, out2, q2, scale2);
+        }
         assert_same_bits("the residual", xb.p, hx, (size_t)rows * hidden * 2, 2);
         for (uint32_t i = 0; i < rows; i++) {
             const td_bf16 *got = (td_bf16 *)out.p + (size_t)i * stride, *want = (td_bf16 *)hout + (size_t)i * hidden;

@@ -7,6 +7,8 @@
 #define TD_CUDA_ROW_THREADS 1024  /* a block: one row that is normed or becomes codes */
 #define TD_CUDA_SHORT_THREADS 256 /* the same of a row of up to SHORT_MAX values */
 #define TD_CUDA_SHORT_MAX 4096
+#define TD_CUDA_MIDDLE_THREADS 512 /* the same of a row of up to MIDDLE_MAX values that is normed */
+#define TD_CUDA_MIDDLE_MAX 8192
 #define TD_CUDA_NORM_MAX 16384   /* values of a row that is normed */
 #define TD_CUDA_QUANT_STRIDE 64  /* rows of codes are padded with zeros to a multiple of it, those of int8 weights too */
 #define TD_CUDA_EACH_THREADS 256 /* a thread: eight values, one by one */

@@ -183,7 +183,19 @@ TD_FN float td_nan() {
 TD_FN float td_from_bf16(td_bf16 v) {
     return __uint_as_float(static_cast<unsigned>(v) << 16);
 }
-/** Round to nearest even; a NaN stays one. */
+/** Round to nearest even; a NaN stays one, with bits of its own on a card. */
+#ifndef TD_CUDA_EMULATION
+TD_FN td_bf16 td_to_bf16(float f) {
+    td_bf16 out;
+    asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(out) : "f"(f));
+    return out;
+}
+TD_FN unsigned td_bf16_pair(float low, float high) {
+    unsigned out;
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(out) : "f"(high), "f"(low));
+    return out;
+}
+#else
 TD_FN td_bf16 td_to_bf16(float f) {
     unsigned bits = __float_as_uint(f);
     if ((bits & 0x7fffffffu) > 0x7f800000u) return static_cast<td_bf16>(bits >> 16 | 0x40u);
@@ -192,6 +204,7 @@ TD_FN td_bf16 td_to_bf16(float f) {
 TD_FN unsigned td_bf16_pair(float low, float high) {
     return static_cast<unsigned>(td_to_bf16(low)) | static_cast<unsigned>(td_to_bf16(high)) << 16;
 }
+#endif
 
 TD_FN float td_get(const float *p, size_t i) {
     return p[i];
@@ -306,9 +319,14 @@ TD_FN float td_inverse_scale(unsigned amax_bits, float *scale) {
 TD_FN unsigned td_magnitude(float f) {
     return __float_as_uint(f) & 0x7fffffffu;
 }
-/** The code of x; inverse 0 gives 0, whatever x is. */
-TD_FN td_i8 td_code(float x, float inverse) {
-    return inverse == 0 ? static_cast<td_i8>(0) : static_cast<td_i8>(__float2int_rn(x * inverse));
+/** The codes of four values; inverse 0 gives 0, whatever they are. A product is at most 127, so its nearest integer is what is
+ * left of it beside 2^23 + 2^22, in the lowest byte. */
+TD_FN unsigned td_codes(const float x[4], float inverse) {
+    unsigned code[4];
+#pragma unroll
+    for (int i = 0; i < 4; i++) code[i] = __float_as_uint(x[i] * inverse + 12582912.0f);
+    const unsigned low = __byte_perm(code[0], code[1], 0x0040), high = __byte_perm(code[2], code[3], 0x0040);
+    return inverse == 0 ? 0u : __byte_perm(low, high, 0x5410);
 }
 
 #endif

@@ -9,45 +9,67 @@
  * has several blocks a row.
  *
  * A block of many threads has the fewest loads to wait for one after the other, but a multiprocessor has room for few of
- * them. So kernels come twice: a variant `short` for rows of up to TD_CUDA_SHORT_MAX values, which prompts and experts bring
- * by the thousand.
+ * them, and each warp of a norm repeats what is not about its values. So kernels come in variants: `short` ones for rows of up
+ * to TD_CUDA_SHORT_MAX values, which prompts and experts bring by the thousand, and a norm for rows of up to
+ * TD_CUDA_MIDDLE_MAX. That one has half the threads of td_norm, which sum in the order that those would.
  */
 #include "npu/cuda/kernels/rows.cuh"
 
 #define NORM_KEPT (TD_CUDA_NORM_MAX / TD_CUDA_ROW_THREADS / ROW_VECTOR)
-#define QUANT_KEPT 3 /* in registers: rows of up to 24,576; of short ones up to 6,144 */
-#define GLU_KEPT 1   /* what is longer is computed twice: few rows are */
+#define NORM_PARTS (TD_CUDA_ROW_THREADS / 32) /* sums over a block: of a warp, or of each of its stretches */
+#define QUANT_KEPT 3                          /* in registers: rows of up to 24,576; of short ones up to 6,144 */
+#define GLU_KEPT 1                            /* what is longer is computed twice: few rows are */
+
+/* The sum over a row of what its threads have in KEPT vectors. APART: a warp's vectors are stretches of the row that are
+ * summed one by one, as if each had a warp of its own. */
+template <int KEPT, bool APART>
+TD_FN float norm_squares(const float (&v)[KEPT][ROW_VECTOR], td_shared<float> part) {
+    const td_u32 lane = threadIdx.x % 32, warp = threadIdx.x / 32, warps = blockDim.x / 32;
+    float        sum[KEPT];
+#pragma unroll
+    for (int j = 0; j < KEPT; j++) {
+        sum[j] = APART || j == 0 ? 0.0f : sum[j - 1];
+#pragma unroll
+        for (int i = 0; i < ROW_VECTOR; i++) sum[j] = fmaf(v[j][i], v[j][i], sum[j]);
+    }
+#pragma unroll
+    for (int j = APART ? 0 : KEPT - 1; j < KEPT; j++) {
+        sum[j] = td_warp_sum(sum[j]);
+        if (lane == 0) part[(APART ? j * warps : 0) + warp] = sum[j];
+    }
+    __syncthreads();
+    return td_warp_sum(lane < (APART ? KEPT : 1) * warps ? part[lane] : 0.0f);
+}
 
 /* v = v / sqrt(mean(v^2) + eps) * gamma of a row of k, rounded to bf16 where ROUNDED; to out where that is given, and as
- * codes where q is. */
-template <bool WHOLE, bool ROUNDED>
-TD_FN void norm_values(float (&v)[NORM_KEPT][ROW_VECTOR], const row_f32 (&gamma)[NORM_KEPT], float eps, td_u32 k,
-                       td_bf16 *out, td_i8 *q, td_u32 q_stride, float *scale_out, td_shared<float> part) {
-    const td_u32 begin = threadIdx.x * ROW_VECTOR, step = blockDim.x * ROW_VECTOR;
-    float        sum = 0;
-#pragma unroll
-    for (int j = 0; j < NORM_KEPT; j++)
-#pragma unroll
-        for (int i = 0; i < ROW_VECTOR; i++) sum = fmaf(v[j][i], v[j][i], sum);
-    const float factor = 1.0f / sqrtf(td_block_sum(sum, part) / static_cast<float>(k) + eps);
+ * codes where q is. part: 2 * NORM_PARTS */
+template <bool WHOLE, bool ROUNDED, int KEPT, bool APART>
+TD_FN void norm_values(float (&v)[KEPT][ROW_VECTOR], const row_f32 (&gamma)[KEPT], float eps, td_u32 k, td_bf16 *out,
+                       td_i8 *q, td_u32 q_stride, float *scale_out, td_shared<float> part) {
+    const td_shared<unsigned> most = td_shared_as<unsigned>(part + NORM_PARTS);
+    const td_u32              begin = threadIdx.x * ROW_VECTOR, step = blockDim.x * ROW_VECTOR, lane = threadIdx.x % 32;
+    const float mean = norm_squares<KEPT, APART>(v, part) / static_cast<float>(k), factor = 1.0f / sqrtf(mean + eps);
     unsigned    amax = 0;
 #pragma unroll
-    for (int j = 0; j < NORM_KEPT; j++) {
+    for (int j = 0; j < KEPT; j++) {
         float by[ROW_VECTOR];
         row_values(gamma[j], by);
 #pragma unroll
-        for (int i = 0; i < ROW_VECTOR; i++) {
-            v[j][i] = v[j][i] * factor * by[i];
-            if (ROUNDED) v[j][i] = td_from_bf16(td_to_bf16(v[j][i]));
-        }
-        if (out) row_store<WHOLE>(out, begin + j * step, k, v[j]);
+        for (int i = 0; i < ROW_VECTOR; i++) v[j][i] = v[j][i] * factor * by[i];
+        const row_bf16 rounded = row_rounded(v[j]);
+        if (ROUNDED) row_values(rounded, v[j]);
+        if (out) row_store<WHOLE>(out, begin + j * step, k, rounded);
         amax = max(amax, row_magnitude(v[j]));
     }
     if (!q) return;
+    amax = __reduce_max_sync(TD_ALL_LANES, amax);
+    if (lane == 0) most[threadIdx.x / 32] = amax;
+    __syncthreads();
     float       scale;
-    const float inverse = td_inverse_scale(td_block_max(amax, td_shared_as<unsigned>(part)), &scale);
+    const float inverse =
+        td_inverse_scale(__reduce_max_sync(TD_ALL_LANES, lane < blockDim.x / 32 ? most[lane] : 0u), &scale);
 #pragma unroll
-    for (int j = 0; j < NORM_KEPT; j++) row_store_codes<WHOLE>(q, begin + j * step, q_stride, v[j], inverse);
+    for (int j = 0; j < KEPT; j++) row_store_codes<WHOLE>(q, begin + j * step, q_stride, v[j], inverse);
     if (threadIdx.x == 0) *scale_out = scale;
 }
 
@@ -63,36 +85,38 @@ struct norm_args {
     float         *scale;
 };
 
-template <bool WHOLE>
+template <bool WHOLE, int KEPT, bool APART>
 TD_FN void norm_row(const norm_args &a, td_shared<float> part) {
     const td_u32 begin = threadIdx.x * ROW_VECTOR, step = blockDim.x * ROW_VECTOR;
-    row_bf16     x[NORM_KEPT], add[NORM_KEPT];
-    row_f32      gamma[NORM_KEPT];
-    float        v[NORM_KEPT][ROW_VECTOR];
+    row_bf16     x[KEPT], add[KEPT];
+    row_f32      gamma[KEPT];
+    float        v[KEPT][ROW_VECTOR];
 #pragma unroll
-    for (int j = 0; j < NORM_KEPT; j++) x[j] = row_load<WHOLE>(a.x, begin + j * step, a.hidden);
-    if (a.add)
+    for (int j = 0; j < KEPT; j++) x[j] = row_load<WHOLE>(a.x, begin + j * step, a.hidden);
 #pragma unroll
-        for (int j = 0; j < NORM_KEPT; j++) add[j] = row_load<WHOLE>(a.add, begin + j * step, a.hidden);
+    for (int j = 0; j < KEPT; j++)
+        add[j] = a.add ? row_load<WHOLE>(a.add, begin + j * step, a.hidden) : row_bf16{{0, 0, 0, 0}};
 #pragma unroll
-    for (int j = 0; j < NORM_KEPT; j++) gamma[j] = row_load<WHOLE>(a.gamma, begin + j * step, a.hidden);
+    for (int j = 0; j < KEPT; j++) gamma[j] = row_load<WHOLE>(a.gamma, begin + j * step, a.hidden);
 #pragma unroll
-    for (int j = 0; j < NORM_KEPT; j++) {
+    for (int j = 0; j < KEPT; j++) {
         row_values(x[j], v[j]);
         if (!a.add) continue;
         float more[ROW_VECTOR];
         row_values(add[j], more);
 #pragma unroll
-        for (int i = 0; i < ROW_VECTOR; i++) /* the norm is of what others will read */
-            v[j][i] = td_from_bf16(td_to_bf16(v[j][i] + more[i]));
-        row_store<WHOLE>(a.x, begin + j * step, a.hidden, v[j]);
+        for (int i = 0; i < ROW_VECTOR; i++) v[j][i] = v[j][i] + more[i];
+        x[j] = row_rounded(v[j]);
+        row_values(x[j], v[j]); /* the norm is of what others will read */
+        row_store<WHOLE>(a.x, begin + j * step, a.hidden, x[j]);
     }
-    norm_values<WHOLE, true>(v, gamma, a.eps, a.hidden, a.out, a.q, a.q_stride, a.scale, part);
+    norm_values<WHOLE, true, KEPT, APART>(v, gamma, a.eps, a.hidden, a.out, a.q, a.q_stride, a.scale, part);
 }
 
+template <bool APART>
 TD_FN void norm(const td_u32 *n_rows, const td_u32 *row_of, td_bf16 *x, const td_bf16 *add, const float *gamma, float eps,
                 td_u32 hidden, td_bf16 *out, td_u32 out_stride, td_i8 *q, td_u32 q_stride, float *scale) {
-    TD_SHARED(float, part, TD_CUDA_ROW_THREADS / 32);
+    TD_SHARED(float, part, 2 * NORM_PARTS);
     const size_t i = blockIdx.x;
     if (i >= *n_rows) return;
     const size_t    from = row_of ? row_of[i] : i;
@@ -105,47 +129,52 @@ TD_FN void norm(const td_u32 *n_rows, const td_u32 *row_of, td_bf16 *x, const td
                          q ? q + i * q_stride : nullptr,
                          q_stride,
                          q ? scale + i : nullptr};
-    if (hidden % ROW_VECTOR == 0 && q_stride % ROW_VECTOR == 0 && is_aligned(a.x, 16) && is_aligned(a.add, 16) &&
-        is_aligned(a.out, 16) && is_aligned(a.q, 8))
-        norm_row<true>(a, part);
+    if (hidden % ROW_VECTOR || q_stride % ROW_VECTOR || !is_aligned(a.x, 16) || !is_aligned(a.add, 16) ||
+        !is_aligned(a.out, 16) || !is_aligned(a.q, 8))
+        norm_row<false, NORM_KEPT, APART>(a, part);
+    else if (!APART && hidden <= blockDim.x * ROW_VECTOR &&
+             q_stride <= blockDim.x * ROW_VECTOR) /* the other vectors would be zeros */
+        norm_row<true, 1, APART>(a, part);
     else
-        norm_row<false>(a, part);
+        norm_row<true, NORM_KEPT, APART>(a, part);
 }
 
 /**
  * x += add, where that is given, rounded to bf16; out = x / sqrt(mean(x^2) + eps) * gamma; and out once more as codes, made
  * from the rounded values.
- * grid (rows), block TD_CUDA_ROW_THREADS, of the variant for short rows TD_CUDA_SHORT_THREADS.
+ * grid (rows), block TD_CUDA_ROW_THREADS, of the variants MIDDLE_THREADS and SHORT_THREADS. The first two give a row the same
+ * bits.
  * @param row_of [rows] the row of x and add that row i is; NULL: i. Only without add.
- * @param x      [*, hidden] bf16; hidden up to TD_CUDA_NORM_MAX, or TD_CUDA_SHORT_MAX
+ * @param x      [*, hidden] bf16; hidden up to TD_CUDA_NORM_MAX, MIDDLE_MAX or SHORT_MAX
  * @param add    [*, hidden] bf16 or NULL
  * @param gamma  [hidden]
  * @param out    [rows, out_stride] bf16 or NULL
  * @param q      [rows, q_stride] or NULL
  * @param scale  [rows] where q is given
  */
-#define NORM(name, threads)                                                                                         \
+#define NORM(name, threads, apart)                                                                                  \
     TD_KERNEL(threads)                                                                                              \
     name(const td_u32 *n_rows, const td_u32 *row_of, td_bf16 *x, const td_bf16 *add, const float *gamma, float eps, \
          td_u32 hidden, td_bf16 *out, td_u32 out_stride, td_i8 *q, td_u32 q_stride, float *scale) {                 \
-        norm(n_rows, row_of, x, add, gamma, eps, hidden, out, out_stride, q, q_stride, scale);                      \
+        norm<apart>(n_rows, row_of, x, add, gamma, eps, hidden, out, out_stride, q, q_stride, scale);               \
     }
-NORM(td_norm, TD_CUDA_ROW_THREADS)
-NORM(td_norm_short, TD_CUDA_SHORT_THREADS)
+NORM(td_norm, TD_CUDA_ROW_THREADS, false)
+NORM(td_norm_middle, TD_CUDA_MIDDLE_THREADS, true)
+NORM(td_norm_short, TD_CUDA_SHORT_THREADS, false)
 
-template <bool WHOLE>
+template <bool WHOLE, int KEPT>
 TD_FN void norm_row_f32(const float *x, const float *gamma_at, float eps, td_u32 k, td_bf16 *out, td_i8 *q, td_u32 q_stride,
                         float *scale, td_shared<float> part) {
     const td_u32 begin = threadIdx.x * ROW_VECTOR, step = blockDim.x * ROW_VECTOR;
-    row_f32      raw[NORM_KEPT], gamma[NORM_KEPT];
-    float        v[NORM_KEPT][ROW_VECTOR];
+    row_f32      raw[KEPT], gamma[KEPT];
+    float        v[KEPT][ROW_VECTOR];
 #pragma unroll
-    for (int j = 0; j < NORM_KEPT; j++) raw[j] = row_load<WHOLE>(x, begin + j * step, k);
+    for (int j = 0; j < KEPT; j++) raw[j] = row_load<WHOLE>(x, begin + j * step, k);
 #pragma unroll
-    for (int j = 0; j < NORM_KEPT; j++) gamma[j] = row_load<WHOLE>(gamma_at, begin + j * step, k);
+    for (int j = 0; j < KEPT; j++) gamma[j] = row_load<WHOLE>(gamma_at, begin + j * step, k);
 #pragma unroll
-    for (int j = 0; j < NORM_KEPT; j++) row_values(raw[j], v[j]);
-    norm_values<WHOLE, false>(v, gamma, eps, k, out, q, q_stride, scale, part);
+    for (int j = 0; j < KEPT; j++) row_values(raw[j], v[j]);
+    norm_values<WHOLE, false, KEPT, false>(v, gamma, eps, k, out, q, q_stride, scale, part);
 }
 
 /**
@@ -158,17 +187,19 @@ TD_FN void norm_row_f32(const float *x, const float *gamma_at, float eps, td_u32
 TD_KERNEL(TD_CUDA_SHORT_THREADS)
 td_norm_f32(const td_u32 *n_rows, const float *x, const float *gamma, float eps, td_u32 k, td_bf16 *out, td_i8 *q,
             td_u32 q_stride, float *scale) {
-    TD_SHARED(float, part, TD_CUDA_SHORT_THREADS / 32);
+    TD_SHARED(float, part, 2 * NORM_PARTS);
     const size_t i = blockIdx.x;
     if (i >= *n_rows) return;
     const float *row = x + i * k;
     td_bf16     *out_row = out ? out + i * k : nullptr;
     td_i8       *codes = q ? q + i * q_stride : nullptr;
     float       *scale_out = q ? scale + i : nullptr;
-    if (k % ROW_VECTOR == 0)
-        norm_row_f32<true>(row, gamma, eps, k, out_row, codes, q_stride, scale_out, part);
+    if (k % ROW_VECTOR)
+        norm_row_f32<false, NORM_KEPT>(row, gamma, eps, k, out_row, codes, q_stride, scale_out, part);
+    else if (k <= blockDim.x * ROW_VECTOR && q_stride <= blockDim.x * ROW_VECTOR)
+        norm_row_f32<true, 1>(row, gamma, eps, k, out_row, codes, q_stride, scale_out, part);
     else
-        norm_row_f32<false>(row, gamma, eps, k, out_row, codes, q_stride, scale_out, part);
+        norm_row_f32<true, NORM_KEPT>(row, gamma, eps, k, out_row, codes, q_stride, scale_out, part);
 }
 
 template <class T>

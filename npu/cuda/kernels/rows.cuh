@@ -66,18 +66,25 @@ TD_FN void row_values(const row_f32 &from, float v[ROW_VECTOR]) {
     for (int i = 0; i < ROW_VECTOR; i++) v[i] = __uint_as_float(word[i]);
 }
 
+TD_FN row_bf16 row_rounded(const float v[ROW_VECTOR]) {
+    return {{td_bf16_pair(v[0], v[1]), td_bf16_pair(v[2], v[3]), td_bf16_pair(v[4], v[5]), td_bf16_pair(v[6], v[7])}};
+}
+
 /** Of a row of k, those that are there. */
 template <bool WHOLE>
-TD_FN void row_store(td_bf16 *row, td_u32 at, td_u32 k, const float v[ROW_VECTOR]) {
+TD_FN void row_store(td_bf16 *row, td_u32 at, td_u32 k, const row_bf16 &v) {
+    const unsigned word[4] = {v.words.x, v.words.y, v.words.z, v.words.w};
     if (WHOLE) {
-        const uint4 words = {td_bf16_pair(v[0], v[1]), td_bf16_pair(v[2], v[3]), td_bf16_pair(v[4], v[5]),
-                             td_bf16_pair(v[6], v[7])};
-        if (at < k) td_store(row + at, words);
+        if (at < k) td_store(row + at, v.words);
     } else {
 #pragma unroll
         for (td_u32 i = 0; i < ROW_VECTOR; i++)
-            if (at + i < k) row[at + i] = td_to_bf16(v[i]);
+            if (at + i < k) row[at + i] = static_cast<td_bf16>(word[i / 2] >> i % 2 * 16);
     }
+}
+template <bool WHOLE>
+TD_FN void row_store(td_bf16 *row, td_u32 at, td_u32 k, const float v[ROW_VECTOR]) {
+    row_store<WHOLE>(row, at, k, row_rounded(v));
 }
 template <bool WHOLE>
 TD_FN void row_store(float *row, td_u32 at, td_u32 k, const float v[ROW_VECTOR]) {
@@ -97,10 +104,7 @@ TD_FN void row_store(float *row, td_u32 at, td_u32 k, const float v[ROW_VECTOR])
 }
 template <bool WHOLE>
 TD_FN void row_store_codes(td_i8 *row, td_u32 at, td_u32 k, const float v[ROW_VECTOR], float inverse) {
-    unsigned word[2] = {0, 0};
-#pragma unroll
-    for (int i = 0; i < ROW_VECTOR; i++)
-        word[i / 4] |= static_cast<unsigned>(static_cast<td_u8>(td_code(v[i], inverse))) << i % 4 * 8;
+    const unsigned word[2] = {td_codes(v, inverse), td_codes(v + 4, inverse)};
     if (WHOLE) {
         const uint2 words = {word[0], word[1]};
         if (at < k) td_store(row + at, words);

@@ -62,6 +62,8 @@
     X(cuLaunchKernel, cuLaunchKernel, "Execution Control", \
       (td_cu_kernel kernel, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x, unsigned block_y, unsigned block_z, \
        unsigned shared_bytes, td_cu_stream stream, void **args, void **extra)) \
+    X(cuLaunchKernelEx, cuLaunchKernelEx, "Execution Control", \
+      (const td_cu_launch_config *config, td_cu_kernel kernel, void **args, void **extra)) \
     X(cuFuncGetAttribute, cuFuncGetAttribute, "Execution Control", (int *value, td_cu_kernel_fact fact, td_cu_kernel kernel)) \
     X(cuFuncSetAttribute, cuFuncSetAttribute, "Execution Control", (td_cu_kernel kernel, td_cu_kernel_fact fact, int value)) \
     X(cuModuleLoadData, cuModuleLoadData, "Module Management", (td_cu_module *module, const void *image)) \

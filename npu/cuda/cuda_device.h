@@ -62,6 +62,7 @@ typedef struct {
     char           *staging;           /* pinned: what is uploaded goes through it */
     td_npu_group   *group;             /* that it sums with, or NULL */
     bool            ends_long_kernels; /* its driver ends kernels that run for seconds: a display may hang on it */
+    bool            starts_early;      /* kernels of TD_CUDA_EARLY, before the one before them has ended */
     td_cuda_bells   bells;
     void           *came; /* device memory: a word for the blocks of a hand-over's kernel (kernels/handover.cu) */
     /* of blocks; all are of the thread that calls */

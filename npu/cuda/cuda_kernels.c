@@ -18,6 +18,12 @@ const td_cuda_kernel_facts TD_CUDA_KERNEL_FACTS[TD_CUDA_KERNEL_COUNT] = {
 #undef FACTS
 };
 
+const bool TD_CUDA_KERNEL_IS_EARLY[TD_CUDA_KERNEL_COUNT] = {
+#define EARLY(id) [TD_CUDA_KERNEL_##id] = true,
+    TD_CUDA_EARLY(EARLY)
+#undef EARLY
+};
+
 /* A file's bytes and a 0 behind them: an image of text ends there. Its size may change while it is read. */
 static td_status read_image(const char *path, char **out, td_error *err) {
     struct stat facts;

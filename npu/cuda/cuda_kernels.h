@@ -96,6 +96,13 @@
     X(BOUND_READ, td_bound_read, 3, TD_CUDA_BOUND_THREADS) \
     X(BOUND_INT8, td_bound_int8, 2, TD_CUDA_BOUND_THREADS) \
     X(BOUND_BF16, td_bound_bf16, 2, TD_CUDA_BOUND_THREADS)
+
+/* Those that may begin before the kernel before them has ended (td_take_turn, kernels/kernel.cuh). */
+#define TD_CUDA_EARLY(X) \
+    X(NORM) X(NORM_MIDDLE) X(NORM_SHORT) X(NORM_F32) X(QUANTIZE_BF16) X(QUANTIZE_BF16_SHORT) X(QUANTIZE_F32) \
+    X(QUANTIZE_F32_SHORT) X(GLU_QUANTIZE) X(GLU_QUANTIZE_SHORT) X(W8A8_8) X(W8A8_16) X(W8A8_32) X(W8A8_64) \
+    X(W8A8_SWIGLU_8) X(W8A8_SWIGLU_16) X(W8A8_SWIGLU_32) X(W8A8_SWIGLU_64) X(BF16_LINEAR_8) X(BF16_LINEAR_32) \
+    X(BF16_COLUMNS_8) X(BF16_COLUMNS_32) X(F32_LINEAR_1) X(F32_LINEAR_8) X(ROUTE) X(COMBINE)
 /* clang-format on */
 
 typedef enum {
@@ -111,6 +118,7 @@ typedef struct {
 } td_cuda_kernel_facts;
 
 extern const td_cuda_kernel_facts TD_CUDA_KERNEL_FACTS[TD_CUDA_KERNEL_COUNT];
+extern const bool                 TD_CUDA_KERNEL_IS_EARLY[TD_CUDA_KERNEL_COUNT];
 
 typedef struct {
     td_cu_module module;

@@ -29,6 +29,23 @@ static td_status allow_shared(td_cuda_npu *d, td_cuda_kernel_id id, size_t bytes
     return TD_OK;
 }
 
+/* A kernel that may begin early waits by itself for those before it. */
+static td_cu_status enqueue(td_cuda_run *r, td_cuda_kernel_id id, td_cuda_grid grid, size_t shared, void *const *args) {
+    td_cu_launch_attribute early = {.id = TD_CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION,
+                                    .value.programmaticStreamSerializationAllowed = 1};
+    td_cu_launch_config    config = {.grid_x = (unsigned)grid.x,
+                                     .grid_y = (unsigned)grid.y,
+                                     .grid_z = (unsigned)grid.z,
+                                     .block_x = TD_CUDA_KERNEL_FACTS[id].threads,
+                                     .block_y = 1,
+                                     .block_z = 1,
+                                     .shared_bytes = (unsigned)shared,
+                                     .stream = r->stream,
+                                     .attributes = &early,
+                                     .n_attributes = r->d->starts_early && TD_CUDA_KERNEL_IS_EARLY[id]};
+    return r->d->cu->cuLaunchKernelEx(&config, r->d->kernels.at[id], (void **)(uintptr_t)args, NULL);
+}
+
 void td_cuda_launch(td_cuda_run *r, td_cuda_kernel_id id, td_cuda_grid grid, size_t shared, void *const *args,
                     size_t n_args) {
     const td_cuda_kernel_facts *k = &TD_CUDA_KERNEL_FACTS[id];
@@ -41,15 +58,13 @@ void td_cuda_launch(td_cuda_run *r, td_cuda_kernel_id id, td_cuda_grid grid, siz
     }
     r->status = allow_shared(r->d, id, shared);
     if (r->status != TD_OK) return;
-    td_cu_status said =
-        r->d->cu->cuLaunchKernel(r->d->kernels.at[id], (unsigned)grid.x, (unsigned)grid.y, (unsigned)grid.z, k->threads, 1,
-                                 1, (unsigned)shared, r->stream, (void **)(uintptr_t)args, NULL);
+    td_cu_status said = enqueue(r, id, grid, shared, args);
     if (said == TD_CUDA_SUCCESS) {
         r->launches++;
         return;
     }
     char what[96];
-    snprintf(what, sizeof what, "the launch of %s (cuLaunchKernel)", k->name);
+    snprintf(what, sizeof what, "the launch of %s (cuLaunchKernelEx)", k->name);
     (void)td_cuda_failed(r->d, what, said, NULL);
     r->status = TD_EDEVICE;
 }

@@ -166,6 +166,15 @@ static td_status ask(td_cuda_npu *d, td_error *err) {
     return TD_OK;
 }
 
+/* Programmatic dependent launch needs a card of 9.0, and CUDA 12.3 for captures of it. TD_CUDA_EARLY=0 leaves it out. */
+static td_status decide_early(td_cuda_npu *d, td_error *err) {
+    const char *said = getenv("TD_CUDA_EARLY");
+    if (said && strcmp(said, "0") != 0 && strcmp(said, "1") != 0)
+        return td_fail(err, TD_EINVAL, "TD_CUDA_EARLY is 0 or 1, not \"%.40s\"", said);
+    d->starts_early = d->capability >= 90 && d->version >= 12030 && !(said && *said == '0');
+    return TD_OK;
+}
+
 /* Without it, or where it does not start, the card is the same but slower. */
 static void open_blas(td_cuda_npu *d) {
     td_error why = {0};
@@ -191,6 +200,7 @@ static td_status open_card(td_cuda_npu *d, int n_cards, td_error *err) {
                        d->base.config.card, n_cards);
     TD_TRY(td_cuda_done(d, "cuDeviceGet", d->cu->cuDeviceGet(&d->device, (int)d->base.config.card), err));
     TD_TRY(ask(d, err));
+    TD_TRY(decide_early(d, err));
     td_cu_status said = d->cu->cuDevicePrimaryCtxRetain(&d->context, d->device);
     if (said != TD_CUDA_SUCCESS) {
         d->context = NULL;

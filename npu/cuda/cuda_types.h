@@ -22,6 +22,7 @@ typedef uint32_t           td_cu_kernel_fact;      /* CUfunction_attribute */
 typedef uint32_t           td_cu_capture_mode;     /* CUstreamCaptureMode */
 typedef uint32_t           td_cu_capture_state;    /* CUstreamCaptureStatus */
 typedef uint32_t           td_cu_graph_difference; /* CUgraphExecUpdateResult */
+typedef uint32_t           td_cu_launch_wish;      /* CUlaunchAttributeID */
 
 /* Handles; the struct tags are the vendor's, as its manual declares them. */
 typedef struct CUctx_st       *td_cu_context;
@@ -39,6 +40,24 @@ typedef struct {
     td_cu_graph_difference result;
     td_cu_graph_node       node, from;
 } td_cu_update_result;
+
+/** CUlaunchAttribute; of CUlaunchAttributeValue, a union of 64 bytes, the one member that is used. */
+typedef struct {
+    td_cu_launch_wish id;
+    char              pad[4];
+    union {
+        char space[64];
+        int  programmaticStreamSerializationAllowed;
+    } value;
+} td_cu_launch_attribute;
+
+/** CUlaunchConfig */
+typedef struct {
+    unsigned                grid_x, grid_y, grid_z, block_x, block_y, block_z, shared_bytes;
+    td_cu_stream            stream;
+    td_cu_launch_attribute *attributes;
+    unsigned                n_attributes;
+} td_cu_launch_config;
 
 /* X(name of the vendor's, value): each becomes the constant TD_name. */
 /* clang-format off */
@@ -73,7 +92,9 @@ typedef struct {
     X(CU_STREAM_CAPTURE_MODE_GLOBAL, 0) X(CU_STREAM_CAPTURE_MODE_THREAD_LOCAL, 1) X(CU_STREAM_CAPTURE_MODE_RELAXED, 2) \
     X(CU_STREAM_CAPTURE_STATUS_NONE, 0) X(CU_STREAM_CAPTURE_STATUS_ACTIVE, 1) \
     X(CU_GRAPH_EXEC_UPDATE_SUCCESS, 0) X(CU_GRAPH_EXEC_UPDATE_ERROR_TOPOLOGY_CHANGED, 2) \
-    X(CU_GRAPH_EXEC_UPDATE_ERROR_NODE_TYPE_CHANGED, 3)
+    X(CU_GRAPH_EXEC_UPDATE_ERROR_NODE_TYPE_CHANGED, 3) \
+    /* CUlaunchAttributeID */ \
+    X(CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION, 6)
 /* clang-format on */
 
 enum {
@@ -92,6 +113,7 @@ enum {
     X(td_cu_capture_mode, CUstreamCaptureMode)         \
     X(td_cu_capture_state, CUstreamCaptureStatus)      \
     X(td_cu_graph_difference, CUgraphExecUpdateResult) \
+    X(td_cu_launch_wish, CUlaunchAttributeID)          \
     X(td_cu_context, CUcontext)                        \
     X(td_cu_stream, CUstream)                          \
     X(td_cu_event, CUevent)                            \

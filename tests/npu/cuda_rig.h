@@ -78,7 +78,7 @@ static inline void cuda_run(const td_cuda_kernel *kernel, td_cuda_launch l, cons
 #define CUDA_NULL (&(void *){NULL})
 
 static inline td_cuda_launch cuda_grid(size_t x, size_t y, size_t z, unsigned threads, size_t shared) {
-    return (td_cuda_launch){{(unsigned)x, (unsigned)y, (unsigned)z}, {threads, 1, 1}, shared};
+    return (td_cuda_launch){{(unsigned)x, (unsigned)y, (unsigned)z}, {threads, 1, 1}, shared, 0};
 }
 
 static inline size_t cuda_up(size_t n, size_t by) {

@@ -34,10 +34,14 @@ TD_CUDA_TYPES(TYPE)
 PROGRAM = r"""
 #include <stdio.h>
 #include "npu/cuda/cuda_types.h"
-/* The structure is compared by its layout; in function types theirs stands for it. */
+/* The structures are compared by their layout; in function types theirs stand for them. */
 typedef td_cu_update_result our_update_result;
+typedef td_cu_launch_attribute our_launch_attribute;
+typedef td_cu_launch_config our_launch_config;
 struct CUgraphExecUpdateResultInfo_st;
+struct CUlaunchConfig_st;
 #define td_cu_update_result struct CUgraphExecUpdateResultInfo_st
+#define td_cu_launch_config struct CUlaunchConfig_st
 #include "npu/cuda/cuda_api.h"
 /* Before the header, whose macros rename what has a version. */
 %(typedefs)s
@@ -49,6 +53,19 @@ int main(void) {
         {"sizeof(CUgraphExecUpdateResultInfo)", sizeof(our_update_result), sizeof(CUgraphExecUpdateResultInfo)},
         {"result", offsetof(our_update_result, result), offsetof(CUgraphExecUpdateResultInfo, result)},
         {"errorNode", offsetof(our_update_result, node), offsetof(CUgraphExecUpdateResultInfo, errorNode)},
+        {"sizeof(CUlaunchAttribute)", sizeof(our_launch_attribute), sizeof(CUlaunchAttribute)},
+        {"value", offsetof(our_launch_attribute, value), offsetof(CUlaunchAttribute, value)},
+        {"programmaticStreamSerializationAllowed", offsetof(our_launch_attribute, value.programmaticStreamSerializationAllowed),
+         offsetof(CUlaunchAttribute, value.programmaticStreamSerializationAllowed)},
+        {"sizeof(CUlaunchConfig)", sizeof(our_launch_config), sizeof(CUlaunchConfig)},
+        {"gridDimX", offsetof(our_launch_config, grid_x), offsetof(CUlaunchConfig, gridDimX)},
+        {"gridDimZ", offsetof(our_launch_config, grid_z), offsetof(CUlaunchConfig, gridDimZ)},
+        {"blockDimX", offsetof(our_launch_config, block_x), offsetof(CUlaunchConfig, blockDimX)},
+        {"blockDimZ", offsetof(our_launch_config, block_z), offsetof(CUlaunchConfig, blockDimZ)},
+        {"sharedMemBytes", offsetof(our_launch_config, shared_bytes), offsetof(CUlaunchConfig, sharedMemBytes)},
+        {"hStream", offsetof(our_launch_config, stream), offsetof(CUlaunchConfig, hStream)},
+        {"attrs", offsetof(our_launch_config, attributes), offsetof(CUlaunchConfig, attrs)},
+        {"numAttrs", offsetof(our_launch_config, n_attributes), offsetof(CUlaunchConfig, numAttrs)},
         {"errorFromNode", offsetof(our_update_result, from), offsetof(CUgraphExecUpdateResultInfo, errorFromNode)},
 %(rows)s
     };

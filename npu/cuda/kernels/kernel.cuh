@@ -71,6 +71,16 @@ TD_FN void td_store(void *p, T v) {
     *static_cast<T *>(p) = v;
 }
 
+/** A kernel that TD_CUDA_EARLY (cuda_kernels.h) names may begin while the one before it on its stream still runs, where the
+ * card can do that. All of its threads call this before they use memory that other kernels use, and before they return. Then
+ * all earlier kernels have ended, and the next one may begin. What no kernel writes, weights, may be read before. */
+TD_FN void td_take_turn() {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
+
 /** A value of which the compiler knows nothing: what a loop makes of it is made there, and waits in no register outside. */
 TD_FN td_u32 td_hidden(td_u32 v) {
     asm volatile("" : "+r"(v));

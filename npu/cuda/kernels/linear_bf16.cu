@@ -43,7 +43,6 @@ TD_FN void bf16_linear(const bf16_args &a, size_t x_at, size_t w_at, size_t out_
     uint4          part[CHUNKS][2], in[CHUNKS][GROUPS];
     float          acc[GROUPS][4];
     const uint4    zero = {0, 0, 0, 0};
-    if (first_row && first_row >= *a.n_rows) return;
     for (int half = 0; half < 2; half++)
         w[half] = a.w + w_at + static_cast<size_t>(min(first_output + g + half * 8, a.n - 1)) * a.k;
     const auto load = [&](td_u32 from) {
@@ -62,6 +61,7 @@ TD_FN void bf16_linear(const bf16_args &a, size_t x_at, size_t w_at, size_t out_
     };
     td_u32 k0 = warp * BF16_CHUNK;
     if (k0 < a.k) load(k0);
+    td_take_turn();
     const td_u32 rows = *a.n_rows;
     if (first_row >= rows) return;
     for (int i = 0; i < GROUPS; i++) {
@@ -134,27 +134,35 @@ TD_FN unsigned pair_of_column(const uint4 &first, const uint4 &second, int c) {
 template <int GROUPS, int DEPTH>
 TD_FN void bf16_columns(const td_u32 *n_rows, const td_bf16 *x, td_u32 ldx, const td_bf16 *w, td_u32 n, td_u32 k,
                         td_bf16 *out, td_u32 ldo) {
-    constexpr int ROWS = 8 * GROUPS, VECTOR = 8;
-    const td_u32  first_row = blockIdx.y * ROWS, rows = *n_rows, g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
-    const td_u32  column = blockIdx.x * TD_CUDA_COLUMNS_N + threadIdx.x / 32 * 64 + g * VECTOR;
-    if (first_row >= rows || column - g * VECTOR >= n) return;
+    constexpr int  ROWS = 8 * GROUPS, VECTOR = 8;
+    const td_u32   first_row = blockIdx.y * ROWS, g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
+    const td_u32   column = blockIdx.x * TD_CUDA_COLUMNS_N + threadIdx.x / 32 * 64 + g * VECTOR;
     const td_bf16 *weights = w + min(column, n - VECTOR), *in[GROUPS];
+    uint4          word[DEPTH][VECTOR];
     float          acc[GROUPS][4][4];
+    const auto     at_depth = [&](td_u32 k0, td_u32 d) { return min(k0 + d * BF16_CHUNK + t * VECTOR, k - VECTOR); };
+    const auto     load = [&](td_u32 k0) {
+#pragma unroll
+        for (td_u32 d = 0; d < DEPTH; d++)
+#pragma unroll
+            for (td_u32 i = 0; i < VECTOR; i++)
+                word[d][i] = td_load_once<uint4>(weights + static_cast<size_t>(at_depth(k0, d) + i) * n);
+    };
+    load(0);
+    td_take_turn();
+    const td_u32 rows = *n_rows;
+    if (first_row >= rows || column - g * VECTOR >= n) return;
     for (td_u32 i = 0; i < GROUPS; i++) {
         in[i] = x + static_cast<size_t>(min(first_row + i * 8 + g, rows - 1)) * ldx;
         for (int e = 0; e < 16; e++) acc[i][e / 4][e % 4] = 0;
     }
 #pragma unroll 1
     for (td_u32 k0 = 0; k0 < k; k0 += DEPTH * BF16_CHUNK) {
-        uint4 word[DEPTH][VECTOR], values[DEPTH][GROUPS];
+        uint4 values[DEPTH][GROUPS];
 #pragma unroll
-        for (td_u32 d = 0; d < DEPTH; d++) {
-            const td_u32 at = min(k0 + d * BF16_CHUNK + t * VECTOR, k - VECTOR);
+        for (td_u32 d = 0; d < DEPTH; d++)
 #pragma unroll
-            for (td_u32 i = 0; i < VECTOR; i++) word[d][i] = td_load_once<uint4>(weights + static_cast<size_t>(at + i) * n);
-#pragma unroll
-            for (int i = 0; i < GROUPS; i++) values[d][i] = td_load<uint4>(in[i] + at);
-        }
+            for (int i = 0; i < GROUPS; i++) values[d][i] = td_load<uint4>(in[i] + at_depth(k0, d));
 #pragma unroll
         for (td_u32 d = 0; d < DEPTH; d++) {
             const bool there = k0 + d * BF16_CHUNK + t * VECTOR < k;
@@ -173,6 +181,7 @@ TD_FN void bf16_columns(const td_u32 *n_rows, const td_bf16 *x, td_u32 ldx, cons
                 }
             }
         }
+        if (k0 + DEPTH * BF16_CHUNK < k) load(k0 + DEPTH * BF16_CHUNK);
     }
     for (int i = 0; i < GROUPS; i++)
         for (td_u32 half = 0; half < 2; half++) {
@@ -198,7 +207,7 @@ TD_FN void bf16_columns(const td_u32 *n_rows, const td_bf16 *x, td_u32 ldx, cons
         const size_t b = blockIdx.z;                                                                                     \
         bf16_columns<groups, depth>(n_rows, x + b * x_batch, ldx, w + b * w_batch, n, k, out + b * out_batch, ldo);      \
     }
-BF16_COLUMNS(td_bf16_columns_8, 1, 2)
+BF16_COLUMNS(td_bf16_columns_8, 1, 4)
 BF16_COLUMNS(td_bf16_columns_32, 4, 1)
 
 #define F32_WARPS (TD_CUDA_F32_THREADS / 32)
@@ -272,17 +281,24 @@ TD_FN void f32_linear_1(const f32_args &a) {
     const td_bf16 *x = a.x + static_cast<size_t>(blockIdx.y) * a.k;
     const float   *w = a.w + static_cast<size_t>(blockIdx.x) * a.k;
     float          acc = 0;
-    for (td_u32 k0 = threadIdx.x * 4; k0 < a.k; k0 += DEPTH * F32_STEP) {
-        uint4 weights[DEPTH];
-        uint2 values[DEPTH];
+    uint4          weights[DEPTH];
+    const auto     load = [&](td_u32 k0) {
 #pragma unroll
-        for (int j = 0; j < DEPTH; j++) {
-            weights[j] = four_weights<WHOLE>(w, k0 + j * F32_STEP, a.k);
-            values[j] = four_values<WHOLE>(x, k0 + j * F32_STEP, a.k);
-        }
+        for (int j = 0; j < DEPTH; j++) weights[j] = four_weights<WHOLE>(w, k0 + j * F32_STEP, a.k);
+    };
+    if (WHOLE) load(threadIdx.x * 4);
+    td_take_turn();
+    if (blockIdx.y >= *a.n_rows) return;
+#pragma unroll 1
+    for (td_u32 k0 = threadIdx.x * 4; k0 < a.k; k0 += DEPTH * F32_STEP) {
+        uint2 values[DEPTH];
+        if (!WHOLE) load(k0);
+#pragma unroll
+        for (int j = 0; j < DEPTH; j++) values[j] = four_values<WHOLE>(x, k0 + j * F32_STEP, a.k);
 #pragma unroll
         for (int j = 0; j < DEPTH; j++)
             if (k0 + j * F32_STEP < a.k) acc = four_products(acc, weights[j], values[j]);
+        if (WHOLE && k0 + DEPTH * F32_STEP < a.k) load(k0 + DEPTH * F32_STEP);
     }
     acc = td_warp_sum(acc);
     if (threadIdx.x % 32 == 0) sums[threadIdx.x / 32] = acc;
@@ -341,7 +357,6 @@ TD_FN void f32_linear_8(const f32_args &a) {
 TD_KERNEL_BLOCKS(TD_CUDA_F32_THREADS, 2)
 td_f32_linear_1(const td_u32 *n_rows, const td_bf16 *x, const float *w, td_u32 n, td_u32 k, float *out) {
     const f32_args a = {n_rows, x, w, n, k, out};
-    if (blockIdx.y >= *n_rows) return;
     if (k % 4 == 0)
         f32_linear_1<true>(a);
     else
@@ -350,6 +365,7 @@ td_f32_linear_1(const td_u32 *n_rows, const td_bf16 *x, const float *w, td_u32 n
 TD_KERNEL_BLOCKS(TD_CUDA_F32_THREADS, 1)
 td_f32_linear_8(const td_u32 *n_rows, const td_bf16 *x, const float *w, td_u32 n, td_u32 k, float *out) {
     const f32_args a = {n_rows, x, w, n, k, out};
+    td_take_turn();
     if (blockIdx.y * TD_CUDA_F32_ROWS >= *n_rows) return;
     if (k % 4 == 0)
         f32_linear_8<true>(a);

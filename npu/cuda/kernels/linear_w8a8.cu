@@ -187,6 +187,11 @@ TD_FN void linear(const linear_args &a, td_u32 block_n, td_u32 first_row, const 
     }
 }
 
+TD_FN td_u32 rows_in_turn(const td_u32 *n_rows) {
+    td_take_turn();
+    return *n_rows;
+}
+
 /**
  * Up to three matrices for the same rows. grid (rows of the bucket / rows of the variant rounded up, for each matrix n / (16 *
  * tiles) rounded up, one after the other), block TD_CUDA_LINEAR_THREADS; tiles: 1, of _32 2, of _64 4.
@@ -208,7 +213,7 @@ TD_FN void linear(const linear_args &a, td_u32 block_n, td_u32 first_row, const 
         } else if (block_n >= blocks) {                                                                                    \
             block_n -= blocks, a.w = w1, a.w_scale = w_scale1, a.bias = bias1, a.n = n1, a.out = out1;                     \
         }                                                                                                                  \
-        linear<groups, tiles, false>(a, block_n, blockIdx.x * 8 * groups, [&] { return *n_rows; });                        \
+        linear<groups, tiles, false>(a, block_n, blockIdx.x * 8 * groups, [&] { return rows_in_turn(n_rows); });           \
     }
 LINEAR(td_w8a8_8, 1, 1, 4)
 LINEAR(td_w8a8_16, 2, 1, 3)
@@ -221,7 +226,7 @@ LINEAR(td_w8a8_64, 8, 4, 1)
     name(const td_u32 *n_rows, const td_i8 *x, const float *x_scale, td_u32 ldk, const td_i8 *gate,                   \
          const float *gate_scale, const td_i8 *up, const float *up_scale, td_u32 n, float *out) {                     \
         linear<groups, tiles, true>({{nullptr, x, x_scale, ldk}, gate, gate_scale, up, up_scale, nullptr, n, 1, out}, \
-                                    blockIdx.y, blockIdx.x * 8 * groups, [&] { return *n_rows; });                    \
+                                    blockIdx.y, blockIdx.x * 8 * groups, [&] { return rows_in_turn(n_rows); });       \
     }
 SWIGLU(td_w8a8_swiglu_8, 1, 1, 4)
 SWIGLU(td_w8a8_swiglu_16, 2, 1, 3)

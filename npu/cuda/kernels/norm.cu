@@ -74,12 +74,14 @@ TD_FN void norm_values(float (&v)[KEPT][ROW_VECTOR], const row_f32 (&gamma)[KEPT
 }
 
 struct norm_args {
+    const td_u32  *n_rows, *row_of;
     td_bf16       *x;
     const td_bf16 *add;
     const float   *gamma;
     float          eps;
     td_u32         hidden;
     td_bf16       *out;
+    td_u32         out_stride;
     td_i8         *q;
     td_u32         q_stride;
     float         *scale;
@@ -88,16 +90,22 @@ struct norm_args {
 template <bool WHOLE, int KEPT, bool APART>
 TD_FN void norm_row(const norm_args &a, td_shared<float> part) {
     const td_u32 begin = threadIdx.x * ROW_VECTOR, step = blockDim.x * ROW_VECTOR;
+    const size_t i = blockIdx.x;
     row_bf16     x[KEPT], add[KEPT];
     row_f32      gamma[KEPT];
     float        v[KEPT][ROW_VECTOR];
 #pragma unroll
-    for (int j = 0; j < KEPT; j++) x[j] = row_load<WHOLE>(a.x, begin + j * step, a.hidden);
+    for (int j = 0; j < KEPT; j++) gamma[j] = row_load<WHOLE>(a.gamma, begin + j * step, a.hidden);
+    td_take_turn();
+    if (i >= *a.n_rows) return;
+    const size_t   from = (a.row_of ? a.row_of[i] : i) * a.hidden;
+    td_bf16       *x_row = a.x + from;
+    const td_bf16 *add_row = a.add + from;
+#pragma unroll
+    for (int j = 0; j < KEPT; j++) x[j] = row_load<WHOLE>(x_row, begin + j * step, a.hidden);
 #pragma unroll
     for (int j = 0; j < KEPT; j++)
-        add[j] = a.add ? row_load<WHOLE>(a.add, begin + j * step, a.hidden) : row_bf16{{0, 0, 0, 0}};
-#pragma unroll
-    for (int j = 0; j < KEPT; j++) gamma[j] = row_load<WHOLE>(a.gamma, begin + j * step, a.hidden);
+        add[j] = a.add ? row_load<WHOLE>(add_row, begin + j * step, a.hidden) : row_bf16{{0, 0, 0, 0}};
 #pragma unroll
     for (int j = 0; j < KEPT; j++) {
         row_values(x[j], v[j]);
@@ -105,35 +113,23 @@ TD_FN void norm_row(const norm_args &a, td_shared<float> part) {
         float more[ROW_VECTOR];
         row_values(add[j], more);
 #pragma unroll
-        for (int i = 0; i < ROW_VECTOR; i++) v[j][i] = v[j][i] + more[i];
+        for (int e = 0; e < ROW_VECTOR; e++) v[j][e] = v[j][e] + more[e];
         x[j] = row_rounded(v[j]);
         row_values(x[j], v[j]); /* the norm is of what others will read */
-        row_store<WHOLE>(a.x, begin + j * step, a.hidden, x[j]);
+        row_store<WHOLE>(x_row, begin + j * step, a.hidden, x[j]);
     }
-    norm_values<WHOLE, true, KEPT, APART>(v, gamma, a.eps, a.hidden, a.out, a.q, a.q_stride, a.scale, part);
+    norm_values<WHOLE, true, KEPT, APART>(v, gamma, a.eps, a.hidden, a.out ? a.out + i * a.out_stride : nullptr,
+                                          a.q ? a.q + i * a.q_stride : nullptr, a.q_stride, a.scale + i, part);
 }
 
 template <bool APART>
-TD_FN void norm(const td_u32 *n_rows, const td_u32 *row_of, td_bf16 *x, const td_bf16 *add, const float *gamma, float eps,
-                td_u32 hidden, td_bf16 *out, td_u32 out_stride, td_i8 *q, td_u32 q_stride, float *scale) {
+TD_FN void norm(const norm_args &a) {
     TD_SHARED(float, part, 2 * NORM_PARTS);
-    const size_t i = blockIdx.x;
-    if (i >= *n_rows) return;
-    const size_t    from = row_of ? row_of[i] : i;
-    const norm_args a = {x + from * hidden,
-                         add ? add + from * hidden : nullptr,
-                         gamma,
-                         eps,
-                         hidden,
-                         out ? out + i * out_stride : nullptr,
-                         q ? q + i * q_stride : nullptr,
-                         q_stride,
-                         q ? scale + i : nullptr};
-    if (hidden % ROW_VECTOR || q_stride % ROW_VECTOR || !is_aligned(a.x, 16) || !is_aligned(a.add, 16) ||
-        !is_aligned(a.out, 16) || !is_aligned(a.q, 8))
+    const td_u32 at_once = blockDim.x * ROW_VECTOR;
+    if (a.hidden % ROW_VECTOR || a.q_stride % ROW_VECTOR || (a.out && a.out_stride % ROW_VECTOR) || !is_aligned(a.x, 16) ||
+        !is_aligned(a.add, 16) || !is_aligned(a.out, 16) || !is_aligned(a.q, 8))
         norm_row<false, NORM_KEPT, APART>(a, part);
-    else if (!APART && hidden <= blockDim.x * ROW_VECTOR &&
-             q_stride <= blockDim.x * ROW_VECTOR) /* the other vectors would be zeros */
+    else if (!APART && a.hidden <= at_once && a.q_stride <= at_once) /* other vectors would be zeros */
         norm_row<true, 1, APART>(a, part);
     else
         norm_row<true, NORM_KEPT, APART>(a, part);
@@ -156,25 +152,39 @@ TD_FN void norm(const td_u32 *n_rows, const td_u32 *row_of, td_bf16 *x, const td
     TD_KERNEL(threads)                                                                                              \
     name(const td_u32 *n_rows, const td_u32 *row_of, td_bf16 *x, const td_bf16 *add, const float *gamma, float eps, \
          td_u32 hidden, td_bf16 *out, td_u32 out_stride, td_i8 *q, td_u32 q_stride, float *scale) {                 \
-        norm<apart>(n_rows, row_of, x, add, gamma, eps, hidden, out, out_stride, q, q_stride, scale);               \
+        norm<apart>({n_rows, row_of, x, add, gamma, eps, hidden, out, out_stride, q, q_stride, scale});             \
     }
 NORM(td_norm, TD_CUDA_ROW_THREADS, false)
 NORM(td_norm_middle, TD_CUDA_MIDDLE_THREADS, true)
 NORM(td_norm_short, TD_CUDA_SHORT_THREADS, false)
 
+struct norm_f32_args {
+    const td_u32 *n_rows;
+    const float  *x, *gamma;
+    float         eps;
+    td_u32        k;
+    td_bf16      *out;
+    td_i8        *q;
+    td_u32        q_stride;
+    float        *scale;
+};
+
 template <bool WHOLE, int KEPT>
-TD_FN void norm_row_f32(const float *x, const float *gamma_at, float eps, td_u32 k, td_bf16 *out, td_i8 *q, td_u32 q_stride,
-                        float *scale, td_shared<float> part) {
+TD_FN void norm_row_f32(const norm_f32_args &a, td_shared<float> part) {
     const td_u32 begin = threadIdx.x * ROW_VECTOR, step = blockDim.x * ROW_VECTOR;
+    const size_t i = blockIdx.x;
     row_f32      raw[KEPT], gamma[KEPT];
     float        v[KEPT][ROW_VECTOR];
 #pragma unroll
-    for (int j = 0; j < KEPT; j++) raw[j] = row_load<WHOLE>(x, begin + j * step, k);
+    for (int j = 0; j < KEPT; j++) gamma[j] = row_load<WHOLE>(a.gamma, begin + j * step, a.k);
+    td_take_turn();
+    if (i >= *a.n_rows) return;
 #pragma unroll
-    for (int j = 0; j < KEPT; j++) gamma[j] = row_load<WHOLE>(gamma_at, begin + j * step, k);
+    for (int j = 0; j < KEPT; j++) raw[j] = row_load<WHOLE>(a.x + i * a.k, begin + j * step, a.k);
 #pragma unroll
     for (int j = 0; j < KEPT; j++) row_values(raw[j], v[j]);
-    norm_values<WHOLE, false, KEPT, false>(v, gamma, eps, k, out, q, q_stride, scale, part);
+    norm_values<WHOLE, false, KEPT, false>(v, gamma, a.eps, a.k, a.out ? a.out + i * a.k : nullptr,
+                                           a.q ? a.q + i * a.q_stride : nullptr, a.q_stride, a.scale + i, part);
 }
 
 /**
@@ -188,33 +198,36 @@ TD_KERNEL(TD_CUDA_SHORT_THREADS)
 td_norm_f32(const td_u32 *n_rows, const float *x, const float *gamma, float eps, td_u32 k, td_bf16 *out, td_i8 *q,
             td_u32 q_stride, float *scale) {
     TD_SHARED(float, part, 2 * NORM_PARTS);
-    const size_t i = blockIdx.x;
-    if (i >= *n_rows) return;
-    const float *row = x + i * k;
-    td_bf16     *out_row = out ? out + i * k : nullptr;
-    td_i8       *codes = q ? q + i * q_stride : nullptr;
-    float       *scale_out = q ? scale + i : nullptr;
+    const norm_f32_args a = {n_rows, x, gamma, eps, k, out, q, q_stride, scale};
+    const td_u32        at_once = blockDim.x * ROW_VECTOR;
     if (k % ROW_VECTOR)
-        norm_row_f32<false, NORM_KEPT>(row, gamma, eps, k, out_row, codes, q_stride, scale_out, part);
-    else if (k <= blockDim.x * ROW_VECTOR && q_stride <= blockDim.x * ROW_VECTOR)
-        norm_row_f32<true, 1>(row, gamma, eps, k, out_row, codes, q_stride, scale_out, part);
+        norm_row_f32<false, NORM_KEPT>(a, part);
+    else if (k <= at_once && q_stride <= at_once)
+        norm_row_f32<true, 1>(a, part);
     else
-        norm_row_f32<true, NORM_KEPT>(row, gamma, eps, k, out_row, codes, q_stride, scale_out, part);
+        norm_row_f32<true, NORM_KEPT>(a, part);
 }
 
 template <class T>
 TD_FN void quantize(const td_u32 *n_rows, const T *x, td_u32 k, size_t x_stride, td_i8 *q, td_u32 q_stride, float *scale) {
     TD_SHARED(unsigned, part, TD_CUDA_ROW_THREADS / 32);
     const size_t i = blockIdx.x;
+    const td_u32 at_once = blockDim.x * ROW_VECTOR;
+    td_take_turn();
     if (i >= *n_rows) return;
     const T   *row = x + i * x_stride;
+    td_i8     *codes = q + i * q_stride;
+    const auto load = [&](td_u32 at) { return row_load<true>(row, at, k); };
+    const auto load_some = [&](td_u32 at) { return row_load<false>(row, at, k); };
     const auto values = [](const decltype(row_load<true>(row, 0, k)) &raw, float v[ROW_VECTOR]) { row_values(raw, v); };
-    if (k % ROW_VECTOR == 0 && is_aligned(row, 16))
-        row_codes<QUANT_KEPT>([&](td_u32 at) { return row_load<true>(row, at, k); }, values, q_stride, q + i * q_stride,
-                              scale + i, part);
+    if (k % ROW_VECTOR || !is_aligned(row, 16))
+        row_codes<QUANT_KEPT>(load_some, values, q_stride, codes, scale + i, part);
+    else if (q_stride <= at_once)
+        row_codes<1>(load, values, q_stride, codes, scale + i, part);
+    else if (q_stride <= 2 * at_once)
+        row_codes<2>(load, values, q_stride, codes, scale + i, part);
     else
-        row_codes<QUANT_KEPT>([&](td_u32 at) { return row_load<false>(row, at, k); }, values, q_stride, q + i * q_stride,
-                              scale + i, part);
+        row_codes<QUANT_KEPT>(load, values, q_stride, codes, scale + i, part);
 }
 
 /**
@@ -241,6 +254,7 @@ TD_FN void glu_quantize(const td_u32 *n_rows, const float *gate, const float *up
                         td_u32 q_stride, float *scale) {
     TD_SHARED(unsigned, part, TD_CUDA_ROW_THREADS / 32);
     const size_t i = blockIdx.x;
+    td_take_turn();
     if (i >= *n_rows) return;
     const float *gate_row = gate + i * inter, *up_row = up + i * inter;
     const auto   values = [&](const gate_and_up &raw, float v[ROW_VECTOR]) {

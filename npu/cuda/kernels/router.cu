@@ -153,6 +153,7 @@ td_route(const td_u32 *n_rows, const float *logits, const float *logit_bias, con
     TD_SHARED(float, part, WARPS);
     const size_t row = blockIdx.x;
     const td_u32 lane = threadIdx.x, padded = TD_CUDA_ROUTE_PADDED(n_experts);
+    td_take_turn();
     if (row >= *n_rows) return;
     td_shared<float> score = td_shared_as<float>(key + padded);
     const float     *x = logits + row * n_experts;
@@ -217,6 +218,7 @@ td_route(const td_u32 *n_rows, const float *logits, const float *logit_bias, con
 TD_KERNEL(256)
 td_combine(const td_u32 *n_rows, td_bf16 *x, const td_bf16 *a, const td_bf16 *b, const td_bf16 *c, td_u32 hidden) {
     const size_t row = blockIdx.y, column = blockIdx.x * 256 + threadIdx.x, at = row * hidden + column;
+    td_take_turn();
     if (row >= *n_rows || column >= hidden || (!a && !b && !c)) return;
     const td_bf16 *add[3] = {a, b, c};
     float          sum = 0;

@@ -41,6 +41,7 @@ struct fiber {
     char              *stack;
     std::vector<copy>  copies; /* under way, in the order of their groups */
     size_t             group;  /* that is open */
+    bool               took_turn;
 };
 
 struct warp {
@@ -71,6 +72,7 @@ struct machine {
     const char *name;
     bool        failed;
     char        mistake[400];
+    bool        is_early;
     uint64_t    random;
 #if defined(__SANITIZE_ADDRESS__)
     const void *scheduler_stack;
@@ -152,6 +154,9 @@ void fiber_main() {
     for (;;) {
         m->thread(m->ctx);
         if (!f->copies.empty()) td_emulated_fail("thread %u returns without having waited for its copies", f->self.linear);
+        if (m->is_early && !f->took_turn)
+            td_emulated_fail("thread %u returns without having taken its turn: the kernel before may still run",
+                             f->self.linear);
         f->state = DONE;
         yield(m, f);
     }
@@ -243,6 +248,7 @@ void run_block(machine *m, uint3 block) {
         m->fibers[i].self.block = block;
         m->fibers[i].copies.clear();
         m->fibers[i].group = 0;
+        m->fibers[i].took_turn = false;
         m->order[i] = i;
     }
     for (unsigned i = 0; i < m->n_threads / 32; i++) m->warps[i].arrived = 0;
@@ -307,6 +313,7 @@ void td_emulated_run(const char *name, const td_cuda_launch *l, unsigned max_thr
     if (!takes(m, l, max_threads)) return;
     m->n_threads = l->block[0] * l->block[1] * l->block[2];
     m->dynamic_bytes = l->shared_bytes;
+    m->is_early = l->is_early;
     m->random = order_seed;
     for (unsigned i = 0; i < m->n_threads; i++) {
         fiber *f = &m->fibers[i];
@@ -377,6 +384,10 @@ void td_emulated_fail(const char *format, ...) {
     va_end(args);
     yield(m, m->running); /* the scheduler ends the launch */
     abort();
+}
+
+void td_take_turn() {
+    mine->running->took_turn = true;
 }
 
 void td_emulated_barrier(const char *file, int line) {

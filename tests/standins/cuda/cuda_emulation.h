@@ -275,6 +275,9 @@ struct td_exchange {
 };
 void td_exchange_used(const td_exchange *p, size_t n, bool is_written);
 
+/** Of a launch that is early every thread comes here before it returns. What it reads before is not seen. */
+void td_take_turn();
+
 inline unsigned td_hidden(unsigned v) {
     return v;
 }

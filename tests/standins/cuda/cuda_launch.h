@@ -26,6 +26,7 @@ extern "C" {
 typedef struct {
     unsigned grid[3], block[3];
     size_t   shared_bytes; /* dynamic; what was in it before is gone */
+    int      is_early;     /* may begin before the kernel before it has ended: all of its threads take their turn */
 } td_cuda_launch;
 
 /** Run a kernel. args as cuLaunchKernel takes them: n_args pointers to the arguments. */

@@ -135,6 +135,12 @@ TD_KERNEL(64) emu_no_wait(int *out) {
     out[threadIdx.x] = copy[threadIdx.x * 4];
 }
 
+TD_KERNEL(64) emu_no_turn(int *out) {
+    if (threadIdx.x == 63) return;
+    td_take_turn();
+    out[threadIdx.x] = 1;
+}
+
 /* A barrier is missing: what thread i reads depends on whether its neighbour has written. */
 TD_KERNEL(64) emu_race(int *out) {
     TD_SHARED(int, array, 64);
@@ -148,6 +154,7 @@ TD_CUDA_EXPORT(emu_warp, 64)
 TD_CUDA_EXPORT(emu_mma, 32)
 TD_CUDA_EXPORT(emu_copies, 64)
 TD_CUDA_EXPORT(emu_no_wait, 64)
+TD_CUDA_EXPORT(emu_no_turn, 64)
 TD_CUDA_EXPORT(emu_half_a_barrier, 64)
 TD_CUDA_EXPORT(emu_two_barriers, 64)
 TD_CUDA_EXPORT(emu_half_a_shuffle, 64)

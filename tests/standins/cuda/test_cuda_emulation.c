@@ -14,6 +14,7 @@ KERNEL(emu_warp);
 KERNEL(emu_mma);
 KERNEL(emu_copies);
 KERNEL(emu_no_wait);
+KERNEL(emu_no_turn);
 KERNEL(emu_half_a_barrier);
 KERNEL(emu_two_barriers);
 KERNEL(emu_half_a_shuffle);
@@ -37,7 +38,7 @@ TEST(indices) {
     for (size_t o = 0; o < ORDERS; o++) {
         uint32_t out[24 * 64] = {0}, *at = out;
         td_cuda_emulated_order(orders[o]);
-        td_cuda_kernel_emu_index.launch(&(td_cuda_launch){{2, 3, 4}, {8, 4, 2}, 0}, (void *[]){&at});
+        td_cuda_kernel_emu_index.launch(&(td_cuda_launch){{2, 3, 4}, {8, 4, 2}, 0, 0}, (void *[]){&at});
         fine();
         for (uint32_t i = 0; i < 24 * 64; i++) assert_int_equal(out[i], i / 64 * 1000 + i % 64);
     }
@@ -49,7 +50,7 @@ TEST(barriers_and_shared_memory) {
         uint32_t n = 96;
         for (int i = 0; i < 3 * 96; i++) in[i] = i * i;
         td_cuda_emulated_order(orders[o]);
-        td_cuda_kernel_emu_reverse.launch(&(td_cuda_launch){{3, 1, 1}, {96, 1, 1}, 96 * sizeof(int)},
+        td_cuda_kernel_emu_reverse.launch(&(td_cuda_launch){{3, 1, 1}, {96, 1, 1}, 96 * sizeof(int), 0},
                                           (void *[]){&from, &to, &n});
         fine();
         for (int b = 0; b < 3; b++) {
@@ -65,7 +66,7 @@ TEST(warps) {
         uint64_t in[64], out[64 * 4], *from = in, *to = out;
         for (uint64_t i = 0; i < 64; i++) in[i] = i << 40 | i;
         td_cuda_emulated_order(orders[o]);
-        td_cuda_kernel_emu_warp.launch(&(td_cuda_launch){{1, 1, 1}, {64, 1, 1}, 0}, (void *[]){&from, &to});
+        td_cuda_kernel_emu_warp.launch(&(td_cuda_launch){{1, 1, 1}, {64, 1, 1}, 0, 0}, (void *[]){&from, &to});
         fine();
         for (uint32_t i = 0; i < 64; i++) {
             uint32_t warp = i / 32 * 32, lane = i % 32;
@@ -88,7 +89,8 @@ TEST(matrix_instructions) {
     for (size_t i = 0; i < sizeof b; i++) b[i] = (int8_t)rnd_u64(&r);
     for (size_t i = 0; i < 256; i++) fa[i] = td_f32_to_bf16(rnd_real(&r));
     for (size_t i = 0; i < 128; i++) fb[i] = td_f32_to_bf16(rnd_real(&r));
-    td_cuda_kernel_emu_mma.launch(&(td_cuda_launch){{1, 1, 1}, {32, 1, 1}, 0}, (void *[]){&pa, &pb, &pd, &pfa, &pfb, &pfd});
+    td_cuda_kernel_emu_mma.launch(&(td_cuda_launch){{1, 1, 1}, {32, 1, 1}, 0, 0},
+                                  (void *[]){&pa, &pb, &pd, &pfa, &pfb, &pfd});
     fine();
     for (int i = 0; i < 16; i++)
         for (int j = 0; j < 8; j++) {
@@ -108,7 +110,7 @@ TEST(copies) {
         int              out[64 * 8], *from = in, *to = out;
         for (int i = 0; i < 64 * 4; i++) in[i] = i + 1;
         td_cuda_emulated_order(orders[o]);
-        td_cuda_kernel_emu_copies.launch(&(td_cuda_launch){{1, 1, 1}, {64, 1, 1}, 0}, (void *[]){&from, &to});
+        td_cuda_kernel_emu_copies.launch(&(td_cuda_launch){{1, 1, 1}, {64, 1, 1}, 0, 0}, (void *[]){&from, &to});
         fine();
         for (int i = 0; i < 64 * 8; i++) assert_int_equal(out[i], i % 8 < 4 ? in[i / 8 * 4 + i % 8] : 0);
     }
@@ -142,25 +144,35 @@ TEST(mistakes) {
             _Alignas(16) int out[96] = {0};
             int             *at = out;
             td_cuda_emulated_order(orders[o]);
-            cases[i].kernel->launch(&(td_cuda_launch){{2, 1, 1}, {cases[i].threads, 1, 1}, cases[i].shared_bytes},
+            cases[i].kernel->launch(&(td_cuda_launch){{2, 1, 1}, {cases[i].threads, 1, 1}, cases[i].shared_bytes, 0},
                                     (void *[]){&at});
             const char *said = td_cuda_emulated_mistake();
             if (!said || !strstr(said, cases[i].says) || !strstr(said, cases[i].kernel->name))
                 fail_msg("%s with order %zu: \"%s\"", cases[i].kernel->name, o, said ? said : "");
         }
-    td_cuda_kernel_emu_race.launch(&(td_cuda_launch){{0, 1, 1}, {64, 1, 1}, 0}, (void *[]){&(int *){NULL}});
+    td_cuda_kernel_emu_race.launch(&(td_cuda_launch){{0, 1, 1}, {64, 1, 1}, 0, 0}, (void *[]){&(int *){NULL}});
     assert_non_null(strstr(td_cuda_emulated_mistake(), "a grid of 0 x 1 x 1"));
+}
+
+/* Of a launch that may begin early; of others nobody has to wait. */
+TEST(a_thread_returns_before_its_turn) {
+    int array[64] = {0}, *at = array;
+    for (int is_early = 0; is_early < 2; is_early++) {
+        td_cuda_kernel_emu_no_turn.launch(&(td_cuda_launch){{1, 1, 1}, {64, 1, 1}, 0, is_early}, (void *[]){&at});
+        const char *said = td_cuda_emulated_mistake();
+        assert_int_equal(said && strstr(said, "thread 63 returns without having taken its turn"), is_early);
+    }
 }
 
 /* A barrier that is missing shows as results that differ with the order. */
 TEST(a_race_depends_on_the_order) {
     int first[64], again[64], *at = first;
     td_cuda_emulated_order(0);
-    td_cuda_kernel_emu_race.launch(&(td_cuda_launch){{1, 1, 1}, {64, 1, 1}, 0}, (void *[]){&at});
+    td_cuda_kernel_emu_race.launch(&(td_cuda_launch){{1, 1, 1}, {64, 1, 1}, 0, 0}, (void *[]){&at});
     fine();
     at = again;
     td_cuda_emulated_order(1);
-    td_cuda_kernel_emu_race.launch(&(td_cuda_launch){{1, 1, 1}, {64, 1, 1}, 0}, (void *[]){&at});
+    td_cuda_kernel_emu_race.launch(&(td_cuda_launch){{1, 1, 1}, {64, 1, 1}, 0, 0}, (void *[]){&at});
     fine();
     assert_memory_not_equal(first, again, sizeof first);
 }
@@ -176,7 +188,7 @@ TEST(arguments) {
     for (int i = 0; i < 32; i++) in[i] = i;
     td_cuda_emulated_reach(there);
     td_cuda_emulated_order(0);
-    td_cuda_kernel_emu_reverse.launch(&(td_cuda_launch){{1, 1, 1}, {32, 1, 1}, 128}, (void *[]){&from, &to, &n});
+    td_cuda_kernel_emu_reverse.launch(&(td_cuda_launch){{1, 1, 1}, {32, 1, 1}, 128, 0}, (void *[]){&from, &to, &n});
     td_cuda_emulated_reach(NULL);
     fine();
     for (int i = 0; i < 32; i++) assert_int_equal(out[i], 31 - i + 496);
@@ -191,7 +203,7 @@ static void *launch_many(void *failed) {
         int      in[64], out[64], *from = in, *to = out;
         uint32_t n = 64;
         for (int j = 0; j < 64; j++) in[j] = j;
-        td_cuda_kernel_emu_reverse.launch(&(td_cuda_launch){{1, 1, 1}, {64, 1, 1}, 256}, (void *[]){&from, &to, &n});
+        td_cuda_kernel_emu_reverse.launch(&(td_cuda_launch){{1, 1, 1}, {64, 1, 1}, 256, 0}, (void *[]){&from, &to, &n});
         for (int j = 0; j < 64; j++)
             if (td_cuda_emulated_mistake() || out[j] != 63 - j + 2016) *(bool *)failed = true;
     }

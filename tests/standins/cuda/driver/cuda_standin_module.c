@@ -236,22 +236,11 @@ static void note_argument(standin_op *op, uint64_t value, bool written, bool is_
     }
 }
 
-td_cu_status cuLaunchKernel(td_cu_kernel kernel, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x,
-                            unsigned block_y, unsigned block_z, unsigned shared_bytes, td_cu_stream stream, void **args,
-                            void **extra) {
-    STANDIN_ENTER(STANDIN_NEEDS_CONTEXT);
-    td_cu_stream          s = standin_stream_of(stream, "cuLaunchKernel");
-    td_cu_kernel          k = kernel_of(kernel, "cuLaunchKernel");
+static void submit(const char *name, td_cu_kernel k, const td_cuda_launch *l, td_cu_stream s, void **args) {
     const td_cuda_kernel *record = k->record;
-    td_cuda_launch        l = {{grid_x, grid_y, grid_z}, {block_x, block_y, block_z}, shared_bytes};
-    if (extra) standin_refuse("stand-in", "cuLaunchKernel with extra, which is not here");
-    if (record->n_args && !args)
-        standin_refuse("cuLaunchKernel", "%s is launched without its %u arguments", record->name, record->n_args);
-    check_shape(k, &l);
-    STANDIN_CAN_FAIL;
-    standin_op *op = standin_op_new("cuLaunchKernel", STANDIN_KERNEL, run_kernel);
-    call       *c = calloc(1, sizeof *c);
-    *c = (call){.kernel = k, .launch = l};
+    standin_op           *op = standin_op_new(name, STANDIN_KERNEL, run_kernel);
+    call                 *c = calloc(1, sizeof *c);
+    *c = (call){.kernel = k, .launch = *l};
     for (unsigned i = 0; i < record->n_args; i++) {
         if (record->arg_bytes[i] > sizeof c->values[i])
             standin_refuse("stand-in", "%s takes an argument of %u bytes", record->name, record->arg_bytes[i]);
@@ -265,5 +254,46 @@ td_cu_status cuLaunchKernel(td_cu_kernel kernel, unsigned grid_x, unsigned grid_
     op->write = write_kernel;
     op->module = k->module;
     standin_submit(s, op);
+}
+
+static void check_launch(const char *name, td_cu_kernel k, const td_cuda_launch *l, void **args, void **extra) {
+    if (extra) standin_refuse("stand-in", "%s with extra, which is not here", name);
+    if (k->record->n_args && !args)
+        standin_refuse(name, "%s is launched without its %u arguments", k->record->name, k->record->n_args);
+    check_shape(k, l);
+}
+
+td_cu_status cuLaunchKernel(td_cu_kernel kernel, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x,
+                            unsigned block_y, unsigned block_z, unsigned shared_bytes, td_cu_stream stream, void **args,
+                            void **extra) {
+    STANDIN_ENTER(STANDIN_NEEDS_CONTEXT);
+    td_cu_stream   s = standin_stream_of(stream, "cuLaunchKernel");
+    td_cu_kernel   k = kernel_of(kernel, "cuLaunchKernel");
+    td_cuda_launch l = {{grid_x, grid_y, grid_z}, {block_x, block_y, block_z}, shared_bytes, 0};
+    check_launch("cuLaunchKernel", k, &l, args, extra);
+    STANDIN_CAN_FAIL;
+    submit("cuLaunchKernel", k, &l, s, args);
+    return TD_CUDA_SUCCESS;
+}
+
+/* One attribute, with which a kernel may begin early. Here it begins when those before it have ended, as it may on a card; the
+ * emulation sees to it that every thread waits for that by itself. */
+td_cu_status cuLaunchKernelEx(const td_cu_launch_config *config, td_cu_kernel kernel, void **args, void **extra) {
+    STANDIN_ENTER(STANDIN_NEEDS_CONTEXT);
+    const td_cu_launch_config *c = config;
+    td_cu_stream               s = standin_stream_of(c->stream, "cuLaunchKernelEx");
+    td_cu_kernel               k = kernel_of(kernel, "cuLaunchKernelEx");
+    td_cuda_launch             l = {
+                    {c->grid_x, c->grid_y, c->grid_z}, {c->block_x, c->block_y, c->block_z}, c->shared_bytes, c->n_attributes > 0};
+    if (c->n_attributes > 1 ||
+        (c->n_attributes && (c->attributes->id != TD_CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION ||
+                             c->attributes->value.programmaticStreamSerializationAllowed != 1)))
+        standin_refuse("stand-in", "cuLaunchKernelEx with attributes that are not here");
+    if (l.is_early && standin_setting("TD_STANDIN_ARCH", 90) < 90)
+        standin_refuse("guide, Programmatic Dependent Launch and Synchronization",
+                       "%s is to begin early on a card of compute capability below 9.0", k->record->name);
+    check_launch("cuLaunchKernelEx", k, &l, args, extra);
+    STANDIN_CAN_FAIL;
+    submit("cuLaunchKernelEx", k, &l, s, args);
     return TD_CUDA_SUCCESS;
 }

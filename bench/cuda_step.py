@@ -91,7 +91,7 @@ def w8a8(node, at):
 def columns(node, at):
     a = numbers(node)
     bytes_ = node.grid[2] * a[6] * a[7] * 2
-    return Work(grid_of(node), up(a[7], 64), bytes_, (node.grid[1] - 1) * bytes_)
+    return Work(grid_of(node), up(a[7], 128 if variant(node) == 8 else 32), bytes_, (node.grid[1] - 1) * bytes_)
 
 
 def bf16_linear(node, at):
@@ -151,7 +151,7 @@ def embed(node, at):
 
 
 WORK = [(r"td_w8a8_(swiglu_)?\d+", w8a8), (r"td_bf16_columns_\d+", columns), (r"td_bf16_linear_\d+", bf16_linear), (r"td_f32_linear_\d", f32_linear), (r"td_mla_absorbed_\d+", absorbed),
-        (r"td_merge_spans", merge), (r"td_mla_expand", expand), (r"td_mla_prefill", prefill), (r"td_norm_f32", rows_of(4, 6)), (r"td_norm(_short)?", rows_of(6, 5)),
+        (r"td_merge_spans", merge), (r"td_mla_expand", expand), (r"td_mla_prefill", prefill), (r"td_norm_f32", rows_of(4, 6)), (r"td_norm(_middle|_short)?", rows_of(6, 5)),
         (r"td_quantize_f32(_short)?", rows_of(2, 5)), (r"td_quantize_bf16(_short)?", rows_of(2, 3)), (r"td_combine", rows_of(5, 8)), (r"td_w8a8_epilogue", rows_of(8, 8)), (r"td_embed", embed),
         (r"td_(mla_place|route|top_parts|top|list_rows|copy_listed|ring_rows|await_rows)", head_rows)]
 
@@ -346,7 +346,7 @@ def expected(text):
     step = lambda rows, context: whole_step(model, find(steps, model.card.sm, "decode", rows), Point(rows, context), layers, dense)
     linear = lambda n, k: model.price(Node("td_w8a8_8", (1, up(n, 16), 1), 256, 0, ["0"] * 3 + [str(k)] + ["0"] * 4 + [str(n)] + ["0"] * 11), Point(1, 0))
     many = step(16, 16384).layer
-    attention = many[1:[p.node.name for p in many].index("td_norm", 1)]
+    attention = many[1:[p.node.name for p in many].index("td_norm_middle", 1)]
     return {"W8A8, 1 row, V3 shapes": share(model, [linear(576, 7168), linear(24576, 1536), linear(7168, 16384), linear(18432, 7168)]),
             "MLA decode, 16 streams at 16K": share(model, attention),
             "hand-over to the experts and back, per MoE layer": sum(model.price(n, Point(1, 0)).us for n in find(steps, model.card.sm, "handover", 1).nodes),
@@ -374,7 +374,7 @@ def print_step(name, arguments, steps):
 
 
 # One H100, docs/cuda.md: kernels at bc70a3c0 by ncu, 1 row, context 1024; steps at 1f4576c5, ms; (rows, context, ms).
-MEASURED_KERNELS = [("td_f32_linear_1", 0, 6.1), ("td_route", 0, 16), ("td_norm", 0, 7.3), ("td_norm_f32", 0, 5.4), ("td_quantize_f32", 0, 5.1), ("td_mla_place", 0, 3.7),
+MEASURED_KERNELS = [("td_f32_linear_1", 0, 6.1), ("td_route", 0, 16), ("td_norm_middle", 0, 7.3), ("td_norm_f32", 0, 5.4), ("td_quantize_f32", 0, 5.1), ("td_mla_place", 0, 3.7),
                     ("td_mla_absorbed_16", 0, 18.9), ("td_merge_spans", 0, 6.6), ("td_bf16_columns_8", 0, 10.4), ("td_bf16_linear_8", 0, 9.7), ("td_w8a8_8", 0, 10.8), ("td_w8a8_8", 1, 17.5),
                     ("td_w8a8_8", 2, 44)]
 MEASURED_STEPS = [(1, 16, 9.90), (1, 1024, 10.46), (1, 4096, 11.59), (1, 16384, 15.25), (4, 16, 11.47), (16, 16, 14.48), (16, 1024, 19.77), (32, 16, 18.07)]

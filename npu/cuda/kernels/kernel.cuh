@@ -66,6 +66,15 @@ __device__ __forceinline__ uint4 td_load_once<uint4>(const void *p) {
     asm("ld.global.nc.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];" : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "l"(p));
     return v;
 }
+/** td_load_once of 16 bytes, asked for where it is written: the compiler moves others behind td_take_turn. */
+TD_FN uint4 td_load_ahead(const void *p) {
+    uint4 v;
+    asm volatile("ld.global.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+                 : "l"(p)
+                 : "memory");
+    return v;
+}
 template <class T>
 TD_FN void td_store(void *p, T v) {
     *static_cast<T *>(p) = v;

@@ -50,7 +50,7 @@ TD_FN void bf16_linear(const bf16_args &a, size_t x_at, size_t w_at, size_t out_
         for (td_u32 c = 0; c < CHUNKS; c++)
 #pragma unroll
             for (int half = 0; half < 2; half++)
-                part[c][half] = td_load_once<uint4>(w[half] + min(from + c * BF16_WARPS * BF16_CHUNK + t * 8, a.k - 8));
+                part[c][half] = td_load_ahead(w[half] + min(from + c * BF16_WARPS * BF16_CHUNK + t * 8, a.k - 8));
     };
     const auto load_x = [&](td_u32 from) {
 #pragma unroll
@@ -146,7 +146,7 @@ TD_FN void bf16_columns(const td_u32 *n_rows, const td_bf16 *x, td_u32 ldx, cons
         for (td_u32 d = 0; d < DEPTH; d++)
 #pragma unroll
             for (td_u32 i = 0; i < VECTOR; i++)
-                word[d][i] = td_load_once<uint4>(weights + static_cast<size_t>(at_depth(k0, d) + i) * n);
+                word[d][i] = td_load_ahead(weights + static_cast<size_t>(at_depth(k0, d) + i) * n);
     };
     load(0);
     td_take_turn();
@@ -217,7 +217,7 @@ BF16_COLUMNS(td_bf16_columns_32, 4, 1)
  * last values again, so that no load waits for a condition. */
 template <bool WHOLE>
 TD_FN uint4 four_weights(const float *w, td_u32 at, td_u32 k) {
-    if (WHOLE) return td_load_once<uint4>(w + min(at, k - 4));
+    if (WHOLE) return td_load_ahead(w + min(at, k - 4));
     unsigned word[4] = {0, 0, 0, 0};
 #pragma unroll
     for (td_u32 i = 0; i < 4; i++)

@@ -170,9 +170,7 @@ TD_FN void linear(const linear_args &a, td_u32 block_n, td_u32 first_row, const 
             const td_u32 output = block_n * OUTPUTS + (SWIGLU ? j * 8 + g : j * 16 + g + half * 8);
             w[j][half] = (SWIGLU && half ? a.up : a.w) + static_cast<size_t>(min(output, a.n - 1)) * a.in.ldk;
         }
-    const auto fetch = [&](int j, td_u32 k) {
-        return two_rows{{td_load_once<uint4>(w[j][0] + k), td_load_once<uint4>(w[j][1] + k)}};
-    };
+    const auto   fetch = [&](int j, td_u32 k) { return two_rows{{td_load_ahead(w[j][0] + k), td_load_ahead(w[j][1] + k)}}; };
     const auto   words = [](const two_rows &raw, uint4 *out) { out[0] = raw.of[0], out[1] = raw.of[1]; };
     const float  w_scale = a.w_scale[own], up_scale = SWIGLU ? a.up_scale[own] : 0;
     const td_u32 rows = int8_sums<GROUPS, TILES>(a.in, first_row, a.in.ldk, fetch, words, count, sums);

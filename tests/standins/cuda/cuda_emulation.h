@@ -214,6 +214,9 @@ template <class T>
 T td_load_once(const void *p) {
     return td_load<T>(p);
 }
+inline uint4 td_load_ahead(const void *p) {
+    return td_load<uint4>(p);
+}
 template <class T>
 void td_store(void *p, T v) {
     memcpy(const_cast<T *>(td_emulated_aligned<T>(p)), &v, sizeof v);

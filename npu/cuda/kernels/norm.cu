@@ -8,7 +8,7 @@
  * its passes (rows.cuh). Sums go over threads in a fixed tree, so a row's bits depend on the row alone. What needs no sum
  * has several blocks a row.
  *
- * A block of many threads has the fewest loads to wait for one after the other, but a multiprocessor has room for few of
+ * A block of many threads has the fewest loads to wait for one after the other. But a multiprocessor has room for few of
  * them, and each warp of a norm repeats what is not about its values. So kernels come in variants: `short` ones for rows of up
  * to TD_CUDA_SHORT_MAX values, which prompts and experts bring by the thousand, and a norm for rows of up to
  * TD_CUDA_MIDDLE_MAX. That one has half the threads of td_norm, which sum in the order that those would.

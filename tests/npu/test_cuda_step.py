@@ -27,7 +27,7 @@ def near(got, want, what):
 
 def sequence(nodes):
     """Names without the sizes of variants: what a layer launches whatever its shape is."""
-    return [re.sub(r"(_short)?(_\d+)?$", "", n.name) for n in nodes]
+    return [re.sub(r"(_short|_middle)?(_\d+)?$", "", n.name) for n in nodes]
 
 
 def captured():

@@ -7,7 +7,9 @@
  * cut into spans, whose length depends on how many keys there are up to the row's own alone (td_span_keys). Each span begins
  * anew. They are merged in ascending order, by td_merge_state in registers (prefill) or from memory (decode): both give the
  * same bits. A tile never crosses a page, so its rows are one piece of memory and its page is looked up once. Tiles lie
- * in shared memory with rows of d + 8 elements, so that eight rows' 16 bytes are of 32 banks, as ldmatrix wants them.
+ * in shared memory with rows of d + 8 elements, so that eight rows' 16 bytes are of 32 banks, as ldmatrix wants them. Where a
+ * lane reads them is computed once a tile (td_place): a profiler on an H200 found that most instructions of a warp were the
+ * same addresses again. exp is the card's instruction (td_exp_near), since its weights are rounded to bf16.
  */
 #ifndef TD_NPU_CUDA_ATTENTION_CUH
 #define TD_NPU_CUDA_ATTENTION_CUH
@@ -61,35 +63,32 @@ TD_FN td_u32 td_first_tile(const td_row_keys &seen) {
     return seen.from / TD_CUDA_TILE_KEYS * TD_CUDA_TILE_KEYS;
 }
 
-/** The a words of a 16 x 16 matrix whose rows are `stride` elements apart in shared memory. */
-TD_FN void td_load_rows(unsigned a[4], td_shared<td_bf16> at, td_u32 stride) {
+/** Where this lane's part of matrices lies, for td_load_matrices: of a 16 x 16 matrix as rows, which gives the a words. */
+TD_FN td_u32 td_row_part(td_u32 stride) {
     const td_u32 lane = threadIdx.x % 32;
-    td_load_matrices(a, at + (lane % 16 * stride + lane / 16 * 8));
+    return lane % 16 * stride + lane / 16 * 8;
 }
-/** The b words of 16 columns of k 0..15, which lie as 16 rows: of columns 0..7 in b[0] and b[1], of the others behind. */
-TD_FN void td_load_columns(unsigned b[4], td_shared<td_bf16> at, td_u32 stride) {
+/** Of 16 columns of k 0..15, which lie as 16 rows: the b words, of columns 0..7 the first two, of the others those behind. The
+ * same of columns that lie as columns, with k as 16 rows, are td_row_part's, transposed. */
+TD_FN td_u32 td_column_part(td_u32 stride) {
     const td_u32 lane = threadIdx.x % 32;
-    td_load_matrices(b, at + ((lane / 16 * 8 + lane % 8) * stride + lane / 8 % 2 * 8));
-}
-/** The same of columns that lie as columns, with k as 16 rows. */
-TD_FN void td_load_columns_transposed(unsigned b[4], td_shared<td_bf16> at, td_u32 stride) {
-    const td_u32 lane = threadIdx.x % 32;
-    td_load_matrices_transposed(b, at + (lane % 16 * stride + lane / 16 * 8));
+    return (lane / 16 * 8 + lane % 8) * stride + lane / 8 % 2 * 8;
 }
 
 /** s[j] = scores of 16 rows with KEYS keys, fragments of 8 keys. @param q, k [16, DK + 8], [KEYS, DK + 8] shared */
 template <int DK, int KEYS>
 TD_FN void td_tile_scores(td_shared<td_bf16> q, td_shared<td_bf16> k, float s[KEYS / 8][4]) {
+    const td_place<td_bf16> q_at = td_place_of(q + td_row_part(DK + 8)), k_at = td_place_of(k + td_column_part(DK + 8));
     for (int j = 0; j < KEYS / 8; j++)
         for (int e = 0; e < 4; e++) s[j][e] = 0;
 #pragma unroll
     for (int d = 0; d < DK; d += 16) {
         unsigned a[4];
-        td_load_rows(a, q + d, DK + 8);
+        td_load_matrices(a, q_at + d);
 #pragma unroll
         for (int j = 0; j < KEYS / 8; j += 2) {
             unsigned b[4];
-            td_load_columns(b, k + (j * 8 * (DK + 8) + d), DK + 8);
+            td_load_matrices(b, k_at + (j * 8 * (DK + 8) + d));
             td_mma_bf16(s[j], a, b);
             td_mma_bf16(s[j + 1], a, b + 2);
         }
@@ -102,26 +101,37 @@ template <int KEYS>
 TD_FN float td_tile_scale(float s[KEYS / 8][4], int half, td_u32 first, const td_row_keys &keys, float scale) {
     const td_u32 t = threadIdx.x % 4;
     float        most = -td_infinity();
+    if (first >= keys.from && first + KEYS <= keys.end) {
+        for (int j = 0; j < KEYS / 8; j++)
+            for (int e = 0; e < 2; e++) s[j][half * 2 + e] *= scale;
+    } else {
+        for (int j = 0; j < KEYS / 8; j++)
+            for (int e = 0; e < 2; e++) {
+                const td_u32 key = first + j * 8 + t * 2 + e;
+                float       &x = s[j][half * 2 + e];
+                x = key >= keys.from && key < keys.end ? x * scale : -td_infinity();
+            }
+    }
     for (int j = 0; j < KEYS / 8; j++)
-        for (int e = 0; e < 2; e++) {
-            const td_u32 key = first + j * 8 + t * 2 + e;
-            float       &x = s[j][half * 2 + e];
-            x = key >= keys.from && key < keys.end ? x * scale : -td_infinity();
-            most = x > most ? x : most;
-        }
+        for (int e = 0; e < 2; e++) most = s[j][half * 2 + e] > most ? s[j][half * 2 + e] : most;
     for (int bits = 1; bits < 4; bits *= 2) {
         const float other = __shfl_xor_sync(TD_ALL_LANES, most, bits);
         most = other > most ? other : most;
     }
     return most;
 }
+/** What a row's weights are relative to: its maximum. Of a row that has met no key it is 0, so that exp of what the row has,
+ * -inf, is 0. */
+TD_FN float td_row_base(float most) {
+    return most == -td_infinity() ? 0.0f : most;
+}
 /** Scores to weights. @return this lane's sum over 16 keys: two fragments */
-TD_FN float td_tile_weigh(float s[2][4], int half, float most) {
+TD_FN float td_tile_weigh(float s[2][4], int half, float base) {
     float sum = 0;
     for (int j = 0; j < 2; j++)
         for (int e = 0; e < 2; e++) {
             float &x = s[j][half * 2 + e];
-            x = x == -td_infinity() ? 0.0f : td_exp(x - most);
+            x = td_exp_near(x - base);
             sum += x;
         }
     return sum;
@@ -134,11 +144,6 @@ TD_FN float td_tile_sum(const float quarter[TD_CUDA_TILE_KEYS / 16]) {
     for (int bits = 1; bits < 4; bits *= 2) sum = sum + __shfl_xor_sync(TD_ALL_LANES, sum, bits);
     return sum;
 }
-/** A row's maximum goes to `most`. @return what its sums so far are multiplied with */
-TD_FN float td_row_rescale(float max, float most) {
-    return max == most ? 1.0f : td_exp(max - most);
-}
-
 /**
  * Weights of 16 rows and a tile of keys.
  * @param s     TILE_KEYS / 8 fragments of scores, which become weights
@@ -149,23 +154,28 @@ TD_FN float td_row_rescale(float max, float most) {
 template <int N>
 TD_FN void td_tile_weights(float s[TD_CUDA_TILE_KEYS / 8][4], td_u32 first, const td_row_keys keys[2], float scale,
                            td_row_state &state, float acc[N][4]) {
+    float factor[2]; /* of the sums so far */
 #pragma unroll
     for (int half = 0; half < 2; half++) {
         float most = td_tile_scale<TD_CUDA_TILE_KEYS>(s, half, first, keys[half], scale), quarter[TD_CUDA_TILE_KEYS / 16];
         most = state.max[half] > most ? state.max[half] : most;
-        const float factor = td_row_rescale(state.max[half], most);
-        for (int i = 0; i < TD_CUDA_TILE_KEYS / 16; i++) quarter[i] = td_tile_weigh(s + i * 2, half, most);
+        const float base = td_row_base(most);
+        factor[half] = td_exp_near(state.max[half] - base);
+        for (int i = 0; i < TD_CUDA_TILE_KEYS / 16; i++) quarter[i] = td_tile_weigh(s + i * 2, half, base);
         state.max[half] = most;
-        state.sum[half] = state.sum[half] * factor + td_tile_sum(quarter);
+        state.sum[half] = state.sum[half] * factor[half] + td_tile_sum(quarter);
+    }
+    if (__ballot_sync(TD_ALL_LANES, factor[0] != 1.0f || factor[1] != 1.0f)) {
 #pragma unroll
         for (int j = 0; j < N; j++)
-            for (int e = half * 2; e < half * 2 + 2; e++) acc[j][e] *= factor;
+            for (int e = 0; e < 4; e++) acc[j][e] *= factor[e / 2];
     }
 }
 
 /** acc += weights of 16 rows and a tile of keys, times DV values of a key. @param v [TILE_KEYS, DV + 8] shared */
 template <int DV>
 TD_FN void td_tile_values(const float s[TD_CUDA_TILE_KEYS / 8][4], td_shared<td_bf16> v, float acc[DV / 8][4]) {
+    const td_place<td_bf16> v_at = td_place_of(v + td_row_part(DV + 8));
 #pragma unroll
     for (int i = 0; i < TD_CUDA_TILE_KEYS; i += 16) {
         const float   *low = s[i / 8], *high = s[i / 8 + 1];
@@ -174,25 +184,24 @@ TD_FN void td_tile_values(const float s[TD_CUDA_TILE_KEYS / 8][4], td_shared<td_
 #pragma unroll
         for (int j = 0; j < DV / 8; j += 2) {
             unsigned b[4];
-            td_load_columns_transposed(b, v + (i * (DV + 8) + j * 8), DV + 8);
+            td_load_matrices_transposed(b, v_at + (i * (DV + 8) + j * 8));
             td_mma_bf16(acc[j], a, b);
             td_mma_bf16(acc[j + 1], a, b + 2);
         }
     }
 }
 
-/** Start copies of `rows` rows of d elements, `pitch` elements apart, into shared rows that are STRIDE apart; up to D elements
- * of each row, and rows from `there` on, become zeros. By `threads` threads, of which this is number `thread`: a multiple of
- * D / 8. d and D are multiples of 8. */
-template <int D, int STRIDE = D + 8>
-TD_FN void td_fetch_rows(td_shared<td_bf16> to, td_u32 rows, td_u32 there, td_u32 d, const td_bf16 *from, size_t pitch,
-                         td_u32 thread, td_u32 threads) {
-    const td_u32 column = thread % (D / 8) * 8;
-#pragma unroll 4
-    for (td_u32 row = thread / (D / 8); row < rows; row += threads / (D / 8)) {
-        const bool wanted = row < there && column < d;
-        td_async_16(to + (row * STRIDE + column), wanted ? from + row * pitch + column : from, wanted);
-    }
+/** Start copies of ROWS rows of d elements, `pitch` elements apart, into shared rows that are STRIDE apart; up to D elements of
+ * each row, and rows from `there` on, become zeros. By a block of THREADS, a multiple of D / 8. d and D are multiples of 8. */
+template <int ROWS, int D, int STRIDE, int THREADS>
+TD_FN void td_fetch_rows(td_shared<td_bf16> to, td_u32 there, td_u32 d, const td_bf16 *from, size_t pitch) {
+    constexpr int           AT_ONCE = THREADS / (D / 8);
+    const td_u32            row = threadIdx.x / (D / 8), column = threadIdx.x % (D / 8) * 8;
+    const td_place<td_bf16> at = td_place_of(to + (row * STRIDE + column));
+    const td_bf16          *source = from + row * pitch + column;
+    if (ROWS < AT_ONCE && row >= ROWS) return;
+#pragma unroll
+    for (int i = 0; i < ROWS; i += AT_ONCE) td_async_16(at + i * STRIDE, source + i * pitch, row + i < there && column < d);
 }
 
 /** The slot of a tile's first key; the others follow. */

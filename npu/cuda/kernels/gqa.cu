@@ -142,8 +142,9 @@ TD_FN void decode(const td_u32 *n_rows, const td_u32 *list, const td_u32 *n_seq,
                   const td_u32 *block_table, td_u32 block_stride, const td_bf16 *q, const td_bf16 *k_cache,
                   const td_bf16 *v_cache, td_u32 heads, td_u32 kv_heads, td_u32 dim, td_u32 window, float scale,
                   td_u32 spans_max, float *partial) {
-    constexpr int WARPS = TD_CUDA_ATTN_THREADS / 32, KEYS = TD_CUDA_TILE_KEYS / WARPS, FRAGMENTS = D / 8 / WARPS,
-                  TILE = TD_CUDA_TILE_KEYS * (D + 8), P_STRIDE = TD_CUDA_TILE_KEYS + 8, HEADS = TD_CUDA_DECODE_HEADS;
+    constexpr int THREADS = TD_CUDA_ATTN_THREADS, WARPS = THREADS / 32, KEYS = TD_CUDA_TILE_KEYS / WARPS,
+                  FRAGMENTS = D / 8 / WARPS, TILE = TD_CUDA_TILE_KEYS * (D + 8), P_STRIDE = TD_CUDA_TILE_KEYS + 8,
+                  HEADS = TD_CUDA_DECODE_HEADS;
     static_assert(KEYS == 16, "a warp sums its keys as prefill does a quarter of a tile");
     TD_SHARED_DYNAMIC(td_bf16, shared);
     const td_u32 warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4, span = blockIdx.x;
@@ -163,13 +164,11 @@ TD_FN void decode(const td_u32 *n_rows, const td_u32 *list, const td_u32 *n_seq,
     const auto         tile_of = [&](td_u32 first) { return tiles + first / TD_CUDA_TILE_KEYS % 2 * (2 * TILE); };
     const auto         fetch = [&](td_u32 first) {
         const size_t at = tile_at(pages, first, kv_heads, group, dim);
-        td_fetch_rows<D>(tile_of(first), TD_CUDA_TILE_KEYS, end - first, dim, k_cache + at, dim, threadIdx.x, blockDim.x);
-        td_fetch_rows<D>(tile_of(first) + TILE, TD_CUDA_TILE_KEYS, end - first, dim, v_cache + at, dim, threadIdx.x,
-                         blockDim.x);
+        td_fetch_rows<TD_CUDA_TILE_KEYS, D, D + 8, THREADS>(tile_of(first), end - first, dim, k_cache + at, dim);
+        td_fetch_rows<TD_CUDA_TILE_KEYS, D, D + 8, THREADS>(tile_of(first) + TILE, end - first, dim, v_cache + at, dim);
         td_async_commit();
     };
-    td_fetch_rows<D>(rows, HEADS, there, dim, q + (static_cast<size_t>(row) * heads + head) * dim, dim, threadIdx.x,
-                     blockDim.x);
+    td_fetch_rows<HEADS, D, D + 8, THREADS>(rows, there, dim, q + (static_cast<size_t>(row) * heads + head) * dim, dim);
     fetch(begin);
     if (begin + TD_CUDA_TILE_KEYS < end) fetch(begin + TD_CUDA_TILE_KEYS);
 
@@ -187,7 +186,9 @@ TD_FN void decode(const td_u32 *n_rows, const td_u32 *list, const td_u32 *n_seq,
         __syncthreads(); /* the tile is there, and nobody reads the one before it any more */
         if (first != begin && next < end) fetch(next);
         const td_shared<td_bf16> k = tile_of(first), v = k + TILE, p = k; /* weights go where the keys were */
-        float                    s[2][4];
+        const td_place<td_bf16>  p_at = td_place_of(p + td_row_part(P_STRIDE)),
+                                v_at = td_place_of(v + (warp * FRAGMENTS * 8 + td_row_part(D + 8)));
+        float s[2][4];
         td_tile_scores<D, KEYS>(rows, k + warp * KEYS * (D + 8), s);
         for (int half = 0; half < 2; half++) {
             const float most = td_tile_scale<KEYS>(s, half, first + warp * KEYS, seen, scale);
@@ -199,9 +200,10 @@ TD_FN void decode(const td_u32 *n_rows, const td_u32 *list, const td_u32 *n_seq,
             const td_u32 at = g + half * 8;
             float        most = state.max[half];
             for (int w = 0; w < WARPS; w++) most = most_of[w * HEADS + at] > most ? most_of[w * HEADS + at] : most;
-            factor[half] = td_row_rescale(state.max[half], most);
+            const float base = td_row_base(most);
+            factor[half] = td_exp_near(state.max[half] - base);
             state.max[half] = most;
-            sum_of[(warp * HEADS + at) * 4 + t] = td_tile_weigh(s, half, most);
+            sum_of[(warp * HEADS + at) * 4 + t] = td_tile_weigh(s, half, base);
             for (int j = 0; j < 2; j++)
                 td_store<unsigned>(p + (at * P_STRIDE + warp * KEYS + j * 8 + t * 2),
                                    td_bf16_pair(s[j][half * 2], s[j][half * 2 + 1]));
@@ -217,11 +219,11 @@ TD_FN void decode(const td_u32 *n_rows, const td_u32 *list, const td_u32 *n_seq,
 #pragma unroll
         for (int i = 0; i < TD_CUDA_TILE_KEYS; i += 16) {
             unsigned a[4];
-            td_load_rows(a, p + i, P_STRIDE);
+            td_load_matrices(a, p_at + i);
 #pragma unroll
             for (int j = 0; j < FRAGMENTS; j += 2) {
                 unsigned b[4];
-                td_load_columns_transposed(b, v + (i * (D + 8) + (warp * FRAGMENTS + j) * 8), D + 8);
+                td_load_matrices_transposed(b, v_at + (i * (D + 8) + j * 8));
                 td_mma_bf16(acc[j], a, b);
                 td_mma_bf16(acc[j + 1], a, b + 2);
             }
@@ -394,12 +396,12 @@ TD_FN void prefill(const td_u32 *n_seq, const td_u32 *seq_start, const td_u32 *p
         span_end[half] = min(seen[half].end, (seen[half].from / span_keys[half] + 1) * span_keys[half]);
     }
     const auto fetch = [&](td_shared<td_bf16> to, const td_bf16 *cache, td_u32 first) {
-        td_fetch_rows<D>(to, TD_CUDA_TILE_KEYS, keys - first, dim, cache + tile_at(pages, first, kv_heads, group, dim), dim,
-                         threadIdx.x, blockDim.x);
+        td_fetch_rows<TD_CUDA_TILE_KEYS, D, D + 8, TD_CUDA_ATTN_THREADS>(
+            to, keys - first, dim, cache + tile_at(pages, first, kv_heads, group, dim), dim);
         td_async_commit();
     };
-    td_fetch_rows<D>(rows, TD_CUDA_PREFILL_ROWS, n_rows, dim, q + (static_cast<size_t>(first_row) * heads + head) * dim,
-                     static_cast<size_t>(heads) * dim, threadIdx.x, blockDim.x);
+    td_fetch_rows<TD_CUDA_PREFILL_ROWS, D, D + 8, TD_CUDA_ATTN_THREADS>(
+        rows, n_rows, dim, q + (static_cast<size_t>(first_row) * heads + head) * dim, static_cast<size_t>(heads) * dim);
     fetch(k, k_cache, begin);
 
     td_row_state total = td_row_start(), state = td_row_start();

@@ -135,7 +135,53 @@ struct td_exchange {
 };
 TD_FN void td_exchange_used(const td_exchange *, size_t, bool) {}
 
+/** Where something is in shared memory, as instructions for such memory take it. The compiler knows nothing of it, so it is
+ * computed once, and what is added as a constant becomes a part of the instruction. */
+template <class T>
+struct td_place {
+    unsigned           at;
+    TD_METHOD td_place operator+(unsigned n) const { return {at + n * static_cast<unsigned>(sizeof(T))}; }
+};
+template <class T>
+TD_FN td_place<T> td_place_of(T *p) {
+    return {td_hidden(static_cast<unsigned>(__cvta_generic_to_shared(p)))};
+}
+/** A vector at a multiple of its size. */
+template <class V, class T>
+TD_FN V td_load(td_place<T> p);
+template <>
+__device__ __forceinline__ unsigned td_load<unsigned>(td_place<float> p) {
+    unsigned v;
+    asm volatile("ld.shared.u32 %0, [%1];" : "=r"(v) : "r"(p.at) : "memory");
+    return v;
+}
+template <>
+__device__ __forceinline__ uint4 td_load<uint4>(td_place<float> p) {
+    uint4 v;
+    asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+                 : "r"(p.at)
+                 : "memory");
+    return v;
+}
+template <class T>
+TD_FN void td_store(td_place<T> p, unsigned v) {
+    asm volatile("st.shared.u32 [%0], %1;" ::"r"(p.at), "r"(v) : "memory");
+}
+template <class T>
+TD_FN void td_store(td_place<T> p, uint2 v) {
+    asm volatile("st.shared.v2.u32 [%0], {%1, %2};" ::"r"(p.at), "r"(v.x), "r"(v.y) : "memory");
+}
+template <class T>
+TD_FN void td_store(td_place<T> p, uint4 v) {
+    asm volatile("st.shared.v4.u32 [%0], {%1, %2, %3, %4};" ::"r"(p.at), "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w) : "memory");
+}
+
 /** Start a copy of 16 bytes from device to shared memory, of zeros where it is not wanted; from is then not read. */
+template <class T>
+TD_FN void td_async_16(td_place<T> to, const void *from, bool wanted) {
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to.at), "l"(from), "r"(wanted ? 16 : 0) : "memory");
+}
 TD_FN void td_async_16(void *to, const void *from, bool wanted) {
     unsigned at = static_cast<unsigned>(__cvta_generic_to_shared(to));
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(at), "l"(from), "r"(wanted ? 16 : 0) : "memory");
@@ -147,6 +193,14 @@ TD_FN void td_async_commit() {
 template <int N>
 TD_FN void td_async_wait() {
     asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory");
+}
+
+/** exp(x) to a relative error of about 2^-22 for x from -20 to 0, for weights that are rounded to bf16; exactly 1 for 0, and 0
+ * for -inf. By the card's instruction for powers of two: cards of other generations may have other bits. */
+TD_FN float td_exp_near(float x) {
+    float power;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(power) : "f"(x * 1.44269504f));
+    return power;
 }
 
 /* d[16, 8] += a[16, k] b[k, 8]. Lane l has group g = l / 4 and place t = l % 4 (PTX ISA, "Matrix fragments for mma"):
@@ -173,20 +227,24 @@ TD_FN void td_mma_bf16(float d[4], const unsigned a[4], const unsigned b[2]) {
 
 /** Word j of lane l: elements (g, 2t) and (g, 2t + 1) of the 8 x 8 matrix j. Its rows begin at the addresses that lanes 8j to
  * 8j + 7 give, 16-byte aligned. */
-TD_FN void td_load_matrices(unsigned w[4], const td_bf16 *row) {
-    unsigned at = static_cast<unsigned>(__cvta_generic_to_shared(row));
+TD_FN void td_load_matrices(unsigned w[4], td_place<td_bf16> row) {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
                  : "=r"(w[0]), "=r"(w[1]), "=r"(w[2]), "=r"(w[3])
-                 : "r"(at)
+                 : "r"(row.at)
                  : "memory");
 }
+TD_FN void td_load_matrices(unsigned w[4], const td_bf16 *row) {
+    td_load_matrices(w, td_place<td_bf16>{static_cast<unsigned>(__cvta_generic_to_shared(row))});
+}
 /** The same of elements (2t, g) and (2t + 1, g). That is what td_mma_bf16 wants as b of a matrix that lies with k as rows. */
-TD_FN void td_load_matrices_transposed(unsigned w[4], const td_bf16 *row) {
-    unsigned at = static_cast<unsigned>(__cvta_generic_to_shared(row));
+TD_FN void td_load_matrices_transposed(unsigned w[4], td_place<td_bf16> row) {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
                  : "=r"(w[0]), "=r"(w[1]), "=r"(w[2]), "=r"(w[3])
-                 : "r"(at)
+                 : "r"(row.at)
                  : "memory");
+}
+TD_FN void td_load_matrices_transposed(unsigned w[4], const td_bf16 *row) {
+    td_load_matrices_transposed(w, td_place<td_bf16>{static_cast<unsigned>(__cvta_generic_to_shared(row))});
 }
 
 #endif
@@ -244,9 +302,8 @@ TD_FN void td_put(td_bf16 *p, size_t i, float v) {
  * above 88.02 that of 88.02; NaN stays NaN.
  */
 TD_FN float td_exp(float x) {
-    float at = x > -87.33f ? x : -87.33f;
-    at = at < 88.02f ? at : 88.02f;
-    if (x != x) at = x;
+    float at = x < -87.33f ? -87.33f : x;
+    at = at > 88.02f ? 88.02f : at;
     float shifted = fmaf(at, 1.44269504f, 12582912.0f), n = shifted - 12582912.0f;
     float r = fmaf(n, 2.12194440e-4f, fmaf(n, -0.693359375f, at));
     float p = fmaf(r, 1.9875691500e-4f, 1.3981999507e-3f);

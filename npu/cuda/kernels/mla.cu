@@ -115,85 +115,140 @@ struct latent_args {
  * that eight rows are of different banks. */
 template <int HEADS>
 TD_FN td_u32 score_at(td_u32 half, td_u32 row, td_u32 key) {
-    return (half * HEADS + row) * TD_CUDA_LATENT_KEYS + (key ^ row % 4 * 8);
+    return (half * HEADS + row) * TD_CUDA_LATENT_KEYS + (key ^ (row % 4 * 8));
 }
 TD_FN td_u32 weight_at(td_u32 row, td_u32 key) {
     return row * 2 * TD_CUDA_LATENT_KEYS + (key / 8 ^ row % 8) * 8 + key % 8;
 }
 
-/* What warps take of a tile's scores: a half of the columns each, of 64 heads 32 heads and 16 keys, of 16 heads all of them and
- * 8 keys. Of 16 heads the rows stay in registers. */
+/* What a warp takes of a tile's scores: a half of the columns, of 64 heads 32 heads and 16 keys, of 16 heads all of them and
+ * 8 keys. Places are this lane's, so that the loop over columns adds nothing but constants. Of 16 heads the rows stay in
+ * registers. */
 template <int HEADS>
-struct latent_rows {
+struct latent_scores {
     static constexpr int WIDTH = TD_CUDA_LATENT_MAX + TD_CUDA_LATENT_ROPE_MAX, STRIDE = TD_CUDA_LATENT_STRIDE,
                          BANDS = HEADS == 64 ? 2 : 1, FRAGMENTS = BANDS, /* of eight keys */
-        KEPT = HEADS == 64 ? 1 : WIDTH / 32;
+        STEPS = WIDTH / 2 / 32, KEPT = HEADS == 64 ? 1 : WIDTH / 32;
     static_assert(HEADS == 64 || HEADS == 16, "how warps share a tile");
-    td_u32             half, row, key; /* of this warp */
-    td_shared<td_bf16> q;
-    unsigned           kept[KEPT][4];
+    td_u32            half;
+    td_place<td_bf16> q, k;   /* k: in the first tile */
+    td_place<float>   out[2]; /* of the fragments of keys, of which 16 heads have one */
+    unsigned          kept[KEPT][4];
 };
 template <int HEADS>
-TD_FN latent_rows<HEADS> latent_rows_of(td_shared<td_bf16> q) {
-    const td_u32 warp = threadIdx.x / 32;
-    return {warp / 4, HEADS == 64 ? warp % 4 / 2 * 32 : 0, HEADS == 64 ? warp % 2 * 16 : warp % 4 * 8, q, {}};
+TD_FN latent_scores<HEADS> latent_scores_of(td_shared<td_bf16> q, td_shared<td_bf16> tiles, td_shared<float> scores) {
+    using shape = latent_scores<HEADS>;
+    const td_u32 warp = threadIdx.x / 32, lane = threadIdx.x % 32, half = warp / 4, column = half * (shape::WIDTH / 2),
+                 row = HEADS == 64 ? warp % 4 / 2 * 32 : 0, key = HEADS == 64 ? warp % 2 * 16 : warp % 4 * 8,
+                 k_row = HEADS == 64 ? lane / 16 * 8 + lane % 8 : lane % 8,
+                 k_column = HEADS == 64 ? lane / 8 % 2 * 8 : lane / 8 * 8;
+    return {half,
+            td_place_of(q + (row * shape::STRIDE + column + td_row_part(shape::STRIDE))),
+            td_place_of(tiles + ((key + k_row) * shape::STRIDE + column + k_column)),
+            {td_place_of(scores + score_at<HEADS>(half, row + lane / 4, key + lane % 4 * 2)),
+             td_place_of(scores + score_at<HEADS>(half, row + lane / 4, (key + lane % 4 * 2) ^ 8))},
+            {}};
 }
 /* When the rows are in shared memory. */
 template <int HEADS>
-TD_FN void latent_rows_keep(latent_rows<HEADS> &r) {
+TD_FN void latent_rows_keep(latent_scores<HEADS> &r) {
     if constexpr (HEADS == 16) {
 #pragma unroll
-        for (int i = 0; i < r.KEPT; i++) td_load_rows(r.kept[i], r.q + (r.half * (r.WIDTH / 2) + i * 16), r.STRIDE);
+        for (int i = 0; i < r.KEPT; i++) td_load_matrices(r.kept[i], r.q + i * 16);
     }
 }
 
-/* Scores of all heads with a tile of keys. */
-template <int HEADS>
-TD_FN void latent_scores(const latent_rows<HEADS> &r, td_shared<td_bf16> k, td_u32 kv_lora, td_shared<float> scores) {
-    using rows = latent_rows<HEADS>;
-    const td_u32 lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
-    float        s[rows::BANDS][rows::FRAGMENTS][4];
-    for (int m = 0; m < rows::BANDS; m++)
-        for (int j = 0; j < rows::FRAGMENTS; j++)
+/* Scores of all heads with the keys of a tile. Columns that no latent has are zeros; unless all are there, these
+ * are left out. */
+template <int HEADS, bool ALL>
+TD_FN void latent_score(const latent_scores<HEADS> &r, td_u32 tile, td_u32 kv_lora) {
+    using shape = latent_scores<HEADS>;
+    const td_place<td_bf16> k = r.k + tile;
+    float                   s[shape::BANDS][shape::FRAGMENTS][4];
+    for (int m = 0; m < shape::BANDS; m++)
+        for (int j = 0; j < shape::FRAGMENTS; j++)
             for (int e = 0; e < 4; e++) s[m][j][e] = 0;
-#pragma unroll(HEADS == 64 ? 3 : 9)
-    for (int i = 0; i < rows::WIDTH / 2 / 32; i++) {
-        const td_u32 d = r.half * (rows::WIDTH / 2) + i * 32;
-        if (d >= kv_lora && d + 32 <= TD_CUDA_LATENT_MAX) continue; /* zeros */
+#pragma unroll
+    for (int i = 0; i < shape::STEPS; i++) {
+        const td_u32 d = r.half * (shape::WIDTH / 2) + i * 32;
+        if (!ALL && d >= kv_lora && d + 32 <= TD_CUDA_LATENT_MAX) continue;
         unsigned b[2][4];
         if (HEADS == 64) {
-            td_load_columns(b[0], k + (r.key * rows::STRIDE + d), rows::STRIDE);
-            td_load_columns(b[1], k + (r.key * rows::STRIDE + d + 16), rows::STRIDE);
+            td_load_matrices(b[0], k + i * 32);
+            td_load_matrices(b[1], k + (i * 32 + 16));
         } else {
             unsigned both[4]; /* of eight keys, the words of two steps */
-            td_load_matrices(both, k + ((r.key + lane % 8) * rows::STRIDE + d + lane / 8 * 8));
+            td_load_matrices(both, k + i * 32);
             for (int e = 0; e < 2; e++) b[0][e] = both[e], b[1][e] = both[2 + e];
         }
 #pragma unroll
         for (int step = 0; step < 2; step++)
 #pragma unroll
-            for (int m = 0; m < rows::BANDS; m++) {
+            for (int m = 0; m < shape::BANDS; m++) {
                 unsigned x[4];
                 if constexpr (HEADS == 64)
-                    td_load_rows(x, r.q + ((r.row + m * 16) * rows::STRIDE + d + step * 16), rows::STRIDE);
+                    td_load_matrices(x, r.q + (m * 16 * shape::STRIDE + i * 32 + step * 16));
                 else
                     for (int e = 0; e < 4; e++) x[e] = r.kept[i * 2 + step][e];
-                for (int j = 0; j < rows::FRAGMENTS; j++) td_mma_bf16(s[m][j], x, b[step] + j * 2);
+                for (int j = 0; j < shape::FRAGMENTS; j++) td_mma_bf16(s[m][j], x, b[step] + j * 2);
             }
     }
 #pragma unroll
-    for (int m = 0; m < rows::BANDS; m++)
-        for (int j = 0; j < rows::FRAGMENTS; j++)
-            for (td_u32 e = 0; e < 4; e += 2)
-                td_store<uint2>(scores + score_at<HEADS>(r.half, r.row + m * 16 + g + e / 2 * 8, r.key + j * 8 + t * 2),
-                                {__float_as_uint(s[m][j][e]), __float_as_uint(s[m][j][e + 1])});
+    for (int m = 0; m < shape::BANDS; m++)
+        for (int j = 0; j < shape::FRAGMENTS; j++)
+            for (int e = 0; e < 4; e += 2) {
+                const uint2 pair = {__float_as_uint(s[m][j][e]), __float_as_uint(s[m][j][e + 1])};
+                td_store(r.out[j] + (m * 16 + e / 2 * 8) * TD_CUDA_LATENT_KEYS, pair);
+            }
+}
+
+/* What four lanes know of a head: each weighs eight keys of a tile. */
+struct latent_row {
+    td_place<float>   scores;
+    td_place<td_bf16> weights;
+    td_place<float>   factor;
+    td_u32            first_key;
+    float             max, sum;
+};
+/* Scores of keys before `end` to weights, which lie in the scores' place. */
+template <int HEADS>
+TD_FN void latent_weigh(latent_row &r, td_u32 first, td_u32 end, float scale) {
+    float most = r.max, part = 0, x[8];
+#pragma unroll
+    for (int i = 0; i < 8; i += 4) {
+        const uint4  low = td_load<uint4>(r.scores + i), high = td_load<uint4>(r.scores + (HEADS * TD_CUDA_LATENT_KEYS + i));
+        const td_u32 a[4] = {low.x, low.y, low.z, low.w}, b[4] = {high.x, high.y, high.z, high.w};
+        for (int j = 0; j < 4; j++) x[i + j] = __uint_as_float(a[j]) + __uint_as_float(b[j]);
+    }
+    for (int i = 0; i < 8; i++) {
+        x[i] = first + r.first_key + i < end ? x[i] * scale : -td_infinity();
+        most = x[i] > most ? x[i] : most;
+    }
+    for (int bits = 1; bits < 4; bits *= 2) {
+        const float other = __shfl_xor_sync(TD_ALL_LANES, most, bits);
+        most = other > most ? other : most;
+    }
+    const float base = td_row_base(most), factor = td_exp_near(r.max - base); /* of the sums so far */
+    for (int i = 0; i < 8; i++) {
+        x[i] = td_exp_near(x[i] - base);
+        part += x[i];
+    }
+    for (int bits = 1; bits < 4; bits *= 2) part = part + __shfl_xor_sync(TD_ALL_LANES, part, bits);
+    __syncwarp(); /* the row's scores are read */
+    const uint4 weights = {td_bf16_pair(x[0], x[1]), td_bf16_pair(x[2], x[3]), td_bf16_pair(x[4], x[5]),
+                           td_bf16_pair(x[6], x[7])};
+    td_store(r.weights, weights);
+    r.max = most;
+    r.sum = r.sum * factor + part;
+    if (r.first_key == 0) td_store(r.factor, __float_as_uint(factor));
 }
 
 /* HEADS heads of a row in one span. */
 template <int HEADS>
 TD_FN void latent_span(const latent_args &a) {
-    constexpr int BANDS = HEADS / 16, STRIDE = TD_CUDA_LATENT_STRIDE, KEYS = TD_CUDA_LATENT_KEYS, TILE = KEYS * STRIDE,
-                  COLUMNS = TD_CUDA_LATENT_MAX / 8 / (TD_CUDA_LATENT_THREADS / 32); /* fragments of a warp */
+    constexpr int LATENT = TD_CUDA_LATENT_MAX, ROPE = TD_CUDA_LATENT_ROPE_MAX, THREADS = TD_CUDA_LATENT_THREADS,
+                  BANDS = HEADS / 16, STRIDE = TD_CUDA_LATENT_STRIDE, KEYS = TD_CUDA_LATENT_KEYS, TILE = KEYS * STRIDE,
+                  COLUMNS = LATENT / 8 / (THREADS / 32); /* fragments of a warp */
     TD_SHARED_DYNAMIC(td_bf16, shared);
     const td_u32 row = blockIdx.z, warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
     td_u32       of_step, seq;
@@ -205,37 +260,43 @@ TD_FN void latent_span(const latent_args &a) {
     const td_u32 *pages = a.block_table + static_cast<size_t>(seq) * a.block_stride;
 
     td_shared<td_bf16> q = shared, tiles = q + HEADS * STRIDE;
-    td_shared<float>   scores = td_shared_as<float>(tiles + 2 * TILE), factor_of = scores + 2 * HEADS * KEYS;
+    td_shared<float>   scores = td_shared_as<float>(tiles + 2 * TILE), factors = scores + 2 * HEADS * KEYS;
     td_shared<td_bf16> weights = td_shared_as<td_bf16>(scores);
     const size_t       first_head = static_cast<size_t>(row) * a.heads + head;
-    const auto         fetch = [&](td_u32 first) {
+    td_fetch_rows<HEADS, LATENT, STRIDE, THREADS>(q, there, a.kv_lora, a.q_latent + first_head * a.kv_lora, a.kv_lora);
+    td_fetch_rows<HEADS, ROPE, STRIDE, THREADS>(q + LATENT, there, a.rope_dim,
+                                                a.q + first_head * (a.nope + a.rope_dim) + a.nope, a.nope + a.rope_dim);
+    const auto fetch = [&](td_u32 first) {
         const td_shared<td_bf16> to = tiles + first / KEYS % 2 * TILE;
         const size_t             slot = td_slot_of(pages, first);
-        td_fetch_rows<TD_CUDA_LATENT_MAX, STRIDE>(to, KEYS, end - first, a.kv_lora, a.latent_cache + slot * a.kv_lora,
-                                                  a.kv_lora, threadIdx.x, blockDim.x);
-        td_fetch_rows<TD_CUDA_LATENT_ROPE_MAX, STRIDE>(to + TD_CUDA_LATENT_MAX, KEYS, end - first, a.rope_dim,
-                                                       a.rope_cache + slot * a.rope_dim, a.rope_dim, threadIdx.x,
-                                                       blockDim.x);
+        td_fetch_rows<KEYS, LATENT, STRIDE, THREADS>(to, end - first, a.kv_lora, a.latent_cache + slot * a.kv_lora,
+                                                     a.kv_lora);
+        td_fetch_rows<KEYS, ROPE, STRIDE, THREADS>(to + LATENT, end - first, a.rope_dim, a.rope_cache + slot * a.rope_dim,
+                                                   a.rope_dim);
         td_async_commit();
     };
-    td_fetch_rows<TD_CUDA_LATENT_MAX, STRIDE>(q, HEADS, there, a.kv_lora, a.q_latent + first_head * a.kv_lora, a.kv_lora,
-                                              threadIdx.x, blockDim.x);
-    td_fetch_rows<TD_CUDA_LATENT_ROPE_MAX, STRIDE>(q + TD_CUDA_LATENT_MAX, HEADS, there, a.rope_dim,
-                                                   a.q + first_head * (a.nope + a.rope_dim) + a.nope, a.nope + a.rope_dim,
-                                                   threadIdx.x, blockDim.x);
     fetch(begin);
     if (begin + KEYS < end) fetch(begin + KEYS);
 
-    /* Four lanes keep a row's maximum and sum, and weigh eight keys each. */
-    const td_u32       mine = threadIdx.x / 4, first_key = threadIdx.x % 4 * 8;
-    latent_rows<HEADS> rows = latent_rows_of<HEADS>(q);
-    float              max = -td_infinity(), sum = 0, acc[BANDS][COLUMNS][4];
+    const td_u32            mine = threadIdx.x / 4, place = mine < HEADS ? mine : 0, first_key = threadIdx.x % 4 * 8;
+    latent_scores<HEADS>    rows = latent_scores_of<HEADS>(q, tiles, scores);
+    latent_row              softmax = {td_place_of(scores + score_at<HEADS>(0, place, first_key)),
+                                       td_place_of(weights + weight_at(place, first_key)),
+                                       td_place_of(factors + place),
+                                       first_key,
+                                       -td_infinity(),
+                                       0};
+    const td_place<float>   factor_at = td_place_of(factors + g);
+    const td_place<td_bf16> x_at[2] = {td_place_of(weights + weight_at(lane % 16, lane / 16 * 8)),
+                                       td_place_of(weights + weight_at(lane % 16, 16 + lane / 16 * 8))},
+                            value_at = td_place_of(tiles + (warp * COLUMNS * 8 + td_row_part(STRIDE)));
+    float acc[BANDS][COLUMNS][4];
     for (int m = 0; m < BANDS; m++)
         for (int j = 0; j < COLUMNS; j++)
             for (int e = 0; e < 4; e++) acc[m][j][e] = 0;
 #pragma unroll 1
     for (td_u32 first = begin; first < end; first += KEYS) {
-        const td_shared<td_bf16> k = tiles + first / KEYS % 2 * TILE;
+        const td_u32 tile = first / KEYS % 2 * TILE;
         if (first == begin && first + KEYS < end)
             td_async_wait<1>();
         else
@@ -243,39 +304,18 @@ TD_FN void latent_span(const latent_args &a) {
         __syncthreads(); /* the tile is there, and nobody reads the one before it any more */
         if (first != begin && first + KEYS < end) fetch(first + KEYS);
         if (first == begin) latent_rows_keep(rows);
-        latent_scores<HEADS>(rows, k, a.kv_lora, scores);
+        if (a.kv_lora == TD_CUDA_LATENT_MAX)
+            latent_score<HEADS, true>(rows, tile, a.kv_lora);
+        else
+            latent_score<HEADS, false>(rows, tile, a.kv_lora);
         __syncthreads();
-        if (mine < HEADS) {
-            float x[8], most = max, part = 0;
-            for (td_u32 i = 0; i < 8; i++) {
-                const float score =
-                    scores[score_at<HEADS>(0, mine, first_key + i)] + scores[score_at<HEADS>(1, mine, first_key + i)];
-                x[i] = first + first_key + i < end ? score * a.scale : -td_infinity();
-                most = x[i] > most ? x[i] : most;
-            }
-            for (int bits = 1; bits < 4; bits *= 2) {
-                const float other = __shfl_xor_sync(TD_ALL_LANES, most, bits);
-                most = other > most ? other : most;
-            }
-            for (int i = 0; i < 8; i++) {
-                x[i] = x[i] == -td_infinity() ? 0.0f : td_exp(x[i] - most);
-                part += x[i];
-            }
-            for (int bits = 1; bits < 4; bits *= 2) part = part + __shfl_xor_sync(TD_ALL_LANES, part, bits);
-            __syncwarp(); /* the row's scores are read */
-            td_store<uint4>(weights + weight_at(mine, first_key), {td_bf16_pair(x[0], x[1]), td_bf16_pair(x[2], x[3]),
-                                                                   td_bf16_pair(x[4], x[5]), td_bf16_pair(x[6], x[7])});
-            const float factor = td_row_rescale(max, most);
-            max = most;
-            sum = sum * factor + part;
-            if (threadIdx.x % 4 == 0) factor_of[mine] = factor;
-        }
+        if (mine < HEADS) latent_weigh<HEADS>(softmax, first, end, a.scale);
         __syncthreads();
         float factor[BANDS][2];
         bool  changed = false;
         for (int m = 0; m < BANDS; m++)
-            for (td_u32 half = 0; half < 2; half++) {
-                factor[m][half] = factor_of[m * 16 + g + half * 8];
+            for (int half = 0; half < 2; half++) {
+                factor[m][half] = __uint_as_float(td_load<unsigned>(factor_at + (m * 16 + half * 8)));
                 changed = changed || factor[m][half] != 1.0f;
             }
         if (__ballot_sync(TD_ALL_LANES, changed)) {
@@ -285,18 +325,16 @@ TD_FN void latent_span(const latent_args &a) {
                 for (int j = 0; j < COLUMNS; j++)
                     for (int e = 0; e < 4; e++) acc[m][j][e] *= factor[m][e / 2];
         }
+        if (warp * COLUMNS * 8 >= a.kv_lora) continue; /* columns that no latent has */
 #pragma unroll
-        for (td_u32 i = 0; i < KEYS; i += 16) {
+        for (int i = 0; i < KEYS; i += 16) {
             unsigned x[BANDS][4];
 #pragma unroll
-            for (int m = 0; m < BANDS; m++)
-                td_load_matrices(x[m], weights + weight_at(m * 16 + lane % 16, i + lane / 16 * 8));
+            for (int m = 0; m < BANDS; m++) td_load_matrices(x[m], x_at[i / 16] + m * 16 * 2 * KEYS);
 #pragma unroll
             for (int j = 0; j < COLUMNS; j += 2) {
-                const td_u32 column = (warp * COLUMNS + j) * 8;
-                if (column >= a.kv_lora) continue;
                 unsigned b[4];
-                td_load_columns_transposed(b, k + (i * STRIDE + column), STRIDE);
+                td_load_matrices_transposed(b, value_at + tile + (i * STRIDE + j * 8));
 #pragma unroll
                 for (int m = 0; m < BANDS; m++) {
                     td_mma_bf16(acc[m][j], x[m], b);
@@ -308,9 +346,9 @@ TD_FN void latent_span(const latent_args &a) {
     const auto out_of = [&](td_u32 i) {
         return a.partial + ((first_head + i) * a.spans_max + blockIdx.x) * (a.kv_lora + 2);
     };
-    if (mine < there && threadIdx.x % 4 == 0) {
-        out_of(mine)[0] = max;
-        out_of(mine)[1] = sum;
+    if (mine < there && first_key == 0) {
+        out_of(mine)[0] = softmax.max;
+        out_of(mine)[1] = softmax.sum;
     }
 #pragma unroll
     for (int m = 0; m < BANDS; m++)
@@ -318,11 +356,12 @@ TD_FN void latent_span(const latent_args &a) {
         for (int half = 0; half < 2; half++) {
             const td_u32 at = m * 16 + g + half * 8;
             if (at >= there) continue;
-            for (int j = 0; j < COLUMNS; j++)
-                for (td_u32 e = 0; e < 2; e++) {
-                    const td_u32 column = (warp * COLUMNS + j) * 8 + t * 2 + e;
-                    if (column < a.kv_lora) out_of(at)[2 + column] = acc[m][j][half * 2 + e];
-                }
+            float *out = out_of(at) + 2;
+            for (int j = 0; j < COLUMNS; j++) {
+                const td_u32 column = (warp * COLUMNS + j) * 8 + t * 2;
+                const uint2  pair = {__float_as_uint(acc[m][j][half * 2]), __float_as_uint(acc[m][j][half * 2 + 1])};
+                if (column < a.kv_lora) td_store(out + column, pair);
+            }
         }
 }
 
@@ -366,8 +405,10 @@ td_mla_expand(const td_u32 *n_seq, const td_u32 *kv_len, const td_u32 *block_tab
     const td_u32 blocks = (per_head + OUT - 1) / OUT, head = blockIdx.y / blocks, first_out = blockIdx.y % blocks * OUT,
                  warp = threadIdx.x / 32, g = threadIdx.x % 32 / 4, t = threadIdx.x % 4, key = warp / 2 * 32,
                  out = warp % 2 * (OUT / 2), n = *n_seq;
-    const td_bf16 *w = kv_b + (static_cast<size_t>(head) * per_head + first_out) * kv_lora;
-    td_u32         at = blockIdx.x; /* of the blocks of keys that are left */
+    const td_bf16          *w = kv_b + (static_cast<size_t>(head) * per_head + first_out) * kv_lora;
+    const td_place<td_bf16> key_at = td_place_of(shared + (key * STRIDE + td_row_part(STRIDE))),
+                            out_at = td_place_of(shared + ((KEYS + out) * STRIDE + td_column_part(STRIDE)));
+    td_u32 at = blockIdx.x; /* of the blocks of keys that are left */
     for (td_u32 seq = 0; seq < n; seq++) {
         if (absorbed[seq]) continue;
         const td_u32  keys = kv_len[seq], key_blocks = (keys + KEYS - 1) / KEYS;
@@ -378,9 +419,9 @@ td_mla_expand(const td_u32 *n_seq, const td_u32 *kv_len, const td_u32 *block_tab
             const td_bf16 *latent = latent_cache + slot * kv_lora;
             const auto     fetch = [&](td_u32 k) {
                 const td_shared<td_bf16> to = shared + k / DEPTH % 2 * STAGE;
-                td_fetch_rows<DEPTH>(to, KEYS, there, kv_lora - k, latent + k, kv_lora, threadIdx.x, blockDim.x);
-                td_fetch_rows<DEPTH>(to + KEYS * STRIDE, OUT, per_head - first_out, kv_lora - k, w + k, kv_lora, threadIdx.x,
-                                     blockDim.x);
+                td_fetch_rows<KEYS, DEPTH, STRIDE, TD_CUDA_ATTN_THREADS>(to, there, kv_lora - k, latent + k, kv_lora);
+                td_fetch_rows<OUT, DEPTH, STRIDE, TD_CUDA_ATTN_THREADS>(to + KEYS * STRIDE, per_head - first_out,
+                                                                        kv_lora - k, w + k, kv_lora);
                 td_async_commit();
             };
             float acc[2][FRAGMENTS][4];
@@ -391,18 +432,18 @@ td_mla_expand(const td_u32 *n_seq, const td_u32 *kv_len, const td_u32 *block_tab
             fetch(0);
 #pragma unroll 1
             for (td_u32 k = 0; k < kv_lora; k += DEPTH) {
-                const td_shared<td_bf16> rows = shared + k / DEPTH % 2 * STAGE;
+                const td_u32 stage = k / DEPTH % 2 * STAGE;
                 td_async_wait<0>();
                 __syncthreads();
                 if (k + DEPTH < kv_lora) fetch(k + DEPTH);
 #pragma unroll
                 for (int d = 0; d < DEPTH; d += 16) {
                     unsigned x[2][4];
-                    for (int m = 0; m < 2; m++) td_load_rows(x[m], rows + ((key + m * 16) * STRIDE + d), STRIDE);
+                    for (int m = 0; m < 2; m++) td_load_matrices(x[m], key_at + stage + (m * 16 * STRIDE + d));
 #pragma unroll
                     for (int j = 0; j < FRAGMENTS; j += 2) {
                         unsigned b[4];
-                        td_load_columns(b, rows + ((KEYS + out + j * 8) * STRIDE + d), STRIDE);
+                        td_load_matrices(b, out_at + stage + (j * 8 * STRIDE + d));
                         for (int m = 0; m < 2; m++) {
                             td_mma_bf16(acc[m][j], x[m], b);
                             td_mma_bf16(acc[m][j + 1], x[m], b + 2);
@@ -440,7 +481,8 @@ td_mla_prefill(const td_u32 *n_seq, const td_u32 *seq_start, const td_u32 *pos, 
                td_u32 block_stride, const td_u8 *absorbed, const td_bf16 *q, const td_bf16 *rope_cache,
                const td_bf16 *expanded, td_u32 heads, td_u32 first_head, td_u32 all_heads, td_u32 nope, td_u32 rope_dim,
                td_u32 v_dim, float scale, float *out) {
-    constexpr int NOPE = TD_CUDA_EXPANDED_NOPE_MAX, DK = NOPE + TD_CUDA_LATENT_ROPE_MAX, DV = TD_CUDA_EXPANDED_DV_MAX;
+    constexpr int NOPE = TD_CUDA_EXPANDED_NOPE_MAX, DK = NOPE + TD_CUDA_LATENT_ROPE_MAX, DV = TD_CUDA_EXPANDED_DV_MAX,
+                  ROWS = TD_CUDA_PREFILL_ROWS, KEYS = TD_CUDA_TILE_KEYS, THREADS = TD_CUDA_ATTN_THREADS;
     TD_SHARED_DYNAMIC(td_bf16, shared);
     const td_u32 warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4,
                  head = first_head + blockIdx.y;
@@ -457,15 +499,14 @@ td_mla_prefill(const td_u32 *n_seq, const td_u32 *seq_start, const td_u32 *pos, 
     /* Rows have the part without rope in their first NOPE columns, then the rope part; what is between is zeros. */
     const td_bf16 *own = q + (static_cast<size_t>(first_row) * all_heads + head) * dk;
     const size_t   row_pitch = static_cast<size_t>(all_heads) * dk, key_pitch = static_cast<size_t>(heads) * per_head;
-    td_fetch_rows<NOPE, DK + 8>(rows, TD_CUDA_PREFILL_ROWS, n_rows, nope, own, row_pitch, threadIdx.x, blockDim.x);
-    td_fetch_rows<DK - NOPE, DK + 8>(rows + NOPE, TD_CUDA_PREFILL_ROWS, n_rows, rope_dim, own + nope, row_pitch, threadIdx.x,
-                                     blockDim.x);
+    td_fetch_rows<ROWS, NOPE, DK + 8, THREADS>(rows, n_rows, nope, own, row_pitch);
+    td_fetch_rows<ROWS, DK - NOPE, DK + 8, THREADS>(rows + NOPE, n_rows, rope_dim, own + nope, row_pitch);
     const auto fetch_keys = [&](td_u32 first) {
         const size_t slot = td_slot_of(pages, first);
-        td_fetch_rows<NOPE, DK + 8>(k, TD_CUDA_TILE_KEYS, keys - first, nope,
-                                    expanded + (slot * heads + blockIdx.y) * per_head, key_pitch, threadIdx.x, blockDim.x);
-        td_fetch_rows<DK - NOPE, DK + 8>(k + NOPE, TD_CUDA_TILE_KEYS, keys - first, rope_dim, rope_cache + slot * rope_dim,
-                                         rope_dim, threadIdx.x, blockDim.x);
+        td_fetch_rows<KEYS, NOPE, DK + 8, THREADS>(k, keys - first, nope, expanded + (slot * heads + blockIdx.y) * per_head,
+                                                   key_pitch);
+        td_fetch_rows<KEYS, DK - NOPE, DK + 8, THREADS>(k + NOPE, keys - first, rope_dim, rope_cache + slot * rope_dim,
+                                                        rope_dim);
         td_async_commit();
     };
     fetch_keys(0);
@@ -477,9 +518,8 @@ td_mla_prefill(const td_u32 *n_seq, const td_u32 *seq_start, const td_u32 *pos, 
     for (td_u32 first = 0; first < keys; first += TD_CUDA_TILE_KEYS) {
         td_async_wait<0>();
         __syncthreads(); /* the keys are there, and nobody reads the values before them any more */
-        td_fetch_rows<DV>(v, TD_CUDA_TILE_KEYS, keys - first, v_dim,
-                          expanded + (td_slot_of(pages, first) * heads + blockIdx.y) * per_head + nope, key_pitch,
-                          threadIdx.x, blockDim.x);
+        td_fetch_rows<KEYS, DV, DV + 8, THREADS>(
+            v, keys - first, v_dim, expanded + (td_slot_of(pages, first) * heads + blockIdx.y) * per_head + nope, key_pitch);
         td_async_commit();
         float s[TD_CUDA_TILE_KEYS / 8][4];
         td_tile_scores<DK, TD_CUDA_TILE_KEYS>(rows + warp * 16 * (DK + 8), k, s);

@@ -229,6 +229,12 @@ template <class V, class T>
 void td_store(td_shared<T> p, V v) {
     td_store<V>(p.span(sizeof(V) / sizeof(T)), v);
 }
+template <class T>
+using td_place = td_shared<T>;
+template <class T>
+td_place<T> td_place_of(td_shared<T> p) {
+    return p;
+}
 /** Copies of 16 bytes arrive when this thread waits for their group, and not before; from null: zeros. */
 void td_emulated_copy_later(void *to, const void *from);
 void td_emulated_close_group();
@@ -339,6 +345,11 @@ inline unsigned __byte_perm(unsigned x, unsigned y, unsigned s) {
     memcpy(b, &x, 4), memcpy(b + 4, &y, 4);
     for (int i = 0; i < 4; i++) out |= (unsigned)b[s >> 4 * i & 7] << 8 * i;
     return out;
+}
+
+/** The card's instruction is less exact. */
+inline float td_exp_near(float x) {
+    return exp2f(x * 1.44269504f);
 }
 
 /* ---- matrix instructions --------------------------------------------------------------------- */

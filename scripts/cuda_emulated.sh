@@ -9,5 +9,5 @@ if [ $# -eq 0 ] || [ ! -e "$standin/libcuda.so.1" ] || [ ! -e "$standin/kernels.
     echo "usage: scripts/cuda_emulated.sh COMMAND…   (build the tests first: $standin has no libraries, or there is no command)" >&2
     exit 2
 fi
-export TD_CUDA_KERNELS=${TD_CUDA_KERNELS-$standin/kernels.image} TD_CUBLASLT=${TD_CUBLASLT-$standin}
+export TD_CUDA_EARLY=${TD_CUDA_EARLY-1} TD_CUDA_KERNELS=${TD_CUDA_KERNELS-$standin/kernels.image} TD_CUBLASLT=${TD_CUBLASLT-$standin}
 LD_LIBRARY_PATH=$standin${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH} exec "$@"

@@ -154,6 +154,7 @@ if wanted targets; then
     v3=$here/configs/models/deepseek-v3.json
     bench bounds roofline
     bench step decode --model-path "$v3" --json-model-override-args "$step" --skip-experts all --filter "$step_rows"
+    stage step-early jsonl env TD_CUDA_EARLY=1 "$tandem" bench decode --device cuda --rounds "$rounds" --json --model-path "$v3" --json-model-override-args "$step" --skip-experts all --filter "$step_rows"
     bench step-handover decode --model-path "$v3" --json-model-override-args "$step" --skip-experts compute --filter "$step_rows"
     bench link link --filter hand-over
     bench attention-mla attention --divide $divide --filter "mla v3"

@@ -96,13 +96,13 @@ def layers_of(x):
 
 def steps(x):
     layers, moe = layers_of(x)
-    alone, handed = x.rows("step"), x.rows("step-handover")
+    alone, early, handed = x.rows("step"), x.rows("step-early"), x.rows("step-handover")
     handover = (handed[0]["time_us"] - alone[0]["time_us"]) / moe if alone and handed else None
     calls = {f"{r['shape']}, {r['kernel']}": r["time_us"] for r in x.rows("link")}
     x.add("hand-over to the experts and back, per MoE layer", None, HANDOVER_US, "us", handover, ["step", "step-handover"], {"moe_layers": moe, "without_rows_us": calls})
     ms = alone[0]["time_us"] / 1e3 if alone else None
     x.add(f"V3-shaped decode step without experts, {STEP_LAYERS} layers, 1 stream", None, STEP_MS, "ms", ms, ["step"],
-          {"layers": layers, "read_fraction": alone[0].get("read_fraction") if alone else None}, None if layers == STEP_LAYERS else f"of {layers} layers only: the card has no room for more")
+          {"layers": layers, "read_fraction": alone[0].get("read_fraction") if alone else None, "kernels_begin_early_ms": early[0]["time_us"] / 1e3 if early else None}, None if layers == STEP_LAYERS else f"of {layers} layers only: the card has no room for more")
 
 
 def llama(x):

@@ -166,12 +166,13 @@ static td_status ask(td_cuda_npu *d, td_error *err) {
     return TD_OK;
 }
 
-/* Programmatic dependent launch needs a card of 9.0, and CUDA 12.3 for captures of it. TD_CUDA_EARLY=0 leaves it out. */
+/* Programmatic dependent launch needs a card of 9.0, and CUDA 12.3 for captures of it. No card has run it, so TD_CUDA_EARLY=1
+ * has to ask for it. */
 static td_status decide_early(td_cuda_npu *d, td_error *err) {
     const char *said = getenv("TD_CUDA_EARLY");
     if (said && strcmp(said, "0") != 0 && strcmp(said, "1") != 0)
         return td_fail(err, TD_EINVAL, "TD_CUDA_EARLY is 0 or 1, not \"%.40s\"", said);
-    d->starts_early = d->capability >= 90 && d->version >= 12030 && !(said && *said == '0');
+    d->starts_early = d->capability >= 90 && d->version >= 12030 && said && *said == '1';
     return TD_OK;
 }
 

@@ -216,7 +216,7 @@ TEST(a_driver_without_words) {
     setenv("TD_CUDA_EARLY", "soon", 1);
     assert_int_equal(td_npu_open("cuda", &(td_npu_config){.act_dtype = TD_DT_BF16}, &npu, &err), TD_EINVAL);
     assert_string_equal(err.text, "TD_CUDA_EARLY is 0 or 1, not \"soon\"");
-    unsetenv("TD_CUDA_EARLY");
+    setenv("TD_CUDA_EARLY", "1", 1);
 }
 
 /* ---- pinned memory ------------------------------------------------------------------------------ */

@@ -16,12 +16,14 @@ static inline bool on_own_card(void) {
 }
 
 /**
- * Before anything is opened; on the machine's own card only the bells are set. What is set in the environment already stays: the delay and the bells.
+ * Before anything is opened; on the machine's own card only the bells are set, and that kernels begin early. What is set in the environment already stays:
+ * these two and the delay.
  * @param delay_us TD_STANDIN_DELAY_US
  * @param bells    TD_CUDA_BELLS; NULL: what is faster
  */
 static inline void use_cuda_standin(const char *delay_us, const char *bells) {
     if (bells) setenv("TD_CUDA_BELLS", bells, 0);
+    setenv("TD_CUDA_EARLY", "1", 0);
     if (on_own_card()) return;
     setenv("TD_CUDA_KERNELS", TD_CUDA_STANDIN "/kernels.image", 1);
     setenv("TD_CUBLASLT", TD_CUDA_STANDIN, 1);

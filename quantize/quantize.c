@@ -163,9 +163,10 @@ static td_status check_shared(const td_quantizer *q) {
 static td_status open_source(td_quantizer *q) {
     TD_TRY(td_model_folder_check(q->o->model_path, !q->o->load_dummy, q->err));
     TD_TRY(td_model_config_read(q->o->model_path, NULL, &q->config, q->err));
-    if (td_model_streams(&q->config) > 1)
+    if (td_model_streams(&q->config) > 1 && q->o->calibration_path)
         return td_fail(q->err, TD_ENOTSUP,
-                       "%s has several residual streams, and is not written quantised yet: serve the folder as it is",
+                       "%s has several residual streams, and its layers are not calibrated one by one yet: leave out "
+                       "--calibration",
                        q->config.arch_name);
     TD_TRY(q->o->load_dummy ? td_checkpoint_open_dummy(0, &q->source, q->err)
                             : td_checkpoint_open(q->o->model_path, &q->source, q->err));

@@ -164,18 +164,23 @@ static void compare_folder(const char *model, bool w8a8) {
     td_checkpoint_close(out);
 }
 
-TEST(several_streams_are_refused) {
+TEST(several_streams_are_neither_rotated_nor_calibrated) {
     td_error            err = {0};
     td_quantize_options o = options_for(golden("deepseek_v4"));
+    o.rotation = "hadamard";
     assert_int_equal(td_quantize(&o, &err), TD_ENOTSUP);
-    assert_non_null(strstr(err.text, "several residual streams"));
+    assert_non_null(strstr(err.text, "several residual streams cannot be rotated"));
+    o.rotation = "none";
+    o.calibration_path = TD_SOURCE_DIR "/README.md";
+    assert_int_equal(td_quantize(&o, &err), TD_ENOTSUP);
+    assert_non_null(strstr(err.text, "leave out --calibration"));
 }
 
 TEST(output_equals_quantising_on_load) {
-    static const char *const MODELS[] = {"deepseek_v3_yarn", "deepseek_v2_group", "qwen2_moe",   "qwen3_moe_tied",
-                                         "glm4_moe",         "glm4_moe_lite",     "minimax_m2",  "kimi_k25",
-                                         "gpt_oss",          "qwen3_next",        "qwen3_5_moe", "deepseek_v32",
-                                         "glm_moe_dsa"};
+    static const char *const MODELS[] = {"deepseek_v3_yarn", "deepseek_v2_group", "qwen2_moe",      "qwen3_moe_tied",
+                                         "glm4_moe",         "glm4_moe_lite",     "minimax_m2",     "kimi_k25",
+                                         "gpt_oss",          "qwen3_next",        "qwen3_5_moe",    "deepseek_v32",
+                                         "glm_moe_dsa",      "deepseek_v4",       "deepseek_v4_fp8"};
     for (size_t i = 0; i < sizeof MODELS / sizeof *MODELS; i++) {
         td_quantize_options o = options_for(golden(MODELS[i]));
         seen                s = {0};

@@ -68,22 +68,23 @@ struct td_engine {
     pthread_t         thread;
 
     /* engine thread only, once it runs */
-    td_kv_pages      pages;
-    td_prefix_cache  cache;  /* over pages */
-    td_state_slots   states; /* of recurrent layers; all zero if the model has none */
-    td_page_exchange exchange;
-    td_scheduler     scheduler;
-    td_sampler      *samplers; /* [workers of the expert pool] */
-    uint32_t         n_samplers;
-    td_row_job      *jobs;           /* [max_tok] */
-    uint32_t        *job_rows;       /* [config.model.max_out] */
-    bool            *job_best;       /* [config.model.max_out] whether only the row's best logits are needed */
-    td_out_logprobs *job_logprobs;   /* [config.model.max_out] */
-    td_row_result   *results;        /* [max_running], by step entry */
-    const float     *draft_logits;   /* [scheduler.n_drafts, vocab] logits of the drafts' rows; NULL: not computed yet */
-    td_out_logprobs *draft_logprobs; /* [scheduler.n_drafts] of the same rows */
-    td_drafts        drafts;         /* with config.drafts */
-    td_log_window    window;
+    td_kv_pages        pages;
+    td_prefix_cache    cache;  /* over pages */
+    td_state_slots     states; /* of recurrent layers; all zero if the model has none */
+    td_page_exchange   exchange;
+    td_scheduler       scheduler;
+    td_scheduled_step *step;     /* the scheduler's that runs */
+    td_sampler        *samplers; /* [workers of the expert pool] */
+    uint32_t           n_samplers;
+    td_row_job        *jobs;           /* [max_tok] */
+    uint32_t          *job_rows;       /* [config.model.max_out] */
+    bool              *job_best;       /* [config.model.max_out] whether only the row's best logits are needed */
+    td_out_logprobs   *job_logprobs;   /* [config.model.max_out] */
+    td_row_result     *results;        /* [max_running], by step entry */
+    const float       *draft_logits;   /* [scheduler.n_drafts, vocab] logits of the drafts' rows; NULL: not computed yet */
+    td_out_logprobs   *draft_logprobs; /* [scheduler.n_drafts] of the same rows */
+    td_drafts          drafts;         /* with config.drafts */
+    td_log_window      window;
 };
 
 /** Jobs with their logits, for the threads that sample. */

@@ -22,7 +22,7 @@ td_sample_args td_row_sample_args(const td_request *r) {
 bool td_row_takes_best(const td_engine *e, const td_row_job *job) {
     if (job->predicted <= TD_ROW_REJECTED)
         return true; /* log-probabilities; or a rejected draft, whose logits are not read and whose request may be gone */
-    const td_request *r = e->scheduler.entries[job->entry].request;
+    const td_request *r = e->step->entries[job->entry].request;
     td_sample_args    args = td_row_sample_args(r);
     return !r->form && td_sample_takes_best(&args, TD_MODEL_TOP);
 }
@@ -36,7 +36,7 @@ td_status td_row_allowed_ids(td_request *r, const uint32_t **allowed) {
 static void list_logprobs(const td_row_batch *batch, uint32_t item, uint32_t id, td_position_logprobs *out) {
     uint32_t          vocab = batch->e->limits.vocab;
     const float      *logits = batch->logits + (size_t)item * vocab;
-    const td_request *r = batch->e->scheduler.entries[batch->jobs[item].entry].request;
+    const td_request *r = batch->e->step->entries[batch->jobs[item].entry].request;
     double            log_sum = batch->logprobs[item].log_sum;
     td_logprobs(logits, vocab, isnan(log_sum) ? td_log_sum_of(logits, vocab) : log_sum, id, r->n_top_logprobs, out);
 }
@@ -47,7 +47,7 @@ static void do_row(void *ctx, uint32_t item, const td_worker *w) {
     td_engine          *e = batch->e;
     const td_row_job   *job = &batch->jobs[item];
     const float        *logits = batch->logits + (size_t)item * e->limits.vocab;
-    td_request         *r = e->scheduler.entries[job->entry].request;
+    td_request         *r = e->step->entries[job->entry].request;
     uint32_t            at = job->predicted;
     if (at == TD_ROW_REJECTED) return;
     if (at != TD_ROW_NEXT) {

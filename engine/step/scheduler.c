@@ -19,20 +19,21 @@ td_status td_scheduler_open(td_scheduler *s, const td_scheduler_config *c, td_pr
                         .speed = {.max_s = c->max_step_s, .least_rows = c->least_rows}};
     s->running = calloc(c->max_running, sizeof *s->running);
     s->given = calloc(c->max_running, sizeof *s->given);
-    s->entries = calloc(c->max_running, sizeof *s->entries);
-    td_status st = s->running && s->given && s->entries ? TD_OK : td_fail(err, TD_ENOMEM, "out of memory for the scheduler");
+    s->step.entries = calloc(c->max_running, sizeof *s->step.entries);
+    td_status st =
+        s->running && s->given && s->step.entries ? TD_OK : td_fail(err, TD_ENOMEM, "out of memory for the scheduler");
     if (st == TD_OK)
-        st = td_step_rows_open(&s->rows, c->chunk + c->max_running, td_scheduler_max_seq(c->max_running), c->max_seq_tokens,
-                               err);
+        st = td_step_rows_open(&s->step.rows, c->chunk + c->max_running, td_scheduler_max_seq(c->max_running),
+                               c->max_seq_tokens, err);
     if (st != TD_OK) td_scheduler_close(s);
     return st;
 }
 
 void td_scheduler_close(td_scheduler *s) {
-    td_step_rows_close(&s->rows);
+    td_step_rows_close(&s->step.rows);
     free(s->running);
     free(s->given);
-    free(s->entries);
+    free(s->step.entries);
     *s = (td_scheduler){0};
 }
 
@@ -284,13 +285,13 @@ static void admit(td_scheduler *s) {
 
 /* How many parts more of the newest entry the step has room for, besides two for each request that may follow. */
 static uint32_t splits_left(const td_scheduler *s, bool last) {
-    uint32_t others = s->n_running - s->n_entries, wanted = s->rows.n_seq + (last ? 1 : 2) + 2 * others;
-    return s->rows.max_seq > wanted ? s->rows.max_seq - wanted : 0;
+    uint32_t others = s->n_running - s->step.n_entries, wanted = s->step.rows.n_seq + (last ? 1 : 2) + 2 * others;
+    return s->step.rows.max_seq > wanted ? s->step.rows.max_seq - wanted : 0;
 }
 
 /* Add rows begin .. end - 1 of the newest entry's request, which are all of its prompt or all generated. */
 static void add_sequence(td_scheduler *s, td_request *r, uint32_t begin, uint32_t end, bool absorbed) {
-    const td_step_entry *entry = &s->entries[s->n_entries - 1];
+    const td_step_entry *entry = &s->step.entries[s->step.n_entries - 1];
     const uint32_t       last = entry->first_pos + entry->n_rows + entry->drafted;
     td_step_sequence     seq = {.pages = r->pages, .n_pages = r->n_pages, .absorbed = absorbed};
     td_snapshot_rule     rule = snapshot_rule(s, r);
@@ -299,7 +300,7 @@ static void add_sequence(td_scheduler *s, td_request *r, uint32_t begin, uint32_
         if (s->states)
             part_end =
                 td_request_state_next_part(&r->state, s->states, rule, begin, end, splits_left(s, end == last), &seq.state);
-        td_step_rows_add(&s->rows, r->tokens + begin, begin, part_end - begin, &seq);
+        td_step_rows_add(&s->step.rows, r->tokens + begin, begin, part_end - begin, &seq);
     }
 }
 
@@ -316,15 +317,15 @@ static bool may_draft(td_scheduler *s, td_request *r, uint32_t room) {
 
 static void add_request(td_scheduler *s, td_request *r, uint32_t n_rows, bool drafted) {
     uint32_t begin = r->n_computed, end = begin + n_rows, p = r->n_prompt;
-    s->entries[s->n_entries++] = (td_step_entry){.request = r,
-                                                 .first_row = s->rows.n_tok,
-                                                 .first_pos = begin,
-                                                 .n_rows = n_rows,
-                                                 .last = end == r->n_tokens,
-                                                 .drafted = drafted};
+    s->step.entries[s->step.n_entries++] = (td_step_entry){.request = r,
+                                                           .first_row = s->step.rows.n_tok,
+                                                           .first_pos = begin,
+                                                           .n_rows = n_rows,
+                                                           .last = end == r->n_tokens,
+                                                           .drafted = drafted};
     if (drafted) r->tokens[end++] = r->draft;
     r->draft = TD_NO_DRAFT;
-    s->n_drafts += drafted;
+    s->step.n_drafts += drafted;
     if (begin < p) add_sequence(s, r, begin, end < p ? end : p, false);
     if (end > p) add_sequence(s, r, begin > p ? begin : p, end, true);
 }
@@ -416,9 +417,9 @@ static bool has_slot(const td_scheduler *s, const td_request *r, uint32_t n) {
 }
 
 bool td_scheduler_build(td_scheduler *s) {
-    s->n_entries = s->n_prefill = s->n_drafts = 0;
-    s->prompt_work = 0;
-    td_step_rows_clear(&s->rows);
+    s->step.n_entries = s->step.n_prefill = s->step.n_drafts = 0;
+    s->step.prompt_work = 0;
+    td_step_rows_clear(&s->step.rows);
     if (!extend_running(s)) admit(s);
     memset(s->given, 0, s->n_running * sizeof *s->given);
     step_share now = choose_share(s);
@@ -433,16 +434,16 @@ bool td_scheduler_build(td_scheduler *s) {
         add_request(s, r, n, drafted);
         room -= drafted;
     }
-    if (now.prompts) share_rows(s, room, s->n_entries > 0);
+    if (now.prompts) share_rows(s, room, s->step.n_entries > 0);
     for (uint32_t i = 0; i < s->n_running; i++) {
         td_request *r = s->running[i];
         if (!s->given[i] || !has_slot(s, r, s->given[i])) continue;
-        s->prompt_work += td_prompt_work(r->n_computed, s->given[i]);
+        s->step.prompt_work += td_prompt_work(r->n_computed, s->given[i]);
         add_request(s, r, s->given[i], false);
-        s->n_prefill += s->given[i];
+        s->step.n_prefill += s->given[i];
     }
-    s->prompts_last = s->n_prefill > 0;
-    return s->n_entries > 0;
+    s->prompts_last = s->step.n_prefill > 0;
+    return s->step.n_entries > 0;
 }
 
 void td_scheduler_commit_draft(td_scheduler *s, td_request *r) {
@@ -452,16 +453,16 @@ void td_scheduler_commit_draft(td_scheduler *s, td_request *r) {
 }
 
 void td_scheduler_drop_drafts(td_scheduler *s) {
-    for (uint32_t i = 0; s->states && i < s->n_entries; i++)
-        if (s->entries[i].request) td_request_state_take_back(&s->entries[i].request->state, s->states);
+    for (uint32_t i = 0; s->states && i < s->step.n_entries; i++)
+        if (s->step.entries[i].request) td_request_state_take_back(&s->step.entries[i].request->state, s->states);
 }
 
 void td_scheduler_commit(td_scheduler *s, double seconds) {
-    bool streams = s->rows.n_tok > s->n_prefill;
-    td_step_speed_observe(&s->speed, s->n_prefill, s->prompt_work, streams, seconds);
-    for (uint32_t i = 0; i < s->n_entries; i++) {
-        td_request *r = s->entries[i].request;
-        r->n_computed += s->entries[i].n_rows;
+    bool streams = s->step.rows.n_tok > s->step.n_prefill;
+    td_step_speed_observe(&s->speed, s->step.n_prefill, s->step.prompt_work, streams, seconds);
+    for (uint32_t i = 0; i < s->step.n_entries; i++) {
+        td_request *r = s->step.entries[i].request;
+        r->n_computed += s->step.entries[i].n_rows;
         r->failed_before = false;
         publish(s, r);
         if (!r->state.awaits) commit_state(s, r);
@@ -469,9 +470,9 @@ void td_scheduler_commit(td_scheduler *s, double seconds) {
 }
 
 void td_scheduler_retract_step(td_scheduler *s) {
-    for (uint32_t i = 0; i < s->n_entries; i++) {
+    for (uint32_t i = 0; i < s->step.n_entries; i++) {
         uint32_t at = 0;
-        while (s->running[at] != s->entries[i].request) at++;
+        while (s->running[at] != s->step.entries[i].request) at++;
         s->running[at]->failed_before = true;
         retract(s, at);
     }

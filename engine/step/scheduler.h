@@ -44,6 +44,15 @@ typedef struct {
     bool drafted; /* one row more follows: that of the draft */
 } td_step_entry;
 
+/** A step: what it computes, and for whom. */
+typedef struct {
+    td_step_rows   rows;
+    td_step_entry *entries;              /* [n_entries] */
+    uint32_t       n_entries, n_prefill; /* n_prefill: rows of requests that did not generate yet */
+    uint32_t       n_drafts;             /* entries with a draft */
+    double         prompt_work;          /* of its prompt rows */
+} td_scheduled_step;
+
 typedef struct {
     uint32_t max_running, chunk;
     uint32_t max_seq_tokens;  /* longest sequence */
@@ -65,13 +74,9 @@ typedef struct {
     uint32_t            n_retracted; /* waiting requests that ran before */
     uint64_t            retractions; /* since open */
     td_step_speed       speed;
-    uint32_t           *given;                /* [max_running] prompt rows of the step, by running request */
-    double              prompt_work;          /* of the step's prompt rows */
-    td_step_entry      *entries;              /* [n_entries] of the step */
-    uint32_t            n_entries, n_prefill; /* n_prefill: rows of requests that did not generate yet */
-    uint32_t            n_drafts;             /* entries with a draft */
+    uint32_t           *given;        /* [max_running] prompt rows of the step, by running request */
+    td_scheduled_step   step;         /* the newest */
     bool                prompts_last; /* the last step held prompts; read where prompts and generating requests take turns */
-    td_step_rows        rows;         /* of the step */
 } td_scheduler;
 
 /** The most sequences of a step: a request whose prompt ends in the step may have a prompt part and a generated part. A

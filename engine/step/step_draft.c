@@ -30,7 +30,7 @@ td_status td_drafts_open(td_engine *e, td_error *err) {
     td_draft_gate_open(&e->drafts.gate, e->config.draft_always);
     e->stats.s.has_drafts = true;
     e->stats.s.draft_gain = 1;
-    e->drafts.next = calloc(e->scheduler.rows.max_tok, sizeof *e->drafts.next);
+    e->drafts.next = calloc(e->scheduler.step.rows.max_tok, sizeof *e->drafts.next);
     return e->drafts.next ? TD_OK : td_fail(err, TD_ENOMEM, "out of memory for drafting");
 }
 
@@ -40,7 +40,7 @@ void td_drafts_close(td_engine *e) {
 
 /* The token that follows the last row of entry i, its draft aside; 0 if it is not known. */
 static uint32_t token_behind(const td_engine *e, uint32_t i) {
-    const td_step_entry *entry = &e->scheduler.entries[i];
+    const td_step_entry *entry = &e->step->entries[i];
     const td_request    *r = entry->request;
     uint32_t             end = entry->first_pos + entry->n_rows;
     if (end < r->n_tokens) return r->tokens[end];
@@ -53,10 +53,10 @@ static bool is_whole(const td_step_entry *entry) {
 }
 
 void td_drafts_note(td_engine *e) {
-    const td_step_rows *rows = &e->scheduler.rows;
+    const td_step_rows *rows = &e->step->rows;
     e->drafts.prompts = false;
-    for (uint32_t i = 0; i < e->scheduler.n_entries; i++) {
-        const td_step_entry *entry = &e->scheduler.entries[i];
+    for (uint32_t i = 0; i < e->step->n_entries; i++) {
+        const td_step_entry *entry = &e->step->entries[i];
         uint32_t             last = entry->first_row + entry->n_rows - 1;
         for (uint32_t row = entry->first_row; row < last; row++) e->drafts.next[row] = rows->token[row + 1];
         e->drafts.next[last] = token_behind(e, i);
@@ -65,15 +65,15 @@ void td_drafts_note(td_engine *e) {
     }
 }
 
-static bool anybody_whole(const td_scheduler *s) {
+static bool anybody_whole(const td_scheduled_step *s) {
     for (uint32_t i = 0; i < s->n_entries; i++)
         if (is_whole(&s->entries[i])) return true;
     return false;
 }
 
 static bool run_layer(td_engine *e) {
-    td_scheduler *s = &e->scheduler;
-    td_status     st = td_model_mtp(e->placed.model, e->drafts.next);
+    const td_scheduled_step *s = e->step;
+    td_status                st = td_model_mtp(e->placed.model, e->drafts.next);
     if (st != TD_OK) {
         td_warn("the MTP layer failed (%s): the requests of the step go on without drafts",
                 td_model_why(e->placed.model, st));
@@ -86,8 +86,8 @@ static bool run_layer(td_engine *e) {
 
 /* List a row for each request that can draft: the row that predicts what follows its newest token. @return how many. */
 static uint32_t list_jobs(td_engine *e) {
-    td_scheduler *s = &e->scheduler;
-    uint32_t      n = 0;
+    const td_scheduled_step *s = e->step;
+    uint32_t                 n = 0;
     for (uint32_t i = 0; i < s->n_entries; i++) {
         const td_step_entry *entry = &s->entries[i];
         const td_request    *r = entry->request;
@@ -103,7 +103,7 @@ static uint32_t list_jobs(td_engine *e) {
 static void draft_row(void *ctx, uint32_t item, const td_worker *w) {
     const td_row_batch *batch = ctx;
     td_engine          *e = batch->e;
-    td_request         *r = e->scheduler.entries[batch->jobs[item].entry].request;
+    td_request         *r = e->step->entries[batch->jobs[item].entry].request;
     const float        *logits = batch->logits + (size_t)item * e->limits.vocab;
     td_sample_args      args = td_row_sample_args(r);
     double              log_sum = batch->logprobs[item].log_sum;
@@ -149,10 +149,11 @@ static void count(td_engine *e, const td_draft_step *step, uint32_t n_accepted) 
 }
 
 void td_drafts_run(td_engine *e, uint32_t n_accepted, double seconds) {
-    td_scheduler  *s = &e->scheduler;
-    td_draft_gate *gate = &e->drafts.gate;
-    td_draft_step  step = {
-         .n_seq = s->n_entries, .n_drafts = s->n_drafts, .n_tokens = s->n_entries + n_accepted, .step_s = seconds};
+    const td_scheduled_step *s = e->step;
+    const uint32_t           n_running = e->scheduler.n_running;
+    td_draft_gate           *gate = &e->drafts.gate;
+    td_draft_step            step = {
+                   .n_seq = s->n_entries, .n_drafts = s->n_drafts, .n_tokens = s->n_entries + n_accepted, .step_s = seconds};
     bool     decodes = s->rows.n_tok == s->n_entries + s->n_drafts && s->n_prefill == 0;
     bool     on = decodes ? td_draft_gate_is_on(gate, s->n_entries) : td_draft_gate_is_on_up_to(gate, s->n_entries);
     double   begin_s = td_now_s();
@@ -161,13 +162,13 @@ void td_drafts_run(td_engine *e, uint32_t n_accepted, double seconds) {
     if (on && (e->drafts.prompts || anybody_whole(s))) {
         td_stats_phase(&e->stats, TD_STEP_DRAFTING, NULL);
         e->drafts.least = td_draft_gate_threshold(gate, s->n_entries);
-        if (run_layer(e) && s->n_running && td_draft_gate_is_on(gate, s->n_running)) draft(e);
+        if (run_layer(e) && n_running && td_draft_gate_is_on(gate, n_running)) draft(e);
         td_trace_end(begin, &(td_trace_label){TD_TRACE_ENGINE, "draft", {"tokens"}, {s->rows.n_tok}});
         step.layer_s = td_now_s() - begin_s;
     }
     if (decodes) td_draft_gate_observe(gate, &step);
     /* drafts are left out while the gate measures what a step without them costs */
-    for (uint32_t i = 0; i < s->n_running; i++)
-        if (!td_draft_gate_drafts(gate, s->n_running)) s->running[i]->draft = TD_NO_DRAFT;
+    for (uint32_t i = 0; i < n_running; i++)
+        if (!td_draft_gate_drafts(gate, n_running)) e->scheduler.running[i]->draft = TD_NO_DRAFT;
     count(e, &step, n_accepted);
 }

@@ -30,8 +30,8 @@ void td_log_end(const td_engine *e, const td_request *r, td_finish finish) {
 /* A line each chunk, however many steps it took. The time left is at the pace of this step: a little too short, because
  * later ones attend to more. */
 void td_log_prefill(const td_engine *e, double seconds) {
-    for (uint32_t i = 0; i < e->scheduler.n_entries; i++) {
-        const td_step_entry *entry = &e->scheduler.entries[i];
+    for (uint32_t i = 0; i < e->step->n_entries; i++) {
+        const td_step_entry *entry = &e->step->entries[i];
         const td_request    *r = entry->request;
         uint32_t             done = entry->first_pos + entry->n_rows;
         double               rate = entry->n_rows / seconds;

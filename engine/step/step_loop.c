@@ -184,7 +184,7 @@ static bool deliver(td_engine *e, td_request *r, const td_row_result *result) {
 
 /* Add to n jobs the rows of entry i that predict its request's tokens from .. end - 1. @return the number of jobs then. */
 static uint32_t list_positions(td_engine *e, uint32_t n, uint32_t i, uint32_t from, uint32_t end) {
-    const td_step_entry *entry = &e->scheduler.entries[i];
+    const td_step_entry *entry = &e->step->entries[i];
     for (uint32_t k = 0; k < entry->n_rows; k++) {
         uint32_t predicted = entry->first_pos + k + 1;
         if (predicted >= from && predicted < end)
@@ -196,8 +196,8 @@ static uint32_t list_positions(td_engine *e, uint32_t n, uint32_t i, uint32_t fr
 /* List the rows whose logits matter, entry by entry; behind them those of the drafts. @return how many, without the
  * drafts'. */
 static uint32_t list_jobs(td_engine *e) {
-    td_scheduler *s = &e->scheduler;
-    uint32_t      n = 0;
+    const td_scheduled_step *s = e->step;
+    uint32_t                 n = 0;
     for (uint32_t i = 0; i < s->n_entries; i++) {
         const td_step_entry *entry = &s->entries[i];
         td_request          *r = entry->request;
@@ -226,7 +226,7 @@ static uint32_t list_jobs(td_engine *e) {
 static td_out_logprobs logprobs_of(const td_engine *e, const td_row_job *job) {
     td_out_logprobs none = {.id = UINT32_MAX, .log_sum = (double)NAN};
     if (job->predicted == TD_ROW_REJECTED) return none;
-    const td_request *r = e->scheduler.entries[job->entry].request;
+    const td_request *r = e->step->entries[job->entry].request;
     bool              chooses = job->predicted > TD_ROW_REJECTED;
     return (td_out_logprobs){
         .wanted = !chooses || r->logprobs, .id = chooses ? UINT32_MAX : r->tokens[job->predicted], .log_sum = (double)NAN};
@@ -246,9 +246,9 @@ static td_out_rows next_rows(td_engine *e, const td_row_job *jobs, uint32_t n_le
 /* The first jobs' logits come with the layers; there are more where a prompt's log-probabilities are wanted. Those of drafts
  * come along where all find room. */
 static td_status try_step(td_engine *e, uint32_t n_jobs) {
-    const td_step_rows *rows = &e->scheduler.rows;
+    const td_step_rows *rows = &e->step->rows;
     td_row_batch        batch = {.e = e, .jobs = e->jobs, .logprobs = e->job_logprobs};
-    uint32_t            n_along = n_jobs + e->scheduler.n_drafts <= e->config.model.max_out ? e->scheduler.n_drafts : 0;
+    uint32_t            n_along = n_jobs + e->step->n_drafts <= e->config.model.max_out ? e->step->n_drafts : 0;
     td_out_rows         out = next_rows(e, batch.jobs, n_jobs + n_along);
     uint32_t            left = n_jobs + n_along - out.n;
     uint64_t            begin = td_trace_begin();
@@ -284,8 +284,8 @@ static const char *row_error_text(td_status st, const td_request *r) {
 /* Count the requests that are in a step for the first time. */
 static void note_starts(td_engine *e) {
     double now = td_now_s();
-    for (uint32_t i = 0; i < e->scheduler.n_entries; i++) {
-        td_request *r = e->scheduler.entries[i].request;
+    for (uint32_t i = 0; i < e->step->n_entries; i++) {
+        td_request *r = e->step->entries[i].request;
         if (r->started) continue;
         r->started = true;
         pthread_mutex_lock(&e->stats.lock);
@@ -299,15 +299,14 @@ static void note_starts(td_engine *e) {
 static void fail_step(td_engine *e, td_status st) {
     char text[TD_ERROR_TEXT_MAX];
     snprintf(text, sizeof text, "the step failed twice: %s", td_model_why(e->placed.model, st));
-    td_err("%s; %u requests end", text, e->scheduler.n_entries);
-    for (uint32_t i = 0; i < e->scheduler.n_entries; i++) send_error(e, e->scheduler.entries[i].request, st, text);
+    td_err("%s; %u requests end", text, e->step->n_entries);
+    for (uint32_t i = 0; i < e->step->n_entries; i++) send_error(e, e->step->entries[i].request, st, text);
 }
 
 /* A step has succeeded: everything about it is counted and logged before its tokens are handed out. */
 static void count_step(td_engine *e, double seconds) {
-    const td_scheduler *s = &e->scheduler;
     pthread_mutex_lock(&e->stats.lock);
-    *(s->n_prefill ? &e->stats.s.steps_prefill : &e->stats.s.steps_decode) += 1;
+    *(e->step->n_prefill ? &e->stats.s.steps_prefill : &e->stats.s.steps_decode) += 1;
     pthread_mutex_unlock(&e->stats.lock);
     publish(e);
     td_log_prefill(e, seconds);
@@ -316,7 +315,7 @@ static void count_step(td_engine *e, double seconds) {
 
 /* Tell what a step found for an entry. */
 static void hand_out(td_engine *e, uint32_t i) {
-    td_step_entry *entry = &e->scheduler.entries[i];
+    td_step_entry *entry = &e->step->entries[i];
     td_request    *r = entry->request;
     bool           goes_on = true;
     if (e->results[i].status != TD_OK) {
@@ -335,10 +334,10 @@ static void hand_out(td_engine *e, uint32_t i) {
 
 /* Whether the draft has become the request's newest token: then its row is the row of a token like any other. */
 static bool is_accepted(const td_engine *e, const td_row_job *job) {
-    const td_step_entry *entry = &e->scheduler.entries[job->entry];
+    const td_step_entry *entry = &e->step->entries[job->entry];
     const td_request    *r = entry->request;
     uint32_t             at = entry->first_pos + entry->n_rows;
-    return r && r->n_tokens == at + 1 && r->tokens[at] == e->scheduler.rows.token[job->row];
+    return r && r->n_tokens == at + 1 && r->tokens[at] == e->step->rows.token[job->row];
 }
 
 /* Sample from the rows of accepted drafts, whose logits may have to be computed first. @return how many rows were sampled
@@ -376,7 +375,7 @@ static uint32_t hand_out_behind_drafts(td_engine *e, td_row_job *jobs, uint32_t 
     td_stats_phase(&e->stats, TD_STEP_DELIVERING, NULL);
     for (uint32_t i = 0; i < n; i++) {
         if (jobs[i].predicted != TD_ROW_NEXT) continue;
-        td_request *r = e->scheduler.entries[jobs[i].entry].request;
+        td_request *r = e->step->entries[jobs[i].entry].request;
         td_scheduler_commit_draft(&e->scheduler, r);
         e->drafts.next[jobs[i].row] = e->results[jobs[i].entry].token;
         hand_out(e, jobs[i].entry);
@@ -386,7 +385,7 @@ static uint32_t hand_out_behind_drafts(td_engine *e, td_row_job *jobs, uint32_t 
 }
 
 /* Not if requests of the step have begun again already, since their states were lost (td_scheduler_retract_step). */
-static bool may_try_again(const td_scheduler *s) {
+static bool may_try_again(const td_scheduled_step *s) {
     for (uint32_t i = 0; i < s->n_entries; i++)
         if (s->entries[i].request->failed_before) return false;
     return true;
@@ -394,13 +393,15 @@ static bool may_try_again(const td_scheduler *s) {
 
 /* @return false: there was nothing to run. */
 static bool run_step(td_engine *e) {
-    td_scheduler *s = &e->scheduler;
-    uint64_t      begin = td_trace_begin();
+    td_scheduler            *scheduler = &e->scheduler;
+    const td_scheduled_step *s = e->step = &scheduler->step;
+    uint64_t                 begin = td_trace_begin();
     td_stats_phase(&e->stats, TD_STEP_SCHEDULING, NULL);
     td_page_exchange_take_in(&e->exchange);
-    bool work = td_scheduler_build(s);
+    bool work = td_scheduler_build(scheduler);
     td_trace_end(
-        begin, &(td_trace_label){TD_TRACE_ENGINE, "schedule", {"running", "prefill tokens"}, {s->n_running, s->n_prefill}});
+        begin,
+        &(td_trace_label){TD_TRACE_ENGINE, "schedule", {"running", "prefill tokens"}, {scheduler->n_running, s->n_prefill}});
     if (!work) return false;
     publish(e);
     note_starts(e);
@@ -409,8 +410,8 @@ static bool run_step(td_engine *e) {
     td_status st = try_step(e, n_jobs);
     if (st != TD_OK && !td_model_is_lost(e->placed.model, NULL) && may_try_again(s)) {
         td_warn("a step of %u tokens failed (%s): trying once more", s->rows.n_tok, td_model_why(e->placed.model, st));
-        if (s->states) {
-            td_scheduler_retract_step(s);
+        if (scheduler->states) {
+            td_scheduler_retract_step(scheduler);
             return true;
         }
         n_jobs = list_jobs(e);
@@ -422,7 +423,7 @@ static bool run_step(td_engine *e) {
         return true;
     }
     double seconds = td_now_s() - begin_s;
-    td_scheduler_commit(s, seconds);
+    td_scheduler_commit(scheduler, seconds);
     count_step(e, seconds);
     if (e->config.drafts) td_drafts_note(e);
 
@@ -430,7 +431,7 @@ static bool run_step(td_engine *e) {
     for (uint32_t i = 0; i < s->n_entries; i++) hand_out(e, i);
     begin_s = td_now_s();
     uint32_t n_accepted = hand_out_behind_drafts(e, e->jobs + n_jobs, s->n_drafts);
-    td_scheduler_drop_drafts(s);
+    td_scheduler_drop_drafts(scheduler);
     seconds += td_now_s() - begin_s;
     td_trace_end(begin, &(td_trace_label){TD_TRACE_ENGINE, "deliver", {"requests"}, {s->n_entries}});
     if (e->config.drafts) td_drafts_run(e, n_accepted, seconds);

@@ -83,8 +83,8 @@ static td_request *add(fixture *f, uint32_t n_prompt, uint32_t token, int32_t pr
 
 /* Rows of r in the step that was built. */
 static uint32_t rows_of(const fixture *f, const td_request *r) {
-    for (uint32_t i = 0; i < f->s.n_entries; i++)
-        if (f->s.entries[i].request == r) return f->s.entries[i].n_rows;
+    for (uint32_t i = 0; i < f->s.step.n_entries; i++)
+        if (f->s.step.entries[i].request == r) return f->s.step.entries[i].n_rows;
     return 0;
 }
 
@@ -96,15 +96,15 @@ static bool generates(const td_request *r) {
 static uint32_t step(fixture *f, machine m) {
     assert_true(td_scheduler_build(&f->s));
     f->step_s = m.step_s;
-    for (uint32_t i = 0; i < f->s.n_entries; i++) {
-        const td_step_entry *e = &f->s.entries[i];
+    for (uint32_t i = 0; i < f->s.step.n_entries; i++) {
+        const td_step_entry *e = &f->s.step.entries[i];
         f->step_s += e->n_rows * (m.row_s + m.key_s * (e->first_pos + 0.5 * e->n_rows));
     }
     f->now_s += f->step_s;
     td_scheduler_commit(&f->s, f->step_s);
-    for (uint32_t i = 0; i < f->s.n_entries; i++)
-        if (f->s.entries[i].last) f->s.entries[i].request->tokens[f->s.entries[i].request->n_tokens++] = 1;
-    return f->s.n_prefill;
+    for (uint32_t i = 0; i < f->s.step.n_entries; i++)
+        if (f->s.step.entries[i].last) f->s.step.entries[i].request->tokens[f->s.step.entries[i].request->n_tokens++] = 1;
+    return f->s.step.n_prefill;
 }
 
 static void add_streams(fixture *f, uint32_t n) {
@@ -156,11 +156,11 @@ TEST(rows_follow_the_machine) {
     add_streams(&f, 4);
     add(&f, 100000, 2, 0);
     for (int i = 0; i < 10; i++) step(&f, fast);
-    assert_true(f.s.n_prefill > 2 * LEAST);
+    assert_true(f.s.step.n_prefill > 2 * LEAST);
     for (int i = 0; i < 10; i++) step(&f, slow);
-    assert_int_equal(f.s.n_prefill, LEAST);
+    assert_int_equal(f.s.step.n_prefill, LEAST);
     for (int i = 0; i < 10; i++) step(&f, fast);
-    assert_true(f.s.n_prefill > 2 * LEAST);
+    assert_true(f.s.step.n_prefill > 2 * LEAST);
 }
 
 /* Steps of a few rows say nothing of the speed of many. */
@@ -173,7 +173,7 @@ TEST(few_rows_are_not_measured) {
     for (int i = 0; i < 4; i++) step(&f, g_machine);
     unit_s = f.s.speed.unit_s;
     add(&f, 5, 3, 0);
-    while (f.s.n_prefill) step(&f, g_machine);
+    while (f.s.step.n_prefill) step(&f, g_machine);
     assert_true(unit_s > 0 && fabs(f.s.speed.unit_s - unit_s) < unit_s);
 }
 
@@ -203,7 +203,7 @@ TEST(steps_in_which_prompts_end_are_short) {
     add_streams(&f, 2);
     add(&f, 30000, 2, 0);
     for (int i = 0; i < 20; i++) step(&f, g_machine);
-    assert_true(f.s.n_prefill > 2 * LEAST);
+    assert_true(f.s.step.n_prefill > 2 * LEAST);
     r = add(&f, LEAST / 4, 3, 0);
     uint32_t rows = step(&f, g_machine);
     assert_true(generates(r) && rows < 1.25 * LEAST); /* a row without context is less work than one of the long prompt */
@@ -211,7 +211,7 @@ TEST(steps_in_which_prompts_end_are_short) {
     rows = step(&f, g_machine);
     assert_true(generates(r) && rows >= LEAST && rows <= 2 * LEAST && f.step_s < 0.350);
     step(&f, g_machine);
-    assert_true(f.s.n_prefill > 2 * LEAST);
+    assert_true(f.s.step.n_prefill > 2 * LEAST);
     close_fixture(&f);
 }
 
@@ -267,7 +267,7 @@ TEST(what_the_cache_has_does_not_count) {
     r = add(&f, 3 * CHUNK + 100, 2, 0);
     while (!generates(r)) {
         step(&f, g_machine);
-        assert_true(f.s.n_prefill && f.s.running[1]->n_computed < 10 * LEAST);
+        assert_true(f.s.step.n_prefill && f.s.running[1]->n_computed < 10 * LEAST);
     }
     assert_true(r->n_cached > 2 * CHUNK);
 }

@@ -25,7 +25,8 @@
  *   n_filled   tickets whose slot is filled (host calls)      raised by the stream, awaited by the expert thread
  *   progress   2n + 1: ticket n has its immediate sum; 2n + 2: it is done      raised by the expert thread, awaited by the stream
  * td_bridge_end_pass, after the stream was synchronised, closes the pass: a ticket that was not filled by then never will
- * be. ticket_protocol.pml is the same as a model whose every interleaving CTest visits (test_ticket_protocol): its inlines
+ * be. So a pass may end between two hand-overs, and the next one go on with the rest of its order, over the same slots.
+ * ticket_protocol.pml is the same as a model whose every interleaving CTest visits (test_ticket_protocol): its inlines
  * and processes carry the names of the functions here and in core/threads/signal_word.c. Who changes the order of two
  * statements in submit_call, collect_call, run_ticket, expert_main, td_bridge_begin_pass, td_bridge_end_pass or
  * td_bridge_close changes it there first.

@@ -76,6 +76,16 @@ static td_step_shape step_shape(const td_model *m, uint32_t n_pages) {
                            .user = m};
 }
 
+/* Of steps in pieces. */
+static td_step_shape aside_shape(const td_model *m, uint32_t n_pages) {
+    td_step_shape shape = step_shape(m, n_pages);
+    shape.max_tok = m->spec.aside_tok;
+    shape.max_seq = TD_ASIDE_SEQ;
+    shape.first_row = m->spec.max_tok - m->spec.aside_tok;
+    shape.splits = NULL;
+    return shape;
+}
+
 /* The spec of the card's programs, as far as outlines need it. */
 static td_program_spec program_spec(const td_card_model *c) {
     const td_model *m = c->model;
@@ -191,6 +201,10 @@ void td_card_model_memory(const td_card_model *c, td_model_memory *memory) {
                                 .device_scratch_bytes = c->block_scratch_bytes,
                                 .host_scratch_bytes = td_step_buf_bytes(&shape),
                                 .unified_memory = m->unified};
+    if (m->spec.aside_tok) {
+        shape = aside_shape(m, 0);
+        memory->host_scratch_bytes += td_step_buf_bytes(&shape);
+    }
     for (size_t i = 0; i < N_BUFFERS; i++) memory->device_scratch_bytes += act.bytes[i];
     if (m->part.resident) {
         td_resident_spec resident = td_model_resident_spec(m);
@@ -289,7 +303,7 @@ void td_card_model_keep_weights(const td_card_model *c) {
 
 static td_status enqueue_pass(td_card_model *c, td_pass_kind kind, bool is_streamed, const td_step_bucket *bucket) {
     td_npu *d = c->npu;
-    TD_TRY(td_step_buf_enqueue_upload(&c->step, bucket, c->stream));
+    TD_TRY(td_step_buf_enqueue_upload(c->model->rows_aside ? &c->aside : &c->step, bucket, c->stream));
     if (c->model->resident && !is_streamed) TD_TRY(td_resident_enqueue_table(c->model->resident, c->shard.index, c->stream));
     TD_TRY(td_program_enqueue(&c->program[kind], d, c->stream, bucket, is_streamed));
     bool with_head = kind == TD_PASS_FORWARD && c->model->part.whole;
@@ -396,6 +410,10 @@ td_status td_card_model_build(td_card_model *c, uint32_t n_pages, td_error *err)
     td_step_shape shape = step_shape(c->model, n_pages);
     TD_TRY(allocate_kv(c, n_pages, err));
     TD_TRY(td_step_buf_open(&c->step, &shape, c->npu, err));
+    if (c->model->spec.aside_tok) {
+        shape = aside_shape(c->model, n_pages);
+        TD_TRY(td_step_buf_open(&c->aside, &shape, c->npu, err));
+    }
     c->graphs = calloc(GRAPHS(c), sizeof *c->graphs);
     if (!c->graphs) return td_fail(err, TD_ENOMEM, "out of memory for the captured steps");
     TD_TRY(build_programs(c, err));
@@ -428,6 +446,7 @@ void td_card_model_close(td_card_model *c) {
     td_model_weights_free(d, &m->config, &c->weights);
     td_device_file_close(c->device_file);
     td_step_buf_close(&c->step);
+    td_step_buf_close(&c->aside);
 }
 
 /* ---- running --------------------------------------------------------------------------------- */
@@ -472,14 +491,17 @@ static td_status download_logits(td_card_model *c) {
 
 td_status td_card_model_prepare(td_card_model *c) {
     const td_model *m = c->model;
-    c->bucket = td_step_buf_fill(&c->step, m->rows, m->pass.token, m->pass.out.row, m->pass.out.n);
+    td_step_buf    *buf = m->rows_aside ? &c->aside : &c->step;
+    c->bucket = td_step_buf_fill(buf, m->rows, m->pass.token, m->pass.out.row, m->pass.out.n);
+    c->graph = NULL;
+    if (m->rows_aside) return TD_OK; /* such devices run what is enqueued at once */
     return capture(c, m->pass.kind, m->pass.share > 0, c->bucket, td_step_rows_kind(m->rows), &c->graph, &c->error);
 }
 
 td_status td_card_model_run(td_card_model *c) {
     const td_model *m = c->model;
     td_npu         *d = c->npu;
-    td_status       st = d->ops->graph_launch(d, c->stream, c->graph);
+    td_status st = c->graph ? d->ops->graph_launch(d, c->stream, c->graph) : enqueue_pass(c, m->pass.kind, false, c->bucket);
     if (st == TD_OK) st = download_logits(c);
     if (st != TD_OK && m->group) d->ops->group_abort(m->group);     /* the others wait for this card's part */
     td_status synced = d->ops->stream_sync(d, c->stream);           /* even after a failure, since nothing may run on */

@@ -21,6 +21,7 @@
 #include "quant/coded_matrix.h"
 
 #define HANDOVER_ROUNDS 5
+#define OTHERS_SHARE 4 /* of a chunk of prompts, the part that others have beside a pass in pieces */
 
 /* ---- sizes ----------------------------------------------------------------------------------- */
 
@@ -263,6 +264,21 @@ static td_status settle_slots(td_model *m, const td_npu_caps *caps, td_error *er
     return TD_OK;
 }
 
+/* Whether a pass may be left between two operations, and gone on with when others have run. Nothing runs on then, no thread
+ * waits for it, and what it needs again lies in its own rows of the buffers. */
+static bool can_go_in_pieces(const td_model *m, const td_npu_caps *caps) {
+    return caps->inline_work && caps->unified_memory && !caps->kv_spare && m->n_cards == 1 && m->part.whole &&
+           !m->part.resident && !td_layer_caches_recurrent(&m->config, m->part.layers);
+}
+
+/* Most rows are those of passes in pieces. Others have a bucket's, which holds all streams and some prompts. */
+static void settle_pieces(td_model *m, const td_npu_caps *caps) {
+    td_model_spec *s = &m->spec;
+    s->in_pieces = s->in_pieces && can_go_in_pieces(m, caps);
+    uint32_t others = td_step_bucket_rows(s->max_running + (s->max_tok - s->max_running) / OTHERS_SHARE, s->max_tok);
+    s->aside_tok = s->in_pieces ? s->max_tok - others : 0;
+}
+
 /* Settle in the spec what the checkpoint decides, or refuse it. */
 static td_status settle_spec(td_model *m, td_error *err) {
     td_model_config *c = &m->config;
@@ -294,6 +310,7 @@ static td_status settle_spec(td_model *m, td_error *err) {
     if (td_model_chooses_tokens(c) && !caps.chosen_keys)
         return td_fail(err, TD_ENOTSUP, "%s has no attention to chosen keys, which this model needs", caps.text);
     TD_TRY(settle_slots(m, &caps, err));
+    settle_pieces(m, &caps);
     if (!s->context_length) s->context_length = c->max_position;
     if (s->context_length > c->max_position) return refuse_context(s->context_length, c, err);
     if (c->n_mtp_layers > 1)
@@ -710,6 +727,7 @@ static td_status run_head(td_model *m, td_pass_kind kind, td_out_rows out, const
 td_status td_model_forward(td_model *m, const td_step_rows *rows, td_out_rows out, const float **logits) {
     assert(m->part.whole && rows->n_tok >= 1 && rows->n_tok <= m->spec.max_tok);
     m->rows = rows;
+    m->rows_aside = false;
     return run_head(m, TD_PASS_FORWARD, out, logits);
 }
 

@@ -94,6 +94,30 @@ TD_NODISCARD td_status td_model_load(td_model *m, uint32_t n_pages, td_error *er
  */
 TD_NODISCARD td_status td_model_forward(td_model *m, const td_step_rows *rows, td_out_rows out, const float **logits);
 
+/* ---- a pass in pieces (pass_pieces.c) ---- */
+
+/** A piece of a pass: what runs without another pass between. */
+typedef struct {
+    double budget_s;  /* the piece ends when so long has passed, or would have with the next operation */
+    double longest_s; /* in: what one operation takes, as far as is known; out: no less than any has taken */
+    bool   ended;     /* out: the layers are computed */
+} td_piece;
+
+/**
+ * Begin a forward pass that goes in pieces, with spec.in_pieces; nothing runs yet. Between its pieces other passes may run,
+ * each from begin to end: their rows are at most spec.max_tok - spec.aside_tok, and their sequences are others. The results
+ * are those of td_model_forward, wherever the pass is cut. One that has not ended is dropped.
+ * @param rows at most spec.aside_tok, TD_ASIDE_SEQ sequences; the caller's, unchanged while the pass is of use.
+ */
+void td_model_start_pieces(td_model *m, const td_step_rows *rows);
+
+/**
+ * Compute the next operations, one at the least. Once the last piece has ended, and until another forward, td_model_head and
+ * td_model_mtp are over its rows.
+ * @return as td_model_forward; the pass is dropped then.
+ */
+TD_NODISCARD td_status td_model_run_piece(td_model *m, td_piece *piece);
+
 /**
  * Copies of pages of the KV cache, all layers of all cards, to keep them elsewhere. From the thread of the passes, between
  * passes; synchronous.

@@ -52,10 +52,13 @@ typedef struct {
                                   shape and sizes, and n_layers 0 if the CPU has no experts */
 
     /* sizes */
-    uint32_t max_tok;         /* tokens of a step */
-    uint32_t max_seq;         /* sequences of a step */
-    uint32_t max_out;         /* rows of logits that one call gives */
-    uint32_t context_length;  /* longest sequence; 0: the model's own, which td_model_open puts here */
+    uint32_t max_tok;        /* tokens of a step */
+    uint32_t max_seq;        /* sequences of a step */
+    uint32_t max_out;        /* rows of logits that one call gives */
+    uint32_t context_length; /* longest sequence; 0: the model's own, which td_model_open puts here */
+    bool     in_pieces; /* a pass may go in pieces, with others between them (td_model_start_pieces); td_model_open takes it
+                           back where the device or the model cannot */
+    uint32_t aside_tok; /* with it, rows of max_tok that are such a pass's: td_model_open sets it */
     uint32_t overlap_min_tok; /* a step of so many tokens is run as two halves whose layers alternate; 0: none is. A device
                                  that shares its threads with the experts splits no step */
 

@@ -29,6 +29,13 @@ typedef struct {
     td_out_rows     out;
 } td_pass;
 
+/* The newest pass in pieces (pass_pieces.c). */
+typedef struct {
+    const td_step_rows   *rows;
+    const td_step_bucket *bucket;
+    td_program_cursor     cursor;
+} td_pass_pieces;
+
 /* A page on its way between the cards' caches and the host. */
 typedef struct {
     uint32_t page;
@@ -51,6 +58,7 @@ typedef struct {
     td_activations   act;
     td_program       program[TD_PASSES];
     td_step_buf      step;
+    td_step_buf      aside; /* of steps in pieces, whose rows lie behind the others'; nothing with spec.aside_tok 0 */
     /* [TD_PASSES + 1, TD_STEP_KINDS, step.n] each NULL until it is needed; the last ones are streamed passes */
     td_npu_graph **graphs;
     float         *logits; /* [max_out, vocab of the shard] on the host; act.logits with unified memory */
@@ -58,7 +66,7 @@ typedef struct {
     td_log_sum    *sums;   /* [max_out] on the host; NULL with unified memory, and where the device gives none */
     void *x; /* [max_tok, streams * hidden] on the host, with a layer_tap or spec.layers; act.x with unified memory */
     const td_step_bucket *bucket;    /* of the pass under way */
-    td_npu_graph         *graph;     /* of the pass under way */
+    td_npu_graph         *graph;     /* of the pass under way; NULL: it is enqueued as it is */
     void                 *page_copy; /* pinned, for a page on its way; NULL with unified memory, and until it is needed */
     td_status             status;    /* of the card's job */
     td_error              error;     /* why the job failed; no text if the device gave no sentence */
@@ -99,9 +107,11 @@ struct td_model {
     td_bridge           *bridge;
     float               *logits; /* [max_out, vocab]; with one card the card's own */
 
-    td_page_copy        copy; /* the copy under way */
-    const td_step_rows *rows; /* of the last forward; passes of the heads use them */
+    td_page_copy        copy;       /* the copy under way */
+    const td_step_rows *rows;       /* of the last forward; passes of the heads use them */
+    bool                rows_aside; /* it went in pieces */
     td_pass             pass;
+    td_pass_pieces      pieces;
     td_signal           go, done; /* go: jobs given to the cards' threads; done: cards that have done theirs */
     td_status (*job)(td_card_model *c);
     bool stop; /* written before go's last rise */

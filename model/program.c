@@ -290,25 +290,44 @@ static td_status enqueue_streamed(const td_op *op, td_npu_stream *s, bool is_fir
     return is_last ? td_streamed_enqueue_leave(op->streamed.experts, op->streamed.layer, s) : TD_OK;
 }
 
+/* Those of streamed passes aside. */
+static td_status enqueue_op(const td_op *op, uint32_t half, td_npu *d, td_npu_stream *s, const td_step *step) {
+    switch (op->kind) {
+        case TD_OP_BLOCK: return d->ops->enqueue(d, s, op->block.built, step);
+        case TD_OP_SUBMIT: return td_bridge_enqueue_submit(op->handover.port[half], s, step);
+        case TD_OP_COLLECT: return td_bridge_enqueue_collect(op->handover.port[half], s, step);
+        case TD_OP_SHOW: return enqueue_show(op, d, s, step);
+        case TD_OP_CALL: return d->ops->host_call(d, s, op->call.fn, op->call.arg[half]);
+        case TD_OP_TAKE:
+        case TD_OP_LEAVE:
+        case TD_OP_STAGE: break;
+    }
+    return TD_OK;
+}
+
 td_status td_program_enqueue(const td_program *p, td_npu *d, td_npu_stream *s, const td_step_bucket *bucket,
                              bool is_streamed) {
     walk     w = {.p = p, .n_halves = halves_of(p, bucket)};
     uint32_t half;
     for (const td_op *op; (op = next_op(&w, &half));) {
         const td_step *step = w.n_halves > 1 ? &bucket->half[half] : &bucket->whole;
-        switch (op->kind) {
-            case TD_OP_BLOCK: TD_TRY(d->ops->enqueue(d, s, op->block.built, step)); break;
-            case TD_OP_SUBMIT: TD_TRY(td_bridge_enqueue_submit(op->handover.port[half], s, step)); break;
-            case TD_OP_COLLECT: TD_TRY(td_bridge_enqueue_collect(op->handover.port[half], s, step)); break;
-            case TD_OP_TAKE:
-            case TD_OP_LEAVE:
-                if (is_streamed) TD_TRY(enqueue_streamed(op, s, half == 0, half + 1 == w.n_halves));
-                break;
-            case TD_OP_SHOW: TD_TRY(enqueue_show(op, d, s, step)); break;
-            case TD_OP_CALL: TD_TRY(d->ops->host_call(d, s, op->call.fn, op->call.arg[half])); break;
-            case TD_OP_STAGE: break;
-        }
+        const bool     moves = op->kind == TD_OP_TAKE || op->kind == TD_OP_LEAVE;
+        if (moves && is_streamed) TD_TRY(enqueue_streamed(op, s, half == 0, half + 1 == w.n_halves));
+        TD_TRY(enqueue_op(op, half, d, s, step));
     }
+    return TD_OK;
+}
+
+td_status td_program_enqueue_next(const td_program *p, td_npu *d, td_npu_stream *s, const td_step *step,
+                                  td_program_cursor *cursor) {
+    bool open = false;
+    do {
+        const td_op *op = &p->ops[cursor->at++];
+        TD_TRY(enqueue_op(op, 0, d, s, step));
+        if (op->kind == TD_OP_SUBMIT) open = true;
+        if (op->kind == TD_OP_COLLECT) open = false;
+        cursor->n_submitted += op->kind == TD_OP_COLLECT;
+    } while (open);
     return TD_OK;
 }
 

@@ -61,6 +61,17 @@ void                   td_outline_free(td_outline *o);
  * @param is_streamed with the operations of streamed passes. */
 TD_NODISCARD td_status td_program_enqueue(const td_program *p, td_npu *d, td_npu_stream *s, const td_step_bucket *bucket,
                                           bool is_streamed);
+/** How far a pass that goes piece by piece has come; zeroes at its begin. */
+typedef struct {
+    uint32_t at;          /* operations that were enqueued; p->n: all */
+    uint32_t n_submitted; /* hand-overs among them, all collected */
+} td_program_cursor;
+
+/** Enqueue the next operation of a pass that goes whole. A hand-over is one with what stands between submit and collect. So
+ * behind it nothing is open, and other passes may run. */
+TD_NODISCARD td_status td_program_enqueue_next(const td_program *p, td_npu *d, td_npu_stream *s, const td_step *step,
+                                               td_program_cursor *cursor);
+
 /** What the bridge is told of a pass over the bucket. */
 td_bridge_pass td_program_pass(const td_program *p, const td_step_bucket *bucket);
 void           td_program_free(td_npu *d, td_program *p);

@@ -25,6 +25,12 @@ static uint32_t count_buckets(uint32_t max_tok) {
     return n;
 }
 
+uint32_t td_step_bucket_rows(uint32_t n, uint32_t max_tok) {
+    uint32_t size = 1;
+    while (size < n) size = next_size(size);
+    return size < max_tok ? size : max_tok;
+}
+
 uint32_t td_step_spare_rows(uint32_t max_tok) {
     uint32_t most = 0;
     for (uint32_t size = 1, smallest = 1; smallest <= max_tok; smallest = size + 1, size = next_size(size)) {
@@ -92,7 +98,9 @@ static void lay_out(td_step_bucket *b, const td_step_shape *shape, uint32_t smal
     b->whole = (td_step){.max_tok = b->max_tok,
                          .max_seq = least(shape->max_seq, b->max_tok),
                          .max_out = least(shape->max_out, b->max_tok),
+                         .first_row = shape->first_row,
                          .block_stride = stride};
+    assert(!halves || !shape->first_row);
     place_sequences(&c, shape, &b->whole);
     place_rows(&c, &b->whole);
     for (uint32_t h = 0; halves && h < TD_HALVES; h++) {

@@ -38,6 +38,7 @@ typedef struct {
 typedef struct {
     uint32_t max_tok, max_seq, max_out; /* of a step */
     uint32_t max_seq_tokens;            /* longest sequence */
+    uint32_t first_row;                 /* of the blocks' buffers: where the rows begin; 0 where steps go in halves */
     bool     recurrent;                 /* layers have states: the arrays of their slots are there, else they are NULL */
     /** Whether a step of n rows goes in halves; asked for the smallest one of each bucket. */
     bool (*splits)(const void *user, uint32_t n_tok);
@@ -46,6 +47,9 @@ typedef struct {
 
 /** What td_step_buf_open takes in each of two memories; with one of both, the host's alone. */
 uint64_t td_step_buf_bytes(const td_step_shape *shape);
+
+/** Rows of the bucket that holds n, of steps of max_tok rows. */
+uint32_t td_step_bucket_rows(uint32_t n, uint32_t max_tok);
 
 /** The most rows that a bucket has beyond the counts of a step. */
 uint32_t td_step_spare_rows(uint32_t max_tok);

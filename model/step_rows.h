@@ -50,6 +50,9 @@ typedef struct {
 /** Add n rows of one sequence: its tokens [n] at positions first .. first + n - 1, whose KV lies in its pages. */
 void td_step_rows_add(td_step_rows *r, const uint32_t *tokens, uint32_t first, uint32_t n, const td_step_sequence *seq);
 
+/** Sequences of a step in pieces: a request's prompt, and what it has generated. */
+#define TD_ASIDE_SEQ 2
+
 /** What a device is told of them. */
 td_step_kind td_step_rows_kind(const td_step_rows *r);
 

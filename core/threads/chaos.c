@@ -60,9 +60,17 @@ uint64_t td_chaos_residency(void) {
     return g_residency;
 }
 
+static uint64_t draw_next(void) {
+    return td_rng_u64(g_seed, 0, atomic_fetch_add_explicit(&g_count, 1, memory_order_relaxed));
+}
+
+bool td_chaos_cuts(void) {
+    return td_chaos_on() && (draw_next() & 7) == 0;
+}
+
 void td_chaos_delay(void) {
     if (!td_chaos_on()) return;
-    uint64_t draw = td_rng_u64(g_seed, 0, atomic_fetch_add_explicit(&g_count, 1, memory_order_relaxed));
+    uint64_t draw = draw_next();
     if (draw & 3) return; /* only a quarter of the points is delayed, which changes the order more than delaying all */
     struct timespec t = {.tv_nsec = (long)(draw >> 8) % (TD_CHAOS_MAX_US * 1000L)};
     if (t.tv_nsec < 0) t.tv_nsec = -t.tv_nsec;

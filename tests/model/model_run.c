@@ -103,6 +103,7 @@ void model_run_open(model_run *r, const model_run_options *o) {
     spec.max_seq = MAX_SEQ;
     spec.max_out = MAX_OUT;
     spec.overlap_min_tok = o->overlap_min_tok;
+    spec.in_pieces = o->in_pieces;
     spec.n_pages = r->n_pages;
     if (td_placed_model_open(&spec, &room, &probe, &r->placed, &err) != TD_OK) fail_with(&err);
     r->npu = r->placed.npus[0];
@@ -125,15 +126,19 @@ void model_run_close(model_run *r) {
     free(r->page);
 }
 
-static const td_step_rows *fill_rows(model_run *r, const model_piece *pieces, uint32_t n_pieces) {
-    td_step_rows_clear(&r->rows);
+void model_run_fill(const model_run *r, const model_piece *pieces, uint32_t n_pieces, td_step_rows *rows) {
+    td_step_rows_clear(rows);
     for (uint32_t s = 0; s < n_pieces; s++) {
         const model_piece *p = &pieces[s];
         td_step_sequence   seq =
             WITH(td_step_sequence, .pages = r->page + (size_t)p->seq * r->pages_per_seq, .n_pages = r->pages_per_seq,
                  .absorbed = p->absorbed, .state = td_own_state(p->seq, p->first));
-        td_step_rows_add(&r->rows, p->ids, p->first, p->n, &seq);
+        td_step_rows_add(rows, p->ids, p->first, p->n, &seq);
     }
+}
+
+static const td_step_rows *fill_rows(model_run *r, const model_piece *pieces, uint32_t n_pieces) {
+    model_run_fill(r, pieces, n_pieces, &r->rows);
     return &r->rows;
 }
 

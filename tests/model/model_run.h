@@ -36,6 +36,7 @@ typedef struct {
     bool                 other_handover;    /* not the form that suits the device; TD_TEST_OTHER_HANDOVER asks for it too */
     uint32_t             max_tok;           /* 0: 2048 */
     uint32_t             overlap_min_tok;   /* steps of so many rows go in two halves; 0: none */
+    bool                 in_pieces;         /* td_model_start_pieces may be used, if the model's spec says so */
     td_layer_range       layers;            /* end 0: all */
     td_layer_tap         layer_tap;
     td_rows_tap          rows_tap;
@@ -53,6 +54,9 @@ typedef struct {
     const uint32_t *ids;
     bool            absorbed;
 } model_piece;
+
+/** Add the rows of pieces to empty ones. */
+void model_run_fill(const model_run *r, const model_piece *pieces, uint32_t n_pieces, td_step_rows *rows);
 
 /** A forward pass over pieces; its rows stay valid until the next call. */
 const td_step_rows *model_run_forward(model_run *r, const model_piece *pieces, uint32_t n_pieces);

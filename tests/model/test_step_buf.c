@@ -129,6 +129,25 @@ TEST(buckets_hold_the_rows) {
     assert_true(across > STEPS / 10 && between > STEPS / 100);
 }
 
+/* Of steps whose rows lie behind others', everything but the place in the buffers is as it is without. */
+TEST(rows_behind_others) {
+    AT_END(td_step_buf_close) td_step_buf   buf;
+    AT_END(td_step_rows_close) td_step_rows rows;
+    td_step_shape                           behind = SHAPE;
+    behind.splits = NULL;
+    behind.first_row = 77;
+    OK(td_step_buf_open(&buf, &behind, g_npu, NULL));
+    OK(td_step_rows_open(&rows, MAX_TOK, MAX_TOK, PAGES * TD_KV_PAGE, NULL));
+    for (uint32_t n_tok = 1; n_tok <= MAX_TOK; n_tok += 1 + draw(50)) {
+        random_rows(&rows, n_tok, 20);
+        td_step step = td_step_buf_fill(&buf, &rows, NULL, NULL, 0)->whole;
+        assert_int_equal(step.first_row, 77);
+        assert_int_equal(step.max_tok, td_step_bucket_rows(n_tok, MAX_TOK));
+        step.first_row = 0;
+        check_step(&step, &rows, 0, n_tok);
+    }
+}
+
 /* Every number of rows has a bucket, and a large one wastes less than an eighth of its copies. */
 TEST(buckets_cover_every_step) {
     AT_END(td_step_buf_close) td_step_buf buf;

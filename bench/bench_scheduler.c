@@ -121,6 +121,15 @@ td_status td_model_forward(td_model *m, const td_step_rows *rows, td_out_rows ou
     return rows->n_tok && out.n <= m->spec.max_out ? TD_OK : TD_EINVAL;
 }
 
+void td_model_start_pieces(td_model *m, const td_step_rows *rows) {
+    (void)m, (void)rows;
+}
+
+td_status td_model_run_piece(td_model *m, td_piece *piece) {
+    (void)m, (void)piece;
+    return TD_ENOTSUP; /* the spec has no passes in pieces */
+}
+
 td_status td_model_head(td_model *m, td_out_rows out, const float **logits) {
     *logits = m->logits;
     return out.n <= m->spec.max_out ? TD_OK : TD_EINVAL;

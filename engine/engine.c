@@ -229,6 +229,7 @@ static td_status open_steps(td_engine *e, uint32_t n_pages, const td_cache_liste
                               .max_seq_tokens = longest,
                               .max_step_s = 1e-3 * e->config.max_step_ms,
                               .least_rows = td_model_full_step(td_model_get_config(e->placed.model)),
+                              .aside = spec->aside_tok < e->config.chunk ? spec->aside_tok : 0,
                               .mixed = e->config.mixed_chunk,
                               .cache_generated = td_model_shares_generated(e->placed.model)};
     TD_TRY(td_scheduler_open(&e->scheduler, &sc, &e->cache, states, &e->exchange, e->inbox, err));

@@ -145,6 +145,7 @@ static td_status resolve_sizes(const td_engine_options *o, td_engine_config *con
     m->max_total_tokens = o->max_total_tokens;
     m->fraction = o->mem_fraction_static;
     m->without_mtp = !config->drafts;
+    m->in_pieces = config->max_step_ms > 0;
     m->overlap_min_tok = o->disable_two_chunk_overlap ? 0 : TD_OVERLAP_AUTO;
     if (o->enable_defer)
         m->experts.max_deferred = o->max_deferred_experts_per_token ? o->max_deferred_experts_per_token : DEFERRED_DEFAULT;

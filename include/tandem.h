@@ -557,7 +557,8 @@ typedef struct {
     uint64_t state_snapshots; /* of recurrent layers' states, at the ends of pages that the prefix cache holds */
     uint64_t state_evictions; /* snapshots that were dropped because room was needed */
     uint64_t steps_prefill, steps_decode;
-    bool     has_drafts;                       /* the engine drafts (options.speculative_algorithm); what follows */
+    uint64_t pieces;     /* of steps of one long prompt between which other steps run (docs/server.md) */
+    bool     has_drafts; /* the engine drafts (options.speculative_algorithm); what follows */
     uint64_t drafts_verified, drafts_accepted; /* tokens */
     uint64_t drafted_steps;                    /* decode steps with at least one draft */
     uint64_t drafted_seqs, drafted_tokens;     /* in those steps: sequences, and the tokens that they gave */

@@ -9,6 +9,8 @@
 #include "core/memory/mem.h"
 #include "npu/npu.h"
 
+#define PIECE_SHARE 1.0 /* of the time of a step */
+
 td_status td_scheduler_open(td_scheduler *s, const td_scheduler_config *c, td_prefix_cache *cache, td_state_slots *states,
                             td_page_exchange *exchange, td_inbox *inbox, td_error *err) {
     *s = (td_scheduler){.config = *c,
@@ -16,7 +18,8 @@ td_status td_scheduler_open(td_scheduler *s, const td_scheduler_config *c, td_pr
                         .states = states,
                         .exchange = exchange,
                         .inbox = inbox,
-                        .speed = {.max_s = c->max_step_s, .least_rows = c->least_rows}};
+                        .speed = {.max_s = c->max_step_s, .least_rows = c->least_rows},
+                        .aside_speed = {.max_s = PIECE_SHARE * c->max_step_s, .least_rows = c->least_rows}};
     s->running = calloc(c->max_running, sizeof *s->running);
     s->given = calloc(c->max_running, sizeof *s->given);
     s->step.entries = calloc(c->max_running, sizeof *s->step.entries);
@@ -25,12 +28,15 @@ td_status td_scheduler_open(td_scheduler *s, const td_scheduler_config *c, td_pr
     if (st == TD_OK)
         st = td_step_rows_open(&s->step.rows, c->chunk + c->max_running, td_scheduler_max_seq(c->max_running),
                                c->max_seq_tokens, err);
+    s->aside.step.entries = &s->aside_entry;
+    if (st == TD_OK && c->aside) st = td_step_rows_open(&s->aside.step.rows, c->aside, TD_ASIDE_SEQ, c->max_seq_tokens, err);
     if (st != TD_OK) td_scheduler_close(s);
     return st;
 }
 
 void td_scheduler_close(td_scheduler *s) {
     td_step_rows_close(&s->step.rows);
+    td_step_rows_close(&s->aside.step.rows);
     free(s->running);
     free(s->given);
     free(s->step.entries);
@@ -58,7 +64,13 @@ static void stop_running(td_scheduler *s, uint32_t i) {
     memmove(s->running + i, s->running + i + 1, (s->n_running - i) * sizeof *s->running);
 }
 
+/* Whose rows are aside and not computed yet; NULL: nobody's. */
+static const td_request *aside_request(const td_scheduler *s) {
+    return s->aside.step.n_entries && !s->aside.computed ? s->aside_entry.request : NULL;
+}
+
 static void drop_pages(td_scheduler *s, td_request *r) {
+    if (r == aside_request(s)) td_scheduler_end_aside(s);
     if (s->states) td_request_state_end(&r->state, s->states);
     while (r->n_pages) td_prefix_cache_drop(s->cache, r->pages[--r->n_pages]);
     r->n_computed = r->n_published = 0;
@@ -284,23 +296,24 @@ static void admit(td_scheduler *s) {
 /* ---- the step -------------------------------------------------------------------------------- */
 
 /* How many parts more of the newest entry the step has room for, besides two for each request that may follow. */
-static uint32_t splits_left(const td_scheduler *s, bool last) {
-    uint32_t others = s->n_running - s->step.n_entries, wanted = s->step.rows.n_seq + (last ? 1 : 2) + 2 * others;
-    return s->step.rows.max_seq > wanted ? s->step.rows.max_seq - wanted : 0;
+static uint32_t splits_left(const td_scheduler *s, const td_scheduled_step *step, bool last) {
+    uint32_t others = s->n_running - step->n_entries, wanted = step->rows.n_seq + (last ? 1 : 2) + 2 * others;
+    return step->rows.max_seq > wanted ? step->rows.max_seq - wanted : 0;
 }
 
 /* Add rows begin .. end - 1 of the newest entry's request, which are all of its prompt or all generated. */
-static void add_sequence(td_scheduler *s, td_request *r, uint32_t begin, uint32_t end, bool absorbed) {
-    const td_step_entry *entry = &s->step.entries[s->step.n_entries - 1];
+static void add_sequence(td_scheduler *s, td_scheduled_step *step, td_request *r, uint32_t begin, uint32_t end,
+                         bool absorbed) {
+    const td_step_entry *entry = &step->entries[step->n_entries - 1];
     const uint32_t       last = entry->first_pos + entry->n_rows + entry->drafted;
     td_step_sequence     seq = {.pages = r->pages, .n_pages = r->n_pages, .absorbed = absorbed};
     td_snapshot_rule     rule = snapshot_rule(s, r);
     rule.drafted = entry->drafted;
     for (uint32_t part_end = end; begin < end; begin = part_end) {
         if (s->states)
-            part_end =
-                td_request_state_next_part(&r->state, s->states, rule, begin, end, splits_left(s, end == last), &seq.state);
-        td_step_rows_add(&s->step.rows, r->tokens + begin, begin, part_end - begin, &seq);
+            part_end = td_request_state_next_part(&r->state, s->states, rule, begin, end, splits_left(s, step, end == last),
+                                                  &seq.state);
+        td_step_rows_add(&step->rows, r->tokens + begin, begin, part_end - begin, &seq);
     }
 }
 
@@ -315,29 +328,89 @@ static bool may_draft(td_scheduler *s, td_request *r, uint32_t room) {
     return taken;
 }
 
-static void add_request(td_scheduler *s, td_request *r, uint32_t n_rows, bool drafted) {
+static void add_request(td_scheduler *s, td_scheduled_step *step, td_request *r, uint32_t n_rows, bool drafted) {
     uint32_t begin = r->n_computed, end = begin + n_rows, p = r->n_prompt;
-    s->step.entries[s->step.n_entries++] = (td_step_entry){.request = r,
-                                                           .first_row = s->step.rows.n_tok,
-                                                           .first_pos = begin,
-                                                           .n_rows = n_rows,
-                                                           .last = end == r->n_tokens,
-                                                           .drafted = drafted};
+    step->entries[step->n_entries++] = (td_step_entry){.request = r,
+                                                       .first_row = step->rows.n_tok,
+                                                       .first_pos = begin,
+                                                       .n_rows = n_rows,
+                                                       .last = end == r->n_tokens,
+                                                       .drafted = drafted};
     if (drafted) r->tokens[end++] = r->draft;
     r->draft = TD_NO_DRAFT;
-    s->step.n_drafts += drafted;
-    if (begin < p) add_sequence(s, r, begin, end < p ? end : p, false);
-    if (end > p) add_sequence(s, r, begin > p ? begin : p, end, true);
+    step->n_drafts += drafted;
+    if (begin < p) add_sequence(s, step, r, begin, end < p ? end : p, false);
+    if (end > p) add_sequence(s, step, r, begin > p ? begin : p, end, true);
 }
+
+static void add_prompt_rows(td_scheduler *s, td_scheduled_step *step, td_request *r, uint32_t n_rows) {
+    step->prompt_work += td_prompt_work(r->n_computed, n_rows);
+    step->n_prefill += n_rows;
+    add_request(s, step, r, n_rows, false);
+}
+
+static void clear(td_scheduled_step *step) {
+    step->n_entries = step->n_prefill = step->n_drafts = 0;
+    step->prompt_work = 0;
+    td_step_rows_clear(&step->rows);
+}
+
+/* Whether the step that is built may have prompt rows of r. */
+static bool takes_rows(const td_scheduler *s, const td_request *r) {
+    const td_request *aside = aside_request(s);
+    return !td_request_generates(r) && r != aside && (!aside || is_short(s, left_of(r)));
+}
+
+static bool is_alone(const td_scheduler *s) {
+    return s->n_running + s->n_waiting == 1;
+}
+
+static uint32_t first_prompt(const td_scheduler *s) {
+    uint32_t first = 0;
+    while (first < s->n_running && !takes_rows(s, s->running[first])) first++;
+    return first;
+}
+
+/* ---- the step aside -------------------------------------------------------------------------- */
+
+/* Set rows of the first prompt aside, if it is not alone and does not fit a step beside others. */
+static void set_aside(td_scheduler *s) {
+    const uint32_t first = first_prompt(s);
+    if (!s->config.aside || s->aside.step.n_entries || first == s->n_running || is_alone(s)) return;
+    td_request *r = s->running[first];
+    bool        streams = false;
+    for (uint32_t i = 0; i < s->n_running; i++) streams = streams || td_request_generates(s->running[i]);
+    if (td_step_speed_has_room(&s->speed, td_prompt_work(r->n_computed, left_of(r)), streams)) return;
+    uint32_t rows = td_prompt_rows(r->n_computed, td_step_speed_fits(&s->aside_speed, r->n_computed, false));
+    if (rows > s->config.aside) rows = s->config.aside;
+    if (rows > left_of(r)) rows = left_of(r);
+    clear(&s->aside.step);
+    s->aside.begun = s->aside.failed = s->aside.computed = false;
+    s->aside.longest_s = 0;
+    add_prompt_rows(s, &s->aside.step, r, rows);
+}
+
+void td_scheduler_end_aside(td_scheduler *s) {
+    s->aside.step.n_entries = 0;
+}
+
+double td_scheduler_piece_s(const td_scheduler *s) {
+    return s->aside_speed.max_s;
+}
+
+/* ---- sharing out ----------------------------------------------------------------------------- */
 
 typedef struct {
     bool prompts, generating;
 } step_share;
 
 static step_share choose_share(const td_scheduler *s) {
-    uint32_t n = 0;
-    for (uint32_t i = 0; i < s->n_running; i++) n += td_request_generates(s->running[i]);
-    if (s->config.mixed || n == 0 || n == s->n_running) return (step_share){true, true};
+    uint32_t n = 0, prompts = 0;
+    for (uint32_t i = 0; i < s->n_running; i++) {
+        n += td_request_generates(s->running[i]);
+        prompts += takes_rows(s, s->running[i]);
+    }
+    if (s->config.mixed || n == 0 || prompts == 0) return (step_share){true, true};
     return s->prompts_last ? (step_share){.generating = true} : (step_share){.prompts = true};
 }
 
@@ -360,7 +433,7 @@ static void give_rows(td_scheduler *s, uint32_t i, prompt_room *room) {
 
 static void give_in_order(td_scheduler *s, prompt_room *room) {
     for (uint32_t i = 0; i < s->n_running; i++)
-        if (!td_request_generates(s->running[i])) give_rows(s, i, room);
+        if (takes_rows(s, s->running[i])) give_rows(s, i, room);
 }
 
 /* Give rows to the short prompt of the given priority of which least is left. @return whether there was one, and room. */
@@ -369,7 +442,7 @@ static bool give_shortest(td_scheduler *s, int32_t priority, prompt_room *room) 
     for (uint32_t i = 0; i < s->n_running; i++) {
         const td_request *r = s->running[i];
         uint32_t          left = left_of(r) - s->given[i];
-        if (td_request_generates(r) || r->priority != priority || !is_short(s, left) || !left || left >= least) continue;
+        if (!takes_rows(s, r) || r->priority != priority || !is_short(s, left) || !left || left >= least) continue;
         found = i;
         least = left;
     }
@@ -383,7 +456,7 @@ static double ending_work(const td_scheduler *s, int32_t priority, double work) 
     for (uint32_t i = 0; i < s->n_running; i++) {
         const td_request *r = s->running[i];
         double            left = td_prompt_work(r->n_computed, left_of(r));
-        if (!td_request_generates(r) && r->priority == priority && left <= work / 2) sum += left;
+        if (takes_rows(s, r) && r->priority == priority && left <= work / 2) sum += left;
     }
     return sum;
 }
@@ -398,11 +471,9 @@ static double limited_work(const td_scheduler *s, const td_request *first, bool 
 /* Share out the step's prompt rows. @param room rows that are left of the chunk. @param streams as td_step_speed_fits has
  * it. */
 static void share_rows(td_scheduler *s, uint32_t room, bool streams) {
-    uint32_t first = 0;
-    while (first < s->n_running && td_request_generates(s->running[first])) first++;
+    const uint32_t first = first_prompt(s);
     if (first == s->n_running) return;
-    bool        alone = s->n_running + s->n_waiting == 1;
-    double      work = alone ? (double)INFINITY : limited_work(s, s->running[first], streams);
+    double      work = is_alone(s) ? (double)INFINITY : limited_work(s, s->running[first], streams);
     prompt_room ordered = {.rows = (room + 1) / 2, .work = work / 2}, rest;
     give_in_order(s, &ordered);
     rest = (prompt_room){.rows = room / 2 + ordered.rows, .work = work / 2 + ordered.work};
@@ -417,13 +488,13 @@ static bool has_slot(const td_scheduler *s, const td_request *r, uint32_t n) {
 }
 
 bool td_scheduler_build(td_scheduler *s) {
-    s->step.n_entries = s->step.n_prefill = s->step.n_drafts = 0;
-    s->step.prompt_work = 0;
-    td_step_rows_clear(&s->step.rows);
+    td_scheduled_step *step = &s->step;
+    clear(step);
     if (!extend_running(s)) admit(s);
+    set_aside(s);
     memset(s->given, 0, s->n_running * sizeof *s->given);
     step_share now = choose_share(s);
-    uint32_t   room = s->config.chunk;
+    uint32_t   room = s->config.chunk - (aside_request(s) ? s->config.aside : 0);
     for (uint32_t i = 0; now.generating && i < s->n_running; i++) {
         td_request *r = s->running[i];
         if (!td_request_generates(r)) continue;
@@ -431,19 +502,17 @@ bool td_scheduler_build(td_scheduler *s) {
         if (!has_slot(s, r, n)) continue;
         room -= n - 1;
         bool drafted = left == 1 && may_draft(s, r, room);
-        add_request(s, r, n, drafted);
+        add_request(s, step, r, n, drafted);
         room -= drafted;
     }
     if (now.prompts) share_rows(s, room, s->step.n_entries > 0);
     for (uint32_t i = 0; i < s->n_running; i++) {
         td_request *r = s->running[i];
         if (!s->given[i] || !has_slot(s, r, s->given[i])) continue;
-        s->step.prompt_work += td_prompt_work(r->n_computed, s->given[i]);
-        add_request(s, r, s->given[i], false);
-        s->step.n_prefill += s->given[i];
+        add_prompt_rows(s, step, r, s->given[i]);
     }
-    s->prompts_last = s->step.n_prefill > 0;
-    return s->step.n_entries > 0;
+    s->prompts_last = step->n_prefill > 0;
+    return step->n_entries > 0 || s->aside.step.n_entries > 0;
 }
 
 void td_scheduler_commit_draft(td_scheduler *s, td_request *r) {
@@ -457,16 +526,27 @@ void td_scheduler_drop_drafts(td_scheduler *s) {
         if (s->step.entries[i].request) td_request_state_take_back(&s->step.entries[i].request->state, s->states);
 }
 
-void td_scheduler_commit(td_scheduler *s, double seconds) {
-    bool streams = s->step.rows.n_tok > s->step.n_prefill;
-    td_step_speed_observe(&s->speed, s->step.n_prefill, s->step.prompt_work, streams, seconds);
-    for (uint32_t i = 0; i < s->step.n_entries; i++) {
-        td_request *r = s->step.entries[i].request;
-        r->n_computed += s->step.entries[i].n_rows;
+static void commit_rows(td_scheduler *s, const td_scheduled_step *step) {
+    for (uint32_t i = 0; i < step->n_entries; i++) {
+        td_request *r = step->entries[i].request;
+        r->n_computed += step->entries[i].n_rows;
         r->failed_before = false;
         publish(s, r);
         if (!r->state.awaits) commit_state(s, r);
     }
+}
+
+void td_scheduler_commit(td_scheduler *s, double seconds) {
+    bool streams = s->step.rows.n_tok > s->step.n_prefill;
+    td_step_speed_observe(&s->speed, s->step.n_prefill, s->step.prompt_work, streams, seconds);
+    commit_rows(s, &s->step);
+}
+
+void td_scheduler_commit_aside(td_scheduler *s) {
+    const td_scheduled_step *step = &s->aside.step;
+    td_step_speed_observe(&s->aside_speed, step->n_prefill, step->prompt_work, false, s->aside.longest_s);
+    commit_rows(s, step);
+    s->aside.computed = true;
 }
 
 void td_scheduler_retract_step(td_scheduler *s) {

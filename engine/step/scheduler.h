@@ -23,6 +23,12 @@
  * when they arrive together. It also waits, for a while, for pages that a store may have (engine/kv/page_exchange.h). Later
  * requests may overtake it meanwhile.
  *
+ * Where passes can go in pieces (model.h), a prompt that does not fit a step beside others is *set aside*. Many of its rows
+ * become a step of their own, which is computed piece by piece. Between two pieces a whole step runs, of the others. So a
+ * step's time no longer bounds how many rows share what a step costs however few it has. As many rows are set aside as the
+ * longest operation fits the time of a piece. One step is aside at a time, of the first prompt in order of service; long
+ * ones behind it wait. When its request leaves, or is retracted, the step is dropped.
+ *
  * The order of service is total (td_request_before), and both lists are kept in it. Engine thread only; nothing is allocated
  * after open.
  */
@@ -58,9 +64,20 @@ typedef struct {
     uint32_t max_seq_tokens;  /* longest sequence */
     double   max_step_s;      /* of a step that is not alone; 0: no limit */
     uint32_t least_rows;      /* prompt rows that such a step has however long they take */
+    uint32_t aside;           /* rows of a step in pieces, at most, and less than chunk; 0: there are none */
     bool     mixed;           /* prompts and generating requests share steps */
     bool     cache_generated; /* the KV of a generated token has the bits of the same token's in a prompt */
 } td_scheduler_config;
+
+/** The step that is computed piece by piece, while others run between its pieces. */
+typedef struct {
+    td_scheduled_step step;      /* n_entries 0: there is none */
+    bool              begun;     /* its pass is; set by who runs it */
+    bool              failed;    /* it has, and was begun again; likewise */
+    bool              computed;  /* all its pieces have run: its request may leave */
+    double            begin_s;   /* when it was begun; likewise */
+    double            longest_s; /* that one of its operations has taken; likewise */
+} td_aside_step;
 
 typedef struct {
     td_scheduler_config config;
@@ -74,8 +91,11 @@ typedef struct {
     uint32_t            n_retracted; /* waiting requests that ran before */
     uint64_t            retractions; /* since open */
     td_step_speed       speed;
-    uint32_t           *given;        /* [max_running] prompt rows of the step, by running request */
-    td_scheduled_step   step;         /* the newest */
+    uint32_t           *given; /* [max_running] prompt rows of the step, by running request */
+    td_scheduled_step   step;  /* the newest that goes whole */
+    td_aside_step       aside;
+    td_step_entry       aside_entry;  /* its only one */
+    td_step_speed       aside_speed;  /* of operations, not of steps */
     bool                prompts_last; /* the last step held prompts; read where prompts and generating requests take turns */
 } td_scheduler;
 
@@ -95,11 +115,19 @@ void td_scheduler_add(td_scheduler *s, td_request *r);    /* to the waiting list
 void td_scheduler_remove(td_scheduler *s, td_request *r); /* from either list; its pages are dropped */
 void td_scheduler_flush_cache(td_scheduler *s);           /* empty the prefix cache */
 
-/** Build the next step. @return false when there is nothing to run: no request is there, or all wait for the page store. */
+/** Build the next step, s->step, which may have no rows while s->aside has some. If nothing is aside, a step may be set aside.
+ * @return false when there is nothing to run: no request is there, or all wait for the page store. */
 bool td_scheduler_build(td_scheduler *s);
 
 /** The step has run in so many seconds: count its tokens as computed, and publish their full pages. */
 void td_scheduler_commit(td_scheduler *s, double seconds);
+
+/** The same of the step aside, once its last piece has run. Its rows stay until td_scheduler_end_aside. */
+void td_scheduler_commit_aside(td_scheduler *s);
+void td_scheduler_end_aside(td_scheduler *s); /* nothing is aside any more */
+
+/** For how long a piece of the step aside may run, in seconds. */
+double td_scheduler_piece_s(const td_scheduler *s);
 
 /** The step has failed, and its requests have states that it may have written: they wait again, without their pages. */
 void td_scheduler_retract_step(td_scheduler *s);

@@ -4,7 +4,7 @@
  * A step: forward over the scheduler's rows; logits of the rows that matter, max_out at a time; sampling and
  * log-probabilities of those (sample_rows.c); commit; events. Nothing of a step is kept before all of it
  * has succeeded, so a step that fails is simply run again, once; when it fails again its requests fail and the others go on.
- * When a card is lost, all requests fail.
+ * When a card is lost, all requests fail. Of the step that is aside a piece runs behind each step (step/scheduler.h).
  */
 #include <assert.h>
 #include <math.h>
@@ -243,6 +243,21 @@ static td_out_rows next_rows(td_engine *e, const td_row_job *jobs, uint32_t n_le
     return (td_out_rows){.row = e->job_rows, .best = e->job_best, .logprobs = e->job_logprobs, .n = n};
 }
 
+/* Sample for jobs whose logits are computed now, as many at a time as there is room for. */
+static td_status sample_in_turns(td_engine *e, const td_row_job *jobs, uint32_t n) {
+    td_row_batch batch = {.e = e, .jobs = jobs, .logprobs = e->job_logprobs};
+    for (td_out_rows out; n; n -= out.n, batch.jobs += out.n) {
+        out = next_rows(e, batch.jobs, n);
+        uint64_t begin = td_trace_begin();
+        td_stats_phase(&e->stats, TD_STEP_HEAD, NULL);
+        td_status st = td_model_head(e->placed.model, out, &batch.logits);
+        td_trace_end(begin, &(td_trace_label){TD_TRACE_ENGINE, "head", {"rows"}, {out.n}});
+        if (st != TD_OK) return st;
+        td_rows_sample(e, &batch, out.n);
+    }
+    return TD_OK;
+}
+
 /* The first jobs' logits come with the layers; there are more where a prompt's log-probabilities are wanted. Those of drafts
  * come along where all find room. */
 static td_status try_step(td_engine *e, uint32_t n_jobs) {
@@ -250,7 +265,6 @@ static td_status try_step(td_engine *e, uint32_t n_jobs) {
     td_row_batch        batch = {.e = e, .jobs = e->jobs, .logprobs = e->job_logprobs};
     uint32_t            n_along = n_jobs + e->step->n_drafts <= e->config.model.max_out ? e->step->n_drafts : 0;
     td_out_rows         out = next_rows(e, batch.jobs, n_jobs + n_along);
-    uint32_t            left = n_jobs + n_along - out.n;
     uint64_t            begin = td_trace_begin();
     td_stats_phase(&e->stats, TD_STEP_FORWARD, rows);
     td_status st = td_model_forward(e->placed.model, rows, out, &batch.logits);
@@ -258,16 +272,7 @@ static td_status try_step(td_engine *e, uint32_t n_jobs) {
     if (st == TD_OK && out.n) td_rows_sample(e, &batch, out.n - n_along);
     e->draft_logits = n_along ? batch.logits + (size_t)n_jobs * e->limits.vocab : NULL;
     e->draft_logprobs = e->job_logprobs + (n_along ? n_jobs : 0);
-    for (; st == TD_OK && left; left -= out.n) {
-        batch.jobs += out.n;
-        out = next_rows(e, batch.jobs, left);
-        begin = td_trace_begin();
-        td_stats_phase(&e->stats, TD_STEP_HEAD, NULL);
-        st = td_model_head(e->placed.model, out, &batch.logits);
-        td_trace_end(begin, &(td_trace_label){TD_TRACE_ENGINE, "head", {"rows"}, {out.n}});
-        if (st == TD_OK) td_rows_sample(e, &batch, out.n);
-    }
-    return st;
+    return st == TD_OK ? sample_in_turns(e, e->jobs + out.n, n_jobs + n_along - out.n) : st;
 }
 
 static const char *row_error_text(td_status st, const td_request *r) {
@@ -391,28 +396,38 @@ static bool may_try_again(const td_scheduled_step *s) {
     return true;
 }
 
-/* @return false: there was nothing to run. */
-static bool run_step(td_engine *e) {
+/* Count a step that has run, hand out its tokens, and draft the next ones. @param n_jobs without the drafts'. */
+static void finish_step(td_engine *e, uint32_t n_jobs, double seconds) {
+    const td_scheduled_step *s = e->step;
+    count_step(e, seconds);
+    if (e->config.drafts) td_drafts_note(e);
+    uint64_t begin = td_trace_begin();
+    for (uint32_t i = 0; i < s->n_entries; i++) hand_out(e, i);
+    double   begin_s = td_now_s();
+    uint32_t n_accepted = hand_out_behind_drafts(e, e->jobs + n_jobs, s->n_drafts);
+    td_scheduler_drop_drafts(&e->scheduler);
+    seconds += td_now_s() - begin_s;
+    td_trace_end(begin, &(td_trace_label){TD_TRACE_ENGINE, "deliver", {"requests"}, {s->n_entries}});
+    if (e->config.drafts) td_drafts_run(e, n_accepted, seconds);
+}
+
+static void warn_of_retry(const td_engine *e, td_status st) {
+    td_warn("a step of %u tokens failed (%s): trying once more", e->step->rows.n_tok, td_model_why(e->placed.model, st));
+}
+
+/* A step that goes whole. */
+static void run_whole(td_engine *e) {
     td_scheduler            *scheduler = &e->scheduler;
     const td_scheduled_step *s = e->step = &scheduler->step;
-    uint64_t                 begin = td_trace_begin();
-    td_stats_phase(&e->stats, TD_STEP_SCHEDULING, NULL);
-    td_page_exchange_take_in(&e->exchange);
-    bool work = td_scheduler_build(scheduler);
-    td_trace_end(
-        begin,
-        &(td_trace_label){TD_TRACE_ENGINE, "schedule", {"running", "prefill tokens"}, {scheduler->n_running, s->n_prefill}});
-    if (!work) return false;
-    publish(e);
     note_starts(e);
     double    begin_s = td_now_s();
     uint32_t  n_jobs = list_jobs(e);
     td_status st = try_step(e, n_jobs);
     if (st != TD_OK && !td_model_is_lost(e->placed.model, NULL) && may_try_again(s)) {
-        td_warn("a step of %u tokens failed (%s): trying once more", s->rows.n_tok, td_model_why(e->placed.model, st));
+        warn_of_retry(e, st);
         if (scheduler->states) {
             td_scheduler_retract_step(scheduler);
-            return true;
+            return;
         }
         n_jobs = list_jobs(e);
         st = try_step(e, n_jobs);
@@ -420,21 +435,72 @@ static bool run_step(td_engine *e) {
     td_stats_phase(&e->stats, TD_STEP_DELIVERING, NULL);
     if (st != TD_OK) {
         if (!td_model_is_lost(e->placed.model, NULL)) fail_step(e, st); /* else fail_requests ends all */
-        return true;
+        return;
     }
     double seconds = td_now_s() - begin_s;
     td_scheduler_commit(scheduler, seconds);
-    count_step(e, seconds);
-    if (e->config.drafts) td_drafts_note(e);
+    finish_step(e, n_jobs, seconds);
+}
 
-    begin = td_trace_begin();
-    for (uint32_t i = 0; i < s->n_entries; i++) hand_out(e, i);
-    begin_s = td_now_s();
-    uint32_t n_accepted = hand_out_behind_drafts(e, e->jobs + n_jobs, s->n_drafts);
-    td_scheduler_drop_drafts(scheduler);
-    seconds += td_now_s() - begin_s;
-    td_trace_end(begin, &(td_trace_label){TD_TRACE_ENGINE, "deliver", {"requests"}, {s->n_entries}});
-    if (e->config.drafts) td_drafts_run(e, n_accepted, seconds);
+/* A piece of the step aside, and what belongs behind the last one. @param n_jobs out, once piece->ended. */
+static td_status try_piece(td_engine *e, td_piece *piece, uint32_t *n_jobs) {
+    td_aside_step *aside = &e->scheduler.aside;
+    if (!aside->begun) td_model_start_pieces(e->placed.model, &aside->step.rows);
+    if (!aside->begun) aside->begin_s = td_now_s();
+    aside->begun = true;
+    uint64_t begin = td_trace_begin();
+    td_stats_phase(&e->stats, TD_STEP_FORWARD, &aside->step.rows);
+    td_status st = td_model_run_piece(e->placed.model, piece);
+    pthread_mutex_lock(&e->stats.lock);
+    e->stats.s.pieces++;
+    pthread_mutex_unlock(&e->stats.lock);
+    td_trace_end(begin, &(td_trace_label){TD_TRACE_ENGINE, "piece", {"tokens"}, {aside->step.rows.n_tok}});
+    if (st != TD_OK || !piece->ended) return st;
+    *n_jobs = list_jobs(e);
+    return sample_in_turns(e, e->jobs, *n_jobs);
+}
+
+/* Go on with the step aside. One that fails begins again, once. */
+static void run_piece(td_engine *e) {
+    td_scheduler  *scheduler = &e->scheduler;
+    td_aside_step *aside = &scheduler->aside;
+    td_piece       piece = {.budget_s = td_scheduler_piece_s(scheduler), .longest_s = aside->longest_s};
+    uint32_t       n_jobs = 0;
+    e->step = &aside->step;
+    note_starts(e);
+    td_status st = try_piece(e, &piece, &n_jobs);
+    if (st != TD_OK && !td_model_is_lost(e->placed.model, NULL) && !aside->failed) {
+        warn_of_retry(e, st);
+        aside->failed = true;
+        aside->begun = false;
+        st = try_piece(e, &piece, &n_jobs);
+    }
+    aside->longest_s = piece.longest_s;
+    if (st == TD_OK && !piece.ended) return;
+    td_stats_phase(&e->stats, TD_STEP_DELIVERING, NULL);
+    if (st != TD_OK) {
+        if (!td_model_is_lost(e->placed.model, NULL)) fail_step(e, st); /* else fail_requests ends all */
+        return;
+    }
+    td_scheduler_commit_aside(scheduler);
+    e->draft_logits = NULL;
+    finish_step(e, n_jobs, td_now_s() - aside->begin_s);
+    td_scheduler_end_aside(scheduler);
+}
+
+/* Run a step, and a piece of the one that is aside. @return false: there was nothing to run. */
+static bool run_step(td_engine *e) {
+    td_scheduler *s = &e->scheduler;
+    uint64_t      begin = td_trace_begin();
+    td_stats_phase(&e->stats, TD_STEP_SCHEDULING, NULL);
+    td_page_exchange_take_in(&e->exchange);
+    bool work = td_scheduler_build(s);
+    td_trace_end(begin, &(td_trace_label){
+                            TD_TRACE_ENGINE, "schedule", {"running", "prefill tokens"}, {s->n_running, s->step.n_prefill}});
+    if (!work) return false;
+    publish(e);
+    if (s->step.n_entries) run_whole(e);
+    if (s->aside.step.n_entries) run_piece(e);
     return true;
 }
 

@@ -27,6 +27,12 @@ double td_step_speed_fits(const td_step_speed *s, uint32_t pos, bool streams) {
     return most > least ? most : least;
 }
 
+bool td_step_speed_has_room(const td_step_speed *s, double work, bool streams) {
+    if (s->max_s <= 0) return true;
+    if (!s->n_unit) return work <= td_prompt_work(0, s->least_rows);
+    return (streams ? s->plain_s : 0) + s->unit_s * work <= s->max_s;
+}
+
 void td_step_speed_observe(td_step_speed *s, uint32_t n_rows, double work, bool streams, double seconds) {
     if (seconds <= 0) return;
     if (!n_rows) {

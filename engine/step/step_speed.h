@@ -45,6 +45,10 @@ uint32_t td_prompt_rows(uint32_t pos, double work);
  */
 double td_step_speed_fits(const td_step_speed *s, uint32_t pos, bool streams);
 
+/** Whether so much prompt work is expected to fit. Before anything is measured, that of least_rows without
+ * context does. */
+bool td_step_speed_has_room(const td_step_speed *s, double work, bool streams);
+
 /** A step has run. @param n_rows its prompt rows. @param work theirs. @param streams as above. */
 void td_step_speed_observe(td_step_speed *s, uint32_t n_rows, double work, bool streams, double seconds);
 

@@ -332,6 +332,8 @@ enum MHD_Result td_route_metrics(td_call *c) {
         {"tandem:chunked_prefill_size", "gauge", "Prompt tokens of a step at most.", s->model.info.chunked_prefill_size},
         {"tandem:prefill_steps_total", "counter", "Steps that processed prompt tokens.", (double)st.steps_prefill},
         {"tandem:decode_steps_total", "counter", "Steps that only generated.", (double)st.steps_decode},
+        {"tandem:prefill_pieces_total", "counter", "Pieces of steps of a long prompt, between which others run.",
+         (double)st.pieces},
         {"tandem:expert_pairs_total", "counter", "(token, expert) pairs computed.", (double)st.expert_pairs},
         {"tandem:experts_deferred_total", "counter", "(token, expert) pairs whose output was added one layer later.",
          (double)st.experts_deferred},

@@ -32,6 +32,7 @@
 #include "core/math/rng.h"
 #include "core/threads/chaos.h"
 #include "model/arch/config_file.h"
+#include "model/layer_caches.h"
 #include "tandem_tools.h"
 #include "tests/model/folder_files.h"
 #include "tests/td_test.h"
@@ -96,6 +97,7 @@ typedef struct {
     bool        whole_steps; /* no two-chunk overlap */
     bool        drafts;      /* for models with an MTP layer */
     bool        in_turns;    /* prompts and generating requests do not share steps */
+    bool        in_pieces;   /* prompts that take long are computed piece by piece, others between the pieces */
     bool        priorities, must_retract, must_hit, must_evict, must_jump;
     bool        on_any_device; /* not only on the host */
     bool        resident;      /* some of the experts on the device (TD_TEST_RESIDENT) */
@@ -144,6 +146,11 @@ static const variant VARIANTS[] = {
      .on_any_device = true},
     {"drafts, warm prefix cache, a device thread", .drafts = true, .kind = RUN_AGAIN, .npu_threads = 1, .cpuinfer = 1,
      .chunk = 64, .must_hit = true},
+    {"in pieces", .in_pieces = true, .kind = RUN_STAGGERED},
+    {"in pieces, among others, in turns", .in_pieces = true, .in_turns = true, .kind = RUN_AMONG_OTHERS},
+    {"in pieces, warm prefix cache", .in_pieces = true, .kind = RUN_AGAIN, .must_hit = true},
+    {"in pieces, too few pages", .in_pieces = true, .pages = WORKLOAD_PAGES_TIGHT, .must_retract = true},
+    {"in pieces, drafts", .in_pieces = true, .drafts = true, .kind = RUN_STAGGERED},
     {"priorities", .priorities = true, .max_running = 6, .kind = RUN_STAGGERED},
     {"priorities, too few pages", .priorities = true, .pages = WORKLOAD_PAGES_TIGHT, .chunk = 37, .must_retract = true,
      .on_any_device = true},
@@ -216,6 +223,7 @@ static td_engine *open_engine_on(const char *device, const variant *v) {
     o.disable_radix_cache = v->no_cache;
     o.disable_two_chunk_overlap = v->whole_steps;
     o.disable_mixed_chunk = v->in_turns;
+    if (v->in_pieces) o.max_step_ms = 1;
     if (v->drafts) o.speculative_algorithm = "NEXTN";
     o.speculative_always = v->drafts;
     if (v->resident) o.num_gpu_experts = some_experts(path);
@@ -254,10 +262,20 @@ static uint64_t run_once(const variant *v, td_engine_stats *s) {
     print_message("    %" PRIu64 " steps with prompt tokens, %" PRIu64 " without, %" PRIu64 " retractions, %" PRIu64
                   " of %" PRIu64 " prompt tokens from the cache\n",
                   s->steps_prefill, s->steps_decode, s->retractions, s->cached_tokens, s->prompt_tokens);
+    if (v->in_pieces) print_message("    %" PRIu64 " pieces\n", s->pieces);
     if (v->drafts)
         print_message("    %" PRIu64 " of %" PRIu64 " drafts accepted, gain %.2f\n", s->drafts_accepted, s->drafts_verified,
                       s->draft_gain);
     return n_hit;
+}
+
+/* Whether the model's passes can: model.c says which ones cannot. */
+static bool goes_in_pieces(void) {
+    char path[4096];
+    snprintf(path, sizeof path, TD_SOURCE_DIR "/%s", g_model->path);
+    td_model_config c = config_of(path);
+    bool            elsewhere = strcmp(g_device, "host") != 0 || getenv("TD_TEST_CARDS") || getenv("TD_TEST_RESIDENT");
+    return !elsewhere && !td_layer_caches_recurrent(&c, td_all_layers(&c));
 }
 
 static void same_bits(void **state) {
@@ -272,6 +290,7 @@ static void same_bits(void **state) {
     if (v->drafts && !strncmp(g_model->name, "qwen3_", 6) && g_requests > SAMPLE_REQUESTS) /* a few are right */
         assert_true(s.drafts_accepted > 0);
     if (v->must_retract) assert_true(s.retractions > 0);
+    if (v->in_pieces && g_requests > SAMPLE_REQUESTS) assert_int_equal(s.pieces > 0, goes_in_pieces());
     if (v->must_hit) assert_true(n_hit > 0);
     if (v->must_evict) assert_true(s.cache_evictions > 0);
     if (v->must_jump) assert_true(s.generation_tokens > s.steps_prefill + s.steps_decode); /* requests share no step here */
@@ -404,10 +423,11 @@ static bool needs_many(const variant *v) {
     return v->must_retract || v->must_evict || v->must_hit || v->must_jump;
 }
 
-/* Drafts need the layer; with random delays (TD_CHAOS_SEED) only what has threads to get in each other's way. */
+/* Drafts need the layer; with random delays (TD_CHAOS_SEED) only what has threads to get in each other's way, and what
+ * is cut by them. */
 static bool exists(const variant *v) {
     if (needs_many(v) && g_requests <= SAMPLE_REQUESTS) return false;
-    return (!v->drafts || g_model->mtp) && (!td_chaos_on() || v->npu_threads > 0);
+    return (!v->drafts || g_model->mtp) && (!td_chaos_on() || v->npu_threads > 0 || v->in_pieces);
 }
 
 /* A row that this command may run: drawn or not. */

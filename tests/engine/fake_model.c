@@ -15,31 +15,37 @@
 #include "tests/forms.h"
 
 struct td_model {
-    td_model_spec   spec;
-    td_model_config config;
-    uint64_t       *kv;           /* [n_slots] */
-    bool           *kv_generated; /* [n_slots] its token is one of an answer */
-    uint32_t        n_slots;
-    uint64_t       *row_hash;     /* [max_tok] of the last forward */
-    uint32_t       *row_answered; /* [max_tok] how many tokens the answer has with the row's */
-    uint32_t       *row_pos;      /* [max_tok] */
-    uint64_t       *layer_hash;   /* [max_tok] of the MTP layer's rows, as row_hash */
-    uint32_t        n_rows;
-    uint8_t        *slot_seen;
-    float          *logits;  /* [max_out, vocab] */
-    uint64_t       *state;   /* [state_slots] hash of the history at a block's border; recurrent models */
-    uint64_t       *open;    /* [open_slots, TD_STATE_BLOCK] KV of the rows since then */
-    td_tier_meter   experts; /* a step is in it from its beginning */
+    td_model_spec       spec;
+    td_model_config     config;
+    uint64_t           *kv;           /* [n_slots] */
+    bool               *kv_generated; /* [n_slots] its token is one of an answer */
+    uint32_t            n_slots;
+    uint64_t           *row_hash;     /* [max_tok] of the last forward */
+    uint32_t           *row_answered; /* [max_tok] how many tokens the answer has with the row's */
+    uint32_t           *row_pos;      /* [max_tok] */
+    uint64_t           *layer_hash;   /* [max_tok] of the MTP layer's rows, as row_hash */
+    uint32_t            n_rows;
+    const td_step_rows *aside;       /* of the pass in pieces that is under way; NULL: none is */
+    uint32_t            pieces_left; /* of it */
+    const char         *harm;        /* the first rule that passes between its pieces broke; it is dropped, or this counts */
+    uint8_t            *slot_seen;
+    float              *logits;  /* [max_out, vocab] */
+    uint64_t           *state;   /* [state_slots] hash of the history at a block's border; recurrent models */
+    uint64_t           *open;    /* [open_slots, TD_STATE_BLOCK] KV of the rows since then */
+    td_tier_meter       experts; /* a step is in it from its beginning */
 };
 
-static atomic_int            g_fail_forwards, g_fail_heads, g_fail_copies, g_fail_layers;
+static atomic_int            g_fail_forwards, g_fail_heads, g_fail_copies, g_fail_layers, g_fail_pieces;
 static atomic_bool           g_hold, g_nan, g_one_form, g_no_layer, g_lost, g_recurrent;
 static _Atomic float         g_layer_noise;
 static _Atomic(const char *) g_complaint;
-static atomic_uint           g_max_tok, g_delay_us;
+static atomic_uint           g_max_tok, g_delay_us, g_pieces, g_pieces_run, g_between;
 
 void fake_fail_forwards(int n) {
     atomic_store(&g_fail_forwards, n);
+}
+void fake_fail_pieces(int n) {
+    atomic_store(&g_fail_pieces, n);
 }
 void fake_fail_heads(int n) {
     atomic_store(&g_fail_heads, n);
@@ -58,6 +64,15 @@ void fake_hold(bool hold) {
 }
 void fake_delay(uint32_t us) {
     atomic_store(&g_delay_us, us);
+}
+void fake_pieces(uint32_t n) {
+    atomic_store(&g_pieces, n);
+}
+uint32_t fake_pieces_run(void) {
+    return atomic_load(&g_pieces_run);
+}
+uint32_t fake_passes_between(void) {
+    return atomic_load(&g_between);
 }
 void fake_give_nan(bool nan) {
     atomic_store(&g_nan, nan);
@@ -152,6 +167,8 @@ td_status td_model_open(const td_model_spec *spec, const td_model_probe *probe, 
     td_model *m = calloc(1, sizeof *m);
     m->spec = *spec;
     if (!m->spec.context_length) m->spec.context_length = FAKE_CONTEXT;
+    m->spec.in_pieces = spec->in_pieces && atomic_load(&g_pieces) && !atomic_load(&g_recurrent);
+    m->spec.aside_tok = m->spec.in_pieces ? (spec->max_tok - spec->max_running) / 2 : 0;
     m->config = WITH(td_model_config, .arch_name = "FakeForCausalLM", .vocab = FAKE_VOCAB, .bos_id = 0,
                      .eos_ids = {FAKE_EOS}, .n_eos = 1, .n_mtp_layers = !spec->without_mtp && !atomic_load(&g_no_layer),
                      .temperature = NAN, .top_p = NAN, .repetition_penalty = NAN);
@@ -309,6 +326,40 @@ static td_status fail_forward(td_model *m, const td_step_rows *s) {
     return TD_EDEVICE;
 }
 
+/* The pass between the pieces of another. */
+static const char *broken_rule_between(const td_model *m, const td_step_rows *s) {
+    if (s->n_tok > m->spec.max_tok - m->spec.aside_tok) return "rows of a pass in pieces are written over";
+    for (uint32_t r = 0; r < s->n_tok; r++)
+        for (uint32_t k = 0; k < m->aside->n_tok; k++)
+            if (s->slot[r] == m->aside->slot[k]) return "a slot of a pass in pieces is written";
+    return NULL;
+}
+
+void td_model_start_pieces(td_model *m, const td_step_rows *rows) {
+    if (rows->n_tok < 1 || rows->n_tok > m->spec.aside_tok || rows->n_seq > TD_ASIDE_SEQ)
+        complain("too much for a pass in pieces");
+    m->aside = rows;
+    m->harm = NULL;
+    m->pieces_left = atomic_load(&g_pieces);
+}
+
+td_status td_model_run_piece(td_model *m, td_piece *piece) {
+    const td_step_rows *rows = m->aside;
+    if (!rows) complain("there is no pass in pieces");
+    if (m->harm) complain(m->harm);
+    atomic_fetch_add(&g_pieces_run, 1);
+    piece->longest_s = 0.001;
+    piece->ended = --m->pieces_left == 0;
+    td_status st = TD_OK;
+    if (piece->ended) {
+        m->aside = NULL;
+        st = td_model_forward(m, rows, (td_out_rows){0}, NULL);
+    }
+    if (st == TD_OK && take_failure(&g_fail_pieces)) st = TD_EDEVICE;
+    if (st != TD_OK) m->aside = NULL;
+    return st;
+}
+
 td_status td_model_forward(td_model *m, const td_step_rows *s, td_out_rows out, const float **logits) {
     const td_step_rows *a = s;
     usleep(atomic_load(&g_delay_us));
@@ -318,6 +369,8 @@ td_status td_model_forward(td_model *m, const td_step_rows *s, td_out_rows out, 
     while (atomic_load(&g_hold)) usleep(200);
     memset(m->slot_seen, 0, m->n_slots);
     const char *rule = broken_rule(m, s);
+    if (m->aside) atomic_fetch_add(&g_between, 1);
+    if (m->aside && !m->harm) m->harm = broken_rule_between(m, s);
     if (rule) {
         complain(rule);
         return TD_EINVAL;

@@ -29,22 +29,26 @@ void fake_logits(const uint32_t *tokens, uint32_t n, uint32_t n_prompt, float *l
 /** What the MTP layer says behind tokens[0..n), of which the last is generated. */
 void fake_layer_logits(const uint32_t *tokens, uint32_t n, uint32_t n_prompt, float *logits);
 
-void fake_fail_forwards(int n); /* the next n forwards fail */
-void fake_fail_heads(int n);
-void fake_fail_copies(int n);      /* the next n copies of pages, out or in */
-void fake_fail_layers(int n);      /* the next n passes of the MTP layer or its head */
-void fake_layer_noise(float most); /* the MTP layer says what the model will, with up to so much added to each logit; 0:
+void     fake_fail_forwards(int n); /* the next n forwards fail */
+void     fake_fail_heads(int n);
+void     fake_fail_copies(int n);      /* the next n copies of pages, out or in */
+void     fake_fail_layers(int n);      /* the next n passes of the MTP layer or its head */
+void     fake_layer_noise(float most); /* the MTP layer says what the model will, with up to so much added to each logit; 0:
                                       the same, but something else one time in four */
-void fake_lose(bool lost);         /* its card: forwards fail, and it says so */
-void fake_has_no_layer(bool none); /* models opened from now on have no MTP layer */
-void fake_hold(bool hold);         /* forwards wait while held */
-void fake_delay(uint32_t us);      /* every forward takes so long at least */
-void fake_give_nan(bool nan);      /* logits are NaN */
-void fake_says(const uint32_t *tokens,
-               size_t          n);         /* each answer's tokens by preference, as far as they go; while no step runs */
-void fake_one_form(bool one);     /* models opened from now on are GQA's: prompt and generated tokens have the same KV */
-void fake_recurrent(bool yes);    /* models opened from now on have recurrent states beside their KV */
-const char *fake_complaint(void); /* the first broken rule of a step, or NULL */
-uint32_t    fake_max_tok(void);   /* of the model that was opened last */
+void     fake_lose(bool lost);         /* its card: forwards fail, and it says so */
+void     fake_has_no_layer(bool none); /* models opened from now on have no MTP layer */
+void     fake_hold(bool hold);         /* forwards wait while held */
+void     fake_delay(uint32_t us);      /* every forward takes so long at least */
+void     fake_give_nan(bool nan);      /* logits are NaN */
+void     fake_says(const uint32_t *tokens,
+                   size_t          n);       /* each answer's tokens by preference, as far as they go; while no step runs */
+void     fake_one_form(bool one);   /* models opened from now on are GQA's: prompt and generated tokens have the same KV */
+void     fake_recurrent(bool yes);  /* models opened from now on have recurrent states beside their KV */
+void     fake_fail_pieces(int n);   /* the next n pieces fail */
+void     fake_pieces(uint32_t n);   /* models opened from now on have passes in so many pieces; 0: they have none */
+uint32_t fake_pieces_run(void);     /* since the program began */
+uint32_t fake_passes_between(void); /* passes that ran between pieces of another, likewise */
+const char *fake_complaint(void);   /* the first broken rule of a step, or NULL */
+uint32_t    fake_max_tok(void);     /* of the model that was opened last */
 
 #endif

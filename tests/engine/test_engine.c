@@ -24,6 +24,10 @@ static td_engine_options options(uint64_t kv_tokens, uint32_t chunk, uint32_t ma
         o.speculative_algorithm = "NEXTN";
         o.speculative_always = true;
     }
+    if (getenv("TD_TEST_PIECES")) {
+        fake_pieces(3);
+        o.max_step_ms = 1;
+    }
     if (getenv("TD_TEST_RECURRENT")) {
         fake_recurrent(true);
         o.state_snapshots_gib = 4 * (double)FAKE_STATE_BYTES / (1 << 30); /* four snapshots: fewer than prompts want */

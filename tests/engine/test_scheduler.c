@@ -10,6 +10,8 @@
 #define PAGES 1024
 #define CHUNK 4096
 #define LEAST 256
+#define ASIDE (3 * CHUNK / 4)
+#define OPERATIONS 8 /* of a pass in pieces, which take equally long */
 #define LONGEST (PAGES * TD_KV_PAGE)
 #define REQUESTS_MAX 8
 
@@ -32,15 +34,19 @@ typedef struct {
     double           now_s, step_s; /* what has passed, and what the last step took */
 } fixture;
 
-static void open_fixture(fixture *f, double max_step_s) {
+static void open_with(fixture *f, double max_step_s, uint32_t aside) {
     td_scheduler_config c = WITH(td_scheduler_config, .max_running = REQUESTS_MAX, .chunk = CHUNK, .max_seq_tokens = LONGEST,
-                                 .max_step_s = max_step_s, .least_rows = LEAST, .mixed = true);
+                                 .max_step_s = max_step_s, .least_rows = LEAST, .aside = aside, .mixed = true);
     memset(f, 0, sizeof *f);
     OK(td_kv_pages_open(&f->pages, PAGES, NULL));
     OK(td_prefix_cache_open(&f->cache, &f->pages, true, NULL));
     OK(td_waker_create(&f->waker, NULL));
     OK(td_inbox_create(f->waker, REQUESTS_MAX, 1, &f->inbox, NULL));
     OK(td_scheduler_open(&f->s, &c, &f->cache, NULL, &f->exchange, f->inbox, NULL));
+}
+
+static void open_fixture(fixture *f, double max_step_s) {
+    open_with(f, max_step_s, 0);
 }
 
 static void close_fixture(fixture *f) {
@@ -92,19 +98,38 @@ static bool generates(const td_request *r) {
     return r->n_tokens > r->n_prompt;
 }
 
+static double seconds_of(const td_scheduled_step *s, machine m) {
+    double sum = m.step_s;
+    for (uint32_t i = 0; i < s->n_entries; i++) {
+        const td_step_entry *e = &s->entries[i];
+        sum += e->n_rows * (m.row_s + m.key_s * (e->first_pos + 0.5 * e->n_rows));
+    }
+    return sum;
+}
+
+/* Whoever has all its tokens computed gets one more. */
+static void generate(const td_scheduled_step *s) {
+    for (uint32_t i = 0; i < s->n_entries; i++)
+        if (s->entries[i].last) s->entries[i].request->tokens[s->entries[i].request->n_tokens++] = 1;
+}
+
 /* Build a step and have the machine run it; whoever has all its tokens computed gets one more. @return its prompt rows. */
 static uint32_t step(fixture *f, machine m) {
     assert_true(td_scheduler_build(&f->s));
-    f->step_s = m.step_s;
-    for (uint32_t i = 0; i < f->s.step.n_entries; i++) {
-        const td_step_entry *e = &f->s.step.entries[i];
-        f->step_s += e->n_rows * (m.row_s + m.key_s * (e->first_pos + 0.5 * e->n_rows));
-    }
+    f->step_s = seconds_of(&f->s.step, m);
     f->now_s += f->step_s;
     td_scheduler_commit(&f->s, f->step_s);
-    for (uint32_t i = 0; i < f->s.step.n_entries; i++)
-        if (f->s.step.entries[i].last) f->s.step.entries[i].request->tokens[f->s.step.entries[i].request->n_tokens++] = 1;
+    generate(&f->s.step);
     return f->s.step.n_prefill;
+}
+
+/* The step aside has all its pieces. @return what its longest operation took */
+static double end_aside(fixture *f, machine m) {
+    f->s.aside.longest_s = seconds_of(&f->s.aside.step, m) / OPERATIONS;
+    td_scheduler_commit_aside(&f->s);
+    generate(&f->s.aside.step);
+    td_scheduler_end_aside(&f->s);
+    return f->s.aside.longest_s;
 }
 
 static void add_streams(fixture *f, uint32_t n) {
@@ -270,4 +295,102 @@ TEST(what_the_cache_has_does_not_count) {
         assert_true(f.s.step.n_prefill && f.s.running[1]->n_computed < 10 * LEAST);
     }
     assert_true(r->n_cached > 2 * CHUNK);
+}
+
+/* ---- aside ------------------------------------------------------------------------------------- */
+
+/* Streams go on in every step, and never with a row of the prompt. As many of its rows are set aside as an operation has time
+ * for, the least at first. */
+TEST(a_long_prompt_is_set_aside) {
+    AT_END(close_fixture) fixture f;
+    td_request                   *r;
+    double                        longest_s = 0;
+    open_with(&f, 0.250, ASIDE);
+    add_streams(&f, 2);
+    r = add(&f, 60000, 2, 0);
+    for (uint32_t n = 0; !generates(r); n++) {
+        for (int piece = 0; piece < 3; piece++) { /* the same rows stay aside */
+            step(&f, g_machine);
+            assert_true(f.s.step.n_entries == 2 && !f.s.step.n_prefill && f.s.aside.step.n_entries == 1);
+            assert_ptr_equal(f.s.aside.step.entries->request, r);
+            assert_int_equal(f.s.aside.step.entries->first_pos, r->n_computed);
+        }
+        uint32_t rows = f.s.aside.step.n_prefill;
+        assert_true(rows <= ASIDE && (n ? rows > LEAST || r->n_tokens - r->n_computed == rows : rows == LEAST));
+        longest_s = end_aside(&f, g_machine);
+        assert_true(longest_s < 1.5 * td_scheduler_piece_s(&f.s));
+    }
+}
+
+TEST(one_that_fits_or_is_alone_is_not) {
+    AT_END(close_fixture) fixture f;
+    td_request                   *r;
+    open_with(&f, 0.250, ASIDE);
+    r = add(&f, 2 * CHUNK, 2, 0);
+    for (int i = 0; i < 2; i++) assert_int_equal(step(&f, g_machine), CHUNK);
+    assert_true(generates(r) && !f.s.aside.step.n_entries);
+    r = add(&f, 200, 3, 0);
+    step(&f, g_machine);
+    assert_true(generates(r) && !f.s.aside.step.n_entries);
+}
+
+/* Short prompts come into the steps beside it; a second long one waits. */
+TEST(prompts_beside_a_step_aside) {
+    AT_END(close_fixture) fixture f;
+    td_request                   *first, *second, *r;
+    open_with(&f, 0.250, ASIDE);
+    add_streams(&f, 2);
+    first = add(&f, 20000, 2, 0);
+    step(&f, g_machine);
+    second = add(&f, 20000, 3, 0);
+    r = add(&f, 100, 4, 0);
+    step(&f, g_machine);
+    assert_true(generates(r) && !rows_of(&f, second) && !rows_of(&f, first));
+    while (!generates(first)) {
+        if (f.s.aside.step.n_entries) end_aside(&f, g_machine);
+        assert_int_equal(second->n_computed, 0);
+        step(&f, g_machine);
+    }
+    step(&f, g_machine);
+    assert_ptr_equal(f.s.aside.step.entries->request, second);
+    for (uint32_t i = 0; i < 3; i++) add(&f, CHUNK / 2, 5 + i, 0);
+    for (int i = 0; i < 10; i++) {
+        step(&f, (machine){.row_s = 1e-9}); /* however fast */
+        assert_true(f.s.step.rows.n_tok <= CHUNK - ASIDE + REQUESTS_MAX);
+    }
+}
+
+/* Nothing is aside when its request has left, and another prompt may be. */
+TEST(who_leaves_takes_the_step_along) {
+    AT_END(close_fixture) fixture f;
+    td_request                   *r;
+    open_with(&f, 0.250, ASIDE);
+    add_streams(&f, 2);
+    r = add(&f, 20000, 2, 0);
+    step(&f, g_machine);
+    assert_true(f.s.aside.step.n_entries);
+    td_scheduler_remove(&f.s, r);
+    assert_false(f.s.aside.step.n_entries);
+    td_request_release(r);
+    td_request_release(r);
+    f.n--;
+    step(&f, g_machine);
+    assert_false(f.s.aside.step.n_entries);
+    r = add(&f, 20000, 3, 0);
+    step(&f, g_machine);
+    assert_ptr_equal(f.s.aside.step.entries->request, r);
+    assert_false(f.s.aside.begun);
+}
+
+/* Prompts and generating requests that take turns: a prompt that is aside takes no turn. */
+TEST(turns_beside_a_step_aside) {
+    AT_END(close_fixture) fixture f;
+    open_with(&f, 0.250, ASIDE);
+    f.s.config.mixed = false;
+    add_streams(&f, 2);
+    add(&f, 20000, 2, 0);
+    for (int i = 0; i < 6; i++) {
+        step(&f, g_machine);
+        assert_true(f.s.step.n_entries == 2 && f.s.aside.step.n_entries == 1);
+    }
 }

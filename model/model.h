@@ -98,8 +98,9 @@ TD_NODISCARD td_status td_model_forward(td_model *m, const td_step_rows *rows, t
 
 /** A piece of a pass: what runs without another pass between. */
 typedef struct {
-    double budget_s;  /* the piece ends when so long has passed, or would have with the next operation */
-    double longest_s; /* in: what one operation takes, as far as is known; out: no less than any has taken */
+    double budget_s; /* the piece ends when so long has passed, or would have with the next operation: it is taken to take as
+                         long as in the layer before */
+    double longest_s; /* out: what the longest operation of the piece took */
     bool   ended;     /* out: the layers are computed */
 } td_piece;
 

@@ -29,11 +29,17 @@ typedef struct {
     td_out_rows     out;
 } td_pass;
 
+/* Operations by the time that they take: blocks by their kind, hand-overs, and what takes none. */
+#define TD_PACE_HANDOVER TD_BLOCK_COUNT
+#define TD_PACE_NONE (TD_BLOCK_COUNT + 1)
+#define TD_PACES (TD_BLOCK_COUNT + 2)
+
 /* The newest pass in pieces (pass_pieces.c). */
 typedef struct {
     const td_step_rows   *rows;
     const td_step_bucket *bucket;
     td_program_cursor     cursor;
+    double                took_s[TD_PACES]; /* the last operation of each kind; 0: there was none */
 } td_pass_pieces;
 
 /* A page on its way between the cards' caches and the host. */

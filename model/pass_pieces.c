@@ -22,22 +22,31 @@ void td_model_start_pieces(td_model *m, const td_step_rows *rows) {
     m->pieces = (td_pass_pieces){.rows = rows, .bucket = td_step_buf_fill(&m->cards->aside, rows, NULL, NULL, 0)};
 }
 
+/* The time of the operation that comes next. */
+static double *pace_of_next(td_pass_pieces *pass, const td_program *p) {
+    const td_op *op = &p->ops[pass->cursor.at];
+    if (op->kind == TD_OP_BLOCK) return &pass->took_s[op->block.desc.kind];
+    return &pass->took_s[op->kind == TD_OP_SUBMIT ? TD_PACE_HANDOVER : TD_PACE_NONE];
+}
+
 /* Whether the piece ends here, where so long has passed. */
-static bool ends(const td_piece *piece, double passed_s) {
-    return td_chaos_on() ? td_chaos_cuts() : passed_s + piece->longest_s > piece->budget_s;
+static bool ends(const td_piece *piece, double passed_s, double next_s) {
+    return td_chaos_on() ? td_chaos_cuts() : passed_s + next_s > piece->budget_s;
 }
 
 static td_status run_operations(td_card_model *c, td_pass_pieces *pass, td_piece *piece) {
     const td_program *p = &c->program[TD_PASS_FORWARD];
     const uint64_t    begin = td_trace_now();
     double            passed_s = 0;
+    piece->longest_s = 0;
     do {
-        double before_s = passed_s;
+        double before_s = passed_s, *took_s = pace_of_next(pass, p);
         TD_TRY(td_program_enqueue_next(p, c->npu, c->stream, &pass->bucket->whole, &pass->cursor));
         passed_s = 1e-9 * (double)(td_trace_now() - begin);
-        if (passed_s - before_s > piece->longest_s) piece->longest_s = passed_s - before_s;
+        *took_s = passed_s - before_s;
+        if (*took_s > piece->longest_s) piece->longest_s = *took_s;
         piece->ended = pass->cursor.at == p->n;
-    } while (!piece->ended && !ends(piece, passed_s));
+    } while (!piece->ended && !ends(piece, passed_s, *pace_of_next(pass, p)));
     return TD_OK;
 }
 

@@ -464,7 +464,7 @@ static td_status try_piece(td_engine *e, td_piece *piece, uint32_t *n_jobs) {
 static void run_piece(td_engine *e) {
     td_scheduler  *scheduler = &e->scheduler;
     td_aside_step *aside = &scheduler->aside;
-    td_piece       piece = {.budget_s = td_scheduler_piece_s(scheduler), .longest_s = aside->longest_s};
+    td_piece       piece = {.budget_s = td_scheduler_piece_s(scheduler)};
     uint32_t       n_jobs = 0;
     e->step = &aside->step;
     note_starts(e);
@@ -475,7 +475,7 @@ static void run_piece(td_engine *e) {
         aside->begun = false;
         st = try_piece(e, &piece, &n_jobs);
     }
-    aside->longest_s = piece.longest_s;
+    if (piece.longest_s > aside->longest_s) aside->longest_s = piece.longest_s;
     if (st == TD_OK && !piece.ended) return;
     td_stats_phase(&e->stats, TD_STEP_DELIVERING, NULL);
     if (st != TD_OK) {

@@ -295,47 +295,39 @@ static td_status keep_form(td_ascend_npu *d, const td_npu_weight *weight, const 
     return TD_OK;
 }
 
-td_status td_ascend_scaled_vector_of(td_ascend_npu *d, const td_npu_weight *w, size_t k, size_t k_to, double factor,
-                                     const char *what, const void **out, td_error *err) {
-    size_t sizes[6] = {k, k_to};
-    bool   made;
-    TD_TRY(td_ascend_plain_of(w, what, out, err));
-    if (k == k_to) return TD_OK;
+/* The vector's form of n_to values: its own times factor, each where the part puts it; 0 elsewhere. */
+static td_status vector_form(td_ascend_npu *d, const td_npu_weight *w, const size_t sizes[6], const td_ascend_part *part,
+                             size_t n_to, double factor, const char *what, const void **out, td_error *err) {
+    bool made;
     TD_TRY(find_form(w, sizes, what, &made, err));
     if (!made) {
-        float *values = (float *)td_ascend_bring(d, w, err), *to = calloc(1, td_round_up(k_to * sizeof *to, ALIGNMENT));
-        for (size_t i = 0; values && to && i < k; i++) to[i] = (float)(values[i] * factor);
+        const size_t bytes = td_round_up(n_to * sizeof(float), ALIGNMENT);
+        float       *values = (float *)td_ascend_bring(d, w, err), *to = calloc(1, bytes);
+        for (size_t i = 0; values && to && i < part->n; i++) to[place_of(part, i)] = (float)(values[i] * factor);
         free(values);
         if (!values) {
             free(to);
             return err ? err->status : TD_EDEVICE;
         }
-        TD_TRY(keep_form(d, w, sizes, to, td_round_up(k_to * sizeof *to, ALIGNMENT), 0, err));
+        TD_TRY(keep_form(d, w, sizes, to, bytes, 0, err));
     }
     *out = w->form.at[0];
     return TD_OK;
 }
 
+td_status td_ascend_scaled_vector_of(td_ascend_npu *d, const td_npu_weight *w, size_t k, size_t k_to, double factor,
+                                     const char *what, const void **out, td_error *err) {
+    TD_TRY(td_ascend_plain_of(w, what, out, err));
+    if (k == k_to) return TD_OK;
+    return vector_form(d, w, (const size_t[6]){k, k_to}, &(td_ascend_part){.n = k}, k_to, factor, what, out, err);
+}
+
 td_status td_ascend_rotated_vector_of(td_ascend_npu *d, const td_npu_weight *w, size_t n, size_t head, size_t rotated,
                                       const char *what, const void **out, td_error *err) {
-    size_t sizes[6] = {n, head, rotated};
-    bool   made;
     TD_TRY(td_ascend_plain_of(w, what, out, err));
     if (!w || rotated == head) return TD_OK;
-    TD_TRY(find_form(w, sizes, what, &made, err));
-    if (!made) {
-        float *values = (float *)td_ascend_bring(d, w, err), *to = calloc(1, td_round_up(n * sizeof *to, ALIGNMENT));
-        for (size_t i = 0; values && to && i < n; i++)
-            to[i / head * head + rotated_place(head, rotated, i % head)] = values[i];
-        free(values);
-        if (!values) {
-            free(to);
-            return err ? err->status : TD_EDEVICE;
-        }
-        TD_TRY(keep_form(d, w, sizes, to, td_round_up(n * sizeof *to, ALIGNMENT), 0, err));
-    }
-    *out = w->form.at[0];
-    return TD_OK;
+    const td_ascend_part part = {.n = n, .head = head, .rotated = rotated};
+    return vector_form(d, w, (const size_t[6]){n, head, rotated}, &part, n, 1, what, out, err);
 }
 
 td_status td_ascend_bf16_vector_of(td_ascend_npu *d, const td_npu_weight *w, size_t k, size_t k_to, double factor,

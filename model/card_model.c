@@ -170,6 +170,7 @@ static activation_sizes sizes_of_activations(const td_card_model *c) {
         [BUFFER(logits)] = logits_bytes(c),
         [BUFFER(top)] = top_bytes(c),
         [BUFFER(sums)] = sums_bytes(c),
+        [BUFFER(between)] = c->block_bytes.between,
     }};
 }
 
@@ -180,15 +181,15 @@ td_status td_card_model_outline(const td_card_model *c, uint32_t n_halves, td_ou
 
 /* Blocks may want scratch that grows with the cache (block_scratch_bytes of npu.h), which is planned with the pages. A block
  * wants a + b * pages, and with many pages the block with the largest b wants most. */
-td_status td_card_model_measure_scratch(td_card_model *c, td_error *err) {
-    const uint32_t  many = 1u << 20;
-    td_program_spec spec = program_spec(c);
-    size_t          with_many;
+td_status td_card_model_measure_blocks(td_card_model *c, td_error *err) {
+    const uint32_t   many = 1u << 20;
+    td_program_spec  spec = program_spec(c);
+    td_program_bytes with_many;
     spec.kv_pages = 0;
-    TD_TRY(td_program_scratch_bytes(&spec, &c->block_scratch_bytes, err));
+    TD_TRY(td_program_measure(&spec, &c->block_bytes, err));
     spec.kv_pages = many;
-    TD_TRY(td_program_scratch_bytes(&spec, &with_many, err));
-    c->page_scratch_bytes = td_div_up(with_many - c->block_scratch_bytes, many);
+    TD_TRY(td_program_measure(&spec, &with_many, err));
+    c->page_scratch_bytes = td_div_up(with_many.scratch - c->block_bytes.scratch, many);
     return TD_OK;
 }
 
@@ -198,7 +199,7 @@ void td_card_model_memory(const td_card_model *c, td_model_memory *memory) {
     activation_sizes act = sizes_of_activations(c);
     size_t weights = td_model_weights_bytes(c->npu, &m->config, &m->part, c->shard, m->spec.w8a8, m->spec.context_length);
     *memory = (td_model_memory){.npu_weight_bytes = weights,
-                                .device_scratch_bytes = c->block_scratch_bytes,
+                                .device_scratch_bytes = c->block_bytes.scratch,
                                 .host_scratch_bytes = td_step_buf_bytes(&shape),
                                 .unified_memory = m->unified};
     if (m->spec.aside_tok) {

@@ -442,7 +442,7 @@ td_status td_model_open(const td_model_spec *spec, const td_model_probe *probe, 
     }
     if (st == TD_OK && m->part.resident)
         st = td_experts_packed(&m->spec.experts, td_pool_subpools(expert_pool), &m->packed, err);
-    for (uint32_t i = 0; i < m->n_cards && st == TD_OK; i++) st = td_card_model_measure_scratch(&m->cards[i], err);
+    for (uint32_t i = 0; i < m->n_cards && st == TD_OK; i++) st = td_card_model_measure_blocks(&m->cards[i], err);
     if (st != TD_OK) {
         td_model_close(m);
         return st;

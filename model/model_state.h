@@ -39,8 +39,14 @@ typedef struct {
     const td_step_rows   *rows;
     const td_step_bucket *bucket;
     td_program_cursor     cursor;
-    double                took_s[TD_PACES]; /* the last operation of each kind; 0: there was none */
+    double                block_s; /* the parts of a block so far */
 } td_pass_pieces;
+
+/* What operations of passes in pieces have taken, in seconds; 0: there was none. */
+typedef struct {
+    double took_s[TD_PACES]; /* the last one of each kind, or its last part */
+    double row_s[TD_PACES];  /* the last whole one, divided by its rows */
+} td_piece_pace;
 
 /* A page on its way between the cards' caches and the host. */
 typedef struct {
@@ -54,7 +60,8 @@ typedef struct {
     td_model        *model;
     td_npu          *npu;
     td_shard         shard;
-    size_t           block_scratch_bytes, page_scratch_bytes; /* of the blocks: fixed, and for each page of KV */
+    td_program_bytes block_bytes;        /* without pages of KV */
+    size_t           page_scratch_bytes; /* for each page on top */
     td_npu_stream   *stream;
     td_model_weights weights;
     td_device_file  *device_file; /* the file that some of the weights lie in, or NULL */
@@ -118,6 +125,7 @@ struct td_model {
     bool                rows_aside; /* it went in pieces */
     td_pass             pass;
     td_pass_pieces      pieces;
+    td_piece_pace       pace;
     td_signal           go, done; /* go: jobs given to the cards' threads; done: cards that have done theirs */
     td_status (*job)(td_card_model *c);
     bool stop; /* written before go's last rise */
@@ -142,8 +150,8 @@ void                   td_card_model_memory(const td_card_model *c, td_model_mem
 TD_NODISCARD td_status td_card_model_outline(const td_card_model *c, uint32_t n_halves, td_outline *out, td_error *err);
 /** Whether a step of n rows goes in halves; m is a td_model. */
 bool                   td_card_model_splits(const void *model, uint32_t n);
-TD_NODISCARD td_status td_card_model_measure_scratch(td_card_model *c, td_error *err); /* once config and part are known */
-TD_NODISCARD td_status td_card_model_load(td_card_model *c, td_error *err);            /* stream, activations, weights */
+TD_NODISCARD td_status td_card_model_measure_blocks(td_card_model *c, td_error *err); /* once config and part are known */
+TD_NODISCARD td_status td_card_model_load(td_card_model *c, td_error *err);           /* stream, activations, weights */
 /** KV, step buffers, programs; passes without prompts are captured. The model's bridge is open. */
 TD_NODISCARD td_status td_card_model_build(td_card_model *c, uint32_t n_pages, td_error *err);
 void                   td_card_model_keep_weights(const td_card_model *c); /* in a file, for the next start */

@@ -29,7 +29,8 @@ typedef struct {
     union {
         struct {
             td_block_desc desc;
-            td_npu_block *built; /* NULL until the program is built */
+            td_npu_block *built;     /* NULL until the program is built */
+            bool          has_parts; /* in a pass that goes in pieces it may go in parts */
         } block;
         struct {                                 /* SUBMIT, COLLECT */
             td_bridge_port_desc desc;            /* of half 0 */
@@ -70,14 +71,15 @@ typedef struct {
     void      *routed; /* output of routed experts where the device has a part; ids and weights are their router's choice */
     int32_t   *parts;  /* [max_tok, td_exact_words(hidden)] of resident experts, their part of that sum */
     int32_t  *later[TD_BRIDGE_PARITIES]; /* the same of the deferred sum of a layer, by its parity; NULL: none is deferred */
-    void     *deferred; /* output of experts that the layer before deferred, where the device has a part of them */
-    uint16_t *ids;      /* [max_tok, top_k] */
-    float    *weights;  /* [max_tok, top_k] */
-    void     *mtp_x;    /* the MTP layer's residual stream */
-    void     *mtp_cat;  /* [max_tok, 2*hidden] */
-    float    *logits;   /* [max_out, vocab of the shard] */
-    td_logit *top;      /* [max_out, top_k] the largest of logits, or NULL */
-    td_log_sum *sums;   /* [max_out] or NULL */
+    void     *deferred;  /* output of experts that the layer before deferred, where the device has a part of them */
+    uint16_t *ids;       /* [max_tok, top_k] */
+    float    *weights;   /* [max_tok, top_k] */
+    void     *mtp_x;     /* the MTP layer's residual stream */
+    void     *mtp_cat;   /* [max_tok, 2*hidden] */
+    float    *logits;    /* [max_out, vocab of the shard] */
+    td_logit *top;       /* [max_out, top_k] the largest of logits, or NULL */
+    td_log_sum *sums;    /* [max_out] or NULL */
+    void       *between; /* what a block in parts needs between them (td_block_part); NULL: no pass goes in pieces */
 } td_activations;
 
 /** What passes are described from. An outline leaves out what memory holds: bridge, weights, kv and act. */

@@ -201,10 +201,19 @@ static td_status create_ports(const td_program *p, td_bridge *bridge, uint32_t n
     return TD_OK;
 }
 
-static td_status create_blocks(const td_program *p, td_npu *d, td_error *err) {
-    for (uint32_t i = 0; i < p->n; i++)
-        if (p->ops[i].kind == TD_OP_BLOCK)
-            TD_TRY(d->ops->block_create(d, &p->ops[i].block.desc, &p->ops[i].block.built, err));
+/* Between the parts of a block of a forward pass. */
+static size_t between_bytes(const td_program_spec *s, const td_block_desc *desc) {
+    const td_npu_ops *ops = s->npu->ops;
+    return s->model->aside_tok && ops->enqueue_part ? ops->block_between_bytes(s->npu, desc, s->model->aside_tok) : 0;
+}
+
+static td_status create_blocks(const td_program *p, const td_program_spec *s, td_error *err) {
+    for (uint32_t i = 0; i < p->n; i++) {
+        td_op *op = &p->ops[i];
+        if (op->kind != TD_OP_BLOCK) continue;
+        op->block.has_parts = between_bytes(s, &op->block.desc);
+        TD_TRY(s->npu->ops->block_create(s->npu, &op->block.desc, &op->block.built, err));
+    }
     return TD_OK;
 }
 
@@ -214,7 +223,7 @@ td_status td_program_build(const td_program_spec *s, td_pass_kind kind, td_progr
     *out = (td_program){.ops = d.ops, .n = d.n};
     td_status st = d.status;
     if (st == TD_OK) st = create_ports(out, s->bridge, n_halves, err);
-    if (st == TD_OK) st = create_blocks(out, s->npu, err);
+    if (st == TD_OK) st = create_blocks(out, s, err);
     for (uint32_t n = 1; n <= n_halves && st == TD_OK; n++) st = list_order(out, n, err);
     if (st != TD_OK) td_program_free(s->npu, out);
     return st;
@@ -222,17 +231,20 @@ td_status td_program_build(const td_program_spec *s, td_pass_kind kind, td_progr
 
 /* ---- memory ------------------------------------------------------------------------------------- */
 
-td_status td_program_scratch_bytes(const td_program_spec *s, size_t *bytes, td_error *err) {
+td_status td_program_measure(const td_program_spec *s, td_program_bytes *out, td_error *err) {
     td_status st = TD_OK;
-    *bytes = 0;
+    *out = (td_program_bytes){0};
     for (td_pass_kind kind = 0; kind < TD_PASSES && st == TD_OK; kind++) {
         if (!td_program_has_pass(s, kind)) continue;
         td_description d = describe(s, kind, err);
         st = d.status;
         for (uint32_t i = 0; i < d.n; i++) {
             if (d.ops[i].kind != TD_OP_BLOCK) continue;
-            size_t one = s->npu->ops->block_scratch_bytes(s->npu, &d.ops[i].block.desc);
-            if (one > *bytes) *bytes = one;
+            const td_block_desc *desc = &d.ops[i].block.desc;
+            size_t               scratch = s->npu->ops->block_scratch_bytes(s->npu, desc),
+                   between = kind == TD_PASS_FORWARD ? between_bytes(s, desc) : 0;
+            if (scratch > out->scratch) out->scratch = scratch;
+            if (between > out->between) out->between = between;
         }
         free(d.ops);
     }
@@ -320,7 +332,16 @@ td_status td_program_enqueue(const td_program *p, td_npu *d, td_npu_stream *s, c
 
 td_status td_program_enqueue_next(const td_program *p, td_npu *d, td_npu_stream *s, const td_step *step,
                                   td_program_cursor *cursor) {
-    bool open = false;
+    td_block_part *part = &cursor->part;
+    bool           open = false;
+    if (part->n > 1) {
+        TD_TRY(d->ops->enqueue_part(d, s, p->ops[cursor->at].block.built, step, part));
+        if (++part->i < part->n) return TD_OK;
+        *part = (td_block_part){0};
+        cursor->at++;
+        return TD_OK;
+    }
+    *part = (td_block_part){0};
     do {
         const td_op *op = &p->ops[cursor->at++];
         TD_TRY(enqueue_op(op, 0, d, s, step));

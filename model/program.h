@@ -35,8 +35,14 @@ bool td_program_has_pass(const td_program_spec *s, td_pass_kind kind);
 /** Describe a pass and create its blocks. @param out zeroed on failure; free with td_program_free. */
 TD_NODISCARD td_status td_program_build(const td_program_spec *s, td_pass_kind kind, td_program *out, td_error *err);
 
-/** Largest scratch that one of the blocks of all passes needs. @param s without buffers will do; so below. */
-TD_NODISCARD td_status td_program_scratch_bytes(const td_program_spec *s, size_t *bytes, td_error *err);
+/** The most that one of the blocks of all passes needs. */
+typedef struct {
+    size_t scratch; /* of all blocks together */
+    size_t between; /* between its parts, of a step in pieces */
+} td_program_bytes;
+
+/** @param s without buffers will do; so below. */
+TD_NODISCARD td_status td_program_measure(const td_program_spec *s, td_program_bytes *out, td_error *err);
 
 /** An operation of a pass, for `tandem plan`. */
 typedef struct {
@@ -63,12 +69,13 @@ TD_NODISCARD td_status td_program_enqueue(const td_program *p, td_npu *d, td_npu
                                           bool is_streamed);
 /** How far a pass that goes piece by piece has come; zeroes at its begin. */
 typedef struct {
-    uint32_t at;          /* operations that were enqueued; p->n: all */
-    uint32_t n_submitted; /* hand-overs among them, all collected */
+    uint32_t      at;          /* operations that were enqueued; p->n: all */
+    uint32_t      n_submitted; /* hand-overs among them, all collected */
+    td_block_part part;        /* of the operation that comes next; n at most 1: it goes whole */
 } td_program_cursor;
 
-/** Enqueue the next operation of a pass that goes whole. A hand-over is one with what stands between submit and collect. So
- * behind it nothing is open, and other passes may run. */
+/** Enqueue the next operation of a pass that goes whole, or its next part. A hand-over is one operation with what stands
+ * between submit and collect. So behind it nothing is open, and other passes may run. */
 TD_NODISCARD td_status td_program_enqueue_next(const td_program *p, td_npu *d, td_npu_stream *s, const td_step *step,
                                                td_program_cursor *cursor);
 

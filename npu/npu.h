@@ -171,6 +171,12 @@ typedef struct {
     td_step_arrays dev;  /* the same on the device; equal to host with unified memory */
 } td_step;
 
+/** Part i of n of a block over a step: they divide its work about evenly. */
+typedef struct {
+    uint32_t i, n;
+    void    *between; /* device memory of block_between_bytes, the block's own from its first part to its last */
+} td_block_part;
+
 /* ---- blocks ---------------------------------------------------------------------------------- */
 
 /** How a device keeps a weight, and what it computes with. */
@@ -814,6 +820,13 @@ struct td_npu_ops {
     TD_NODISCARD td_status (*block_create)(td_npu *d, const td_block_desc *desc, td_npu_block **out, td_error *err);
     void (*block_destroy)(td_npu *d, td_npu_block *b);
     TD_NODISCARD td_status (*enqueue)(td_npu *d, td_npu_stream *s, td_npu_block *b, const td_step *step);
+    /* Blocks in parts, for passes that go in pieces; NULL on devices whose blocks run whole. */
+    /** Device memory that a block's parts need between them, for a step of so many rows. 0: the block runs whole. */
+    size_t (*block_between_bytes)(td_npu *d, const td_block_desc *desc, uint32_t n_tok);
+    /** One part of a block; all of them, in order, do what enqueue does. Other steps may run between two parts.
+     * @param part copied. */
+    TD_NODISCARD td_status (*enqueue_part)(td_npu *d, td_npu_stream *s, td_npu_block *b, const td_step *step,
+                                           const td_block_part *part);
 
     /** Measure what the device can do at most, with work made for that. It takes some ms, in which the caller gives the card
      * nothing else to do. @param per_s out. NULL: the device cannot measure; kernels/machine/roofline.h does it for the

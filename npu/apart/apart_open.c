@@ -229,6 +229,9 @@ static td_status graph_launch(td_npu *d, td_npu_stream *s, td_npu_graph *g) {
 static td_status enqueue(td_npu *d, td_npu_stream *s, td_npu_block *b, const td_step *step) {
     return fails(d) ? TD_EDEVICE : td_host_enqueue(d, s, b, step);
 }
+static td_status enqueue_part(td_npu *d, td_npu_stream *s, td_npu_block *b, const td_step *step, const td_block_part *part) {
+    return fails(d) ? TD_EDEVICE : td_host_enqueue_part(d, s, b, step, part);
+}
 
 static td_status group_create(td_npu *const *cards, uint32_t n, td_npu_group **out, td_error *err) {
     *out = NULL;
@@ -312,6 +315,8 @@ static const td_npu_ops OPS = {
     .block_create = block_create,
     .block_destroy = td_host_block_destroy,
     .enqueue = enqueue,
+    .block_between_bytes = td_host_block_between_bytes,
+    .enqueue_part = enqueue_part,
 };
 
 static uint64_t memory_of(void) {

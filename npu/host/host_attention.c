@@ -124,14 +124,14 @@ static void finish(const td_attn *a, size_t head, td_softmax row, float *out) {
 typedef struct {
     const td_attn   *a;
     td_attn_segment *segments;
-    size_t           n;
+    size_t           n, first_item;
 } walk_job;
 
-static void walk_item(void *ctx, uint32_t item, const td_worker *w) {
+static void walk_item(void *ctx, uint32_t i_of_share, const td_worker *w) {
     const walk_job      *job = ctx;
     const td_attn       *a = job->a;
     const td_attn_shape *s = &a->shape;
-    size_t               i = job->n - 1;
+    size_t               i = job->n - 1, item = job->first_item + i_of_share;
     while (job->segments[i].first_item > item) i--;
     const td_attn_segment *seg = &job->segments[i];
     size_t blocks = (seg->n_rows + seg->block_rows - 1) / seg->block_rows, of_segment = item - seg->first_item;
@@ -199,7 +199,7 @@ static void walk_item(void *ctx, uint32_t item, const td_worker *w) {
     }
 }
 
-void td_host_attn_walk(const td_attn *a, td_attn_segment *segments, size_t n) {
+void td_host_attn_walk(const td_attn *a, td_attn_segment *segments, size_t n, const td_attn_share *share) {
     size_t rows = 0, most = walk_rows_max(a->d, &a->shape), items = 0;
     if (n == 0) return;
     for (size_t i = 0; i < n; i++) rows += segments[i].n_rows;
@@ -211,7 +211,13 @@ void td_host_attn_walk(const td_attn *a, td_attn_segment *segments, size_t n) {
         segments[i].first_item = items;
         items += (segments[i].n_rows + most - 1) / most * a->shape.groups;
     }
-    td_pool_run(a->d->pool, walk_item, &(walk_job){.a = a, .segments = segments, .n = n}, (uint32_t)items);
+    const size_t workers = a->d->n_workers,
+                 turns = (items + workers - 1) / workers, /* whole ones: each worker has an item */
+        begin = td_attn_share_begin(share, share->i, turns) * workers,
+                 next = td_attn_share_begin(share, share->i + 1, turns) * workers, end = next < items ? next : items;
+    if (begin < end)
+        td_pool_run(a->d->pool, walk_item, &(walk_job){.a = a, .segments = segments, .n = n, .first_item = begin},
+                    (uint32_t)(end - begin));
 }
 
 /* ---- split ----------------------------------------------------------------------------------- */
@@ -327,7 +333,19 @@ void td_host_attn_merge(const td_attn *a, const td_attn_unit *u, size_t head) {
     finish(a, head, row, out);
 }
 
-/* ---- places and sorting ---------------------------------------------------------------------- */
+/* ---- shares, places and sorting -------------------------------------------------------------- */
+
+bool td_host_attn_share_of(const td_block_part *part, size_t n_tok, size_t chunk, uint32_t k, td_attn_share *out) {
+    const size_t chunks = (n_tok + chunk - 1) / chunk, of_chunk = chunks && part->n > chunks ? part->n / chunks : 1,
+                 all = chunks * of_chunk, at = all * part->i / part->n + k;
+    if (at >= all * (part->i + 1) / part->n) return false;
+    const size_t row = at / of_chunk * chunk;
+    *out = (td_attn_share){.row = row,
+                           .rows = n_tok - row < chunk ? n_tok - row : chunk,
+                           .i = (uint32_t)(at % of_chunk),
+                           .n = (uint32_t)of_chunk};
+    return true;
+}
 
 size_t td_host_chunk_rows(size_t max_tok, size_t row_bytes) {
     size_t rows = CHUNK_BYTES / row_bytes;
@@ -351,7 +369,8 @@ void td_host_attn_place(const td_host_npu *d, size_t *used, const td_attn_shape 
 }
 
 size_t td_host_attn_sort(td_host_npu *d, const td_attn_places *at, const td_attn_shape *shape, const td_host_step *step,
-                         size_t row0, size_t rows, td_attn_choice by_spans, td_attn_flush flush, void *ctx) {
+                         const td_attn_share *share, td_attn_choice by_spans, td_attn_flush flush, void *ctx) {
+    const size_t          row0 = share->row, rows = share->rows;
     const td_step_arrays *s = &step->a;
     td_attn_segment      *segments = (td_attn_segment *)(d->scratch + at->segments);
     td_attn_unit         *units = (td_attn_unit *)(d->scratch + at->units);
@@ -367,7 +386,7 @@ size_t td_host_attn_sort(td_host_npu *d, const td_attn_places *at, const td_attn
             segments[n_segments++] = (td_attn_segment){.seq = q, .row = (uint32_t)first, .n_rows = (uint32_t)(last - first)};
             continue;
         }
-        for (size_t row = first; row < last; row++) {
+        for (size_t row = first; share->i == 0 && row < last; row++) {
             const size_t keys = (size_t)s->pos[row] + 1;
             td_attn_unit u = {.row = (uint32_t)row,
                               .seq = q,

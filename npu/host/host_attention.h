@@ -167,16 +167,34 @@ size_t td_host_chunk_rows(size_t max_tok, size_t row_bytes);
 
 /** Which way a sequence's n_rows rows go: true by spans (split), false together (walk). */
 typedef bool (*td_attn_choice)(const td_host_step *step, uint32_t seq, size_t n_rows);
+/**
+ * What a part of a block computes at a time: share i of n of the attention of a chunk of rows. The first share has the
+ * projections too, and the rows that go by spans; behind the last one the chunk is done. A walk's items are shared out:
+ * heads, and blocks of rows.
+ */
+typedef struct {
+    size_t   row, rows; /* of the chunk */
+    uint32_t i, n;
+} td_attn_share;
+
+/** Share number k, from 0 on, of a part of a block that takes `chunk` rows of n_tok at a time. @return false: there is none. */
+bool td_host_attn_share_of(const td_block_part *part, size_t n_tok, size_t chunk, uint32_t k, td_attn_share *out);
+
+/** The first of n items of share i; the share ends where the next one begins. */
+static inline size_t td_attn_share_begin(const td_attn_share *s, uint32_t i, size_t n) {
+    return n * i / s->n;
+}
+
 /** Compute a batch of units to the end. */
 typedef void (*td_attn_flush)(void *ctx, td_attn_unit *units, size_t n);
 
-/** Sort the rows [row0, row0 + rows): batches of units go to flush at once, segments are left at places->segments. @return
- * how many */
+/** Sort the share's rows: batches of units go to flush at once, if it is the chunk's first share, and segments are left at
+ * places->segments. @return how many */
 size_t td_host_attn_sort(td_host_npu *d, const td_attn_places *at, const td_attn_shape *shape, const td_host_step *step,
-                         size_t row0, size_t rows, td_attn_choice by_spans, td_attn_flush flush, void *ctx);
+                         const td_attn_share *share, td_attn_choice by_spans, td_attn_flush flush, void *ctx);
 
-/** All rows of the segments, finished in out. */
-void td_host_attn_walk(const td_attn *a, td_attn_segment *segments, size_t n);
+/** The share's items of the segments' rows, finished in out. */
+void td_host_attn_walk(const td_attn *a, td_attn_segment *segments, size_t n, const td_attn_share *share);
 
 /** The spans of all units. Finish each (unit, head) with td_host_attn_merge. */
 void td_host_attn_split(const td_attn *a, td_attn_unit *units, size_t n);

@@ -250,12 +250,15 @@ struct td_npu_block {
     td_block_desc    desc;
     td_packed_expert packed; /* resident: the descriptor's */
     td_status (*run)(td_host_npu *d, const td_npu_block *b, const td_host_step *s);
+    /** In place of run, of a block that may go in parts; between is within reach, and NULL where n is 1. */
+    td_status (*run_part)(td_host_npu *d, const td_npu_block *b, const td_host_step *s, const td_block_part *part);
     struct { /* the rows of a chunk; the rest are offsets into the scratch, those that the kind needs */
         size_t chunk, x, rows, f32, per_worker;
         size_t inter, up, down;                             /* mlp, experts */
         size_t first, chosen, gathered, scales, sums;       /* experts */
         size_t inter_columns;                               /* resident: floats of an intermediate row, whole tiles */
         size_t q, k, v, out;                                /* attention */
+        size_t between;                                     /* bytes of a row that lie between two parts */
         size_t q_low, q_rows, kv, q_lat, ctx;               /* latent attention; of gated attention q_rows alone */
         size_t choosing, own_pages, own_latents, own_ropes; /* rows with chosen keys: so many together, their pages */
         td_attn_places   attn;
@@ -279,6 +282,7 @@ extern const td_host_block_kind td_host_embed, td_host_norm, td_host_linear, td_
 
 size_t    td_host_kv_page_bytes(td_npu *d, td_kv_rows what, size_t n); /* host_open.c */
 size_t    td_host_block_scratch_bytes(td_npu *d, const td_block_desc *desc);
+size_t    td_host_block_between_bytes(td_npu *d, const td_block_desc *desc, uint32_t n_tok);
 td_status td_host_block_create(td_npu *d, const td_block_desc *desc, td_npu_block **out, td_error *err);
 void      td_host_block_destroy(td_npu *d, td_npu_block *b);
 
@@ -309,6 +313,7 @@ td_status td_host_call(td_npu *d, td_npu_stream *s, td_host_fn fn, void *arg);
 td_status td_host_bell_ring(td_npu *d, td_npu_stream *s, td_bell *bell, const td_carried *rows);
 td_status td_host_bell_wait(td_npu *d, td_npu_stream *s, td_bell *bell, const td_carried *rows);
 td_status td_host_enqueue(td_npu *d, td_npu_stream *s, td_npu_block *b, const td_step *step);
+td_status td_host_enqueue_part(td_npu *d, td_npu_stream *s, td_npu_block *b, const td_step *step, const td_block_part *part);
 td_status td_host_graph_begin(td_npu *d, td_npu_stream *s);
 td_status td_host_graph_end(td_npu *d, td_npu_stream *s, td_npu_graph **out, td_error *err);
 td_status td_host_graph_launch(td_npu *d, td_npu_stream *s, td_npu_graph *g);

@@ -70,6 +70,24 @@ static void place_row(void *ctx, uint32_t i, const td_worker *w) {
     }
 }
 
+/* Queries, keys and values of the chunk's rows; keys and values go to the cache. */
+static void project(gqa_job *j, size_t rows) {
+    const td_npu_block *b = j->b;
+    const td_gqa_desc  *g = &b->desc.gqa;
+    td_host_npu        *d = j->d;
+    const size_t        q_width = (size_t)g->heads * g->head_dim, kv_width = (size_t)g->kv_heads * g->head_dim;
+    td_host_rows        x;
+    td_host_rows_input(d, &x, d->scratch + b->at.x, g->in, g->in_i8, j->row0, rows, g->hidden);
+    td_host_products(
+        d, &x,
+        (td_host_product[]){
+            {.w = g->q, .bias = g->q_bias, .out = j->projected, .ldo = td_gqa_q_rows(g), .out_dtype = TD_DT_F32},
+            {.w = g->k, .bias = g->k_bias, .out = j->k, .ldo = kv_width, .out_dtype = TD_DT_F32},
+            {.w = g->v, .bias = g->v_bias, .out = j->v, .ldo = kv_width, .out_dtype = TD_DT_F32}},
+        3);
+    td_host_for(d, place_row, j, rows, rows * (q_width + 2 * kv_width) * 2);
+}
+
 static void merge_item(void *ctx, uint32_t i, const td_worker *w) {
     const gqa_job *j = ctx;
     size_t         heads = j->b->desc.gqa.heads;
@@ -91,56 +109,54 @@ static void flush_units(void *ctx, td_attn_unit *units, size_t n) {
     td_host_for(j->d, merge_item, j, n * heads, cost);
 }
 
-static td_status run_gqa(td_host_npu *d, const td_npu_block *b, const td_host_step *s) {
+static void run_share(td_host_npu *d, const td_npu_block *b, const td_host_step *s, const td_attn_share *share,
+                      char *between) {
     const td_gqa_desc *g = &b->desc.gqa;
-    size_t             q_width = (size_t)g->heads * g->head_dim, kv_width = (size_t)g->kv_heads * g->head_dim;
-    TD_TRY(td_host_check_attention_step(b, s, g->rope->shape.n));
-    for (size_t row = 0; row < s->n_tok; row += b->at.chunk) {
-        size_t       rows = s->n_tok - row < b->at.chunk ? s->n_tok - row : b->at.chunk;
-        gqa_job      j = {.d = d,
-                          .b = b,
-                          .step = s,
-                          .row0 = row,
-                          .q = (float *)(d->scratch + b->at.q),
-                          .k = (float *)(d->scratch + b->at.k),
-                          .v = (float *)(d->scratch + b->at.v),
-                          .projected = (float *)(d->scratch + (g->gated ? b->at.q_rows : b->at.q)),
-                          .out = (float *)(d->scratch + b->at.out)};
-        td_attn      attn = {.d = d,
-                             .path = td_attn_path_of(d),
-                             .shape = shape_of(g),
-                             .k = g->kv_k,
-                             .v = g->kv_v,
-                             .sinks = td_host_vector(g->sinks),
-                             .step = s,
-                             .q = j.q,
-                             .out = j.out,
-                             .row0 = row,
-                             .workers = d->scratch + b->at.attn.workers,
-                             .partials = d->scratch + b->at.attn.partials};
-        td_host_rows x, o;
-        td_host_rows_input(d, &x, d->scratch + b->at.x, g->in, g->in_i8, row, rows, g->hidden);
-        td_host_products(
-            d, &x,
-            (td_host_product[]){
-                {.w = g->q, .bias = g->q_bias, .out = j.projected, .ldo = td_gqa_q_rows(g), .out_dtype = TD_DT_F32},
-                {.w = g->k, .bias = g->k_bias, .out = j.k, .ldo = kv_width, .out_dtype = TD_DT_F32},
-                {.w = g->v, .bias = g->v_bias, .out = j.v, .ldo = kv_width, .out_dtype = TD_DT_F32}},
-            3);
-        td_host_for(d, place_row, &j, rows, rows * (q_width + 2 * kv_width) * 2);
-        j.attn = &attn;
-        size_t n_segments = td_host_attn_sort(d, &b->at.attn, &attn.shape, s, row, rows, by_spans, flush_units, &j);
-        td_host_attn_walk(&attn, (td_attn_segment *)(d->scratch + b->at.attn.segments), n_segments);
-        if (g->gated) td_host_for(d, gate_head, &j, rows * g->heads, rows * q_width * 4);
-        td_host_rows_init(&o, d->scratch + b->at.rows, j.out, TD_DT_F32, rows, q_width);
-        td_host_products(d, &o,
-                         &(td_host_product){.w = g->o,
-                                            .bias = g->o_bias,
-                                            .out = (char *)g->out + td_host_act_bytes(d, row * g->hidden),
-                                            .ldo = g->hidden,
-                                            .out_dtype = d->act},
-                         1);
-    }
+    const size_t       row = share->row, rows = share->rows;
+    const size_t       q_width = (size_t)g->heads * g->head_dim;
+    gqa_job            j = {.d = d,
+                            .b = b,
+                            .step = s,
+                            .row0 = row,
+                            .q = (float *)(between ? between : d->scratch + b->at.q),
+                            .k = (float *)(d->scratch + b->at.k),
+                            .v = (float *)(d->scratch + b->at.v),
+                            .out = between ? (float *)between + rows * q_width : (float *)(d->scratch + b->at.out)};
+    td_attn            attn = {.d = d,
+                               .path = td_attn_path_of(d),
+                               .shape = shape_of(g),
+                               .k = g->kv_k,
+                               .v = g->kv_v,
+                               .sinks = td_host_vector(g->sinks),
+                               .step = s,
+                               .q = j.q,
+                               .out = j.out,
+                               .row0 = row,
+                               .workers = d->scratch + b->at.attn.workers,
+                               .partials = d->scratch + b->at.attn.partials};
+    j.projected = !g->gated ? j.q : between ? j.out + rows * q_width : (float *)(d->scratch + b->at.q_rows);
+    j.attn = &attn;
+    if (share->i == 0) project(&j, rows);
+    size_t n_segments = td_host_attn_sort(d, &b->at.attn, &attn.shape, s, share, by_spans, flush_units, &j);
+    td_host_attn_walk(&attn, (td_attn_segment *)(d->scratch + b->at.attn.segments), n_segments, share);
+    if (share->i + 1 < share->n) return;
+    td_host_rows o;
+    if (g->gated) td_host_for(d, gate_head, &j, rows * g->heads, rows * q_width * 4);
+    td_host_rows_init(&o, d->scratch + b->at.rows, j.out, TD_DT_F32, rows, q_width);
+    td_host_products(d, &o,
+                     &(td_host_product){.w = g->o,
+                                        .bias = g->o_bias,
+                                        .out = (char *)g->out + td_host_act_bytes(d, row * g->hidden),
+                                        .ldo = g->hidden,
+                                        .out_dtype = d->act},
+                     1);
+}
+
+static td_status run_gqa(td_host_npu *d, const td_npu_block *b, const td_host_step *s, const td_block_part *part) {
+    td_attn_share share;
+    TD_TRY(td_host_check_attention_step(b, s, b->desc.gqa.rope->shape.n));
+    for (uint32_t k = 0; td_host_attn_share_of(part, s->n_tok, b->at.chunk, k, &share); k++)
+        run_share(d, b, s, &share, part->between);
     return TD_OK;
 }
 
@@ -151,8 +167,9 @@ static void place_gqa(const td_host_npu *d, const td_block_desc *desc, td_npu_bl
     size_t             gates = g->gated ? td_gqa_q_rows(g) : 0; /* values of a row of queries and gates */
     size_t             chunk = td_host_chunk_rows(desc->max_tok, (2 * q_width + 2 * kv_width + gates) * sizeof(float));
     size_t             used = 0;
-    b->run = run_gqa;
+    b->run_part = run_gqa;
     b->at.chunk = chunk;
+    b->at.between = (2 * q_width + gates) * sizeof(float);
     b->at.x = td_host_place(&used, td_host_rows_bytes(chunk, g->hidden, d->act));
     b->at.q = td_host_place(&used, chunk * q_width * sizeof(float));
     b->at.q_rows = td_host_place(&used, chunk * gates * sizeof(float));

@@ -301,15 +301,17 @@ static void attend_to_chosen(mla_job *j, td_attn_unit *units, size_t n) {
     flush_units(&own, units, n);
 }
 
-static void attend_choosing_rows(mla_job *j, size_t rows) {
+static void attend_choosing_rows(mla_job *j, const td_attn_share *share) {
     const td_mla_desc *m = &j->b->desc.mla;
     const uint32_t     top = m->index.top, spans = (top + TD_HOST_SPAN - 1) / TD_HOST_SPAN;
-    td_attn_unit      *units = (td_attn_unit *)(j->d->scratch + j->b->at.attn.units);
-    size_t             most = j->b->at.attn.spans_max / spans, n = 0;
+    const size_t       first = share->row + td_attn_share_begin(share, share->i, share->rows),
+                 end = share->row + td_attn_share_begin(share, share->i + 1, share->rows);
+    td_attn_unit *units = (td_attn_unit *)(j->d->scratch + j->b->at.attn.units);
+    size_t        most = j->b->at.attn.spans_max / spans, n = 0;
     if (most > j->b->at.choosing) most = j->b->at.choosing;
     for (uint32_t q = 0; q < j->step->n_seq; q++)
         for (uint32_t row = j->step->a.seq_start[q]; row < j->step->a.seq_start[q + 1]; row++) {
-            if (row < j->row0 || row >= j->row0 + rows || j->step->a.pos[row] < top) continue;
+            if (row < first || row >= end || j->step->a.pos[row] < top) continue;
             units[n++] = (td_attn_unit){.row = row, .seq = q, .n_keys = top, .n_spans = spans};
             if (n == most) {
                 attend_to_chosen(j, units, n);
@@ -321,62 +323,67 @@ static void attend_choosing_rows(mla_job *j, size_t rows) {
 
 /* ---- the block ------------------------------------------------------------------------------- */
 
-static td_status run_mla(td_host_npu *d, const td_npu_block *b, const td_host_step *s) {
+static void run_share(td_host_npu *d, const td_npu_block *b, const td_host_step *s, const td_attn_share *share,
+                      char *between) {
     const td_mla_desc *m = &b->desc.mla;
-    size_t             v_width = (size_t)m->heads * m->v_dim;
-    TD_TRY(td_host_check_attention_step(b, s, m->rope->shape.n));
-    for (size_t row = 0; row < s->n_tok; row += b->at.chunk) {
-        size_t  rows = s->n_tok - row < b->at.chunk ? s->n_tok - row : b->at.chunk;
-        mla_job j = {
-            .d = d,
-            .b = b,
-            .step = s,
-            .row0 = row,
-            .q_low = (float *)(d->scratch + b->at.q_low),
-            .kv = (float *)(d->scratch + b->at.kv),
-            .q = (float *)(d->scratch + b->at.q),
-            .out = (float *)(d->scratch + b->at.out),
-            .q_lat = (float *)(d->scratch + b->at.q_lat),
-            .ctx = (float *)(d->scratch + b->at.ctx),
-            .index_q = (float *)(d->scratch + b->at.index.q),
-            .index_weights = (float *)(d->scratch + b->at.index.weights),
-            .index_keys = (float *)(d->scratch + b->at.index.keys),
-            .seq_of = (uint32_t *)(d->scratch + b->at.index.seq_of),
-            .latents = d->scratch + b->at.own_latents,
-            .ropes = d->scratch + b->at.own_ropes,
-        };
-        td_attn walk = {
-            .d = d,
-            .path = td_attn_path_of(d),
-            .shape = shape_of(m, TD_ATTN_EXPANDED),
-            .k = m->kv_latent,
-            .v = m->kv_rope,
-            .kv_b = m->kv_b,
-            .step = s,
-            .q = j.q,
-            .out = j.out,
-            .row0 = row,
-            .workers = d->scratch + b->at.attn.workers,
-            .partials = d->scratch + b->at.attn.partials,
-        };
-        j.absorbed = walk;
-        j.absorbed.shape = shape_of(m, TD_ATTN_ABSORBED);
-        j.absorbed.q = j.q_lat;
-        j.absorbed.out = j.ctx;
-        project(&j, rows);
-        size_t n_segments = td_host_attn_sort(d, &b->at.attn, &walk.shape, s, row, rows, is_absorbed, flush_units, &j);
-        td_host_attn_walk(&walk, (td_attn_segment *)(d->scratch + b->at.attn.segments), n_segments);
-        if (m->index.top) attend_choosing_rows(&j, rows);
-        td_host_rows o;
-        td_host_rows_init(&o, d->scratch + b->at.rows, j.out, TD_DT_F32, rows, v_width);
-        td_host_products(d, &o,
-                         &(td_host_product){.w = m->o,
-                                            .bias = m->o_bias,
-                                            .out = (char *)m->out + td_host_act_bytes(d, row * m->hidden),
-                                            .ldo = m->hidden,
-                                            .out_dtype = d->act},
-                         1);
-    }
+    const size_t       v_width = (size_t)m->heads * m->v_dim, q_width = (size_t)m->heads * (m->nope_dim + m->rope_dim);
+    mla_job            j = {
+                   .d = d,
+                   .b = b,
+                   .step = s,
+                   .row0 = share->row,
+                   .q_low = (float *)(d->scratch + b->at.q_low),
+                   .kv = (float *)(d->scratch + b->at.kv),
+                   .q = (float *)(between ? between : d->scratch + b->at.q),
+                   .out = between ? (float *)between + share->rows * q_width : (float *)(d->scratch + b->at.out),
+                   .q_lat = (float *)(d->scratch + b->at.q_lat),
+                   .ctx = (float *)(d->scratch + b->at.ctx),
+                   .index_q = (float *)(d->scratch + b->at.index.q),
+                   .index_weights = (float *)(d->scratch + b->at.index.weights),
+                   .index_keys = (float *)(d->scratch + b->at.index.keys),
+                   .seq_of = (uint32_t *)(d->scratch + b->at.index.seq_of),
+                   .latents = d->scratch + b->at.own_latents,
+                   .ropes = d->scratch + b->at.own_ropes,
+    };
+    td_attn walk = {
+        .d = d,
+        .path = td_attn_path_of(d),
+        .shape = shape_of(m, TD_ATTN_EXPANDED),
+        .k = m->kv_latent,
+        .v = m->kv_rope,
+        .kv_b = m->kv_b,
+        .step = s,
+        .q = j.q,
+        .out = j.out,
+        .row0 = share->row,
+        .workers = d->scratch + b->at.attn.workers,
+        .partials = d->scratch + b->at.attn.partials,
+    };
+    j.absorbed = walk;
+    j.absorbed.shape = shape_of(m, TD_ATTN_ABSORBED);
+    j.absorbed.q = j.q_lat;
+    j.absorbed.out = j.ctx;
+    if (share->i == 0) project(&j, share->rows);
+    size_t n_segments = td_host_attn_sort(d, &b->at.attn, &walk.shape, s, share, is_absorbed, flush_units, &j);
+    td_host_attn_walk(&walk, (td_attn_segment *)(d->scratch + b->at.attn.segments), n_segments, share);
+    if (m->index.top) attend_choosing_rows(&j, share);
+    if (share->i + 1 < share->n) return;
+    td_host_rows o;
+    td_host_rows_init(&o, d->scratch + b->at.rows, j.out, TD_DT_F32, share->rows, v_width);
+    td_host_products(d, &o,
+                     &(td_host_product){.w = m->o,
+                                        .bias = m->o_bias,
+                                        .out = (char *)m->out + td_host_act_bytes(d, share->row * m->hidden),
+                                        .ldo = m->hidden,
+                                        .out_dtype = d->act},
+                     1);
+}
+
+static td_status run_mla(td_host_npu *d, const td_npu_block *b, const td_host_step *s, const td_block_part *part) {
+    td_attn_share share;
+    TD_TRY(td_host_check_attention_step(b, s, b->desc.mla.rope->shape.n));
+    for (uint32_t k = 0; td_host_attn_share_of(part, s->n_tok, b->at.chunk, k, &share); k++)
+        run_share(d, b, s, &share, part->between);
     return TD_OK;
 }
 
@@ -393,8 +400,9 @@ static void place_mla(const td_host_npu *d, const td_block_desc *desc, td_npu_bl
         desc->max_tok, (q_width + v_width + kv_width + m->q_lora + index_q + x->dim + scores) * sizeof(float) + queries);
     size_t absorbed = chunk < ABSORBED_ROWS ? chunk : ABSORBED_ROWS;
     size_t used = 0;
-    b->run = run_mla;
+    b->run_part = run_mla;
     b->at.chunk = chunk;
+    b->at.between = (q_width + v_width) * sizeof(float);
     b->at.x = td_host_place(&used, td_host_rows_bytes(chunk, m->hidden, d->act));
     b->at.q_low = td_host_place(&used, chunk * m->q_lora * sizeof(float));
     b->at.q_rows = td_host_place(&used, td_host_rows_bytes(chunk, m->q_lora, TD_DT_F32));

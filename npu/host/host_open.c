@@ -61,6 +61,13 @@ size_t td_host_block_scratch_bytes(td_npu *npu, const td_block_desc *desc) {
     return b.scratch_bytes;
 }
 
+size_t td_host_block_between_bytes(td_npu *npu, const td_block_desc *desc, uint32_t n_tok) {
+    td_npu_block b = {.desc = *desc};
+    if (desc->kind >= TD_BLOCK_COUNT) return 0;
+    KINDS[desc->kind]->place((td_host_npu *)npu, desc, &b);
+    return b.at.between * (n_tok < b.at.chunk ? n_tok : b.at.chunk);
+}
+
 td_status td_host_block_create(td_npu *npu, const td_block_desc *desc, td_npu_block **out, td_error *err) {
     td_host_npu *d = (td_host_npu *)npu;
     *out = NULL;
@@ -143,6 +150,8 @@ static const td_npu_ops OPS = {
     .block_create = td_host_block_create,
     .block_destroy = td_host_block_destroy,
     .enqueue = td_host_enqueue,
+    .block_between_bytes = td_host_block_between_bytes,
+    .enqueue_part = td_host_enqueue_part,
 };
 
 td_status td_host_npu_init(td_host_npu *d, const td_npu_ops *ops, const td_npu_config *config, td_error *err) {

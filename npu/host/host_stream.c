@@ -32,6 +32,7 @@ typedef struct {
         struct {
             const td_npu_block *block;
             const td_step      *step;
+            td_block_part       part;
         };
         struct {
             void         *dst;
@@ -133,7 +134,16 @@ static void run_copy(const td_host_npu *d, const op *o) {
     if (d->speeds.link_per_s > 0) wait_for_link(o->link, begin, (uint64_t)(1e9 * (double)o->bytes / d->speeds.link_per_s));
 }
 
-static td_status run_block(td_host_npu *d, const td_npu_block *b, const td_step *step) {
+static td_tier_work work_of_part(const td_tier_work *w, const td_block_part *part) {
+    return (td_tier_work){.bytes = w->bytes / part->n, .int8_ops = w->int8_ops / part->n, .f32_ops = w->f32_ops / part->n};
+}
+
+static td_status compute(td_host_npu *d, const td_npu_block *b, const td_host_step *s, const td_block_part *part) {
+    const td_block_part within_reach = {.i = part->i, .n = part->n, .between = td_host_reach(d, part->between)};
+    return b->run_part ? b->run_part(d, b, s, &within_reach) : b->run(d, b, s);
+}
+
+static td_status run_block(td_host_npu *d, const td_npu_block *b, const td_step *step, const td_block_part *part) {
     static const char *const names[TD_BLOCK_COUNT] = {
         [TD_BLOCK_EMBED] = "embed",   [TD_BLOCK_NORM] = "norm",       [TD_BLOCK_LINEAR] = "linear",
         [TD_BLOCK_MLA] = "mla",       [TD_BLOCK_GQA] = "gqa",         [TD_BLOCK_MLP] = "mlp",
@@ -159,8 +169,8 @@ static td_status run_block(td_host_npu *d, const td_npu_block *b, const td_step 
     td_pool_label(d->pool, &label);
     uint64_t     begin_ns = td_tier_begin(&d->meter, names[b->desc.kind], b->desc.layer);
     const bool   waits = d->speeds.ops_per_s > 0 && WAITS[b->desc.kind];
-    td_status    status = waits ? TD_OK : b->run(d, b, &seen);
-    td_tier_work work = td_host_block_work(d, b, &seen);
+    td_status    status = waits ? TD_OK : compute(d, b, &seen, part);
+    td_tier_work whole = td_host_block_work(d, b, &seen), work = work_of_part(&whole, part);
     if (waits) wait_until(begin_ns + card_ns(&d->speeds, &work));
     td_tier_end(&d->meter, begin_ns, &work);
     td_trace_end(begin, &label);
@@ -174,7 +184,8 @@ static td_status run_op(td_npu_stream *s, const op *o) {
     td_chaos_delay();
     switch (o->kind) {
         case OP_BLOCK: /* after a failure nothing counts until the stream is synchronised: n,2 means the op and the retry's first */
-            status = s->status == TD_OK && td_chaos_op_fails() ? TD_EDEVICE : run_block(s->device, o->block, o->step);
+            status =
+                s->status == TD_OK && td_chaos_op_fails() ? TD_EDEVICE : run_block(s->device, o->block, o->step, &o->part);
             if (status != TD_OK && o->block->desc.kind == TD_BLOCK_ALL_REDUCE)
                 td_host_group_abort(o->block->desc.all_reduce.group); /* others wait for it */
             break;
@@ -350,8 +361,14 @@ td_status td_host_bell_wait(td_npu *d, td_npu_stream *s, td_bell *bell, const td
 }
 
 td_status td_host_enqueue(td_npu *d, td_npu_stream *s, td_npu_block *b, const td_step *step) {
+    return td_host_enqueue_part(d, s, b, step, &(td_block_part){.n = 1});
+}
+
+td_status td_host_enqueue_part(td_npu *d, td_npu_stream *s, td_npu_block *b, const td_step *step,
+                               const td_block_part *part) {
     (void)d;
-    return submit(s, &(op){.kind = OP_BLOCK, .block = b, .step = step});
+    if (part->n > 1 && !b->run_part) return TD_EINVAL;
+    return submit(s, &(op){.kind = OP_BLOCK, .block = b, .step = step, .part = *part});
 }
 
 td_status td_host_graph_begin(td_npu *d, td_npu_stream *s) {

@@ -1,7 +1,8 @@
 /*
- * The attention blocks against a double-precision model without cache or pages, and against themselves: a token's output
- * must have the same bits whatever chunk, batch, page placement and number of threads it was computed with.
+ * The attention blocks against a double-precision model without cache or pages, and against themselves. A token's output
+ * must have the same bits whatever chunk, batch, page placement and number of threads it was computed with, and in parts.
  */
+#include "npu/host/host_attention.h"
 #include "npu_test_util.h"
 #include "tests/td_test.h"
 
@@ -235,8 +236,20 @@ typedef struct {
     uint32_t         chunk_max; /* rows of a sequence in a step; 0: as many as there are */
     uint32_t         seqs_max;  /* sequences in a step */
     int              absorbed;  /* 0, 1: all rows; 2: the rows after the prompt */
+    uint32_t         parts;     /* of the block, where the device has them; 0: it goes whole */
     bool             own_threads;
 } way;
+
+static void run_parts(rig *g, td_npu_block *b, const td_block_desc *desc, const td_step *step, uint32_t n) {
+    const td_npu_ops *o = g->npu->ops;
+    void             *between;
+    size_t            bytes = o->block_between_bytes(g->npu, desc, step->dev.counts->n_tok);
+    OK(o->alloc(g->npu, bytes, &between, NULL));
+    for (uint32_t i = 0; i < n; i++)
+        OK(o->enqueue_part(g->npu, g->stream, b, step, &(td_block_part){.i = i, .n = n, .between = between}));
+    OK(o->stream_sync(g->npu, g->stream));
+    o->free(g->npu, between, bytes);
+}
 
 /* @return per sequence [len, hidden] act; the caller frees */
 static void run_talk(const shape *s, const talk *t, const way *w, uint64_t schedule_seed, void **out) {
@@ -358,7 +371,10 @@ static void run_talk(const shape *s, const talk *t, const way *w, uint64_t sched
         td_step whole = td_step_unified(&WITH(td_step_arrays, .counts = &step, .pos = pos, .slot = slot, .seq_start = start,
                                               .kv_len = kv_len, .absorbed = absorbed, .block_table = block_table),
                                         (uint32_t)stride);
-        run_block(&g, block, &whole);
+        if (w->parts && g.npu->ops->enqueue_part)
+            run_parts(&g, block, &desc, &whole, w->parts);
+        else
+            run_block(&g, block, &whole);
         for (uint32_t i = 0; i < step.n_seq; i++)
             memcpy((char *)out[who[i]] + (size_t)pos[start[i]] * t->hidden * act,
                    (char *)result + start[i] * t->hidden * act, (start[i + 1] - start[i]) * t->hidden * act);
@@ -451,6 +467,7 @@ TEST(bits_are_the_same_in_any_company) {
         ways[1].threads = 3, ways[1].seqs_max = SEQS_MAX, ways[1].chunk_max = is_long ? 70 : 7;
         ways[2].threads = 2, ways[2].seqs_max = 2, ways[2].chunk_max = is_long ? 29 : 1;
         ways[3].threads = 2, ways[3].seqs_max = 3, ways[3].chunk_max = 130, ways[3].own_threads = true;
+        ways[0].parts = 3, ways[3].parts = 64;
         run_talk(&s, &t, &plain, r.seed, want);
         for (size_t i = 0; i < sizeof ways / sizeof ways[0]; i++) {
             run_talk(&s, &t, &ways[i], r.seed + i + 1, got);
@@ -564,6 +581,26 @@ static void check_long_row(const float *wq, const float *x, const float *k, cons
         for (size_t i = 0; i < LONG_H; i++) y[i] += p[u] * (double)v[(size_t)u * LONG_H + i];
     free(p);
     assert_true(error_of(TD_DT_F32, out, y, LONG_H) < 1e-4); /* a sum of 163840 weights */
+}
+
+/* Every share of every chunk is some part's, in order, once. */
+TEST(parts_have_all_shares) {
+    for (uint32_t n_tok = 0; n_tok < 40; n_tok++)
+        for (uint32_t chunk = 1; chunk < 20; chunk += 3)
+            for (uint32_t n = 1; n < 30; n++) {
+                td_attn_share s, before = {.i = 0, .n = 1};
+                uint32_t      rows = 0;
+                for (uint32_t i = 0; i < n; i++)
+                    for (uint32_t k = 0; td_host_attn_share_of(&(td_block_part){.i = i, .n = n}, n_tok, chunk, k, &s); k++) {
+                        const bool next_chunk = before.i + 1 == before.n;
+                        assert_int_equal(s.i, next_chunk ? 0 : before.i + 1);
+                        assert_int_equal(s.row, next_chunk ? rows : before.row);
+                        assert_true(s.rows > 0 && s.rows <= chunk && s.i < s.n && s.n <= n);
+                        if (s.i + 1 == s.n) rows += (uint32_t)s.rows;
+                        before = s;
+                    }
+                assert_int_equal(rows, n_tok);
+            }
 }
 
 TEST(the_longest_context_fits) {

@@ -110,6 +110,9 @@ uint32_t td_model_get_cards(const td_model *m, td_card_stats out[TD_CARDS_MAX]) 
 void td_model_describe(const td_model *m, char *text, size_t size) {
     snprintf(text, size, "%s", m ? "nothing" : "");
 }
+uint32_t td_model_window(const td_model *m) {
+    return m ? 0 : 1;
+}
 void td_model_set_slots(td_model *m, uint32_t n_slots) {
     (void)m, (void)n_slots;
 }

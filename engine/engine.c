@@ -156,12 +156,15 @@ static td_status open_model(td_engine *e, uint64_t available_bytes, td_error *er
     /* The device's figures are one card's where each card has a memory of its own. */
     uint64_t cards = memory->unified_memory ? 1 : e->placed.n_npus;
     uint64_t npu_bytes = cards * (memory->npu_weight_bytes + memory->slots * memory->slot_bytes),
-             kv_bytes = cards * (memory->kv_bytes_per_page * e->placed.shares.n_pages + memory->state_bytes);
+             kv_bytes = cards * (td_model_kv_bytes(memory, e->placed.shares.n_pages) + memory->state_bytes);
     uint64_t host_experts = td_model_host_experts(memory);
     uint64_t scratch_bytes = cards * memory->device_scratch_bytes + memory->host_scratch_bytes;
     td_info("memory: %.2f GiB device tier, %.2f GiB experts, %.2f GiB working memory, %.2f GiB KV for %llu tokens",
             (double)npu_bytes / (1 << 30), (double)host_experts / (1 << 30), (double)scratch_bytes / (1 << 30),
             (double)kv_bytes / (1 << 30), (unsigned long long)e->placed.shares.n_pages * TD_KV_PAGE);
+    if (memory->windows.page_bytes)
+        td_info("layers with a sliding window have room for %llu of these tokens, and give back those behind their windows",
+                (unsigned long long)td_window_count(memory->windows, e->placed.shares.n_pages) * TD_KV_PAGE);
     e->info.weight_bytes = npu_bytes + host_experts;
     e->info.expert_weight_bytes = host_experts;
     e->info.kv_bytes = kv_bytes;
@@ -214,6 +217,13 @@ static void fill_limits_and_info(td_engine *e, uint32_t n_pages) {
     e->stats.s.kv_tokens_total = e->limits.kv_tokens;
 }
 
+static td_status open_windows(td_engine *e, uint32_t n_pages, td_error *err) {
+    const td_model *m = e->placed.model;
+    if (!td_model_get_spec(m)->gives_windows) return TD_OK;
+    return td_window_pages_open(&e->windows, td_window_count(e->placed.memory.windows, n_pages), td_model_window(m),
+                                &e->cache, err);
+}
+
 /* Open what the step loop works with. */
 static td_status open_steps(td_engine *e, uint32_t n_pages, const td_cache_listener *listener, td_error *err) {
     uint32_t max_running = e->config.model.max_running, longest = e->limits.context_length;
@@ -224,6 +234,7 @@ static td_status open_steps(td_engine *e, uint32_t n_pages, const td_cache_liste
     const td_model_spec *spec = td_model_get_spec(e->placed.model);
     td_state_slots      *states = spec->state_slots ? &e->states : NULL;
     if (states) TD_TRY(td_state_slots_open(states, spec->state_slots, spec->open_slots, &e->cache, err));
+    TD_TRY(open_windows(e, n_pages, err));
     td_scheduler_config sc = {.max_running = max_running,
                               .chunk = e->config.chunk,
                               .max_seq_tokens = longest,
@@ -232,7 +243,9 @@ static td_status open_steps(td_engine *e, uint32_t n_pages, const td_cache_liste
                               .aside = spec->aside_tok < e->config.chunk ? spec->aside_tok : 0,
                               .mixed = e->config.mixed_chunk,
                               .cache_generated = td_model_shares_generated(e->placed.model)};
-    TD_TRY(td_scheduler_open(&e->scheduler, &sc, &e->cache, states, &e->exchange, e->inbox, err));
+    td_scheduler_caches caches = {
+        .cache = &e->cache, .states = states, .windows = spec->gives_windows ? &e->windows : NULL, .exchange = &e->exchange};
+    TD_TRY(td_scheduler_open(&e->scheduler, &sc, &caches, e->inbox, err));
     uint32_t workers = td_pool_workers(e->expert_pool);
     e->samplers = calloc(workers, sizeof *e->samplers);
     e->jobs = calloc((size_t)e->config.chunk + max_running, sizeof *e->jobs);
@@ -327,6 +340,7 @@ void td_engine_close(td_engine *e, double grace_s) {
     td_drafts_close(e);
     td_scheduler_close(&e->scheduler);
     td_state_slots_close(&e->states);
+    td_window_pages_close(&e->windows);
     td_prefix_cache_close(&e->cache);
     td_kv_pages_close(&e->pages);
     td_placed_model_close(&e->placed);

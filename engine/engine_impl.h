@@ -69,8 +69,9 @@ struct td_engine {
 
     /* engine thread only, once it runs */
     td_kv_pages        pages;
-    td_prefix_cache    cache;  /* over pages */
-    td_state_slots     states; /* of recurrent layers; all zero if the model has none */
+    td_prefix_cache    cache;   /* over pages */
+    td_state_slots     states;  /* of recurrent layers; all zero if the model has none */
+    td_window_pages    windows; /* all zero if no layer has a window, or those that do keep all tokens */
     td_page_exchange   exchange;
     td_scheduler       scheduler;
     td_scheduled_step *step;     /* the scheduler's that runs */

@@ -144,6 +144,7 @@ static td_status resolve_sizes(const td_engine_options *o, td_engine_config *con
     m->context_length = o->context_length;
     m->max_total_tokens = o->max_total_tokens;
     m->fraction = o->mem_fraction_static;
+    m->gives_windows = !o->page_store; /* a store's pages have the rows of all layers */
     m->without_mtp = !config->drafts;
     m->in_pieces = config->max_step_ms > 0;
     m->overlap_min_tok = o->disable_two_chunk_overlap ? 0 : TD_OVERLAP_AUTO;

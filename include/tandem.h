@@ -554,8 +554,11 @@ typedef struct {
     uint64_t kv_tokens_used, kv_tokens_total;          /* used: by requests */
     uint64_t kv_tokens_cached;                         /* held by the prefix cache alone: dropped when room is needed */
     uint64_t cache_evictions;                          /* pages that were */
-    uint64_t state_snapshots; /* of recurrent layers' states, at the ends of pages that the prefix cache holds */
-    uint64_t state_evictions; /* snapshots that were dropped because room was needed */
+    uint64_t window_tokens; /* room in layers with a sliding window, which give back what is behind it; 0: there are none */
+    uint64_t window_tokens_used;   /* of these, those that requests hold */
+    uint64_t window_tokens_cached; /* those kept at ends of cached prefixes, until they are needed */
+    uint64_t state_snapshots;      /* of recurrent layers' states, at the ends of pages that the prefix cache holds */
+    uint64_t state_evictions;      /* snapshots that were dropped because room was needed */
     uint64_t steps_prefill, steps_decode;
     uint64_t pieces;     /* of steps of one long prompt between which other steps run (docs/server.md) */
     bool     has_drafts; /* the engine drafts (options.speculative_algorithm); what follows */

@@ -36,6 +36,7 @@ static size_t cache_bytes(const td_card_model *c, const td_layer_cache *cache) {
     switch (cache->per) {
         case TD_PER_STATE: return unit * m->spec.state_slots;
         case TD_PER_OPEN: return unit * m->spec.open_slots;
+        case TD_PER_WINDOW: return unit * (c->window_pages + m->kv_spare_pages);
         default: return unit * (c->kv_pages + m->kv_spare_pages);
     }
 }
@@ -47,7 +48,7 @@ static uint64_t slot_caches_bytes(const td_card_model *c) {
     for (uint32_t layer = layers.first; layer < layers.end; layer++) {
         td_layer_caches list = td_layer_caches_of(&c->model->config, layer);
         for (uint32_t i = 0; i < list.n; i++)
-            if (list.cache[i].per != TD_PER_TOKEN) sum += cache_bytes(c, &list.cache[i]);
+            if (list.cache[i].per == TD_PER_STATE || list.cache[i].per == TD_PER_OPEN) sum += cache_bytes(c, &list.cache[i]);
     }
     return sum;
 }
@@ -71,6 +72,7 @@ static td_step_shape step_shape(const td_model *m, uint32_t n_pages) {
                            .max_seq = m->spec.max_seq,
                            .max_out = m->part.whole ? m->spec.max_out : 0,
                            .max_seq_tokens = (uint32_t)(n_pages && kv < longest ? kv : longest),
+                           .windows = m->spec.gives_windows,
                            .recurrent = td_layer_caches_recurrent(&m->config, m->part.layers),
                            .splits = td_card_model_splits,
                            .user = m};
@@ -100,6 +102,7 @@ static td_program_spec program_spec(const td_card_model *c) {
                              .layers = {m->part.layers.first, m->part.whole ? m->config.n_layers : m->part.layers.end},
                              .whole = m->part.whole,
                              .kv_pages = c->kv_pages,
+                             .window_pages = c->window_pages,
                              .kv_spare_pages = m->kv_spare_pages,
                              .max_halves = may_split(m) ? TD_HALVES : 1,
                              .top_k = td_card_model_top_k(c)};
@@ -193,6 +196,14 @@ td_status td_card_model_measure_blocks(td_card_model *c, td_error *err) {
     return TD_OK;
 }
 
+/* Pages of windows that requests hold at most. One with n rows in the step has those from its window before the last border
+ * of a page on: with w pages of a window, w + 2 + n / TD_KV_PAGE at most. */
+static uint32_t least_windows(const td_model *m) {
+    uint32_t window = td_layer_caches_window(&m->config, m->part.layers);
+    return m->spec.max_running * (uint32_t)(td_div_up(window - 1, TD_KV_PAGE) + 2) +
+           (uint32_t)td_div_up(m->spec.max_tok, TD_KV_PAGE);
+}
+
 void td_card_model_memory(const td_card_model *c, td_model_memory *memory) {
     const td_model  *m = c->model;
     td_step_shape    shape = step_shape(m, 0);
@@ -227,7 +238,12 @@ void td_card_model_memory(const td_card_model *c, td_model_memory *memory) {
     memory->kv_bytes_per_page =
         td_layer_caches_unit_bytes(&m->config, m->part.layers, TD_PER_TOKEN, c->npu, c->shard.count) + c->page_scratch_bytes;
     memory->state_bytes = slot_caches_bytes(c);
-    memory->device_scratch_bytes += m->kv_spare_pages * memory->kv_bytes_per_page;
+    uint64_t window = td_layer_caches_unit_bytes(&m->config, m->part.layers, TD_PER_WINDOW, c->npu, c->shard.count);
+    memory->device_scratch_bytes += m->kv_spare_pages * (memory->kv_bytes_per_page + window);
+    if (m->spec.gives_windows)
+        memory->windows = (td_window_cost){window, least_windows(m)};
+    else
+        memory->kv_bytes_per_page += window;
 }
 
 /* ---- the device's weights, kept beside the packed experts -------------------------------------- */
@@ -362,7 +378,10 @@ td_status td_card_model_load(td_card_model *c, td_error *err) {
 static td_status allocate_kv(td_card_model *c, uint32_t n_pages, td_error *err) {
     const td_model *m = c->model;
     td_npu         *d = c->npu;
+    td_model_memory memory;
+    td_card_model_memory(c, &memory);
     c->kv_pages = n_pages;
+    c->window_pages = td_window_count(memory.windows, n_pages);
     c->kv = calloc(td_model_all_layers(m), sizeof *c->kv);
     if (!c->kv) return td_fail(err, TD_ENOMEM, "out of memory for the KV cache");
     for (uint32_t i = m->part.layers.first; i < m->part.layers.end; i++) {

@@ -30,6 +30,16 @@ bool td_layer_caches_recurrent(const td_model_config *c, td_layer_range layers) 
     return false;
 }
 
+uint32_t td_layer_caches_window(const td_model_config *c, td_layer_range layers) {
+    uint32_t most = 0;
+    for (uint32_t layer = layers.first; layer < layers.end; layer++) {
+        td_layer_caches list = td_layer_caches_of(c, layer);
+        for (uint32_t i = 0; i < list.n; i++)
+            if (list.cache[i].per == TD_PER_WINDOW && list.cache[i].window > most) most = list.cache[i].window;
+    }
+    return most;
+}
+
 uint32_t td_layer_caches_cut_heads(const td_model_config *c, td_cache_per per) {
     td_layer_range all = td_all_layers(c);
     for (uint32_t layer = all.first; layer < all.end; layer++) {

@@ -19,6 +19,9 @@ uint64_t td_layer_caches_unit_bytes(const td_model_config *c, td_layer_range lay
 /** Whether some layers keep a recurrent state: a prefix can be continued only where the state at its end is kept. */
 bool td_layer_caches_recurrent(const td_model_config *c, td_layer_range layers);
 
+/** The longest window of caches whose pages behind it can be given back, in tokens; 0: no layer has one. */
+uint32_t td_layer_caches_window(const td_model_config *c, td_layer_range layers);
+
 /** Number of heads that are cut over the cards, the same in all layers with such caches; 0: each card has all of every
  * cache. */
 uint32_t td_layer_caches_cut_heads(const td_model_config *c, td_cache_per per);

@@ -158,7 +158,7 @@ void td_layer_gqa(td_layer *l, td_gqa_desc g) {
     g.rope = rope_of(l);
     g.kv_k = kv.cache[0];
     g.kv_v = kv.cache[1];
-    g.kv_pages = s->kv_pages;
+    g.kv_pages = g.window ? s->window_pages : s->kv_pages;
     g.kv_spare_pages = s->kv_spare_pages;
     g.in = s->act.h;
     g.in_i8 = s->act.h_i8;

@@ -44,6 +44,20 @@ static bool others_have_much(const td_memory_plan_input *in) {
     return in->taken_bytes > in->available_bytes / 8 && in->taken_bytes > (uint64_t)1 << 30;
 }
 
+static uint64_t kv_bytes(const td_memory_plan_input *in, uint32_t n_pages) {
+    return n_pages * in->kv_bytes_per_page + td_window_count(in->windows, n_pages) * in->windows.page_bytes;
+}
+
+/* The most pages that take no more than `room`. Slots are 32 bits, which bounds them too. */
+static uint32_t fitting_pages(const td_memory_plan_input *in, uint64_t room) {
+    uint32_t fits = 0, too_many = UINT32_MAX / TD_KV_PAGE + 1;
+    while (too_many - fits > 1) {
+        const uint32_t n = fits + (too_many - fits) / 2;
+        *(kv_bytes(in, n) <= room ? &fits : &too_many) = n;
+    }
+    return fits;
+}
+
 /* Up to what max_running sequences of context_length take. Slots for experts get a share: half of the room, if the other
  * half holds one such sequence. */
 static uint64_t useful_pages(const td_memory_plan_input *in, uint64_t fit) {
@@ -69,17 +83,16 @@ td_status td_memory_plan(const td_memory_plan_input *in, td_memory_shares *out, 
     uint64_t budget = (uint64_t)((double)in->available_bytes * in->fraction);
     uint64_t weights = saturating_add(in->weight_bytes, needed * in->slot_bytes);
     uint64_t fixed = saturating_add(weights, in->scratch_bytes);
-    uint64_t least = saturating_add(fixed, in->kv_bytes_per_page);
+    uint64_t least = saturating_add(fixed, kv_bytes(in, 1));
     if (least > budget)
         return td_fail(err, TD_ENOMEM,
                        "%sthe weights take %.2f GiB, working memory %.2f GiB and one KV page %.3f GiB, but only %.2f GiB of "
                        "the %.2f GiB available%s may be "
                        "used (mem-fraction-static %.2f): use one with %.3f GiB or more, or a smaller chunked-prefill-size",
-                       where, GIB(weights), GIB(in->scratch_bytes), GIB(in->kv_bytes_per_page), GIB(budget),
+                       where, GIB(weights), GIB(in->scratch_bytes), GIB(kv_bytes(in, 1)), GIB(budget),
                        GIB(in->available_bytes), others, in->fraction, gib_enough((double)least / in->fraction));
 
-    uint64_t fit = (budget - fixed) / in->kv_bytes_per_page;
-    if (fit > UINT32_MAX / TD_KV_PAGE) fit = UINT32_MAX / TD_KV_PAGE; /* slots are 32 bits */
+    uint64_t fit = fitting_pages(in, budget - fixed);
     uint64_t wanted = in->max_total_tokens / TD_KV_PAGE + (in->max_total_tokens % TD_KV_PAGE != 0);
     if (wanted > fit)
         return td_fail(
@@ -90,6 +103,6 @@ td_status td_memory_plan(const td_memory_plan_input *in, td_memory_shares *out, 
             where, (unsigned long long)in->max_total_tokens, GIB(weights), GIB(in->scratch_bytes), GIB(budget), in->fraction,
             GIB(in->available_bytes), others, (unsigned long long)fit * TD_KV_PAGE);
     if (wanted == 0) wanted = useful_pages(in, fit);
-    *out = (td_memory_shares){(uint32_t)wanted, slots_beside(in, needed, budget - fixed - wanted * in->kv_bytes_per_page)};
+    *out = (td_memory_shares){(uint32_t)wanted, slots_beside(in, needed, budget - fixed - kv_bytes(in, (uint32_t)wanted))};
     return TD_OK;
 }

@@ -7,22 +7,42 @@
 
 #include "tandem.h"
 
+/** What pages of layers with a window take, where those behind it are given back. */
+typedef struct {
+    uint64_t page_bytes; /* TD_KV_PAGE tokens of all these layers; 0: there are none, or they keep all tokens */
+    uint32_t least;      /* so many pages suffice for all requests that run, whatever they do */
+} td_window_cost;
+
+#define TD_WINDOWS_KEPT 8 /* beyond that there is one for so many pages of KV: for the ends of prefixes */
+
+/** How many there are beside n pages of KV. */
+static inline uint32_t td_window_count(td_window_cost w, uint32_t n_pages) {
+    uint64_t n = (uint64_t)w.least + n_pages / TD_WINDOWS_KEPT;
+    return w.page_bytes && n < n_pages ? (uint32_t)n : n_pages;
+}
+
 /** The memory that a model takes. With unified memory, device and host are one, and the figures are those of all cards; else
  * the device's figures are those of one card. */
 typedef struct {
     uint64_t npu_weight_bytes;     /* device: weights of the device tier */
     uint64_t device_scratch_bytes; /* device: activations, and working memory of the blocks */
-    uint64_t kv_bytes_per_page;    /* device: TD_KV_PAGE tokens of all layers, and the blocks' scratch for them */
-    uint64_t state_bytes;          /* device: states and open blocks of recurrent layers, all slots; 0: there are none */
-    uint64_t expert_weight_bytes;  /* host: routed experts, those included that expert-memory drop leaves out */
-    uint64_t host_scratch_bytes;   /* host: working memory */
-    uint64_t slot_bytes;           /* device: of a slot of each layer, for experts that move; 0: none do */
-    uint64_t saved_bytes;          /* host: what a slot of each layer on each card saves, with expert-memory drop */
-    uint32_t slots;                /* of a layer, on each card: so many; or at most so many, if slots_least is set */
-    uint32_t slots_least;          /* num-gpu-experts auto, until td_model_set_slots: fewer are no use */
-    uint32_t stream_slots;         /* of streamed experts, which npu_weight_bytes has; 0: none are */
-    bool     unified_memory;
+    uint64_t kv_bytes_per_page;    /* device: TD_KV_PAGE tokens of all layers, and the blocks' scratch for them; without */
+    td_window_cost windows;        /* device: those of layers with a window, if it gives pages back */
+    uint64_t       state_bytes;    /* device: states and open blocks of recurrent layers, all slots; 0: there are none */
+    uint64_t       expert_weight_bytes; /* host: routed experts, those included that expert-memory drop leaves out */
+    uint64_t       host_scratch_bytes;  /* host: working memory */
+    uint64_t       slot_bytes;          /* device: of a slot of each layer, for experts that move; 0: none do */
+    uint64_t       saved_bytes;         /* host: what a slot of each layer on each card saves, with expert-memory drop */
+    uint32_t       slots;               /* of a layer, on each card: so many; or at most so many, if slots_least is set */
+    uint32_t       slots_least;         /* num-gpu-experts auto, until td_model_set_slots: fewer are no use */
+    uint32_t       stream_slots;        /* of streamed experts, which npu_weight_bytes has; 0: none are */
+    bool           unified_memory;
 } td_model_memory;
+
+/** Of n pages. */
+static inline uint64_t td_model_kv_bytes(const td_model_memory *m, uint32_t n_pages) {
+    return n_pages * m->kv_bytes_per_page + td_window_count(m->windows, n_pages) * m->windows.page_bytes;
+}
 
 /** Routed experts in host memory, with the slots that there are. */
 static inline uint64_t td_model_host_experts(const td_model_memory *m) {
@@ -44,7 +64,8 @@ typedef struct {
     uint64_t              weight_bytes;      /* in that memory */
     uint64_t              scratch_bytes;     /* working memory in it */
     const td_host_budget *host;              /* NULL: one memory */
-    uint64_t              kv_bytes_per_page; /* all layers; > 0 */
+    uint64_t              kv_bytes_per_page; /* all layers, or those without a window; it and windows not both 0 */
+    td_window_cost        windows;
     uint64_t max_total_tokens; /* wanted capacity; 0: what fits, up to max_running sequences of context_length */
     uint32_t context_length, max_running;
     /* Slots for experts that move get what KV leaves, from slots_least to slots_most of a layer, or none. Without

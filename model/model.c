@@ -70,6 +70,7 @@ void td_model_get_memory(const td_model *m, td_model_memory *memory) {
     memory->npu_weight_bytes *= n;
     memory->device_scratch_bytes *= n;
     memory->kv_bytes_per_page *= n;
+    memory->windows.page_bytes *= n;
     memory->state_bytes *= n;
     memory->slot_bytes *= n;
     memory->host_scratch_bytes *= m->n_cards;
@@ -311,6 +312,7 @@ static td_status settle_spec(td_model *m, td_error *err) {
         return td_fail(err, TD_ENOTSUP, "%s has no attention to chosen keys, which this model needs", caps.text);
     TD_TRY(settle_slots(m, &caps, err));
     settle_pieces(m, &caps);
+    s->gives_windows = s->gives_windows && td_layer_caches_window(c, m->part.layers) > 0;
     if (!s->context_length) s->context_length = c->max_position;
     if (s->context_length > c->max_position) return refuse_context(s->context_length, c, err);
     if (c->n_mtp_layers > 1)
@@ -542,6 +544,10 @@ uint64_t td_model_source_hash(const td_model *m) {
 }
 bool td_model_shares_generated(const td_model *m) {
     return td_layer_caches_share_generated(&m->config);
+}
+
+uint32_t td_model_window(const td_model *m) {
+    return td_layer_caches_window(&m->config, m->part.layers);
 }
 
 bool td_model_recurrent(const td_model *m) {

@@ -39,12 +39,13 @@ const td_model_config *td_model_get_config(const td_model *m);
 uint32_t               td_model_context_length(const td_model *m);
 bool                   td_model_shares_generated(const td_model *m); /* see td_layer_caches_share_generated */
 bool                   td_model_recurrent(const td_model *m);        /* see td_layer_caches_recurrent */
+uint32_t               td_model_window(const td_model *m);           /* see td_layer_caches_window */
 td_experts *td_model_get_experts(const td_model *m); /* after load, for measuring: may be run while no step is; NULL: none */
 void        td_model_get_memory(const td_model *m, td_model_memory *memory);
 /** The bytes of all memories together. */
 static inline uint64_t td_model_memory_bytes(const td_model_memory *p, uint32_t n_pages) {
     return p->npu_weight_bytes + p->slots * p->slot_bytes + p->device_scratch_bytes + p->state_bytes +
-           n_pages * p->kv_bytes_per_page + td_model_host_experts(p) + p->host_scratch_bytes;
+           td_model_kv_bytes(p, n_pages) + td_model_host_experts(p) + p->host_scratch_bytes;
 }
 /** What a forward pass enqueues on the first card, without building it; after open. Free with td_outline_free. */
 TD_NODISCARD td_status td_model_outline(const td_model *m, uint32_t n_halves, td_outline *out, td_error *err);

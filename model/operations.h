@@ -102,7 +102,8 @@ typedef struct {
     td_activations          act;
     uint32_t                top_k;
     uint32_t                max_halves;               /* 1, or TD_HALVES with experts */
-    uint32_t                kv_pages, kv_spare_pages; /* of each cache */
+    uint32_t                kv_pages, kv_spare_pages; /* of each cache; */
+    uint32_t                window_pages;             /* of those with a window, in place of kv_pages */
     /* for tests: called after the submit of each MoE layer, in stream order; NULL: none. args[moe layer * TD_HALVES +
      * half] */
     td_host_fn routed;

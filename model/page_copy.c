@@ -1,4 +1,4 @@
-/* Copies pages of the KV cache between a card's memory and the host. */
+/* Copies pages of the KV cache between a card's memory and the host, while no pages of windows are given back. */
 #include <string.h>
 
 #include "core/error.h"
@@ -10,7 +10,10 @@ static td_layer_range main_layers(const td_card_model *c) {
 }
 
 size_t td_card_model_page_bytes(const td_card_model *c) {
-    return td_layer_caches_unit_bytes(&c->model->config, main_layers(c), TD_PER_TOKEN, c->npu, c->shard.count);
+    uint64_t sum = 0;
+    for (td_cache_per per = TD_PER_TOKEN; per <= TD_PER_WINDOW; per++)
+        sum += td_layer_caches_unit_bytes(&c->model->config, main_layers(c), per, c->npu, c->shard.count);
+    return sum;
 }
 
 td_status td_card_model_prepare_page_copies(td_card_model *c, td_error *err) {
@@ -41,7 +44,7 @@ static td_status copy_parts(td_card_model *c, char *host) {
     for (uint32_t i = 0; i < main_layers(c).end; i++) {
         td_layer_caches list = td_layer_caches_of(&c->model->config, i);
         for (uint32_t k = 0; k < list.n; k++) {
-            if (list.cache[k].per != TD_PER_TOKEN) continue;
+            if (list.cache[k].per > TD_PER_WINDOW) continue;
             size_t bytes = td_layer_cache_unit_bytes(&list.cache[k], c->npu, c->shard.count);
             TD_TRY(copy_part(c, (char *)c->kv[i].cache[k] + page * bytes, host, bytes));
             host += bytes;

@@ -31,6 +31,7 @@ td_status td_placed_model_shares(const td_model_spec *spec, const td_model_room 
                                .scratch_bytes = memory->device_scratch_bytes + memory->state_bytes,
                                .host = &host,
                                .kv_bytes_per_page = memory->kv_bytes_per_page,
+                               .windows = memory->windows,
                                .max_total_tokens = spec->max_total_tokens,
                                .context_length = td_model_context_length(m->model),
                                .max_running = spec->max_running,

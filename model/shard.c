@@ -12,11 +12,16 @@ typedef struct {
     const char *what;
 } divided;
 
+static uint32_t kv_heads_cut(const td_model_config *c) {
+    uint32_t n = td_layer_caches_cut_heads(c, TD_PER_TOKEN);
+    return n ? n : td_layer_caches_cut_heads(c, TD_PER_WINDOW);
+}
+
 #define N_DIVIDED 7
 static void list_divided(const td_model_config *c, bool experts, divided list[N_DIVIDED]) {
     bool dense = td_model_config_moe_layers(c) < c->n_layers + c->n_mtp_layers;
     list[0] = (divided){c->heads, "attention heads"};
-    list[1] = (divided){td_layer_caches_cut_heads(c, TD_PER_TOKEN), "key-value heads"};
+    list[1] = (divided){kv_heads_cut(c), "key-value heads"};
     list[2] = (divided){dense ? c->inter : 0, "rows of the dense layers' gate (intermediate_size)"};
     list[3] = (divided){c->shared_inter, "rows of the shared expert's gate"};
     list[4] = (divided){c->vocab, "tokens of the vocabulary"};

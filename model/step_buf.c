@@ -65,16 +65,18 @@ static void place_sequences(cursor *c, const td_step_shape *shape, td_step *s) {
     PLACE(kv_len, s->max_seq);
     PLACE(absorbed, s->max_seq);
     PLACE(block_table, (size_t)s->max_seq * s->block_stride);
+    if (shape->windows) PLACE(window_table, (size_t)s->max_seq * s->block_stride);
     if (!shape->recurrent) return;
     PLACE(state_in, s->max_seq);
     PLACE(state_out, s->max_seq);
     PLACE(state_open, s->max_seq);
 }
 
-static void place_rows(cursor *c, td_step *s) {
+static void place_rows(cursor *c, const td_step_shape *shape, td_step *s) {
     PLACE(token, s->max_tok);
     PLACE(pos, s->max_tok);
     PLACE(slot, s->max_tok);
+    if (shape->windows) PLACE(window_slot, s->max_tok);
     PLACE(out_row, s->max_out);
 }
 
@@ -82,6 +84,7 @@ static td_step_arrays rows_from(td_step_arrays own, const td_step_arrays *whole,
     own.token = whole->token + first;
     own.pos = whole->pos + first;
     own.slot = whole->slot + first;
+    own.window_slot = whole->window_slot ? whole->window_slot + first : NULL;
     return own;
 }
 
@@ -102,7 +105,7 @@ static void lay_out(td_step_bucket *b, const td_step_shape *shape, uint32_t smal
                          .block_stride = stride};
     assert(!halves || !shape->first_row);
     place_sequences(&c, shape, &b->whole);
-    place_rows(&c, &b->whole);
+    place_rows(&c, shape, &b->whole);
     for (uint32_t h = 0; halves && h < TD_HALVES; h++) {
         td_step *s = &b->half[h];
         *s = b->whole;
@@ -180,10 +183,18 @@ static void fill_state(const td_step *s, uint32_t n, const td_step_rows *rows, u
     WRITABLE(uint32_t, s->host.state_open)[n] = rows->state_open[q];
 }
 
+/* The pages of sequence n of the step, those of sequence q of the rows, as far as n_keys go. */
+static void fill_tables(const td_step *s, uint32_t n, const td_step_rows *rows, uint32_t q, uint32_t n_keys) {
+    const size_t bytes = td_div_up(n_keys, TD_KV_PAGE) * sizeof(uint32_t), to = (size_t)n * s->block_stride,
+                 from = (size_t)q * rows->block_stride;
+    memcpy(WRITABLE(uint32_t, s->host.block_table) + to, rows->block_table + from, bytes);
+    if (s->host.window_table) memcpy(WRITABLE(uint32_t, s->host.window_table) + to, rows->window_table + from, bytes);
+}
+
 /* The sequences that have rows in [begin, end), cut to them. @return how many there are. */
 static uint32_t fill_sequences(const td_step *s, const td_step_rows *rows, uint32_t begin, uint32_t end) {
     uint32_t *seq_start = WRITABLE(uint32_t, s->host.seq_start), *kv_len = WRITABLE(uint32_t, s->host.kv_len);
-    uint32_t *table = WRITABLE(uint32_t, s->host.block_table), n = 0;
+    uint32_t  n = 0;
     uint8_t  *absorbed = WRITABLE(uint8_t, s->host.absorbed);
     for (uint32_t q = 0; q < rows->n_seq; q++) {
         uint32_t first = rows->seq_start[q], last = rows->seq_start[q + 1], cut = last > end ? last - end : 0;
@@ -193,8 +204,7 @@ static uint32_t fill_sequences(const td_step *s, const td_step_rows *rows, uint3
         kv_len[n] = rows->kv_len[q] - cut;
         absorbed[n] = rows->absorbed[q];
         if (s->host.state_in) fill_state(s, n, rows, q, first < begin ? begin - first : 0);
-        memcpy(table + (size_t)n++ * s->block_stride, rows->block_table + (size_t)q * rows->block_stride,
-               td_div_up(rows->kv_len[q] - cut, TD_KV_PAGE) * sizeof *table);
+        fill_tables(s, n++, rows, q, rows->kv_len[q] - cut);
     }
     seq_start[n] = end - begin;
     return n;
@@ -227,6 +237,7 @@ const td_step_bucket *td_step_buf_fill(td_step_buf *b, const td_step_rows *rows,
     memcpy(WRITABLE(uint32_t, s->host.token), token ? token : rows->token, n * sizeof *rows->token);
     memcpy(WRITABLE(uint32_t, s->host.pos), rows->pos, n * sizeof *rows->pos);
     memcpy(WRITABLE(uint32_t, s->host.slot), rows->slot, n * sizeof *rows->slot);
+    if (s->host.window_slot) memcpy(WRITABLE(uint32_t, s->host.window_slot), rows->window_slot, n * sizeof *rows->slot);
     if (n_out) memcpy(WRITABLE(uint32_t, s->host.out_row), out_row, n_out * sizeof *out_row);
     fill_part(s, rows, 0, n, n_out);
     for (uint32_t h = 0; h < bucket->n_halves && bucket->n_halves > 1; h++) {

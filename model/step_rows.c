@@ -10,19 +10,21 @@
 td_status td_step_rows_open(td_step_rows *r, uint32_t max_tok, uint32_t max_seq, uint32_t max_seq_tokens, td_error *err) {
     size_t stride = (size_t)max_seq_tokens / TD_KV_PAGE + 1, table, seq = max_seq;
     *r = (td_step_rows){.max_tok = max_tok, .max_seq = max_seq, .block_stride = (uint32_t)stride};
-    if (td_mul_size(seq, stride, &table) && table < SIZE_MAX / 8 - 4 * (size_t)max_tok - 6 * seq)
-        r->memory = calloc((3 * (size_t)max_tok + 5 * seq + 1 + table) * sizeof(uint32_t) + seq, 1);
+    if (td_mul_size(seq, stride, &table) && table < SIZE_MAX / 16 - 4 * (size_t)max_tok - 6 * seq)
+        r->memory = calloc((4 * (size_t)max_tok + 5 * seq + 1 + 2 * table) * sizeof(uint32_t) + seq, 1);
     if (!r->memory) return td_fail(err, TD_ENOMEM, "out of memory for the rows of a step");
     r->token = r->memory;
     r->pos = r->token + max_tok;
     r->slot = r->pos + max_tok;
-    r->kv_len = r->slot + max_tok;
+    r->window_slot = r->slot + max_tok;
+    r->kv_len = r->window_slot + max_tok;
     r->seq_start = r->kv_len + seq;
     r->state_in = r->seq_start + seq + 1;
     r->state_out = r->state_in + seq;
     r->state_open = r->state_out + seq;
     r->block_table = r->state_open + seq;
-    r->absorbed = (uint8_t *)(r->block_table + table);
+    r->window_table = r->block_table + table;
+    r->absorbed = (uint8_t *)(r->window_table + table);
     return TD_OK;
 }
 
@@ -32,7 +34,8 @@ void td_step_rows_close(td_step_rows *r) {
 }
 
 void td_step_rows_add(td_step_rows *r, const uint32_t *tokens, uint32_t first, uint32_t n, const td_step_sequence *seq) {
-    uint32_t at = r->n_seq++, row = r->n_tok;
+    const uint32_t *windows = seq->windows ? seq->windows : seq->pages;
+    uint32_t        at = r->n_seq++, row = r->n_tok;
     assert(n >= 1 && at < r->max_seq && n <= r->max_tok - row && seq->n_pages <= r->block_stride &&
            (first + n - 1) / TD_KV_PAGE < seq->n_pages);
     for (uint32_t i = 0; i < n; i++, row++) {
@@ -40,6 +43,7 @@ void td_step_rows_add(td_step_rows *r, const uint32_t *tokens, uint32_t first, u
         r->token[row] = tokens[i];
         r->pos[row] = pos;
         r->slot[row] = seq->pages[pos / TD_KV_PAGE] * TD_KV_PAGE + pos % TD_KV_PAGE;
+        r->window_slot[row] = windows[pos / TD_KV_PAGE] * TD_KV_PAGE + pos % TD_KV_PAGE;
     }
     r->seq_start[at] = r->n_tok;
     r->seq_start[at + 1] = r->n_tok = row;
@@ -49,6 +53,7 @@ void td_step_rows_add(td_step_rows *r, const uint32_t *tokens, uint32_t first, u
     r->state_out[at] = seq->state.out;
     r->state_open[at] = seq->state.open;
     memcpy(r->block_table + (size_t)at * r->block_stride, seq->pages, seq->n_pages * sizeof *seq->pages);
+    memcpy(r->window_table + (size_t)at * r->block_stride, windows, seq->n_pages * sizeof *windows);
 }
 
 /* A half may have some rows of a sequence that is not short. */

@@ -15,6 +15,7 @@ typedef struct {
     uint32_t *seq_start;                         /* [n_seq + 1] */
     uint32_t *kv_len;                            /* [n_seq] */
     uint32_t *block_table;                       /* [n_seq, block_stride] */
+    uint32_t *window_slot, *window_table;        /* [n_tok], [n_seq, block_stride] */
     uint8_t  *absorbed;                          /* [n_seq] */
     uint32_t *state_in, *state_out, *state_open; /* [n_seq] */
     void     *memory;
@@ -29,6 +30,8 @@ static inline void td_step_rows_clear(td_step_rows *r) {
     r->n_tok = r->n_seq = 0;
 }
 
+#define TD_NO_PAGE UINT32_MAX
+
 /** Where a sequence's recurrent layers have their state (td_step_arrays, npu/npu.h); other models ignore it. */
 typedef struct {
     uint32_t in, out, open;
@@ -41,9 +44,11 @@ static inline td_sequence_state td_own_state(uint32_t q, uint32_t first) {
 
 /** What rows of a sequence need to know of it. */
 typedef struct {
-    const uint32_t   *pages; /* [n_pages] of the sequence from position 0 on; the last row's position has one */
-    uint32_t          n_pages;
-    bool              absorbed; /* the rows are computed in MLA's absorbed form (npu/npu.h), as generated tokens are */
+    const uint32_t *pages;   /* [n_pages] of the sequence from position 0 on; the last row's position has one */
+    const uint32_t *windows; /* [n_pages] of its layers with a window, where those have pages of their own: TD_NO_PAGE where
+                                  it has none, which no row of these needs. NULL: the same pages */
+    uint32_t        n_pages;
+    bool            absorbed; /* the rows are computed in MLA's absorbed form (npu/npu.h), as generated tokens are */
     td_sequence_state state;
 } td_step_sequence;
 

@@ -131,6 +131,10 @@ typedef struct {
     const uint32_t *block_table; /* [max_seq, block_stride] pages of each sequence in order */
     const uint32_t *out_row;     /* [max_out] rows whose logits are wanted (head only) */
 
+    /* The same as slot and block_table for caches with a window, whose pages behind it are given back: their entries must
+     * not be read. NULL: these caches have the same slots and pages as the others. */
+    const uint32_t *window_slot, *window_table;
+
     /* Slots of recurrent layers' caches; NULL if the model has no such layers. What is between a state's border and the
      * first row lies in the open block. Of two parts of a sequence in a step, the second has the state_out of the first as
      * its state_in if a block ends in the first. */

@@ -167,22 +167,12 @@ static void settle_memory(td_plan_memory *x, double fraction) {
     x->lacks = wanted > x->usable ? wanted - x->usable : 0;
 }
 
-/* Counts the KV bytes of layers with a sliding window. These layers share the pages of all others, so they also keep keys
- * that no token reads any more. */
-static void count_sliding(const td_model_config *c, td_plan *out) {
-    double all = 0, sliding = 0;
-    for (uint32_t layer = 0; layer < c->n_layers; layer++) {
-        td_layer_caches list = td_layer_caches_of(c, layer);
-        for (uint32_t i = 0; i < list.n; i++) {
-            if (list.cache[i].per != TD_PER_TOKEN) continue;
-            double values = (double)list.cache[i].heads * list.cache[i].values;
-            all += values;
-            if (!list.cache[i].window) continue;
-            sliding += values;
-            if (list.cache[i].window > out->kv_window) out->kv_window = list.cache[i].window;
-        }
-    }
-    out->kv_sliding_bytes = all > 0 ? out->kv_token_bytes * sliding / all : 0;
+static void count_sliding(const planner *p, td_plan *out) {
+    const td_window_cost w = p->placed.memory.windows;
+    if (!w.page_bytes) return;
+    out->kv_window = td_model_window(p->placed.model);
+    out->kv_sliding_bytes = (double)w.page_bytes / TD_KV_PAGE;
+    out->kv_sliding_tokens = (uint64_t)td_window_count(w, (uint32_t)(out->kv_tokens / TD_KV_PAGE)) * TD_KV_PAGE;
 }
 
 static void list_memories(const planner *p, const td_plan_machine *m, td_plan *out) {
@@ -190,10 +180,10 @@ static void list_memories(const planner *p, const td_plan_machine *m, td_plan *o
     double                 fraction = p->config.model.fraction, n = m->n_nodes;
     uint64_t               vocab = td_model_get_config(p->placed.model)->vocab;
     double                 sampling = (double)p->room.bytes_per_vocab_entry * (double)vocab;
-    double                 kv = (double)memory->kv_bytes_per_page * (double)(out->kv_tokens / TD_KV_PAGE);
-    out->kv_token_bytes = (double)memory->kv_bytes_per_page / TD_KV_PAGE;
-    count_sliding(td_model_get_config(p->placed.model), out);
-    if (!out->fits) kv = (double)memory->kv_bytes_per_page; /* a plan that does not fit is shown with one page */
+    double                 kv = (double)td_model_kv_bytes(memory, (uint32_t)(out->kv_tokens / TD_KV_PAGE));
+    out->kv_token_bytes = (double)(memory->kv_bytes_per_page + memory->windows.page_bytes) / TD_KV_PAGE;
+    count_sliding(p, out);
+    if (!out->fits) kv = (double)td_model_kv_bytes(memory, 1); /* a plan that does not fit is shown with one page */
     for (uint32_t i = 0; i < m->n_nodes; i++) {
         td_plan_memory *x = &out->memory[out->n_memories++];
         *x = (td_plan_memory){.capacity = m->node[i].memory_bytes,

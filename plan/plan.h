@@ -81,9 +81,10 @@ typedef struct {
         uint64_t streams;
     } room[2 * TD_PLAN_LIST_MAX]; /* [n_rooms] how many sequences of that length fit into kv_tokens_most */
     uint32_t       n_rooms;
-    double         kv_token_bytes;   /* bytes of one token's KV on a card */
-    double         kv_sliding_bytes; /* the part of kv_token_bytes in layers with a sliding window, which keep all tokens */
-    uint32_t       kv_window;        /* the longest such window, in tokens; 0: there are none */
+    double         kv_token_bytes;    /* bytes of one token's KV on a card */
+    double         kv_sliding_bytes;  /* the part of kv_token_bytes in layers with a sliding window */
+    uint64_t       kv_sliding_tokens; /* of kv_tokens, those that these layers have room for: they give others back */
+    uint32_t       kv_window;         /* the longest such window, in tokens; 0: there are none */
     td_plan_memory memory[TD_PLAN_MEMORIES_MAX];
     uint32_t       n_memories;
     td_plan_decode

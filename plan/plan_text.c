@@ -66,11 +66,11 @@ static void print_memory(const td_plan *p, FILE *f) {
         p->n_cards > 1 ? " on each card" : "", (unsigned long long)p->longest);
     if (!p->n_cards) fprintf(f, "The cache takes memory only as tokens fill it.\n");
     if (p->kv_window)
-        fprintf(
-            f,
-            "%.1f KiB of a token's are in layers that read the last %u tokens alone: their pages keep the tokens before, "
-            "too.\n",
-            p->kv_sliding_bytes / 1024, p->kv_window);
+        fprintf(f,
+                "%.1f KiB of a token's are in layers that read the last %u tokens alone: they have room for %llu tokens, "
+                "and give "
+                "back those behind their windows.\n",
+                p->kv_sliding_bytes / 1024, p->kv_window, (unsigned long long)p->kv_sliding_tokens);
     fprintf(f, "Room for");
     for (uint32_t i = 0; i < p->n_rooms; i++)
         fprintf(f, "%s %llu stream%s of %u token%s", i ? "," : "", (unsigned long long)p->room[i].streams,

@@ -128,6 +128,10 @@ void td_prefix_cache_drop(td_prefix_cache *c, uint32_t page) {
     if (is_idle(c, page)) idle_add(c, page);
 }
 
+bool td_prefix_cache_holds(const td_prefix_cache *c, uint32_t page) {
+    return c->nodes[page].cached;
+}
+
 uint32_t td_prefix_cache_match(td_prefix_cache *c, const uint32_t *tokens, uint32_t max_pages, uint32_t *pages) {
     uint32_t n = 0;
     for (uint32_t page = NONE; n < max_pages; n++) {

@@ -43,6 +43,9 @@ void                   td_prefix_cache_close(td_prefix_cache *c);
 /** Add a listener and open it, before anything is in the cache. At most TD_CACHE_LISTENERS_MAX. @param listener borrowed. */
 TD_NODISCARD td_status td_prefix_cache_listen(td_prefix_cache *c, const td_cache_listener *listener, td_error *err);
 
+/** Whether the page is in the cache. */
+bool td_prefix_cache_holds(const td_prefix_cache *c, uint32_t page);
+
 /** Pages that can be had: free ones, and idle ones. */
 static inline uint32_t td_prefix_cache_available(const td_prefix_cache *c) {
     return c->pages->n_free + c->n_idle;

@@ -10,17 +10,15 @@ static bool ends_block(uint32_t begin, uint32_t end) {
 
 /* ---- life -------------------------------------------------------------------------------------- */
 
-uint32_t td_request_state_begin(td_request_state *r, td_state_slots *s, const uint32_t *pages, uint32_t n_pages) {
-    uint32_t n = n_pages;
+void td_request_state_begin(td_request_state *r, td_state_slots *s, const uint32_t *pages, uint32_t n_pages,
+                            uint32_t found) {
     assert(r->open == NONE && s->n_open > 0);
-    while (n > 0 && s->of_page[pages[n - 1]] == NONE) n--;
     r->open = s->open[--s->n_open];
-    r->now = n ? td_state_slots_find(s, pages[n - 1]) : NONE;
+    r->now = n_pages ? td_state_slots_find(s, pages[n_pages - 1]) : NONE;
     r->after = r->now;
-    r->branch = n_pages > n ? n_pages * TD_KV_PAGE : 0;
+    r->branch = found > n_pages ? found * TD_KV_PAGE : 0;
     r->generated = 0;
     if (r->now != NONE) td_state_slots_share(s, r->now);
-    return n;
 }
 
 static void drop_made(td_request_state *r, td_state_slots *s) {

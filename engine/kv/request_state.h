@@ -42,11 +42,11 @@ typedef struct {
     { .now = TD_STATE_NONE, .open = TD_STATE_NONE, .after = TD_STATE_NONE }
 
 /**
- * Take an open block, and the last snapshot that the first n_pages of a prompt have.
- * @param pages [n_pages] from the cache. @return how many of them lie before the snapshot, 0 without one. If there are more,
- * the prompt branches off behind n_pages.
+ * Take an open block, and the snapshot at the end of the first n_pages of a prompt, which is there (td_state_slots_before).
+ * @param pages [n_pages] from the cache. @param found so many of the prompt's pages the cache has: if more than n_pages, the
+ * prompt branches off behind them.
  */
-uint32_t td_request_state_begin(td_request_state *r, td_state_slots *s, const uint32_t *pages, uint32_t n_pages);
+void td_request_state_begin(td_request_state *r, td_state_slots *s, const uint32_t *pages, uint32_t n_pages, uint32_t found);
 
 /** Give up everything, the work of a step under way included. */
 void td_request_state_end(td_request_state *r, td_state_slots *s);

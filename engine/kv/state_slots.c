@@ -113,6 +113,11 @@ uint32_t td_state_slots_find(td_state_slots *s, uint32_t page) {
     return slot;
 }
 
+uint32_t td_state_slots_before(const td_state_slots *s, const uint32_t *pages, uint32_t n) {
+    while (n > 0 && s->of_page[pages[n - 1]] == TD_STATE_NONE) n--;
+    return n;
+}
+
 void td_state_slots_keep(td_state_slots *s, uint32_t slot, uint32_t page) {
     if (s->of_page[page] != TD_STATE_NONE) return;
     assert(s->page[slot] == NO_PAGE);

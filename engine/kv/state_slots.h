@@ -42,6 +42,8 @@ void     td_state_slots_drop(td_state_slots *s, uint32_t slot);  /* one owner le
 
 /** A cached page's snapshot, which counts as used now; TD_STATE_NONE: it has none. */
 uint32_t td_state_slots_find(td_state_slots *s, uint32_t page);
+/** How many of a prompt's n cached pages lie before the last snapshot among theirs; 0: there is none. */
+uint32_t td_state_slots_before(const td_state_slots *s, const uint32_t *pages, uint32_t n);
 /** Make the slot the snapshot of a cached page, which becomes one of its owners. Nothing happens if the page has one. */
 void td_state_slots_keep(td_state_slots *s, uint32_t slot, uint32_t page);
 /** The page has no snapshot from here on. */

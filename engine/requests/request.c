@@ -79,6 +79,7 @@ static void request_free(td_request *r) {
     free(r->stop_ids);
     free(r->tokens);
     free(r->pages);
+    free(r->windows.table);
     free(r->prompt_positions);
     td_detok_free(r->detok);
     td_answer_form_close(r->form);
@@ -110,7 +111,8 @@ static td_status fill(td_request *r, const td_request_params *p, const td_reques
     r->stop_ids = malloc((p->n_stop_ids + n_eos + 1) * sizeof *r->stop_ids);
     r->tokens = malloc(n_all * sizeof *r->tokens);
     r->pages = malloc((n_all / TD_KV_PAGE + 1) * sizeof *r->pages);
-    if (!r->sampling.bias_ids || !r->sampling.bias || !r->stop_ids || !r->tokens || !r->pages ||
+    r->windows.table = malloc((n_all / TD_KV_PAGE + 1) * sizeof *r->windows.table);
+    if (!r->sampling.bias_ids || !r->sampling.bias || !r->stop_ids || !r->tokens || !r->pages || !r->windows.table ||
         (l->tokenizer && td_detok_create(l->tokenizer, p->skip_special_tokens, &r->detok) != TD_OK))
         return td_fail(err, TD_ENOMEM, "out of memory for a request");
     memcpy(r->tokens, p->prompt, p->n_prompt * sizeof *r->tokens);

@@ -24,6 +24,7 @@
 #include <stdatomic.h>
 
 #include "engine/kv/request_state.h"
+#include "engine/kv/request_windows.h"
 #include "engine/requests/answer_form.h"
 #include "engine/requests/stream_text.h"
 #include "engine/requests/waker.h"
@@ -61,6 +62,7 @@ struct td_request {
     uint32_t             *pages;                /* [capacity for all tokens] */
     uint32_t              n_pages, n_published; /* of the pages, the first n_published are in the prefix cache */
     td_request_state      state;                /* of recurrent layers */
+    td_request_windows    windows;              /* of layers with a window; table: as pages */
     bool                  publishes;            /* false: the cache was flushed since the request was admitted */
     bool                  looked_up;            /* the page store was asked for its pages since it ran last */
     uint32_t              n_cached;             /* prompt tokens that the prefix cache spared when it was first admitted */

@@ -11,12 +11,13 @@
 
 #define PIECE_SHARE 1.0 /* of the time of a step */
 
-td_status td_scheduler_open(td_scheduler *s, const td_scheduler_config *c, td_prefix_cache *cache, td_state_slots *states,
-                            td_page_exchange *exchange, td_inbox *inbox, td_error *err) {
+td_status td_scheduler_open(td_scheduler *s, const td_scheduler_config *c, const td_scheduler_caches *caches,
+                            td_inbox *inbox, td_error *err) {
     *s = (td_scheduler){.config = *c,
-                        .cache = cache,
-                        .states = states,
-                        .exchange = exchange,
+                        .cache = caches->cache,
+                        .states = caches->states,
+                        .windows = caches->windows,
+                        .exchange = caches->exchange,
                         .inbox = inbox,
                         .speed = {.max_s = c->max_step_s, .least_rows = c->least_rows},
                         .aside_speed = {.max_s = PIECE_SHARE * c->max_step_s, .least_rows = c->least_rows}};
@@ -72,6 +73,7 @@ static const td_request *aside_request(const td_scheduler *s) {
 static void drop_pages(td_scheduler *s, td_request *r) {
     if (r == aside_request(s)) td_scheduler_end_aside(s);
     if (s->states) td_request_state_end(&r->state, s->states);
+    if (s->windows) td_request_windows_end(&r->windows, s->windows);
     while (r->n_pages) td_prefix_cache_drop(s->cache, r->pages[--r->n_pages]);
     r->n_computed = r->n_published = 0;
 }
@@ -167,8 +169,11 @@ static void commit_state(td_scheduler *s, td_request *r) {
 static void publish(td_scheduler *s, td_request *r) {
     uint32_t n = cacheable_tokens(s, r), pages = (r->n_computed < n ? r->n_computed : n) / TD_KV_PAGE;
     if (!r->publishes || pages <= r->n_published) return;
-    td_prefix_cache_publish(s->cache, r->tokens, r->n_published, pages, r->pages);
-    r->n_published = pages;
+    for (; r->n_published < pages; r->n_published++) {
+        const uint32_t i = r->n_published, own = r->pages[i];
+        td_prefix_cache_publish(s->cache, r->tokens, i, i + 1, r->pages);
+        if (s->windows && r->pages[i] != own) td_request_windows_replaced(&r->windows, s->windows, i, r->pages[i]);
+    }
 }
 
 /* How many whole pages two requests have in common that other publishes and r may take. */
@@ -195,17 +200,32 @@ static td_request *computes_for(const td_scheduler *s, const td_request *r) {
     return NULL;
 }
 
-/* Whether r waits for another request, which makes a snapshot for it where their prompts go different ways. */
+/* Whether r waits for another request, which keeps for it what is needed to go on where their prompts go different ways. */
 static bool should_wait(const td_scheduler *s, const td_request *r) {
     td_request *other = computes_for(s, r);
     if (other && s->states && other->state.branch <= other->n_computed)
         other->state.branch = common_pages(s, r, other) * TD_KV_PAGE;
+    if (other && s->windows && other->windows.branch * TD_KV_PAGE <= other->n_computed)
+        other->windows.branch = common_pages(s, r, other);
     return other != NULL;
 }
 
-/* The pages that r takes from the cache end where its recurrent state is known. */
-static void begin_state(td_scheduler *s, td_request *r) {
-    uint32_t n = td_request_state_begin(&r->state, s->states, r->pages, r->n_pages);
+/* The most of the pages that the cache has of r behind which all kinds of layers can go on. */
+static uint32_t usable_pages(const td_scheduler *s, const td_request *r) {
+    uint32_t n = r->n_pages, before;
+    do {
+        before = n;
+        if (s->windows) n = td_window_pages_reach(s->windows, r->pages, n);
+        if (s->states) n = td_state_slots_before(s->states, r->pages, n);
+    } while (n < before);
+    return n;
+}
+
+/* Take from the cache what r can use of it. */
+static void begin_caches(td_scheduler *s, td_request *r) {
+    const uint32_t found = r->n_pages, n = usable_pages(s, r);
+    if (s->states) td_request_state_begin(&r->state, s->states, r->pages, n, found);
+    if (s->windows) td_request_windows_begin(&r->windows, s->windows, r->pages, n, found);
     while (r->n_pages > n) td_prefix_cache_drop(s->cache, r->pages[--r->n_pages]);
 }
 
@@ -234,7 +254,7 @@ static admission try_admit(td_scheduler *s, td_request *r, uint32_t generating, 
     r->n_pages = td_prefix_cache_match(s->cache, r->tokens, matchable_pages(s, r), r->pages);
     admission result = ADMITTED;
     bool      waits = should_wait(s, r);
-    if (s->states && !waits) begin_state(s, r);
+    if (!waits) begin_caches(s, r);
     r->n_published = r->n_pages;
     if (waits || (short_only && !is_short(s, r->n_tokens - r->n_pages * TD_KV_PAGE)))
         result = SKIPPED;
@@ -306,8 +326,9 @@ static void add_sequence(td_scheduler *s, td_scheduled_step *step, td_request *r
                          bool absorbed) {
     const td_step_entry *entry = &step->entries[step->n_entries - 1];
     const uint32_t       last = entry->first_pos + entry->n_rows + entry->drafted;
-    td_step_sequence     seq = {.pages = r->pages, .n_pages = r->n_pages, .absorbed = absorbed};
-    td_snapshot_rule     rule = snapshot_rule(s, r);
+    td_step_sequence     seq = {
+            .pages = r->pages, .windows = s->windows ? r->windows.table : NULL, .n_pages = r->n_pages, .absorbed = absorbed};
+    td_snapshot_rule rule = snapshot_rule(s, r);
     rule.drafted = entry->drafted;
     for (uint32_t part_end = end; begin < end; begin = part_end) {
         if (s->states)
@@ -339,6 +360,7 @@ static void add_request(td_scheduler *s, td_scheduled_step *step, td_request *r,
     if (drafted) r->tokens[end++] = r->draft;
     r->draft = TD_NO_DRAFT;
     step->n_drafts += drafted;
+    if (s->windows) td_request_windows_extend(&r->windows, s->windows, r->pages, end);
     if (begin < p) add_sequence(s, step, r, begin, end < p ? end : p, false);
     if (end > p) add_sequence(s, step, r, begin > p ? begin : p, end, true);
 }
@@ -515,9 +537,15 @@ bool td_scheduler_build(td_scheduler *s) {
     return step->n_entries > 0 || s->aside.step.n_entries > 0;
 }
 
-void td_scheduler_commit_draft(td_scheduler *s, td_request *r) {
-    r->n_computed++;
+/* So many more tokens of r are computed. */
+static void count_computed(td_scheduler *s, td_request *r, uint32_t n) {
+    r->n_computed += n;
     publish(s, r);
+    if (s->windows) td_request_windows_pass(&r->windows, s->windows, r->n_computed, r->n_prompt);
+}
+
+void td_scheduler_commit_draft(td_scheduler *s, td_request *r) {
+    count_computed(s, r, 1);
     if (r->state.awaits) commit_state(s, r);
 }
 
@@ -529,9 +557,8 @@ void td_scheduler_drop_drafts(td_scheduler *s) {
 static void commit_rows(td_scheduler *s, const td_scheduled_step *step) {
     for (uint32_t i = 0; i < step->n_entries; i++) {
         td_request *r = step->entries[i].request;
-        r->n_computed += step->entries[i].n_rows;
+        count_computed(s, r, step->entries[i].n_rows);
         r->failed_before = false;
-        publish(s, r);
         if (!r->state.awaits) commit_state(s, r);
     }
 }

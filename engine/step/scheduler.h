@@ -38,6 +38,7 @@
 #include "engine/kv/page_exchange.h"
 #include "engine/kv/prefix_cache.h"
 #include "engine/kv/state_slots.h"
+#include "engine/kv/window_pages.h"
 #include "engine/requests/inbox.h"
 #include "engine/step/step_speed.h"
 #include "model/step_rows.h"
@@ -82,7 +83,8 @@ typedef struct {
 typedef struct {
     td_scheduler_config config;
     td_prefix_cache    *cache;
-    td_state_slots     *states; /* NULL: the model has no recurrent layers */
+    td_state_slots     *states;  /* NULL: the model has no recurrent layers */
+    td_window_pages    *windows; /* NULL: no layer has a window, or those that do keep all tokens */
     td_page_exchange   *exchange;
     td_inbox           *inbox;
     td_request         *waiting; /* a list */
@@ -105,10 +107,17 @@ static inline uint32_t td_scheduler_max_seq(uint32_t max_running) {
     return 2 * max_running;
 }
 
-/** A step has at most chunk + max_running tokens. @param c copied. @param cache, states, exchange, inbox borrowed; states
- * NULL: the model has no recurrent layers. */
-TD_NODISCARD td_status td_scheduler_open(td_scheduler *s, const td_scheduler_config *c, td_prefix_cache *cache,
-                                         td_state_slots *states, td_page_exchange *exchange, td_inbox *inbox, td_error *err);
+/** What sequences have of the caches; borrowed. */
+typedef struct {
+    td_prefix_cache  *cache;
+    td_state_slots   *states;  /* NULL: the model has no recurrent layers */
+    td_window_pages  *windows; /* NULL: no layer has a window, or those that do keep all tokens */
+    td_page_exchange *exchange;
+} td_scheduler_caches;
+
+/** A step has at most chunk + max_running tokens. @param c, caches copied. @param inbox borrowed. */
+TD_NODISCARD td_status td_scheduler_open(td_scheduler *s, const td_scheduler_config *c, const td_scheduler_caches *caches,
+                                         td_inbox *inbox, td_error *err);
 void                   td_scheduler_close(td_scheduler *s);
 
 void td_scheduler_add(td_scheduler *s, td_request *r);    /* to the waiting list */

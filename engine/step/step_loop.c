@@ -51,6 +51,9 @@ static void publish(td_engine *e) {
     t->experts = work.experts;
     t->kv_tokens_used = kv_tokens_used(e);
     t->kv_tokens_cached = (uint64_t)e->cache.n_idle * TD_KV_PAGE;
+    t->window_tokens = (uint64_t)e->windows.n * TD_KV_PAGE;
+    t->window_tokens_used = (uint64_t)td_window_pages_used(&e->windows) * TD_KV_PAGE;
+    t->window_tokens_cached = (uint64_t)e->windows.n_idle * TD_KV_PAGE;
     t->state_snapshots = e->states.n_snapshots;
     t->state_evictions = e->states.evictions;
     t->cache_evictions = e->cache.evictions;

@@ -125,9 +125,10 @@ typedef struct {
 
 /** What has a share of a cache of its own. */
 typedef enum {
-    TD_PER_TOKEN, /* pages of TD_KV_PAGE tokens */
-    TD_PER_STATE, /* slots of recurrent states: of sequences that run, and of prefixes that are kept */
-    TD_PER_OPEN,  /* slots of open blocks, one for each sequence that runs */
+    TD_PER_TOKEN,  /* pages of TD_KV_PAGE tokens */
+    TD_PER_WINDOW, /* likewise, of which a sequence gives those back that its window has passed */
+    TD_PER_STATE,  /* slots of recurrent states: of sequences that run, and of prefixes that are kept */
+    TD_PER_OPEN,   /* slots of open blocks, one for each sequence that runs */
 } td_cache_per;
 
 /** What a layer caches: pages or slots that have `heads` rows of `values` numbers for every token, state or open block. */

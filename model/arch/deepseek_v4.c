@@ -162,7 +162,7 @@ static td_layer_caches caches(const td_model_config *c, uint32_t layer) {
     td_sparse_desc s = {0};
     td_sparse_sizes_of(c, layer, &s);
     const td_layer_cache
-        window = {.kind = TD_KV_ROW, .heads = 1, .values = s.dim, .window = s.window},
+        window = {.per = TD_PER_WINDOW, .kind = TD_KV_ROW, .heads = 1, .values = s.dim, .window = s.window},
         state = {.per = TD_PER_STATE, .kind = TD_KV_STATE, .heads = 1, .values = (uint32_t)td_sparse_state_values(&s)},
         open = {.per = TD_PER_OPEN, .kind = TD_KV_STATE, .heads = 1, .values = (uint32_t)td_sparse_open_values(&s)},
         compressed = {.kind = TD_KV_ROW, .heads = 1, .values = s.dim, .tokens = s.ratio},

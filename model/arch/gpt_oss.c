@@ -112,7 +112,10 @@ static uint32_t window_of(const td_model_config *c, uint32_t layer) {
 
 static td_layer_caches caches(const td_model_config *c, uint32_t layer) {
     td_layer_caches list = td_gqa_caches(c, layer);
-    for (uint32_t i = 0; i < list.n; i++) list.cache[i].window = window_of(c, layer);
+    for (uint32_t i = 0; i < list.n && c->slides[layer]; i++) {
+        list.cache[i].per = TD_PER_WINDOW;
+        list.cache[i].window = window_of(c, layer);
+    }
     return list;
 }
 

@@ -50,6 +50,14 @@ static const void *data_of(const td_npu_weight *w) {
     return w ? w->data : NULL;
 }
 
+/* Where a row's keys go, and the pages of each sequence: of a cache with a window, or of others. */
+static const uint32_t *slots_of(const td_gqa_desc *g, const td_step_arrays *a) {
+    return g->window && a->window_slot ? a->window_slot : a->slot;
+}
+static const uint32_t *table_of(const td_gqa_desc *g, const td_step_arrays *a) {
+    return g->window && a->window_table ? a->window_table : a->block_table;
+}
+
 /* Queries, keys and values: products, norm and rope; keys and values to the cache. */
 static void place_heads(td_cuda_run *r, const td_npu_block *b) {
     const td_gqa_desc *g = &b->desc.gqa;
@@ -59,9 +67,10 @@ static void place_heads(td_cuda_run *r, const td_npu_block *b) {
     td_cuda_products(r, &in, (const td_cuda_factor[]){{g->q, g->q_bias, q}, {g->k, g->k_bias, k}, {g->v, g->v_bias, v}}, 3,
                      true);
     TD_CUDA_LAUNCH(r, GQA_PLACE, TD_GRID(in.n.most, 1, 1), 0, TD_P(in.n.count), TD_P(r->step->dev.pos),
-                   TD_P(r->step->dev.slot), TD_P(q), TD_P(k), TD_P(v), TD_P(data_of(g->q_norm)), TD_P(data_of(g->k_norm)),
-                   TD_U(g->norm_rows), TD_F(g->eps), TD_P(g->rope->data), TD_U(td_gqa_rope_dim(g)), TD_U(g->heads),
-                   TD_U(g->kv_heads), TD_U(g->head_dim), TD_P(r->scratch + b->at.q_placed), TD_P(g->kv_k), TD_P(g->kv_v));
+                   TD_P(slots_of(g, &r->step->dev)), TD_P(q), TD_P(k), TD_P(v), TD_P(data_of(g->q_norm)),
+                   TD_P(data_of(g->k_norm)), TD_U(g->norm_rows), TD_F(g->eps), TD_P(g->rope->data), TD_U(td_gqa_rope_dim(g)),
+                   TD_U(g->heads), TD_U(g->kv_heads), TD_U(g->head_dim), TD_P(r->scratch + b->at.q_placed), TD_P(g->kv_k),
+                   TD_P(g->kv_v));
 }
 
 static void prefill(td_cuda_run *r, const td_npu_block *b) {
@@ -71,7 +80,7 @@ static void prefill(td_cuda_run *r, const td_npu_block *b) {
     void *const           args[] = {TD_P(td_cuda_n_seq(r)),
                                     TD_P(a->seq_start),
                                     TD_P(a->pos),
-                                    TD_P(a->block_table),
+                                    TD_P(table_of(g, a)),
                                     TD_U(r->step->block_stride),
                                     TD_U(r->step->kind == TD_STEP_PROMPTS ? 0 : TD_SHORT_ROWS),
                                     TD_P(r->scratch + b->at.q_placed),
@@ -102,7 +111,7 @@ static void decode(td_cuda_run *r, const td_npu_block *b, const td_cuda_piece *p
                                     TD_P(td_cuda_n_seq(r)),
                                     TD_P(a->seq_start),
                                     TD_P(a->pos),
-                                    TD_P(a->block_table),
+                                    TD_P(table_of(g, a)),
                                     TD_U(r->step->block_stride),
                                     TD_P(r->scratch + b->at.q_placed),
                                     TD_P(g->kv_k),

@@ -2,7 +2,8 @@
 #include "npu/host/host_attention.h"
 
 static size_t page_of(const td_attn *a, const td_attn_tile *t) {
-    return a->step->a.block_table[(size_t)t->seq * a->step->block_stride + t->tile];
+    const uint32_t *table = a->shape.window ? a->step->a.window_table : a->step->a.block_table;
+    return table[(size_t)t->seq * a->step->block_stride + t->tile];
 }
 
 static size_t page_of_group(const td_attn *a, const td_attn_tile *t) {

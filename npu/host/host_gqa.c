@@ -59,7 +59,8 @@ static void gate_head(void *ctx, uint32_t i, const td_worker *w) {
 static void place_row(void *ctx, uint32_t i, const td_worker *w) {
     const gqa_job     *j = ctx;
     const td_gqa_desc *g = &j->b->desc.gqa;
-    size_t             row = j->row0 + i, dim = g->head_dim, slot = j->step->a.slot[row], at = i * g->kv_heads * dim;
+    size_t             row = j->row0 + i, dim = g->head_dim, at = i * g->kv_heads * dim;
+    size_t             slot = g->window ? j->step->a.window_slot[row] : j->step->a.slot[row];
     (void)w;
     if (g->gated) take_queries(j, i);
     rotate_row(j, j->q + i * g->heads * dim, g->heads, g->q_norm, j->step->a.pos[row]);

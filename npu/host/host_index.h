@@ -65,10 +65,10 @@ static inline size_t td_host_index_per_page(const td_host_index *x) {
     return TD_KV_PAGE / x->ratio;
 }
 
-/** Row w of a cache of rows of `ratio` tokens. */
-static inline char *td_host_cache_row(const td_host_npu *d, const td_host_step *s, const void *cache, uint32_t seq, size_t w,
-                                      size_t ratio, size_t dim) {
-    const size_t per_page = TD_KV_PAGE / ratio, page = s->a.block_table[(size_t)seq * s->block_stride + w / per_page];
+/** Row w of a cache of rows of `ratio` tokens. @param pages of the sequence, in order. */
+static inline char *td_host_cache_row(const td_host_npu *d, const uint32_t *pages, const void *cache, size_t w, size_t ratio,
+                                      size_t dim) {
+    const size_t per_page = TD_KV_PAGE / ratio, page = pages[w / per_page];
     return (char *)cache + td_host_act_bytes(d, (page * per_page + w % per_page) * dim);
 }
 

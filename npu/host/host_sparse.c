@@ -96,7 +96,7 @@ static void turn(const td_sparse_desc *m, float *x, size_t dim, size_t pos, floa
 
 /* Row w of a cache of compressed rows. */
 static char *compressed_row(const job *j, const void *cache, uint32_t seq, size_t w, size_t dim) {
-    return td_host_cache_row(j->d, j->s, cache, seq, w, j->m->ratio, dim);
+    return td_host_cache_row(j->d, j->s->a.block_table + (size_t)seq * j->s->block_stride, cache, w, j->m->ratio, dim);
 }
 
 static void low_item(void *ctx, uint32_t i, const td_worker *worker) {
@@ -109,7 +109,7 @@ static void low_item(void *ctx, uint32_t i, const td_worker *worker) {
 static void row_item(void *ctx, uint32_t i, const td_worker *worker) {
     const job            *j = ctx;
     const td_sparse_desc *m = j->m;
-    const size_t          dim = m->dim, pos = j->s->a.pos[j->row0 + i], slot = j->s->a.slot[j->row0 + i];
+    const size_t          dim = m->dim, pos = j->s->a.pos[j->row0 + i], slot = j->s->a.window_slot[j->row0 + i];
     float                *q = j->q + i * m->heads * dim, *kv = j->kv + i * dim;
     (void)worker;
     for (size_t h = 0; h < m->heads; h++) {
@@ -334,7 +334,7 @@ static void gather(const job *j, const workspace *w, uint32_t seq, const row_key
         const size_t at = first + k, pos = keys->first + at, other = at - keys->in_window;
         const void  *row;
         if (at < keys->in_window)
-            row = td_host_cache_row(j->d, j->s, m->kv_rows, seq, pos, 1, dim);
+            row = td_host_cache_row(j->d, j->s->a.window_table + (size_t)seq * j->s->block_stride, m->kv_rows, pos, 1, dim);
         else
             row = compressed_row(j, m->compressed, seq, keys->chosen ? keys->chosen[other] : other, dim);
         td_to_f32(j->d->act, row, dim, w->keys + k * dim);

@@ -83,6 +83,8 @@ static td_status see_step(const td_host_npu *d, const td_step *step, td_host_ste
                               .kv_len = td_host_reach(d, dev->kv_len),
                               .absorbed = td_host_reach(d, dev->absorbed),
                               .block_table = td_host_reach(d, dev->block_table),
+                              .window_slot = td_host_reach(d, dev->window_slot ? dev->window_slot : dev->slot),
+                              .window_table = td_host_reach(d, dev->window_table ? dev->window_table : dev->block_table),
                               .state_in = td_host_reach(d, dev->state_in),
                               .state_out = td_host_reach(d, dev->state_out),
                               .state_open = td_host_reach(d, dev->state_open),

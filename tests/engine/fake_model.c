@@ -29,6 +29,8 @@ struct td_model {
     uint32_t            pieces_left; /* of it */
     const char         *harm;        /* the first rule that passes between its pieces broke; it is dropped, or this counts */
     uint8_t            *slot_seen;
+    uint64_t           *window_kv; /* [n_window_slots] of layers with a window; NULL: the model has none */
+    uint32_t            n_window_slots;
     float              *logits;  /* [max_out, vocab] */
     uint64_t           *state;   /* [state_slots] hash of the history at a block's border; recurrent models */
     uint64_t           *open;    /* [open_slots, TD_STATE_BLOCK] KV of the rows since then */
@@ -36,7 +38,7 @@ struct td_model {
 };
 
 static atomic_int            g_fail_forwards, g_fail_heads, g_fail_copies, g_fail_layers, g_fail_pieces;
-static atomic_bool           g_hold, g_nan, g_one_form, g_no_layer, g_lost, g_recurrent;
+static atomic_bool           g_hold, g_nan, g_one_form, g_no_layer, g_lost, g_recurrent, g_windows;
 static _Atomic float         g_layer_noise;
 static _Atomic(const char *) g_complaint;
 static atomic_uint           g_max_tok, g_delay_us, g_pieces, g_pieces_run, g_between;
@@ -82,6 +84,9 @@ void fake_one_form(bool one) {
 }
 void fake_recurrent(bool yes) {
     atomic_store(&g_recurrent, yes);
+}
+void fake_windows(bool yes) {
+    atomic_store(&g_windows, yes);
 }
 void fake_has_no_layer(bool none) {
     atomic_store(&g_no_layer, none);
@@ -179,6 +184,7 @@ td_status td_model_open(const td_model_spec *spec, const td_model_probe *probe, 
         m->state = calloc(m->spec.state_slots, sizeof *m->state);
         m->open = calloc((size_t)m->spec.open_slots * TD_STATE_BLOCK, sizeof *m->open);
     }
+    m->spec.gives_windows = spec->gives_windows && atomic_load(&g_windows);
     m->row_hash = calloc(spec->max_tok, sizeof *m->row_hash);
     m->row_answered = calloc(spec->max_tok, sizeof *m->row_answered);
     m->row_pos = calloc(spec->max_tok, sizeof *m->row_pos);
@@ -200,6 +206,7 @@ void td_model_close(td_model *m) {
     free(m->layer_hash);
     free(m->kv_generated);
     free(m->slot_seen);
+    free(m->window_kv);
     free(m->logits);
     free(m);
 }
@@ -212,6 +219,9 @@ bool td_model_shares_generated(const td_model *m) {
 }
 bool td_model_recurrent(const td_model *m) {
     return m->state != NULL;
+}
+uint32_t td_model_window(const td_model *m) {
+    return m->spec.gives_windows ? FAKE_WINDOW : 0;
 }
 const td_model_spec *td_model_get_spec(const td_model *m) {
     return &m->spec;
@@ -256,6 +266,10 @@ void td_model_get_memory(const td_model *m, td_model_memory *memory) {
     *memory = (td_model_memory){.unified_memory = true,
                                 .host_scratch_bytes = (uint64_t)m->spec.max_tok << 10,
                                 .kv_bytes_per_page = FAKE_KV_PAGE_BYTES};
+    if (m->spec.gives_windows)
+        memory->windows =
+            (td_window_cost){.page_bytes = FAKE_KV_PAGE_BYTES,
+                             .least = 4 * m->spec.max_running + (m->spec.max_tok + TD_KV_PAGE - 1) / TD_KV_PAGE};
 }
 
 void td_model_set_slots(td_model *m, uint32_t n_slots) {
@@ -267,6 +281,10 @@ td_status td_model_load(td_model *m, uint32_t n_pages, td_error *err) {
     m->kv = calloc(m->n_slots, sizeof *m->kv);
     m->slot_seen = calloc(m->n_slots, 1);
     m->kv_generated = calloc(m->n_slots, sizeof *m->kv_generated);
+    td_model_memory memory;
+    td_model_get_memory(m, &memory);
+    m->n_window_slots = td_window_count(memory.windows, n_pages) * TD_KV_PAGE;
+    if (m->spec.gives_windows) m->window_kv = calloc(m->n_window_slots, sizeof *m->window_kv);
     return m->kv && m->slot_seen && m->kv_generated ? TD_OK : td_fail(err, TD_ENOMEM, "out of memory");
 }
 
@@ -292,6 +310,7 @@ static const char *broken_rule(const td_model *m, const td_step_rows *s) {
             if (a->slot[r] != page * TD_KV_PAGE + a->pos[r] % TD_KV_PAGE || a->slot[r] >= m->n_slots)
                 return "slot is not in the block table";
             if (m->slot_seen[a->slot[r]]++) return "two rows write one slot";
+            if (m->window_kv && a->window_slot[r] >= m->n_window_slots) return "a row has no slot in its window";
         }
     }
     return NULL;
@@ -312,6 +331,20 @@ static const char *follow_state(td_model *m, const td_step_rows *a, uint32_t q) 
         if ((a->pos[r] + 1) % TD_STATE_BLOCK) continue;
         if (slot >= m->spec.state_slots) return "there is no slot for the next state";
         m->state[slot] = h;
+    }
+    return NULL;
+}
+
+/* Layers with a window read the rows of their own pages; what those before it have is not looked at. */
+static const char *read_windows(const td_model *m, const td_step_rows *a, uint32_t q) {
+    const uint32_t *table = a->block_table + (size_t)q * a->block_stride,
+                   *windows = a->window_table + (size_t)q * a->block_stride;
+    const uint32_t first = a->pos[a->seq_start[q]];
+    for (uint32_t p = first >= FAKE_WINDOW ? first - FAKE_WINDOW + 1 : 0; p < a->kv_len[q]; p++) {
+        uint32_t at = p % TD_KV_PAGE, page = p / TD_KV_PAGE;
+        if (windows[page] >= m->n_window_slots / TD_KV_PAGE) return "a page of the window is not there";
+        if (m->window_kv[windows[page] * TD_KV_PAGE + at] != m->kv[table[page] * TD_KV_PAGE + at])
+            return "the window has other rows";
     }
     return NULL;
 }
@@ -380,6 +413,7 @@ td_status td_model_forward(td_model *m, const td_step_rows *s, td_out_rows out, 
         for (uint32_t r = a->seq_start[q]; r < a->seq_start[q + 1]; r++) {
             m->kv_generated[a->slot[r]] = a->absorbed[q];
             m->kv[a->slot[r]] = kv_of(a->token[r], a->pos[r], a->absorbed[q]);
+            if (m->window_kv) m->window_kv[a->window_slot[r]] = m->kv[a->slot[r]];
             if (take_failure(&g_fail_forwards)) return fail_forward(m, s); /* in the middle of its writes */
         }
     for (uint32_t q = 0; q < s->n_seq; q++) {
@@ -396,6 +430,7 @@ td_status td_model_forward(td_model *m, const td_step_rows *s, td_out_rows out, 
             m->row_pos[a->seq_start[q] + p - first] = p;
         }
         rule = m->state ? follow_state(m, a, q) : NULL;
+        if (m->window_kv && !rule) rule = read_windows(m, a, q);
         if (rule) {
             complain(rule);
             return TD_EINVAL;

@@ -16,6 +16,7 @@
 #define FAKE_EOS 1
 #define FAKE_KV_PAGE_BYTES (1u << 20)
 #define FAKE_STATE_BYTES (1u << 20)
+#define FAKE_WINDOW 200
 /* What the fake says of its expert tier's work: a step, and each of its tokens. */
 #define FAKE_STEP_BYTES 1000000
 #define FAKE_STEP_NS 1000000
@@ -44,6 +45,7 @@ void     fake_says(const uint32_t *tokens,
                    size_t          n);       /* each answer's tokens by preference, as far as they go; while no step runs */
 void     fake_one_form(bool one);   /* models opened from now on are GQA's: prompt and generated tokens have the same KV */
 void     fake_recurrent(bool yes);  /* models opened from now on have recurrent states beside their KV */
+void     fake_windows(bool yes);    /* models opened from now on have layers with a window beside the others */
 void     fake_fail_pieces(int n);   /* the next n pieces fail */
 void     fake_pieces(uint32_t n);   /* models opened from now on have passes in so many pieces; 0: they have none */
 uint32_t fake_pieces_run(void);     /* since the program began */

@@ -28,6 +28,7 @@ static td_engine_options options(uint64_t kv_tokens, uint32_t chunk, uint32_t ma
         fake_pieces(3);
         o.max_step_ms = 1;
     }
+    if (getenv("TD_TEST_WINDOWS")) fake_windows(true);
     if (getenv("TD_TEST_RECURRENT")) {
         fake_recurrent(true);
         o.state_snapshots_gib = 4 * (double)FAKE_STATE_BYTES / (1 << 30); /* four snapshots: fewer than prompts want */
@@ -260,6 +261,31 @@ TEST(random_company_by_turns) {
     td_engine_stats s = run_company(o, lengths, outputs);
     assert_int_equal(s.cached_tokens, 0);
     assert_int_equal(s.kv_tokens_cached, 0);
+}
+
+/* A window of 200 tokens beside other layers. */
+static td_engine_stats company_with_windows(uint64_t pages, uint32_t max_running, const uint32_t lengths[4],
+                                            const uint32_t outputs[4]) {
+    fake_windows(true);
+    fake_one_form(true);
+    td_engine_stats s = run_company(options(pages * 128, 48, max_running), lengths, outputs);
+    fake_one_form(false);
+    fake_windows(getenv("TD_TEST_WINDOWS") != NULL);
+    return s;
+}
+
+TEST(random_company_of_windows) {
+    static const uint32_t lengths[] = {5, 200, 350, 450}, outputs[] = {2, 30, 120, 250};
+    td_engine_stats       s = company_with_windows(40, 2, lengths, outputs);
+    assert_int_equal(s.window_tokens, (2 * 4 + 1 + 40 / 8) * 128); /* fewer than half */
+    assert_true(s.cached_tokens > 0 && s.window_tokens_cached > 0);
+}
+
+TEST(random_company_of_windows_short_of_pages) {
+    static const uint32_t lengths[] = {3, 50, 100, 120}, outputs[] = {150, 200, 300, 400};
+    td_engine_stats       s = company_with_windows(5, 10, lengths, outputs);
+    assert_int_equal(s.window_tokens, 5 * 128); /* never more than pages */
+    assert_true(s.retractions > 0);
 }
 
 /* Submit a request to an idle engine whose forwards are held: it runs when this returns. */

@@ -42,7 +42,8 @@ static void open_with(fixture *f, double max_step_s, uint32_t aside) {
     OK(td_prefix_cache_open(&f->cache, &f->pages, true, NULL));
     OK(td_waker_create(&f->waker, NULL));
     OK(td_inbox_create(f->waker, REQUESTS_MAX, 1, &f->inbox, NULL));
-    OK(td_scheduler_open(&f->s, &c, &f->cache, NULL, &f->exchange, f->inbox, NULL));
+    td_scheduler_caches caches = {.cache = &f->cache, .exchange = &f->exchange};
+    OK(td_scheduler_open(&f->s, &c, &caches, f->inbox, NULL));
 }
 
 static void open_fixture(fixture *f, double max_step_s) {

@@ -99,7 +99,7 @@ TEST(states_of_a_request) {
     uint32_t              pages[4];
     open_rig(&g, SLOTS);
     cache_path(&g, 0, 4, pages);
-    assert_int_equal(td_request_state_begin(&r, &g.slots, pages, 0), 0);
+    td_request_state_begin(&r, &g.slots, pages, 0, 0);
     const uint32_t few = TD_STATE_BLOCK - 4; /* no block ends */
     assert_int_equal(next_part(&r, &g, rule, 0, few, &s), few);
     assert_true(s.in == TD_STATE_NONE && s.out == TD_STATE_NONE && s.open < OPEN);
@@ -134,7 +134,7 @@ TEST(a_prompt_of_whole_pages) {
     uint32_t              pages[3];
     open_rig(&g, SLOTS);
     cache_path(&g, 0, 3, pages);
-    td_request_state_begin(&r, &g.slots, pages, 0);
+    td_request_state_begin(&r, &g.slots, pages, 0, 0);
     assert_int_equal(next_part(&r, &g, rule, 0, 256, &s), 128);
     assert_int_equal(next_part(&r, &g, rule, 128, 256, &s), 256);
     td_request_state_commit(&r, &g.slots, rule, pages, 2);
@@ -160,7 +160,7 @@ TEST(room_for_one_part_more) {
     cache_path(&g, 0, 2, pages);
     for (uint32_t splits = 0; splits < 3; splits++) {
         td_request_state r = TD_REQUEST_STATE_IDLE;
-        assert_int_equal(td_request_state_begin(&r, &g.slots, pages, 1), 0); /* a branch behind the first page */
+        td_request_state_begin(&r, &g.slots, pages, 0, 1); /* a branch behind the first page */
         assert_int_equal(td_request_state_next_part(&r, &g.slots, rule, 0, 300, splits, &s), ENDS[splits]);
         td_request_state_end(&r, &g.slots);
     }
@@ -175,7 +175,7 @@ TEST(a_draft_at_the_end_of_a_block) {
     uint32_t              pages[2];
     open_rig(&g, SLOTS);
     cache_path(&g, 0, 2, pages);
-    td_request_state_begin(&r, &g.slots, pages, 0);
+    td_request_state_begin(&r, &g.slots, pages, 0, 0);
     assert_int_equal(next_part(&r, &g, rule, 0, 254, &s), 128); /* behind the prompt's last full page */
     assert_int_equal(next_part(&r, &g, rule, 128, 254, &s), 254);
     td_request_state_commit(&r, &g.slots, rule, pages, 1);
@@ -213,7 +213,8 @@ TEST(a_step_that_fails_leaves_nothing) {
     open_rig(&g, SLOTS);
     cache_path(&g, 0, 4, pages);
     keep_new(&g, pages[0]);
-    assert_int_equal(td_request_state_begin(&r, &g.slots, pages, 2), 1); /* the second page has no snapshot: a branch */
+    assert_int_equal(td_state_slots_before(&g.slots, pages, 2), 1);
+    td_request_state_begin(&r, &g.slots, pages, 1, 2); /* the second page has no snapshot: a branch */
     uint32_t border = next_part(&r, &g, rule, 128, 299, &s);
     assert_int_equal(border, 256);
     assert_true(s.in == td_state_slots_find(&g.slots, pages[0]) && s.out != s.in);
@@ -235,12 +236,12 @@ TEST(short_of_slots) {
     open_rig(&g, 2);
     cache_path(&g, 0, 4, pages);
     keep_new(&g, pages[0]);
-    td_request_state_begin(&other, &g.slots, pages, 1);
-    td_request_state_begin(&r, &g.slots, pages, 0);
+    td_request_state_begin(&other, &g.slots, pages, 1, 1);
+    td_request_state_begin(&r, &g.slots, pages, 0, 0);
     assert_true(td_request_state_can_step(&r, &g.slots, 0, 270));
     assert_int_equal(next_part(&r, &g, rule, 0, 270, &s), 256); /* what follows ends no block */
     td_request_state_end(&r, &g.slots);
-    td_request_state_begin(&r, &g.slots, pages, 0);
+    td_request_state_begin(&r, &g.slots, pages, 0, 0);
     assert_int_equal(next_part(&r, &g, rule, 0, 330, &s), 330);
     assert_false(td_request_state_can_step(&other, &g.slots, 128, 200));
     assert_true(td_request_state_can_step(&other, &g.slots, 128, 128 + TD_STATE_BLOCK - 1));

@@ -104,6 +104,7 @@ void model_run_open(model_run *r, const model_run_options *o) {
     spec.max_out = MAX_OUT;
     spec.overlap_min_tok = o->overlap_min_tok;
     spec.in_pieces = o->in_pieces;
+    spec.gives_windows = o->gives_windows;
     spec.n_pages = r->n_pages;
     if (td_placed_model_open(&spec, &room, &probe, &r->placed, &err) != TD_OK) fail_with(&err);
     r->npu = r->placed.npus[0];

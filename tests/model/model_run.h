@@ -37,6 +37,7 @@ typedef struct {
     uint32_t             max_tok;           /* 0: 2048 */
     uint32_t             overlap_min_tok;   /* steps of so many rows go in two halves; 0: none */
     bool                 in_pieces;         /* td_model_start_pieces may be used, if the model's spec says so */
+    bool                 gives_windows;     /* pages of windows are fewer; the test says where they lie */
     td_layer_range       layers;            /* end 0: all */
     td_layer_tap         layer_tap;
     td_rows_tap          rows_tap;

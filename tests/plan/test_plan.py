@@ -53,13 +53,19 @@ class Plan(unittest.TestCase):
         return p.stderr
 
     def test_layers_that_slide(self):
-        """Half of gpt-oss's layers read 128 tokens and keep all; no other model says so."""
+        """Half of gpt-oss's layers read 128 tokens and keep no others; Qwen3's layers keep all."""
         p = self.plan("--model-path", OSS, "--machine", EDGE)
         self.assertTrue(p["fits"])
         self.assertEqual(p["kv_window"], 128)
         self.assertAlmostEqual(p["kv_sliding_bytes"], p["kv_token_bytes"] / 2)
         text = run("--model-path", OSS, "--machine", EDGE).stdout
         self.assertIn("%.1f KiB of a token's are in layers that read the last 128 tokens alone" % (p["kv_sliding_bytes"] / 1024), text)
+        # 3 pages for each request, a step's rows, and an eighth of all pages for the ends of prefixes
+        pages = 3 * p["model"]["max_running_requests"] + -(-(p["model"]["max_running_requests"] + p["model"]["chunked_prefill_size"]) // 128) + p["kv_tokens"] // 128 // 8
+        self.assertEqual(p["kv_sliding_tokens"], 128 * pages)
+        self.assertLess(p["kv_sliding_tokens"], p["kv_tokens"] / 2)
+        kv = (p["kv_token_bytes"] - p["kv_sliding_bytes"]) * p["kv_tokens"] + p["kv_sliding_bytes"] * p["kv_sliding_tokens"]
+        self.assertAlmostEqual(sum(m["kv_bytes"] for m in p["memory"]) / kv, 1, places=6)
         p = self.plan("--model-path", QWEN, "--machine", EDGE)
         self.assertEqual((p["kv_window"], p["kv_sliding_bytes"]), (0, 0))
 

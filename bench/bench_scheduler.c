@@ -66,9 +66,8 @@ void td_model_close(td_model *m) {
 const td_model_config *td_model_get_config(const td_model *m) {
     return &m->config;
 }
-bool td_model_shares_generated(const td_model *m) {
-    (void)m;
-    return false;
+uint32_t td_model_one_form_from(const td_model *m) {
+    return m ? UINT32_MAX : 0;
 }
 bool td_model_recurrent(const td_model *m) {
     return m && m->spec.state_slots;

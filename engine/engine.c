@@ -242,7 +242,7 @@ static td_status open_steps(td_engine *e, uint32_t n_pages, const td_cache_liste
                               .least_rows = td_model_full_step(td_model_get_config(e->placed.model)),
                               .aside = spec->aside_tok < e->config.chunk ? spec->aside_tok : 0,
                               .mixed = e->config.mixed_chunk,
-                              .cache_generated = td_model_shares_generated(e->placed.model)};
+                              .one_form_from = td_model_one_form_from(e->placed.model)};
     td_scheduler_caches caches = {
         .cache = &e->cache, .states = states, .windows = spec->gives_windows ? &e->windows : NULL, .exchange = &e->exchange};
     TD_TRY(td_scheduler_open(&e->scheduler, &sc, &caches, e->inbox, err));

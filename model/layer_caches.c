@@ -50,12 +50,12 @@ uint32_t td_layer_caches_cut_heads(const td_model_config *c, td_cache_per per) {
     return 0;
 }
 
-bool td_layer_caches_share_generated(const td_model_config *c) {
+uint32_t td_layer_caches_one_form_from(const td_model_config *c) {
     td_layer_range all = td_all_layers(c);
     for (uint32_t layer = all.first; layer < all.end; layer++) {
         td_layer_caches list = td_layer_caches_of(c, layer);
         for (uint32_t i = 0; i < list.n; i++)
-            if (list.cache[i].kind == TD_KV_LATENT) return false;
+            if (list.cache[i].kind == TD_KV_LATENT) return td_model_chooses_tokens(c) ? c->sparse.index_top : UINT32_MAX;
     }
-    return true;
+    return 0;
 }

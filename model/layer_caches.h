@@ -26,8 +26,8 @@ uint32_t td_layer_caches_window(const td_model_config *c, td_layer_range layers)
  * cache. */
 uint32_t td_layer_caches_cut_heads(const td_model_config *c, td_cache_per per);
 
-/** Whether a page of generated tokens has the bits that a prompt with the same tokens would leave. Not if decoding computes
- * rows in another form than a prompt does (MLA's absorbed form). */
-bool td_layer_caches_share_generated(const td_model_config *c);
+/** From this position on a generated token's rows have the bits that a prompt with the same tokens would leave; UINT32_MAX:
+ * nowhere. Decoding computes MLA in another form than a prompt does, but for rows that choose their keys: those have one. */
+uint32_t td_layer_caches_one_form_from(const td_model_config *c);
 
 #endif

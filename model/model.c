@@ -542,8 +542,8 @@ const td_model_config *td_model_get_config(const td_model *m) {
 uint64_t td_model_source_hash(const td_model *m) {
     return td_checkpoint_source_hash(m->checkpoint);
 }
-bool td_model_shares_generated(const td_model *m) {
-    return td_layer_caches_share_generated(&m->config);
+uint32_t td_model_one_form_from(const td_model *m) {
+    return td_layer_caches_one_form_from(&m->config);
 }
 
 uint32_t td_model_window(const td_model *m) {

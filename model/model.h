@@ -37,9 +37,9 @@ void td_model_set_slots(td_model *m, uint32_t n_slots);
 const td_model_spec   *td_model_get_spec(const td_model *m); /* as settled; the model's own, until close */
 const td_model_config *td_model_get_config(const td_model *m);
 uint32_t               td_model_context_length(const td_model *m);
-bool                   td_model_shares_generated(const td_model *m); /* see td_layer_caches_share_generated */
-bool                   td_model_recurrent(const td_model *m);        /* see td_layer_caches_recurrent */
-uint32_t               td_model_window(const td_model *m);           /* see td_layer_caches_window */
+uint32_t               td_model_one_form_from(const td_model *m); /* see td_layer_caches_one_form_from */
+bool                   td_model_recurrent(const td_model *m);     /* see td_layer_caches_recurrent */
+uint32_t               td_model_window(const td_model *m);        /* see td_layer_caches_window */
 td_experts *td_model_get_experts(const td_model *m); /* after load, for measuring: may be run while no step is; NULL: none */
 void        td_model_get_memory(const td_model *m, td_model_memory *memory);
 /** The bytes of all memories together. */

@@ -143,9 +143,9 @@ static bool extend_running(td_scheduler *s) {
 
 /* ---- the prefix cache ------------------------------------------------------------------------ */
 
-/* The number of r's tokens whose KV depends on nothing but the tokens themselves. */
+/* The number of r's first tokens whose KV depends on nothing but the tokens themselves. */
 static uint32_t cacheable_tokens(const td_scheduler *s, const td_request *r) {
-    return s->config.cache_generated ? r->n_tokens : r->n_prompt;
+    return r->n_prompt >= s->config.one_form_from ? r->n_tokens : r->n_prompt;
 }
 
 /* Whole pages that r may take from the cache. Rows whose logits are still needed must be computed; all rows, while the

@@ -62,12 +62,12 @@ typedef struct {
 
 typedef struct {
     uint32_t max_running, chunk;
-    uint32_t max_seq_tokens;  /* longest sequence */
-    double   max_step_s;      /* of a step that is not alone; 0: no limit */
-    uint32_t least_rows;      /* prompt rows that such a step has however long they take */
-    uint32_t aside;           /* rows of a step in pieces, at most, and less than chunk; 0: there are none */
-    bool     mixed;           /* prompts and generating requests share steps */
-    bool     cache_generated; /* the KV of a generated token has the bits of the same token's in a prompt */
+    uint32_t max_seq_tokens; /* longest sequence */
+    double   max_step_s;     /* of a step that is not alone; 0: no limit */
+    uint32_t least_rows;     /* prompt rows that such a step has however long they take */
+    uint32_t aside;          /* rows of a step in pieces, at most, and less than chunk; 0: there are none */
+    bool     mixed;          /* prompts and generating requests share steps */
+    uint32_t one_form_from;  /* from this position on a generated token's KV has the bits of the same token's in a prompt */
 } td_scheduler_config;
 
 /** The step that is computed piece by piece, while others run between its pieces. */

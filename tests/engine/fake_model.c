@@ -214,8 +214,8 @@ void td_model_close(td_model *m) {
 const td_model_config *td_model_get_config(const td_model *m) {
     return &m->config;
 }
-bool td_model_shares_generated(const td_model *m) {
-    return m && atomic_load(&g_one_form);
+uint32_t td_model_one_form_from(const td_model *m) {
+    return m && atomic_load(&g_one_form) ? 0 : UINT32_MAX;
 }
 bool td_model_recurrent(const td_model *m) {
     return m->state != NULL;

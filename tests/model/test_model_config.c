@@ -150,7 +150,7 @@ TEST(compressed_rows) {
     assert_true(list.cache[1].per == TD_PER_STATE && list.cache[1].values == 8 * 640 && list.cache[2].per == TD_PER_OPEN);
     assert_true(list.cache[3].tokens == 4 && list.cache[4].tokens == 4 && list.cache[4].values == 128);
     assert_true(td_layer_caches_of(&c, 3).n == 4 && td_layer_caches_of(&c, 3).cache[1].values == 3 * 512);
-    assert_true(td_layer_caches_recurrent(&c, td_all_layers(&c)) && td_layer_caches_share_generated(&c));
+    assert_true(td_layer_caches_recurrent(&c, td_all_layers(&c)) && td_layer_caches_one_form_from(&c) == 0);
 }
 
 /* DeepSeek-V3.2 and GLM-5: V3's attention to keys that an indexer chooses, in GLM-5.2 not an indexer in every layer. */
@@ -158,6 +158,7 @@ TEST(indexers_of_tokens) {
     td_tensor_spec  s;
     td_model_config c = read_ok("configs/models/deepseek-v3.2.json", NULL);
     assert_ptr_equal(c.arch, &TD_ARCH_DEEPSEEK_V32);
+    assert_int_equal(td_layer_caches_one_form_from(&c), 2048);
     assert_true(td_model_chooses_tokens(&c) && c.sparse.index_heads == 64 && c.sparse.index_dim == 128);
     assert_true(c.sparse.index_top == 2048 && !c.sparse.index_pairs && c.rope.interleaved && td_model_streams(&c) == 1);
     assert_true(c.n_mtp_layers == 1 && td_model_config_moe_layers(&c) == 59 && !c.is_moe[2] && c.is_moe[3] && c.is_moe[61]);
@@ -243,7 +244,7 @@ TEST(layers_slide) {
     assert_int_equal(td_layer_caches_of(&c, 0).cache[0].window, 128);
     assert_int_equal(td_layer_caches_of(&c, 0).cache[1].window, 128);
     assert_int_equal(td_layer_caches_of(&c, 1).cache[0].window, 0);
-    assert_true(td_layer_caches_share_generated(&c));
+    assert_true(td_layer_caches_one_form_from(&c) == 0);
     c = read_ok("configs/models/gpt-oss-120b.json", "{\"layer_types\": null, \"sliding_window\": 64}");
     assert_true(c.n_layers == 36 && c.n_experts == 128 && c.slides[0] && !c.slides[1] && c.slides[34] && !c.slides[35]);
     assert_int_equal(td_layer_caches_of(&c, 34).cache[0].window, 64);
@@ -294,14 +295,14 @@ TEST(caches_of_layers) {
     assert_true(list.cache[0].kind == TD_KV_LATENT && list.cache[0].heads == 1 && list.cache[0].values == 512);
     assert_true(list.cache[1].kind == TD_KV_ROPE && list.cache[1].heads == 1 && list.cache[1].values == 64);
     assert_int_equal(td_layer_caches_cut_heads(&c, TD_PER_TOKEN), 0);
-    assert_true(!td_layer_caches_share_generated(&c));
+    assert_true(td_layer_caches_one_form_from(&c) == UINT32_MAX);
 
     c = read_ok("configs/models/qwen3-30b-a3b.json", NULL);
     list = td_layer_caches_of(&c, 0);
     assert_int_equal(list.n, 2);
     assert_true(list.cache[1].kind == TD_KV_HEAD && list.cache[1].heads == 4 && list.cache[1].values == 128);
     assert_int_equal(td_layer_caches_cut_heads(&c, TD_PER_TOKEN), 4);
-    assert_true(td_layer_caches_share_generated(&c));
+    assert_true(td_layer_caches_one_form_from(&c) == 0);
 }
 
 /* A row of a table that says nothing of rotations means that they do not act on the weight. */

@@ -1,4 +1,4 @@
-"""A chat of 30 turns on models whose layers have recurrent states or windows: a turn computes its new tokens, and at most a page."""
+"""A chat of 30 turns on models whose layers have recurrent states, windows or chosen keys: a turn computes its new tokens, and at most a page."""
 import json
 import os
 import unittest
@@ -8,7 +8,8 @@ from server_process import MODEL, TANDEM, Server
 
 GOLDEN = os.path.join(os.environ["TD_SOURCE_DIR"], "tests/data/golden")
 PAGE, LONGEST = 128, {"max_position_embeddings": 8192}
-MODELS = {"qwen3_next": LONGEST, "qwen3_5_moe": {"text_config": LONGEST}, "gpt_oss": LONGEST}
+MODELS = {"qwen3_next": LONGEST, "qwen3_5_moe": {"text_config": LONGEST}, "gpt_oss": LONGEST, "deepseek_v4": LONGEST, "deepseek_v32": LONGEST, "glm_moe_dsa": LONGEST}
+WITHOUT_DRAFTS = ("gpt_oss", "deepseek_v4")
 FLAGS = ("--tokenizer-path", MODEL, "--quantization", "none", "--cpuinfer", "1", "--max-running-requests", "2", "--max-total-tokens", "8192",
          "--chunked-prefill-size", "512")
 
@@ -20,7 +21,7 @@ class ChatTurns(unittest.TestCase):
     def test_thirty_turns(self):
         for model in MODELS:
             for drafts in ((), ("--speculative-algorithm", "NEXTN", "--speculative-always")):
-                if drafts and model == "gpt_oss":
+                if drafts and model in WITHOUT_DRAFTS:
                     continue
                 with self.subTest(model=model, drafts=drafts), self.serve(model, *drafts) as server:
                     computed = [t.prompt - t.cached - t.new for t in turns(server, 30, new=75, answer=41, vocab=320)]
@@ -30,7 +31,7 @@ class ChatTurns(unittest.TestCase):
 
     def test_prompts_of_whole_pages(self):
         """Prompts and answers that end where a page does, or just behind it."""
-        for model in ("qwen3_next", "gpt_oss"):
+        for model in ("qwen3_next", "gpt_oss", "deepseek_v4", "glm_moe_dsa"):
             with self.subTest(model=model), self.serve(model) as server:
                 for new, answer in ((128, 4), (256, 128), (127, 1)):
                     computed = [t.prompt - t.cached - t.new for t in turns(server, 8, new, answer, vocab=320, seed=new)]

@@ -14,6 +14,8 @@
 
 #include "npu/ascend/acl_types.h"
 
+#define TD_ACL_UPDATES_BEFORE "attention's lengths are updated before a captured step, while the card waits"
+
 /* libacl_rt.so (CANN 9), libascendcl.so */
 #define TD_ACL_RUNTIME(X)                                                                                                   \
     X(aclInit, NULL, 801, "runtime 02", td_acl_status, (const char *config_path))                                           \
@@ -39,6 +41,9 @@
       td_acl_status, (td_acl_stream stream))                                                                                \
     X(aclrtSynchronizeStream, NULL, 801, "runtime 06", td_acl_status, (td_acl_stream stream))                               \
     X(aclrtCreateEventExWithFlag, NULL, 801, "runtime 07", td_acl_status, (td_acl_event * event, uint32_t flags))           \
+    X(aclrtCreateEventWithFlag, TD_ACL_UPDATES_BEFORE, 801, "runtime 07", td_acl_status,                                    \
+      (td_acl_event * event, uint32_t flags))                                                                               \
+    X(aclrtResetEvent, TD_ACL_UPDATES_BEFORE, 801, "runtime 07", td_acl_status, (td_acl_event event, td_acl_stream stream)) \
     X(aclrtDestroyEvent, NULL, 801, "runtime 07", td_acl_status, (td_acl_event event))                                      \
     X(aclrtRecordEvent, NULL, 801, "runtime 07", td_acl_status, (td_acl_event event, td_acl_stream stream))                 \
     X(aclrtStreamWaitEvent, NULL, 801, "runtime 07", td_acl_status, (td_acl_stream stream, td_acl_event event))             \

@@ -89,6 +89,7 @@ typedef struct {
     X(ACL_CALLBACK_NO_BLOCK, 0) X(ACL_CALLBACK_BLOCK, 1) \
     /* runtime 06, 07, 11-09: flags of streams, events and waits */ \
     X(ACL_STREAM_FAST_LAUNCH, 1) X(ACL_STREAM_FAST_SYNC, 2) X(ACL_EVENT_SYNC, 1) X(ACL_EVENT_TIME_LINE, 8) \
+    X(ACL_EVENT_EXTERNAL, 32) \
     X(ACL_STREAM_WAIT_VALUE_GEQ, 0) X(ACL_STREAM_WAIT_VALUE_EQ, 1) X(ACL_EVENT_RECORDED_STATUS_NOT_READY, 0) \
     X(ACL_EVENT_RECORDED_STATUS_COMPLETE, 1) \
     /* runtime 25-02: aclmdlRICaptureMode, aclmdlRICaptureStatus, aclCANNPackageName */ \

@@ -190,8 +190,19 @@ static td_ascend_attention *add_attention(td_npu_graph *g) {
     return &g->attentions[g->n_attentions];
 }
 
+/* The capture goes on here when the attention has its lengths, in this run of the graph and in each later one. */
+static td_status await_lengths(td_ascend_run *r, td_ascend_attention *a) {
+    const td_acl *acl = r->d->acl;
+    if (!td_ascend_updates_beside(r->d)) return TD_OK;
+    TD_TRY(
+        td_ascend_queued(r->d, "aclrtCreateEventWithFlag", acl->aclrtCreateEventWithFlag(&a->ready, TD_ACL_EVENT_EXTERNAL)));
+    TD_TRY(td_ascend_queued(r->d, "aclrtStreamWaitEvent", acl->aclrtStreamWaitEvent(r->stream, a->ready)));
+    return td_ascend_queued(r->d, "aclrtResetEvent", acl->aclrtResetEvent(a->ready, r->stream));
+}
+
 void td_ascend_attend(td_ascend_run *r, const td_npu_block *b) {
     td_npu_graph *g = r->s->base.capture;
+    const td_acl *acl = r->d->acl;
     if (r->status != TD_OK || !g) {
         b->kind->attend(r, b);
         return;
@@ -201,19 +212,17 @@ void td_ascend_attend(td_ascend_run *r, const td_npu_block *b) {
         r->status = TD_ENOMEM;
         return;
     }
+    *a = (td_ascend_attention){.block = b, .step = r->made};
+    g->n_attentions++;
     td_ascend_cut_set_longest(r->made, r->cut); /* so that no update asks for more workspace */
-    r->status = td_ascend_queued(r->d, "aclmdlRICaptureTaskGrpBegin", r->d->acl->aclmdlRICaptureTaskGrpBegin(r->stream));
+    r->status = await_lengths(r, a);
+    if (r->status == TD_OK)
+        r->status = td_ascend_queued(r->d, "aclmdlRICaptureTaskGrpBegin", acl->aclmdlRICaptureTaskGrpBegin(r->stream));
     if (r->status != TD_OK) return;
     b->kind->attend(r, b);
-    td_acl_task_group group = NULL;
-    td_status         ended =
-        td_ascend_queued(r->d, "aclmdlRICaptureTaskGrpEnd", r->d->acl->aclmdlRICaptureTaskGrpEnd(r->stream, &group));
+    td_status ended =
+        td_ascend_queued(r->d, "aclmdlRICaptureTaskGrpEnd", acl->aclmdlRICaptureTaskGrpEnd(r->stream, &a->group));
     if (r->status == TD_OK) r->status = ended;
-    if (r->status != TD_OK) return;
-    *a = (td_ascend_attention){.block = b,
-                               .step = r->made,
-                               .group = group,
-                               .workspace_at = r->d->workspace.at,
-                               .workspace_bytes = r->workspace_used};
-    g->n_attentions++;
+    a->workspace_at = r->d->workspace.at;
+    a->workspace_bytes = r->workspace_used;
 }

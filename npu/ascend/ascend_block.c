@@ -136,43 +136,84 @@ td_status td_ascend_enqueue(td_npu *base, td_npu_stream *s, td_npu_block *b, con
 
 /* ---- graphs ------------------------------------------------------------------------------------ */
 
-static td_status update(td_npu_stream *s, td_ascend_attention *a) {
+/* Give an attention the lengths of its step, in the order of the stream `on`. */
+static td_status update(td_npu_stream *s, td_acl_stream on, const td_ascend_attention *a) {
     const td_acl *acl = td_ascend_of(s)->acl;
     td_ascend_run r;
     TD_TRY(begin_run(s, a->block, a->step, &r));
+    r.stream = on;
     r.workspace_at = a->workspace_at;
     r.workspace_most = a->workspace_bytes ? a->workspace_bytes : 1;
     TD_TRY(td_ascend_queued(td_ascend_of(s), "aclmdlRICaptureTaskUpdateBegin",
-                            acl->aclmdlRICaptureTaskUpdateBegin(s->stream, a->group)));
+                            acl->aclmdlRICaptureTaskUpdateBegin(on, a->group)));
     a->block->kind->attend(&r, a->block);
     td_status ended =
-        td_ascend_queued(td_ascend_of(s), "aclmdlRICaptureTaskUpdateEnd", acl->aclmdlRICaptureTaskUpdateEnd(s->stream));
+        td_ascend_queued(td_ascend_of(s), "aclmdlRICaptureTaskUpdateEnd", acl->aclmdlRICaptureTaskUpdateEnd(on));
     return r.status != TD_OK ? r.status : ended;
 }
 
-/* Update the lengths in a graph to those that its steps have now. The updates go to the stream that runs the graph next, so
- * they come after its former launch and before this one. */
-static td_status apply(td_npu_stream *s, td_npu_graph *g) {
-    bool applied = g->applied && g->failures == s->failures;
+/* Bring the graph's steps to the device. @param fresh its attentions have the lengths of these steps already. */
+static td_status fill_steps(td_npu_stream *s, td_npu_graph *g, bool *fresh) {
+    *fresh = g->applied && g->failures == s->failures;
     for (size_t i = 0; i < g->steps.n; i++) {
         bool changed;
         TD_TRY(td_ascend_step_fill(td_ascend_of(s), g->steps.at[i], &changed));
-        applied &= !changed;
+        *fresh &= !changed;
     }
-    g->applied = false;
-    for (size_t i = 0; i < g->n_attentions && !applied; i++) TD_TRY(update(s, &g->attentions[i]));
-    g->applied = true;
-    g->failures = s->failures;
     return TD_OK;
 }
 
-td_status td_ascend_graph_launch(td_npu_stream *s, td_npu_graph *g) {
+static td_status run_graph(td_npu_stream *s, td_npu_graph *g) {
     td_ascend_npu *d = td_ascend_of(s);
-    TD_TRY(apply(s, g));
     if (g->group) TD_TRY(td_ascend_stream_enter(s, g->group));
     td_acl_status code = d->acl->aclmdlRIExecuteAsync(g->graph, s->stream);
     if (g->group) td_ascend_group_leave(g->group, d);
     return td_ascend_queued(d, "aclmdlRIExecuteAsync", code);
+}
+
+/* All at once on the stream that runs the graph next: they come after its former run and before this one. */
+static td_status update_before(td_npu_stream *s, td_npu_graph *g, bool fresh) {
+    for (size_t i = 0; i < g->n_attentions && !fresh; i++) TD_TRY(update(s, s->stream, &g->attentions[i]));
+    return TD_OK;
+}
+
+/* A run that was stopped may have left events set, for which the next one would not wait. */
+static td_status reset_events(td_npu_stream *s, td_npu_graph *g) {
+    td_ascend_npu *d = td_ascend_of(s);
+    if (g->failures == s->failures) return TD_OK;
+    for (size_t i = 0; i < g->n_attentions; i++)
+        TD_TRY(td_ascend_queued(d, "aclrtResetEvent", d->acl->aclrtResetEvent(g->attentions[i].ready, s->updates)));
+    return td_ascend_queued(d, "aclrtSynchronizeStream", d->acl->aclrtSynchronizeStream(s->updates));
+}
+
+/* While the graph runs, which waits for each event where its attention comes. Its former run is over, as the steps' contract
+ * has it. Events are recorded behind an update that failed, too: else the run would wait for ever. The failure is told, so
+ * that nobody reads what it computes with an earlier step's lengths. */
+static td_status update_beside(td_npu_stream *s, td_npu_graph *g, bool fresh) {
+    td_ascend_npu *d = td_ascend_of(s);
+    td_status      st = TD_OK;
+    s->updated = true;
+    for (size_t i = 0; i < g->n_attentions; i++) {
+        const td_ascend_attention *a = &g->attentions[i];
+        if (!fresh && st == TD_OK) st = update(s, s->updates, a);
+        if (td_ascend_queued(d, "aclrtRecordEvent", d->acl->aclrtRecordEvent(a->ready, s->updates)) == TD_OK) continue;
+        (void)td_ascend_done(d, "aclrtStreamAbort", d->acl->aclrtStreamAbort(s->stream), NULL);
+        return TD_EDEVICE;
+    }
+    return st;
+}
+
+td_status td_ascend_graph_launch(td_npu_stream *s, td_npu_graph *g) {
+    bool fresh, beside = s->updates && g->n_attentions;
+    TD_TRY(fill_steps(s, g, &fresh));
+    g->applied = false;
+    if (beside) TD_TRY(reset_events(s, g));
+    g->failures = s->failures;
+    if (!beside) TD_TRY(update_before(s, g, fresh));
+    TD_TRY(run_graph(s, g));
+    if (beside) TD_TRY(update_beside(s, g, fresh));
+    g->applied = true;
+    return TD_OK;
 }
 
 /* bf16; MLA's rows are filled up to what its attention takes. */

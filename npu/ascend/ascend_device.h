@@ -72,6 +72,12 @@ static inline td_status td_ascend_done(td_ascend_npu *d, const char *call, td_ac
 /** Start the runtime for the process, once. @return TD_EDEVICE and a sentence. */
 TD_NODISCARD td_status td_ascend_init(const td_acl *acl, td_error *err);
 
+/** Whether the libraries let a graph run while its lengths are updated: events outside of captures that a capture waits for.
+ * The abort is for a run that waits for one that could not be recorded. */
+static inline bool td_ascend_updates_beside(const td_ascend_npu *d) {
+    return d->acl->aclrtCreateEventWithFlag && d->acl->aclrtResetEvent && d->acl->aclrtStreamAbort;
+}
+
 /** Copy to host memory; done when it returns, not in captures. The context is bound. */
 TD_NODISCARD td_status td_ascend_download(td_ascend_npu *d, void *host, const void *dev, size_t bytes, td_error *err);
 

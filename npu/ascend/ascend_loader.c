@@ -280,6 +280,12 @@ static bool is_left_out(td_aclnn_ladder ladder) {
     return value && !strcmp(value, "0") && FUSED[ladder];
 }
 
+/* TD_ASCEND_EVENTS=0 takes the CANN for one that lacks what lets lengths be updated beside a step; for the same ends. */
+static void leave_out_events(td_ascend_libraries *l) {
+    const char *value = getenv("TD_ASCEND_EVENTS");
+    if (value && !strcmp(value, "0")) l->acl.aclrtCreateEventWithFlag = NULL;
+}
+
 static void find_operations(td_ascend_libraries *l) {
     for (size_t i = 0; i < N_OPERATIONS; i++) {
         char  name[96];
@@ -336,6 +342,7 @@ static td_status find_symbols(td_ascend_libraries *l, td_error *err) {
         return td_fail(err, TD_ENOTSUP, "CANN %s in %s has no %s (looked for in %s)%s", version_of(l), where,
                        missing->symbol, files, since);
     }
+    leave_out_events(l);
     find_operations(l);
     find_most(l);
     for (int i = 0; i < TD_ACLNN_LADDER_COUNT; i++) {

@@ -34,18 +34,29 @@ static void stop_reports(td_npu_stream *s) {
     pthread_join(s->reporter, NULL);
 }
 
+static td_status subscribe(td_npu_stream *s, td_error *err) {
+    td_ascend_npu *d = td_ascend_of(s);
+    TD_TRY(td_thread_start(&s->reporter, "ascend calls", report_main, s, err));
+    td_acl_status code = d->acl->aclrtSubscribeReport((uint64_t)s->reporter, s->stream);
+    if (code == TD_ACL_SUCCESS) return TD_OK;
+    td_status st = td_ascend_failed(d, "aclrtSubscribeReport", code, err);
+    stop_reports(s);
+    return st;
+}
+
+static td_status create(td_ascend_npu *d, td_acl_stream *out, td_error *err) {
+    td_acl_status code = d->acl->aclrtCreateStreamWithConfig(out, 0, TD_ACL_STREAM_FAST_LAUNCH | TD_ACL_STREAM_FAST_SYNC);
+    if (code != TD_ACL_SUCCESS) *out = NULL;
+    return td_ascend_done(d, "aclrtCreateStreamWithConfig", code, err);
+}
+
 td_status td_ascend_stream_open(td_npu_stream *s, td_error *err) {
     td_ascend_npu *d = td_ascend_of(s);
-    td_acl_status  code =
-        d->acl->aclrtCreateStreamWithConfig(&s->stream, 0, TD_ACL_STREAM_FAST_LAUNCH | TD_ACL_STREAM_FAST_SYNC);
-    TD_TRY(td_ascend_done(d, "aclrtCreateStreamWithConfig", code, err));
-    td_status st = td_thread_start(&s->reporter, "ascend calls", report_main, s, err);
-    if (st == TD_OK) {
-        code = d->acl->aclrtSubscribeReport((uint64_t)s->reporter, s->stream);
-        if (code == TD_ACL_SUCCESS) return TD_OK;
-        st = td_ascend_failed(d, "aclrtSubscribeReport", code, err);
-        stop_reports(s);
-    }
+    TD_TRY(create(d, &s->stream, err));
+    td_status st = td_ascend_updates_beside(d) ? create(d, &s->updates, err) : TD_OK;
+    if (st == TD_OK) st = subscribe(s, err);
+    if (st == TD_OK) return TD_OK;
+    if (s->updates) (void)d->acl->aclrtDestroyStream(s->updates);
     (void)d->acl->aclrtDestroyStream(s->stream);
     return st;
 }
@@ -57,6 +68,10 @@ void td_ascend_stream_close(td_npu_stream *s) {
     (void)d->acl->aclrtUnSubscribeReport((uint64_t)s->reporter, s->stream);
     stop_reports(s);
     (void)td_ascend_done(d, "aclrtDestroyStream", d->acl->aclrtDestroyStream(s->stream), NULL);
+    if (s->updates) {
+        if (s->updated) (void)d->acl->aclrtSynchronizeStream(s->updates);
+        (void)td_ascend_done(d, "aclrtDestroyStream", d->acl->aclrtDestroyStream(s->updates), NULL);
+    }
     td_ascend_steps_close(d, &s->steps);
 }
 
@@ -69,13 +84,16 @@ static void await_callback(td_npu_stream *s) {
 
 td_status td_ascend_stream_wait(td_npu_stream *s) {
     td_ascend_npu *d = td_ascend_of(s);
-    td_acl_status  code = d->acl->aclrtSynchronizeStream(s->stream);
+    td_acl_status  code = d->acl->aclrtSynchronizeStream(s->stream),
+                  updates = s->updated ? d->acl->aclrtSynchronizeStream(s->updates) : TD_ACL_SUCCESS;
     if (s->group) td_ascend_group_idle(s->group, d);
     s->group = NULL;
+    s->updated = false;
+    if (code == TD_ACL_SUCCESS) code = updates;
     if (code == TD_ACL_SUCCESS) return TD_OK;
     if (code == TD_ACL_ERROR_RT_STREAM_ABORT) {
         td_card_count(&d->base.given.failures);
-        td_warn("card %d has given up its work, because another card's failed", d->card);
+        td_warn("card %d has given up its work: another card's has failed, or an update of its lengths", d->card);
         await_callback(s);
     } else {
         (void)td_ascend_failed(d, "aclrtSynchronizeStream", code, NULL);
@@ -129,6 +147,8 @@ void td_ascend_graph_close(td_card *c, td_npu_graph *g) {
     td_ascend_npu *d = (td_ascend_npu *)c;
     if (g->graph && td_card_enter(c) == TD_OK)
         (void)td_ascend_done(d, "aclmdlRIDestroy", d->acl->aclmdlRIDestroy(g->graph), NULL);
+    for (size_t i = 0; i < g->n_attentions; i++) /* behind the graph, which waits for them */
+        if (g->attentions[i].ready) (void)d->acl->aclrtDestroyEvent(g->attentions[i].ready);
     td_ascend_steps_close(d, &g->steps);
     free(g->attentions);
 }

@@ -15,11 +15,13 @@ typedef struct {
     size_t          n;
 } td_ascend_steps;
 
-/** An attention of a graph: a task group of one operation, prepared anew when lengths have changed. */
+/** An attention of a graph: a task group of one operation, prepared anew when lengths have changed. In a capture with events
+ * it waits for `ready` and resets it. */
 typedef struct {
     const td_npu_block *block;
     td_ascend_step     *step;
     td_acl_task_group   group;
+    td_acl_event        ready; /* recorded when it has its lengths, each time the graph runs; NULL: it has them before */
     char               *workspace_at; /* that it was captured with, and its bytes: an update can have no other */
     size_t              workspace_bytes;
 } td_ascend_attention;
@@ -32,7 +34,7 @@ struct td_npu_graph {
     size_t               n_attentions, attentions_room;
     td_npu_group        *group;    /* of the sums over cards that it holds; NULL: none */
     bool                 applied;  /* the lengths of its steps, by updates that have not failed */
-    uint32_t             failures; /* of the stream when they were applied */
+    uint32_t             failures; /* of the stream when they were applied, and the attentions' events reset */
 };
 
 struct td_npu_stream {
@@ -41,6 +43,8 @@ struct td_npu_stream {
     td_npu_group    *group; /* of sums that may be under way on it; NULL: none */
     td_ascend_steps  steps; /* of what is enqueued outside of captures */
     uint32_t         failures;
+    td_acl_stream    updates; /* brings graphs their lengths while they run on the other; NULL: that one does, before */
+    bool             updated; /* there is something on it */
     pthread_t        reporter;
     _Atomic bool     stop;
     _Atomic uint32_t polls; /* of the reporter, that have ended */

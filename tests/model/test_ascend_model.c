@@ -239,6 +239,55 @@ TEST(tale_agrees) {
     assert_true(sum[1] / TALE_TOKENS <= TALE_NEAR);
 }
 
+/* ---- what a replay waits for --------------------------------------------------------------------- */
+
+#define WITHOUT_MTP ", \"num_nextn_predict_layers\": 0" /* its layer is behind the last one, wherever that is */
+#define UPDATE_US 60                                    /* of the stand-in's clock */
+
+/* Microseconds that a card without work waited for updates, at most in a replay that had one for each of n_layers. */
+static unsigned longest_wait(const char *path, const td_checkpoint *checkpoint, uint32_t n_layers) {
+    char      override[512], log[] = "/tmp/td_ascend_clock_XXXXXX";
+    int       file = mkstemp(log);
+    model_run r;
+    uint32_t  ids[12] = {1, 2, 3};
+    assert_true(file >= 0);
+    setenv("TD_STANDIN_CLOCK", log, 1);
+    snprintf(override, sizeof override, "{\"num_hidden_layers\": %u" WITHOUT_MTP ", " V3_SIZES "}", n_layers);
+    model_run_open(
+        &r, &WITH(model_run_options, .path = path, .checkpoint = checkpoint, .override_json = override, .device = "npu",
+                  .w8a8 = true, .experts = TD_EXPERT_INT4C, .n_seq = 1, .max_tok = 8, .max_len = 128));
+    for (uint32_t i = 0; i < 12; i++) model_run_forward(&r, &(model_piece){.first = i, .n = 1, .ids = ids + i}, 1);
+    model_run_close(&r);
+    unsetenv("TD_STANDIN_CLOCK");
+    unsigned updates, waited, longest = 0, replays = 0;
+    FILE    *f = fdopen(file, "r");
+    while (fscanf(f, "updates %u, waited %u us\n", &updates, &waited) == 2) {
+        if (updates != n_layers) continue; /* of a hand-over that is measured, or with the lengths that it had */
+        replays++;
+        if (waited > longest) longest = waited;
+    }
+    fclose(f);
+    unlink(log);
+    assert_true(replays >= 10);
+    return longest;
+}
+
+/* One update at most, however many layers there are: the others come while the layers before them run. TD_ASCEND_EVENTS=0 is
+ * this test's other form: all of them come before. */
+TEST(a_replay_waits_for_one_update) {
+    const char    *value = getenv("TD_ASCEND_EVENTS"), *path = repo_path("tests/data/golden/deepseek_v3_yarn");
+    const uint32_t n_layers = 6;
+    td_checkpoint *dummy;
+    OK(td_checkpoint_open_dummy(1, &dummy, NULL));
+    unsigned longest = longest_wait(path, dummy, n_layers);
+    td_checkpoint_close(dummy);
+    print_message("    %u layers: a replay waits for updates %u us at most\n", n_layers, longest);
+    if (value && !strcmp(value, "0"))
+        assert_int_equal(longest, n_layers * UPDATE_US);
+    else
+        assert_true(longest <= UPDATE_US);
+}
+
 /* ---- launches ---------------------------------------------------------------------------------- */
 
 #define LAUNCHES_MAX 30       /* of a layer with experts, one operation each */
@@ -275,8 +324,6 @@ static uint32_t launches_of(const char *path, const td_checkpoint *checkpoint, c
     unlink(log);
     return launches;
 }
-
-#define WITHOUT_MTP ", \"num_nextn_predict_layers\": 0" /* its layer is behind the last one, wherever that is */
 
 TEST(launches_per_layer) {
     static const struct {

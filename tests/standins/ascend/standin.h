@@ -34,6 +34,9 @@
  *   TD_STANDIN_STATUS           the status of these failures
  *   TD_STANDIN_LOST=PATH        while the file exists, the cards are lost, and every call that can fail does
  *   TD_STANDIN_LOG=PATH         the names of each capture's operations are appended to this file, a line a capture
+ *   TD_STANDIN_CLOCK=PATH       what a card that had nothing to do waited for updates is appended to this file, a line a
+ *                               replay, on a clock on which an update takes the host TD_STANDIN_UPDATE_US=60 and a kernel
+ *                               takes the card TD_STANDIN_KERNEL_US=13, and nothing else takes time
  */
 #ifndef TD_TESTS_ASCEND_STANDIN_H
 #define TD_TESTS_ASCEND_STANDIN_H
@@ -84,6 +87,7 @@ struct standin_context {
     int32_t  device;
     bool     alive, is_default;
     uint32_t n_streams;
+    uint64_t host_us; /* of the clock: that the host's thread has come to */
 };
 
 typedef enum {
@@ -92,7 +96,8 @@ typedef enum {
     STANDIN_OP_SIGNAL,
     STANDIN_OP_CALLBACK,
     STANDIN_OP_GRAPH,
-    STANDIN_OP_COLLECTIVE
+    STANDIN_OP_COLLECTIVE,
+    STANDIN_OP_GATE /* waits for an external event, or resets it */
 } standin_op_kind;
 
 #define STANDIN_USES_MAX 40
@@ -108,6 +113,7 @@ struct standin_op {
     standin_use    uses[STANDIN_USES_MAX];
     standin_event *records, *waits; /* the event that it records or waits for, while it is enqueued */
     bool           has_workspace;   /* then the last use */
+    standin_event *gate, *reset;    /* the external event that it waits for, or resets */
 };
 
 typedef struct standin_entry {
@@ -134,6 +140,7 @@ struct standin_stream {
     standin_graph         *capture;   /* that it is captured into */
     bool                   in_update;
     struct standin_update *update;
+    uint64_t               device_us; /* of the clock: when what it has run was done */
 };
 
 struct standin_event {
@@ -144,6 +151,13 @@ struct standin_event {
     standin_clock   clock;
     standin_graph  *capture; /* that the last record was captured into */
     size_t          node;
+    /* of an external one, a flag of the card: */
+    bool            is_external, is_set;
+    bool            is_recorded; /* by what is enqueued: a record that no run of a capture has been given */
+    bool            is_stale;    /* a run that was stopped may have left it set */
+    uint32_t        in_graphs;
+    standin_stream *awaited; /* a run of a capture on this stream waits for a record that is not enqueued yet */
+    uint64_t        set_us;  /* of the clock */
 };
 
 bool standin_capture_open(const standin_graph *g);
@@ -187,9 +201,17 @@ standin_op     *standin_wait_op(standin_event *e);
 bool            standin_event_done(const standin_event *e);        /* under the lock */
 void            standin_run_op(standin_op *op, standin_stream *s); /* with a delay before */
 void            standin_stream_abort(standin_stream *s);
+standin_op     *standin_gate_op(standin_event *e);
+standin_op     *standin_reset_op(standin_event *e);
 
 /* standin_graph.c; under the lock */
 void standin_capture_add(standin_stream *s, standin_op *op);
+/** An external event is recorded on s by what is enqueued there. */
+void standin_gate_recorded(standin_event *e, standin_stream *s);
+/** Refuses to wait for a stream on which a run waits for an event that nobody has recorded. */
+void standin_gates_check(const standin_stream *s, const char *call);
+/** The stream was aborted: nothing on it waits for events now. */
+void standin_gates_aborted(const standin_stream *s);
 void standin_update_add(standin_stream *s, standin_op *op);
 /** Refuses a call that captures forbid now. */
 void     standin_capture_check(const char *call, int kind, const standin_context *c);

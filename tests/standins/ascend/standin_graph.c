@@ -1,7 +1,8 @@
 /*
  * Captures: what is submitted to a captured stream becomes a node, a replay runs the nodes in an order that their streams
- * and events allow, picked at random. Nodes keep addresses, not contents. Task groups can be prepared anew between replays.
- * Source: runtime 15 (aclmdlRICapture…), dev_guide 04-01 and 04-02.
+ * and events allow, picked at random. Nodes keep addresses, not contents. Task groups can be prepared anew between replays,
+ * or, behind an external event that the capture waits for ahead of the group, while a replay runs.
+ * Source: runtime 15 (aclmdlRICapture…), dev_guide 04-01, 04-02 and 04-03.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -11,9 +12,20 @@
 
 #define GUIDE "runtime dev_guide 04-01, "
 
+/** An external event that the capture waits for. */
+typedef struct {
+    standin_event *event;
+    size_t         branch;
+    bool           is_reset; /* behind the wait */
+} gate;
+#define GATES_MAX 256
+
 typedef struct {
     standin_graph *graph;
     size_t         first, n;
+    size_t         gate; /* one more than the last gate before it on its branch; 0: none */
+    uint32_t       step; /* of the run that waits at the gate */
+    standin_clock  clock;
 } task_group;
 
 struct standin_graph {
@@ -31,6 +43,10 @@ struct standin_graph {
     size_t              n_groups, groups_room;
     task_group        **groups;
     uint32_t            replays; /* enqueued and not done */
+    size_t              n_gates;
+    gate                gates[GATES_MAX];
+    uint32_t            updates; /* of its groups that were enqueued since a replay was written down */
+    standin_graph      *next;    /* of all graphs */
 };
 
 typedef struct standin_update {
@@ -40,6 +56,7 @@ typedef struct standin_update {
 } update;
 
 static standin_graph *open_captures[64];
+static standin_graph *graphs;
 static uint32_t       alive_graphs;
 
 bool standin_capture_open(const standin_graph *g) {
@@ -77,6 +94,23 @@ static size_t branch_of(standin_graph *g, standin_stream *s) {
     return g->n_branches++;
 }
 
+static void add_gate(standin_graph *g, size_t branch, const standin_op *op) {
+    const char *document = "runtime dev_guide 04-03, runtime 07 aclrtResetEvent";
+    gate       *found = NULL;
+    for (size_t i = 0; i < g->n_gates; i++)
+        if (g->gates[i].event == (op->gate ? op->gate : op->reset)) found = &g->gates[i];
+    if (op->gate) {
+        if (found) standin_refuse(document, "a capture waits twice for an external event");
+        if (g->n_gates == GATES_MAX) standin_refuse("stand-in", "more than %d external events in a capture", GATES_MAX);
+        g->gates[g->n_gates++] = (gate){op->gate, branch, false};
+        op->gate->in_graphs++;
+        return;
+    }
+    if (!found || found->branch != branch || found->is_reset)
+        standin_refuse(document, "a capture resets an external event that it does not wait for before, on the same stream");
+    found->is_reset = true;
+}
+
 void standin_capture_add(standin_stream *s, standin_op *op) {
     standin_graph *g = s->capture;
     if (g->group && op->kind != STANDIN_OP_KERNEL)
@@ -84,6 +118,7 @@ void standin_capture_add(standin_stream *s, standin_op *op) {
                        op->name);
     if (op->kind == STANDIN_OP_GRAPH)
         standin_refuse("runtime 15 aclmdlRIExecuteAsync", "a capture is run on a stream that is captured");
+    if (op->gate || op->reset) add_gate(g, branch_of(g, s), op);
     if (op->waits && op->waits->capture != g)
         standin_refuse("runtime 15 aclmdlRICaptureBegin (ACL_ERROR_RT_CAPTURE_DEPENDENCY)",
                        "a captured stream waits for an event that was not recorded in the same capture");
@@ -117,6 +152,8 @@ td_acl_status aclmdlRICaptureBegin(td_acl_stream stream, td_acl_capture_mode mod
     *g = (standin_graph){.alive = true, .open = true, .mode = mode, .thread = pthread_self(), .device = s->context->device};
     standin_keep(g);
     alive_graphs++;
+    g->next = graphs;
+    graphs = g;
     branch_of(g, s);
     s->capture = g;
     for (size_t i = 0; i < sizeof open_captures / sizeof *open_captures; i++)
@@ -141,6 +178,10 @@ static void destroy(standin_graph *g) {
         standin_op_unref(g->nodes[i].op);
     }
     for (size_t i = 0; i < g->n_branches; i++) standin_line_give(g->lines[i]);
+    for (size_t i = 0; i < g->n_gates; i++) g->gates[i].event->in_graphs--;
+    standin_graph **at = &graphs;
+    while (*at != g) at = &(*at)->next;
+    *at = g->next;
     free(g->nodes);
     g->nodes = NULL;
     g->n = 0;
@@ -174,6 +215,10 @@ td_acl_status aclmdlRICaptureEnd(td_acl_stream stream, td_acl_graph *graph) {
         if (!g->joined[i])
             standin_refuse("runtime dev_guide 04-02",
                            "a capture is ended with a stream in it whose last operation its first stream does not wait for");
+    for (size_t i = 0; i < g->n_gates; i++)
+        if (!g->gates[i].is_reset)
+            standin_refuse("runtime dev_guide 04-03",
+                           "a capture waits for an external event and does not reset it: its second run would not wait");
     for (size_t i = 0; i < g->n_branches; i++) g->branches[i]->capture = NULL;
     for (size_t i = 0; i < sizeof open_captures / sizeof *open_captures; i++)
         if (open_captures[i] == g) open_captures[i] = NULL;
@@ -200,7 +245,9 @@ td_acl_status aclmdlRICaptureTaskGrpBegin(td_acl_stream stream) {
         g->groups = realloc(g->groups, g->groups_room * sizeof(task_group *));
     }
     task_group *group = calloc(1, sizeof *group);
-    *group = (task_group){g, g->n, 0};
+    *group = (task_group){.graph = g, .first = g->n};
+    for (size_t i = 0, branch = branch_of(g, s); i < g->n_gates; i++)
+        if (g->gates[i].branch == branch) group->gate = i + 1;
     g->groups[g->n_groups++] = group;
     g->group = g->n_groups;
     return TD_ACL_SUCCESS;
@@ -235,6 +282,11 @@ td_acl_status aclmdlRICaptureTaskUpdateBegin(td_acl_stream stream, td_acl_task_g
     return TD_ACL_SUCCESS;
 }
 
+/** A run waits for an event ahead of the group. */
+static bool is_awaited(const task_group *group) {
+    return group->gate && group->graph->gates[group->gate - 1].event->awaited;
+}
+
 void standin_update_add(standin_stream *s, standin_op *op) {
     const char       *document = "runtime 15 aclmdlRICaptureTaskUpdateBegin";
     update           *u = s->update;
@@ -250,11 +302,13 @@ void standin_update_add(standin_stream *s, standin_op *op) {
 }
 
 /** Updates and runs of a task group must be ordered like writes and reads of memory. */
-static void use_group(standin_stream *s, const task_group *group, bool write) {
+static void use_group_at(const task_group *group, bool write, uint32_t line, uint32_t step, const standin_clock *clock) {
     static standin_history *all; /* told apart by their address */
     standin_use             use = {.at = group, .bytes = 1, .write = write};
-    standin_used(&all, &use, s->line, s->clock.seen[s->line], &s->clock,
-                 write ? "an update of a task group" : "a run of a task group's capture");
+    standin_used(&all, &use, line, step, clock, write ? "an update of a task group" : "a run of a task group's capture");
+}
+static void use_group(const standin_stream *s, const task_group *group, bool write) {
+    use_group_at(group, write, s->line, s->clock.seen[s->line], &s->clock);
 }
 
 static void run_update(standin_op *op, standin_stream *s) {
@@ -276,6 +330,14 @@ static void run_update(standin_op *op, standin_stream *s) {
     free(u);
 }
 
+/* A run that is enqueued already will have what the update brings. */
+static void use_memory(const update *u) {
+    const task_group     *group = u->group;
+    const standin_stream *s = group->graph->gates[group->gate - 1].event->awaited;
+    for (size_t i = 0; i < u->n; i++)
+        (void)standin_used_all(u->ops[i]->uses, u->ops[i]->n_uses, s->line, group->step, &group->clock, u->ops[i]->name);
+}
+
 td_acl_status aclmdlRICaptureTaskUpdateEnd(td_acl_stream stream) {
     const char *document = "runtime 15 aclmdlRICaptureTaskUpdateEnd";
     standin_enter("aclmdlRICaptureTaskUpdateEnd", STANDIN_LAUNCHES);
@@ -292,21 +354,119 @@ td_acl_status aclmdlRICaptureTaskUpdateEnd(td_acl_stream stream) {
     op->payload = u;
     standin_enqueue(s, op);
     use_group(s, u->group, true);
+    if (is_awaited(u->group)) use_memory(u);
+    u->group->graph->updates++;
+    s->context->host_us += standin_setting("TD_STANDIN_UPDATE_US", 60);
     return TD_ACL_SUCCESS;
+}
+
+/* ---- external events --------------------------------------------------------------------------- */
+
+/* A run's wait for a record that was enqueued before it is over with the run. One that is enqueued later ends it then. Up to
+ * that record the groups behind the wait may be updated. */
+
+static void await_gate(standin_event *e, standin_stream *s) {
+    const char *document = "runtime dev_guide 04-03";
+    if (e->is_stale)
+        standin_refuse(document, "a capture is run whose external event a run that was stopped may have left set: reset it");
+    if (e->awaited) standin_refuse(document, "a capture is run that waits for an event for which a run waits already");
+    if (e->is_recorded)
+        standin_clock_merge(&s->clock, &e->clock);
+    else
+        e->awaited = s;
+    e->is_recorded = false;
+}
+
+/* A run uses its groups, those behind a gate when its event is recorded. */
+static void run_groups(standin_graph *g, standin_stream *s) {
+    for (size_t i = 0; i < g->n_groups; i++) {
+        task_group *group = g->groups[i];
+        group->step = s->clock.seen[s->line];
+        group->clock = s->clock;
+        if (!is_awaited(group)) use_group(s, group, false);
+    }
+}
+
+void standin_gate_recorded(standin_event *e, standin_stream *s) {
+    const char     *document = "runtime dev_guide 04-03";
+    standin_stream *to = e->awaited;
+    e->set_us = s->context->host_us;
+    if (to == s)
+        standin_refuse(document, "an external event is recorded on the stream on which a run waits for it: it comes behind");
+    if (!to && e->is_recorded)
+        standin_refuse(document, "an external event is recorded twice, and no run of a capture has waited in between");
+    e->is_recorded = !to;
+    e->awaited = NULL;
+    if (!to) return;
+    for (standin_graph *g = graphs; g; g = g->next)
+        for (size_t i = 0; i < g->n_groups; i++) {
+            task_group *group = g->groups[i];
+            if (!g->replays || !group->gate || g->gates[group->gate - 1].event != e) continue;
+            standin_clock_merge(&group->clock, &e->clock);
+            use_group_at(group, false, to->line, group->step, &group->clock);
+        }
+    standin_clock_merge(&to->clock, &e->clock);
+}
+
+void standin_gates_check(const standin_stream *s, const char *call) {
+    for (standin_graph *g = graphs; g; g = g->next)
+        for (size_t i = 0; i < g->n_gates; i++)
+            if (g->gates[i].event->awaited == s)
+                standin_refuse("runtime dev_guide 04-03",
+                               "%s of a stream on which a run waits for an external event that nobody has recorded", call);
+}
+
+void standin_gates_aborted(const standin_stream *s) {
+    for (standin_graph *g = graphs; g; g = g->next)
+        for (size_t i = 0; g->replays && i < g->n_gates; i++) {
+            if (g->gates[i].event->awaited == s) g->gates[i].event->awaited = NULL;
+            g->gates[i].event->is_stale = true;
+        }
 }
 
 /* ---- replays ----------------------------------------------------------------------------------- */
 
 typedef struct {
     standin_graph *graph;
+    uint64_t       launched_us; /* of the clock */
 } replay;
 
+static bool waits(const standin_op *op) {
+    return op->gate != NULL;
+}
+
+/* The clock of the stream goes on to `until`. @return how long it stood still. */
+static uint64_t stand_still(standin_stream *s, uint64_t until) {
+    uint64_t still = until > s->device_us ? until - s->device_us : 0;
+    s->device_us += still;
+    return still;
+}
+
+static void log_replay(standin_graph *g, uint64_t waited_us) {
+    const char *path = getenv("TD_STANDIN_CLOCK");
+    FILE       *f = path && *path ? fopen(path, "a") : NULL;
+    if (f) {
+        fprintf(f, "updates %u, waited %llu us\n", g->updates, (unsigned long long)waited_us);
+        fclose(f);
+    }
+    g->updates = 0;
+}
+
 static void run_replay(standin_op *op, standin_stream *s) {
-    standin_graph *g = ((replay *)op->payload)->graph;
+    const replay  *r = op->payload;
+    standin_graph *g = r->graph;
+    uint64_t       kernel_us = standin_setting("TD_STANDIN_KERNEL_US", 13), waited = stand_still(s, r->launched_us);
     standin_walk   walk = standin_walk_begin(g->nodes, g->n, g->n_branches);
-    for (size_t i; (i = standin_walk_next(&walk, &s->random)) < g->n;)
-        if (g->nodes[i].op->kind != STANDIN_OP_SIGNAL) standin_run_op(g->nodes[i].op, s);
+    walk.waits = waits;
+    for (size_t i; (i = standin_walk_next(&walk, &s->random)) < g->n;) {
+        standin_op *node = g->nodes[i].op;
+        if (node->kind != STANDIN_OP_SIGNAL) standin_run_op(node, s);
+        STANDIN_LOCKED;
+        if (node->gate) waited += stand_still(s, node->gate->set_us);
+        if (node->kind == STANDIN_OP_KERNEL) s->device_us += kernel_us;
+    }
     STANDIN_LOCKED;
+    log_replay(g, waited);
     g->replays--;
 }
 
@@ -345,15 +505,16 @@ td_acl_status aclmdlRIExecuteAsync(td_acl_graph graph, td_acl_stream stream) {
     if (g->device != s->context->device)
         standin_refuse("runtime 15 aclmdlRIExecuteAsync", "a capture of device %d is run on device %d", g->device,
                        s->context->device);
-    *r = (replay){g};
+    *r = (replay){g, s->context->host_us};
     op->payload = r;
     op->drop = drop_replay;
     if (s->capture) standin_capture_add(s, op);
     standin_host_into(&s->clock);
     standin_line_step(s->line, &s->clock);
-    for (size_t i = 0; i < g->n_groups; i++) use_group(s, g->groups[i], false);
-    order_replay(g, s);
     g->replays++;
+    for (size_t i = 0; i < g->n_gates; i++) await_gate(g->gates[i].event, s);
+    order_replay(g, s);
+    run_groups(g, s);
     standin_enqueue(s, op);
     return TD_ACL_SUCCESS;
 }

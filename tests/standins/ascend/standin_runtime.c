@@ -510,17 +510,43 @@ static standin_event *event_of(td_acl_event event, const char *call) {
     return e;
 }
 
+static standin_event *event_new(standin_event of) {
+    standin_event *e = calloc(1, sizeof *e);
+    *e = of;
+    STANDIN_LOCKED;
+    standin_keep(e);
+    n_events++;
+    return e;
+}
+
 td_acl_status aclrtCreateEventExWithFlag(td_acl_event *event, uint32_t flags) {
     standin_enter("aclrtCreateEventExWithFlag", STANDIN_LAUNCHES);
     if (!flags || flags & ~(uint32_t)(TD_ACL_EVENT_SYNC | TD_ACL_EVENT_TIME_LINE))
         standin_refuse("runtime 07 aclrtCreateEventExWithFlag", "an event with flags 0x%x", flags);
     if (standin_fails("aclrtCreateEventExWithFlag")) return standin_failure(TD_ACL_ERROR_RT_AICORE_EXCEPTION);
-    standin_event *e = calloc(1, sizeof *e);
-    *e = (standin_event){.alive = true, .flags = flags};
-    STANDIN_LOCKED;
-    standin_keep(e);
-    n_events++;
-    *event = e;
+    *event = event_new((standin_event){.alive = true, .flags = flags});
+    return TD_ACL_SUCCESS;
+}
+
+td_acl_status aclrtCreateEventWithFlag(td_acl_event *event, uint32_t flags) {
+    standin_enter("aclrtCreateEventWithFlag", STANDIN_LAUNCHES);
+    if (flags != TD_ACL_EVENT_EXTERNAL)
+        standin_refuse("runtime 07 aclrtCreateEventWithFlag",
+                       "an event with flags 0x%x: ACL_EVENT_EXTERNAL goes with no other, and others are not here", flags);
+    if (standin_fails("aclrtCreateEventWithFlag")) return standin_failure(TD_ACL_ERROR_RT_AICORE_EXCEPTION);
+    *event = event_new((standin_event){.alive = true, .flags = flags, .is_external = true});
+    return TD_ACL_SUCCESS;
+}
+
+td_acl_status aclrtResetEvent(td_acl_event event, td_acl_stream stream) {
+    standin_enter("aclrtResetEvent", STANDIN_LAUNCHES);
+    standin_stream *s = standin_stream_of(stream, "aclrtResetEvent");
+    standin_event  *e = event_of(event, "aclrtResetEvent");
+    if (!e->is_external)
+        standin_refuse("runtime 07 aclrtCreateEventExWithFlag",
+                       "an event is reset that aclrtCreateEventExWithFlag has made");
+    if (standin_fails("aclrtResetEvent")) return standin_failure(TD_ACL_ERROR_RT_AICORE_EXCEPTION);
+    standin_submit(s, standin_reset_op(e));
     return TD_ACL_SUCCESS;
 }
 
@@ -528,6 +554,8 @@ td_acl_status aclrtDestroyEvent(td_acl_event event) {
     standin_enter("aclrtDestroyEvent", STANDIN_LAUNCHES);
     standin_event *e = event_of(event, "aclrtDestroyEvent");
     STANDIN_LOCKED;
+    if (e->in_graphs)
+        standin_refuse("runtime 07 aclrtDestroyEvent", "an event is destroyed for which a capture waits: the capture first");
     if (standin_capture_open(e->capture))
         standin_refuse("runtime 07 aclrtDestroyEvent", "an event is destroyed while a capture is made with it");
     e->alive = false;
@@ -538,7 +566,11 @@ td_acl_status aclrtDestroyEvent(td_acl_event event) {
 td_acl_status aclrtRecordEvent(td_acl_event event, td_acl_stream stream) {
     standin_enter("aclrtRecordEvent", STANDIN_LAUNCHES);
     standin_stream *s = standin_stream_of(stream, "aclrtRecordEvent");
-    standin_submit(s, standin_record_op(event_of(event, "aclrtRecordEvent")));
+    standin_event  *e = event_of(event, "aclrtRecordEvent");
+    if (e->is_external && s->capture)
+        standin_refuse("runtime dev_guide 04-03", "an external event is recorded in a capture, which it does not join");
+    if (e->is_external && standin_fails("aclrtRecordEvent")) return standin_failure(TD_ACL_ERROR_RT_AICORE_EXCEPTION);
+    standin_submit(s, standin_record_op(e));
     return TD_ACL_SUCCESS;
 }
 
@@ -546,6 +578,13 @@ td_acl_status aclrtStreamWaitEvent(td_acl_stream stream, td_acl_event event) {
     standin_enter("aclrtStreamWaitEvent", STANDIN_LAUNCHES);
     standin_stream *s = standin_stream_of(stream, "aclrtStreamWaitEvent");
     standin_event  *e = event_of(event, "aclrtStreamWaitEvent");
+    if (e->is_external) {
+        if (!s->capture)
+            standin_refuse("stand-in",
+                           "a stream that is not captured waits for an external event, which is made for captures");
+        standin_submit(s, standin_gate_op(e));
+        return TD_ACL_SUCCESS;
+    }
     if (!(e->flags & TD_ACL_EVENT_SYNC))
         standin_refuse("runtime 07 aclrtCreateEventExWithFlag",
                        "a stream waits for an event that was made without ACL_EVENT_SYNC");

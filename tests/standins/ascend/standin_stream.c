@@ -86,9 +86,11 @@ standin_stream *standin_stream_new(standin_context *c) {
 
 td_acl_status standin_stream_wait(standin_stream *s) {
     STANDIN_LOCKED;
+    standin_gates_check(s, "aclrtSynchronizeStream");
     uint32_t until = s->enqueued;
     while (s->done < until) pthread_cond_wait(&progress, &standin_mutex);
     standin_host_saw(&s->clock);
+    if (s->context->host_us < s->device_us) s->context->host_us = s->device_us;
     td_acl_status failure = s->failure;
     s->failure = TD_ACL_SUCCESS;
     return failure == TD_ACL_SUCCESS ? failure : standin_fail(failure, "an operation of the stream has failed");
@@ -123,6 +125,7 @@ void standin_stream_abort(standin_stream *s) {
     if (s->capture) standin_refuse("runtime 06 aclrtStreamAbort", "a stream is aborted while it is captured");
     atomic_store(&s->aborted, s->enqueued);
     if (s->done < s->enqueued) s->failure = TD_ACL_ERROR_RT_STREAM_ABORT;
+    standin_gates_aborted(s);
     pthread_cond_broadcast(&progress);
 }
 
@@ -140,6 +143,12 @@ void standin_enqueue(standin_stream *s, standin_op *op) {
         op->records->stream = s;
         op->records->number = e->number;
         op->records->clock = s->clock;
+        if (op->records->is_external) standin_gate_recorded(op->records, s);
+    }
+    if (op->reset) {
+        if (op->reset->awaited)
+            standin_refuse("runtime 07 aclrtResetEvent", "an event is reset while a run of a capture waits for it");
+        op->reset->is_recorded = op->reset->is_stale = false;
     }
     if (s->last)
         s->last->next = e;
@@ -168,9 +177,18 @@ static void run_nothing(standin_op *op, standin_stream *s) {
     (void)s;
 }
 
+static void run_set(standin_op *op, standin_stream *s) {
+    standin_event *e = op->payload;
+    (void)s;
+    STANDIN_LOCKED;
+    e->is_set = true;
+    pthread_cond_broadcast(&progress);
+}
+
 standin_op *standin_record_op(standin_event *e) {
-    standin_op *op = standin_op_new("aclrtRecordEvent", STANDIN_OP_SIGNAL, run_nothing);
+    standin_op *op = standin_op_new("aclrtRecordEvent", STANDIN_OP_SIGNAL, e->is_external ? run_set : run_nothing);
     op->records = e;
+    op->payload = e;
     return op;
 }
 
@@ -197,6 +215,32 @@ standin_op *standin_wait_op(standin_event *e) {
     op->payload = w;
     op->drop = drop_payload;
     op->waits = e;
+    return op;
+}
+
+/* External events: a record sets a flag of the card, a capture waits for it and resets it (dev_guide 04-03). */
+static void run_gate(standin_op *op, standin_stream *s) {
+    const standin_event *e = op->payload;
+    STANDIN_LOCKED;
+    while (!e->is_set && !standin_is_aborted(s)) pthread_cond_wait(&progress, &standin_mutex);
+}
+
+static void run_reset(standin_op *op, standin_stream *s) {
+    standin_event *e = op->payload;
+    (void)s;
+    STANDIN_LOCKED;
+    e->is_set = false;
+}
+
+standin_op *standin_gate_op(standin_event *e) {
+    standin_op *op = standin_op_new("aclrtStreamWaitEvent", STANDIN_OP_GATE, run_gate);
+    op->payload = op->gate = e;
+    return op;
+}
+
+standin_op *standin_reset_op(standin_event *e) {
+    standin_op *op = standin_op_new("aclrtResetEvent", STANDIN_OP_GATE, run_reset);
+    op->payload = op->reset = e;
     return op;
 }
 

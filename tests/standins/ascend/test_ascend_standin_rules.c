@@ -645,10 +645,11 @@ typedef struct {
     td_acl_task_group group;
     uint64_t          bytes;
     void             *workspace, *slots;
+    td_acl_event      ready; /* external, ahead of the group; NULL: none */
 } decode;
 
-static decode capture_decode(ascend_rig *r, int64_t kv_len) {
-    decode           c = {.m = mla_of(r, &mla_right)};
+static decode capture_decode_behind(ascend_rig *r, int64_t kv_len, td_acl_event ready) {
+    decode           c = {.m = mla_of(r, &mla_right), .ready = ready};
     td_acl_executor *x, *w;
     void            *table;
     uint64_t         none;
@@ -662,15 +663,23 @@ static decode capture_decode(ascend_rig *r, int64_t kv_len) {
                                                      T2(r, rig_alloc(r, 1024), TD_ACL_BF16, 1, 512), &none, &w));
     begin(r);
     TRY(r->ops->aclnnScatterNdUpdate(NULL, 0, w, r->stream));
+    if (ready) TRY(r->acl->aclrtStreamWaitEvent(r->stream, ready));
+    if (ready) TRY(r->acl->aclrtResetEvent(ready, r->stream));
     TRY(r->acl->aclmdlRICaptureTaskGrpBegin(r->stream));
     TRY(r->ops->aclnnFusedInferAttentionScoreV3(c.workspace, c.bytes, x, r->stream));
     TRY(r->acl->aclmdlRICaptureTaskGrpEnd(r->stream, &c.group));
     c.graph = end(r);
     return c;
 }
-static void step_decode(ascend_rig *r, decode *c, int32_t position) {
+static decode capture_decode(ascend_rig *r, int64_t kv_len) {
+    return capture_decode_behind(r, kv_len, NULL);
+}
+static void launch_decode(ascend_rig *r, decode *c, int32_t position) {
     TRY(r->acl->aclrtMemcpy(c->slots, 4, &position, 4, TD_ACL_MEMCPY_HOST_TO_DEVICE)); /* page i of the sequence is page i */
     TRY(r->acl->aclmdlRIExecuteAsync(c->graph, r->stream));
+}
+static void step_decode(ascend_rig *r, decode *c, int32_t position) {
+    launch_decode(r, c, position);
     TRY(r->acl->aclrtSynchronizeStream(r->stream));
 }
 static void update_decode(ascend_rig *r, decode *c, int64_t kv_len, td_acl_stream s) {
@@ -700,6 +709,96 @@ BREAKS(update_not_ordered, "no event or synchronisation orders the two") {
     step_decode(r, &c, 99);
     update_decode(r, &c, 101, r->other);
     ignore(r->acl->aclmdlRIExecuteAsync(c.graph, r->stream));
+}
+
+/* Updates beside a run, behind an external event. */
+static td_acl_event external(ascend_rig *r) {
+    td_acl_event e;
+    TRY(r->acl->aclrtCreateEventWithFlag(&e, TD_ACL_EVENT_EXTERNAL));
+    return e;
+}
+/** A run, and the lengths of it while it runs. */
+static void step_beside(ascend_rig *r, decode *c, int64_t kv_len) {
+    launch_decode(r, c, (int32_t)kv_len - 1);
+    update_decode(r, c, kv_len, r->other);
+    TRY(r->acl->aclrtRecordEvent(c->ready, r->other));
+}
+LIVES(lengths_updated_beside_a_run) {
+    decode c = capture_decode_behind(r, 127, external(r));
+    for (int64_t n = 127; n < 131; n++) {
+        step_beside(r, &c, n);
+        TRY(r->acl->aclrtSynchronizeStream(r->stream));
+        TRY(r->acl->aclrtSynchronizeStream(r->other));
+    }
+    TRY(r->acl->aclrtRecordEvent(c.ready, r->other)); /* or before the run, which does not wait then */
+    step_decode(r, &c, 129);
+    TRY(r->acl->aclmdlRIDestroy(c.graph));
+    TRY(r->acl->aclrtDestroyEvent(c.ready));
+}
+BREAKS(update_beside_a_run_of_before, "no event or synchronisation orders the two") {
+    decode c = capture_decode_behind(r, 127, external(r));
+    TRY(r->acl->aclrtRecordEvent(c.ready, r->other));
+    launch_decode(r, &c, 126);
+    update_decode(r, &c, 128, r->other); /* which that run need not wait for: it has its record */
+}
+BREAKS(event_not_recorded, "of a stream on which a run waits for an external event that nobody has recorded") {
+    decode c = capture_decode_behind(r, 100, external(r));
+    step_decode(r, &c, 99);
+}
+BREAKS(event_recorded_behind, "is recorded on the stream on which a run waits for it") {
+    decode c = capture_decode_behind(r, 100, external(r));
+    launch_decode(r, &c, 99);
+    ignore(r->acl->aclrtRecordEvent(c.ready, r->stream));
+}
+BREAKS(event_recorded_twice, "and no run of a capture has waited in between") {
+    decode c = capture_decode_behind(r, 100, external(r));
+    TRY(r->acl->aclrtRecordEvent(c.ready, r->other));
+    ignore(r->acl->aclrtRecordEvent(c.ready, r->other));
+}
+BREAKS(event_awaited_twice, "waits for an event for which a run waits already") {
+    decode c = capture_decode_behind(r, 100, external(r));
+    TRY(r->acl->aclmdlRIExecuteAsync(c.graph, r->stream));
+    ignore(r->acl->aclmdlRIExecuteAsync(c.graph, r->stream));
+}
+BREAKS(event_left_by_an_abort, "a run that was stopped may have left set: reset it") {
+    decode c = capture_decode_behind(r, 100, external(r));
+    launch_decode(r, &c, 99);
+    TRY(r->acl->aclrtStreamAbort(r->stream));
+    ignore(r->acl->aclrtSynchronizeStream(r->stream));
+    ignore(r->acl->aclmdlRIExecuteAsync(c.graph, r->stream));
+}
+LIVES(event_reset_behind_an_abort) {
+    decode c = capture_decode_behind(r, 100, external(r));
+    launch_decode(r, &c, 99);
+    TRY(r->acl->aclrtStreamAbort(r->stream));
+    ignore(r->acl->aclrtSynchronizeStream(r->stream));
+    TRY(r->acl->aclrtResetEvent(c.ready, r->other));
+    TRY(r->acl->aclrtSynchronizeStream(r->other));
+    step_beside(r, &c, 100);
+    TRY(r->acl->aclrtSynchronizeStream(r->stream));
+}
+BREAKS(event_not_reset, "does not reset it: its second run would not wait") {
+    td_acl_graph g;
+    begin(r);
+    TRY(r->acl->aclrtStreamWaitEvent(r->stream, external(r)));
+    ignore(r->acl->aclmdlRICaptureEnd(r->stream, &g));
+}
+BREAKS(event_of_a_capture, "is recorded in a capture, which it does not join") {
+    begin(r);
+    ignore(r->acl->aclrtRecordEvent(external(r), r->stream));
+}
+BREAKS(event_destroyed_early, "for which a capture waits: the capture first") {
+    decode c = capture_decode_behind(r, 100, external(r));
+    ignore(r->acl->aclrtDestroyEvent(c.ready));
+}
+BREAKS(event_reset_of_ex, "an event is reset that aclrtCreateEventExWithFlag has made") {
+    td_acl_event e;
+    TRY(r->acl->aclrtCreateEventExWithFlag(&e, TD_ACL_EVENT_SYNC));
+    ignore(r->acl->aclrtResetEvent(e, r->stream));
+}
+BREAKS(event_flags, "ACL_EVENT_EXTERNAL goes with no other") {
+    td_acl_event e;
+    ignore(r->acl->aclrtCreateEventWithFlag(&e, TD_ACL_EVENT_EXTERNAL | TD_ACL_EVENT_SYNC));
 }
 BREAKS(update_of_another_op, "an update has aclnnRmsNorm where the task group has aclnnFusedInferAttentionScoreV3") {
     decode c = capture_decode(r, 100);

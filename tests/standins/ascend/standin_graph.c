@@ -215,10 +215,6 @@ td_acl_status aclmdlRICaptureEnd(td_acl_stream stream, td_acl_graph *graph) {
         if (!g->joined[i])
             standin_refuse("runtime dev_guide 04-02",
                            "a capture is ended with a stream in it whose last operation its first stream does not wait for");
-    for (size_t i = 0; i < g->n_gates; i++)
-        if (!g->gates[i].is_reset)
-            standin_refuse("runtime dev_guide 04-03",
-                           "a capture waits for an external event and does not reset it: its second run would not wait");
     for (size_t i = 0; i < g->n_branches; i++) g->branches[i]->capture = NULL;
     for (size_t i = 0; i < sizeof open_captures / sizeof *open_captures; i++)
         if (open_captures[i] == g) open_captures[i] = NULL;
@@ -365,8 +361,13 @@ td_acl_status aclmdlRICaptureTaskUpdateEnd(td_acl_stream stream) {
 /* A run's wait for a record that was enqueued before it is over with the run. One that is enqueued later ends it then. Up to
  * that record the groups behind the wait may be updated. */
 
-static void await_gate(standin_event *e, standin_stream *s) {
-    const char *document = "runtime dev_guide 04-03";
+static void await_gate(const gate *at, standin_stream *s) {
+    const char    *document = "runtime dev_guide 04-03";
+    standin_event *e = at->event;
+    if (!at->is_reset)
+        standin_refuse(
+            document,
+            "a capture is run that waits for an external event and does not reset it: its second run would not wait");
     if (e->is_stale)
         standin_refuse(document, "a capture is run whose external event a run that was stopped may have left set: reset it");
     if (e->awaited) standin_refuse(document, "a capture is run that waits for an event for which a run waits already");
@@ -512,7 +513,7 @@ td_acl_status aclmdlRIExecuteAsync(td_acl_graph graph, td_acl_stream stream) {
     standin_host_into(&s->clock);
     standin_line_step(s->line, &s->clock);
     g->replays++;
-    for (size_t i = 0; i < g->n_gates; i++) await_gate(g->gates[i].event, s);
+    for (size_t i = 0; i < g->n_gates; i++) await_gate(&g->gates[i], s);
     order_replay(g, s);
     run_groups(g, s);
     standin_enqueue(s, op);

@@ -14,16 +14,17 @@
 #include "core/math/rng.h"
 #include "doctor/check.h"
 
-#define ROWS 13
 #define HIDDEN 512
+#define ROWS_MAX 320
 
-/* Makes a block on a rig, runs it, and copies its result to `out` as floats, [rows, width]. */
-typedef void (*build_fn)(td_rig *r, const void *arg, float *out);
+/* Makes a block on a rig, runs it over `rows` rows, and copies its result to `out` as floats, [result rows, width]. */
+typedef void (*build_fn)(td_rig *r, const void *arg, uint32_t rows, float *out);
 
 typedef struct {
     build_fn    build;
     const void *arg;
-    size_t      rows, width;
+    uint32_t    step_rows;
+    size_t      rows, width; /* of the result */
     double      bound;
 } block_case;
 
@@ -39,7 +40,7 @@ static double row_error(const float *got, const float *want, size_t n) {
 static td_status run_on(td_npu *d, bool is_reference, const block_case *c, float *out, td_error *err) {
     td_rig r;
     td_rig_open(&r, d, is_reference, err);
-    if (r.st == TD_OK) c->build(&r, c->arg, out);
+    if (r.st == TD_OK) c->build(&r, c->arg, c->step_rows, out);
     return td_rig_close(&r);
 }
 
@@ -73,76 +74,88 @@ static void give(const td_rig *r, const float *from, size_t n, float *out) {
 
 #define VOCAB 700
 
-static void build_embed(td_rig *r, const void *arg, float *out) {
-    uint32_t    token[ROWS];
-    td_rig_step s = td_rig_step_new(r, ROWS, 0, 0, 0);
+static void build_embed(td_rig *r, const void *arg, uint32_t rows, float *out) {
+    uint32_t    token[ROWS_MAX];
+    td_rig_step s = td_rig_step_new(r, rows, 0, 0, 0);
     (void)arg;
-    for (uint32_t i = 0; i < ROWS; i++) token[i] = (i * 331 + 5) % VOCAB;
+    for (uint32_t i = 0; i < rows; i++) token[i] = (i * 331 + 5) % VOCAB;
     float        *table = td_rig_noise(r, 1, (size_t)VOCAB * HIDDEN, 1);
-    void         *x = td_rig_alloc(r, td_rig_act_bytes(r, (size_t)ROWS * HIDDEN));
-    td_block_desc desc = {.kind = TD_BLOCK_EMBED, .layer = TD_NO_LAYER, .max_tok = ROWS};
+    void         *x = td_rig_alloc(r, td_rig_act_bytes(r, (size_t)rows * HIDDEN));
+    td_block_desc desc = {.kind = TD_BLOCK_EMBED, .layer = TD_NO_LAYER, .max_tok = rows};
     desc.embed =
         (td_embed_desc){.table = td_rig_weight(r, TD_WEIGHT_BF16, table, VOCAB, HIDDEN), .hidden = HIDDEN, .out = x};
     td_npu_block *b = td_rig_block(r, &desc);
-    td_rig_step_fill(r, &s, &(td_step_arrays){.counts = &(td_step_counts){.n_tok = ROWS}, .token = token});
+    td_rig_step_fill(r, &s, &(td_step_arrays){.counts = &(td_step_counts){.n_tok = rows}, .token = token});
     td_rig_step_upload(r, &s);
     td_rig_enqueue(r, b, &s);
     td_rig_sync(r);
-    give(r, td_rig_floats(r, x, (size_t)ROWS * HIDDEN), (size_t)ROWS * HIDDEN, out);
+    give(r, td_rig_floats(r, x, (size_t)rows * HIDDEN), (size_t)rows * HIDDEN, out);
 }
 
-/* x += add, then the norm of x. The result has the rows of both. */
-static void build_norm(td_rig *r, const void *arg, float *out) {
-    size_t n = (size_t)ROWS * HIDDEN;
-    (void)arg;
+typedef enum { NORM_PLAIN, NORM_F32_WEIGHTS, NORM_F32_ROWS } norm_case;
+
+/* x += add, then the norm of x. The result has the rows of both. NORM_F32_WEIGHTS: no bf16 holds the weights. NORM_F32_ROWS:
+ * the norm's rows are those in f32, which a router reads, where the device gives them. */
+static void build_norm(td_rig *r, const void *arg, uint32_t rows, float *out) {
+    norm_case kind = *(const norm_case *)arg;
+    size_t    n = (size_t)rows * HIDDEN;
     void *x = td_rig_activations(r, td_rig_noise(r, 2, n, 1), n), *add = td_rig_activations(r, td_rig_noise(r, 3, n, 1), n),
          *to = td_rig_alloc(r, td_rig_act_bytes(r, n));
-    td_block_desc desc = {.kind = TD_BLOCK_NORM, .layer = TD_NO_LAYER, .max_tok = ROWS};
+    float *gamma = td_rig_noise(r, 4, HIDDEN, 1), *floats = NULL;
+    for (size_t i = 0; gamma && kind == NORM_F32_WEIGHTS && i < HIDDEN; i++) gamma[i] *= 1.001f;
+    td_npu_caps caps;
+    r->ops->caps(r->npu, &caps);
+    if (kind == NORM_F32_ROWS && caps.norm_f32) floats = td_rig_alloc(r, n * sizeof *floats);
+    td_block_desc desc = {.kind = TD_BLOCK_NORM, .layer = TD_NO_LAYER, .max_tok = rows};
     desc.norm = (td_norm_desc){.hidden = HIDDEN,
                                .eps = 1e-6f,
-                               .gamma = td_rig_weight(r, TD_WEIGHT_F32, td_rig_noise(r, 4, HIDDEN, 1), 0, HIDDEN),
+                               .gamma = td_rig_weight(r, TD_WEIGHT_F32, gamma, 0, HIDDEN),
                                .x = x,
                                .add = add,
-                               .out = to};
-    td_rig_run_rows(r, td_rig_block(r, &desc), ROWS);
+                               .out = to,
+                               .out_f32 = floats};
+    td_rig_run_rows(r, td_rig_block(r, &desc), rows);
     give(r, td_rig_floats(r, x, n), n, out);
-    give(r, td_rig_floats(r, to, n), n, out + n);
+    if (floats)
+        td_rig_get(r, floats, out + n, n * sizeof *out);
+    else
+        give(r, td_rig_floats(r, to, n), n, out + n);
 }
 
 /* The int8 rows of a norm as values: code times scale. The reference gives the values without rounding. */
-static void build_norm_int8(td_rig *r, const void *arg, float *out) {
-    size_t n = (size_t)ROWS * HIDDEN;
+static void build_norm_int8(td_rig *r, const void *arg, uint32_t rows, float *out) {
+    size_t n = (size_t)rows * HIDDEN;
     (void)arg;
     void         *x = td_rig_activations(r, td_rig_noise(r, 5, n, 1), n);
     void         *to = td_rig_alloc(r, td_rig_act_bytes(r, n));
-    td_rows_i8    codes = {td_rig_alloc(r, n), td_rig_alloc(r, ROWS * sizeof(float))};
-    td_block_desc desc = {.kind = TD_BLOCK_NORM, .layer = TD_NO_LAYER, .max_tok = ROWS};
+    td_rows_i8    codes = {td_rig_alloc(r, n), td_rig_alloc(r, rows * sizeof(float))};
+    td_block_desc desc = {.kind = TD_BLOCK_NORM, .layer = TD_NO_LAYER, .max_tok = rows};
     desc.norm = (td_norm_desc){.hidden = HIDDEN,
                                .eps = 1e-6f,
                                .gamma = td_rig_weight(r, TD_WEIGHT_F32, td_rig_noise(r, 6, HIDDEN, 1), 0, HIDDEN),
                                .x = x,
                                .out = to};
     if (!r->is_reference) desc.norm.out_i8 = codes;
-    td_rig_run_rows(r, td_rig_block(r, &desc), ROWS);
+    td_rig_run_rows(r, td_rig_block(r, &desc), rows);
     if (r->is_reference) {
         give(r, td_rig_floats(r, to, n), n, out);
         return;
     }
     int8_t *q = td_rig_host(r, n);
-    float   scale[ROWS];
+    float   scale[ROWS_MAX];
     td_rig_get(r, codes.q, q, n);
-    td_rig_get(r, codes.scale, scale, sizeof scale);
+    td_rig_get(r, codes.scale, scale, rows * sizeof *scale);
     for (size_t i = 0; r->st == TD_OK && i < n; i++) out[i] = scale[i / HIDDEN] * (float)q[i];
 }
 
-static void build_combine(td_rig *r, const void *arg, float *out) {
-    size_t n = (size_t)ROWS * HIDDEN;
+static void build_combine(td_rig *r, const void *arg, uint32_t rows, float *out) {
+    size_t n = (size_t)rows * HIDDEN;
     (void)arg;
-    td_block_desc desc = {.kind = TD_BLOCK_COMBINE, .layer = TD_NO_LAYER, .max_tok = ROWS};
+    td_block_desc desc = {.kind = TD_BLOCK_COMBINE, .layer = TD_NO_LAYER, .max_tok = rows};
     desc.combine.hidden = HIDDEN;
     desc.combine.x = td_rig_activations(r, td_rig_noise(r, 7, n, 1), n);
     for (uint64_t i = 0; i < 3; i++) desc.combine.add[i] = td_rig_activations(r, td_rig_noise(r, 8 + i, n, 1), n);
-    td_rig_run_rows(r, td_rig_block(r, &desc), ROWS);
+    td_rig_run_rows(r, td_rig_block(r, &desc), rows);
     give(r, td_rig_floats(r, desc.combine.x, n), n, out);
 }
 
@@ -155,57 +168,55 @@ typedef struct {
 
 #define WIDTH 384
 
-static void build_linear(td_rig *r, const void *arg, float *out) {
+static void build_linear(td_rig *r, const void *arg, uint32_t rows, float *out) {
     const product_case *c = arg;
-    size_t              n = (size_t)ROWS * WIDTH;
-    void               *in = td_rig_activations(r, td_rig_codes(r, 12, ROWS, HIDDEN, -6), (size_t)ROWS * HIDDEN),
+    size_t              n = (size_t)rows * WIDTH;
+    void               *in = td_rig_activations(r, td_rig_codes(r, 12, rows, HIDDEN, -6), (size_t)rows * HIDDEN),
          *to = td_rig_alloc(r, td_rig_act_bytes(r, n));
-    td_block_desc desc = {.kind = TD_BLOCK_LINEAR, .layer = TD_NO_LAYER, .max_tok = ROWS};
+    td_block_desc desc = {.kind = TD_BLOCK_LINEAR, .layer = TD_NO_LAYER, .max_tok = rows};
     desc.linear = (td_linear_desc){WIDTH, HIDDEN, td_rig_linear(r, c->format, 13, WIDTH, HIDDEN), NULL, in, to};
     if (c->extra) desc.linear.bias = td_rig_weight(r, TD_WEIGHT_F32, td_rig_noise(r, 14, WIDTH, 1), 0, WIDTH);
-    td_rig_run_rows(r, td_rig_block(r, &desc), ROWS);
+    td_rig_run_rows(r, td_rig_block(r, &desc), rows);
     give(r, td_rig_floats(r, to, n), n, out);
 }
 
 #define INTER 256
 
-static void build_mlp(td_rig *r, const void *arg, float *out) {
+static void build_mlp(td_rig *r, const void *arg, uint32_t rows, float *out) {
     const product_case *c = arg;
-    size_t              n = (size_t)ROWS * HIDDEN;
-    td_block_desc       desc = {.kind = TD_BLOCK_MLP, .layer = TD_NO_LAYER, .max_tok = ROWS};
+    size_t              n = (size_t)rows * HIDDEN;
+    td_block_desc       desc = {.kind = TD_BLOCK_MLP, .layer = TD_NO_LAYER, .max_tok = rows};
     desc.mlp = (td_mlp_desc){.hidden = HIDDEN,
                              .inter = INTER,
                              .gate = td_rig_linear(r, c->format, 15, INTER, HIDDEN),
                              .up = td_rig_linear(r, c->format, 16, INTER, HIDDEN),
                              .down = td_rig_linear(r, c->format, 17, HIDDEN, INTER),
-                             .in = td_rig_activations(r, td_rig_codes(r, 18, ROWS, HIDDEN, -6), n),
+                             .in = td_rig_activations(r, td_rig_codes(r, 18, rows, HIDDEN, -6), n),
                              .out = td_rig_alloc(r, td_rig_act_bytes(r, n))};
     if (c->extra) desc.mlp.out_gate = td_rig_weight(r, TD_WEIGHT_F32, td_rig_noise(r, 19, HIDDEN, 0.1f), 1, HIDDEN);
-    td_rig_run_rows(r, td_rig_block(r, &desc), ROWS);
+    td_rig_run_rows(r, td_rig_block(r, &desc), rows);
     give(r, td_rig_floats(r, desc.mlp.out, n), n, out);
 }
 
-#define OUT_ROWS 5
-
-static void build_head(td_rig *r, const void *arg, float *out) {
+static void build_head(td_rig *r, const void *arg, uint32_t rows, float *out) {
     const product_case *c = arg;
-    size_t              n = (size_t)OUT_ROWS * VOCAB;
-    uint32_t            rows[OUT_ROWS] = {12, 0, 3, 4, 7};
-    td_rig_step         s = td_rig_step_new(r, ROWS, 0, OUT_ROWS, 0);
+    size_t              n = (size_t)rows * VOCAB;
+    uint32_t            wanted[ROWS_MAX];
+    td_rig_step         s = td_rig_step_new(r, rows, 0, rows, 0);
     float              *logits = td_rig_alloc(r, n * sizeof *logits), *got = td_rig_host(r, n * sizeof *got);
-    void               *x = td_rig_activations(r, td_rig_noise(r, 20, (size_t)ROWS * HIDDEN, 1), (size_t)ROWS * HIDDEN);
-    td_block_desc       desc = {.kind = TD_BLOCK_HEAD, .layer = TD_NO_LAYER, .max_tok = ROWS};
+    void               *x = td_rig_activations(r, td_rig_noise(r, 20, (size_t)rows * HIDDEN, 1), (size_t)rows * HIDDEN);
+    td_block_desc       desc = {.kind = TD_BLOCK_HEAD, .layer = TD_NO_LAYER, .max_tok = rows};
     desc.head = (td_head_desc){.hidden = HIDDEN,
                                .vocab = VOCAB,
-                               .max_out = OUT_ROWS,
+                               .max_out = rows,
                                .eps = 1e-6f,
                                .gamma = td_rig_weight(r, TD_WEIGHT_F32, td_rig_noise(r, 21, HIDDEN, 1), 0, HIDDEN),
                                .w = td_rig_linear(r, c->format, 22, VOCAB, HIDDEN),
                                .x = x,
                                .logits = logits};
+    for (uint32_t i = 0; i < rows; i++) wanted[i] = rows - 1 - i;
     td_npu_block *b = td_rig_block(r, &desc);
-    td_rig_step_fill(r, &s,
-                     &(td_step_arrays){.counts = &(td_step_counts){.n_tok = ROWS, .n_out = OUT_ROWS}, .out_row = rows});
+    td_rig_step_fill(r, &s, &(td_step_arrays){.counts = &(td_step_counts){.n_tok = rows, .n_out = rows}, .out_row = wanted});
     td_rig_step_upload(r, &s);
     td_rig_enqueue(r, b, &s);
     td_rig_sync(r);
@@ -215,38 +226,39 @@ static void build_head(td_rig *r, const void *arg, float *out) {
 
 #define BEST 16
 
-/* @param top [OUT_ROWS, BEST] @param sums [OUT_ROWS] or NULL */
-static void run_top(td_rig *r, td_logit *top, td_log_sum *sums) {
-    size_t        n = (size_t)OUT_ROWS * VOCAB;
-    td_rig_step   s = td_rig_step_new(r, ROWS, 0, OUT_ROWS, 0);
+/* @param top [rows, BEST] @param sums [rows] or NULL */
+static void run_top(td_rig *r, uint32_t rows, td_logit *top, td_log_sum *sums) {
+    size_t        n = (size_t)rows * VOCAB;
+    td_rig_step   s = td_rig_step_new(r, rows, 0, rows, 0);
     float        *values = td_rig_noise(r, 23, n, 8), *logits = td_rig_alloc(r, n * sizeof *logits);
-    td_block_desc desc = {.kind = TD_BLOCK_TOP, .layer = TD_NO_LAYER, .max_tok = ROWS};
-    desc.top = (td_top_desc){.vocab = VOCAB, .k = BEST, .max_out = OUT_ROWS, .logits = logits, .top = top, .sums = sums};
+    td_block_desc desc = {.kind = TD_BLOCK_TOP, .layer = TD_NO_LAYER, .max_tok = rows};
+    desc.top = (td_top_desc){.vocab = VOCAB, .k = BEST, .max_out = rows, .logits = logits, .top = top, .sums = sums};
     td_npu_block *b = td_rig_block(r, &desc);
     td_rig_put(r, logits, values, n * sizeof *logits);
-    td_rig_step_fill(r, &s, &(td_step_arrays){.counts = &(td_step_counts){.n_tok = ROWS, .n_out = OUT_ROWS}});
+    td_rig_step_fill(r, &s, &(td_step_arrays){.counts = &(td_step_counts){.n_tok = rows, .n_out = rows}});
     td_rig_step_upload(r, &s);
     td_rig_enqueue(r, b, &s);
     td_rig_sync(r);
 }
 
-static void build_log_sums(td_rig *r, const void *arg, float *out) {
-    td_log_sum *sums = td_rig_alloc(r, OUT_ROWS * sizeof *sums), got[OUT_ROWS];
+static void build_log_sums(td_rig *r, const void *arg, uint32_t rows, float *out) {
+    td_log_sum *sums = td_rig_alloc(r, rows * sizeof *sums), *got = td_rig_host(r, rows * sizeof *got);
     (void)arg;
-    run_top(r, td_rig_alloc(r, OUT_ROWS * BEST * sizeof(td_logit)), sums);
-    td_rig_get(r, sums, got, sizeof got);
-    for (size_t i = 0; r->st == TD_OK && i < OUT_ROWS; i++) {
+    run_top(r, rows, td_rig_alloc(r, rows * BEST * sizeof(td_logit)), sums);
+    td_rig_get(r, sums, got, rows * sizeof *got);
+    for (size_t i = 0; r->st == TD_OK && i < rows; i++) {
         out[2 * i] = got[i].max;
         out[2 * i + 1] = got[i].sum;
     }
 }
 
-static void build_top(td_rig *r, const void *arg, float *out) {
-    td_logit *top = td_rig_alloc(r, OUT_ROWS * BEST * sizeof *top), got[OUT_ROWS * BEST];
+static void build_top(td_rig *r, const void *arg, uint32_t rows, float *out) {
+    size_t    n = (size_t)rows * BEST;
+    td_logit *top = td_rig_alloc(r, n * sizeof *top), *got = td_rig_host(r, n * sizeof *got);
     (void)arg;
-    run_top(r, top, NULL);
-    td_rig_get(r, top, got, sizeof got);
-    for (size_t i = 0; r->st == TD_OK && i < OUT_ROWS * BEST; i++) {
+    run_top(r, rows, top, NULL);
+    td_rig_get(r, top, got, n * sizeof *got);
+    for (size_t i = 0; r->st == TD_OK && i < n; i++) {
         out[2 * i] = got[i].value;
         out[2 * i + 1] = (float)got[i].id;
     }
@@ -256,9 +268,9 @@ static void build_top(td_rig *r, const void *arg, float *out) {
 
 /* The result has a row of all experts' weights, with 0 for experts that were not chosen, so that another choice is a large
  * error. */
-static void build_router(td_rig *r, const void *arg, float *out) {
+static void build_router(td_rig *r, const void *arg, uint32_t rows, float *out) {
     td_router_desc d = *(const td_router_desc *)arg;
-    size_t         n = (size_t)ROWS * d.top_k;
+    size_t         n = (size_t)rows * d.top_k;
     float         *w = td_rig_noise(r, 24, (size_t)d.n_experts * HIDDEN, 0.1f);
     uint16_t      *ids = td_rig_host(r, n * sizeof *ids);
     float         *weights = td_rig_host(r, n * sizeof *weights);
@@ -268,11 +280,11 @@ static void build_router(td_rig *r, const void *arg, float *out) {
         d.bias = td_rig_weight(r, TD_WEIGHT_F32, td_rig_noise(r, 25, d.n_experts, 0.3f), 0, d.n_experts);
     if (d.score == TD_SCORE_SOFTMAX_CHOSEN)
         d.logit_bias = td_rig_weight(r, TD_WEIGHT_F32, td_rig_noise(r, 25, d.n_experts, 0.3f), 0, d.n_experts);
-    d.in = td_rig_activations(r, td_rig_noise(r, 26, (size_t)ROWS * HIDDEN, 1), (size_t)ROWS * HIDDEN);
+    d.in = td_rig_activations(r, td_rig_noise(r, 26, (size_t)rows * HIDDEN, 1), (size_t)rows * HIDDEN);
     d.ids = td_rig_alloc(r, n * sizeof *ids);
     d.weights = td_rig_alloc(r, n * sizeof *weights);
-    td_block_desc desc = {.kind = TD_BLOCK_ROUTER, .layer = TD_NO_LAYER, .max_tok = ROWS, .router = d};
-    td_rig_run_rows(r, td_rig_block(r, &desc), ROWS);
+    td_block_desc desc = {.kind = TD_BLOCK_ROUTER, .layer = TD_NO_LAYER, .max_tok = rows, .router = d};
+    td_rig_run_rows(r, td_rig_block(r, &desc), rows);
     td_rig_get(r, d.ids, ids, n * sizeof *ids);
     td_rig_get(r, d.weights, weights, n * sizeof *weights);
     for (size_t i = 0; r->st == TD_OK && i < n; i++) {
@@ -294,13 +306,13 @@ static const td_npu_weight *const *expert_list(td_rig *r, uint64_t seed, size_t 
 }
 
 /* Gives each expert another number of rows, and the last one none. */
-static void build_experts(td_rig *r, const void *arg, float *out) {
-    size_t    n = (size_t)ROWS * HIDDEN, pairs = (size_t)ROWS * CHOSEN;
+static void build_experts(td_rig *r, const void *arg, uint32_t rows, float *out) {
+    size_t    n = (size_t)rows * HIDDEN, pairs = (size_t)rows * CHOSEN;
     uint16_t *ids = td_rig_host(r, pairs * sizeof *ids);
     float    *weights = td_rig_noise(r, 60, pairs, 1);
     (void)arg;
     for (size_t i = 0; ids && i < pairs; i++) ids[i] = (uint16_t)((i / CHOSEN / 3 + i % CHOSEN) % (EXPERTS - 1));
-    td_block_desc desc = {.kind = TD_BLOCK_EXPERTS, .layer = TD_NO_LAYER, .max_tok = ROWS};
+    td_block_desc desc = {.kind = TD_BLOCK_EXPERTS, .layer = TD_NO_LAYER, .max_tok = rows};
     desc.experts = (td_experts_desc){.hidden = HIDDEN,
                                      .inter = EXPERT_INTER,
                                      .n_experts = EXPERTS,
@@ -308,13 +320,13 @@ static void build_experts(td_rig *r, const void *arg, float *out) {
                                      .gate = expert_list(r, 61, EXPERT_INTER, HIDDEN),
                                      .up = expert_list(r, 71, EXPERT_INTER, HIDDEN),
                                      .down = expert_list(r, 81, HIDDEN, EXPERT_INTER),
-                                     .in = td_rig_activations(r, td_rig_codes(r, 91, ROWS, HIDDEN, -6), n),
+                                     .in = td_rig_activations(r, td_rig_codes(r, 91, rows, HIDDEN, -6), n),
                                      .ids = td_rig_alloc(r, pairs * sizeof *ids),
                                      .weights = td_rig_alloc(r, pairs * sizeof *weights),
                                      .out = td_rig_alloc(r, td_rig_act_bytes(r, n))};
     td_rig_put(r, (void *)desc.experts.ids, ids, pairs * sizeof *ids);
     td_rig_put(r, (void *)desc.experts.weights, weights, pairs * sizeof *weights);
-    td_rig_run_rows(r, td_rig_block(r, &desc), ROWS);
+    td_rig_run_rows(r, td_rig_block(r, &desc), rows);
     give(r, td_rig_floats(r, desc.experts.out, n), n, out);
 }
 
@@ -424,7 +436,8 @@ typedef struct {
 #define GQA_DIM 128
 #define GQA_WINDOW 20
 
-static void build_gqa(td_rig *r, const void *arg, float *out) {
+static void build_gqa(td_rig *r, const void *arg, uint32_t rows, float *out) {
+    (void)rows;
     const attention_case *c = arg;
     size_t                io_bytes = td_rig_act_bytes(r, (size_t)LARGEST * HIDDEN);
     td_block_desc         desc = {
@@ -463,7 +476,8 @@ static void build_gqa(td_rig *r, const void *arg, float *out) {
 enum { V3_HIDDEN = 7168, V3_HEADS = 2, V3_Q_LORA = 1536 };
 enum { MLA_HEADS = 32, MLA_Q_LORA = 256, MLA_KV_LORA = 512, MLA_NOPE = 128, MLA_ROPE = 64, MLA_V = 128 };
 
-static void build_mla(td_rig *r, const void *arg, float *out) {
+static void build_mla(td_rig *r, const void *arg, uint32_t rows, float *out) {
+    (void)rows;
     const attention_case *c = arg;
     uint32_t              hidden = c->v3 ? V3_HIDDEN : HIDDEN, heads = c->v3 ? V3_HEADS : MLA_HEADS,
              q_lora = c->v3 ? V3_Q_LORA : MLA_Q_LORA;
@@ -535,7 +549,8 @@ static void launch(td_rig *r, td_npu_graph *g) {
     if (st != TD_OK) td_rig_fail(r, st, "a capture cannot be replayed");
 }
 
-static void build_capture(td_rig *r, const void *arg, float *out) {
+static void build_capture(td_rig *r, const void *arg, uint32_t rows, float *out) {
+    (void)rows;
     size_t n_in = (size_t)BUCKET * HIDDEN, done = 0;
     void  *in = td_rig_alloc(r, td_rig_act_bytes(r, n_in)), *middle = td_rig_alloc(r, td_rig_act_bytes(r, n_in)),
          *to = td_rig_alloc(r, td_rig_act_bytes(r, n_in));
@@ -653,45 +668,57 @@ static const td_router_desc SIGMOID = {.n_experts = 256,
                                        .scale = 2.5f};
 static const td_router_desc SOFTMAX = {
     .n_experts = 128, .top_k = 8, .n_group = 1, .topk_group = 1, .score = TD_SCORE_SOFTMAX, .normalise = true, .scale = 1};
+static const norm_case      PLAIN = NORM_PLAIN, F32_WEIGHTS = NORM_F32_WEIGHTS, F32_ROWS = NORM_F32_ROWS;
 static const td_router_desc SOFTMAX_CHOSEN = {
     .n_experts = 128, .top_k = 4, .n_group = 1, .topk_group = 1, .score = TD_SCORE_SOFTMAX_CHOSEN, .scale = 1};
 
 #define CASE(...) (&(const block_case){__VA_ARGS__})
+/* At the numbers of rows for which operations have forms of their own: one stream, two, a batch, a prompt. `each`: rows of the
+ * result for each of these. */
+#define AT(n, text, what, exam, build, arg, each, width, bound) \
+    { "block", what ", " text, exam, CASE(build, arg, n, (size_t)(each) * (n), width, bound), WRONG }
+#define AT_ROWS(...)                                                                           \
+    AT(1, "1 row", __VA_ARGS__), AT(2, "2 rows", __VA_ARGS__), AT(20, "20 rows", __VA_ARGS__), \
+        AT(ROWS_MAX, "320 rows", __VA_ARGS__)
+
+/* What one operation of a vendor's may do in the place of several comes first. */
 static const td_check CHECKS[] = {
-    {"block", "embed", exam_block, CASE(build_embed, NULL, ROWS, HIDDEN, 0), WRONG},
-    {"block", "norm with residual", exam_block, CASE(build_norm, NULL, 2 * ROWS, HIDDEN, 0.006), WRONG},
-    {"block", "norm to int8 rows", exam_block, CASE(build_norm_int8, NULL, ROWS, HIDDEN, 0.02), WRONG},
-    {"block", "linear, w8a8", exam_block, CASE(build_linear, &W8A8, ROWS, WIDTH, 0.004), WRONG},
-    {"block", "linear, w8a8 with bias", exam_block, CASE(build_linear, &W8A8_EXTRA, ROWS, WIDTH, 0.004), WRONG},
-    {"block", "linear, bf16", exam_block, CASE(build_linear, &BF16, ROWS, WIDTH, 0.004), WRONG},
-    {"block", "linear, bf16 with bias", exam_block, CASE(build_linear, &BF16_EXTRA, ROWS, WIDTH, 0.004), WRONG},
-    {"block", "mlp, w8a8", exam_block, CASE(build_mlp, &W8A8, ROWS, HIDDEN, 0.05), WRONG},
-    {"block", "mlp, bf16", exam_block, CASE(build_mlp, &BF16, ROWS, HIDDEN, 0.015), WRONG},
-    {"block", "mlp, bf16 with a gate", exam_block, CASE(build_mlp, &BF16_EXTRA, ROWS, HIDDEN, 0.015), WRONG},
-    {"block", "router, sigmoid with groups and bias", exam_block, CASE(build_router, &SIGMOID, ROWS, 256, 0.001), WRONG},
-    {"block", "router, softmax", exam_block, CASE(build_router, &SOFTMAX, ROWS, 128, 0.001), WRONG},
-    {"block", "router, softmax of the chosen", exam_block, CASE(build_router, &SOFTMAX_CHOSEN, ROWS, 128, 0.001), WRONG},
-    {"block", "routed experts, w8a8", exam_experts, CASE(build_experts, NULL, ROWS, HIDDEN, 0.05), WRONG},
-    {"block", "combine", exam_block, CASE(build_combine, NULL, ROWS, HIDDEN, 0.004), WRONG},
-    {"block", "head, bf16", exam_block, CASE(build_head, &BF16, OUT_ROWS, VOCAB, 0.01), WRONG},
-    {"block", "head, w8a8", exam_block, CASE(build_head, &W8A8, OUT_ROWS, VOCAB, 0.03), WRONG},
-    {"block", "top", exam_block, CASE(build_top, NULL, OUT_ROWS, (size_t)2 * BEST, 0), WRONG},
-    {"block", "top, with sums for log-softmax", exam_block, CASE(build_log_sums, NULL, OUT_ROWS, 2, 1e-5), WRONG},
-    {"block", "gqa, w8a8", exam_block, CASE(build_gqa, &ATT_W8A8, ATTENTION_ROWS, HIDDEN, 0.06), WRONG},
-    {"block", "gqa, bf16", exam_block, CASE(build_gqa, &ATT_BF16, ATTENTION_ROWS, HIDDEN, 0.02), WRONG},
-    {"block", "gqa, bf16 with norms", exam_block, CASE(build_gqa, &ATT_BF16_EXTRA, ATTENTION_ROWS, HIDDEN, 0.02), WRONG},
-    {"block", "gqa, bf16 with norms of rows", exam_block, CASE(build_gqa, &ATT_BF16_ROWS, ATTENTION_ROWS, HIDDEN, 0.02),
+    AT_ROWS("norm to int8 rows", exam_block, build_norm_int8, NULL, 1, HIDDEN, 0.02),
+    AT_ROWS("norm to f32 rows", exam_block, build_norm, &F32_ROWS, 2, HIDDEN, 0.006),
+    AT_ROWS("mlp, w8a8", exam_block, build_mlp, &W8A8, 1, HIDDEN, 0.05),
+    AT_ROWS("routed experts, w8a8", exam_experts, build_experts, NULL, 1, HIDDEN, 0.05),
+    AT_ROWS("router, sigmoid with groups and bias", exam_block, build_router, &SIGMOID, 1, 256, 0.001),
+    AT_ROWS("router, softmax", exam_block, build_router, &SOFTMAX, 1, 128, 0.001),
+    AT_ROWS("router, softmax of the chosen", exam_block, build_router, &SOFTMAX_CHOSEN, 1, 128, 0.001),
+    AT_ROWS("embed", exam_block, build_embed, NULL, 1, HIDDEN, 0),
+    AT_ROWS("norm with residual", exam_block, build_norm, &PLAIN, 2, HIDDEN, 0.006),
+    AT_ROWS("norm with f32 weights", exam_block, build_norm, &F32_WEIGHTS, 2, HIDDEN, 0.006),
+    AT_ROWS("linear, w8a8", exam_block, build_linear, &W8A8, 1, WIDTH, 0.004),
+    AT_ROWS("linear, w8a8 with bias", exam_block, build_linear, &W8A8_EXTRA, 1, WIDTH, 0.004),
+    AT_ROWS("linear, bf16", exam_block, build_linear, &BF16, 1, WIDTH, 0.004),
+    AT_ROWS("linear, bf16 with bias", exam_block, build_linear, &BF16_EXTRA, 1, WIDTH, 0.004),
+    AT_ROWS("mlp, bf16", exam_block, build_mlp, &BF16, 1, HIDDEN, 0.015),
+    AT_ROWS("mlp, bf16 with a gate", exam_block, build_mlp, &BF16_EXTRA, 1, HIDDEN, 0.015),
+    AT_ROWS("combine", exam_block, build_combine, NULL, 1, HIDDEN, 0.004),
+    AT_ROWS("head, bf16", exam_block, build_head, &BF16, 1, VOCAB, 0.01),
+    AT_ROWS("head, w8a8", exam_block, build_head, &W8A8, 1, VOCAB, 0.03),
+    AT_ROWS("top", exam_block, build_top, NULL, 1, (size_t)2 * BEST, 0),
+    AT_ROWS("top, with sums for log-softmax", exam_block, build_log_sums, NULL, 1, 2, 1e-5),
+    {"block", "gqa, w8a8", exam_block, CASE(build_gqa, &ATT_W8A8, 0, ATTENTION_ROWS, HIDDEN, 0.06), WRONG},
+    {"block", "gqa, bf16", exam_block, CASE(build_gqa, &ATT_BF16, 0, ATTENTION_ROWS, HIDDEN, 0.02), WRONG},
+    {"block", "gqa, bf16 with norms", exam_block, CASE(build_gqa, &ATT_BF16_EXTRA, 0, ATTENTION_ROWS, HIDDEN, 0.02), WRONG},
+    {"block", "gqa, bf16 with norms of rows", exam_block, CASE(build_gqa, &ATT_BF16_ROWS, 0, ATTENTION_ROWS, HIDDEN, 0.02),
      WRONG},
     {"block", "gqa, bf16 with a window and sinks", exam_block,
-     CASE(build_gqa, &ATT_BF16_SLIDES, ATTENTION_ROWS, HIDDEN, 0.02), WRONG},
-    {"block", "mla, w8a8 with compressed q", exam_block, CASE(build_mla, &ATT_W8A8_EXTRA, ATTENTION_ROWS, HIDDEN, 0.06),
+     CASE(build_gqa, &ATT_BF16_SLIDES, 0, ATTENTION_ROWS, HIDDEN, 0.02), WRONG},
+    {"block", "mla, w8a8 with compressed q", exam_block, CASE(build_mla, &ATT_W8A8_EXTRA, 0, ATTENTION_ROWS, HIDDEN, 0.06),
      WRONG},
-    {"block", "mla, w8a8 of DeepSeek-V3's sizes", exam_block, CASE(build_mla, &ATT_V3, ATTENTION_ROWS, V3_HIDDEN, 0.06),
+    {"block", "mla, w8a8 of DeepSeek-V3's sizes", exam_block, CASE(build_mla, &ATT_V3, 0, ATTENTION_ROWS, V3_HIDDEN, 0.06),
      WRONG},
-    {"block", "mla, bf16 with compressed q", exam_block, CASE(build_mla, &ATT_BF16_EXTRA, ATTENTION_ROWS, HIDDEN, 0.02),
+    {"block", "mla, bf16 with compressed q", exam_block, CASE(build_mla, &ATT_BF16_EXTRA, 0, ATTENTION_ROWS, HIDDEN, 0.02),
      WRONG},
-    {"block", "mla, bf16", exam_block, CASE(build_mla, &ATT_BF16, ATTENTION_ROWS, HIDDEN, 0.02), WRONG},
-    {"capture", "replayed with other lengths", exam_block, CASE(build_capture, NULL, CAPTURE_ROWS, HIDDEN, 0.02),
+    {"block", "mla, bf16", exam_block, CASE(build_mla, &ATT_BF16, 0, ATTENTION_ROWS, HIDDEN, 0.02), WRONG},
+    {"capture", "replayed with other lengths", exam_block, CASE(build_capture, NULL, 0, CAPTURE_ROWS, HIDDEN, 0.02),
      "a replay must see what the step's arrays hold then: do not serve with this device; report this", TD_SUBJECT_NONE},
     {"rows", "alone and in company", exam_company, NULL, WRONG},
 };

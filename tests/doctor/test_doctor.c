@@ -11,7 +11,7 @@
 #include "npu/host/host_npu.h"
 #include "tests/td_test.h"
 
-#define ROWS_MAX 64
+#define ROWS_MAX 160
 #define CARDS 2
 #define PATIENCE_S 60
 
@@ -165,7 +165,7 @@ static void spoil(const td_block_desc *d) {
         case TD_BLOCK_HEAD: d->head.logits[3] += 10; break;
         case TD_BLOCK_TOP:
             d->top.top[1].id ^= 1;
-            if (d->top.sums) d->top.sums[1].sum *= 1.001f;
+            if (d->top.sums) d->top.sums[0].sum *= 1.001f;
             break;
         case TD_BLOCK_COUNT: break;
     }

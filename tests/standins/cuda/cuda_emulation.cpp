@@ -5,7 +5,6 @@
 #include <time.h>
 #include <ucontext.h>
 #include <unistd.h>
-#include <csetjmp>
 #include <cstdarg>
 #include <cstdlib>
 #include <vector>
@@ -30,14 +29,16 @@ struct copy {
     size_t      group; /* of its thread's */
 };
 
+/* What __builtin_setjmp keeps: of all registers two, so that a switch costs as little as a call. */
+typedef void *switch_point[5];
+
 struct fiber {
     td_emulated_thread self;
-    fiber_state        state;
-    bool               started; /* its stack stands at a switch of this launch */
-    const char        *what;    /* it waits at: the file of a barrier, an operation of a warp */
+    fiber_state        state = RUNS;
+    bool               started = false; /* its stack stands at a switch; DONE: at the one behind a block */
+    const char        *what;            /* it waits at: the file of a barrier, an operation of a warp */
     int                line;
-    ucontext_t         context; /* only to enter the stack for the first time */
-    jmp_buf            at;
+    switch_point       at;
     char              *stack;
     std::vector<copy>  copies; /* under way, in the order of their groups */
     size_t             group;  /* that is open */
@@ -62,7 +63,8 @@ struct machine {
     unsigned       order[THREADS_MAX];
     unsigned       n_threads, waiting; /* at the barrier */
     fiber         *running;
-    jmp_buf        scheduler;
+    switch_point   scheduler;
+    ucontext_t     entry; /* to enter a stack for the first time */
     char          *stacks;
     unsigned char *statics, *dynamic;
     place          places[PLACES_MAX];
@@ -131,20 +133,25 @@ void enter_scheduler_stack(machine *m, void *fake) {
 #endif
 }
 
+/* A function of its own: of a __builtin_longjmp beside the __builtin_setjmp the compiler thinks that nobody comes back. */
+[[noreturn]] __attribute__((noipa)) void leave(void **to) {
+    __builtin_longjmp(to, 1);
+}
+
 /* From a fiber to the scheduler, until it is chosen again. */
-void yield(machine *m, fiber *f) {
+__attribute__((noinline)) void yield(machine *m, fiber *f) {
     void *fake = nullptr;
 #if defined(__SANITIZE_ADDRESS__)
     __sanitizer_start_switch_fiber(&fake, m->scheduler_stack, m->scheduler_stack_bytes);
 #endif
-    if (_setjmp(f->at) == 0) _longjmp(m->scheduler, 1);
+    if (__builtin_setjmp(f->at) == 0) leave(m->scheduler);
 #if defined(__SANITIZE_ADDRESS__)
     __sanitizer_finish_switch_fiber(fake, &m->scheduler_stack, &m->scheduler_stack_bytes);
 #endif
     (void)fake;
 }
 
-/* A fiber lives through the blocks of a launch: its stack is entered once. */
+/* A fiber lives through blocks and launches: its stack is entered once, and again where a launch was ended within a block. */
 void fiber_main() {
     machine *m = mine;
     fiber   *f = m->running;
@@ -162,24 +169,28 @@ void fiber_main() {
     }
 }
 
+/* Enter a fiber's stack, or go on in it. */
+[[noreturn]] __attribute__((noipa)) void go_on(machine *m, fiber *f) {
+    if (f->started) leave(f->at);
+    f->started = true;
+    getcontext(&m->entry);
+    m->entry.uc_stack.ss_sp = f->stack;
+    m->entry.uc_stack.ss_size = STACK_BYTES;
+    m->entry.uc_link = nullptr;
+    makecontext(&m->entry, fiber_main, 0);
+    setcontext(&m->entry);
+    abort();
+}
+
 /* Run a fiber until it yields. */
-void resume(machine *m, fiber *f) {
+__attribute__((noinline)) void resume(machine *m, fiber *f) {
     void *fake = nullptr;
     m->running = f;
     td_emulated_self = &f->self;
 #if defined(__SANITIZE_ADDRESS__)
     __sanitizer_start_switch_fiber(&fake, f->stack, STACK_BYTES);
 #endif
-    if (_setjmp(m->scheduler) == 0) {
-        if (f->started) _longjmp(f->at, 1);
-        f->started = true;
-        getcontext(&f->context);
-        f->context.uc_stack.ss_sp = f->stack;
-        f->context.uc_stack.ss_size = STACK_BYTES;
-        f->context.uc_link = nullptr;
-        makecontext(&f->context, fiber_main, 0);
-        setcontext(&f->context);
-    }
+    if (__builtin_setjmp(m->scheduler) == 0) go_on(m, f);
     enter_scheduler_stack(m, fake);
     td_emulated_self = nullptr;
 }
@@ -300,7 +311,7 @@ uint64_t greatest_divisor(uint64_t a, uint64_t b) {
 
 }  // namespace
 
-thread_local const td_emulated_thread *td_emulated_self;
+__thread const td_emulated_thread *td_emulated_self;
 
 void td_emulated_run(const char *name, const td_cuda_launch *l, unsigned max_threads, void (*thread)(void *ctx), void *ctx) {
     (void)&mine_owner;
@@ -317,7 +328,7 @@ void td_emulated_run(const char *name, const td_cuda_launch *l, unsigned max_thr
     m->random = order_seed;
     for (unsigned i = 0; i < m->n_threads; i++) {
         fiber *f = &m->fibers[i];
-        f->started = false;
+        if (f->state != DONE) f->started = false;
         f->self = {.index = {i % l->block[0], i / l->block[0] % l->block[1], i / l->block[0] / l->block[1]},
                    .block = {},
                    .block_dim = {l->block[0], l->block[1], l->block[2]},
@@ -406,7 +417,7 @@ const unsigned char *td_emulated_meet(const char *what, const void *given, size_
     unsigned first = f->self.linear / 32 * 32, lane = f->self.linear % 32;
     warp    *w = &m->warps[first / 32];
     if (bytes > TD_EMULATED_LANE_BYTES) td_emulated_fail("%s of %zu bytes", what, bytes);
-    if (w->arrived && strcmp(w->what, what) != 0)
+    if (w->arrived && w->what != what && strcmp(w->what, what) != 0)
         td_emulated_fail("lane %u of warp %u comes to %s, where other lanes are at %s", lane, first / 32, what, w->what);
     unsigned char *lanes = w->lanes[w->generation % 2];
     if (bytes) memcpy(lanes + lane * TD_EMULATED_LANE_BYTES, given, bytes);

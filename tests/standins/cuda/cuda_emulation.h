@@ -58,7 +58,7 @@ struct td_emulated_thread {
     uint3    index, block, block_dim, grid_dim;
     unsigned linear; /* number in its block */
 };
-extern thread_local const td_emulated_thread *td_emulated_self;
+extern __thread const td_emulated_thread *td_emulated_self;
 
 #define threadIdx (td_emulated_self->index)
 #define blockIdx (td_emulated_self->block)

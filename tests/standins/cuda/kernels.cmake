@@ -3,6 +3,7 @@
 add_library(td_cuda_options INTERFACE)
 # Named, though it is the default of gcc 12: clang 14 reads the same commands.
 target_compile_options(td_cuda_options INTERFACE -std=gnu++17 -Wall -Wextra -Wshadow -Wno-unknown-pragmas -ffp-contract=off -fvisibility=hidden -U_FORTIFY_SOURCE
+                       -ftls-model=initial-exec # a few words of a thread, which every warp operation looks at
                        $<$<BOOL:${TD_WERROR}>:-Werror>)
 target_include_directories(td_cuda_options INTERFACE ${PROJECT_SOURCE_DIR})
 if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")

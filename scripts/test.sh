@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Build and run every test: installs what is missing, builds with warnings as errors, runs the soak under sanitizers and the aarch64 build's tests under
-# qemu, makes the second test model, runs CTest.
+# Build and run every test: installs what is missing, makes the second test model, builds with warnings as errors, runs CTest; and, on what CTest leaves
+# of the processor, the soak under sanitizers and the aarch64 build's tests under qemu.
 # usage: scripts/test.sh [--full] [--under-load] [ctest options, e.g. -L quick; then without the sanitizers, aarch64 and the second model]
 # --full: where a test tries a sample, it tries everything (TD_TEST_FULL=1), and threads wait as on a machine of their own; and the API suites of vLLM,
 # SGLang and llama.cpp
@@ -60,20 +60,26 @@ whole=''
 if [ -n "$whole" ]; then # downloads, beside the build
     begin "second test model" second_model
     begin "routers and stores" scripts/scale_venv.sh
+    begin "packages for aarch64" scripts/deps.sh aarch64
     [ -z "$full" ] || begin "suites of other engines" scripts/suites_venv.sh
 fi
 echo "== building (release, warnings are errors)"
 cmake --preset release -DTD_WERROR=ON >"$logs/configure" 2>&1 || { cat "$logs/configure"; exit 1; }
 cmake --build --preset release
-if [ -n "$whole" ]; then
-    echo "== beside each other: sanitizers, aarch64; each is shown when it ends"
-    begin "sanitizers" scripts/test_sanitizers.sh
-    begin "aarch64" scripts/test_aarch64.sh
-fi
 finish
+if [ -n "$whole" ]; then
+    echo "== beside the tests: sanitizers, aarch64; both are shown behind them"
+    export CMAKE_BUILD_PARALLEL_LEVEL
+    CMAKE_BUILD_PARALLEL_LEVEL=$(nproc)
+    begin "sanitizers" nice scripts/test_sanitizers.sh
+    begin "aarch64" env TD_TEST_PATIENCE=10 nice scripts/test_aarch64.sh
+fi
 if [ -n "$under_load" ]; then
     for loop in 1 2; do begin "busy loop $loop" bash -c 'while :; do :; done'; done
 fi
 echo "== testing"
 # One more at a time than there are cores: tests of servers wait as often as they compute.
-ctest --preset release -j "$(($(nproc) + 1))" "$@"
+tests=0
+ctest --preset release -j "$(($(nproc) + 1))" "$@" || tests=$?
+[ -z "$whole" ] || finish
+exit "$tests"

@@ -1,6 +1,9 @@
 #include "tests/td_test.h"
 
 #include <fnmatch.h>
+#include <time.h>
+
+#include "core/math/rng.h"
 
 #define TESTS_MAX 512
 
@@ -42,11 +45,26 @@ static int after_all(void **state) {
     return 0;
 }
 
+/* Leave n of the cases, drawn by a seed, in their order; FIRST_TEST's stay, too. */
+static void draw_cases(size_t n) {
+    const char *told = getenv("TD_TEST_SEED");
+    uint64_t    seed = told ? strtoull(told, NULL, 10) : (uint64_t)time(NULL);
+    size_t      first = 0, kept;
+    while (first < g_n_tests && g_lines[first] < 0) first++;
+    kept = first;
+    printf("%zu of %zu cases, drawn by TD_TEST_SEED=%llu\n", n, g_n_tests - first, (unsigned long long)seed);
+    for (size_t i = first; i < g_n_tests; i++) /* each with the chance that n are left in the end */
+        if (td_rng_u64(seed, 0, i) % (g_n_tests - i) < n - (kept - first)) g_tests[kept++] = g_tests[i];
+    g_n_tests = kept;
+}
+
 int tests_run(void) {
+    const char *sample = getenv("TD_TEST_CASES");
     if (g_n_tests == 0) {
         fprintf(stderr, "this program has no case\n");
         return 1;
     }
+    if (sample && !getenv("TD_TEST_FULL")) draw_cases((size_t)atoi(sample));
     return _cmocka_run_group_tests("tests", g_tests, g_n_tests, before_all, after_all);
 }
 

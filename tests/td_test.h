@@ -11,7 +11,9 @@
  *   OK(td_call(…));                           the call returns TD_OK
  *
  * Cases add themselves, and run in the order of their lines; those of a header stand among the file's. The main of
- * tests/td_test.c runs them; a program that has to do more has a main of its own, which ends with tests_run.
+ * tests/td_test.c runs them; a program that has to do more has a main of its own, which ends with tests_run. Where the
+ * environment says TD_TEST_CASES=n, n of them run: drawn by TD_TEST_SEED, or by the time, and the seed is printed. With
+ * TD_TEST_FULL=1 all do.
  */
 #ifndef TD_TESTS_TD_TEST_H
 #define TD_TESTS_TD_TEST_H

@@ -5,6 +5,7 @@
  */
 #include "core/log/log.h"
 #include "core/math/rng.h"
+#include "core/threads/chaos.h"
 #include "model_run.h"
 #include "tests/td_test.h"
 
@@ -107,7 +108,8 @@ static void check_model(const char *path, uint32_t top_k, bool w8a8) {
             while (pieces.done[q] < MAX_LEN) run_whole(&pieces, q, BETWEEN_MAX);
         for (uint32_t q = 0; q < N_SEQ; q++)
             while (whole.done[q] < MAX_LEN) run_whole(&whole, q, MAX_TOK);
-        assert_true(pieces.n_between >= 10);
+        /* Drawn cuts are behind an eighth of some 160 operations: how many is luck, that there are none is not. */
+        assert_true(pieces.n_between >= (td_chaos_on() ? 1 : 10));
         for (uint32_t q = 0; q < N_SEQ; q++)
             for (uint32_t pos = 0; pos < MAX_LEN; pos++)
                 for (uint32_t mtp = 0; mtp <= whole.mtp; mtp++)

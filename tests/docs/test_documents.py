@@ -32,6 +32,7 @@ NOT_RUN = {
     "cmake --preset": "run by scripts/test.sh and scripts/test_aarch64.sh",
     "cmake -B build/plain": "a second build of everything; test_kernel_products_scalar runs what it has",
     "ctest --preset": "this test is part of it",
+    "ctest --test-dir": "the same",
     "scripts/run_aarch64.sh": "run by scripts/test_aarch64.sh",
     "apt-get install": "needs root; test_numa_guest says when it is missing",
     "build/release/tests/": "tests of their own in CTest",
@@ -81,6 +82,8 @@ HERE = {
     "tcp://127.0.0.1:5558": "tcp://127.0.0.1:*",
     "--model-path DIR": f"--model-path {DEMO}",
     "--model-path MODEL": f"--model-path {DEMO}",
+    "deepseek-v2-lite.json 5 4096 16": "deepseek-v2-lite.json 2 128 8", # fewer layers and rows than what was measured
+    "deepseek-v2-lite.json 5 1 16": "deepseek-v2-lite.json 2 1 8",
 }
 # Put behind a command, so that it does not take minutes or a port that is in use.
 BESIDES = {"launch_server": "--port 0 --context-length 1024 --max-total-tokens 4096", "tandem perplexity": "--limit 256", "tandem trace-routing": "--limit 256"}

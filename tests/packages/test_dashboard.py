@@ -58,7 +58,7 @@ class Dashboard(unittest.TestCase):
         self.assertEqual(self.server.request("POST", "/v1/completions", body)[0], 200)
 
     def ask(self, path, **parameters):
-        with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/api/v1/{path}?{urllib.parse.urlencode(parameters)}", timeout=20) as response:
+        with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/api/v1/{path}?{urllib.parse.urlencode(parameters)}", timeout=120) as response:
             answer = json.load(response)
         self.assertEqual(answer["status"], "success")
         return answer["data"]

@@ -17,7 +17,7 @@ PATH = "/v1/completions"
 def send(server, body):
     """A connection with a request on its way; nobody has read an answer yet."""
     data = json.dumps(body).encode()
-    s = socket.create_connection(("127.0.0.1", server.port), timeout=30)
+    s = socket.create_connection(("127.0.0.1", server.port), timeout=120)
     s.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n" % len(data) + data)
     return s
 

@@ -394,7 +394,7 @@ class Proxy(http.server.BaseHTTPRequestHandler):
 
     def forward(self):
         length = int(self.headers.get("Content-Length") or 0)
-        connection = http.client.HTTPConnection("127.0.0.1", self.server.behind, timeout=30)
+        connection = http.client.HTTPConnection("127.0.0.1", self.server.behind, timeout=120)
         connection.request(self.command, self.path.removeprefix("/tandem"), self.rfile.read(length), {k: v for k, v in self.headers.items() if k.lower() != "host"})
         response = connection.getresponse()
         data = response.read()

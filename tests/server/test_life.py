@@ -137,10 +137,14 @@ class Life(unittest.TestCase):
             self.assertEqual(server.request("GET", "/health")[0], 200)
 
     def test_hang_up_lets_streams_finish(self):
-        server = Server()
-        thread, result = in_background(server, {"prompt": "!slow", "max_tokens": 30, "ignore_eos": True})
+        gate = Gate()
+        server = Server("--shutdown-grace", "1000", env=gate.env)
+        thread, result = in_background(server, {"prompt": "!held", "max_tokens": 30, "ignore_eos": True})
         server.wait_metric("sglang:num_running_reqs", 1)
-        self.assertEqual(server.stop(signal.SIGHUP), 0)
+        server.process.send_signal(signal.SIGHUP)
+        server.wait_log("stopping:")
+        gate.open()
+        self.assertEqual(server.process.wait(20 * PATIENCE), 0)
         thread.join()
         self.assertEqual((result[0][0], result[0][1]["usage"]["completion_tokens"]), (200, 30))
 
@@ -176,7 +180,7 @@ class Life(unittest.TestCase):
         self.assertEqual(json.loads(keep.getresponse().read())["object"], "list")
         with self.assertRaises(ConnectionRefusedError):
             for _ in range(10000):  # the port closes a moment after /health says so
-                socket.create_connection(("127.0.0.1", server.port), timeout=20).close()
+                socket.create_connection(("127.0.0.1", server.port), timeout=120).close()
                 time.sleep(0.01)
         gate.open()
         self.assertEqual(server.process.wait(20 * PATIENCE), 0)
@@ -241,7 +245,8 @@ class Life(unittest.TestCase):
     def test_a_client_that_reads_nothing(self):
         """It cannot hold up the end by more than the grace time and the two seconds in which errors are written; others get their answers."""
         grace = 5  # enough for the others on a machine with much else to do
-        server = Server("--shutdown-grace", str(grace), "--context-length", "65536", "--idle-timeout", "10000")
+        gate = Gate()
+        server = Server("--shutdown-grace", str(grace), "--context-length", "65536", "--idle-timeout", "10000", env=gate.env)
         deaf = socket.socket()
         deaf.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2048)
         deaf.connect(("127.0.0.1", server.port))
@@ -252,8 +257,9 @@ class Life(unittest.TestCase):
         before = server.metric("sglang:generation_tokens_total")
         deaf.sendall(b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
         server.wait_metric("sglang:generation_tokens_total", before + 5000, timeout=60)
-        thread, result = in_background(server, {"prompt": "!slow", "max_tokens": 20, "ignore_eos": True})
+        thread, result = in_background(server, {"prompt": "!held", "max_tokens": 20, "ignore_eos": True})
         server.wait_metric("sglang:num_running_reqs", 1, timeout=60)
+        gate.open()
         start = time.monotonic()
         self.assertEqual(server.stop(timeout=100), 0)  # sooner than the idle timeout, which would end the connection
         took = time.monotonic() - start

@@ -66,7 +66,7 @@ def run(tandem, schema, texts):
         json.dump(schema, f)
         f.flush()
         lines = "".join(json.dumps({"text": t}) + "\n" for t in texts)
-        done = subprocess.run([tandem, "grammar", "--json-schema", f.name], input=lines, capture_output=True, text=True, timeout=20)
+        done = subprocess.run([tandem, "grammar", "--json-schema", f.name], input=lines, capture_output=True, text=True, timeout=240)
     if done.returncode:
         return None, done.stderr.strip()
     return [json.loads(line)["accepted"] for line in done.stdout.splitlines()], None

@@ -4,7 +4,7 @@
  * usage: test_determinism MODEL PRECISION [REQUESTS [ROWS]]
  *   ROWS                      a pattern of rows' names, as "drafts*"
  *
- *   TD_TEST_ROWS=n            the rows that seed n draws; by default a third of the rows is drawn by a seed that is printed
+ *   TD_TEST_ROWS=n            the rows that seed n draws; by default a sixth of the rows is drawn by a seed that is printed
  *   TD_TEST_FULL=1            all rows
  *   TD_TEST_SEED=n            another workload
  *   TD_CPU_MASK               another tier
@@ -445,7 +445,7 @@ static size_t select_rows(bool selected[N_VARIANTS], uint64_t rows_seed) {
     bool   all = g_rows || getenv("TD_TEST_FULL");
     size_t n = 0;
     for (size_t i = 0; i < N_VARIANTS; i++) n += selected[i] = is_candidate(&VARIANTS[i]);
-    size_t keep = all ? n : is_sample() || n < 6 ? 2 : n / 3;
+    size_t keep = all ? n : is_sample() || n < 12 ? 2 : n / 6;
     for (uint32_t draw = 0; n > keep; n--, draw++) { /* one that is drawn goes */
         size_t at = td_rng_u64(rows_seed, 1, draw) % n, i = 0;
         for (;; i++)

@@ -10,7 +10,7 @@ tools=(gcc cmake ninja-build pkg-config curl python3)
 libraries=(libhwloc-dev libnuma-dev libopenblas-dev liburing-dev libjemalloc-dev libmicrohttpd-dev libjansson-dev libpcre2-dev libutf8proc-dev libcyaml-dev
            libyaml-dev libxxhash-dev libcmocka-dev)
 packages=(dpkg-dev file patchelf rpm)
-tests=(g++ python3-venv python3-jinja2 python3-yaml python3-selenium chromium chromium-driver spin clang-14 clang-format-14 debootstrap buildah lintian mandoc groff fish zsh systemd strace procps libzmq5 libopentracing-c-wrapper0 libibverbs1 libnl-3-200 libnl-route-3-200 libcurl4)
+tests=(g++ ccache python3-venv python3-jinja2 python3-yaml python3-selenium chromium chromium-driver spin clang-14 clang-format-14 debootstrap buildah lintian mandoc groff fish zsh systemd strace procps libzmq5 libopentracing-c-wrapper0 libibverbs1 libnl-3-200 libnl-route-3-200 libcurl4)
 # Servers that tests run as programs of theirs: unpacked in build/package-tools, since installing would start them.
 servers=(nginx caddy prometheus haproxy)
 fuzz=(libclang-rt-14-dev)

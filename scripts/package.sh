@@ -7,7 +7,7 @@
 #   tarball     tandem-*-linux-*.tar.gz: unpack anywhere and run; carries every library but glibc, and the demo model
 #   rpm         tandem-*.rpm and tandem-devel-*.rpm (packaging/tandem.spec)
 # Environment: TD_PACKAGE_REVISION (1), the package's number within a version; SOURCE_DATE_EPOCH (the commit's time), the time of every file; TD_PACKAGE_COMMIT, where
-# the tree is not git's: what 'tandem --version' says.
+# the tree is not git's: what 'tandem --version' says; TD_PACKAGE_WERROR=ON: warnings are errors.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 source=$PWD out=$PWD/build/packages
@@ -25,8 +25,8 @@ need() { # program, Debian's package
 build() {
     local log=$1.log
     mkdir -p "$(dirname "$1")"
-    { cmake --preset "$2" -B "$1" -DTD_TESTS=OFF -DTD_PAGES=ON -DTD_COMMIT="${TD_PACKAGE_COMMIT:-}" -DCMAKE_INSTALL_PREFIX=/usr -DCMAKE_INSTALL_LIBDIR="$3" \
-        -DCMAKE_C_FLAGS="-ffile-prefix-map=$source=/usr/src/tandem" && cmake --build "$1"; } >"$log" 2>&1 || { tail -n 40 "$log"; fail "the build failed ($log)"; }
+    { cmake --preset "$2" -B "$1" -DTD_TESTS=OFF -DTD_PAGES=ON -DTD_COMMIT="${TD_PACKAGE_COMMIT:-}" -DTD_WERROR="${TD_PACKAGE_WERROR:-OFF}" -DCMAKE_INSTALL_PREFIX=/usr -DCMAKE_INSTALL_LIBDIR="$3" \
+        -DCMAKE_C_FLAGS="-ffile-prefix-map=$source=." && cmake --build "$1"; } >"$log" 2>&1 || { tail -n 40 "$log"; fail "the build failed ($log)"; }
 }
 
 install_component() { # build folder, component, where

@@ -64,7 +64,9 @@ if [ -n "$whole" ]; then # downloads, beside the build
     [ -z "$full" ] || begin "suites of other engines" scripts/suites_venv.sh
 fi
 echo "== building (release, warnings are errors)"
-cmake --preset release -DTD_WERROR=ON >"$logs/configure" 2>&1 || { cat "$logs/configure"; exit 1; }
+# The flags of scripts/package.sh, whose build in test_packages takes what was compiled here.
+export CMAKE_C_COMPILER_LAUNCHER=ccache CCACHE_BASEDIR=$PWD CCACHE_NOHASHDIR=1 CCACHE_DEPEND=1 CCACHE_SLOPPINESS=locale
+cmake --preset release -DTD_WERROR=ON -DCMAKE_C_FLAGS="-ffile-prefix-map=$PWD=." >"$logs/configure" 2>&1 || { cat "$logs/configure"; exit 1; }
 cmake --build --preset release
 finish
 if [ -n "$whole" ]; then

@@ -29,7 +29,7 @@ ARCHITECTURE = run("dpkg", "--print-architecture").stdout.strip()
 
 
 def package(kind, **environment):
-    return run(PACKAGE, kind, timeout=1100, env={**os.environ, **environment}).stdout.split()
+    return run(PACKAGE, kind, timeout=1100, env={**os.environ, "TD_PACKAGE_WERROR": "ON", **environment}).stdout.split()
 
 
 def digest(path):

@@ -60,6 +60,8 @@ struct td_bridge {
     _Atomic uint32_t in_pass; /* from the begin to the end of a pass; relaxed: for how long to spin */
     _Atomic int      error;   /* td_status */
     _Atomic uint64_t n_deferred;
+    uint64_t         ticket_begin_ns; /* of who runs tickets */
+    _Atomic uint64_t ticket_ns;       /* relaxed: it is there before the ticket's sum is */
 };
 
 static void buffer_rows(const td_bridge_config *c, size_t row_bytes[N_BUFFERS]) {
@@ -188,9 +190,14 @@ static void tell_summed(td_bridge_port *p) {
     if (p->bells) atomic_store_explicit(&p->bells->summed, 1, memory_order_release); /* with the device's bell_wait */
 }
 
+static void note_time(td_bridge *b) {
+    atomic_store_explicit(&b->ticket_ns, td_trace_now() - b->ticket_begin_ns, memory_order_relaxed);
+}
+
 static void immediate_done(void *port) {
     td_bridge_port *p = port;
     td_chaos_delay();
+    note_time(p->bridge);
     raise_count(&p->bridge->progress, &p->bridge->steps_on);
     if (!p->last) tell_summed(p);
     td_trace_instant(&(td_trace_label){.tier = TD_TRACE_BRIDGE, .name = "immediate sum done"});
@@ -244,7 +251,9 @@ static void run_ticket(td_bridge_port *p, void (*on_immediate)(void *)) {
         return;
     }
     uint64_t begin = td_trace_begin();
+    b->ticket_begin_ns = td_trace_now();
     td_experts_ffn(c->experts, p->layer, &a);
+    note_time(b);
     td_trace_label label = label_of("experts", TD_TRACE_CPU, p);
     td_trace_end(begin, &label);
     atomic_fetch_add_explicit(&b->n_deferred, (uint64_t)n_tok * (c->spec->top_k - a.n_immediate), memory_order_relaxed);
@@ -449,6 +458,10 @@ td_status td_bridge_end_pass(td_bridge *b) {
     }
     atomic_store_explicit(&b->in_pass, 0, memory_order_relaxed);
     return (td_status)atomic_exchange(&b->error, (int)TD_OK);
+}
+
+double td_bridge_ticket_s(const td_bridge *b) {
+    return 1e-9 * (double)atomic_load_explicit(&b->ticket_ns, memory_order_relaxed);
 }
 
 uint64_t td_bridge_deferred(const td_bridge *b) {

@@ -125,6 +125,10 @@ void td_bridge_begin_pass(td_bridge *b, const td_bridge_pass *pass);
  */
 td_status td_bridge_end_pass(td_bridge *b);
 
+/** How long the experts took with the newest ticket that was collected, in seconds. Call after the stream was synchronised
+ * behind a collect. */
+double td_bridge_ticket_s(const td_bridge *b);
+
 /** (token, expert) pairs deferred since opening. Thread-safe. */
 uint64_t td_bridge_deferred(const td_bridge *b);
 

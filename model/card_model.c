@@ -84,7 +84,6 @@ static td_step_shape aside_shape(const td_model *m, uint32_t n_pages) {
     shape.max_tok = m->spec.aside_tok;
     shape.max_seq = TD_ASIDE_SEQ;
     shape.first_row = m->spec.max_tok - m->spec.aside_tok;
-    shape.splits = NULL;
     return shape;
 }
 
@@ -514,7 +513,7 @@ td_status td_card_model_prepare(td_card_model *c) {
     td_step_buf    *buf = m->rows_aside ? &c->aside : &c->step;
     c->bucket = td_step_buf_fill(buf, m->rows, m->pass.token, m->pass.out.row, m->pass.out.n);
     c->graph = NULL;
-    if (m->rows_aside) return TD_OK; /* such devices run what is enqueued at once */
+    if (m->rows_aside) return TD_OK; /* not worth a capture */
     return capture(c, m->pass.kind, m->pass.share > 0, c->bucket, td_step_rows_kind(m->rows), &c->graph, &c->error);
 }
 

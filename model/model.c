@@ -268,8 +268,8 @@ static td_status settle_slots(td_model *m, const td_npu_caps *caps, td_error *er
 /* Whether a pass may be left between two operations, and gone on with when others have run. Nothing runs on then, no thread
  * waits for it, and what it needs again lies in its own rows of the buffers. */
 static bool can_go_in_pieces(const td_model *m, const td_npu_caps *caps) {
-    return caps->inline_work && caps->unified_memory && !caps->kv_spare && m->n_cards == 1 && m->part.whole &&
-           !m->part.resident && !td_layer_caches_recurrent(&m->config, m->part.layers);
+    return caps->pieces && m->n_cards == 1 && m->part.whole && !m->part.resident &&
+           !td_layer_caches_recurrent(&m->config, m->part.layers);
 }
 
 /* Most rows are those of passes in pieces. Others have a bucket's, which holds all streams and some prompts. */

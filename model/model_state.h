@@ -29,23 +29,20 @@ typedef struct {
     td_out_rows     out;
 } td_pass;
 
-/* Operations by the time that they take: blocks by their kind, hand-overs, and what takes none. */
-#define TD_PACE_HANDOVER TD_BLOCK_COUNT
-#define TD_PACE_NONE (TD_BLOCK_COUNT + 1)
-#define TD_PACES (TD_BLOCK_COUNT + 2)
-
 /* The newest pass in pieces (pass_pieces.c). */
 typedef struct {
     const td_step_rows   *rows;
     const td_step_bucket *bucket;
     td_program_cursor     cursor;
-    double                block_s; /* the parts of a block so far */
+    bool                  uploaded; /* its step arrays are on the device */
+    double                block_s;  /* the parts of a block so far */
 } td_pass_pieces;
 
 /* What operations of passes in pieces have taken, in seconds; 0: there was none. */
 typedef struct {
-    double took_s[TD_PACES]; /* the last one of each kind, or its last part */
-    double row_s[TD_PACES];  /* the last whole one, divided by its rows */
+    double took_s[TD_BLOCK_COUNT]; /* the last block of each kind, or its last part */
+    double row_s[TD_BLOCK_COUNT];  /* the last whole one, divided by its rows */
+    double handover_s;             /* the experts with the last one */
 } td_piece_pace;
 
 /* A page on its way between the cards' caches and the host. */

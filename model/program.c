@@ -150,19 +150,14 @@ static td_description describe(const td_program_spec *s, td_pass_kind kind, td_e
 
 /* ---- the order of hand-overs -------------------------------------------------------------------- */
 
-/* Every operation in the order in which it is enqueued. */
-typedef struct {
-    const td_program *p;
-    uint32_t          n_halves, stage, at, half; /* stage: where the stage under way begins */
-} walk;
-
-/* @return NULL: there is none left. */
-static const td_op *next_op(walk *w, uint32_t *half) {
-    while (w->at < w->p->n) {
-        const td_op *op = &w->p->ops[w->at++];
+/* Every operation in the order in which it is enqueued. @return the one that the walk is at, which goes on behind it; NULL:
+ * there is none left. @param half out, whose the operation is. */
+static const td_op *next_op(const td_program *p, uint32_t n_halves, td_program_walk *w, uint32_t *half) {
+    while (w->at < p->n) {
+        const td_op *op = &p->ops[w->at++];
         *half = w->half;
         if (op->kind != TD_OP_STAGE) return op;
-        if (++w->half < w->n_halves) {
+        if (++w->half < n_halves) {
             w->at = w->stage;
             continue;
         }
@@ -175,9 +170,9 @@ static const td_op *next_op(walk *w, uint32_t *half) {
 static td_status list_order(td_program *p, uint32_t n_halves, td_error *err) {
     td_bridge_port **order = malloc((size_t)p->n * n_halves * sizeof *order);
     if (!order) return td_fail(err, TD_ENOMEM, "out of memory for the layer program");
-    walk     w = {.p = p, .n_halves = n_halves};
-    uint32_t half, n = 0;
-    for (const td_op *op; (op = next_op(&w, &half));)
+    td_program_walk w = {0};
+    uint32_t        half, n = 0;
+    for (const td_op *op; (op = next_op(p, n_halves, &w, &half));)
         if (op->kind == TD_OP_SUBMIT) order[n++] = op->handover.port[half];
     p->order[n_halves - 1] = order;
     p->n_tickets[n_halves - 1] = n;
@@ -260,9 +255,9 @@ static td_status append_pass(td_outline *out, const td_program_spec *s, td_pass_
     td_outline_op *ops = st == TD_OK ? realloc(out->ops, (out->n + (size_t)p.n * n_halves) * sizeof *ops) : NULL;
     if (st == TD_OK && !ops) st = td_fail(err, TD_ENOMEM, "out of memory for the outline of the layer program");
     if (ops) out->ops = ops;
-    walk     w = {.p = &p, .n_halves = n_halves};
-    uint32_t half;
-    for (const td_op *op; ops && (op = next_op(&w, &half));) {
+    td_program_walk w = {0};
+    uint32_t        half;
+    for (const td_op *op; ops && (op = next_op(&p, n_halves, &w, &half));) {
         ops[out->n] = (td_outline_op){.kind = op->kind, .half = n_halves > 1 ? half : TD_OUTLINE_WHOLE};
         if (op->kind == TD_OP_BLOCK) ops[out->n].block = op->block.desc;
         out->n++;
@@ -295,6 +290,10 @@ static uint32_t halves_of(const td_program *p, const td_step_bucket *bucket) {
     return p->order[bucket->n_halves - 1] ? bucket->n_halves : 1;
 }
 
+static const td_step *step_of(const td_step_bucket *bucket, uint32_t n_halves, uint32_t half) {
+    return n_halves > 1 ? &bucket->half[half] : &bucket->whole;
+}
+
 /* The first half takes a layer's streamed experts, and the last half leaves them. */
 static td_status enqueue_streamed(const td_op *op, td_npu_stream *s, bool is_first, bool is_last) {
     if (op->kind == TD_OP_TAKE)
@@ -319,36 +318,64 @@ static td_status enqueue_op(const td_op *op, uint32_t half, td_npu *d, td_npu_st
 
 td_status td_program_enqueue(const td_program *p, td_npu *d, td_npu_stream *s, const td_step_bucket *bucket,
                              bool is_streamed) {
-    walk     w = {.p = p, .n_halves = halves_of(p, bucket)};
-    uint32_t half;
-    for (const td_op *op; (op = next_op(&w, &half));) {
-        const td_step *step = w.n_halves > 1 ? &bucket->half[half] : &bucket->whole;
-        const bool     moves = op->kind == TD_OP_TAKE || op->kind == TD_OP_LEAVE;
-        if (moves && is_streamed) TD_TRY(enqueue_streamed(op, s, half == 0, half + 1 == w.n_halves));
-        TD_TRY(enqueue_op(op, half, d, s, step));
+    const uint32_t  n_halves = halves_of(p, bucket);
+    td_program_walk w = {0};
+    uint32_t        half;
+    for (const td_op *op; (op = next_op(p, n_halves, &w, &half));) {
+        const bool moves = op->kind == TD_OP_TAKE || op->kind == TD_OP_LEAVE;
+        if (moves && is_streamed) TD_TRY(enqueue_streamed(op, s, half == 0, half + 1 == n_halves));
+        TD_TRY(enqueue_op(op, half, d, s, step_of(bucket, n_halves, half)));
     }
     return TD_OK;
 }
 
-td_status td_program_enqueue_next(const td_program *p, td_npu *d, td_npu_stream *s, const td_step *step,
+const td_op *td_program_next(const td_program *p, const td_step_bucket *bucket, const td_program_cursor *cursor,
+                             const td_step **step) {
+    const uint32_t  n_halves = halves_of(p, bucket);
+    td_program_walk w = cursor->walk;
+    uint32_t        half;
+    const td_op    *op = next_op(p, n_halves, &w, &half);
+    if (op) *step = step_of(bucket, n_halves, half);
+    return op;
+}
+
+/* Whether the port's hand-over is open: then it is the oldest one that is. */
+static bool is_oldest(const td_program *p, const td_step_bucket *bucket, const td_program_cursor *cursor,
+                      const td_bridge_port *port) {
+    return cursor->n_collected < cursor->n_submitted && p->order[halves_of(p, bucket) - 1][cursor->n_collected] == port;
+}
+
+/* Halves submit in turn, so the half of a hand-over goes by its number. */
+static td_status collect_oldest(const td_program *p, td_npu_stream *s, const td_step_bucket *bucket,
+                                td_program_cursor *cursor) {
+    const uint32_t n_halves = halves_of(p, bucket), n = cursor->n_collected++;
+    return td_bridge_enqueue_collect(p->order[n_halves - 1][n], s, step_of(bucket, n_halves, n % n_halves));
+}
+
+td_status td_program_enqueue_next(const td_program *p, td_npu *d, td_npu_stream *s, const td_step_bucket *bucket,
                                   td_program_cursor *cursor) {
-    td_block_part *part = &cursor->part;
-    bool           open = false;
-    if (part->n > 1) {
-        TD_TRY(d->ops->enqueue_part(d, s, p->ops[cursor->at].block.built, step, part));
-        if (++part->i < part->n) return TD_OK;
-        *part = (td_block_part){0};
-        cursor->at++;
-        return TD_OK;
+    const uint32_t  n_halves = halves_of(p, bucket);
+    td_program_walk behind = cursor->walk;
+    uint32_t        half = 0;
+    const td_op    *op = next_op(p, n_halves, &behind, &half);
+    const td_step  *step = step_of(bucket, n_halves, half);
+    if (cursor->part.n > 1) {
+        TD_TRY(d->ops->enqueue_part(d, s, op->block.built, step, &cursor->part));
+        if (++cursor->part.i < cursor->part.n) return TD_OK;
+    } else if (op->kind != TD_OP_COLLECT) {
+        TD_TRY(enqueue_op(op, half, d, s, step));
+    } else if (is_oldest(p, bucket, cursor, op->handover.port[half])) {
+        TD_TRY(collect_oldest(p, s, bucket, cursor));
     }
-    *part = (td_block_part){0};
-    do {
-        const td_op *op = &p->ops[cursor->at++];
-        TD_TRY(enqueue_op(op, 0, d, s, step));
-        if (op->kind == TD_OP_SUBMIT) open = true;
-        if (op->kind == TD_OP_COLLECT) open = false;
-        cursor->n_submitted += op->kind == TD_OP_COLLECT;
-    } while (open);
+    cursor->n_submitted += op->kind == TD_OP_SUBMIT;
+    cursor->part = (td_block_part){0};
+    cursor->walk = behind;
+    return TD_OK;
+}
+
+td_status td_program_enqueue_collects(const td_program *p, td_npu_stream *s, const td_step_bucket *bucket,
+                                      td_program_cursor *cursor) {
+    while (cursor->n_collected < cursor->n_submitted) TD_TRY(collect_oldest(p, s, bucket, cursor));
     return TD_OK;
 }
 

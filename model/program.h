@@ -67,17 +67,31 @@ void                   td_outline_free(td_outline *o);
  * @param is_streamed with the operations of streamed passes. */
 TD_NODISCARD td_status td_program_enqueue(const td_program *p, td_npu *d, td_npu_stream *s, const td_step_bucket *bucket,
                                           bool is_streamed);
+
+/** A place in the order in which operations are enqueued: before its first one, all zeroes. */
+typedef struct {
+    uint32_t stage, at; /* operations: where the stage under way begins, and the next one */
+    uint32_t half;
+} td_program_walk;
+
 /** How far a pass that goes piece by piece has come; zeroes at its begin. */
 typedef struct {
-    uint32_t      at;          /* operations that were enqueued; p->n: all */
-    uint32_t      n_submitted; /* hand-overs among them, all collected */
-    td_block_part part;        /* of the operation that comes next; n at most 1: it goes whole */
+    td_program_walk walk;
+    uint32_t        n_submitted, n_collected; /* hand-overs; those between are open */
+    td_block_part   part;                     /* of the operation that comes next; n at most 1: it goes whole */
 } td_program_cursor;
 
-/** Enqueue the next operation of a pass that goes whole, or its next part. A hand-over is one operation with what stands
- * between submit and collect. So behind it nothing is open, and other passes may run. */
-TD_NODISCARD td_status td_program_enqueue_next(const td_program *p, td_npu *d, td_npu_stream *s, const td_step *step,
-                                               td_program_cursor *cursor);
+/** The operation that comes next, the program's; NULL: all were enqueued. @param step out, the whole or the half's. */
+const td_op *td_program_next(const td_program *p, const td_step_bucket *bucket, const td_program_cursor *cursor,
+                             const td_step **step);
+/** Enqueue it, or its next part: in halves as td_program_enqueue. One that collects what td_program_enqueue_collects has
+ * enqueues nothing. */
+TD_NODISCARD td_status td_program_enqueue_next(const td_program *p, td_npu *d, td_npu_stream *s,
+                                               const td_step_bucket *bucket, td_program_cursor *cursor);
+/** Collect what is open, ahead of its place: nothing between a submit and its collect touches what comes back. Behind that,
+ * other passes may run. */
+TD_NODISCARD td_status td_program_enqueue_collects(const td_program *p, td_npu_stream *s, const td_step_bucket *bucket,
+                                                   td_program_cursor *cursor);
 
 /** What the bridge is told of a pass over the bucket. */
 td_bridge_pass td_program_pass(const td_program *p, const td_step_bucket *bucket);

@@ -103,20 +103,19 @@ static void lay_out(td_step_bucket *b, const td_step_shape *shape, uint32_t smal
                          .max_out = least(shape->max_out, b->max_tok),
                          .first_row = shape->first_row,
                          .block_stride = stride};
-    assert(!halves || !shape->first_row);
     place_sequences(&c, shape, &b->whole);
     place_rows(&c, shape, &b->whole);
     for (uint32_t h = 0; halves && h < TD_HALVES; h++) {
         td_step *s = &b->half[h];
         *s = b->whole;
         s->max_out = 0;
-        s->first_row = h * first;
+        s->first_row = shape->first_row + h * first;
         s->max_tok = h ? b->max_tok - first : first;
         s->max_seq = least(shape->max_seq, s->max_tok);
         place_sequences(&c, shape, s);
         if (!host) continue;
-        s->host = rows_from(s->host, &b->whole.host, s->first_row);
-        s->dev = rows_from(s->dev, &b->whole.dev, s->first_row);
+        s->host = rows_from(s->host, &b->whole.host, h * first);
+        s->dev = rows_from(s->dev, &b->whole.dev, h * first);
     }
     b->bytes = c.at;
 }
@@ -241,7 +240,7 @@ const td_step_bucket *td_step_buf_fill(td_step_buf *b, const td_step_rows *rows,
     if (n_out) memcpy(WRITABLE(uint32_t, s->host.out_row), out_row, n_out * sizeof *out_row);
     fill_part(s, rows, 0, n, n_out);
     for (uint32_t h = 0; h < bucket->n_halves && bucket->n_halves > 1; h++) {
-        uint32_t first = bucket->half[h].first_row;
+        uint32_t first = bucket->half[h].first_row - s->first_row;
         fill_part(&bucket->half[h], rows, first, h ? n : least(n, first + bucket->half[h].max_tok), 0);
     }
     return bucket;

@@ -38,7 +38,7 @@ typedef struct {
 typedef struct {
     uint32_t max_tok, max_seq, max_out; /* of a step */
     uint32_t max_seq_tokens;            /* longest sequence */
-    uint32_t first_row;                 /* of the blocks' buffers: where the rows begin; 0 where steps go in halves */
+    uint32_t first_row;                 /* of the blocks' buffers: where the rows begin */
     bool     windows;                   /* the arrays of windows are there, else they are NULL */
     bool     recurrent;                 /* layers have states: the arrays of their slots are there, else they are NULL */
     /** Whether a step of n rows goes in halves; asked for the smallest one of each bucket. */

@@ -109,6 +109,7 @@ typedef struct {
     bool     chosen_keys;               /* its TD_BLOCK_MLA may have an indexer */
     bool     log_sums;                  /* it fills td_top_desc.sums */
     bool     step_kinds;                /* what it enqueues depends on td_step.kind */
+    bool     pieces;                    /* a pass over it may go in pieces (model/pass_pieces.c): that has been run there */
     uint64_t memory_total, memory_free; /* bytes; 0: it does not say */
 } td_npu_caps;
 

@@ -18,6 +18,7 @@ typedef struct {
 } failures;
 
 static _Atomic bool     g_on;
+static bool             g_seeded;
 static uint64_t         g_seed = 1;
 static _Atomic uint64_t g_count;
 static failures         g_ops = {.variable = "TD_CHAOS_FAIL_OP"}, g_device = {.variable = "TD_CHAOS_FAIL_DEVICE"};
@@ -41,6 +42,7 @@ static void init(void) {
     const char *s = getenv("TD_CHAOS_SEED");
     if (s && *s) {
         g_seed = strtoull(s, NULL, 10);
+        g_seeded = true;
         atomic_store_explicit(&g_on, true, memory_order_relaxed);
     }
     const char *residency = getenv("TD_CHAOS_RESIDENCY");
@@ -55,6 +57,11 @@ bool td_chaos_on(void) {
     return atomic_load_explicit(&g_on, memory_order_relaxed);
 }
 
+bool td_chaos_seeded(void) {
+    pthread_once(&g_once, init);
+    return g_seeded;
+}
+
 uint64_t td_chaos_residency(void) {
     pthread_once(&g_once, init);
     return g_residency;
@@ -65,7 +72,7 @@ static uint64_t draw_next(void) {
 }
 
 bool td_chaos_cuts(void) {
-    return td_chaos_on() && (draw_next() & 7) == 0;
+    return td_chaos_seeded() && (draw_next() & 7) == 0;
 }
 
 void td_chaos_delay(void) {

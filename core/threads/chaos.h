@@ -3,7 +3,8 @@
  * bridge may be delayed by up to TD_CHAOS_MAX_US, differently for every seed. Results must stay bit-identical: a missing
  * ordering edge between the tiers shows as wrong bits here, not as a crash.
  *
- * A pass that goes in pieces is cut anywhere then, and not by the clock.
+ * A pass that goes in pieces is cut anywhere then, and not by the clock; the delays of the device "apart" alone do not change
+ * that.
  *
  * TD_CHAOS_FAIL_OP=n makes the n-th block operation of the device fail (from 1, counted over the life of the process);
  * n,count makes that many in a row fail.
@@ -22,10 +23,11 @@
 
 #define TD_CHAOS_MAX_US 200
 
-bool td_chaos_on(void);    /* read once from the environment; thread-safe */
-void td_chaos_delay(void); /* does nothing unless on */
+bool td_chaos_on(void);     /* read once from the environment; thread-safe */
+bool td_chaos_seeded(void); /* whether the environment has a seed: td_chaos_start gives none */
+void td_chaos_delay(void);  /* does nothing unless on */
 
-bool td_chaos_cuts(void); /* whether a pass in pieces is cut here: drawn, never unless on */
+bool td_chaos_cuts(void); /* whether a pass in pieces is cut here: drawn, never unless seeded */
 
 void td_chaos_start(void); /* on from now, with seed 1 where the environment has none */
 

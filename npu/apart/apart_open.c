@@ -94,6 +94,7 @@ static void caps(td_npu *d, td_npu_caps *out) {
                          .recurrent = true,
                          .chosen_keys = true,
                          .log_sums = true,
+                         .pieces = true,
                          .memory_total = a->memory_bytes,
                          .memory_free = free_bytes(a)};
     snprintf(out->text, sizeof out->text, "apart, for tests (%u threads, %s)", a->host.n_workers,

@@ -29,6 +29,7 @@ static void caps(td_npu *npu, td_npu_caps *out) {
         .recurrent = true,
         .chosen_keys = true,
         .log_sums = true,
+        .pieces = true,
         .handover = TD_HANDOVER_HOST_CALL, /* a futex wakes its threads; bells are polled */
         .memory_total = (uint64_t)sysconf(_SC_PHYS_PAGES) * page,
         .memory_free = (uint64_t)sysconf(_SC_AVPHYS_PAGES) * page,

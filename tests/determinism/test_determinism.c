@@ -152,6 +152,8 @@ static const variant VARIANTS[] = {
     {"in pieces, warm prefix cache", .in_pieces = true, .kind = RUN_AGAIN, .must_hit = true},
     {"in pieces, too few pages", .in_pieces = true, .pages = WORKLOAD_PAGES_TIGHT, .must_retract = true},
     {"in pieces, drafts", .in_pieces = true, .drafts = true, .kind = RUN_STAGGERED},
+    {"in pieces, a device thread", .in_pieces = true, .npu_threads = 1, .cpuinfer = 1, .kind = RUN_STAGGERED,
+     .on_any_device = true},
     {"priorities", .priorities = true, .max_running = 6, .kind = RUN_STAGGERED},
     {"priorities, too few pages", .priorities = true, .pages = WORKLOAD_PAGES_TIGHT, .chunk = 37, .must_retract = true,
      .on_any_device = true},
@@ -270,12 +272,16 @@ static uint64_t run_once(const variant *v, td_engine_stats *s) {
     return n_hit;
 }
 
+static bool is_card(void) {
+    return !strcmp(g_device, "npu") || !strcmp(g_device, "cuda");
+}
+
 /* Whether the model's passes can: model.c says which ones cannot. */
 static bool goes_in_pieces(void) {
     char path[4096];
     snprintf(path, sizeof path, TD_SOURCE_DIR "/%s", g_model->path);
     td_model_config c = config_of(path);
-    bool            elsewhere = strcmp(g_device, "host") != 0 || getenv("TD_TEST_CARDS") || getenv("TD_TEST_RESIDENT");
+    bool            elsewhere = is_card() || getenv("TD_TEST_CARDS") || getenv("TD_TEST_RESIDENT");
     return !elsewhere && !td_layer_caches_recurrent(&c, td_all_layers(&c));
 }
 
@@ -412,10 +418,6 @@ static bool read_arguments(int argc, char **argv) {
     if (argc > 3) g_requests = (uint32_t)strtoul(argv[3], NULL, 10);
     if (argc > 4) g_rows = argv[4];
     return g_model && g_precision && g_requests >= 1 && g_requests <= WORKLOAD_REQUESTS;
-}
-
-static bool is_card(void) {
-    return !strcmp(g_device, "npu") || !strcmp(g_device, "cuda");
 }
 
 static bool is_sample(void) {

@@ -1,8 +1,10 @@
 /*
  * A pass that goes in pieces gives the bits of one that goes whole, wherever it is cut, and so does each pass between its
  * pieces. Compared are logits of the model and of its MTP layer, for every family, with and without deferred experts. CTest
- * runs this again with cuts and delays that are drawn (TD_CHAOS_SEED).
+ * runs this again with cuts and delays that are drawn (TD_CHAOS_SEED), and on devices with threads of their own, where large
+ * passes go in halves.
  */
+#include "bridge/bridge.h"
 #include "core/log/log.h"
 #include "core/math/rng.h"
 #include "core/threads/chaos.h"
@@ -15,6 +17,7 @@
 #define MAX_LEN 400
 #define MAX_TOK 128
 #define BETWEEN_MAX 16 /* rows of a step between pieces */
+#define HALVES_FROM 40 /* rows of a pass that goes in halves, where the device has threads of its own */
 
 static uint64_t g_draws;
 static uint32_t draw(uint32_t n) {
@@ -97,12 +100,14 @@ static void check_model(const char *path, uint32_t top_k, bool w8a8) {
     for (uint32_t deferred = 0; deferred < top_k; deferred++) {
         const model_run_options o =
             WITH(model_run_options, .path = path, .w8a8 = w8a8, .experts = w8a8 ? TD_EXPERT_INT4C : TD_EXPERT_BF16,
-                 .max_deferred = deferred, .max_tok = MAX_TOK, .n_seq = N_SEQ, .max_len = MAX_LEN, .in_pieces = true);
+                 .max_deferred = deferred, .max_tok = MAX_TOK, .n_seq = N_SEQ, .max_len = MAX_LEN,
+                 .overlap_min_tok = HALVES_FROM, .in_pieces = true);
         company whole, pieces;
         open_company(&whole, &o);
         open_company(&pieces, &o);
         const td_model_spec *spec = td_model_get_spec(pieces.r.model);
         assert_true(spec->in_pieces && spec->aside_tok > MAX_TOK / 2);
+        assert_int_equal(td_model_halves(pieces.r.model, spec->aside_tok), pieces.r.n_npu_pools ? TD_HALVES : 1);
         while (pieces.done[LONG] < MAX_LEN) run_in_pieces(&pieces, 1 + draw(spec->aside_tok), draw(3) == 0);
         for (uint32_t q = 0; q < N_SEQ; q++)
             while (pieces.done[q] < MAX_LEN) run_whole(&pieces, q, BETWEEN_MAX);
@@ -149,10 +154,9 @@ TEST(others_go_whole) {
         const char *device;
     } cases[] = {
         {"recurrent", "tests/data/golden/qwen3_next", 0, 1, 0, "host"},
-        {"device threads", "tests/data/golden/qwen3_moe", 1, 1, 0, "host"},
         {"two cards", "tests/data/golden/qwen3_moe", 2, 2, 0, "host"},
         {"resident experts", "tests/data/golden/qwen3_moe", 0, 1, 4, "host"},
-        {"a memory of its own", "tests/data/golden/qwen3_moe", 0, 1, 0, "apart"},
+        {"resident experts in a memory of their own", "tests/data/golden/qwen3_moe", 0, 1, 4, "apart"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         AT_END(model_run_close) model_run r;

@@ -5,9 +5,9 @@
  * bridge's slots: the residual stream, what a layer has deferred, chosen keys. A pass in pieces has rows of its own there,
  * behind those of all other steps, and step arrays of its own. So it may be left between two operations, and other passes
  * run from begin to end. A block that takes long goes in parts (td_block_part), between which the pass may be left too:
- * attention over many keys, which costs least when many rows meet them together. Nothing is captured, since a captured pass cannot be left: each operation is enqueued as it is,
- * and waited for, so that the clock tells what it has taken. With rows enough that a pass is worth leaving, that costs
- * next to nothing.
+ * attention over many keys, which costs least when many rows meet them together. Nothing is captured, since a captured pass
+ * cannot be left: each operation is enqueued as it is, and waited for, so that the clock tells what it has taken. With rows
+ * enough that a pass is worth leaving, that costs next to nothing.
  *
  * A pass that goes in two halves does so here, too: the device computes one half while the experts have the other. What they
  * have when the pass is left is collected at once, ahead of its place. So a piece ends when its last operation has run and

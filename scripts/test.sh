@@ -65,6 +65,7 @@ if [ -n "$whole" ]; then # downloads, beside the build
 fi
 echo "== building (release, warnings are errors)"
 # The flags of scripts/package.sh, whose build in test_packages takes what was compiled here.
+export CCACHE_DIR=${CCACHE_DIR:-$PWD/build/ccache} # in the tree, unless the user has another
 export CMAKE_C_COMPILER_LAUNCHER=ccache CCACHE_BASEDIR=$PWD CCACHE_NOHASHDIR=1 CCACHE_DEPEND=1 CCACHE_SLOPPINESS=locale
 cmake --preset release -DTD_WERROR=ON -DCMAKE_C_FLAGS="-ffile-prefix-map=$PWD=." >"$logs/configure" 2>&1 || { cat "$logs/configure"; exit 1; }
 cmake --build --preset release
@@ -82,6 +83,10 @@ fi
 echo "== testing"
 # One more at a time than there are cores: tests of servers wait as often as they compute.
 tests=0
-ctest --preset release -j "$(($(nproc) + 1))" "$@" || tests=$?
-[ -z "$whole" ] || finish
+ctest --preset release -j "$(($(nproc) + 1))" "$@" | tee "$logs/ctest" || tests=$?
+if [ -n "$whole" ]; then
+    finish
+    echo "== the tests' summary"
+    sed -n '/tests passed/,$p' "$logs/ctest"
+fi
 exit "$tests"

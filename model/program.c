@@ -196,17 +196,19 @@ static td_status create_ports(const td_program *p, td_bridge *bridge, uint32_t n
     return TD_OK;
 }
 
-/* Between the parts of a block of a forward pass. */
-static size_t between_bytes(const td_program_spec *s, const td_block_desc *desc) {
+/* Whether a block of a forward pass may go in parts. @param between_bytes out, what lies between them */
+static bool has_parts(const td_program_spec *s, const td_block_desc *desc, size_t *between_bytes) {
     const td_npu_ops *ops = s->npu->ops;
-    return s->model->aside_tok && ops->enqueue_part ? ops->block_between_bytes(s->npu, desc, s->model->aside_tok) : 0;
+    *between_bytes = 0;
+    return s->model->aside_tok && ops->enqueue_part &&
+           ops->block_has_parts(s->npu, desc, s->model->aside_tok, between_bytes);
 }
 
 static td_status create_blocks(const td_program *p, const td_program_spec *s, td_error *err) {
     for (uint32_t i = 0; i < p->n; i++) {
         td_op *op = &p->ops[i];
         if (op->kind != TD_OP_BLOCK) continue;
-        op->block.has_parts = between_bytes(s, &op->block.desc);
+        op->block.has_parts = has_parts(s, &op->block.desc, &(size_t){0});
         TD_TRY(s->npu->ops->block_create(s->npu, &op->block.desc, &op->block.built, err));
     }
     return TD_OK;
@@ -236,10 +238,9 @@ td_status td_program_measure(const td_program_spec *s, td_program_bytes *out, td
         for (uint32_t i = 0; i < d.n; i++) {
             if (d.ops[i].kind != TD_OP_BLOCK) continue;
             const td_block_desc *desc = &d.ops[i].block.desc;
-            size_t               scratch = s->npu->ops->block_scratch_bytes(s->npu, desc),
-                   between = kind == TD_PASS_FORWARD ? between_bytes(s, desc) : 0;
+            size_t               scratch = s->npu->ops->block_scratch_bytes(s->npu, desc), between;
             if (scratch > out->scratch) out->scratch = scratch;
-            if (between > out->between) out->between = between;
+            if (kind == TD_PASS_FORWARD && has_parts(s, desc, &between) && between > out->between) out->between = between;
         }
         free(d.ops);
     }

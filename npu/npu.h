@@ -179,7 +179,7 @@ typedef struct {
 /** Part i of n of a block over a step: they divide its work about evenly. */
 typedef struct {
     uint32_t i, n;
-    void    *between; /* device memory of block_between_bytes, the block's own from its first part to its last */
+    void    *between; /* device memory of block_has_parts, the block's own from its first part to its last */
 } td_block_part;
 
 /* ---- blocks ---------------------------------------------------------------------------------- */
@@ -826,8 +826,9 @@ struct td_npu_ops {
     void (*block_destroy)(td_npu *d, td_npu_block *b);
     TD_NODISCARD td_status (*enqueue)(td_npu *d, td_npu_stream *s, td_npu_block *b, const td_step *step);
     /* Blocks in parts, for passes that go in pieces; NULL on devices whose blocks run whole. */
-    /** Device memory that a block's parts need between them, for a step of so many rows. 0: the block runs whole. */
-    size_t (*block_between_bytes)(td_npu *d, const td_block_desc *desc, uint32_t n_tok);
+    /** Whether a block may go in parts. @param between_bytes out: device memory that they need between them, for a step of so
+     * many rows; 0: none. */
+    bool (*block_has_parts)(td_npu *d, const td_block_desc *desc, uint32_t n_tok, size_t *between_bytes);
     /** One part of a block; all of them, in order, do what enqueue does. Other steps may run between two parts.
      * @param part copied. */
     TD_NODISCARD td_status (*enqueue_part)(td_npu *d, td_npu_stream *s, td_npu_block *b, const td_step *step,

@@ -316,7 +316,7 @@ static const td_npu_ops OPS = {
     .block_create = block_create,
     .block_destroy = td_host_block_destroy,
     .enqueue = enqueue,
-    .block_between_bytes = td_host_block_between_bytes,
+    .block_has_parts = td_host_block_has_parts,
     .enqueue_part = enqueue_part,
 };
 

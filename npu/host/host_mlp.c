@@ -6,6 +6,7 @@
 #include "npu/host/host_device.h"
 
 #define CHUNK_ROWS 2048
+#define PART_ROWS 256
 
 void td_host_gate_up(td_host_npu *d, td_host_rows *x, const td_npu_weight *gate, const td_npu_weight *up, float *inter) {
     td_host_product p = {.w = up, .out = inter, .ldo = up->shape.n, .out_dtype = TD_DT_F32};
@@ -63,28 +64,32 @@ static void gate_item(void *ctx, uint32_t i, const td_worker *w) {
     td_from_f32(j->d->act, down, m->hidden, (char *)m->out + td_host_act_bytes(j->d, at));
 }
 
-static td_status run_mlp(td_host_npu *d, const td_npu_block *b, const td_host_step *s) {
+static void run_rows(td_host_npu *d, const td_npu_block *b, size_t row, size_t rows) {
     const td_mlp_desc *m = &b->desc.mlp;
-    for (size_t row = 0; row < s->n_tok; row += b->at.chunk) {
-        size_t       rows = s->n_tok - row < b->at.chunk ? s->n_tok - row : b->at.chunk;
-        float       *inter = (float *)(d->scratch + b->at.inter), *down = (float *)(d->scratch + b->at.down);
-        mlp_job      j = {.d = d, .b = b, .row0 = row};
-        td_host_rows x, h;
-        td_host_rows_input(d, &x, d->scratch + b->at.x, m->in, m->in_i8, row, rows, m->hidden);
-        if (td_glu_is_silu(&m->glu))
-            td_host_gate_up(d, &x, m->gate, m->up, inter);
-        else
-            gate_up_limited(&j, &x, rows);
-        td_host_rows_init(&h, d->scratch + b->at.rows, inter, TD_DT_F32, rows, m->inter);
-        if (m->out_gate) {
-            td_host_products(d, &h, &(td_host_product){.w = m->down, .out = down, .ldo = m->hidden, .out_dtype = TD_DT_F32},
-                             1);
-            td_host_for(d, gate_item, &j, rows, rows * m->hidden);
-        } else {
-            void *out = (char *)m->out + td_host_act_bytes(d, row * m->hidden);
-            td_host_products(d, &h, &(td_host_product){.w = m->down, .out = out, .ldo = m->hidden, .out_dtype = d->act}, 1);
-        }
+    float             *inter = (float *)(d->scratch + b->at.inter), *down = (float *)(d->scratch + b->at.down);
+    mlp_job            j = {.d = d, .b = b, .row0 = row};
+    td_host_rows       x, h;
+    td_host_rows_input(d, &x, d->scratch + b->at.x, m->in, m->in_i8, row, rows, m->hidden);
+    if (td_glu_is_silu(&m->glu))
+        td_host_gate_up(d, &x, m->gate, m->up, inter);
+    else
+        gate_up_limited(&j, &x, rows);
+    td_host_rows_init(&h, d->scratch + b->at.rows, inter, TD_DT_F32, rows, m->inter);
+    if (m->out_gate) {
+        td_host_products(d, &h, &(td_host_product){.w = m->down, .out = down, .ldo = m->hidden, .out_dtype = TD_DT_F32}, 1);
+        td_host_for(d, gate_item, &j, rows, rows * m->hidden);
+    } else {
+        void *out = (char *)m->out + td_host_act_bytes(d, row * m->hidden);
+        td_host_products(d, &h, &(td_host_product){.w = m->down, .out = out, .ldo = m->hidden, .out_dtype = d->act}, 1);
     }
+}
+
+/* A part has whole runs of PART_ROWS rows, so that the weights are read for many rows each time. */
+static td_status run_mlp(td_host_npu *d, const td_npu_block *b, const td_host_step *s, const td_block_part *part) {
+    const size_t runs = (s->n_tok + PART_ROWS - 1) / PART_ROWS, first = runs * part->i / part->n * PART_ROWS,
+                 next = runs * (part->i + 1) / part->n * PART_ROWS, end = next < s->n_tok ? next : s->n_tok;
+    for (size_t row = first; row < end; row += b->at.chunk)
+        run_rows(d, b, row, end - row < b->at.chunk ? end - row : b->at.chunk);
     return TD_OK;
 }
 
@@ -92,7 +97,7 @@ static void place_mlp(const td_host_npu *d, const td_block_desc *desc, td_npu_bl
     const td_mlp_desc *m = &desc->mlp;
     size_t             used = 0;
     size_t             chunk = desc->max_tok < CHUNK_ROWS ? desc->max_tok : CHUNK_ROWS;
-    b->run = run_mlp;
+    b->run_part = run_mlp;
     b->at.chunk = chunk;
     b->at.x = td_host_place(&used, td_host_rows_bytes(chunk, m->hidden, d->act));
     b->at.inter = td_host_place(&used, chunk * m->inter * sizeof(float));

@@ -62,11 +62,13 @@ size_t td_host_block_scratch_bytes(td_npu *npu, const td_block_desc *desc) {
     return b.scratch_bytes;
 }
 
-size_t td_host_block_between_bytes(td_npu *npu, const td_block_desc *desc, uint32_t n_tok) {
+bool td_host_block_has_parts(td_npu *npu, const td_block_desc *desc, uint32_t n_tok, size_t *between_bytes) {
     td_npu_block b = {.desc = *desc};
-    if (desc->kind >= TD_BLOCK_COUNT) return 0;
+    *between_bytes = 0;
+    if (desc->kind >= TD_BLOCK_COUNT) return false;
     KINDS[desc->kind]->place((td_host_npu *)npu, desc, &b);
-    return b.at.between * (n_tok < b.at.chunk ? n_tok : b.at.chunk);
+    *between_bytes = b.at.between * (n_tok < b.at.chunk ? n_tok : b.at.chunk);
+    return b.run_part != NULL;
 }
 
 td_status td_host_block_create(td_npu *npu, const td_block_desc *desc, td_npu_block **out, td_error *err) {
@@ -151,7 +153,7 @@ static const td_npu_ops OPS = {
     .block_create = td_host_block_create,
     .block_destroy = td_host_block_destroy,
     .enqueue = td_host_enqueue,
-    .block_between_bytes = td_host_block_between_bytes,
+    .block_has_parts = td_host_block_has_parts,
     .enqueue_part = td_host_enqueue_part,
 };
 

@@ -243,7 +243,8 @@ typedef struct {
 static void run_parts(rig *g, td_npu_block *b, const td_block_desc *desc, const td_step *step, uint32_t n) {
     const td_npu_ops *o = g->npu->ops;
     void             *between;
-    size_t            bytes = o->block_between_bytes(g->npu, desc, step->dev.counts->n_tok);
+    size_t            bytes;
+    assert_true(o->block_has_parts(g->npu, desc, step->dev.counts->n_tok, &bytes));
     OK(o->alloc(g->npu, bytes, &between, NULL));
     for (uint32_t i = 0; i < n; i++)
         OK(o->enqueue_part(g->npu, g->stream, b, step, &(td_block_part){.i = i, .n = n, .between = between}));

@@ -401,6 +401,33 @@ TEST(rows_are_alone) {
     }
 }
 
+/* In any number of parts, of which some have no rows. */
+TEST(an_mlp_in_parts) {
+    rnd                   r = rnd_open("parts");
+    const uint32_t        h = 75, n = 100, m = 600;
+    AT_END(rig_close) rig g = rig_open(2, TD_DT_BF16, false);
+    const td_npu_ops     *o = g.npu->ops;
+    FREED float          *w = bf16_array(&r, (size_t)n * h * 3, 1), *x = bf16_array(&r, (size_t)m * h, 1);
+    FREED char           *in = act_array(g.act, x, (size_t)m * h), *out = act_array(g.act, NULL, (size_t)m * h),
+               *whole = malloc((size_t)m * h * 2);
+    if (!o->enqueue_part) return;
+    const td_block_desc desc =
+        BLOCK_OF(TD_BLOCK_MLP, m, mlp, .hidden = h, .inter = n, .gate = make_weight(&g, TD_WEIGHT_W8A8, w, n, h),
+                 .up = make_weight(&g, TD_WEIGHT_W8A8, w + n * h, n, h),
+                 .down = make_weight(&g, TD_WEIGHT_W8A8, w + 2 * n * h, h, n), .in = in, .out = out);
+    td_npu_block  *b = make_block(&g, &desc);
+    td_step_counts counts = {.n_tok = m};
+    td_step        step = td_step_unified(&(td_step_arrays){.counts = &counts}, 0);
+    run_block(&g, b, &step);
+    memcpy(whole, out, (size_t)m * h * 2);
+    for (uint32_t parts = 2; parts < 9; parts++) {
+        memset(out, 0, (size_t)m * h * 2);
+        for (uint32_t i = 0; i < parts; i++)
+            OK(o->enqueue_part(g.npu, g.stream, b, &step, &(td_block_part){.i = i, .n = parts}));
+        assert_memory_equal(out, whole, (size_t)m * h * 2);
+    }
+}
+
 /* A norm that quantises gives what a linear behind it would have made of its row, so an MLP has the same bits either way. */
 TEST(rows_quantised_by_the_norm_are_the_same) {
     rnd r = rnd_open("int8 from the norm");

@@ -24,11 +24,11 @@ static inline uint32_t td_window_count(td_window_cost w, uint32_t n_pages) {
 /** The memory that a model takes. With unified memory, device and host are one, and the figures are those of all cards; else
  * the device's figures are those of one card. */
 typedef struct {
-    uint64_t npu_weight_bytes;     /* device: weights of the device tier */
-    uint64_t device_scratch_bytes; /* device: activations, and working memory of the blocks */
-    uint64_t kv_bytes_per_page;    /* device: TD_KV_PAGE tokens of all layers, and the blocks' scratch for them; without */
-    td_window_cost windows;        /* device: those of layers with a window, if it gives pages back */
-    uint64_t       state_bytes;    /* device: states and open blocks of recurrent layers, all slots; 0: there are none */
+    uint64_t       npu_weight_bytes;     /* device: weights of the device tier */
+    uint64_t       device_scratch_bytes; /* device: activations, and working memory of the blocks */
+    uint64_t       kv_bytes_per_page;    /* device: TD_KV_PAGE tokens of layers outside `windows`, and scratch for them */
+    td_window_cost windows;              /* device: pages of layers with a window that are given back */
+    uint64_t       state_bytes; /* device: states and open blocks of recurrent layers, all slots; 0: there are none */
     uint64_t       expert_weight_bytes; /* host: routed experts, those included that expert-memory drop leaves out */
     uint64_t       host_scratch_bytes;  /* host: working memory */
     uint64_t       slot_bytes;          /* device: of a slot of each layer, for experts that move; 0: none do */

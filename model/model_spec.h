@@ -68,9 +68,9 @@ typedef struct {
     uint32_t open_slots;     /* open blocks; 0: max_seq */
     uint64_t snapshot_bytes; /* for states that are kept at the ends of prefixes, on each card; 0: none are */
 
-    bool
-        gives_windows; /* layers with a window have pages of their own (td_step_sequence.windows), which sequences give back;
-                           false: they have a page for each of the others. td_model_open sets it to false if no layer has */
+    /** Layers with a window have pages of their own (td_step_sequence.windows), which sequences give back; false: they have a
+     * page for each of the others. td_model_open sets it to false if no layer has a window. */
+    bool gives_windows;
 
     /* memory of the KV cache: either n_pages, or as many pages as the other three allow */
     uint32_t n_pages;          /* not 0: exactly so many, and whether they fit is not checked */

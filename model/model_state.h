@@ -64,7 +64,7 @@ typedef struct {
     td_device_file  *device_file;  /* the file that some of the weights lie in, or NULL */
     bool             all_kept;     /* all of them lie there */
     td_layer_kv     *kv;           /* [n_layers + n_mtp_layers] */
-    uint32_t         kv_pages;     /* of each cache, without the spare ones; */
+    uint32_t         kv_pages;     /* of each cache, without the spare ones */
     uint32_t         window_pages; /* of those with a window */
     td_activations   act;
     td_program       program[TD_PASSES];

@@ -11,7 +11,7 @@
 #include "core/error.h"
 #include "npu/block_work.h"
 
-#define WEIGHTS 12
+#define WEIGHTS 14
 #define BUFFERS 6
 
 /* A block and everything it uses. */
@@ -32,13 +32,14 @@ typedef struct {
     size_t           n, k; /* n 0: the block has no such weight */
 } weight_shape;
 
-/* A model's attention: MLA where it has latents, gated DeltaNet where it has key heads, else GQA. */
+/* A model's attention: MLA where it has latents, gated DeltaNet or KDA where it has key heads, else GQA. */
 typedef struct {
     uint32_t hidden, heads;
     uint32_t q_lora, kv_lora, nope, rope, v_dim; /* MLA */
     uint32_t top, index_heads, index_dim;        /* the same with an indexer */
     uint32_t kv_heads, dim;                      /* GQA */
     uint32_t key_heads, key_dim, conv_width;     /* DeltaNet: `heads` of v_dim are its value heads */
+    uint32_t low;                                /* the same as Kimi delta attention */
 } model_shape;
 
 static const model_shape
@@ -55,7 +56,8 @@ static const model_shape
            .index_heads = 64,
            .index_dim = 128},
     QWEN3_30B = {.hidden = 2048, .heads = 32, .kv_heads = 4, .dim = 128},
-    QWEN35_35B = {.hidden = 2048, .heads = 32, .v_dim = 128, .key_heads = 16, .key_dim = 128, .conv_width = 4};
+    QWEN35_35B = {.hidden = 2048, .heads = 32, .v_dim = 128, .key_heads = 16, .key_dim = 128, .conv_width = 4},
+    KIMI_48B = {.hidden = 2304, .heads = 32, .v_dim = 128, .key_heads = 32, .key_dim = 128, .conv_width = 4, .low = 128};
 
 typedef struct {
     const char         *name;
@@ -82,6 +84,9 @@ static const row_shape ROWS[] = {
     {"delta qwen3.5-35b decode", &QWEN35_35B, {1, 1, 1040}, false},
     {"delta qwen3.5-35b decode, 16", &QWEN35_35B, {16, 1, 1040}, false},
     {"delta qwen3.5-35b prefill 2048", &QWEN35_35B, {1, 2048, 0}, false},
+    {"delta kimi-linear-48b decode", &KIMI_48B, {1, 1, 1040}, false},
+    {"delta kimi-linear-48b decode, 16", &KIMI_48B, {16, 1, 1040}, false},
+    {"delta kimi-linear-48b prefill 2048", &KIMI_48B, {1, 2048, 0}, false},
 };
 
 /* A row as it is measured: its sizes may be divided. kv: keys of a sequence; pages: of all. */
@@ -220,32 +225,14 @@ static td_status open_gqa(attention *a, const sized_row *r, td_block_desc *desc,
     return TD_OK;
 }
 
-static td_status open_delta(attention *a, const sized_row *r, td_block_desc *desc, td_error *err) {
+static td_status make_delta_weights(attention *a, const sized_row *r, td_delta_desc *d, td_error *err) {
     const model_shape *m = &r->m;
-    *desc = (td_block_desc){.kind = TD_BLOCK_DELTA,
-                            .delta = {.hidden = m->hidden,
-                                      .key_heads = m->key_heads,
-                                      .value_heads = m->heads,
-                                      .key_dim = m->key_dim,
-                                      .value_dim = m->v_dim,
-                                      .conv_width = m->conv_width,
-                                      .eps = 1e-6f,
-                                      .state_slots = r->step.n_seq,
-                                      .open_slots = r->step.n_seq}};
-    td_delta_desc     *d = &desc->delta;
     const size_t       conv = m->key_heads * td_delta_conv_rows(d), v = (size_t)m->heads * m->v_dim;
     const weight_shape weights[WEIGHTS] = {{TD_WEIGHT_W8A8, 2, conv, m->hidden},    {TD_WEIGHT_W8A8, 2, v, m->hidden},
                                            {TD_WEIGHT_F32, 2, m->heads, m->hidden}, {TD_WEIGHT_F32, 2, m->heads, m->hidden},
                                            {TD_WEIGHT_F32, 2, conv, m->conv_width}, {TD_WEIGHT_F32, 1, 1, m->heads},
                                            {TD_WEIGHT_F32, 1, 1, m->v_dim},         {TD_WEIGHT_W8A8, 2, m->hidden, v}};
-    const size_t       slots = (size_t)r->step.n_seq * m->key_heads * sizeof(float), act = (size_t)r->n_tok * m->hidden;
-    const size_t       bytes[2] = {slots * td_delta_state_values(d), slots * td_delta_open_values(d)};
     TD_TRY(make_weights(a, weights, err));
-    for (int i = 0; i < 2; i++) { /* zeros: bf16 side by side would be subnormal f32 now and then */
-        TD_TRY(a->d.npu->ops->alloc(a->d.npu, bytes[i], &a->buffers[i], err));
-        a->bytes[i] = bytes[i];
-    }
-    TD_TRY(make_buffers(a, (size_t[BUFFERS]){0, 0, act, act}, err));
     d->qkv = a->w[0];
     d->z = a->w[1];
     d->b = a->w[2];
@@ -254,6 +241,60 @@ static td_status open_delta(attention *a, const sized_row *r, td_block_desc *des
     d->a_log = d->dt_bias = a->w[5];
     d->norm = a->w[6];
     d->o = a->w[7];
+    return TD_OK;
+}
+
+static td_status make_kimi_weights(attention *a, const sized_row *r, td_delta_desc *d, td_error *err) {
+    const model_shape *m = &r->m;
+    const size_t       k = (size_t)m->key_heads * m->key_dim, v = (size_t)m->heads * m->v_dim;
+    const weight_shape weights[WEIGHTS] = {{TD_WEIGHT_W8A8, 2, k, m->hidden},    {TD_WEIGHT_W8A8, 2, k, m->hidden},
+                                           {TD_WEIGHT_W8A8, 2, v, m->hidden},    {TD_WEIGHT_BF16, 2, m->low, m->hidden},
+                                           {TD_WEIGHT_BF16, 2, k, m->low},       {TD_WEIGHT_BF16, 2, m->low, m->hidden},
+                                           {TD_WEIGHT_BF16, 2, v, m->low},       {TD_WEIGHT_F32, 2, m->heads, m->hidden},
+                                           {TD_WEIGHT_F32, 2, k, m->conv_width}, {TD_WEIGHT_F32, 2, v, m->conv_width},
+                                           {TD_WEIGHT_F32, 1, 1, m->heads},      {TD_WEIGHT_F32, 1, 1, k},
+                                           {TD_WEIGHT_F32, 1, 1, m->v_dim},      {TD_WEIGHT_W8A8, 2, m->hidden, v}};
+    TD_TRY(make_weights(a, weights, err));
+    d->qkv = a->w[0];
+    d->k = a->w[1];
+    d->v = a->w[2];
+    d->a_low = a->w[3];
+    d->a = a->w[4];
+    d->z_low = a->w[5];
+    d->z = a->w[6];
+    d->b = a->w[7];
+    d->conv = d->conv_k = a->w[8];
+    d->conv_v = a->w[9];
+    d->a_log = a->w[10];
+    d->dt_bias = a->w[11];
+    d->norm = a->w[12];
+    d->o = a->w[13];
+    return TD_OK;
+}
+
+static td_status open_delta(attention *a, const sized_row *r, td_block_desc *desc, td_error *err) {
+    const model_shape *m = &r->m;
+    *desc = (td_block_desc){.kind = TD_BLOCK_DELTA,
+                            .delta = {.form = m->low ? TD_DELTA_KIMI : TD_DELTA_GATED,
+                                      .hidden = m->hidden,
+                                      .key_heads = m->key_heads,
+                                      .value_heads = m->heads,
+                                      .key_dim = m->key_dim,
+                                      .value_dim = m->v_dim,
+                                      .conv_width = m->conv_width,
+                                      .low = m->low,
+                                      .eps = 1e-6f,
+                                      .state_slots = r->step.n_seq,
+                                      .open_slots = r->step.n_seq}};
+    td_delta_desc *d = &desc->delta;
+    const size_t   slots = (size_t)r->step.n_seq * m->key_heads * sizeof(float), act = (size_t)r->n_tok * m->hidden;
+    const size_t   bytes[2] = {slots * td_delta_state_values(d), slots * td_delta_open_values(d)};
+    TD_TRY((m->low ? make_kimi_weights : make_delta_weights)(a, r, d, err));
+    for (int i = 0; i < 2; i++) { /* zeros: bf16 side by side would be subnormal f32 now and then */
+        TD_TRY(a->d.npu->ops->alloc(a->d.npu, bytes[i], &a->buffers[i], err));
+        a->bytes[i] = bytes[i];
+    }
+    TD_TRY(make_buffers(a, (size_t[BUFFERS]){0, 0, act, act}, err));
     d->state = a->buffers[0];
     d->open = a->buffers[1];
     d->in = a->buffers[2];

@@ -108,7 +108,28 @@ static size_t gqa_weights(const td_gqa_desc *g, td_block_weight *list) {
     return n;
 }
 
+static size_t kimi_delta_weights(const td_delta_desc *d, td_block_weight *list) {
+    size_t k = (size_t)d->key_heads * d->key_dim, v = (size_t)d->value_heads * d->value_dim, n = 0;
+    READS(d->in_i8, "q", d->qkv, k, d->hidden);
+    READS(d->in_i8, "k", d->k, k, d->hidden);
+    READS(d->in_i8, "v", d->v, v, d->hidden);
+    LINEAR("a_low", d->a_low, d->low, d->hidden);
+    LINEAR("a", d->a, k, d->low);
+    LINEAR("z_low", d->z_low, d->low, d->hidden);
+    LINEAR("z", d->z, v, d->low);
+    ADD("b", d->b, TD_USE_SCORES, d->value_heads, d->hidden);
+    ADD("conv of q", d->conv, TD_USE_TAPS, k, d->conv_width);
+    ADD("conv of k", d->conv_k, TD_USE_TAPS, k, d->conv_width);
+    ADD("conv of v", d->conv_v, TD_USE_TAPS, v, d->conv_width);
+    VECTOR("A_log", d->a_log, d->value_heads);
+    VECTOR("dt_bias", d->dt_bias, k);
+    VECTOR("norm", d->norm, d->value_dim);
+    LINEAR("o", d->o, d->hidden, v);
+    return n;
+}
+
 static size_t delta_weights(const td_delta_desc *d, td_block_weight *list) {
+    if (d->form == TD_DELTA_KIMI) return kimi_delta_weights(d, list);
     size_t conv = d->key_heads * td_delta_conv_rows(d), v = (size_t)d->value_heads * d->value_dim, n = 0;
     READS(d->in_i8, "qkv", d->qkv, d->z ? conv : conv + v, d->hidden);
     if (d->z) READS(d->in_i8, "z", d->z, v, d->hidden);
@@ -299,6 +320,12 @@ static td_status check_delta(const td_delta_desc *d, td_error *err) {
           SIZE(d, conv_width), SIZE(d, state_slots), SIZE(d, open_slots));
     if (d->value_heads % d->key_heads)
         return td_fail(err, TD_EINVAL, "%u value heads cannot share %u key heads", d->value_heads, d->key_heads);
+    if (d->form == TD_DELTA_KIMI) {
+        SIZES(SIZE(d, low));
+        if (d->value_heads != d->key_heads)
+            return td_fail(err, TD_EINVAL, "Kimi delta attention has a key head for each of its %u value heads, not %u",
+                           d->value_heads, d->key_heads);
+    }
     if (d->conv_width < 2 || d->conv_width > TD_CONV_WIDTH_MAX)
         return td_fail(err, TD_EINVAL, "a convolution has 2 to %d taps, not %u", TD_CONV_WIDTH_MAX, d->conv_width);
     return TD_OK;

@@ -86,10 +86,11 @@ static uint64_t pairs_in_blocks(uint64_t n) {
 static void add_delta(td_tier_work *sum, const td_delta_desc *d, const td_work_sequence *s) {
     const uint64_t before = s->keys - s->rows, begun = before % TD_STATE_BLOCK, r = d->value_heads / d->key_heads,
                    ended = (s->keys / TD_STATE_BLOCK - before / TD_STATE_BLOCK) * TD_STATE_BLOCK,
-                   pairs = pairs_in_blocks(s->keys) - pairs_in_blocks(before), dk = d->key_dim, dv = d->value_dim;
+                   pairs = pairs_in_blocks(s->keys) - pairs_in_blocks(before), dk = d->key_dim, dv = d->value_dim,
+                   sums = d->form == TD_DELTA_KIMI ? dk : 0; /* of decays, beside k and v' of a row */
     if (!s->rows) return;
     if (before >= TD_STATE_BLOCK) sum->bytes += d->key_heads * td_delta_state_values(d) * sizeof(float);
-    sum->bytes += d->key_heads * begun * (dk + r * dv) * sizeof(float);
+    sum->bytes += d->key_heads * begun * (dk + r * dv + sums) * sizeof(float);
     sum->f32_ops += d->key_heads * (2 * s->rows * r * dk * dv + pairs * 2 * (dk + r * dv) + ended * r * dk * dv) * 2;
 }
 

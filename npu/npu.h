@@ -367,6 +367,12 @@ static inline uint32_t td_gqa_rope_dim(const td_gqa_desc *g) {
     return g->rope_dim ? g->rope_dim : g->head_dim;
 }
 
+/** What a td_delta_desc computes. */
+typedef enum {
+    TD_DELTA_GATED, /* gated DeltaNet */
+    TD_DELTA_KIMI,  /* Kimi delta attention (KDA) */
+} td_delta_form;
+
 /**
  * Gated DeltaNet (arXiv 2412.06464, equation 10), from the normed input to the output projection. Key head i serves the
  * r = value_heads / key_heads value heads from i * r on. Of a value head, all in f32:
@@ -384,6 +390,14 @@ static inline uint32_t td_gqa_rope_dim(const td_gqa_desc *g) {
  * A row reads S and the rows before it in its block, and each of its sums has a fixed order. So its bits are the same alone,
  * in a prompt cut anywhere, and beside other sequences.
  *
+ * Kimi delta attention (arXiv 2510.26692) has as many value heads as key heads, and decays of each key channel:
+ *   g       = -exp(a_log) * softplus(a a_low x + dt_bias)  [key_dim], and G likewise; below -40 g is -40
+ *   S       = diag(exp(g)) S, and so on;  out = W_o (o / sqrt(mean(o^2) + eps) * norm * sigmoid(z z_low x))
+ * exp(G) then stands at the channels of k and q: S^T (exp(G_t) k_t), and the sum over c of exp(G_tc - G_sc) k_tc k_sc. Rows
+ * are taken in runs of TD_STATE_RUN. With r the first row of t's run, a sum with a row s before it is one of products of two
+ * factors, neither above 1: exp(G_t - G_r) at t, and exp(G_r - G_s) at s. Within a run each pair has a factor of its own, as
+ * decays have no lower bound.
+ *
  * A slot of states has S and the last conv_width - 1 inputs of the convolution; a slot of open blocks has k, v', G and the
  * convolution's inputs. Both are f32, by key heads, and a device orders the values of a key head as it likes.
  *
@@ -396,22 +410,31 @@ static inline uint32_t td_gqa_rope_dim(const td_gqa_desc *g) {
  * row, state_out is not state_in.
  */
 typedef struct {
+    td_delta_form        form;
     uint32_t             hidden, key_heads, value_heads, key_dim, value_dim, conv_width;
+    uint32_t             low; /* KDA: outputs of a_low and z_low */
     float                eps; /* of the norm of o */
     const td_npu_weight *qkv; /* [rows, hidden], of each key head [q key_dim | k key_dim | v r*value_dim | z r*value_dim] */
     const td_npu_weight *z;   /* [value_heads*value_dim, hidden]; NULL: in qkv. Where it is given, qkv has no rows of z */
     const td_npu_weight *b; /* [value_heads, hidden] F32; without a: [2*value_heads, hidden], of each key head [b r | a r] */
     const td_npu_weight *a; /* [value_heads, hidden] F32; NULL: in b */
     const td_npu_weight *conv; /* [key_heads*(2*key_dim + r*value_dim), conv_width] F32, rows in the order of qkv; no bias */
-    const td_npu_weight *a_log, *dt_bias; /* [value_heads] F32 */
-    const td_npu_weight *norm;            /* [value_dim] F32 */
-    const td_npu_weight *o;               /* [hidden, value_heads*value_dim] */
+    /** KDA has q, k and v apart: qkv and conv are those of q, [key_heads*key_dim, ...], k and conv_k are like them, and v and
+     * conv_v have value_heads*value_dim rows. a is [key_heads*key_dim, low], z [value_heads*value_dim, low], both of any
+     * linear's format, as are a_low and z_low [low, hidden]. */
+    const td_npu_weight *k, *v, *conv_k, *conv_v, *a_low, *z_low;
+    const td_npu_weight *a_log;        /* [value_heads] F32 */
+    const td_npu_weight *dt_bias;      /* [value_heads] F32; KDA: [key_heads*key_dim] */
+    const td_npu_weight *norm;         /* [value_dim] F32 */
+    const td_npu_weight *o;            /* [hidden, value_heads*value_dim] */
     void                *state, *open; /* this layer's slots: key_heads * td_delta_state_values, td_delta_open_values f32 */
     uint32_t             state_slots, open_slots;
-    const void          *in;    /* [max_tok, hidden]; where in_i8 is given, only b and a read it */
+    const void          *in;    /* [max_tok, hidden]; where in_i8 is given, only b, a, a_low and z_low read it */
     void                *out;   /* [max_tok, hidden] */
-    td_rows_i8           in_i8; /* only where qkv and z take int8 */
+    td_rows_i8           in_i8; /* only where qkv, k, v, and z of gated DeltaNet take int8 */
 } td_delta_desc;
+
+#define TD_STATE_RUN 16 /* rows of a block, from its first on, whose pairs have factors of their own */
 
 /** Rows of the convolution that belong to a key head. */
 static inline size_t td_delta_conv_rows(const td_delta_desc *d) {
@@ -422,9 +445,13 @@ static inline size_t td_delta_conv_rows(const td_delta_desc *d) {
 static inline size_t td_delta_state_values(const td_delta_desc *d) {
     return (size_t)d->value_heads / d->key_heads * d->key_dim * d->value_dim + (d->conv_width - 1) * td_delta_conv_rows(d);
 }
+/** Sums of log decays, G, that a row has in a key head. */
+static inline size_t td_delta_decays(const td_delta_desc *d) {
+    return d->form == TD_DELTA_KIMI ? d->key_dim : (size_t)d->value_heads / d->key_heads;
+}
 static inline size_t td_delta_open_values(const td_delta_desc *d) {
     const size_t r = d->value_heads / d->key_heads;
-    return TD_STATE_BLOCK * (d->key_dim + r * d->value_dim + r + td_delta_conv_rows(d));
+    return TD_STATE_BLOCK * (d->key_dim + r * d->value_dim + td_delta_decays(d) + td_delta_conv_rows(d));
 }
 
 /** How rows of a sequence become compressed rows: td_sparse_desc. */

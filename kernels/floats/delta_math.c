@@ -1,4 +1,4 @@
-/* The table of gated DeltaNet of each instruction set. */
+/* The table of gated DeltaNet and Kimi delta attention of each instruction set. */
 #include "kernels/floats/delta_math.h"
 
 #include <math.h>
@@ -62,16 +62,31 @@ static void mix(float *out, float a, const float *x, float b, const float *y, si
     }
 }
 
-static void gated_norm(float *x, const float *gamma, const float *gate, float eps, size_t n) {
-    const vf factor = vf_set1(1.0f / sqrtf(squares(x, n) / (float)n + eps));
-    for (size_t i = 0; i < n; i += LANES) {
-        vf normed = load_upto(x + i, n - i) * factor * load_upto(gamma + i, n - i);
-        store_upto(x + i, normed * vf_silu(load_upto(gate + i, n - i)), n - i);
-    }
-}
-
 VEC vf minus(vf v) {
     return (vf)((vi)v ^ vi_set1(INT32_MIN));
+}
+
+VEC vf sigmoid_of(vf x) {
+    return vf_set1(1) / (vf_set1(1) + vf_exp(minus(x)));
+}
+
+static void sigmoid(const float *x, size_t n, float *out) {
+    for (size_t i = 0; i < n; i += LANES) store_upto(out + i, sigmoid_of(load_upto(x + i, n - i)), n - i);
+}
+
+/* silu is a constant after inlining. */
+TILE void norm(float *x, const float *gamma, const float *gate, float eps, size_t n, bool silu) {
+    const vf factor = vf_set1(1.0f / sqrtf(squares(x, n) / (float)n + eps));
+    for (size_t i = 0; i < n; i += LANES) {
+        vf normed = load_upto(x + i, n - i) * factor * load_upto(gamma + i, n - i), g = load_upto(gate + i, n - i);
+        store_upto(x + i, normed * (silu ? vf_silu(g) : sigmoid_of(g)), n - i);
+    }
+}
+static void gated_norm(float *x, const float *gamma, const float *gate, float eps, size_t n) {
+    norm(x, gamma, gate, eps, n, true);
+}
+static void sigmoid_norm(float *x, const float *gamma, const float *gate, float eps, size_t n) {
+    norm(x, gamma, gate, eps, n, false);
 }
 
 /* log(1 + e^x) = max(x, 0) + log(1 + y), y = e^-|x|; log(1 + y) = 2 atanh(z), z = y / (2 + y) <= 1/3, by its series. */
@@ -87,14 +102,16 @@ static void gates(const float *a, const float *b, const float *a_log, const floa
     for (size_t i = 0; i < n; i += LANES) {
         vf step = softplus(load_upto(a + i, n - i) + load_upto(dt_bias + i, n - i));
         store_upto(decay + i, minus(vf_exp(load_upto(a_log + i, n - i)) * step), n - i);
-        store_upto(beta + i, vf_set1(1) / (vf_set1(1) + vf_exp(minus(load_upto(b + i, n - i)))), n - i);
+        store_upto(beta + i, sigmoid_of(load_upto(b + i, n - i)), n - i);
     }
 }
+
+#define FADED (-40.0f)
 
 /* exp(x) of x <= 0; 0 below e^-40, which no result can tell from 0. Without that, products with numbers as small as f32 has
  * would be subnormal, and processors take a hundred times longer for those. */
 VEC vf faded(vf x) {
-    return vf_unless_below(x, vf_set1(-40), vf_exp(x));
+    return vf_unless_below(x, vf_set1(FADED), vf_exp(x));
 }
 
 static void decays(const float *sum, size_t n, float *out) {
@@ -106,6 +123,42 @@ static void fade(float last, const float *sum, size_t n, float *x, float scale, 
         vf f = faded(vf_set1(last) - load_upto(sum + s, n - s));
         store_upto(x + s, load_upto(x + s, n - s) * f * vf_set1(scale), n - s);
         if (y) store_upto(y + s, load_upto(y + s, n - s) * f, n - s);
+    }
+}
+
+/* ---- decays of each channel --------------------------------------------------------------------- */
+
+/* A row that forgets all forgets no more than that, so that differences of sums stay exact enough. */
+static void channel_gates(const float *a, const float *dt_bias, float a_log, const float *before, size_t n, float *out) {
+    const vf rate = minus(vf_exp(vf_set1(a_log)));
+    for (size_t c = 0; c < n; c += LANES) {
+        vf sum = vf_max(rate * softplus(load_upto(a + c, n - c) + load_upto(dt_bias + c, n - c)), vf_set1(FADED));
+        if (before) sum += load_upto(before + c, n - c);
+        store_upto(out + c, sum, n - c);
+    }
+}
+
+static void fade_channels(const float *last, const float *sum, const float *x, size_t n, float *out) {
+    for (size_t c = 0; c < n; c += LANES) {
+        vf at = load_upto(last + c, n - c);
+        if (sum) at -= load_upto(sum + c, n - c);
+        at = faded(at);
+        if (x) at *= load_upto(x + c, n - c);
+        store_upto(out + c, at, n - c);
+    }
+}
+
+static void meet_channels(const float *qk, const float *sum, const float *keys, const float *sums, size_t m, size_t n,
+                          float *of_q, float *of_k) {
+    for (size_t j = 0; j < m; j++, keys += n, sums += n) {
+        vf q = vf_set1(0), k = vf_set1(0);
+        for (size_t c = 0; c < n; c += LANES) {
+            vf key = load_upto(keys + c, n - c) * faded(load_upto(sum + c, n - c) - load_upto(sums + c, n - c));
+            q = vf_mla(load_upto(qk + c, n - c), key, q);
+            k = vf_mla(load_upto(qk + n + c, n - c), key, k);
+        }
+        of_q[j] = vf_lanes_sum(q);
+        of_k[j] = vf_lanes_sum(k);
     }
 }
 
@@ -263,8 +316,13 @@ const td_delta_math TD_OF_SET(delta_math) = {.name = TD_SET_NAME,
                                              .gates = gates,
                                              .decays = decays,
                                              .fade = fade,
+                                             .channel_gates = channel_gates,
+                                             .sigmoid = sigmoid,
+                                             .fade_channels = fade_channels,
+                                             .meet_channels = meet_channels,
                                              .mix = mix,
                                              .few = few,
                                              .lower = lower,
                                              .fold = fold,
-                                             .gated_norm = gated_norm};
+                                             .gated_norm = gated_norm,
+                                             .sigmoid_norm = sigmoid_norm};

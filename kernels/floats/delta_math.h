@@ -1,5 +1,5 @@
 /*
- * The float arithmetic of gated DeltaNet (td_delta_desc), one table per instruction set, beside float_math.h.
+ * The float arithmetic of gated DeltaNet and of Kimi delta attention (td_delta_desc), one table per instruction set, beside float_math.h.
  *
  * Every result depends on its own inputs only. A sum of `lower` or `fold` is one lane that adds its products in ascending s,
  * whatever tile it falls in; it may be cut into several calls. Between sets bits may differ, as those of float_math.h.
@@ -54,6 +54,21 @@ typedef struct {
     /** With f = exp(last - sum[s]): x[s] = x[s] * f * scale, y[s] = y[s] * f; y may be NULL. last is at most sum[s]. */
     void (*fade)(float last, const float *sum, size_t n, float *x, float scale, float *y);
 
+    /** sum[c] = before[c] + max(-exp(a_log) * softplus(a[c] + dt_bias[c]), -40): log decays of a head's channels, of all rows
+     * up to this one. before NULL: zeros. */
+    void (*channel_gates)(const float *a, const float *dt_bias, float a_log, const float *before, size_t n, float *sum);
+
+    /** out[i] = sigmoid(x[i]) */
+    void (*sigmoid)(const float *x, size_t n, float *out);
+
+    /** out[c] = x[c] * exp(last[c] - sum[c]), last at most sum. sum NULL: zeros; x NULL: ones. Below e^-40 the factor is 0. */
+    void (*fade_channels)(const float *last, const float *sum, const float *x, size_t n, float *out);
+
+    /** Of a row's q and k, which lie behind one another: of_q[j] = sum over c of q[c] * keys[j, c] * exp(sum[c] - sums[j, c]),
+     * and so of_k. keys, sums [m, n]; sum is at most each of sums. The factor as in fade_channels. */
+    void (*meet_channels)(const float *qk, const float *sum, const float *keys, const float *sums, size_t m, size_t n,
+                          float *of_q, float *of_k);
+
     /** out[i] = a * x[i] + b * y[i]; y NULL: without the second. */
     void (*mix)(float *out, float a, const float *x, float b, const float *y, size_t n);
 
@@ -66,6 +81,8 @@ typedef struct {
 
     /** x[i] = x[i] / sqrt(mean(x^2) + eps) * gamma[i] * silu(gate[i]) */
     void (*gated_norm)(float *x, const float *gamma, const float *gate, float eps, size_t n);
+    /** The same with sigmoid(gate[i]). */
+    void (*sigmoid_norm)(float *x, const float *gamma, const float *gate, float eps, size_t n);
 } td_delta_math;
 
 extern const td_delta_math td_delta_math_scalar, td_delta_math_avx2, td_delta_math_avx512, td_delta_math_neon;

@@ -1,10 +1,11 @@
 /*
- * Gated DeltaNet (td_delta_desc): projections, the convolution, rows of blocks, states, output projection.
+ * Gated DeltaNet and Kimi delta attention (td_delta_desc): projections, the convolution, rows of blocks, states, output projection.
  *
  * DESIGN. Projections are for all rows of a chunk. The rest goes by strips, some blocks of rows that stay in the caches from
  * pass to pass. A strip has parts, one a sequence, and a part has pieces: its rows of one block of TD_STATE_BLOCK positions.
  * Three passes, each an item list for the pool:
- *   prepare  piece x key head: q, k and v by the convolution, gates, the products of k and q with the block's k;
+ *   prepare  piece x key head: q, k and v by the convolution, gates, the products of k and q with the block's k, of KDA with
+ *            decays in them;
  *   recur    part x value head x panels of columns of values, pieces in order: v' and o, and the state where a block ends.
  *            Columns of v', o and S do not meet, so few heads make many items;
  *   finish   piece x key head: the norm of o; the last block's rows go to the open slot.
@@ -18,6 +19,7 @@
 #include "npu/host/host_attention.h"
 
 #define BLOCK ((size_t)TD_STATE_BLOCK)
+#define RUN ((size_t)TD_STATE_RUN)
 #define UNIT_EPS 1e-6f
 #define FEW_ROWS 2                    /* generated tokens, with a draft: nothing takes longer than reading S */
 #define STRIP_BLOCKS 2                /* of a strip at least */
@@ -33,43 +35,66 @@ typedef struct {
     uint32_t part, row, n, pos;
 } delta_piece;
 
+/* Inputs of the convolution that a key head has side by side: q, k or v. */
+typedef struct {
+    size_t       width, place; /* values; where they begin among a row of the head's that is kept */
+    size_t       at, per_head; /* the same in a row of qkv, of key head 0, and from head to head */
+    const float *taps;         /* [conv_width][ld_taps], of key head 0 */
+    size_t       ld_taps, taps_per_head;
+} delta_input;
+
+enum { Q, K, V, INPUTS };
+
 typedef struct {
     td_host_npu         *d;
     const td_npu_block  *b;
     const td_delta_desc *m;
-    size_t               r, conv, ld_head; /* value heads of a key head; its rows of the convolution, and of qkv */
+    size_t               r, conv, decays; /* of a key head: its value heads, rows of the convolution, values of G in a row */
+    delta_input          input[INPUTS];
+    size_t               ld_qkv; /* a row of qkv */
     const delta_part    *parts;
     const delta_piece   *pieces;
-    size_t               panels;                  /* of values in an item of recur */
-    float               *qkv, *z, *b_out, *a_out; /* rows of the strip in the chunk's, as `out` */
-    size_t               ld_gate, head_gate;      /* of b_out and a_out: a row, a key head */
-    size_t               strip;                   /* rows that the arrays have place for */
-    float               *qk;                      /* [key_heads][strip][q | k] */
-    float               *v;                       /* [key_heads][strip][r][value_dim] */
-    float               *met;                     /* [key_heads][strip][q.k | k.k of the block's rows] */
-    float               *sum, *beta;              /* [key_heads][strip][r] */
-    float               *out;                     /* [rows][value_heads][value_dim] */
+    size_t               panels;                             /* of values in an item of recur */
+    float               *qkv, *z, *b_out, *a_out;            /* rows of the strip in the chunk's, as `out` */
+    size_t               ld_b, b_per_head, ld_a, a_per_head; /* of b_out and a_out: a row, a key head */
+    size_t               strip;                              /* rows that the arrays have place for */
+    float               *qk;                                 /* [key_heads][strip][q | k] */
+    float               *faded; /* the same, times what S has lost of each channel; of DeltaNet qk */
+    float               *v;     /* [key_heads][strip][r][value_dim] */
+    float               *met;   /* [key_heads][strip][q.k | k.k of the block's rows] */
+    float               *sum;   /* [key_heads][strip][decays] */
+    float               *beta;  /* [key_heads][strip][r] */
+    float               *out;   /* [rows][value_heads][value_dim] */
 } delta_job;
 
-/* A worker's scratch: prepare has keys and their transposes, recur the rest. */
+/* A worker's scratch: prepare has keys, their sums and transposes, recur the rest, and of KDA keys. */
 typedef struct {
     float *keys, *across, *zeros;
+    float *sums, *faded, *run; /* KDA: G of the block's rows; keys and a run's q and k, times their factors */
     float *product, *of_v, *of_o, *sum, *decay, *weight;
 } workspace;
 
+static bool is_kimi(const td_delta_desc *m) {
+    return m->form == TD_DELTA_KIMI;
+}
+
 static size_t lay_workspace(const td_delta_desc *m, char *at, workspace *w) {
+    const size_t kimi = is_kimi(m) ? m->key_dim * sizeof(float) : 0;
     size_t       used = 0;
     const size_t offset[] = {td_host_place(&used, BLOCK * m->key_dim * sizeof(float)),
                              td_host_place(&used, (td_round_up(BLOCK, PANEL) * m->key_dim + PANEL) * sizeof(float)),
                              td_host_place(&used, td_delta_conv_rows(m) * sizeof(float)),
+                             td_host_place(&used, BLOCK * kimi),
+                             td_host_place(&used, BLOCK * kimi),
+                             td_host_place(&used, 2 * RUN * kimi),
                              td_host_place(&used, 2 * BLOCK * PANEL * sizeof(float)),
                              td_host_place(&used, BLOCK * BLOCK * sizeof(float)),
                              td_host_place(&used, BLOCK * BLOCK * sizeof(float)),
                              td_host_place(&used, BLOCK * sizeof(float)),
                              td_host_place(&used, BLOCK * sizeof(float)),
-                             td_host_place(&used, BLOCK * sizeof(float))};
+                             td_host_place(&used, (BLOCK > m->key_dim ? BLOCK : m->key_dim) * sizeof(float))};
 #define AT(i) ((float *)(at + offset[i]))
-    if (w) *w = (workspace){AT(0), AT(1), AT(2), AT(3), AT(4), AT(5), AT(6), AT(7), AT(8)};
+    if (w) *w = (workspace){AT(0), AT(1), AT(2), AT(3), AT(4), AT(5), AT(6), AT(7), AT(8), AT(9), AT(10), AT(11)};
 #undef AT
     return used;
 }
@@ -95,7 +120,8 @@ static float *last_inputs(const delta_job *j, uint32_t slot, size_t head) {
     return state_of(j, slot, head) + j->r * j->m->key_dim * j->m->value_dim;
 }
 
-/* Of a key head in an open slot: k [BLOCK][key_dim], v' [r][panel][BLOCK][of panel], G [r][BLOCK], inputs [BLOCK][conv]. */
+/* Of a key head in an open slot: k [BLOCK][key_dim], v' [r][panel][BLOCK][of panel], G [r][BLOCK], of KDA [BLOCK][key_dim],
+ * inputs [BLOCK][conv]. */
 static float *open_keys(const delta_job *j, uint32_t slot, size_t head) {
     return (float *)j->m->open + (slot * (size_t)j->m->key_heads + head) * td_delta_open_values(j->m);
 }
@@ -106,64 +132,132 @@ static float *open_sums(const delta_job *j, uint32_t slot, size_t head) {
     return open_values(j, slot, head) + BLOCK * j->r * j->m->value_dim;
 }
 static float *open_inputs(const delta_job *j, uint32_t slot, size_t head) {
-    return open_sums(j, slot, head) + BLOCK * j->r;
+    return open_sums(j, slot, head) + BLOCK * j->decays;
 }
 
 /* Row `row` of a key head in an array [key_heads][strip][width]. */
 static float *head_row(const delta_job *j, float *array, size_t head, size_t row, size_t width) {
     return array + (head * j->strip + row) * width;
 }
-static float *input_row(const delta_job *j, size_t head, size_t row) {
-    return j->qkv + (row * j->m->key_heads + head) * j->ld_head;
+static float *input_row(const delta_job *j, const delta_input *in, size_t head, size_t row) {
+    return j->qkv + row * j->ld_qkv + in->at + head * in->per_head;
 }
 
 /* The convolution's input at a position of the part, at most conv_width - 1 before its first row. NULL: before the
  * sequence's beginning. */
-static const float *input_at(const delta_job *j, const delta_part *p, size_t head, int64_t pos) {
+static const float *input_at(const delta_job *j, const delta_part *p, const delta_input *in, size_t head, int64_t pos) {
     const int64_t border = p->of.pos - p->of.pos % BLOCK, kept = (int64_t)j->m->conv_width - 1;
-    if (pos >= p->of.pos) return input_row(j, head, p->of.row + (size_t)(pos - p->of.pos));
-    if (pos >= border) return open_inputs(j, p->of.open, head) + (size_t)(pos - border) * j->conv;
-    return p->of.from == TD_STATE_NONE ? NULL : last_inputs(j, p->of.from, head) + (size_t)(pos - border + kept) * j->conv;
+    if (pos >= p->of.pos) return input_row(j, in, head, p->of.row + (size_t)(pos - p->of.pos));
+    if (pos >= border) return open_inputs(j, p->of.open, head) + (size_t)(pos - border) * j->conv + in->place;
+    if (p->of.from == TD_STATE_NONE) return NULL;
+    return last_inputs(j, p->of.from, head) + (size_t)(pos - border + kept) * j->conv + in->place;
 }
 
 /* ---- prepare --------------------------------------------------------------------------------- */
 
-/* q, k and v of a row. */
-static void convolve(const delta_job *j, const workspace *w, const delta_part *p, size_t head, size_t row, int64_t pos) {
-    const td_delta_desc *m = j->m;
-    const td_delta_math *math = j->d->kernels->delta;
-    const size_t         dk = m->key_dim, ldw = m->key_heads * j->conv;
-    const float         *taps = td_host_vector(m->conv) + head * j->conv, *x[TD_CONV_WIDTH_MAX];
-    float               *qk = head_row(j, j->qk, head, row, 2 * dk);
-    for (size_t i = 0; i < m->conv_width; i++) {
-        x[i] = input_at(j, p, head, pos - (int64_t)(m->conv_width - 1 - i));
+static void convolve_input(const delta_job *j, const workspace *w, const delta_part *p, const delta_input *in, size_t head,
+                           int64_t pos, float *out) {
+    const size_t width = j->m->conv_width;
+    const float *x[TD_CONV_WIDTH_MAX];
+    for (size_t i = 0; i < width; i++) {
+        x[i] = input_at(j, p, in, head, pos - (int64_t)(width - 1 - i));
         if (!x[i]) x[i] = w->zeros;
     }
-    math->conv(x, taps, ldw, m->conv_width, 2 * dk, qk);
-    for (size_t i = 0; i < m->conv_width; i++) x[i] += 2 * dk;
-    math->conv(x, taps + 2 * dk, ldw, m->conv_width, j->r * m->value_dim, head_row(j, j->v, head, row, j->r * m->value_dim));
+    j->d->kernels->delta->conv(x, in->taps + head * in->taps_per_head, in->ld_taps, width, in->width, out);
+}
+
+/* q, k and v of a row. */
+static void convolve(const delta_job *j, const workspace *w, const delta_part *p, size_t head, size_t row, int64_t pos) {
+    const td_delta_math *math = j->d->kernels->delta;
+    const size_t         dk = j->m->key_dim;
+    float               *qk = head_row(j, j->qk, head, row, 2 * dk);
+    convolve_input(j, w, p, &j->input[Q], head, pos, qk);
+    convolve_input(j, w, p, &j->input[K], head, pos, qk + dk);
+    convolve_input(j, w, p, &j->input[V], head, pos, head_row(j, j->v, head, row, j->r * j->m->value_dim));
     math->unit(qk, UNIT_EPS, 1.0f / sqrtf((float)dk), dk);
     math->unit(qk + dk, UNIT_EPS, 1, dk);
 }
 
 /* G and beta of a row. @param before G of the row before it, `stride` apart; NULL: it begins its block. */
 static void gate(const delta_job *j, size_t head, size_t row, const float *before, size_t stride) {
-    const size_t at = row * j->ld_gate + head * j->head_gate, first = head * j->r;
-    float       *sum = head_row(j, j->sum, head, row, j->r);
-    j->d->kernels->delta->gates(j->a_out + at, j->b_out + at, td_host_vector(j->m->a_log) + first,
-                                td_host_vector(j->m->dt_bias) + first, j->r, sum, head_row(j, j->beta, head, row, j->r));
+    const size_t first = head * j->r;
+    const float *a = j->a_out + row * j->ld_a + head * j->a_per_head, *b = j->b_out + row * j->ld_b + head * j->b_per_head,
+                *a_log = td_host_vector(j->m->a_log), *dt_bias = td_host_vector(j->m->dt_bias);
+    float *sum = head_row(j, j->sum, head, row, j->decays), *beta = head_row(j, j->beta, head, row, j->r);
+    if (is_kimi(j->m)) {
+        j->d->kernels->delta->channel_gates(a, dt_bias + head * j->decays, a_log[head], before, j->decays, sum);
+        j->d->kernels->delta->sigmoid(b, 1, beta);
+        return;
+    }
+    j->d->kernels->delta->gates(a, b, a_log + first, dt_bias + first, j->r, sum, beta);
     for (size_t i = 0; before && i < j->r; i++) sum[i] += before[i * stride];
+}
+
+/* The block's keys up to the piece's last row. */
+static void gather_keys(const delta_job *j, const workspace *w, const delta_piece *x, size_t head) {
+    const size_t dk = j->m->key_dim, begun = x->pos % BLOCK;
+    const float *qk = head_row(j, j->qk, head, x->row, 2 * dk);
+    memcpy(w->keys, open_keys(j, j->parts[x->part].of.open, head), begun * dk * sizeof(float));
+    for (size_t i = 0; i < x->n; i++) memcpy(w->keys + (begun + i) * dk, qk + (2 * i + 1) * dk, dk * sizeof(float));
 }
 
 /* The products of the piece's q and k with the k of its block. */
 static void meet(const delta_job *j, const workspace *w, const delta_piece *x, size_t head) {
     const td_float_math *math = j->d->kernels->math;
-    const size_t         dk = j->m->key_dim, begun = x->pos % BLOCK, keys = begun + x->n;
+    const size_t         dk = j->m->key_dim, keys = x->pos % BLOCK + x->n;
     const float         *qk = head_row(j, j->qk, head, x->row, 2 * dk);
-    memcpy(w->keys, open_keys(j, j->parts[x->part].of.open, head), begun * dk * sizeof(float));
-    for (size_t i = 0; i < x->n; i++) memcpy(w->keys + (begun + i) * dk, qk + (2 * i + 1) * dk, dk * sizeof(float));
+    gather_keys(j, w, x, head);
     math->transpose(w->across, PANEL * dk, TD_DT_F32, w->keys, dk, keys, dk);
     td_host_attn_meet(math, qk, 2 * (size_t)x->n, dk, w->across, keys, head_row(j, j->met, head, x->row, 2 * BLOCK), BLOCK);
+}
+
+/* ---- prepare: decays of each channel ----------------------------------------------------------- */
+
+/* The block's G up to the piece's last row. */
+static void gather_sums(const delta_job *j, const workspace *w, const delta_piece *x, size_t head) {
+    const size_t dk = j->m->key_dim, begun = x->pos % BLOCK;
+    memcpy(w->sums, open_sums(j, j->parts[x->part].of.open, head), begun * dk * sizeof(float));
+    memcpy(w->sums + begun * dk, head_row(j, j->sum, head, x->row, dk), x->n * dk * sizeof(float));
+}
+
+/* The products of rows `from` to end - 1 of the block, all of one run, with k of the rows before the run. */
+static void meet_runs_before(const delta_job *j, const workspace *w, const delta_piece *x, size_t head, size_t from,
+                             size_t end) {
+    const td_delta_math *math = j->d->kernels->delta;
+    const size_t         dk = j->m->key_dim, run = from - from % RUN, row = x->row + (from - x->pos % BLOCK);
+    const float         *first = w->sums + run * dk; /* G of the run's first row */
+    if (run == 0) return;
+    for (size_t s = 0; s < run; s++) math->fade_channels(first, w->sums + s * dk, w->keys + s * dk, dk, w->faded + s * dk);
+    for (size_t t = from; t < end; t++) {
+        const float *qk = head_row(j, j->qk, head, row + (t - from), 2 * dk);
+        float       *of_row = w->run + 2 * (t - from) * dk;
+        math->fade_channels(w->sums + t * dk, first, qk, dk, of_row);
+        math->fade_channels(w->sums + t * dk, first, qk + dk, dk, of_row + dk);
+    }
+    j->d->kernels->math->transpose(w->across, PANEL * dk, TD_DT_F32, w->faded, dk, run, dk);
+    td_host_attn_meet(j->d->kernels->math, w->run, 2 * (end - from), dk, w->across, run,
+                      head_row(j, j->met, head, row, 2 * BLOCK), BLOCK);
+}
+
+/* The products of the piece's q and k with the k of its block, each channel times its decay in between; and q and k as they
+ * meet S. */
+static void meet_faded(const delta_job *j, const workspace *w, const delta_piece *x, size_t head) {
+    const td_delta_math *math = j->d->kernels->delta;
+    const size_t         dk = j->m->key_dim, begun = x->pos % BLOCK, rows = begun + x->n;
+    gather_keys(j, w, x, head);
+    gather_sums(j, w, x, head);
+    for (size_t from = begun, end; from < rows; from = end) {
+        end = from - from % RUN + RUN < rows ? from - from % RUN + RUN : rows;
+        meet_runs_before(j, w, x, head, from, end);
+    }
+    for (size_t t = begun; t < rows; t++) {
+        const size_t row = x->row + (t - begun), run = t - t % RUN;
+        const float *qk = head_row(j, j->qk, head, row, 2 * dk), *sum = w->sums + t * dk;
+        float *met = head_row(j, j->met, head, row, 2 * BLOCK) + run, *faded = head_row(j, j->faded, head, row, 2 * dk);
+        math->meet_channels(qk, sum, w->keys + run * dk, w->sums + run * dk, t - run + 1, dk, met, met + BLOCK);
+        math->fade_channels(sum, NULL, qk, dk, faded);
+        math->fade_channels(sum, NULL, qk + dk, dk, faded + dk);
+    }
 }
 
 static void prepare_item(void *ctx, uint32_t item, const td_worker *worker) {
@@ -172,16 +266,20 @@ static void prepare_item(void *ctx, uint32_t item, const td_worker *worker) {
     const delta_piece *x = &j->pieces[item / j->m->key_heads];
     const delta_part  *p = &j->parts[x->part];
     const workspace    w = workspace_of(j, worker);
-    const float       *before = x->pos % BLOCK ? open_sums(j, p->of.open, head) + x->pos % BLOCK - 1 : NULL;
-    size_t             stride = BLOCK;
+    const size_t       begun = x->pos % BLOCK;
+    size_t             stride = is_kimi(j->m) ? 1 : BLOCK; /* of G in the open slot */
+    const float *before = begun ? open_sums(j, p->of.open, head) + (begun - 1) * (is_kimi(j->m) ? j->decays : 1) : NULL;
     memset(w.zeros, 0, j->conv * sizeof(float));
     for (size_t i = 0; i < x->n; i++) {
         convolve(j, &w, p, head, x->row + i, (int64_t)x->pos + (int64_t)i);
         gate(j, head, x->row + i, before, stride);
-        before = head_row(j, j->sum, head, x->row + i, j->r);
+        before = head_row(j, j->sum, head, x->row + i, j->decays);
         stride = 1;
     }
-    meet(j, &w, x, head);
+    if (is_kimi(j->m))
+        meet_faded(j, &w, x, head);
+    else
+        meet(j, &w, x, head);
 }
 
 /* ---- recur ----------------------------------------------------------------------------------- */
@@ -204,7 +302,19 @@ static float *panel_of(float *array, const delta_panel *c, size_t rows) {
     return array + c->column * rows;
 }
 
-/* G, and what the block's rows weigh for one another: w->of_v and w->of_o. */
+/* What the block's rows weigh for one another: w->of_v and w->of_o. S meets rows that have its decay in them. */
+static void weigh_faded(const delta_job *j, const recurrence *c, const workspace *w, const delta_piece *x) {
+    for (size_t t = 0; t < x->n; t++) {
+        const size_t keys = x->pos % BLOCK + t + 1;
+        const float *met = head_row(j, j->met, c->head, x->row + t, 2 * BLOCK);
+        memcpy(w->of_o + t * BLOCK, met, keys * sizeof(float));
+        j->d->kernels->delta->mix(w->of_v + t * BLOCK, -*head_row(j, j->beta, c->head, x->row + t, 1), met + BLOCK, 0, NULL,
+                                  keys);
+        w->decay[t] = 1;
+    }
+}
+
+/* The same, and G, of DeltaNet. */
 static void weigh(const delta_job *j, const recurrence *c, const workspace *w, const delta_piece *x) {
     const size_t begun = x->pos % BLOCK;
     memcpy(w->sum, open_sums(j, c->p->of.open, c->head) + c->i * BLOCK, begun * sizeof(float));
@@ -229,7 +339,7 @@ static void meet_state(const delta_job *j, const recurrence *c, const workspace 
     td_fgemm_args g = {.m = 2 * (size_t)x->n,
                        .n = n,
                        .k = m->key_dim,
-                       .a = head_row(j, j->qk, c->head, x->row, 2 * m->key_dim),
+                       .a = head_row(j, j->faded, c->head, x->row, 2 * m->key_dim),
                        .lda = m->key_dim,
                        .ldb = n,
                        .b_dtype = TD_DT_F32,
@@ -255,6 +365,40 @@ static void meet_state(const delta_job *j, const recurrence *c, const workspace 
     l.c = o;
     l.ldc = ld_o;
     math->lower(&l);
+}
+
+/* A block of KDA is about to end: w->faded has its keys, and w->weight what S keeps of each channel. */
+static void fade_keys(const delta_job *j, const recurrence *c, const workspace *w, const delta_piece *x) {
+    const td_delta_math *math = j->d->kernels->delta;
+    const size_t         dk = j->m->key_dim, begun = x->pos % BLOCK;
+    const float         *last = head_row(j, j->sum, c->head, x->row + x->n - 1, dk);
+    for (size_t s = 0; s < begun; s++)
+        math->fade_channels(last, open_sums(j, c->p->of.open, c->head) + s * dk,
+                            open_keys(j, c->p->of.open, c->head) + s * dk, dk, w->faded + s * dk);
+    for (size_t t = 0; t < x->n; t++)
+        math->fade_channels(last, head_row(j, j->sum, c->head, x->row + t, dk),
+                            head_row(j, j->qk, c->head, x->row + t, 2 * dk) + dk, dk, w->faded + (begun + t) * dk);
+    math->fade_channels(last, NULL, NULL, dk, w->weight);
+}
+
+/* end_block of KDA. */
+static void end_faded_block(const delta_job *j, const recurrence *c, const workspace *w, const delta_panel *panel) {
+    const td_delta_math *math = j->d->kernels->delta;
+    const size_t         dk = j->m->key_dim, n = panel->n;
+    float               *next = panel_of(c->next, panel, dk);
+    for (size_t i = 0; c->state && i < dk; i++)
+        math->mix(next + i * n, w->weight[i], c->state + panel->column * dk + i * n, 0, NULL, n);
+    math->fold(&(td_fold_args){.m = dk,
+                               .n = n,
+                               .keys = BLOCK,
+                               .k = w->faded,
+                               .ldk = dk,
+                               .u = panel_of(c->v, panel, BLOCK),
+                               .ldu = n,
+                               .in = c->state ? next : NULL,
+                               .scale = 1,
+                               .out = next,
+                               .ld = n});
 }
 
 /* A block ends: its rows go into the state, a panel of columns. */
@@ -287,13 +431,24 @@ static void end_block(const delta_job *j, const recurrence *c, const workspace *
     math->fold(&f);
 }
 
+/* What the panels of a block that ends have in common. */
+static void prepare_end(const delta_job *j, const recurrence *c, const workspace *w, const delta_piece *x) {
+    if (is_kimi(j->m)) {
+        fade_keys(j, c, w, x);
+        return;
+    }
+    for (size_t s = 0; s < BLOCK; s++) w->weight[s] = 1;
+    j->d->kernels->delta->fade(w->sum[BLOCK - 1], w->sum, BLOCK, w->weight, 1, NULL);
+}
+
 /* The last inputs of the convolution in a block that ends. */
 static void keep_inputs(const delta_job *j, const recurrence *c, const delta_piece *x) {
     const size_t  kept = j->m->conv_width - 1;
     const int64_t first = (int64_t)x->pos + x->n - (int64_t)kept;
     for (size_t i = 0; i < kept; i++)
-        memcpy(last_inputs(j, c->p->of.to, c->head) + i * j->conv, input_at(j, c->p, c->head, first + (int64_t)i),
-               j->conv * sizeof(float));
+        for (const delta_input *in = j->input; in < j->input + INPUTS; in++)
+            memcpy(last_inputs(j, c->p->of.to, c->head) + i * j->conv + in->place,
+                   input_at(j, c->p, in, c->head, first + (int64_t)i), in->width * sizeof(float));
 }
 
 static void recur_item(void *ctx, uint32_t item, const td_worker *worker) {
@@ -308,16 +463,22 @@ static void recur_item(void *ctx, uint32_t item, const td_worker *worker) {
     for (uint32_t k = 0; k < c.p->n_pieces; k++) {
         const delta_piece *x = &j->pieces[c.p->first_piece + k];
         const bool         ends = x->pos % BLOCK + x->n == BLOCK;
-        weigh(j, &c, &w, x);
+        if (is_kimi(m))
+            weigh_faded(j, &c, &w, x);
+        else
+            weigh(j, &c, &w, x);
         if (ends) {
             c.next = state_of(j, c.p->of.to, c.head) + c.i * of_head;
-            for (size_t s = 0; s < BLOCK; s++) w.weight[s] = 1;
-            j->d->kernels->delta->fade(w.sum[BLOCK - 1], w.sum, BLOCK, w.weight, 1, NULL);
+            prepare_end(j, &c, &w, x);
         }
         for (size_t at = first * PANEL; at < dv && at < (first + j->panels) * PANEL; at += PANEL) {
             const delta_panel panel = {at, dv - at < PANEL ? dv - at : PANEL};
             meet_state(j, &c, &w, x, &panel);
-            if (ends) end_block(j, &c, &w, x, &panel);
+            if (!ends) continue;
+            if (is_kimi(m))
+                end_faded_block(j, &c, &w, &panel);
+            else
+                end_block(j, &c, &w, x, &panel);
         }
         if (!ends) continue;
         c.state = c.next;
@@ -330,8 +491,14 @@ static void recur_item(void *ctx, uint32_t item, const td_worker *worker) {
 static void keep_row(const delta_job *j, uint32_t slot, size_t head, size_t row, size_t place) {
     const size_t dk = j->m->key_dim;
     memcpy(open_keys(j, slot, head) + place * dk, head_row(j, j->qk, head, row, 2 * dk) + dk, dk * sizeof(float));
-    memcpy(open_inputs(j, slot, head) + place * j->conv, input_row(j, head, row), j->conv * sizeof(float));
-    for (size_t i = 0; i < j->r; i++) open_sums(j, slot, head)[i * BLOCK + place] = head_row(j, j->sum, head, row, j->r)[i];
+    const float *sum = head_row(j, j->sum, head, row, j->decays);
+    for (const delta_input *in = j->input; in < j->input + INPUTS; in++)
+        memcpy(open_inputs(j, slot, head) + place * j->conv + in->place, input_row(j, in, head, row),
+               in->width * sizeof(float));
+    if (is_kimi(j->m))
+        memcpy(open_sums(j, slot, head) + place * dk, sum, dk * sizeof(float));
+    else
+        for (size_t i = 0; i < j->r; i++) open_sums(j, slot, head)[i * BLOCK + place] = sum[i];
 }
 
 static void finish_item(void *ctx, uint32_t item, const td_worker *worker) {
@@ -343,12 +510,14 @@ static void finish_item(void *ctx, uint32_t item, const td_worker *worker) {
     const uint32_t       end = x->pos + x->n;
     const bool           keeps =
         end == p->of.pos + p->of.n && (p->of.is_last || end % BLOCK); /* a last block's last row may be a draft */
+    const td_delta_math *math = j->d->kernels->delta;
     (void)worker;
     for (size_t t = 0; t < x->n; t++) {
         const size_t row = x->row + t, first = (row * m->value_heads + head * j->r) * dv;
-        const float *z = m->z ? j->z + first : input_row(j, head, row) + j->conv;
+        const float *z = m->z ? j->z + first : input_row(j, &j->input[Q], head, row) + j->conv;
         for (size_t i = 0; i < j->r; i++)
-            j->d->kernels->delta->gated_norm(j->out + first + i * dv, td_host_vector(m->norm), z + i * dv, m->eps, dv);
+            (is_kimi(m) ? math->sigmoid_norm : math->gated_norm)(j->out + first + i * dv, td_host_vector(m->norm),
+                                                                 z + i * dv, m->eps, dv);
         if (keeps) keep_row(j, p->of.open, head, row, x->pos % BLOCK + t);
     }
 }
@@ -422,47 +591,134 @@ static void run_strip(delta_job *j, const td_host_step *s, size_t row, size_t ro
     }
 }
 
-static td_status run_delta(td_host_npu *d, const td_npu_block *b, const td_host_step *s) {
+/* ---- projections ----------------------------------------------------------------------------- */
+
+/* Of DeltaNet a key head's q, k and v lie side by side, in qkv as in the convolution's taps. */
+static void lay_joint_inputs(delta_job *j) {
+    const td_delta_desc *m = j->m;
+    const size_t         per_head = j->conv + (m->z ? 0 : j->r * m->value_dim), width[] = {m->key_dim, m->key_dim};
+    size_t               at = 0;
+    for (int i = 0; i < INPUTS; i++) {
+        const size_t n = i == V ? j->r * m->value_dim : width[i];
+        j->input[i] = (delta_input){.width = n,
+                                    .place = at,
+                                    .at = at,
+                                    .per_head = per_head,
+                                    .taps = td_host_vector(m->conv) + at,
+                                    .ld_taps = m->key_heads * j->conv,
+                                    .taps_per_head = j->conv};
+        at += n;
+    }
+    j->ld_qkv = m->key_heads * per_head;
+}
+
+/* Of KDA q of all heads comes first, then k and v, each with taps of its own. */
+static void lay_inputs_apart(delta_job *j) {
+    const td_delta_desc *m = j->m;
+    const td_npu_weight *taps[] = {m->conv, m->conv_k, m->conv_v};
+    size_t               at = 0;
+    for (int i = 0; i < INPUTS; i++) {
+        const size_t n = i == V ? m->value_dim : m->key_dim;
+        j->input[i] = (delta_input){.width = n,
+                                    .place = at,
+                                    .at = m->key_heads * at,
+                                    .per_head = n,
+                                    .taps = td_host_vector(taps[i]),
+                                    .ld_taps = m->key_heads * n,
+                                    .taps_per_head = n};
+        at += n;
+    }
+    j->ld_qkv = m->key_heads * at;
+}
+
+static void project_joint(const delta_job *j, td_host_rows *x) {
+    const td_delta_desc  *m = j->m;
+    const td_host_product wide[] =
+        {{.w = m->qkv, .out = j->qkv, .ldo = j->ld_qkv, .out_dtype = TD_DT_F32},
+         {.w = m->z, .out = j->z, .ldo = (size_t)m->value_heads * m->value_dim, .out_dtype = TD_DT_F32}},
+                          gates[] = {{.w = m->b, .out = j->b_out, .ldo = j->ld_b, .out_dtype = TD_DT_F32},
+                                     {.w = m->a, .out = j->a_out, .ldo = j->ld_a, .out_dtype = TD_DT_F32}};
+    td_host_products(j->d, x, wide, m->z ? 2 : 1);
+    td_host_products(j->d, x, gates, m->a ? 2 : 1);
+}
+
+static void project_apart(const delta_job *j, td_host_rows *x, size_t rows) {
+    const td_delta_desc   *m = j->m;
+    const td_delta_places *at = &j->b->at.delta;
+    float                 *low_a = (float *)(j->d->scratch + at->low_a), *low_z = (float *)(j->d->scratch + at->low_z);
+    const size_t           v_width = (size_t)m->value_heads * m->value_dim;
+#define INTO(weight, to, width) \
+    { .w = weight, .out = to, .ldo = width, .out_dtype = TD_DT_F32 }
+    const td_host_product wide[] = {INTO(m->qkv, j->qkv + j->input[Q].at, j->ld_qkv),
+                                    INTO(m->k, j->qkv + j->input[K].at, j->ld_qkv),
+                                    INTO(m->v, j->qkv + j->input[V].at, j->ld_qkv)},
+                          narrow[] = {INTO(m->a_low, low_a, m->low), INTO(m->z_low, low_z, m->low),
+                                      INTO(m->b, j->b_out, j->ld_b)},
+                          a = INTO(m->a, j->a_out, j->ld_a), z = INTO(m->z, j->z, v_width);
+#undef INTO
+    td_host_rows low;
+    td_host_products(j->d, x, wide, 3);
+    td_host_products(j->d, x, narrow, 3);
+    td_host_rows_init(&low, j->d->scratch + j->b->at.rows, low_a, TD_DT_F32, rows, m->low);
+    td_host_products(j->d, &low, &a, 1);
+    td_host_rows_init(&low, j->d->scratch + j->b->at.rows, low_z, TD_DT_F32, rows, m->low);
+    td_host_products(j->d, &low, &z, 1);
+}
+
+static delta_job open_job(td_host_npu *d, const td_npu_block *b) {
     const td_delta_desc   *m = &b->desc.delta;
     const td_delta_places *at = &b->at.delta;
-    const size_t           r = m->value_heads / m->key_heads, v_width = (size_t)m->value_heads * m->value_dim;
+    const size_t           r = m->value_heads / m->key_heads;
     delta_job              j = {.d = d,
                                 .b = b,
                                 .m = m,
                                 .r = r,
                                 .conv = td_delta_conv_rows(m),
-                                .ld_gate = (m->a ? 1 : 2) * (size_t)m->value_heads,
-                                .head_gate = (m->a ? 1 : 2) * r,
+                                .decays = td_delta_decays(m),
                                 .strip = at->strip,
                                 .qkv = (float *)(d->scratch + at->qkv),
                                 .z = (float *)(d->scratch + at->z),
                                 .b_out = (float *)(d->scratch + at->b),
+                                .a_out = (float *)(d->scratch + at->a),
                                 .qk = (float *)(d->scratch + at->qk),
+                                .faded = (float *)(d->scratch + at->faded),
                                 .v = (float *)(d->scratch + at->v),
                                 .met = (float *)(d->scratch + at->met),
                                 .sum = (float *)(d->scratch + at->sum),
                                 .beta = (float *)(d->scratch + at->beta),
                                 .out = (float *)(d->scratch + b->at.out)};
-    j.ld_head = j.conv + (m->z ? 0 : r * m->value_dim);
-    j.a_out = m->a ? (float *)(d->scratch + at->a) : j.b_out + r;
+    if (is_kimi(m))
+        lay_inputs_apart(&j);
+    else
+        lay_joint_inputs(&j);
+    if (!m->a) j.a_out = j.b_out + r; /* of each key head behind its b */
+    j.b_per_head = m->a ? r : 2 * r;
+    j.a_per_head = m->a ? j.decays : 2 * r;
+    j.ld_b = m->key_heads * j.b_per_head;
+    j.ld_a = m->key_heads * j.a_per_head;
+    return j;
+}
+
+static td_status run_delta(td_host_npu *d, const td_npu_block *b, const td_host_step *s) {
+    const td_delta_desc *m = &b->desc.delta;
+    const delta_job      j = open_job(d, b);
+    const size_t         v_width = (size_t)m->value_heads * m->value_dim;
     TD_TRY(td_host_check_states(s, m->state_slots, m->open_slots));
     for (size_t row = 0; row < s->n_tok; row += b->at.chunk) {
-        const size_t    rows = s->n_tok - row < b->at.chunk ? s->n_tok - row : b->at.chunk;
-        td_host_product wide[] = {{.w = m->qkv, .out = j.qkv, .ldo = m->key_heads * j.ld_head, .out_dtype = TD_DT_F32},
-                                  {.w = m->z, .out = j.z, .ldo = v_width, .out_dtype = TD_DT_F32}},
-                        gates[] = {{.w = m->b, .out = j.b_out, .ldo = j.ld_gate, .out_dtype = TD_DT_F32},
-                                   {.w = m->a, .out = j.a_out, .ldo = j.ld_gate, .out_dtype = TD_DT_F32}};
+        const size_t rows = s->n_tok - row < b->at.chunk ? s->n_tok - row : b->at.chunk;
         td_host_rows x, o;
         td_host_rows_input(d, &x, d->scratch + b->at.x, m->in, m->in_i8, row, rows, m->hidden);
-        td_host_products(d, &x, wide, m->z ? 2 : 1);
-        td_host_products(d, &x, gates, m->a ? 2 : 1);
+        if (is_kimi(m))
+            project_apart(&j, &x, rows);
+        else
+            project_joint(&j, &x);
         for (size_t done = 0, n; done < rows; done += n) {
             n = strip_rows(&s->a, row + done, row + rows, j.strip);
             delta_job strip = j;
-            strip.qkv += done * m->key_heads * j.ld_head;
+            strip.qkv += done * j.ld_qkv;
             strip.z += done * v_width;
-            strip.b_out += done * j.ld_gate;
-            strip.a_out += done * j.ld_gate;
+            strip.b_out += done * j.ld_b;
+            strip.a_out += done * j.ld_a;
             strip.out += done * v_width;
             run_strip(&strip, s, row + done, n);
         }
@@ -479,9 +735,11 @@ static td_status run_delta(td_host_npu *d, const td_npu_block *b, const td_host_
 
 static void place_delta(const td_host_npu *d, const td_block_desc *desc, td_npu_block *b) {
     const td_delta_desc *m = &desc->delta;
+    const bool           kimi = is_kimi(m), z = kimi || m->z, a = kimi || m->a;
     const size_t         heads = m->value_heads, v = heads * m->value_dim, qkv = m->key_heads * td_delta_conv_rows(m),
+                 decays = m->key_heads * td_delta_decays(m), low = kimi ? m->low : 0, widest = v > low ? v : low,
                  qk = (size_t)m->key_heads * 2 * m->key_dim, met = (size_t)m->key_heads * 2 * BLOCK,
-                 chunk = td_host_chunk_rows(desc->max_tok, (qkv + 2 * heads + 2 * v) * sizeof(float)),
+                 chunk = td_host_chunk_rows(desc->max_tok, (qkv + heads + decays + 2 * low + 2 * v) * sizeof(float)),
                  blocks = td_round_up(d->n_workers, STRIP_WORKERS_PER_BLOCK) / STRIP_WORKERS_PER_BLOCK,
                  strip = BLOCK * (blocks > STRIP_BLOCKS ? blocks : STRIP_BLOCKS);
 
@@ -491,18 +749,21 @@ static void place_delta(const td_host_npu *d, const td_block_desc *desc, td_npu_
     b->run = run_delta;
     b->at.chunk = chunk;
     b->at.x = td_host_place(&used, td_host_rows_bytes(chunk, m->hidden, d->act));
-    b->at.rows = td_host_place(&used, td_host_rows_bytes(chunk, v, TD_DT_F32));
+    b->at.rows = td_host_place(&used, td_host_rows_bytes(chunk, widest, TD_DT_F32));
     at->strip = strip < chunk ? strip : chunk;
     at->parts = td_host_place(&used, at->strip * sizeof(delta_part));
     at->pieces = td_host_place(&used, at->strip * sizeof(delta_piece));
-    at->qkv = FLOATS(chunk, m->z ? qkv : qkv + v);
-    at->z = FLOATS(chunk, m->z ? v : 0);
-    at->b = FLOATS(chunk, m->a ? heads : 2 * heads);
-    at->a = FLOATS(chunk, m->a ? heads : 0);
+    at->qkv = FLOATS(chunk, z ? qkv : qkv + v);
+    at->z = FLOATS(chunk, z ? v : 0);
+    at->b = FLOATS(chunk, a ? heads : 2 * heads);
+    at->a = FLOATS(chunk, a ? decays : 0);
+    at->low_a = FLOATS(chunk, low);
+    at->low_z = FLOATS(chunk, low);
     at->qk = FLOATS(at->strip, qk);
+    at->faded = kimi ? FLOATS(at->strip, qk) : at->qk;
     at->v = FLOATS(at->strip, v);
     at->met = FLOATS(at->strip, met);
-    at->sum = FLOATS(at->strip, heads);
+    at->sum = FLOATS(at->strip, decays);
     at->beta = FLOATS(at->strip, heads);
     b->at.out = FLOATS(chunk, v);
 #undef FLOATS

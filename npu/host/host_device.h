@@ -241,7 +241,7 @@ typedef struct {
 
 /** Where a recurrent layer keeps things in the scratch (host_delta.c): offsets; the rows of a strip. */
 typedef struct {
-    size_t strip, parts, pieces, qkv, z, b, a, qk, v, met, sum, beta;
+    size_t strip, parts, pieces, qkv, z, b, a, low_a, low_z, qk, faded, v, met, sum, beta;
 } td_delta_places;
 
 /* ---- blocks ---------------------------------------------------------------------------------- */

@@ -1,5 +1,5 @@
 /*
- * The tables of gated DeltaNet of every set that this machine has, against double precision, and against themselves: rows
+ * The tables of gated DeltaNet and Kimi delta attention of every set that this machine has, against double precision, and against themselves: rows
  * alone, sums in parts, columns in parts. All buffers end at a page that faults.
  */
 #include "tests/npu/npu_test_util.h"
@@ -31,13 +31,14 @@ static double silu(double x) {
 static void check_rows(const td_delta_math *math, rnd *r, size_t n) {
     const size_t taps = rnd_range(r, 2, 8), ldw = n + rnd_range(r, 0, 3);
     fenced x = reals(r, n, 2), w = reals(r, (taps - 1) * ldw + n, 1), out = fence(n * sizeof(float)), gamma = reals(r, n, 2),
-           unit = copy_of(&x, n), normed = copy_of(&x, n), in[8];
+           unit = copy_of(&x, n), normed = copy_of(&x, n), other = copy_of(&x, n), in[8];
     const float *rows[8], *xs = x.p, *ws = w.p;
     double       sum = 0;
     for (size_t j = 0; j < taps; j++) in[j] = reals(r, n, 2), rows[j] = in[j].p;
     math->conv(rows, ws, ldw, taps, n, out.p);
     math->unit(unit.p, 1e-6f, 0.3f, n);
     math->gated_norm(normed.p, gamma.p, in[0].p, 1e-5f, n);
+    math->sigmoid_norm(other.p, gamma.p, in[0].p, 1e-5f, n);
     for (size_t i = 0; i < n; i++) sum += (double)xs[i] * (double)xs[i];
     for (size_t i = 0; i < n; i++) {
         double want = 0, size = 0;
@@ -48,9 +49,11 @@ static void check_rows(const td_delta_math *math, rnd *r, size_t n) {
         assert_true(fabs((double)((float *)unit.p)[i] - want) <= 1e-6 * fabs(want));
         want = (double)xs[i] / sqrt(sum / (double)n + 1e-5) * (double)((float *)gamma.p)[i] * silu((double)rows[0][i]);
         assert_true(fabs((double)((float *)normed.p)[i] - want) <= 2e-6 * fabs(want));
+        want = (double)xs[i] / sqrt(sum / (double)n + 1e-5) * (double)((float *)gamma.p)[i] / (1 + exp(-(double)rows[0][i]));
+        assert_true(fabs((double)((float *)other.p)[i] - want) <= 2e-6 * fabs(want));
     }
     for (size_t j = 0; j < taps; j++) unfence(&in[j]);
-    UNFENCE(&x, &w, &out, &gamma, &unit, &normed);
+    UNFENCE(&x, &w, &out, &gamma, &unit, &normed, &other);
 }
 
 static void check_gates(const td_delta_math *math, rnd *r, size_t n) {
@@ -100,6 +103,51 @@ static void check_fade(const td_delta_math *math, rnd *r, size_t n) {
 static bool is_near(float got, double want, double size, size_t terms) {
     return fabs((double)got - want) <=
            (double)(terms + 2) * 6e-8 * size; /* a rounding each, of half an ulp of a partial sum */
+}
+
+/* Sums of decays of rows one after the other; keys of all fade up to the last one. */
+static void check_channels(const td_delta_math *math, rnd *r, size_t n) {
+    enum { ROWS = 5 };
+    const float a_log = rnd_real(r) * 3;
+    fenced      a = reals(r, ROWS * n, 30), bias = reals(r, n, 2), sums = fence(ROWS * n * sizeof(float)),
+           qk = reals(r, 2 * n, 1), keys = reals(r, ROWS * n, 1), of_q = fence(ROWS * sizeof(float)),
+           of_k = fence(ROWS * sizeof(float)), out = fence(n * sizeof(float)), chance = fence(n * sizeof(float));
+    float *const as = a.p, *const s = sums.p, *const last = s + (ROWS - 1) * n;
+    for (size_t t = 0; t < ROWS; t++)
+        math->channel_gates(as + t * n, bias.p, a_log, t ? s + (t - 1) * n : NULL, n, s + t * n);
+    for (size_t c = 0; c < n; c++) {
+        double sum = 0;
+        for (size_t t = 0; t < ROWS; t++) {
+            sum += fmax(-exp((double)a_log) * log1p(exp((double)(as[t * n + c] + ((float *)bias.p)[c]))), -40);
+            assert_true(fabs((double)s[t * n + c] - sum) <= 1e-6 * fabs(sum));
+        }
+    }
+    math->meet_channels(qk.p, last, keys.p, s, ROWS, n, of_q.p, of_k.p);
+    for (size_t t = 0; t < ROWS; t++) {
+        double       q = 0, k = 0, size = 0;
+        float        one[2];
+        const float *key = (float *)keys.p + t * n;
+        for (size_t c = 0; c < n; c++) {
+            const double f = faded(last[c] - s[t * n + c]) * (double)key[c];
+            q += f * (double)((float *)qk.p)[c], k += f * (double)((float *)qk.p)[n + c], size += fabs(f);
+        }
+        assert_true(is_near(((float *)of_q.p)[t], q, size, n + 4) && is_near(((float *)of_k.p)[t], k, size, n + 4));
+        math->meet_channels(qk.p, last, key, s + t * n, 1, n, one, one + 1); /* alone */
+        assert_true(one[0] == ((float *)of_q.p)[t] && one[1] == ((float *)of_k.p)[t]);
+    }
+    math->fade_channels(last, s, keys.p, n, out.p);
+    for (size_t c = 0; c < n; c++) {
+        const double want = faded(last[c] - s[c]) * (double)((float *)keys.p)[c];
+        assert_true(fabs((double)((float *)out.p)[c] - want) <= 1e-6 * fabs(want));
+    }
+    math->fade_channels(last, NULL, NULL, n, out.p);
+    math->sigmoid(qk.p, n, chance.p);
+    for (size_t c = 0; c < n; c++) {
+        const double want = 1 / (1 + exp(-(double)((float *)qk.p)[c]));
+        assert_true(fabs((double)((float *)out.p)[c] - faded(last[c])) <= 1e-6 * faded(last[c]));
+        assert_true(fabs((double)((float *)chance.p)[c] - want) <= 1e-6 * want);
+    }
+    UNFENCE(&a, &bias, &sums, &qk, &keys, &of_q, &of_k, &out, &chance);
 }
 
 /* v' in its own array and o beside it: all rows at once, then a row at a time in two parts of columns. */
@@ -203,6 +251,7 @@ TEST(rows_and_gates) {
             check_rows(t->delta, &r, n);
             check_gates(t->delta, &r, n);
             check_fade(t->delta, &r, n);
+            check_channels(t->delta, &r, n);
         }
     }
 }

@@ -1,6 +1,6 @@
 /*
- * Gated DeltaNet against the recurrence of the paper in double precision, and against itself: a token's output must have the
- * same bits whatever chunk, batch, slot and number of threads it was computed with.
+ * Gated DeltaNet and Kimi delta attention against the recurrences of the papers in double precision, and against themselves.
+ * A token's output must have the same bits whatever chunk, batch, slot and number of threads it was computed with.
  */
 #include "core/error.h"
 #include "kernels/rows/row_quant.h"
@@ -15,9 +15,11 @@
 /* ---- the layer ------------------------------------------------------------------------------- */
 
 typedef struct {
-    uint32_t hidden, key_heads, r, dk, dv;
-    bool     joint;                                               /* z lies in qkv, and a in b */
-    float   *qkv, *z, *b, *a, *conv, *a_log, *dt_bias, *norm, *o; /* by rows of the model: z and a have theirs */
+    td_delta_form form;
+    uint32_t      hidden, key_heads, r, dk, dv, low;
+    bool          joint;                                               /* z lies in qkv, and a in b */
+    float        *qkv, *z, *b, *a, *conv, *a_log, *dt_bias, *norm, *o; /* by rows of the model: z and a have theirs */
+    float        *a_low, *z_low;                                       /* of KDA, else NULL */
 } layer;
 
 static float *numbers(rnd *r, size_t n, float scale) {
@@ -28,6 +30,36 @@ static float *numbers(rnd *r, size_t n, float scale) {
 
 static size_t conv_rows(const layer *l) {
     return 2 * l->dk + l->r * l->dv;
+}
+
+/* Log decays of a head are about -e^a_log times 0 to 5. */
+typedef struct {
+    float least, most;
+} a_logs;
+
+static const a_logs ANY = {-4, 0};
+
+static layer make_kimi(rnd *r, bool wide, a_logs logs) {
+    layer        l = WITH(layer, .form = TD_DELTA_KIMI, .hidden = (uint32_t)rnd_range(r, 17, 60),
+                          .key_heads = (uint32_t)rnd_range(r, 1, 4), .r = 1, .dk = wide ? 128 : (uint32_t)rnd_range(r, 3, 40),
+                          .dv = wide ? 128 : (uint32_t)rnd_range(r, 3, 40), .low = (uint32_t)rnd_range(r, 3, 40));
+    const float  scale = 2.5f / sqrtf((float)l.hidden), of_low = 1.7f / sqrtf((float)l.low);
+    const size_t heads = l.key_heads;
+    l.qkv = numbers(r, heads * conv_rows(&l) * l.hidden, scale);
+    l.z_low = numbers(r, l.low * l.hidden, scale);
+    l.z = numbers(r, heads * l.dv * l.low, of_low);
+    l.a_low = numbers(r, l.low * l.hidden, scale);
+    l.a = numbers(r, heads * l.dk * l.low, of_low);
+    l.b = numbers(r, heads * l.hidden, scale);
+    l.conv = numbers(r, heads * conv_rows(&l) * WIDTH, 1);
+    l.a_log = numbers(r, heads, 1);
+    l.dt_bias = numbers(r, heads * l.dk, 2);
+    for (size_t i = 0; i < heads; i++) l.a_log[i] = logs.least + (logs.most - logs.least) * (l.a_log[i] + 1) / 2;
+    l.norm = numbers(r, l.dv, 2);
+    l.o = numbers(r, l.hidden * heads * l.dv, 1.7f / sqrtf((float)(heads * l.dv)));
+    print_message("  KDA: hidden %u heads %u dk %u dv %u low %u, log A %g to %g\n", l.hidden, l.key_heads, l.dk, l.dv, l.low,
+                  (double)logs.least, (double)logs.most);
+    return l;
 }
 
 static layer make_layer(rnd *r, bool wide) {
@@ -52,7 +84,7 @@ static layer make_layer(rnd *r, bool wide) {
 }
 
 static void free_layer(layer *l) {
-    float *all[] = {l->qkv, l->z, l->b, l->a, l->conv, l->a_log, l->dt_bias, l->norm, l->o};
+    float *all[] = {l->qkv, l->z, l->b, l->a, l->conv, l->a_log, l->dt_bias, l->norm, l->o, l->a_low, l->z_low};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) free(all[i]);
 }
 
@@ -68,17 +100,26 @@ static void ref_unit(double *x, size_t n, double scale) {
     for (size_t i = 0; i < n; i++) x[i] *= scale / sqrt(sum + 1e-6);
 }
 
+/* What a row's decays are made from, and its gates: through a low rank, or not. */
+static void ref_through(const float *low, const float *w, const layer *l, const double *row, size_t n, double *out) {
+    FREED double *between = calloc(l->low + 1, sizeof *between);
+    if (low) ref_linear(low, NULL, row, l->low, l->hidden, between);
+    ref_linear(w, NULL, low ? between : row, n, low ? l->low : l->hidden, out);
+}
+
 /* One sequence. out [len, hidden] */
 static void ref_delta(const layer *l, const float *x, uint32_t len, double *out) {
-    const size_t  conv = l->key_heads * conv_rows(l), heads = l->key_heads * l->r, dk = l->dk, dv = l->dv;
+    const bool   kimi = l->form == TD_DELTA_KIMI;
+    const size_t conv = l->key_heads * conv_rows(l), heads = l->key_heads * l->r, dk = l->dk, dv = l->dv,
+                 decays = kimi ? dk : 1;
     FREED double *in = calloc(len * conv, sizeof *in), *row = calloc(l->hidden, sizeof *row),
-                 *z = calloc(heads * dv, sizeof *z), *a = calloc(heads, sizeof *a), *b = calloc(heads, sizeof *b),
+                 *z = calloc(heads * dv, sizeof *z), *a = calloc(heads * decays, sizeof *a), *b = calloc(heads, sizeof *b),
                  *c = calloc(conv, sizeof *c), *s = calloc(heads * dk * dv, sizeof *s), *o = calloc(heads * dv, sizeof *o);
     for (uint32_t t = 0; t < len; t++) {
         for (size_t i = 0; i < l->hidden; i++) row[i] = (double)x[t * l->hidden + i];
         ref_linear(l->qkv, NULL, row, conv, l->hidden, in + t * conv);
-        ref_linear(l->z, NULL, row, heads * dv, l->hidden, z);
-        ref_linear(l->a, NULL, row, heads, l->hidden, a);
+        ref_through(l->z_low, l->z, l, row, heads * dv, z);
+        ref_through(l->a_low, l->a, l, row, heads * decays, a);
         ref_linear(l->b, NULL, row, heads, l->hidden, b);
         for (size_t i = 0; i < conv; i++) {
             c[i] = 0;
@@ -88,13 +129,16 @@ static void ref_delta(const layer *l, const float *x, uint32_t len, double *out)
         }
         for (size_t h = 0; h < heads; h++) {
             double *of_head = c + h / l->r * conv_rows(l), *q = of_head, *k = q + dk, *v = k + dk + h % l->r * dv,
-                   *state = s + h * dk * dv;
+                   *state = s + h * dk * dv, beta = sigmoid(b[h]);
             if (h % l->r == 0) {
                 ref_unit(q, dk, 1 / sqrt((double)dk));
                 ref_unit(k, dk, 1);
             }
-            double decay = exp(-exp((double)l->a_log[h]) * log1p(exp(a[h] + (double)l->dt_bias[h]))), beta = sigmoid(b[h]);
-            for (size_t i = 0; i < dk * dv; i++) state[i] *= decay;
+            for (size_t i = 0; i < dk; i++) {
+                const size_t at = h * decays + (kimi ? i : 0);
+                const double decay = exp(-exp((double)l->a_log[h]) * log1p(exp(a[at] + (double)l->dt_bias[at])));
+                for (size_t j = 0; j < dv; j++) state[i * dv + j] *= decay;
+            }
             for (size_t j = 0; j < dv; j++) {
                 double known = 0;
                 for (size_t i = 0; i < dk; i++) known += state[i * dv + j] * k[i];
@@ -103,7 +147,7 @@ static void ref_delta(const layer *l, const float *x, uint32_t len, double *out)
                 for (size_t i = 0; i < dk; i++) o[h * dv + j] += state[i * dv + j] * q[i];
             }
             ref_norm(l->norm, 1e-6, o + h * dv, dv, o + h * dv);
-            for (size_t j = 0; j < dv; j++) o[h * dv + j] *= z[h * dv + j] * sigmoid(z[h * dv + j]);
+            for (size_t j = 0; j < dv; j++) o[h * dv + j] *= (kimi ? 1 : z[h * dv + j]) * sigmoid(z[h * dv + j]);
         }
         ref_linear(l->o, NULL, o, l->hidden, heads * dv, out + t * l->hidden);
     }
@@ -134,7 +178,44 @@ static float *joined(const layer *l, const float *a, size_t a_rows, const float 
     return both;
 }
 
+/* Rows at .. at + rows - 1 of every key head, of [key_heads][conv_rows][columns]. */
+static td_npu_weight *make_part(model *m, td_weight_format format, const float *all, size_t at, size_t rows,
+                                size_t columns) {
+    const layer *l = m->l;
+    const size_t per_head = conv_rows(l) * columns, n = rows * columns;
+    FREED float *part = malloc(l->key_heads * n * sizeof *part);
+    for (size_t h = 0; h < l->key_heads; h++) memcpy(part + h * n, all + h * per_head + at * columns, n * sizeof *part);
+    return make_weight(&m->g, format, part, l->key_heads * rows, columns);
+}
+
+/* As Kimi-Linear keeps them: what decays and gates are made of is never int8. */
+static td_delta_desc describe_kimi(model *m, td_weight_format format) {
+    const layer           *l = m->l;
+    const size_t           heads = l->key_heads, dk = l->dk, dv = l->dv;
+    const td_weight_format fine = format == TD_WEIGHT_W8A8 ? TD_WEIGHT_BF16 : format;
+    td_delta_desc          d = WITH(td_delta_desc, .form = TD_DELTA_KIMI, .hidden = l->hidden, .key_heads = l->key_heads,
+                                    .value_heads = l->key_heads, .key_dim = l->dk, .value_dim = l->dv, .conv_width = WIDTH,
+                                    .low = l->low, .eps = 1e-6f, .state_slots = STATES, .open_slots = OPENS);
+    d.qkv = make_part(m, format, l->qkv, 0, dk, l->hidden);
+    d.k = make_part(m, format, l->qkv, dk, dk, l->hidden);
+    d.v = make_part(m, format, l->qkv, 2 * dk, dv, l->hidden);
+    d.conv = make_part(m, TD_WEIGHT_F32, l->conv, 0, dk, WIDTH);
+    d.conv_k = make_part(m, TD_WEIGHT_F32, l->conv, dk, dk, WIDTH);
+    d.conv_v = make_part(m, TD_WEIGHT_F32, l->conv, 2 * dk, dv, WIDTH);
+    d.a_low = make_weight(&m->g, fine, l->a_low, l->low, l->hidden);
+    d.a = make_weight(&m->g, fine, l->a, heads * dk, l->low);
+    d.z_low = make_weight(&m->g, fine, l->z_low, l->low, l->hidden);
+    d.z = make_weight(&m->g, fine, l->z, heads * dv, l->low);
+    d.b = make_weight(&m->g, TD_WEIGHT_F32, l->b, heads, l->hidden);
+    d.a_log = make_weight(&m->g, TD_WEIGHT_F32, l->a_log, 0, heads);
+    d.dt_bias = make_weight(&m->g, TD_WEIGHT_F32, l->dt_bias, 0, heads * dk);
+    d.norm = make_weight(&m->g, TD_WEIGHT_F32, l->norm, 0, dv);
+    d.o = make_weight(&m->g, format, l->o, l->hidden, heads * dv);
+    return d;
+}
+
 static td_delta_desc describe(model *m, td_weight_format format) {
+    if (m->l->form == TD_DELTA_KIMI) return describe_kimi(m, format);
     const layer  *l = m->l;
     const size_t  heads = l->key_heads * l->r;
     td_delta_desc d =
@@ -343,25 +424,42 @@ static void free_results(void **out) {
 
 static const way WHOLE = {.threads = 1, .chunk_max = UINT32_MAX, .seqs_max = 1};
 
+static void check_recurrence(rnd *r, const layer *l, double most) {
+    AT_END(free_talk) talk t = make_talk(r, l);
+    void                  *out[SEQS];
+    run_talk(l, &t, TD_DT_F32, TD_WEIGHT_F32, &WHOLE, 1, out);
+    for (size_t q = 0; q < SEQS; q++) {
+        FREED double *want = malloc(t.len[q] * l->hidden * sizeof *want);
+        ref_delta(l, t.x[q], t.len[q], want);
+        const double error = error_of(TD_DT_F32, out[q], want, t.len[q] * l->hidden);
+        print_message("    %u tokens: error %.1e\n", t.len[q], error);
+        assert_true(error < most);
+    }
+    free_results(out);
+}
+
 TEST(is_the_papers_recurrence) {
     rnd r = rnd_open("delta");
     for (int trial = 0; trial < 6; trial++) {
         AT_END(free_layer) layer l = make_layer(&r, trial == 5);
-        AT_END(free_talk) talk   t = make_talk(&r, &l);
-        void                    *out[SEQS];
-        run_talk(&l, &t, TD_DT_F32, TD_WEIGHT_F32, &WHOLE, 1, out);
-        for (size_t q = 0; q < SEQS; q++) {
-            FREED double *want = malloc(t.len[q] * l.hidden * sizeof *want);
-            ref_delta(&l, t.x[q], t.len[q], want);
-            const double error = error_of(TD_DT_F32, out[q], want, t.len[q] * l.hidden);
-            print_message("    %u tokens: error %.1e\n", t.len[q], error);
-            assert_true(error < 3e-6);
-        }
-        free_results(out);
+        check_recurrence(&r, &l, 3e-6);
     }
 }
 
-static void check_ways(rnd *r, td_dtype act, td_weight_format format) {
+/* Decays from none to some that leave nothing from one row to the next, alone and beside one another. */
+TEST(of_kimi_is_the_papers_recurrence) {
+    static const struct {
+        a_logs logs;
+        double error;
+    } heads[] = {{{-4, 0}, 3e-6}, {{-30, -20}, 3e-6}, {{0, 2}, 3e-6}, {{2, 6}, 3e-6}, {{60, 80}, 3e-6}, {{-12, 4}, 3e-6}};
+    rnd r = rnd_open("kimi delta");
+    for (int trial = 0; trial < 12; trial++) {
+        AT_END(free_layer) layer l = make_kimi(&r, trial % 4 == 3, heads[trial % 6].logs);
+        check_recurrence(&r, &l, heads[trial % 6].error);
+    }
+}
+
+static void check_layer(rnd *r, const layer *l, td_dtype act, td_weight_format format) {
     static const struct {
         const char *name;
         way         way;
@@ -375,19 +473,24 @@ static void check_ways(rnd *r, td_dtype act, td_weight_format format) {
         {"with drafts", {.threads = 2, .chunk_max = 3, .seqs_max = SEQS, .drafts = true}},
         {"all of it", {.threads = 5, .chunk_max = 11, .seqs_max = SEQS, .drafts = true, .halves = true}},
     };
+    AT_END(free_talk) talk t = make_talk(r, l);
+    void                  *want[SEQS], *got[SEQS];
+    run_talk(l, &t, act, format, &WHOLE, 1, want);
+    for (size_t i = 0; i < sizeof ways / sizeof *ways; i++) {
+        way w = ways[i].way;
+        w.given = format == TD_WEIGHT_W8A8 && i % 2;
+        run_talk(l, &t, act, format, &w, rnd_u64(r), got);
+        check_same(l, &t, act, want, got, ways[i].name);
+        free_results(got);
+    }
+    free_results(want);
+}
+
+static void check_ways(rnd *r, td_dtype act, td_weight_format format) {
     for (int trial = 0; trial < 2; trial++) {
-        AT_END(free_layer) layer l = make_layer(r, trial == 1);
-        AT_END(free_talk) talk   t = make_talk(r, &l);
-        void                    *want[SEQS], *got[SEQS];
-        run_talk(&l, &t, act, format, &WHOLE, 1, want);
-        for (size_t i = 0; i < sizeof ways / sizeof *ways; i++) {
-            way w = ways[i].way;
-            w.given = format == TD_WEIGHT_W8A8 && i % 2;
-            run_talk(&l, &t, act, format, &w, rnd_u64(r), got);
-            check_same(&l, &t, act, want, got, ways[i].name);
-            free_results(got);
-        }
-        free_results(want);
+        AT_END(free_layer) layer l = make_layer(r, trial == 1), k = make_kimi(r, trial == 1, ANY);
+        check_layer(r, &l, act, format);
+        check_layer(r, &k, act, format);
     }
 }
 
@@ -400,29 +503,34 @@ TEST(has_the_same_bits_in_any_step) {
 
 /* Two sequences that begin with the same blocks: the second goes on from a state that the first left, which nobody
  * changes. */
-TEST(goes_on_from_a_snapshot) {
+static void check_snapshot(rnd *r, const layer *l) {
     enum { SHARED = 2 * TD_STATE_BLOCK, MORE = TD_STATE_BLOCK + 5, KEPT = 4, SECOND = 5 };
-    rnd                       r = rnd_open("delta snapshots");
-    AT_END(free_layer) layer  l = make_layer(&r, false);
-    FREED float              *x = numbers(&r, (SHARED + MORE) * l.hidden, 1);
+    FREED float              *x = numbers(r, (SHARED + MORE) * l->hidden, 1);
     AT_END(close_model) model m;
-    open_model(&m, &l, 2, TD_DT_F32, TD_WEIGHT_F32, false);
-    const size_t slot_bytes = m.state_bytes / STATES, bytes = MORE * l.hidden * sizeof(float);
+    open_model(&m, l, 2, TD_DT_F32, TD_WEIGHT_F32, false);
+    const size_t slot_bytes = m.state_bytes / STATES, bytes = MORE * l->hidden * sizeof(float);
     FREED void  *want = malloc(bytes), *kept = malloc(slot_bytes);
     run_step(&m, &(part){x, 0, SHARED + MORE, TD_STATE_NONE, 0, 0}, 1);
     memcpy(want, result_row(&m, SHARED), bytes);
     run_step(&m, &(part){x, 0, SHARED, TD_STATE_NONE, KEPT, 1}, 1);
     memcpy(kept, (char *)m.state + KEPT * slot_bytes, slot_bytes);
-    run_step(&m, &(part){x + SHARED * l.hidden, SHARED, 1, KEPT, SECOND, 2},
+    run_step(&m, &(part){x + SHARED * l->hidden, SHARED, 1, KEPT, SECOND, 2},
              1); /* no block ends: the state stays where it is */
     assert_memory_equal(want, result_row(&m, 0), bytes / MORE);
-    const part both[] = {{x + (SHARED + 1) * l.hidden, SHARED + 1, MORE - 1, KEPT, SECOND, 2},
-                         {x + SHARED * l.hidden, SHARED, MORE, KEPT, SECOND + 1, 3}};
+    const part both[] = {{x + (SHARED + 1) * l->hidden, SHARED + 1, MORE - 1, KEPT, SECOND, 2},
+                         {x + SHARED * l->hidden, SHARED, MORE, KEPT, SECOND + 1, 3}};
     run_step(&m, both, 2);
     assert_memory_equal((char *)want + bytes / MORE, result_row(&m, 0), bytes - bytes / MORE);
     assert_memory_equal(want, result_row(&m, MORE - 1), bytes);
     assert_memory_equal(kept, (char *)m.state + KEPT * slot_bytes, slot_bytes);
     assert_memory_equal((char *)m.state + SECOND * slot_bytes, (char *)m.state + (SECOND + 1) * slot_bytes, slot_bytes);
+}
+
+TEST(goes_on_from_a_snapshot) {
+    rnd                      r = rnd_open("delta snapshots");
+    AT_END(free_layer) layer l = make_layer(&r, false), k = make_kimi(&r, false, ANY);
+    check_snapshot(&r, &l);
+    check_snapshot(&r, &k);
 }
 
 TEST(refuses_wrong_steps_and_shapes) {
@@ -449,10 +557,14 @@ TEST(refuses_wrong_steps_and_shapes) {
         td_delta_desc desc;
         const char   *says;
     } shapes[] = {
-        {{8, 2, 3, 4, 4, 4, .state_slots = 1, .open_slots = 1}, "3 value heads cannot share 2 key heads"},
-        {{8, 2, 4, 4, 4, 9, .state_slots = 1, .open_slots = 1}, "a convolution has 2 to 8 taps, not 9"},
-        {{8, 2, 4, 4, 4, 4, .open_slots = 1}, "state_slots must be 1 to"},
-        {{8, 2, 4, 4, 4, 4, .state_slots = 1, .open_slots = 1}, "the weight qkv is missing"},
+        {{TD_DELTA_GATED, 8, 2, 3, 4, 4, 4, .state_slots = 1, .open_slots = 1}, "3 value heads cannot share 2 key heads"},
+        {{TD_DELTA_GATED, 8, 2, 4, 4, 4, 9, .state_slots = 1, .open_slots = 1}, "a convolution has 2 to 8 taps, not 9"},
+        {{TD_DELTA_GATED, 8, 2, 4, 4, 4, 4, .open_slots = 1}, "state_slots must be 1 to"},
+        {{TD_DELTA_GATED, 8, 2, 4, 4, 4, 4, .state_slots = 1, .open_slots = 1}, "the weight qkv is missing"},
+        {{TD_DELTA_KIMI, 8, 2, 4, 4, 4, 4, 4, .state_slots = 1, .open_slots = 1},
+         "Kimi delta attention has a key head for each of its 4 value heads, not 2"},
+        {{TD_DELTA_KIMI, 8, 2, 2, 4, 4, 4, .state_slots = 1, .open_slots = 1}, "low must be 1 to"},
+        {{TD_DELTA_KIMI, 8, 2, 2, 4, 4, 4, 4, .state_slots = 1, .open_slots = 1}, "the weight q is missing"},
     };
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
         td_npu_block *b;

@@ -147,6 +147,42 @@ TEST(delta) {
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) free(all[i]);
 }
 
+/* The same rows. */
+TEST(kimi_delta) {
+    enum { LOW = 5, K = KV_HEADS * NOPE, VS = KV_HEADS * V, BLOCK = TD_STATE_BLOCK };
+    const uint32_t at[TOK] = {BLOCK - 2, BLOCK - 1, BLOCK, BLOCK + 1, 6}, keys[2] = {BLOCK + 2, 7},
+                   none[2] = {TD_STATE_NONE, TD_STATE_NONE}, two[2] = {0, 1};
+    FREED void   *x = act_array(TD_DT_BF16, NULL, TOK * HIDDEN), *y = act_array(TD_DT_BF16, NULL, TOK * HIDDEN);
+    td_delta_desc d = WITH(td_delta_desc, .form = TD_DELTA_KIMI, .hidden = HIDDEN, .key_heads = KV_HEADS,
+                           .value_heads = KV_HEADS, .key_dim = NOPE, .value_dim = V, .conv_width = 4, .low = LOW,
+                           .eps = 1e-6f, .state_slots = 2, .open_slots = 2, .in = x, .out = y);
+    d.qkv = weight(TD_WEIGHT_W8A8, K, HIDDEN);
+    d.k = weight(TD_WEIGHT_W8A8, K, HIDDEN);
+    d.v = weight(TD_WEIGHT_W8A8, VS, HIDDEN);
+    d.a_low = d.z_low = weight(TD_WEIGHT_BF16, LOW, HIDDEN);
+    d.a = weight(TD_WEIGHT_BF16, K, LOW);
+    d.z = weight(TD_WEIGHT_BF16, VS, LOW);
+    d.b = weight(TD_WEIGHT_F32, KV_HEADS, HIDDEN);
+    d.conv = d.conv_k = weight(TD_WEIGHT_F32, K, 4);
+    d.conv_v = weight(TD_WEIGHT_F32, VS, 4);
+    d.a_log = weight(TD_WEIGHT_F32, 0, KV_HEADS);
+    d.dt_bias = weight(TD_WEIGHT_F32, 0, K);
+    d.norm = weight(TD_WEIGHT_F32, 0, V);
+    d.o = weight(TD_WEIGHT_W8A8, HIDDEN, VS);
+    FREED void *states = d.state = calloc(2 * KV_HEADS * td_delta_state_values(&d), sizeof(float)),
+               *open = d.open = calloc(2 * KV_HEADS * td_delta_open_values(&d), sizeof(float));
+    const uint64_t narrow = 2 * LOW * HIDDEN + (K + VS) * LOW; /* values of a_low and z_low, a and z */
+    uint64_t       f32 = TOK * (narrow + KV_HEADS * HIDDEN) + TOK * KV_HEADS * 2 * NOPE * V + BLOCK * KV_HEADS * NOPE * V,
+             bytes = 2 * narrow + KV_HEADS * HIDDEN * 4;
+    for (int row = 0; row < TOK; row++) f32 += (at[row] % BLOCK + 1) * KV_HEADS * 2 * (NOPE + V);
+    for (int q = 0; q < 2; q++) bytes += at[seq_start[q]] % BLOCK * KV_HEADS * (2 * NOPE + V) * 4;
+    check(work_at((td_block_desc){.kind = TD_BLOCK_DELTA, .delta = d},
+                  WITH(td_step_arrays, .counts = &counts, .pos = at, .seq_start = seq_start, .kv_len = keys,
+                       .absorbed = absorbed, .state_in = none, .state_out = two, .state_open = two)),
+          2 * w8a8_bytes(K, HIDDEN) + w8a8_bytes(VS, HIDDEN) + w8a8_bytes(HIDDEN, VS) + bytes,
+          TOK * HIDDEN * (2 * K + 2 * VS), f32);
+}
+
 TEST(mla) {
     td_npu_weight *q = weight(TD_WEIGHT_W8A8, HEADS * (NOPE + ROPE), HIDDEN),
                   *kv_a = weight(TD_WEIGHT_W8A8, LORA + ROPE, HIDDEN), *norm = weight(TD_WEIGHT_F32, 0, LORA),

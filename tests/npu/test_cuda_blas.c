@@ -422,18 +422,13 @@ BREAKS(dead_matrix, "of a matrix that is none, or is destroyed") {
     LT(r->api->cublasLtMatrixLayoutDestroy(r->b_is));
     ignore(multiply(r));
 }
-/** A product with other arguments than the algorithm was asked for with. */
-typedef struct {
-    int64_t outputs, depth_of_a, depth_of_b, rows, d_type, d_stride, is_transposed; /* of the matrices, described anew */
-    int64_t alpha, a_moved, b_moved, d_moved, workspace_bytes;
-} product_args;
-static const product_args product_right = {
-    OUTPUTS, DEPTH, DEPTH, FEW, TD_CUDA_R_32I, OUTPUTS, .is_transposed = true, .alpha = 1, .workspace_bytes = WORKSPACE,
-};
+/** A product with other arguments than the algorithm was asked for with; its matrices are described anew. */
+ARGS(product, int64_t outputs, depth_of_a, depth_of_b, rows, d_type, d_stride, is_transposed;
+     int64_t alpha, a_moved, b_moved, d_moved, workspace_bytes) = {
+    OUTPUTS, DEPTH, DEPTH, FEW, TD_CUDA_R_32I, OUTPUTS, .is_transposed = true, .alpha = 1, .workspace_bytes = WORKSPACE};
 
-static void product(blas_rig *r, const void *args) {
-    const product_args *a = args;
-    td_cublaslt_matrix  list[] = {r->a_is, r->b_is, r->d_is};
+CALL(product) {
+    td_cublaslt_matrix list[] = {r->a_is, r->b_is, r->d_is};
     for (int i = 0; i < 3; i++) LT(r->api->cublasLtMatrixLayoutDestroy(list[i]));
     r->a_is = matrix(r, TD_CUDA_R_8I, (uint64_t)a->depth_of_a, (uint64_t)a->outputs, DEPTH);
     r->b_is = matrix(r, TD_CUDA_R_8I, (uint64_t)a->depth_of_b, (uint64_t)a->rows, DEPTH);

@@ -9,8 +9,10 @@
  * or a row of a table: a call whose arguments are right but for one.
  *   static const rule TABLE[] = {WRONG(call, field, value, sentence), …, RIGHT(call)};
  *   RULES(TABLE)
- * There `call` is a function void call(rule_rig *r, const void *args), and call_right its right arguments, of type
- * call_args; a field that a row sets is an int64_t.
+ * There `call` is, with the arguments that are right, and `r` and `a` in its block,
+ *   ARGS(call, int64_t one, other) = {.one = 1};
+ *   CALL(call) { … a->one … }
+ * These are a struct call_args and its value call_right. A field that a row sets is an int64_t.
  *
  * The including file defines rule_rig, which every rule gets opened, and ends with rules_run.
  */
@@ -50,6 +52,18 @@ static inline void check_rule(void **state) {
 #define BREAKS(name, sentence) RULE_FUNCTION(name, SIGABRT, sentence)
 #define FAULTS(name) RULE_FUNCTION(name, SIGSEGV, "")
 #define LIVES(name) RULE_FUNCTION(name, 0, "")
+
+#define ARGS(call_, ...) \
+    typedef struct {     \
+        __VA_ARGS__;     \
+    } call_##_args;      \
+    static const call_##_args call_##_right
+#define CALL(call_)                                               \
+    static void call_##_with(rule_rig *r, const call_##_args *a); \
+    static void call_(rule_rig *r, const void *args) {            \
+        call_##_with(r, args);                                    \
+    }                                                             \
+    static void call_##_with(rule_rig *r, const call_##_args *a)
 
 #define RULE_ROW(name_, call_, at_, value_, by_signal_, sentence_)                                                        \
     {                                                                                                                     \

@@ -83,6 +83,12 @@ static inline void rig_download(ascend_rig *r, void *to, const void *from, size_
     TRY(r->acl->aclrtMemcpy(to, bytes, from, bytes, TD_ACL_MEMCPY_DEVICE_TO_HOST));
 }
 
+static inline td_acl_event rig_event(ascend_rig *r) {
+    td_acl_event e;
+    TRY(r->acl->aclrtCreateEventExWithFlag(&e, TD_ACL_EVENT_SYNC));
+    return e;
+}
+
 static inline td_acl_tensor *rig_tensor(ascend_rig *r, void *at, td_acl_dtype dtype, uint64_t n, const int64_t *view) {
     return r->acl->aclCreateTensor(view, n, dtype, NULL, 0, TD_ACL_FORMAT_ND, view, n, at);
 }

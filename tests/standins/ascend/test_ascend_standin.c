@@ -22,9 +22,11 @@ static float f32(td_bf16 x) {
     return td_bf16_to_f32(x);
 }
 
-static void fill(td_bf16 *x, size_t n) {
-    for (size_t i = 0; i < n; i++) x[i] = td_f32_to_bf16(random_value());
+static void fill(void *array, size_t bytes) {
+    td_bf16 *x = array;
+    for (size_t i = 0; i < bytes / sizeof *x; i++) x[i] = td_f32_to_bf16(random_value());
 }
+#define FILL(array) fill(array, sizeof(array))
 
 static void assert_near(double got, double want, double scale, const char *what, size_t i) {
     if (!(fabs(got - want) <= BF16_EPS * fabs(want) + 1e-5 * scale))
@@ -40,26 +42,51 @@ AFTER_ALL {
 }
 
 /* Device memory of a case: it is given back behind it. */
-static void  *given[64];
+static struct {
+    void  *device, *array; /* what an operation leaves at device comes to the array; NULL: to none */
+    size_t bytes;
+} given[64];
 static size_t n_given;
 
-static void *room(size_t bytes) {
+static void *give(void *array, size_t bytes) {
     assert_true(n_given < sizeof given / sizeof *given);
-    return given[n_given++] = rig_alloc(&rig, bytes);
+    given[n_given].array = array;
+    given[n_given].bytes = bytes;
+    return given[n_given++].device = rig_alloc(&rig, bytes);
 }
 
-static void *upload(const void *from, size_t bytes) {
-    void *at = room(bytes);
+static void *upload(const void *from, void *to, size_t bytes) {
+    void *at = give(to, bytes);
     TRY(rig.acl->aclrtMemcpy(at, bytes, from, bytes, TD_ACL_MEMCPY_HOST_TO_DEVICE));
     return at;
 }
-#define UP(array) upload(array, sizeof(array))
-#define ROOM(array) room(sizeof(array))
-#define DOWN(array, from) rig_download(&rig, array, from, sizeof(array))
+
+static void *upload_random(void *array, size_t bytes) {
+    fill(array, bytes);
+    return upload(array, NULL, bytes);
+}
+
+static void bring_back(void) {
+    for (size_t i = 0; i < n_given; i++)
+        if (given[i].array) rig_download(&rig, given[i].array, given[i].device, given[i].bytes);
+}
+
+/* Where an array is on the device: one that operations read, one of random bf16, one that they write, one that they change. Or
+ * room for what nobody reads here. */
+#define ROOM(bytes) give(NULL, bytes)
+#define IN(array) upload(array, NULL, sizeof(array))
+#define IN_RANDOM(array) upload_random(array, sizeof(array))
+#define OUT(array) give(array, sizeof(array))
+#define IN_OUT(array) upload(array, array, sizeof(array))
+#define OP(...)                 \
+    do {                        \
+        RUN(&rig, __VA_ARGS__); \
+        bring_back();           \
+    } while (0)
 
 static int give_back(void **state) {
     (void)state;
-    while (n_given) TRY(rig.acl->aclrtFree(given[--n_given]));
+    while (n_given) TRY(rig.acl->aclrtFree(given[--n_given].device));
     return 0;
 }
 #undef TEST
@@ -71,6 +98,7 @@ TEST(quantised_products) {
     enum { M = 3, ROWS = 48, K = 100 };
     static int8_t x[M][K], w[ROWS][K], turned[K][ROWS], nz[4 * 3 * 16 * 32], nz_turned[2 * 7 * 16 * 32];
     static float  xs[M], ws[ROWS];
+    td_bf16       got[M][ROWS];
     for (int m = 0; m < M; m++) xs[m] = fabsf(random_value()) + 0.1f;
     for (int n = 0; n < ROWS; n++) ws[n] = fabsf(random_value()) * 0.1f;
     for (int m = 0; m < M; m++)
@@ -81,8 +109,8 @@ TEST(quantised_products) {
             nz[((k / 32 * 3 + n / 16) * 16 + n % 16) * 32 + k % 32] = w[n][k];        /* of [n, k]: [k1, n1, n0, k0] */
             nz_turned[((n / 32 * 7 + k / 16) * 16 + k % 16) * 32 + n % 32] = w[n][k]; /* of [k, n]: [n1, k1, k0, n0] */
         }
-    void *dx = UP(x), *dw = UP(w), *dt = UP(turned), *dnz = UP(nz), *dnt = UP(nz_turned), *dxs = UP(xs), *dws = UP(ws),
-         *out = room(M * ROWS * 2);
+    void *dx = IN(x), *dw = IN(w), *dt = IN(turned), *dnz = IN(nz), *dnt = IN(nz_turned), *dxs = IN(xs), *dws = IN(ws),
+         *out = OUT(got);
     td_acl_tensor *tx = T2(&rig, dx, TD_ACL_INT8, M, K), *txs = T1(&rig, dxs, TD_ACL_FLOAT, M),
                   *tws = T1(&rig, dws, TD_ACL_FLOAT, ROWS), *to = T2(&rig, out, TD_ACL_BF16, M, ROWS);
     td_acl_tensor *nd = T2(&rig, dw, TD_ACL_INT8, ROWS, K), *nd_turned = T2(&rig, dt, TD_ACL_INT8, K, ROWS);
@@ -93,23 +121,18 @@ TEST(quantised_products) {
     td_acl_tensor *tiles_turned =
         rig.acl->aclCreateTensor(view_turned, 2, TD_ACL_INT8, NULL, 0, TD_ACL_FORMAT_FRACTAL_NZ, storage_turned, 4, dnt);
     for (int way = 0; way < 6; way++) {
-        td_bf16 got[M][ROWS];
         switch (way) {
-            case 0: RUN(&rig, aclnnQuantMatmulV4, tx, nd, tws, NULL, txs, NULL, false, true, to); break;
-            case 1: RUN(&rig, aclnnQuantMatmulV4, tx, nd_turned, tws, NULL, txs, NULL, false, false, to); break;
-            case 2: RUN(&rig, aclnnQuantMatmulV5, tx, nd, txs, tws, NULL, NULL, NULL, NULL, NULL, false, true, 0, to); break;
-            case 3:
-                RUN(&rig, aclnnQuantMatmulV5, tx, tiles, txs, tws, NULL, NULL, NULL, NULL, NULL, false, true, 0, to);
-                break;
+            case 0: OP(aclnnQuantMatmulV4, tx, nd, tws, NULL, txs, NULL, false, true, to); break;
+            case 1: OP(aclnnQuantMatmulV4, tx, nd_turned, tws, NULL, txs, NULL, false, false, to); break;
+            case 2: OP(aclnnQuantMatmulV5, tx, nd, txs, tws, NULL, NULL, NULL, NULL, NULL, false, true, 0, to); break;
+            case 3: OP(aclnnQuantMatmulV5, tx, tiles, txs, tws, NULL, NULL, NULL, NULL, NULL, false, true, 0, to); break;
             case 4:
-                RUN(&rig, aclnnQuantMatmulWeightNz, tx, tiles, txs, tws, NULL, NULL, NULL, NULL, NULL, false, true, 0, to);
+                OP(aclnnQuantMatmulWeightNz, tx, tiles, txs, tws, NULL, NULL, NULL, NULL, NULL, false, true, 0, to);
                 break;
             default:
-                RUN(&rig, aclnnQuantMatmulWeightNz, tx, tiles_turned, txs, tws, NULL, NULL, NULL, NULL, NULL, false, false,
-                    0, to);
+                OP(aclnnQuantMatmulWeightNz, tx, tiles_turned, txs, tws, NULL, NULL, NULL, NULL, NULL, false, false, 0, to);
                 break;
         }
-        DOWN(got, out);
         for (int m = 0; m < M; m++)
             for (int n = 0; n < ROWS; n++) {
                 int32_t sum = 0;
@@ -121,23 +144,18 @@ TEST(quantised_products) {
 
 TEST(float_products) {
     enum { B = 3, M = 2, K = 20, COLUMNS = 8 };
-    td_bf16 x[M][B][K], w[B][K][COLUMNS], got[M][B][COLUMNS];
-    fill(&x[0][0][0], sizeof x / 2);
-    fill(&w[0][0][0], sizeof w / 2);
-    void             *dx = UP(x), *dw = UP(w), *out = ROOM(got);
+    td_bf16           x[M][B][K], w[B][K][COLUMNS], got[M][B][COLUMNS], again[B][M][COLUMNS];
+    void             *dx = IN_RANDOM(x), *dw = IN_RANDOM(w), *out = OUT(got), *out_again = OUT(again);
     const int64_t     inside[] = {1, 0, 2}, plain[] = {0, 1, 2};
     td_acl_int_array *p1 = rig.acl->aclCreateIntArray(inside, 3), *p2 = rig.acl->aclCreateIntArray(plain, 3);
     const int64_t     x_view[] = {B, M, K}, x_strides[] = {K, B * K, 1}, x_storage[] = {M, B, K}, o_view[] = {B, M, COLUMNS};
     /* Heads inside, once by the operation that transposes and once by a view. */
-    RUN(&rig, aclnnTransposeBatchMatMul, T3(&rig, dx, TD_ACL_BF16, M, B, K), T3(&rig, dw, TD_ACL_BF16, B, K, COLUMNS), NULL,
-        NULL, p1, p2, p1, 0, 1, T3(&rig, out, TD_ACL_BF16, M, B, COLUMNS));
-    DOWN(got, out);
+    OP(aclnnTransposeBatchMatMul, T3(&rig, dx, TD_ACL_BF16, M, B, K), T3(&rig, dw, TD_ACL_BF16, B, K, COLUMNS), NULL, NULL,
+       p1, p2, p1, 0, 1, T3(&rig, out, TD_ACL_BF16, M, B, COLUMNS));
     td_acl_tensor *turned =
         rig.acl->aclCreateTensor(x_view, 3, TD_ACL_BF16, x_strides, 0, TD_ACL_FORMAT_ND, x_storage, 3, dx);
-    td_bf16 again[B][M][COLUMNS];
-    RUN(&rig, aclnnBatchMatMul, turned, T3(&rig, dw, TD_ACL_BF16, B, K, COLUMNS),
-        rig_tensor(&rig, out, TD_ACL_BF16, 3, o_view), 0);
-    DOWN(again, out);
+    OP(aclnnBatchMatMul, turned, T3(&rig, dw, TD_ACL_BF16, B, K, COLUMNS),
+       rig_tensor(&rig, out_again, TD_ACL_BF16, 3, o_view), 0);
     for (int m = 0; m < M; m++)
         for (int b = 0; b < B; b++)
             for (int n = 0; n < COLUMNS; n++) {
@@ -155,22 +173,16 @@ TEST(norms_and_codes) {
     td_bf16 x[ROWS][H], add[ROWS][H], gamma[H], out[ROWS][H], sum[ROWS][H];
     float   rstd[ROWS], scale[ROWS];
     int8_t  codes[ROWS][H];
-    fill(&x[0][0], ROWS * H);
-    fill(&add[0][0], ROWS * H);
-    fill(gamma, H);
+    FILL(x);
+    FILL(add);
     memset(add[3], 0, sizeof add[3]);
     memset(x[3], 0, sizeof x[3]); /* a row of zeros */
-    void *dx = UP(x), *da = UP(add), *dg = UP(gamma), *dout = ROOM(out), *dsum = ROOM(sum), *drstd = ROOM(rstd),
-         *dcodes = ROOM(codes), *dscale = ROOM(scale);
+    void *dx = IN(x), *da = IN(add), *dg = IN_RANDOM(gamma), *dout = OUT(out), *dsum = OUT(sum), *drstd = OUT(rstd),
+         *dcodes = OUT(codes), *dscale = OUT(scale);
     td_acl_tensor *to = T2(&rig, dout, TD_ACL_BF16, ROWS, H);
-    RUN(&rig, aclnnAddRmsNorm, T2(&rig, dx, TD_ACL_BF16, ROWS, H), T2(&rig, da, TD_ACL_BF16, ROWS, H),
-        T1(&rig, dg, TD_ACL_BF16, H), 1e-6, to, T2(&rig, drstd, TD_ACL_FLOAT, ROWS, 1),
-        T2(&rig, dsum, TD_ACL_BF16, ROWS, H));
-    RUN(&rig, aclnnDynamicQuant, to, NULL, T2(&rig, dcodes, TD_ACL_INT8, ROWS, H), T1(&rig, dscale, TD_ACL_FLOAT, ROWS));
-    DOWN(out, dout);
-    DOWN(sum, dsum);
-    DOWN(codes, dcodes);
-    DOWN(scale, dscale);
+    OP(aclnnAddRmsNorm, T2(&rig, dx, TD_ACL_BF16, ROWS, H), T2(&rig, da, TD_ACL_BF16, ROWS, H), T1(&rig, dg, TD_ACL_BF16, H),
+       1e-6, to, T2(&rig, drstd, TD_ACL_FLOAT, ROWS, 1), T2(&rig, dsum, TD_ACL_BF16, ROWS, H));
+    OP(aclnnDynamicQuant, to, NULL, T2(&rig, dcodes, TD_ACL_INT8, ROWS, H), T1(&rig, dscale, TD_ACL_FLOAT, ROWS));
     for (int r = 0; r < ROWS; r++) {
         double squares = 0, most = 0;
         for (int i = 0; i < H; i++) squares += pow((double)f32(x[r][i]) + f32(add[r][i]), 2);
@@ -185,14 +197,10 @@ TEST(norms_and_codes) {
     }
 
     float floats[ROWS][H];
-    void *dfloats = ROOM(floats);
-    RUN(&rig, aclnnAddRmsNormCast, T2(&rig, dx, TD_ACL_BF16, ROWS, H), T2(&rig, da, TD_ACL_BF16, ROWS, H),
-        T1(&rig, dg, TD_ACL_BF16, H), 1e-6, T2(&rig, dfloats, TD_ACL_FLOAT, ROWS, H), to,
-        T2(&rig, drstd, TD_ACL_FLOAT, ROWS, 1), T2(&rig, dsum, TD_ACL_BF16, ROWS, H));
-    DOWN(floats, dfloats);
-    DOWN(out, dout);
-    DOWN(sum, dsum);
-    DOWN(rstd, drstd);
+    void *dfloats = OUT(floats);
+    OP(aclnnAddRmsNormCast, T2(&rig, dx, TD_ACL_BF16, ROWS, H), T2(&rig, da, TD_ACL_BF16, ROWS, H),
+       T1(&rig, dg, TD_ACL_BF16, H), 1e-6, T2(&rig, dfloats, TD_ACL_FLOAT, ROWS, H), to,
+       T2(&rig, drstd, TD_ACL_FLOAT, ROWS, 1), T2(&rig, dsum, TD_ACL_BF16, ROWS, H));
     for (int r = 0; r < ROWS; r++) {
         double squares = 0;
         for (int i = 0; i < H; i++) squares += pow((double)f32(x[r][i]) + f32(add[r][i]), 2);
@@ -213,35 +221,27 @@ TEST(codes_of_floats) {
     float   scale[ROWS], gate_scale[ROWS];
     int8_t  codes[ROWS][H], gate_codes[ROWS][H / 2];
     char    dynamic[] = "dynamic";
-    fill(&x[0][0], ROWS * H);
-    fill(&add[0][0], ROWS * H);
-    fill(gamma, H);
+    FILL(x);
+    FILL(add);
     memset(add[3], 0, sizeof add[3]);
     memset(x[3], 0, sizeof x[3]);
-    void *dx = UP(x), *da = UP(add), *dg = UP(gamma), *dsum = ROOM(sum), *dcodes = ROOM(codes), *dscale = ROOM(scale),
-         *dnone = room(512);
-    RUN(&rig, aclnnAddRmsNormDynamicQuant, T2(&rig, dx, TD_ACL_BF16, ROWS, H), T2(&rig, da, TD_ACL_BF16, ROWS, H),
-        T1(&rig, dg, TD_ACL_BF16, H), NULL, NULL, 1e-3, T2(&rig, dcodes, TD_ACL_INT8, ROWS, H),
-        T1(&rig, dnone, TD_ACL_INT8, 1), T2(&rig, dsum, TD_ACL_BF16, ROWS, H), T1(&rig, dscale, TD_ACL_FLOAT, ROWS),
-        T1(&rig, dnone, TD_ACL_FLOAT, 1));
-    DOWN(sum, dsum);
-    DOWN(codes, dcodes);
-    DOWN(scale, dscale);
-    RUN(&rig, aclnnDequantSwigluQuant, T2(&rig, dx, TD_ACL_BF16, ROWS, H), NULL, NULL, NULL, NULL, NULL, NULL, true, dynamic,
-        T2(&rig, dcodes, TD_ACL_INT8, ROWS, H / 2), T1(&rig, dscale, TD_ACL_FLOAT, ROWS));
-    DOWN(gate_codes, dcodes);
-    DOWN(gate_scale, dscale);
+    void *dx = IN(x), *da = IN(add), *dg = IN_RANDOM(gamma), *dsum = OUT(sum), *dcodes = OUT(codes), *dscale = OUT(scale),
+         *dgate_codes = OUT(gate_codes), *dgate_scale = OUT(gate_scale), *dnone = ROOM(512);
+    OP(aclnnAddRmsNormDynamicQuant, T2(&rig, dx, TD_ACL_BF16, ROWS, H), T2(&rig, da, TD_ACL_BF16, ROWS, H),
+       T1(&rig, dg, TD_ACL_BF16, H), NULL, NULL, 1e-3, T2(&rig, dcodes, TD_ACL_INT8, ROWS, H),
+       T1(&rig, dnone, TD_ACL_INT8, 1), T2(&rig, dsum, TD_ACL_BF16, ROWS, H), T1(&rig, dscale, TD_ACL_FLOAT, ROWS),
+       T1(&rig, dnone, TD_ACL_FLOAT, 1));
+    OP(aclnnDequantSwigluQuant, T2(&rig, dx, TD_ACL_BF16, ROWS, H), NULL, NULL, NULL, NULL, NULL, NULL, true, dynamic,
+       T2(&rig, dgate_codes, TD_ACL_INT8, ROWS, H / 2), T1(&rig, dgate_scale, TD_ACL_FLOAT, ROWS));
     /* The newer form, whose rows are one group: the same of rows of 64. */
     enum { WIDE = 64 };
     int8_t        grouped_codes[ROWS * H / WIDE][WIDE / 2];
     float         grouped_scale[ROWS * H / WIDE];
     const int64_t rows_of_64[] = {ROWS * H / WIDE};
-    void         *dall = UP(rows_of_64), *dgrouped = ROOM(grouped_codes), *dgrouped_scale = ROOM(grouped_scale);
-    RUN(&rig, aclnnDequantSwigluQuantV2, T2(&rig, dx, TD_ACL_BF16, ROWS * H / WIDE, WIDE), NULL, NULL, NULL, NULL, NULL,
-        T1(&rig, dall, TD_ACL_INT64, 1), true, dynamic, TD_ACL_INT8, NULL, -1, 0, 7, 1.702, 1,
-        T2(&rig, dgrouped, TD_ACL_INT8, ROWS * H / WIDE, WIDE / 2), T1(&rig, dgrouped_scale, TD_ACL_FLOAT, ROWS * H / WIDE));
-    DOWN(grouped_codes, dgrouped);
-    DOWN(grouped_scale, dgrouped_scale);
+    void         *dall = IN(rows_of_64), *dgrouped = OUT(grouped_codes), *dgrouped_scale = OUT(grouped_scale);
+    OP(aclnnDequantSwigluQuantV2, T2(&rig, dx, TD_ACL_BF16, ROWS * H / WIDE, WIDE), NULL, NULL, NULL, NULL, NULL,
+       T1(&rig, dall, TD_ACL_INT64, 1), true, dynamic, TD_ACL_INT8, NULL, -1, 0, 7, 1.702, 1,
+       T2(&rig, dgrouped, TD_ACL_INT8, ROWS * H / WIDE, WIDE / 2), T1(&rig, dgrouped_scale, TD_ACL_FLOAT, ROWS * H / WIDE));
     for (int r = 0; r < ROWS * H / WIDE; r++)
         for (int i = 0; i < WIDE / 2; i++) {
             double a = f32((&x[0][0])[r * WIDE + i]);
@@ -294,32 +294,24 @@ TEST(latent_front) {
     for (int i = 0; i < HCQ; i++) sdq[i] = 0.01f + 0.01f * (float)(i % 3), smooth[i] = i % 2 ? 1 : 0.5f;
     for (int i = 0; i < Q; i++) suq[i] = 0.001f * (float)(1 + i % 5);
     for (int i = 0; i < HCKV + DR; i++) skv[i] = 0.01f + 0.01f * (float)(i % 2);
-    fill(&wuk[0][0][0], HEADS * D * HCKV);
-    fill(gq, HCQ);
-    fill(gkv, HCKV);
-    fill(&cs[0][0], ROWS * DR);
-    fill(&sn[0][0], ROWS * DR);
-    void *dx = UP(x), *dsx = UP(sx), *dsdq = UP(sdq), *dsuq = UP(suq), *dskv = UP(skv), *dsmooth = UP(smooth),
-         *dwuk = UP(wuk), *dgq = UP(gq), *dgkv = UP(gkv), *dcs = UP(cs), *dsn = UP(sn), *dslots = UP(slots),
-         *dlatent = UP(latent), *drope = UP(rope), *dquery = UP(query), *dturned = UP(turned);
+    void *dx = IN(x), *dsx = IN(sx), *dsdq = IN(sdq), *dsuq = IN(suq), *dskv = IN(skv), *dsmooth = IN(smooth),
+         *dwuk = IN_RANDOM(wuk), *dgq = IN_RANDOM(gq), *dgkv = IN_RANDOM(gkv), *dcs = IN_RANDOM(cs), *dsn = IN_RANDOM(sn),
+         *dslots = IN(slots), *dlatent = IN_OUT(latent), *drope = IN_OUT(rope), *dquery = IN_OUT(query),
+         *dturned = IN_OUT(turned);
     TILES(wdq, HIDDEN, HCQ);
-    void *dwdq = UP(nz);
+    void *dwdq = IN(nz);
     TILES(wkv, HIDDEN, HCKV + DR);
-    void *dwkv = UP(nz);
+    void *dwkv = IN(nz);
     TILES(wuq, HCQ, Q);
-    void *dwuq = UP(nz);
-    RUN(&rig, aclnnMlaPrologV2WeightNz, T2(&rig, dx, TD_ACL_INT8, ROWS, HIDDEN), WEIGHT(dwdq, HIDDEN, HCQ),
-        WEIGHT(dwuq, HCQ, Q), T3(&rig, dwuk, TD_ACL_BF16, HEADS, D, HCKV), WEIGHT(dwkv, HIDDEN, HCKV + DR),
-        T1(&rig, dgq, TD_ACL_BF16, HCQ), T1(&rig, dgkv, TD_ACL_BF16, HCKV), T2(&rig, dsn, TD_ACL_BF16, ROWS, DR),
-        T2(&rig, dcs, TD_ACL_BF16, ROWS, DR), T1(&rig, dslots, TD_ACL_INT64, ROWS),
-        T4(&rig, dlatent, TD_ACL_BF16, BLOCKS, 128, 1, HCKV), T4(&rig, drope, TD_ACL_BF16, BLOCKS, 128, 1, DR),
-        T2(&rig, dsx, TD_ACL_FLOAT, ROWS, 1), T2(&rig, dsdq, TD_ACL_FLOAT, 1, HCQ), T2(&rig, dsuq, TD_ACL_FLOAT, 1, Q),
-        T2(&rig, dskv, TD_ACL_FLOAT, 1, HCKV + DR), NULL, NULL, T2(&rig, dsmooth, TD_ACL_FLOAT, 1, HCQ), 1e-5, 1e-6, mode,
-        T3(&rig, dquery, TD_ACL_BF16, ROWS, HEADS, HCKV), T3(&rig, dturned, TD_ACL_BF16, ROWS, HEADS, DR), NULL);
-    DOWN(query, dquery);
-    DOWN(turned, dturned);
-    DOWN(latent, dlatent);
-    DOWN(rope, drope);
+    void *dwuq = IN(nz);
+    OP(aclnnMlaPrologV2WeightNz, T2(&rig, dx, TD_ACL_INT8, ROWS, HIDDEN), WEIGHT(dwdq, HIDDEN, HCQ), WEIGHT(dwuq, HCQ, Q),
+       T3(&rig, dwuk, TD_ACL_BF16, HEADS, D, HCKV), WEIGHT(dwkv, HIDDEN, HCKV + DR), T1(&rig, dgq, TD_ACL_BF16, HCQ),
+       T1(&rig, dgkv, TD_ACL_BF16, HCKV), T2(&rig, dsn, TD_ACL_BF16, ROWS, DR), T2(&rig, dcs, TD_ACL_BF16, ROWS, DR),
+       T1(&rig, dslots, TD_ACL_INT64, ROWS), T4(&rig, dlatent, TD_ACL_BF16, BLOCKS, 128, 1, HCKV),
+       T4(&rig, drope, TD_ACL_BF16, BLOCKS, 128, 1, DR), T2(&rig, dsx, TD_ACL_FLOAT, ROWS, 1),
+       T2(&rig, dsdq, TD_ACL_FLOAT, 1, HCQ), T2(&rig, dsuq, TD_ACL_FLOAT, 1, Q), T2(&rig, dskv, TD_ACL_FLOAT, 1, HCKV + DR),
+       NULL, NULL, T2(&rig, dsmooth, TD_ACL_FLOAT, 1, HCQ), 1e-5, 1e-6, mode,
+       T3(&rig, dquery, TD_ACL_BF16, ROWS, HEADS, HCKV), T3(&rig, dturned, TD_ACL_BF16, ROWS, HEADS, DR), NULL);
     for (int r = 0; r < ROWS; r++) {
         double squares = 0, most = 0;
         for (int j = 0; j < HCQ; j++) {
@@ -377,20 +369,14 @@ TEST(latent_write) {
     int64_t        slots[ROWS] = {100, 0, 127};
     char           mode[] = "PA_BNSD";
     const int64_t  view[] = {ROWS, 1, 1, L + R}, strides[] = {WIDE, L + R, L + R, 1}, storage[] = {ROWS, WIDE};
-    fill(&kv[0][0], ROWS * WIDE);
-    fill(gamma, L);
-    fill(&cs[0][0], ROWS * R);
-    fill(&sn[0][0], ROWS * R);
-    void *dkv = UP(kv), *dg = UP(gamma), *dcs = UP(cs), *dsn = UP(sn), *ds = UP(slots), *dl = UP(latent), *dr = UP(rope),
-         *du = ROOM(unread);
-    RUN(&rig, aclnnKvRmsNormRopeCache,
-        rig.acl->aclCreateTensor(view, 4, TD_ACL_BF16, strides, 0, TD_ACL_FORMAT_ND, storage, 2, dkv),
-        T1(&rig, dg, TD_ACL_BF16, L), T4(&rig, dcs, TD_ACL_BF16, ROWS, 1, 1, R), T4(&rig, dsn, TD_ACL_BF16, ROWS, 1, 1, R),
-        T1(&rig, ds, TD_ACL_INT64, ROWS), T4(&rig, dr, TD_ACL_BF16, 1, 128, 1, R), T4(&rig, dl, TD_ACL_BF16, 1, 128, 1, L),
-        NULL, NULL, NULL, NULL, 1e-5, mode, false, T4(&rig, du, TD_ACL_BF16, ROWS, 1, 1, R),
-        T4(&rig, du, TD_ACL_BF16, ROWS, 1, 1, L));
-    DOWN(latent, dl);
-    DOWN(rope, dr);
+    void          *dkv = IN_RANDOM(kv), *dg = IN_RANDOM(gamma), *dcs = IN_RANDOM(cs), *dsn = IN_RANDOM(sn), *ds = IN(slots),
+         *dl = IN_OUT(latent), *dr = IN_OUT(rope), *du = OUT(unread);
+    OP(aclnnKvRmsNormRopeCache,
+       rig.acl->aclCreateTensor(view, 4, TD_ACL_BF16, strides, 0, TD_ACL_FORMAT_ND, storage, 2, dkv),
+       T1(&rig, dg, TD_ACL_BF16, L), T4(&rig, dcs, TD_ACL_BF16, ROWS, 1, 1, R), T4(&rig, dsn, TD_ACL_BF16, ROWS, 1, 1, R),
+       T1(&rig, ds, TD_ACL_INT64, ROWS), T4(&rig, dr, TD_ACL_BF16, 1, 128, 1, R), T4(&rig, dl, TD_ACL_BF16, 1, 128, 1, L),
+       NULL, NULL, NULL, NULL, 1e-5, mode, false, T4(&rig, du, TD_ACL_BF16, ROWS, 1, 1, R),
+       T4(&rig, du, TD_ACL_BF16, ROWS, 1, 1, L));
     for (int r = 0; r < ROWS; r++) {
         double squares = 0;
         for (int i = 0; i < L; i++) squares += pow(f32(kv[r][i]), 2);
@@ -409,18 +395,14 @@ TEST(latent_write) {
 TEST(gates_and_rope) {
     enum { ROWS = 3, HEADS = 2, D = 16 };
     td_bf16 x[ROWS][2 * D], g[ROWS][D], q[ROWS][HEADS][D], turned[ROWS][HEADS][D], cs[ROWS][D], sn[ROWS][D];
-    fill(&x[0][0], ROWS * 2 * D);
-    fill(&q[0][0][0], ROWS * HEADS * D);
     for (int r = 0; r < ROWS; r++)
         for (int i = 0; i < D; i++)
             cs[r][i] = td_f32_to_bf16(cosf((float)(r * (i % (D / 2) + 1)))),
             sn[r][i] = td_f32_to_bf16(sinf((float)(r * (i % (D / 2) + 1))));
-    void *dx = UP(x), *dg = ROOM(g), *dq = UP(q), *dc = UP(cs), *ds = UP(sn), *dt = ROOM(turned);
-    RUN(&rig, aclnnSwiGlu, T2(&rig, dx, TD_ACL_BF16, ROWS, 2 * D), -1, T2(&rig, dg, TD_ACL_BF16, ROWS, D));
-    RUN(&rig, aclnnRotaryPositionEmbedding, T3(&rig, dq, TD_ACL_BF16, ROWS, HEADS, D), T3(&rig, dc, TD_ACL_BF16, ROWS, 1, D),
-        T3(&rig, ds, TD_ACL_BF16, ROWS, 1, D), 0, T3(&rig, dt, TD_ACL_BF16, ROWS, HEADS, D));
-    DOWN(g, dg);
-    DOWN(turned, dt);
+    void *dx = IN_RANDOM(x), *dg = OUT(g), *dq = IN_RANDOM(q), *dc = IN(cs), *ds = IN(sn), *dt = OUT(turned);
+    OP(aclnnSwiGlu, T2(&rig, dx, TD_ACL_BF16, ROWS, 2 * D), -1, T2(&rig, dg, TD_ACL_BF16, ROWS, D));
+    OP(aclnnRotaryPositionEmbedding, T3(&rig, dq, TD_ACL_BF16, ROWS, HEADS, D), T3(&rig, dc, TD_ACL_BF16, ROWS, 1, D),
+       T3(&rig, ds, TD_ACL_BF16, ROWS, 1, D), 0, T3(&rig, dt, TD_ACL_BF16, ROWS, HEADS, D));
     for (int r = 0; r < ROWS; r++)
         for (int i = 0; i < D; i++) {
             double a = f32(x[r][i]), b = f32(x[r][D + i]);
@@ -436,33 +418,25 @@ TEST(gates_and_rope) {
 /* Rows by index, written by index, cast, added, and the largest of them. */
 TEST(small_operations) {
     enum { TABLE = 9, N = 3, H = 32, K = 5 };
-    td_bf16       table[TABLE][H], rows[N][H], again[N][H], half[N][H];
+    td_bf16       table[TABLE][H], rows[N][H], again[N][H], half[N][H], after[TABLE][H];
     float         wide[N][H], twice_wide[N][H], best[N][K];
     int64_t       at[N][K];
     const int32_t ids[N] = {7, 0, 7}, to[N] = {4, 8, 1};
     float         two = 2;
-    fill(&table[0][0], TABLE * H);
-    void *dt = UP(table), *di = UP(ids), *dto = UP(to), *dr = ROOM(rows), *dg = ROOM(rows), *dw = ROOM(wide),
-         *ds = ROOM(wide), *dh = ROOM(half), *db = ROOM(best), *da = ROOM(at);
+    FILL(table);
+    memcpy(after, table, sizeof after);
+    void *dt = IN_OUT(after), *di = IN(ids), *dto = IN(to), *dr = OUT(rows), *dg = OUT(again), *dw = OUT(wide),
+         *ds = OUT(twice_wide), *dh = OUT(half), *db = OUT(best), *da = OUT(at);
     td_acl_tensor *tt = T2(&rig, dt, TD_ACL_BF16, TABLE, H), *tr = T2(&rig, dr, TD_ACL_BF16, N, H),
                   *tw = T2(&rig, dw, TD_ACL_FLOAT, N, H), *ts = T2(&rig, ds, TD_ACL_FLOAT, N, H);
     td_acl_scalar *alpha = rig.acl->aclCreateScalar(&two, TD_ACL_FLOAT);
-    RUN(&rig, aclnnEmbedding, tt, T1(&rig, di, TD_ACL_INT32, N), tr);
-    RUN(&rig, aclnnGatherV2, tt, 0, T1(&rig, di, TD_ACL_INT32, N), T2(&rig, dg, TD_ACL_BF16, N, H));
-    RUN(&rig, aclnnCast, tr, TD_ACL_FLOAT, tw);
-    RUN(&rig, aclnnAdd, tw, tr, alpha, ts);
-    RUN(&rig, aclnnCast, ts, TD_ACL_BF16, T2(&rig, dh, TD_ACL_BF16, N, H));
-    RUN(&rig, aclnnTopk, ts, K, -1, true, true, T2(&rig, db, TD_ACL_FLOAT, N, K), T2(&rig, da, TD_ACL_INT64, N, K));
-    RUN(&rig, aclnnScatterNdUpdate, tt, T2(&rig, dto, TD_ACL_INT32, N, 1), T2(&rig, dh, TD_ACL_BF16, N, H));
-    DOWN(rows, dr);
-    DOWN(again, dg);
-    DOWN(wide, dw);
-    DOWN(twice_wide, ds);
-    DOWN(half, dh);
-    DOWN(best, db);
-    DOWN(at, da);
-    td_bf16 after[TABLE][H];
-    DOWN(after, dt);
+    OP(aclnnEmbedding, tt, T1(&rig, di, TD_ACL_INT32, N), tr);
+    OP(aclnnGatherV2, tt, 0, T1(&rig, di, TD_ACL_INT32, N), T2(&rig, dg, TD_ACL_BF16, N, H));
+    OP(aclnnCast, tr, TD_ACL_FLOAT, tw);
+    OP(aclnnAdd, tw, tr, alpha, ts);
+    OP(aclnnCast, ts, TD_ACL_BF16, T2(&rig, dh, TD_ACL_BF16, N, H));
+    OP(aclnnTopk, ts, K, -1, true, true, T2(&rig, db, TD_ACL_FLOAT, N, K), T2(&rig, da, TD_ACL_INT64, N, K));
+    OP(aclnnScatterNdUpdate, tt, T2(&rig, dto, TD_ACL_INT32, N, 1), T2(&rig, dh, TD_ACL_BF16, N, H));
     for (int r = 0; r < N; r++) {
         assert_memory_equal(rows[r], table[ids[r]], sizeof rows[r]);
         assert_memory_equal(again[r], table[ids[r]], sizeof rows[r]);
@@ -491,12 +465,10 @@ TEST(routers) {
     int32_t ids[ROWS][K];
     for (int i = 0; i < ROWS * E; i++) x[i / E][i % E] = 3 * random_value();
     for (int i = 0; i < E; i++) bias[i] = 0.1f * random_value();
-    void *dx = UP(x), *db = UP(bias), *dw = ROOM(w), *di = ROOM(ids), *unread = ROOM(x);
-    RUN(&rig, aclnnMoeGatingTopK, T2(&rig, dx, TD_ACL_FLOAT, ROWS, E), T1(&rig, db, TD_ACL_FLOAT, E), K, KEEP, GROUPS, 1, 0,
-        1, false, 2.5, 1e-20, T2(&rig, dw, TD_ACL_FLOAT, ROWS, K), T2(&rig, di, TD_ACL_INT32, ROWS, K),
-        T2(&rig, unread, TD_ACL_FLOAT, ROWS, E));
-    DOWN(w, dw);
-    DOWN(ids, di);
+    void *dx = IN(x), *db = IN(bias), *dw = OUT(w), *di = OUT(ids), *unread = ROOM(sizeof x);
+    OP(aclnnMoeGatingTopK, T2(&rig, dx, TD_ACL_FLOAT, ROWS, E), T1(&rig, db, TD_ACL_FLOAT, E), K, KEEP, GROUPS, 1, 0, 1,
+       false, 2.5, 1e-20, T2(&rig, dw, TD_ACL_FLOAT, ROWS, K), T2(&rig, di, TD_ACL_INT32, ROWS, K),
+       T2(&rig, unread, TD_ACL_FLOAT, ROWS, E));
     for (int r = 0; r < ROWS; r++) {
         double score[E], group[GROUPS], total = 0;
         for (int i = 0; i < E; i++) score[i] = 1 / (1 + exp(-x[r][i]));
@@ -525,10 +497,8 @@ TEST(routers) {
         }
         for (int j = 0; j < K; j++) assert_true(fabs(w[r][j] - 2.5 * score[ids[r][j]] / total) < 1e-5);
     }
-    RUN(&rig, aclnnMoeGatingTopKSoftmaxV2, T2(&rig, dx, TD_ACL_FLOAT, ROWS, E), NULL, K, 0, false,
-        T2(&rig, dw, TD_ACL_FLOAT, ROWS, K), T2(&rig, di, TD_ACL_INT32, ROWS, K), NULL);
-    DOWN(w, dw);
-    DOWN(ids, di);
+    OP(aclnnMoeGatingTopKSoftmaxV2, T2(&rig, dx, TD_ACL_FLOAT, ROWS, E), NULL, K, 0, false,
+       T2(&rig, dw, TD_ACL_FLOAT, ROWS, K), T2(&rig, di, TD_ACL_INT32, ROWS, K), NULL);
     for (int r = 0; r < ROWS; r++) {
         double all = 0;
         for (int i = 0; i < E; i++) all += exp(x[r][i]);
@@ -552,29 +522,23 @@ TEST(grouped_attention) {
     const int32_t  table[SEQ][TABLE] = {{4, 1}, {3, 0}};
     const int64_t  queries[] = {1, 4}, keys[] = {KEYS0, KEYS1};
     int32_t        slots[KEYS0 + KEYS1];
-    fill(&key[0][0][0], sizeof key / 2);
-    fill(&value[0][0][0], sizeof value / 2);
-    fill(&q[0][0][0], sizeof q / 2);
     for (int i = 0; i < 2048; i++) memset(mask[i] + i + 1, 1, (size_t)(2047 - i));
     for (int j = 0; j < KEYS0 + KEYS1; j++)
         slots[j] = j < KEYS0 ? table[0][j / BLOCK] * BLOCK + j % BLOCK : table[1][0] * BLOCK + j - KEYS0;
     size_t cache_bytes = (size_t)PAGES * KV * BLOCK * D * 2;
-    void  *dk = UP(key), *dv = UP(value), *dq = UP(q), *dm = UP(mask), *ds = UP(slots), *dt = UP(table),
-         *kc = room(cache_bytes), *vc = room(cache_bytes), *o = ROOM(out);
+    void  *dk = IN_RANDOM(key), *dv = IN_RANDOM(value), *dq = IN_RANDOM(q), *dm = IN(mask), *ds = IN(slots), *dt = IN(table),
+         *kc = ROOM(cache_bytes), *vc = ROOM(cache_bytes), *o = OUT(out);
     td_acl_tensor *tk = T4(&rig, kc, TD_ACL_BF16, PAGES, KV, BLOCK, D), *tv = T4(&rig, vc, TD_ACL_BF16, PAGES, KV, BLOCK, D);
     char           mode[] = "NHSD", layout[] = "TND";
-    RUN(&rig, aclnnScatterPaKvCache, T3(&rig, dk, TD_ACL_BF16, KEYS0 + KEYS1, KV, D), tk,
-        T1(&rig, ds, TD_ACL_INT32, KEYS0 + KEYS1), T3(&rig, dv, TD_ACL_BF16, KEYS0 + KEYS1, KV, D), tv, NULL, NULL, NULL,
-        NULL, mode, NULL, NULL);
+    OP(aclnnScatterPaKvCache, T3(&rig, dk, TD_ACL_BF16, KEYS0 + KEYS1, KV, D), tk, T1(&rig, ds, TD_ACL_INT32, KEYS0 + KEYS1),
+       T3(&rig, dv, TD_ACL_BF16, KEYS0 + KEYS1, KV, D), tv, NULL, NULL, NULL, NULL, mode, NULL, NULL);
     td_acl_tensor_list *lk = rig.acl->aclCreateTensorList((const td_acl_tensor *const[]){tk}, 1),
                        *lv = rig.acl->aclCreateTensorList((const td_acl_tensor *const[]){tv}, 1);
     td_acl_int_array *aq = rig.acl->aclCreateIntArray(queries, SEQ), *ak = rig.acl->aclCreateIntArray(keys, SEQ);
-    RUN(&rig, aclnnFusedInferAttentionScoreV4, T3(&rig, dq, TD_ACL_BF16, ROWS, HEADS, D), lk, lv, NULL,
-        T2(&rig, dm, TD_ACL_INT8, 2048, 2048), aq, ak, NULL, NULL, NULL, NULL, NULL, NULL, NULL,
-        T2(&rig, dt, TD_ACL_INT32, SEQ, TABLE), NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL,
-        NULL, HEADS, 0.088, 0, 0, layout, KV, 3, 0, BLOCK, 0, false, 0, 0, 0, T3(&rig, o, TD_ACL_BF16, ROWS, HEADS, D),
-        NULL);
-    DOWN(out, o);
+    OP(aclnnFusedInferAttentionScoreV4, T3(&rig, dq, TD_ACL_BF16, ROWS, HEADS, D), lk, lv, NULL,
+       T2(&rig, dm, TD_ACL_INT8, 2048, 2048), aq, ak, NULL, NULL, NULL, NULL, NULL, NULL, NULL,
+       T2(&rig, dt, TD_ACL_INT32, SEQ, TABLE), NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL,
+       NULL, HEADS, 0.088, 0, 0, layout, KV, 3, 0, BLOCK, 0, false, 0, 0, 0, T3(&rig, o, TD_ACL_BF16, ROWS, HEADS, D), NULL);
     for (int t = 0; t < ROWS; t++)
         for (int h = 0; h < HEADS; h++) {
             int first = t ? KEYS0 : 0,
@@ -604,27 +568,22 @@ static void turn_in_double(double *x, int n, const td_bf16 *row) {
 /* Rope of query and keys in one, out of rows that are parts of wider ones, on a part of each head. */
 TEST(rope_of_both) {
     enum { ROWS = 3, HEADS = 3, KV = 1, D = 64, R = 32, WIDE = 320, POSITIONS = 7, AT = 64 };
-    static td_bf16 wide[ROWS][WIDE], table[POSITIONS][R], out[2][ROWS][HEADS * D];
+    static td_bf16 wide[ROWS][WIDE], table[POSITIONS][R], out_q[ROWS][HEADS][D], out_k[ROWS][KV][D];
     const int64_t  positions[ROWS] = {6, 0, 3}, view[2][2] = {{ROWS, HEADS * D}, {ROWS, KV * D}}, strides[] = {WIDE, 1},
                   storage[] = {ROWS, WIDE};
-    fill(&wide[0][0], ROWS * WIDE);
-    fill(&table[0][0], POSITIONS * R);
-    void          *dw = UP(wide), *dt = UP(table), *dp = UP(positions), *dq = ROOM(out[0]), *dk = ROOM(out[0]);
+    void          *dw = IN_RANDOM(wide), *dt = IN_RANDOM(table), *dp = IN(positions), *dq = OUT(out_q), *dk = OUT(out_k);
     td_acl_tensor *part[2];
     for (int i = 0; i < 2; i++)
         part[i] = rig.acl->aclCreateTensor(view[i], 2, TD_ACL_BF16, strides, i ? AT + HEADS * D : AT, TD_ACL_FORMAT_ND,
                                            storage, 2, dw);
-    RUN(&rig, aclnnRopeWithSinCosCache, T1(&rig, dp, TD_ACL_INT64, ROWS), part[0], part[1],
-        T2(&rig, dt, TD_ACL_BF16, POSITIONS, R), NULL, D, true, T2(&rig, dq, TD_ACL_BF16, ROWS, HEADS * D),
-        T2(&rig, dk, TD_ACL_BF16, ROWS, KV * D));
-    DOWN(out[0], dq);
-    rig_download(&rig, out[1], dk, ROWS * KV * D * sizeof(td_bf16));
+    OP(aclnnRopeWithSinCosCache, T1(&rig, dp, TD_ACL_INT64, ROWS), part[0], part[1], T2(&rig, dt, TD_ACL_BF16, POSITIONS, R),
+       NULL, D, true, T2(&rig, dq, TD_ACL_BF16, ROWS, HEADS * D), T2(&rig, dk, TD_ACL_BF16, ROWS, KV * D));
     for (int t = 0; t < ROWS; t++)
         for (int h = 0; h < HEADS + KV; h++) {
             double x[D];
             for (int i = 0; i < D; i++) x[i] = f32(wide[t][AT + h * D + i]);
             turn_in_double(x, R, table[positions[t]]);
-            const td_bf16 *got = h < HEADS ? &out[0][t][h * D] : (const td_bf16 *)out[1] + (t * KV + h - HEADS) * D;
+            const td_bf16 *got = h < HEADS ? out_q[t][h] : out_k[t][h - HEADS];
             for (int i = 0; i < D; i++) assert_near(f32(got[i]), x[i], 2, "rope", (size_t)i);
         }
 }
@@ -639,26 +598,21 @@ TEST(heads_front) {
                   heads[] = {HEADS, KV, KV}, keys[] = {ROWS};
     const int32_t pages[] = {2};
     char          mode[] = "PA_NZ", layout[] = "BSND";
-    fill(&qkv[0][0][0], sizeof qkv / 2);
-    fill(&gamma[0][0], sizeof gamma / 2);
-    fill(&table[0][0], sizeof table / 2);
+    FILL(table);
     for (int t = 0; t < ROWS; t++)
         for (int i = 0; i < D; i++) {
             cos[t][i] = table[t][i % (D / 2)];
             sin[t][i] = table[t][D / 2 + i % (D / 2)];
         }
-    void *dx = UP(qkv), *dqg = UP(gamma[0]), *dkg = UP(gamma[1]), *dc = UP(cos), *dsin = UP(sin), *ds = UP(slots),
-         *dq = ROOM(q), *kc = ROOM(cache[0]), *vc = ROOM(cache[1]), *dt = UP(pages), *o = ROOM(out);
+    void *dx = IN_RANDOM(qkv), *dqg = IN_RANDOM(gamma[0]), *dkg = IN_RANDOM(gamma[1]), *dc = IN(cos), *dsin = IN(sin),
+         *ds = IN(slots), *dq = OUT(q), *kc = OUT(cache[0]), *vc = OUT(cache[1]), *dt = IN(pages), *o = OUT(out);
     td_acl_int_array *asize = rig.acl->aclCreateIntArray(size, 4), *aheads = rig.acl->aclCreateIntArray(heads, 3),
                      *akeys = rig.acl->aclCreateIntArray(keys, 1);
-    RUN(&rig, aclnnQkvRmsNormRopeCache, T2(&rig, dx, TD_ACL_BF16, ROWS, N * D), T1(&rig, dqg, TD_ACL_BF16, D),
-        T1(&rig, dkg, TD_ACL_BF16, D), T2(&rig, dc, TD_ACL_BF16, ROWS, D), T2(&rig, dsin, TD_ACL_BF16, ROWS, D),
-        T1(&rig, ds, TD_ACL_INT64, ROWS), T2(&rig, dq, TD_ACL_BF16, ROWS, HEADS * D),
-        T4(&rig, kc, TD_ACL_BF16, PAGES, TILES, BLOCK, 16), T4(&rig, vc, TD_ACL_BF16, PAGES, TILES, BLOCK, 16), NULL, NULL,
-        NULL, NULL, asize, aheads, 1e-5, mode, NULL, NULL, NULL);
-    DOWN(q, dq);
-    DOWN(cache[0], kc);
-    DOWN(cache[1], vc);
+    OP(aclnnQkvRmsNormRopeCache, T2(&rig, dx, TD_ACL_BF16, ROWS, N * D), T1(&rig, dqg, TD_ACL_BF16, D),
+       T1(&rig, dkg, TD_ACL_BF16, D), T2(&rig, dc, TD_ACL_BF16, ROWS, D), T2(&rig, dsin, TD_ACL_BF16, ROWS, D),
+       T1(&rig, ds, TD_ACL_INT64, ROWS), T2(&rig, dq, TD_ACL_BF16, ROWS, HEADS * D),
+       T4(&rig, kc, TD_ACL_BF16, PAGES, TILES, BLOCK, 16), T4(&rig, vc, TD_ACL_BF16, PAGES, TILES, BLOCK, 16), NULL, NULL,
+       NULL, NULL, asize, aheads, 1e-5, mode, NULL, NULL, NULL);
     for (int t = 0; t < ROWS; t++)
         for (int h = 0; h < N; h++) {
             double squares = 0, *x = want[t][h];
@@ -674,11 +628,10 @@ TEST(heads_front) {
     td_acl_tensor      *tk = rig_tensor(&rig, kc, TD_ACL_BF16, 5, nz), *tv = rig_tensor(&rig, vc, TD_ACL_BF16, 5, nz);
     td_acl_tensor_list *lk = rig.acl->aclCreateTensorList((const td_acl_tensor *const[]){tk}, 1),
                        *lv = rig.acl->aclCreateTensorList((const td_acl_tensor *const[]){tv}, 1);
-    RUN(&rig, aclnnFusedInferAttentionScoreV4, T4(&rig, dq, TD_ACL_BF16, 1, 1, HEADS, D), lk, lv, NULL, NULL, NULL, akeys,
-        NULL, NULL, NULL, NULL, NULL, NULL, NULL, T2(&rig, dt, TD_ACL_INT32, 1, 1), NULL, NULL, NULL, NULL, NULL, NULL, NULL,
-        NULL, NULL, NULL, NULL, NULL, NULL, NULL, HEADS, 0.088, 0, 0, layout, KV, 0, 0, BLOCK, 0, false, 0, 0, 0,
-        T4(&rig, o, TD_ACL_BF16, 1, 1, HEADS, D), NULL);
-    DOWN(out, o);
+    OP(aclnnFusedInferAttentionScoreV4, T4(&rig, dq, TD_ACL_BF16, 1, 1, HEADS, D), lk, lv, NULL, NULL, NULL, akeys, NULL,
+       NULL, NULL, NULL, NULL, NULL, NULL, T2(&rig, dt, TD_ACL_INT32, 1, 1), NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL,
+       NULL, NULL, NULL, NULL, NULL, NULL, HEADS, 0.088, 0, 0, layout, KV, 0, 0, BLOCK, 0, false, 0, 0, 0,
+       T4(&rig, o, TD_ACL_BF16, 1, 1, HEADS, D), NULL);
     for (int h = 0; h < HEADS; h++) {
         double p[ROWS], total = 0;
         for (int j = 0; j < ROWS; j++) {
@@ -709,19 +662,15 @@ TEST(latent_attention) {
     const int32_t  table[SEQ][TABLE] = {{2, 0}, {3, 1}};
     const int64_t  keys[SEQ] = {130, 7}, rows[] = {ROWS};
     char           bsnd[] = "BSND", tnd[] = "TND";
-    fill(&latent[0][0][0], sizeof latent / 2);
-    fill(&rope[0][0][0], sizeof rope / 2);
-    fill(&q[0][0][0], sizeof q / 2);
-    fill(&qr[0][0][0], sizeof qr / 2);
-    void               *dl = UP(latent), *dr = UP(rope), *dq = UP(q), *dqr = UP(qr), *dt = UP(table), *o = ROOM(out);
+    void          *dl = IN_RANDOM(latent), *dr = IN_RANDOM(rope), *dq = IN_RANDOM(q), *dqr = IN_RANDOM(qr), *dt = IN(table),
+         *o = OUT(out);
     td_acl_tensor      *cache = T3(&rig, dl, TD_ACL_BF16, PAGES, BLOCK, D);
     td_acl_tensor_list *lk = rig.acl->aclCreateTensorList((const td_acl_tensor *const[]){cache}, 1);
     td_acl_int_array   *ak = rig.acl->aclCreateIntArray(keys, SEQ), *ar = rig.acl->aclCreateIntArray(rows, 1);
-    RUN(&rig, aclnnFusedInferAttentionScoreV3, T4(&rig, dq, TD_ACL_BF16, SEQ, 1, HEADS, D), lk, lk, NULL, NULL, NULL, ak,
-        NULL, NULL, NULL, NULL, NULL, NULL, NULL, T2(&rig, dt, TD_ACL_INT32, SEQ, TABLE), NULL, NULL, NULL, NULL, NULL, NULL,
-        NULL, NULL, NULL, T4(&rig, dqr, TD_ACL_BF16, SEQ, 1, HEADS, R), T3(&rig, dr, TD_ACL_BF16, PAGES, BLOCK, R), NULL,
-        HEADS, 0.06, 0, 0, bsnd, 1, 0, 0, BLOCK, 0, false, 0, 0, T4(&rig, o, TD_ACL_BF16, SEQ, 1, HEADS, D), NULL);
-    DOWN(out, o);
+    OP(aclnnFusedInferAttentionScoreV3, T4(&rig, dq, TD_ACL_BF16, SEQ, 1, HEADS, D), lk, lk, NULL, NULL, NULL, ak, NULL,
+       NULL, NULL, NULL, NULL, NULL, NULL, T2(&rig, dt, TD_ACL_INT32, SEQ, TABLE), NULL, NULL, NULL, NULL, NULL, NULL, NULL,
+       NULL, NULL, T4(&rig, dqr, TD_ACL_BF16, SEQ, 1, HEADS, R), T3(&rig, dr, TD_ACL_BF16, PAGES, BLOCK, R), NULL, HEADS,
+       0.06, 0, 0, bsnd, 1, 0, 0, BLOCK, 0, false, 0, 0, T4(&rig, o, TD_ACL_BF16, SEQ, 1, HEADS, D), NULL);
     for (int b = 0; b < SEQ; b++)
         for (int h = 0; h < HEADS; h++) {
             double p[130], total = 0, want[D] = {0};
@@ -738,23 +687,17 @@ TEST(latent_attention) {
         }
     TRY(rig.acl->aclDestroyTensorList(lk));
 
-    fill(&k2[0][0][0], sizeof k2 / 2);
-    fill(&v2[0][0][0], sizeof v2 / 2);
-    fill(&kr2[0][0][0], sizeof kr2 / 2);
-    fill(&q2[0][0][0], sizeof q2 / 2);
-    fill(&qr2[0][0][0], sizeof qr2 / 2);
     for (int i = 0; i < 2048; i++) memset(mask[i] + i + 1, 1, (size_t)(2047 - i));
-    void *dk2 = UP(k2), *dv2 = UP(v2), *dkr2 = UP(kr2), *dq2 = UP(q2), *dqr2 = UP(qr2), *dm = UP(mask), *o2 = ROOM(out2);
+    void *dk2 = IN_RANDOM(k2), *dv2 = IN_RANDOM(v2), *dkr2 = IN_RANDOM(kr2), *dq2 = IN_RANDOM(q2), *dqr2 = IN_RANDOM(qr2),
+         *dm = IN(mask), *o2 = OUT(out2);
     td_acl_tensor_list *l2 =
         rig.acl->aclCreateTensorList((const td_acl_tensor *const[]){T3(&rig, dk2, TD_ACL_BF16, ROWS, H2, D2)}, 1);
     td_acl_tensor_list *m2 =
         rig.acl->aclCreateTensorList((const td_acl_tensor *const[]){T3(&rig, dv2, TD_ACL_BF16, ROWS, H2, D2)}, 1);
-    RUN(&rig, aclnnFusedInferAttentionScoreV3, T3(&rig, dq2, TD_ACL_BF16, ROWS, H2, D2), l2, m2, NULL,
-        T2(&rig, dm, TD_ACL_BOOL, 2048, 2048), ar, ar, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL,
-        NULL, NULL, NULL, NULL, NULL, NULL, T3(&rig, dqr2, TD_ACL_BF16, ROWS, H2, R),
-        T3(&rig, dkr2, TD_ACL_BF16, ROWS, H2, R), NULL, H2, 0.07, 0, 0, tnd, H2, 3, 0, 0, 0, false, 0, 0,
-        T3(&rig, o2, TD_ACL_BF16, ROWS, H2, D2), NULL);
-    DOWN(out2, o2);
+    OP(aclnnFusedInferAttentionScoreV3, T3(&rig, dq2, TD_ACL_BF16, ROWS, H2, D2), l2, m2, NULL,
+       T2(&rig, dm, TD_ACL_BOOL, 2048, 2048), ar, ar, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL,
+       NULL, NULL, NULL, NULL, NULL, T3(&rig, dqr2, TD_ACL_BF16, ROWS, H2, R), T3(&rig, dkr2, TD_ACL_BF16, ROWS, H2, R),
+       NULL, H2, 0.07, 0, 0, tnd, H2, 3, 0, 0, 0, false, 0, 0, T3(&rig, o2, TD_ACL_BF16, ROWS, H2, D2), NULL);
     for (int t = 0; t < ROWS; t++)
         for (int h = 0; h < H2; h++) {
             double p[ROWS], total = 0, want[D2] = {0};
@@ -777,11 +720,9 @@ TEST(latent_attention) {
 TEST(replays_by_address) {
     enum { BYTES = 4096 };
     uint8_t     *from = rig_pinned(&rig, BYTES), *to = rig_pinned(&rig, BYTES);
-    void        *a = room(BYTES), *b = room(BYTES);
-    td_acl_event go, back;
+    void        *a = ROOM(BYTES), *b = ROOM(BYTES);
+    td_acl_event go = rig_event(&rig), back = rig_event(&rig);
     td_acl_graph graph;
-    TRY(rig.acl->aclrtCreateEventExWithFlag(&go, TD_ACL_EVENT_SYNC));
-    TRY(rig.acl->aclrtCreateEventExWithFlag(&back, TD_ACL_EVENT_SYNC));
     TRY(rig.acl->aclmdlRICaptureBegin(rig.stream, TD_ACL_MODEL_RI_CAPTURE_MODE_GLOBAL));
     TRY(rig.acl->aclrtMemcpyAsync(a, BYTES, from, BYTES, TD_ACL_MEMCPY_HOST_TO_DEVICE, rig.stream));
     TRY(rig.acl->aclrtRecordEvent(go, rig.stream));
@@ -819,7 +760,7 @@ static void hand_over(void *arg) { /* between two copies: sees the first one's b
 
 TEST(callbacks_in_order) {
     uint8_t     *up = rig_pinned(&rig, 64), *down = rig_pinned(&rig, 64);
-    void        *device = room(64);
+    void        *device = ROOM(64);
     hand         h = {up, down, 0};
     td_acl_graph graph;
     rig_report_start(&rig, rig.stream);
@@ -841,7 +782,7 @@ TEST(callbacks_in_order) {
 
 TEST(values_hold_streams) {
     const uint64_t zero = 0;
-    void          *word = upload(&zero, sizeof zero);
+    void          *word = upload(&zero, NULL, sizeof zero);
     uint64_t      *seen = rig_pinned(&rig, 64);
     for (uint64_t i = 1; i < 10; i++) {
         TRY(rig.acl->aclrtValueWait(word, i, TD_ACL_STREAM_WAIT_VALUE_EQ, rig.stream));
@@ -938,7 +879,6 @@ TEST(experts_of_4_bits) {
     static uint8_t w[N_EXPERTS][H][N / 2];
     const int64_t  counts[N_EXPERTS] = {2, 0, 3};
     static int     code[N_EXPERTS][H][N];
-    fill(&x[0][0], ROWS * H);
     for (int e = 0; e < N_EXPERTS; e++)
         for (int n = 0; n < N; n++) {
             for (int g = 0; g < GROUPS; g++) {
@@ -951,13 +891,12 @@ TEST(experts_of_4_bits) {
             }
         }
     memset(out, 0x11, sizeof out);
-    void *dx = UP(x), *dw = UP(w), *ds = UP(scale), *doff = UP(offset), *dc = UP(counts), *dout = UP(out);
-    RUN(&rig, aclnnGroupedMatmulV5, list_of(T2(&rig, dx, TD_ACL_BF16, ROWS, H)),
-        list_of(T3(&rig, dw, TD_ACL_INT4, N_EXPERTS, H, N)), NULL, NULL, NULL,
-        list_of(T3(&rig, ds, TD_ACL_BF16, N_EXPERTS, GROUPS, N)), list_of(T3(&rig, doff, TD_ACL_BF16, N_EXPERTS, GROUPS, N)),
-        NULL, T1(&rig, dc, TD_ACL_INT64, N_EXPERTS), NULL, NULL, NULL, 2, 0, 1, 0, NULL,
-        list_of(T2(&rig, dout, TD_ACL_BF16, ROWS, N)), NULL, NULL);
-    DOWN(out, dout);
+    void *dx = IN_RANDOM(x), *dw = IN(w), *ds = IN(scale), *doff = IN(offset), *dc = IN(counts), *dout = IN_OUT(out);
+    OP(aclnnGroupedMatmulV5, list_of(T2(&rig, dx, TD_ACL_BF16, ROWS, H)),
+       list_of(T3(&rig, dw, TD_ACL_INT4, N_EXPERTS, H, N)), NULL, NULL, NULL,
+       list_of(T3(&rig, ds, TD_ACL_BF16, N_EXPERTS, GROUPS, N)), list_of(T3(&rig, doff, TD_ACL_BF16, N_EXPERTS, GROUPS, N)),
+       NULL, T1(&rig, dc, TD_ACL_INT64, N_EXPERTS), NULL, NULL, NULL, 2, 0, 1, 0, NULL,
+       list_of(T2(&rig, dout, TD_ACL_BF16, ROWS, N)), NULL, NULL);
     for (int r = 0; r < ROWS; r++)
         for (int n = 0; n < N; n++) {
             int    e = r < 2 ? 0 : 2;
@@ -987,7 +926,6 @@ TEST(experts) {
     const int64_t range[] = {0, N_EXPERTS}, counts_want[N_EXPERTS] = {3, 3, 0, 4};
     int32_t       places[PAIRS], counts32[N_EXPERTS];
     int64_t       counts[N_EXPERTS];
-    fill(&rows16[0][0], ROWS * H);
     for (int r = 0; r < ROWS; r++) {
         token[r] = fabsf(random_value()) + 0.1f;
         for (int j = 0; j < K; j++) weights[r][j] = random_value();
@@ -998,30 +936,23 @@ TEST(experts) {
             scale16[e][n] = td_f32_to_bf16(scale[e][n] = fabsf(random_value()) * 1e-3f);
             for (int k = 0; k < H; k++) w[e][k][n] = nz[e][n / 32][k / 16][k % 16][n % 32] = (int8_t)(random_value() * 127);
         }
-    void *dx = UP(x), *di = UP(ids), *dt = UP(token), *d16 = UP(rows16), *dw = UP(w), *dnz = UP(nz), *ds = UP(scale),
-         *ds16 = UP(scale16), *dweights = UP(weights), *dsent = ROOM(sent16), *dplaces = ROOM(places),
-         *dcounts = ROOM(counts), *dsent_token = ROOM(sent_token), *dwide = ROOM(sum), *dy = ROOM(y),
-         *dy_scale = ROOM(y_scale), *dback = ROOM(back);
+    void *dx = IN(x), *di = IN(ids), *dt = IN(token), *d16 = IN_RANDOM(rows16), *dw = IN(w), *dnz = IN(nz), *ds = IN(scale),
+         *ds16 = IN(scale16), *dweights = IN(weights), *dsent16 = OUT(sent16), *dsent = OUT(sent), *dplaces = OUT(places),
+         *dcounts32 = OUT(counts32), *dcounts = OUT(counts), *dsent_token = OUT(sent_token), *dwide = OUT(wide),
+         *dsum = OUT(sum), *dy = OUT(y), *dy_scale = OUT(y_scale), *dback = OUT(back);
 
-    RUN(&rig, aclnnMoeInitRoutingV2, T2(&rig, d16, TD_ACL_BF16, ROWS, H), T2(&rig, di, TD_ACL_INT32, ROWS, K), 0, 0,
-        N_EXPERTS, 0, 1, false, T2(&rig, dsent, TD_ACL_BF16, PAIRS, H), T1(&rig, dplaces, TD_ACL_INT32, PAIRS),
-        T1(&rig, dcounts, TD_ACL_INT32, N_EXPERTS), NULL);
-    DOWN(sent16, dsent);
-    DOWN(places, dplaces);
-    DOWN(counts32, dcounts);
+    OP(aclnnMoeInitRoutingV2, T2(&rig, d16, TD_ACL_BF16, ROWS, H), T2(&rig, di, TD_ACL_INT32, ROWS, K), 0, 0, N_EXPERTS, 0,
+       1, false, T2(&rig, dsent16, TD_ACL_BF16, PAIRS, H), T1(&rig, dplaces, TD_ACL_INT32, PAIRS),
+       T1(&rig, dcounts32, TD_ACL_INT32, N_EXPERTS), NULL);
     for (int e = 0, all = 0; e < N_EXPERTS; e++) assert_int_equal(counts32[e], all += (int)counts_want[e]);
     for (int i = 0; i < PAIRS; i++) assert_memory_equal(sent16[places[i]], rows16[i / K], sizeof rows16[0]);
 
     td_acl_int_array *all_experts = rig.acl->aclCreateIntArray(range, 2);
-    RUN(&rig, aclnnMoeInitRoutingV3, T2(&rig, dx, TD_ACL_INT8, ROWS, H), T2(&rig, di, TD_ACL_INT32, ROWS, K),
-        T1(&rig, dt, TD_ACL_FLOAT, ROWS), NULL, PAIRS, 0, N_EXPERTS, 0, 1, true, -1, all_experts, 0,
-        T2(&rig, dsent, TD_ACL_INT8, PAIRS, H), T1(&rig, dplaces, TD_ACL_INT32, PAIRS),
-        T1(&rig, dcounts, TD_ACL_INT64, N_EXPERTS), T1(&rig, dsent_token, TD_ACL_FLOAT, PAIRS));
+    OP(aclnnMoeInitRoutingV3, T2(&rig, dx, TD_ACL_INT8, ROWS, H), T2(&rig, di, TD_ACL_INT32, ROWS, K),
+       T1(&rig, dt, TD_ACL_FLOAT, ROWS), NULL, PAIRS, 0, N_EXPERTS, 0, 1, true, -1, all_experts, 0,
+       T2(&rig, dsent, TD_ACL_INT8, PAIRS, H), T1(&rig, dplaces, TD_ACL_INT32, PAIRS),
+       T1(&rig, dcounts, TD_ACL_INT64, N_EXPERTS), T1(&rig, dsent_token, TD_ACL_FLOAT, PAIRS));
     TRY(rig.acl->aclDestroyIntArray(all_experts));
-    DOWN(sent, dsent);
-    DOWN(places, dplaces);
-    DOWN(counts, dcounts);
-    DOWN(sent_token, dsent_token);
     assert_memory_equal(counts, counts_want, sizeof counts);
     int expert_of[PAIRS] = {0};
     for (int i = 0; i < PAIRS; i++) {
@@ -1035,15 +966,12 @@ TEST(experts) {
     td_acl_tensor *tiles =
                       rig.acl->aclCreateTensor(view, 3, TD_ACL_INT8, NULL, 0, TD_ACL_FORMAT_FRACTAL_NZ, storage, 5, dnz),
                   *plain = T3(&rig, dw, TD_ACL_INT8, N_EXPERTS, H, 2 * INTER);
-    RUN(&rig, aclnnGroupedMatmulV5, list_of(T2(&rig, dsent, TD_ACL_INT8, PAIRS, H)), list_of(plain), NULL,
-        list_of(T2(&rig, ds16, TD_ACL_BF16, N_EXPERTS, 2 * INTER)), NULL, NULL, NULL,
-        list_of(T1(&rig, dsent_token, TD_ACL_FLOAT, PAIRS)), T1(&rig, dcounts, TD_ACL_INT64, N_EXPERTS), NULL, NULL, NULL, 3,
-        0, 1, 0, NULL, list_of(T2(&rig, dwide, TD_ACL_BF16, PAIRS, 2 * INTER)), NULL, NULL);
-    DOWN(wide, dwide);
-    RUN(&rig, aclnnMoeFinalizeRoutingV2, T2(&rig, dwide, TD_ACL_BF16, PAIRS, 2 * INTER),
-        T1(&rig, dplaces, TD_ACL_INT32, PAIRS), NULL, NULL, NULL, T2(&rig, dweights, TD_ACL_FLOAT, ROWS, K), NULL, 2,
-        T2(&rig, dback, TD_ACL_BF16, ROWS, 2 * INTER));
-    DOWN(back, dback);
+    OP(aclnnGroupedMatmulV5, list_of(T2(&rig, dsent, TD_ACL_INT8, PAIRS, H)), list_of(plain), NULL,
+       list_of(T2(&rig, ds16, TD_ACL_BF16, N_EXPERTS, 2 * INTER)), NULL, NULL, NULL,
+       list_of(T1(&rig, dsent_token, TD_ACL_FLOAT, PAIRS)), T1(&rig, dcounts, TD_ACL_INT64, N_EXPERTS), NULL, NULL, NULL, 3,
+       0, 1, 0, NULL, list_of(T2(&rig, dwide, TD_ACL_BF16, PAIRS, 2 * INTER)), NULL, NULL);
+    OP(aclnnMoeFinalizeRoutingV2, T2(&rig, dwide, TD_ACL_BF16, PAIRS, 2 * INTER), T1(&rig, dplaces, TD_ACL_INT32, PAIRS),
+       NULL, NULL, NULL, T2(&rig, dweights, TD_ACL_FLOAT, ROWS, K), NULL, 2, T2(&rig, dback, TD_ACL_BF16, ROWS, 2 * INTER));
     for (int r = 0; r < ROWS; r++)
         for (int n = 0; n < 2 * INTER; n++) {
             double want = 0, most = 0;
@@ -1055,17 +983,14 @@ TEST(experts) {
             assert_near(f32(back[r][n]), want, most, "back", (size_t)(r * 2 * INTER + n));
         }
 
-    RUN(&rig, aclnnGroupedMatmulV5, list_of(T2(&rig, dsent, TD_ACL_INT8, PAIRS, H)), list_of(tiles), NULL, NULL, NULL, NULL,
-        NULL, NULL, T1(&rig, dcounts, TD_ACL_INT64, N_EXPERTS), NULL, NULL, NULL, 2, 0, 1, 0, NULL,
-        list_of(T2(&rig, dwide, TD_ACL_INT32, PAIRS, 2 * INTER)), NULL, NULL);
-    DOWN(sum, dwide);
+    OP(aclnnGroupedMatmulV5, list_of(T2(&rig, dsent, TD_ACL_INT8, PAIRS, H)), list_of(tiles), NULL, NULL, NULL, NULL, NULL,
+       NULL, T1(&rig, dcounts, TD_ACL_INT64, N_EXPERTS), NULL, NULL, NULL, 2, 0, 1, 0, NULL,
+       list_of(T2(&rig, dsum, TD_ACL_INT32, PAIRS, 2 * INTER)), NULL, NULL);
     char dynamic[] = "dynamic", rint_mode[] = "rint";
-    RUN(&rig, aclnnDequantSwigluQuantV2, T2(&rig, dwide, TD_ACL_INT32, PAIRS, 2 * INTER),
-        T2(&rig, ds, TD_ACL_FLOAT, N_EXPERTS, 2 * INTER), T1(&rig, dsent_token, TD_ACL_FLOAT, PAIRS), NULL, NULL, NULL,
-        T1(&rig, dcounts, TD_ACL_INT64, N_EXPERTS), true, dynamic, TD_ACL_INT8, rint_mode, -1, 0, 7, 1.702, 1,
-        T2(&rig, dy, TD_ACL_INT8, PAIRS, INTER), T1(&rig, dy_scale, TD_ACL_FLOAT, PAIRS));
-    DOWN(y, dy);
-    DOWN(y_scale, dy_scale);
+    OP(aclnnDequantSwigluQuantV2, T2(&rig, dsum, TD_ACL_INT32, PAIRS, 2 * INTER),
+       T2(&rig, ds, TD_ACL_FLOAT, N_EXPERTS, 2 * INTER), T1(&rig, dsent_token, TD_ACL_FLOAT, PAIRS), NULL, NULL, NULL,
+       T1(&rig, dcounts, TD_ACL_INT64, N_EXPERTS), true, dynamic, TD_ACL_INT8, rint_mode, -1, 0, 7, 1.702, 1,
+       T2(&rig, dy, TD_ACL_INT8, PAIRS, INTER), T1(&rig, dy_scale, TD_ACL_FLOAT, PAIRS));
     for (int i = 0; i < PAIRS; i++) {
         int    e = expert_of[i];
         double gated[INTER], most = 0;
@@ -1089,19 +1014,15 @@ TEST(experts) {
     static int8_t one[PAIRS][INTER];
     float         one_scale[PAIRS];
     int64_t       sums[N_EXPERTS];
-    void         *dsums = ROOM(sums);
-    RUN(&rig, aclnnCumsum, T1(&rig, dcounts, TD_ACL_INT64, N_EXPERTS), 0, TD_ACL_INT64,
-        T1(&rig, dsums, TD_ACL_INT64, N_EXPERTS));
-    DOWN(sums, dsums);
+    void         *dsums = OUT(sums), *done = OUT(one), *done_scale = OUT(one_scale);
+    OP(aclnnCumsum, T1(&rig, dcounts, TD_ACL_INT64, N_EXPERTS), 0, TD_ACL_INT64, T1(&rig, dsums, TD_ACL_INT64, N_EXPERTS));
     for (int e = 0, all = 0; e < N_EXPERTS; e++) assert_int_equal(sums[e], all += (int)counts_want[e]);
     const int64_t tile_view[] = {N_EXPERTS, 2, K_TILES, 16, 32};
-    RUN(&rig, aclnnGroupedMatmulSwigluQuantWeightNZ, T2(&rig, dsent, TD_ACL_INT8, PAIRS, H),
-        rig.acl->aclCreateTensor(tile_view, 5, TD_ACL_INT8, NULL, 0, TD_ACL_FORMAT_FRACTAL_NZ, tile_view, 5, dnz), NULL,
-        NULL, T2(&rig, ds, TD_ACL_FLOAT, N_EXPERTS, 2 * INTER), T1(&rig, dsent_token, TD_ACL_FLOAT, PAIRS),
-        T1(&rig, dsums, TD_ACL_INT64, N_EXPERTS), T2(&rig, dy, TD_ACL_INT8, PAIRS, INTER),
-        T1(&rig, dy_scale, TD_ACL_FLOAT, PAIRS), NULL);
-    DOWN(one, dy);
-    DOWN(one_scale, dy_scale);
+    OP(aclnnGroupedMatmulSwigluQuantWeightNZ, T2(&rig, dsent, TD_ACL_INT8, PAIRS, H),
+       rig.acl->aclCreateTensor(tile_view, 5, TD_ACL_INT8, NULL, 0, TD_ACL_FORMAT_FRACTAL_NZ, tile_view, 5, dnz), NULL, NULL,
+       T2(&rig, ds, TD_ACL_FLOAT, N_EXPERTS, 2 * INTER), T1(&rig, dsent_token, TD_ACL_FLOAT, PAIRS),
+       T1(&rig, dsums, TD_ACL_INT64, N_EXPERTS), T2(&rig, done, TD_ACL_INT8, PAIRS, INTER),
+       T1(&rig, done_scale, TD_ACL_FLOAT, PAIRS), NULL);
     for (int i = 0; i < PAIRS; i++) {
         assert_true(fabs(one_scale[i] / y_scale[i] - 1) < 1e-5);
         for (int n = 0; n < INTER; n++) assert_in_range(one[i][n] - y[i][n] + 1, 0, 2); /* f32 in another order */

@@ -141,15 +141,11 @@ BREAKS(plain_weight_as_nz, "x2's format is not NZ") {
         T1(r, p, TD_ACL_FLOAT, 32), NULL, NULL, NULL, NULL, NULL, false, true, 0, T2(r, p, TD_ACL_BF16, 1, 32));
 }
 /* Operations that do what several do. */
-typedef struct {
-    int64_t gamma, sum, second, second_scale;
-} norm_quant_args;
-static const norm_quant_args norm_quant_right = {TD_ACL_BF16, TD_ACL_BF16, 1, 1};
+ARGS(norm_quant, int64_t gamma, sum, second, second_scale) = {TD_ACL_BF16, TD_ACL_BF16, 1, 1};
 
-static void norm_quant(ascend_rig *r, const void *args) {
-    const norm_quant_args *a = args;
-    void                  *p = rig_alloc(r, 4096);
-    td_acl_tensor         *t = T2(r, p, TD_ACL_BF16, 2, 64);
+CALL(norm_quant) {
+    void          *p = rig_alloc(r, 4096);
+    td_acl_tensor *t = T2(r, p, TD_ACL_BF16, 2, 64);
     RUN(r, aclnnAddRmsNormDynamicQuant, t, t, T1(r, p, (td_acl_dtype)a->gamma, 64), NULL, NULL, 1e-6,
         T2(r, p, TD_ACL_INT8, 2, 64), T1(r, p, TD_ACL_INT8, a->second), T2(r, p, (td_acl_dtype)a->sum, 2, 64),
         T1(r, p, TD_ACL_FLOAT, 2), T1(r, p, TD_ACL_FLOAT, a->second_scale));
@@ -161,15 +157,11 @@ static const rule NORM_QUANT[] = {
     WRONG(norm_quant, second_scale, 2, "scale2Out has another shape than [1]"),
 };
 RULES(NORM_QUANT)
-typedef struct {
-    int64_t gamma, first, rstd;
-} norm_cast_args;
-static const norm_cast_args norm_cast_right = {TD_ACL_BF16, TD_ACL_FLOAT, 1};
+ARGS(norm_cast, int64_t gamma, first, rstd) = {TD_ACL_BF16, TD_ACL_FLOAT, 1};
 
-static void norm_cast(ascend_rig *r, const void *args) {
-    const norm_cast_args *a = args;
-    void                 *p = rig_alloc(r, 4096);
-    td_acl_tensor        *t = T2(r, p, TD_ACL_BF16, 2, 64);
+CALL(norm_cast) {
+    void          *p = rig_alloc(r, 4096);
+    td_acl_tensor *t = T2(r, p, TD_ACL_BF16, 2, 64);
     RUN(r, aclnnAddRmsNormCast, t, t, T1(r, rig_alloc(r, 512), (td_acl_dtype)a->gamma, 64), 1e-6,
         T2(r, rig_alloc(r, 512), (td_acl_dtype)a->first, 2, 64), T2(r, rig_alloc(r, 512), TD_ACL_BF16, 2, 64),
         T2(r, rig_alloc(r, 512), TD_ACL_FLOAT, 2, a->rstd), T2(r, rig_alloc(r, 512), TD_ACL_BF16, 2, 64));
@@ -194,30 +186,27 @@ BREAKS(swiglu_quant_mode, "quantMode is not \"dynamic\"") {
     swiglu_quant(r, 64, NULL);
 }
 /* A front of two rows. */
-typedef struct {
-    int64_t hidden, heads, slots[2], slot_type, plain_weight;
-} front_args;
-static const front_args front_right = {.hidden = 1024, .heads = 2, .slots = {0, 1}, .slot_type = TD_ACL_INT64};
+ARGS(front, int64_t hidden, heads, slots[2], slot_type, plain_weight) = {
+    .hidden = 1024, .heads = 2, .slots = {0, 1}, .slot_type = TD_ACL_INT64};
 
-static void front(ascend_rig *r, const void *args) {
+CALL(front) {
     enum { ROWS = 2 };
-    const front_args *f = args;
-    int64_t           q = f->heads * 192, hidden = f->hidden;
-    char              mode[] = "PA_BSND";
-    void             *p = rig_alloc(r, (size_t)hidden * 1536), *cache = rig_alloc(r, 2 * 128 * 512 * 2),
-         *out = rig_alloc(r, (size_t)(ROWS * f->heads * 576 * 2)), *slots = rig_upload(r, f->slots, sizeof f->slots);
+    int64_t q = a->heads * 192, hidden = a->hidden;
+    char    mode[] = "PA_BSND";
+    void   *p = rig_alloc(r, (size_t)hidden * 1536), *cache = rig_alloc(r, 2 * 128 * 512 * 2),
+         *out = rig_alloc(r, (size_t)(ROWS * a->heads * 576 * 2)), *slots = rig_upload(r, a->slots, sizeof a->slots);
 #define FRONT_WEIGHT(rows, columns)                                                        \
     r->acl->aclCreateTensor((const int64_t[]){rows, columns}, 2, TD_ACL_INT8, NULL, 0,     \
-                            f->plain_weight ? TD_ACL_FORMAT_ND : TD_ACL_FORMAT_FRACTAL_NZ, \
+                            a->plain_weight ? TD_ACL_FORMAT_ND : TD_ACL_FORMAT_FRACTAL_NZ, \
                             (const int64_t[]){(columns) / 32, (rows) / 16, 16, 32}, 4, p)
     RUN(r, aclnnMlaPrologV2WeightNz, T2(r, p, TD_ACL_INT8, ROWS, hidden), FRONT_WEIGHT(hidden, 1536), FRONT_WEIGHT(1536, q),
-        T3(r, p, TD_ACL_BF16, f->heads, 128, 512), FRONT_WEIGHT(hidden, 576), T1(r, p, TD_ACL_BF16, 1536),
+        T3(r, p, TD_ACL_BF16, a->heads, 128, 512), FRONT_WEIGHT(hidden, 576), T1(r, p, TD_ACL_BF16, 1536),
         T1(r, p, TD_ACL_BF16, 512), T2(r, p, TD_ACL_BF16, ROWS, 64), T2(r, p, TD_ACL_BF16, ROWS, 64),
-        T1(r, slots, (td_acl_dtype)f->slot_type, ROWS), T4(r, cache, TD_ACL_BF16, 2, 128, 1, 512),
+        T1(r, slots, (td_acl_dtype)a->slot_type, ROWS), T4(r, cache, TD_ACL_BF16, 2, 128, 1, 512),
         T4(r, rig_alloc(r, 2 * 128 * 64 * 2), TD_ACL_BF16, 2, 128, 1, 64), T2(r, p, TD_ACL_FLOAT, ROWS, 1),
         T2(r, p, TD_ACL_FLOAT, 1, 1536), T2(r, p, TD_ACL_FLOAT, 1, q), T2(r, p, TD_ACL_FLOAT, 1, 576), NULL, NULL,
-        T2(r, p, TD_ACL_FLOAT, 1, 1536), 1e-6, 1e-6, mode, T3(r, out, TD_ACL_BF16, ROWS, f->heads, 512),
-        T3(r, (char *)out + ROWS * f->heads * 512 * 2, TD_ACL_BF16, ROWS, f->heads, 64), NULL);
+        T2(r, p, TD_ACL_FLOAT, 1, 1536), 1e-6, 1e-6, mode, T3(r, out, TD_ACL_BF16, ROWS, a->heads, 512),
+        T3(r, (char *)out + ROWS * a->heads * 512 * 2, TD_ACL_BF16, ROWS, a->heads, 64), NULL);
 }
 static const rule FRONT[] = {
     WRONG(front, hidden, 1536, "He is not 1024, 2048"),
@@ -228,17 +217,13 @@ static const rule FRONT[] = {
     WRONG(front, slots[1], 0, "slot 0 is there twice"),
 };
 RULES(FRONT)
-typedef struct {
-    int64_t heads, other_mode, value;
-} kv_args;
-static const kv_args kv_right = {.heads = 1};
+ARGS(kv, int64_t heads, other_mode, value) = {.heads = 1};
 
-static void kv(ascend_rig *r, const void *args) {
-    const kv_args *a = args;
-    td_bf16        kv[2 * 576] = {[1000] = (td_bf16)a->value};
-    int64_t        slots[2] = {3, 4};
-    char           mode[16];
-    void          *p = rig_alloc(r, 4096), *rope = rig_alloc(r, 128 * 64 * 2), *latent = rig_alloc(r, 128 * 512 * 2);
+CALL(kv) {
+    td_bf16 kv[2 * 576] = {[1000] = (td_bf16)a->value};
+    int64_t slots[2] = {3, 4};
+    char    mode[16];
+    void   *p = rig_alloc(r, 4096), *rope = rig_alloc(r, 128 * 64 * 2), *latent = rig_alloc(r, 128 * 512 * 2);
     snprintf(mode, sizeof mode, "%s", a->other_mode ? "Norm" : "PA_BNSD");
     RUN(r, aclnnKvRmsNormRopeCache, T4(r, rig_upload(r, kv, sizeof kv), TD_ACL_BF16, 2 / a->heads, a->heads, 1, 576),
         T1(r, p, TD_ACL_BF16, 512), T4(r, p, TD_ACL_BF16, 2, 1, 1, 64), T4(r, p, TD_ACL_BF16, 2, 1, 1, 64),
@@ -263,14 +248,10 @@ BREAKS(too_many_experts, "there are more than 2048 experts") {
         T2(r, p, TD_ACL_FLOAT, 1, 8), T2(r, p, TD_ACL_INT32, 1, 8), T2(r, p, TD_ACL_FLOAT, 1, 4096));
 }
 
-typedef struct {
-    int64_t renorm, without_scores;
-} gating_args;
-static const gating_args gating_right = {0};
+ARGS(gating, int64_t renorm, without_scores) = {0};
 
-static void gating(ascend_rig *r, const void *args) {
-    const gating_args *a = args;
-    void              *x = rig_upload(r, (float[16]){0}, 16 * sizeof(float));
+CALL(gating) {
+    void *x = rig_upload(r, (float[16]){0}, 16 * sizeof(float));
     RUN(r, aclnnMoeGatingTopK, T2(r, x, TD_ACL_FLOAT, 1, 16), NULL, 4, 1, 1, 0, a->renorm, 0, false, 1, 1e-20,
         T2(r, rig_alloc(r, 64), TD_ACL_FLOAT, 1, 4), T2(r, rig_alloc(r, 64), TD_ACL_INT32, 1, 4),
         a->without_scores ? NULL : T2(r, rig_alloc(r, 64), TD_ACL_FLOAT, 1, 16));
@@ -284,11 +265,8 @@ RULES(GATING)
 
 /* ---- attention ------------------------------------------------------------------------------------- */
 
-typedef struct {
-    int64_t heads, d, block, n_seq, table, kv_len[4], five;
-    void   *latent; /* [8, block, d] */
-} mla_args;
-static const mla_args mla_right = {.heads = 4, .d = 512, .block = 128, .n_seq = 1, .table = 2, .kv_len = {100}};
+ARGS(mla, int64_t heads, d, block, n_seq, table, kv_len[4], five;
+     void *latent /* [8, block, d] */) = {.heads = 4, .d = 512, .block = 128, .n_seq = 1, .table = 2, .kv_len = {100}};
 
 static td_acl_executor *attend(ascend_rig *r, const mla_args *m, uint64_t *bytes, void **table) {
     char             layout[] = "BSND";
@@ -345,8 +323,7 @@ RULES(ATTENTION)
 
 static void two_streams(ascend_rig *r, bool with_event, bool with_sync) {
     void        *device = rig_alloc(r, 4096), *from = rig_pinned(r, 4096), *to = rig_pinned(r, 4096);
-    td_acl_event e;
-    TRY(r->acl->aclrtCreateEventExWithFlag(&e, TD_ACL_EVENT_SYNC));
+    td_acl_event e = rig_event(r);
     TRY(r->acl->aclrtMemcpyAsync(device, 4096, from, 4096, TD_ACL_MEMCPY_HOST_TO_DEVICE, r->stream));
     TRY(r->acl->aclrtRecordEvent(e, r->stream));
     if (with_event) TRY(r->acl->aclrtStreamWaitEvent(r->other, e));
@@ -377,9 +354,7 @@ BREAKS(shared_workspace, "no event or synchronisation orders the two") {
     ignore(r->ops->aclnnRmsNorm(ws, 4096, m.executor, r->other));
 }
 BREAKS(wait_for_nothing, "an event that was never recorded") {
-    td_acl_event e;
-    TRY(r->acl->aclrtCreateEventExWithFlag(&e, TD_ACL_EVENT_SYNC));
-    ignore(r->acl->aclrtStreamWaitEvent(r->stream, e));
+    ignore(r->acl->aclrtStreamWaitEvent(r->stream, rig_event(r)));
 }
 BREAKS(wait_for_a_clock, "an event that was made without ACL_EVENT_SYNC") {
     td_acl_event e;
@@ -565,9 +540,8 @@ BREAKS(capture_sync_other, "aclrtSynchronizeStream while a stream of the device 
     ignore(r->acl->aclrtSynchronizeStream(r->other));
 }
 BREAKS(capture_query, "aclrtQueryEventStatus while a stream of the device is captured") {
-    td_acl_event       e;
+    td_acl_event       e = rig_event(r);
     td_acl_event_state state;
-    TRY(r->acl->aclrtCreateEventExWithFlag(&e, TD_ACL_EVENT_SYNC));
     begin(r);
     TRY(r->acl->aclrtRecordEvent(e, r->stream));
     ignore(r->acl->aclrtQueryEventStatus(e, &state));
@@ -592,10 +566,9 @@ BREAKS(capture_ends_elsewhere, "ended on another thread than it was begun on") {
     pthread_join(t, NULL);
 }
 BREAKS(capture_not_joined, "its first stream does not wait for") {
-    td_acl_event e;
+    td_acl_event e = rig_event(r);
     td_acl_graph g;
     void        *p = rig_alloc(r, 64);
-    TRY(r->acl->aclrtCreateEventExWithFlag(&e, TD_ACL_EVENT_SYNC));
     begin(r);
     TRY(r->acl->aclrtRecordEvent(e, r->stream));
     TRY(r->acl->aclrtStreamWaitEvent(r->other, e));
@@ -610,10 +583,8 @@ BREAKS(capture_freed, "is freed while a capture uses it") {
     ignore(r->acl->aclrtFree(p));
 }
 BREAKS(capture_race, "no event or synchronisation orders the two") { /* two captured streams on the same memory */
-    td_acl_event e, back;
+    td_acl_event e = rig_event(r), back = rig_event(r);
     void        *p = rig_alloc(r, 64);
-    TRY(r->acl->aclrtCreateEventExWithFlag(&e, TD_ACL_EVENT_SYNC));
-    TRY(r->acl->aclrtCreateEventExWithFlag(&back, TD_ACL_EVENT_SYNC));
     begin(r);
     TRY(r->acl->aclrtRecordEvent(e, r->stream));
     TRY(r->acl->aclrtStreamWaitEvent(r->other, e));
@@ -791,9 +762,7 @@ BREAKS(event_destroyed_early, "for which a capture waits: the capture first") {
     ignore(r->acl->aclrtDestroyEvent(c.ready));
 }
 BREAKS(event_reset_of_ex, "an event is reset that aclrtCreateEventExWithFlag has made") {
-    td_acl_event e;
-    TRY(r->acl->aclrtCreateEventExWithFlag(&e, TD_ACL_EVENT_SYNC));
-    ignore(r->acl->aclrtResetEvent(e, r->stream));
+    ignore(r->acl->aclrtResetEvent(rig_event(r), r->stream));
 }
 BREAKS(event_flags, "ACL_EVENT_EXTERNAL goes with no other") {
     td_acl_event e;
@@ -810,18 +779,19 @@ BREAKS(update_of_nothing, "an update of 0 operations, for a task group of 1") {
     TRY(r->acl->aclmdlRICaptureTaskUpdateBegin(r->stream, c.group));
     ignore(r->acl->aclmdlRICaptureTaskUpdateEnd(r->stream));
 }
-BREAKS(slot_twice, "slot 5 is there twice") {
-    int32_t slots[8] = {5, 6, 5};
+ARGS(scatter, int64_t third_slot) = {7};
+
+CALL(scatter) {
+    int32_t slots[8] = {5, 6, (int32_t)a->third_slot};
     void   *cache = rig_alloc(r, 2 * 128 * 64 * 2), *s = rig_upload(r, slots, sizeof slots), *k = rig_alloc(r, 3 * 64 * 2);
     RUN(r, aclnnScatterPaKvCache, T3(r, k, TD_ACL_BF16, 3, 1, 64), T4(r, cache, TD_ACL_BF16, 2, 128, 1, 64),
         T1(r, s, TD_ACL_INT32, 3), NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL);
 }
-BREAKS(slot_beyond, "slot 256 of 256") {
-    int32_t slots[8] = {256};
-    void   *cache = rig_alloc(r, 2 * 128 * 64 * 2), *s = rig_upload(r, slots, sizeof slots), *k = rig_alloc(r, 64 * 2);
-    RUN(r, aclnnScatterPaKvCache, T3(r, k, TD_ACL_BF16, 1, 1, 64), T4(r, cache, TD_ACL_BF16, 2, 128, 1, 64),
-        T1(r, s, TD_ACL_INT32, 1), NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL);
-}
+static const rule SCATTER[] = {
+    WRONG(scatter, third_slot, 5, "slot 5 is there twice"),
+    WRONG(scatter, third_slot, 256, "slot 256 of 256"),
+};
+RULES(SCATTER)
 
 /* ---- several cards --------------------------------------------------------------------------------- */
 
@@ -866,60 +836,52 @@ static void on_two_cards(ascend_rig *r, void (*act)(seat *)) {
     for (int i = 0; i < 2; i++) pthread_join(seats[i].thread, NULL);
 }
 
+/* A rule that both break or keep, each at its seat s. */
+#define RULE_OF_TWO(form, name)     \
+    static void name##_at(seat *);  \
+    form {                          \
+        on_two_cards(r, name##_at); \
+    }                               \
+    static void name##_at(seat *s)
+#define TWO_BREAK(name, sentence) RULE_OF_TWO(BREAKS(name, sentence), name)
+#define TWO_LIVE(name) RULE_OF_TWO(LIVES(name), name)
+
 static void capture_sum(seat *s, int which) {
     TRY(s->r->acl->aclmdlRICaptureBegin(s->stream, TD_ACL_MODEL_RI_CAPTURE_MODE_RELAXED));
     TRY(SUM(s));
     TRY(s->r->acl->aclmdlRICaptureEnd(s->stream, &s->captures[which]));
 }
 
-static void destroy_held(seat *s) {
+TWO_BREAK(communicator_before_capture, "captured collectives hold: captures go first") {
     capture_sum(s, 0);
     ignore(s->r->acl->HcclCommDestroy(s->comm));
-}
-BREAKS(communicator_before_capture, "captured collectives hold: captures go first") {
-    on_two_cards(r, destroy_held);
 }
 static void broadcast_from(seat *s, uint32_t root, uint64_t n) {
     ignore(s->r->acl->HcclBroadcast(rig_alloc(s->r, 64), n, TD_HCCL_DATA_TYPE_INT32, root, s->comm, s->stream));
     ignore(s->r->acl->aclrtSynchronizeStream(s->stream));
 }
-static void broadcast_roots(seat *s) {
+TWO_BREAK(broadcast_of_two_roots, "broadcast from roots") {
     broadcast_from(s, s->rank, 8);
 }
-BREAKS(broadcast_of_two_roots, "broadcast from roots") {
-    on_two_cards(r, broadcast_roots);
-}
-static void broadcast_sizes(seat *s) {
+TWO_BREAK(broadcast_of_two_sizes, "ranks of one communicator meet with HcclBroadcast of") {
     broadcast_from(s, 0, 8 + s->rank);
 }
-BREAKS(broadcast_of_two_sizes, "ranks of one communicator meet with HcclBroadcast of") {
-    on_two_cards(r, broadcast_sizes);
-}
-static void broadcast_beyond(seat *s) {
+TWO_BREAK(broadcast_of_no_root, "root 2 of 2 ranks") {
     broadcast_from(s, 2, 8);
 }
-BREAKS(broadcast_of_no_root, "root 2 of 2 ranks") {
-    on_two_cards(r, broadcast_beyond);
-}
-static void launch_another(seat *s) {
+TWO_BREAK(captures_that_do_not_pair, "ranks of one communicator meet with HcclAllReduce of capture") {
     capture_sum(s, 0);
     capture_sum(s, 1);
     ignore(s->r->acl->aclmdlRIExecuteAsync(s->captures[s->rank], s->stream));
     ignore(s->r->acl->aclrtSynchronizeStream(s->stream));
 }
-BREAKS(captures_that_do_not_pair, "ranks of one communicator meet with HcclAllReduce of capture") {
-    on_two_cards(r, launch_another);
-}
-static void launch_the_same(seat *s) {
+TWO_LIVE(captures_that_pair) {
     capture_sum(s, 0);
     capture_sum(s, 1);
     for (int i = 0; i < 4; i++) TRY(s->r->acl->aclmdlRIExecuteAsync(s->captures[i % 2], s->stream));
     TRY(s->r->acl->aclrtSynchronizeStream(s->stream));
     for (int i = 0; i < 2; i++) TRY(s->r->acl->aclmdlRIDestroy(s->captures[i]));
     TRY(s->r->acl->HcclCommDestroy(s->comm));
-}
-LIVES(captures_that_pair) {
-    on_two_cards(r, launch_the_same);
 }
 
 /* Card 1 does not come. */
@@ -932,21 +894,15 @@ static void abort_alone(seat *s) {
     if (s->r->acl->aclrtSynchronizeStream(s->stream) != TD_ACL_ERROR_RT_STREAM_ABORT) _exit(7);
     TRY(s->r->acl->aclrtSynchronizeStream(s->stream));
 }
-static void abort_and_leave(seat *s) {
+TWO_LIVE(aborted_stream) {
     abort_alone(s);
     TRY(s->r->acl->HcclCommDestroy(s->comm));
 }
-static void abort_and_stay(seat *s) {
+TWO_BREAK(aborted_communicator, "on a communicator of which a collective was aborted") {
     abort_alone(s);
     if (s->rank == 1) return;
     ignore(SUM(s));
     ignore(s->r->acl->aclrtSynchronizeStream(s->stream));
-}
-LIVES(aborted_stream) {
-    on_two_cards(r, abort_and_leave);
-}
-BREAKS(aborted_communicator, "on a communicator of which a collective was aborted") {
-    on_two_cards(r, abort_and_stay);
 }
 static void gather_alone(seat *s) {
     if (s->rank == 1) return;
@@ -995,17 +951,13 @@ LIVES(obey) {
 /* Two tokens of 64 values, three experts, two a token; inner size 32. What is not given here is as it should be. */
 enum { EXPERTS = 3, TOKENS = 2, CHOSEN = 2, PAIRS = TOKENS * CHOSEN, WIDE = 64 };
 
-typedef struct {
-    int64_t x, counts, counts_type, active, places_type, id, infinite, range[2];
-} route_args;
-static const route_args route_right = {
+ARGS(route, int64_t x, counts, counts_type, active, places_type, id, infinite, range[2]) = {
     .x = TD_ACL_INT8, .counts = TD_ACL_INT64, .counts_type = 1, .active = PAIRS, .range = {0, EXPERTS}};
 
-static void route(ascend_rig *r, const void *args) {
-    const route_args *a = args;
-    int32_t           ids[PAIRS] = {0, 2, 1, (int32_t)a->id};
-    float             scale[TOKENS] = {1, a->infinite ? (float)INFINITY : 1};
-    void *p = rig_alloc(r, 1024), *dx = rig_upload(r, (int16_t[TOKENS * WIDE]){0}, TOKENS * WIDE * sizeof(int16_t)),
+CALL(route) {
+    int32_t ids[PAIRS] = {0, 2, 1, (int32_t)a->id};
+    float   scale[TOKENS] = {1, a->infinite ? (float)INFINITY : 1};
+    void   *p = rig_alloc(r, 1024), *dx = rig_upload(r, (int16_t[TOKENS * WIDE]){0}, TOKENS * WIDE * sizeof(int16_t)),
          *di = rig_upload(r, ids, sizeof ids), *ds = rig_upload(r, scale, sizeof scale);
     td_acl_int_array *range = r->acl->aclCreateIntArray(a->range, 2);
     RUN(r, aclnnMoeInitRoutingV3, T2(r, dx, (td_acl_dtype)a->x, TOKENS, WIDE), T2(r, di, TD_ACL_INT32, TOKENS, CHOSEN),
@@ -1026,13 +978,9 @@ static const rule ROUTE[] = {
 };
 RULES(ROUTE)
 
-typedef struct {
-    int64_t x, counts, counts_type;
-} route_older_args;
-static const route_older_args route_older_right = {TD_ACL_BF16, TD_ACL_INT32, 2};
+ARGS(route_older, int64_t x, counts, counts_type) = {TD_ACL_BF16, TD_ACL_INT32, 2};
 
-static void route_older(ascend_rig *r, const void *args) {
-    const route_older_args *a = args;
+CALL(route_older) {
     void *dx = rig_alloc(r, 1024), *di = rig_upload(r, (int32_t[PAIRS]){0, 1, 2, 0}, PAIRS * sizeof(int32_t));
     RUN(r, aclnnMoeInitRoutingV2, T2(r, dx, (td_acl_dtype)a->x, TOKENS, WIDE), T2(r, di, TD_ACL_INT32, TOKENS, CHOSEN), 0, 0,
         EXPERTS, 0, a->counts_type, false, T2(r, rig_alloc(r, 1024), (td_acl_dtype)a->x, PAIRS, WIDE),
@@ -1046,12 +994,9 @@ static const rule ROUTE_OLDER[] = {
 };
 RULES(ROUTE_OLDER)
 
-typedef struct {
-    int64_t scale, out, list[EXPERTS], list_type, split, axis, activation, storage_k, entries;
-    int64_t without_scale; /* and then int32 goes out */
-} grouped_args;
 /* The last row of four belongs to no expert. */
-static const grouped_args grouped_right = {
+ARGS(grouped, int64_t scale, out, list[EXPERTS], list_type, split, axis, activation, storage_k, entries;
+     int64_t without_scale /* and then int32 goes out */) = {
     .scale = TD_ACL_BF16, .out = TD_ACL_BF16, .list = {1, 0, 2}, .list_type = 1, .split = 2, .storage_k = 4, .entries = 1};
 
 static td_acl_tensor_list *list_of(ascend_rig *r, td_acl_tensor *t, int64_t entries) {
@@ -1059,11 +1004,10 @@ static td_acl_tensor_list *list_of(ascend_rig *r, td_acl_tensor *t, int64_t entr
     return r->acl->aclCreateTensorList(all, (uint64_t)entries);
 }
 
-static void grouped(ascend_rig *r, const void *args) {
-    const grouped_args *a = args;
-    const int64_t       view[] = {EXPERTS, WIDE, 32}, storage[] = {EXPERTS, 1, a->storage_k, 16, 32};
-    td_acl_tensor      *w = r->acl->aclCreateTensor(view, 3, TD_ACL_INT8, NULL, 0, TD_ACL_FORMAT_FRACTAL_NZ, storage, 5,
-                                                    rig_alloc(r, EXPERTS * WIDE * 64)),
+CALL(grouped) {
+    const int64_t  view[] = {EXPERTS, WIDE, 32}, storage[] = {EXPERTS, 1, a->storage_k, 16, 32};
+    td_acl_tensor *w = r->acl->aclCreateTensor(view, 3, TD_ACL_INT8, NULL, 0, TD_ACL_FORMAT_FRACTAL_NZ, storage, 5,
+                                               rig_alloc(r, EXPERTS * WIDE * 64)),
                   *s = T2(r, rig_alloc(r, 512), (td_acl_dtype)a->scale, EXPERTS, 32),
                   *ts = T1(r, rig_alloc(r, 64), TD_ACL_FLOAT, PAIRS);
     RUN(r, aclnnGroupedMatmulV5, list_of(r, T2(r, rig_alloc(r, 512), TD_ACL_INT8, PAIRS, WIDE), a->entries),
@@ -1089,15 +1033,11 @@ static const rule GROUPED[] = {
 };
 RULES(GROUPED)
 
-typedef struct {
-    int64_t x, out, groups, offset_groups, n, without_offset, scale, with_scale;
-} int4_args;
-static const int4_args int4_right = {
+ARGS(int4, int64_t x, out, groups, offset_groups, n, without_offset, scale, with_scale) = {
     .x = TD_ACL_BF16, .out = TD_ACL_BF16, .groups = 2, .offset_groups = 2, .n = 32, .scale = TD_ACL_BF16};
 
-static void int4(ascend_rig *r, const void *args) {
-    const int4_args *a = args;
-    td_acl_tensor   *w = T3(r, rig_alloc(r, EXPERTS * WIDE * 32), TD_ACL_INT4, EXPERTS, WIDE, a->n),
+CALL(int4) {
+    td_acl_tensor *w = T3(r, rig_alloc(r, EXPERTS * WIDE * 32), TD_ACL_INT4, EXPERTS, WIDE, a->n),
                   *s = T3(r, rig_alloc(r, 1024), (td_acl_dtype)a->scale, EXPERTS, a->groups, a->n),
                   *o = T3(r, rig_alloc(r, 1024), TD_ACL_BF16, EXPERTS, a->offset_groups, a->n),
                   *y = T2(r, rig_alloc(r, 512), TD_ACL_BF16, EXPERTS, a->n);
@@ -1120,14 +1060,10 @@ static const rule INT4[] = {
 };
 RULES(INT4)
 
-typedef struct {
-    int64_t x, wide, scales, without_groups, rounds;
-} middle_args;
-static const middle_args middle_right = {.x = TD_ACL_INT32, .wide = WIDE, .scales = EXPERTS};
+ARGS(middle, int64_t x, wide, scales, without_groups, rounds) = {.x = TD_ACL_INT32, .wide = WIDE, .scales = EXPERTS};
 
-static void middle(ascend_rig *r, const void *args) {
-    const middle_args *a = args;
-    char               dynamic[] = "dynamic", floors[] = "floor";
+CALL(middle) {
+    char  dynamic[] = "dynamic", floors[] = "floor";
     void *p = rig_alloc(r, 1 << 17), *groups = rig_upload(r, (int64_t[EXPERTS]){1, 1, 2}, EXPERTS * sizeof(int64_t));
     RUN(r, aclnnDequantSwigluQuantV2, T2(r, p, (td_acl_dtype)a->x, PAIRS, a->wide),
         T2(r, p, TD_ACL_FLOAT, a->scales, a->wide), T1(r, p, TD_ACL_FLOAT, PAIRS), NULL, NULL, NULL,
@@ -1147,15 +1083,11 @@ static const rule MIDDLE[] = {
 RULES(MIDDLE)
 
 /* Products and middle in one; right as it is. */
-typedef struct {
-    int64_t k, n, sums[EXPERTS], plain_view, bias;
-} gate_up_args;
-static const gate_up_args gate_up_right = {.k = 64, .n = 64, .sums = {1, 1, 4}};
+ARGS(gate_up, int64_t k, n, sums[EXPERTS], plain_view, bias) = {.k = 64, .n = 64, .sums = {1, 1, 4}};
 
-static void gate_up(ascend_rig *r, const void *args) {
-    const gate_up_args *a = args;
-    const int64_t       tiles[] = {EXPERTS, a->n / 32, (a->k + 15) / 16, 16, 32}, plain[] = {EXPERTS, a->k, a->n};
-    size_t              bytes = (size_t)(tiles[0] * tiles[1] * tiles[2]) * 512;
+CALL(gate_up) {
+    const int64_t  tiles[] = {EXPERTS, a->n / 32, (a->k + 15) / 16, 16, 32}, plain[] = {EXPERTS, a->k, a->n};
+    size_t         bytes = (size_t)(tiles[0] * tiles[1] * tiles[2]) * 512;
     td_acl_tensor *w = r->acl->aclCreateTensor(a->plain_view ? plain : tiles, a->plain_view ? 3 : 5, TD_ACL_INT8, NULL, 0,
                                                TD_ACL_FORMAT_FRACTAL_NZ, tiles, 5, rig_alloc(r, bytes));
     td_acl_tensor *scale = T2(r, rig_alloc(r, (size_t)(EXPERTS * a->n * 4)), TD_ACL_FLOAT, EXPERTS, a->n);
@@ -1179,14 +1111,11 @@ RULES(GATE_UP)
 /* ---- heads ------------------------------------------------------------------------------------------- */
 
 /* Rope of query and keys of `heads` heads each, out of rows of `stride` for each head. */
-typedef struct {
-    int64_t size, rotary, stride, position, heads;
-} both_args;
-static const both_args both_right = {.size = 32, .rotary = 32, .stride = 64, .position = 3, .heads = 1};
+ARGS(both, int64_t size, rotary, stride, position, heads) = {
+    .size = 32, .rotary = 32, .stride = 64, .position = 3, .heads = 1};
 
-static void both(ascend_rig *r, const void *args) {
-    const both_args *a = args;
-    const int64_t    wide = a->size * a->heads, stride = a->stride * a->heads, view[] = {2, wide}, strides[] = {stride, 1},
+CALL(both) {
+    const int64_t wide = a->size * a->heads, stride = a->stride * a->heads, view[] = {2, wide}, strides[] = {stride, 1},
                   storage[] = {2, stride}, at[] = {0, a->position};
     td_acl_tensor *x = r->acl->aclCreateTensor(view, 2, TD_ACL_BF16, strides, 0, TD_ACL_FORMAT_ND, storage, 2,
                                                rig_alloc(r, (size_t)stride * 8));
@@ -1205,15 +1134,12 @@ static const rule BOTH[] = {
 };
 RULES(BOTH)
 
-typedef struct {
-    int64_t gamma, size, block, second_slot, other_mode;
-} heads_front_args;
-static const heads_front_args heads_front_right = {.gamma = TD_ACL_BF16, .size = 128, .block = 128, .second_slot = 5};
+ARGS(heads_front, int64_t gamma, size, block, second_slot, other_mode) = {
+    .gamma = TD_ACL_BF16, .size = 128, .block = 128, .second_slot = 5};
 
-static void heads_front(ascend_rig *r, const void *args) {
+CALL(heads_front) {
     enum { ROWS = 2, Q_HEADS = 2, KV_HEADS = 1, PAGES = 2 };
-    const heads_front_args *a = args;
-    char                    mode[] = "PA_NZ";
+    char mode[] = "PA_NZ";
     if (a->other_mode) mode[2] = 0;
     const int64_t slots[ROWS] = {4, a->second_slot}, all = Q_HEADS + 2 * KV_HEADS, size[] = {1, ROWS, all, a->size},
                   heads[] = {Q_HEADS, KV_HEADS, KV_HEADS};
@@ -1238,17 +1164,13 @@ static const rule HEADS_FRONT[] = {
 RULES(HEADS_FRONT)
 
 /* Attention of one query over NZ pages of one head. */
-typedef struct {
-    int64_t size, tile, early;
-} tiled_pages_args;
-static const tiled_pages_args tiled_pages_right = {.size = 128, .tile = 16};
+ARGS(tiled_pages, int64_t size, tile, early) = {.size = 128, .tile = 16};
 
-static void tiled_pages(ascend_rig *r, const void *args) {
-    const tiled_pages_args *a = args;
-    const int64_t           pages[] = {1, 1, a->size / 16, 128, a->tile}, keys[] = {3};
-    char                    layout[] = "BSND";
-    td_acl_tensor          *k = rig_tensor(r, rig_alloc(r, 1 << 17), TD_ACL_BF16, 5, pages);
-    td_acl_tensor_list     *l = r->acl->aclCreateTensorList((const td_acl_tensor *const[]){k}, 1);
+CALL(tiled_pages) {
+    const int64_t       pages[] = {1, 1, a->size / 16, 128, a->tile}, keys[] = {3};
+    char                layout[] = "BSND";
+    td_acl_tensor      *k = rig_tensor(r, rig_alloc(r, 1 << 17), TD_ACL_BF16, 5, pages);
+    td_acl_tensor_list *l = r->acl->aclCreateTensorList((const td_acl_tensor *const[]){k}, 1);
     setenv("TD_STANDIN_CANN", a->early ? "9.0.0" : "9.1.0", 1);
     RUN(r, aclnnFusedInferAttentionScoreV4, T4(r, rig_alloc(r, 1024), TD_ACL_BF16, 1, 1, 1, a->size), l, l, NULL, NULL, NULL,
         r->acl->aclCreateIntArray(keys, 1), NULL, NULL, NULL, NULL, NULL, NULL, NULL,
@@ -1264,13 +1186,9 @@ static const rule TILED_PAGES[] = {
 };
 RULES(TILED_PAGES)
 
-typedef struct {
-    int64_t weights, mode, place;
-} back_args;
-static const back_args back_right = {.weights = TD_ACL_FLOAT, .mode = 2, .place = 3};
+ARGS(back, int64_t weights, mode, place) = {.weights = TD_ACL_FLOAT, .mode = 2, .place = 3};
 
-static void back(ascend_rig *r, const void *args) {
-    const back_args *a = args;
+CALL(back) {
     void *x = rig_alloc(r, 1024), *p = rig_upload(r, (int32_t[PAIRS]){0, 1, 2, (int32_t)a->place}, PAIRS * sizeof(int32_t));
     RUN(r, aclnnMoeFinalizeRoutingV2, T2(r, x, TD_ACL_BF16, PAIRS, WIDE), T1(r, p, TD_ACL_INT32, PAIRS), NULL, NULL, NULL,
         T2(r, rig_upload(r, (float[PAIRS]){0}, PAIRS * sizeof(float)), (td_acl_dtype)a->weights, TOKENS, CHOSEN), NULL,

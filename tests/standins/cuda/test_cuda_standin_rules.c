@@ -134,14 +134,10 @@ FAULTS(kernel_beyond) {
     TRY(driver_add(r, r->add, a, BYTES / 4 + 1, 1, r->stream));
     ignore(r->cu->cuStreamSynchronize(r->stream));
 }
-typedef struct {
-    int64_t device_bytes, pinned_bytes, filled;
-} copy_args;
-static const copy_args copy_right = {BYTES, BYTES, BYTES};
+ARGS(copy, int64_t device_bytes, pinned_bytes, filled) = {BYTES, BYTES, BYTES};
 
-static void copy(driver_rig *r, const void *args) {
-    const copy_args *a = args;
-    td_cu_address    to = driver_alloc(r, (size_t)a->device_bytes);
+CALL(copy) {
+    td_cu_address to = driver_alloc(r, (size_t)a->device_bytes);
     TRY(r->cu->cuMemcpyHtoDAsync(to, driver_pinned(r, (size_t)a->pinned_bytes), BYTES, r->stream));
     TRY(r->cu->cuMemsetD8Async(to, 0, (size_t)a->filled, r->stream));
     TRY(r->cu->cuStreamSynchronize(r->stream));
@@ -177,14 +173,10 @@ static void *registered(driver_rig *r) {
     TRY(r->cu->cuMemHostRegister(own, sizeof own, TD_CU_MEMHOSTREGISTER_PORTABLE));
     return own;
 }
-typedef struct {
-    int64_t at, bytes, flags;
-} pin_args;
-static const pin_args pin_right = {.bytes = sizeof own}; /* at 0: the page */
+ARGS(pin, int64_t at, bytes, flags) = {.bytes = sizeof own}; /* at 0: the page */
 
-static void pin(driver_rig *r, const void *args) {
-    const pin_args *a = args;
-    void           *p = a->at ? (void *)(uintptr_t)a->at : own;
+CALL(pin) {
+    void *p = a->at ? (void *)(uintptr_t)a->at : own;
     TRY(r->cu->cuMemHostRegister(p, (size_t)a->bytes, (unsigned)a->flags));
     TRY(r->cu->cuMemHostUnregister(p));
 }
@@ -239,14 +231,10 @@ BREAKS(copy_unregistered, "is not pinned: it would wait") {
 /* ---- words that streams write and wait for ------------------------------------------------------- */
 
 /* Words in memory of a device, in the order of the calls. */
-typedef struct {
-    int64_t bytes, wait_at, wait_flags, write_unpinned, write_flags, write_64_at, wait_64_at;
-} word_args;
-static const word_args word_right = {.bytes = 16, .wait_64_at = 8};
+ARGS(word, int64_t bytes, wait_at, wait_flags, write_unpinned, write_flags, write_64_at, wait_64_at) = {16, .wait_64_at = 8};
 
-static void word(driver_rig *r, const void *args) {
-    const word_args *a = args;
-    td_cu_address    words = driver_alloc(r, (size_t)a->bytes);
+CALL(word) {
+    td_cu_address words = driver_alloc(r, (size_t)a->bytes);
     TRY(r->cu->cuMemsetD8Async(words, 0, (size_t)a->bytes, r->stream));
     TRY(r->cu->cuStreamWaitValue32(r->stream, words + (size_t)a->wait_at, 0, (unsigned)a->wait_flags));
     TRY(r->cu->cuStreamWriteValue32(r->stream, a->write_unpinned ? (uintptr_t)own : words, 1, (unsigned)a->write_flags));
@@ -435,13 +423,9 @@ LIVES(kernel_beside_copy) { /* both read */
 
 /* ---- modules and launches ---------------------------------------------------------------------- */
 
-typedef struct {
-    int64_t grid_y, block_x, block_z, shared, no_arguments;
-} launch_args;
-static const launch_args launch_right = {.grid_y = 1, .block_x = 1, .block_z = 1};
+ARGS(launch, int64_t grid_y, block_x, block_z, shared, no_arguments) = {.grid_y = 1, .block_x = 1, .block_z = 1};
 
-static void launch(driver_rig *r, const void *args) {
-    const launch_args *a = args;
+CALL(launch) {
     ignore(r->cu->cuLaunchKernel(r->add, 1, (unsigned)a->grid_y, 1, (unsigned)a->block_x, 1, (unsigned)a->block_z,
                                  (unsigned)a->shared, r->stream, a->no_arguments ? NULL : (void *[3]){0}, NULL));
 }

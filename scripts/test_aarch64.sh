@@ -64,5 +64,5 @@ export QEMU_PAGESIZE=65536
 run neoverse-n1 "test_safetensors|test_file_write|test_topology|test_device_file|test_expert_file|test_apart_rules"
 unset QEMU_PAGESIZE
 echo "== the server"
-QEMU_CPU=neoverse-n1 TD_TANDEM=$PWD/build/aarch64/emulated_tandem TD_SOURCE_DIR=$PWD build/venv/bin/python tests/server/test_demo_server.py \
-    Demo.test_chat Demo.test_prompt_forms Demo.test_errors Launch.test_bad_folder
+QEMU_CPU=neoverse-n1 TD_TANDEM=$PWD/build/aarch64/emulated_tandem TD_SOURCE_DIR=$PWD PYTHONPATH=tests/server build/venv/bin/python -m unittest \
+    test_demo_server.Demo.{test_chat,test_prompt_forms,test_errors} test_demo_server.Launch.test_bad_folder

@@ -7,7 +7,8 @@ import sys
 import tempfile
 import unittest
 
-ROOT = os.environ["TD_SOURCE_DIR"]
+from program import SOURCE
+
 FAKE = """#!{python}
 import json, sys
 suite, arguments = sys.argv[2], sys.argv[3:]
@@ -49,7 +50,7 @@ class AmxTargets(unittest.TestCase):
                     f.write(FAKE.format(python=sys.executable, rows=program + ".json"))
                 os.chmod(program, os.stat(program).st_mode | stat.S_IXUSR)
                 arguments += [flag, os.path.join(folder, flag[2:])]
-            run = subprocess.run([sys.executable, os.path.join(ROOT, "bench/amx_targets.py"), "--pairs", "1", *arguments], capture_output=True, text=True, timeout=60)
+            run = subprocess.run([sys.executable, os.path.join(SOURCE, "bench/amx_targets.py"), "--pairs", "1", *arguments], capture_output=True, text=True, timeout=60)
             self.assertEqual(run.stderr, "")
             return run.returncode, run.stdout
 
@@ -89,7 +90,3 @@ class AmxTargets(unittest.TestCase):
     def test_without_amx_nothing_is_judged(self):
         code, said = self.judge([row("roofline", "registers", 0, "int8", 1, tier="avx512vnni")])
         self.assertEqual((code, said), (77, "nothing to judge: the best kernels that run here are avx512vnni's, not AMX's\n"))
-
-
-if __name__ == "__main__":
-    unittest.main()

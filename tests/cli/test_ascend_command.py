@@ -11,7 +11,7 @@ import unittest
 
 from server_process import MODEL, TANDEM, Server, environment
 
-STANDIN = os.environ["TD_ASCEND_STANDIN"]
+STANDIN = os.path.join(os.environ["TD_BUILD_DIR"], "ascend_standin")
 NAME = "DeepSeek-R1-W8A8"
 
 
@@ -176,7 +176,3 @@ class Ascend(unittest.TestCase):
         p = run("doctor", "--device", "npu", home=os.path.join(self.folder, "nothing"), HOME="/nowhere")
         self.assertEqual(p.returncode, 1)
         self.assertRegex(p.stdout, r"FAILED +installation +CANN +CANN's runtime .* was found in none of")
-
-
-if __name__ == "__main__":
-    unittest.main()

@@ -6,13 +6,14 @@ import subprocess
 import tempfile
 import unittest
 
-TANDEM = os.environ["TD_TANDEM"]
-TINY = os.path.join(os.environ["TD_SOURCE_DIR"], "tests/data/golden/deepseek_v2_lite/config.json")
+from program import SOURCE, tandem
+
+TINY = os.path.join(SOURCE, "tests/data/golden/deepseek_v2_lite/config.json")
 KEYS = {"bench", "shape", "m", "threads", "kernel", "time_us", "gbps", "gops", "bound", "fraction", "int8_fraction"}
 
 
 def bench(*args):
-    return subprocess.run([TANDEM, "bench", *args], capture_output=True, text=True, timeout=120)
+    return tandem("bench", *args)
 
 
 class Bench(unittest.TestCase):
@@ -112,8 +113,7 @@ class Bench(unittest.TestCase):
     def test_load(self):
         with tempfile.TemporaryDirectory() as folder:
             model = os.path.join(folder, "model")
-            subprocess.run([TANDEM, "quantize", "--load-format", "dummy", "--model-path", TINY, "--output", model, "--subpool-count", "1",
-                            "--expert-quantization", "int8"], check=True, capture_output=True, timeout=60)
+            tandem("quantize", "--load-format", "dummy", "--model-path", TINY, "--output", model, "--subpool-count", "1", "--expert-quantization", "int8", check=True)
             rows = self.rows("load", "--model-path", model, "--threads", "2", "--filter", "cached")
             self.assertEqual([(r["shape"], r["m"]) for r in rows], [("cached, to memory", 0), ("cached, to the first token", 8)])
             rows = self.rows("load", "--model-path", model, "--threads", "2", "--filter", "from disk", bounds=("disk",))
@@ -178,7 +178,7 @@ class Bench(unittest.TestCase):
         with tempfile.TemporaryDirectory() as folder:
             trace = os.path.join(folder, "trace.json")
             self.rows("decode", "--model-path", TINY, "--threads", "2", "--filter", "16 streams, context 16", "--trace", trace)
-            p = subprocess.run([os.path.join(os.environ["TD_SOURCE_DIR"], "bench/phases.py"), trace], capture_output=True, text=True, timeout=60)
+            p = subprocess.run([os.path.join(SOURCE, "bench/phases.py"), trace], capture_output=True, text=True, timeout=60)
         self.assertEqual(p.returncode, 0, p.stderr)
         names = [line.split("|")[1].strip() for line in p.stdout.splitlines()[2:]]
         self.assertEqual(names[:-2], ["norm 1", "mla", "norm 2", "router", "mlp", "group", "prepare", "up", "down", "combine"])
@@ -210,7 +210,7 @@ class Bench(unittest.TestCase):
     def test_a_full_disk_is_told(self):
         for command in (["bench", "prefill", "--model-path", TINY, "--rounds", "1", "--filter", "128 tokens"], ["topo"]):
             with self.subTest(command=command), open("/dev/full", "w") as full:
-                p = subprocess.run([TANDEM, *command], stdout=full, stderr=subprocess.PIPE, text=True, timeout=60)
+                p = tandem(*command, stdout=full)
                 self.assertEqual((p.returncode, p.stderr), (1, f"tandem {command[0]}: cannot write standard output\n"))
 
     def test_help(self):
@@ -218,7 +218,3 @@ class Bench(unittest.TestCase):
         self.assertEqual(p.returncode, 0)
         for word in ("roofline", "pool", "kernels", "attention", "experts", "decode", "prefill", "load", "residency", "--json"):
             self.assertIn(word, p.stdout)
-
-
-if __name__ == "__main__":
-    unittest.main()

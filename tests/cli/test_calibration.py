@@ -7,19 +7,12 @@ import resource
 import shutil
 import signal
 import subprocess
-import sys
-import tempfile
 import time
-import unittest
 
 import numpy as np
-
-TANDEM = os.environ["TD_TANDEM"]
-SOURCE = os.environ["TD_SOURCE_DIR"]
-MODEL = os.path.join(SOURCE, "models/tale-v3-14m")
-sys.path.insert(0, MODEL)
-from bpe import Tokenizer  # noqa: E402
-from reference import DeepSeekV3, sigmoid  # noqa: E402
+from bpe import Tokenizer
+from program import MODEL, TANDEM, FolderTest, tandem
+from reference import DeepSeekV3, sigmoid
 
 VALID = pathlib.Path(os.path.join(MODEL, "valid.txt")).read_text()
 SCORED_TOKENS = 8192                # of valid.txt, from its beginning: less than 40 kB
@@ -32,20 +25,10 @@ def nearest_int4(w):
     return np.rint(w / np.where(scale > 0, scale, 1)) * scale
 
 
-class Calibration(unittest.TestCase):
+class Calibration(FolderTest):
     def setUp(self):
-        self.folder = tempfile.TemporaryDirectory()
-        self.addCleanup(self.folder.cleanup)
-        self.text = self.path("text.txt")
-        pathlib.Path(self.text).write_text(CALIBRATION_TEXT)
-
-    def path(self, name):
-        return os.path.join(self.folder.name, name)
-
-    def write(self, name, content):
-        with open(self.path(name), "wb" if isinstance(content, bytes) else "w") as f:
-            f.write(content)
-        return self.path(name)
+        super().setUp()
+        self.text = self.write("text.txt", CALIBRATION_TEXT)
 
     def command(self, output, *args, model=MODEL):
         return [TANDEM, "quantize", "--model-path", model, "--output", self.path(output), *args]
@@ -123,8 +106,8 @@ class Calibration(unittest.TestCase):
         self.assertNotIn("experts", report["layers"][0])
 
     def ratio(self, folder):
-        p = subprocess.run([TANDEM, "perplexity", "--model-path", folder, "--text", os.path.join(MODEL, "valid.txt"), "--window", "256", "--stride", "256",
-                            "--limit", str(SCORED_TOKENS), "--against", MODEL, "--json"], capture_output=True, text=True, timeout=250)
+        p = tandem("perplexity", "--model-path", folder, "--text", os.path.join(MODEL, "valid.txt"), "--window", "256", "--stride", "256",
+                   "--limit", str(SCORED_TOKENS), "--against", MODEL, "--json")
         self.assertEqual(p.returncode, 0, p.stderr)
         result = json.loads(p.stdout)
         return result["ratio"] - 1, result["kl"]
@@ -316,10 +299,6 @@ class Calibration(unittest.TestCase):
         self.assert_same_files(self.files("out"), self.files("whole"))
 
     def test_help_names_every_option(self):
-        p = subprocess.run([TANDEM, "quantize", "--help"], capture_output=True, text=True, timeout=120)
+        p = tandem("quantize", "--help")
         for option in "--calibration FILE", "--method NAME", "--calibration-tokens N", "--calibration-window N":
             self.assertIn(option, p.stdout)
-
-
-if __name__ == "__main__":
-    unittest.main()

@@ -8,20 +8,14 @@ import pathlib
 import re
 import shutil
 import struct
-import subprocess
 import tempfile
 import unittest
 
-TANDEM = os.environ["TD_TANDEM"]
-SOURCE = os.environ["TD_SOURCE_DIR"]
-MODEL = os.path.join(SOURCE, "models/tale-v3-14m")
+from program import MODEL, tandem
+
 EXPERTS = [f"model.layers.{layer}.mlp.experts.{e}.{m}_proj" for layer in range(1, 7) for e in range(16) for m in ("gate", "up", "down")]
 SHAPES = {"gate": (128, 256), "up": (128, 256), "down": (256, 128)}
 SMALL = ("--text", os.path.join(MODEL, "valid.txt"), "--window", "64", "--limit", "200", "--json")
-
-
-def tandem(*args):
-    return subprocess.run([TANDEM, *args], capture_output=True, text=True, timeout=120)
 
 
 def sha(path):
@@ -72,17 +66,14 @@ class Folder:
 class CompressedTensors(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
-        cls.temporary = tempfile.TemporaryDirectory()
-        cls.at = cls.temporary.name
+        folder = tempfile.TemporaryDirectory()
+        cls.addClassCleanup(folder.cleanup)
+        cls.at = folder.name
         cls.main = cls.quantize("main")
         with open(os.path.join(MODEL, "model.safetensors"), "rb") as f:
             n = struct.unpack("<Q", f.read(8))[0]
             cls.header = json.loads(f.read(n))
             cls.payload = f.read()
-
-    @classmethod
-    def tearDownClass(cls):
-        cls.temporary.cleanup()
 
     @classmethod
     def quantize(cls, name, *args, output_format="compressed-tensors"):
@@ -241,7 +232,3 @@ class CompressedTensors(unittest.TestCase):
             self.assertIn(said, p.stderr)
         p = tandem("quantize", "--model-path", MODEL, "--output", self.main)
         self.assertIn("holds the output of another model or of other options", p.stderr)
-
-
-if __name__ == "__main__":
-    unittest.main()

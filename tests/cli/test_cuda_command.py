@@ -7,9 +7,9 @@ import subprocess
 import tempfile
 import unittest
 
-from server_process import MODEL, TANDEM, Server, environment
+from program import MODEL, SOURCE, TANDEM
+from server_process import Server, environment
 
-SOURCE = os.environ["TD_SOURCE_DIR"]
 TINY = os.path.join(SOURCE, "tests", "data", "golden", "deepseek_v2_lite", "config.json")
 EMULATED = os.path.join(SOURCE, "scripts", "cuda_emulated.sh")
 NEAR = 0.02  # of the mean negative log-likelihood: what bf16 in attention costs on 63 tokens is a few thousandths
@@ -142,7 +142,3 @@ class Cuda(unittest.TestCase):
     def test_no_driver(self):
         nowhere = self.refused(emulated=False, LD_LIBRARY_PATH="")
         self.assertRegex(nowhere, "NVIDIA's driver is not installed|CUDA")
-
-
-if __name__ == "__main__":
-    unittest.main()

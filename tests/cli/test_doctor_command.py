@@ -1,15 +1,14 @@
 """`tandem doctor`: what it prints and writes, its exit status, and a device whose calls fail. test_doctor tests what its checks find."""
 import json
 import os
-import subprocess
 import tempfile
 import unittest
 
-TANDEM = os.environ["TD_TANDEM"]
+from program import tandem
 
 
 def doctor(*args, **env):
-    return subprocess.run([TANDEM, "doctor", *args], capture_output=True, text=True, timeout=240, env={**os.environ, **env})
+    return tandem("doctor", *args, env={**os.environ, **env})
 
 
 class Doctor(unittest.TestCase):
@@ -64,7 +63,3 @@ class Doctor(unittest.TestCase):
         p = doctor("--tp", "1", "--json", "/nowhere/report.json")
         self.assertEqual(p.returncode, 1)
         self.assertIn("cannot write the report", p.stderr)
-
-
-if __name__ == "__main__":
-    unittest.main()

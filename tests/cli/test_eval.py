@@ -2,13 +2,9 @@
 model. Also few-shot prompts, requests that run together, and refusals."""
 import json
 import os
-import subprocess
-import tempfile
-import unittest
 
-TANDEM = os.environ["TD_TANDEM"]
-SOURCE = os.environ["TD_SOURCE_DIR"]
-MODEL = os.path.join(SOURCE, "models/tale-v3-14m")
+from program import MODEL, SOURCE, FolderTest, tandem
+
 NONE = ("--quantization", "none")
 with open(os.path.join(SOURCE, "tests/data/perplexity/expected.json")) as f:
     CHOICES = json.load(f)["choices"]
@@ -16,24 +12,16 @@ with open(os.path.join(MODEL, "reference.json")) as f:
     GREEDY = json.load(f)  # prompt, greedy_text
 
 
-class Eval(unittest.TestCase):
-    def setUp(self):
-        self.folder = tempfile.TemporaryDirectory()
-        self.addCleanup(self.folder.cleanup)
-
+class Eval(FolderTest):
     def task(self, *items, name="task.jsonl"):
-        path = os.path.join(self.folder.name, name)
-        with open(path, "w") as f:
-            for item in items:
-                f.write((item if isinstance(item, str) else json.dumps(item)) + "\n")
-        return path
+        return self.write(name, "".join((item if isinstance(item, str) else json.dumps(item)) + "\n" for item in items))
 
-    def run_eval(self, task, *args):
-        return subprocess.run([TANDEM, "eval", "--model-path", MODEL, "--task", task, *args], capture_output=True, text=True, timeout=120)
+    def run_eval(self, task, *args, **more):
+        return tandem("eval", "--model-path", MODEL, "--task", task, *args, **more)
 
     def evaluate(self, task, *args):
         """The result, and the items' lines."""
-        output = os.path.join(self.folder.name, "output.jsonl")
+        output = self.path("output.jsonl")
         p = self.run_eval(task, *args, "--json", "--output", output)
         self.assertEqual(p.returncode, 0, p.stderr)
         with open(output) as f:
@@ -99,7 +87,7 @@ class Eval(unittest.TestCase):
         self.assertEqual([x["completion"] for x in moved], [x["completion"] for x in lines])
 
     def test_names_that_are_not_utf8(self):
-        path = os.path.join(os.fsencode(self.folder.name), b"t\xff.jsonl")
+        path = os.path.join(os.fsencode(self.folder), b"t\xff.jsonl")
         os.rename(self.task({"prompt": "Once"}), path)
         result, _ = self.evaluate(path, "--max-tokens", "2")
         self.assertTrue(result["task"].endswith("/t?.jsonl"), result)
@@ -140,8 +128,7 @@ class Eval(unittest.TestCase):
 
     def test_a_full_disk_is_told(self):
         with open("/dev/full", "w") as full:
-            p = subprocess.run([TANDEM, "eval", "--model-path", MODEL, "--task", self.task(*CHOICES), *NONE, "--prompt", "{question}"], stdout=full, stderr=subprocess.PIPE,
-                               text=True, timeout=120)
+            p = self.run_eval(self.task(*CHOICES), *NONE, "--prompt", "{question}", stdout=full)
         self.assertEqual((p.returncode, p.stderr.splitlines()[-1]), (1, "tandem eval: cannot write standard output"))
 
     def test_refused_flags(self):
@@ -152,7 +139,3 @@ class Eval(unittest.TestCase):
                 p = self.run_eval("x", *args)
                 self.assertEqual((p.returncode, p.stdout), (2, ""))
                 self.assertIn("tandem eval: " + said, p.stderr)
-
-
-if __name__ == "__main__":
-    unittest.main()

@@ -5,14 +5,12 @@ import json
 import os
 import re
 import subprocess
-import sys
 import tempfile
 import unittest
 
+from program import MODEL, SOURCE, TANDEM, tandem
+
 PROGRAM = os.environ["TD_FAKE_TANDEM"]
-TANDEM = os.environ["TD_TANDEM"]
-SOURCE = os.environ["TD_SOURCE_DIR"]
-DEMO = f"{SOURCE}/models/tale-v3-14m"
 
 # The command of the 2-card A+K deployment, device and paths changed.
 AK = ("--host 0.0.0.0 --port 8001 --model-path DIR --attention-backend ascend --chunked-prefill-size 8192 --tensor-parallel-size 1 "
@@ -186,7 +184,7 @@ class Flags(unittest.TestCase):
 
     def test_what_is_set(self):
         """Every flag of the table is there, defaults too, by SGLang's names."""
-        flags = self.check("--model", DEMO, program=TANDEM)
+        flags = self.check("--model", MODEL, program=TANDEM)
         for name in ("model_path", "tp_size", "kt_cpuinfer", "page_size", "nnodes", "disaggregation_mode", "trust_remote_code", "watchdog_timeout", "tool_call_parser"):
             self.assertIn(name, flags)
         self.assertEqual((flags["tp_size"], flags["nnodes"], flags["trust_remote_code"], flags["speculative_algorithm"]), (1, 1, False, None))
@@ -197,7 +195,7 @@ class Flags(unittest.TestCase):
                            "--kt-method": "method"}.get(name, name[2:].replace("-", "_")), known)
 
     def test_the_defaults_are_those_of_the_table(self):
-        flags, compared = self.check("--model", DEMO, program=TANDEM), 0  # the fake engine has other options
+        flags, compared = self.check("--model", MODEL, program=TANDEM), 0  # the fake engine has other options
         for name, row in TABLE.items():
             key = name[2:].replace("-", "_")
             value = flags.get(key, flags.get(f"kt_{key}"))
@@ -220,7 +218,7 @@ class EveryCommand(unittest.TestCase):
     """Parsing, help and refusals come from one table a command."""
 
     def run_command(self, *args):
-        return subprocess.run([TANDEM, *args], capture_output=True, text=True, timeout=120, stdin=subprocess.DEVNULL)
+        return tandem(*args, stdin=subprocess.DEVNULL)
 
     def test_tables(self):
         commands = re.findall(r"^  (\S+) ", self.run_command("--help").stdout, re.MULTILINE)
@@ -282,12 +280,12 @@ class EveryCommand(unittest.TestCase):
         """Those of the page's table, in place of ours."""
         with open(f"{SOURCE}/docs/commands.md") as f:
             rows = re.findall(r"^\| `(--[a-z-]+)` \|([^|]*)\|([^|]*)\|$", f.read(), re.MULTILINE)
-        ours = {"--model-path": DEMO, "--context-length": "512", "--max-running-requests": "3", "--chunked-prefill-size": "256", "--mem-fraction-static": "0.5",
+        ours = {"--model-path": MODEL, "--context-length": "512", "--max-running-requests": "3", "--chunked-prefill-size": "256", "--mem-fraction-static": "0.5",
                 "--tensor-parallel-size": "1", "--cpuinfer": "2", "--served-model-name": "x", "--json-model-override-args": "{}", "--disable-radix-cache": None,
                 "--random-seed": "5", "--chat-template": "/dev/null"}
         self.assertEqual(set(ours), {name for name, *_ in rows})
         def set_by(name, value):
-            words = ["--model-path", DEMO] if name not in ("--model-path", "--model", "-m") else []
+            words = ["--model-path", MODEL] if name not in ("--model-path", "--model", "-m") else []
             p = launch("--check", *words, name, *([value] if value is not None else []))
             self.assertEqual(p.returncode, 0, p.stderr)
             return json.loads(p.stdout)
@@ -309,7 +307,3 @@ class EveryCommand(unittest.TestCase):
         self.assertNotIn("\033", on_terminal(NO_COLOR="1"))
         self.assertNotIn("\033", on_terminal(TERM="dumb"))
         self.assertNotIn("\033", self.run_command("topo", "--help").stdout)
-
-
-if __name__ == "__main__":
-    unittest.main()

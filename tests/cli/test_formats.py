@@ -8,19 +8,20 @@ format is a line of FORMATS. docs/quantisation.md has the figures of more tokens
 import json
 import os
 import random
-import subprocess
 import sys
 import tempfile
 import time
 import unittest
 
-TANDEM = os.environ["TD_TANDEM"]
-SOURCE = os.environ["TD_SOURCE_DIR"]
+import program
+
 SMOLLM2 = os.environ.get("TD_TEST_MODEL") == "smollm2"
-TALE = os.path.join(SOURCE, "models/tale-v3-14m")
-MODEL = os.environ.get("TD_SMOLLM2_DIR", os.path.join(SOURCE, "build/smollm2-moe")) if SMOLLM2 else TALE
-TEXT = os.path.join(TALE, "valid.txt")
+MODEL = os.environ.get("TD_SMOLLM2_DIR", os.path.join(program.SOURCE, "build/smollm2-moe")) if SMOLLM2 else program.MODEL
+TEXT = os.path.join(program.MODEL, "valid.txt")
 PROTOCOL = ["--text", TEXT, "--window", "256", "--stride", "256", "--limit", "1024" if SMOLLM2 else "4096"]
+if not os.path.exists(os.path.join(MODEL, "config.json")):
+    print("skipped: there is no", MODEL, "(scripts/smollm2/make_moe.py writes it)")
+    sys.exit(77)
 
 # A row: quantization, expert quantization, how experts are rounded, and what was measured on PROTOCOL for the demo model and for SmolLM2 (None: not
 # measured): KL divergence in nats, perplexity in %. "nearest" rounds while loading. The others round by tandem quantize, "default" without more
@@ -62,7 +63,7 @@ SAMPLE = 6  # formats
 
 
 def tandem(*args):
-    p = subprocess.run([TANDEM, *args], capture_output=True, text=True, timeout=600)
+    p = program.tandem(*args, timeout=600)
     if p.returncode:
         raise AssertionError(p.stderr)
     return p.stdout
@@ -110,10 +111,3 @@ class Formats(unittest.TestCase):
                     error = 100 * got["ratio_error"]
                     margin = max(PERPLEXITY_MARGIN, error / 4) if method in ("nearest", "default") else DRAW_MARGIN * error
                     self.assertLess(abs(more - bound[1]), margin)
-
-
-if __name__ == "__main__":
-    if not os.path.exists(os.path.join(MODEL, "config.json")):
-        print("skipped: there is no", MODEL, "(scripts/smollm2/make_moe.py writes it)")
-        sys.exit(77)
-    unittest.main()

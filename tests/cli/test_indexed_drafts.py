@@ -3,14 +3,11 @@
 No draft of a random layer is right, so each answer depends on what a rejected one leaves behind: nothing. Prompts are shorter and longer than the keys
 that a row chooses."""
 import json
-import os
-import sys
 import unittest
 
-sys.path.insert(0, os.path.join(os.path.dirname(__file__), "../server"))
-from server_process import Server  # noqa: E402
+from program import MODEL, SOURCE, TANDEM
+from server_process import Server
 
-SOURCE = os.environ["TD_SOURCE_DIR"]
 CHOSEN = 32  # keys
 SHAPE = {"num_hidden_layers": 3, "hidden_size": 256, "intermediate_size": 256, "moe_intermediate_size": 64, "n_routed_experts": 16, "num_attention_heads": 4,
          "num_key_value_heads": 4, "q_lora_rank": 64, "kv_lora_rank": 64, "qk_nope_head_dim": 32, "qk_rope_head_dim": 16, "v_head_dim": 32,
@@ -21,9 +18,9 @@ DRAFTS = ("--speculative-algorithm", "NEXTN", "--speculative-always")
 
 def answers(shape, *flags):
     """(tokens and log-probabilities of each answer, drafts that were verified)"""
-    flags = ("--load-format", "dummy", "--tokenizer-path", f"{SOURCE}/models/tale-v3-14m", "--max-total-tokens", "4096", "--context-length", "1024",
+    flags = ("--load-format", "dummy", "--tokenizer-path", MODEL, "--max-total-tokens", "4096", "--context-length", "1024",
              "--json-model-override-args", json.dumps({**SHAPE, **shape[1]}), *flags)
-    with Server(*flags, program=[os.environ["TD_TANDEM"]], model=f"{SOURCE}/configs/models/{shape[0]}.json") as server:
+    with Server(*flags, program=[TANDEM], model=f"{SOURCE}/configs/models/{shape[0]}.json") as server:
         said = []
         for n in (5, CHOSEN - 1, 200):
             body = {"prompt": list(range(5, 5 + n)), "max_tokens": 60, "temperature": 0, "ignore_eos": True, "return_token_ids": True, "logprobs": 1}
@@ -41,7 +38,3 @@ class IndexedDrafts(unittest.TestCase):
                 self.assertEqual([len(tokens) for tokens, _ in plain], [60] * 3)
                 self.assertEqual(drafted, plain)
                 self.assertGreater(verified, 100)
-
-
-if __name__ == "__main__":
-    unittest.main()

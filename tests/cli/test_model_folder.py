@@ -3,26 +3,14 @@ import json
 import os
 import shutil
 import subprocess
-import tempfile
-import unittest
 
-TANDEM, SOURCE = os.environ["TD_TANDEM"], os.environ["TD_SOURCE_DIR"]
-DEMO = os.path.join(SOURCE, "models/tale-v3-14m")
+from program import MODEL, TANDEM, FolderTest, tandem
 
 
-def tandem(*words, cwd=None):
-    return subprocess.run([TANDEM, *words], capture_output=True, text=True, timeout=240, cwd=cwd)
-
-
-class ModelFolder(unittest.TestCase):
-    def setUp(self):
-        folder = tempfile.TemporaryDirectory()
-        self.addCleanup(folder.cleanup)
-        self.folder = folder.name
-
+class ModelFolder(FolderTest):
     def made(self, name, **files):
         """A folder with files of these contents."""
-        path = os.path.join(self.folder, name)
+        path = self.path(name)
         os.makedirs(path)
         for file, content in files.items():
             with open(os.path.join(path, file.replace("__", ".")), "wb") as f:
@@ -31,14 +19,14 @@ class ModelFolder(unittest.TestCase):
 
     def demo(self, *without):
         """A copy of the demo model, by links, without some files."""
-        path = os.path.join(self.folder, "demo")
+        path = self.path("demo")
         os.makedirs(path)
-        for file in os.listdir(DEMO):
+        for file in os.listdir(MODEL):
             if file not in without:
-                os.symlink(os.path.join(DEMO, file), os.path.join(path, file))
+                os.symlink(os.path.join(MODEL, file), os.path.join(path, file))
         return path
 
-    def refused(self, path, *parts, commands=(("launch_server", "--port", "0"), ("perplexity", "--text", os.path.join(DEMO, "valid.txt")),
+    def refused(self, path, *parts, commands=(("launch_server", "--port", "0"), ("perplexity", "--text", os.path.join(MODEL, "valid.txt")),
                                               ("quantize", "--output", "out"))):
         for command in commands:
             with self.subTest(path=path, command=command[0]):
@@ -77,7 +65,7 @@ class ModelFolder(unittest.TestCase):
             shutil.rmtree(folder)
 
     def test_the_tokenizer_of_another_model(self):
-        p = tandem("launch_server", "--check", "--model-path", DEMO, "--load-format", "dummy", "--json-model-override-args", '{"vocab_size":4000}')
+        p = tandem("launch_server", "--check", "--model-path", MODEL, "--load-format", "dummy", "--json-model-override-args", '{"vocab_size":4000}')
         self.assertEqual(p.returncode, 1)
         self.assertIn("has ids up to 4095, but the model's vocab_size is 4000", p.stderr)
 
@@ -87,12 +75,12 @@ class ModelFolder(unittest.TestCase):
         os.makedirs(os.path.join(cache, "snapshots"))
         self.refused(cache, "it is a hub's cache", "/snapshots")
         for command in ("launch_server", "quantize"):
-            p = tandem(command, "--model-path", os.path.join(DEMO, "config.json"), *(["--output", os.path.join(self.folder, "out")] if command == "quantize" else []))
+            p = tandem(command, "--model-path", os.path.join(MODEL, "config.json"), *(["--output", self.path("out")] if command == "quantize" else []))
             self.assertIn("is not a folder", p.stderr)
 
     def test_a_model_is_called_as_its_folder(self):
         for path in (".", "./", "../tale-v3-14m/", "../tale-v3-14m/."):
-            p = subprocess.Popen([TANDEM, "launch_server", "--model-path", path, "--port", "0", "--skip-server-warmup"], cwd=DEMO, stdout=subprocess.PIPE,
+            p = subprocess.Popen([TANDEM, "launch_server", "--model-path", path, "--port", "0", "--skip-server-warmup"], cwd=MODEL, stdout=subprocess.PIPE,
                                  stderr=subprocess.DEVNULL, text=True)
             self.assertTrue(p.stdout.readline().startswith("tandem: serving tale-v3-14m at "), path)
             p.terminate()
@@ -100,29 +88,25 @@ class ModelFolder(unittest.TestCase):
             p.stdout.close()
 
     def test_check_opens_the_model(self):
-        p = tandem("launch_server", "--check", "--model-path", DEMO)
+        p = tandem("launch_server", "--check", "--model-path", MODEL)
         self.assertEqual((p.returncode, p.stderr), (0, ""))
-        self.assertEqual(json.loads(p.stdout)["model_path"], DEMO)
+        self.assertEqual(json.loads(p.stdout)["model_path"], MODEL)
 
     def test_check_finds_what_a_start_would(self):
-        weights = [file for file in os.listdir(DEMO) if file.endswith(".safetensors")]
+        weights = [file for file in os.listdir(MODEL) if file.endswith(".safetensors")]
         p = tandem("launch_server", "--check", "--model-path", self.demo(*weights))
         self.assertEqual(p.returncode, 1)
         self.assertIn("safetensors", p.stderr)
-        shutil.rmtree(os.path.join(self.folder, "demo"))
+        shutil.rmtree(self.path("demo"))
         p = tandem("launch_server", "--check", "--model-path", self.demo("tokenizer.json"))
         self.assertEqual(p.returncode, 1)
         self.assertIn("tokenizer.json", p.stderr)
         for flags, part in ((("--tensor-parallel-size", "7"), "tensor-parallel-size"),
                             (("--json-model-override-args", '{"hidden_size": 999}'), "999"),
                             (("--chat-template", "/no/such.jinja"), "/no/such.jinja")):
-            p = tandem("launch_server", "--check", "--model-path", DEMO, *flags)
+            p = tandem("launch_server", "--check", "--model-path", MODEL, *flags)
             self.assertEqual(p.returncode, 1, flags)
             self.assertIn(part, p.stderr)
         p = tandem("launch_server", "--check", "--model-path", "no/model")
         self.assertEqual(p.returncode, 1)
         self.assertEqual(json.loads(p.stdout)["model_path"], "no/model")  # what the flags amount to is told all the same
-
-
-if __name__ == "__main__":
-    unittest.main()

@@ -6,19 +6,14 @@ import os
 import pathlib
 import shutil
 import struct
-import subprocess
-import sys
 import tempfile
 import unittest
 
 import numpy as np
+from bpe import Tokenizer
+from program import MODEL, SOURCE, tandem
+from reference import DeepSeekV3
 
-TANDEM = os.environ["TD_TANDEM"]
-SOURCE = os.environ["TD_SOURCE_DIR"]
-MODEL = os.path.join(SOURCE, "models/tale-v3-14m")
-sys.path.insert(0, MODEL)
-from bpe import Tokenizer  # noqa: E402
-from reference import DeepSeekV3  # noqa: E402
 DATA = os.path.join(SOURCE, "tests/data/perplexity")
 TEXTS = {"valid.txt": os.path.join(MODEL, "valid.txt"), "documents.jsonl": os.path.join(DATA, "documents.jsonl")}
 EXPECTED = json.loads(pathlib.Path(os.path.join(DATA, "expected.json")).read_text())
@@ -27,8 +22,8 @@ SMALL = ("--text", TEXTS["valid.txt"], "--window", "64", "--limit", "200")
 HEADER = struct.Struct("<8s4I4Q")  # magic, version, vocabulary, window, stride, limit, hash, rows, windows
 
 
-def run(*args, model=("--model-path", MODEL)):
-    return subprocess.run([TANDEM, "perplexity", *model, *args], capture_output=True, text=True, timeout=120)
+def run(*args, model=("--model-path", MODEL), **more):
+    return tandem("perplexity", *model, *args, **more)
 
 
 def protocol(case):
@@ -40,12 +35,9 @@ class Perplexity(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
         cls.folder = tempfile.TemporaryDirectory()
+        cls.addClassCleanup(cls.folder.cleanup)
         cls.saved = os.path.join(cls.folder.name, "small.lp")
         cls.first = run(*SMALL, *NONE, "--save", cls.saved, "--json")
-
-    @classmethod
-    def tearDownClass(cls):
-        cls.folder.cleanup()
 
     def figures(self, *args, **kw):
         p = run(*args, "--json", **kw)
@@ -145,8 +137,7 @@ class Perplexity(unittest.TestCase):
         """Of a rotated folder the figures of layers and experts are those of one that is not, but for the rounding of its bf16 weights and activations."""
         folders = [os.path.join(self.folder.name, name) for name in ("plain", "turned")]
         for folder, rotation in zip(folders, ("none", "hadamard")):
-            p = subprocess.run([TANDEM, "quantize", "--model-path", MODEL, "--output", folder, "--expert-quantization", "int8", "--rotation", rotation],
-                               capture_output=True, text=True, timeout=60)
+            p = tandem("quantize", "--model-path", MODEL, "--output", folder, "--expert-quantization", "int8", "--rotation", rotation)
             self.assertEqual(p.returncode, 0, p.stderr)
         plain, turned = (self.figures(*SMALL, "--against", MODEL, model=("--model-path", folder)) for folder in folders)
         for a, b in zip(plain["layers"], turned["layers"]):
@@ -313,9 +304,5 @@ class Perplexity(unittest.TestCase):
     def test_a_full_disk_is_told(self):
         for args in (), ("--json",):
             with self.subTest(args=args), open("/dev/full", "w") as full:
-                p = subprocess.run([TANDEM, "perplexity", "--model-path", MODEL, *SMALL, *args], stdout=full, stderr=subprocess.PIPE, text=True, timeout=120)
+                p = run(*SMALL, *args, stdout=full)
                 self.assertEqual((p.returncode, p.stderr.splitlines()[-1]), (1, "tandem perplexity: cannot write standard output"))
-
-
-if __name__ == "__main__":
-    unittest.main()

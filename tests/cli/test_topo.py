@@ -5,14 +5,16 @@ import os
 import subprocess
 import unittest
 
-TANDEM = os.environ["TD_TANDEM"]
+from program import TANDEM, tandem
+
+CUDA_STANDIN = os.path.join(os.environ["TD_BUILD_DIR"], "cuda_standin")
 
 
 def topo(*args, synthetic=None, **more):
     env = {k: v for k, v in os.environ.items() if k != "HWLOC_SYNTHETIC"} | more
     if synthetic:
         env["HWLOC_SYNTHETIC"] = synthetic
-    return subprocess.run([TANDEM, "topo", *args], capture_output=True, text=True, timeout=60, env=env)
+    return tandem("topo", *args, env=env)
 
 
 def facts(*args, synthetic=None, **more):
@@ -39,7 +41,7 @@ class Topo(unittest.TestCase):
 
     def test_cards(self):
         """Those of the stand-in for the driver, which is where the dynamic linker finds it first."""
-        there = {"LD_LIBRARY_PATH": os.environ["TD_CUDA_STANDIN"]}
+        there = {"LD_LIBRARY_PATH": CUDA_STANDIN}
         f = facts(**there, TD_STANDIN_DEVICES="2", TD_STANDIN_ARCH="120")
         card = {"name": "stand-in for a card", "memory_bytes": 2 << 30, "compute_capability": 120, "node": None}
         for c in f["cuda_cards"]:
@@ -60,7 +62,7 @@ class Topo(unittest.TestCase):
 
     def test_cards_that_cannot_be_measured(self):
         """They are listed, with the reason."""
-        there = {"LD_LIBRARY_PATH": os.environ["TD_CUDA_STANDIN"], "TD_STANDIN_DEVICES": "1"}
+        there = {"LD_LIBRARY_PATH": CUDA_STANDIN, "TD_STANDIN_DEVICES": "1"}
         for more, said in [({"TD_STANDIN_ARCH": "75"}, "compute capability 7.5"), ({"TD_STANDIN_MEMORY": "1048576"}, "of which 1048568 are free"),
                            ({"TD_STANDIN_REFUSE_CONTEXT": "1"}, "busy or unavailable")]:
             p = topo(**there, **more)
@@ -124,7 +126,3 @@ class Topo(unittest.TestCase):
         self.assertEqual(p.returncode, 0)
         for word in ("--cpuinfer", "--subpool-count", "--npu-threads", "--json", "HWLOC_SYNTHETIC"):
             self.assertIn(word, p.stdout)
-
-
-if __name__ == "__main__":
-    unittest.main()

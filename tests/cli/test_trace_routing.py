@@ -4,34 +4,22 @@ import pathlib
 import struct
 import subprocess
 import sys
-import tempfile
-import unittest
 
 import numpy as np
+from bpe import Tokenizer
+from program import MODEL, SOURCE, FolderTest, tandem
+from reference import DeepSeekV3
 
-TANDEM = os.environ["TD_TANDEM"]
-SOURCE = os.environ["TD_SOURCE_DIR"]
-MODEL = os.path.join(SOURCE, "models/tale-v3-14m")
 TEXT = os.path.join(MODEL, "valid.txt")
-sys.path.insert(0, MODEL)
-from bpe import Tokenizer  # noqa: E402
-from reference import DeepSeekV3  # noqa: E402
 NONE = ("--quantization", "none", "--expert-quantization", "none")
 LAYERS, EXPERTS, TOP_K = 5, 16, 4
 WINDOW, LIMIT = 64, 200
 
 
-def tandem(*args):
-    return subprocess.run([TANDEM, *args], capture_output=True, text=True, timeout=120)
-
-
-class TraceRouting(unittest.TestCase):
+class TraceRouting(FolderTest):
     def setUp(self):
-        self.folder = tempfile.TemporaryDirectory()
-        self.output = os.path.join(self.folder.name, "trace")
-
-    def tearDown(self):
-        self.folder.cleanup()
+        super().setUp()
+        self.output = self.path("trace")
 
     def trace(self, *args):
         return tandem("trace-routing", "--model-path", MODEL, "--text", TEXT, "--output", self.output, *args)
@@ -65,7 +53,7 @@ class TraceRouting(unittest.TestCase):
 
     def test_a_public_trace_is_converted(self):
         """Decoded tokens alone, and only whole ones."""
-        source = os.path.join(self.folder.name, "public.csv")
+        source = self.path("public.csv")
         with open(source, "w") as f:
             f.write("# route_trace v1\n# model=m.gguf arch=a n_layer=2 n_expert=8 n_expert_used=2\n# layer=0 expert_bytes=1\nturn,phase,step,layer,slot,expert,weight\n")
             for phase, step, layer, experts in ((0, 0, 0, (0, 1)), (1, 1, 0, (2, 3)), (1, 1, 1, (4, 5)), (1, 2, 0, (6, 7)), (1, 3, 0, (1, 2)), (1, 3, 1, (3, 4))):
@@ -74,8 +62,7 @@ class TraceRouting(unittest.TestCase):
         self.assertEqual(pathlib.Path(self.output).read_bytes(), b"TDROUTES" + struct.pack("<4IQ8H", 1, 2, 8, 2, 2, 2, 3, 4, 5, 1, 2, 3, 4))
 
     def test_refusals(self):
-        text = os.path.join(self.folder.name, "text")
-        pathlib.Path(text).write_text("Once upon a time")
+        text = self.write("text", "Once upon a time")
         for args, status, said in [
                 ((), 2, "--model-path, --text and --output are needed; --help lists the flags"),
                 (("--model-path", MODEL, "--text", TEXT), 2, "--model-path, --text and --output are needed"),
@@ -83,7 +70,7 @@ class TraceRouting(unittest.TestCase):
                 (("--model-path", MODEL, "--text", text, "--output", text), 1, f"{text} would be overwritten"),
                 (("--model-path", MODEL, "--text", "/nonexistent", "--output", self.output), 1, "/nonexistent"),
                 (("--model-path", MODEL, "--text", text, "--output", "/dev/null"), 1, "/dev/null: it is not a regular file"),
-                (("--model-path", MODEL, "--text", text, "--output", self.folder.name + "/no/trace"), 1, "no/trace.partial: No such file"),
+                (("--model-path", MODEL, "--text", text, "--output", self.path("no/trace")), 1, "no/trace.partial: No such file"),
                 (("--model-path", MODEL, "--text", text, "--output", self.output, "--window", "4096", "--limit", "4000"), 0, "")]:
             with self.subTest(args=args):
                 p = tandem("trace-routing", *args)
@@ -93,7 +80,3 @@ class TraceRouting(unittest.TestCase):
                     self.assertIn("tandem trace-routing: ", p.stderr.splitlines()[-1])
                     self.assertIn(said, p.stderr.splitlines()[-1])
         self.assertEqual(pathlib.Path(text).read_text(), "Once upon a time")
-
-
-if __name__ == "__main__":
-    unittest.main()

@@ -41,7 +41,3 @@ class CheckComments(unittest.TestCase):
 
     def test_merged_paragraphs_are_refused(self):
         self.assertEqual(self.check("/*\n * One paragraph. * Another; of 2 * x it says nothing.\n */\n"), ([2], 1))
-
-
-if __name__ == "__main__":
-    unittest.main()

@@ -43,7 +43,3 @@ class CheckPages(unittest.TestCase):
 
     def test_a_number_within_a_sentence_does_not_end_it(self):
         self.assertEqual(self.check(f"It is in f32. {WORDS_35} 1.5\n"), ([1], 1))
-
-
-if __name__ == "__main__":
-    unittest.main()

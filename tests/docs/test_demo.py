@@ -7,6 +7,9 @@ import sys
 import unittest
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
+if os.environ["TD_BUILD_DIR"] != str(ROOT / "build/release"):
+    print("the demo builds build/release, which is not the build that is tested: skipped")
+    sys.exit(77)
 
 
 class Demo(unittest.TestCase):
@@ -20,10 +23,3 @@ class Demo(unittest.TestCase):
         story = run.stdout[run.stdout.index("Tell me a story about a fox and a crow."):].strip()
         self.assertGreater(len(story.split()), 100, run.stdout)
         self.assertRegex(story, r'[.!?]["\']?$')
-
-
-if __name__ == "__main__":
-    if os.environ["TD_BUILD_DIR"] != str(ROOT / "build/release"):
-        print("the demo builds build/release, which is not the build that is tested: skipped")
-        sys.exit(77)
-    unittest.main(verbosity=2)

@@ -12,8 +12,6 @@ import tempfile
 import unittest
 
 from documents import ROOT, block_commands, broken_links, broken_tables, defines, named_code, named_functions, outline, pages, span_commands, table_rows
-
-sys.path.insert(0, str(ROOT / "tests/server"))
 from server_process import Server
 
 TANDEM = os.environ["TD_TANDEM"]
@@ -116,16 +114,13 @@ class Documents(unittest.TestCase):
     def setUpClass(cls):
         """Install the program, in a folder of this test, as a package does."""
         cls.folder = tempfile.TemporaryDirectory()
+        cls.addClassCleanup(cls.folder.cleanup)
         root = pathlib.Path(cls.folder.name) / "installed"
         subprocess.run(["cmake", "--install", BUILD, "--component", "program"], env={**os.environ, "DESTDIR": str(root)}, check=True, capture_output=True)
         cls.program = next(file for file in root.rglob("bin/tandem"))
         cls.empty = pathlib.Path(cls.folder.name) / "empty"
         cls.empty.mkdir()
         HERE["/usr/share/tandem"] = str(cls.program.parents[1] / "share/tandem")
-
-    @classmethod
-    def tearDownClass(cls):
-        cls.folder.cleanup()
 
     def help_of(self, command):
         if command not in self.help_texts:
@@ -243,7 +238,3 @@ class Documents(unittest.TestCase):
         self.assertEqual(set(NOT_RUN) - reasons_used, set(), "in NOT_RUN, and in no document")
         self.assertGreater(len(ran), 8)
         self.assertGreater(sum(installed for installed, _ in ran), 5)
-
-
-if __name__ == "__main__":
-    unittest.main(verbosity=2)

@@ -4,15 +4,11 @@ import mmap
 import os
 import struct
 import subprocess
-import sys
 import tempfile
 
-sys.path.insert(0, os.path.join(os.path.dirname(__file__), "../server"))
-from server_process import Server  # noqa: E402
+from server_process import MODEL, TANDEM, Server
 
-TANDEM = os.environ["TD_TANDEM"]
 SHIM = os.environ["TD_FAULT_SHIM"]
-MODEL = os.path.join(os.environ["TD_SOURCE_DIR"], "models/tale-v3-14m")
 POINTS = ("alloc", "map", "read", "thread", "thread_dies", "uring", "unlisten")
 FIELDS = ("seen", "injected", "first", "every", "one_in", "seed", "how")
 SHORT, EINTR, EIO, END = range(4)  # how a read fails

@@ -208,7 +208,3 @@ class Device(unittest.TestCase):
     @staticmethod
     def failing_operations(n, count):
         return Server(*FLAGS, program=[TANDEM], model=MODEL, env={"TD_CHAOS_FAIL_OP": f"{n},{count}"})
-
-
-if __name__ == "__main__":
-    unittest.main(warnings="ignore")

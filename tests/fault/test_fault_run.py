@@ -269,7 +269,3 @@ class ExpertsReadAgain(unittest.TestCase):
             self.assertEqual(texts(server), right)
             self.assertGreaterEqual(reads("ok"), before)
             self.assertEqual(server.stop(), 0)
-
-
-if __name__ == "__main__":
-    unittest.main(warnings="ignore")

@@ -120,7 +120,3 @@ class Start(unittest.TestCase):
                         control["uring", "first"] = control["uring", "every"] = 1
                         control["read", "first"], control["read", "how"] = n, how
                         self.assertNotEqual(outcome(launch(control, *flags, model=model), right), "served")
-
-
-if __name__ == "__main__":
-    unittest.main(warnings="ignore")

@@ -43,7 +43,3 @@ class Stop(unittest.TestCase):
             done.set()
             for t in threads:
                 t.join()
-
-
-if __name__ == "__main__":
-    unittest.main(warnings="ignore")  # the server that was stopped leaves its pipes to the collector

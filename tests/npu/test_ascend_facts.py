@@ -25,7 +25,3 @@ class Facts(unittest.TestCase):
         self.assertEqual(left, UNDEFINED_TENSORS, "tensors without facts")
         self.assertEqual({(op, tensor) for op, tensors in rows.items() for tensor in tensors - declared.get(op, set())}, set(), "facts about nothing")
         print(f"{len(rows)} of {len(declared)} operations, {sum(map(len, rows.values()))} of {sum(map(len, declared.values()))} tensors have facts")
-
-
-if __name__ == "__main__":
-    unittest.main()

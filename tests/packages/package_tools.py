@@ -4,8 +4,8 @@ import re
 import shutil
 import subprocess
 
-SOURCE = os.environ["TD_SOURCE_DIR"]
-MODEL = os.path.join(SOURCE, "models/tale-v3-14m")
+from program import SOURCE
+
 TOOLS = os.path.join(SOURCE, "build/package-tools")
 
 

@@ -12,7 +12,8 @@ import subprocess
 import tempfile
 import unittest
 
-from package_tools import MODEL, SOURCE, run
+from package_tools import run
+from program import MODEL, SOURCE
 from server_process import Gate, Server, free_port, wait_until
 from test_packages import PACKAGE, ROOTS, WHY_NOT, depends_archive, story, text_of
 
@@ -113,7 +114,3 @@ class Image(unittest.TestCase):
                 return f.read().split("\n")
         except OSError:
             return []
-
-
-if __name__ == "__main__":
-    unittest.main()

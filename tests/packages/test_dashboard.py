@@ -9,10 +9,10 @@ import unittest
 import urllib.parse
 import urllib.request
 
-from package_tools import MODEL, SOURCE, run, unpacked
+from package_tools import run, unpacked
+from program import MODEL, SOURCE, TANDEM
 from server_process import Server, free_port, wait_until
 
-TANDEM = os.environ["TD_TANDEM"]
 PROMETHEUS, PROMTOOL = unpacked("prometheus", "usr/bin/prometheus"), unpacked("prometheus", "usr/bin/promtool")
 METRIC = re.compile(r"\b(?:sglang|tandem):[a-z0-9_]+")
 
@@ -131,7 +131,3 @@ class Dashboard(unittest.TestCase):
         folder = f"{SOURCE}/packaging/container"
         for path in re.findall(r"^ +- (\.\./[^:]+):", read("container/compose.yaml"), re.MULTILINE):
             self.assertTrue(os.path.isfile(os.path.join(folder, path)), path)
-
-
-if __name__ == "__main__":
-    unittest.main()

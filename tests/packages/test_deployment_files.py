@@ -9,9 +9,8 @@ import subprocess
 import unittest
 
 import yaml
+from program import MODEL, SOURCE, TANDEM
 
-SOURCE, TANDEM = os.environ["TD_SOURCE_DIR"], os.environ["TD_TANDEM"]
-DEMO = f"{SOURCE}/models/tale-v3-14m"
 FLAGS = {name: flag for flag in json.loads(subprocess.run([TANDEM, "launch_server", "--help-json"], capture_output=True, text=True, check=True).stdout)["flags"] for name in flag["names"]}
 OURS = {"tandem", "tandem-router"}  # images that the files build
 
@@ -50,7 +49,7 @@ class DeploymentFiles(unittest.TestCase):
             if word.startswith("--"):
                 self.assertIn(word, FLAGS)
                 self.assertTrue(FLAGS[word]["supported"], word)
-        ended = subprocess.run([TANDEM, "launch_server", "--check", *words, "--model-path", DEMO], capture_output=True, text=True)
+        ended = subprocess.run([TANDEM, "launch_server", "--check", *words, "--model-path", MODEL], capture_output=True, text=True)
         self.assertEqual(ended.returncode, 0, ended.stderr)
 
     def check_keys(self, text):
@@ -135,7 +134,3 @@ class DeploymentFiles(unittest.TestCase):
         for path in glob.glob(f"{SOURCE}/configs/launch/*.yaml"):
             with open(path) as f:
                 self.check_keys(f.read())
-
-
-if __name__ == "__main__":
-    unittest.main(verbosity=2)

@@ -5,8 +5,10 @@ import subprocess
 import tempfile
 import unittest
 
-SOURCE, BINARY, CC = os.environ["TD_SOURCE_DIR"], os.environ["TD_BINARY_DIR"], os.environ["TD_CC"]
-MODEL = os.path.join(SOURCE, "models/tale-v3-14m")
+from package_tools import run
+from program import MODEL, SOURCE
+
+BINARY, CC = os.environ["TD_BUILD_DIR"], os.environ["TD_CC"]
 
 TOOLS_PROGRAM = """
 #include <stdio.h>
@@ -21,16 +23,15 @@ int main(void) {
 """
 
 
-def run(*command, **more):
-    p = subprocess.run(command, capture_output=True, text=True, timeout=240, **more)
-    assert p.returncode == 0, f"{command}: {p.returncode}\n{p.stdout}\n{p.stderr}"
-    return p.stdout
+def out_of(*command, **more):
+    return run(*command, **more).stdout
 
 
 class Install(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
         cls.folder = tempfile.TemporaryDirectory()
+        cls.addClassCleanup(cls.folder.cleanup)
         cls.prefix = os.path.join(cls.folder.name, "usr")
         # Under DESTDIR, so that /etc of this machine stays as it is whatever the build's prefix is; then the prefix is told to pkg-config.
         run("cmake", "--install", BINARY, env={**os.environ, "DESTDIR": cls.folder.name})
@@ -40,12 +41,8 @@ class Install(unittest.TestCase):
         cls.config = next(os.path.join(at, f) for at, _, files in os.walk(cls.prefix) for f in files if f == "tandem.pc")
         cls.env = {**os.environ, "PKG_CONFIG_PATH": os.path.dirname(cls.config)}
 
-    @classmethod
-    def tearDownClass(cls):
-        cls.folder.cleanup()
-
     def pkg_config(self, *args):
-        return run("pkg-config", f"--define-variable=prefix={self.prefix}", *args, env=self.env).split()
+        return out_of("pkg-config", f"--define-variable=prefix={self.prefix}", *args, env=self.env).split()
 
     def test_files(self):
         files = {os.path.relpath(os.path.join(at, f), self.prefix) for at, _, names in os.walk(self.prefix) for f in names}
@@ -68,13 +65,13 @@ class Install(unittest.TestCase):
         """The libraries are static: whatever they define is in the name space of who links them."""
         for name in ("libtandem.a", "libtandem_tools.a"):
             path = os.path.join(os.path.dirname(os.path.dirname(self.config)), name)
-            symbols = {line.split()[-1] for line in run("nm", "-g", "--defined-only", path).split("\n") if len(line.split()) == 3}
+            symbols = {line.split()[-1] for line in out_of("nm", "-g", "--defined-only", path).split("\n") if len(line.split()) == 3}
             self.assertGreater(len(symbols), 20)
             before_others = ["MHD_queue_response"] if name == "libtandem.a" else []  # libmicrohttpd's: server/connection/library_errors.h
             self.assertEqual([s for s in symbols if not s.lower().startswith("td_")], before_others)
 
     def test_version(self):
-        version = run(f"{self.prefix}/bin/tandem", "--version").split("\n")
+        version = out_of(f"{self.prefix}/bin/tandem", "--version").split("\n")
         with open(f"{SOURCE}/include/tandem.h") as f:
             number = re.search(r'#define TD_VERSION "(\d+\.\d+\.\d+)"', f.read())[1]
         self.assertEqual(version[0], f"tandem {number}")
@@ -84,12 +81,12 @@ class Install(unittest.TestCase):
         self.assertEqual(self.pkg_config("--modversion", "tandem", "tandem_tools"), [number, number])
         with open(f"{SOURCE}/CHANGELOG.md") as f:
             self.assertIn(f"\n## {number}", f.read())
-        self.assertIn("(best here: scalar)", run(f"{self.prefix}/bin/tandem", "--version", env={**os.environ, "TD_CPU_MASK": "scalar"}))
+        self.assertIn("(best here: scalar)", out_of(f"{self.prefix}/bin/tandem", "--version", env={**os.environ, "TD_CPU_MASK": "scalar"}))
 
     def test_example(self):
         program = os.path.join(self.folder.name, "complete")
         run(CC, f"{self.prefix}/share/tandem/examples/complete.c", "-Wall", "-Werror", "-o", program, *self.pkg_config("--cflags", "--libs", "tandem"))
-        text = run(program, MODEL, "Once upon a time there was a")
+        text = out_of(program, MODEL, "Once upon a time there was a")
         self.assertGreater(len(text.split()), 15, text)
         p = subprocess.run([program, "/no/such/model", "x"], capture_output=True, text=True)
         self.assertEqual((p.returncode, p.stdout), (1, ""))
@@ -100,8 +97,4 @@ class Install(unittest.TestCase):
         with open(source, "w") as f:
             f.write(TOOLS_PROGRAM)
         run(CC, source, "-Wall", "-Werror", "-o", source[:-2], *self.pkg_config("--cflags", "--libs", "tandem_tools"))
-        self.assertIn("/no/such/model", run(source[:-2]))
-
-
-if __name__ == "__main__":
-    unittest.main()
+        self.assertIn("/no/such/model", out_of(source[:-2]))

@@ -19,7 +19,8 @@ import tempfile
 import time
 import unittest
 
-from package_tools import MODEL, SOURCE, run
+from package_tools import run
+from program import MODEL, SOURCE
 from server_process import free_port, wait_until
 
 PACKAGE = f"{SOURCE}/scripts/package.sh"
@@ -52,6 +53,12 @@ WHY_NOT = why_not_here()
 PAGES = 1 + len(re.findall(r"^  (\S+) ", subprocess.run([os.environ["TD_TANDEM"], "--help"], capture_output=True, text=True).stdout, re.M))
 FULL = os.environ.get("TD_TEST_FULL")
 PRODUCT = "scripts/test.sh --full makes packages of every kind"
+
+
+def setUpModule():
+    os.makedirs(ROOTS, exist_ok=True)
+    if WHY_NOT:
+        print(f"parts are skipped: {WHY_NOT}", file=sys.stderr)
 
 
 class Root:
@@ -414,10 +421,3 @@ class Arm64(unittest.TestCase):
                 finally:
                     server.terminate()
                     self.assertEqual(server.wait(60), 0)
-
-
-if __name__ == "__main__":
-    os.makedirs(ROOTS, exist_ok=True)
-    if WHY_NOT:
-        print(f"parts are skipped: {WHY_NOT}", file=sys.stderr)
-    unittest.main()

@@ -4,18 +4,12 @@ import json
 import os
 import re
 import shutil
-import subprocess
 import sys
 import tempfile
 import unittest
 
-SOURCE, TANDEM = os.environ["TD_SOURCE_DIR"], os.environ["TD_TANDEM"]
-
-
-def run(*command, check=True, **more):
-    p = subprocess.run(command, capture_output=True, text=True, timeout=60, **more)
-    assert not check or p.returncode == 0, f"{command}: {p.returncode}\n{p.stdout}\n{p.stderr}"
-    return p
+from package_tools import run
+from program import SOURCE, TANDEM
 
 
 def needs(program):
@@ -27,14 +21,11 @@ class Pages(unittest.TestCase):
     def setUpClass(cls):
         os.environ["SOURCE_DATE_EPOCH"] = "1700000000"
         cls.folder = tempfile.TemporaryDirectory()
+        cls.addClassCleanup(cls.folder.cleanup)
         cls.out = cls.folder.name
         run(sys.executable, f"{SOURCE}/packaging/make_pages.py", "--out", cls.out, "--", TANDEM)
         cls.commands = [c["name"] for c in json.loads(run(TANDEM, "--help-json").stdout)["commands"]]
         cls.tables = {name: json.loads(run(TANDEM, name, "--help-json").stdout) for name in cls.commands}
-
-    @classmethod
-    def tearDownClass(cls):
-        cls.folder.cleanup()
 
     def pages(self):
         return sorted(os.path.join(self.out, "man1", name) for name in os.listdir(f"{self.out}/man1"))
@@ -130,7 +121,3 @@ print -r -- "$out"
         text = complete("tandem launch_server --log-level ")
         for level in ("debug", "info", "warning", "error"):
             self.assertIn(level, text)
-
-
-if __name__ == "__main__":
-    unittest.main()

@@ -12,7 +12,8 @@ import tempfile
 import time
 import unittest
 
-from package_tools import SOURCE, changed, found, nginx_main, run
+from package_tools import changed, found, nginx_main, run
+from program import SOURCE
 from server_process import PATIENCE, Gate, Server, free_port, wait_until
 
 SILENT_S = 65  # above nginx's default of 60
@@ -222,7 +223,3 @@ def setUpModule():
 def tearDownModule():
     for behind in BEHIND:
         behind.stop()
-
-
-if __name__ == "__main__":
-    unittest.main()

@@ -2,14 +2,13 @@
 what must follow from the machine is tested: more bandwidth is not slower, a part has its bound, and published figures are met within an order of
 magnitude."""
 import json
-import os
 import re
 import subprocess
 import tempfile
 import unittest
 
-TANDEM = os.environ["TD_TANDEM"]
-SOURCE = os.environ["TD_SOURCE_DIR"]
+from program import SOURCE, TANDEM, tandem
+
 TINY = SOURCE + "/tests/data/golden/deepseek_v2_lite/config.json"
 R1 = SOURCE + "/configs/models/deepseek-r1.json"
 QWEN = SOURCE + "/configs/models/qwen3-30b-a3b.json"
@@ -27,8 +26,8 @@ node-f32-gflops: 200
 """
 
 
-def run(*args, cwd=None):
-    return subprocess.run([TANDEM, "plan", *args], capture_output=True, text=True, timeout=120, cwd=cwd)
+def run(*args, **more):
+    return tandem("plan", *args, **more)
 
 
 class Plan(unittest.TestCase):
@@ -318,7 +317,3 @@ class Plan(unittest.TestCase):
             if last:
                 self.assertTrue(all(a <= b for a, b in zip(times, last)))
             last = times
-
-
-if __name__ == "__main__":
-    unittest.main()

@@ -2,10 +2,8 @@
 
 usage: test_slot_protocol.py model|faults     (TD_SPIN, TD_CC, TD_SOURCE_DIR from CTest)
 """
-import os
 import sys
 
-sys.path.insert(0, os.path.join(os.path.dirname(__file__), ".."))
 from promela import Model
 
 MODEL = Model("residency", "slot_protocol.pml")

@@ -10,12 +10,10 @@ import tempfile
 import time
 import urllib.request
 
+from program import MODEL, SOURCE, TANDEM
 from relay import Relay
 from server_process import Server, free_port
 
-SOURCE = os.environ["TD_SOURCE_DIR"]
-TANDEM = os.environ["TD_TANDEM"]
-MODEL = os.path.join(SOURCE, "models/tale-v3-14m")
 MOONCAKE = os.path.join(SOURCE, "build/mooncake")
 PAGE = 128
 

@@ -8,10 +8,10 @@ import subprocess
 import tempfile
 import time
 
-from package_tools import MODEL, SOURCE, changed, found, nginx_main
+from package_tools import changed, found, nginx_main
+from program import MODEL, SOURCE, TANDEM
 from server_process import PATIENCE, Server, free_port
 
-TANDEM = os.environ["TD_TANDEM"]
 PROXY = os.path.join(SOURCE, "packaging/proxy")
 
 

@@ -13,20 +13,10 @@ import unittest
 from kv_stores import FakeStore, LinkedMooncake, Sharer
 from routers import SglangRouter
 from server_process import free_port
+from stories import SEED, story, what_matters
 
-SEED = int(os.environ.get("TD_TEST_SEED", random.randrange(1 << 30)))
 SECONDS = 600 if os.environ.get("TD_TEST_FULL") else 8
 CLIENTS = 3
-WORDS = "king queen forest river golden key horse wolf castle night bread stone mill daughter".split()
-
-
-def story(rng, n):
-    return " ".join(rng.choice(WORDS) for _ in range(n))
-
-
-def what_matters(answer):
-    choice = answer["choices"][0]
-    return choice["text"], choice["finish_reason"], choice["logprobs"]["tokens"], choice["logprobs"]["token_logprobs"]
 
 
 def joined(events):
@@ -48,10 +38,6 @@ def joined(events):
 
 
 class Chaos:
-    @classmethod
-    def setUpClass(cls):
-        print(f"TD_TEST_SEED={SEED}", flush=True)
-
     def start(self, i):
         w = self.workers[i] = Sharer(self.store, "--port", str(self.ports[i]), number=i, max_tokens=4096, max_wait_ms=500)
         self.descriptors[i] = self.count_descriptors(w)
@@ -237,6 +223,3 @@ class WithMooncake(Chaos, unittest.TestCase):
 
 
 del Chaos
-
-if __name__ == "__main__":
-    unittest.main(verbosity=2)

@@ -7,19 +7,16 @@ import re
 import socket
 import subprocess
 import tempfile
-import time
 import unittest
 
 import zmq
 from kv_consumer import PAGE, Consumer, Dynamo
 from kv_stores import listening
+from program import MODEL, TANDEM
 from server_process import Server
+from stories import SEED, story
 
-TANDEM = os.environ["TD_TANDEM"]
-MODEL = os.path.join(os.environ["TD_SOURCE_DIR"], "models/tale-v3-14m")
-SEED = int(os.environ.get("TD_TEST_SEED", random.randrange(1 << 30)))
 HERE = "tcp://127.0.0.1:*"
-WORDS = "king queen forest river golden key horse wolf castle night bread stone mill daughter".split()
 
 
 class Worker(Server):
@@ -47,10 +44,6 @@ class Worker(Server):
         return int(self.metric("tandem:cached_kv_tokens")) // PAGE
 
 
-def story(rng, n):
-    return " ".join(rng.choice(WORDS) for _ in range(n))
-
-
 def ask_many(worker, rng, n, beginnings):
     """Prompts with common beginnings, two at a time. @return them."""
     prompts = [rng.choice(beginnings) + " " + story(rng, rng.randrange(200)) for _ in range(n)]
@@ -60,10 +53,6 @@ def ask_many(worker, rng, n, beginnings):
 
 
 class Events(unittest.TestCase):
-    @classmethod
-    def setUpClass(cls):
-        print(f"TD_TEST_SEED={SEED}", flush=True)
-
     def setUp(self):
         self.rng = random.Random(SEED)
         self.beginnings = [story(self.rng, n) for n in (150, 250, 400)]
@@ -305,7 +294,3 @@ class Refused(unittest.TestCase):
     def test_off(self):
         with Server("--kv-events-config", '{"publisher": "null"}', "--skip-server-warmup", program=[TANDEM], model=MODEL) as server:
             self.assertNotIn("kv events", server.stderr())
-
-
-if __name__ == "__main__":
-    unittest.main()

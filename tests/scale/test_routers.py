@@ -14,24 +14,13 @@ import time
 import unittest
 
 from routers import HaProxy, Nginx, SglangRouter, Smg, start_worker
+from stories import SEED, story, what_matters
 
-SEED = int(os.environ.get("TD_TEST_SEED", random.randrange(1 << 30)))
-WORDS = "king queen forest river golden key horse wolf castle night bread stone mill daughter".split()
 LONG = {"max_tokens": 800, "ignore_eos": True}
-
-
-def story(rng, n):
-    return " ".join(rng.choice(WORDS) for _ in range(n))
 
 
 def completion(prompt, **more):
     return {"model": "tale", "prompt": prompt, "max_tokens": 12, "temperature": 0, "logprobs": 1, **more}
-
-
-def what_matters(answer):
-    """Of an answer: the text and every log-probability."""
-    choice = answer["choices"][0]
-    return choice["text"], choice["finish_reason"], choice["logprobs"]["tokens"], choice["logprobs"]["token_logprobs"]
 
 
 def conversations(rng):
@@ -85,7 +74,6 @@ class Behind:
     def setUpClass(cls):
         if not cls.router.program:
             raise unittest.SkipTest("it is not there (scripts/deps.sh test unpacks it)")
-        print(f"TD_TEST_SEED={SEED}", flush=True)
 
     def setUp(self):
         self.rng = random.Random(SEED)
@@ -237,7 +225,3 @@ def load_tests(loader, tests, pattern):
     only = os.environ.get("TD_ROUTER")
     cases = [BehindNginx, BehindHaProxy, BehindSglangRouter, BehindSmg]
     return unittest.TestSuite(loader.loadTestsFromTestCase(c) for c in cases if not only or c.router.__name__ == only)
-
-
-if __name__ == "__main__":
-    unittest.main()

@@ -1,7 +1,6 @@
 """The prefix cache that servers share through a store. One server takes what another computed, to the last bit. Whatever happens to the store, every
 answer is what a server without a store gives."""
 import concurrent.futures
-import os
 import random
 import socket
 import subprocess
@@ -9,13 +8,7 @@ import time
 import unittest
 
 from kv_stores import PAGE, TANDEM, FakeStore, LinkedMooncake, MooncakeStore, Sharer, listening
-
-SEED = int(os.environ.get("TD_TEST_SEED", random.randrange(1 << 30)))
-WORDS = "king queen forest river golden key horse wolf castle night bread stone mill daughter".split()
-
-
-def story(rng, n):
-    return " ".join(rng.choice(WORDS) for _ in range(n))
+from stories import SEED, story
 
 
 class Servers:
@@ -23,12 +16,8 @@ class Servers:
 
     @classmethod
     def setUpClass(cls):
-        print(f"TD_TEST_SEED={SEED}", flush=True)
         cls.alone = Sharer(None)
-
-    @classmethod
-    def tearDownClass(cls):
-        cls.alone.__exit__(None, None, None)
+        cls.addClassCleanup(cls.alone.__exit__, None, None, None)
 
     def setUp(self):
         self.rng = random.Random(SEED)
@@ -233,6 +222,3 @@ class HeldLinks(Servers, unittest.TestCase):
 
 
 del Shared  # it is no test by itself
-
-if __name__ == "__main__":
-    unittest.main(verbosity=2)

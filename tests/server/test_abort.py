@@ -316,7 +316,3 @@ class Queue(unittest.TestCase):
         for s in waiting:
             self.assertTrue(s.recv(1000).startswith(b"HTTP/1.1 200"))
             s.close()
-
-
-if __name__ == "__main__":
-    unittest.main(warnings="ignore")

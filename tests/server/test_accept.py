@@ -104,7 +104,3 @@ class Accept(unittest.TestCase):
             s.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")  # closed by a reset
             s.close()
         self.assertEqual(self.server.request("GET", "/health")[0], 200)
-
-
-if __name__ == "__main__":
-    unittest.main()

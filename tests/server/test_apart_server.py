@@ -89,7 +89,3 @@ class Apart(unittest.TestCase):
         self.assertRegex(said, "^tandem launch_server: device memory: the weights take .* use one with")
         said = self.refusal("--max-total-tokens", "100000000", TD_APART_MEMORY=str(enough))
         self.assertRegex(said, r"device memory: max-total-tokens 100000000 does not fit: .* the largest is \d+$")
-
-
-if __name__ == "__main__":
-    unittest.main()

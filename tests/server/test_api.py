@@ -562,7 +562,3 @@ class NoText(unittest.TestCase):
             self.assertEqual((status, answer["error"]["param"]), (400, "messages"))
             self.assertIn("no chat template", answer["error"]["message"])
             self.assertEqual(server.request("POST", "/v1/completions", {"prompt": "a"})[0], 200)
-
-
-if __name__ == "__main__":
-    unittest.main()

@@ -484,7 +484,3 @@ class Life(unittest.TestCase):
                 self.assertGreater(sum(pool.map(client, range(5))), 20)
             server.wait_metric("tandem:background_responses", 0)
             server.wait_metric("sglang:num_running_reqs", 0)
-
-
-if __name__ == "__main__":
-    unittest.main()

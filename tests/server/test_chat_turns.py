@@ -45,7 +45,3 @@ class ChatTurns(unittest.TestCase):
             second = first + answer + branch
             for prompt, cached in ((second, 256), (second, 384), (first + branch, 256), (first, 256)):
                 self.assertEqual(generate(server, prompt, 20)[0]["meta_info"]["cached_tokens"], cached)
-
-
-if __name__ == "__main__":
-    unittest.main()

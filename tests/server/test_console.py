@@ -694,7 +694,3 @@ class Everywhere(Browser):
                       contrast(light(s(document.getElementById('send')).color), light(s(document.getElementById('send')).backgroundColor))]; });""")
         for ratios in readable:
             self.assertGreater(min(ratios), 4.5, ratios)
-
-
-if __name__ == "__main__":
-    unittest.main()

@@ -95,7 +95,3 @@ class Seeing(unittest.TestCase):
         self.assertRegex(text, r"Z info  prefill: request 2, 128 of 200 tokens, [\d.]+ tokens/s, about \d+ s left\n")
         self.assertRegex(text, r"Z info  decode: 1 running, 0 queued, 0 retracted, KV 256 of \d+ tokens \([\d.]+ %\), [\d.]+ tokens/s, ")
         self.assertFalse(re.search(r"[\x00-\x09\x0b-\x1f]", text))
-
-
-if __name__ == "__main__":
-    unittest.main()

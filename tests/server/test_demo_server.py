@@ -268,7 +268,3 @@ class Launch(unittest.TestCase):
             p = subprocess.run([TANDEM, "launch_server", "--model-path", path, "--port", "0"], capture_output=True, text=True, timeout=120)
             self.assertEqual((p.returncode, p.stdout), (1, ""))
             self.assertIn(path, p.stderr)
-
-
-if __name__ == "__main__":
-    unittest.main(warnings="ignore")

@@ -64,7 +64,3 @@ class EncodedChat(unittest.TestCase):
             f.write("{{ messages[0].content }}!")
         with Server(*FLAGS, "--chat-template", template, program=[TANDEM], model=self.folder) as server:
             self.assertEqual(self.prompt_of(server, {"messages": [{"role": "user", "content": "Hello"}]}), "Hello!")
-
-
-if __name__ == "__main__":
-    unittest.main()

@@ -2,7 +2,6 @@
 import concurrent.futures
 import json
 import time
-import unittest
 
 from server_process import Server, ServerTest, demo_server, stream_events
 
@@ -232,7 +231,3 @@ class Demo(Generate):
         text = "Once upon a time there was a dragon. " * 30
         first, second = (self.generate(text=text, sampling_params={"max_new_tokens": 2})["meta_info"] for _ in range(2))
         self.assertEqual((first["cached_tokens"], second["cached_tokens"] > 0), (0, True))
-
-
-if __name__ == "__main__":
-    unittest.main()

@@ -635,7 +635,3 @@ class Timeouts(HttpTest):
             events = [json.loads(e[6:])["choices"][0] for e in text.split("\n\n") if e.startswith("data: {")]
             self.assertEqual("".join(e["text"] for e in events), "abcdefghij")
             self.assertLess(len([e for e in events if e["text"]]), 7)
-
-
-if __name__ == "__main__":
-    unittest.main()

@@ -9,7 +9,7 @@ import unittest
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from server_process import PATIENCE, Server
+from server_process import PATIENCE, Server, ServerTest
 
 FAKE = os.environ["TD_FAKE_TANDEM"]
 GIB = 1 << 30
@@ -18,18 +18,13 @@ CORE = {"dp_rank", "timestamp", "num_running_reqs", "num_waiting_reqs", "num_tot
 MEMORY = {"weight_gb": 3, "kv_cache_gb": 0.5, "graph_gb": 0, "token_capacity": 1 << 20}
 
 
-class Idle(unittest.TestCase):
+class Idle(ServerTest):
     """A server that nobody asks anything else."""
 
     @classmethod
-    def setUpClass(cls):
+    def start(cls):
         cls.flags = ["--served-model-name", "one,two", "--context-length", "2048", "--max-queued-requests", "7", "--tool-call-parser", "deepseek_v3", "--log-format", "json"]
-        cls.server = Server(*cls.flags)
-
-    @classmethod
-    def tearDownClass(cls):
-        cls.server.process.terminate()
-        cls.server.process.communicate(timeout=120)
+        return Server(*cls.flags)
 
     def get(self, path, code=200):
         status, answer, headers = self.server.request("GET", path)
@@ -221,7 +216,3 @@ class Secret(unittest.TestCase):
                     self.assertNotIn("hush", json.dumps(answer))
                 self.assertNotIn("api_key", server.request("GET", "/server_info", headers=key)[1])
                 self.assertNotIn("hush", server.stderr())
-
-
-if __name__ == "__main__":
-    unittest.main()

@@ -399,7 +399,3 @@ class Life(unittest.TestCase):
             self.assertEqual(server.stop(), 0, server.stderr())
             for t in threads:
                 t.join()
-
-
-if __name__ == "__main__":
-    unittest.main(warnings="ignore")  # servers that were stopped leave their pipes to the collector

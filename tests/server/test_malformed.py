@@ -4,7 +4,6 @@ import random
 import re
 import socket
 import threading
-import unittest
 
 from server_process import PATIENCE, Server
 from test_http import HttpTest, request_bytes
@@ -155,7 +154,3 @@ class AnyBytes(Raw):
                     if answer:
                         self.assertIn(b"\r\nContent-Type: application/json", answer)
         self.alive()
-
-
-if __name__ == "__main__":
-    unittest.main()

@@ -113,7 +113,3 @@ class Memory(unittest.TestCase):
             with open(os.path.join(folder, "config.json"), "w", encoding="utf-8") as f:
                 json.dump(config(3), f)
             self.serve(folder, "--load-format", "dummy")
-
-
-if __name__ == "__main__":
-    unittest.main()

@@ -457,7 +457,3 @@ class Demo(unittest.TestCase):
                 self.assertIn(m.content[0].input, ({"city": "Rome"}, {"city": "Paris"}))
             m = c.ask("Go.", tools=None, output_config={"format": {"type": "json_schema", "schema": schema}})
             self.assertIn(json.loads(m.content[0].text)["city"], ("Rome", "Paris"))
-
-
-if __name__ == "__main__":
-    unittest.main()

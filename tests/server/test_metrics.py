@@ -101,7 +101,3 @@ class Metrics(unittest.TestCase):
         documented = set(re.findall(r"`((?:sglang|tandem):\w+)", DOCS.read_text()))
         served = {f.name + ("_total" if f.type == "counter" else "") for f in families.values()}
         self.assertEqual(served, documented)
-
-
-if __name__ == "__main__":
-    unittest.main()

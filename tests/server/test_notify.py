@@ -137,7 +137,3 @@ class Notify(unittest.TestCase):
                 self.assertLess(time.monotonic(), deadline)
                 time.sleep(0.1)
             self.assertEqual(server.request("GET", "/health")[0], 200)
-
-
-if __name__ == "__main__":
-    unittest.main()

@@ -172,7 +172,3 @@ class Others(unittest.TestCase):
             self.assertEqual((reasoning, finish), ("", "stop"))
             jsonschema.validate(json.loads(content), MOOD)
             self.assertGreaterEqual(len(s.answer(tools=TOOLS, tool_choice="required")[2]), 1)
-
-
-if __name__ == "__main__":
-    unittest.main()

@@ -711,7 +711,3 @@ class Demo(unittest.TestCase):
             more = client.responses.create(previous_response_id=told.id, **{**ask, "input": "And the crow?"})
             self.assertGreater(more.usage.input_tokens, told.usage.total_tokens)
             self.assertEqual(more.usage.output_tokens, 60 if more.status == "incomplete" else more.usage.output_tokens)
-
-
-if __name__ == "__main__":
-    unittest.main()

@@ -188,7 +188,3 @@ class Compiling(unittest.TestCase):
             self.assertEqual([job.result()[0] for job in jobs], [200] * 6 + [400] * 6)
             for connection in [streamed, *others]:
                 connection.close()
-
-
-if __name__ == "__main__":
-    unittest.main()

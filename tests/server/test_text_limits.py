@@ -5,21 +5,21 @@ import select
 import signal
 import socket
 import tempfile
-import unittest
 
-from server_process import MODEL, TANDEM, Gate, Server
+from server_process import MODEL, TANDEM, Gate, Server, ServerTest
 from test_http import HttpTest, request_bytes
 
 GRAMMAR = "(a|b)*a(a|b){14}%d"
 HOSTILE = "(?:a(?=.*b))*|."  # looks at the rest of the text for every byte of it
 
 
-class HostileTokenizer(unittest.TestCase):
+class HostileTokenizer(ServerTest):
     """The demo model with another expression in its tokenizer.json."""
 
     @classmethod
-    def setUpClass(cls):
+    def start(cls):
         cls.folder = tempfile.TemporaryDirectory()
+        cls.addClassCleanup(cls.folder.cleanup)
         for name in os.listdir(MODEL):
             if name != "tokenizer.json":
                 os.symlink(os.path.join(MODEL, name), os.path.join(cls.folder.name, name))
@@ -29,12 +29,7 @@ class HostileTokenizer(unittest.TestCase):
         tokenizer["pre_tokenizer"] = {"type": "Sequence", "pretokenizers": [split, {**tokenizer["pre_tokenizer"], "use_regex": False}]}
         with open(os.path.join(cls.folder.name, "tokenizer.json"), "w", encoding="utf-8") as f:
             json.dump(tokenizer, f)
-        cls.server = Server(program=[TANDEM], model=cls.folder.name)
-
-    @classmethod
-    def tearDownClass(cls):
-        cls.server.__exit__(None, None, None)
-        cls.folder.cleanup()
+        return Server(program=[TANDEM], model=cls.folder.name)
 
     def refusal(self, path, body):
         status, answer, _ = self.server.request("POST", path, body, timeout=60)
@@ -109,7 +104,3 @@ class Grammars(HttpTest):
         self.assertLess(done, 6)
         for s in clients:
             self.read_until(s, b"\r\n\r\n")
-
-
-if __name__ == "__main__":
-    unittest.main()

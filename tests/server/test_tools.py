@@ -300,7 +300,3 @@ class Formats(unittest.TestCase):
         self.assertEqual(server.process.wait(20), 1)
         self.assertIn("goes with no other", server.stderr())
         server.__exit__(None, None, None)
-
-
-if __name__ == "__main__":
-    unittest.main()

@@ -137,7 +137,3 @@ class Trace(unittest.TestCase):
                            capture_output=True, text=True, timeout=120)
         self.assertEqual((p.returncode, p.stdout), (1, ""))
         self.assertIn("the trace file /no/such/folder/t.json cannot be written: No such file", p.stderr)
-
-
-if __name__ == "__main__":
-    unittest.main()

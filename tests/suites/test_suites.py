@@ -8,12 +8,14 @@ import sys
 import tempfile
 import unittest
 
-HERE = pathlib.Path(__file__).resolve().parent
-sys.path.insert(0, str(HERE))
 from select_claimed import read_list
 
+HERE = pathlib.Path(__file__).resolve().parent
 VENV = HERE.parents[1] / "build/suites-venv"
 OURS = ("launch.py", "empty_names.py", "select_claimed.py", "not_claimed.txt")
+if "TD_TEST_FULL" not in os.environ:
+    print("not without TD_TEST_FULL=1 (scripts/test.sh --full)")
+    sys.exit(77)
 
 
 class Suites(unittest.TestCase):
@@ -22,11 +24,9 @@ class Suites(unittest.TestCase):
         subprocess.run([HERE.parents[1] / "scripts/suites_venv.sh"], check=True)
 
     def setUp(self):
-        self.folder = tempfile.TemporaryDirectory()
-        self.root = pathlib.Path(self.folder.name) / "suite"
-
-    def tearDown(self):
-        self.folder.cleanup()
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.root = pathlib.Path(folder.name) / "suite"
 
     def run_suite(self, suite, files, empty):
         """pytest over those of the files that are claimed at least in part. @param empty: packages that are names alone."""
@@ -64,10 +64,3 @@ class Suites(unittest.TestCase):
             (folder / "__init__.py").touch()
         shutil.copy(HERE / "sglang_kits.py", self.root)
         self.run_suite("sglang", ["sglang_kits.py"], "sglang.srt")
-
-
-if __name__ == "__main__":
-    if "TD_TEST_FULL" not in os.environ:
-        print("not without TD_TEST_FULL=1 (scripts/test.sh --full)")
-        sys.exit(77)
-    unittest.main(verbosity=2)

@@ -125,7 +125,7 @@ class Server:
         _, text, _ = self.request("GET", "/metrics", headers=headers)
         return float(re.search(rf"^{re.escape(name)}\{{[^}}]*\}} (\S+)$", text, re.M)[1])
 
-    def wait_metric(self, name, value, timeout=10, headers=None):
+    def wait_metric(self, name, value, timeout=20, headers=None):
         end = time.monotonic() + timeout * PATIENCE
         while (now := self.metric(name, headers)) != value:
             if time.monotonic() > end:
@@ -136,7 +136,7 @@ class Server:
         """The match of a pattern in the log, which has a thread of its own: a line may come after the answer that it is about."""
         return wait_until(lambda: re.search(pattern, self.stderr()), says=f"{pattern!r} in the log")
 
-    def wait_log(self, text, timeout=10):
+    def wait_log(self, text, timeout=20):
         end = time.monotonic() + timeout * PATIENCE
         while text not in self.stderr():
             assert time.monotonic() < end, f"{text!r} is not in the log after {timeout * PATIENCE} s: {self.stderr()}"

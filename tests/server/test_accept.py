@@ -6,7 +6,7 @@ import socket
 import time
 import unittest
 
-from server_process import PATIENCE, Server
+from server_process import PATIENCE, Server, wait_until
 
 RESERVE = 64  # connections beyond --max-connections that are answered and closed
 REQUEST = b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n"
@@ -35,10 +35,7 @@ class Accept(unittest.TestCase):
         """All that --max-connections 4 and the reserve have room for, and 30 clients more."""
         before = len(self.descriptors())
         held = [self.connect() for _ in range(4 + RESERVE)]
-        for _ in range(200):
-            if len(self.descriptors()) >= before + len(held):
-                break
-            time.sleep(0.01)
+        wait_until(lambda: len(self.descriptors()) >= before + len(held), step=0.01, says="all are held")
         waiting = [self.connect(REQUEST) for _ in range(30)]
         self.assertLessEqual(len(self.descriptors()), before + len(held))
         return waiting

@@ -497,7 +497,7 @@ class Untaken(HttpTest):
         self.alive()
         for s in clients:
             s.close()
-        self.server.wait_metric("tandem:answer_bytes", 0, timeout=20)
+        self.server.wait_metric("tandem:answer_bytes", 0)
         status, answer, _ = self.server.request("POST", "/detokenize", raw=self.LARGE)
         self.assertEqual((status, answer["text"]), (200, self.TEXT))
 

@@ -150,13 +150,12 @@ class Life(unittest.TestCase):
 
     def wait_stopping(self, server, connection):
         """Until /health says so, on a connection from before."""
-        server.wait_log("stopping:")
-        for _ in range(1000):
+        def stops():
             connection.request("GET", "/health")
-            if json.loads(connection.getresponse().read())["status"] == "stopping":
-                return
-            time.sleep(0.01)
-        self.fail("/health does not say that the server stops")
+            return json.loads(connection.getresponse().read())["status"] == "stopping"
+
+        server.wait_log("stopping:")
+        wait_until(stops, step=0.01, says="/health says that the server stops")
 
     def test_grace(self):
         """Running requests finish, streams too; new ones are refused."""

@@ -31,21 +31,23 @@ typedef struct {
 } fixture;
 
 /* Streams that run, and a long prompt that comes then. @param n_pieces of a pass */
-static void open_fixture(fixture *f, uint32_t n_pieces, uint64_t kv_tokens, uint32_t max_tokens) {
+static fixture open_fixture(uint32_t n_pieces, uint64_t kv_tokens, uint32_t max_tokens) {
+    fixture f;
     fake_pieces(n_pieces);
     td_engine_options o = engine_options(kv_tokens, CHUNK, STREAMS + 2);
     o.max_step_ms = 1;
-    f->e = engine_open(&o);
+    f.e = engine_open(&o);
     fake_delay(200); /* streams must not end while a test waits for pieces */
     for (int i = 0; i < STREAMS; i++) {
-        f->streams[i] = random_prompt(10, max_tokens);
-        probe_submit(f->e, f->streams[i]);
+        f.streams[i] = random_prompt(10, max_tokens);
+        probe_submit(f.e, f.streams[i]);
     }
-    for (int i = 0; i < STREAMS; i++) probe_wait_tokens(f->streams[i], 1);
-    f->pieces = fake_pieces_run();
-    f->between = fake_passes_between();
-    f->long_one = random_prompt(LONG, 20);
-    probe_submit(f->e, f->long_one);
+    for (int i = 0; i < STREAMS; i++) probe_wait_tokens(f.streams[i], 1);
+    f.pieces = fake_pieces_run();
+    f.between = fake_passes_between();
+    f.long_one = random_prompt(LONG, 20);
+    probe_submit(f.e, f.long_one);
+    return f;
 }
 
 static void wait_for_pieces(const fixture *f, uint32_t n) {
@@ -60,65 +62,55 @@ static void close_fixture(fixture *f) {
 }
 
 TEST(streams_run_between_pieces) {
-    fixture f;
-    open_fixture(&f, 5, 4096, 400);
-    probe *late = random_prompt(20, 5);
+    AT_END(close_fixture) fixture f = open_fixture(5, 4096, 400);
+    probe                        *late = random_prompt(20, 5);
     wait_for_pieces(&f, 2);
     probe_submit(f.e, late);
     probe_finish(f.e, late);
     probe_finish(f.e, f.long_one);
     assert_true(fake_pieces_run() - f.pieces >= 5 * (LONG / CHUNK));
     assert_true(fake_passes_between() - f.between >= 4 * (LONG / CHUNK));
-    close_fixture(&f);
 }
 
 /* Two long prompts: the second one's turn comes when the first one's is computed. */
 TEST(long_prompts_follow_each_other) {
-    fixture f;
-    open_fixture(&f, 3, 4096, 400);
-    probe *second = random_prompt(LONG, 5);
+    AT_END(close_fixture) fixture f = open_fixture(3, 4096, 400);
+    probe                        *second = random_prompt(LONG, 5);
     probe_submit(f.e, second);
     probe_finish(f.e, f.long_one);
     probe_finish(f.e, second);
-    close_fixture(&f);
 }
 
+/* The streams come to their end then, with their pages to themselves. */
 TEST(cancelled_between_pieces) {
-    fixture f;
-    open_fixture(&f, ENDLESS, 4096, 200);
+    AT_END(close_fixture) fixture f = open_fixture(ENDLESS, 4096, 200);
     wait_for_pieces(&f, 2);
     td_request_cancel(f.long_one->request);
     probe_wait(f.long_one);
     assert_int_equal(f.long_one->finish, TD_FINISH_ABORT);
     assert_int_equal(f.long_one->n_tokens, 0);
     probe_finish(f.e, f.long_one);
-    close_fixture(&f); /* the streams come to their end, with their pages to themselves */
 }
 
 /* The long prompt came last, so its pages are the first to be taken back. */
 TEST(retracted_between_pieces) {
-    fixture f;
-    open_fixture(&f, 40, 10 * 128, 400);
+    AT_END(close_fixture) fixture f = open_fixture(40, 10 * 128, 400);
     for (int i = 0; i < STREAMS; i++) probe_wait(f.streams[i]);
     td_engine_stats s;
     td_engine_get_stats(f.e, &s);
     assert_true(s.retractions > 0);
     probe_finish(f.e, f.long_one);
-    close_fixture(&f);
 }
 
 TEST(failed_piece_begins_again) {
-    fixture f;
-    open_fixture(&f, 4, 4096, 400);
+    AT_END(close_fixture) fixture f = open_fixture(4, 4096, 400);
     wait_for_pieces(&f, 2);
     fake_fail_pieces(1);
     probe_finish(f.e, f.long_one);
-    close_fixture(&f);
 }
 
 TEST(pieces_that_fail_twice_end_their_request_only) {
-    fixture f;
-    open_fixture(&f, ENDLESS, 4096, 200);
+    AT_END(close_fixture) fixture f = open_fixture(ENDLESS, 4096, 200);
     wait_for_pieces(&f, 2);
     fake_fail_pieces(2);
     probe_wait(f.long_one);
@@ -126,22 +118,18 @@ TEST(pieces_that_fail_twice_end_their_request_only) {
     assert_non_null(strstr(f.long_one->error.text, "failed twice"));
     assert_int_equal(f.long_one->error.status, TD_EDEVICE);
     probe_free(f.long_one);
-    close_fixture(&f);
 }
 
 /* A step that fails between two pieces is the streams' affair. */
 TEST(failure_between_pieces) {
-    fixture f;
-    open_fixture(&f, 20, 4096, 400);
+    AT_END(close_fixture) fixture f = open_fixture(20, 4096, 400);
     wait_for_pieces(&f, 2);
     fake_fail_forwards(1);
     probe_finish(f.e, f.long_one);
-    close_fixture(&f);
 }
 
 TEST(closing_between_pieces) {
-    fixture f;
-    open_fixture(&f, ENDLESS, 4096, 400);
+    fixture f = open_fixture(ENDLESS, 4096, 400);
     wait_for_pieces(&f, 2);
     td_engine_close(f.e, 0);
     fake_delay(0);

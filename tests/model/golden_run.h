@@ -5,10 +5,7 @@
 
 #include <math.h>
 
-#include <jansson.h>
-
-#include "model_run.h"
-#include "tests/td_test.h"
+#include "golden_files.h"
 
 #define TOKENS_MAX 512
 #define CARD_FACTOR 1.5 /* a card's error may be so many times the host's */
@@ -16,34 +13,12 @@
 #define MTP_SLACK 0.1
 #define ONE_BY_ONE_MAX 40 /* tokens of prompts that go token by token; with TD_TEST_FULL all do */
 
-static inline json_t *read_manifest(const char *folder) {
-    char         path[256];
-    json_error_t e;
-    snprintf(path, sizeof path, "tests/data/golden/%s/manifest.json", folder);
-    json_t *m = json_load_file(repo_path(path), 0, &e);
-    if (!m) fail_msg("%s: %s", path, e.text);
-    return m;
-}
-
 /* key: "logits" or "mtp_logits". */
 static inline float *read_logits(const char *folder, json_t *prompt, const char *key, size_t n) {
     char path[512];
     snprintf(path, sizeof path, "tests/data/golden/%s/%s", folder,
              json_string_value(json_object_get(json_object_get(prompt, key), "file")));
     return read_array(path, n, sizeof(float));
-}
-
-static inline int by_size(const void *a, const void *b) {
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
-/* The median over the rows. */
-static inline double error_of(const float *got, const float *want, size_t rows, size_t vocab) {
-    double of_row[TOKENS_MAX];
-    for (size_t r = 0; r < rows; r++) of_row[r] = distance(got + r * vocab, want + r * vocab, vocab);
-    qsort(of_row, rows, sizeof *of_row, by_size);
-    return of_row[rows / 2];
 }
 
 /* Pieces of `chunk` tokens of sequence 0. */
@@ -73,12 +48,10 @@ static inline void run_mtp_in_chunks(model_run *r, const uint32_t *fed, uint32_t
  * those sends to another expert is among the keys of all later rows here, so a median does not keep it out: hence MTP_SLACK.
  * One norm's weights in place of another's are 0.3 off, a row's own token in place of the next one 1.1. */
 static inline void check_mtp(model_run *host, model_run *card, const char *folder, json_t *prompt, uint32_t n) {
-    json_t  *list = json_object_get(prompt, "ids");
-    uint32_t fed[TOKENS_MAX + 1], all = (uint32_t)json_array_size(list);
+    uint32_t fed[TOKENS_MAX + 1], all = read_ids(json_object_get(prompt, "ids"), fed, TOKENS_MAX);
     size_t   vocab = td_model_get_config(card->model)->vocab, values = n * vocab;
     if (!json_object_get(prompt, "mtp_logits")) return;
-    assert_true(n <= all && all <= TOKENS_MAX);
-    for (uint32_t i = 0; i < all; i++) fed[i] = (uint32_t)json_integer_value(json_array_get(list, i));
+    assert_true(n <= all);
     fed[all] = (uint32_t)json_integer_value(json_array_get(json_object_get(prompt, "greedy"), 0));
     FREED float *want = read_logits(folder, prompt, "mtp_logits", all * vocab), *whole = malloc(values * sizeof *whole),
                 *got = malloc(values * sizeof *got);
@@ -87,9 +60,9 @@ static inline void check_mtp(model_run *host, model_run *card, const char *folde
     for (int absorbed = 0; absorbed < 1 + one_by_one; absorbed++) {
         uint32_t chunk = absorbed ? 1 : n;
         run_mtp_in_chunks(host, fed, n, chunk, absorbed, got);
-        double of_host = error_of(got, want, n, vocab);
+        double of_host = median_distance(got, want, n, vocab);
         run_mtp_in_chunks(card, fed, n, chunk, absorbed, absorbed ? got : whole);
-        double of_card = error_of(absorbed ? got : whole, want, n, vocab);
+        double of_card = median_distance(absorbed ? got : whole, want, n, vocab);
         print_message("    %s, MTP layer, %u tokens%s: host %.4f, card %.4f\n", folder, n, absorbed ? " one by one" : "",
                       of_host, of_card);
         assert_true(of_card <= CARD_FACTOR * of_host + MTP_SLACK);

@@ -205,6 +205,19 @@ double distance(const float *a, const float *b, size_t n) {
     return sqrt(difference / size);
 }
 
+static int ascending(const void *a, const void *b) {
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+double median_distance(const float *got, const float *want, size_t rows, size_t vocab) {
+    FREED double *of_row = malloc(rows * sizeof *of_row);
+    assert_non_null(of_row);
+    for (size_t r = 0; r < rows; r++) of_row[r] = distance(got + r * vocab, want + r * vocab, vocab);
+    qsort(of_row, rows, sizeof *of_row, ascending);
+    return of_row[rows / 2];
+}
+
 uint32_t arg_max(const float *logits, size_t vocab) {
     uint32_t best = 0;
     for (uint32_t i = 1; i < vocab; i++)

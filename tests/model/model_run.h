@@ -81,6 +81,9 @@ uint32_t arg_max(const float *logits, size_t vocab);
 /** The rms of a - b, of the rms of b; both [n]. */
 double distance(const float *a, const float *b, size_t n);
 
+/** The median of the distances of the rows, [rows, vocab]: a row whose experts are others by a near tie is far off. */
+double median_distance(const float *got, const float *want, size_t rows, size_t vocab);
+
 /** Absolute path of a file of the repository, in static storage, four at a time; a path that is absolute is that itself. */
 const char *repo_path(const char *path_in_repo);
 

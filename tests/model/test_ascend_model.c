@@ -14,7 +14,6 @@
 
 #include "core/math/rng.h"
 #include "golden_run.h"
-#include "tests/td_test.h"
 
 AT_END_OF(end_checkpoint, td_checkpoint, td_checkpoint_close)
 
@@ -55,7 +54,7 @@ static bool is_drawn(size_t index, size_t n) {
 
 static void run_folder(const char *folder) {
     json_t                           *manifest = read_manifest(folder), *prompt;
-    const char                       *path = json_string_value(json_object_get(manifest, "model"));
+    const char                       *path = model_of(manifest);
     size_t                            index;
     AT_END(model_run_close) model_run host, card;
     open_model(&host, path, "host");
@@ -63,18 +62,16 @@ static void run_folder(const char *folder) {
     size_t vocab = td_model_get_config(host.model)->vocab;
     json_array_foreach(json_object_get(manifest, "prompts"), index, prompt) {
         if (!is_drawn(index, json_array_size(json_object_get(manifest, "prompts")))) continue;
-        json_t  *list = json_object_get(prompt, "ids");
-        uint32_t ids[TOKENS_MAX], n = (uint32_t)json_array_size(list);
+        uint32_t ids[TOKENS_MAX], n = read_ids(json_object_get(prompt, "ids"), ids, TOKENS_MAX);
         assert_true(n + n / 3 + 1 <= STEP_MAX);
-        for (uint32_t i = 0; i < n; i++) ids[i] = (uint32_t)json_integer_value(json_array_get(list, i));
         size_t       values = n * vocab;
         FREED float *want = read_logits(folder, prompt, "logits", values), *whole = malloc(values * sizeof *whole),
                     *got = malloc(values * sizeof *got);
         assert_true(whole && got);
         run_in_chunks(&host, ids, n, n, false, got);
-        double of_host = error_of(got, want, n, vocab), allowed = CARD_FACTOR * of_host + CARD_SLACK;
+        double of_host = median_distance(got, want, n, vocab), allowed = CARD_FACTOR * of_host + CARD_SLACK;
         run_in_chunks(&card, ids, n, n, false, whole);
-        double of_card = error_of(whole, want, n, vocab);
+        double of_card = median_distance(whole, want, n, vocab);
         print_message("    %s, %u tokens: host %.4f, card %.4f\n", folder, n, of_host, of_card);
         assert_true(of_card <= allowed);
         same_bits(&card, ids, n, whole);
@@ -101,17 +98,13 @@ FOLDER_TEST(minimax_m2)
 
 /* All routed experts on the card, W4A16, against the logits of the decoded weights (tests/data/quantised/README.md). */
 static void run_coded(const char *name, uint32_t group) {
-    char         path[160];
-    json_error_t error;
+    char path[160];
     snprintf(path, sizeof path, "tests/data/quantised/%s/manifest.json", name);
-    json_auto_t *manifest = json_load_file(repo_path(path), 0, &error);
+    json_auto_t *manifest = read_json(path);
     snprintf(path, sizeof path, "tests/data/quantised/%s", name);
     AT_END(model_run_close) model_run host, card;
-    json_t                           *list = json_object_get(json_array_get(json_object_get(manifest, "prompts"), 0), "ids");
-    uint32_t                          ids[TOKENS_MAX], n = (uint32_t)json_array_size(list);
-    assert_true(n > 0 && n <= TOKENS_MAX);
-    for (uint32_t i = 0; i < n; i++) ids[i] = (uint32_t)json_integer_value(json_array_get(list, i));
-    model_run *both[] = {&host, &card};
+    uint32_t                          ids[TOKENS_MAX], n = read_prompt(manifest, 0, ids, TOKENS_MAX);
+    model_run                        *both[] = {&host, &card};
     for (int i = 0; i < 2; i++)
         model_run_open(both[i], &WITH(model_run_options, .path = path, .device = i ? "npu" : "host", .w8a8 = true,
                                       .experts = TD_EXPERT_INT4C, .device_experts = 4, .n_seq = 3, .max_tok = STEP_MAX,
@@ -122,9 +115,9 @@ static void run_coded(const char *name, uint32_t group) {
     FREED float *want = read_array(path, values, sizeof *want), *got = malloc(values * sizeof *got),
                 *whole = malloc(values * sizeof *whole);
     run_in_chunks(&host, ids, n, n, false, got);
-    double of_host = error_of(got, want, n, vocab);
+    double of_host = median_distance(got, want, n, vocab);
     run_in_chunks(&card, ids, n, n, false, whole);
-    double of_card = error_of(whole, want, n, vocab);
+    double of_card = median_distance(whole, want, n, vocab);
     print_message("    %s, %u tokens, experts on the device: host %.4f, card %.4f\n", name, n, of_host, of_card);
     assert_true(of_card <= CARD_FACTOR * of_host + CARD_SLACK);
     same_bits(&card, ids, n, whole);
@@ -168,7 +161,7 @@ TEST(deepseek_v3_sizes) {
     assert_true(want && got);
     run_in_chunks(&host, ids, N, N, false, want);
     run_in_chunks(&card, ids, N, N, false, got);
-    double error = error_of(got, want, N, vocab);
+    double error = median_distance(got, want, N, vocab);
     print_message("    DeepSeek-V3's sizes, random weights: %.4f off the host\n", error);
     assert_true(error <= V3_NEAR);
     same_bits(&card, ids, N, got);
@@ -179,7 +172,7 @@ TEST(deepseek_v3_sizes) {
 static void open_with(model_run *r, const model_run_options *ways) {
     model_run_options o = *ways;
     json_auto_t      *manifest = read_manifest("deepseek_v3_yarn");
-    o.path = json_string_value(json_object_get(manifest, "model"));
+    o.path = model_of(manifest);
     o.device = "npu";
     o.w8a8 = true;
     o.experts = TD_EXPERT_INT4C;
@@ -332,7 +325,7 @@ TEST(launches_per_layer) {
     } MODELS[] = {{"deepseek_v3_yarn", 3}, {"deepseek_v3_noqlora", 3}, {"qwen2_moe", 4}, {"qwen3_moe", 4}};
     for (size_t i = 0; i < sizeof MODELS / sizeof *MODELS; i++) {
         json_auto_t *manifest = read_manifest(MODELS[i].folder);
-        const char  *path = json_string_value(json_object_get(manifest, "model"));
+        const char  *path = model_of(manifest);
         uint32_t     all = launches_of(path, NULL, WITHOUT_MTP, MODELS[i].n_layers, 0),
                  last = all - launches_of(path, NULL, WITHOUT_MTP, MODELS[i].n_layers - 1, 0);
         print_message("    %s: %u launches in a layer with experts, %u in a token of %u layers\n", MODELS[i].folder, last,

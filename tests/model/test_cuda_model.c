@@ -24,10 +24,6 @@ static void open_model(model_run *r, const char *path, const char *device, bool 
                             .max_len = TOKENS_MAX));
 }
 
-static const char *model_of(json_t *manifest) {
-    return json_string_value(json_object_get(manifest, "model"));
-}
-
 /* The form of MLA is the token's, so chunks of a prompt and company change no bit of it. */
 static void same_bits(model_run *card, const uint32_t *ids, uint32_t n, const float *whole) {
     size_t       values = n * (size_t)td_model_get_config(card->model)->vocab;
@@ -65,11 +61,9 @@ static void run_folder(const char *folder) {
     open_model(&card, path, "cuda", false, 0);
     size_t vocab = td_model_get_config(host.model)->vocab;
     json_array_foreach(json_object_get(manifest, "prompts"), index, prompt) {
-        json_t  *list = json_object_get(prompt, "ids");
-        uint32_t ids[TOKENS_MAX], all = (uint32_t)json_array_size(list), n = all;
+        uint32_t ids[TOKENS_MAX], all = read_ids(json_object_get(prompt, "ids"), ids, TOKENS_MAX), n = all;
         if (!getenv("TD_TEST_FULL") && n > ROWS_MAX) n = ROWS_MAX;
         if (!getenv("TD_TEST_FULL") && index == PROMPTS_MAX) break;
-        for (uint32_t i = 0; i < n; i++) ids[i] = (uint32_t)json_integer_value(json_array_get(list, i));
         size_t       values = n * vocab;
         FREED float *want = read_logits(folder, prompt, "logits", all * vocab), *whole = malloc(values * sizeof *whole),
                     *got = malloc(values * sizeof *got);
@@ -78,9 +72,9 @@ static void run_folder(const char *folder) {
         for (int absorbed = 0; absorbed < 2; absorbed++) {
             uint32_t chunk = absorbed ? 1 : n;
             run_in_chunks(&host, ids, n, chunk, absorbed, got);
-            of_host[absorbed] = error_of(got, want, n, vocab);
+            of_host[absorbed] = median_distance(got, want, n, vocab);
             run_in_chunks(&card, ids, n, chunk, absorbed, absorbed ? got : whole);
-            of_card[absorbed] = error_of(absorbed ? got : whole, want, n, vocab);
+            of_card[absorbed] = median_distance(absorbed ? got : whole, want, n, vocab);
             if (!absorbed) check_logprobs(&card, n, whole);
         }
         print_message("    %s, %u tokens: host %.4f and %.4f, card %.4f and %.4f\n", folder, n, of_host[0], of_host[1],
@@ -128,11 +122,9 @@ static uint64_t library_products(void) {
 static void by_library_and_in_chunks(const char *folder) {
     enum { LONG = 70, CHUNK = 64 };
     json_auto_t                      *manifest = read_manifest(folder);
-    json_t                           *list = json_object_get(json_array_get(json_object_get(manifest, "prompts"), 2), "ids");
-    uint32_t                          ids[LONG];
+    uint32_t                          ids[TOKENS_MAX];
     AT_END(model_run_close) model_run card;
-    assert_true(json_array_size(list) >= LONG);
-    for (uint32_t i = 0; i < LONG; i++) ids[i] = (uint32_t)json_integer_value(json_array_get(list, i));
+    assert_true(read_prompt(manifest, 2, ids, TOKENS_MAX) >= LONG);
     open_model(&card, model_of(manifest), "cuda", false, 0);
     size_t       values = LONG * (size_t)td_model_get_config(card.model)->vocab;
     FREED float *whole = malloc(values * sizeof *whole), *chunks = malloc(values * sizeof *chunks);

@@ -6,10 +6,7 @@
  */
 #include <math.h>
 
-#include <jansson.h>
-
-#include "model_run.h"
-#include "tests/td_test.h"
+#include "golden_files.h"
 
 /* Two float32 programs that sum in different orders differ by about 1e-6 of the largest logit (the fixtures' own
  * cross-check: 7.2e-6). */
@@ -24,15 +21,6 @@
 #define AS_STORED_ERROR 0.05
 #define W8A8_ERROR 0.15
 
-static json_t *read_manifest(const char *folder) {
-    char         path[256];
-    json_error_t e;
-    snprintf(path, sizeof path, "tests/data/golden/%s/manifest.json", folder);
-    json_t *m = json_load_file(repo_path(path), 0, &e);
-    if (!m) fail_msg("%s: %s", path, e.text);
-    return m;
-}
-
 static void *read_member(const char *folder, json_t *prompt, const char *key) {
     json_t *a = json_object_get(prompt, key), *shape = json_object_get(a, "shape");
     char    path[512];
@@ -40,13 +28,6 @@ static void *read_member(const char *folder, json_t *prompt, const char *key) {
     for (size_t i = 0; i < json_array_size(shape); i++) n *= (size_t)json_integer_value(json_array_get(shape, i));
     snprintf(path, sizeof path, "tests/data/golden/%s/%s", folder, json_string_value(json_object_get(a, "file")));
     return read_array(path, n, 4);
-}
-
-static uint32_t read_ids(json_t *list, uint32_t *ids, size_t max) {
-    size_t n = json_array_size(list);
-    assert_true(n <= max);
-    for (size_t i = 0; i < n; i++) ids[i] = (uint32_t)json_integer_value(json_array_get(list, i));
-    return (uint32_t)n;
 }
 
 static void check_logits(const float *got, const float *want, size_t n, const char *what) {
@@ -62,16 +43,11 @@ static void check_logits(const float *got, const float *want, size_t n, const ch
 
 static void check_routing(model_run *r, const char *folder, json_t *prompt, uint32_t n_tok) {
     const td_model_config *c = td_model_get_config(r->model);
-    int32_t               *ids = read_member(folder, prompt, "router_ids");
-    float                 *weights = read_member(folder, prompt, "router_weights");
-    if (getenv("TD_TEST_DEVICE_EXPERTS")) { /* what a router chose stays on the device */
-        free(ids);
-        free(weights);
-        return;
-    }
-    size_t pairs = (size_t)n_tok * c->top_k,
-           layers = json_array_size(json_object_get(json_object_get(prompt, "router_ids"), "shape"));
-    layers = (size_t)json_integer_value(json_array_get(json_object_get(json_object_get(prompt, "router_ids"), "shape"), 0));
+    const json_t          *shape = json_object_get(json_object_get(prompt, "router_ids"), "shape");
+    FREED int32_t         *ids = read_member(folder, prompt, "router_ids");
+    FREED float           *weights = read_member(folder, prompt, "router_weights");
+    if (getenv("TD_TEST_DEVICE_EXPERTS")) return; /* what a router chose stays on the device */
+    size_t pairs = (size_t)n_tok * c->top_k, layers = (size_t)json_integer_value(json_array_get(shape, 0));
     for (uint32_t l = 0; l < layers && l < td_model_config_moe_layers(c) - c->n_mtp_layers; l++) {
         const uint16_t *got_ids;
         const float    *got_weights;
@@ -81,16 +57,13 @@ static void check_routing(model_run *r, const char *folder, json_t *prompt, uint
             assert_true(fabsf(got_weights[i] - weights[l * pairs + i]) <= WEIGHT_TOLERANCE * fabsf(weights[l * pairs + i]));
         }
     }
-    free(ids);
-    free(weights);
 }
 
-static void check_greedy(model_run *r, json_t *prompt, const uint32_t *ids, uint32_t n, const float *last_logits) {
+static void check_greedy(model_run *r, json_t *prompt, uint32_t n, const float *last_logits) {
     size_t       vocab = td_model_get_config(r->model)->vocab;
     json_t      *greedy = json_object_get(prompt, "greedy"), *gaps = json_object_get(prompt, "greedy_gaps");
     uint32_t     token = arg_max(last_logits, vocab);
     FREED float *logits = malloc(vocab * sizeof *logits);
-    (void)ids;
     for (uint32_t i = 0; i < json_array_size(greedy); i++) {
         if (token != json_integer_value(json_array_get(greedy, i))) {
             /* allowed only at a near tie, and the paths part there */
@@ -147,8 +120,8 @@ static void run_folder(const char *folder) {
     json_t                           *manifest = read_manifest(folder), *prompt;
     size_t                            index;
     AT_END(model_run_close) model_run r;
-    model_run_open(&r, &WITH(model_run_options, .path = json_string_value(json_object_get(manifest, "model")),
-                             .experts = TD_EXPERT_BF16, .n_seq = 1, .max_len = 512));
+    model_run_open(
+        &r, &WITH(model_run_options, .path = model_of(manifest), .experts = TD_EXPERT_BF16, .n_seq = 1, .max_len = 512));
     size_t vocab = td_model_get_config(r.model)->vocab;
     json_array_foreach(json_object_get(manifest, "prompts"), index, prompt) {
         uint32_t     ids[512], n = read_ids(json_object_get(prompt, "ids"), ids, 512);
@@ -158,7 +131,7 @@ static void run_folder(const char *folder) {
         model_run_logits(&r, n, got);
         check_logits(got, want, n * vocab, "whole");
         check_routing(&r, folder, prompt, n);
-        check_greedy(&r, prompt, ids, n, got + (n - 1) * vocab);
+        check_greedy(&r, prompt, n, got + (n - 1) * vocab);
 
         same_in_pieces(&r, ids, n, false, 5, got);
         if (n <= TOKEN_BY_TOKEN_MAX) same_in_pieces(&r, ids, n, false, 1, got);
@@ -274,11 +247,6 @@ TEST(gpt_oss_mxfp4) {
     run_gpt_oss("gpt_oss_mxfp4");
 }
 
-static int by_size(const void *a, const void *b) {
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
 /* gpt-oss's experts in MXFP4, code by code, with activations in int8 per token; with W8A8 the device's too. */
 TEST(gpt_oss_as_stored) {
     static const struct {
@@ -291,20 +259,17 @@ TEST(gpt_oss_as_stored) {
     size_t  index;
     for (size_t way = 0; way < sizeof WAYS / sizeof *WAYS; way++) {
         AT_END(model_run_close) model_run r;
-        model_run_open(&r, &WITH(model_run_options, .path = json_string_value(json_object_get(manifest, "model")),
-                                 .w8a8 = WAYS[way].w8a8, .experts = mxfp4->format, .groups = mxfp4->groups, .n_seq = 1,
-                                 .max_len = 512));
+        model_run_open(&r, &WITH(model_run_options, .path = model_of(manifest), .w8a8 = WAYS[way].w8a8,
+                                 .experts = mxfp4->format, .groups = mxfp4->groups, .n_seq = 1, .max_len = 512));
         size_t vocab = td_model_get_config(r.model)->vocab;
         json_array_foreach(json_object_get(manifest, "prompts"), index, prompt) {
             uint32_t     ids[512], n = read_ids(json_object_get(prompt, "ids"), ids, 512);
             FREED float *want = read_member("gpt_oss_mxfp4", prompt, "logits"), *got = malloc(n * vocab * sizeof *got);
-            double       error[512];
             model_run_forward(&r, &(model_piece){.n = n, .ids = ids}, 1);
             model_run_logits(&r, n, got);
-            for (uint32_t i = 0; i < n; i++) error[i] = distance(got + i * vocab, want + i * vocab, vocab);
-            qsort(error, n, sizeof *error, by_size);
-            print_message("    %s, %u tokens: %.3f\n", WAYS[way].w8a8 ? "w8a8" : "experts alone", n, error[n / 2]);
-            assert_true(error[n / 2] < WAYS[way].bound);
+            double error = median_distance(got, want, n, vocab);
+            print_message("    %s, %u tokens: %.3f\n", WAYS[way].w8a8 ? "w8a8" : "experts alone", n, error);
+            assert_true(error < WAYS[way].bound);
         }
     }
     json_decref(manifest);

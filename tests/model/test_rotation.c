@@ -57,30 +57,10 @@ static td_model_config config_of(const char *folder) {
     return c;
 }
 
-static int ascending(const void *a, const void *b) {
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
-/* Over the tokens, of |a - b| / |b|. */
-static double median_error(const float *a, const float *b, size_t vocab) {
-    double error[LEN];
-    for (size_t t = 0; t < LEN; t++) {
-        double noise = 0, signal = 0;
-        for (size_t i = t * vocab; i < (t + 1) * vocab; i++) {
-            noise += ((double)a[i] - b[i]) * ((double)a[i] - b[i]);
-            signal += (double)b[i] * b[i];
-        }
-        error[t] = sqrt(noise / signal);
-    }
-    qsort(error, LEN, sizeof *error, ascending);
-    return error[LEN / 2];
-}
-
 /* Of the main model, and of the MTP layer. */
 static void check_error(const float *got, const float *want, const td_model_config *c, const char *what, double most) {
     for (size_t at = 0; at < rows_of(c) * c->vocab; at += (size_t)LEN * c->vocab) {
-        double error = median_error(got + at, want + at, c->vocab);
+        double error = median_distance(got + at, want + at, LEN, c->vocab);
         print_message("    %s%s: %.1e\n", what, at ? ", MTP layer" : "", error);
         assert_true(error > 0 && error < most);
     }

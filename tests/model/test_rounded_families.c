@@ -63,19 +63,6 @@ static float *logits_of(const char *folder, const char *override_json, bool w8a8
     return logits;
 }
 
-static int ascending(const void *a, const void *b) {
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
-/* The median, as one token whose experts are others by a near tie is far off. */
-static double median_distance(const float *got, const float *want, uint32_t vocab) {
-    double d[N_TOK];
-    for (size_t t = 0; t < N_TOK; t++) d[t] = distance(got + t * vocab, want + t * vocab, vocab);
-    qsort(d, N_TOK, sizeof *d, ascending);
-    return d[N_TOK / 2];
-}
-
 static double mean_log_prob_difference(const float *got, const float *want, uint32_t vocab) {
     double sum = 0;
     for (size_t t = 0; t < N_TOK; t++) {
@@ -94,7 +81,7 @@ static void stay_within(const bound *bounds, size_t n, const char *override_json
         FREED float *want = logits_of(b->folder, override_json, false, TD_EXPERT_BF16, &vocab),
                     *w8a8 = logits_of(b->folder, override_json, true, TD_EXPERT_BF16, &vocab),
                     *int4 = logits_of(b->folder, override_json, true, TD_EXPERT_INT4C, &vocab);
-        double of_w8a8 = median_distance(w8a8, want, vocab), of_int4 = median_distance(int4, want, vocab),
+        double of_w8a8 = median_distance(w8a8, want, N_TOK, vocab), of_int4 = median_distance(int4, want, N_TOK, vocab),
                log_prob_difference = mean_log_prob_difference(int4, want, vocab);
         bool within =
             of_w8a8 > 0 && of_w8a8 < b->w8a8 && of_int4 > of_w8a8 && of_int4 < b->int4 && log_prob_difference < b->log_prob;

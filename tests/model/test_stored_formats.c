@@ -7,16 +7,13 @@
 #include <math.h>
 #include <pthread.h>
 
-#include <jansson.h>
-
 #include "core/math/rng.h"
 #include "folder_files.h"
+#include "golden_files.h"
 #include "model/arch/config_file.h"
 #include "model/experts_load.h"
-#include "model_run.h"
 #include "quant/coded_matrix.h"
 #include "tests/cpu_experts/load_views.h"
-#include "tests/td_test.h"
 
 AT_END_OF(end_checkpoint, td_checkpoint, td_checkpoint_close)
 AT_END_OF(end_pool, td_pool, td_pool_destroy)
@@ -38,9 +35,7 @@ static const char *const CASES[] = {"fp8_block",         "fp8_block_minimax", "f
 static json_t *manifest_of(const char *name) {
     char path[128];
     snprintf(path, sizeof path, DATA "%s/manifest.json", name);
-    json_t *m = json_load_file(repo_path(path), 0, NULL);
-    assert_non_null(m);
-    return m;
+    return read_json(path);
 }
 
 /* make_quantised.py's fingerprint. */
@@ -268,10 +263,7 @@ static void see_weights(void *user, const td_npu_weight *const *weights, size_t 
 static void check_logits(const char *name, const json_t *prompt, const char *which, const td_expert_numbers *numbers,
                          bool w8a8, double tolerance) {
     char     path[160];
-    uint32_t ids[64], n = 0;
-    json_t  *id;
-    size_t   i;
-    json_array_foreach(json_object_get(prompt, "ids"), i, id) ids[n++] = (uint32_t)json_integer_value(id);
+    uint32_t ids[64], n = read_ids(json_object_get(prompt, "ids"), ids, 64);
     snprintf(path, sizeof path, DATA "%s", name);
     AT_END(model_run_close) model_run r;
     model_run_open(
@@ -284,7 +276,7 @@ static void check_logits(const char *name, const json_t *prompt, const char *whi
     model_run_forward(&r, &(model_piece){.n = n, .ids = ids}, 1);
     model_run_logits(&r, n, got);
     double worst = 0, largest = 0;
-    for (i = 0; i < n * vocab; i++) {
+    for (size_t i = 0; i < n * vocab; i++) {
         worst = fmax(worst, fabs((double)got[i] - want[i]));
         largest = fmax(largest, fabs((double)want[i]));
     }

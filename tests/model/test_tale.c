@@ -7,10 +7,7 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
-#include <jansson.h>
-
-#include "model_run.h"
-#include "tests/td_test.h"
+#include "golden_files.h"
 
 #define MODEL "models/tale-v3-14m"
 #define GOLDEN "tests/data/golden/tale/"
@@ -21,19 +18,6 @@
 #define NEAR_TIE 0.05 /* of the two best logits: below it either token is right */
 
 static json_t *golden;
-
-static json_t *load_json(const char *relative) {
-    json_error_t e;
-    json_t      *v = json_load_file(repo_path(relative), 0, &e);
-    if (!v) fail_msg("%s: %s", relative, e.text);
-    return v;
-}
-
-static uint32_t prompt_ids(size_t index, uint32_t *ids) {
-    json_t *list = json_object_get(json_array_get(json_object_get(golden, "prompts"), index), "ids");
-    for (size_t i = 0; i < json_array_size(list); i++) ids[i] = (uint32_t)json_integer_value(json_array_get(list, i));
-    return (uint32_t)json_array_size(list);
-}
 
 static void *prompt_array(size_t index, const char *name, size_t n) {
     char path[256];
@@ -63,7 +47,7 @@ TEST(logits_and_routing_agree) {
     size_t                            compared = 0, routed = 0, same = 0;
     open_reference(&r, 0);
     for (size_t p = 0; p < PROMPTS; p++) {
-        uint32_t     ids[256], n = prompt_ids(p, ids);
+        uint32_t     ids[256], n = read_prompt(golden, p, ids, 256);
         FREED float *want = prompt_array(p, "logits.f32", (size_t)n * VOCAB), *got = malloc((size_t)n * VOCAB * sizeof *got);
         FREED int32_t *experts = prompt_array(p, "router_ids.i32", 6u * n * TOP_K);
         model_run_forward(&r, &(model_piece){.n = n, .ids = ids}, 1);
@@ -103,7 +87,7 @@ TEST(greedy_tokens_agree) {
     AT_END(model_run_close) model_run r;
     open_reference(&r, 0);
     for (size_t p = 0; p < PROMPTS; p++) {
-        uint32_t     ids[256], n = prompt_ids(p, ids), i;
+        uint32_t     ids[256], n = read_prompt(golden, p, ids, 256), i;
         json_t      *prompt = json_array_get(json_object_get(golden, "prompts"), p);
         FREED float *logits = malloc((size_t)n * VOCAB * sizeof *logits);
         model_run_forward(&r, &(model_piece){.n = n, .ids = ids}, 1);
@@ -128,7 +112,7 @@ TEST(mtp_layer_agrees) {
     AT_END(model_run_close) model_run r;
     open_reference(&r, 0);
     for (size_t p = 0; p < PROMPTS; p++) {
-        uint32_t     ids[257], n = prompt_ids(p, ids), rows[256];
+        uint32_t     ids[257], n = read_prompt(golden, p, ids, 256), rows[256];
         FREED float *want = prompt_array(p, "mtp_logits.f32", (size_t)n * VOCAB);
         const float *got;
         double       largest = 0;
@@ -146,7 +130,7 @@ TEST(mtp_layer_agrees) {
 
 /* Against scripts/golden/make_deferral.py, which follows the definition one expert at a time. */
 TEST(deferred_experts_follow_the_definition) {
-    json_t *m = load_json("tests/data/tale_deferral/manifest.json"), *entry;
+    json_t *m = read_json("tests/data/tale_deferral/manifest.json"), *entry;
     size_t  index;
     json_array_foreach(json_object_get(m, "deferred"), index, entry) {
         uint32_t                          d = (uint32_t)json_integer_value(json_object_get(entry, "max_deferred"));
@@ -154,7 +138,7 @@ TEST(deferred_experts_follow_the_definition) {
         open_reference(&r, d);
         for (size_t p = 0; p < PROMPTS; p++) {
             char     path[256];
-            uint32_t ids[256], n = prompt_ids(p, ids);
+            uint32_t ids[256], n = read_prompt(golden, p, ids, 256);
             snprintf(path, sizeof path, "tests/data/tale_deferral/%s",
                      json_string_value(json_array_get(json_object_get(entry, "last_logits"), p)));
             FREED float *want = read_array(path, VOCAB, 4), *got = malloc((size_t)n * VOCAB * sizeof *got);
@@ -173,7 +157,7 @@ TEST(deferred_experts_follow_the_definition) {
 }
 
 BEFORE_ALL {
-    golden = load_json(GOLDEN "manifest.json");
+    golden = read_json(GOLDEN "manifest.json");
 }
 
 AFTER_ALL {
@@ -209,7 +193,7 @@ static void *watch(void *arg) {
 
 TEST(what_the_tiers_are_in_can_be_read) {
     AT_END(model_run_close) model_run r;
-    uint32_t                          ids[256], n = prompt_ids(0, ids);
+    uint32_t                          ids[256], n = read_prompt(golden, 0, ids, 256);
     char                              text[96];
     pthread_t                         thread;
     open_reference(&r, 0);

@@ -11,27 +11,33 @@
 #include "tests/npu/unified_step.h"
 #include "tests/td_test.h"
 
+typedef struct {
+    _Atomic bool begun, ended;
+} slow_call;
+
 static void be_slow(void *arg) {
-    usleep(300000);
-    atomic_store((_Atomic bool *)arg, true);
+    slow_call *call = arg;
+    atomic_store(&call->begun, true);
+    usleep(300000); /* the abort comes meanwhile */
+    atomic_store(&call->ended, true);
 }
 
 /* Whoever has synchronised a stream that was aborted finds no host call of it running. */
 TEST(host_calls_end_before_the_stream_does) {
     AT_END(close_cards) cluster x;
     td_error                    err = {0};
-    _Atomic bool                ended = false;
+    slow_call                   call = {0};
     if (open_cards(&x, 2, &err) != TD_OK) fail_msg("%s", err.text);
     for (uint32_t i = 0; i < 2; i++)
         if (prepare(&x.cards[i], x.group, 1, false, &err) != TD_OK) fail_msg("%s", err.text);
     card   *c = &x.cards[0];
     td_step step = step_of(c);
-    OK(c->ops->host_call(c->npu, c->stream, be_slow, &ended));
+    OK(c->ops->host_call(c->npu, c->stream, be_slow, &call));
     OK(c->ops->enqueue(c->npu, c->stream, c->block, &step));
-    usleep(50000);
+    while (!atomic_load(&call.begun)) usleep(100);
     c->ops->group_abort(x.group);
     assert_int_equal(c->ops->stream_sync(c->npu, c->stream), TD_EDEVICE);
-    assert_true(ended);
+    assert_true(atomic_load(&call.ended));
     c->ops->group_reset(x.group);
     OK(sum_all(&x));
     for (uint32_t i = 0; i < 2; i++) give_back(&x.cards[i]);

@@ -57,7 +57,7 @@ void td_layer_norm(td_layer *l, td_norm_desc n) {
     n.hidden = l->c->hidden;
     n.eps = l->c->eps;
     n.x = d->x;
-    /* a DeltaNet's b and a, and an indexer, read it as it is */
+    /* a DeltaNet's gates, and an indexer, read it as it is */
     n.out = a->h_i8.q && !l->c->is_delta[l->index] && !l->c->sparse.indexed[l->index] ? NULL : a->h;
     n.out_i8 = a->h_i8;
     td_describe_block(d, (td_block_desc){.kind = TD_BLOCK_NORM, .norm = n});
@@ -171,12 +171,14 @@ void td_layer_delta(td_layer *l, td_delta_desc e) {
     td_description        *d = l->state->d;
     const td_program_spec *s = d->s;
     const td_layer_kv      kv = kv_of(l);
+    e.form = l->c->delta.form;
     e.hidden = l->c->hidden;
     e.key_heads = d->sizes.delta_k_heads;
     e.value_heads = d->sizes.delta_v_heads;
     e.key_dim = l->c->delta.k_dim;
     e.value_dim = l->c->delta.v_dim;
     e.conv_width = l->c->delta.conv;
+    e.low = l->c->delta.low;
     e.eps = l->c->eps;
     e.state = kv.cache[0];
     e.open = kv.cache[1];

@@ -137,6 +137,9 @@ static td_status on_cards(td_model *m, td_status (*job)(td_card_model *c)) {
 static td_status refuse_context(uint32_t wanted, const td_model_config *c, td_error *err) {
     uint32_t length = c->rope.kind == TD_ROPE_YARN ? c->rope.original_max_position : c->max_position;
     bool     within = td_arch_has_more(c->arch);
+    if (!c->rope.dim)
+        return td_fail(err, TD_EINVAL, "context-length %u is more than the model's %u positions (max_position_embeddings)",
+                       wanted, c->max_position);
     return td_fail(
         err, TD_EINVAL,
         "context-length %u is more than the model's %u positions (max_position_embeddings): to stretch them, at some cost "

@@ -63,7 +63,8 @@ static uint32_t tensors_of(const td_model_config *c, td_role role) {
 
 uint64_t td_model_weights_bytes(td_npu *d, const td_model_config *c, const td_model_part *part, td_shard shard, bool w8a8,
                                 uint32_t max_pos) {
-    uint64_t sum = d->ops->weight_bytes(d, TD_WEIGHT_F32, 0, max_pos, c->rope.dim);
+    uint64_t sum = 0;
+    if (c->rope.dim) sum += d->ops->weight_bytes(d, TD_WEIGHT_F32, 0, max_pos, c->rope.dim);
     if (c->rope_far.dim) sum += d->ops->weight_bytes(d, TD_WEIGHT_F32, 0, max_pos, c->rope_far.dim);
     for (td_role role = 0; role < TD_ROLE_COUNT; role++)
         if (!td_role_is_of_model(c, role))
@@ -181,8 +182,8 @@ static td_status load_experts(loader *l, uint32_t layer, td_layer_experts *out) 
 }
 
 static td_status load_rope(loader *l, const td_rope_config *rope, uint32_t max_pos, td_npu_weight **out) {
-    td_device_weight_id id = rope_id(l->c, rope);
     if (!rope->dim) return TD_OK;
+    td_device_weight_id id = rope_id(l->c, rope);
     adopt(l, &id, TD_WEIGHT_F32, max_pos, rope->dim, out);
     if (*out) return TD_OK; /* a table of another length is computed each time: no reason to write the file anew */
     float *table = malloc((size_t)max_pos * rope->dim * sizeof *table);
@@ -301,8 +302,10 @@ td_status td_model_weights_keep(td_npu *d, const td_model_config *c, td_shard sh
         for (uint32_t i = 0; i < all_layers(c); i++)
             for (td_role role = 0; role < TD_ROLE_COUNT; role++)
                 list_role(d, c, shard, role, i, w->layers[i].role[role], &list);
-        list.ids[list.n] = rope_id(c, &c->rope);
-        d->ops->weight_export(d, w->rope, &list.weights[list.n++]);
+        if (w->rope) {
+            list.ids[list.n] = rope_id(c, &c->rope);
+            d->ops->weight_export(d, w->rope, &list.weights[list.n++]);
+        }
         if (w->rope_far) {
             list.ids[list.n] = rope_id(c, &c->rope_far);
             d->ops->weight_export(d, w->rope_far, &list.weights[list.n++]);

@@ -81,7 +81,7 @@ static size_t mla_weights(const td_mla_desc *m, td_block_weight *list) {
     ADD("kv_b", m->kv_b, TD_USE_LATENT, (size_t)m->heads * ((size_t)m->nope_dim + m->v_dim), m->kv_lora);
     LINEAR("o", m->o, m->hidden, v);
     OPTIONAL("o bias", m->o_bias, m->hidden);
-    ADD("rope table", m->rope, TD_USE_ROPE, 0, m->rope_dim);
+    if (m->rope) ADD("rope table", m->rope, TD_USE_ROPE, 0, m->rope_dim);
     if (!m->index.heads) return n;
     LINEAR("of the indexer's queries", m->index.q, (size_t)m->index.heads * m->index.dim, m->q_lora);
     LINEAR("of the indexer's keys", m->index.k, m->index.dim, m->hidden);
@@ -306,6 +306,7 @@ static td_status check_mla(const td_block_desc *d, td_error *err) {
     const td_mla_desc *m = &d->mla;
     SIZES(SIZE(m, hidden), SIZE(m, heads), SIZE(m, kv_lora), SIZE(m, nope_dim), SIZE(m, rope_dim), SIZE(m, v_dim));
     if (m->rope_dim % 2) return td_fail(err, TD_EINVAL, "rope_dim must be even, not %u", m->rope_dim);
+    if (m->index.top && !m->rope) return td_fail(err, TD_EINVAL, "an indexer needs rope: the weight rope table is missing");
     if (m->index.top && !m->q_lora) return td_fail(err, TD_EINVAL, "an indexer needs the latent of q: q_lora is 0");
     if (m->index.top && m->index.heads) {
         SIZES(SIZE(&m->index, heads), SIZE(&m->index, dim), SIZE(&m->index, top));
@@ -459,6 +460,8 @@ td_status td_block_check_stateless(const td_block_desc *desc, td_error *err) {
                           (desc->kind == TD_BLOCK_MLP && !td_glu_is_silu(&desc->mlp.glu));
     if (desc->kind == TD_BLOCK_MLA && desc->mla.index.top)
         return td_fail(err, TD_ENOTSUP, "this device has no attention to chosen keys");
+    if (desc->kind == TD_BLOCK_MLA && !desc->mla.rope)
+        return td_fail(err, TD_ENOTSUP, "this device has no latent attention without rope");
     if (is_recurrent) return td_fail(err, TD_ENOTSUP, "this device has no recurrent layers");
     if (has_streams) return td_fail(err, TD_ENOTSUP, "this device has one residual stream a token");
     return is_other

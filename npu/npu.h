@@ -317,9 +317,9 @@ typedef struct {
     const td_npu_weight *q;                             /* [heads*(nope+rope), hidden] when q_lora is 0 */
     const td_npu_weight *q_a_bias, *kv_a_bias, *o_bias; /* F32 or NULL */
     const td_npu_weight *kv_a, *kv_a_norm;              /* [kv_lora + rope, hidden], [kv_lora] F32 */
-    const td_npu_weight *kv_b;                /* [heads*(nope+v), kv_lora] BF16: W_UK and W_UV row-interleaved per head */
-    const td_npu_weight *o;                   /* [hidden, heads*v] */
-    const td_npu_weight *rope;                /* [max_pos, rope_dim] F32: cos half | sin half, scaled */
+    const td_npu_weight *kv_b; /* [heads*(nope+v), kv_lora] BF16: W_UK and W_UV row-interleaved per head */
+    const td_npu_weight *o;    /* [hidden, heads*v] */
+    const td_npu_weight *rope; /* [max_pos, rope_dim] F32: cos half | sin half, scaled; NULL: nothing is rotated */
     void                *kv_latent, *kv_rope; /* this layer's cache: pages of kv_page_bytes of latents and of rope parts */
     uint32_t             kv_pages;            /* of them: what sequences may have */
     /** Pages behind those, for rows beyond the counts: as many as a bucket has of such rows at most. 0 where the device's

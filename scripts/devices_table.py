@@ -17,6 +17,7 @@ FAMILIES = [
     ("DeepSeek V2, V2-Lite", "deepseek_v2_lite"),
     ("DeepSeek V3, V3.1, R1; Kimi K2", "deepseek_v3_noqlora"),
     ("Kimi-K2.5, 2.6, text only", "kimi_k25"),
+    ("Kimi-Linear", "kimi_linear"),
     ("Qwen2-MoE", "qwen2_moe"),
     ("Qwen3-MoE", "qwen3_moe"),
     ("Qwen3-Next, Coder-Next", "qwen3_next"),

@@ -23,6 +23,7 @@ MODELS = [
     ("glm-4.7-flash", "zai-org/GLM-4.7-Flash", 62, True),
     ("gpt-oss-120b", "openai/gpt-oss-120b", 65, False),
     ("qwen3.5-35b-a3b", "Qwen/Qwen3.5-35B-A3B", 70, False),
+    ("kimi-linear-48b-a3b", "moonshotai/Kimi-Linear-48B-A3B-Instruct", 98, False),
     ("qwen3-next-80b-a3b", "Qwen/Qwen3-Next-80B-A3B-Instruct", 163, False),
     ("glm-4.5-air", "zai-org/GLM-4.5-Air", 221, True),
     ("minimax-m2", "MiniMaxAI/MiniMax-M2", 230, False),

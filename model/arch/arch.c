@@ -13,6 +13,24 @@ td_layer_caches td_mla_caches(const td_model_config *c, uint32_t layer) {
                              c->sparse.indexed[layer] ? 3 : 2};
 }
 
+td_layer_caches td_delta_caches(const td_model_config *c) {
+    const td_delta_desc d = {.form = c->delta.form,
+                             .key_heads = c->delta.k_heads,
+                             .value_heads = c->delta.v_heads,
+                             .key_dim = c->delta.k_dim,
+                             .value_dim = c->delta.v_dim,
+                             .conv_width = c->delta.conv};
+    td_layer_cache      state = {.per = TD_PER_STATE,
+                                 .kind = TD_KV_STATE,
+                                 .heads = c->delta.k_heads,
+                                 .values = (uint32_t)td_delta_state_values(&d),
+                                 .split = TD_SPLIT_ROWS},
+                   open = state;
+    open.per = TD_PER_OPEN;
+    open.values = (uint32_t)td_delta_open_values(&d);
+    return (td_layer_caches){{state, open}, 2};
+}
+
 void td_sparse_sizes_of(const td_model_config *c, uint32_t layer, td_sparse_desc *out) {
     const bool indexed = c->sparse.indexed[layer];
     out->hidden = c->hidden;

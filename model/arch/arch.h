@@ -15,7 +15,7 @@ typedef enum {
     TD_SCOPE_MODEL,     /* once */
     TD_SCOPE_LAYER,     /* in every layer */
     TD_SCOPE_ATTENTION, /* in layers with attention */
-    TD_SCOPE_DELTA,     /* in layers of a gated DeltaNet */
+    TD_SCOPE_DELTA,     /* in layers of a gated DeltaNet or Kimi delta attention */
     TD_SCOPE_DENSE,     /* in layers without experts */
     TD_SCOPE_MOE,       /* in layers with experts */
     TD_SCOPE_EXPERT,
@@ -50,7 +50,9 @@ typedef enum {
     TD_DIM_EXPERTS,
     TD_DIM_DELTA_QKV,    /* key heads * (2 * key dim + value heads of each * value dim) */
     TD_DIM_DELTA_QKVZ,   /* the same and DELTA_V */
+    TD_DIM_DELTA_K,      /* key heads * key dim */
     TD_DIM_DELTA_V,      /* value heads * value dim */
+    TD_DIM_DELTA_LOW,    /* the rank of decays and gates */
     TD_DIM_DELTA_DIM,    /* of a value head */
     TD_DIM_DELTA_HEADS,  /* value heads */
     TD_DIM_DELTA_HEADS2, /* twice as many */
@@ -175,6 +177,10 @@ static inline bool td_arch_has_more(const td_arch *a) {
 td_layer_caches td_gqa_caches(const td_model_config *c, uint32_t layer);
 /** Caches of a layer with multi-head latent attention: the latent, then the rotated key, then of an indexer its key (arch.c). */
 td_layer_caches td_mla_caches(const td_model_config *c, uint32_t layer);
+
+/** Caches of a layer of a gated DeltaNet or Kimi delta attention (arch.c): the state at the beginning of a block of tokens, and
+ * the block's rows, both by key heads. */
+td_layer_caches td_delta_caches(const td_model_config *c);
 
 /** Sizes of a layer's sparse attention (arch.c); weights and buffers of out stay as they are. */
 void td_sparse_sizes_of(const td_model_config *c, uint32_t layer, td_sparse_desc *out);

@@ -151,6 +151,25 @@ void td_config_check_experts(td_config_reader *r, const td_model_config *c) {
                          c->n_group);
 }
 
+bool td_config_delta_layers(td_config_reader *r, td_model_config *c) {
+    const json_t *types = td_config_get(r, "layer_types"), *v;
+    size_t        i;
+    if (!types) return false;
+    if (!json_is_array(types) || json_array_size(types) != c->n_layers) {
+        td_config_refuse(r, TD_EFORMAT, "%slayer_types is not a list of %u layers", r->prefix, c->n_layers);
+        return true;
+    }
+    json_array_foreach(types, i, v) {
+        const char *type = json_is_string(v) ? json_string_value(v) : "no text";
+        c->is_delta[i] = !strcmp(type, "linear_attention");
+        if (!c->is_delta[i] && strcmp(type, "full_attention"))
+            td_config_refuse(r, TD_ENOTSUP,
+                             "%slayer_types[%zu] is '%.40s', and only linear_attention and full_attention are supported",
+                             r->prefix, i, type);
+    }
+    return true;
+}
+
 void td_config_refuse_sliding_window(td_config_reader *r) {
     td_config_refuse_true(r, "use_sliding_window", "a sliding attention window");
     const json_t *types = td_config_get(r, "layer_types");

@@ -86,6 +86,10 @@ void td_config_sparse_layers(td_config_reader *r, td_model_config *c);
  * config.json have it. A multi-token-prediction layer has them. @param absent first_k_dense_replace without the key. */
 void td_config_dense_layers(td_config_reader *r, td_model_config *c, uint32_t absent);
 
+/** Which layers are a DeltaNet or KDA, from layer_types: linear_attention, or else full_attention. @return false: the key is
+ * absent. */
+bool td_config_delta_layers(td_config_reader *r, td_model_config *c);
+
 /** Refuse sliding windows: all of layer_types must be full_attention, and use_sliding_window false. */
 void td_config_refuse_sliding_window(td_config_reader *r);
 

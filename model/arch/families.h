@@ -21,7 +21,8 @@
     X(QWEN3_5_MOE)                                                                         \
     X(DEEPSEEK_V4)                                                                         \
     X(DEEPSEEK_V32)                                                                        \
-    X(GLM_MOE_DSA)
+    X(GLM_MOE_DSA)                                                                         \
+    X(KIMI_LINEAR)
 
 #define TD_DECLARE_FAMILY(NAME) extern const td_arch TD_ARCH_##NAME;
 TD_FAMILIES(TD_DECLARE_FAMILY)

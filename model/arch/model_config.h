@@ -16,7 +16,7 @@ typedef enum { TD_ROPE_PLAIN, TD_ROPE_YARN } td_rope_kind;
 typedef struct {
     td_rope_kind kind;
     double       theta;
-    uint32_t     dim;         /* rotated dims per head */
+    uint32_t     dim;         /* rotated dims per head; 0: nothing is rotated */
     bool         interleaved; /* the checkpoint stores the rows as pairs (2i, 2i+1); the loader permutes them */
     double       factor;      /* plain: angles are divided by it ("linear" scaling; 1: none); YaRN: the extension */
     double       beta_fast, beta_slow, mscale, mscale_all_dim, attention_factor; /* YaRN; attention_factor 0: computed */
@@ -24,10 +24,13 @@ typedef struct {
     uint32_t     original_max_position;
 } td_rope_config;
 
-/** Layers of a gated DeltaNet (arXiv 2412.06464): each key head serves v_heads / k_heads value heads. */
+/** Layers of a gated DeltaNet (arXiv 2412.06464): each key head serves v_heads / k_heads value heads. Or of Kimi delta
+ * attention (arXiv 2510.26692), with as many of either. */
 typedef struct {
-    uint32_t k_heads, v_heads, k_dim, v_dim;
-    uint32_t conv; /* the last values that the causal convolution takes, the token's own included */
+    td_delta_form form;
+    uint32_t      k_heads, v_heads, k_dim, v_dim;
+    uint32_t      low;  /* KDA: the rank of what decays and gates are made from */
+    uint32_t      conv; /* the last values that the causal convolution takes, the token's own included */
 } td_delta_config;
 
 /** DeepSeek-V3.2 and GLM-5: indexers of tokens. DeepSeek-V4: residual streams of a token, attention over compressed rows, experts by token. */
@@ -63,7 +66,7 @@ typedef struct {
     double           softmax_scale;         /* YaRN's mscale included */
     td_rope_config   rope;
     td_rope_config   rope_far;                /* of layers with compressed rows; dim 0: there are none */
-    uint8_t          is_delta[TD_LAYERS_MAX]; /* [n_layers + n_mtp_layers] 1: a gated DeltaNet in the place of attention */
+    uint8_t          is_delta[TD_LAYERS_MAX]; /* [n_layers + n_mtp_layers] 1: a DeltaNet or KDA in the place of attention */
     td_delta_config  delta;
     td_sparse_config sparse; /* streams 0: none of it */
     /* feed-forward */

@@ -11,23 +11,10 @@
 /* ---- configuration --------------------------------------------------------------------------- */
 
 /* Which layers are a DeltaNet: layer_types, or all but every full_attention_interval'th. */
-static void read_layer_types(td_config_reader *r, td_model_config *c) {
-    const json_t *types = td_config_get(r, "layer_types"), *v;
-    size_t        i;
-    uint32_t      interval = td_config_u32(r, "full_attention_interval", 4, 1, TD_LAYERS_MAX);
-    for (uint32_t layer = 0; layer < c->n_layers; layer++) c->is_delta[layer] = !types && (layer + 1) % interval != 0;
-    if (types && (!json_is_array(types) || json_array_size(types) != c->n_layers)) {
-        td_config_refuse(r, TD_EFORMAT, "%slayer_types is not a list of %u layers", r->prefix, c->n_layers);
-        return;
-    }
-    json_array_foreach(types, i, v) {
-        const char *type = json_is_string(v) ? json_string_value(v) : "no text";
-        c->is_delta[i] = !strcmp(type, "linear_attention");
-        if (!c->is_delta[i] && strcmp(type, "full_attention"))
-            td_config_refuse(r, TD_ENOTSUP,
-                             "%slayer_types[%zu] is '%.40s', and only linear_attention and full_attention are supported",
-                             r->prefix, i, type);
-    }
+static void read_layers(td_config_reader *r, td_model_config *c) {
+    uint32_t interval = td_config_u32(r, "full_attention_interval", 4, 1, TD_LAYERS_MAX);
+    if (td_config_delta_layers(r, c)) return;
+    for (uint32_t layer = 0; layer < c->n_layers; layer++) c->is_delta[layer] = (layer + 1) % interval != 0;
 }
 
 static void read_delta(td_config_reader *r, td_model_config *c) {
@@ -55,7 +42,7 @@ static void read_either(td_config_reader *r, td_model_config *c, const td_config
     if (!td_config_bool(r, "attn_output_gate", true))
         td_config_refuse(r, TD_ENOTSUP, "%sattn_output_gate is false, and %s has gated attention only", r->prefix,
                          c->arch_name);
-    read_layer_types(r, c);
+    read_layers(r, c);
     read_delta(r, c);
 
     c->moe_inter = td_config_u32(r, "moe_intermediate_size", 512, 1, TD_CONFIG_DIM_MAX);
@@ -145,23 +132,8 @@ static const td_weight_rule WEIGHTS_35[TD_ROLE_COUNT] = {
 
 /* ---- layers ---------------------------------------------------------------------------------- */
 
-/* Of a DeltaNet: the state at the beginning of a block of tokens, and the block's rows, both by key heads. */
 static td_layer_caches caches(const td_model_config *c, uint32_t layer) {
-    if (!c->is_delta[layer]) return td_gqa_caches(c, layer);
-    const td_delta_desc d = {.key_heads = c->delta.k_heads,
-                             .value_heads = c->delta.v_heads,
-                             .key_dim = c->delta.k_dim,
-                             .value_dim = c->delta.v_dim,
-                             .conv_width = c->delta.conv};
-    td_layer_cache      state = {.per = TD_PER_STATE,
-                                 .kind = TD_KV_STATE,
-                                 .heads = c->delta.k_heads,
-                                 .values = (uint32_t)td_delta_state_values(&d),
-                                 .split = TD_SPLIT_ROWS},
-                   open = state;
-    open.per = TD_PER_OPEN;
-    open.values = (uint32_t)td_delta_open_values(&d);
-    return (td_layer_caches){{state, open}, 2};
+    return c->is_delta[layer] ? td_delta_caches(c) : td_gqa_caches(c, layer);
 }
 
 /* The MTP layer too, which has attention and experts, behind a projection (model/program.c). */

@@ -39,6 +39,8 @@ static size_t dim_size(const td_model_config *c, uint32_t layer, td_weight_dim d
         case TD_DIM_EXPERTS: return c->n_experts;
         case TD_DIM_DELTA_QKV: return c->delta.k_heads * (2 * (size_t)c->delta.k_dim + values_of_head(&c->delta));
         case TD_DIM_DELTA_QKVZ: return 2 * c->delta.k_heads * ((size_t)c->delta.k_dim + values_of_head(&c->delta));
+        case TD_DIM_DELTA_K: return (size_t)c->delta.k_heads * c->delta.k_dim;
+        case TD_DIM_DELTA_LOW: return c->delta.low;
         case TD_DIM_DELTA_V: return (size_t)c->delta.v_heads * c->delta.v_dim;
         case TD_DIM_DELTA_DIM: return c->delta.v_dim;
         case TD_DIM_DELTA_HEADS: return c->delta.v_heads;

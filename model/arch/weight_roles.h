@@ -38,14 +38,20 @@ typedef enum {
     TD_ROLE_SINKS,
     TD_ROLE_Q_NORM,
     TD_ROLE_K_NORM,
-    /* gated DeltaNet */
-    TD_ROLE_DELTA_QKV, /* and z, where it has no tensor of its own */
+    /* gated DeltaNet, Kimi delta attention */
+    TD_ROLE_DELTA_QKV, /* and z, where it has no tensor of its own; of KDA, as DELTA_CONV, q alone */
+    TD_ROLE_DELTA_K,
+    TD_ROLE_DELTA_V,
     TD_ROLE_DELTA_Z,
     TD_ROLE_DELTA_B, /* and a, where it has no tensor of its own */
     TD_ROLE_DELTA_A,
     TD_ROLE_DELTA_CONV,
+    TD_ROLE_DELTA_CONV_K,
+    TD_ROLE_DELTA_CONV_V,
     TD_ROLE_DELTA_A_LOG,
     TD_ROLE_DELTA_DT_BIAS,
+    TD_ROLE_DELTA_A_LOW, /* KDA: what DELTA_A and DELTA_Z read */
+    TD_ROLE_DELTA_Z_LOW,
     TD_ROLE_DELTA_NORM,
     TD_ROLE_DELTA_O,
     /* hyper-connections: the mixtures before attention, before the feed-forward, and before the head */

@@ -105,24 +105,24 @@ static inline bool td_when_mtp_rotated(const td_model_config *c) {
 #define TD_STREAM_WEIGHTS TD_STREAM_WEIGHTS_OF(TD_NORM)
 
 #define TD_MLA_WEIGHTS \
-    TD_MATRIX(Q_A, LAYER, "model.layers.#.self_attn.q_a_proj.weight", Q_LORA, HIDDEN, \
+    TD_MATRIX(Q_A, ATTENTION, "model.layers.#.self_attn.q_a_proj.weight", Q_LORA, HIDDEN, \
               .rotation = TD_READS(INPUT_NORM), .when = td_when_q_lora), \
-    TD_VECTOR(Q_A_BIAS, LAYER, "model.layers.#.self_attn.q_a_proj.bias", Q_LORA, .when = td_when_q_lora_bias), \
-    TD_NORM(Q_A_NORM, LAYER, "model.layers.#.self_attn.q_a_layernorm.weight", Q_LORA, .when = td_when_q_lora), \
-    TD_MATRIX(Q_B, LAYER, "model.layers.#.self_attn.q_b_proj.weight", MLA_Q, Q_LORA, \
+    TD_VECTOR(Q_A_BIAS, ATTENTION, "model.layers.#.self_attn.q_a_proj.bias", Q_LORA, .when = td_when_q_lora_bias), \
+    TD_NORM(Q_A_NORM, ATTENTION, "model.layers.#.self_attn.q_a_layernorm.weight", Q_LORA, .when = td_when_q_lora), \
+    TD_MATRIX(Q_B, ATTENTION, "model.layers.#.self_attn.q_b_proj.weight", MLA_Q, Q_LORA, \
               .split = TD_SPLIT_ROWS, .order = TD_ORDER_MLA_Q, .when = td_when_q_lora), \
-    TD_MATRIX(MLA_Q, LAYER, "model.layers.#.self_attn.q_proj.weight", MLA_Q, HIDDEN, \
+    TD_MATRIX(MLA_Q, ATTENTION, "model.layers.#.self_attn.q_proj.weight", MLA_Q, HIDDEN, \
               .split = TD_SPLIT_ROWS, .order = TD_ORDER_MLA_Q, .rotation = TD_READS(INPUT_NORM), .when = td_when_no_q_lora), \
-    TD_MATRIX(KV_A, LAYER, "model.layers.#.self_attn.kv_a_proj_with_mqa.weight", KV_A, HIDDEN, \
+    TD_MATRIX(KV_A, ATTENTION, "model.layers.#.self_attn.kv_a_proj_with_mqa.weight", KV_A, HIDDEN, \
               .order = TD_ORDER_KV_A, .rotation = TD_READS(INPUT_NORM)), \
-    TD_VECTOR(KV_A_BIAS, LAYER, "model.layers.#.self_attn.kv_a_proj_with_mqa.bias", KV_A, \
+    TD_VECTOR(KV_A_BIAS, ATTENTION, "model.layers.#.self_attn.kv_a_proj_with_mqa.bias", KV_A, \
               .order = TD_ORDER_KV_A, .when = td_when_attn_bias), \
-    TD_NORM(KV_A_NORM, LAYER, "model.layers.#.self_attn.kv_a_layernorm.weight", KV_LORA), \
-    TD_MATRIX(KV_B, LAYER, "model.layers.#.self_attn.kv_b_proj.weight", KV_B, KV_LORA, \
+    TD_NORM(KV_A_NORM, ATTENTION, "model.layers.#.self_attn.kv_a_layernorm.weight", KV_LORA), \
+    TD_MATRIX(KV_B, ATTENTION, "model.layers.#.self_attn.kv_b_proj.weight", KV_B, KV_LORA, \
               .keep = TD_KEEP_LINEAR_BF16, .split = TD_SPLIT_ROWS), \
-    TD_MATRIX(MLA_O, LAYER, "model.layers.#.self_attn.o_proj.weight", HIDDEN, MLA_V, \
+    TD_MATRIX(MLA_O, ATTENTION, "model.layers.#.self_attn.o_proj.weight", HIDDEN, MLA_V, \
               .split = TD_SPLIT_COLUMNS, .rotation = TD_WRITES), \
-    TD_VECTOR(MLA_O_BIAS, LAYER, "model.layers.#.self_attn.o_proj.bias", HIDDEN, \
+    TD_VECTOR(MLA_O_BIAS, ATTENTION, "model.layers.#.self_attn.o_proj.bias", HIDDEN, \
               .split = TD_SPLIT_CARD_0, .rotation = TD_STREAM, .when = td_when_attn_bias)
 
 /* @param q_rows GQA_Q, or with a gate for each head GQA_Q_GATE */

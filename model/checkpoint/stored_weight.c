@@ -7,9 +7,10 @@
 
 /* ---- which family ---------------------------------------------------------------------------- */
 
-/* A depthwise convolution's weight [n, k] is stored as [n, 1, k]. */
+/* A depthwise convolution's weight [n, k] is stored as [n, 1, k], and A_log [n] of Kimi-Linear as [1, 1, n, 1]. */
 static td_status check_whole(const stored_query *q, const td_safetensors_entry *e) {
     const size_t *s = q->spec->shape;
+    if (q->spec->rank == 1 && e->rank == 4) return td_stored_check_whole(q, e, (const size_t[]){1, 1, s[0], 1}, 4);
     return q->spec->rank == 2 && e->rank == 3 ? td_stored_check_whole(q, e, (const size_t[]){s[0], 1, s[1]}, 3)
                                               : td_stored_check_whole(q, e, s, q->spec->rank);
 }

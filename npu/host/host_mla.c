@@ -57,7 +57,7 @@ static void place_row(void *ctx, uint32_t i, const td_worker *w) {
     float               *latent = j->kv + i * ((size_t)m->kv_lora + m->rope_dim), *rope = latent + m->kv_lora;
     (void)w;
     math->rms_norm(latent, td_host_vector(m->kv_a_norm), m->eps, m->kv_lora, latent);
-    math->rope(rope, td_host_vector(m->rope) + (size_t)j->step->a.pos[row] * m->rope_dim, m->rope_dim);
+    if (m->rope) math->rope(rope, td_host_vector(m->rope) + (size_t)j->step->a.pos[row] * m->rope_dim, m->rope_dim);
     td_attn_store(j->d, m->kv_latent, slot, 1, 0, latent, m->kv_lora);
     td_attn_store(j->d, m->kv_rope, slot, 1, 0, rope, m->rope_dim);
     if (m->q_lora)
@@ -163,7 +163,7 @@ static void project(mla_job *j, size_t rows) {
                          2);
         td_host_for(d, place_row, j, rows, rows * kv_width * 2);
     }
-    td_host_for(d, rotate_row, j, rows, rows * m->heads * m->rope_dim);
+    if (m->rope) td_host_for(d, rotate_row, j, rows, rows * m->heads * m->rope_dim);
 }
 
 /* ---- absorbed rows --------------------------------------------------------------------------- */
@@ -380,8 +380,9 @@ static void run_share(td_host_npu *d, const td_npu_block *b, const td_host_step 
 }
 
 static td_status run_mla(td_host_npu *d, const td_npu_block *b, const td_host_step *s, const td_block_part *part) {
-    td_attn_share share;
-    TD_TRY(td_host_check_attention_step(b, s, b->desc.mla.rope->shape.n));
+    td_attn_share        share;
+    const td_npu_weight *rope = b->desc.mla.rope;
+    TD_TRY(td_host_check_attention_step(b, s, rope ? rope->shape.n : UINT32_MAX));
     for (uint32_t k = 0; td_host_attn_share_of(part, s->n_tok, b->at.chunk, k, &share); k++)
         run_share(d, b, s, &share, part->between);
     return TD_OK;

@@ -62,6 +62,15 @@ QWEN3_NEXT = dict(COMMON, num_hidden_layers=5, num_key_value_heads=2, head_dim=3
                   moe_intermediate_size=32, shared_expert_intermediate_size=32, max_position_embeddings=512, linear_num_key_heads=2,
                   linear_num_value_heads=4, linear_key_head_dim=16, linear_value_head_dim=24, linear_conv_kernel_dim=4)
 
+# As published: kda_layers count from 1, and the last layer has attention.
+KIMI_LINEAR = dict({k: v for k, v in COMMON.items() if k not in ("rope_scaling", "attention_bias")}, architectures=["KimiLinearForCausalLM"],
+                   model_type="kimi_linear", pad_token_id=0, num_hidden_layers=6, num_key_value_heads=4, q_lora_rank=None, kv_lora_rank=32, qk_nope_head_dim=32,
+                   qk_rope_head_dim=16, v_head_dim=24, mla_use_nope=True, rms_norm_eps=1e-5, model_max_length=512, first_k_dense_replace=1,
+                   moe_layer_freq=1, moe_intermediate_size=32, num_experts=16, num_experts_per_token=4, num_shared_experts=1, num_expert_group=4,
+                   topk_group=2, use_grouped_topk=True, moe_renormalize=True, moe_router_activation_func="sigmoid", routed_scaling_factor=2.446,
+                   num_nextn_predict_layers=0, linear_attn_config=dict(full_attn_layers=[4, 6], kda_layers=[1, 2, 3, 5], head_dim=16, num_heads=4,
+                                                                       short_conv_kernel_size=4))
+
 # Every kind of layer; more index heads than usual, since a key that no head likes scores exactly 0, and few heads make many such ties.
 DEEPSEEK_V4 = dict({k: v for k, v in COMMON.items() if k not in ("intermediate_size", "rope_scaling")}, architectures=["DeepseekV4ForCausalLM"],
                    model_type="deepseek_v4", num_hidden_layers=6, num_key_value_heads=1, head_dim=32, qk_rope_head_dim=8, q_lora_rank=24, o_groups=2,
@@ -138,9 +147,10 @@ VARIANTS = {
                                          qk_rope_head_dim=8, v_head_dim=32, rope_parameters={"rope_theta": 1000000.0, "rope_type": "default"},
                                          n_group=1, topk_group=1, routed_scaling_factor=2.5, max_position_embeddings=512, index_head_dim=16,
                                          index_topk=20, index_topk_freq=3, index_skip_topk_offset=2)),
+    "kimi_linear": ("bf16", 1, 1.0, KIMI_LINEAR),
     "deepseek_v4": ("bf16", 1, 2.0, dict(DEEPSEEK_V4, rope_scaling=yarn(16, 64, beta_fast=32, beta_slow=1))),
 }
-OF_5 = ("glm4_moe_lite", "minimax_m2", "kimi_k25", "gpt_oss", "gpt_oss_mxfp4", "qwen3_next", "qwen3_5_moe", "deepseek_v4", "deepseek_v32", "glm_moe_dsa")
+OF_5 = ("glm4_moe_lite", "minimax_m2", "kimi_k25", "gpt_oss", "gpt_oss_mxfp4", "qwen3_next", "qwen3_5_moe", "deepseek_v4", "deepseek_v32", "glm_moe_dsa", "kimi_linear")
 
 
 def text_of(config):
@@ -164,6 +174,9 @@ def stored_tensors(config):
         stored = with_packed_experts(stored)
     if config["model_type"] == "deepseek_v4":
         stored = {published_name_v4(name): t for name, t in stored.items()}
+    if config["model_type"] == "kimi_linear":                                      # transformers calls layers without experts so, too
+        stored = {name.replace(".block_sparse_moe.", ".mlp.") if ".block_sparse_moe.gate_proj" in name or ".block_sparse_moe.up_proj" in name
+                  or ".block_sparse_moe.down_proj" in name else name: t for name, t in stored.items()}
     # transformers 5.23 renames the language model's layers of a Kimi-K2.5, too, when it writes its encoder's blocks
     return {name.replace("language_model.model.blocks.", "language_model.model.layers."): t for name, t in stored.items()}
 
@@ -209,8 +222,8 @@ def random_weights(config, dtype, down_gain, seed):
             x = 1 + 0.2 * x
         elif name.endswith((".bias", "_proj_bias", "dt_bias", "_base", ".ape")):
             x = 0.5 * x
-        elif name.endswith("A_log"):
-            x = x - 2                                                             # most states last for many tokens
+        elif name.endswith("A_log"):                                              # most states last for many tokens; of channels some for none
+            x = 2 * x - 1 if config["model_type"] == "kimi_linear" else x - 2
         elif name.endswith((".sinks", ".attn_sink")):
             x = 2 * x                                                             # beside scores of that size
         elif config["model_type"] == "gpt_oss" and ".experts." in name and t.dim() == 3:                                # of all experts, [in, out] each; gates beyond the limit
@@ -360,7 +373,7 @@ def make(name):
         save(folder, config, random_weights(config, dtype, down_gain, seed), shards)
         rng = np.random.default_rng(1000 + seed)
         first = 6 if name == "qwen3_5_moe" else 2                                  # not a token of an image
-        lengths = RECURRENT_LENGTHS if name in ("qwen3_next", "qwen3_5_moe", "deepseek_v4") else PROMPT_LENGTHS
+        lengths = RECURRENT_LENGTHS if name in ("qwen3_next", "qwen3_5_moe", "deepseek_v4", "kimi_linear") else PROMPT_LENGTHS
         prompts = [rng.integers(first, text_of(config)["vocab_size"], n).tolist() for n in lengths]
         check = model_of(folder)
         margins = each_while(lambda p: check.forward(p)["router_margin"], prompts,

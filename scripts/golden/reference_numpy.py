@@ -71,6 +71,21 @@ def softmax(x):
     return e / e.sum(-1, keepdims=True)
 
 
+def unit(x):
+    return x / np.sqrt((x * x).sum(-1, keepdims=True) + np.float32(1e-6))
+
+
+def recurrence(q, k, v, decay, beta):
+    """One token after the other.  q, k [T, heads, dk], v [T, heads, dv], decay [T, heads, dk or 1], beta [T, heads]."""
+    state, out, q = np.zeros((*q.shape[1:], v.shape[-1]), np.float32), np.empty_like(v), q * np.float32(q.shape[-1] ** -0.5)
+    for t in range(len(q)):
+        state = state * decay[t][..., None]
+        change = beta[t][:, None] * (v[t] - np.einsum("hkv,hk->hv", state, k[t]))
+        state = state + k[t][:, :, None] * change[:, None]
+        out[t] = np.einsum("hkv,hk->hv", state, q[t])
+    return out
+
+
 def yarn_mscale(factor, mscale):
     return 1.0 if factor <= 1 else 0.1 * mscale * math.log(factor) + 1.0
 
@@ -105,6 +120,12 @@ def mtp_name(name, n):
     return name
 
 
+def with_names_of_v3(config):
+    """Kimi-Linear's config.json with DeepSeek-V3's keys, too."""
+    names = {"num_experts_per_tok": "num_experts_per_token", "n_group": "num_expert_group", "norm_topk_prob": "moe_renormalize"}
+    return dict(config, scoring_func="sigmoid", topk_method="noaux_tc", **{to: config[of] for to, of in names.items()})
+
+
 class Model:
     def __init__(self, folder):
         config, weights = json.load(open(os.path.join(folder, "config.json"))), load_weights(folder)
@@ -114,18 +135,21 @@ class Model:
         elif "text_config" in config:    # Kimi-K2.5: the language model is a DeepSeek-V3
             config = dict(config["text_config"], model_type="deepseek_v3")
             weights = {name.removeprefix("language_model."): w for name, w in weights.items() if name.startswith("language_model.")}
+        if config["model_type"] == "kimi_linear":
+            config = with_names_of_v3(config)
         if config["model_type"] in ("qwen3_next", "qwen3_5_moe_text"):
             weights = {mtp_name(name, config["num_hidden_layers"]): w for name, w in weights.items()}
         self.hold(config, weights)
 
     def hold(self, c, weights):
         self.c, self.w = c, weights
-        self.mla = c["model_type"] in ("deepseek_v2", "deepseek_v3", "glm4_moe_lite") + INDEXED
+        self.kimi = c["model_type"] == "kimi_linear"
+        self.mla = c["model_type"] in ("deepseek_v2", "deepseek_v3", "glm4_moe_lite", "kimi_linear") + INDEXED
         self.minimax = c["model_type"] == "minimax_m2"
         self.gpt_oss = c["model_type"] == "gpt_oss"
         self.gated = c["model_type"] in ("qwen3_next", "qwen3_5_moe_text")
-        self.mlp_name = "block_sparse_moe" if self.minimax else "mlp"
-        self.expert_parts = ("w1", "w3", "w2") if self.minimax else ("gate_proj", "up_proj", "down_proj")
+        self.moe_name = "block_sparse_moe" if self.minimax or self.kimi else "mlp"
+        self.expert_parts = ("w1", "w3", "w2") if self.minimax or self.kimi else ("gate_proj", "up_proj", "down_proj")
         self.head_dim = c["qk_rope_head_dim"] if self.mla else c.get("head_dim", c["hidden_size"] // c["num_attention_heads"])
         rope = dict(c, **c.get("rope_parameters", {}))
         self.rotated = self.head_dim if self.mla else rope.get("rotary_dim", int(self.head_dim * rope.get("partial_rotary_factor", 1)))
@@ -163,6 +187,8 @@ class Model:
         """x [T, heads, dim], position = first index, the first d elements.  With pairs, as MLA has them, pair i is elements (2i, 2i+1); else
         (i, i + d/2)."""
         d = self.rotated
+        if self.kimi:                    # nothing is rotated
+            return x
         pairs = self.mla if pairs is None else pairs
         first, second = (np.s_[..., 0:d:2], np.s_[..., 1:d:2]) if pairs else (np.s_[..., :d // 2], np.s_[..., d // 2:d])
         angle = np.arange(len(x))[:, None, None] * self.freq
@@ -248,6 +274,8 @@ class Model:
 
     def is_delta(self, i):
         c = self.c
+        if self.kimi:
+            return i + 1 in c["linear_attn_config"]["kda_layers"]
         if not self.gated or i == c["num_hidden_layers"]:              # the multi-token-prediction layer has attention
             return False
         return c["layer_types"][i] == "linear_attention" if "layer_types" in c else (i + 1) % c["full_attention_interval"] != 0
@@ -268,21 +296,28 @@ class Model:
         c, T = self.c, len(x)
         nk, nv, dk, dv = (c["linear_" + k] for k in ("num_key_heads", "num_value_heads", "key_head_dim", "value_head_dim"))
         qkv, z, b, a = self.delta_projections(x, n)
-        taps = self.w[n + ".conv1d.weight"][:, 0].T                    # [taps, channels], the token's own last
-        padded = np.concatenate((np.zeros((len(taps) - 1, qkv.shape[1]), np.float32), qkv))
-        qkv = sum(padded[j:j + T] * tap for j, tap in enumerate(taps))
-        q, k, v = np.split(qkv * sigmoid(qkv), (nk * dk, 2 * nk * dk), -1)
-        unit = lambda y: y / np.sqrt((y * y).sum(-1, keepdims=True) + np.float32(1e-6))
+        q, k, v = np.split(self.convolve(qkv, n + ".conv1d"), (nk * dk, 2 * nk * dk), -1)
         q, k = (np.repeat(unit(y.reshape(T, nk, dk)), nv // nk, 1) for y in (q, k))
-        q, v = q * np.float32(dk ** -0.5), v.reshape(T, nv, dv)
         decay = np.exp(-np.exp(self.w[n + ".A_log"]) * np.logaddexp(np.float32(0), a + self.w[n + ".dt_bias"]))
-        state, out = np.zeros((nv, dk, dv), np.float32), np.empty((T, nv, dv), np.float32)
-        for t in range(T):
-            state = state * decay[t][:, None, None]
-            change = sigmoid(b[t])[:, None] * (v[t] - np.einsum("hkv,hk->hv", state, k[t]))
-            state = state + k[t][:, :, None] * change[:, None]
-            out[t] = np.einsum("hkv,hk->hv", state, q[t])
+        out = recurrence(q, k, v.reshape(T, nv, dv), decay[..., None], sigmoid(b))
         return self.linear((self.norm(out, n + ".norm") * z * sigmoid(z)).reshape(T, -1), n + ".out_proj")
+
+    def convolve(self, x, name):
+        taps = self.w[name + ".weight"][:, 0].T                        # [taps, channels], the token's own last
+        padded = np.concatenate((np.zeros((len(taps) - 1, x.shape[1]), np.float32), x))
+        y = sum(padded[j:j + len(x)] * tap for j, tap in enumerate(taps))
+        return y * sigmoid(y)
+
+    def kda(self, x, n):
+        """Kimi delta attention (arXiv 2510.26692): decays of each key channel."""
+        T, heads = len(x), self.c["linear_attn_config"]["num_heads"]
+        of_heads = lambda y: y.reshape(T, heads, -1)
+        through_low = lambda part: self.linear(self.linear(x, n + ".%s_a_proj" % part), n + ".%s_b_proj" % part)
+        q, k, v = (of_heads(self.convolve(self.linear(x, n + ".%s_proj" % part), n + ".%s_conv1d" % part)) for part in "qkv")
+        step = np.logaddexp(np.float32(0), of_heads(through_low("f") + self.w[n + ".dt_bias"]))
+        decay = np.exp(-np.exp(self.w[n + ".A_log"].reshape(heads, 1)) * step)
+        out = recurrence(unit(q), unit(k), v, decay, sigmoid(self.linear(x, n + ".b_proj")))
+        return self.linear((self.norm(out, n + ".o_norm") * sigmoid(of_heads(through_low("g")))).reshape(T, -1), n + ".o_proj")
 
     # experts
 
@@ -316,7 +351,7 @@ class Model:
         weights = np.take_along_axis(score, ids, -1)
         if c.get("norm_topk_prob", True):
             weights = weights / (weights.sum(-1, keepdims=True) + np.float32(1e-20))
-        if glm or c["model_type"] == "deepseek_v3" or (c["model_type"] == "deepseek_v2" and not c["norm_topk_prob"]):
+        if glm or c["model_type"] in ("deepseek_v3", "kimi_linear") or (c["model_type"] == "deepseek_v2" and not c["norm_topk_prob"]):
             weights = weights * np.float32(c.get("routed_scaling_factor", 1))
         order = np.argsort(-weights, -1, kind="stable")
         return np.take_along_axis(ids, order, -1), np.take_along_axis(weights, order, -1), margin
@@ -366,11 +401,12 @@ class Model:
         n = "model.layers.%d." % i
         h = self.norm(x, n + "input_layernorm")
         if self.is_delta(i):
-            x = x + self.delta(h, n + "linear_attn")
+            x = x + (self.kda(h, n + "self_attn") if self.kimi else self.delta(h, n + "linear_attn"))
         else:
             x = x + (self.mla_attention if self.mla else self.gqa_attention)(h, n + "self_attn")
         mixture = self.moe_gpt_oss if self.gpt_oss else self.moe
-        return x + (mixture if self.is_moe(i) else self.mlp)(self.norm(x, n + "post_attention_layernorm"), n + self.mlp_name)
+        h = self.norm(x, n + "post_attention_layernorm")
+        return x + (mixture(h, n + self.moe_name) if self.is_moe(i) else self.mlp(h, n + "mlp"))
 
     def mtp_logits(self, hidden, next_ids):
         """The multi-token-prediction layer (arXiv 2412.19437, section 2.2): [T, V].  hidden [T, D]: after the final norm;

@@ -231,6 +231,12 @@ class ChosenKeys(RecurrentStates):
     model = os.path.join(os.environ["TD_SOURCE_DIR"], "tests/data/golden/glm_moe_dsa")
 
 
+class DecaysOfChannels(RecurrentStates):
+    """Kimi-Linear: states beside latents, whose generated pages no other request goes on from."""
+    model = os.path.join(os.environ["TD_SOURCE_DIR"], "tests/data/golden/kimi_linear")
+    drafts = ()
+
+
 class WindowsAndCompressedRows(RecurrentStates):
     """DeepSeek-V4: a step that fails has written compressed rows and their keys, too."""
     model = os.path.join(os.environ["TD_SOURCE_DIR"], "tests/data/golden/deepseek_v4")

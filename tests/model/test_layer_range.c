@@ -166,6 +166,7 @@ FOLDER_TEST(deepseek_v3_yarn)
 FOLDER_TEST(qwen3_moe)
 FOLDER_TEST(qwen2_moe)
 FOLDER_TEST(qwen3_next)
+FOLDER_TEST(kimi_linear)
 FOLDER_TEST(deepseek_v32)
 
 TEST(the_demo_model) {

@@ -287,6 +287,37 @@ TEST(gated_delta_net) {
     assert_string_equal(s.name, "model.layers.1.linear_attn.in_proj_a.weight");
 }
 
+TEST(kimi_delta_attention) {
+    td_model_config c = read_ok("configs/models/kimi-linear-48b-a3b.json", NULL);
+    assert_true(c.n_layers == 27 && c.n_experts == 256 && c.top_k == 8 && c.norm_topk && c.routed_scale == 2.446);
+    assert_true(c.shared_inter == 1024 && c.n_group == 1 && c.route_bias && c.route_score == TD_SCORE_SIGMOID);
+    assert_true(c.max_position == 1048576 && c.rope.dim == 0 && c.rope_dim == 64 && c.q_lora == 0 && c.eps == 1e-5f);
+    assert_float_equal(c.softmax_scale, 1 / sqrt(192), 1e-12);
+    for (uint32_t i = 0; i < 27; i++) assert_true(c.is_delta[i] == (i % 4 != 3 && i != 26) && c.is_moe[i] == (i > 0));
+    assert_true(c.delta.form == TD_DELTA_KIMI && c.delta.k_heads == 32 && c.delta.v_heads == 32 && c.delta.low == 128);
+    td_tensor_spec s;
+    assert_true(td_tensor_spec_get(&c, TD_ROLE_DELTA_K, 0, 0, &s) && s.shape[0] == 4096 && s.shape[1] == 2304);
+    assert_string_equal(s.name, "model.layers.0.self_attn.k_proj.weight");
+    assert_true(td_tensor_spec_get(&c, TD_ROLE_DELTA_A, 26 - 1, 0, &s) && s.shape[0] == 4096 && s.shape[1] == 128);
+    assert_false(td_tensor_spec_get(&c, TD_ROLE_DELTA_A, 26, 0, &s));
+    assert_false(td_tensor_spec_get(&c, TD_ROLE_MLA_Q, 0, 0, &s));
+    assert_true(td_tensor_spec_get(&c, TD_ROLE_MLA_Q, 26, 0, &s) && s.shape[0] == 32 * 192);
+    assert_true(td_tensor_spec_get(&c, TD_ROLE_DENSE_UP, 0, 0, &s) && s.shape[0] == 9216);
+    assert_string_equal(s.name, "model.layers.0.mlp.up_proj.weight");
+    assert_true(td_tensor_spec_get(&c, TD_ROLE_EXPERT_GATE, 1, 255, &s));
+    assert_string_equal(s.name, "model.layers.1.block_sparse_moe.experts.255.w1.weight");
+    assert_int_equal(td_layer_caches_cut_heads(&c, TD_PER_STATE), 32);
+    assert_int_equal(td_layer_caches_of(&c, 26).cache[1].kind, TD_KV_ROPE);
+    /* as transformers 5 writes it */
+    c = read_ok("configs/models/kimi-linear-48b-a3b.json",
+                "{\"linear_attn_config\": null, \"num_hidden_layers\": 2, \"layer_types\": [\"full_attention\", "
+                "\"linear_attention\"], \"mlp_layer_types\": [\"sparse\", \"dense\"], \"linear_head_dim\": 64, "
+                "\"linear_num_heads\": 8, \"linear_conv_kernel_dim\": 3, \"num_experts_per_token\": null, "
+                "\"num_experts_per_tok\": 4, \"model_max_length\": null, \"max_position_embeddings\": 4096}");
+    assert_true(!c.is_delta[0] && c.is_delta[1] && c.is_moe[0] && !c.is_moe[1] && c.top_k == 4 && c.max_position == 4096);
+    assert_true(c.delta.k_heads == 8 && c.delta.k_dim == 64 && c.delta.conv == 3 && c.delta.low == 64);
+}
+
 /* What a layer keeps of its tokens, and what that allows. */
 TEST(caches_of_layers) {
     td_model_config c = read_ok("configs/models/deepseek-v3.json", NULL);
@@ -584,6 +615,29 @@ TEST(impossible_and_unsupported_values_are_refused) {
          "text_config.mtp_use_dedicated_embeddings is true"},
         {"qwen3.5-35b-a3b", "{\"text_config\": {\"mamba_ssm_dtype\": \"bfloat16\"}}", TD_ENOTSUP,
          "mamba_ssm_dtype is 'bfloat16'"},
+        {"kimi-linear-48b-a3b", "{\"linear_attn_config\": null}", TD_EFORMAT,
+         "linear_attn_config and layer_types are missing"},
+        {"kimi-linear-48b-a3b", "{\"linear_attn_config\": 3}", TD_EFORMAT, "linear_attn_config is not an object"},
+        {"kimi-linear-48b-a3b", "{\"linear_attn_config\": {\"kda_layers\": null}}", TD_EFORMAT,
+         "linear_attn_config.kda_layers is no list of layers"},
+        {"kimi-linear-48b-a3b", "{\"linear_attn_config\": {\"kda_layers\": [0]}}", TD_EFORMAT,
+         "linear_attn_config.kda_layers[0] is no layer of 1 to 27"},
+        {"kimi-linear-48b-a3b", "{\"linear_attn_config\": {\"kda_layers\": [\"a\"]}}", TD_EFORMAT,
+         "kda_layers[0] is no layer"},
+        {"kimi-linear-48b-a3b", "{\"linear_attn_config\": {\"full_attn_layers\": [1]}}", TD_EFORMAT,
+         "linear_attn_config.full_attn_layers[0] is no layer of 1 to 27 that is named once"},
+        {"kimi-linear-48b-a3b", "{\"linear_attn_config\": {\"full_attn_layers\": [4]}}", TD_EFORMAT,
+         "layer 8 is neither in linear_attn_config.kda_layers nor in linear_attn_config.full_attn_layers"},
+        {"kimi-linear-48b-a3b", "{\"linear_attn_config\": {\"short_conv_kernel_size\": 9}}", TD_EFORMAT,
+         "linear_attn_config.short_conv_kernel_size is 9"},
+        {"kimi-linear-48b-a3b", "{\"mla_use_nope\": false}", TD_ENOTSUP, "mla_use_nope is false"},
+        {"kimi-linear-48b-a3b", "{\"rope_scaling\": {\"type\": \"yarn\", \"factor\": 4}}", TD_ENOTSUP,
+         "rope_scaling is given"},
+        {"kimi-linear-48b-a3b", "{\"num_nextn_predict_layers\": 1}", TD_ENOTSUP, "num_nextn_predict_layers is not 0"},
+        {"kimi-linear-48b-a3b", "{\"moe_router_activation_func\": \"softmax\"}", TD_ENOTSUP,
+         "moe_router_activation_func is 'softmax'"},
+        {"kimi-linear-48b-a3b", "{\"moe_layer_freq\": 2}", TD_EFORMAT, "moe_layer_freq is 2"},
+        {"kimi-linear-48b-a3b", "{\"model_max_length\": 0}", TD_EFORMAT, "model_max_length is 0"},
         {"deepseek-v4-flash", "{\"compress_ratios\": [0, 4]}", TD_EFORMAT, "compress_ratios is not a list of at least 43"},
         {"deepseek-v4-flash", "{\"num_hidden_layers\": 2, \"compress_ratios\": [0, 8]}", TD_ENOTSUP,
          "compress_ratios[1] is 8"},
@@ -610,10 +664,21 @@ TEST(impossible_and_unsupported_values_are_refused) {
 
 /* What a model of any family might ask for and no family has, whatever its other keys are: refused with key and value. */
 TEST(no_family_ignores_an_option) {
-    static const char *const SHAPES[] = {"deepseek-v2-lite",   "deepseek-v3",     "kimi-k2",     "kimi-k2.5",
-                                         "qwen3-30b-a3b",      "qwen3-235b-a22b", "glm-4.5",     "glm-4.5-air",
-                                         "glm-4.7-flash",      "minimax-m2",      "gpt-oss-20b", "gpt-oss-120b",
-                                         "qwen3-next-80b-a3b", "qwen3.5-35b-a3b"};
+    static const char *const SHAPES[] = {"deepseek-v2-lite",
+                                         "deepseek-v3",
+                                         "kimi-k2",
+                                         "kimi-k2.5",
+                                         "qwen3-30b-a3b",
+                                         "qwen3-235b-a22b",
+                                         "glm-4.5",
+                                         "glm-4.5-air",
+                                         "glm-4.7-flash",
+                                         "minimax-m2",
+                                         "gpt-oss-20b",
+                                         "gpt-oss-120b",
+                                         "qwen3-next-80b-a3b",
+                                         "qwen3.5-35b-a3b",
+                                         "kimi-linear-48b-a3b"};
     static const struct {
         const char *override_json, *says;
     } OPTIONS[] = {

@@ -68,6 +68,7 @@ static const struct {
     {"gpt_oss", " embed" MOE("gqa(20)") MOE("gqa") MOE("gqa(20)") MOE("gqa") " head", NULL},
     {"qwen3_next", " embed" MOE_SHARED("delta") DENSE("delta") MOE_SHARED("delta") MOE_SHARED("gqa") MOE_SHARED("delta") " head", NULL},
     {"glm_moe_dsa", " embed" DENSE("mla") MOE_SHARED("mla") MOE_SHARED("mla") MOE_SHARED("mla") MOE_SHARED("mla") " head", NULL},
+    {"kimi_linear", " embed" DENSE("delta") MOE_SHARED("delta") MOE_SHARED("delta") MOE_SHARED("mla") MOE_SHARED("delta") MOE_SHARED("mla") " head", NULL},
     {"deepseek_v4", " embed" STREAMS STREAMS STREAMS STREAMS STREAMS STREAMS " mix head", NULL},
 };
 /* clang-format on */

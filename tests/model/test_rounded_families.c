@@ -34,6 +34,7 @@ static const bound BOUNDS[] = {
     {"gpt_oss", 0.062, 0.494, 1.36},          {"qwen3_next", 0.170, 0.510, 1.34},
     {"qwen3_5_moe", 0.145, 0.540, 1.45},      {"deepseek_v4", 0.044, 0.220, 0.46},
     {"deepseek_v32", 0.320, 0.370, 1.00},     {"glm_moe_dsa", 0.490, 0.550, 1.57},
+    {"kimi_linear", 0.195, 0.480, 1.27},
 };
 
 /* Rounding changes which keys a row attends to. These are of the same models where it attends to all of them. */

@@ -226,7 +226,9 @@ static void check_sizes(const td_model_config *c, const td_model_weights *w, td_
         const td_role_weights *layer = &w->layers[i];
         if (c->is_delta[i]) {
             size_t of_head = 2 * c->delta.k_dim + c->delta.v_heads / c->delta.k_heads * c->delta.v_dim;
-            assert_int_equal(rows_of(layer, TD_ROLE_DELTA_CONV), z.delta_k_heads * of_head);
+            assert_int_equal(rows_of(layer, TD_ROLE_DELTA_CONV) + rows_of(layer, TD_ROLE_DELTA_CONV_K) +
+                                 rows_of(layer, TD_ROLE_DELTA_CONV_V),
+                             z.delta_k_heads * of_head);
             assert_int_equal(rows_of(layer, TD_ROLE_DELTA_B), z.delta_v_heads * (layer->role[TD_ROLE_DELTA_A] ? 1 : 2));
         } else if (!c->kv_lora) {
             bool gated = c->delta.k_heads != 0; /* the same families have gates */
@@ -287,6 +289,7 @@ TEST(cards_together_are_one_card) {
                  {GOLDEN "gpt_oss", AS_IT_IS, 2},
                  {GOLDEN "qwen3_next", AS_IT_IS, 2},
                  {GOLDEN "qwen3_5_moe", AS_IT_IS, 2},
+                 {GOLDEN "kimi_linear", AS_IT_IS, 4},
                  {GOLDEN "deepseek_v3_yarn", DUMMY, 4},
                  {GOLDEN "qwen2_moe", DUMMY, 2},
                  {TALE, AS_IT_IS, 4},

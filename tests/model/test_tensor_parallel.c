@@ -123,6 +123,8 @@ TEST(gqa) {
 
 TEST(gated_delta) {
     check_model(GOLDEN "qwen3_5_moe", 2, false);
+    check_model(GOLDEN "kimi_linear", 2, false);
+    check_model(GOLDEN "kimi_linear", 4, false);
     check_within(GOLDEN "qwen3_next", 2, true, 0.25); /* int8 alone puts them 0.14 off: test_rounded_families */
 }
 

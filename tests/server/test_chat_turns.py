@@ -8,8 +8,9 @@ from server_process import MODEL, TANDEM, Server
 
 GOLDEN = os.path.join(os.environ["TD_SOURCE_DIR"], "tests/data/golden")
 PAGE, LONGEST = 128, {"max_position_embeddings": 8192}
-MODELS = {"qwen3_next": LONGEST, "qwen3_5_moe": {"text_config": LONGEST}, "gpt_oss": LONGEST, "deepseek_v4": LONGEST, "deepseek_v32": LONGEST, "glm_moe_dsa": LONGEST}
-WITHOUT_DRAFTS = ("gpt_oss", "deepseek_v4")
+MODELS = {"qwen3_next": LONGEST, "qwen3_5_moe": {"text_config": LONGEST}, "gpt_oss": LONGEST, "deepseek_v4": LONGEST, "deepseek_v32": LONGEST, "glm_moe_dsa": LONGEST, "kimi_linear": {"model_max_length": 8192}}
+WITHOUT_DRAFTS = ("gpt_oss", "deepseek_v4", "kimi_linear")
+LATENTS = ("kimi_linear",)  # generated tokens are computed in another form than a prompt's: a turn computes the last answer again
 FLAGS = ("--tokenizer-path", MODEL, "--quantization", "none", "--cpuinfer", "1", "--max-running-requests", "2", "--max-total-tokens", "8192",
          "--chunked-prefill-size", "512")
 
@@ -26,7 +27,7 @@ class ChatTurns(unittest.TestCase):
                 with self.subTest(model=model, drafts=drafts), self.serve(model, *drafts) as server:
                     computed = [t.prompt - t.cached - t.new for t in turns(server, 30, new=75, answer=41, vocab=320)]
                     self.assertEqual(computed[0], 0)
-                    self.assertLessEqual(max(computed[1:]), PAGE, computed)
+                    self.assertLessEqual(max(computed[1:]), PAGE + 41 * (model in LATENTS), computed)
                     self.assertGreater(max(computed[1:]), PAGE // 2)  # turns that end in the middle of a page are among them
 
     def test_prompts_of_whole_pages(self):

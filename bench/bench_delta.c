@@ -148,11 +148,11 @@ static void open_rest(rest *r, const layer *l) {
                 .taps = made_up((size_t)CONV * WIDTH, 0.5f),
                 .row = memory(CONV * sizeof(float)),
                 .ones = made_up(DIM, 1)};
-    const td_linear_desc list[LINEARS] = {{CONV, HIDDEN, d->qkv, NULL, d->in, r->qkv},
-                                          {VALUE_HEADS * DIM, HIDDEN, d->z, NULL, d->in, r->z},
-                                          {VALUE_HEADS, HIDDEN, d->b, NULL, d->in, r->b},
-                                          {VALUE_HEADS, HIDDEN, d->a, NULL, d->in, r->a},
-                                          {HIDDEN, VALUE_HEADS * DIM, d->o, NULL, r->out, d->out}};
+    const td_linear_desc list[LINEARS] = {{.n = CONV, .k = HIDDEN, .w = d->qkv, .in = d->in, .out = r->qkv},
+                                          {.n = VALUE_HEADS * DIM, .k = HIDDEN, .w = d->z, .in = d->in, .out = r->z},
+                                          {.n = VALUE_HEADS, .k = HIDDEN, .w = d->b, .in = d->in, .out = r->b},
+                                          {.n = VALUE_HEADS, .k = HIDDEN, .w = d->a, .in = d->in, .out = r->a},
+                                          {.n = HIDDEN, .k = VALUE_HEADS * DIM, .w = d->o, .in = r->out, .out = d->out}};
     for (int i = 0; i < LINEARS; i++) {
         const td_block_desc desc = {.kind = TD_BLOCK_LINEAR, .layer = TD_NO_LAYER, .max_tok = TOKENS, .linear = list[i]};
         if (l->npu->ops->block_create(l->npu, &desc, &r->linear[i], NULL) != TD_OK) die("no linear");

@@ -174,7 +174,8 @@ static void build_linear(td_rig *r, const void *arg, uint32_t rows, float *out) 
     void               *in = td_rig_activations(r, td_rig_codes(r, 12, rows, HIDDEN, -6), (size_t)rows * HIDDEN),
          *to = td_rig_alloc(r, td_rig_act_bytes(r, n));
     td_block_desc desc = {.kind = TD_BLOCK_LINEAR, .layer = TD_NO_LAYER, .max_tok = rows};
-    desc.linear = (td_linear_desc){WIDTH, HIDDEN, td_rig_linear(r, c->format, 13, WIDTH, HIDDEN), NULL, in, to};
+    desc.linear =
+        (td_linear_desc){.n = WIDTH, .k = HIDDEN, .w = td_rig_linear(r, c->format, 13, WIDTH, HIDDEN), .in = in, .out = to};
     if (c->extra) desc.linear.bias = td_rig_weight(r, TD_WEIGHT_F32, td_rig_noise(r, 14, WIDTH, 1), 0, WIDTH);
     td_rig_run_rows(r, td_rig_block(r, &desc), rows);
     give(r, td_rig_floats(r, to, n), n, out);
@@ -560,7 +561,8 @@ static void build_capture(td_rig *r, const void *arg, uint32_t rows, float *out)
                          .max_tok = BUCKET,
                          .max_kv = (uint32_t)STRIDE * TD_KV_PAGE};
     (void)arg;
-    linear.linear = (td_linear_desc){HIDDEN, HIDDEN, td_rig_linear(r, TD_WEIGHT_BF16, 60, HIDDEN, HIDDEN), NULL, in, middle};
+    linear.linear = (td_linear_desc){
+        .n = HIDDEN, .k = HIDDEN, .w = td_rig_linear(r, TD_WEIGHT_BF16, 60, HIDDEN, HIDDEN), .in = in, .out = middle};
     gqa.gqa = (td_gqa_desc){.hidden = HIDDEN,
                             .heads = GQA_HEADS,
                             .kv_heads = GQA_KV_HEADS,

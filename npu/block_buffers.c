@@ -11,13 +11,12 @@
 size_t td_block_buffers(td_block_desc *desc, td_dtype act_dtype, td_block_buffer list[TD_BLOCK_BUFFERS_MAX]) {
     size_t n = 0, act = td_dtype_bytes(act_dtype);
     switch (desc->kind) {
-        case TD_BLOCK_EMBED:
-            ADD(desc->embed.out, (desc->embed.streams ? desc->embed.streams : 1) * desc->embed.hidden * act);
-            break;
+        case TD_BLOCK_EMBED: ADD(desc->embed.out, td_streams_of(desc->embed.streams) * desc->embed.hidden * act); break;
         case TD_BLOCK_NORM:
-            ADD(desc->norm.x, desc->norm.hidden * act);
-            ADD(desc->norm.add, desc->norm.hidden * act);
-            ADD(desc->norm.out, (desc->norm.out_stride ? desc->norm.out_stride : desc->norm.hidden) * act);
+            ADD(desc->norm.x, td_streams_of(desc->norm.streams) * desc->norm.hidden * act);
+            ADD(desc->norm.add, td_streams_of(desc->norm.streams) * desc->norm.hidden * act);
+            ADD(desc->norm.out, desc->norm.out_stride ? desc->norm.out_stride * act
+                                                      : td_streams_of(desc->norm.streams) * desc->norm.hidden * act);
             ADD_I8(desc->norm.out_i8, desc->norm.hidden);
             ADD(desc->norm.out_f32, desc->norm.hidden * sizeof(float));
             break;
@@ -33,8 +32,8 @@ size_t td_block_buffers(td_block_desc *desc, td_dtype act_dtype, td_block_buffer
             for (int i = 0; i < 3; i++) ADD(desc->spread.add[i], desc->spread.hidden * act);
             break;
         case TD_BLOCK_LINEAR:
-            ADD(desc->linear.in, desc->linear.k * act);
-            ADD(desc->linear.out, desc->linear.n * act);
+            ADD(desc->linear.in, td_streams_of(desc->linear.streams) * desc->linear.k * act);
+            ADD(desc->linear.out, td_streams_of(desc->linear.streams) * desc->linear.n * act);
             break;
         case TD_BLOCK_MLA:
             ADD(desc->mla.in, desc->mla.hidden * act);

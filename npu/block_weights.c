@@ -279,8 +279,18 @@ static td_status check_sizes(const size_of *list, td_error *err) {
     { #member, (desc)->member }
 #define SIZES(...) TD_TRY(check_sizes((const size_of[]){__VA_ARGS__, {NULL, 0}}, err))
 
+/* @param streams of hyper-connections */
+static td_status check_streams(uint32_t hidden, uint32_t streams, td_error *err) {
+    SIZES({"hidden", hidden}, {"streams", streams});
+    return streams <= TD_STREAMS_MAX
+               ? TD_OK
+               : td_fail(err, TD_EINVAL, "a token has at most %d streams, not %u", TD_STREAMS_MAX, streams);
+}
+
 static td_status check_norm(const td_norm_desc *n, td_error *err) {
-    SIZES(SIZE(n, hidden));
+    TD_TRY(check_streams(n->hidden, (uint32_t)td_streams_of(n->streams), err));
+    if (td_streams_of(n->streams) > 1 && (n->out_stride || n->out_i8.q || n->out_f32))
+        return td_fail(err, TD_EINVAL, "a norm of %u streams writes rows side by side, and in one form", n->streams);
     if (n->out_stride && n->out_stride < n->hidden)
         return td_fail(err, TD_EINVAL, "a norm's out_stride %zu is less than hidden %u", n->out_stride, n->hidden);
     return n->out || n->out_i8.q ? TD_OK : td_fail(err, TD_EINVAL, "a norm has nowhere to write");
@@ -358,12 +368,9 @@ static td_status check_sparse(const td_block_desc *d, td_error *err) {
     return check_keys(d, err);
 }
 
-/* @param streams of hyper-connections */
-static td_status check_streams(uint32_t hidden, uint32_t streams, td_error *err) {
-    SIZES({"hidden", hidden}, {"streams", streams});
-    return streams <= TD_STREAMS_MAX
-               ? TD_OK
-               : td_fail(err, TD_EINVAL, "a token has at most %d streams, not %u", TD_STREAMS_MAX, streams);
+static td_status check_linear(const td_linear_desc *l, td_error *err) {
+    SIZES(SIZE(l, n), SIZE(l, k));
+    return check_streams(l->k, (uint32_t)td_streams_of(l->streams), err);
 }
 
 static td_status check_router(const td_router_desc *r, td_error *err) {
@@ -412,7 +419,7 @@ static td_status check_kind(const td_block_desc *d, td_error *err) {
     switch (d->kind) {
         case TD_BLOCK_EMBED: SIZES(SIZE(&d->embed, hidden)); return TD_OK;
         case TD_BLOCK_NORM: return check_norm(&d->norm, err);
-        case TD_BLOCK_LINEAR: SIZES(SIZE(&d->linear, n), SIZE(&d->linear, k)); return TD_OK;
+        case TD_BLOCK_LINEAR: return check_linear(&d->linear, err);
         case TD_BLOCK_MLA: return check_mla(d, err);
         case TD_BLOCK_GQA: return check_gqa(d, err);
         case TD_BLOCK_DELTA: return check_delta(&d->delta, err);
@@ -454,7 +461,9 @@ td_status td_block_check_slotless(const td_block_desc *desc, td_error *err) {
 td_status td_block_check_stateless(const td_block_desc *desc, td_error *err) {
     const bool is_recurrent = desc->kind == TD_BLOCK_DELTA || desc->kind == TD_BLOCK_SPARSE,
                has_streams = desc->kind == TD_BLOCK_MIX || desc->kind == TD_BLOCK_SPREAD ||
-                             (desc->kind == TD_BLOCK_EMBED && desc->embed.streams > 1),
+                             (desc->kind == TD_BLOCK_EMBED && desc->embed.streams > 1) ||
+                             (desc->kind == TD_BLOCK_NORM && desc->norm.streams > 1) ||
+                             (desc->kind == TD_BLOCK_LINEAR && desc->linear.streams > 1),
                is_other = (desc->kind == TD_BLOCK_ROUTER &&
                            (desc->router.by_token || desc->router.score == TD_SCORE_SQRT_SOFTPLUS)) ||
                           (desc->kind == TD_BLOCK_MLP && !td_glu_is_silu(&desc->mlp.glu));

@@ -11,6 +11,10 @@ void td_work_add_product(td_tier_work *sum, td_weight_format format, uint64_t n,
     *(td_weight_takes_int8(format) ? &sum->int8_ops : &sum->f32_ops) += 2 * n * k * rows;
 }
 
+uint64_t td_work_linear_rows(const td_block_desc *desc, uint64_t n_tok) {
+    return desc->kind == TD_BLOCK_LINEAR ? n_tok * td_streams_of(desc->linear.streams) : n_tok;
+}
+
 void td_work_add_matrices(td_tier_work *sum, const td_block_desc *desc, const td_block_formats *formats, uint64_t n_tok,
                           uint64_t n_out) {
     td_block_weight list[TD_BLOCK_WEIGHTS_MAX];
@@ -22,7 +26,10 @@ void td_work_add_matrices(td_tier_work *sum, const td_block_desc *desc, const td
             case TD_USE_TABLE: sum->bytes += n_tok * td_work_row_bytes(formats->table, x->k); break;
             case TD_USE_LATENT: sum->bytes += x->n * td_work_row_bytes(formats->latent, x->k); break;
             case TD_USE_SCORES: td_work_add_product(sum, scores, x->n, x->k, td_work_row_bytes(scores, x->k), n_tok); break;
-            case TD_USE_LINEAR: td_work_add_product(sum, linear, x->n, x->k, td_work_row_bytes(linear, x->k), n_tok); break;
+            case TD_USE_LINEAR:
+                td_work_add_product(sum, linear, x->n, x->k, td_work_row_bytes(linear, x->k),
+                                    td_work_linear_rows(desc, n_tok));
+                break;
             case TD_USE_HEAD: td_work_add_product(sum, linear, x->n, x->k, td_work_row_bytes(linear, x->k), n_out); break;
             case TD_USE_EXPERT: /* those that the rows chose */
             case TD_USE_VECTOR:

@@ -24,6 +24,9 @@ typedef struct {
     td_weight_format linear, latent, table;
 } td_block_formats;
 
+/** Rows that a block's linears multiply: those of a linear by itself are all streams of the tokens. */
+uint64_t td_work_linear_rows(const td_block_desc *desc, uint64_t n_tok);
+
 /** The products of a block's run, by its sizes; its weights may all be NULL. */
 void td_work_add_matrices(td_tier_work *sum, const td_block_desc *desc, const td_block_formats *formats, uint64_t n_tok,
                           uint64_t n_out);

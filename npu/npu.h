@@ -220,6 +220,11 @@ typedef struct {
     float  *scale; /* [max_tok] */
 } td_rows_i8;
 
+/** Residual streams of a token, by a descriptor's member: 0 stands for 1. */
+static inline size_t td_streams_of(uint32_t streams) {
+    return streams ? streams : 1;
+}
+
 typedef struct {
     const td_npu_weight *table; /* [vocab, hidden] BF16 */
     uint32_t             hidden;
@@ -227,9 +232,11 @@ typedef struct {
     void                *out;     /* [max_tok, streams * hidden] */
 } td_embed_desc;
 
-/** x += add (where add is given); out = x / sqrt(mean(x^2) + eps) * gamma, the mean over `hidden`. */
+/** x += add (where add is given); out = x / sqrt(mean(x^2) + eps) * gamma, the mean over `hidden`. With streams each of a
+ * token's streams is a row of its own, and x, add and out are [max_tok, streams * hidden]. */
 typedef struct {
     uint32_t             hidden;
+    uint32_t             streams; /* 0: 1. More than 1 without out_stride, out_i8 and out_f32 */
     float                eps;
     const td_npu_weight *gamma;      /* [hidden] F32 */
     void                *x;          /* [max_tok, hidden] */
@@ -271,20 +278,21 @@ static inline size_t td_mix_rows(const td_mix_desc *m) {
 }
 
 /** Behind the sublayer: X_j = post_j (add[0] + add[1] + add[2]) + sum over i of comb_ij X_i, in f32. NULL entries are left
- * out. */
+ * out. Without post each stream takes the sum as it is: X_j = X_j + (add[0] + add[1] + add[2]). */
 typedef struct {
     uint32_t     hidden, streams;
     void        *x;    /* [max_tok, S*hidden] */
-    const float *post; /* [max_tok, S + S*S] of the mixture that the sublayer has read */
+    const float *post; /* [max_tok, S + S*S] of the mixture that the sublayer has read, or NULL */
     const void  *add[3];
 } td_spread_desc;
 
 typedef struct {
     uint32_t             n, k;
-    const td_npu_weight *w;    /* [n, k] */
-    const td_npu_weight *bias; /* [n] F32 or NULL */
-    const void          *in;   /* [max_tok, k] */
-    void                *out;  /* [max_tok, n] */
+    uint32_t             streams; /* of a token, each multiplied by itself; 0: 1 */
+    const td_npu_weight *w;       /* [n, k] */
+    const td_npu_weight *bias;    /* [n] F32 or NULL */
+    const void          *in;      /* [max_tok, streams * k] */
+    void                *out;     /* [max_tok, streams * n] */
 } td_linear_desc;
 
 /**
@@ -480,8 +488,8 @@ typedef struct {
  * TD_STATE_BLOCK is summed up block by block. A slot of states has what a run needs of the tokens before the block. With
  * overlap these are the first halves of the last `ratio` rows; else per channel the largest gate, the sum of weights and
  * that of values. A slot of open blocks has kv x and gate x of the block's rows. How states, open blocks and rows of a step
- * belong together: td_delta_desc.
- * Rows that may be taken back (drafts) are not allowed.
+ * belong together, and where drafts may be: td_delta_desc. A compressed row and its key that a draft completes are written over
+ * as its other rows are.
  */
 typedef struct {
     uint32_t hidden, heads, dim, rope_dim, q_lora, window, groups, o_lora;

@@ -42,7 +42,7 @@ static void embed_row(void *ctx, uint32_t i, const td_worker *w) {
     const td_embed_desc *e = &j->b->desc.embed;
     float               *f = worker_rows(j, w);
     td_host_weight_row(e->table, j->step->a.token[i], f);
-    const size_t streams = e->streams ? e->streams : 1;
+    const size_t streams = td_streams_of(e->streams);
     for (size_t s = 0; s < streams; s++)
         td_from_f32(j->d->act, f, e->hidden, act_out(j->d, e->out, (i * streams + s) * e->hidden));
 }
@@ -85,8 +85,9 @@ static void norm_row(void *ctx, uint32_t i, const td_worker *w) {
 }
 
 static td_status run_norm(td_host_npu *d, const td_npu_block *b, const td_host_step *s) {
-    row_job j = {.d = d, .b = b, .step = s};
-    td_host_for(d, norm_row, &j, s->n_tok, (size_t)s->n_tok * b->desc.norm.hidden);
+    const size_t rows = s->n_tok * td_streams_of(b->desc.norm.streams);
+    row_job      j = {.d = d, .b = b, .step = s};
+    td_host_for(d, norm_row, &j, rows, rows * b->desc.norm.hidden);
     return TD_OK;
 }
 
@@ -101,10 +102,11 @@ const td_host_block_kind td_host_norm = {.place = place_norm};
 
 static td_status run_linear(td_host_npu *d, const td_npu_block *b, const td_host_step *s) {
     const td_linear_desc *l = &b->desc.linear;
-    for (size_t row = 0; row < s->n_tok; row += b->at.chunk) {
+    const size_t          rows = s->n_tok * td_streams_of(l->streams);
+    for (size_t row = 0; row < rows; row += b->at.chunk) {
         td_host_rows x;
         td_host_rows_init(&x, d->scratch + b->at.rows, act_row(d, l->in, row * l->k), d->act,
-                          min_size(b->at.chunk, s->n_tok - row), l->k);
+                          min_size(b->at.chunk, rows - row), l->k);
         td_host_products(
             d, &x,
             &(td_host_product){
@@ -117,7 +119,7 @@ static td_status run_linear(td_host_npu *d, const td_npu_block *b, const td_host
 static void place_linear(const td_host_npu *d, const td_block_desc *desc, td_npu_block *b) {
     size_t used = 0;
     b->run = run_linear;
-    b->at.chunk = min_size(desc->max_tok, CHUNK_ROWS);
+    b->at.chunk = min_size(desc->max_tok * td_streams_of(desc->linear.streams), CHUNK_ROWS);
     b->at.rows = td_host_place(&used, td_host_rows_bytes(b->at.chunk, desc->linear.k, d->act));
     b->scratch_bytes = used;
 }

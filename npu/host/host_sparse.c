@@ -265,8 +265,9 @@ static void keep_state(const job *j, const stream *st, const workspace *w) {
     }
 }
 
+/* Of a block that ends with the part, too, whose last row may be a draft. */
 static void keep_open(const job *j, const stream *st) {
-    const size_t end = j->part.pos + j->part.n, border = end / BLOCK * BLOCK;
+    const size_t end = j->part.pos + j->part.n, border = (end - 1) / BLOCK * BLOCK;
     for (size_t pos = border > j->part.pos ? border : j->part.pos; pos < end; pos++) {
         const projected_row row = projected_at(j, st, pos);
         memcpy(open_row(j, st, pos), row.kv, st->width * sizeof(float));

@@ -106,12 +106,21 @@ const td_host_block_kind td_host_mix = {.place = place_mix};
 
 /* ---- spread ---------------------------------------------------------------------------------- */
 
+/* out = stream k: its share of what the sublayer gives, and of all streams. @param x all streams. @param sum the sublayer's */
+static void share(const td_float_math *math, const td_spread_desc *p, const float *post, size_t k, const float *x,
+                  const float *sum, float *out) {
+    const size_t n = p->streams, hidden = p->hidden;
+    const float *comb = post + n;
+    memset(out, 0, hidden * sizeof *out);
+    math->scale_add(out, 1, sum, post[k], hidden);
+    for (size_t s = 0; s < n; s++) math->scale_add(out, 1, x + s * hidden, comb[s * n + k], hidden);
+}
+
 static void spread_item(void *ctx, uint32_t i, const td_worker *w) {
     const stream_job     *j = ctx;
     const td_spread_desc *p = &j->b->desc.spread;
     const td_float_math  *math = j->d->kernels->math;
     const size_t          n = p->streams, hidden = p->hidden, width = n * hidden;
-    const float          *post = p->post + i * (n + n * n), *comb = post + n;
     float                *x = worker_rows(j, w), *sum = x + td_round_up(width, 16), *out = sum + td_round_up(hidden, 16);
     char                 *at = (char *)p->x + td_host_act_bytes(j->d, i * width);
     td_to_f32(j->d->act, at, width, x);
@@ -122,9 +131,10 @@ static void spread_item(void *ctx, uint32_t i, const td_worker *w) {
         math->add(sum, out, hidden);
     }
     for (size_t k = 0; k < n; k++) {
-        memset(out, 0, hidden * sizeof *out);
-        math->scale_add(out, 1, sum, post[k], hidden);
-        for (size_t s = 0; s < n; s++) math->scale_add(out, 1, x + s * hidden, comb[s * n + k], hidden);
+        if (p->post)
+            share(math, p, p->post + i * (n + n * n), k, x, sum, out);
+        else
+            math->add(memcpy(out, x + k * hidden, hidden * sizeof *out), sum, hidden);
         td_from_f32(j->d->act, out, hidden, at + td_host_act_bytes(j->d, k * hidden));
     }
 }

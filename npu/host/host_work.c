@@ -47,7 +47,8 @@ td_tier_work td_host_block_work(const td_host_npu *d, const td_npu_block *b, con
             case TD_USE_LATENT: sum.bytes += w->shape.n * row_bytes(w); break;
             case TD_USE_LINEAR:
             case TD_USE_SCORES:
-                td_work_add_product(&sum, w->shape.format, w->shape.n, w->shape.k, row_bytes(w), s->n_tok);
+                td_work_add_product(&sum, w->shape.format, w->shape.n, w->shape.k, row_bytes(w),
+                                    td_work_linear_rows(&b->desc, s->n_tok));
                 break;
             case TD_USE_HEAD:
                 td_work_add_product(&sum, w->shape.format, w->shape.n, w->shape.k, row_bytes(w), s->n_out);

@@ -104,7 +104,10 @@ static void live_on(td_npu *card, life *l) {
     if (l->ran == TD_OK) l->ran = o->weight_create(card, TD_WEIGHT_W8A8, &v, &w, NULL);
     if (l->ran == TD_OK)
         l->ran = o->block_create(
-            card, &(td_block_desc){.kind = TD_BLOCK_LINEAR, .max_tok = ROWS, .linear = {N, K, w, NULL, in, out}}, &b, NULL);
+            card,
+            &(td_block_desc){
+                .kind = TD_BLOCK_LINEAR, .max_tok = ROWS, .linear = {.n = N, .k = K, .w = w, .in = in, .out = out}},
+            &b, NULL);
     if (l->ran == TD_OK) {
         x = pinned;
         memcpy(pinned, &n, sizeof n);

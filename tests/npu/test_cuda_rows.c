@@ -226,8 +226,10 @@ TEST(int8_linears) {
         FREED void    *hout = act_array(g.act, NULL, (size_t)rows * n);
         td_npu_weight *hb = make_weight(&g, TD_WEIGHT_F32, bias, 0, n);
         td_npu_block  *b = make_block(
-             &g, &(td_block_desc){
-                     .kind = TD_BLOCK_LINEAR, .max_tok = rows, .linear = {n, k, w.host, biased ? hb : NULL, xb.p, hout}});
+             &g,
+             &(td_block_desc){.kind = TD_BLOCK_LINEAR,
+                              .max_tok = rows,
+                              .linear = {.n = n, .k = k, .w = w.host, .bias = biased ? hb : NULL, .in = xb.p, .out = hout}});
         run_rows(&g, b, rows);
         cuda_run(&td_cuda_kernel_td_quantize_bf16_short, cuda_grid(rows, 1, 1, TD_CUDA_SHORT_THREADS, 0), CUDA_OUT(q, scale),
                  CUDA_ARGS(&nb.p, &xb.p, &k, &k, &q.p, &ldk, &scale.p));

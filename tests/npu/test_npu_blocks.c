@@ -37,10 +37,12 @@ TEST(linears) {
         AT_END(rig_close) rig g = rig_open(2, act, false);
         FREED void           *in = act_array(act, x, m * k), *out = act_array(act, NULL, m * n);
         td_npu_weight        *ws[2] = {make_weight(&g, format, w, n, k), make_weight(&g, TD_WEIGHT_F32, bias, 0, n)};
-        td_block_desc         desc = {.kind = TD_BLOCK_LINEAR,
-                                      .max_tok = (uint32_t)m,
-                                      .linear = {(uint32_t)n, (uint32_t)k, ws[0], round & 4 ? ws[1] : NULL, in, out}};
-        td_npu_block         *b = make_block(&g, &desc);
+        td_block_desc         desc = {
+                    .kind = TD_BLOCK_LINEAR,
+                    .max_tok = (uint32_t)m,
+                    .linear = {
+                        .n = (uint32_t)n, .k = (uint32_t)k, .w = ws[0], .bias = round & 4 ? ws[1] : NULL, .in = in, .out = out}};
+        td_npu_block *b = make_block(&g, &desc);
         run_rows(&g, b, m);
         for (size_t i = 0; i < m; i++) ref_linear(w, round & 4 ? bias : NULL, xd + i * k, n, k, want + i * n);
         check("linear", act, out, want, m * n, tolerance(act, format));
@@ -61,9 +63,10 @@ TEST(int8_weights_are_exact) {
         x[i] = i % k == 5 ? 127 : (float)rnd_range(&r, 0, 254) - 127; /* the row's scale is 1 */
     td_tensor_view v = {.dtype = TD_DT_I8, .rank = 2, .shape = {n, k}, .data = w, .scale = scale};
     td_npu_weight *weight = weight_of(&g, TD_WEIGHT_W8A8, &v);
-    td_npu_block  *b = make_block(
-         &g, &(td_block_desc){
-                 .kind = TD_BLOCK_LINEAR, .max_tok = 19, .linear = {(uint32_t)n, (uint32_t)k, weight, NULL, x, out}});
+    td_npu_block  *b =
+        make_block(&g, &(td_block_desc){.kind = TD_BLOCK_LINEAR,
+                                        .max_tok = 19,
+                                        .linear = {.n = (uint32_t)n, .k = (uint32_t)k, .w = weight, .in = x, .out = out}});
     run_rows(&g, b, 19);
     for (size_t i = 0; i < m; i++)
         for (size_t j = 0; j < n; j++) {

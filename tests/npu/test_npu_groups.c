@@ -34,8 +34,9 @@ static float expected(const coded *c, size_t row, const float *x) {
 static void run_linear(rig *g, const td_npu_weight *w, const td_npu_weight *bias, const void *in, void *out, size_t m,
                        size_t n, size_t k) {
     td_npu_block *b = make_block(
-        g, &(td_block_desc){
-               .kind = TD_BLOCK_LINEAR, .max_tok = (uint32_t)m, .linear = {(uint32_t)n, (uint32_t)k, w, bias, in, out}});
+        g, &(td_block_desc){.kind = TD_BLOCK_LINEAR,
+                            .max_tok = (uint32_t)m,
+                            .linear = {.n = (uint32_t)n, .k = (uint32_t)k, .w = w, .bias = bias, .in = in, .out = out}});
     run_rows(g, b, m);
 }
 

@@ -297,22 +297,42 @@ static void run_part(model *m, const float *x, uint32_t pos, uint32_t n, uint32_
     free(rows);
 }
 
+typedef struct {
+    uint32_t threads, chunk;
+    bool     in_place; /* the state stays in one slot */
+    bool     drafts;   /* some rows are wrong and come again */
+} way;
+
+/* Wrong rows behind those up to end, as many as drafts may be: up to the end of a block. */
+static uint32_t draft_rows(rnd *r, uint32_t pos, uint32_t end) {
+    const uint32_t left = TD_STATE_BLOCK - end % TD_STATE_BLOCK;
+    const uint32_t most = pos / TD_STATE_BLOCK != end / TD_STATE_BLOCK ? left - 1 : left;
+    const uint32_t n = most ? (uint32_t)rnd_range(r, 1, most) : 0;
+    return n < TOKENS - end ? n : TOKENS - end;
+}
+
 /* All rows in steps of at most so many. @return [TOKENS, hidden], the caller's */
-static float *run_all(rnd *r, const layer *l, const float *x, uint32_t threads, uint32_t chunk, bool in_place) {
+static float *run_all(rnd *r, const layer *l, const float *x, const way *w) {
     model        m;
     const size_t hidden = l->d.hidden;
-    float       *out = malloc(TOKENS * hidden * sizeof *out);
+    float       *out = malloc(TOKENS * hidden * sizeof *out), *wrong = rnd_array(r, TOKENS * hidden, 1.7f);
     uint32_t     state = TD_STATE_NONE;
-    open_model(&m, l, threads);
+    open_model(&m, l, w->threads);
     for (uint32_t pos = 0, n; pos < TOKENS; pos += n) {
-        n = chunk >= TOKENS ? TOKENS : (uint32_t)rnd_range(r, 1, chunk);
+        n = w->chunk >= TOKENS ? TOKENS : (uint32_t)rnd_range(r, 1, w->chunk);
         if (n > TOKENS - pos) n = TOKENS - pos;
-        const uint32_t to = state == TD_STATE_NONE ? 0 : in_place ? state : (state + 1) % STATES;
-        run_part(&m, x, pos, n, state, to);
+        const uint32_t to = state == TD_STATE_NONE ? 0 : w->in_place ? state : (state + 1) % STATES;
+        if (w->drafts && rnd_u64(r) & 1) {
+            memcpy(wrong + pos * hidden, x + pos * hidden, n * hidden * sizeof *x);
+            run_part(&m, wrong, pos, n + draft_rows(r, pos, pos + n), state, to);
+        } else {
+            run_part(&m, x, pos, n, state, to);
+        }
         if (pos % TD_STATE_BLOCK + n >= TD_STATE_BLOCK) state = to;
         memcpy(out + pos * hidden, m.buffers[6], n * hidden * sizeof *out);
     }
     close_model(&m);
+    free(wrong);
     return out;
 }
 
@@ -320,7 +340,7 @@ static void check_ratio(uint32_t ratio) {
     rnd          r = rnd_open("sparse attention");
     layer        l = make_layer(&r, ratio);
     const size_t hidden = l.d.hidden, bytes = TOKENS * hidden * sizeof(float);
-    float       *x = rnd_array(&r, TOKENS * hidden, 1.7f), *whole = run_all(&r, &l, x, 2, TOKENS, true);
+    float       *x = rnd_array(&r, TOKENS * hidden, 1.7f), *whole = run_all(&r, &l, x, &(way){2, TOKENS, true, false});
     double      *want = malloc(LAST * hidden * sizeof *want), worst = 0, largest = 0;
     ref_sparse(&l, x, TOKENS - LAST, want);
     for (size_t i = 0; i < LAST * hidden; i++) {
@@ -329,12 +349,10 @@ static void check_ratio(uint32_t ratio) {
     }
     print_message("  ratio %u: largest difference %.1e of %.2f\n", ratio, worst, largest);
     assert_true(worst <= 2e-5 * largest);
-    static const struct {
-        uint32_t threads, chunk;
-        bool     in_place;
-    } WAYS[] = {{1, 700, false}, {3, 90, true}, {8, 7, false}, {2, 1, true}};
+    static const way WAYS[] = {{1, 700, false, false}, {3, 90, true, false}, {8, 7, false, false},
+                               {2, 1, true, false},    {2, 3, false, true},  {3, 90, false, true}};
     for (size_t i = 0; i < sizeof WAYS / sizeof *WAYS; i++) {
-        float *again = run_all(&r, &l, x, WAYS[i].threads, WAYS[i].chunk, WAYS[i].in_place);
+        float *again = run_all(&r, &l, x, &WAYS[i]);
         assert_memory_equal(again, whole, bytes);
         free(again);
     }
@@ -424,5 +442,44 @@ TEST(streams_are_mixed) {
     }
     rig_close(&g);
     float *all[] = {fn, base, gamma, x, add, before};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) free(all[i]);
+}
+
+/* A norm and a linear of each stream are those of so many rows, and a sum that all streams take is added to each. */
+TEST(each_stream_is_a_row) {
+    enum { S = 4, H = 37, ROWS = 9, WIDTH = S * H, ALL = S * ROWS };
+    rnd    r = rnd_open("streams as rows");
+    rig    g = rig_open(3, TD_DT_F32, false);
+    float *w = numbers(&r, H, H), *gamma = gains(&r, H), *x = rnd_array(&r, ROWS * WIDTH, 2),
+          *add = rnd_array(&r, ROWS * H, 1), out[2][ROWS * WIDTH], normed[2][ROWS * WIDTH];
+    const td_npu_weight *matrix = make_weight(&g, TD_WEIGHT_W8A8, w, H, H),
+                        *gain = make_weight(&g, TD_WEIGHT_F32, gamma, 0, H);
+    for (uint32_t one = 0; one < 2; one++) {
+        const uint32_t streams = one ? 0 : S, rows = one ? ALL : ROWS;
+        td_npu_block  *norm = make_block(
+             &g, &(td_block_desc){
+                     .kind = TD_BLOCK_NORM,
+                     .max_tok = rows,
+                     .norm = {.hidden = H, .streams = streams, .eps = 1e-6f, .gamma = gain, .x = x, .out = normed[one]}});
+        td_npu_block *linear = make_block(
+            &g, &(td_block_desc){
+                    .kind = TD_BLOCK_LINEAR,
+                    .max_tok = rows,
+                    .linear = {.n = H, .k = H, .streams = streams, .w = matrix, .in = normed[one], .out = out[one]}});
+        run_rows(&g, norm, rows);
+        run_rows(&g, linear, rows);
+    }
+    assert_memory_equal(normed[0], normed[1], sizeof *normed);
+    assert_memory_equal(out[0], out[1], sizeof *out);
+    td_npu_block *spread = make_block(
+        &g, &(td_block_desc){
+                .kind = TD_BLOCK_SPREAD, .max_tok = ROWS, .spread = {.hidden = H, .streams = S, .x = out[0], .add = {add}}});
+    run_rows(&g, spread, ROWS);
+    for (size_t i = 0; i < ROWS * WIDTH; i++) {
+        const float want = out[1][i] + add[i / WIDTH * H + i % H];
+        assert_memory_equal(&out[0][i], &want, sizeof want);
+    }
+    rig_close(&g);
+    float *all[] = {w, gamma, x, add};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) free(all[i]);
 }

@@ -74,8 +74,8 @@ typedef struct {
     void     *deferred;  /* output of experts that the layer before deferred, where the device has a part of them */
     uint16_t *ids;       /* [max_tok, top_k] */
     float    *weights;   /* [max_tok, top_k] */
-    void     *mtp_x;     /* the MTP layer's residual stream */
-    void     *mtp_cat;   /* [max_tok, 2*hidden] */
+    void     *mtp_x;     /* the MTP layer's residual stream, of the width of x */
+    void     *mtp_in;    /* [max_tok, 2*hidden], or [max_tok, streams*hidden]: what its projection reads */
     float    *logits;    /* [max_out, vocab of the shard] */
     td_logit *top;       /* [max_out, top_k] the largest of logits, or NULL */
     td_log_sum *sums;    /* [max_out] or NULL */

@@ -62,13 +62,43 @@ static void add_mtp_input(td_description *d) {
     const td_activations  *a = &d->s->act;
     td_npu_weight *const  *w = td_spec_weights(d->s, c->n_layers);
     void                  *hidden = c->mtp_rotated ? a->attn : a->h;
-    void *second_half = a->mtp_cat ? (char *)a->mtp_cat + c->hidden * td_dtype_bytes(td_model_act_dtype(d->s->model)) : NULL;
+    void *second_half = a->mtp_in ? (char *)a->mtp_in + c->hidden * td_dtype_bytes(td_model_act_dtype(d->s->model)) : NULL;
     add_embed(d, 1, a->h);
-    add_norm_of(d, w[TD_ROLE_MTP_ENORM], a->h, a->mtp_cat, 2 * (size_t)c->hidden);
+    add_norm_of(d, w[TD_ROLE_MTP_ENORM], a->h, a->mtp_in, 2 * (size_t)c->hidden);
     add_norm_of(d, td_spec_weights(d->s, TD_NO_LAYER)[TD_ROLE_FINAL_NORM], a->x, a->h, 0);
     if (c->mtp_rotated) add_linear(d, w[TD_ROLE_MTP_UNROTATE], c->hidden, a->h, hidden);
     add_norm_of(d, w[TD_ROLE_MTP_HNORM], hidden, second_half, 2 * (size_t)c->hidden);
-    add_linear(d, w[TD_ROLE_MTP_EH_PROJ], 2 * c->hidden, a->mtp_cat, d->x);
+    add_linear(d, w[TD_ROLE_MTP_EH_PROJ], 2 * c->hidden, a->mtp_in, d->x);
+}
+
+/*
+ * Of DeepSeek-V4, whose tokens have several residual streams: x_i = e_proj enorm(embed(token)) + h_proj hnorm(x'_i), x'_i the
+ * main model's last streams, before they are mixed (MTPBlock of the program that is published with the checkpoint).
+ */
+static void add_mtp_streams(td_description *d) {
+    const td_model_config *c = d->s->config;
+    const td_activations  *a = &d->s->act;
+    td_npu_weight *const  *w = td_spec_weights(d->s, c->n_layers);
+    const uint32_t         streams = td_model_streams(c);
+    add_embed(d, 1, a->h);
+    add_norm_of(d, w[TD_ROLE_MTP_ENORM], a->h, a->mlp, 0);
+    add_linear(d, w[TD_ROLE_MTP_E_PROJ], c->hidden, a->mlp, a->attn);
+    td_describe_block(d, (td_block_desc){.kind = TD_BLOCK_NORM,
+                                         .norm = {.hidden = c->hidden,
+                                                  .streams = streams,
+                                                  .eps = c->eps,
+                                                  .gamma = w[TD_ROLE_MTP_HNORM],
+                                                  .x = a->x,
+                                                  .out = a->mtp_in}});
+    td_describe_block(d, (td_block_desc){.kind = TD_BLOCK_LINEAR,
+                                         .linear = {.n = c->hidden,
+                                                    .k = c->hidden,
+                                                    .streams = streams,
+                                                    .w = w[TD_ROLE_MTP_H_PROJ],
+                                                    .in = a->mtp_in,
+                                                    .out = d->x}});
+    td_describe_block(d, (td_block_desc){.kind = TD_BLOCK_SPREAD,
+                                         .spread = {.hidden = c->hidden, .streams = streams, .x = d->x, .add = {a->attn}}});
 }
 
 static void show_layer(td_description *d, uint32_t layer) {
@@ -90,8 +120,12 @@ static void describe_forward(td_description *d) {
     }
 }
 
-/* x = the mixture of a model's streams. */
-static void add_last_mix(td_description *d, td_npu_weight *const *w) {
+/* The mixture of the last streams of a model, or of its MTP layer. */
+typedef struct {
+    const td_npu_weight *fn, *base, *scale;
+} last_mix;
+
+static void add_last_mix(td_description *d, last_mix m) {
     const td_model_config *c = d->s->config;
     td_describe_block(d, (td_block_desc){.kind = TD_BLOCK_MIX,
                                          .mix = {.hidden = c->hidden,
@@ -99,9 +133,9 @@ static void add_last_mix(td_description *d, td_npu_weight *const *w) {
                                                  .is_last = true,
                                                  .eps = c->eps,
                                                  .mix_eps = c->sparse.mix_eps,
-                                                 .fn = w[TD_ROLE_MIX_HEAD],
-                                                 .base = w[TD_ROLE_MIX_HEAD_BASE],
-                                                 .scale = w[TD_ROLE_MIX_HEAD_SCALE],
+                                                 .fn = m.fn,
+                                                 .base = m.base,
+                                                 .scale = m.scale,
                                                  .x = d->x,
                                                  .out = d->s->act.h}});
     d->x = d->s->act.h;
@@ -109,14 +143,18 @@ static void add_last_mix(td_description *d, td_npu_weight *const *w) {
 
 static void describe_head(td_description *d) {
     td_npu_weight *const *w = td_spec_weights(d->s, TD_NO_LAYER);
-    if (td_model_streams(d->s->config) > 1) add_last_mix(d, w);
+    if (td_model_streams(d->s->config) > 1)
+        add_last_mix(d, (last_mix){w[TD_ROLE_MIX_HEAD], w[TD_ROLE_MIX_HEAD_BASE], w[TD_ROLE_MIX_HEAD_SCALE]});
     add_head(d, w[TD_ROLE_FINAL_NORM], w[TD_ROLE_LM_HEAD]);
 }
 
 /* Over the rows of the last forward, whose x stays as it is. */
 static void describe_mtp(td_description *d) {
     d->x = d->s->act.mtp_x;
-    add_mtp_input(d);
+    if (td_model_streams(d->s->config) > 1)
+        add_mtp_streams(d);
+    else
+        add_mtp_input(d);
     td_describe_layer(d, d->s->config->n_layers);
 }
 
@@ -124,6 +162,8 @@ static void describe_mtp_head(td_description *d) {
     const td_model_config *c = d->s->config;
     td_npu_weight *const  *w = td_spec_weights(d->s, c->n_layers);
     d->x = d->s->act.mtp_x;
+    if (td_model_streams(c) > 1)
+        add_last_mix(d, (last_mix){w[TD_ROLE_MTP_MIX_HEAD], w[TD_ROLE_MTP_MIX_HEAD_BASE], w[TD_ROLE_MTP_MIX_HEAD_SCALE]});
     add_head(d, w[TD_ROLE_MTP_NORM],
              c->mtp_rotated ? w[TD_ROLE_MTP_HEAD] : td_spec_weights(d->s, TD_NO_LAYER)[TD_ROLE_LM_HEAD]);
 }

@@ -157,9 +157,9 @@ typedef struct td_arch {
      * read_config gets text_config. */
     const char *prefix; /* before all names ("language_model.") */
     const char *body;   /* in the place of "model." ("model.language_model."), and the head is called as ever */
-    /** Before the names of the multi-token-prediction layers ("mtp."), which are then counted from 0 ("mtp.layers.0.");
-     * NULL: they are the layers behind the last one. */
-    const char *mtp;
+    /** Before the names of the multi-token-prediction layers ("mtp."), and what stands there before a layer's number, from 0
+     * ("layers." of "mtp.layers.0.", or ""). NULL: they are the layers behind the last one. */
+    const char *mtp, *mtp_layer;
     void (*read_config)(td_config_reader *r, td_model_config *c);
     const td_weight_rule *weights; /* [TD_ROLE_COUNT] */
     td_layer_caches (*caches)(const td_model_config *c, uint32_t layer);

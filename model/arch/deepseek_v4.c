@@ -6,6 +6,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "core/log/log.h"
 #include "model/arch/families.h"
 #include "model/arch/weight_table.h"
 #include "model/layer_verbs.h"
@@ -13,13 +14,33 @@
 
 /* ---- configuration --------------------------------------------------------------------------- */
 
-/* Tokens of a compressed row of each layer; the list has entries for prediction layers behind them. */
+/* The prediction module. A checkpoint with DSpark has another one under the same names, of three layers that draft
+ * together. */
+static void read_mtp(td_config_reader *r, td_model_config *c) {
+    td_config_mtp_layers(r, c, "num_nextn_predict_layers", 1);
+    if (!td_config_u32(r, "dspark_block_size", 0, 0, UINT32_MAX)) return;
+    td_warn("the model's draft module is DSpark (%sdspark_block_size), which is not supported: it is not read", r->prefix);
+    c->n_mtp_layers = 0;
+}
+
+/* Behind the layers' entries the list may have those of the prediction layers, which have a window alone. */
+static void check_mtp_ratios(td_config_reader *r, const td_model_config *c, const json_t *list) {
+    const size_t end = json_array_size(list);
+    if (end != c->n_layers + c->n_mtp_layers) return;
+    for (uint32_t layer = c->n_layers; layer < end; layer++)
+        if (json_integer_value(json_array_get(list, layer)))
+            td_config_refuse(r, TD_ENOTSUP, "%scompress_ratios[%u] is not 0, and a prediction layer has a window alone",
+                             r->prefix, layer);
+}
+
+/* Tokens of a compressed row of each layer. */
 static void read_ratios(td_config_reader *r, td_model_config *c) {
     const json_t *list = td_config_get(r, "compress_ratios");
     if (!json_is_array(list) || json_array_size(list) < c->n_layers) {
         td_config_refuse(r, TD_EFORMAT, "%scompress_ratios is not a list of at least %u layers", r->prefix, c->n_layers);
         return;
     }
+    check_mtp_ratios(r, c, list);
     for (uint32_t layer = 0; layer < c->n_layers; layer++) {
         const json_t    *v = json_array_get(list, layer);
         const json_int_t ratio = json_integer_value(v);
@@ -92,7 +113,7 @@ static void read_experts(td_config_reader *r, td_model_config *c) {
     c->n_group = c->topk_group = 1;
     td_config_check_experts(r, c);
     c->expert_glu = (td_glu){.limit = (float)td_config_number(r, "swiglu_limit", 10, 1e-3, 1e6)};
-    memset(c->is_moe, 1, c->n_layers);
+    memset(c->is_moe, 1, c->n_layers + c->n_mtp_layers);
     memset(c->sparse.by_token, 1, td_config_u32(r, "num_hash_layers", 3, 0, c->n_layers));
 }
 
@@ -100,6 +121,7 @@ static void read_experts(td_config_reader *r, td_model_config *c) {
 static void read_config(td_config_reader *r, td_model_config *c) {
     static const td_config_defaults D = {129280, 4096, 2048, 43, 64, 1, 1048576};
     td_config_sizes(r, c, &D);
+    read_mtp(r, c);
     read_streams(r, c);
     read_attention(r, c);
     read_experts(r, c);
@@ -152,6 +174,16 @@ static const td_weight_rule WEIGHTS[TD_ROLE_COUNT] = {
     TD_MATRIX(EXPERT_GATE, EXPERT, "layers.#.ffn.experts.#.w1.weight", MOE_INTER, HIDDEN),
     TD_MATRIX(EXPERT_UP, EXPERT, "layers.#.ffn.experts.#.w3.weight", MOE_INTER, HIDDEN),
     TD_MATRIX(EXPERT_DOWN, EXPERT, "layers.#.ffn.experts.#.w2.weight", HIDDEN, MOE_INTER),
+
+    TD_NORM(MTP_ENORM, MTP, "layers.#.enorm.weight", HIDDEN),
+    TD_NORM(MTP_HNORM, MTP, "layers.#.hnorm.weight", HIDDEN),
+    TD_MATRIX(MTP_E_PROJ, MTP, "layers.#.e_proj.weight", HIDDEN, HIDDEN),
+    TD_MATRIX(MTP_H_PROJ, MTP, "layers.#.h_proj.weight", HIDDEN, HIDDEN),
+    MIX(MTP_MIX_HEAD, MTP, "layers.#.hc_head", STREAMS, ONE),
+    TD_NORM(MTP_NORM, MTP, "layers.#.norm.weight", HIDDEN),
+    TD_MATRIX(MTP_EMBED, MTP, "layers.#.emb.tok_emb.weight", VOCAB, HIDDEN, .place = TD_PLACE_SHARED, .keep = TD_KEEP_BF16,
+              .fallback = TD_OR(EMBED)),
+    TD_MATRIX(MTP_HEAD, MTP, "layers.#.head.weight", VOCAB, HIDDEN, .place = TD_PLACE_SHARED, .fallback = TD_OR(LM_HEAD)),
 };
 
 /* ---- layers ---------------------------------------------------------------------------------- */
@@ -170,6 +202,7 @@ static td_layer_caches caches(const td_model_config *c, uint32_t layer) {
     return (td_layer_caches){{window, state, open, compressed, keys}, !s.ratio ? 1 : s.index_heads ? 5 : 4};
 }
 
+/* The MTP layer too, which has a window alone, behind two projections (model/program.c). */
 static void layer(td_layer *l) {
     const td_model_config *c = l->c;
     /* h = norm(a mixture of the streams) */
@@ -190,5 +223,10 @@ static void layer(td_layer *l) {
     add_experts(l, .gate = l->gates, .up = l->ups, .down = l->downs);
 }
 
-const td_arch TD_ARCH_DEEPSEEK_V4 = {
-    .name = "DeepseekV4ForCausalLM", .read_config = read_config, .weights = WEIGHTS, .caches = caches, .layer = layer};
+const td_arch TD_ARCH_DEEPSEEK_V4 = {.name = "DeepseekV4ForCausalLM",
+                                     .mtp = "mtp.",
+                                     .mtp_layer = "",
+                                     .read_config = read_config,
+                                     .weights = WEIGHTS,
+                                     .caches = caches,
+                                     .layer = layer};

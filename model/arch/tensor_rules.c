@@ -84,16 +84,16 @@ static bool in_scope(const td_model_config *c, td_weight_scope scope, uint32_t l
 
 static void write_name(const td_model_config *c, const char *pattern, uint32_t layer, uint32_t expert, char *out,
                        size_t size) {
-    static const char MODEL[] = "model.", LAYER[] = "model.layers.#.";
+    static const char MODEL[] = "model.", LAYER[] = "layers.#.";
     const td_arch    *a = c->arch;
     uint32_t          numbers[2] = {layer, expert}, n = 0;
-    bool              in_mtp = a->mtp && layer >= c->n_layers && !strncmp(pattern, LAYER, sizeof LAYER - 1);
-    bool              in_body = !in_mtp && a->body && !strncmp(pattern, MODEL, sizeof MODEL - 1);
+    const char       *of_layer = a->mtp && layer >= c->n_layers ? strstr(pattern, LAYER) : NULL;
+    bool              in_body = !of_layer && a->body && !strncmp(pattern, MODEL, sizeof MODEL - 1);
     size_t            at = (size_t)snprintf(out, size, "%s", in_body ? a->body : a->prefix ? a->prefix : "");
     if (in_body) pattern += sizeof MODEL - 1;
-    if (in_mtp) {
-        at += (size_t)snprintf(out + at, size - at, "%slayers.%u.", a->mtp, layer - c->n_layers);
-        pattern += sizeof LAYER - 1;
+    if (of_layer) {
+        at += (size_t)snprintf(out + at, size - at, "%s%s%u.", a->mtp, a->mtp_layer, layer - c->n_layers);
+        pattern = of_layer + sizeof LAYER - 1;
         n = 1;
     }
     for (; *pattern && at + 1 < size; pattern++)

@@ -1,7 +1,7 @@
 /*
  * The weights of a model by role, and the words with which a family's table (weight_table.h) describes them. Layers
  * n_layers .. n_layers + n_mtp_layers - 1 are the multi-token-prediction (MTP) layers: ordinary layers with six tensors
- * more, or seven in a rotated model (model/checkpoint/rotation.h).
+ * more, or seven in a rotated model (model/checkpoint/rotation.h), or ten where tokens have several residual streams.
  */
 #ifndef TD_MODEL_ARCH_WEIGHT_ROLES_H
 #define TD_MODEL_ARCH_WEIGHT_ROLES_H
@@ -103,6 +103,11 @@ typedef enum {
     TD_ROLE_MTP_ENORM,
     TD_ROLE_MTP_HNORM,
     TD_ROLE_MTP_EH_PROJ,
+    TD_ROLE_MTP_E_PROJ, /* DeepSeek-V4: the two halves of it, */
+    TD_ROLE_MTP_H_PROJ, /* this one of each residual stream */
+    TD_ROLE_MTP_MIX_HEAD,
+    TD_ROLE_MTP_MIX_HEAD_BASE,
+    TD_ROLE_MTP_MIX_HEAD_SCALE,
     TD_ROLE_MTP_EMBED,
     TD_ROLE_MTP_NORM,
     TD_ROLE_MTP_HEAD,

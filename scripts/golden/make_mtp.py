@@ -6,9 +6,9 @@
 Needs torch, transformers 5.23 (the first that has such layers: MtpModel of modeling_layers.py) and numpy; 5.24 for Qwen's and those whose rows choose keys.
 The layers before stay as make_golden.py wrote them, and so do their outputs, which are checked again on the way.  The layer's
 logits come from transformers, and reference_numpy.py must agree.  transformers has no such layer of Qwen's, nor of the families
-whose rows choose keys: there it is made of its classes of a decoder layer and a norm.
+whose rows choose keys, nor of DeepSeek-V4: there it is made of its classes of a decoder layer and a norm.
 """
-import copy, json, os, sys
+import copy, json, os, sys, tempfile
 import numpy as np
 import torch
 from safetensors.torch import load_file, save_file
@@ -18,11 +18,13 @@ from transformers.modeling_layers import MtpModel
 from transformers.utils import logging
 
 import golden_io
-from reference_numpy import INDEXED, Model
+from reference_numpy import INDEXED, model_of
 
 OUT = "tests/data/golden"
 LEAST_MARGIN, LEAST_INDEX_MARGIN = 1e-4, 2e-5
-VARIANTS = ("glm4_moe", "deepseek_v3_noqlora", "qwen3_next", "qwen3_5_moe") + INDEXED
+VARIANTS = ("glm4_moe", "deepseek_v3_noqlora", "qwen3_next", "qwen3_5_moe", "deepseek_v4") + INDEXED
+V4_OWN = ("enorm.weight", "hnorm.weight", "e_proj.weight", "h_proj.weight", "norm.weight", "hc_head_fn", "hc_head_base", "hc_head_scale")
+V4_COPIES = (("emb.tok_emb.weight", "embed.weight"), ("head.weight", "head.weight"))   # the base model's checkpoint has them
 
 
 def layer_weights(like, n, seed):
@@ -71,6 +73,37 @@ def qwen_layer_weights(like, n, seed):
     return out
 
 
+def v4_layer_weights(like, n, seed):
+    """The tensors mtp.0. of DeepSeek-V4, names as published; the layer is shaped as one with a window alone and experts by their scores.  As Qwen's
+    it writes little, and passes the embedding on, and its streams are mixed as the model's are."""
+    rng, out, hidden = np.random.default_rng(seed), {}, like["head.weight"].shape[1]
+    shapes = {"mtp.0." + k[len("layers.1."):]: v.shape for k, v in like.items() if k.startswith("layers.1.")}
+    shapes.update({"mtp.0.%s.weight" % k: (hidden,) for k in ("enorm", "hnorm", "norm")})
+    shapes.update({"mtp.0.%s.weight" % k: (hidden, hidden) for k in ("e_proj", "h_proj")})
+    shapes.update({"mtp.0." + k: like[k].shape for k in ("hc_head_fn", "hc_head_base", "hc_head_scale")})
+    for name, shape in sorted(shapes.items()):
+        x = rng.standard_normal(tuple(shape), dtype=np.float32)
+        if name.endswith("ffn.gate.bias"):
+            out[name] = torch.from_numpy(0.1 * x)
+            continue
+        if name.startswith("mtp.0.hc_head_"):
+            x = like[name[len("mtp.0."):]].float().numpy() + 0.2 * x / np.sqrt(shape[-1])
+        elif name.endswith(("norm.weight", "_scale")):
+            x = 1 + 0.2 * x
+        elif name.endswith("_base"):
+            x = 0.5 * x
+        elif name.endswith("attn_sink"):
+            x = 2 * x
+        elif name.endswith("e_proj.weight"):
+            x = 0.2 * x / np.sqrt(hidden) + np.eye(hidden, dtype=np.float32)
+        else:
+            gain = 1.5 if any(k in name for k in ("wq_b", "ffn.gate.weight")) else 0.3 if any(k in name for k in (".w2.", "wo_b", "h_proj")) else 1.0
+            x = x * gain / np.sqrt(shape[-1])
+        out[name] = torch.from_numpy(x.astype(np.float32)).to(torch.bfloat16)
+    out.update({"mtp.0." + copy: like[name].clone() for copy, name in V4_COPIES})
+    return out
+
+
 def is_of_layer(name, n):
     return name.startswith(("model.layers.%d." % n, "mtp."))
 
@@ -102,6 +135,8 @@ def write_layer(folder, n, main, layer):
     config = json.load(open(path))
     if "text_config" in config:
         config["text_config"]["mtp_num_hidden_layers"] = 1
+    elif config["model_type"] == "deepseek_v4":
+        config["compress_ratios"] = config["compress_ratios"][:n] + [0]
     elif config["model_type"] != "qwen3_next":                                      # whose checkpoints do not say it
         config["num_nextn_predict_layers"] = 1
     write_json(path, config)
@@ -200,23 +235,73 @@ class QwenReference:
         return self.main.lm_head(hidden)[0].numpy(), self.main.lm_head(x)[0].numpy()
 
 
+class V4Reference:
+    """transformers' model with the layer as one more of its own.  What it reads and how its streams are mixed follow MTPBlock of the inference program
+    published with the checkpoint: X_i = e_proj(enorm(embedding)) + h_proj(hnorm(H_i)), H the model's streams before hc_head."""
+
+    def __init__(self, folder, n):
+        weights = {k: v.float() for k, v in load_file(last_file(folder)[0]).items()}
+        self.own = {k: weights.pop("mtp.0." + k) for k in V4_OWN}
+        for copy, _ in V4_COPIES:                                                   # the model's own
+            weights.pop("mtp.0." + copy)
+        weights = {k.replace("mtp.0.", "layers.%d." % n): v.contiguous() for k, v in weights.items()}
+        with tempfile.TemporaryDirectory() as one_more:
+            config = json.load(open(os.path.join(folder, "config.json")))
+            write_json(os.path.join(one_more, "config.json"), dict(config, num_hidden_layers=n + 1))
+            save_file(weights, os.path.join(one_more, "model.safetensors"), {"format": "pt"})
+            self.main = AutoModelForCausalLM.from_pretrained(one_more, dtype=torch.float32, attn_implementation="eager").eval()
+        model = self.main.model
+        self.layer, model.layers = model.layers[n], model.layers[:n]
+        self.norms = {k: type(model.norm)(config["hidden_size"], config["rms_norm_eps"]) for k in ("enorm", "hnorm", "norm")}
+        for k, norm in self.norms.items():
+            norm.load_state_dict({"weight": self.own[k + ".weight"]})
+        self.hc_head = type(model.hc_head)(model.config)
+        self.hc_head.load_state_dict({k: self.own["hc_head_" + k[len("hc_"):]] for k in ("hc_fn", "hc_base", "hc_scale")})
+        model.layers[0].register_forward_pre_hook(self.keep_arguments, with_kwargs=True)
+        model.hc_head.register_forward_pre_hook(self.keep_streams)
+
+    def keep_arguments(self, module, args, kwargs):
+        self.arguments = kwargs
+
+    def keep_streams(self, module, args):
+        self.streams = args[0]
+
+    @torch.no_grad()
+    def forward(self, ids, next_ids):
+        fed, linear = torch.tensor([next_ids]), torch.nn.functional.linear
+        logits = self.main(torch.tensor([ids]), use_cache=False).logits[0].numpy()
+        e = linear(self.norms["enorm"](self.main.model.embed_tokens(fed)), self.own["e_proj.weight"])
+        x = e.unsqueeze(2) + linear(self.norms["hnorm"](self.streams), self.own["h_proj.weight"])
+        x = self.layer(x, **dict(self.arguments, input_ids=fed))
+        return logits, self.main.lm_head(self.norms["norm"](self.hc_head(x)))[0].numpy()
+
+
+def layer_and_reference(name):
+    """How a variant's tensors are made, and what computes its logits."""
+    if name == "deepseek_v4":
+        return v4_layer_weights, V4Reference
+    if name.startswith("qwen"):
+        return qwen_layer_weights, QwenReference
+    return layer_weights, IndexedReference if name in INDEXED else Reference
+
+
 def make(name):
     folder = os.path.join(OUT, name)
     config = json.load(open(os.path.join(folder, "config.json")))
-    n, is_qwen = config.get("text_config", config)["num_hidden_layers"], name.startswith("qwen")
+    n, (weights_of, reference) = config.get("text_config", config)["num_hidden_layers"], layer_and_reference(name)
     golden = golden_io.read(folder)
     fed = [p["ids"][1:] + [p["greedy"][0]] for p in golden["prompts"]]
     files = [os.path.join(folder, f) for f in sorted(os.listdir(folder)) if f.endswith(".safetensors")]
     main = {k: v for f in files for k, v in load_file(f).items() if not is_of_layer(k, n)}
     for seed in range(1, 1000):
-        write_layer(folder, n, main, (qwen_layer_weights if is_qwen else layer_weights)(main, n, seed))
-        check, margin, index_margin, drafts = Model(folder), np.inf, np.inf, []
+        write_layer(folder, n, main, weights_of(main, n, seed))
+        check, margin, index_margin, drafts = model_of(folder), np.inf, np.inf, []
         for p, ids in zip(golden["prompts"], fed):
-            drafts.append(check.mtp_logits(check.forward(p["ids"])["hidden"], ids))
+            drafts.append(check.mtp_logits(check.forward(p["ids"]), ids))
             margin, index_margin = min(margin, float(check.routed[0][2].min())), min(index_margin, check.index_margin)
         if margin > LEAST_MARGIN and index_margin > LEAST_INDEX_MARGIN:
             break
-    ref, worst, same = (QwenReference if is_qwen else IndexedReference if name in INDEXED else Reference)(folder, n), 0.0, 0
+    ref, worst, same = reference(folder, n), 0.0, 0
     path = os.path.join(folder, "manifest.json")
     manifest = json.load(open(path))
     for i, (p, ids) in enumerate(zip(golden["prompts"], fed)):

@@ -40,6 +40,8 @@ def main():
     source, tensors = ModelV4(FROM), read_safetensors(os.path.join(FROM, "model.safetensors"))
     out = {}
     for name, tensor in tensors.items():
+        if name.startswith(("mtp.0.emb.", "mtp.0.head.")):    # copies, which this publication leaves out
+            continue
         is_coded = name.endswith(".weight") and tensor[1].ndim == 2 and not name.endswith(PLAIN)
         parts = {"weight": tensor} if not is_coded else (mxfp4 if ".experts." in name else fp8)(source.w[name])
         out.update({name: tensor} if not is_coded else {name[:-len("weight")] + part: t for part, t in parts.items()})
@@ -61,9 +63,11 @@ def main():
             top = np.sort(last := model.forward(seq)["logits"][-1])[-2:]
             gaps.append(float(top[1] - top[0]))
             seq.append(int(last.argmax()))
+        drafts = model.mtp_logits(got, p["ids"][1:] + seq[len(p["ids"]):][:1])
+        print("the prediction layer's router margin %.1e" % model.routed[0][2].min())
         w.prompt(p["ids"], seq[len(p["ids"]):], gaps, {
             "logits": ("f32", got["logits"]), "hidden": ("f32", got["hidden"]), "router_ids": ("i32", got["router_ids"]),
-            "router_weights": ("f32", got["router_weights"]), "router_margin": ("f32", got["router_margin"])})
+            "router_weights": ("f32", got["router_weights"]), "router_margin": ("f32", got["router_margin"]), "mtp_logits": ("f32", drafts)})
     w.close()
 
 

@@ -408,13 +408,13 @@ class Model:
         h = self.norm(x, n + "post_attention_layernorm")
         return x + (mixture(h, n + self.moe_name) if self.is_moe(i) else self.mlp(h, n + "mlp"))
 
-    def mtp_logits(self, hidden, next_ids):
-        """The multi-token-prediction layer (arXiv 2412.19437, section 2.2): [T, V].  hidden [T, D]: after the final norm;
-        next_ids [T]: row t predicts the token behind next_ids[t]."""
+    def mtp_logits(self, got, next_ids):
+        """The multi-token-prediction layer (arXiv 2412.19437, section 2.2): [T, V].  got: what forward gave; next_ids [T]: row t
+        predicts the token behind next_ids[t]."""
         self.routed, self.index_margin = [], np.inf
         n = "model.layers.%d." % self.c["num_hidden_layers"]
         e = self.norm(self.w["model.embed_tokens.weight"][np.asarray(next_ids)], n + "enorm")
-        x = self.linear(np.concatenate((e, self.norm(hidden, n + "hnorm")), -1), n + "eh_proj")
+        x = self.linear(np.concatenate((e, self.norm(got["hidden"], n + "hnorm")), -1), n + "eh_proj")
         x = self.layer(x, self.c["num_hidden_layers"])
         return self.norm(x, n + "shared_head.norm") @ self.w[self.head() + ".weight"].T
 
@@ -454,7 +454,7 @@ def check(folder):
                 assert got[name].shape == want.shape
                 worst[name] = max(worst.get(name, 0.0), float(np.abs(got[name] - want).max() / np.abs(want).max()))
         if "mtp_logits" in p:
-            draft = model.mtp_logits(got["hidden"], p["ids"][1:] + [p["greedy"][0]])
+            draft = model.mtp_logits(got, p["ids"][1:] + [p["greedy"][0]])
             worst["mtp_logits"] = max(worst.get("mtp_logits", 0.0), float(np.abs(draft - p["mtp_logits"]).max() / np.abs(p["mtp_logits"]).max()))
         seq = list(p["ids"])
         for t in p["greedy"]:

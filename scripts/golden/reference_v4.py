@@ -145,18 +145,29 @@ class ModelV4:
             y[t] += self.mlp(x[t], "%sexperts.%d." % (n, e)) * weights[t, k, None]
         return y
 
+    def layer(self, X, ids, n, ratio):
+        for part, inner in (("attn", lambda x: self.attention(x, n + "attn.", ratio)), ("ffn", lambda x: self.moe(x, ids, n + "ffn."))):
+            x, post, comb = self.mix(X, n + "hc_" + part)
+            y = inner(self.norm(x, n + part + "_norm.weight"))
+            X = post[:, :, None] * y[:, None] + np.einsum("tij,tid->tjd", comb, X)
+        return X
+
     def forward(self, ids):
-        """As Model.forward, without layer_hidden; self.index_margin is how far a choice of compressed rows is from another one."""
+        """As Model.forward, without layer_hidden, and with the last streams; self.index_margin is how far a choice of compressed rows is from
+        another one."""
         self.routed, self.index_margin, ids = [], np.inf, np.asarray(ids)
         X = np.repeat(self.w["embed.weight"][ids][:, None], self.c["hc_mult"], 1)
         for i in range(self.c["num_hidden_layers"]):
-            n = "layers.%d." % i
-            for part, inner in (("attn", lambda x: self.attention(x, n + "attn.", self.c["compress_ratios"][i])),
-                                ("ffn", lambda x: self.moe(x, ids, n + "ffn."))):
-                x, post, comb = self.mix(X, n + "hc_" + part)
-                y = inner(self.norm(x, n + part + "_norm.weight"))
-                X = post[:, :, None] * y[:, None] + np.einsum("tij,tid->tjd", comb, X)
+            X = self.layer(X, ids, "layers.%d." % i, self.c["compress_ratios"][i])
         hidden = self.norm(self.mix(X, "hc_head")[0], "norm.weight")
         routed = [np.stack(part) for part in zip(*self.routed)]
-        return {"logits": hidden @ self.w["head.weight"].T, "hidden": hidden, "router_ids": routed[0], "router_weights": routed[1],
+        return {"logits": hidden @ self.w["head.weight"].T, "hidden": hidden, "streams": X, "router_ids": routed[0], "router_weights": routed[1],
                 "router_margin": routed[2]}
+
+    def mtp_logits(self, got, next_ids):
+        """As Model.mtp_logits: MTPBlock of the published program, over the streams before they are mixed."""
+        self.routed, self.index_margin, n, ids = [], np.inf, "mtp.0.", np.asarray(next_ids)
+        e = self.norm(self.w["embed.weight"][ids], n + "enorm.weight") @ self.w[n + "e_proj.weight"].T
+        X = e[:, None] + self.norm(got["streams"], n + "hnorm.weight") @ self.w[n + "h_proj.weight"].T
+        X = self.layer(X, ids, n, 0)
+        return self.norm(self.mix(X, n + "hc_head")[0], n + "norm.weight") @ self.w["head.weight"].T

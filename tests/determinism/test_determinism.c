@@ -66,7 +66,7 @@ static const model_row MODELS[] = {
     {"qwen3_next", "tests/data/golden/qwen3_next", 320, 0, true},        /* gated DeltaNet and attention */
     {"qwen3_5", "tests/data/golden/qwen3_5_moe", 320, 0, true},          /* the same in other tensors */
     {"kimi_linear", "tests/data/golden/kimi_linear", 320, NEVER, false}, /* KDA, and MLA without rope */
-    {"deepseek_v4", "tests/data/golden/deepseek_v4", 320, 0, false},     /* streams, compressed rows, an indexer */
+    {"deepseek_v4", "tests/data/golden/deepseek_v4", 320, 0, true},      /* streams, compressed rows, an indexer */
     {"deepseek_v32", "tests/data/golden/deepseek_v32", 320, 24, true},   /* MLA to keys that an indexer chooses */
     {"glm_dsa", "tests/data/golden/glm_moe_dsa", 320, 20, true},         /* the same, choices shared by layers */
     {"gpt_oss_mxfp4", "tests/data/golden/gpt_oss_mxfp4", 320, 0,

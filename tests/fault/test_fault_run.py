@@ -240,7 +240,6 @@ class DecaysOfChannels(RecurrentStates):
 class WindowsAndCompressedRows(RecurrentStates):
     """DeepSeek-V4: a step that fails has written compressed rows and their keys, too."""
     model = os.path.join(os.environ["TD_SOURCE_DIR"], "tests/data/golden/deepseek_v4")
-    drafts = ()
 
 
 class ExpertsReadAgain(unittest.TestCase):

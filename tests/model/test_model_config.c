@@ -137,9 +137,9 @@ TEST(kimi_k25) {
 TEST(compressed_rows) {
     td_model_config c = read_ok("configs/models/deepseek-v4-flash.json", NULL);
     assert_ptr_equal(c.arch, &TD_ARCH_DEEPSEEK_V4);
-    assert_true(c.n_mtp_layers == 0 && td_model_streams(&c) == 4 && td_model_width(&c) == 16384);
+    assert_true(c.n_mtp_layers == 1 && td_model_streams(&c) == 4 && td_model_width(&c) == 16384);
     assert_true(c.sparse.ratio[1] == 0 && c.sparse.ratio[2] == 4 && c.sparse.ratio[3] == 128 && c.sparse.ratio[42] == 4);
-    assert_true(c.sparse.by_token[2] && !c.sparse.by_token[3] && td_model_config_moe_layers(&c) == 43);
+    assert_true(c.sparse.by_token[2] && !c.sparse.by_token[3] && td_model_config_moe_layers(&c) == 44);
     assert_true(c.route_score == TD_SCORE_SQRT_SOFTPLUS && c.routed_scale == 1.5 && c.shared_inter == 2048);
     assert_true(c.expert_glu.limit == 10 && c.expert_glu.up_add == 0 && c.rope.dim == 64 && c.rope_far.dim == 64);
     assert_true(c.rope.kind == TD_ROPE_PLAIN && c.rope.theta == 1e4 && c.rope_far.kind == TD_ROPE_YARN);
@@ -151,6 +151,41 @@ TEST(compressed_rows) {
     assert_true(list.cache[3].tokens == 4 && list.cache[4].tokens == 4 && list.cache[4].values == 128);
     assert_true(td_layer_caches_of(&c, 3).n == 4 && td_layer_caches_of(&c, 3).cache[1].values == 3 * 512);
     assert_true(td_layer_caches_recurrent(&c, td_all_layers(&c)) && td_layer_caches_one_form_from(&c) == 0);
+}
+
+/* DeepSeek-V4's prediction layer has a window alone, experts by their scores, and a mixture of its streams; its tensors are
+ * counted from 0. */
+TEST(a_prediction_layer_with_streams) {
+    static const struct {
+        td_role     role;
+        const char *name;
+        size_t      rows, columns;
+    } HAS[] = {{TD_ROLE_Q_A, "mtp.0.attn.wq_a.weight", 1024, 4096},
+               {TD_ROLE_ROUTER_BIAS, "mtp.0.ffn.gate.bias", 256, 0},
+               {TD_ROLE_EXPERT_DOWN, "mtp.0.ffn.experts.7.w2.weight", 4096, 2048},
+               {TD_ROLE_MIX_ATTENTION, "mtp.0.hc_attn_fn", 24, 16384},
+               {TD_ROLE_MTP_E_PROJ, "mtp.0.e_proj.weight", 4096, 4096},
+               {TD_ROLE_MTP_H_PROJ, "mtp.0.h_proj.weight", 4096, 4096},
+               {TD_ROLE_MTP_MIX_HEAD, "mtp.0.hc_head_fn", 4, 16384},
+               {TD_ROLE_MTP_NORM, "mtp.0.norm.weight", 4096, 0},
+               {TD_ROLE_MTP_EMBED, "mtp.0.emb.tok_emb.weight", 129280, 4096},
+               {TD_ROLE_MTP_HEAD, "mtp.0.head.weight", 129280, 4096}};
+    static const td_role HAS_NOT[] = {TD_ROLE_COMPRESS_KV, TD_ROLE_INDEX_Q, TD_ROLE_TOKEN_EXPERTS, TD_ROLE_MTP_EH_PROJ};
+    td_tensor_spec       s;
+    td_model_config      c = read_ok("configs/models/deepseek-v4-flash.json", NULL);
+    for (size_t i = 0; i < sizeof HAS / sizeof *HAS; i++) {
+        assert_true(td_tensor_spec_get(&c, HAS[i].role, 43, 7, &s));
+        assert_string_equal(s.name, HAS[i].name);
+        assert_true(s.shape[0] == HAS[i].rows && s.shape[1] == HAS[i].columns);
+    }
+    for (size_t i = 0; i < sizeof HAS_NOT / sizeof *HAS_NOT; i++)
+        assert_false(td_tensor_spec_get(&c, HAS_NOT[i], 43, 0, &s));
+    assert_true(td_tensor_spec_get(&c, TD_ROLE_Q_A, 42, 0, &s) && !strcmp(s.name, "layers.42.attn.wq_a.weight"));
+    assert_true(td_layer_caches_of(&c, 43).n == 1 && td_layer_caches_of(&c, 43).cache[0].per == TD_PER_WINDOW);
+    c = read_ok("configs/models/deepseek-v4-flash.json", "{\"dspark_block_size\": 5}"); /* another module */
+    assert_int_equal(c.n_mtp_layers, 0);
+    c = read_ok("configs/models/deepseek-v4-flash.json", "{\"num_hidden_layers\": 4}"); /* the list stays as it is */
+    assert_int_equal(c.n_mtp_layers, 1);
 }
 
 /* DeepSeek-V3.2 and GLM-5: V3's attention to keys that an indexer chooses, in GLM-5.2 not an indexer in every layer. */
@@ -641,6 +676,8 @@ TEST(impossible_and_unsupported_values_are_refused) {
         {"deepseek-v4-flash", "{\"compress_ratios\": [0, 4]}", TD_EFORMAT, "compress_ratios is not a list of at least 43"},
         {"deepseek-v4-flash", "{\"num_hidden_layers\": 2, \"compress_ratios\": [0, 8]}", TD_ENOTSUP,
          "compress_ratios[1] is 8"},
+        {"deepseek-v4-flash", "{\"num_hidden_layers\": 2, \"compress_ratios\": [0, 4, 128]}", TD_ENOTSUP,
+         "compress_ratios[2] is not 0"},
         {"deepseek-v4-flash", "{\"num_key_value_heads\": 2}", TD_ENOTSUP, "num_key_value_heads is 2"},
         {"deepseek-v4-flash", "{\"o_groups\": 7}", TD_EFORMAT, "o_groups is 7"},
         {"deepseek-v4-flash", "{\"o_lora_rank\": 100}", TD_ENOTSUP, "o_lora_rank is 100"},

@@ -65,6 +65,8 @@ static td_status tensor_of(td_quantizer *q, td_role role, uint32_t layer, td_ten
     bool dummy = td_checkpoint_is_dummy(q->source), rotated = q->rotated && spec->rotation.kind != TD_ROTATION_NONE,
          shared = spec->fallback != TD_ROLE_COUNT;
     if (spec->place == TD_PLACE_SHARED_UNLESS_ROTATED) shared = shared && !rotated; /* rotated, it is one of its own */
+    if (dummy && (spec->place == TD_PLACE_SHARED || spec->place == TD_PLACE_SHARED_UNLESS_ROTATED))
+        return TD_OK; /* a copy of random values would be another matrix than the model's */
     if (shared && !dummy && !td_stored_exists(td_checkpoint_get_files(q->source), spec)) return TD_OK;
     if (!dummy && !rotated) {
         TD_TRY(td_checkpoint_get_stored(q->source, &q->config, spec, &stored, q->err));

@@ -247,6 +247,31 @@ TEST(dummy_weights_make_a_whole_folder) {
     }
 }
 
+/* A dummy's MTP layer has no copies of embedding and head, which would differ from the model's. */
+TEST(dummy_weights_make_an_mtp_layer) {
+    static const char *const MODELS[] = {"deepseek_v3_noqlora", "deepseek_v4"};
+    static const td_role     COPIES[] = {TD_ROLE_MTP_EMBED, TD_ROLE_MTP_HEAD};
+    for (size_t i = 0; i < sizeof MODELS / sizeof *MODELS; i++) {
+        td_model_config     c;
+        td_checkpoint      *ck;
+        td_tensor_spec      s;
+        td_quantize_options o = options_for(golden(MODELS[i]));
+        o.load_dummy = true;
+        quantize_ok(&o);
+        OK(td_model_config_read(OUT, NULL, &c, NULL));
+        OK(td_checkpoint_open(OUT, &ck, NULL));
+        td_checkpoint_look_at_mtp(ck, &c);
+        assert_int_equal(c.n_mtp_layers, 1);
+        OK(td_checkpoint_check_all(ck, &c, false, NULL));
+        for (size_t k = 0; k < sizeof COPIES / sizeof *COPIES; k++) {
+            assert_true(td_tensor_spec_get(&c, COPIES[k], c.n_layers, 0, &s));
+            assert_null(td_checkpoint_files_find(td_checkpoint_get_files(ck), s.name));
+        }
+        td_checkpoint_close(ck);
+        remove_folder(OUT);
+    }
+}
+
 static ino_t inode(const char *path) {
     struct stat st;
     return stat(path, &st) == 0 ? st.st_ino : 0;

@@ -19,6 +19,8 @@
 enum { X, X_CODES, X_SCALE, IDS, WEIGHTS, Y, Y_DEFERRED, N_BUFFERS };
 #define LAST_UP WEIGHTS
 
+#define ROWS_AT_LEAST 128 /* of a ticket that is cut: with fewer at a time the experts' weights are read too often */
+
 /* A parity's buffers on both sides; the same pointers with unified memory. */
 typedef struct {
     td_bridge_buffers host, dev;
@@ -60,8 +62,11 @@ struct td_bridge {
     _Atomic uint32_t in_pass; /* from the begin to the end of a pass; relaxed: for how long to spin */
     _Atomic int      error;   /* td_status */
     _Atomic uint64_t n_deferred;
-    uint64_t         ticket_begin_ns; /* of who runs tickets */
-    _Atomic uint64_t ticket_ns;       /* relaxed: it is there before the ticket's sum is */
+    /* Of who runs tickets, during a pass; others read it between passes: */
+    uint32_t n_started;                /* tickets of the pass */
+    uint32_t done[TD_BRIDGE_OPEN_MAX]; /* rows of ticket n that have sums, at n % TD_BRIDGE_OPEN_MAX */
+    bool     has_run;                  /* some rows of the pass have */
+    double   row_ns;                   /* how long a row took the last time; 0: there was none */
 };
 
 static void buffer_rows(const td_bridge_config *c, size_t row_bytes[N_BUFFERS]) {
@@ -145,6 +150,12 @@ static void raise_count(_Atomic uint32_t *count, td_signal *s) {
     td_signal_add(s);
 }
 
+/* What the expert thread's progress is when a ticket may be collected: the last of a half is waited for to its end, so that
+ * nothing runs on after the stream was synchronised. */
+static uint32_t progress_of(const td_bridge_port *p, uint32_t n) {
+    return 2 * n + (p->last ? 2 : 1);
+}
+
 /* In stream order: until the expert thread has come so far in this pass. */
 static void await_progress(td_bridge *b, uint32_t want) {
     for (uint32_t seen = td_signal_get(&b->steps_on); atomic_load_explicit(&b->progress, memory_order_acquire) < want;)
@@ -181,6 +192,11 @@ static bool await_bell(td_bridge *b, td_bell *bell) {
     }
 }
 
+/* A pass that may end within a ticket has been closed. */
+static bool is_left(const td_bridge *b) {
+    return b->pass.until_ns && atomic_load_explicit(&b->closed, memory_order_acquire);
+}
+
 static bool await_filled(td_bridge *b, uint32_t n) {
     return b->bells ? await_bell(b, &b->pass.order[n]->bells->filled) : await_call(b, n);
 }
@@ -190,14 +206,9 @@ static void tell_summed(td_bridge_port *p) {
     if (p->bells) atomic_store_explicit(&p->bells->summed, 1, memory_order_release); /* with the device's bell_wait */
 }
 
-static void note_time(td_bridge *b) {
-    atomic_store_explicit(&b->ticket_ns, td_trace_now() - b->ticket_begin_ns, memory_order_relaxed);
-}
-
 static void immediate_done(void *port) {
     td_bridge_port *p = port;
     td_chaos_delay();
-    note_time(p->bridge);
     raise_count(&p->bridge->progress, &p->bridge->steps_on);
     if (!p->last) tell_summed(p);
     td_trace_instant(&(td_trace_label){.tier = TD_TRACE_BRIDGE, .name = "immediate sum done"});
@@ -218,11 +229,24 @@ static void add_nothing(td_bridge_port *p, const td_ffn_args *a) {
     if (a->immediate_done) a->immediate_done(p);
 }
 
-/* Run a ticket: its sums into the slot's host buffers. Ids come from the device: a wrong one must not become a wild read. */
-static void run_ticket(td_bridge_port *p, void (*on_immediate)(void *)) {
+/* Tell what was chosen. Ids come from the device: a wrong one must not become a wild read. */
+static void look_at_ids(const td_bridge_port *p) {
+    td_bridge      *b = p->bridge;
+    const uint32_t  first = step_of(p)->first_row, n_tok = tokens_of(p), top_k = b->c.spec->top_k;
+    const uint16_t *ids = p->slot->host.ids + (size_t)first * top_k;
+    for (size_t i = 0; i < (size_t)n_tok * top_k; i++)
+        if (td_id_number(ids[i]) >= b->c.spec->n_experts) {
+            set_error(b, TD_EDEVICE);
+            return;
+        }
+    if (b->c.chosen) b->c.chosen(b->c.user, p->layer, first, n_tok, ids);
+}
+
+/* Rows row .. row + n_tok - 1 of a ticket: their sums into the slot's host buffers. */
+static void run_rows(td_bridge_port *p, uint32_t row, uint32_t n_tok, void (*on_immediate)(void *)) {
     td_bridge              *b = p->bridge;
     const td_bridge_config *c = &b->c;
-    uint32_t                first = step_of(p)->first_row, n_tok = tokens_of(p);
+    const uint32_t          first = step_of(p)->first_row + row;
     td_bridge_buffers      *host = &p->slot->host;
     td_ffn_args             a = {
                     .n_tok = n_tok,
@@ -239,31 +263,57 @@ static void run_ticket(td_bridge_port *p, void (*on_immediate)(void *)) {
                     .immediate_done = on_immediate,
                     .user = p,
     };
-    for (size_t i = 0; i < (size_t)n_tok * c->spec->top_k; i++)
-        if (td_id_number(a.ids[i]) >= c->spec->n_experts) {
-            set_error(b, TD_EDEVICE);
-            add_nothing(p, &a);
-            return;
-        }
-    if (c->chosen) c->chosen(c->user, p->layer, first, n_tok, a.ids);
-    if (!c->experts) {
+    if (!c->experts || atomic_load_explicit(&b->error, memory_order_relaxed) != TD_OK) {
         add_nothing(p, &a);
         return;
     }
-    uint64_t begin = td_trace_begin();
-    b->ticket_begin_ns = td_trace_now();
+    const uint64_t begin = td_trace_begin();
     td_experts_ffn(c->experts, p->layer, &a);
-    note_time(b);
-    td_trace_label label = label_of("experts", TD_TRACE_CPU, p);
-    td_trace_end(begin, &label);
+    td_trace_end(begin, &(td_trace_label){TD_TRACE_CPU, "experts", {"layer", "tokens"}, {p->model_layer, n_tok}});
     atomic_fetch_add_explicit(&b->n_deferred, (uint64_t)n_tok * (c->spec->top_k - a.n_immediate), memory_order_relaxed);
 }
 
+/* How many of a ticket's rows are computed next. @return 0: none, as there is no time for more */
+static uint32_t rows_in_time(const td_bridge *b, uint32_t left) {
+    if (!b->pass.until_ns) return left;
+    const uint32_t few = left < ROWS_AT_LEAST ? left : ROWS_AT_LEAST;
+    if (td_chaos_seeded()) return b->has_run && td_chaos_cuts() ? 0 : 1 + left / 3;
+    if (!b->has_run && !b->row_ns) return few;
+    const uint64_t now = td_trace_now();
+    const double   fits = now < b->pass.until_ns ? (double)(b->pass.until_ns - now) / b->row_ns : 0;
+    if (fits >= left) return left;
+    if (fits >= few) return (uint32_t)fits;
+    return b->has_run ? 0 : few;
+}
+
+/* Compute a ticket's rows, or what there is time for. @return whether all are done */
+static bool run_ticket(td_bridge_port *p, uint32_t n, void (*on_immediate)(void *)) {
+    td_bridge     *b = p->bridge;
+    const uint32_t n_tok = tokens_of(p);
+    uint32_t      *done = &b->done[n % TD_BRIDGE_OPEN_MAX];
+    if (n >= b->n_started) *done = n < TD_BRIDGE_OPEN_MAX ? b->pass.done[n] : 0;
+    if (n >= b->n_started) b->n_started = n + 1;
+    if (*done == n_tok) {
+        if (on_immediate) on_immediate(p);
+        return true;
+    }
+    if (*done == 0) look_at_ids(p);
+    for (uint32_t rows; *done < n_tok; *done += rows) {
+        const uint64_t begin_ns = td_trace_now();
+        rows = is_left(b) ? 0 : rows_in_time(b, n_tok - *done);
+        if (!rows) return false;
+        run_rows(p, *done, rows, *done + rows == n_tok ? on_immediate : NULL);
+        b->has_run = true;
+        if (b->pass.until_ns && rows >= ROWS_AT_LEAST) b->row_ns = (double)(td_trace_now() - begin_ns) / rows;
+    }
+    return true;
+}
+
 static void run_pass(td_bridge *b) {
-    for (uint32_t n = 0; n < b->pass.n_tickets && await_filled(b, n); n++) {
+    for (uint32_t n = 0; n < b->pass.n_tickets && !is_left(b) && await_filled(b, n); n++) {
         td_bridge_port *p = b->pass.order[n];
         td_chaos_delay();
-        run_ticket(p, immediate_done);
+        if (!run_ticket(p, n, immediate_done)) break;
         td_chaos_delay();
         raise_count(&b->progress, &b->steps_on);
         if (p->last) tell_summed(p);
@@ -367,7 +417,8 @@ td_status td_bridge_port_create(td_bridge *b, const td_bridge_port_desc *desc, t
 
 void td_bridge_begin_pass(td_bridge *b, const td_bridge_pass *pass) {
     b->pass = *pass;
-    b->n_collected = 0;
+    b->n_collected = b->n_started = 0;
+    b->has_run = false;
     atomic_store_explicit(&b->n_filled, 0, memory_order_relaxed); /* published by n_begun */
     atomic_store_explicit(&b->progress, 0, memory_order_relaxed);
     atomic_store_explicit(&b->closed, false, memory_order_relaxed);
@@ -390,19 +441,18 @@ static void submit_call(void *arg) {
 }
 
 /* In stream order: return when this ticket's immediate sum is there (tickets run in order, so the deferred sums of all
-   before are too). The last of a half is waited for to its end, so that nothing runs on after the stream was synchronised.
- */
+ * before are too). */
 static void collect_call(void *arg) {
     td_bridge_port *p = arg;
     td_bridge      *b = p->bridge;
     uint32_t        n = b->n_collected++;
     td_chaos_delay();
     if (!b->c.async) {
-        run_ticket(p, NULL);
+        run_ticket(p, n, NULL);
         return;
     }
     uint64_t begin = td_trace_begin();
-    await_progress(b, 2 * n + (p->last ? 2 : 1));
+    await_progress(b, progress_of(p, n));
     td_trace_label label = label_of("wait for experts", TD_TRACE_BRIDGE, p);
     td_trace_end(begin, &label);
 }
@@ -447,21 +497,42 @@ static bool steps_are_on(const td_bridge *b) {
     return ended != atomic_load_explicit(&b->n_begun, memory_order_relaxed);
 }
 
+bool td_bridge_await_sums(td_bridge *b, uint32_t n) {
+    td_bridge_port *p = b->pass.order[n];
+    const uint32_t  want = progress_of(p, n);
+    if (!b->c.async) return run_ticket(p, n, NULL);
+    for (;;) {
+        const uint32_t seen = td_signal_get(&b->steps_on);
+        const bool     ended = !steps_are_on(b); /* before the count: the expert thread ends behind its last ticket */
+        if (atomic_load_explicit(&b->progress, memory_order_acquire) >= want) return true;
+        if (ended) return false;
+        td_signal_wait(&b->steps_on, seen, wait_policy(b));
+    }
+}
+
+/* What a pass that broke off left rung. */
+static void silence_bells(const td_bridge *b) {
+    for (uint32_t n = 0; b->bells && n < b->pass.n_tickets; n++) {
+        if (b->pass.until_ns) atomic_store_explicit(&b->pass.order[n]->bells->filled, 0, memory_order_relaxed);
+        atomic_store_explicit(&b->pass.order[n]->bells->summed, 0, memory_order_relaxed);
+    }
+}
+
 td_status td_bridge_end_pass(td_bridge *b) {
     if (b->c.async) {
         atomic_store_explicit(&b->closed, true, memory_order_release);
         td_signal_add(&b->news);
         for (uint32_t seen = td_signal_get(&b->steps_on); steps_are_on(b);)
             seen = td_signal_wait(&b->steps_on, seen, wait_policy(b));
-        for (uint32_t n = 0; b->bells && n < b->pass.n_tickets; n++) /* what a pass that broke off left rung */
-            atomic_store_explicit(&b->pass.order[n]->bells->summed, 0, memory_order_relaxed);
+        silence_bells(b);
     }
     atomic_store_explicit(&b->in_pass, 0, memory_order_relaxed);
     return (td_status)atomic_exchange(&b->error, (int)TD_OK);
 }
 
-double td_bridge_ticket_s(const td_bridge *b) {
-    return 1e-9 * (double)atomic_load_explicit(&b->ticket_ns, memory_order_relaxed);
+uint32_t td_bridge_rows_done(const td_bridge *b, uint32_t n) {
+    if (n < b->n_started) return b->done[n % TD_BRIDGE_OPEN_MAX];
+    return n < TD_BRIDGE_OPEN_MAX ? b->pass.done[n] : 0;
 }
 
 uint64_t td_bridge_deferred(const td_bridge *b) {

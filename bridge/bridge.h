@@ -26,6 +26,8 @@
  *   progress   2n + 1: ticket n has its immediate sum; 2n + 2: it is done      raised by the expert thread, awaited by the stream
  * td_bridge_end_pass, after the stream was synchronised, closes the pass: a ticket that was not filled by then never will
  * be. So a pass may end between two hand-overs, and the next one go on with the rest of its order, over the same slots.
+ * A pass with until_ns may even end within a ticket: the experts compute as many of its rows at a time as end by then. What
+ * they have not done when the pass is closed is handed over again in the next pass, which is told what they have.
  * ticket_protocol.pml is the same as a model whose every interleaving CTest visits (test_ticket_protocol): its inlines
  * and processes carry the names of the functions here and in core/threads/signal_word.c. Who changes the order of two
  * statements in submit_call, collect_call, run_ticket, expert_main, td_bridge_begin_pass, td_bridge_end_pass or
@@ -113,21 +115,31 @@ typedef struct {
     td_bridge_port *const *order; /* [n_tickets] in the order of their submits */
     uint32_t               n_tickets;
     const td_step         *steps[TD_HALVES]; /* [1] unused by a pass of one */
+    /* As td_trace_now: the experts begin no rows that would end later, but for the first ones of the pass. 0: every ticket
+     * that is filled runs to its end. */
+    uint64_t until_ns;
+    uint32_t done[TD_BRIDGE_OPEN_MAX]; /* rows of the first tickets whose sums are there from a pass before */
 } td_bridge_pass;
 
 /** Begin a pass; call before its operations are enqueued to run. */
 void td_bridge_begin_pass(td_bridge *b, const td_bridge_pass *pass);
 
 /**
- * End a pass; call after the stream was synchronised. Tickets that a failed pass left uncollected are waited for and
- * dropped.
+ * Of a pass with until_ns, between its operations and before the collect of ticket n: wait for the ticket's sums. Without
+ * threads of their own the experts compute them here. Call after the stream was synchronised behind the submit.
+ * @return false: the time was too short for them. Then the pass can but end.
+ */
+bool td_bridge_await_sums(td_bridge *b, uint32_t n);
+
+/**
+ * End a pass; call after the stream was synchronised. Tickets that it left uncollected are waited for and dropped; with
+ * until_ns only the rows under way are waited for.
  * @return the first error that a ticket met in the pass.
  */
 td_status td_bridge_end_pass(td_bridge *b);
 
-/** How long the experts took with the newest ticket that was collected, in seconds. Call after the stream was synchronised
- * behind a collect. */
-double td_bridge_ticket_s(const td_bridge *b);
+/** Of a pass with until_ns that has ended: how many rows of a ticket that was not collected have sums. */
+uint32_t td_bridge_rows_done(const td_bridge *b, uint32_t n);
 
 /** (token, expert) pairs deferred since opening. Thread-safe. */
 uint64_t td_bridge_deferred(const td_bridge *b);

@@ -25,8 +25,11 @@
  *
  * -DFORM=HOST_CALL|DOORBELL    the form of hand-over
  * -DDEFER=0|1                  whether layers defer
+ * -DCUT                        passes with until_ns: the expert thread may run out of time behind any rows of a ticket, and
+ *                              the stream waits with td_bridge_await_sums before it collects. A pass that goes on with what
+ *                              another left is one like any other here: it hands over again, and other rows are not touched
  * -DFAULT_...                  one of the seeded faults: FAULT_CALL_... can be with host calls alone, FAULT_BELL_... with
- *                              doorbells, others with both
+ *                              doorbells, FAULT_CUT_... with CUT, others with all
  */
 #define HOST_CALL 1
 #define DOORBELL  2
@@ -156,7 +159,7 @@ inline raise_count(count, w) {
 byte n_submitted, n_collected; /* of the pass */
 byte seen, layer, half, n;
 byte last_ticket[2]; /* of each half, for the deferred sum */
-bool broken;
+bool broken, has_ended, has_sums;
 
 inline begin_pass() {
 #ifdef FAULT_BEGUN_EARLY
@@ -206,6 +209,25 @@ inline await_progress(want) {
     :: else -> signal_wait(STEPS_ON, seen)
     od;
     seen = 0
+}
+
+/* td_bridge_await_sums: the pass ends where the expert thread has left it before. */
+inline await_sums(want) {
+    do
+    :: seen = value[STEPS_ON];
+        has_ended = n_ended == n_begun;
+        has_sums = progress >= want;
+        if
+#ifdef FAULT_CUT_END_UNSEEN
+        :: has_sums -> break
+#else
+        :: has_sums || has_ended -> break
+#endif
+        :: else -> signal_wait(STEPS_ON, seen)
+        fi
+    od;
+    seen = 0;
+    broken = !has_sums
 }
 
 /* td_npu_ops.bell_wait: the device polls, then silences. */
@@ -288,11 +310,20 @@ inline end_pass() {
     seen = 0;
 #endif
 #ifndef FAULT_BELL_LEFT_RUNG
-    for (n : 0 .. PORTS - 1) { summed[n] = 0 }
+    for (n : 0 .. PORTS - 1) {
+#if defined(CUT) && !defined(FAULT_CUT_BELL_KEPT)
+        filled[n] = 0;
+#endif
+        summed[n] = 0
+    }
     n = 0;
 #endif
     atomic {
+#ifdef CUT
+        assert(told.reading == 0 && n_run <= n_submitted);
+#else
         assert(told.reading == 0 && n_run == n_submitted);
+#endif
         for (n : 0 .. PORTS - 1) { assert(!filled[n] && !summed[n]) }
         n = 0
     }
@@ -318,8 +349,14 @@ active proctype stream() {
             half = 0;
             do
             :: half < halves && !broken ->
+#ifdef CUT
                 if
-                :: layer > 0 -> enqueue_collect(); may_break()
+                :: layer > 0 -> await_sums(2 * n_collected + (layer == LAYERS -> 2 : 1))
+                :: else
+                fi;
+#endif
+                if
+                :: layer > 0 && !broken -> enqueue_collect(); may_break()
                 :: else
                 fi;
                 if
@@ -449,12 +486,28 @@ inline run_ticket() {
     end_read(x[slot], ticket)
 }
 
+/* Some rows, and no time for the others. */
+inline run_rows() {
+    slot = SLOT(LAYER_OF(ticket), HALF_OF(ticket));
+    begin_read(x[slot], ticket);
+    begin_write(y[slot]);
+    end_write(y[slot], NOBODY);
+    end_read(x[slot], ticket)
+}
+
 inline run_pass() {
     begin_read(told, number);
     ticket = 0;
     do
     :: ticket < LAYERS * halves ->
         await_filled();
+#ifdef CUT
+        if
+        :: closed -> there = false
+        :: there -> run_rows(); there = false
+        :: true
+        fi;
+#endif
         if
         :: !there -> break
         :: else

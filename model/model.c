@@ -21,7 +21,7 @@
 #include "quant/coded_matrix.h"
 
 #define HANDOVER_ROUNDS 5
-#define OTHERS_SHARE 4 /* of a chunk of prompts, the part that others have beside a pass in pieces */
+#define OTHERS_SHARE 8 /* of a chunk of prompts, the part that others have beside a pass in pieces */
 
 /* ---- sizes ----------------------------------------------------------------------------------- */
 

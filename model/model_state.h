@@ -35,14 +35,21 @@ typedef struct {
     const td_step_bucket *bucket;
     td_program_cursor     cursor;
     bool                  uploaded; /* its step arrays are on the device */
+    uint64_t              begin_ns; /* of the piece under way */
     double                block_s;  /* the parts of a block so far */
 } td_pass_pieces;
 
+typedef enum { TD_FIRST_PART, TD_MIDDLE_PART, TD_LAST_PART, TD_PART_PLACES } td_part_place;
+
+typedef struct {
+    double   s;
+    uint32_t n_tok; /* rows of the block */
+} td_part_pace;
+
 /* What operations of passes in pieces have taken, in seconds; 0: there was none. */
 typedef struct {
-    double took_s[TD_BLOCK_COUNT]; /* the last block of each kind, or its last part */
-    double row_s[TD_BLOCK_COUNT];  /* the last whole one, divided by its rows */
-    double handover_s;             /* the experts with the last one */
+    td_part_pace last[TD_BLOCK_COUNT][TD_PART_PLACES]; /* the last part at such a place of a block of the kind */
+    double       row_s[TD_BLOCK_COUNT];                /* the last whole one, divided by its rows */
 } td_piece_pace;
 
 /* A page on its way between the cards' caches and the host. */

@@ -9,14 +9,13 @@
  * cannot be left: each operation is enqueued as it is, and waited for, so that the clock tells what it has taken. With rows
  * enough that a pass is worth leaving, that costs next to nothing.
  *
- * A pass that goes in two halves does so here, too: the device computes one half while the experts have the other. What they
- * have when the pass is left is collected at once, ahead of its place. So a piece ends when its last operation has run and
- * the experts have done what they were given. Both are foreseen: a block, or its part, takes as long as the last one of its
- * kind, and so does a hand-over.
- *
- * To the bridge a piece is a pass that breaks off behind its last hand-over.
+ * A pass that goes in two halves does so here, too: the device computes one half while the experts have the other. Both stop
+ * in time. A block, or its part, is taken to take as long as the last one of its kind, and is left to the next piece if that
+ * is too long. The experts compute as many rows at a time as end by then (td_bridge_pass.until_ns), and the next piece hands
+ * the others over again. To the bridge a piece is a pass.
  */
 #include <assert.h>
+#include <string.h>
 
 #include "core/error.h"
 #include "core/log/trace.h"
@@ -25,57 +24,51 @@
 #include "model/model_state.h"
 
 #define PARTS_A_PIECE 8
-#define PARTS_MAX 64 /* of a block */
+#define PARTS_MAX 256 /* of a block */
 
 /* ---- what operations take ---------------------------------------------------------------------- */
 
-/* The clock of a piece; seconds from its begin. */
-typedef struct {
-    uint64_t begin_ns;
-    double   now_s;
-    double   experts_s; /* when they will have done what is open, as far as can be foreseen */
-} piece_clock;
-
-static double later(double a, double b) {
-    return a > b ? a : b;
+static double seconds_since(uint64_t begin_ns) {
+    return 1e-9 * (double)(td_trace_now() - begin_ns);
 }
 
-/* When the experts will have done what is open, if one hand-over more is. */
-static double experts_with_another(const td_piece_pace *pace, const piece_clock *clock) {
-    return later(clock->experts_s, clock->now_s) + pace->handover_s;
+/* The first part of a block projects its rows, and the last one its output. A block that goes whole is a first part. */
+static td_part_place place_of(const td_block_part *part) {
+    if (part->i == 0) return TD_FIRST_PART;
+    return part->i + 1 < part->n ? TD_MIDDLE_PART : TD_LAST_PART;
 }
 
-/* A block or its part has run. @param n_tok its rows. */
-static void note_block(td_model *m, td_block_kind kind, uint32_t n_tok, double took_s, piece_clock *clock, td_piece *piece) {
+/* A block of so many rows has run, or a part of it. */
+static void note_block(td_model *m, td_block_kind kind, const td_block_part *part, uint32_t n_tok, double took_s,
+                       td_piece *piece) {
     td_pass_pieces *pass = &m->pieces;
-    m->pace.took_s[kind] = took_s;
-    piece->longest_s = later(piece->longest_s, took_s);
-    if (!m->async_experts) clock->experts_s += took_s; /* on the same threads */
+    m->pace.last[kind][place_of(part)] = (td_part_pace){took_s, n_tok};
+    if (took_s > piece->longest_s) piece->longest_s = took_s;
     pass->block_s += took_s;
     if (pass->cursor.part.n > 1) return;
     m->pace.row_s[kind] = pass->block_s / n_tok;
     pass->block_s = 0;
 }
 
-static void note_collected(td_model *m, piece_clock *clock, td_piece *piece) {
-    const td_program_cursor *at = &m->pieces.cursor;
-    m->pace.handover_s = td_bridge_ticket_s(m->bridge);
-    clock->experts_s = clock->now_s + (at->n_submitted - at->n_collected) * m->pace.handover_s;
-    piece->longest_s = later(piece->longest_s, m->pace.handover_s);
+/* The parts of a block of so many rows: a piece has room for several. */
+static uint32_t parts_of(const td_model *m, td_block_kind kind, uint32_t n_tok, const td_piece *piece) {
+    const uint32_t most = n_tok < PARTS_MAX ? n_tok : PARTS_MAX;
+    const double   part_s = piece->budget_s / PARTS_A_PIECE, block_s = m->pace.row_s[kind] * n_tok;
+    return block_s < part_s * most ? 1 + (uint32_t)(block_s / part_s) : most;
 }
 
-/* The parts of a block that would take so long: a piece has room for several. */
-static uint32_t parts_of(const td_piece *piece, double block_s) {
-    const double part_s = piece->budget_s / PARTS_A_PIECE;
-    return block_s < part_s * PARTS_MAX ? 1 + (uint32_t)(block_s / part_s) : PARTS_MAX;
+/* What the next part of a block of so many rows will take. First and last parts have work of all rows. */
+static double foreseen_s(const td_model *m, td_block_kind kind, uint32_t n_tok) {
+    const td_part_place place = place_of(&m->pieces.cursor.part);
+    const td_part_pace *last = &m->pace.last[kind][place];
+    return place != TD_MIDDLE_PART && n_tok > last->n_tok && last->n_tok ? last->s * n_tok / last->n_tok : last->s;
 }
 
-/* Whether the piece ends before an operation, since it would take too long with it. */
-static bool ends_before(const td_op *next, const td_piece_pace *pace, const piece_clock *clock, const td_piece *piece) {
+/* Whether the piece ends before an operation over so many rows, since it would take too long with it. */
+static bool ends_before(const td_op *next, uint32_t n_tok, const td_model *m, const td_piece *piece) {
     if (td_chaos_seeded()) return td_chaos_cuts();
-    const double block_s = next->kind == TD_OP_BLOCK ? pace->took_s[next->block.desc.kind] : 0;
-    const double experts_s = next->kind == TD_OP_SUBMIT ? experts_with_another(pace, clock) : clock->experts_s;
-    return later(clock->now_s + block_s, experts_s) > piece->budget_s;
+    const double block_s = next->kind == TD_OP_BLOCK ? foreseen_s(m, next->block.desc.kind, n_tok) : 0;
+    return seconds_since(m->pieces.begin_ns) + block_s > piece->budget_s;
 }
 
 /* ---- running ----------------------------------------------------------------------------------- */
@@ -85,66 +78,78 @@ void td_model_start_pieces(td_model *m, const td_step_rows *rows) {
     m->pieces = (td_pass_pieces){.rows = rows, .bucket = td_step_buf_fill(&m->cards->aside, rows, NULL, NULL, 0)};
 }
 
-static td_status run_operation(td_card_model *c, const td_op *op, uint32_t n_tok, piece_clock *clock, td_piece *piece) {
+static td_status run_operation(td_card_model *c, const td_op *op, uint32_t n_tok, td_piece *piece) {
     td_model          *m = c->model;
     td_pass_pieces    *pass = &m->pieces;
     td_program_cursor *at = &pass->cursor;
-    const uint32_t     n_collected = at->n_collected;
-    const double       before_s = clock->now_s;
+    const uint64_t     begin_ns = td_trace_now();
     if (!at->part.n && op->kind == TD_OP_BLOCK && op->block.has_parts)
-        at->part =
-            (td_block_part){.n = parts_of(piece, m->pace.row_s[op->block.desc.kind] * n_tok), .between = c->act.between};
+        at->part = (td_block_part){.n = parts_of(m, op->block.desc.kind, n_tok, piece), .between = c->act.between};
+    const td_block_part part = at->part;
     TD_TRY(td_program_enqueue_next(&c->program[TD_PASS_FORWARD], c->npu, c->stream, pass->bucket, at));
     TD_TRY(c->npu->ops->stream_sync(c->npu, c->stream));
-    clock->now_s = 1e-9 * (double)(td_trace_now() - clock->begin_ns);
-    if (op->kind == TD_OP_BLOCK) note_block(m, op->block.desc.kind, n_tok, clock->now_s - before_s, clock, piece);
-    if (op->kind == TD_OP_SUBMIT) clock->experts_s = experts_with_another(&m->pace, clock);
-    if (at->n_collected > n_collected) note_collected(m, clock, piece);
+    if (op->kind == TD_OP_BLOCK) note_block(m, op->block.desc.kind, &part, n_tok, seconds_since(begin_ns), piece);
     return TD_OK;
 }
 
-/* Collect what the experts have, and wait for it. */
-static td_status leave(td_card_model *c, piece_clock *clock, td_piece *piece) {
+/* What the piece before has left for this one. */
+static td_status go_on(td_card_model *c) {
     td_pass_pieces *pass = &c->model->pieces;
-    if (pass->cursor.n_collected == pass->cursor.n_submitted) return TD_OK;
-    TD_TRY(td_program_enqueue_collects(&c->program[TD_PASS_FORWARD], c->stream, pass->bucket, &pass->cursor));
-    TD_TRY(c->npu->ops->stream_sync(c->npu, c->stream));
-    note_collected(c->model, clock, piece);
-    return TD_OK;
+    if (!pass->uploaded) TD_TRY(td_step_buf_enqueue_upload(&c->aside, pass->bucket, c->stream));
+    pass->uploaded = true;
+    TD_TRY(td_program_enqueue_again(&c->program[TD_PASS_FORWARD], c->stream, pass->bucket, &pass->cursor));
+    return c->npu->ops->stream_sync(c->npu, c->stream);
 }
 
 static td_status run_operations(td_card_model *c, td_piece *piece) {
+    td_model         *m = c->model;
     const td_program *p = &c->program[TD_PASS_FORWARD];
-    td_pass_pieces   *pass = &c->model->pieces;
-    piece_clock       clock = {.begin_ns = td_trace_now()};
+    td_pass_pieces   *pass = &m->pieces;
+    const uint32_t    first = pass->cursor.n_collected;
     const td_step    *step;
     const td_op      *op = td_program_next(p, pass->bucket, &pass->cursor, &step);
-    piece->longest_s = 0;
-    if (!pass->uploaded) TD_TRY(td_step_buf_enqueue_upload(&c->aside, pass->bucket, c->stream));
-    pass->uploaded = true;
+    TD_TRY(go_on(c));
     do {
-        TD_TRY(run_operation(c, op, step->host.counts->n_tok, &clock, piece));
+        if (op->kind == TD_OP_COLLECT && !td_bridge_await_sums(m->bridge, pass->cursor.n_collected - first)) return TD_OK;
+        TD_TRY(run_operation(c, op, step->host.counts->n_tok, piece));
         op = td_program_next(p, pass->bucket, &pass->cursor, &step);
-    } while (op && !ends_before(op, &c->model->pace, &clock, piece));
+    } while (op && !ends_before(op, step->host.counts->n_tok, m, piece));
     piece->ended = !op;
-    return leave(c, &clock, piece);
+    return TD_OK;
+}
+
+/* The pass's tickets from the first that is not collected. */
+static td_bridge_pass bridge_pass(const td_model *m, const td_piece *piece) {
+    const td_pass_pieces    *pass = &m->pieces;
+    const td_program_cursor *at = &pass->cursor;
+    td_bridge_pass           out = td_program_pass(&m->cards->program[TD_PASS_FORWARD], pass->bucket);
+    out.order += at->n_collected;
+    out.n_tickets -= at->n_collected;
+    out.until_ns = pass->begin_ns + (uint64_t)(1e9 * piece->budget_s);
+    memcpy(out.done, at->done, sizeof out.done);
+    return out;
 }
 
 td_status td_model_run_piece(td_model *m, td_piece *piece) {
-    td_card_model  *c = m->cards;
-    td_pass_pieces *now = &m->pieces;
-    td_bridge_pass  pass = td_program_pass(&c->program[TD_PASS_FORWARD], now->bucket);
+    td_card_model     *c = m->cards;
+    td_pass_pieces    *now = &m->pieces;
+    td_program_cursor *at = &now->cursor;
+    const uint32_t     first = at->n_collected;
     assert(now->rows);
-    pass.order += now->cursor.n_submitted;
-    pass.n_tickets -= now->cursor.n_submitted;
+    now->begin_ns = td_trace_now();
+    piece->longest_s = 0;
+    piece->ended = false;
     c->bucket = now->bucket;
     c->error.text[0] = 0;
     td_pool_hold(m->expert_pool);
+    const td_bridge_pass pass = bridge_pass(m, piece);
     if (m->bridge) td_bridge_begin_pass(m->bridge, &pass);
     td_status st = run_operations(c, piece), synced = c->npu->ops->stream_sync(c->npu, c->stream);
     td_status ticket = m->bridge ? td_bridge_end_pass(m->bridge) : TD_OK;
     td_pool_release(m->expert_pool);
     if (st == TD_OK) st = synced == TD_OK ? ticket : synced;
+    for (uint32_t i = 0; m->bridge && i < TD_BRIDGE_OPEN_MAX; i++)
+        at->done[i] = td_bridge_rows_done(m->bridge, at->n_collected - first + i);
     if (st == TD_OK && piece->ended) {
         m->rows = now->rows;
         m->rows_aside = true;

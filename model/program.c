@@ -380,19 +380,6 @@ const td_op *td_program_next(const td_program *p, const td_step_bucket *bucket, 
     return op;
 }
 
-/* Whether the port's hand-over is open: then it is the oldest one that is. */
-static bool is_oldest(const td_program *p, const td_step_bucket *bucket, const td_program_cursor *cursor,
-                      const td_bridge_port *port) {
-    return cursor->n_collected < cursor->n_submitted && p->order[halves_of(p, bucket) - 1][cursor->n_collected] == port;
-}
-
-/* Halves submit in turn, so the half of a hand-over goes by its number. */
-static td_status collect_oldest(const td_program *p, td_npu_stream *s, const td_step_bucket *bucket,
-                                td_program_cursor *cursor) {
-    const uint32_t n_halves = halves_of(p, bucket), n = cursor->n_collected++;
-    return td_bridge_enqueue_collect(p->order[n_halves - 1][n], s, step_of(bucket, n_halves, n % n_halves));
-}
-
 td_status td_program_enqueue_next(const td_program *p, td_npu *d, td_npu_stream *s, const td_step_bucket *bucket,
                                   td_program_cursor *cursor) {
     const uint32_t  n_halves = halves_of(p, bucket);
@@ -403,20 +390,22 @@ td_status td_program_enqueue_next(const td_program *p, td_npu *d, td_npu_stream 
     if (cursor->part.n > 1) {
         TD_TRY(d->ops->enqueue_part(d, s, op->block.built, step, &cursor->part));
         if (++cursor->part.i < cursor->part.n) return TD_OK;
-    } else if (op->kind != TD_OP_COLLECT) {
+    } else {
         TD_TRY(enqueue_op(op, half, d, s, step));
-    } else if (is_oldest(p, bucket, cursor, op->handover.port[half])) {
-        TD_TRY(collect_oldest(p, s, bucket, cursor));
     }
     cursor->n_submitted += op->kind == TD_OP_SUBMIT;
+    cursor->n_collected += op->kind == TD_OP_COLLECT;
     cursor->part = (td_block_part){0};
     cursor->walk = behind;
     return TD_OK;
 }
 
-td_status td_program_enqueue_collects(const td_program *p, td_npu_stream *s, const td_step_bucket *bucket,
-                                      td_program_cursor *cursor) {
-    while (cursor->n_collected < cursor->n_submitted) TD_TRY(collect_oldest(p, s, bucket, cursor));
+/* Halves submit in turn, so the half of a hand-over goes by its number. */
+td_status td_program_enqueue_again(const td_program *p, td_npu_stream *s, const td_step_bucket *bucket,
+                                   const td_program_cursor *cursor) {
+    const uint32_t n_halves = halves_of(p, bucket);
+    for (uint32_t n = cursor->n_collected; n < cursor->n_submitted; n++)
+        TD_TRY(td_bridge_enqueue_submit(p->order[n_halves - 1][n], s, step_of(bucket, n_halves, n % n_halves)));
     return TD_OK;
 }
 

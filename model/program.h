@@ -78,20 +78,19 @@ typedef struct {
 typedef struct {
     td_program_walk walk;
     uint32_t        n_submitted, n_collected; /* hand-overs; those between are open */
+    uint32_t        done[TD_BRIDGE_OPEN_MAX]; /* rows of the open ones whose sums are there, from a piece before */
     td_block_part   part;                     /* of the operation that comes next; n at most 1: it goes whole */
 } td_program_cursor;
 
 /** The operation that comes next, the program's; NULL: all were enqueued. @param step out, the whole or the half's. */
 const td_op *td_program_next(const td_program *p, const td_step_bucket *bucket, const td_program_cursor *cursor,
                              const td_step **step);
-/** Enqueue it, or its next part: in halves as td_program_enqueue. One that collects what td_program_enqueue_collects has
- * enqueues nothing. */
+/** Enqueue it, or its next part: in halves as td_program_enqueue. */
 TD_NODISCARD td_status td_program_enqueue_next(const td_program *p, td_npu *d, td_npu_stream *s,
                                                const td_step_bucket *bucket, td_program_cursor *cursor);
-/** Collect what is open, ahead of its place: nothing between a submit and its collect touches what comes back. Behind that,
- * other passes may run. */
-TD_NODISCARD td_status td_program_enqueue_collects(const td_program *p, td_npu_stream *s, const td_step_bucket *bucket,
-                                                   td_program_cursor *cursor);
+/** Hand over again what was open when the pass was left. Behind that the pass goes on. */
+TD_NODISCARD td_status td_program_enqueue_again(const td_program *p, td_npu_stream *s, const td_step_bucket *bucket,
+                                                const td_program_cursor *cursor);
 
 /** What the bridge is told of a pass over the bucket. */
 td_bridge_pass td_program_pass(const td_program *p, const td_step_bucket *bucket);

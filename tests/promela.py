@@ -45,8 +45,12 @@ class Model:
         if len(own) < least:
             sys.exit(f"only {len(own)} faults of {form} in {self.path}")
         for fault in own:
-            report = self.verify(*macros, fault)
-            found = re.search(r"pan:1: (assertion violated|invalid end state)", report)
-            if not found:
-                sys.exit(f"{form}, {fault} is not found:\n{report}")
-            print(f"{form}, {fault}: {found[1]}")
+            self.check_fault(*macros, fault)
+
+    def check_fault(self, *macros):
+        """The fault among the macros is found."""
+        report, form = self.verify(*macros), ", ".join(macros)
+        found = re.search(r"pan:1: (assertion violated|invalid end state)", report)
+        if not found:
+            sys.exit(f"{form} is not found:\n{report}")
+        print(f"{form}: {found[1]}")

@@ -9,7 +9,7 @@
 #include "core/memory/mem.h"
 #include "npu/npu.h"
 
-#define PIECE_SHARE 0.7 /* of the time of a step: a short prompt waits for half a piece, and then for its own step */
+#define PIECE_SHARE 0.75 /* of the time of a step: a short prompt waits for half a piece, and then for its own step */
 
 td_status td_scheduler_open(td_scheduler *s, const td_scheduler_config *c, const td_scheduler_caches *caches,
                             td_inbox *inbox, td_error *err) {

@@ -7,6 +7,7 @@
 
 #include "bridge/bridge.h"
 #include "core/math/rng.h"
+#include "core/threads/chaos.h"
 #include "npu/host/host_npu.h"
 #include "tests/cpu_experts/load_views.h"
 #include "tests/npu/unified_step.h"
@@ -196,10 +197,19 @@ static void make_pass(machine *m, pass *p, uint32_t n_halves) {
     }
 }
 
+/* How far a pass in pieces has come. */
+typedef struct {
+    uint32_t n_submitted, n_collected, done[TD_BRIDGE_OPEN_MAX];
+} progress;
+
+static td_bridge_pass pass_from(const pass *p, uint32_t ticket) {
+    return (td_bridge_pass){
+        .order = p->order + ticket, .n_tickets = p->n_halves * LAYERS - ticket, .steps = {&p->step[0], &p->step[1]}};
+}
+
 static void begin(machine *m, const pass *p) {
-    td_bridge_begin_pass(
-        m->bridge,
-        &(td_bridge_pass){.order = p->order, .n_tickets = p->n_halves * LAYERS, .steps = {&p->step[0], &p->step[1]}});
+    const td_bridge_pass whole = pass_from(p, 0);
+    td_bridge_begin_pass(m->bridge, &whole);
 }
 
 /* Copies between a layer's data and the slot's buffers, as stream operations: they stand in for the router's and combine's.
@@ -283,6 +293,56 @@ TEST(sums_follow_the_definition_everywhere) {
             run_machine(&KINDS[k], deferred, &other);
             assert_memory_equal(&other, &first, sizeof first);
         }
+    }
+}
+
+/* Go on with a pass whose time is always over, so that the experts have one ticket a piece, or some rows of it. @param at the
+ * operation that comes next: takes and puts of halves in turn. */
+static void run_piece(machine *m, const pass *p, uint32_t deferred, uint32_t *at, progress *now) {
+    const uint32_t first = now->n_collected;
+    td_bridge_pass piece = pass_from(p, first);
+    piece.until_ns = 1;
+    memcpy(piece.done, now->done, sizeof piece.done);
+    td_bridge_begin_pass(m->bridge, &piece);
+    for (uint32_t n = first; n < now->n_submitted; n++)
+        OK(td_bridge_enqueue_submit(p->order[n], m->stream, &p->step[n % p->n_halves]));
+    for (; *at < (LAYERS + 1) * p->n_halves * 2; ++*at) {
+        const uint32_t l = *at / 2 / p->n_halves, h = *at / 2 % p->n_halves;
+        const bool     takes = *at % 2 == 0;
+        if (takes ? l == 0 : l == LAYERS) continue;
+        OK(m->npu->ops->stream_sync(m->npu, m->stream));
+        if (takes && !td_bridge_await_sums(m->bridge, now->n_collected - first)) break;
+        if (takes) take(m, p, h, l - 1, deferred);
+        if (!takes) put(m, p, h, l);
+        now->n_collected += takes;
+        now->n_submitted += !takes;
+    }
+    OK(m->npu->ops->stream_sync(m->npu, m->stream));
+    OK(td_bridge_end_pass(m->bridge));
+    for (uint32_t i = 0; i < TD_BRIDGE_OPEN_MAX; i++)
+        now->done[i] = td_bridge_rows_done(m->bridge, now->n_collected - first + i);
+}
+
+static void check_pieces(machine *m, uint32_t n_halves) {
+    static sums whole, again;
+    pass        p;
+    uint32_t    at = 0, pieces = 0;
+    progress    now = {0};
+    make_pass(m, &p, n_halves);
+    run_pass(m, &p, 1, &whole);
+    memset(&m->staging->out, 0, sizeof m->staging->out);
+    for (; now.n_collected < n_halves * LAYERS; pieces++) run_piece(m, &p, 1, &at, &now);
+    assert_memory_equal(&m->staging->out, &whole, sizeof whole);
+    if (!td_chaos_seeded()) assert_true(pieces >= n_halves * LAYERS); /* none had time for two tickets */
+    run_pass(m, &p, 1, &again);
+    assert_memory_equal(&again, &whole, sizeof whole);
+}
+
+TEST(a_pass_in_pieces_has_the_same_sums) {
+    for (size_t k = 0; k < N_KINDS; k++) {
+        AT_END(close_machine) machine m;
+        open_machine(&m, &KINDS[k], 1);
+        for (uint32_t n_halves = 1; n_halves <= TD_HALVES; n_halves++) check_pieces(&m, n_halves);
     }
 }
 

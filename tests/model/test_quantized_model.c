@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include "folder_files.h"
+#include "model/checkpoint/safetensors.h"
 #include "model_run.h"
 #include "tandem_tools.h"
 #include "tests/td_test.h"
@@ -47,17 +48,23 @@ TEST(folders_give_the_same_logits) {
     }
 }
 
+/* The path of the device's weights that a start kept in the folder. */
+static void find_kept(char path[512]) {
+    DIR *d = opendir(OUT);
+    path[0] = 0;
+    for (struct dirent *e; (e = readdir(d));)
+        if (strstr(e->d_name, ".tdw")) snprintf(path, 512, "%s/%s", OUT, e->d_name);
+    closedir(d);
+    assert_true(path[0]);
+}
+
 /* The device's weights are kept beside the packed experts by the first start: later ones map them, unless the file is
    damaged, partial or of other weights, and then write it anew. */
 TEST(kept_device_weights_give_the_same_logits) {
-    char         path[512] = "";
+    char         path[512];
     uint32_t     vocab;
     FREED float *want = logits_of(MODEL, NULL, 1, &vocab);
-    DIR         *d = opendir(OUT);
-    for (struct dirent *e; (e = readdir(d));)
-        if (strstr(e->d_name, ".tdw")) snprintf(path, sizeof path, "%s/%s", OUT, e->d_name);
-    closedir(d);
-    assert_true(path[0]); /* of the test before */
+    find_kept(path); /* of the test before */
     enum { AS_IT_IS, DAMAGED, TRUNCATED, GONE, N_CASES };
     for (int c = 0; c < N_CASES; c++) {
         struct stat before, after;
@@ -106,12 +113,23 @@ static void find_weights(char path[512]) {
     snprintf(path, 512, "%s/%s", OUT, last);
 }
 
+/* The folder's index with checksums, or as an earlier version wrote it. */
+static void set_checksums(bool has) {
+    char   index[512];
+    size_t len;
+    snprintf(index, sizeof index, "%s/model.safetensors.index.json", OUT);
+    FREED char *text = read_file(index, &len);
+    char       *key = strstr(text, has ? "others_checksums" : "tandem_checksums");
+    assert_non_null(key);
+    memcpy(key, has ? "tandem" : "others", 6);
+    write_file(index, text, len);
+}
+
 /* Zeros in a file of weights are refused, though the device's weights that were made of it lie beside it. The index of an
    earlier version has no checksums. */
 TEST(damaged_weights_are_refused) {
     static char was[65536], zeros[sizeof was];
-    char        path[512], index[512], expected[700];
-    size_t      len;
+    char        path[512], expected[700];
     struct stat st;
     find_weights(path);
     assert_string_equal(refusal(), "");
@@ -128,16 +146,56 @@ TEST(damaged_weights_are_refused) {
     assert_true(pwrite(fd, was, sizeof was, at) == (ssize_t)sizeof was);
     close(fd);
 
-    snprintf(index, sizeof index, "%s/model.safetensors.index.json", OUT);
-    char *text = read_file(index, &len), *key = strstr(text, "tandem_checksums");
-    assert_non_null(key);
-    memcpy(key, "other ", 6);
-    write_file(index, text, len);
+    set_checksums(false);
     assert_string_equal(refusal(), "");
-    memcpy(key, "tandem", 6);
-    write_file(index, text, len);
-    free(text);
+    set_checksums(true);
     assert_string_equal(refusal(), "");
+}
+
+/* Puts a file of the same size in the place of the first file of weights, with the halves of the last norm
+   exchanged. */
+static void replace_weights(void) {
+    char            path[512], other[520];
+    size_t          size;
+    td_error        err = {0};
+    td_safetensors *f;
+    size_t          i = 0;
+    snprintf(path, sizeof path, "%s/model-00001-of-00008.safetensors", OUT);
+    snprintf(other, sizeof other, "%s.new", path);
+    FREED char *file = read_file(path, &size);
+    if (td_safetensors_parse(file, size, path, &f, &err) != TD_OK) fail_msg("%s", err.text);
+    while (strcmp(td_safetensors_at(f, i)->name, "model.norm.weight") != 0) i++;
+    const td_safetensors_entry *norm = td_safetensors_at(f, i);
+    size_t                      half = norm->bytes / 2;
+    FREED char                 *first = malloc(half);
+    char                       *data = file + ((const char *)norm->data - file);
+    memcpy(first, data, half);
+    memmove(data, data + half, half);
+    memcpy(data + half, first, half);
+    td_safetensors_close(f);
+    write_file(other, file, size);
+    assert_int_equal(rename(other, path), 0);
+}
+
+/* Without checksums, weights that were replaced are told by their file's size, time and inode: the device's weights that
+   were made of the old ones are not served. */
+TEST(replaced_weights_are_served) {
+    uint32_t vocab;
+    set_checksums(false);
+    FREED float *old = logits_of(OUT, NULL, 1, &vocab);
+    size_t       bytes = (size_t)N_TOK * vocab * sizeof *old;
+    char         kept[512];
+    find_kept(kept);
+    replace_weights();
+    FREED float *have = logits_of(OUT, NULL, 1, &vocab);
+    assert_int_equal(unlink(kept), 0);
+    FREED float *want = logits_of(OUT, NULL, 1, &vocab);
+    assert_memory_equal(have, want, bytes);
+    assert_memory_not_equal(have, old, bytes);
+    replace_weights(); /* the old ones again */
+    FREED float *again = logits_of(OUT, NULL, 1, &vocab);
+    assert_memory_equal(again, old, bytes);
+    set_checksums(true);
 }
 
 IN_FOLDER(OUT)

@@ -9,6 +9,7 @@
 #include "core/error.h"
 #include "core/log/trace.h"
 #include "core/machine/cpu.h"
+#include "core/plural.h"
 
 /* Bytes that are read and operations of both kinds: work that was done, or what can be done in a second, of which 0 means
  * that nobody has measured it; or shares of that. */
@@ -58,8 +59,9 @@ static void print_json(const td_bench *b, const row *r) {
 
 static void print_table(td_bench *b, const row *r) {
     if (b->n_rows == 0) {
-        printf("commit %s, %s, %u cores, %u NUMA nodes, tier %s\n", td_bench_commit, b->machine.cpu, b->machine.n_cores,
-               b->machine.n_nodes, td_cpu_tier_name(td_cpu_features()));
+        printf("commit %s, %s, %u core%s, %u NUMA node%s, tier %s\n", td_bench_commit, b->machine.cpu, b->machine.n_cores,
+               td_plural(b->machine.n_cores), b->machine.n_nodes, td_plural(b->machine.n_nodes),
+               td_cpu_tier_name(td_cpu_features()));
         if (b->device) printf("%s\n", b->card_text);
         printf("%-34s %6s %7s %-24s %12s %8s %9s %7s %8s %8s%s\n", "shape", "m", "threads", "kernel", "us", "GB/s", "GOP/s",
                "bound", "fraction", "of int8", b->card ? "  of bf16" : "");

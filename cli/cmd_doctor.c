@@ -10,6 +10,7 @@
 #include "core/log/log.h"
 #include "core/log/trace.h"
 #include "core/machine/cpu.h"
+#include "core/plural.h"
 #include "doctor/doctor.h"
 #include "server/api/json_writer.h"
 
@@ -129,8 +130,8 @@ static bool write_report(report *v, double seconds) {
 
 static int end(report *v, uint64_t begin) {
     double seconds = (double)(td_trace_now() - begin) * 1e-9;
-    printf("\n%u ok, %u notes, %u failed in %.1f s\n", v->count[TD_DOCTOR_OK], v->count[TD_DOCTOR_NOTE],
-           v->count[TD_DOCTOR_FAILED], seconds);
+    printf("\n%u ok, %u note%s, %u failed in %.1f s\n", v->count[TD_DOCTOR_OK], v->count[TD_DOCTOR_NOTE],
+           td_plural(v->count[TD_DOCTOR_NOTE]), v->count[TD_DOCTOR_FAILED], seconds);
     bool written = write_report(v, seconds);
     int  rc = td_standard_output_end("tandem doctor");
     td_jbuf_free(&v->rows);

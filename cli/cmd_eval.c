@@ -10,6 +10,7 @@
 #include "cli/meter.h"
 #include "cli/standard_output.h"
 #include "core/files/json_text.h"
+#include "core/plural.h"
 #include "tandem_tools.h"
 
 static_assert(TD_FLAG_TEXTS_MAX <= TD_STOP_MAX, "as many --stop as a request may have");
@@ -131,10 +132,11 @@ static void print_share(const char *name, td_estimate share) {
 
 static void print_text(const options *o, const td_eval_result *r) {
     printf(
-        "%llu items (%s), %u shots, %llu prompt and %llu generated tokens in %.1f s; quantization %s, expert quantization "
+        "%llu item%s (%s), %u shot%s, %llu prompt and %llu generated tokens in %.1f s; quantization %s, expert quantization "
         "%s\n",
-        (unsigned long long)r->items, KINDS[r->kind], o->e.shots, (unsigned long long)r->prompt_tokens,
-        (unsigned long long)r->generated_tokens, r->seconds, r->quantization, r->expert_quantization);
+        (unsigned long long)r->items, td_plural(r->items), KINDS[r->kind], o->e.shots, td_plural(o->e.shots),
+        (unsigned long long)r->prompt_tokens, (unsigned long long)r->generated_tokens, r->seconds, r->quantization,
+        r->expert_quantization);
     if (r->kind != TD_EVAL_COMPLETE) print_share("accuracy", r->accuracy);
     if (r->kind == TD_EVAL_CHOICE) print_share("  by bytes", r->accuracy_normalised);
     if (r->kind == TD_EVAL_MATCH) printf("%-22s %llu\n", "without an answer", (unsigned long long)r->no_answer);

@@ -15,6 +15,7 @@
 #include "core/log/log.h"
 #include "core/log/log_writer.h"
 #include "core/log/trace.h"
+#include "core/plural.h"
 #include "core/threads/thread.h"
 
 /* Read by jemalloc at the start: what was freed goes back to the system within a second, even when the thread that freed it
@@ -156,7 +157,7 @@ static void on_pulse(void *user, const td_server_pulse *p) {
                            p->lost      ? "a card is lost (/health says which)"
                            : p->stalled ? "stalled (/health says in what)"
                                         : "serving",
-                           p->running, p->running == 1 ? "" : "s", p->queued);
+                           p->running, td_plural(p->running), p->queued);
 }
 
 /* Gives routers time to send requests elsewhere: /health answers 503 while requests are still taken. A second signal ends

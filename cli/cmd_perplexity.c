@@ -10,6 +10,7 @@
 #include "cli/standard_output.h"
 #include "core/files/json_text.h"
 #include "core/log/log.h"
+#include "core/plural.h"
 #include "tandem_tools.h"
 
 #define WORST_DEFAULT 10
@@ -187,9 +188,11 @@ static void print_db(double db, int width) {
 static void print_text(const options *o, const td_perplexity_result *r) {
     double ppl = exp(r->nll.mean), reference = exp(r->reference_nll.mean), ratio = exp(r->nll_difference.mean);
     printf(
-        "%llu tokens in %llu windows of %u, stride %u, after %u special tokens; quantization %s, expert quantization %s\n",
-        (unsigned long long)r->scored_tokens, (unsigned long long)r->windows, r->window, r->stride, r->prefix,
-        r->quantization, r->expert_quantization);
+        "%llu token%s in %llu window%s of %u, stride %u, after %u special token%s; quantization %s, expert quantization "
+        "%s\n",
+        (unsigned long long)r->scored_tokens, td_plural(r->scored_tokens), (unsigned long long)r->windows,
+        td_plural(r->windows), r->window, r->stride, r->prefix, td_plural(r->prefix), r->quantization,
+        r->expert_quantization);
     print_estimate("perplexity", ppl, ppl * r->nll.error, 4, "");
     if (r->drafted) {
         print_estimate("drafts' perplexity", exp(r->draft_nll.mean), exp(r->draft_nll.mean) * r->draft_nll.error, 4, "");

@@ -14,6 +14,7 @@
 #include "core/log/log.h"
 #include "core/machine/cpu.h"
 #include "core/memory/mem.h"
+#include "core/plural.h"
 #include "core/threads/thread_layout.h"
 #include "kernels/kernels.h"
 #include "npu/handover_time.h"
@@ -171,7 +172,7 @@ static void print_places(const td_worker_place *places, uint32_t n) {
     uint32_t cpus[TD_POOL_WORKERS_MAX], n_cpus = 0;
     for (uint32_t i = 0; i < n; i++)
         if (places[i].cpu != TD_CPU_ANY) cpus[n_cpus++] = places[i].cpu;
-    printf("%u threads", n);
+    printf("%u thread%s", n, td_plural(n));
     if (n_cpus) printf(" on cpus %s", ranges(cpus, n_cpus, text));
     if (n_cpus < n) printf(", %u of them not pinned", n - n_cpus);
     printf("; memory %s\n", memory_text(places[0].node, memory));
@@ -221,9 +222,9 @@ static void print_tables(const options *o, const facts *f) {
     const td_machine       *m = &t->machine;
     const td_thread_layout *p = &f->layout;
     char                    text[TEXT_BYTES];
-    printf("%s: %u cores, %u hardware threads, %u L3 (%llu MiB), %.1f GiB of memory\n\n",
-           m->cpu[0] ? m->cpu : "this machine", m->n_cores, m->n_cpus, m->n_l3, (unsigned long long)m->l3_bytes >> 20,
-           (double)m->memory_bytes / (1 << 30));
+    printf("%s: %u core%s, %u hardware thread%s, %u L3 (%llu MiB), %.1f GiB of memory\n\n",
+           m->cpu[0] ? m->cpu : "this machine", m->n_cores, td_plural(m->n_cores), m->n_cpus, td_plural(m->n_cpus), m->n_l3,
+           (unsigned long long)m->l3_bytes >> 20, (double)m->memory_bytes / (1 << 30));
     if (t->is_real)
         printf("Kernels: %s; they fetch memory %u bytes ahead into L2 and %u into L1\n\n",
                td_cpu_tier_name(td_cpu_features()), td_cpu_prefetch_here().far_bytes, td_cpu_prefetch_here().near_bytes);
@@ -264,7 +265,8 @@ static void print_tables(const options *o, const facts *f) {
     if (p->n_npu)
         print_places(p->npu, p->n_npu);
     else if (o->wishes.card)
-        printf("%u cores are left to the card's driver; memory %s\n", p->n_left, memory_text(device_memory(p), text));
+        printf("%u core%s left to the card's driver; memory %s\n", p->n_left, td_plural(p->n_left),
+               memory_text(device_memory(p), text));
     else
         printf("shares the experts' threads; memory %s\n", memory_text(device_memory(p), text));
 }

@@ -5,6 +5,7 @@
 #include "cli/engine_flags.h"
 #include "cli/meter.h"
 #include "cli/standard_output.h"
+#include "core/plural.h"
 #include "tandem_tools.h"
 
 #define T(member) offsetof(td_trace_routing_options, member)
@@ -52,7 +53,8 @@ int td_cmd_trace_routing(int argc, char **argv) {
         fprintf(stderr, "%standem trace-routing: %s\n", td_meter_newline(&meter), err.text);
         return 1;
     }
-    printf("%llu tokens, %u MoE layers of %u experts, %u of them a token: %s\n", (unsigned long long)result.tokens,
-           result.n_layers, result.n_experts, result.top_k, o.output_path);
+    printf("%llu token%s, %u MoE layer%s of %u expert%s, %u of them a token: %s\n", (unsigned long long)result.tokens,
+           td_plural(result.tokens), result.n_layers, td_plural(result.n_layers), result.n_experts,
+           td_plural(result.n_experts), result.top_k, o.output_path);
     return td_standard_output_end("tandem trace-routing");
 }

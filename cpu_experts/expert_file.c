@@ -13,6 +13,7 @@
 #include "core/error.h"
 #include "core/log/log.h"
 #include "core/machine/cpu.h"
+#include "core/plural.h"
 #include "cpu_experts/packed_io.h"
 #include "kernels/machine/checksum.h"
 
@@ -354,8 +355,8 @@ td_status td_experts_load_file(td_experts *x, uint32_t layer, const char *path, 
         sp.h.repacked_from == p.h.header_hash && load_native(x, layer, sibling, &sp.h, NULL) == TD_OK)
         return TD_OK;
 
-    td_info("%s is packed as %s in %u shards; repacking as %s in %u", path, p.h.layout, p.h.n_shards, x->kernel->tiles->name,
-            x->layout.n_shards);
+    td_info("%s is packed as %s in %u shard%s; repacking as %s in %u", path, p.h.layout, p.h.n_shards,
+            td_plural(p.h.n_shards), x->kernel->tiles->name, x->layout.n_shards);
     TD_TRY(load_repacked(x, layer, path, &p.h, &l, err));
     td_error  write_error = {.text = "its path is too long"};
     td_status saved =

@@ -6,6 +6,7 @@
 
 #include "core/error.h"
 #include "core/log/log.h"
+#include "core/plural.h"
 #include "core/threads/thread.h"
 #include "engine/engine_impl.h"
 #include "engine/engine_placement.h"
@@ -52,10 +53,6 @@ static td_status open_npu_pools(td_engine *e, const td_thread_layout *layout, ui
     return TD_OK;
 }
 
-static const char *plural(uint32_t n) {
-    return n == 1 ? "" : "s";
-}
-
 static td_status open_pools(td_engine *e, const td_engine_options *o, uint64_t *available_bytes, td_error *err) {
     td_machine        machine;
     td_thread_layout *layout = calloc(1, sizeof *layout);
@@ -68,9 +65,10 @@ static td_status open_pools(td_engine *e, const td_engine_options *o, uint64_t *
         td_info(
             "machine: %u core%s, %u NUMA node%s, %.1f of %.1f GiB memory available; %u expert thread%s in %u subpool%s, %u "
             "device thread%s",
-            machine.n_cores, plural(machine.n_cores), machine.n_nodes, plural(machine.n_nodes),
+            machine.n_cores, td_plural(machine.n_cores), machine.n_nodes, td_plural(machine.n_nodes),
             (double)machine.available_bytes / (1 << 30), (double)machine.memory_bytes / (1 << 30), layout->n_experts,
-            plural(layout->n_experts), layout->n_subpools, plural(layout->n_subpools), layout->n_npu, plural(layout->n_npu));
+            td_plural(layout->n_experts), layout->n_subpools, td_plural(layout->n_subpools), layout->n_npu,
+            td_plural(layout->n_npu));
         st = td_pool_create(layout->experts, layout->n_experts, &e->expert_pool, err);
     }
     if (st == TD_OK) st = open_npu_pools(e, layout, e->config.model.n_cards, err);

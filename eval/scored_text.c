@@ -8,6 +8,7 @@
 
 #include "core/error.h"
 #include "core/files/json_text.h"
+#include "core/plural.h"
 
 #define TEXT_BYTES_MAX ((size_t)1 << 32)
 
@@ -167,8 +168,9 @@ td_status td_scored_text_open(const char *path, const td_tokenizer *tok, const t
         out->hash = XXH3_64bits_digest(r.hash);
     }
     if (st == TD_OK && !out->n_scored)
-        st = td_fail(err, TD_EINVAL, "%s has %llu tokens in %llu documents: none of them can be scored", path,
-                     (unsigned long long)out->n_ids, (unsigned long long)out->n_documents);
+        st = td_fail(err, TD_EINVAL, "%s has %llu token%s in %llu document%s: none of them can be scored", path,
+                     (unsigned long long)out->n_ids, td_plural(out->n_ids), (unsigned long long)out->n_documents,
+                     td_plural(out->n_documents));
     XXH3_freeState(r.hash);
     free(text);
     if (st != TD_OK) td_scored_text_close(out);

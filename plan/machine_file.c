@@ -8,6 +8,7 @@
 
 #include "core/error.h"
 #include "core/files/yaml_pairs.h"
+#include "core/plural.h"
 #include "plan/plan_machine.h"
 
 typedef enum { ALWAYS, WITH_CARDS, WITH_SEVERAL_CARDS, OPTIONAL } key_need;
@@ -106,8 +107,8 @@ static td_status take_nodes(const machine_key *k, const char *value, td_plan_mac
     } while (*text);
     if (!m->n_nodes) return TD_OK; /* "nodes" is missing, and the check of missing keys will say so */
     if (n != 1 && n != m->n_nodes)
-        return td_fail(err, TD_EINVAL, "'%s' has %u numbers: give one, or one for each of the %u nodes", k->name, n,
-                       m->n_nodes);
+        return td_fail(err, TD_EINVAL, "'%s' has %u number%s: give one, or one for each of the %u node%s", k->name, n,
+                       td_plural(n), m->n_nodes, td_plural(m->n_nodes));
     for (uint32_t i = 0; i < m->n_nodes; i++) *(double *)((char *)&m->node[i] + k->offset) = x[n == 1 ? 0 : i];
     return TD_OK;
 }

@@ -6,6 +6,7 @@
 
 #include "core/error.h"
 #include "core/memory/mem.h"
+#include "core/plural.h"
 #include "engine/engine_placement.h"
 #include "model/arch/config_file.h"
 #include "model/layer_caches.h"
@@ -59,7 +60,8 @@ static td_status settle_options(planner *p, const td_plan_request *r, const td_p
     o.device = has ? DEVICE_OF_CARDS : "host";
     if (!r->cards_given && has) o.tensor_parallel_size = has;
     if (o.tensor_parallel_size > (has ? has : 1))
-        return td_fail(err, TD_EINVAL, "--tensor-parallel-size %u: the machine has %u cards", o.tensor_parallel_size, has);
+        return td_fail(err, TD_EINVAL, "--tensor-parallel-size %u: the machine has %u card%s", o.tensor_parallel_size, has,
+                       td_plural(has));
     p->streams_ahead = o.stream_experts && o.tensor_parallel_size > 1;
     if (p->streams_ahead) o.stream_experts = false;
     return td_engine_resolve(&o, &p->config, err);
@@ -426,8 +428,8 @@ static td_status plan_changes(const td_plan_request *r, const td_plan_machine *m
         other->cards.count = cards;
         with.cards_given = true;
         with.engine.tensor_parallel_size = cards;
-        snprintf(out->change[out->n_changes].change, sizeof out->change->change, "%u cards instead of %u", cards,
-                 out->n_cards);
+        snprintf(out->change[out->n_changes].change, sizeof out->change->change, "%u card%s instead of %u", cards,
+                 td_plural(cards), out->n_cards);
         st = try_change(&with, other, scratch, out, err);
     }
     free(scratch);

@@ -1,12 +1,16 @@
 /* Prints a plan as tables. */
 #include <math.h>
 
+#include "core/plural.h"
 #include "plan/plan.h"
 
 #define GIB (double)(1 << 30)
 
-static const char *plural(uint64_t n) {
-    return n == 1 ? "" : "s";
+/* "4 streams", to the right of a column. */
+static void print_count(uint32_t n, const char *thing, FILE *f) {
+    char text[32];
+    snprintf(text, sizeof text, "%u %s%s", n, thing, td_plural(n));
+    fprintf(f, " %14s", text);
 }
 
 static void print_machine(const td_plan_machine *m, FILE *f) {
@@ -18,9 +22,9 @@ static void print_machine(const td_plan_machine *m, FILE *f) {
              m->node[i + n].read_bytes_per_s == x->read_bytes_per_s && m->node[i + n].int8_ops_per_s == x->int8_ops_per_s &&
              m->node[i + n].float_ops_per_s == x->float_ops_per_s;)
             n++;
-        fprintf(f, "  %u node%s of %.0f cores, %.1f GiB, read %.1f GB/s, int8 %.0f GOP/s, f32 %.0f GFLOP/s\n", n, plural(n),
-                x->cores, x->memory_bytes / GIB, 1e-9 * x->read_bytes_per_s, 1e-9 * x->int8_ops_per_s,
-                1e-9 * x->float_ops_per_s);
+        fprintf(f, "  %u node%s of %.0f core%s, %.1f GiB, read %.1f GB/s, int8 %.0f GOP/s, f32 %.0f GFLOP/s\n", n,
+                td_plural(n), x->cores, td_plural((uint64_t)x->cores), x->memory_bytes / GIB, 1e-9 * x->read_bytes_per_s,
+                1e-9 * x->int8_ops_per_s, 1e-9 * x->float_ops_per_s);
     }
     if (m->spread > TD_PLAN_BUSY_SPREAD)
         fprintf(f,
@@ -32,7 +36,7 @@ static void print_machine(const td_plan_machine *m, FILE *f) {
         fprintf(f,
                 "  %.0f card%s of %.1f GiB, read %.0f GB/s, int8 %.0f TOP/s, bf16 %.0f TFLOP/s; link %.1f GB/s, %.1f us a "
                 "copy, hand-over %.1f us\n",
-                c->count, c->count > 1 ? "s" : "", c->memory_bytes / GIB, 1e-9 * c->read_bytes_per_s,
+                c->count, td_plural((uint64_t)c->count), c->memory_bytes / GIB, 1e-9 * c->read_bytes_per_s,
                 1e-12 * c->int8_ops_per_s, 1e-12 * c->float_ops_per_s, 1e-9 * c->link_bytes_per_s, 1e6 * c->link_s,
                 1e6 * c->handover_s);
     else
@@ -74,7 +78,7 @@ static void print_memory(const td_plan *p, FILE *f) {
     fprintf(f, "Room for");
     for (uint32_t i = 0; i < p->n_rooms; i++)
         fprintf(f, "%s %llu stream%s of %u token%s", i ? "," : "", (unsigned long long)p->room[i].streams,
-                plural(p->room[i].streams), p->room[i].tokens, plural(p->room[i].tokens));
+                td_plural(p->room[i].streams), p->room[i].tokens, td_plural(p->room[i].tokens));
     fputc('\n', f);
 }
 
@@ -96,9 +100,9 @@ static void print_streams(const td_plan *p, FILE *f) {
         fprintf(f, "%s\n", x->has_kv || !p->fits ? "" : "  more than the KV cache holds");
     }
     if (p->n_left_out)
-        fprintf(f, "%u row%s left out: the longest sequence is %u tokens, and at most %u stream%s run at a time\n",
-                p->n_left_out, plural(p->n_left_out), p->context_length, p->engine.model.max_running,
-                plural(p->engine.model.max_running));
+        fprintf(f, "%u row%s left out: the longest sequence is %u token%s, and at most %u stream%s run at a time\n",
+                p->n_left_out, td_plural(p->n_left_out), p->context_length, td_plural(p->context_length),
+                p->engine.model.max_running, td_plural(p->engine.model.max_running));
 }
 
 /* How many layers have the part; 0: the part does not belong to layers. */
@@ -145,14 +149,15 @@ static void print_changes(const td_plan *p, FILE *f) {
     const td_plan_decode  *first = &p->decode[0], *last = &p->decode[p->n_decodes ? p->n_decodes - 1 : 0];
     const td_plan_prefill *middle = &p->prefill[p->n_prefills / 2];
     fprintf(f, "\n%-46s %14s %14s %14s %12s\n", "what would change", "TPOT, ms", "TPOT, ms", "TTFT, s", "KV tokens");
-    if (p->n_decodes)
-        fprintf(f, "%-46s %5u streams %7u streams", "", first->streams, last->streams);
-    else
-        fprintf(f, "%-46s %14s %14s", "", "", "");
-    if (p->n_prefills)
-        fprintf(f, " %8u tokens\n", middle->prompt);
-    else
-        fputc('\n', f);
+    fprintf(f, "%-46s", "");
+    if (p->n_decodes) {
+        print_count(first->streams, "stream", f);
+        print_count(last->streams, "stream", f);
+    } else {
+        fprintf(f, " %14s %14s", "", "");
+    }
+    if (p->n_prefills) print_count(middle->prompt, "token", f);
+    fputc('\n', f);
     td_plan_change now = {.fits = p->fits, .kv_tokens = p->kv_tokens_most, .change = "as it is"};
     now.tpot_s[0] = p->n_decodes ? first->tpot_s : NAN;
     now.tpot_s[1] = p->n_decodes ? last->tpot_s : NAN;
@@ -176,7 +181,7 @@ static void print_moving(const td_plan *p, FILE *f) {
             "  streamed experts: an upload takes %.3f ms; a row of one takes %.3f us on the %s, %.3f us on the CPU; they ",
             1e3 * v->upload, 1e6 * v->card_row, p->n_cards > 1 ? "cards" : "card", 1e6 * v->cpu_row);
         if (p->stream_crossover)
-            fprintf(f, "pay from %u rows of a step on\n", p->stream_crossover);
+            fprintf(f, "pay from %u row%s of a step on\n", p->stream_crossover, td_plural(p->stream_crossover));
         else
             fprintf(f, "never pay\n");
     }
@@ -187,27 +192,28 @@ static void print_moving(const td_plan *p, FILE *f) {
 
 void td_plan_print(const td_plan *p, const td_plan_machine *m, FILE *f) {
     print_machine(m, f);
-    fprintf(f, "model: %s, %u layers, %u with experts; device tier %s, experts %s", p->architecture, p->n_layers,
-            p->n_moe_layers, p->engine.quantization, p->expert_quantization);
+    fprintf(f, "model: %s, %u layer%s, %u with experts; device tier %s, experts %s", p->architecture, p->n_layers,
+            td_plural(p->n_layers), p->n_moe_layers, p->engine.quantization, p->expert_quantization);
     if (p->experts_in_use < p->n_experts) fprintf(f, ", %u of %u in use", p->experts_in_use, p->n_experts);
     if (p->resident)
         fprintf(f, ", %u of %u %s the card, which %.1f %% of decoded tokens' choices find there", p->resident, p->n_experts,
                 p->engine.model.drop_experts ? "only on" : "also on", 100 * p->expert_hits);
     uint32_t deferred = p->engine.model.experts.max_deferred;
     if (deferred) fprintf(f, ", %u deferred per token", deferred);
-    fprintf(f, "; %u streams at most, prefill in chunks of %u\n", p->engine.model.max_running, p->engine.chunk);
+    fprintf(f, "; %u stream%s at most, prefill in chunks of %u\n", p->engine.model.max_running,
+            td_plural(p->engine.model.max_running), p->engine.chunk);
     print_moving(p, f);
     print_memory(p, f);
     print_streams(p, f);
     for (uint32_t i = 0; i<p->n_decodes; i += p->n_decodes> 1 ? p->n_decodes - 1 : 1) {
         const td_plan_decode *d = &p->decode[i];
-        fprintf(f, "\na step of %u stream%s at %u token%s of context\n", d->streams, plural(d->streams), d->context,
-                plural(d->context));
+        fprintf(f, "\na step of %u stream%s at %u token%s of context\n", d->streams, td_plural(d->streams), d->context,
+                td_plural(d->context));
         print_parts(p, &p->decode[i].step, f);
     }
     if (p->n_prefills) {
         const td_plan_prefill *x = &p->prefill[p->n_prefills / 2];
-        fprintf(f, "\na prompt of %u tokens\n", x->prompt);
+        fprintf(f, "\na prompt of %u token%s\n", x->prompt, td_plural(x->prompt));
         print_parts(p, &x->step, f);
     }
     print_changes(p, f);

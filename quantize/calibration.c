@@ -24,6 +24,7 @@
 #include "core/files/json_file.h"
 #include "core/files/json_text.h"
 #include "core/log/log.h"
+#include "core/plural.h"
 #include "kernels/rows/convert.h"
 #include "quantize/expert_rounding.h"
 #include "quantize/layer_run.h"
@@ -313,8 +314,9 @@ static td_status take_memory(calibration *k) {
     uint64_t all = seen + larger(running, rounding);
     td_info(
         "calibration on %" PRIu64
-        " tokens in %u windows takes at most %.0f MB: %.0f MB of activations, %.0f MB to run a layer, %.0f MB to round it",
-        n, q->text.n_windows, (double)all * 1e-6, (double)seen * 1e-6, (double)running * 1e-6, (double)rounding * 1e-6);
+        " token%s in %u window%s takes at most %.0f MB: %.0f MB of activations, %.0f MB to run a layer, %.0f MB to round it",
+        n, td_plural(n), q->text.n_windows, td_plural(q->text.n_windows), (double)all * 1e-6, (double)seen * 1e-6,
+        (double)running * 1e-6, (double)rounding * 1e-6);
     if (all > q->available_bytes)
         return td_fail(q->err, TD_ENOMEM,
                        "the calibration needs %.0f MB of memory, and %.0f MB are free: use fewer --calibration-tokens",
@@ -366,7 +368,7 @@ static td_status calibrate(calibration *k) {
     TD_TRY(take_memory(k));
     if (done == 0) TD_TRY(embed(k));
     for (uint32_t l = 0; l < done; l++) td_hidden_remove(q, l);
-    if (done > 0) td_info("%u of %u layers are done, the calibration continues", done, td_quantizer_layers(q));
+    if (done > 0) td_info("%u of %u layers done, the calibration continues", done, td_quantizer_layers(q));
     for (uint32_t l = done; l < td_quantizer_layers(q); l++) TD_TRY(finish_layer(k, l));
     TD_TRY(save_report(k, REPORT));
     return remove_state(k);

@@ -6,6 +6,7 @@
 
 #include "core/error.h"
 #include "core/files/json_file.h"
+#include "core/plural.h"
 #include "eval/scored_text.h"
 #include "text/tokenizer/tokenizer_utf8.h"
 
@@ -110,7 +111,9 @@ static td_status cut(const stream *s, uint64_t tokens, uint32_t window, uint32_t
         return td_fail(s->err, TD_EINVAL, "calibration-tokens %llu is less than one window of %u",
                        (unsigned long long)tokens, window);
     size_t step = window - n_prefix, whole = s->n / step, wanted = tokens / window, n = whole < wanted ? whole : wanted;
-    if (!n) return td_fail(s->err, TD_EINVAL, "%s has %zu tokens: too short for a window of %u", s->path, s->n, window);
+    if (!n)
+        return td_fail(s->err, TD_EINVAL, "%s has %zu token%s: too short for a window of %u", s->path, s->n, td_plural(s->n),
+                       window);
     *out = (td_calibration_text){.window = window, .n_windows = (uint32_t)n, .ids = malloc(n * window * sizeof *out->ids)};
     if (!out->ids) return td_fail(s->err, TD_ENOMEM, "out of memory for the calibration's tokens");
     for (size_t i = 0; i < n; i++) {

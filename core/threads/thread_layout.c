@@ -8,6 +8,7 @@
 #include "core/error.h"
 #include "core/log/log.h"
 #include "core/memory/mem.h"
+#include "core/plural.h"
 
 #define AS_FAST 0.9 /* times the best: a short measurement cannot tell these apart */
 #define LINE_BYTES 1024
@@ -220,7 +221,9 @@ static void log_bandwidth(const td_topology *t, const td_node_bandwidth *b) {
             if (b->read[i][j] > 0)
                 at += (size_t)snprintf(text + at, sizeof text - at, "%s%.1f from node %u", at ? ", " : "",
                                        b->read[i][j] * 1e-9, t->nodes[j].os_index);
-        if (at) td_info("the %u cores of node %u read, in GB/s: %s", t->nodes[i].n_cores, t->nodes[i].os_index, text);
+        if (at)
+            td_info("node %u, %u core%s: read bandwidth in GB/s: %s", t->nodes[i].os_index, t->nodes[i].n_cores,
+                    td_plural(t->nodes[i].n_cores), text);
     }
 }
 
@@ -244,16 +247,17 @@ td_status td_thread_layout_here(td_read_fn read, const td_thread_wishes *w, td_t
         td_info("the card hangs on NUMA node %u; the experts' first subpool is on node %u", w->card_node,
                 k->topology.nodes[layout->home[0]].os_index);
     if (st == TD_OK && layout->n_unpinned)
-        td_warn("%u expert and %u device threads on %u cores: the surplus is not pinned, expect less speed",
-                layout->n_experts, layout->n_npu, k->topology.n_cores);
+        td_warn("%u expert and %u device threads on %u core%s: the surplus is not pinned, expect less speed",
+                layout->n_experts, layout->n_npu, k->topology.n_cores, td_plural(k->topology.n_cores));
     if (st == TD_OK && w->card && !layout->n_left && !layout->n_unpinned && k->topology.n_cores > 1)
         td_warn("every core has an expert thread, and the card's driver wants one: give --cpuinfer %u, or expect less speed",
                 k->topology.n_cores - (cores_of_card(k->topology.n_cores, w) ? cores_of_card(k->topology.n_cores, w) : 1));
     if (st == TD_OK && layout->n_experts + layout->n_npu > ceil(k->topology.machine.cpu_time))
         td_warn(
-            "the cgroup leaves %u threads the time of %.1f cores: they will be stopped again and again; give --cpuinfer and "
-            "--npu-threads that are %.0f together, or less",
-            layout->n_experts + layout->n_npu, k->topology.machine.cpu_time, ceil(k->topology.machine.cpu_time));
+            "the cgroup leaves %u thread%s the time of %.1f cores: they will be stopped again and again; give --cpuinfer "
+            "and --npu-threads that are %.0f together, or less",
+            layout->n_experts + layout->n_npu, td_plural(layout->n_experts + layout->n_npu), k->topology.machine.cpu_time,
+            ceil(k->topology.machine.cpu_time));
     if (st == TD_OK && !k->topology.is_real) {
         td_warn("the machine is made up (HWLOC_SYNTHETIC or HWLOC_XMLFILE): no thread is pinned, expect less speed");
         forget_places(layout->experts, layout->n_experts);

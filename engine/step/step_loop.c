@@ -14,6 +14,7 @@
 #include "core/error.h"
 #include "core/log/log.h"
 #include "core/log/trace.h"
+#include "core/plural.h"
 #include "engine/engine_impl.h"
 
 /* ---- statistics ------------------------------------------------------------------------------ */
@@ -307,7 +308,7 @@ static void note_starts(td_engine *e) {
 static void fail_step(td_engine *e, td_status st) {
     char text[TD_ERROR_TEXT_MAX];
     snprintf(text, sizeof text, "the step failed twice: %s", td_model_why(e->placed.model, st));
-    td_err("%s; %u requests end", text, e->step->n_entries);
+    td_err("%s; it ends %u request%s", text, e->step->n_entries, td_plural(e->step->n_entries));
     for (uint32_t i = 0; i < e->step->n_entries; i++) send_error(e, e->step->entries[i].request, st, text);
 }
 
@@ -415,7 +416,8 @@ static void finish_step(td_engine *e, uint32_t n_jobs, double seconds) {
 }
 
 static void warn_of_retry(const td_engine *e, td_status st) {
-    td_warn("a step of %u tokens failed (%s): trying once more", e->step->rows.n_tok, td_model_why(e->placed.model, st));
+    td_warn("a step of %u token%s failed (%s): trying once more", e->step->rows.n_tok, td_plural(e->step->rows.n_tok),
+            td_model_why(e->placed.model, st));
 }
 
 /* A step that goes whole. */

@@ -7,6 +7,7 @@
 
 #include "core/error.h"
 #include "core/log/log.h"
+#include "core/plural.h"
 #include "kernels/rows/convert.h"
 #include "model/arch/arch.h"
 #include "model/checkpoint/dummy_weights.h"
@@ -429,6 +430,6 @@ void td_checkpoint_log_unread(const td_checkpoint *c, const td_model_config *con
         }
     }
     if (n)
-        td_info("%zu tensors (%.1f MB) outside of the language model are not read: the model is served for text alone", n,
-                (double)bytes * 1e-6);
+        td_info("%zu tensor%s (%.1f MB) outside of the language model: not read, the model is served for text alone", n,
+                td_plural(n), (double)bytes * 1e-6);
 }

@@ -20,6 +20,7 @@
 #include "core/error.h"
 #include "core/log/log.h"
 #include "core/machine/cpu.h"
+#include "core/plural.h"
 #include "core/threads/chaos.h"
 #include "npu/apart/guarded_memory.h"
 #include "npu/block_buffers.h"
@@ -97,8 +98,8 @@ static void caps(td_npu *d, td_npu_caps *out) {
                          .pieces = true,
                          .memory_total = a->memory_bytes,
                          .memory_free = free_bytes(a)};
-    snprintf(out->text, sizeof out->text, "apart, for tests (%u threads, %s)", a->host.n_workers,
-             td_cpu_tier_name(td_cpu_features()));
+    snprintf(out->text, sizeof out->text, "apart, for tests (%u thread%s, %s)", a->host.n_workers,
+             td_plural(a->host.n_workers), td_cpu_tier_name(td_cpu_features()));
 }
 
 static void report(td_npu *d, td_npu_report *out) {

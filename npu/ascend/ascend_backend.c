@@ -6,6 +6,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "core/plural.h"
 #include "npu/ascend/ascend_group.h"
 #include "npu/ascend/ascend_open.h"
 
@@ -65,8 +66,8 @@ static void tell_device_files(const listener *l) {
         locked += access(path, R_OK | W_OK) != 0;
     }
     if (dev) closedir(dev);
-    used =
-        (size_t)snprintf(text, sizeof text, "%u cards (/dev/davinci*), %u of them out of this user's reach", cards, locked);
+    used = (size_t)snprintf(text, sizeof text, "%u card%s (/dev/davinci*), %u of them out of this user's reach", cards,
+                            td_plural(cards), locked);
     bool whole = cards > locked;
     for (size_t i = 0; i < sizeof CONTROL / sizeof *CONTROL; i++)
         if (access(CONTROL[i], R_OK | W_OK) != 0) {

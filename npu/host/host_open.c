@@ -5,6 +5,7 @@
 
 #include "core/error.h"
 #include "core/machine/cpu.h"
+#include "core/plural.h"
 #include "npu/host/host_attention.h"
 #include "npu/host/host_index.h"
 
@@ -34,7 +35,7 @@ static void caps(td_npu *npu, td_npu_caps *out) {
         .memory_total = (uint64_t)sysconf(_SC_PHYS_PAGES) * page,
         .memory_free = (uint64_t)sysconf(_SC_AVPHYS_PAGES) * page,
     };
-    snprintf(out->text, sizeof out->text, "host (%u threads%s, %s)", d->n_workers,
+    snprintf(out->text, sizeof out->text, "host (%u thread%s%s, %s)", d->n_workers, td_plural(d->n_workers),
              d->config.own_threads ? " of its own" : "", td_cpu_tier_name(td_cpu_features()));
 }
 

@@ -11,6 +11,7 @@
 
 #include "core/error.h"
 #include "core/log/log.h"
+#include "core/plural.h"
 #include "core/threads/thread.h"
 
 #define EVENTS_AT_ONCE 64
@@ -154,9 +155,9 @@ void td_watchdog_describe(const td_watcher *w, char *text, size_t size) {
         snprintf(text, size, "no step has ended for %u s, and none is under way", w->watchdog_s);
     else
         snprintf(text, size,
-                 "no step has ended for %u s: step %llu (%u tokens, %u sequences) began %.0f s ago and is %s%s%s",
-                 w->watchdog_s, (unsigned long long)step.number, step.tokens, step.sequences, step.seconds,
-                 phases[step.phase], on_tiers ? ", " : "",
+                 "no step has ended for %u s: step %llu (%u token%s, %u sequence%s) began %.0f s ago and is %s%s%s",
+                 w->watchdog_s, (unsigned long long)step.number, step.tokens, td_plural(step.tokens), step.sequences,
+                 td_plural(step.sequences), step.seconds, phases[step.phase], on_tiers ? ", " : "",
                  !on_tiers       ? ""
                  : step.where[0] ? step.where
                                  : "with no operation under way on either tier");

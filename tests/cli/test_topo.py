@@ -39,6 +39,12 @@ class Topo(unittest.TestCase):
         self.assertEqual(sorted(used), sorted(c for n in f["nodes"] for c in n["cpus"]))
         self.assertTrue(f["plan"]["device"]["shares_experts"])
 
+    def test_one_core(self):
+        p = topo(synthetic="numa:1 core:1 pu:1")
+        self.assertEqual(p.returncode, 0, p.stderr)
+        self.assertIn("1 core, 1 hardware thread, ", p.stdout)
+        self.assertNotRegex(p.stdout, r"\b1 (core|thread|node)s\b")
+
     def test_cards(self):
         """Those of the stand-in for the driver, which is where the dynamic linker finds it first."""
         there = {"LD_LIBRARY_PATH": CUDA_STANDIN}

@@ -183,6 +183,21 @@ class Plan(unittest.TestCase):
                       "1 row left out: the longest sequence is 16384 tokens, and at most 32 streams run at a time", "a step of 1 stream at 1024 tokens of context", "the backend for cards has never run on one"):
             self.assertIn(words, p.stdout)
 
+    def test_text_of_the_smallest_machine(self):
+        """Of one thing the report says "1 core", not "1 cores". Without cards the cache takes memory as it is used, and the report says so."""
+        used = "The cache takes memory only as tokens fill it."
+        p = run("--model-path", TINY, "--machine", self.machine(MACHINE.replace("node-cores: 2", "node-cores: 1")), "--max-running-requests", "1", "--streams", "1",
+                "--prompts", "1", "--json-model-override-args", '{"num_hidden_layers": 1, "first_k_dense_replace": 0}')
+        self.assertEqual((p.returncode, p.stderr), (0, ""))
+        for words in ("  1 node of 1 core, 8.0 GiB", "1 layer, 1 with experts", "; 1 stream at most,", used, "a step of 1 stream at ", "a prompt of 1 token\n",
+                      "       1 stream       1 stream        1 token\n"):
+            self.assertIn(words, p.stdout)
+        self.assertNotRegex(p.stdout, r"\b1 (core|node|stream|token|layer|row)s\b")
+        self.assertNotIn(used, run("--model-path", R1, "--machine", AK).stdout)
+        with open(AK, encoding="utf-8") as f:
+            one_card = self.machine(re.sub(r"(?m)^cards: 2$", "cards: 1", f.read()))
+        self.assertIn("the machine has 1 card\n", self.refused("--model-path", R1, "--machine", one_card, "--tensor-parallel-size", "2", status=1))
+
     def test_experts_in_use(self):
         """Where tokens choose among fewer experts, a step of several reads less."""
         def experts(*args):

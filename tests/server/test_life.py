@@ -350,7 +350,7 @@ class Life(unittest.TestCase):
 
             answer = wait_status(503)
             self.assertEqual(answer["status"], "stalled")
-            self.assertRegex(answer["message"], r"^no step has ended for 1 s: step \d+ \(6 tokens, 1 sequences\) began 7 s ago and is in its "
+            self.assertRegex(answer["message"], r"^no step has ended for 1 s: step \d+ \(6 tokens, 1 sequence\) began 7 s ago and is in its "
                              "forward pass, mla of layer 3 on the device$")
             server.wait_log("error stalled: " + answer["message"])
             server.request("POST", "/abort_request", {"abort_all": True})

@@ -320,6 +320,11 @@ class Messages(unittest.TestCase):
                     n += 1
         self.assertGreater(n, 180)
 
+    def test_taken_though_they_change_nothing(self):
+        for more in ({"mcp_servers": []}, {"mcp_servers": None}, {"inference_geo": "us"}, {"inference_geo": "global", "mcp_servers": []}):
+            status, answer, _ = self.c.server.request("POST", PATH, {**Tandem.arguments("Hi", tools=None), **more})
+            self.assertEqual((status, answer["content"][0]["text"]), (200, "Hi"), more)
+
     def test_as_claude_code_sends_it(self):
         tool = {"name": "Bash", "description": "Runs a command", "input_schema": {"$schema": "https://json-schema.org/draft/2020-12/schema", "type": "object",
                 "properties": {"command": {"type": "string"}}, "required": ["command"], "additionalProperties": False}, "eager_input_streaming": True,

@@ -16,6 +16,8 @@ import tempfile
 
 SUITE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../../build/venv/jsonschema-4.17.3/json/tests")
 CLIENTS = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../data/client_schemas.jsonl")
+FOLLOWED_LEAST = 1100  # schemas of all drafts
+FOLLOWED_2020_12_LEAST = 260  # groups of 2020-12, of 339 here; one that no text matches is followed, too, as bench/schema_suite.py counts
 DRAFTS = ["draft4", "draft6", "draft7", "draft2019-09", "draft2020-12"]
 
 # (file, part of the case's or the instance's description): why the grammar says otherwise.
@@ -87,7 +89,7 @@ def client_schemas(tandem):
 
 
 def main():
-    tandem, counts, wrong, refusals = sys.argv[1], collections.Counter(), [], collections.Counter()
+    tandem, counts, wrong, refusals, followed = sys.argv[1], collections.Counter(), [], collections.Counter(), collections.Counter()
     for draft in DRAFTS:
         folder = os.path.join(SUITE, draft)
         for name in sorted(os.listdir(folder)):
@@ -96,6 +98,7 @@ def main():
             for case in json.load(open(os.path.join(folder, name), encoding="utf-8")):
                 texts = [json.dumps(in_order(case["schema"], t["data"], case["schema"])) for t in case["tests"]]
                 accepted, error = run(tandem, case["schema"], texts)
+                followed[draft] += error is None or "no text matches" in error
                 if error is not None:
                     counts["schemas refused"] += 1
                     refusals[re.sub(r"^tandem grammar: ", "", error)[:70]] += 1
@@ -115,11 +118,11 @@ def main():
                     else:
                         wrong.append(f"{draft}/{name}: {where}: {text[:80]} accepted is {got}")
     wrong += client_schemas(tandem)
-    print(dict(counts))
+    print(dict(counts), dict(followed))
     if "-v" in sys.argv:
         print("\n".join(f"{n:4} {what}" for what, n in refusals.most_common()))
     print("\n".join(wrong))
-    sys.exit(1 if wrong or counts["schemas followed"] < 1100 else 0)
+    sys.exit(1 if wrong or counts["schemas followed"] < FOLLOWED_LEAST or followed["draft2020-12"] < FOLLOWED_2020_12_LEAST else 0)
 
 
 if __name__ == "__main__":

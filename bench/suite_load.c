@@ -15,6 +15,7 @@
 #include "core/error.h"
 #include "core/memory/mem.h"
 #include "cpu_experts/packed_io.h"
+#include "engine/model_folder.h"
 #include "model/experts_load.h"
 #include "model/placed_model.h"
 
@@ -147,6 +148,7 @@ static td_status time_cold(td_bench *b, const char *shape, bool copy, td_error *
 /* Without packed experts, a load would be a quantisation. */
 static td_status check_folder(const char *folder, td_error *err) {
     char path[PATH_MAX];
+    TD_TRY(td_model_folder_check(folder, true, err));
     td_expert_file_path(path, sizeof path, folder, 0);
     if (access(path, R_OK) == 0) return TD_OK;
     return td_fail(err, TD_ENOTFOUND, "load wants a folder that tandem quantize has written: %s: %s", path, strerror(errno));

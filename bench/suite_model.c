@@ -7,6 +7,7 @@
 #include "bench/routing_generator.h"
 #include "core/error.h"
 #include "core/memory/mem.h"
+#include "engine/model_folder.h"
 #include "model/arch/config_file.h"
 #include "model/placed_model.h"
 #include "model/program.h"
@@ -193,6 +194,7 @@ static void name_shape(const step_shape *p, char name[TD_BENCH_SHAPE_BYTES]) {
 static td_status select_shapes(const td_bench *b, const step_shape *all, size_t n_all, step_shape *shapes, size_t *n,
                                td_error *err) {
     td_model_config config;
+    TD_TRY(td_model_folder_check(b->o->model_path, false, err));
     TD_TRY(td_model_config_read(b->o->model_path, b->o->override_json, &config, err));
     assert(n_all <= SHAPES_MAX);
     *n = 0;

@@ -242,6 +242,16 @@ static td_status launch(td_launch_options *o, td_error *err) {
     return st;
 }
 
+/* Whether a start would take the address. Its port may be in use, as by the server whose new flags are checked. */
+static td_status check_address(const td_launch_options *o, td_error *err) {
+    td_server_options any_port = o->server;
+    td_server        *server;
+    any_port.port = 0;
+    TD_TRY(td_server_bind(&any_port, &server, err));
+    td_server_free(server);
+    return TD_OK;
+}
+
 int td_cmd_launch_server(int argc, char **argv) {
     td_launch_options o;
     td_error          err = {0};
@@ -258,7 +268,8 @@ int td_cmd_launch_server(int argc, char **argv) {
         td_flags_write_json(&o.command, &b);
         printf("%.*s\n", (int)b.len, b.data);
         td_jbuf_free(&b);
-        st = td_engine_check(&o.engine, &err);
+        st = check_address(&o, &err);
+        if (st == TD_OK) st = td_engine_check(&o.engine, &err);
         code = st == TD_OK ? 0 : 1;
     } else if (st == TD_OK) {
         td_log_set_level(log_level(o.log_level));

@@ -108,7 +108,7 @@ static const td_flag FLAGS[] = {
     {{"kv-store-config"}, TD_FLAG_TEXT, O(kv_store_config), .arg = "FILE", .by_default = "none",
      .help = "What the store needs to know, as JSON: {\"master_server_address\": \"HOST:50051\", \"global_segment_size\": "
              "\"4GB\", \"local_hostname\": \"THIS HOST\"}."},
-    {{"check"}, TD_FLAG_SWITCH, O(check), .on_line = true, .help = "Check the flags and the model's folder (all but the weights themselves), say what the flags amount to, and exit."},
+    {{"check"}, TD_FLAG_SWITCH, O(check), .on_line = true, .help = "Check the flags, the host and the model's folder (all but the weights themselves), say what the flags amount to, and exit."},
     {{"help-markdown"}, TD_FLAG_SWITCH, O(help_markdown), .on_line = true, .help = "Print the flags as docs/flags.md."},
 };
 /* clang-format on */

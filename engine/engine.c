@@ -1,10 +1,9 @@
 /* An engine's life, and what others ask of it. The steps are in step/. */
-#include <errno.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "core/error.h"
+#include "core/files/json_file.h"
 #include "core/log/log.h"
 #include "core/plural.h"
 #include "core/threads/thread.h"
@@ -77,24 +76,6 @@ static td_status open_pools(td_engine *e, const td_engine_options *o, uint64_t *
     return st;
 }
 
-static td_status read_file(const char *path, char **text, size_t *len, td_error *err) {
-    FILE *f = fopen(path, "rb");
-    if (!f) return td_fail(err, TD_EIO, "cannot open %s: %s", path, strerror(errno));
-    *text = malloc(TEMPLATE_BYTES);
-    *len = *text ? fread(*text, 1, TEMPLATE_BYTES, f) : 0;
-    bool failed = ferror(f);
-    fclose(f);
-    td_status st = TD_OK;
-    if (!*text) st = td_fail(err, TD_ENOMEM, "out of memory for %s", path);
-    if (failed) st = td_fail(err, TD_EIO, "cannot read %s", path);
-    if (*len == TEMPLATE_BYTES) st = td_fail(err, TD_EINVAL, "%s is too large for a chat template", path);
-    if (st != TD_OK) {
-        free(*text);
-        *text = NULL;
-    }
-    return st;
-}
-
 /* The template of a file, of the tokenizer's folder, or of the model's generation, in this order. */
 static td_status open_chat_template(td_engine *e, const td_engine_options *o, const char *model_type, td_error *err) {
     td_error  why = {0};
@@ -102,7 +83,8 @@ static td_status open_chat_template(td_engine *e, const td_engine_options *o, co
     if (o->chat_template) {
         char  *source = NULL;
         size_t len = 0;
-        TD_TRY(read_file(o->chat_template, &source, &len, err));
+        if (td_file_read(o->chat_template, TEMPLATE_BYTES, &source, &len, err) != TD_OK)
+            return td_fail_within(err, "chat-template");
         st = td_chat_template_compile(source, len, &e->chat_template, err);
         free(source);
         return st == TD_OK ? st : td_fail_within(err, "chat-template %s", o->chat_template);

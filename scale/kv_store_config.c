@@ -1,10 +1,9 @@
 /* Reads --kv-store-config: the names of Mooncake's connectors for other engines, and a few of our own. */
-#include <errno.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "core/error.h"
+#include "core/files/json_file.h"
 #include "core/files/json_text.h"
 #include "scale/kv_store.h"
 #include "scale/listen_address.h"
@@ -133,21 +132,10 @@ static td_status parse(const char *json, size_t len, td_kv_store_config *out, td
 }
 
 td_status td_kv_store_config_read(const char *path, td_kv_store_config *out, td_error *err) {
-    FILE *f = fopen(path, "rb");
-    if (!f) return td_fail(err, TD_EIO, "cannot open %s: %s", path, strerror(errno));
-    char  *text = malloc(FILE_BYTES_MAX + 1);
-    size_t n = text ? fread(text, 1, FILE_BYTES_MAX + 1, f) : 0;
-    bool   failed = ferror(f);
-    fclose(f);
-    td_status st;
-    if (!text)
-        st = td_fail(err, TD_ENOMEM, "out of memory for %s", path);
-    else if (failed)
-        st = td_fail(err, TD_EIO, "cannot read %s", path);
-    else if (n > FILE_BYTES_MAX)
-        st = td_fail(err, TD_EINVAL, "%s has more than %d bytes", path, FILE_BYTES_MAX);
-    else if ((st = parse(text, n, out, err)) != TD_OK)
-        st = td_fail_within(err, "%s", path);
+    char  *text;
+    size_t len;
+    TD_TRY(td_file_read(path, FILE_BYTES_MAX, &text, &len, err));
+    td_status st = parse(text, len, out, err);
     free(text);
-    return st;
+    return st == TD_OK ? st : td_fail_within(err, "%s", path);
 }

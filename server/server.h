@@ -91,7 +91,7 @@ void td_server_drain(td_server *s);
 bool td_server_stop(td_server *s, double grace_s);
 void td_server_stop_now(td_server *s); /* ends the grace time of a td_server_stop that another thread is in */
 
-/** After td_server_stop. */
+/** After td_server_stop, or without it a server that was not started. */
 void td_server_free(td_server *s);
 
 #endif

@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "core/error.h"
+#include "core/files/json_file.h"
 
 /* ---- the schema ---- */
 
@@ -102,21 +103,6 @@ static td_status refuse(const td_yaml_words *w, const char *path, cyaml_err_t e,
 
 /* ---- the file ---- */
 
-/* @param text [TD_YAML_PAIRS_BYTES_MAX + 1] */
-static td_status read_text(const td_yaml_words *w, const char *path, char *text, size_t *len, td_error *err) {
-    FILE *in = fopen(path, "rb");
-    if (!in) return td_fail(err, TD_ENOTFOUND, "--%s: %s cannot be opened: %m", w->flag, path);
-    *len = fread(text, 1, TD_YAML_PAIRS_BYTES_MAX + 1, in);
-    td_status st = TD_OK;
-    if (ferror(in))
-        st = td_fail(err, TD_EIO, "--%s: %s cannot be read: %m", w->flag, path);
-    else if (*len > TD_YAML_PAIRS_BYTES_MAX)
-        st = td_fail(err, TD_EINVAL, "--%s: %s has more than %d bytes, too many for a file of %ss", w->flag, path,
-                     TD_YAML_PAIRS_BYTES_MAX, w->noun);
-    fclose(in);
-    return st;
-}
-
 static td_status parse(const td_yaml_words *w, const char *path, const char *text, size_t len, const pair_schema *s,
                        td_yaml_pair_fn fn, void *user, td_error *err) {
     pair_report          report = {0};
@@ -159,10 +145,10 @@ td_status td_yaml_pairs_parse(const td_yaml_words *w, const char *path, const ch
 
 td_status td_yaml_pairs_read(const td_yaml_words *w, const char *path, const char *const *keys, size_t n_keys,
                              td_yaml_pair_fn fn, void *user, td_error *err) {
-    size_t    len = 0;
-    char     *text = malloc(TD_YAML_PAIRS_BYTES_MAX + 1);
-    td_status st = text ? read_text(w, path, text, &len, err) : td_fail(err, TD_ENOMEM, "out of memory");
-    if (st == TD_OK) st = td_yaml_pairs_parse(w, path, text, len, keys, n_keys, fn, user, err);
+    size_t len;
+    char  *text;
+    if (td_file_read(path, TD_YAML_PAIRS_BYTES_MAX, &text, &len, err) != TD_OK) return td_fail_within(err, "--%s", w->flag);
+    td_status st = td_yaml_pairs_parse(w, path, text, len, keys, n_keys, fn, user, err);
     free(text);
     return st;
 }

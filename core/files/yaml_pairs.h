@@ -19,8 +19,8 @@ typedef td_status (*td_yaml_pair_fn)(void *user, size_t key, const char *value, 
 /**
  * Call fn for every "key: value" of a file, in the order of keys. In the file, a key's '-' may all be '_'; fn is called
  * twice for a key that is there in both spellings.
- * @param keys [n_keys] distinct names. @return TD_ENOTFOUND, TD_EIO, TD_EINVAL, TD_EFORMAT or fn's status: the sentence
- * begins with the path, and with the line where libcyaml knows it. Nothing is printed.
+ * @param keys [n_keys] distinct names. @return TD_EINVAL, TD_EFORMAT, fn's status, or td_file_read's: the sentence has the
+ * path, and the line where libcyaml knows it. Nothing is printed.
  */
 TD_NODISCARD td_status td_yaml_pairs_read(const td_yaml_words *w, const char *path, const char *const *keys, size_t n_keys,
                                           td_yaml_pair_fn fn, void *user, td_error *err);

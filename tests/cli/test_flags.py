@@ -13,7 +13,7 @@ from program import MODEL, SOURCE, TANDEM, tandem
 PROGRAM = os.environ["TD_FAKE_TANDEM"]
 
 # The command of the 2-card A+K deployment, device and paths changed.
-AK = ("--host 0.0.0.0 --port 8001 --model-path DIR --attention-backend ascend --chunked-prefill-size 8192 --tensor-parallel-size 1 "
+AK = ("--host 0.0.0.0 --allow-no-key --port 8001 --model-path DIR --attention-backend ascend --chunked-prefill-size 8192 --tensor-parallel-size 1 "
       "--device host --trust-remote-code --mem-fraction-static 0.92 --disable-radix-cache --max-total-tokens 190000 "
       "--cpu-weight-path DIR --cpuinfer 2 --subpool-count 1 --num-gpu-experts 0 --quantization w8a8_int8 "
       "--served-model-name DeepSeek-R1-W8A8 --enable-defer").split()
@@ -153,14 +153,21 @@ class Flags(unittest.TestCase):
                             ("config: x\n", "command line"), ("port:\n", "whole number"), ("? [a]\n: b\n", "lines of 'flag: value'"),
                             ("device: musa\n", "not supported yet"), ("nnodes: 2\n", "not supported yet"), ("\0", "not valid YAML"),
                             ("port: &a 1\nnpu-threads: *a\n", "plain value"), (f"{'x' * 300}: 1\n", "there is no flag 'xxx"),
-                            ("[" * 60000, "'flag: value'"), ("# a comment\n" * 6000, "more than 65536 bytes")]:
+                            ("[" * 60000, "'flag: value'"), ("# a comment\n" * 6000, "at most 65536 are accepted")]:
             with self.subTest(text[:60]):
                 path = self.config(text)
                 line = self.refused("--config", path)
                 self.assertIn(words, line)
                 self.assertIn(path, line)
-        self.assertIn("cannot be opened", self.refused("--config", "/no/such/file"))
-        self.assertIn("/ cannot be read", self.refused("--config", "/"))
+        self.assertIn("--config: /no/such/file: No such file", self.refused("--config", "/no/such/file"))
+        self.assertIn("--config: / is not a regular file", self.refused("--config", "/"))
+
+    def test_a_pipe_is_not_waited_for(self):
+        with tempfile.TemporaryDirectory() as folder:
+            pipe = os.path.join(folder, "pipe")
+            os.mkfifo(pipe)
+            self.assertIn(f"--config: {pipe} is not a regular file", self.refused("--config", pipe))
+            self.assertIn(f"--kv-store-config: {pipe} is not a regular file", self.refused("--kv-store", "mooncake", "--kv-store-config", pipe))
 
     def test_example_configs(self):
         plain = self.check("--model-path", "m")
@@ -168,7 +175,7 @@ class Flags(unittest.TestCase):
         self.assertEqual([os.path.basename(f) for f in files], ["ak-2card.yaml", "cpu-only.yaml", "demo.yaml", "edge-box.yaml"])
         for path in files:
             with self.subTest(path):
-                flags = self.check("--config", path, "--model-path", "m")
+                flags = self.check("--config", path, "--model-path", "m", "--api-key", "k")
                 with open(path) as f:
                     lines = f.readlines()
                 for line in lines:

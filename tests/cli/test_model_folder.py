@@ -2,6 +2,7 @@
 import json
 import os
 import shutil
+import socket
 import subprocess
 
 from program import MODEL, TANDEM, FolderTest, tandem
@@ -27,7 +28,7 @@ class ModelFolder(FolderTest):
         return path
 
     def refused(self, path, *parts, commands=(("launch_server", "--port", "0"), ("perplexity", "--text", os.path.join(MODEL, "valid.txt")),
-                                              ("quantize", "--output", "out"))):
+                                              ("quantize", "--output", "out"), ("bench", "decode"), ("bench", "load"))):
         for command in commands:
             with self.subTest(path=path, command=command[0]):
                 p = tandem(*command, "--model-path", path, cwd=self.folder)
@@ -63,6 +64,11 @@ class ModelFolder(FolderTest):
             self.assertEqual(p.returncode, 1)
             self.assertIn("not a regular file", p.stderr)
             shutil.rmtree(folder)
+        pipe = self.path("template")
+        os.mkfifo(pipe)
+        p = tandem("launch_server", "--check", "--model-path", MODEL, "--chat-template", pipe)
+        self.assertEqual(p.returncode, 1)
+        self.assertIn(f"chat-template: {pipe} is not a regular file", p.stderr)
 
     def test_the_tokenizer_of_another_model(self):
         p = tandem("launch_server", "--check", "--model-path", MODEL, "--load-format", "dummy", "--json-model-override-args", '{"vocab_size":4000}')
@@ -74,8 +80,8 @@ class ModelFolder(FolderTest):
         cache = self.made("models--org--name")
         os.makedirs(os.path.join(cache, "snapshots"))
         self.refused(cache, "it is a hub's cache", "/snapshots")
-        for command in ("launch_server", "quantize"):
-            p = tandem(command, "--model-path", os.path.join(MODEL, "config.json"), *(["--output", self.path("out")] if command == "quantize" else []))
+        for command in (("launch_server",), ("quantize", "--output", self.path("out")), ("bench", "load")):
+            p = tandem(*command, "--model-path", os.path.join(MODEL, "config.json"))
             self.assertIn("is not a folder", p.stderr)
 
     def test_a_model_is_called_as_its_folder(self):
@@ -91,6 +97,17 @@ class ModelFolder(FolderTest):
         p = tandem("launch_server", "--check", "--model-path", MODEL)
         self.assertEqual((p.returncode, p.stderr), (0, ""))
         self.assertEqual(json.loads(p.stdout)["model_path"], MODEL)
+
+    def test_check_looks_at_the_address(self):
+        """As a start does: others are let in with a key, or on somebody's word. The port may be the running server's."""
+        for host, part in (("0.0.0.0", "--api-key KEY, or --allow-no-key"), ("::", "--api-key KEY, or --allow-no-key"), ("203.0.113.1", "cannot be bound")):
+            p = tandem("launch_server", "--check", "--model-path", MODEL, "--host", host)
+            self.assertEqual(p.returncode, 1, host)
+            self.assertIn(part, p.stderr)
+        with socket.create_server(("127.0.0.1", 0)) as busy:
+            for flags in (("--host", "0.0.0.0", "--api-key", "secret"), ("--host", "0.0.0.0", "--allow-no-key"), ("--port", str(busy.getsockname()[1]))):
+                p = tandem("launch_server", "--check", "--model-path", MODEL, *flags)
+                self.assertEqual((p.returncode, p.stderr), (0, ""), flags)
 
     def test_check_finds_what_a_start_would(self):
         weights = [file for file in os.listdir(MODEL) if file.endswith(".safetensors")]

@@ -280,7 +280,7 @@ class Plan(unittest.TestCase):
                             (("--model-path", TINY, "--mem-fraction-static", "nan"), "needs a number")):
             self.assertIn(words, self.refused(*args))
         for args, words in ((("--model-path", "/nowhere/config.json", "--machine", machine), "/nowhere/config.json"),
-                            (("--model-path", TINY, "--machine", "/nowhere.yaml"), "--machine: /nowhere.yaml cannot be opened"),
+                            (("--model-path", TINY, "--machine", "/nowhere.yaml"), "--machine: /nowhere.yaml: No such file"),
                             (("--model-path", TINY, "--machine", machine, "--tensor-parallel-size", "2"), "the machine has 0 cards"),
                             (("--model-path", R1, "--machine", AK, "--experts-in-use", "7"), "256 routed experts a layer, of which a token uses 8"),
                             (("--model-path", R1, "--machine", AK, "--experts-in-use", "257"), "256 routed experts a layer"),

@@ -106,7 +106,7 @@ TEST(examples) {
     globfree(&files);
     td_error err = {0};
     assert_int_equal(td_plan_machine_read("/nowhere.yaml", &m, &err), TD_ENOTFOUND);
-    assert_non_null(strstr(err.text, "--machine: /nowhere.yaml cannot be opened"));
+    assert_non_null(strstr(err.text, "--machine: /nowhere.yaml: No such file"));
 }
 
 TEST(this_machine) {

@@ -428,7 +428,7 @@ TEST(config_is_read_and_refused) {
         assert_true(read_config(WRONG[i].text, &c, &err) != TD_OK);
         if (!strstr(err.text, WRONG[i].word)) fail_msg("%s: %s", WRONG[i].text, err.text);
     }
-    assert_int_equal(td_kv_store_config_read("/nowhere/file", &c, &err), TD_EIO);
+    assert_int_equal(td_kv_store_config_read("/nowhere/file", &c, &err), TD_ENOTFOUND);
 }
 
 int main(void) {

@@ -1,18 +1,22 @@
-"""The command of the reference deployment, unchanged, on two cards of the Ascend stand-in; `tandem doctor` there; and the errors when cards cannot be
-opened."""
+"""What the documents' commands for Ascend cards do, on two cards of the stand-in: each server starts and answers, `tandem doctor` passes; and the errors
+when cards cannot be opened. The commands are the pages' own; paths and ports alone are others."""
 import concurrent.futures
 import json
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import tempfile
 import unittest
 
+from documents import block_commands, pages
+from program import SOURCE
 from server_process import MODEL, TANDEM, Server, environment
 
 STANDIN = os.path.join(os.environ["TD_BUILD_DIR"], "ascend_standin")
 NAME = "DeepSeek-R1-W8A8"
+KEY = {"Authorization": "Bearer KEY"}  # the documents' key; a server without one does not look
 
 
 def on_standin(home=STANDIN, **more):
@@ -20,16 +24,23 @@ def on_standin(home=STANDIN, **more):
     return {"ASCEND_TOOLKIT_HOME": None, "LD_LIBRARY_PATH": None, "ASCEND_HOME_PATH": home, "TD_STANDIN_DELAY_US": "5", **more}
 
 
-def run(*args, timeout=300, **more):
-    return subprocess.run([TANDEM, *args], capture_output=True, text=True, timeout=timeout, env=environment(**on_standin(**more)))
+def run(*args, timeout=300, cwd=None, **more):
+    return subprocess.run([TANDEM, *args], capture_output=True, text=True, timeout=timeout, cwd=cwd, env=environment(**on_standin(**more)))
 
 
-def command(folder):
-    """As published, but for the port and the folder, and that it needs no key."""
-    return ("launch_server --host 0.0.0.0 --allow-no-key --port 0 --model-path DIR --attention-backend ascend --chunked-prefill-size 8192 "
-            "--tensor-parallel-size 2 --device npu --trust-remote-code --mem-fraction-static 0.92 --disable-radix-cache "
-            "--max-total-tokens 190000 --cpu-weight-path DIR --cpuinfer 128 --subpool-count 4 --num-gpu-experts 0 "
-            "--quantization w8a8_int8 --served-model-name " + NAME + " --enable-defer").replace("DIR", folder).split()
+def published():
+    """The commands with `--device npu` in the blocks of all pages, each once: {command: [its words behind `tandem`]}. A translation has those of its page."""
+    found = {}
+    for text in sorted({text for page in pages() for _, text in block_commands(page) if "--device npu" in text}):
+        words = shlex.split(text.replace("\\\n", " "))
+        found.setdefault(words[1], []).append(words[1:])
+    return found
+
+
+def here(words, model):
+    """A published command's words, with the model, the package's files and the port that there are here."""
+    found = [word.replace("/models/DeepSeek-R1-w8a8", model).replace("/usr/share/tandem/", f"{SOURCE}/") for word in words]
+    return [*found, "--port", "0"]
 
 
 class Ascend(unittest.TestCase):
@@ -45,7 +56,7 @@ class Ascend(unittest.TestCase):
 
     def post(self, server, tokens=8):
         body = {"model": NAME, "messages": [{"role": "user", "content": "Tell me a story about a fox."}], "max_tokens": tokens, "temperature": 0, "ignore_eos": tokens > 8}
-        return server.request("POST", "/v1/chat/completions", body, timeout=60)
+        return server.request("POST", "/v1/chat/completions", body, headers=KEY, timeout=60)
 
     def ask(self, server):
         status, answer, _ = self.post(server)
@@ -54,7 +65,7 @@ class Ascend(unittest.TestCase):
 
     def card_figures(self, server):
         """{figure: [of card 0, of card 1]} of /metrics."""
-        found = re.findall(r'^tandem:card_(\w+)\{.*card="(\d)"\} (\S+)$', server.request("GET", "/metrics")[1], re.MULTILINE)
+        found = re.findall(r'^tandem:card_(\w+)\{.*card="(\d)"\} (\S+)$', server.request("GET", "/metrics", headers=KEY)[1], re.MULTILINE)
         figures = {}
         for name, card, value in found:
             self.assertEqual(int(card), len(figures.setdefault(name, [])))
@@ -83,11 +94,16 @@ class Ascend(unittest.TestCase):
         self.assertNotIn("stand-in: ", said)  # no rule was broken, and nothing is left
         return said
 
-    def test_reference_command(self):
-        said = self.serve(command(self.model))
-        self.assertRegex(said, r"128 expert and 0 device threads on \d+ cores|128 expert threads")
-        self.assertIn("hand-over: ", said)
-        self.assertNotIn("attention backend", said)
+    def test_published_servers(self):
+        """The quick start's, the launch file's of the two-card deployment, and the published system's command line."""
+        commands = published()
+        self.assertEqual({name: len(of) for name, of in commands.items()}, {"doctor": 1, "launch_server": 3}, commands)
+        for words in commands["launch_server"]:
+            with self.subTest(command=" ".join(words)):
+                said = self.serve(here(words, self.model))
+                self.assertRegex(said, r"12[08] expert and 0 device threads on \d+ cores|12[08] expert threads")
+                self.assertIn("hand-over: ", said)
+                self.assertNotIn("attention backend", said)
 
     def test_experts_on_the_cards(self):
         words = ("launch_server --port 0 --device npu --tensor-parallel-size 2 --num-gpu-experts 16 --served-model-name " + NAME + " --model-path ").split()
@@ -99,10 +115,10 @@ class Ascend(unittest.TestCase):
         self.assertIn("are packed for the CPU", p.stderr)
 
     def test_doctor(self):
-        report = os.path.join(self.folder, "report.json")
-        p = run("doctor", "--device", "ascend", "--json", report, "--timeout", "200", timeout=500)
+        (words,) = published()["doctor"]
+        p = run(*words, "--timeout", "200", timeout=500, cwd=self.folder)
         self.assertEqual((p.returncode, p.stderr.replace("\n", " ").count("stand-in")), (0, 0), p.stdout + p.stderr)
-        with open(report, encoding="utf-8") as f:
+        with open(os.path.join(self.folder, "report.json"), encoding="utf-8") as f:
             r = json.load(f)
         self.assertEqual((r["passed"], r["device"]), (True, "npu"))
         outcomes = {(c["part"], c["what"]): c for c in r["checks"]}
@@ -149,7 +165,7 @@ class Ascend(unittest.TestCase):
 
     def refused(self, *flags, **env):
         few = ("--cpuinfer", "4")  # each thread is measured at the start
-        p = run(*command(self.model), *few, *flags, **env)
+        p = run(*here(published()["launch_server"][0], self.model), *few, *flags, **env)
         self.assertEqual((p.returncode, p.stdout), (1, ""), p.stderr)
         return p.stderr.splitlines()[-1]
 
@@ -173,6 +189,6 @@ class Ascend(unittest.TestCase):
                 os.symlink(os.path.join(STANDIN, "lib64", name), os.path.join(home, "lib64", name))
         self.assertIn("has no libhccl.so", self.refused(home=home))
         self.assertIn("was found in none of", self.refused(home=os.path.join(self.folder, "nothing"), HOME="/nowhere"))
-        p = run("doctor", "--device", "npu", home=os.path.join(self.folder, "nothing"), HOME="/nowhere")
+        p = run("doctor", "--device", "ascend", home=os.path.join(self.folder, "nothing"), HOME="/nowhere")
         self.assertEqual(p.returncode, 1)
         self.assertRegex(p.stdout, r"FAILED +installation +CANN +CANN's runtime .* was found in none of")

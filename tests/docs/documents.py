@@ -7,6 +7,9 @@ import subprocess
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 PROGRAMS = re.compile(r"(?:[A-Z][A-Z_]+=\S+\s+)*(tandem(?! \d)|build/release/\S+|scripts/\S+|bench/\S+|python3?|curl|cmake|ctest|ninja|git|apt-get|hf|modelscope)\s")
 
+# A block of code: the blanks before its fences (it may stand in a list), its language, its text.
+BLOCK = re.compile(r"^([ \t]*)```(\w*)\n(.*?)^\1```", re.S | re.M)
+
 
 def pages():
     """Every page of the project, but data that tests keep."""
@@ -15,11 +18,16 @@ def pages():
 
 
 def without_code(text):
-    return re.sub(r"^```.*?^```|`[^`\n]*`", "", text, flags=re.S | re.M)
+    return re.sub(r"`[^`\n]*`", "", BLOCK.sub("", text))
 
 
 def without_blocks(page):
-    return re.sub(r"^```.*?^```", "", page.read_text(), flags=re.S | re.M)
+    return BLOCK.sub("", page.read_text())
+
+
+def blank_blocks(page):
+    """A page's text with nothing in its blocks, each line where it was."""
+    return BLOCK.sub(lambda block: "\n" * block[0].count("\n"), page.read_text())
 
 
 @functools.cache
@@ -54,13 +62,14 @@ def whole(text):
 def block_commands(page):
     """The commands in a page's blocks, comments taken off: (line of the page, command). Python blocks are one command each."""
     text = page.read_text()
-    for block in re.finditer(r"^```(\w*)\n(.*?)^```", text, re.S | re.M):
+    for block in BLOCK.finditer(text):
         line = text[:block.start()].count("\n") + 2
-        if block[1] == "python":
-            yield line, block[2]
+        rows = [row.removeprefix(block[1]) for row in block[3].split("\n")]
+        if block[2] == "python":
+            yield line, "\n".join(rows)
             continue
         command = ""
-        for i, row in enumerate(block[2].split("\n")):
+        for i, row in enumerate(rows):
             if not command and not PROGRAMS.match(row + " "):
                 continue
             first = first if command else line + i
@@ -72,7 +81,7 @@ def block_commands(page):
 
 def span_commands(page):
     """The commands of this project named within sentences: (line, command)."""
-    for n, row in enumerate(re.sub(r"^```.*?^```", lambda m: "\n" * m[0].count("\n"), page.read_text(), flags=re.S | re.M).split("\n"), 1):
+    for n, row in enumerate(blank_blocks(page).split("\n"), 1):
         for span in re.findall(r"`([^`]+)`", row):
             if re.match(r"(?:[A-Z][A-Z_]+=\S+\s+)*(tandem [a-z]|scripts/\S+|bench/\S+|build/release/\S+)", span):
                 yield n, span
@@ -99,7 +108,7 @@ def named_code(page):
 def broken_tables(page):
     """Lines of tables that are not as Markdown wants them: (line, what is wrong). The second row of a table divides its head from its body, and every
     row has as many cells as the head."""
-    text = re.sub(r"^```.*?^```", lambda m: "\n" * m[0].count("\n"), page.read_text(), flags=re.S | re.M)
+    text = blank_blocks(page)
     for table in re.finditer(r"(?:^[ \t]*\|.*\n?)+", text, re.M):
         first = text[:table.start()].count("\n") + 1
         rows = table[0].splitlines()

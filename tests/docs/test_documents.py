@@ -36,7 +36,7 @@ NOT_RUN = {
     "build/release/tests/": "tests of their own in CTest",
     "scripts/ascend_standin.sh COMMAND": "a form, not a command; run by the tests labelled ascend-standin",
     "scripts/mca_aarch64.py": "needs llvm-19 and the aarch64 build",
-    "--device npu": "needs cards; test_ascend_command runs these on the stand-in",
+    "--device npu": "needs cards; test_ascend_command takes these from the pages and runs them on the stand-in",
     "--device cuda": "needs a card; test_cuda_command runs these on the stand-in",
     "localhost:8001": "the answer of that server",
     "tandem bench": "timings; the suites run in test_bench",

@@ -254,7 +254,10 @@ static td_status settle_slots(td_model *m, const td_npu_caps *caps, td_error *er
         s->snapshot_bytes = 0;
         return TD_OK;
     }
-    if (!caps->recurrent) return td_fail(err, TD_ENOTSUP, "%s has no recurrent layers, which this model needs", caps->text);
+    if (!caps->recurrent)
+        return td_fail(
+            err, TD_ENOTSUP, "%s has no %s, which this model needs", caps->text,
+            td_model_streams(&m->config) > 1 ? "compressed rows or several residual streams" : "recurrent layers");
     if (!s->state_slots) s->state_slots = s->max_seq;
     if (!s->open_slots) s->open_slots = s->max_seq;
     if (!s->snapshot_bytes) return TD_OK;

@@ -459,8 +459,7 @@ td_status td_block_check_slotless(const td_block_desc *desc, td_error *err) {
 }
 
 td_status td_block_check_stateless(const td_block_desc *desc, td_error *err) {
-    const bool is_recurrent = desc->kind == TD_BLOCK_DELTA || desc->kind == TD_BLOCK_SPARSE,
-               has_streams = desc->kind == TD_BLOCK_MIX || desc->kind == TD_BLOCK_SPREAD ||
+    const bool has_streams = desc->kind == TD_BLOCK_MIX || desc->kind == TD_BLOCK_SPREAD ||
                              (desc->kind == TD_BLOCK_EMBED && desc->embed.streams > 1) ||
                              (desc->kind == TD_BLOCK_NORM && desc->norm.streams > 1) ||
                              (desc->kind == TD_BLOCK_LINEAR && desc->linear.streams > 1),
@@ -471,7 +470,8 @@ td_status td_block_check_stateless(const td_block_desc *desc, td_error *err) {
         return td_fail(err, TD_ENOTSUP, "this device has no attention to chosen keys");
     if (desc->kind == TD_BLOCK_MLA && !desc->mla.rope)
         return td_fail(err, TD_ENOTSUP, "this device has no latent attention without rope");
-    if (is_recurrent) return td_fail(err, TD_ENOTSUP, "this device has no recurrent layers");
+    if (desc->kind == TD_BLOCK_DELTA) return td_fail(err, TD_ENOTSUP, "this device has no recurrent layers");
+    if (desc->kind == TD_BLOCK_SPARSE) return td_fail(err, TD_ENOTSUP, "this device has no attention over compressed rows");
     if (has_streams) return td_fail(err, TD_ENOTSUP, "this device has one residual stream a token");
     return is_other
                ? td_fail(err, TD_ENOTSUP, "this device has no such %s", desc->kind == TD_BLOCK_MLP ? "gated unit" : "router")

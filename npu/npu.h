@@ -105,7 +105,7 @@ typedef struct {
     /** Rows beyond a step's counts are computed like the others. So each cache needs pages for their keys and values, behind
      * the pages of sequences (td_mla_desc.kv_spare_pages). */
     bool     kv_spare;
-    bool     recurrent;                 /* it has TD_BLOCK_DELTA */
+    bool     recurrent;                 /* it has TD_BLOCK_DELTA, TD_BLOCK_SPARSE and several streams */
     bool     chosen_keys;               /* its TD_BLOCK_MLA may have an indexer */
     bool     log_sums;                  /* it fills td_top_desc.sums */
     bool     step_kinds;                /* what it enqueues depends on td_step.kind */

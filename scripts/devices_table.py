@@ -42,7 +42,7 @@ TWO_CARDS = "; two cards: "
 # The cells of docs/devices.zh.md: a whole cell, or, behind a comma, its end.
 CHINESE = {
     "models": "模型", ", one card": "，一张卡", ", two": "，两张卡", ", text only": "，仅文本", "yes": "能", "no: recurrent layers": "不能：递归层",
-    "no: attention to chosen keys": "不能：只看选出的键",
+    "no: attention to chosen keys": "不能：只看选出的键", "no: compressed rows or several residual streams": "不能：压缩行和多条残差流",
     "no: rope on a part of a head": "不能：只旋转一部分头", "no: sliding window": "不能：滑动窗口", "no: norm over all heads": "不能：跨所有头的归一化",
 }
 

@@ -24,6 +24,7 @@ MODELS = [
     ("gpt-oss-120b", "openai/gpt-oss-120b", 65, False),
     ("qwen3.5-35b-a3b", "Qwen/Qwen3.5-35B-A3B", 70, False),
     ("kimi-linear-48b-a3b", "moonshotai/Kimi-Linear-48B-A3B-Instruct", 98, False),
+    ("deepseek-v4-flash", "deepseek-ai/DeepSeek-V4-Flash", 160, False),
     ("qwen3-next-80b-a3b", "Qwen/Qwen3-Next-80B-A3B-Instruct", 163, False),
     ("glm-4.5-air", "zai-org/GLM-4.5-Air", 221, True),
     ("minimax-m2", "MiniMaxAI/MiniMax-M2", 230, False),

@@ -169,8 +169,10 @@ TEST(kimi_delta) {
     d.dt_bias = weight(TD_WEIGHT_F32, 0, K);
     d.norm = weight(TD_WEIGHT_F32, 0, V);
     d.o = weight(TD_WEIGHT_W8A8, HIDDEN, VS);
-    FREED void *states = d.state = calloc(2 * KV_HEADS * td_delta_state_values(&d), sizeof(float)),
-               *open = d.open = calloc(2 * KV_HEADS * td_delta_open_values(&d), sizeof(float));
+    FREED void *states = calloc(2 * KV_HEADS * td_delta_state_values(&d), sizeof(float)),
+               *open = calloc(2 * KV_HEADS * td_delta_open_values(&d), sizeof(float));
+    d.state = states;
+    d.open = open;
     const uint64_t narrow = 2 * LOW * HIDDEN + (K + VS) * LOW; /* values of a_low and z_low, a and z */
     uint64_t       f32 = TOK * (narrow + KV_HEADS * HIDDEN) + TOK * KV_HEADS * 2 * NOPE * V + BLOCK * KV_HEADS * NOPE * V,
              bytes = 2 * narrow + KV_HEADS * HIDDEN * 4;

@@ -448,6 +448,7 @@ class Queue(HttpTest):
 
     def test_full_queue(self):
         running = [self.sent(completion("!hang")) for _ in range(3)]
+        self.server.wait_metric("sglang:num_running_reqs", 1)  # before that, two may be queued and the third not be there
         self.server.wait_metric("sglang:num_queue_reqs", 2)
         code, answer, headers = self.server.request("POST", "/v1/completions", {"prompt": "x"})
         self.assertEqual((code, answer["error"]["code"], headers["Retry-After"]), (503, "queue_full", "1"))

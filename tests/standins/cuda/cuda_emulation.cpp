@@ -133,8 +133,15 @@ void enter_scheduler_stack(machine *m, void *fake) {
 #endif
 }
 
+/* A function whose callers know nothing of its body. clang, which only looks at this file, has no such attribute. */
+#if defined(__clang__)
+#define OPAQUE __attribute__((noinline))
+#else
+#define OPAQUE __attribute__((noipa))
+#endif
+
 /* A function of its own: of a __builtin_longjmp beside the __builtin_setjmp the compiler thinks that nobody comes back. */
-[[noreturn]] __attribute__((noipa)) void leave(void **to) {
+[[noreturn]] OPAQUE void leave(void **to) {
     __builtin_longjmp(to, 1);
 }
 
@@ -170,7 +177,7 @@ void fiber_main() {
 }
 
 /* Enter a fiber's stack, or go on in it. */
-[[noreturn]] __attribute__((noipa)) void go_on(machine *m, fiber *f) {
+[[noreturn]] OPAQUE void go_on(machine *m, fiber *f) {
     if (f->started) leave(f->at);
     f->started = true;
     getcontext(&m->entry);

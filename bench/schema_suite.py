@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
-"""How much of the JSON-Schema-Test-Suite the grammars of tandem, xgrammar and llguidance follow, as a table of Markdown.
+"""How much of the JSON-Schema-Test-Suite, and of the tests of xgrammar and llguidance, the grammars of all three follow, as tables of Markdown.
 
-usage: schema_suite.py --suite .../JSON-Schema-Test-Suite/tests/draft2020-12 --tandem build/release/cli/tandem
+usage: schema_suite.py --tandem build/release/cli/tandem [--suite .../JSON-Schema-Test-Suite/tests/draft2020-12] [--xgrammar .../xgrammar-0.2.8]
+                       [--llguidance .../llguidance-1.9.1]
 
-xgrammar and llguidance come from PyPI; a package that is not installed is left out. Instances are written with their members in the
-schema's order. A group is a schema with its instances.
+The last two are folders of source packages of PyPI (schema_corpora.py), which want xgrammar, pytest and jsonschema installed. Engines that are not
+installed are left out. Instances are written with their members in the schema's order. A group is a schema with its instances.
 """
 import argparse
 import collections
@@ -14,7 +15,14 @@ import os
 import sys
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../tests/text/grammar"))
+import schema_corpora
 import test_schema_suite
+
+
+def suite(folder):
+    """@return [(schema, [(value, valid)])]"""
+    return [(case["schema"], [(t["data"], t["valid"]) for t in case["tests"]])
+            for path in sorted(glob.glob(os.path.join(folder, "*.json"))) for case in json.load(open(path, encoding="utf-8"))]
 
 
 def tandem(program):
@@ -71,10 +79,28 @@ def llguidance():
     return decide
 
 
+CORPORA = {"suite": suite, "xgrammar": schema_corpora.xgrammar, "llguidance": schema_corpora.llguidance}
+
+
+def print_row(name, decide, groups):
+    n = collections.Counter()
+    for schema, tests in groups:
+        got = decide(schema, [json.dumps(test_schema_suite.in_order(schema, value, schema)) for value, _ in tests])
+        if got is None:
+            continue
+        wrong = [(valid, g) for (_, valid), g in zip(tests, got, strict=True) if valid != g]
+        n["followed"] += 1
+        n["right"] += not wrong
+        n["invalid"] += sum(g for _, g in wrong)
+        n["valid"] += sum(v for v, _ in wrong)
+    print(f"| {name} | {n['followed']} of {len(groups)} | {n['right']} | {n['invalid']} | {n['valid']} |", flush=True)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--suite", required=True)
     parser.add_argument("--tandem", required=True)
+    for name in CORPORA:
+        parser.add_argument(f"--{name}", metavar="FOLDER")
     args = parser.parse_args()
     deciders = {"tandem": tandem(args.tandem)}
     for name, make in (("xgrammar", xgrammar), ("llguidance", llguidance)):
@@ -82,22 +108,14 @@ def main():
             deciders[name] = make()
         except ImportError as e:
             print(f"{name} is left out: {e}", file=sys.stderr)
-    print("| | groups followed | groups right in all instances | accepted invalid | refused valid |\n|---|---|---|---|---|")
-    for name, decide in deciders.items():
-        n = collections.Counter()
-        for path in sorted(glob.glob(os.path.join(args.suite, "*.json"))):
-            for case in json.load(open(path, encoding="utf-8")):
-                texts = [json.dumps(test_schema_suite.in_order(case["schema"], t["data"], case["schema"])) for t in case["tests"]]
-                n["groups"] += 1
-                got = decide(case["schema"], texts)
-                if got is None:
-                    continue
-                wrong = [(t["valid"], g) for t, g in zip(case["tests"], got, strict=True) if t["valid"] != g]
-                n["followed"] += 1
-                n["right"] += not wrong
-                n["invalid"] += sum(g for _, g in wrong)
-                n["valid"] += sum(v for v, _ in wrong)
-        print(f"| {name} | {n['followed']} of {n['groups']} | {n['right']} | {n['invalid']} | {n['valid']} |")
+    for corpus, read in CORPORA.items():
+        folder = getattr(args, corpus)
+        if folder:
+            groups = read(folder)
+            print(f"\n{corpus}: {len(groups)} groups with {sum(len(tests) for _, tests in groups)} instances\n")
+            print("| | groups followed | groups right in all instances | accepted invalid | refused valid |\n|---|---|---|---|---|")
+            for name, decide in deciders.items():
+                print_row(name, decide, groups)
 
 
 if __name__ == "__main__":

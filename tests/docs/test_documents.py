@@ -41,6 +41,7 @@ NOT_RUN = {
     "localhost:8001": "the answer of that server",
     "tandem bench": "timings; the suites run in test_bench",
     "bench/serve/": "minutes to hours",
+    "bench/schema_suite.py": "wants packages of PyPI and minutes; test_schema_suite counts the same groups",
     "bench/console_cost.py": "minutes",
     "bench/amx_targets.py": "needs AMX and half an hour; test_amx_targets runs it over made-up rows",
     "scripts/gpu_check.sh": "needs a card; test_gpu_check runs it without one",

@@ -784,7 +784,7 @@ TEST(bad_options_are_refused) {
     o = good, o.tensor_parallel_size = 65, check_open_fails(&o, TD_EINVAL, "tensor-parallel-size 65");
     o = good, o.model_path = NULL, check_open_fails(&o, TD_EINVAL, "model-path");
     o = good, o.max_total_tokens = (uint64_t)1 << 40, check_open_fails(&o, TD_ENOMEM, "the largest is");
-    o = good, o.chat_template = "/nowhere/at/all", check_open_fails(&o, TD_EIO, "/nowhere/at/all");
+    o = good, o.chat_template = "/nowhere/at/all", check_open_fails(&o, TD_ENOTFOUND, "/nowhere/at/all");
     o = good, o.tokenizer_path = "/nowhere/at/all", check_open_fails(&o, TD_ENOTFOUND, "/nowhere/at/all");
 
     AT_END(end_engine) td_engine *e;

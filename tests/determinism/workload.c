@@ -96,8 +96,19 @@ static void run_others(const workload *w, td_engine *e, probe **others) {
     }
 }
 
+/* No step comes between the first and the last of them. */
+static void submit_at_once(td_engine *e, probe **probes, uint32_t n) {
+    td_request_params params[WORKLOAD_REQUESTS] = {0};
+    td_request       *requests[WORKLOAD_REQUESTS];
+    td_error          err = {0};
+    for (uint32_t i = 0; i < n; i++) params[i] = probes[i]->params;
+    if (td_engine_submit_all(e, params, n, requests, &err) != TD_OK) fail_msg("refused: %s", err.text);
+    for (uint32_t i = 0; i < n; i++) probes[i]->request = requests[i];
+}
+
 void workload_run(const workload *w, td_engine *e, run_kind kind, probe **probes, uint32_t n) {
-    probe *others[OTHERS];
+    const bool one_by_one = kind == RUN_ONE_BY_ONE || kind == RUN_STAGGERED;
+    probe     *others[OTHERS];
     if (kind == RUN_AGAIN) {
         workload_run(w, e, RUN_TOGETHER, probes, n);
         workload_free(probes, n);
@@ -107,9 +118,10 @@ void workload_run(const workload *w, td_engine *e, run_kind kind, probe **probes
         probes[i] = workload_request(w, i);
         if (kind == RUN_STAGGERED && i > 0)
             probe_wait_tokens(probes[draw(w, DRAW_STAGGER, i, i)], 1 + draw(w, DRAW_STAGGER, 1000 + i, 10));
-        probe_submit(e, probes[i]);
+        if (one_by_one) probe_submit(e, probes[i]);
         if (kind == RUN_ONE_BY_ONE) probe_wait(probes[i]);
     }
+    if (!one_by_one) submit_at_once(e, probes, n);
     for (uint32_t i = 0; i < n; i++) probe_wait(probes[i]);
     if (kind != RUN_AMONG_OTHERS) return;
     for (uint32_t i = 0; i < OTHERS; i++) probe_wait(others[i]);

@@ -16,12 +16,7 @@ static ssize_t read_stream(void *cls, uint64_t pos, char *to, size_t max) {
     (void)pos;
     for (;;) {
         if (g->out.failed) return MHD_CONTENT_READER_END_WITH_ERROR;
-        if (g->out_sent < g->out.len) {
-            size_t n = g->out.len - g->out_sent < max ? g->out.len - g->out_sent : max;
-            memcpy(to, g->out.data + g->out_sent, n);
-            g->out_sent += n;
-            return (ssize_t)n;
-        }
+        if (g->out_sent < g->out.len) return (ssize_t)td_jbuf_take(&g->out, &g->out_sent, to, max);
         if (g->out_ended) return MHD_CONTENT_READER_END_OF_STREAM;
         g->out.len = g->out_sent = 0;
         if (td_generation_wait(g)) return 0;
@@ -68,6 +63,37 @@ static enum MHD_Result run(td_call *c, td_api_request *req) {
     return td_generation_wait(g) ? MHD_YES : td_route_resumed(c);
 }
 
+/* Write the next piece of a whole answer into g->out. */
+static void write_piece(td_generation *g) {
+    uint64_t begin = td_trace_begin();
+    td_jbuf_taken(&g->out);
+    g->out_sent = 0;
+    g->out_ended = g->req.api->write_answer(g, &g->out);
+    td_trace_end(begin, &(td_trace_label){TD_TRACE_HTTP, "write answer", {"bytes"}, {g->out.len}});
+}
+
+static ssize_t read_answer(td_call *c, char *to, size_t max) {
+    td_generation *g = c->generation;
+    if (g->out_sent == g->out.len && !g->out_ended) write_piece(g);
+    if (g->out.failed) return MHD_CONTENT_READER_END_WITH_ERROR;
+    size_t n = td_jbuf_take(&g->out, &g->out_sent, to, max);
+    return n ? (ssize_t)n : MHD_CONTENT_READER_END_OF_STREAM;
+}
+
+/* Answer with all news of a finished generation: at once if they are one piece; else they are held until all is sent. */
+static enum MHD_Result answer_whole(td_call *c, td_generation *g) {
+    td_api_error err;
+    td_generation_cancel(g); /* nothing runs: the engine keeps no more of it */
+    g->out.hold.budget = g->all->answers;
+    write_piece(g);
+    if (g->out_ended || g->out.failed) return td_answer_json(c, 200, &g->out);
+    size_t bytes = td_generation_bytes(g);
+    if (td_answer_hold_set(&g->out_hold, bytes))
+        return td_answer_pieces(c, 200, "application/json", MHD_SIZE_UNKNOWN, read_answer);
+    td_answer_no_room(&err, &g->out_hold, bytes);
+    return td_answer_error(c, &err);
+}
+
 enum MHD_Result td_route_resumed(td_call *c) {
     td_generation *g = c->generation;
     pthread_mutex_lock(&g->lock);
@@ -76,11 +102,7 @@ enum MHD_Result td_route_resumed(td_call *c) {
     if (aborted) return MHD_NO;
     if (has_error) return td_answer_error(c, &g->error);
     if (!done) return td_generation_wait(g) ? MHD_YES : td_route_resumed(c);
-    td_jbuf  b = {.hold.budget = g->all->answers};
-    uint64_t begin = td_trace_begin();
-    g->req.api->write_answer(g, &b);
-    td_trace_end(begin, &(td_trace_label){TD_TRACE_HTTP, "write answer", {"bytes"}, {b.len}});
-    return td_answer_json(c, 200, &b);
+    return answer_whole(c, g);
 }
 
 bool td_work_generate(td_call *c) {
@@ -101,9 +123,10 @@ enum MHD_Result td_route_generate(td_call *c) {
     return c->failed ? td_answer_error(c, &c->err) : run(c, &c->req);
 }
 
-static void write_probe_answer(td_generation *g, td_jbuf *b) {
+static bool write_probe_answer(td_generation *g, td_jbuf *b) {
     (void)g;
     td_jbuf_puts(b, "{\"status\":\"ready\"}");
+    return true;
 }
 
 /* The API of the probe: it has no body to read, and no stream. */

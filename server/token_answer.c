@@ -5,6 +5,7 @@
 
 #include "core/error.h"
 #include "server/answer/answer.h"
+#include "server/answer/token_texts.h"
 #include "server/server_state.h"
 
 #define PIECE_IDS 4096 /* ids of a piece, about */
@@ -45,26 +46,15 @@ td_status td_token_answer_add(td_token_answer *a, uint32_t *ids, size_t n, td_ap
     return has_room ? td_api_no_memory(err) : td_answer_no_room(err, &a->hold, bytes);
 }
 
-/* Whether the text of an id goes on with a character that began before it. */
-static bool goes_on(const td_token_answer *a, const td_tokenizer *tok, uint32_t id) {
-    size_t      len;
-    bool        special;
-    const char *bytes = td_tokenizer_token(tok, id, &len, &special);
-    return !bytes || len == 0 || (special && a->skips_special) || ((unsigned char)bytes[0] & 0xc0) == 0x80;
-}
-
-/* Write the text of some ids. Together they make whole characters, so that it is a part of the text of all. */
 static void write_text(td_token_answer *a, const td_tokenizer *tok, size_t end) {
     char  *text;
-    size_t to = a->at + PIECE_IDS < end ? a->at + PIECE_IDS : end, len;
-    while (to < end && goes_on(a, tok, a->ids[to])) to++;
-    if (td_tokenizer_decode(tok, a->ids + a->at, to - a->at, a->skips_special, &text, &len) != TD_OK) {
+    size_t len;
+    if (td_decode_some(tok, a->ids, end, a->skips_special, &a->at, &text, &len) != TD_OK) {
         a->piece.failed = true;
         return;
     }
     td_jw_chars(&a->piece, text, len);
     free(text);
-    a->at = to;
 }
 
 static void write_ids(td_token_answer *a, size_t begin, size_t end) {
@@ -113,11 +103,8 @@ ssize_t td_token_answer_read(td_call *c, char *to, size_t max) {
     td_token_answer *a = c->tokens;
     while (a->sent == a->piece.len && !a->ended) write_piece(c);
     if (a->piece.failed) return MHD_CONTENT_READER_END_WITH_ERROR;
-    size_t n = a->piece.len - a->sent < max ? a->piece.len - a->sent : max;
-    if (n == 0) return MHD_CONTENT_READER_END_OF_STREAM;
-    memcpy(to, a->piece.data + a->sent, n);
-    a->sent += n;
-    return (ssize_t)n;
+    size_t n = td_jbuf_take(&a->piece, &a->sent, to, max);
+    return n ? (ssize_t)n : MHD_CONTENT_READER_END_OF_STREAM;
 }
 
 enum MHD_Result td_route_tokens(td_call *c) {

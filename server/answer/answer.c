@@ -65,10 +65,7 @@ enum MHD_Result td_answer_pieces(td_call *c, int http, const char *content_type,
 }
 
 static ssize_t read_reply(td_call *c, char *to, size_t max) {
-    size_t n = c->reply.len - c->sent < max ? c->reply.len - c->sent : max;
-    memcpy(to, c->reply.data + c->sent, n);
-    c->sent += n;
-    return (ssize_t)n;
+    return (ssize_t)td_jbuf_take(&c->reply, &c->sent, to, max);
 }
 
 /* A text that the budget counts stays with the call until it is sent. */

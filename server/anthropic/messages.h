@@ -5,6 +5,7 @@
 #ifndef TD_SERVER_ANTHROPIC_MESSAGES_H
 #define TD_SERVER_ANTHROPIC_MESSAGES_H
 
+#include "server/answer/answer_parts.h"
 #include "server/answer/answer_stream.h"
 
 extern const td_api td_api_messages;
@@ -17,7 +18,6 @@ typedef struct {
     bool                 whole; /* the answer is written whole, not as events */
     bool                 is_open;
     td_answer_event_kind open;            /* the kind of the block that is open: content or reasoning */
-    td_jbuf              text;            /* of that block, if the answer is written whole */
     td_jbuf              id, name, input; /* of the tool call that is held back until it is complete */
     int64_t              n_blocks;        /* blocks of a stream begun so far */
 } td_messages_state;

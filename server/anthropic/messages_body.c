@@ -177,20 +177,14 @@ static const char *type_of(td_answer_event_kind kind) {
     return kind == TD_ANSWER_REASONING ? "thinking" : "text";
 }
 
-static void write_text_block(td_messages_state *own, td_jbuf *b) {
-    begin_block(own, type_of(own->open), b);
-    write_text(b, type_of(own->open), &own->text);
-    if (own->open == TD_ANSWER_REASONING) td_jw_member_str(b, "signature", SIGNATURE);
-    td_jw_close(b, '}');
-    forget(&own->text);
-}
-
 /* Close the block of text or thinking, if one is open. */
 static void close_text(td_messages_state *own, td_jbuf *b) {
     if (!own->is_open) return;
     own->is_open = false;
     if (own->whole) {
-        write_text_block(own, b);
+        td_jw_close(b, '"');
+        if (own->open == TD_ANSWER_REASONING) td_jw_member_str(b, "signature", SIGNATURE);
+        td_jw_close(b, '}');
         return;
     }
     if (own->open == TD_ANSWER_REASONING) {
@@ -206,8 +200,12 @@ static void open_text(td_messages_state *own, td_answer_event_kind kind, td_jbuf
     close_text(own, b);
     own->is_open = true;
     own->open = kind;
-    if (own->whole) return;
     begin_block(own, type_of(kind), b);
+    if (own->whole) { /* the string is closed with the block */
+        td_jw_key(b, type_of(kind));
+        td_jw_open(b, '"');
+        return;
+    }
     td_jw_member_str(b, type_of(kind), "");
     if (kind == TD_ANSWER_REASONING) td_jw_member_str(b, "signature", "");
     td_jw_close(b, '}');
@@ -219,7 +217,7 @@ static void write_text_piece(td_messages_state *own, const td_piece *p, td_jbuf 
     if (p->len == 0) return;
     open_text(own, p->kind, b);
     if (own->whole) {
-        td_jbuf_put(&own->text, p->text, omit ? 0 : p->len);
+        td_jw_chars(b, p->text, omit ? 0 : p->len);
     } else if (omit) {
         write_ping(b);
     } else {
@@ -278,21 +276,55 @@ static void write_piece(td_choice *c, const td_choice_state *st, const td_piece 
 
 /* ---- answers ---- */
 
-static void write_answer(td_generation *g, td_jbuf *b) {
-    td_messages_state *own = g->req.own;
-    td_choice         *c = &g->choices[0];
-    td_choice_state    st = td_choice_get_state(c);
+static bool begin_answer(td_jbuf *b, td_writing *w) {
+    const td_generation *g = w->choice->generation;
+    td_messages_state   *own = g->req.own;
     own->whole = true;
     td_jw_open(b, '{');
     write_head(b, g);
     td_jw_key(b, "content");
     td_jw_open(b, '[');
-    td_write_pieces(c, &st, &c->news, SIZE_MAX, b);
-    close_text(own, b);
+    return true;
+}
+
+/* Write on the blocks, long texts slice by slice. w->list counts deltas, w->at bytes of one. */
+static bool write_content(td_jbuf *b, td_writing *w) {
+    const td_news  *news = w->news;
+    const td_delta  all = {.kind = TD_ANSWER_CONTENT, .len = news->text.len};
+    const td_delta *deltas = w->choice->parser ? news->deltas : &all;
+    size_t          n = w->choice->parser ? news->n_deltas : 1;
+    while (w->list < n) {
+        const td_delta *d = &deltas[w->list];
+        const char     *text = news->text.data ? news->text.data + d->from : "";
+        bool            is_text = d->kind == TD_ANSWER_CONTENT || d->kind == TD_ANSWER_REASONING;
+        size_t          from = w->at, end = is_text ? td_slice_end(text, d->len, from) : d->len;
+        td_piece        piece = {.kind = d->kind,
+                                 .call = d->call,
+                                 .text = text + from,
+                                 .len = end - from,
+                                 .id = text + d->len,
+                                 .id_len = d->id_len};
+        write_piece(w->choice, &w->state, &piece, b);
+        w->at = end == d->len ? 0 : end;
+        w->list += end == d->len;
+        if (b->len >= w->full && w->list < n) return false;
+    }
+    return true;
+}
+
+static bool end_answer(td_jbuf *b, td_writing *w) {
+    const td_generation *g = w->choice->generation;
+    close_text(g->req.own, b);
     td_jw_close(b, ']');
-    write_stop(b, g, &st);
-    write_usage(b, st.used);
+    write_stop(b, g, &w->state);
+    write_usage(b, w->state.used);
     td_jw_close(b, '}');
+    return true;
+}
+
+static bool write_answer(td_generation *g, td_jbuf *b) {
+    static const td_answer_parts PARTS = {.begin = {begin_answer}, .choice = {write_content}, .end = {end_answer}};
+    return td_write_parts(g, &PARTS, b);
 }
 
 static void finish_stream(td_choice *c, const td_choice_state *st, td_jbuf *b) {
@@ -345,7 +377,6 @@ static void say_too_long(const td_api_request *r, size_t prompt_tokens, uint32_t
 
 static void free_own(void *own) {
     forget_call(own);
-    forget(&((td_messages_state *)own)->text);
     free(own);
 }
 

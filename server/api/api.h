@@ -57,6 +57,17 @@ typedef struct {
     bool                 ends; /* the choice is finished and has no further piece or token */
 } td_piece;
 
+/** What is being written of an answer, and how far (answer_parts.h). */
+typedef struct {
+    td_choice      *choice;
+    td_choice_state state;
+    const td_news  *news;     /* the choice's: all of them, or those of a stream's event */
+    unsigned        stage;    /* which of the answer's lists of parts */
+    size_t          part;     /* which of the list's */
+    size_t          list, at; /* of the part, for itself: 0 at its beginning */
+    size_t          full;     /* b->len from which on a writer stops; SIZE_MAX: it writes all of its part */
+} td_writing;
+
 typedef struct td_api {
     const char        *id_prefix;  /* of ids that the client did not choose */
     const td_api_name *names;      /* ended by {0}; NULL: the common ones */
@@ -72,7 +83,8 @@ typedef struct td_api {
     void (*free_own)(void *own); /* r->own: what the API keeps with a request; NULL: nothing */
 
     td_error_writer write_error;
-    void (*write_answer)(td_generation *g, td_jbuf *b); /* the whole answer of a finished generation */
+    /* Write on the whole answer of a finished generation. @return false: the next call goes on, and b was taken by then. */
+    bool (*write_answer)(td_generation *g, td_jbuf *b);
 
     /* The parts of a stream, in this order; NULL: there is no such part. b is NULL if write_answer passed NULL to
      * td_write_pieces. */

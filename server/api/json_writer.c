@@ -16,6 +16,18 @@ void td_jbuf_free(td_jbuf *b) {
     *b = (td_jbuf){.hold = b->hold};
 }
 
+size_t td_jbuf_take(const td_jbuf *b, size_t *taken, char *to, size_t max) {
+    size_t n = b->len - *taken < max ? b->len - *taken : max;
+    if (n) memcpy(to, b->data + *taken, n);
+    *taken += n;
+    return n;
+}
+
+void td_jbuf_taken(td_jbuf *b) {
+    if (b->len) b->before = b->data[b->len - 1];
+    b->len = 0;
+}
+
 /* The room to have for `need` bytes: twice the old one, or a quarter more where that would be much. */
 static size_t grown(size_t room, size_t need) {
     size_t more = room < ROOM_MIN ? ROOM_MIN : room < ROOM_DOUBLED ? room : room / 4;
@@ -71,9 +83,8 @@ void td_jbuf_printf(td_jbuf *b, const char *fmt, ...) {
 
 /* Put a comma, except at the start, behind an opening bracket, a key, or text that ends in a blank ("data: "). */
 static void comma(td_jbuf *b) {
-    if (b->len == 0) return;
-    char last = b->data[b->len - 1];
-    if (last != '{' && last != '[' && last != ':' && last != ' ' && last != '\n') td_jbuf_put(b, ",", 1);
+    char last = b->len ? b->data[b->len - 1] : b->before;
+    if (last != 0 && last != '{' && last != '[' && last != ':' && last != ' ' && last != '\n') td_jbuf_put(b, ",", 1);
 }
 
 void td_jw_open(td_jbuf *b, char bracket) {

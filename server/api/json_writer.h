@@ -18,11 +18,18 @@ typedef struct {
     size_t         len, room;
     bool           failed;
     size_t         refused; /* failed, because the budget had no room for so many bytes; 0: it had */
+    char           before;  /* the byte before data[0], which was taken already; 0: there is none */
     td_answer_hold hold;    /* of `room` bytes */
 } td_jbuf;
 
 /** Free the data. The buffer is as new, with the same budget. */
 void td_jbuf_free(td_jbuf *b);
+
+/** Copy bytes from *taken on, max at most; *taken moves behind them. @return how many. */
+size_t td_jbuf_take(const td_jbuf *b, size_t *taken, char *to, size_t max);
+
+/** All its bytes were taken: empty the buffer, and go on behind them. */
+void td_jbuf_taken(td_jbuf *b);
 
 /* Plain bytes. */
 void td_jbuf_put(td_jbuf *b, const void *bytes, size_t n);

@@ -596,6 +596,20 @@ void td_choice_take(td_choice *c, td_news *out) {
     c->news = (td_news){0};
 }
 
+static size_t bytes_of_news(const td_news *n, const td_api_shown *shown) {
+    size_t positions = n->lp_room * (1 + shown->top_logprobs) + n->prompt_lp_room * (1 + td_api_prompt_top(shown));
+    return n->text.room + n->deltas_room * sizeof *n->deltas + n->tokens_room * sizeof *n->tokens +
+           n->text_end_room * sizeof *n->text_end + positions * sizeof *n->lp;
+}
+
+size_t td_generation_bytes(const td_generation *g) {
+    size_t bytes = 0;
+    for (size_t i = 0; i < g->req.n_prompts; i++)
+        bytes += g->req.prompts[i].text_len + g->req.prompts[i].n_ids * sizeof *g->req.prompts->ids;
+    for (size_t i = 0; i < g->n_choices; i++) bytes += bytes_of_news(&g->choices[i].news, &g->req.shown);
+    return bytes;
+}
+
 td_choice_state td_choice_get_state(const td_choice *c) {
     return (td_choice_state){.finish = c->finish,
                              .n_calls = c->n_calls,

@@ -107,6 +107,7 @@ struct td_choice {
     bool   finish_written; /* its finish went with its last piece */
     bool   prompt_written; /* the ids of its prompt went with a chunk */
     size_t text_chars;     /* characters of the tokens whose logprobs were written: the next text_offset plus lead_chars */
+    size_t echo;           /* of the prompt, what is echoed: bytes of a text, or ids */
     size_t lead_chars;     /* characters of the decoded prompt (BOS) that echo's text does not begin with */
 };
 
@@ -141,11 +142,12 @@ struct td_generation {
 
     /* of the thread that writes the answer */
     uint32_t       slot; /* the watcher's slot; UINT32_MAX: none */
-    td_jbuf        out;  /* stream bytes not handed to libmicrohttpd yet */
+    td_jbuf        out;  /* bytes of the answer not handed to libmicrohttpd yet */
     size_t         out_sent;
-    td_answer_hold out_hold;  /* of what was written into out */
-    bool           out_ended; /* the last byte of the stream is in out */
-    size_t         out_next;  /* the choice to write first: not all may fit */
+    td_answer_hold out_hold;  /* of a stream: what was written into out; else what the answer is made of */
+    bool           out_ended; /* the last byte of the answer is in out */
+    size_t         out_next;  /* of a stream: the choice to write first, as not all may fit */
+    td_writing     writing;   /* of a whole answer */
 };
 
 void td_generations_init(td_generations *all, uint32_t stream_interval);
@@ -202,6 +204,14 @@ bool td_generation_wait(td_generation *g);
 /** Move a choice's news to *out (freed with td_news_free) and copy its counters; under the lock. */
 void td_choice_take(td_choice *c, td_news *out);
 void td_news_free(td_news *n);
+
+/** The prompt that a choice answers. */
+static inline const td_api_prompt *td_choice_prompt(const td_choice *c) {
+    return &c->generation->req.prompts[c->index / c->generation->req.n];
+}
+
+/** Bytes of the prompts and news that a whole answer is made of. When all is finished. */
+size_t td_generation_bytes(const td_generation *g);
 
 /** Where a choice stands; under the lock, or when all is finished. */
 td_choice_state td_choice_get_state(const td_choice *c);

@@ -2,6 +2,7 @@
 #ifndef TD_SERVER_OPENAI_COMPLETIONS_H
 #define TD_SERVER_OPENAI_COMPLETIONS_H
 
+#include "server/answer/answer_parts.h"
 #include "server/answer/answer_stream.h"
 
 extern const td_api td_api_chat, td_api_completion;
@@ -10,21 +11,24 @@ extern const td_api td_api_chat, td_api_completion;
  * top_logprobs]. */
 void td_write_token_logprobs(td_jbuf *b, const td_generation *g, const td_token_logprob *lp, size_t n);
 
+/* Parts of an answer (td_part_fn): */
+
 /** "logprobs" of a chat's tokens, or null. */
-void td_write_chat_logprobs(td_jbuf *b, const td_generation *g, const td_news *news);
+bool td_write_chat_logprobs(td_jbuf *b, td_writing *w);
 
 /** "logprobs" of a completion: the prompt's positions (echo), then the generated ones. */
-void td_write_completion_logprobs(td_jbuf *b, td_choice *c, const td_news *news);
+bool td_write_completion_logprobs(td_jbuf *b, td_writing *w);
 
-/** The member "prompt_logprobs" with the log-probabilities of a finished choice's prompt; nothing where they were not asked
- * for. */
-void td_write_prompt_logprobs(td_jbuf *b, const td_choice *c);
+/** "prompt_logprobs" of a finished choice's prompt; nothing where they were not asked for. */
+bool td_write_prompt_logprobs(td_jbuf *b, td_writing *w);
 
-/** Append the prompt's text as echo shows it, and set the choice's lead_chars. */
-void td_write_echo(td_jbuf *text, td_choice *c);
+/** "text" of a completion: the prompt if it is echoed, then what was generated. */
+bool td_write_completion_text(td_jbuf *b, td_writing *w);
 
-/** The "message" of a finished chat choice; completions_message.c. */
-void td_write_message(td_jbuf *b, const td_choice *c, const td_news *news);
+/** The members of a finished chat choice's "message" that have texts; completions_message.c. */
+bool td_write_content(td_jbuf *b, td_writing *w);
+bool td_write_reasoning(td_jbuf *b, td_writing *w);
+bool td_write_calls(td_jbuf *b, td_writing *w);
 
 /** The members of a "delta" for a piece that has text. */
 void td_write_delta(td_jbuf *b, const td_piece *p);

@@ -55,79 +55,92 @@ static void write_piece_finish(td_jbuf *b, td_choice *c, const td_choice_state *
         td_jw_member_null(b, "finish_reason");
 }
 
-static void write_token_ids(td_jbuf *b, const td_generation *g, const td_news *news) {
-    if (!g->req.shown.token_ids) return;
-    td_jw_key(b, "token_ids");
-    td_jw_open(b, '[');
-    for (size_t i = 0; i < news->n_tokens; i++) td_jw_int(b, news->tokens[i]);
-    td_jw_close(b, ']');
+static void write_token_id(td_jbuf *b, const td_writing *w, size_t i) {
+    td_jw_int(b, w->news->tokens[i]);
+}
+
+static bool write_token_ids(td_jbuf *b, td_writing *w) {
+    if (!w->choice->generation->req.shown.token_ids) return true;
+    return td_write_list(b, w, "token_ids", w->news->n_tokens, write_token_id);
+}
+
+static void write_prompt_id(td_jbuf *b, const td_writing *w, size_t i) {
+    td_jw_int(b, td_choice_prompt(w->choice)->ids[i]);
 }
 
 /* The ids of a choice's prompt, where ids are shown. */
-static void write_prompt_ids(td_jbuf *b, td_choice *c) {
-    const td_generation *g = c->generation;
-    const td_api_prompt *prompt = &g->req.prompts[c->index / g->req.n];
-    if (!g->req.shown.token_ids || c->prompt_written) return;
+static bool write_prompt_ids(td_jbuf *b, td_writing *w) {
+    td_choice *c = w->choice;
+    if (!c->generation->req.shown.token_ids || (w->at == 0 && c->prompt_written)) return true;
     c->prompt_written = true;
-    td_jw_key(b, "prompt_token_ids");
-    td_jw_open(b, '[');
-    for (size_t i = 0; i < prompt->n_ids; i++) td_jw_int(b, prompt->ids[i]);
-    td_jw_close(b, ']');
+    return td_write_list(b, w, "prompt_token_ids", td_choice_prompt(c)->n_ids, write_prompt_id);
 }
 
 /* ---- whole answers ---- */
 
-static void write_chat_choice(td_jbuf *b, td_choice *c) {
-    td_jw_key(b, "message");
-    td_write_message(b, c, &c->news);
-    td_jw_key(b, "logprobs");
-    td_write_chat_logprobs(b, c->generation, &c->news);
-}
-
-static void write_text_choice(td_jbuf *b, td_choice *c) {
-    td_jbuf text = {0};
-    if (c->generation->req.shown.echo) td_write_echo(&text, c);
-    td_jbuf_put(&text, c->news.text.data, c->news.text.len);
-    td_jw_key(b, "text");
-    td_jw_text(b, text.data, text.len);
-    b->failed = b->failed || text.failed;
-    td_jbuf_free(&text);
-    td_jw_key(b, "logprobs");
-    td_write_completion_logprobs(b, c, &c->news);
-    td_write_prompt_logprobs(b, c);
-    write_prompt_ids(b, c);
-}
-
-static void write_answer(td_generation *g, const char *object, void (*write_choice)(td_jbuf *b, td_choice *c), td_jbuf *b) {
-    write_head(b, g, object);
+static bool begin_answer(td_jbuf *b, td_writing *w) {
+    const td_generation *g = w->choice->generation;
+    write_head(b, g, g->req.form == TD_READ_CHAT ? "chat.completion" : "text_completion");
     td_jw_key(b, "choices");
     td_jw_open(b, '[');
-    for (size_t i = 0; i < g->n_choices; i++) {
-        td_choice      *c = &g->choices[i];
-        td_choice_state st = td_choice_get_state(c);
-        td_jw_open(b, '{');
-        td_jw_member_int(b, "index", c->index);
-        write_choice(b, c);
-        write_token_ids(b, g, &c->news);
-        write_finish(b, &st);
-        td_jw_close(b, '}');
-    }
-    td_jw_close(b, ']');
-    write_usage(b, td_generation_usage(g));
-    if (g->req.form == TD_READ_CHAT) { /* its one prompt's, beside the choices as vLLM has them */
-        td_write_prompt_logprobs(b, &g->choices[0]);
-        write_prompt_ids(b, &g->choices[0]);
-    }
-    td_api_write_warnings(b, &g->req);
+    return true;
+}
+
+static bool begin_choice(td_jbuf *b, td_writing *w) {
+    td_jw_open(b, '{');
+    td_jw_member_int(b, "index", w->choice->index);
+    return true;
+}
+
+static bool begin_message(td_jbuf *b, td_writing *w) {
+    (void)w;
+    td_jw_key(b, "message");
+    td_jw_open(b, '{');
+    td_jw_member_str(b, "role", "assistant");
+    return true;
+}
+
+static bool end_message(td_jbuf *b, td_writing *w) {
+    (void)w;
     td_jw_close(b, '}');
+    return true;
 }
 
-static void write_chat_answer(td_generation *g, td_jbuf *b) {
-    write_answer(g, "chat.completion", write_chat_choice, b);
+static bool end_choice(td_jbuf *b, td_writing *w) {
+    write_finish(b, &w->state);
+    td_jw_close(b, '}');
+    return true;
 }
 
-static void write_text_answer(td_generation *g, td_jbuf *b) {
-    write_answer(g, "text_completion", write_text_choice, b);
+static bool end_choices(td_jbuf *b, td_writing *w) {
+    td_jw_close(b, ']');
+    write_usage(b, td_generation_usage(w->choice->generation));
+    return true;
+}
+
+static bool end_answer(td_jbuf *b, td_writing *w) {
+    td_api_write_warnings(b, &w->choice->generation->req);
+    td_jw_close(b, '}');
+    return true;
+}
+
+/* What a chat shows of its one prompt is beside the choices, as vLLM has it. */
+static bool write_chat_answer(td_generation *g, td_jbuf *b) {
+    static const td_answer_parts PARTS = {
+        .begin = {begin_answer},
+        .choice = {begin_choice, begin_message, td_write_content, td_write_reasoning, td_write_calls, end_message,
+                   td_write_chat_logprobs, write_token_ids, end_choice},
+        .end = {end_choices, td_write_prompt_logprobs, write_prompt_ids, end_answer}};
+    return td_write_parts(g, &PARTS, b);
+}
+
+static bool write_text_answer(td_generation *g, td_jbuf *b) {
+    static const td_answer_parts PARTS = {
+        .begin = {begin_answer},
+        .choice = {begin_choice, td_write_completion_text, td_write_completion_logprobs, td_write_prompt_logprobs,
+                   write_prompt_ids, write_token_ids, end_choice},
+        .end = {end_choices, end_answer}};
+    return td_write_parts(g, &PARTS, b);
 }
 
 /* ---- chunks ---- */
@@ -144,14 +157,14 @@ static void begin_chunk(td_jbuf *b, const td_choice *c, const char *object) {
     td_jw_member_int(b, "index", c->index);
 }
 
-static void end_chunk(td_jbuf *b, td_choice *c, td_usage used, bool with_warnings) {
+static void end_chunk(td_jbuf *b, td_choice *c, const td_choice_state *st, bool with_warnings) {
     const td_api_request *r = &c->generation->req;
-    if (r->form == TD_READ_COMPLETION) write_prompt_ids(b, c);
+    if (r->form == TD_READ_COMPLETION) td_write_part(b, write_prompt_ids, c, st, NULL);
     td_jw_close(b, '}');
     td_jw_close(b, ']');
-    if (r->form == TD_READ_CHAT && c->index == 0) write_prompt_ids(b, c);
+    if (r->form == TD_READ_CHAT && c->index == 0) td_write_part(b, write_prompt_ids, c, st, NULL);
     if (r->stream.continuous_usage)
-        write_usage(b, used);
+        write_usage(b, st->used);
     else if (r->stream.usage)
         td_jw_member_null(b, "usage");
     if (with_warnings) td_api_write_warnings(b, r);
@@ -173,9 +186,9 @@ static void open_chat(td_choice *c, const td_choice_state *st, const td_news *ne
     td_jw_close(b, '}');
     td_jw_member_null(b, "logprobs");
     td_jw_member_null(b, "finish_reason");
-    td_usage before_tokens = st->used;
-    before_tokens.completion = before_tokens.reasoning = 0;
-    end_chunk(b, c, before_tokens, c->index == 0);
+    td_choice_state before_tokens = *st;
+    before_tokens.used.completion = before_tokens.used.reasoning = 0;
+    end_chunk(b, c, &before_tokens, c->index == 0);
 }
 
 static void write_chat_piece(td_choice *c, const td_choice_state *st, const td_piece *p, td_jbuf *b) {
@@ -183,14 +196,14 @@ static void write_chat_piece(td_choice *c, const td_choice_state *st, const td_p
     begin_delta(b, c);
     if (p->text) td_write_delta(b, p);
     td_jw_close(b, '}');
-    td_jw_key(b, "logprobs");
-    if (p->with)
-        td_write_chat_logprobs(b, c->generation, p->with);
-    else
-        td_jw_null(b);
-    if (p->with) write_token_ids(b, c->generation, p->with);
+    if (p->with) {
+        td_write_part(b, td_write_chat_logprobs, c, st, p->with);
+        td_write_part(b, write_token_ids, c, st, p->with);
+    } else {
+        td_jw_member_null(b, "logprobs");
+    }
     write_piece_finish(b, c, st, p);
-    end_chunk(b, c, st->used, false);
+    end_chunk(b, c, st, false);
 }
 
 static void finish_chat(td_choice *c, const td_choice_state *st, td_jbuf *b) {
@@ -198,39 +211,31 @@ static void finish_chat(td_choice *c, const td_choice_state *st, td_jbuf *b) {
     td_jw_close(b, '}');
     td_jw_member_null(b, "logprobs");
     write_finish(b, st);
-    end_chunk(b, c, st->used, false);
+    end_chunk(b, c, st, false);
 }
 
 /* Write the prompt if it is echoed, with its log-probabilities. */
 static void open_text(td_choice *c, const td_choice_state *st, const td_news *news, td_jbuf *b) {
     if (!c->generation->req.shown.echo) return;
-    td_jbuf text = {0};
-    td_news prompt = *news;
-    prompt.n_lp = 0;
+    td_news prompt = {.prompt_lp = news->prompt_lp, .n_prompt_lp = news->n_prompt_lp};
     begin_chunk(b, c, TEXT_CHUNK);
-    td_write_echo(&text, c);
-    td_jw_key(b, "text");
-    td_jw_text(b, text.data, text.len);
-    b->failed = b->failed || text.failed;
-    td_jbuf_free(&text);
-    td_jw_key(b, "logprobs");
+    td_write_part(b, td_write_completion_text, c, st, &prompt);
     if (prompt.n_prompt_lp)
-        td_write_completion_logprobs(b, c, &prompt);
+        td_write_part(b, td_write_completion_logprobs, c, st, &prompt);
     else
-        td_jw_null(b);
+        td_jw_member_null(b, "logprobs");
     td_jw_member_null(b, "finish_reason");
-    end_chunk(b, c, st->used, c->index == 0);
+    end_chunk(b, c, st, c->index == 0);
 }
 
 static void write_text_piece(td_choice *c, const td_choice_state *st, const td_piece *p, td_jbuf *b) {
     begin_chunk(b, c, TEXT_CHUNK);
     td_jw_key(b, "text");
     td_jw_text(b, p->text, p->len);
-    td_jw_key(b, "logprobs");
-    td_write_completion_logprobs(b, c, p->with);
-    write_token_ids(b, c->generation, p->with);
+    td_write_part(b, td_write_completion_logprobs, c, st, p->with);
+    td_write_part(b, write_token_ids, c, st, p->with);
     write_piece_finish(b, c, st, p);
-    end_chunk(b, c, st->used, false);
+    end_chunk(b, c, st, false);
 }
 
 static void finish_text(td_choice *c, const td_choice_state *st, td_jbuf *b) {
@@ -238,7 +243,7 @@ static void finish_text(td_choice *c, const td_choice_state *st, td_jbuf *b) {
     td_jw_member_str(b, "text", "");
     td_jw_member_null(b, "logprobs");
     write_finish(b, st);
-    end_chunk(b, c, st->used, false);
+    end_chunk(b, c, st, false);
 }
 
 static void write_end(td_generation *g, const char *object, td_jbuf *b) {

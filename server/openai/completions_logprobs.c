@@ -1,9 +1,10 @@
-/* Log-probabilities of chats and of completions, and the prompt that a completion echoes. */
+/* Log-probabilities of chats and of completions; and a completion's text, with the prompt that it echoes. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "server/answer/token_texts.h"
 #include "server/openai/completions.h"
 
 static size_t count_chars(const char *s, size_t n) {
@@ -77,33 +78,51 @@ void td_write_token_logprobs(td_jbuf *b, const td_generation *g, const td_token_
     }
 }
 
-void td_write_chat_logprobs(td_jbuf *b, const td_generation *g, const td_news *news) {
-    if (!g->req.shown.logprobs) {
-        td_jw_null(b);
-        return;
+static void write_chat_position(td_jbuf *b, const td_writing *w, size_t i) {
+    const td_generation *g = w->choice->generation;
+    td_write_token_logprobs(b, g, w->news->lp + i * (1 + g->req.shown.top_logprobs), 1);
+}
+
+bool td_write_chat_logprobs(td_jbuf *b, td_writing *w) {
+    if (!w->choice->generation->req.shown.logprobs) {
+        td_jw_member_null(b, "logprobs");
+        return true;
     }
-    td_jw_open(b, '{');
-    td_jw_key(b, "content");
-    td_jw_open(b, '[');
-    td_write_token_logprobs(b, g, news->lp, news->n_lp);
-    td_jw_close(b, ']');
+    if (w->at == 0) {
+        td_jw_key(b, "logprobs");
+        td_jw_open(b, '{');
+    }
+    if (!td_write_list(b, w, "content", w->news->n_lp, write_chat_position)) return false;
     td_jw_close(b, '}');
+    return true;
 }
 
 /* ---- completions: parallel lists over the prompt's positions (echo) and the generated ones ---- */
 
-typedef struct {
-    const td_token_logprob *at; /* [stride] */
-    bool                    of_prompt;
-} position;
+/* Positions of the prompt that are told: those of an echo. prompt_logprobs has the others. */
+static size_t n_of_prompt(const td_writing *w) {
+    return w->choice->generation->req.shown.echo ? w->news->n_prompt_lp : 0;
+}
 
-static position position_at(const td_news *news, size_t i, size_t stride) {
-    if (i < news->n_prompt_lp) return (position){news->prompt_lp + i * stride, true};
-    return (position){news->lp + (i - news->n_prompt_lp) * stride, false};
+/* [1 + top_logprobs] of a position */
+static const td_token_logprob *position_at(const td_writing *w, size_t i) {
+    size_t stride = 1 + w->choice->generation->req.shown.top_logprobs, n = n_of_prompt(w);
+    return i < n ? w->news->prompt_lp + i * stride : w->news->lp + (i - n) * stride;
+}
+
+static void write_position_token(td_jbuf *b, const td_writing *w, size_t i) {
+    write_token(b, w->choice->generation, position_at(w, i)->id);
+}
+
+static void write_position_logprob(td_jbuf *b, const td_writing *w, size_t i) {
+    td_write_logprob(b, position_at(w, i)->logprob);
 }
 
 /* {token: logprob}, best first; the token itself is among them. Tokens whose bytes are the same appear once. */
-static void write_top(td_jbuf *b, const td_generation *g, const td_token_logprob *at, size_t stride) {
+static void write_position_top(td_jbuf *b, const td_writing *w, size_t i) {
+    const td_generation    *g = w->choice->generation;
+    const td_token_logprob *at = position_at(w, i);
+    size_t                  stride = 1 + g->req.shown.top_logprobs;
     if (isnan(at[0].logprob)) { /* the first prompt token: nothing predicts it */
         td_jw_null(b);
         return;
@@ -116,8 +135,8 @@ static void write_top(td_jbuf *b, const td_generation *g, const td_token_logprob
         if (t->id == TD_LP_NONE) continue;
         bool special, again = false;
         seen[n] = td_token_bytes(g, t->id, &seen_len[n], &special);
-        for (size_t i = 0; i < n && !again && !g->req.shown.tokens_as_ids; i++)
-            again = seen_len[i] == seen_len[n] && !memcmp(seen[i], seen[n], seen_len[n]);
+        for (size_t m = 0; m < n && !again && !g->req.shown.tokens_as_ids; m++)
+            again = seen_len[m] == seen_len[n] && !memcmp(seen[m], seen[n], seen_len[n]);
         if (again) continue;
         n++;
         write_token(b, g, t->id);
@@ -127,53 +146,52 @@ static void write_top(td_jbuf *b, const td_generation *g, const td_token_logprob
     td_jw_close(b, '}');
 }
 
-void td_write_completion_logprobs(td_jbuf *b, td_choice *c, const td_news *news) {
+/* Where the text of a position's token begins, in characters. */
+static void write_position_offset(td_jbuf *b, const td_writing *w, size_t i) {
+    td_choice           *c = w->choice;
     const td_generation *g = c->generation;
-    if (!g->req.shown.logprobs) {
-        td_jw_null(b);
-        return;
+    td_jw_int(b, (int64_t)(c->text_chars > c->lead_chars ? c->text_chars - c->lead_chars : 0));
+    /* Special tokens take room in the text only where they are shown: in a text prompt, or when not skipped. */
+    size_t      len;
+    bool        special, of_prompt = i < n_of_prompt(w);
+    const char *bytes = td_token_bytes(g, position_at(w, i)->id, &len, &special);
+    bool        shown = !special || (of_prompt && td_choice_prompt(c)->text) || !g->req.shown.skips_special_tokens;
+    c->text_chars += shown ? count_chars(bytes, len) : 0;
+}
+
+bool td_write_completion_logprobs(td_jbuf *b, td_writing *w) {
+    static const struct {
+        const char *key;
+        void (*entry)(td_jbuf *b, const td_writing *w, size_t i);
+    } LISTS[] = {{"tokens", write_position_token},
+                 {"token_logprobs", write_position_logprob},
+                 {"top_logprobs", write_position_top},
+                 {"text_offset", write_position_offset}};
+    size_t n = n_of_prompt(w) + w->news->n_lp, n_lists = sizeof LISTS / sizeof *LISTS;
+    if (!w->choice->generation->req.shown.logprobs) {
+        td_jw_member_null(b, "logprobs");
+        return true;
     }
-    const td_api_prompt *prompt = &g->req.prompts[c->index / g->req.n];
-    size_t               stride = 1 + g->req.shown.top_logprobs;
-    td_news              told = *news;
-    if (!g->req.shown.echo) told.n_prompt_lp = 0; /* prompt_logprobs has them */
-    size_t n = told.n_prompt_lp + told.n_lp;
-    news = &told;
-    td_jw_open(b, '{');
-    td_jw_key(b, "tokens");
-    td_jw_open(b, '[');
-    for (size_t i = 0; i < n; i++) write_token(b, g, position_at(news, i, stride).at->id);
-    td_jw_close(b, ']');
-    td_jw_key(b, "token_logprobs");
-    td_jw_open(b, '[');
-    for (size_t i = 0; i < n; i++) td_write_logprob(b, position_at(news, i, stride).at->logprob);
-    td_jw_close(b, ']');
-    td_jw_key(b, "top_logprobs");
-    td_jw_open(b, '[');
-    for (size_t i = 0; i < n; i++) write_top(b, g, position_at(news, i, stride).at, stride);
-    td_jw_close(b, ']');
-    td_jw_key(b, "text_offset");
-    td_jw_open(b, '[');
-    for (size_t i = 0; i < n; i++) {
-        position p = position_at(news, i, stride);
-        td_jw_int(b, (int64_t)(c->text_chars > c->lead_chars ? c->text_chars - c->lead_chars : 0));
-        /* Special tokens take room in the text only where they are shown: in a text prompt, or when not skipped. */
-        size_t      len;
-        bool        special;
-        const char *bytes = td_token_bytes(g, p.at->id, &len, &special);
-        bool        shown = !special || (p.of_prompt && prompt->text) || !g->req.shown.skips_special_tokens;
-        c->text_chars += shown ? count_chars(bytes, len) : 0;
+    if (w->list == 0 && w->at == 0) {
+        td_jw_key(b, "logprobs");
+        td_jw_open(b, '{');
     }
-    td_jw_close(b, ']');
+    while (w->list < n_lists) {
+        if (!td_write_list(b, w, LISTS[w->list].key, n, LISTS[w->list].entry)) return false;
+        w->list++;
+    }
     td_jw_close(b, '}');
+    return true;
 }
 
 /* ---- both: prompt_logprobs as vLLM has them, a list of null (nothing predicts the first token) and of objects ---- */
 
 /* {id: {logprob, rank, decoded_token}}: the prompt's own token, then the best ones. The rank of a token that is not among
  * the best is null. */
-static void write_prompt_position(td_jbuf *b, const td_generation *g, const td_token_logprob *at, size_t top) {
-    size_t own_rank = 0;
+static void write_prompt_position(td_jbuf *b, const td_writing *w, size_t i) {
+    const td_generation    *g = w->choice->generation;
+    size_t                  top = g->req.shown.top_prompt_logprobs, own_rank = 0;
+    const td_token_logprob *at = w->news->prompt_lp + i * (1 + top);
     if (isnan(at[0].logprob)) {
         td_jw_null(b);
         return;
@@ -204,32 +222,81 @@ static void write_prompt_position(td_jbuf *b, const td_generation *g, const td_t
     td_jw_close(b, '}');
 }
 
-void td_write_prompt_logprobs(td_jbuf *b, const td_choice *c) {
-    const td_generation *g = c->generation;
-    const td_news       *news = &c->news;
-    size_t               top = g->req.shown.top_prompt_logprobs;
-    if (!g->req.shown.prompt_logprobs) return;
-    td_jw_key(b, "prompt_logprobs");
-    td_jw_open(b, '[');
-    for (size_t i = 0; i < news->n_prompt_lp; i++) write_prompt_position(b, g, news->prompt_lp + i * (1 + top), top);
-    td_jw_close(b, ']');
+bool td_write_prompt_logprobs(td_jbuf *b, td_writing *w) {
+    if (!w->choice->generation->req.shown.prompt_logprobs) return true;
+    return td_write_list(b, w, "prompt_logprobs", w->news->n_prompt_lp, write_prompt_position);
 }
 
-void td_write_echo(td_jbuf *text, td_choice *c) {
-    const td_generation *g = c->generation;
-    const td_api_prompt *p = &g->req.prompts[c->index / g->req.n];
-    char                *decoded = NULL;
-    size_t               len = 0;
-    bool                 skip = p->text ? false : g->req.shown.skips_special_tokens;
-    if (!g->all->tokenizer) return; /* no text at all */
-    td_status st = td_tokenizer_decode(g->all->tokenizer, p->ids, p->n_ids, skip, &decoded, &len);
-    if (st != TD_OK) len = 0; /* ids that the model has and the tokenizer does not have: no text */
-    if (st == TD_ENOMEM) text->failed = true;
-    if (!p->text) {
-        td_jbuf_put(text, decoded, len);
-    } else {
-        td_jbuf_put(text, p->text, p->text_len);
-        if (len > p->text_len) c->lead_chars = count_chars(decoded, len) - count_chars(p->text, p->text_len);
+/* ---- completions: the text ---- */
+
+/* Whether a tokenizer has all ids of a prompt. A model may have more. */
+static bool has_texts(const td_tokenizer *tok, const td_api_prompt *p) {
+    size_t len, i = 0;
+    bool   special;
+    while (tok && i < p->n_ids && td_tokenizer_token(tok, p->ids[i], &len, &special)) i++;
+    return tok && i == p->n_ids;
+}
+
+/* Characters of a decoded prompt (BOS) that its text does not begin with. */
+static size_t count_lead(const td_tokenizer *tok, const td_api_prompt *p, td_jbuf *b) {
+    size_t at = 0, bytes = 0, chars = 0;
+    while (at < p->n_ids) {
+        char     *decoded;
+        size_t    len;
+        td_status st = td_decode_some(tok, p->ids, p->n_ids, false, &at, &decoded, &len);
+        b->failed = b->failed || st != TD_OK;
+        if (st != TD_OK) return 0;
+        bytes += len;
+        chars += count_chars(decoded, len);
+        free(decoded);
     }
-    free(decoded);
+    return bytes > p->text_len ? chars - count_chars(p->text, p->text_len) : 0;
+}
+
+/* Set what an echo shows of the prompt: its text, as it came or of its ids. */
+static void begin_echo(td_choice *c, td_jbuf *b) {
+    const td_generation *g = c->generation;
+    const td_api_prompt *p = td_choice_prompt(c);
+    bool                 in_texts = has_texts(g->all->tokenizer, p);
+    if (!g->req.shown.echo || !g->all->tokenizer) return;
+    c->echo = p->text ? p->text_len : in_texts ? p->n_ids : 0;
+    if (p->text && in_texts && g->req.shown.logprobs) c->lead_chars = count_lead(g->all->tokenizer, p, b);
+}
+
+/* Write on the prompt, w->at of its bytes or ids. */
+static bool write_echo(td_jbuf *b, td_writing *w) {
+    const td_generation *g = w->choice->generation;
+    const td_api_prompt *p = td_choice_prompt(w->choice);
+    if (p->text) return td_write_slices(b, w, p->text, w->choice->echo, &w->at);
+    while (w->at < w->choice->echo) {
+        char  *text;
+        size_t len;
+        if (td_decode_some(g->all->tokenizer, p->ids, p->n_ids, g->req.shown.skips_special_tokens, &w->at, &text, &len) !=
+            TD_OK) {
+            b->failed = true;
+            return true;
+        }
+        td_jw_chars(b, text, len);
+        free(text);
+        if (b->len >= w->full) return false;
+    }
+    return true;
+}
+
+bool td_write_completion_text(td_jbuf *b, td_writing *w) {
+    enum { BEGIN, ECHO, GENERATED };
+    if (w->list == BEGIN) {
+        begin_echo(w->choice, b);
+        td_jw_key(b, "text");
+        td_jw_open(b, '"');
+        w->list = ECHO;
+    }
+    if (w->list == ECHO) {
+        if (!write_echo(b, w)) return false;
+        w->list = GENERATED;
+        w->at = 0;
+    }
+    if (!td_write_slices(b, w, w->news->text.data, w->news->text.len, &w->at)) return false;
+    td_jw_close(b, '"');
+    return true;
 }

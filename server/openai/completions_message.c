@@ -5,17 +5,26 @@ static const char *text_at(const td_news *news, const td_delta *d) {
     return news->text.data + d->from;
 }
 
-/* All text of one kind as one string; null if there is none and may_be_null. */
-static void write_text(td_jbuf *b, const td_news *news, td_answer_event_kind kind, bool may_be_null) {
-    td_jbuf text = {0};
+/* Whether there is a delta of a kind, with so many bytes at least. */
+static bool has(const td_news *news, td_answer_event_kind kind, size_t bytes) {
     for (size_t i = 0; i < news->n_deltas; i++)
-        if (news->deltas[i].kind == kind) td_jbuf_put(&text, text_at(news, &news->deltas[i]), news->deltas[i].len);
-    if (text.len == 0 && may_be_null)
-        td_jw_null(b);
-    else
-        td_jw_text(b, text.data, text.len);
-    b->failed = b->failed || text.failed;
-    td_jbuf_free(&text);
+        if (news->deltas[i].kind == kind && news->deltas[i].len >= bytes) return true;
+    return false;
+}
+
+/* Write on all text of one kind as one string. w->list counts deltas, w->at bytes of one. */
+static bool write_text(td_jbuf *b, td_writing *w, const char *key, td_answer_event_kind kind) {
+    const td_news *news = w->news;
+    if (w->list == 0 && w->at == 0) {
+        td_jw_key(b, key);
+        td_jw_open(b, '"');
+    }
+    for (; w->list < news->n_deltas; w->list++, w->at = 0) {
+        const td_delta *d = &news->deltas[w->list];
+        if (d->kind == kind && !td_write_slices(b, w, text_at(news, d), d->len, &w->at)) return false;
+    }
+    td_jw_close(b, '"');
+    return true;
 }
 
 /* Where the call that begins here ends; 0: it was dropped. */
@@ -38,44 +47,51 @@ static void write_call_head(td_jbuf *b, const char *name, size_t len, const char
     td_jw_key(b, "arguments");
 }
 
-static void write_calls(td_jbuf *b, const td_news *news) {
-    td_jw_open(b, '[');
-    for (size_t i = 0; i < news->n_deltas; i++) {
-        size_t end = news->deltas[i].kind == TD_ANSWER_CALL_BEGIN ? end_of_call(news, i) : 0;
-        if (end == 0) continue;
-        td_jw_open(b, '{');
-        const td_delta *d = &news->deltas[i];
-        write_call_head(b, text_at(news, d), d->len, text_at(news, d) + d->len, d->id_len);
-        td_jw_text(b, text_at(news, &news->deltas[i + 1]), news->deltas[i + 1].len);
-        td_jw_close(b, '}');
-        td_jw_close(b, '}');
+static void write_call(td_jbuf *b, const td_news *news, size_t begin) {
+    const td_delta *d = &news->deltas[begin], *arguments = d + 1;
+    td_jw_open(b, '{');
+    write_call_head(b, text_at(news, d), d->len, text_at(news, d) + d->len, d->id_len);
+    td_jw_text(b, text_at(news, arguments), arguments->len);
+    td_jw_close(b, '}');
+    td_jw_close(b, '}');
+}
+
+bool td_write_content(td_jbuf *b, td_writing *w) {
+    const td_choice *c = w->choice;
+    if (c->n_calls && !has(w->news, TD_ANSWER_CONTENT, 1)) {
+        td_jw_member_null(b, "content");
+        return true;
+    }
+    if (c->parser) return write_text(b, w, "content", TD_ANSWER_CONTENT);
+    if (w->at == 0) {
+        td_jw_key(b, "content");
+        td_jw_open(b, '"');
+    }
+    if (!td_write_slices(b, w, w->news->text.data, w->news->text.len, &w->at)) return false;
+    td_jw_close(b, '"');
+    return true;
+}
+
+bool td_write_reasoning(td_jbuf *b, td_writing *w) {
+    return !has(w->news, TD_ANSWER_REASONING, 0) || write_text(b, w, "reasoning_content", TD_ANSWER_REASONING);
+}
+
+/* w->list counts deltas: a call is written at once, as its arguments are when they are streamed. */
+bool td_write_calls(td_jbuf *b, td_writing *w) {
+    const td_news *news = w->news;
+    if (w->choice->n_calls == 0) return true;
+    if (w->list == 0) {
+        td_jw_key(b, "tool_calls");
+        td_jw_open(b, '[');
+    }
+    while (w->list < news->n_deltas) {
+        size_t i = w->list++;
+        if (news->deltas[i].kind != TD_ANSWER_CALL_BEGIN || end_of_call(news, i) == 0) continue;
+        write_call(b, news, i);
+        if (b->len >= w->full) return false;
     }
     td_jw_close(b, ']');
-}
-
-static bool has(const td_news *news, td_answer_event_kind kind) {
-    for (size_t i = 0; i < news->n_deltas; i++)
-        if (news->deltas[i].kind == kind) return true;
-    return false;
-}
-
-void td_write_message(td_jbuf *b, const td_choice *c, const td_news *news) {
-    td_jw_open(b, '{');
-    td_jw_member_str(b, "role", "assistant");
-    td_jw_key(b, "content");
-    if (c->parser)
-        write_text(b, news, TD_ANSWER_CONTENT, c->n_calls > 0);
-    else
-        td_jw_text(b, news->text.data, news->text.len);
-    if (has(news, TD_ANSWER_REASONING)) {
-        td_jw_key(b, "reasoning_content");
-        write_text(b, news, TD_ANSWER_REASONING, false);
-    }
-    if (c->n_calls) {
-        td_jw_key(b, "tool_calls");
-        write_calls(b, news);
-    }
-    td_jw_close(b, '}');
+    return true;
 }
 
 void td_write_delta(td_jbuf *b, const td_piece *p) {

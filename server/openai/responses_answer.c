@@ -140,7 +140,8 @@ static void keep(td_generation *g, const td_jbuf *text, size_t output, size_t ou
 
 /* ---- whole answers ---- */
 
-static void write_answer(td_generation *g, td_jbuf *b) {
+/* A response is written at once: the store keeps it. */
+static bool write_answer(td_generation *g, td_jbuf *b) {
     td_choice      *c = &g->choices[0];
     td_choice_state st = td_choice_get_state(c);
     size_t          output, len;
@@ -148,6 +149,7 @@ static void write_answer(td_generation *g, td_jbuf *b) {
     td_response_close_items(g, st.finish != TD_FINISH_STOP, NULL);
     write_response(g, stage_of(st.finish), b, &output, &len);
     keep(g, b, output, len);
+    return true;
 }
 
 void td_response_write_now(td_generation *g, td_jbuf *b) {

@@ -5,6 +5,7 @@
 #ifndef TD_SERVER_SGLANG_GENERATE_H
 #define TD_SERVER_SGLANG_GENERATE_H
 
+#include "server/answer/answer_parts.h"
 #include "server/answer/answer_stream.h"
 
 extern const td_api td_api_generate;

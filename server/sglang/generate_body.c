@@ -53,74 +53,128 @@ static void write_token(td_jbuf *b, const td_generation *g, const td_token_logpr
     td_jw_close(b, ']');
 }
 
-/* Two lists over n positions from `from` on: of the tokens themselves, and, if asked for, of the top ones. */
-static void write_positions(td_jbuf *b, const td_generation *g, const char *key, const char *top_key,
-                            const td_token_logprob *lp, size_t from, size_t n) {
-    size_t stride = 1 + g->req.shown.top_logprobs;
-    td_jw_key(b, key);
-    td_jw_open(b, '[');
-    for (size_t i = from; i < n; i++) write_token(b, g, lp + i * stride);
-    td_jw_close(b, ']');
-    if (g->req.shown.top_logprobs == 0) return;
-    td_jw_key(b, top_key);
-    td_jw_open(b, '[');
-    for (size_t i = from; i < n; i++) {
-        const td_token_logprob *at = lp + i * stride;
-        if (at[1].id == TD_LP_NONE) { /* the first of the prompt: nothing predicts it */
-            td_jw_null(b);
-            continue;
-        }
-        td_jw_open(b, '[');
-        for (size_t k = 1; k < stride && at[k].id != TD_LP_NONE; k++) write_token(b, g, &at[k]);
-        td_jw_close(b, ']');
+static const td_token_logprob *position_at(const td_writing *w, const td_token_logprob *lp, size_t i) {
+    return lp + i * (1 + w->choice->generation->req.shown.top_logprobs);
+}
+
+static void write_top(td_jbuf *b, const td_writing *w, const td_token_logprob *at) {
+    const td_generation *g = w->choice->generation;
+    if (at[1].id == TD_LP_NONE) { /* the first of the prompt: nothing predicts it */
+        td_jw_null(b);
+        return;
     }
+    td_jw_open(b, '[');
+    for (size_t k = 1; k <= g->req.shown.top_logprobs && at[k].id != TD_LP_NONE; k++) write_token(b, g, &at[k]);
     td_jw_close(b, ']');
 }
 
-static void write_meta(td_jbuf *b, const td_choice *c, const td_choice_state *st, const td_news *news) {
-    const td_generation     *g = c->generation;
+/* The prompt's position that the i-th entry of its lists is of. */
+static const td_token_logprob *input_at(const td_writing *w, size_t i) {
+    const td_generate_state *own = w->choice->generation->req.own;
+    return position_at(w, w->news->prompt_lp, own->logprob_start + i);
+}
+
+static void write_input_token(td_jbuf *b, const td_writing *w, size_t i) {
+    write_token(b, w->choice->generation, input_at(w, i));
+}
+
+static void write_input_top(td_jbuf *b, const td_writing *w, size_t i) {
+    write_top(b, w, input_at(w, i));
+}
+
+static void write_output_token(td_jbuf *b, const td_writing *w, size_t i) {
+    write_token(b, w->choice->generation, position_at(w, w->news->lp, i));
+}
+
+static void write_output_top(td_jbuf *b, const td_writing *w, size_t i) {
+    write_top(b, w, position_at(w, w->news->lp, i));
+}
+
+/* Lists of the tokens themselves, and, if asked for, of the top ones; first over the prompt, then over the answer. */
+static bool write_positions(td_jbuf *b, td_writing *w) {
+    static const struct {
+        const char *key;
+        bool        of_prompt, of_top;
+        void (*entry)(td_jbuf *b, const td_writing *w, size_t i);
+    } LISTS[] = {{"input_token_logprobs", true, false, write_input_token},
+                 {"input_top_logprobs", true, true, write_input_top},
+                 {"output_token_logprobs", false, false, write_output_token},
+                 {"output_top_logprobs", false, true, write_output_top}};
+    const td_api_request    *r = &w->choice->generation->req;
+    const td_generate_state *own = r->own;
+    size_t n_input = w->news->n_prompt_lp > own->logprob_start ? w->news->n_prompt_lp - own->logprob_start : 0;
+    for (; r->shown.logprobs && w->list < sizeof LISTS / sizeof *LISTS; w->list++) {
+        if (LISTS[w->list].of_top && r->shown.top_logprobs == 0) continue;
+        size_t n = LISTS[w->list].of_prompt ? n_input : w->news->n_lp;
+        if (!td_write_list(b, w, LISTS[w->list].key, n, LISTS[w->list].entry)) return false;
+    }
+    return true;
+}
+
+/* Write the text so far. w->news has all of it, from its beginning; an event of several choices says which one it is of. */
+static bool begin_choice(td_jbuf *b, td_writing *w) {
+    const td_generation     *g = w->choice->generation;
     const td_generate_state *own = g->req.own;
+    if (w->at == 0) {
+        td_jw_open(b, '{');
+        if (g->req.stream.on && own->is_list) td_jw_member_int(b, "index", w->choice->index);
+        td_jw_key(b, "text");
+        td_jw_open(b, '"');
+    }
+    if (!td_write_slices(b, w, w->news->text.data, w->news->text.len, &w->at)) return false;
+    td_jw_close(b, '"');
+    return true;
+}
+
+static void write_id(td_jbuf *b, const td_writing *w, size_t i) {
+    td_jw_int(b, w->news->tokens[i]);
+}
+
+static bool write_ids(td_jbuf *b, td_writing *w) {
+    return td_write_list(b, w, "output_ids", w->news->n_tokens, write_id);
+}
+
+static bool begin_meta(td_jbuf *b, td_writing *w) {
+    const td_choice_state *st = &w->state;
     td_jw_key(b, "meta_info");
     td_jw_open(b, '{');
-    td_jw_member_str(b, "id", g->id);
-    write_finish(b, c, st);
+    td_jw_member_str(b, "id", w->choice->generation->id);
+    write_finish(b, w->choice, st);
     td_jw_member_int(b, "prompt_tokens", (int64_t)st->used.prompt);
     td_jw_member_int(b, "completion_tokens", (int64_t)st->used.completion);
     td_jw_member_int(b, "cached_tokens", (int64_t)st->used.cached);
-    if (g->req.shown.logprobs) {
-        write_positions(b, g, "input_token_logprobs", "input_top_logprobs", news->prompt_lp, own->logprob_start,
-                        news->n_prompt_lp);
-        write_positions(b, g, "output_token_logprobs", "output_top_logprobs", news->lp, 0, news->n_lp);
-    }
-    if (st->finish != TD_FINISH_NONE) {
+    return true;
+}
+
+static bool end_choice(td_jbuf *b, td_writing *w) {
+    const td_generate_state *own = w->choice->generation->req.own;
+    if (w->state.finish != TD_FINISH_NONE) {
         td_jw_key(b, "e2e_latency");
         td_jw_real(b, (double)(now_ns() - own->begun_ns) / 1e9, 6);
     }
     td_jw_close(b, '}');
-}
-
-/* Write a choice. @param news all of it, from its beginning. */
-static void write_choice(td_jbuf *b, const td_choice *c, const td_choice_state *st, const td_news *news, bool with_index) {
-    td_jw_open(b, '{');
-    if (with_index) td_jw_member_int(b, "index", c->index);
-    td_jw_key(b, "text");
-    td_jw_text(b, news->text.data, news->text.len);
-    td_jw_key(b, "output_ids");
-    td_jw_open(b, '[');
-    for (size_t i = 0; i < news->n_tokens; i++) td_jw_int(b, news->tokens[i]);
-    td_jw_close(b, ']');
-    write_meta(b, c, st, news);
     td_jw_close(b, '}');
+    return true;
 }
 
-static void write_answer(td_generation *g, td_jbuf *b) {
-    const td_generate_state *own = g->req.own;
+static bool begin_answer(td_jbuf *b, td_writing *w) {
+    const td_generate_state *own = w->choice->generation->req.own;
     if (own->is_list) td_jw_open(b, '[');
-    for (size_t i = 0; i < g->n_choices; i++) {
-        td_choice_state st = td_choice_get_state(&g->choices[i]);
-        write_choice(b, &g->choices[i], &st, &g->choices[i].news, false);
-    }
+    return true;
+}
+
+static bool end_answer(td_jbuf *b, td_writing *w) {
+    const td_generate_state *own = w->choice->generation->req.own;
     if (own->is_list) td_jw_close(b, ']');
+    return true;
+}
+
+static const td_answer_parts PARTS = {.begin = {begin_answer},
+                                      .choice = {begin_choice, write_ids, begin_meta, write_positions, end_choice},
+                                      .end = {end_answer}};
+
+static bool write_answer(td_generation *g, td_jbuf *b) {
+    return td_write_parts(g, &PARTS, b);
 }
 
 /* ---- streams ---- */
@@ -150,12 +204,11 @@ static td_generate_told *told_of(td_choice *c) {
 }
 
 static void write_event(td_choice *c, const td_choice_state *st, td_jbuf *b) {
-    const td_generate_state *own = c->generation->req.own;
-    td_generate_told        *t = told_of(c);
+    td_generate_told *t = told_of(c);
     if (!t) return;
     td_news all = all_told(c->generation, t);
     td_jbuf_puts(b, "data: ");
-    write_choice(b, c, st, &all, own->is_list);
+    for (const td_part_fn *part = PARTS.choice; *part; part++) td_write_part(b, *part, c, st, &all);
     td_jbuf_puts(b, "\n\n");
     b->failed = b->failed || t->text.failed || t->tokens.failed || t->lp.failed || t->prompt_lp.failed;
 }

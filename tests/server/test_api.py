@@ -1,9 +1,10 @@
 """OpenAI's API over the fake engine, driven by the real openai client: each feature, and how it may be misused."""
 import json
+import socket
 import unittest
 
 import openai
-from server_process import OpenaiTest, Server
+from server_process import PATIENCE, OpenaiTest, Server
 
 USER = [{"role": "user", "content": "Hello"}]
 
@@ -475,6 +476,90 @@ class Completions(ApiTest):
         self.assertIn("maximum context length is 2048 tokens. However, you requested 3017 tokens (3001 in the prompt, 16 in the completion).", message)
         self.assertEqual(self.complete("x" * 2000, max_tokens=1).usage.prompt_tokens, 2001)
         self.assertIn("100 in the completion", self.refused_completion("prompt", prompt="x" * 2000, max_tokens=100))
+
+
+class LargeAnswers(ApiTest):
+    """Whole answers of more than one piece, beside the small answers and the streams that say the same."""
+    start = staticmethod(lambda: Server("--context-length", "200000"))
+    TEXT = "!flood " + "añ 日\"\\ 😀\n{[:," * 3000  # a slice of it may end anywhere
+    SHOWN = {"logprobs": 2, "prompt_logprobs": 2, "return_token_ids": True, "echo": True, "max_tokens": 40}
+
+    def answer(self, path, body):
+        """A body and its length as a head tells it; None: in chunks."""
+        code, answer, headers = self.server.request("POST", path, body)
+        self.assertEqual(code, 200, answer)
+        return answer, headers.get("Content-Length")
+
+    def events(self, path, body):
+        code, text, _ = self.server.request("POST", path, {**body, "stream": True})
+        self.assertEqual(code, 200, text)
+        return [json.loads(line[6:]) for line in text.splitlines() if line.startswith("data: {")]
+
+    def test_many_choices(self):
+        prompts = [f"{i} {self.TEXT[:60 + i]}" for i in range(40)]
+        large, length = self.answer("/v1/completions", {"prompt": prompts, **self.SHOWN})
+        self.assertIsNone(length)
+        for i, prompt in enumerate(prompts):
+            small, length = self.answer("/v1/completions", {"prompt": prompt, **self.SHOWN})
+            self.assertIsNotNone(length)
+            self.assertEqual(large["choices"][i], {**small["choices"][0], "index": i})
+        self.assertEqual(large["usage"]["completion_tokens"], 40 * 40)
+
+    def test_one_large_choice(self):
+        body = {"prompt": self.TEXT, **self.SHOWN}
+        del body["prompt_logprobs"]  # a stream has none
+        (large, length), events = self.answer("/v1/completions", body), self.events("/v1/completions", body)
+        self.assertIsNone(length)
+        parts, choice = [e["choices"][0] for e in events], large["choices"][0]
+        self.assertTrue(choice["text"].startswith(self.TEXT))
+        self.assertEqual(choice["text"], "".join(c["text"] for c in parts))
+        self.assertEqual(choice["token_ids"], [i for c in parts for i in c.get("token_ids", [])])
+        self.assertEqual(choice["prompt_token_ids"], parts[0]["prompt_token_ids"])
+        for key in ("tokens", "token_logprobs", "top_logprobs", "text_offset"):
+            self.assertEqual(choice["logprobs"][key], [t for c in parts if c["logprobs"] for t in c["logprobs"][key]], key)
+
+    def test_echo_of_ids(self):
+        """Ids that the tokenizer does not have leave no text; characters that lie in two ids stay whole."""
+        ids = list(b + 4 for b in self.TEXT.encode())
+        large, length = self.answer("/v1/completions", {"prompt": ids, "echo": True, "max_tokens": 0})
+        self.assertEqual((large["choices"][0]["text"], length), (self.TEXT, None))
+
+    def test_chat(self):
+        path = "/v1/chat/completions"
+        (large, length) = self.answer(path, {"messages": [{"role": "user", "content": self.TEXT}]})
+        choice = large["choices"][0]
+        self.assertEqual((choice["message"]["content"], choice["finish_reason"], length), (self.TEXT, "stop", None))
+        body = {"messages": [{"role": "user", "content": self.TEXT[:1000]}], "logprobs": True, "top_logprobs": 1}
+        (large, length), events = self.answer(path, body), self.events(path, body)
+        told = [t for e in events if (lp := e["choices"][0]["logprobs"]) for t in lp["content"]]
+        self.assertEqual((large["choices"][0]["logprobs"]["content"], length), (told, None))
+
+    def test_messages(self):
+        body = {"model": "fake", "messages": [{"role": "user", "content": self.TEXT}], "max_tokens": 70000}
+        large, length = self.answer("/v1/messages", body)
+        self.assertEqual(large["content"], [{"type": "text", "text": self.TEXT}])
+        self.assertEqual((large["stop_reason"], length), ("end_turn", None))
+
+    def test_generate(self):
+        body = {"text": [self.TEXT[:2000], self.TEXT[:70]], "return_logprob": True, "logprob_start_len": 3, "top_logprobs_num": 2,
+                "sampling_params": {"max_new_tokens": 10000}}
+        large, length = self.answer("/generate", body)
+        self.assertEqual((len(large), length), (2, None))
+        last = {e["index"]: e for e in self.events("/generate", body)}
+        for i, one in enumerate(large):
+            for answer in (one, last[i]):
+                del answer["meta_info"]["e2e_latency"], answer["meta_info"]["id"]
+            self.assertEqual({**one, "index": i}, last[i])
+
+    def test_old_clients(self):
+        """HTTP/1.0 knows no chunks: the answer ends with the connection."""
+        body = json.dumps({"prompt": self.TEXT, "echo": True, "max_tokens": 0})
+        head = f"POST /v1/completions HTTP/1.0\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: {len(body)}"
+        with socket.create_connection(("127.0.0.1", self.server.port), timeout=20 * PATIENCE) as s:
+            s.sendall(f"{head}\r\n\r\n{body}".encode())
+            head, _, text = b"".join(iter(lambda: s.recv(65536), b"")).partition(b"\r\n\r\n")
+        self.assertNotIn(b"chunked", head)
+        self.assertEqual(json.loads(text)["choices"][0]["text"], self.TEXT)
 
 
 class Others(ApiTest):

@@ -45,6 +45,30 @@ TEST(test_structure) {
     assert_true(json_equal(doc, want));
 }
 
+/* A document whose bytes are taken behind every call is the same. */
+TEST(test_taken) {
+    td_jbuf b = {0}, all = {0};
+    for (int i = 0; i < 12; i++) {
+        switch (i % 6) {
+            case 0: td_jw_open(&b, '['); break;
+            case 1: td_jw_int(&b, 7); break;
+            case 2: td_jw_text(&b, "[", 1); break;
+            case 3: td_jw_open(&b, '{'); break;
+            case 4: td_jw_key(&b, "k"); break;
+            case 5: td_jw_null(&b); break;
+        }
+        if (i == 5) td_jw_close(&b, '}');
+        td_jbuf_put(&all, b.data, b.len);
+        td_jbuf_taken(&b);
+        td_jbuf_taken(&b); /* none were left to take */
+        assert_int_equal(b.len, 0);
+    }
+    td_jbuf_puts(&all, "}]]");
+    td_jbuf_free(&b);
+    json_auto_t *doc = read_back(&all), *want = json_loads("[7,\"[\",{\"k\":null},[7,\"[\",{\"k\":null}]]", 0, NULL);
+    assert_true(json_equal(doc, want));
+}
+
 /* Every character comes back as it was. */
 TEST(test_characters) {
     for (uint32_t c = 0; c < 0x110000; c += c < 0x900 ? 1 : 97) {

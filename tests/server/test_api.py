@@ -481,7 +481,7 @@ class Completions(ApiTest):
 class LargeAnswers(ApiTest):
     """Whole answers of more than one piece, beside the small answers and the streams that say the same."""
     start = staticmethod(lambda: Server("--context-length", "200000"))
-    TEXT = "!flood " + "añ 日\"\\ 😀\n{[:," * 3000  # a slice of it may end anywhere
+    TEXT = "!flood " + "😀" * 5000 + "añ 日\"\\ 😀\n{[:," * 2000  # slices of it would end within characters
     SHOWN = {"logprobs": 2, "prompt_logprobs": 2, "return_token_ids": True, "echo": True, "max_tokens": 40}
 
     def answer(self, path, body):
@@ -496,7 +496,7 @@ class LargeAnswers(ApiTest):
         return [json.loads(line[6:]) for line in text.splitlines() if line.startswith("data: {")]
 
     def test_many_choices(self):
-        prompts = [f"{i} {self.TEXT[:60 + i]}" for i in range(40)]
+        prompts = [f"{i} {self.TEXT[-60 - i:]}" for i in range(40)]
         large, length = self.answer("/v1/completions", {"prompt": prompts, **self.SHOWN})
         self.assertIsNone(length)
         for i, prompt in enumerate(prompts):

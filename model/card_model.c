@@ -517,13 +517,20 @@ td_status td_card_model_prepare(td_card_model *c) {
     return capture(c, m->pass.kind, m->pass.share > 0, c->bucket, td_step_rows_kind(m->rows), &c->graph, &c->error);
 }
 
+/* Other cards may wait for this one: for its parts of sums, or for streamed experts whose slots it has not left. */
+static void let_others_go(const td_card_model *c) {
+    const td_model *m = c->model;
+    if (m->group) c->npu->ops->group_abort(m->group);
+    if (m->streamed) td_streamed_break_off(m->streamed);
+}
+
 td_status td_card_model_run(td_card_model *c) {
     const td_model *m = c->model;
     td_npu         *d = c->npu;
     td_status st = c->graph ? d->ops->graph_launch(d, c->stream, c->graph) : enqueue_pass(c, m->pass.kind, false, c->bucket);
     if (st == TD_OK) st = download_logits(c);
-    if (st != TD_OK && m->group) d->ops->group_abort(m->group);     /* the others wait for this card's part */
-    td_status synced = d->ops->stream_sync(d, c->stream);           /* even after a failure, since nothing may run on */
-    if (synced != TD_OK && m->group) d->ops->group_abort(m->group); /* a stream that failed may have dropped its parts */
+    if (st != TD_OK) let_others_go(c);
+    td_status synced = d->ops->stream_sync(d, c->stream); /* even after a failure, since nothing may run on */
+    if (synced != TD_OK) let_others_go(c);                /* a stream that failed may have dropped the rest */
     return st != TD_OK ? st : synced;
 }

@@ -289,7 +289,7 @@ static void describe_streamed(const td_layer *l, td_op_kind kind) {
     const td_layer_state *st = l->state;
     td_streamed_experts  *experts = st->d->s->streamed;
     if (experts && l->index < l->c->n_layers)
-        td_describe_op(st->d, (td_op){.kind = kind, .streamed = {experts, st->moe_layer}});
+        td_describe_op(st->d, (td_op){.kind = kind, .streamed = {experts, st->d->s->shard.index, st->moe_layer}});
 }
 
 /* The stage ends with the hand-over, behind which the other half may run. */
@@ -304,7 +304,7 @@ void td_layer_route(td_layer *l, td_router_desc r) {
     r.ids = st->ids;
     r.weights = st->weights;
     if (s->resident) r.slot_of = td_resident_slot_of(s->resident, s->shard.index, st->moe_layer);
-    if (st->hands_over) describe_streamed(l, TD_OP_TAKE);
+    describe_streamed(l, TD_OP_TAKE);
     if (st->routes) td_describe_block(st->d, (td_block_desc){.kind = TD_BLOCK_ROUTER, .router = r});
     if (st->hands_over) hand_over(st);
     td_describe_op(st->d, (td_op){.kind = TD_OP_STAGE});
@@ -390,8 +390,8 @@ void td_layer_add_experts(td_layer *l, td_experts_desc e) {
     const td_program_spec *s = st->d->s;
     const void            *routed = NULL, *deferred = st->deferred;
     if (s->packed) add_all_resident(l);
+    describe_streamed(l, TD_OP_LEAVE);
     if (st->hands_over) {
-        describe_streamed(l, TD_OP_LEAVE);
         td_describe_op(st->d, (td_op){.kind = TD_OP_COLLECT, .handover = {.desc = st->handover}});
         routed = s->packed ? join_parts(l, st->io.y, s->act.parts, s->act.routed) : st->io.y;
         if (s->packed && deferred_arrive(st))

@@ -35,7 +35,7 @@ typedef struct {
     uint64_t       saved_bytes;         /* host: what a slot of each layer on each card saves, with expert-memory drop */
     uint32_t       slots;               /* of a layer, on each card: so many; or at most so many, if slots_least is set */
     uint32_t       slots_least;         /* num-gpu-experts auto, until td_model_set_slots: fewer are no use */
-    uint32_t       stream_slots;        /* of streamed experts, which npu_weight_bytes has; 0: none are */
+    uint32_t       stream_slots;        /* of streamed experts on each card, in npu_weight_bytes; 0: none are */
     bool           unified_memory;
 } td_model_memory;
 

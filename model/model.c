@@ -175,13 +175,10 @@ static td_status place_streamed(td_model *m, td_error *err) {
     if (!m->part.resident)
         return td_fail(err, TD_EINVAL, "stream-experts needs some of a layer's experts on the device: add num-gpu-experts");
     if (!m->part.whole) return td_fail(err, TD_EINVAL, "stream-experts: layers by themselves are not streamed");
-    if (m->n_cards > 1)
-        return td_fail(err, TD_ENOTSUP, "stream-experts: experts pass through the memory of one card, not yet of %u",
-                       m->n_cards);
     if (m->unified)
         td_info("no expert is streamed: device and host share one memory");
     else
-        m->part.streamed = TD_STREAM_LAYERS * m->config.n_experts;
+        m->part.streamed = TD_STREAM_LAYERS * (uint32_t)td_div_up(m->config.n_experts, m->n_cards);
     return TD_OK;
 }
 
@@ -462,7 +459,7 @@ td_status td_model_open(const td_model_spec *spec, const td_model_probe *probe, 
 void td_model_set_slots(td_model *m, uint32_t n_slots) {
     assert(m->spec.device_experts == TD_GPU_EXPERTS_AUTO && n_slots * m->n_cards <= m->config.n_experts);
     m->part.resident = m->spec.device_experts = n_slots * m->n_cards;
-    if (!n_slots || n_slots == m->config.n_experts) m->part.streamed = 0;
+    if (!n_slots || m->part.resident == m->config.n_experts) m->part.streamed = 0;
     if (!n_slots)
         td_info("num-gpu-experts auto: none: beside weights and KV cache there is no room for %u of a layer",
                 m->config.top_k);

@@ -38,7 +38,7 @@ typedef struct {
         } handover;
         struct { /* TAKE, LEAVE */
             td_streamed_experts *experts;
-            uint32_t             layer; /* as in the expert store */
+            uint32_t             card, layer; /* as in the expert store */
         } streamed;
         struct {
             const void *dev;

@@ -338,8 +338,8 @@ static const td_step *step_of(const td_step_bucket *bucket, uint32_t n_halves, u
 /* The first half takes a layer's streamed experts, and the last half leaves them. */
 static td_status enqueue_streamed(const td_op *op, td_npu_stream *s, bool is_first, bool is_last) {
     if (op->kind == TD_OP_TAKE)
-        return is_first ? td_streamed_enqueue_take(op->streamed.experts, op->streamed.layer, s) : TD_OK;
-    return is_last ? td_streamed_enqueue_leave(op->streamed.experts, op->streamed.layer, s) : TD_OK;
+        return is_first ? td_streamed_enqueue_take(op->streamed.experts, op->streamed.card, op->streamed.layer, s) : TD_OK;
+    return is_last ? td_streamed_enqueue_leave(op->streamed.experts, op->streamed.card, op->streamed.layer, s) : TD_OK;
 }
 
 /* Those of streamed passes aside. */

@@ -20,9 +20,10 @@ static double seconds_since(uint64_t begin_ns) {
     return 1e-9 * (double)(td_trace_now() - begin_ns);
 }
 
-/* Each of n experts as often as another, top_k a row. @param mark of every id */
+/* Each of n experts as often as another, top_k a row, or n of them. @param mark of every id but those that repeat one of
+ * their row */
 static void fill_ids(const job *j, const uint16_t *experts, uint32_t n, uint32_t n_tok, uint32_t top_k, uint16_t mark) {
-    for (size_t i = 0; i < (size_t)n_tok * top_k; i++) j->io.ids[i] = experts[i % n] | mark;
+    for (size_t i = 0; i < (size_t)n_tok * top_k; i++) j->io.ids[i] = experts[i % n] | (i % top_k < n ? mark : 0);
 }
 
 /* ---- the CPU -------------------------------------------------------------------------------------- */
@@ -67,17 +68,19 @@ static td_status time_card(td_card_model *c, const job *j, uint32_t n_tok, doubl
     const td_step_bucket *bucket = td_step_buf_count(&c->step, n_tok);
     const size_t          bytes = (size_t)n_tok * j->m->config.top_k * sizeof *j->io.ids;
     TD_TRY(td_step_buf_enqueue_upload(&c->step, bucket, c->stream));
-    TD_TRY(td_streamed_enqueue_take(j->m->streamed, 0, c->stream));
+    TD_TRY(td_streamed_enqueue_take(j->m->streamed, c->shard.index, 0, c->stream));
     TD_TRY(d->ops->copy(d, c->stream, (void *)j->desc->resident.ids, j->io.ids, bytes, TD_COPY_H2D));
     TD_TRY(run_block(c, j, bucket, seconds)); /* once more: it is slower the first time */
     return run_block(c, j, bucket, seconds);
 }
 
+/* The first card's part of the experts. @return in *seconds, of a row as all cards would take it */
 static td_status time_card_rows(td_card_model *c, const job *j, const uint16_t *experts, uint32_t n, double *seconds) {
-    const uint32_t n_tok = j->m->spec.max_tok, n_choices = td_resident_end(&j->desc->resident) - j->desc->resident.first;
+    const uint32_t n_tok = j->m->spec.max_tok, end = td_resident_end(&j->desc->resident),
+                   n_choices = (end < n ? end : n) - j->desc->resident.first;
     fill_ids(j, experts, n, n_tok, j->m->config.top_k, TD_ID_RESIDENT);
     TD_TRY(time_card(c, j, n_tok, seconds));
-    *seconds /= (double)n_tok * n_choices;
+    *seconds /= (double)n_tok * n_choices * j->m->n_cards;
     return TD_OK;
 }
 
@@ -91,10 +94,10 @@ static td_status measure(td_card_model *c, const job *j, uint16_t *experts) {
     uint32_t        n = 0;
     double          card_row;
     for (uint32_t e = 0; e < all; e++)
-        if (row[e] != TD_NO_SLOT) experts[n++] = (uint16_t)e;
-    if (n < m->config.top_k) return TD_EDEVICE;
+        if (row[e] != TD_NO_SLOT && row[e] != TD_SLOT_ELSEWHERE) experts[n++] = (uint16_t)e;
+    if (!n) return TD_EDEVICE;
     TD_TRY(time_card_rows(c, j, experts, n, &card_row));
-    row = td_resident_placement(m->resident, 0);
+    row = td_resident_placement(m->resident, 0, 0);
     n = 0;
     for (uint32_t e = 0; e < all; e++)
         if (row[e] == TD_NO_SLOT) experts[n++] = (uint16_t)e; /* others may have left host memory */

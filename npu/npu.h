@@ -787,7 +787,8 @@ struct td_npu_ops {
     TD_NODISCARD td_status (*host_alloc)(td_npu *d, size_t bytes, void **out, td_error *err);
     void (*host_free)(td_npu *d, void *p, size_t bytes);
     /** Memory of the caller's becomes such host memory, all of its pages, until it is unregistered; then it may be given
-     * back. @return TD_ENOTSUP: not on this device, or not this memory. */
+     * back. What the first card of a group has registered is good for all of them. @return TD_ENOTSUP: not on this device, or
+     * not this memory. */
     TD_NODISCARD td_status (*host_register)(td_npu *d, void *p, size_t bytes, td_error *err);
     void (*host_unregister)(td_npu *d, void *p, size_t bytes);
 

@@ -24,7 +24,6 @@ typedef struct {
     td_model_room    room; /* of the machine that is planned for */
     td_placed_model  placed;
     td_plan_model    model;
-    bool             streams_ahead; /* experts are to be streamed to several cards, which no server does yet */
 } planner;
 
 /* Makes pools of threads that never run anything. The model's memory depends on their number. */
@@ -62,8 +61,6 @@ static td_status settle_options(planner *p, const td_plan_request *r, const td_p
     if (o.tensor_parallel_size > (has ? has : 1))
         return td_fail(err, TD_EINVAL, "--tensor-parallel-size %u: the machine has %u card%s", o.tensor_parallel_size, has,
                        td_plural(has));
-    p->streams_ahead = o.stream_experts && o.tensor_parallel_size > 1;
-    if (p->streams_ahead) o.stream_experts = false;
     return td_engine_resolve(&o, &p->config, err);
 }
 
@@ -74,18 +71,6 @@ static void close_planner(planner *p) {
     while (p->n_cards) td_pool_destroy(p->cards[--p->n_cards]);
     if (p->experts) td_pool_destroy(p->experts);
     *p = (planner){0};
-}
-
-/* Takes room for streamed experts on several cards, from resident ones if their number is not given. */
-static void reserve_streamed(planner *p) {
-    td_model_memory         *m = &p->placed.memory;
-    const td_experts_config *c = &td_model_get_spec(p->placed.model)->experts;
-    const uint32_t           n_cards = p->config.model.n_cards;
-    if (!p->streams_ahead || !m->slots || m->slots * n_cards >= c->n_experts) return;
-    m->stream_slots = TD_STREAM_LAYERS * c->n_experts;
-    const uint64_t bytes = m->slot_bytes / c->n_layers * m->stream_slots / n_cards, slots = td_div_up(bytes, m->slot_bytes);
-    m->npu_weight_bytes += bytes;
-    if (p->config.model.device_experts == TD_GPU_EXPERTS_AUTO) m->slots -= slots < m->slots ? (uint32_t)slots : m->slots;
 }
 
 /* Places the model in the machine's memory. If it does not fit, writes the reason to out->lack and places it in memory
@@ -135,7 +120,7 @@ static td_status outline(planner *p, const td_plan_request *r, td_error *err) {
     }
     TD_TRY(settle_experts_in_use(r, x, err));
     x->resident = memory->slots * x->n_cards;
-    x->stream_slots = memory->stream_slots;
+    x->stream_slots = memory->stream_slots * x->n_cards;
     x->max_tok = p->config.model.max_tok;
     x->hits = r->expert_hits > 0 ? r->expert_hits : fmin(1, x->resident / x->experts_in_use);
     if (r->expert_hits > 0 && !memory->slots)
@@ -155,7 +140,6 @@ static td_status open_planner(planner *p, const td_plan_request *r, const td_pla
                               .device_bytes = (uint64_t)(m->cards.count > 0 ? m->cards.memory_bytes : 0)};
     if (st == TD_OK) p->room.bytes_per_vocab_entry = td_engine_bytes_per_vocab_entry(p->experts);
     if (st == TD_OK) st = place(p, out, err);
-    if (st == TD_OK) reserve_streamed(p);
     if (st == TD_OK) st = outline(p, r, err);
     if (st != TD_OK) close_planner(p);
     return st;

@@ -186,8 +186,7 @@ static void print_moving(const td_plan *p, FILE *f) {
             fprintf(f, "never pay\n");
     }
     if (p->n_cards && p->resident)
-        fprintf(f, "  experts do not move on npu yet%s (docs/residency.md): there this is what they would give\n",
-                p->streams && p->n_cards > 1 ? ", and are not streamed to several cards yet" : "");
+        fputs("  experts do not move on npu yet (docs/residency.md): there this is what they would give\n", f);
 }
 
 void td_plan_print(const td_plan *p, const td_plan_machine *m, FILE *f) {

@@ -280,7 +280,7 @@ void td_resident_chosen(td_resident_experts *r, uint32_t layer, uint32_t first_r
 
 /* Choices of the layer are counted, and the mark goes. Of what the device computed, what was not resident was streamed. */
 static void unmark(td_resident_experts *r, uint32_t layer, uint16_t *ids, size_t n) {
-    const uint16_t *placed = td_resident_placement(r, layer);
+    const uint16_t *placed = td_resident_placement(r, 0, layer);
     uint64_t        hits = 0, streamed = 0;
     for (size_t i = 0; i < n; i++) {
         const bool is_on_device = td_id_is_resident(ids[i]);
@@ -329,8 +329,8 @@ const uint16_t *td_resident_slot_of(const td_resident_experts *r, uint32_t card,
     return row_of(r, r->cards[card].table, layer);
 }
 
-const uint16_t *td_resident_placement(const td_resident_experts *r, uint32_t layer) {
-    return row_of(r, r->cards->on_host, layer);
+const uint16_t *td_resident_placement(const td_resident_experts *r, uint32_t card, uint32_t layer) {
+    return row_of(r, r->cards[card].on_host, layer);
 }
 
 float td_resident_uses(const td_resident_experts *r, uint32_t layer, uint32_t expert) {
@@ -395,11 +395,11 @@ static td_status start_uploads(td_resident_experts *r, td_error *err) {
 
 td_status td_resident_open(const td_resident_spec *s, td_resident_experts **out, td_error *err) {
     *out = NULL;
-    assert(s->n_slots % s->n_cards == 0 && (s->n_cards == 1 || !s->stream_slots));
-    if (s->stream_slots && (uint64_t)s->n_layers * s->n_slots + s->stream_slots > TD_SLOT_ELSEWHERE)
+    assert(s->n_slots % s->n_cards == 0);
+    if (s->stream_slots && (uint64_t)s->n_layers * (s->n_slots / s->n_cards) + s->stream_slots > TD_SLOT_ELSEWHERE)
         return td_fail(err, TD_ENOTSUP,
                        "beside streamed experts the device keeps at most %u experts of a layer: lower num-gpu-experts",
-                       (TD_SLOT_ELSEWHERE - s->stream_slots) / s->n_layers);
+                       (TD_SLOT_ELSEWHERE - s->stream_slots) / s->n_layers * s->n_cards);
     td_resident_experts *r = calloc(1, sizeof *r);
     if (!r) return td_fail(err, TD_ENOMEM, "out of memory for the experts on the device");
     td_npu_caps caps;

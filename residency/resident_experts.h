@@ -48,7 +48,7 @@ typedef struct {
     td_packed_expert packed;
     uint32_t         n_layers, n_experts, top_k;
     uint32_t         n_slots; /* of a layer, top_k .. n_experts; of all cards together, a multiple of their number */
-    uint32_t stream_slots;    /* of streamed experts (streamed_experts.h), behind the slots of all layers; one card alone */
+    uint32_t stream_slots;    /* of streamed experts (streamed_experts.h), on each card, behind the slots of all layers */
     uint32_t max_tok;         /* rows of a pass */
     uint64_t chaos_seed;      /* random swaps, for tests of determinism; 0: the policy's */
     bool     drop;            /* what is resident leaves host memory (td_experts_drop): td_resident_fill comes first */
@@ -83,9 +83,9 @@ const td_resident_spec *td_resident_get_spec(const td_resident_experts *r);
 void           *td_resident_slots(const td_resident_experts *r, uint32_t card, uint32_t layer);
 const uint16_t *td_resident_slot_of(const td_resident_experts *r, uint32_t card, uint32_t layer);
 
-/** From begin_pass on, for the thread that launches: where the pass finds the layer's experts [n_experts], as in the first
- * card's table; and how much an expert was used of late, in uses. */
-const uint16_t *td_resident_placement(const td_resident_experts *r, uint32_t layer);
+/** From begin_pass on, for the thread that launches: where the pass finds the layer's experts [n_experts], as in a card's
+ * table; and how much an expert was used of late, in uses. */
+const uint16_t *td_resident_placement(const td_resident_experts *r, uint32_t card, uint32_t layer);
 float           td_resident_uses(const td_resident_experts *r, uint32_t layer, uint32_t expert);
 
 /** The first operation of a card's pass: its table to the device. Nothing with unified memory. */

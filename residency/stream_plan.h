@@ -21,7 +21,7 @@
  * hardly a row chose; steps without prompts are such. */
 #define TD_STREAM_ROWS 8
 
-/** Seconds; all above 0. */
+/** Seconds; all above 0. Several cards share uploads and pairs: what one of them takes, by their number. */
 typedef struct {
     double upload;   /* of an expert, while others are uploaded at its side */
     double card_row; /* of a pair of many on the device */

@@ -22,6 +22,11 @@
  *
  * The router marks what its row has, so both tiers see one choice. An upload that fails is not in the row: the CPU computes
  * the expert.
+ *
+ * Several cards have a ring each, a list, lanes of their own, and a row in which the experts of other cards are
+ * TD_SLOT_ELSEWHERE. A pass's uploads are dealt out to them in turn. A layer's rows are complete when its uploads to all
+ * cards have ended, so all cards mark the same ids. Where a card fails, the others may wait for rows that will not be
+ * complete: td_streamed_break_off.
  */
 #ifndef TD_RESIDENCY_STREAMED_EXPERTS_H
 #define TD_RESIDENCY_STREAMED_EXPERTS_H
@@ -34,20 +39,22 @@
 
 typedef struct td_streamed_experts td_streamed_experts;
 
-/** Pinned memory that td_streamed_open takes, for so many MoE layers. */
+/** Pinned memory that td_streamed_open takes, for each card. */
 uint64_t td_streamed_pinned_bytes(const td_resident_spec *s);
 
 /**
- * @param r        borrowed; its spec has stream_slots, half of which a layer may have.
+ * @param r        borrowed; its spec has stream_slots, half of which a layer may have on each card.
  * @param n_layers its first MoE layers are those of a streamed pass.
  * @return TD_ENOMEM, what the device returns.
  */
 TD_NODISCARD td_status td_streamed_open(td_resident_experts *r, uint32_t n_layers, td_streamed_experts **out, td_error *err);
 void                   td_streamed_close(td_streamed_experts *s); /* no pass may be under way; NULL is fine */
 
-/** Operations of a streamed pass; layer as in the expert store, below n_layers. */
-TD_NODISCARD td_status td_streamed_enqueue_take(td_streamed_experts *s, uint32_t layer, td_npu_stream *stream);
-TD_NODISCARD td_status td_streamed_enqueue_leave(td_streamed_experts *s, uint32_t layer, td_npu_stream *stream);
+/** Operations of a card's streamed pass; layer as in the expert store, below n_layers. */
+TD_NODISCARD td_status td_streamed_enqueue_take(td_streamed_experts *s, uint32_t card, uint32_t layer,
+                                                td_npu_stream *stream);
+TD_NODISCARD td_status td_streamed_enqueue_leave(td_streamed_experts *s, uint32_t card, uint32_t layer,
+                                                 td_npu_stream *stream);
 
 /** How many experts of a layer a pass of n_tok rows is to stream; 0: it is not to be a streamed pass. Before begin_pass,
  * once for each pass; on the thread that launches. */
@@ -57,10 +64,14 @@ uint32_t td_streamed_share(td_streamed_experts *s, uint32_t n_tok);
  * @param share as td_streamed_share gave it. end_pass: after the stream was synchronised. @param ok the pass ended well. */
 void td_streamed_begin_pass(td_streamed_experts *s, uint32_t share);
 void td_streamed_end_pass(td_streamed_experts *s, bool ok);
+/** A card of the pass has failed: its uploads end, and no card waits for them. Any thread; also where no pass is streamed. */
+void td_streamed_break_off(td_streamed_experts *s);
 
 /**
  * The first speeds, measured while no pass is under way. Passes correct those of link and CPU.
- * td_streamed_measure_upload uploads experts of layer 0 and gives its row of the table [n_experts], which take copies.
+ * td_streamed_measure_upload uploads experts of layer 0 and gives the first card's row of the table [n_experts], which take
+ * copies.
+ * @param card_row of all cards together, as td_stream_speeds has it
  */
 const uint16_t *td_streamed_measure_upload(td_streamed_experts *s);
 void            td_streamed_set_speeds(td_streamed_experts *s, double card_row, double cpu_row, double cpu_read);

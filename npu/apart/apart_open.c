@@ -27,9 +27,10 @@
 #include "npu/carried_rows.h"
 #include "npu/host/host_device.h"
 
-typedef struct {
+typedef struct apart {
     td_host_npu      host; /* first */
-    td_regions       device, pinned;
+    td_regions       device, pinned, registered;
+    struct apart    *registrar;    /* itself, or its group's first card: what that registered may be copied */
     uint64_t         memory_bytes; /* it has */
     _Atomic uint64_t weight_bytes; /* of that, in weights */
     td_host_link     down, up;
@@ -73,8 +74,10 @@ static void close_device(td_npu *d) {
     apart *a = (apart *)d;
     if (td_regions_bytes(&a->device)) broken("%zu bytes of its memory were not given back", td_regions_bytes(&a->device));
     if (td_regions_bytes(&a->pinned)) broken("%zu bytes of pinned memory were not given back", td_regions_bytes(&a->pinned));
+    if (td_regions_bytes(&a->registered)) broken("%zu bytes are registered still", td_regions_bytes(&a->registered));
     td_regions_close(&a->device);
     td_regions_close(&a->pinned);
+    td_regions_close(&a->registered);
     td_host_npu_free(&a->host);
 }
 
@@ -147,7 +150,13 @@ static td_status host_register(td_npu *d, void *p, size_t bytes, td_error *err) 
     apart *a = (apart *)d;
     not_captured(a, "memory is pinned");
     if (fails(d)) return refused(err, "memory that is to be pinned");
-    return td_regions_adopt(&a->pinned, p, bytes, err);
+    return td_regions_adopt(&a->registered, p, bytes, err);
+}
+
+static void host_unregister(td_npu *d, void *p, size_t bytes) {
+    apart *a = (apart *)d;
+    not_captured(a, "memory is unpinned");
+    if (!td_regions_remove(&a->registered, p)) broken("%p, %zu bytes, is unregistered and was not registered", p, bytes);
 }
 
 static void release(td_npu *d, void *p, size_t bytes) {
@@ -182,7 +191,8 @@ static td_status copy(td_npu *d, td_npu_stream *s, void *dst, const void *src, s
     const void *device = kind == TD_COPY_H2D ? dst : src, *pinned = kind == TD_COPY_H2D ? src : dst;
     char       *real = td_regions_find(&a->device, device, bytes);
     if (!real) broken("a copy of %zu bytes: %p is not in its memory", bytes, device);
-    if (!td_regions_find(&a->pinned, pinned, bytes)) broken("a copy of %zu bytes: %p is not pinned memory", bytes, pinned);
+    if (!td_regions_find(&a->pinned, pinned, bytes) && !td_regions_find(&a->registrar->registered, pinned, bytes))
+        broken("a copy of %zu bytes: %p is not pinned memory", bytes, pinned);
     if (fails(d)) return TD_EDEVICE;
     return td_host_link_copy(d, s, kind == TD_COPY_H2D ? real : dst, kind == TD_COPY_H2D ? src : real, bytes,
                              kind == TD_COPY_H2D ? &a->down : &a->up);
@@ -237,7 +247,10 @@ static td_status enqueue_part(td_npu *d, td_npu_stream *s, td_npu_block *b, cons
 
 static td_status group_create(td_npu *const *cards, uint32_t n, td_npu_group **out, td_error *err) {
     *out = NULL;
-    return fails(*cards) ? refused(err, "a group of cards") : td_host_group_create(cards, n, out, err);
+    if (fails(*cards)) return refused(err, "a group of cards");
+    TD_TRY(td_host_group_create(cards, n, out, err));
+    for (uint32_t i = 0; i < n; i++) ((apart *)cards[i])->registrar = (apart *)*cards;
+    return TD_OK;
 }
 
 /* ---- weights and blocks ------------------------------------------------------------------------ */
@@ -292,7 +305,7 @@ static const td_npu_ops OPS = {
     .host_alloc = host_alloc,
     .host_free = host_release,
     .host_register = host_register,
-    .host_unregister = host_release,
+    .host_unregister = host_unregister,
     .stream_create = stream_create,
     .stream_destroy = td_host_stream_destroy,
     .stream_sync = stream_sync,
@@ -358,6 +371,8 @@ static td_status open_device(const td_npu_config *config, td_npu **out, td_error
     a->host.speeds = speeds;
     td_regions_open(&a->device);
     td_regions_open(&a->pinned);
+    td_regions_open(&a->registered);
+    a->registrar = a;
     if (!speeds.link_per_s) td_chaos_start();
     *out = &a->host.base;
     return TD_OK;

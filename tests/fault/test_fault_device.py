@@ -147,9 +147,8 @@ class Device(unittest.TestCase):
                     self.assertEqual(texts(server), right)
                     self.assertEqual(server.stop(), 0)
 
-    @unittest.skipUnless(CARDS == "1", "experts move on one card")
     def test_streamed_experts(self):
-        """The same of experts that are streamed, in drawn steps: whatever fails, and in whatever thread."""
+        """The same of experts that are streamed, in drawn steps: whatever fails, in whatever thread, and on whichever card."""
         some = ("--num-gpu-experts", "8", "--stream-experts")
         of_start, _ = calls(*some, ask=False, drawn=True)
         of_all, right = calls(*some, ask=True, drawn=True)

@@ -33,8 +33,24 @@ TEST(streamed) {
     check_residency(o, 4, 4, (const char *const[]){"cuda", NULL});
 }
 
+/* Each card streams a part of what is streamed. */
+static void check_streamed_on_cards(model_run_options o, uint32_t n_cards) {
+    if (on_own_card()) skip(); /* there may be one alone */
+    o.n_cards = n_cards;
+    o.stream_experts = true;
+    check_residency(o, 4, 4, (const char *const[]){"cuda", NULL});
+}
+
+TEST(streamed_on_two_cards) {
+    check_streamed_on_cards((model_run_options){.path = GOLDEN "qwen3_moe", .w8a8 = true, .experts = TD_EXPERT_INT4C}, 2);
+}
+TEST(streamed_on_four_cards) {
+    check_streamed_on_cards((model_run_options){.path = GOLDEN "deepseek_v3_yarn", .w8a8 = true, .experts = TD_EXPERT_INT8C},
+                            4);
+}
+
 int main(void) {
-    setenv("TD_STANDIN_DEVICES", "2", 1);
+    setenv("TD_STANDIN_DEVICES", "4", 1);
     use_cuda_standin("5", "words");
     return tests_run();
 }

@@ -117,12 +117,8 @@ TEST(refusals) {
     assert_non_null(strstr(refusal_of(s).text, "num-gpu-experts 1: a token chooses 4 experts of a layer"));
     s.device_experts = 8;
     s.n_cards = 2;
-    s.stream_experts = true;
-    assert_non_null(strstr(refusal_of(s).text, "stream-experts: experts pass through the memory of one card, not yet of 2"));
     s.device_experts = 7;
     assert_non_null(strstr(refusal_of(s).text, "num-gpu-experts 7: each of 2 cards has equally many of a layer"));
-    s.device_experts = 8;
-    s.stream_experts = false;
     s.n_cards = 1;
     s.device_experts = 16;
     s.cpu_weight_path = "/nowhere";

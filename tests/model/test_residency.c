@@ -26,6 +26,8 @@ static void check_streamed(const char *path, uint32_t resident, td_expert_format
 }
 
 #define GOLDEN "tests/data/golden/"
+#define CHUNK 8
+#define N_CHUNKS 24
 
 TEST(int4) {
     check_model("models/tale-v3-14m", 6, TD_EXPERT_INT4C);
@@ -90,6 +92,89 @@ TEST(bf16_on_two_cards) {
     check_cards(GOLDEN "qwen3_moe", 4, TD_EXPERT_BF16, 2);
 }
 
+/* Each card streams a part of what is streamed. Steps go in halves, or whole. */
+static void check_streamed_on_cards(model_run_options o, uint32_t resident) {
+    o.stream_experts = true;
+    for (o.overlap_min_tok = 20; o.overlap_min_tok; o.overlap_min_tok -= 20)
+        check_residency(o, resident, 12, (const char *const[]){"apart", NULL});
+}
+
+TEST(streamed_int4_on_two_cards) {
+    check_streamed_on_cards(
+        (model_run_options){.path = "models/tale-v3-14m", .w8a8 = true, .experts = TD_EXPERT_INT4C, .n_cards = 2}, 6);
+}
+TEST(streamed_int8_on_four_cards) {
+    check_streamed_on_cards(
+        (model_run_options){.path = GOLDEN "deepseek_v3_yarn", .w8a8 = true, .experts = TD_EXPERT_INT8C, .n_cards = 4}, 4);
+}
+TEST(streamed_bf16_on_two_cards) {
+    check_streamed_on_cards((model_run_options){.path = GOLDEN "qwen3_moe", .experts = TD_EXPERT_BF16, .n_cards = 2}, 4);
+}
+TEST(deferred_and_streamed_on_two_cards) {
+    check_streamed_on_cards(
+        (model_run_options){
+            .path = "models/tale-v3-14m", .w8a8 = true, .experts = TD_EXPERT_INT4C, .n_cards = 2, .max_deferred = 2},
+        6);
+}
+
+/* A card's table of functions, of which launches fail while they are to. */
+static td_npu_ops        failing_ops;
+static bool              launches_fail;
+static const td_npu_ops *real_ops;
+
+static td_status launch_or_fail(td_npu *d, td_npu_stream *s, td_npu_graph *g) {
+    return launches_fail ? TD_EDEVICE : real_ops->graph_launch(d, s, g);
+}
+
+/* Chunks of a prompt, and each of them fails on the last card first where `fails`. */
+static void run_chunks(const model_run_options *o, const uint32_t *ids, bool fails, float *logits) {
+    AT_END(model_run_close) model_run r;
+    model_run_open(&r, o);
+    td_npu *last = r.placed.npus[o->n_cards - 1];
+    real_ops = last->ops;
+    failing_ops = *real_ops;
+    failing_ops.graph_launch = launch_or_fail;
+    last->ops = &failing_ops;
+    for (uint32_t at = 0; at < o->max_len; at += CHUNK) {
+        const model_piece piece = {.first = at, .n = CHUNK, .ids = ids + at};
+        if (fails) {
+            launches_fail = true;
+            model_run_fill(&r, &piece, 1, &r.rows);
+            assert_int_equal(td_model_forward(r.model, &r.rows, (td_out_rows){0}, NULL), TD_EDEVICE);
+            launches_fail = false;
+        }
+        model_run_forward(&r, &piece, 1);
+    }
+    model_run_logits(&r, CHUNK, logits);
+    last->ops = real_ops;
+    if (o->stream_experts) assert_true(counts_of(&r).stream.steps > 0);
+}
+
+/* It leaves no slot, and the others must not wait for what would come to it. Some of the passes stream more than a ring holds. */
+TEST(a_card_that_runs_nothing_lets_the_others_end) {
+    uint32_t          ids[N_CHUNKS * CHUNK], vocab = 4096;
+    model_run_options o = {.path = "models/tale-v3-14m",
+                           .device = "apart",
+                           .w8a8 = true,
+                           .experts = TD_EXPERT_INT4C,
+                           .n_seq = 1,
+                           .max_len = N_CHUNKS * CHUNK,
+                           .max_tok = CHUNK};
+    for (uint32_t i = 0; i < o.max_len; i++) ids[i] = (uint32_t)(td_rng_u64(5, 0, i) % vocab);
+    FREED float *want = calloc((size_t)CHUNK * vocab, sizeof *want), *got = calloc((size_t)CHUNK * vocab, sizeof *got);
+    for (o.n_cards = 2; o.n_cards <= 4; o.n_cards += 2) {
+        o.device_experts = 0;
+        o.stream_experts = false;
+        run_chunks(&o, ids, false, want);
+        o.device_experts = 4;
+        o.stream_experts = true;
+        for (o.residency_seed = 1; o.residency_seed <= 2; o.residency_seed++) {
+            run_chunks(&o, ids, true, got);
+            assert_memory_equal(got, want, (size_t)CHUNK * vocab * sizeof *got);
+        }
+    }
+}
+
 /* ---- what is resident leaves host memory ----------------------------------------------------------- */
 
 static char folder[] = "/tmp/test_residency.XXXXXX";
@@ -149,12 +234,14 @@ TEST_WITH(experts_of_two_cards_that_left_host_memory, quantised, removed) {
     assert_true(residency_counts.reads > 0 && residency_counts.unread == 0);
 }
 
-/* Those that pass through the device are in host memory meanwhile. */
+/* Those that pass through the device are in host memory meanwhile, with one card or two. */
 TEST_WITH(streamed_experts_while_others_left_host_memory, quantised, removed) {
     model_run_options o = DROPPED;
     o.stream_experts = true;
-    check_residency(o, 6, 20, (const char *const[]){"apart", NULL});
-    assert_true(residency_counts.reads > 0 && residency_counts.stream.uploads > 0);
+    for (o.n_cards = 1; o.n_cards <= 2; o.n_cards++) {
+        check_residency(o, 6, 20, (const char *const[]){"apart", NULL});
+        assert_true(residency_counts.reads > 0 && residency_counts.stream.uploads > 0);
+    }
 }
 
 /* One run, of drawn placements. */

@@ -101,9 +101,9 @@ class Plan(unittest.TestCase):
                 self.assertAlmostEqual(1e3 / d["tpot_ms"] / rate, 1, delta=0.05)
             for x, first in zip(p["prefill"], firsts):
                 self.assertAlmostEqual(1e-3 * x["ttft_ms"] / first, 1, delta=0.05)
-        self.assertEqual((p["kv_tokens"], p["model"]["experts_on_card"]), (190080, 38))
-        self.assertIn("are not streamed to several cards yet", run(*flags, *more).stdout)
-        self.assertIn("card 0 lacks", self.plan(*flags, "--num-gpu-experts", "48", "--stream-experts", status=3)["lack"], "48 leave no room for streamed ones")
+        self.assertEqual((p["kv_tokens"], p["model"]["experts_on_card"]), (190080, 40))
+        self.assertIn("experts do not move on npu yet", run(*flags, *more).stdout)
+        self.assertIn("device memory: max-total-tokens 190000 does not fit", self.plan(*flags, "--num-gpu-experts", "48", "--stream-experts", status=3)["lack"], "48 leave no room for streamed ones")
 
     def test_eight_cards(self):
         """DeepSeek-R1 wholly on eight cards of 64 GiB: with 4-bit weights it fits beside 128K tokens, in int8 it does not; figures of docs/plan.md."""
@@ -267,6 +267,10 @@ class Plan(unittest.TestCase):
         self.assertIn("experts do not move on npu yet", text)
         self.assertIn("%d a layer" % long["streamed_experts"], text)
         self.assertIn("add num-gpu-experts", self.refused(*flags[:-2], "--stream-experts", status=1))
+        both, without = self.plan(*flags, "--stream-experts", "--tensor-parallel-size", "2"), self.plan(*flags, "--tensor-parallel-size", "2")
+        ring = both["memory"][-1]["device_weight_bytes"] - without["memory"][-1]["device_weight_bytes"]
+        self.assertAlmostEqual(ring / (128 * expert), 1, delta=0.02, msg="each card has half of the ring")
+        self.assertAlmostEqual(both["streaming"]["upload_us"] / (speeds["upload_us"] / 2), 1, delta=0.01, msg="over two links")
 
     def test_refusals(self):
         machine = self.machine(MACHINE)

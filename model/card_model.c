@@ -159,7 +159,7 @@ static activation_sizes sizes_of_activations(const td_card_model *c) {
         [BUFFER(attn)] = all,
         [BUFFER(mlp)] = all,
         [BUFFER(chosen)] =
-            td_model_chooses_tokens(&m->config) ? rows * m->config.sparse.index_top * sizeof *c->act.chosen : 0,
+            td_model_chooses_tokens(&m->config) ? rows * td_model_index_choice(&m->config) * sizeof *c->act.chosen : 0,
         [BUFFER(routed)] = m->part.experts || m->part.resident ? all : 0,
         [BUFFER(parts)] = sums,
         [BUFFER(later[0])] = later,

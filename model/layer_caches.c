@@ -55,7 +55,11 @@ uint32_t td_layer_caches_one_form_from(const td_model_config *c) {
     for (uint32_t layer = all.first; layer < all.end; layer++) {
         td_layer_caches list = td_layer_caches_of(c, layer);
         for (uint32_t i = 0; i < list.n; i++)
-            if (list.cache[i].kind == TD_KV_LATENT) return td_model_chooses_tokens(c) ? c->sparse.index_top : UINT32_MAX;
+            if (list.cache[i].kind == TD_KV_LATENT) {
+                td_index_desc x = {0};
+                td_index_sizes_of(c, layer, &x);
+                return td_model_chooses_tokens(c) ? td_index_first(&x) : UINT32_MAX;
+            }
     }
     return 0;
 }

@@ -26,7 +26,7 @@ typedef struct td_layer_state {
 
 static void add_up(td_description *d, const void *first, const void *second, const void *third) {
     const td_model_config *c = d->s->config;
-    if (td_model_streams(c) > 1) {
+    if (td_layer_streams(c, d->layer) > 1) {
         td_describe_block(d, (td_block_desc){.kind = TD_BLOCK_SPREAD,
                                              .spread = {.hidden = c->hidden,
                                                         .streams = td_model_streams(c),
@@ -116,6 +116,7 @@ void td_layer_mla(td_layer *l, td_mla_desc m) {
     td_description        *d = l->state->d;
     const td_program_spec *s = d->s;
     const td_layer_kv      kv = kv_of(l);
+    void *const           *next = kv.cache; /* in the order of td_mla_caches */
     m.hidden = l->c->hidden;
     m.heads = d->sizes.heads;
     m.q_lora = l->c->q_lora;
@@ -125,16 +126,15 @@ void td_layer_mla(td_layer *l, td_mla_desc m) {
     m.v_dim = l->c->v_dim;
     m.softmax_scale = (float)l->c->softmax_scale;
     m.rope = rope_of(l);
-    m.kv_latent = kv.cache[0];
-    m.kv_rope = kv.cache[1];
+    m.kv_latent = *next++;
+    m.kv_rope = m.rope_dim ? *next++ : NULL;
     m.kv_pages = s->kv_pages;
     m.kv_spare_pages = s->kv_spare_pages;
     if (td_model_chooses_tokens(l->c)) {
-        const bool own = l->c->sparse.indexed[l->index];
-        m.index.top = l->c->sparse.index_top;
-        m.index.heads = own ? l->c->sparse.index_heads : 0;
-        m.index.dim = own ? l->c->sparse.index_dim : 0;
-        m.index.keys = kv.cache[2];
+        td_index_sizes_of(l->c, l->index, &m.index);
+        m.index.keys = *next++;
+        m.index.open = *next++;
+        m.index.open_slots = s->model->open_slots;
         m.index.chosen = s->act.chosen;
     }
     m.in = s->act.h;
@@ -179,6 +179,7 @@ void td_layer_delta(td_layer *l, td_delta_desc e) {
     e.value_dim = l->c->delta.v_dim;
     e.conv_width = l->c->delta.conv;
     e.low = l->c->delta.low;
+    e.floor = l->c->delta.floor;
     e.eps = l->c->eps;
     e.state = kv.cache[0];
     e.open = kv.cache[1];

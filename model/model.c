@@ -301,7 +301,7 @@ static td_status settle_spec(td_model *m, td_error *err) {
                            (m->part.layers.end > c->n_layers && !(mtp_alone && c->n_mtp_layers)) || s->experts.max_deferred))
         return td_fail(err, TD_EINVAL, "layers %u to %u of %u cannot be run by themselves", m->part.layers.first,
                        m->part.layers.end, c->n_layers);
-    if (td_model_chooses_tokens(c) && !c->sparse.indexed[m->part.layers.first])
+    if (td_model_chooses_tokens(c) && !c->sparse.indexed[m->part.layers.first] && !c->is_delta[m->part.layers.first])
         return td_fail(
             err, TD_EINVAL,
             "layer %u of %s attends to the keys that a layer before it chooses, and cannot be the first that is run",

@@ -53,9 +53,43 @@ static void add_head(td_description *d, const td_npu_weight *gamma, const td_npu
                                                  .sums = s->act.sums}});
 }
 
+/* The mixture of the last streams of a model, or of its MTP layer. */
+typedef struct {
+    td_mix_form          form;
+    const td_npu_weight *fn, *base, *scale;
+} last_mix;
+
+static void add_last_mix(td_description *d, last_mix m, const void *x, void *out) {
+    const td_model_config *c = d->s->config;
+    td_describe_block(d, (td_block_desc){.kind = TD_BLOCK_MIX,
+                                         .mix = {.form = m.form,
+                                                 .hidden = c->hidden,
+                                                 .streams = td_model_streams(c),
+                                                 .eps = c->eps,
+                                                 .mix_eps = c->sparse.mix_eps,
+                                                 .fn = m.fn,
+                                                 .base = m.base,
+                                                 .scale = m.scale,
+                                                 .x = x,
+                                                 .out = out}});
+}
+
+/* x = the mixture of the last streams. */
+static void join_streams(td_description *d, last_mix m) {
+    add_last_mix(d, m, d->x, d->s->act.h);
+    d->x = d->s->act.h;
+}
+
+/* Of a model: a family without weights for it has the mean. */
+static last_mix last_mix_of(const td_description *d) {
+    td_npu_weight *const *w = td_spec_weights(d->s, TD_NO_LAYER);
+    if (!d->s->config->arch->weights[TD_ROLE_MIX_HEAD].name) return (last_mix){.form = TD_MIX_MEAN};
+    return (last_mix){TD_MIX_LAST, w[TD_ROLE_MIX_HEAD], w[TD_ROLE_MIX_HEAD_BASE], w[TD_ROLE_MIX_HEAD_SCALE]};
+}
+
 /*
  * x = eh_proj [enorm(embed(token)) | hnorm(final_norm(x'))], x' the main model's last hidden states (DeepSeek-V3, arXiv
- * 2412.19437 section 2.2). A rotated model's final_norm is taken back first.
+ * 2412.19437 section 2.2), of several streams their mixture. A rotated model's final_norm is taken back first.
  */
 static void add_mtp_input(td_description *d) {
     const td_model_config *c = d->s->config;
@@ -63,9 +97,11 @@ static void add_mtp_input(td_description *d) {
     td_npu_weight *const  *w = td_spec_weights(d->s, c->n_layers);
     void                  *hidden = c->mtp_rotated ? a->attn : a->h;
     void *second_half = a->mtp_in ? (char *)a->mtp_in + c->hidden * td_dtype_bytes(td_model_act_dtype(d->s->model)) : NULL;
+    void *last = td_model_streams(c) > 1 ? a->attn : a->x;
     add_embed(d, 1, a->h);
     add_norm_of(d, w[TD_ROLE_MTP_ENORM], a->h, a->mtp_in, 2 * (size_t)c->hidden);
-    add_norm_of(d, td_spec_weights(d->s, TD_NO_LAYER)[TD_ROLE_FINAL_NORM], a->x, a->h, 0);
+    if (td_model_streams(c) > 1) add_last_mix(d, last_mix_of(d), a->x, last);
+    add_norm_of(d, td_spec_weights(d->s, TD_NO_LAYER)[TD_ROLE_FINAL_NORM], last, a->h, 0);
     if (c->mtp_rotated) add_linear(d, w[TD_ROLE_MTP_UNROTATE], c->hidden, a->h, hidden);
     add_norm_of(d, w[TD_ROLE_MTP_HNORM], hidden, second_half, 2 * (size_t)c->hidden);
     add_linear(d, w[TD_ROLE_MTP_EH_PROJ], 2 * c->hidden, a->mtp_in, d->x);
@@ -120,38 +156,16 @@ static void describe_forward(td_description *d) {
     }
 }
 
-/* The mixture of the last streams of a model, or of its MTP layer. */
-typedef struct {
-    const td_npu_weight *fn, *base, *scale;
-} last_mix;
-
-static void add_last_mix(td_description *d, last_mix m) {
-    const td_model_config *c = d->s->config;
-    td_describe_block(d, (td_block_desc){.kind = TD_BLOCK_MIX,
-                                         .mix = {.hidden = c->hidden,
-                                                 .streams = td_model_streams(c),
-                                                 .is_last = true,
-                                                 .eps = c->eps,
-                                                 .mix_eps = c->sparse.mix_eps,
-                                                 .fn = m.fn,
-                                                 .base = m.base,
-                                                 .scale = m.scale,
-                                                 .x = d->x,
-                                                 .out = d->s->act.h}});
-    d->x = d->s->act.h;
-}
-
 static void describe_head(td_description *d) {
     td_npu_weight *const *w = td_spec_weights(d->s, TD_NO_LAYER);
-    if (td_model_streams(d->s->config) > 1)
-        add_last_mix(d, (last_mix){w[TD_ROLE_MIX_HEAD], w[TD_ROLE_MIX_HEAD_BASE], w[TD_ROLE_MIX_HEAD_SCALE]});
+    if (td_model_streams(d->s->config) > 1) join_streams(d, last_mix_of(d));
     add_head(d, w[TD_ROLE_FINAL_NORM], w[TD_ROLE_LM_HEAD]);
 }
 
 /* Over the rows of the last forward, whose x stays as it is. */
 static void describe_mtp(td_description *d) {
     d->x = d->s->act.mtp_x;
-    if (td_model_streams(d->s->config) > 1)
+    if (td_layer_streams(d->s->config, d->s->config->n_layers) > 1)
         add_mtp_streams(d);
     else
         add_mtp_input(d);
@@ -162,8 +176,9 @@ static void describe_mtp_head(td_description *d) {
     const td_model_config *c = d->s->config;
     td_npu_weight *const  *w = td_spec_weights(d->s, c->n_layers);
     d->x = d->s->act.mtp_x;
-    if (td_model_streams(c) > 1)
-        add_last_mix(d, (last_mix){w[TD_ROLE_MTP_MIX_HEAD], w[TD_ROLE_MTP_MIX_HEAD_BASE], w[TD_ROLE_MTP_MIX_HEAD_SCALE]});
+    if (td_layer_streams(c, c->n_layers) > 1)
+        join_streams(d, (last_mix){TD_MIX_LAST, w[TD_ROLE_MTP_MIX_HEAD], w[TD_ROLE_MTP_MIX_HEAD_BASE],
+                                   w[TD_ROLE_MTP_MIX_HEAD_SCALE]});
     add_head(d, w[TD_ROLE_MTP_NORM],
              c->mtp_rotated ? w[TD_ROLE_MTP_HEAD] : td_spec_weights(d->s, TD_NO_LAYER)[TD_ROLE_LM_HEAD]);
 }

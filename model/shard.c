@@ -48,8 +48,8 @@ td_status td_shard_check(const td_model_config *c, uint32_t count, bool experts,
         return td_fail(err, TD_ENOTSUP,
                        "--tensor-parallel-size %u: %s has a norm over all heads of q, and each card has some of them only",
                        count, c->arch_name);
-    if (td_model_streams(c) > 1 && count > 1)
-        return td_fail(err, TD_ENOTSUP, "--tensor-parallel-size %u: %s has several residual streams, and runs on one card",
+    if (c->sparse.o_groups && count > 1)
+        return td_fail(err, TD_ENOTSUP, "--tensor-parallel-size %u: %s attends over compressed rows, and runs on one card",
                        count, c->arch_name);
     for (size_t i = 0; i < N_DIVIDED; i++)
         if (list[i].n % count)

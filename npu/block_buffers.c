@@ -42,7 +42,8 @@ size_t td_block_buffers(td_block_desc *desc, td_dtype act_dtype, td_block_buffer
             ADD(desc->mla.kv_latent, 0);
             ADD(desc->mla.kv_rope, 0);
             ADD(desc->mla.index.keys, 0);
-            ADD(desc->mla.index.chosen, desc->mla.index.top * sizeof *desc->mla.index.chosen);
+            ADD(desc->mla.index.open, 0);
+            ADD(desc->mla.index.chosen, td_index_choice(&desc->mla.index) * sizeof *desc->mla.index.chosen);
             break;
         case TD_BLOCK_GQA:
             ADD(desc->gqa.in, desc->gqa.hidden * act);

@@ -88,6 +88,9 @@ static size_t mla_weights(const td_mla_desc *m, td_block_weight *list) {
     LINEAR("of the indexer's heads", m->index.weights, m->index.heads, m->hidden);
     VECTOR("of the indexer's norm", m->index.k_norm, m->index.dim);
     VECTOR("of the bias of the indexer's norm", m->index.k_norm_bias, m->index.dim);
+    if (td_index_pool(&m->index) == 1) return n;
+    LINEAR("of the gates of the indexer's keys", m->index.gate, m->index.dim, m->hidden);
+    ADD("of the positions of the indexer's keys", m->index.ape, TD_USE_ROPE, m->index.pool, m->index.dim);
     return n;
 }
 
@@ -176,9 +179,10 @@ static size_t sparse_weights(const td_sparse_desc *s, td_block_weight *list) {
 static size_t mix_weights(const td_mix_desc *m, td_block_weight *list) {
     const size_t rows = td_mix_rows(m);
     size_t       n = 0;
+    if (m->form == TD_MIX_MEAN) return 0;
     ADD("of a mixture", m->fn, TD_USE_SCORES, rows, (size_t)m->streams * m->hidden);
     VECTOR("of a mixture's base", m->base, rows);
-    VECTOR("of a mixture's scale", m->scale, m->is_last ? 1 : 3);
+    VECTOR("of a mixture's scale", m->scale, m->form == TD_MIX_LAST ? 1 : 3);
     OPTIONAL("gamma", m->gamma, m->hidden);
     return n;
 }
@@ -287,6 +291,13 @@ static td_status check_streams(uint32_t hidden, uint32_t streams, td_error *err)
                : td_fail(err, TD_EINVAL, "a token has at most %d streams, not %u", TD_STREAMS_MAX, streams);
 }
 
+static td_status check_mix(const td_mix_desc *m, td_error *err) {
+    TD_TRY(check_streams(m->hidden, m->streams, err));
+    return m->form == TD_MIX_MEAN && (m->gamma || m->out_i8.q || !m->out)
+               ? td_fail(err, TD_EINVAL, "a mean of %u streams is written as it is", m->streams)
+               : TD_OK;
+}
+
 static td_status check_norm(const td_norm_desc *n, td_error *err) {
     TD_TRY(check_streams(n->hidden, (uint32_t)td_streams_of(n->streams), err));
     if (td_streams_of(n->streams) > 1 && (n->out_stride || n->out_i8.q || n->out_f32))
@@ -312,17 +323,29 @@ static td_status check_gqa(const td_block_desc *d, td_error *err) {
     return check_keys(d, err);
 }
 
+static td_status check_index(const td_mla_desc *m, td_error *err) {
+    const td_index_desc *x = &m->index;
+    const uint32_t       pool = td_index_pool(x);
+    if (!m->q_lora) return td_fail(err, TD_EINVAL, "an indexer needs the latent of q: q_lora is 0");
+    if (m->rope_dim && !m->rope)
+        return td_fail(err, TD_EINVAL, "an indexer needs rope where keys have it: the weight rope table is missing");
+    if (pool > TD_INDEX_POOL_MAX || TD_STATE_BLOCK % pool || x->top % pool || (pool > 1 && m->rope))
+        return td_fail(err, TD_EINVAL, "an index key cannot stand for %u tokens of the %u that a row chooses%s", pool,
+                       x->top, m->rope ? " and that rope turns" : "");
+    if (!x->heads) return TD_OK;
+    SIZES(SIZE(x, heads), SIZE(x, dim), SIZE(x, top));
+    if (pool > 1) SIZES(SIZE(x, open_slots));
+    if (m->rope_dim > x->dim)
+        return td_fail(err, TD_EINVAL, "rope cannot turn %u of an index head's %u values", m->rope_dim, x->dim);
+    return TD_OK;
+}
+
 static td_status check_mla(const td_block_desc *d, td_error *err) {
     const td_mla_desc *m = &d->mla;
-    SIZES(SIZE(m, hidden), SIZE(m, heads), SIZE(m, kv_lora), SIZE(m, nope_dim), SIZE(m, rope_dim), SIZE(m, v_dim));
-    if (m->rope_dim % 2) return td_fail(err, TD_EINVAL, "rope_dim must be even, not %u", m->rope_dim);
-    if (m->index.top && !m->rope) return td_fail(err, TD_EINVAL, "an indexer needs rope: the weight rope table is missing");
-    if (m->index.top && !m->q_lora) return td_fail(err, TD_EINVAL, "an indexer needs the latent of q: q_lora is 0");
-    if (m->index.top && m->index.heads) {
-        SIZES(SIZE(&m->index, heads), SIZE(&m->index, dim), SIZE(&m->index, top));
-        if (m->rope_dim > m->index.dim)
-            return td_fail(err, TD_EINVAL, "rope cannot turn %u of an index head's %u values", m->rope_dim, m->index.dim);
-    }
+    SIZES(SIZE(m, hidden), SIZE(m, heads), SIZE(m, kv_lora), SIZE(m, nope_dim), SIZE(m, v_dim));
+    if (m->rope_dim % 2 || m->rope_dim > TD_WEIGHT_SIDE_MAX)
+        return td_fail(err, TD_EINVAL, "rope_dim must be even, not %u", m->rope_dim);
+    if (m->index.top) TD_TRY(check_index(m, err));
     return check_keys(d, err);
 }
 
@@ -336,6 +359,8 @@ static td_status check_delta(const td_delta_desc *d, td_error *err) {
         if (d->value_heads != d->key_heads)
             return td_fail(err, TD_EINVAL, "Kimi delta attention has a key head for each of its %u value heads, not %u",
                            d->value_heads, d->key_heads);
+        if (!((double)d->floor >= TD_DECAY_LEAST && d->floor <= 0))
+            return td_fail(err, TD_EINVAL, "a floor of log decays is %g to 0, not %g", TD_DECAY_LEAST, (double)d->floor);
     }
     if (d->conv_width < 2 || d->conv_width > TD_CONV_WIDTH_MAX)
         return td_fail(err, TD_EINVAL, "a convolution has 2 to %d taps, not %u", TD_CONV_WIDTH_MAX, d->conv_width);
@@ -424,7 +449,7 @@ static td_status check_kind(const td_block_desc *d, td_error *err) {
         case TD_BLOCK_GQA: return check_gqa(d, err);
         case TD_BLOCK_DELTA: return check_delta(&d->delta, err);
         case TD_BLOCK_SPARSE: return check_sparse(d, err);
-        case TD_BLOCK_MIX: return check_streams(d->mix.hidden, d->mix.streams, err);
+        case TD_BLOCK_MIX: return check_mix(&d->mix, err);
         case TD_BLOCK_SPREAD: return check_streams(d->spread.hidden, d->spread.streams, err);
         case TD_BLOCK_MLP: SIZES(SIZE(&d->mlp, hidden), SIZE(&d->mlp, inter)); return TD_OK;
         case TD_BLOCK_ROUTER: return check_router(&d->router, err);

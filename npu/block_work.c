@@ -60,21 +60,22 @@ static void add_index(td_tier_work *sum, uint64_t heads, uint64_t dim, size_t ac
     *(quantised ? &sum->int8_ops : &sum->f32_ops) += pairs * heads * dim * 2;
 }
 
-/* Rows that choose meet `top` keys in the absorbed form; the few of the same step that do not are counted as if they did.
- * With an indexer of the layer's own there are the scores of all keys, too. */
+/* Rows that choose meet `top` keys in the absorbed form; the few of the same step that do not are counted as if they did, and
+ * tokens behind the last index key are not. With an indexer of the layer's own there are the scores of all keys, too. */
 static void add_chosen_mla(td_tier_work *sum, const td_mla_desc *m, size_t act_bytes, const td_work_sequence *s) {
     const td_index_desc *x = &m->index;
     const uint64_t       dk = (uint64_t)m->kv_lora + m->rope_dim;
     sum->bytes += s->rows * x->top * dk * act_bytes;
     sum->f32_ops += s->rows * m->heads * ((uint64_t)m->nope_dim + m->v_dim) * m->kv_lora * 2;
     sum->f32_ops += s->rows * x->top * m->heads * (dk + m->kv_lora) * 2;
-    if (x->heads) add_index(sum, x->heads, x->dim, act_bytes, s->keys, pairs_of(s, 0));
+    const uint64_t pool = td_index_pool(x);
+    if (x->heads) add_index(sum, x->heads, x->dim, act_bytes, s->keys / pool, pairs_of(s, 0) / pool);
 }
 
 /* Expanded, every key's latent goes through W_UK and W_UV; absorbed, every row's query and sum do. */
 static void add_mla(td_tier_work *sum, const td_mla_desc *m, size_t act_bytes, const td_work_sequence *s) {
     uint64_t dk = (uint64_t)(s->absorbed ? m->kv_lora : m->nope_dim) + m->rope_dim, dv = s->absorbed ? m->kv_lora : m->v_dim;
-    if (m->index.top && s->keys > m->index.top) {
+    if (m->index.top && s->keys > td_index_first(&m->index)) {
         add_chosen_mla(sum, m, act_bytes, s);
         return;
     }

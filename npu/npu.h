@@ -247,6 +247,13 @@ typedef struct {
     float               *out_f32;    /* [max_tok, hidden] out before it is rounded, with caps.norm_f32; or NULL */
 } td_norm_desc;
 
+/** What a td_mix_desc gives. */
+typedef enum {
+    TD_MIX_SUBLAYER,
+    TD_MIX_LAST,
+    TD_MIX_MEAN, /* of the last streams, without a norm and out_i8 */
+} td_mix_form;
+
 /**
  * Hyper-connections (arXiv 2409.19606; with a doubly stochastic comb arXiv 2512.24880): a token has S residual streams X_i,
  * and a sublayer reads a mixture of them. Per token, in f32, with X the streams side by side:
@@ -256,11 +263,12 @@ typedef struct {
  *   comb  = softmax of each row of (C * scale[2] + base), + mix_eps; then each column is divided by its sum + mix_eps; then
  *           rounds - 1 times each row, and then each column is
  *   out   = norm(sum over i of pre_i X_i)
- * The mixture of a model's last streams has pre alone, and fn, base and scale have what belongs to it.
+ * The mixture of a model's last streams has pre alone, and fn, base and scale have what belongs to it; or it is their mean, and
+ * these three are not read.
  */
 typedef struct {
+    td_mix_form          form;
     uint32_t             hidden, streams, rounds;
-    bool                 is_last; /* pre alone */
     float                eps, mix_eps;
     const td_npu_weight *fn;     /* [2*S + S*S, S*hidden] F32; of the last [S, S*hidden] */
     const td_npu_weight *base;   /* [rows of fn] F32 */
@@ -274,7 +282,7 @@ typedef struct {
 
 /** Outputs of its fn. */
 static inline size_t td_mix_rows(const td_mix_desc *m) {
-    return m->streams * (m->is_last ? 1 : 2 + (size_t)m->streams);
+    return m->streams * (m->form == TD_MIX_SUBLAYER ? 2 + (size_t)m->streams : 1);
 }
 
 /** Behind the sublayer: X_j = post_j (add[0] + add[1] + add[2]) + sum over i of comb_ij X_i, in f32. NULL entries are left
@@ -302,15 +310,44 @@ typedef struct {
  * A row at position p >= top attends to the `top` keys of the largest scores among positions 0 .. p, ties to the lowest
  * position. A row before that attends to all keys up to its own. Rope turns the first rope_dim values of a row, (i, i +
  * rope_dim/2) together. The layer norm has an eps of 1e-6.
+ *
+ * With a pool of several tokens (GLM-5.3-Flash) a key stands for the tokens w * pool .. w * pool + pool - 1, and is there when
+ * the last of them is. Nothing is rotated then.
+ *   key_w = per channel the sum over these tokens j of softmax(gate x_j + ape_j) layer_norm(k x_j)
+ * A row that sees more than top / pool keys attends to the tokens of the top / pool best of them, and to those behind the last
+ * key. What a key needs of tokens of steps before lies in the sequence's open block, whose slots have layer_norm(k x) and
+ * gate x of each row. How open blocks and rows of a step belong together, and where drafts may be: td_delta_desc.
  */
 typedef struct {
-    uint32_t             top;        /* 0: there is no indexer, a row attends to all keys */
+    uint32_t             top;        /* 0: there is no indexer, a row attends to all keys. A multiple of pool */
+    uint32_t             pool;       /* tokens of a key, which divide TD_STATE_BLOCK; 0: 1 */
     uint32_t             heads, dim; /* heads 0: the layer has the choice of the last layer before it that has an indexer */
     const td_npu_weight *q, *k, *weights;      /* [heads*dim, q_lora], [dim, hidden], [heads, hidden] */
     const td_npu_weight *k_norm, *k_norm_bias; /* [dim] F32 */
-    void                *keys;                 /* this layer's cache: pages of TD_KV_INDEX */
-    uint32_t            *chosen; /* [max_tok, top] positions in ascending order, of the rows that choose; shared by layers */
+    const td_npu_weight *gate, *ape;           /* of a pool: [dim, hidden], [pool, dim] F32 */
+    void                *keys;                 /* this layer's cache: pages of TD_KV_INDEX, TD_KV_PAGE / pool rows each */
+    void                *open;                 /* of a pool: slots of td_index_open_values f32 */
+    uint32_t             open_slots;
+    uint32_t *chosen; /* [max_tok, top / pool] numbers of keys, ascending, of the rows that choose; shared by layers */
 } td_index_desc;
+
+#define TD_INDEX_POOL_MAX 4 /* a page of index keys has whole panels of them */
+
+static inline uint32_t td_index_pool(const td_index_desc *x) {
+    return x->pool ? x->pool : 1;
+}
+/** Keys that a row chooses. */
+static inline uint32_t td_index_choice(const td_index_desc *x) {
+    return x->top / td_index_pool(x);
+}
+/** The first position whose row chooses, which is also the number of tokens that such a row attends to at most. */
+static inline uint32_t td_index_first(const td_index_desc *x) {
+    return x->top + td_index_pool(x) - 1;
+}
+/** f32 values of a slot of open blocks; 0 without a pool. */
+static inline size_t td_index_open_values(const td_index_desc *x) {
+    return td_index_pool(x) > 1 && x->heads ? 2 * TD_STATE_BLOCK * (size_t)x->dim : 0;
+}
 
 /**
  * Multi-head latent attention (DeepSeek-V2, arXiv 2405.04434 section 2.1), from the normed input to the output projection.
@@ -319,8 +356,8 @@ typedef struct {
  * With an indexer (q_lora is given then) rows that choose their keys are absorbed ones, whatever the step says.
  */
 typedef struct {
-    uint32_t             hidden, heads, q_lora, kv_lora, nope_dim, rope_dim, v_dim; /* q_lora 0: no compression */
-    float                eps, softmax_scale;
+    uint32_t hidden, heads, q_lora, kv_lora, nope_dim, rope_dim, v_dim; /* q_lora 0: no compression; rope_dim may be 0 */
+    float    eps, softmax_scale;
     const td_npu_weight *q_a, *q_a_norm, *q_b;          /* [q_lora, hidden], [q_lora] F32, [heads*(nope+rope), q_lora] */
     const td_npu_weight *q;                             /* [heads*(nope+rope), hidden] when q_lora is 0 */
     const td_npu_weight *q_a_bias, *kv_a_bias, *o_bias; /* F32 or NULL */
@@ -328,7 +365,8 @@ typedef struct {
     const td_npu_weight *kv_b; /* [heads*(nope+v), kv_lora] BF16: W_UK and W_UV row-interleaved per head */
     const td_npu_weight *o;    /* [hidden, heads*v] */
     const td_npu_weight *rope; /* [max_pos, rope_dim] F32: cos half | sin half, scaled; NULL: nothing is rotated */
-    void                *kv_latent, *kv_rope; /* this layer's cache: pages of kv_page_bytes of latents and of rope parts */
+    void                *kv_latent, *kv_rope; /* this layer's cache: pages of kv_page_bytes of latents and of rope parts,
+                                                 the latter NULL where rope_dim is 0 */
     uint32_t             kv_pages;            /* of them: what sequences may have */
     /** Pages behind those, for rows beyond the counts: as many as a bucket has of such rows at most. 0 where the device's
      * caps do not want them. */
@@ -400,11 +438,12 @@ typedef enum {
  *
  * Kimi delta attention (arXiv 2510.26692) has as many value heads as key heads, and decays of each key channel:
  *   g       = -exp(a_log) * softplus(a a_low x + dt_bias)  [key_dim], and G likewise; below -40 g is -40
+ *   g       = floor * sigmoid(exp(a_log) * (a a_low x + dt_bias)) in its place where the form has a floor below 0
  *   S       = diag(exp(g)) S, and so on;  out = W_o (o / sqrt(mean(o^2) + eps) * norm * sigmoid(z z_low x))
  * exp(G) then stands at the channels of k and q: S^T (exp(G_t) k_t), and the sum over c of exp(G_tc - G_sc) k_tc k_sc. Rows
  * are taken in runs of TD_STATE_RUN. With r the first row of t's run, a sum with a row s before it is one of products of two
  * factors, neither above 1: exp(G_t - G_r) at t, and exp(G_r - G_s) at s. Within a run each pair has a factor of its own, as
- * decays have no lower bound.
+ * decays need not have a floor.
  *
  * A slot of states has S and the last conv_width - 1 inputs of the convolution; a slot of open blocks has k, v', G and the
  * convolution's inputs. Both are f32, by key heads, and a device orders the values of a key head as it likes.
@@ -420,8 +459,9 @@ typedef enum {
 typedef struct {
     td_delta_form        form;
     uint32_t             hidden, key_heads, value_heads, key_dim, value_dim, conv_width;
-    uint32_t             low; /* KDA: outputs of a_low and z_low */
-    float                eps; /* of the norm of o */
+    uint32_t             low;   /* KDA: outputs of a_low and z_low */
+    float                floor; /* KDA: the least log decay of a row, at least TD_DECAY_LEAST; 0: there is none */
+    float                eps;   /* of the norm of o */
     const td_npu_weight *qkv; /* [rows, hidden], of each key head [q key_dim | k key_dim | v r*value_dim | z r*value_dim] */
     const td_npu_weight *z;   /* [value_heads*value_dim, hidden]; NULL: in qkv. Where it is given, qkv has no rows of z */
     const td_npu_weight *b; /* [value_heads, hidden] F32; without a: [2*value_heads, hidden], of each key head [b r | a r] */
@@ -442,7 +482,8 @@ typedef struct {
     td_rows_i8           in_i8; /* only where qkv, k, v, and z of gated DeltaNet take int8 */
 } td_delta_desc;
 
-#define TD_STATE_RUN 16 /* rows of a block, from its first on, whose pairs have factors of their own */
+#define TD_DECAY_LEAST (-40.0) /* of KDA's log decays */
+#define TD_STATE_RUN 16        /* rows of a block, from its first on, whose pairs have factors of their own */
 
 /** Rows of the convolution that belong to a key head. */
 static inline size_t td_delta_conv_rows(const td_delta_desc *d) {

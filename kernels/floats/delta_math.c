@@ -129,10 +129,16 @@ static void fade(float last, const float *sum, size_t n, float *x, float scale, 
 /* ---- decays of each channel --------------------------------------------------------------------- */
 
 /* A row that forgets all forgets no more than that, so that differences of sums stay exact enough. */
-static void channel_gates(const float *a, const float *dt_bias, float a_log, const float *before, size_t n, float *out) {
-    const vf rate = minus(vf_exp(vf_set1(a_log)));
+VEC vf log_decay(vf step, vf rate, float floor) {
+    if (floor < 0) return vf_set1(floor) * sigmoid_of(rate * step);
+    return vf_max(minus(rate) * softplus(step), vf_set1(FADED));
+}
+
+static void channel_gates(const float *a, const float *dt_bias, float a_log, float floor, const float *before, size_t n,
+                          float *out) {
+    const vf rate = vf_exp(vf_set1(a_log));
     for (size_t c = 0; c < n; c += LANES) {
-        vf sum = vf_max(rate * softplus(load_upto(a + c, n - c) + load_upto(dt_bias + c, n - c)), vf_set1(FADED));
+        vf sum = log_decay(load_upto(a + c, n - c) + load_upto(dt_bias + c, n - c), rate, floor);
         if (before) sum += load_upto(before + c, n - c);
         store_upto(out + c, sum, n - c);
     }

@@ -55,8 +55,10 @@ typedef struct {
     void (*fade)(float last, const float *sum, size_t n, float *x, float scale, float *y);
 
     /** sum[c] = before[c] + max(-exp(a_log) * softplus(a[c] + dt_bias[c]), -40): log decays of a head's channels, of all rows
-     * up to this one. before NULL: zeros. */
-    void (*channel_gates)(const float *a, const float *dt_bias, float a_log, const float *before, size_t n, float *sum);
+     * up to this one. before NULL: zeros. With a floor below 0 the second term is floor * sigmoid(exp(a_log) * (a[c] +
+     * dt_bias[c])). */
+    void (*channel_gates)(const float *a, const float *dt_bias, float a_log, float floor, const float *before, size_t n,
+                          float *sum);
 
     /** out[i] = sigmoid(x[i]) */
     void (*sigmoid)(const float *x, size_t n, float *out);

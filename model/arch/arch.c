@@ -6,11 +6,21 @@ td_layer_caches td_gqa_caches(const td_model_config *c, uint32_t layer) {
     return (td_layer_caches){{heads, heads}, 2};
 }
 
+static td_layer_cache *add_cache(td_layer_caches *list, td_kv_rows kind, uint32_t values) {
+    td_layer_cache *cache = &list->cache[list->n++];
+    *cache = (td_layer_cache){.kind = kind, .heads = 1, .values = values, .split = TD_SPLIT_WHOLE};
+    return cache;
+}
+
 td_layer_caches td_mla_caches(const td_model_config *c, uint32_t layer) {
-    return (td_layer_caches){{{.kind = TD_KV_LATENT, .heads = 1, .values = c->kv_lora, .split = TD_SPLIT_WHOLE},
-                              {.kind = TD_KV_ROPE, .heads = 1, .values = c->rope_dim, .split = TD_SPLIT_WHOLE},
-                              {.kind = TD_KV_INDEX, .heads = 1, .values = c->sparse.index_dim, .split = TD_SPLIT_WHOLE}},
-                             c->sparse.indexed[layer] ? 3 : 2};
+    td_layer_caches list = {0};
+    td_index_desc   x = {0};
+    td_index_sizes_of(c, layer, &x);
+    add_cache(&list, TD_KV_LATENT, c->kv_lora);
+    if (c->rope_dim) add_cache(&list, TD_KV_ROPE, c->rope_dim);
+    if (x.heads) add_cache(&list, TD_KV_INDEX, x.dim)->tokens = x.pool;
+    if (td_index_open_values(&x)) add_cache(&list, TD_KV_STATE, (uint32_t)td_index_open_values(&x))->per = TD_PER_OPEN;
+    return list;
 }
 
 td_layer_caches td_delta_caches(const td_model_config *c) {
@@ -29,6 +39,14 @@ td_layer_caches td_delta_caches(const td_model_config *c) {
     open.per = TD_PER_OPEN;
     open.values = (uint32_t)td_delta_open_values(&d);
     return (td_layer_caches){{state, open}, 2};
+}
+
+void td_index_sizes_of(const td_model_config *c, uint32_t layer, td_index_desc *out) {
+    const bool own = c->sparse.indexed[layer];
+    out->top = c->sparse.index_top;
+    out->pool = c->sparse.index_pool;
+    out->heads = own ? c->sparse.index_heads : 0;
+    out->dim = own ? c->sparse.index_dim : 0;
 }
 
 void td_sparse_sizes_of(const td_model_config *c, uint32_t layer, td_sparse_desc *out) {

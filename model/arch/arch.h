@@ -14,6 +14,7 @@
 typedef enum {
     TD_SCOPE_MODEL,     /* once */
     TD_SCOPE_LAYER,     /* in every layer */
+    TD_SCOPE_TRUNK,     /* in every layer but the multi-token-prediction layers */
     TD_SCOPE_ATTENTION, /* in layers with attention */
     TD_SCOPE_DELTA,     /* in layers of a gated DeltaNet or Kimi delta attention */
     TD_SCOPE_DENSE,     /* in layers without experts */
@@ -69,6 +70,7 @@ typedef enum {
     TD_DIM_INDEX_Q,    /* index_heads * index_dim */
     TD_DIM_INDEX_HEADS,
     TD_DIM_INDEX_DIM,
+    TD_DIM_INDEX_POOL,       /* tokens of an index key */
     TD_DIM_INDEX_COMPRESSED, /* index_dim, twice where compressed rows overlap */
 } td_weight_dim;
 
@@ -175,12 +177,16 @@ static inline bool td_arch_has_more(const td_arch *a) {
 
 /** Caches of a layer with grouped-query attention: K, then V (arch.c). */
 td_layer_caches td_gqa_caches(const td_model_config *c, uint32_t layer);
-/** Caches of a layer with multi-head latent attention: the latent, then the rotated key, then of an indexer its key (arch.c). */
+/** Caches of a layer with multi-head latent attention (arch.c): the latent, then the rotated key where there is one. Then of an
+ * indexer its key, and the open block where a key stands for several tokens. */
 td_layer_caches td_mla_caches(const td_model_config *c, uint32_t layer);
 
 /** Caches of a layer of a gated DeltaNet or Kimi delta attention (arch.c): the state at the beginning of a block of tokens, and
  * the block's rows, both by key heads. */
 td_layer_caches td_delta_caches(const td_model_config *c);
+
+/** Sizes of a layer's indexer of tokens (arch.c); heads 0: it has none. Weights and buffers of out stay as they are. */
+void td_index_sizes_of(const td_model_config *c, uint32_t layer, td_index_desc *out);
 
 /** Sizes of a layer's sparse attention (arch.c); weights and buffers of out stay as they are. */
 void td_sparse_sizes_of(const td_model_config *c, uint32_t layer, td_sparse_desc *out);

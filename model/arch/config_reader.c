@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "core/error.h"
+#include "npu/block_weights.h"
 #include "npu/npu.h"
 
 void td_config_refuse(td_config_reader *r, td_status status, const char *fmt, ...) {
@@ -80,6 +81,11 @@ void td_config_refuse_true(td_config_reader *r, const char *key, const char *wha
         td_config_refuse(r, TD_ENOTSUP, "%s%s is true, and %s is not supported", r->prefix, key, what);
 }
 
+void td_config_refuse_false(td_config_reader *r, const char *key, const char *what) {
+    if (!td_config_bool(r, key, true))
+        td_config_refuse(r, TD_ENOTSUP, "%s%s is false, and %s is not supported", r->prefix, key, what);
+}
+
 void td_config_only_text(td_config_reader *r, const td_model_config *c, const char *key, const char *only) {
     const char *text = td_config_text(r, key, only);
     if (strcmp(text, only))
@@ -116,7 +122,7 @@ void td_config_mla(td_config_reader *r, td_model_config *c, const td_config_mla_
     c->q_lora = td_config_has(r, "q_lora_rank") ? td_config_u32(r, "q_lora_rank", 0, 1, TD_CONFIG_LORA_MAX) : d->q_lora;
     c->kv_lora = td_config_u32(r, "kv_lora_rank", d->kv_lora, 1, TD_CONFIG_LORA_MAX);
     c->nope_dim = td_config_u32(r, "qk_nope_head_dim", d->nope, 1, TD_CONFIG_HEAD_DIM_MAX);
-    c->rope_dim = td_config_u32(r, "qk_rope_head_dim", d->rope, 2, TD_CONFIG_HEAD_DIM_MAX);
+    c->rope_dim = td_config_u32(r, "qk_rope_head_dim", d->rope, d->rope ? 2 : 0, TD_CONFIG_HEAD_DIM_MAX);
     c->v_dim = td_config_u32(r, "v_head_dim", d->v, 1, TD_CONFIG_HEAD_DIM_MAX);
     c->attn_bias = td_config_bool(r, "attention_bias", false);
 }
@@ -151,7 +157,9 @@ void td_config_check_experts(td_config_reader *r, const td_model_config *c) {
                          c->n_group);
 }
 
-bool td_config_delta_layers(td_config_reader *r, td_model_config *c) {
+const char *const td_config_full_attention[] = {"full_attention", NULL};
+
+bool td_config_delta_layers(td_config_reader *r, td_model_config *c, const char *const *attention) {
     const json_t *types = td_config_get(r, "layer_types"), *v;
     size_t        i;
     if (!types) return false;
@@ -162,12 +170,54 @@ bool td_config_delta_layers(td_config_reader *r, td_model_config *c) {
     json_array_foreach(types, i, v) {
         const char *type = json_is_string(v) ? json_string_value(v) : "no text";
         c->is_delta[i] = !strcmp(type, "linear_attention");
-        if (!c->is_delta[i] && strcmp(type, "full_attention"))
-            td_config_refuse(r, TD_ENOTSUP,
-                             "%slayer_types[%zu] is '%.40s', and only linear_attention and full_attention are supported",
-                             r->prefix, i, type);
+        size_t name = 0;
+        while (attention[name] && strcmp(type, attention[name])) name++;
+        if (!c->is_delta[i] && !attention[name])
+            td_config_refuse(r, TD_ENOTSUP, "%slayer_types[%zu] is '%.40s', and only linear_attention and %s are supported",
+                             r->prefix, i, type, attention[0]);
     }
     return true;
+}
+
+/* A list of words, or in a text their first letters. */
+static void read_indexed(td_config_reader *r, td_model_config *c, const char *key) {
+    const json_t *list = td_config_get(r, key);
+    const char   *text = json_string_value(list);
+    const size_t  n = text ? strlen(text) : json_array_size(list);
+    if (n != c->n_layers) {
+        td_config_refuse(r, TD_EFORMAT, "%s%s has %zu layers, and num_hidden_layers is %u", r->prefix, key, n, c->n_layers);
+        return;
+    }
+    for (uint32_t i = 0; i < n; i++) {
+        const char *word = text                                      ? text[i] == 'F'   ? "full"
+                                                                       : text[i] == 'S' ? "shared"
+                                                                                        : "another letter"
+                           : json_is_string(json_array_get(list, i)) ? json_string_value(json_array_get(list, i))
+                                                                     : "no text";
+        if (strcmp(word, "full") && strcmp(word, "shared"))
+            td_config_refuse(r, TD_ENOTSUP, "%s%s[%u] is '%.40s', and only full and shared%s are known", r->prefix, key, i,
+                             word, text ? ", F and S," : "");
+        c->sparse.indexed[i] = !strcmp(word, "full");
+    }
+}
+
+void td_config_indexed_layers(td_config_reader *r, td_model_config *c) {
+    memset(c->sparse.indexed, 1, c->n_layers + c->n_mtp_layers);
+    if (td_config_get(r, "indexer_types")) {
+        read_indexed(r, c, "indexer_types");
+    } else if (td_config_get(r, "index_topk_pattern")) {
+        read_indexed(r, c, "index_topk_pattern");
+    } else {
+        const uint32_t every = td_config_u32(r, "index_topk_freq", 1, 1, TD_LAYERS_MAX),
+                       offset = td_config_u32(r, "index_skip_topk_offset", 2, 0, TD_LAYERS_MAX);
+        for (uint32_t i = 0; i < c->n_layers; i++) c->sparse.indexed[i] = i + 1 <= offset || (i + 1 - offset) % every == 0;
+    }
+}
+
+void td_config_streams(td_config_reader *r, td_model_config *c) {
+    c->sparse.streams = td_config_u32(r, "hc_mult", 4, 2, TD_STREAMS_MAX);
+    c->sparse.mix_rounds = td_config_u32(r, "hc_sinkhorn_iters", 20, 1, 1000);
+    c->sparse.mix_eps = (float)td_config_number(r, "hc_eps", 1e-6, 0, 1);
 }
 
 void td_config_refuse_sliding_window(td_config_reader *r) {

@@ -29,6 +29,8 @@ typedef struct {
 void td_config_refuse(td_config_reader *r, td_status status, const char *fmt, ...) TD_PRINTF(3, 4);
 /** TD_ENOTSUP when the key is there and has another text than `only`. */
 void td_config_only_text(td_config_reader *r, const td_model_config *c, const char *key, const char *only);
+/** TD_ENOTSUP when the key is false. @param what the sentence's "X is not supported". */
+void td_config_refuse_false(td_config_reader *r, const char *key, const char *what);
 /** TD_ENOTSUP when the key is true. @param what the sentence's "X is not supported". */
 void td_config_refuse_true(td_config_reader *r, const char *key, const char *what);
 
@@ -63,7 +65,8 @@ typedef struct {
     uint32_t q_lora, kv_lora, nope, rope, v;
 } td_config_mla_defaults;
 
-/** Sizes of multi-head latent attention, and attention_bias. q_lora_rank null: q is not compressed. */
+/** Sizes of multi-head latent attention, and attention_bias. q_lora_rank null: q is not compressed. Where the default of rope is 0
+ * the key may be 0, too. */
 void td_config_mla(td_config_reader *r, td_model_config *c, const td_config_mla_defaults *d);
 
 /** DeepSeek-V3's router without its groups: sigmoid, noaux_tc, a bias for the choice; another scoring_func or topk_method is
@@ -86,9 +89,19 @@ void td_config_sparse_layers(td_config_reader *r, td_model_config *c);
  * config.json have it. A multi-token-prediction layer has them. @param absent first_k_dense_replace without the key. */
 void td_config_dense_layers(td_config_reader *r, td_model_config *c, uint32_t absent);
 
-/** Which layers are a DeltaNet or KDA, from layer_types: linear_attention, or else full_attention. @return false: the key is
- * absent. */
-bool td_config_delta_layers(td_config_reader *r, td_model_config *c);
+/** The one name of attention that most families have, then NULL. */
+extern const char *const td_config_full_attention[];
+
+/** Which layers are a DeltaNet or KDA, from layer_types: linear_attention, or else a name of attention. @param attention these
+ * names, then NULL. @return false: the key is absent. */
+bool td_config_delta_layers(td_config_reader *r, td_model_config *c, const char *const *attention);
+
+/** Which layers have an indexer of their own: from indexer_types, or index_topk_pattern, or index_topk_freq and
+ * index_skip_topk_offset. A multi-token-prediction layer has one. */
+void td_config_indexed_layers(td_config_reader *r, td_model_config *c);
+
+/** Residual streams of hyper-connections: hc_mult and what their mixtures are made with. */
+void td_config_streams(td_config_reader *r, td_model_config *c);
 
 /** Refuse sliding windows: all of layer_types must be full_attention, and use_sliding_window false. */
 void td_config_refuse_sliding_window(td_config_reader *r);

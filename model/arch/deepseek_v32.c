@@ -79,28 +79,6 @@ static void read_v32(td_config_reader *r, td_model_config *c) {
     memset(c->sparse.indexed, 1, c->n_layers + c->n_mtp_layers);
 }
 
-/* A list of words, or in a text their first letters. */
-static void read_indexed(td_config_reader *r, td_model_config *c, const char *key) {
-    const json_t *list = td_config_get(r, key);
-    const char   *text = json_string_value(list);
-    const size_t  n = text ? strlen(text) : json_array_size(list);
-    if (n != c->n_layers) {
-        td_config_refuse(r, TD_EFORMAT, "%s has %zu layers, and num_hidden_layers is %u", key, n, c->n_layers);
-        return;
-    }
-    for (uint32_t i = 0; i < n; i++) {
-        const char *word = text                                      ? text[i] == 'F'   ? "full"
-                                                                       : text[i] == 'S' ? "shared"
-                                                                                        : "another letter"
-                           : json_is_string(json_array_get(list, i)) ? json_string_value(json_array_get(list, i))
-                                                                     : "no text";
-        if (strcmp(word, "full") && strcmp(word, "shared"))
-            td_config_refuse(r, TD_ENOTSUP, "%s[%u] is '%.40s', and only full and shared%s are known", key, i, word,
-                             text ? ", F and S," : "");
-        c->sparse.indexed[i] = !strcmp(word, "full");
-    }
-}
-
 /* As configuration_glm_moe_dsa.py of transformers. An MTP layer has an indexer of its own. */
 static void read_glm(td_config_reader *r, td_model_config *c) {
     static const family F = {.sizes = {154880, 6144, 12288, 78, 64, 0, 202752},
@@ -111,16 +89,7 @@ static void read_glm(td_config_reader *r, td_model_config *c) {
                              .index_heads = 32,
                              .index_pairs = true};
     read_either(r, c, &F);
-    memset(c->sparse.indexed, 1, c->n_layers + c->n_mtp_layers);
-    if (td_config_get(r, "indexer_types")) {
-        read_indexed(r, c, "indexer_types");
-    } else if (td_config_get(r, "index_topk_pattern")) {
-        read_indexed(r, c, "index_topk_pattern");
-    } else {
-        const uint32_t every = td_config_u32(r, "index_topk_freq", 1, 1, TD_LAYERS_MAX),
-                       offset = td_config_u32(r, "index_skip_topk_offset", 2, 0, TD_LAYERS_MAX);
-        for (uint32_t i = 0; i < c->n_layers; i++) c->sparse.indexed[i] = i + 1 <= offset || (i + 1 - offset) % every == 0;
-    }
+    td_config_indexed_layers(r, c);
     if (!c->sparse.indexed[0])
         td_config_refuse(r, TD_EFORMAT,
                          "layer 0 has no indexer, and there is no layer before it whose choice it could have");
@@ -128,19 +97,10 @@ static void read_glm(td_config_reader *r, td_model_config *c) {
 
 /* ---- weights --------------------------------------------------------------------------------- */
 
-#define INDEXER "model.layers.#.self_attn.indexer."
-
 static const td_weight_rule WEIGHTS[TD_ROLE_COUNT] = {
     TD_STREAM_WEIGHTS,
     TD_MLA_WEIGHTS,
-    TD_MATRIX(INDEX_Q, INDEXED, INDEXER "wq_b.weight", INDEX_Q, Q_LORA, .keep = TD_KEEP_LINEAR_BF16,
-              .order = TD_ORDER_INDEX),
-    TD_MATRIX(INDEX_K, INDEXED, INDEXER "wk.weight", INDEX_DIM, HIDDEN, .keep = TD_KEEP_LINEAR_BF16, .order = TD_ORDER_INDEX,
-              .rotation = TD_READS(INPUT_NORM)),
-    TD_NORM(INDEX_K_NORM, INDEXED, INDEXER "k_norm.weight", INDEX_DIM, .order = TD_ORDER_INDEX),
-    TD_VECTOR(INDEX_K_BIAS, INDEXED, INDEXER "k_norm.bias", INDEX_DIM, .order = TD_ORDER_INDEX),
-    TD_MATRIX(INDEX_WEIGHTS, INDEXED, INDEXER "weights_proj.weight", INDEX_HEADS, HIDDEN, .keep = TD_KEEP_BF16,
-              .rotation = TD_READS(INPUT_NORM)),
+    TD_INDEXER_WEIGHTS,
     TD_DENSE_WEIGHTS,
     TD_ROUTER_WEIGHT,
     TD_ROUTER_BIAS,

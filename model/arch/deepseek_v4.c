@@ -53,12 +53,6 @@ static void read_ratios(td_config_reader *r, td_model_config *c) {
     }
 }
 
-static void read_streams(td_config_reader *r, td_model_config *c) {
-    c->sparse.streams = td_config_u32(r, "hc_mult", 4, 2, TD_STREAMS_MAX);
-    c->sparse.mix_rounds = td_config_u32(r, "hc_sinkhorn_iters", 20, 1, 1000);
-    c->sparse.mix_eps = (float)td_config_number(r, "hc_eps", 1e-6, 0, 1);
-}
-
 static void read_attention(td_config_reader *r, td_model_config *c) {
     c->head_dim = td_config_u32(r, "head_dim", 512, 2, TD_CONFIG_HEAD_DIM_MAX);
     c->q_lora = td_config_u32(r, "q_lora_rank", 1024, 1, TD_CONFIG_LORA_MAX);
@@ -122,17 +116,13 @@ static void read_config(td_config_reader *r, td_model_config *c) {
     static const td_config_defaults D = {129280, 4096, 2048, 43, 64, 1, 1048576};
     td_config_sizes(r, c, &D);
     read_mtp(r, c);
-    read_streams(r, c);
+    td_config_streams(r, c);
     read_attention(r, c);
     read_experts(r, c);
     read_rope(r, c);
 }
 
 /* ---- weights --------------------------------------------------------------------------------- */
-
-#define MIX(role, scope, name, rows, scales)                              \
-    TD_MATRIX(role, scope, name "_fn", rows, WIDTH, .keep = TD_KEEP_F32), \
-        TD_VECTOR(role##_BASE, scope, name "_base", rows), TD_NORM(role##_SCALE, scope, name "_scale", scales)
 
 #define COMPRESSOR(role, scope, name, width, dim)                                                 \
     TD_MATRIX(role##_KV, scope, name ".wkv.weight", width, HIDDEN, .keep = TD_KEEP_BF16),         \
@@ -144,11 +134,11 @@ static const td_weight_rule WEIGHTS[TD_ROLE_COUNT] = {
     TD_MATRIX(EMBED, MODEL, "embed.weight", VOCAB, HIDDEN, .place = TD_PLACE_ENDS, .keep = TD_KEEP_BF16),
     TD_MATRIX(LM_HEAD, MODEL, "head.weight", VOCAB, HIDDEN, .place = TD_PLACE_WHOLE_MODEL),
     TD_NORM(FINAL_NORM, MODEL, "norm.weight", HIDDEN, .place = TD_PLACE_ENDS),
-    MIX(MIX_HEAD, MODEL, "hc_head", STREAMS, ONE),
+    TD_MIX_WEIGHTS(MIX_HEAD, MODEL, "hc_head", STREAMS, ONE),
     TD_NORM(INPUT_NORM, LAYER, "layers.#.attn_norm.weight", HIDDEN),
     TD_NORM(POST_NORM, LAYER, "layers.#.ffn_norm.weight", HIDDEN),
-    MIX(MIX_ATTENTION, LAYER, "layers.#.hc_attn", MIX, THREE),
-    MIX(MIX_EXPERTS, LAYER, "layers.#.hc_ffn", MIX, THREE),
+    TD_MIX_WEIGHTS(MIX_ATTENTION, LAYER, "layers.#.hc_attn", MIX, THREE),
+    TD_MIX_WEIGHTS(MIX_EXPERTS, LAYER, "layers.#.hc_ffn", MIX, THREE),
 
     TD_MATRIX(Q_A, LAYER, "layers.#.attn.wq_a.weight", Q_LORA, HIDDEN),
     TD_NORM(Q_A_NORM, LAYER, "layers.#.attn.q_norm.weight", Q_LORA),
@@ -179,7 +169,7 @@ static const td_weight_rule WEIGHTS[TD_ROLE_COUNT] = {
     TD_NORM(MTP_HNORM, MTP, "layers.#.hnorm.weight", HIDDEN),
     TD_MATRIX(MTP_E_PROJ, MTP, "layers.#.e_proj.weight", HIDDEN, HIDDEN),
     TD_MATRIX(MTP_H_PROJ, MTP, "layers.#.h_proj.weight", HIDDEN, HIDDEN),
-    MIX(MTP_MIX_HEAD, MTP, "layers.#.hc_head", STREAMS, ONE),
+    TD_MIX_WEIGHTS(MTP_MIX_HEAD, MTP, "layers.#.hc_head", STREAMS, ONE),
     TD_NORM(MTP_NORM, MTP, "layers.#.norm.weight", HIDDEN),
     TD_MATRIX(MTP_EMBED, MTP, "layers.#.emb.tok_emb.weight", VOCAB, HIDDEN, .place = TD_PLACE_SHARED, .keep = TD_KEEP_BF16,
               .fallback = TD_OR(EMBED)),

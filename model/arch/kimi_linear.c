@@ -31,7 +31,7 @@ static void read_delta(td_config_reader *root, td_model_config *c) {
     td_config_reader r = *root;
     const json_t    *published = td_config_get(root, "linear_attn_config");
     uint8_t          named[TD_LAYERS_MAX] = {0};
-    const bool       types = td_config_delta_layers(root, c);
+    const bool       types = td_config_delta_layers(root, c, td_config_full_attention);
     if (published && !json_is_object(published)) td_config_refuse(root, TD_EFORMAT, "linear_attn_config is not an object");
     if (published) {
         r.object = published;
@@ -92,36 +92,12 @@ static void read_config(td_config_reader *r, td_model_config *c) {
 
 /* ---- weights --------------------------------------------------------------------------------- */
 
-#define IN_ATTENTION "model.layers.#.self_attn."
 #define IN_MOE "model.layers.#.block_sparse_moe."
-
-/* One of the projections of KDA's input: int8 as linears are, or, of what decays and gates are made from, bf16. */
-#define PROJECTION(role, name, rows, ...) \
-    TD_MATRIX(role, DELTA, IN_ATTENTION name ".weight", rows, HIDDEN, .rotation = TD_READS(INPUT_NORM), __VA_ARGS__)
-#define FROM_LOW(role, name, rows) \
-    TD_MATRIX(role, DELTA, IN_ATTENTION name ".weight", rows, DELTA_LOW, .keep = TD_KEEP_LINEAR_BF16, .split = TD_SPLIT_ROWS)
-#define CONVOLUTION(role, name, rows) \
-    TD_MATRIX(role, DELTA, IN_ATTENTION name ".weight", rows, DELTA_CONV, .keep = TD_KEEP_F32, .split = TD_SPLIT_ROWS)
 
 /* Cards share KDA by heads. */
 static const td_weight_rule WEIGHTS[TD_ROLE_COUNT] = {
     TD_STREAM_WEIGHTS,
-    PROJECTION(DELTA_QKV, "q_proj", DELTA_K, .split = TD_SPLIT_ROWS),
-    PROJECTION(DELTA_K, "k_proj", DELTA_K, .split = TD_SPLIT_ROWS),
-    PROJECTION(DELTA_V, "v_proj", DELTA_V, .split = TD_SPLIT_ROWS),
-    CONVOLUTION(DELTA_CONV, "q_conv1d", DELTA_K),
-    CONVOLUTION(DELTA_CONV_K, "k_conv1d", DELTA_K),
-    CONVOLUTION(DELTA_CONV_V, "v_conv1d", DELTA_V),
-    PROJECTION(DELTA_A_LOW, "f_a_proj", DELTA_LOW, .keep = TD_KEEP_LINEAR_BF16),
-    FROM_LOW(DELTA_A, "f_b_proj", DELTA_K),
-    PROJECTION(DELTA_Z_LOW, "g_a_proj", DELTA_LOW, .keep = TD_KEEP_LINEAR_BF16),
-    FROM_LOW(DELTA_Z, "g_b_proj", DELTA_V),
-    PROJECTION(DELTA_B, "b_proj", DELTA_HEADS, .keep = TD_KEEP_F32, .split = TD_SPLIT_ROWS),
-    TD_VECTOR(DELTA_A_LOG, DELTA, IN_ATTENTION "A_log", DELTA_HEADS, .split = TD_SPLIT_ROWS),
-    TD_VECTOR(DELTA_DT_BIAS, DELTA, IN_ATTENTION "dt_bias", DELTA_K, .split = TD_SPLIT_ROWS),
-    TD_NORM(DELTA_NORM, DELTA, IN_ATTENTION "o_norm.weight", DELTA_DIM),
-    TD_MATRIX(DELTA_O, DELTA, IN_ATTENTION "o_proj.weight", HIDDEN, DELTA_V, .split = TD_SPLIT_COLUMNS,
-              .rotation = TD_WRITES),
+    TD_KDA_WEIGHTS,
     TD_MLA_WEIGHTS,
     TD_DENSE_WEIGHTS,
     TD_MATRIX(ROUTER, MOE, IN_MOE "gate.weight", EXPERTS, HIDDEN, .keep = TD_KEEP_F32, .rotation = TD_READS(POST_NORM)),

@@ -29,16 +29,20 @@ typedef struct {
 typedef struct {
     td_delta_form form;
     uint32_t      k_heads, v_heads, k_dim, v_dim;
-    uint32_t      low;  /* KDA: the rank of what decays and gates are made from */
-    uint32_t      conv; /* the last values that the causal convolution takes, the token's own included */
+    uint32_t      low;   /* KDA: the rank of what decays and gates are made from */
+    float         floor; /* KDA: of log decays; 0: none */
+    uint32_t      conv;  /* the last values that the causal convolution takes, the token's own included */
 } td_delta_config;
 
-/** DeepSeek-V3.2 and GLM-5: indexers of tokens. DeepSeek-V4: residual streams of a token, attention over compressed rows, experts by token. */
+/** DeepSeek-V3.2 and GLM-5: indexers of tokens. DeepSeek-V4: residual streams of a token, attention over compressed rows, experts by
+ * token. GLM-5.3: streams, and indexers whose keys stand for several tokens. */
 typedef struct {
     uint32_t streams, mix_rounds;
+    bool     plain_mtp; /* multi-token-prediction layers have one residual stream */
     float    mix_eps;
     uint32_t o_groups, o_lora;                  /* the output projection's first step: groups of heads, outputs of each */
     uint32_t index_heads, index_dim, index_top; /* with kv_lora an indexer of tokens (td_index_desc) */
+    uint32_t index_pool;                        /* of tokens: tokens of an index key; 0: 1 */
     bool     index_pairs;                       /* of tokens: the checkpoint's rows that rope turns are pairs */
     uint8_t  indexed[TD_LAYERS_MAX];            /* 1: the layer has an indexer */
     uint8_t  ratio[TD_LAYERS_MAX];              /* tokens of a compressed row; 0: the layer has none */
@@ -99,6 +103,10 @@ typedef struct {
 static inline uint32_t td_model_streams(const td_model_config *c) {
     return c->sparse.streams ? c->sparse.streams : 1;
 }
+/** Those of a layer. */
+static inline uint32_t td_layer_streams(const td_model_config *c, uint32_t layer) {
+    return c->sparse.plain_mtp && layer >= c->n_layers ? 1 : td_model_streams(c);
+}
 static inline size_t td_model_width(const td_model_config *c) {
     return (size_t)td_model_streams(c) * c->hidden;
 }
@@ -106,6 +114,12 @@ static inline size_t td_model_width(const td_model_config *c) {
 /** Whether rows of latent attention attend to keys that an indexer chooses. */
 static inline bool td_model_chooses_tokens(const td_model_config *c) {
     return c->kv_lora && c->sparse.index_top;
+}
+
+/** Index keys that a row of such attention chooses. */
+static inline uint32_t td_model_index_choice(const td_model_config *c) {
+    const td_index_desc x = {.top = c->sparse.index_top, .pool = c->sparse.index_pool};
+    return td_index_choice(&x);
 }
 
 #define TD_FULL_STEP_LEAST 256 /* rows of a step, whatever the experts */

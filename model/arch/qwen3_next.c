@@ -13,7 +13,7 @@
 /* Which layers are a DeltaNet: layer_types, or all but every full_attention_interval'th. */
 static void read_layers(td_config_reader *r, td_model_config *c) {
     uint32_t interval = td_config_u32(r, "full_attention_interval", 4, 1, TD_LAYERS_MAX);
-    if (td_config_delta_layers(r, c)) return;
+    if (td_config_delta_layers(r, c, td_config_full_attention)) return;
     for (uint32_t layer = 0; layer < c->n_layers; layer++) c->is_delta[layer] = (layer + 1) % interval != 0;
 }
 

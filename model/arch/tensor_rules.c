@@ -58,6 +58,7 @@ static size_t dim_size(const td_model_config *c, uint32_t layer, td_weight_dim d
         case TD_DIM_INDEX_Q: return (size_t)c->sparse.index_heads * c->sparse.index_dim;
         case TD_DIM_INDEX_HEADS: return c->sparse.index_heads;
         case TD_DIM_INDEX_DIM: return c->sparse.index_dim;
+        case TD_DIM_INDEX_POOL: return c->sparse.index_pool;
         case TD_DIM_INDEX_COMPRESSED: return (overlaps(c, layer) ? 2 : 1) * (size_t)c->sparse.index_dim;
     }
     return 0;
@@ -68,6 +69,7 @@ static bool in_scope(const td_model_config *c, td_weight_scope scope, uint32_t l
     switch (scope) {
         case TD_SCOPE_MODEL: return true;
         case TD_SCOPE_LAYER: return layer < n_all;
+        case TD_SCOPE_TRUNK: return layer < c->n_layers;
         case TD_SCOPE_ATTENTION: return layer < n_all && !c->is_delta[layer];
         case TD_SCOPE_DELTA: return layer < n_all && c->is_delta[layer];
         case TD_SCOPE_DENSE: return layer < n_all && !c->is_moe[layer];

@@ -125,6 +125,49 @@ static inline bool td_when_mtp_rotated(const td_model_config *c) {
     TD_VECTOR(MLA_O_BIAS, ATTENTION, "model.layers.#.self_attn.o_proj.bias", HIDDEN, \
               .split = TD_SPLIT_CARD_0, .rotation = TD_STREAM, .when = td_when_attn_bias)
 
+/* Kimi delta attention. What decays and gates are made from is never int8. */
+#define TD_KDA_PROJECTION(role, name, rows, ...) \
+    TD_MATRIX(role, DELTA, "model.layers.#.self_attn." name ".weight", rows, HIDDEN, .rotation = TD_READS(INPUT_NORM), __VA_ARGS__)
+#define TD_KDA_FROM_LOW(role, name, rows) \
+    TD_MATRIX(role, DELTA, "model.layers.#.self_attn." name ".weight", rows, DELTA_LOW, \
+              .keep = TD_KEEP_LINEAR_BF16, .split = TD_SPLIT_ROWS)
+#define TD_KDA_CONVOLUTION(role, name, rows) \
+    TD_MATRIX(role, DELTA, "model.layers.#.self_attn." name ".weight", rows, DELTA_CONV, \
+              .keep = TD_KEEP_F32, .split = TD_SPLIT_ROWS)
+#define TD_KDA_WEIGHTS \
+    TD_KDA_PROJECTION(DELTA_QKV, "q_proj", DELTA_K, .split = TD_SPLIT_ROWS), \
+    TD_KDA_PROJECTION(DELTA_K, "k_proj", DELTA_K, .split = TD_SPLIT_ROWS), \
+    TD_KDA_PROJECTION(DELTA_V, "v_proj", DELTA_V, .split = TD_SPLIT_ROWS), \
+    TD_KDA_CONVOLUTION(DELTA_CONV, "q_conv1d", DELTA_K), \
+    TD_KDA_CONVOLUTION(DELTA_CONV_K, "k_conv1d", DELTA_K), \
+    TD_KDA_CONVOLUTION(DELTA_CONV_V, "v_conv1d", DELTA_V), \
+    TD_KDA_PROJECTION(DELTA_A_LOW, "f_a_proj", DELTA_LOW, .keep = TD_KEEP_LINEAR_BF16), \
+    TD_KDA_FROM_LOW(DELTA_A, "f_b_proj", DELTA_K), \
+    TD_KDA_PROJECTION(DELTA_Z_LOW, "g_a_proj", DELTA_LOW, .keep = TD_KEEP_LINEAR_BF16), \
+    TD_KDA_FROM_LOW(DELTA_Z, "g_b_proj", DELTA_V), \
+    TD_KDA_PROJECTION(DELTA_B, "b_proj", DELTA_HEADS, .keep = TD_KEEP_F32, .split = TD_SPLIT_ROWS), \
+    TD_VECTOR(DELTA_A_LOG, DELTA, "model.layers.#.self_attn.A_log", DELTA_HEADS, .split = TD_SPLIT_ROWS), \
+    TD_VECTOR(DELTA_DT_BIAS, DELTA, "model.layers.#.self_attn.dt_bias", DELTA_K, .split = TD_SPLIT_ROWS), \
+    TD_NORM(DELTA_NORM, DELTA, "model.layers.#.self_attn.o_norm.weight", DELTA_DIM), \
+    TD_MATRIX(DELTA_O, DELTA, "model.layers.#.self_attn.o_proj.weight", HIDDEN, DELTA_V, \
+              .split = TD_SPLIT_COLUMNS, .rotation = TD_WRITES)
+
+/* DeepSeek Sparse Attention's indexer of tokens (DeepSeek-V3.2, arXiv 2512.02556). */
+#define TD_INDEXER_WEIGHTS \
+    TD_MATRIX(INDEX_Q, INDEXED, "model.layers.#.self_attn.indexer.wq_b.weight", INDEX_Q, Q_LORA, \
+              .keep = TD_KEEP_LINEAR_BF16, .order = TD_ORDER_INDEX), \
+    TD_MATRIX(INDEX_K, INDEXED, "model.layers.#.self_attn.indexer.wk.weight", INDEX_DIM, HIDDEN, \
+              .keep = TD_KEEP_LINEAR_BF16, .order = TD_ORDER_INDEX, .rotation = TD_READS(INPUT_NORM)), \
+    TD_NORM(INDEX_K_NORM, INDEXED, "model.layers.#.self_attn.indexer.k_norm.weight", INDEX_DIM, .order = TD_ORDER_INDEX), \
+    TD_VECTOR(INDEX_K_BIAS, INDEXED, "model.layers.#.self_attn.indexer.k_norm.bias", INDEX_DIM, .order = TD_ORDER_INDEX), \
+    TD_MATRIX(INDEX_WEIGHTS, INDEXED, "model.layers.#.self_attn.indexer.weights_proj.weight", INDEX_HEADS, HIDDEN, \
+              .keep = TD_KEEP_BF16, .rotation = TD_READS(INPUT_NORM))
+
+/* A mixture of residual streams (hyper-connections). @param scales of its parts: THREE, or of the last streams ONE */
+#define TD_MIX_WEIGHTS(role, scope, name, rows, scales) \
+    TD_MATRIX(role, scope, name "_fn", rows, WIDTH, .keep = TD_KEEP_F32), \
+    TD_VECTOR(role##_BASE, scope, name "_base", rows), TD_NORM(role##_SCALE, scope, name "_scale", scales)
+
 /* @param q_rows GQA_Q, or with a gate for each head GQA_Q_GATE */
 #define TD_GQA_WEIGHTS_OF(q_rows) \
     TD_MATRIX(Q, ATTENTION, "model.layers.#.self_attn.q_proj.weight", q_rows, HIDDEN, \

@@ -396,7 +396,8 @@ bool td_checkpoint_has_experts(const td_checkpoint *c, const td_model_config *co
 static bool has_mtp_layer(const td_checkpoint *c, const td_model_config *config) {
     char prefix[96];
     if (config->arch->mtp) return td_checkpoint_files_have(c->files, config->arch->mtp);
-    snprintf(prefix, sizeof prefix, "%smodel.layers.%u.", config->arch->prefix ? config->arch->prefix : "",
+    const td_arch *a = config->arch;
+    snprintf(prefix, sizeof prefix, "%s%slayers.%u.", a->prefix ? a->prefix : "", a->body ? a->body : "model.",
              config->n_layers);
     return td_checkpoint_files_have(c->files, prefix);
 }

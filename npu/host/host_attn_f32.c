@@ -123,7 +123,7 @@ static void load(const td_attn *a, void *mem, const td_attn_tile *t) {
         m->transpose(kt, s->dk * PANEL, TD_DT_F32, keys, s->kv_lora, n, s->kv_lora);
         b.values[t->place] = keys;
     }
-    m->transpose(kt + (s->dk - s->rope) * PANEL, s->dk * PANEL, TD_DT_F32, values, s->rope, n, s->rope);
+    if (s->rope) m->transpose(kt + (s->dk - s->rope) * PANEL, s->dk * PANEL, TD_DT_F32, values, s->rope, n, s->rope);
 }
 
 static void take(const td_attn *a, void *mem, size_t at, const float *const *q, size_t n) {

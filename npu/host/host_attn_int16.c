@@ -209,9 +209,9 @@ static void load_expanded(const td_attn *a, const scratch *b, const td_attn_tile
                                      .dtype = TD_DT_F32,
                                      .x = b->expanded,
                                      .ld = b->up,
-                                     .x2 = rope + first * s->rope,
+                                     .x2 = s->rope ? rope + first * s->rope : NULL,
                                      .ld2 = s->rope,
-                                     .x2_scale = rope_scale + first,
+                                     .x2_scale = s->rope ? rope_scale + first : NULL,
                                      .out = b->k + at * b->ldk,
                                      .ld_out = b->ldk,
                                      .scale = b->k_scale + at});
@@ -398,7 +398,7 @@ static void attend(const td_attn *a, void *mem, const td_attn_tile *t, size_t at
           .ahead_bytes = ahead.scores.bytes,
     };
     k->gemm(&scores);
-    if (absorbed) {
+    if (absorbed && s->rope) {
         float ones[TILE];
         for (size_t i = 0; i < n_max; i++) ones[i] = 1;
         scores.b += scores.pairs * 2 * LANES;

@@ -21,6 +21,7 @@ const void *td_attn_values(const td_attn *a, const td_attn_tile *t) {
     const td_attn_shape *s = &a->shape;
     const char          *pages = a->v;
     if (s->form == TD_ATTN_GQA) return pages + page_of_group(a, t) * a->path->page_bytes(s->dv);
+    if (!s->rope) return NULL;
     return pages + page_of(a, t) * a->path->page_bytes(s->rope);
 }
 

@@ -185,7 +185,7 @@ static void gate(const delta_job *j, size_t head, size_t row, const float *befor
                 *a_log = td_host_vector(j->m->a_log), *dt_bias = td_host_vector(j->m->dt_bias);
     float *sum = head_row(j, j->sum, head, row, j->decays), *beta = head_row(j, j->beta, head, row, j->r);
     if (is_kimi(j->m)) {
-        j->d->kernels->delta->channel_gates(a, dt_bias + head * j->decays, a_log[head], before, j->decays, sum);
+        j->d->kernels->delta->channel_gates(a, dt_bias + head * j->decays, a_log[head], j->m->floor, before, j->decays, sum);
         j->d->kernels->delta->sigmoid(b, 1, beta);
         return;
     }

@@ -221,6 +221,8 @@ typedef struct {
 
 /** Whether rows and slots of a step fit together. */
 TD_NODISCARD td_status td_host_check_states(const td_host_step *s, uint32_t state_slots, uint32_t open_slots);
+/** Whether each sequence with rows has an open block among so many. */
+TD_NODISCARD td_status td_host_check_open(const td_host_step *s, uint32_t open_slots);
 
 /** The part of sequence q in the rows [row0, row0 + rows); n 0: none. A block that ended in earlier rows of the step left
  * state_out. The first block begins from zeros whatever state_in is. */
@@ -228,7 +230,7 @@ td_host_part td_host_part_of(const td_step_arrays *a, uint32_t q, size_t row0, s
 
 /** Where latent attention's indexer keeps things in the scratch (host_mla.c): offsets; floats of a row of scores. */
 typedef struct {
-    size_t q, keys, weights, seq_of, queries, scores, workers;
+    size_t q, keys, gates, weights, seq_of, queries, scores, workers, pools;
     size_t ld_scores;
 } td_index_places;
 

@@ -2,7 +2,8 @@
  * Multi-head latent attention: projections, norms and rope, the cache, attention in either form, output projection.
  *
  * A row that chooses its keys (td_index_desc) is an absorbed row. What the cache has of its keys is copied to pages of the
- * row's own, which it attends to as to a sequence of so many keys.
+ * row's own, which it attends to as to a sequence of so many keys. Where an index key stands for several tokens, these are the
+ * tokens of the chosen ones, then those behind the last index key.
  */
 #include <math.h>
 
@@ -10,6 +11,7 @@
 #include "kernels/rows/convert.h"
 #include "npu/host/host_attention.h"
 #include "npu/host/host_index.h"
+#include "npu/host/host_pool.h"
 
 #define ABSORBED_ROWS 64 /* computed together: a head's W_UK and W_UV are read once for all of them */
 #define CHOOSING_ROWS 16 /* the same of rows that have pages of their own */
@@ -26,7 +28,7 @@ static td_attn_shape shape_of(const td_mla_desc *m, td_attn_form form) {
         .kv_lora = m->kv_lora,
         .nope = m->nope_dim,
         .rope = m->rope_dim,
-        .chosen = m->index.top,
+        .chosen = m->index.top ? td_index_first(&m->index) : 0,
         .scale = m->softmax_scale,
     };
 }
@@ -41,10 +43,10 @@ typedef struct {
     td_attn             absorbed;
     const td_attn_unit *units;
     size_t              n_units;
-    float              *index_q, *index_weights; /* what it reads */
-    float              *index_keys;              /* [rows][dim] keys of the rows */
-    uint32_t           *seq_of;                  /* [rows] sequence of a row */
-    char               *latents, *ropes;         /* pages of rows that choose, [rows][tiles] */
+    float              *index_q, *index_weights;  /* what it reads */
+    float              *index_keys, *index_gates; /* [rows][dim] keys of the rows; of a pool their gates */
+    uint32_t           *seq_of;                   /* [rows] sequence of a row */
+    char               *latents, *ropes;          /* pages of rows that choose, [rows][tiles] */
 } mla_job;
 
 /* ---- projections ----------------------------------------------------------------------------- */
@@ -59,7 +61,7 @@ static void place_row(void *ctx, uint32_t i, const td_worker *w) {
     math->rms_norm(latent, td_host_vector(m->kv_a_norm), m->eps, m->kv_lora, latent);
     if (m->rope) math->rope(rope, td_host_vector(m->rope) + (size_t)j->step->a.pos[row] * m->rope_dim, m->rope_dim);
     td_attn_store(j->d, m->kv_latent, slot, 1, 0, latent, m->kv_lora);
-    td_attn_store(j->d, m->kv_rope, slot, 1, 0, rope, m->rope_dim);
+    if (m->rope_dim) td_attn_store(j->d, m->kv_rope, slot, 1, 0, rope, m->rope_dim);
     if (m->q_lora)
         math->rms_norm(j->q_low + (size_t)i * m->q_lora, td_host_vector(m->q_a_norm), m->eps, m->q_lora,
                        j->q_low + (size_t)i * m->q_lora);
@@ -92,13 +94,17 @@ static void index_row(void *ctx, uint32_t i, const td_worker *w) {
     const td_index_desc *x = &m->index;
     const td_float_math *math = j->d->kernels->math;
     const size_t         row = j->row0 + i, dim = x->dim;
-    const float         *table = td_host_vector(m->rope) + (size_t)j->step->a.pos[row] * m->rope_dim;
     float               *key = j->index_keys + i * dim;
     (void)w;
     layer_norm(math, key, td_host_vector(x->k_norm), td_host_vector(x->k_norm_bias), dim);
-    math->rope(key, table, m->rope_dim);
-    td_host_index_store(j->d, x->keys, 1, j->step->a.slot[row] / TD_KV_PAGE, j->step->a.slot[row] % TD_KV_PAGE, key, dim);
-    for (size_t h = 0; h < x->heads; h++) math->rope(j->index_q + (i * x->heads + h) * dim, table, m->rope_dim);
+    if (m->rope) {
+        const float *table = td_host_vector(m->rope) + (size_t)j->step->a.pos[row] * m->rope_dim;
+        math->rope(key, table, m->rope_dim);
+        for (size_t h = 0; h < x->heads; h++) math->rope(j->index_q + (i * x->heads + h) * dim, table, m->rope_dim);
+    }
+    if (td_index_pool(x) == 1)
+        td_host_index_store(j->d, x->keys, 1, j->step->a.slot[row] / TD_KV_PAGE, j->step->a.slot[row] % TD_KV_PAGE, key,
+                            dim);
 }
 
 /* The keys of the chunk's rows go to their pages; rows choose among those up to their own. q_low is normed. */
@@ -118,7 +124,21 @@ static void choose(mla_job *j, td_host_rows *low, size_t rows) {
         (td_host_product[]){{.w = x->k, .out = j->index_keys, .ldo = x->dim, .out_dtype = TD_DT_F32},
                             {.w = x->weights, .out = j->index_weights, .ldo = x->heads, .out_dtype = TD_DT_F32}},
         2);
+    if (td_index_pool(x) > 1)
+        td_host_products(d, &in,
+                         &(td_host_product){.w = x->gate, .out = j->index_gates, .ldo = x->dim, .out_dtype = TD_DT_F32}, 1);
     td_host_for(d, index_row, j, rows, rows * ((size_t)x->heads * m->rope_dim + x->dim * 4));
+    if (td_index_pool(x) > 1)
+        td_host_pool_keys(&(td_host_pool){.d = d,
+                                          .x = x,
+                                          .s = &j->step->a,
+                                          .n_seq = j->step->n_seq,
+                                          .block_stride = j->step->block_stride,
+                                          .row0 = j->row0,
+                                          .rows = rows,
+                                          .keys = j->index_keys,
+                                          .gates = j->index_gates,
+                                          .workers = d->scratch + b->at.index.pools});
     td_host_find_sequences(j->step, j->row0, rows, j->seq_of);
     td_host_index_choose(&(td_host_index){.d = d,
                                           .path = td_index_path_of(d),
@@ -127,8 +147,8 @@ static void choose(mla_job *j, td_host_rows *low, size_t rows) {
                                           .rows = rows,
                                           .heads = x->heads,
                                           .dim = x->dim,
-                                          .top = x->top,
-                                          .ratio = 1,
+                                          .top = td_index_choice(x),
+                                          .ratio = td_index_pool(x),
                                           .keys = x->keys,
                                           .seq_of = j->seq_of,
                                           .q = j->index_q,
@@ -136,7 +156,7 @@ static void choose(mla_job *j, td_host_rows *low, size_t rows) {
                                           .queries = d->scratch + b->at.index.queries,
                                           .scores = (float *)(d->scratch + b->at.index.scores),
                                           .ld_scores = b->at.index.ld_scores,
-                                          .chosen = x->chosen + j->row0 * x->top,
+                                          .chosen = x->chosen + j->row0 * td_index_choice(x),
                                           .workers = d->scratch + b->at.index.workers});
 }
 
@@ -255,7 +275,15 @@ static void flush_units(void *ctx, td_attn_unit *units, size_t n) {
 /* ---- rows that choose their keys --------------------------------------------------------------- */
 
 static size_t tiles_of_choice(const td_mla_desc *m) {
-    return (m->index.top + TD_ATTN_TILE - 1) / TD_ATTN_TILE;
+    return (td_index_first(&m->index) + TD_ATTN_TILE - 1) / TD_ATTN_TILE;
+}
+
+/* The position of a row's key k. */
+static size_t position_of(const mla_job *j, const td_attn_unit *u, size_t k) {
+    const td_index_desc *x = &j->b->desc.mla.index;
+    const size_t         pool = td_index_pool(x);
+    if (k >= x->top) return (j->step->a.pos[u->row] + (size_t)1) / pool * pool + k - x->top;
+    return x->chosen[(size_t)u->row * td_index_choice(x) + k / pool] * pool + k % pool;
 }
 
 /* Items are the tiles of one unit after the other. */
@@ -265,20 +293,19 @@ static void gather_item(void *ctx, uint32_t item, const td_worker *w) {
     const td_attn_path *path = j->absorbed.path;
     const td_attn_unit *u = &j->units[item / tiles_of_choice(m)];
     const size_t        latent = path->page_bytes(m->kv_lora), rope = path->page_bytes(m->rope_dim),
-                 first = item % tiles_of_choice(m) * TD_ATTN_TILE, rest = m->index.top - first,
+                 first = item % tiles_of_choice(m) * TD_ATTN_TILE, rest = u->n_keys > first ? u->n_keys - first : 0,
                  n = rest < TD_ATTN_TILE ? rest : TD_ATTN_TILE;
-    const uint32_t *chosen = m->index.chosen + (size_t)u->row * m->index.top + first,
-                   *pages = j->step->a.block_table + (size_t)u->seq * j->step->block_stride;
-    char *latents = j->latents + item * latent, *ropes = j->ropes + item * rope;
+    const uint32_t *pages = j->step->a.block_table + (size_t)u->seq * j->step->block_stride;
+    char           *latents = j->latents + item * latent, *ropes = j->ropes + item * rope;
     (void)w;
     if (n < TD_ATTN_TILE) { /* what no row has written is no number */
         memset(latents, 0, latent);
         memset(ropes, 0, rope);
     }
     for (size_t k = 0; k < n; k++) {
-        const size_t page = pages[chosen[k] / TD_KV_PAGE], at = chosen[k] % TD_KV_PAGE;
+        const size_t pos = position_of(j, u, first + k), page = pages[pos / TD_KV_PAGE], at = pos % TD_KV_PAGE;
         path->copy(latents, k, (const char *)m->kv_latent + page * latent, at, m->kv_lora);
-        path->copy(ropes, k, (const char *)m->kv_rope + page * rope, at, m->rope_dim);
+        if (m->rope_dim) path->copy(ropes, k, (const char *)m->kv_rope + page * rope, at, m->rope_dim);
     }
 }
 
@@ -303,7 +330,7 @@ static void attend_to_chosen(mla_job *j, td_attn_unit *units, size_t n) {
 
 static void attend_choosing_rows(mla_job *j, const td_attn_share *share) {
     const td_mla_desc *m = &j->b->desc.mla;
-    const uint32_t     top = m->index.top, spans = (top + TD_HOST_SPAN - 1) / TD_HOST_SPAN;
+    const uint32_t     keys = td_index_first(&m->index), spans = (keys + TD_HOST_SPAN - 1) / TD_HOST_SPAN;
     const size_t       first = share->row + td_attn_share_begin(share, share->i, share->rows),
                  end = share->row + td_attn_share_begin(share, share->i + 1, share->rows);
     td_attn_unit *units = (td_attn_unit *)(j->d->scratch + j->b->at.attn.units);
@@ -311,8 +338,10 @@ static void attend_choosing_rows(mla_job *j, const td_attn_share *share) {
     if (most > j->b->at.choosing) most = j->b->at.choosing;
     for (uint32_t q = 0; q < j->step->n_seq; q++)
         for (uint32_t row = j->step->a.seq_start[q]; row < j->step->a.seq_start[q + 1]; row++) {
-            if (row < first || row >= end || j->step->a.pos[row] < top) continue;
-            units[n++] = (td_attn_unit){.row = row, .seq = q, .n_keys = top, .n_spans = spans};
+            if (row < first || row >= end || j->step->a.pos[row] < keys) continue;
+            const uint32_t met = m->index.top + (j->step->a.pos[row] + 1) % td_index_pool(&m->index);
+            units[n++] =
+                (td_attn_unit){.row = row, .seq = q, .n_keys = met, .n_spans = (met + TD_HOST_SPAN - 1) / TD_HOST_SPAN};
             if (n == most) {
                 attend_to_chosen(j, units, n);
                 n = 0;
@@ -341,6 +370,7 @@ static void run_share(td_host_npu *d, const td_npu_block *b, const td_host_step 
                    .index_q = (float *)(d->scratch + b->at.index.q),
                    .index_weights = (float *)(d->scratch + b->at.index.weights),
                    .index_keys = (float *)(d->scratch + b->at.index.keys),
+                   .index_gates = (float *)(d->scratch + b->at.index.gates),
                    .seq_of = (uint32_t *)(d->scratch + b->at.index.seq_of),
                    .latents = d->scratch + b->at.own_latents,
                    .ropes = d->scratch + b->at.own_ropes,
@@ -382,7 +412,9 @@ static void run_share(td_host_npu *d, const td_npu_block *b, const td_host_step 
 static td_status run_mla(td_host_npu *d, const td_npu_block *b, const td_host_step *s, const td_block_part *part) {
     td_attn_share        share;
     const td_npu_weight *rope = b->desc.mla.rope;
+    const td_index_desc *x = &b->desc.mla.index;
     TD_TRY(td_host_check_attention_step(b, s, rope ? rope->shape.n : UINT32_MAX));
+    if (td_index_open_values(x)) TD_TRY(td_host_check_open(s, x->open_slots));
     for (uint32_t k = 0; td_host_attn_share_of(part, s->n_tok, b->at.chunk, k, &share); k++)
         run_share(d, b, s, &share, part->between);
     return TD_OK;
@@ -395,10 +427,11 @@ static void place_mla(const td_host_npu *d, const td_block_desc *desc, td_npu_bl
     size_t               kv_width = (size_t)m->kv_lora + m->rope_dim;
     const td_index_desc *x = &m->index;
     const td_index_path *index = td_index_path_of(d);
-    const size_t         index_q = (size_t)x->heads * x->dim, scores = index_q ? td_host_index_ld(desc->max_kv, 1) : 0,
+    const size_t         index_q = (size_t)x->heads * x->dim,
+                 scores = index_q ? td_host_index_ld(desc->max_kv, td_index_pool(x)) : 0,
                  queries = index_q ? index->query_bytes(d, x->heads, x->dim) : 0;
     size_t chunk = td_host_chunk_rows(
-        desc->max_tok, (q_width + v_width + kv_width + m->q_lora + index_q + x->dim + scores) * sizeof(float) + queries);
+        desc->max_tok, (q_width + v_width + kv_width + m->q_lora + index_q + 2 * x->dim + scores) * sizeof(float) + queries);
     size_t absorbed = chunk < ABSORBED_ROWS ? chunk : ABSORBED_ROWS;
     size_t used = 0;
     b->run_part = run_mla;
@@ -417,6 +450,10 @@ static void place_mla(const td_host_npu *d, const td_block_desc *desc, td_npu_bl
     if (index_q) {
         b->at.index.q = td_host_place(&used, chunk * index_q * sizeof(float));
         b->at.index.keys = td_host_place(&used, chunk * x->dim * sizeof(float));
+        if (td_index_pool(x) > 1) {
+            b->at.index.gates = td_host_place(&used, chunk * x->dim * sizeof(float));
+            b->at.index.pools = td_host_place(&used, td_host_pool_bytes(x) * d->n_workers);
+        }
         b->at.index.weights = td_host_place(&used, chunk * x->heads * sizeof(float));
         b->at.index.seq_of = td_host_place(&used, chunk * sizeof(uint32_t));
         b->at.index.queries = td_host_place(&used, chunk * queries);
@@ -424,7 +461,7 @@ static void place_mla(const td_host_npu *d, const td_block_desc *desc, td_npu_bl
         b->at.index.scores = td_host_place(&used, chunk * scores * sizeof(float));
         b->at.index.workers = td_host_place(&used, index->bytes(d, x->heads, x->dim) * d->n_workers);
     }
-    if (x->top && x->top < desc->max_kv) {
+    if (x->top && td_index_first(x) < desc->max_kv) {
         const td_attn_path *path = td_attn_path_of(d);
         b->at.choosing = absorbed < CHOOSING_ROWS ? absorbed : CHOOSING_ROWS;
         const size_t pages = b->at.choosing * tiles_of_choice(m);

@@ -22,6 +22,15 @@ td_status td_host_check_states(const td_host_step *s, uint32_t state_slots, uint
     return TD_OK;
 }
 
+td_status td_host_check_open(const td_host_step *s, uint32_t open_slots) {
+    const td_step_arrays *a = &s->a;
+    if (s->n_tok == 0) return TD_OK;
+    if (!a->state_open) return TD_EINVAL;
+    for (uint32_t q = 0; q < s->n_seq; q++)
+        if (a->seq_start[q + 1] > a->seq_start[q] && a->state_open[q] >= open_slots) return TD_EINVAL;
+    return TD_OK;
+}
+
 td_host_part td_host_part_of(const td_step_arrays *a, uint32_t q, size_t row0, size_t rows) {
     const size_t first = a->seq_start[q] > row0 ? a->seq_start[q] : row0,
                  end = a->seq_start[q + 1] < row0 + rows ? a->seq_start[q + 1] : row0 + rows;

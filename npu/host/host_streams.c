@@ -54,10 +54,11 @@ static void mix_item(void *ctx, uint32_t i, const td_worker *w) {
     td_to_f32(j->d->act, (const char *)m->x + td_host_act_bytes(j->d, row * width), width, x);
     const float unit = 1 / sqrtf(math->dot(x, x, width) / (float)width + m->eps);
     for (size_t k = 0; k < outputs; k++) f[k] = f[k] * unit * scale[k < n ? 0 : k < 2 * n ? 1 : 2] + base[k];
-    math->sigmoid(f, m->is_last ? n : 2 * n);
+    const bool is_last = m->form == TD_MIX_LAST;
+    math->sigmoid(f, is_last ? n : 2 * n);
     memset(out, 0, hidden * sizeof *out);
     for (size_t k = 0; k < n; k++) math->scale_add(out, 1, x + k * hidden, f[k] + m->mix_eps, hidden);
-    if (!m->is_last) {
+    if (!is_last) {
         float *post = m->post + row * (n + n * n);
         for (size_t k = 0; k < n; k++) post[k] = 2 * f[n + k];
         memcpy(post + n, f + 2 * n, n * n * sizeof *post);
@@ -70,6 +71,26 @@ static void mix_item(void *ctx, uint32_t i, const td_worker *w) {
     if (m->out_i8.q)
         td_quantize_rows_i8(j->d->act, to, 1, hidden, hidden, m->out_i8.q + row * hidden, hidden, m->out_i8.scale + row,
                             NULL);
+}
+
+/* The mean of a token's streams, and nothing else. */
+static void mean_item(void *ctx, uint32_t i, const td_worker *w) {
+    const stream_job    *j = ctx;
+    const td_mix_desc   *m = &j->b->desc.mix;
+    const td_float_math *math = j->d->kernels->math;
+    const size_t         n = m->streams, hidden = m->hidden, row = j->row0 + i;
+    float               *x = worker_rows(j, w), *out = x + td_round_up(n * hidden, 16);
+    td_to_f32(j->d->act, (const char *)m->x + td_host_act_bytes(j->d, row * n * hidden), n * hidden, x);
+    memset(out, 0, hidden * sizeof *out);
+    for (size_t k = 0; k < n; k++) math->scale_add(out, 1, x + k * hidden, 1 / (float)n, hidden);
+    td_from_f32(j->d->act, out, hidden, (char *)m->out + td_host_act_bytes(j->d, row * hidden));
+}
+
+static td_status run_mean(td_host_npu *d, const td_npu_block *b, const td_host_step *s) {
+    const td_mix_desc *m = &b->desc.mix;
+    stream_job         j = {.d = d, .b = b};
+    td_host_for(d, mean_item, &j, s->n_tok, (size_t)s->n_tok * m->streams * m->hidden);
+    return TD_OK;
 }
 
 static td_status run_mix(td_host_npu *d, const td_npu_block *b, const td_host_step *s) {
@@ -93,7 +114,7 @@ static void place_mix(const td_host_npu *d, const td_block_desc *desc, td_npu_bl
     const td_mix_desc *m = &desc->mix;
     const size_t       width = (size_t)m->streams * m->hidden;
     size_t             used = 0;
-    b->run = run_mix;
+    b->run = m->form == TD_MIX_MEAN ? run_mean : run_mix;
     b->at.chunk = desc->max_tok < CHUNK_ROWS ? desc->max_tok : CHUNK_ROWS;
     b->at.rows = td_host_place(&used, td_host_rows_bytes(b->at.chunk, width, d->act));
     b->at.out = td_host_place(&used, b->at.chunk * td_mix_rows(m) * sizeof(float));

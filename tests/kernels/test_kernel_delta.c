@@ -106,7 +106,7 @@ static bool is_near(float got, double want, double size, size_t terms) {
 }
 
 /* Sums of decays of rows one after the other; keys of all fade up to the last one. */
-static void check_channels(const td_delta_math *math, rnd *r, size_t n) {
+static void check_channels(const td_delta_math *math, rnd *r, size_t n, float floor) {
     enum { ROWS = 5 };
     const float a_log = rnd_real(r) * 3;
     fenced      a = reals(r, ROWS * n, 30), bias = reals(r, n, 2), sums = fence(ROWS * n * sizeof(float)),
@@ -114,12 +114,13 @@ static void check_channels(const td_delta_math *math, rnd *r, size_t n) {
            of_k = fence(ROWS * sizeof(float)), out = fence(n * sizeof(float)), chance = fence(n * sizeof(float));
     float *const as = a.p, *const s = sums.p, *const last = s + (ROWS - 1) * n;
     for (size_t t = 0; t < ROWS; t++)
-        math->channel_gates(as + t * n, bias.p, a_log, t ? s + (t - 1) * n : NULL, n, s + t * n);
+        math->channel_gates(as + t * n, bias.p, a_log, floor, t ? s + (t - 1) * n : NULL, n, s + t * n);
     for (size_t c = 0; c < n; c++) {
         double sum = 0;
         for (size_t t = 0; t < ROWS; t++) {
-            sum += fmax(-exp((double)a_log) * log1p(exp((double)(as[t * n + c] + ((float *)bias.p)[c]))), -40);
-            assert_true(fabs((double)s[t * n + c] - sum) <= 1e-6 * fabs(sum));
+            const double step = (double)(as[t * n + c] + ((float *)bias.p)[c]), rate = exp((double)a_log);
+            sum += floor < 0 ? (double)floor / (1 + exp(-rate * step)) : fmax(-rate * log1p(exp(step)), -40);
+            assert_true(fabs((double)s[t * n + c] - sum) <= 1e-6 * (floor < 0 ? ROWS * -(double)floor : fabs(sum)));
         }
     }
     math->meet_channels(qk.p, last, keys.p, s, ROWS, n, of_q.p, of_k.p);
@@ -251,7 +252,8 @@ TEST(rows_and_gates) {
             check_rows(t->delta, &r, n);
             check_gates(t->delta, &r, n);
             check_fade(t->delta, &r, n);
-            check_channels(t->delta, &r, n);
+            check_channels(t->delta, &r, n, 0);
+            check_channels(t->delta, &r, n, -5);
         }
     }
 }

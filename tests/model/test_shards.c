@@ -307,12 +307,12 @@ TEST(cards_together_are_one_card) {
         }
 }
 
-TEST(several_streams_are_on_one_card) {
+TEST(compressed_rows_are_on_one_card) {
     td_error    err = {0};
     model_files f = open_files(GOLDEN "deepseek_v4", AS_IT_IS);
     OK(td_shard_check(&f.config, 1, false, NULL));
     assert_int_equal(td_shard_check(&f.config, 2, false, &err), TD_ENOTSUP);
-    assert_non_null(strstr(err.text, "several residual streams"));
+    assert_non_null(strstr(err.text, "attends over compressed rows, and runs on one card"));
     td_checkpoint_close(f.ck);
 }
 

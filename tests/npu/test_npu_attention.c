@@ -41,11 +41,13 @@ typedef struct {
     bool     norm_rows, gated;               /* gqa */
     uint32_t q_lora, kv_lora, nope, rope, v; /* mla */
     uint32_t top, index_heads, index_dim;    /* mla: an indexer; top 0: none */
+    uint32_t pool;                           /* tokens of an index key; 0: 1 */
+    bool     equal;                          /* all scores are 0 */
     bool     bias, qk_norm;
     float    scale;
     float   *q, *q_a, *q_a_norm, *k, *vw, *kv_a_norm, *kv_b, *o, *table;  /* k: also kv_a */
     float   *q_bias, *k_bias, *v_bias, *o_bias, *q_norm, *k_norm, *sinks; /* sinks: NULL: none */
-    float   *index_q, *index_k, *index_weights, *index_norm, *index_bias;
+    float   *index_q, *index_k, *index_weights, *index_norm, *index_bias, *index_gate, *index_ape;
 } shape;
 
 static uint32_t table_dim(const shape *s) {
@@ -66,7 +68,8 @@ static float *matrix(rnd *r, size_t n, size_t k) {
     return w;
 }
 
-static shape make_shape(rnd *r, bool mla, uint32_t max_pos, uint32_t window) {
+/* @param turns of an mla: it has rope */
+static shape make_any_shape(rnd *r, bool mla, uint32_t max_pos, uint32_t window, bool turns) {
     shape  s = WITH(shape, .mla = mla, .hidden = (uint32_t)rnd_range(r, 17, 70), .bias = rnd_u64(r) & 1,
                     .qk_norm = rnd_u64(r) & 1, .window = window);
     size_t rope;
@@ -75,7 +78,7 @@ static shape make_shape(rnd *r, bool mla, uint32_t max_pos, uint32_t window) {
         s.q_lora = rnd_u64(r) & 1 ? (uint32_t)rnd_range(r, 9, 40) : 0;
         s.kv_lora = (uint32_t)rnd_range(r, 15, 50);
         s.nope = (uint32_t)rnd_range(r, 7, 34);
-        s.rope = 2 * (uint32_t)rnd_range(r, 1, 17);
+        s.rope = turns ? 2 * (uint32_t)rnd_range(r, 1, 17) : 0;
         s.v = (uint32_t)rnd_range(r, 7, 34);
         size_t q_width = s.heads * (s.nope + s.rope), kv_width = s.kv_lora + s.rope;
         s.scale = 2.0f / sqrtf((float)(s.nope + s.rope));
@@ -128,30 +131,39 @@ static shape make_shape(rnd *r, bool mla, uint32_t max_pos, uint32_t window) {
     return s;
 }
 
+static shape make_shape(rnd *r, bool mla, uint32_t max_pos, uint32_t window) {
+    return make_any_shape(r, mla, max_pos, window, true);
+}
+
 static void free_shape(shape *s) {
-    float *all[] = {s->q,       s->q_a,     s->q_a_norm,      s->k,          s->vw,        s->kv_a_norm, s->kv_b,   s->o,
-                    s->table,   s->q_bias,  s->k_bias,        s->v_bias,     s->o_bias,    s->q_norm,    s->k_norm, s->sinks,
-                    s->index_q, s->index_k, s->index_weights, s->index_norm, s->index_bias};
+    float *all[] = {
+        s->q,       s->q_a,     s->q_a_norm,      s->k,          s->vw,         s->kv_a_norm,  s->kv_b,     s->o,
+        s->table,   s->q_bias,  s->k_bias,        s->v_bias,     s->o_bias,     s->q_norm,     s->k_norm,   s->sinks,
+        s->index_q, s->index_k, s->index_weights, s->index_norm, s->index_bias, s->index_gate, s->index_ape};
     for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) free(all[i]);
 }
 
-/* An mla whose rows choose `top` keys. @param equal all scores are 0 */
-static shape make_choosing_shape(rnd *r, uint32_t max_pos, uint32_t top, bool equal) {
-    shape s = make_shape(r, true, max_pos, 0);
+/* An mla whose rows choose `top` keys, `pool` at a time, of which several are not turned. @param equal all scores are 0 */
+static shape make_choosing_shape(rnd *r, uint32_t max_pos, uint32_t top, uint32_t pool, bool equal) {
+    shape s = make_any_shape(r, true, max_pos, 0, pool == 1);
     while (!s.q_lora) {
         free_shape(&s);
-        s = make_shape(r, true, max_pos, 0);
+        s = make_any_shape(r, true, max_pos, 0, pool == 1);
     }
     s.top = top;
+    s.pool = pool;
+    s.equal = equal;
     s.index_heads = (uint32_t)rnd_range(r, 1, 40);
-    s.index_dim = s.rope + (uint32_t)rnd_range(r, 0, 9);
+    s.index_dim = s.rope + (uint32_t)rnd_range(r, pool == 1 ? 0 : 3, 9);
     s.index_q = matrix(r, s.index_heads * s.index_dim, s.q_lora);
     s.index_k = matrix(r, s.index_dim, s.hidden);
     s.index_weights = matrix(r, s.index_heads, s.hidden);
     s.index_norm = rnd_array(r, s.index_dim, 2);
     s.index_bias = rnd_array(r, s.index_dim, 0.5f);
+    s.index_gate = matrix(r, s.index_dim, s.hidden);
+    s.index_ape = rnd_array(r, pool * s.index_dim, 1);
     if (equal) memset(s.index_weights, 0, s.index_heads * s.hidden * sizeof *s.index_weights);
-    print_message("    top %u of index heads %u dim %u\n", s.top, s.index_heads, s.index_dim);
+    print_message("    top %u of index heads %u dim %u, %u tokens a key\n", s.top, s.index_heads, s.index_dim, pool);
     return s;
 }
 
@@ -166,8 +178,77 @@ static void ref_turn(const shape *s, const float *norm, uint32_t pos, size_t n, 
     }
 }
 
+/* What the keys of an indexer are made from, of all tokens: layer_norm(k x) and gate x + ape, [len, index_dim] each. */
+static void ref_index_rows(const shape *s, const float *x, uint32_t len, double *key, double *gate) {
+    FREED double *row = malloc(s->hidden * sizeof *row);
+    const size_t  dim = s->index_dim;
+    for (uint32_t t = 0; t < len; t++, key += dim, gate += dim) {
+        double mean = 0, squares = 0;
+        for (size_t i = 0; i < s->hidden; i++) row[i] = (double)x[t * s->hidden + i];
+        ref_linear(s->index_k, NULL, row, dim, s->hidden, key);
+        ref_linear(s->index_gate, NULL, row, dim, s->hidden, gate);
+        for (size_t i = 0; i < dim; i++) mean += key[i] / (double)dim;
+        for (size_t i = 0; i < dim; i++) squares += (key[i] - mean) * (key[i] - mean) / (double)dim;
+        for (size_t i = 0; i < dim; i++) {
+            key[i] = (key[i] - mean) / sqrt(squares + 1e-6) * (double)s->index_norm[i] + (double)s->index_bias[i];
+            gate[i] += (double)s->index_ape[t % s->pool * dim + i];
+        }
+    }
+}
+
+/* The index keys, [len / pool, index_dim]. */
+static void ref_index_keys(const shape *s, const float *x, uint32_t len, double *out) {
+    const size_t  dim = s->index_dim, pool = s->pool;
+    FREED double *key = malloc(len * dim * sizeof *key), *gate = malloc(len * dim * sizeof *gate);
+    ref_index_rows(s, x, len, key, gate);
+    for (size_t at = 0; at < len / pool * dim; at++) {
+        double sum = 0, value = 0;
+        for (size_t i = 0; i < pool; i++) {
+            const size_t of = (at / dim * pool + i) * dim + at % dim;
+            sum += exp(gate[of]);
+            value += exp(gate[of]) * key[of];
+        }
+        out[at] = value / sum;
+    }
+}
+
+/* Which of the keys the row at t, whose latent of q is low, meets: of equal scores the first are chosen. @return false: a
+ * rounding could change that. */
+static bool ref_choose(const shape *s, const float *x, const double *low, const double *keys, uint32_t t, bool *met) {
+    const size_t pool = s->pool ? s->pool : 1, seen = (t + 1) / pool, top = s->top / pool, dim = s->index_dim;
+    for (size_t u = 0; u <= t; u++)
+        met[u] = s->equal || !s->top || seen <= top ? !s->top || seen <= top || u < s->top : false;
+    for (size_t u = seen * pool; u <= t; u++) met[u] = true;
+    if (s->equal || !s->top || seen <= top) return true;
+    FREED double *row = malloc(s->hidden * sizeof *row), *q = malloc(s->index_heads * dim * sizeof *q),
+                 *weight = malloc(s->index_heads * sizeof *weight), *score = calloc(seen, sizeof *score);
+    double least = INFINITY, next = -INFINITY;
+    for (size_t i = 0; i < s->hidden; i++) row[i] = (double)x[t * s->hidden + i];
+    ref_linear(s->index_q, NULL, low, s->index_heads * dim, s->q_lora, q);
+    ref_linear(s->index_weights, NULL, row, s->index_heads, s->hidden, weight);
+    for (size_t h = 0; h < s->index_heads; h++)
+        for (size_t w = 0; w < seen; w++) {
+            double dot = 0;
+            for (size_t i = 0; i < dim; i++) dot += q[h * dim + i] * keys[w * dim + i];
+            score[w] += dot > 0 ? weight[h] * dot : 0;
+        }
+    for (size_t w = 0; w < seen; w++) {
+        size_t before = 0;
+        for (size_t v = 0; v < seen; v++) before += score[v] > score[w] || (score[v] == score[w] && v < w);
+        for (size_t i = 0; i < pool; i++) met[w * pool + i] = before < top;
+        if (before < top)
+            least = fmin(least, score[w]);
+        else
+            next = fmax(next, score[w]);
+    }
+    return least - next > 1e-3;
+}
+
 /* One sequence, all positions at once: keys and values per head, then softmax over what came before. out [len, hidden] */
 static void ref_attention(const shape *s, const float *x, uint32_t len, double *out) {
+    FREED double *index = calloc(len * (s->index_dim + 1), sizeof *index);
+    FREED bool   *met = calloc(len, sizeof *met);
+    if (s->top && !s->equal) ref_index_keys(s, x, len, index);
     size_t kv_heads = s->mla ? s->heads : s->kv_heads, dk = s->mla ? s->nope + s->rope : s->dim, dv = s->mla ? s->v : s->dim;
     FREED double *k = malloc(len * kv_heads * dk * sizeof *k), *v = malloc(len * kv_heads * dv * sizeof *v);
     FREED double *projected = malloc(2 * s->heads * dk * sizeof *projected), *gate = malloc(s->heads * dk * sizeof *gate);
@@ -206,14 +287,14 @@ static void ref_attention(const shape *s, const float *x, uint32_t len, double *
             ref_turn(s, s->q_norm, t, s->heads, q);
             ref_turn(s, s->k_norm, t, kv_heads, k + t * kv_heads * dk);
         }
+        const bool is_sure = ref_choose(s, x, low, index, t, met);
         for (size_t h = 0; h < s->heads; h++) {
             size_t   g = h / (s->heads / kv_heads);
-            uint32_t first = s->window && t >= s->window ? t - s->window + 1 : 0;
-            uint32_t end = s->top && s->top < t + 1 ? s->top : t + 1; /* of equal scores the first are chosen */
+            uint32_t first = s->window && t >= s->window ? t - s->window + 1 : 0, end = t + 1;
             for (uint32_t u = first; u < end; u++) {
                 p[u] = 0;
                 for (size_t i = 0; i < dk; i++) p[u] += q[h * dk + i] * k[(u * kv_heads + g) * dk + i];
-                p[u] *= (double)s->scale;
+                p[u] = met[u] ? p[u] * (double)s->scale : -INFINITY;
             }
             if (s->sinks) p[end] = (double)s->sinks[h]; /* one score more, whose weight is dropped */
             ref_softmax(p + first, end - first + (s->sinks ? 1 : 0));
@@ -224,6 +305,7 @@ static void ref_attention(const shape *s, const float *x, uint32_t len, double *
             }
         }
         ref_linear(s->o, s->bias ? s->o_bias : NULL, attn, s->hidden, s->heads * dv, out + t * s->hidden);
+        for (size_t i = 0; !is_sure && i < s->hidden; i++) out[t * s->hidden + i] = NAN;
     }
 }
 
@@ -271,18 +353,22 @@ static void run_talk(const shape *s, const talk *t, const way *w, uint64_t sched
     FREED void *cache_a =
         calloc(n_pages, s->mla ? page(g.npu, TD_KV_LATENT, s->kv_lora) : s->kv_heads * page(g.npu, TD_KV_HEAD, s->dim));
     FREED void *cache_b =
-        calloc(n_pages, s->mla ? page(g.npu, TD_KV_ROPE, s->rope) : s->kv_heads * page(g.npu, TD_KV_HEAD, s->dim));
-    FREED void     *cache_c = calloc(n_pages, s->top ? page(g.npu, TD_KV_INDEX, s->index_dim) : 1);
+        calloc(n_pages, (s->mla ? page(g.npu, TD_KV_ROPE, s->rope) : s->kv_heads * page(g.npu, TD_KV_HEAD, s->dim)) + 1);
+    const uint32_t  pool = s->pool ? s->pool : 1;
+    FREED void     *cache_c = calloc(n_pages, s->top ? page(g.npu, TD_KV_INDEX, s->index_dim) / pool : 1);
+    const size_t    open_bytes = SEQS_MAX * 2 * TD_STATE_BLOCK * (s->index_dim + 1) * sizeof(float);
+    FREED void     *open = malloc(open_bytes);
     FREED uint32_t *chosen = calloc(total, s->top ? s->top * sizeof *chosen : 1);
     FREED void     *in = calloc(total * t->hidden, act), *result = calloc(total * t->hidden, act);
-    td_npu_weight  *table = make_weight(&g, TD_WEIGHT_F32, s->table, longest, table_dim(s));
-    td_block_desc   desc = {.max_tok = (uint32_t)total, .max_kv = (uint32_t)longest};
+    td_npu_weight  *table = table_dim(s) ? make_weight(&g, TD_WEIGHT_F32, s->table, longest, table_dim(s)) : NULL;
+    memset(open, 0xff, open_bytes); /* what is read without having been written shows */
+    td_block_desc desc = {.max_tok = (uint32_t)total, .max_kv = (uint32_t)longest};
     if (s->mla) {
         size_t q_width = s->heads * (s->nope + s->rope);
         desc.kind = TD_BLOCK_MLA;
         desc.mla = WITH(td_mla_desc, .hidden = s->hidden, .heads = s->heads, .q_lora = s->q_lora, .kv_lora = s->kv_lora,
                         .nope_dim = s->nope, .rope_dim = s->rope, .v_dim = s->v, .eps = 1e-6f, .softmax_scale = s->scale,
-                        .rope = table, .kv_latent = cache_a, .kv_rope = cache_b, .in = in, .out = result);
+                        .rope = table, .kv_latent = cache_a, .kv_rope = s->rope ? cache_b : NULL, .in = in, .out = result);
         if (s->q_lora) {
             desc.mla.q_a = LINEAR(s->q_a, s->q_lora, s->hidden);
             desc.mla.q_a_norm = VECTOR(s->q_a_norm, s->q_lora);
@@ -302,6 +388,13 @@ static void run_talk(const shape *s, const talk *t, const way *w, uint64_t sched
                                   .weights = make_weight(&g, TD_WEIGHT_BF16, s->index_weights, s->index_heads, s->hidden),
                                   .k_norm = VECTOR(s->index_norm, s->index_dim),
                                   .k_norm_bias = VECTOR(s->index_bias, s->index_dim), .keys = cache_c, .chosen = chosen);
+        if (pool > 1) {
+            desc.mla.index.pool = pool;
+            desc.mla.index.gate = make_weight(&g, TD_WEIGHT_BF16, s->index_gate, s->index_dim, s->hidden);
+            desc.mla.index.ape = make_weight(&g, TD_WEIGHT_F32, s->index_ape, pool, s->index_dim);
+            desc.mla.index.open = open;
+            desc.mla.index.open_slots = SEQS_MAX;
+        }
         if (s->bias) {
             desc.mla.kv_a_bias = VECTOR(s->k_bias, s->kv_lora + s->rope);
             desc.mla.o_bias = VECTOR(s->o_bias, s->hidden);
@@ -343,7 +436,7 @@ static void run_talk(const shape *s, const talk *t, const way *w, uint64_t sched
         next += (uint32_t)PAGES_OF(t->len[q]);
     }
     uint32_t *pos = malloc(total * sizeof *pos), *slot = malloc(total * sizeof *slot), start[SEQS_MAX + 1], kv_len[SEQS_MAX];
-    uint32_t *block_table = calloc(SEQS_MAX * stride, sizeof *block_table), who[SEQS_MAX];
+    uint32_t *block_table = calloc(SEQS_MAX * stride, sizeof *block_table), who[SEQS_MAX], slots[SEQS_MAX];
     uint8_t   absorbed[SEQS_MAX];
     for (;;) {
         td_step_counts step = {0};
@@ -354,6 +447,7 @@ static void run_talk(const shape *s, const talk *t, const way *w, uint64_t sched
             uint32_t end = w->absorbed == 2 && done[q] < t->prompt[q] ? t->prompt[q] : t->len[q], n = end - done[q];
             if (w->chunk_max && n > w->chunk_max) n = (uint32_t)rnd_range(&r, 1, w->chunk_max);
             who[step.n_seq] = q;
+            slots[step.n_seq] = SEQS_MAX - 1 - q;
             start[step.n_seq] = rows;
             kv_len[step.n_seq] = done[q] + n;
             absorbed[step.n_seq] = (uint8_t)(w->absorbed == 2 ? done[q] >= t->prompt[q] : w->absorbed);
@@ -369,9 +463,10 @@ static void run_talk(const shape *s, const talk *t, const way *w, uint64_t sched
         }
         if (step.n_seq == 0) break;
         start[step.n_seq] = step.n_tok = rows;
-        td_step whole = td_step_unified(&WITH(td_step_arrays, .counts = &step, .pos = pos, .slot = slot, .seq_start = start,
-                                              .kv_len = kv_len, .absorbed = absorbed, .block_table = block_table),
-                                        (uint32_t)stride);
+        td_step whole =
+            td_step_unified(&WITH(td_step_arrays, .counts = &step, .pos = pos, .slot = slot, .seq_start = start,
+                                  .kv_len = kv_len, .absorbed = absorbed, .block_table = block_table, .state_open = slots),
+                            (uint32_t)stride);
         if (w->parts && g.npu->ops->enqueue_part)
             run_parts(&g, block, &desc, &whole, w->parts);
         else
@@ -387,6 +482,17 @@ static void run_talk(const shape *s, const talk *t, const way *w, uint64_t sched
 }
 
 /* ---- tests ------------------------------------------------------------------------------------- */
+
+/* Rows of NaNs, whose choice a rounding could change, become what the device has. */
+static void leave_out_unsure(const float *got, double *want, size_t rows, size_t hidden) {
+    size_t left_out = 0;
+    for (size_t row = 0; row < rows; row++) {
+        if (!isnan(want[row * hidden])) continue;
+        left_out++;
+        for (size_t i = 0; i < hidden; i++) want[row * hidden + i] = (double)got[row * hidden + i];
+    }
+    assert_true(left_out <= rows / 10 + 1);
+}
 
 /*
  * F32 with unquantised weights: float rounding only, about 1e-6 per sum and a few sums in a row. bf16: 2^-9 per rounding of
@@ -410,8 +516,10 @@ static void agrees_once(const shape *s, rnd *r, uint32_t longest) {
     };
     for (size_t i = 0; i < sizeof ways / sizeof ways[0]; i++) {
         void *got[SEQS_MAX];
+        if (s->top && !s->equal && ways[i].w.act == TD_DT_BF16) break; /* coarser scores choose other keys */
         run_talk(s, &t, &ways[i].w, rnd_u64(r), got);
         for (uint32_t q = 0; q < t.n_seq; q++) {
+            if (s->top && !s->equal) leave_out_unsure(got[q], want[q], (size_t)t.len[q], s->hidden);
             double error = error_of(ways[i].w.act, got[q], want[q], (size_t)t.len[q] * s->hidden);
             if (!(error < ways[i].tolerance)) fail_msg("way %zu, sequence %u: relative error %g", i, q, error);
             free(got[q]);
@@ -444,21 +552,41 @@ TEST(of_equal_scores_the_first_are_chosen) {
     static const uint32_t TOPS[] = {600, 128, 1, 20, 139};
     rnd                   r = rnd_open("equal scores");
     for (size_t i = 0; i < sizeof TOPS / sizeof *TOPS; i++) {
-        AT_END(free_shape) shape s = make_choosing_shape(&r, 1100, TOPS[i], true);
+        AT_END(free_shape) shape s = make_choosing_shape(&r, 1100, TOPS[i], 1, true);
         agrees_once(&s, &r, i == 0 ? 1100 : 140);
+    }
+}
+
+/* GLM-5.3's: the tokens of the first keys, and those behind the last key. */
+TEST(of_equal_keys_of_several_tokens_the_first_are_chosen) {
+    static const uint32_t TOPS[] = {600, 128, 8, 24, 136}, POOLS[] = {4, 4, 2, 2, 4};
+    rnd                   r = rnd_open("equal scores of several tokens");
+    for (size_t i = 0; i < sizeof TOPS / sizeof *TOPS; i++) {
+        AT_END(free_shape) shape s = make_choosing_shape(&r, 1100, TOPS[i], POOLS[i], true);
+        agrees_once(&s, &r, i == 0 ? 1100 : 140);
+    }
+}
+
+TEST(keys_of_several_tokens_are_joined_by_their_gates) {
+    rnd r = rnd_open("keys of several tokens");
+    for (uint32_t pool = 2; pool <= TD_INDEX_POOL_MAX; pool *= 2) {
+        AT_END(free_shape) shape s = make_choosing_shape(&r, 1100, 3 * pool, pool, false);
+        agrees_once(&s, &r, 140);
     }
 }
 
 TEST(bits_are_the_same_in_any_company) {
     rnd r = rnd_open("invariance");
-    for (int round = 0; round < 10; round++) {
+    for (int round = 0; round < 12; round++) {
         bool mla = round & 1 && round < 6, is_long = round < 2 || round >= 6; /* two have windows, and */
         AT_END(free_shape)
         shape                  s = round < 8 ? make_shape(&r, mla, 1100,
                                          round == 6   ? 515
                                                           : round == 7 ? 70
                                                                        : 0)
-                                             : make_choosing_shape(&r, 1100, round == 8 ? 515 : 70, false); /* two choose */
+                                   : round < 10 /* two choose, and two several tokens at a time */
+                                       ? make_choosing_shape(&r, 1100, round == 8 ? 515 : 70, 1, false)
+                                       : make_choosing_shape(&r, 1100, round == 10 ? 516 : 72, 4, false);
         AT_END(free_talk) talk t = make_talk(&r, s.hidden, is_long ? 1100 : (uint32_t)rnd_range(&r, 20, 200));
         way   plain = WITH(way, .threads = 1, .act = round == 6 || (round & 2 && round < 6) ? TD_DT_F32 : TD_DT_BF16,
                            .format = (td_weight_format)(round % 3), .seqs_max = 1, .absorbed = 2);

@@ -17,6 +17,7 @@
 typedef struct {
     td_delta_form form;
     uint32_t      hidden, key_heads, r, dk, dv, low;
+    float         floor;                                               /* of KDA's log decays; 0: none */
     bool          joint;                                               /* z lies in qkv, and a in b */
     float        *qkv, *z, *b, *a, *conv, *a_log, *dt_bias, *norm, *o; /* by rows of the model: z and a have theirs */
     float        *a_low, *z_low;                                       /* of KDA, else NULL */
@@ -136,7 +137,8 @@ static void ref_delta(const layer *l, const float *x, uint32_t len, double *out)
             }
             for (size_t i = 0; i < dk; i++) {
                 const size_t at = h * decays + (kimi ? i : 0);
-                const double decay = exp(-exp((double)l->a_log[h]) * log1p(exp(a[at] + (double)l->dt_bias[at])));
+                const double step = a[at] + (double)l->dt_bias[at], rate = exp((double)l->a_log[h]);
+                const double decay = exp(l->floor < 0 ? (double)l->floor * sigmoid(rate * step) : -rate * log1p(exp(step)));
                 for (size_t j = 0; j < dv; j++) state[i * dv + j] *= decay;
             }
             for (size_t j = 0; j < dv; j++) {
@@ -195,7 +197,7 @@ static td_delta_desc describe_kimi(model *m, td_weight_format format) {
     const td_weight_format fine = format == TD_WEIGHT_W8A8 ? TD_WEIGHT_BF16 : format;
     td_delta_desc          d = WITH(td_delta_desc, .form = TD_DELTA_KIMI, .hidden = l->hidden, .key_heads = l->key_heads,
                                     .value_heads = l->key_heads, .key_dim = l->dk, .value_dim = l->dv, .conv_width = WIDTH,
-                                    .low = l->low, .eps = 1e-6f, .state_slots = STATES, .open_slots = OPENS);
+                                    .low = l->low, .floor = l->floor, .eps = 1e-6f, .state_slots = STATES, .open_slots = OPENS);
     d.qkv = make_part(m, format, l->qkv, 0, dk, l->hidden);
     d.k = make_part(m, format, l->qkv, dk, dk, l->hidden);
     d.v = make_part(m, format, l->qkv, 2 * dk, dv, l->hidden);
@@ -459,6 +461,17 @@ TEST(of_kimi_is_the_papers_recurrence) {
     }
 }
 
+/* GLM-5.3's, with a floor of -5, and one that leaves nothing from one row to the next. */
+TEST(decays_with_a_floor_are_the_papers) {
+    static const float FLOORS[] = {-5, -0.01f, -40};
+    rnd                r = rnd_open("decays with a floor");
+    for (int trial = 0; trial < 6; trial++) {
+        AT_END(free_layer) layer l = make_kimi(&r, trial == 3, (a_logs){-2, 2});
+        l.floor = FLOORS[trial % 3];
+        check_recurrence(&r, &l, 3e-6);
+    }
+}
+
 static void check_layer(rnd *r, const layer *l, td_dtype act, td_weight_format format) {
     static const struct {
         const char *name;
@@ -489,6 +502,7 @@ static void check_layer(rnd *r, const layer *l, td_dtype act, td_weight_format f
 static void check_ways(rnd *r, td_dtype act, td_weight_format format) {
     for (int trial = 0; trial < 2; trial++) {
         AT_END(free_layer) layer l = make_layer(r, trial == 1), k = make_kimi(r, trial == 1, ANY);
+        k.floor = trial == 0 ? -5 : 0;
         check_layer(r, &l, act, format);
         check_layer(r, &k, act, format);
     }
@@ -565,6 +579,7 @@ TEST(refuses_wrong_steps_and_shapes) {
          "Kimi delta attention has a key head for each of its 4 value heads, not 2"},
         {{TD_DELTA_KIMI, 8, 2, 2, 4, 4, 4, .state_slots = 1, .open_slots = 1}, "low must be 1 to"},
         {{TD_DELTA_KIMI, 8, 2, 2, 4, 4, 4, 4, .state_slots = 1, .open_slots = 1}, "the weight q is missing"},
+        {{TD_DELTA_KIMI, 8, 2, 2, 4, 4, 4, 4, -41, .state_slots = 1, .open_slots = 1}, "log decays is -40 to 0, not -41"},
     };
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
         td_npu_block *b;

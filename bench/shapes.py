@@ -11,6 +11,7 @@ LAYERS = {
     "qwen3.5-35b": ("qwen3.5-35b-a3b.json", {"text_config": {"num_hidden_layers": 8, "mtp_num_hidden_layers": 0}}),
     "kimi-linear": ("kimi-linear-48b-a3b.json", {"num_hidden_layers": 5, "linear_attn_config": {"kda_layers": [1, 2, 3, 5], "full_attn_layers": [4]}}),
     "v4-flash": ("deepseek-v4-flash.json", {"num_hidden_layers": 4}),
+    "glm-5.3": ("glm-5.3-flash.json", {"text_config": {"num_hidden_layers": 4, "first_k_dense_replace": 1, "num_nextn_predict_layers": 0}}),
     "glm-air": ("glm-4.5-air.json", {"num_hidden_layers": 4, "num_nextn_predict_layers": 0}),
     "glm-flash": ("glm-4.7-flash.json", {"num_hidden_layers": 6, "num_nextn_predict_layers": 0}),
     "minimax-m2": ("minimax-m2.json", {"num_hidden_layers": 4}),

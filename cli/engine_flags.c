@@ -137,7 +137,7 @@ static const td_flag FLAGS[] = {
      .choices = TD_CHOICES("128"), .by_default = "128", .help = "Tokens per KV page.", .refusal = TD_NOT_YET "; only 128 is"},
     {{"state-snapshots-gib"}, TD_FLAG_REAL, E(state_snapshots_gib), .in = SERVING | PLAN, .min = 0, .max = 4096, .arg = "GIB",
      .by_default = "1",
-     .help = "Memory for states of recurrent layers (Qwen3-Next, Qwen3.5, Kimi-Linear) and of compressed rows (DeepSeek-V4), "
+     .help = "Memory for states of recurrent layers (Qwen3-Next, Qwen3.5, Kimi-Linear, GLM-5.3) and of compressed rows (DeepSeek-V4), "
              "kept at the ends of prompts and answers so that the next turn of a chat goes on from there. 0: every prompt is "
              "computed from its beginning."},
     {{"disable-radix-cache", "no-enable-prefix-caching"}, TD_FLAG_SWITCH, E(disable_radix_cache), .in = LAUNCH,

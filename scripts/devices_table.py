@@ -27,6 +27,7 @@ FAMILIES = [
     ("GLM-4.5, 4.6, 4.7, 4.5-Air", "glm4_moe"),
     ("GLM-4.7-Flash", "glm4_moe_lite"),
     ("GLM-5, 5.1, 5.2", "glm_moe_dsa"),
+    ("GLM-5.3-Flash, text only", "glm5_next"),
     ("MiniMax-M2", "minimax_m2"),
     ("gpt-oss", "gpt_oss"),
 ]
@@ -63,7 +64,7 @@ def as_table(rows):
 
 def reason(line):
     """What a refusal says, without what comes before and after it."""
-    m = re.search(r"has no ([a-z ]+), which this model needs|has a (norm over all heads)|has (several residual streams)", line)
+    m = re.search(r"has no ([a-z ]+), which this model needs|has a (norm over all heads)|(attends over compressed rows)", line)
     return (m[1] or m[2] or m[3]) if m else line
 
 

@@ -28,6 +28,7 @@ MODELS = [
     ("qwen3-next-80b-a3b", "Qwen/Qwen3-Next-80B-A3B-Instruct", 163, False),
     ("glm-4.5-air", "zai-org/GLM-4.5-Air", 221, True),
     ("minimax-m2", "MiniMaxAI/MiniMax-M2", 230, False),
+    ("glm-5.3-flash", "zai-org/GLM-5.3-Flash", 328, False),
     ("qwen3-235b-a22b", "Qwen/Qwen3-235B-A22B", 470, True),
     ("deepseek-r1", "deepseek-ai/DeepSeek-R1", 690, True),
     ("deepseek-v3.2", "deepseek-ai/DeepSeek-V3.2", 690, False),

@@ -22,7 +22,8 @@
     X(DEEPSEEK_V4)                                                                         \
     X(DEEPSEEK_V32)                                                                        \
     X(GLM_MOE_DSA)                                                                         \
-    X(KIMI_LINEAR)
+    X(KIMI_LINEAR)                                                                         \
+    X(GLM5_NEXT)
 
 #define TD_DECLARE_FAMILY(NAME) extern const td_arch TD_ARCH_##NAME;
 TD_FAMILIES(TD_DECLARE_FAMILY)

@@ -17,7 +17,7 @@ from transformers import AutoModelForCausalLM, AutoConfig
 from transformers.utils import logging
 
 import golden_io
-from reference_numpy import Model, model_of, yarn_mscale
+from reference_numpy import model_of, yarn_mscale
 
 FIVE = int(transformers.__version__.split(".")[0]) >= 5
 
@@ -78,6 +78,17 @@ DEEPSEEK_V4 = dict({k: v for k, v in COMMON.items() if k not in ("intermediate_s
                    index_head_dim=16, index_topk=4, hc_mult=4, hc_sinkhorn_iters=20, hc_eps=1e-6, num_hash_layers=1, n_routed_experts=8,
                    n_shared_experts=1, num_experts_per_tok=2, moe_intermediate_size=32, scoring_func="sqrtsoftplus", norm_topk_prob=True,
                    routed_scaling_factor=1.5, swiglu_limit=0.5, num_nextn_predict_layers=1, max_position_embeddings=1024)
+
+# Every kind of layer: with an indexer of its own, and with the choice of the layer before.
+GLM5_NEXT = dict({k: v for k, v in COMMON.items() if k not in ("rope_theta", "rope_scaling")}, model_type="glm5_next_text", num_hidden_layers=6,
+                 num_key_value_heads=4, q_lora_rank=48, kv_lora_rank=32, qk_nope_head_dim=32, qk_rope_head_dim=0, v_head_dim=24, rms_norm_eps=1e-5,
+                 layer_types=["linear_attention", "linear_attention", "full_attention", "linear_attention", "full_attention", "full_attention"],
+                 indexer_types=["full"] * 5 + ["shared"], mlp_layer_types=["dense"] + ["sparse"] * 5, index_n_heads=32, index_head_dim=16, index_topk=24,
+                 index_kpool=4, index_kpool_compress=True, index_kpool_always_select_tail=True, hc_mult=4, hc_sinkhorn_iters=20, hc_eps=1e-6, mhc=True,
+                 mla_use_nope=True, n_routed_experts=16, n_shared_experts=1, num_experts_per_tok=4, moe_intermediate_size=32, scoring_func="sigmoid",
+                 topk_method="noaux_tc", norm_topk_prob=True, n_group=1, topk_group=1, routed_scaling_factor=2.5, swiglu_limit=0.5,
+                 num_nextn_predict_layers=0, max_position_embeddings=512, pad_token_id=0,
+                 linear_attn_config=dict(num_heads=4, head_dim=16, short_conv_kernel_size=4, gate_lower_bound=-5.0))
 
 # More index heads than usual, as above.
 INDEXED = dict(V3, q_lora_rank=48, index_n_heads=32)
@@ -148,9 +159,15 @@ VARIANTS = {
                                          n_group=1, topk_group=1, routed_scaling_factor=2.5, max_position_embeddings=512, index_head_dim=16,
                                          index_topk=20, index_topk_freq=3, index_skip_topk_offset=2)),
     "kimi_linear": ("bf16", 1, 1.0, KIMI_LINEAR),
+    "glm5_next": ("bf16", 2, 1.0, dict(
+        architectures=["Glm5NextForConditionalGeneration"], model_type="glm5_next", tie_word_embeddings=False, bos_token_id=0, eos_token_id=1,
+        image_token_id=2, video_token_id=3, image_start_token_id=4, image_end_token_id=5, video_start_token_id=6, video_end_token_id=7,
+        text_config=GLM5_NEXT, vision_config=dict(model_type="glm5_next_vision", depth=1, hidden_size=32, intermediate_size=48, num_heads=2,
+                                                  out_hidden_size=64, projection_intermediate_size=32, patch_size=4, image_size=16))),
     "deepseek_v4": ("bf16", 1, 2.0, dict(DEEPSEEK_V4, rope_scaling=yarn(16, 64, beta_fast=32, beta_slow=1))),
 }
-OF_5 = ("glm4_moe_lite", "minimax_m2", "kimi_k25", "gpt_oss", "gpt_oss_mxfp4", "qwen3_next", "qwen3_5_moe", "deepseek_v4", "deepseek_v32", "glm_moe_dsa", "kimi_linear")
+OF_5 = ("glm4_moe_lite", "minimax_m2", "kimi_k25", "gpt_oss", "gpt_oss_mxfp4", "qwen3_next", "qwen3_5_moe", "deepseek_v4", "deepseek_v32", "glm_moe_dsa", "kimi_linear", "glm5_next")
+SEVERAL_STREAMS = ("deepseek_v4", "glm5_next")
 
 
 def text_of(config):
@@ -220,10 +237,10 @@ def random_weights(config, dtype, down_gain, seed):
             x = 0.2 * x if is_less_one(config, name) else 1 + 0.2 * x
         elif name.endswith("_scale"):                                                 # of hyper-connections
             x = 1 + 0.2 * x
-        elif name.endswith((".bias", "_proj_bias", "dt_bias", "_base", ".ape")):
+        elif name.endswith((".bias", "_proj_bias", "dt_bias", "_base", ".ape", "_ape")):
             x = 0.5 * x
         elif name.endswith("A_log"):                                              # most states last for many tokens; of channels some for none
-            x = 2 * x - 1 if config["model_type"] == "kimi_linear" else x - 2
+            x = 2 * x - 1 if config["model_type"] == "kimi_linear" else 0.5 * x if config["model_type"] == "glm5_next" else x - 2
         elif name.endswith((".sinks", ".attn_sink")):
             x = 2 * x                                                             # beside scores of that size
         elif config["model_type"] == "gpt_oss" and ".experts." in name and t.dim() == 3:                                # of all experts, [in, out] each; gates beyond the limit
@@ -347,7 +364,7 @@ class Reference:
 
 def bias_matters(folder, ids):
     """The share of choices that the selection bias changes."""
-    with_bias, without = Model(folder), Model(folder)
+    with_bias, without = model_of(folder), model_of(folder)
     for name in without.w:
         if name.endswith(("e_score_correction_bias", "ffn.gate.bias")):
             without.w[name] = without.w[name] * 0 + 1.0       # equal for all, and keeps every masked choice below
@@ -372,8 +389,8 @@ def make(name):
     for seed in range(1, 1000):
         save(folder, config, random_weights(config, dtype, down_gain, seed), shards)
         rng = np.random.default_rng(1000 + seed)
-        first = 6 if name == "qwen3_5_moe" else 2                                  # not a token of an image
-        lengths = RECURRENT_LENGTHS if name in ("qwen3_next", "qwen3_5_moe", "deepseek_v4", "kimi_linear") else PROMPT_LENGTHS
+        first = {"qwen3_5_moe": 6, "glm5_next": 8}.get(name, 2)                    # not a token of an image
+        lengths = RECURRENT_LENGTHS if name in ("qwen3_next", "qwen3_5_moe", "deepseek_v4", "kimi_linear", "glm5_next") else PROMPT_LENGTHS
         prompts = [rng.integers(first, text_of(config)["vocab_size"], n).tolist() for n in lengths]
         check = model_of(folder)
         margins = each_while(lambda p: check.forward(p)["router_margin"], prompts,
@@ -391,7 +408,7 @@ def make(name):
                          seed=seed, router_layers=ref.moe)
     for p, margin, (greedy, gaps) in zip(prompts, margins, continued):
         out = ref.forward(p)
-        layers = {} if name == "deepseek_v4" else {"layer_hidden": ("f32", out["layer_hidden"])}     # of several streams
+        layers = {} if name in SEVERAL_STREAMS else {"layer_hidden": ("f32", out["layer_hidden"])}
         w.prompt(p, greedy, gaps, {
             "logits": ("f32", out["logits"]), "hidden": ("f32", out["hidden"]), **layers,
             "router_ids": ("i32", out["router_ids"]), "router_weights": ("f32", out["router_weights"]), "router_margin": ("f32", margin)})

@@ -22,7 +22,7 @@ from reference_numpy import INDEXED, model_of
 
 OUT = "tests/data/golden"
 LEAST_MARGIN, LEAST_INDEX_MARGIN = 1e-4, 2e-5
-VARIANTS = ("glm4_moe", "deepseek_v3_noqlora", "qwen3_next", "qwen3_5_moe", "deepseek_v4") + INDEXED
+VARIANTS = ("glm4_moe", "deepseek_v3_noqlora", "qwen3_next", "qwen3_5_moe", "deepseek_v4", "glm5_next") + INDEXED
 V4_OWN = ("enorm.weight", "hnorm.weight", "e_proj.weight", "h_proj.weight", "norm.weight", "hc_head_fn", "hc_head_base", "hc_head_scale")
 V4_COPIES = (("emb.tok_emb.weight", "embed.weight"), ("head.weight", "head.weight"))   # the base model's checkpoint has them
 
@@ -104,8 +104,37 @@ def v4_layer_weights(like, n, seed):
     return out
 
 
+def glm5_layer_weights(like, n, seed):
+    """The tensors of layer n of GLM-5.3-Flash, shaped as the last layer with an indexer of its own, without mixtures of streams.  As Qwen's it writes
+    little, and passes the embedding on."""
+    rng, out, prefix, hidden = np.random.default_rng(seed), {}, "model.language_model.layers.%d." % n, like["lm_head.weight"].shape[1]
+    name = [k for k in like if k.endswith("indexer.wk.weight")][-1]
+    of = name[:-len("self_attn.indexer.wk.weight")]
+    shapes = {prefix + k[len(of):]: v.shape for k, v in like.items() if k.startswith(of) and ".hc_" not in k}
+    shapes.update({prefix + k: (hidden,) for k in ("enorm.weight", "hnorm.weight", "shared_head.norm.weight")})
+    shapes[prefix + "eh_proj.weight"] = (hidden, 2 * hidden)
+    for name, shape in sorted(shapes.items()):
+        x = rng.standard_normal(tuple(shape), dtype=np.float32)
+        if name.endswith("e_score_correction_bias"):
+            out[name] = torch.from_numpy(0.1 * x)
+            continue
+        if name.endswith("norm.weight"):
+            x = 1 + 0.2 * x
+        elif name.endswith((".bias", "_ape")):
+            x = 0.5 * x
+        elif name.endswith("eh_proj.weight"):
+            x = 0.2 * x / np.sqrt(shape[-1]) + np.eye(*shape, dtype=np.float32)
+        else:
+            peaked = any(k in name for k in ("q_b_proj", "kv_a_proj", "kv_b_proj", "mlp.gate.weight", "wq_b"))
+            x = x * (1.5 if peaked else 0.3 if "down_proj" in name or "o_proj" in name else 1.0) / np.sqrt(shape[-1])
+        out[name] = torch.from_numpy(x.astype(np.float32)).to(torch.bfloat16)
+    out[prefix + "embed_tokens.weight"] = like["model.language_model.embed_tokens.weight"].clone()
+    out[prefix + "shared_head.head.weight"] = like["lm_head.weight"].clone()
+    return out
+
+
 def is_of_layer(name, n):
-    return name.startswith(("model.layers.%d." % n, "mtp."))
+    return name.startswith(("model.layers.%d." % n, "model.language_model.layers.%d." % n, "mtp."))
 
 
 def write_json(path, value):
@@ -133,7 +162,9 @@ def write_layer(folder, n, main, layer):
         write_json(index, {"metadata": {"total_size": total}, "weight_map": where})
     path = os.path.join(folder, "config.json")
     config = json.load(open(path))
-    if "text_config" in config:
+    if config["model_type"] == "glm5_next":
+        config["text_config"]["num_nextn_predict_layers"] = 1
+    elif "text_config" in config:
         config["text_config"]["mtp_num_hidden_layers"] = 1
     elif config["model_type"] == "deepseek_v4":
         config["compress_ratios"] = config["compress_ratios"][:n] + [0]
@@ -276,8 +307,43 @@ class V4Reference:
         return logits, self.main.lm_head(self.norms["norm"](self.hc_head(x)))[0].numpy()
 
 
+class Glm5Reference:
+    """transformers' model and, behind it, its own classes of attention, of experts and of a norm, with one residual stream."""
+
+    def __init__(self, folder, n):
+        self.main = AutoModelForImageTextToText.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager").eval()
+        self.text = self.main.model.language_model
+        config, prefix, like = copy.deepcopy(self.text.config), "model.language_model.layers.%d." % n, self.text.layers[n - 2]
+        config.layer_types, config.indexer_types = [*config.layer_types, "indexed_attention"], [*config.indexer_types, "full"]
+        config.mlp_layer_types = [*config.mlp_layer_types, "sparse"]
+        weights = {k[len(prefix):]: v.float() for k, v in load_file(last_file(folder)[0]).items() if k.startswith(prefix)}
+        self.eh_proj = weights.pop("eh_proj.weight")
+        for k in ("embed_tokens.weight", "shared_head.head.weight"):                # the model's own
+            weights.pop(k)
+        pack_experts(weights, config.n_routed_experts)
+        norm = lambda name: self.loaded(type(self.text.norm)(config.hidden_size, config.rms_norm_eps), weights, name)
+        self.norms = {k: norm(k) for k in ("enorm", "hnorm", "shared_head.norm", "input_layernorm", "post_attention_layernorm")}
+        self.attention = self.loaded(type(like.self_attn)(config, n), weights, "self_attn")
+        self.experts = self.loaded(type(like.mlp)(config), weights, "mlp")
+
+    def loaded(self, module, weights, name):
+        module.float().eval().load_state_dict({k[len(name) + 1:]: v for k, v in weights.items() if k.startswith(name + ".")})
+        return module
+
+    @torch.no_grad()
+    def forward(self, ids, next_ids):
+        hidden = self.text(torch.tensor([ids]), use_cache=False).last_hidden_state
+        e = self.text.embed_tokens(torch.tensor([next_ids]))
+        x = torch.cat((self.norms["enorm"](e), self.norms["hnorm"](hidden)), -1) @ self.eh_proj.T
+        x = x + self.attention(self.norms["input_layernorm"](x), torch.ones(1, len(ids), dtype=torch.bool))[0]
+        x = x + self.experts(self.norms["post_attention_layernorm"](x))
+        return self.main.lm_head(hidden)[0].numpy(), self.main.lm_head(self.norms["shared_head.norm"](x))[0].numpy()
+
+
 def layer_and_reference(name):
     """How a variant's tensors are made, and what computes its logits."""
+    if name == "glm5_next":
+        return glm5_layer_weights, Glm5Reference
     if name == "deepseek_v4":
         return v4_layer_weights, V4Reference
     if name.startswith("qwen"):

@@ -435,10 +435,14 @@ class Model:
 
 def model_of(folder):
     """The class that computes a checkpoint."""
-    if json.load(open(os.path.join(folder, "config.json")))["model_type"] != "deepseek_v4":
-        return Model(folder)
-    from reference_v4 import ModelV4               # which takes functions from here
-    return ModelV4(folder)
+    kind = json.load(open(os.path.join(folder, "config.json")))["model_type"]
+    if kind == "deepseek_v4":
+        from reference_v4 import ModelV4           # which takes functions from here
+        return ModelV4(folder)
+    if kind == "glm5_next":
+        from reference_glm5 import ModelGlm5       # likewise
+        return ModelGlm5(folder)
+    return Model(folder)
 
 
 def check(folder):

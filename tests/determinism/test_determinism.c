@@ -69,6 +69,7 @@ static const model_row MODELS[] = {
     {"deepseek_v4", "tests/data/golden/deepseek_v4", 320, 0, true},      /* streams, compressed rows, an indexer */
     {"deepseek_v32", "tests/data/golden/deepseek_v32", 320, 24, true},   /* MLA to keys that an indexer chooses */
     {"glm_dsa", "tests/data/golden/glm_moe_dsa", 320, 20, true},         /* the same, choices shared by layers */
+    {"glm5_next", "tests/data/golden/glm5_next", 320, 27, true},         /* KDA, streams, keys of several tokens */
     {"gpt_oss_mxfp4", "tests/data/golden/gpt_oss_mxfp4", 320, 0,
      false}, /* the same from codes, and another order of layers */
 };

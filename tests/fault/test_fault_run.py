@@ -242,6 +242,11 @@ class WindowsAndCompressedRows(RecurrentStates):
     model = os.path.join(os.environ["TD_SOURCE_DIR"], "tests/data/golden/deepseek_v4")
 
 
+class StreamsAndIndexKeys(RecurrentStates):
+    """GLM-5.3-Flash: states, and open blocks of tokens that have no index key yet, which a step that is run again writes over."""
+    model = os.path.join(os.environ["TD_SOURCE_DIR"], "tests/data/golden/glm5_next")
+
+
 class ExpertsReadAgain(unittest.TestCase):
     """With --expert-memory drop experts are read from their files while the server serves. The files cannot be read for a while, and all answers are right."""
 

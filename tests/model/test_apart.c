@@ -261,6 +261,7 @@ FOLDER_TEST(kimi_linear)
 
 TEST(several_residual_streams) {
     check_model("tests/data/golden/deepseek_v4", false, false);
+    check_model("tests/data/golden/glm5_next", false, false);
 }
 
 TEST(the_demo_model) {

@@ -66,7 +66,7 @@ static const char *const GOLDEN[] = {"deepseek_v2_lite", "deepseek_v2_group", "d
                                      "qwen3_moe",        "qwen3_moe_tied",    "qwen2_moe",        "glm4_moe",
                                      "glm4_moe_yarn",    "glm4_moe_lite",     "minimax_m2",       "kimi_k25",
                                      "gpt_oss",          "qwen3_next",        "qwen3_5_moe",      "deepseek_v4",
-                                     "deepseek_v32",     "glm_moe_dsa",       "kimi_linear"};
+                                     "deepseek_v32",     "glm_moe_dsa",       "kimi_linear",      "glm5_next"};
 
 TEST(golden_models_are_complete) {
     td_error err = {0};

@@ -216,6 +216,7 @@ FOLDER_TEST(glm_moe_dsa)
 FOLDER_TEST(qwen3_next)
 FOLDER_TEST(qwen3_5_moe)
 FOLDER_TEST(kimi_linear)
+FOLDER_TEST(glm5_next)
 
 static void run_deepseek_v4(const char *name) {
     if (getenv("TD_TEST_CARDS") || getenv("TD_TEST_DEVICE_EXPERTS")) skip(); /* refused: test_shards, test_device_experts */

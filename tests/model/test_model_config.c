@@ -230,6 +230,92 @@ TEST(indexers_of_tokens) {
     assert_true(c.sparse.indexed[0] && !c.sparse.indexed[1] && c.is_moe[0] && !c.is_moe[1]);
 }
 
+/* GLM-5.3-Flash: Kimi delta attention with a floor, streams, and index keys of several tokens. */
+TEST(index_keys_of_several_tokens) {
+    td_tensor_spec  s;
+    td_model_config c = read_ok("configs/models/glm-5.3-flash.json", NULL);
+    assert_ptr_equal(c.arch, &TD_ARCH_GLM5_NEXT);
+    assert_true(c.n_layers == 45 && c.n_experts == 288 && c.top_k == 8 && c.routed_scale == 2.5 && c.eps == 1e-5f);
+    assert_true(c.rope.dim == 0 && c.rope_dim == 0 && c.nope_dim == 256 && c.q_lora == 1536 && c.expert_glu.limit == 10);
+    assert_float_equal(c.softmax_scale, 1.0 / 16, 1e-12);
+    assert_true(c.delta.form == TD_DELTA_KIMI && c.delta.k_heads == 64 && c.delta.low == 128 && c.delta.floor == -5);
+    assert_true(td_model_streams(&c) == 4 && c.sparse.mix_rounds == 20 && c.sparse.mix_eps == 1e-6f);
+    assert_true(td_layer_streams(&c, 44) == 4 && td_layer_streams(&c, 45) == 1 && c.n_mtp_layers == 1);
+    assert_true(c.sparse.index_top == 2048 && c.sparse.index_pool == 4 && td_model_index_choice(&c) == 512);
+    assert_int_equal(td_layer_caches_one_form_from(&c), 2051);
+    for (uint32_t i = 0; i <= 45; i++) {
+        assert_true(c.is_delta[i] == (i % 4 != 3 && i < 45) && c.sparse.indexed[i] == !c.is_delta[i] &&
+                    c.is_moe[i] == (i > 2));
+        assert_int_equal(td_layer_caches_of(&c, i).n, c.is_delta[i] ? 2 : 3);
+    }
+    const td_layer_caches of = td_layer_caches_of(&c, 45);
+    assert_true(of.cache[0].kind == TD_KV_LATENT && of.cache[1].kind == TD_KV_INDEX && of.cache[1].tokens == 4);
+    assert_true(of.cache[2].per == TD_PER_OPEN && of.cache[2].values == 2 * TD_STATE_BLOCK * 128);
+    assert_true(td_tensor_spec_get(&c, TD_ROLE_INDEX_GATE, 3, 0, &s) && s.shape[0] == 128 && s.shape[1] == 4096);
+    assert_string_equal(s.name, "model.language_model.layers.3.self_attn.indexer.index_kpool_compress_gate");
+    assert_true(td_tensor_spec_get(&c, TD_ROLE_INDEX_APE, 45, 0, &s) && s.shape[0] == 4 && s.format == TD_WEIGHT_F32);
+    assert_true(td_tensor_spec_get(&c, TD_ROLE_MIX_EXPERTS, 44, 0, &s) && s.shape[0] == 24 && s.shape[1] == 4 * 4096);
+    assert_false(td_tensor_spec_get(&c, TD_ROLE_MIX_EXPERTS, 45, 0, &s));
+    assert_false(td_tensor_spec_get(&c, TD_ROLE_MIX_HEAD, 0, 0, &s));
+    assert_true(td_tensor_spec_get(&c, TD_ROLE_MTP_EH_PROJ, 45, 0, &s));
+    assert_string_equal(s.name, "model.language_model.layers.45.eh_proj.weight");
+    assert_true(td_tensor_spec_get(&c, TD_ROLE_LM_HEAD, 0, 0, &s));
+    assert_string_equal(s.name, "lm_head.weight");
+
+    /* as transformers 5 writes it */
+    c = read_ok(
+        "configs/models/glm-5.3-flash.json",
+        "{\"text_config\": {\"linear_attn_config\": null, \"linear_num_heads\": 32, \"linear_head_dim\": 64, "
+        "\"linear_lower_bound\": null, \"num_hidden_layers\": 3, \"index_kpool\": 2, "
+        "\"layer_types\": [\"linear_attention\", \"deepseek_sparse_attention\", \"indexed_attention\"], "
+        "\"indexer_types\": [\"full\", \"full\", \"shared\"], \"mlp_layer_types\": [\"dense\", \"sparse\", \"sparse\"]}}");
+    assert_true(c.delta.k_heads == 32 && c.delta.k_dim == 64 && c.delta.floor == 0 && td_model_index_choice(&c) == 1024);
+    assert_true(c.is_delta[0] && !c.is_delta[1] && c.sparse.indexed[1] && !c.sparse.indexed[2] && !c.sparse.indexed[0]);
+    c = read_ok("configs/models/glm-5.3-flash.json",
+                "{\"text_config\": {\"linear_attn_config\": {\"gate_lower_bound\": null}}}");
+    assert_true(c.delta.floor == -5); /* safe_gate */
+    c = read_ok("configs/models/glm-5.3-flash.json",
+                "{\"text_config\": {\"linear_attn_config\": {\"gate_lower_bound\": null, \"safe_gate\": false}}}");
+    assert_true(c.delta.floor == 0);
+}
+
+TEST(options_of_glm5_next_are_refused) {
+    static const struct {
+        const char *override_json, *says;
+    } CASES[] = {
+        {"{\"index_kpool\": 16}", "text_config.index_kpool is 16, and only 1, 2 and 4"},
+        {"{\"index_kpool\": 3}", "text_config.index_kpool is 3"},
+        {"{\"index_topk\": 2046}", "text_config.index_topk is 2046, no multiple of index_kpool 4"},
+        {"{\"index_kpool_compress\": false}", "text_config.index_kpool_compress is false"},
+        {"{\"index_kpool_always_select_tail\": false}", "text_config.index_kpool_always_select_tail is false"},
+        {"{\"qk_rope_head_dim\": 64}", "text_config.qk_rope_head_dim is 64"},
+        {"{\"mla_use_nope\": false}", "text_config.mla_use_nope is false"},
+        {"{\"q_lora_rank\": null}", "text_config.q_lora_rank is null"},
+        {"{\"mhc\": false}", "text_config.mhc is false"},
+        {"{\"hc_mult\": 1}", "text_config.hc_mult is 1"},
+        {"{\"linear_attn_config\": 3}", "text_config.linear_attn_config is not an object"},
+        {"{\"linear_attn_config\": {\"gate_lower_bound\": -50}}",
+         "text_config.linear_attn_config.gate_lower_bound is not a number"},
+        {"{\"linear_attn_config\": {\"num_heads\": 0}}", "text_config.linear_attn_config.num_heads is 0"},
+        {"{\"num_hidden_layers\": 1, \"layer_types\": [\"sliding_attention\"]}",
+         "text_config.layer_types[0] is 'sliding_attention'"},
+        {"{\"num_hidden_layers\": 2, \"layer_types\": [\"linear_attention\", \"full_attention\"], "
+         "\"indexer_types\": [\"full\", \"shared\"]}",
+         "layer 1 has no indexer"},
+        {"{\"scoring_func\": \"softmax\"}", "scoring_func is 'softmax'"},
+        {"{\"swiglu_limit\": 0}", "text_config.swiglu_limit is not a number"},
+    };
+    for (size_t i = 0; i < sizeof CASES / sizeof *CASES; i++) {
+        char            json[512];
+        td_model_config c;
+        td_error        err = {0};
+        snprintf(json, sizeof json, "{\"text_config\": %s}", CASES[i].override_json);
+        if (td_model_config_read(TD_SOURCE_DIR "/configs/models/glm-5.3-flash.json", json, &c, &err) == TD_OK ||
+            !strstr(err.text, CASES[i].says))
+            fail_msg("%s: %s", json, err.text);
+    }
+}
+
 TEST(options_of_indexers_are_refused) {
     static const struct {
         const char *file, *override_json, *says;

@@ -43,7 +43,8 @@ static void outline_text(const td_model *m, uint32_t n_halves, char *text) {
 #define END_SHARED " mlp COLLECT combine"
 #define MOE(attention) BEGIN(attention) END
 #define MOE_SHARED(attention) BEGIN(attention) END_SHARED
-#define STREAMS " mix sparse spread mix router SUBMIT mlp COLLECT spread"
+#define STREAMS_DENSE(attention) " mix " attention " spread mix mlp spread"
+#define STREAMS(attention) " mix " attention " spread mix router SUBMIT mlp COLLECT spread"
 
 /* Where halves is NULL only the whole step is looked at. */
 /* clang-format off */
@@ -69,7 +70,8 @@ static const struct {
     {"qwen3_next", " embed" MOE_SHARED("delta") DENSE("delta") MOE_SHARED("delta") MOE_SHARED("gqa") MOE_SHARED("delta") " head", NULL},
     {"glm_moe_dsa", " embed" DENSE("mla") MOE_SHARED("mla") MOE_SHARED("mla") MOE_SHARED("mla") MOE_SHARED("mla") " head", NULL},
     {"kimi_linear", " embed" DENSE("delta") MOE_SHARED("delta") MOE_SHARED("delta") MOE_SHARED("mla") MOE_SHARED("delta") MOE_SHARED("mla") " head", NULL},
-    {"deepseek_v4", " embed" STREAMS STREAMS STREAMS STREAMS STREAMS STREAMS " mix head", NULL},
+    {"deepseek_v4", " embed" STREAMS("sparse") STREAMS("sparse") STREAMS("sparse") STREAMS("sparse") STREAMS("sparse") STREAMS("sparse") " mix head", NULL},
+    {"glm5_next", " embed" STREAMS_DENSE("delta") STREAMS("delta") STREAMS("mla") STREAMS("delta") STREAMS("mla") STREAMS("mla") " mix head", NULL},
 };
 /* clang-format on */
 

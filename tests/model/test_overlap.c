@@ -147,6 +147,7 @@ FOLDER_TEST(qwen3_next, 2)
 FOLDER_TEST(qwen3_5_moe, 2)
 FOLDER_TEST(kimi_linear, 4)
 FOLDER_TEST(deepseek_v4, 2)
+FOLDER_TEST(glm5_next, 4)
 FOLDER_TEST(deepseek_v32, 4)
 FOLDER_TEST(glm_moe_dsa, 4)
 

@@ -116,6 +116,12 @@ TEST(chosen_keys) {
     check_model(GOLDEN "glm_moe_dsa", 4, false);
 }
 
+/* Every card mixes all streams, and joins the index keys of its tokens. */
+TEST(streams_and_keys_of_several_tokens) {
+    check_model(GOLDEN "glm5_next", 2, true);
+    check_model(GOLDEN "glm5_next", 4, false);
+}
+
 TEST(gqa) {
     check_model(GOLDEN "qwen3_moe", 2, false);
     check_model(GOLDEN "qwen2_moe", 2, true);

@@ -177,10 +177,10 @@ TEST(several_streams_are_neither_rotated_nor_calibrated) {
 }
 
 TEST(output_equals_quantising_on_load) {
-    static const char *const MODELS[] = {"deepseek_v3_yarn", "deepseek_v2_group", "qwen2_moe",       "qwen3_moe_tied",
-                                         "glm4_moe",         "glm4_moe_lite",     "minimax_m2",      "kimi_k25",
-                                         "gpt_oss",          "qwen3_next",        "qwen3_5_moe",     "deepseek_v32",
-                                         "glm_moe_dsa",      "deepseek_v4",       "deepseek_v4_fp8", "kimi_linear"};
+    static const char *const MODELS[] = {
+        "deepseek_v3_yarn", "deepseek_v2_group", "qwen2_moe",       "qwen3_moe_tied", "glm4_moe",    "glm4_moe_lite",
+        "minimax_m2",       "kimi_k25",          "gpt_oss",         "qwen3_next",     "qwen3_5_moe", "deepseek_v32",
+        "glm_moe_dsa",      "deepseek_v4",       "deepseek_v4_fp8", "kimi_linear",    "glm5_next"};
     for (size_t i = 0; i < sizeof MODELS / sizeof *MODELS; i++) {
         td_quantize_options o = options_for(golden(MODELS[i]));
         seen                s = {0};
@@ -249,7 +249,7 @@ TEST(dummy_weights_make_a_whole_folder) {
 
 /* A dummy's MTP layer has no copies of embedding and head, which would differ from the model's. */
 TEST(dummy_weights_make_an_mtp_layer) {
-    static const char *const MODELS[] = {"deepseek_v3_noqlora", "deepseek_v4"};
+    static const char *const MODELS[] = {"deepseek_v3_noqlora", "deepseek_v4", "glm5_next"};
     static const td_role     COPIES[] = {TD_ROLE_MTP_EMBED, TD_ROLE_MTP_HEAD};
     for (size_t i = 0; i < sizeof MODELS / sizeof *MODELS; i++) {
         td_model_config     c;

@@ -8,7 +8,8 @@ from server_process import MODEL, TANDEM, Server
 
 GOLDEN = os.path.join(os.environ["TD_SOURCE_DIR"], "tests/data/golden")
 PAGE, LONGEST = 128, {"max_position_embeddings": 8192}
-MODELS = {"qwen3_next": LONGEST, "qwen3_5_moe": {"text_config": LONGEST}, "gpt_oss": LONGEST, "deepseek_v4": LONGEST, "deepseek_v32": LONGEST, "glm_moe_dsa": LONGEST, "kimi_linear": {"model_max_length": 8192}}
+MODELS = {"qwen3_next": LONGEST, "qwen3_5_moe": {"text_config": LONGEST}, "gpt_oss": LONGEST, "deepseek_v4": LONGEST, "deepseek_v32": LONGEST, "glm_moe_dsa": LONGEST, "kimi_linear": {"model_max_length": 8192},
+          "glm5_next": {"text_config": LONGEST}}
 WITHOUT_DRAFTS = ("gpt_oss", "kimi_linear")
 LATENTS = ("kimi_linear",)  # generated tokens are computed in another form than a prompt's: a turn computes the last answer again
 FLAGS = ("--tokenizer-path", MODEL, "--quantization", "none", "--cpuinfer", "1", "--max-running-requests", "2", "--max-total-tokens", "8192",
@@ -32,7 +33,7 @@ class ChatTurns(unittest.TestCase):
 
     def test_prompts_of_whole_pages(self):
         """Prompts and answers that end where a page does, or just behind it."""
-        for model in ("qwen3_next", "gpt_oss", "deepseek_v4", "glm_moe_dsa"):
+        for model in ("qwen3_next", "gpt_oss", "deepseek_v4", "glm_moe_dsa", "glm5_next"):
             with self.subTest(model=model), self.serve(model) as server:
                 for new, answer in ((128, 4), (256, 128), (127, 1)):
                     computed = [t.prompt - t.cached - t.new for t in turns(server, 8, new, answer, vocab=320, seed=new)]

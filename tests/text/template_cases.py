@@ -70,6 +70,8 @@ REQUESTS += [
     for flag in (True, False)
 ]
 REQUESTS += [{"messages": CONVERSATIONS[1], "enable_thinking": False, "add_generation_prompt": True, "tools": []}]
+REQUESTS += [{"messages": m, "add_generation_prompt": True, "tools": [WEATHER], "chat_template_kwargs": {"reasoning_effort": effort, "clear_thinking": clear}}
+             for m, effort, clear in ((CONVERSATIONS[1], "low", True), (CONVERSATIONS[4], "high", False), (CONVERSATIONS[5], "medium", True))]
 
 # Templates in the manner of published families, each with constructs of its own.
 STYLES = [
@@ -315,6 +317,51 @@ STYLES = [
     <|assistant|>{{- '\\n<think></think>' if (enable_thinking is defined and not enable_thinking) else '' -}}
 {%- endif -%}
 """,
+    # GLM-5.3: an effort of three words and no switch for the reasoning, which the prompt always opens; no line breaks between turns
+    """[gMASK]<sop>
+{%- set effort = reasoning_effort if reasoning_effort is defined and reasoning_effort in ['low', 'high'] else 'max' -%}
+<|system|>Reasoning Effort: {{ effort | capitalize }}
+{%- set clears = clear_thinking if clear_thinking is defined else false -%}
+{%- macro plain(object) -%}
+    {%- set at = namespace(first=true) -%}
+    {{ '{' -}}
+    {%- for key, value in object.items() if key not in ['strict', 'defer_loading'] -%}
+        {{- '' if at.first else ', ' }}"{{ key }}": {{ value | tojson(ensure_ascii=False) }}{% set at.first = false -%}
+    {%- endfor -%}
+    {{- '}' -}}
+{%- endmacro -%}
+{%- if tools -%}
+<|system|>
+# Tools
+<tools>
+{% for tool in tools -%}
+    {%- set tool = tool.function if 'function' in tool else tool -%}
+    {{ plain(tool) }}
+{% endfor -%}
+</tools>
+A call: <tool_call>{function-name}<arg_key>{arg-key-1}</arg_key><arg_value>{arg-value-1}</arg_value></tool_call>
+{%- endif -%}
+{%- set last = namespace(user=-1) -%}
+{%- for m in messages if m.role == 'user' -%}{%- set last.user = messages.index(m) -%}{%- endfor -%}
+{%- for m in messages -%}
+    {%- if m.role == 'user' -%}<|user|>{{ m.content if m.content is string else (m.content | map(attribute='text') | join) }}
+    {%- elif m.role == 'assistant' -%}
+        {%- set thought = m.reasoning_content if m.reasoning_content is string else '' -%}
+        <|assistant|><think>{{ thought if loop.index0 > last.user or not clears }}</think>{{ m.content if m.content is string }}
+        {%- for call in m.tool_calls or [] -%}
+            {%- set call = call.function if call.function else call -%}
+            <tool_call>{{ call.name }}
+            {%- if call.arguments is mapping -%}{%- for key, value in call.arguments.items() -%}
+                <arg_key>{{ key }}</arg_key><arg_value>{{ value if value is string else value | tojson(ensure_ascii=False) }}</arg_value>
+            {%- endfor -%}{%- endif -%}
+            </tool_call>
+        {%- endfor -%}
+    {%- elif m.role == 'tool' -%}
+        {{ '<|observation|>' if loop.first or loop.previtem.role != 'tool' }}<tool_response>{{ m.content }}</tool_response>
+    {%- elif m.role == 'system' -%}<|system|>{{ m.content }}
+    {%- endif -%}
+{%- endfor -%}
+{{ '<|assistant|><think>' if add_generation_prompt }}""",
     # Qwen3.5: arguments in tags of their own, results in one user turn by the items before and behind, thought since the last real query
     """{%- macro text_of(content, is_system=false) -%}
     {%- if content is string -%}

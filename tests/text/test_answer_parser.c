@@ -334,6 +334,7 @@ TEST(test_reasoning_after) {
     assert_int_equal(after("qwen3", "<|im_start|>assistant\n", ""), TD_REASONING_BY_FORMAT);
     assert_int_equal(after("qwen3", "<|im_start|>assistant\n<think>\n", ""), TD_REASONING_OPEN);
     assert_int_equal(after("qwen3", "<|im_start|>assistant\n<think>\n\n</think>\n\n", ""), TD_REASONING_CLOSED);
+    assert_int_equal(after("glm45", "<|user|>Hi<|assistant|><think>", ""), TD_REASONING_OPEN); /* GLM-5.3, always */
     assert_int_equal(after("deepseek-r1", "x", ""), TD_REASONING_BY_FORMAT);
     assert_int_equal(after("qwen3", "a", "<think>x"), TD_REASONING_OPEN);
     assert_int_equal(after("qwen3", "a", "<think>x</think>y"), TD_REASONING_CLOSED);

@@ -95,6 +95,9 @@ CASES = [
      "I need it.", [ROME, PARIS]),
     ("glm47", "glm45", "<think>I need it.</think><tool_call>get_weather<arg_key>city</arg_key><arg_value>Rome</arg_value><arg_key>days</arg_key><arg_value>3</arg_value></tool_call>"
      "<tool_call>get_weather</tool_call>", "", "I need it.", [ROME, call("get_weather")]),
+    # GLM-5.3: strings bare, all else JSON, and a call that ends the reasoning
+    ("glm47", "glm45", "<think>Both.<tool_call>get_weather<arg_key>city</arg_key><arg_value>Rome</arg_value><arg_key>days</arg_key><arg_value>3</arg_value></tool_call>"
+     "<tool_call>get_weather<arg_key>tags</arg_key><arg_value>[\"a\", {\"b\": null}]</arg_value></tool_call>", "", "Both.", [ROME, call("get_weather", tags=["a", {"b": None}])]),
     ("glm45", None, "<tool_call>ls <arg_key>dirPath</arg_key> <arg_value>backend</arg_value> </tool_call>", "", "", [call("ls", dirPath="backend")]),
     # ---- minimax
     ("minimax-m2", "minimax", "Let me see.</think>\n\n<minimax:tool_call>\n<invoke name=\"get_weather\">\n<parameter name=\"city\">Rome</parameter>\n<parameter name=\"days\">3</parameter>\n"

@@ -6,16 +6,6 @@
 #include "core/error.h"
 #include "core/math/rng.h"
 
-/* Of one layer. */
-typedef struct {
-    const td_routing_kind *kind;
-    uint64_t               seed;
-    uint32_t               layer;
-    double                *bias;  /* [n_experts] -s ln(rank) */
-    double                *u, *z; /* [n_experts] */
-    double                *logit; /* [n_experts] */
-} layer_state;
-
 /* Two independent numbers from a Gaussian of unit variance (Box and Muller, 1958). */
 static void gaussians(uint64_t seed, uint64_t stream, uint64_t counter, double *a, double *b) {
     uint32_t bits[4];
@@ -26,7 +16,7 @@ static void gaussians(uint64_t seed, uint64_t stream, uint64_t counter, double *
 }
 
 /* A random order of the experts (Fisher and Yates), as biases. */
-static void order_experts(const layer_state *y) {
+static void order_experts(const td_routing_layer *y) {
     uint32_t n = y->kind->n_experts;
     for (uint32_t e = 0; e < n; e++) y->bias[e] = -y->kind->s * log(e + 1.0);
     for (uint32_t e = n - 1; e > 0; e--) {
@@ -37,8 +27,10 @@ static void order_experts(const layer_state *y) {
     }
 }
 
-static void next_token(const layer_state *y, uint64_t token, uint16_t *ids) {
+double td_routing_layer_next(td_routing_layer *y, uint16_t *ids) {
     const td_routing_kind *k = y->kind;
+    const uint64_t         token = y->token++;
+    double                 last = 0;
     double                 keep_u = token ? exp(-1 / k->tau) : 0, keep_z = token ? k->rho : 0;
     double                 fresh_u = sqrt(1 - keep_u * keep_u), fresh_z = sqrt(1 - keep_z * keep_z);
     for (uint32_t e = 0; e < k->n_experts; e++) {
@@ -53,26 +45,53 @@ static void next_token(const layer_state *y, uint64_t token, uint16_t *ids) {
         for (uint32_t e = 1; e < k->n_experts; e++)
             if (y->logit[e] > y->logit[best]) best = e;
         ids[i] = (uint16_t)best;
+        last = y->logit[best];
         y->logit[best] = -INFINITY;
     }
+    return last;
+}
+
+td_status td_routing_layer_open(const td_routing_kind *kind, uint64_t seed, uint32_t layer, td_routing_layer *out,
+                                td_error *err) {
+    const size_t n = kind->n_experts;
+    double      *state = calloc(4 * n, sizeof *state);
+    *out = (td_routing_layer){0};
+    if (!state) return td_fail(err, TD_ENOMEM, "out of memory for a routing trace");
+    *out = (td_routing_layer){.kind = kind,
+                              .seed = seed,
+                              .layer = layer,
+                              .bias = state,
+                              .u = state + n,
+                              .z = state + 2 * n,
+                              .logit = state + 3 * n};
+    order_experts(out);
+    return TD_OK;
+}
+
+void td_routing_layer_close(td_routing_layer *y) {
+    free(y->bias);
+    *y = (td_routing_layer){0};
+}
+
+void td_routing_layer_begin(td_routing_layer *y) {
+    y->token = 0;
 }
 
 td_status td_routing_generate(const td_routing_kind *kind, uint32_t n_layers, uint32_t n_tok, uint64_t seed,
                               td_routing_trace *out, td_error *err) {
-    size_t    n = kind->n_experts;
-    double   *state = calloc(4 * n, sizeof *state);
     uint16_t *ids = calloc((size_t)n_tok * n_layers * kind->top_k, sizeof *ids);
-    if (!state || !ids) {
-        free(state);
+    td_status st = ids ? TD_OK : td_fail(err, TD_ENOMEM, "out of memory for a routing trace");
+    for (uint32_t l = 0; l < n_layers && st == TD_OK; l++) {
+        td_routing_layer y;
+        st = td_routing_layer_open(kind, seed, l, &y, err);
+        for (uint64_t t = 0; t < n_tok && st == TD_OK; t++)
+            td_routing_layer_next(&y, ids + (t * n_layers + l) * kind->top_k);
+        td_routing_layer_close(&y);
+    }
+    if (st != TD_OK) {
         free(ids);
-        return td_fail(err, TD_ENOMEM, "out of memory for a routing trace");
+        return st;
     }
-    for (uint32_t l = 0; l < n_layers; l++) {
-        layer_state y = {kind, seed, l, state, state + n, state + 2 * n, state + 3 * n};
-        order_experts(&y);
-        for (uint64_t t = 0; t < n_tok; t++) next_token(&y, t, ids + (t * n_layers + l) * kind->top_k);
-    }
-    free(state);
     *out = (td_routing_trace){
         .n_layers = n_layers, .n_experts = kind->n_experts, .top_k = kind->top_k, .n_tok = n_tok, .ids = ids, .memory = ids};
     return TD_OK;

@@ -25,6 +25,24 @@ static const td_routing_kind TD_ROUTING_LOCAL = {"128 experts, 6 a token", 128, 
 static const td_routing_kind TD_ROUTING_FLAT = {"512 experts, 10 a token", 512, 10, 0.2, 0.8, 150, 0.35, 1.6};
 static const td_routing_kind TD_ROUTING_TOKENS = {"tokens of a text", 512, 1, 0.5, 1.6, 150, 0.35, 1.0};
 
+/** A layer of such a trace, token by token, and what chooses. */
+typedef struct {
+    const td_routing_kind *kind;
+    uint64_t               seed, token; /* token: the next one */
+    uint32_t               layer;
+    double                *bias;  /* [n_experts] -s ln(rank) */
+    double                *u, *z; /* [n_experts] of the last token */
+    double                *logit; /* [n_experts] */
+} td_routing_layer;
+
+/** @param kind borrowed @return TD_ENOMEM. */
+TD_NODISCARD td_status td_routing_layer_open(const td_routing_kind *kind, uint64_t seed, uint32_t layer,
+                                             td_routing_layer *out, td_error *err);
+void                   td_routing_layer_close(td_routing_layer *y); /* zeroed before, or closed, is fine */
+void                   td_routing_layer_begin(td_routing_layer *y); /* from the first token again */
+/** @param ids [top_k], the largest logits first. @return the last of these logits */
+double td_routing_layer_next(td_routing_layer *y, uint16_t *ids);
+
 /** The same seed gives the same trace on a machine. @param out td_routing_trace_close it. @return TD_ENOMEM. */
 TD_NODISCARD td_status td_routing_generate(const td_routing_kind *kind, uint32_t n_layers, uint32_t n_tok, uint64_t seed,
                                            td_routing_trace *out, td_error *err);

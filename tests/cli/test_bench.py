@@ -161,6 +161,7 @@ class Bench(unittest.TestCase):
             self.assertGreater(r["belady_hits"], r["policy_hits"])
             self.assertAlmostEqual(r["belady_share"], r["policy_hits"] / r["belady_hits"], delta=2e-4)
             self.assertLess(r["policy_uploads"], 0.5)
+            self.assertTrue(r["ids_hits"] < r["told_hits"] < r["belady_hits"])
         with tempfile.NamedTemporaryFile() as f:
             ids = [0, 1, 2, 3, 0, 1, 3, 2]
             f.write(b"TDROUTES" + struct.pack("<4IQ8H", 1, 1, 8, 2, 4, *ids))

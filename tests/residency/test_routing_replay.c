@@ -1,7 +1,6 @@
 /* The replay of routing traces, compared with results computed by hand where that is possible; the locality of generated
  * traces; and hit rates that the policy must reach. */
-#include "bench/routing_generator.h"
-#include "bench/routing_replay.h"
+#include "bench/routing_foresight.h"
 #include "tests/td_test.h"
 
 #define CLOSE(a, b) assert_true((a) - (b) < 1e-9 && (b) - (a) < 1e-9)
@@ -64,6 +63,21 @@ TEST(the_policy_comes_near_the_best_possible) {
             assert_true(policy.uploads <= 0.5);
         }
     }
+}
+
+/* Where routing is flat the policy has what can be known from ids, and who knows all that is now has less than the target. */
+TEST(what_can_be_foreseen_of_a_flat_trace) {
+    AT_END(td_routing_trace_close) td_routing_trace t;
+    td_replayed                                     policy, ids, told, belady;
+    OK(td_routing_generate(&TD_ROUTING_FLAT, 1, 1000, 21, &t, NULL));
+    OK(td_replay_policy(&t, 64, 0.5, &policy, NULL));
+    OK(td_replay_foresight(&TD_ROUTING_FLAT, 21, &t, 64, 0.5, false, &ids, NULL));
+    OK(td_replay_foresight(&TD_ROUTING_FLAT, 21, &t, 64, 0.5, true, &told, NULL));
+    OK(td_replay_belady(&t, 64, &belady, NULL));
+    print_message("policy %.3f, from ids %.3f, told %.3f, best %.3f\n", policy.hits, ids.hits, told.hits, belady.hits);
+    assert_true(policy.hits > ids.hits - 0.02 && policy.hits < told.hits - 0.05);
+    assert_true(told.hits < 0.75 * belady.hits);
+    assert_true(ids.uploads <= 0.5 + 64 / 1000.0 && told.uploads <= 0.5 + 64 / 1000.0);
 }
 
 TEST(the_budget_is_kept) {

@@ -144,13 +144,13 @@ static void channel_gates(const float *a, const float *dt_bias, float a_log, flo
     }
 }
 
-static void fade_channels(const float *last, const float *sum, const float *x, size_t n, float *out) {
+static void fade_channels(const float *last, const float *sum, const float *x, size_t rows, size_t n, float *out) {
     for (size_t c = 0; c < n; c += LANES) {
         vf at = load_upto(last + c, n - c);
         if (sum) at -= load_upto(sum + c, n - c);
         at = faded(at);
-        if (x) at *= load_upto(x + c, n - c);
-        store_upto(out + c, at, n - c);
+        if (!x) store_upto(out + c, at, n - c);
+        for (size_t i = 0; x && i < rows; i++) store_upto(out + i * n + c, at * load_upto(x + i * n + c, n - c), n - c);
     }
 }
 

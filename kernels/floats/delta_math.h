@@ -63,8 +63,9 @@ typedef struct {
     /** out[i] = sigmoid(x[i]) */
     void (*sigmoid)(const float *x, size_t n, float *out);
 
-    /** out[c] = x[c] * exp(last[c] - sum[c]), last at most sum. sum NULL: zeros; x NULL: ones. Below e^-40 the factor is 0. */
-    void (*fade_channels)(const float *last, const float *sum, const float *x, size_t n, float *out);
+    /** out[i, c] = x[i, c] * exp(last[c] - sum[c]), last at most sum; x, out [rows, n]. sum NULL: zeros; x NULL: a row of
+     * ones. Below e^-40 the factor is 0. */
+    void (*fade_channels)(const float *last, const float *sum, const float *x, size_t rows, size_t n, float *out);
 
     /** Of a row's q and k, which lie behind one another: of_q[j] = sum over c of q[c] * keys[j, c] * exp(sum[c] - sums[j, c]),
      * and so of_k. keys, sums [m, n]; sum is at most each of sums. The factor as in fade_channels. */

@@ -227,13 +227,11 @@ static void meet_runs_before(const delta_job *j, const workspace *w, const delta
     const size_t         dk = j->m->key_dim, run = from - from % RUN, row = x->row + (from - x->pos % BLOCK);
     const float         *first = w->sums + run * dk; /* G of the run's first row */
     if (run == 0) return;
-    for (size_t s = 0; s < run; s++) math->fade_channels(first, w->sums + s * dk, w->keys + s * dk, dk, w->faded + s * dk);
-    for (size_t t = from; t < end; t++) {
-        const float *qk = head_row(j, j->qk, head, row + (t - from), 2 * dk);
-        float       *of_row = w->run + 2 * (t - from) * dk;
-        math->fade_channels(w->sums + t * dk, first, qk, dk, of_row);
-        math->fade_channels(w->sums + t * dk, first, qk + dk, dk, of_row + dk);
-    }
+    for (size_t s = 0; s < run; s++)
+        math->fade_channels(first, w->sums + s * dk, w->keys + s * dk, 1, dk, w->faded + s * dk);
+    for (size_t t = from; t < end; t++)
+        math->fade_channels(w->sums + t * dk, first, head_row(j, j->qk, head, row + (t - from), 2 * dk), 2, dk,
+                            w->run + 2 * (t - from) * dk);
     j->d->kernels->math->transpose(w->across, PANEL * dk, TD_DT_F32, w->faded, dk, run, dk);
     td_host_attn_meet(j->d->kernels->math, w->run, 2 * (end - from), dk, w->across, run,
                       head_row(j, j->met, head, row, 2 * BLOCK), BLOCK);
@@ -253,10 +251,9 @@ static void meet_faded(const delta_job *j, const workspace *w, const delta_piece
     for (size_t t = begun; t < rows; t++) {
         const size_t row = x->row + (t - begun), run = t - t % RUN;
         const float *qk = head_row(j, j->qk, head, row, 2 * dk), *sum = w->sums + t * dk;
-        float *met = head_row(j, j->met, head, row, 2 * BLOCK) + run, *faded = head_row(j, j->faded, head, row, 2 * dk);
+        float       *met = head_row(j, j->met, head, row, 2 * BLOCK) + run;
         math->meet_channels(qk, sum, w->keys + run * dk, w->sums + run * dk, t - run + 1, dk, met, met + BLOCK);
-        math->fade_channels(sum, NULL, qk, dk, faded);
-        math->fade_channels(sum, NULL, qk + dk, dk, faded + dk);
+        math->fade_channels(sum, NULL, qk, 2, dk, head_row(j, j->faded, head, row, 2 * dk));
     }
 }
 
@@ -374,11 +371,11 @@ static void fade_keys(const delta_job *j, const recurrence *c, const workspace *
     const float         *last = head_row(j, j->sum, c->head, x->row + x->n - 1, dk);
     for (size_t s = 0; s < begun; s++)
         math->fade_channels(last, open_sums(j, c->p->of.open, c->head) + s * dk,
-                            open_keys(j, c->p->of.open, c->head) + s * dk, dk, w->faded + s * dk);
+                            open_keys(j, c->p->of.open, c->head) + s * dk, 1, dk, w->faded + s * dk);
     for (size_t t = 0; t < x->n; t++)
         math->fade_channels(last, head_row(j, j->sum, c->head, x->row + t, dk),
-                            head_row(j, j->qk, c->head, x->row + t, 2 * dk) + dk, dk, w->faded + (begun + t) * dk);
-    math->fade_channels(last, NULL, NULL, dk, w->weight);
+                            head_row(j, j->qk, c->head, x->row + t, 2 * dk) + dk, 1, dk, w->faded + (begun + t) * dk);
+    math->fade_channels(last, NULL, NULL, 1, dk, w->weight);
 }
 
 /* end_block of KDA. */

@@ -111,7 +111,7 @@ static void check_channels(const td_delta_math *math, rnd *r, size_t n, float fl
     const float a_log = rnd_real(r) * 3;
     fenced      a = reals(r, ROWS * n, 30), bias = reals(r, n, 2), sums = fence(ROWS * n * sizeof(float)),
            qk = reals(r, 2 * n, 1), keys = reals(r, ROWS * n, 1), of_q = fence(ROWS * sizeof(float)),
-           of_k = fence(ROWS * sizeof(float)), out = fence(n * sizeof(float)), chance = fence(n * sizeof(float));
+           of_k = fence(ROWS * sizeof(float)), out = fence(2 * n * sizeof(float)), chance = fence(n * sizeof(float));
     float *const as = a.p, *const s = sums.p, *const last = s + (ROWS - 1) * n;
     for (size_t t = 0; t < ROWS; t++)
         math->channel_gates(as + t * n, bias.p, a_log, floor, t ? s + (t - 1) * n : NULL, n, s + t * n);
@@ -136,12 +136,14 @@ static void check_channels(const td_delta_math *math, rnd *r, size_t n, float fl
         math->meet_channels(qk.p, last, key, s + t * n, 1, n, one, one + 1); /* alone */
         assert_true(one[0] == ((float *)of_q.p)[t] && one[1] == ((float *)of_k.p)[t]);
     }
-    math->fade_channels(last, s, keys.p, n, out.p);
-    for (size_t c = 0; c < n; c++) {
-        const double want = faded(last[c] - s[c]) * (double)((float *)keys.p)[c];
-        assert_true(fabs((double)((float *)out.p)[c] - want) <= 1e-6 * fabs(want));
+    math->fade_channels(last, s, qk.p, 2, n, out.p);
+    for (size_t i = 0; i < 2 * n; i++) {
+        const double want = faded(last[i % n] - s[i % n]) * (double)((float *)qk.p)[i];
+        assert_true(fabs((double)((float *)out.p)[i] - want) <= 1e-6 * fabs(want));
     }
-    math->fade_channels(last, NULL, NULL, n, out.p);
+    math->fade_channels(last, s, (float *)qk.p + n, 1, n, out.p); /* alone */
+    assert_memory_equal(out.p, (float *)out.p + n, n * sizeof(float));
+    math->fade_channels(last, NULL, NULL, 1, n, out.p);
     math->sigmoid(qk.p, n, chance.p);
     for (size_t c = 0; c < n; c++) {
         const double want = 1 / (1 + exp(-(double)((float *)qk.p)[c]));

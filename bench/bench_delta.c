@@ -234,6 +234,12 @@ static double read_rate(void) {
     return BYTES / (cpu_s() - from);
 }
 
+/* What a thread multiplies and adds in f32. */
+static double peak_rate(void) {
+    const double from = cpu_s(), ops = td_kernels_here()->f32_peak();
+    return ops / (cpu_s() - from);
+}
+
 static double least(const double *x, size_t n) {
     double m = x[0];
     for (size_t i = 1; i < n; i++) m = x[i] < m ? x[i] : m;
@@ -241,7 +247,7 @@ static double least(const double *x, size_t n) {
 }
 
 static void show_prompt(const layer *l, size_t rounds) {
-    double whole[ROUNDS_MAX] = {0}, besides[ROUNDS_MAX] = {0}, plain[ROUNDS_MAX] = {0}, fused[ROUNDS_MAX] = {0};
+    double whole[ROUNDS_MAX] = {0}, besides[ROUNDS_MAX] = {0}, plain[ROUNDS_MAX] = {0}, fused[ROUNDS_MAX] = {0}, peak = 0;
     head   h = {.q = made_up((size_t)TOKENS * DIM, 0.1f),
                 .k = made_up((size_t)TOKENS * DIM, 0.1f),
                 .v = made_up((size_t)TOKENS * DIM, 1),
@@ -256,13 +262,15 @@ static void show_prompt(const layer *l, size_t rounds) {
         besides[i] = run_rest(&r);
         plain[i] = run_rival(plain_token, &h);
         fused[i] = run_rival(fused_token, &h);
+        peak = fmax(peak, peak_rate());
     }
     const double w = 1e3 * least(whole, rounds), b = 1e3 * least(besides, rounds), p = 1e3 * least(plain, rounds),
                  f = 1e3 * least(fused, rounds);
     td_tier_work work = {0};
     td_work_add_attention(&work, &l->desc, sizeof(float), &(td_work_sequence){.rows = TOKENS, .keys = TOKENS});
     printf("prompt of %d tokens: %.1f ms, of which %.1f ms are not the recurrence\n", TOKENS, w, b);
-    printf("  by blocks  %6.1f ms  %.1f Gop/s\n", w - b, 1e-6 * (double)work.f32_ops / (w - b));
+    const double rate = 1e3 * (double)work.f32_ops / (w - b);
+    printf("  by blocks  %6.1f ms  %.1f Gop/s, %.2f of what a thread multiplies in f32\n", w - b, 1e-9 * rate, rate / peak);
     printf("  plain      %6.1f ms  %.2f times as long\n", p, p / (w - b));
     printf("  fused      %6.1f ms  %.2f times as long\n", f, f / (w - b));
 }

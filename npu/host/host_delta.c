@@ -16,6 +16,7 @@
 #include <math.h>
 
 #include "core/error.h"
+#include "kernels/vec/fetch.h"
 #include "npu/host/host_attention.h"
 
 #define BLOCK ((size_t)TD_STATE_BLOCK)
@@ -326,6 +327,10 @@ static void weigh(const delta_job *j, const recurrence *c, const workspace *w, c
     }
 }
 
+static void fetch(const float *p, size_t n) {
+    for (size_t at = 0; at < n; at += TD_CACHE_LINE / sizeof *p) fetch_l1(p + at);
+}
+
 /* v' and o of a panel's columns: what is left of v when S and the rows before have had their say. */
 static void meet_state(const delta_job *j, const recurrence *c, const workspace *w, const delta_piece *x,
                        const delta_panel *panel) {
@@ -343,6 +348,7 @@ static void meet_state(const delta_job *j, const recurrence *c, const workspace 
                        .c = w->product,
                        .ldc = n};
     if (c->state) {
+        if (x->n <= FEW_ROWS) fetch(v, begun * n); /* they come while S is read */
         g.b = c->state + panel->column * m->key_dim;
         (x->n <= FEW_ROWS ? math->few : j->d->kernels->math->gemm)(&g);
     } else {

@@ -277,6 +277,14 @@ def mxfp4_blocks(w):
     return tuple(torch.from_numpy(np.ascontiguousarray(a, np.uint8)) for a in packed)
 
 
+def save_own_config(path, config):
+    """config.json with the keys that transformers has itself, as it writes that of a model that it has made."""
+    own = AutoConfig.for_model(config["model_type"]).to_dict()
+    with open(path, "w") as f:
+        json.dump({k: v for k, v in AutoConfig.for_model(**config).to_dict().items() if k in own}, f, indent=1)
+        f.write("\n")
+
+
 def save(folder, config, weights, shards):
     shutil.rmtree(folder, ignore_errors=True)
     os.makedirs(folder)
@@ -413,6 +421,8 @@ def make(name):
             "logits": ("f32", out["logits"]), "hidden": ("f32", out["hidden"]), **layers,
             "router_ids": ("i32", out["router_ids"]), "router_weights": ("f32", out["router_weights"]), "router_margin": ("f32", margin)})
     w.close()
+    if name == "kimi_linear":
+        save_own_config(os.path.join(folder, "config_transformers.json"), config)
     used = len(np.unique(out["router_ids"]))
     print("%-20s seed %d  margin %.1e  gap %.3f  logits std %.2f  residual std %.2f  experts used %d  distinct greedy %d" % (
         name, seed, min(m.min() for m in margins), min(min(g) for _, g in continued), out["logits"].std(), out["layer_hidden"][-1].std(),

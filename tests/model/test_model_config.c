@@ -437,6 +437,9 @@ TEST(kimi_delta_attention) {
                 "\"num_experts_per_tok\": 4, \"model_max_length\": null, \"max_position_embeddings\": 4096}");
     assert_true(!c.is_delta[0] && c.is_delta[1] && c.is_moe[0] && !c.is_moe[1] && c.top_k == 4 && c.max_position == 4096);
     assert_true(c.delta.k_heads == 8 && c.delta.k_dim == 64 && c.delta.conv == 3 && c.delta.low == 64);
+    td_model_config published = read_ok("tests/data/golden/kimi_linear/config.json", NULL);
+    c = read_ok("tests/data/golden/kimi_linear/config_transformers.json", NULL);
+    assert_memory_equal(&c, &published, sizeof c);
 }
 
 /* What a layer keeps of its tokens, and what that allows. */

@@ -400,6 +400,7 @@ static td_status open_cards(td_model *m, td_npu *const *npus, td_error *err) {
     m->log_sums = caps.log_sums;
     m->step_kinds = caps.step_kinds;
     m->norm_f32 = caps.norm_f32;
+    m->groups_in_floats = caps.groups_in_floats;
     m->kv_spare_pages = caps.kv_spare ? (uint32_t)td_div_up(td_step_spare_rows(m->spec.max_tok), TD_KV_PAGE) : 0;
     m->handover = m->probe.other_handover
                       ? (caps.handover == TD_HANDOVER_DOORBELL ? TD_HANDOVER_HOST_CALL : TD_HANDOVER_DOORBELL)
@@ -434,7 +435,7 @@ td_status td_model_open(const td_model_spec *spec, const td_model_probe *probe, 
         st = td_fail(err, TD_ENOMEM, "out of memory for the model");
     if (st == TD_OK && m->spec.experts_as_stored) st = choose_expert_format(m, err);
     if (st == TD_OK) st = find_device_experts(m, err);
-    m->int8_rows = m->spec.w8a8 && !m->probe.rows_tap;
+    m->int8_rows = m->spec.w8a8 && !m->probe.rows_tap && !(m->groups_in_floats && group_of_config(&m->config.quant));
     m->int8_experts = m->int8_rows && td_expert_takes_int8(m->spec.experts.format) &&
                       !m->probe.layer_tap; /* a layer_tap sees rows as norms give them */
     if (st == TD_OK) st = td_checkpoint_check_all(m->checkpoint, &m->config, !m->cpu_weight_path, err);

@@ -109,11 +109,12 @@ struct td_model {
     uint32_t             kv_spare_pages; /* of each cache, behind the pages of sequences; 0: the device wants none */
     bool                 async_experts;  /* the experts have threads of their own */
     td_handover          handover;
-    bool                 log_sums;     /* the device gives log-sums of rows of logits */
-    bool                 step_kinds;   /* the device tells kinds of steps apart */
-    bool                 norm_f32;     /* norms give their rows in f32, too, for routers */
-    bool                 int8_rows;    /* norms give their rows in int8, too, for linears with int8 weights */
-    bool                 int8_experts; /* the routed experts take these rows */
+    bool                 log_sums;         /* the device gives log-sums of rows of logits */
+    bool                 step_kinds;       /* the device tells kinds of steps apart */
+    bool                 norm_f32;         /* norms give their rows in f32, too, for routers */
+    bool                 groups_in_floats; /* the device multiplies 4-bit groups with rows of bf16 */
+    bool                 int8_rows;        /* norms give their rows in int8, too, for linears with int8 weights */
+    bool                 int8_experts;     /* the routed experts take these rows */
 
     td_card_model       *cards; /* [n_cards]; the first talks to the experts */
     uint32_t             n_cards;

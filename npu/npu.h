@@ -105,11 +105,12 @@ typedef struct {
     /** Rows beyond a step's counts are computed like the others. So each cache needs pages for their keys and values, behind
      * the pages of sequences (td_mla_desc.kv_spare_pages). */
     bool     kv_spare;
-    bool     recurrent;                 /* it has TD_BLOCK_DELTA, TD_BLOCK_SPARSE and several streams */
-    bool     chosen_keys;               /* its TD_BLOCK_MLA may have an indexer */
-    bool     log_sums;                  /* it fills td_top_desc.sums */
-    bool     step_kinds;                /* what it enqueues depends on td_step.kind */
-    bool     pieces;                    /* a pass over it may go in pieces (model/pass_pieces.c): that has been run there */
+    bool     recurrent;        /* it has TD_BLOCK_DELTA, TD_BLOCK_SPARSE and several streams */
+    bool     chosen_keys;      /* its TD_BLOCK_MLA may have an indexer */
+    bool     log_sums;         /* it fills td_top_desc.sums */
+    bool     step_kinds;       /* what it enqueues depends on td_step.kind */
+    bool     groups_in_floats; /* its linears of 4-bit groups take rows of bf16; quantised rows cost them exactness */
+    bool     pieces;           /* a pass over it may go in pieces (model/pass_pieces.c): that has been run there */
     uint64_t memory_total, memory_free; /* bytes; 0: it does not say */
 } td_npu_caps;
 

@@ -25,6 +25,7 @@
     X(NORM_CAST, "RmsNorm, then Cast", "RMS norm in bf16 and in f32 in one")                                           \
     X(DYNAMIC_QUANT, NULL, "int8 codes and a scale for each token")                                                    \
     X(QUANT_MATMUL, NULL, "products of W8A8")                                                                          \
+    X(INT4_MATMUL, "codes rounded to int8, then QuantMatmul", "products of rows of bf16 with 4-bit codes")             \
     X(MATMUL, NULL, "products of floats")                                                                              \
     X(BATCH_MATMUL, NULL, "products of floats, a matrix for each head")                                                \
     X(TRANSPOSE_BATCH_MATMUL, "BatchMatMul on transposed views",                                                       \
@@ -104,6 +105,10 @@
     X(aclnnQuantMatmulV4, QUANT_MATMUL, "nn matmul/quant_batch_matmul_v3", const td_acl_tensor *x1,                         \
       const td_acl_tensor *x2, const td_acl_tensor *scale, const td_acl_tensor *offset, const td_acl_tensor *token_scale,   \
       const td_acl_tensor *bias, bool transpose_x1, bool transpose_x2, const td_acl_tensor *out)                            \
+    X(aclnnWeightQuantBatchMatmulV2, INT4_MATMUL, "nn matmul/weight_quant_batch_matmul_v2", const td_acl_tensor *x,         \
+      const td_acl_tensor *weight, const td_acl_tensor *antiquant_scale, const td_acl_tensor *antiquant_offset,             \
+      const td_acl_tensor *quant_scale, const td_acl_tensor *quant_offset, const td_acl_tensor *bias, int group_size,       \
+      const td_acl_tensor *out)                                                                                             \
     X(aclnnMm, MATMUL, "nn matmul/mat_mul_v3", const td_acl_tensor *a, const td_acl_tensor *b, td_acl_tensor *out,          \
       int8_t cube_math)                                                                                                     \
     X(aclnnBatchMatMul, BATCH_MATMUL, "nn matmul/batch_mat_mul_v3", const td_acl_tensor *a, const td_acl_tensor *b,         \

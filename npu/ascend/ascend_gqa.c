@@ -80,9 +80,10 @@ static td_status prepare_gqa(td_ascend_npu *d, td_npu_block *b, td_error *err) {
     const td_gqa_desc *g = &b->desc.gqa;
     size_t             q = (size_t)g->heads * g->head_dim, kv = (size_t)g->kv_heads * g->head_dim;
     size_t             head = g->head_dim, rope = td_gqa_rope_dim(g), rotated = rope == head ? 0 : rope;
-    td_ascend_part     qkv[3] = {{"q", g->q, g->q_bias, q, g->hidden, .head = head, .rotated = rotated},
-                                 {"k", g->k, g->k_bias, kv, g->hidden, .head = head, .rotated = rotated},
-                                 {.what = "v", .w = g->v, .bias = g->v_bias, .n = kv, .k = g->hidden}},
+    bool               int8 = g->in_i8.q != NULL;
+    td_ascend_part     qkv[3] = {{"q", g->q, g->q_bias, q, g->hidden, .head = head, .rotated = rotated, .int8 = int8},
+                                 {"k", g->k, g->k_bias, kv, g->hidden, .head = head, .rotated = rotated, .int8 = int8},
+                                 {.what = "v", .w = g->v, .bias = g->v_bias, .n = kv, .k = g->hidden, .int8 = int8}},
                    o = {.what = "o", .w = g->o, .bias = g->o_bias, .n = g->hidden, .k = q};
     TD_TRY(td_ascend_matrix_of(d, qkv, 3, g->hidden, &b->in, err));
     TD_TRY(td_ascend_matrix_of(d, &o, 1, q, &b->out, err));

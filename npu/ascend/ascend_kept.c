@@ -80,6 +80,18 @@ static td_status to_int8(const td_npu_weight *w, const char *rows, char *out, td
     return st;
 }
 
+void td_ascend_place_int4(const char *rows, size_t n, size_t r, const td_ascend_int4 *m, size_t to) {
+    const size_t   groups = m->k / m->group;
+    const float   *scale = (const float *)(rows + td_ascend_codes_bytes(TD_WEIGHT_INT4G, n, m->k));
+    const uint8_t *zero = (const uint8_t *)scale + td_round_up(n * groups * sizeof *scale, TD_ASCEND_WEIGHT_ALIGNMENT);
+    for (size_t k = 0; k < m->k; k++)
+        m->codes[(k * m->n + to) / 2] |= (uint8_t)((td_ascend_int4_code(rows, m->k, r, k) ^ 8) << (to % 2 ? 4 : 0));
+    for (size_t g = 0; g < groups; g++) {
+        m->scale[g * m->n + to] = td_f32_to_bf16(scale[r * groups + g]);
+        m->offset[g * m->n + to] = td_f32_to_bf16((float)(8 - zero[r * groups + g]));
+    }
+}
+
 /* ---- rows on the host again ----------------------------------------------------------------------- */
 
 char *td_ascend_bring_kept(td_ascend_npu *d, const td_npu_weight *w, td_error *err) {

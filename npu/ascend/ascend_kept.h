@@ -1,8 +1,9 @@
 /*
  * A weight as it is kept before blocks lay it out: rows on the device. For the files that make weights and lay them out.
  *
- * DESIGN. Rows are int8 with scales, bf16 or f32, or a checkpoint's 4-bit codes in groups. Products with linears take int8
- * (ascend_weight.c): of 4-bit codes they get the values, rounded. Routed experts keep the codes (ascend_stack.c).
+ * DESIGN. Rows are int8 with scales, bf16 or f32, or a checkpoint's 4-bit codes in groups. Products take these codes with
+ * rows of bf16, of linears (ascend_weight.c) and of routed experts (ascend_stack.c). Where rows come as int8, or the groups
+ * are none that the operation takes, the weight is the codes' values, rounded to int8.
  */
 #ifndef TD_NPU_ASCEND_ASCEND_KEPT_H
 #define TD_NPU_ASCEND_ASCEND_KEPT_H
@@ -59,9 +60,23 @@ void td_ascend_place_nz(const int8_t *row, size_t k, size_t k_to, size_t n, int8
 /** A checkpoint's codes as rows of INT4G, code by code. @param host zeroed, of td_ascend_rows_bytes. */
 TD_NODISCARD td_status td_ascend_int4_convert(const td_coded_matrix *m, const td_gemm_groups *groups, char *host,
                                               td_error *err);
+/** Columns of INT4G that share a scale. One scale for whole rows is kept as that of a group which may be larger. */
+static inline size_t td_ascend_int4_group(const td_npu_weight *w) {
+    return w->groups.size < w->shape.k ? w->groups.size : w->shape.k;
+}
 /** The code of column c of row r, in [0, 15]. */
 static inline unsigned td_ascend_int4_code(const char *rows, size_t k, size_t r, size_t c) {
     return (unsigned)((const uint8_t *)rows)[r * ((k + 1) / 2) + c / 2] >> (c % 2 ? 4 : 0) & 15;
 }
+
+/** A matrix of 4-bit codes as products take it, before it is sent. */
+typedef struct {
+    size_t   n, k, group;
+    uint8_t *codes;          /* [k, n], two a byte along n, the even output in the low nibble, two's complement */
+    td_bf16 *scale, *offset; /* [k / group, n]; a weight is (code + offset) * scale */
+} td_ascend_int4;
+
+/** Row r of rows [n, m->k] of INT4G, as they are kept, as output `to` of m, whose codes are zero there. */
+void td_ascend_place_int4(const char *rows, size_t n, size_t r, const td_ascend_int4 *m, size_t to);
 
 #endif

@@ -64,14 +64,28 @@ static td_status prepare_mlp(td_ascend_npu *d, td_npu_block *b, td_error *err) {
     const td_mlp_desc *m = &b->desc.mlp;
     /* Blocks of inter outputs become blocks of whole tiles, so that the halves are equal in every format. */
     size_t               to = inter_of(&b->desc);
-    const td_ascend_part gate_up[2] =
-        {{.what = "gate", .w = m->gate, .n = m->inter, .k = m->hidden, .lead = m->inter, .lead_to = to, .blocks_to = 1},
-         {.what = "up", .w = m->up, .n = m->inter, .k = m->hidden, .lead = m->inter, .lead_to = to, .blocks_to = 1}},
+    bool                 int8 = m->in_i8.q != NULL;
+    const td_ascend_part gate_up[2] = {{.what = "gate",
+                                        .w = m->gate,
+                                        .n = m->inter,
+                                        .k = m->hidden,
+                                        .lead = m->inter,
+                                        .lead_to = to,
+                                        .blocks_to = 1,
+                                        .int8 = int8},
+                                       {.what = "up",
+                                        .w = m->up,
+                                        .n = m->inter,
+                                        .k = m->hidden,
+                                        .lead = m->inter,
+                                        .lead_to = to,
+                                        .blocks_to = 1,
+                                        .int8 = int8}},
                          down = {.what = "down", .w = m->down, .n = m->hidden, .k = m->inter};
     TD_TRY(td_ascend_matrix_of(d, gate_up, 2, m->hidden, &b->in, err));
     TD_TRY(td_ascend_matrix_of(d, &down, 1, to, &b->out, err));
-    if (b->in->format != b->out->format || b->in->format == TD_WEIGHT_F32)
-        return td_fail(err, TD_ENOTSUP, "an mlp's weights must all be W8A8, or all bf16");
+    if (td_ascend_is_coded(b->in) != td_ascend_is_coded(b->out) || b->in->format == TD_WEIGHT_F32)
+        return td_fail(err, TD_ENOTSUP, "an mlp's weights must all be of codes, or all bf16");
     return td_ascend_plain_of(m->out_gate, "out_gate", &b->gamma[0], err);
 }
 

@@ -105,6 +105,7 @@ static td_status prepare_mla(td_ascend_npu *d, td_npu_block *b, td_error *err) {
     b->heads_to = heads_to(m->heads);
     b->latent_to = LATENT;
     b->rope_to = ROPE;
+    bool           int8 = b->front || m->in_i8.q;
     td_ascend_part kv_a = {.what = "kv_a",
                            .w = m->kv_a,
                            .bias = m->kv_a_bias,
@@ -115,7 +116,8 @@ static td_status prepare_mla(td_ascend_npu *d, td_npu_block *b, td_error *err) {
                            .rope = m->rope_dim,
                            .rope_to = ROPE,
                            .blocks_to = 1,
-                           .pairs = b->front || b->kv_front};
+                           .pairs = b->front || b->kv_front,
+                           .int8 = int8};
     td_ascend_part q = {.what = m->q_lora ? "q_b" : "q",
                         .w = m->q_lora ? m->q_b : m->q,
                         .n = q_n,
@@ -125,8 +127,9 @@ static td_status prepare_mla(td_ascend_npu *d, td_npu_block *b, td_error *err) {
                         .rope = m->rope_dim,
                         .rope_to = ROPE,
                         .blocks_to = b->heads_to,
-                        .pairs = b->front};
-    td_ascend_part q_a = {.what = "q_a", .w = m->q_a, .bias = m->q_a_bias, .n = m->q_lora, .k = m->hidden};
+                        .pairs = b->front,
+                        .int8 = m->q_lora ? b->front : int8};
+    td_ascend_part q_a = {.what = "q_a", .w = m->q_a, .bias = m->q_a_bias, .n = m->q_lora, .k = m->hidden, .int8 = int8};
     td_ascend_part o = {.what = "o", .w = m->o, .bias = m->o_bias, .n = m->hidden, .k = (size_t)m->heads * m->v_dim};
     TD_TRY(td_ascend_matrix_of(d, (td_ascend_part[]){m->q_lora ? q_a : q, kv_a}, 2, m->hidden, &b->in, err));
     if (m->q_lora) {
@@ -135,7 +138,7 @@ static td_status prepare_mla(td_ascend_npu *d, td_npu_block *b, td_error *err) {
     }
     TD_TRY(td_ascend_matrix_of(d, &o, 1, o.k, &b->out, err));
     if (b->in->format == TD_WEIGHT_F32 || b->out->format == TD_WEIGHT_F32 || (b->mid && b->mid->format == TD_WEIGHT_F32))
-        return td_fail(err, TD_ENOTSUP, "the linears of an MLA block must be W8A8 or bf16 on an Ascend card");
+        return td_fail(err, TD_ENOTSUP, "the linears of an MLA block must be of codes or bf16 on an Ascend card");
     if (!b->gamma16[1])
         TD_TRY(td_ascend_scaled_vector_of(d, m->kv_a_norm, m->kv_lora, LATENT, sqrt((double)m->kv_lora / LATENT),
                                           "kv_a norm", &b->gamma[1], err));
@@ -206,7 +209,7 @@ static td_ascend_input norm_low(td_ascend_run *r, const td_npu_block *b, td_asce
     char              *s = r->scratch;
     td_ascend_input    in = {.x = td_ascend_scratch_rows(r, b->at.codes, TD_ACL_INT8, m->q_lora),
                              .scale = td_ascend_vector(s + b->at.scale, TD_ACL_FLOAT, 0, r->step->max_tok)};
-    if (b->gamma16[0]) {
+    if (b->gamma16[0] && b->mid->format == TD_WEIGHT_W8A8) {
         td_ascend_op_norm_quantize(r, low, b->gamma16[0], (double)m->eps, in.x, in.scale, s + b->at.low, s + b->at.unread);
         return in;
     }

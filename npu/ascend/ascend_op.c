@@ -111,8 +111,9 @@ td_acl_tensor *td_ascend_tensor_tiles(td_ascend_run *r, const void *data, size_t
 }
 
 td_acl_tensor *td_ascend_tensor_int4(td_ascend_run *r, const void *data, size_t stacked, size_t k, size_t n) {
-    const int64_t shape[3] = {(int64_t)stacked, (int64_t)k, (int64_t)n};
-    return keep(r, r->d->acl->aclCreateTensor(shape, 3, TD_ACL_INT4, NULL, 0, TD_ACL_FORMAT_ND, shape, 3, (void *)data));
+    const int64_t  shape[3] = {(int64_t)stacked, (int64_t)k, (int64_t)n}, *from = stacked ? shape : shape + 1;
+    const uint64_t rank = stacked ? 3 : 2;
+    return keep(r, r->d->acl->aclCreateTensor(from, rank, TD_ACL_INT4, NULL, 0, TD_ACL_FORMAT_ND, from, rank, (void *)data));
 }
 
 td_acl_tensor_list *td_ascend_list(td_ascend_run *r, const td_acl_tensor *t) {

@@ -67,7 +67,7 @@ td_acl_tensor *td_ascend_tensor_nz(td_ascend_run *r, const void *data, size_t k,
 td_acl_tensor *td_ascend_tensor_nz_stack(td_ascend_run *r, const void *data, size_t stacked, size_t k, size_t n);
 /** That stack of whole tiles as its storage is: [stacked, n / 32, k / 16, 16, 32]. */
 td_acl_tensor *td_ascend_tensor_tiles(td_ascend_run *r, const void *data, size_t stacked, size_t k, size_t n);
-/** A stack of 4-bit codes: [stacked, k, n] of int4, two a byte along n. */
+/** A stack of 4-bit codes: [stacked, k, n] of int4, two a byte along n; a matrix [k, n] where stacked is 0. */
 td_acl_tensor *td_ascend_tensor_int4(td_ascend_run *r, const void *data, size_t stacked, size_t k, size_t n);
 /** A list of one such tensor, which it takes; gone when the operation is launched. */
 td_acl_tensor_list *td_ascend_list(td_ascend_run *r, const td_acl_tensor *t);

@@ -66,6 +66,7 @@ static void caps(td_npu *base, td_npu_caps *out) {
     *out = (td_npu_caps){.handover = TD_HANDOVER_HOST_CALL, .measure = true, .kv_spare = true};
     out->experts = td_ascend_has_experts(d->l);
     out->norm_f32 = d->l->ops.aclnnAddRmsNormCast != NULL;
+    out->groups_in_floats = d->l->ops.aclnnWeightQuantBatchMatmulV2 != NULL;
     td_ascend_memory(&d->base, &out->memory_free, &out->memory_total);
     const char *soc = d->acl->aclrtGetSocName();
     snprintf(out->text, sizeof out->text, "%s, card %d (CANN %.64s)", soc ? soc : "Ascend", d->card,

@@ -18,22 +18,17 @@ void td_ascend_stack_unref(td_ascend_npu *d, td_ascend_stack *s) {
     free(s);
 }
 
-/* Columns that share a scale; a scale of whole rows is kept as one of a group that may be larger. */
-static size_t group_of(const td_npu_weight *w) {
-    return w->groups.size < w->shape.k ? w->groups.size : w->shape.k;
-}
-
 bool td_ascend_stack_has_int4(const td_ascend_stack_part *part) {
     return part->w[0]->shape.format == TD_WEIGHT_INT4G;
 }
 
 bool td_ascend_stack_takes_int4(const td_ascend_stack_part *parts, size_t n_parts, size_t n_experts, size_t k_to) {
-    const size_t group = group_of(parts[0].w[0]);
+    const size_t group = td_ascend_int4_group(parts[0].w[0]);
     if (!group || k_to != parts[0].k || k_to % group) return false;
     for (size_t i = 0; i < n_parts; i++)
         for (size_t e = 0; e < n_experts; e++) {
             const td_npu_weight *w = parts[i].w[e];
-            if (w->shape.format != TD_WEIGHT_INT4G || group_of(w) != group || parts[i].n % 2) return false;
+            if (w->shape.format != TD_WEIGHT_INT4G || td_ascend_int4_group(w) != group || parts[i].n % 2) return false;
         }
     return true;
 }
@@ -98,20 +93,14 @@ static void place_int8(const td_ascend_stack *s, arrays *a, const td_ascend_stac
 /* The same with 4-bit codes. */
 static void place_int4(const td_ascend_stack *s, arrays *a, const td_ascend_stack_part *p, size_t e, size_t first,
                        const char *rows) {
-    const size_t   groups = s->k / s->group;
-    uint8_t       *to = (uint8_t *)a->data + e * a->each;
-    const float   *scale = (const float *)(rows + td_ascend_codes_bytes(TD_WEIGHT_INT4G, p->n, p->k));
-    const uint8_t *zero = (const uint8_t *)scale + td_round_up(p->n * groups * sizeof *scale, TD_ASCEND_WEIGHT_ALIGNMENT);
-    for (size_t r = 0; r < p->n; r++) {
-        size_t n = first + r;
-        for (size_t k = 0; k < s->k; k++)
-            to[(k * s->n + n) / 2] |= (uint8_t)((td_ascend_int4_code(rows, s->k, r, k) ^ 8) << (n % 2 ? 4 : 0));
-        for (size_t g = 0; g < groups; g++) {
-            size_t at = (e * groups + g) * s->n + n;
-            a->scale16[at] = td_f32_to_bf16(scale[r * groups + g]);
-            a->offset16[at] = td_f32_to_bf16((float)(8 - zero[r * groups + g]));
-        }
-    }
+    const size_t         at = e * (s->k / s->group) * s->n;
+    const td_ascend_int4 m = {.n = s->n,
+                              .k = s->k,
+                              .group = s->group,
+                              .codes = (uint8_t *)a->data + e * a->each,
+                              .scale = a->scale16 + at,
+                              .offset = a->offset16 + at};
+    for (size_t r = 0; r < p->n; r++) td_ascend_place_int4(rows, p->n, r, &m, first + r);
 }
 
 /* A weight's rows are brought to the host, and their device memory is given back, before the next weight's. So a layer's
@@ -166,7 +155,7 @@ td_status td_ascend_stack_of(td_ascend_npu *d, const td_ascend_stack_part *parts
     if (!s) return td_fail(err, TD_ENOMEM, "out of memory for experts");
     *s = (td_ascend_stack){.n_experts = n_experts,
                            .k = k_to,
-                           .group = int4 ? group_of(parts[0].w[0]) : 0,
+                           .group = int4 ? td_ascend_int4_group(parts[0].w[0]) : 0,
                            .refs = 1,
                            .n_weights = n_parts * n_experts};
     s->weights = calloc(s->n_weights, sizeof *s->weights);

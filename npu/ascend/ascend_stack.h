@@ -3,10 +3,8 @@
  *
  * DESIGN. INT8: each expert's weights in NZ, as a linear's (ascend_weight.h), one expert behind the other.
  *
- * INT4: [n_experts, k, n] without tiles, two codes a byte along n, the even output in the low nibble, two's complement
- * (ops-nn, op_host/op_api/aclnn_convert_weight_to_int4_pack.cpp). A weight is (code + offset) * scale with scale and offset
- * [n_experts, groups, n] in bf16 (ops-transformer, aclnn_grouped_matmul.cpp). So a checkpoint's code less 8 is the code, and
- * 8 less its zero the offset, which is exact; a scale of f16 or f32 is rounded to bf16.
+ * INT4: [n_experts, k, n] without tiles, each expert's as a linear's (ascend_weight.h; ops-transformer,
+ * aclnn_grouped_matmul.cpp), one behind the other, and so are scales and offsets [n_experts, groups, n].
  */
 #ifndef TD_NPU_ASCEND_ASCEND_STACK_H
 #define TD_NPU_ASCEND_ASCEND_STACK_H

@@ -13,6 +13,8 @@
 #define ALIGNMENT TD_ASCEND_WEIGHT_ALIGNMENT
 #define NZ_N TD_ASCEND_NZ_N
 #define NZ_K TD_ASCEND_NZ_K
+#define INT4_SIDE_MAX 65535 /* of aclnnWeightQuantBatchMatmulV2, as what follows */
+#define INT4_GROUP_STEP 32
 
 static size_t nz_bytes(size_t n, size_t k) {
     return td_round_up(td_round_up(n, NZ_N) * td_round_up(k, NZ_K), ALIGNMENT);
@@ -97,6 +99,8 @@ static void unref_matrix(td_ascend_npu *d, td_ascend_matrix *m) {
     if (!m || --m->refs) return;
     if (m->owns_data) td_card_give(&d->base, m->data);
     td_card_give(&d->base, m->scale);
+    td_card_give(&d->base, m->scale16);
+    td_card_give(&d->base, m->offset16);
     td_card_give(&d->base, m->bias);
     free(m);
 }
@@ -116,7 +120,7 @@ void td_ascend_weight_destroy(td_npu *base, td_npu_weight *w) {
 /** Outputs of a part when it is filled up, to whole tiles. */
 static size_t outputs_of(const td_ascend_part *p, td_weight_format format) {
     size_t n = p->lead ? p->blocks_to * (p->lead_to + p->rope_to) : p->n;
-    return format == TD_WEIGHT_W8A8 ? td_round_up(n, NZ_N) : n;
+    return format == TD_WEIGHT_W8A8 || format == TD_WEIGHT_INT4G ? td_round_up(n, NZ_N) : n;
 }
 
 /** Where value i of a head goes of which the first `rotated` are rotated. */
@@ -143,68 +147,120 @@ static bool keeps_places(const td_ascend_part *p) {
            (!p->pairs && p->lead == p->lead_to && p->rope == p->rope_to && p->blocks_to * (p->lead_to + p->rope_to) == p->n);
 }
 
-static void place_nz(const td_ascend_part *p, size_t k_to, size_t first, const int8_t *rows, int8_t *nz) {
-    for (size_t r = 0; r < p->n; r++) td_ascend_place_nz(rows + r * p->k, p->k, k_to, first + place_of(p, r), nz);
+/** A matrix's arrays before they are sent; those that its format has. */
+typedef struct {
+    size_t   bytes; /* of data */
+    char    *data;
+    float   *scale, *bias; /* [n] */
+    td_bf16 *scale16, *offset16;
+} arrays;
+
+static void free_arrays(arrays *a) {
+    free(a->data);
+    free(a->scale);
+    free(a->scale16);
+    free(a->offset16);
+    free(a->bias);
 }
 
-static td_status place_parts(td_ascend_npu *d, td_ascend_matrix *m, char *data, float *scale, float *bias, td_error *err) {
-    for (size_t i = 0; i < m->n_parts; i++) {
-        const td_ascend_part *p = &m->parts[i];
-        char                 *rows = td_ascend_bring(d, p->w, err);
-        size_t                element = td_ascend_element_bytes(m->format), first = m->first[i];
-        if (!rows) return err ? err->status : TD_EDEVICE;
-        const float *scales = (const float *)(rows + td_ascend_codes_bytes(m->format, p->n, p->k));
-        if (m->format == TD_WEIGHT_W8A8) place_nz(p, m->k, first, (const int8_t *)rows, (int8_t *)data);
-        for (size_t r = 0; r < p->n; r++) {
-            size_t to = first + place_of(p, r);
-            if (m->format == TD_WEIGHT_W8A8)
-                scale[to] = scales[r];
-            else
-                memcpy(data + to * m->k * element, rows + r * p->k * element, p->k * element);
+static size_t bytes_of(const td_ascend_matrix *m) {
+    if (m->format == TD_WEIGHT_W8A8) return nz_bytes(m->n, m->k);
+    if (m->format == TD_WEIGHT_INT4G) return m->n * m->k / 2;
+    return m->n * m->k * td_ascend_element_bytes(m->format);
+}
+
+static size_t groups_of(const td_ascend_matrix *m) {
+    return m->format == TD_WEIGHT_INT4G ? m->k / m->group * m->n : 0;
+}
+
+static td_status alloc_arrays(const td_ascend_matrix *m, arrays *a, td_error *err) {
+    size_t groups = groups_of(m);
+    bool   has_bias = false;
+    for (size_t i = 0; i < m->n_parts; i++) has_bias |= m->parts[i].bias != NULL;
+    a->bytes = bytes_of(m);
+    a->data = calloc(1, a->bytes);
+    if (m->format == TD_WEIGHT_W8A8) a->scale = calloc(m->n, sizeof *a->scale);
+    if (groups) a->scale16 = calloc(groups, sizeof *a->scale16);
+    if (groups) a->offset16 = calloc(groups, sizeof *a->offset16);
+    if (has_bias) a->bias = calloc(m->n, sizeof *a->bias);
+    if (a->data && (a->scale || m->format != TD_WEIGHT_W8A8) && (!groups || (a->scale16 && a->offset16)) &&
+        (a->bias || !has_bias))
+        return TD_OK;
+    return td_fail(err, TD_ENOMEM, "out of memory while a weight is laid out");
+}
+
+/* Put a part's rows where its outputs go. */
+static void place_part(const td_ascend_matrix *m, arrays *a, size_t i, const char *rows) {
+    const td_ascend_part *p = &m->parts[i];
+    size_t                element = td_ascend_element_bytes(m->format), first = m->first[i];
+    const float          *scales = (const float *)(rows + td_ascend_codes_bytes(m->format, p->n, p->k));
+    const td_ascend_int4  int4 = {m->n, m->k, m->group, (uint8_t *)a->data, a->scale16, a->offset16};
+    for (size_t r = 0; r < p->n; r++) {
+        size_t to = first + place_of(p, r);
+        if (m->format == TD_WEIGHT_INT4G) {
+            td_ascend_place_int4(rows, p->n, r, &int4, to);
+        } else if (m->format == TD_WEIGHT_W8A8) {
+            td_ascend_place_nz((const int8_t *)rows + r * p->k, p->k, m->k, to, (int8_t *)a->data);
+            a->scale[to] = scales[r];
+        } else {
+            memcpy(a->data + to * m->k * element, rows + r * p->k * element, p->k * element);
         }
+    }
+}
+
+static td_status place_bias(td_ascend_npu *d, const td_ascend_matrix *m, arrays *a, size_t i, td_error *err) {
+    const td_ascend_part *p = &m->parts[i];
+    float                *values = (float *)td_ascend_bring(d, p->bias, err);
+    if (!values) return err ? err->status : TD_EDEVICE;
+    for (size_t r = 0; r < p->n; r++) a->bias[m->first[i] + place_of(p, r)] = values[r];
+    free(values);
+    return TD_OK;
+}
+
+static td_status place_parts(td_ascend_npu *d, const td_ascend_matrix *m, arrays *a, td_error *err) {
+    for (size_t i = 0; i < m->n_parts; i++) {
+        const td_npu_weight *w = m->parts[i].w;
+        char *rows = m->format == TD_WEIGHT_INT4G ? td_ascend_bring_kept(d, w, err) : td_ascend_bring(d, w, err);
+        if (!rows) return err ? err->status : TD_EDEVICE;
+        place_part(m, a, i, rows);
         free(rows);
-        if (!p->bias) continue;
-        float *values = (float *)td_ascend_bring(d, p->bias, err);
-        if (!values) return err ? err->status : TD_EDEVICE;
-        for (size_t r = 0; r < p->n; r++) bias[first + place_of(p, r)] = values[r];
-        free(values);
+        if (m->parts[i].bias) TD_TRY(place_bias(d, m, a, i, err));
     }
     return TD_OK;
 }
 
-/* As products add it: f32 to int8 sums, else bf16. The host's is freed. */
-static td_status send_bias(td_ascend_npu *d, td_ascend_matrix *m, float *bias, td_error *err) {
-    if (m->format == TD_WEIGHT_W8A8)
-        return td_card_send(&d->base, bias, m->n * sizeof *bias, "a weight's layout", &m->bias, err);
+/* td_card_send frees what it is given, whatever comes of it; later arrays are then freed here. */
+static td_status send(td_ascend_npu *d, td_status so_far, void *host, size_t bytes, void **out, td_error *err) {
+    if (host && so_far == TD_OK) return td_card_send(&d->base, host, bytes, "a weight's layout", out, err);
+    free(host);
+    return so_far;
+}
+
+/* As products add it: f32 to what codes give, else bf16. */
+static td_status send_bias(td_ascend_npu *d, td_status so_far, td_ascend_matrix *m, float *bias, td_error *err) {
+    if (!bias || td_ascend_is_coded(m)) return send(d, so_far, bias, m->n * sizeof *bias, &m->bias, err);
     td_bf16 *rounded = malloc(m->n * sizeof *rounded);
     if (rounded) td_f32_to_bf16_n(bias, m->n, rounded);
     free(bias);
-    return td_card_send(&d->base, rounded, m->n * sizeof *rounded, "a weight's layout", &m->bias, err);
+    if (!rounded && so_far == TD_OK) return td_fail(err, TD_ENOMEM, "out of memory while a weight is laid out");
+    return send(d, so_far, rounded, m->n * sizeof *rounded, &m->bias, err);
 }
 
 static td_status make_matrix(td_ascend_npu *d, td_ascend_matrix *m, td_error *err) {
-    bool   w8a8 = m->format == TD_WEIGHT_W8A8, has_bias = false;
-    size_t bytes = w8a8 ? nz_bytes(m->n, m->k) : m->n * m->k * td_ascend_element_bytes(m->format);
-    char  *data = calloc(1, bytes);
-    float *scale = calloc(m->n, sizeof *scale), *bias = calloc(m->n, sizeof *bias);
-    for (size_t i = 0; i < m->n_parts; i++) has_bias |= m->parts[i].bias != NULL;
+    arrays    a = {0};
+    size_t    halves = groups_of(m) * sizeof(td_bf16);
+    td_status st = alloc_arrays(m, &a, err);
     m->owns_data = true;
-    td_status st = data && scale && bias ? TD_OK : td_fail(err, TD_ENOMEM, "out of memory while a weight is laid out");
-    if (st == TD_OK) st = place_parts(d, m, data, scale, bias, err);
+    if (st == TD_OK) st = place_parts(d, m, &a, err);
     if (st != TD_OK) {
-        free(data);
-        free(scale);
-        free(bias);
+        free_arrays(&a);
         return st;
     }
-    st = td_card_send(&d->base, data, bytes, "a weight's layout", &m->data, err);
-    if (st == TD_OK && w8a8)
-        st = td_card_send(&d->base, scale, m->n * sizeof *scale, "a weight's layout", (void **)&m->scale, err);
-    else
-        free(scale);
-    if (st == TD_OK && has_bias) return send_bias(d, m, bias, err);
-    free(bias);
-    return st;
+    st = send(d, TD_OK, a.data, a.bytes, &m->data, err);
+    st = send(d, st, a.scale, m->n * sizeof *a.scale, (void **)&m->scale, err);
+    st = send(d, st, a.scale16, halves, (void **)&m->scale16, err);
+    st = send(d, st, a.offset16, halves, (void **)&m->offset16, err);
+    return send_bias(d, st, m, a.bias, err);
 }
 
 static td_status check_part(const td_ascend_part *p, const td_ascend_part *first, td_error *err) {
@@ -214,6 +270,20 @@ static td_status check_part(const td_ascend_part *p, const td_ascend_part *first
     if (p->bias && !p->bias->rows) return td_fail(err, TD_EINVAL, "the bias of %s is laid out for another block", p->what);
     return p->k == first->k ? TD_OK
                             : td_fail(err, TD_EINVAL, "the weights %s and %s have other inputs", first->what, p->what);
+}
+
+/* Whether a matrix keeps 4-bit codes, by the rules of the operation's document: groups of 32 and its multiples, or one; an
+ * even number of outputs, which whole tiles are. */
+static bool keeps_int4(const td_ascend_npu *d, const td_ascend_part *parts, size_t n_parts, size_t k_to) {
+    const size_t k = parts[0].k, group = td_ascend_int4_group(parts[0].w);
+    size_t       n = 0;
+    if (!d->l->ops.aclnnWeightQuantBatchMatmulV2 || !group || k_to != k || k > INT4_SIDE_MAX || k % group) return false;
+    for (size_t i = 0; i < n_parts; i++) {
+        const td_npu_weight *w = parts[i].w;
+        n += outputs_of(&parts[i], TD_WEIGHT_INT4G);
+        if (w->shape.format != TD_WEIGHT_INT4G || parts[i].int8 || td_ascend_int4_group(w) != group) return false;
+    }
+    return n <= INT4_SIDE_MAX && (group == k || group % INT4_GROUP_STEP == 0);
 }
 
 static bool is_part(const td_ascend_part *a, const td_ascend_part *b) {
@@ -243,7 +313,9 @@ td_status td_ascend_matrix_of(td_ascend_npu *d, const td_ascend_part *parts, siz
     }
     td_ascend_matrix *m = calloc(1, sizeof *m);
     if (!m) return td_fail(err, TD_ENOMEM, "out of memory for a weight");
-    m->format = td_ascend_taken_as(parts[0].w->shape.format);
+    bool int4 = keeps_int4(d, parts, n_parts, k_to);
+    m->format = int4 ? TD_WEIGHT_INT4G : td_ascend_taken_as(parts[0].w->shape.format);
+    m->group = int4 ? td_ascend_int4_group(parts[0].w) : 0;
     m->k = k_to;
     m->n_parts = n_parts;
     for (size_t i = 0; i < n_parts; i++) {
@@ -253,7 +325,7 @@ td_status td_ascend_matrix_of(td_ascend_npu *d, const td_ascend_part *parts, siz
     }
     m->refs = 1; /* ours, until the parts have it */
     td_status st = TD_OK;
-    if (m->format != TD_WEIGHT_W8A8 && n_parts == 1 && !parts[0].bias && keeps_places(&parts[0]) && k_to == parts[0].k)
+    if (!td_ascend_is_coded(m) && n_parts == 1 && !parts[0].bias && keeps_places(&parts[0]) && k_to == parts[0].k)
         m->data = parts[0].w->rows; /* as they are; others may read them, too */
     else
         st = make_matrix(d, m, err);
@@ -476,8 +548,17 @@ td_acl_tensor *td_ascend_tensor_part_scale(td_ascend_run *r, const td_ascend_mat
     return T(td_ascend_rows_of(m->scale + m->first[i], TD_ACL_FLOAT, 0, 1, outputs_of_part(m, i)));
 }
 
+/* Rows of bf16 with 4-bit codes. A scale for whole rows is none of a group. */
+static void product_int4(td_ascend_run *r, td_ascend_view x, const td_ascend_matrix *m, td_acl_tensor *bias,
+                         td_ascend_view out) {
+    td_ascend_view scale = td_ascend_rows_of(m->scale16, TD_ACL_BF16, 0, m->k / m->group, m->n),
+                   offset = td_ascend_rows_of(m->offset16, TD_ACL_BF16, 0, m->k / m->group, m->n);
+    TD_ASCEND_OP(r, aclnnWeightQuantBatchMatmulV2, T(x), td_ascend_tensor_int4(r, m->data, 0, m->k, m->n), T(scale),
+                 T(offset), NULL, NULL, bias, m->group == m->k ? 0 : (int)m->group, T(out));
+}
+
 void td_ascend_op_matrix(td_ascend_run *r, td_ascend_input in, const td_ascend_matrix *m, td_ascend_view out) {
-    if (m->format != TD_WEIGHT_W8A8) {
+    if (!td_ascend_is_coded(m)) {
         td_acl_dtype   dtype = m->format == TD_WEIGHT_BF16 ? TD_ACL_BF16 : TD_ACL_FLOAT;
         td_ascend_view rows = td_ascend_rows_of(m->data, dtype, 0, m->n, m->k);
         td_ascend_op_product(r, in.x, td_ascend_transposed(rows), out);
@@ -486,7 +567,9 @@ void td_ascend_op_matrix(td_ascend_run *r, td_ascend_input in, const td_ascend_m
     }
     td_acl_tensor *bias = m->bias && r->status == TD_OK ? T(td_ascend_vector(m->bias, TD_ACL_FLOAT, 0, m->n)) : NULL;
     td_ascend_view scale = td_ascend_vector(m->scale, TD_ACL_FLOAT, 0, m->n);
-    if (TD_ASCEND_HAS(r, aclnnQuantMatmulWeightNz))
+    if (m->format == TD_WEIGHT_INT4G)
+        product_int4(r, in.x, m, bias, out);
+    else if (TD_ASCEND_HAS(r, aclnnQuantMatmulWeightNz))
         TD_ASCEND_OP(r, aclnnQuantMatmulWeightNz, T(in.x), td_ascend_tensor_nz(r, m->data, m->k, m->n), T(in.scale),
                      T(scale), NULL, NULL, NULL, NULL, bias, false, false, 0, T(out));
     else if (TD_ASCEND_HAS(r, aclnnQuantMatmulV5))

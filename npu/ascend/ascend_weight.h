@@ -8,8 +8,14 @@
  *
  * INT8. The weight of a product x W^T is stored [k, n] in NZ, tiles of 16 x 32 bytes: [ceil(n / 32)][ceil(k / 16)][16][32]
  * (aclnnQuantMatmulV4: "k0 = 16, n0 = 32"; docs/zh/context/data_format.md). Each part begins at a multiple of 32 outputs;
- * what lies between is zero, and so are its scale and output. Weights in groups of 4-bit codes have no operation on the card
- * that takes them with int8 rows: linears are rounded to int8. Routed experts keep the codes (ascend_stack.c).
+ * what lies between is zero, and so are its scale and output.
+ *
+ * INT4. A checkpoint's 4-bit codes in groups are multiplied with rows of bf16: no operation of these cards takes them with
+ * int8 rows (aclnnWeightQuantBatchMatmulV2). [k, n] without tiles, two codes a byte along n, the even output in the low
+ * nibble, two's complement (ops-nn, aclnn_convert_weight_to_int4_pack.cpp). A weight is (code + offset) * scale with scale
+ * and offset [groups, n] in bf16. So a checkpoint's code less 8 is the code, and 8 less its zero the offset, which is
+ * exact; a scale of f16 or f32 is rounded to bf16. Where rows come as int8, where an operation takes int8 alone
+ * (MlaProlog), and for groups that the operation does not take, the values are rounded to int8.
  *
  * Attention's operation takes latents of 512, rope parts of 64 and powers of two of heads. What is smaller is filled up with
  * zeros where it is made: rows of weights (td_ascend_part).
@@ -45,15 +51,18 @@ typedef struct {
      */
     size_t head, rotated;
     bool   pairs; /* the halves' values in turns, as operations want it that rotate pairs */
+    bool   int8;  /* its rows are int8: 4-bit codes are rounded to it */
 } td_ascend_part;
 
 struct td_ascend_matrix {
-    td_weight_format format;                              /* TD_WEIGHT_W8A8, else rows of BF16 or F32 */
+    td_weight_format format;                              /* TD_WEIGHT_W8A8 or INT4G, else rows of BF16 or F32 */
     size_t           n, k;                                /* of the product: all parts, filled up */
     size_t           n_parts, first[TD_ASCEND_PARTS_MAX]; /* output where each part begins */
     void            *data;
-    float           *scale; /* [n] of W8A8 */
-    void            *bias;  /* [n], f32 of W8A8, else bf16; NULL: none */
+    float           *scale;              /* [n] of W8A8 */
+    size_t           group;              /* of INT4G: inputs that share a scale */
+    td_bf16         *scale16, *offset16; /* of INT4G: [k / group, n] */
+    void            *bias;               /* [n], f32 of W8A8 and INT4G, else bf16; NULL: none */
     size_t           refs, bytes;
     bool             owns_data;
     td_ascend_part   parts[TD_ASCEND_PARTS_MAX];
@@ -105,6 +114,10 @@ td_ascend_input td_ascend_input_of(td_ascend_run *r, const td_npu_block *b, cons
 /** The same for a block's input [., width], which may come as int8. */
 td_ascend_input td_ascend_block_input(td_ascend_run *r, const td_npu_block *b, const td_ascend_matrix *m, const void *in,
                                       td_rows_i8 in_i8, size_t width);
+/** Whether a matrix is of int8 or 4-bit codes. */
+static inline bool td_ascend_is_coded(const td_ascend_matrix *m) {
+    return m->format == TD_WEIGHT_W8A8 || m->format == TD_WEIGHT_INT4G;
+}
 /** Tensors of part i of a matrix of W8A8, for the operation that is being prepared: [k, n] in NZ, its scales [1, n]. */
 td_acl_tensor *td_ascend_tensor_part(td_ascend_run *r, const td_ascend_matrix *m, size_t i);
 td_acl_tensor *td_ascend_tensor_part_scale(td_ascend_run *r, const td_ascend_matrix *m, size_t i);

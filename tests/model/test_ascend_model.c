@@ -96,7 +96,10 @@ FOLDER_TEST(minimax_m2)
 
 /* ---- experts of 4-bit codes --------------------------------------------------------------------- */
 
-/* All routed experts on the card, W4A16, against the logits of the decoded weights (tests/data/quantised/README.md). */
+#define CODES_FACTOR 1.05 /* linears rounded to int8 are 1.1 times as far off as the host at least */
+
+/* Linears and all routed experts on the card, W4A16, against the logits of the decoded weights
+ * (tests/data/quantised/README.md). */
 static void run_coded(const char *name, uint32_t group) {
     char path[160];
     snprintf(path, sizeof path, "tests/data/quantised/%s/manifest.json", name);
@@ -119,7 +122,7 @@ static void run_coded(const char *name, uint32_t group) {
     run_in_chunks(&card, ids, n, n, false, whole);
     double of_card = median_distance(whole, want, n, vocab);
     print_message("    %s, %u tokens, experts on the device: host %.4f, card %.4f\n", name, n, of_host, of_card);
-    assert_true(of_card <= CARD_FACTOR * of_host + CARD_SLACK);
+    assert_true(of_card <= CODES_FACTOR * of_host);
     same_bits(&card, ids, n, whole);
 }
 

@@ -1,7 +1,7 @@
 /*
- * Weights in groups of 4-bit codes on an Ascend card: it has no operation that takes them with int8 rows, so linears are
- * rounded to int8, a scale for each row. For every kind of group, the weights on the card, in NZ, are compared with the
- * checkpoint's values as this test computes them in doubles. Routed experts keep their codes: these are compared one by one.
+ * Weights in groups of 4-bit codes on an Ascend card. Linears and routed experts keep their codes: these are compared one by
+ * one with the checkpoint's values, as this test computes them in doubles. No operation takes codes with int8 rows: linears
+ * of such rows are rounded to int8, a scale for each row; the weights on the card, in NZ, are compared for every kind of group.
  *
  * Bounds. The scale is the row's largest value / 127, to two roundings of f32. A code is the nearest one: off by half a
  * scale, 1/254 of the row's largest value; the weight and the quotient are rounded to f32 before, 2^-22 of 127 scales.
@@ -71,7 +71,7 @@ static double check_matrix(td_ascend_npu *d, const coded *c) {
     td_error                err = {0};
     double                  worst = 0;
     if (ops->weight_create(&d->base.npu, c->format, &v, &w, &err) != TD_OK) fail_msg("%s", err.text);
-    td_ascend_part part = {.what = "groups", .w = w, .n = c->m.n, .k = c->m.k};
+    td_ascend_part part = {.what = "groups", .w = w, .n = c->m.n, .k = c->m.k, .int8 = true};
     if (td_ascend_matrix_of(d, &part, 1, c->m.k, &m, &err) != TD_OK) fail_msg("%s", err.text);
     assert_int_equal(m->format, TD_WEIGHT_W8A8);
     assert_true(m->n >= c->m.n && m->n % 32 == 0);
@@ -110,6 +110,72 @@ TEST(rounded_to_int8) {
     d->base.npu.ops->close(&d->base.npu);
 }
 
+/* ---- linears that keep their codes --------------------------------------------------------------- */
+
+/* Weight (n, k) of a matrix [k, columns] of codes, in groups, with what the operation makes of them. */
+static float weight_at(const uint8_t *data, const td_bf16 *scale, const td_bf16 *offset, size_t columns, size_t group,
+                       size_t n, size_t k) {
+    size_t at = k * columns + n, of = k / group * columns + n;
+    int    code = (int8_t)((data[at / 2] >> (at % 2 ? 4 : 0) & 15) << 4) >> 4;
+    return ((float)code + td_bf16_to_f32(offset[of])) * td_bf16_to_f32(scale[of]);
+}
+
+static double value_at(const coded *c, size_t n, size_t k) {
+    return 0.5 * twice(c, n, k) * (double)c->scales[n * c->groups + k / c->m.group];
+}
+
+/* Two weights in one matrix, each from a whole tile on; columns between are of zeros. */
+static void check_kept(td_ascend_npu *d, const td_ascend_matrix *m, const coded c[2]) {
+    const size_t   bytes = m->k * m->n / 2, halves = m->k / m->group * m->n;
+    FREED uint8_t *data = malloc(bytes);
+    FREED td_bf16 *scale = malloc(halves * sizeof *scale), *offset = malloc(halves * sizeof *offset);
+    td_error       err = {0};
+    OK(td_ascend_download(d, data, m->data, bytes, &err));
+    OK(td_ascend_download(d, scale, m->scale16, halves * sizeof *scale, &err));
+    OK(td_ascend_download(d, offset, m->offset16, halves * sizeof *offset, &err));
+    for (size_t n = 0; n < m->n; n++)
+        for (size_t k = 0; k < m->k; k++) {
+            size_t part = n >= m->first[1], row = n - m->first[part];
+            double want = row < c[part].m.n ? value_at(&c[part], row, k) : 0;
+            float  w = weight_at(data, scale, offset, m->n, m->group, n, k);
+            if (fabs((double)w - want) > 0) fail_msg("output %zu, input %zu: %g, not %g", n, k, w, want);
+        }
+}
+
+/* Scales of these matrices are numbers of bf16, so every weight is there to the last bit. */
+TEST(linears_keep_their_codes) {
+    static const struct {
+        size_t kind, n, k, k_to;
+        bool   int8, kept;
+    } CASES[] = {{0, 33, 64, 64, false, true},    {1, 48, 128, 128, false, true}, {2, 2, 256, 256, false, true},
+                 {3, 8, 96, 96, false, true},     {0, 32, 64, 64, true, false},   {2, 32, 160, 160, false, false},
+                 {1, 32, 64, 96, false, false},   {4, 32, 64, 64, false, false},  {0, 7, 65536, 65536, false, false},
+                 {0, 40000, 32, 32, false, false}};
+    td_ascend_npu *d = open_card();
+    rnd            r = rnd_open("linears keep their codes");
+    for (size_t i = 0; i < sizeof CASES / sizeof *CASES; i++) {
+        coded                   c[2];
+        td_npu_weight          *w[2];
+        td_ascend_part          part[2];
+        const td_ascend_matrix *m;
+        td_error                err = {0};
+        for (size_t p = 0; p < 2; p++) {
+            c[p] = make_coded(&r, CASES[i].kind, CASES[i].n + p, CASES[i].k);
+            td_tensor_view v = view_of(&c[p]);
+            OK(d->base.npu.ops->weight_create(&d->base.npu, c[p].format, &v, &w[p], &err));
+            part[p] = (td_ascend_part){.what = "w", .w = w[p], .n = c[p].m.n, .k = c[p].m.k, .int8 = CASES[i].int8};
+        }
+        if (td_ascend_matrix_of(d, part, 2, CASES[i].k_to, &m, &err) != TD_OK) fail_msg("%s", err.text);
+        assert_int_equal(m->format, CASES[i].kept ? TD_WEIGHT_INT4G : TD_WEIGHT_W8A8);
+        if (CASES[i].kept) check_kept(d, m, c);
+        for (size_t p = 0; p < 2; p++) {
+            d->base.npu.ops->weight_destroy(&d->base.npu, w[p]);
+            free_coded(&c[p]);
+        }
+    }
+    d->base.npu.ops->close(&d->base.npu);
+}
+
 /* ---- stacks of experts that keep their codes ----------------------------------------------------- */
 
 enum { STACKED = 3 };
@@ -126,10 +192,9 @@ static void check_stack(td_ascend_npu *d, const td_ascend_stack *s, const coded 
     for (size_t e = 0; e < STACKED; e++)
         for (size_t n = 0; n < c[e].m.n; n++)
             for (size_t k = 0; k < s->k; k++) {
-                size_t at = (e * s->k + k) * s->n + first + n, of = (e * groups + k / s->group) * s->n + first + n;
-                int    code = (int8_t)((data[at / 2] >> (at % 2 ? 4 : 0) & 15) << 4) >> 4;
-                float  w = ((float)code + td_bf16_to_f32(offset[of])) * td_bf16_to_f32(scale[of]);
-                double want = 0.5 * twice(&c[e], n, k) * (double)c[e].scales[n * c[e].groups + k / c[e].m.group];
+                float  w = weight_at(data + e * s->k * s->n / 2, scale + e * groups * s->n, offset + e * groups * s->n, s->n,
+                                     s->group, first + n, k);
+                double want = value_at(&c[e], n, k);
                 if (fabs((double)w - want) > 0) fail_msg("expert %zu, output %zu, input %zu: %g, not %g", e, n, k, w, want);
             }
 }

@@ -147,4 +147,9 @@ static inline bool standin_is_float(td_acl_dtype t) {
     return t == TD_ACL_FLOAT || t == TD_ACL_FLOAT16 || t == TD_ACL_BF16;
 }
 
+/** Value i of an array of int4: two a byte, the even one in the low nibble, two's complement. */
+static inline int standin_int4(const void *codes, int64_t i) {
+    return (int)((((const uint8_t *)codes)[i / 2] >> (i % 2 ? 4 : 0) & 15u) ^ 8u) - 8;
+}
+
 #endif

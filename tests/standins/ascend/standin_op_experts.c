@@ -221,8 +221,7 @@ static void int8_row(const standin_call *c, const grouped_args *a, int64_t g, in
  * (op_kernel/grouped_matmul_antiquant.h). */
 static float int4_weight(const standin_call *c, const grouped_args *a, int64_t g, int64_t k, int64_t n) {
     int64_t i = (g * a->k + k) * a->n + n, at = (g * (a->k / a->per_group) + k / a->per_group) * a->n + n;
-    int     code = ((const uint8_t *)c->at[GROUPED_W])[i / 2] >> (i % 2 ? 4 : 0) & 15;
-    float   w = ((float)((code ^ 8) - 8) + standin_get(c->at[GROUPED_ANTI_OFFSET], TD_ACL_BF16, at)) *
+    float   w = ((float)standin_int4(c->at[GROUPED_W], i) + standin_get(c->at[GROUPED_ANTI_OFFSET], TD_ACL_BF16, at)) *
               standin_get(c->at[GROUPED_ANTI_SCALE], TD_ACL_BF16, at);
     return td_bf16_to_f32(td_f32_to_bf16(w));
 }

@@ -2,6 +2,8 @@
  * Products: int8 with scales, floats, floats a head. int8 sums are exact in int32; float sums are f32 in the order of k.
  */
 
+#include <stdlib.h>
+
 #include "standin_op.h"
 
 #define NN "hicann/ops-nn "
@@ -133,6 +135,77 @@ td_aclnn_status aclnnQuantMatmulWeightNzGetWorkspaceSize(TD_ACLNN_QUANT_MATMUL_A
                     transpose_x2, group_size, out, ws, executor);
 }
 STANDIN_SECOND(aclnnQuantMatmulWeightNz)
+
+/* ---- W4A16 -------------------------------------------------------------------------------------- */
+
+typedef struct {
+    int64_t m, n, k, group;
+} int4_args;
+
+enum { INT4_X, INT4_W, INT4_SCALE, INT4_OFFSET, INT4_BIAS, INT4_OUT };
+
+/* ANTIQUANT(weight) = (weight + offset) * scale, in x's type; sums are f32 in the order of k, then the bias. */
+static void run_int4(const standin_call *c) {
+    const int4_args *a = c->args;
+    const uint16_t  *x = c->at[INT4_X];
+    float           *sum = calloc((size_t)(a->m * a->n) + 1, sizeof *sum);
+    for (int64_t k = 0; k < a->k; k++)
+        for (int64_t n = 0; n < a->n; n++) {
+            int64_t at = k / a->group * a->n + n;
+            float   offset = c->t[INT4_OFFSET] ? standin_get(c->at[INT4_OFFSET], TD_ACL_BF16, at) : 0;
+            float   w = ((float)standin_int4(c->at[INT4_W], k * a->n + n) + offset) *
+                      standin_get(c->at[INT4_SCALE], TD_ACL_BF16, at);
+            w = td_bf16_to_f32(td_f32_to_bf16(w));
+            for (int64_t m = 0; m < a->m; m++) sum[m * a->n + n] += td_bf16_to_f32(x[m * a->k + k]) * w;
+        }
+    for (int64_t i = 0; i < a->m * a->n; i++) {
+        float bias = c->t[INT4_BIAS] ? standin_get(c->at[INT4_BIAS], TD_ACL_FLOAT, i % a->n) : 0;
+        standin_set(c->at[INT4_OUT], TD_ACL_BF16, i, sum[i] + bias);
+    }
+    free(sum);
+}
+
+/** The rules of A2 for x of BFLOAT16 and a weight of INT4 in ND that is not transposed. */
+td_aclnn_status aclnnWeightQuantBatchMatmulV2GetWorkspaceSize(
+    const td_acl_tensor *x1, const td_acl_tensor *weight, const td_acl_tensor *antiquant_scale,
+    const td_acl_tensor *antiquant_offset, const td_acl_tensor *quant_scale, const td_acl_tensor *quant_offset,
+    const td_acl_tensor *bias, int group_size, const td_acl_tensor *out, uint64_t *ws, td_acl_executor **executor) {
+    td_acl_executor      *x = standin_begin("aclnnWeightQuantBatchMatmulV2",
+                                            NN "matmul/weight_quant_batch_matmul_v2 aclnnWeightQuantBatchMatmulV2");
+    const standin_tensor *a = standin_add(x, x1, "x", STANDIN_IN), *w = standin_add(x, weight, "weight", STANDIN_IN),
+                         *s = standin_add(x, antiquant_scale, "antiquantScale", STANDIN_IN),
+                         *o = standin_add(x, antiquant_offset, "antiquantOffsetOptional", STANDIN_OPTIONAL),
+                         *b = standin_add(x, bias, "biasOptional", STANDIN_OPTIONAL),
+                         *y = standin_add(x, out, "y", STANDIN_OUT);
+    absent(x, quant_scale, "quantScale is given, and y is not INT8");
+    absent(x, quant_offset, "quantOffset is given without quantScale");
+    need(x, a->dtype == TD_ACL_BF16 && w->dtype == TD_ACL_INT4,
+         "x is not BFLOAT16, or weight not INT4 (others are not here)");
+    need(x, a->format == TD_ACL_FORMAT_ND && w->format == TD_ACL_FORMAT_ND,
+         "x's or weight's format is not ND (NZ is not here)");
+    need(x, a->n_view == 2 && w->n_view == 2 && y->n_view == 2, "x, weight or y has not two dimensions");
+    int4_args r = {.m = a->view[0], .k = a->view[1], .n = w->view[1], .group = group_size ? group_size : a->view[1]};
+    need(x, w->view[0] == r.k && y->view[0] == r.m && y->view[1] == r.n, "the shapes do not go together");
+    need(x, r.m > 0 && r.k > 0 && r.n > 0, "a tensor is empty");
+    need(x, r.k <= 65535 && r.n <= 65535, "k or n is not in [1, 65535]");
+    need(x, r.n % 2 == 0, "the inner axis of weight is not even");
+    need(x, group_size == 0 || (group_size >= 32 && group_size <= r.k - 1 && group_size % 32 == 0),
+         "antiquantGroupSize is neither 0 nor a multiple of 32 in [32, k - 1]");
+    need(x, s->dtype == a->dtype && (!o || o->dtype == a->dtype), "antiquantScale or antiquantOffset has not x's dtype");
+    need(x, s->n_view == 2 && s->view[0] == (r.k + r.group - 1) / r.group && s->view[1] == r.n,
+         "antiquantScale is not [ceil(k / group), n] (a scale for all is not here)");
+    need(x, !o || (o->n_view == 2 && o->view[0] == s->view[0] && o->view[1] == s->view[1]),
+         "antiquantOffset has another shape than antiquantScale");
+    need(x, !b || (b->dtype == TD_ACL_FLOAT && standin_count(b) == r.n && b->view[b->n_view - 1] == r.n),
+         "bias is not n values of FLOAT, which goes with x of BFLOAT16");
+    need(x, y->dtype == a->dtype, "y has not x's dtype");
+    need(x,
+         standin_contiguous(a) && standin_contiguous(w) && standin_contiguous(s) && (!o || standin_contiguous(o)) &&
+             standin_contiguous(y),
+         "a tensor is not contiguous (transposed ones are not here)");
+    return standin_end(x, run_int4, &r, sizeof r, 1024, ws, executor);
+}
+STANDIN_SECOND(aclnnWeightQuantBatchMatmulV2)
 
 /* ---- floats ------------------------------------------------------------------------------------ */
 

@@ -914,6 +914,44 @@ TEST(experts_of_4_bits) {
         }
 }
 
+/* The same codes in a matrix alone, in groups and with one scale for a column; with a bias. */
+TEST(product_of_4_bits) {
+    enum { ROWS = 5, K = 96, N = 10, GROUPS = 3 };
+    static td_bf16 x[ROWS][K], scale[GROUPS][N], offset[GROUPS][N], out[ROWS][N];
+    static uint8_t w[K][N / 2];
+    static int     code[K][N];
+    float          bias[N];
+    for (int n = 0; n < N; n++) {
+        bias[n] = random_value();
+        for (int g = 0; g < GROUPS; g++) {
+            scale[g][n] = td_f32_to_bf16(fabsf(random_value()) * 0.1f);
+            offset[g][n] = td_f32_to_bf16(rintf(random_value() * 8));
+        }
+        for (int k = 0; k < K; k++) {
+            code[k][n] = (int)floorf(random_value() * 8);
+            w[k][n / 2] |= (uint8_t)((code[k][n] & 15) << (n % 2 ? 4 : 0));
+        }
+    }
+    void *dx = IN_RANDOM(x), *dw = IN(w), *ds = IN(scale), *doff = IN(offset), *db = IN(bias), *dout = IN_OUT(out);
+    for (int groups = GROUPS; groups >= 1; groups -= GROUPS - 1) {
+        OP(aclnnWeightQuantBatchMatmulV2, T2(&rig, dx, TD_ACL_BF16, ROWS, K), T2(&rig, dw, TD_ACL_INT4, K, N),
+           T2(&rig, ds, TD_ACL_BF16, groups, N), T2(&rig, doff, TD_ACL_BF16, groups, N), NULL, NULL,
+           T1(&rig, db, TD_ACL_FLOAT, N), groups > 1 ? K / groups : 0, T2(&rig, dout, TD_ACL_BF16, ROWS, N));
+        for (int r = 0; r < ROWS; r++)
+            for (int n = 0; n < N; n++) {
+                double want = bias[n], most = fabs(want);
+                for (int k = 0; k < K; k++) {
+                    int    g = k * groups / K;
+                    float  weight = ((float)code[k][n] + f32(offset[g][n])) * f32(scale[g][n]);
+                    double part = (double)f32(x[r][k]) * (double)f32(td_f32_to_bf16(weight));
+                    want += part;
+                    most += fabs(part);
+                }
+                assert_near(f32(out[r][n]), want, most, "out", (size_t)(r * N + n));
+            }
+    }
+}
+
 /* Rows to their experts by both versions, both products with the middle between them, and back: each against loops. */
 TEST(experts) {
     enum { ROWS = 5, K = 2, N_EXPERTS = 4, H = 48, INTER = 32, PAIRS = ROWS * K, K_TILES = H / 16 };

@@ -1060,6 +1060,50 @@ static const rule INT4[] = {
 };
 RULES(INT4)
 
+/* A product of bf16 rows with 4-bit codes. */
+ARGS(int4_product, int64_t x, w, out, n, k_of_w, group, groups, offset_groups, scale, offset, bias, with_quant_scale,
+     with_quant_offset) = {.x = TD_ACL_BF16,
+                           .w = TD_ACL_INT4,
+                           .out = TD_ACL_BF16,
+                           .n = 32,
+                           .k_of_w = 128,
+                           .group = 64,
+                           .groups = 2,
+                           .offset_groups = 2,
+                           .scale = TD_ACL_BF16,
+                           .offset = TD_ACL_BF16,
+                           .bias = TD_ACL_FLOAT};
+
+CALL(int4_product) {
+    td_acl_tensor *f = T1(r, rig_alloc(r, 512), TD_ACL_FLOAT, a->n);
+    RUN(r, aclnnWeightQuantBatchMatmulV2, T2(r, rig_alloc(r, 4096), (td_acl_dtype)a->x, 3, 128),
+        T2(r, rig_alloc(r, 16384), (td_acl_dtype)a->w, a->k_of_w, a->n),
+        T2(r, rig_alloc(r, 4096), (td_acl_dtype)a->scale, a->groups, a->n),
+        T2(r, rig_alloc(r, 4096), (td_acl_dtype)a->offset, a->offset_groups, a->n), a->with_quant_scale ? f : NULL,
+        a->with_quant_offset ? f : NULL, T1(r, rig_alloc(r, 512), (td_acl_dtype)a->bias, a->n), (int)a->group,
+        T2(r, rig_alloc(r, 4096), (td_acl_dtype)a->out, 3, a->n));
+}
+static const rule INT4_PRODUCT[] = {
+    WRONG(int4_product, x, TD_ACL_FLOAT, "x is of type 0, which hicann/ops-nn matmul/weight_quant_batch_matmul_v2/"),
+    WRONG(int4_product, w, TD_ACL_INT8, "x is not BFLOAT16, or weight not INT4"),
+    WRONG(int4_product, out, TD_ACL_FLOAT16, "y has not x's dtype"),
+    WRONG(int4_product, n, 31, "a tensor of INT4 whose rows do not begin with a byte"),
+    WRONG(int4_product, k_of_w, 64, "the shapes do not go together"),
+    WRONG(int4_product, group, 16, "antiquantGroupSize is neither 0 nor a multiple of 32"),
+    WRONG(int4_product, group, 48, "antiquantGroupSize is neither 0 nor a multiple of 32"),
+    WRONG(int4_product, group, 128, "antiquantGroupSize is neither 0 nor a multiple of 32"),
+    WRONG(int4_product, group, 0, "antiquantScale is not [ceil(k / group), n]"),
+    WRONG(int4_product, groups, 4, "antiquantScale is not [ceil(k / group), n]"),
+    WRONG(int4_product, offset_groups, 4, "antiquantOffset has another shape than antiquantScale"),
+    WRONG(int4_product, scale, TD_ACL_FLOAT16, "antiquantScale or antiquantOffset has not x's dtype"),
+    WRONG(int4_product, offset, TD_ACL_FLOAT16, "antiquantScale or antiquantOffset has not x's dtype"),
+    WRONG(int4_product, bias, TD_ACL_FLOAT16, "bias is not n values of FLOAT"),
+    WRONG(int4_product, with_quant_scale, true, "quantScale is given, and y is not INT8"),
+    WRONG(int4_product, with_quant_offset, true, "quantOffset is given without quantScale"),
+    RIGHT(int4_product),
+};
+RULES(INT4_PRODUCT)
+
 ARGS(middle, int64_t x, wide, scales, without_groups, rounds) = {.x = TD_ACL_INT32, .wide = WIDE, .scales = EXPERTS};
 
 CALL(middle) {

@@ -581,11 +581,12 @@ void td_engine_get_stats(td_engine *e, td_engine_stats *s);
 
 /** A card, a device with memory of its own, since it was opened. */
 typedef struct {
-    uint64_t memory_total, memory_free; /* bytes; both 0: its runtime does not say */
-    uint64_t launches;                  /* calls that enqueued work: an operation, a copy, a call of the host, a replay */
-    uint64_t captures, replays;         /* steps that were captured, and launches of them */
-    uint64_t failures;                  /* calls that failed, and waits that ended with a failed operation */
-    double   temperature_c;             /* NAN: nothing tells it */
+    uint64_t memory_total, memory_free;   /* bytes; both 0: its runtime does not say */
+    uint64_t launches;                    /* calls that enqueued work: an operation, a copy, a call of the host, a replay */
+    uint64_t captures, replays;           /* steps that were captured, and launches of them */
+    uint64_t failures;                    /* calls that failed, and waits that ended with a failed operation */
+    double   temperature_c;               /* NAN: nothing tells it */
+    uint64_t streamed_bytes, streamed_ns; /* of streamed experts that came to it: their bytes, and how long its link took */
 } td_card_stats;
 
 #define TD_CARDS_MAX 64

@@ -609,7 +609,10 @@ void td_model_get_work(const td_model *m, td_model_work *out) {
 
 uint32_t td_model_get_cards(const td_model *m, td_card_stats out[TD_CARDS_MAX]) {
     uint32_t n = 0;
-    for (; n < m->n_cards && m->cards[n].npu->ops->stats; n++) m->cards[n].npu->ops->stats(m->cards[n].npu, &out[n]);
+    for (; n < m->n_cards && m->cards[n].npu->ops->stats; n++) {
+        m->cards[n].npu->ops->stats(m->cards[n].npu, &out[n]);
+        if (m->streamed) td_streamed_report_card(m->streamed, n, &out[n]);
+    }
     return n;
 }
 

@@ -47,11 +47,12 @@ typedef struct {
 /* What one card has. */
 struct card_part {
     td_npu          *npu;
-    uint16_t        *rows;   /* pinned [spec.n_layers, n_experts]: its table of the pass */
-    bells           *bells;  /* pinned [spec.n_layers] */
-    upload          *list;   /* [shape.n_layers, spec.stream_slots / TD_STREAM_LAYERS] of the pass */
-    uint32_t         n_list; /* the launching thread's, until n_begun rises */
-    _Atomic uint32_t next;   /* of the list; relaxed: n_begun has published the list */
+    uint16_t        *rows;               /* pinned [spec.n_layers, n_experts]: its table of the pass */
+    bells           *bells;              /* pinned [spec.n_layers] */
+    upload          *list;               /* [shape.n_layers, spec.stream_slots / TD_STREAM_LAYERS] of the pass */
+    uint32_t         n_list;             /* the launching thread's, until n_begun rises */
+    _Atomic uint32_t next;               /* of the list; relaxed: n_begun has published the list */
+    _Atomic uint64_t uploads, upload_ns; /* that ended well; relaxed: only counts */
     lane             lanes[TD_STREAM_LANES];
 };
 
@@ -72,9 +73,9 @@ struct td_streamed_experts {
     _Atomic uint32_t     n_begun, n_ended; /* passes; of them by lanes, each for itself; acq_rel */
     _Atomic bool         broken_off, stop;
     uint64_t             pairs_before, bytes_before, busy_before; /* of the CPU's experts, when the pass began */
-    uint64_t             uploads_before, upload_ns_before;        /* the counts below, then */
+    uint64_t             uploads_before, upload_ns_before;        /* of all cards, then */
     /* relaxed: only counts */
-    _Atomic uint64_t steps, uploads, failed, upload_ns;
+    _Atomic uint64_t steps, failed;
     _Atomic uint32_t crossover, share;
 };
 
@@ -161,7 +162,7 @@ static void end_uploads(const lane *l, uint32_t first, uint32_t end, td_status s
             td_warn("an expert could not be streamed to the device: %s; the CPU computes it", td_status_text(st));
         end_upload(s, l->card->list[i].layer);
     }
-    if (st == TD_OK) atomic_fetch_add_explicit(&s->uploads, end - first, memory_order_relaxed);
+    if (st == TD_OK) atomic_fetch_add_explicit(&l->card->uploads, end - first, memory_order_relaxed);
 }
 
 /* As many of first .. end - 1 as can go at once; the slot of the first is free. Waiting costs no core but at the end: a
@@ -179,7 +180,7 @@ static uint32_t run_some(const lane *l, uint32_t first, uint32_t end) {
     if (s->is_registered[layer]) nap(0.75 * (i - first) * s->speeds.upload * s->spec.n_cards);
     const td_status sync = d->ops->stream_sync(d, l->stream);
     const uint64_t  now = td_trace_now();
-    if (st == TD_OK && sync == TD_OK) atomic_fetch_add_explicit(&s->upload_ns, now - begin, memory_order_relaxed);
+    if (st == TD_OK && sync == TD_OK) atomic_fetch_add_explicit(&l->card->upload_ns, now - begin, memory_order_relaxed);
     if (td_trace_on())
         td_trace_span(begin, now,
                       &(td_trace_label){TD_TRACE_BRIDGE, "streamed uploads", {"layer", "experts"}, {layer, i - first}});
@@ -272,10 +273,18 @@ static void learn(double *speed, double seen) {
     *speed += NEWS_SHARE * (seen - *speed);
 }
 
+/* Uploads to all cards that ended well, and the time of all lanes in them. */
+static void sum_uploads(const td_streamed_experts *s, uint64_t *uploads, uint64_t *ns) {
+    *uploads = *ns = 0;
+    for (uint32_t c = 0; c < s->spec.n_cards; c++) {
+        *uploads += atomic_load_explicit(&s->cards[c].uploads, memory_order_relaxed);
+        *ns += atomic_load_explicit(&s->cards[c].upload_ns, memory_order_relaxed);
+    }
+}
+
 static void note_before(td_streamed_experts *s) {
     td_tier_work work;
-    s->uploads_before = atomic_load_explicit(&s->uploads, memory_order_relaxed);
-    s->upload_ns_before = atomic_load_explicit(&s->upload_ns, memory_order_relaxed);
+    sum_uploads(s, &s->uploads_before, &s->upload_ns_before);
     td_experts_counters(s->spec.experts, &s->pairs_before, &work);
     s->bytes_before = work.bytes;
     s->busy_before = work.busy_ns;
@@ -295,9 +304,10 @@ static void learn_cpu(td_streamed_experts *s) {
 
 /* Seconds of an upload among others, to all cards at once, of those since; 0: there were none. */
 static double upload_time(const td_streamed_experts *s) {
-    const uint64_t n = atomic_load_explicit(&s->uploads, memory_order_relaxed) - s->uploads_before,
-                   ns = atomic_load_explicit(&s->upload_ns, memory_order_relaxed) - s->upload_ns_before;
-    return n ? 1e-9 * (double)ns / (double)(n * all_lanes(s)) : 0;
+    uint64_t n, ns;
+    sum_uploads(s, &n, &ns);
+    n -= s->uploads_before;
+    return n ? 1e-9 * (double)(ns - s->upload_ns_before) / (double)(n * all_lanes(s)) : 0;
 }
 
 /* With the experts that are resident now, in a layer on average. */
@@ -499,13 +509,20 @@ void td_streamed_close(td_streamed_experts *s) {
 }
 
 void td_streamed_report(const td_streamed_experts *s, td_stream_counts *out) {
-    const uint64_t uploads = atomic_load_explicit(&s->uploads, memory_order_relaxed);
+    uint64_t uploads, ns;
+    sum_uploads(s, &uploads, &ns);
     *out = (td_stream_counts){.steps = atomic_load_explicit(&s->steps, memory_order_relaxed),
                               .uploads = uploads,
                               .failed = atomic_load_explicit(&s->failed, memory_order_relaxed),
                               .upload_bytes = uploads * s->spec.packed.bytes,
-                              .upload_ns = atomic_load_explicit(&s->upload_ns, memory_order_relaxed) / all_lanes(s),
+                              .upload_ns = ns / all_lanes(s),
                               .slots = s->spec.stream_slots * s->spec.n_cards,
                               .share = atomic_load_explicit(&s->share, memory_order_relaxed),
                               .crossover = atomic_load_explicit(&s->crossover, memory_order_relaxed)};
+}
+
+void td_streamed_report_card(const td_streamed_experts *s, uint32_t card, td_card_stats *out) {
+    const card_part *c = &s->cards[card];
+    out->streamed_bytes = atomic_load_explicit(&c->uploads, memory_order_relaxed) * s->spec.packed.bytes;
+    out->streamed_ns = atomic_load_explicit(&c->upload_ns, memory_order_relaxed) / TD_STREAM_LANES;
 }

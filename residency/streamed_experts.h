@@ -77,5 +77,7 @@ const uint16_t *td_streamed_measure_upload(td_streamed_experts *s);
 void            td_streamed_set_speeds(td_streamed_experts *s, double card_row, double cpu_row, double cpu_read);
 
 void td_streamed_report(const td_streamed_experts *s, td_stream_counts *out); /* any thread */
+/** Sets streamed_bytes and streamed_ns. */
+void td_streamed_report_card(const td_streamed_experts *s, uint32_t card, td_card_stats *out); /* any thread */
 
 #endif

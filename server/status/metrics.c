@@ -253,9 +253,9 @@ static void write_card_family(td_jbuf *b, const char *model, const char *name, c
     write_family(b, model, name, type, help, samples, n);
 }
 
-/* Cards that have a memory of their own, by the device's numbers. */
-static void write_cards(td_jbuf *b, const char *model, td_engine *e) {
-    enum { TOTAL, FREE, LAUNCHES, CAPTURES, REPLAYS, FAILURES, TEMPERATURE, FIGURES };
+/* Cards that have a memory of their own, by the device's numbers. @param streams experts are streamed to them */
+static void write_cards(td_jbuf *b, const char *model, td_engine *e, bool streams) {
+    enum { TOTAL, FREE, LAUNCHES, CAPTURES, REPLAYS, FAILURES, TEMPERATURE, STREAMED, STREAMED_S, FIGURES };
     double        value[FIGURES][TD_CARDS_MAX];
     td_card_stats cards[TD_CARDS_MAX];
     uint32_t      n = td_engine_get_cards(e, cards);
@@ -269,6 +269,14 @@ static void write_cards(td_jbuf *b, const char *model, td_engine *e) {
         value[REPLAYS][i] = (double)c->replays;
         value[FAILURES][i] = (double)c->failures;
         value[TEMPERATURE][i] = c->temperature_c;
+        value[STREAMED][i] = (double)c->streamed_bytes;
+        value[STREAMED_S][i] = 1e-9 * (double)c->streamed_ns;
+    }
+    if (streams) {
+        write_card_family(b, model, "tandem:card_streamed_bytes_total", "counter",
+                          "Bytes of streamed experts that came to the card.", value[STREAMED], n);
+        write_card_family(b, model, "tandem:card_streamed_seconds_total", "counter", "How long its link took for them.",
+                          value[STREAMED_S], n);
     }
     write_card_family(b, model, "tandem:card_memory_bytes", "gauge", "Memory of the card.", value[TOTAL], n);
     write_card_family(b, model, "tandem:card_memory_free_bytes", "gauge", "What of it nobody has taken.", value[FREE], n);
@@ -373,7 +381,7 @@ enum MHD_Result td_route_metrics(td_call *c) {
     if (st.has_page_store) write_page_store(&b, model, &st.page_store);
     write_tiers(&b, model, &st, &s->model.info);
     write_nodes(&b, model, &st, &s->model.info);
-    write_cards(&b, model, s->engine);
+    write_cards(&b, model, s->engine, st.residency.stream.slots > 0);
     write_histogram(&b, model, "sglang:time_to_first_token_seconds", "From arrival to the first token.", &st.ttft);
     write_histogram(&b, model, "sglang:inter_token_latency_seconds", "Between tokens of a request.", &st.tpot);
     write_histogram(&b, model, "sglang:time_per_output_token_seconds", "Between tokens of a request; the older name.",

@@ -78,7 +78,7 @@ class Dashboard(unittest.TestCase):
             "sglang:cache_config_info", "sglang:cache_hit_rate", "sglang:gen_throughput", "sglang:num_aborted_requests_total", "sglang:num_pages",
             "sglang:num_requests_total", "sglang:num_retracted_reqs", "sglang:page_size", "sglang:time_per_output_token_seconds",
             "tandem:background_event_bytes", "tandem:background_responses", "tandem:cached_window_tokens",
-            "tandem:card_captures_total", "tandem:card_failures_total", "tandem:card_launches_total", "tandem:card_memory_bytes", "tandem:card_memory_free_bytes", "tandem:card_replays_total",
+            "tandem:card_captures_total", "tandem:card_failures_total", "tandem:card_launches_total", "tandem:card_memory_bytes", "tandem:card_memory_free_bytes", "tandem:card_replays_total", "tandem:card_streamed_bytes_total", "tandem:card_streamed_seconds_total",
             "tandem:chunked_prefill_size", "tandem:expert_dropped_bytes", "tandem:log_lines_dropped_total",
             "tandem:prefill_pieces_total", "tandem:prefill_tokens_done", "tandem:prefill_tokens_left", "tandem:resident_expert_slots", "tandem:resident_experts", "tandem:state_snapshots", "tandem:streamed_steps_total", "tandem:tier_bound_operations_per_second", "tandem:tier_bytes_per_second", "tandem:used_window_tokens", "tandem:window_tokens"]))
 

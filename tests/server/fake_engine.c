@@ -553,7 +553,7 @@ uint32_t td_engine_get_cards(td_engine *e, td_card_stats out[TD_CARDS_MAX]) {
     for (uint32_t i = 0; i < 2; i++)
         out[i] = WITH(td_card_stats, .memory_total = (uint64_t)32 << 30, .memory_free = ((uint64_t)7 << 30) + i,
                       .launches = 5 * e->stats.steps_decode + i, .captures = 3, .replays = 2 * e->stats.steps_decode,
-                      .failures = i, .temperature_c = 40.5 + i);
+                      .failures = i, .temperature_c = 40.5 + i, .streamed_bytes = 32000, .streamed_ns = 250000000 * (1 + i));
     pthread_mutex_unlock(&e->lock);
     return 2;
 }

@@ -68,6 +68,7 @@ class Metrics(unittest.TestCase):
                 one = lambda name: after(f"tandem:card_{name}", card=str(card))
                 self.assertEqual((one("memory_bytes"), one("memory_free_bytes")), (32 << 30, (7 << 30) + card))
                 self.assertEqual((one("captures_total"), one("failures_total"), one("temperature_celsius")), (3, card, 40.5 + card))
+                self.assertEqual((one("streamed_bytes_total"), one("streamed_seconds_total")), (32000, 0.25 * (1 + card)))
                 self.assertEqual((grown("tandem:card_launches_total", card=str(card)), grown("tandem:card_replays_total", card=str(card))), (5 * steps, 2 * steps))
             self.assertEqual([after(f"sglang:spec_accept_{n}") for n in ("rate", "length")] + [after("tandem:draft_gain")], [0.6, 1.5, 1.25])
             self.assertEqual([after(f"tandem:{n}_total") for n in ("drafts_verified", "drafts_accepted", "drafted_steps")], [10, 6, 5])

@@ -12,18 +12,18 @@
 #include "npu/block_work.h"
 
 #define WEIGHTS 14
-#define BUFFERS 6
+#define BUFFERS 7
 
 /* A block and everything it uses. */
 typedef struct {
     td_bench_device d;
     td_npu_weight  *w[WEIGHTS];
-    void           *buffers[BUFFERS]; /* two of the cache, input, output; of an indexer its keys, its choice */
-    size_t          bytes[BUFFERS];
-    td_block_desc   desc;
-    td_npu_block   *block;
-    td_bench_steps  steps;
-    td_npu_graph   *graph;
+    void  *buffers[BUFFERS]; /* two of the cache, input, output; of an indexer its keys, its choice, its open blocks */
+    size_t bytes[BUFFERS];
+    td_block_desc  desc;
+    td_npu_block  *block;
+    td_bench_steps steps;
+    td_npu_graph  *graph;
 } attention;
 
 typedef struct {
@@ -36,10 +36,11 @@ typedef struct {
 typedef struct {
     uint32_t hidden, heads;
     uint32_t q_lora, kv_lora, nope, rope, v_dim; /* MLA */
-    uint32_t top, index_heads, index_dim;        /* the same with an indexer */
+    uint32_t top, pool, index_heads, index_dim;  /* the same with an indexer */
     uint32_t kv_heads, dim;                      /* GQA */
     uint32_t key_heads, key_dim, conv_width;     /* DeltaNet: `heads` of v_dim are its value heads */
-    uint32_t low;                                /* the same as Kimi delta attention */
+    uint32_t low;                                /* the same as Kimi delta attention, */
+    float    floor;                              /* whose log decays may have one */
 } model_shape;
 
 static const model_shape
@@ -57,7 +58,25 @@ static const model_shape
            .index_dim = 128},
     QWEN3_30B = {.hidden = 2048, .heads = 32, .kv_heads = 4, .dim = 128},
     QWEN35_35B = {.hidden = 2048, .heads = 32, .v_dim = 128, .key_heads = 16, .key_dim = 128, .conv_width = 4},
-    KIMI_48B = {.hidden = 2304, .heads = 32, .v_dim = 128, .key_heads = 32, .key_dim = 128, .conv_width = 4, .low = 128};
+    KIMI_48B = {.hidden = 2304, .heads = 32, .v_dim = 128, .key_heads = 32, .key_dim = 128, .conv_width = 4, .low = 128},
+    GLM53 = {.hidden = 4096,
+             .heads = 64,
+             .q_lora = 1536,
+             .kv_lora = 512,
+             .nope = 256,
+             .v_dim = 256,
+             .top = 2048,
+             .pool = 4,
+             .index_heads = 32,
+             .index_dim = 128},
+    GLM53_KDA = {.hidden = 4096,
+                 .heads = 64,
+                 .v_dim = 128,
+                 .key_heads = 64,
+                 .key_dim = 128,
+                 .conv_width = 4,
+                 .low = 128,
+                 .floor = -5};
 
 typedef struct {
     const char         *name;
@@ -76,6 +95,8 @@ static const row_shape ROWS[] = {
     {"mla v3 prefill 8192", &V3, {1, 8192, 0}, true},
     {"mla v3.2 decode, context 4096", &V32, {1, 1, 4095}, false},
     {"mla v3.2 decode, context 32768", &V32, {1, 1, 32767}, false},
+    {"mla glm-5.3 decode, context 4096", &GLM53, {1, 1, 4095}, false},
+    {"mla glm-5.3 decode, context 32768", &GLM53, {1, 1, 32767}, false},
     {"gqa qwen3-30b decode, context 4096", &QWEN3_30B, {1, 1, 4095}, false},
     {"gqa qwen3-30b decode, context 16384", &QWEN3_30B, {1, 1, 16383}, false},
     {"gqa qwen3-30b prefill 2048", &QWEN3_30B, {1, 2048, 0}, false},
@@ -87,6 +108,8 @@ static const row_shape ROWS[] = {
     {"delta kimi-linear-48b decode", &KIMI_48B, {1, 1, 1040}, false},
     {"delta kimi-linear-48b decode, 16", &KIMI_48B, {16, 1, 1040}, false},
     {"delta kimi-linear-48b prefill 2048", &KIMI_48B, {1, 2048, 0}, false},
+    {"delta glm-5.3 decode", &GLM53_KDA, {1, 1, 1040}, false},
+    {"delta glm-5.3 prefill 2048", &GLM53_KDA, {1, 2048, 0}, false},
 };
 
 /* A row as it is measured: its sizes may be divided. kv: keys of a sequence; pages: of all. */
@@ -130,6 +153,20 @@ static size_t cache_values(const attention *a, const sized_row *r, size_t heads,
     return (r->pages + spare_pages(a, r)) * heads * page / sizeof(td_bf16);
 }
 
+/* Zeros: bf16 side by side would be subnormal f32 now and then. */
+static td_status make_zeros(attention *a, int i, size_t bytes, td_error *err) {
+    TD_TRY(a->d.npu->ops->alloc(a->d.npu, bytes, &a->buffers[i], err));
+    a->bytes[i] = bytes;
+    return TD_OK;
+}
+
+static td_status make_open_blocks(attention *a, const sized_row *r, td_index_desc *x, td_error *err) {
+    x->open_slots = r->step.n_seq;
+    TD_TRY(make_zeros(a, 6, x->open_slots * td_index_open_values(x) * sizeof(float), err));
+    x->open = a->buffers[6];
+    return TD_OK;
+}
+
 static td_status open_mla(attention *a, const sized_row *r, td_block_desc *desc, td_error *err) {
     const model_shape *m = &r->m;
     const size_t       q_n = (size_t)m->heads * (m->nope + m->rope), q_k = m->q_lora ? m->q_lora : m->hidden;
@@ -138,19 +175,22 @@ static td_status open_mla(attention *a, const sized_row *r, td_block_desc *desc,
                                            {TD_WEIGHT_F32, 1, 1, m->kv_lora},
                                            {TD_WEIGHT_BF16, 2, (size_t)m->heads * (m->nope + m->v_dim), m->kv_lora},
                                            {TD_WEIGHT_W8A8, 2, m->hidden, (size_t)m->heads * m->v_dim},
-                                           {TD_WEIGHT_F32, 2, r->kv, m->rope},
+                                           {TD_WEIGHT_F32, 2, m->rope ? r->kv : 0, m->rope},
                                            {TD_WEIGHT_W8A8, 2, m->q_lora, m->hidden},
                                            {TD_WEIGHT_F32, 1, m->q_lora ? 1 : 0, m->q_lora},
                                            {TD_WEIGHT_BF16, 2, (size_t)m->index_heads * m->index_dim, m->q_lora},
                                            {TD_WEIGHT_BF16, 2, m->index_dim, m->hidden},
                                            {TD_WEIGHT_BF16, 2, m->index_heads, m->hidden},
-                                           {TD_WEIGHT_F32, 1, m->top ? 1 : 0, m->index_dim}};
+                                           {TD_WEIGHT_F32, 1, m->top ? 1 : 0, m->index_dim},
+                                           {TD_WEIGHT_BF16, 2, m->pool ? m->index_dim : 0, m->hidden},
+                                           {TD_WEIGHT_F32, 2, m->pool, m->index_dim}};
     const size_t       act = (size_t)r->n_tok * m->hidden;
     TD_TRY(make_weights(a, weights, err));
     TD_TRY(make_buffers(
         a,
-        (size_t[BUFFERS]){cache_values(a, r, 1, TD_KV_LATENT, m->kv_lora), cache_values(a, r, 1, TD_KV_ROPE, m->rope), act,
-                          act, m->top ? cache_values(a, r, 1, TD_KV_INDEX, m->index_dim) : 0, 2 * (size_t)r->n_tok * m->top},
+        (size_t[BUFFERS]){cache_values(a, r, 1, TD_KV_LATENT, m->kv_lora),
+                          m->rope ? cache_values(a, r, 1, TD_KV_ROPE, m->rope) : 0, act, act,
+                          m->top ? cache_values(a, r, 1, TD_KV_INDEX, m->index_dim) : 0, 2 * (size_t)r->n_tok * m->top},
         err));
     *desc = (td_block_desc){.kind = TD_BLOCK_MLA,
                             .mla = {.hidden = m->hidden,
@@ -179,6 +219,7 @@ static td_status open_mla(attention *a, const sized_row *r, td_block_desc *desc,
                                     .out = a->buffers[3]}};
     if (m->top)
         desc->mla.index = (td_index_desc){.top = m->top,
+                                          .pool = m->pool,
                                           .heads = m->index_heads,
                                           .dim = m->index_dim,
                                           .q = a->w[8],
@@ -187,8 +228,10 @@ static td_status open_mla(attention *a, const sized_row *r, td_block_desc *desc,
                                           .k_norm = a->w[11],
                                           .k_norm_bias = a->w[11],
                                           .keys = a->buffers[4],
+                                          .gate = a->w[12],
+                                          .ape = a->w[13],
                                           .chosen = a->buffers[5]};
-    return TD_OK;
+    return m->pool ? make_open_blocks(a, r, &desc->mla.index, err) : TD_OK;
 }
 
 static td_status open_gqa(attention *a, const sized_row *r, td_block_desc *desc, td_error *err) {
@@ -283,6 +326,7 @@ static td_status open_delta(attention *a, const sized_row *r, td_block_desc *des
                                       .value_dim = m->v_dim,
                                       .conv_width = m->conv_width,
                                       .low = m->low,
+                                      .floor = m->floor,
                                       .eps = 1e-6f,
                                       .state_slots = r->step.n_seq,
                                       .open_slots = r->step.n_seq}};
@@ -290,10 +334,7 @@ static td_status open_delta(attention *a, const sized_row *r, td_block_desc *des
     const size_t   slots = (size_t)r->step.n_seq * m->key_heads * sizeof(float), act = (size_t)r->n_tok * m->hidden;
     const size_t   bytes[2] = {slots * td_delta_state_values(d), slots * td_delta_open_values(d)};
     TD_TRY((m->low ? make_kimi_weights : make_delta_weights)(a, r, d, err));
-    for (int i = 0; i < 2; i++) { /* zeros: bf16 side by side would be subnormal f32 now and then */
-        TD_TRY(a->d.npu->ops->alloc(a->d.npu, bytes[i], &a->buffers[i], err));
-        a->bytes[i] = bytes[i];
-    }
+    for (int i = 0; i < 2; i++) TD_TRY(make_zeros(a, i, bytes[i], err));
     TD_TRY(make_buffers(a, (size_t[BUFFERS]){0, 0, act, act}, err));
     d->state = a->buffers[0];
     d->open = a->buffers[1];
@@ -381,6 +422,7 @@ static sized_row size_row(const row_shape *row, uint32_t divide) {
     r.m.heads = groups ? row->model->heads / groups * (r.m.kv_heads + r.m.key_heads) : divided(r.m.heads, divide, 4);
     r.m.q_lora = divided(r.m.q_lora, divide, 64);
     r.m.top = divided(r.m.top, divide, r.m.top ? 16 : 0);
+    if (r.m.pool) r.m.top -= r.m.top % r.m.pool;
     r.m.index_heads = divided(r.m.index_heads, divide, r.m.top ? 4 : 0);
     r.step.n_seq = divided(r.step.n_seq, divide, 2);
     r.step.n_new = divided(r.step.n_new, divide, 8);

@@ -639,6 +639,40 @@ TEST(a_window_of_everything_changes_no_bit) {
     }
 }
 
+TEST(what_no_index_key_stands_for_is_refused) {
+    static const struct {
+        td_index_desc x;
+        uint32_t      rope;
+        const char   *says;
+    } CASES[] = {
+        {{.top = 8, .pool = 4, .heads = 2, .dim = 4, .open_slots = 1}, 0, "the weight q_a is missing"},
+        {{.top = 9, .pool = 3, .heads = 2, .dim = 4, .open_slots = 1}, 0, "an index key cannot stand for 3 tokens of the 9"},
+        {{.top = 8, .pool = 8, .heads = 2, .dim = 4, .open_slots = 1}, 0, "an index key cannot stand for 8 tokens"},
+        {{.top = 6, .pool = 4, .heads = 2, .dim = 4, .open_slots = 1}, 0, "an index key cannot stand for 4 tokens of the 6"},
+        {{.top = 8, .pool = 4, .heads = 2, .dim = 4}, 0, "open_slots must be 1 to"},
+        {{.top = 8, .heads = 2, .dim = 4}, 2, "an indexer needs rope where keys have it"},
+        {{.top = 8, .heads = 2}, 0, "dim must be 1 to"},
+    };
+    AT_END(rig_close) rig g = rig_open(1, TD_DT_F32, false);
+    for (size_t i = 0; i < sizeof CASES / sizeof *CASES; i++) {
+        td_error      err = {0};
+        td_npu_block *b;
+        td_block_desc desc = {.kind = TD_BLOCK_MLA,
+                              .max_tok = 1,
+                              .max_kv = 16,
+                              .mla = {.hidden = 8,
+                                      .heads = 2,
+                                      .q_lora = 8,
+                                      .kv_lora = 8,
+                                      .nope_dim = 4,
+                                      .rope_dim = CASES[i].rope,
+                                      .v_dim = 4,
+                                      .index = CASES[i].x}};
+        if (g.npu->ops->block_create(g.npu, &desc, &b, &err) != TD_EINVAL || !strstr(err.text, CASES[i].says))
+            fail_msg("case %zu: %s", i, err.text);
+    }
+}
+
 TEST(what_no_head_has_is_refused) {
     rnd                   r = rnd_open("refused");
     AT_END(rig_close) rig g = rig_open(1, TD_DT_F32, false);

@@ -445,6 +445,31 @@ TEST(streams_are_mixed) {
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) free(all[i]);
 }
 
+/* The streams' mean, which nothing is done to; and what a mean is not. */
+TEST(the_last_streams_are_averaged) {
+    enum { S = 4, H = 37, ROWS = 9 };
+    rnd           r = rnd_open("mean of streams");
+    rig           g = rig_open(3, TD_DT_F32, false);
+    float        *x = rnd_array(&r, ROWS * S * H, 2), out[ROWS * H];
+    td_mix_desc   m = {.form = TD_MIX_MEAN, .hidden = H, .streams = S, .x = x, .out = out};
+    td_error      err = {0};
+    td_npu_block *none;
+    run_rows(&g, make_block(&g, &(td_block_desc){.kind = TD_BLOCK_MIX, .max_tok = ROWS, .mix = m}), ROWS);
+    for (size_t t = 0; t < ROWS; t++)
+        for (size_t i = 0; i < H; i++) {
+            double sum = 0;
+            for (size_t k = 0; k < S; k++) sum += (double)x[(t * S + k) * H + i];
+            assert_true(fabs(sum / S - (double)out[t * H + i]) < 1e-6);
+        }
+    m.gamma = make_weight(&g, TD_WEIGHT_F32, x, 0, H);
+    assert_int_equal(
+        g.npu->ops->block_create(g.npu, &(td_block_desc){.kind = TD_BLOCK_MIX, .max_tok = ROWS, .mix = m}, &none, &err),
+        TD_EINVAL);
+    assert_non_null(strstr(err.text, "a mean of 4 streams is written as it is"));
+    rig_close(&g);
+    free(x);
+}
+
 /* A norm and a linear of each stream are those of so many rows, and a sum that all streams take is added to each. */
 TEST(each_stream_is_a_row) {
     enum { S = 4, H = 37, ROWS = 9, WIDTH = S * H, ALL = S * ROWS };

@@ -119,6 +119,12 @@ char *td_ascend_bring(td_ascend_npu *d, const td_npu_weight *w, td_error *err) {
     return rows;
 }
 
+td_status td_ascend_send(td_ascend_npu *d, td_status so_far, void *host, size_t bytes, void **out, td_error *err) {
+    if (host && so_far == TD_OK) return td_card_send(&d->base, host, bytes, "a weight's layout", out, err);
+    free(host);
+    return so_far;
+}
+
 void td_ascend_forget_rows(td_ascend_npu *d, const td_npu_weight *weight) {
     td_npu_weight *w = (td_npu_weight *)weight; /* the handle is opaque: only its layout changes */
     td_card_give(&d->base, w->rows);

@@ -51,6 +51,10 @@ char *td_ascend_bring(td_ascend_npu *d, const td_npu_weight *w, td_error *err);
 char *td_ascend_bring_kept(td_ascend_npu *d, const td_npu_weight *w, td_error *err);
 /** Give the rows' device memory back; the weight is laid out. */
 void td_ascend_forget_rows(td_ascend_npu *d, const td_npu_weight *w);
+/** One array after another to the device: `host` becomes *out, and is freed whatever comes of it. NULL, and what follows a
+ * failure, is left out. @return so_far, or what has failed. */
+TD_NODISCARD td_status td_ascend_send(td_ascend_npu *d, td_status so_far, void *host, size_t bytes, void **out,
+                                      td_error *err);
 /** An int8 row [k] as output n of a matrix in NZ of k_to inputs. */
 void td_ascend_place_nz(const int8_t *row, size_t k, size_t k_to, size_t n, int8_t *nz);
 

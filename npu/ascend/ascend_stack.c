@@ -124,13 +124,6 @@ static td_status place_parts(td_ascend_npu *d, const td_ascend_stack *s, const t
 
 /* ---- on the card --------------------------------------------------------------------------------- */
 
-/* td_card_send frees what it is given, whatever comes of it; later arrays are then freed here. */
-static td_status send(td_ascend_npu *d, td_status so_far, void *host, size_t bytes, void **out, td_error *err) {
-    if (host && so_far == TD_OK) return td_card_send(&d->base, host, bytes, "a weight's layout", out, err);
-    free(host);
-    return so_far;
-}
-
 static td_status make_stack(td_ascend_npu *d, td_ascend_stack *s, const td_ascend_stack_part *parts, size_t n_parts,
                             td_error *err) {
     arrays    a = {0};
@@ -141,10 +134,10 @@ static td_status make_stack(td_ascend_npu *d, td_ascend_stack *s, const td_ascen
         return st;
     }
     const size_t n = s->n_experts * s->n, halves = (s->group ? n * (s->k / s->group) : n) * sizeof(td_bf16);
-    st = send(d, TD_OK, a.data, s->n_experts * a.each, &s->data, err);
-    st = send(d, st, a.scale, n * sizeof *a.scale, (void **)&s->scale, err);
-    st = send(d, st, a.scale16, halves, (void **)&s->scale16, err);
-    return send(d, st, a.offset16, halves, (void **)&s->offset16, err);
+    st = td_ascend_send(d, TD_OK, a.data, s->n_experts * a.each, &s->data, err);
+    st = td_ascend_send(d, st, a.scale, n * sizeof *a.scale, (void **)&s->scale, err);
+    st = td_ascend_send(d, st, a.scale16, halves, (void **)&s->scale16, err);
+    return td_ascend_send(d, st, a.offset16, halves, (void **)&s->offset16, err);
 }
 
 td_status td_ascend_stack_of(td_ascend_npu *d, const td_ascend_stack_part *parts, size_t n_parts, size_t n_experts,

@@ -229,21 +229,14 @@ static td_status place_parts(td_ascend_npu *d, const td_ascend_matrix *m, arrays
     return TD_OK;
 }
 
-/* td_card_send frees what it is given, whatever comes of it; later arrays are then freed here. */
-static td_status send(td_ascend_npu *d, td_status so_far, void *host, size_t bytes, void **out, td_error *err) {
-    if (host && so_far == TD_OK) return td_card_send(&d->base, host, bytes, "a weight's layout", out, err);
-    free(host);
-    return so_far;
-}
-
 /* As products add it: f32 to what codes give, else bf16. */
 static td_status send_bias(td_ascend_npu *d, td_status so_far, td_ascend_matrix *m, float *bias, td_error *err) {
-    if (!bias || td_ascend_is_coded(m)) return send(d, so_far, bias, m->n * sizeof *bias, &m->bias, err);
+    if (!bias || td_ascend_is_coded(m)) return td_ascend_send(d, so_far, bias, m->n * sizeof *bias, &m->bias, err);
     td_bf16 *rounded = malloc(m->n * sizeof *rounded);
     if (rounded) td_f32_to_bf16_n(bias, m->n, rounded);
     free(bias);
     if (!rounded && so_far == TD_OK) return td_fail(err, TD_ENOMEM, "out of memory while a weight is laid out");
-    return send(d, so_far, rounded, m->n * sizeof *rounded, &m->bias, err);
+    return td_ascend_send(d, so_far, rounded, m->n * sizeof *rounded, &m->bias, err);
 }
 
 static td_status make_matrix(td_ascend_npu *d, td_ascend_matrix *m, td_error *err) {
@@ -256,10 +249,10 @@ static td_status make_matrix(td_ascend_npu *d, td_ascend_matrix *m, td_error *er
         free_arrays(&a);
         return st;
     }
-    st = send(d, TD_OK, a.data, a.bytes, &m->data, err);
-    st = send(d, st, a.scale, m->n * sizeof *a.scale, (void **)&m->scale, err);
-    st = send(d, st, a.scale16, halves, (void **)&m->scale16, err);
-    st = send(d, st, a.offset16, halves, (void **)&m->offset16, err);
+    st = td_ascend_send(d, TD_OK, a.data, a.bytes, &m->data, err);
+    st = td_ascend_send(d, st, a.scale, m->n * sizeof *a.scale, (void **)&m->scale, err);
+    st = td_ascend_send(d, st, a.scale16, halves, (void **)&m->scale16, err);
+    st = td_ascend_send(d, st, a.offset16, halves, (void **)&m->offset16, err);
     return send_bias(d, st, m, a.bias, err);
 }
 

@@ -297,7 +297,9 @@ static void same_bits(void **state) {
     if (v->drafts && !strncmp(g_model->name, "qwen3_", 6) && g_requests > SAMPLE_REQUESTS) /* a few are right */
         assert_true(s.drafts_accepted > 0);
     if (v->must_retract) assert_true(s.retractions > 0);
-    if (v->in_pieces && g_requests > SAMPLE_REQUESTS) assert_int_equal(s.pieces > 0, goes_in_pieces());
+    if (v->in_pieces && !goes_in_pieces()) assert_int_equal(s.pieces, 0);
+    if (v->in_pieces && goes_in_pieces() && g_requests > SAMPLE_REQUESTS && v->kind != RUN_STAGGERED)
+        assert_true(s.pieces > 0); /* whether staggered requests meet others depends on the machine's speed */
     if (v->must_hit) assert_true(n_hit > 0);
     if (v->must_evict) assert_true(s.cache_evictions > 0);
     if (v->must_jump) assert_true(s.generation_tokens > s.steps_prefill + s.steps_decode); /* requests share no step here */

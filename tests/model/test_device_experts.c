@@ -126,4 +126,7 @@ TEST(refusals) {
     s = td_model_spec_of(repo_path(GOLDEN "gpt_oss"), 8);
     s.device_experts = 8;
     assert_non_null(strstr(refusal_of(s).text, "num-gpu-experts 8: this model's experts have biases"));
+    s = td_model_spec_of(repo_path(GOLDEN "glm5_next"), 8);
+    s.device_experts = 16;
+    assert_non_null(strstr(refusal_of(s).text, "num-gpu-experts 16: this model's experts have another gated unit"));
 }

@@ -475,7 +475,7 @@ class ManyChoices(HttpTest):
         self.assertEqual((status, answer["error"]["param"]), (400, "prompt"))
 
 
-class Untaken(HttpTest):
+class UntakenTest(HttpTest):
     """Answers of megabytes that nobody reads."""
     IDS = 1 << 19  # of a request; they take 2 MiB, and their text 7
     LARGE = b'{"skip_special_tokens":false,"tokens":[' + b",".join([b"3"] * IDS) + b"]}"
@@ -488,6 +488,8 @@ class Untaken(HttpTest):
     def ask(self, body=LARGE):
         return self.sent(request_bytes("/detokenize", body), rcvbuf=4096)
 
+
+class Untaken(UntakenTest):
     def test_memory_is_bounded(self):
         """64 clients: some answers are held, the others refused at once, and who asks for little is served."""
         idle = self.rss()
@@ -515,7 +517,7 @@ class Untaken(HttpTest):
         self.assertEqual(self.server.metric("tandem:answers_refused_total"), 0)
 
 
-class UntakenLimits(Untaken):
+class UntakenLimits(UntakenTest):
     flags = ("--max-answers-mib", "3", "--request-timeout", "1")
 
     def test_memory_is_bounded(self):

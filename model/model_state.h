@@ -16,6 +16,7 @@
 #include "model/memory_plan.h"
 #include "model/model_probe.h"
 #include "model/model_spec.h"
+#include "model/piece_pace.h"
 #include "model/program.h"
 #include "model/shard.h"
 #include "model/step_buf.h"
@@ -38,19 +39,6 @@ typedef struct {
     uint64_t              begin_ns; /* of the piece under way */
     double                block_s;  /* the parts of a block so far */
 } td_pass_pieces;
-
-typedef enum { TD_FIRST_PART, TD_MIDDLE_PART, TD_LAST_PART, TD_PART_PLACES } td_part_place;
-
-typedef struct {
-    double   s;
-    uint32_t n_tok; /* rows of the block */
-} td_part_pace;
-
-/* What operations of passes in pieces have taken, in seconds; 0: there was none. */
-typedef struct {
-    td_part_pace last[TD_BLOCK_COUNT][TD_PART_PLACES]; /* the last part at such a place of a block of the kind */
-    double       row_s[TD_BLOCK_COUNT];                /* the last whole one, divided by its rows */
-} td_piece_pace;
 
 /* A page on its way between the cards' caches and the host. */
 typedef struct {
@@ -131,7 +119,7 @@ struct td_model {
     bool                rows_aside; /* it went in pieces */
     td_pass             pass;
     td_pass_pieces      pieces;
-    td_piece_pace       pace;
+    td_piece_pace       pace[TD_BLOCK_COUNT];
     td_signal           go, done; /* go: jobs given to the cards' threads; done: cards that have done theirs */
     td_status (*job)(td_card_model *c);
     bool stop; /* written before go's last rise */

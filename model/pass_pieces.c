@@ -32,42 +32,24 @@ static double seconds_since(uint64_t begin_ns) {
     return 1e-9 * (double)(td_trace_now() - begin_ns);
 }
 
-/* The first part of a block projects its rows, and the last one its output. A block that goes whole is a first part. */
-static td_part_place place_of(const td_block_part *part) {
-    if (part->i == 0) return TD_FIRST_PART;
-    return part->i + 1 < part->n ? TD_MIDDLE_PART : TD_LAST_PART;
-}
-
 /* A block of so many rows has run, or a part of it. */
 static void note_block(td_model *m, td_block_kind kind, const td_block_part *part, uint32_t n_tok, double took_s,
                        td_piece *piece) {
     td_pass_pieces *pass = &m->pieces;
-    m->pace.last[kind][place_of(part)] = (td_part_pace){took_s, n_tok};
+    td_piece_pace_note(&m->pace[kind], part, n_tok, took_s);
     if (took_s > piece->longest_s) piece->longest_s = took_s;
     pass->block_s += took_s;
     if (pass->cursor.part.n > 1) return;
-    m->pace.row_s[kind] = pass->block_s / n_tok;
+    td_piece_pace_note_block(&m->pace[kind], n_tok, pass->block_s);
     pass->block_s = 0;
-}
-
-/* The parts of a block of so many rows: a piece has room for several. */
-static uint32_t parts_of(const td_model *m, td_block_kind kind, uint32_t n_tok, const td_piece *piece) {
-    const uint32_t most = n_tok < PARTS_MAX ? n_tok : PARTS_MAX;
-    const double   part_s = piece->budget_s / PARTS_A_PIECE, block_s = m->pace.row_s[kind] * n_tok;
-    return block_s < part_s * most ? 1 + (uint32_t)(block_s / part_s) : most;
-}
-
-/* What the next part of a block of so many rows will take. First and last parts have work of all rows. */
-static double foreseen_s(const td_model *m, td_block_kind kind, uint32_t n_tok) {
-    const td_part_place place = place_of(&m->pieces.cursor.part);
-    const td_part_pace *last = &m->pace.last[kind][place];
-    return place != TD_MIDDLE_PART && n_tok > last->n_tok && last->n_tok ? last->s * n_tok / last->n_tok : last->s;
 }
 
 /* Whether the piece ends before an operation over so many rows, since it would take too long with it. */
 static bool ends_before(const td_op *next, uint32_t n_tok, const td_model *m, const td_piece *piece) {
     if (td_chaos_seeded()) return td_chaos_cuts();
-    const double block_s = next->kind == TD_OP_BLOCK ? foreseen_s(m, next->block.desc.kind, n_tok) : 0;
+    const double block_s = next->kind == TD_OP_BLOCK
+                               ? td_piece_pace_foreseen(&m->pace[next->block.desc.kind], &m->pieces.cursor.part, n_tok)
+                               : 0;
     return seconds_since(m->pieces.begin_ns) + block_s > piece->budget_s;
 }
 
@@ -84,7 +66,9 @@ static td_status run_operation(td_card_model *c, const td_op *op, uint32_t n_tok
     td_program_cursor *at = &pass->cursor;
     const uint64_t     begin_ns = td_trace_now();
     if (!at->part.n && op->kind == TD_OP_BLOCK && op->block.has_parts)
-        at->part = (td_block_part){.n = parts_of(m, op->block.desc.kind, n_tok, piece), .between = c->act.between};
+        at->part = (td_block_part){
+            .n = td_piece_pace_parts(&m->pace[op->block.desc.kind], n_tok, piece->budget_s / PARTS_A_PIECE, PARTS_MAX),
+            .between = c->act.between};
     const td_block_part part = at->part;
     TD_TRY(td_program_enqueue_next(&c->program[TD_PASS_FORWARD], c->npu, c->stream, pass->bucket, at));
     TD_TRY(c->npu->ops->stream_sync(c->npu, c->stream));

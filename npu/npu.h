@@ -177,7 +177,8 @@ typedef struct {
     td_step_arrays dev;  /* the same on the device; equal to host with unified memory */
 } td_step;
 
-/** Part i of n of a block over a step: they divide its work about evenly. */
+/** Part i of n of a block over a step: they divide its work about evenly, as far as it can be divided. Of parts that are
+ * more than that allows some are empty, but not the last. */
 typedef struct {
     uint32_t i, n;
     void    *between; /* device memory of block_has_parts, the block's own from its first part to its last */

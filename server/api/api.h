@@ -85,6 +85,7 @@ typedef struct td_api {
     td_error_writer write_error;
     /* Write on the whole answer of a finished generation. @return false: the next call goes on, and b was taken by then. */
     bool (*write_answer)(td_generation *g, td_jbuf *b);
+    size_t (*own_bytes)(const void *own); /* of a whole answer that r->own has in place of news; NULL: none */
 
     /* The parts of a stream, in this order; NULL: there is no such part. b is NULL if write_answer passed NULL to
      * td_write_pieces. */

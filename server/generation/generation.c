@@ -603,7 +603,7 @@ static size_t bytes_of_news(const td_news *n, const td_api_shown *shown) {
 }
 
 size_t td_generation_bytes(const td_generation *g) {
-    size_t bytes = 0;
+    size_t bytes = g->req.api->own_bytes ? g->req.api->own_bytes(g->req.own) : 0;
     for (size_t i = 0; i < g->req.n_prompts; i++)
         bytes += g->req.prompts[i].text_len + g->req.prompts[i].n_ids * sizeof *g->req.prompts->ids;
     for (size_t i = 0; i < g->n_choices; i++) bytes += bytes_of_news(&g->choices[i].news, &g->req.shown);

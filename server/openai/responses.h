@@ -2,13 +2,13 @@
  * OpenAI's /v1/responses. An answer is a list of items (reasoning, message, calls of tools), and so is a conversation. The
  * server can keep conversations (responses_store.h).
  *
- * A body becomes the JSON of a chat (responses_read.c,
- * responses_input.c). The pieces of an answer become items, which emit their events as they grow (responses_items.c); the
- * object around them is written by responses_answer.c.
+ * A body becomes the JSON of a chat (responses_read.c, responses_input.c). The pieces of an answer become items, which emit
+ * their events as they grow (responses_items.c); the object around them is written by responses_answer.c.
  */
 #ifndef TD_SERVER_OPENAI_RESPONSES_H
 #define TD_SERVER_OPENAI_RESPONSES_H
 
+#include "server/answer/answer_parts.h"
 #include "server/answer/answer_stream.h"
 #include "server/openai/responses_store.h"
 
@@ -23,13 +23,28 @@ typedef enum {
     TD_ITEM_CUSTOM_CALL, /* of a custom tool, whose input is a text */
 } td_item_kind;
 
+/** Log-probabilities of tokens, one behind the other. */
+typedef struct {
+    td_token_logprob *at; /* [room][1 + top_logprobs]; owned */
+    size_t            n, room, bytes;
+} td_positions;
+
+/** Where a response is in its life. */
+typedef struct {
+    const char         *status;
+    const char         *incomplete;  /* why it is incomplete; NULL: it is not */
+    const td_api_error *error;       /* NULL: none */
+    bool                ended;       /* the answer has ended, so there is a usage */
+    int64_t             completed_s; /* when it was completed; 0: it is not */
+} td_response_stage;
+
 /** An item of an answer. */
 typedef struct {
     td_item_kind kind;
     const char  *status;        /* "in_progress", "completed", "incomplete" */
     td_jbuf      text;          /* of a call: its arguments, or its input */
     td_jbuf      name, call_id; /* of a call */
-    td_jbuf      logprobs;      /* of a message: the list's entries, with commas */
+    td_positions logprobs;      /* of a message */
 } td_response_item;
 
 /** What this API keeps with a request, and then with its answer. */
@@ -42,10 +57,10 @@ typedef struct {
     json_t             *custom;     /* the names of the request's custom tools, a list; owned */
     char               *echo;       /* [echo_len] members of the response that repeat the request, with commas; owned */
     size_t              echo_len;
+    td_response_stage   stage; /* that is written */
     td_response_item   *items; /* [n_items] of the answer so far */
     size_t              n_items, items_room;
-    td_token_logprob   *pending; /* [n_pending][1 + top_logprobs] of tokens whose text has not come yet */
-    size_t              n_pending, pending_room;
+    td_positions        pending;  /* of tokens whose text has not come yet */
     bool                failed;   /* memory was short: items are missing */
     uint64_t            sequence; /* number of the stream's next event */
 } td_response;
@@ -82,8 +97,14 @@ void td_response_add_piece(td_choice *c, const td_piece *p, td_jbuf *b);
 /** Close the items when the answer has ended; as incomplete if it was cut. */
 void td_response_close_items(td_generation *g, bool cut, td_jbuf *b);
 
-/** The list of items. */
-void td_response_write_items(const td_generation *g, td_jbuf *b);
+/** Bytes of the items, which hold a whole answer. */
+size_t td_response_items_bytes(const void *own);
+
+/** Write on the items in their list, which is open, and close it (td_part_fn). */
+bool td_response_write_items(td_jbuf *b, td_writing *w);
+
+/** The answer has ended, whole: make its items of the news, and keep the response if it is to be kept. */
+void td_response_end(td_generation *g);
 
 /** Append the response as it is now: queued, or in progress. By whoever may write the answer. */
 void td_response_write_now(td_generation *g, td_jbuf *b);

@@ -27,53 +27,50 @@ static void write_usage(td_jbuf *b, td_usage u) {
     td_jw_close(b, '}');
 }
 
-/* Where a response is in its life. */
-typedef struct {
-    const char         *status;
-    const char         *incomplete; /* why it is incomplete; NULL: it is not */
-    const td_api_error *error;      /* NULL: none */
-    bool                ended;      /* the answer has ended, so there is a usage */
-} stage;
+static const td_response_stage QUEUED = {.status = "queued"}, IN_PROGRESS = {.status = "in_progress"};
 
-static const stage QUEUED = {.status = "queued"}, IN_PROGRESS = {.status = "in_progress"};
-
-static stage failed_by(const td_api_error *err) {
-    return (stage){.status = "failed", .error = err};
+static td_response_stage failed_by(const td_api_error *err) {
+    return (td_response_stage){.status = "failed", .error = err};
 }
 
 /* The stage that an answer ended in. A client that ended it early (/abort_request) has cancelled it. */
-static stage stage_of(td_finish finish) {
-    if (finish == TD_FINISH_LENGTH) return (stage){.status = "incomplete", .incomplete = "max_output_tokens", .ended = true};
-    return (stage){.status = finish == TD_FINISH_ABORT ? "cancelled" : "completed", .ended = true};
+static td_response_stage stage_of(td_finish finish) {
+    if (finish == TD_FINISH_LENGTH)
+        return (td_response_stage){.status = "incomplete", .incomplete = "max_output_tokens", .ended = true};
+    if (finish == TD_FINISH_ABORT) return (td_response_stage){.status = "cancelled", .ended = true};
+    return (td_response_stage){.status = "completed", .ended = true, .completed_s = time(NULL)};
 }
 
-/* Write the response object. @param output receives where in it the list of items begins. @param len bytes of that list. */
-static void write_response(const td_generation *g, stage at, td_jbuf *b, size_t *output, size_t *len) {
-    const td_response    *own = g->req.own;
-    const td_api_request *r = &g->req;
+/* The parts of the object: what stands before the items, the items, and what stands behind them. */
+
+static bool write_head(td_jbuf *b, td_writing *w) {
+    const td_generation     *g = w->choice->generation;
+    const td_response       *own = g->req.own;
+    const td_api_request    *r = &g->req;
+    const td_response_stage *at = &own->stage;
     td_jw_open(b, '{');
     td_jw_member_str(b, "id", g->id);
     td_jw_member_str(b, "object", "response");
     td_jw_member_int(b, "created_at", g->created_s);
-    td_jw_member_str(b, "status", at.status);
+    td_jw_member_str(b, "status", at->status);
     td_jw_key(b, "completed_at");
-    if (!strcmp(at.status, "completed"))
-        td_jw_int(b, (int64_t)time(NULL));
+    if (at->completed_s)
+        td_jw_int(b, at->completed_s);
     else
         td_jw_null(b);
     td_jw_key(b, "error");
-    if (at.error) {
+    if (at->error) {
         td_jw_open(b, '{');
         td_jw_member_str(b, "code", "server_error");
-        td_jw_member_str(b, "message", at.error->message);
+        td_jw_member_str(b, "message", at->error->message);
         td_jw_close(b, '}');
     } else {
         td_jw_null(b);
     }
     td_jw_key(b, "incomplete_details");
-    if (at.incomplete) {
+    if (at->incomplete) {
         td_jw_open(b, '{');
-        td_jw_member_str(b, "reason", at.incomplete);
+        td_jw_member_str(b, "reason", at->incomplete);
         td_jw_close(b, '}');
     } else {
         td_jw_null(b);
@@ -82,16 +79,32 @@ static void write_response(const td_generation *g, stage at, td_jbuf *b, size_t 
     td_jbuf_puts(b, ",");
     td_jbuf_put(b, own->echo, own->echo_len);
     td_jw_key(b, "output");
-    *output = b->len;
-    td_response_write_items(g, b);
-    *len = b->len - *output;
+    td_jw_open(b, '[');
+    return true;
+}
+
+static bool write_tail(td_jbuf *b, td_writing *w) {
+    const td_generation *g = w->choice->generation;
+    const td_response   *own = g->req.own;
     td_jw_key(b, "usage");
-    if (at.ended)
+    if (own->stage.ended)
         write_usage(b, td_generation_usage(g));
     else
         td_jw_null(b);
-    td_api_write_warnings(b, r);
+    td_api_write_warnings(b, &g->req);
     td_jw_close(b, '}');
+    return true;
+}
+
+/* Write the object at once. @param output receives where in it the list of items begins. @param len bytes of that list. */
+static void write_response(td_generation *g, td_jbuf *b, size_t *output, size_t *len) {
+    td_choice            *c = &g->choices[0];
+    const td_choice_state st = {0};
+    td_write_part(b, write_head, c, &st, NULL);
+    *output = b->len - 1;
+    td_write_part(b, td_response_write_items, c, &st, NULL);
+    *len = b->len - *output;
+    td_write_part(b, write_tail, c, &st, NULL);
 }
 
 /* ---- keeping it ---- */
@@ -113,75 +126,91 @@ static char *dump_input(const td_generation *g) {
     return bad ? NULL : td_json_dump(own->input, JSON_COMPACT | JSON_REAL_PRECISION(17));
 }
 
-static void keep(td_generation *g, const td_jbuf *text, size_t output, size_t output_len) {
+/* Keep the response; takes its text. */
+static void keep_text(td_generation *g, td_jbuf *text, size_t output, size_t output_len) {
     td_response *own = g->req.own;
-    if (!own->stores || text->failed) return;
-    char              *input = dump_input(g), *copy = malloc(text->len);
+    char        *input = text->failed ? NULL : dump_input(g);
+    if (!input) {
+        td_jbuf_free(text);
+        td_warn("request %s: there is no memory to keep the response", g->id);
+        return;
+    }
+    char              *fitted = realloc(text->data, text->len);
     td_stored_response r = {.previous = own->previous,
                             .input = input,
-                            .input_len = input ? strlen(input) : 0,
-                            .text = copy,
+                            .input_len = strlen(input),
+                            .text = fitted ? fitted : text->data,
                             .text_len = text->len,
                             .output = output,
                             .output_len = output_len,
                             .background = own->background};
     snprintf(r.id, sizeof r.id, "%.*s", TD_RESPONSE_ID_MAX - 1, g->id);
-    if (!input || !copy) {
-        free(input);
-        free(copy);
-        td_warn("request %s: there is no memory to keep the response", g->id);
-        return;
-    }
-    memcpy(copy, text->data, text->len);
     own->previous = NULL; /* the store's now */
     if (td_response_store_put(own->store, &r) != TD_OK)
         td_warn("request %s: there is no memory to keep the response", g->id);
 }
 
+/* Keep the response in its stage, if it is to be kept. */
+static void keep(td_generation *g) {
+    const td_response *own = g->req.own;
+    td_jbuf            text = {0};
+    size_t             output, len;
+    if (!own->stores) return;
+    write_response(g, &text, &output, &len);
+    keep_text(g, &text, output, len);
+}
+
 /* ---- whole answers ---- */
 
-/* A response is written at once: the store keeps it. */
-static bool write_answer(td_generation *g, td_jbuf *b) {
+void td_response_end(td_generation *g) {
+    td_response    *own = g->req.own;
     td_choice      *c = &g->choices[0];
     td_choice_state st = td_choice_get_state(c);
-    size_t          output, len;
     td_write_pieces(c, &st, &c->news, SIZE_MAX, NULL);
+    td_news_free(&c->news); /* the items have it all */
     td_response_close_items(g, st.finish != TD_FINISH_STOP, NULL);
-    write_response(g, stage_of(st.finish), b, &output, &len);
-    keep(g, b, output, len);
-    return true;
+    own->stage = stage_of(st.finish);
+    keep(g);
+}
+
+static bool write_answer(td_generation *g, td_jbuf *b) {
+    static const td_answer_parts PARTS = {.begin = {write_head, td_response_write_items, write_tail}};
+    const td_response           *own = g->req.own;
+    if (!own->stage.ended) td_response_end(g);
+    return td_write_parts(g, &PARTS, b);
 }
 
 void td_response_write_now(td_generation *g, td_jbuf *b) {
-    size_t output, len;
+    td_response *own = g->req.own;
+    size_t       output, len;
     pthread_mutex_lock(&g->lock);
-    bool started = g->choices[0].started;
+    own->stage = g->choices[0].started ? IN_PROGRESS : QUEUED;
     pthread_mutex_unlock(&g->lock);
-    write_response(g, started ? IN_PROGRESS : QUEUED, b, &output, &len);
+    write_response(g, b, &output, &len);
 }
 
 void td_response_keep_failed(td_generation *g) {
-    td_jbuf text = {0};
-    size_t  output, len;
-    write_response(g, failed_by(&g->error), &text, &output, &len);
-    keep(g, &text, output, len);
-    td_jbuf_free(&text);
+    td_response *own = g->req.own;
+    own->stage = failed_by(&g->error);
+    keep(g);
 }
 
 /* ---- streams ---- */
 
-static void response_event(td_generation *g, const char *type, stage at, td_jbuf *b) {
-    size_t output, len;
-    td_response_begin_event(g->req.own, type, b);
+static void response_event(td_generation *g, const char *type, td_response_stage at, td_jbuf *b) {
+    td_response *own = g->req.own;
+    size_t       output, len;
+    own->stage = at;
+    td_response_begin_event(own, type, b);
     td_jw_key(b, "response");
-    write_response(g, at, b, &output, &len);
+    write_response(g, b, &output, &len);
     td_response_end_event(b);
 }
 
 /* Where the client waits, its request counts as being in progress at once. */
 static void begin_stream(td_generation *g, td_jbuf *b) {
     const td_response *own = g->req.own;
-    stage              at = own->background ? QUEUED : IN_PROGRESS;
+    td_response_stage  at = own->background ? QUEUED : IN_PROGRESS;
     response_event(g, "response.created", at, b);
     response_event(g, own->background ? "response.queued" : "response.in_progress", at, b);
 }
@@ -203,21 +232,25 @@ static void finish_stream(td_choice *c, const td_choice_state *st, td_jbuf *b) {
 }
 
 /* The last event, with the response, which is kept if it can be. */
-static void last_event(td_generation *g, const char *type, stage at, bool keeps, td_jbuf *b) {
-    td_jbuf text = {0};
-    size_t  output, len;
-    write_response(g, at, &text, &output, &len);
-    if (keeps) keep(g, &text, output, len);
-    td_response_begin_event(g->req.own, type, b);
+static void last_event(td_generation *g, const char *type, td_response_stage at, bool keeps, td_jbuf *b) {
+    td_response *own = g->req.own;
+    td_jbuf      text = {0};
+    size_t       output, len;
+    own->stage = at;
+    write_response(g, &text, &output, &len);
+    td_response_begin_event(own, type, b);
     td_jw_key(b, "response");
     td_jw_raw(b, text.data, text.len);
     td_response_end_event(b);
     b->failed = b->failed || text.failed;
-    td_jbuf_free(&text);
+    if (keeps && own->stores)
+        keep_text(g, &text, output, len);
+    else
+        td_jbuf_free(&text);
 }
 
 static void end_stream(td_generation *g, td_jbuf *b) {
-    stage at = stage_of(td_choice_get_state(&g->choices[0]).finish);
+    td_response_stage at = stage_of(td_choice_get_state(&g->choices[0]).finish);
     last_event(g, !strcmp(at.status, "completed") ? "response.completed" : "response.incomplete", at, true, b);
 }
 
@@ -253,6 +286,7 @@ const td_api td_api_response = {.id_prefix = TD_RESPONSE_ID_PREFIX,
                                 .free_own = td_response_free,
                                 .write_error = td_api_error_write,
                                 .write_answer = write_answer,
+                                .own_bytes = td_response_items_bytes,
                                 .begin = begin_stream,
                                 .open = open_stream,
                                 .piece = write_piece,

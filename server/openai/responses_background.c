@@ -147,15 +147,13 @@ static void write_events(td_background_job *job) {
 
 static void write_whole(td_background_job *job) {
     td_generation *g = job->generation;
-    td_jbuf        text = {0}; /* the store has a copy */
     pthread_mutex_lock(&g->lock);
     bool has_error = g->has_error;
     pthread_mutex_unlock(&g->lock);
     if (has_error)
         td_response_keep_failed(g);
     else
-        g->req.api->write_answer(g, &text);
-    td_jbuf_free(&text);
+        td_response_end(g);
     end_job(job);
 }
 

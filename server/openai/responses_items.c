@@ -1,10 +1,9 @@
 /*
  * The items of an answer grow as its pieces come; only the last one may be open. Each step appends the events that a stream
- * has of it, in OpenAI's order. A whole answer takes the same steps without a stream.
+ * has of it, in OpenAI's order. A whole answer takes the same steps without a stream, and is written when it has ended.
  *
- * A call that is cut off or malformed
- * is no call, and the parser gives its text as content. Whole answers leave its item out. A stream has sent the item's
- * beginning, and ends the item as incomplete.
+ * A call that is cut off or malformed is no call, and the parser gives its text as content. Whole answers leave its item
+ * out. A stream has sent the item's beginning, and ends the item as incomplete.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -15,6 +14,7 @@
 #include "server/openai/responses.h"
 
 #define ENDING_MAX 64 /* at most so many tokens without a text may end an answer */
+#define N_STEPS 4     /* that write an item */
 
 static const struct {
     const char *type, *id_prefix;
@@ -46,68 +46,165 @@ static void write_id(td_jbuf *b, const char *key, const td_generation *g, size_t
     td_jw_member_str(b, key, id);
 }
 
+static const td_response_item *item_at(const td_generation *g, size_t index) {
+    const td_response *own = g->req.own;
+    return &own->items[index];
+}
+
+/* The item that is written: w->list counts the steps of all items. */
+static const td_response_item *item_of(const td_writing *w) {
+    return item_at(w->choice->generation, w->list / N_STEPS);
+}
+
+static size_t stride_of(const td_generation *g) {
+    return 1 + g->req.shown.top_logprobs;
+}
+
 static void write_text(td_jbuf *b, const char *key, const td_jbuf *text) {
     td_jw_key(b, key);
     td_jw_text(b, text->data, text->len);
 }
 
-static void write_logprobs(td_jbuf *b, const td_jbuf *entries) {
-    td_jw_key(b, "logprobs");
+static void write_annotations(td_jbuf *b) {
+    td_jw_key(b, "annotations");
     td_jw_open(b, '[');
-    td_jbuf_put(b, entries->data, entries->len);
     td_jw_close(b, ']');
 }
 
-/* Write an item's part; empty: as it was when it was added. */
-static void write_part(td_jbuf *b, const td_response_item *item, bool empty) {
-    static const td_jbuf nothing;
+/* Log-probabilities from the one of number `from` on. */
+static void write_logprobs(td_jbuf *b, const td_generation *g, const td_positions *p, size_t from) {
+    td_jw_key(b, "logprobs");
+    td_jw_open(b, '[');
+    if (p->n > from) td_write_token_logprobs(b, g, p->at + from * stride_of(g), p->n - from);
+    td_jw_close(b, ']');
+}
+
+/* Begin an item, up to what grows. */
+static void begin_item(td_jbuf *b, const td_generation *g, size_t index, const char *status) {
+    const td_response_item *item = item_at(g, index);
     td_jw_open(b, '{');
-    td_jw_member_str(b, "type", KINDS[item->kind].part);
-    write_text(b, "text", empty ? &nothing : &item->text);
+    write_id(b, "id", g, index);
+    td_jw_member_str(b, "type", KINDS[item->kind].type);
+    td_jw_member_str(b, "status", status);
+    if (is_call(item)) {
+        write_text(b, "call_id", &item->call_id);
+        write_text(b, "name", &item->name);
+        return;
+    }
     if (item->kind == TD_ITEM_MESSAGE) {
-        td_jw_key(b, "annotations");
+        td_jw_member_str(b, "role", "assistant");
+    } else {
+        td_jw_key(b, "summary");
         td_jw_open(b, '[');
         td_jw_close(b, ']');
-        write_logprobs(b, empty ? &nothing : &item->logprobs);
     }
+    td_jw_key(b, "content");
+    td_jw_open(b, '[');
+}
+
+static void end_item(td_jbuf *b, const td_response_item *item) {
+    if (!is_call(item)) td_jw_close(b, ']');
     td_jw_close(b, '}');
+}
+
+static void begin_part(td_jbuf *b, const td_response_item *item) {
+    td_jw_open(b, '{');
+    td_jw_member_str(b, "type", KINDS[item->kind].part);
+}
+
+/* The steps that write an item; each is a part of any size (answer_parts.h). */
+
+static bool write_head(td_jbuf *b, td_writing *w) {
+    const td_response_item *item = item_of(w);
+    begin_item(b, w->choice->generation, w->list / N_STEPS, item->status);
+    if (!is_call(item)) begin_part(b, item);
+    return true;
+}
+
+static bool write_growing_text(td_jbuf *b, td_writing *w) {
+    const td_response_item *item = item_of(w);
+    if (w->at == 0) {
+        td_jw_key(b, KINDS[item->kind].text);
+        td_jw_open(b, '"');
+    }
+    if (!td_write_slices(b, w, item->text.data, item->text.len, &w->at)) return false;
+    td_jw_close(b, '"');
+    return true;
+}
+
+static void write_position(td_jbuf *b, const td_writing *w, size_t i) {
+    const td_generation *g = w->choice->generation;
+    td_write_token_logprobs(b, g, item_of(w)->logprobs.at + i * stride_of(g), 1);
+}
+
+static bool write_message_end(td_jbuf *b, td_writing *w) {
+    const td_response_item *item = item_of(w);
+    if (item->kind != TD_ITEM_MESSAGE) return true;
+    if (w->at == 0) write_annotations(b);
+    return td_write_list(b, w, "logprobs", item->logprobs.n, write_position);
+}
+
+static bool write_tail(td_jbuf *b, td_writing *w) {
+    const td_response_item *item = item_of(w);
+    if (!is_call(item)) td_jw_close(b, '}');
+    end_item(b, item);
+    return true;
+}
+
+static const td_part_fn STEPS[N_STEPS] = {write_head, write_growing_text, write_message_end, write_tail};
+
+/* Write an item at once, from a step to another. */
+static void write_steps(td_jbuf *b, const td_generation *g, size_t index, size_t from, size_t to) {
+    td_writing w = {.choice = &g->choices[0], .full = SIZE_MAX};
+    for (size_t i = from; i <= to; i++) {
+        w.list = index * N_STEPS + i;
+        w.at = 0;
+        STEPS[i](b, &w);
+    }
 }
 
 /* Write an item; empty: as it was when it was added. */
 static void write_item(td_jbuf *b, const td_generation *g, size_t index, bool empty) {
-    static const td_jbuf    nothing;
-    const td_response      *own = g->req.own;
-    const td_response_item *item = &own->items[index];
-    td_jw_open(b, '{');
-    write_id(b, "id", g, index);
-    td_jw_member_str(b, "type", KINDS[item->kind].type);
-    td_jw_member_str(b, "status", empty ? "in_progress" : item->status);
-    if (is_call(item)) {
-        write_text(b, "call_id", &item->call_id);
-        write_text(b, "name", &item->name);
-        write_text(b, KINDS[item->kind].text, empty ? &nothing : &item->text);
+    const td_response_item *item = item_at(g, index);
+    if (!empty) {
+        write_steps(b, g, index, 0, N_STEPS - 1);
+        return;
+    }
+    begin_item(b, g, index, "in_progress");
+    if (is_call(item)) td_jw_member_str(b, KINDS[item->kind].text, "");
+    end_item(b, item);
+}
+
+/* Write an item's part; empty: as it was when it was added. */
+static void write_part(td_jbuf *b, const td_generation *g, size_t index, bool empty) {
+    const td_response_item *item = item_at(g, index);
+    begin_part(b, item);
+    if (!empty) {
+        write_steps(b, g, index, 1, 2);
     } else {
+        td_jw_member_str(b, "text", "");
         if (item->kind == TD_ITEM_MESSAGE) {
-            td_jw_member_str(b, "role", "assistant");
-        } else {
-            td_jw_key(b, "summary");
-            td_jw_open(b, '[');
-            td_jw_close(b, ']');
+            write_annotations(b);
+            write_logprobs(b, g, &(td_positions){0}, 0);
         }
-        td_jw_key(b, "content");
-        td_jw_open(b, '[');
-        if (!empty) write_part(b, item, false);
-        td_jw_close(b, ']');
     }
     td_jw_close(b, '}');
 }
 
-void td_response_write_items(const td_generation *g, td_jbuf *b) {
-    const td_response *own = g->req.own;
-    td_jw_open(b, '[');
-    for (size_t i = 0; i < own->n_items; i++) write_item(b, g, i, false);
+size_t td_response_items_bytes(const void *p) {
+    const td_response *own = p;
+    size_t             bytes = own->pending.bytes;
+    for (size_t i = 0; i < own->n_items; i++) bytes += own->items[i].text.room + own->items[i].logprobs.bytes;
+    return bytes;
+}
+
+bool td_response_write_items(td_jbuf *b, td_writing *w) {
+    const td_response *own = w->choice->generation->req.own;
+    for (; w->list < own->n_items * N_STEPS; w->list++, w->at = 0)
+        if (b->len >= w->full || !STEPS[w->list % N_STEPS](b, w)) return false;
     td_jw_close(b, ']');
     b->failed = b->failed || own->failed;
+    return true;
 }
 
 /* ---- events ---- */
@@ -146,23 +243,24 @@ static void begin_content_event(td_generation *g, const char *type, td_jbuf *b) 
 }
 
 static void part_event(td_generation *g, const char *type, bool empty, td_jbuf *b) {
-    const td_response      *own = g->req.own;
-    const td_response_item *item = &own->items[own->n_items - 1];
-    if (!b || !KINDS[item->kind].part) return;
+    const td_response *own = g->req.own;
+    size_t             index = own->n_items - 1;
+    if (!b || is_call(&own->items[index])) return;
     begin_content_event(g, type, b);
     td_jw_key(b, "part");
-    write_part(b, item, empty);
+    write_part(b, g, index, empty);
     td_response_end_event(b);
 }
 
-static void delta_event(td_generation *g, const char *text, size_t len, const td_jbuf *logprobs, td_jbuf *b) {
+/* A text that was added to the last item, with the log-probabilities that the item has from a number on. */
+static void delta_event(td_generation *g, const char *text, size_t len, size_t from, td_jbuf *b) {
     const td_response      *own = g->req.own;
     const td_response_item *item = &own->items[own->n_items - 1];
     if (!b) return;
     begin_content_event(g, KINDS[item->kind].delta, b);
     td_jw_key(b, "delta");
     td_jw_text(b, text, len);
-    if (item->kind == TD_ITEM_MESSAGE) write_logprobs(b, logprobs);
+    if (item->kind == TD_ITEM_MESSAGE) write_logprobs(b, g, &item->logprobs, from);
     td_response_end_event(b);
 }
 
@@ -173,7 +271,7 @@ static void done_event(td_generation *g, td_jbuf *b) {
     begin_content_event(g, KINDS[item->kind].done, b);
     if (item->kind == TD_ITEM_CALL) write_text(b, "name", &item->name);
     write_text(b, KINDS[item->kind].text, &item->text);
-    if (item->kind == TD_ITEM_MESSAGE) write_logprobs(b, &item->logprobs);
+    if (item->kind == TD_ITEM_MESSAGE) write_logprobs(b, g, &item->logprobs, 0);
     td_response_end_event(b);
 }
 
@@ -231,33 +329,36 @@ static td_response_item *item_for_text(td_generation *g, td_item_kind kind, td_j
     return item;
 }
 
+/* Append n positions. @return false: memory is short. */
+static bool append(td_positions *to, const td_token_logprob *positions, size_t n, size_t stride) {
+    if (n == 0) return true;
+    if (to->n + n > to->room) {
+        size_t            room = 2 * (to->n + n);
+        td_token_logprob *at = realloc(to->at, room * stride * sizeof *at);
+        if (!at) return false;
+        to->at = at;
+        to->room = room;
+        to->bytes = room * stride * sizeof *at;
+    }
+    memcpy(to->at + to->n * stride, positions, n * stride * sizeof *positions);
+    to->n += n;
+    return true;
+}
+
 /* Keep log-probabilities until the text of their tokens comes. Text that the parser holds back comes later; text that it
  * takes for a marker never comes. */
 static void wait_for_text(td_generation *g, const td_news *with) {
     td_response *own = g->req.own;
-    size_t       stride = 1 + g->req.shown.top_logprobs, n = with ? with->n_lp : 0;
-    if (own->n_pending + n > own->pending_room) {
-        size_t            room = 2 * (own->n_pending + n);
-        td_token_logprob *pending = realloc(own->pending, room * stride * sizeof *pending);
-        if (!pending) {
-            own->failed = true;
-            return;
-        }
-        own->pending = pending;
-        own->pending_room = room;
-    }
-    if (n) memcpy(own->pending + own->n_pending * stride, with->lp, n * stride * sizeof *own->pending);
-    own->n_pending += n;
+    if (with && !append(&own->pending, with->lp, with->n_lp, stride_of(g))) own->failed = true;
 }
 
 /* The bytes of the pending tokens, one behind the other, and where each ends. @return false: memory is short. */
 static bool pending_bytes(const td_generation *g, td_jbuf *bytes, size_t *ends) {
     const td_response *own = g->req.own;
-    size_t             stride = 1 + g->req.shown.top_logprobs;
-    for (size_t i = 0; i < own->n_pending; i++) {
+    for (size_t i = 0; i < own->pending.n; i++) {
         size_t      len;
         bool        special;
-        const char *token = td_token_bytes(g, own->pending[i * stride].id, &len, &special);
+        const char *token = td_token_bytes(g, own->pending.at[i * stride_of(g)].id, &len, &special);
         td_jbuf_put(bytes, token, len);
         ends[i] = bytes->len;
     }
@@ -272,7 +373,7 @@ typedef struct {
  * the answer and has no text: an end token, or a stop string's tokens. */
 static token_range tokens_of_text(const td_generation *g, const char *text, size_t n) {
     const td_response *own = g->req.own;
-    token_range        range = {0, own->n_pending};
+    token_range        range = {0, own->pending.n};
     td_jbuf            bytes = {0};
     size_t            *ends = g->choices[0].parser && range.end ? malloc(range.end * sizeof *ends) : NULL;
     if (ends && pending_bytes(g, &bytes, ends)) {
@@ -287,16 +388,15 @@ static token_range tokens_of_text(const td_generation *g, const char *text, size
     return range;
 }
 
-/* Give pending tokens to an item, and forget those before them. @param entries receives their list entries. */
-static void add_logprobs(td_generation *g, td_response_item *item, token_range tokens, td_jbuf *entries) {
-    td_response *own = g->req.own;
-    size_t       stride = 1 + g->req.shown.top_logprobs;
-    td_write_token_logprobs(entries, g, own->pending + tokens.begin * stride, tokens.end - tokens.begin);
-    own->n_pending -= tokens.end;
-    memmove(own->pending, own->pending + tokens.end * stride, own->n_pending * stride * sizeof *own->pending);
-    if (item->logprobs.len && entries->len) td_jbuf_puts(&item->logprobs, ",");
-    td_jbuf_put(&item->logprobs, entries->data, entries->len);
-    own->failed = own->failed || entries->failed || item->logprobs.failed;
+/* Give pending tokens to an item, and forget those before them. */
+static void add_logprobs(td_generation *g, td_response_item *item, token_range tokens) {
+    td_response  *own = g->req.own;
+    td_positions *pending = &own->pending;
+    size_t        stride = stride_of(g);
+    bool          added = append(&item->logprobs, pending->at + tokens.begin * stride, tokens.end - tokens.begin, stride);
+    pending->n -= tokens.end;
+    memmove(pending->at, pending->at + tokens.end * stride, pending->n * stride * sizeof *pending->at);
+    own->failed = own->failed || !added;
 }
 
 static void add_text(td_generation *g, td_item_kind kind, const td_piece *p, td_jbuf *b) {
@@ -304,29 +404,27 @@ static void add_text(td_generation *g, td_item_kind kind, const td_piece *p, td_
     wait_for_text(g, p->with);
     if (p->len == 0) return;
     td_response_item *item = item_for_text(g, kind, b);
-    td_jbuf           logprobs = {0};
     if (!item) return;
+    size_t had = item->logprobs.n;
     td_jbuf_put(&item->text, p->text, p->len);
     own->failed = own->failed || item->text.failed;
-    if (kind == TD_ITEM_MESSAGE && own->n_pending)
-        add_logprobs(g, item, tokens_of_text(g, p->text, p->len), &logprobs);
+    if (kind == TD_ITEM_MESSAGE && own->pending.n)
+        add_logprobs(g, item, tokens_of_text(g, p->text, p->len));
     else
-        own->n_pending = 0;
-    delta_event(g, p->text, p->len, &logprobs, b);
-    td_jbuf_free(&logprobs);
+        own->pending.n = 0;
+    delta_event(g, p->text, p->len, had, b);
 }
 
 /* Add the log-probabilities of the tokens that end a message, which have no text. */
 static void add_last_logprobs(td_generation *g, td_jbuf *b) {
     td_response      *own = g->req.own;
     td_response_item *item = open_item(own);
-    td_jbuf           logprobs = {0};
-    if (item && item->kind == TD_ITEM_MESSAGE && own->n_pending) {
-        add_logprobs(g, item, (token_range){0, own->n_pending}, &logprobs);
-        delta_event(g, "", 0, &logprobs, b);
+    if (item && item->kind == TD_ITEM_MESSAGE && own->pending.n) {
+        size_t had = item->logprobs.n;
+        add_logprobs(g, item, (token_range){0, own->pending.n});
+        delta_event(g, "", 0, had, b);
     }
-    own->n_pending = 0;
-    td_jbuf_free(&logprobs);
+    own->pending.n = 0;
 }
 
 static bool is_custom(const td_response *own, const char *name, size_t len) {
@@ -341,7 +439,7 @@ static bool is_custom(const td_response *own, const char *name, size_t len) {
 static void begin_call(td_generation *g, const td_piece *p, td_jbuf *b) {
     td_response *own = g->req.own;
     close_item(g, "completed", b);
-    own->n_pending = 0;
+    own->pending.n = 0;
     td_response_item *item = add_item(own, is_custom(own, p->text, p->len) ? TD_ITEM_CUSTOM_CALL : TD_ITEM_CALL);
     if (!item) return;
     td_jbuf_put(&item->name, p->text, p->len);
@@ -389,7 +487,7 @@ static void end_call(td_generation *g, td_jbuf *b) {
     td_response_item *item = open_custom_call(own);
     if (item) {
         unwrap_input(own, item);
-        delta_event(g, item->text.data ? item->text.data : "", item->text.len, NULL, b);
+        delta_event(g, item->text.data ? item->text.data : "", item->text.len, 0, b);
     }
     close_item(g, "completed", b);
 }
@@ -422,7 +520,7 @@ void td_response_add_piece(td_choice *c, const td_piece *p, td_jbuf *b) {
         case TD_ANSWER_CALL_END: end_call(g, b); break;
         case TD_ANSWER_CALL_DROPPED: drop_call(g, b); break;
     }
-    if (p->kind == TD_ANSWER_CALL_END || p->kind == TD_ANSWER_CALL_DROPPED) own->n_pending = 0;
+    if (p->kind == TD_ANSWER_CALL_END || p->kind == TD_ANSWER_CALL_DROPPED) own->pending.n = 0;
     if (b) b->failed = b->failed || own->failed;
 }
 

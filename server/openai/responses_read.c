@@ -522,9 +522,9 @@ void td_response_free(void *p) {
         td_jbuf_free(&item->text);
         td_jbuf_free(&item->name);
         td_jbuf_free(&item->call_id);
-        td_jbuf_free(&item->logprobs);
+        free(item->logprobs.at);
     }
     free(own->items);
-    free(own->pending);
+    free(own->pending.at);
     free(own);
 }

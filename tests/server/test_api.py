@@ -551,6 +551,22 @@ class LargeAnswers(ApiTest):
                 del answer["meta_info"]["e2e_latency"], answer["meta_info"]["id"]
             self.assertEqual({**one, "index": i}, last[i])
 
+    def test_responses(self):
+        path = "/v1/responses"
+        for body in ({"input": self.TEXT},
+                     {"input": self.TEXT[:1000], "include": ["message.output_text.logprobs"], "top_logprobs": 1},
+                     {"input": "<think>" + self.TEXT[:30000] + "</think>" + self.TEXT[:30000]}):
+            with self.subTest(len(body["input"])):
+                large, length = self.answer(path, body)
+                last = self.events(path, body)[-1]["response"]
+                self.assertIsNone(length)
+                of_stream = lambda r: [{**item, "id": None} for item in r["output"]]
+                self.assertEqual(of_stream(large), of_stream(last))
+                self.assertEqual(large["usage"], last["usage"])
+                self.assertEqual(self.server.request("GET", f"{path}/{large['id']}")[:2], (200, large))
+                unkept, length = self.answer(path, {**body, "store": False})
+                self.assertEqual((of_stream(unkept), length), (of_stream(large), None))
+
     def test_old_clients(self):
         """HTTP/1.0 knows no chunks: the answer ends with the connection."""
         body = json.dumps({"prompt": self.TEXT, "echo": True, "max_tokens": 0})

@@ -356,6 +356,7 @@ void td_on_completed(void *cls, struct MHD_Connection *connection, void **state,
     td_api_request_free(&c->req);
     td_jbuf_free(&c->reply);
     td_token_answer_free(c->tokens);
+    td_kept_answer_free(c->kept);
     td_connection_enter(c->socket, TD_READS_HEAD);
     free(c);
     *state = NULL;

@@ -12,6 +12,7 @@
 typedef struct td_server       td_server;
 typedef struct td_call         td_call;
 typedef struct td_token_answer td_token_answer;
+typedef struct td_kept_answer  td_kept_answer;
 
 typedef enum MHD_Result (*td_route_fn)(td_call *c);
 /** A route's work on its text before it answers: on any thread, without libmicrohttpd. Fills req or reply; or sets failed
@@ -47,6 +48,7 @@ struct td_call {
     size_t         sent;    /* bytes of it that the client has taken, where it is sent in pieces */
     ssize_t (*read)(td_call *c, char *to, size_t max); /* gives the pieces of an answer (answer.h) */
     td_token_answer *tokens;                           /* what /tokenize and /detokenize leave; owned */
+    td_kept_answer  *kept;                             /* what a kept response leaves; owned */
     td_generation   *generation;                       /* holds a reference once it was submitted */
 };
 

@@ -97,8 +97,8 @@ void td_response_add_piece(td_choice *c, const td_piece *p, td_jbuf *b);
 /** Close the items when the answer has ended; as incomplete if it was cut. */
 void td_response_close_items(td_generation *g, bool cut, td_jbuf *b);
 
-/** Bytes of the items, which hold a whole answer. */
-size_t td_response_items_bytes(const void *own);
+/** Bytes that a whole answer is made of: its items, and what it repeats of the request. */
+size_t td_response_bytes(const void *own);
 
 /** Write on the items in their list, which is open, and close it (td_part_fn). */
 bool td_response_write_items(td_jbuf *b, td_writing *w);
@@ -111,6 +111,9 @@ void td_response_write_now(td_generation *g, td_jbuf *b);
 
 /** Keep a response that is no stream, and has failed, with its error. */
 void td_response_keep_failed(td_generation *g);
+
+typedef struct td_kept_answer td_kept_answer;
+void td_kept_answer_free(td_kept_answer *a); /* a call's answer with a kept response; NULL: nothing */
 
 /** Begin and end an event of a stream; members may be added in between. */
 void td_response_begin_event(td_response *own, const char *type, td_jbuf *b);

@@ -8,6 +8,8 @@
 #include "core/log/log.h"
 #include "server/openai/responses.h"
 
+#define ECHO_SLICE ((size_t)8 << 10)
+
 /* ---- the object ---- */
 
 static void write_usage(td_jbuf *b, td_usage u) {
@@ -41,7 +43,8 @@ static td_response_stage stage_of(td_finish finish) {
     return (td_response_stage){.status = "completed", .ended = true, .completed_s = time(NULL)};
 }
 
-/* The parts of the object: what stands before the items, the items, and what stands behind them. */
+/* The parts of the object: what stands before the items, the last of it repeated from the request; the items; what stands
+ * behind them. */
 
 static bool write_head(td_jbuf *b, td_writing *w) {
     const td_generation     *g = w->choice->generation;
@@ -77,7 +80,17 @@ static bool write_head(td_jbuf *b, td_writing *w) {
     }
     td_jw_member_str(b, "model", r->model ? r->model : g->all->model_name);
     td_jbuf_puts(b, ",");
-    td_jbuf_put(b, own->echo, own->echo_len);
+    return true;
+}
+
+static bool write_echo(td_jbuf *b, td_writing *w) {
+    const td_response *own = w->choice->generation->req.own;
+    while (w->at < own->echo_len) {
+        size_t left = own->echo_len - w->at, n = left < ECHO_SLICE ? left : ECHO_SLICE;
+        if (b->len >= w->full) return false;
+        td_jbuf_put(b, own->echo + w->at, n);
+        w->at += n;
+    }
     td_jw_key(b, "output");
     td_jw_open(b, '[');
     return true;
@@ -101,6 +114,7 @@ static void write_response(td_generation *g, td_jbuf *b, size_t *output, size_t 
     td_choice            *c = &g->choices[0];
     const td_choice_state st = {0};
     td_write_part(b, write_head, c, &st, NULL);
+    td_write_part(b, write_echo, c, &st, NULL);
     *output = b->len - 1;
     td_write_part(b, td_response_write_items, c, &st, NULL);
     *len = b->len - *output;
@@ -174,7 +188,7 @@ void td_response_end(td_generation *g) {
 }
 
 static bool write_answer(td_generation *g, td_jbuf *b) {
-    static const td_answer_parts PARTS = {.begin = {write_head, td_response_write_items, write_tail}};
+    static const td_answer_parts PARTS = {.begin = {write_head, write_echo, td_response_write_items}, .end = {write_tail}};
     const td_response           *own = g->req.own;
     if (!own->stage.ended) td_response_end(g);
     return td_write_parts(g, &PARTS, b);
@@ -286,7 +300,7 @@ const td_api td_api_response = {.id_prefix = TD_RESPONSE_ID_PREFIX,
                                 .free_own = td_response_free,
                                 .write_error = td_api_error_write,
                                 .write_answer = write_answer,
-                                .own_bytes = td_response_items_bytes,
+                                .own_bytes = td_response_bytes,
                                 .begin = begin_stream,
                                 .open = open_stream,
                                 .piece = write_piece,

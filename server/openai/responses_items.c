@@ -191,9 +191,9 @@ static void write_part(td_jbuf *b, const td_generation *g, size_t index, bool em
     td_jw_close(b, '}');
 }
 
-size_t td_response_items_bytes(const void *p) {
+size_t td_response_bytes(const void *p) {
     const td_response *own = p;
-    size_t             bytes = own->pending.bytes;
+    size_t             bytes = own->echo_len;
     for (size_t i = 0; i < own->n_items; i++) bytes += own->items[i].text.room + own->items[i].logprobs.bytes;
     return bytes;
 }
@@ -415,7 +415,7 @@ static void add_text(td_generation *g, td_item_kind kind, const td_piece *p, td_
     delta_event(g, p->text, p->len, had, b);
 }
 
-/* Add the log-probabilities of the tokens that end a message, which have no text. */
+/* Add the log-probabilities of the tokens that end a message, which have no text. None wait afterwards. */
 static void add_last_logprobs(td_generation *g, td_jbuf *b) {
     td_response      *own = g->req.own;
     td_response_item *item = open_item(own);
@@ -424,7 +424,8 @@ static void add_last_logprobs(td_generation *g, td_jbuf *b) {
         add_logprobs(g, item, (token_range){0, own->pending.n});
         delta_event(g, "", 0, had, b);
     }
-    own->pending.n = 0;
+    free(own->pending.at);
+    own->pending = (td_positions){0};
 }
 
 static bool is_custom(const td_response *own, const char *name, size_t len) {

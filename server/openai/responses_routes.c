@@ -120,6 +120,48 @@ static enum MHD_Result answer_items(td_call *c, const td_stored_response *r) {
     return td_answer_error(c, &err);
 }
 
+/* ---- a kept response, as it was ---- */
+
+struct td_kept_answer {
+    td_response_store  *store;
+    td_stored_response *response; /* a reference */
+    td_answer_hold      hold;     /* of the response, which may have left the store */
+    size_t              sent;
+};
+
+void td_kept_answer_free(td_kept_answer *a) {
+    if (!a) return;
+    td_answer_hold_set(&a->hold, 0);
+    td_response_store_release(a->store, a->response);
+    free(a);
+}
+
+static ssize_t read_kept(td_call *c, char *to, size_t max) {
+    td_kept_answer           *a = c->kept;
+    const td_stored_response *r = a->response;
+    size_t                    n = r->text_len - a->sent < max ? r->text_len - a->sent : max;
+    memcpy(to, r->text + a->sent, n);
+    a->sent += n;
+    return (ssize_t)n;
+}
+
+/* Answer with a response's own text; takes the reference. */
+static enum MHD_Result answer_response(td_call *c, td_stored_response *r) {
+    td_response_store *store = &c->server->responses;
+    td_api_error       err;
+    c->kept = malloc(sizeof *c->kept);
+    if (!c->kept) {
+        td_response_store_release(store, r);
+        td_api_no_memory(&err);
+        return td_answer_error(c, &err);
+    }
+    *c->kept = (td_kept_answer){.store = store, .response = r, .hold.budget = c->answers};
+    if (td_answer_hold_set(&c->kept->hold, r->text_len))
+        return td_answer_pieces(c, 200, "application/json", r->text_len, read_kept);
+    td_answer_no_room(&err, &c->kept->hold, r->text_len);
+    return td_answer_error(c, &err);
+}
+
 /* ---- routes ---- */
 
 typedef struct {
@@ -182,17 +224,9 @@ static bool answer_of_job(td_call *c, td_background_job *job, const get_options 
 static enum MHD_Result answer_kept(td_call *c, const char *id, const get_options *o, bool items) {
     td_response_store  *store = &c->server->responses;
     td_stored_response *r = td_response_store_find(store, id);
-    enum MHD_Result     result;
     if (!r) return answer_not_found(c);
-    if (items) {
-        result = answer_items(c, r);
-    } else if (o->streams) {
-        result = answer_no_events(c, r->background);
-    } else {
-        td_jbuf b = {0};
-        td_jbuf_put(&b, r->text, r->text_len);
-        result = td_answer_json(c, 200, &b);
-    }
+    if (!items && !o->streams) return answer_response(c, r);
+    enum MHD_Result result = items ? answer_items(c, r) : answer_no_events(c, r->background);
     td_response_store_release(store, r);
     return result;
 }
@@ -232,7 +266,6 @@ enum MHD_Result td_route_delete_response(td_call *c) {
 enum MHD_Result td_route_cancel_response(td_call *c) {
     char               id[TD_RESPONSE_ID_MAX];
     td_response_store *store = &c->server->responses;
-    td_jbuf            b = {0};
     td_api_error       err;
     if (!split_path(c->rest, "cancel", id)) return answer_not_found(c);
     td_background_job *job = td_background_find(&c->server->background, id);
@@ -242,10 +275,8 @@ enum MHD_Result td_route_cancel_response(td_call *c) {
     }
     td_stored_response *r = td_response_store_find(store, id);
     if (!r) return answer_not_found(c);
-    bool background = r->background;
-    if (background) td_jbuf_put(&b, r->text, r->text_len);
+    if (r->background) return answer_response(c, r);
     td_response_store_release(store, r);
-    if (background) return td_answer_json(c, 200, &b);
     td_api_bad(
         &err, NULL,
         "Only responses that were created with 'background' can be cancelled; others end with their connection, or by "

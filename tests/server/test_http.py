@@ -517,6 +517,23 @@ class Untaken(UntakenTest):
         self.assertEqual(self.server.metric("tandem:answers_refused_total"), 0)
 
 
+class UntakenResponses(UntakenTest):
+    flags = ("--context-length", "10000")
+
+    def test_made_as_they_are_taken(self):
+        """Log-probabilities are held as numbers, and a kept response is held once, however many clients fetch it."""
+        body = {"input": "!flood " + "x" * 6000, "include": ["message.output_text.logprobs"], "top_logprobs": 20}
+        _, kept, _ = self.server.request("POST", "/v1/responses", body)
+        size, idle = len(json.dumps(kept)), self.rss()
+        for _ in range(5):
+            for s in (self.sent(request_bytes("/v1/responses", {**body, "store": False}), rcvbuf=4096),
+                      self.sent(f"GET /v1/responses/{kept['id']} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode(), rcvbuf=4096)):
+                self.assertIn(b" 200 ", self.read_until(s, b"\r\n"))
+        self.assertGreater(self.server.metric("tandem:answer_bytes"), 5 * size)
+        self.assertLess(self.rss() - idle, 4 * size)
+        self.assertEqual(self.server.metric("tandem:answers_refused_total"), 0)
+
+
 class UntakenLimits(UntakenTest):
     flags = ("--max-answers-mib", "3", "--request-timeout", "1")
 

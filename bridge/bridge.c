@@ -280,7 +280,8 @@ static uint32_t rows_in_time(const td_bridge *b, uint32_t left) {
     if (td_chaos_seeded()) return b->has_run && td_chaos_cuts() ? 0 : 1 + left / 3;
     if (!b->has_run && !b->row_ns) return few;
     const uint64_t now = td_trace_now();
-    const double   fits = now < b->pass.until_ns ? (double)(b->pass.until_ns - now) / b->row_ns : 0;
+    if (b->has_run && b->pass.waited_for && atomic_load_explicit(b->pass.waited_for, memory_order_relaxed)) return 0;
+    const double fits = now < b->pass.until_ns ? (double)(b->pass.until_ns - now) / b->row_ns : 0;
     if (fits >= left) return left;
     if (fits >= few) return (uint32_t)fits;
     return b->has_run ? 0 : few;

@@ -117,8 +117,9 @@ typedef struct {
     const td_step         *steps[TD_HALVES]; /* [1] unused by a pass of one */
     /* As td_trace_now: the experts begin no rows that would end later, but for the first ones of the pass. 0: every ticket
      * that is filled runs to its end. */
-    uint64_t until_ns;
-    uint32_t done[TD_BRIDGE_OPEN_MAX]; /* rows of the first tickets whose sums are there from a pass before */
+    uint64_t           until_ns;
+    const atomic_bool *waited_for;               /* once it is set, they begin none either. NULL: it never is */
+    uint32_t           done[TD_BRIDGE_OPEN_MAX]; /* rows of the first tickets whose sums are there from a pass before */
 } td_bridge_pass;
 
 /** Begin a pass; call before its operations are enqueued to run. */

@@ -7,6 +7,8 @@
 #ifndef TD_MODEL_MODEL_H
 #define TD_MODEL_MODEL_H
 
+#include <stdatomic.h>
+
 #include "model/layer_caches.h"
 #include "model/memory_plan.h"
 #include "model/model_probe.h"
@@ -101,8 +103,11 @@ TD_NODISCARD td_status td_model_forward(td_model *m, const td_step_rows *rows, t
 typedef struct {
     double budget_s; /* the piece ends when so long has passed, or would have with the next operation: it is taken to take as
                          long as in the layer before */
-    double longest_s; /* out: what the longest operation of the piece took */
-    bool   ended;     /* out: the layers are computed */
+    const atomic_bool
+          *waited_for; /* once another thread has set it, the piece ends before its next operation. NULL: never */
+    double longest_s;  /* out: what the longest operation of the piece took */
+    bool   ended;      /* out: the layers are computed */
+    bool   gave_way;   /* out: it ended since it was waited for */
 } td_piece;
 
 /**

@@ -11,8 +11,9 @@
  *
  * A pass that goes in two halves does so here, too: the device computes one half while the experts have the other. Both stop
  * in time. A block, or its part, is taken to take as long as the last one of its kind, and is left to the next piece if that
- * is too long. The experts compute as many rows at a time as end by then (td_bridge_pass.until_ns), and the next piece hands
- * the others over again. To the bridge a piece is a pass.
+ * is too long. While another thread waits for the piece (td_piece.waited_for), any operation is. The experts compute as many
+ * rows at a time as end by then (td_bridge_pass.until_ns), and the next piece hands the others over again. To the bridge a
+ * piece is a pass.
  */
 #include <assert.h>
 #include <string.h>
@@ -44,8 +45,13 @@ static void note_block(td_model *m, td_block_kind kind, const td_block_part *par
     pass->block_s = 0;
 }
 
+static bool is_waited_for(const td_piece *piece) {
+    return piece->waited_for && atomic_load_explicit(piece->waited_for, memory_order_relaxed);
+}
+
 /* Whether the piece ends before an operation over so many rows, since it would take too long with it. */
 static bool ends_before(const td_op *next, uint32_t n_tok, const td_model *m, const td_piece *piece) {
+    if (is_waited_for(piece)) return true;
     if (td_chaos_seeded()) return td_chaos_cuts();
     const double block_s = next->kind == TD_OP_BLOCK
                                ? td_piece_pace_foreseen(&m->pace[next->block.desc.kind], &m->pieces.cursor.part, n_tok)
@@ -110,6 +116,7 @@ static td_bridge_pass bridge_pass(const td_model *m, const td_piece *piece) {
     out.order += at->n_collected;
     out.n_tickets -= at->n_collected;
     out.until_ns = pass->begin_ns + (uint64_t)(1e9 * piece->budget_s);
+    out.waited_for = piece->waited_for;
     memcpy(out.done, at->done, sizeof out.done);
     return out;
 }
@@ -122,7 +129,7 @@ td_status td_model_run_piece(td_model *m, td_piece *piece) {
     assert(now->rows);
     now->begin_ns = td_trace_now();
     piece->longest_s = 0;
-    piece->ended = false;
+    piece->ended = piece->gave_way = false;
     c->bucket = now->bucket;
     c->error.text[0] = 0;
     td_pool_hold(m->expert_pool);
@@ -134,6 +141,7 @@ td_status td_model_run_piece(td_model *m, td_piece *piece) {
     if (st == TD_OK) st = synced == TD_OK ? ticket : synced;
     for (uint32_t i = 0; m->bridge && i < TD_BRIDGE_OPEN_MAX; i++)
         at->done[i] = td_bridge_rows_done(m->bridge, at->n_collected - first + i);
+    piece->gave_way = !piece->ended && is_waited_for(piece);
     if (st == TD_OK && piece->ended) {
         m->rows = now->rows;
         m->rows_aside = true;

@@ -17,6 +17,7 @@ struct td_inbox {
     uint64_t    seed, n_requests;
     bool        flush, shut;
     double      deadline_s;
+    atomic_bool has_requests; /* first is not NULL; for who does not take the lock */
 };
 
 td_status td_inbox_create(td_waker *waker, uint32_t max_queued, uint64_t seed, td_inbox **out, td_error *err) {
@@ -47,6 +48,7 @@ static void append(td_inbox *b, td_request *r, double now_s) {
     b->last = r;
     b->n_waiting++;
     b->waiting_tokens += r->n_tokens;
+    atomic_store_explicit(&b->has_requests, true, memory_order_relaxed);
 }
 
 td_status td_inbox_put(td_inbox *b, td_request *const *r, size_t n) {
@@ -90,9 +92,14 @@ td_inbox_news td_inbox_take(td_inbox *b, double until_s) {
     while (until_s > 0 && !b->first && !b->waker->awake && !b->shut && sleep_until(b, until_s)) continue;
     td_inbox_news news = {.requests = b->first, .flush = b->flush, .deadline_s = b->shut ? b->deadline_s : 0};
     b->first = b->last = NULL;
+    atomic_store_explicit(&b->has_requests, false, memory_order_relaxed);
     b->waker->awake = b->flush = false;
     pthread_mutex_unlock(&b->waker->lock);
     return news;
+}
+
+const atomic_bool *td_inbox_has_requests(const td_inbox *b) {
+    return &b->has_requests;
 }
 
 void td_inbox_left(td_inbox *b, const td_request *r) {

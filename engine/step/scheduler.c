@@ -407,7 +407,7 @@ static void set_aside(td_scheduler *s) {
     if (rows > s->config.aside) rows = s->config.aside;
     if (rows > left_of(r)) rows = left_of(r);
     clear(&s->aside.step);
-    s->aside.begun = s->aside.failed = s->aside.computed = false;
+    s->aside.begun = s->aside.failed = s->aside.computed = s->aside.gave_way = false;
     s->aside.longest_s = 0;
     add_prompt_rows(s, &s->aside.step, r, rows);
 }

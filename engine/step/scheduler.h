@@ -76,6 +76,7 @@ typedef struct {
     bool              begun;     /* its pass is; set by who runs it */
     bool              failed;    /* it has, and was begun again; likewise */
     bool              computed;  /* all its pieces have run: its request may leave */
+    bool              gave_way;  /* its last piece did, to a request that came; set by who runs it */
     double            begin_s;   /* when it was begun; likewise */
     double            longest_s; /* that one of its operations has taken; likewise */
 } td_aside_step;

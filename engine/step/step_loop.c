@@ -465,11 +465,13 @@ static td_status try_piece(td_engine *e, td_piece *piece, uint32_t *n_jobs) {
     return sample_in_turns(e, e->jobs, *n_jobs);
 }
 
-/* Go on with the step aside. One that fails begins again, once. */
+/* Go on with the step aside. One that fails begins again, once. A piece ends for requests that come, but the one behind it
+ * does not: whatever comes, the step aside has half its time. */
 static void run_piece(td_engine *e) {
     td_scheduler  *scheduler = &e->scheduler;
     td_aside_step *aside = &scheduler->aside;
-    td_piece       piece = {.budget_s = td_scheduler_piece_s(scheduler)};
+    td_piece       piece = {.budget_s = td_scheduler_piece_s(scheduler),
+                            .waited_for = aside->gave_way ? NULL : td_inbox_has_requests(e->inbox)};
     uint32_t       n_jobs = 0;
     e->step = &aside->step;
     note_starts(e);
@@ -480,6 +482,7 @@ static void run_piece(td_engine *e) {
         aside->begun = false;
         st = try_piece(e, &piece, &n_jobs);
     }
+    aside->gave_way = piece.gave_way;
     if (piece.longest_s > aside->longest_s) aside->longest_s = piece.longest_s;
     if (st == TD_OK && !piece.ended) return;
     td_stats_phase(&e->stats, TD_STEP_DELIVERING, NULL);

@@ -27,6 +27,7 @@ struct td_model {
     uint32_t            n_rows;
     const td_step_rows *aside;       /* of the pass in pieces that is under way; NULL: none is */
     uint32_t            pieces_left; /* of it */
+    bool                gave_way;    /* its last piece did */
     const char         *harm;        /* the first rule that passes between its pieces broke; it is dropped, or this counts */
     uint8_t            *slot_seen;
     uint64_t           *window_kv; /* [n_window_slots] of layers with a window; NULL: the model has none */
@@ -38,7 +39,7 @@ struct td_model {
 };
 
 static atomic_int            g_fail_forwards, g_fail_heads, g_fail_copies, g_fail_layers, g_fail_pieces;
-static atomic_bool           g_hold, g_nan, g_one_form, g_no_layer, g_lost, g_recurrent, g_windows;
+static atomic_bool           g_pieces_wait, g_hold, g_nan, g_one_form, g_no_layer, g_lost, g_recurrent, g_windows;
 static _Atomic float         g_layer_noise;
 static _Atomic(const char *) g_complaint;
 static atomic_uint           g_max_tok, g_delay_us, g_pieces, g_pieces_run, g_between;
@@ -69,6 +70,9 @@ void fake_delay(uint32_t us) {
 }
 void fake_pieces(uint32_t n) {
     atomic_store(&g_pieces, n);
+}
+void fake_pieces_wait(bool wait) {
+    atomic_store(&g_pieces_wait, wait);
 }
 uint32_t fake_pieces_run(void) {
     return atomic_load(&g_pieces_run);
@@ -374,6 +378,7 @@ void td_model_start_pieces(td_model *m, const td_step_rows *rows) {
     m->aside = rows;
     m->harm = NULL;
     m->pieces_left = atomic_load(&g_pieces);
+    m->gave_way = false;
 }
 
 td_status td_model_run_piece(td_model *m, td_piece *piece) {
@@ -381,8 +386,11 @@ td_status td_model_run_piece(td_model *m, td_piece *piece) {
     if (!rows) complain("there is no pass in pieces");
     if (m->harm) complain(m->harm);
     atomic_fetch_add(&g_pieces_run, 1);
+    if (piece->waited_for && m->gave_way) complain("two pieces in a row give way");
+    while (atomic_load(&g_pieces_wait) && piece->waited_for && !atomic_load(piece->waited_for)) usleep(200);
     piece->longest_s = 0.001;
     piece->ended = --m->pieces_left == 0;
+    piece->gave_way = m->gave_way = !piece->ended && piece->waited_for && atomic_load(piece->waited_for);
     td_status st = TD_OK;
     if (piece->ended) {
         m->aside = NULL;

@@ -42,15 +42,16 @@ void     fake_hold(bool hold);         /* forwards wait while held */
 void     fake_delay(uint32_t us);      /* every forward takes so long at least */
 void     fake_give_nan(bool nan);      /* logits are NaN */
 void     fake_says(const uint32_t *tokens,
-                   size_t          n);       /* each answer's tokens by preference, as far as they go; while no step runs */
-void     fake_one_form(bool one);   /* models opened from now on are GQA's: prompt and generated tokens have the same KV */
-void     fake_recurrent(bool yes);  /* models opened from now on have recurrent states beside their KV */
-void     fake_windows(bool yes);    /* models opened from now on have layers with a window beside the others */
-void     fake_fail_pieces(int n);   /* the next n pieces fail */
-void     fake_pieces(uint32_t n);   /* models opened from now on have passes in so many pieces; 0: they have none */
-uint32_t fake_pieces_run(void);     /* since the program began */
-uint32_t fake_passes_between(void); /* passes that ran between pieces of another, likewise */
-const char *fake_complaint(void);   /* the first broken rule of a step, or NULL */
-uint32_t    fake_max_tok(void);     /* of the model that was opened last */
+                   size_t          n);         /* each answer's tokens by preference, as far as they go; while no step runs */
+void     fake_one_form(bool one);     /* models opened from now on are GQA's: prompt and generated tokens have the same KV */
+void     fake_recurrent(bool yes);    /* models opened from now on have recurrent states beside their KV */
+void     fake_windows(bool yes);      /* models opened from now on have layers with a window beside the others */
+void     fake_fail_pieces(int n);     /* the next n pieces fail */
+void     fake_pieces(uint32_t n);     /* models opened from now on have passes in so many pieces; 0: they have none */
+void     fake_pieces_wait(bool wait); /* a piece that ends for requests lasts until one comes */
+uint32_t fake_pieces_run(void);       /* since the program began */
+uint32_t fake_passes_between(void);   /* passes that ran between pieces of another, likewise */
+const char *fake_complaint(void);     /* the first broken rule of a step, or NULL */
+uint32_t    fake_max_tok(void);       /* of the model that was opened last */
 
 #endif

@@ -72,6 +72,21 @@ TEST(streams_run_between_pieces) {
     assert_true(fake_passes_between() - f.between >= 4 * (LONG / CHUNK));
 }
 
+/* A piece lasts until a request comes, which is computed then; the piece behind it is not left for another. */
+TEST(piece_ends_for_a_request_that_comes) {
+    fake_pieces_wait(true);
+    AT_END(close_fixture) fixture f = open_fixture(ENDLESS, 4096, 200);
+    for (uint32_t i = 0; i < 3; i++) {
+        probe *late = random_prompt(20, 1);
+        wait_for_pieces(&f, 2 * i + 1);
+        probe_submit(f.e, late);
+        probe_finish(f.e, late);
+    }
+    fake_pieces_wait(false);
+    td_request_cancel(f.long_one->request);
+    probe_finish(f.e, f.long_one);
+}
+
 /* Two long prompts: the second one's turn comes when the first one's is computed. */
 TEST(long_prompts_follow_each_other) {
     AT_END(close_fixture) fixture f = open_fixture(3, 4096, 400);

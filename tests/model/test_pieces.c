@@ -84,10 +84,13 @@ static void run_in_pieces(company *c, uint32_t n, bool drop) {
     if (!p.n) return;
     model_run_fill(&c->r, &p, 1, &c->aside);
     td_model_start_pieces(c->r.model, &c->aside);
+    static atomic_bool yes = true;
     for (td_piece piece = {0}; !piece.ended;) {
-        piece.budget_s = draw(32) ? 0 : 1000; /* one operation, or all */
+        const bool cuts = draw(32), has_time = !cuts || draw(2); /* one operation, or all */
+        piece = (td_piece){.budget_s = has_time ? 1000 : 0, .waited_for = cuts && has_time ? &yes : NULL};
         OK(td_model_run_piece(c->r.model, &piece));
         if (piece.ended) break;
+        assert_int_equal(piece.gave_way, piece.waited_for != NULL);
         c->n_between++;
         run_whole(c, draw(LONG), 1 + draw(BETWEEN_MAX));
         if (drop) td_model_start_pieces(c->r.model, &c->aside);

@@ -6,7 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "standin_op.h"
+#include "standin_facts.h"
 
 struct aclTensor {
     bool           alive;
@@ -108,14 +108,14 @@ td_acl_tensor *aclCreateTensor(const int64_t *view, uint64_t n_view, td_acl_dtyp
     return tensor;
 }
 
-static const standin_tensor *live(const td_acl_tensor *tensor, const char *what) {
+const standin_tensor *standin_live(const td_acl_tensor *tensor, const char *what) {
     if (!tensor->alive) standin_refuse("opbase aclDestroyTensor", "%s is a tensor that was destroyed", what);
     return &tensor->t;
 }
 
 td_aclnn_status aclDestroyTensor(const td_acl_tensor *tensor) {
     if (!tensor) return TD_ACLNN_ERR_NULL;
-    (void)live(tensor, "what is destroyed");
+    (void)standin_live(tensor, "what is destroyed");
     ((td_acl_tensor *)tensor)->alive = false;
     return TD_ACLNN_OK;
 }
@@ -124,7 +124,7 @@ td_acl_tensor_list *aclCreateTensorList(const td_acl_tensor *const *tensors, uin
     td_acl_tensor_list *list = calloc(1, sizeof *list);
     *list = (td_acl_tensor_list){true, n, calloc(n ? n : 1, sizeof *list->tensors)};
     for (uint64_t i = 0; i < n; i++) {
-        (void)live(tensors[i], "an entry of a list");
+        (void)standin_live(tensors[i], "an entry of a list");
         list->tensors[i] = tensors[i];
     }
     keep(list);
@@ -181,7 +181,7 @@ td_aclnn_status aclDestroyIntArray(const td_acl_int_array *array) {
 
 /* ---- executors, first half ----------------------------------------------------------------------- */
 
-td_acl_executor *standin_begin(const char *op, const char *document) {
+td_acl_executor *standin_begin(const char *op, const char *document, ...) {
     char *name = calloc(1, strlen(op) + 32);
     snprintf(name, strlen(op) + 32, "%sGetWorkspaceSize", op);
     const standin_context *c = standin_enter(name, STANDIN_NEEDS_CONTEXT | STANDIN_NOT_IN_CALLBACK);
@@ -189,6 +189,10 @@ td_acl_executor *standin_begin(const char *op, const char *document) {
     td_acl_executor *x = calloc(1, sizeof *x);
     *x = (td_acl_executor){.op = op, .document = document, .device = c->device};
     keep(x);
+    va_list list;
+    va_start(list, document);
+    standin_check_facts(x, op, &list);
+    va_end(list);
     return x;
 }
 
@@ -228,50 +232,12 @@ static void check_memory(const td_acl_executor *x, const standin_tensor *t, cons
     if (!ok) standin_bad(x, "%s, %zu bytes at %p, does not lie in live memory of the device", name, bytes, (void *)t->data);
 }
 
-/* What a definition of the vendor's says of a tensor. */
-typedef struct {
-    const char *op, *tensor;
-    bool        is_required;
-    uint64_t    types; /* bits 1 << td_acl_dtype; 0: it names none that is here */
-    const char *repository, *where;
-} fact;
-
-static const fact FACTS[] = {
-#define REQUIRED true
-#define OPTIONAL false
-#define DYNAMIC false /* a list may be empty */
-#define D(type) (1ull << TD_ACL_##type)
-#define FACT(op, tensor, direction, kind, types, repository, where) {#op, tensor, kind, types, repository, where},
-#include "op_facts.inc"
-#undef FACT
-#undef D
-#undef DYNAMIC
-#undef OPTIONAL
-#undef REQUIRED
-};
-
-/* @return NULL: no definition was at hand. */
-static const fact *fact_of(const char *op, const char *tensor) {
-    for (size_t i = 0; i < sizeof FACTS / sizeof *FACTS; i++)
-        if (!strcmp(FACTS[i].op, op) && !strcmp(FACTS[i].tensor, tensor)) return &FACTS[i];
-    return NULL;
-}
-
-static void check_fact(const td_acl_executor *x, const standin_tensor *t, const char *name) {
-    const fact *f = fact_of(x->op, name);
-    if (f && !t && f->is_required)
-        standin_bad(x, "%s is a null pointer, and required by hicann/%s %s", name, f->repository, f->where);
-    if (f && t && f->types && !(f->types & 1ull << t->dtype))
-        standin_bad(x, "%s is of type %d, which hicann/%s %s does not have", name, (int)t->dtype, f->repository, f->where);
-}
-
 const standin_tensor *standin_add(td_acl_executor *x, const td_acl_tensor *tensor, const char *name, int role) {
     if (x->n == STANDIN_TENSORS) standin_bad(x, "too many tensors");
     slot *s = &x->slots[x->n++];
     *s = (slot){.handle = tensor, .role = role, .name = name};
     if (!tensor && !(role & STANDIN_OPTIONAL)) standin_bad(x, "%s is a null pointer", name);
-    if (tensor) s->t = *live(tensor, name);
-    check_fact(x, tensor ? &s->t : NULL, name);
+    if (tensor) s->t = *standin_live(tensor, name);
     if (!tensor) return NULL;
     check_memory(x, &s->t, name);
     return &s->t;
@@ -331,7 +297,7 @@ static td_aclnn_status set_address(td_acl_executor *executor, size_t index, td_a
         if (s->handle != tensor)
             standin_refuse("opbase aclSetInputTensorAddr", "%s: tensor %zu of %s is another one (%s)", call, index, x->op,
                            s->name);
-        (void)live(tensor, s->name);
+        (void)standin_live(tensor, s->name);
         s->t.data = data;
         tensor->t.data = data;
         check_memory(x, &s->t, s->name);
@@ -360,7 +326,8 @@ typedef struct {
 } kernel_run;
 
 static void run_kernel(standin_op *op, standin_stream *s) {
-    kernel_run  *r = op->payload;
+    kernel_run *r = op->payload;
+    if (standin_setting("TD_STANDIN_DRY", 0)) return;
     standin_call c = {.op = op->name, .args = r->args};
     (void)s;
     for (size_t i = 0; i < r->n; i++) {
@@ -402,7 +369,7 @@ td_aclnn_status standin_execute(const char *op, void *workspace, uint64_t worksp
     for (size_t i = 0; i < x->n; i++) {
         slot *t = &x->slots[i];
         if (!t->handle) continue;
-        (void)live(t->handle, t->name);
+        (void)standin_live(t->handle, t->name);
         check_memory(x, &t->t, t->name);
         r->there[i] = true;
         r->t[i] = t->t;

@@ -54,8 +54,11 @@ struct aclIntArray {
     int64_t *values;
 };
 
-/** Begin an operation's first function. */
-STANDIN_EXPORT td_acl_executor *standin_begin(const char *op, const char *document);
+/** Begin an operation's first function: all its arguments in their order, then STANDIN_END. Each is held to the table of
+ * facts (standin_facts.c). */
+STANDIN_EXPORT td_acl_executor  *standin_begin(const char *op, const char *document, ...);
+STANDIN_EXPORT extern const char standin_end_of_arguments;
+#define STANDIN_END (&standin_end_of_arguments)
 /** Its next tensor. @return NULL: absent, which only STANDIN_OPTIONAL may be. */
 STANDIN_EXPORT const standin_tensor *standin_add(td_acl_executor *x, const td_acl_tensor *t, const char *name, int role);
 /** A rule of its document is broken. */

@@ -142,7 +142,7 @@ static void scatter(const standin_call *c, int from, int to, bool heads_first) {
 static void run_scatter(const standin_call *c) {
     const scatter_args *a = c->args;
     scatter(c, 0, 1, a->heads_first);
-    if (c->t[3]) scatter(c, 3, 4, a->heads_first);
+    scatter(c, 3, 4, a->heads_first);
 }
 
 static void check_scatter(const td_acl_executor *x, const standin_tensor *from, const standin_tensor *to,
@@ -170,13 +170,14 @@ td_aclnn_status aclnnScatterPaKvCacheGetWorkspaceSize(const td_acl_tensor *key, 
                                                       const td_acl_tensor *seq_lengths, char *cache_mode, char *scatter_mode,
                                                       const td_acl_int_array *strides, const td_acl_int_array *offsets,
                                                       uint64_t *ws, td_acl_executor **executor) {
-    td_acl_executor      *x = standin_begin("aclnnScatterPaKvCache", TF "attention/scatter_pa_kv_cache");
+    td_acl_executor *x = standin_begin("aclnnScatterPaKvCache", TF "attention/scatter_pa_kv_cache", key, key_cache, slots,
+                                       value, value_cache, compress_lengths, compress_offsets, seq_lengths, cache_mode,
+                                       scatter_mode, strides, offsets, STANDIN_END);
     const standin_tensor *k = standin_add(x, key, "key", STANDIN_IN),
                          *kc = standin_add(x, key_cache, "keyCacheRef", STANDIN_OUT | STANDIN_INDEXED),
                          *s = standin_add(x, slots, "slotMapping", STANDIN_IN),
-                         *v = standin_add(x, value, "value", STANDIN_OPTIONAL),
-                         *vc =
-                             standin_add(x, value_cache, "valueCacheRef", STANDIN_OUT | STANDIN_INDEXED | STANDIN_OPTIONAL);
+                         *v = standin_add(x, value, "value", STANDIN_IN),
+                         *vc = standin_add(x, value_cache, "valueCacheRef", STANDIN_OUT | STANDIN_INDEXED);
     scatter_args a = {.heads_first = scatter_mode && !strcmp(scatter_mode, "NHSD")};
     need(x, !cache_mode || !strcmp(cache_mode, "Norm"), "cacheMode is not \"Norm\", the only one here");
     need(x, !scatter_mode || !strcmp(scatter_mode, "None") || a.heads_first,
@@ -184,13 +185,10 @@ td_aclnn_status aclnnScatterPaKvCacheGetWorkspaceSize(const td_acl_tensor *key, 
     need(x, !compress_lengths && !compress_offsets && !seq_lengths && !strides && !offsets,
          "an argument of compressed or strided forms is given");
     need(x, is_index(s), "slotMapping is neither INT32 nor INT64");
-    need(x, !v == !vc, "value is given without its cache, or the cache without value");
     check_scatter(x, k, kc, s, a.heads_first);
-    if (v) {
-        check_scatter(x, v, vc, s, a.heads_first);
-        need(x, v->dtype == k->dtype, "value has another dtype than key");
-        need(x, v->view[0] == k->view[0] && v->view[1] == k->view[1], "value's first two dimensions are not key's");
-    }
+    check_scatter(x, v, vc, s, a.heads_first);
+    need(x, v->dtype == k->dtype, "value has another dtype than key");
+    need(x, v->view[0] == k->view[0] && v->view[1] == k->view[1], "value's first two dimensions are not key's");
     return standin_end(x, run_scatter, &a, sizeof a, 0, ws, executor);
 }
 STANDIN_SECOND(aclnnScatterPaKvCache)
@@ -211,7 +209,8 @@ static void run_scatter_nd(const standin_call *c) {
 td_aclnn_status aclnnScatterNdUpdateGetWorkspaceSize(td_acl_tensor *self, const td_acl_tensor *indices,
                                                      const td_acl_tensor *updates, uint64_t *ws,
                                                      td_acl_executor **executor) {
-    td_acl_executor      *x = standin_begin("aclnnScatterNdUpdate", NN "index/scatter_nd_update");
+    td_acl_executor *x =
+        standin_begin("aclnnScatterNdUpdate", NN "index/scatter_nd_update", self, indices, updates, STANDIN_END);
     const standin_tensor *t = standin_add(x, self, "varRef", STANDIN_OUT | STANDIN_INDEXED),
                          *i = standin_add(x, indices, "indices", STANDIN_IN),
                          *u = standin_add(x, updates, "updates", STANDIN_IN);
@@ -573,14 +572,6 @@ static void check_product(const td_acl_executor *x, bool is_950) {
         .scale = scale, .layout = layout, .has_more = MORE_TENSORS || (more)                                            \
     }
 
-static td_aclnn_status begin_v3(TD_ACLNN_ATTENTION_V3_ARGS, bool most_of_all, uint64_t *ws, td_acl_executor **executor) {
-    td_acl_executor *x = standin_begin("aclnnFusedInferAttentionScoreV3", FIA);
-    attention_call   call = CALL(false);
-    (void)lse, (void)tokens_before, (void)tokens_after;
-    check_product(x, false);
-    return attention(x, &call, most_of_all, ws, executor);
-}
-
 #define PASS_TENSORS                                                                                                        \
     query, key, value, pse_shift, mask, query_lengths, kv_lengths, dequant_scale1, quant_scale1, dequant_scale2,            \
         quant_scale2, quant_offset2, antiquant_scale, antiquant_offset, block_table, query_padding, kv_padding,             \
@@ -589,6 +580,15 @@ static td_aclnn_status begin_v3(TD_ACLNN_ATTENTION_V3_ARGS, bool most_of_all, ui
 #define PASS_NUMBERS                                                                                                       \
     heads, scale, tokens_before, tokens_after, layout, kv_heads, sparse_mode, inner_precise, block_tokens, antiquant_mode, \
         with_lse, key_antiquant_mode, value_antiquant_mode
+
+static td_aclnn_status begin_v3(TD_ACLNN_ATTENTION_V3_ARGS, bool most_of_all, uint64_t *ws, td_acl_executor **executor) {
+    td_acl_executor *x =
+        standin_begin("aclnnFusedInferAttentionScoreV3", FIA, PASS_TENSORS, PASS_NUMBERS, out, lse, STANDIN_END);
+    attention_call call = CALL(false);
+    (void)lse, (void)tokens_before, (void)tokens_after;
+    check_product(x, false);
+    return attention(x, &call, most_of_all, ws, executor);
+}
 
 td_aclnn_status aclnnFusedInferAttentionScoreV3GetWorkspaceSize(TD_ACLNN_ATTENTION_V3_ARGS, uint64_t *ws,
                                                                 td_acl_executor **executor) {
@@ -601,7 +601,8 @@ td_aclnn_status aclnnFusedInferAttentionScoreV3GetMaxWorkspaceSize(TD_ACLNN_ATTE
 STANDIN_SECOND(aclnnFusedInferAttentionScoreV3)
 
 static td_aclnn_status begin_v4(TD_ACLNN_ATTENTION_V4_ARGS, bool most_of_all, uint64_t *ws, td_acl_executor **executor) {
-    td_acl_executor *x = standin_begin("aclnnFusedInferAttentionScoreV4", FIA);
+    td_acl_executor *x = standin_begin("aclnnFusedInferAttentionScoreV4", FIA, PASS_TENSORS, query_dequant_scale, sink,
+                                       PASS_NUMBERS, query_quant_mode, out, lse, STANDIN_END);
     attention_call   call = CALL(query_dequant_scale || sink || query_quant_mode);
     (void)lse, (void)tokens_before, (void)tokens_after;
     check_product(x, false);
@@ -623,8 +624,10 @@ td_aclnn_status aclnnFusedInferAttentionScoreV5GetWorkspaceSize(
     const td_acl_int_array *query_start, const td_acl_int_array *kv_start, TD_ACLNN_ATTENTION_NUMBER_ARGS,
     int64_t query_quant_mode, int64_t pse_type, const td_acl_tensor *out, const td_acl_tensor *lse, uint64_t *ws,
     td_acl_executor **executor) {
-    td_acl_executor *x = standin_begin("aclnnFusedInferAttentionScoreV5", FIA);
-    attention_call   call = CALL(query_dequant_scale || sink || query_quant_mode || query_start || kv_start || pse_type);
+    td_acl_executor *x =
+        standin_begin("aclnnFusedInferAttentionScoreV5", FIA, PASS_TENSORS, query_dequant_scale, sink, query_start, kv_start,
+                      PASS_NUMBERS, query_quant_mode, pse_type, out, lse, STANDIN_END);
+    attention_call call = CALL(query_dequant_scale || sink || query_quant_mode || query_start || kv_start || pse_type);
     (void)lse, (void)tokens_before, (void)tokens_after;
     check_product(x, true);
     return attention(x, &call, false, ws, executor);

@@ -94,7 +94,9 @@ td_aclnn_status aclnnMoeInitRoutingV2GetWorkspaceSize(const td_acl_tensor *self,
                                                       const td_acl_tensor *places, const td_acl_tensor *counts,
                                                       const td_acl_tensor *counts_before, uint64_t *ws,
                                                       td_acl_executor **executor) {
-    td_acl_executor      *x = standin_begin("aclnnMoeInitRoutingV2", TF "moe/moe_init_routing_v2");
+    td_acl_executor *x =
+        standin_begin("aclnnMoeInitRoutingV2", TF "moe/moe_init_routing_v2", self, ids, active, capacity, n_experts,
+                      drop_pad_mode, counts_type, with_counts_before, out, places, counts, counts_before, STANDIN_END);
     const standin_tensor *t = standin_add(x, self, "x", STANDIN_IN), *i = standin_add(x, ids, "expertIdx", STANDIN_IN);
     standin_add(x, NULL, "scale", STANDIN_OPTIONAL);
     const standin_tensor *o = standin_add(x, out, "expandedXOut", STANDIN_OUT),
@@ -117,7 +119,9 @@ td_aclnn_status aclnnMoeInitRoutingV3GetWorkspaceSize(
     int64_t quant_mode, const td_acl_int_array *expert_range, int64_t places_type, const td_acl_tensor *out,
     const td_acl_tensor *places, const td_acl_tensor *counts, const td_acl_tensor *out_scale, uint64_t *ws,
     td_acl_executor **executor) {
-    td_acl_executor      *x = standin_begin("aclnnMoeInitRoutingV3", TF "moe/moe_init_routing_v3");
+    td_acl_executor      *x = standin_begin("aclnnMoeInitRoutingV3", TF "moe/moe_init_routing_v3", self, ids, scale, offset,
+                                            active, capacity, n_experts, drop_pad_mode, counts_type, with_counts, quant_mode,
+                                            expert_range, places_type, out, places, counts, out_scale, STANDIN_END);
     const standin_tensor *t = standin_add(x, self, "x", STANDIN_IN), *i = standin_add(x, ids, "expertIdx", STANDIN_IN),
                          *s = standin_add(x, scale, "scaleOptional", STANDIN_OPTIONAL),
                          *o = standin_add(x, out, "expandedXOut", STANDIN_OUT),
@@ -153,7 +157,7 @@ static void run_cumsum(const standin_call *c) {
 
 td_aclnn_status aclnnCumsumGetWorkspaceSize(const td_acl_tensor *self, int64_t dim, td_acl_dtype dtype, td_acl_tensor *out,
                                             uint64_t *ws, td_acl_executor **executor) {
-    td_acl_executor      *x = standin_begin("aclnnCumsum", "hicann/ops-math math/cumsum");
+    td_acl_executor *x = standin_begin("aclnnCumsum", "hicann/ops-math math/cumsum", self, dim, dtype, out, STANDIN_END);
     const standin_tensor *t = standin_add(x, self, "self", STANDIN_IN), *o = standin_add(x, out, "out", STANDIN_OUT);
     need(x, t->n_view == 1 && dim == 0 && is_vector(t, TD_ACL_INT64, standin_count(t)),
          "self is no vector of INT64, or dim not 0, which alone are here");
@@ -294,7 +298,10 @@ td_aclnn_status aclnnGroupedMatmulV5GetWorkspaceSize(
     const td_acl_tensor_list *activation_offset, int64_t split, int64_t group_axis, int64_t groups_type, int64_t activation,
     td_acl_int_array *tuning, td_acl_tensor_list *outs, td_acl_tensor_list *activation_out,
     td_acl_tensor_list *quant_scale_out, uint64_t *ws, td_acl_executor **executor) {
-    td_acl_executor      *x = standin_begin("aclnnGroupedMatmulV5", TF "gmm/grouped_matmul");
+    td_acl_executor *x =
+        standin_begin("aclnnGroupedMatmulV5", TF "gmm/grouped_matmul", xs, weight, bias, scale, offset, antiquant_scale,
+                      antiquant_offset, token_scale, list, activation_in, activation_scale, activation_offset, split,
+                      group_axis, groups_type, activation, tuning, outs, activation_out, quant_scale_out, STANDIN_END);
     const standin_tensor *t = standin_add(x, only(x, xs), "x", STANDIN_IN),
                          *w = standin_add(x, only(x, weight), "weight", STANDIN_IN),
                          *s = standin_add(x, only(x, scale), "scale", STANDIN_OPTIONAL),
@@ -311,9 +318,6 @@ td_aclnn_status aclnnGroupedMatmulV5GetWorkspaceSize(
     need(x, !int4 || (as && ao),
          "antiquantScale and antiquantOffset must not be null in antiquant"); /* aclnn_grouped_matmul.cpp */
     need(x, !int4 || (!s && !ts), "scale or perTokenScale is given in antiquant");
-    need(x, !activation_in && !activation_scale && !activation_offset && !activation_out && !quant_scale_out,
-         "an activation's tensor is given, and only null pointers are supported");
-    need(x, split == 2 || split == 3, "splitItem is neither 2 nor 3, and out is one tensor");
     need(x, group_axis == 0, "groupType is not 0, the only one of A8W8");
     need(x, groups_type == 0 || groups_type == 1, "groupListType is neither 0 nor 1 (2 is not here)");
     need(x, activation == 0, "actType is not 0 (others are not here)");
@@ -378,7 +382,10 @@ td_aclnn_status aclnnDequantSwigluQuantV2GetWorkspaceSize(
     const td_acl_tensor *list, bool activate_left, char *quant_mode, int64_t out_dtype, char *round_mode,
     int64_t activate_dim, int64_t swiglu_mode, double clamp_limit, double glu_alpha, double glu_bias,
     const td_acl_tensor *out, const td_acl_tensor *scale, uint64_t *ws, td_acl_executor **executor) {
-    td_acl_executor      *x = standin_begin("aclnnDequantSwigluQuantV2", NN "quant/dequant_swiglu_quant V2");
+    td_acl_executor *x =
+        standin_begin("aclnnDequantSwigluQuantV2", NN "quant/dequant_swiglu_quant V2", self, weight_scale, token_scale, bias,
+                      quant_scale, quant_offset, list, activate_left, quant_mode, out_dtype, round_mode, activate_dim,
+                      swiglu_mode, clamp_limit, glu_alpha, glu_bias, out, scale, STANDIN_END);
     const standin_tensor *t = standin_add(x, self, "x", STANDIN_IN);
     need(x, t->dtype == TD_ACL_INT32 || t->dtype == TD_ACL_BF16, "x is neither INT32 nor BFLOAT16, as A2 and A3 want it");
     bool                  sums = t->dtype == TD_ACL_INT32;
@@ -451,7 +458,9 @@ td_aclnn_status aclnnGroupedMatmulSwigluQuantWeightNZGetWorkspaceSize(
     const td_acl_tensor *self, const td_acl_tensor *weight, const td_acl_tensor *bias, const td_acl_tensor *offset,
     const td_acl_tensor *weight_scale, const td_acl_tensor *token_scale, const td_acl_tensor *list, td_acl_tensor *out,
     td_acl_tensor *scale, td_acl_tensor *out_offset, uint64_t *ws, td_acl_executor **executor) {
-    td_acl_executor      *x = standin_begin("aclnnGroupedMatmulSwigluQuantWeightNZ", TF "gmm/grouped_matmul_swiglu_quant");
+    td_acl_executor *x =
+        standin_begin("aclnnGroupedMatmulSwigluQuantWeightNZ", TF "gmm/grouped_matmul_swiglu_quant", self, weight, bias,
+                      offset, weight_scale, token_scale, list, out, scale, out_offset, STANDIN_END);
     const standin_tensor *t = standin_add(x, self, "x", STANDIN_IN), *w = standin_add(x, weight, "weight", STANDIN_IN),
                          *s = standin_add(x, weight_scale, "weightScale", STANDIN_IN),
                          *ts = standin_add(x, token_scale, "xScale", STANDIN_IN),
@@ -459,7 +468,6 @@ td_aclnn_status aclnnGroupedMatmulSwigluQuantWeightNZGetWorkspaceSize(
                          *os = standin_add(x, scale, "outputScale", STANDIN_OUT);
     need(x, t->dtype == TD_ACL_INT8 && w->dtype == TD_ACL_INT8, "x or weight is not INT8 (A8W4 is not here)");
     need(x, !bias, "bias is given, which A8W8 does not take");
-    need(x, !offset && !out_offset, "offset or outputOffset is given, which have to be null pointers");
     need(x, t->n_view == 2 && s->n_view == 2, "x is not [M, K], or weightScale not [E, N]");
     int64_t rows = t->view[0], k = t->view[1], groups = s->view[0], n = s->view[1];
     need(x, k < LAST_MAX, "K is 65536 or more");
@@ -509,7 +517,8 @@ td_aclnn_status aclnnMoeFinalizeRoutingV2GetWorkspaceSize(const td_acl_tensor *s
                                                           const td_acl_tensor *ids, int64_t drop_pad_mode,
                                                           const td_acl_tensor *out, uint64_t *ws,
                                                           td_acl_executor **executor) {
-    td_acl_executor      *x = standin_begin("aclnnMoeFinalizeRoutingV2", TF "moe/moe_finalize_routing_v2");
+    td_acl_executor *x = standin_begin("aclnnMoeFinalizeRoutingV2", TF "moe/moe_finalize_routing_v2", self, places, x1, x2,
+                                       bias, weights, ids, drop_pad_mode, out, STANDIN_END);
     const standin_tensor *t = standin_add(x, self, "expandedX", STANDIN_IN),
                          *p = standin_add(x, places, "expandedRowIdx", STANDIN_IN),
                          *w = standin_add(x, weights, "scales", STANDIN_IN), *o = standin_add(x, out, "out", STANDIN_OUT);

@@ -160,8 +160,11 @@ td_aclnn_status aclnnMlaPrologV2WeightNzGetWorkspaceSize(
     const td_acl_tensor *w_dkv_kr_scale, const td_acl_tensor *latent_quant_scale, const td_acl_tensor *rope_quant_scale,
     const td_acl_tensor *smooth_cq, double epsilon_cq, double epsilon_ckv, char *cache_mode, const td_acl_tensor *query,
     const td_acl_tensor *query_rope, const td_acl_tensor *query_scale, uint64_t *ws, td_acl_executor **executor) {
-    static const int64_t  HIDDEN[] = {1024, 2048, 3072, 4096, 5120, 6144, 7168, 7680, 8192};
-    td_acl_executor      *x = standin_begin("aclnnMlaPrologV2WeightNz", TF "attention/mla_prolog_v2");
+    static const int64_t HIDDEN[] = {1024, 2048, 3072, 4096, 5120, 6144, 7168, 7680, 8192};
+    td_acl_executor     *x = standin_begin(
+            "aclnnMlaPrologV2WeightNz", TF "attention/mla_prolog_v2", rows, w_dq, w_uq_qr, w_uk, w_dkv_kr, gamma_cq, gamma_ckv,
+            sin, cos, slots, latent_cache, rope_cache, x_scale, w_dq_scale, w_uq_qr_scale, w_dkv_kr_scale, latent_quant_scale,
+            rope_quant_scale, smooth_cq, epsilon_cq, epsilon_ckv, cache_mode, query, query_rope, query_scale, STANDIN_END);
     const standin_tensor *t[QUERY_ROPE + 1];
     const td_acl_tensor  *given[] = {
          rows,         w_dq,       w_uq_qr, w_uk,       w_dkv_kr,      gamma_cq,       gamma_ckv, sin,   cos,       slots,
@@ -179,7 +182,6 @@ td_aclnn_status aclnnMlaPrologV2WeightNzGetWorkspaceSize(
     need(x, !latent_quant_scale && !rope_quant_scale, "a scale of quantised caches is given, which are not here");
     need(x, !query_scale, "dequantScaleQNopeOut is given, and the query is not quantised");
     need(x, cache_mode && !strcmp(cache_mode, "PA_BSND"), "cacheMode is not \"PA_BSND\", the only one here");
-    need(x, epsilon_cq >= 0 && epsilon_ckv >= 0, "an epsilon is negative");
     need(x, t[X]->n_view == 2, "tokenX is not [T, He], the form that is here");
     int64_t n = t[X]->view[0], hidden = t[X]->view[1], heads = t[QUERY]->n_view == 3 ? t[QUERY]->view[1] : 0;
     bool    known = false;
@@ -235,7 +237,9 @@ td_aclnn_status aclnnKvRmsNormRopeCacheGetWorkspaceSize(
     const td_acl_tensor *latent_scale, const td_acl_tensor *rope_offset, const td_acl_tensor *latent_offset, double epsilon,
     char *cache_mode, bool with_rows, const td_acl_tensor *rope, const td_acl_tensor *latent, uint64_t *ws,
     td_acl_executor **executor) {
-    td_acl_executor      *x = standin_begin("aclnnKvRmsNormRopeCache", TF "posembedding/kv_rms_norm_rope_cache");
+    td_acl_executor *x = standin_begin("aclnnKvRmsNormRopeCache", TF "posembedding/kv_rms_norm_rope_cache", kv, gamma, cos,
+                                       sin, slots, rope_cache, latent_cache, rope_scale, latent_scale, rope_offset,
+                                       latent_offset, epsilon, cache_mode, with_rows, rope, latent, STANDIN_END);
     const standin_tensor *t = standin_add(x, kv, "kv", STANDIN_IN), *g = standin_add(x, gamma, "gamma", STANDIN_IN),
                          *cs = standin_add(x, cos, "cos", STANDIN_IN), *sn = standin_add(x, sin, "sin", STANDIN_IN),
                          *s = standin_add(x, slots, "index", STANDIN_IN),
@@ -247,7 +251,6 @@ td_aclnn_status aclnnKvRmsNormRopeCacheGetWorkspaceSize(
          "a scale or offset of quantised caches is given");
     need(x, cache_mode && !strcmp(cache_mode, "PA_BNSD"), "cacheMode is not \"PA_BNSD\", the only one here");
     need(x, !with_rows, "isOutputKv is true, which is not here");
-    need(x, epsilon >= 0, "epsilon is negative");
     need(x, t->n_view == 4, "kv has not four dimensions");
     need(x, t->view[1] == 1, "kv's N is not 1");
     need(x, t->view[2] == 1 && t->view[3] == HCKV + DR, "kv is not [tokens, 1, 1, 576], the case that is here");

@@ -66,7 +66,8 @@ td_aclnn_status aclnnRopeWithSinCosCacheGetWorkspaceSize(const td_acl_tensor *po
                                                          const td_acl_int_array *sections, int64_t head_dim, bool halves,
                                                          td_acl_tensor *query_out, td_acl_tensor *key_out, uint64_t *ws,
                                                          td_acl_executor **executor) {
-    td_acl_executor      *x = standin_begin("aclnnRopeWithSinCosCache", TF "posembedding/rope_with_sin_cos_cache");
+    td_acl_executor      *x = standin_begin("aclnnRopeWithSinCosCache", TF "posembedding/rope_with_sin_cos_cache", positions,
+                                            query, key, table, sections, head_dim, halves, query_out, key_out, STANDIN_END);
     const standin_tensor *p = standin_add(x, positions, "positions", STANDIN_IN),
                          *q = standin_add(x, query, "queryIn", STANDIN_IN), *k = standin_add(x, key, "keyIn", STANDIN_IN),
                          *t = standin_add(x, table, "cosSinCache", STANDIN_IN),
@@ -170,7 +171,10 @@ td_aclnn_status aclnnQkvRmsNormRopeCacheGetWorkspaceSize(
     const td_acl_tensor *key_offset, const td_acl_tensor *value_offset, const td_acl_int_array *sizes,
     const td_acl_int_array *heads, double epsilon, char *cache_mode, const td_acl_tensor *query_rows,
     const td_acl_tensor *key_rows, const td_acl_tensor *value_rows, uint64_t *ws, td_acl_executor **executor) {
-    td_acl_executor      *x = standin_begin("aclnnQkvRmsNormRopeCache", TF "posembedding/qkv_rms_norm_rope_cache");
+    td_acl_executor *x =
+        standin_begin("aclnnQkvRmsNormRopeCache", TF "posembedding/qkv_rms_norm_rope_cache", qkv, q_gamma, k_gamma, cos, sin,
+                      slots, query, key_cache, value_cache, key_scale, value_scale, key_offset, value_offset, sizes, heads,
+                      epsilon, cache_mode, query_rows, key_rows, value_rows, STANDIN_END);
     const standin_tensor *t = standin_add(x, qkv, "qkv", STANDIN_IN), *qg = standin_add(x, q_gamma, "qGamma", STANDIN_IN),
                          *kg = standin_add(x, k_gamma, "kGamma", STANDIN_IN), *cs = standin_add(x, cos, "cos", STANDIN_IN),
                          *sn = standin_add(x, sin, "sin", STANDIN_IN), *s = standin_add(x, slots, "index", STANDIN_IN),
@@ -181,10 +185,7 @@ td_aclnn_status aclnnQkvRmsNormRopeCacheGetWorkspaceSize(
     need(x, !key_scale && !value_scale && !key_offset && !value_offset, "a scale or offset of quantised caches is given");
     need(x, !query_rows && !key_rows && !value_rows,
          "qOutBeforeQuant, kOutBeforeQuant or vOutBeforeQuant is given, which this mode does not give");
-    need(x, cache_mode && !strcmp(cache_mode, "PA_NZ"), "cacheMode is not \"PA_NZ\", the only one");
-    need(x, sizes && sizes->alive && sizes->n == 4 && heads && heads->alive && heads->n == 3,
-         "qkvSize has not four values, or headNums not three");
-    need(x, epsilon >= 0, "epsilon is negative");
+    need(x, cache_mode, "cacheMode is a null pointer");
     int64_t rows = sizes->values[0] * sizes->values[1], n = sizes->values[2], nq = heads->values[0], nk = heads->values[1];
     need(x, sizes->values[0] > 0 && sizes->values[1] > 0, "a batch or a length of qkvSize is not positive");
     need(x, nq > 0 && nk > 0 && heads->values[2] == nk && n == nq + 2 * nk && nq % nk == 0,

@@ -105,7 +105,8 @@ td_aclnn_status aclnnQuantMatmulV4GetWorkspaceSize(const td_acl_tensor *x1, cons
                                                    const td_acl_tensor *token_scale, const td_acl_tensor *bias,
                                                    bool transpose_x1, bool transpose_x2, const td_acl_tensor *out,
                                                    uint64_t *ws, td_acl_executor **executor) {
-    td_acl_executor *x = standin_begin("aclnnQuantMatmulV4", NN "matmul/quant_batch_matmul_v3 aclnnQuantMatmulV4");
+    td_acl_executor *x = standin_begin("aclnnQuantMatmulV4", NN "matmul/quant_batch_matmul_v3 aclnnQuantMatmulV4", x1, x2,
+                                       scale, offset, token_scale, bias, transpose_x1, transpose_x2, out, STANDIN_END);
     absent(x, offset, "offset is given, and out is not INT8");
     return quant_end(x, x1, x2, scale, token_scale, bias, out, transpose_x1, transpose_x2, false, ws, executor);
 }
@@ -122,15 +123,19 @@ static td_aclnn_status quant_v5(td_acl_executor *x, bool nz_only, TD_ACLNN_QUANT
 }
 
 td_aclnn_status aclnnQuantMatmulV5GetWorkspaceSize(TD_ACLNN_QUANT_MATMUL_ARGS, uint64_t *ws, td_acl_executor **executor) {
-    return quant_v5(standin_begin("aclnnQuantMatmulV5", NN "matmul/quant_batch_matmul_v4"), false, x1, x2, x1_scale,
-                    x2_scale, y_scale, x1_offset, x2_offset, y_offset, bias, transpose_x1, transpose_x2, group_size, out, ws,
-                    executor);
+    return quant_v5(
+        standin_begin("aclnnQuantMatmulV5", NN "matmul/quant_batch_matmul_v4", x1, x2, x1_scale, x2_scale, y_scale,
+                      x1_offset, x2_offset, y_offset, bias, transpose_x1, transpose_x2, group_size, out, STANDIN_END),
+        false, x1, x2, x1_scale, x2_scale, y_scale, x1_offset, x2_offset, y_offset, bias, transpose_x1, transpose_x2,
+        group_size, out, ws, executor);
 }
 STANDIN_SECOND(aclnnQuantMatmulV5)
 
 td_aclnn_status aclnnQuantMatmulWeightNzGetWorkspaceSize(TD_ACLNN_QUANT_MATMUL_ARGS, uint64_t *ws,
                                                          td_acl_executor **executor) {
-    return quant_v5(standin_begin("aclnnQuantMatmulWeightNz", NN "matmul/quant_batch_matmul_v3 aclnnQuantMatmulWeightNz"),
+    return quant_v5(standin_begin("aclnnQuantMatmulWeightNz", NN "matmul/quant_batch_matmul_v3 aclnnQuantMatmulWeightNz", x1,
+                                  x2, x1_scale, x2_scale, y_scale, x1_offset, x2_offset, y_offset, bias, transpose_x1,
+                                  transpose_x2, group_size, out, STANDIN_END),
                     true, x1, x2, x1_scale, x2_scale, y_scale, x1_offset, x2_offset, y_offset, bias, transpose_x1,
                     transpose_x2, group_size, out, ws, executor);
 }
@@ -170,8 +175,9 @@ td_aclnn_status aclnnWeightQuantBatchMatmulV2GetWorkspaceSize(
     const td_acl_tensor *x1, const td_acl_tensor *weight, const td_acl_tensor *antiquant_scale,
     const td_acl_tensor *antiquant_offset, const td_acl_tensor *quant_scale, const td_acl_tensor *quant_offset,
     const td_acl_tensor *bias, int group_size, const td_acl_tensor *out, uint64_t *ws, td_acl_executor **executor) {
-    td_acl_executor      *x = standin_begin("aclnnWeightQuantBatchMatmulV2",
-                                            NN "matmul/weight_quant_batch_matmul_v2 aclnnWeightQuantBatchMatmulV2");
+    td_acl_executor *x = standin_begin(
+        "aclnnWeightQuantBatchMatmulV2", NN "matmul/weight_quant_batch_matmul_v2 aclnnWeightQuantBatchMatmulV2", x1, weight,
+        antiquant_scale, antiquant_offset, quant_scale, quant_offset, bias, group_size, out, STANDIN_END);
     const standin_tensor *a = standin_add(x, x1, "x", STANDIN_IN), *w = standin_add(x, weight, "weight", STANDIN_IN),
                          *s = standin_add(x, antiquant_scale, "antiquantScale", STANDIN_IN),
                          *o = standin_add(x, antiquant_offset, "antiquantOffsetOptional", STANDIN_OPTIONAL),
@@ -242,7 +248,7 @@ static void check_floats(const td_acl_executor *x, const standin_tensor *a, cons
 
 td_aclnn_status aclnnMmGetWorkspaceSize(const td_acl_tensor *a, const td_acl_tensor *b, td_acl_tensor *out, int8_t cube_math,
                                         uint64_t *ws, td_acl_executor **executor) {
-    td_acl_executor      *x = standin_begin("aclnnMm", NN "matmul/mat_mul_v3");
+    td_acl_executor      *x = standin_begin("aclnnMm", NN "matmul/mat_mul_v3", a, b, out, cube_math, STANDIN_END);
     const standin_tensor *p = standin_add(x, a, "self", STANDIN_IN), *q = standin_add(x, b, "mat2", STANDIN_IN),
                          *o = standin_add(x, out, "out", STANDIN_OUT);
     check_floats(x, p, q, o, cube_math);
@@ -262,7 +268,7 @@ STANDIN_SECOND(aclnnMm)
 
 td_aclnn_status aclnnBatchMatMulGetWorkspaceSize(const td_acl_tensor *a, const td_acl_tensor *b, td_acl_tensor *out,
                                                  int8_t cube_math, uint64_t *ws, td_acl_executor **executor) {
-    td_acl_executor      *x = standin_begin("aclnnBatchMatMul", NN "matmul/batch_mat_mul_v3");
+    td_acl_executor *x = standin_begin("aclnnBatchMatMul", NN "matmul/batch_mat_mul_v3", a, b, out, cube_math, STANDIN_END);
     const standin_tensor *p = standin_add(x, a, "self", STANDIN_IN), *q = standin_add(x, b, "mat2", STANDIN_IN),
                          *o = standin_add(x, out, "out", STANDIN_OUT);
     check_floats(x, p, q, o, cube_math);
@@ -292,7 +298,8 @@ td_aclnn_status aclnnTransposeBatchMatMulGetWorkspaceSize(const td_acl_tensor *x
                                                           const td_acl_int_array *perm_y, int8_t cube_math,
                                                           const int32_t batch_split, td_acl_tensor *out, uint64_t *ws,
                                                           td_acl_executor **executor) {
-    td_acl_executor      *x = standin_begin("aclnnTransposeBatchMatMul", NN "matmul/transpose_batch_mat_mul");
+    td_acl_executor *x = standin_begin("aclnnTransposeBatchMatMul", NN "matmul/transpose_batch_mat_mul", x1, x2, bias, scale,
+                                       perm_x1, perm_x2, perm_y, cube_math, batch_split, out, STANDIN_END);
     const standin_tensor *p = standin_add(x, x1, "x1", STANDIN_IN), *q = standin_add(x, x2, "x2", STANDIN_IN),
                          *o = standin_add(x, out, "out", STANDIN_OUT);
     check_floats(x, p, q, o, cube_math);

@@ -89,7 +89,9 @@ td_aclnn_status aclnnMoeGatingTopKGetWorkspaceSize(const td_acl_tensor *self, co
                                                    int64_t norm_type, bool with_scores, double scale, double eps,
                                                    const td_acl_tensor *out, const td_acl_tensor *ids,
                                                    const td_acl_tensor *scores, uint64_t *ws, td_acl_executor **executor) {
-    td_acl_executor      *x = standin_begin("aclnnMoeGatingTopK", TF "moe/moe_gating_top_k");
+    td_acl_executor *x =
+        standin_begin("aclnnMoeGatingTopK", TF "moe/moe_gating_top_k", self, bias, k, k_group, n_group, group_mode, renorm,
+                      norm_type, with_scores, scale, eps, out, ids, scores, STANDIN_END);
     const standin_tensor *t = standin_add(x, self, "x", STANDIN_IN),
                          *b = standin_add(x, bias, "biasOptional", STANDIN_OPTIONAL),
                          *o = standin_add(x, out, "yOut", STANDIN_OUT),
@@ -105,9 +107,6 @@ td_aclnn_status aclnnMoeGatingTopKGetWorkspaceSize(const td_acl_tensor *self, co
          "the groups do not divide the experts, are too small, or too many");
     need(x, k_group >= 1 && k_group <= n_group && k >= 1 && k <= k_group * size,
          "kGroup is not in 1 to groupCount, or k not in 1 to the experts of kGroup groups");
-    need(x, group_mode == 0 || group_mode == 1, "groupSelectMode is neither 0 nor 1");
-    need(x, norm_type == 0 || norm_type == 1, "normType is neither 0 nor 1, which A2 and A3 have");
-    need(x, renorm == 0, "renorm is not 0, the only one of moe_gating_top_k_tiling.cpp up to 8.5");
     need(x, o->n_view == 2 && o->view[0] == t->view[0] && o->view[1] == k && standin_same_shape(o, i),
          "yOut or expertIdxOut is not [rows, k]");
     need(x, !b || (b->n_view == 1 && b->view[0] == n), "bias has not one value an expert");
@@ -143,7 +142,8 @@ td_aclnn_status aclnnMoeGatingTopKSoftmaxV2GetWorkspaceSize(const td_acl_tensor 
                                                             const td_acl_tensor *out, const td_acl_tensor *ids,
                                                             const td_acl_tensor *scores, uint64_t *ws,
                                                             td_acl_executor **executor) {
-    td_acl_executor      *x = standin_begin("aclnnMoeGatingTopKSoftmaxV2", TF "moe/moe_gating_top_k_softmax_v2");
+    td_acl_executor *x = standin_begin("aclnnMoeGatingTopKSoftmaxV2", TF "moe/moe_gating_top_k_softmax_v2", self, finished,
+                                       k, renorm, with_scores, out, ids, scores, STANDIN_END);
     const standin_tensor *t = standin_add(x, self, "x", STANDIN_IN), *o = standin_add(x, out, "yOut", STANDIN_OUT),
                          *i = standin_add(x, ids, "expertIdxOut", STANDIN_OUT);
     (void)scores;
@@ -152,7 +152,6 @@ td_aclnn_status aclnnMoeGatingTopKSoftmaxV2GetWorkspaceSize(const td_acl_tensor 
          "x is no float, yOut not of x's dtype, or expertIdxOut not INT32");
     need(x, t->n_view == 2 && standin_count(t) > 0, "x has not two dimensions (three are not here), or is empty");
     need(x, k > 0 && k <= t->view[1] && k <= 1024, "k is not in 1 to the experts, or more than 1024");
-    need(x, renorm == 0 || renorm == 1, "renorm is neither 0 nor 1");
     need(x, o->n_view == 2 && o->view[0] == t->view[0] && o->view[1] == k && standin_same_shape(o, i),
          "yOut or expertIdxOut is not [rows, k]");
     need(x, standin_contiguous(t) && standin_contiguous(o) && standin_contiguous(i), "a tensor is not contiguous");

@@ -46,7 +46,7 @@ static void run_embedding(const standin_call *c) {
 
 td_aclnn_status aclnnEmbeddingGetWorkspaceSize(const td_acl_tensor *weight, const td_acl_tensor *indices,
                                                const td_acl_tensor *out, uint64_t *ws, td_acl_executor **executor) {
-    td_acl_executor      *x = standin_begin("aclnnEmbedding", NN "index/embedding");
+    td_acl_executor      *x = standin_begin("aclnnEmbedding", NN "index/embedding", weight, indices, out, STANDIN_END);
     const standin_tensor *w = standin_add(x, weight, "weight", STANDIN_IN),
                          *i = standin_add(x, indices, "indices", STANDIN_IN), *o = standin_add(x, out, "out", STANDIN_OUT);
     need(x, w->n_view == 2, "weight has not two dimensions");
@@ -73,7 +73,7 @@ static void run_gather(const standin_call *c) {
 
 td_aclnn_status aclnnGatherV2GetWorkspaceSize(const td_acl_tensor *self, int64_t dim, const td_acl_tensor *index,
                                               td_acl_tensor *out, uint64_t *ws, td_acl_executor **executor) {
-    td_acl_executor      *x = standin_begin("aclnnGatherV2", NN "index/gather_v2");
+    td_acl_executor      *x = standin_begin("aclnnGatherV2", NN "index/gather_v2", self, dim, index, out, STANDIN_END);
     const standin_tensor *t = standin_add(x, self, "self", STANDIN_IN), *i = standin_add(x, index, "index", STANDIN_IN),
                          *o = standin_add(x, out, "out", STANDIN_OUT);
     need(x, dim == 0 || dim == -(int64_t)t->n_view, "dim is not the first one, the only one here");
@@ -102,7 +102,7 @@ static void run_gather_elements(const standin_call *c) {
 
 td_aclnn_status aclnnGatherGetWorkspaceSize(const td_acl_tensor *self, const int64_t dim, const td_acl_tensor *index,
                                             td_acl_tensor *out, uint64_t *ws, td_acl_executor **executor) {
-    td_acl_executor      *x = standin_begin("aclnnGather", NN "index/gather_elements_v2");
+    td_acl_executor *x = standin_begin("aclnnGather", NN "index/gather_elements_v2", self, dim, index, out, STANDIN_END);
     const standin_tensor *t = standin_add(x, self, "self", STANDIN_IN), *i = standin_add(x, index, "index", STANDIN_IN),
                          *o = standin_add(x, out, "out", STANDIN_OUT);
     need(x, t->n_view == 2 && i->n_view == 2, "self and index have not two dimensions, the number that is here");
@@ -143,7 +143,7 @@ static void run_rms_norm(const standin_call *c) {
 td_aclnn_status aclnnRmsNormGetWorkspaceSize(const td_acl_tensor *self, const td_acl_tensor *gamma, double epsilon,
                                              const td_acl_tensor *out, const td_acl_tensor *rstd, uint64_t *ws,
                                              td_acl_executor **executor) {
-    td_acl_executor      *x = standin_begin("aclnnRmsNorm", NN "norm/rms_norm");
+    td_acl_executor *x = standin_begin("aclnnRmsNorm", NN "norm/rms_norm", self, gamma, epsilon, out, rstd, STANDIN_END);
     const standin_tensor *t = standin_add(x, self, "x", STANDIN_IN), *g = standin_add(x, gamma, "gamma", STANDIN_IN),
                          *o = standin_add(x, out, "yOut", STANDIN_OUT), *s = standin_add(x, rstd, "rstdOut", STANDIN_OUT);
     need_floats(x, t);
@@ -181,7 +181,8 @@ static void run_add_rms_norm(const standin_call *c) {
 td_aclnn_status aclnnAddRmsNormGetWorkspaceSize(const td_acl_tensor *x1, const td_acl_tensor *x2, const td_acl_tensor *gamma,
                                                 double epsilon, td_acl_tensor *out, td_acl_tensor *rstd, td_acl_tensor *sum,
                                                 uint64_t *ws, td_acl_executor **executor) {
-    td_acl_executor      *x = standin_begin("aclnnAddRmsNorm", NN "norm/add_rms_norm");
+    td_acl_executor *x =
+        standin_begin("aclnnAddRmsNorm", NN "norm/add_rms_norm", x1, x2, gamma, epsilon, out, rstd, sum, STANDIN_END);
     const standin_tensor *a = standin_add(x, x1, "x1", STANDIN_IN), *b = standin_add(x, x2, "x2", STANDIN_IN),
                          *g = standin_add(x, gamma, "gamma", STANDIN_IN), *o = standin_add(x, out, "yOut", STANDIN_OUT),
                          *s = standin_add(x, rstd, "rstdOut", STANDIN_OUT | STANDIN_OPTIONAL),
@@ -199,7 +200,6 @@ td_aclnn_status aclnnAddRmsNormGetWorkspaceSize(const td_acl_tensor *x1, const t
          "gamma's shape is not the last dimension of x1");
     need(x, s || (g->n_view == 2 && g->dtype != TD_ACL_FLOAT),
          "without rstdOut gamma has to be [1, n] of FLOAT16 or BFLOAT16");
-    need(x, epsilon >= 0, "epsilon is negative");
     need_rows(x, a);
     need_rows(x, b);
     need_rows(x, o);
@@ -225,7 +225,8 @@ td_aclnn_status aclnnAddRmsNormCastGetWorkspaceSize(const td_acl_tensor *x1, con
                                                     const td_acl_tensor *gamma, double epsilon, const td_acl_tensor *out1,
                                                     const td_acl_tensor *out2, const td_acl_tensor *rstd,
                                                     const td_acl_tensor *sum, uint64_t *ws, td_acl_executor **executor) {
-    td_acl_executor      *x = standin_begin("aclnnAddRmsNormCast", NN "norm/add_rms_norm_cast");
+    td_acl_executor      *x = standin_begin("aclnnAddRmsNormCast", NN "norm/add_rms_norm_cast", x1, x2, gamma, epsilon, out1,
+                                            out2, rstd, sum, STANDIN_END);
     const standin_tensor *a = standin_add(x, x1, "x1", STANDIN_IN), *b = standin_add(x, x2, "x2", STANDIN_IN),
                          *g = standin_add(x, gamma, "gamma", STANDIN_IN), *o = standin_add(x, out1, "y1Out", STANDIN_OUT),
                          *o2 = standin_add(x, out2, "y2Out", STANDIN_OUT), *s = standin_add(x, rstd, "rstdOut", STANDIN_OUT),
@@ -242,7 +243,6 @@ td_aclnn_status aclnnAddRmsNormCastGetWorkspaceSize(const td_acl_tensor *x1, con
     need(x, standin_contiguous(o) && standin_contiguous(o2) && standin_contiguous(t) && standin_contiguous(s),
          "y1Out, y2Out, rstdOut or xOut is not contiguous");
     need(x, standin_contiguous(g), "gamma is not contiguous");
-    need(x, epsilon >= 0, "epsilon is negative");
     need_rows(x, a);
     need_rows(x, b);
     return standin_end(x, run_add_rms_norm_cast, &epsilon, sizeof epsilon, 512, ws, executor);
@@ -263,7 +263,7 @@ static void run_dynamic_quant(const standin_call *c) {
 td_aclnn_status aclnnDynamicQuantGetWorkspaceSize(const td_acl_tensor *self, const td_acl_tensor *smooth,
                                                   const td_acl_tensor *out, const td_acl_tensor *scale, uint64_t *ws,
                                                   td_acl_executor **executor) {
-    td_acl_executor      *x = standin_begin("aclnnDynamicQuant", NN "quant/dynamic_quant");
+    td_acl_executor *x = standin_begin("aclnnDynamicQuant", NN "quant/dynamic_quant", self, smooth, out, scale, STANDIN_END);
     const standin_tensor *t = standin_add(x, self, "x", STANDIN_IN),
                          *m = standin_add(x, smooth, "smoothScalesOptional", STANDIN_OPTIONAL),
                          *o = standin_add(x, out, "yOut", STANDIN_OUT), *s = standin_add(x, scale, "scaleOut", STANDIN_OUT);
@@ -301,7 +301,8 @@ td_aclnn_status aclnnAddRmsNormDynamicQuantGetWorkspaceSize(const td_acl_tensor 
                                                             td_acl_tensor *out1, td_acl_tensor *out2, td_acl_tensor *sum,
                                                             td_acl_tensor *scale1, td_acl_tensor *scale2, uint64_t *ws,
                                                             td_acl_executor **executor) {
-    td_acl_executor *x = standin_begin("aclnnAddRmsNormDynamicQuant", NN "norm/add_rms_norm_dynamic_quant");
+    td_acl_executor *x = standin_begin("aclnnAddRmsNormDynamicQuant", NN "norm/add_rms_norm_dynamic_quant", x1, x2, gamma,
+                                       smooth1, smooth2, epsilon, out1, out2, sum, scale1, scale2, STANDIN_END);
     need(x, !smooth1 && !smooth2, "smooth scales are not computed with by this stand-in");
     const standin_tensor *a = standin_add(x, x1, "x1", STANDIN_IN), *b = standin_add(x, x2, "x2", STANDIN_IN),
                          *g = standin_add(x, gamma, "gamma", STANDIN_IN), *o = standin_add(x, out1, "y1Out", STANDIN_OUT),
@@ -324,7 +325,6 @@ td_aclnn_status aclnnAddRmsNormDynamicQuantGetWorkspaceSize(const td_acl_tensor 
          "scale2Out has another shape than [1], and there is no second smooth scale");
     need(x, standin_contiguous(s) && standin_contiguous(s2) && standin_contiguous(g),
          "scale1Out, scale2Out or gamma is not contiguous");
-    need(x, epsilon >= 0, "epsilon is negative");
     need_rows(x, a);
     need_rows(x, b);
     need_rows(x, t);
@@ -355,7 +355,7 @@ static void run_swiglu(const standin_call *c) {
 
 td_aclnn_status aclnnSwiGluGetWorkspaceSize(const td_acl_tensor *self, int64_t dim, const td_acl_tensor *out, uint64_t *ws,
                                             td_acl_executor **executor) {
-    td_acl_executor      *x = standin_begin("aclnnSwiGlu", NN "activation/swi_glu");
+    td_acl_executor      *x = standin_begin("aclnnSwiGlu", NN "activation/swi_glu", self, dim, out, STANDIN_END);
     const standin_tensor *t = standin_add(x, self, "x", STANDIN_IN), *o = standin_add(x, out, "out", STANDIN_OUT);
     need_floats(x, t);
     need(x, o->dtype == t->dtype, "out has another dtype than x");
@@ -387,7 +387,9 @@ td_aclnn_status aclnnDequantSwigluQuantGetWorkspaceSize(const td_acl_tensor *sel
                                                         char *quant_mode, const td_acl_tensor *out,
                                                         const td_acl_tensor *scale, uint64_t *ws,
                                                         td_acl_executor **executor) {
-    td_acl_executor *x = standin_begin("aclnnDequantSwigluQuant", NN "quant/dequant_swiglu_quant");
+    td_acl_executor *x =
+        standin_begin("aclnnDequantSwigluQuant", NN "quant/dequant_swiglu_quant", self, weight_scale, token_scale, bias,
+                      quant_scale, quant_offset, group_index, activate_left, quant_mode, out, scale, STANDIN_END);
     need(x, !strncmp(aclrtGetSocName(), "Ascend910B", 10), "this operation is not supported on A3, only on A2 and 950");
     const standin_tensor *t = standin_add(x, self, "x", STANDIN_IN), *o = standin_add(x, out, "yOut", STANDIN_OUT),
                          *s = standin_add(x, scale, "scaleOut", STANDIN_OUT);
@@ -443,13 +445,13 @@ static void run_rope(const standin_call *c) {
 td_aclnn_status aclnnRotaryPositionEmbeddingGetWorkspaceSize(const td_acl_tensor *self, const td_acl_tensor *cos,
                                                              const td_acl_tensor *sin, int64_t mode, td_acl_tensor *out,
                                                              uint64_t *ws, td_acl_executor **executor) {
-    td_acl_executor      *x = standin_begin("aclnnRotaryPositionEmbedding", TF "posembedding/rotary_position_embedding");
+    td_acl_executor *x = standin_begin("aclnnRotaryPositionEmbedding", TF "posembedding/rotary_position_embedding", self,
+                                       cos, sin, mode, out, STANDIN_END);
     const standin_tensor *t = standin_add(x, self, "x", STANDIN_IN), *cs = standin_add(x, cos, "cos", STANDIN_IN),
                          *sn = standin_add(x, sin, "sin", STANDIN_IN), *o = standin_add(x, out, "out", STANDIN_OUT);
     need_floats(x, t);
     need(x, cs->dtype == t->dtype && sn->dtype == t->dtype && o->dtype == t->dtype, "cos, sin and out are not of x's dtype");
     need(x, t->n_view == 3 || t->n_view == 4, "x has neither three nor four dimensions");
-    need(x, mode == 0 || mode == 1, "mode is neither 0 (halves) nor 1 (pairs), which A2 and A3 have");
     need(x, standin_same_shape(o, t) && standin_same_shape(cs, sn), "out's shape is not x's, or cos and sin differ");
     need(x, cs->n_view == t->n_view && standin_last(cs) == standin_last(t),
          "cos has another number of dimensions, or another last one, than x");
@@ -487,7 +489,7 @@ static void run_add(const standin_call *c) {
 
 td_aclnn_status aclnnAddGetWorkspaceSize(const td_acl_tensor *a, const td_acl_tensor *b, const td_acl_scalar *alpha,
                                          td_acl_tensor *out, uint64_t *ws, td_acl_executor **executor) {
-    td_acl_executor      *x = standin_begin("aclnnAdd", MATH "math/add");
+    td_acl_executor      *x = standin_begin("aclnnAdd", MATH "math/add", a, b, alpha, out, STANDIN_END);
     const standin_tensor *p = standin_add(x, a, "self", STANDIN_IN), *q = standin_add(x, b, "other", STANDIN_IN),
                          *o = standin_add(x, out, "out", STANDIN_OUT);
     need(x, alpha && alpha->alive, "alpha is a null pointer, or was destroyed");
@@ -539,7 +541,7 @@ static void check_in_place(const td_acl_executor *x, const standin_tensor *p, co
 
 td_aclnn_status aclnnInplaceAddGetWorkspaceSize(const td_acl_tensor *self, const td_acl_tensor *other,
                                                 const td_acl_scalar *alpha, uint64_t *ws, td_acl_executor **executor) {
-    td_acl_executor      *x = standin_begin("aclnnInplaceAdd", MATH "math/add");
+    td_acl_executor      *x = standin_begin("aclnnInplaceAdd", MATH "math/add", self, other, alpha, STANDIN_END);
     const standin_tensor *p = standin_add(x, self, "selfRef", STANDIN_OUT), *q = standin_add(x, other, "other", STANDIN_IN);
     need(x, alpha && alpha->alive, "alpha is a null pointer, or was destroyed");
     check_in_place(x, p, q);
@@ -557,7 +559,7 @@ static void run_multiply_in_place(const standin_call *c) {
 
 td_aclnn_status aclnnInplaceMulGetWorkspaceSize(td_acl_tensor *self, const td_acl_tensor *other, uint64_t *ws,
                                                 td_acl_executor **executor) {
-    td_acl_executor      *x = standin_begin("aclnnInplaceMul", MATH "math/mul");
+    td_acl_executor      *x = standin_begin("aclnnInplaceMul", MATH "math/mul", self, other, STANDIN_END);
     const standin_tensor *p = standin_add(x, self, "selfRef", STANDIN_OUT), *q = standin_add(x, other, "other", STANDIN_IN);
     check_in_place(x, p, q);
     return standin_end(x, run_multiply_in_place, NULL, 0, 0, ws, executor);
@@ -574,7 +576,7 @@ static void run_sigmoid(const standin_call *c) {
 
 td_aclnn_status aclnnSigmoidGetWorkspaceSize(const td_acl_tensor *self, td_acl_tensor *out, uint64_t *ws,
                                              td_acl_executor **executor) {
-    td_acl_executor      *x = standin_begin("aclnnSigmoid", NN "activation/sigmoid");
+    td_acl_executor      *x = standin_begin("aclnnSigmoid", NN "activation/sigmoid", self, out, STANDIN_END);
     const standin_tensor *p = standin_add(x, self, "self", STANDIN_IN), *o = standin_add(x, out, "out", STANDIN_OUT);
     need_floats(x, p);
     need(x, o->dtype == p->dtype && standin_same_shape(o, p), "out is not of self's shape and dtype");
@@ -595,7 +597,7 @@ static void run_cast(const standin_call *c) {
 
 td_aclnn_status aclnnCastGetWorkspaceSize(const td_acl_tensor *self, const td_acl_dtype dtype, td_acl_tensor *out,
                                           uint64_t *ws, td_acl_executor **executor) {
-    td_acl_executor      *x = standin_begin("aclnnCast", MATH "math/cast");
+    td_acl_executor      *x = standin_begin("aclnnCast", MATH "math/cast", self, dtype, out, STANDIN_END);
     const standin_tensor *t = standin_add(x, self, "self", STANDIN_IN), *o = standin_add(x, out, "out", STANDIN_OUT);
     need(x, o->dtype == dtype, "out is not of the dtype that is asked for");
     need(x, standin_same_shape(t, o), "out's shape is not self's");
@@ -631,7 +633,8 @@ static void run_topk(const standin_call *c) {
 td_aclnn_status aclnnTopkGetWorkspaceSize(const td_acl_tensor *self, int64_t k, int64_t dim, bool largest, bool sorted,
                                           td_acl_tensor *values, td_acl_tensor *indices, uint64_t *ws,
                                           td_acl_executor **executor) {
-    td_acl_executor      *x = standin_begin("aclnnTopk", MATH "math/topk");
+    td_acl_executor *x =
+        standin_begin("aclnnTopk", MATH "math/topk", self, k, dim, largest, sorted, values, indices, STANDIN_END);
     const standin_tensor *t = standin_add(x, self, "self", STANDIN_IN),
                          *v = standin_add(x, values, "valuesOut", STANDIN_OUT),
                          *i = standin_add(x, indices, "indicesOut", STANDIN_OUT);

@@ -237,7 +237,7 @@ static const rule KV[] = {
     WRONG(kv, value, 0x7f80, "kv has a value that is not finite"),
 };
 RULES(KV)
-BREAKS(rope_mode, "mode is neither 0 (halves) nor 1 (pairs)") {
+BREAKS(rope_mode, "mode is 3, and hicann/ops-transformer posembedding/rotary_position_embedding/") {
     void          *p = rig_alloc(r, 8192);
     td_acl_tensor *t = T3(r, p, TD_ACL_BF16, 1, 1, 64);
     RUN(r, aclnnRotaryPositionEmbedding, t, t, t, 3, T3(r, p, TD_ACL_BF16, 1, 1, 64));
@@ -258,7 +258,7 @@ CALL(gating) {
 }
 static const rule GATING[] = {
     WRONG(gating, without_scores, true, "outOut is a null pointer"),
-    WRONG(gating, renorm, 1, "renorm is not 0"),
+    WRONG(gating, renorm, 1, "renorm is 1, and hicann/ops-transformer moe/moe_gating_top_k/op_host/"),
     RIGHT(gating),
 };
 RULES(GATING)
@@ -779,15 +779,19 @@ BREAKS(update_of_nothing, "an update of 0 operations, for a task group of 1") {
     TRY(r->acl->aclmdlRICaptureTaskUpdateBegin(r->stream, c.group));
     ignore(r->acl->aclmdlRICaptureTaskUpdateEnd(r->stream));
 }
-ARGS(scatter, int64_t third_slot) = {7};
+ARGS(scatter, int64_t third_slot; int64_t without_value) = {7, false};
 
 CALL(scatter) {
     int32_t slots[8] = {5, 6, (int32_t)a->third_slot};
-    void   *cache = rig_alloc(r, 2 * 128 * 64 * 2), *s = rig_upload(r, slots, sizeof slots), *k = rig_alloc(r, 3 * 64 * 2);
-    RUN(r, aclnnScatterPaKvCache, T3(r, k, TD_ACL_BF16, 3, 1, 64), T4(r, cache, TD_ACL_BF16, 2, 128, 1, 64),
-        T1(r, s, TD_ACL_INT32, 3), NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL);
+    void   *keys = rig_alloc(r, 2 * 128 * 64 * 2), *values = rig_alloc(r, 2 * 128 * 64 * 2),
+         *s = rig_upload(r, slots, sizeof slots), *k = rig_alloc(r, 3 * 64 * 2);
+    td_acl_tensor *rows = T3(r, k, TD_ACL_BF16, 3, 1, 64);
+    RUN(r, aclnnScatterPaKvCache, rows, T4(r, keys, TD_ACL_BF16, 2, 128, 1, 64), T1(r, s, TD_ACL_INT32, 3),
+        a->without_value ? NULL : rows, T4(r, values, TD_ACL_BF16, 2, 128, 1, 64), NULL, NULL, NULL, NULL, NULL, NULL, NULL);
 }
 static const rule SCATTER[] = {
+    WRONG(scatter, without_value, true,
+          "value is a null pointer, and required by hicann/ops-transformer@51c4221 attention/"),
     WRONG(scatter, third_slot, 5, "slot 5 is there twice"),
     WRONG(scatter, third_slot, 256, "slot 256 of 256"),
 };
@@ -968,7 +972,7 @@ CALL(route) {
 static const rule ROUTE[] = {
     WRONG(route, x, TD_ACL_INT16, "expandedXOut is of type 6, which hicann/ops-transformer moe/moe_init_routing_v3/"),
     WRONG(route, counts, TD_ACL_INT32, "expertTokensCountOrCumsumOut is not INT64 [expertNum]"),
-    WRONG(route, counts_type, 0, "expertTokensNumType is not 1"),
+    WRONG(route, counts_type, 0, "expertTokensNumType is 0, and hicann/ops-transformer moe/moe_init_routing_v3/op_host/"),
     WRONG(route, active, TOKENS, "activeNum is not rows * k"),
     WRONG(route, places_type, 1, "rowIdxType is not 0"),
     WRONG(route, id, EXPERTS, "expertIdx has expert 3 of 3"),
@@ -1022,7 +1026,7 @@ static const rule GROUPED[] = {
     WRONG(grouped, out, TD_ACL_INT32, "out is not BFLOAT16 with a scale, or not INT32 without"),
     WRONG(grouped, without_scale, true, "perTokenScale is not FLOAT [M], or without scale"),
     WRONG(grouped, storage_k, 2, "weight's storage is not [E, ceil(N / 32), ceil(K / 16), 16, 32]"),
-    WRONG(grouped, split, 0, "splitItem is neither 2 nor 3"),
+    WRONG(grouped, split, 0, "splitItem is 0, and hicann/ops-transformer gmm/grouped_matmul/op_host/"),
     WRONG(grouped, axis, 2, "groupType is not 0"),
     WRONG(grouped, list_type, 2, "groupListType is neither 0 nor 1"),
     WRONG(grouped, activation, 5, "actType is not 0"),
@@ -1089,7 +1093,7 @@ static const rule INT4_PRODUCT[] = {
     WRONG(int4_product, out, TD_ACL_FLOAT16, "y has not x's dtype"),
     WRONG(int4_product, n, 31, "a tensor of INT4 whose rows do not begin with a byte"),
     WRONG(int4_product, k_of_w, 64, "the shapes do not go together"),
-    WRONG(int4_product, group, 16, "antiquantGroupSize is neither 0 nor a multiple of 32"),
+    WRONG(int4_product, group, 16, "antiquantGroupSize is 16, and hicann/ops-nn matmul/weight_quant_batch_matmul_v2/"),
     WRONG(int4_product, group, 48, "antiquantGroupSize is neither 0 nor a multiple of 32"),
     WRONG(int4_product, group, 128, "antiquantGroupSize is neither 0 nor a multiple of 32"),
     WRONG(int4_product, group, 0, "antiquantScale is not [ceil(k / group), n]"),
@@ -1198,9 +1202,11 @@ CALL(heads_front) {
 }
 static const rule HEADS_FRONT[] = {
     WRONG(heads_front, size, 64, "D is not 128"),
-    WRONG(heads_front, gamma, TD_ACL_FLOAT, "a gamma is not [D] of qkv's dtype"),
+    WRONG(heads_front, gamma, TD_ACL_FLOAT,
+          "qGamma is of type 0, which hicann/ops-transformer@3c7c35b posembedding/qkv_rms_norm_rope_cache/"),
     WRONG(heads_front, block, 16, "no multiple of 32 tokens"),
-    WRONG(heads_front, other_mode, true, "cacheMode is not \"PA_NZ\""),
+    WRONG(heads_front, other_mode, true,
+          "cacheMode is \"PA\", and hicann/ops-transformer@3c7c35b posembedding/qkv_rms_norm_rope_cache/"),
     WRONG(heads_front, second_slot, 4, "slot 4 is there twice"),
     WRONG(heads_front, second_slot, 256, "slot 256 of 256"),
     RIGHT(heads_front),

@@ -1,4 +1,5 @@
 """Starts a `launch_server` and talks to it: shared by the tests of the server."""
+import atexit
 import http.client
 import json
 import os
@@ -22,16 +23,23 @@ def environment(**more):
     return {k: v for k, v in {**os.environ, **more}.items() if v is not None}
 
 
+_TAKEN = []  # sockets of UDP: while one has a number, free_port() of no other process gives it
+
+
 def free_port():
-    """A port that nobody listens at, and that the kernel gives to nobody who asks for any: it lies below those."""
+    """A port that nobody listens at, and that the kernel gives to nobody who asks for any: it lies below those. It is this process's until it ends."""
     while True:
-        with socket.socket() as s:
-            port = random.randrange(20000, 32000)
-            try:
+        mark = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        port = random.randrange(20000, 32000)
+        try:
+            mark.bind(("127.0.0.1", port))
+            with socket.socket() as s:
                 s.bind(("127.0.0.1", port))
-            except OSError:
-                continue
-            return port
+        except OSError:
+            mark.close()
+            continue
+        _TAKEN.append(mark)
+        return port
 
 
 def wait_until(what, seconds=20, step=0.05, says=""):
@@ -75,12 +83,15 @@ class Server:
 
     `env` is what its environment has besides this one's; None: has not. `command` takes the place of program, model and flags."""
 
+    running = set()  # processes that have not been waited for
+
     def __init__(self, *flags, program=None, model="/models/fake", command=None, wait=True, timeout=60, env=None, log=None):
         self.log = tempfile.TemporaryFile()
         command = list(command or [*(program or [FAKE]), "launch_server", "--model-path", model, *flags])
         if "--port" not in command:
             command += ["--port", "0"]
         self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=self.log if log is None else log, env=environment(**(env or {})))
+        self.running.add(self.process)
         self.port = None
         if wait:
             try:
@@ -163,6 +174,15 @@ class Server:
             raise AssertionError(f"the server ended with {status}: {self.stderr()}")
         self.process.stdout.close()
         self.log.close()
+
+
+@atexit.register
+def end_servers():
+    """Those that a test which has failed has left."""
+    for process in Server.running:
+        if process.poll() is None:
+            process.kill()
+            process.wait()
 
 
 def demo_server(*flags, **more):

@@ -1,5 +1,7 @@
 """HTTP itself, over raw sockets: clients that send mistakes or attacks, that leave, that do not read, or that have no key."""
+import contextlib
 import json
+import select
 import signal
 import socket
 import threading
@@ -88,17 +90,6 @@ class Clients(HttpTest):
                 self.server.wait_metric("sglang:num_running_reqs", 0)
         self.alive()
 
-    def test_leaving_is_not_felt_by_others(self):
-        stay = self.sent(completion("!slow stay here please", stream=True, max_tokens=30))
-        leavers = [self.sent(completion("!slow leave", stream=True, max_tokens=3000, ignore_eos=True)) for _ in range(20)]
-        self.server.wait_metric("sglang:num_running_reqs", 21)
-        for s in leavers:
-            s.close()
-        text = self.read_until(stay, b"[DONE]").decode()
-        got = "".join(json.loads(line[6:])["choices"][0]["text"] for line in text.split("\r\n") for line in line.split("\n")
-                      if line.startswith("data: {"))
-        self.assertEqual(got, "!slow stay here please")
-        self.server.wait_metric("sglang:num_aborted_requests_total", 20)
 
     def test_reset(self):
         for _ in range(10):
@@ -163,13 +154,33 @@ class Clients(HttpTest):
         self.assertEqual(len(results), 60)
 
 
-class LargeBodies(HttpTest):
-    LONG = "!encode " + "x" * 100000
-
+class GateTest(HttpTest):
     def setUp(self):
         self.gate = Gate()
         self.env = self.gate.env
         super().setUp()
+
+
+class Others(GateTest):
+    def test_leaving_is_not_felt_by_others(self):
+        """All are in the midst of their answers when most of them leave."""
+        before = self.server.metric("sglang:generation_tokens_total")
+        stay = self.sent(completion("!halfway stay here please", stream=True, max_tokens=30))
+        leavers = [self.sent(completion("!halfway leave", stream=True, max_tokens=3000, ignore_eos=True)) for _ in range(20)]
+        self.server.wait_metric("sglang:num_running_reqs", 21)
+        self.server.wait_metric("sglang:generation_tokens_total", before + 21 * 3)
+        for s in leavers:
+            s.close()
+        self.server.wait_metric("sglang:num_aborted_requests_total", 20)
+        self.gate.open()
+        text = self.read_until(stay, b"[DONE]").decode()
+        got = "".join(json.loads(line[6:])["choices"][0]["text"] for line in text.split("\r\n") for line in line.split("\n")
+                      if line.startswith("data: {"))
+        self.assertEqual(got, "!halfway stay here please")
+
+
+class LargeBodies(GateTest):
+    LONG = "!encode " + "x" * 100000
 
     def test_others_are_not_held_up(self):
         """Bodies whose text takes as long as the gate is shut, on more connections than there are HTTP threads: meanwhile the others are answered."""
@@ -534,16 +545,27 @@ class UntakenResponses(UntakenTest):
         self.assertEqual(self.server.metric("tandem:answers_refused_total"), 0)
 
 
-class UntakenLimits(UntakenTest):
+class UntakenTimes(UntakenTest):
     flags = ("--max-answers-mib", "3", "--request-timeout", "1")
 
+    def test_a_client_that_takes_nothing_is_cut_off(self):
+        """On a busy machine a request of a megabyte may not arrive within its second: it is sent until one does."""
+        wait_until(lambda: self.ask() and self.server.metric("tandem:answers_untaken_total"), step=1, says="no answer is cut off")
+        self.server.wait_metric("tandem:answer_bytes", 0)
+        wait_until(lambda: self.server.request("POST", "/detokenize", raw=self.LARGE)[0] == 200, says="there is room again")
+
+
+class UntakenLimits(UntakenTest):
+    flags = ("--max-answers-mib", "3")
+
     def test_memory_is_bounded(self):
-        """One answer fits and is refused to the second client, until the first has been cut off because it takes nothing."""
-        self.ask()
+        """One answer fits and is refused to the second client, until the first has left."""
+        first = self.ask()
         wait_until(lambda: self.server.metric("tandem:answer_bytes") >= 1 << 20)
         status, answer, headers = self.server.request("POST", "/detokenize", raw=self.LARGE)
         self.assertEqual((status, answer["error"]["code"], headers["Retry-After"]), (503, "answers_full", "1"))
-        self.server.wait_metric("tandem:answers_untaken_total", 1)
+        self.assertEqual(self.server.metric("tandem:answers_untaken_total"), 0)
+        first.close()
         self.server.wait_metric("tandem:answer_bytes", 0)
         self.assertEqual(self.server.request("POST", "/detokenize", raw=self.LARGE)[0], 200)
 
@@ -567,19 +589,17 @@ class Deadlines(HttpTest):
     def drip(self, request, at_once):
         """The answer to a request whose last bytes come one by one, each well before the idle timeout."""
         s = self.sent(request[:at_once])
-        s.settimeout(0.2)
-        answer = b""
         for byte in request[at_once:]:
+            if select.select([s], [], [], 0.2)[0]:
+                break
             try:
                 s.sendall(bytes([byte]))
-                piece = s.recv(10000)
-                answer += piece
-                if not piece:
-                    break
-            except TimeoutError:
-                pass
-            except OSError:
+            except OSError:  # it has answered, and hung up
                 break
+        answer = b""
+        with contextlib.suppress(ConnectionResetError):
+            while piece := s.recv(10000):
+                answer += piece
         return answer
 
     def test_headers(self):
@@ -606,20 +626,22 @@ class Deadlines(HttpTest):
         self.assertEqual((status, answer["usage"]["completion_tokens"]), (200, 160))
 
 
-class Timeouts(HttpTest):
+class Timeouts(GateTest):
     flags = ("--idle-timeout", "1", "--request-timeout", "10000", "--watchdog-timeout", "1", "--max-connections", "4")
 
     def test_idle_connections_are_closed(self):
         idle = [self.connect() for _ in range(3)]
-        idle[0].sendall(b"GET /health HT")
-        idle[1].sendall(completion("half")[:-3])
+        with contextlib.suppress(OSError):  # they are closed before that on a machine that has much else to do
+            idle[0].sendall(b"GET /health HT")
+            idle[1].sendall(completion("half")[:-3])
         for s in idle:
-            self.read_all(s)
+            with contextlib.suppress(ConnectionResetError):
+                self.read_all(s)
         self.alive()
 
     def test_too_many_connections(self):
         """New clients get an answer at once, and the server can still be watched."""
-        held = [self.sent(completion("!hang", stream=True)) for _ in range(4)]
+        held = [self.sent(completion("!held", stream=True)) for _ in range(4)]
         self.server.wait_metric("sglang:num_running_reqs", 4)
         status, answer, headers = self.server.request("POST", "/v1/completions", {"prompt": "x"})
         self.assertEqual((status, answer["error"]["code"], headers["Retry-After"], headers["Connection"]), (503, "queue_full", "1", "close"))

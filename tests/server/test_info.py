@@ -56,14 +56,17 @@ class Idle(ServerTest):
         self.assertEqual((flags["tool_call_parser"], flags["log_format"], flags["nnodes"], flags["disaggregation_mode"]), ("deepseekv3", "json", 1, "null"))
 
     def test_loads(self):
+        begin = time.time()
         loads = self.get("/v1/loads")
+        end = time.time()
         self.assertEqual(loads.keys(), {"timestamp", "version", "accelerator", "dp_rank_count", "loads", "aggregate"})
-        age = datetime.datetime.now(datetime.timezone.utc) - datetime.datetime.fromisoformat(loads["timestamp"])
-        self.assertLess(abs(age.total_seconds()), 30)
+        said = datetime.datetime.fromisoformat(loads["timestamp"])
+        self.assertEqual(said.utcoffset(), datetime.timedelta(0))
+        self.assertTrue(begin - 1 <= said.timestamp() <= end + 1, (begin, said, end))  # rounded as it may be
         self.assertEqual((loads["dp_rank_count"], loads["accelerator"], len(loads["loads"])), (1, "fake", 1))
         rank = loads["loads"][0]
         self.assertEqual(rank.keys(), CORE | {"memory", "queues", "disaggregation"})
-        self.assertLess(abs(time.time() - rank["timestamp"]), 30)
+        self.assertTrue(begin - 1 <= rank["timestamp"] <= end + 1, (begin, rank["timestamp"], end))
         self.assertEqual((rank["dp_rank"], rank["num_running_reqs"], rank["max_total_num_tokens"], rank["max_running_requests"]), (0, 0, 1 << 20, 64))
         self.assertEqual((rank["memory"], rank["disaggregation"]), (MEMORY, {"mode": "null"}))
         self.assertEqual(rank["queues"], {"waiting": 0, "grammar": 0, "paused": 0, "retracted": 0})
@@ -173,7 +176,7 @@ class Requests(unittest.TestCase):
         self.assertEqual((answer["num_running"], talks["id"], talks["state"], talks["finish_reason"], talks["choices"]), (2, "talks", "generating", None, 2))
         self.assertEqual((talks["prompt_tokens"], waits["prompt_tokens"]), (1 + 6 + 1000, 1 + 5))
         self.assertTrue(0 < talks["ttft_s"] < talks["age_s"], talks)
-        self.assertTrue(0.015 < talks["tpot_s"] < 0.5, "20 ms a token: " + str(talks))
+        self.assertTrue(0.015 < talks["tpot_s"] < talks["age_s"], "20 ms a token at least: " + str(talks))
         self.assertEqual([waits[k] for k in ("id", "state", "completion_tokens", "ttft_s", "tpot_s")], ["waits", "waiting", 0, None, None])
         self.assertGreater(waits["age_s"], 0)
         slow.close()

@@ -115,8 +115,8 @@ class Notify(unittest.TestCase):
         p = subprocess.run([FAKE, "launch_server", "--port", "0", "--model-path", "/models/missing\nREADY=1"], env={**os.environ, **manager.environment()},
                            capture_output=True, text=True, timeout=120)
         self.assertEqual(p.returncode, 1)
-        last = list(manager.read(0.5))[-1]
-        self.assertIn("no such folder", last["STATUS"])
+        manager.wait_for(lambda m: "no such folder" in m["STATUS"])
+        self.assertEqual(manager.count("STATUS", 0.5), 0, "that was the last word")
         self.assertNotIn("READY", {name for m in manager.messages for name in m}, "a line's end in a name is none in a message")
 
     def test_no_such_socket(self):

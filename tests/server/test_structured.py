@@ -171,7 +171,7 @@ class Compiling(unittest.TestCase):
         with Server(env=gate.env) as server, concurrent.futures.ThreadPoolExecutor(14) as pool:
             others = [server.connection() for _ in range(16)]  # more than there are HTTP threads
             streamed = server.connection()
-            streamed.request("POST", "/v1/completions", json.dumps({"prompt": "!slow " * 100, "max_tokens": 3000, "stream": True}), {"Content-Type": "application/json"})
+            streamed.request("POST", "/v1/completions", json.dumps({"prompt": "!slow", "max_tokens": 4000, "ignore_eos": True, "stream": True}), {"Content-Type": "application/json"})
             stream = streamed.getresponse()
             jobs = [pool.submit(server.request, "POST", "/v1/completions", {"prompt": "x", "regex": f"(a|b)*x{i}"}) for i in range(6)]
             jobs += [pool.submit(server.request, "POST", "/v1/completions", {"prompt": "x", "regex": f"(a|b)*a(a|b){{30}}x{i}"}) for i in range(6)]  # compiling fails

@@ -41,6 +41,7 @@ struct td_model {
 static atomic_int            g_fail_forwards, g_fail_heads, g_fail_copies, g_fail_layers, g_fail_pieces;
 static atomic_bool           g_pieces_wait, g_hold, g_nan, g_one_form, g_no_layer, g_lost, g_recurrent, g_windows;
 static _Atomic float         g_layer_noise;
+static void (*_Atomic g_wait)(void);
 static _Atomic(const char *) g_complaint;
 static atomic_uint           g_max_tok, g_delay_us, g_pieces, g_pieces_run, g_between;
 
@@ -64,6 +65,9 @@ void fake_lose(bool lost) {
 }
 void fake_hold(bool hold) {
     atomic_store(&g_hold, hold);
+}
+void fake_wait(void (*wait)(void)) {
+    atomic_store(&g_wait, wait);
 }
 void fake_delay(uint32_t us) {
     atomic_store(&g_delay_us, us);
@@ -401,6 +405,12 @@ td_status td_model_run_piece(td_model *m, td_piece *piece) {
     return st;
 }
 
+static bool generates(const td_step_rows *s) {
+    for (uint32_t q = 0; q < s->n_seq; q++)
+        if (s->absorbed[q]) return true;
+    return false;
+}
+
 td_status td_model_forward(td_model *m, const td_step_rows *s, td_out_rows out, const float **logits) {
     const td_step_rows *a = s;
     usleep(atomic_load(&g_delay_us));
@@ -408,6 +418,7 @@ td_status td_model_forward(td_model *m, const td_step_rows *s, td_out_rows out, 
     atomic_fetch_add(&m->experts.int8_ops, (uint64_t)FAKE_TOKEN_OPS * s->n_tok);
     atomic_fetch_add(&m->experts.busy_ns, FAKE_STEP_NS);
     while (atomic_load(&g_hold)) usleep(200);
+    if (atomic_load(&g_wait) && generates(s)) atomic_load(&g_wait)();
     memset(m->slot_seen, 0, m->n_slots);
     const char *rule = broken_rule(m, s);
     if (m->aside) atomic_fetch_add(&g_between, 1);

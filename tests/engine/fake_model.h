@@ -40,6 +40,7 @@ void     fake_lose(bool lost);         /* its card: forwards fail, and it says s
 void     fake_has_no_layer(bool none); /* models opened from now on have no MTP layer */
 void     fake_hold(bool hold);         /* forwards wait while held */
 void     fake_delay(uint32_t us);      /* every forward takes so long at least */
+void     fake_wait(void (*wait)(void)); /* called by each forward with a row of an answer before it begins; NULL: nothing */
 void     fake_give_nan(bool nan);      /* logits are NaN */
 void     fake_says(const uint32_t *tokens,
                    size_t          n);         /* each answer's tokens by preference, as far as they go; while no step runs */

@@ -20,12 +20,8 @@
  *   missing    no such folder
  *   slow       loading waits at the gate
  *   cold       the first token of all comes after 2 s, and not while the gate is shut
- * A grammar waits at the gate, too, before it is ready.
- *
- * The gate is the file that TD_FAKE_GATE names: shut while that file exists. Whoever waits there makes FILE.reached. Without
- * the variable it is open.
+ * A grammar waits at the gate (gate.h), too, before it is ready.
  */
-#include <fcntl.h>
 #include <jansson.h>
 #include <math.h>
 #include <pthread.h>
@@ -38,6 +34,7 @@
 #include "core/math/rng.h"
 #include "tandem.h"
 #include "tests/forms.h"
+#include "tests/server/gate.h"
 #include "text/tokenizer/encode_work.h"
 
 #define VOCAB 260
@@ -49,22 +46,6 @@
 #define HALFWAY_TOKENS 3
 
 static const char *const SPECIAL[BYTE_BASE] = {"<|bos|>", "<|eos|>", "<|user|>", "<|assistant|>"};
-
-static bool gate_is_shut(void) {
-    const char *gate = getenv("TD_FAKE_GATE");
-    return gate && access(gate, F_OK) == 0;
-}
-
-static void tell_gate(void) {
-    char reached[512];
-    snprintf(reached, sizeof reached, "%s.reached", getenv("TD_FAKE_GATE"));
-    close(creat(reached, 0600));
-}
-
-static void wait_at_gate(void) {
-    if (gate_is_shut()) tell_gate();
-    while (gate_is_shut()) usleep(1000);
-}
 
 /* The same as an encoding does it. @return TD_ECANCELLED: it was stopped. */
 static td_status encode_at_gate(void) {

@@ -1,5 +1,6 @@
 """Starts a `launch_server` and talks to it: shared by the tests of the server."""
 import atexit
+import contextlib
 import http.client
 import json
 import os
@@ -70,7 +71,8 @@ class Gate:
             pass
 
     def open(self):
-        os.unlink(self.path)
+        with contextlib.suppress(FileNotFoundError):  # it is open
+            os.unlink(self.path)
 
     def wait_reached(self, timeout=20):
         """Until the server waits there, once more with every call."""

@@ -35,12 +35,8 @@ class Base(OpenaiTest):
         self.gate.shut()
 
     def tearDown(self):
-        self.open_gate()
+        self.gate.open()
         self.server.wait_metric("tandem:background_responses", 0)
-
-    def open_gate(self):
-        if os.path.exists(self.gate.path):
-            self.gate.open()
 
     def create(self, input, **more):
         return self.client.responses.create(model="fake", input=input, background=True, **more)

@@ -13,6 +13,7 @@
  *   !hang      no token ever
  *   !held      no token while the gate is shut
  *   !halfway   none but the first HALFWAY_TOKENS while the gate is shut
+ *   !halt      none behind this word of the answer while the gate is shut
  *   !encode    tokenizing waits at the gate, or until it is stopped; !stuck: stopped or not
  *   !linger    the request runs, and what a call asks of the engine about it is done, LINGER_US before the call returns
  *   !lose      the card is lost after 3 tokens
@@ -374,7 +375,8 @@ static uint32_t max_queued(const td_engine *e) {
 
 /* Whether its next token comes when the gate is open only. */
 static bool is_held(const td_request *r) {
-    return r->held || (r->halfway && r->done >= HALFWAY_TOKENS);
+    bool at_halt = r->text_len >= 5 && !memcmp(r->text + r->text_len - 5, "!halt", 5);
+    return r->held || at_halt || (r->halfway && r->done >= HALFWAY_TOKENS);
 }
 
 static void *run(void *arg) {

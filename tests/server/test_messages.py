@@ -2,7 +2,6 @@
 import concurrent.futures
 import json
 import os
-import time
 import unittest
 
 import anthropic
@@ -385,9 +384,9 @@ class Messages(unittest.TestCase):
         for stream in (False, True):
             with concurrent.futures.ThreadPoolExecutor(1) as pool:
                 body = {"extra_body": {"rid": "mine"}, "tools": None}
-                answer = pool.submit((lambda *a, **k: self.c.stream(*a, **k)[0]) if stream else self.c.ask, "abc!slow" * 100, **body)
-                while self.c.server.request("POST", "/abort_request", {"rid": "mine"})[1] != {"aborted": 1}:
-                    time.sleep(0.05)
+                answer = pool.submit((lambda *a, **k: self.c.stream(*a, **k)[0]) if stream else self.c.ask, "!hang", **body)
+                self.c.server.wait_metric("sglang:num_running_reqs", 1)
+                self.assertEqual(self.c.server.request("POST", "/abort_request", {"rid": "mine"})[1], {"aborted": 1})
                 m = answer.result()
                 self.assertEqual((m.id, m.stop_reason), ("mine", "abort"))
 

@@ -30,19 +30,22 @@ typedef struct {
     uint32_t   pieces, between; /* that had run before the long prompt came */
 } fixture;
 
-/* Streams that run, and a long prompt that comes then. @param n_pieces of a pass */
+/* Streams that run, and a long prompt that comes then. Forwards are held, or the streams might end before a test has made its
+ * other preparations. @param n_pieces of a pass */
 static fixture open_fixture(uint32_t n_pieces, uint64_t kv_tokens, uint32_t max_tokens) {
     fixture f;
     fake_pieces(n_pieces);
     td_engine_options o = engine_options(kv_tokens, CHUNK, STREAMS + 2);
     o.max_step_ms = 1;
     f.e = engine_open(&o);
-    fake_delay(200); /* streams must not end while a test waits for pieces */
+    fake_delay(5000); /* streams must not end before all of them have begun */
     for (int i = 0; i < STREAMS; i++) {
         f.streams[i] = random_prompt(10, max_tokens);
         probe_submit(f.e, f.streams[i]);
     }
     for (int i = 0; i < STREAMS; i++) probe_wait_tokens(f.streams[i], 1);
+    fake_hold(true);
+    fake_delay(200);
     f.pieces = fake_pieces_run();
     f.between = fake_passes_between();
     f.long_one = random_prompt(LONG, 20);
@@ -50,7 +53,9 @@ static fixture open_fixture(uint32_t n_pieces, uint64_t kv_tokens, uint32_t max_
     return f;
 }
 
+/* Go on, until n pieces have run. */
 static void wait_for_pieces(const fixture *f, uint32_t n) {
+    fake_hold(false);
     while (fake_pieces_run() < f->pieces + n) usleep(100);
 }
 
@@ -92,6 +97,7 @@ TEST(long_prompts_follow_each_other) {
     AT_END(close_fixture) fixture f = open_fixture(3, 4096, 400);
     probe                        *second = random_prompt(LONG, 5);
     probe_submit(f.e, second);
+    fake_hold(false);
     probe_finish(f.e, f.long_one);
     probe_finish(f.e, second);
 }
@@ -110,6 +116,7 @@ TEST(cancelled_between_pieces) {
 /* The long prompt came last, so its pages are the first to be taken back. */
 TEST(retracted_between_pieces) {
     AT_END(close_fixture) fixture f = open_fixture(40, 10 * 128, 400);
+    fake_hold(false);
     for (int i = 0; i < STREAMS; i++) probe_wait(f.streams[i]);
     td_engine_stats s;
     td_engine_get_stats(f.e, &s);
@@ -145,6 +152,7 @@ TEST(failure_between_pieces) {
 
 TEST(closing_between_pieces) {
     fixture f = open_fixture(ENDLESS, 4096, 400);
+    fake_delay(20000); /* streams must not end before it is closed */
     wait_for_pieces(&f, 2);
     td_engine_close(f.e, 0);
     fake_delay(0);

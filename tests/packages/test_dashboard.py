@@ -101,7 +101,10 @@ class Dashboard(unittest.TestCase):
         for query in there:
             for sample in self.ask("query", query=as_grafana_asks(query))["result"]:
                 self.assertNotIn("{{", sample["metric"])
-        rules = wait_until(lambda: [r for g in self.ask("rules")["groups"] for r in g["rules"] if r["health"] == "ok"], says="rules were evaluated")
+        def evaluated():
+            rules = [r for g in self.ask("rules")["groups"] for r in g["rules"]]
+            return rules if all(r["health"] == "ok" for r in rules) else None
+        rules = wait_until(evaluated, says="all rules are evaluated")
         self.assertEqual([r["name"] for r in rules], ["TandemDown", "TandemStuck", "TandemRequestsFail", "TandemQueueGrows", "TandemCacheFull"])
         self.assertEqual([r["name"] for r in rules if r["state"] == "firing"], [])
         self.assertEqual(self.ask("label/model_name/values"), [self.server.model])

@@ -1,6 +1,5 @@
 """Two consumers of KV events: one of our own, stricter than SGLang's subscribers, and Dynamo's indexer from its wheel."""
 import json
-import socket
 import subprocess
 import sys
 import time
@@ -9,6 +8,7 @@ from typing import Literal, Optional, Union
 
 import msgspec
 import zmq
+from server_process import PATIENCE, free_port, wait_until
 
 PAGE = 128
 END = (1 << 64) - 1
@@ -85,7 +85,7 @@ class Consumer:
         self.dealer.send_multipart([b"", first.to_bytes(8, "big")])
         out = []
         while True:
-            if not self.dealer.poll(10000):
+            if not self.dealer.poll(10000 * PATIENCE):
                 raise AssertionError("no answer to a request for replay")
             empty, number, payload = self.dealer.recv_multipart()
             number = int.from_bytes(number, "big")
@@ -115,7 +115,7 @@ class Consumer:
 
     def settle(self, until, timeout_s=20):
         """Take messages until the index is as it should be."""
-        end = time.monotonic() + timeout_s
+        end = time.monotonic() + timeout_s * PATIENCE
         while not until(self.index):
             self.take(0.05)
             assert time.monotonic() < end, f"{len(self.index.pages)} pages in the index, gaps {self.gaps}, messages {self.messages}"
@@ -131,9 +131,7 @@ class Dynamo:
     """Dynamo's standalone indexer."""
 
     def __init__(self):
-        with socket.socket() as s:
-            s.bind(("127.0.0.1", 0))
-            self.port = s.getsockname()[1]
+        self.port = free_port()
         code = f"from dynamo._core import run_kv_indexer as r; r(['--port', '{self.port}', '--block-size', '{PAGE}'])"
         self.log = open("/dev/null", "w")
         self.process = subprocess.Popen([sys.executable, "-c", code], stdout=self.log, stderr=self.log)
@@ -148,7 +146,7 @@ class Dynamo:
 
     def call(self, path, body=None):
         request = urllib.request.Request(f"http://127.0.0.1:{self.port}{path}", data=json.dumps(body).encode() if body else None, headers={"Content-Type": "application/json"})
-        with urllib.request.urlopen(request, timeout=10) as answer:
+        with urllib.request.urlopen(request, timeout=10 * PATIENCE) as answer:
             return json.loads(answer.read())
 
     def register(self, instance, endpoint, replay=None):
@@ -168,13 +166,10 @@ class Dynamo:
         scores = self.call("/query", {"model_name": "tale", "token_ids": list(tokens), "block_size": PAGE})["scores"]
         return max((v for ranks in scores.values() for v in ranks.values()), default=0)
 
-    def settle(self, until, timeout_s=20):
-        end = time.monotonic() + timeout_s
-        while not until(self):
-            assert time.monotonic() < end, f"{len(self.hashes())} pages in Dynamo's index"
-            time.sleep(0.05)
+    def settle(self, until):
+        wait_until(lambda: until(self), says="what Dynamo's index has")
 
     def close(self):
         self.process.terminate()
-        self.process.wait(20)
+        self.process.wait(20 * PATIENCE)
         self.log.close()

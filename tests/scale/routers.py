@@ -27,8 +27,15 @@ class Router:
         self.folder = tempfile.mkdtemp()
         self.urls = [f"http://127.0.0.1:{w.port}" for w in workers]
         self.log = open(f"{self.folder}/log", "w+")
-        end = time.monotonic() + 60 * PATIENCE
         self.start()
+        try:
+            self.wait_ready()
+        except BaseException:
+            self.close()
+            raise
+
+    def wait_ready(self):
+        end = time.monotonic() + 60 * PATIENCE
         while not self.is_ready():
             assert time.monotonic() < end, open(self.log.name).read()[-3000:]
             if self.process.poll() is not None:

@@ -13,7 +13,7 @@ import zmq
 from kv_consumer import PAGE, Consumer, Dynamo
 from kv_stores import listening
 from program import MODEL, TANDEM
-from server_process import Server
+from server_process import PATIENCE, Server, free_port
 from stories import SEED, story
 
 HERE = "tcp://127.0.0.1:*"
@@ -78,11 +78,15 @@ class Events(unittest.TestCase):
         pages = worker.cached_pages()
         consumer.settle(lambda index: len(index.pages) == pages)
         known = consumer.index.pages
+
+        def settle_dynamo():
+            if dynamo:
+                dynamo.settle(lambda d: d.hashes() == {h % (1 << 64) for h in consumer.index.pages})
+
         asked = [tuple(worker.tokens(p)) for p in prompts]
         for tokens in known.values():
             self.assertTrue(not asked or any(a[:len(tokens)] == tokens for a in asked), "a page of what nobody asked")
-        if dynamo:
-            dynamo.settle(lambda d: d.hashes() == {h % (1 << 64) for h in known})
+        settle_dynamo()
         by_tokens = set(known.values())
         for p, tokens in list(zip(prompts, asked))[-6:]:
             held = next((n for n in range(0, len(tokens), PAGE) if tokens[:n + PAGE] not in by_tokens), len(tokens))
@@ -92,6 +96,7 @@ class Events(unittest.TestCase):
             self.assertEqual(found, min(held, (len(tokens) - 1) // PAGE * PAGE), "what the server finds is what the index had")
             pages = worker.cached_pages()  # asking may have moved pages
             consumer.settle(lambda index: len(index.pages) == pages)
+            settle_dynamo()
             by_tokens = set(consumer.index.pages.values())
 
     def test_evictions_and_flush(self):
@@ -115,8 +120,7 @@ class Events(unittest.TestCase):
         worker = self.worker("--max-running-requests", "8", max_tokens=1024)
         consumer = self.consumer(worker)
         prompts = [story(self.rng, 60 + 10 * i) for i in range(8)]
-        with concurrent.futures.ThreadPoolExecutor(8) as pool:
-            list(pool.map(lambda p: worker.ask(p, n=240, ignore_eos=True), prompts))
+        worker.ask(prompts, n=240, ignore_eos=True)  # of one request, so that all run at the same time
         self.assertGreater(worker.metric("sglang:num_retracted_requests_total"), 0)
         self.check(worker, consumer)
 
@@ -168,11 +172,7 @@ class Events(unittest.TestCase):
 
     def test_a_restart(self):
         """A worker that comes back at the same address with an empty cache, for consumers that were there before."""
-        ports = []
-        for _ in range(2):
-            with socket.socket() as s:
-                s.bind(("127.0.0.1", 0))
-                ports.append(s.getsockname()[1])
+        ports = free_port(), free_port()
         where = {"endpoint": f"tcp://127.0.0.1:{ports[0]}", "replay_endpoint": f"tcp://127.0.0.1:{ports[1]}"}
         worker = self.worker(**where)
         consumer, dynamo = self.consumer(worker), self.dynamo(worker)
@@ -236,7 +236,7 @@ class Refused(unittest.TestCase):
     @staticmethod
     def launch(config, *flags, env=None):
         done = subprocess.run([TANDEM, "launch_server", "--model-path", MODEL, "--port", "0", "--kv-events-config", config if isinstance(config, str) else json.dumps(config), *flags],
-                              capture_output=True, text=True, timeout=60, env={**os.environ, **(env or {})})
+                              capture_output=True, text=True, timeout=60 * PATIENCE, env={**os.environ, **(env or {})})
         return done.returncode, done.stderr.strip().splitlines()[-1]
 
     def test_misuse(self):

@@ -13,6 +13,7 @@ import numpy as np
 from bpe import Tokenizer
 from program import MODEL, TANDEM, FolderTest, tandem
 from reference import DeepSeekV3, sigmoid
+from server_process import wait_until
 
 VALID = pathlib.Path(os.path.join(MODEL, "valid.txt")).read_text()
 SCORED_TOKENS = 8192                # of valid.txt, from its beginning: less than 40 kB
@@ -168,12 +169,14 @@ class Calibration(FolderTest):
     def test_without_its_stream_it_begins_anew(self):
         self.calibrate("whole", *FEW, "--threads", "1")
         whole = self.files("whole")
-        p = subprocess.Popen(self.command("stopped", "--calibration", self.text, *FEW, "--subpool-count", "1"), stderr=subprocess.DEVNULL)
-        state, end = self.path("stopped/calibration-state.json"), time.monotonic() + 120
-        while p.poll() is None and time.monotonic() < end and not os.path.exists(state):
-            time.sleep(0.002)
-        p.send_signal(signal.SIGKILL)
-        p.wait()
+        state = self.path("stopped/calibration-state.json")
+        for _ in range(20):  # until one is stopped before it has ended
+            p = subprocess.Popen(self.command("stopped", "--calibration", self.text, *FEW, "--subpool-count", "1"), stderr=subprocess.DEVNULL)
+            wait_until(lambda: p.poll() is not None or os.path.exists(state), 60, step=0.002, says="it does not begin")
+            p.send_signal(signal.SIGKILL)
+            if p.wait() == -signal.SIGKILL and os.path.exists(state):
+                break
+            shutil.rmtree(self.path("stopped"))
         stream = "calibration-%05d.safetensors" % len(json.loads(pathlib.Path(state).read_text())["layers"])
         for name, damage in ("removed", os.remove), ("damaged", lambda path: os.truncate(path, 5000)):
             shutil.copytree(self.path("stopped"), self.path(name))

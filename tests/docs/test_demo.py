@@ -1,10 +1,11 @@
 """scripts/demo.sh as README.md has it: it builds the program where the next steps expect it, and its story ends by itself."""
 import os
 import pathlib
-import socket
 import subprocess
 import sys
 import unittest
+
+from server_process import free_port
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 if os.environ["TD_BUILD_DIR"] != str(ROOT / "build/release"):
@@ -14,10 +15,7 @@ if os.environ["TD_BUILD_DIR"] != str(ROOT / "build/release"):
 
 class Demo(unittest.TestCase):
     def test_once(self):
-        with socket.socket() as s:
-            s.bind(("127.0.0.1", 0))
-            port = s.getsockname()[1]
-        run = subprocess.run([ROOT / "scripts/demo.sh", "--once", "--port", str(port)], capture_output=True, text=True, timeout=500)
+        run = subprocess.run([ROOT / "scripts/demo.sh", "--once", "--port", str(free_port())], capture_output=True, text=True, timeout=500)
         self.assertEqual(run.returncode, 0, run.stdout + run.stderr)
         self.assertTrue(os.access(ROOT / "build/release/cli/tandem", os.X_OK))
         story = run.stdout[run.stdout.index("Tell me a story about a fox and a crow."):].strip()

@@ -6,7 +6,7 @@ import struct
 import subprocess
 import tempfile
 
-from server_process import MODEL, TANDEM, Server
+from server_process import MODEL, PATIENCE, TANDEM, Server
 
 SHIM = os.environ["TD_FAULT_SHIM"]
 POINTS = ("alloc", "map", "read", "thread", "thread_dies", "uring", "unlisten")
@@ -73,14 +73,14 @@ def texts(server):
     return choice["text"], choice["logprobs"]["token_logprobs"], choice["logprobs"]["top_logprobs"], chat["choices"][0]["message"]["content"]
 
 
-def outcome(server, right, timeout=60):
+def outcome(server, right, timeout=20):
     """"served", the sentence of the refusal, or "failed: …" when the call that failed came after the start and a request did not get its
     answer. Anything else (a crash, a hang, a wrong answer, no sentence) raises."""
     try:
         server.wait_ready()
     except RuntimeError:
         try:
-            code = server.process.wait(timeout)
+            code = server.process.wait(timeout * PATIENCE)
         except subprocess.TimeoutExpired:
             server.process.kill()
             raise AssertionError(f"it hangs: {server.stderr()}") from None

@@ -109,9 +109,11 @@ class Device(unittest.TestCase):
         for n in sample(range(1, of_start + 1), 6):
             with self.subTest(start=n):
                 self.assertRegex(outcome(launch(str(n), *some), right), "as TD_CHAOS_FAIL_DEVICE wants it|cannot be captured|accelerator")
-        uploads_failed = 0
         # How many uploads there are depends on the clock: the first half of the calls is there in every run.
-        for n in sample(range(of_start + 1, (of_start + of_all) // 2), 10):
+        uploads_failed, numbers = 0, range(of_start + 1, (of_start + of_all) // 2)
+        for tried, n in enumerate(draw.sample(numbers, len(numbers))):
+            if tried >= 10 and uploads_failed and not FULL:  # few of the calls are uploads
+                break
             with self.subTest(serving=n), launch(f"{n},2", *some, wait=True) as server:
                 try:
                     self.assertEqual(texts(server), right)

@@ -98,17 +98,18 @@ class Pages(unittest.TestCase):
 
     @needs("zsh")
     def test_zsh(self):
-        """A zsh behind a terminal of its own, with what Tab lists."""
+        """A zsh behind a terminal of its own, with what Tab lists. It says itself when the list is shown: what is typed before that would take its place."""
         driver = f"""
 zmodload zsh/zpty
 zpty z zsh -f -i
-zpty -w z 'PS1=READY; fpath=({self.out}/zsh $fpath); autoload -U compinit; compinit -u -D; setopt no_list_beep; LISTMAX=10000; zstyle ":completion:*" list-prompt ""; tandem() {{ true }}; echo "GO"'
+zpty -w z 'PS1=READY; fpath=({self.out}/zsh $fpath); autoload -U compinit; compinit -u -D; setopt no_list_beep; LISTMAX=10000; zstyle ":completion:*" list-prompt ""; tandem() {{ true }};
+complete-and-tell() {{ zle expand-or-complete; zle -R; print -n "LIST""ED" }}; zle -N complete-and-tell; bindkey "^I" complete-and-tell; echo "GO"'
 zpty -r -m z out '*GO*READY*'
 zpty -w -n z "$1"$'\\t'
-sleep 0.5
+zpty -r -m z listed '*LISTED*'
 zpty -w z '#END'
 zpty -r -m z out '*END*'
-print -r -- "$out"
+print -r -- "$listed$out"
 """
         os.makedirs(f"{self.out}/zsh", exist_ok=True)
         shutil.copy(f"{self.out}/completion.zsh", f"{self.out}/zsh/_tandem")

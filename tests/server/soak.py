@@ -15,6 +15,7 @@ import argparse
 import asyncio
 import collections
 import json
+import math
 import os
 import random
 import re
@@ -300,10 +301,15 @@ class Soak:
                 return metrics
             await asyncio.sleep(0.01)
 
-    async def rss(self):
-        await asyncio.sleep(1)  # the allocator gives back what is free, see MALLOC
-        with open(f"/proc/{self.server.process.pid}/status", encoding="ascii") as f:
-            return int(re.search(r"VmRSS:\s+(\d+) kB", f.read())[1]) * 1024
+    async def rss(self, most=math.inf):
+        """Bytes, when they are `most` or fewer, or stay above that: a thread of the allocator's gives back what is free, see MALLOC."""
+        end = time.monotonic() + min(self.args.patience, 60)
+        while True:
+            await asyncio.sleep(1)
+            with open(f"/proc/{self.server.process.pid}/status", encoding="ascii") as f:
+                now = int(re.search(r"VmRSS:\s+(\d+) kB", f.read())[1]) * 1024
+            if now <= most or time.monotonic() > end:
+                return now
 
     async def last_streams(self):
         """SIGTERM while streams run: they finish, and are right."""
@@ -333,13 +339,14 @@ class Soak:
         self.tokens, begin = 0, time.monotonic()
         await self.load(args.seconds)
         seconds = time.monotonic() - begin
-        rss_after, metrics = await self.rss(), await self.idle()
+        most = (1 + args.rss_growth) * rss_before if args.rss_growth >= 0 else math.inf
+        rss_after, metrics = await self.rss(most), await self.idle()
         print(f"{seconds:.0f} s, {args.clients} clients: {dict(self.done)}; {self.tokens} tokens of complete answers, {self.tokens / seconds:.0f} a second")
         print(f"retractions {metrics['sglang:num_retracted_requests_total']:.0f}, "
               f"cached prompt tokens {metrics['sglang:cached_tokens_total']:.0f}, aborted {metrics['sglang:num_aborted_requests_total']:.0f}")
         growth = rss_after / rss_before - 1
         print(f"RSS at the end {rss_after / 2**20:.1f} MiB: {100 * growth:+.2f} %", flush=True)
-        if 0 <= args.rss_growth < growth:
+        if rss_after > most:
             self.fail(f"memory grew by {100 * growth:.2f} %")
         if metrics["tandem:failed_requests_total"]:
             self.fail(f"{metrics['tandem:failed_requests_total']:.0f} requests failed")

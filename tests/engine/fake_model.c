@@ -38,10 +38,11 @@ struct td_model {
     td_tier_meter       experts; /* a step is in it from its beginning */
 };
 
+typedef void (*wait_fn)(void);
 static atomic_int            g_fail_forwards, g_fail_heads, g_fail_copies, g_fail_layers, g_fail_pieces;
 static atomic_bool           g_pieces_wait, g_hold, g_nan, g_one_form, g_no_layer, g_lost, g_recurrent, g_windows;
 static _Atomic float         g_layer_noise;
-static void (*_Atomic g_wait)(void);
+static _Atomic(wait_fn)      g_wait;
 static _Atomic(const char *) g_complaint;
 static atomic_uint           g_max_tok, g_delay_us, g_pieces, g_pieces_run, g_between;
 
@@ -418,7 +419,8 @@ td_status td_model_forward(td_model *m, const td_step_rows *s, td_out_rows out, 
     atomic_fetch_add(&m->experts.int8_ops, (uint64_t)FAKE_TOKEN_OPS * s->n_tok);
     atomic_fetch_add(&m->experts.busy_ns, FAKE_STEP_NS);
     while (atomic_load(&g_hold)) usleep(200);
-    if (atomic_load(&g_wait) && generates(s)) atomic_load(&g_wait)();
+    wait_fn wait = atomic_load(&g_wait);
+    if (wait && generates(s)) wait();
     memset(m->slot_seen, 0, m->n_slots);
     const char *rule = broken_rule(m, s);
     if (m->aside) atomic_fetch_add(&g_between, 1);

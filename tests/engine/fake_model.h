@@ -32,16 +32,16 @@ void fake_layer_logits(const uint32_t *tokens, uint32_t n, uint32_t n_prompt, fl
 
 void     fake_fail_forwards(int n); /* the next n forwards fail */
 void     fake_fail_heads(int n);
-void     fake_fail_copies(int n);      /* the next n copies of pages, out or in */
-void     fake_fail_layers(int n);      /* the next n passes of the MTP layer or its head */
-void     fake_layer_noise(float most); /* the MTP layer says what the model will, with up to so much added to each logit; 0:
+void     fake_fail_copies(int n);       /* the next n copies of pages, out or in */
+void     fake_fail_layers(int n);       /* the next n passes of the MTP layer or its head */
+void     fake_layer_noise(float most);  /* the MTP layer says what the model will, with up to so much added to each logit; 0:
                                       the same, but something else one time in four */
-void     fake_lose(bool lost);         /* its card: forwards fail, and it says so */
-void     fake_has_no_layer(bool none); /* models opened from now on have no MTP layer */
-void     fake_hold(bool hold);         /* forwards wait while held */
-void     fake_delay(uint32_t us);      /* every forward takes so long at least */
+void     fake_lose(bool lost);          /* its card: forwards fail, and it says so */
+void     fake_has_no_layer(bool none);  /* models opened from now on have no MTP layer */
+void     fake_hold(bool hold);          /* forwards wait while held */
+void     fake_delay(uint32_t us);       /* every forward takes so long at least */
 void     fake_wait(void (*wait)(void)); /* called by each forward with a row of an answer before it begins; NULL: nothing */
-void     fake_give_nan(bool nan);      /* logits are NaN */
+void     fake_give_nan(bool nan);       /* logits are NaN */
 void     fake_says(const uint32_t *tokens,
                    size_t          n);         /* each answer's tokens by preference, as far as they go; while no step runs */
 void     fake_one_form(bool one);     /* models opened from now on are GQA's: prompt and generated tokens have the same KV */

@@ -15,7 +15,7 @@
 
 #define VOCAB 320
 #define TOKENS 6
-#define TIME_S 60 /* of a life */
+#define TIME_S 300 /* of a life that hangs */
 
 typedef struct {
     td_status opened, ran; /* the first failure of each */

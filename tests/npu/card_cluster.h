@@ -226,8 +226,8 @@ static inline td_status cluster_failure(int which, char *said, size_t bytes) {
         td_error err = {0};
         dup2(ends[1], STDERR_FILENO);
         setenv("TD_STANDIN_FAIL", number, 1);
-        setenv("TD_STANDIN_CONNECT_MS", "300", 1);
-        alarm(60);
+        if (which) setenv("TD_STANDIN_CONNECT_MS", "300", 1); /* where one fails, the other need not be waited for */
+        alarm(300);
         td_status st = open_cards(&x, 2, &err);
         for (uint32_t i = 0; st == TD_OK && i < 2; i++) st = prepare(&x.cards[i], x.group, 2, false, &err);
         if (st == TD_OK) {

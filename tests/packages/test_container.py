@@ -14,7 +14,7 @@ import unittest
 
 from package_tools import run
 from program import MODEL, SOURCE
-from server_process import Gate, Server, free_port, wait_until
+from server_process import PATIENCE, Gate, Server, free_port, wait_until
 from test_packages import PACKAGE, ROOTS, WHY_NOT, depends_archive, story, text_of
 
 CONTAINER = f"{SOURCE}/packaging/container"
@@ -50,7 +50,7 @@ class HealthCheck(unittest.TestCase):
             self.assertEqual(server.request("POST", "/v1/completions", {"prompt": "!lose abcdefg", "max_tokens": 50})[0], 503)
             self.assertIsNone(server.process.poll())
             self.assertEqual(self.check(server.port, server.process.pid), 1)
-            self.assertEqual(server.process.wait(20), 1)
+            self.assertEqual(server.process.wait(20 * PATIENCE), 1)
 
 
 @unittest.skipUnless(FULL, "scripts/test.sh --full builds and runs the image")
@@ -106,7 +106,7 @@ class Image(unittest.TestCase):
                 self.assertNotIn("0", owner, "not as root")
             finally:
                 server.terminate()
-                server.wait(30)
+                server.wait(30 * PATIENCE)
 
     def lines(self, path):
         try:

@@ -11,7 +11,7 @@ import urllib.request
 
 from package_tools import run, unpacked
 from program import MODEL, SOURCE, TANDEM
-from server_process import Server, free_port, wait_until
+from server_process import PATIENCE, Server, free_port, wait_until
 
 PROMETHEUS, PROMTOOL = unpacked("prometheus", "usr/bin/prometheus"), unpacked("prometheus", "usr/bin/promtool")
 METRIC = re.compile(r"\b(?:sglang|tandem):[a-z0-9_]+")
@@ -49,7 +49,7 @@ class Dashboard(unittest.TestCase):
     def tearDownClass(cls):
         if cls.prometheus:
             cls.prometheus.terminate()
-            cls.prometheus.wait(20)
+            cls.prometheus.wait(20 * PATIENCE)
         cls.server.__exit__(None, None, None)
         cls.folder.cleanup()
 

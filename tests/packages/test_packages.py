@@ -21,7 +21,7 @@ import unittest
 
 from package_tools import run
 from program import MODEL, SOURCE
-from server_process import free_port, wait_until
+from server_process import PATIENCE, free_port, wait_until
 
 PACKAGE = f"{SOURCE}/scripts/package.sh"
 ROOTS = f"{SOURCE}/build/package-roots"
@@ -137,7 +137,7 @@ class Service:
         self.path = f"{root.path}/run/tandem-notify"
 
     def wait(self, word, seconds=60):
-        end = time.monotonic() + seconds
+        end = time.monotonic() + seconds * PATIENCE
         while time.monotonic() < end:
             self.notify.settimeout(1)
             try:
@@ -151,7 +151,7 @@ class Service:
 
     def stop(self):
         self.process.terminate()
-        status = self.process.wait(30)
+        status = self.process.wait(30 * PATIENCE)
         self.notify.close()
         os.unlink(self.path)
         self.log.close()
@@ -159,7 +159,7 @@ class Service:
 
 
 def story(port, **more):
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60 * PATIENCE)
     connection.request("POST", "/v1/completions", json.dumps({"model": "tale", "prompt": "Once upon a time", "max_tokens": 12, "temperature": 0, **more}),
                        {"Content-Type": "application/json", "Connection": "close"})
     return connection.getresponse()
@@ -294,7 +294,7 @@ class Sandbox(unittest.TestCase):
                 self.assertIn(b"[DONE]", story(port, stream=True).read())
             finally:
                 subprocess.run(["pkill", "-TERM", "-P", str(server.pid)])
-                server.wait(60)
+                server.wait(60 * PATIENCE)
                 server.stdout.close()
             with open(f"{folder}/calls") as f:
                 called = {line.split()[-1] for line in f if re.match(r"\s*\d+\.\d+\s", line)} - {"total"}
@@ -333,7 +333,7 @@ class Tarball(unittest.TestCase):
                 self.assertGreater(len(text_of(story(port, model="tale-v3-14m"))), 10)
             finally:
                 server.terminate()
-                self.assertEqual(server.wait(30), 0)
+                self.assertEqual(server.wait(30 * PATIENCE), 0)
         # OpenBLAS, which no ldd shows: calibration loads it.
         shutil.copy(f"{MODEL}/valid.txt", f"{root.path}/tmp/text")
         root.run(f"/srv/{top}/bin/tandem", "quantize", "--model-path", f"/srv/{top}/models/tale-v3-14m", "--output", "/tmp/out", "--calibration", "/tmp/text",
@@ -420,4 +420,4 @@ class Arm64(unittest.TestCase):
                     self.assertGreater(len(text_of(story(port))), 10)
                 finally:
                     server.terminate()
-                    self.assertEqual(server.wait(60), 0)
+                    self.assertEqual(server.wait(60 * PATIENCE), 0)

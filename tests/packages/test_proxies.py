@@ -45,7 +45,7 @@ class Proxy:
 
     def close(self):
         self.process.terminate()
-        self.process.wait(20)
+        self.process.wait(20 * PATIENCE)
         self.log.close()
         shutil.rmtree(self.folder)
 

@@ -115,6 +115,14 @@ class Server:
         self.log.seek(0)
         return self.log.read().decode()
 
+    def sockets(self):
+        """How many it has open."""
+        folder, count = f"/proc/{self.process.pid}/fd", 0
+        for name in os.listdir(folder):
+            with contextlib.suppress(FileNotFoundError):  # closed meanwhile
+                count += os.readlink(f"{folder}/{name}").startswith("socket:")
+        return count
+
     def connection(self, timeout=20):
         return http.client.HTTPConnection("127.0.0.1", self.port, timeout=timeout * PATIENCE)
 

@@ -1,5 +1,4 @@
 """Connections that cannot be accepted now: beyond the limit, and when descriptors run out. They wait, and the server can still stop."""
-import contextlib
 import os
 import resource
 import select
@@ -27,13 +26,6 @@ class Accept(unittest.TestCase):
     def descriptors(self):
         return [int(name) for name in os.listdir(f"/proc/{self.server.process.pid}/fd")]
 
-    def sockets(self):
-        count = 0
-        for fd in self.descriptors():
-            with contextlib.suppress(FileNotFoundError):  # closed meanwhile
-                count += os.readlink(f"/proc/{self.server.process.pid}/fd/{fd}").startswith("socket:")
-        return count
-
     def cpu_seconds(self):
         with open(f"/proc/{self.server.process.pid}/stat") as f:
             user, system = f.read().rsplit(")", 1)[1].split()[11:13]
@@ -41,11 +33,11 @@ class Accept(unittest.TestCase):
 
     def crowd(self):
         """All that --max-connections 4 and the reserve have room for, and 30 clients more."""
-        before = self.sockets()
+        before = self.server.sockets()
         held = [self.connect() for _ in range(4 + RESERVE)]
-        wait_until(lambda: self.sockets() >= before + len(held), step=0.01, says="all are held")
+        wait_until(lambda: self.server.sockets() >= before + len(held), step=0.01, says="all are held")
         waiting = [self.connect(REQUEST) for _ in range(30)]
-        self.assertLessEqual(self.sockets(), before + len(held))
+        self.assertLessEqual(self.server.sockets(), before + len(held))
         return waiting
 
     def starve(self):

@@ -1,9 +1,7 @@
 """Responses in the background (`background` of /v1/responses), by the real openai client and as raw HTTP, over the fake engine."""
 import concurrent.futures
-import contextlib
 import http.client
 import json
-import os
 import random
 import signal
 import unittest
@@ -356,20 +354,13 @@ class Bounds(Base):
             self.assertEqual(events[-1]["response"]["usage"]["output_tokens"], 2000)
             self.assertLessEqual(self.server.metric("tandem:background_event_bytes"), 1 << 20)
 
-    def sockets(self):
-        folder, count = f"/proc/{self.server.process.pid}/fd", 0
-        for name in os.listdir(folder):
-            with contextlib.suppress(FileNotFoundError):  # closed meanwhile
-                count += os.readlink(f"{folder}/{name}").startswith("socket:")
-        return count
-
     def test_readers_that_leave(self):
         """Their connections end, although nothing comes that would be sent to them."""
         id = Stream(self.server, "POST", PATH, {"input": "!held", "stream": True, "background": True}).event()["response"]["id"]
-        open_before = self.sockets()
+        open_before = self.server.sockets()
         for reader in [Stream(self.server, "GET", f"{PATH}/{id}?stream=true&starting_after=1") for _ in range(9)]:
             reader.close()
-        wait_until(lambda: self.sockets() <= open_before, says="connections stay open")
+        wait_until(lambda: self.server.sockets() <= open_before, says="connections stay open")
 
 
 class Life(unittest.TestCase):

@@ -229,16 +229,18 @@ class Launch(unittest.TestCase):
         tokens = []
         for flags in ((), ("--num-gpu-experts", "8"), ("--num-gpu-experts", "auto"), ("--num-gpu-experts", "8", "--stream-experts")):
             with start("--device", "apart", "--quantization", "w8a8_int8", "--max-total-tokens", "1024", "--decode-log-interval", "5", *flags) as server:
-                status, answer, _ = server.request("POST", "/generate", {"text": "Once upon a time", "sampling_params": {"temperature": 0, "max_new_tokens": 60}})
-                self.assertEqual(status, 200)
-                tokens.append(answer["output_ids"])
+                def ask():
+                    status, answer, _ = server.request("POST", "/generate", {"text": "Once upon a time", "sampling_params": {"temperature": 0, "max_new_tokens": 60}})
+                    self.assertEqual(status, 200)
+                    return answer["output_ids"]
+                tokens.append(ask())
                 if not flags:
                     self.assertNotIn("tandem:resident_expert", server.request("GET", "/metrics")[1])
                     continue
                 slots, info = server.metric("tandem:resident_expert_slots"), server.request("GET", "/server_info")[1]
                 self.assertEqual((slots, info["kt_num_gpu_experts"]), (40, 8) if flags[1] == "8" else (80, "auto"))
+                wait_until(lambda: server.metric("tandem:expert_hits_total") > 0 or not ask(), step=0, says="an upload has ended")
                 hits, misses = (server.metric(f"tandem:expert_{name}_total") for name in ("hits", "misses"))
-                self.assertGreater(hits, 0)
                 self.assertGreater(misses, 0)
                 self.assertEqual((hits + misses) % 4, 0)
                 self.assertRegex(server.request("GET", "/metrics")[1], r'tandem:expert_uploads_total\{[^}]*result="failed"\} 0\n')

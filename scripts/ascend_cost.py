@@ -15,6 +15,7 @@ matrix unit's peak, and the time that operations of its kind take when they are 
   an update  60 us of the host                           of an attention's lengths, while the replay runs up to it; assumed. From Python 184 and
                                                          218 us were reported: vllm-ascend issue 13058 (20 in 3.68 ms), pull 15471 (11 in 2.4 ms)
   an event   2 us                                        ahead of each attention, two tasks: a wait and a reset; assumed
+  before it  20 us: one copy that the host waits for     a step's rows, slots and block tables, while the card has nothing to do; assumed
 
 A launch may be several kernels. By the published sources Topk casts its indices (ops-math, topk.cpp), and Gather of int16 with a stride makes its input
 contiguous first (ops-nn, gather_elements.cpp). The copies and host calls of a hand-over are no kernels.
@@ -32,7 +33,7 @@ import sys
 
 CARDS = {"910B4": (800e9, 20 * 1500e6), "910B4-1": (1600e9, 20 * 1500e6), "910B1": (1600e9, 24 * 1850e6)}  # bytes/s, cores x Hz
 REACHED, INT8_A_CYCLE, LINK = 0.6, 16384, 20e9
-PRODUCT_US, OTHER_US, SUM_US, COPY_US, CALL_US, UPDATE_US, EVENT_US = 12, 5, 20, 5, 30, 60, 2
+PRODUCT_US, OTHER_US, SUM_US, COPY_US, CALL_US, UPDATE_US, EVENT_US, BEFORE_US = 12, 5, 20, 5, 30, 60, 2, 20
 KERNELS = {"Topk": 2, "Gather of experts": 2}  # of launches that are more than one
 STREAMS = (1, 16, 32)
 
@@ -139,9 +140,9 @@ class Step:
         return size, 5 * COPY_US + 1e6 * size / LINK + 2 * CALL_US
 
 
-    def update_waits(self, n_layers):
-        """Microseconds that a step takes longer for its updates: the events, and what the card waits. The host brings the layers their lengths one
-        after the other from the launch on, each by an update; the card comes to their attentions after what is ahead of them."""
+    def host_waits(self, n_layers):
+        """Microseconds that a step takes longer for the host: the copy before it, the events, and what the card waits for updates. The host brings
+        the layers their lengths one after the other from the launch on; the card comes to their attentions after what is ahead of them."""
         ops = self.ends()[:3] + self.attention()
         names = [name for name, _, _ in ops]
         at, waited = sum(us for _, _, us in ops[:names.index("attention")]), 0
@@ -149,7 +150,7 @@ class Step:
         for i in range(n_layers):
             waited += max(0, (i + 1) * UPDATE_US - at - waited)
             at += layer
-        return waited + 2 * EVENT_US * n_layers
+        return BEFORE_US + waited + 2 * EVENT_US * n_layers
 
 
 def total(ops):
@@ -169,7 +170,7 @@ def print_layouts(config, card, context, all_cards, experts):
     if experts:
         size = moe * config["n_routed_experts"] * 3 * config["hidden_size"] * config["moe_intermediate_size"]
         print("GB of routed experts on each card: %s\n" % ", ".join("%.1f of %d" % (size / n / 1e9, n) for n in all_cards))
-    print("| operations | cards | streams | launches a layer | kernels a layer | us a layer | hand-over, us a layer | launches a step | for updates, ms a step | "
+    print("| operations | cards | streams | launches a layer | kernels a layer | us a layer | hand-over, us a layer | launches a step | for the host, ms a step | "
           "GB of HBM a step | MB over the link a step | ms a step |")
     print("|---|---|---|---|---|---|---|---|---|---|---|---|")
     for fused, cards, streams in itertools.product((False, True), all_cards, STREAMS):
@@ -177,9 +178,9 @@ def print_layouts(config, card, context, all_cards, experts):
         layer, other, ends = total(s.moe_layer()), total(s.dense_layer()), total(s.ends())
         launches, _, size, us = (moe * a + dense * b + c for a, b, c in zip(layer, other, ends))
         link, link_us = s.handover()
-        updates_us = s.update_waits(moe + dense)
+        host_us = s.host_waits(moe + dense)
         print("| %s | %d | %d | %d | %d | %.0f | %.0f | %d | %.1f | %.1f | %.2f | %.1f |" % ("fused" if fused else "unfused", cards, streams, layer[0], layer[1],
-              layer[3], link_us, launches, updates_us / 1e3, size / 1e9, moe * link / 1e6, (us + moe * link_us + updates_us) / 1e3))
+              layer[3], link_us, launches, host_us / 1e3, size / 1e9, moe * link / 1e6, (us + moe * link_us + host_us) / 1e3))
 
 
 def main():

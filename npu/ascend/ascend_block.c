@@ -38,6 +38,17 @@ size_t td_ascend_block_scratch_bytes(td_npu *base, const td_block_desc *desc) {
 
 /* ---- life -------------------------------------------------------------------------------------- */
 
+/* Which cuts the steps of the device's attentions have. @param by 1 or -1. */
+static void count_cut(td_ascend_npu *d, td_ascend_cut_key key, int by) {
+    size_t at = 0;
+    while (at < TD_ASCEND_CUTS_MAX && !(d->cuts[at].refs && !memcmp(&d->cuts[at].key, &key, sizeof key))) at++;
+    for (size_t i = 0; at == TD_ASCEND_CUTS_MAX && by > 0 && i < TD_ASCEND_CUTS_MAX; i++)
+        if (!d->cuts[i].refs) at = i;
+    if (!key.most || at == TD_ASCEND_CUTS_MAX) return;
+    d->cuts[at].key = key;
+    d->cuts[at].refs += (size_t)by;
+}
+
 td_status td_ascend_block_create(td_npu *base, const td_block_desc *desc, td_npu_block **out, td_error *err) {
     td_ascend_npu *d = (td_ascend_npu *)base;
     *out = NULL;
@@ -60,23 +71,24 @@ td_status td_ascend_block_create(td_npu *base, const td_block_desc *desc, td_npu
     size_t bytes = kind->place(desc, &b->at), rope = rope_bytes(desc);
     if (bytes > d->block_bytes) d->block_bytes = bytes;
     if (rope > d->rope_bytes) d->rope_bytes = rope;
+    count_cut(d, b->cut, 1);
     *out = b;
     return TD_OK;
 }
 
 void td_ascend_block_destroy(td_npu *base, td_npu_block *b) {
-    (void)base;
+    if (b) count_cut((td_ascend_npu *)base, b->cut, -1);
     free(b);
 }
 
 /* ---- launching --------------------------------------------------------------------------------- */
 
-/* The step in the list, made when it is new there. Outside of captures the list begins anew when it is full. */
-static td_status find_step(td_npu_stream *s, const td_step *step, td_ascend_step **out) {
+/* The step in the list, with the cut, made when it is new there. Outside of captures the list begins anew when it is full. */
+static td_status find_step(td_npu_stream *s, const td_step *step, const td_npu_block *b, td_ascend_step **out) {
     td_ascend_npu   *d = td_ascend_of(s);
     td_ascend_steps *l = s->base.capture ? &s->base.capture->steps : &s->steps;
     for (size_t i = 0; i < l->n; i++)
-        if (td_ascend_step_is(l->at[i], step)) {
+        if (td_ascend_step_is(l->at[i], step) && (!b->cut.most || td_ascend_step_has(l->at[i], b->cut))) {
             *out = l->at[i];
             return TD_OK;
         }
@@ -88,7 +100,8 @@ static td_status find_step(td_npu_stream *s, const td_step *step, td_ascend_step
         TD_TRY(td_card_stream_sync(&d->base.npu, s));
         td_ascend_steps_close(d, l);
     }
-    TD_TRY(td_ascend_step_open(d, step, out));
+    const bool layers = b->desc.kind != TD_BLOCK_HEAD && b->desc.kind != TD_BLOCK_TOP; /* else none attends */
+    TD_TRY(td_ascend_step_open(d, step, b->cut, layers, out));
     l->at[l->n++] = *out;
     return TD_OK;
 }
@@ -103,10 +116,7 @@ static td_status begin_run(td_npu_stream *s, const td_npu_block *b, td_ascend_st
                          .made = made,
                          .rope = d->base.scratch.at,
                          .scratch = d->base.scratch.at + d->rope_bytes};
-    if (b->cut.most) {
-        r->cut = td_ascend_step_cut(d, made, b->cut);
-        if (!r->cut) return TD_ENOMEM;
-    }
+    if (b->cut.most) r->cut = td_ascend_step_cut(made, b->cut);
     if (b->gate_up) {
         const td_experts_desc *x = &b->desc.experts;
         r->route = td_ascend_step_route(d, made, x->n_experts, x->top_k, TD_ASCEND_EXPERT_ROWS);
@@ -122,7 +132,7 @@ td_status td_ascend_enqueue(td_npu *base, td_npu_stream *s, td_npu_block *b, con
     bool            changed;
     TD_TRY(td_card_enter(&d->base));
     TD_TRY(td_block_check_step(&b->desc, step));
-    TD_TRY(find_step(s, step, &made));
+    TD_TRY(find_step(s, step, b, &made));
     if (b->n_tokens && b->n_tokens < made->n_tokens) made->n_tokens = b->n_tokens;
     if (b->n_positions && b->n_positions < made->n_positions) made->n_positions = b->n_positions;
     TD_TRY(begin_run(s, b, made, &r));

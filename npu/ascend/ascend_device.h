@@ -42,6 +42,14 @@
 #define TD_ASCEND_MLA_HEADS_MAX 128
 #define TD_ASCEND_FRONT_Q_LORA 1536 /* of the operation for an MLA's front */
 
+/** How attention cuts a step into pieces (ascend_step.h); blocks that agree share a cut. */
+typedef struct {
+    uint32_t most; /* rows of a piece; 0: no attention */
+    uint32_t kv_pages, kv_spare_pages;
+} td_ascend_cut_key;
+
+#define TD_ASCEND_CUTS_MAX 4 /* that the arrays of a step have */
+
 typedef struct {
     td_card                    base; /* first */
     const td_ascend_libraries *l;
@@ -56,7 +64,11 @@ typedef struct {
     void         *mask;          /* causal, as attention wants it; NULL until a block does */
     void         *ones;          /* [TD_ASCEND_FRONT_Q_LORA] f32, 1 each; NULL until an MLA's front wants them */
     bool          is_a2;         /* 910B; else 910C */
-    bool          told_rounded;  /* experts' 4-bit codes are rounded to int8, and the log has it */
+    struct {
+        td_ascend_cut_key key;
+        size_t            refs; /* blocks that have it; 0: none */
+    } cuts[TD_ASCEND_CUTS_MAX]; /* of attentions; of more kinds, those that came first */
+    bool told_rounded;          /* experts' 4-bit codes are rounded to int8, and the log has it */
 } td_ascend_npu;
 
 /** A call of the runtime has failed: status, code and the runtime's words as a sentence, in err where there is one, else in

@@ -23,10 +23,8 @@ static void close_mirror(td_ascend_npu *d, td_ascend_mirror *m) {
     free(m->fresh);
 }
 
-/* @param changed set where it did. */
-static td_status bring_fresh(td_ascend_npu *d, td_ascend_mirror *m, bool *changed) {
+static td_status bring_fresh(td_ascend_npu *d, td_ascend_mirror *m) {
     if (m->copied && !memcmp(m->host, m->fresh, m->bytes)) return TD_OK;
-    *changed = true;
     memcpy(m->host, m->fresh, m->bytes);
     m->copied = false;
     TD_TRY(td_card_upload(&d->base, m->dev, m->host, m->bytes, NULL));
@@ -36,6 +34,22 @@ static td_status bring_fresh(td_ascend_npu *d, td_ascend_mirror *m, bool *change
 }
 
 /* ---- a step ------------------------------------------------------------------------------------ */
+
+static td_ascend_cut *find_cut(td_ascend_step *s, td_ascend_cut_key key) {
+    for (size_t i = 0; i < s->n_cuts; i++)
+        if (!memcmp(&s->cuts[i].key, &key, sizeof key)) return &s->cuts[i];
+    return NULL;
+}
+
+bool td_ascend_step_has(td_ascend_step *s, td_ascend_cut_key key) {
+    return find_cut(s, key) != NULL;
+}
+
+td_ascend_cut *td_ascend_step_cut(td_ascend_step *s, td_ascend_cut_key key) {
+    td_ascend_cut *c = find_cut(s, key);
+    c->used = true;
+    return c;
+}
 
 bool td_ascend_step_is(const td_ascend_step *s, const td_step *step) {
     const td_step *a = &s->step;
@@ -48,37 +62,79 @@ static size_t ints(size_t n) {
     return td_round_up(n * sizeof(int32_t), ALIGNMENT);
 }
 
-td_status td_ascend_step_open(td_ascend_npu *d, const td_step *step, td_ascend_step **out) {
+/* Bytes of the rows' arrays. */
+static size_t rows_bytes(const td_step *step) {
+    size_t outs = step->max_out ? step->max_out : 1;
+    return ints(step->max_tok) + ints(step->max_tok) + ints(outs) + ints(2 * (size_t)step->max_tok) + ints(2);
+}
+
+static void place_rows(td_ascend_step *s) {
+    size_t outs = s->step.max_out ? s->step.max_out : 1;
+    s->token = (const int32_t *)s->m.dev;
+    s->pos = (const int32_t *)(s->m.dev + ints(s->step.max_tok));
+    s->out_row = (const int32_t *)(s->m.dev + 2 * ints(s->step.max_tok));
+    s->pos64 = (const int64_t *)((const char *)s->out_row + ints(outs));
+    s->n_rows = (const int64_t *)((const char *)s->pos64 + ints(2 * (size_t)s->step.max_tok));
+}
+
+static td_ascend_cut cut_of(const td_step *step, td_ascend_cut_key key) {
+    td_ascend_cut c = {.key = key};
+    c.n = td_ascend_cut_pieces(step, key.most, key.kv_spare_pages);
+    c.stride = step->block_stride ? step->block_stride : 1;
+    c.bytes = ints(step->max_tok) + ints((size_t)c.n * c.stride) + ints(2 * (size_t)step->max_tok);
+    return c;
+}
+
+/* @param at where its arrays begin in the step's. */
+static td_status place_cut(td_ascend_step *s, td_ascend_cut *c, size_t at) {
+    c->at = at;
+    c->slot = (const int32_t *)(s->m.dev + at);
+    c->table = (const int32_t *)((const char *)c->slot + ints(s->step.max_tok));
+    c->slot64 = (const int64_t *)((const char *)c->table + ints((size_t)c->n * c->stride));
+    c->rows_end = calloc(2 * (size_t)c->n, sizeof *c->rows_end);
+    c->fresh_lengths = calloc(2 * (size_t)c->n, sizeof *c->fresh_lengths);
+    c->keys = c->rows_end ? c->rows_end + c->n : NULL;
+    return c->rows_end && c->fresh_lengths ? TD_OK : TD_ENOMEM;
+}
+
+/* @return bytes of their arrays */
+static size_t list_cuts(const td_ascend_npu *d, td_ascend_step *s, td_ascend_cut_key wanted, bool others) {
+    size_t bytes = 0;
+    if (wanted.most) s->cuts[s->n_cuts++] = cut_of(&s->step, wanted);
+    for (size_t i = 0; others && i < TD_ASCEND_CUTS_MAX && s->n_cuts < TD_ASCEND_CUTS_MAX; i++)
+        if (d->cuts[i].refs && !td_ascend_step_has(s, d->cuts[i].key))
+            s->cuts[s->n_cuts++] = cut_of(&s->step, d->cuts[i].key);
+    for (size_t i = 0; i < s->n_cuts; i++) bytes += s->cuts[i].bytes;
+    return bytes;
+}
+
+td_status td_ascend_step_open(td_ascend_npu *d, const td_step *step, td_ascend_cut_key cut, bool others,
+                              td_ascend_step **out) {
     td_ascend_step *s = calloc(1, sizeof *s);
     *out = NULL;
     if (!s) return TD_ENOMEM;
     s->step = *step;
     s->n_tokens = s->n_positions = UINT64_MAX;
-    size_t    outs = ints(step->max_out ? step->max_out : 1);
-    td_status st = open_mirror(d, &s->rows, 2 * ints(step->max_tok) + outs + ints(2 * (size_t)step->max_tok) + ints(2));
-    if (st != TD_OK) {
-        td_ascend_step_close(d, s);
-        return st;
+    size_t    at = rows_bytes(step), cuts = list_cuts(d, s, cut, others);
+    td_status st = open_mirror(d, &s->m, at + cuts);
+    if (st == TD_OK) place_rows(s);
+    for (size_t i = 0; i < s->n_cuts && st == TD_OK; at += s->cuts[i++].bytes) st = place_cut(s, &s->cuts[i], at);
+    if (st == TD_OK) {
+        *out = s;
+        return TD_OK;
     }
-    s->token = (const int32_t *)s->rows.dev;
-    s->pos = (const int32_t *)(s->rows.dev + ints(step->max_tok));
-    s->out_row = (const int32_t *)(s->rows.dev + 2 * ints(step->max_tok));
-    s->pos64 = (const int64_t *)(s->rows.dev + 2 * ints(step->max_tok) + outs);
-    s->n_rows = (const int64_t *)((const char *)s->pos64 + ints(2 * (size_t)step->max_tok));
-    *out = s;
-    return TD_OK;
-}
-
-static void close_cut(td_ascend_npu *d, td_ascend_cut *c) {
-    close_mirror(d, &c->m);
-    free(c->rows_end);
-    free(c->fresh_lengths);
+    td_err("no memory for the arrays of a step of %u rows", step->max_tok);
+    td_ascend_step_close(d, s);
+    return st;
 }
 
 void td_ascend_step_close(td_ascend_npu *d, td_ascend_step *s) {
     if (!s) return;
-    close_mirror(d, &s->rows);
-    for (size_t i = 0; i < s->n_cuts; i++) close_cut(d, &s->cuts[i]);
+    close_mirror(d, &s->m);
+    for (size_t i = 0; i < s->n_cuts; i++) {
+        free(s->cuts[i].rows_end);
+        free(s->cuts[i].fresh_lengths);
+    }
     for (size_t i = 0; i < s->n_routes; i++) close_mirror(d, &s->routes[i].m);
     free(s);
 }
@@ -92,15 +148,15 @@ static bool is_over(const char *what, uint64_t value, uint64_t n) {
 static td_status fill_rows(td_ascend_step *s) {
     const td_step *step = &s->step;
     td_step_counts n = *step->host.counts;
-    int32_t       *token = (int32_t *)s->rows.fresh, *pos = (int32_t *)(s->rows.fresh + ints(step->max_tok)),
-            *out_row = (int32_t *)(s->rows.fresh + 2 * ints(step->max_tok));
-    int64_t *pos64 = (int64_t *)(s->rows.fresh + ((const char *)s->pos64 - s->rows.dev)),
-            *n_rows = (int64_t *)(s->rows.fresh + ((const char *)s->n_rows - s->rows.dev));
+    int32_t       *token = (int32_t *)s->m.fresh, *pos = (int32_t *)(s->m.fresh + ints(step->max_tok)),
+            *out_row = (int32_t *)(s->m.fresh + 2 * ints(step->max_tok));
+    int64_t *pos64 = (int64_t *)(s->m.fresh + ((const char *)s->pos64 - s->m.dev)),
+            *n_rows = (int64_t *)(s->m.fresh + ((const char *)s->n_rows - s->m.dev));
     if (is_over("number of rows", n.n_tok, (uint64_t)step->max_tok + 1) ||
         is_over("number of sequences", n.n_seq, (uint64_t)step->max_seq + 1) ||
         is_over("number of wanted rows", n.n_out, (uint64_t)step->max_out + 1))
         return TD_EINVAL;
-    memset(s->rows.fresh, 0, s->rows.bytes);
+    memset(s->m.fresh, 0, s->m.bytes);
     for (uint32_t i = 0; step->host.token && i < n.n_tok; i++) {
         if (is_over("token", step->host.token[i], s->n_tokens)) return TD_EINVAL;
         token[i] = (int32_t)step->host.token[i];
@@ -126,45 +182,17 @@ uint32_t td_ascend_cut_pieces(const td_step *step, uint32_t most, uint32_t kv_sp
     return (uint32_t)(pieces < rows ? pieces : rows);
 }
 
-td_ascend_cut *td_ascend_step_cut(td_ascend_npu *d, td_ascend_step *s, td_ascend_cut_key key) {
-    for (size_t i = 0; i < s->n_cuts; i++)
-        if (!memcmp(&s->cuts[i].key, &key, sizeof key)) return &s->cuts[i];
-    if (s->n_cuts == TD_ASCEND_CUTS_MAX) {
-        td_err("a step has attentions of more than %d kinds", TD_ASCEND_CUTS_MAX);
-        return NULL;
-    }
-    td_ascend_cut c = {.key = key};
-    c.n = td_ascend_cut_pieces(&s->step, key.most, key.kv_spare_pages);
-    c.stride = s->step.block_stride ? s->step.block_stride : 1;
-    c.rows_end = calloc(2 * (size_t)c.n, sizeof *c.rows_end);
-    c.fresh_lengths = calloc(2 * (size_t)c.n, sizeof *c.fresh_lengths);
-    c.keys = c.rows_end ? c.rows_end + c.n : NULL;
-    td_status st =
-        c.rows_end && c.fresh_lengths
-            ? open_mirror(d, &c.m, ints(s->step.max_tok) + ints((size_t)c.n * c.stride) + ints(2 * (size_t)s->step.max_tok))
-            : TD_ENOMEM;
-    if (st != TD_OK) {
-        td_err("no memory for the lengths of a step of %u rows", s->step.max_tok);
-        close_cut(d, &c);
-        return NULL;
-    }
-    c.slot = (const int32_t *)c.m.dev;
-    c.table = (const int32_t *)(c.m.dev + ints(s->step.max_tok));
-    c.slot64 = (const int64_t *)((const char *)c.table + ints((size_t)c.n * c.stride));
-    s->cuts[s->n_cuts] = c;
-    return &s->cuts[s->n_cuts++];
-}
-
 /* Pieces as they are found, and single rows in the place of larger pieces while there are too few. */
 typedef struct {
     td_ascend_cut *c;
+    int32_t       *table;   /* on the host, as it is made */
     uint32_t       n, rows; /* so far */
     uint32_t       missing; /* pieces that are to be made besides */
 } cutter;
 
 static void add_piece(cutter *k, uint32_t rows, uint32_t keys, const uint32_t *pages, uint32_t n_pages) {
     td_ascend_cut *c = k->c;
-    int32_t       *row = (int32_t *)(c->m.fresh + (size_t)((const char *)c->table - c->m.dev)) + (size_t)k->n * c->stride;
+    int32_t       *row = k->table + (size_t)k->n * c->stride;
     for (uint32_t i = 0; i < n_pages; i++) row[i] = (int32_t)pages[i];
     k->rows += rows;
     c->fresh_lengths[k->n] = k->rows;
@@ -207,8 +235,8 @@ static td_status fill_cut(td_ascend_step *s, td_ascend_cut *c) {
     const td_step_arrays *a = &s->step.host;
     td_step_counts        n = *a->counts;
     uint32_t              spare = s->step.max_tok - n.n_tok, pieces = 0;
-    int32_t              *slot = (int32_t *)c->m.fresh;
-    memset(c->m.fresh, 0, c->m.bytes);
+    char                 *fresh = s->m.fresh + c->at;
+    int32_t              *slot = (int32_t *)fresh;
     if (spare > c->key.kv_spare_pages * TD_KV_PAGE) {
         td_err("a step of %u rows runs in a bucket of %u, and the cache has %u slots for the rest", n.n_tok, s->step.max_tok,
                c->key.kv_spare_pages * TD_KV_PAGE);
@@ -219,7 +247,7 @@ static td_status fill_cut(td_ascend_step *s, td_ascend_cut *c) {
         slot[i] = (int32_t)a->slot[i];
     }
     for (uint32_t i = 0; i < spare; i++) slot[n.n_tok + i] = (int32_t)(c->key.kv_pages * TD_KV_PAGE + i);
-    int64_t *slot64 = (int64_t *)(c->m.fresh + ((const char *)c->slot64 - c->m.dev));
+    int64_t *slot64 = (int64_t *)(fresh + ((const char *)c->slot64 - (const char *)c->slot));
     for (uint32_t i = 0; i < s->step.max_tok; i++) slot64[i] = slot[i];
     for (uint32_t q = 0; q < n.n_seq; q++) {
         TD_TRY(check_sequence(s, c, q, n.n_tok));
@@ -230,7 +258,8 @@ static td_status fill_cut(td_ascend_step *s, td_ascend_cut *c) {
         td_err("a step has %u rows, and its sequences others", n.n_tok);
         return TD_EINVAL;
     }
-    cutter k = {.c = c, .missing = c->n - pieces};
+    cutter k = {
+        .c = c, .table = (int32_t *)(fresh + ((const char *)c->table - (const char *)c->slot)), .missing = c->n - pieces};
     for (uint32_t q = 0; q < n.n_seq; q++) {
         uint32_t        rows = a->seq_start[q + 1] - a->seq_start[q];
         const uint32_t *pages = a->block_table + (size_t)q * s->step.block_stride;
@@ -287,18 +316,23 @@ td_ascend_route *td_ascend_step_route(td_ascend_npu *d, td_ascend_step *s, uint3
     return &s->routes[s->n_routes++];
 }
 
+/* Whether what attentions were prepared with no longer holds; their lengths are then the new ones. */
+static bool take_lengths(const td_ascend_step *s, td_ascend_cut *c) {
+    size_t bytes = 2 * c->n * sizeof *c->rows_end;
+    bool   same = s->m.copied && !memcmp(s->m.host + c->at, s->m.fresh + c->at, c->bytes) &&
+                !memcmp(c->rows_end, c->fresh_lengths, bytes);
+    memcpy(c->rows_end, c->fresh_lengths, bytes);
+    return !same;
+}
+
 td_status td_ascend_step_fill(td_ascend_npu *d, td_ascend_step *s, bool *changed) {
-    bool rows_changed = false;
     *changed = false;
     TD_TRY(fill_rows(s));
-    TD_TRY(bring_fresh(d, &s->rows, &rows_changed));
-    for (size_t i = 0; i < s->n_cuts; i++) {
-        td_ascend_cut *c = &s->cuts[i];
-        TD_TRY(fill_cut(s, c));
-        *changed |= memcmp(c->rows_end, c->fresh_lengths, 2 * c->n * sizeof *c->rows_end) != 0;
-        memcpy(c->rows_end, c->fresh_lengths, 2 * c->n * sizeof *c->rows_end);
-        TD_TRY(bring_fresh(d, &c->m, changed));
-    }
-    for (size_t i = 0; i < s->n_routes; i++) TD_TRY(bring_fresh(d, &s->routes[i].m, &rows_changed)); /* zeros, once */
+    for (size_t i = 0; i < s->n_cuts; i++)
+        if (s->cuts[i].used) TD_TRY(fill_cut(s, &s->cuts[i]));
+    for (size_t i = 0; i < s->n_cuts; i++)
+        if (s->cuts[i].used) *changed |= take_lengths(s, &s->cuts[i]);
+    TD_TRY(bring_fresh(d, &s->m));
+    for (size_t i = 0; i < s->n_routes; i++) TD_TRY(bring_fresh(d, &s->routes[i].m)); /* zeros, once */
     return TD_OK;
 }

@@ -10,8 +10,8 @@
  * beyond the counts. So shapes never change, no piece is empty, and the pieces' rows are all rows. Pieces of a row each need
  * no mask.
  *
- * The arrays are copied to the device before a launch, only when they differ, and by a copy that the host waits for. The
- * contract allows it: nothing enqueued with the step is under way then. A copy in stream order that fails would leave what
+ * The arrays are copied to the device before a launch, all of a step by one copy, only when they differ, and by one that the
+ * host waits for. The contract allows it: nothing enqueued with the step is under way then. A copy in stream order that fails would leave what
  * is behind it with an earlier step's slots, which may be somebody else's by now.
  */
 #ifndef TD_NPU_ASCEND_ASCEND_STEP_H
@@ -19,14 +19,7 @@
 
 #include "npu/ascend/ascend_device.h"
 
-#define TD_ASCEND_CUTS_MAX 4
 #define TD_ASCEND_ROUTES_MAX 4
-
-/** How attention cuts a step into pieces; blocks that agree share a cut. */
-typedef struct {
-    uint32_t most; /* rows of a piece */
-    uint32_t kv_pages, kv_spare_pages;
-} td_ascend_cut_key;
 
 /** Arrays that are made on the host and copied to the device. */
 typedef struct {
@@ -37,13 +30,14 @@ typedef struct {
 
 typedef struct {
     td_ascend_cut_key key;
+    bool              used;            /* an attention of the step has it; else its arrays are zeros */
     uint32_t          n, stride;       /* pieces; columns of the table */
     int64_t          *rows_end, *keys; /* [n] sum of rows so far; keys; on the host */
     int64_t          *fresh_lengths;   /* [2 n] */
-    td_ascend_mirror  m;
-    const int32_t    *slot;   /* device: [max_tok] */
-    const int64_t    *slot64; /* the same */
-    const int32_t    *table;  /* device: [n, stride] */
+    size_t            at, bytes;       /* its arrays in the step's mirror */
+    const int32_t    *slot;            /* device: [max_tok] */
+    const int64_t    *slot64;          /* the same */
+    const int32_t    *table;           /* device: [n, stride] */
 } td_ascend_cut;
 
 /**
@@ -61,8 +55,8 @@ typedef struct {
 } td_ascend_route;
 
 typedef struct {
-    td_step          step; /* a copy: steps of equal sizes and arrays are one */
-    td_ascend_mirror rows;
+    td_step          step;                  /* a copy: steps of equal sizes and arrays are one */
+    td_ascend_mirror m;                     /* the rows' arrays, then each cut's: one copy brings all */
     const int32_t   *token, *pos, *out_row; /* device: [max_tok], [max_tok], [max_out] */
     const int64_t   *pos64, *n_rows;        /* device: pos once more; [1] max_tok */
     uint64_t         n_tokens, n_positions; /* that the blocks know: more is refused; UINT64_MAX: any */
@@ -74,8 +68,14 @@ typedef struct {
 } td_ascend_step;
 
 /** Whether step is the one that s was made for. */
-bool                   td_ascend_step_is(const td_ascend_step *s, const td_step *step);
-TD_NODISCARD td_status td_ascend_step_open(td_ascend_npu *d, const td_step *step, td_ascend_step **out);
+bool td_ascend_step_is(const td_ascend_step *s, const td_step *step);
+/**
+ * @param cut    of the block that it is made for, which the step then has; most 0: none.
+ * @param others it has those of the device's other attentions, too: their arrays are one copy with the rows'.
+ * @return TD_ENOMEM, or what the card says.
+ */
+TD_NODISCARD td_status td_ascend_step_open(td_ascend_npu *d, const td_step *step, td_ascend_cut_key cut, bool others,
+                                           td_ascend_step **out);
 void                   td_ascend_step_close(td_ascend_npu *d, td_ascend_step *s);
 
 /**
@@ -84,10 +84,11 @@ void                   td_ascend_step_close(td_ascend_npu *d, td_ascend_step *s)
  */
 uint32_t td_ascend_cut_pieces(const td_step *step, uint32_t most, uint32_t kv_spare_pages);
 
-/** The cut of that key, made when there is none. @return NULL: memory or room for it are out, which is in the log. */
-td_ascend_cut *td_ascend_step_cut(td_ascend_npu *d, td_ascend_step *s, td_ascend_cut_key key);
+/** Whether it has a cut of that key; and that cut, which is filled from then on. */
+bool           td_ascend_step_has(td_ascend_step *s, td_ascend_cut_key key);
+td_ascend_cut *td_ascend_step_cut(td_ascend_step *s, td_ascend_cut_key key);
 
-/** The route of these sizes, made when there is none. @return as td_ascend_step_cut. */
+/** The route of these sizes, made when there is none. @return NULL: memory or room for it are out, which is in the log. */
 td_ascend_route *td_ascend_step_route(td_ascend_npu *d, td_ascend_step *s, uint32_t n_experts, uint32_t top_k,
                                       uint32_t most);
 

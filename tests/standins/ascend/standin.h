@@ -37,7 +37,8 @@
  *   TD_STANDIN_CALLS=PATH       each call with other types, shapes or values than before is appended to this file
  *   TD_STANDIN_DRY=1            calls are checked, and kernels compute nothing
  *   TD_STANDIN_CLOCK=PATH       what a card that had nothing to do waited for updates is appended to this file, a line a
- *                               replay, on a clock on which an update takes the host TD_STANDIN_UPDATE_US=60 and a kernel
+ *                               replay, on a clock on which an update takes the host TD_STANDIN_UPDATE_US=60, a copy to the card
+ *                               that it waits for TD_STANDIN_COPY_US=20, and a kernel
  *                               takes the card TD_STANDIN_KERNEL_US=13, and nothing else takes time
  */
 #ifndef TD_TESTS_ASCEND_STANDIN_H
@@ -90,6 +91,7 @@ struct standin_context {
     bool     alive, is_default;
     uint32_t n_streams;
     uint64_t host_us; /* of the clock: that the host's thread has come to */
+    uint32_t copies;  /* to the card that it has waited for since a capture was run */
 };
 
 typedef enum {

@@ -430,6 +430,7 @@ void standin_gates_aborted(const standin_stream *s) {
 typedef struct {
     standin_graph *graph;
     uint64_t       launched_us; /* of the clock */
+    uint32_t       copies;      /* to the card since the launch before, which the host waited for */
 } replay;
 
 static bool waits(const standin_op *op) {
@@ -443,11 +444,11 @@ static uint64_t stand_still(standin_stream *s, uint64_t until) {
     return still;
 }
 
-static void log_replay(standin_graph *g, uint64_t waited_us) {
+static void log_replay(standin_graph *g, uint32_t copies, uint64_t waited_us) {
     const char *path = getenv("TD_STANDIN_CLOCK");
     FILE       *f = path && *path ? fopen(path, "a") : NULL;
     if (f) {
-        fprintf(f, "updates %u, waited %llu us\n", g->updates, (unsigned long long)waited_us);
+        fprintf(f, "updates %u, copies %u, waited %llu us\n", g->updates, copies, (unsigned long long)waited_us);
         fclose(f);
     }
     g->updates = 0;
@@ -467,7 +468,7 @@ static void run_replay(standin_op *op, standin_stream *s) {
         if (node->kind == STANDIN_OP_KERNEL) s->device_us += kernel_us;
     }
     STANDIN_LOCKED;
-    log_replay(g, waited);
+    log_replay(g, r->copies, waited);
     g->replays--;
 }
 
@@ -506,7 +507,8 @@ td_acl_status aclmdlRIExecuteAsync(td_acl_graph graph, td_acl_stream stream) {
     if (g->device != s->context->device)
         standin_refuse("runtime 15 aclmdlRIExecuteAsync", "a capture of device %d is run on device %d", g->device,
                        s->context->device);
-    *r = (replay){g, s->context->host_us};
+    *r = (replay){g, s->context->host_us, s->context->copies};
+    s->context->copies = 0;
     op->payload = r;
     op->drop = drop_replay;
     if (s->capture) standin_capture_add(s, op);

@@ -409,6 +409,10 @@ td_acl_status aclrtMemcpy(void *dst, size_t dst_bytes, const void *src, size_t b
         standin_refuse("runtime 11-03 aclrtMemcpy", "%s touches memory that enqueued operations use: it waits for no stream",
                        call);
     char *there = m->real + ((const char *)device - m->given);
+    if (to == 'd') {
+        c->host_us += standin_setting("TD_STANDIN_COPY_US", 20);
+        c->copies++;
+    }
     standin_unlock();
     memcpy(to == 'd' ? there : dst, from == 'd' ? there : src, bytes);
     return TD_ACL_SUCCESS;

@@ -80,7 +80,7 @@ VALUES = {
     "aclnnMlaPrologV2WeightNz": {"cacheModeOptional": ("PA_BSND|PA_NZ", None), "rmsnormEpsilonCq": ("0..", None), "rmsnormEpsilonCkv": ("0..", None)},
     "aclnnRopeWithSinCosCache": {"headSize": ("1..", None)}, "aclnnRotaryPositionEmbedding": {"mode": ("0|1", None)},
     **{f"aclnnFusedInferAttentionScoreV{i}": {"numHeads": ("1..256", None), "numKeyValueHeads": ("0..256", None), "sparseMode": ("0..4", None),
-                                              "inputLayout": ("BSH|BSND|BNSD|BNSD_BSND|TND|NTD_TND", None), "innerPrecise": ("0..3", None),
+                                              "inputLayout": ("BSH|BSND|BNSD|BNSD_BSND|BNSD_NBSD|BSND_NBSD|BSH_NBSD|TND|TND_NTD|NTD_TND", None), "innerPrecise": ("0..3", None),
                                               "blockSize": ("0..512", None), "antiquantMode": ("0|1", None)} for i in (3, 4, 5)},
     "aclnnMoeGatingTopK": {"k": ("1..2048", TOP + "178"), "kGroup": ("1..", TOP + "180"), "groupCount": ("1..", TOP + "187"),
                            "groupSelectMode": ("0|1", TOP + "195"), "renorm": ("0", TOP + "200"), "normType": ("0|1", TOP + "190")},

@@ -100,8 +100,10 @@ static td_status find_step(td_npu_stream *s, const td_step *step, const td_npu_b
         TD_TRY(td_card_stream_sync(&d->base.npu, s));
         td_ascend_steps_close(d, l);
     }
-    const bool layers = b->desc.kind != TD_BLOCK_HEAD && b->desc.kind != TD_BLOCK_TOP; /* else none attends */
-    TD_TRY(td_ascend_step_open(d, step, b->cut, layers, out));
+    /* A graph's blocks read one step. Blocks that are enqueued one by one may be under way when the first attention comes: it
+     * has arrays of its own. */
+    const bool all = s->base.capture && b->desc.kind != TD_BLOCK_HEAD && b->desc.kind != TD_BLOCK_TOP;
+    TD_TRY(td_ascend_step_open(d, step, b->cut, all, out));
     l->at[l->n++] = *out;
     return TD_OK;
 }

@@ -78,7 +78,7 @@ class Shared(Servers):
 
     def test_one_computes_and_the_other_takes(self):
         one, other = (self.server("--device", self.device, max_wait_ms=PATIENT_MS) for _ in range(2))
-        prompts = [story(self.rng, 500), story(self.rng, 250)]
+        prompts = [story(self.rng, 500), story(self.rng, 300)]  # words of a token or two: two pages at least
         pages = 0
         for prompt in prompts:
             self.assertEqual(self.right(one, prompt), 0)

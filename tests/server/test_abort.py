@@ -34,6 +34,7 @@ class AbortTest(ServerTest):
     def setUp(self):
         self.pool = concurrent.futures.ThreadPoolExecutor(8)
         self.addCleanup(self.pool.shutdown)
+        self.addCleanup(self.abort, {"abort_all": True})  # what a case that has failed has left
 
     def ask(self, **body):
         return self.pool.submit(self.server.request, "POST", PATH, body)

@@ -159,6 +159,7 @@ class GateTest(HttpTest):
         self.gate = Gate()
         self.env = self.gate.env
         super().setUp()
+        self.addCleanup(self.gate.open)  # or the server would wait for its end
 
 
 class Others(GateTest):

@@ -6,8 +6,8 @@ import signal
 import socket
 import tempfile
 
-from server_process import MODEL, TANDEM, Gate, Server, ServerTest
-from test_http import HttpTest, request_bytes
+from server_process import MODEL, TANDEM, Server, ServerTest
+from test_http import GateTest, request_bytes
 
 HOSTILE = "(?:a(?=.*b))*|."  # looks at the rest of the text for every byte of it
 
@@ -55,15 +55,10 @@ class HostileTokenizer(ServerTest):
         self.assertIn("too many steps", self.refusal("/v1/messages/count_tokens", {"model": self.server.model, "messages": chat})["message"])
 
 
-class Held(HttpTest):
+class Held(GateTest):
     """Texts and grammars that are not done while the gate is shut, or until they are stopped."""
     LONG = {"prompt": "!encode " + "x" * 100000}
     SHORT = {"prompt": "x" * 100000}
-
-    def setUp(self):
-        self.gate = Gate()
-        self.env = self.gate.env
-        super().setUp()
 
     def test_clients_that_leave(self):
         """Their texts are given up, so that others have the threads: more clients than threads leave, and the gate stays shut."""

@@ -1,5 +1,6 @@
 """A headless Chromium that opens the console, for its test and for the script that makes its pictures."""
 import os
+import tempfile
 import time
 
 from selenium import webdriver
@@ -17,7 +18,10 @@ def start_browser():
                  "--hide-scrollbars", "--window-size=1280,900", "--force-device-scale-factor=1", "--lang=en-US"):
         options.add_argument(flag)
     options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
-    driver = webdriver.Chrome(service=Service(os.environ.get("TD_CHROMEDRIVER", "/usr/bin/chromedriver")), options=options)
+    folder = tempfile.TemporaryDirectory(ignore_cleanup_errors=True)  # Chromium leaves some of its files behind
+    service = Service(os.environ.get("TD_CHROMEDRIVER", "/usr/bin/chromedriver"), env={**os.environ, "TMPDIR": folder.name})
+    driver = webdriver.Chrome(service=service, options=options)
+    driver.folder = folder  # goes with it
     driver.set_script_timeout(120)
     return driver
 

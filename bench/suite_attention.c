@@ -83,33 +83,37 @@ typedef struct {
     const model_shape  *model;
     td_bench_step_shape step;
     bool                cards_only; /* a CPU takes many seconds */
+    bool                kv_int8;    /* the cache is in 8 bits */
 } row_shape;
 
 static const row_shape ROWS[] = {
-    {"mla v2-lite decode, context 1024", &V2_LITE, {1, 1, 1023}, false},
-    {"mla v2-lite decode, context 4096", &V2_LITE, {1, 1, 4095}, false},
-    {"mla v2-lite decode, context 16384", &V2_LITE, {1, 1, 16383}, false},
-    {"mla v2-lite prefill 2048", &V2_LITE, {1, 2048, 0}, false},
-    {"mla v2-lite prefill 8192", &V2_LITE, {1, 8192, 0}, false},
-    {"mla v3 decode, 16 at 16384", &V3, {16, 1, 16383}, true},
-    {"mla v3 prefill 8192", &V3, {1, 8192, 0}, true},
-    {"mla v3.2 decode, context 4096", &V32, {1, 1, 4095}, false},
-    {"mla v3.2 decode, context 32768", &V32, {1, 1, 32767}, false},
-    {"mla glm-5.3 decode, context 4096", &GLM53, {1, 1, 4095}, false},
-    {"mla glm-5.3 decode, context 32768", &GLM53, {1, 1, 32767}, false},
-    {"gqa qwen3-30b decode, context 4096", &QWEN3_30B, {1, 1, 4095}, false},
-    {"gqa qwen3-30b decode, context 16384", &QWEN3_30B, {1, 1, 16383}, false},
-    {"gqa qwen3-30b prefill 2048", &QWEN3_30B, {1, 2048, 0}, false},
-    {"gqa qwen3-30b decode, 16 at 16384", &QWEN3_30B, {16, 1, 16383}, true},
-    {"gqa qwen3-30b prefill 8192", &QWEN3_30B, {1, 8192, 0}, true},
-    {"delta qwen3.5-35b decode", &QWEN35_35B, {1, 1, 1040}, false},
-    {"delta qwen3.5-35b decode, 16", &QWEN35_35B, {16, 1, 1040}, false},
-    {"delta qwen3.5-35b prefill 2048", &QWEN35_35B, {1, 2048, 0}, false},
-    {"delta kimi-linear-48b decode", &KIMI_48B, {1, 1, 1040}, false},
-    {"delta kimi-linear-48b decode, 16", &KIMI_48B, {16, 1, 1040}, false},
-    {"delta kimi-linear-48b prefill 2048", &KIMI_48B, {1, 2048, 0}, false},
-    {"delta glm-5.3 decode", &GLM53_KDA, {1, 1, 1040}, false},
-    {"delta glm-5.3 prefill 2048", &GLM53_KDA, {1, 2048, 0}, false},
+    {"mla v2-lite decode, context 1024", &V2_LITE, {1, 1, 1023}, false, false},
+    {"mla v2-lite decode, context 4096", &V2_LITE, {1, 1, 4095}, false, false},
+    {"mla v2-lite decode, context 16384", &V2_LITE, {1, 1, 16383}, false, false},
+    {"mla v2-lite decode, context 16384, KV int8", &V2_LITE, {1, 1, 16383}, false, true},
+    {"mla v2-lite prefill 2048", &V2_LITE, {1, 2048, 0}, false, false},
+    {"mla v2-lite prefill 8192", &V2_LITE, {1, 8192, 0}, false, false},
+    {"mla v3 decode, 16 at 16384", &V3, {16, 1, 16383}, true, false},
+    {"mla v3 prefill 8192", &V3, {1, 8192, 0}, true, false},
+    {"mla v3.2 decode, context 4096", &V32, {1, 1, 4095}, false, false},
+    {"mla v3.2 decode, context 32768", &V32, {1, 1, 32767}, false, false},
+    {"mla glm-5.3 decode, context 4096", &GLM53, {1, 1, 4095}, false, false},
+    {"mla glm-5.3 decode, context 32768", &GLM53, {1, 1, 32767}, false, false},
+    {"gqa qwen3-30b decode, context 4096", &QWEN3_30B, {1, 1, 4095}, false, false},
+    {"gqa qwen3-30b decode, context 16384", &QWEN3_30B, {1, 1, 16383}, false, false},
+    {"gqa qwen3-30b decode, context 16384, KV int8", &QWEN3_30B, {1, 1, 16383}, false, true},
+    {"gqa qwen3-30b prefill 2048", &QWEN3_30B, {1, 2048, 0}, false, false},
+    {"gqa qwen3-30b prefill 2048, KV int8", &QWEN3_30B, {1, 2048, 0}, false, true},
+    {"gqa qwen3-30b decode, 16 at 16384", &QWEN3_30B, {16, 1, 16383}, true, false},
+    {"gqa qwen3-30b prefill 8192", &QWEN3_30B, {1, 8192, 0}, true, false},
+    {"delta qwen3.5-35b decode", &QWEN35_35B, {1, 1, 1040}, false, false},
+    {"delta qwen3.5-35b decode, 16", &QWEN35_35B, {16, 1, 1040}, false, false},
+    {"delta qwen3.5-35b prefill 2048", &QWEN35_35B, {1, 2048, 0}, false, false},
+    {"delta kimi-linear-48b decode", &KIMI_48B, {1, 1, 1040}, false, false},
+    {"delta kimi-linear-48b decode, 16", &KIMI_48B, {16, 1, 1040}, false, false},
+    {"delta kimi-linear-48b prefill 2048", &KIMI_48B, {1, 2048, 0}, false, false},
+    {"delta glm-5.3 decode", &GLM53_KDA, {1, 1, 1040}, false, false},
+    {"delta glm-5.3 prefill 2048", &GLM53_KDA, {1, 2048, 0}, false, false},
 };
 
 /* A row as it is measured: its sizes may be divided. kv: keys of a sequence; pages: of all. */
@@ -118,6 +122,7 @@ typedef struct {
     model_shape         m;
     td_bench_step_shape step;
     uint32_t            named_tok, n_tok, kv, pages; /* named_tok: its rows before */
+    bool                kv_int8;
 } sized_row;
 
 static td_status run(void *ctx, td_error *err) {
@@ -149,7 +154,7 @@ static uint32_t spare_pages(const attention *a, const sized_row *r) {
 
 /* A cache, counted in bf16 values; what they happen to be changes no time. */
 static size_t cache_values(const attention *a, const sized_row *r, size_t heads, td_kv_rows what, size_t n) {
-    size_t page = a->d.npu->ops->kv_page_bytes(a->d.npu, what, n);
+    size_t page = a->d.npu->ops->kv_page_bytes(a->d.npu, r->kv_int8 ? TD_KV_INT8 : what, n);
     return (r->pages + spare_pages(a, r)) * heads * page / sizeof(td_bf16);
 }
 
@@ -213,6 +218,7 @@ static td_status open_mla(attention *a, const sized_row *r, td_block_desc *desc,
                                     .rope = a->w[5],
                                     .kv_latent = a->buffers[0],
                                     .kv_rope = a->buffers[1],
+                                    .kv_int8 = r->kv_int8,
                                     .kv_pages = r->pages,
                                     .kv_spare_pages = spare_pages(a, r),
                                     .in = a->buffers[2],
@@ -261,6 +267,7 @@ static td_status open_gqa(attention *a, const sized_row *r, td_block_desc *desc,
                                     .rope = a->w[5],
                                     .kv_k = a->buffers[0],
                                     .kv_v = a->buffers[1],
+                                    .kv_int8 = r->kv_int8,
                                     .kv_pages = r->pages,
                                     .kv_spare_pages = spare_pages(a, r),
                                     .in = a->buffers[2],
@@ -378,6 +385,7 @@ static void close_attention(attention *a) {
 static void work_of(const sized_row *r, td_bench_case *c) {
     const model_shape *m = &r->m;
     bool               decode = r->step.n_new == 1;
+    const double       kv_bytes = r->kv_int8 ? 1 : 2; /* of a value */
     double             tok = r->n_tok, keys = (double)r->kv * r->step.n_seq, new_rows = r->step.n_new;
     double             pairs = decode ? keys : r->step.n_seq * new_rows * (new_rows + 1) / 2;
     if (m->kv_lora) {
@@ -385,13 +393,13 @@ static void work_of(const sized_row *r, td_bench_case *c) {
         double linears = (m->q_lora ? m->q_lora * (hidden + q) : hidden * q) +
                          hidden * ((double)m->heads * m->v_dim + m->kv_lora + m->rope),
                kv_b = (double)m->heads * (m->nope + m->v_dim) * m->kv_lora;
-        c->bytes = linears + 2 * kv_b + 2 * keys * (m->kv_lora + m->rope);
+        c->bytes = linears + 2 * kv_b + kv_bytes * keys * (m->kv_lora + m->rope);
         c->int8_ops = 2 * tok * linears;
         c->float_ops =
             2 * tok * kv_b + 2 * pairs * m->heads * (decode ? 2 * m->kv_lora + m->rope : m->nope + m->rope + m->v_dim);
     } else {
         double linears = (double)m->hidden * 2 * (m->heads + m->kv_heads) * m->dim;
-        c->bytes = linears + 2 * 2 * keys * m->kv_heads * m->dim;
+        c->bytes = linears + kv_bytes * 2 * keys * m->kv_heads * m->dim;
         c->int8_ops = 2 * tok * linears;
         c->float_ops = 2 * 2 * pairs * m->heads * m->dim;
     }
@@ -414,7 +422,11 @@ static uint32_t divided(uint32_t n, uint32_t by, uint32_t least) {
 
 /* Heads of one kind stay a multiple of the other's; a head stays as it is. */
 static sized_row size_row(const row_shape *row, uint32_t divide) {
-    sized_row r = {.name = row->name, .m = *row->model, .step = row->step, .named_tok = row->step.n_seq * row->step.n_new};
+    sized_row r = {.name = row->name,
+                   .m = *row->model,
+                   .step = row->step,
+                   .named_tok = row->step.n_seq * row->step.n_new,
+                   .kv_int8 = row->kv_int8};
     r.m.hidden = divided(r.m.hidden, divide, 64);
     const uint32_t groups = r.m.kv_heads + r.m.key_heads; /* one of them is 0 */
     r.m.kv_heads = divided(r.m.kv_heads, divide, 1);
@@ -464,7 +476,7 @@ td_status td_bench_attention(td_bench *b, td_error *err) {
     for (size_t i = 0; i < sizeof ROWS / sizeof *ROWS && st == TD_OK; i++) {
         sized_row r = size_row(&ROWS[i], b->o->divide);
         if (!td_bench_wanted(b, r.name) || (ROWS[i].cards_only && !b->device)) continue;
-        if ((r.m.key_heads && !caps.recurrent) || (r.m.top && !caps.chosen_keys)) continue;
+        if ((r.m.key_heads && !caps.recurrent) || (r.m.top && !caps.chosen_keys) || (r.kv_int8 && !caps.kv_int8)) continue;
         st = time_row(b, &d, &r, err);
     }
     td_bench_device_close(&d);

@@ -59,11 +59,12 @@ static const td_flag FLAGS[] = {
      .help = "The first card, of those that the process sees; the host has none."},
     {{"attention-backend"}, TD_FLAG_TEXT, E(attention_backend), .in = LAUNCH, .arg = "NAME", .by_default = "the device's",
      .help = "One that the device does not have is replaced by its own, with a warning."},
-    {{"kv-cache-dtype"}, TD_FLAG_TEXT, E(kv_cache_dtype), .in = LAUNCH, .arg = "TYPE",
-     .choices = TD_CHOICES("auto", "bf16", "bfloat16=bf16", "f32", "float32=f32"), .by_default = "auto",
+    {{"kv-cache-dtype"}, TD_FLAG_TEXT, E(kv_cache_dtype), .in = MODEL | PLAN, .arg = "TYPE",
+     .choices = TD_CHOICES("auto", "bf16", "bfloat16=bf16", "int16=bf16", "int8", "f32", "float32=f32"), .by_default = "auto",
      .help = "Numbers of the KV cache. auto: f32 with --quantization none, else bf16: 16 bits a value, which the host "
-             "device keeps as integers with a scale per row. The other one is refused.",
-     .refusal = TD_NOT_YET "; the types are auto, bf16 and f32"},
+             "device keeps as integers with a scale per row. int8: 8 bits a value, on the host alone, and not with "
+             "--quantization none (docs/quantisation.md). What does not fit is refused.",
+     .refusal = TD_NOT_YET "; the types are auto, bf16, int8 and f32"},
     {{"npu-threads"}, TD_FLAG_U32, E(npu_threads), .in = LAUNCH | TD_IN_TOPO, .max = 1024, .arg = "N", .by_default = "0",
      .help = "Threads of its own for the host device, of all its cards together; 0 shares the expert threads, but apart, "
              "and each of several cards, has one at least."},

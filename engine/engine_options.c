@@ -60,14 +60,15 @@ static int one_of(const char *value, const char *const *names) {
 static td_status resolve_formats(const td_engine_options *o, td_engine_config *config, td_error *err) {
     static const char *const load_formats[] = {"auto", "safetensors", "dummy", NULL};
     static const char *const quantizations[] = {"auto", "none", "w8a8_int8", NULL};
-    static const char *const kv_dtypes[] = {"auto", "bf16", "f32", NULL};
+    static const char *const kv_dtypes[] = {"auto", "bf16", "f32", "int8", NULL};
 
     if (one_of(o->load_format, load_formats) < 0)
         return td_fail(err, TD_ENOTSUP, "load-format %s is not supported: use auto, safetensors or dummy", o->load_format);
     if (one_of(o->quantization, quantizations) < 0)
         return td_fail(err, TD_ENOTSUP, "quantization %s is not supported: use auto, none or w8a8_int8", o->quantization);
     if (one_of(o->kv_cache_dtype, kv_dtypes) < 0)
-        return td_fail(err, TD_ENOTSUP, "kv-cache-dtype %s is not supported: use auto, bf16 or f32", o->kv_cache_dtype);
+        return td_fail(err, TD_ENOTSUP, "kv-cache-dtype %s is not supported: use auto, bf16, f32 or int8",
+                       o->kv_cache_dtype);
 
     td_model_spec *m = &config->model;
     m->load_dummy = is(o->load_format, "dummy");
@@ -86,11 +87,12 @@ static td_status resolve_formats(const td_engine_options *o, td_engine_config *c
     m->experts.groups = experts->groups;
     m->experts.copy_files = o->copy_weights;
 
-    /* The cache has the type of the activations. */
+    /* The cache has the type of the activations, or with bf16 8 bits. */
     const char *kv = m->w8a8 ? "bf16" : "f32";
-    if (!is(o->kv_cache_dtype, "auto") && !is(o->kv_cache_dtype, kv))
+    m->kv_int8 = m->w8a8 && is(o->kv_cache_dtype, "int8");
+    if (!m->kv_int8 && !is(o->kv_cache_dtype, "auto") && !is(o->kv_cache_dtype, kv))
         return td_fail(err, TD_ENOTSUP, "kv-cache-dtype %s is not supported with quantization %s, whose cache is %s",
-                       o->kv_cache_dtype, config->quantization, kv);
+                       o->kv_cache_dtype, config->quantization, m->w8a8 ? "bf16 or int8" : kv);
     return TD_OK;
 }
 

@@ -384,7 +384,8 @@ typedef struct {
      * hold; none when quantization is none; what carries a quantised checkpoint exactly; else int4.
      */
     const char *expert_quantization;
-    /** "auto", "bf16" (16 bits a value: the host device keeps integers with a scale per row), "f32". */
+    /** "auto", "bf16" (16 bits a value: the host device keeps integers with a scale per row), "int8" (8 bits, on the host
+     * alone), "f32". */
     const char *kv_cache_dtype;
     uint32_t    context_length; /* tokens; 0: the model's max_position_embeddings */
     /** Share of each memory (the host's, the device's own) for weights, working memory and KV, (0, 1]. */

@@ -32,7 +32,7 @@ td_resident_spec td_model_resident_spec(const td_model *m) {
 /* Bytes of a layer's cache on the card. */
 static size_t cache_bytes(const td_card_model *c, const td_layer_cache *cache) {
     const td_model *m = c->model;
-    size_t          unit = td_layer_cache_unit_bytes(cache, c->npu, c->shard.count);
+    size_t          unit = td_layer_cache_unit_bytes(cache, &m->spec, c->npu);
     switch (cache->per) {
         case TD_PER_STATE: return unit * m->spec.state_slots;
         case TD_PER_OPEN: return unit * m->spec.open_slots;
@@ -235,9 +235,9 @@ void td_card_model_memory(const td_card_model *c, td_model_memory *memory) {
             logits_bytes(c) + top_bytes(c) + sums_bytes(c) + (shows_x(c) ? td_card_model_x_bytes(m) : 0);
     }
     memory->kv_bytes_per_page =
-        td_layer_caches_unit_bytes(&m->config, m->part.layers, TD_PER_TOKEN, c->npu, c->shard.count) + c->page_scratch_bytes;
+        td_layer_caches_unit_bytes(&m->config, m->part.layers, TD_PER_TOKEN, &m->spec, c->npu) + c->page_scratch_bytes;
     memory->state_bytes = slot_caches_bytes(c);
-    uint64_t window = td_layer_caches_unit_bytes(&m->config, m->part.layers, TD_PER_WINDOW, c->npu, c->shard.count);
+    uint64_t window = td_layer_caches_unit_bytes(&m->config, m->part.layers, TD_PER_WINDOW, &m->spec, c->npu);
     memory->device_scratch_bytes += m->kv_spare_pages * (memory->kv_bytes_per_page + window);
     if (m->spec.gives_windows)
         memory->windows = (td_window_cost){window, least_windows(m)};

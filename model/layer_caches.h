@@ -6,15 +6,20 @@
 #define TD_MODEL_LAYER_CACHES_H
 
 #include "model/arch/arch.h"
+#include "model/model_spec.h"
 
 td_layer_caches td_layer_caches_of(const td_model_config *c, uint32_t layer);
 
-/** Bytes of a page or slot of the cache on each of so many cards. */
-size_t td_layer_cache_unit_bytes(const td_layer_cache *cache, td_npu *d, uint32_t n_cards);
+/** Bytes of a page or slot of the cache on each card, by the spec's numbers and cards. */
+size_t td_layer_cache_unit_bytes(const td_layer_cache *cache, const td_model_spec *s, td_npu *d);
 
-/** Bytes of a page or slot of all such caches of some layers, on each of so many cards. */
-uint64_t td_layer_caches_unit_bytes(const td_model_config *c, td_layer_range layers, td_cache_per per, td_npu *d,
-                                    uint32_t n_cards);
+/** Bytes of a page or slot of all such caches of some layers, on each card. */
+uint64_t td_layer_caches_unit_bytes(const td_model_config *c, td_layer_range layers, td_cache_per per,
+                                    const td_model_spec *s, td_npu *d);
+
+/** Whether td_model_spec.kv_int8 may be: no layer keeps rows in the type of activations, for which 8 bits are not there.
+ * States of recurrent layers stay as they are, and an indexer's keys have numbers of their own. */
+bool td_layer_caches_take_int8(const td_model_config *c, td_layer_range layers);
 
 /** Whether some layers keep a recurrent state: a prefix can be continued only where the state at its end is kept. */
 bool td_layer_caches_recurrent(const td_model_config *c, td_layer_range layers);

@@ -128,6 +128,7 @@ void td_layer_mla(td_layer *l, td_mla_desc m) {
     m.rope = rope_of(l);
     m.kv_latent = *next++;
     m.kv_rope = m.rope_dim ? *next++ : NULL;
+    m.kv_int8 = s->model->kv_int8;
     m.kv_pages = s->kv_pages;
     m.kv_spare_pages = s->kv_spare_pages;
     if (td_model_chooses_tokens(l->c)) {
@@ -158,6 +159,7 @@ void td_layer_gqa(td_layer *l, td_gqa_desc g) {
     g.rope = rope_of(l);
     g.kv_k = kv.cache[0];
     g.kv_v = kv.cache[1];
+    g.kv_int8 = s->model->kv_int8;
     g.kv_pages = g.window ? s->window_pages : s->kv_pages;
     g.kv_spare_pages = s->kv_spare_pages;
     g.in = s->act.h;

@@ -258,7 +258,7 @@ static td_status settle_slots(td_model *m, const td_npu_caps *caps, td_error *er
     if (!s->state_slots) s->state_slots = s->max_seq;
     if (!s->open_slots) s->open_slots = s->max_seq;
     if (!s->snapshot_bytes) return TD_OK;
-    uint64_t each = td_layer_caches_unit_bytes(&m->config, layers, TD_PER_STATE, m->cards->npu, m->n_cards);
+    uint64_t each = td_layer_caches_unit_bytes(&m->config, layers, TD_PER_STATE, s, m->cards->npu);
     if (s->snapshot_bytes < each)
         return td_fail(err, TD_EINVAL,
                        "state-snapshots-gib %g is too small: a snapshot of this model's recurrent layers takes %.3f GiB",
@@ -281,6 +281,16 @@ static void settle_pieces(td_model *m, const td_npu_caps *caps) {
     s->in_pieces = s->in_pieces && can_go_in_pieces(m, caps);
     uint32_t others = td_step_bucket_rows(s->max_running + (s->max_tok - s->max_running) / OTHERS_SHARE, s->max_tok);
     s->aside_tok = s->in_pieces ? s->max_tok - others : 0;
+}
+
+static td_status check_int8_kv(const td_model *m, const td_npu_caps *caps, td_error *err) {
+    if (!caps->kv_int8)
+        return td_fail(err, TD_ENOTSUP, "%s keeps no KV cache of 8 bits: leave kv-cache-dtype int8 away", caps->text);
+    if (!td_layer_caches_take_int8(&m->config, m->part.layers))
+        return td_fail(err, TD_ENOTSUP,
+                       "%s keeps rows of its own kind, which are not there in 8 bits: leave kv-cache-dtype int8 away",
+                       m->config.arch_name);
+    return TD_OK;
 }
 
 /* Settle in the spec what the checkpoint decides, or refuse it. */
@@ -313,6 +323,7 @@ static td_status settle_spec(td_model *m, td_error *err) {
     m->cards->npu->ops->caps(m->cards->npu, &caps);
     if (td_model_chooses_tokens(c) && !caps.chosen_keys)
         return td_fail(err, TD_ENOTSUP, "%s has no attention to chosen keys, which this model needs", caps.text);
+    if (s->kv_int8) TD_TRY(check_int8_kv(m, &caps, err));
     TD_TRY(settle_slots(m, &caps, err));
     settle_pieces(m, &caps);
     s->gives_windows = s->gives_windows && td_layer_caches_window(c, m->part.layers) > 0;

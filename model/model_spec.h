@@ -46,6 +46,7 @@ typedef struct {
 
     /* numbers */
     bool w8a8;              /* the device tier in int8; false: bf16 weights, f32 activations */
+    bool kv_int8;           /* keys, values and latents in 8 bits a value; false: in the type of activations. With w8a8 */
     bool experts_as_stored; /* experts.format gives way to the format of packed files, and with w8a8 to the format that holds
                                the checkpoint's codes exactly */
     td_experts_config experts; /* the caller sets format, groups, max_deferred and copy_files; td_model_open settles
@@ -93,7 +94,7 @@ static inline td_model_spec td_model_spec_of(const char *model_path, uint32_t ma
                            .max_running = 1};
 }
 
-/** Type of the activations, and of the KV cache. */
+/** Type of the activations, and of the KV cache but for kv_int8. */
 static inline td_dtype td_model_act_dtype(const td_model_spec *s) {
     return s->w8a8 ? TD_DT_BF16 : TD_DT_F32;
 }

@@ -12,7 +12,7 @@ static td_layer_range main_layers(const td_card_model *c) {
 size_t td_card_model_page_bytes(const td_card_model *c) {
     uint64_t sum = 0;
     for (td_cache_per per = TD_PER_TOKEN; per <= TD_PER_WINDOW; per++)
-        sum += td_layer_caches_unit_bytes(&c->model->config, main_layers(c), per, c->npu, c->shard.count);
+        sum += td_layer_caches_unit_bytes(&c->model->config, main_layers(c), per, &c->model->spec, c->npu);
     return sum;
 }
 
@@ -45,7 +45,7 @@ static td_status copy_parts(td_card_model *c, char *host) {
         td_layer_caches list = td_layer_caches_of(&c->model->config, i);
         for (uint32_t k = 0; k < list.n; k++) {
             if (list.cache[k].per > TD_PER_WINDOW) continue;
-            size_t bytes = td_layer_cache_unit_bytes(&list.cache[k], c->npu, c->shard.count);
+            size_t bytes = td_layer_cache_unit_bytes(&list.cache[k], &c->model->spec, c->npu);
             TD_TRY(copy_part(c, (char *)c->kv[i].cache[k] + page * bytes, host, bytes));
             host += bytes;
         }

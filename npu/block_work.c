@@ -60,12 +60,17 @@ static void add_index(td_tier_work *sum, uint64_t heads, uint64_t dim, size_t ac
     *(quantised ? &sum->int8_ops : &sum->f32_ops) += pairs * heads * dim * 2;
 }
 
+/* Of a value in the cache. */
+static uint64_t kv_bytes(bool kv_int8, size_t act_bytes) {
+    return kv_int8 ? 1 : act_bytes;
+}
+
 /* Rows that choose meet `top` keys in the absorbed form; the few of the same step that do not are counted as if they did, and
  * tokens behind the last index key are not. With an indexer of the layer's own there are the scores of all keys, too. */
 static void add_chosen_mla(td_tier_work *sum, const td_mla_desc *m, size_t act_bytes, const td_work_sequence *s) {
     const td_index_desc *x = &m->index;
     const uint64_t       dk = (uint64_t)m->kv_lora + m->rope_dim;
-    sum->bytes += s->rows * x->top * dk * act_bytes;
+    sum->bytes += s->rows * x->top * dk * kv_bytes(m->kv_int8, act_bytes);
     sum->f32_ops += s->rows * m->heads * ((uint64_t)m->nope_dim + m->v_dim) * m->kv_lora * 2;
     sum->f32_ops += s->rows * x->top * m->heads * (dk + m->kv_lora) * 2;
     const uint64_t pool = td_index_pool(x);
@@ -79,7 +84,7 @@ static void add_mla(td_tier_work *sum, const td_mla_desc *m, size_t act_bytes, c
         add_chosen_mla(sum, m, act_bytes, s);
         return;
     }
-    sum->bytes += s->keys * ((uint64_t)m->kv_lora + m->rope_dim) * act_bytes;
+    sum->bytes += s->keys * ((uint64_t)m->kv_lora + m->rope_dim) * kv_bytes(m->kv_int8, act_bytes);
     sum->f32_ops += (s->absorbed ? s->rows : s->keys) * m->heads * ((uint64_t)m->nope_dim + m->v_dim) * m->kv_lora * 2;
     sum->f32_ops += pairs_of(s, 0) * m->heads * (dk + dv) * 2;
 }
@@ -118,6 +123,6 @@ void td_work_add_attention(td_tier_work *sum, const td_block_desc *desc, size_t 
     if (desc->kind == TD_BLOCK_DELTA) add_delta(sum, &desc->delta, s);
     if (desc->kind == TD_BLOCK_SPARSE) add_sparse(sum, &desc->sparse, act_bytes, s);
     if (desc->kind != TD_BLOCK_GQA) return;
-    sum->bytes += keys_of(s, g->window) * g->kv_heads * g->head_dim * 2 * act_bytes;
+    sum->bytes += keys_of(s, g->window) * g->kv_heads * g->head_dim * 2 * kv_bytes(g->kv_int8, act_bytes);
     sum->f32_ops += pairs_of(s, g->window) * g->heads * g->head_dim * 2 * 2;
 }

@@ -25,7 +25,8 @@
  *      MLA: latent [slots, kv_lora] (after its norm) and rope [slots, rope_dim] (after rotation), two arrays.
  *      GQA: K and V, each [pages, kv_heads, TD_KV_PAGE, head_dim]; K after norm and rotation.
  *    A backend chooses how it stores TD_KV_PAGE rows of n values; they take kv_page_bytes. host: f32, or with bf16
- *    activations 16-bit integers with a scale per row, and an indexer's keys in 8 bits (docs/quantisation.md).
+ *    activations 16-bit integers with a scale per row, and an indexer's keys in 8 bits; where a block's descriptor says
+ *    kv_int8, 8-bit integers with a scale per row (docs/quantisation.md).
  *  - int8 rule: scale = rowmax / 127, q = rint(x * (1 / scale)) (half to even), an all-zero row has scale 1.
  *  - Norms, softmax, router logits and rope are f32; the absorbed matrices W_UK, W_UV stay bf16. The products of attention:
  *    host takes f32 with f32 activations, 16-bit integers with scales per row with bf16 (docs/quantisation.md).
@@ -107,6 +108,7 @@ typedef struct {
     bool     kv_spare;
     bool     recurrent;        /* it has TD_BLOCK_DELTA, TD_BLOCK_SPARSE and several streams */
     bool     chosen_keys;      /* its TD_BLOCK_MLA may have an indexer */
+    bool     kv_int8;          /* its TD_BLOCK_MLA and TD_BLOCK_GQA may have caches of TD_KV_INT8 */
     bool     log_sums;         /* it fills td_top_desc.sums */
     bool     step_kinds;       /* what it enqueues depends on td_step.kind */
     bool     groups_in_floats; /* its linears of 4-bit groups take rows of bf16; quantised rows cost them exactness */
@@ -369,6 +371,7 @@ typedef struct {
     const td_npu_weight *rope; /* [max_pos, rope_dim] F32: cos half | sin half, scaled; NULL: nothing is rotated */
     void                *kv_latent, *kv_rope; /* this layer's cache: pages of kv_page_bytes of latents and of rope parts,
                                                  the latter NULL where rope_dim is 0 */
+    bool                 kv_int8;             /* rows of both are TD_KV_INT8; with caps.kv_int8 */
     uint32_t             kv_pages;            /* of them: what sequences may have */
     /** Pages behind those, for rows beyond the counts: as many as a bucket has of such rows at most. 0 where the device's
      * caps do not want them. */
@@ -400,6 +403,7 @@ typedef struct {
     const td_npu_weight *sinks;                    /* [heads] F32 or NULL */
     const td_npu_weight *rope;                     /* [max_pos, rope_dim] F32: cos half | sin half, scaled */
     void                *kv_k, *kv_v;              /* this layer's cache: pages of kv_heads * kv_page_bytes of heads */
+    bool                 kv_int8;                  /* rows of both are TD_KV_INT8; with caps.kv_int8 */
     uint32_t             kv_pages, kv_spare_pages; /* as in td_mla_desc */
     const void          *in;                       /* not read where in_i8 is given */
     void                *out;
@@ -767,8 +771,8 @@ typedef struct {
 } td_block_desc;
 
 /** Rows of a cache: keys or values of one head, MLA's latents, its rope parts; f32 of a recurrent layer; rows in
- * act_dtype; keys of an indexer. */
-typedef enum { TD_KV_HEAD, TD_KV_LATENT, TD_KV_ROPE, TD_KV_STATE, TD_KV_ROW, TD_KV_INDEX } td_kv_rows;
+ * act_dtype; keys of an indexer. The last is any of the first three in 8 bits, with caps.kv_int8. */
+typedef enum { TD_KV_HEAD, TD_KV_LATENT, TD_KV_ROPE, TD_KV_STATE, TD_KV_ROW, TD_KV_INDEX, TD_KV_INT8 } td_kv_rows;
 
 /* ---- the table ------------------------------------------------------------------------------- */
 

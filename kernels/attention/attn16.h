@@ -89,6 +89,9 @@ typedef struct {
     /** q = x * (32767 / norm), rounded to nearest, half to even; rows of less than 1e-18 become zeros. */
     void (*convert)(const td_attn16_rows *c);
 
+    /** to[i] = from[i] for i < n. The two do not overlap. */
+    void (*widen)(const int8_t *from, size_t n, int16_t *to);
+
     /**
      * Writes two rows of n as one row of pairs in panels of 16 columns, at out + panel * panel_stride. Of the columns [32 i,
      * 32 i + 32), panel 2i gets the first four and every second four after them; panel 2i + 1 gets the others. Of a and b, n

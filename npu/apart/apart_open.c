@@ -97,6 +97,7 @@ static void caps(td_npu *d, td_npu_caps *out) {
                          .resident = true,
                          .recurrent = true,
                          .chosen_keys = true,
+                         .kv_int8 = true,
                          .log_sums = true,
                          .pieces = true,
                          .memory_total = a->memory_bytes,

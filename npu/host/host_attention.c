@@ -40,8 +40,7 @@ static size_t walk_rows_max(const td_host_npu *d, const td_attn_shape *s) {
 
 /* Query rows that are kept ready: all of a walk, or all heads of a group. */
 static size_t q_rows_max(const td_host_npu *d, const td_attn_shape *s) {
-    return td_round_up((s->form == TD_ATTN_ABSORBED ? 1 : walk_rows_max(d, s)) * (s->heads / s->groups),
-                       td_attn_path_of(d)->rows);
+    return td_round_up((s->form == TD_ATTN_ABSORBED ? 1 : walk_rows_max(d, s)) * (s->heads / s->groups), s->path->rows);
 }
 
 static size_t lay_workspace(const td_host_npu *d, const td_attn_shape *s, char *at, workspace *b) {
@@ -53,7 +52,7 @@ static size_t lay_workspace(const td_host_npu *d, const td_attn_shape *s, char *
                td_host_place(&used, TD_HOST_ATTN_ROWS * td_attn_ld(s) * sizeof(float)),
                td_host_place(&used, rows * sizeof(td_softmax)),
                td_host_place(&used, TD_HOST_ATTN_ROWS * sizeof(td_softmax)),
-               td_host_place(&used, td_attn_path_of(d)->bytes(d, s, rows)),
+               td_host_place(&used, s->path->bytes(d, s, rows)),
            };
     if (b)
         *b = (workspace){.held = (held_rows *)(at + offset[0]),
@@ -101,7 +100,7 @@ static void merge(const td_attn *a, td_softmax *into, float *acc, const td_softm
     const td_float_math *m = a->d->kernels->math;
     size_t               dv = a->shape.dv;
     float                max = span->max > into->max ? span->max : into->max;
-    float                factor[2] = {(into->max - max) * a->path->unit, (span->max - max) * a->path->unit};
+    float                factor[2] = {(into->max - max) * a->shape.path->unit, (span->max - max) * a->shape.path->unit};
     m->exp_sum(factor, 0, 2);
     m->scale_add(acc, factor[0], span_acc, factor[1], dv);
     *into = (td_softmax){max, into->sum * factor[0] + span->sum * factor[1]};
@@ -111,12 +110,13 @@ static void merge(const td_attn *a, td_softmax *into, float *acc, const td_softm
 static void finish(const td_attn *a, size_t head, td_softmax row, float *out) {
     float scale = 1.0f / row.sum;
     if (a->sinks) {
-        float sink = a->sinks[head] / a->path->unit, max = sink > row.max ? sink : row.max;
-        float factor[2] = {(row.max - max) * a->path->unit, (sink - max) * a->path->unit};
+        float sink = a->sinks[head] / a->shape.path->unit, max = sink > row.max ? sink : row.max;
+        float factor[2] = {(row.max - max) * a->shape.path->unit, (sink - max) * a->shape.path->unit};
         a->d->kernels->math->exp_sum(factor, 0, 2);
         scale = factor[0] / (row.sum * factor[0] + factor[1]);
     }
     a->d->kernels->math->scale_add(out, scale, NULL, 0, a->shape.dv);
+    if (a->shape.path->rotate_back) a->shape.path->rotate_back(a, out);
 }
 
 /* ---- walk ------------------------------------------------------------------------------------ */
@@ -141,16 +141,16 @@ static void walk_item(void *ctx, uint32_t i_of_share, const td_worker *w) {
     const uint32_t *pos = a->step->a.pos + row;
     size_t          n_q = rows * per_group, end = (size_t)pos[rows - 1] + 1, span0 = first_span(s, (size_t)pos[0] + 1);
     workspace       b = workspace_of(a, w->index);
-    size_t          ld = td_attn_ld(s), at_once = a->path->rows;
+    size_t          ld = td_attn_ld(s), at_once = a->shape.path->rows;
 
-    a->path->open(a, b.path, group);
+    a->shape.path->open(a, b.path, group);
     for (size_t j0 = 0; j0 < n_q; j0 += at_once) {
         const float *q[TD_HOST_ATTN_ROWS];
         size_t       nq = n_q - j0 < at_once ? n_q - j0 : at_once;
         for (size_t j = 0; j < nq; j++)
             q[j] = a->q +
                    ((row - a->row0 + (j0 + j) / per_group) * s->heads + group * per_group + (j0 + j) % per_group) * s->dk;
-        a->path->take(a, b.path, j0, q, nq);
+        a->shape.path->take(a, b.path, j0, q, nq);
     }
     start(b.row, n_q);
     for (size_t span = span0; span < span_count(end); span++) {
@@ -165,7 +165,7 @@ static void walk_item(void *ctx, uint32_t i_of_share, const td_worker *w) {
                                      .tile = span * SPAN_TILES + t,
                                      .end = end,
                                      .often = n_q > at_once};
-            a->path->load(a, b.path, &tile[t]);
+            a->shape.path->load(a, b.path, &tile[t]);
         }
         for (size_t j0 = 0, nq; j0 < n_q; j0 += nq) {
             size_t n_keys[TD_HOST_ATTN_ROWS];
@@ -178,7 +178,7 @@ static void walk_item(void *ctx, uint32_t i_of_share, const td_worker *w) {
             if (apart) start(state, nq);
             for (size_t t = tile0; t < tiles; t++) {
                 tile[t].first = t == tile0 && (span == span0 || apart);
-                a->path->attend(a, b.path, &tile[t], j0, nq, n_keys, state, acc, NULL);
+                a->shape.path->attend(a, b.path, &tile[t], j0, nq, n_keys, state, acc, NULL);
             }
             for (size_t j = 0; apart && j < nq; j++) {
                 const uint32_t begin = first_span(s, n_keys[j]);
@@ -272,7 +272,7 @@ static float *partial_acc(const td_attn *a, const td_attn_unit *u, size_t span) 
 static void split_item(void *ctx, uint32_t item, const td_worker *w) {
     const split_job  *job = ctx;
     const td_attn    *a = job->a;
-    const size_t      block = a->path->rows;
+    const size_t      block = a->shape.path->rows;
     const split_place p = place_of(job, item), after = place_of(job, item + 1 < job->items ? item + 1 : item);
     const bool same = after.unit == p.unit && after.span == p.span && after.group == p.group; /* it needs the same tiles */
     const workspace b = workspace_of(a, w->index);
@@ -280,12 +280,12 @@ static void split_item(void *ctx, uint32_t item, const td_worker *w) {
     float          *acc = partial_acc(a, p.unit, p.span);
     size_t          n_keys[TD_HOST_ATTN_ROWS];
     for (size_t i = 0; i < block; i++) n_keys[i] = p.first.end;
-    a->path->open(a, b.path, p.group);
+    a->shape.path->open(a, b.path, p.group);
     for (size_t h = p.head; h < p.head_end && (b.held->unit != p.unit || b.held->head != p.head); h += block) {
         const float *q[TD_HOST_ATTN_ROWS];
         size_t       nq = p.head_end - h < block ? p.head_end - h : block;
         for (size_t i = 0; i < nq; i++) q[i] = a->q + ((size_t)p.unit->q_row * a->shape.heads + h + i) * a->shape.dk;
-        a->path->take(a, b.path, h - p.head, q, nq);
+        a->shape.path->take(a, b.path, h - p.head, q, nq);
     }
     *b.held = (held_rows){p.unit, p.head};
     start(state + p.head, p.head_end - p.head);
@@ -299,10 +299,10 @@ static void split_item(void *ctx, uint32_t item, const td_worker *w) {
                                      .tile = tile.tile + 1,
                                      .end = tile.end,
                                      .once = true};
-        a->path->load(a, b.path, &tile);
+        a->shape.path->load(a, b.path, &tile);
         for (size_t h = p.head; h < p.head_end; h += block)
-            a->path->attend(a, b.path, &tile, h - p.head, p.head_end - h < block ? p.head_end - h : block, n_keys, state + h,
-                            acc + h * td_attn_ld(&a->shape), h > p.head || (last && same) ? NULL : &next);
+            a->shape.path->attend(a, b.path, &tile, h - p.head, p.head_end - h < block ? p.head_end - h : block, n_keys,
+                                  state + h, acc + h * td_attn_ld(&a->shape), h > p.head || (last && same) ? NULL : &next);
     }
 }
 

@@ -13,7 +13,7 @@
  * all spans are.
  *
  * How a tile is computed is a td_attn_path: in f32 when activations are f32, in integers of 16 bits (kernels/attn16.h) when
- * they are bf16.
+ * they are bf16. Two paths do so: their caches hold rows of 16 bits, or of 8.
  */
 #ifndef TD_NPU_HOST_ATTENTION_H
 #define TD_NPU_HOST_ATTENTION_H
@@ -25,15 +25,18 @@
 
 typedef enum { TD_ATTN_GQA, TD_ATTN_ABSORBED, TD_ATTN_EXPANDED } td_attn_form;
 
-/** Sizes: known when a block is made. */
+typedef struct td_attn_path td_attn_path;
+
+/** Sizes and arithmetic: known when a block is made. */
 typedef struct {
-    td_attn_form form;
-    size_t       heads, groups;       /* groups: kv heads; 1 when absorbed; heads when expanded */
-    size_t       dk, dv;              /* of a query row and of its result */
-    size_t       kv_lora, nope, rope; /* latent forms */
-    size_t       window;              /* keys that a row meets at most; 0: all up to its own */
-    size_t       chosen;              /* td_host_attn_sort leaves out rows that see more keys than this; 0: it has all */
-    float        scale;
+    td_attn_form        form;
+    const td_attn_path *path;
+    size_t              heads, groups;       /* groups: kv heads; 1 when absorbed; heads when expanded */
+    size_t              dk, dv;              /* of a query row and of its result */
+    size_t              kv_lora, nope, rope; /* latent forms */
+    size_t              window;              /* keys that a row meets at most; 0: all up to its own */
+    size_t              chosen; /* td_host_attn_sort leaves out rows that see more keys than this; 0: it has all */
+    float               scale;
 } td_attn_shape;
 
 /** A query row that is computed by spans. */
@@ -45,11 +48,8 @@ typedef struct {
     size_t   first_item, first_partial; /* filled in by td_host_attn_split */
 } td_attn_unit;
 
-typedef struct td_attn_path td_attn_path;
-
 typedef struct {
     td_host_npu         *d;
-    const td_attn_path  *path;
     td_attn_shape        shape;
     const void          *k, *v; /* caches, in pages of the path: K and V; or latent and rope parts */
     const td_npu_weight *kv_b;  /* expanded form */
@@ -96,8 +96,8 @@ struct td_attn_path {
     size_t rows;                    /* that attend takes at most */
     float  unit;                    /* of a softmax state's max */
     size_t (*page_bytes)(size_t n); /* of a page of rows of n values */
-    /** Row `offset` of a page := x [n]. */
-    void (*store)(const td_host_npu *d, void *page, size_t offset, const float *x, size_t n);
+    /** Row `offset` of a page := x [n], which may be overwritten. */
+    void (*store)(const td_host_npu *d, void *page, size_t offset, float *x, size_t n);
     /** Row `offset` of a page := row `from_offset` of another. */
     void (*copy)(void *page, size_t offset, const void *from, size_t from_offset, size_t n);
     size_t (*bytes)(const td_host_npu *d, const td_attn_shape *s, size_t q_rows);
@@ -114,11 +114,15 @@ struct td_attn_path {
      */
     void (*attend)(const td_attn *a, void *scratch, const td_attn_tile *t, size_t at, size_t n, const size_t *n_keys,
                    td_softmax *state, float *acc, const td_attn_tile *next);
+    /** A row's mean of values [dv], as the cache has them, becomes that of the values themselves; NULL: it is that. */
+    void (*rotate_back)(const td_attn *a, float *out);
 };
 
-extern const td_attn_path td_attn_f32, td_attn_int16;
+extern const td_attn_path td_attn_f32, td_attn_int16, td_attn_int8;
 
-static inline const td_attn_path *td_attn_path_of(const td_host_npu *d) {
+/** For caches of a block, which are in 8 bits or not. */
+static inline const td_attn_path *td_attn_path_of(const td_host_npu *d, bool kv_int8) {
+    if (kv_int8) return &td_attn_int8;
     return d->act == TD_DT_BF16 ? &td_attn_int16 : &td_attn_f32;
 }
 
@@ -138,9 +142,8 @@ const void *td_attn_keys(const td_attn *a, const td_attn_tile *t);
 const void *td_attn_values(const td_attn *a, const td_attn_tile *t);
 
 /** Row `slot` of a cache that has `per_page` pages of n values side by side for a page's tokens, of them number i. */
-static inline void td_attn_store(const td_host_npu *d, void *cache, size_t slot, size_t per_page, size_t i, const float *x,
-                                 size_t n) {
-    const td_attn_path *path = td_attn_path_of(d);
+static inline void td_attn_store(const td_host_npu *d, const td_attn_path *path, void *cache, size_t slot, size_t per_page,
+                                 size_t i, float *x, size_t n) {
     path->store(d, (char *)cache + (slot / TD_KV_PAGE * per_page + i) * path->page_bytes(n), slot % TD_KV_PAGE, x, n);
 }
 

@@ -45,7 +45,7 @@ static size_t page_bytes(size_t n) {
     return TILE * n * sizeof(float);
 }
 
-static void store(const td_host_npu *d, void *page, size_t offset, const float *x, size_t n) {
+static void store(const td_host_npu *d, void *page, size_t offset, float *x, size_t n) {
     (void)d;
     memcpy((float *)page + offset * n, x, n * sizeof *x);
 }

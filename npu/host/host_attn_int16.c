@@ -1,10 +1,13 @@
 /*
  * Tiles of attention in integers of 16 bits (kernels/attn16.h): what devices with bf16 activations compute with.
  *
- * The cache holds the integers: a page is [TILE][n] of them, then its rows' scales and largest magnitudes [TILE] each. Keys
- * are multiplied where they lie; so are values where few rows attend to them, else they go through panels of pairs. A row
- * has a scale of its own, so its numbers depend on no key that comes later in the page, and on no other query. Absorbed,
- * scores are the sum of two products, with the latents and with the rope parts.
+ * The cache holds integers of 16 bits, or of 8 by the int8 rule: a page is [TILE][n] of them, then its rows' scales and
+ * largest magnitudes [TILE] each. Those of 16 bits are read where they lie, and those of 8 are widened as a tile is loaded,
+ * which is exact: what follows is the same for both. Before they are rounded to 8 bits, rows are rotated by Hadamard's
+ * matrix: no value stands out then, which 8 bits could not bear. So are queries, and W_UK and W_UV, and sums of values are
+ * rotated back, which gives the same products. Keys are multiplied so; so are values where few rows attend to them,
+ * else they go through panels of pairs. A row has a scale of its own, so its numbers depend on no key that comes later in
+ * the page, and on no other query. Absorbed, scores are the sum of two products, with the latents and with the rope parts.
  *
  * A set that multiplies bytes takes integers apart into planes. Those of what is multiplied more than once are kept, beside
  * the integers, which products of few rows take. They are those of query rows, of a head's W_UK and W_UV, and of the keys
@@ -20,7 +23,10 @@
 #define EXPAND 32 /* keys that are expanded together: their sums stay in L1 */
 #define V_PANEL     \
     (TILE * LANES + \
-     32) /* int16s of 16 columns of a tile's values; a line more, so that panels do not share the cache's sets */
+     32)         /* int16s of 16 columns of a tile's values; a line more, so that panels do not share the cache's sets */
+#define SLACK 32 /* int16s behind rows that are widened: the last one is read as if it were longer */
+#define NORM_MIN 1e-18f /* a row of zeros has a scale as small as in 16 bits: it takes no part in scales of weights */
+#define CODE_MAX 127.0f
 #define LOG2_E 1.44269504f
 
 /* Where a tile's rows are. */
@@ -42,12 +48,16 @@ typedef struct {
     int16_t   *w;                         /* expanded: W_UK | W_UV as panels, [up / 16][lora / 2][16][2] */
     char      *k_planes, *v_planes;       /* [SPAN_TILES][TILE / 16], [SPAN_TILES][ldv / 16]; NULL: the set has none */
     char      *w_planes;                  /* expanded: [up / 16] */
+    int16_t   *wide[2];                   /* of caches in 8 bits: rows of keys or latents, [places][wide_k], of a tile, or
+                                             EXPAND of them; rows of values or rope parts, of one such place. Else NULL */
     float     *w_scale;                   /* [up] */
     float     *w_uv, *column;             /* [lora / 32][dv][32], [16][lora]: W_UV on its way */
     float     *expanded;                  /* [EXPAND][up] */
     char      *q;                         /* per 16 query rows: their scales, a panel [ldk / 2][16][2], its planes */
     size_t     ldk, ldv, row, lora, up_v, up,
-        q_bytes; /* lengths of rows, rounded up; where W_UV starts in up; of 16 query rows */
+        q_bytes;    /* lengths of rows, rounded up; where W_UV starts in up; of 16 query rows */
+    float *rotated; /* [ldk] a query row, rotated */
+    size_t wide_k;
     size_t k_plane, v_plane,
         w_plane; /* bytes of the planes of 16 rows of keys or queries, of a panel of values, of W; or 0 */
 } scratch;
@@ -90,6 +100,14 @@ static size_t lay(const td_attn16 *k, const td_attn_shape *s, size_t q_rows, cha
         z.v_planes = at + td_host_place(&used, SPAN_TILES * (z.ldv / LANES) * z.v_plane);
         z.w_planes = at + td_host_place(&used, z.up / LANES * z.w_plane);
     }
+    if (s->path == &td_attn_int8) {
+        const size_t rows = expanded ? EXPAND : TILE, places = s->form == TD_ATTN_GQA ? SPAN_TILES : 1;
+        z.wide_k = rows * (s->form == TD_ATTN_GQA ? s->dk : s->kv_lora) + SLACK;
+        z.rotated = (float *)(at + td_host_place(&used, z.ldk * sizeof(float)));
+        z.wide[0] = (int16_t *)(at + td_host_place(&used, places * z.wide_k * sizeof(int16_t)));
+        z.wide[1] = (int16_t *)(at + td_host_place(&used, (rows * (s->form == TD_ATTN_GQA ? s->dv : s->rope) + SLACK) *
+                                                              sizeof(int16_t)));
+    }
     z.q = at + td_host_place(&used, q_rows / LANES * z.q_bytes); /* last: the others' places do not depend on q_rows */
     if (b) *b = z;
     return used;
@@ -97,36 +115,75 @@ static size_t lay(const td_attn16 *k, const td_attn_shape *s, size_t q_rows, cha
 
 /* ---- pages ----------------------------------------------------------------------------------- */
 
-static size_t page_bytes(size_t n) {
-    return TILE * (n * sizeof(int16_t) + 2 * sizeof(float));
+static size_t page_bytes_of(size_t n, size_t element) {
+    return TILE * (n * element + 2 * sizeof(float));
+}
+static size_t page_bytes_16(size_t n) {
+    return page_bytes_of(n, sizeof(int16_t));
+}
+static size_t page_bytes_8(size_t n) {
+    return page_bytes_of(n, sizeof(int8_t));
 }
 
-static const float *page_scale(const void *page, size_t n) {
-    return (const float *)(const void *)((const int16_t *)page + TILE * n);
-}
-static const float *page_max(const void *page, size_t n) {
-    return page_scale(page, n) + TILE;
+/* The scales of a page's rows, then their largest magnitudes. */
+static float *page_scale(const void *page, size_t n, size_t element) {
+    return (float *)(void *)((char *)page + TILE * n * element);
 }
 
-static void store(const td_host_npu *d, void *page, size_t offset, const float *x, size_t n) {
-    int16_t *rows = page;
-    float   *scale = (float *)(void *)(rows + TILE * n);
+static void store_16(const td_host_npu *d, void *page, size_t offset, float *x, size_t n) {
+    float *scale = page_scale(page, n, sizeof(int16_t));
     d->kernels->attn16->convert(&(td_attn16_rows){.rows = 1,
                                                   .n = n,
                                                   .dtype = TD_DT_F32,
                                                   .x = x,
-                                                  .out = rows + offset * n,
+                                                  .out = (int16_t *)page + offset * n,
                                                   .scale = scale + offset,
                                                   .max = scale + TILE + offset});
 }
 
-static void copy(void *page, size_t offset, const void *from, size_t from_offset, size_t n) {
-    int16_t       *rows = page;
-    float         *scale = (float *)(void *)(rows + TILE * n);
-    const int16_t *from_rows = from;
-    memcpy(rows + offset * n, from_rows + from_offset * n, n * sizeof *rows);
-    scale[offset] = page_scale(from, n)[from_offset];
-    scale[TILE + offset] = page_max(from, n)[from_offset];
+static bool any(const int8_t *codes, size_t n) {
+    for (size_t i = 0; i < n; i++)
+        if (codes[i]) return true;
+    return false;
+}
+
+static void store_8(const td_host_npu *d, void *page, size_t offset, float *x, size_t n) {
+    int8_t *codes = (int8_t *)page + offset * n;
+    d->kernels->math->hadamard(x, n);
+    float *scale = page_scale(page, n, sizeof(int8_t)) + offset;
+    d->kernels->rows->quantize(TD_DT_F32, x, n, CODE_MAX, codes, scale);
+    if (*scale == 1 && !any(codes, n)) *scale = NORM_MIN / CODE_MAX;
+    scale[TILE] = *scale * CODE_MAX;
+}
+
+static void copy_of(void *page, size_t offset, const void *from, size_t from_offset, size_t n, size_t element) {
+    float *scale = page_scale(page, n, element), *from_scale = page_scale(from, n, element);
+    memcpy((char *)page + offset * n * element, (const char *)from + from_offset * n * element, n * element);
+    scale[offset] = from_scale[from_offset];
+    scale[TILE + offset] = from_scale[TILE + from_offset];
+}
+static void copy_16(void *page, size_t offset, const void *from, size_t from_offset, size_t n) {
+    copy_of(page, offset, from, from_offset, n, sizeof(int16_t));
+}
+static void copy_8(void *page, size_t offset, const void *from, size_t from_offset, size_t n) {
+    copy_of(page, offset, from, from_offset, n, sizeof(int8_t));
+}
+
+static bool in_8(const td_attn *a) {
+    return a->shape.path == &td_attn_int8;
+}
+
+/* Rows of a page in 16 bits. */
+typedef struct {
+    const int16_t *at; /* [rows][n] */
+    const float   *scale, *max;
+} page_rows;
+
+/* Some rows of a page, from `first` on: where they lie, or widened to `wide`. */
+static page_rows rows_of(const td_attn *a, const void *page, size_t n, size_t first, size_t rows, int16_t *wide) {
+    const float *scale = page_scale(page, n, in_8(a) ? sizeof(int8_t) : sizeof(int16_t)) + first;
+    if (in_8(a)) a->d->kernels->attn16->widen((const int8_t *)page + first * n, rows * n, wide);
+    return (page_rows){in_8(a) ? wide : (const int16_t *)page + first * n, scale, scale + TILE};
 }
 
 static size_t bytes(const td_host_npu *d, const td_attn_shape *s, size_t q_rows) {
@@ -140,6 +197,14 @@ static scratch open_scratch(const td_attn *a, void *mem) {
 }
 
 /* ---- keys and values ------------------------------------------------------------------------- */
+
+/* A row of W_UK. */
+static void floats_of(const td_attn *a, td_dtype dtype, const void *row, float *to) {
+    if (dtype == TD_DT_F32)
+        memcpy(to, row, a->shape.kv_lora * sizeof *to);
+    else
+        a->d->kernels->rows->to_f32(dtype, row, a->shape.kv_lora, to);
+}
 
 /* W_UK and W_UV of a head as panels of 16 outputs, each output's weights with a scale of its own. */
 static void open_group(const td_attn *a, void *mem, size_t group) {
@@ -160,12 +225,18 @@ static void open_group(const td_attn *a, void *mem, size_t group) {
         size_t first = keys ? at : at - b.up_v, n = (keys ? s->nope : s->dv) - first;
         if (n > LANES) n = LANES;
         td_attn16_rows rows = {.rows = n, .n = s->kv_lora, .out = b.rows, .ld_out = b.row, .scale = b.w_scale + at};
-        if (keys) {
+        if (keys && !in_8(a)) {
             rows.dtype = dtype, rows.x = w_uk + first * s->kv_lora * element, rows.ld = s->kv_lora;
         } else {
-            for (size_t i = 0; i < n; i++) /* 32 of an output's weights are together; the next 32 are dv * 32 further */
-                for (size_t r = 0; r < s->kv_lora; r += 32)
-                    memcpy(b.column + i * b.lora + r, b.w_uv + r * s->dv + (first + i) * 32, 32 * sizeof(float));
+            for (size_t i = 0; i < n; i++) {
+                float *column = b.column + i * b.lora;
+                if (keys)
+                    floats_of(a, dtype, w_uk + (first + i) * s->kv_lora * element, column);
+                else /* 32 of an output's weights are together; the next 32 are dv * 32 further */
+                    for (size_t r = 0; r < s->kv_lora; r += 32)
+                        memcpy(column + r, b.w_uv + r * s->dv + (first + i) * 32, 32 * sizeof(float));
+                if (in_8(a)) a->d->kernels->math->hadamard(column, s->kv_lora);
+            }
             rows.dtype = TD_DT_F32, rows.x = b.column, rows.ld = b.lora;
         }
         k->convert(&rows);
@@ -185,17 +256,18 @@ static void pair_values(const td_attn16 *k, const int16_t *rows, size_t ld, size
 static void load_expanded(const td_attn *a, const scratch *b, const td_attn_tile *t, size_t n, int16_t *v) {
     const td_attn_shape *s = &a->shape;
     const td_attn16     *k = a->d->kernels->attn16;
-    const int16_t       *latent = td_attn_keys(a, t), *rope = td_attn_values(a, t);
-    const float         *latent_scale = page_scale(latent, s->kv_lora), *rope_scale = page_scale(rope, s->rope);
     for (size_t first = 0; first < n; first += EXPAND) {
-        size_t some = n - first < EXPAND ? n - first : EXPAND, at = t->place * TILE + first;
+        size_t          some = n - first < EXPAND ? n - first : EXPAND, at = t->place * TILE + first;
+        const page_rows latent = rows_of(a, td_attn_keys(a, t), s->kv_lora, first, some, b->wide[0]);
+        page_rows       rope = {0};
+        if (s->rope) rope = rows_of(a, td_attn_values(a, t), s->rope, first, some, b->wide[1]);
         k->gemm(&(td_attn16_gemm){
             .m = some,
             .n = b->up,
             .pairs = (s->kv_lora + 1) / 2,
-            .a = latent + first * s->kv_lora,
+            .a = latent.at,
             .lda = s->kv_lora,
-            .scale = latent_scale + first,
+            .scale = latent.scale,
             .b = b->w,
             .panel_stride = b->lora * LANES,
             .column = b->w_scale,
@@ -209,9 +281,9 @@ static void load_expanded(const td_attn *a, const scratch *b, const td_attn_tile
                                      .dtype = TD_DT_F32,
                                      .x = b->expanded,
                                      .ld = b->up,
-                                     .x2 = s->rope ? rope + first * s->rope : NULL,
+                                     .x2 = rope.at,
                                      .ld2 = s->rope,
-                                     .x2_scale = s->rope ? rope_scale + first : NULL,
+                                     .x2_scale = rope.scale,
                                      .out = b->k + at * b->ldk,
                                      .ld_out = b->ldk,
                                      .scale = b->k_scale + at});
@@ -249,27 +321,28 @@ static void load(const td_attn *a, void *mem, const td_attn_tile *t) {
     scratch              b = open_scratch(a, mem);
     int16_t             *v = b.v ? b.v + t->place * (b.ldv / LANES * V_PANEL) : NULL;
     size_t               n = td_attn_tile_keys(t), at = t->place * TILE;
-    const int16_t       *keys = td_attn_keys(a, t), *values = td_attn_values(a, t);
+    page_rows            keys, values = {0};
     switch (s->form) {
         case TD_ATTN_GQA:
-            b.tiles[t->place] = (tile_rows){.k = keys,
-                                            .v = v,
-                                            .k_scale = page_scale(keys, s->dk),
-                                            .v_scale = page_scale(values, s->dv),
-                                            .v_max = page_max(values, s->dv)};
-            if (t->once)
-                b.tiles[t->place].v = values;
-            else
-                pair_values(a->d->kernels->attn16, values, s->dv, n, s->dv, v);
+            keys = rows_of(a, td_attn_keys(a, t), s->dk, 0, n, b.wide[0] + (t->once ? 0 : t->place) * b.wide_k);
+            values = rows_of(a, td_attn_values(a, t), s->dv, 0, n, b.wide[1]);
+            b.tiles[t->place] = (tile_rows){.k = keys.at,
+                                            .v = t->once ? values.at : v,
+                                            .k_scale = keys.scale,
+                                            .v_scale = values.scale,
+                                            .v_max = values.max};
+            if (!t->once) pair_values(a->d->kernels->attn16, values.at, s->dv, n, s->dv, v);
             break;
         case TD_ATTN_ABSORBED:
-            b.tiles[t->place] = (tile_rows){.k = keys,
-                                            .rope = values,
-                                            .v = keys,
-                                            .k_scale = page_scale(keys, s->kv_lora),
-                                            .rope_scale = page_scale(values, s->rope),
-                                            .v_scale = page_scale(keys, s->kv_lora),
-                                            .v_max = page_max(keys, s->kv_lora)};
+            keys = rows_of(a, td_attn_keys(a, t), s->kv_lora, 0, n, b.wide[0]);
+            if (s->rope) values = rows_of(a, td_attn_values(a, t), s->rope, 0, n, b.wide[1]);
+            b.tiles[t->place] = (tile_rows){.k = keys.at,
+                                            .rope = values.at,
+                                            .v = keys.at,
+                                            .k_scale = keys.scale,
+                                            .rope_scale = values.scale,
+                                            .v_scale = keys.scale,
+                                            .v_max = keys.max};
             break;
         case TD_ATTN_EXPANDED:
             b.tiles[t->place] = (tile_rows){
@@ -301,6 +374,21 @@ static void fill_pairs(const td_attn_shape *s, int16_t *row) {
     }
 }
 
+/* A query row, as keys are rotated: expanded ones are but in their rope parts, as W_UK sees to the others. */
+static const float *rotated(const td_attn *a, const scratch *b, const float *q) {
+    const td_attn_shape *s = &a->shape;
+    const size_t         rope = s->form == TD_ATTN_GQA ? 0 : s->rope, before = s->dk - rope;
+    memcpy(b->rotated, q, s->dk * sizeof *q);
+    if (s->form != TD_ATTN_EXPANDED) a->d->kernels->math->hadamard(b->rotated, before);
+    if (rope) a->d->kernels->math->hadamard(b->rotated + before, rope);
+    return b->rotated;
+}
+
+/* Sums of expanded values are as W_UV makes them. */
+static void rotate_back(const td_attn *a, float *out) {
+    if (a->shape.form != TD_ATTN_EXPANDED) a->d->kernels->math->hadamard(out, a->shape.dv);
+}
+
 static void take(const td_attn *a, void *mem, size_t at, const float *const *q, size_t n) {
     const td_attn16 *k = a->d->kernels->attn16;
     scratch          b = open_scratch(a, mem);
@@ -313,7 +401,7 @@ static void take(const td_attn *a, void *mem, size_t at, const float *const *q, 
                 k->convert(&(td_attn16_rows){.rows = 1,
                                              .n = a->shape.dk,
                                              .dtype = TD_DT_F32,
-                                             .x = q[first + i],
+                                             .x = in_8(a) ? rotated(a, &b, q[first + i]) : q[first + i],
                                              .out = b.rows + i * b.row,
                                              .scale = &scale[i]});
                 scale[i] *= a->shape.scale * LOG2_E;
@@ -338,8 +426,8 @@ typedef struct {
     memory_ahead scores, rope, values;
 } tile_ahead;
 
-static memory_ahead page_ahead(const void *page, size_t keys, size_t n) {
-    return (memory_ahead){page, keys == TILE ? page_bytes(n) : keys * n * sizeof(int16_t)};
+static memory_ahead page_ahead(const td_attn *a, const void *page, size_t keys, size_t n) {
+    return (memory_ahead){page, a->shape.path->page_bytes(n) * keys / TILE};
 }
 
 static tile_ahead ahead_of(const td_attn *a, const td_attn_tile *next) {
@@ -348,10 +436,10 @@ static tile_ahead ahead_of(const td_attn *a, const td_attn_tile *next) {
     const size_t keys = td_attn_tile_keys(next);
     const void  *k = td_attn_keys(a, next), *v = td_attn_values(a, next);
     if (s->form == TD_ATTN_GQA)
-        return (tile_ahead){.scores = page_ahead(k, keys, s->dk), .values = page_ahead(v, keys, s->dv)};
-    memory_ahead latents = page_ahead(k, keys, s->kv_lora), half = {latents.at, latents.bytes / 2};
+        return (tile_ahead){.scores = page_ahead(a, k, keys, s->dk), .values = page_ahead(a, v, keys, s->dv)};
+    memory_ahead latents = page_ahead(a, k, keys, s->kv_lora), half = {latents.at, latents.bytes / 2};
     return (tile_ahead){.scores = half,
-                        .rope = page_ahead(v, keys, s->rope),
+                        .rope = page_ahead(a, v, keys, s->rope),
                         .values = {latents.at + half.bytes, latents.bytes - half.bytes}};
 }
 
@@ -456,15 +544,10 @@ static void attend(const td_attn *a, void *mem, const td_attn_tile *t, size_t at
     });
 }
 
-const td_attn_path td_attn_int16 = {
-    .rows = ROWS,
-    .unit = 0.693147181f,
-    .page_bytes = page_bytes,
-    .store = store,
-    .copy = copy,
-    .bytes = bytes,
-    .open = open_group,
-    .load = load,
-    .take = take,
-    .attend = attend,
-};
+#define PATH(bits, ...)                                                                                                  \
+    {                                                                                                                    \
+        .rows = ROWS, .unit = 0.693147181f, .page_bytes = page_bytes_##bits, .store = store_##bits, .copy = copy_##bits, \
+        .bytes = bytes, .open = open_group, .load = load, .take = take, .attend = attend, __VA_ARGS__                    \
+    }
+
+const td_attn_path td_attn_int16 = PATH(16, .rotate_back = NULL), td_attn_int8 = PATH(8, .rotate_back = rotate_back);

@@ -13,16 +13,16 @@ static size_t page_of_group(const td_attn *a, const td_attn_tile *t) {
 const void *td_attn_keys(const td_attn *a, const td_attn_tile *t) {
     const td_attn_shape *s = &a->shape;
     const char          *pages = a->k;
-    if (s->form == TD_ATTN_GQA) return pages + page_of_group(a, t) * a->path->page_bytes(s->dk);
-    return pages + page_of(a, t) * a->path->page_bytes(s->kv_lora);
+    if (s->form == TD_ATTN_GQA) return pages + page_of_group(a, t) * a->shape.path->page_bytes(s->dk);
+    return pages + page_of(a, t) * a->shape.path->page_bytes(s->kv_lora);
 }
 
 const void *td_attn_values(const td_attn *a, const td_attn_tile *t) {
     const td_attn_shape *s = &a->shape;
     const char          *pages = a->v;
-    if (s->form == TD_ATTN_GQA) return pages + page_of_group(a, t) * a->path->page_bytes(s->dv);
+    if (s->form == TD_ATTN_GQA) return pages + page_of_group(a, t) * a->shape.path->page_bytes(s->dv);
     if (!s->rope) return NULL;
-    return pages + page_of(a, t) * a->path->page_bytes(s->rope);
+    return pages + page_of(a, t) * a->shape.path->page_bytes(s->rope);
 }
 
 void td_host_attn_meet(const td_float_math *math, const float *a, size_t m, size_t k, const float *panels, size_t n,

@@ -4,8 +4,9 @@
 
 #define SPLIT_ROWS 8 /* a sequence with fewer rows in the chunk is computed by spans */
 
-static td_attn_shape shape_of(const td_gqa_desc *g) {
+static td_attn_shape shape_of(const td_host_npu *d, const td_gqa_desc *g) {
     return (td_attn_shape){.form = TD_ATTN_GQA,
+                           .path = td_attn_path_of(d, g->kv_int8),
                            .heads = g->heads,
                            .groups = g->kv_heads,
                            .dk = g->head_dim,
@@ -66,8 +67,8 @@ static void place_row(void *ctx, uint32_t i, const td_worker *w) {
     rotate_row(j, j->q + i * g->heads * dim, g->heads, g->q_norm, j->step->a.pos[row]);
     rotate_row(j, j->k + at, g->kv_heads, g->k_norm, j->step->a.pos[row]);
     for (size_t h = 0; h < g->kv_heads; h++) {
-        td_attn_store(j->d, g->kv_k, slot, g->kv_heads, h, j->k + at + h * dim, dim);
-        td_attn_store(j->d, g->kv_v, slot, g->kv_heads, h, j->v + at + h * dim, dim);
+        td_attn_store(j->d, j->attn->shape.path, g->kv_k, slot, g->kv_heads, h, j->k + at + h * dim, dim);
+        td_attn_store(j->d, j->attn->shape.path, g->kv_v, slot, g->kv_heads, h, j->v + at + h * dim, dim);
     }
 }
 
@@ -124,8 +125,7 @@ static void run_share(td_host_npu *d, const td_npu_block *b, const td_host_step 
                             .v = (float *)(d->scratch + b->at.v),
                             .out = between ? (float *)between + rows * q_width : (float *)(d->scratch + b->at.out)};
     td_attn            attn = {.d = d,
-                               .path = td_attn_path_of(d),
-                               .shape = shape_of(g),
+                               .shape = shape_of(d, g),
                                .k = g->kv_k,
                                .v = g->kv_v,
                                .sinks = td_host_vector(g->sinks),
@@ -163,7 +163,7 @@ static td_status run_gqa(td_host_npu *d, const td_npu_block *b, const td_host_st
 
 static void place_gqa(const td_host_npu *d, const td_block_desc *desc, td_npu_block *b) {
     const td_gqa_desc *g = &desc->gqa;
-    td_attn_shape      shape = shape_of(g);
+    td_attn_shape      shape = shape_of(d, g);
     size_t             q_width = (size_t)g->heads * g->head_dim, kv_width = (size_t)g->kv_heads * g->head_dim;
     size_t             gates = g->gated ? td_gqa_q_rows(g) : 0; /* values of a row of queries and gates */
     size_t             chunk = td_host_chunk_rows(desc->max_tok, (2 * q_width + 2 * kv_width + gates) * sizeof(float));

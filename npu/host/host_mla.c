@@ -17,10 +17,11 @@
 #define CHOOSING_ROWS 16 /* the same of rows that have pages of their own */
 #define INDEX_EPS 1e-6f
 
-static td_attn_shape shape_of(const td_mla_desc *m, td_attn_form form) {
+static td_attn_shape shape_of(const td_host_npu *d, const td_mla_desc *m, td_attn_form form) {
     bool expanded = form == TD_ATTN_EXPANDED;
     return (td_attn_shape){
         .form = form,
+        .path = td_attn_path_of(d, m->kv_int8),
         .heads = m->heads,
         .groups = expanded ? m->heads : 1,
         .dk = (expanded ? m->nope_dim : m->kv_lora) + m->rope_dim,
@@ -60,8 +61,8 @@ static void place_row(void *ctx, uint32_t i, const td_worker *w) {
     (void)w;
     math->rms_norm(latent, td_host_vector(m->kv_a_norm), m->eps, m->kv_lora, latent);
     if (m->rope) math->rope(rope, td_host_vector(m->rope) + (size_t)j->step->a.pos[row] * m->rope_dim, m->rope_dim);
-    td_attn_store(j->d, m->kv_latent, slot, 1, 0, latent, m->kv_lora);
-    if (m->rope_dim) td_attn_store(j->d, m->kv_rope, slot, 1, 0, rope, m->rope_dim);
+    td_attn_store(j->d, j->absorbed.shape.path, m->kv_latent, slot, 1, 0, latent, m->kv_lora);
+    if (m->rope_dim) td_attn_store(j->d, j->absorbed.shape.path, m->kv_rope, slot, 1, 0, rope, m->rope_dim);
     if (m->q_lora)
         math->rms_norm(j->q_low + (size_t)i * m->q_lora, td_host_vector(m->q_a_norm), m->eps, m->q_lora,
                        j->q_low + (size_t)i * m->q_lora);
@@ -290,7 +291,7 @@ static size_t position_of(const mla_job *j, const td_attn_unit *u, size_t k) {
 static void gather_item(void *ctx, uint32_t item, const td_worker *w) {
     const mla_job      *j = ctx;
     const td_mla_desc  *m = &j->b->desc.mla;
-    const td_attn_path *path = j->absorbed.path;
+    const td_attn_path *path = j->absorbed.shape.path;
     const td_attn_unit *u = &j->units[item / tiles_of_choice(m)];
     const size_t        latent = path->page_bytes(m->kv_lora), rope = path->page_bytes(m->rope_dim),
                  first = item % tiles_of_choice(m) * TD_ATTN_TILE, rest = u->n_keys > first ? u->n_keys - first : 0,
@@ -377,8 +378,7 @@ static void run_share(td_host_npu *d, const td_npu_block *b, const td_host_step 
     };
     td_attn walk = {
         .d = d,
-        .path = td_attn_path_of(d),
-        .shape = shape_of(m, TD_ATTN_EXPANDED),
+        .shape = shape_of(d, m, TD_ATTN_EXPANDED),
         .k = m->kv_latent,
         .v = m->kv_rope,
         .kv_b = m->kv_b,
@@ -390,7 +390,7 @@ static void run_share(td_host_npu *d, const td_npu_block *b, const td_host_step 
         .partials = d->scratch + b->at.attn.partials,
     };
     j.absorbed = walk;
-    j.absorbed.shape = shape_of(m, TD_ATTN_ABSORBED);
+    j.absorbed.shape = shape_of(d, m, TD_ATTN_ABSORBED);
     j.absorbed.q = j.q_lat;
     j.absorbed.out = j.ctx;
     if (share->i == 0) project(&j, share->rows);
@@ -422,7 +422,7 @@ static td_status run_mla(td_host_npu *d, const td_npu_block *b, const td_host_st
 
 static void place_mla(const td_host_npu *d, const td_block_desc *desc, td_npu_block *b) {
     const td_mla_desc   *m = &desc->mla;
-    td_attn_shape        walk = shape_of(m, TD_ATTN_EXPANDED), split = shape_of(m, TD_ATTN_ABSORBED);
+    td_attn_shape        walk = shape_of(d, m, TD_ATTN_EXPANDED), split = shape_of(d, m, TD_ATTN_ABSORBED);
     size_t               q_width = (size_t)m->heads * (m->nope_dim + m->rope_dim), v_width = (size_t)m->heads * m->v_dim;
     size_t               kv_width = (size_t)m->kv_lora + m->rope_dim;
     const td_index_desc *x = &m->index;
@@ -462,7 +462,7 @@ static void place_mla(const td_host_npu *d, const td_block_desc *desc, td_npu_bl
         b->at.index.workers = td_host_place(&used, index->bytes(d, x->heads, x->dim) * d->n_workers);
     }
     if (x->top && td_index_first(x) < desc->max_kv) {
-        const td_attn_path *path = td_attn_path_of(d);
+        const td_attn_path *path = walk.path;
         b->at.choosing = absorbed < CHOOSING_ROWS ? absorbed : CHOOSING_ROWS;
         const size_t pages = b->at.choosing * tiles_of_choice(m);
         b->at.own_pages = td_host_place(&used, pages * sizeof(uint32_t));

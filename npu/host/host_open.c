@@ -29,6 +29,7 @@ static void caps(td_npu *npu, td_npu_caps *out) {
         .resident = true,
         .recurrent = true,
         .chosen_keys = true,
+        .kv_int8 = true,
         .log_sums = true,
         .pieces = true,
         .handover = TD_HANDOVER_HOST_CALL, /* a futex wakes its threads; bells are polled */
@@ -114,7 +115,8 @@ static void forget(td_npu *d, void *p, size_t bytes) {
 size_t td_host_kv_page_bytes(td_npu *d, td_kv_rows what, size_t n) {
     const td_host_npu *host = (td_host_npu *)d;
     if (what == TD_KV_INDEX) return td_index_path_of(host)->page_bytes(host, TD_KV_PAGE, n);
-    return what == TD_KV_ROW ? td_host_act_bytes(host, TD_KV_PAGE * n) : td_attn_path_of(host)->page_bytes(n);
+    if (what == TD_KV_ROW) return td_host_act_bytes(host, TD_KV_PAGE * n);
+    return td_attn_path_of(host, what == TD_KV_INT8)->page_bytes(n);
 }
 
 static const td_npu_ops OPS = {

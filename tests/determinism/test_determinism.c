@@ -77,13 +77,13 @@ static const model_row MODELS[] = {
 typedef struct {
     const char *name, *quantization;
     uint32_t    deferred;
+    const char *kv; /* numbers of the cache; NULL: the precision's own */
 } precision_row;
 
 static const precision_row PRECISIONS[] = {
-    {"none", "none", 0},
-    {"none_deferred", "none", 1},
-    {"w8a8", "w8a8_int8", 0},
-    {"w8a8_deferred", "w8a8_int8", 1},
+    {"none", "none", 0, NULL},           {"none_deferred", "none", 1, NULL},
+    {"w8a8", "w8a8_int8", 0, NULL},      {"w8a8_deferred", "w8a8_int8", 1, NULL},
+    {"kv_int8", "w8a8_int8", 0, "int8"},
 };
 
 typedef struct {
@@ -216,6 +216,7 @@ static td_engine *open_engine_on(const char *device, const variant *v) {
     o.device = device;
     o.tokenizer_path = TD_SOURCE_DIR "/models/tale-v3-14m"; /* the others have none; any gives text to compare */
     o.quantization = g_precision->quantization;
+    if (g_precision->kv) o.kv_cache_dtype = g_precision->kv;
     o.enable_defer = g_precision->deferred > 0;
     o.max_deferred_experts_per_token = g_precision->deferred;
     o.decode_log_interval = 0;

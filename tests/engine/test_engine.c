@@ -774,6 +774,8 @@ TEST(bad_options_are_refused) {
     o = good, o.expert_quantization = "int3", check_open_fails(&o, TD_ENOTSUP, "expert-quantization int3");
     o = good, o.kv_cache_dtype = "fp8_e4m3", check_open_fails(&o, TD_ENOTSUP, "kv-cache-dtype fp8_e4m3");
     o = good, o.kv_cache_dtype = "f32", check_open_fails(&o, TD_ENOTSUP, "kv-cache-dtype f32");
+    o = good, o.kv_cache_dtype = "int8", o.quantization = "none",
+    check_open_fails(&o, TD_ENOTSUP, "kv-cache-dtype int8 is not supported with quantization none, whose cache is f32");
     o = good, o.load_format = "gguf", check_open_fails(&o, TD_ENOTSUP, "load-format gguf");
     o = good, o.page_size = 64, check_open_fails(&o, TD_ENOTSUP, "page-size 64");
     o = good, o.mem_fraction_static = 0, check_open_fails(&o, TD_EINVAL, "mem-fraction-static");

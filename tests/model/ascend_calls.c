@@ -158,7 +158,7 @@ static td_activations buffers(card *c, const card_part *p) {
     return a;
 }
 
-static void open_caches(card *c, const card_part *p) {
+static void open_caches(card *c) {
     uint32_t n = c->config.n_layers + c->config.n_mtp_layers;
     c->kv = calloc(n, sizeof *c->kv);
     assert_non_null(c->kv);
@@ -166,7 +166,7 @@ static void open_caches(card *c, const card_part *p) {
         td_layer_caches list = td_layer_caches_of(&c->config, i);
         for (uint32_t k = 0; k < list.n; k++)
             c->kv[i].cache[k] = memory(
-                c, td_layer_cache_unit_bytes(&list.cache[k], c->d, p->cards) * (c->spec.kv_pages + c->spec.kv_spare_pages));
+                c, td_layer_cache_unit_bytes(&list.cache[k], &c->model, c->d) * (c->spec.kv_pages + c->spec.kv_spare_pages));
     }
 }
 
@@ -202,7 +202,7 @@ static void open_card(card *c, const card_part *p) {
                                 .max_halves = 1};
     uint32_t vocab = td_shard_sizes_of(&c->config, c->spec.shard).vocab;
     c->spec.top_k = vocab < TD_MODEL_TOP ? vocab : TD_MODEL_TOP;
-    open_caches(c, p);
+    open_caches(c);
     c->spec.kv = c->kv;
     c->spec.act = buffers(c, p);
     td_step_shape shape = {

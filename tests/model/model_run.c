@@ -96,6 +96,7 @@ void model_run_open(model_run *r, const model_run_options *o) {
     spec.stream_experts = o->stream_experts;
     spec.drop_experts = o->drop_experts && spec.device_experts;
     spec.w8a8 = o->w8a8;
+    spec.kv_int8 = o->kv_int8;
     spec.experts.format = o->experts;
     spec.experts.groups = o->groups;
     spec.experts.max_deferred = o->max_deferred;

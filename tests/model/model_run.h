@@ -20,7 +20,7 @@ typedef struct {
     const char          *path;       /* absolute, or from the repository root */
     const td_checkpoint *checkpoint; /* of path, opened by the test; NULL: opened here */
     const char          *cpu_weight_path, *override_json;
-    bool                 w8a8;
+    bool                 w8a8, kv_int8;
     td_expert_format     experts;
     td_expert_groups     groups;
     bool                 experts_as_stored;

@@ -24,12 +24,14 @@ static const way WAYS[] = {{"host", "host", 0, 1},
                            {"two cards of apart", "apart", 2, 2}};
 #define N_WAYS (sizeof WAYS / sizeof WAYS[0])
 
-static void open_way(model_run *r, const char *path, bool w8a8, const way *w) {
-    model_run_options o =
-        WITH(model_run_options, .device = w->device, .path = path, .w8a8 = w8a8, .npu_threads = w->npu_threads,
-             .n_cards = w->n_cards, .experts = w8a8 ? TD_EXPERT_INT4C : TD_EXPERT_BF16, .max_tok = TD_KV_PAGE, .n_seq = 2,
-             .max_len = TD_KV_PAGE + TAIL);
-    td_error err = {0};
+typedef enum { FLOATS, W8A8, KV_INT8 } numbers; /* the last: W8A8 with a cache in 8 bits */
+
+static void open_way(model_run *r, const char *path, numbers of, const way *w) {
+    model_run_options o = WITH(model_run_options, .device = w->device, .path = path, .w8a8 = of != FLOATS,
+                               .kv_int8 = of == KV_INT8, .npu_threads = w->npu_threads, .n_cards = w->n_cards,
+                               .experts = of == FLOATS ? TD_EXPERT_BF16 : TD_EXPERT_INT4C, .max_tok = TD_KV_PAGE, .n_seq = 2,
+                               .max_len = TD_KV_PAGE + TAIL);
+    td_error          err = {0};
     model_run_open(r, &o);
     if (td_model_prepare_page_copies(r->model, &err) != TD_OK) fail_msg("%s", err.text);
 }
@@ -55,10 +57,10 @@ static uint32_t first_page(const model_run *r, uint32_t seq) {
 }
 
 /* One computes the page; the other, where other tokens lay, gets it. */
-static void check_ways(const char *path, bool w8a8, const way *from, const way *to) {
+static void check_ways(const char *path, numbers of, const way *from, const way *to) {
     AT_END(model_run_close) model_run a, b;
-    open_way(&a, path, w8a8, from);
-    open_way(&b, path, w8a8, to);
+    open_way(&a, path, of, from);
+    open_way(&b, path, of, to);
     size_t bytes = td_model_page_bytes(a.model),
            logits_bytes = (size_t)TAIL * td_model_get_config(a.model)->vocab * sizeof(float);
     assert_int_equal(td_model_page_bytes(b.model), bytes);
@@ -83,26 +85,28 @@ static void check_ways(const char *path, bool w8a8, const way *from, const way *
     assert_true(memcmp(computed, neighbour, logits_bytes) != 0);
 }
 
-static void check_model(const char *path, bool w8a8) {
-    for (size_t i = 0; i < N_WAYS; i++) check_ways(path, w8a8, &WAYS[i], &WAYS[i]);
-    check_ways(path, w8a8, &WAYS[0], &WAYS[2]);
-    check_ways(path, w8a8, &WAYS[2], &WAYS[0]);
-    check_ways(path, w8a8, &WAYS[4], &WAYS[3]);
+static void check_model(const char *path, numbers of) {
+    for (size_t i = 0; i < N_WAYS; i++) check_ways(path, of, &WAYS[i], &WAYS[i]);
+    check_ways(path, of, &WAYS[0], &WAYS[2]);
+    check_ways(path, of, &WAYS[2], &WAYS[0]);
+    check_ways(path, of, &WAYS[4], &WAYS[3]);
 }
 
 TEST(latent_attention) {
-    check_model("tests/data/golden/deepseek_v2_lite", false);
-    check_model("models/tale-v3-14m", true);
+    check_model("tests/data/golden/deepseek_v2_lite", FLOATS);
+    check_model("models/tale-v3-14m", W8A8);
+    check_model("models/tale-v3-14m", KV_INT8);
 }
 
 TEST(grouped_query_attention) {
-    check_model("tests/data/golden/qwen3_moe", false);
-    check_model("tests/data/golden/qwen3_moe", true);
+    check_model("tests/data/golden/qwen3_moe", FLOATS);
+    check_model("tests/data/golden/qwen3_moe", W8A8);
+    check_model("tests/data/golden/qwen3_moe", KV_INT8);
 }
 
 TEST(keys_of_an_indexer) {
-    check_model("tests/data/golden/deepseek_v32", false);
-    check_model("tests/data/golden/deepseek_v32", true);
+    check_model("tests/data/golden/deepseek_v32", FLOATS);
+    check_model("tests/data/golden/deepseek_v32", W8A8);
 }
 
 int main(void) {

@@ -82,8 +82,9 @@ TEST(gqa) {
     FREED void *kc = calloc(PAGES * KV_HEADS, g.npu->ops->kv_page_bytes(g.npu, TD_KV_HEAD, DIM)),
                *vc = calloc(PAGES * KV_HEADS, g.npu->ops->kv_page_bytes(g.npu, TD_KV_HEAD, DIM));
     for (uint32_t window = 0; window <= 11; window++) { /* 0: none; 11: more keys than there are */
-        uint64_t f32 = 0, keys = 0;
-        bool     met[2][10] = {{0}};
+        uint64_t   f32 = 0, keys = 0;
+        bool       met[2][10] = {{0}};
+        const bool int8 = window % 2;
         for (int row = 0; row < TOK; row++)
             for (uint32_t key = 0; key <= pos[row]; key++) {
                 if (window && key + window <= pos[row]) continue;
@@ -106,10 +107,11 @@ TEST(gqa) {
                                               .rope = rope,
                                               .kv_k = kc,
                                               .kv_v = vc,
+                                              .kv_int8 = int8,
                                               .in = x,
                                               .out = y}}),
               w8a8_bytes(HEADS * DIM, HIDDEN) + 2 * w8a8_bytes(KV_HEADS * DIM, HIDDEN) + w8a8_bytes(HIDDEN, HEADS * DIM) +
-                  keys * 2 * KV_HEADS * DIM * 2,
+                  keys * 2 * KV_HEADS * DIM * (int8 ? 1 : 2),
               TOK * HIDDEN * DIM * (HEADS + 2 * KV_HEADS + HEADS), f32);
     }
 }

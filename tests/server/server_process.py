@@ -24,16 +24,16 @@ def environment(**more):
     return {k: v for k, v in {**os.environ, **more}.items() if v is not None}
 
 
-_TAKEN = []  # sockets of UDP: while one has a number, free_port() of no other process gives it
+_TAKEN = []  # sockets with a port's name: while one is there, free_port() of no other process gives that port
 
 
 def free_port():
     """A port that nobody listens at, and that the kernel gives to nobody who asks for any: it lies below those. It is this process's until it ends."""
     while True:
-        mark = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        mark = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         port = random.randrange(20000, 32000)
         try:
-            mark.bind(("127.0.0.1", port))
+            mark.bind(f"\0tandem-test-port-{port}")  # no file: it goes with the process
             with socket.socket() as s:
                 s.bind(("127.0.0.1", port))
         except OSError:
@@ -44,7 +44,7 @@ def free_port():
 
 
 def wait_until(what, seconds=20, step=0.05, says=""):
-    """The first true value of what(), which may fail with OSError until then."""
+    """The first true value of what(), which may fail with OSError until then. says: a text for who waited in vain, or what gives one."""
     end = time.monotonic() + seconds * PATIENCE
     while True:
         try:
@@ -53,7 +53,7 @@ def wait_until(what, seconds=20, step=0.05, says=""):
                 return value
         except OSError:
             pass
-        assert time.monotonic() < end, f"not within {seconds * PATIENCE} s: {says}"
+        assert time.monotonic() < end, f"not within {seconds * PATIENCE} s: {says() if callable(says) else says}"
         time.sleep(step)
 
 

@@ -259,12 +259,12 @@ class Launch(unittest.TestCase):
         self.assertEqual(server.request("GET", "/v1/models")[0], 401)
         with concurrent.futures.ThreadPoolExecutor(1) as pool:
             before = server.metric("sglang:num_requests_total", headers=key)
-            job = pool.submit(server.request, "POST", "/v1/completions", {"prompt": "Once", "max_tokens": 1900, "ignore_eos": True},
+            job = pool.submit(server.request, "POST", "/v1/completions", {"prompt": "Once", "max_tokens": 500, "ignore_eos": True},
                               key, timeout=60)
             server.wait_metric("sglang:num_requests_total", before + 1, headers=key)  # it need not run any more where a core is fast
             self.assertEqual(server.stop(timeout=60), 0)
             status, answer, _ = job.result()
-        self.assertEqual((status, answer["usage"]["completion_tokens"]), (200, 1900))
+        self.assertEqual((status, answer["usage"]["completion_tokens"]), (200, 500))
 
     def test_bad_folder(self):
         for path in ("/no/such/model", os.path.dirname(__file__)):

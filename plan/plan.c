@@ -61,7 +61,10 @@ static td_status settle_options(planner *p, const td_plan_request *r, const td_p
     if (o.tensor_parallel_size > (has ? has : 1))
         return td_fail(err, TD_EINVAL, "--tensor-parallel-size %u: the machine has %u card%s", o.tensor_parallel_size, has,
                        td_plural(has));
-    return td_engine_resolve(&o, &p->config, err);
+    TD_TRY(td_engine_resolve(&o, &p->config, err));
+    if (has && p->config.model.kv_int8)
+        return td_fail(err, TD_ENOTSUP, "cards keep no KV cache of 8 bits: leave kv-cache-dtype int8 away");
+    return TD_OK;
 }
 
 static void close_planner(planner *p) {

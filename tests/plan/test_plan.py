@@ -68,6 +68,14 @@ class Plan(unittest.TestCase):
         p = self.plan("--model-path", QWEN, "--machine", EDGE)
         self.assertEqual((p["kv_window"], p["kv_sliding_bytes"]), (0, 0))
 
+    def test_kv_in_8_bits(self):
+        """Heads of 128 values take 136 bytes for 264; cards do not have it."""
+        wide, narrow = (self.plan("--model-path", QWEN, "--machine", EDGE, "--kv-cache-dtype", kv) for kv in ("bf16", "int8"))
+        rows = 48 * 2 * 4                           # layers, keys and values, heads
+        self.assertAlmostEqual(wide["kv_token_bytes"] - narrow["kv_token_bytes"], rows * 128)
+        self.assertAlmostEqual(narrow["kv_token_bytes"] / (rows * 136), 1, places=2)
+        self.assertIn("cards keep no KV cache of 8 bits", self.refused("--model-path", R1, "--machine", AK, "--kv-cache-dtype", "int8", status=1))
+
     def test_published_machine(self):
         """DeepSeek-R1 on two cards and 128 cores: the published 17.3 tokens/s, 35.5 of 16 streams, 2.4 s to the first token of 128."""
         p = self.plan("--model-path", R1, "--machine", AK, "--max-total-tokens", "190000", "--context-length", "65536", "--enable-defer")

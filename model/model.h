@@ -102,7 +102,8 @@ TD_NODISCARD td_status td_model_forward(td_model *m, const td_step_rows *rows, t
 /** A piece of a pass: what runs without another pass between. */
 typedef struct {
     double budget_s; /* the piece ends when so long has passed, or would have with the next operation: it is taken to take as
-                         long as in the layer before */
+                         long as in the layer before. INFINITY: only when it is waited for */
+    double part_s;   /* an operation that can go in parts goes in such as take about so long */
     const atomic_bool
           *waited_for; /* once another thread has set it, the piece ends before its next operation. NULL: never */
     double longest_s;  /* out: what the longest operation of the piece took */

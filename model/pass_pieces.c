@@ -16,6 +16,7 @@
  * piece is a pass.
  */
 #include <assert.h>
+#include <math.h>
 #include <string.h>
 
 #include "core/error.h"
@@ -24,7 +25,6 @@
 #include "model/model.h"
 #include "model/model_state.h"
 
-#define PARTS_A_PIECE 8
 #define PARTS_MAX 256 /* of a block */
 
 /* ---- what operations take ---------------------------------------------------------------------- */
@@ -72,9 +72,8 @@ static td_status run_operation(td_card_model *c, const td_op *op, uint32_t n_tok
     td_program_cursor *at = &pass->cursor;
     const uint64_t     begin_ns = td_trace_now();
     if (!at->part.n && op->kind == TD_OP_BLOCK && op->block.has_parts)
-        at->part = (td_block_part){
-            .n = td_piece_pace_parts(&m->pace[op->block.desc.kind], n_tok, piece->budget_s / PARTS_A_PIECE, PARTS_MAX),
-            .between = c->act.between};
+        at->part = (td_block_part){.n = td_piece_pace_parts(&m->pace[op->block.desc.kind], n_tok, piece->part_s, PARTS_MAX),
+                                   .between = c->act.between};
     const td_block_part part = at->part;
     TD_TRY(td_program_enqueue_next(&c->program[TD_PASS_FORWARD], c->npu, c->stream, pass->bucket, at));
     TD_TRY(c->npu->ops->stream_sync(c->npu, c->stream));
@@ -115,7 +114,7 @@ static td_bridge_pass bridge_pass(const td_model *m, const td_piece *piece) {
     td_bridge_pass           out = td_program_pass(&m->cards->program[TD_PASS_FORWARD], pass->bucket);
     out.order += at->n_collected;
     out.n_tickets -= at->n_collected;
-    out.until_ns = pass->begin_ns + (uint64_t)(1e9 * piece->budget_s);
+    out.until_ns = isinf(piece->budget_s) ? UINT64_MAX : pass->begin_ns + (uint64_t)(1e9 * piece->budget_s);
     out.waited_for = piece->waited_for;
     memcpy(out.done, at->done, sizeof out.done);
     return out;

@@ -4,11 +4,14 @@ come meanwhile, and the long prompt's own speed, each beside the same without th
 
 usage: longest_gap.py --preset v2-lite [--prompt 16384] [--max-step-ms 0,500] [--chunks 8192] [--streams 4] [--runs 3]
 
+With --streams 0 the long prompt is alone until the short ones come.
+
 Starts a server for each row, so --url is refused. Medians over the runs, but for the longest gap and the longest wait of a short prompt, which are the worst. Prompts are random token ids.
 Short prompts of --short tokens come when the streams have waited a quarter, a half and three quarters of the long prompt's time alone. Standard
 library only.
 """
 import argparse
+import math
 import statistics
 import time
 
@@ -22,7 +25,7 @@ parser.add_argument("--short", type=int, default=128, help="tokens of the short 
 parser.add_argument("--max-step-ms", default="0,500", help="values of that flag")
 parser.add_argument("--chunks", default="8192", help="values of --chunked-prefill-size")
 parser.add_argument("--turns", action="store_true", help="with --disable-mixed-chunk as well as without")
-parser.add_argument("--streams", type=int, default=4)
+parser.add_argument("--streams", type=int, default=4, help="that run; 0: there are no gaps then")
 parser.add_argument("--runs", type=int, default=3)
 parser.add_argument("--vocab", type=int, default=4000, help="ids are drawn below this")
 args = parser.parse_args()
@@ -52,8 +55,14 @@ def measure(server, seed):
     for s in running:
         s.wait_tokens(len(s.times) + 2)
         s.leave()
-    during, before = zip(*(gaps(s, long.begin, long.begin + seconds) for s in running))
-    return statistics.median(sum(before, [])), max(sum(during, [])), statistics.median(shorts), max(shorts), short_alone, seconds, long_alone
+    told = [gaps(s, long.begin, long.begin + seconds) for s in running]
+    during, before = (sum((g[i] for g in told), []) for i in (0, 1))
+    usual, longest = (statistics.median(before), max(during)) if told else (math.nan, math.nan)
+    return usual, longest, statistics.median(shorts), max(shorts), short_alone, seconds, long_alone
+
+
+def ms(seconds):
+    return "" if math.isnan(seconds) else f"{1e3 * seconds:.0f} ms"
 
 
 def row(step_ms, chunk, turns):
@@ -61,8 +70,8 @@ def row(step_ms, chunk, turns):
     with service.Service(args, *flags, *(["--disable-mixed-chunk"] if turns else [])) as server:
         columns = list(zip(*(measure(server, 100 * r) for r in range(args.runs))))
     usual, _, short, _, short_alone, seconds, alone = map(statistics.median, columns)
-    return (f"| {step_ms} | {chunk} | {'in turns' if turns else 'mixed'} | {1e3 * usual:.0f} ms | {1e3 * max(columns[1]):.0f} ms | {1e3 * short_alone:.0f} ms | "
-            f"{1e3 * short:.0f} ms | {1e3 * max(columns[3]):.0f} ms | {args.prompt / alone:.0f} | {args.prompt / seconds:.0f} | {alone / seconds:.2f} |")
+    return (f"| {step_ms} | {chunk} | {'in turns' if turns else 'mixed'} | {ms(usual)} | {ms(max(columns[1]))} | {ms(short_alone)} | "
+            f"{ms(short)} | {ms(max(columns[3]))} | {args.prompt / alone:.0f} | {args.prompt / seconds:.0f} | {alone / seconds:.2f} |")
 
 
 if args.url:
@@ -70,8 +79,8 @@ if args.url:
 names = ("`--max-step-ms`", "chunk", "prompts and streams", "usual gap", "longest gap", "short prompt alone", "beside", "longest", "long prompt alone, tokens/s", "beside", "share")
 table = ["| " + " | ".join(names) + " |", "|---" * len(names) + "|"]
 for size in map(int, args.chunks.split(",")):
-    for ms in map(int, args.max_step_ms.split(",")):
+    for step_ms in map(int, args.max_step_ms.split(",")):
         for in_turns in ((False, True) if args.turns else (False,)):
-            table.append(row(ms, size, in_turns))
+            table.append(row(step_ms, size, in_turns))
             print(table[-1], flush=True)
 print("\n" + "\n".join(table))

@@ -17,7 +17,6 @@ struct td_inbox {
     uint64_t    seed, n_requests;
     bool        flush, shut;
     double      deadline_s;
-    atomic_bool has_requests; /* first is not NULL; for who does not take the lock */
 };
 
 td_status td_inbox_create(td_waker *waker, uint32_t max_queued, uint64_t seed, td_inbox **out, td_error *err) {
@@ -48,7 +47,6 @@ static void append(td_inbox *b, td_request *r, double now_s) {
     b->last = r;
     b->n_waiting++;
     b->waiting_tokens += r->n_tokens;
-    atomic_store_explicit(&b->has_requests, true, memory_order_relaxed);
 }
 
 td_status td_inbox_put(td_inbox *b, td_request *const *r, size_t n) {
@@ -59,6 +57,7 @@ td_status td_inbox_put(td_inbox *b, td_request *const *r, size_t n) {
     if (st == TD_OK) {
         double now_s = td_now_s();
         for (size_t i = 0; i < n; i++) append(b, r[i], now_s);
+        b->waker->awake = true;
         pthread_cond_signal(&b->waker->changed);
     }
     pthread_mutex_unlock(&b->waker->lock);
@@ -74,7 +73,7 @@ void td_inbox_flush(td_inbox *b) {
 
 void td_inbox_shut(td_inbox *b, double deadline_s) {
     pthread_mutex_lock(&b->waker->lock);
-    b->shut = true;
+    b->waker->awake = b->shut = true;
     b->deadline_s = deadline_s;
     pthread_cond_signal(&b->waker->changed);
     pthread_mutex_unlock(&b->waker->lock);
@@ -89,17 +88,12 @@ static bool sleep_until(td_inbox *b, double until_s) {
 
 td_inbox_news td_inbox_take(td_inbox *b, double until_s) {
     pthread_mutex_lock(&b->waker->lock);
-    while (until_s > 0 && !b->first && !b->waker->awake && !b->shut && sleep_until(b, until_s)) continue;
+    while (until_s > 0 && !b->waker->awake && !b->shut && sleep_until(b, until_s)) continue;
     td_inbox_news news = {.requests = b->first, .flush = b->flush, .deadline_s = b->shut ? b->deadline_s : 0};
     b->first = b->last = NULL;
-    atomic_store_explicit(&b->has_requests, false, memory_order_relaxed);
     b->waker->awake = b->flush = false;
     pthread_mutex_unlock(&b->waker->lock);
     return news;
-}
-
-const atomic_bool *td_inbox_has_requests(const td_inbox *b) {
-    return &b->has_requests;
 }
 
 void td_inbox_left(td_inbox *b, const td_request *r) {

@@ -35,9 +35,6 @@ typedef struct {
  * of the monotonic clock has come; 0: do not sleep; INFINITY: for as long as it takes. */
 td_inbox_news td_inbox_take(td_inbox *b, double until_s);
 
-/** Set while requests have come that were not taken; relaxed. For as long as the inbox is open; any thread. */
-const atomic_bool *td_inbox_has_requests(const td_inbox *b);
-
 void td_inbox_left(td_inbox *b, const td_request *r);   /* r stopped waiting: it runs, or has ended */
 void td_inbox_rejoin(td_inbox *b, const td_request *r); /* r was retracted and waits again; never refused */
 

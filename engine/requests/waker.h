@@ -12,9 +12,9 @@
 
 typedef struct {
     atomic_uint     refs;    /* acq_rel: the last owner sees what the others wrote */
-    pthread_mutex_t lock;    /* guards `awake`, and all of the inbox */
+    pthread_mutex_t lock;    /* guards all of the inbox */
     pthread_cond_t  changed; /* with the monotonic clock */
-    bool            awake;   /* the engine is to look at its requests */
+    atomic_bool     awake;   /* the engine is to look at its requests; written under the lock, read without it, relaxed */
 } td_waker;
 
 /** One reference, the caller's. @return TD_ENOMEM. */

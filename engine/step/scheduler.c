@@ -9,6 +9,7 @@
 #include "core/memory/mem.h"
 #include "npu/npu.h"
 
+#define PARTS_A_PIECE 8
 #define PIECE_SHARE 0.75 /* of the time of a step: a short prompt waits for half a piece, and then for its own step */
 
 td_status td_scheduler_open(td_scheduler *s, const td_scheduler_config *c, const td_scheduler_caches *caches,
@@ -395,15 +396,17 @@ static uint32_t first_prompt(const td_scheduler *s) {
 
 /* ---- the step aside -------------------------------------------------------------------------- */
 
-/* Set rows of the first prompt aside, if it is not alone and does not fit a step beside others. */
+/* Set rows of the first prompt aside, if it does not fit a step beside others. One that is alone goes aside, too, as a request
+ * may come. */
 static void set_aside(td_scheduler *s) {
     const uint32_t first = first_prompt(s);
-    if (!s->config.aside || s->aside.step.n_entries || first == s->n_running || is_alone(s)) return;
+    if (!s->config.aside || s->aside.step.n_entries || first == s->n_running) return;
     td_request *r = s->running[first];
     bool        streams = false;
     for (uint32_t i = 0; i < s->n_running; i++) streams = streams || td_request_generates(s->running[i]);
     if (td_step_speed_has_room(&s->speed, td_prompt_work(r->n_computed, left_of(r)), streams)) return;
-    uint32_t rows = td_prompt_rows(r->n_computed, td_step_speed_fits(&s->aside_speed, r->n_computed, false));
+    const double work = is_alone(s) ? (double)INFINITY : td_step_speed_fits(&s->aside_speed, r->n_computed, false);
+    uint32_t     rows = td_prompt_rows(r->n_computed, work);
     if (rows > s->config.aside) rows = s->config.aside;
     if (rows > left_of(r)) rows = left_of(r);
     clear(&s->aside.step);
@@ -416,8 +419,14 @@ void td_scheduler_end_aside(td_scheduler *s) {
     s->aside.step.n_entries = 0;
 }
 
-double td_scheduler_piece_s(const td_scheduler *s) {
-    return s->aside_speed.max_s;
+/* A piece ends for requests that come, but the one behind it does not: whatever comes, the step aside has half its time.
+ * Who is alone need not leave before. */
+td_piece td_scheduler_piece(const td_scheduler *s, const atomic_bool *waited_for) {
+    const double piece_s = s->aside_speed.max_s;
+    td_piece     piece = {.budget_s = piece_s, .part_s = piece_s / PARTS_A_PIECE};
+    if (!s->aside.gave_way) piece.waited_for = waited_for;
+    if (!s->aside.gave_way && is_alone(s)) piece.budget_s = (double)INFINITY;
+    return piece;
 }
 
 /* ---- sharing out ----------------------------------------------------------------------------- */

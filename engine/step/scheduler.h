@@ -26,7 +26,8 @@
  * Where passes can go in pieces (model.h), a prompt that does not fit a step beside others is *set aside*. Many of its rows
  * become a step of their own, which is computed piece by piece. Between two pieces a whole step runs, of the others. So a
  * step's time no longer bounds how many rows share what a step costs however few it has. As many rows are set aside as the
- * longest operation fits the time of a piece. One step is aside at a time, of the first prompt in order of service; long
+ * longest operation fits the time of a piece. A prompt that is alone is set aside, too, with all the rows that there are, and
+ * its pieces end only when another request comes. One step is aside at a time, of the first prompt in order of service; long
  * ones behind it wait. When its request leaves, or is retracted, the step is dropped.
  *
  * The order of service is total (td_request_before), and both lists are kept in it. Engine thread only; nothing is allocated
@@ -41,7 +42,7 @@
 #include "engine/kv/window_pages.h"
 #include "engine/requests/inbox.h"
 #include "engine/step/step_speed.h"
-#include "model/step_rows.h"
+#include "model/model.h"
 
 /** The rows of one request in a step: tokens first_pos .. first_pos + n_rows - 1. */
 typedef struct {
@@ -136,8 +137,8 @@ void td_scheduler_commit(td_scheduler *s, double seconds);
 void td_scheduler_commit_aside(td_scheduler *s);
 void td_scheduler_end_aside(td_scheduler *s); /* nothing is aside any more */
 
-/** For how long a piece of the step aside may run, in seconds. */
-double td_scheduler_piece_s(const td_scheduler *s);
+/** The next piece of the step aside. @param waited_for set when requests come, or are cancelled. */
+td_piece td_scheduler_piece(const td_scheduler *s, const atomic_bool *waited_for);
 
 /** The step has failed, and its requests have states that it may have written: they wait again, without their pages. */
 void td_scheduler_retract_step(td_scheduler *s);

@@ -465,13 +465,11 @@ static td_status try_piece(td_engine *e, td_piece *piece, uint32_t *n_jobs) {
     return sample_in_turns(e, e->jobs, *n_jobs);
 }
 
-/* Go on with the step aside. One that fails begins again, once. A piece ends for requests that come, but the one behind it
- * does not: whatever comes, the step aside has half its time. */
+/* Go on with the step aside. One that fails begins again, once. */
 static void run_piece(td_engine *e) {
     td_scheduler  *scheduler = &e->scheduler;
     td_aside_step *aside = &scheduler->aside;
-    td_piece       piece = {.budget_s = td_scheduler_piece_s(scheduler),
-                            .waited_for = aside->gave_way ? NULL : td_inbox_has_requests(e->inbox)};
+    td_piece       piece = td_scheduler_piece(scheduler, &e->waker->awake);
     uint32_t       n_jobs = 0;
     e->step = &aside->step;
     note_starts(e);

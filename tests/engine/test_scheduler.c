@@ -319,20 +319,35 @@ TEST(a_long_prompt_is_set_aside) {
         uint32_t rows = f.s.aside.step.n_prefill;
         assert_true(rows <= ASIDE && (n ? rows > LEAST || r->n_tokens - r->n_computed == rows : rows == LEAST));
         longest_s = end_aside(&f, g_machine);
-        assert_true(longest_s < 1.5 * td_scheduler_piece_s(&f.s));
+        assert_true(longest_s < 1.5 * td_scheduler_piece(&f.s, NULL).budget_s);
     }
 }
 
-TEST(one_that_fits_or_is_alone_is_not) {
+TEST(one_that_fits_is_not) {
     AT_END(close_fixture) fixture f;
-    td_request                   *r;
     open_with(&f, 0.250, ASIDE);
-    r = add(&f, 2 * CHUNK, 2, 0);
-    for (int i = 0; i < 2; i++) assert_int_equal(step(&f, g_machine), CHUNK);
-    assert_true(generates(r) && !f.s.aside.step.n_entries);
-    r = add(&f, 200, 3, 0);
+    td_request *r = add(&f, LEAST / 2, 2, 0);
     step(&f, g_machine);
     assert_true(generates(r) && !f.s.aside.step.n_entries);
+}
+
+/* All rows that there are, and no end of a piece, until a request comes. The piece behind one that gave way does not. */
+TEST(one_that_is_alone_is_set_aside) {
+    static const atomic_bool      COMES = false;
+    AT_END(close_fixture) fixture f;
+    open_with(&f, 0.250, ASIDE);
+    add(&f, 2 * CHUNK, 2, 0);
+    step(&f, g_machine);
+    assert_true(!f.s.step.n_entries && f.s.aside.step.n_prefill == ASIDE);
+    td_piece alone = td_scheduler_piece(&f.s, &COMES);
+    assert_true(isinf(alone.budget_s) && alone.waited_for == &COMES);
+    f.s.aside.gave_way = true;
+    td_piece behind = td_scheduler_piece(&f.s, &COMES);
+    assert_true(behind.budget_s < 0.250 && !behind.waited_for && behind.part_s == alone.part_s);
+    f.s.aside.gave_way = false;
+    add(&f, 20, 3, 0);
+    td_piece beside = td_scheduler_piece(&f.s, &COMES);
+    assert_true(beside.budget_s == behind.budget_s && beside.waited_for == &COMES);
 }
 
 /* Short prompts come into the steps beside it; a second long one waits. */

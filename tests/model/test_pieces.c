@@ -4,6 +4,8 @@
  * runs this again with cuts and delays that are drawn (TD_CHAOS_SEED), and on devices with threads of their own, where large
  * passes go in halves.
  */
+#include <math.h>
+
 #include "bridge/bridge.h"
 #include "core/log/log.h"
 #include "core/math/rng.h"
@@ -87,7 +89,9 @@ static void run_in_pieces(company *c, uint32_t n, bool drop) {
     static atomic_bool yes = true;
     for (td_piece piece = {0}; !piece.ended;) {
         const bool cuts = draw(32), has_time = !cuts || draw(2); /* one operation, or all */
-        piece = (td_piece){.budget_s = has_time ? 1000 : 0, .waited_for = cuts && has_time ? &yes : NULL};
+        piece = (td_piece){.budget_s = has_time ? (double)INFINITY : 0,
+                           .part_s = has_time && !cuts ? 100 : 0,
+                           .waited_for = cuts && has_time ? &yes : NULL};
         OK(td_model_run_piece(c->r.model, &piece));
         if (piece.ended) break;
         assert_int_equal(piece.gave_way, piece.waited_for != NULL);

@@ -51,7 +51,7 @@ static void run_whole(fixture *f, uint32_t seq) {
 }
 
 static td_status run_pieces(fixture *f, double budget_s) {
-    td_piece piece = {.budget_s = budget_s};
+    td_piece piece = {.budget_s = budget_s, .part_s = budget_s / 8};
     model_run_fill(&f->r, &(model_piece){.seq = 2, .n = LEN, .ids = f->ids}, 1, &f->aside);
     td_model_start_pieces(f->r.model, &f->aside);
     while (!piece.ended) TD_TRY(td_model_run_piece(f->r.model, &piece));

@@ -11,8 +11,8 @@
  * no mask.
  *
  * The arrays are copied to the device before a launch, all of a step by one copy, only when they differ, and by one that the
- * host waits for. The contract allows it: nothing enqueued with the step is under way then. A copy in stream order that fails would leave what
- * is behind it with an earlier step's slots, which may be somebody else's by now.
+ * host waits for. The contract allows it: nothing enqueued with the step is under way then. A copy in stream order that
+ * fails would leave what is behind it with an earlier step's slots, which may be somebody else's by now.
  */
 #ifndef TD_NPU_ASCEND_ASCEND_STEP_H
 #define TD_NPU_ASCEND_ASCEND_STEP_H
@@ -70,7 +70,7 @@ typedef struct {
 /** Whether step is the one that s was made for. */
 bool td_ascend_step_is(const td_ascend_step *s, const td_step *step);
 /**
- * @param cut    of the block that it is made for, which the step then has; most 0: none.
+ * @param cut of the block that it is made for, which the step then has; most 0: none.
  * @param others it has those of the device's other attentions, too: their arrays are one copy with the rows'.
  * @return TD_ENOMEM, or what the card says.
  */

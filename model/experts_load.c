@@ -196,7 +196,7 @@ static bool copied_as_read(const td_checkpoint *ck, const td_model_config *c, ui
     td_tensor_spec              spec;
     const td_safetensors_entry *plain;
     if (td_checkpoint_is_rotated(ck)) return true;
-    return td_tensor_spec_get(c, TD_ROLE_EXPERT_GATE, layer, 0, &spec) && spec.stack.transposed &&
+    return td_tensor_spec_get(c, TD_ROLE_EXPERT_GATE, layer, 0, &spec) && (spec.stack.transposed || spec.stack.by_shape) &&
            td_checkpoint_get_stored(ck, c, &spec, &plain, NULL) == TD_OK && plain;
 }
 

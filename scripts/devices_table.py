@@ -20,6 +20,7 @@ FAMILIES = [
     ("Kimi-Linear", "kimi_linear"),
     ("Qwen2-MoE", "qwen2_moe"),
     ("Qwen3-MoE", "qwen3_moe"),
+    ("Qwen3-VL-MoE, text only", "qwen3_vl_moe"),
     ("Qwen3-Next, Coder-Next", "qwen3_next"),
     ("Qwen3.5-MoE, 3.6, text only", "qwen3_5_moe"),
     ("DeepSeek-V3.2", "deepseek_v32"),

@@ -101,6 +101,10 @@ typedef enum {
     TD_STACK_ROWS,    /* its rows are rows */
     TD_STACK_FIRST,   /* the same of two weights, as gate and up; this is the first weight */
     TD_STACK_SECOND,  /* this is the second weight */
+    /* The same three, or transposed: files have either, and their shapes say which. */
+    TD_STACK_SHAPED,
+    TD_STACK_SHAPED_FIRST,
+    TD_STACK_SHAPED_SECOND,
 } td_weight_stack;
 
 /** A row of a family's table; weight_table.h says how one is written. */

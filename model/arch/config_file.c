@@ -69,7 +69,8 @@ static void read_model(td_config_reader *r, td_model_config *c, const td_arch *a
     read_token_ids(r, c);
 }
 
-/* A model with more than text has its quantisation and tokens either at the top or in text_config. */
+/* A model with more than text has its quantisation and tokens either at the top or in text_config. Where both say whether
+ * embeddings are tied, the top is right: transformers 5 writes its class's default into text_config. */
 static td_status parse_config(const json_t *root, td_model_config *c, td_error *err) {
     td_config_reader r = {root, "", err, TD_OK};
     const td_arch   *a = find_architecture(&r, c);
@@ -83,6 +84,7 @@ static td_status parse_config(const json_t *root, td_model_config *c, td_error *
         r.status = text.status;
         if (td_config_get(&r, "quantization_config")) read_quantization(&r, c);
         read_token_ids(&r, c);
+        c->tie_embeddings = td_config_bool(&r, "tie_word_embeddings", c->tie_embeddings);
     } else {
         read_model(&r, c, a);
     }

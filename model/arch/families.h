@@ -10,6 +10,7 @@
     X(DEEPSEEK_V3) /* Kimi-K2 too */                                                       \
     X(QWEN2_MOE)                                                                           \
     X(QWEN3_MOE)                                                                           \
+    X(QWEN3_VL_MOE)                                                                        \
     X(GLM4_MOE)                                                                            \
     X(GLM4_MOE_LITE)                                                                       \
     X(MINIMAX_M2)                                                                          \

@@ -109,6 +109,7 @@ static void write_name(const td_model_config *c, const char *pattern, uint32_t l
 /* @param n rows of the weight. */
 static td_stack_part stack_part(const td_model_config *c, td_weight_stack stack, uint32_t expert, uint32_t n) {
     td_stack_part p = {.n_experts = c->n_experts, .expert = expert, .step = 1, .rows = n};
+    p.by_shape = stack == TD_STACK_SHAPED || stack == TD_STACK_SHAPED_FIRST || stack == TD_STACK_SHAPED_SECOND;
     switch (stack) {
         case TD_STACK_COLUMNS: p.transposed = true; return p;
         case TD_STACK_EVEN:
@@ -118,10 +119,13 @@ static td_stack_part stack_part(const td_model_config *c, td_weight_stack stack,
             p.first = stack == TD_STACK_ODD;
             p.rows = 2 * n;
             return p;
-        case TD_STACK_ROWS: return p;
+        case TD_STACK_ROWS:
+        case TD_STACK_SHAPED: return p;
         case TD_STACK_FIRST:
+        case TD_STACK_SHAPED_FIRST: p.rows = 2 * n; return p;
         case TD_STACK_SECOND:
-            p.first = stack == TD_STACK_SECOND ? n : 0;
+        case TD_STACK_SHAPED_SECOND:
+            p.first = n;
             p.rows = 2 * n;
             return p;
         case TD_STACK_NONE: break;

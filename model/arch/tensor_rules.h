@@ -33,6 +33,7 @@ typedef struct {
     uint32_t n_experts, expert; /* n_experts 0: the weight has a tensor of its own */
     uint32_t step, first, rows;
     bool     transposed; /* a part is [columns, rows] where it is not in codes */
+    bool     by_shape;   /* whether it is so stands in the tensor's shape alone */
 } td_stack_part;
 
 typedef struct {

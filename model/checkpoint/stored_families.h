@@ -21,6 +21,8 @@ TD_NODISCARD td_status td_stored_awq(const stored_query *q, const td_safetensors
  * NULL if it is in codes. */
 TD_NODISCARD td_status td_stored_stack(const stored_query *q, const td_safetensors_entry **plain, td_coded_matrix *out);
 bool                   td_stored_stack_exists(const td_checkpoint_files *files, const td_tensor_spec *spec);
+/** Whether parts are [columns, rows] in this checkpoint. */
+bool td_stored_stack_is_transposed(const td_checkpoint_files *files, const td_tensor_spec *spec);
 /** Take an expert's values out of the plain tensor. @param out in scratch, or where they are in the file, perhaps
  * unaligned. */
 TD_NODISCARD td_status td_stored_stack_take(const td_tensor_spec *spec, const td_safetensors_entry *plain,

@@ -1,7 +1,8 @@
 /*
  * Weights of all experts in one tensor. X is the spec's name. An expert's part has N rows, which the spec's stack has; the
  * weight's row r is row step * r + first, since the rows of gate and up may alternate or follow each other.
- *   BF16, F16, F32  X [experts, N, k], or, transposed, [experts, k, N]; of a bias X [experts, N]
+ *   BF16, F16, F32  X [experts, N, k], or, transposed, [experts, k, N]; of a bias X [experts, N]. Where the shape is to say
+ *                   which of them it is, N = k is refused
  *   MXFP4           X_blocks U8 [experts, N, k / 32, 16], two e2m1 a byte, the even column in the low nibble;
  *                   X_scales U8 [experts, N, k / 32], e8m0
  */
@@ -22,6 +23,12 @@ static const td_safetensors_entry *find(const td_checkpoint_files *files, const 
 
 bool td_stored_stack_exists(const td_checkpoint_files *files, const td_tensor_spec *spec) {
     return find(files, spec, "") || find(files, spec, "_blocks");
+}
+
+bool td_stored_stack_is_transposed(const td_checkpoint_files *files, const td_tensor_spec *spec) {
+    const td_safetensors_entry *e = find(files, spec, "");
+    if (!spec->stack.by_shape || !e || e->rank != 3) return spec->stack.transposed;
+    return e->shape[1] == spec->shape[1] && e->shape[2] == spec->stack.rows;
 }
 
 const td_safetensors_entry *td_stored_stack_scales(const stored_query *q) {
@@ -78,6 +85,11 @@ td_status td_stored_stack(const stored_query *q, const td_safetensors_entry **pl
         return td_stored_fail(q, e, TD_ENOTSUP, "is %s, and only BF16, F16 and F32 are supported there", e->dtype_name);
     if (e) {
         *plain = e;
+        if (spec->stack.by_shape && rows == k)
+            return td_stored_fail(q, e, TD_ENOTSUP,
+                                  "may be stored as [experts, out, in] or as [experts, in, out], and with %zu of both its "
+                                  "shape does not say which",
+                                  k);
         size_t shape[3] = {spec->stack.n_experts, rows, k};
         if (spec->rank == 2 && spec->stack.transposed) shape[1] = k, shape[2] = rows;
         return td_stored_check_whole(q, e, shape, spec->rank + 1);

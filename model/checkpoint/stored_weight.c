@@ -39,6 +39,7 @@ static td_tensor_spec spec_there(const td_checkpoint_files *files, const td_tens
     own.stack = (td_stack_part){0};
     memcpy(stack.name, spec->within, sizeof stack.name);
     stack.within[0] = 0;
+    stack.stack.transposed = td_stored_stack_is_transposed(files, &stack);
     return has_own(files, &own) || !td_stored_stack_exists(files, &stack) ? own : stack;
 }
 

@@ -151,6 +151,14 @@ VARIANTS = {
                                           "mrope_section": [2, 1, 1], "mrope_interleaved": True}),
         vision_config=dict(model_type="qwen3_5_moe_vision", depth=1, hidden_size=32, intermediate_size=48, num_heads=2, out_hidden_size=64,
                            num_position_embeddings=16, patch_size=4, deepstack_visual_indexes=[]))),
+    "qwen3_vl_moe": ("bf16", 1, 2.0, dict(
+        architectures=["Qwen3VLMoeForConditionalGeneration"], model_type="qwen3_vl_moe", tie_word_embeddings=False, bos_token_id=0, eos_token_id=1,
+        image_token_id=2, video_token_id=3, vision_start_token_id=4, vision_end_token_id=5,
+        text_config=dict({k: v for k, v in QWEN3.items() if k not in ("architectures", "rope_theta", "rope_scaling")}, model_type="qwen3_vl_moe_text",
+                         num_hidden_layers=4, mlp_only_layers=[2], moe_intermediate_size=24, tie_word_embeddings=True,
+                         rope_parameters={"rope_type": "default", "rope_theta": 5000000.0, "mrope_section": [6, 5, 5], "mrope_interleaved": True}),
+        vision_config=dict(model_type="qwen3_vl_moe_vision", depth=4, hidden_size=48, intermediate_size=56, num_heads=2, out_hidden_size=64,
+                           num_position_embeddings=36, patch_size=4, deepstack_visual_indexes=[0, 2, 3]))),
     "deepseek_v32": ("bf16", 1, 1.0, dict(INDEXED, **deepseek_yarn(64, 1.0), architectures=["DeepseekV32ForCausalLM"], model_type="deepseek_v32",
                                           n_group=4, topk_group=2, routed_scaling_factor=2.5, index_head_dim=24, index_topk=24)),
     "glm_moe_dsa": ("bf16", 2, 1.0, dict({k: v for k, v in INDEXED.items() if k not in ("rope_theta", "rope_scaling")}, num_hidden_layers=5,
@@ -166,7 +174,7 @@ VARIANTS = {
                                                   out_hidden_size=64, projection_intermediate_size=32, patch_size=4, image_size=16))),
     "deepseek_v4": ("bf16", 1, 2.0, dict(DEEPSEEK_V4, rope_scaling=yarn(16, 64, beta_fast=32, beta_slow=1))),
 }
-OF_5 = ("glm4_moe_lite", "minimax_m2", "kimi_k25", "gpt_oss", "gpt_oss_mxfp4", "qwen3_next", "qwen3_5_moe", "deepseek_v4", "deepseek_v32", "glm_moe_dsa", "kimi_linear", "glm5_next")
+OF_5 = ("glm4_moe_lite", "minimax_m2", "kimi_k25", "gpt_oss", "gpt_oss_mxfp4", "qwen3_next", "qwen3_5_moe", "qwen3_vl_moe", "deepseek_v4", "deepseek_v32", "glm_moe_dsa", "kimi_linear", "glm5_next")
 SEVERAL_STREAMS = ("deepseek_v4", "glm5_next")
 
 
@@ -222,7 +230,7 @@ def is_less_one(config, name):
 
 def random_weights(config, dtype, down_gain, seed):
     """{name: tensor} with the names and shapes of transformers' own model."""
-    rng, out, tied = np.random.default_rng(seed), {}, text_of(config)["tie_word_embeddings"]
+    rng, out, tied = np.random.default_rng(seed), {}, config["tie_word_embeddings"]
     for name, t in stored_tensors(config).items():
         if tied and name == "lm_head.weight":
             continue
@@ -233,7 +241,7 @@ def random_weights(config, dtype, down_gain, seed):
         if name.endswith(("e_score_correction_bias", "ffn.gate.bias")):
             out[name] = torch.from_numpy(0.1 * x)                                  # float32 in every checkpoint
             continue
-        if name.endswith("norm.weight"):
+        if name.endswith("norm.weight") or config["model_type"] == "qwen3_vl_moe" and name.endswith(("norm1.weight", "norm2.weight")):
             x = 0.2 * x if is_less_one(config, name) else 1 + 0.2 * x
         elif name.endswith("_scale"):                                                 # of hyper-connections
             x = 1 + 0.2 * x
@@ -247,9 +255,11 @@ def random_weights(config, dtype, down_gain, seed):
             x = x * (3.0 if "gate_up" in name else down_gain) / np.sqrt(t.shape[1])
         elif name.endswith(("embed_tokens.weight", "embed.weight")):
             x = x * (0.35 if tied else 1.0)
+        elif config["model_type"] == "qwen3_vl_moe" and name.endswith("patch_embed.proj.weight"):
+            x = x * 1.5 / np.sqrt(np.prod(t.shape[1:]))                            # of patches whose values go from -1 to 1
         else:
             gain = 1.0
-            if any(k in name for k in ("q_proj", "q_b_proj", "k_proj", "kv_a_proj", "kv_b_proj", "in_proj", "mlp.gate.weight", "moe.gate.weight",
+            if any(k in name for k in ("q_proj", "attn.qkv" if config["model_type"] == "qwen3_vl_moe" else "q_proj", "q_b_proj", "k_proj", "kv_a_proj", "kv_b_proj", "in_proj", "mlp.gate.weight", "moe.gate.weight",
                                        "mlp.router.weight", "wq_b", "wgate", "ffn.gate.weight")):
                 gain = 1.5                                                        # peaked attention, decided routing
             elif "lm_head" in name or name == "head.weight":
@@ -259,6 +269,8 @@ def random_weights(config, dtype, down_gain, seed):
             x = x * gain / np.sqrt(t.shape[-1])
         t = torch.from_numpy(x.astype(np.float32)).to(torch.bfloat16)                 # the engine's matrices are bf16, however they are stored
         t = torch.where(t.abs() < 2.0 ** -14, 0, t).to(STORED[dtype])                 # and f16 holds all that is left exactly
+        if config["model_type"] == "qwen3_vl_moe" and t.dim() == 3:                  # of all experts: published as [experts, in, out], written as [experts, out, in]
+            t = t.transpose(1, 2).contiguous()
         if "quantization_config" in config and ".experts." in name and t.dim() == 3:
             out[name + "_blocks"], out[name + "_scales"] = mxfp4_blocks(t.float().numpy())
         else:
@@ -397,7 +409,7 @@ def make(name):
     for seed in range(1, 1000):
         save(folder, config, random_weights(config, dtype, down_gain, seed), shards)
         rng = np.random.default_rng(1000 + seed)
-        first = {"qwen3_5_moe": 6, "glm5_next": 8}.get(name, 2)                    # not a token of an image
+        first = {"qwen3_5_moe": 6, "qwen3_vl_moe": 6, "glm5_next": 8}.get(name, 2)                    # not a token of an image
         lengths = RECURRENT_LENGTHS if name in ("qwen3_next", "qwen3_5_moe", "deepseek_v4", "kimi_linear", "glm5_next") else PROMPT_LENGTHS
         prompts = [rng.integers(first, text_of(config)["vocab_size"], n).tolist() for n in lengths]
         check = model_of(folder)

@@ -132,6 +132,10 @@ class Model:
         if config["model_type"] == "qwen3_5_moe":
             config = config["text_config"]
             weights = {name.replace("model.language_model.", "model."): w for name, w in weights.items() if not name.startswith("model.visual.")}
+        elif config["model_type"] == "qwen3_vl_moe":    # the language model is a Qwen3-MoE
+            config = dict(config["text_config"], tie_word_embeddings=config["tie_word_embeddings"])
+            weights = {name.replace("model.language_model.", "model."): w.transpose(0, 2, 1) if ".experts." in name else w
+                       for name, w in weights.items() if not name.startswith("model.visual.")}
         elif "text_config" in config:    # Kimi-K2.5: the language model is a DeepSeek-V3
             config = dict(config["text_config"], model_type="deepseek_v3")
             weights = {name.removeprefix("language_model."): w for name, w in weights.items() if name.startswith("language_model.")}

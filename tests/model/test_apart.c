@@ -257,6 +257,7 @@ FOLDER_TEST(glm_moe_dsa)
 FOLDER_TEST(gpt_oss)
 FOLDER_TEST(qwen3_next)
 FOLDER_TEST(qwen3_5_moe)
+FOLDER_TEST(qwen3_vl_moe)
 FOLDER_TEST(kimi_linear)
 
 TEST(several_residual_streams) {

@@ -62,11 +62,11 @@ static void patch(const char *path, const char *from, const char *to) {
     free(p);
 }
 
-static const char *const GOLDEN[] = {"deepseek_v2_lite", "deepseek_v2_group", "deepseek_v3_yarn", "deepseek_v3_noqlora",
-                                     "qwen3_moe",        "qwen3_moe_tied",    "qwen2_moe",        "glm4_moe",
-                                     "glm4_moe_yarn",    "glm4_moe_lite",     "minimax_m2",       "kimi_k25",
-                                     "gpt_oss",          "qwen3_next",        "qwen3_5_moe",      "deepseek_v4",
-                                     "deepseek_v32",     "glm_moe_dsa",       "kimi_linear",      "glm5_next"};
+static const char *const GOLDEN[] = {
+    "deepseek_v2_lite", "deepseek_v2_group", "deepseek_v3_yarn", "deepseek_v3_noqlora", "qwen3_moe",    "qwen3_moe_tied",
+    "qwen2_moe",        "glm4_moe",          "glm4_moe_yarn",    "glm4_moe_lite",       "minimax_m2",   "kimi_k25",
+    "gpt_oss",          "qwen3_next",        "qwen3_5_moe",      "deepseek_v4",         "deepseek_v32", "glm_moe_dsa",
+    "kimi_linear",      "glm5_next",         "qwen3_vl_moe"};
 
 TEST(golden_models_are_complete) {
     td_error err = {0};
@@ -293,6 +293,70 @@ TEST(weights_of_qwen3_5) {
     td_scratch_reset(&scratch);
 #undef GET
 #undef STORED
+}
+
+/* Turn the matrices of a tensor of all experts, [n, rows, columns], and what the file says of its shape. */
+static void turn_experts(const char *name, size_t n, size_t rows, size_t columns) {
+    const char    *file = in_tmp("model.safetensors");
+    td_checkpoint *ck;
+    char           from[160], to[160];
+    OK(td_checkpoint_open(TMP, &ck, NULL));
+    const td_safetensors_entry *e = td_checkpoint_files_find(td_checkpoint_get_files(ck), name);
+    assert_true(e && e->rank == 3 && e->shape[0] == n && e->shape[1] == rows && e->shape[2] == columns);
+    td_bf16 *turned = malloc(e->bytes), *at = turned;
+    assert_non_null(turned);
+    for (size_t i = 0; i < n; i++)
+        for (size_t c = 0; c < columns; c++)
+            for (size_t r = 0; r < rows; r++) *at++ = ((const td_bf16 *)e->data)[(i * rows + r) * columns + c];
+    size_t bytes = e->bytes, size;
+    char  *whole = read_file(file, &size), *data = memmem(whole, size, e->data, bytes);
+    assert_non_null(data);
+    memcpy(data, turned, bytes);
+    td_checkpoint_close(ck);
+    snprintf(from, sizeof from, "%s\":{\"dtype\":\"BF16\",\"shape\":[%zu,%zu,%zu]", name, n, rows, columns);
+    snprintf(to, sizeof to, "%s\":{\"dtype\":\"BF16\",\"shape\":[%zu,%zu,%zu]", name, n, columns, rows);
+    write_file(file, whole, size);
+    patch(file, from, to);
+    free(whole);
+    free(turned);
+}
+
+/* All experts of a layer in one tensor, as published, and as transformers 5 writes it: the shape tells them apart. */
+TEST(experts_of_qwen3_vl_in_either_layout) {
+    static const td_role ROLES[] = {TD_ROLE_EXPERT_GATE, TD_ROLE_EXPERT_UP, TD_ROLE_EXPERT_DOWN};
+    td_model_config      c;
+    td_checkpoint       *ck;
+    td_scratch           scratch = {0};
+    td_tensor_view       v[2][3];
+    td_error             err = {0};
+    copy_golden("qwen3_vl_moe");
+    OK(td_model_config_read(TMP, NULL, &c, NULL));
+    assert_true(c.hidden != 2 * c.moe_inter && c.hidden != c.moe_inter);
+    for (int turned = 0; turned < 2; turned++) {
+        if (turned) {
+            turn_experts("model.language_model.layers.1.mlp.experts.gate_up_proj", c.n_experts, c.hidden, 2 * c.moe_inter);
+            turn_experts("model.language_model.layers.1.mlp.experts.down_proj", c.n_experts, c.moe_inter, c.hidden);
+        }
+        EXPECT(TD_OK, "");
+        OK(td_checkpoint_open(TMP, &ck, NULL));
+        for (int i = 0; i < 3; i++) {
+            OK(td_checkpoint_get(ck, &c, ROLES[i], 1, 3, TD_FORM_FLOAT, &scratch, &v[turned][i], NULL));
+            size_t bytes = v[turned][i].shape[0] * v[turned][i].shape[1] * sizeof(td_bf16);
+            void  *copy = td_scratch_take(&scratch, bytes, NULL);
+            v[turned][i].data = memcpy(copy, v[turned][i].data, bytes); /* the file's bytes go with it */
+        }
+        td_checkpoint_close(ck);
+    }
+    for (int i = 0; i < 3; i++) {
+        assert_memory_equal(v[0][i].shape, v[1][i].shape, sizeof v[0][i].shape);
+        assert_memory_equal(v[0][i].data, v[1][i].data, v[0][i].shape[0] * v[0][i].shape[1] * sizeof(td_bf16));
+    }
+    td_scratch_reset(&scratch);
+    assert_int_equal(open_and_check(TMP, "{\"text_config\": {\"moe_intermediate_size\": 32}}", &err), TD_ENOTSUP);
+    assert_non_null(strstr(err.text, "gate_up_proj"));
+    assert_non_null(strstr(err.text, "its shape does not say which"));
+    assert_int_equal(open_and_check(TMP, "{\"text_config\": {\"moe_intermediate_size\": 20}}", &err), TD_EFORMAT);
+    assert_non_null(strstr(err.text, "has the shape"));
 }
 
 /* Tensors that hold all experts (gpt-oss). */

@@ -215,6 +215,7 @@ FOLDER_TEST(deepseek_v32)
 FOLDER_TEST(glm_moe_dsa)
 FOLDER_TEST(qwen3_next)
 FOLDER_TEST(qwen3_5_moe)
+FOLDER_TEST(qwen3_vl_moe)
 FOLDER_TEST(kimi_linear)
 
 TEST(glm5_next) {

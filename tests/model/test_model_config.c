@@ -408,6 +408,33 @@ TEST(gated_delta_net) {
     assert_string_equal(s.name, "model.layers.1.linear_attn.in_proj_a.weight");
 }
 
+/* A Qwen3-MoE in text_config. transformers 5 writes there that embeddings are tied, and the top says whether they are. */
+TEST(qwen3_vl) {
+    td_model_config c = read_ok("configs/models/qwen3-vl-30b-a3b.json", NULL),
+                    q3 = read_ok("configs/models/qwen3-30b-a3b.json", NULL);
+    assert_true(c.arch == &TD_ARCH_QWEN3_VL_MOE && c.rope.dim == 128 && c.rope.theta == 5e6 && c.max_position == 262144);
+    assert_true(c.n_layers == q3.n_layers && c.n_experts == q3.n_experts && c.top_k == q3.top_k && c.norm_topk && c.qk_norm);
+    assert_true(c.hidden == q3.hidden && c.heads == q3.heads && c.kv_heads == q3.kv_heads && c.moe_inter == q3.moe_inter);
+    td_tensor_spec s;
+    assert_true(td_tensor_spec_get(&c, TD_ROLE_EXPERT_UP, 47, 127, &s));
+    assert_string_equal(s.name, "model.language_model.layers.47.mlp.experts.127.up_proj.weight");
+    assert_string_equal(s.within, "model.language_model.layers.47.mlp.experts.gate_up_proj");
+    assert_true(s.stack.by_shape && s.stack.first == 768 && s.stack.rows == 1536);
+    assert_true(td_tensor_spec_get(&c, TD_ROLE_LM_HEAD, 0, 0, &s));
+    assert_string_equal(s.name, "lm_head.weight");
+    c = read_ok("configs/models/qwen3-vl-30b-a3b.json",
+                "{\"text_config\": {\"norm_topk_prob\": false, \"tie_word_embeddings\": true}}");
+    assert_true(c.norm_topk && !c.tie_embeddings);
+    c = read_ok("configs/models/qwen3-vl-30b-a3b.json",
+                "{\"tie_word_embeddings\": null, \"text_config\": {\"tie_word_embeddings\": true}}");
+    assert_false(c.tie_embeddings);
+    c = read_ok("configs/models/qwen3-vl-30b-a3b.json", "{\"tie_word_embeddings\": true}");
+    assert_true(c.tie_embeddings);
+    c = read_ok("configs/models/qwen3-vl-235b-a22b.json",
+                "{\"text_config\": {\"num_experts\": null, \"num_local_experts\": 64, \"rope_theta\": null}}");
+    assert_true(c.n_experts == 64 && c.hidden == 4096 && c.heads == 64 && c.n_layers == 94 && c.rope.theta == 5e5);
+}
+
 TEST(kimi_delta_attention) {
     td_model_config c = read_ok("configs/models/kimi-linear-48b-a3b.json", NULL);
     assert_true(c.n_layers == 27 && c.n_experts == 256 && c.top_k == 8 && c.norm_topk && c.routed_scale == 2.446);
@@ -804,7 +831,8 @@ TEST(no_family_ignores_an_option) {
                                          "gpt-oss-120b",
                                          "qwen3-next-80b-a3b",
                                          "qwen3.5-35b-a3b",
-                                         "kimi-linear-48b-a3b"};
+                                         "kimi-linear-48b-a3b",
+                                         "qwen3-vl-30b-a3b"};
     static const struct {
         const char *override_json, *says;
     } OPTIONS[] = {
@@ -824,7 +852,8 @@ TEST(no_family_ignores_an_option) {
             td_model_config c;
             td_error        err = {0};
             snprintf(path, sizeof path, TD_SOURCE_DIR "/configs/models/%s.json", SHAPES[i]);
-            bool in_text = !strcmp(SHAPES[i], "kimi-k2.5") || !strcmp(SHAPES[i], "qwen3.5-35b-a3b");
+            bool in_text = !strcmp(SHAPES[i], "kimi-k2.5") || !strcmp(SHAPES[i], "qwen3.5-35b-a3b") ||
+                           !strcmp(SHAPES[i], "qwen3-vl-30b-a3b");
             snprintf(text, sizeof text, in_text ? "{\"text_config\": {%s}}" : "{%s}", OPTIONS[k].override_json);
             td_status s = td_model_config_read(path, text, &c, &err);
             if (s == TD_OK || !strstr(err.text, OPTIONS[k].says) ||

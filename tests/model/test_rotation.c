@@ -117,7 +117,7 @@ TEST(test_same_function) {
     static const char *const FOLDERS[] = {"deepseek_v2_lite", "deepseek_v2_group", "deepseek_v3_yarn", "deepseek_v3_noqlora",
                                           "qwen2_moe",        "qwen3_moe",         "qwen3_moe_tied",   "glm4_moe",
                                           "glm4_moe_lite",    "minimax_m2",        "kimi_k25",         "qwen3_next",
-                                          "qwen3_5_moe",      "deepseek_v32",      "glm_moe_dsa"};
+                                          "qwen3_5_moe",      "deepseek_v32",      "glm_moe_dsa",      "qwen3_vl_moe"};
     for (size_t i = 0; i < sizeof FOLDERS / sizeof *FOLDERS; i++) {
         char path[128];
         snprintf(path, sizeof path, "tests/data/golden/%s", FOLDERS[i]);

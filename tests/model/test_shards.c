@@ -289,6 +289,7 @@ TEST(cards_together_are_one_card) {
                  {GOLDEN "gpt_oss", AS_IT_IS, 2},
                  {GOLDEN "qwen3_next", AS_IT_IS, 2},
                  {GOLDEN "qwen3_5_moe", AS_IT_IS, 2},
+                 {GOLDEN "qwen3_vl_moe", AS_IT_IS, 2},
                  {GOLDEN "kimi_linear", AS_IT_IS, 4},
                  {GOLDEN "glm5_next", AS_IT_IS, 4},
                  {GOLDEN "deepseek_v3_yarn", DUMMY, 4},

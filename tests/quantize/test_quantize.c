@@ -178,9 +178,9 @@ TEST(several_streams_are_neither_rotated_nor_calibrated) {
 
 TEST(output_equals_quantising_on_load) {
     static const char *const MODELS[] = {
-        "deepseek_v3_yarn", "deepseek_v2_group", "qwen2_moe",       "qwen3_moe_tied", "glm4_moe",    "glm4_moe_lite",
-        "minimax_m2",       "kimi_k25",          "gpt_oss",         "qwen3_next",     "qwen3_5_moe", "deepseek_v32",
-        "glm_moe_dsa",      "deepseek_v4",       "deepseek_v4_fp8", "kimi_linear",    "glm5_next"};
+        "deepseek_v3_yarn", "deepseek_v2_group", "qwen2_moe",   "qwen3_moe_tied",  "glm4_moe",    "glm4_moe_lite",
+        "minimax_m2",       "kimi_k25",          "gpt_oss",     "qwen3_next",      "qwen3_5_moe", "deepseek_v32",
+        "qwen3_vl_moe",     "glm_moe_dsa",       "deepseek_v4", "deepseek_v4_fp8", "kimi_linear", "glm5_next"};
     for (size_t i = 0; i < sizeof MODELS / sizeof *MODELS; i++) {
         td_quantize_options o = options_for(golden(MODELS[i]));
         seen                s = {0};

@@ -14,6 +14,7 @@
 #include "core/threads/thread.h"
 #include "kernels/exact_sum.h"
 #include "npu/carried_rows.h"
+#include "npu/raw_choice.h"
 
 /* A slot's buffers in the order in which they are copied: up, then down. */
 enum { X, X_CODES, X_SCALE, IDS, WEIGHTS, Y, Y_DEFERRED, N_BUFFERS };
@@ -44,7 +45,7 @@ struct td_bridge_port {
 
 struct td_bridge {
     td_bridge_config c;
-    bool             unified;
+    bool             unified, raw_choice;  /* as the device's caps */
     size_t           row_bytes[N_BUFFERS]; /* by buffer; 0: there is none */
     slot             slots[TD_BRIDGE_PARITIES];
     bells           *bells; /* [max_ports] with doorbells */
@@ -63,18 +64,22 @@ struct td_bridge {
     _Atomic int      error;   /* td_status */
     _Atomic uint64_t n_deferred;
     /* Of who runs tickets, during a pass; others read it between passes: */
-    uint32_t n_started;                /* tickets of the pass */
-    uint32_t done[TD_BRIDGE_OPEN_MAX]; /* rows of ticket n that have sums, at n % TD_BRIDGE_OPEN_MAX */
-    bool     has_run;                  /* some rows of the pass have */
-    double   row_ns;                   /* how long a row took the last time; 0: there was none */
+    uint32_t  n_started;                /* tickets of the pass */
+    uint32_t  done[TD_BRIDGE_OPEN_MAX]; /* rows of ticket n that have sums, at n % TD_BRIDGE_OPEN_MAX */
+    bool      has_run;                  /* some rows of the pass have */
+    uint16_t *ids;                      /* [max_tok, top_k] each, with raw_choice: the ticket's, in order */
+    float    *weights;
+    double    row_ns; /* how long a row took the last time; 0: there was none */
 };
 
 static void buffer_rows(const td_bridge_config *c, size_t row_bytes[N_BUFFERS]) {
-    size_t row = c->spec->hidden * td_dtype_bytes(c->spec->act_dtype);
+    size_t      row = c->spec->hidden * td_dtype_bytes(c->spec->act_dtype);
+    td_npu_caps caps;
+    c->npu->ops->caps(c->npu, &caps);
     row_bytes[X] = c->x_int8 ? 0 : row;
     row_bytes[X_CODES] = c->x_int8 ? c->spec->hidden : 0;
     row_bytes[X_SCALE] = c->x_int8 ? sizeof(float) : 0;
-    row_bytes[IDS] = c->spec->top_k * sizeof(uint16_t);
+    row_bytes[IDS] = c->spec->top_k * td_npu_id_bytes(&caps);
     row_bytes[WEIGHTS] = c->spec->top_k * sizeof(float);
     row_bytes[Y] = c->in_parts ? td_exact_words(c->spec->hidden) * sizeof(int32_t) : row;
     row_bytes[Y_DEFERRED] = c->spec->max_deferred ? row_bytes[Y] : 0;
@@ -97,13 +102,19 @@ uint64_t td_bridge_bytes(const td_bridge_config *c) {
 
 /* The buffers of a slot by number. */
 static void **buffer_at(td_bridge_buffers *b, int i) {
-    void **at[N_BUFFERS] = {&b->x, (void **)&b->x_i8.q, (void **)&b->x_i8.scale, (void **)&b->ids, (void **)&b->weights,
+    void **at[N_BUFFERS] = {&b->x, (void **)&b->x_i8.q, (void **)&b->x_i8.scale, &b->ids, (void **)&b->weights,
                             &b->y, &b->y_deferred};
     return at[i];
 }
 
 static td_status allocate(td_bridge *b, td_error *err) {
-    td_npu *d = b->c.npu;
+    td_npu      *d = b->c.npu;
+    const size_t pairs = (size_t)b->c.spec->max_tok * b->c.spec->top_k;
+    if (b->raw_choice) {
+        b->ids = malloc(pairs * sizeof *b->ids);
+        b->weights = malloc(pairs * sizeof *b->weights);
+        if (!b->ids || !b->weights) return td_fail(err, TD_ENOMEM, "out of memory for the choice of experts");
+    }
     for (int p = 0; p < TD_BRIDGE_PARITIES; p++)
         for (int i = 0; i < N_BUFFERS; i++) {
             size_t bytes = b->row_bytes[i] * b->c.spec->max_tok;
@@ -229,17 +240,40 @@ static void add_nothing(td_bridge_port *p, const td_ffn_args *a) {
     if (a->immediate_done) a->immediate_done(p);
 }
 
-/* Tell what was chosen. Ids come from the device: a wrong one must not become a wild read. */
-static void look_at_ids(const td_bridge_port *p) {
-    td_bridge      *b = p->bridge;
-    const uint32_t  first = step_of(p)->first_row, n_tok = tokens_of(p), top_k = b->c.spec->top_k;
-    const uint16_t *ids = p->slot->host.ids + (size_t)first * top_k;
-    for (size_t i = 0; i < (size_t)n_tok * top_k; i++)
-        if (td_id_number(ids[i]) >= b->c.spec->n_experts) {
-            set_error(b, TD_EDEVICE);
-            return;
-        }
-    if (b->c.chosen) b->c.chosen(b->c.user, p->layer, first, n_tok, ids);
+static bool are_experts(const uint16_t *ids, size_t n, uint32_t n_experts) {
+    for (size_t i = 0; i < n; i++)
+        if (td_id_number(ids[i]) >= n_experts) return false;
+    return true;
+}
+
+/* The choice of row `row` as the experts take it. */
+typedef struct {
+    const uint16_t *ids;
+    const float    *weights;
+} choice;
+
+static choice choice_of(const td_bridge_port *p, uint32_t row) {
+    const td_bridge         *b = p->bridge;
+    const td_bridge_buffers *host = &p->slot->host;
+    const size_t             at = (size_t)row * b->c.spec->top_k;
+    if (b->raw_choice) return (choice){b->ids + at, b->weights + at};
+    return (choice){(const uint16_t *)host->ids + at, host->weights + at};
+}
+
+/* Ids come from the device: a wrong one must not become a wild read. @param tell what was chosen */
+static void take_choice(td_bridge_port *p, bool tell) {
+    td_bridge         *b = p->bridge;
+    const uint32_t     first = step_of(p)->first_row, n_tok = tokens_of(p), top_k = b->c.spec->top_k;
+    const size_t       at = (size_t)first * top_k;
+    td_bridge_buffers *host = &p->slot->host;
+    const choice       c = choice_of(p, first);
+    const bool known = b->raw_choice ? td_raw_choice_sort((const int32_t *)host->ids + at, host->weights + at, n_tok, top_k,
+                                                          b->c.spec->n_experts, b->ids + at, b->weights + at)
+                                     : are_experts(c.ids, (size_t)n_tok * top_k, b->c.spec->n_experts);
+    if (!known)
+        set_error(b, TD_EDEVICE);
+    else if (tell && b->c.chosen)
+        b->c.chosen(b->c.user, p->layer, first, n_tok, c.ids);
 }
 
 /* Rows row .. row + n_tok - 1 of a ticket: their sums into the slot's host buffers. */
@@ -248,14 +282,15 @@ static void run_rows(td_bridge_port *p, uint32_t row, uint32_t n_tok, void (*on_
     const td_bridge_config *c = &b->c;
     const uint32_t          first = step_of(p)->first_row + row;
     td_bridge_buffers      *host = &p->slot->host;
+    const choice            chosen = choice_of(p, first);
     td_ffn_args             a = {
                     .n_tok = n_tok,
                     .top_k = c->spec->top_k,
                     .x = row_of(b, host, X, first),
                     .x_i8 = row_of(b, host, X_CODES, first),
                     .x_scale = row_of(b, host, X_SCALE, first),
-                    .ids = row_of(b, host, IDS, first),
-                    .weights = row_of(b, host, WEIGHTS, first),
+                    .ids = chosen.ids,
+                    .weights = chosen.weights,
                     .n_immediate = c->spec->top_k - (p->last ? 0 : c->spec->max_deferred),
                     .y = row_of(b, host, Y, first),
                     .y_deferred = row_of(b, host, Y_DEFERRED, first),
@@ -292,13 +327,15 @@ static bool run_ticket(td_bridge_port *p, uint32_t n, void (*on_immediate)(void 
     td_bridge     *b = p->bridge;
     const uint32_t n_tok = tokens_of(p);
     uint32_t      *done = &b->done[n % TD_BRIDGE_OPEN_MAX];
-    if (n >= b->n_started) *done = n < TD_BRIDGE_OPEN_MAX ? b->pass.done[n] : 0;
-    if (n >= b->n_started) b->n_started = n + 1;
+    if (n >= b->n_started) {
+        *done = n < TD_BRIDGE_OPEN_MAX ? b->pass.done[n] : 0;
+        b->n_started = n + 1;
+        take_choice(p, *done == 0);
+    }
     if (*done == n_tok) {
         if (on_immediate) on_immediate(p);
         return true;
     }
-    if (*done == 0) look_at_ids(p);
     for (uint32_t rows; *done < n_tok; *done += rows) {
         const uint64_t begin_ns = td_trace_now();
         rows = is_left(b) ? 0 : rows_in_time(b, n_tok - *done);
@@ -348,6 +385,7 @@ td_status td_bridge_open(const td_bridge_config *c, td_bridge **out, td_error *e
     td_npu_caps caps;
     c->npu->ops->caps(c->npu, &caps);
     b->unified = caps.unified_memory;
+    b->raw_choice = caps.raw_choice;
     buffer_rows(c, b->row_bytes);
     td_status st = allocate(b, err);
     if (st == TD_OK && c->async) {
@@ -376,6 +414,8 @@ void td_bridge_close(td_bridge *b) {
             if (dev && dev != host) d->ops->free(d, dev, b->row_bytes[i] * b->c.spec->max_tok);
             if (host) d->ops->host_free(d, host, b->row_bytes[i] * b->c.spec->max_tok);
         }
+    free(b->ids);
+    free(b->weights);
     if (b->bells) d->ops->host_free(d, b->bells, b->c.max_ports * sizeof *b->bells);
     while (b->ports) {
         td_bridge_port *p = b->ports;
@@ -393,6 +433,20 @@ void td_bridge_get_buffers(const td_bridge *b, uint32_t parity, td_bridge_buffer
 void td_bridge_get_host_buffers(const td_bridge *b, uint32_t parity, td_bridge_buffers *out) {
     assert(parity < TD_BRIDGE_PARITIES);
     *out = b->slots[parity].host;
+}
+
+void td_bridge_get_choice(const td_bridge *b, uint32_t parity, uint32_t first_row, uint32_t n_tok, uint16_t *ids,
+                          float *weights) {
+    const td_bridge_buffers *host = &b->slots[parity].host;
+    const size_t             at = (size_t)first_row * b->c.spec->top_k, pairs = (size_t)n_tok * b->c.spec->top_k;
+    assert(parity < TD_BRIDGE_PARITIES);
+    if (b->raw_choice) {
+        (void)td_raw_choice_sort((const int32_t *)host->ids + at, host->weights + at, n_tok, b->c.spec->top_k,
+                                 b->c.spec->n_experts, ids, weights); /* a wrong id ends the pass: take_choice */
+        return;
+    }
+    memcpy(ids, (const uint16_t *)host->ids + at, pairs * sizeof *ids);
+    memcpy(weights, host->weights + at, pairs * sizeof *weights);
 }
 
 td_status td_bridge_port_create(td_bridge *b, const td_bridge_port_desc *desc, td_bridge_port **out, td_error *err) {

@@ -78,7 +78,7 @@ void td_bridge_row_bytes(const td_bridge_config *c, size_t *to_host, size_t *to_
 typedef struct {
     void      *x;       /* [max_tok, hidden] act_dtype: the normed input of the experts; NULL with x_int8 */
     td_rows_i8 x_i8;    /* with x_int8: the same, quantised */
-    uint16_t  *ids;     /* [max_tok, top_k], descending weight */
+    void      *ids;     /* [max_tok, top_k] uint16 by descending weight; of a device with caps.raw_choice as it gives them */
     float     *weights; /* [max_tok, top_k] */
     /* [max_tok, hidden] act_dtype, or with in_parts rows of td_exact_words(hidden) words: */
     void *y;          /* sum of the immediate experts, after collect */
@@ -88,6 +88,11 @@ typedef struct {
 void td_bridge_get_buffers(const td_bridge *b, uint32_t parity, td_bridge_buffers *out); /* on the device */
 /** The same on the host: x, ids and weights are there from the port's submit on, y and y_deferred from its collect. */
 void td_bridge_get_host_buffers(const td_bridge *b, uint32_t parity, td_bridge_buffers *out);
+
+/** What the router chose for rows first_row on, as td_ffn_args has it, of the host's buffers; there from the port's submit on.
+ * @param ids, weights [n_tok, top_k], written. */
+void td_bridge_get_choice(const td_bridge *b, uint32_t parity, uint32_t first_row, uint32_t n_tok, uint16_t *ids,
+                          float *weights);
 
 /** Where one half of one MoE layer is handed over. */
 typedef struct {

@@ -13,6 +13,7 @@
 #include "core/log/trace.h"
 #include "core/math/rng.h"
 #include "doctor/check.h"
+#include "npu/raw_choice.h"
 
 #define HIDDEN 512
 #define ROWS_MAX 320
@@ -267,6 +268,28 @@ static void build_top(td_rig *r, const void *arg, uint32_t rows, float *out) {
 
 /* ---- router ------------------------------------------------------------------------------------ */
 
+static bool is_raw(const td_rig *r) {
+    td_npu_caps caps;
+    r->npu->ops->caps(r->npu, &caps);
+    return caps.raw_choice;
+}
+
+/* Copy a router's choice back, in order. ids, weights: [rows, top_k] */
+static void get_choice(td_rig *r, const td_router_desc *d, uint32_t rows, uint16_t *ids, float *weights) {
+    const size_t n = (size_t)rows * d->top_k;
+    if (!is_raw(r)) {
+        td_rig_get(r, d->ids, ids, n * sizeof *ids);
+        td_rig_get(r, d->weights, weights, n * sizeof *weights);
+        return;
+    }
+    int32_t *raw_ids = td_rig_host(r, n * sizeof *raw_ids);
+    float   *raw_weights = td_rig_host(r, n * sizeof *raw_weights);
+    td_rig_get(r, d->ids, raw_ids, n * sizeof *raw_ids);
+    td_rig_get(r, d->weights, raw_weights, n * sizeof *raw_weights);
+    if (r->st == TD_OK && !td_raw_choice_sort(raw_ids, raw_weights, rows, d->top_k, d->n_experts, ids, weights))
+        td_rig_fail(r, TD_EDEVICE, "the router chose an expert that there is not");
+}
+
 /* The result has a row of all experts' weights, with 0 for experts that were not chosen, so that another choice is a large
  * error. */
 static void build_router(td_rig *r, const void *arg, uint32_t rows, float *out) {
@@ -282,12 +305,11 @@ static void build_router(td_rig *r, const void *arg, uint32_t rows, float *out) 
     if (d.score == TD_SCORE_SOFTMAX_CHOSEN)
         d.logit_bias = td_rig_weight(r, TD_WEIGHT_F32, td_rig_noise(r, 25, d.n_experts, 0.3f), 0, d.n_experts);
     d.in = td_rig_activations(r, td_rig_noise(r, 26, (size_t)rows * HIDDEN, 1), (size_t)rows * HIDDEN);
-    d.ids = td_rig_alloc(r, n * sizeof *ids);
+    d.ids = td_rig_alloc(r, n * (is_raw(r) ? sizeof(int32_t) : sizeof *ids));
     d.weights = td_rig_alloc(r, n * sizeof *weights);
     td_block_desc desc = {.kind = TD_BLOCK_ROUTER, .layer = TD_NO_LAYER, .max_tok = rows, .router = d};
     td_rig_run_rows(r, td_rig_block(r, &desc), rows);
-    td_rig_get(r, d.ids, ids, n * sizeof *ids);
-    td_rig_get(r, d.weights, weights, n * sizeof *weights);
+    get_choice(r, &d, rows, ids, weights);
     for (size_t i = 0; r->st == TD_OK && i < n; i++) {
         if (ids[i] >= d.n_experts) td_rig_fail(r, TD_EDEVICE, "the router chose an expert that there is not");
         if (r->st == TD_OK && i % d.top_k && weights[i] > weights[i - 1])
@@ -309,10 +331,12 @@ static const td_npu_weight *const *expert_list(td_rig *r, uint64_t seed, size_t 
 /* Gives each expert another number of rows, and the last one none. */
 static void build_experts(td_rig *r, const void *arg, uint32_t rows, float *out) {
     size_t    n = (size_t)rows * HIDDEN, pairs = (size_t)rows * CHOSEN;
-    uint16_t *ids = td_rig_host(r, pairs * sizeof *ids);
+    size_t    id_bytes = is_raw(r) ? sizeof(int32_t) : sizeof(uint16_t);
+    uint16_t *ids = td_rig_host(r, pairs * id_bytes); /* little-endian: the low half of an int32 comes first */
     float    *weights = td_rig_noise(r, 60, pairs, 1);
     (void)arg;
-    for (size_t i = 0; ids && i < pairs; i++) ids[i] = (uint16_t)((i / CHOSEN / 3 + i % CHOSEN) % (EXPERTS - 1));
+    for (size_t i = 0; ids && i < pairs; i++)
+        ids[i * id_bytes / sizeof *ids] = (uint16_t)((i / CHOSEN / 3 + i % CHOSEN) % (EXPERTS - 1));
     td_block_desc desc = {.kind = TD_BLOCK_EXPERTS, .layer = TD_NO_LAYER, .max_tok = rows};
     desc.experts = (td_experts_desc){.hidden = HIDDEN,
                                      .inter = EXPERT_INTER,
@@ -322,10 +346,10 @@ static void build_experts(td_rig *r, const void *arg, uint32_t rows, float *out)
                                      .up = expert_list(r, 71, EXPERT_INTER, HIDDEN),
                                      .down = expert_list(r, 81, HIDDEN, EXPERT_INTER),
                                      .in = td_rig_activations(r, td_rig_codes(r, 91, rows, HIDDEN, -6), n),
-                                     .ids = td_rig_alloc(r, pairs * sizeof *ids),
+                                     .ids = td_rig_alloc(r, pairs * id_bytes),
                                      .weights = td_rig_alloc(r, pairs * sizeof *weights),
                                      .out = td_rig_alloc(r, td_rig_act_bytes(r, n))};
-    td_rig_put(r, (void *)desc.experts.ids, ids, pairs * sizeof *ids);
+    td_rig_put(r, (void *)desc.experts.ids, ids, pairs * id_bytes);
     td_rig_put(r, (void *)desc.experts.weights, weights, pairs * sizeof *weights);
     td_rig_run_rows(r, td_rig_block(r, &desc), rows);
     give(r, td_rig_floats(r, desc.experts.out, n), n, out);

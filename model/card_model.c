@@ -165,7 +165,7 @@ static activation_sizes sizes_of_activations(const td_card_model *c) {
         [BUFFER(later[0])] = later,
         [BUFFER(later[1])] = later,
         [BUFFER(deferred)] = later ? all : 0,
-        [BUFFER(ids)] = routed * sizeof *c->act.ids,
+        [BUFFER(ids)] = routed * m->id_bytes,
         [BUFFER(weights)] = routed * sizeof *c->act.weights,
         [BUFFER(mtp_x)] = m->part.whole ? mtp * streams : 0,
         [BUFFER(mtp_in)] = mtp * (streams > 1 ? streams : 2),

@@ -13,7 +13,7 @@ typedef struct td_layer_state {
     uint32_t            moe_layer;  /* as in the expert store */
     uint32_t            parity;     /* of the layer among those with experts in its pass */
     bool                is_first, is_last;
-    uint16_t           *ids; /* the choice of experts: in the hand-over, or this card's own */
+    void               *ids; /* the choice of experts: in the hand-over, or this card's own */
     float              *weights;
     td_bridge_port_desc handover;
     td_bridge_buffers   io;       /* of the hand-over; NULL in an outline */

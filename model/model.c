@@ -18,6 +18,7 @@
 #include "model/experts_load.h"
 #include "model/model_state.h"
 #include "npu/handover_time.h"
+#include "npu/raw_choice.h"
 #include "quant/coded_matrix.h"
 
 #define HANDOVER_ROUNDS 5
@@ -411,6 +412,7 @@ static td_status open_cards(td_model *m, td_npu *const *npus, td_error *err) {
     m->log_sums = caps.log_sums;
     m->step_kinds = caps.step_kinds;
     m->norm_f32 = caps.norm_f32;
+    m->id_bytes = td_npu_id_bytes(&caps);
     m->groups_in_floats = caps.groups_in_floats;
     m->kv_spare_pages = caps.kv_spare ? (uint32_t)td_div_up(td_step_spare_rows(m->spec.max_tok), TD_KV_PAGE) : 0;
     m->handover = m->probe.other_handover

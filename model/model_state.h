@@ -99,6 +99,7 @@ struct td_model {
     td_handover          handover;
     bool                 log_sums;         /* the device gives log-sums of rows of logits */
     bool                 step_kinds;       /* the device tells kinds of steps apart */
+    size_t               id_bytes;         /* of an expert's id as the device's routers give it */
     bool                 norm_f32;         /* norms give their rows in f32, too, for routers */
     bool                 groups_in_floats; /* the device multiplies 4-bit groups with rows of bf16 */
     bool                 int8_rows;        /* norms give their rows in int8, too, for linears with int8 weights */
@@ -128,6 +129,8 @@ struct td_model {
     void        **kept_args;
     tapped_layer *tapped; /* [n_layers] with layer_tap */
     void        **tapped_args;
+    uint16_t     *tapped_ids; /* [max_tok, top_k] each: the choice that it is shown */
+    float        *tapped_weights;
 };
 
 /** What the resident experts are opened with; experts are NULL until they are loaded. */

@@ -72,7 +72,7 @@ typedef struct {
     int32_t   *parts;  /* [max_tok, td_exact_words(hidden)] of resident experts, their part of that sum */
     int32_t  *later[TD_BRIDGE_PARITIES]; /* the same of the deferred sum of a layer, by its parity; NULL: none is deferred */
     void     *deferred;  /* output of experts that the layer before deferred, where the device has a part of them */
-    uint16_t *ids;       /* [max_tok, top_k] */
+    void     *ids;       /* [max_tok, top_k], as the device's routers give them */
     float    *weights;   /* [max_tok, top_k] */
     void     *mtp_x;     /* the MTP layer's residual stream, of the width of x */
     void     *mtp_in;    /* [max_tok, 2*hidden], or [max_tok, streams*hidden]: what its projection reads */

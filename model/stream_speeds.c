@@ -23,7 +23,8 @@ static double seconds_since(uint64_t begin_ns) {
 /* Each of n experts as often as another, top_k a row, or n of them. @param mark of every id but those that repeat one of
  * their row */
 static void fill_ids(const job *j, const uint16_t *experts, uint32_t n, uint32_t n_tok, uint32_t top_k, uint16_t mark) {
-    for (size_t i = 0; i < (size_t)n_tok * top_k; i++) j->io.ids[i] = experts[i % n] | (i % top_k < n ? mark : 0);
+    for (size_t i = 0; i < (size_t)n_tok * top_k; i++)
+        ((uint16_t *)j->io.ids)[i] = experts[i % n] | (i % top_k < n ? mark : 0);
 }
 
 /* ---- the CPU -------------------------------------------------------------------------------------- */
@@ -66,7 +67,7 @@ static td_status run_block(td_card_model *c, const job *j, const td_step_bucket 
 static td_status time_card(td_card_model *c, const job *j, uint32_t n_tok, double *seconds) {
     td_npu               *d = c->npu;
     const td_step_bucket *bucket = td_step_buf_count(&c->step, n_tok);
-    const size_t          bytes = (size_t)n_tok * j->m->config.top_k * sizeof *j->io.ids;
+    const size_t          bytes = (size_t)n_tok * j->m->config.top_k * sizeof(uint16_t);
     TD_TRY(td_step_buf_enqueue_upload(&c->step, bucket, c->stream));
     TD_TRY(td_streamed_enqueue_take(j->m->streamed, c->shard.index, 0, c->stream));
     TD_TRY(d->ops->copy(d, c->stream, (void *)j->desc->resident.ids, j->io.ids, bytes, TD_COPY_H2D));

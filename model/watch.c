@@ -23,15 +23,13 @@ struct tapped_layer {
 
 /* In stream order, after a submit: copy what the router chose. */
 static void keep_call(void *arg) {
-    kept_routing     *k = arg;
-    td_model         *m = k->model;
-    td_bridge_buffers io;
-    td_bridge_get_host_buffers(m->bridge, k->parity, &io);
+    kept_routing  *k = arg;
+    td_model      *m = k->model;
     td_bridge_pass pass = td_program_pass(k->program, m->cards->bucket);
     const td_step *step = pass.steps[k->half];
     size_t at = (size_t)step->first_row * m->config.top_k, pairs = (size_t)step->host.counts->n_tok * m->config.top_k;
-    for (size_t i = at; i < at + pairs; i++) k->ids[i] = td_id_number(io.ids[i]);
-    memcpy(k->weights + at, io.weights + at, pairs * sizeof *k->weights);
+    td_bridge_get_choice(m->bridge, k->parity, step->first_row, step->host.counts->n_tok, k->ids + at, k->weights + at);
+    for (size_t i = at; i < at + pairs; i++) k->ids[i] = td_id_number(k->ids[i]);
 }
 
 static td_status allocate_kept(td_model *m, td_error *err) {
@@ -70,8 +68,9 @@ static void tap_call(void *arg) {
         td_bridge_get_host_buffers(m->bridge, (t->moe_layer + 1) % TD_BRIDGE_PARITIES, &before);
         out.routed = io.y;
         out.expert_x = io.x;
-        out.expert_ids = io.ids;
-        out.expert_weights = io.weights;
+        td_bridge_get_choice(m->bridge, t->moe_layer % TD_BRIDGE_PARITIES, 0, out.n_tok, m->tapped_ids, m->tapped_weights);
+        out.expert_ids = m->tapped_ids;
+        out.expert_weights = m->tapped_weights;
         out.deferred = t->moe_layer > 0 && m->spec.experts.max_deferred ? before.y_deferred : NULL;
     }
     m->probe.layer_tap(m->probe.user, &out);
@@ -80,7 +79,10 @@ static void tap_call(void *arg) {
 static td_status allocate_tapped(td_model *m, td_error *err) {
     m->tapped = calloc(td_model_all_layers(m), sizeof *m->tapped);
     m->tapped_args = calloc(td_model_all_layers(m), sizeof *m->tapped_args);
-    if (!m->tapped || !m->tapped_args) return td_fail(err, TD_ENOMEM, "out of memory to watch the layers");
+    m->tapped_ids = calloc((size_t)m->spec.max_tok * m->config.top_k + 1, sizeof *m->tapped_ids);
+    m->tapped_weights = calloc((size_t)m->spec.max_tok * m->config.top_k + 1, sizeof *m->tapped_weights);
+    if (!m->tapped || !m->tapped_args || !m->tapped_ids || !m->tapped_weights)
+        return td_fail(err, TD_ENOMEM, "out of memory to watch the layers");
     for (uint32_t i = m->part.layers.first, n_moe = 0; i < m->part.layers.end; i++) {
         m->tapped[i] = (tapped_layer){
             .model = m, .layer = i, .moe_layer = m->spec.experts.n_layers && m->config.is_moe[i] ? n_moe++ : UINT32_MAX};
@@ -113,6 +115,8 @@ void td_watch_close(td_model *m) {
     free(m->kept_args);
     free(m->tapped);
     free(m->tapped_args);
+    free(m->tapped_ids);
+    free(m->tapped_weights);
 }
 
 void td_model_get_routing(const td_model *m, uint32_t layer, const uint16_t **ids, const float **weights) {

@@ -17,6 +17,7 @@
  *   card_meter      what a card was given and has taken: for metrics
  *   card/           what cards behind a vendor's runtime have in common
  *   handover_time   how long a hand-over takes      link_time      how fast copies to the device and from it are
+ *   raw_choice      a router's choice with ids of 32 bits, in a device's own order
  *
  * Conventions of all backends
  *  - Activations between blocks have the device's act_dtype: bf16, or f32 for the reference path (quantization none).
@@ -105,7 +106,10 @@ typedef struct {
     bool norm_f32;
     /** Rows beyond a step's counts are computed like the others. So each cache needs pages for their keys and values, behind
      * the pages of sequences (td_mla_desc.kv_spare_pages). */
-    bool     kv_spare;
+    bool kv_spare;
+    /** Its routers give ids as int32, those of a row in any order, each with its weight; its experts take them so. Who reads
+     * them on the host sorts them (npu/raw_choice.h). It has no TD_BLOCK_RESIDENT. */
+    bool     raw_choice;
     bool     recurrent;        /* it has TD_BLOCK_DELTA, TD_BLOCK_SPARSE and several streams */
     bool     chosen_keys;      /* its TD_BLOCK_MLA may have an indexer */
     bool     kv_int8;          /* its TD_BLOCK_MLA and TD_BLOCK_GQA may have caches of TD_KV_INT8 */
@@ -596,7 +600,8 @@ typedef enum { TD_GROUP_NONE, TD_GROUP_MAX, TD_GROUP_TOP2_SUM } td_router_group;
  * choice. Then the top_k of the kept experts by choice, ties to the lower index;  w = s of the chosen, divided by their sum +
  * 1e-20 when normalise, times scale. Output order: descending w, ties to the lower expert index. Softmax is over all
  * experts; of the chosen (SOFTMAX_CHOSEN), s are the logits until the choice is made, and then their softmax over the
- * chosen. With by_token no choice is made: the experts of a row are its token's.
+ * chosen. With by_token no choice is made: the experts of a row are its token's. With caps.raw_choice ids are int32, and
+ * ties and the order of a row the device's own.
  */
 typedef struct {
     uint32_t             hidden, n_experts, top_k, n_group, topk_group;
@@ -609,7 +614,7 @@ typedef struct {
     const td_npu_weight *by_token;          /* [vocab, top_k] F32: ids of experts, those of a row distinct; or NULL */
     const void          *in;                /* [max_tok, hidden] */
     const float         *in_f32;            /* a norm's out_f32, read in its place with caps.norm_f32; or NULL */
-    uint16_t            *ids;               /* [max_tok, top_k]; with TD_ID_RESIDENT where slot_of has a slot */
+    void                *ids;               /* [max_tok, top_k] uint16; with TD_ID_RESIDENT where slot_of has a slot */
     float               *weights;           /* [max_tok, top_k] */
     const uint16_t      *slot_of;           /* [n_experts] as in td_resident_desc; NULL: no expert is resident */
 } td_router_desc;
@@ -623,11 +628,13 @@ typedef struct {
     uint32_t hidden, inter, n_experts, top_k;
     /** [n_experts] each, of [inter, hidden] x 2 and [hidden, inter]; the lists are borrowed as the weights are. */
     const td_npu_weight *const *gate, *const *up, *const *down;
-    const void     *in;      /* [max_tok, hidden] */
-    td_rows_i8      in_i8;   /* the same rows in int8; only where gate and up take int8 */
-    const uint16_t *ids;     /* [max_tok, top_k] of a router: those of a row are distinct */
-    const float    *weights; /* [max_tok, top_k] */
-    void           *out;     /* [max_tok, hidden] */
+    const void *in;    /* [max_tok, hidden] */
+    td_rows_i8  in_i8; /* the same rows in int8; only where gate and up take int8 */
+    /** [max_tok, top_k] of a router, or zeros: those of a row are distinct. Nothing else has been in this memory, so that a
+     * card may read it behind a router that failed. */
+    const void  *ids;
+    const float *weights; /* [max_tok, top_k] */
+    void        *out;     /* [max_tok, hidden] */
     /** The cards that share the experts, or NULL. Each has a part of every expert's `inter`, and gives a part of one sum.
      * All use the same ids and weights: where their routers might differ, those of the first card. */
     td_npu_group *group;

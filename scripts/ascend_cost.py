@@ -17,8 +17,8 @@ matrix unit's peak, and the time that operations of its kind take when they are 
   an event   2 us                                        ahead of each attention, two tasks: a wait and a reset; assumed
   before it  20 us: one copy that the host waits for     a step's rows, slots and block tables, while the card has nothing to do; assumed
 
-A launch may be several kernels. By the published sources Topk casts its indices (ops-math, topk.cpp), and Gather of int16 with a stride makes its input
-contiguous first (ops-nn, gather_elements.cpp). The copies and host calls of a hand-over are no kernels.
+A launch may be several kernels: by the published sources Topk casts its indices (ops-math, topk.cpp). The copies and host calls of a hand-over are no
+kernels.
 
 With --experts-on-cards all routed experts lie on the cards: nothing is handed over, and each card reads its stretch of every expert that some row
 chose. Rows are taken to choose at random: m rows with k of E experts each read E (1 - (1 - k / E)^m) of them. What the experts take of each card's
@@ -34,7 +34,7 @@ import sys
 CARDS = {"910B4": (800e9, 20 * 1500e6), "910B4-1": (1600e9, 20 * 1500e6), "910B1": (1600e9, 24 * 1850e6)}  # bytes/s, cores x Hz
 REACHED, INT8_A_CYCLE, LINK = 0.6, 16384, 20e9
 PRODUCT_US, OTHER_US, SUM_US, COPY_US, CALL_US, UPDATE_US, EVENT_US, BEFORE_US = 12, 5, 20, 5, 30, 60, 2, 20
-KERNELS = {"Topk": 2, "Gather of experts": 2}  # of launches that are more than one
+KERNELS = {"Topk": 2}  # of launches that are more than one
 STREAMS = (1, 16, 32)
 
 
@@ -95,11 +95,11 @@ class Step:
         return [self.product("QuantMatmul gate, up", 2 * inter, h)] + middle + [self.product("QuantMatmul down", h, inter)]
 
     def routed(self):
-        """Routed experts on the card: 6 launches, or 9; among several cards the first one's ids, a copy and a message, come first."""
+        """Routed experts on the card: 5 launches, or 8; among several cards the first one's choice, two copies and a message, comes first."""
         c, m, k, n_experts = self.c, self.m, self.c["num_experts_per_tok"], self.c["n_routed_experts"]
         h, inter = c["hidden_size"], c["moe_intermediate_size"] // self.n
         read, rows = n_experts * (1 - (1 - k / n_experts) ** m), m * k
-        ids = [self.op("Cast of ids", rows=6 * rows)] + ([self.op("broadcast of ids", rows=16 * rows, least=SUM_US)] if self.n > 1 else [])
+        ids = 2 * [self.op("copy of ids, weights", rows=8 * rows)] + [self.op("broadcast of ids", rows=16 * rows, least=SUM_US)] if self.n > 1 else []
         if self.fused:
             send, middle = [self.op("MoeInitRoutingV3", rows=2 * rows * h), self.op("Cumsum of counts", rows=16 * n_experts)], []
         else:
@@ -115,8 +115,7 @@ class Step:
     def moe_layer(self):
         c, h = self.c, self.c["hidden_size"]
         router = ([] if self.fused else [self.rowwise("Cast", h)]) + [self.op("Mm of the router, f32", 4 * c["n_routed_experts"] * h, 4 * self.m * h, least=PRODUCT_US),
-                  self.rowwise("MoeGatingTopK", c["n_routed_experts"]), self.rowwise("Topk", c["num_experts_per_tok"]),
-                  self.rowwise("Gather of experts", c["num_experts_per_tok"])]  # on card 0, which is the one that is counted
+                  self.rowwise("MoeGatingTopK", c["n_routed_experts"])]  # on card 0, which is the one that is counted
         return (self.attention() + self.norm_of_sum(False) + router + self.mlp(c["moe_intermediate_size"] * c["n_shared_experts"]) +
                 (self.routed() if self.experts else []) +
                 [self.rowwise("Add", h), self.rowwise("InplaceAdd", h)] + self.sum_over_cards())
@@ -136,7 +135,7 @@ class Step:
         """Bytes over the link of a layer with experts, and microseconds: five copies and two host calls. Experts on the cards need none."""
         if self.experts:
             return 0, 0
-        size = self.m * (self.c["hidden_size"] + 4 + 6 * self.c["num_experts_per_tok"] + 2 * self.c["hidden_size"])
+        size = self.m * (self.c["hidden_size"] + 4 + 8 * self.c["num_experts_per_tok"] + 2 * self.c["hidden_size"])
         return size, 5 * COPY_US + 1e6 * size / LINK + 2 * CALL_US
 
 

@@ -53,7 +53,7 @@ ONE_INPUT, TWO_INPUTS = {"self": "x", "selfRef": "x", "out": "y"}, {"self": "x1"
 NAMES = {
     "aclnnMm": TWO_INPUTS, "aclnnBatchMatMul": TWO_INPUTS, "aclnnAdd": TWO_INPUTS, "aclnnInplaceAdd": TWO_INPUTS, "aclnnInplaceMul": TWO_INPUTS,
     "aclnnSigmoid": ONE_INPUT, "aclnnCast": ONE_INPUT, "aclnnSwiGlu": ONE_INPUT, "aclnnRotaryPositionEmbedding": ONE_INPUT, "aclnnCumsum": ONE_INPUT,
-    "aclnnEmbedding": {"weight": "x", "out": "y"}, "aclnnGather": ONE_INPUT, "aclnnGatherV2": {**ONE_INPUT, "index": "indices"},
+    "aclnnEmbedding": {"weight": "x", "out": "y"}, "aclnnGatherV2": {**ONE_INPUT, "index": "indices"},
     "aclnnTransposeBatchMatMul": {"out": "y"}, "aclnnGroupedMatmulV5": {"out": "y"}, "aclnnMoeFinalizeRoutingV2": {"out": "y"},
     "aclnnGroupedMatmulSwigluQuantWeightNZ": {"output": "y", "outputScale": "y_scale", "bias": "weight_assistance_matrix"},
     "aclnnQuantMatmulV4": {"out": "y"}, "aclnnQuantMatmulV5": {"out": "y"},
@@ -61,7 +61,6 @@ NAMES = {
 }
 for i in (3, 4, 5):
     NAMES[f"aclnnFusedInferAttentionScoreV{i}"] = {"attentionOut": "attention_out"}
-DEFINED = {"aclnnGather": "index/gather_elements"}  # where it is not the folder of the function's document
 LISTS_OF_DEFINITION = {"actualseqlengths", "actualseqlengthskv", "actualsharedprefixlen", "qstartidx", "kvstartidx"}  # inputs there, arrays of the function
 
 TF_TILING = "moe/%s/op_host/%s_tiling.cpp:"
@@ -75,7 +74,7 @@ VALUES = {
     "aclnnMm": {"cubeMathType": ("0..3", None)}, "aclnnBatchMatMul": {"cubeMathType": ("0..3", None)},
     "aclnnTransposeBatchMatMul": {"permX1": ("3 values", None), "permX2": ("3 values", None), "permY": ("3 values", None), "cubeMathType": ("0..3", None),
                                   "batchSplitFactor": ("1..", None)},
-    "aclnnSwiGlu": {"dim": DIM}, "aclnnGather": {"dim": DIM}, "aclnnGatherV2": {"dim": DIM}, "aclnnCumsum": {"dim": DIM},
+    "aclnnSwiGlu": {"dim": DIM}, "aclnnGatherV2": {"dim": DIM}, "aclnnCumsum": {"dim": DIM},
     "aclnnDequantSwigluQuant": {"quantModeOptional": ("static|dynamic", None)},
     "aclnnMlaPrologV2WeightNz": {"cacheModeOptional": ("PA_BSND|PA_NZ", None), "rmsnormEpsilonCq": ("0..", None), "rmsnormEpsilonCkv": ("0..", None)},
     "aclnnRopeWithSinCosCache": {"headSize": ("1..", None)}, "aclnnRotaryPositionEmbedding": {"mode": ("0|1", None)},
@@ -149,7 +148,7 @@ def prototypes():
     text = subprocess.run(["cc", "-std=gnu17", "-E", "-P", "-I", str(ROOT), "-"], input=source, capture_output=True, text=True, check=True).stdout
     arguments, folders = {}, {}
     for op, repository, folder, parameters in re.findall(r'@@ (\w+) "(\w+) ([^"]*)" \((.*?)\) @@', text, flags=re.S):
-        folders[op] = "ops-" + repository, DEFINED.get(op, folder)
+        folders[op] = "ops-" + repository, folder
         arguments[op] = []
         for one in re.sub(r"\s+", " ", parameters).split(","):
             words = [w for w in re.findall(r"\w+|\*", one) if w != "const"]

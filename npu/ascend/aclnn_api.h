@@ -44,7 +44,6 @@
     X(MUL_IN_PLACE, NULL, "gated rows")                                                                                \
     X(CAST, NULL, "f32 to bf16 and back")                                                                              \
     X(GATHER, NULL, "rows by index")                                                                                   \
-    X(GATHER_ELEMENTS, NULL, "a router's experts in the order of their weights")                                       \
     X(KV_WRITE, NULL, "keys and values into their pages")                                                              \
     X(ATTENTION, NULL, "attention over pages")                                                                         \
     X(ROUTER, NULL, "a router's scores, groups and choice")                                                            \
@@ -152,8 +151,6 @@
       const td_acl_scalar *alpha)                                                                                           \
     X(aclnnSigmoid, SIGMOID, "nn activation/sigmoid", const td_acl_tensor *x, td_acl_tensor *out)                           \
     X(aclnnInplaceMul, MUL_IN_PLACE, "math math/mul", td_acl_tensor *x, const td_acl_tensor *y)                             \
-    X(aclnnGather, GATHER_ELEMENTS, "nn index/gather_elements_v2", const td_acl_tensor *x, const int64_t dim,               \
-      const td_acl_tensor *index, td_acl_tensor *out)                                                                       \
     X(aclnnCast, CAST, "math math/cast", const td_acl_tensor *x, const td_acl_dtype dtype, td_acl_tensor *out)              \
     X(aclnnGatherV2, GATHER, "nn index/gather_v2", const td_acl_tensor *x, int64_t dim, const td_acl_tensor *index,         \
       td_acl_tensor *out)                                                                                                   \

@@ -60,10 +60,9 @@ typedef struct {
     /* of blocks; all are of the thread that calls */
     size_t        rope_bytes, block_bytes; /* that the blocks want of the scratch: rope rows of a step, then a block's own */
     td_card_arena workspace;               /* what operations ask for, one at a time */
-    td_card_arena order, chosen; /* of routers: places and ids of experts, valid ones even where an operation failed */
-    void         *mask;          /* causal, as attention wants it; NULL until a block does */
-    void         *ones;          /* [TD_ASCEND_FRONT_Q_LORA] f32, 1 each; NULL until an MLA's front wants them */
-    bool          is_a2;         /* 910B; else 910C */
+    void         *mask;                    /* causal, as attention wants it; NULL until a block does */
+    void         *ones;                    /* [TD_ASCEND_FRONT_Q_LORA] f32, 1 each; NULL until an MLA's front wants them */
+    bool          is_a2;                   /* 910B; else 910C */
     struct {
         td_ascend_cut_key key;
         size_t            refs; /* blocks that have it; 0: none */

@@ -3,7 +3,7 @@
  *
  * DESIGN. The rows of a step are put in the order of their experts, each row once for every expert that it chose. Two
  * grouped products, with the middle of the MLP between them, compute all experts' rows. The results go back to their tokens,
- * times their weights, and are added in the order of a token's ids, that is, by descending weight (npu.h). The host knows no
+ * times their weights, and are added in the order of a token's ids, which is the router's. The host knows no
  * length: the number of rows of each expert stays on the device, so a graph serves every step of its bucket. Rows go through
  * in runs of TD_ASCEND_EXPERT_ROWS, so that what lies between the operations does not grow with the prompts of a step; each
  * run reads the weights anew.
@@ -115,7 +115,8 @@ static experts_run run_of(const td_ascend_run *r, const td_npu_block *b, size_t 
                                 .rows = least(r->step->max_tok - first, TD_ASCEND_EXPERT_ROWS)};
     size_t                 at = first / TD_ASCEND_EXPERT_ROWS * x->n_experts;
     e.pairs = e.rows * x->top_k;
-    e.ids = td_ascend_rows_of(o->ids, TD_ACL_INT32, first, e.rows, x->top_k);
+    e.ids = x->group ? td_ascend_rows_of(o->ids, TD_ACL_INT32, first, e.rows, x->top_k)
+                     : td_ascend_rows_of(x->ids, TD_ACL_INT32, r->step->first_row + first, e.rows, x->top_k);
     e.places = td_ascend_vector(o->places, TD_ACL_INT32, first * x->top_k, e.pairs);
     e.counts = td_ascend_vector(o->counts, TD_ACL_INT64, at, x->n_experts);
     e.counts32 = td_ascend_vector(o->counts32, TD_ACL_INT32, at, x->n_experts);
@@ -255,28 +256,30 @@ static void launch_run(td_ascend_run *r, const td_npu_block *b, const experts_ru
 
 /* ---- the block ----------------------------------------------------------------------------------- */
 
-/* Ids as the operations read them, and with several cards the first one's, with its weights. */
-static void launch_ids(td_ascend_run *r, const td_experts_desc *x) {
-    size_t rows = r->step->max_tok, first = r->step->first_row, pairs = rows * x->top_k;
-    td_ascend_op_cast(r, td_ascend_rows_of(x->ids, TD_ACL_INT16, first, rows, x->top_k),
-                      td_ascend_rows_of(r->route->ids, TD_ACL_INT32, 0, rows, x->top_k));
-    if (!x->group || r->status != TD_OK) return;
-    td_acl_status code = r->d->acl->aclrtMemcpyAsync(r->route->weights, pairs * sizeof(float), x->weights + first * x->top_k,
-                                                     pairs * sizeof(float), TD_ACL_MEMCPY_DEVICE_TO_DEVICE, r->stream);
-    if (code != TD_ACL_SUCCESS) {
-        (void)td_ascend_failed(r->d, "aclrtMemcpyAsync", code, NULL);
-        r->status = TD_EDEVICE;
+static void copy_words(td_ascend_run *r, void *to, const void *from, size_t n) {
+    if (r->status != TD_OK) return;
+    td_acl_status code = r->d->acl->aclrtMemcpyAsync(to, n * 4, from, n * 4, TD_ACL_MEMCPY_DEVICE_TO_DEVICE, r->stream);
+    if (code == TD_ACL_SUCCESS) {
+        td_card_launched(r->s, 1);
         return;
     }
-    td_card_launched(r->s, 1);
-    td_ascend_op_first_cards(r, x->group, r->route->ids, 2 * pairs);
+    (void)td_ascend_failed(r->d, "aclrtMemcpyAsync", code, NULL);
+    r->status = TD_EDEVICE;
+}
+
+/* The first card's ids and weights, for all. */
+static void share_choice(td_ascend_run *r, const td_experts_desc *x) {
+    size_t first = r->step->first_row * (size_t)x->top_k, pairs = r->step->max_tok * (size_t)x->top_k;
+    copy_words(r, r->route->ids, (const int32_t *)x->ids + first, pairs);
+    copy_words(r, r->route->weights, x->weights + first, pairs);
+    if (r->status == TD_OK) td_ascend_op_first_cards(r, x->group, r->route->ids, 2 * pairs);
 }
 
 static void launch_experts(td_ascend_run *r, const td_npu_block *b) {
     const td_experts_desc *x = &b->desc.experts;
     size_t                 rows = r->step->max_tok, first = r->step->first_row;
     td_ascend_input        all = {0};
-    launch_ids(r, x);
+    if (x->group) share_choice(r, x);
     bool codes = TD_ASCEND_HAS(r, aclnnMoeInitRoutingV3) && !b->down->group; /* go to the experts */
     if (codes && x->in_i8.q)
         all = (td_ascend_input){.x = td_ascend_rows_of(x->in_i8.q, TD_ACL_INT8, first, rows, x->hidden),

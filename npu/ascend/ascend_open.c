@@ -50,8 +50,6 @@ static void close_card(td_npu *base) {
     if (d->context && td_card_enter(&d->base) == TD_OK) {
         td_card_close_memory(&d->base);
         td_card_arena_close(&d->base, &d->workspace);
-        td_card_arena_close(&d->base, &d->order);
-        td_card_arena_close(&d->base, &d->chosen);
         td_card_give(&d->base, d->mask);
         td_card_give(&d->base, d->ones);
         if (d->setup) (void)d->acl->aclrtDestroyStream(d->setup);
@@ -63,7 +61,7 @@ static void close_card(td_npu *base) {
 
 static void caps(td_npu *base, td_npu_caps *out) {
     td_ascend_npu *d = (td_ascend_npu *)base;
-    *out = (td_npu_caps){.handover = TD_HANDOVER_HOST_CALL, .measure = true, .kv_spare = true};
+    *out = (td_npu_caps){.handover = TD_HANDOVER_HOST_CALL, .measure = true, .kv_spare = true, .raw_choice = true};
     out->experts = td_ascend_has_experts(d->l);
     out->norm_f32 = d->l->ops.aclnnAddRmsNormCast != NULL;
     out->groups_in_floats = d->l->ops.aclnnWeightQuantBatchMatmulV2 != NULL;

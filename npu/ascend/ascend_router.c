@@ -1,6 +1,4 @@
-/* The router: f32 logits, the vendor's choice, and its order made ours. */
-#include <stdlib.h>
-
+/* The router: f32 logits, and the vendor's choice as it is (td_npu_caps.raw_choice). */
 #include "core/error.h"
 #include "npu/ascend/ascend_weight.h"
 
@@ -13,7 +11,6 @@ static size_t place_router(const td_block_desc *desc, td_ascend_places *at) {
     *at = (td_ascend_places){0};
     at->f32 = td_ascend_place(&used, rows * o->hidden * sizeof(float));
     at->wide = td_ascend_place(&used, rows * o->n_experts * sizeof(float));
-    at->values = td_ascend_place(&used, rows * o->top_k * sizeof(float));
     at->unread = td_ascend_place(&used, rows * o->n_experts * sizeof(float));
     return used;
 }
@@ -23,17 +20,6 @@ static size_t place_router(const td_block_desc *desc, td_ascend_places *at) {
 static bool is_plain_softmax(const td_ascend_npu *d, const td_router_desc *o) {
     return d->l->ops.aclnnMoeGatingTopKSoftmaxV2 && o->score == TD_SCORE_SOFTMAX && o->group == TD_GROUP_NONE && !o->bias &&
            o->scale >= 1 && o->scale <= 1;
-}
-
-/* A stream goes on behind an operation that failed. What the next ones read as places or ids of experts must be valid then,
- * too, so these arrays have memory of their own, which begins as zeros. */
-static td_status make_zeros(td_ascend_npu *d, td_card_arena *a, size_t bytes, td_error *err) {
-    if (bytes <= a->bytes) return TD_OK;
-    void     *zeros = calloc(1, bytes);
-    td_status st = zeros ? td_card_arena_grow(&d->base, a, bytes, err) : td_fail(err, TD_ENOMEM, "out of memory");
-    if (st == TD_OK) st = td_card_upload(&d->base, a->at, zeros, bytes, err);
-    free(zeros);
-    return st;
 }
 
 static td_status check_router(const td_ascend_npu *d, const td_block_desc *desc, td_error *err) {
@@ -62,8 +48,7 @@ static td_status check_router(const td_ascend_npu *d, const td_block_desc *desc,
 
 static td_status prepare_router(td_ascend_npu *d, td_npu_block *b, td_error *err) {
     const td_router_desc *o = &b->desc.router;
-    TD_TRY(make_zeros(d, &d->order, (size_t)b->desc.max_tok * o->top_k * sizeof(int64_t), err));
-    TD_TRY(make_zeros(d, &d->chosen, (size_t)b->desc.max_tok * o->top_k * sizeof(int32_t), err));
+    (void)d;
     TD_TRY(td_ascend_plain_of(o->w, "router", &b->gamma[0], err));
     return td_ascend_plain_of(o->bias, "router bias", &b->bias, err);
 }
@@ -85,29 +70,20 @@ static void choose(td_ascend_run *r, const td_npu_block *b, td_ascend_view logit
                  T(ids), T(td_ascend_scratch_rows(r, b->at.unread, TD_ACL_FLOAT, o->n_experts)));
 }
 
-/* The operation gives experts by what they were chosen by, bias included, and int32 ids. Sorted by weight, an id's place
- * gives the id; its low half is read as int16, which is a uint16 of the same bits below 32768. */
+/* The operation gives experts by what they were chosen by, bias included, and ids as int32. */
 static void launch_router(td_ascend_run *r, const td_npu_block *b) {
     const td_router_desc *o = &b->desc.router;
     size_t                n = r->step->max_tok, first = r->step->first_row;
     td_ascend_view        x = td_ascend_scratch_rows(r, b->at.f32, TD_ACL_FLOAT, o->hidden),
-                   logits = td_ascend_scratch_rows(r, b->at.wide, TD_ACL_FLOAT, o->n_experts),
-                   values = td_ascend_scratch_rows(r, b->at.values, TD_ACL_FLOAT, o->top_k),
-                   ids = td_ascend_rows_of(r->d->chosen.at, TD_ACL_INT32, 0, n, o->top_k),
-                   order = td_ascend_rows_of(r->d->order.at, TD_ACL_INT64, 0, n, o->top_k);
-    td_ascend_view low = td_ascend_rows_of(r->d->chosen.at, TD_ACL_INT16, 0, n, 2 * (size_t)o->top_k);
-    low.shape[1] = o->top_k;
-    low.stride[1] = 2;
+                   logits = td_ascend_scratch_rows(r, b->at.wide, TD_ACL_FLOAT, o->n_experts);
     if (o->in_f32 && TD_ASCEND_HAS(r, aclnnAddRmsNormCast)) /* caps.norm_f32 */
         x = td_ascend_rows_of(o->in_f32, TD_ACL_FLOAT, first, n, o->hidden);
     else
         td_ascend_op_cast(r, td_ascend_in_rows(r, o->in, o->hidden), x);
     td_ascend_op_product(
         r, x, td_ascend_transposed(td_ascend_rows_of(b->gamma[0], TD_ACL_FLOAT, 0, o->n_experts, o->hidden)), logits);
-    choose(r, b, logits, values, ids);
-    TD_ASCEND_OP(r, aclnnTopk, T(values), o->top_k, -1, true, true,
-                 T(td_ascend_rows_of(o->weights, TD_ACL_FLOAT, first, n, o->top_k)), T(order));
-    TD_ASCEND_OP(r, aclnnGather, T(low), 1, T(order), T(td_ascend_rows_of(o->ids, TD_ACL_INT16, first, n, o->top_k)));
+    choose(r, b, logits, td_ascend_rows_of(o->weights, TD_ACL_FLOAT, first, n, o->top_k),
+           td_ascend_rows_of(o->ids, TD_ACL_INT32, first, n, o->top_k));
 }
 
 const td_ascend_block_kind td_ascend_router = {

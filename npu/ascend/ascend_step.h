@@ -48,8 +48,8 @@ typedef struct {
 typedef struct {
     uint32_t         n_experts, top_k, most; /* rows of a run at most */
     td_ascend_mirror m;
-    int32_t         *ids, *places;  /* device: [max_tok, top_k] each; behind the ids */
-    float           *weights;       /* [max_tok, top_k] */
+    int32_t         *ids, *places;  /* device: [max_tok, top_k] each; ids: of several cards, the first one's, */
+    float           *weights;       /* [max_tok, top_k] with its weights behind them */
     int64_t         *counts, *sums; /* [runs, n_experts]: rows of each expert; the same cumulated */
     int32_t         *counts32;      /* counts in int32 */
 } td_ascend_route;

@@ -72,7 +72,7 @@ static td_status run_experts(td_host_npu *d, const td_npu_block *b, const td_hos
                                     .n_experts = x->n_experts,
                                     .hidden = x->hidden,
                                     .end_choice = x->top_k,
-                                    .ids = x->ids + row * x->top_k,
+                                    .ids = (const uint16_t *)x->ids + row * x->top_k,
                                     .weights = x->weights + row * x->top_k,
                                     .first = (uint32_t *)(d->scratch + b->at.first),
                                     .list = (td_host_chosen *)(d->scratch + b->at.chosen),

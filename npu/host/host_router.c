@@ -100,7 +100,7 @@ static void route_row(void *ctx, uint32_t i, const td_worker *worker) {
     float sum = 0;
     for (size_t k = 0; k < r->top_k; k++) sum += s[ids[k]];
     for (size_t k = 0; k < r->top_k; k++) w[k] = (r->normalise ? s[ids[k]] / (sum + 1e-20f) : s[ids[k]]) * r->scale;
-    uint16_t *ids_out = r->ids + (j->row0 + i) * r->top_k;
+    uint16_t *ids_out = (uint16_t *)r->ids + (j->row0 + i) * r->top_k;
     float    *w_out = r->weights + (j->row0 + i) * r->top_k;
     for (size_t k = 0; k < r->top_k; k++) { /* insertion by descending weight, ties to the lower id */
         size_t at = k;

@@ -9,10 +9,11 @@ static uint64_t row_bytes(const td_npu_weight *w) {
 
 /* Each expert that a row chose is read once. */
 static void add_experts(td_tier_work *sum, const td_experts_desc *x, const td_host_step *s) {
-    size_t   pairs = (size_t)s->n_tok * x->top_k;
-    uint32_t rows[TD_EXPERTS_MAX] = {0};
+    size_t          pairs = (size_t)s->n_tok * x->top_k;
+    const uint16_t *ids = x->ids;
+    uint32_t        rows[TD_EXPERTS_MAX] = {0};
     for (size_t i = 0; i < pairs; i++)
-        if (x->ids[i] < x->n_experts) rows[x->ids[i]]++;
+        if (ids[i] < x->n_experts) rows[ids[i]]++;
     for (uint32_t e = 0; e < x->n_experts; e++)
         for (int m = 0; m < 3; m++) {
             const td_npu_weight *w = (m == 0 ? x->gate : m == 1 ? x->up : x->down)[e];

@@ -101,19 +101,22 @@ typedef struct {
     const char *device;
     bool        async;
     td_handover handover;
+    bool        raw; /* its routers give ids as int32, those of a row turned round */
 } kind;
 
 static const kind KINDS[] = {
-    {"host", false, TD_HANDOVER_HOST_CALL}, {"host", true, TD_HANDOVER_HOST_CALL}, {"host", true, TD_HANDOVER_DOORBELL},
-    {"apart", true, TD_HANDOVER_HOST_CALL}, {"apart", true, TD_HANDOVER_DOORBELL},
+    {"host", false, TD_HANDOVER_HOST_CALL, false}, {"host", true, TD_HANDOVER_HOST_CALL, false},
+    {"host", true, TD_HANDOVER_DOORBELL, false},   {"apart", true, TD_HANDOVER_HOST_CALL, false},
+    {"apart", true, TD_HANDOVER_DOORBELL, false},  {"host", false, TD_HANDOVER_HOST_CALL, true},
+    {"apart", true, TD_HANDOVER_HOST_CALL, true},
 };
 #define N_KINDS (sizeof KINDS / sizeof *KINDS)
 
 /* What goes to the device and comes from it, in memory that it can copy. */
 typedef struct {
-    float    x[LAYERS][TOKENS * HIDDEN], w[LAYERS][TOKENS * TOP_K];
-    uint16_t ids[LAYERS][TOKENS * TOP_K];
-    sums     out;
+    float   x[LAYERS][TOKENS * HIDDEN], w[LAYERS][TOKENS * TOP_K];
+    int32_t ids[LAYERS][TOKENS * TOP_K]; /* as the device's routers give them */
+    sums    out;
 } staging;
 
 typedef struct {
@@ -124,7 +127,12 @@ typedef struct {
     td_npu_stream    *stream;
     staging          *staging;
     td_experts_config spec;
+    const td_npu_ops *plain; /* the device's own, */
+    td_npu_ops        ops;   /* with other caps */
+    bool              raw;
 } machine;
+
+static machine *raw_machine; /* the last one whose caps are other ones */
 
 static td_pool *open_pool(uint32_t n) {
     td_worker_place places[4];
@@ -134,11 +142,35 @@ static td_pool *open_pool(uint32_t n) {
     return p;
 }
 
+static void raw_caps(td_npu *d, td_npu_caps *out) {
+    raw_machine->plain->caps(d, out);
+    out->raw_choice = true;
+}
+
+static void give_raw_choices(machine *m) {
+    raw_machine = m;
+    m->plain = m->npu->ops;
+    m->ops = *m->plain;
+    m->ops.caps = raw_caps;
+    m->npu->ops = &m->ops;
+}
+
+/* The id at `at` of all layers' choices. */
+static void put_id(machine *m, size_t at, uint16_t id) {
+    const size_t all = TOKENS * TOP_K;
+    int32_t     *ids = m->staging->ids[at / all];
+    if (m->raw)
+        ids[at % all] = id;
+    else
+        ((uint16_t *)ids)[at % all] = id;
+}
+
 static void open_machine(machine *m, const kind *k, uint32_t deferred) {
     td_error err = {0};
-    *m = (machine){.experts_pool = open_pool(2), .npu_pool = k->async ? open_pool(1) : NULL};
+    *m = (machine){.experts_pool = open_pool(2), .npu_pool = k->async ? open_pool(1) : NULL, .raw = k->raw};
     td_host_npu_config hc = {.pool = k->async ? m->npu_pool : m->experts_pool, .own_threads = k->async};
     OK(td_npu_open(k->device, &(td_npu_config){.act_dtype = TD_DT_F32, .host = &hc}, &m->npu, &err));
+    if (k->raw) give_raw_choices(m);
     m->spec =
         WITH(td_experts_config, .n_layers = LAYERS, .n_experts = EXPERTS, .hidden = HIDDEN, .inter = INTER, .top_k = TOP_K,
              .format = TD_EXPERT_BF16, .act_dtype = TD_DT_F32, .max_tok = TOKENS, .max_deferred = deferred);
@@ -158,8 +190,11 @@ static void open_machine(machine *m, const kind *k, uint32_t deferred) {
     OK(m->npu->ops->stream_create(m->npu, &m->stream, &err));
     OK(m->npu->ops->host_alloc(m->npu, sizeof *m->staging, (void **)&m->staging, &err));
     memcpy(m->staging->x, data.x, sizeof data.x);
-    memcpy(m->staging->ids, data.ids, sizeof data.ids);
-    memcpy(m->staging->w, data.w, sizeof data.w);
+    for (size_t i = 0; i < LAYERS * TOKENS * TOP_K; i++) {
+        const size_t to = m->raw ? i / TOP_K * TOP_K + TOP_K - 1 - i % TOP_K : i;
+        put_id(m, to, ((const uint16_t *)data.ids)[i]);
+        ((float *)m->staging->w)[to] = ((const float *)data.w)[i];
+    }
 }
 
 static void close_machine(machine *m) {
@@ -167,6 +202,7 @@ static void close_machine(machine *m) {
     m->npu->ops->host_free(m->npu, m->staging, sizeof *m->staging);
     td_bridge_close(m->bridge);
     td_experts_destroy(m->experts);
+    if (m->raw) m->npu->ops = m->plain;
     m->npu->ops->close(m->npu);
     td_pool_destroy(m->npu_pool);
     td_pool_destroy(m->experts_pool);
@@ -222,7 +258,8 @@ static void put(machine *m, const pass *p, uint32_t h, uint32_t l) {
     td_bridge_get_buffers(m->bridge, l % TD_BRIDGE_PARITIES, &io);
     OK(d->ops->copy(d, m->stream, (float *)io.x + row * HIDDEN, s->x[l] + row * HIDDEN, n * HIDDEN * sizeof(float),
                     TD_COPY_H2D));
-    OK(d->ops->copy(d, m->stream, io.ids + row * TOP_K, s->ids[l] + row * TOP_K, n * TOP_K * sizeof(uint16_t), TD_COPY_H2D));
+    const size_t id_bytes = m->raw ? sizeof(int32_t) : sizeof(uint16_t), at = row * TOP_K * id_bytes;
+    OK(d->ops->copy(d, m->stream, (char *)io.ids + at, (const char *)s->ids[l] + at, n * TOP_K * id_bytes, TD_COPY_H2D));
     OK(d->ops->copy(d, m->stream, io.weights + row * TOP_K, s->w[l] + row * TOP_K, n * TOP_K * sizeof(float), TD_COPY_H2D));
     OK(td_bridge_enqueue_submit(p->port[h][l], m->stream, &p->step[h]));
 }
@@ -390,12 +427,12 @@ TEST(a_wild_expert_id_fails_the_step_only) {
         open_machine(&m, &KINDS[k], 0);
         make_pass(&m, &p, 1);
         run_pass(&m, &p, 0, &first);
-        m.staging->ids[0][4] = EXPERTS;
+        put_id(&m, 4, EXPERTS);
         begin(&m, &p);
         enqueue_pass(&m, &p, 0);
         OK(m.npu->ops->stream_sync(m.npu, m.stream));
         assert_int_equal(td_bridge_end_pass(m.bridge), TD_EDEVICE);
-        m.staging->ids[0][4] = data.ids[0][4];
+        put_id(&m, 4, data.ids[0][4]);
         run_pass(&m, &p, 0, &again);
         assert_memory_equal(&again, &first, sizeof first);
     }

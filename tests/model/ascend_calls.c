@@ -11,6 +11,7 @@
 #include "model/layer_caches.h"
 #include "model/program.h"
 #include "model/weights.h"
+#include "npu/raw_choice.h"
 #include "quant/coded_matrix.h"
 #include "tests/model/model_run.h"
 #include "tests/td_test.h"
@@ -151,7 +152,7 @@ static td_activations buffers(card *c, const card_part *p) {
     c->d->ops->caps(c->d, &caps);
     if (!p->group) a.h_i8 = (td_rows_i8){memory(c, rows * m->hidden), memory(c, rows * sizeof(float))};
     if (caps.norm_f32) a.h_f32 = memory(c, rows * m->hidden * sizeof(float));
-    a.ids = memory(c, rows * k * sizeof *a.ids);
+    a.ids = memory(c, rows * k * td_npu_id_bytes(&caps));
     a.weights = memory(c, rows * k * sizeof *a.weights);
     a.logits = memory(c, (size_t)c->model.max_out * vocab * sizeof(float));
     a.top = memory(c, (size_t)c->model.max_out * c->spec.top_k * sizeof *a.top);

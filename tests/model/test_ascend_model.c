@@ -289,11 +289,10 @@ TEST(a_replay_waits_for_one_update) {
 
 /* ---- launches ---------------------------------------------------------------------------------- */
 
-#define LAUNCHES_MAX 30       /* of a layer with experts, one operation each */
-#define LAUNCHES_FUSED_MAX 20 /* of DeepSeek-V3's, where operations do what several do */
-#define EXPERTS_FUSED \
-    6 /* besides, where the experts are on the card: ids, rows to them, sums of counts, two products, back; */
-#define EXPERTS_UNFUSED 9 /* codes, counts and three of the middle one by one */
+#define LAUNCHES_MAX 27       /* of a layer with experts, one operation each */
+#define LAUNCHES_FUSED_MAX 16 /* of DeepSeek-V3's, where operations do what several do */
+#define EXPERTS_FUSED 5   /* besides, where the experts are on the card: rows to them, sums of counts, two products, back; */
+#define EXPERTS_UNFUSED 8 /* codes, counts and three of the middle one by one */
 
 /** Operations of the vendor's in the first capture of a model, of one token. checkpoint NULL: the path's own. */
 static uint32_t launches_of(const char *path, const td_checkpoint *checkpoint, const char *sizes, uint32_t n_layers,

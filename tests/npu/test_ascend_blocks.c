@@ -11,6 +11,7 @@
  * roundings to bf16, 0.0025, four times over, for rows whose experts nearly cancel; int8 rows are 0.014 off.
  */
 #include "coded_matrices.h"
+#include "npu/raw_choice.h"
 #include "tests/td_test.h"
 
 #define EXACT 0.0
@@ -87,6 +88,15 @@ static both put(pair *p, const void *from, size_t bytes) { /* from NULL: zeros *
     if (from) card_copy(p, (void *)(uintptr_t)from, b.at[CARD], bytes, TD_COPY_H2D);
     assert_true(p->n_buffers < PAIR_MOST);
     return p->buffers[p->n_buffers++] = b;
+}
+
+/** Ids of experts, as each device has them: uint16 on the host, int32 on the card. ids NULL: zeros. */
+static both put_ids(pair *p, const uint16_t *ids, size_t n) {
+    both           b = put(p, NULL, n * sizeof(int32_t));
+    FREED int32_t *raw = calloc(n, sizeof *raw);
+    for (size_t i = 0; ids && i < n; i++) raw[i] = ((uint16_t *)b.at[HOST])[i] = ids[i];
+    card_copy(p, raw, b.at[CARD], b.bytes, TD_COPY_H2D);
+    return b;
 }
 
 /** Rows [n, width] of bf16, random; the same on both. */
@@ -367,7 +377,7 @@ TEST(routers) {
         size_t  n = CASES[i].n_experts, k = CASES[i].top_k;
         weights w = random_weight(&p, &r, TD_WEIGHT_F32, n, HIDDEN, 1),
                 bias = random_weight(&p, &r, TD_WEIGHT_F32, 0, n, 0.3f);
-        both in = put_rows(&p, &r, BUCKET, HIDDEN, 1), ids = put(&p, NULL, BUCKET * k * sizeof(uint16_t)),
+        both in = put_rows(&p, &r, BUCKET, HIDDEN, 1), ids = put_ids(&p, NULL, BUCKET * k),
              values = put(&p, NULL, BUCKET * k * sizeof(float));
         td_block_desc desc[DEVICES];
         for (int d = 0; d < DEVICES; d++) {
@@ -388,8 +398,13 @@ TEST(routers) {
         if (i % 2 && caps.norm_f32) card_copy(&p, f, in.at[CARD], in.bytes, TD_COPY_H2D);
         for (int d = 0; d < DEVICES; d++) desc[d].router.in_f32 = i % 2 ? floats.at[d] : NULL;
         run_both(&p, desc, &step, &ids);
-        FREED uint16_t *got = card_bytes(&p, &ids);
+        FREED int32_t  *raw_ids = card_bytes(&p, &ids);
+        FREED float    *raw_weights = card_bytes(&p, &values), *sorted = calloc(BUCKET * k, sizeof *sorted);
+        FREED uint16_t *got = calloc(BUCKET * k, sizeof *got);
+        assert_true(caps.raw_choice);
+        assert_true(td_raw_choice_sort(raw_ids, raw_weights, BUCKET, (uint32_t)k, (uint32_t)n, got, sorted));
         assert_memory_equal(got, ids.at[HOST], ROWS * k * sizeof *got);
+        card_copy(&p, sorted, values.at[CARD], values.bytes, TD_COPY_H2D);
         check(&p, &values, TD_DT_F32, 0, ROWS, k, 1e-5, "router weights");
     }
 }
@@ -477,7 +492,7 @@ static void put_choice(pair *p, rnd *r, const experts_case *c, both *ids, both *
     uint32_t        used = c->n_experts > 2 ? c->n_experts - 1 : c->n_experts;
     for (size_t row = 0; row < c->first + c->rows; row++)
         for (uint32_t j = 0; j < c->top_k; j++) id[row * c->top_k + j] = (uint16_t)((row * 5 + row / 3 + j) % used);
-    *ids = put(p, id, pairs * sizeof *id);
+    *ids = put_ids(p, id, pairs);
     *values = put(p, f, pairs * sizeof *f);
 }
 

@@ -85,7 +85,7 @@ enum { HIDDEN = 32, INTER = 32, EXPERTS = 6, CHOSEN = 2, TOKENS = 5, PAIRS = TOK
 typedef struct {
     td_npu_weight       *of[3][EXPERTS];
     const td_npu_weight *list[3][EXPERTS];
-    uint16_t            *ids; /* device, as the others */
+    int32_t             *ids; /* device, as the others */
     float               *weights;
     td_bf16             *x, *out;
     td_bf16             *got; /* pinned */
@@ -105,13 +105,13 @@ static void *put_bytes(card *c, const void *from, size_t bytes) {
 
 static void open_share(card *c, share *s, uint32_t chosen_by) {
     td_error err = {0};
-    uint16_t ids[PAIRS];
+    int32_t  ids[PAIRS];
     float    weights[PAIRS], values[INTER * HIDDEN];
     td_bf16  x[TOKENS * HIDDEN];
     *s = (share){0};
     for (uint32_t i = 0; i < TOKENS * HIDDEN; i++) x[i] = td_f32_to_bf16((float)td_rng_uniform(5, 0, i) - 0.5f);
     for (uint32_t i = 0; i < PAIRS; i++) {
-        ids[i] = (uint16_t)((i + chosen_by) % EXPERTS);
+        ids[i] = (int32_t)((i + chosen_by) % EXPERTS);
         weights[i] = 1 + (float)td_rng_uniform(5, 1 + chosen_by, i);
     }
     for (uint32_t m = 0; m < 3; m++)

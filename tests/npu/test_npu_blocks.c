@@ -234,7 +234,8 @@ TEST(routers) {
         d.bias = with_bias ? ws[1] : NULL;
         d.logit_bias = with_logit_bias ? ws[2] : NULL;
         d.in = act_array(act, x, m * H);
-        d.ids = calloc(m * d.top_k, sizeof *d.ids);
+        uint16_t *ids = calloc(m * d.top_k, sizeof *ids);
+        d.ids = ids;
         d.weights = calloc(m * d.top_k, sizeof *d.weights);
         td_npu_block *b = make_block(&g, &(td_block_desc){.kind = TD_BLOCK_ROUTER, .max_tok = (uint32_t)m, .router = d});
         run_rows(&g, b, m);
@@ -243,9 +244,8 @@ TEST(routers) {
             ref_route(&d, logits, with_bias ? bias : NULL, want, want_w);
             for (size_t k = 0; k < d.top_k; k++) {
                 assert_true(fabs((double)d.weights[i * d.top_k + k] - want_w[k]) <= 2e-6 * want_w[k] + 1e-12);
-                if (d.ids[i * d.top_k + k] != want[k])
-                    fail_msg("round %d row %zu: expert %u at place %zu, not %u", round, i, d.ids[i * d.top_k + k], k,
-                             want[k]);
+                if (ids[i * d.top_k + k] != want[k])
+                    fail_msg("round %d row %zu: expert %u at place %zu, not %u", round, i, ids[i * d.top_k + k], k, want[k]);
             }
         }
         rig_close(&g);

@@ -86,35 +86,6 @@ td_aclnn_status aclnnGatherV2GetWorkspaceSize(const td_acl_tensor *self, int64_t
 }
 STANDIN_SECOND(aclnnGatherV2)
 
-static void run_gather_elements(const standin_call *c) {
-    const standin_tensor *t = c->t[0], *index = c->t[1], *o = c->t[2];
-    size_t                element = standin_dtype_bytes(t->dtype);
-    for (int64_t i = 0; i < index->view[0]; i++)
-        for (int64_t j = 0; j < index->view[1]; j++) {
-            int64_t from = standin_get_int(c->at[1], index->dtype, i * index->strides[0] + j * index->strides[1]);
-            if (from < 0 || from >= t->view[1])
-                standin_refuse(NN "index/gather_elements_v2", "%s: index %lld of %lld", c->op, (long long)from,
-                               (long long)t->view[1]);
-            memcpy((char *)c->at[2] + (size_t)(i * o->strides[0] + j * o->strides[1]) * element,
-                   (const char *)c->at[0] + (size_t)(i * t->strides[0] + from * t->strides[1]) * element, element);
-        }
-}
-
-td_aclnn_status aclnnGatherGetWorkspaceSize(const td_acl_tensor *self, const int64_t dim, const td_acl_tensor *index,
-                                            td_acl_tensor *out, uint64_t *ws, td_acl_executor **executor) {
-    td_acl_executor *x = standin_begin("aclnnGather", NN "index/gather_elements_v2", self, dim, index, out, STANDIN_END);
-    const standin_tensor *t = standin_add(x, self, "self", STANDIN_IN), *i = standin_add(x, index, "index", STANDIN_IN),
-                         *o = standin_add(x, out, "out", STANDIN_OUT);
-    need(x, t->n_view == 2 && i->n_view == 2, "self and index have not two dimensions, the number that is here");
-    need(x, dim == 1 || dim == -1, "dim is not the last one, the only one here");
-    need(x, is_index(i), "index is neither INT32 nor INT64");
-    need(x, o->dtype == t->dtype, "out has another dtype than self");
-    need(x, standin_same_shape(o, i), "out's shape is not index's");
-    need(x, i->view[0] <= t->view[0], "index has more rows than self");
-    return standin_end(x, run_gather_elements, NULL, 0, 0, ws, executor);
-}
-STANDIN_SECOND(aclnnGather)
-
 /* ---- norms ------------------------------------------------------------------------------------- */
 
 static char *row_at(const standin_call *c, int i, int64_t r) {

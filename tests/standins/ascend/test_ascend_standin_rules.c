@@ -923,10 +923,10 @@ BREAKS(capture_aborted, "a stream is aborted while it is captured") {
     ignore(r->acl->aclrtStreamAbort(r->stream));
 }
 
-BREAKS(element_beyond, "index 3 of 3") {
+BREAKS(row_beyond, "index 3 of 3") {
     const int64_t index[4] = {3};
     void         *x = rig_alloc(r, 64), *i = rig_upload(r, index, sizeof index), *out = rig_alloc(r, 64);
-    RUN(r, aclnnGather, T2(r, x, TD_ACL_INT32, 1, 3), 1, T2(r, i, TD_ACL_INT64, 1, 1), T2(r, out, TD_ACL_INT32, 1, 1));
+    RUN(r, aclnnGatherV2, T2(r, x, TD_ACL_INT32, 3, 1), 0, T1(r, i, TD_ACL_INT64, 1), T2(r, out, TD_ACL_INT32, 1, 1));
 }
 
 BREAKS(sum_of_other_shapes, "other is not broadcast to selfRef's shape") {

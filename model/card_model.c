@@ -65,14 +65,23 @@ bool td_card_model_splits(const void *model, uint32_t n) {
     return n >= (m->spec.overlap_min_tok == TD_OVERLAP_AUTO ? td_model_full_step(&m->config) : m->spec.overlap_min_tok);
 }
 
+/* Of attention by axes: with another device text alone can be served, whose positions are pos. */
+static td_rope_axes axes_of(const td_model *m) {
+    td_npu_caps caps;
+    m->cards->npu->ops->caps(m->cards->npu, &caps);
+    return caps.rope_axes ? m->config.rope.axes : (td_rope_axes){0};
+}
+
 /* @param n_pages of KV: no sequence is longer; 0: not known yet. */
 static td_step_shape step_shape(const td_model *m, uint32_t n_pages) {
-    uint64_t longest = m->spec.context_length, kv = (uint64_t)n_pages * TD_KV_PAGE;
+    uint64_t           longest = m->spec.context_length, kv = (uint64_t)n_pages * TD_KV_PAGE;
+    const td_rope_axes axes = axes_of(m);
     return (td_step_shape){.max_tok = m->spec.max_tok,
                            .max_seq = m->spec.max_seq,
                            .max_out = m->part.whole ? m->spec.max_out : 0,
                            .max_seq_tokens = (uint32_t)(n_pages && kv < longest ? kv : longest),
                            .windows = m->spec.gives_windows,
+                           .rope_axes = td_rope_has_axes(&axes),
                            .recurrent = td_layer_caches_recurrent(&m->config, m->part.layers),
                            .splits = td_card_model_splits,
                            .user = m};
@@ -99,6 +108,7 @@ static td_program_spec program_spec(const td_card_model *c) {
                              .model = &m->spec,
                              .config = &m->config,
                              .layers = {m->part.layers.first, m->part.whole ? m->config.n_layers : m->part.layers.end},
+                             .axes = axes_of(m),
                              .whole = m->part.whole,
                              .kv_pages = c->kv_pages,
                              .window_pages = c->window_pages,

@@ -157,6 +157,7 @@ void td_layer_gqa(td_layer *l, td_gqa_desc g) {
     g.eps = l->c->eps;
     g.softmax_scale = (float)l->c->softmax_scale;
     g.rope = rope_of(l);
+    g.axes = s->axes;
     g.kv_k = kv.cache[0];
     g.kv_v = kv.cache[1];
     g.kv_int8 = s->model->kv_int8;

@@ -98,6 +98,7 @@ typedef struct {
     const td_model_weights *weights; /* NULL: of an outline */
     const td_layer_kv      *kv;      /* [n_layers + n_mtp_layers]; NULL: of an outline */
     td_layer_range          layers;  /* of the pass over the layers */
+    td_rope_axes            axes;    /* of the config, where the device has such rope; else none */
     bool                    whole; /* the pass begins with the embedding; false: with act.x, and there are no other passes */
     td_activations          act;
     uint32_t                top_k;

@@ -77,6 +77,7 @@ static void place_rows(cursor *c, const td_step_shape *shape, td_step *s) {
     PLACE(pos, s->max_tok);
     PLACE(slot, s->max_tok);
     if (shape->windows) PLACE(window_slot, s->max_tok);
+    if (shape->rope_axes) PLACE(rope_pos, 3 * (size_t)s->max_tok);
     PLACE(out_row, s->max_out);
 }
 
@@ -85,6 +86,7 @@ static td_step_arrays rows_from(td_step_arrays own, const td_step_arrays *whole,
     own.pos = whole->pos + first;
     own.slot = whole->slot + first;
     own.window_slot = whole->window_slot ? whole->window_slot + first : NULL;
+    own.rope_pos = whole->rope_pos ? whole->rope_pos + 3 * (size_t)first : NULL;
     return own;
 }
 
@@ -237,6 +239,7 @@ const td_step_bucket *td_step_buf_fill(td_step_buf *b, const td_step_rows *rows,
     memcpy(WRITABLE(uint32_t, s->host.pos), rows->pos, n * sizeof *rows->pos);
     memcpy(WRITABLE(uint32_t, s->host.slot), rows->slot, n * sizeof *rows->slot);
     if (s->host.window_slot) memcpy(WRITABLE(uint32_t, s->host.window_slot), rows->window_slot, n * sizeof *rows->slot);
+    if (s->host.rope_pos) memcpy(WRITABLE(uint32_t, s->host.rope_pos), rows->rope_pos, 3 * n * sizeof *rows->rope_pos);
     if (n_out) memcpy(WRITABLE(uint32_t, s->host.out_row), out_row, n_out * sizeof *out_row);
     fill_part(s, rows, 0, n, n_out);
     for (uint32_t h = 0; h < bucket->n_halves && bucket->n_halves > 1; h++) {

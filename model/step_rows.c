@@ -10,14 +10,15 @@
 td_status td_step_rows_open(td_step_rows *r, uint32_t max_tok, uint32_t max_seq, uint32_t max_seq_tokens, td_error *err) {
     size_t stride = (size_t)max_seq_tokens / TD_KV_PAGE + 1, table, seq = max_seq;
     *r = (td_step_rows){.max_tok = max_tok, .max_seq = max_seq, .block_stride = (uint32_t)stride};
-    if (td_mul_size(seq, stride, &table) && table < SIZE_MAX / 16 - 4 * (size_t)max_tok - 6 * seq)
-        r->memory = calloc((4 * (size_t)max_tok + 5 * seq + 1 + 2 * table) * sizeof(uint32_t) + seq, 1);
+    if (td_mul_size(seq, stride, &table) && table < SIZE_MAX / 16 - 7 * (size_t)max_tok - 6 * seq)
+        r->memory = calloc((7 * (size_t)max_tok + 5 * seq + 1 + 2 * table) * sizeof(uint32_t) + seq, 1);
     if (!r->memory) return td_fail(err, TD_ENOMEM, "out of memory for the rows of a step");
     r->token = r->memory;
     r->pos = r->token + max_tok;
     r->slot = r->pos + max_tok;
     r->window_slot = r->slot + max_tok;
-    r->kv_len = r->window_slot + max_tok;
+    r->rope_pos = r->window_slot + max_tok;
+    r->kv_len = r->rope_pos + 3 * (size_t)max_tok;
     r->seq_start = r->kv_len + seq;
     r->state_in = r->seq_start + seq + 1;
     r->state_out = r->state_in + seq;
@@ -33,11 +34,27 @@ void td_step_rows_close(td_step_rows *r) {
     *r = (td_step_rows){0};
 }
 
+/* @param out [n, 3]. */
+static void fill_rope_positions(const td_step_sequence *seq, uint32_t first, uint32_t n, uint32_t *out) {
+    uint32_t k = 0, behind = 0; /* the image that is next, or that the row is in; tokens before it, less their positions */
+    for (uint32_t pos = first; pos < first + n; pos++, out += 3) {
+        const td_sequence_image *m = seq->images + k;
+        for (; k < seq->n_images && pos - m->first >= m->rows * m->columns && pos >= m->first; m = seq->images + ++k)
+            behind += m->rows * m->columns - (m->rows > m->columns ? m->rows : m->columns);
+        const bool     in_image = k < seq->n_images && pos >= m->first;
+        const uint32_t at = in_image ? pos - m->first : 0, p = pos - at - behind;
+        out[0] = p;
+        out[1] = in_image ? p + at / m->columns : p;
+        out[2] = in_image ? p + at % m->columns : p;
+    }
+}
+
 void td_step_rows_add(td_step_rows *r, const uint32_t *tokens, uint32_t first, uint32_t n, const td_step_sequence *seq) {
     const uint32_t *windows = seq->windows ? seq->windows : seq->pages;
     uint32_t        at = r->n_seq++, row = r->n_tok;
     assert(n >= 1 && at < r->max_seq && n <= r->max_tok - row && seq->n_pages <= r->block_stride &&
            (first + n - 1) / TD_KV_PAGE < seq->n_pages);
+    fill_rope_positions(seq, first, n, r->rope_pos + 3 * (size_t)row);
     for (uint32_t i = 0; i < n; i++, row++) {
         uint32_t pos = first + i;
         r->token[row] = tokens[i];

@@ -12,6 +12,7 @@ typedef struct {
     uint32_t  max_tok, max_seq, block_stride; /* room: rows, sequences, pages of a sequence */
     uint32_t  n_tok, n_seq;
     uint32_t *token, *pos, *slot;                /* [n_tok] as td_step_arrays have them */
+    uint32_t *rope_pos;                          /* [n_tok, 3] likewise */
     uint32_t *seq_start;                         /* [n_seq + 1] */
     uint32_t *kv_len;                            /* [n_seq] */
     uint32_t *block_table;                       /* [n_seq, block_stride] */
@@ -42,6 +43,11 @@ static inline td_sequence_state td_own_state(uint32_t q, uint32_t first) {
     return (td_sequence_state){.in = first ? q : TD_STATE_NONE, .out = q, .open = q};
 }
 
+/** An image in a sequence: rows * columns tokens from position `first` on, row by row. */
+typedef struct {
+    uint32_t first, rows, columns;
+} td_sequence_image;
+
 /** What rows of a sequence need to know of it. */
 typedef struct {
     const uint32_t *pages;   /* [n_pages] of the sequence from position 0 on; the last row's position has one */
@@ -49,10 +55,16 @@ typedef struct {
                                   it has none, which no row of these needs. NULL: the same pages */
     uint32_t        n_pages;
     bool            absorbed; /* the rows are computed in MLA's absorbed form (npu/npu.h), as generated tokens are */
-    td_sequence_state state;
+    td_sequence_state        state;
+    const td_sequence_image *images; /* [n_images] in their order, none within another; each has rows and columns */
+    uint32_t                 n_images;
 } td_step_sequence;
 
-/** Add n rows of one sequence: its tokens [n] at positions first .. first + n - 1, whose KV lies in its pages. */
+/**
+ * Add n rows of one sequence: its tokens [n] at positions first .. first + n - 1, whose KV lies in its pages. With p = 0 at the
+ * beginning, text has the three rope positions (p, p, p), and then p++. The token in row y and column x of an image has (p, p +
+ * y, p + x). Behind the image p += the larger of its rows and columns, so no rope position is above the token's own.
+ */
 void td_step_rows_add(td_step_rows *r, const uint32_t *tokens, uint32_t first, uint32_t n, const td_step_sequence *seq);
 
 /** Sequences of a step in pieces: a request's prompt, and what it has generated. */

@@ -495,6 +495,8 @@ td_status td_block_check_stateless(const td_block_desc *desc, td_error *err) {
         return td_fail(err, TD_ENOTSUP, "this device has no attention to chosen keys");
     if (desc->kind == TD_BLOCK_MLA && !desc->mla.rope)
         return td_fail(err, TD_ENOTSUP, "this device has no latent attention without rope");
+    if (desc->kind == TD_BLOCK_GQA && td_rope_has_axes(&desc->gqa.axes))
+        return td_fail(err, TD_ENOTSUP, "this device has no rope by rows and columns of images");
     if (desc->kind == TD_BLOCK_DELTA) return td_fail(err, TD_ENOTSUP, "this device has no recurrent layers");
     if (desc->kind == TD_BLOCK_SPARSE) return td_fail(err, TD_ENOTSUP, "this device has no attention over compressed rows");
     if (has_streams) return td_fail(err, TD_ENOTSUP, "this device has one residual stream a token");

@@ -116,6 +116,7 @@ typedef struct {
     bool     log_sums;         /* it fills td_top_desc.sums */
     bool     step_kinds;       /* what it enqueues depends on td_step.kind */
     bool     groups_in_floats; /* its linears of 4-bit groups take rows of bf16; quantised rows cost them exactness */
+    bool     rope_axes;        /* its TD_BLOCK_GQA may have axes */
     bool     pieces;           /* a pass over it may go in pieces (model/pass_pieces.c): that has been run there */
     uint64_t memory_total, memory_free; /* bytes; 0: it does not say */
 } td_npu_caps;
@@ -138,6 +139,9 @@ typedef struct {
     const uint8_t  *absorbed;    /* [max_seq] MLA form of these rows: 1 absorbed (generated tokens), 0 expanded (prompt) */
     const uint32_t *block_table; /* [max_seq, block_stride] pages of each sequence in order */
     const uint32_t *out_row;     /* [max_out] rows whose logits are wanted (head only) */
+    /** [max_tok, 3] the positions that rope turns a row by, in time, rows and columns of images; read by blocks with axes
+     * (td_gqa_desc.axes) alone. NULL: pos, three times. */
+    const uint32_t *rope_pos;
 
     /* The same as slot and block_table for caches with a window, whose pages behind it are given back: their entries must
      * not be read. NULL: these caches have the same slots and pages as the others. */
@@ -387,6 +391,19 @@ typedef struct {
 } td_mla_desc;
 
 /**
+ * Which of a row's three positions (td_step_arrays.rope_pos) turns pair i of a head, in the interleaved rope of Qwen3-VL
+ * (arXiv 2511.21631). It is the second if i % 3 == 1 and i < 3 * rows. It is the third if i % 3 == 2 and i < 3 * columns. Else
+ * it is the first. With both 0, pos turns all pairs. Where a row's positions are equal, it has the bits of a row at that pos.
+ */
+typedef struct {
+    uint32_t rows, columns;
+} td_rope_axes;
+
+static inline bool td_rope_has_axes(const td_rope_axes *a) {
+    return a->rows || a->columns;
+}
+
+/**
  * Grouped-query attention, from the normed input to the output projection. Head h reads kv head h / (heads / kv_heads).
  * With a window, the row at position p meets the keys of positions p - window + 1 .. p. With sinks, a key's weight is
  * exp(score) / (exp(sink of the head) + the sum of exp(score) over the keys that are met). Gated attention (arXiv
@@ -406,6 +423,7 @@ typedef struct {
     const td_npu_weight *q_norm, *k_norm;
     const td_npu_weight *sinks;                    /* [heads] F32 or NULL */
     const td_npu_weight *rope;                     /* [max_pos, rope_dim] F32: cos half | sin half, scaled */
+    td_rope_axes         axes;                     /* with caps.rope_axes */
     void                *kv_k, *kv_v;              /* this layer's cache: pages of kv_heads * kv_page_bytes of heads */
     bool                 kv_int8;                  /* rows of both are TD_KV_INT8; with caps.kv_int8 */
     uint32_t             kv_pages, kv_spare_pages; /* as in td_mla_desc */

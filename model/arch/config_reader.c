@@ -364,3 +364,23 @@ void td_config_rope(td_config_reader *root, td_model_config *c, uint32_t dim, do
     }
     root->status = r.status;
 }
+
+void td_config_rope_axes(td_config_reader *root, td_model_config *c, const uint32_t section[3]) {
+    const json_t    *object = td_config_get(root, td_config_get(root, "rope_scaling") ? "rope_scaling" : "rope_parameters");
+    const json_t    *list = json_object_get(object, "mrope_section");
+    td_config_reader r = {object, root->prefix, root->err, root->status};
+    json_int_t       n[3] = {section[0], section[1], section[2]};
+    for (size_t i = 0; list && i < 3; i++) {
+        const json_t *v = json_array_get(list, i);
+        n[i] = json_is_integer(v) ? json_integer_value(v) : -1;
+    }
+    const json_int_t half = c->rope.dim / 2;
+    if ((list && json_array_size(list) != 3) || n[0] < 0 || n[1] < 0 || n[2] < 0 || n[0] > half || n[1] > half ||
+        n[2] > half || n[0] + n[1] + n[2] != half)
+        td_config_refuse(root, TD_EFORMAT, "%smrope_section has to be three numbers that sum to %u, half of what rope turns",
+                         root->prefix, c->rope.dim / 2);
+    if (list && !td_config_bool(&r, "mrope_interleaved", false))
+        td_config_refuse(root, TD_ENOTSUP, "%smrope_interleaved is not true, and %s has interleaved sections only",
+                         root->prefix, c->arch_name);
+    c->rope.axes = (td_rope_axes){.rows = (uint32_t)n[1], .columns = (uint32_t)n[2]};
+}

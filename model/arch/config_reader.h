@@ -115,4 +115,8 @@ void td_config_refuse_sliding_window(td_config_reader *r);
  */
 void td_config_rope(td_config_reader *r, td_model_config *c, uint32_t dim, double part);
 
+/** c->rope.axes, from mrope_section where the type of rope is: pairs that turn by time, rows and columns of images, as many as
+ * rope turns. Other than interleaved pairs are refused. @param section where the key is absent. Call td_config_rope first. */
+void td_config_rope_axes(td_config_reader *r, td_model_config *c, const uint32_t section[3]);
+
 #endif

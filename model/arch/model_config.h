@@ -22,6 +22,7 @@ typedef struct {
     double       beta_fast, beta_slow, mscale, mscale_all_dim, attention_factor; /* YaRN; attention_factor 0: computed */
     bool         truncate; /* YaRN: round the correction range to whole dims (the default) */
     uint32_t     original_max_position;
+    td_rope_axes axes; /* of images: pairs that their rows and columns turn */
 } td_rope_config;
 
 /** Layers of a gated DeltaNet (arXiv 2412.06464): each key head serves v_heads / k_heads value heads. Or of Kimi delta

@@ -99,6 +99,7 @@ static void caps(td_npu *d, td_npu_caps *out) {
                          .chosen_keys = true,
                          .kv_int8 = true,
                          .log_sums = true,
+                         .rope_axes = true,
                          .pieces = true,
                          .memory_total = a->memory_bytes,
                          .memory_free = free_bytes(a)};

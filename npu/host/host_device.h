@@ -261,6 +261,7 @@ struct td_npu_block {
         size_t first, chosen, gathered, scales, sums;       /* experts */
         size_t inter_columns;                               /* resident: floats of an intermediate row, whole tiles */
         size_t q, k, v, out;                                /* attention */
+        size_t rotation;                                    /* with axes: cosines and sines of rows */
         size_t between;                                     /* bytes of a row that lie between two parts */
         size_t q_low, q_rows, kv, q_lat, ctx;               /* latent attention; of gated attention q_rows alone */
         size_t choosing, own_pages, own_latents, own_ropes; /* rows with chosen keys: so many together, their pages */

@@ -27,15 +27,36 @@ typedef struct {
     const td_attn_unit *units;
 } gqa_job;
 
+/* The row's cosines, then its sines: those of a position, or put together from those of three. @param i in the chunk. */
+static const float *rotation_of(const gqa_job *j, size_t i) {
+    const td_gqa_desc *g = &j->b->desc.gqa;
+    const size_t       row = j->row0 + i, rotated = td_gqa_rope_dim(g), half = rotated / 2;
+    const float       *table = td_host_vector(g->rope);
+    const uint32_t    *pos = j->step->a.rope_pos ? j->step->a.rope_pos + 3 * row : NULL;
+    if (!td_rope_has_axes(&g->axes) || !pos) return table + j->step->a.pos[row] * rotated;
+    if (pos[0] == pos[1] && pos[0] == pos[2]) return table + pos[0] * rotated;
+    float *made = (float *)(j->d->scratch + j->b->at.rotation) + i * rotated;
+    memcpy(made, table + pos[0] * rotated, rotated * sizeof *made);
+    const uint32_t pairs[] = {0, g->axes.rows, g->axes.columns};
+    for (size_t axis = 1; axis < 3; axis++) {
+        const float *from = table + pos[axis] * rotated;
+        for (size_t k = axis; k < 3 * (size_t)pairs[axis] && k < half; k += 3) {
+            made[k] = from[k];
+            made[half + k] = from[half + k];
+        }
+    }
+    return made;
+}
+
 /* Norm of a row of n heads, each of them or all at once, then rope. */
-static void rotate_row(const gqa_job *j, float *x, size_t n, const td_npu_weight *norm, uint32_t pos) {
+static void rotate_row(const gqa_job *j, float *x, size_t n, const td_npu_weight *norm, const float *rotation) {
     const td_gqa_desc   *g = &j->b->desc.gqa;
     const td_float_math *m = j->d->kernels->math;
     size_t               dim = g->head_dim, rotated = td_gqa_rope_dim(g);
     if (norm && g->norm_rows) m->rms_norm(x, td_host_vector(norm), g->eps, n * dim, x);
     for (size_t h = 0; h < n; h++) {
         if (norm && !g->norm_rows) m->rms_norm(x + h * dim, td_host_vector(norm), g->eps, dim, x + h * dim);
-        m->rope(x + h * dim, td_host_vector(g->rope) + pos * rotated, rotated);
+        m->rope(x + h * dim, rotation, rotated);
     }
 }
 
@@ -64,8 +85,9 @@ static void place_row(void *ctx, uint32_t i, const td_worker *w) {
     size_t             slot = g->window ? j->step->a.window_slot[row] : j->step->a.slot[row];
     (void)w;
     if (g->gated) take_queries(j, i);
-    rotate_row(j, j->q + i * g->heads * dim, g->heads, g->q_norm, j->step->a.pos[row]);
-    rotate_row(j, j->k + at, g->kv_heads, g->k_norm, j->step->a.pos[row]);
+    const float *rotation = rotation_of(j, i);
+    rotate_row(j, j->q + i * g->heads * dim, g->heads, g->q_norm, rotation);
+    rotate_row(j, j->k + at, g->kv_heads, g->k_norm, rotation);
     for (size_t h = 0; h < g->kv_heads; h++) {
         td_attn_store(j->d, j->attn->shape.path, g->kv_k, slot, g->kv_heads, h, j->k + at + h * dim, dim);
         td_attn_store(j->d, j->attn->shape.path, g->kv_v, slot, g->kv_heads, h, j->v + at + h * dim, dim);
@@ -153,9 +175,18 @@ static void run_share(td_host_npu *d, const td_npu_block *b, const td_host_step 
                      1);
 }
 
+/* Whether the table has all positions of rope. */
+static bool has_positions(const td_gqa_desc *g, const td_host_step *s) {
+    if (!td_rope_has_axes(&g->axes) || !s->a.rope_pos) return true;
+    for (size_t i = 0; i < 3 * (size_t)s->n_tok; i++)
+        if (s->a.rope_pos[i] >= g->rope->shape.n) return false;
+    return true;
+}
+
 static td_status run_gqa(td_host_npu *d, const td_npu_block *b, const td_host_step *s, const td_block_part *part) {
     td_attn_share share;
     TD_TRY(td_host_check_attention_step(b, s, b->desc.gqa.rope->shape.n));
+    if (!has_positions(&b->desc.gqa, s)) return TD_EINVAL;
     for (uint32_t k = 0; td_host_attn_share_of(part, s->n_tok, b->at.chunk, k, &share); k++)
         run_share(d, b, s, &share, part->between);
     return TD_OK;
@@ -178,6 +209,7 @@ static void place_gqa(const td_host_npu *d, const td_block_desc *desc, td_npu_bl
     b->at.v = td_host_place(&used, chunk * kv_width * sizeof(float));
     b->at.out = td_host_place(&used, chunk * q_width * sizeof(float));
     b->at.rows = td_host_place(&used, td_host_rows_bytes(chunk, q_width, TD_DT_F32));
+    b->at.rotation = td_host_place(&used, td_rope_has_axes(&g->axes) ? chunk * td_gqa_rope_dim(g) * sizeof(float) : 0);
     td_host_attn_place(d, &used, &shape, &shape, chunk, desc->max_kv, chunk, &b->at.attn);
     b->scratch_bytes = used;
 }

@@ -31,6 +31,7 @@ static void caps(td_npu *npu, td_npu_caps *out) {
         .chosen_keys = true,
         .kv_int8 = true,
         .log_sums = true,
+        .rope_axes = true,
         .pieces = true,
         .handover = TD_HANDOVER_HOST_CALL, /* a futex wakes its threads; bells are polled */
         .memory_total = (uint64_t)sysconf(_SC_PHYS_PAGES) * page,

@@ -132,9 +132,9 @@ void model_run_fill(const model_run *r, const model_piece *pieces, uint32_t n_pi
     td_step_rows_clear(rows);
     for (uint32_t s = 0; s < n_pieces; s++) {
         const model_piece *p = &pieces[s];
-        td_step_sequence   seq =
-            WITH(td_step_sequence, .pages = r->page + (size_t)p->seq * r->pages_per_seq, .n_pages = r->pages_per_seq,
-                 .absorbed = p->absorbed, .state = td_own_state(p->seq, p->first));
+        td_step_sequence   seq = WITH(td_step_sequence, .pages = r->page + (size_t)p->seq * r->pages_per_seq,
+                                      .n_pages = r->pages_per_seq, .absorbed = p->absorbed,
+                                      .state = td_own_state(p->seq, p->first), .images = p->images, .n_images = p->n_images);
         td_step_rows_add(rows, p->ids, p->first, p->n, &seq);
     }
 }

@@ -51,9 +51,11 @@ void model_run_close(model_run *r);
 
 /** One piece of a sequence: ids at positions first .. first + n - 1 of sequence seq. */
 typedef struct {
-    uint32_t        seq, first, n;
-    const uint32_t *ids;
-    bool            absorbed;
+    uint32_t                 seq, first, n;
+    const uint32_t          *ids;
+    bool                     absorbed;
+    const td_sequence_image *images; /* [n_images] of the whole sequence */
+    uint32_t                 n_images;
 } model_piece;
 
 /** Add the rows of pieces to empty ones. */

@@ -414,6 +414,7 @@ TEST(qwen3_vl) {
                     q3 = read_ok("configs/models/qwen3-30b-a3b.json", NULL);
     assert_true(c.arch == &TD_ARCH_QWEN3_VL_MOE && c.rope.dim == 128 && c.rope.theta == 5e6 && c.max_position == 262144);
     assert_true(c.n_layers == q3.n_layers && c.n_experts == q3.n_experts && c.top_k == q3.top_k && c.norm_topk && c.qk_norm);
+    assert_true(c.rope.axes.rows == 20 && c.rope.axes.columns == 20 && !td_rope_has_axes(&q3.rope.axes));
     assert_true(c.hidden == q3.hidden && c.heads == q3.heads && c.kv_heads == q3.kv_heads && c.moe_inter == q3.moe_inter);
     td_tensor_spec s;
     assert_true(td_tensor_spec_get(&c, TD_ROLE_EXPERT_UP, 47, 127, &s));
@@ -766,6 +767,20 @@ TEST(impossible_and_unsupported_values_are_refused) {
          "text_config.mtp_use_dedicated_embeddings is true"},
         {"qwen3.5-35b-a3b", "{\"text_config\": {\"mamba_ssm_dtype\": \"bfloat16\"}}", TD_ENOTSUP,
          "mamba_ssm_dtype is 'bfloat16'"},
+        {"qwen3-vl-30b-a3b", "{\"text_config\": {\"rope_scaling\": {\"mrope_section\": [24, 20]}}}", TD_EFORMAT,
+         "text_config.mrope_section has to be three numbers that sum to 64"},
+        {"qwen3-vl-30b-a3b", "{\"text_config\": {\"rope_scaling\": {\"mrope_section\": [24, 20, 21]}}}", TD_EFORMAT,
+         "text_config.mrope_section has to be"},
+        {"qwen3-vl-30b-a3b", "{\"text_config\": {\"rope_scaling\": {\"mrope_section\": [104, -20, -20]}}}", TD_EFORMAT,
+         "text_config.mrope_section has to be"},
+        {"qwen3-vl-30b-a3b", "{\"text_config\": {\"rope_scaling\": {\"mrope_section\": [24, \"20\", 20]}}}", TD_EFORMAT,
+         "text_config.mrope_section has to be"},
+        {"qwen3-vl-30b-a3b", "{\"text_config\": {\"rope_scaling\": {\"mrope_section\": null}, \"head_dim\": 64}}",
+         TD_EFORMAT, "text_config.mrope_section has to be three numbers that sum to 32"},
+        {"qwen3-vl-30b-a3b", "{\"text_config\": {\"rope_scaling\": {\"mrope_interleaved\": false}}}", TD_ENOTSUP,
+         "text_config.mrope_interleaved is not true"},
+        {"qwen3-vl-30b-a3b", "{\"text_config\": {\"rope_scaling\": {\"mrope_interleaved\": null}}}", TD_ENOTSUP,
+         "text_config.mrope_interleaved is not true"},
         {"kimi-linear-48b-a3b", "{\"linear_attn_config\": null}", TD_EFORMAT,
          "linear_attn_config and layer_types are missing"},
         {"kimi-linear-48b-a3b", "{\"linear_attn_config\": 3}", TD_EFORMAT, "linear_attn_config is not an object"},

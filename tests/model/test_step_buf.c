@@ -42,9 +42,15 @@ static void random_rows(td_step_rows *r, uint32_t n_tok, uint32_t mean) {
         uint32_t first = draw(PAGES * TD_KV_PAGE - n + 1);
         for (uint32_t i = 0; i < PAGES; i++) pages[i] = draw(1000);
         for (uint32_t i = 0; i < n; i++) tokens[i] = draw(1000);
-        td_sequence_state state = {draw(1000), draw(1000), draw(1000)};
+        td_sequence_state       state = {draw(1000), draw(1000), draw(1000)};
+        const td_sequence_image image = {.first = draw(100), .rows = 1 + draw(9), .columns = 1 + draw(9)};
         td_step_rows_add(r, tokens, first, n,
-                         &(td_step_sequence){.pages = pages, .n_pages = PAGES, .absorbed = draw(2), .state = state});
+                         &(td_step_sequence){.pages = pages,
+                                             .n_pages = PAGES,
+                                             .absorbed = draw(2),
+                                             .state = state,
+                                             .images = &image,
+                                             .n_images = draw(2)});
     }
 }
 
@@ -79,6 +85,7 @@ static void check_step(const td_step *s, const td_step_rows *r, uint32_t begin, 
         assert_int_equal(a->token[row - begin], r->token[row]);
         assert_int_equal(a->slot[row - begin], r->slot[row]);
         assert_int_equal(a->pos[row - begin], r->pos[row]);
+        assert_memory_equal(a->rope_pos + 3 * (row - begin), r->rope_pos + 3 * row, 3 * sizeof *r->rope_pos);
         assert_int_equal(a->absorbed[of_step], r->absorbed[of_rows]);
         assert_int_equal(a->state_out[of_step], r->state_out[of_rows]);
         assert_int_equal(a->state_open[of_step], r->state_open[of_rows]);
@@ -98,6 +105,7 @@ static const td_step_shape SHAPE = {.max_tok = MAX_TOK,
                                     .max_seq = MAX_TOK,
                                     .max_out = MAX_OUT,
                                     .max_seq_tokens = PAGES * TD_KV_PAGE,
+                                    .rope_axes = true,
                                     .recurrent = true,
                                     .splits = from_five_rows};
 

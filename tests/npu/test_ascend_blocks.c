@@ -856,12 +856,13 @@ TEST(what_the_card_has_not_is_refused) {
     weights                 w = random_weight(&p, &r, TD_WEIGHT_F32, 0, 64, 1);
     td_block_desc           gqa = {
                   .kind = TD_BLOCK_GQA, .max_tok = 8, .max_kv = 16, .gqa = {.hidden = 64, .heads = 4, .kv_heads = 2, .head_dim = 16}};
-    for (int i = 0; i < 3; i++) {
+    for (int i = 0; i < 4; i++) {
         td_block_desc      desc = gqa;
-        static const char *says[3] = {"no sliding window", "no sinks", "no gate"};
+        static const char *says[4] = {"no sliding window", "no sinks", "no gate", "no rope by rows and columns"};
         if (i == 0) desc.gqa.window = 128;
         if (i == 1) desc.gqa.sinks = w.w[CARD];
         if (i == 2) desc.gqa.gated = true;
+        if (i == 3) desc.gqa.axes.columns = 2;
         refuse(&p, &desc, says[i]);
     }
     td_block_desc router = {.kind = TD_BLOCK_ROUTER,

@@ -470,6 +470,8 @@ TEST(refusals) {
     refused(&p, &gqa, "heads of 8 to 128");
     gqa.gqa.head_dim = 64, gqa.gqa.gated = true;
     refused(&p, &gqa, "has no gate");
+    gqa.gqa.gated = false, gqa.gqa.axes.rows = 4;
+    refused(&p, &gqa, "no rope by rows and columns");
     const td_npu_weight *list[1] = {matrix[CARD]};
     refused(&p,
             &BLOCK_OF(TD_BLOCK_EXPERTS, 1, experts, .hidden = 64, .inter = 64, .n_experts = 1, .top_k = 1, .gate = list,

@@ -1,0 +1,111 @@
+/* Prompts with images against outputs that transformers computed (tests/data/golden/README.md), with --quantization none. */
+#include <math.h>
+
+#include "golden_files.h"
+
+#define FOLDER "qwen3_vl_moe_images"
+#define TOKENS_MAX 256
+#define IMAGES_MAX 4
+#define MERGE 2              /* patches of a token, in rows and in columns */
+#define LOGIT_TOLERANCE 5e-5 /* of the largest logit, as of test_golden */
+
+typedef struct {
+    const json_t     *json;
+    uint32_t          ids[TOKENS_MAX], n, n_images;
+    td_sequence_image images[IMAGES_MAX];
+} prompt;
+
+static prompt prompt_of(const json_t *json) {
+    prompt        p = {.json = json};
+    const json_t *images = json_object_get(json, "images"), *image;
+    size_t        i;
+    p.n = read_ids(json_object_get(json, "ids"), p.ids, TOKENS_MAX);
+    p.n_images = (uint32_t)json_array_size(images);
+    assert_true(p.n_images <= IMAGES_MAX);
+    json_array_foreach(images, i, image) {
+        const json_t *grid = json_object_get(image, "grid");
+        p.images[i] = (td_sequence_image){.first = (uint32_t)json_integer_value(json_object_get(image, "first")),
+                                          .rows = (uint32_t)json_integer_value(json_array_get(grid, 0)) / MERGE,
+                                          .columns = (uint32_t)json_integer_value(json_array_get(grid, 1)) / MERGE};
+    }
+    return p;
+}
+
+/* An array of the prompt, of n values. */
+static void *member(const prompt *p, const char *key, size_t n) {
+    char path[512];
+    snprintf(path, sizeof path, "tests/data/golden/" FOLDER "/%s",
+             json_string_value(json_object_get(json_object_get(p->json, key), "file")));
+    return read_array(path, n, 4);
+}
+
+static model_piece piece_of(const prompt *p, uint32_t first, uint32_t n) {
+    return (model_piece){.first = first, .n = n, .ids = p->ids + first, .images = p->images, .n_images = p->n_images};
+}
+
+/* Positions of rope are transformers', whole and where a chunk begins within an image; behind the prompt by its delta. */
+TEST(positions) {
+    AT_END(td_step_rows_close) td_step_rows rows;
+    json_auto_t                            *manifest = read_manifest(FOLDER);
+    const json_t                           *json;
+    const uint32_t                          pages[TOKENS_MAX / TD_KV_PAGE + 1] = {0};
+    size_t                                  index;
+    OK(td_step_rows_open(&rows, TOKENS_MAX, 1, TOKENS_MAX, NULL));
+    json_array_foreach(json_object_get(manifest, "prompts"), index, json) {
+        const prompt           p = prompt_of(json);
+        FREED uint32_t        *want = member(&p, "positions", (size_t)p.n * 3);
+        const td_step_sequence seq = WITH(td_step_sequence, .pages = pages, .n_pages = TOKENS_MAX / TD_KV_PAGE + 1,
+                                          .images = p.images, .n_images = p.n_images);
+        for (uint32_t first = 0; first < p.n; first++) {
+            td_step_rows_clear(&rows);
+            td_step_rows_add(&rows, p.ids + first, first, p.n - first, &seq);
+            assert_memory_equal(rows.rope_pos, want + 3 * first, (p.n - first) * 3 * sizeof *want);
+        }
+        td_step_rows_clear(&rows);
+        td_step_rows_add(&rows, p.ids, p.n + 3, 1, &seq);
+        for (int axis = 0; axis < 3; axis++)
+            assert_int_equal(rows.rope_pos[axis],
+                             (json_int_t)p.n + 3 + json_integer_value(json_object_get(p.json, "delta")));
+    }
+}
+
+static void check_logits(const float *got, const float *want, size_t n, const char *what) {
+    double worst = 0, largest = 0;
+    for (size_t i = 0; i < n; i++) {
+        worst = fmax(worst, fabs((double)got[i] - want[i]));
+        largest = fmax(largest, fabs((double)want[i]));
+    }
+    print_message("    %s: largest difference %.2e of %.2f\n", what, worst, largest);
+    assert_true(worst <= LOGIT_TOLERANCE * largest);
+}
+
+static void open_model(model_run *r) {
+    model_run_open(r, &WITH(model_run_options, .path = "tests/data/golden/qwen3_vl_moe", .experts = TD_EXPERT_BF16,
+                            .n_seq = 1, .max_len = TOKENS_MAX));
+}
+
+/* Rope by rows and columns alone: the embeddings of placeholders are looked up. */
+TEST(logits_by_positions) {
+    AT_END(model_run_close) model_run r;
+    json_auto_t                      *manifest = read_manifest(FOLDER);
+    const json_t                     *json;
+    size_t                            index;
+    open_model(&r);
+    size_t vocab = td_model_get_config(r.model)->vocab;
+    json_array_foreach(json_object_get(manifest, "prompts"), index, json) {
+        const prompt p = prompt_of(json);
+        FREED float *want = member(&p, "logits_looked_up", p.n * vocab), *got = malloc(p.n * vocab * sizeof *got),
+                    *chunk = malloc(p.n * vocab * sizeof *chunk);
+        model_piece whole = piece_of(&p, 0, p.n);
+        model_run_forward(&r, &whole, 1);
+        model_run_logits(&r, p.n, got);
+        check_logits(got, want, p.n * vocab, "whole");
+        for (uint32_t len = 1; len <= 5; len += 4)
+            for (uint32_t at = 0; at < p.n; at += len) {
+                model_piece piece = piece_of(&p, at, p.n - at < len ? p.n - at : len);
+                model_run_forward(&r, &piece, 1);
+                model_run_logits(&r, piece.n, chunk);
+                assert_memory_equal(chunk, got + at * vocab, piece.n * vocab * sizeof *got);
+            }
+    }
+}

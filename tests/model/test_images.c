@@ -2,6 +2,7 @@
 #include <math.h>
 
 #include "golden_files.h"
+#include "vision_reference.h"
 
 #define FOLDER "qwen3_vl_moe_images"
 #define TOKENS_MAX 256
@@ -79,9 +80,72 @@ static void check_logits(const float *got, const float *want, size_t n, const ch
     assert_true(worst <= LOGIT_TOLERANCE * largest);
 }
 
+/* ---- the encoder's reference ----------------------------------------------------------------- */
+
+#define MODEL "tests/data/golden/qwen3_vl_moe"
+#define REFERENCE_TOLERANCE 2e-5 /* of the largest value: transformers' sums are in float32 */
+
+static vision_sizes read_sizes(void) {
+    json_auto_t  *config = read_json(MODEL "/config.json");
+    const json_t *v = json_object_get(config, "vision_config");
+#define SIZE(key) (uint32_t) json_integer_value(json_object_get(v, key))
+    const uint32_t patch = SIZE("patch_size");
+    vision_sizes   s = {.depth = SIZE("depth"),
+                        .hidden = SIZE("hidden_size"),
+                        .heads = SIZE("num_heads"),
+                        .inter = SIZE("intermediate_size"),
+                        .out = SIZE("out_hidden_size"),
+                        .side = (uint32_t)sqrt(SIZE("num_position_embeddings")),
+                        .values = 2 * 3 * patch * patch};
+#undef SIZE
+    s.n_taps = read_ids(json_object_get(v, "deepstack_visual_indexes"), s.taps, VISION_TAPS_MAX);
+    return s;
+}
+
+static void check_features(const float *got, const float *want, size_t n, const char *what) {
+    double worst = 0, largest = 0;
+    for (size_t i = 0; i < n; i++) {
+        worst = fmax(worst, fabs((double)got[i] - want[i]));
+        largest = fmax(largest, fabs((double)want[i]));
+    }
+    print_message("    %s: largest difference %.2e of %.2f\n", what, worst, largest);
+    assert_true(worst <= REFERENCE_TOLERANCE * largest);
+}
+
+/* Pictures of odd shapes, those of one prompt one by one. */
+TEST(the_encoders_reference_is_transformers) {
+    json_auto_t         *manifest = read_manifest(FOLDER);
+    const json_t        *json;
+    const vision_sizes   s = read_sizes();
+    td_checkpoint_files *files;
+    size_t               index;
+    OK(td_checkpoint_files_open(repo_path(MODEL), &files, NULL));
+    json_array_foreach(json_object_get(manifest, "prompts"), index, json) {
+        const prompt p = prompt_of(json);
+        size_t       n = 0, at = 0;
+        for (uint32_t i = 0; i < p.n_images; i++) n += (size_t)p.images[i].rows * p.images[i].columns;
+        FREED float *pixels = member(&p, "pixels", n * MERGE * MERGE * s.values), *merged = member(&p, "merged", n * s.out),
+                    *deepstack = member(&p, "deepstack", s.n_taps * n * s.out);
+        for (uint32_t i = 0; i < p.n_images; i++) {
+            const uint32_t rows = p.images[i].rows, columns = p.images[i].columns;
+            const size_t   tokens = (size_t)rows * columns, values = tokens * s.out;
+            FREED float   *got = malloc((1 + s.n_taps) * values * sizeof *got);
+            assert_non_null(got);
+            vision_reference(files, &s, pixels + at * MERGE * MERGE * s.values, rows * MERGE, columns * MERGE, got,
+                             got + values);
+            check_features(got, merged + at * s.out, values, "merged");
+            for (uint32_t t = 0; t < s.n_taps; t++)
+                check_features(got + (1 + t) * values, deepstack + (t * n + at) * s.out, values, "deepstack");
+            at += tokens;
+        }
+    }
+    td_checkpoint_files_close(files);
+}
+
+/* ---- the language model ---------------------------------------------------------------------- */
+
 static void open_model(model_run *r) {
-    model_run_open(r, &WITH(model_run_options, .path = "tests/data/golden/qwen3_vl_moe", .experts = TD_EXPERT_BF16,
-                            .n_seq = 1, .max_len = TOKENS_MAX));
+    model_run_open(r, &WITH(model_run_options, .path = MODEL, .experts = TD_EXPERT_BF16, .n_seq = 1, .max_len = TOKENS_MAX));
 }
 
 /* Rope by rows and columns alone: the embeddings of placeholders are looked up. */

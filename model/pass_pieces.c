@@ -116,6 +116,7 @@ static td_bridge_pass bridge_pass(const td_model *m, const td_piece *piece) {
     out.n_tickets -= at->n_collected;
     out.until_ns = isinf(piece->budget_s) ? UINT64_MAX : pass->begin_ns + (uint64_t)(1e9 * piece->budget_s);
     out.waited_for = piece->waited_for;
+    out.part_ns = (uint64_t)(1e9 * piece->part_s);
     memcpy(out.done, at->done, sizeof out.done);
     return out;
 }

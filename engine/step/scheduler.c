@@ -9,7 +9,7 @@
 #include "core/memory/mem.h"
 #include "npu/npu.h"
 
-#define PARTS_A_PIECE 8
+#define PARTS_A_PIECE 4
 #define PIECE_SHARE 0.75 /* of the time of a step: a short prompt waits for half a piece, and then for its own step */
 
 td_status td_scheduler_open(td_scheduler *s, const td_scheduler_config *c, const td_scheduler_caches *caches,

@@ -218,7 +218,10 @@ size_t td_block_weights(const td_block_desc *d, td_block_weight list[TD_BLOCK_WE
     size_t n = 0;
     switch (d->kind) {
         case TD_BLOCK_EMBED: ADD("embedding", d->embed.table, TD_USE_TABLE, 0, d->embed.hidden); return n;
-        case TD_BLOCK_NORM: VECTOR("gamma", d->norm.gamma, d->norm.hidden); return n;
+        case TD_BLOCK_NORM:
+            VECTOR("gamma", d->norm.gamma, d->norm.hidden);
+            OPTIONAL("beta", d->norm.beta, d->norm.hidden);
+            return n;
         case TD_BLOCK_MIX: return mix_weights(&d->mix, list);
         case TD_BLOCK_LINEAR:
             LINEAR("w", d->linear.w, d->linear.n, d->linear.k);
@@ -320,6 +323,13 @@ static td_status check_gqa(const td_block_desc *d, td_error *err) {
                        g->head_dim);
     if (td_gqa_rope_dim(g) % 2 || td_gqa_rope_dim(g) > g->head_dim)
         return td_fail(err, TD_EINVAL, "rope turns an even number of a head's %u values, not %u", g->head_dim, g->rope_dim);
+    if (g->axes.contiguous && (uint64_t)g->axes.rows + g->axes.columns > td_gqa_rope_dim(g) / 2)
+        return td_fail(err, TD_EINVAL, "rows and columns cannot turn %u and %u of a head's %u pairs", g->axes.rows,
+                       g->axes.columns, td_gqa_rope_dim(g) / 2);
+    if (g->full && (g->window || !td_rope_has_axes(&g->axes)))
+        return td_fail(err, TD_EINVAL,
+                       "attention to all rows has axes and no window, not %u and %u pairs and a window of %u", g->axes.rows,
+                       g->axes.columns, g->window);
     return check_keys(d, err);
 }
 
@@ -395,6 +405,8 @@ static td_status check_sparse(const td_block_desc *d, td_error *err) {
 
 static td_status check_linear(const td_linear_desc *l, td_error *err) {
     SIZES(SIZE(l, n), SIZE(l, k));
+    if ((unsigned)l->activation >= TD_ACTIVATIONS)
+        return td_fail(err, TD_EINVAL, "a linear has no activation %d", (int)l->activation);
     return check_streams(l->k, (uint32_t)td_streams_of(l->streams), err);
 }
 
@@ -495,6 +507,11 @@ td_status td_block_check_stateless(const td_block_desc *desc, td_error *err) {
         return td_fail(err, TD_ENOTSUP, "this device has no attention to chosen keys");
     if (desc->kind == TD_BLOCK_MLA && !desc->mla.rope)
         return td_fail(err, TD_ENOTSUP, "this device has no latent attention without rope");
+    if (desc->kind == TD_BLOCK_NORM && desc->norm.beta) return td_fail(err, TD_ENOTSUP, "this device has no layer norms");
+    if (desc->kind == TD_BLOCK_LINEAR && desc->linear.activation)
+        return td_fail(err, TD_ENOTSUP, "this device has no activations of linears");
+    if (desc->kind == TD_BLOCK_GQA && desc->gqa.full)
+        return td_fail(err, TD_ENOTSUP, "this device has no attention to all rows of a sequence");
     if (desc->kind == TD_BLOCK_GQA && td_rope_has_axes(&desc->gqa.axes))
         return td_fail(err, TD_ENOTSUP, "this device has no rope by rows and columns of images");
     if (desc->kind == TD_BLOCK_DELTA) return td_fail(err, TD_ENOTSUP, "this device has no recurrent layers");
@@ -517,5 +534,8 @@ td_status td_block_check_weights(const td_block_desc *desc, td_error *err) {
     size_t          n = td_block_weights(desc, list);
     for (size_t i = 0; i < n; i++)
         for (uint32_t k = 0; k < list[i].count; k++) TD_TRY(check_weight(&list[i], list[i].w[k], err));
+    if (desc->kind == TD_BLOCK_LINEAR && desc->linear.activation &&
+        td_weight_takes_int8(((const td_weight_shape *)desc->linear.w)->format))
+        return td_fail(err, TD_ENOTSUP, "a linear of quantised rows has no activation");
     return TD_OK;
 }

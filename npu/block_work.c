@@ -124,5 +124,5 @@ void td_work_add_attention(td_tier_work *sum, const td_block_desc *desc, size_t 
     if (desc->kind == TD_BLOCK_SPARSE) add_sparse(sum, &desc->sparse, act_bytes, s);
     if (desc->kind != TD_BLOCK_GQA) return;
     sum->bytes += keys_of(s, g->window) * g->kv_heads * g->head_dim * 2 * kv_bytes(g->kv_int8, act_bytes);
-    sum->f32_ops += pairs_of(s, g->window) * g->heads * g->head_dim * 2 * 2;
+    sum->f32_ops += (g->full ? s->rows * s->keys : pairs_of(s, g->window)) * g->heads * g->head_dim * 2 * 2;
 }

@@ -109,15 +109,17 @@ typedef struct {
     bool kv_spare;
     /** Its routers give ids as int32, those of a row in any order, each with its weight; its experts take them so. Who reads
      * them on the host sorts them (npu/raw_choice.h). It has no TD_BLOCK_RESIDENT. */
-    bool     raw_choice;
-    bool     recurrent;        /* it has TD_BLOCK_DELTA, TD_BLOCK_SPARSE and several streams */
-    bool     chosen_keys;      /* its TD_BLOCK_MLA may have an indexer */
-    bool     kv_int8;          /* its TD_BLOCK_MLA and TD_BLOCK_GQA may have caches of TD_KV_INT8 */
-    bool     log_sums;         /* it fills td_top_desc.sums */
-    bool     step_kinds;       /* what it enqueues depends on td_step.kind */
-    bool     groups_in_floats; /* its linears of 4-bit groups take rows of bf16; quantised rows cost them exactness */
-    bool     rope_axes;        /* its TD_BLOCK_GQA may have axes */
-    bool     pieces;           /* a pass over it may go in pieces (model/pass_pieces.c): that has been run there */
+    bool raw_choice;
+    bool recurrent;        /* it has TD_BLOCK_DELTA, TD_BLOCK_SPARSE and several streams */
+    bool chosen_keys;      /* its TD_BLOCK_MLA may have an indexer */
+    bool kv_int8;          /* its TD_BLOCK_MLA and TD_BLOCK_GQA may have caches of TD_KV_INT8 */
+    bool log_sums;         /* it fills td_top_desc.sums */
+    bool step_kinds;       /* what it enqueues depends on td_step.kind */
+    bool groups_in_floats; /* its linears of 4-bit groups take rows of bf16; quantised rows cost them exactness */
+    bool rope_axes;        /* its TD_BLOCK_GQA may have axes */
+    /** It has what vision encoders are made of: layer norms, activations of linears, attention to all rows, and axes. */
+    bool     vision;
+    bool     pieces;                    /* a pass over it may go in pieces (model/pass_pieces.c): that has been run there */
     uint64_t memory_total, memory_free; /* bytes; 0: it does not say */
 } td_npu_caps;
 
@@ -188,17 +190,11 @@ typedef struct {
 } td_step;
 
 /** Part i of n of a block over a step: they divide its work about evenly, as far as it can be divided. Of parts that are
- * more than that allows (block_parts) some are empty, but not the last. */
+ * more than that allows some are empty, but not the last. */
 typedef struct {
     uint32_t i, n;
-    void    *between; /* device memory of block_parts, the block's own from its first part to its last */
+    void    *between; /* device memory of block_has_parts, the block's own from its first part to its last */
 } td_block_part;
-
-/** In how many parts a block is wanted. */
-typedef struct {
-    uint32_t n;
-    bool     at_a_cost; /* even where they take longer together than the whole block */
-} td_parts_wanted;
 
 /* ---- blocks ---------------------------------------------------------------------------------- */
 
@@ -250,13 +246,15 @@ typedef struct {
     void                *out;     /* [max_tok, streams * hidden] */
 } td_embed_desc;
 
-/** x += add (where add is given); out = x / sqrt(mean(x^2) + eps) * gamma, the mean over `hidden`. With streams each of a
+/** x += add (where add is given); out = x / sqrt(mean(x^2) + eps) * gamma, the mean over `hidden`. A layer norm (beta is
+ * given) is that of x - mean(x), and beta is added. With streams each of a
  * token's streams is a row of its own, and x, add and out are [max_tok, streams * hidden]. */
 typedef struct {
     uint32_t             hidden;
     uint32_t             streams; /* 0: 1. More than 1 without out_stride, out_i8 and out_f32 */
     float                eps;
     const td_npu_weight *gamma;      /* [hidden] F32 */
+    const td_npu_weight *beta;       /* [hidden] F32, with caps.vision; NULL: an RMS norm */
     void                *x;          /* [max_tok, hidden] */
     const void          *add;        /* [max_tok, hidden] or NULL */
     void                *out;        /* [max_tok, out_stride]; NULL where out_i8 is all that is wanted */
@@ -312,13 +310,20 @@ typedef struct {
     const void  *add[3];
 } td_spread_desc;
 
+/** What becomes of an output x: x * Phi(x), the Gaussian error linear unit (arXiv 1606.08415), Phi of the normal distribution
+ * by erf, or by its approximation with tanh there. */
+typedef enum { TD_ACTIVATE_NONE, TD_ACTIVATE_GELU_TANH, TD_ACTIVATE_GELU_ERF } td_activation;
+#define TD_ACTIVATIONS 3
+
+/** out = activation(w in + bias) */
 typedef struct {
     uint32_t             n, k;
-    uint32_t             streams; /* of a token, each multiplied by itself; 0: 1 */
-    const td_npu_weight *w;       /* [n, k] */
-    const td_npu_weight *bias;    /* [n] F32 or NULL */
-    const void          *in;      /* [max_tok, streams * k] */
-    void                *out;     /* [max_tok, streams * n] */
+    td_activation        activation; /* with caps.vision, and w in floats */
+    uint32_t             streams;    /* of a token, each multiplied by itself; 0: 1 */
+    const td_npu_weight *w;          /* [n, k] */
+    const td_npu_weight *bias;       /* [n] F32 or NULL */
+    const void          *in;         /* [max_tok, streams * k] */
+    void                *out;        /* [max_tok, streams * n] */
 } td_linear_desc;
 
 /**
@@ -400,9 +405,11 @@ typedef struct {
  * Which of a row's three positions (td_step_arrays.rope_pos) turns pair i of a head, in the interleaved rope of Qwen3-VL
  * (arXiv 2511.21631). It is the second if i % 3 == 1 and i < 3 * rows. It is the third if i % 3 == 2 and i < 3 * columns. Else
  * it is the first. With both 0, pos turns all pairs. Where a row's positions are equal, it has the bits of a row at that pos.
+ * Contiguous, the last `columns` pairs turn by the third, the `rows` pairs before them by the second.
  */
 typedef struct {
-    uint32_t rows, columns;
+    uint32_t rows, columns; /* pairs */
+    bool     contiguous;
 } td_rope_axes;
 
 static inline bool td_rope_has_axes(const td_rope_axes *a) {
@@ -414,7 +421,7 @@ static inline bool td_rope_has_axes(const td_rope_axes *a) {
  * With a window, the row at position p meets the keys of positions p - window + 1 .. p. With sinks, a key's weight is
  * exp(score) / (exp(sink of the head) + the sum of exp(score) over the keys that are met). Gated attention (arXiv
  * 2505.06708) multiplies each head's sum of values by sigmoid(its gate); q gives per head [query | gate], and nothing else
- * is done to the gate.
+ * is done to the gate. A full block's rows meet all keys of their sequence, which has all of its rows in the step.
  */
 typedef struct {
     uint32_t             hidden, heads, kv_heads, head_dim;
@@ -422,6 +429,7 @@ typedef struct {
     uint32_t             window;    /* keys that a row meets at most; 0: all up to its own */
     bool                 norm_rows; /* q_norm and k_norm are over a whole row, before it is cut into heads */
     bool                 gated;     /* q, and its bias, have heads*2*dim rows */
+    bool                 full;      /* with caps.vision, axes, and without window */
     float                eps, softmax_scale;
     const td_npu_weight *q, *k, *v, *o; /* [heads*dim, hidden], [kv_heads*dim, hidden] x 2, [hidden, heads*dim] */
     const td_npu_weight *q_bias, *k_bias, *v_bias, *o_bias; /* F32 or NULL */
@@ -940,10 +948,9 @@ struct td_npu_ops {
     void (*block_destroy)(td_npu *d, td_npu_block *b);
     TD_NODISCARD td_status (*enqueue)(td_npu *d, td_npu_stream *s, td_npu_block *b, const td_step *step);
     /* Blocks in parts, for passes that go in pieces; NULL on devices whose blocks run whole. */
-    /** In how many parts a block over n_tok rows of a sequence goes that is wanted in so many: as many or fewer, so that each
-     * has work. 1: it goes whole. @param between_bytes out: device memory that they need between them; 0: none. */
-    uint32_t (*block_parts)(td_npu *d, const td_block_desc *desc, uint32_t n_tok, td_parts_wanted wanted,
-                            size_t *between_bytes);
+    /** Whether a block may go in parts. @param between_bytes out: device memory that they need between them, for a step of so
+     * many rows; 0: none. */
+    bool (*block_has_parts)(td_npu *d, const td_block_desc *desc, uint32_t n_tok, size_t *between_bytes);
     /** One part of a block; all of them, in order, do what enqueue does. Other steps may run between two parts.
      * @param part copied. */
     TD_NODISCARD td_status (*enqueue_part)(td_npu *d, td_npu_stream *s, td_npu_block *b, const td_step *step,

@@ -155,7 +155,8 @@ typedef struct {
     uint32_t       n;
 } td_layer_caches;
 
-typedef struct td_layer td_layer; /* model/layer_verbs.h */
+typedef struct td_layer       td_layer;       /* model/layer_verbs.h */
+typedef struct td_vision_pass td_vision_pass; /* model/arch/vision_encoder.h */
 
 typedef struct td_arch {
     const char *name; /* in `architectures` of config.json */
@@ -167,6 +168,10 @@ typedef struct td_arch {
      * ("layers." of "mtp.layers.0.", or ""). NULL: they are the layers behind the last one. */
     const char *mtp, *mtp_layer;
     void (*read_config)(td_config_reader *r, td_model_config *c);
+    /** The same of vision_config, where config.json has one; NULL: pictures are not served. */
+    void (*read_vision)(td_config_reader *r, td_model_config *c);
+    /** The encoder's forward pass, in the verbs of vision_encoder.h. @param out the width of the language model. */
+    void (*encoder)(td_vision_pass *p, const td_vision_config *c, uint32_t out);
     const td_weight_rule *weights; /* [TD_ROLE_COUNT] */
     td_layer_caches (*caches)(const td_model_config *c, uint32_t layer);
     void (*layer)(td_layer *l); /* a layer's forward pass, in the verbs of model/layer_verbs.h */

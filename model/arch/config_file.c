@@ -84,6 +84,13 @@ static td_status parse_config(const json_t *root, td_model_config *c, td_error *
         r.status = text.status;
         if (td_config_get(&r, "quantization_config")) read_quantization(&r, c);
         read_token_ids(&r, c);
+        const json_t *vision = a->read_vision ? td_config_get(&r, "vision_config") : NULL;
+        if (vision) {
+            td_config_reader of_vision = {vision, "vision_config.", err, r.status};
+            if (!json_is_object(vision)) return td_fail(err, TD_EFORMAT, "vision_config is not an object");
+            a->read_vision(&of_vision, c);
+            r.status = of_vision.status;
+        }
         c->tie_embeddings = td_config_bool(&r, "tie_word_embeddings", c->tie_embeddings);
     } else {
         read_model(&r, c, a);

@@ -30,6 +30,10 @@
 TD_FAMILIES(TD_DECLARE_FAMILY)
 #undef TD_DECLARE_FAMILY
 
+/** Of Qwen3-VL (qwen3_vl.c), whose language model is qwen_moe.c's: td_arch.read_vision and encoder. */
+void td_qwen3_vl_read_vision(td_config_reader *r, td_model_config *c);
+void td_qwen3_vl_encoder(td_vision_pass *p, const td_vision_config *c, uint32_t out);
+
 /** The family of this name in `architectures`; NULL: not supported. */
 const td_arch *td_arch_find(const char *name);
 

@@ -5,6 +5,7 @@
 #include "core/dtype.h"
 #include "kernels/glu.h"
 #include "model/arch/quant_config.h"
+#include "model/arch/vision_config.h"
 #include "npu/npu.h"
 #include "tandem.h"
 
@@ -75,21 +76,22 @@ typedef struct {
     td_delta_config  delta;
     td_sparse_config sparse; /* streams 0: none of it */
     /* feed-forward */
-    uint32_t        inter; /* dense layers */
-    uint32_t        moe_inter, n_experts, top_k;
-    uint32_t        shared_inter; /* 0: no shared expert */
-    bool            shared_gate;  /* Qwen2-MoE: sigmoid gate on the shared expert */
-    uint32_t        n_group, topk_group;
-    td_router_score route_score;
-    td_router_group route_group;
-    bool            route_bias; /* e_score_correction_bias */
-    bool            norm_topk;
-    bool            expert_bias; /* gate, up and down of routed experts have biases */
-    td_glu          expert_glu;  /* the gated unit of routed experts; all 0: silu(gate) * up */
-    double          routed_scale;
-    uint8_t         is_moe[TD_LAYERS_MAX]; /* [n_layers + n_mtp_layers] */
-    bool            mtp_rotated; /* the checkpoint's MTP layer is that of a rotated model (model/checkpoint/rotation.h);
+    uint32_t         inter; /* dense layers */
+    uint32_t         moe_inter, n_experts, top_k;
+    uint32_t         shared_inter; /* 0: no shared expert */
+    bool             shared_gate;  /* Qwen2-MoE: sigmoid gate on the shared expert */
+    uint32_t         n_group, topk_group;
+    td_router_score  route_score;
+    td_router_group  route_group;
+    bool             route_bias; /* e_score_correction_bias */
+    bool             norm_topk;
+    bool             expert_bias; /* gate, up and down of routed experts have biases */
+    td_glu           expert_glu;  /* the gated unit of routed experts; all 0: silu(gate) * up */
+    double           routed_scale;
+    uint8_t          is_moe[TD_LAYERS_MAX]; /* [n_layers + n_mtp_layers] */
+    bool             mtp_rotated; /* the checkpoint's MTP layer is that of a rotated model (model/checkpoint/rotation.h);
                                     set by td_checkpoint_look_at_mtp */
+    td_vision_config vision;
     /* tokens */
     uint32_t bos_id;             /* UINT32_MAX: none */
     uint32_t eos_ids[16], n_eos; /* config.json and generation_config.json together */

@@ -125,6 +125,8 @@ const td_arch TD_ARCH_QWEN3_MOE = {
 const td_arch TD_ARCH_QWEN3_VL_MOE = {.name = "Qwen3VLMoeForConditionalGeneration",
                                       .body = "model.language_model.",
                                       .read_config = read_vl,
+                                      .read_vision = td_qwen3_vl_read_vision,
+                                      .encoder = td_qwen3_vl_encoder,
                                       .weights = WEIGHTS_VL,
                                       .caches = td_gqa_caches,
                                       .layer = layer};

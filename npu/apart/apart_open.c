@@ -100,6 +100,7 @@ static void caps(td_npu *d, td_npu_caps *out) {
                          .kv_int8 = true,
                          .log_sums = true,
                          .rope_axes = true,
+                         .vision = true,
                          .pieces = true,
                          .memory_total = a->memory_bytes,
                          .memory_free = free_bytes(a)};
@@ -332,7 +333,7 @@ static const td_npu_ops OPS = {
     .block_create = block_create,
     .block_destroy = td_host_block_destroy,
     .enqueue = enqueue,
-    .block_parts = td_host_block_parts,
+    .block_has_parts = td_host_block_has_parts,
     .enqueue_part = enqueue_part,
 };
 

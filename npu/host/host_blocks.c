@@ -64,6 +64,18 @@ const td_host_block_kind td_host_embed = {.place = place_embed};
 
 /* ---- norm ------------------------------------------------------------------------------------ */
 
+#define LANES 16 /* of a sum over a row, by index, as those of td_float_math */
+
+/* x -= mean(x) */
+static void subtract_mean(float *x, size_t n) {
+    float sum[LANES] = {0};
+    for (size_t i = 0; i < n; i++) sum[i % LANES] += x[i];
+    for (size_t half = LANES / 2; half; half /= 2)
+        for (size_t i = 0; i < half; i++) sum[i] += sum[i + half];
+    const float mean = sum[0] / (float)n;
+    for (size_t i = 0; i < n; i++) x[i] -= mean;
+}
+
 static void norm_row(void *ctx, uint32_t i, const td_worker *w) {
     const row_job      *j = ctx;
     const td_norm_desc *n = &j->b->desc.norm;
@@ -76,7 +88,9 @@ static void norm_row(void *ctx, uint32_t i, const td_worker *w) {
         td_from_f32(j->d->act, x, n->hidden, act_out(j->d, n->x, at));
         td_to_f32(j->d->act, act_row(j->d, n->x, at), n->hidden, x); /* the norm is of what others will read */
     }
+    if (n->beta) subtract_mean(x, n->hidden);
     j->d->kernels->math->rms_norm(x, td_host_vector(n->gamma), n->eps, n->hidden, x);
+    if (n->beta) j->d->kernels->math->add(x, td_host_vector(n->beta), n->hidden);
     void *out = n->out ? act_out(j->d, n->out, (size_t)i * (n->out_stride ? n->out_stride : n->hidden))
                        : add; /* the int8 row is made from the rounded one */
     td_from_f32(j->d->act, x, n->hidden, out);
@@ -107,11 +121,14 @@ static td_status run_linear(td_host_npu *d, const td_npu_block *b, const td_host
         td_host_rows x;
         td_host_rows_init(&x, d->scratch + b->at.rows, act_row(d, l->in, row * l->k), d->act,
                           min_size(b->at.chunk, rows - row), l->k);
-        td_host_products(
-            d, &x,
-            &(td_host_product){
-                .w = l->w, .bias = l->bias, .out = act_out(d, l->out, row * l->n), .ldo = l->n, .out_dtype = d->act},
-            1);
+        td_host_products(d, &x,
+                         &(td_host_product){.w = l->w,
+                                            .bias = l->bias,
+                                            .activation = l->activation,
+                                            .out = act_out(d, l->out, row * l->n),
+                                            .ldo = l->n,
+                                            .out_dtype = d->act},
+                         1);
     }
     return TD_OK;
 }

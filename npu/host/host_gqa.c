@@ -37,10 +37,13 @@ static const float *rotation_of(const gqa_job *j, size_t i) {
     if (pos[0] == pos[1] && pos[0] == pos[2]) return table + pos[0] * rotated;
     float *made = (float *)(j->d->scratch + j->b->at.rotation) + i * rotated;
     memcpy(made, table + pos[0] * rotated, rotated * sizeof *made);
-    const uint32_t pairs[] = {0, g->axes.rows, g->axes.columns};
+    const size_t pairs[] = {0, g->axes.rows, g->axes.columns};
     for (size_t axis = 1; axis < 3; axis++) {
         const float *from = table + pos[axis] * rotated;
-        for (size_t k = axis; k < 3 * (size_t)pairs[axis] && k < half; k += 3) {
+        const size_t behind = axis == 1 ? half - pairs[2] : half, step = g->axes.contiguous ? 1 : 3,
+                     first = g->axes.contiguous ? behind - pairs[axis] : axis,
+                     end = g->axes.contiguous ? behind : 3 * pairs[axis];
+        for (size_t k = first; k < end && k < half; k += step) {
             made[k] = from[k];
             made[half + k] = from[half + k];
         }
@@ -77,39 +80,51 @@ static void gate_head(void *ctx, uint32_t i, const td_worker *w) {
     for (size_t k = 0; k < dim; k++) out[k] *= gate[k];
 }
 
-/* Norm and rope of a row's queries and keys; its key and value go to the cache. */
-static void place_row(void *ctx, uint32_t i, const td_worker *w) {
+/* Norm and rope of a row's queries. */
+static void place_queries(void *ctx, uint32_t i, const td_worker *w) {
+    const gqa_job     *j = ctx;
+    const td_gqa_desc *g = &j->b->desc.gqa;
+    (void)w;
+    if (g->gated) take_queries(j, i);
+    rotate_row(j, j->q + (size_t)i * g->heads * g->head_dim, g->heads, g->q_norm, rotation_of(j, i));
+}
+
+/* Norm and rope of a row's keys; its keys and values go to the cache. */
+static void place_keys(void *ctx, uint32_t i, const td_worker *w) {
     const gqa_job     *j = ctx;
     const td_gqa_desc *g = &j->b->desc.gqa;
     size_t             row = j->row0 + i, dim = g->head_dim, at = i * g->kv_heads * dim;
     size_t             slot = g->window ? j->step->a.window_slot[row] : j->step->a.slot[row];
     (void)w;
-    if (g->gated) take_queries(j, i);
-    const float *rotation = rotation_of(j, i);
-    rotate_row(j, j->q + i * g->heads * dim, g->heads, g->q_norm, rotation);
-    rotate_row(j, j->k + at, g->kv_heads, g->k_norm, rotation);
+    rotate_row(j, j->k + at, g->kv_heads, g->k_norm, rotation_of(j, i));
     for (size_t h = 0; h < g->kv_heads; h++) {
         td_attn_store(j->d, j->attn->shape.path, g->kv_k, slot, g->kv_heads, h, j->k + at + h * dim, dim);
         td_attn_store(j->d, j->attn->shape.path, g->kv_v, slot, g->kv_heads, h, j->v + at + h * dim, dim);
     }
 }
 
-/* Queries, keys and values of the chunk's rows; keys and values go to the cache. */
-static void project(gqa_job *j, size_t rows) {
+static void place_row(void *ctx, uint32_t i, const td_worker *w) {
+    place_queries(ctx, i, w);
+    place_keys(ctx, i, w);
+}
+
+typedef enum { QUERIES = 1, KEYS = 2 } gqa_parts;
+
+/* Queries, keys and values of the chunk's rows, or some of these; keys and values go to the cache. */
+static void project(gqa_job *j, size_t rows, gqa_parts parts) {
     const td_npu_block *b = j->b;
     const td_gqa_desc  *g = &b->desc.gqa;
     td_host_npu        *d = j->d;
-    const size_t        q_width = (size_t)g->heads * g->head_dim, kv_width = (size_t)g->kv_heads * g->head_dim;
-    td_host_rows        x;
+    const size_t        q_width = (size_t)g->heads * g->head_dim, kv_width = (size_t)g->kv_heads * g->head_dim,
+                 width = (parts & QUERIES ? q_width : 0) + (parts & KEYS ? 2 * kv_width : 0);
+    const td_host_product products[] = {
+        {.w = g->q, .bias = g->q_bias, .out = j->projected, .ldo = td_gqa_q_rows(g), .out_dtype = TD_DT_F32},
+        {.w = g->k, .bias = g->k_bias, .out = j->k, .ldo = kv_width, .out_dtype = TD_DT_F32},
+        {.w = g->v, .bias = g->v_bias, .out = j->v, .ldo = kv_width, .out_dtype = TD_DT_F32}};
+    td_host_rows x;
     td_host_rows_input(d, &x, d->scratch + b->at.x, g->in, g->in_i8, j->row0, rows, g->hidden);
-    td_host_products(
-        d, &x,
-        (td_host_product[]){
-            {.w = g->q, .bias = g->q_bias, .out = j->projected, .ldo = td_gqa_q_rows(g), .out_dtype = TD_DT_F32},
-            {.w = g->k, .bias = g->k_bias, .out = j->k, .ldo = kv_width, .out_dtype = TD_DT_F32},
-            {.w = g->v, .bias = g->v_bias, .out = j->v, .ldo = kv_width, .out_dtype = TD_DT_F32}},
-        3);
-    td_host_for(d, place_row, j, rows, rows * (q_width + 2 * kv_width) * 2);
+    td_host_products(d, &x, parts & QUERIES ? products : products + 1, parts == QUERIES ? 1 : parts == KEYS ? 2 : 3);
+    td_host_for(d, parts == QUERIES ? place_queries : parts == KEYS ? place_keys : place_row, j, rows, rows * width * 2);
 }
 
 static void merge_item(void *ctx, uint32_t i, const td_worker *w) {
@@ -159,7 +174,7 @@ static void run_share(td_host_npu *d, const td_npu_block *b, const td_host_step 
                                .partials = d->scratch + b->at.attn.partials};
     j.projected = !g->gated ? j.q : between ? j.out + rows * q_width : (float *)(d->scratch + b->at.q_rows);
     j.attn = &attn;
-    if (share->i == 0) project(&j, rows);
+    if (share->i == 0) project(&j, rows, g->full ? QUERIES : QUERIES | KEYS);
     size_t n_segments = td_host_attn_sort(d, &b->at.attn, &attn.shape, s, share, by_spans, flush_units, &j);
     td_host_attn_walk(&attn, (td_attn_segment *)(d->scratch + b->at.attn.segments), n_segments, share);
     if (share->i + 1 < share->n) return;
@@ -183,18 +198,42 @@ static bool has_positions(const td_gqa_desc *g, const td_host_step *s) {
     return true;
 }
 
-static td_status run_gqa(td_host_npu *d, const td_npu_block *b, const td_host_step *s, const td_block_part *part) {
-    td_attn_share share;
-    TD_TRY(td_host_check_attention_step(b, s, b->desc.gqa.rope->shape.n));
-    if (!has_positions(&b->desc.gqa, s)) return TD_EINVAL;
-    for (uint32_t k = 0; td_host_attn_share_of(part, s->n_tok, b->at.chunk, k, &share); k++)
-        run_share(d, b, s, &share, part->between);
+/* All rows meet the keys that the last one of their sequence meets: its position becomes theirs. */
+static td_status see_all_rows(const td_host_npu *d, const td_npu_block *b, td_host_step *s) {
+    uint32_t *pos = (uint32_t *)(d->scratch + b->at.last_pos);
+    for (uint32_t q = 0; q < s->n_seq; q++) {
+        if (s->a.kv_len[q] != s->a.seq_start[q + 1] - s->a.seq_start[q]) return TD_EINVAL;
+        for (uint32_t row = s->a.seq_start[q]; row < s->a.seq_start[q + 1]; row++) pos[row] = s->a.kv_len[q] - 1;
+    }
+    s->a.pos = pos;
     return TD_OK;
 }
 
-static size_t parts_of_gqa(const td_host_npu *d, const td_npu_block *b, size_t n_tok, td_parts_wanted wanted) {
-    const td_attn_shape shape = shape_of(d, &b->desc.gqa);
-    return td_host_attn_parts(d, &shape, n_tok, b->at.chunk, wanted);
+/* The keys of all chunks, before the first one's rows meet them. */
+static void project_all_keys(td_host_npu *d, const td_npu_block *b, const td_host_step *s) {
+    const td_attn attn = {.shape = shape_of(d, &b->desc.gqa)};
+    gqa_job       j = {.d = d,
+                       .b = b,
+                       .step = s,
+                       .k = (float *)(d->scratch + b->at.k),
+                       .v = (float *)(d->scratch + b->at.v),
+                       .attn = &attn};
+    for (; j.row0 < s->n_tok; j.row0 += b->at.chunk)
+        project(&j, s->n_tok - j.row0 < b->at.chunk ? s->n_tok - j.row0 : b->at.chunk, KEYS);
+}
+
+static td_status run_gqa(td_host_npu *d, const td_npu_block *b, const td_host_step *step, const td_block_part *part) {
+    const td_gqa_desc *g = &b->desc.gqa;
+    const bool         by_axes = td_rope_has_axes(&g->axes) && step->a.rope_pos;
+    td_host_step       own = *step, *s = &own;
+    td_attn_share      share;
+    TD_TRY(td_host_check_attention_step(b, s, by_axes ? UINT32_MAX : g->rope->shape.n));
+    if (!has_positions(g, s) || (g->full && !by_axes)) return TD_EINVAL;
+    if (g->full) TD_TRY(see_all_rows(d, b, s));
+    if (g->full && part->i == 0) project_all_keys(d, b, s);
+    for (uint32_t k = 0; td_host_attn_share_of(part, s->n_tok, b->at.chunk, k, &share); k++)
+        run_share(d, b, s, &share, part->between);
+    return TD_OK;
 }
 
 static void place_gqa(const td_host_npu *d, const td_block_desc *desc, td_npu_block *b) {
@@ -205,7 +244,6 @@ static void place_gqa(const td_host_npu *d, const td_block_desc *desc, td_npu_bl
     size_t             chunk = td_host_chunk_rows(desc->max_tok, (2 * q_width + 2 * kv_width + gates) * sizeof(float));
     size_t             used = 0;
     b->run_part = run_gqa;
-    b->parts = parts_of_gqa;
     b->at.chunk = chunk;
     b->at.between = (2 * q_width + gates) * sizeof(float);
     b->at.x = td_host_place(&used, td_host_rows_bytes(chunk, g->hidden, d->act));
@@ -216,6 +254,7 @@ static void place_gqa(const td_host_npu *d, const td_block_desc *desc, td_npu_bl
     b->at.out = td_host_place(&used, chunk * q_width * sizeof(float));
     b->at.rows = td_host_place(&used, td_host_rows_bytes(chunk, q_width, TD_DT_F32));
     b->at.rotation = td_host_place(&used, td_rope_has_axes(&g->axes) ? chunk * td_gqa_rope_dim(g) * sizeof(float) : 0);
+    b->at.last_pos = td_host_place(&used, g->full ? desc->max_tok * sizeof(uint32_t) : 0);
     td_host_attn_place(d, &used, &shape, &shape, chunk, desc->max_kv, chunk, &b->at.attn);
     b->scratch_bytes = used;
 }

@@ -1,6 +1,7 @@
 /* Matrix products over the pool: rows are prepared once for all products that read them, then panels and row blocks are
  * items. */
 #include <assert.h>
+#include <math.h>
 
 #include "kernels/rows/convert.h"
 #include "kernels/rows/row_quant.h"
@@ -113,6 +114,19 @@ typedef struct {
     } part[TD_HOST_PRODUCTS_MAX];
 } product_job;
 
+/* x [n] := activation(x); n <= TD_HOST_NR_BF16 */
+static void activate(const td_float_math *math, td_activation activation, float *x, size_t n) {
+    float phi[TD_HOST_NR_BF16];
+    if (activation == TD_ACTIVATE_GELU_ERF) {
+        for (size_t i = 0; i < n; i++) x[i] *= 0.5f + 0.5f * erff(x[i] * (float)M_SQRT1_2);
+        return;
+    }
+    const float slope = 1.5957691216f; /* (1 + tanh(z)) / 2 = sigmoid(2 z), z = sqrt(2 / pi) (x + 0.044715 x^3) */
+    for (size_t i = 0; i < n; i++) phi[i] = slope * (x[i] + 0.044715f * x[i] * x[i] * x[i]);
+    math->sigmoid(phi, n);
+    for (size_t i = 0; i < n; i++) x[i] *= phi[i];
+}
+
 /* c [rows, nr]: outputs of a panel from column col on. */
 static void store_panel(const product_job *j, const td_host_product *p, size_t row, size_t rows, size_t col, size_t nr,
                         float *c) {
@@ -120,6 +134,7 @@ static void store_panel(const product_job *j, const td_host_product *p, size_t r
     const float *bias = td_host_vector(p->bias);
     for (size_t i = 0; i < rows; i++) {
         if (bias) j->d->kernels->math->add(c + i * nr, bias + col, cols);
+        if (p->activation) activate(j->d->kernels->math, p->activation, c + i * nr, cols);
         td_from_f32(p->out_dtype, c + i * nr, cols,
                     (char *)p->out + ((row + i) * p->ldo + col) * td_dtype_bytes(p->out_dtype));
     }

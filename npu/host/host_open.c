@@ -32,6 +32,7 @@ static void caps(td_npu *npu, td_npu_caps *out) {
         .kv_int8 = true,
         .log_sums = true,
         .rope_axes = true,
+        .vision = true,
         .pieces = true,
         .handover = TD_HANDOVER_HOST_CALL, /* a futex wakes its threads; bells are polled */
         .memory_total = (uint64_t)sysconf(_SC_PHYS_PAGES) * page,
@@ -65,15 +66,13 @@ size_t td_host_block_scratch_bytes(td_npu *npu, const td_block_desc *desc) {
     return b.scratch_bytes;
 }
 
-uint32_t td_host_block_parts(td_npu *npu, const td_block_desc *desc, uint32_t n_tok, td_parts_wanted wanted,
-                             size_t *between_bytes) {
-    td_host_npu *d = (td_host_npu *)npu;
+bool td_host_block_has_parts(td_npu *npu, const td_block_desc *desc, uint32_t n_tok, size_t *between_bytes) {
     td_npu_block b = {.desc = *desc};
     *between_bytes = 0;
-    if (desc->kind >= TD_BLOCK_COUNT) return 1;
-    KINDS[desc->kind]->place(d, desc, &b);
+    if (desc->kind >= TD_BLOCK_COUNT) return false;
+    KINDS[desc->kind]->place((td_host_npu *)npu, desc, &b);
     *between_bytes = b.at.between * (n_tok < b.at.chunk ? n_tok : b.at.chunk);
-    return b.parts && n_tok && wanted.n ? (uint32_t)b.parts(d, &b, n_tok, wanted) : 1;
+    return b.run_part != NULL;
 }
 
 td_status td_host_block_create(td_npu *npu, const td_block_desc *desc, td_npu_block **out, td_error *err) {
@@ -159,7 +158,7 @@ static const td_npu_ops OPS = {
     .block_create = td_host_block_create,
     .block_destroy = td_host_block_destroy,
     .enqueue = td_host_enqueue,
-    .block_parts = td_host_block_parts,
+    .block_has_parts = td_host_block_has_parts,
     .enqueue_part = td_host_enqueue_part,
 };
 

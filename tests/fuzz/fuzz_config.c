@@ -23,6 +23,11 @@ static void check(const td_model_config *c) {
     td_rope_frequencies(&c->rope, c->max_position, inv_freq, &scale);
     for (uint32_t i = 0; i < c->rope.dim / 2; i++) assert(isfinite(inv_freq[i]) && inv_freq[i] >= 0);
     assert(isfinite(scale) && scale > 0);
+    assert((uint64_t)c->rope.axes.rows + c->rope.axes.columns <= c->rope.dim / 2);
+    const td_vision_config *v = &c->vision;
+    assert(!v->depth || (v->heads && v->hidden % v->heads == 0 && v->hidden / v->heads % 4 == 0 && v->patch && v->side));
+    assert(v->n_taps <= TD_VISION_TAPS_MAX && v->n_taps <= c->n_layers);
+    for (uint32_t i = 0; i < v->n_taps; i++) assert(v->taps[i] < v->depth);
     for (uint32_t i = 0; i < c->n_eos; i++) assert(c->eos_ids[i] < c->vocab);
     const td_quant_config *q = &c->quant;
     assert(q->n_schemes <= TD_QUANT_SCHEMES_MAX && memchr(q->refusal, 0, sizeof q->refusal));

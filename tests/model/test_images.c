@@ -2,6 +2,9 @@
 #include <math.h>
 
 #include "golden_files.h"
+#include "model/arch/config_file.h"
+#include "model/vision.h"
+#include "npu/host/host_npu.h"
 #include "vision_reference.h"
 
 #define FOLDER "qwen3_vl_moe_images"
@@ -139,6 +142,161 @@ TEST(the_encoders_reference_is_transformers) {
             at += tokens;
         }
     }
+    td_checkpoint_files_close(files);
+}
+
+/* ---- the encoder ----------------------------------------------------------------------------- */
+
+#define PATCHES_MAX 200
+
+/* A device of one card, as model_run opens it. */
+typedef struct {
+    td_pool *pool;
+    td_npu  *npu;
+} device;
+
+static device open_device(uint32_t threads, td_dtype act) {
+    device          d;
+    td_worker_place places[4] = {{.cpu = TD_CPU_ANY}, {.cpu = TD_CPU_ANY}, {.cpu = TD_CPU_ANY}, {.cpu = TD_CPU_ANY}};
+    OK(td_pool_create(places, threads, &d.pool, NULL));
+    const char         *name = getenv("TD_TEST_DEVICE");
+    const td_npu_config c = {.act_dtype = act, .host = &(td_host_npu_config){.pool = d.pool, .own_threads = name != NULL}};
+    OK(td_npu_open(name, &c, &d.npu, NULL));
+    return d;
+}
+
+static void close_device(device *d) {
+    d->npu->ops->close(d->npu);
+    td_pool_destroy(d->pool);
+}
+
+/* Every picture of the manifest, by an encoder that has had others before: [pictures] malloc'd features of each. */
+static size_t encode_all(td_dtype act, uint32_t threads, bool backwards, float *features[], const vision_sizes *s) {
+    AT_END(close_device) device d = open_device(threads, act);
+    json_auto_t                *manifest = read_manifest(FOLDER);
+    const json_t               *json;
+    td_model_config             c;
+    td_checkpoint_files        *files;
+    td_vision                  *v;
+    size_t                      index, n = 0;
+    td_error                    err = {0};
+    struct {
+        float   *pixels; /* the prompt's, at its first picture */
+        size_t   at;
+        uint32_t rows, columns;
+    } pictures[16];
+    OK(td_model_config_read(repo_path(MODEL), NULL, &c, NULL));
+    OK(td_checkpoint_files_open(repo_path(MODEL), &files, NULL));
+    if (td_vision_open(d.npu, act, &c, files, PATCHES_MAX, &v, &err) != TD_OK) fail_msg("%s", err.text);
+    td_checkpoint_files_close(files);
+    json_array_foreach(json_object_get(manifest, "prompts"), index, json) {
+        const prompt p = prompt_of(json);
+        size_t       tokens = 0;
+        for (uint32_t i = 0; i < p.n_images; i++) tokens += (size_t)p.images[i].rows * p.images[i].columns;
+        float *pixels = member(&p, "pixels", tokens * MERGE * MERGE * s->values);
+        size_t at = 0;
+        for (uint32_t i = 0; i < p.n_images; i++, n++) {
+            pictures[n].pixels = pixels;
+            pictures[n].at = at;
+            pictures[n].rows = p.images[i].rows * MERGE;
+            pictures[n].columns = p.images[i].columns * MERGE;
+            at += (size_t)pictures[n].rows * pictures[n].columns * s->values;
+        }
+    }
+    for (size_t k = 0; k < n; k++) {
+        const size_t i = backwards ? n - 1 - k : k,
+                     tokens = (size_t)pictures[i].rows * pictures[i].columns / (MERGE * MERGE);
+        features[i] = malloc((1 + s->n_taps) * tokens * s->out * sizeof(float));
+        OK(td_vision_encode(v, pictures[i].pixels + pictures[i].at, pictures[i].rows, pictures[i].columns, features[i],
+                            &err));
+    }
+    assert_int_equal(td_vision_encode(v, pictures[0].pixels, 3, 2, features[0], &err), TD_EINVAL);
+    assert_int_equal(td_vision_encode(v, pictures[0].pixels, PATCHES_MAX, 2, features[0], &err), TD_EINVAL);
+    td_vision_close(v);
+    for (size_t i = 0; i < n; i++)
+        if (pictures[i].at == 0) free(pictures[i].pixels);
+    return n;
+}
+
+/* @param mean, worst of the difference, of the largest value. */
+static void check_pictures(float *const features[], const vision_sizes *s, double mean, double worst) {
+    json_auto_t  *manifest = read_manifest(FOLDER);
+    const json_t *json;
+    size_t        index, n = 0;
+    json_array_foreach(json_object_get(manifest, "prompts"), index, json) {
+        const prompt p = prompt_of(json);
+        size_t       tokens = 0, at = 0;
+        for (uint32_t i = 0; i < p.n_images; i++) tokens += (size_t)p.images[i].rows * p.images[i].columns;
+        FREED float *merged = member(&p, "merged", tokens * s->out),
+                    *deep = member(&p, "deepstack", s->n_taps * tokens * s->out);
+        for (uint32_t i = 0; i < p.n_images; i++, n++) {
+            const size_t own = (size_t)p.images[i].rows * p.images[i].columns;
+            double       sum = 0, most = 0, largest = 0;
+            for (uint32_t k = 0; k <= s->n_taps; k++) {
+                const float *want = k ? deep + ((k - 1) * tokens + at) * s->out : merged + at * s->out,
+                            *got = features[n] + k * own * s->out;
+                for (size_t j = 0; j < own * s->out; j++) {
+                    const double off = fabs((double)got[j] - (double)want[j]);
+                    sum += off;
+                    most = fmax(most, off);
+                    largest = fmax(largest, fabs((double)want[j]));
+                }
+            }
+            sum /= (double)((1 + s->n_taps) * own * s->out);
+            print_message("    %u x %u: mean difference %.2e, largest %.2e of %.2f\n", p.images[i].rows, p.images[i].columns,
+                          sum, most, largest);
+            assert_true(sum <= mean * largest && most <= worst * largest);
+            at += own;
+        }
+    }
+}
+
+/* In f32 it is transformers', in any order of pictures and on any threads with the same bits. In bf16 it is within roundings
+ * that transformers' own bf16 has, too: 0.6 to 1.5 % of the largest value. */
+TEST(the_encoder_is_transformers) {
+    static const struct {
+        td_dtype act;
+        double   mean, worst;
+    } CASES[] = {{TD_DT_F32, 1e-6, 2e-5}, {TD_DT_BF16, 3e-3, 2e-2}};
+    const vision_sizes s = read_sizes();
+    for (size_t i = 0; i < sizeof CASES / sizeof *CASES; i++) {
+        float       *features[2][16];
+        const size_t n = encode_all(CASES[i].act, 1, false, features[0], &s);
+        encode_all(CASES[i].act, 3, true, features[1], &s);
+        check_pictures(features[0], &s, CASES[i].mean, CASES[i].worst);
+        json_auto_t  *manifest = read_manifest(FOLDER);
+        const json_t *json;
+        size_t        index, k = 0;
+        json_array_foreach(json_object_get(manifest, "prompts"), index, json) {
+            const prompt p = prompt_of(json);
+            for (uint32_t m = 0; m < p.n_images; m++, k++)
+                assert_memory_equal(features[0][k], features[1][k],
+                                    (1 + s.n_taps) * (size_t)p.images[m].rows * p.images[m].columns * s.out * sizeof(float));
+        }
+        for (size_t m = 0; m < n; m++) free(features[0][m]), free(features[1][m]);
+    }
+}
+
+/* Nothing is read but the encoder's own tensors, and what it takes is what was planned. */
+TEST(an_encoder_takes_what_was_planned) {
+    if (!getenv("TD_TEST_DEVICE")) skip(); /* a device that counts its memory */
+    AT_END(close_device) device d = open_device(1, TD_DT_BF16);
+    td_model_config             c;
+    td_checkpoint_files        *files;
+    td_vision                  *v;
+    td_npu_caps                 before, after;
+    OK(td_model_config_read(repo_path(MODEL), NULL, &c, NULL));
+    OK(td_checkpoint_files_open(repo_path(MODEL), &files, NULL));
+    d.npu->ops->caps(d.npu, &before);
+    OK(td_vision_open(d.npu, TD_DT_BF16, &c, files, PATCHES_MAX, &v, NULL));
+    d.npu->ops->caps(d.npu, &after);
+    const uint64_t taken = before.memory_free - after.memory_free,
+                   planned = td_vision_bytes(d.npu, TD_DT_BF16, &c, PATCHES_MAX);
+    print_message("    %llu bytes taken, %llu planned\n", (unsigned long long)taken, (unsigned long long)planned);
+    assert_true(taken > 0 && taken <= planned);
+    td_vision_close(v);
+    d.npu->ops->caps(d.npu, &after);
+    assert_true(after.memory_free == before.memory_free);
     td_checkpoint_files_close(files);
 }
 

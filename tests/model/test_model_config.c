@@ -414,6 +414,10 @@ TEST(qwen3_vl) {
                     q3 = read_ok("configs/models/qwen3-30b-a3b.json", NULL);
     assert_true(c.arch == &TD_ARCH_QWEN3_VL_MOE && c.rope.dim == 128 && c.rope.theta == 5e6 && c.max_position == 262144);
     assert_true(c.n_layers == q3.n_layers && c.n_experts == q3.n_experts && c.top_k == q3.top_k && c.norm_topk && c.qk_norm);
+    assert_true(c.vision.depth == 27 && c.vision.hidden == 1152 && c.vision.heads == 16 && c.vision.inter == 4304);
+    assert_true(c.vision.patch == 16 && c.vision.side == 48 && c.vision.n_taps == 3 && c.vision.taps[2] == 24);
+    assert_int_equal(td_vision_patch_values(&c.vision), 1536);
+    assert_int_equal(read_ok("configs/models/qwen3-vl-30b-a3b.json", "{\"vision_config\": null}").vision.depth, 0);
     assert_true(c.rope.axes.rows == 20 && c.rope.axes.columns == 20 && !td_rope_has_axes(&q3.rope.axes));
     assert_true(c.hidden == q3.hidden && c.heads == q3.heads && c.kv_heads == q3.kv_heads && c.moe_inter == q3.moe_inter);
     td_tensor_spec s;
@@ -781,6 +785,36 @@ TEST(impossible_and_unsupported_values_are_refused) {
          "text_config.mrope_interleaved is not true"},
         {"qwen3-vl-30b-a3b", "{\"text_config\": {\"rope_scaling\": {\"mrope_interleaved\": null}}}", TD_ENOTSUP,
          "text_config.mrope_interleaved is not true"},
+        {"qwen3-vl-30b-a3b", "{\"vision_config\": {\"hidden_act\": \"gelu\"}}", TD_ENOTSUP,
+         "vision_config.hidden_act is 'gelu'"},
+        {"qwen3-vl-30b-a3b", "{\"vision_config\": {\"in_channels\": 1}}", TD_ENOTSUP,
+         "vision_config.in_channels is 1, and only 3"},
+        {"qwen3-vl-30b-a3b", "{\"vision_config\": {\"temporal_patch_size\": 1}}", TD_ENOTSUP,
+         "vision_config.temporal_patch_size is 1"},
+        {"qwen3-vl-30b-a3b", "{\"vision_config\": {\"spatial_merge_size\": 3}}", TD_ENOTSUP,
+         "vision_config.spatial_merge_size is 3"},
+        {"qwen3-vl-30b-a3b", "{\"vision_config\": {\"patch_size\": [16, 16]}}", TD_EFORMAT,
+         "vision_config.patch_size is not an integer"},
+        {"qwen3-vl-30b-a3b", "{\"vision_config\": {\"out_hidden_size\": 3584}}", TD_ENOTSUP,
+         "vision_config.out_hidden_size is 3584, and only 2048"},
+        {"qwen3-vl-30b-a3b", "{\"vision_config\": {\"num_heads\": 7}}", TD_EFORMAT, "vision_config.num_heads is 7"},
+        {"qwen3-vl-30b-a3b", "{\"vision_config\": {\"num_position_embeddings\": 2300}}", TD_EFORMAT,
+         "vision_config.num_position_embeddings is 2300, which is no square"},
+        {"qwen3-vl-30b-a3b", "{\"vision_config\": {\"deepstack_visual_indexes\": [8, 16, 27]}}", TD_EFORMAT,
+         "vision_config.deepstack_visual_indexes are not layers of 0 to 26"},
+        {"qwen3-vl-30b-a3b", "{\"vision_config\": {\"deepstack_visual_indexes\": [16, 8]}}", TD_EFORMAT,
+         "vision_config.deepstack_visual_indexes are not layers"},
+        {"qwen3-vl-30b-a3b", "{\"vision_config\": {\"deepstack_visual_indexes\": [-1, 8]}}", TD_EFORMAT,
+         "vision_config.deepstack_visual_indexes are not layers"},
+        {"qwen3-vl-30b-a3b", "{\"vision_config\": {\"deepstack_visual_indexes\": 8}}", TD_ENOTSUP,
+         "vision_config.deepstack_visual_indexes is not a list"},
+        {"qwen3-vl-30b-a3b", "{\"vision_config\": {\"deepstack_visual_indexes\": [0, 1, 2, 3, 4, 5, 6, 7, 8]}}", TD_ENOTSUP,
+         "is not a list of at most 8 layers"},
+        {"qwen3-vl-30b-a3b", "{\"vision_config\": {\"rope_parameters\": {\"rope_type\": \"axial\", \"rope_theta\": 5000}}}",
+         TD_ENOTSUP, "vision_config.rope_parameters.rope_theta is not 10000"},
+        {"qwen3-vl-30b-a3b", "{\"vision_config\": {\"rope_parameters\": {\"rope_type\": \"default\"}}}", TD_ENOTSUP,
+         "vision_config.rope_type is 'default'"},
+        {"qwen3-vl-30b-a3b", "{\"vision_config\": 3}", TD_EFORMAT, "vision_config is not an object"},
         {"kimi-linear-48b-a3b", "{\"linear_attn_config\": null}", TD_EFORMAT,
          "linear_attn_config and layer_types are missing"},
         {"kimi-linear-48b-a3b", "{\"linear_attn_config\": 3}", TD_EFORMAT, "linear_attn_config is not an object"},

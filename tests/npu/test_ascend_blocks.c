@@ -865,6 +865,12 @@ TEST(what_the_card_has_not_is_refused) {
         if (i == 3) desc.gqa.axes.columns = 2;
         refuse(&p, &desc, says[i]);
     }
+    gqa.gqa.full = true;
+    gqa.gqa.axes.columns = 2;
+    refuse(&p, &gqa, "no attention to all rows");
+    refuse(&p, &BLOCK_OF(TD_BLOCK_NORM, 1, norm, .hidden = 64, .beta = w.w[CARD], .x = &r, .out = &r), "no layer norms");
+    refuse(&p, &BLOCK_OF(TD_BLOCK_LINEAR, 1, linear, .n = 64, .k = 64, .activation = TD_ACTIVATE_GELU_ERF),
+           "no activations of linears");
     td_block_desc router = {.kind = TD_BLOCK_ROUTER,
                             .max_tok = 8,
                             .router = {.hidden = 64, .n_experts = 64, .top_k = 4, .scale = 1, .logit_bias = w.w[CARD]}};

@@ -472,6 +472,12 @@ TEST(refusals) {
     refused(&p, &gqa, "has no gate");
     gqa.gqa.gated = false, gqa.gqa.axes.rows = 4;
     refused(&p, &gqa, "no rope by rows and columns");
+    gqa.gqa.full = true;
+    refused(&p, &gqa, "no attention to all rows");
+    refused(&p, &BLOCK_OF(TD_BLOCK_NORM, 1, norm, .hidden = 64, .beta = matrix[CARD], .x = &r, .out = &r), "no layer norms");
+    refused(&p,
+            &BLOCK_OF(TD_BLOCK_LINEAR, 1, linear, .n = 64, .k = 64, .w = matrix[CARD], .activation = TD_ACTIVATE_GELU_TANH),
+            "no activations of linears");
     const td_npu_weight *list[1] = {matrix[CARD]};
     refused(&p,
             &BLOCK_OF(TD_BLOCK_EXPERTS, 1, experts, .hidden = 64, .inter = 64, .n_experts = 1, .top_k = 1, .gate = list,

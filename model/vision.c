@@ -1,0 +1,460 @@
+#include "model/vision.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/error.h"
+#include "core/memory/mem.h"
+#include "kernels/rows/convert.h"
+#include "model/arch/arch.h"
+#include "model/arch/vision_encoder.h"
+#include "model/step_buf.h"
+
+#define SQUARE (TD_VISION_MERGE * TD_VISION_MERGE) /* patches of a token */
+#define BUFFERS (TD_VISION_FEATURES + 1 + TD_VISION_TAPS_MAX)
+#define PREFIX "model.visual."
+#define NORM_EPS 1e-6f
+#define THETA 10000.0
+
+/* A block, and whether its rows are tokens. */
+typedef struct {
+    td_npu_block  *block;
+    td_vision_rows rows;
+} operation;
+
+struct td_vision {
+    td_npu                *npu;
+    td_npu_stream         *stream;
+    td_dtype               act;
+    const td_model_config *c;
+    uint32_t               max_patches;
+    void                  *buffer[BUFFERS]; /* on the device */
+    void                  *keys, *values;   /* pages of one layer's attention, on the device */
+    void                  *pinned;          /* what goes to the device and comes from it */
+    size_t                 pinned_bytes;
+    float                 *table; /* [side * side, hidden] of positions */
+    td_step_buf            patches, tokens;
+    td_step_rows           rows;
+    td_npu_weight         *rope, **weights; /* [n_weights] */
+    operation             *operations;      /* [n_operations] */
+    uint32_t               n_weights, n_operations;
+};
+
+/* An encoder that is being described: made, or with v->weights left alone, measured. */
+struct td_vision_pass {
+    td_vision                 *v;
+    const td_checkpoint_files *files; /* NULL: only measured */
+    td_error                  *err;
+    td_status                  status; /* the first failure stays, and nothing is made behind it */
+    uint64_t                   weight_bytes;
+    size_t                     scratch_bytes; /* of the block that wants most */
+};
+
+/* ---- sizes ------------------------------------------------------------------------------------- */
+
+/* Rows and columns that a picture may have. */
+static uint32_t longest_side(uint32_t max_patches) {
+    return max_patches / TD_VISION_MERGE + 1;
+}
+
+static uint32_t head_dim(const td_model_config *c) {
+    return c->vision.hidden / c->vision.heads;
+}
+
+static uint32_t key_pages(uint32_t max_patches) {
+    return max_patches / TD_KV_PAGE + 1;
+}
+
+static size_t keys_bytes(td_npu *npu, const td_model_config *c, uint32_t max_patches) {
+    return (size_t)key_pages(max_patches) * c->vision.heads * npu->ops->kv_page_bytes(npu, TD_KV_HEAD, head_dim(c));
+}
+
+/* Values of a buffer, for the largest picture. */
+static size_t buffer_values(const td_model_config *c, uint32_t max_patches, uint32_t buffer) {
+    const td_vision_config *v = &c->vision;
+    const size_t            n = max_patches, wide = v->inter > v->hidden ? v->inter : v->hidden;
+    if (buffer == TD_VISION_NONE || buffer > TD_VISION_FEATURES + v->n_taps) return 0;
+    if (buffer >= TD_VISION_FEATURES) return n / SQUARE * c->hidden;
+    return n * (buffer == TD_VISION_PIXELS ? td_vision_patch_values(v) : buffer == TD_VISION_U ? wide : v->hidden);
+}
+
+static td_step_shape shape_of(uint32_t max_rows) {
+    return (td_step_shape){.max_tok = max_rows, .max_seq = 1, .max_out = 1, .max_seq_tokens = max_rows, .rope_axes = true};
+}
+
+/* ---- weights ----------------------------------------------------------------------------------- */
+
+static td_status keep_weight(td_vision_pass *p, td_weight_format format, const td_tensor_view *view, td_npu_weight **out) {
+    td_vision      *v = p->v;
+    td_npu_weight **list = realloc(v->weights, (v->n_weights + 1) * sizeof *list);
+    if (!list) return td_fail(p->err, TD_ENOMEM, "out of memory for the encoder's weights");
+    v->weights = list;
+    TD_TRY(v->npu->ops->weight_create(v->npu, format, view, out, p->err));
+    v->weights[v->n_weights++] = *out;
+    return TD_OK;
+}
+
+/* A tensor of rows * columns values, of which columns 0 says that it is a vector. */
+static td_status find_tensor(const td_vision_pass *p, const char *name, size_t rows, size_t columns,
+                             const td_safetensors_entry **out) {
+    const char                 *dir = td_checkpoint_files_dir(p->files);
+    const td_safetensors_entry *e = *out = td_checkpoint_files_find(p->files, name);
+    size_t                      values = 1;
+    if (!e) return td_fail(p->err, TD_ENOTFOUND, "%s: tensor %s of the vision encoder is missing", dir, name);
+    if (e->dtype != TD_DT_BF16 && e->dtype != TD_DT_F16 && e->dtype != TD_DT_F32)
+        return td_fail(p->err, TD_ENOTSUP, "%s: tensor %s is %s, and a vision encoder's are BF16, F16 or F32", dir, name,
+                       e->dtype_name);
+    for (uint32_t i = 1; i < e->rank; i++) values *= e->shape[i];
+    if (e->rank < 1 || e->shape[0] != rows || values != (columns ? columns : 1))
+        return td_fail(p->err, TD_EFORMAT, "%s: tensor %s has another shape than %zu x %zu", dir, name, rows,
+                       columns ? columns : 1);
+    return td_safetensors_check_size(td_checkpoint_files_with(p->files, name), p->err);
+}
+
+/* A copy where the file has the values at an odd address. */
+static td_status aligned(const td_vision_pass *p, const td_safetensors_entry *e, size_t first, size_t values, void **copy,
+                         const void **out) {
+    const size_t width = td_dtype_bytes(e->dtype);
+    *out = (const char *)e->data + first * width;
+    if ((uintptr_t)*out % width == 0) return TD_OK;
+    *copy = malloc(values * width);
+    if (!*copy) return td_fail(p->err, TD_ENOMEM, "out of memory for a tensor of the vision encoder");
+    memcpy(*copy, *out, values * width);
+    *out = *copy;
+    return TD_OK;
+}
+
+/* Rows first .. first + n - 1 of a tensor of `all` rows of k values; k 0: of a vector. */
+static const td_npu_weight *weight(td_vision_pass *p, const char *name, uint32_t number, const char *suffix, size_t all,
+                                   size_t first, size_t n, size_t k) {
+    const td_vision            *v = p->v;
+    const td_safetensors_entry *e;
+    td_npu_weight              *w = NULL;
+    void                       *copy = NULL;
+    char                        full[160];
+    size_t                      at = (size_t)snprintf(full, sizeof full, PREFIX);
+    if (p->status != TD_OK) return NULL;
+    for (; *name && at + 12 < sizeof full; name++)
+        if (*name == '#')
+            at += (size_t)snprintf(full + at, sizeof full - at, "%u", number);
+        else
+            full[at++] = *name;
+    snprintf(full + at, sizeof full - at, "%s", suffix);
+    td_weight_format format = k ? TD_WEIGHT_BF16 : TD_WEIGHT_F32;
+    if (p->files) {
+        td_tensor_view view = {.rank = k ? 2 : 1, .shape = {n, k}};
+        p->status = find_tensor(p, full, all, k, &e);
+        if (p->status == TD_OK) p->status = aligned(p, e, first * (k ? k : 1), n * (k ? k : 1), &copy, &view.data);
+        if (p->status == TD_OK) {
+            view.dtype = e->dtype;
+            if (e->dtype == TD_DT_F32 && v->act == TD_DT_F32) format = TD_WEIGHT_F32;
+            p->status = keep_weight(p, format, &view, &w);
+            if (p->status != TD_OK) td_fail_within(p->err, "%s", full);
+        }
+        free(copy);
+    }
+    /* planned as f32 where a checkpoint might have it so */
+    if (v->act == TD_DT_F32) format = TD_WEIGHT_F32;
+    p->weight_bytes += v->npu->ops->weight_bytes(v->npu, format, 0, k ? n : 1, k ? k : n);
+    return w;
+}
+
+/* Cosines and sines of all rows and columns: the pairs of a head's first half turn by the row, as fast as those of the
+ * second half by the column. */
+static td_status make_rope(td_vision_pass *p) {
+    const td_vision *v = p->v;
+    const size_t     dim = head_dim(v->c), half = dim / 2, n = longest_side(v->max_patches);
+    float           *table = malloc(n * dim * sizeof *table);
+    if (!table) return td_fail(p->err, TD_ENOMEM, "out of memory for the encoder's rope table");
+    for (size_t at = 0; at < n; at++)
+        for (size_t i = 0; i < half; i++) {
+            const double angle = (double)at * pow(THETA, -2.0 * (double)(i % (half / 2)) / (double)half);
+            table[at * dim + i] = (float)cos(angle);
+            table[at * dim + half + i] = (float)sin(angle);
+        }
+    td_tensor_view view = {.dtype = TD_DT_F32, .rank = 2, .shape = {n, dim}, .data = table};
+    td_status      st = keep_weight(p, TD_WEIGHT_F32, &view, &p->v->rope);
+    free(table);
+    return st;
+}
+
+static td_status read_positions(td_vision_pass *p) {
+    const td_vision_config     *c = &p->v->c->vision;
+    const size_t                rows = (size_t)c->side * c->side;
+    const td_safetensors_entry *e;
+    TD_TRY(find_tensor(p, PREFIX "pos_embed.weight", rows, c->hidden, &e));
+    p->v->table = malloc(rows * c->hidden * sizeof *p->v->table);
+    if (!p->v->table) return td_fail(p->err, TD_ENOMEM, "out of memory for the encoder's table of positions");
+    td_to_f32(e->dtype, e->data, rows * c->hidden, p->v->table);
+    return TD_OK;
+}
+
+/* ---- operations -------------------------------------------------------------------------------- */
+
+static void add_block(td_vision_pass *p, td_vision_rows rows, td_block_desc desc) {
+    td_vision *v = p->v;
+    if (p->status != TD_OK) return;
+    desc.layer = TD_NO_LAYER;
+    desc.max_tok = rows == TD_VISION_TOKENS ? v->max_patches / SQUARE : v->max_patches;
+    const size_t scratch = v->npu->ops->block_scratch_bytes(v->npu, &desc);
+    if (scratch > p->scratch_bytes) p->scratch_bytes = scratch;
+    if (!p->files) return;
+    operation *list = realloc(v->operations, (v->n_operations + 1) * sizeof *list);
+    if (list) v->operations = list;
+    p->status = list ? TD_OK : td_fail(p->err, TD_ENOMEM, "out of memory for the encoder's operations");
+    if (p->status == TD_OK) p->status = v->npu->ops->block_create(v->npu, &desc, &list[v->n_operations].block, p->err);
+    if (p->status == TD_OK) list[v->n_operations++].rows = rows;
+}
+
+void td_vision_linear(td_vision_pass *p, td_vision_rows rows, const char *name, uint32_t number, td_vision_buffer in,
+                      td_vision_buffer out, uint32_t n, uint32_t k, td_activation activation) {
+    const td_linear_desc d = {.n = n,
+                              .k = k,
+                              .activation = activation,
+                              .w = weight(p, name, number, ".weight", n, 0, n, k),
+                              .bias = weight(p, name, number, ".bias", n, 0, n, 0),
+                              .in = p->v->buffer[in],
+                              .out = p->v->buffer[out]};
+    add_block(p, rows, (td_block_desc){.kind = TD_BLOCK_LINEAR, .linear = d});
+}
+
+void td_vision_norm(td_vision_pass *p, td_vision_rows rows, const char *name, uint32_t number, td_vision_buffer add,
+                    uint32_t width) {
+    const td_norm_desc d = {.hidden = width,
+                            .eps = NORM_EPS,
+                            .gamma = weight(p, name, number, ".weight", width, 0, width, 0),
+                            .beta = weight(p, name, number, ".bias", width, 0, width, 0),
+                            .x = p->v->buffer[TD_VISION_X],
+                            .add = p->v->buffer[add],
+                            .out = p->v->buffer[TD_VISION_H]};
+    add_block(p, rows, (td_block_desc){.kind = TD_BLOCK_NORM, .norm = d});
+}
+
+void td_vision_attend(td_vision_pass *p, const char *name, uint32_t number) {
+    const td_vision *v = p->v;
+    const uint32_t   width = v->c->vision.hidden, heads = v->c->vision.heads, dim = head_dim(v->c);
+    char             qkv[64], proj[64];
+    snprintf(qkv, sizeof qkv, "%s.qkv", name);
+    snprintf(proj, sizeof proj, "%s.proj", name);
+#define PART(i) weight(p, qkv, number, ".weight", 3 * (size_t)width, (i) * (size_t)width, width, width)
+#define BIAS(i) weight(p, qkv, number, ".bias", 3 * (size_t)width, (i) * (size_t)width, width, 0)
+    const td_gqa_desc d = {.hidden = width,
+                           .heads = heads,
+                           .kv_heads = heads,
+                           .head_dim = dim,
+                           .full = true,
+                           .axes = {.rows = dim / 4, .columns = dim / 4, .contiguous = true},
+                           .softmax_scale = 1 / sqrtf((float)dim),
+                           .q = PART(0),
+                           .k = PART(1),
+                           .v = PART(2),
+                           .o = weight(p, proj, number, ".weight", width, 0, width, width),
+                           .q_bias = BIAS(0),
+                           .k_bias = BIAS(1),
+                           .v_bias = BIAS(2),
+                           .o_bias = weight(p, proj, number, ".bias", width, 0, width, 0),
+                           .rope = v->rope,
+                           .kv_k = v->keys,
+                           .kv_v = v->values,
+                           .kv_pages = key_pages(v->max_patches),
+                           .in = v->buffer[TD_VISION_H],
+                           .out = v->buffer[TD_VISION_A]};
+    add_block(p, TD_VISION_PATCHES, (td_block_desc){.kind = TD_BLOCK_GQA, .max_kv = v->max_patches, .gqa = d});
+#undef PART
+#undef BIAS
+}
+
+void td_vision_add(td_vision_pass *p, td_vision_buffer add) {
+    const td_combine_desc d = {.hidden = p->v->c->vision.hidden, .x = p->v->buffer[TD_VISION_X], .add = {p->v->buffer[add]}};
+    add_block(p, TD_VISION_PATCHES, (td_block_desc){.kind = TD_BLOCK_COMBINE, .combine = d});
+}
+
+/* ---- life -------------------------------------------------------------------------------------- */
+
+uint64_t td_vision_bytes(td_npu *npu, td_dtype act, const td_model_config *c, uint32_t max_patches) {
+    td_vision      v = {.npu = npu, .act = act, .c = c, .max_patches = max_patches};
+    td_vision_pass p = {.v = &v};
+    td_step_shape  patches = shape_of(max_patches), tokens = shape_of(max_patches / SQUARE);
+    uint64_t       sum = td_step_buf_bytes(&patches) + td_step_buf_bytes(&tokens) + 2 * keys_bytes(npu, c, max_patches);
+    c->arch->encoder(&p, &c->vision, c->hidden);
+    for (uint32_t i = 0; i < BUFFERS; i++) sum += buffer_values(c, max_patches, i) * td_dtype_bytes(act);
+    sum += npu->ops->weight_bytes(npu, TD_WEIGHT_F32, 0, longest_side(max_patches), head_dim(c));
+    return sum + p.weight_bytes + p.scratch_bytes;
+}
+
+static td_status take_memory(td_vision *v, td_error *err) {
+    const td_npu_ops *ops = v->npu->ops;
+    const size_t      width = td_dtype_bytes(v->act), keys = keys_bytes(v->npu, v->c, v->max_patches);
+    td_step_shape     patches = shape_of(v->max_patches), tokens = shape_of(v->max_patches / SQUARE);
+    for (uint32_t i = 0; i < BUFFERS; i++) {
+        const size_t bytes = buffer_values(v->c, v->max_patches, i) * width;
+        if (bytes) TD_TRY(ops->alloc(v->npu, bytes, &v->buffer[i], err));
+        if (bytes > v->pinned_bytes) v->pinned_bytes = bytes;
+    }
+    TD_TRY(ops->alloc(v->npu, keys, &v->keys, err));
+    TD_TRY(ops->alloc(v->npu, keys, &v->values, err));
+    TD_TRY(ops->host_alloc(v->npu, v->pinned_bytes, &v->pinned, err));
+    TD_TRY(td_step_rows_open(&v->rows, v->max_patches, 1, v->max_patches, err));
+    TD_TRY(td_step_buf_open(&v->patches, &patches, v->npu, err));
+    return td_step_buf_open(&v->tokens, &tokens, v->npu, err);
+}
+
+td_status td_vision_open(td_npu *npu, td_dtype act, const td_model_config *c, const td_checkpoint_files *files,
+                         uint32_t max_patches, td_vision **out, td_error *err) {
+    td_npu_caps caps;
+    npu->ops->caps(npu, &caps);
+    *out = NULL;
+    if (!caps.vision)
+        return td_fail(err, TD_ENOTSUP, "%s has no vision encoder, and pictures are not served there", caps.text);
+    td_vision *v = calloc(1, sizeof *v);
+    if (!v) return td_fail(err, TD_ENOMEM, "out of memory for a vision encoder");
+    *v = (td_vision){.npu = npu, .act = act, .c = c, .max_patches = max_patches / SQUARE * SQUARE};
+    td_vision_pass p = {.v = v, .files = files, .err = err};
+    p.status = npu->ops->stream_create(npu, &v->stream, err);
+    if (p.status == TD_OK) p.status = take_memory(v, err);
+    if (p.status == TD_OK) p.status = make_rope(&p);
+    if (p.status == TD_OK) p.status = read_positions(&p);
+    if (p.status == TD_OK) c->arch->encoder(&p, &c->vision, c->hidden);
+    if (p.status != TD_OK) {
+        td_vision_close(v);
+        return p.status;
+    }
+    *out = v;
+    return TD_OK;
+}
+
+void td_vision_close(td_vision *v) {
+    if (!v) return;
+    const td_npu_ops *ops = v->npu->ops;
+    const size_t      keys = keys_bytes(v->npu, v->c, v->max_patches);
+    for (uint32_t i = 0; i < v->n_operations; i++) ops->block_destroy(v->npu, v->operations[i].block);
+    for (uint32_t i = 0; i < v->n_weights; i++) ops->weight_destroy(v->npu, v->weights[i]);
+    for (uint32_t i = 0; i < BUFFERS; i++)
+        if (v->buffer[i]) ops->free(v->npu, v->buffer[i], buffer_values(v->c, v->max_patches, i) * td_dtype_bytes(v->act));
+    if (v->keys) ops->free(v->npu, v->keys, keys);
+    if (v->values) ops->free(v->npu, v->values, keys);
+    if (v->pinned) ops->host_free(v->npu, v->pinned, v->pinned_bytes);
+    td_step_buf_close(&v->patches);
+    td_step_buf_close(&v->tokens);
+    td_step_rows_close(&v->rows);
+    if (v->stream) ops->stream_destroy(v->npu, v->stream);
+    free(v->operations);
+    free(v->weights);
+    free(v->table);
+    free(v);
+}
+
+/* ---- a picture --------------------------------------------------------------------------------- */
+
+/* Row and column of a patch in a picture of so many columns. */
+typedef struct {
+    uint32_t row, column;
+} place;
+
+static place place_of(uint32_t patch, uint32_t columns) {
+    const uint32_t square = patch / SQUARE, within = patch % SQUARE, across = columns / TD_VISION_MERGE;
+    return (place){square / across * TD_VISION_MERGE + within / TD_VISION_MERGE,
+                   square % across * TD_VISION_MERGE + within % TD_VISION_MERGE};
+}
+
+/* Where n places lie on `side` points, the first and the last on the first and the last point: the point before, and the share
+ * of the one behind it. */
+typedef struct {
+    uint32_t point;
+    float    share;
+} between;
+
+static between between_points(uint32_t i, uint32_t n, uint32_t side) {
+    const float at = (float)i * ((float)(side - 1) / (float)(n > 1 ? n - 1 : 1));
+    uint32_t    point = (uint32_t)at;
+    if (point >= side) point = side - 1;
+    return (between){point, at - (float)point};
+}
+
+/* What the table has for each patch, bilinear: [n, hidden] in pinned memory. */
+static void interpolate(const td_vision *v, uint32_t rows, uint32_t columns, float *row) {
+    const uint32_t side = v->c->vision.side, width = v->c->vision.hidden;
+    for (uint32_t patch = 0; patch < rows * columns; patch++) {
+        const place   p = place_of(patch, columns);
+        const between y = between_points(p.row, rows, side), x = between_points(p.column, columns, side);
+        const size_t  below = y.point + 1 < side ? y.point + 1 : y.point, right = x.point + 1 < side ? x.point + 1 : x.point;
+        const float  *corner[4] = {v->table + ((size_t)y.point * side + x.point) * width,
+                                   v->table + ((size_t)y.point * side + right) * width,
+                                   v->table + (below * side + x.point) * width, v->table + (below * side + right) * width};
+        const float   share[4] = {(1 - y.share) * (1 - x.share), (1 - y.share) * x.share, y.share * (1 - x.share),
+                                  y.share * x.share};
+        for (uint32_t i = 0; i < width; i++)
+            row[i] = share[0] * corner[0][i] + share[1] * corner[1][i] + share[2] * corner[2][i] + share[3] * corner[3][i];
+        td_from_f32(v->act, row, width, (char *)v->pinned + (size_t)patch * width * td_dtype_bytes(v->act));
+    }
+}
+
+/* What lies in pinned memory becomes a buffer's. */
+static td_status upload(td_vision *v, td_vision_buffer buffer, size_t values) {
+    TD_TRY(v->npu->ops->copy(v->npu, v->stream, v->buffer[buffer], v->pinned, values * td_dtype_bytes(v->act), TD_COPY_H2D));
+    return v->npu->ops->stream_sync(v->npu, v->stream);
+}
+
+/* The step of the patches, and that of the tokens. */
+static td_status fill_steps(td_vision *v, uint32_t rows, uint32_t columns, const td_step_bucket *out[2]) {
+    const uint32_t n = rows * columns;
+    uint32_t      *pages = malloc(key_pages(n) * sizeof *pages), *ids = calloc(n, sizeof *ids);
+    td_step_buf   *bufs[2] = {&v->patches, &v->tokens};
+    td_status      st = pages && ids ? TD_OK : TD_ENOMEM;
+    for (uint32_t i = 0; st == TD_OK && i < key_pages(n); i++) pages[i] = i;
+    for (int k = 0; st == TD_OK && k < 2; k++) {
+        const uint32_t count = k ? n / SQUARE : n;
+        td_step_rows_clear(&v->rows);
+        td_step_rows_add(&v->rows, ids, 0, count, &(td_step_sequence){.pages = pages, .n_pages = key_pages(count)});
+        for (uint32_t i = 0; k == 0 && i < n; i++) {
+            const place p = place_of(i, columns);
+            memcpy(v->rows.rope_pos + 3 * (size_t)i, (uint32_t[]){0, p.row, p.column}, 3 * sizeof *v->rows.rope_pos);
+        }
+        out[k] = td_step_buf_fill(bufs[k], &v->rows, NULL, NULL, 0);
+        st = td_step_buf_enqueue_upload(bufs[k], out[k], v->stream);
+    }
+    free(pages);
+    free(ids);
+    return st;
+}
+
+static td_status run(td_vision *v, const td_step_bucket *const steps[2]) {
+    for (uint32_t i = 0; i < v->n_operations; i++)
+        TD_TRY(v->npu->ops->enqueue(v->npu, v->stream, v->operations[i].block,
+                                    &steps[v->operations[i].rows == TD_VISION_TOKENS]->whole));
+    return v->npu->ops->stream_sync(v->npu, v->stream);
+}
+
+static td_status download(td_vision *v, uint32_t tokens, float *features) {
+    const size_t values = (size_t)tokens * v->c->hidden;
+    for (uint32_t k = 0; k <= v->c->vision.n_taps; k++) {
+        TD_TRY(v->npu->ops->copy(v->npu, v->stream, v->pinned, v->buffer[TD_VISION_FEATURES + k],
+                                 values * td_dtype_bytes(v->act), TD_COPY_D2H));
+        TD_TRY(v->npu->ops->stream_sync(v->npu, v->stream));
+        td_to_f32(v->act, v->pinned, values, features + k * values);
+    }
+    return TD_OK;
+}
+
+td_status td_vision_encode(td_vision *v, const float *pixels, uint32_t rows, uint32_t columns, float *features,
+                           td_error *err) {
+    const size_t n = (size_t)rows * columns, width = v->c->vision.hidden, of_patch = td_vision_patch_values(&v->c->vision);
+    const td_step_bucket *steps[2];
+    if (!n || rows % TD_VISION_MERGE || columns % TD_VISION_MERGE || n > v->max_patches)
+        return td_fail(err, TD_EINVAL, "a picture of %u x %u patches is not of even sides and at most %u patches", rows,
+                       columns, v->max_patches);
+    float *row = malloc(width * sizeof *row);
+    if (!row) return td_fail(err, TD_ENOMEM, "out of memory for a picture's positions");
+    td_from_f32(v->act, pixels, n * of_patch, v->pinned);
+    td_status st = upload(v, TD_VISION_PIXELS, n * of_patch);
+    if (st == TD_OK) interpolate(v, rows, columns, row);
+    free(row);
+    if (st == TD_OK) st = upload(v, TD_VISION_POSITIONS, n * width);
+    if (st == TD_OK) st = fill_steps(v, rows, columns, steps);
+    if (st == TD_OK) st = run(v, steps);
+    if (st == TD_OK) st = download(v, (uint32_t)n / SQUARE, features);
+    return st == TD_OK ? TD_OK
+                       : td_fail(err, st, "the vision encoder failed on a picture of %u x %u patches", rows, columns);
+}

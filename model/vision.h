@@ -1,0 +1,43 @@
+/*
+ * A model's vision encoder on a device: pictures in, rows of the residual stream out.
+ *
+ * DESIGN. The family describes its encoder as operations over buffers (arch/vision_encoder.h). Each becomes a block, made once
+ * for the largest picture; a picture is a step whose one sequence has a row for each patch. Weights are kept in 16 bits, or in
+ * f32 where the checkpoint has them so. All memory is taken when the encoder is opened.
+ */
+#ifndef TD_MODEL_VISION_H
+#define TD_MODEL_VISION_H
+
+#include "model/arch/model_config.h"
+#include "model/checkpoint/checkpoint_files.h"
+
+typedef struct td_vision td_vision;
+
+/** Device memory that an encoder takes, weights and all. @param max_patches of a picture. */
+uint64_t td_vision_bytes(td_npu *npu, td_dtype act, const td_model_config *c, uint32_t max_patches);
+
+/**
+ * @param npu  with caps.vision, borrowed; its activations are of type act.
+ * @param c    with c->vision.depth, borrowed.
+ * @param files of the checkpoint; read during the call.
+ * @param max_patches of a picture.
+ * @return TD_ENOTFOUND, TD_EFORMAT for a tensor that is missing or has another shape, TD_ENOTSUP for one in codes or a device
+ *         without caps.vision, TD_ENOMEM, TD_EDEVICE.
+ */
+TD_NODISCARD td_status td_vision_open(td_npu *npu, td_dtype act, const td_model_config *c, const td_checkpoint_files *files,
+                                      uint32_t max_patches, td_vision **out, td_error *err);
+void                   td_vision_close(td_vision *v); /* NULL is fine */
+
+/**
+ * Encode one picture; while it runs the caller gives the device nothing else to do. Its bits do not depend on other pictures.
+ * @param pixels   [rows * columns, td_vision_patch_values] f32, normalised; squares of 2 x 2 patches one after the other, row
+ *                 by row of squares, and within one row by row.
+ * @param rows, columns  of patches, even.
+ * @param features [1 + n_taps, rows * columns / 4, hidden of the language model] f32: the tokens' rows, in the place of
+ *                 embeddings; then what decoder layer k adds to its output there, for each k.
+ * @return TD_EINVAL for a picture of odd sides or more than max_patches; TD_EDEVICE.
+ */
+TD_NODISCARD td_status td_vision_encode(td_vision *v, const float *pixels, uint32_t rows, uint32_t columns, float *features,
+                                        td_error *err);
+
+#endif

@@ -27,6 +27,7 @@ MAY_INCLUDE = {
     "residency": ["core", "kernels", "quant", "npu", "cpu_experts"],
     "model": ["core", "kernels", "quant", "npu", "cpu_experts", "bridge", "residency"],
     "text": ["core"],
+    "image": ["core"],
     "engine": ["core", "kernels", "quant", "npu", "cpu_experts", "bridge", "residency", "model", "text"],
     "eval": ["core", "kernels", "quant", "npu", "cpu_experts", "residency", "model", "engine"],
     "quantize": ["core", "kernels", "quant", "npu", "cpu_experts", "model", "text", "engine", "eval"],

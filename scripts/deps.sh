@@ -8,7 +8,7 @@ cd "$(dirname "$0")/.."
 
 tools=(gcc cmake ninja-build pkg-config curl python3)
 libraries=(libhwloc-dev libnuma-dev libopenblas-dev liburing-dev libjemalloc-dev libmicrohttpd-dev libjansson-dev libpcre2-dev libutf8proc-dev libcyaml-dev
-           libyaml-dev libxxhash-dev libcmocka-dev)
+           libyaml-dev libxxhash-dev libjpeg62-turbo-dev libpng-dev libwebp-dev libcmocka-dev)
 packages=(dpkg-dev file patchelf rpm)
 tests=(g++ ccache python3-venv python3-jinja2 python3-yaml python3-selenium chromium chromium-driver spin clang-14 clang-format-14 debootstrap buildah lintian mandoc groff fish zsh systemd strace procps libzmq5 libopentracing-c-wrapper0 libibverbs1 libnl-3-200 libnl-route-3-200 libcurl4)
 # Servers that tests run as programs of theirs: unpacked in build/package-tools, since installing would start them.
@@ -18,7 +18,7 @@ aarch64=(gcc-aarch64-linux-gnu qemu-user cmake ninja-build pkg-config)
 
 # openEuler's and Fedora's names of what `build` needs. Never run: no such machine was at hand.
 dnf=(gcc cmake ninja-build pkgconf curl python3 hwloc-devel numactl-devel openblas-devel liburing-devel jemalloc-devel libmicrohttpd-devel jansson-devel pcre2-devel
-     utf8proc-devel libcyaml-devel libyaml-devel xxhash-devel libcmocka-devel)
+     utf8proc-devel libcyaml-devel libyaml-devel xxhash-devel libjpeg-turbo-devel libpng-devel libwebp-devel libcmocka-devel)
 
 what=${1:-build}
 case "$what" in

@@ -106,7 +106,7 @@ make_deb() { # architecture, build folder, prefix of the tools
         "inference engine for large Mixture-of-Experts language models" \
         "Serves DeepSeek, Kimi and Qwen models over OpenAI's HTTP API: routed
  experts on the CPU in INT4, everything else on a small device tier."
-    pack_deb "$dev" libtandem-dev "$1" "libhwloc-dev, libnuma-dev, liburing-dev, libjansson-dev, libpcre2-dev, libutf8proc-dev, libxxhash-dev" libdevel \
+    pack_deb "$dev" libtandem-dev "$1" "libhwloc-dev, libnuma-dev, liburing-dev, libjansson-dev, libpcre2-dev, libutf8proc-dev, libxxhash-dev, libjpeg62-turbo-dev, libpng-dev, libwebp-dev" libdevel \
         "inference engine for large Mixture-of-Experts language models, for C programs" \
         "Headers, static libraries and pkg-config files of libtandem and
  libtandem_tools, and an example."

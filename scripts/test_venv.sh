@@ -2,7 +2,7 @@
 # Make build/venv with the Python packages that tests use; does nothing where it is there already.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-packages=(openai anthropic prometheus-client numpy jsonschema)
+packages=(openai anthropic prometheus-client numpy jsonschema pillow==12.3.0) # pillow: image/resize.h says why it is this one
 stamp="build/venv/installed: ${packages[*]}, schema suite"
 [ -e "$stamp" ] && exit 0
 python3 -m venv build/venv

@@ -9,6 +9,7 @@
 #include "cli/cli.h"
 #include "cli/flags.h"
 #include "cli/standard_output.h"
+#include "image/image_worker.h"
 #include "kernels/kernels.h"
 #include "server/api/json_writer.h"
 #include "tandem.h"
@@ -125,6 +126,7 @@ int main(int argc, char **argv) {
         print_usage(stdout);
         return td_standard_output_end("tandem");
     }
+    if (!strcmp(word, TD_IMAGE_COMMAND)) return td_image_worker_run();
     if (!strcmp(word, "--help-json")) {
         print_usage_json();
         return td_standard_output_end("tandem");

@@ -58,7 +58,7 @@ td_status td_picture_decode(const uint8_t *bytes, size_t n, uint64_t max_pixels,
     uint32_t    orientation = 1;
     TD_TRY(find_decoder(bytes, n, &decode, err));
     td_status s = decode(bytes, n, max_pixels, &p, &orientation, err);
-    if (s == TD_OK) s = td_picture_turn(&p, orientation, err);
+    if (s == TD_OK) s = td_picture_orient(&p, orientation, err);
     if (s == TD_OK)
         *out = p;
     else

@@ -1,6 +1,6 @@
 /*
  * Picture files to RGB: JPEG, PNG and WebP. The type is what the first bytes say. The pixels are those of Pillow 13's
- * `Image.open(file)`, turned by ImageOps.exif_transpose, laid over white where there is alpha, and converted to RGB.
+ * `Image.open(file)`, oriented by ImageOps.exif_transpose, laid over white where there is alpha, and converted to RGB.
  *
  *   - Colour profiles, gamma and XMP are not looked at, as Pillow does not.
  *   - Of 16 bits a channel the higher 8 are taken. Pillow does so for colours; grey it clips at 255, which is not copied.

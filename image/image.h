@@ -53,7 +53,7 @@ typedef struct {
 } td_image;
 
 /**
- * Make a file ready. Takes as long as it takes to decode and resize the picture, and the turn of those before.
+ * Make a file ready. It waits for a process, until this one has decoded and resized the picture.
  * @param rule  valid (td_image_rule_is_valid).
  * @param bytes n bytes of a JPEG, PNG or WebP (image/decode.h says how each is read), the caller's.
  * @param out   the caller's (td_image_free). Untouched unless TD_OK.

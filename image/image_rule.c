@@ -174,6 +174,7 @@ bool td_image_rule_is_valid(const td_image_rule *r) {
     if (r->patch < 1 || r->patch > TD_IMAGE_PATCH_MAX || r->merge != 2 || r->frames != (is_kimi ? 1 : 2)) return false;
     const uint64_t block = (uint64_t)r->patch * r->patch * r->merge * r->merge; /* pixels of a token */
     const uint64_t unit = is_kimi ? block / 4 : r->sizing == TD_IMAGE_GLM5 ? block : 1;
+    if (is_kimi ? r->min != 0 : r->min < 1) return false; /* with none, a side could become 0 */
     if (r->min > r->max || r->max < 1 || r->max > TD_IMAGE_CANVAS_MAX / unit) return false;
     if (is_kimi ? r->side_max < 1 || r->side_max > SIDE_MAX : r->side_max != 0) return false;
     for (int c = 0; c < 3; c++)

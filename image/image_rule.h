@@ -10,7 +10,7 @@
 #define TD_IMAGE_PATCH_MAX 64            /* pixels of a patch's side */
 #define TD_IMAGE_CANVAS_MAX (1ull << 26) /* pixels of a picture that is ready for the tower */
 
-/* How the size of a picture is chosen, by the image processor whose rule it is (image/image_size.h has them in full). */
+/* How the size of a picture is chosen, by the image processor whose rule it is (image/image_size.h has the rules). */
 typedef enum {
     TD_IMAGE_QWEN,  /* Qwen2-VL to Qwen3.5: sides in whole blocks of patches, an area within two limits */
     TD_IMAGE_GLM4V, /* GLM-4.1V to 4.6V: the same, and small pictures are made larger first; a picture counts as two frames */

@@ -30,28 +30,28 @@ typedef struct {
     bool transposed;  /* rows become columns */
     bool right_left;  /* then columns are in the other order */
     bool upside_down; /* and rows */
-} turn;
+} orientation;
 
-static const turn TURNS[9] = {
+static const orientation ORIENTATIONS[9] = {
     [2] = {false, true, false}, [3] = {false, true, true}, [4] = {false, false, true}, [5] = {true, false, false},
     [6] = {true, true, false},  [7] = {true, true, true},  [8] = {true, false, true},
 };
 
-td_status td_picture_turn(td_picture *p, uint32_t orientation, td_error *err) {
-    if (orientation < 2 || orientation > 8) return TD_OK;
-    const turn     t = TURNS[orientation];
-    const uint32_t height = t.transposed ? p->width : p->height, width = t.transposed ? p->height : p->width;
-    uint8_t       *turned = malloc((size_t)height * width * 3);
-    if (!turned) return td_fail(err, TD_ENOMEM, "out of memory for the picture's pixels");
+td_status td_picture_orient(td_picture *p, uint32_t number, td_error *err) {
+    if (number < 2 || number > 8) return TD_OK;
+    const orientation t = ORIENTATIONS[number];
+    const uint32_t    height = t.transposed ? p->width : p->height, width = t.transposed ? p->height : p->width;
+    uint8_t          *oriented = malloc((size_t)height * width * 3);
+    if (!oriented) return td_fail(err, TD_ENOMEM, "out of memory for the picture's pixels");
     for (size_t y = 0; y < height; y++) {
         for (size_t x = 0; x < width; x++) {
             size_t row = t.upside_down ? height - 1 - y : y, column = t.right_left ? width - 1 - x : x;
             size_t from = t.transposed ? column * p->width + row : row * p->width + column;
-            memcpy(turned + 3 * (y * width + x), p->rgb + 3 * from, 3);
+            memcpy(oriented + 3 * (y * width + x), p->rgb + 3 * from, 3);
         }
     }
     free(p->rgb);
-    *p = (td_picture){turned, height, width};
+    *p = (td_picture){oriented, height, width};
     return TD_OK;
 }
 

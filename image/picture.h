@@ -28,11 +28,11 @@ TD_NODISCARD td_status td_picture_room(uint64_t height, uint64_t width, uint32_t
 void td_picture_over_white(uint8_t *pixels, size_t n);
 
 /**
- * Turn a picture as its EXIF orientation says (CIPA DC-008, "Orientation": 1 to 8).
+ * Rotate and mirror a picture as its EXIF orientation says (CIPA DC-008, "Orientation": 1 to 8).
  * @param orientation 1, and every value beyond 8: it stays as it is.
  * @return TD_ENOMEM, and the picture is as it was.
  */
-TD_NODISCARD td_status td_picture_turn(td_picture *p, uint32_t orientation, td_error *err);
+TD_NODISCARD td_status td_picture_orient(td_picture *p, uint32_t orientation, td_error *err);
 
 /** Free the pixels. NULL and a zeroed picture are fine. */
 void td_picture_free(td_picture *p);

@@ -16,7 +16,7 @@ static const uint32_t K[64] = {
 static const uint32_t BEGIN[8] = {0x6a09e667, 0xbb67ae85, 0x3c6ef372, 0xa54ff53a,
                                   0x510e527f, 0x9b05688c, 0x1f83d9ab, 0x5be0cd19};
 
-static uint32_t turn(uint32_t x, int n) {
+static uint32_t rotate(uint32_t x, int n) {
     return x >> n | x << (32 - n);
 }
 
@@ -30,22 +30,19 @@ static void write_word(uint8_t *p, uint32_t x) {
 
 /* 6.2.2, for one block. */
 static void compress(uint32_t state[8], const uint8_t block[64]) {
-    uint32_t w[64], v[8];
+    uint32_t w[64];
     for (int t = 0; t < 16; t++) w[t] = read_word(block + 4 * t);
     for (int t = 16; t < 64; t++) {
-        const uint32_t a = w[t - 15], b = w[t - 2];
-        w[t] = w[t - 16] + (turn(a, 7) ^ turn(a, 18) ^ a >> 3) + w[t - 7] + (turn(b, 17) ^ turn(b, 19) ^ b >> 10);
+        const uint32_t x = w[t - 15], y = w[t - 2];
+        w[t] = w[t - 16] + (rotate(x, 7) ^ rotate(x, 18) ^ x >> 3) + w[t - 7] + (rotate(y, 17) ^ rotate(y, 19) ^ y >> 10);
     }
-    memcpy(v, state, sizeof v);
+    uint32_t a = state[0], b = state[1], c = state[2], d = state[3], e = state[4], f = state[5], g = state[6], h = state[7];
     for (int t = 0; t < 64; t++) {
-        const uint32_t e = v[4], a = v[0];
-        const uint32_t t1 = v[7] + (turn(e, 6) ^ turn(e, 11) ^ turn(e, 25)) + ((e & v[5]) ^ (~e & v[6])) + K[t] + w[t];
-        const uint32_t t2 = (turn(a, 2) ^ turn(a, 13) ^ turn(a, 22)) + ((a & v[1]) ^ (a & v[2]) ^ (v[1] & v[2]));
-        memmove(v + 1, v, 7 * sizeof *v);
-        v[4] += t1;
-        v[0] = t1 + t2;
+        const uint32_t t1 = h + (rotate(e, 6) ^ rotate(e, 11) ^ rotate(e, 25)) + ((e & f) ^ (~e & g)) + K[t] + w[t];
+        const uint32_t t2 = (rotate(a, 2) ^ rotate(a, 13) ^ rotate(a, 22)) + ((a & b) ^ (a & c) ^ (b & c));
+        h = g, g = f, f = e, e = d + t1, d = c, c = b, b = a, a = t1 + t2;
     }
-    for (int i = 0; i < 8; i++) state[i] += v[i];
+    state[0] += a, state[1] += b, state[2] += c, state[3] += d, state[4] += e, state[5] += f, state[6] += g, state[7] += h;
 }
 
 void td_sha256_begin(td_sha256 *s) {

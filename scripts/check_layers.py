@@ -36,7 +36,7 @@ MAY_INCLUDE = {
     "bench": ["core", "kernels", "quant", "npu", "cpu_experts", "bridge", "residency", "model", "text", "engine"],
     "plan": ["core", "kernels", "quant", "npu", "cpu_experts", "bridge", "residency", "model", "engine"],
     "doctor": ["core", "npu"],
-    "cli": ["core", "kernels", "npu", "scale", "server", "bench", "plan", "doctor"],
+    "cli": ["core", "kernels", "npu", "image", "scale", "server", "bench", "plan", "doctor"],
 }
 # folder within one of them -> folders of the same, or headers, that it may include, besides its own
 WITHIN = {

@@ -45,6 +45,9 @@ td_cpu_prefetch td_cpu_prefetch_here(void);
 /** TD_CPU_* bits, after the mask. Computed once; thread-safe. */
 uint32_t td_cpu_features(void);
 
+/** What the kernel calls this architecture where it filters system calls: an AUDIT_ARCH_* of linux/audit.h; 0: unknown. */
+uint32_t td_cpu_audit_arch(void);
+
 /** Write [p, p + bytes) back to memory and drop it from the caches. Does nothing on a processor for which the build has no
  * instruction for it. */
 void td_cpu_flush(const void *p, size_t bytes);

@@ -4,6 +4,7 @@
  */
 #include "core/machine/cpu.h"
 
+#include <linux/audit.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <string.h>
@@ -112,6 +113,10 @@ size_t td_cpu_name(char *to, size_t room) {
     snprintf(to, room, "%s%s%s%s", here.name ? here.name : core, cap2 & HWCAP2_I8MM ? ", i8mm" : "",
              cap2 & HWCAP2_BF16 ? ", bf16" : "", sve);
     return strlen(to);
+}
+
+uint32_t td_cpu_audit_arch(void) {
+    return AUDIT_ARCH_AARCH64;
 }
 
 void td_cpu_flush(const void *p, size_t bytes) {

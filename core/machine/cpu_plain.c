@@ -7,6 +7,10 @@ uint32_t td_cpu_detect(void) {
     return 0;
 }
 
+uint32_t td_cpu_audit_arch(void) {
+    return 0;
+}
+
 void td_cpu_flush(const void *p, size_t bytes) {
     (void)p, (void)bytes;
 }

@@ -4,6 +4,7 @@
 #include <cpuid.h>
 #include <errno.h>
 #include <immintrin.h>
+#include <linux/audit.h>
 #include <stdbool.h>
 #include <string.h>
 #include <sys/syscall.h>
@@ -81,6 +82,10 @@ uint32_t td_cpu_detect(void) {
 __attribute__((target("clflushopt"))) static void flush_weakly_ordered(const char *p, size_t bytes) {
     for (size_t i = 0; i < bytes; i += LINE_BYTES) _mm_clflushopt((void *)(uintptr_t)(p + i));
     _mm_sfence();
+}
+
+uint32_t td_cpu_audit_arch(void) {
+    return AUDIT_ARCH_X86_64;
 }
 
 void td_cpu_flush(const void *p, size_t bytes) {

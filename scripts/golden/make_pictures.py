@@ -148,6 +148,9 @@ def main():
     for name in os.listdir(OUT):
         if name != "README.md":
             os.remove(os.path.join(OUT, name))
+    white = pictures.png(np.ones((4000, 4000, 1), np.int64), 1, 0)
+    with open(os.path.join(OUT, "large-white"), "wb") as f:
+        f.write(white)
     files = []
     made = list(pictures.kinds(H, W, 5)) + [("one-pixel", pictures.saved(Image.fromarray(pictures.scene(1, 1, 3, 1)), "JPEG"))]
     made.append(("photo", pictures.saved(Image.fromarray(pictures.scene(*PHOTO, 3, 2)), "PNG", optimize=True)))

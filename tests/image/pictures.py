@@ -170,12 +170,12 @@ def webps(h, w, seed):
         yield f"webp-offset{kind}", webp_with_offset(frame, h + 11, w + 7, 4, 6, bool(kind))
 
 
-def turned(h, w, seed):
+def oriented(h, w, seed):
     for orientation in range(1, 10):
         yield f"jpeg-exif{orientation}", saved(Image.fromarray(scene(h, w, 3, seed)), "JPEG", exif=exif(orientation), subsampling=0)
 
 
 def kinds(h, w, seed):
     """(name, file) of every kind, with pictures of h x w."""
-    for source in (jpegs, pngs, webps, turned):
+    for source in (jpegs, pngs, webps, oriented):
         yield from source(h, w, seed)

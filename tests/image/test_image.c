@@ -229,6 +229,7 @@ static const struct {
     {"a negative patch", QWEN ", \"patch_size\": -14}", "patch_size is no whole number"},
     {"a size of one edge", QWEN ", \"size\": {\"shortest_edge\": 5}}", "longest_edge"},
     {"limits that cross", QWEN ", \"size\": {\"shortest_edge\": 9000, \"longest_edge\": 8000}}", "beyond"},
+    {"no lower limit", QWEN ", \"size\": {\"shortest_edge\": 0, \"longest_edge\": 9}}", "beyond"},
     {"an area beyond all", QWEN ", \"max_pixels\": 67108865}", "beyond"},
     {"fixed tokens", KIMI ", \"fixed_output_tokens\": 64}}", "fixed_output_tokens"},
     {"two sides", "{\"image_processor_type\": \"Kimi_K25ImageProcessor\", \"size\": {\"max_height\": 5, \"max_width\": 6}}",

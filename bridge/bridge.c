@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "bridge/row_pace.h"
 #include "core/error.h"
 #include "core/memory/mem.h"
 #include "core/threads/chaos.h"
@@ -19,8 +20,6 @@
 /* A slot's buffers in the order in which they are copied: up, then down. */
 enum { X, X_CODES, X_SCALE, IDS, WEIGHTS, Y, Y_DEFERRED, N_BUFFERS };
 #define LAST_UP WEIGHTS
-
-#define ROWS_AT_LEAST 128 /* of a ticket that is cut: with fewer at a time the experts' weights are read too often */
 
 /* A parity's buffers on both sides; the same pointers with unified memory. */
 typedef struct {
@@ -308,18 +307,21 @@ static void run_rows(td_bridge_port *p, uint32_t row, uint32_t n_tok, void (*on_
     atomic_fetch_add_explicit(&b->n_deferred, (uint64_t)n_tok * (c->spec->top_k - a.n_immediate), memory_order_relaxed);
 }
 
-/* How many of a ticket's rows are computed next. @return 0: none, as there is no time for more */
+/* How many of a ticket's rows are computed next. The first rows of a pass are computed whatever the time.
+ * @return 0: none, as there is no time for more, or somebody waits */
 static uint32_t rows_in_time(const td_bridge *b, uint32_t left) {
-    if (!b->pass.until_ns) return left;
-    const uint32_t few = left < ROWS_AT_LEAST ? left : ROWS_AT_LEAST;
+    const td_bridge_pass *pass = &b->pass;
+    if (!pass->until_ns) return left;
+    const uint32_t few = left < TD_ROWS_AT_LEAST ? left : TD_ROWS_AT_LEAST;
     if (td_chaos_seeded()) return b->has_run && td_chaos_cuts() ? 0 : 1 + left / 3;
     if (!b->has_run && !b->row_ns) return few;
-    const uint64_t now = td_trace_now();
-    if (b->has_run && b->pass.waited_for && atomic_load_explicit(b->pass.waited_for, memory_order_relaxed)) return 0;
-    const double fits = now < b->pass.until_ns ? (double)(b->pass.until_ns - now) / b->row_ns : 0;
-    if (fits >= left) return left;
-    if (fits >= few) return (uint32_t)fits;
-    return b->has_run ? 0 : few;
+    if (b->has_run && pass->waited_for && atomic_load_explicit(pass->waited_for, memory_order_relaxed)) return 0;
+    const uint64_t    now = td_trace_now();
+    const td_row_time time = {.row_ns = b->row_ns,
+                              .left_ns = now < pass->until_ns ? (double)(pass->until_ns - now) : 0,
+                              .part_ns = pass->waited_for ? (double)pass->part_ns : 0};
+    const uint32_t    rows = td_rows_in_time(&time, left);
+    return rows || b->has_run ? rows : few;
 }
 
 /* Compute a ticket's rows, or what there is time for. @return whether all are done */
@@ -342,7 +344,7 @@ static bool run_ticket(td_bridge_port *p, uint32_t n, void (*on_immediate)(void 
         if (!rows) return false;
         run_rows(p, *done, rows, *done + rows == n_tok ? on_immediate : NULL);
         b->has_run = true;
-        if (b->pass.until_ns && rows >= ROWS_AT_LEAST) b->row_ns = (double)(td_trace_now() - begin_ns) / rows;
+        if (b->pass.until_ns && rows >= TD_ROWS_AT_LEAST) b->row_ns = (double)(td_trace_now() - begin_ns) / rows;
     }
     return true;
 }

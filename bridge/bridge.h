@@ -124,6 +124,7 @@ typedef struct {
      * that is filled runs to its end. */
     uint64_t           until_ns;
     const atomic_bool *waited_for;               /* once it is set, they begin none either. NULL: it never is */
+    uint64_t           part_ns;                  /* with waited_for: rows are computed so long at a time. 0: till until_ns */
     uint32_t           done[TD_BRIDGE_OPEN_MAX]; /* rows of the first tickets whose sums are there from a pass before */
 } td_bridge_pass;
 

@@ -375,18 +375,30 @@ static uint32_t group_of_config(const td_quant_config *q) {
     return s->group ? s->group : TD_CODED_ROW_GROUP;
 }
 
-/* Of experts on the device: whether they are 4-bit codes that it may keep. Without a checkpoint, as in a plan, config.json is
- * believed. */
-static td_status find_device_experts(td_model *m, td_error *err) {
+/* The same of the checkpoint's routed experts. */
+static td_status group_of_checkpoint(const td_model *m, uint32_t *group, td_error *err) {
     td_expert_numbers n = {0};
     td_stored_experts stored;
-    if (!m->part.experts || !m->spec.w8a8 || m->config.quant.method == TD_QUANT_NONE) return TD_OK;
-    if (m->spec.load_dummy) {
-        m->part.expert_group = group_of_config(&m->config.quant);
-        return TD_OK;
-    }
+    *group = 0;
     TD_TRY(td_checkpoint_expert_numbers(m->checkpoint, &m->config, &n, &stored, err));
-    if (stored == TD_EXPERTS_EXACT && n.format == TD_EXPERT_INT4G) m->part.expert_group = n.groups.size;
+    if (stored != TD_EXPERTS_EXACT) return TD_OK;
+    if (n.format == TD_EXPERT_INT4G) *group = n.groups.size;
+    if (n.format == TD_EXPERT_INT4C) *group = TD_CODED_ROW_GROUP;
+    return TD_OK;
+}
+
+static bool is_in_groups(size_t columns, uint32_t group) {
+    return columns < group || columns % group == 0;
+}
+
+/* Of experts on the device: whether they are 4-bit codes that it may keep. Without a checkpoint, as in a plan, config.json is
+ * believed. A device may keep the codes of all matrices or of none: what is planned is room for none then. */
+static td_status find_device_experts(td_model *m, td_error *err) {
+    uint32_t group = group_of_config(&m->config.quant);
+    if (!m->part.experts || !m->spec.w8a8 || m->config.quant.method == TD_QUANT_NONE) return TD_OK;
+    if (!m->spec.load_dummy) TD_TRY(group_of_checkpoint(m, &group, err));
+    const size_t inter = td_shard_sizes_of(&m->config, (td_shard){0, m->n_cards}).moe_inter;
+    if (group && is_in_groups(m->config.hidden, group) && is_in_groups(inter, group)) m->part.expert_group = group;
     return TD_OK;
 }
 

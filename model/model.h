@@ -105,7 +105,8 @@ typedef struct {
                          long as in the layer before. INFINITY: only when it is waited for */
     double part_s;   /* an operation that can go in parts goes in such as take about so long */
     const atomic_bool
-          *waited_for; /* once another thread has set it, the piece ends before its next operation. NULL: never */
+          *waited_for; /* once another thread has set it, the piece ends before its next operation, or the experts' next
+                          rows. NULL: never */
     double longest_s;  /* out: what the longest operation of the piece took */
     bool   ended;      /* out: the layers are computed */
     bool   gave_way;   /* out: it ended since it was waited for */

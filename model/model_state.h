@@ -120,7 +120,7 @@ struct td_model {
     bool                rows_aside; /* it went in pieces */
     td_pass             pass;
     td_pass_pieces      pieces;
-    td_piece_pace       pace[TD_BLOCK_COUNT];
+    td_piece_pace       pace[TD_PACES];
     td_signal           go, done; /* go: jobs given to the cards' threads; done: cards that have done theirs */
     td_status (*job)(td_card_model *c);
     bool stop; /* written before go's last rise */

@@ -31,6 +31,7 @@ typedef struct {
             td_block_desc desc;
             td_npu_block *built;     /* NULL until the program is built */
             bool          has_parts; /* in a pass that goes in pieces it may go in parts */
+            uint32_t      pace;      /* below TD_PACES: the same for blocks that take about as long */
         } block;
         struct {                                 /* SUBMIT, COLLECT */
             td_bridge_port_desc desc;            /* of half 0 */

@@ -34,14 +34,14 @@ static double seconds_since(uint64_t begin_ns) {
 }
 
 /* A block of so many rows has run, or a part of it. */
-static void note_block(td_model *m, td_block_kind kind, const td_block_part *part, uint32_t n_tok, double took_s,
+static void note_block(td_model *m, td_piece_pace *pace, const td_block_part *part, uint32_t n_tok, double took_s,
                        td_piece *piece) {
     td_pass_pieces *pass = &m->pieces;
-    td_piece_pace_note(&m->pace[kind], part, n_tok, took_s);
+    td_piece_pace_note(pace, part, n_tok, took_s);
     if (took_s > piece->longest_s) piece->longest_s = took_s;
     pass->block_s += took_s;
     if (pass->cursor.part.n > 1) return;
-    td_piece_pace_note_block(&m->pace[kind], n_tok, pass->block_s);
+    td_piece_pace_note_block(pace, n_tok, pass->block_s);
     pass->block_s = 0;
 }
 
@@ -53,9 +53,8 @@ static bool is_waited_for(const td_piece *piece) {
 static bool ends_before(const td_op *next, uint32_t n_tok, const td_model *m, const td_piece *piece) {
     if (is_waited_for(piece)) return true;
     if (td_chaos_seeded()) return td_chaos_cuts();
-    const double block_s = next->kind == TD_OP_BLOCK
-                               ? td_piece_pace_foreseen(&m->pace[next->block.desc.kind], &m->pieces.cursor.part, n_tok)
-                               : 0;
+    const double block_s =
+        next->kind == TD_OP_BLOCK ? td_piece_pace_foreseen(&m->pace[next->block.pace], &m->pieces.cursor.part, n_tok) : 0;
     return seconds_since(m->pieces.begin_ns) + block_s > piece->budget_s;
 }
 
@@ -66,18 +65,26 @@ void td_model_start_pieces(td_model *m, const td_step_rows *rows) {
     m->pieces = (td_pass_pieces){.rows = rows, .bucket = td_step_buf_fill(&m->cards->aside, rows, NULL, NULL, 0)};
 }
 
+/* A piece that has no end does nothing twice for the sake of parts. */
+static uint32_t parts_of(const td_card_model *c, const td_op *block, uint32_t n_tok, const td_piece *piece) {
+    const td_parts_wanted wanted = {
+        .n = td_piece_pace_parts(&c->model->pace[block->block.pace], n_tok, piece->part_s, PARTS_MAX),
+        .at_a_cost = !isinf(piece->budget_s),
+    };
+    return c->npu->ops->block_parts(c->npu, &block->block.desc, n_tok, wanted, &(size_t){0});
+}
+
 static td_status run_operation(td_card_model *c, const td_op *op, uint32_t n_tok, td_piece *piece) {
     td_model          *m = c->model;
     td_pass_pieces    *pass = &m->pieces;
     td_program_cursor *at = &pass->cursor;
     const uint64_t     begin_ns = td_trace_now();
     if (!at->part.n && op->kind == TD_OP_BLOCK && op->block.has_parts)
-        at->part = (td_block_part){.n = td_piece_pace_parts(&m->pace[op->block.desc.kind], n_tok, piece->part_s, PARTS_MAX),
-                                   .between = c->act.between};
+        at->part = (td_block_part){.n = parts_of(c, op, n_tok, piece), .between = c->act.between};
     const td_block_part part = at->part;
     TD_TRY(td_program_enqueue_next(&c->program[TD_PASS_FORWARD], c->npu, c->stream, pass->bucket, at));
     TD_TRY(c->npu->ops->stream_sync(c->npu, c->stream));
-    if (op->kind == TD_OP_BLOCK) note_block(m, op->block.desc.kind, &part, n_tok, seconds_since(begin_ns), piece);
+    if (op->kind == TD_OP_BLOCK) note_block(m, &m->pace[op->block.pace], &part, n_tok, seconds_since(begin_ns), piece);
     return TD_OK;
 }
 
@@ -116,6 +123,7 @@ static td_bridge_pass bridge_pass(const td_model *m, const td_piece *piece) {
     out.n_tickets -= at->n_collected;
     out.until_ns = isinf(piece->budget_s) ? UINT64_MAX : pass->begin_ns + (uint64_t)(1e9 * piece->budget_s);
     out.waited_for = piece->waited_for;
+    out.part_ns = (uint64_t)(1e9 * piece->part_s);
     memcpy(out.done, at->done, sizeof out.done);
     return out;
 }

@@ -12,7 +12,9 @@ typedef struct {
     uint32_t n_tok; /* rows of the block */
 } td_part_time;
 
-/** What was measured of one kind of block. */
+#define TD_PACES (2 * TD_BLOCK_COUNT) /* kinds of blocks, and widths of some */
+
+/** What was measured of blocks that take about as long. */
 typedef struct {
     double       row_s;              /* the last whole block, divided by its rows */
     td_part_time first, last;        /* the last first part, which projects all rows, and the last last one */

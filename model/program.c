@@ -4,6 +4,7 @@
 
 #include "core/error.h"
 #include "model/layer_verbs.h"
+#include "model/piece_pace.h"
 
 /* ---- the passes -------------------------------------------------------------------------------- */
 
@@ -256,7 +257,30 @@ static bool has_parts(const td_program_spec *s, const td_block_desc *desc, size_
     const td_npu_ops *ops = s->npu->ops;
     *between_bytes = 0;
     return s->model->aside_tok && ops->enqueue_part &&
-           ops->block_has_parts(s->npu, desc, s->model->aside_tok, between_bytes);
+           ops->block_parts(s->npu, desc, s->model->aside_tok, (td_parts_wanted){.n = UINT32_MAX}, between_bytes) > 1;
+}
+
+/* Whether what one block took tells what the other will take for as many rows. */
+static bool are_alike(const td_block_desc *a, const td_block_desc *b) {
+    if (a->kind != b->kind) return false;
+    if (a->kind == TD_BLOCK_MLP) return a->mlp.inter == b->mlp.inter;
+    if (a->kind == TD_BLOCK_GQA) return a->gqa.window == b->gqa.window;
+    if (a->kind == TD_BLOCK_MLA) return a->mla.index.top == b->mla.index.top;
+    return true;
+}
+
+static void number_paces(td_program *p) {
+    const td_block_desc *first[TD_PACES];
+    uint32_t             n = 0;
+    for (uint32_t i = 0; i < p->n; i++) {
+        td_op *op = &p->ops[i];
+        if (op->kind != TD_OP_BLOCK) continue;
+        uint32_t at = 0;
+        while (at < n && !are_alike(first[at], &op->block.desc)) at++;
+        if (at == TD_PACES) at--; /* more than that are alike */
+        if (at == n) first[n++] = &op->block.desc;
+        op->block.pace = at;
+    }
 }
 
 static td_status create_blocks(const td_program *p, const td_program_spec *s, td_error *err) {
@@ -275,6 +299,7 @@ td_status td_program_build(const td_program_spec *s, td_pass_kind kind, td_progr
     *out = (td_program){.ops = d.ops, .n = d.n};
     td_status st = d.status;
     if (st == TD_OK) st = create_ports(out, s->bridge, n_halves, err);
+    if (st == TD_OK) number_paces(out);
     if (st == TD_OK) st = create_blocks(out, s, err);
     for (uint32_t n = 1; n <= n_halves && st == TD_OK; n++) st = list_order(out, n, err);
     if (st != TD_OK) td_program_free(s->npu, out);

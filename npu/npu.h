@@ -190,11 +190,17 @@ typedef struct {
 } td_step;
 
 /** Part i of n of a block over a step: they divide its work about evenly, as far as it can be divided. Of parts that are
- * more than that allows some are empty, but not the last. */
+ * more than that allows (block_parts) some are empty, but not the last. */
 typedef struct {
     uint32_t i, n;
-    void    *between; /* device memory of block_has_parts, the block's own from its first part to its last */
+    void    *between; /* device memory of block_parts, the block's own from its first part to its last */
 } td_block_part;
+
+/** In how many parts a block is wanted. */
+typedef struct {
+    uint32_t n;
+    bool     at_a_cost; /* even where they take longer together than the whole block */
+} td_parts_wanted;
 
 /* ---- blocks ---------------------------------------------------------------------------------- */
 
@@ -948,9 +954,10 @@ struct td_npu_ops {
     void (*block_destroy)(td_npu *d, td_npu_block *b);
     TD_NODISCARD td_status (*enqueue)(td_npu *d, td_npu_stream *s, td_npu_block *b, const td_step *step);
     /* Blocks in parts, for passes that go in pieces; NULL on devices whose blocks run whole. */
-    /** Whether a block may go in parts. @param between_bytes out: device memory that they need between them, for a step of so
-     * many rows; 0: none. */
-    bool (*block_has_parts)(td_npu *d, const td_block_desc *desc, uint32_t n_tok, size_t *between_bytes);
+    /** In how many parts a block over n_tok rows of a sequence goes that is wanted in so many: as many or fewer, so that each
+     * has work. 1: it goes whole. @param between_bytes out: device memory that they need between them; 0: none. */
+    uint32_t (*block_parts)(td_npu *d, const td_block_desc *desc, uint32_t n_tok, td_parts_wanted wanted,
+                            size_t *between_bytes);
     /** One part of a block; all of them, in order, do what enqueue does. Other steps may run between two parts.
      * @param part copied. */
     TD_NODISCARD td_status (*enqueue_part)(td_npu *d, td_npu_stream *s, td_npu_block *b, const td_step *step,

@@ -7,8 +7,8 @@ usage: longest_gap.py --preset v2-lite [--prompt 16384] [--max-step-ms 0,500] [-
 With --streams 0 the long prompt is alone until the short ones come.
 
 Starts a server for each row, so --url is refused. Medians over the runs, but for the longest gap and the longest wait of a short prompt, which are the worst. Prompts are random token ids.
-Short prompts of --short tokens come when the streams have waited a quarter, a half and three quarters of the long prompt's time alone. Standard
-library only.
+Short prompts of --short tokens come spread evenly over the long prompt's time alone: of three, behind a quarter, a half and three quarters of it.
+Standard library only.
 """
 import argparse
 import math
@@ -22,6 +22,7 @@ parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.R
 service.add_arguments(parser)
 parser.add_argument("--prompt", type=int, default=16384, help="tokens of the long prompt")
 parser.add_argument("--short", type=int, default=128, help="tokens of the short ones")
+parser.add_argument("--shorts", type=int, default=3, help="how many of them come while the long prompt is prefilled")
 parser.add_argument("--max-step-ms", default="0,500", help="values of that flag")
 parser.add_argument("--chunks", default="8192", help="values of --chunked-prefill-size")
 parser.add_argument("--turns", action="store_true", help="with --disable-mixed-chunk as well as without")
@@ -47,8 +48,8 @@ def measure(server, seed):
     for s in running:
         s.wait_tokens(20)
     long, shorts = Stream(server, random_ids(args.prompt, next(prompts), args.vocab), 1), []
-    for quarter in range(1, 4):
-        time.sleep(max(0, long.begin + quarter * long_alone / 4 - time.perf_counter()))
+    for i in range(1, args.shorts + 1):
+        time.sleep(max(0, long.begin + i * long_alone / (args.shorts + 1) - time.perf_counter()))
         if not long.times:
             shorts.append(stream(server, random_ids(args.short, next(prompts), args.vocab), 1)[0])
     seconds = long.wait_tokens(1)[0]

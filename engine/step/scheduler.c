@@ -9,7 +9,7 @@
 #include "core/memory/mem.h"
 #include "npu/npu.h"
 
-#define PARTS_A_PIECE 8
+#define PARTS_A_PIECE 4
 #define PIECE_SHARE 0.75 /* of the time of a step: a short prompt waits for half a piece, and then for its own step */
 
 td_status td_scheduler_open(td_scheduler *s, const td_scheduler_config *c, const td_scheduler_caches *caches,
@@ -396,6 +396,12 @@ static uint32_t first_prompt(const td_scheduler *s) {
 
 /* ---- the step aside -------------------------------------------------------------------------- */
 
+/* Rows of the next step, so that all have about as many: what is few costs more a row. */
+static uint32_t even_rows(uint32_t left, uint32_t most) {
+    const uint32_t steps = (left + most - 1) / most;
+    return (left + steps - 1) / steps;
+}
+
 /* Set rows of the first prompt aside, if it does not fit a step beside others. One that is alone goes aside, too, as a request
  * may come. */
 static void set_aside(td_scheduler *s) {
@@ -405,10 +411,11 @@ static void set_aside(td_scheduler *s) {
     bool        streams = false;
     for (uint32_t i = 0; i < s->n_running; i++) streams = streams || td_request_generates(s->running[i]);
     if (td_step_speed_has_room(&s->speed, td_prompt_work(r->n_computed, left_of(r)), streams)) return;
-    const double work = is_alone(s) ? (double)INFINITY : td_step_speed_fits(&s->aside_speed, r->n_computed, false);
-    uint32_t     rows = td_prompt_rows(r->n_computed, work);
-    if (rows > s->config.aside) rows = s->config.aside;
-    if (rows > left_of(r)) rows = left_of(r);
+    uint32_t rows = even_rows(left_of(r), s->config.aside);
+    if (!is_alone(s)) {
+        const uint32_t fit = td_prompt_rows(r->n_computed, td_step_speed_fits(&s->aside_speed, r->n_computed, false));
+        if (rows > fit) rows = fit;
+    }
     clear(&s->aside.step);
     s->aside.begun = s->aside.failed = s->aside.computed = s->aside.gave_way = false;
     s->aside.longest_s = 0;

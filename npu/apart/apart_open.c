@@ -333,7 +333,7 @@ static const td_npu_ops OPS = {
     .block_create = block_create,
     .block_destroy = td_host_block_destroy,
     .enqueue = enqueue,
-    .block_has_parts = td_host_block_has_parts,
+    .block_parts = td_host_block_parts,
     .enqueue_part = enqueue_part,
 };
 

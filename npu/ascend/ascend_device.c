@@ -39,6 +39,10 @@ static const struct {
     {TD_ACL_ERROR_RT_DEVICE_OOM, false,
      "the card's memory is used up, by other processes, too: see npu-smi info; a smaller "
      "--max-total-tokens or --mem-fraction-static leaves room"},
+    {TD_ACLNN_ERR_INVALID, false,
+     "this CANN's operation does not take a type or size that the backend gives it: CANN 8.5, from whose definitions it was "
+     "written, does; "
+     "TD_ASCEND_FUSED=0 does without the fused operations, and tandem doctor --device npu names the blocks that fail"},
     {TD_ACL_ERROR_RT_LOST_HEARTBEAT, true, LOST},
     {TD_ACL_ERROR_RT_DEVICE_MEM_ERROR, true, MEMORY_BROKE},
     {TD_ACL_ERROR_RT_HBM_MULTI_BIT_ECC_ERROR, true, MEMORY_BROKE},

@@ -14,6 +14,8 @@
  * two cards' routers give the same bits (aclnnMm is not deterministic by default), so the first card's ids and weights are
  * sent to all.
  */
+#include <stdio.h>
+
 #include "core/error.h"
 #include "core/log/log.h"
 #include "core/memory/mem.h"
@@ -72,6 +74,27 @@ static td_status check_experts(const td_ascend_npu *d, const td_block_desc *desc
     return TD_OK;
 }
 
+/* Columns of a group that would let the card keep 4-bit codes; 0: none. */
+static uint32_t group_that_would_do(const td_experts_desc *x) {
+    uint32_t group = 128;
+    while (group >= 32 && (x->hidden % group || x->inter % group)) group /= 2;
+    return group >= 32 ? group : 0;
+}
+
+/* Once. */
+static void tell_rounded(td_ascend_npu *d, const td_experts_desc *x) {
+    const uint32_t group = group_that_would_do(x);
+    char           advice[80] = "no groups of 32, 64 or 128 do with so many cards";
+    if (d->told_rounded) return;
+    d->told_rounded = true;
+    if (group) snprintf(advice, sizeof advice, "groups of %u would do", group);
+    td_warn(
+        "the experts' 4-bit codes are rounded to int8, twice their bytes: the card's product wants groups of one size in "
+        "all "
+        "experts of a matrix, which divide its inputs (hidden %u, and inter %u on this card): %s",
+        x->hidden, x->inter, advice);
+}
+
 static td_status prepare_experts(td_ascend_npu *d, td_npu_block *b, td_error *err) {
     const td_experts_desc     *x = &b->desc.experts;
     const td_ascend_stack_part gate_up[2] = {{"an expert's gate", x->gate, x->inter, x->hidden},
@@ -79,13 +102,7 @@ static td_status prepare_experts(td_ascend_npu *d, td_npu_block *b, td_error *er
                                down = {"an expert's down", x->down, x->hidden, x->inter};
     bool int4 = td_ascend_stack_takes_int4(gate_up, 2, x->n_experts, x->hidden) &&
                 td_ascend_stack_takes_int4(&down, 1, x->n_experts, tiled(x->inter));
-    if (!int4 && !d->told_rounded && td_ascend_stack_has_int4(gate_up)) {
-        td_warn(
-            "the experts' 4-bit codes are rounded to int8, twice their bytes: the card's product wants groups of one size "
-            "in all experts of a matrix, which divide its inputs (hidden %u, and inter %u on this card)",
-            x->hidden, x->inter);
-        d->told_rounded = true;
-    }
+    if (!int4 && td_ascend_stack_has_int4(gate_up)) tell_rounded(d, x);
     TD_TRY(td_ascend_stack_of(d, gate_up, 2, x->n_experts, x->hidden, int4, &b->gate_up, err));
     return td_ascend_stack_of(d, &down, 1, x->n_experts, tiled(x->inter), int4, &b->down, err);
 }

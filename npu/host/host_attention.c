@@ -9,6 +9,7 @@
 #define SPAN_TILES ((size_t)TD_HOST_SPAN / TD_ATTN_TILE)
 #define WALK_ROWS_GQA 64
 #define WALK_ROWS_EXPANDED 8192 /* expanding a span costs as much as about 400 rows' attention to it */
+#define WALK_ROWS_SHARED 2048   /* so a block of that many is a fifth slower, and is not cut further for a part's sake */
 #define WALK_ROWS_MIN 16
 #define WALK_BYTES ((size_t)256 << 20)    /* of all workers' expanded rows: queries, states and sums */
 #define CHUNK_BYTES ((size_t)256 << 20)   /* of f32 rows between the parts of a block */
@@ -199,21 +200,35 @@ static void walk_item(void *ctx, uint32_t i_of_share, const td_worker *w) {
     }
 }
 
+/* So many turns an item for each worker: heads' blocks of so many rows. */
+static size_t turns_of(const td_host_npu *d, size_t items) {
+    return (items + d->n_workers - 1) / d->n_workers;
+}
+
+/* How many rows of n segments go through a walk together. Fewer where all are shared out in more shares than there are turns:
+ * an expanded head's keys are expanded for each block. */
+static size_t block_rows_of(const td_host_npu *d, const td_attn_shape *s, size_t rows, size_t n, size_t shares) {
+    size_t most = walk_rows_max(d, s);
+    while (most > WALK_ROWS_MIN && rows / most * s->groups < 4 * (size_t)d->n_workers &&
+           (n * s->groups < 2 * (size_t)d->n_workers || s->form == TD_ATTN_GQA))
+        most /= 2;
+    const size_t block = rows < most ? rows : most, turns = turns_of(d, (rows + most - 1) / most * s->groups);
+    const size_t affordable = block / WALK_ROWS_SHARED, cuts = shares / turns < affordable ? shares / turns : affordable;
+    return cuts > 1 ? td_round_up((block + cuts - 1) / cuts, s->path->rows) : most;
+}
+
 void td_host_attn_walk(const td_attn *a, td_attn_segment *segments, size_t n, const td_attn_share *share) {
-    size_t rows = 0, most = walk_rows_max(a->d, &a->shape), items = 0;
+    size_t rows = 0, items = 0;
     if (n == 0) return;
     for (size_t i = 0; i < n; i++) rows += segments[i].n_rows;
-    while (most > WALK_ROWS_MIN && rows / most * a->shape.groups < 4 * (size_t)a->d->n_workers &&
-           (n * a->shape.groups < 2 * (size_t)a->d->n_workers || a->shape.form == TD_ATTN_GQA))
-        most /= 2;
+    const size_t most = block_rows_of(a->d, &a->shape, rows, n, share->n > 2 ? share->n - 2 : share->n);
     for (size_t i = 0; i < n; i++) {
         segments[i].block_rows = most;
         segments[i].first_item = items;
         items += (segments[i].n_rows + most - 1) / most * a->shape.groups;
     }
-    const size_t workers = a->d->n_workers,
-                 turns = (items + workers - 1) / workers, /* whole ones: each worker has an item */
-        begin = td_attn_share_begin(share, share->i, turns) * workers,
+    const size_t workers = a->d->n_workers, turns = turns_of(a->d, items),
+                 begin = td_attn_share_begin(share, share->i, turns) * workers,
                  next = td_attn_share_begin(share, share->i + 1, turns) * workers, end = next < items ? next : items;
     if (begin < end)
         td_pool_run(a->d->pool, walk_item, &(walk_job){.a = a, .segments = segments, .n = n, .first_item = begin},
@@ -345,6 +360,15 @@ bool td_host_attn_share_of(const td_block_part *part, size_t n_tok, size_t chunk
                            .i = (uint32_t)(at % of_chunk),
                            .n = (uint32_t)of_chunk};
     return true;
+}
+
+size_t td_host_attn_parts(const td_host_npu *d, const td_attn_shape *walk, size_t n_tok, size_t chunk,
+                          td_parts_wanted wanted) {
+    const size_t chunks = (n_tok + chunk - 1) / chunk, of_chunk = wanted.n / chunks, rows = n_tok < chunk ? n_tok : chunk;
+    if (of_chunk <= 2) return wanted.n < 2 * chunks ? wanted.n : 2 * chunks;
+    const size_t block = block_rows_of(d, walk, rows, 1, wanted.at_a_cost ? of_chunk - 2 : 1),
+                 turns = turns_of(d, (rows + block - 1) / block * walk->groups);
+    return chunks * (2 + (turns < of_chunk - 2 ? turns : of_chunk - 2));
 }
 
 size_t td_host_chunk_rows(size_t max_tok, size_t row_bytes) {

@@ -172,8 +172,8 @@ size_t td_host_chunk_rows(size_t max_tok, size_t row_bytes);
 typedef bool (*td_attn_choice)(const td_host_step *step, uint32_t seq, size_t n_rows);
 /**
  * What a part of a block computes at a time: share i of n of the attention of a chunk of rows. The first share has the
- * projections too, and the rows that go by spans; behind the last one the chunk is done. A walk's items are shared out:
- * heads, and blocks of rows.
+ * projections, and the rows that go by spans; behind the last one, which has the output's, the chunk is done. A walk's items
+ * are shared out among those between them, or among both where there are no others: heads, and blocks of rows.
  */
 typedef struct {
     size_t   row, rows; /* of the chunk */
@@ -183,9 +183,14 @@ typedef struct {
 /** Share number k, from 0 on, of a part of a block that takes `chunk` rows of n_tok at a time. @return false: there is none. */
 bool td_host_attn_share_of(const td_block_part *part, size_t n_tok, size_t chunk, uint32_t k, td_attn_share *out);
 
+/** In how many parts a block over rows of one sequence goes, in chunks of so many rows. */
+size_t td_host_attn_parts(const td_host_npu *d, const td_attn_shape *walk, size_t n_tok, size_t chunk,
+                          td_parts_wanted wanted);
+
 /** The first of n items of share i; the share ends where the next one begins. */
 static inline size_t td_attn_share_begin(const td_attn_share *s, uint32_t i, size_t n) {
-    return n * i / s->n;
+    if (s->n <= 2) return n * i / s->n;
+    return i == 0 ? 0 : i == s->n ? n : n * (i - 1) / (s->n - 2);
 }
 
 /** Compute a batch of units to the end. */

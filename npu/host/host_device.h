@@ -256,6 +256,8 @@ struct td_npu_block {
     /** In place of run, of a block that may go in parts; between is within reach, and NULL where n is 1
      * or nothing lies there. */
     td_status (*run_part)(td_host_npu *d, const td_npu_block *b, const td_host_step *s, const td_block_part *part);
+    /** Of such a block, as the table's block_parts. */
+    size_t (*parts)(const td_host_npu *d, const td_npu_block *b, size_t n_tok, td_parts_wanted wanted);
     struct { /* the rows of a chunk; the rest are offsets into the scratch, those that the kind needs */
         size_t chunk, x, rows, f32, per_worker;
         size_t inter, up, down;                             /* mlp, experts */
@@ -287,7 +289,8 @@ extern const td_host_block_kind td_host_embed, td_host_norm, td_host_linear, td_
 
 size_t    td_host_kv_page_bytes(td_npu *d, td_kv_rows what, size_t n); /* host_open.c */
 size_t    td_host_block_scratch_bytes(td_npu *d, const td_block_desc *desc);
-bool      td_host_block_has_parts(td_npu *d, const td_block_desc *desc, uint32_t n_tok, size_t *between_bytes);
+uint32_t  td_host_block_parts(td_npu *d, const td_block_desc *desc, uint32_t n_tok, td_parts_wanted wanted,
+                              size_t *between_bytes);
 td_status td_host_block_create(td_npu *d, const td_block_desc *desc, td_npu_block **out, td_error *err);
 void      td_host_block_destroy(td_npu *d, td_npu_block *b);
 

@@ -236,6 +236,11 @@ static td_status run_gqa(td_host_npu *d, const td_npu_block *b, const td_host_st
     return TD_OK;
 }
 
+static size_t parts_of_gqa(const td_host_npu *d, const td_npu_block *b, size_t n_tok, td_parts_wanted wanted) {
+    const td_attn_shape shape = shape_of(d, &b->desc.gqa);
+    return td_host_attn_parts(d, &shape, n_tok, b->at.chunk, wanted);
+}
+
 static void place_gqa(const td_host_npu *d, const td_block_desc *desc, td_npu_block *b) {
     const td_gqa_desc *g = &desc->gqa;
     td_attn_shape      shape = shape_of(d, g);
@@ -244,6 +249,7 @@ static void place_gqa(const td_host_npu *d, const td_block_desc *desc, td_npu_bl
     size_t             chunk = td_host_chunk_rows(desc->max_tok, (2 * q_width + 2 * kv_width + gates) * sizeof(float));
     size_t             used = 0;
     b->run_part = run_gqa;
+    b->parts = parts_of_gqa;
     b->at.chunk = chunk;
     b->at.between = (2 * q_width + gates) * sizeof(float);
     b->at.x = td_host_place(&used, td_host_rows_bytes(chunk, g->hidden, d->act));

@@ -420,6 +420,11 @@ static td_status run_mla(td_host_npu *d, const td_npu_block *b, const td_host_st
     return TD_OK;
 }
 
+static size_t parts_of_mla(const td_host_npu *d, const td_npu_block *b, size_t n_tok, td_parts_wanted wanted) {
+    const td_attn_shape shape = shape_of(d, &b->desc.mla, TD_ATTN_EXPANDED);
+    return td_host_attn_parts(d, &shape, n_tok, b->at.chunk, wanted);
+}
+
 static void place_mla(const td_host_npu *d, const td_block_desc *desc, td_npu_block *b) {
     const td_mla_desc   *m = &desc->mla;
     td_attn_shape        walk = shape_of(d, m, TD_ATTN_EXPANDED), split = shape_of(d, m, TD_ATTN_ABSORBED);
@@ -435,6 +440,7 @@ static void place_mla(const td_host_npu *d, const td_block_desc *desc, td_npu_bl
     size_t absorbed = chunk < ABSORBED_ROWS ? chunk : ABSORBED_ROWS;
     size_t used = 0;
     b->run_part = run_mla;
+    b->parts = parts_of_mla;
     b->at.chunk = chunk;
     b->at.between = (q_width + v_width) * sizeof(float);
     b->at.x = td_host_place(&used, td_host_rows_bytes(chunk, m->hidden, d->act));

@@ -84,9 +84,18 @@ static void run_rows(td_host_npu *d, const td_npu_block *b, size_t row, size_t r
     }
 }
 
+static size_t runs_of(size_t n_tok) {
+    return (n_tok + PART_ROWS - 1) / PART_ROWS;
+}
+
+static size_t parts_of_mlp(const td_host_npu *d, const td_npu_block *b, size_t n_tok, td_parts_wanted wanted) {
+    (void)d, (void)b;
+    return wanted.n < runs_of(n_tok) ? wanted.n : runs_of(n_tok);
+}
+
 /* A part has whole runs of PART_ROWS rows, so that the weights are read for many rows each time. */
 static td_status run_mlp(td_host_npu *d, const td_npu_block *b, const td_host_step *s, const td_block_part *part) {
-    const size_t runs = (s->n_tok + PART_ROWS - 1) / PART_ROWS, first = runs * part->i / part->n * PART_ROWS,
+    const size_t runs = runs_of(s->n_tok), first = runs * part->i / part->n * PART_ROWS,
                  next = runs * (part->i + 1) / part->n * PART_ROWS, end = next < s->n_tok ? next : s->n_tok;
     for (size_t row = first; row < end; row += b->at.chunk)
         run_rows(d, b, row, end - row < b->at.chunk ? end - row : b->at.chunk);
@@ -98,6 +107,7 @@ static void place_mlp(const td_host_npu *d, const td_block_desc *desc, td_npu_bl
     size_t             used = 0;
     size_t             chunk = desc->max_tok < CHUNK_ROWS ? desc->max_tok : CHUNK_ROWS;
     b->run_part = run_mlp;
+    b->parts = parts_of_mlp;
     b->at.chunk = chunk;
     b->at.x = td_host_place(&used, td_host_rows_bytes(chunk, m->hidden, d->act));
     b->at.inter = td_host_place(&used, chunk * m->inter * sizeof(float));

@@ -66,13 +66,15 @@ size_t td_host_block_scratch_bytes(td_npu *npu, const td_block_desc *desc) {
     return b.scratch_bytes;
 }
 
-bool td_host_block_has_parts(td_npu *npu, const td_block_desc *desc, uint32_t n_tok, size_t *between_bytes) {
+uint32_t td_host_block_parts(td_npu *npu, const td_block_desc *desc, uint32_t n_tok, td_parts_wanted wanted,
+                             size_t *between_bytes) {
+    td_host_npu *d = (td_host_npu *)npu;
     td_npu_block b = {.desc = *desc};
     *between_bytes = 0;
-    if (desc->kind >= TD_BLOCK_COUNT) return false;
-    KINDS[desc->kind]->place((td_host_npu *)npu, desc, &b);
+    if (desc->kind >= TD_BLOCK_COUNT) return 1;
+    KINDS[desc->kind]->place(d, desc, &b);
     *between_bytes = b.at.between * (n_tok < b.at.chunk ? n_tok : b.at.chunk);
-    return b.run_part != NULL;
+    return b.parts && n_tok && wanted.n ? (uint32_t)b.parts(d, &b, n_tok, wanted) : 1;
 }
 
 td_status td_host_block_create(td_npu *npu, const td_block_desc *desc, td_npu_block **out, td_error *err) {
@@ -158,7 +160,7 @@ static const td_npu_ops OPS = {
     .block_create = td_host_block_create,
     .block_destroy = td_host_block_destroy,
     .enqueue = td_host_enqueue,
-    .block_has_parts = td_host_block_has_parts,
+    .block_parts = td_host_block_parts,
     .enqueue_part = td_host_enqueue_part,
 };
 

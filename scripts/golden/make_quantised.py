@@ -25,6 +25,8 @@ QWEN = dict(COMMON, architectures=["Qwen3MoeForCausalLM"], model_type="qwen3_moe
 DEEPSEEK = dict(COMMON, architectures=["DeepseekV3ForCausalLM"], model_type="deepseek_v3", num_key_value_heads=4, q_lora_rank=48, kv_lora_rank=32, qk_nope_head_dim=32,
                 qk_rope_head_dim=16, v_head_dim=24, first_k_dense_replace=1, moe_layer_freq=1, scoring_func="sigmoid", topk_method="noaux_tc", n_shared_experts=1,
                 n_routed_experts=4, n_group=1, topk_group=1, routed_scaling_factor=2.0)
+# as much of it on each of eight cards as a group of 32 wants
+EIGHTHS = dict(DEEPSEEK, intermediate_size=256, moe_intermediate_size=256, num_attention_heads=8, num_key_value_heads=8, q_lora_rank=64, v_head_dim=32)
 MINIMAX = dict({k: v for k, v in COMMON.items() if k not in ("attention_bias", "moe_intermediate_size", "norm_topk_prob")}, architectures=["MiniMaxM2ForCausalLM"],
                model_type="minimax_m2", hidden_size=160, intermediate_size=136, num_key_value_heads=2, head_dim=32, rotary_dim=16, num_local_experts=3,
                use_qk_norm=True, qk_norm_type="per_layer", use_routing_bias=True, scoring_func="sigmoid", shared_intermediate_size=0, attn_type_list=[1, 1])
@@ -310,6 +312,11 @@ CASES = {
     "gptq_int8": dict(base=QWEN, make=gptq, bits=8, group=32, sym=False, what=ALL, experts="", config=gptq_config(8, 32, False)),
     "awq": dict(base=QWEN, make=awq, group=32, what=ALL, experts="int4-g32 (f16 scales, zeros)",
                 config={"quant_method": "awq", "bits": 4, "group_size": 32, "zero_point": True, "version": "gemm"}),
+    # as DeepSeek-R1 and Kimi-K2 are published in 4 bits, for eight cards
+    "awq_eighths": dict(base=EIGHTHS, make=awq, group=32, what=ALL, experts="int4-g32 (f16 scales, zeros)",
+                        config={"quant_method": "awq", "bits": 4, "group_size": 32, "zero_point": True, "version": "gemm"}),
+    "packed_int4_eighths": dict(base=EIGHTHS, make=packed_int, bits=4, group=32, sym=True, scale="BF16", what=("mlp.experts",), experts="int4-g32",
+                                config=compressed("pack-quantized", {"num_bits": 4, "type": "int", "symmetric": True, "strategy": "group", "group_size": 32})),
     "packed_int4": dict(base=DEEPSEEK, make=packed_int, bits=4, group=32, sym=True, scale="BF16", what=("mlp.experts",), experts="int4-g32",
                         config=compressed("pack-quantized", {"num_bits": 4, "type": "int", "symmetric": True, "strategy": "group", "group_size": 32})),
     "packed_int4_zeros": dict(base=QWEN, make=packed_int, bits=4, group=32, sym=False, scale="F16", what=ALL, experts="int4-g32 (f16 scales, zeros)",

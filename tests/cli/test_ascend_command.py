@@ -169,6 +169,14 @@ class Ascend(unittest.TestCase):
         self.assertEqual((p.returncode, p.stdout), (1, ""), p.stderr)
         return p.stderr.splitlines()[-1]
 
+    def test_a_type_that_an_operation_lacks(self):
+        """The first captured step meets it, before the port opens."""
+        p = run("launch_server", "--device", "npu", "--model-path", MODEL, "--port", "0", "--cpuinfer", "4", TD_STANDIN_LACKS="aclnnDynamicQuant:BF16")
+        self.assertEqual((p.returncode, p.stdout), (1, ""), p.stderr)
+        self.assertRegex(p.stderr, "aclnnDynamicQuantGetWorkspaceSize failed on card 0 with 161002: x of type BF16 is not supported; this CANN's operation does not take .*"
+                                   ": CANN 8.5, .* tandem doctor --device npu names the blocks that fail")
+        self.assertTrue(p.stderr.splitlines()[-1].startswith("tandem launch_server: a step of 1 tokens cannot be captured"), p.stderr)
+
     def test_refusals(self):
         self.assertIn("there is no Ascend card 1: this process sees 1", self.refused(TD_STANDIN_DEVICES="1"))
         # aclInit is the first call that can fail, a card's context the second.
@@ -182,6 +190,7 @@ class Ascend(unittest.TestCase):
         self.assertRegex(self.refused(TD_STANDIN_SOC="Ascend310P3"), "the card is an Ascend310P3: this backend computes on the generations 910B")
         self.assertRegex(self.refused(TD_STANDIN_CANN="8.0.RC3"), "CANN 8.0.RC3 in .* is too old: 8.1 or later is needed")
         self.assertRegex(self.refused(TD_STANDIN_MEMORY=str(40 << 20)), "device memory: ")
+        self.assertRegex(self.refused(TD_STANDIN_MEMORY=str(300 << 20)), "device memory: max-total-tokens 190000 does not fit: .* the largest is [0-9]+$")
         home = os.path.join(self.folder, "no_hccl")
         os.makedirs(os.path.join(home, "lib64"))
         for name in os.listdir(os.path.join(STANDIN, "lib64")):

@@ -333,12 +333,13 @@ TEST(one_that_fits_is_not) {
 
 /* All rows that there are, and no end of a piece, until a request comes. The piece behind one that gave way does not. */
 TEST(one_that_is_alone_is_set_aside) {
+    enum { STEPS = (2 * CHUNK + ASIDE - 1) / ASIDE, STEP = (2 * CHUNK + STEPS - 1) / STEPS }; /* of equal length */
     static const atomic_bool      COMES = false;
     AT_END(close_fixture) fixture f;
     open_with(&f, 0.250, ASIDE);
     add(&f, 2 * CHUNK, 2, 0);
     step(&f, g_machine);
-    assert_true(!f.s.step.n_entries && f.s.aside.step.n_prefill == ASIDE);
+    assert_true(!f.s.step.n_entries && f.s.aside.step.n_prefill == STEP);
     td_piece alone = td_scheduler_piece(&f.s, &COMES);
     assert_true(isinf(alone.budget_s) && alone.waited_for == &COMES);
     f.s.aside.gave_way = true;

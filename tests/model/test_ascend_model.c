@@ -14,6 +14,7 @@
 
 #include "core/math/rng.h"
 #include "golden_run.h"
+#include "quant/coded_matrix.h"
 
 AT_END_OF(end_checkpoint, td_checkpoint, td_checkpoint_close)
 
@@ -98,10 +99,28 @@ FOLDER_TEST(minimax_m2)
 
 #define CODES_FACTOR 1.05 /* linears rounded to int8 are 1.1 times as far off as the host at least */
 
-/* Linears and all routed experts on the card, W4A16, against the logits of the decoded weights
- * (tests/data/quantised/README.md). */
-static void run_coded(const char *name, uint32_t group) {
-    char path[160];
+/* Calls of an operation that are given 4-bit codes, in the stand-in's list of calls. */
+static size_t calls_with_codes(const char *list, const char *op) {
+    FILE  *f = fopen(list, "r");
+    char   line[4096];
+    size_t n = 0;
+    assert_non_null(f);
+    while (fgets(line, sizeof line, f))
+        n += !strncmp(line, op, strlen(op)) && line[strlen(op)] == ' ' && strstr(line, "=INT4[");
+    fclose(f);
+    return n;
+}
+
+/* Linears and all routed experts on the cards, against the logits of the decoded weights (tests/data/quantised/README.md).
+ * @param kept the experts' codes are multiplied as they are, W4A16; else rounded to int8 */
+static void run_coded(const char *name, uint32_t group, uint32_t cards, bool kept) {
+    char path[160], list[] = "/tmp/td_ascend_calls_XXXXXX", n_cards[16];
+    int  file = mkstemp(list);
+    assert_true(file >= 0);
+    close(file);
+    setenv("TD_STANDIN_CALLS", list, 1);
+    snprintf(n_cards, sizeof n_cards, "%u", cards);
+    setenv("TD_STANDIN_DEVICES", n_cards, 1);
     snprintf(path, sizeof path, "tests/data/quantised/%s/manifest.json", name);
     json_auto_t *manifest = read_json(path);
     snprintf(path, sizeof path, "tests/data/quantised/%s", name);
@@ -110,8 +129,8 @@ static void run_coded(const char *name, uint32_t group) {
     model_run                        *both[] = {&host, &card};
     for (int i = 0; i < 2; i++)
         model_run_open(both[i], &WITH(model_run_options, .path = path, .device = i ? "npu" : "host", .w8a8 = true,
-                                      .experts = TD_EXPERT_INT4C, .device_experts = 4, .n_seq = 3, .max_tok = STEP_MAX,
-                                      .max_len = TOKENS_MAX));
+                                      .experts = TD_EXPERT_INT4C, .device_experts = 4, .n_cards = i ? cards : 1, .n_seq = 3,
+                                      .max_tok = STEP_MAX, .max_len = TOKENS_MAX));
     assert_int_equal(td_model_device_expert_group(card.model), group);
     size_t vocab = td_model_get_config(host.model)->vocab, values = n * vocab;
     snprintf(path, sizeof path, "tests/data/quantised/%s/p0_logits_bf16_experts.f32", name);
@@ -121,16 +140,47 @@ static void run_coded(const char *name, uint32_t group) {
     double of_host = median_distance(got, want, n, vocab);
     run_in_chunks(&card, ids, n, n, false, whole);
     double of_card = median_distance(whole, want, n, vocab);
-    print_message("    %s, %u tokens, experts on the device: host %.4f, card %.4f\n", name, n, of_host, of_card);
+    size_t calls = calls_with_codes(list, "aclnnGroupedMatmulV5");
+    print_message("    %s, %u tokens, experts on %u cards: host %.4f, card %.4f; %zu kinds of calls with 4 bits\n", name, n,
+                  cards, of_host, of_card, calls);
     assert_true(of_card <= CODES_FACTOR * of_host);
+    assert_int_equal(calls > 0, kept);
     same_bits(&card, ids, n, whole);
+    unsetenv("TD_STANDIN_CALLS");
+    unsetenv("TD_STANDIN_DEVICES");
+    unlink(list);
 }
 
 TEST(experts_of_4_bits) {
-    run_coded("awq", 32);
-    run_coded("packed_int4", 32);
-    run_coded("packed_int4_zeros", 32);
-    run_coded("gptq_int4", 64); /* 96 inputs of down are no whole groups: rounded to int8 */
+    run_coded("awq", 32, 1, true);
+    run_coded("packed_int4", 32, 1, true);
+    run_coded("packed_int4_zeros", 32, 1, true);
+    run_coded("gptq_int4_row", TD_CODED_ROW_GROUP, 1, true); /* a scale for each output */
+    run_coded("gptq_int4", 0, 1, false);                     /* 96 inputs of down are no whole groups: rounded to int8 */
+}
+
+/* The log has the size of a group that would do. */
+TEST(groups_that_cards_do_not_take) {
+    char                              text[8192], path[] = "/tmp/td_ascend_log_XXXXXX";
+    int                               log = mkstemp(path), stderr_was = dup(STDERR_FILENO);
+    AT_END(model_run_close) model_run card;
+    assert_true(log >= 0 && stderr_was >= 0 && dup2(log, STDERR_FILENO) == STDERR_FILENO);
+    model_run_open(&card, &WITH(model_run_options, .path = "tests/data/quantised/gptq_int4", .device = "npu", .w8a8 = true,
+                                .experts = TD_EXPERT_INT4C, .device_experts = 4, .n_seq = 1, .max_len = 64));
+    assert_int_equal(dup2(stderr_was, STDERR_FILENO), STDERR_FILENO);
+    close(stderr_was);
+    ssize_t n = pread(log, text, sizeof text - 1, 0);
+    assert_true(n > 0);
+    text[n] = 0;
+    close(log);
+    unlink(path);
+    assert_non_null(strstr(text, "which divide its inputs (hidden 128, and inter 96 on this card): groups of 32 would do"));
+}
+
+/* As DeepSeek-R1 and Kimi-K2 are published in 4 bits, wholly on the eight cards of a server. */
+TEST(four_bits_on_eight_cards) {
+    run_coded("awq_eighths", 32, 8, true);
+    run_coded("packed_int4_eighths", 32, 8, true);
 }
 
 /* ---- DeepSeek-V3's sizes ------------------------------------------------------------------------ */

@@ -355,7 +355,7 @@ static void run_parts(rig *g, td_npu_block *b, const td_block_desc *desc, const 
     const td_npu_ops *o = g->npu->ops;
     void             *between;
     size_t            bytes;
-    assert_true(o->block_has_parts(g->npu, desc, step->dev.counts->n_tok, &bytes));
+    assert_true(o->block_parts(g->npu, desc, step->dev.counts->n_tok, (td_parts_wanted){.n = n}, &bytes) <= n);
     OK(o->alloc(g->npu, bytes, &between, NULL));
     for (uint32_t i = 0; i < n; i++)
         OK(o->enqueue_part(g->npu, g->stream, b, step, &(td_block_part){.i = i, .n = n, .between = between}));
@@ -696,6 +696,21 @@ TEST(bits_of_a_cache_in_8_bits_are_the_same_in_any_company) {
     are_the_same_in_any_company(rnd_open("invariance in 8 bits"), true);
 }
 
+/* So many parts that a head's rows are computed in blocks, which expand its keys anew. */
+TEST(bits_are_the_same_in_parts_of_rows) {
+    enum { LEN = 4100, PARTS = 2 + 2 * 5 }; /* two blocks for each of five heads at the most */
+    rnd                      r = rnd_open("parts of rows");
+    AT_END(free_shape) shape s = make_shape(&r, true, LEN, 0);
+    AT_END(free_talk) talk   t = {.n_seq = 1, .hidden = s.hidden, .len = {LEN}, .prompt = {LEN}};
+    t.x[0] = rnd_array(&r, (size_t)LEN * s.hidden, 1);
+    FREED void *whole = NULL, *in_parts = NULL;
+    way         w = WITH(way, .threads = 1, .act = TD_DT_BF16, .format = TD_WEIGHT_BF16, .seqs_max = 1);
+    run_talk(&s, &t, &w, r.seed, &whole);
+    w.parts = PARTS;
+    run_talk(&s, &t, &w, r.seed, &in_parts);
+    assert_memory_equal(in_parts, whole, (size_t)LEN * s.hidden * td_dtype_bytes(w.act));
+}
+
 /* The same sequences and weights. @return per sequence [len, hidden] act. */
 static void run_with_window(shape s, uint32_t window, const talk *t, td_dtype act, void **out) {
     s.window = window;
@@ -847,6 +862,23 @@ TEST(parts_have_all_shares) {
                     }
                 assert_int_equal(rows, n_tok);
             }
+}
+
+static uint32_t parts_in(const td_block_desc *desc, uint32_t n_tok, uint32_t wanted, bool at_a_cost) {
+    AT_END(rig_close) rig g = rig_open(2, TD_DT_BF16, false);
+    return g.npu->ops->block_parts(g.npu, desc, n_tok, (td_parts_wanted){wanted, at_a_cost}, &(size_t){0});
+}
+
+/* Projections before and behind, and between them turns of a head for each worker. */
+TEST(parts_are_so_many_that_each_has_work) {
+    const td_block_desc mla = BLOCK_OF(TD_BLOCK_MLA, 8192, mla, .hidden = 2048, .heads = 16, .kv_lora = 512, .nope_dim = 128,
+                                       .rope_dim = 64, .v_dim = 128);
+    for (uint32_t wanted = 1; wanted <= 10; wanted++) assert_int_equal(parts_in(&mla, 7072, wanted, false), wanted);
+    assert_int_equal(parts_in(&mla, 7072, 256, false), 2 + 16 / 2);
+    assert_int_equal(parts_in(&mla, 7072, 17, true), 2 + 16 / 2); /* not enough for two blocks of rows */
+    assert_int_equal(parts_in(&mla, 7072, 18, true), 2 + 2 * 16 / 2);
+    assert_int_equal(parts_in(&mla, 7072, 256, true), 2 + 3 * 16 / 2); /* blocks of 2048 rows and more */
+    assert_int_equal(parts_in(&mla, 1, 256, true), 2 + 16 / 2);
 }
 
 TEST(the_longest_context_fits) {

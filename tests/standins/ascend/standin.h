@@ -35,6 +35,7 @@
  *   TD_STANDIN_LOST=PATH        while the file exists, the cards are lost, and every call that can fail does
  *   TD_STANDIN_LOG=PATH         the names of each capture's operations are appended to this file, a line a capture
  *   TD_STANDIN_CALLS=PATH       each call with other types, shapes or values than before is appended to this file
+ *   TD_STANDIN_LACKS=OP:TYPE    GetWorkspaceSize of this operation fails where an argument is of this type
  *   TD_STANDIN_DRY=1            calls are checked, and kernels compute nothing
  *   TD_STANDIN_CLOCK=PATH       what a card that had nothing to do waited for updates is appended to this file, a line a
  *                               replay, on a clock on which an update takes the host TD_STANDIN_UPDATE_US=60, a copy to the card

@@ -66,6 +66,7 @@ static bool has_word(const char *values, const char *word) {
 typedef struct {
     char   text[4096];
     size_t n;
+    bool   lacks; /* an argument is of the type that TD_STANDIN_LACKS names */
 } line;
 
 static void append(line *l, const char *format, ...) __attribute__((format(printf, 2, 3)));
@@ -104,7 +105,7 @@ static void append_tensor(line *l, const standin_tensor *t) {
     append(l, "]");
 }
 
-/* Calls that are in the file: a set of their hashes. Under the lock. */
+/* Calls that are in a file: a set of their hashes, with the file's. Under the lock. */
 static uint64_t *known;
 static size_t    n_known, room;
 
@@ -135,10 +136,20 @@ static bool is_new(uint64_t hash) {
 
 static void write_down(const line *l) {
     STANDIN_LOCKED;
-    FILE *f = is_new(hash_of(l->text)) ? fopen(getenv("TD_STANDIN_CALLS"), "a") : NULL;
+    const char *path = getenv("TD_STANDIN_CALLS");
+    FILE       *f = is_new(hash_of(l->text) ^ hash_of(path)) ? fopen(path, "a") : NULL;
     if (!f) return;
     fprintf(f, "%s\n", l->text);
     fclose(f);
+}
+
+/* ---- what is lacking -------------------------------------------------------------------------------- */
+
+/* OP:TYPE */
+static bool is_lacking(const char *op, const char *type) {
+    const char  *names = getenv("TD_STANDIN_LACKS");
+    const size_t n = strlen(op);
+    return names && !strncmp(names, op, n) && names[n] == ':' && !strcmp(names + n + 1, type);
 }
 
 /* ---- an argument --------------------------------------------------------------------------------- */
@@ -159,6 +170,10 @@ static void check_tensor(const td_acl_executor *x, const fact *f, const td_acl_t
     const standin_tensor *t = standin_live(tensor, f->name);
     if (f->types && !(f->types & 1ull << t->dtype))
         standin_bad(x, "%s is of type %d, which %s %s does not have", f->name, (int)t->dtype, f->repository, f->where);
+    if (is_lacking(f->op, name_of(t->dtype))) {
+        (void)standin_fail(TD_ACLNN_ERR_INVALID, "%s of type %s is not supported", f->name, name_of(t->dtype));
+        l->lacks = true;
+    }
     append(l, " %s=", f->name);
     append_tensor(l, t);
 }
@@ -218,7 +233,7 @@ static void check_argument(const td_acl_executor *x, const fact *f, va_list *lis
     }
 }
 
-void standin_check_facts(const td_acl_executor *x, const char *op, va_list *list) {
+bool standin_check_facts(const td_acl_executor *x, const char *op, va_list *list) {
     line   l = {.n = 0};
     size_t n = 0;
     append(&l, "%s", op);
@@ -231,4 +246,5 @@ void standin_check_facts(const td_acl_executor *x, const char *op, va_list *list
         standin_bad(x, "the table of facts does not have the arguments that the stand-in is given");
     const char *path = getenv("TD_STANDIN_CALLS");
     if (path && *path) write_down(&l);
+    return !l.lacks;
 }

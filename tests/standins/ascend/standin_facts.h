@@ -9,7 +9,8 @@
 /** The tensor behind a handle, which must not be destroyed. @param what for sentences. */
 const standin_tensor *standin_live(const td_acl_tensor *tensor, const char *what);
 
-/** All arguments of a call of op, in the order of its function, and STANDIN_END behind them; who breaks a fact ends here. */
-void standin_check_facts(const td_acl_executor *x, const char *op, va_list *list);
+/** All arguments of a call of op, in the order of its function, and STANDIN_END behind them; who breaks a fact ends here.
+ * @return false: TD_STANDIN_LACKS names the type of one; the words for aclGetRecentErrMsg are set. */
+bool standin_check_facts(const td_acl_executor *x, const char *op, va_list *list);
 
 #endif

@@ -26,7 +26,7 @@ struct aclOpExecutor {
     const char    *op, *document;
     int32_t        device;
     state          state;
-    bool           repeatable;
+    bool           repeatable, is_taken; /* taken: the library has its arguments' types */
     size_t         n;
     slot           slots[STANDIN_TENSORS];
     standin_kernel kernel;
@@ -191,7 +191,7 @@ td_acl_executor *standin_begin(const char *op, const char *document, ...) {
     keep(x);
     va_list list;
     va_start(list, document);
-    standin_check_facts(x, op, &list);
+    x->is_taken = standin_check_facts(x, op, &list);
     va_end(list);
     return x;
 }
@@ -252,7 +252,12 @@ td_aclnn_status standin_end(td_acl_executor *x, standin_kernel kernel, const voi
     x->workspace = workspace;
     *workspace_bytes = workspace;
     *executor = x;
-    return TD_ACLNN_OK;
+    if (x->is_taken) return TD_ACLNN_OK;
+    x->state = DESTROYED;
+    free(x->args);
+    x->args = NULL;
+    *executor = NULL;
+    return TD_ACLNN_ERR_INVALID;
 }
 
 /* ---- executors, second half ---------------------------------------------------------------------- */

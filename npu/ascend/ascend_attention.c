@@ -96,6 +96,7 @@ static void write_one(td_ascend_run *r, td_ascend_view x, td_ascend_view cache) 
     TD_ASCEND_OP(r, aclnnScatterNdUpdate, T(rows), T(slots), T(flat));
 }
 
+/* Strides and offsets are nothing here, and given as op-plugin gives them (ScatterPaKvCacheNpuOpApi.cpp:76). */
 void td_ascend_op_write(td_ascend_run *r, td_ascend_view keys, td_ascend_view key_cache, td_ascend_view values,
                         td_ascend_view value_cache, size_t heads) {
     if (!TD_ASCEND_HAS(r, aclnnScatterPaKvCache)) {
@@ -111,8 +112,14 @@ void td_ascend_op_write(td_ascend_run *r, td_ascend_view keys, td_ascend_view ke
     kc.shape[2] = vc.shape[2] = (int64_t)heads;
     kc.stride[2] = kc.shape[3] = (int64_t)key;
     vc.stride[2] = vc.shape[3] = (int64_t)value;
-    TD_ASCEND_OP(r, aclnnScatterPaKvCache, T(keys), T(kc), T(slots), T(values), T(vc), NULL, NULL, NULL, norm, none, NULL,
-                 NULL);
+    const int64_t     one[2] = {1, 1}, zero[2] = {0, 0};
+    td_acl_int_array *strides = r->status == TD_OK ? r->d->acl->aclCreateIntArray(one, 2) : NULL,
+                     *offsets = r->status == TD_OK ? r->d->acl->aclCreateIntArray(zero, 2) : NULL;
+    if ((!strides || !offsets) && r->status == TD_OK) r->status = TD_EDEVICE;
+    TD_ASCEND_OP(r, aclnnScatterPaKvCache, T(keys), T(kc), T(slots), T(values), T(vc), NULL, NULL, NULL, norm, none, strides,
+                 offsets);
+    if (strides) (void)r->d->acl->aclDestroyIntArray(strides);
+    if (offsets) (void)r->d->acl->aclDestroyIntArray(offsets);
 }
 
 /* ---- attention --------------------------------------------------------------------------------- */

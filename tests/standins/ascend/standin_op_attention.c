@@ -163,6 +163,10 @@ static void check_scatter(const td_acl_executor *x, const standin_tensor *from, 
              "NHSD wants heads of a multiple of 32 bytes");
 }
 
+static bool is_pair(const td_acl_int_array *a, int64_t value) {
+    return a && a->n == 2 && a->values[0] == value && a->values[1] == value;
+}
+
 td_aclnn_status aclnnScatterPaKvCacheGetWorkspaceSize(const td_acl_tensor *key, td_acl_tensor *key_cache,
                                                       const td_acl_tensor *slots, const td_acl_tensor *value,
                                                       td_acl_tensor *value_cache, const td_acl_tensor *compress_lengths,
@@ -182,8 +186,9 @@ td_aclnn_status aclnnScatterPaKvCacheGetWorkspaceSize(const td_acl_tensor *key, 
     need(x, !cache_mode || !strcmp(cache_mode, "Norm"), "cacheMode is not \"Norm\", the only one here");
     need(x, !scatter_mode || !strcmp(scatter_mode, "None") || a.heads_first,
          "scatterMode is neither \"None\" nor \"NHSD\", the ones here");
-    need(x, !compress_lengths && !compress_offsets && !seq_lengths && !strides && !offsets,
-         "an argument of compressed or strided forms is given");
+    need(x, !compress_lengths && !compress_offsets && !seq_lengths, "an argument of compressed forms is given");
+    need(x, is_pair(strides, 1) && is_pair(offsets, 0),
+         "strides and offsets are not {1, 1} and {0, 0}, as op-plugin gives them");
     need(x, is_index(s), "slotMapping is neither INT32 nor INT64");
     check_scatter(x, k, kc, s, a.heads_first);
     check_scatter(x, v, vc, s, a.heads_first);

@@ -530,8 +530,12 @@ TEST(grouped_attention) {
          *kc = ROOM(cache_bytes), *vc = ROOM(cache_bytes), *o = OUT(out);
     td_acl_tensor *tk = T4(&rig, kc, TD_ACL_BF16, PAGES, KV, BLOCK, D), *tv = T4(&rig, vc, TD_ACL_BF16, PAGES, KV, BLOCK, D);
     char           mode[] = "NHSD", layout[] = "TND";
+    td_acl_int_array *strides = rig.acl->aclCreateIntArray((const int64_t[]){1, 1}, 2),
+                     *offsets = rig.acl->aclCreateIntArray((const int64_t[]){0, 0}, 2);
     OP(aclnnScatterPaKvCache, T3(&rig, dk, TD_ACL_BF16, KEYS0 + KEYS1, KV, D), tk, T1(&rig, ds, TD_ACL_INT32, KEYS0 + KEYS1),
-       T3(&rig, dv, TD_ACL_BF16, KEYS0 + KEYS1, KV, D), tv, NULL, NULL, NULL, NULL, mode, NULL, NULL);
+       T3(&rig, dv, TD_ACL_BF16, KEYS0 + KEYS1, KV, D), tv, NULL, NULL, NULL, NULL, mode, strides, offsets);
+    TRY(rig.acl->aclDestroyIntArray(strides));
+    TRY(rig.acl->aclDestroyIntArray(offsets));
     td_acl_tensor_list *lk = rig.acl->aclCreateTensorList((const td_acl_tensor *const[]){tk}, 1),
                        *lv = rig.acl->aclCreateTensorList((const td_acl_tensor *const[]){tv}, 1);
     td_acl_int_array *aq = rig.acl->aclCreateIntArray(queries, SEQ), *ak = rig.acl->aclCreateIntArray(keys, SEQ);

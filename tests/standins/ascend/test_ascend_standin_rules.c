@@ -779,19 +779,24 @@ BREAKS(update_of_nothing, "an update of 0 operations, for a task group of 1") {
     TRY(r->acl->aclmdlRICaptureTaskUpdateBegin(r->stream, c.group));
     ignore(r->acl->aclmdlRICaptureTaskUpdateEnd(r->stream));
 }
-ARGS(scatter, int64_t third_slot; int64_t without_value) = {7, false};
+ARGS(scatter, int64_t third_slot, without_value, without_strides, offset) = {.third_slot = 7};
 
 CALL(scatter) {
     int32_t slots[8] = {5, 6, (int32_t)a->third_slot};
     void   *keys = rig_alloc(r, 2 * 128 * 64 * 2), *values = rig_alloc(r, 2 * 128 * 64 * 2),
          *s = rig_upload(r, slots, sizeof slots), *k = rig_alloc(r, 3 * 64 * 2);
-    td_acl_tensor *rows = T3(r, k, TD_ACL_BF16, 3, 1, 64);
+    td_acl_tensor    *rows = T3(r, k, TD_ACL_BF16, 3, 1, 64);
+    td_acl_int_array *strides = r->acl->aclCreateIntArray((const int64_t[]){1, 1}, 2),
+                     *offsets = r->acl->aclCreateIntArray((const int64_t[]){a->offset, 0}, 2);
     RUN(r, aclnnScatterPaKvCache, rows, T4(r, keys, TD_ACL_BF16, 2, 128, 1, 64), T1(r, s, TD_ACL_INT32, 3),
-        a->without_value ? NULL : rows, T4(r, values, TD_ACL_BF16, 2, 128, 1, 64), NULL, NULL, NULL, NULL, NULL, NULL, NULL);
+        a->without_value ? NULL : rows, T4(r, values, TD_ACL_BF16, 2, 128, 1, 64), NULL, NULL, NULL, NULL, NULL,
+        a->without_strides ? NULL : strides, offsets);
 }
 static const rule SCATTER[] = {
     WRONG(scatter, without_value, true,
           "value is a null pointer, and required by hicann/ops-transformer@51c4221 attention/"),
+    WRONG(scatter, without_strides, true, "strides and offsets are not {1, 1} and {0, 0}"),
+    WRONG(scatter, offset, 1, "strides and offsets are not {1, 1} and {0, 0}"),
     WRONG(scatter, third_slot, 5, "slot 5 is there twice"),
     WRONG(scatter, third_slot, 256, "slot 256 of 256"),
 };

@@ -409,6 +409,34 @@ TEST(launches_of_deepseek_v3) {
     assert_int_equal(on_card - last, unfused ? EXPERTS_UNFUSED : EXPERTS_FUSED);
 }
 
+/* What a card has in use behind steps of all kinds is what was planned. The room that captured attentions have for their
+ * sums is in it: one for all, in the blocks' working memory. Not planned are the arrays of captured steps, and what the
+ * stand-in's allocations are rounded up to. */
+TEST(memory_is_planned) {
+    enum { ROWS = 256, LEN = 512 };
+    const uint64_t                    unplanned = 2 << 20;
+    td_checkpoint                    *dummy;
+    AT_END(model_run_close) model_run r;
+    uint32_t                          ids[ROWS];
+    td_npu_caps                       caps;
+    td_model_memory                   planned;
+    OK(td_checkpoint_open_dummy(1, &dummy, NULL));
+    model_run_open(&r, &WITH(model_run_options, .path = repo_path("tests/data/golden/deepseek_v3_yarn"), .checkpoint = dummy,
+                             .override_json = "{\"num_hidden_layers\": 2, " V3_SIZES "}", .device = "npu", .w8a8 = true,
+                             .experts = TD_EXPERT_INT4C, .n_seq = 2, .max_tok = ROWS, .max_len = LEN));
+    for (uint32_t i = 0; i < ROWS; i++) ids[i] = i % 64;
+    model_run_forward(&r, &(model_piece){.n = ROWS, .ids = ids}, 1);
+    model_run_forward(&r, &(model_piece){.first = ROWS, .n = 1, .ids = ids, .absorbed = true}, 1);
+    td_model_get_memory(r.model, &planned);
+    r.npu->ops->caps(r.npu, &caps);
+    const uint64_t used = caps.memory_total - caps.memory_free,
+                   all = planned.npu_weight_bytes + planned.device_scratch_bytes + td_model_kv_bytes(&planned, r.n_pages);
+    print_message("    %.1f MB in use, %.1f planned, of which %.1f are working memory\n", 1e-6 * (double)used,
+                  1e-6 * (double)all, 1e-6 * (double)planned.device_scratch_bytes);
+    assert_true(used <= all + unplanned);
+    td_checkpoint_close(dummy);
+}
+
 /* A filter of cmocka, as "launches*". */
 int main(int argc, char **argv) {
     if (argc > 1) cmocka_set_test_filter(argv[1]);

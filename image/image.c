@@ -23,7 +23,7 @@ struct td_image_loader {
 
 td_image_options td_image_default_options(void) {
     return (td_image_options){
-        .workers = 2, .bytes_max = 64 << 20, .pixels_max = 100000000, .memory_bytes = 3ull << 29, .time_ms = 20000};
+        .workers = 2, .bytes_max = 64 << 20, .pixels_max = 100000000, .memory_bytes = 3ull << 29, .time_ms = 30000};
 }
 
 static bool is_within(uint64_t value, uint64_t low, uint64_t high) {

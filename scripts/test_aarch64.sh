@@ -11,7 +11,7 @@ scripts/test_venv.sh
 targets=(tandem test_cpu test_kernel_products test_kernel_floats test_kernel_attn16 test_row_quant test_convert test_checksum test_expert_ffn test_expert_file
          test_expert_unpack test_npu_blocks test_npu_groups test_pool test_topology test_thread_layout test_golden test_stored_formats test_bridge
          test_safetensors test_file_write test_device_file test_apart_rules test_ascend_loader test_ascend_standin test_ascend_standin_rules
-         test_ascend_runtime test_ascend_group test_ascend_groups test_ascend_model)
+         test_ascend_runtime test_ascend_group test_ascend_groups test_ascend_model test_image)
 [ "${1:-}" != --full ] || targets=(all)
 echo "== building (aarch64, warnings are errors)"
 log=$(mktemp)
@@ -56,7 +56,7 @@ run max,sve128=on "test_cpu|test_kernel_floats"
 run a64fx "test_cpu"                                        # SVE without sdot
 run neoverse-n1 "test_kernel_floats_(scalar|neon)"
 run neoverse-n1 "test_expert_ffn|test_expert_file|test_expert_unpack|test_npu_blocks|test_npu_groups|test_pool|test_topology|test_thread_layout|test_stored_formats|test_bridge"
-run neoverse-n1 "test_golden_short"
+run neoverse-n1 "test_golden_short|test_image"
 run neoverse-n1 "test_ascend_loader|test_ascend_standin|test_ascend_standin_rules|test_ascend_runtime|test_ascend_group|test_ascend_groups" # the stand-in's libraries, too
 echo "== a model on the Ascend stand-in"
 QEMU_CPU=neoverse-n1 TD_TEST_SAMPLE=1 scripts/run_aarch64.sh build/aarch64/tests/model/test_ascend_model qwen2_moe

@@ -73,8 +73,8 @@ static int32_t *sums_of_cpu(pair *p, const experts_case *c, expert_matrices *con
     const size_t first = p->first, words = td_exact_words(c->hidden);
     int32_t     *sums = calloc(c->rows * words, sizeof *sums);
     td_ffn_args  a = WITH(td_ffn_args, .n_tok = c->rows, .top_k = c->top_k, .x = (const td_bf16 *)x->in + first * c->hidden,
-                          .ids = x->ids + first * c->top_k, .weights = x->weights + first * c->top_k, .n_immediate = c->top_k,
-                          .y = sums, .in_parts = true);
+                          .ids = (const uint16_t *)x->ids + first * c->top_k, .weights = x->weights + first * c->top_k,
+                          .n_immediate = c->top_k, .y = sums, .in_parts = true);
     if (c->of_codes) a.x = NULL, a.x_i8 = x->in_i8.q + first * c->hidden, a.x_scale = x->in_i8.scale + first;
     td_experts_ffn(cpu, 0, &a);
     td_experts_destroy(cpu);

@@ -51,8 +51,9 @@ static void read_qwen3(td_config_reader *r, td_model_config *c) {
     read_any(r, c, &D, true);
 }
 
-/* Rope turns a part of the pairs by rows and columns of images; of text all positions are equal, and it is plain. Routers weigh as those of a Qwen3-MoE with norm_topk_prob, a key that is not read. Whether embeddings
- * are tied says the file's top alone. */
+/* Rope turns a part of the pairs by rows and columns of images; of text all positions are equal, and it is plain. Routers
+ * weigh as those of a Qwen3-MoE with norm_topk_prob, a key that is not read. Whether embeddings are tied says the file's top
+ * alone. */
 static void read_vl(td_config_reader *r, td_model_config *c) {
     static const defaults D = {{151936, 2048, 5632, 24, 16, 16, 128000}, 1408, 60, 4};
     static const uint32_t SECTION[] = {24, 20, 20};

@@ -190,6 +190,7 @@ static void fill_limits_and_info(td_engine *e, uint32_t n_pages) {
     i->max_queued_requests = e->config.max_queued;
     i->chunked_prefill_size = e->config.chunk;
     i->bos_id = c->bos_id;
+    i->image_token = UINT32_MAX;
     i->default_temperature = c->temperature;
     i->default_top_p = c->top_p;
     i->default_repetition_penalty = c->repetition_penalty;
@@ -441,6 +442,11 @@ static td_status attach_form(td_engine *e, const td_request_params *p, td_reques
     if (st != TD_OK) return st;
     st = td_request_jump(r);
     return st == TD_OK ? TD_OK : td_fail(err, st, "grammar: %s", st == TD_ENOMEM ? "out of memory" : TD_GRAMMAR_AMBIGUOUS);
+}
+
+td_status td_engine_load_image(td_engine *e, const char *text, size_t len, td_image **out, td_error *err) {
+    (void)e, (void)text, (void)len, (void)out;
+    return td_fail(err, TD_ENOTSUP, "the model is served for text only, and takes no images");
 }
 
 static td_status make_request(td_engine *e, const td_request_params *p, td_request **out, td_error *err) {

@@ -74,6 +74,15 @@ static void leave_place(td_image_loader *l) {
 
 /* ---- a picture ---- */
 
+static td_image *image_new(const td_image_rule *rule, const td_picture *canvas) {
+    td_image *image = calloc(1, sizeof *image);
+    if (!image) return NULL;
+    *image = (td_image){
+        .rule = *rule, .rows = canvas->height / rule->patch, .cols = canvas->width / rule->patch, .rgb = canvas->rgb};
+    atomic_init(&image->refs, 1);
+    return image;
+}
+
 static void name_content(td_image *image) {
     const uint32_t numbers[3] = {image->rule.patch, image->rows, image->cols};
     td_sha256      s;
@@ -87,7 +96,7 @@ static void name_content(td_image *image) {
     td_sha256_end(&s, image->hash);
 }
 
-td_status td_image_load(td_image_loader *l, const td_image_rule *rule, const uint8_t *bytes, size_t n, td_image *out,
+td_status td_image_load(td_image_loader *l, const td_image_rule *rule, const uint8_t *bytes, size_t n, td_image **out,
                         td_error *err) {
     const td_image_options *o = &l->options;
     td_image_question       q = {.memory_bytes = o->memory_bytes, .pixels_max = o->pixels_max, .bytes = n, .rule = *rule};
@@ -98,9 +107,13 @@ td_status td_image_load(td_image_loader *l, const td_image_rule *rule, const uin
     td_status s = td_image_process_ask(l->program, o->time_ms, &q, bytes, &canvas, err);
     leave_place(l);
     if (s != TD_OK) return s;
-    *out = (td_image){
-        .rule = *rule, .rows = canvas.height / rule->patch, .cols = canvas.width / rule->patch, .rgb = canvas.rgb};
-    name_content(out);
+    td_image *image = image_new(rule, &canvas);
+    if (!image) {
+        free(canvas.rgb);
+        return td_fail(err, TD_ENOMEM, "out of memory for a picture");
+    }
+    name_content(image);
+    *out = image;
     return TD_OK;
 }
 
@@ -127,7 +140,7 @@ static td_status find_base64(const char **text, size_t *len, td_error *err) {
     return TD_OK;
 }
 
-td_status td_image_load_text(td_image_loader *l, const td_image_rule *rule, const char *text, size_t len, td_image *out,
+td_status td_image_load_text(td_image_loader *l, const td_image_rule *rule, const char *text, size_t len, td_image **out,
                              td_error *err) {
     uint8_t *bytes;
     size_t   n;
@@ -138,8 +151,18 @@ td_status td_image_load_text(td_image_loader *l, const td_image_rule *rule, cons
     return s;
 }
 
-void td_image_free(td_image *image) {
-    if (!image) return;
+/* ---- use of one ---- */
+
+void td_image_hold(td_image *image) {
+    atomic_fetch_add_explicit(&image->refs, 1, memory_order_relaxed);
+}
+
+void td_image_release(td_image *image) {
+    if (!image || atomic_fetch_sub_explicit(&image->refs, 1, memory_order_acq_rel) != 1) return;
     free(image->rgb);
-    *image = (td_image){0};
+    free(image);
+}
+
+uint32_t td_image_tokens(const td_image *image) {
+    return image->rows * image->cols / (image->rule.merge * image->rule.merge);
 }

@@ -8,11 +8,13 @@
  * knows nothing but this picture. What it answers is checked here as a file is: a process that lies, dies or hangs costs its
  * picture, and nothing else.
  *
- * Threads: a loader may be used by any number of threads at a time; those beyond its workers wait for one. A td_image is a
- * value: any thread may read it.
+ * Threads: a loader may be used by any number of threads at a time; those beyond its workers wait for one. A td_image never
+ * changes: any thread may read, hold and release it (tandem.h).
  */
 #ifndef TD_IMAGE_IMAGE_H
 #define TD_IMAGE_IMAGE_H
+
+#include <stdatomic.h>
 
 #include "image/image_rule.h"
 
@@ -45,24 +47,25 @@ TD_NODISCARD td_status td_image_loader_open(const td_image_options *options, td_
 /** No call may use the loader any more. NULL is fine. */
 void td_image_loader_close(td_image_loader *loader);
 
-/* A picture that is ready for a model. Zero-initialise before use. */
-typedef struct {
+/* A picture that is ready for a model. */
+struct td_image {
+    atomic_uint   refs;       /* acq_rel: the last owner sees what the others wrote */
     td_image_rule rule;       /* by which it was made */
     uint32_t      rows, cols; /* of patches: multiples of rule.merge. A model gets rows * cols / merge^2 tokens */
-    uint8_t      *rgb;        /* [rows * patch, cols * patch, 3], red first; malloc'd */
+    uint8_t      *rgb;        /* [rows * patch, cols * patch, 3], red first; owned */
     uint8_t       hash[TD_IMAGE_HASH_BYTES]; /* SHA-256 of patch, rows, cols and rgb: the name of its content in caches */
-} td_image;
+};
 
 /**
  * Make a file ready. It waits for a process, until this one has decoded and resized the picture.
  * @param rule  valid (td_image_rule_is_valid).
  * @param bytes n bytes of a JPEG, PNG or WebP (image/decode.h says how each is read), the caller's.
- * @param out   the caller's (td_image_free). Untouched unless TD_OK.
+ * @param out   one reference, the caller's (td_image_release). Untouched unless TD_OK.
  * @return TD_ENOTSUP, TD_EFORMAT, TD_ELIMIT: the picture is at fault, and err says in a sentence for its sender how;
  *         TD_ENOMEM, TD_EIO: this machine is.
  */
 TD_NODISCARD td_status td_image_load(td_image_loader *loader, const td_image_rule *rule, const uint8_t *bytes, size_t n,
-                                     td_image *out, td_error *err);
+                                     td_image **out, td_error *err);
 
 /**
  * The same for a file as requests have it: a data URL (RFC 2397) with ";base64", or base64 alone (RFC 4648, section 4; with
@@ -71,7 +74,7 @@ TD_NODISCARD td_status td_image_load(td_image_loader *loader, const td_image_rul
  * @return as td_image_load; TD_ENOTSUP for another URL.
  */
 TD_NODISCARD td_status td_image_load_text(td_image_loader *loader, const td_image_rule *rule, const char *text, size_t len,
-                                          td_image *out, td_error *err);
+                                          td_image **out, td_error *err);
 
 /** Values of a patch: 3 * frames * patch^2. */
 size_t td_image_patch_values(const td_image_rule *rule);
@@ -84,8 +87,5 @@ size_t td_image_patch_values(const td_image_rule *rule);
  * @param out      [n, 3, frames, patch, patch] f32; every frame is the same.
  */
 void td_image_patches(const td_image *image, size_t first, size_t n, float *out);
-
-/** Free the pixels. NULL and a zeroed image are fine. */
-void td_image_free(td_image *image);
 
 #endif

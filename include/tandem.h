@@ -284,6 +284,15 @@ const char *td_grammar_warning(const td_grammar *g);
  */
 TD_NODISCARD td_status td_grammar_check(td_grammar *g, const char *text, size_t len, bool *accepted, size_t *at);
 
+/* ---- images ---------------------------------------------------------------------------------- */
+
+/** A picture that is ready for one engine's model (td_engine_load_image). It never changes; any thread may use it. */
+typedef struct td_image td_image;
+
+void     td_image_hold(td_image *image);         /* one reference more */
+void     td_image_release(td_image *image);      /* NULL is fine */
+uint32_t td_image_tokens(const td_image *image); /* tokens of a prompt that stand for it */
+
 /* ---- engine ---------------------------------------------------------------------------------- */
 
 typedef struct td_engine  td_engine;
@@ -485,7 +494,8 @@ typedef struct {
     td_bounds      device_bounds, expert_bounds; /* of the same threads when the tiers share them */
     uint32_t       n_expert_nodes;               /* 0: no routed experts */
     td_expert_node expert_nodes[TD_EXPERT_NODES_MAX];
-    uint32_t       bos_id; /* UINT32_MAX: none */
+    uint32_t       bos_id;      /* UINT32_MAX: none */
+    uint32_t       image_token; /* the token that stands for images; UINT32_MAX: the model is served for text only */
     /* sampling defaults of generation_config.json, or NAN / 0 where it has none */
     double   default_temperature, default_top_p, default_repetition_penalty;
     uint32_t default_top_k;
@@ -680,9 +690,29 @@ typedef struct {
 /** Called on the engine thread; must not block or call back into the request. */
 typedef void (*td_event_fn)(void *user, const td_event *event);
 
+/**
+ * Make a picture ready for the model, as its image processor does. It waits for a process of its own, which decodes and
+ * resizes the picture; any thread.
+ * @param text len bytes: a data URL with ";base64", or base64 alone, of a JPEG, PNG or WebP.
+ * @param out  one reference (td_image_release). Untouched unless TD_OK.
+ * @return TD_ENOTSUP (also: the model is served for text only), TD_EFORMAT, TD_ELIMIT: the picture is at fault, and err says
+ *         in a sentence for its sender how; TD_ENOMEM, TD_EIO: this machine is.
+ */
+TD_NODISCARD td_status td_engine_load_image(td_engine *e, const char *text, size_t len, td_image **out, td_error *err);
+
+/** Tokens [first, first + td_image_tokens(image)) of a prompt, which stand for an image. */
 typedef struct {
-    const uint32_t    *prompt; /* [n_prompt] */
-    size_t             n_prompt;
+    uint32_t  first;
+    td_image *image; /* of the engine that gets the request */
+} td_prompt_image;
+
+typedef struct {
+    const uint32_t *prompt; /* [n_prompt] */
+    size_t          n_prompt;
+    /** [n_images] in the order of their tokens, which are td_engine_info.image_token and stand nowhere else. The request holds
+     * the images. */
+    const td_prompt_image *images;
+    size_t                 n_images;
     uint32_t           max_tokens; /* 0: only the prompt's logprobs; the context length and the KV capacity bound it too */
     uint32_t           min_tokens; /* before, no EOS or stop id is chosen and no stop string counts */
     td_sampling        sampling;

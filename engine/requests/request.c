@@ -52,6 +52,7 @@ static td_status check_params(const td_request_params *p, const td_request_limit
     if (needed > l->kv_tokens)
         return td_fail(err, TD_EINVAL, "prompt: its %zu tokens do not fit the KV capacity of %llu%s", p->n_prompt,
                        (unsigned long long)l->kv_tokens, p->max_tokens ? " with one more" : "");
+    if (p->n_images) return td_fail(err, TD_ENOTSUP, "images: the model is served for text only, and takes none");
     TD_TRY(check_ids("prompt", p->prompt, p->n_prompt, SIZE_MAX, l->vocab, err));
     TD_TRY(check_ids("stop_token_ids", p->stop_ids, p->n_stop_ids, TD_STOP_IDS_MAX, l->vocab, err));
     if (p->max_tokens == 0 && !p->prompt_logprobs)

@@ -197,7 +197,7 @@ TEST(patches_are_those_of_transformers) {
         assert_memory_equal(some, patches + (n - 3) * values, 3 * values * sizeof *some);
         free(some);
         free(patches);
-        td_image_free(&image);
+        free(image.rgb);
     }
     json_decref(m);
 }
